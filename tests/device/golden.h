@@ -1,4 +1,4 @@
-// A tiny checkpoint of tests/golden/tiny and what transformers computes of it.
+// A tiny checkpoint of tests/golden/tiny and the results of transformers for it.
 #pragma once
 #include "engine/core/npy.h"
 #include "tests/device/sequences.h"

@@ -1,4 +1,5 @@
-// doctest main of the device tests: says which devices are used and why others are not. Exit code 77: none could be.
+// doctest main of the device tests: prints which devices are used and why others are not. Exit code 77: none can be
+// used.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include "engine/core/error.h"
 #include "tests/support/devices.h"
@@ -26,7 +27,7 @@ int main(int argc, char** argv) {
 	if (usable == 0) return 77;
 	const int rc = context.run();
 	try {
-		kvrun::close_test_devices(); // a validation message at the end fails the run too
+		kvrun::close_test_devices(); // a validation message at the end also fails the run
 	} catch (const kvrun::Error& e) {
 		std::fprintf(stderr, "error: %s\n", e.what());
 		return 1;

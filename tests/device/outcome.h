@@ -1,4 +1,4 @@
-// What an attempt came to while calls fail: an answer, or one Error with its code and line.
+// The outcome of an attempt while calls fail: an answer, or one Error with its code and line.
 #pragma once
 #include "engine/core/error.h"
 #include <doctest/doctest.h>
@@ -24,7 +24,7 @@ template <class F> Outcome outcome_of(F&& f) {
 	}
 }
 
-// What a user is told where memory is missing: how much, and the two options that need less.
+// The message of an out-of-memory error: how much is missing, and the two options that need less.
 inline void check_out_of_memory(const Outcome& o) {
 	CHECK(o.threw);
 	CHECK(o.code == Code::OutOfMemory);

@@ -1,5 +1,5 @@
-// A cache of packed and f16 pages with random codes and parameters, attention to it in double, and a device's attention
-// beside that.
+// A cache of packed and f16 pages with random codes and parameters, attention to it in double, and a comparison of a
+// device's attention with that.
 #pragma once
 #include "engine/kv_host/quant.h"
 #include "shared/kv_page.h"
@@ -28,9 +28,9 @@ struct Shape {
 	uint32_t T, n_heads, n_kv_heads, D;
 	uint32_t splits;
 	bool per_head = false;   // a live mask per kv head
-	bool own_caches = false; // every row has its own pages
+	bool own_caches = false; // every row has pages of its own
 	uint32_t item_rows = 1;  // rows of a work item
-	bool prompt = false;     // rows are those of a prompt, and see its tokens too
+	bool prompt = false;     // rows are prompt rows, and also see the prompt's tokens
 	float softcap = 0;       // as in Softmax
 	bool sinks = false;      // every head has one
 };
@@ -66,14 +66,14 @@ struct Token { // of one kv head, dequantised
 struct PackedCache {
 	std::vector<AttendGroup> groups;
 	KvRead kv;
-	uint32_t most_parts = 0; // for kv: 0 where a row has none, or one that is not of the cache
+	uint32_t most_parts = 0; // for kv: 0 if a row has no parts, or has one that is not of the cache
 	std::vector<std::vector<std::vector<Token>>> tokens; // [cache][kv head][i]
 	std::vector<std::vector<Token>> own;                 // [kv head][row], of a prompt
 	Floats balance;                                      // (n_kv_heads, D), as halves
 	Floats sinks;                                        // (n_heads), or none
 };
 
-// Fills one pool with pages and says where everything is.
+// Fills one pool with pages and records their places.
 class Builder {
  public:
 	Builder(const PackedRow& r, Random& random) : r_(r), s_(r.s), random_(random) {}
@@ -95,7 +95,7 @@ class Builder {
 	}
 
  private:
-	uint32_t take(uint32_t words) { // a section of the pool, at a multiple of 4 words, some garbage before it
+	uint32_t take(uint32_t words) { // a section of the pool, at a multiple of 4 words, with some garbage before it
 		pool_.resize((pool_.size() + 3) / 4 * 4 + 4 * random_.below(3), kGarbage);
 		const uint32_t at = uint32_t(pool_.size());
 		pool_.resize(pool_.size() + words, kGarbage);
@@ -104,14 +104,14 @@ class Builder {
 	float scale(uint32_t bits) { return round_f16(random_.uniform(0.5f, 1.5f) * 2 / float((1u << bits) - 1)); }
 	uint32_t put(float scale, float zero) { return f32_to_f16(scale) | uint32_t(f32_to_f16(zero)) << 16; }
 	void params(uint32_t at, uint32_t bits) { pool_[at] = put(scale(bits), round_f16(-1 + 0.4f * random_.normal())); }
-	// Bytes for the n parameters of a page, and what they are relative to.
+	// Bytes for the n parameters of a page, and the largest values that they are relative to.
 	void byte_params(uint32_t at, uint32_t n, uint32_t bits) {
 		for (uint32_t i = 0; i < n / 2; ++i)
 			pool_[at + i] =
 			    random_.below(256) | random_.below(256) << 8 | random_.below(256) << 16 | random_.below(256) << 24;
 		for (uint32_t h = 0; h < s_.n_kv_heads; ++h) pool_[at + n / 2 + h] = put(scale(bits), round_f16(1.5f));
 	}
-	// Scale and zero point of group i, of kv head h, from what byte_params() wrote.
+	// Scale and zero point of group i of kv head h, as written by byte_params().
 	std::pair<double, double> byte_meaning(uint32_t at, uint32_t n, uint32_t h, uint32_t i) const {
 		const uint32_t pair = pool_[at + i / 2] >> i % 2 * 16, largest = at + n / 2 + h;
 		return {(pair & 255) * low(largest) / 255, (int(pair >> 8 & 255) - 128) * high(largest) / 127};
@@ -124,7 +124,7 @@ class Builder {
 		const Quant &k = t.format.k, &v = t.format.v;
 		const bool channel = k.bits < 16 && k.scale == Scale::PerChannel;
 		uint32_t block = 0, factors = 0;
-		std::vector<std::vector<uint32_t>> slots(H); // live ones of each kv head
+		std::vector<std::vector<uint32_t>> slots(H); // live slots of each kv head
 		for (uint32_t h = 0; h < H; ++h) {
 			if (h && !s_.per_head) {
 				slots[h] = slots[0];
@@ -156,7 +156,7 @@ class Builder {
 			if (v.param_bits == 8) byte_params(v_par, n_params(v, t.page), v.bits);
 			pages_.insert(pages_.end(), {k_at, v_at, k_par, v_par});
 			factors_.push_back(factors);
-			live_.resize(live_.size() + (s_.per_head ? H : 1) * 4, 0); // [page][head][4], turned round later
+			live_.resize(live_.size() + (s_.per_head ? H : 1) * 4, 0); // [page][head][4], transposed later
 			for (uint32_t h = 0; h < H; ++h)
 				for (uint32_t slot : slots[h])
 					if (slot / t.page == p)
@@ -184,7 +184,7 @@ class Builder {
 		return q.scale == Scale::PerChannel ? kv_channel_param_words(s_.n_kv_heads, s_.D)
 		                                    : kv_token_param_words(s_.n_kv_heads, s_.D, q.group, page);
 	}
-	// Gives channel c of token i of kv head h a random code (or half) in `word` and returns what it means.
+	// Gives channel c of token i of kv head h a random code (or half) in `word` and returns its decoded value.
 	double element(const Quant& q, uint32_t params_at, uint32_t page, uint32_t h, uint32_t i, uint32_t c,
 	               uint32_t word) {
 		const uint32_t shift = c * q.bits % 32, mask = (q.bits == 32 ? 0 : 1u << q.bits) - 1;
@@ -250,7 +250,7 @@ class Builder {
 		if (std::ranges::none_of(c.groups,
 		                         [](const AttendGroup& g) { return g.format.k.prescale == Prescale::Balance; }))
 			return;
-		Floats balance(kBalanceAt * 2, NAN); // another layer's
+		Floats balance(kBalanceAt * 2, NAN); // the balancer of another layer
 		balance.insert(balance.end(), c.balance.begin(), c.balance.end());
 		c.kv.balance = as_words(rig.f16(balance, uint32_t(balance.size())));
 	}
@@ -265,7 +265,7 @@ inline bool balanced(const PackedRow& r) {
 	return std::ranges::any_of(r.tiers, [](const TierSpec& t) { return t.format.k.prescale == Prescale::Balance; });
 }
 
-// The prompt's own keys and values. Where the reference divides queries by the balance, its keys are multiplied by it.
+// The prompt's own keys and values. The reference divides queries by the balance, so these keys are multiplied by it.
 inline KvRows make_own(PackedCache& c, Rig& rig, const PackedRow& r, Random& random) {
 	const Shape& s = r.s;
 	Floats k = random.normals(size_t(s.n_kv_heads) * s.T * s.D), v = random.normals(k.size());
@@ -286,7 +286,7 @@ inline double softcapped(const Shape& s, double dot) {
 	return s.softcap > 0 ? double(s.softcap) * std::tanh(score / double(s.softcap)) : score;
 }
 
-// Balanced keys meet divided queries, tier by tier: a token's share of the score is sum_c (q_c / b_c) k_c.
+// Balanced keys are multiplied by divided queries, per tier: a token's share of the score is sum_c (q_c / b_c) k_c.
 inline void reference(const PackedRow& r, const PackedCache& c, const Floats& q, Floats& want, Floats& lse) {
 	const Shape& s = r.s;
 	const bool divided = balanced(r);
@@ -318,8 +318,8 @@ inline void reference(const PackedRow& r, const PackedCache& c, const Floats& q,
 		}
 }
 
-// DeviceInfo::int8_attend: rounding a query to 8 bits moves scores, and with them weights, by up to 1.2 % (rms),
-// rounding weights the sum by 0.31 %; a query rounded to 16 bits does nothing that shows. Tighter than the tolerance of
+// DeviceInfo::int8_attend: rounding a query to 8 bits changes scores, and so weights, by up to 1.2 % (rms); rounding
+// weights changes the sum by 0.31 %; rounding a query to 16 bits has no visible effect. Tighter than the tolerance of
 // single elements.
 inline void check_rounding(const PackedRow& r, const TestRow& row, std::span<const float> x,
                            std::span<const float> ref) {
@@ -368,11 +368,11 @@ inline void run_packed(Backend& backend, const PackedRow& r, const TestRow& row)
 		CHECK_MESSAGE(lse == want_lse, row_text(row)); // no token at all, in any row
 	else
 		check_close(row, lse, want_lse, allowed);
-	const View again = rig.out(r.s.T, r.s.n_heads, r.s.D); // same bits, always
+	const View again = rig.out(r.s.T, r.s.n_heads, r.s.D); // the same bits every time
 	run(again);
 	check_same_bits(row, rig.get(again), got);
 	if (r.s.prompt) return;
-	// The device may merge few states without another dispatch, with the same bits.
+	// The device may merge few states without another dispatch; the bits must be the same.
 	c.kv.most_parts = c.most_parts;
 	const View merged = rig.out(r.s.T, r.s.n_heads, r.s.D);
 	backend.time_ops(true);

@@ -1,4 +1,4 @@
-// What tests of whole models share: engines on a test device, logits of prompts and greedy continuations.
+// Shared by tests of whole models: engines on a test device, logits of prompts and greedy continuations.
 #pragma once
 #include "engine/run/session.h"
 #include "tests/support/assets.h"
@@ -18,8 +18,7 @@ struct Case {
 	std::string text() const { return name; }
 };
 
-// f32: for comparison with the cpu backend, nothing is rounded to f16 or int8 on the way (DeviceInfo::half_matmul,
-// ...).
+// f32: for comparison with the cpu backend, nothing is rounded to f16 or int8 (DeviceInfo::half_matmul, ...).
 inline std::unique_ptr<Engine> open_engine(const std::string& device, const std::string& model, uint32_t ubatch = 512,
                                            bool f32 = false) {
 	EngineOptions opt;
@@ -72,7 +71,7 @@ inline Floats fed(Session& s, std::span<const uint32_t> tokens) {
 	return all;
 }
 
-// The same of several sessions, (steps, vocab) of each: a step takes one token of every session.
+// The same for several sessions, (steps, vocab) each: a step takes one token of every session.
 inline std::vector<Floats> fed_together(std::span<const std::unique_ptr<Session>> sessions,
                                         std::span<const Tokens> tokens) {
 	std::vector<Floats> all(sessions.size());
@@ -105,10 +104,10 @@ inline Tokens random_tokens(uint32_t n, uint32_t vocab, uint32_t seed) {
 	return r;
 }
 
-// A model with grouped heads that is always there.
+// A small model with grouped heads that is always available.
 inline const std::string kSmallModel = kGolden + "tiny/llama.gguf";
 
-// Its heads can be cut into the groups of every policy.
+// Its heads can be divided into the groups of every policy.
 inline const std::string kPolicyModel = "llama_q8_0";
 
 // Policies with windows so short that tokens are packed, and evicted, in a hundred of them.
@@ -130,12 +129,12 @@ inline const std::vector<std::string> kShort = {"fp16",
                                                 "mikv,recent_keep=8,flush=16",
                                                 "h2o,recent_keep=8,flush=16,budget=24"};
 
-// The same of policies that fetch, which test_fetch.cpp is about.
+// Policies that fetch, in the same form; test_fetch.cpp tests them.
 inline const std::vector<std::string> kFetching = {"specache2,recent_keep=8,fetch=24",
                                                    "specache2,param_bits=8,v.group=head,recent_keep=8,fetch=24",
                                                    "specache1,recent_keep=8,fetch=24"};
 
-// A prompt in two turns and decode steps under KVRUN_CHECK: every op on the cpu too.
+// A prompt in two turns and decode steps under KVRUN_CHECK: every op is compared with the cpu's.
 inline void check_sequence(const TestRow& row, const std::string& model, const std::string& kv,
                            uint32_t n_decode = 15) {
 	setenv("KVRUN_CHECK", "1", 1);

@@ -1,6 +1,6 @@
-// attend over packed pages of every format on every device, alone and beside f16 pages, against dequantise-then-attend
-// in double (packed_cache.h). Codes and parameters are random, so that this is about reading them; how they are made:
-// test_pack.cpp.
+// attend over packed pages of every format on every device, alone and together with f16 pages, against
+// dequantise-then-attend in double (packed_cache.h). Codes and parameters are random, so this tests only reading them;
+// test_pack.cpp tests how they are made.
 #include "tests/device/packed_cache.h"
 
 using namespace kvrun;
@@ -78,7 +78,7 @@ TEST_CASE("attend: parameters in bytes") {
 	each_row(rows, run_packed);
 }
 
-// Else the rows of this file would compare f32 once more, and pass.
+// Otherwise the rows of this file would only test f32 again, and pass.
 TEST_CASE("attend: devices that are told to take integer dot products do") {
 	const char* caps = std::getenv("KVRUN_TEST_CAPS");
 	if (!caps || !std::string_view(caps).ends_with("int_dot=2")) return;
@@ -129,7 +129,7 @@ TEST_CASE("attend: f16, better and worse pages as one softmax, several rows and 
 		rows.push_back({{4, 8, 1, 64, splits, true, true}, {{f16, 64, 31}, {four, 32, 40}, {kivi2, 32, 90}}});
 		rows.push_back({{1, 4, 2, 128, splits}, {{f16, 32, 1}, {kivi2, 64, 0}, {two, 32, 63}}}); // an empty tier
 	}
-	rows.push_back({{1, 4, 2, 64, 1}, {{kivi2, 32, 0}}});   // nothing at all is zero
+	rows.push_back({{1, 4, 2, 64, 1}, {{kivi2, 32, 0}}});   // nothing to attend to: zero
 	rows.push_back({{1, 24, 2, 64, 2}, {{kivi2, 32, 96}}}); // more heads in a group than a workgroup takes
 	each_row(rows, run_packed);
 }

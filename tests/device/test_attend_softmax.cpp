@@ -1,4 +1,4 @@
-// Softcaps and attention sinks in every kernel that makes scores, against the same in double (packed_cache.h).
+// Softcaps and attention sinks in every kernel that computes scores, against the same in double (packed_cache.h).
 #include "tests/device/packed_cache.h"
 #include <tuple>
 
@@ -28,7 +28,7 @@ TEST_CASE("attend: softcaps and sinks, one part or many, merged or not") {
 		prompt.item_rows = prompt.T, prompt.prompt = true;
 		rows.push_back({prompt, {{w.format, 32, 70}}});
 	}
-	// Nothing but a sink: zero, and the sink's own logit.
+	// Only a sink: zero, and the sink's own logit.
 	rows.push_back({{.T = 1, .n_heads = 4, .n_kv_heads = 2, .D = 64, .splits = 1, .sinks = true}, {{kivi2, 32, 0}}});
 	each_row(rows, run_packed);
 }
@@ -61,7 +61,7 @@ TEST_CASE("attend: a prompt alone, with softcaps, sinks and windows") {
 			Floats want(q.size()), want_lse;
 			if (!window) {
 				reference(r, c, q, want, want_lse);
-			} else { // a row at a time sees the latest tokens only
+			} else { // single rows see only the latest tokens
 				for (uint32_t t = 0; t < s.T; ++t) {
 					PackedRow one = r;
 					one.s.T = 1, one.s.prompt = false;

@@ -1,5 +1,5 @@
-// Several sequences at once on every device, whatever their policies: the tokens and bits of each are those it has
-// alone; what ends one of them does not touch the others.
+// Several sequences at once on every device, whatever their policies: each has the tokens and bits that it has alone;
+// the end of one does not affect the others.
 #include "engine/run/batch.h"
 #include "tests/device/sequences.h"
 #include <deque>
@@ -191,7 +191,7 @@ TEST_CASE("batch: a row that finds no page is named, and no sequence has changed
 		}
 		REQUIRE(refused < 3);
 		CHECK_MESSAGE(what.find("--kv") != what.npos, what);
-		// The others go on as if it had never been there.
+		// The others continue as if it had not been there.
 		for (size_t i = 0; i < 3; ++i) {
 			if (i == refused) continue;
 			const Tokens all(sessions[i].history().begin(), sessions[i].history().end());
@@ -226,7 +226,7 @@ TEST_CASE("batch: hooks, cancelling and errors are a stream's own") {
 		GenerateOptions od = greedy(1000);
 		od.cancel = &cancel;
 		const uint32_t id = batch.add(d, prompt, od);
-		CHECK_THROWS_AS(batch.add(d, prompt, greedy(1)), Error); // it is reading
+		CHECK_THROWS_AS(batch.add(d, prompt, greedy(1)), Error); // it is still reading
 		while (batch.step())
 			if (batch.done(ia) && batch.done(ib) && batch.done(ic) && d.n_tokens() > 45) cancel = true;
 		CHECK(batch.take(ia).tokens == want);
@@ -237,7 +237,7 @@ TEST_CASE("batch: hooks, cancelling and errors are a stream's own") {
 		CHECK(rb.prompt_work > 0);
 		CHECK(rb.tokens.empty());
 		CHECK(rc.reason == StopReason::Context);
-		CHECK(rc.tokens == Tokens(want.begin(), want.begin() + 5)); // one more than fits: nobody reads what follows it
+		CHECK(rc.tokens == Tokens(want.begin(), want.begin() + 5)); // one more than fits: no step reads what follows it
 		CHECK(rd.reason == StopReason::Cancelled);
 		CHECK(rd.tokens.size() >= 12);
 		CHECK(Tokens(rd.tokens.begin(), rd.tokens.begin() + 12) == want);

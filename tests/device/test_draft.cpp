@@ -1,5 +1,5 @@
-// Speculation on every device: rows of one sequence in a step are the bits of steps of one token; answers are those
-// without drafts, whatever is drafted; nothing of a draft that was not taken stays.
+// Speculation on every device: rows of one sequence in a step have the bits of single-token steps; answers are those
+// without drafts, whatever is drafted; rejected drafts leave no trace.
 #include "engine/run/batch.h"
 #include "engine/run/draft_model.h"
 #include "tests/device/sequences.h"
@@ -14,10 +14,10 @@ namespace {
 
 const std::string kModel = kGolden + "tiny/" + kPolicyModel + ".gguf";
 
-// Says what it is told to: the answer itself up to a wrong token here and there.
+// Drafts given tokens: the answer itself, with some wrong tokens.
 struct Script final : Drafter {
 	Tokens answer;      // of the plain run
-	uint32_t wrong = 0; // every so many drafted tokens one is another; 0: none, 1: all are
+	uint32_t wrong = 0; // every `wrong`-th drafted token is wrong; 0: none, 1: all
 	size_t at = 0, n = 0, prompt = 0;
 	Tokens out;
 	void accept(std::span<const uint32_t> tokens) override { at += tokens.size(); }
@@ -29,7 +29,7 @@ struct Script final : Drafter {
 	}
 };
 
-// By the tokens in f16 slots since the last flush, of all layers.
+// By token in f16 slots, since the last flush, over all layers.
 Floats attention_received(Session& s) {
 	std::vector<float> raw;
 	s.seq().read_sums(0, s.engine().config().n_layers, raw);
@@ -77,7 +77,7 @@ TEST_CASE("draft: rows of one sequence in a step are the bits of steps of one to
 		Session plain(*engine, with(c.name, 400)), fast(*engine, with(c.name, 400));
 		plain.prefill(prompt), fast.prefill(prompt);
 		Floats want;
-		std::vector<Floats> received; // by tokens in f16, behind each token
+		std::vector<Floats> received; // by token in f16, after each token
 		for (const uint32_t t : next) {
 			const std::span<const float> logits = plain.decode(t);
 			want.insert(want.end(), logits.begin(), logits.end());
@@ -104,7 +104,7 @@ TEST_CASE("draft: rows of one sequence in a step are the bits of steps of one to
 		CHECK(fast.kv_bytes().total() == plain.kv_bytes().total());
 		for (const uint32_t l : {0u, engine->config().n_layers - 1}) CHECK(fast.tiers(l, 0) == plain.tiers(l, 0));
 		CHECK(std::ranges::equal(fast.history(), plain.history()));
-		const bool forgets = c.name.starts_with("streaming"); // one with each
+		const bool forgets = c.name.starts_with("streaming"); // a token is dropped with each new one
 		CHECK((longest == 1) == (forgets || !plain.why_one_token().empty()));
 	});
 }
@@ -147,7 +147,7 @@ TEST_CASE("draft: answers of a batch of several policies end where they would, w
 		const auto engine = open_engine(row.device, kModel);
 		const std::string kv[] = {"fp16", "kivi2,recent_keep=8,flush=32", "zipcache,flush=25", "turbo,group=32"};
 		const Tokens text = random_tokens(20, engine->config().vocab, 8);
-		Tokens prompt(text); // what repeats is found
+		Tokens prompt(text); // repetitions are found
 		for (int i = 0; i < 3; ++i) prompt.insert(prompt.end(), text.begin(), text.end());
 		std::vector<GenerateOptions> all;
 		for (uint32_t i = 0; i < 4; ++i) all.push_back(options(20 + 9 * i, i % 2));
@@ -158,7 +158,7 @@ TEST_CASE("draft: answers of a batch of several policies end where they would, w
 			Session s(*engine, with(kv[i], 130));
 			want.push_back(generate(s, prompt, all[i]));
 			history.emplace_back(s.history().begin(), s.history().end());
-			if (i == 2) { // its text, cut by a stop string
+			if (i == 2) { // its text is cut by a stop string
 				all[i].stops = {engine->tokenizer().decode(std::span(want[i].tokens).subspan(15, 2), false)};
 				Session again(*engine, with(kv[i], 130));
 				want[i] = generate(again, prompt, all[i]);
@@ -211,7 +211,7 @@ TEST_CASE("draft: an answer that ends inside a step leaves nothing of what was d
 			         CHECK(r.tokens == want.tokens);
 			         CHECK(r.kv.total() == want.kv.total());
 			         CHECK(std::ranges::equal(s.history(), plain.history()));
-			         inside += r.draft.accepted < r.draft.drafted; // all drafts are right: some lay behind the end
+			         inside += r.draft.accepted < r.draft.drafted; // all are right: rejected ones were past the end
 		         }
 		         CHECK(inside > 2);
 	         });
@@ -262,7 +262,7 @@ TEST_CASE("draft: where memory has room for a token and none for drafts, an answ
 			Session s(*engine, with("fp16", 400));
 			page = s.plan().page[int(Tier::F16)];
 			s.prefill(random_tokens(page, engine->config().vocab, 5));
-			eo.kv_budget = s.kv_bytes().total() + 64; // no page more
+			eo.kv_budget = s.kv_bytes().total() + 64; // no room for another page
 		}
 		const auto engine = Engine::open(eo);
 		const Tokens prompt = random_tokens(page - 6, engine->config().vocab, 5);
@@ -298,7 +298,7 @@ TEST_CASE("draft: a small model drafts, and is refused where its vocabulary is a
 		const GenerateOptions plain = options(40, 0);
 		Session alone(*engine, with("kivi2,recent_keep=8,flush=32", 100));
 		const GenerateResult want = generate(alone, prompt, plain);
-		const auto share = [&](const std::string& name) { // of drafts that were right
+		const auto share = [&](const std::string& name) { // share of drafts that were right
 			eo.model = kGolden + "tiny/" + name + ".gguf";
 			DraftModel small(eo, engine->tokenizer(), 100);
 			GenerateOptions o = plain;
@@ -311,7 +311,7 @@ TEST_CASE("draft: a small model drafts, and is refused where its vocabulary is a
 			REQUIRE(r.draft.drafted > 0);
 			return double(r.draft.accepted) / double(r.draft.drafted);
 		};
-		CHECK(share(kPolicyModel) > 0.7); // the model itself, whose cache has fewer bits there
+		CHECK(share(kPolicyModel) > 0.7); // the model itself, whose cache has fewer bits in the drafter
 		CHECK(share("llama_tied") < 0.5); // other weights
 		const auto refused = [&](const std::string& path, Code code, const std::string& why) {
 			eo.model = path;
@@ -323,7 +323,7 @@ TEST_CASE("draft: a small model drafts, and is refused where its vocabulary is a
 				CHECK_MESSAGE(std::string(e.what()).find(why) != std::string::npos, e.what());
 			}
 		};
-		// the same model, but for one character of a token
+		// the same model, except for one character of a token
 		const TempFolder folder;
 		const std::string other = (folder.path / "other.gguf").string(),
 		                  old = std::string(engine->tokenizer().text(290));

@@ -28,7 +28,7 @@ std::unique_ptr<Engine> open_bundled(const std::string& device, uint64_t kv_budg
 	return Engine::open(opt);
 }
 
-// Text of the kind the model knows: lines of records.
+// Text of the kind that the model was trained on: lines of records.
 std::vector<uint32_t> some_text(const Engine& e, uint32_t lines) {
 	return e.tokenizer().encode(recall_question(lines, 5, 0).record, {.bos = false});
 }
@@ -77,7 +77,7 @@ TEST_CASE("block bootstrap: as wide as theory says, wider where neighbours depen
 	CHECK(block_bootstrap({}, 5) == std::pair(0.0, 0.0));
 	const std::vector<float> same(48, 0.25f);
 	CHECK(block_bootstrap(same, 24) == std::pair(0.25, 0.25));
-	CHECK_THROWS_AS(block_bootstrap(same, 7), Error); // no whole stretches
+	CHECK_THROWS_AS(block_bootstrap(same, 7), Error); // no complete stretch
 	constexpr uint32_t n = 4096, repeat = 8;
 	std::vector<float> alone(n), groups(n), shifted(n);
 	for (uint32_t i = 0; i < n; ++i) {
@@ -96,7 +96,7 @@ TEST_CASE("block bootstrap: as wide as theory says, wider where neighbours depen
 	CHECK(width(alone, 1024) == doctest::Approx(independent).epsilon(0.15));
 	CHECK(width(alone, 1024) == width(alone, 1024));
 	CHECK(width(shifted, 1024) == doctest::Approx(width(alone, 1024)).epsilon(0.001));
-	// Groups of 8 equal values: as many as n / 8 independent ones, and blocks of 16 see 15 / 16 of it or more.
+	// Groups of 8 equal values are worth n / 8 independent ones; blocks of 16 detect at least 15 / 16 of that.
 	CHECK(width(groups, 1024) == doctest::Approx(independent * std::sqrt(double(repeat))).epsilon(0.2));
 	CHECK(width(alone, 4) == doctest::Approx(independent).epsilon(0.15)); // stretches shorter than a block
 }
@@ -201,7 +201,7 @@ TEST_CASE("questions: reproducible, one right answer, every depth") {
 		std::set<std::string> names;
 		for (const std::string& line : lines_of(q.record))
 			if (line.starts_with("line ")) names.insert(line.substr(5, line.find(':') - 5));
-		CHECK(names.size() == lines); // no name twice
+		CHECK(names.size() == lines); // no name occurs twice
 		REQUIRE(q.query.starts_with("Query: "));
 		const std::string name = q.query.substr(7, q.query.find('\n') - 7);
 		CHECK(q.query == "Query: " + name + "\nAnswer: <");
@@ -228,7 +228,7 @@ TEST_CASE("questions: reproducible, one right answer, every depth") {
 	CHECK_THROWS_AS(recall_question(1, 7, 3, {}, 1), Error);
 	double depth = 0;
 	for (uint32_t i = 0; i < 50; ++i) depth += recall_question(40, 1, i).depth / 50;
-	CHECK(depth == doctest::Approx(0.5).epsilon(0.3)); // any line may be asked for
+	CHECK(depth == doctest::Approx(0.5).epsilon(0.3)); // any line may be the one asked for
 
 	for (uint32_t i = 0; i < 5; ++i) {
 		const Question q = needle_question(20, 3, i, 5);
@@ -255,7 +255,7 @@ TEST_CASE("scores on text: f16 against itself, and more bits are better") {
 		}});
 		CHECK(last == doctest::Approx(1));
 		CHECK(r.chunks == 2);
-		REQUIRE(r.scores.size() == 4); // fp16 once, first
+		REQUIRE(r.scores.size() == 4); // fp16 only once, first
 		const TextScore &f16 = r.scores[0], &q8 = r.scores[1], &q4 = r.scores[2], &q2 = r.scores[3];
 		CHECK(f16.policy == "fp16");
 		CHECK(f16.kld.size() == 40);
@@ -274,7 +274,7 @@ TEST_CASE("scores on text: f16 against itself, and more bits are better") {
 		CHECK(q4.cost.decode_tokens == 40);
 		CHECK(q4.cost.prefill_tokens == 2 * (192 - 21));
 
-		// The same perplexity from the logits of the whole chunk as one prompt, which is another path through the
+		// The same perplexity from the logits of the whole chunk as one prompt, which takes another path through the
 		// device.
 		double nll = 0;
 		for (uint32_t c = 0; c < 2; ++c) {
@@ -357,7 +357,7 @@ TEST_CASE("an evaluation that is stopped keeps whole chunks only; what cannot be
 		CHECK(r.scores[1].kld.size() == 4);
 		CHECK_THROWS_AS(eval_text(*e, {.ctx = 64}, text, q4, {.chunk = 65, .scored = 4}),
 		                Error); // longer than the context
-		CHECK_THROWS_AS(eval_text(*e, {.ctx = 64}, text, q4, {.chunk = 8, .scored = 7}), Error); // nothing before it
+		CHECK_THROWS_AS(eval_text(*e, {.ctx = 64}, text, q4, {.chunk = 8, .scored = 7}), Error); // no token before it
 		CHECK_THROWS_AS(eval_text(*e, {.ctx = 64}, std::span(text).first(9), q4, {.chunk = 64, .scored = 4}), Error);
 		const Question q = recall_question(40, 1, 0);
 		CHECK_THROWS_AS(eval_task(*e, {.ctx = 64}, std::span(&q, 1), q4, Ask::Prompt),
@@ -394,7 +394,7 @@ TEST_CASE("the loss of an answer is that of its tokens in one prompt") {
 		other.answer = "31";
 		const TaskScore u = eval_task(*e, {.ctx = 512}, std::span(&other, 1), parse_policies("fp16"), Ask::Later)[0];
 		CHECK(u.n_right == 1);
-		CHECK(u.loss_mean == t.loss_mean); // of the first answer
+		CHECK(u.loss_mean == t.loss_mean); // for the first answer
 	});
 }
 
@@ -421,7 +421,7 @@ TEST_CASE("look-up tasks: the bundled model answers, asked in the prompt and lat
 			else
 				CHECK(decoded > 2 * 9);
 
-			// The loss of a right answer is small, and that of an evicted one a guess among ten digits or worse.
+			// The loss of a right answer is small; after eviction it is at least that of a guess among ten digits.
 			REQUIRE(s[0].loss.size() == 2);
 			CHECK(s[0].loss_mean < 0.2);
 			CHECK(s[1].loss_mean == doctest::Approx(s[0].loss_mean).epsilon(0.05).scale(0.1));

@@ -1,5 +1,5 @@
-// Policies that fetch f16 tokens from host memory, on every device: what is chosen, and that what is fetched is what
-// the model computes with.
+// Policies that fetch f16 tokens from host memory, on every device: which tokens are chosen, and that the model
+// computes with the fetched ones.
 #include "engine/core/npy.h"
 #include "engine/kv_device/fetch.h"
 #include "engine/kv_device/prefill.h"
@@ -17,7 +17,7 @@ namespace {
 const std::string kModel = kGolden + "tiny/" + kPolicyModel + ".gguf";
 const std::string kWindow = ",recent_keep=8,flush=32"; // so short that most of a hundred tokens are packed
 
-// Greedy tokens and the logits after a prompt and each of n steps on them; `tokens` decides when it is given.
+// Greedy tokens and the logits after a prompt and after each of n steps; `tokens`, if given, replace the greedy ones.
 Floats follow(Session& s, std::span<const uint32_t> prompt, std::span<const uint32_t> tokens) {
 	Floats all = keep(s.prefill(prompt));
 	for (const uint32_t t : tokens) {
@@ -40,7 +40,7 @@ TEST_CASE("fetch: a fork goes on with the same bits, and positions inside an ans
 		const auto fork = s.fork();
 		for (const uint32_t t : random_tokens(30, vocab, 5))
 			check_same_bits(row, keep(s.decode(t)), keep(fork->decode(t)));
-		CHECK(s.exact_position(134) == 0); // what was fetched there is not known any more
+		CHECK(s.exact_position(134) == 0); // the set of fetched tokens there is no longer known
 		CHECK(s.exact_position(135) == 135);
 	});
 }
@@ -53,7 +53,7 @@ TEST_CASE("fetch: a session that begins anew with fewer tokens has the bits of a
 		Session used(*engine, with(c.name + kWindow)), fresh(*engine, with(c.name + kWindow));
 		used.prefill(random_tokens(240, vocab, 3));
 		for (const uint32_t t : random_tokens(5, vocab, 4))
-			used.decode(t); // what they fetch hides tokens of late pages
+			used.decode(t); // their fetched tokens hide tokens of late pages
 		used.reset();
 		const Tokens prompt = random_tokens(25, vocab, 5),
 		             tokens = random_tokens(30, vocab, 6); // none is packed at first
@@ -207,7 +207,7 @@ TEST_CASE("fetch: the sets and the attention of a decode step are those of the p
 		const auto rows_of = [&](const Buffer& b, uint32_t n, uint32_t heads) {
 			return view(b, 0, DType::F32, n, heads, g.D);
 		};
-		std::vector<float> turn(size_t(rows_at_once) * g.D); // rotations by nothing
+		std::vector<float> turn(size_t(rows_at_once) * g.D); // rotation by angle 0
 		for (size_t i = 0; i < turn.size(); i += 2) turn[i] = 1;
 		be.write(rb, 0, std::as_bytes(std::span(turn)));
 		const auto put = [&](const NpyArray& q, const NpyArray& k, const NpyArray& v, uint32_t first, uint32_t n,
@@ -265,7 +265,7 @@ TEST_CASE("fetch: the sets and the attention of a decode step are those of the p
 				std::vector<int64_t> both;
 				std::ranges::set_intersection(got, wanted, std::back_inserter(both));
 				CHECK(got.size() == n_picks);
-				// Rounded queries may exchange the last ones.
+				// With rounded queries the last ones may be exchanged.
 				CHECK(both.size() >= (be.info().int8_attend ? n_picks - (n_picks + 15) / 16 : n_picks));
 			}
 		};
@@ -293,7 +293,7 @@ TEST_CASE("fetch: a policy that fetches every packed token computes what an f16 
 		const double error = relative_error(follow(all, prompt, tokens), want);
 		INFO(c.name << " error " << error);
 		CHECK(error < 5e-3);
-		CHECK(relative_error(follow(plain, prompt, tokens), want) > 2 * error); // packing alone does show
+		CHECK(relative_error(follow(plain, prompt, tokens), want) > 2 * error); // packing alone has a visible effect
 		const FetchStats& stats = all.seq().fetch()->stats();
 		CHECK(stats.steps == tokens.size());
 		CHECK(stats.share / double(stats.steps) == doctest::Approx(1).epsilon(1e-3));

@@ -1,5 +1,5 @@
-// What goes wrong while tokens are fetched from host memory: transfers that are late or lost, memory and disks that are
-// full, devices that are lost, answers that are cancelled. Nothing changes a bit, or one error says why.
+// Faults while tokens are fetched from host memory: late or lost transfers, full memory and disks, lost devices,
+// cancelled answers. Either no bit changes, or one error gives the reason.
 #include "backends/cpu/cpu_backend.h"
 #include "engine/kv_device/fetch.h"
 #include "engine/run/batch.h"
@@ -20,11 +20,10 @@ const std::string kModel = kGolden + "tiny/" + kPolicyModel + ".gguf";
 const std::string kWindow = ",recent_keep=8,flush=32"; // so short that most of a hundred tokens are packed
 const std::string kPolicy = "kivi1,fetch=12" + kWindow;
 
-// What goes wrong in the backend below. Of allocations and of calls that can meet a lost device, numbers count from 1
-// since it was set.
+// Faults of the backend below. Allocations, and calls that can meet a lost device, are counted from 1 since it was set.
 struct Faults {
-	bool transfers = false;      // begin late, in another order, or not at all
-	uint64_t late = 0, lost = 0; // of those, so far
+	bool transfers = false;      // transfers begin late, in another order, or not at all
+	uint64_t late = 0, lost = 0; // number of late and lost transfers so far
 	uint64_t alloc_first = UINT64_MAX, alloc_last = 0, allocs = 0;
 	uint64_t dies_at = UINT64_MAX, calls = 0;
 	std::mt19937 draw;
@@ -49,12 +48,12 @@ class FaultyBackend final : public CpuBackend {
 	bool arrive(uint64_t n) override {
 		meet_loss();
 		if (!faults.transfers) return true;
-		if (faults.draw() % 4 == 0) { // this one never comes
+		if (faults.draw() % 4 == 0) { // this one is lost
 			std::erase_if(waiting_, [&](const Waiting& w) { return w.number == n; });
 			++faults.lost;
 			return false;
 		}
-		std::shuffle(waiting_.begin(), waiting_.end(), faults.draw); // and others before it, in any order
+		std::shuffle(waiting_.begin(), waiting_.end(), faults.draw); // and earlier ones in any order
 		while (std::ranges::find(waiting_, n, &Waiting::number) != waiting_.end()) {
 			copy(waiting_.back().dst, waiting_.back().src);
 			waiting_.pop_back();
@@ -122,7 +121,7 @@ std::unique_ptr<Engine> open_cpu(size_t host_budget, const std::string& offload_
 }
 size_t chunk_bytes(Engine& e) { return HostPool::chunk_bytes(e.kv_shape()); }
 
-// The test's own open file of a folder, which has no name.
+// The test's own open file in a folder, which has no name.
 int unnamed_file(const std::filesystem::path& folder) {
 	for (int fd = 3; fd < 1024; ++fd) {
 		std::error_code error;
@@ -132,10 +131,10 @@ int unnamed_file(const std::filesystem::path& folder) {
 	return -1;
 }
 
-// These tests bring their own device: once is enough.
+// These tests bring their own device, so running once is enough.
 bool elsewhere() { return test_devices().front().name != "cpu"; }
 
-struct FileLimit { // files of this process may not grow beyond it
+struct FileLimit { // limits the size of files that this process writes
 	explicit FileLimit(rlim_t bytes) {
 		REQUIRE(getrlimit(RLIMIT_FSIZE, &before) == 0);
 		rlimit now = before;
@@ -156,7 +155,7 @@ struct FileLimit { // files of this process may not grow beyond it
 TEST_CASE("T76 fetch: transfers that are late, reordered or lost change no bit") {
 	if (elsewhere()) return;
 	Floats want;
-	for (uint32_t seed = 0; seed < 4; ++seed) { // 0: nothing goes wrong
+	for (uint32_t seed = 0; seed < 4; ++seed) { // 0: no faults
 		faults = {.transfers = seed > 0, .draw = std::mt19937(seed)};
 		const auto engine = open_faulty();
 		Session s(*engine, with(kPolicy));
@@ -191,7 +190,7 @@ TEST_CASE("T66 fetch: no device or pinned memory at the n-th allocation, once an
 				faults.alloc_first = n, faults.alloc_last = last;
 				const Outcome o = outcome_of([&] {
 					const Floats got = ask(kv);
-					CHECK(relative_error(got, want) < 0.05); // pinned memory, or a larger chunk, can be done without
+					CHECK(relative_error(got, want) < 0.05); // pinned memory, or a larger chunk, is optional
 				});
 				if (o.threw) CHECK(o.code == Code::OutOfMemory);
 				refused += o.threw;
@@ -226,14 +225,14 @@ TEST_CASE("T68 fetch: a device that is lost at any call is one error, and every 
 		faults = {};
 		faults.dies_at = n;
 		const Outcome o = outcome_of([&] { answer(s, 12); });
-		if (faults.calls < n) continue; // a prompt is cut by time: in fewer pieces than when the calls were counted
+		if (faults.calls < n) continue; // prompts are cut by time: fewer pieces than when calls were counted
 		++met;
 		CHECK(o.threw);
 		CHECK(o.code == Code::Device);
 		const uint64_t calls = faults.calls;
 		s.reset();
 		CHECK_THROWS_WITH_AS(answer(s, 12), o.what.c_str(), Error);
-		CHECK(faults.calls < calls + 20); // nobody tries again and again
+		CHECK(faults.calls < calls + 20); // failed calls are not repeated without end
 	}
 	CHECK(met > 15);
 	faults = {};
@@ -258,7 +257,7 @@ TEST_CASE("T73 fetch: the same bits in poisoned memory, and where another sequen
 			greedy_logits(other, random_tokens(150, engine->config().vocab, 8), 20);
 		}
 		check_same_bits({row.device, row.number, "used memory"}, ask(*engine), want);
-		setenv("KVRUN_POISON", "1", 1); // reads of memory nobody wrote become NaN
+		setenv("KVRUN_POISON", "1", 1); // reads of unwritten memory become NaN
 		const auto poisoned = open_engine(row.device, kModel);
 		unsetenv("KVRUN_POISON");
 		check_same_bits({row.device, row.number, "poisoned memory"}, ask(*poisoned), want);
@@ -287,14 +286,14 @@ TEST_CASE("T77 fetch: an answer that is cancelled goes on as if it had not been"
 			    s, prompt, opt, {.prefill = {}, .token = [&](uint32_t) { cancel = ++n == after; }, .text = {}});
 			CHECK(r.reason == StopReason::Cancelled);
 			CHECK(r.tokens.size() == after);
-			{ // a prompt that is cancelled in the middle
+			{ // a prompt cancelled in the middle
 				Prefill p(s, second);
 				p.step(1e-9);
 				if (after % 2) p.step(1e-9);
 			}
 			Session fresh(*engine, with(c.name));
 			fresh.prefill(prompt);
-			fed(fresh, std::span(r.tokens).first(after - 1)); // nobody has read what follows the last one
+			fed(fresh, std::span(r.tokens).first(after - 1)); // no step has read what follows the last one
 			REQUIRE(Tokens(s.history().begin(), s.history().end()) ==
 			        Tokens(fresh.history().begin(), fresh.history().end()));
 			check_same_bits(row, fed(s, rest), fed(fresh, rest));
@@ -324,7 +323,7 @@ TEST_CASE("T74 T75 fetch: host memory that is used up is said before a token is 
 	const auto engine = open_cpu(1);
 	CHECK_THROWS_WITH_AS(Session(*engine, with("kivi2,fetch=8", 64)), doctest::Contains("raise --host-budget"), Error);
 	engine->pool().host().set_budget(chunk_bytes(*engine));
-	Session s(*engine, with("kivi2,fetch=8" + kWindow)); // as long as fits
+	Session s(*engine, with("kivi2,fetch=8" + kWindow)); // as long as it fits
 	CHECK(s.ctx() == HostPool::kTokens);
 	const Floats before = answer(s, 3);
 	Session other(*engine, with("kivi2,fetch=8" + kWindow)); // the one above holds the budget
@@ -344,7 +343,7 @@ TEST_CASE("T75 fetch: what is over the budget lies in a file, with the same bits
 	CHECK(greedy_logits(b, prompt, 40) == want);
 	const HostCopy& host = b.seq().fetch()->host();
 	CHECK(host.file_bytes() == 2 * chunk_bytes(*file));
-	CHECK(std::filesystem::is_empty(folder.path)); // it has no name
+	CHECK(std::filesystem::is_empty(folder.path)); // the file has no name
 	const auto fork = b.fork();
 	const Tokens more = random_tokens(40, memory->config().vocab, 5);
 	const Floats after = fed(a, more);
@@ -368,7 +367,7 @@ TEST_CASE("T75 fetch: a disk that is full ends an answer with what there is of i
 	Session whole(*engine, with(kPolicy, 600)), cut(*engine, with(kPolicy, 600));
 	const Tokens want = generate(whole, prompt, opt).tokens;
 	whole.reset();
-	const FileLimit full(3 * chunk_bytes(*engine)); // what was there once, and no more
+	const FileLimit full(3 * chunk_bytes(*engine)); // the former size once, and no more
 	whole.prefill(prompt);                          // one chunk, two are left
 	Session third(*engine, with(kPolicy, 600));
 	third.prefill(prompt);
@@ -380,10 +379,10 @@ TEST_CASE("T75 fetch: a disk that is full ends an answer with what there is of i
 	const Outcome o = outcome_of([&] { std::rethrow_exception(r.error); });
 	CHECK(o.code == Code::Io);
 	CHECK_MESSAGE(has(o.what, "no room for"), o.what);
-	CHECK(r.tokens.size() > 20); // the first chunk's
+	CHECK(r.tokens.size() > 20); // those of the first chunk
 	CHECK(std::ranges::equal(r.tokens, std::span(want).first(r.tokens.size())));
-	CHECK_THROWS_AS(cut.decode(r.tokens.back()), Error); // it is still full
-	third.reset();                                       // now there is room
+	CHECK_THROWS_AS(cut.decode(r.tokens.back()), Error); // the disk is still full
+	third.reset();                                       // now there is space
 	Tokens got = r.tokens;
 	for (Floats step = keep(cut.decode(got.back())); got.size() < 190; step = keep(cut.decode(got.back())))
 		got.push_back(best(step));
@@ -403,6 +402,6 @@ TEST_CASE("T75 fetch: tokens that a disk does not give back, or does not take, a
 	CHECK(o.threw);
 	CHECK(o.code == Code::Io);
 	CHECK_MESSAGE(has(o.what, "--offload-dir"), o.what);
-	Session other(*engine, with(kPolicy, 600)); // takes room of its own
+	Session other(*engine, with(kPolicy, 600)); // takes separate space
 	CHECK_NOTHROW(answer(other, 3));
 }

@@ -1,4 +1,4 @@
-// Forks, and going back, on every device: a fork and what it was made from go on with the bits each would have alone.
+// Forks and truncation on every device: a fork and its original continue with the bits that each would have alone.
 #include "engine/run/batch.h"
 #include "tests/device/sequences.h"
 #include <doctest/doctest.h>
@@ -57,7 +57,7 @@ TEST_CASE("forks: both go on with the bits they would have had alone, and share 
 			check_same_bits({row.device, row.number, policy + ", first"}, got_one, want_one);
 			check_same_bits({row.device, row.number, policy + ", second"}, got_two, want_two);
 			second.reset();
-			Floats got = fed(*third, one); // when the others are gone
+			Floats got = fed(*third, one); // after the others are gone
 			const Floats more = keep(third->prefill(turn));
 			got.insert(got.end(), more.begin(), more.end());
 			check_same_bits({row.device, row.number, policy + ", third"}, got, want_one);
@@ -85,7 +85,7 @@ TEST_CASE("forks: a session goes back where the policy can, says where it can, a
 			Session s(*engine, with(policy, 300));
 			s.prefill(prompt);
 			fed(s, std::span(answer).first(1));
-			if (s.exact_position(70) == 70) { // nothing was compressed by that token
+			if (s.exact_position(70) == 70) { // no token before it was compressed
 				s.truncate(70);
 				CHECK(s.n_tokens() == 70);
 				check_same_bits({row.device, row.number, policy + ", one token back"}, fed(s, retry), want);
@@ -183,7 +183,7 @@ TEST_CASE("forks: answers to one prompt read it once, and each is what it is alo
 			const uint32_t b = batch.add_fork(*second, a, options(1));
 			const uint32_t c = batch.add_fork(*third, a, options(2), count); // the last to begin
 			while (batch.step()) {}
-			CHECK(pieces == 0); // it reads nothing itself
+			CHECK(pieces == 0); // it reads no prompt itself
 			const Tokens got[] = {batch.take(a).tokens, batch.take(b).tokens, batch.take(c).tokens};
 			for (size_t k = 0; k < 3; ++k) CHECK(got[k] == alone[k]);
 			{
@@ -210,7 +210,7 @@ TEST_CASE("forks: answers to a prompt that is not read to its end") {
 		CHECK_THROWS_AS(batch.add_fork(stranger, a, o), Error);
 		CHECK_THROWS_AS(batch.add_fork(*second, a + 1, o), Error);
 		const uint32_t b = batch.add_fork(*second, a, o), c = batch.add_fork(*third, a, o);
-		CHECK(batch.take(c).reason == StopReason::Cancelled); // one of the forks ends: the others go on
+		CHECK(batch.take(c).reason == StopReason::Cancelled); // one of the forks ends; the others continue
 		CHECK_FALSE(batch.done(b));
 		CHECK(batch.take(a).reason == StopReason::Cancelled);
 		CHECK(batch.done(b));

@@ -1,5 +1,5 @@
-// Formats by attention's error: one prompt under many policies equals the model reading it, and the screen's order of
-// layers and formats is that of the whole model.
+// The screen of formats by attention's error: a prompt stored under many policies equals the model reading it, and the
+// screen orders layers and formats like the whole model.
 #include "engine/run/store_as.h"
 #include "tests/device/sequences.h"
 #include "tests/support/temp_folder.h"
@@ -100,7 +100,7 @@ TEST_CASE("screen: its order of layers and formats is that of the whole model, a
 		REQUIRE(r.tuning.layers.size() == 4);
 		CHECK(r.chunks == 1);
 		CHECK(r.end_to_end == 1 + 2 * 4 + 3);
-		// Formats and layers that the screen never ran through the model.
+		// Formats and layers that the screen did not measure through the model.
 		CapturedPrompt prompt(*e, with("fp16", 512), chunks[0], 64);
 		std::vector<double> said, next, is; // next: of another layer
 		for (uint32_t l = 0; l < 4; ++l)
@@ -121,7 +121,7 @@ TEST_CASE("screen: its order of layers and formats is that of the whole model, a
 			CHECK(b.measured < 2.5 * b.expected);
 			CHECK(prompt.kld(parse_policy(b.policy)) == doctest::Approx(b.measured));
 		}
-		// What is chosen beats fixed policies of as many bits.
+		// The chosen formats are better than fixed policies with as many bits.
 		CHECK(r.budgets[1].measured < 0.8 * prompt.kld(parse_policy("turbo3/2")));
 		CHECK(r.budgets[2].measured < 0.8 * prompt.kld(parse_policy("turbo4")));
 		const Screened stopped =

@@ -1,6 +1,6 @@
-// Weights in host memory, which a device reads over the bus: the same bits as with all of them on the device, whatever
-// lies where; what is read is counted. KVRUN_TEST_CAPS describes a card, with a memory of its own, on a driver that has
-// one heap.
+// Weights in host memory, which a device reads over the bus: the same bits as with all weights on the device, whatever
+// lies where; bytes read are counted. KVRUN_TEST_CAPS describes a card with separate memory, on a driver that has one
+// heap.
 #include "tests/device/sequences.h"
 #include "tests/support/scoped_env.h"
 #include <doctest/doctest.h>
@@ -28,7 +28,7 @@ Floats answer(Engine& e) {
 	return greedy_logits(s, random_tokens(24, e.config().vocab, 5), 3);
 }
 
-// Whether the device of a row reads host memory in place, as CUDA does, or can be described as one that does.
+// Whether the row's device reads host memory in place, as CUDA does, or can be described as one that does.
 bool has_bus(Engine& e) { return e.backend().info().mapped_bytes > 0; }
 
 } // namespace
@@ -54,12 +54,12 @@ TEST_CASE(
 			CAPTURE(engine->weights_text());
 			check_same_bits({row.device, row.number, c.name}, answer(*engine), want);
 			const WeightPlan& plan = engine->weight_plan();
-			if (!bus) { // the memory is the host's anyway
+			if (!bus) { // memory is shared with the host anyway
 				CHECK(engine->host_weight_bytes() == 0);
 				continue;
 			}
 			CHECK((plan.host_bytes() > 0) == (!w.cpu_moe_layers || c.name == "qwen3moe" || c.name == "gpt_oss"));
-			CHECK(engine->host_weight_bytes() >= plan.host_bytes()); // with what aligns tensors
+			CHECK(engine->host_weight_bytes() >= plan.host_bytes()); // alignment of tensors included
 			Session s(*engine, with("fp16", 64));
 			s.prefill(random_tokens(9, engine->config().vocab, 6));
 			const uint64_t before = engine->backend().mapped_bytes_read();

@@ -1,4 +1,4 @@
-// What models and sessions do at their limits: numbers that overflow or are none, equal logits, contexts that are full.
+// Models and sessions at their limits: numbers that overflow or are NaN, equal logits, full contexts.
 #include "engine/run/batch.h"
 #include "engine/run/session_file.h"
 #include "tests/device/sequences.h"
@@ -14,7 +14,7 @@ using namespace kvrun;
 
 namespace {
 
-// The tiny f32 model with numbers of one tensor changed: rows [first, first + n), n = 0: all.
+// The tiny f32 model with changed numbers in one tensor: rows [first, first + n), n = 0: all.
 std::string damaged_model(const TempFolder& folder, const char* tensor, uint64_t first, uint64_t n, float factor) {
 	std::string bytes = file_text(kGolden + "tiny/llama.gguf");
 	const Gguf file = Gguf::parse("llama.gguf", std::as_bytes(std::span(bytes)));
@@ -96,7 +96,7 @@ TEST_CASE("T15 limits: a token without numbers ends its own answer and no other"
 			a.reset();
 			a.prefill(prompt);
 		}
-		// what is no candidate list, because none of its logits is a number, is read whole
+		// a row without any numbers has no candidate list, and is read whole
 		const TempFolder other;
 		const auto broken = open_engine(row.device, damaged_model(other, "output.weight", 0, 0, kNan));
 		Session s(*broken, with(c.name, 64));
@@ -107,7 +107,7 @@ TEST_CASE("T15 limits: a token without numbers ends its own answer and no other"
 		CHECK(logits.all.size() == broken->config().vocab);
 		CHECK(logits.fault);
 		CHECK(s.n_tokens() == 1);
-		// generation ends with it, too
+		// generation also ends with this error
 		Session g(*engine, with(c.name, 64));
 		CHECK_THROWS_WITH_AS(generate(g, std::vector<uint32_t>{1, 3, 7}, {}),
 		                     doctest::Contains("the embeddings are not"), Error);
@@ -138,7 +138,7 @@ TEST_CASE("T38 limits: where all logits are equal, the lowest token is the likel
 		}
 		CHECK(seen.size() > 5); // of 64 or more
 		CHECK(*seen.rbegin() >= 40);
-		CHECK(*seen_few.rbegin() < 40); // of equals the lowest are kept
+		CHECK(*seen_few.rbegin() < 40); // of equal logits those with the lowest ids are kept
 		GenerateOptions o;
 		o.n = 12, o.ignore_end = true, o.sampling.temperature = 0;
 		Session g(*engine, with(c.name, 64));
@@ -167,7 +167,7 @@ TEST_CASE("T34, T36 limits: contexts of 1, of a prompt's length, and of one toke
 			const std::span<const uint32_t> head = std::span(prompt).first(n);
 			Session exact(*engine, with(c.name, n));
 			CHECK(exact.ctx() == n);
-			// a token too many is refused, with counts, and leaves nothing
+			// one token too many is refused, with counts, and changes nothing
 			const Tokens more(n + 1, 3);
 			CHECK(message([&] { exact.prefill(more); }) ==
 			      fmt::format("the prompt has {} tokens, the context has room for {} of {}; raise -c or shorten it",
@@ -178,7 +178,7 @@ TEST_CASE("T34, T36 limits: contexts of 1, of a prompt's length, and of one toke
 			CHECK(exact.n_tokens() == n);
 			CHECK(message([&] { exact.decode(9); }) == fmt::format("the context of {} tokens is full; raise -c", n));
 			CHECK(exact.n_tokens() == n);
-			// the first token may be decoded, too
+			// the first token may also be decoded
 			exact.reset();
 			if (n == 1) {
 				CHECK(message([&] { exact.decode(prompt[0]); }) == "none");
@@ -189,13 +189,13 @@ TEST_CASE("T34, T36 limits: contexts of 1, of a prompt's length, and of one toke
 			const Floats step = keep(one_more.decode(9));
 			if (n == 40) CHECK(step == next);
 			CHECK(message([&] { one_more.decode(9); }).find("is full") != std::string::npos);
-			// an answer ends where the context does
+			// an answer ends when the context is full
 			GenerateOptions o;
 			o.n = 100, o.ignore_end = true, o.sampling.temperature = 0;
 			Session g(*engine, with(c.name, n + 1));
 			const GenerateResult r = generate(g, head, o);
 			CHECK(r.reason == StopReason::Context);
-			CHECK(r.tokens.size() == 2); // the last one is chosen and has no place
+			CHECK(r.tokens.size() == 2); // the last one is chosen but not stored
 			CHECK(g.n_tokens() == n + 1);
 		}
 	});

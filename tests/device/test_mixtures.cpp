@@ -1,5 +1,5 @@
-// Models with mixtures of experts: in turns, batches, forks and files a token has the bits it has alone, whatever the
-// others choose; every operation is compared with the cpu's.
+// Models with mixtures of experts: in turns, batches, forks and files a token has the bits that it has alone, whatever
+// experts the others choose; every operation is compared with the cpu's.
 #include "engine/run/session_file.h"
 #include "tests/device/golden.h"
 #include "tests/support/temp_folder.h"
@@ -10,7 +10,7 @@ using namespace kvrun;
 namespace {
 
 // Fused tensors and a gate of the shared MLP; dense layers first, sigmoid, a bias of the choice, a scale; factors of
-// experts, which stand beside a dense MLP.
+// experts, together with a dense MLP.
 const std::vector<Case> kMixtures = {{"qwen2moe"}, {"glm4moe"}, {"gemma4_moe"}};
 
 } // namespace

@@ -43,7 +43,7 @@ struct Expected {
 	std::vector<uint32_t> tokens; // (T)
 	NpyArray logits;              // (T, vocab) f32
 	float largest = 0;            // absolute
-	uint32_t ctx = 0;             // context that makes long-rope choose as transformers did for these tokens
+	uint32_t ctx = 0;             // context for which long-rope chooses as transformers did for these tokens
 };
 
 std::vector<Expected> tiny_models() {
@@ -158,7 +158,7 @@ TEST_CASE("models: last hidden states times the output matrix are the logits of 
 			CHECK(error_of(e, 0, logits) < logits_tolerance(engine->backend(), e.name, /*decode=*/false));
 			++compared;
 		}
-		if (row_wanted(1) && row_wanted(2)) CHECK(compared >= 3); // all of them
+		if (row_wanted(1) && row_wanted(2)) CHECK(compared >= 3); // all models were compared
 	});
 }
 

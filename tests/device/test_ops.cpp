@@ -1,4 +1,4 @@
-// embed, norms, activate, matmul and copy on every device, over tables of shapes, against sums in double written here.
+// embed, norms, activate, matmul and copy on every device, over tables of shapes, against sums in double computed here.
 #include "shared/candidates.h"
 #include "tests/support/compare.h"
 #include "tests/support/rig.h"
@@ -50,7 +50,7 @@ std::vector<MatmulRow> matmul_rows() {
 		return block == 1 ? plain_n[i % 4] : block * std::min(blocks_n[i % 4], block == 256 ? 3u : 9u);
 	};
 	for (DType t : kTensorTypes) {
-		++i; // each type has a third of the numbers of tokens, the next type another one
+		++i; // each type has a third of the numbers of tokens, the next type another third
 		for (uint32_t T : Ts)
 			for (bool decode : {true, false}) {
 				if (decode && T > 8) continue;
@@ -96,7 +96,7 @@ void run_matmul(Backend& backend, const MatmulRow& m, const TestRow& row) {
 	std::vector<Proj> projs;
 	std::vector<std::vector<double>> refs;
 	for (uint32_t d : m.d) {
-		const uint32_t all = m.first ? m.first + d + 2 : d; // rows of the weight the view looks into
+		const uint32_t all = m.first ? m.first + d + 2 : d; // rows of the weight that the view is a part of
 		const RandomWeight w = random_weight(m.type, all, m.n, random);
 		const Floats bias = m.bias ? random.normals(d) : Floats();
 		Proj p{rig.out(m.T, d), rig.weight(m.type, w, all, m.n, m.first, m.first ? d : 0),
@@ -154,7 +154,7 @@ TEST_CASE("ops: rmsnorm") {
 	each_row(rows, [](Backend& backend, const NormRow& n, const TestRow& row) {
 		Random random(uint32_t(row.number) + 1);
 		Rig rig(backend);
-		// Rows of very different size: a wrong row's mean square would show.
+		// Rows of very different size, to detect another row's mean square.
 		Floats x = random.normals(size_t(n.T) * n.dim), want(x.size());
 		const Floats w = random.normals(n.dim);
 		const float eps = 1e-5f;
@@ -203,7 +203,7 @@ TEST_CASE("ops: layer_norm") {
 		Rig rig(backend);
 		Floats x = random.normals(size_t(n.T) * n.dim), want(x.size());
 		const Floats w = random.normals(n.dim), b = random.normals(n.dim);
-		const float eps = 1e-2f; // large beside the smallest rows, so that it shows
+		const float eps = 1e-2f; // large compared with the smallest rows, so that it has an effect
 		for (uint32_t t = 0; t < n.T; ++t) {
 			double sum = 0, squares = 0;
 			for (uint32_t c = 0; c < n.dim; ++c) {
@@ -441,7 +441,7 @@ TEST_CASE("ops: writes and reads keep their order with ops") {
 }
 
 TEST_CASE("ops: new memory is zero, used before or not") {
-	if (const char* poison = std::getenv("KVRUN_POISON"); poison && *poison == '1') return; // then it is NaN
+	if (const char* poison = std::getenv("KVRUN_POISON"); poison && *poison == '1') return; // then the memory is NaN
 	struct Zero {
 		std::string text() const { return "alloc, write, free, alloc"; }
 	};

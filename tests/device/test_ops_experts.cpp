@@ -1,4 +1,4 @@
-// Mixtures of experts: the choice, the sort, products by the chosen experts' weights, and their sum.
+// Mixtures of experts: choice, sort, products by the chosen experts' weights, and their sum.
 #include "shared/experts.h"
 #include "tests/support/caps_guard.h"
 #include "tests/support/compare.h"
@@ -20,7 +20,7 @@ struct RouteRow {
 	float scale = 1;
 	uint32_t n_groups = 1, used_groups = 1;
 	bool ties = false;    // logits are multiples of 1/2
-	bool factors = false; // of experts
+	bool factors = false; // factors of experts
 	std::string text() const {
 		return fmt::format("route: T {} {} of {} {}{}{} times {} groups {} of {}{}{}", T, used, n_experts,
 		                   gating == Gating::Sigmoid ? "sigmoid"
@@ -51,7 +51,7 @@ Routed route_reference(const RouteRow& r, const Floats& logits, const Floats& bi
 			choice[e] = p[e] + (r.bias ? double(bias[e]) : 0);
 		}
 		const uint32_t each = r.n_experts / r.n_groups;
-		std::vector<std::pair<double, uint32_t>> groups; // least first: the best has the largest value
+		std::vector<std::pair<double, uint32_t>> groups; // in ascending order: the best has the largest value
 		for (uint32_t g = 0; g < r.n_groups; ++g) {
 			std::vector<double> c(choice.begin() + g * each, choice.begin() + (g + 1) * each);
 			std::ranges::sort(c, std::greater<>());
@@ -63,7 +63,7 @@ Routed route_reference(const RouteRow& r, const Floats& logits, const Floats& bi
 			for (uint32_t e = groups[i].second * each; e < (groups[i].second + 1) * each; ++e)
 				all.push_back({-choice[e], e});
 		std::ranges::sort(all);
-		for (uint32_t j = 0; j < r.used && r.gating == Gating::Near; ++j) { // the rest of `all` is still to be chosen
+		for (uint32_t j = 0; j < r.used && r.gating == Gating::Near; ++j) { // the rest of `all` can still be chosen
 			const auto logit = [&](size_t i) { return double(logits[size_t(t) * r.n_experts + all[i].second]); };
 			double near = 0;
 			for (size_t i = j; i < all.size(); ++i)
@@ -148,7 +148,7 @@ std::vector<ExpertRow> expert_rows() {
 	return rows;
 }
 
-// Different experts for each row; skewed: most rows begin with the same.
+// Different experts for each row; skewed: most rows begin with the same experts.
 Words random_ids(const ExpertRow& e, Random& random) {
 	Words ids;
 	std::vector<uint32_t> all(e.n_experts);
@@ -191,7 +191,7 @@ void run_experts(Backend& backend, const ExpertRow& e, const TestRow& row) {
 	Rig rig(backend);
 	const bool two = e.epilogue != Epilogue::None;
 	const uint32_t slots = e.T * e.used, x_rows = e.by_slot ? slots : e.T, rows = e.n_experts * e.d;
-	// Sums of a few units, so that clamping shows.
+	// Sums of a few units, so that clamping has an effect.
 	const float size = e.epilogue == Epilogue::ClampedSwiGLU ? 5.f : 1.f;
 	const Floats x = random.normals(size_t(x_rows) * e.n, size / std::sqrt(float(e.n)));
 	const Words ids = random_ids(e, random);
@@ -228,7 +228,7 @@ void run_experts(Backend& backend, const ExpertRow& e, const TestRow& row) {
 	const Floats result = rig.get(out);
 	check_matmul(row, backend, e.decode, e.type, two, result, Floats(sums[0].begin(), sums[0].end()));
 	if (two || e.bias || e.T > 40) return;
-	// The bits are those of matmul() with the expert's weights, and so those of the slot in any other company.
+	// The bits are those of matmul() with the expert's weights, so they are the same whatever the other slots are.
 	for (uint32_t s = 0; s < slots; s += 3) {
 		View w = projs[0].w;
 		w.at += size_t(ids[s]) * e.d * backend.weight_row_bytes(e.type, e.n);
@@ -278,7 +278,7 @@ TEST_CASE("ops: route of logits that are not finite still chooses experts that a
 				CHECK(*chosen.rbegin() < n);
 			}
 			CHECK(got[3 * used] == 7);
-			CHECK(!std::isfinite(rig.get(weights)[3 * used])); // nobody takes it for a result
+			CHECK(!std::isfinite(rig.get(weights)[3 * used])); // it cannot be mistaken for a result
 			CHECK(std::isfinite(rig.get(weights)[4 * used]));
 		}
 	}

@@ -37,7 +37,7 @@ struct RopeRow {
 	bool neox, norm;
 	uint32_t page;     // 0: prompt scratch, heads contiguous
 	bool skip = false; // some heads are not stored
-	bool last = false; // weights of the norm multiply what is rotated
+	bool last = false; // weights of the norm are applied after the rotation
 	std::string text() const {
 		return fmt::format("rope_store: T {} heads {}:{} head_dim {} rotary {}{}{} {}{}", T, n_heads, n_kv_heads, D,
 		                   rotary_dim, neox ? " neox" : "",
@@ -93,7 +93,7 @@ void rope_reference(const RopeRow& r, const float* x, const Floats& norm, const 
 	weigh(r.last);
 }
 
-// Where every (row, kv head) goes: distinct places in K and V memory of `words` words.
+// The destination of every (row, kv head): distinct places in K and V memory of `words` words.
 struct Places {
 	Words at;       // (T, n_kv_heads, 2)
 	uint32_t words; // of K memory and of V memory
@@ -133,7 +133,7 @@ void run_rope_store(Backend& backend, const RopeRow& r, const TestRow& row) {
 	const float eps = 1e-6f;
 	const Places places = make_places(r.T, r.n_kv_heads, r.D, r.page, r.skip, random);
 
-	Floats want_q(q.size()), want_k, want_v; // K and V of what is stored, row by row
+	Floats want_q(q.size()), want_k, want_v; // K and V of stored rows, row by row
 	std::vector<double> head(r.D);
 	for (size_t i = 0; i < size_t(r.T) * r.n_heads; ++i) {
 		rope_reference(r, &q[i * r.D], q_norm, &table[i / r.n_heads * r.rotary_dim], eps, head.data());
@@ -165,7 +165,7 @@ void run_rope_store(Backend& backend, const RopeRow& r, const TestRow& row) {
 		}
 	check_close(row, halves(k_words), want_k, "kv");
 	check_same_bits(row, halves(v_words), rounded(want_v));
-	CHECK(k_mem == empty); // nothing else was written
+	CHECK(k_mem == empty); // no other word was written
 	CHECK(v_mem == empty);
 }
 
@@ -205,7 +205,7 @@ void run_kv_store(Backend& backend, const StoreRow& r, const TestRow& row) {
 	CHECK(rig.get_words(dst.k) == want_k);
 	CHECK(rig.get_words(dst.v) == want_v);
 
-	// and back, by kv_load(): stored heads return, everything else keeps what it had
+	// and back by kv_load(): stored heads return, all other elements are unchanged
 	const Floats before(all, 0.5f);
 	const View k_back = rig.f16(before, r.n_kv_heads, r.T_cap, r.D),
 	           v_back = rig.f16(before, r.n_kv_heads, r.T_cap, r.D);
@@ -240,7 +240,7 @@ struct AttendRow {
 	}
 };
 
-struct Cache { // tokens in pages, as a device sees them and as the reference does
+struct Cache { // tokens in pages, for a device and for the reference
 	KvRead kv;
 	AttendGroup group;
 	std::vector<AttendWork> work;
@@ -377,10 +377,10 @@ TEST_CASE("ops: attend over f16 pages") {
 			rows.push_back({i % 3 == 2 ? 3u : 1u, h[0], h[1], D, n, pages[i % 3], uint32_t(1 + i % 3), i % 4 == 3});
 			++i;
 		}
-	rows.push_back({1, 4, 2, 64, 0, 32, 1}); // nothing to attend to is zero
+	rows.push_back({1, 4, 2, 64, 0, 32, 1}); // nothing to attend to: zero
 	rows.push_back({8, 8, 2, 64, 100, 32, 2});
 	rows.push_back({8, 8, 2, 64, 100, 32, 2, false, 0, 3});
-	rows.push_back({5, 4, 4, 128, 65, 64, 3, true, 0, 8}); // more than there are
+	rows.push_back({5, 4, 4, 128, 65, 64, 3, true, 0, 8}); // more than there are tokens
 	rows.push_back({1, 16, 8, 128, 700, 32, 7});
 	each_row(rows, run_attend);
 }
@@ -399,7 +399,7 @@ TEST_CASE("ops: attend_prompt, alone and after older tokens in pages") {
 	rows.push_back({100, 4, 2, 64, 0, 32, 1, false, 30});
 	rows.push_back({70, 4, 1, 64, 70, 32, 3, true, 1});
 	i = 0;
-	for (uint32_t T : {1u, 3u, 9u, 40u}) // every size of a workgroup's block of rows, and what is left over
+	for (uint32_t T : {1u, 3u, 9u, 40u}) // every block size of rows of a workgroup, with remainders
 		for (const auto& h : heads) {
 			const uint32_t D = i % 3 == 0 ? 128 : i % 3 == 1 ? 64 : 96;
 			rows.push_back(
@@ -417,7 +417,7 @@ TEST_CASE("ops: attend_prompt over a sliding window") {
 	const uint32_t heads[][2] = {{4, 4}, {8, 2}, {3, 1}};
 	size_t i = 0;
 	for (const uint32_t D : {8u, 64u, 128u})
-		for (const uint32_t window : {1u, 2u, 31u, 32u, 33u, 100u, 1000u}) { // the prompt begins inside, or far behind
+		for (const uint32_t window : {1u, 2u, 31u, 32u, 33u, 100u, 1000u}) { // the prompt begins in it, or far before
 			const auto& h = heads[i % 3];
 			AttendRow r{i % 2 ? 40u : 9u, h[0], h[1], D, 0, 32, 1, false, i % 3 == 0 ? 1u : i % 3 == 1 ? 30u : 300u};
 			r.window = window;
@@ -449,10 +449,10 @@ TEST_CASE("ops: a row of attend_prompt has the same bits however the prompt is c
 			const View out = rig.out(r.T, r.n_heads, r.D);
 			for (uint32_t t = 0; t < r.T; t += piece) {
 				const uint32_t n = std::min(piece, r.T - t);
-				std::vector<AttendWork> part_work; // of rows [t, t + n), counted from t
+				std::vector<AttendWork> part_work; // for rows [t, t + n), counted from t
 				KvRead kv = c.kv;
 				for (AttendWork w : c.work) {
-					if (r.item_rows > 1) // for all rows: here those of the piece
+					if (r.item_rows > 1) // for all rows; here those of the piece
 						w.part += t * kv.part_step;
 					else if (w.row < t || w.row >= t + n)
 						continue;

@@ -1,5 +1,5 @@
-// matmul as a model calls it: projections whose weights, biases and outs share buffers, on every kernel a device may be
-// given, and weights larger than one binding.
+// matmul as called by models: projections whose weights, biases and outs share buffers, on every kernel that a device
+// may use, and weights larger than one binding.
 #include "tests/support/caps_guard.h"
 #include "tests/support/compare.h"
 #include "tests/support/devices.h"
@@ -35,7 +35,7 @@ struct Layer {
 	Floats x;
 	std::vector<RandomWeight> w;
 	std::vector<Floats> bias, before;
-	Floats norm; // empty: x as it is
+	Floats norm; // empty: x without norm
 
 	Layer(const LayerRow& r, uint32_t seed)
 	    : row(r), random(seed), x(random.normals(size_t(r.T) * r.n, 1 / std::sqrt(float(r.n)))) {
@@ -47,7 +47,7 @@ struct Layer {
 		if (!r.norm) return;
 		norm = random.normals(r.n, 1 / std::sqrt(float(r.n)));
 		for (size_t k = 0; k < x.size(); ++k)
-			x[k] *= std::pow(30.f, float(k / r.n % 3)); // another row's norm would show
+			x[k] *= std::pow(30.f, float(k / r.n % 3)); // another row's norm would have an effect
 	}
 	std::vector<double> sums(Backend& b, size_t i) const {
 		const Floats xs = rounded_x(b, row.decode, row.type_of(i), inputs()), ws = factors(b, row.decode, w[i].values);
@@ -61,7 +61,7 @@ struct Layer {
 			}
 		return y;
 	}
-	// What out i holds afterwards.
+	// The expected contents of out i.
 	Floats expected(Backend& b, size_t i) const {
 		std::vector<double> y = sums(b, i);
 		if (row.epilogue == Epilogue::SwiGLU && i == 1) return before[i];
@@ -73,7 +73,7 @@ struct Layer {
 			for (size_t k = 0; k < y.size(); ++k) y[k] += double(before[i][k]);
 		return Floats(y.begin(), y.end());
 	}
-	// What is multiplied: x, or its norm.
+	// The factor of the weights: x, or its norm.
 	Floats inputs() const {
 		Floats h = x;
 		for (uint32_t t = 0; t < row.T && !norm.empty(); ++t) {
@@ -88,8 +88,8 @@ struct Layer {
 	}
 };
 
-// Between what is read and what is written: descriptors start at multiples of up to 256 bytes, and the synchronisation
-// validation judges by descriptors.
+// Between inputs and outputs: descriptors start at multiples of up to 256 bytes, and synchronisation validation
+// compares descriptors.
 constexpr size_t kApart = 256;
 
 size_t padded(size_t bytes) { return (bytes + 31) / 32 * 32; }
@@ -145,14 +145,14 @@ void run_layer(Backend& backend, const Layer& l, const TestRow& row) {
 		std::fill_n(around.begin() + at, count, 0.f);
 		std::fill_n(same.begin() + at, count, 0.f);
 	}
-	check_same_bits(row, around, same); // nothing else was touched
+	check_same_bits(row, around, same); // nothing else was written
 }
 
 std::vector<LayerRow> layer_rows() {
 	std::vector<LayerRow> rows;
 	for (DType t : kTensorTypes) {
 		const uint32_t n = dtype_info(t).block == 256 ? 768 : 352;
-		for (uint32_t T : {1u, 3u, 8u, 37u}) { // epilogues take turns: there are many types
+		for (uint32_t T : {1u, 3u, 8u, 37u}) { // each type has one epilogue: there are many types
 			const bool decode = T <= 8;
 			const size_t turn = rows.size() + size_t(T == 37);
 			if (turn % 3 == 0) rows.push_back({t, T, n, {72, 40, 41}, Epilogue::None, decode, {}});
@@ -160,7 +160,7 @@ std::vector<LayerRow> layer_rows() {
 			if (turn % 3 == 2) rows.push_back({t, T, n, {33, 65}, Epilogue::Add, decode, {}});
 		}
 	}
-	// Several chunks of x in shared memory, the last one a part; fewer rows than a pipeline takes.
+	// Several chunks of x in shared memory, the last one incomplete; fewer rows than a pipeline takes.
 	for (DType t : {DType::Q8_0, DType::Q4_K, DType::Q6_K}) {
 		const uint32_t n = dtype_info(t).block == 256 ? 2304 : 2144;
 		rows.push_back({t, 11, n, {40, 33}, Epilogue::None, true, {}});
@@ -177,7 +177,7 @@ std::vector<LayerRow> layer_rows() {
 		    {DType::F16, 2, 64, {16, 16, 16, 16, 16}, Epilogue::None, decode, {}}); // more than a dispatch takes
 		rows.push_back({DType::F32, 5, 172, {60, 60}, Epilogue::SwiGLU, decode, {}});
 	}
-	// Prompts that fill a device have larger tiles; at odd and at even numbers, see below.
+	// Prompts that fill a device use larger tiles; at odd and at even row numbers, see below.
 	for (DType t : {DType::F16, DType::Q8_0, DType::Q4_K, DType::Q6_K}) {
 		rows.push_back({t, 200, 256, {2048, 50}, Epilogue::None, false, {}});
 		rows.push_back({t, 131, 256, {1400, 1400}, Epilogue::SwiGLU, false, {}});

@@ -1,5 +1,5 @@
-// Recurrent layers: short convolution and gated delta rule against sums in double; any cut of a sequence has the same
-// bits.
+// Recurrent layers: short convolution and gated delta rule against sums in double; the bits do not depend on how a
+// sequence is cut.
 #include "shared/work.h"
 #include "tests/support/compare.h"
 #include "tests/support/devices.h"
@@ -15,10 +15,10 @@ namespace {
 // Sequences of one dispatch: rows of each. Every second one begins with a state that is not zero.
 using Sequences = std::vector<uint32_t>;
 
-// A pool of states, where each sequence has one; those of even sequences are replaced in their place.
+// A pool with a state for each sequence; those of even sequences are replaced in place.
 struct Pool {
 	Pool(Rig& rig, const Sequences& rows, uint32_t words, Random& random) : words(words) {
-		constexpr uint32_t kGap = 5; // words between states, which stay as they are
+		constexpr uint32_t kGap = 5; // words between states, which must not change
 		Floats from, to;
 		Words items;
 		uint32_t row = 0;
@@ -37,7 +37,7 @@ struct Pool {
 		work = rig.u32(items, uint32_t(rows.size()), STATE_WORDS);
 	}
 	StateRows rows() const { return {work, view, view}; }
-	// What the pool holds when sequence i has states[i].
+	// The pool's contents when sequence i has states[i].
 	Floats with(const std::vector<Floats>& states) const {
 		Floats r = memory;
 		for (size_t i = 0; i < states.size(); ++i)
@@ -82,7 +82,7 @@ const std::vector<DeltaRow> kDeltaRows = {{{1}, 4, 2, 128, 128, false},       {{
                                           {{3, 1, 20}, 6, 3, 128, 40, false}, {{2}, 2, 1, 256, 72, true},
                                           {{70, 3}, 2, 1, 24, 33, true},      {{66}, 1, 1, 32, 128, false}};
 
-constexpr float kEps = 1e-2f; // large, so that it shows
+constexpr float kEps = 1e-2f; // large, so that it has an effect
 
 struct DeltaInput {
 	DeltaInput(const DeltaRow& d, Random& random) {
@@ -107,7 +107,7 @@ struct DeltaInput {
 	Floats x, beta, alpha, rate, shift;
 };
 
-// One sequence, in double; `state` becomes what is behind its rows.
+// One sequence, in double; `state` becomes the state after its rows.
 std::vector<double> delta_reference(const DeltaRow& d, const DeltaInput& in, uint32_t first, uint32_t n,
                                     Floats& state) {
 	const uint32_t K = d.k_dim, V = d.v_dim, channels = 2 * d.key_heads * K + d.heads * V;
@@ -222,7 +222,7 @@ TEST_CASE("ops: a sequence through short_conv and delta_rule has the same bits i
 			for (size_t i = 0; i < d.rows.size(); first += d.rows[i++])
 				for (uint32_t t = 0; t < d.rows[i]; t += piece) {
 					const uint32_t n = std::min(piece, d.rows[i] - t);
-					const auto item = [&](const Words& items) { // later pieces go on from where the first one wrote
+					const auto item = [&](const Words& items) { // later pieces continue where the first one wrote
 						const uint32_t to = items[i * STATE_WORDS + 3], from = t ? to : items[i * STATE_WORDS + 2];
 						return rig.u32({0, n, from, to}, 1, STATE_WORDS);
 					};

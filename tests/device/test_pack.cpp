@@ -1,5 +1,5 @@
-// kv_pack, kv_block and attention over packed pages on every device: parameters and codes against the rules of the
-// methods written down again here, attention against dequantise-then-attend in double.
+// kv_pack, kv_block and attention over packed pages on every device: parameters and codes against the methods' rules,
+// implemented again here; attention against dequantise-then-attend in double.
 #include "shared/kv_page.h"
 #include "tests/support/compare.h"
 #include "tests/support/kv_tables.h"
@@ -92,10 +92,10 @@ std::vector<PackRow> pack_rows() {
 	};
 }
 
-// Scale and zero of a group as METHODS' rule 1 has them: rounded to f16 before the codes are computed.
+// Scale and zero of a group by rule 1 of METHODS: rounded to f16 before the codes are computed.
 struct Group {
-	float scale, zero;     // codes are against these
-	float d_scale, d_zero; // and mean these: XQuant's eta moves the ends inwards
+	float scale, zero;     // codes are computed with these
+	float d_scale, d_zero; // and decoded with these: XQuant's eta moves the ends inwards
 };
 Group group_of(const Floats& x, const Quant& q) {
 	const auto [lo, hi] = std::minmax_element(x.begin(), x.end());
@@ -112,11 +112,11 @@ struct Side {
 	Quant q;
 	bool is_k;
 	uint32_t n_kv, D, page, n;
-	Floats x;                   // (n, n_kv, D) halves, what is packed
+	Floats x;                   // (n, n_kv, D) halves, the packed values
 	Words codes, params, block; // pool memory after the op; block: K's parameters, V's channel factors
 	Words code_at, param_at;    // word offset of each page
 	Floats balance;             // (n_kv, D), K with Prescale::Balance
-	Floats decoded;             // (n, n_kv, D), Scale::Codebook: what the codes and norms mean
+	Floats decoded;             // (n, n_kv, D), Scale::Codebook: decoded codes and norms
 	uint32_t word(uint32_t h, uint32_t t, uint32_t w) const {
 		const uint32_t i = t % page;
 		return codes[code_at[t / page] +
@@ -154,7 +154,7 @@ struct Side {
 		return q.prescale == Prescale::SqrtMax ? f16_of(block, kv_factor_word(h, c, D) * 2 + kv_factor_half(h, c, D))
 		                                       : 1.f;
 	}
-	float value(uint32_t h, uint32_t t, uint32_t c) const { // what attention must see
+	float value(uint32_t h, uint32_t t, uint32_t c) const { // the value that attention must use
 		if (q.bits == 16) return f16_to_f32(uint16_t(code(h, t, c)));
 		if (q.scale == Scale::Codebook) return decoded[(t * n_kv + h) * D + c];
 		const Params p = params_of(h, t, c);
@@ -172,7 +172,7 @@ struct Side {
 	}
 };
 
-// What the codes, norms and means of a side mean, in double and with the rotation as a matrix.
+// Decodes the codes, norms and means of a side, in double and with the rotation as a matrix.
 void decode_norms(Side& s) {
 	if (s.q.bits == 16 || s.q.scale != Scale::Codebook) return;
 	s.decoded.resize(s.x.size());
@@ -204,8 +204,8 @@ void decode_norms(Side& s) {
 		}
 }
 
-// The error of a codebook is that of its bits for Gaussian values, nearly, and lengths are kept. tests/golden/codebook
-// has the numbers themselves.
+// The error of a codebook is about that of its bits for Gaussian values, and lengths are preserved.
+// tests/golden/codebook has the exact numbers.
 void check_norms(const TestRow& row, const Side& s) {
 	constexpr double kError[] = {0, 0.3634, 0.1175, 0.0346, 0.0097};
 	double error = 0, all = 0;
@@ -231,8 +231,8 @@ void check_norms(const TestRow& row, const Side& s) {
 	CHECK_MESSAGE(lengths == 0, row_text(row) << ": " << lengths << " tokens have another length");
 }
 
-// Every code and parameter of a side is the one its group asks for. A value between two codes may take either; a
-// parameter may be a unit in the last place of f16 off, as a device may divide.
+// Every code and parameter of a side is the one of its group. A value between two codes may take either; a parameter
+// may be off by one unit in the last place of f16, because of the device's division.
 void check_side(const TestRow& row, const Side& s) {
 	if (s.q.bits == 16) return;
 	if (s.q.scale == Scale::Codebook) return check_norms(row, s);
@@ -246,7 +246,7 @@ void check_side(const TestRow& row, const Side& s) {
 			const uint32_t code = s.code(h, t, c);
 			const auto [scale, zero, scale_step, zero_step] = s.params_of(h, t, c);
 			const float top = float((1 << s.q.bits) - 1), eta = float(s.q.eta);
-			// Codes belong to the plain end points; those of bytes are of what the bytes mean.
+			// Codes are computed with the plain end points; with parameters in bytes, with the decoded bytes.
 			const float by_scale = scale_step > 0 ? scale / (1 - 2 * eta) : g.scale,
 			            by_zero = scale_step > 0 ? zero - eta * by_scale * top : g.zero;
 			const float exact = by_scale > 0 ? std::clamp((x[i] - by_zero) / by_scale, 0.f, top) : 0.f;
@@ -273,7 +273,7 @@ void check_side(const TestRow& row, const Side& s) {
 				}
 			continue;
 		}
-		if (h * s.D % s.q.group) continue; // the run began in a head before
+		if (h * s.D % s.q.group) continue; // the run began in an earlier head
 		for (uint32_t t = 0; t < s.n; ++t)
 			for (uint32_t c0 = 0; c0 < std::max<uint32_t>(s.D, s.q.group); c0 += s.q.group) {
 				Floats x;
@@ -332,8 +332,8 @@ void make_pools(Rig& rig, Side& s, uint32_t n_pages, Random& random, View& codes
 	params = pool(s.param_at, param_words(s.q, s.n_kv, s.D, s.page));
 }
 
-// Tokens of the prompt that are packed: kv heads with token sets of their own take other rows. A page is one work item
-// where K's parameters are per channel in it, else it is filled in two pieces.
+// Places the packed tokens of the prompt: kv heads with token sets of their own take other rows. A page is one work
+// item if K's parameters are per channel in it; else it is filled in two pieces.
 void place_tokens(const PackRow& r, const Floats& k, const Floats& v, Random& random, Packed& p) {
 	const uint32_t n_kv = r.n_kv_heads, D = r.D, sets = r.per_head ? n_kv : 1;
 	const bool whole = (r.k.scale == Scale::PerChannel && !r.k_block && r.k.bits != 16) ||
@@ -368,7 +368,7 @@ void place_tokens(const PackRow& r, const Floats& k, const Floats& v, Random& ra
 	}
 }
 
-// Keys that stay f16 beside packed values are stored, not packed.
+// Keys in f16 beside packed values are stored, not packed.
 void store_keys(Rig& rig, const PackRow& r, const Packed& p) {
 	Words at;
 	Floats ordered(size_t(r.n_kv_heads) * r.n * r.D); // tokens as `sources` lists them
@@ -382,7 +382,7 @@ void store_keys(Rig& rig, const PackRow& r, const Packed& p) {
 	rig.backend.kv_store({rows, rows, 0}, r.n, {p.k_codes, p.k_codes, rig.u32(at, r.n, r.n_kv_heads, 2), r.page});
 }
 
-// The ops under test, over what was prepared; then the pools as they are.
+// Runs the ops under test on the prepared data, and reads the pools.
 void pack_tokens(Rig& rig, const PackRow& r, Packed& p) {
 	const KvRows src{p.src_k, p.src_v, 0};
 	const uint32_t n_kv = r.n_kv_heads;
@@ -438,7 +438,7 @@ void make_packed(Rig& rig, const PackRow& r, Random& random, Packed& p) {
 	if (r.k.prescale == Prescale::Balance) {
 		p.k.balance.resize(size_t(n_kv) * D);
 		for (float& b : p.k.balance) b = round_f16(random.uniform(0.3f, 3.f));
-		Floats words(kBalanceAt * 2, NAN); // another layer's
+		Floats words(kBalanceAt * 2, NAN); // the balancer of another layer
 		words.insert(words.end(), p.k.balance.begin(), p.k.balance.end());
 		p.balance = as_words(rig.f16(words, uint32_t(words.size())));
 	}
@@ -446,7 +446,7 @@ void make_packed(Rig& rig, const PackRow& r, Random& random, Packed& p) {
 	pack_tokens(rig, r, p);
 }
 
-// Words of a pool outside its pages are as they were.
+// Words of a pool outside its pages are unchanged.
 void check_gaps(const Words& pool, const Words& at, uint32_t words) {
 	std::vector<bool> mine(pool.size(), false);
 	for (uint32_t a : at) std::fill_n(mine.begin() + a, words, true);
@@ -455,7 +455,7 @@ void check_gaps(const Words& pool, const Words& at, uint32_t words) {
 	CHECK(touched == 0);
 }
 
-// Softmax attention of one head over what the pages mean; returns the log of its normaliser.
+// Softmax attention of one head over the decoded pages; returns the log of its normaliser.
 double attend_reference(const Packed& p, uint32_t h, const float* q, float* out) {
 	const uint32_t n = p.k.n, D = p.k.D;
 	std::vector<double> score(n), y(D);
@@ -476,7 +476,7 @@ double attend_reference(const Packed& p, uint32_t h, const float* q, float* out)
 // Attention of two rows over the pages, each in two parts.
 void check_attention(Rig& rig, const PackRow& r, const TestRow& row, const Packed& p, Random& random) {
 	const uint32_t T = 2, H = r.n_heads, D = r.D, cut = (p.n_pages + 1) / 2;
-	// Where queries are rounded to int8, scores have errors in proportion to their spread, so it is kept small.
+	// With queries rounded to int8, errors of scores are in proportion to their spread, so it is kept small.
 	const Floats q = random.normals(size_t(T) * H * D, rig.backend.info().int8_attend ? 0.125f : 1.f);
 	const View vq = rig.f32(q, T, H, D), out = rig.out(T, H, D), lse = rig.out(T, H);
 	Words row_parts, pages;

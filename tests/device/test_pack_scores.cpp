@@ -28,7 +28,7 @@ struct ScoreRow {
 	}
 };
 
-// What a row gives a token of this key and so much attention.
+// What a row gives a token with this key and attention.
 double given(const Saliency& by, double attention, const float* key, uint32_t D) {
 	double squares = 0;
 	for (uint32_t c = 0; c < D; ++c) squares += double(key[c]) * key[c];
@@ -91,7 +91,7 @@ TEST_CASE("pack: scores of prompt tokens, channel maxima and the balancer they m
 		check_close(row, rig.get(lse), want_lse, prompt_tolerance(backend));
 		check_close(row, rig.get(score), want, prompt_tolerance(backend, "attend"));
 
-		const Floats some = random.normals(size_t(r.n_kv_heads) * r.D); // negative ones give way, larger ones stay
+		const Floats some = random.normals(size_t(r.n_kv_heads) * r.D); // negative ones are replaced, larger ones stay
 		const View max = rig.f32(some, r.n_kv_heads, r.D);
 		backend.channel_max(max, vq);
 		Floats want_max = some;

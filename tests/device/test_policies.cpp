@@ -1,5 +1,5 @@
-// Every cache policy on every device, through whole models: the same bits in any chunking and in every run, nothing for
-// KVRUN_CHECK to find, and what the cpu backend computes.
+// Every cache policy on every device, through whole models: the same bits in any chunking and in every run, no
+// differences under KVRUN_CHECK, and the results of the cpu backend.
 #include "engine/kv_device/readback.h"
 #include "tests/device/sequences.h"
 #include <cstdlib>
@@ -18,7 +18,7 @@ std::vector<Case> policy_cases() {
 	return r;
 }
 
-// KVRUN_TEST_EVERY counts these as it counts rows; KVRUN_TEST_ROW is about the table alone.
+// KVRUN_TEST_EVERY counts these like rows; KVRUN_TEST_ROW applies to the table only.
 std::vector<std::string> wanted(const std::vector<std::string>& policies) {
 	std::vector<std::string> r;
 	for (size_t i = 0; i < policies.size(); ++i)
@@ -26,7 +26,7 @@ std::vector<std::string> wanted(const std::vector<std::string>& policies) {
 	return r;
 }
 
-constexpr double kError = 5e-3; // of logits, relative to the largest: a few codes lie at the edge between two
+constexpr double kError = 5e-3; // of logits, relative to the largest: a few codes lie between two values
 
 // Logits (1 + steps, vocab) of a prompt and of each of the `steps` tokens that follow it.
 Floats logits_of(Engine& engine, const std::string& policy, std::span<const uint32_t> tokens, size_t steps) {
@@ -39,12 +39,13 @@ Floats logits_of(Engine& engine, const std::string& policy, std::span<const uint
 	}
 	const KvPlan& plan = s.plan();
 	INFO(policy);
-	if (plan.fill[size_t(Tier::Regular)] != Fill::None) CHECK(s.kv_bytes().codes > 0); // the window is not all there is
+	if (plan.fill[size_t(Tier::Regular)] != Fill::None) CHECK(s.kv_bytes().codes > 0); // the window does not hold all
 	if (!plan.keeps_all) CHECK(s.kv_bytes().f16 < plan.f16_bytes(tokens.size()));
 	return all;
 }
 
-// What comparisons of these logits would notice: policies differ by more than the tolerance, and fewer bits by more.
+// Checks that comparisons of these logits are sensitive: policies differ by more than the tolerance, fewer bits by
+// more.
 void check_order(std::map<std::string, Floats>& logits) {
 	std::map<std::string, double> error; // against the f16 cache, by name
 	for (const auto& [policy, x] : logits) error[parse_policy(policy).name] = relative_error(x, logits["fp16"]);
@@ -64,7 +65,7 @@ std::string tiny(const Case& c) { return kGolden + "tiny/" + c.name + ".gguf"; }
 TEST_CASE("policies: every policy has the same bits in any chunking of a prompt, and in every run") {
 	each_row(policy_cases(), [](Backend&, const Case& c, const TestRow& row) {
 		Floats want;
-		// There the second run is left to other devices, and there are fewer tokens, if still more than a window.
+		// On slow devices there is no second run, and there are fewer tokens, but still more than a window.
 		const bool slow = row.device == "swiftshader";
 		const size_t first = slow ? 220 : 290, steps = slow ? 24 : 60, more_tokens = slow ? 20 : 50;
 		for (uint32_t ubatch : slow ? std::vector<uint32_t>{512, 37} : std::vector<uint32_t>{512, 512, 37}) {
@@ -175,7 +176,7 @@ TEST_CASE("policies: score=key_length keeps the tokens whose keys are longest, o
 				for (uint32_t t = 0; t < judged; ++t) {
 					CAPTURE(t);
 					const double x = prompt[l][h][t];
-					if (std::abs(x / edge - 1) < 1e-4) continue; // rounding may decide
+					if (std::abs(x / edge - 1) < 1e-4) continue; // rounding may change the result
 					CHECK((tier[t] == 1) == (c.name == "small" ? x < edge : x > edge));
 				}
 			}
@@ -200,13 +201,13 @@ TEST_CASE("policies: a cancelled prompt leaves the sequence as it was") {
 				Floats x = f(kept);
 				check_same_bits({row.device, row.number, c.name + ", " + policy}, f(disturbed), x);
 			};
-			const auto cancel = [&](double share) { // with as much of the prompt's work done, in small pieces
+			const auto cancel = [&](double share) { // after this share of the prompt's work, in small pieces
 				const uint32_t n = disturbed.n_tokens();
 				const size_t bytes = disturbed.kv_bytes().total();
 				{
 					Prefill p(disturbed, given_up);
 					while (p.progress() < share) REQUIRE(!p.step(1e-6));
-					CHECK_THROWS_AS(disturbed.decode(1), Error); // until it is done or gone
+					CHECK_THROWS_AS(disturbed.decode(1), Error); // until it is done or cancelled
 				}
 				CHECK(disturbed.n_tokens() == n);
 				CHECK(disturbed.kv_bytes().total() == bytes);
@@ -216,7 +217,7 @@ TEST_CASE("policies: a cancelled prompt leaves the sequence as it was") {
 			cancel(0.5);
 			cancel(0.97); // after the moves of every layer but the last
 			both([&](Session& s) { return greedy_logits(s, turn, 20); });
-			cancel(0.4); // and between flushes, with sums of attention under way
+			cancel(0.4); // between flushes, with sums of attention on the device
 			both([&](Session& s) { return greedy_logits(s, turn, 20); });
 		}
 	});

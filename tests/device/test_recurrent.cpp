@@ -1,5 +1,5 @@
-// Models with recurrent layers, whose state cannot go back: cuts of a prompt, steps of several sequences, forks, files
-// and rewinds have the bits of a sequence that was read in one go.
+// Models with recurrent layers, whose state cannot be taken back: cuts of a prompt, steps of several sequences, forks,
+// files and truncations have the bits of a sequence that was read at once.
 #include "engine/run/batch.h"
 #include "engine/run/session_file.h"
 #include "tests/device/golden.h"
@@ -10,7 +10,7 @@ using namespace kvrun;
 
 namespace {
 
-// Key heads by groups, gates in one tensor, experts; tiled heads, sizes apart; tiled heads, experts, three taps.
+// Key heads by groups, gates in one tensor, experts; tiled heads with separate sizes; tiled heads, experts, three taps.
 const std::vector<Case> kRecurrent = {{"qwen3next"}, {"qwen35"}, {"qwen35moe"}};
 
 std::span<const uint32_t> part(const Golden& g, size_t from, size_t n = SIZE_MAX) {
@@ -62,7 +62,7 @@ TEST_CASE("recurrent: rows of one step have the bits each has alone") {
 			sessions.push_back(std::make_unique<Session>(*engine, with("fp16", 64)));
 			sessions[i]->prefill(prompt);
 		}
-		const auto fork = sessions[0]->fork(); // whose state the first step must leave alone
+		const auto fork = sessions[0]->fork(); // the first step must not change its state
 		const std::vector<Floats> got = fed_together(sessions, next);
 		for (uint32_t i = 0; i < kSequences; ++i) check_same_bits({row.device, row.number, c.name}, got[i], alone[i]);
 		check_same_bits({row.device, row.number, c.name + " fork"}, fed(*fork, next[0]), alone[0]);
@@ -107,7 +107,7 @@ TEST_CASE("recurrent: a sequence goes back to checkpoints and to its beginning, 
 		CHECK_THROWS_AS(plain.truncate(20), Error);
 		CHECK(plain.n_tokens() == 24);
 		CHECK(plain.keep_common(part(g, 0, 20)) == 0);
-		plain.prefill(part(g, 0, 13)); // the state before is forgotten
+		plain.prefill(part(g, 0, 13)); // the previous state is forgotten
 		check_same_bits({row.device, row.number, c.name + " again"}, fed(plain, part(g, 13)), want);
 		for (int turn = 0; turn < 2; ++turn) {
 			fed(s, random_tokens(4, engine->config().vocab, 5)); // another text
@@ -159,7 +159,7 @@ TEST_CASE("recurrent: states are within the budget, and make no step fail half w
 		const Golden g(c.name);
 		EngineOptions o;
 		o.model = g.model, o.backend = select_test_device(row.device), o.ubatch = 16;
-		o.kv_budget = 300000; // about five states
+		o.kv_budget = 300000; // room for about five states
 		const auto engine = Engine::open(o);
 		std::vector<std::unique_ptr<Session>> all;
 		const auto more = [&] {
@@ -181,7 +181,7 @@ TEST_CASE("recurrent: states are within the budget, and make no step fail half w
 }
 
 TEST_CASE("recurrent: every operation is what the cpu computes, in a prompt and in decode steps") {
-	// Of qwen35moe one output alone, the logit of the shared expert's gate, is near 0 by chance.
+	// In qwen35moe one output, the logit of the shared expert's gate, happens to be near 0.
 	each_row(std::vector<Case>{{"qwen3next"}, {"qwen35"}},
 	         [](Backend&, const Case& c, const TestRow& row) { check_sequence(row, c.name, "fp16", 5); });
 }

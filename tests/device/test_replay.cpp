@@ -1,4 +1,4 @@
-// Replay on every device: what numpy computed for each method is what the device stores and attends to; bad files.
+// Replay on every device: the device stores and attends to what numpy computed for each method; bad files.
 #include "engine/core/f16.h"
 #include "tests/support/assets.h"
 #include "tests/support/compare.h"
@@ -34,7 +34,7 @@ std::vector<Case> cases_in(const std::string& root) {
 	return out;
 }
 
-class Scratch { // a folder that goes away
+class Scratch { // a temporary folder
  public:
 	Scratch() : path(fs::temp_directory_path() / fmt::format("kvrun-replay-{}", getpid())) {
 		fs::create_directories(path);
@@ -52,8 +52,8 @@ Floats floats(const fs::path& file) {
 	return {x.begin(), x.end()};
 }
 
-// Where rounding may go either way: for each element the width of its code, how far it is from the boundary between two
-// codes, and how far apart stored parameters may be that were rounded to f16 after f16 inputs.
+// Elements that rounding may change: for each element the width of its code, its distance from the boundary between two
+// codes, and the allowed difference of stored parameters that were rounded to f16 from f16 inputs.
 struct Lattice {
 	Floats step, distance,
 	    slack; // (n_tokens, n_kv_heads, head_dim); step in units of x, distance in codes, slack in both
@@ -61,7 +61,7 @@ struct Lattice {
 struct Side { // K or V of one layer
 	uint32_t H, D;
 	std::span<const float> x; // (n_tokens, H, D)
-	Floats factor;            // (H, D) x is divided by it before quantising; empty: 1
+	Floats factor;            // (H, D) divisor of x before quantising; empty: 1
 };
 
 void add_group(Lattice& L, const Side& s, const Quant& q, const std::vector<size_t>& group) {
@@ -79,7 +79,7 @@ void add_group(Lattice& L, const Side& s, const Quant& q, const std::vector<size
 	}
 }
 
-// tokens: those of one tier in the order of their positions, which is the order of groups but for log windows.
+// tokens: those of one tier in the order of their positions, which is the order of groups except for log windows.
 void add_tier(Lattice& L, const Side& s, const Quant& q, const std::vector<uint32_t>& tokens) {
 	const size_t row = size_t(s.H) * s.D;
 	if (q.scale == Scale::PerToken) {
@@ -133,7 +133,7 @@ void check_codes(const std::string& what, std::span<const float> got, std::span<
 		++n;
 		const float diff = std::fabs(got[i] - want[i]);
 		if (diff <= L.slack[i]) continue;
-		// x itself was rounded to f16, which is some way in codes
+		// x itself was rounded to f16, which may be a visible fraction of a code
 		const bool boundary = codes.distance[i] <= 1e-3f + codes.slack[i] / codes.step[i];
 		if (boundary && diff <= L.step[i] * 1.01f + L.slack[i]) {
 			++flipped;
@@ -158,7 +158,7 @@ struct Run {
 	size_t at(uint32_t l, uint32_t t) const { return (size_t(l) * in.n_tokens + t) * row(); }
 };
 
-// The tokens of a class. Where a class is chosen by score, two tokens of nearly equal score may change places.
+// The tokens of a class. If a class is chosen by score, two tokens of nearly equal score may be exchanged.
 void check_tiers(const Run& run, const std::string& folder) {
 	std::vector<size_t> differ;
 	for (size_t i = 0; i < run.tier.size(); ++i)
@@ -173,7 +173,7 @@ void check_tiers(const Run& run, const std::string& folder) {
 	for (size_t i = 0; i < score.size(); ++i)
 		most = std::max(most, score[i]), error = std::max(error, std::fabs(run.r.score[i] - score[i]));
 	CHECK(error <= 2e-3f * most);
-	// by layer: the lowest score among the chosen is where the line was drawn
+	// by layer: the lowest score among the chosen tokens is the threshold
 	const uint32_t H = run.in.n_kv_heads;
 	float line = INFINITY;
 	for (size_t t = 0; t < score.size(); t += H) {
@@ -249,8 +249,8 @@ void check_side(const Run& run, uint32_t l, bool is_k) {
 	check_codes(what, got, want, L, codes);
 }
 
-// Plain attention of dq over the last layer as it was stored, in double; `spread`: standard deviation of the scores of
-// each query head.
+// Attention of dq over the last layer as stored, in double; `spread`: standard deviation of the scores of each query
+// head.
 Floats attention(const Run& run, std::vector<double>& spread) {
 	const ReplayInput& in = run.in;
 	const uint32_t D = in.head_dim, H = in.n_kv_heads;
@@ -290,7 +290,8 @@ void check_attention(const Run& run, const DeviceInfo& info) {
 		float most = 0, error = 0;
 		for (size_t i = head; i < head + D; ++i)
 			most = std::max(most, std::fabs(ref[i])), error = std::max(error, std::fabs(run.r.out[i] - ref[i]));
-		// A query rounded to 8 bits moves scores by about 1 % of their spread, and weights by as much.
+		// A query rounded to 8 bits changes scores by about 1 % of their spread, and weights by the same relative
+		// amount.
 		const float allowed = 2e-3f + (info.int8_attend ? 0.05f * float(1 + spread[head / D]) : 0);
 		CHECK_MESSAGE(error <= allowed * most,
 		              "attention of row and head " << head / D << " is off by " << error << " of " << most);
@@ -306,7 +307,7 @@ void check_case(Backend& be, const Case& c) {
 	Run run{files.input, {}, {}, {}, {}, {}};
 	run.k_hat = floats(c.folder + "/k_hat.npy");
 	run.v_hat = floats(c.folder + "/v_hat.npy");
-	// A case may be about the first layers only.
+	// A case may cover the first layers only.
 	ReplayInput& in = run.in;
 	in.n_layers = uint32_t(run.k_hat.size() / (in.n_tokens * run.row()));
 	REQUIRE(in.n_layers <= files.input.n_layers);
@@ -322,14 +323,14 @@ void check_case(Backend& be, const Case& c) {
 	REQUIRE(run.r.tier.size() == run.tier.size());
 	CHECK(run.r.score.empty() != fs::exists(c.folder + "/score.npy"));
 	check_tiers(run, c.folder);
-	if (run.r.tier == run.tier) // else the classes themselves differ, by a tie
+	if (run.r.tier == run.tier) // otherwise the classes differ by a tie
 		for (uint32_t l = 0; l < in.n_layers; ++l) check_side(run, l, true), check_side(run, l, false);
 	check_attention(run, be.info());
 	CHECK(run.r.bytes.total() == bytes_at(run.plan, in.n_tokens).total());
 }
 
-// Heads of packed tokens against what numpy stored. Single precision may choose another code than double where a value
-// lies between two, which changes all channels of a rotated head; hardly any value does.
+// Compares heads of packed tokens with those stored by numpy. Single precision may choose another code than double if a
+// value lies between two, which changes all channels of a rotated head; this is very rare.
 void check_heads(const char* side, std::span<const float> got, std::span<const float> want, uint32_t D) {
 	size_t differ = 0, far = 0;
 	for (size_t head = 0; head < want.size(); head += D) {

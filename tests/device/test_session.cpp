@@ -1,5 +1,5 @@
-// Sequences on every device: the same bits in any chunking, in any company and in every run; limits. What whole models
-// compute is in test_models.cpp.
+// Sequences on every device: the same bits in any chunking, with any other sequences and in every run; limits. The
+// results of whole models are tested in test_models.cpp.
 #include "engine/core/npy.h"
 #include "engine/run/sampler.h"
 #include "tests/device/sequences.h"
@@ -30,11 +30,11 @@ TEST_CASE("session: a prompt in two turns has the logits of one prompt, and both
 
 TEST_CASE("session: a layer of a decode step with few partial states is six dispatches on GPUs") {
 	each_row(std::vector<Case>{{"fp16"}}, [](Backend& backend, const Case& c, const TestRow& row) {
-		if (!backend.info().merges_few) return; // kernels for software drivers
+		if (!backend.info().merges_few) return; // software drivers do not merge
 		EngineOptions opt;
 		opt.model = KVRUN_SOURCE_DIR "/models/bundled/recall-4m-f16.gguf";
 		opt.backend = select_test_device(row.device);
-		opt.backend.submit_ms = 1e6; // else a slow dispatch is split
+		opt.backend.submit_ms = 1e6; // otherwise a slow dispatch is split
 		const auto engine = Engine::open(opt);
 		Session s(*engine, with(c.name, 64));
 		s.prefill(std::vector<uint32_t>{1, 2, 3});
@@ -50,7 +50,7 @@ TEST_CASE("session: a layer of a decode step with few partial states is six disp
 
 TEST_CASE("session: where the device lists the largest logits, they are the same, and so is what is sampled") {
 	each_row(std::vector<Case>{{"fp16"}}, [](Backend& backend, const Case& c, const TestRow& row) {
-		if (!backend.info().lists_candidates) return; // all logits are read
+		if (!backend.info().lists_candidates) return; // it always reads all logits
 		const auto engine = open_engine(row.device, "synth:llama-3.1-8b,layers=2,dim=256,hidden=256,vocab=9000:q8_0");
 		const uint32_t vocab = engine->config().vocab;
 		Session a(*engine, with(c.name, 64)), b(*engine, with(c.name, 64));
@@ -62,7 +62,8 @@ TEST_CASE("session: where the device lists the largest logits, they are the same
 		Sampler from_list(options), from_all(options), greedy({.temperature = 0}), plain({.temperature = 0});
 		uint32_t token = 6;
 		for (int i = 0; i < 12; ++i) {
-			// Rows that want their candidates, all logits, more candidates than there are blocks, and the likeliest.
+			// Rows that request their candidates, all logits, more candidates than there are blocks, and the likeliest
+			// one.
 			const uint32_t few = i % 2 ? from_list.wanted() : greedy.wanted();
 			const SessionRow rows[] = {{&a, token, few}, {&b, token, i % 3 == 0 ? 0 : i % 3 == 1 ? 100u : 1u}};
 			const auto logits = decode_step(rows);
@@ -98,8 +99,8 @@ static double divergence(std::span<const float> x, std::span<const float> ref, s
 	return all / double(ref.size() / vocab);
 }
 
-// Matrix units round what a prompt multiplies to f16; integer dot products, queries and weights to int8 where a second
-// turn attends to packed tokens. What a policy loses against f16 is 0.001 and more.
+// Matrix units round factors of prompts to f16; integer dot products round queries and weights to int8 when a second
+// turn attends to packed tokens. The loss of a policy against f16 is at least 0.001.
 TEST_CASE("session: matrix units and integer dot products have the next tokens that f32 has, over older pages too") {
 	const char *f16 = "fp16", *packed = "kivi2";
 	each_row(std::vector<Case>{{f16}, {packed}}, [&](Backend& backend, const Case& c, const TestRow& row) {
@@ -107,7 +108,7 @@ TEST_CASE("session: matrix units and integer dot products have the next tokens t
 		opt.model = KVRUN_SOURCE_DIR "/models/bundled/recall-4m-f16.gguf";
 		opt.backend = select_test_device(row.device);
 		const bool rounds = c.name == f16 ? backend.info().half_matmul : backend.info().int8_attend;
-		if (!rounds || opt.backend.f32_matmul) return; // nothing to compare
+		if (!rounds || opt.backend.f32_matmul) return; // there is nothing to compare
 		const std::string record = file_text(KVRUN_SOURCE_DIR "/models/bundled/record40.txt");
 		Floats logits[2];
 		size_t vocab = 0;
@@ -126,7 +127,7 @@ TEST_CASE("session: matrix units and integer dot products have the next tokens t
 		REQUIRE(logits[0].size() == logits[1].size());
 		const double nats = divergence(logits[0], logits[1], vocab);
 		MESSAGE(row.device << ", " << c.name << ": " << nats << " nats per token");
-		CHECK(nats > 0); // else f32 was used both times
+		CHECK(nats > 0); // otherwise both runs used f32
 		CHECK(nats < 1e-4);
 	});
 }
@@ -139,7 +140,7 @@ TEST_CASE("session: the same bits in any chunking of a prompt, and in every run"
 			const Tokens tokens = random_tokens(100, engine->config().vocab, 5);
 			Session s(*engine);
 			const Floats all = prompt_logits(s, tokens);
-			Floats after; // and the cache they leave behind gives the same answers
+			Floats after; // the cache after them gives the same answers
 			uint32_t token = best(std::span(all).last(engine->config().vocab));
 			for (int i = 0; i < 8; ++i) {
 				const std::span<const float> step = s.decode(token);
@@ -186,7 +187,7 @@ TEST_CASE("T73 session: a sequence has the same bits alone and beside others, fr
 		for (size_t k = 0; k < prompts.size(); ++k)
 			check_same_bits({row.device, row.number, fmt::format("sequence {} of 3", k)}, got[k], alone[k]);
 
-		setenv("KVRUN_POISON", "1", 1); // reads of memory nobody wrote become NaN
+		setenv("KVRUN_POISON", "1", 1); // reads of unwritten memory become NaN
 		const auto poisoned = open_engine(row.device, kSmallModel);
 		unsetenv("KVRUN_POISON");
 		Session s(*poisoned);
@@ -229,7 +230,7 @@ TEST_CASE("session: what does not fit is refused, and nothing is appended") {
 		CHECK(s.n_tokens() == 41);
 		CHECK(std::all_of(alone.begin(), alone.end(), [](float x) { return std::isfinite(x); }));
 		s.reset();
-		CHECK_THROWS_AS(s.prefill(tokens), Error); // refused prompts leave no trace
+		CHECK_THROWS_AS(s.prefill(tokens), Error); // refused prompts change nothing
 		check_same_bits(row, greedy_logits(s, std::span(tokens).first(1), 40), alone);
 	});
 }
@@ -257,7 +258,7 @@ TEST_CASE("session: a cache whose budget is spent is refused, and what was there
 				         said = e.what();
 			         }
 		         CHECK_MESSAGE(said.find("budgeted") != said.npos, said);
-		         CHECK(s.n_tokens() > fits - 30); // kept: only the token that found no place is not there
+		         CHECK(s.n_tokens() > fits - 30); // kept: only the token without room is missing
 		         CHECK(engine->pool().used_bytes() <= o.kv_budget);
 		         s.reset();
 		         check_same_bits(row, greedy_logits(s, std::span(tokens).first(20), 5), before);

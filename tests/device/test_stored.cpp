@@ -1,4 +1,4 @@
-// Session files on every device: a restored session goes on with the same bits; damaged files are refused by name.
+// Session files on every device: a restored session continues with the same bits; damaged files are refused by name.
 #include "engine/run/session_file.h"
 #include "tests/device/sequences.h"
 #include "tests/support/session_header.h"
@@ -73,7 +73,7 @@ TEST_CASE("session file: a restored session goes on with the bits of one that ne
 			CHECK(engine->pool().used_bytes() == 0);
 			const auto note = read_session_note(path);
 			CHECK(std::string(reinterpret_cast<const char*>(note.data()), note.size()) == "a note");
-			// what is not the cache: the tokens, the books of a hundred tokens, header and facts
+			// all but the cache: the tokens, the books of a hundred tokens, header and facts
 			CHECK(std::filesystem::file_size(path) < kv_bytes + 103 * 4 + 4096);
 		}
 	});
@@ -91,7 +91,7 @@ TEST_CASE("T49 session file: an empty session, and one saved again after it was 
 	const auto restored = restore_session(*engine, path);
 	save_session(*restored, again, {});
 	CHECK(read_file(path) == read_file(again));
-	save_session(s, path, {}); // over an older one
+	save_session(s, path, {}); // replaces an older file
 	CHECK(read_file(path) == read_file(again));
 	CHECK(std::distance(std::filesystem::directory_iterator(folder.path), {}) == 2); // nothing is left behind
 }
@@ -142,25 +142,25 @@ TEST_CASE("T42, T43 session file: each kind of damage is named") {
 		} catch (const Error& e) { return std::string(e.what()); }
 	};
 	std::vector<std::byte> bytes = good;
-	bytes[kHashAt] ^= std::byte(1); // every field of the header is right, its checksum is not
+	bytes[kHashAt] ^= std::byte(1); // every field of the header is right, but not its checksum
 	CHECK(refusal_of(bytes).find("the header's checksum is wrong") != std::string::npos);
 	bytes = good;
-	bytes.push_back(std::byte(0)); // behind the last section; the header does not tell of it
+	bytes.push_back(std::byte(0)); // after the last section; the header does not include it
 	CHECK(refusal_of(bytes).find(fmt::format("it has {} bytes, its header says {}", bytes.size(), good.size())) !=
 	      std::string::npos);
-	set_word(bytes, 16, bytes.size()); // now the header tells of it, but no section has it
+	set_word(bytes, 16, bytes.size()); // now the header includes it, but no section does
 	seal(bytes);
 	CHECK(refusal_of(bytes).find("bytes, its header says") != std::string::npos);
 	bytes = good;
-	for (const size_t section : {3u, 4u}) { // together 2^64 bytes more: their sum is as before
+	for (const size_t section : {3u, 4u}) { // together 2^64 bytes more: their sum is unchanged
 		const size_t at = kSectionsAt + section * 16;
 		set_word(bytes, at, word(bytes, at) + (uint64_t(1) << 63));
 	}
 	set_word(bytes, kHashAt, XXH3_64bits(bytes.data(), kHashAt));
 	CHECK(refusal_of(bytes).find("are left in the file") != std::string::npos);
-	REQUIRE(word(good, kSectionsAt + 4 * 16) == 0); // no note: the cache is what the file ends with
+	REQUIRE(word(good, kSectionsAt + 4 * 16) == 0); // no note: the file ends with the cache
 	bytes = good;
-	bytes.resize(bytes.size() - 16); // and everything else tells of it
+	bytes.resize(bytes.size() - 16); // and everything else says so
 	set_word(bytes, 16, bytes.size());
 	set_word(bytes, kSectionsAt + 3 * 16, word(bytes, kSectionsAt + 3 * 16) - 16);
 	seal(bytes);
@@ -228,11 +228,11 @@ TEST_CASE("T48 session file: a save that fails at any byte, or is killed, leaves
 		REQUIRE((now == old_file || now == new_file));
 	}
 	save_session(first, path, {});
-	CHECK(files() == 1); // what the killed ones left is gone
+	CHECK(files() == 1); // files of killed processes were removed
 }
 
-// Cut, flipped, with right checksums over wrong content. Each is refused with the file's name, or the
-// session works; memory of the pool is whole afterwards.
+// Files that are cut, flipped, or have right checksums over wrong content. Each is refused with the file's name, or the
+// session works; all memory of the pool is free afterwards.
 TEST_CASE("T42, T43, T46, T47 session file: mutations of files of five policies") {
 	const char* asked = std::getenv("KVRUN_TEST_MUTATIONS"); // of each policy
 	const int n = asked ? std::atoi(asked) : 1500;
@@ -261,7 +261,7 @@ TEST_CASE("T42, T43, T46, T47 session file: mutations of files of five policies"
 				bytes.resize(rng() % whole.size());
 			} else if (kind == 1) { // longer
 				bytes.resize(whole.size() + 1 + rng() % 100);
-			} else if (kind == 2) { // anywhere, checksums as they were
+			} else if (kind == 2) { // anywhere, with unchanged checksums
 				bytes[rng() % bytes.size()] ^= std::byte(1 + rng() % 255);
 			} else if (kind == 3) { // the header
 				bytes[rng() % kHeaderBytes] = std::byte(rng());
@@ -278,7 +278,7 @@ TEST_CASE("T42, T43, T46, T47 session file: mutations of files of five policies"
 			try {
 				const auto s = restore_session(*engine, path);
 				++restored;
-				if (restored % 8 == 0) fed(*s, random_tokens(40, vocab, uint32_t(i))); // flushes what the books say
+				if (restored % 8 == 0) fed(*s, random_tokens(40, vocab, uint32_t(i))); // flushes, using the books
 			} catch (const Error& e) {
 				++refused;
 				CAPTURE(e.what());

@@ -1,5 +1,5 @@
-// Layers with a sliding window: after turns, decode steps, forks, rewinds and files the logits are those that
-// transformers computes of the whole text at once. Prompts are three windows long.
+// Layers with a sliding window: after turns, decode steps, forks, truncations and files the logits are those that
+// transformers computes for the whole text at once. Prompts are three windows long.
 #include "engine/run/session_file.h"
 #include "tests/device/golden.h"
 #include "tests/support/assets.h"
@@ -47,16 +47,16 @@ TEST_CASE("windows: forks and rewinds") {
 		o.checkpoints = 2;
 		Session s(*engine, o);
 		const std::span<const float> last = s.prefill(std::span(g.tokens).first(13));
-		CHECK(g.error(12, {last.begin(), last.end()}) < most); // no other row's are computed
+		CHECK(g.error(12, {last.begin(), last.end()}) < most); // no other row's logits are computed
 		const auto fork = s.fork();
 		for (uint32_t i = 0; i < 6; ++i) s.decode(3 + i); // another text
 		CHECK(g.error(13, prompt_logits(*fork, std::span(g.tokens).subspan(13))) < most);
-		// What windows have forgotten is not gone back to: the checkpoint is.
+		// Truncation cannot go back to forgotten tokens, but to the checkpoint.
 		CHECK(s.exact_position(16) == 13);
 		CHECK_THROWS_AS(s.truncate(16), Error);
 		CHECK(s.keep_common(g.tokens) == 13);
 		CHECK(g.error(13, prompt_logits(s, std::span(g.tokens).subspan(13))) < most);
-		// Inside of the first window nothing is forgotten.
+		// Within the first window nothing is forgotten.
 		s.reset();
 		s.prefill(std::span(g.tokens).first(3));
 		for (uint32_t i = 0; i < 3; ++i) s.decode(g.tokens[3 + i]);
@@ -64,7 +64,7 @@ TEST_CASE("windows: forks and rewinds") {
 		CHECK(s.exact_position(6) == 6);
 		s.truncate(6);
 		CHECK(g.error(6, prompt_logits(s, std::span(g.tokens).subspan(6))) < most);
-		CHECK(s.exact_position(5) == 3); // the checkpoint behind the first prompt
+		CHECK(s.exact_position(5) == 3); // the checkpoint after the first prompt
 	});
 }
 

@@ -10,14 +10,14 @@
 
 namespace kvrun {
 
-// The folder that holds tests/golden and models/bundled: the source tree, or KVRUN_TEST_ROOT where that is elsewhere.
+// The folder that holds tests/golden and models/bundled: the source tree, or KVRUN_TEST_ROOT if that is set.
 inline std::string test_root() {
 	const char* env = std::getenv("KVRUN_TEST_ROOT");
 	return env && *env ? env : KVRUN_SOURCE_DIR;
 }
 
-// Path of a shared file ("reference/golden"), from KVRUN_SHARED or ../shared beside the project; empty, and counted as
-// skipped, when it is not there.
+// Path of a shared file ("reference/golden"), in KVRUN_SHARED or in ../shared beside the project. Empty, and counted as
+// skipped, if it does not exist.
 inline std::string shared_file(const std::string& name) {
 	const char* env = std::getenv("KVRUN_SHARED");
 	const std::string root = env && *env ? env : test_root() + "/../shared";

@@ -1,4 +1,4 @@
-// How much this process has read of files, to see that something is judged without being read.
+// How many bytes this process has read from files, to check that files are judged without being read.
 #pragma once
 #include <cstdint>
 #include <fstream>
@@ -6,7 +6,7 @@
 
 namespace kvrun {
 
-inline uint64_t bytes_read() { // by system calls, from the page cache too; 0 where the kernel does not count them
+inline uint64_t bytes_read() { // by system calls, page cache included; 0 if the kernel does not count them
 	std::ifstream in("/proc/self/io");
 	uint64_t n = 0;
 	for (std::string key; in >> key >> n;)

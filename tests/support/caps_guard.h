@@ -1,15 +1,15 @@
-// Capabilities that a test takes from the Vulkan devices it opens, so that they are given other kernels.
+// Capabilities that a test removes from the Vulkan devices it opens, so that they use other kernels.
 #pragma once
 #include <cstdlib>
 #include <string>
 
 namespace kvrun {
 
-// What makes a Vulkan device use other kernels: no texel buffers, then no subgroup operations either, or integer dot
-// products.
+// Values that make a Vulkan device use other kernels: no texel buffers, then also no subgroup operations, or no integer
+// dot products.
 inline constexpr const char* kCaps[] = {"", "texel_range=0", "texel_range=0,subgroup_ops=0", "texel_range=0,int_dot=2"};
 
-class CapsGuard { // KVRUN_TEST_CAPS for devices opened while it lives
+class CapsGuard { // sets KVRUN_TEST_CAPS for devices opened during its lifetime
  public:
 	explicit CapsGuard(const char* caps) {
 		if (const char* old = std::getenv(kName)) before_ = old;

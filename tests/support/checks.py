@@ -1,4 +1,4 @@
-"""Checks that are counted, and kvrun in an empty home folder: for Python tests that have KVRUN as their argument."""
+"""Counted checks, and kvrun in an empty home folder, for Python tests that get the path of KVRUN as an argument."""
 import os, pathlib, shutil, subprocess, sys, tempfile, threading
 
 failures, checks, counting = [], 0, threading.Lock()

@@ -64,8 +64,8 @@ inline void check_close(const TestRow& row, std::span<const float> x, std::span<
 	FAIL_CHECK(row_text(row) << "\n" << text);
 }
 
-// Sums of matmul against those of rounded_x() and factors(). Where x is rounded to int8, an element that lies between
-// two bytes may become either, and nothing else may differ.
+// Compares sums of matmul with those of rounded_x() and factors(). If x is rounded to int8, an element between two
+// bytes may become either; nothing else may differ.
 inline void check_matmul(const TestRow& row, const Backend& backend, bool decode, DType weight, bool swiglu,
                          std::span<const float> x, std::span<const float> ref) {
 	const std::string_view allowed = matmul_tolerance(backend.info(), weight, swiglu, decode);
@@ -80,7 +80,7 @@ inline void check_matmul(const TestRow& row, const Backend& backend, bool decode
 		FAIL_CHECK(row_text(row) << "\nerror " << std::sqrt(wrong / all) << " (rms), expected at most 0.001");
 }
 
-// The same bits: what determinism and independence of chunking promise.
+// Compares bits, for determinism and independence of chunking.
 inline void check_same_bits(const TestRow& row, std::span<const float> x, std::span<const float> ref) {
 	size_t bad = 0, first = 0;
 	if (x.size() == ref.size())

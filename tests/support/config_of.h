@@ -1,4 +1,4 @@
-// Configs of files that are made in memory, and the errors that refuse such files.
+// Configs of files made in memory, and the errors that refuse such files.
 #pragma once
 #include "engine/core/error.h"
 #include "models/model.h"
@@ -28,7 +28,7 @@ template <class F> std::string refusal_by(F open, Code* code = nullptr) {
 	}
 }
 
-// The message of the error that refuses a model of this file; "" if none does.
+// The message of the error that refuses a model with this file; "" if none does.
 inline std::string refusal(const GgufBuilder& b, Code* code = nullptr) {
 	const auto bytes = b.bytes();
 	return refusal_by([&] { make_model(Gguf::parse("test.gguf", bytes)); }, code);

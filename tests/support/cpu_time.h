@@ -1,4 +1,4 @@
-// CPU time of the calling thread: unlike the time on a clock it does not depend on what else the machine does.
+// CPU time of the calling thread: unlike wall-clock time, it does not depend on the load of the machine.
 #pragma once
 #include <ctime>
 

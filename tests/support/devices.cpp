@@ -17,7 +17,7 @@ std::string icd_file(const std::string& name) {
 		const char* file = "/usr/lib/chromium/vk_swiftshader_icd.json"; // package chromium
 		return fs::exists(file) ? file : "";
 	}
-	if (name == "lavapipe26") { // set by tests/support/vendor_drivers.sh, which also brings the C library it needs
+	if (name == "lavapipe26") { // set by tests/support/vendor_drivers.sh, with the C library that it needs
 		const char* folder = std::getenv("KVRUN_TEST_VENDOR_DRIVERS");
 		return folder && *folder ? std::string(folder) + "/icd/lvp_icd.json" : "";
 	}
@@ -83,10 +83,10 @@ BackendOptions select_test_device(const std::string& name) {
 	if (icd.empty() && name == "lavapipe26") fail(Code::NotFound, "start the program by {}PROGRAM", starter_of(name));
 	if (icd.empty()) fail(Code::NotFound, "no ICD file of {}", name);
 	setenv("VK_DRIVER_FILES", icd.c_str(), 1);  // read by the loader whenever an instance is made
-	setenv("VK_ICD_FILENAMES", icd.c_str(), 1); // its name for older loaders
-	// vendor-drivers/run turns it off, which costs minutes
+	setenv("VK_ICD_FILENAMES", icd.c_str(), 1); // the variable's name for older loaders
+	// vendor-drivers/run turns the cache off, which takes minutes
 	if (name == "lavapipe26") setenv("MESA_SHADER_CACHE_DISABLE", "false", 1);
-	setenv("XDG_RUNTIME_DIR", fs::temp_directory_path().c_str(), 0); // the drivers complain without one
+	setenv("XDG_RUNTIME_DIR", fs::temp_directory_path().c_str(), 0); // the drivers print a warning without it
 	return options;
 }
 

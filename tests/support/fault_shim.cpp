@@ -1,14 +1,12 @@
 // Preloaded into the program under test: makes it run out of memory, or ends it, at a chosen call.
 //
-// KVRUN_SHIM_NEW=N      operator new number N (from 1) and all after it fail; -N: that one only
-// KVRUN_SHIM_MALLOC=N   the same for malloc, calloc and realloc, of every library, from main() on: CUDA's runtime does
-// not
-//                       survive it before
-// KVRUN_SHIM_KILL=WORD  SIGKILL while a file whose name holds "pipelines-" is saved: `write`, with half of the bytes in
-// the
-//                       file, or `rename`, before it has its name
+// KVRUN_SHIM_NEW=N      operator new number N (from 1) and all after it fail; -N: only number N
+// KVRUN_SHIM_MALLOC=N   the same for malloc, calloc and realloc of every library, from main() on, because CUDA's
+//                       runtime does not survive a failure before
+// KVRUN_SHIM_KILL=WORD  SIGKILL while a file whose name contains "pipelines-" is saved: `write`, with half of the bytes
+//                       in the file, or `rename`, before it has its name
 // KVRUN_SHIM_CLOCK=S    the wall clock jumps by S seconds each time it is read
-// KVRUN_SHIM_COUNT=FILE at exit, the number of calls that KVRUN_SHIM_NEW (or _MALLOC) counts is written there
+// KVRUN_SHIM_COUNT=FILE at exit, the number of calls counted by KVRUN_SHIM_NEW (or _MALLOC) is written to this file
 #include <atomic>
 #include <cerrno>
 #include <climits>
@@ -124,7 +122,7 @@ extern "C" VISIBLE void* realloc(void* p, size_t n) {
 // ---- time
 
 namespace {
-long jump() { // seconds the wall clock is off by now
+long jump() { // current error of the wall clock in seconds
 	static std::atomic<long> off{0};
 	const char* each = std::getenv("KVRUN_SHIM_CLOCK");
 	return each ? off += std::strtol(each, nullptr, 10) : 0;

@@ -1,4 +1,4 @@
-// Writes GGUF files in memory, sound or broken on purpose, and a tiny sound model to start from.
+// Writes GGUF files in memory, valid or broken on purpose, and a tiny valid model to start from.
 #pragma once
 #include "engine/core/dtype.h"
 #include "models/gguf.h"
@@ -22,7 +22,7 @@ struct GgufBuilder {
 		std::vector<uint64_t> dims; // innermost first
 		uint32_t type;              // ggml's number
 		Bytes data;
-		uint64_t offset = UINT64_MAX; // of the data; UINT64_MAX: where it is written
+		uint64_t offset = UINT64_MAX; // of the data; UINT64_MAX: its position in the file
 		uint32_t n_dims = UINT32_MAX; // as written; UINT32_MAX: dims.size()
 	};
 
@@ -30,14 +30,14 @@ struct GgufBuilder {
 	std::vector<Tensor> tensors;
 	std::string magic = "GGUF";
 	uint32_t version = 3;
-	uint64_t n_tensors = UINT64_MAX, n_keys = UINT64_MAX; // as written; UINT64_MAX: the truth
+	uint64_t n_tensors = UINT64_MAX, n_keys = UINT64_MAX; // as written; UINT64_MAX: the true numbers
 	uint64_t alignment = 32;                              // of the data as written
 
 	template <class T> static Bytes raw(T v) { return {reinterpret_cast<const char*>(&v), sizeof v}; }
 	static Bytes string(std::string_view s) { return raw(uint64_t(s.size())) + Bytes(s); }
 	static uint32_t type_number(DType t) { return t == DType::U32 ? UINT32_MAX : uint32_t(t); }
 
-	// Sets a key, in place of an older one of the same name.
+	// Sets a key; replaces an older one of the same name.
 	GgufBuilder& set(const std::string& name, GgufType type, Bytes value) {
 		erase(name);
 		keys.push_back({name, uint32_t(type), std::move(value)});
@@ -159,7 +159,7 @@ inline void add_spm(GgufBuilder& b, const std::vector<std::string>& tokens) {
 	    .u32("tokenizer.ggml.unknown_token_id", 0);
 }
 
-// A sound model of any family with small random F32 weights.
+// A valid model of any family with small random F32 weights.
 inline GgufBuilder tiny_model(const TinyShape& s = {}) {
 	GgufBuilder b;
 	auto key = [&](const char* k) { return s.arch + "." + k; };

@@ -1,4 +1,4 @@
-// A device made of lists: executes the moves a KvCache asks for, and checks what the cache says against what is there.
+// A device made of lists: executes the moves of a KvCache, and compares the cache's views with the lists.
 #include "tests/support/kv_sim.h"
 #include "engine/core/error.h"
 #include <algorithm>
@@ -38,7 +38,7 @@ void SimMemory::free(uint32_t id) noexcept {
 		broken = "a page that nobody has was freed";
 		return;
 	}
-	at->second.owner = SimPage::kNobody; // who is left may write to it
+	at->second.owner = SimPage::kNobody; // the remaining owner may write to it
 	if (!inner.shared(id)) at->second = {.owner = SimPage::kFree, .pos = {}, .covers = {}, .block = {}};
 	inner.free(id);
 }
@@ -47,7 +47,7 @@ Sim::Sim(Sim& other, int id)
     : memory(other.memory), plan(other.plan), id(id), cache(other.cache.fork()), scored(other.scored),
       slot_scores_(other.slot_scores_) {}
 
-// What a device does first: pages that were shared are copied before they are written to.
+// Comes first on a device: shared pages are copied before they are written to.
 void Sim::copy_pages() {
 	for (const PageCopy& c : cache.copies()) {
 		SimPage& to = memory.page.at(c.to);
@@ -72,7 +72,7 @@ float& Sim::slot_score(uint32_t l, uint32_t h, uint32_t slot) {
 	return row[slot];
 }
 
-// The token a source names, on the device.
+// The token of a source, on the device.
 uint32_t Sim::source(uint32_t l, uint32_t h, uint32_t src, uint32_t first, uint32_t n_new) const {
 	if (src & kFromScratch) {
 		const uint32_t i = src & ~kFromScratch;
@@ -101,7 +101,7 @@ void Sim::write(uint32_t l, uint32_t h, const KvMove& m, uint32_t i, uint32_t po
 	slot = pos;
 }
 
-// Blocks, packs, stores: in the order plan.h promises.
+// Blocks, packs, stores: the order given in plan.h.
 void Sim::run(uint32_t l, const KvMoves& m, uint32_t first, uint32_t n_new) {
 	const uint32_t H = plan.shape.n_kv_heads;
 	auto each_head = [&](uint32_t head, auto f) {
@@ -269,7 +269,7 @@ void Sim::verify() {
 			for (uint32_t i = 0; i < n; ++i)
 				SIM_CHECK((tiers[i] == 3) == !found[i], "token {} says tier {}", i, tiers[i]);
 		}
-	// Bytes: what the cache reports is what the pool handed out for these pages, plus the balancers.
+	// Bytes: the cache reports the bytes that the pool handed out for these pages, plus the balancers.
 	size_t bytes = 0;
 	for (uint32_t p : mine) {
 		const SimPage& page = memory.page.at(p);
@@ -277,7 +277,7 @@ void Sim::verify() {
 	}
 	for (const LayerPlan& L : plan.layers) bytes += L.balanced ? plan.shape.n_kv_heads * plan.shape.head_dim * 2 : 0;
 	const KvBytes reported = cache.bytes();
-	const size_t pages = reported.total() - reported.fetch; // what a step fetches is no part of the cache's moves
+	const size_t pages = reported.total() - reported.fetch; // fetching is not part of the cache's moves
 	SIM_CHECK(pages == bytes, "reports {} bytes, has {}", pages, bytes);
 }
 

@@ -1,4 +1,4 @@
-// A device made of lists: executes the moves a KvCache asks for, and checks what the cache says against what is there.
+// A device made of lists: executes the moves of a KvCache, and compares the cache's views with the lists.
 #pragma once
 #include "engine/kv_host/cache.h"
 #include <map>
@@ -28,20 +28,20 @@ struct SimMemory : PagePool { // the pool of a device that several sequences sha
 	const KvPlan& plan;
 	BudgetPool inner;
 	std::map<uint32_t, SimPage> page; // by id
-	std::string broken;               // what went wrong where nothing may throw
+	std::string broken;               // error found where nothing may throw
 };
 
-struct Sim { // one sequence on that device, with made-up attention
+struct Sim { // one sequence on that device, with invented attention
 	Sim(SimMemory& m, int id, uint64_t seed = 1) : memory(m), plan(m.plan), id(id), cache(m.plan, m, seed) {
 		slot_scores_.resize(size_t(plan.shape.n_layers) * plan.shape.n_kv_heads);
 	}
 	Sim(Sim& other, int id); // a fork
 	void prompt(uint32_t n);
 	void decode(uint32_t n);
-	void cancelled_token(); // begins a token and gives it up, if no flush is due that would be judged
-	// Everything the cache says is what lies in memory; every live token is in exactly one place. Throws on a mismatch.
+	void cancelled_token(); // begins a token and cancels it, unless a flush that ranks tokens is due
+	// The cache's views match the memory; every live token is in exactly one place. Throws on a mismatch.
 	void verify();
-	// What decode rows or prompt rows give the token: attention of row `row` in (layer, kv head).
+	// The attention that row `row` gives the token in (layer, kv head).
 	static float attention(uint32_t l, uint32_t h, uint32_t row, uint32_t token);
 
 	SimMemory& memory;
@@ -57,10 +57,10 @@ struct Sim { // one sequence on that device, with made-up attention
 	uint32_t source(uint32_t l, uint32_t h, uint32_t src, uint32_t first, uint32_t n_new) const;
 	void write(uint32_t l, uint32_t h, const KvMove& m, uint32_t i, uint32_t pos);
 	float& slot_score(uint32_t l, uint32_t h, uint32_t slot);
-	std::vector<std::vector<float>> slot_scores_; // (n_layers * n_kv_heads, slots) what the device summed up
+	std::vector<std::vector<float>> slot_scores_; // (n_layers * n_kv_heads, slots) summed up by the device
 };
 
-// What is where, kept in plain lists by code that shares nothing with the cache.
+// The expected tiers and slots in plain lists, by code that shares nothing with the cache.
 struct Reference {
 	Reference(const KvPlan& p, uint32_t l, uint32_t h) : plan(p), l(l), h(h) {}
 	void prompt(uint32_t n, const std::vector<uint32_t>& rows);
@@ -76,8 +76,8 @@ struct Reference {
 	uint32_t l, h;
 	uint32_t n = 0;
 	std::vector<Tok> sinks, kept, recent;
-	std::vector<uint32_t> gone[kTiers]; // in the order they were judged, by tier
-	std::vector<size_t> runs[kTiers];   // sizes of what was compressed together
+	std::vector<uint32_t> gone[kTiers]; // by tier, in the order in which they were judged
+	std::vector<size_t> runs[kTiers];   // sizes of groups of tokens compressed together
 	uint64_t judged = 0;
 
  private:

@@ -1,5 +1,5 @@
-// Page tables of an op test, as a step has them: page entries, live bits and factors of all sequences in one array of
-// words, which work items point into.
+// Page tables of an op test, as in a step: page entries, live bits and factors of all sequences in one array of words,
+// which work items refer to.
 #pragma once
 #include "tests/support/rig.h"
 

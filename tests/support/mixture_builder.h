@@ -1,4 +1,4 @@
-// Small models with experts in memory.
+// Small models with experts, made in memory.
 #pragma once
 #include "tests/support/gguf_builder.h"
 

@@ -1,5 +1,5 @@
-// Which bytes a grammar's texts may go on with, from its rules alone: all ways to read the text so far, each as a list
-// of what is still to come. Slow, and as simple as can be.
+// Which bytes may follow in texts of a grammar, from its rules alone: all ways to read the text so far, each as a list
+// of what must still follow. Slow, and as simple as possible.
 #pragma once
 #include "models/grammar/automaton.h"
 #include <set>
@@ -21,9 +21,9 @@ class NaiveGrammar {
 	struct Todo {
 		enum class Kind { Expr, Again, Bytes, Rest } kind;
 		ExprId expr;          // Expr, Again
-		uint32_t least, most; // Again: times that are left
-		uint32_t at;          // Rest: bytes of a character that are known are in `text`
-		std::string text;     // Bytes: to come; Rest: of the character
+		uint32_t least, most; // Again: repetitions left
+		uint32_t at;          // Rest: number of known bytes of a character, which are in `text`
+		std::string text;     // Bytes: the bytes that follow; Rest: of the character
 		auto operator<=>(const Todo&) const = default;
 	};
 	using Way = std::vector<Todo>; // the last one comes first
@@ -43,7 +43,7 @@ class NaiveGrammar {
 		const size_t n = length(uint8_t(s[0]));
 		if (n == 0 || s.size() > n) return false;
 		const size_t left = n - s.size();
-		std::string first = s, last = s; // the characters that begin like this
+		std::string first = s, last = s; // the first and last character with this beginning
 		first.append(left, char(0x80)), last.append(left, char(0xbf));
 		uint32_t low = decode(first);
 		const uint32_t high = decode(last);
@@ -57,7 +57,7 @@ class NaiveGrammar {
 		return false;
 	}
 
-	// All that is reached without reading: the last of each way then reads bytes.
+	// All ways reachable without reading: the last item of each then reads bytes.
 	std::set<Way> opened(std::vector<Way> pending) const {
 		std::set<Way> out, seen;
 		while (!pending.empty()) {

@@ -1,4 +1,4 @@
-// What op tests share: guarded buffers with odd offsets on a backend, random numbers, random weights.
+// Shared by op tests: guarded buffers with odd offsets on a backend, random numbers, random weights.
 #pragma once
 #include "backends/backend.h"
 #include "backends/tolerance.h"
@@ -24,7 +24,7 @@ class Random {
 	explicit Random(uint32_t seed) : rng_(seed) {}
 	uint32_t below(uint32_t n) { return uint32_t(uint64_t(rng_()) * n >> 32); }
 	float uniform(float lo, float hi) { return lo + (hi - lo) * (float(rng_() >> 8) / 16777216.f); }
-	float normal() { // sum of 12 uniforms: variance 1, close enough to a bell
+	float normal() { // sum of 12 uniforms: variance 1, close enough to a normal distribution
 		float s = -6;
 		for (int i = 0; i < 12; ++i) s += uniform(0, 1);
 		return s;
@@ -42,7 +42,7 @@ class Random {
 
 struct RandomWeight {
 	std::vector<std::byte> bytes; // rows in GGUF layout
-	Floats values;                // (rows, cols), what they mean
+	Floats values;                // (rows, cols), the dequantised values
 };
 inline RandomWeight random_weight(DType type, uint32_t n_rows, uint32_t cols, Random& random) {
 	const DTypeInfo info = dtype_info(type);
@@ -72,14 +72,14 @@ inline RandomWeight random_weight(DType type, uint32_t n_rows, uint32_t cols, Ra
 	return w;
 }
 
-// Weights, or x, as matmul multiplies them on this device.
+// Weights, or x, as rounded by matmul on this device.
 inline std::vector<float> factors(Backend& backend, bool decode, std::vector<float> x) {
 	if (!decode && backend.info().half_matmul)
 		for (float& v : x) v = f16_to_f32(f32_to_f16(v));
 	return x;
 }
 
-// x (T, n), n a multiple of 32, as matmul multiplies it with a weight of this type.
+// x (T, n), n a multiple of 32, as rounded by matmul with a weight of this type.
 inline std::vector<float> rounded_x(Backend& backend, bool decode, DType weight, std::vector<float> x) {
 	if (!matmul_tolerance(backend.info(), weight, /*swiglu=*/false, decode).ends_with("int8"))
 		return factors(backend, decode, std::move(x));
@@ -91,15 +91,15 @@ inline std::vector<float> rounded_x(Backend& backend, bool decode, DType weight,
 	return x;
 }
 
-// Largest error of a logit relative to the largest logit, of a tiny model of tests/golden/tiny. Storing keys and values
-// as f16 takes 3e-4 of it. Names of models with quantised weights have "_q".
+// Largest error of a logit relative to the largest logit, for a tiny model of tests/golden/tiny. Keys and values in f16
+// cause 3e-4 of it. Names of models with quantised weights contain "_q".
 inline double logits_tolerance(const Backend& backend, std::string_view model, bool decode) {
 	if (std::string_view(backend.name()) == "cpu") return 1e-3;
 	const DType weights = model.find("_q") != model.npos ? DType::Q8_0 : DType::F16;
 	return matmul_tolerance(backend.info(), weights, /*swiglu=*/false, decode).ends_with("int8") ? 4e-2 : 5e-3;
 }
 
-// The tolerance of attend_prompt on this device; `plain`: where it does not round to f16.
+// The tolerance of attend_prompt on this device; `plain`: if it does not round to f16.
 inline std::string_view prompt_tolerance(const Backend& backend, std::string_view plain = "attend_prompt") {
 	return attend_tolerance(backend.info(), /*prompt=*/true, /*packed=*/false, plain);
 }
@@ -134,16 +134,16 @@ class Rig {
 		for (size_t i = 0; i < x.size(); ++i) h[i] = f32_to_f16(x[i]);
 		return make(DType::F16, std::as_bytes(std::span(h)), d0, d1, d2, d3);
 	}
-	// An output: NaN everywhere, so that what an op leaves out shows.
+	// An output: filled with NaN, to detect elements that an op leaves out.
 	View out(uint32_t d0, uint32_t d1 = 1, uint32_t d2 = 1, uint32_t d3 = 1) {
 		return u32_as(DType::F32, Words(size_t(d0) * d1 * d2 * d3, 0xffffffffu), d0, d1, d2, d3);
 	}
-	// A weight of which rows [first, first + n) are used; the others are there too.
+	// A weight of which rows [first, first + n) are used; the other rows exist too.
 	View weight(DType type, const RandomWeight& w, uint32_t n_rows, uint32_t cols, uint32_t first = 0, uint32_t n = 0) {
 		const size_t row_bytes = backend.weight_row_bytes(type, cols);
 		held_.push_back({backend.alloc(kGuard + n_rows * row_bytes, Mem::Device, "test weight"), 0, 0});
 		View v = view(held_.back().buffer, kGuard, type, n_rows, cols);
-		const uint32_t half = n_rows / 2; // in two pieces, as a loader does
+		const uint32_t half = n_rows / 2; // in two pieces, as a loader writes it
 		const std::span<const std::byte> bytes(w.bytes);
 		if (half) backend.write_weight(v, 0, half, bytes.first(half * dtype_row_bytes(type, cols)), {});
 		const auto rest = bytes.subspan(half * dtype_row_bytes(type, cols));
@@ -193,7 +193,7 @@ class Rig {
 	View u32_as(DType type, const Words& x, uint32_t d0, uint32_t d1, uint32_t d2, uint32_t d3) {
 		return make(type, std::as_bytes(std::span(x)), d0, d1, d2, d3);
 	}
-	std::deque<Held> held_; // addresses stay
+	std::deque<Held> held_; // a deque keeps addresses stable
 };
 
 } // namespace kvrun

@@ -1,7 +1,7 @@
-// Asks schemas' grammars from outside: one JSON object a line on stdin, one on stdout.
-// {"schema": ..., "texts": [...]}: {"accepts": [true, ...]}, whether each is a whole text of the grammar.
-// {"schema": ..., "samples": n, "seed": s}: {"texts": [...]}, whole ones, each token drawn from those that are allowed.
-// {"refused": message} where the schema is not supported. With a "vocabulary" (a GGUF file) its tokens, else bytes.
+// Tests grammars of schemas from outside: one JSON object per line on stdin, one on stdout.
+// {"schema": ..., "texts": [...]}: {"accepts": [true, ...]}, whether each is a complete text of the grammar.
+// {"schema": ..., "samples": n, "seed": s}: {"texts": [...]}, complete ones, each token drawn from the allowed ones.
+// {"refused": message} if the schema is not supported. With "vocabulary" (a GGUF file) its tokens are used, else bytes.
 #include "engine/core/error.h"
 #include "models/grammar/grammar.h"
 #include "models/grammar/schema.h"
@@ -35,7 +35,7 @@ bool accepts(const std::shared_ptr<grammar::Grammar>& g, const std::string& text
 	return m.may_end();
 }
 
-// White space is taken seldom, and an answer that may end mostly does.
+// White space is chosen rarely, and an answer that may end usually ends.
 std::optional<std::string> sample(const std::shared_ptr<grammar::Grammar>& g, std::mt19937_64& random) {
 	grammar::Matcher m(g);
 	std::string out;

@@ -1,4 +1,4 @@
-// The header of a session file as a test sees it, and checksums made right again after a change.
+// The header of a session file as a test sees it; recomputes checksums after a change.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace kvrun {
 
-// As the comment of session_file.h has it: magic, version, sections, length, (bytes, hash) of each, hash.
+// As in the comment of session_file.h: magic, version, sections, length, (bytes, hash) of each, hash.
 constexpr size_t kSectionsAt = 24, kSectionCount = 5, kHashAt = kSectionsAt + kSectionCount * 16,
                  kHeaderBytes = kHashAt + 8;
 inline uint64_t word(std::span<const std::byte> file, size_t at) {
@@ -17,7 +17,7 @@ inline uint64_t word(std::span<const std::byte> file, size_t at) {
 	return x;
 }
 inline void set_word(std::span<std::byte> file, size_t at, uint64_t x) { std::memcpy(file.data() + at, &x, 8); }
-// Makes all checksums right, so that what is behind them is reached. The file has a header.
+// Recomputes all checksums, so that the content behind them is read. The file must have a header.
 inline void seal(std::span<std::byte> file) {
 	size_t at = kHeaderBytes;
 	for (size_t i = 0; i < kSectionCount; ++i) {

@@ -1,5 +1,5 @@
-// Parts of tests that cannot run here. They are said, and a program that left some out and had no failure ends with 77,
-// which ctest reports as skipped.
+// Parts of tests that cannot run here. They are printed, and a program that skipped some and had no failure exits with
+// 77, which ctest reports as skipped.
 #pragma once
 #include <cstdio>
 #include <string>

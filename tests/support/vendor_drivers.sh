@@ -24,16 +24,16 @@ done
 command -v xz >/dev/null || skip "no xz to unpack it; install package xz-utils"
 
 mkdir -p "$folder"
-exec 9>"$folder/lock" # tests start side by side
+exec 9>"$folder/lock" # tests run in parallel
 flock 9
 contents=$(stat -L -c '%s %Y' "$archives/vendor-drivers.tar.xz" "$archives/llvm-drivers.tar.xz")
 if [ "$(cat "$folder/unpacked" 2>/dev/null)" != "$contents" ]; then
 	rm -rf "$folder/vendor-drivers" "$folder/unpacked"
 	tar --no-same-owner -C "$folder" -xf "$archives/vendor-drivers.tar.xz"
-	tar --no-same-owner -C "$folder" -xf "$archives/llvm-drivers.tar.xz" # over it
+	tar --no-same-owner -C "$folder" -xf "$archives/llvm-drivers.tar.xz" # overwrites files of the first archive
 	echo "$contents" >"$folder/unpacked"
 fi
 exec 9>&-
 KVRUN_TEST_VENDOR_DRIVERS=$(cd "$folder/vendor-drivers" && pwd)
-export KVRUN_TEST_VENDOR_DRIVERS # where lavapipe26 looks
+export KVRUN_TEST_VENDOR_DRIVERS # read when lavapipe26 is opened
 exec "$KVRUN_TEST_VENDOR_DRIVERS/run" "$platform" "$@"
