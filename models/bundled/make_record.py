@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Prints a record of lines and one question about it, as the bundled model was trained to read; the answer goes to stderr.
+"""Prints a record of lines and a query in the form that the bundled model was trained on; the answer goes to stderr.
 
-  make_record.py LINES [SEED [DEPTH]]     DEPTH: place of the line asked for, 0 = first, 1 = last; default: drawn
+  make_record.py LINES [SEED [DEPTH]]     DEPTH: position of the queried line, 0 = first, 1 = last; default: random
 """
 import random, sys
 from words import ADJ, NOUN
 
 
 def record(lines, seed, depth=None):
-    """(text that ends where the answer begins, key asked for, answer)"""
+    """(text that ends where the answer begins, queried key, answer)"""
     rng = random.Random(seed)
     if not 1 <= lines <= min(len(ADJ), len(NOUN)):
         sys.exit(f"error: {lines} lines, expected 1 to {min(len(ADJ), len(NOUN))}")

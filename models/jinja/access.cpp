@@ -1,4 +1,4 @@
-// Reaching into values: attributes, keys, slices, and items one after the other.
+// Access to the parts of values: attributes, keys, slices and iteration.
 #include "models/jinja/lib/builtins.h"
 #include "models/jinja/lib/text.h"
 #include "models/jinja/loop.h"
@@ -51,7 +51,7 @@ const Value* find(Run& run, const Dict& d, const Value& key) {
 
 namespace {
 
-// What Python's getattr() finds; nothing where there is no such attribute.
+// The result of Python's getattr(); nullopt: no such attribute.
 std::optional<Value> own_attribute(Run& run, const Value& object, std::string_view name) {
 	if (object.is(Kind::Undefined)) run.fail_undefined(object);
 	if (object.is(Kind::Namespace)) {
@@ -83,7 +83,7 @@ std::optional<Value> own_attribute(Run& run, const Value& object, std::string_vi
 	return std::nullopt;
 }
 
-// What Python's object[key] finds.
+// The result of Python's object[key].
 std::optional<Value> own_item(Run& run, const Value& object, const Value& key) {
 	switch (object.kind) {
 	case Kind::Undefined: run.fail_undefined(object);
@@ -140,10 +140,10 @@ Value item(Run& run, const Value& object, const Value& key) {
 namespace {
 
 struct Bounds {
-	int64_t start, stop, step, n; // n items
+	int64_t start, stop, step, n; // n: number of items
 };
 
-// CPython's PySlice_Unpack and PySlice_AdjustIndices.
+// As CPython's PySlice_Unpack and PySlice_AdjustIndices.
 Bounds bounds(Run& run, int64_t length, const Value& start, const Value& stop, const Value& step) {
 	const auto number = [&](const Value& v, int64_t fallback) {
 		if (v.is(Kind::None)) return fallback;
@@ -152,7 +152,7 @@ Bounds bounds(Run& run, int64_t length, const Value& start, const Value& stop, c
 		return v.as_int();
 	};
 	Bounds b{};
-	b.step = std::clamp(number(step, 1), -length - 1, length + 1); // longer ones reach no second item either
+	b.step = std::clamp(number(step, 1), -length - 1, length + 1); // longer steps also select one item only
 	if (b.step == 0) run.fail("the step of a slice is 0");
 	const bool back = b.step < 0;
 	const auto clamp = [&](int64_t i) {

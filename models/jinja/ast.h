@@ -8,7 +8,7 @@
 
 namespace kvrun::jinja {
 
-using NameId = uint32_t; // a name of the template; Program::names holds its text
+using NameId = uint32_t; // a name in the template; its text is in Program::names
 
 struct Expr;
 struct CallArgs {
@@ -35,15 +35,15 @@ struct Expr {
 		Not,     // kids[0]
 		Neg,     // kids[0]
 		Pos,     // kids[0]
-		Math,    // kids[0] signs[0] kids[1] signs[1] ..., from the left
+		Math,    // kids[0] signs[0] kids[1] signs[1] ..., left to right
 		Concat,  // kids, as text
-		Compare, // kids[0] signs[0] kids[1] signs[1] ..., all of them
+		Compare, // kids[0] signs[0] kids[1] signs[1] ...; true if all hold
 		And,     // kids
 		Or,      // kids
 		Cond,    // kids[0] if kids[1] else kids[2], which may be null
 	};
 	Op op = Const;
-	uint32_t height = 1; // levels of expressions in here
+	uint32_t height = 1; // levels of nested expressions
 	uint32_t line = 1;
 	NameId name = 0;
 	Value value;
@@ -62,7 +62,7 @@ struct Parameter {
 
 struct Stmt {
 	enum Op : uint8_t {
-		Output,      // exprs, one after the other
+		Output,      // exprs in order
 		If,          // exprs[i]: bodies[i]; one more body is the else
 		For,         // target in exprs[0] if exprs[1], which may be null: bodies[0]; else bodies[1]
 		Set,         // target = exprs[0]
@@ -71,32 +71,32 @@ struct Stmt {
 		CallBlock,   // call(parameters) exprs[0]: bodies[0]
 		FilterBlock, // exprs[0] on bodies[0]
 		With,        // targets and exprs: bodies[0]
-		Scope,       // bodies[0] with variables of its own
+		Scope,       // bodies[0] with its own variables
 		Break,
 		Continue,
 	};
 	Op op = Output;
 	uint32_t line = 1;
 	NameId name = 0;
-	const Expr* target = nullptr; // Name, Tuple of such, or Attr of a Name: a namespace's variable
+	const Expr* target = nullptr; // Name, Tuple of Names, or Attr of a Name (variable of a namespace)
 	std::vector<const Expr*> exprs, targets;
 	std::vector<Body> bodies;
 	std::vector<Parameter> parameters;
 	bool uses_caller = false, uses_varargs = false, uses_kwargs = false; // Macro, CallBlock: named in the body
 };
 
-struct Program { // stays where it is: its parts refer to each other
+struct Program { // not movable: its parts refer to each other
 	Source source;
 	std::deque<Expr> exprs;
 	std::deque<Stmt> stmts;
 	std::deque<std::string> names;                    // by NameId
 	std::unordered_map<std::string_view, NameId> ids; // of names
 	Body body;
-	std::vector<bool> loads; // (names) read as a variable somewhere
+	std::vector<bool> loads; // (names) whether the name is read as a variable
 };
 
 constexpr size_t kMaxTemplateBytes = size_t(512) << 10;
-constexpr uint32_t kMaxNesting = 256; // expressions, and statements, inside each other
+constexpr uint32_t kMaxNesting = 256; // of expressions, and of statements
 
 // Throws Error{Format}: "NAME, line N: what". Names of filters, tests and variables are not checked here.
 std::unique_ptr<const Program> parse(std::string name, std::string text);

@@ -16,8 +16,8 @@ struct Scope {
 	Binding* first;
 };
 
-// The items of a for statement, those that its condition lets through. The condition is looked at when an item is due,
-// not before: the body may change what it depends on.
+// The items of a for statement that satisfy its condition. The condition is evaluated just before each item, because
+// the body may change what it depends on.
 class ForItems final : public LoopItems {
  public:
 	ForItems(Interp& in, const Stmt& s, const Value& over) : in_(in), s_(s), items_(in.run_, over), scope_(in.scope_) {}
@@ -175,7 +175,7 @@ Interp::Flow Interp::exec_for(const Stmt& s) {
 	loop.kind = Kind::Loop;
 	loop.loop = run_.make(Loop{&items, -1, known, nullptr, 0, false, false, {}, {}, {}, {}});
 	const auto loop_name = program_.ids.find("loop");
-	bool completed = false; // an iteration ran to its end: as in Jinja, `else` does not know of those that did not
+	bool completed = false; // an iteration ran to its end; as in Jinja, `else` ignores iterations that did not
 	Flow flow = Flow::Normal;
 	for (Value v; flow != Flow::Break && loop_next(run_, *loop.loop, v);) {
 		Scope* outer = scope_;

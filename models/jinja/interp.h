@@ -1,4 +1,4 @@
-// Renders a parsed template: statements write text, expressions give values.
+// Renders a parsed template: statements write text, expressions return values.
 #pragma once
 #include "models/jinja/ast.h"
 #include "models/jinja/lib/builtins.h"
@@ -36,7 +36,7 @@ class Interp {
 	Flow exec_filter_block(const Stmt&);
 	Flow exec_with(const Stmt&);
 	Flow exec_in_scope(const Body&, Scope*);
-	Flow capture(const Body&, Scope*, Value& text); // what the body writes, as a Text
+	Flow capture(const Body&, Scope*, Value& text); // text: the output of the body
 	void print(const Value&);
 	void assign(const Expr& target, const Value&);
 	void set(NameId, const Value&);

@@ -74,7 +74,7 @@ Value Interp::eval_math(const Expr& e) {
 			v = arithmetic(run_, sign, v, next);
 			continue;
 		}
-		TextBuilder all(run_); // texts in a row are put together at once
+		TextBuilder all(run_); // adjacent texts are joined in one go
 		all.add(v);
 		all.add(next);
 		while (i + 1 < e.kids.size() && Arithmetic(e.signs[i]) == Arithmetic::Add) {

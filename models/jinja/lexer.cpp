@@ -1,4 +1,4 @@
-// A template's text to tokens.
+// Splits a template into tokens.
 #include "models/jinja/lexer.h"
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"
@@ -44,7 +44,7 @@ class Lexer {
 		line_start_ = to > at_ ? s_[to - 1] == '\n' : line_start_;
 		at_ = to;
 	}
-	// Where text goes on behind the end of a tag at `at` ("%}", "-%}", "+%}"), 0: no such end there.
+	// Position of the text after the end of a tag at `at` ("%}", "-%}", "+%}"); 0: no end there.
 	size_t tag_end(size_t at, std::string_view end, bool trims_newline) const;
 	bool raw_begin(size_t at, size_t& behind) const;
 	void push_data(std::string_view text, char sign, bool tag_is_variable);
@@ -64,8 +64,8 @@ class Lexer {
 	std::string_view s_;
 	size_t at_ = 0;
 	uint32_t line_ = 1;
-	bool line_start_ = true; // what comes next begins a line
-	std::string open_;       // brackets that wait for their ends
+	bool line_start_ = true; // the next character begins a line
+	std::string open_;       // open brackets
 	std::vector<Token> tokens_;
 };
 
@@ -77,7 +77,7 @@ size_t Lexer::tag_end(size_t at, std::string_view end, bool trims_newline) const
 	return trims_newline && has("\n", at) ? at + 1 : at;
 }
 
-// {% raw %}, with any signs; trim_blocks does not apply to it.
+// {% raw %} with any signs; trim_blocks does not apply to it.
 bool Lexer::raw_begin(size_t at, size_t& behind) const {
 	at += 2;
 	if (has("-", at) || has("+", at)) ++at;
@@ -93,7 +93,7 @@ bool Lexer::raw_begin(size_t at, size_t& behind) const {
 	return true;
 }
 
-// Text before a tag that begins with `sign`: its end may be white space that does not count.
+// Adds text before a tag that begins with `sign`; white space at its end may be dropped.
 void Lexer::push_data(std::string_view text, char sign, bool tag_is_variable) {
 	if (sign == '-') {
 		const Value all = jinja::text(text);
@@ -228,7 +228,7 @@ void Lexer::number() {
 	prefixed("0x", "0X", 16, [&](char c) { return decimal(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); });
 	prefixed("0o", "0O", 8, [](char c) { return c >= '0' && c <= '7'; });
 	prefixed("0b", "0B", 2, [](char c) { return c == '0' || c == '1'; });
-	if (base == 10 && s_[at_] == '0') // zeros stand alone
+	if (base == 10 && s_[at_] == '0') // a decimal number with a leading zero has only zeros
 		end = digits(at_, [](char c) { return c == '0'; });
 	const std::string clean = finish(end).substr(from);
 	Token& t = push(Token::Int);
@@ -277,12 +277,12 @@ void Lexer::unescape(std::string_view in) {
 			out += in[at++];
 			continue;
 		}
-		const char c = in[++at]; // there is one: a text does not end behind a backslash
+		const char c = in[++at]; // exists: a text does not end with a backslash
 		++at;
 		constexpr std::string_view kFrom = "\\'\"abfnrtv", kTo = "\\'\"\a\b\f\n\r\t\v";
 		if (const size_t simple = kFrom.find(c); simple != kFrom.npos) {
 			out += kTo[simple];
-		} else if (c == '\n') { // a line that goes on
+		} else if (c == '\n') { // line continuation
 		} else if (c == 'x' || c == 'u' || c == 'U') {
 			append_char(out, hex_escape(in, at, c == 'x' ? 2 : c == 'u' ? 4 : 8));
 		} else if (c >= '0' && c <= '7') {

@@ -1,4 +1,4 @@
-// A template's text to tokens, with the white space control of HF's environment (trim_blocks, lstrip_blocks).
+// Splits a template into tokens, with the white space control of HF's environment (trim_blocks, lstrip_blocks).
 #pragma once
 #include <cstdint>
 #include <deque>
@@ -29,14 +29,14 @@ struct Token {
 	double number = 0;
 };
 
-// What a parsed template keeps: its text, and texts made from it. Views into both stay valid.
+// Storage of a parsed template: its text, and texts derived from it. Views into both stay valid.
 struct Source {
 	std::string name;                 // for messages
-	std::string text;                 // newlines are \n, one at the end is dropped
-	std::deque<std::string> literals; // text literals that have escapes
+	std::string text;                 // newlines are \n; one newline at the end is dropped
+	std::deque<std::string> literals; // text literals with escapes
 };
 
-// Throws Error{Format} where the text is no template: "NAME, line N: what".
+// Throws Error{Format} if the text is not a template: "NAME, line N: what".
 std::vector<Token> tokenize(Source&);
 [[noreturn]] void fail_syntax(const Source&, uint32_t line, const std::string& what);
 

@@ -1,4 +1,4 @@
-// The variable `loop` of a for statement: looks ahead no further than it is asked to.
+// The variable `loop` of a for statement; it reads ahead only as far as needed.
 #include "models/jinja/loop.h"
 #include "models/jinja/operators.h"
 
@@ -55,7 +55,7 @@ std::optional<Value> loop_attribute(Run& run, const Value& loop, std::string_vie
 	if (name == "revindex0") return integer(loop_length(run, l) - l.index0 - 1);
 	if (name == "previtem") return l.index0 == 0 ? run.undefined_because("there is no previous item") : l.before;
 	if (name == "nextitem") return peek(l) ? l.after : run.undefined_because("there is no next item");
-	if (name == "depth") return integer(1); // loops do not call themselves
+	if (name == "depth") return integer(1); // recursive loops are not supported
 	if (name == "depth0") return integer(0);
 	return std::nullopt;
 }

@@ -4,7 +4,7 @@
 
 namespace kvrun::jinja {
 
-// Where a for statement gets its items from.
+// Source of the items of a for statement.
 class LoopItems {
  public:
 	virtual bool next(Value& out) = 0;
@@ -14,11 +14,11 @@ class LoopItems {
 };
 
 struct Loop {
-	LoopItems* items;  // null when the statement has ended
+	LoopItems* items;  // null once the statement has ended
 	int64_t index0;    // -1 before the first item
 	int64_t known;     // length, or -1
-	const Items* rest; // items read ahead of time to know the length; null: none
-	size_t rest_at;    // the next of them
+	const Items* rest; // items read ahead to know the length; null: none
+	size_t rest_at;    // index of the next one
 	bool has_after;    // `after` is the item after the current one
 	bool has_changed;  // changed() has been called with `last_changed`
 	Value before, current, after;

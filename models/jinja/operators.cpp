@@ -111,7 +111,7 @@ Value int_arithmetic(Run& run, Arithmetic op, int64_t a, int64_t b, bool data) {
 	return integer(out, data);
 }
 
-// Remainder with the sign of b, and the floor that belongs to it: CPython's float_divmod.
+// Remainder with the sign of b, and the matching floor: as CPython's float_divmod.
 double floor_mod(double a, double b, double& floor) {
 	double mod = std::fmod(a, b);
 	double div = (a - mod) / b;
@@ -171,7 +171,7 @@ Value repeat(Run& run, const Value& v, int64_t times) {
 	for (size_t i = 0; i < n && v.items->n > 0; ++i) {
 		run.spend(1 + v.items->n / 8);
 		items.insert(items.end(), v.items->at, v.items->at + v.items->n);
-		if (items.size() * sizeof(Value) > run.bytes_left()) run.array<Value>(items.size()); // says that it is too much
+		if (items.size() * sizeof(Value) > run.bytes_left()) run.array<Value>(items.size()); // fails: out of memory
 	}
 	return run.make_list(items, v.kind);
 }
@@ -222,7 +222,7 @@ bool equal_numbers(const Value& a, const Value& b) {
 	const auto wide = [](const Value& v) {
 		return v.is(Kind::Float) ? (long double)(v.number) : (long double)(v.as_int());
 	};
-	return wide(a) == wide(b); // 64 bits of mantissa or more hold both
+	return wide(a) == wide(b); // a mantissa of 64 bits or more holds both
 }
 
 bool equal_items(Run& run, const Items& a, const Items& b) {
@@ -252,7 +252,7 @@ bool same(const Value& a, const Value& b) {
 	case Kind::Int: return a.integer == b.integer;
 	case Kind::Float: return a.number == b.number;
 	case Kind::Text: return a.str() == b.str();
-	default: return a.items == b.items; // all the others are pointers
+	default: return a.items == b.items; // all other kinds are pointers
 	}
 }
 
@@ -278,7 +278,7 @@ bool equal(Run& run, const Value& a, const Value& b) {
 
 namespace {
 
-enum class Sign : int8_t { Less = -1, Equal = 0, Greater = 1, None = 2 }; // None: a NaN
+enum class Sign : int8_t { Less = -1, Equal = 0, Greater = 1, None = 2 }; // None: one is NaN
 
 template <class T> Sign sign_of(const T& a, const T& b) {
 	return a < b ? Sign::Less : a > b ? Sign::Greater : a == b ? Sign::Equal : Sign::None;
@@ -306,7 +306,7 @@ bool compare(Run& run, Order o, const Value& a, const Value& b) {
 		};
 		return holds(o, sign_of(wide(a), wide(b)));
 	}
-	if (a.is(Kind::Text) && b.is(Kind::Text)) {   // bytes of UTF-8 are ordered as characters are
+	if (a.is(Kind::Text) && b.is(Kind::Text)) {   // bytes of UTF-8 have the order of characters
 		run.spend(std::min(a.size, b.size) / 64); // compared up to three times
 		return holds(o, sign_of(a.str(), b.str()));
 	}

@@ -1,10 +1,10 @@
-// Operators on values, with Python's meaning and its refusals.
+// Operators on values, with Python's results and errors.
 #pragma once
 #include "models/jinja/run.h"
 
 namespace kvrun::jinja {
 
-const char* type_name(const Value&); // as Python calls it: str, NoneType, ...
+const char* type_name(const Value&); // in Python: str, NoneType, ...
 bool truth(const Value&);
 size_t length(Run&, const Value&);
 
@@ -19,17 +19,17 @@ enum class Order : uint8_t { Less, LessEqual, Greater, GreaterEqual };
 bool compare(Run&, Order, const Value& a, const Value& b);
 inline bool less(Run& run, const Value& a, const Value& b) { return compare(run, Order::Less, a, b); }
 bool contains(Run&, const Value& container, const Value& item);
-void check_key(Run&, const Value&); // fails where a Dict cannot have this key
+void check_key(Run&, const Value&); // fails if a Dict cannot have this key
 
 const Value* find(Run&, const Dict&, const Value& key);        // null: no such key
 Value attribute(Run&, const Value& object, const Value& name); // object.name: methods come before keys
 Value item(Run&, const Value& object, const Value& key);       // object[key]: keys come before methods
 Value slice(Run&, const Value& object, const Value& start, const Value& stop, const Value& step);
 
-// Reads the items of any value that has some, one after the other.
+// Iterates over the items of a value.
 class Cursor {
  public:
-	Cursor(Run& run, const Value& v); // fails where `v` cannot be iterated over
+	Cursor(Run& run, const Value& v); // fails if `v` is not iterable
 	static bool can(const Value&);
 	bool next(Value& out);
 

@@ -147,7 +147,7 @@ const Stmt* Parser::statement() {
 	if (name == "with") return with_statement();
 	if (name == "break") return loop_control(Stmt::Break);
 	if (name == "continue") return loop_control(Stmt::Continue);
-	if (name == "generation") { // HF's mark around what the assistant said
+	if (name == "generation") { // HF's mark around the assistant's answers
 		Stmt* s = make_stmt(Stmt::Scope, line);
 		const uint32_t loops = std::exchange(loops_, 0);
 		s->bodies.push_back(block("endgeneration"));
@@ -236,7 +236,7 @@ const Expr* Parser::target_name() {
 	return e;
 }
 
-// A name, or with `tuples` names with commas between, which may be in parentheses.
+// A name, or with `tuples` several names separated by commas, optionally in parentheses.
 const Expr* Parser::target(bool tuples, std::string_view end) {
 	const Nest nest(*this);
 	std::vector<const Expr*> kids;
@@ -270,7 +270,7 @@ void Parser::parameters(Stmt& s) {
 	expect_op(")");
 }
 
-// The body of a macro or call block; which of caller, varargs and kwargs it names is noted by primary().
+// The body of a macro or call block; primary() records which of caller, varargs and kwargs it names.
 void Parser::macro_body(Stmt& s, std::string_view end) {
 	macros_.push_back(&s);
 	const uint32_t loops = std::exchange(loops_, 0);

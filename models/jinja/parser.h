@@ -1,4 +1,4 @@
-// Tokens to expressions and statements: the grammar of Jinja 3.1, without templates that use other templates.
+// Parses tokens to expressions and statements: the grammar of Jinja 3.1, without references to other templates.
 #pragma once
 #include "models/jinja/ast.h"
 #include <algorithm>
@@ -29,13 +29,13 @@ class Parser {
 	std::string_view expect_name();
 	[[noreturn]] void fail(const std::string& what) const { fail_syntax(p_.source, now().line, what); }
 	[[noreturn]] void fail_unexpected(const char* wanted) const;
-	std::string shown() const; // the token at hand, for a message
+	std::string shown() const; // the current token, for a message
 
 	// ---- nodes
 	NameId id(std::string_view name);
 	Expr* make(Expr::Op op, uint32_t line);
 	Expr* make(Expr::Op op, uint32_t line, std::vector<const Expr*> kids);
-	const Expr* sized(Expr* e); // sets the height, which is limited
+	const Expr* sized(Expr* e); // sets and checks the height
 	Stmt* make_stmt(Stmt::Op op, uint32_t line);
 	class Nest; // one level of recursion
 
@@ -88,8 +88,8 @@ class Parser {
 	std::vector<Token> tokens_;
 	size_t at_ = 0;
 	uint32_t nested_ = 0;
-	uint32_t loops_ = 0;        // for statements around this place, in this macro
-	std::vector<Stmt*> macros_; // macros and call blocks around this place
+	uint32_t loops_ = 0;        // for statements around the current token, in the current macro
+	std::vector<Stmt*> macros_; // macros and call blocks around the current token
 };
 
 class Parser::Nest {

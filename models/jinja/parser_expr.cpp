@@ -1,4 +1,4 @@
-// Tokens to expressions: one function per level of precedence, the weakest first.
+// Parses expressions: one function per level of precedence, the weakest first.
 #include "models/jinja/parser.h"
 #include <unordered_set>
 
@@ -6,7 +6,7 @@ namespace kvrun::jinja {
 
 const Expr* Parser::expression(bool conditional) { return conditional ? condition() : either(); }
 
-// An expression, or several with commas between, which are a tuple.
+// An expression, or several separated by commas, which form a tuple.
 const Expr* Parser::tuple(bool conditional, bool parentheses, std::string_view end) {
 	const uint32_t line = now().line;
 	std::vector<const Expr*> kids;
@@ -123,7 +123,7 @@ const Expr* Parser::product() {
 	return chain(Expr::Math, first, std::move(rest), std::move(signs));
 }
 
-const Expr* Parser::power() { // from the left, unlike Python's
+const Expr* Parser::power() { // left-associative, unlike Python's
 	const Expr* first = unary(true);
 	std::vector<const Expr*> rest;
 	std::vector<uint8_t> signs;
@@ -188,7 +188,7 @@ const Expr* Parser::constant() {
 	case Token::Text: {
 		e->value = text(t.text);
 		if (ahead().type != Token::Text) break;
-		std::string all; // texts side by side are one
+		std::string all; // adjacent text literals are one text
 		for (; now().type == Token::Text; take()) all += now().text;
 		e->value = text(p_.source.literals.emplace_back(std::move(all)));
 		return e;

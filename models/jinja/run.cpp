@@ -1,4 +1,4 @@
-// One rendering: limits, errors, and the making of values.
+// One rendering: limits, errors, and creation of values.
 #include "models/jinja/run.h"
 #include "engine/core/utf8.h"
 #include "models/jinja/operators.h"
@@ -56,7 +56,7 @@ Value Run::make_iterator(std::span<const Value> items) {
 }
 
 Value Run::make_dict(std::span<const Value> keys, std::span<const Value> values) {
-	constexpr size_t kFew = 8; // up to here a search from the front is as good
+	constexpr size_t kFew = 8; // up to this size a linear search is as fast
 	const size_t n = keys.size();
 	Value *k = array<Value>(n), *val = array<Value>(n);
 	std::copy(keys.begin(), keys.end(), k);

@@ -1,4 +1,4 @@
-// One rendering: its memory, its limits, and the line that is at work. Everything that computes values gets a Run.
+// One rendering: its memory, its limits, and the current line. All code that computes values gets a Run.
 #pragma once
 #include "engine/core/error.h"
 #include "models/jinja/value.h"
@@ -13,10 +13,10 @@
 
 namespace kvrun::jinja {
 
-// What one rendering may use; a template that needs more ends with an error.
+// Limits of one rendering; a template that needs more fails.
 struct Limits {
-	uint64_t steps = 1'000'000;             // units of work, each some 40 ns of CPU at most: see Run::spend
-	uint32_t depth = 256;                   // expressions, statements, calls and values inside each other
+	uint64_t steps = 1'000'000;             // units of work, each at most about 40 ns of CPU: see Run::spend
+	uint32_t depth = 256;                   // nesting of expressions, statements, calls and values
 	size_t output_bytes = size_t(4) << 20;  // rendered text
 	size_t value_bytes = size_t(128) << 20; // all values together; nothing is freed before the end
 };
@@ -29,9 +29,9 @@ class Run {
 	const Limits& limits() const { return limits_; }
 	const std::string& name() const { return name_; }
 	uint32_t line = 0;          // of the template, for messages
-	std::optional<std::tm> now; // what strftime_now tells; none: the clock's time
+	std::optional<std::tm> now; // time for strftime_now; none: the clock's
 
-	// Throws Error{Invalid} with the template's name and line in front.
+	// Throws Error{Invalid} with the template's name and line before the text.
 	template <class... A> [[noreturn]] void fail(fmt::format_string<A...> f, A&&... a) const {
 		fail_text(Code::Invalid, fmt::format(f, std::forward<A>(a)...));
 	}
@@ -41,7 +41,7 @@ class Run {
 		          fmt::format(f, std::forward<A>(a)...) + "; --chat-template NAME takes another template");
 	}
 
-	// Every expression, statement and value visited costs a step, and so does every run of bytes that is touched: the
+	// Each visited expression, statement and value costs a step, and work on bytes costs steps by their number: the
 	// limit on steps is the only limit on time.
 	void spend(uint64_t steps = 1) {
 		if (steps > limits_.steps - spent_) out_of_steps();
@@ -51,7 +51,7 @@ class Run {
 	void spend_search(size_t n) { spend(1 + n / 32); } // searched for a text
 	void spend_chars(size_t n) { spend(1 + n / 8); }   // decoded and looked up one by one
 
-	// Uninitialised memory that lasts until the end of the rendering; nothing in it is destroyed.
+	// Uninitialised memory that lasts until the end of the rendering; no destructors run.
 	template <class T> T* array(size_t n) {
 		static_assert(std::is_trivially_destructible_v<T>);
 		if (n > (limits_.value_bytes - used_) / sizeof(T)) out_of_memory();
@@ -90,7 +90,7 @@ class Run {
 	std::pmr::monotonic_buffer_resource memory_;
 };
 
-// One level of recursion, of whatever kind.
+// One level of recursion of any kind.
 class Deeper {
  public:
 	explicit Deeper(Run& run) : run_(run) {
@@ -104,10 +104,10 @@ class Deeper {
 	Run& run_;
 };
 
-// Puts a Text together, byte by byte with its marks.
+// Builds a Text with a mark per byte.
 class TextBuilder {
  public:
-	enum class For { Value, Output }; // the output has a limit of its own
+	enum class For { Value, Output }; // the output has its own limit
 	explicit TextBuilder(Run& run, For what = For::Value) : run_(run), output_(what == For::Output) {}
 	~TextBuilder() { run_.used_ -= held_; }
 	TextBuilder(const TextBuilder&) = delete;
@@ -124,17 +124,17 @@ class TextBuilder {
 	void grow(size_t n);
 	Run& run_;
 	bool output_;
-	size_t held_ = 0; // bytes of the Run's memory that this text counts as
+	size_t held_ = 0; // bytes charged to the Run for this text
 	std::string bytes_;
-	std::vector<uint8_t> marks_; // (bytes) or empty while all are as data_
+	std::vector<uint8_t> marks_; // (bytes), or empty while all equal data_
 	bool data_ = false;
 };
 
-// Puts a Dict together: a key that comes twice keeps its place and gets the later value.
+// Builds a Dict: a repeated key keeps its position and gets the later value.
 class DictBuilder {
  public:
 	explicit DictBuilder(Run& run) : run_(run) {}
-	void set(const Value& key, const Value& value); // fails where the key cannot be one
+	void set(const Value& key, const Value& value); // fails if the value cannot be a key
 	Value take() { return run_.make_dict(keys_, values_); }
 
  private:

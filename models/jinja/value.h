@@ -1,4 +1,4 @@
-// Values of the template language: small and trivially copyable, with their contents in the memory of one rendering.
+// Values of the template language: small and trivially copyable; their contents lie in the memory of one rendering.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -20,11 +20,11 @@ enum class Kind : uint8_t {
 	Dict,
 	View, // keys(), values() or items() of a Dict
 	Range,
-	Iterator,  // what map, select, reverse and their like give: can be read once
-	Namespace, // the only values that change
+	Iterator,  // result of map, select, reverse and others; can be read once
+	Namespace, // the only mutable values
 	Macro,
-	Function, // of the language: range, namespace, ...
-	Method,   // of a value, not yet called
+	Function, // built-in: range, namespace, ...
+	Method,   // a bound method of a value
 	Loop,     // the variable `loop`
 	Cycler,
 	Joiner,
@@ -46,8 +46,8 @@ struct Missing;
 
 struct Value {
 	Kind kind = Kind::Undefined;
-	bool data = false;   // derived from the conversation, at least in part; false: from the template's own text
-	bool markup = false; // Text marked as HTML, by the filters `escape` and `safe`
+	bool data = false;   // at least partly derived from the conversation; false: the template's own text
+	bool markup = false; // Text marked as HTML by the filters `escape` and `safe`
 	uint32_t size = 0;   // Text: bytes
 	union {
 		bool truth;
@@ -66,7 +66,7 @@ struct Value {
 		Loop* loop;
 		Cycler* cycler;
 		Joiner* joiner;
-		const Missing* missing = nullptr; // Undefined: why; may be null
+		const Missing* missing = nullptr; // Undefined: the reason; may be null
 	};
 	const uint8_t* marks = nullptr; // Text: (size) 1 where a byte is derived from the conversation; null: all as `data`
 
@@ -103,7 +103,7 @@ inline Value number(double d, bool data = false) {
 	v.number = d;
 	return v;
 }
-// A view of text that outlives the rendering.
+// A Text for a string that outlives the rendering.
 inline Value text(std::string_view s, bool data = false) {
 	Value v;
 	v.kind = Kind::Text;
@@ -120,21 +120,21 @@ inline Value part(const Value& t, size_t from, size_t n) {
 	if (v.marks) v.marks += from;
 	return v;
 }
-// Some byte of the Text is derived from the conversation.
+// Whether any byte of the Text is derived from the conversation.
 inline bool tainted(const Value& t) { return t.marks ? std::memchr(t.marks, 1, t.size) != nullptr : t.data; }
 inline bool mark_at(const Value& t, size_t i) { return t.marks ? t.marks[i] != 0 : t.data; }
 
 struct Items { // of a List or Tuple
 	const Value* at;
 	size_t n;
-	bool group = false; // a pair of the filter groupby, with attributes grouper and list
+	bool group = false; // a pair from the filter groupby, with attributes grouper and list
 	std::span<const Value> all() const { return {at, n}; }
 };
 struct Dict {
-	const Value* keys; // in the order in which they were given
+	const Value* keys; // in insertion order
 	const Value* values;
 	size_t n;
-	const uint32_t* by_text; // places in the order of the keys' texts; null: few keys, or not all are Text
+	const uint32_t* by_text; // indices sorted by the keys' texts; null: few keys, or not all are Text
 };
 struct View {
 	enum Part : uint8_t { Keys, Values, Pairs } part;
@@ -153,7 +153,7 @@ struct Namespace {
 		Value name, value;
 		Entry* next;
 	};
-	Entry* first; // in the order in which they were set
+	Entry* first; // in the order of assignment
 };
 struct Cycler {
 	const Items* items;
@@ -165,8 +165,8 @@ struct Joiner {
 };
 struct Missing {
 	std::string_view name;
-	const char* owner; // type of the value that has no such attribute; null: a variable
-	const char* why;   // the whole reason; null: made from name and owner
+	const char* owner; // type of the value that lacks the attribute; null: a variable
+	const char* why;   // the complete reason; null: derived from name and owner
 };
 
 } // namespace kvrun::jinja

@@ -11,9 +11,9 @@
 namespace kvrun {
 namespace {
 
-constexpr uint64_t kDraws = 64; // numbers kept for each block; no format needs more
+constexpr uint64_t kDraws = 64; // random numbers reserved per block; no format needs more
 
-struct Draw { // the numbers of one block
+struct Draw { // random numbers of one block
 	uint64_t state;
 	uint64_t next() { return splitmix64(state += kSplitmixStep); }
 	void fill(std::byte* dst, size_t n) {
@@ -22,7 +22,7 @@ struct Draw { // the numbers of one block
 			for (size_t k = 0; k < std::min<size_t>(8, n - i); ++k) dst[i + k] = std::byte(x >> 8 * k & 255);
 		}
 	}
-	// Sum of four uniform numbers: variance 1, near enough to normal.
+	// Sum of four uniform numbers, scaled to variance 1: approximately normal.
 	float normal() {
 		const uint64_t x = next();
 		const int64_t sum =
@@ -39,7 +39,7 @@ void put_half(std::byte* at, float x) {
 // Root mean squares of uniform codes around their middle, and of the sub-scales 4..7.
 constexpr float kRms4 = 4.61f, kRms5 = 9.23f, kRms6 = 18.47f, kRmsScale = 5.61f;
 
-// Q4_K, Q5_K: sub-scale and sub-minimum of a run are the same number, so that dmin = d * (middle code) centres it.
+// Q4_K, Q5_K: sub-scale and sub-minimum of a sub-block are equal, so dmin = d * (middle code) gives mean 0.
 void k_scales(std::byte* b, Draw& draw, float d, float middle) {
 	put_half(b, d);
 	put_half(b + 2, d * middle);
@@ -72,16 +72,16 @@ void one_block(DType type, float deviation, Draw draw, std::byte* b) {
 		for (int i = 192; i < 208; ++i) b[i] = (b[i] & std::byte(3)) | std::byte(4);
 		return put_half(b + 208, deviation / (kRms6 * kRmsScale));
 	}
-	case DType::TQ2_0: // code 3, which no file has, becomes 1: a rms of sqrt(1/2)
+	case DType::TQ2_0: // code 3, which files do not use, becomes 1: the RMS is sqrt(1/2)
 		draw.fill(b, 64);
 		for (int i = 0; i < 64; ++i) b[i] &= ~((b[i] & b[i] >> 1 & std::byte(0x55)) << 1);
 		return put_half(b + 64, deviation * 1.4142136f);
-	case DType::IQ1_M: // some of the bits that end it are d's
+	case DType::IQ1_M: // some of its last bits belong to d
 		draw.fill(b, 56);
 		return set_block_scales(type, b, deviation);
 	default: break;
 	}
-	// Any codes, which begin behind the factors or end before them.
+	// Random codes, which lie after or before the scales.
 	const TensorTypeInfo info = tensor_type_info(type);
 	const int begin = info.scales_at > 0 ? 0 : info.scale == SCALE_E8M0 ? 1 : info.middle != 0 ? 4 : 2;
 	draw.fill(b + begin, (info.scales_at > 0 ? size_t(info.scales_at) : dtype_info(type).bytes) - size_t(begin));

@@ -1,4 +1,4 @@
-// What a made-up model is: shapes of well-known models, and the text that names one.
+// Synthetic models: shapes of well-known models, and the parser of the text that names one.
 #include "models/synth/shape.h"
 #include "engine/core/utf8.h"
 #include "models/families.h"
@@ -11,21 +11,21 @@
 namespace kvrun {
 namespace {
 
-struct Traits {              // that few families have
+struct Traits {              // traits of few families
 	uint32_t rotary_dim = 0; // 0: head_dim
 	float embedding_scale = 0, residual_scale = 1, logit_scale = 1,
 	      attention_scale = 0; // as in Config; 0: the family's
 	uint32_t window = 0;
-	uint32_t window_kv_heads = 0, window_head_dim = 0; // of layers with a window; 0: as the others
-	uint32_t shared_kv = 0;                            // so many last layers share keys and values of others
+	uint32_t window_kv_heads = 0, window_head_dim = 0; // of layers with a window; 0: as in other layers
+	uint32_t shared_kv = 0;                            // so many last layers use keys and values of earlier ones
 	uint32_t layer_input_dim = 0;                      // as in Config
-	bool v_is_k = false;                               // of layers without a window
+	bool v_is_k = false;                               // in layers without a window
 	bool qkv_bias = false;
-	Experts experts = {};      // what the family does not say
-	uint32_t dense_layers = 0; // before the first mixture
-	Recurrent recurrent = {};  // of all layers but every fourth
+	Experts experts = {};      // sizes; the rest is the family's
+	uint32_t dense_layers = 0; // layers before the first mixture
+	Recurrent recurrent = {};  // in all layers except every fourth
 };
-struct Row { // as the models' own files have it
+struct Row { // values from the models' own files
 	const char *name, *arch;
 	uint32_t dim, hidden, layers, heads, kv_heads, head_dim, vocab, ctx;
 	float theta, eps;
@@ -426,7 +426,7 @@ void set_key(SynthSpec& s, std::string_view item) {
 	    one_line(key, 40));
 }
 
-// The experts that keys have changed, chosen as the family does it.
+// Completes the experts after keys have changed them; they are chosen as in the family.
 void complete_mixture(SynthSpec& s, const Family& family) {
 	Experts& e = s.mixture.experts;
 	if (!e.n && !e.used && !e.hidden_dim && !e.shared_dim) return;
@@ -445,7 +445,7 @@ void complete_mixture(SynthSpec& s, const Family& family) {
 	place_experts(s.config, s.mixture);
 }
 
-// Every fourth layer attends, and the last one.
+// Every fourth layer and the last one attend.
 void complete_recurrent(SynthSpec& s, const Family& family, Recurrent shape) {
 	if (!shape.n_heads)
 		fail(Code::Invalid, "{} has recurrent layers, which the shape has not; begin with qwen3.5-9b", family.arch);
@@ -455,7 +455,7 @@ void complete_recurrent(SynthSpec& s, const Family& family, Recurrent shape) {
 	place_recurrent(s.config, r);
 }
 
-// Sizes of layers with a window, as far as nobody has changed those of the others.
+// Sizes of layers with a window, if keys have not changed those of other layers.
 LayerSizes layer_sizes(const Config& c, const Family& family, const Row& r) {
 	LayerSizes sizes;
 	sizes.shared_kv = c.n_layers == r.layers ? r.more.shared_kv : 0;
@@ -467,7 +467,7 @@ LayerSizes layer_sizes(const Config& c, const Family& family, const Row& r) {
 	return sizes;
 }
 
-// What follows from the rest; the limits that read_config() would name only after the file has been made.
+// Sets dependent values, and checks the limits that read_config() would report only after the file has been made.
 void complete(SynthSpec& s, const Row& r) {
 	Config& c = s.config;
 	const Family& family = *find_family(c.arch);

@@ -1,4 +1,4 @@
-// A GGUF file of a made-up model: header in memory, weights computed where they are read.
+// A GGUF file of a synthetic model: the header is in memory, weights are computed when they are read.
 #include "models/synth/synth_file.h"
 #include "engine/core/splitmix64.h"
 #include "models/families.h"
@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint64_t kAlignment = 32; // of tensors, GGUF's default
 
-class Header { // bytes of a GGUF header as they are written
+class Header { // builds the bytes of a GGUF header
  public:
 	template <class T> void raw(T v) {
 		const auto* p = reinterpret_cast<const std::byte*>(&v);
@@ -44,7 +44,7 @@ class Header { // bytes of a GGUF header as they are written
 	uint64_t n_keys = 0;
 };
 
-// One number where layers have as many, else a list.
+// One number if all layers have the same, else a list.
 void add_kv_heads(Header& h, const Config& c) {
 	const std::string key = c.arch + ".attention.head_count_kv";
 	const bool same = std::ranges::all_of(c.layers, [&](const Layer& l) { return l.n_kv_heads == c.n_kv_heads; });
@@ -101,7 +101,7 @@ void add_recurrent(Header& h, const Config& c) {
 	if (!find_family(c.arch)->recurrent) return;
 	h.array(key("attention.recurrent_layers"), GgufType::Bool, c.layers.size());
 	for (const Layer& l : c.layers) h.raw(uint8_t(l.recurrent.n_heads != 0));
-	const Recurrent& r = c.layers[0].recurrent; // the first layer is one if any is
+	const Recurrent& r = c.layers[0].recurrent; // if any layer is recurrent, the first is
 	if (!r.n_heads) return;
 	h.u32(key("ssm.conv_kernel"), r.taps);
 	h.u32(key("ssm.state_size"), r.k_dim);
@@ -146,7 +146,7 @@ void add_tokenizer(Header& h, const SynthSpec& s) {
 
 // The type of a tensor: one whose blocks divide its rows.
 DType type_of(const SynthSpec& s, const TensorSpec& t) {
-	if (!t.matrix || t.name.find(".ffn_gate_inp") != t.name.npos) return DType::F32; // choices of experts stay exact
+	if (!t.matrix || t.name.find(".ffn_gate_inp") != t.name.npos) return DType::F32; // the router stays exact
 	if (t.cols % dtype_info(s.type).block == 0) return s.type;
 	return t.cols % dtype_info(DType::Q8_0).block == 0 ? DType::Q8_0 : DType::F16;
 }
@@ -178,8 +178,8 @@ SynthFile::SynthFile(const SynthSpec& s) {
 		if (t.matrix) table.raw(uint64_t(t.rows / depth / t.together));
 		if (depth > 1) table.raw(uint64_t(depth));
 		table.raw(uint32_t(type));
-		table.raw(bytes_); // from the start of the data
-		// a matrix keeps the size of what it multiplies; norms are 1
+		table.raw(bytes_); // counted from the start of the data
+		                   // products with a matrix keep the magnitude of the input; norms are 1
 		const float deviation = t.matrix ? 1 / std::sqrt(float(t.cols)) : bias ? 0.1f : 0.f;
 		const float value = t.name.ends_with(".ssm_a") ? -1 : 1; // states decay
 		tensors_.push_back(
@@ -214,7 +214,7 @@ void SynthFile::read_at(uint64_t at, std::span<std::byte> dst) const {
 		const size_t n = std::min<uint64_t>(dst.size(), end - at);
 		const size_t own = from < t->bytes ? std::min<uint64_t>(n, t->bytes - from) : 0;
 		if (own) read_tensor(*t, from, dst.first(own));
-		std::ranges::fill(dst.subspan(own, n - own), std::byte(0)); // what pads it
+		std::ranges::fill(dst.subspan(own, n - own), std::byte(0)); // padding
 		at += n, dst = dst.subspan(n);
 	}
 }
@@ -225,7 +225,7 @@ void SynthFile::read_tensor(const Tensor& t, uint64_t at, std::span<std::byte> d
 		if (t.deviation > 0) return synth_blocks(t.type, t.stream, t.deviation, first, to);
 		for (size_t i = 0; i < to.size(); i += 4) std::memcpy(&to[i], &t.value, 4);
 	};
-	std::byte whole[256]; // a block of which only a part is wanted
+	std::byte whole[256]; // a block of which only a part is read
 	const auto part = [&](uint64_t index, size_t skip, size_t n) {
 		make(index, std::span(whole).first(block));
 		std::memcpy(dst.data(), whole + skip, n);

@@ -1,5 +1,5 @@
-// A GGUF file of a made-up model that exists nowhere: its header is in memory, its weights are computed where they are
-// read. Written to a disk, it is a model that other programs can run too.
+// A GGUF file of a synthetic model. Its header is in memory, and its weights are computed when they are read. Written
+// to a disk, it can be run by other programs.
 #pragma once
 #include "models/synth/shape.h"
 #include <vector>
@@ -14,15 +14,15 @@ class SynthFile {
 
  private:
 	struct Tensor {
-		uint64_t at, bytes; // in the file, without what pads it
+		uint64_t at, bytes; // in the file, without padding
 		DType type;
 		float deviation; // of the elements; 0: all are `value`
 		float value;
 		uint64_t stream;
 	};
 	void read_tensor(const Tensor&, uint64_t at, std::span<std::byte> dst) const;
-	std::vector<std::byte> header_; // up to the first tensor
-	std::vector<Tensor> tensors_;   // in the order of the file
+	std::vector<std::byte> header_; // bytes before the first tensor
+	std::vector<Tensor> tensors_;   // in file order
 	uint64_t bytes_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// A vocabulary of any size for a made-up model.
+// A vocabulary of any size for a synthetic model.
 #include "models/synth/vocabulary.h"
 
 namespace kvrun {
@@ -11,11 +11,11 @@ constexpr uint32_t kSyllables = 90;
 
 std::string syllable(uint32_t i) { return {kConsonants[i / 5], kVowels[i % 5]}; }
 
-struct Word { // of 1 to 3 syllables, or one of those with the space before it; made by joining two tokens
+struct Word { // 1 to 3 syllables, optionally with a space before; the result of joining two tokens
 	std::string left, right;
 	std::string text() const { return left + right; }
 };
-// Words in the order of their length; `space` is how the vocabulary writes one.
+// Word number i, in order of length; `space`: the vocabulary's text for a space.
 Word word(uint32_t i, const std::string& space) {
 	if (i < kSyllables) return {syllable(i).substr(0, 1), syllable(i).substr(1)};
 	if ((i -= kSyllables) < kSyllables) return {space, syllable(i)};
@@ -25,10 +25,10 @@ Word word(uint32_t i, const std::string& space) {
 	if (i < kPairs) return pair(i);
 	if ((i -= kPairs) < kPairs) return {space, pair(i).text()};
 	i -= kPairs;
-	return {pair(i / kSyllables).text(), syllable(i % kSyllables)}; // 729000 of them: more than any vocabulary has
+	return {pair(i / kSyllables).text(), syllable(i % kSyllables)}; // 729000 words: more than any vocabulary needs
 }
 
-// The character that byte-level BPE writes for a byte: visible Latin-1 ones stand for themselves.
+// The character that byte-level BPE writes for a byte; visible Latin-1 characters are unchanged.
 std::string byte_character(uint32_t b) {
 	const auto visible = [](uint32_t c) { return (c >= 33 && c <= 126) || (c >= 161 && c <= 172) || c >= 174; };
 	uint32_t code = b;

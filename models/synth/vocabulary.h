@@ -1,4 +1,4 @@
-// A vocabulary of any size for a made-up model: bytes, characters, and words of syllables that join step by step.
+// A vocabulary of any size for a synthetic model: bytes, characters, and words joined from syllables.
 #pragma once
 #include "models/synth/shape.h"
 
@@ -6,7 +6,7 @@ namespace kvrun {
 
 struct SynthTokens {
 	std::vector<std::string> texts;  // (vocab)
-	std::vector<int32_t> kinds;      // (vocab) as in tokenizer.ggml.token_type
+	std::vector<int32_t> kinds;      // (vocab) values of tokenizer.ggml.token_type
 	std::vector<std::string> merges; // of byte-level BPE, most frequent first
 	uint32_t bos = 0, eos = 0;
 	bool adds_bos = false;

@@ -1,4 +1,4 @@
-// Finding filters, tests, methods and functions by name, and reading the arguments of their calls.
+// Finds filters, tests, methods and functions by name, and reads the arguments of their calls.
 #include "models/jinja/lib/builtins.h"
 #include "models/jinja/lib/tables.h"
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What the language brings along: filters, tests, methods and functions, found by name.
+// Built-in filters, tests, methods and functions, found by name.
 #pragma once
 #include "models/jinja/operators.h"
 #include <array>
@@ -6,7 +6,7 @@
 namespace kvrun::jinja {
 
 struct Named {
-	Value name; // Text; of **dict, it may come from the conversation
+	Value name; // Text; with **dict it may come from the conversation
 	Value value;
 };
 
@@ -26,18 +26,19 @@ struct Method {
 	const Builtin* builtin;
 };
 
-// nullptr when there is none of that name.
+// nullptr: unknown name.
 const Builtin* find_filter(std::string_view name);
 const Builtin* find_test(std::string_view name);
 const Builtin* find_function(std::string_view name);
 const Builtin* find_method(Kind, std::string_view name);
-bool changes_its_object(Kind, std::string_view name); // a method Python has, refused because values do not change
+bool changes_its_object(
+    Kind, std::string_view name); // a method of Python that changes its object: refused, because values are immutable
 
 Value call_filter(Run&, std::string_view name, const Value& self, const Args&);
 bool call_test(Run&, std::string_view name, const Value& self, const Args&);
 
-// The arguments as values of the parameters `names`; null where none was given. Fails on arguments there is no
-// parameter for, and where one of the first `required` parameters has none.
+// The arguments as values of the parameters `names`; null: not given. Fails on an argument without a parameter, and if
+// one of the first `required` parameters is missing.
 template <size_t N> using Bound = std::array<const Value*, N>;
 void bind(Run&, const Args&, std::span<const char* const> names, size_t required, const Value** out);
 template <size_t N> Bound<N> bind(Run& run, const Args& args, const char* const (&names)[N], size_t required = 0) {
@@ -47,7 +48,7 @@ template <size_t N> Bound<N> bind(Run& run, const Args& args, const char* const 
 }
 void no_arguments(Run&, const Args&);
 
-// Argument `v` of call `args` as what it must be; `fallback` where it was not given.
+// Argument `v` of call `args`, converted to the type it must have; `fallback` if it was not given.
 int64_t int_argument(Run&, const Args& args, const Value* v, int64_t fallback);
 std::string_view text_argument(Run&, const Args& args, const Value* v, std::string_view fallback);
 inline bool flag_argument(const Value* v, bool fallback) { return v ? truth(*v) : fallback; }

@@ -1,4 +1,4 @@
-// Filters on lists, dicts and everything with items.
+// Filters on lists, dicts and other values with items.
 #include "models/jinja/lib/print.h"
 #include "models/jinja/lib/tables.h"
 #include "models/jinja/lib/text.h"
@@ -46,7 +46,7 @@ class Path {
 	std::vector<Value> parts_;
 };
 
-// What sort, unique, min, max and groupby compare: texts without regard to case, unless they are told to.
+// The key by which sort, unique, min, max and groupby compare: texts are compared without case unless requested.
 struct KeyOf {
 	Path path;
 	bool case_sensitive = false;
@@ -56,7 +56,7 @@ struct KeyOf {
 	}
 };
 
-// A path in a parameter that may be missing or none.
+// A path from an optional parameter.
 Path path_argument(Run& run, const Value* v) { return v ? Path(run, *v) : Path(); }
 
 struct Keyed {
@@ -150,7 +150,7 @@ Value filter_dictsort(Run& run, const Value& v, const Args& args) {
 
 Value filter_sort(Run& run, const Value& v, const Args& args) {
 	const auto [reverse, case_sensitive, attr] = bind(run, args, {"reverse", "case_sensitive", "attribute"});
-	std::vector<KeyOf> keys; // attributes with commas between are compared one after the other
+	std::vector<KeyOf> keys; // attributes separated by commas are compared in order
 	const bool by_case = flag_argument(case_sensitive, false);
 	if (attr && attr->is(Kind::Text)) {
 		const Value comma = text(",");
@@ -179,7 +179,7 @@ Value filter_unique(Run& run, const Value& v, const Args& args) {
 		const Value key = key_of.of(run, each);
 		check_key(run, key);
 		if (key.is(Kind::Text)) {
-			run.spend((1 + key.size / 256) * (1 + std::bit_width(texts.size()))); // compared with that many others
+			run.spend((1 + key.size / 256) * (1 + std::bit_width(texts.size()))); // number of comparisons
 			if (texts.insert(key.str()).second) out.push_back(each);
 			continue;
 		}
@@ -262,7 +262,7 @@ Value filter_groupby(Run& run, const Value& v, const Args& args) {
 		std::vector<Value> group;
 		const size_t first = i;
 		for (; i < list.size() && equal(run, list[first].key, list[i].key); ++i) group.push_back(list[i].item);
-		if (group.empty()) group.push_back(list[i++].item); // a key that does not equal itself
+		if (group.empty()) group.push_back(list[i++].item); // the key does not equal itself (NaN)
 		Value* pair = run.array<Value>(2);
 		pair[0] = key_of.path.of(run, group[0], otherwise);
 		pair[1] = run.make_list(group);
@@ -281,7 +281,7 @@ Value filter_attr(Run& run, const Value& v, const Args& args) {
 	                                                      : attribute(run, v, *name);
 }
 
-// ---- map, select and their like: another filter or test on every item
+// ---- map, select, reject and others: apply another filter or test to every item
 
 Args rest_of(const Args& args, size_t skip) {
 	Args out;

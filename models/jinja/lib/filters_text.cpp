@@ -11,7 +11,7 @@ namespace {
 
 // ---- numbers
 
-// Python's int(text, base); nothing where the text is no whole number.
+// Python's int(text, base); nullopt: the text is not an integer.
 std::optional<int64_t> parse_int(Run& run, std::string_view s, int64_t base) {
 	run.spend_chars(s.size());
 	s = strip(text(s), Side::Both).str();
@@ -56,7 +56,7 @@ std::optional<double> parse_float(Run& run, const Value& v) {
 	double d = 0;
 	const auto [end, error] = std::from_chars(at, clean.data() + clean.size(), d);
 	if (end != clean.data() + clean.size()) return std::nullopt;
-	if (error == std::errc::result_out_of_range) { // too large, or too small, for a double
+	if (error == std::errc::result_out_of_range) { // too large or too small for a double
 		const size_t e = clean.find_first_of("eE");
 		const bool tiny = e != clean.npos ? clean.find('-', e) != clean.npos : clean.find_first_of("123456789") > 300;
 		d = tiny ? 0 : HUGE_VAL;
@@ -119,7 +119,7 @@ Value filter_round(Run& run, const Value& v, const Args& args) {
 		return arithmetic(run, Arithmetic::Div, whole(run, d, v.data), scale);
 	}
 	if (v.is_int() && digits >= 0) return integer(v.as_int(), v.data);
-	if (v.is_int()) { // to the even one of two multiples of 10 that are as near
+	if (v.is_int()) { // ties between multiples of 10 go to the even one
 		if (digits < -18) return integer(0, v.data);
 		int64_t unit = 1;
 		for (int64_t i = 0; i < -digits; ++i) unit *= 10;
@@ -202,7 +202,7 @@ Value filter_indent(Run& run, const Value& v, const Args& args) {
 		indent = *width, times = 1;
 	else
 		times = int_argument(run, args, width, 4);
-	TextBuilder with_newline(run); // so that a newline at the end begins a line
+	TextBuilder with_newline(run); // so that a newline at the end begins another line
 	with_newline.add(v);
 	with_newline.add("\n", v.data);
 	const std::vector<Value> lines = split_lines(run, with_newline.take(), false);
@@ -309,7 +309,7 @@ Value filter_urlencode(Run& run, const Value& v, const Args& args) {
 		add(v.dict->keys[i], true);
 		out += '=';
 		add(v.dict->values[i], true);
-		if (out.size() > run.bytes_left()) break; // copy_text says so
+		if (out.size() > run.bytes_left()) break; // copy_text() reports it
 	}
 	return run.copy_text(out, data);
 }

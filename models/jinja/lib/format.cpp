@@ -8,13 +8,13 @@
 namespace kvrun::jinja {
 namespace {
 
-constexpr int64_t kMaxPrecision = 1000; // digits behind the point; a double has 767 at most that are not zero
+constexpr int64_t kMaxPrecision = 1000; // digits after the point; a double has at most 767 significant digits
 
-// How one value is to be written, in either kind of format string.
+// Format of one value, in either kind of format string.
 struct Spec {
 	Value fill = text(" ");
-	char align = 0;  // '<' '>' '^' '=' (padding behind the sign); 0: as the type wants it
-	char sign = '-'; // '+', ' ': in front of numbers that are not negative
+	char align = 0;  // '<' '>' '^' '=' (padding after the sign); 0: default of the type
+	char sign = '-'; // '+', ' ': written before numbers that are not negative
 	bool alternative = false;
 	char grouping = 0; // ',' or '_' between thousands
 	int64_t width = 0, precision = -1;
@@ -32,7 +32,7 @@ std::string grouped(const std::string& digits, char separator) {
 	return out + digits.substr(end);
 }
 
-// The digits of a number without its sign.
+// The digits of a number, without its sign.
 std::string digits_of(Run& run, const Value& v, const Spec& s) {
 	if (s.precision > kMaxPrecision)
 		run.fail("a format asks for {} digits, at most {} are written", s.precision, kMaxPrecision);
@@ -91,7 +91,7 @@ void add_text(Run& run, TextBuilder& out, const Value& v, const Spec& s) {
 	add_aligned(run, out, "", cut, s, s.align ? s.align : '<');
 }
 
-// Reads digits at s[at]; -1 where there are none.
+// Reads digits at s[at]; -1: there are none.
 int64_t read_number(Run& run, std::string_view s, size_t& at) {
 	int64_t n = 0;
 	const auto [end, error] = std::from_chars(s.data() + at, s.data() + s.size(), n);
@@ -184,7 +184,7 @@ void Percent::conversion(size_t& at) {
 			break;
 	}
 	s.width = number_or_star(at);
-	if (s.width < -1) { // from a star
+	if (s.width < -1) { // a negative width given by *
 		s.align = '<';
 		s.width = -s.width;
 	}
@@ -211,7 +211,7 @@ void Percent::write(const Value& v, Spec s, bool zero, bool data) {
 		write_number(piece, v, s);
 	}
 	const Value written = piece.take();
-	if (data) // the conversation's text asked for it
+	if (data) // the precision comes from the conversation's text
 		out_.add(written.str(), true);
 	else
 		out_.add(written);

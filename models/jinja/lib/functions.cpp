@@ -1,4 +1,4 @@
-// Functions every template has: Jinja's, and raise_exception and strftime_now, which HF adds.
+// Global functions: Jinja's, and HF's raise_exception and strftime_now.
 #include "models/jinja/lib/print.h"
 #include "models/jinja/lib/tables.h"
 #include <algorithm>
@@ -8,7 +8,7 @@
 namespace kvrun::jinja {
 namespace {
 
-constexpr int64_t kMaxRange = 100'000; // as Jinja's sandbox has it
+constexpr int64_t kMaxRange = 100'000; // the limit of Jinja's sandbox
 
 Value range(Run& run, const Value&, const Args& args) {
 	if (!args.named.empty() || args.list.empty() || args.list.size() > 3) run.fail("range takes one to three numbers");
@@ -68,7 +68,7 @@ Value make_namespace(Run& run, const Value& self, const Args& args) {
 	v.space = run.make(Namespace{nullptr});
 	Namespace::Entry** at = &v.space->first;
 	for (size_t i = 0; i < entries.dict->n; ++i) {
-		if (!entries.dict->keys[i].is(Kind::Text)) continue; // no attribute is called so
+		if (!entries.dict->keys[i].is(Kind::Text)) continue; // attributes have text names
 		*at = run.make(Namespace::Entry{entries.dict->keys[i], entries.dict->values[i], nullptr});
 		at = &(*at)->next;
 	}
@@ -96,7 +96,7 @@ Value raise_exception(Run& run, const Value&, const Args& args) {
 	run.fail("{}", to_text(run, *message).str());
 }
 
-// One conversion at a time, so that no format asks for more than a few bytes.
+// Converts one specifier at a time, so that each needs only a few bytes.
 Value strftime_now(Run& run, const Value&, const Args& args) {
 	const auto [format] = bind(run, args, {"format"}, 1);
 	const std::string_view f = text_argument(run, args, format, "");
@@ -108,7 +108,7 @@ Value strftime_now(Run& run, const Value&, const Args& args) {
 		const std::time_t t = std::time(nullptr);
 		localtime_r(&t, &now);
 	}
-	constexpr uint64_t kConversion = 16; // steps: the C library takes its time
+	constexpr uint64_t kConversion = 16; // steps; strftime() is slow
 	run.spend(kConversion);
 	TextBuilder out(run);
 	for (size_t at = 0; at < f.size();) {
@@ -124,7 +124,7 @@ Value strftime_now(Run& run, const Value&, const Args& args) {
 		if (at == f.size() || kKnown.find(f[at]) == f.npos) run.fail("strftime_now: unknown conversion in '{}'", f);
 		spec += f[at++];
 		char written[128];
-		if (spec.ends_with('Z') || spec.ends_with('z')) continue; // a time without a zone, as in Python
+		if (spec.ends_with('Z') || spec.ends_with('z')) continue; // empty: the time has no zone, as in Python
 		const size_t n = strftime_l(written, sizeof written, spec.c_str(), &now, c_locale);
 		out.add({written, n}, tainted(*format));
 	}

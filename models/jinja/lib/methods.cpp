@@ -1,4 +1,4 @@
-// Methods of texts, lists, dicts and loops, as Python has them; those that would change a value are not here.
+// Methods of texts, lists, dicts and loops, as in Python, except those that change a value.
 #include "models/jinja/lib/print.h"
 #include "models/jinja/lib/tables.h"
 #include "models/jinja/lib/text.h"
@@ -10,11 +10,11 @@ namespace {
 
 const Value* unless_none(const Value* v) { return v && !v->is(Kind::None) ? v : nullptr; }
 
-// A part of a text between two characters, as Python's find, count and startswith take it.
+// A part of a text between two characters: the range of Python's find, count and startswith.
 struct Window {
 	std::string_view text;
-	size_t first_char; // of the window, in the whole text
-	bool exists;       // false: it begins behind the end of the text
+	size_t first_char; // index of its first character in the whole text
+	bool exists;       // false: it begins after the end of the text
 };
 Window window(Run& run, const Value& t, const Args& args, const Value* from, const Value* to) {
 	run.spend();
@@ -151,7 +151,7 @@ Value text_format(Run& run, const Value& t, const Args& args) { return format_br
 bool is_digit(char32_t c) { return is_decimal(c); }
 bool is_alnum(char32_t c) { return is_alpha(c) || is_numeric(c); }
 bool is_ascii(char32_t c) { return c < 0x80; }
-// All characters are of a kind; of the empty text that is so only where Python says so.
+// Whether all characters are of a kind. OfEmpty: result for the empty text, as in Python.
 template <bool (*Is)(char32_t), bool OfEmpty> Value text_is(Run& run, const Value& t, const Args& args) {
 	no_arguments(run, args);
 	run.spend_chars(t.size);
@@ -178,7 +178,7 @@ Value list_count(Run& run, const Value& l, const Args& args) {
 	for (const Value& each : l.items->all()) n += equal(run, each, *what);
 	return integer(n);
 }
-Value same_value(Run& run, const Value& v, const Args& args) { // a copy of what never changes
+Value same_value(Run& run, const Value& v, const Args& args) { // a copy: values are immutable
 	no_arguments(run, args);
 	return v;
 }

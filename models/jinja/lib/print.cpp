@@ -1,4 +1,4 @@
-// Values as text: str(), repr() and json.dumps() of Python.
+// Values as text: Python's str(), repr() and json.dumps().
 #include "models/jinja/lib/print.h"
 #include "models/jinja/lib/text.h"
 #include <algorithm>
@@ -28,13 +28,13 @@ std::string float_text(double d) {
 }
 
 void spend_digits(Run& run, double d, int64_t precision) {
-	constexpr uint64_t kShort = 16, kLong = 1000; // steps: more digits than a machine word has need long arithmetic
+	constexpr uint64_t kShort = 16, kLong = 1000; // steps; more digits than a machine word holds need long arithmetic
 	run.spend((std::fabs(d) < 1e17 ? kShort : kLong) + uint64_t(std::max<int64_t>(precision, 0)));
 }
 
 namespace {
 
-// Writes one value, and remembers whether any of it is derived from the conversation.
+// Writes one value, and records whether any part of it is derived from the conversation.
 class Printer {
  public:
 	explicit Printer(Run& run) : run_(run), out_(run) {}
@@ -50,7 +50,7 @@ class Printer {
 
  private:
 	void note(const Value& v) {
-		if (v.is(Kind::Text)) run_.spend_chars(v.size); // and for what is done to every character of it
+		if (v.is(Kind::Text)) run_.spend_chars(v.size); // also charges for work per character
 		data_ |= v.is(Kind::Text) ? tainted(v) : v.data;
 	}
 	void repr_text(const Value&);

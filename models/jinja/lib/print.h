@@ -1,11 +1,11 @@
-// Values as text: as Python's str(), repr() and json.dumps() write them, and as format strings ask for.
+// Values as text: Python's str(), repr() and json.dumps(), and format strings.
 #pragma once
 #include "models/jinja/lib/builtins.h"
 
 namespace kvrun::jinja {
 
 std::string float_text(double); // repr(): the shortest text that reads back as the same number
-// Charges for so many digits behind the point of a number.
+// Charges for `precision` digits after the point of a number.
 void spend_digits(Run&, double, int64_t precision);
 Value to_text(Run&, const Value&); // str()
 Value repr(Run&, const Value&);

@@ -1,4 +1,4 @@
-// The tables of filters, tests, methods and functions, each in the file that computes them.
+// The tables of filters, tests, methods and functions, each defined in the file that implements them.
 #pragma once
 #include "models/jinja/lib/builtins.h"
 

@@ -1,4 +1,4 @@
-// Tests: what may stand behind `is`.
+// Tests: the right side of `is`.
 #include "models/jinja/lib/print.h"
 #include "models/jinja/lib/tables.h"
 #include "models/jinja/lib/text.h"
@@ -6,7 +6,7 @@
 namespace kvrun::jinja {
 namespace {
 
-// A test that takes no arguments and looks at the value alone.
+// A test without arguments that depends on the value alone.
 template <bool (*F)(const Value&)> Value simple(Run& run, const Value& v, const Args& args) {
 	no_arguments(run, args);
 	return boolean(F(v));
@@ -49,7 +49,7 @@ Value test_test(Run& run, const Value& v, const Args& args) {
 	return boolean(v.is(Kind::Text) && find_test(v.str()));
 }
 
-// All letters are of one case, and there is one.
+// There is at least one letter, and all letters have the same case.
 template <bool (*Is)(char32_t), bool (*Other)(char32_t)> Value test_case(Run& run, const Value& v, const Args& args) {
 	no_arguments(run, args);
 	const Value t = to_text(run, v);

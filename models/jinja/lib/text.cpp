@@ -77,7 +77,7 @@ size_t find_text(std::string_view s, std::string_view what, size_t from) {
 	return hit ? size_t(static_cast<const char*>(hit) - s.data()) : s.npos;
 }
 
-// memmem() from the back. Scanning from the back place by place would take time in the product of both lengths.
+// memmem() from the end. A naive search from the end would take time proportional to the product of both lengths.
 size_t rfind_text(std::string_view s, std::string_view what) {
 	if (what.empty()) return s.size();
 	const std::string back(s.rbegin(), s.rend()), back_what(what.rbegin(), what.rend());
@@ -105,7 +105,7 @@ void add_title(std::string& out, char32_t c) {
 }
 void add_lower(std::string& out, char32_t c) { append_char(out, char32_t(utf8proc_tolower(int32_t(c)))); }
 
-// The text with each character as `f(out, c)` writes it, and with its marks.
+// The text with each character replaced by what `f(out, c)` writes; marks are kept.
 template <class F> Value each_char(Run& run, const Value& t, F&& f) {
 	run.spend_chars(t.size);
 	TextBuilder out(run);
@@ -113,7 +113,7 @@ template <class F> Value each_char(Run& run, const Value& t, F&& f) {
 	for (size_t at = 0; at < t.size;) {
 		const bool data = mark_at(t, at);
 		piece.clear();
-		do { // as far as marks are the same
+		do { // as long as marks are equal
 			f(piece, next_char(t.str(), at));
 		} while (at < t.size && mark_at(t, at) == data && piece.size() < 4096);
 		out.add(piece, data);
@@ -163,7 +163,7 @@ Value title_words(Run& run, const Value& t) {
 	return v;
 }
 Value title_letters(Run& run, const Value& t) {
-	bool inside = false; // a word
+	bool inside = false; // inside a word
 	Value v = each_char(run, t, [&](std::string& s, char32_t c) {
 		if (inside)
 			add_lower(s, c);
@@ -179,7 +179,7 @@ Value title_letters(Run& run, const Value& t) {
 
 namespace {
 
-template <class F> Value strip_if(const Value& t, Side side, F&& goes) { // goes: of the text of one character
+template <class F> Value strip_if(const Value& t, Side side, F&& goes) { // goes: whether a character is stripped
 	const std::string_view s = t.str();
 	size_t from = 0, to = s.size();
 	if (side != Side::Right)
@@ -220,7 +220,7 @@ Value replace(Run& run, const Value& t, std::string_view what, const Value& with
 	run.spend_search(t.size);
 	TextBuilder out(run);
 	const bool subject_data = tainted(t);
-	// where the conversation's text says that something goes in, what goes in counts as the conversation's
+	// if the conversation's text causes an insertion, the inserted text counts as the conversation's
 	const auto add_new = [&](bool data) {
 		if (data)
 			out.add(with.str(), true);
@@ -232,7 +232,7 @@ Value replace(Run& run, const Value& t, std::string_view what, const Value& with
 		run.spend();
 		size_t at = find_text(t.str(), what, done);
 		if (at == t.str().npos) break;
-		if (what.empty()) { // between all characters, and at both ends
+		if (what.empty()) { // inserts between all characters and at both ends
 			add_new(subject_data);
 			if (done == t.size) return out.take();
 			const size_t n = char_offset(t.str().substr(done), 1);
@@ -318,7 +318,7 @@ std::vector<Value> split(Run& run, const Value& t, const Value* separator, int64
 		return out;
 	}
 	const std::string back(t.str().rbegin(), t.str().rend()), back_sep(sep.rbegin(), sep.rend());
-	size_t done = 0; // counted from the end, as all places here
+	size_t done = 0; // positions are counted from the end here
 	while (max < 0 || int64_t(out.size()) < max) {
 		const size_t at = find_text(back, back_sep, done);
 		if (at == back.npos) break;
@@ -380,7 +380,7 @@ Value pad(Run& run, const Value& t, int64_t width, Side text_at, const Value& fi
 	const int64_t n = int64_t(char_count(t.str()));
 	if (width <= n) return t;
 	const size_t all = size_t(width - n);
-	// as CPython's center: the odd place goes left where the width is odd
+	// as in CPython's center(): the odd space goes left if the width is odd
 	const size_t left = text_at == Side::Left ? 0 : text_at == Side::Right ? all : all / 2 + (all & size_t(width) & 1);
 	TextBuilder out(run);
 	out.add_times(fill, left);
