@@ -1,4 +1,4 @@
-// What the tests of the C API share: handles that free themselves, tokens, greedy answers. Includes kvrun.h alone.
+// Shared by tests of the C API: handles that free themselves, tokens, greedy answers. Includes only kvrun.h.
 #pragma once
 #include <kvrun.h>
 

@@ -1,5 +1,5 @@
-// libkvrun from outside: devices, plans, models, chat templates, handles, misuse. Only kvrun.h is included and only the
-// shared library is linked.
+// libkvrun as an application uses it: devices, plans, models, chat templates, handles, misuse. Only kvrun.h is
+// included, and only the shared library is linked.
 #include "objects.h"
 
 #include <cstring>
@@ -136,7 +136,7 @@ TEST_CASE("api: chat templates: by name, by text, and none is assumed") {
 	REQUIRE(kvrun_chat_tokens(e.h, &o, tokens, 256, &n) == KVRUN_OK);
 	CHECK(n > 5);
 	o.messages_json = "[{\"role\": \"user\"";
-	CHECK(kvrun_chat_text(e.h, &o, text, sizeof text, &n) == KVRUN_EINVALID); // both given
+	CHECK(kvrun_chat_text(e.h, &o, text, sizeof text, &n) == KVRUN_EINVALID); // both are given
 	o.messages = nullptr;
 	CHECK(kvrun_chat_text(e.h, &o, text, sizeof text, &n) == KVRUN_EINVALID);
 	CHECK(said("messages_json is not JSON"));
@@ -215,7 +215,7 @@ TEST_CASE("T80 api: misuse is an error, never a crash") {
 	} bigger = {KVRUN_ENGINE_OPTIONS_INIT, 0};
 	bigger.o.struct_size = sizeof bigger;
 	bigger.o.model_path = "/nowhere.gguf";
-	CHECK(kvrun_engine_open(&e, &bigger.o) == KVRUN_ENOTFOUND); // a field this library does not know, unset
+	CHECK(kvrun_engine_open(&e, &bigger.o) == KVRUN_ENOTFOUND); // a field that this library does not know, zero
 	bigger.newer = 1;
 	CHECK(kvrun_engine_open(&e, &bigger.o) == KVRUN_EUNSUPPORTED);
 	CHECK(e == nullptr);
@@ -234,7 +234,7 @@ TEST_CASE("T80 api: misuse is an error, never a crash") {
 		Engine engine;
 		Session session(engine);
 		CHECK(kvrun_session_open(&s, reinterpret_cast<kvrun_engine*>(session.h), nullptr) ==
-		      KVRUN_EINVALID); // a session
+		      KVRUN_EINVALID); // a session handle
 		stale = session.h;
 		kvrun_session_options so = KVRUN_SESSION_OPTIONS_INIT;
 		so.kv = "nonsense";
@@ -262,7 +262,7 @@ TEST_CASE("T80, T81 api: handles may be freed in any order; two engines in one p
 	a.reset();
 	Told told;
 	const kvrun_generate_options o = greedy(4, &told);
-	CHECK(kvrun_generate_text(s.h, "The", &o, nullptr) == KVRUN_OK); // its engine lives as long as it does
+	CHECK(kvrun_generate_text(s.h, "The", &o, nullptr) == KVRUN_OK); // its engine lives as long as the session
 	const uint32_t one = 5;
 	CHECK(kvrun_prefill(t.h, &one, 1, nullptr, nullptr) == KVRUN_OK);
 }
@@ -303,7 +303,7 @@ TEST_CASE("api: log lines go to the sink, which may use the library") {
 	            3, nullptr) == KVRUN_OK);
 	Engine e;
 	kvrun_session_options o = KVRUN_SESSION_OPTIONS_INIT;
-	o.ctx = 100000; // beyond what the model was trained with
+	o.ctx = 100000; // longer than the model's training context
 	kvrun_session* s = nullptr;
 	REQUIRE(kvrun_session_open(&s, e.h, &o) == KVRUN_OK);
 	kvrun_session_free(s);
@@ -311,7 +311,7 @@ TEST_CASE("api: log lines go to the sink, which may use the library") {
 	CHECK(!lines.empty());
 }
 
-// Memory of the process after many engines is what it was after a few.
+// The memory of the process after many engines is the same as after a few.
 TEST_CASE("T81 api: 1000 engines and sessions opened and closed leave nothing behind") {
 	const auto resident = [] {
 		std::ifstream f("/proc/self/statm");

@@ -1,4 +1,4 @@
-// The C API's view into the cache: which tier keeps each token, also while a batch has the session.
+// The C API's view of the cache: which tier holds each token, also while a batch uses the session.
 #include "objects.h"
 #include <algorithm>
 
@@ -110,7 +110,7 @@ TEST_CASE("api: what a session fetches, and the host memory it may take for it")
 		CHECK(fetched(plain).fetch == 0);
 		want = ask(s);
 		const kvrun_fetch_info i = fetched(s);
-		CHECK(i.steps == 19); // nobody reads the logits after the last token
+		CHECK(i.steps == 19); // no step reads the logits after the last token
 		CHECK(i.f16_share > 0);
 		CHECK(i.f16_share <= 1.001);
 		CHECK(i.hidden_seconds + i.open_seconds > 0);

@@ -1,4 +1,4 @@
-// Speculation through the C API: the same answers with fewer steps, a draft model, what is refused.
+// Speculation through the C API: the same answers with fewer steps, a draft model, refused requests.
 #include "objects.h"
 
 using namespace api;
@@ -79,7 +79,7 @@ TEST_CASE("api: a draft model of the same vocabulary drafts, another one is refu
 	CHECK(kvrun_generate_text(session, "Once upon a time", &g, &r) == KVRUN_OK);
 	CHECK(told.tokens == want.told.tokens);
 	CHECK(r.drafted > 20);
-	CHECK(r.drafts_accepted == r.drafted); // the model itself
+	CHECK(r.drafts_accepted == r.drafted); // the model drafts for itself
 	kvrun_session_free(session);
 	kvrun_engine_free(h);
 }

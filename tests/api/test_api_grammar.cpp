@@ -1,4 +1,4 @@
-// Grammars of the C API: answers that follow one, forks and later answers that do not, what is refused.
+// Grammars of the C API: answers that follow one, forks and later answers that do not, refused requests.
 #include "objects.h"
 
 using namespace api;

@@ -1,5 +1,5 @@
-// The C API from many threads at once, for ThreadSanitizer (tools/dev/sanitize.sh): nothing may crash, and what a
-// thread computes is what it computes alone. Every loop is bounded in count.
+// The C API from many threads at once, for ThreadSanitizer (tools/dev/sanitize.sh): nothing may crash, and each thread
+// computes what it computes alone. Every loop is bounded in count.
 #include "objects.h"
 #include <atomic>
 #include <filesystem>
@@ -12,7 +12,7 @@ using namespace api;
 
 namespace {
 
-// Runs `f(thread, round)` on n threads, `rounds` times each, beginning together.
+// Runs `f(thread, round)` on n threads, `rounds` times each, starting together.
 template <class F> void race(int n, int rounds, F f) {
 	std::atomic<int> ready = 0;
 	std::vector<std::thread> threads;
@@ -25,7 +25,7 @@ template <class F> void race(int n, int rounds, F f) {
 	for (std::thread& t : threads) t.join();
 }
 
-struct Statuses { // that calls came to, from any thread
+struct Statuses { // results of calls, from any thread
 	std::atomic<uint32_t> seen = 0;
 	kvrun_status add(kvrun_status s) {
 		seen |= 1u << uint32_t(-int(s));
@@ -82,7 +82,7 @@ TEST_CASE("T79 races: one session used, looked at, forked and freed by several t
 				kvrun_session* fork = nullptr;
 				if (seen.add(kvrun_session_fork(&fork, s)) == KVRUN_OK) kvrun_session_free(fork);
 			} else if (i == 15) {
-				kvrun_session_free(s); // others find it gone
+				kvrun_session_free(s); // others find that it is gone
 			} else {
 				seen.add(kvrun_session_truncate(s, 0));
 			}
@@ -139,7 +139,7 @@ TEST_CASE("T79 races: batches, a canceller, the log and each thread's own last e
 	std::atomic<int> same = 0;
 	Statuses cancelled;
 	race(4, 3, [&](int t, int i) {
-		if (t < 2) { // each a batch of its own
+		if (t < 2) { // each has its own batch
 			Session s(e);
 			Told told;
 			const kvrun_generate_options o = greedy(10, &told);
@@ -222,7 +222,7 @@ TEST_CASE("T44, T46 races: session files of two models swapped and overwritten w
 		REQUIRE(kvrun_session_save(s.h, path.c_str(), nullptr, 0) == KVRUN_OK);
 		files.push_back(bytes_of(path));
 	}
-	for (const bool in_place : {false, true}) { // renamed over, as kvrun does; or written over by somebody else
+	for (const bool in_place : {false, true}) { // renamed over, as kvrun does; or overwritten by another program
 		CAPTURE(in_place);
 		std::atomic<bool> done = false;
 		std::thread writer([&] {
@@ -234,7 +234,7 @@ TEST_CASE("T44, T46 races: session files of two models swapped and overwritten w
 		});
 		Statuses seen;
 		int restored = 0, unknown = 0;
-		for (int i = 0; i < 60 || (restored == 0 && i < 20000); ++i) { // the writer may begin late
+		for (int i = 0; i < 60 || (restored == 0 && i < 20000); ++i) { // the writer may start late
 			kvrun_session* s = nullptr;
 			if (seen.add(kvrun_session_restore(&s, e.h, path.c_str())) == KVRUN_OK) {
 				++restored;
@@ -249,10 +249,10 @@ TEST_CASE("T44, T46 races: session files of two models swapped and overwritten w
 		}
 		done = true;
 		writer.join();
-		CHECK(unknown == 0); // a whole one, or none
+		CHECK(unknown == 0); // a complete one, or none
 		if (!in_place) {
 			CHECK(restored > 0);
-			CHECK(seen.only({KVRUN_OK, KVRUN_EINVALID})); // never half of one and half of another
+			CHECK(seen.only({KVRUN_OK, KVRUN_EINVALID})); // never a mix of two
 		} else {
 			CHECK(seen.only({KVRUN_OK, KVRUN_EINVALID, KVRUN_EFORMAT, KVRUN_EIO}));
 		}

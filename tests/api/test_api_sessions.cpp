@@ -1,4 +1,4 @@
-// libkvrun from outside: sessions - answers, callbacks, forks, batches, threads, files.
+// libkvrun as an application uses it: sessions, with answers, callbacks, forks, batches, threads, files.
 #include "objects.h"
 
 #include <algorithm>
@@ -31,7 +31,7 @@ TEST_CASE("api: generate, by tokens and by text, with callbacks; stop strings") 
 	CHECK(r.reason == KVRUN_STOP_LENGTH);
 	CHECK(r.answer_tokens == 24);
 	CHECK(r.prompt_tokens == r.prompt_cached);
-	CHECK(s.n_tokens() == r.prompt_tokens + 23); // nobody asked what follows the last one
+	CHECK(s.n_tokens() == r.prompt_tokens + 23); // no step reads what follows the last one
 	size_t n = 0;
 	std::vector<char> text(4096);
 	REQUIRE(kvrun_detokenize(e.h, want.data(), want.size(), 0, text.data(), text.size(), &n) == KVRUN_OK);
@@ -141,7 +141,7 @@ TEST_CASE("api: hidden states of every token, and one vector for all of them") {
 		REQUIRE(kvrun_hidden_states(s.h, prompt.data(), n, nullptr, states.data()) == KVRUN_OK);
 		CHECK(s.n_tokens() == n);
 	}
-	{ // what a token sees is what is before it
+	{ // a token sees only earlier tokens
 		Session s(e);
 		REQUIRE(kvrun_hidden_states(s.h, prompt.data(), 2, nullptr, states.data()) == KVRUN_OK);
 		REQUIRE(kvrun_hidden_states(s.h, prompt.data() + 2, 1, nullptr, first.data()) == KVRUN_OK);
@@ -160,7 +160,7 @@ TEST_CASE("api: hidden states of every token, and one vector for all of them") {
 		mean[d] = float(sum / double(n));
 	}
 	CHECK(embed(KVRUN_POOL_MEAN) == mean);
-	CHECK(embed(KVRUN_POOL_MODEL) == mean); // its file does not say
+	CHECK(embed(KVRUN_POOL_MODEL) == mean); // its file does not give it
 	CHECK(embed(KVRUN_POOL_FIRST) == row(0));
 	CHECK(embed(KVRUN_POOL_LAST) == row(n - 1));
 	Session s(e);
@@ -197,7 +197,7 @@ TEST_CASE("api: bias and penalties change what is chosen; the stop string that e
 	CHECK(std::count(without.begin(), without.end(), want[0]) == 0);
 	bias[0] = {want[1], 1e6f};
 	CHECK(run(o) == std::vector<uint32_t>(8, want[1]));
-	o.frequency_penalty = 100, bias[0].bias = 150; // once, and then too often
+	o.frequency_penalty = 100, bias[0].bias = 150; // once, then the penalty prevents it
 	const auto once = run(o);
 	CHECK(once[0] == want[1]);
 	CHECK(std::count(once.begin(), once.end(), want[1]) < 8);
@@ -224,9 +224,9 @@ TEST_CASE("api: bias and penalties change what is chosen; the stop string that e
 	CHECK(r.reason == KVRUN_STOP_LENGTH);
 	CHECK(r.stop == UINT32_MAX);
 
-	// a program that was built before these fields were there
+	// a program that was built before these fields existed
 	o = greedy(8, nullptr), o.struct_size = offsetof(kvrun_generate_options, presence_penalty);
-	o.bias = reinterpret_cast<kvrun_logit_bias*>(8), o.n_bias = 5, o.presence_penalty = 1e9; // not its memory
+	o.bias = reinterpret_cast<kvrun_logit_bias*>(8), o.n_bias = 5, o.presence_penalty = 1e9; // not memory of its struct
 	r = KVRUN_GENERATE_RESULT_INIT;
 	r.struct_size = offsetof(kvrun_generate_result, stop), r.stop = 77;
 	CHECK(run(o, &r) == want);
@@ -254,7 +254,7 @@ TEST_CASE("api: a batch gives each session the tokens it has alone") {
 	}
 	kvrun_session_info info = KVRUN_SESSION_INFO_INIT;
 	CHECK(kvrun_session_truncate(sessions[0]->h, 0) == KVRUN_EBUSY);
-	REQUIRE(kvrun_session_get_info(sessions[0]->h, &info) == KVRUN_OK); // looking is possible
+	REQUIRE(kvrun_session_get_info(sessions[0]->h, &info) == KVRUN_OK); // reading is possible
 	CHECK(info.n_tokens > tokens_of(e, kText + policies[0]).size());
 	std::vector<uint32_t> held(info.n_tokens);
 	size_t n_held = 0;
@@ -270,7 +270,7 @@ TEST_CASE("api: a batch gives each session the tokens it has alone") {
 	}
 	CHECK(kvrun_batch_take(b, ids[0], nullptr) == KVRUN_EINVALID);
 	CHECK(kvrun_session_get_info(sessions[4]->h, &info) == KVRUN_OK);
-	// the batch ends with an answer under way
+	// the batch ends during an answer
 	uint32_t id = 0;
 	const auto p = tokens_of(e, kText);
 	REQUIRE(kvrun_batch_add(b, sessions[0]->h, p.data(), p.size(), nullptr, &id) == KVRUN_OK);
@@ -424,7 +424,7 @@ TEST_CASE("T79 api: a session belongs to one thread at a time") {
 	};
 	CHECK(kvrun_generate_text(s.h, "a", &o, nullptr) == KVRUN_OK);
 	CHECK(other.status == KVRUN_EBUSY);
-	CHECK(other.again == KVRUN_OK); // which only looks
+	CHECK(other.again == KVRUN_OK); // it only reads
 	CHECK(error() == "");
 }
 
@@ -461,7 +461,7 @@ TEST_CASE("T44 api: sessions on disk") {
 	REQUIRE(kvrun_session_save(s.h, path.c_str(), "note", 4) == KVRUN_OK);
 	kvrun_session* r = nullptr;
 	REQUIRE(kvrun_session_restore(&r, e.h, path.c_str()) == KVRUN_OK);
-	const uint32_t last = told.tokens.back(); // has been chosen and not been read
+	const uint32_t last = told.tokens.back(); // was chosen but not read
 	o = greedy(19, &told);
 	REQUIRE(kvrun_generate(r, &last, 1, &o, nullptr) == KVRUN_OK);
 	CHECK(told.tokens == want);
@@ -470,7 +470,7 @@ TEST_CASE("T44 api: sessions on disk") {
 	REQUIRE(kvrun_session_read_note(path.c_str(), note, sizeof note, &n) == KVRUN_OK);
 	CHECK(std::string(note, n) == "note");
 	kvrun_session_free(r);
-	// with checkpoints the end of the next prompt can be gone back to, though its tokens are compressed
+	// with checkpoints, truncation to the end of the next prompt is possible, although its tokens are compressed
 	kvrun_restore_options with = KVRUN_RESTORE_OPTIONS_INIT;
 	for (const uint32_t checkpoints : {0u, 1u}) {
 		with.checkpoints = checkpoints;

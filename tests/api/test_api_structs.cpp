@@ -1,4 +1,4 @@
-// Structs of the C API by function, and what is logged where.
+// Functions that initialise structs of the C API, and the targets of log lines.
 #include "objects.h"
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 
 using namespace api;
 
-// The function gives what the macro does, in the size that the caller has room for, and not one byte more.
+// The function gives the same as the macro, within the caller's size, and writes no byte more.
 template <class S> static void check_init(const S& macro, void (*init)(S*, size_t)) {
 	struct Guarded {
 		S s;

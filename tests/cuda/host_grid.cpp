@@ -32,7 +32,7 @@ struct Stack {
 	size_t bytes = 0;
 };
 
-// AddressSanitizer must know which stack runs: around every switch.
+// AddressSanitizer must be told at every switch which stack runs.
 void leave([[maybe_unused]] void** kept, [[maybe_unused]] const Stack& to) {
 #ifdef __SANITIZE_ADDRESS__
 	__sanitizer_start_switch_fiber(kept, to.bottom, to.bytes);
@@ -44,7 +44,7 @@ void arrive([[maybe_unused]] void* kept, [[maybe_unused]] Stack* from) {
 #endif
 }
 
-// Runs one thread after the other; a fiber that finished its thread takes the next.
+// Runs one thread after the other; a fiber that has finished its thread takes the next.
 struct Worker {
 	context::fiber fiber;
 	Stack stack;
@@ -54,15 +54,15 @@ struct Abandoned {}; // ends a thread in the middle of a kernel that has failed
 
 struct Thread {
 	State state = State::Fresh;
-	Worker* worker = nullptr; // while it has begun and not left
-	Site site{};              // of a thread that waits
+	Worker* worker = nullptr; // set from its beginning to its end
+	Site site{};              // of a waiting thread
 };
 
-struct Warp { // lanes that have come to one warp function
+struct Warp { // lanes that have reached one warp function
 	unsigned here = 0;
 	uint32_t done = 0; // functions in this block
 	Site site{};
-	uint64_t value[2][kWarp] = {}; // by parity of functions done: the next may begin before all have read this one's
+	uint64_t value[2][kWarp] = {}; // by parity of `done`: the next may begin before all have read these
 };
 
 class Grid {
@@ -99,7 +99,7 @@ class Grid {
 		w.here |= 1u << lane;
 		w.value[w.done % 2][lane] = value;
 		if (w.here != kAllLanes) return wait(State::InWarp, site);
-		w.here = 0; // the last one: all go on
+		w.here = 0; // the last lane: all continue
 		++w.done;
 		times.warp[threadIdx.x / kWarp] += memory;
 		const unsigned first = threadIdx.x / kWarp * kWarp;
@@ -108,7 +108,7 @@ class Grid {
 	}
 	uint64_t brought(unsigned lane) const {
 		const unsigned w = threadIdx.x / kWarp;
-		return warps_[w].value[(warps_[w].done + 1) % 2][lane]; // nobody has begun the one after the next
+		return warps_[w].value[(warps_[w].done + 1) % 2][lane]; // no lane has begun the function after the next
 	}
 
 	static std::string where() {
@@ -138,7 +138,7 @@ class Grid {
 		std::rethrow_exception(error);
 	}
 
-	// Until none of the warp's lanes can go on by itself.
+	// Runs until none of the warp's lanes can continue by itself.
 	void run_warp(unsigned w) {
 		const unsigned first = w * kWarp, end = std::min<unsigned>(first + kWarp, unsigned(threads_.size()));
 		for (bool any = true; any;) {
@@ -151,7 +151,7 @@ class Grid {
 		}
 	}
 
-	// No thread can run: all wait at one barrier, or the kernel is wrong.
+	// No thread can run: either all wait at one barrier, or the kernel is wrong.
 	void pass_barrier() {
 		const Thread* waiting = nullptr;
 		for (const Thread& t : threads_) {
@@ -206,7 +206,7 @@ class Grid {
 		return worker;
 	}
 
-	// Of a fiber: thread after thread.
+	// Body of a fiber: runs thread after thread.
 	context::fiber work(context::fiber&& caller) {
 		arrive(nullptr, &home_);
 		back_ = std::move(caller);
@@ -244,7 +244,7 @@ class Grid {
 	std::vector<Warp> warps_;
 	std::deque<std::unique_ptr<Worker>> workers_;
 	std::vector<Worker*> free_;
-	context::fiber back_; // of the fiber that runs: where launch() goes on
+	context::fiber back_; // where the running fiber returns to launch()
 	Stack home_;          // the stack of launch()
 	bool abandon_ = false, quit_ = false;
 	std::exception_ptr failed_;

@@ -1,10 +1,10 @@
-// Runs CUDA kernels on the host: included before a .cu source that is compiled as plain C++. It stands in for the
-// toolkit's headers and executes a grid block by block, the threads of a block as fibers in a fixed order.
+// Runs CUDA kernels on the host: included before a .cu source that is compiled as plain C++. It replaces the toolkit's
+// headers and executes a grid block by block, the threads of a block as fibers in a fixed order.
 //
-// What a GPU leaves undefined is an error here, thrown from launch(): threads of a block that wait at different
-// barriers, or of which some have left; warp functions to which not every lane comes; reads of shared
-// memory that this block has not written; and accesses of two threads to one element of shared memory, one of them a
-// write, without a barrier between.
+// What is undefined on a GPU is an error here, thrown from launch(): threads of a block that wait at different
+// barriers, or of which some have left; warp functions that not every lane calls; reads of shared memory that this
+// block has not written; and accesses of two threads to one element of shared memory, one of them a write, without a
+// barrier in between.
 #pragma once
 #include "engine/core/f16.h"
 #include <bit>
@@ -34,7 +34,7 @@ struct dim3 {
 struct uint4 {
 	unsigned x, y, z, w;
 };
-inline dim3 threadIdx, blockIdx, blockDim, gridDim; // of the fiber that runs
+inline dim3 threadIdx, blockIdx, blockDim, gridDim; // of the running fiber
 
 namespace host_grid {
 
@@ -62,11 +62,11 @@ template <class Args, void (*Kernel)(Args)> const void* entry_of() {
 	return reinterpret_cast<const void*>(&call<Args, Kernel>);
 }
 
-// ---- waiting. Each returns when all threads it concerns have come.
+// ---- waiting. Each returns when all threads concerned have called it.
 
 void sync_block(Site);
-// Every lane brings a value; afterwards brought() has those of the warp. The mask must be all lanes. memory: what lanes
-// wrote to shared memory before is there for the others after, as shuffles and votes do not promise.
+// Every lane gives a value; afterwards brought() returns those of the warp. The mask must be all lanes. memory: writes
+// of lanes to shared memory before it are visible to the others after it, which shuffles and votes do not guarantee.
 void sync_warp(unsigned mask, uint64_t value, Site, bool memory = false);
 uint64_t brought(unsigned lane);
 
@@ -82,26 +82,26 @@ template <class T> T shuffle(unsigned mask, T value, unsigned from, Site site) {
 	std::memcpy(&value, &bits, sizeof value);
 	return value;
 }
-unsigned ballot(unsigned mask, bool vote, Site); // lanes that vote for it
+unsigned ballot(unsigned mask, bool vote, Site); // lanes that vote true
 
 // ---- shared memory
 
-// What the checks of one element know: who wrote it last, who read it since.
+// State for the checks of one element: who wrote it last, who has read it since.
 struct Access {
-	uint64_t written = 0, read = 0; // time between two barriers of a block, 0: never
+	uint64_t written = 0, read = 0; // number of the interval between two barriers of a block, 0: never
 	uint32_t written_warp_time = 0, read_warp_time = 0;
 	uint16_t writer = 0, reader = 0, read_warp = 0; // kMany: several
 };
-struct Times {                                // of the block that runs
-	uint64_t now = 0, block_began = 0;        // barriers passed and blocks begun since the program began
+struct Times {                                // of the running block
+	uint64_t now = 0, block_began = 0;        // barriers passed and blocks begun since the program started
 	uint32_t warp[kMostThreads / kWarp] = {}; // memory barriers of each warp in this block
 };
 inline Times times;
 constexpr uint16_t kMany = UINT16_MAX;
 
-[[noreturn]] void fail_access(const char* what); // says which thread
+[[noreturn]] void fail_access(const char* what); // names the thread
 
-// Whether an access of `warp` at warp_time, since the last barrier, comes before what warp `mine` does now.
+// Whether an access of `warp` at warp_time, since the last barrier, precedes the current operation of warp `mine`.
 inline bool in_order(unsigned warp, uint32_t warp_time, unsigned mine) {
 	return warp == mine && warp_time < times.warp[mine];
 }
@@ -164,7 +164,7 @@ template <class T, uint32_t N> class Shared {
 
 } // namespace kvrun::cuda
 
-// ---- the names kernels use
+// ---- the names that kernels use
 
 #define KV_HERE                                                                                                        \
 	host_grid::Site { __FILE__, __LINE__ }

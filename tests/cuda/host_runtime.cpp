@@ -1,6 +1,6 @@
 // The CUDA runtime's table of functions on the host.
 #include "tests/cuda/host_grid.h"
-// the stand-in first: it names the build of the kernels
+// this header first: it names the build of the kernels
 #include "backends/cuda/kernels.h"
 #include "backends/cuda/open_cuda.h"
 #include "engine/core/error.h"
@@ -12,10 +12,10 @@
 namespace kvrun::cuda {
 namespace {
 
-constexpr size_t kMemory = size_t(8) << 30; // bytes the device says it has
+constexpr size_t kMemory = size_t(8) << 30; // bytes of memory that the device reports
 constexpr int kErrorConfiguration = 9;      // cudaErrorInvalidConfiguration
 
-struct Copy { // to the host, when the stream is waited for
+struct Copy { // to the host, done when the stream is waited for
 	void* dst;
 	std::vector<std::byte> bytes;
 };
@@ -35,7 +35,7 @@ using Clock = std::chrono::steady_clock;
 int allocate(std::map<void*, size_t>& list, void** p, size_t bytes) {
 	*p = std::malloc(bytes);
 	if (!*p) return kErrorMemory;
-	std::memset(*p, 0xcd, bytes); // nobody may rely on what is there
+	std::memset(*p, 0xcd, bytes); // no code may rely on the contents
 	list[*p] = bytes;
 	++faults().live;
 	return kOk;
@@ -46,13 +46,13 @@ int release(std::map<void*, size_t>& list, void* p) {
 	std::free(p);
 	return kOk;
 }
-bool is_host(const void* p) { // lies in memory of alloc_host()
+bool is_host(const void* p) { // whether it lies in memory of alloc_host()
 	for (const auto& [base, bytes] : state().host)
 		if (p >= base && p < static_cast<const char*>(base) + bytes) return true;
 	return false;
 }
 
-// ---- the functions, each after what cuda_faults() says
+// ---- the functions; each first asks cuda_faults()
 
 int device_count(int* n) {
 	*n = 1;

@@ -1,10 +1,10 @@
-// The words of CUDA C++ that the kernels use, declared for clang without a CUDA toolkit: included before a .cu source
-// that is compiled to PTX, to see that it is CUDA and not only C++. Nothing here is ever run.
+// The parts of CUDA C++ that the kernels use, declared for clang without a CUDA toolkit: included before a .cu source
+// that is compiled to PTX, to check that it is CUDA and not only C++. It is never run.
 #pragma once
 #define KV_CUDA_STANDIN
 #define KV_CUDA_BUILD ptx
 #define KV_KERNEL(name, Args) #name, entry_of(name##_kernel)
-#define __CUDACC__ 1 // shaders/shared marks its functions by it
+#define __CUDACC__ 1 // shaders/shared marks its functions if this is defined
 
 #define __global__ __attribute__((global))
 #define __device__ __attribute__((device))
@@ -59,7 +59,7 @@ __device__ inline double __shfl_xor_sync(unsigned mask, double x, int lanes) {
 	return x;
 }
 
-extern "C" { // of libdevice, which is not here: the PTX names them as external functions
+extern "C" { // of libdevice, which is not available: the PTX names them as external functions
 __device__ float expf(float);
 __device__ float log1pf(float);
 __device__ float logf(float);

@@ -1,5 +1,5 @@
-// What the CUDA sources pack is bit for bit what the cpu backend packs: codes, parameters, parameter blocks, factors
-// and the balancer. Looser tests hold for every device; these hold because nothing here is rounded in another order.
+// The CUDA sources pack the same bits as the cpu backend: codes, parameters, parameter blocks, factors and the
+// balancer. Other devices have looser tests; here nothing is rounded in another order.
 #include "engine/kv_host/quant.h"
 #include "shared/kv_page.h"
 #include "tests/support/devices.h"
@@ -46,7 +46,7 @@ const Row kTable[] = {
     {"turbo1/4, head 1", norms(1, false, 16), norms(4, false, 16), 3, 80, 32, 32, false, 1},
 };
 
-// Numbers of every kind: groups without spread, tiny and large ones, ties between two codes.
+// Numbers of all kinds: groups without spread, tiny and large ones, ties between two codes.
 Floats numbers(Random& random, uint32_t n, uint32_t D) {
 	Floats x = random.normals(size_t(n) * D);
 	for (size_t i = 0; i < x.size(); ++i) {
@@ -59,7 +59,7 @@ Floats numbers(Random& random, uint32_t n, uint32_t D) {
 	return x;
 }
 
-// Everything that a device wrote, in one list.
+// All that a device wrote, in one list.
 Words packed_by(Backend& b, const Row& r, uint32_t seed) {
 	Random random(seed);
 	Rig rig(b);

@@ -1,5 +1,5 @@
-// What fails in the CUDA runtime becomes one Error of the code that Vulkan's would have, costs nothing that stays, and
-// the next attempt succeeds: memory, any call, a context that an error stays with; and devices that cannot be used.
+// A failure in the CUDA runtime becomes one Error with the code that Vulkan would give, leaks nothing, and the next
+// attempt succeeds: memory, any call, a context with a permanent error; and devices that cannot be used.
 #include "backends/cuda/open_cuda.h"
 #include "tests/cuda/host_runtime.h"
 #include "tests/device/outcome.h"
@@ -26,14 +26,14 @@ Floats answer() {
 	return answer(s);
 }
 
-// Opens, asks, and closes, while calls fail.
+// Opens, decodes, and closes, while calls fail.
 Outcome attempt(const Floats& want) {
 	return outcome_of([&] {
 		const Floats got = answer();
-		CHECK(got == want); // a failure that was worked around
+		CHECK(got == want); // the failure was handled
 	});
 }
-// The process is as before: nothing is held, and the same question has the same answer.
+// The process is as before: nothing is held, and the same call gives the same answer.
 void check_recovered(const Floats& want) {
 	CudaFaults& f = cuda_faults();
 	f.reset();
@@ -52,7 +52,7 @@ TEST_CASE("cuda faults: no memory at the n-th allocation") {
 	REQUIRE(n_calls >= 5);
 	for (uint64_t n = 1; n <= n_calls; n += 1 + n / 8) {
 		CAPTURE(n);
-		f.fail_calls("alloc", n, kAll, cuda::kErrorMemory); // from here on
+		f.fail_calls("alloc", n, kAll, cuda::kErrorMemory); // from this call on
 		check_out_of_memory(attempt(want));
 		CHECK(f.failed > 0);
 		CHECK(f.live == 0);
@@ -100,9 +100,10 @@ TEST_CASE("cuda faults: any call that fails is one error, and leaves nothing beh
 			INFO(fmt::format("{}, call {} of {} returns {}", function, n, n_calls, result));
 			f.fail_calls(function, n, n, result);
 			const Outcome o = attempt(want);
-			// How much an engine hands over at once, and so how often it calls, depends on its pace.
+			// How much an engine enqueues at once, and so how often it calls, depends on its pace.
 			if (n < n_calls - n_calls / 4) CHECK(f.failed == 1);
-			// Free memory and versions may stay unknown, a cache makes do with less, the last wait closes the device.
+			// Free memory and versions may be unknown, a cache can use less memory, and the last wait closes the
+			// device.
 			const bool may_pass = function == "memory" || function == "versions" || function == "alloc" ||
 			                      (function == "stream_wait" && n + 1 >= n_calls);
 			if (f.failed && !may_pass) CHECK(o.threw);
@@ -140,7 +141,7 @@ TEST_CASE("cuda faults: a lost context stays lost, and the device can be opened 
 				s.reset();
 				CHECK_THROWS_WITH_AS(answer(s), first.c_str(), Error);
 			}
-			CHECK(f.calls["launch"] == launches); // nobody asked it again
+			CHECK(f.calls["launch"] == launches); // nothing was launched again
 		}
 		check_recovered(want);
 	}
@@ -161,7 +162,7 @@ TEST_CASE("cuda faults: a read that finds no memory on its way is forgotten") {
 		CHECK(f.failed > 0);
 		f.reset();
 		b->wait();
-		CHECK(std::ranges::count(first, std::byte{}) == 64); // was asked for before
+		CHECK(std::ranges::count(first, std::byte{}) == 64); // it was requested before
 		CHECK(std::ranges::count(second, mark) == int64_t(kBytes));
 		b->read(x, 0, second);
 		b->wait();

@@ -1,6 +1,6 @@
-// host_grid.h itself: what it computes, and every mistake of a kernel that it must not let pass.
+// host_grid.h itself: its results, and every error of a kernel that it must detect.
 #include "tests/cuda/host_grid.h"
-// the stand-in first
+// this header first
 #include "backends/cuda/device.cuh"
 #include <doctest/doctest.h>
 #include <numeric>
@@ -20,7 +20,7 @@ template <void (*Kernel)(Args)> void run(unsigned threads, Args args, dim3 grid 
 	host_grid::launch(host_grid::entry_of<Args, Kernel>(), grid, threads, &args);
 }
 
-// The message of the error a kernel ends with; empty when it ends well.
+// The message of the error of a kernel; empty if it has none.
 template <void (*Kernel)(Args)> std::string error_of(unsigned threads, Args args, dim3 grid = {}) {
 	try {
 		run<Kernel>(threads, args, grid);
@@ -29,14 +29,14 @@ template <void (*Kernel)(Args)> std::string error_of(unsigned threads, Args args
 }
 bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
 
-// ---- kernels that are right
+// ---- correct kernels
 
 void index_kernel(Args a) {
 	const unsigned block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
 	a.out[block * blockDim.x + threadIdx.x] = int(block * 1000 + threadIdx.x);
 }
 
-// Each thread's neighbour, by way of shared memory, twice.
+// Each thread's neighbour, through shared memory, twice.
 void reverse_kernel(Args a) {
 	__shared__ Shared<int, 128> s;
 	for (int round = 0; round < 2; ++round) {
@@ -59,7 +59,7 @@ void shuffle_kernel(Args a) {
 	                     10000000 * (odd == 0xaaaaaaaau) + 20000000 * any + 40000000 * all;
 }
 
-void warp_memory_kernel(Args a) { // a warp may pass values on with a barrier of its own
+void warp_memory_kernel(Args a) { // a warp may exchange values with its own barrier
 	__shared__ Shared<int, 64> s;
 	s[threadIdx.x] = int(threadIdx.x);
 	__syncwarp();
@@ -74,7 +74,7 @@ void atomic_kernel(Args a) {
 	atomicCAS(&a.out[4], 0, int(threadIdx.x) + 1);
 }
 
-// ---- kernels that are wrong
+// ---- wrong kernels
 
 void leaves_kernel(Args a) { // threads from a.a on leave before the barrier
 	if (int(threadIdx.x) >= a.a) return;
@@ -119,7 +119,7 @@ void outside_kernel(Args a) {
 	__shared__ Shared<int, 64> s;
 	s[threadIdx.x + unsigned(a.a)] = 1;
 }
-void no_barrier_kernel(Args a) { // reads what the thread before has just written
+void no_barrier_kernel(Args a) { // reads what the previous thread has just written
 	__shared__ Shared<int, 64> s;
 	s[threadIdx.x] = 1;
 	a.out[threadIdx.x] = s[threadIdx.x ? threadIdx.x - 1 : 0];
@@ -149,7 +149,7 @@ void shuffle_is_no_barrier_kernel(Args a) {
 	a.out[threadIdx.x] = __shfl_xor_sync(0xffffffffu, 1, 1);
 	a.out[threadIdx.x] += s[threadIdx.x ^ 1];
 }
-void other_warp_kernel(Args a) { // a warp's own barrier is not enough for the other warp
+void other_warp_kernel(Args a) { // a warp's own barrier is not enough for another warp
 	__shared__ Shared<int, 64> s;
 	s[threadIdx.x] = 1;
 	__syncwarp();
@@ -193,7 +193,7 @@ TEST_CASE("host grid: threads that leave while others wait are an error") {
 	const std::string what = error_of<leaves_kernel>(64, {nullptr, nullptr, 63});
 	CHECK_MESSAGE(has(what, "1 have left, others wait at test_host_grid.cpp:"), what);
 	CHECK(error_of<leaves_kernel>(64, {nullptr, nullptr, 64}).empty());
-	CHECK(error_of<leaves_kernel>(64, {nullptr, nullptr, 0}).empty()); // all of them leave
+	CHECK(error_of<leaves_kernel>(64, {nullptr, nullptr, 0}).empty()); // all threads leave
 }
 
 TEST_CASE("host grid: threads at different barriers are an error") {
@@ -217,7 +217,7 @@ TEST_CASE("host grid: reading shared memory that the block has not written is an
 	const std::string what = error_of<unwritten_kernel>(64, {out.data(), nullptr, 7});
 	CHECK_MESSAGE(has(what, "has not written: thread 7 of block (0, 0, 0)"), what);
 	CHECK(error_of<unwritten_kernel>(64, {out.data(), nullptr, 99}).empty());
-	// what it holds of an earlier block or an earlier launch does not count
+	// contents from an earlier block or launch do not count as written
 	CHECK(has(error_of<unwritten_kernel>(64, {out.data(), nullptr, 7}), "has not written"));
 	CHECK(has(error_of<earlier_block_kernel>(64, {out.data()}, {2}), "has not written: thread 0 of block (1, 0, 0)"));
 	CHECK(has(error_of<outside_kernel>(64, {out.data(), nullptr, 1}), "element 64 of shared memory that has 64"));

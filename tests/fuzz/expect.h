@@ -1,4 +1,4 @@
-// What fuzzers expect of a call: it succeeds, or throws an error of one line that is no defect of kvrun.
+// Expected results of a call in a fuzzer: it succeeds, or throws a one-line error that is not a defect of kvrun.
 #pragma once
 #include "engine/core/error.h"
 #include <cstdlib>
@@ -10,7 +10,7 @@ template <class F> void expect_errors_only(F&& f) {
 	try {
 		f();
 	} catch (const Error& e) {
-		if (e.code == Code::Internal) std::abort(); // a broken rule of kvrun's own is a finding
+		if (e.code == Code::Internal) std::abort(); // a violated invariant of kvrun is a finding
 		if (std::string_view(e.what()).find('\n') != std::string_view::npos) std::abort();
 	}
 }

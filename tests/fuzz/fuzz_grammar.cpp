@@ -1,5 +1,5 @@
-// libFuzzer target: a grammar in GBNF or a JSON schema, a zero byte, and bytes that choose tokens. Only errors of known
-// kinds, in one line; what a mask allows is accepted, and what it does not is not; a schema's whole texts are JSON.
+// libFuzzer target: a grammar in GBNF or a JSON schema, a zero byte, and bytes that choose tokens. Only one-line errors
+// of known kinds; tokens are accepted exactly if the mask allows them; complete texts of a schema are JSON.
 #include "engine/core/error.h"
 #include "models/grammar/gbnf.h"
 #include "models/grammar/grammar.h"
@@ -12,7 +12,7 @@ using namespace kvrun::grammar;
 
 namespace {
 
-constexpr std::string_view kCall = "<|call|>"; // the control token there is
+constexpr std::string_view kCall = "<|call|>"; // the only control token
 
 std::string token_of_vocabulary(std::string_view name) {
 	if (name != kCall) fail(Code::Format, "there is no such token");
@@ -44,7 +44,7 @@ void walk(const Rules& rules, std::string_view choices, bool is_json) {
 			if (allowed != m.allows(t)) std::abort();
 			if (allowed) good.push_back(t);
 		}
-		if (good.empty()) { // all bytes are tokens: nothing leads into a dead end
+		if (good.empty()) { // all bytes are tokens, so there is no dead end
 			if (!m.may_end()) std::abort();
 			break;
 		}

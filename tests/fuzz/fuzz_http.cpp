@@ -1,5 +1,5 @@
 // libFuzzer target: any bytes on a connection of kvrun serve, through the parser, the routes, JSON, the chat template
-// and the tokenizer, in this process and on this thread. No request comes to be answered: no answers are given at once.
+// and the tokenizer, in this process and on this thread. No request is answered: the limit of concurrent answers is 0.
 #include "tests/support/temp_folder.h"
 #include "tools/serve/http_connection.h"
 #include "tools/serve/router.h"
@@ -41,7 +41,7 @@ class Served final : public Handler { // as the router does it, without its thre
 		return router_.headers(r);
 	}
 	void finished(const HttpRequest& r, int status, double seconds, const std::string& note) override {
-		if (status == 500) std::abort(); // nothing a client sends is a fault of the server
+		if (status == 500) std::abort(); // no request may be a server error
 		router_.finished(r, status, seconds, note);
 	}
 
@@ -68,7 +68,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 	connection->start();
 	std::string answer(1 << 16, '\0');
 	bool first = true;
-	for (size_t at = 0; at <= size && !shared.connections.empty();) { // in pieces, as networks have them
+	for (size_t at = 0; at <= size && !shared.connections.empty();) { // in pieces, as from a network
 		const size_t n = std::min<size_t>(size - at, 4096);
 		if (n && write(ends[1], data + at, n) < 0) break;
 		at += n ? n : 1;

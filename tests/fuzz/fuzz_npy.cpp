@@ -18,7 +18,7 @@ template <class F> std::optional<NpyArray> array_of(F&& read, std::optional<Code
 		if (a.type == NpyType::F32 && a.as<float>().size() != a.count()) std::abort();
 		return a;
 	} catch (const Error& e) {
-		if (e.code == Code::Internal) std::abort(); // a broken rule of kvrun's own is a finding
+		if (e.code == Code::Internal) std::abort(); // a violated invariant of kvrun is a finding
 		if (std::string_view(e.what()).find('\n') != std::string_view::npos) std::abort();
 		error = e.code;
 		return {};

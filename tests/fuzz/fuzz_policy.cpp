@@ -1,6 +1,6 @@
 // libFuzzer target: any text as cache policies, planned for some shape; then a sequence of prompts and tokens on a
-// device made of lists, against plain references. The first byte chooses the shape, the next ones say how many tokens
-// come.
+// device made of lists, against plain references. The first byte chooses the shape, the next ones the numbers of
+// tokens.
 #include "engine/core/error.h"
 #include "engine/kv_host/counts.h"
 #include "tests/support/kv_sim.h"
@@ -11,7 +11,7 @@ using namespace kvrun;
 
 namespace {
 
-// Numbers of kv heads are powers of two: means over heads are exact then, and ties of scores the same in both programs.
+// Numbers of kv heads are powers of two, so that means over heads are exact, and scores tie equally in both programs.
 constexpr KvShape kShapes[] = {{4, 2, 64}, {3, 1, 128}, {2, 4, 80}, {5, 4, 96}, {1, 8, 32}, {2, 2, 48}};
 constexpr size_t kSteps = 6; // of a sequence; an odd byte is a prompt
 
@@ -52,7 +52,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 	const std::string_view text(reinterpret_cast<const char*>(data) + 1 + kSteps, size - 1 - kSteps);
 	try {
 		for (const KvPolicy& policy : parse_policies(text)) {
-			if (parse_policy(policy.text).text != policy.text) std::abort(); // what it says of itself means the same
+			if (parse_policy(policy.text).text != policy.text) std::abort(); // its own text has the same meaning
 			simulate(make_plan(policy, shape), steps);
 		}
 	} catch (const Error& e) {

@@ -1,5 +1,5 @@
 // Writes the seeds of the fuzzers: fuzz_seeds OUT_DIR fills OUT_DIR/gguf, grammar, http, npy, policy, session, spirv,
-// template and tokenizer with small sound files.
+// template and tokenizer with small valid files.
 #include "engine/core/npy.h"
 #include "engine/kv_host/policy.h"
 #include "engine/run/session_file.h"
@@ -36,7 +36,7 @@ void write_templates(const std::filesystem::path& folder) {
 	const std::string zero(1, '\0');
 	write(folder / "messages", "\5{{ messages }}" + zero + R"([{"role": "user", "content": [{"a": 1e9}]}])", {});
 	write(folder / "variables", "\1{{ x ~ y }}" + zero + R"({"x": {"k": [true, null]}, "y": -5})", {});
-	// values that share their parts, and builtins on all of a text
+	// values that share their parts, and builtins applied to a long text
 	const std::string pairs =
 	    "\1{% set n = namespace(x=(1,), y=(1,)) %}{% for i in range(40) %}{% set n.x = (n.x, n.x) %}"
 	    "{% set n.y = (n.y, n.y) %}{% endfor %}";
@@ -83,7 +83,7 @@ void write_grammars(const std::filesystem::path& folder) {
 	for (const char* t : texts) write(folder / fmt::format("grammar-{}", ++n), t + zero + choices, {});
 }
 
-// Requests as kvrun serve gets them.
+// Requests as sent to kvrun serve.
 void write_requests(const std::filesystem::path& folder) {
 	std::filesystem::create_directories(folder);
 	const auto post = [&](const char* name, const char* path, const std::string& body) {
@@ -179,7 +179,7 @@ int main(int argc, char** argv) {
 		s.dim = s.hidden_dim = 8;
 		s.n_heads = 1;
 		GgufBuilder b = tiny_model(s);
-		add_spm(b, {"<unk>", "<s>", "</s>", "a"}); // the fuzzer need not carry a whole vocabulary
+		add_spm(b, {"<unk>", "<s>", "</s>", "a"}); // the fuzzer does not need a whole vocabulary
 		b.u32(s.arch + ".vocab_size", 4).tensor_f32("token_embd.weight", {8, 4}, std::vector<float>(32));
 		b.tensor_f32("output.weight", {8, 4}, std::vector<float>(32));
 		write(gguf / arch, "", b.bytes());

@@ -1,5 +1,5 @@
-// libFuzzer target: any bytes as a session file of a tiny model, and a token more where it is one. The first byte says
-// whether checksums are made right and the length is that of the file, so that what is behind them is reached.
+// libFuzzer target: any bytes as a session file of a tiny model, and one more token if it is valid. The first byte says
+// whether checksums are recomputed and the length set to that of the file, so that the content behind them is read.
 #include "engine/run/session_file.h"
 #include "tests/fuzz/expect.h"
 #include "tests/support/session_header.h"
@@ -43,6 +43,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 		if (s->n_tokens() < s->ctx()) (void)decode({&row, 1});
 	});
 	expect_errors_only([&] { (void)read_session_note(path); });
-	if (engine().pool().used_bytes() != 0) std::abort(); // a session that is refused leaves nothing
+	if (engine().pool().used_bytes() != 0) std::abort(); // a refused session leaves nothing
 	return 0;
 }

@@ -1,4 +1,4 @@
-// libFuzzer target: any words as a shader's SPIR-V, as KVRUN_SHADERS brings them: what is read out of them is bounded.
+// libFuzzer target: any words as a shader's SPIR-V, as loaded by KVRUN_SHADERS: time and memory of reading are bounded.
 #include "backends/vulkan/spirv.h"
 #include "engine/core/error.h"
 #include <cstdlib>
@@ -15,7 +15,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 		const vk::SpecValue spec[] = {{0, 64}, {1, 0}, {2, UINT32_MAX}, {8, 1}};
 		(void)vk::footprint(words, r, spec);
 	} catch (const Error& e) {
-		if (e.code != Code::Format) std::abort(); // a broken rule of kvrun's own is a finding
+		if (e.code != Code::Format) std::abort(); // a violated invariant of kvrun is a finding
 	}
 	return 0;
 }

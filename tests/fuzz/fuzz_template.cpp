@@ -1,5 +1,5 @@
 // libFuzzer target: a template, a zero byte, and messages or variables as JSON; then an answer through the parser of
-// calls. A character that only the conversation has must come out as the conversation's, in valid UTF-8.
+// calls. A character that occurs only in the conversation must be marked as the conversation's, in valid UTF-8.
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"
 #include "models/chat/reply.h"
@@ -38,7 +38,7 @@ void reply(std::string_view text, ToolFormat format) {
 	o.tools = format;
 	o.tool_variant = text.size() % 2;
 	if (text.size() % 3 == 0) o.tool_begin = "<|tool_call_start|>", o.tool_end = "<|tool_call_end|>";
-	if (text.size() % 5) o.definitions = Json::parse(R"([{"name": "f"}])"); // whose calls are told as they come
+	if (text.size() % 5) o.definitions = Json::parse(R"([{"name": "f"}])"); // its calls are reported early
 	o.think_begin = "<think>";
 	o.think_end = "</think>";
 	const auto parse = [&](size_t piece) {
@@ -91,7 +91,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 	limits.steps = 20'000;
 	limits.output_bytes = 1 << 20;
 	limits.value_bytes = 16 << 20;
-	if (text.find(kMine) == text.npos && text.find('\\') == text.npos) // an escape could write it, too
+	if (text.find(kMine) == text.npos && text.find('\\') == text.npos) // an escape could also produce it
 		expect_errors_only([&] { check(ChatTemplate(text).render(in, limits)); });
 	else
 		expect_errors_only([&] { (void)ChatTemplate(text).render(in, limits); });

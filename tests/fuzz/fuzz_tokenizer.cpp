@@ -1,5 +1,5 @@
-// libFuzzer target: any vocabulary, and any text through it and back. The first byte says how the rest is read: as a
-// text and a GGUF file, or as a text and the words of a vocabulary that is sound otherwise.
+// libFuzzer target: any vocabulary, and any text encoded and decoded. The first byte says how the rest is read: as a
+// text and a GGUF file, or as a text and the words of an otherwise valid vocabulary.
 #include "engine/core/error.h"
 #include "models/pre_patterns.h"
 #include "models/tokenizer.h"
@@ -54,7 +54,7 @@ GgufBuilder vocabulary(Input& in, bool spm) {
 		const uint8_t kind = in.byte(), score = in.byte();
 		std::string word(in.bytes(in.byte() % 16));
 		if (spm && score % 4 == 0) word = "\xe2\x96\x81" + word;
-		if (!spm && kind % 4 != 3) { // as characters, made by a merge
+		if (!spm && kind % 4 != 3) { // as characters, produced by a merge
 			std::string characters;
 			for (char c : word) characters += byte_character(uint8_t(c));
 			const size_t cut = word.size() > 1 ? 1 + score % (word.size() - 1) : 0;
@@ -78,10 +78,10 @@ GgufBuilder vocabulary(Input& in, bool spm) {
 	return b;
 }
 
-// `exact`: the vocabulary can write every text, so that it must come back.
+// `exact`: the vocabulary can encode every text, so that decoding must return it.
 void through(const Gguf& g, std::string_view text, bool exact) {
 	const Tokenizer t(g);
-	if (t.model() == std::string("spm") && text.find("\xe2\x96\x81") != text.npos) exact = false; // is a space there
+	if (t.model() == std::string("spm") && text.find("\xe2\x96\x81") != text.npos) exact = false; // means a space there
 	for (bool special : {false, true}) {
 		const std::vector<uint32_t> ids = t.encode(text, {.bos = false, .special = special});
 		for (uint32_t id : ids) {
@@ -118,7 +118,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 			through(Gguf::parse("fuzz", bytes), text, true);
 		}
 	} catch (const Error& e) {
-		if (e.code == Code::Internal) std::abort(); // a broken rule of kvrun's own is a finding
+		if (e.code == Code::Internal) std::abort(); // a violated invariant of kvrun is a finding
 		if (std::string_view(e.what()).find('\n') != std::string_view::npos) std::abort();
 	}
 	return 0;

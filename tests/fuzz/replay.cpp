@@ -1,6 +1,6 @@
 // Runs a libFuzzer target without libFuzzer: on every file of some folders, then on mutants of them.
 //   fuzz_replay_NAME SECONDS FOLDER...          KVRUN_TEST_SEED chooses the mutants [1]
-// What is found is written to found-SEED in the current folder.
+// Findings are written to found-SEED in the current folder.
 #include <algorithm>
 #include <chrono>
 #include <csignal>
@@ -22,7 +22,7 @@ namespace {
 using Bytes = std::string;
 constexpr size_t kLongest = 1 << 16;
 
-Bytes now; // the input being run
+Bytes now; // the current input
 uint64_t seed = 1;
 
 extern "C" void on_finding(int signal) {
@@ -56,13 +56,13 @@ Bytes mutant(const std::vector<Bytes>& corpus, std::mt19937_64& random) {
 		case 1:
 			if (!b.empty()) b[at] = char(random());
 			break;
-		case 2: // numbers at the edge
+		case 2: // boundary numbers
 			for (size_t i = 0, width = size_t(1) << below(4), v = below(2) ? 0 : ~size_t(0); i < width; ++i)
 				if (at + i < b.size()) b[at + i] = char(v >> 8 * i);
 			break;
 		case 3: b.resize(at); break;
 		case 4: b.insert(at, 1 + below(16), char(random())); break;
-		default: { // a piece of another one
+		default: { // a piece of another input
 			const Bytes& o = corpus[below(corpus.size())];
 			const size_t from = below(o.size()), length = below(64);
 			b.insert(at, o, from, length);
@@ -92,7 +92,7 @@ int main(int argc, char** argv) {
 		std::fputs("no seeds\n", stderr);
 		return 1;
 	}
-	std::sort(corpus.begin(), corpus.end()); // folders have no order
+	std::sort(corpus.begin(), corpus.end()); // folders are not ordered
 	for (const Bytes& b : corpus) run(b);
 	uint64_t n = corpus.size();
 	std::mt19937_64 random(seed);

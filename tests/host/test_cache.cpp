@@ -80,7 +80,7 @@ struct Pair {
 			check_order(r);
 		}
 	}
-	// Packed tokens lie in the order they were judged, and a block covers exactly what was compressed together.
+	// Packed tokens lie in the order in which they were judged; a block covers exactly the tokens compressed together.
 	void check_order(const Reference& r) {
 		for (Tier t : {Tier::Salient, Tier::Regular}) {
 			const Fill fill = sim.plan.fill[int(t)];
@@ -122,7 +122,7 @@ TEST_CASE("cache: 20000 decoded tokens per policy are where the references say, 
 		const KvPlan plan = make_plan(parse_policy(text), {2, 2, 64});
 		SimMemory memory(plan);
 		Pair p(memory, 7);
-		for (uint32_t n = 0; n < 20000;) { // every state near the first flushes, then now and then
+		for (uint32_t n = 0; n < 20000;) { // every state near the first flushes, later only some
 			const uint32_t step = n < 300 ? 1 : 997;
 			p.decode(step);
 			n += step;
@@ -196,7 +196,7 @@ TEST_CASE("cache: however a prompt is cut, position-only policies end in the sam
 TEST_CASE("cache: windows stay within the papers' bounds") {
 	struct {
 		const char* text;
-		size_t lo, hi; // f16 tokens once the window has filled; exact, but for the parity of logquant's waiting tokens
+		size_t lo, hi; // f16 tokens once the window is full; exact except for the parity of logquant's waiting tokens
 	} rows[] = {{"kivi2", 97, 128},
 	            {"kivi2,group=64", 65, 128},
 	            {"kivi2,group=128", 1, 128},
@@ -275,7 +275,7 @@ TEST_CASE("cache: prompts of the golden cases end in the tiers the reference giv
 			for (int64_t r : probes.as<int64_t>()) rows.push_back(uint32_t(r));
 		cache.begin_prompt(T, rows);
 		std::vector<float> score(plan.ranked() ? size_t(H) * T : 0);
-		if (plan.ranked()) { // the file's scores are means; the cache takes sums over the rows that see the token
+		if (plan.ranked()) { // the file's scores are means; the cache's input is sums over the rows that see the token
 			const NpyArray file = npy_read(at + "/score.npy");
 			for (uint32_t h = 0; h < H; ++h)
 				for (uint32_t t = 0; t < T; ++t) {
@@ -310,7 +310,7 @@ TEST_CASE("cache: several sequences share a pool, and give everything back") {
 				s->prompt(1 + rng() % 200);
 				s->decode(rng() % 200);
 			}
-			if (round == 3) { // one ends, another takes its place
+			if (round == 3) { // one ends, another replaces it
 				seqs[1] = nullptr;
 				seqs[1] = std::make_unique<Pair>(memory, 10, 77);
 				seqs[1]->prompt(50);
@@ -347,11 +347,11 @@ TEST_CASE("cache: a spent budget is one error with need, budget and advice, and 
 			CHECK(what.find("1500 more tokens make 1700") != std::string::npos);
 			CHECK(what.find(fmt::format("{:.1f} MiB", double(budget) / (1 << 20))) != std::string::npos);
 			CHECK(what.find("--kv") != std::string::npos);
-			CHECK(what.find("other sequences hold 0.0 MiB") != std::string::npos); // what it took itself is given back
+			CHECK(what.find("other sequences hold 0.0 MiB") != std::string::npos); // its own pages are returned
 			CHECK(what.find('\n') == std::string::npos);
 		}
 		CHECK(memory.used_bytes() == used);
-		p.check(); // as before, and usable
+		p.check(); // unchanged, and usable
 		p.prompt(300);
 		p.check();
 		bool full = false;
@@ -364,7 +364,7 @@ TEST_CASE("cache: a spent budget is one error with need, budget and advice, and 
 			}
 		}
 		CHECK(full);
-		p.check(); // the token that did not fit left no trace
+		p.check(); // the token that did not fit changed nothing
 		CHECK(memory.used_bytes() <= budget);
 		p.sim.cache.reset();
 		CHECK(memory.used_bytes() == 0);
@@ -377,7 +377,7 @@ TEST_CASE("cache: the advice of a spent budget is a policy that indeed fits") {
 		for (double share : {1.0, 0.6, 0.3, 0.2, 0.1}) {
 			const size_t budget = size_t(share * 16 * shape.n_layers * shape.n_kv_heads * shape.head_dim * n / 8 * 2);
 			const std::string name = policy_that_fits(shape, n, budget);
-			if (name.empty()) { // then not even one bit does
+			if (name.empty()) { // then not even one bit fits
 				CHECK(double(bytes_at(make_plan(parse_policy("kivi1"), shape), n).total()) > 0.95 * double(budget));
 				continue;
 			}
@@ -507,7 +507,7 @@ TEST_CASE("cache: going back to an exact position is as if the tokens behind it 
 			p.sim.cache.truncate(first);
 			for (const Reference& r : kept.refs) REQUIRE(p.sim.cache.tiers(r.l, r.h) == r.tiers());
 			p.sim.verify();
-			const uint32_t n = rng() % 200; // and what comes then is what would have come
+			const uint32_t n = rng() % 200; // the following tokens are also the same
 			p.sim.decode(n), kept.decode(n);
 			p.sim.verify();
 			for (const Reference& r : kept.refs) REQUIRE(p.sim.cache.tiers(r.l, r.h) == kept.sim.cache.tiers(r.l, r.h));
@@ -537,7 +537,7 @@ TEST_CASE("cache: f16 pages that a flush empties go back when the flush is done"
 	const KvPlan plan = make_plan(parse_policy("zipcache"), shape);
 	SimMemory memory(plan);
 	Pair p(memory, 1);
-	p.prompt(128); // packed as one
+	p.prompt(128); // packed at once
 	p.decode(100); // the window is full
 	KvCache& c = p.sim.cache;
 	REQUIRE(c.flush_due());
@@ -545,7 +545,7 @@ TEST_CASE("cache: f16 pages that a flush empties go back when the flush is done"
 	const size_t fullest = memory.used_bytes();
 	std::vector<float> scores(size_t(2) * 2 * c.n_f16_slots(), 1.f);
 	c.begin_token(scores);
-	CHECK(c.n_pages(0, Tier::F16) == 4); // its moves read them
+	CHECK(c.n_pages(0, Tier::F16) == 4); // its moves read these pages
 	c.cancel_token();
 	CHECK(memory.used_bytes() == fullest);
 	p.check();
@@ -553,10 +553,10 @@ TEST_CASE("cache: f16 pages that a flush empties go back when the flush is done"
 	CHECK(c.n_pages(0, Tier::F16) == 1);
 	CHECK(memory.used_bytes() == c.bytes().total());
 	CHECK(memory.used_bytes() < fullest);
-	p.decode(40); // into new ones
+	p.decode(40); // into new pages
 	CHECK(c.n_pages(0, Tier::F16) == 2);
 	p.check();
-	// 512 tokens of a prompt and 512 decoded ones: the bits that the paper's window costs in between
+	// 512 tokens of a prompt and 512 decoded ones: the bits include the paper's window in between
 	KvCounts counts;
 	const KvPlan bundled = make_plan(parse_policy("zipcache"), {4, 2, 64});
 	advance(bundled, counts, 512, /*prompt=*/true, nullptr);
@@ -571,12 +571,12 @@ TEST_CASE("cache: books that name a token twice are refused") {
 	p.decode(2);
 	std::vector<std::byte> books = p.sim.cache.save_books();
 	CHECK(KvCache::load_books(plan, memory, 1, books).n_tokens() == 2);
-	// They end with position and slot of each token, as differences, twice as large as they are: 0 0, 1 1.
+	// They end with position and slot of each token, as differences, stored doubled: 0 0, 1 1.
 	const std::byte two{2}, zero{0};
 	REQUIRE(books.size() > 4);
 	const std::span<std::byte> tokens = std::span(books).last(4);
 	REQUIRE((tokens[0] == zero && tokens[1] == zero && tokens[2] == two && tokens[3] == two));
-	tokens[0] = two, tokens[2] = zero; // position 1, and again
+	tokens[0] = two, tokens[2] = zero; // position 1 twice
 	try {
 		KvCache::load_books(plan, memory, 1, books);
 		FAIL("was read without an error");

@@ -1,4 +1,4 @@
-// Layers of different sizes, layers that share keys and values: what describes them, and which cache has their tokens.
+// Layers of different sizes, layers that share keys and values: their description, and which cache holds their tokens.
 #include "engine/run/cache_layers.h"
 #include "models/families.h"
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// KvCache: calls out of order are errors, and change nothing.
+// KvCache: calls out of order are errors and change nothing.
 #include "engine/core/error.h"
 #include "tests/support/kv_sim.h"
 #include <doctest/doctest.h>
@@ -14,7 +14,7 @@ TEST_CASE("cache: misuse is refused") {
 	CHECK_THROWS_AS(s.cache.begin_token({}), Error); // a ranked flush without scores
 	s.cache.begin_prompt(3);
 	CHECK_THROWS_AS(s.cache.begin_prompt(3), Error);
-	CHECK_THROWS_AS(s.cache.end_prompt(), Error); // before all layers had their turn
+	CHECK_THROWS_AS(s.cache.end_prompt(), Error); // before prompt_moves() of all layers
 	CHECK_THROWS_AS(s.cache.prompt_moves(1, {}, {}), Error);
 	CHECK_THROWS_AS(s.cache.begin_token({}), Error);
 	s.cache.reset(); // in the middle of a prompt

@@ -1,4 +1,4 @@
-// Calls of tools in the forms that families write: read from answers, and answers that are held to them.
+// Tool calls in the forms of several families: parsed from answers, and answers constrained to them.
 #include "engine/core/error.h"
 #include "models/chat/call_grammar.h"
 #include "models/chat/json_prefix.h"
@@ -27,7 +27,7 @@ struct Form {
 	ToolFormat format;
 	const char *begin, *end; // ChatFeatures::tool_begin, tool_end
 	bool variant;
-	const char* answer;   // as the family's template writes one
+	const char* answer;   // as the family's template writes it
 	const char* expected; // "content | name arguments | ..."
 };
 const Form kForms[] = {
@@ -120,7 +120,7 @@ struct Shown {
 	std::string content, reasoning;
 	std::vector<ToolCall> calls;
 	std::vector<ToolCall> told; // from the deltas alone
-	size_t told_early = 0;      // bytes of arguments that were told before their call had ended
+	size_t told_early = 0;      // bytes of arguments reported before their call had ended
 };
 Shown parse(const Form& f, std::string_view answer, size_t piece) {
 	ReplyParser parser(options(f));
@@ -164,7 +164,7 @@ TEST_CASE("calls: the forms of families, however answers are cut into pieces") {
 	}
 }
 
-// What has come of the arguments is told as it comes: all but the last few bytes, in any form.
+// Arguments are reported as they arrive: all but the last few bytes, in any form.
 TEST_CASE("calls: arguments are told before they have ended") {
 	const std::string city(500, 'x');
 	for (const Form& f : kForms) {
@@ -183,7 +183,7 @@ TEST_CASE("calls: arguments are told before they have ended") {
 		REQUIRE(longer.calls.size() == whole.calls.size());
 		CHECK(Json::parse(longer.calls[0].arguments)["city"] == Json(city));
 		CHECK(longer.told_early >= 400);
-		// the limit on tokens comes in the middle: what was told stays a call, whose arguments are no JSON
+		// the limit on tokens comes in the middle: the reported part stays a call, whose arguments are not valid JSON
 		const Shown cut = parse(f, std::string_view(answer).substr(0, at + 300), 1);
 		REQUIRE(cut.calls.size() == 1);
 		CHECK(cut.calls[0].arguments.find(std::string(200, 'x')) != std::string::npos);
@@ -203,7 +203,7 @@ TEST_CASE("calls: of functions that are not defined nothing is told before the c
 	}
 }
 
-// Each beginning of a JSON text says a beginning of what the whole text says.
+// Each prefix of a JSON text gives a prefix of the result of the whole text.
 TEST_CASE("calls: beginnings of JSON texts") {
 	const std::string text = R"( {"a" : [1, -2.50e1, true , null,[ ], {}], "b\"c": "q\n\ud83d\ude00 \u00e9)"
 	                         "\xc3\xbc\xf0\x9f\x98\x80"
@@ -247,7 +247,7 @@ TEST_CASE("calls: what is no call stays text, and a call that is cut off before 
 	}
 }
 
-// Whatever a grammar of calls lets a model write, the parser reads as calls of these tools that their schemas allow.
+// Any answer that a grammar of calls allows is parsed as calls of these tools that their schemas allow.
 TEST_CASE("calls: answers that are held to a form are read back as calls with valid arguments") {
 	const auto trie = bytes();
 	for (const Form& f : kForms) {
@@ -280,7 +280,7 @@ TEST_CASE("calls: answers that are held to a form are read back as calls with va
 							            : t >= 32                                    ? 3
 							                                                         : 1,
 							            t);
-					for (uint32_t t = 128; t < 256 && from.empty(); ++t) // of markers
+					for (uint32_t t = 128; t < 256 && from.empty(); ++t) // for markers
 						if (m.allows(t)) from.push_back(t);
 					REQUIRE(!from.empty());
 					const uint32_t t = from[random() % from.size()];

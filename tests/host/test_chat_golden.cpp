@@ -21,12 +21,12 @@ Json read_json(const std::string& path) {
 	return j;
 }
 
-// Snippets, between lines of ----; ␍ stands for a carriage return, which editors lose.
+// Snippets, between lines of ----; ␍ stands for a carriage return, which editors remove.
 std::vector<std::string> snippets() {
 	const std::string all = file_text(kGolden + "/snippets.txt");
 	constexpr std::string_view kReturn = "␍", kBetween = "\n----\n";
 	std::vector<std::string> out(1);
-	for (size_t at = 0; at + 1 < all.size();) { // but for the newline at the end
+	for (size_t at = 0; at + 1 < all.size();) { // except for the newline at the end
 		const std::string_view rest = std::string_view(all).substr(at);
 		if (rest.starts_with(kBetween)) {
 			out.emplace_back();
@@ -40,7 +40,7 @@ std::vector<std::string> snippets() {
 	return out;
 }
 
-// What came of a template, against {"ok": text}, {"error": kind} or {"refused": what the template says}.
+// The result of a template, against {"ok": text}, {"error": kind} or {"refused": message of the template}.
 void compare(const Json& expected, const std::string& text, const std::string& error) {
 	if (expected.contains("ok")) {
 		CHECK(error == "");

@@ -1,4 +1,4 @@
-// Chat templates that are hostile, broken, or refuse a conversation; which template a model is used with.
+// Chat templates that are hostile, broken, or refuse a conversation; which template is used for a model.
 #include "engine/core/error.h"
 #include "models/chat/builtin.h"
 #include "tests/support/assets.h"
@@ -33,7 +33,7 @@ Outcome render(const std::string& text, const Json& chat = {{"messages", Json::a
 		CHECK(out.error.find('\n') == out.error.npos);
 		CHECK((e.code == Code::Format || e.code == Code::Invalid));
 	}
-	CHECK(cpu_seconds() - start < 10); // 0.5 is what a rendering takes at most; the rest is for sanitizers
+	CHECK(cpu_seconds() - start < 10); // a rendering takes at most 0.5; the rest is for sanitizers
 	return out;
 }
 bool has(const std::string& s, const std::string& part) {
@@ -73,7 +73,7 @@ TEST_CASE("T24: templates that are too deep are refused, wherever the depth is")
 		INFO(text.substr(0, 80));
 		has(render(text).error, "too deep");
 	}
-	// what is long but not deep is fine
+	// long but not deep is accepted
 	CHECK(render("{{ 1" + repeat(" + 1", 10'000) + " }}").text == "10001");
 	CHECK(render("{{ ''" + repeat(" ~ 'a'", 10'000) + " }}").text == repeat("a", 10'000));
 	CHECK(render(repeat("{% if 1 %}a{% endif %}", 10'000)).text == repeat("a", 10'000));
@@ -101,7 +101,7 @@ TEST_CASE("T25: loops and large values end with an error that says which limit i
 		for (int i = 0; i < n; ++i) s = "{% for i in range(10000) %}" + s + "{% endfor %}";
 		return s;
 	};
-	const auto limited = [](const std::string& text) { // by any of the limits
+	const auto limited = [](const std::string& text) { // by one of the limits
 		INFO(text.substr(0, 200));
 		const std::string error = render(text).error;
 		CHECK((error.find(" steps;") != error.npos || error.find(" bytes;") != error.npos ||
@@ -129,7 +129,7 @@ TEST_CASE("T25: loops and large values end with an error that says which limit i
 	has(render("{{ {'a': 1}|tojson(indent=1000000000000) }}").text, "\"a\"");
 	has(render("{{ strftime_now('%Y' * 1000)|length }}").text, "4000");
 	limited("{{ strftime_now('%Y' * 100000) * 100 }}");
-	// a search for what is almost there, over and over
+	// a repeated search for something that almost matches
 	limited("{% set a = 'a' * 100000 %}{% for i in range(100000) %}{% if a + 'b' in a %}{% endif %}{% endfor %}");
 	ChatLimits small;
 	small.steps = 100;
@@ -162,7 +162,7 @@ TEST_CASE("T25: work inside one expression counts as steps too") {
 }
 
 TEST_CASE("T25: every walk costs a step per value, however values share their parts") {
-	// a pair of pairs of pairs ... has 2^n values to visit and n in memory
+	// a pair of pairs of pairs ... has 2^n values to visit but takes only n in memory
 	const auto pairs = [](int n, const std::string& use) {
 		return "{% set n = namespace(x=('a',), y=('a',)) %}{% for i in range(" + std::to_string(n) +
 		       ") %}{% set n.x = (n.x, n.x) %}{% set n.y = (n.y, n.y) %}{% endfor %}{% if " + use + " %}{% endif %}";
@@ -178,7 +178,7 @@ TEST_CASE("T25: every walk costs a step per value, however values share their pa
 }
 
 TEST_CASE("T25: every filter and method is charged for the bytes of a text") {
-	// m: a conversation of one megabyte; each of these reads at least a quarter of it
+	// m: a conversation of one megabyte; each of these expressions reads at least a quarter of it
 	std::istringstream works(
 	    "m|upper;m|lower;m|capitalize;m|title;m.title();m.swapcase();m.upper();m.capitalize();m|trim;m.strip('x');"
 	    "'z' in m;m.find('z');m.rfind('z');m.index('é');m.count('z');m.count('ab');m.replace('z', '');m|replace('a', "
@@ -195,19 +195,19 @@ TEST_CASE("T25: every filter and method is charged for the bytes of a text") {
 	const Json messages = Json::array({message("user", repeat("abcd\xc3\xa9", (1 << 20) / 6))});
 	const std::string setup = "{% set m = messages[0].content %}{% if ";
 	ChatLimits limits;
-	limits.steps = 300; // and 1000 for the message: a step for more than 256 bytes is too little
+	limits.steps = 300; // and 1000 for the message: more than 256 bytes take more than one step
 	for (std::string work; std::getline(works, work, ';');) {
 		INFO(work);
 		has(render(setup + work + " %}{% endif %}", chat(messages), limits).error, "steps");
 	}
-	// a step for 8 characters that are looked up one by one
+	// one step per 8 characters that are looked up one by one
 	const Json shorter = Json::array({Json{{"role", "user"}, {"content", std::string(100'000, 'a')}}});
 	limits.steps = 10'000;
 	for (const std::string work : {"m|upper", "m|lower", "m.swapcase()"}) {
 		INFO(work);
 		has(render(setup + work + " %}{% endif %}", chat(shorter), limits).error, "steps");
 	}
-	// all of them fit into what a rendering may take
+	// all of them are within the limits of a rendering
 	CHECK(render("{{ messages[0].content|title|length }}", chat(messages)).error == "");
 	CHECK(render("{{ messages[0].content|tojson|length }}", chat(messages)).error == "");
 }
@@ -217,7 +217,7 @@ TEST_CASE("T25: many small messages do not buy more than ten times the steps") {
 	for (int i = 0; i < 60'000; ++i) many.push_back(Json{{"role", "user"}});
 	has(render("{% for i in range(90000) %}{% if 99 in messages %}{% endif %}{% endfor %}", chat(many)).error,
 	    "more than 10000000 steps");
-	// numbers with hundreds of digits, whose conversion is long arithmetic
+	// numbers with hundreds of digits, whose conversion needs long arithmetic
 	for (const char* e : {"'%.0f' % 1e308", "'%.1000f' % 1e308", "1e308|round(300)", "'{:.0f}'.format(1e308)"})
 		has(render("{% for i in range(90000) %}{% if " + std::string(e) + " %}{% endif %}{% endfor %}", chat(many))
 		        .error,
@@ -296,7 +296,7 @@ TEST_CASE("T27: an error names the line and what is unknown") {
 		INFO(row.first);
 		has(render(row.first).error, row.second);
 	}
-	// names are looked up where they are used
+	// names are looked up when they are used
 	CHECK(render("{% if false %}{{ x|nofilter }}{{ f() }}{% endif %}ok").text == "ok");
 	CHECK(render("{{ x|nofilter }}").code == Code::Format);
 	CHECK(render("{{ f() }}").code == Code::Format);
@@ -382,7 +382,7 @@ TEST_CASE("templates of a file: the default, a variant, one for tools, and built
 	CHECK(choose("", false) == "D");
 	CHECK(choose("", true) == "T");
 	CHECK(choose("rag", true) == "R");
-	CHECK(choose("zephyr", false) == "Z"); // the file's comes first
+	CHECK(choose("zephyr", false) == "Z"); // the file's template comes first
 	CHECK(choose("default", true) == "D");
 	has(choose("nosuch", false), "there are default, tool_use, rag, zephyr, chatml");
 	b.text("tokenizer.chat_template", "{{ x|");

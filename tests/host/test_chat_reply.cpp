@@ -1,4 +1,4 @@
-// What templates can do, messages made to fit them, and answers taken apart: reasoning, text, calls of tools.
+// Abilities of templates, messages adapted to them, and answers split into reasoning, text, tool calls.
 #include "engine/core/error.h"
 #include "models/chat/builtin.h"
 #include "models/chat/reply.h"
@@ -31,7 +31,7 @@ Whole parse(const ReplyParser::Options& o, const std::string& reply, size_t piec
 	all.add(parser.finish());
 	return all;
 }
-// The same however the answer is cut into pieces.
+// The result is the same however the answer is cut into pieces.
 void expect(const ReplyParser::Options& o, const std::string& reply, const std::string& expected) {
 	INFO(reply);
 	for (size_t piece : {size_t(1), size_t(2), size_t(3), size_t(7), size_t(1000)}) {
@@ -128,7 +128,7 @@ TEST_CASE("reasoning: Gemma 4's channel of thoughts") {
 	ReplyParser::Options o = options(ToolFormat::None);
 	o.think_begin = f.think_begin, o.think_end = f.think_end;
 	expect(o, "<|channel>thought\nhm <b>\n<channel|>yes", "c=yes r=hm <b>");
-	expect(o, "<|channel|>analysis", "c=<|channel|>analysis r="); // another family's
+	expect(o, "<|channel|>analysis", "c=<|channel|>analysis r="); // of another family
 }
 
 TEST_CASE("fit_messages: parts to text, arguments to objects or text, null or empty content") {
@@ -199,7 +199,7 @@ TEST_CASE("reply: reasoning is told from the answer") {
 	expect(o, "plain", "c=plain r=");
 	expect(o, "<think>\nhm\n</think>\n\nyes\n", "c=yes\n r=hm");
 	expect(o, "\n <think>a\n\nb</think>c", "c=c r=a\n\nb");
-	expect(o, "<thinker> <think>x", "c=<thinker> <think>x r="); // later it is text
+	expect(o, "<thinker> <think>x", "c=<thinker> <think>x r="); // later in the answer it is text
 	expect(o, "<think>never ends", "c= r=never ends");
 	expect(o, "<think>a</thin", "c= r=a</thin");
 	expect(o, "<think></think>x", "c=x r=");

@@ -1,4 +1,4 @@
-// CheckedBackend: silent on a correct backend, and naming layer, op, shape, place and values of the first wrong one.
+// CheckedBackend: no message on a correct backend; names layer, op, shape, place and values of the first wrong result.
 #include "backends/checked_backend.h"
 #include "backends/cpu/cpu_backend.h"
 #include "backends/cpu/open_cpu.h"
@@ -15,16 +15,16 @@ using namespace kvrun;
 
 namespace {
 
-// A cpu backend that keeps its weights in another arrangement (rows padded to 64 bytes) and can be told to be wrong.
+// A cpu backend that stores its weights in another layout (rows padded to 64 bytes) and can give wrong results.
 struct Faulty : CpuBackend {
 	Faulty() : CpuBackend(/*poison=*/false) {}
 	const char* wrong = ""; // op whose result is damaged
-	float by = 0.25f;       // added to one element; NaN makes it NaN
+	float by = 0.25f;       // added to one element; NaN sets it to NaN
 	size_t element = 5;     // of out, or the word of K memory
 
 	const char* name() const override { return "faulty"; }
 	size_t weight_row_bytes(DType t, uint32_t cols) const override { return (dtype_row_bytes(t, cols) + 63) / 64 * 64; }
-	uint32_t flip = 0; // bits of a word of packed values that kv_pack gets wrong
+	uint32_t flip = 0; // bits of a word of packed values that kv_pack flips
 
 	void run(const Op& op) override {
 		CpuBackend::run(op);
@@ -48,7 +48,7 @@ struct Faulty : CpuBackend {
 	}
 };
 
-// Runs every op once, in an order a model could have, and returns all results.
+// Runs every op once, in the order of a model, and returns all results.
 Floats every_op(Backend& b) {
 	constexpr uint32_t T = 2, dim = 64, heads = 4, kv_heads = 2, D = 16;
 	Random random(3);
@@ -154,7 +154,7 @@ TEST_CASE("check: a wrong key in the cache is found where it is written") {
 	// word 0 of head 0 of token 3 is word 3 of the page; the span that is compared starts there
 	CHECK(message(*checked("rope_store.k", 0, 3))
 	          .starts_with("layer 3: rope_store q (2, 4, 16) k (2, 2, 16) rotary 16 neox: dst.k differs at element 0"));
-	// token 20 is nobody's: a stray write between the stored words is found too
+	// token 20 is not in use: a stray write between the stored words is found too
 	CHECK(message(*checked("rope_store.k", 0, 20)).find("dst.k differs at element 34") != std::string::npos);
 }
 
@@ -188,7 +188,7 @@ TEST_CASE("check: packed codes may be one off where a value lies between two, an
 	CHECK(pack(0x1) == "no error"); // the last bit of one code
 	CHECK(pack(0x80).starts_with(
 	    "kv_pack 1 items of (2, 20, 16) K 4 bits V 4 bits: v_codes differs at element 25")); // 8 steps off
-	CHECK(pack(0x11111111) != "no error"); // eight codes of 1024: no rounding
+	CHECK(pack(0x11111111) != "no error"); // eight codes of 1024: not a rounding difference
 }
 
 TEST_CASE("check: a difference inside the tolerance passes, just outside it does not") {

@@ -1,4 +1,4 @@
-// `auto` and `tuned:BITS`: bits go where they win most, budgets are kept, and what cannot be is refused.
+// `auto` and `tuned:BITS`: bits go where they gain most, budgets are kept, impossible requests are refused.
 #include "engine/core/error.h"
 #include "engine/kv_host/choose.h"
 #include <algorithm>
@@ -21,7 +21,7 @@ size_t bytes_of(const std::string& text, uint64_t n) {
 	return bytes_at(make_plan(parse_policy(text), kShape), n).total();
 }
 
-// Keys of the last layer are all that matters.
+// Only the keys of the last layer matter.
 Tuning last_keys() {
 	Tuning t{std::vector<LayerCost>(4)};
 	for (int i = 0; i < kNSideFormats; ++i) {
@@ -32,7 +32,7 @@ Tuning last_keys() {
 	return t;
 }
 
-// Costs that fall with the bits, by a factor of 2 to 12 from one number to the next; of either kind of codes.
+// Costs that fall with the bits, by a factor of 2 to 12 per step; for both kinds of codes.
 Tuning random_tuning(uint32_t n_layers, uint32_t seed) {
 	std::mt19937 random(seed);
 	std::uniform_real_distribution<double> factor(2, 12);
@@ -49,7 +49,7 @@ Tuning random_tuning(uint32_t n_layers, uint32_t seed) {
 	return t;
 }
 
-// Costs of the formats a policy has, added up.
+// Sum of the costs of a policy's formats.
 double cost_of(const std::string& text, const Tuning& t, const KvShape& shape) {
 	const KvPlan plan = make_plan(parse_policy(text), shape);
 	const auto side = [](const SideCost& cost, const Quant& q) {
@@ -72,7 +72,7 @@ double cost_of(const std::string& text, const Tuning& t, const KvShape& shape) {
 TEST_CASE("choose: bits of full pages count codes, norms and means") {
 	CHECK(bits_of("fp16") == 16);
 	CHECK(bits_of("kivi2") == doctest::Approx(3)); // a pair of halves for 32 codes
-	// 2.5 of codes, a byte for the 64 channels of a head, and the halves of a mean for 128 tokens of keys; 8 bytes of
+	// 2.5 bits of codes, a byte for the 64 channels of a head, and half a mean for 128 tokens of keys; 8 bytes for the
 	// norms' scales
 	CHECK(bits_of("turbo3/2") == doctest::Approx(2.5 + 8. / 64 + 16. / 128 / 2).epsilon(0.01));
 	CHECK(bits_of("turbo3/2") <= 2.7);
@@ -84,7 +84,7 @@ TEST_CASE("choose: a budget of bits is kept, and spent where it wins most") {
 		CAPTURE(bits);
 		const std::string text = assign_bits(t, kShape, bits);
 		CHECK(bits_of(text) <= bits + 1e-6);
-		// A step is one bit of one of eight sides, and from 4 bits on four.
+		// A step is one bit of one of eight sides, and four bits from 4 bits on.
 		CHECK(bits_of(text) > bits - (bits < 3 ? 0.2 : 0.55));
 		const KvPlan plan = make_plan(parse_policy(text), kShape);
 		if (bits >= 2.05) CHECK(plan.layers[3].tier[int(Tier::Regular)].fmt.k.bits >= 4);
@@ -120,9 +120,9 @@ TEST_CASE("choose: auto takes the best that fits, never evicts, and names what w
 	CHECK(measured.kld == doctest::Approx(cost_of(measured.policy.text, t, kShape)));
 	CHECK(measured.why.find(fmt::format("expected KL divergence {:.5f}", measured.kld)) != std::string::npos);
 	CHECK(measured.kld <= cost_of("turbo3/2", t, kShape));
-	CHECK(c.kld < 0); // a guess is no measurement
+	CHECK(c.kld < 0); // a guess is not a measurement
 	CHECK_THROWS_WITH_AS(choose("auto", n, 1000), doctest::Contains("raise --kv-budget"), Error);
-	CHECK(choose("kivi2", n, 0).policy.text == "kivi2"); // no choice: as it is
+	CHECK(choose("kivi2", n, 0).policy.text == "kivi2"); // not a choice: unchanged
 }
 
 TEST_CASE("choose: between 4 and 8 bits there are sides of 4 and of 8") {
@@ -139,7 +139,7 @@ TEST_CASE("choose: between 4 and 8 bits there are sides of 4 and of 8") {
 		CHECK(first.k.scale == Scale::PerChannel);
 		CHECK(first.k.group == 128); // the codebooks' pages
 	}
-	CHECK(choose("auto,mean=off,param_bits=16", n, most).policy.name == "turbo"); // all of 8 bits: no codebook is left
+	CHECK(choose("auto,mean=off,param_bits=16", n, most).policy.name == "turbo"); // all have 8 bits: no codebook
 	const Format both = make_plan(parse_policy("turbo8"), kShape).layers[0].tier[int(Tier::Regular)].fmt;
 	CHECK(both.v.scale == Scale::PerToken);
 	CHECK(both.v.group == kShape.head_dim);
@@ -160,7 +160,7 @@ TEST_CASE("choose: what is assigned costs hardly more than the best of all assig
 				const std::string text = "turbo4" + side_options(k, true, 0, 1) + side_options(v, false, 0, 1);
 				return packed_bits(make_plan(parse_policy(text), shape));
 			};
-			const double other = is_k ? 8 + 32. / 64 : 8 + 32. / 128; // 8 bits of the other side, with parameters
+			const double other = is_k ? 8 + 32. / 64 : 8 + 32. / 128; // 8 bits for the other side, with parameters
 			side_bits[!is_k][i] = 2 * (is_k ? bits(f, eight) : bits(eight, f)) - other;
 		}
 	for (uint32_t seed = 1; seed <= 12; ++seed) {
@@ -212,7 +212,7 @@ TEST_CASE("choose: keys with outlier channels get a scale per channel, and nothi
 	CHECK(c.kld == doctest::Approx(cost_of(c.policy.text, t, kShape)));
 	for (const char* text : {"tuned:1.5", "tuned:2.3", "tuned:4", "tuned:6"})
 		CHECK(choose(text, 100, 0).policy.text.find("scale") == std::string::npos);
-	// A head narrower than the 64 channels of a group is one.
+	// A head narrower than the group of 64 channels is one group.
 	const KvShape narrow{4, 8, 16};
 	for (LayerCost& layer : t.layers)
 		for (int i = 0; i < kNSideFormats; ++i)

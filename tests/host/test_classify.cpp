@@ -1,4 +1,4 @@
-// Verdicts of one flush and choice of probe rows, against definitions written out here.
+// Results of one flush and choice of probe rows, against definitions written here.
 #include "engine/core/error.h"
 #include "engine/kv_host/classify.h"
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Config: every family, every key of a wrong type and every hyper-parameter mutated.
+// Config: every family, every key with a wrong type, and every hyper-parameter mutated.
 #include "models/config.h"
 #include "models/families.h"
 #include "models/model.h"
@@ -12,7 +12,7 @@ using namespace kvrun;
 
 namespace {
 
-// Every key kvrun reads, with a sound value.
+// Every key that kvrun reads, with a valid value.
 GgufBuilder with_all_keys() {
 	GgufBuilder b = tiny_model();
 	b.u32("llama.attention.sliding_window", 64).u32("llama.expert_count", 0);
@@ -206,7 +206,7 @@ TEST_CASE("T07: every key kvrun reads, with every other type") {
 	    {GgufType::F64, GgufBuilder::raw(1.)},
 	    {GgufType::Array,
 	     GgufBuilder::raw(uint32_t(GgufType::F64)) + GgufBuilder::raw(uint64_t(1)) + GgufBuilder::raw(1.)}};
-	auto family = [](GgufType t) { // types that are read alike
+	auto family = [](GgufType t) { // types that are read in the same way
 		switch (t) {
 		case GgufType::U8:
 		case GgufType::U16:
@@ -219,7 +219,7 @@ TEST_CASE("T07: every key kvrun reads, with every other type") {
 	};
 	size_t tried = 0;
 	for (const GgufBuilder::Key& k : good.keys) {
-		for (const auto& typed : values) { // clang 14 captures no structured binding
+		for (const auto& typed : values) { // clang 14 does not capture structured bindings
 			const GgufType type = typed.first;
 			if (family(type) == family(GgufType(k.type)) && type != GgufType::Array) continue;
 			GgufBuilder b = good;
@@ -282,7 +282,7 @@ TEST_CASE("T13: every hyper-parameter mutated: whatever contradicts the tensors 
 				CHECK(refusal(b) != "");
 			}
 			GgufBuilder b = good;
-			b.set(key(name), GgufType::U64, b.raw(uint64_t(1) << 32 | value)); // its low half is right
+			b.set(key(name), GgufType::U64, b.raw(uint64_t(1) << 32 | value)); // its low half is valid
 			has(refusal(b), "at most 4294967295");
 		}
 		for (uint32_t bad : {0u, 1u, 7u, 9u, 16u, UINT32_MAX}) {
@@ -292,7 +292,7 @@ TEST_CASE("T13: every hyper-parameter mutated: whatever contradicts the tensors 
 		}
 		GgufBuilder b = good;
 		b.u32(key("rope.dimension_count"), 6);
-		CHECK((refusal(b) == "") == (std::string(arch) == "phi3")); // the one family that rotates part of a head
+		CHECK((refusal(b) == "") == (std::string(arch) == "phi3")); // the only family that rotates part of a head
 		b = good;
 		b.u32(key("context_length"), 0);
 		has(refusal(b), "context_length is 0");
@@ -342,11 +342,11 @@ TEST_CASE("T14: a missing tensor is refused, whichever it is") {
 			b.erase_tensor(t.name);
 			const std::string said = refusal(b);
 			if (t.name == "output.weight")
-				CHECK(said == ""); // tied to the embedding then
+				CHECK(said == ""); // then it is tied to the embedding
 			else
 				has(said, fmt::format("tensor {} is missing", t.name));
 		}
-		for (const GgufBuilder::Tensor& t : good.tensors) { // and a misshapen one
+		for (const GgufBuilder::Tensor& t : good.tensors) { // and one of the wrong shape
 			GgufBuilder b = good;
 			GgufBuilder::Tensor& m = b.find(t.name);
 			m.dims.back() += 1;
@@ -370,7 +370,7 @@ TEST_CASE("config: softcaps and windows, of the file or of the family") {
 	b.u32("gemma2.attention.sliding_window", 8);
 	c = config_of(b);
 	CHECK(c.layers[0].score_softcap == 20);
-	CHECK(c.logit_softcap == 0); // there is none
+	CHECK(c.logit_softcap == 0); // no cap
 	CHECK(c.layers[0].window == 8);
 	for (const float bad : {-1.f, NAN, INFINITY}) {
 		b.f32("gemma2.attn_logit_softcapping", bad);
@@ -410,16 +410,16 @@ TEST_CASE("T14: an extra tensor is taken, unless it would change the result") {
 		has(refusal(b, &code), fmt::format("tensor {} belongs to a variant of llama that kvrun does not run", name));
 		CHECK(code == Code::Unsupported);
 	}
-	b = tiny_model(); // biases that any llama may have
+	b = tiny_model(); // biases that any llama model may have
 	b.tensor_f32("blk.0.attn_output.bias", {16}, std::vector<float>(16));
 	CHECK(refusal(b) == "");
-	b = tiny_model(); // all of an MLP have one, or none
+	b = tiny_model(); // all matrices of an MLP have one, or none
 	b.tensor_f32("blk.0.ffn_down.bias", {16}, std::vector<float>(16));
 	has(refusal(b), "tensor blk.0.ffn_gate.bias is missing");
 	b = tiny_model();
 	b.tensor_f32("blk.1.attn_q.weight", {4}, {1, 2, 3, 4});
 	has(refusal(b), "belongs to a layer beyond the 1 the config says");
-	b = tiny_model(); // llama with q, k, v biases is known
+	b = tiny_model(); // llama with q, k, v biases is supported
 	b.tensor_f32("blk.0.attn_q.bias", {16}, std::vector<float>(16))
 	    .tensor_f32("blk.0.attn_k.bias", {8}, std::vector<float>(8));
 	has(refusal(b), "tensor blk.0.attn_v.bias is missing");

@@ -1,4 +1,4 @@
-// Config: RoPE scaling, and queries that positions scale.
+// Config: RoPE scaling, and queries scaled by position.
 #include "tests/support/config_of.h"
 #include <algorithm>
 #include <cmath>
@@ -53,7 +53,7 @@ TEST_CASE("rope: llama3 scaling by metadata and by tensor give the same frequenc
 	GgufBuilder b = rope_model("llama", 2 * n, 131072);
 	b.f32("llama.rope.freq_base", 500000);
 	std::vector<float> want(n), factors(n);
-	for (uint32_t i = 0; i < n; ++i) { // as the definition puts it, in wavelengths
+	for (uint32_t i = 0; i < n; ++i) { // as in the definition, by wavelength
 		const double freq = 1 / std::pow(500000., 2. * i / (2 * n)), wave = 2 * M_PI / freq, low = 8192 / 1.,
 		             high = 8192 / 4.;
 		double scaled = freq;
@@ -100,14 +100,14 @@ TEST_CASE("rope: yarn stretches slow pairs, keeps fast ones and scales attention
 	b.u32("qwen2.rope.scaling.original_context_length", 32768);
 	const Config c = config_of(b);
 	const std::vector<float> f = rope_inv_freq(c.ropes[0], 131072);
-	// pairs that turn 32 and 1 times in 32768 positions: 64 ln(32768 / (2 pi n)) / ln(1e6) = 23.6 and 39.7
+	// pairs that turn 32 times and once in 32768 positions: 64 ln(32768 / (2 pi n)) / ln(1e6) = 23.6 and 39.7
 	for (uint32_t i = 0; i < 64; ++i) {
 		const double freq = std::pow(1e6, -2. * i / 128);
 		const double stretched = i <= 23 ? 0 : i >= 40 ? 1 : (i - 23) / 17.;
 		CHECK(close(f[i], freq * (1 - stretched) + freq / 4 * stretched));
 	}
 	CHECK(close(rope_attention_scale(c.ropes[0]), 0.1 * std::log(4.) + 1));
-	b.f32("qwen2.rope.scaling.yarn_log_multiplier", 0.5f); // takes a part of it back
+	b.f32("qwen2.rope.scaling.yarn_log_multiplier", 0.5f); // reduces it again in part
 	const double part = (1 + 0.1 * std::log(4.)) / (1 + 0.05 * std::log(4.));
 	CHECK(double(rope_attention_scale(config_of(b).ropes[0])) == doctest::Approx(part).epsilon(1e-6));
 	b.f32("qwen2.rope.scaling.yarn_log_multiplier", -1);

@@ -1,5 +1,5 @@
-// What is drafted: the look-up drafter against its definition, the length of drafts, and rows of several tokens in the
-// books of a cache.
+// Drafting: the look-up drafter against its definition, the length of drafts, and rows of several tokens in the books
+// of a cache.
 #include "engine/run/draft_lookup.h"
 #include "tests/support/kv_sim.h"
 #include <doctest/doctest.h>
@@ -11,7 +11,7 @@ namespace {
 
 using Tokens = std::vector<uint32_t>;
 
-// The definition: what followed the latest earlier occurrence of the longest suffix of 4, 3 or 2 tokens.
+// The definition: the tokens after the latest earlier occurrence of the longest suffix of 4, 3 or 2 tokens.
 Tokens looked_up(const Tokens& text, size_t most) {
 	for (size_t n = 4; n >= 2; --n)
 		for (size_t end = text.size(); end-- > n;) {
@@ -35,7 +35,7 @@ TEST_CASE("draft: what is looked up is what followed the longest suffix the last
 		for (int i = 0; i < 700; ++i) {
 			const bool again = text.size() > 40 && random() % 2;
 			const size_t from = again ? random() % (text.size() - 20) : 0;
-			Tokens next; // something new, or something that was there
+			Tokens next; // a new token, or one that occurred before
 			if (again)
 				next.assign(text.begin() + ptrdiff_t(from), text.begin() + ptrdiff_t(from + 1 + random() % 12));
 			else
@@ -46,7 +46,7 @@ TEST_CASE("draft: what is looked up is what followed the longest suffix the last
 			const Tokens want = looked_up(text, most);
 			const auto got = d.draft(uint32_t(most));
 			found += !want.empty();
-			if (!std::ranges::equal(got, want)) ++lost; // runs whose places others have taken
+			if (!std::ranges::equal(got, want)) ++lost; // runs whose table entries were overwritten
 		}
 		CHECK(lost * 50 <= found);
 		if (letters <= 40) CHECK(found > 300);
@@ -59,7 +59,7 @@ TEST_CASE("draft: nothing is looked up before anything has come twice, and a loo
 	d.accept(Tokens{1, 2, 3, 4, 5});
 	CHECK(d.draft(4).empty());
 	d.accept(Tokens{1});
-	CHECK(d.draft(4).empty()); // one token is no suffix to go by
+	CHECK(d.draft(4).empty()); // one token is too short a suffix
 	d.accept(Tokens{2});
 	CHECK(std::ranges::equal(d.draft(9), Tokens{3, 4, 5, 1, 2, 3, 4, 5, 1}));
 	CHECK(d.draft(0).empty());
@@ -86,8 +86,8 @@ TEST_CASE("draft: drafts grow while they are accepted, and come rarer and rarer 
 		rows += n;
 		if (n) shrinks.verified(n, 0);
 	}
-	CHECK(rows < 30); // of 1000 steps: what nobody accepts costs next to nothing
-	CHECK(rows > 10); // but is tried again
+	CHECK(rows < 30); // of 1000 steps: rejected drafts cost almost nothing
+	CHECK(rows > 10); // but drafts are tried again
 	DraftLength none(0);
 	CHECK(none.next() == 0);
 }
@@ -117,7 +117,7 @@ TEST_CASE("draft: a step of several tokens, taken back in part or as a whole, le
 			REQUIRE(n >= 1);
 			longest = std::max(longest, n);
 			many.begin_token(scores(many), n);
-			if (random() % 4 == 0) { // nothing of it
+			if (random() % 4 == 0) { // none of it is accepted
 				many.cancel_token();
 				REQUIRE(many.n_tokens() == at);
 				many.begin_token(scores(many), n);

@@ -1,4 +1,4 @@
-// Mixtures of experts in files: what keys and tensors say, and every contradiction between them.
+// Mixtures of experts in files: keys and tensors, and every contradiction between them.
 #include "engine/core/log.h"
 #include "models/experts.h"
 #include "models/model.h"
@@ -20,7 +20,7 @@ Experts golden(const char* name, uint32_t layer = 1) {
 	    .experts;
 }
 
-// One line that names the file; "" when the model is accepted.
+// One line that names the file; "" if the model is accepted.
 std::string refusal(const GgufBuilder& b, Code want = Code::Format) {
 	try {
 		config_of(b);
@@ -115,7 +115,7 @@ TEST_CASE("experts: what only tensors say, and what a file may leave out") {
 	CHECK(!e.router_bias);
 	CHECK(e.choice_bias);
 	CHECK(e.shared_gate);
-	b = tiny_mixture({.hidden = 32}); // of Mixtral: as wide as feed_forward_length says
+	b = tiny_mixture({.hidden = 32}); // as in Mixtral: as wide as feed_forward_length
 	b.erase("llama.expert_feed_forward_length");
 	CHECK(config_of(b).layers[0].experts.hidden_dim == 32);
 	b = tiny_mixture();
@@ -133,7 +133,7 @@ TEST_CASE("experts: what only tensors say, and what a file may leave out") {
 			b.tensor_f32(fmt::format("blk.{}.attn_{}_norm.weight", l, name), {uint64_t(n)},
 			             std::vector<float>(size_t(n), 1));
 	CHECK(!config_of(b).layers[0].experts.normalise);
-	b.u32("olmoe.expert_gating_func", 3); // softmax over the chosen ones
+	b.u32("olmoe.expert_gating_func", 3); // softmax over the chosen experts
 	CHECK(config_of(b).layers[0].experts.normalise);
 }
 
@@ -183,7 +183,7 @@ TEST_CASE("T13: numbers of experts that contradict each other or the tensors are
 	b.u32("llama.expert_gating_func", 9);
 	has(refusal(b, Code::Unsupported), "key llama.expert_gating_func is 9; kvrun knows 1 softmax");
 	b = tiny_mixture();
-	b.u32("llama.expert_count", 0); // as a dense model
+	b.u32("llama.expert_count", 0); // then a dense model
 	has(refusal(b), "tensor blk.0.ffn_gate.weight is missing");
 }
 
@@ -200,7 +200,7 @@ TEST_CASE("T14: a missing or misshaped tensor of a mixture is refused, whichever
 			try {
 				config_of(b);
 			} catch (const Error& e) { said = e.what(); }
-			CHECK(said != ""); // it is missing, or what belongs to it is left over
+			CHECK(said != ""); // it is missing, or tensors that belong to it are left over
 			b = good;
 			GgufBuilder::Tensor& m = b.find(t.name);
 			m.dims.back() += 1;
@@ -212,7 +212,7 @@ TEST_CASE("T14: a missing or misshaped tensor of a mixture is refused, whichever
 			CHECK(said != "");
 		}
 	}
-	GgufBuilder b = tiny_mixture(); // as many elements in another shape
+	GgufBuilder b = tiny_mixture(); // as many elements, but another shape
 	b.find("blk.0.ffn_down_exps.weight").dims = {8, 64};
 	has(refusal(b), "tensor blk.0.ffn_down_exps.weight is (64, 8), the config says (4, 16, 8)");
 }

@@ -1,4 +1,4 @@
-// The GGUF reader on sound, truncated and hostile files.
+// The GGUF reader with valid, truncated and hostile files.
 #include "models/checked.h"
 #include "models/gguf.h"
 #include "models/gguf_header.h"
@@ -140,7 +140,7 @@ TEST_CASE("T02: bad magic, big-endian files and unknown versions are refused") {
 
 TEST_CASE("T03: counts of tensors and keys that cannot be are refused") {
 	for (uint64_t n : {UINT64_MAX, UINT64_MAX - 1, uint64_t(1) << 63, uint64_t(1) << 32, uint64_t(70000)}) {
-		if (n == UINT64_MAX) continue; // the builder's word for the truth; below by hand
+		if (n == UINT64_MAX) continue; // in the builder this means the true value; tested below by hand
 		GgufBuilder b = small();
 		b.n_tensors = n;
 		CHECK_REFUSED(b, fmt::format("the number of tensors at byte 8 is {}", n));
@@ -154,7 +154,7 @@ TEST_CASE("T03: counts of tensors and keys that cannot be are refused") {
 		CHECK(gguf_refusal(bytes).find("is 18446744073709551615") != std::string::npos);
 	}
 	GgufBuilder b = small();
-	b.n_keys = 16; // one more than there are: tensor names are read as keys
+	b.n_keys = 16; // one too many: tensor names are read as keys
 	CHECK(gguf_refusal(b) != "");
 	b.n_keys = 14;
 	CHECK(gguf_refusal(b) != "");
@@ -294,7 +294,7 @@ TEST_CASE("T10: checked arithmetic at the edge") {
 	CHECK(checked_align_up(33, 32) == 64u);
 	CHECK(checked_align_up(64, 32) == 64u);
 	CHECK(checked_align_up(0, 32) == 0u);
-	CHECK(!checked_align_up(UINT64_MAX - 3, 32)); // the pad that wraps
+	CHECK(!checked_align_up(UINT64_MAX - 3, 32)); // the padding wraps
 	CHECK(checked_align_up(UINT64_MAX - 31, 32) == UINT64_MAX - 31);
 }
 
@@ -328,10 +328,10 @@ TEST_CASE("T11: tensors outside the file, unaligned or overlapping are refused")
 	b.tensors[1].offset = 0;
 	CHECK_REFUSED(b, "overlap");
 	b = small();
-	b.tensors[1].dims = {2, 10}; // into `blocks`
+	b.tensors[1].dims = {2, 10}; // overlaps `blocks`
 	CHECK_REFUSED(b, "overlaps tensor two, which ends at byte");
 	b = small();
-	b.tensors[2].dims = {32, 3}; // one row more than the file has
+	b.tensors[2].dims = {32, 3}; // one row more than in the file
 	CHECK_REFUSED(b, "truncated at byte");
 }
 
@@ -351,10 +351,10 @@ TEST_CASE("T11: tensors fill the data; a count that is too small does not shift 
 	b = whole;
 	b.tensors.back().dims[1] -= 1;
 	CHECK_REFUSED(b, "bytes after tensor output.weight belong to no tensor");
-	b = small(); // padded to more than it says
+	b = small(); // padded more than needed
 	b.alignment = 64;
 	CHECK_REFUSED(b, "belong to no tensor");
-	b = small(); // in another order in the table
+	b = small(); // another order than in the table
 	for (GgufBuilder::Tensor& t : b.tensors) t.offset = &t == &b.tensors[0] ? 0 : &t == &b.tensors[1] ? 32 : 64;
 	std::swap(b.tensors[0].offset, b.tensors[1].offset);
 	std::swap(b.tensors[0].data, b.tensors[1].data);

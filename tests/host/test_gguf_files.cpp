@@ -1,4 +1,4 @@
-// The GGUF reader on files: truncated, split, sparse, shrinking ones, and what is no file at all.
+// The GGUF reader with files on disk: truncated, split, sparse, shrinking ones, and paths that are not files.
 #include "models/model.h"
 #include "tests/support/assets.h"
 #include "tests/support/bytes_read.h"
@@ -106,7 +106,7 @@ TEST_CASE("T14: a split model is one model") {
 
 TEST_CASE("T14: a split model is found by any name that leads to it, and names in its metadata lead nowhere") {
 	Split split(tiny_model());
-	// what a converter, or somebody else, wrote about other files
+	// keys that a converter, or another program, wrote with the names of other files
 	split.parts[0]
 	    .text("general.name", "../../etc/passwd")
 	    .text("split.prefix", "/etc/passwd")
@@ -129,11 +129,11 @@ TEST_CASE("T14: a split model is found by any name that leads to it, and names i
 			CHECK(open_model(way).file.n_parts() == 3);
 		}
 	}
-	// parts are looked for beside the name that was given, also where that is a link to somewhere else
+	// parts are searched next to the given name, even if that is a link to another folder
 	const Folder other;
 	std::filesystem::create_symlink(path, other.path / name);
 	has(error_of([&] { open_model(other.path / name); }), "m-00002-of-00003.gguf: no such file");
-	// a name with the ending in the middle, or too many digits, is no name of a part
+	// a name with the suffix in the middle, or with too many digits, is not the name of a part
 	for (const char* bad : {"m-00001-of-00003.gguf.gguf", "m-000001-of-00003.gguf", "m-00001-of-00003.GGUF"}) {
 		std::filesystem::copy_file(path, split.folder.path / bad);
 		CAPTURE(bad);
@@ -202,7 +202,7 @@ TEST_CASE("T14: split models with a part missing, renamed, or of another model a
 	}
 }
 
-// ---- files that are not what they seem
+// ---- special files
 
 TEST_CASE("T16: folders, FIFOs, sockets, devices, loops, unreadable files and odd names are refused in clear text") {
 	const Folder folder;
@@ -212,7 +212,7 @@ TEST_CASE("T16: folders, FIFOs, sockets, devices, loops, unreadable files and od
 	has(said("/dev/null"), "is a character device, not a regular file");
 	const std::string fifo = folder.path / "fifo";
 	REQUIRE(mkfifo(fifo.c_str(), 0600) == 0);
-	has(said(fifo), "fifo: is a FIFO, not a regular file"); // and does not wait for a writer
+	has(said(fifo), "fifo: is a FIFO, not a regular file"); // without waiting for a writer
 	std::filesystem::create_symlink(fifo, folder.path / "m-00001-of-00002.gguf");
 	has(said(folder.path / "m-00001-of-00002.gguf"), "is a FIFO, not a regular file");
 	sockaddr_un address{.sun_family = AF_UNIX, .sun_path = ""};
@@ -260,14 +260,14 @@ TEST_CASE("T17: a sparse file of 100 GB is judged by its header, at once") {
 		return path;
 	};
 	const uint64_t before = bytes_read();
-	{ // nothing but a magic and a version: no keys, no tensors
+	{ // only magic and version: no keys, no tensors
 		std::vector<std::byte> head(8);
 		std::memcpy(head.data(), "GGUF\3\0\0\0", 8);
 		has(error_of([&] { open_model(sparse(head)); }), "bytes after the table of tensors belong to no tensor");
 	}
-	// a sound model with 100 GB behind it
+	// a valid model with 100 GB after it
 	has(error_of([&] { open_model(sparse(tiny_model().bytes())); }), "bytes after tensor output.weight belong to no");
-	{ // one that needs them
+	{ // a valid model that needs them
 		GgufBuilder b = tiny_model();
 		b.find("output.weight").dims[1] += (uint64_t(100) << 30) / 64;
 		const std::string path = folder.write("sparse.gguf", b.bytes());
@@ -275,7 +275,7 @@ TEST_CASE("T17: a sparse file of 100 GB is judged by its header, at once") {
 		REQUIRE(truncate(path.c_str(), off_t(bytes)) == 0);
 		has(error_of([&] { open_model(path); }), "tensor output.weight is (");
 	}
-	{ // counts and lengths the file is large enough for
+	{ // counts and lengths that fit the size of the file
 		GgufBuilder b = tiny_model();
 		b.n_tensors = 1000000000;
 		has(error_of([&] { open_model(sparse(b.bytes())); }), "the number of tensors");
@@ -283,11 +283,11 @@ TEST_CASE("T17: a sparse file of 100 GB is judged by its header, at once") {
 		b.array("big", GgufType::U8, uint64_t(50) << 30, "");
 		has(error_of([&] { open_model(sparse(b.bytes())); }), "metadata is longer than 256 MiB");
 		b = tiny_model();
-		b.tensors.clear(); // so that nothing but zeros, empty strings, follows
+		b.tensors.clear(); // so that only zeros, which are empty strings, follow
 		b.array("big", GgufType::String, uint64_t(10) << 30, "");
 		has(error_of([&] { open_model(sparse(b.bytes())); }), "metadata is longer than 256 MiB");
 	}
-	CHECK(bytes_read() - before < uint64_t(1) << 30); // each at most as much as metadata may have
+	CHECK(bytes_read() - before < uint64_t(1) << 30); // each reads at most the limit of metadata
 }
 
 TEST_CASE("T18: a file that shrinks after it was opened is an error, one that is replaced does not matter") {

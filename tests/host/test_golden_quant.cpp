@@ -1,4 +1,4 @@
-// Block formats against the floats python gguf gives for the same bytes, bit by bit (tests/golden/quant).
+// Block formats against the floats that python gguf computes from the same bytes, bit by bit (tests/golden/quant).
 #include "engine/core/block_quant.h"
 #include "engine/core/npy.h"
 #include <bit>

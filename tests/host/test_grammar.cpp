@@ -1,4 +1,4 @@
-// Grammars: their notation, which texts they take, which tokens they allow; grammars that are made to explode.
+// Grammars: notation, accepted texts, allowed tokens; grammars that try to exhaust memory or time.
 #include "engine/core/error.h"
 #include "models/grammar/gbnf.h"
 #include "models/grammar/grammar.h"
@@ -14,11 +14,11 @@ using namespace kvrun::grammar;
 
 namespace {
 
-// All bytes, pieces that grammars below have, ends, and a control token.
+// All bytes, pieces used by the grammars below, end tokens, and a control token.
 std::shared_ptr<const TokenTrie> small_vocabulary() {
 	std::vector<std::string> texts;
 	for (int b = 0; b < 256; ++b)
-		texts.emplace_back(b < 0xf5 ? 1 : 0, char(b)); // what UTF-8 never has means something else
+		texts.emplace_back(b < 0xf5 ? 1 : 0, char(b)); // bytes that UTF-8 never has mark control tokens
 	for (const char* t :
 	     {"ab",   "aba",      "abab", "a\"",  "\",", "\": ", "{\"", "}}",   "]]", "[[", "12", "-1", "0.",  "\xc3\xa9",
 	      "\xa9", "\xe2\x82", "\xac", "true", "tru", "e,",   "  ",  "\n\t", "ba", "ab", "b)", "((", "x=1", ""})
@@ -83,7 +83,7 @@ const Broken kBroken[] = {
     {"root ::= <", "the name of a token"},
 };
 
-// Grammars with many meanings, long lookahead, characters cut by tokens, rules inside each other.
+// Ambiguous grammars, long lookahead, characters cut by tokens, nested rules.
 const char* kWalked[] = {
     "root ::= (\"ab\" | \"aba\" | \"b\")* \"!\"",
     "root ::= \"a\"{0,9} \"b\"{2,4} [^\\x00-\\x7f]{1,5}",
@@ -127,7 +127,7 @@ TEST_CASE("grammar: what is wrong is one line with its place") {
 	}
 }
 
-// Each token tried by a matcher that knows nothing of states, stacks or trees.
+// Every token is tried by a matcher without states, stacks or trees.
 TEST_CASE("grammar: allowed tokens are those that every token tried by itself gives") {
 	const auto trie = small_vocabulary();
 	for (const char* text : kWalked) {
@@ -174,7 +174,7 @@ TEST_CASE("grammar: a real vocabulary's masks are what its tokens give one by on
 	const auto trie = std::make_shared<TokenTrie>(Tokenizer(Gguf::open(path)));
 	const auto g = std::make_shared<Grammar>(parse_gbnf(kWalked[3]), trie);
 	std::mt19937_64 random(5);
-	Matcher other(g); // its place must survive
+	Matcher other(g); // its position must not change
 	for (const char c : std::string("{\"a")) {
 		uint32_t t = 0;
 		while (trie->text(t) != std::string(1, c)) ++t;
@@ -212,7 +212,7 @@ TEST_CASE("grammar: control tokens are tokens, and no text spells them") {
 	Matcher m(g);
 	REQUIRE(m.accept(token("x=1")));
 	CHECK(!m.allows(token("<")));
-	CHECK(!m.allows(0xff)); // a byte that means something else here
+	CHECK(!m.allows(0xff)); // this byte marks control tokens
 	CHECK(!m.may_end());
 	REQUIRE(m.accept(token(control_bytes("<|call|>"))));
 	CHECK(m.is_finished());
@@ -244,7 +244,7 @@ TEST_CASE("grammar: begins at or behind a marker") {
 	uint32_t closing = 0, opening = 0;
 	while (trie->text(closing) != "b)") ++closing;
 	while (trie->text(opening) != "((") ++opening;
-	CHECK(b.accept(opening)); // ((( : the marker comes with it
+	CHECK(b.accept(opening)); // ((( : the marker is accepted as part of it
 	CHECK(!b.is_waiting());
 	const auto masks = b.allowed();
 	CHECK(!(masks[closing / 64] >> closing % 64 & 1));

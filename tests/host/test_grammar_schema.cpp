@@ -1,4 +1,4 @@
-// JSON schemas as grammars: which texts are values of a schema, and what is refused by its name.
+// JSON schemas as grammars: which texts are values of a schema, and which keywords are refused by name.
 #include "engine/core/error.h"
 #include "models/grammar/grammar.h"
 #include "models/grammar/schema.h"
@@ -204,7 +204,7 @@ TEST_CASE("T41 grammar: what the grammar of JSON objects lets pass is JSON, and 
 	                         " {}",
 	                         "{}x"})
 		CHECK_MESSAGE(!passes(text), text);
-	// random walks: any bytes that are allowed, with those that end things made likelier
+	// random walks: any allowed bytes, with a preference for bytes that end values
 	std::mt19937 random(1);
 	for (int walk = 0; walk < 300; ++walk) {
 		Matcher m(g);
@@ -244,7 +244,7 @@ TEST_CASE("schema: what is made to explode ends with one clear error, or works")
 	for (int i = 0; i < 60; ++i) deep = fmt::format(R"({{"items": {}}})", deep);
 	for (int i = 0; i < 1000; ++i) wide += fmt::format(R"({}"p{}": {{"type": "integer"}})", i ? "," : "", i);
 	wide += "}}";
-	for (int i = 0; i < 40; ++i) // twice as much with each
+	for (int i = 0; i < 40; ++i) // the size doubles each time
 		refs += fmt::format(R"({}"d{}": {{"allOf": [{{"anyOf": [{{"$ref": "#/$defs/d{}"}}, {{"type": "null"}}]}},
 		{{"anyOf": [{{"$ref": "#/$defs/d{}"}}, {{"minimum": {}}}]}}]}})",
 		                    i ? "," : "", i, i + 1, i + 1, i);
@@ -277,7 +277,7 @@ TEST_CASE("schema: what is made to explode ends with one clear error, or works")
 }
 
 TEST_CASE("schema: nesting ends where it must, and never in a dead end") {
-	// one without a finite value is refused
+	// a schema without a finite value is refused
 	const auto endless = [] {
 		Automaton{schema_grammar(R"({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]})")};
 	};

@@ -1,6 +1,6 @@
-// No memory at the n-th allocation, once and for good, while a model is loaded, a prompt read, tokens decoded and a
-// session forked: an error or the right answer, and the same question has the same answer afterwards (T74). And how
-// much a cache's books take. A program of its own, for it replaces operator new.
+// No memory at the n-th allocation, once and permanently, while a model is loaded, a prompt read, tokens decoded and a
+// session forked: an error or the right answer, and afterwards the same call gives the same answer (T74). Also the
+// memory of a cache's books. A separate program, because it replaces operator new.
 #include "tests/device/sequences.h"
 #include <atomic>
 #include <cstdlib>
@@ -13,7 +13,7 @@ using namespace kvrun;
 namespace {
 
 std::atomic<bool> counting{false};
-std::atomic<uint64_t> calls{0}, first{0}, last{0}; // fail: calls number first .. last
+std::atomic<uint64_t> calls{0}, first{0}, last{0}; // calls number first .. last fail
 std::atomic<size_t> held{0};                       // bytes
 
 bool fails() {
@@ -49,7 +49,7 @@ struct Outcome {
 	bool threw = false;
 	uint64_t calls = 0;
 };
-// Runs `f` while calls from number `from` to `to` fail; 0: none does.
+// Runs `f` while calls number `from` to `to` fail; 0: none fails.
 template <class F> Outcome with_faults(uint64_t from, uint64_t to, F f) {
 	Outcome o;
 	calls = 0, first = from ? from : UINT64_MAX, last = to;
@@ -68,7 +68,7 @@ template <class F> Outcome with_faults(uint64_t from, uint64_t to, F f) {
 
 std::unique_ptr<Engine> tiny_engine() { return open_engine("cpu", kSmallModel, 64); }
 
-// `f(session)` at every n, once and for good; after each, the session answers as one that was never disturbed.
+// `f(session)` at every n, once and permanently; after each, the session answers like an undisturbed one.
 template <class F> void check_every_n(const char* policy, F f) {
 	CAPTURE(std::string(policy));
 	const auto engine = tiny_engine();
@@ -76,7 +76,7 @@ template <class F> void check_every_n(const char* policy, F f) {
 	Session reference(*engine, with(policy, 200));
 	const Floats want = greedy_logits(reference, prompt, 3);
 	Session s(*engine, with(policy, 200));
-	f(s, prompt); // what is kept for the next time is there
+	f(s, prompt); // memory that is kept for the next time exists
 	s.reset();
 	const uint64_t n_calls = with_faults(0, 0, [&] { f(s, prompt); }).calls;
 	REQUIRE(n_calls > 0);
@@ -97,7 +97,7 @@ template <class F> void check_every_n(const char* policy, F f) {
 TEST_CASE("T74 memory: an engine is opened, or is not, at every allocation that fails") {
 	Floats want;
 	uint64_t n_calls = 0;
-	tiny_engine(); // what is made once in a process is there
+	tiny_engine(); // memory that is allocated once per process exists
 	{
 		std::unique_ptr<Engine> engine;
 		n_calls = with_faults(0, 0, [&] { engine = tiny_engine(); }).calls;
@@ -144,7 +144,7 @@ TEST_CASE(
 TEST_CASE("T74 memory: a session that fetches decodes, or says why not, at every allocation that fails") {
 	check_every_n("kivi2,recent_keep=8,flush=32,fetch=12", [](Session& s, const Tokens& prompt) {
 		s.prefill(std::span(prompt).first(72));
-		for (uint32_t i = 72; i < 76; ++i) s.decode(prompt[i]); // from the first one on, the window flushes within them
+		for (uint32_t i = 72; i < 76; ++i) s.decode(prompt[i]); // from any of them, the window flushes within these
 	});
 }
 

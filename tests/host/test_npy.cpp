@@ -1,4 +1,4 @@
-// .npy reader and writer: round trips, a file as NumPy wrote it, and headers made to mislead.
+// .npy reader and writer: round trips, a file written by NumPy, and misleading headers.
 #include "engine/core/npy.h"
 #include "tests/support/bytes_read.h"
 #include <cstring>
@@ -198,7 +198,7 @@ TEST_CASE("T16: what is no regular file is refused by its kind, without waiting"
 
 TEST_CASE("T17: a header is judged before its data take memory or time") {
 	const TempFile f;
-	auto sparse = [&](std::string_view shape, uint64_t data_bytes) { // a file of that shape, without blocks on the disk
+	auto sparse = [&](std::string_view shape, uint64_t data_bytes) { // a sparse file with data of that shape
 		const std::string head =
 		    file_text(fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': {}}}", shape), 0);
 		std::ofstream(f.path, std::ios::binary) << head;
@@ -215,7 +215,7 @@ TEST_CASE("T17: a header is judged before its data take memory or time") {
 		const std::string said = refusal(check);
 		INFO(said);
 		CHECK(said.find(part) != said.npos);
-		CHECK(bytes_read() - before < 1 << 20); // of several GiB: the header alone
+		CHECK(bytes_read() - before < 1 << 20); // of several GiB: only the header
 	};
 	const uint64_t gib = uint64_t(1) << 30;
 	sparse("(6, 1073741824)", 24 * gib);

@@ -1,4 +1,4 @@
-// Plans: formats and page layout of every layer, what each bit is spent on, and what cannot be stored.
+// Plans: formats and page layout of every layer, the use of every bit, and what cannot be stored.
 #include "engine/core/error.h"
 #include "engine/kv_host/cache.h"
 #include "engine/kv_host/counts.h"
@@ -98,7 +98,7 @@ TEST_CASE("plan: parameters in bytes take half the words, and one of each kv hea
 	CHECK(f.k_params == 8 * 128 / 2 + 8);
 	CHECK(f.v_params == 8 * 4 * 32 / 2 + 8);
 	CHECK(f.words * 32. / (2 * 32 * 8 * 128) == doctest::Approx(2.508).epsilon(0.001)); // kivi2: 3
-	const KvPlan turbo = plan("turbo2,v.scale=token,v.group=64,v.param_bits=8");        // a page of a codebook's keys
+	const KvPlan turbo = plan("turbo2,v.scale=token,v.group=64,v.param_bits=8");        // a page of codebook keys
 	CHECK(page_of(turbo, 0, R).v_params == 8 * 2 * 128 / 2 + 8);
 	const KvPlan one = plan("kivi2,v.param_bits@3-3=8");
 	CHECK(page_of(one, 2, R).v_params == 8 * 4 * 32);
@@ -120,16 +120,16 @@ TEST_CASE("plan: a group that shares nothing with head_dim is refused with the p
 	CHECK(plan("kivi2", {5, 1, 8}).layers[0].tier[R].fmt.v.group == 8);
 	CHECK(plan("mikv", {4, 2, 64}).layers[0].tier[R].fmt.k.group == 32);
 	CHECK(plan("mikv", {4, 2, 128}).layers[0].tier[R].fmt.k.group == 64);
-	CHECK(plan("mikv", {4, 2, 80}).layers[0].tier[R].fmt.k.group == 80); // 40 is no whole number of words at 1 bit
+	CHECK(plan("mikv", {4, 2, 80}).layers[0].tier[R].fmt.k.group == 80); // 40 channels at 1 bit are not whole words
 	CHECK(plan("zipcache", {4, 2, 128}).layers[0].tier[R].fmt.v.group == 256);
 	CHECK(plan("logquant,k.group=32", {4, 2, 96}).layers[0].tier[R].fmt.v.group ==
-	      96); // tokens were typed, not channels
+	      96); // tokens were given, not channels
 	CHECK(plan("logquant,k.group=32", {4, 2, 96}).layers[0].tier[R].fmt.k.group == 32);
 	check_refused("logquant,v.group=64", {4, 2, 96}, {"V group 64"});
 	check_refused("rtn4,k.group=64", {4, 2, 96}, {"K group 64"});
 	check_refused("kivi2", {4, 2, 65}, {"head_dim is even"});
 	check_refused("kivi2", {0, 2, 64}, {"0 layers"});
-	for (const KvPolicy& policy : all_policies()) // every default can be stored whatever the shape
+	for (const KvPolicy& policy : all_policies()) // every default can be stored with any shape
 		for (KvShape s : {KvShape{1, 1, 2},
 		                  {2, 8, 64},
 		                  {28, 2, 128},
@@ -143,7 +143,7 @@ TEST_CASE("plan: a group that shares nothing with head_dim is refused with the p
 }
 
 TEST_CASE("plan: layers with different bits, and who owns codes") {
-	const KvPlan p = plan("xquant,km=32,vm=16"); // the paper's
+	const KvPlan p = plan("xquant,km=32,vm=16"); // as in the paper
 	for (uint32_t l = 0; l < 32; ++l) {
 		const LayerPlan& L = p.layers[l];
 		CHECK(L.tier[R].fmt.k.bits == (l < 30 ? 2 : 1));
@@ -151,20 +151,20 @@ TEST_CASE("plan: layers with different bits, and who owns codes") {
 		CHECK(L.tier[R].fmt.k.eta == doctest::Approx(l < 30 ? 0.045 : 1.0 / 6));
 		CHECK(L.k_codes_of == l);
 		CHECK(L.v_codes_of == (l >= 16 && l % 2 ? l - 1 : l));
-		CHECK((page_of(p, l, R).v_codes == 0) == (l >= 16 && l % 2 == 1)); // really stored once
+		CHECK((page_of(p, l, R).v_codes == 0) == (l >= 16 && l % 2 == 1)); // stored only once
 		CHECK(page_of(p, l, R).k_codes > 0);
 		CHECK(page_of(p, l, R).v_params == page_of(p, 0, R).v_params);
 	}
-	// 30 layers K at 2, 2 at 1; 2 layers V at 2, 14 at 1, 16 of which every second has none
+	// 30 layers have K at 2 bits, 2 at 1; 2 layers have V at 2, 14 at 1, and 16 have it in every second layer
 	CHECK(code_bits(p) == doctest::Approx((30 * 2 + 2 * 1 + 2 * 2 + 14 * 1 + 8 * 1) / 64.0));
 	CHECK(code_bits(p) == doctest::Approx(1.375));
 	const KvPlan half = plan("xquant", {16, 8, 128}); // the paper's layer numbers are for 32 layers
 	CHECK(half.layers[14].tier[R].fmt.k.bits == 2);
 	CHECK(half.layers[15].tier[R].fmt.k.bits == 1);
-	CHECK(half.layers[9].v_codes_of == 9); // shared only where that is asked for
+	CHECK(half.layers[9].v_codes_of == 9); // shared only if requested
 	CHECK(plan("xquant,vm=8", {16, 8, 128}).layers[9].v_codes_of == 8);
 	CHECK(plan("xquant,vm=8", {16, 8, 128}).layers[7].v_codes_of == 7);
-	CHECK(plan("xquant,kq=30", {16, 8, 128}).layers[15].tier[R].fmt.k.bits == 2); // typed numbers are what they are
+	CHECK(plan("xquant,kq=30", {16, 8, 128}).layers[15].tier[R].fmt.k.bits == 2); // given layer numbers do not scale
 	CHECK(plan("xquant,kq=0,vq=0,km=0,vm=0,stride=4").layers[7].k_codes_of == 4);
 	const KvPlan a = plan("asymkv12/3");
 	CHECK(a.layers[11].tier[R].fmt.k.bits == 2);
@@ -226,18 +226,18 @@ TEST_CASE("plan: stored bits per element at the sizes the papers speak of, windo
 	CHECK(stored_bits(plan("fp16"), n) == doctest::Approx(16).epsilon(0.002));
 	const KvPlan kivi = plan("kivi2,group=64"), x = plan("xquant,group=128");
 	CHECK(stored_bits(kivi, n) <= 2.75 + window_bits(kivi, n));
-	CHECK(stored_bits(kivi, n) > 2.5); // 2 bits and two halves per 64 elements, twice, on all but the window
+	CHECK(stored_bits(kivi, n) > 2.5); // 2 bits and two halves per 64 elements, for K and V, except in the window
 	CHECK(stored_bits(x, n) <= 1.9 + window_bits(x, n));
 	CHECK(code_bits(kivi) == 2);
 	CHECK(code_bits(plan("zipcache")) == doctest::Approx(3.2));
 	CHECK(code_bits(plan("mikv")) == doctest::Approx(4.8));
 	CHECK(code_bits(plan("h2o")) == 0);
-	// ZipCache's own ratios, with every parameter, table and half-empty page of ours counted
+	// ZipCache's own ratios, with every parameter, table and half-empty page counted
 	const double at_840 = 16 / stored_bits(plan("zipcache,ratio=0.6"), 840),
 	             at_3072 = 16 / stored_bits(plan("zipcache,ratio=0.8"), 3072);
 	CHECK(at_840 == doctest::Approx(4.98).epsilon(0.05));
 	CHECK(at_3072 == doctest::Approx(4.43).epsilon(0.05));
-	// a small cache at 32k tokens: what eviction leaves does not grow
+	// a small cache at 32k tokens: after eviction it does not grow
 	CHECK(bytes_at(plan("streaming"), 4096).total() == bytes_at(plan("streaming"), 32768).total());
 	CHECK(16 / stored_bits(plan("kivi2"), 32768) >= 5);
 	CHECK(16 / stored_bits(plan("xquant"), 32768) >= 6);

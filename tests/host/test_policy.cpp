@@ -1,4 +1,4 @@
-// What users may type for --kv: names, options, defaults of the papers, and one line for everything that cannot be.
+// Accepted values of --kv: names, options, defaults of the papers, and one line for every invalid value.
 #include "engine/core/error.h"
 #include "engine/kv_host/plan.h"
 #include <doctest/doctest.h>
@@ -63,7 +63,7 @@ TEST_CASE("policy: the table has the methods and baselines, each with its paper'
 	const KvPolicy x = parse_policy("xquant");
 	CHECK(x.regular.k.bits == 1);
 	CHECK(x.regular.k.eta == doctest::Approx(1.0 / 6).epsilon(1e-12));
-	CHECK(x.share == Share{}); // only where it is asked for
+	CHECK(x.share == Share{}); // only if requested
 	CHECK(x.regular.k.group == 32);
 	CHECK(x.select.recent_keep + x.select.flush == 128);
 	CHECK(parse_policy("specache1").regular.k.param_bits == 8);
@@ -112,7 +112,7 @@ TEST_CASE("policy: options reach the tier and side they name") {
 	CHECK(p.regular.v.group == kGroupHead);
 	CHECK(p.regular.k.group == 32);
 	CHECK(p.regular.k.bits == 8);
-	p = parse_policy("zipcache,v.prescale=none,v.group=128"); // tokenwise ablation: both tiers
+	p = parse_policy("zipcache,v.prescale=none,v.group=128"); // per token, as an ablation: both tiers
 	CHECK(p.salient.v.prescale == Prescale::None);
 	CHECK(p.regular.v.prescale == Prescale::None);
 	CHECK(p.salient.v.group == 128);
@@ -166,7 +166,7 @@ TEST_CASE("policy: every option takes effect, whatever the entry's own layers sa
 	CHECK(keys("asymkv,eta1=0.1", 0).eta == 0);
 	CHECK(keys("kivi2,k.bits@1=1,eta1=0.2", 1).eta == 0.2);
 	CHECK(keys("kivi2,k.bits@1=1,k.eta@1=0.3,eta1=0.2", 1).eta == 0.3);
-	CHECK(keys("xquant,k.bits@3=4", 3).bits == 4); // layers that are typed do not scale with the depth
+	CHECK(keys("xquant,k.bits@3=4", 3).bits == 4); // given layer numbers do not scale with the depth
 	CHECK(keys("xquant,k.bits@3=4", 2).bits == 2);
 	check_refused("asymkv2/0,k.bits=4", {"kq", "stores keys at 4 bits"});
 	check_refused("kivi2,eta1=0.2", {"eta1 has no effect", "1 bit"});
@@ -179,7 +179,7 @@ TEST_CASE("policy: every option takes effect, whatever the entry's own layers sa
 	CHECK(parse_policy("mikv,score=key_length,key_length=small").select.saliency() ==
 	      Saliency{false, KeyLength::Small});
 	CHECK(parse_policy("zipcache,key_length=large").select.saliency() == Saliency{true, KeyLength::Large});
-	// the options' former names are still read
+	// the options' former names are still accepted
 	CHECK(parse_policy("mikv,score=norm,key_norm=small").select ==
 	      parse_policy("mikv,score=key_length,key_length=small").select);
 	CHECK(parse_policy("kivi2,v.norm=none").regular == parse_policy("kivi2,v.prescale=none").regular);
@@ -220,7 +220,7 @@ TEST_CASE("policy: bits of keys and values follow a name, and calibrate themselv
 	CHECK(f.v.eta == 0.25);
 	CHECK(make_plan(parse_policy("mixed"), {2, 2, 64}).layers[0].tier[int(Tier::Regular)].fmt.v.eta == 0.045);
 	CHECK(parse_policy("mixed4/1,eta1=0.1").regular.v.eta == 0.1);
-	CHECK(parse_policy("kivi1").regular.v.eta == 0); // the paper's
+	CHECK(parse_policy("kivi1").regular.v.eta == 0); // as in the paper
 	CHECK(parse_policy("kivi2,bits=3").regular.v.bits == 3);
 	check_refused("turbo5", {"k.bits is '5'"});
 	check_refused("turbo3/", {"v.bits is ''"});
@@ -232,7 +232,7 @@ TEST_CASE("policy: bits of keys and values follow a name, and calibrate themselv
 	check_refused("turbo,group=all", {"32, 64 or 128 tokens"});
 	check_refused("turbo,param_bits=4", {"16 (f16), or 8"});
 	check_refused("turbo,prescale=balance", {"prescale=none"});
-	CHECK(!parse_policy("turbo,v.scale=token,v.group=32").regular.v.rotate); // nothing is left of the codebook
+	CHECK(!parse_policy("turbo,v.scale=token,v.group=32").regular.v.rotate); // the codebook's options are reset
 	check_refused("turbo,v.rotate=on,v.scale=token", {"v.rotate has no effect"});
 	check_refused("rtn4,param_bits=8", {"scale=channel or scale=codebook"});
 	check_refused("zipcache,param_bits=8", {"relative to a page", "prescale=none"});
@@ -272,7 +272,7 @@ TEST_CASE("policy: short names and types given apart") {
 	const KvPolicy p = policy_from_types("q8", "q4_0");
 	CHECK(p.regular.k.bits == 8);
 	CHECK(p.regular.v.bits == 4);
-	CHECK(parse_policy(p.text).regular.k == p.regular.k); // its text can be typed
+	CHECK(parse_policy(p.text).regular.k == p.regular.k); // its text is a valid value
 	CHECK(policy_from_types("f16", "q4").regular.k.bits == 16);
 	CHECK(policy_from_types("q1", "q1").regular.v.bits == 1);
 	CHECK_THROWS_WITH_AS(policy_from_types("q5_0", "f16"),
@@ -306,7 +306,7 @@ TEST_CASE("policy: what cannot be is refused in one line that says what can") {
 	check_refused("kivi2,v.bits=02", {"v.bits is '02'"});
 	check_refused("kivi2,group=48", {"group is '48'", "32, 64 or 128"});
 	check_refused("kivi2,group=0", {"group is '0'"});
-	check_refused("kivi2,group=head", {"32, 64 or 128 tokens, or all"}); // keys per channel have no such run
+	check_refused("kivi2,group=head", {"32, 64 or 128 tokens, or all"}); // keys per channel have no such group
 	check_refused("rtn4,group=64k", {"group is '64k'", "32, 64 or 128", "half, head, all"});
 	check_refused("rtn4,group=70000", {"at most 32768"});
 	check_refused("rtn4,group=-1", {"group is '-1'"});
@@ -407,6 +407,6 @@ TEST_CASE("policy: short names stand for entries of the table, and no entry is h
 	}
 	for (const KvPolicy& p : all_policies()) CHECK(find_policy(p.name) == &p);
 	CHECK(find_policy("nonsense") == nullptr);
-	for (const KvPolicy& p : all_policies()) // "NAMEa/b" is for the policies that say so
+	for (const KvPolicy& p : all_policies()) // "NAMEa/b" only for policies that allow it
 		if (!p.takes_layers && !p.takes_bits) check_refused((p.name + "3/1").c_str(), {"no KV policy"});
 }

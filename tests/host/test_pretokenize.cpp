@@ -1,4 +1,4 @@
-// Pre-tokenizers and whole vocabularies: every reference vector, llama.cpp's ids of odd texts, hand-made cases.
+// Pre-tokenizers and whole vocabularies: every reference vector, llama.cpp's ids of unusual texts, manual cases.
 #include "engine/core/utf8.h"
 #include "models/pre_patterns.h"
 #include "models/pretokenize.h"
@@ -64,7 +64,7 @@ namespace {
 
 const std::string kTokenize = std::string(KVRUN_SOURCE_DIR) + "/tests/golden/tokenize/";
 
-// Those there are expectations for, by the first name of their patterns.
+// The pre-tokenizers with expectations, by the first name of their patterns.
 std::vector<std::string> pre_names() {
 	std::vector<std::string> out;
 	for (const auto& e : std::filesystem::directory_iterator(kTokenize))
@@ -75,10 +75,10 @@ std::vector<std::string> pre_names() {
 
 } // namespace
 
-// A vocabulary under the name of another pre-tokenizer, as tools/dev/make_peer_tokens.sh made it for llama.cpp.
+// A vocabulary under the name of another pre-tokenizer, made by tools/dev/make_peer_tokens.sh for llama.cpp.
 TEST_CASE("tokenizer: every pre-tokenizer gives the ids of llama.cpp") {
-	// Texts on which llama.cpp does not do what the models' own patterns say: words are cut where case changes, and
-	// digits before a letter are counted from the left.
+	// Texts on which llama.cpp differs from the models' own patterns: words are cut where case changes, and digits
+	// before a letter are counted from the left.
 	const std::map<std::string, std::vector<size_t>> on_purpose = {
 	    {"kimi-k2", {50}}, {"tiny_aya", {32, 45, 50, 89, 90}}, {"youtu", {50}}};
 	const std::string path = shared_asset("vocab/ggml-vocab-gpt-2.gguf");
@@ -107,7 +107,7 @@ TEST_CASE("tokenizer: every pre-tokenizer gives the ids of llama.cpp") {
 	}
 }
 
-// Llama's vocabulary as make_peer_tokens.sh changes it: without a space in front, with user-defined tokens as Gemma's.
+// Llama's vocabulary as changed by make_peer_tokens.sh: without a leading space, with user-defined tokens like Gemma's.
 TEST_CASE("tokenizer: SentencePiece vocabularies with the options of other models give the ids of llama.cpp") {
 	const std::string path = shared_asset("vocab/ggml-vocab-llama-spm.gguf");
 	if (path.empty()) return;
@@ -234,7 +234,7 @@ TEST_CASE("pretokenize: pieces are the text, whatever bytes it has") {
 
 namespace {
 
-// The matches of a pattern and what lies between, one search per place.
+// The matches of a pattern and the text in between, one search per position.
 Pieces split_by(const char* pattern, std::string_view text) {
 	int error = 0;
 	PCRE2_SIZE at = 0;
@@ -250,7 +250,7 @@ Pieces split_by(const char* pattern, std::string_view text) {
 		if (found[0] > done) out.push_back(text.substr(done, found[0] - done));
 		if (found[1] > found[0]) out.push_back(text.substr(found[0], found[1] - found[0]));
 		done = found[1];
-		at = found[1] > found[0] ? done : done + std::max<size_t>(utf8_char(text, done), 1); // an empty match cuts
+		at = found[1] > found[0] ? done : done + std::max<size_t>(utf8_char(text, done), 1); // an empty match also cuts
 	}
 	if (done < text.size()) out.push_back(text.substr(done));
 	pcre2_match_data_free(match);
@@ -260,7 +260,7 @@ Pieces split_by(const char* pattern, std::string_view text) {
 
 } // namespace
 
-// As the models' own files have them, if only for texts as short as these.
+// The models' own patterns, but usable only for short texts like these.
 TEST_CASE("pretokenize: patterns that were rewritten to take linear time split as before") {
 	const std::string cased =
 	    "[^\\r\\n\\p{L}\\p{N}]?(?:(?!\\p{sc:Han})[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}])*(?:(?!\\p{sc:Han})"
@@ -293,7 +293,7 @@ TEST_CASE("pretokenize: patterns that were rewritten to take linear time split a
 			const uint32_t few = round % 3 ? std::size(alphabet) : 4 + rng() % 8, first = rng() % std::size(alphabet);
 			for (uint32_t n = rng() % 30; n > 0; --n) {
 				const std::string_view c = alphabet[(first + rng() % few) % std::size(alphabet)];
-				if (name != "superbpe" || c != "½") text += c; // numerals that are no digits stay out of its groups
+				if (name != "superbpe" || c != "½") text += c; // numerals that are not digits are not in its groups
 			}
 			Pieces want = {text}, got = {text};
 			for (size_t i = 0; i < patterns.size(); ++i) {
@@ -337,7 +337,7 @@ TEST_CASE("T21: every pre-tokenizer takes linear time, whatever it looks for in 
 			const double s = cpu_seconds() - start;
 			CHECK(bytes == text.size());
 			INFO(pre, " on ", text.substr(0, 12), " ... ", text.substr(text.size() - 3), ": ", s, " s");
-			CHECK(s < 8); // a few hundredths; hours where each place of a run looks through all of it
+			CHECK(s < 8); // a few hundredths; hours if each position of a run searched the whole run
 		}
 	}
 }
@@ -359,8 +359,8 @@ TEST_CASE("pretokenize: every name of the list is known and tested, any other is
 		CHECK_THROWS_WITH_AS(split(name, "x"), doctest::Contains("; kvrun knows default gpt-2 mpt olmo "), Error);
 }
 
-// The ids of a vocabulary that is not here still say how many pieces a text has at least, and that equal pieces have
-// equal ids.
+// The ids of an unavailable vocabulary still give the least number of pieces of a text, and equal pieces have equal
+// ids.
 TEST_CASE("pretokenize: llama-bpe and qwen2 agree with the ids of their vectors") {
 	for (const std::string name : {"llama-bpe", "qwen2"}) {
 		CAPTURE(name);
@@ -374,7 +374,7 @@ TEST_CASE("pretokenize: llama-bpe and qwen2 agree with the ids of their vectors"
 			CHECK(v.ids[i].size() >= p.size());
 			if (p.size() == 1) ids_of.emplace(p[0], v.ids[i]);
 		}
-		// a text whose pieces but one are known tells the ids of that one, and so on
+		// a text with all but one piece known gives the ids of that piece, and so on
 		size_t known = 0, rounds = 0;
 		std::vector<bool> done(v.texts.size());
 		for (bool more = true; more && rounds < 50; ++rounds) {

@@ -1,4 +1,4 @@
-// The scalar quantiser to the bit: against the golden vectors, against numpy where it is there, and by its definition.
+// The scalar quantiser, bit by bit: against the golden vectors, against numpy if installed, and by its definition.
 #include "engine/core/error.h"
 #include "engine/core/f16.h"
 #include "engine/core/npy.h"
@@ -58,7 +58,7 @@ Quantised round_trip(const std::vector<float>& x, uint32_t bits, double eta) {
 	return r;
 }
 
-size_t n_compared = 0; // elements of all checks, so that none of them can be empty
+size_t n_compared = 0; // elements of all checks, to detect empty checks
 void check_group(const Case& c, const std::vector<float>& expected, const std::vector<size_t>& where,
                  const std::vector<float>& got) {
 	for (size_t i = 0; i < where.size(); ++i) {
@@ -68,7 +68,7 @@ void check_group(const Case& c, const std::vector<float>& expected, const std::v
 	}
 }
 
-// Every group of `where` quantised by itself gives the expected values. Elements of one group, indices into x.
+// Every group of `where`, quantised alone, gives the expected values. Groups are indices into x.
 void check_groups(const Case& c, const std::vector<float>& x, const std::vector<float>& expected,
                   const std::vector<size_t>& where, uint32_t bits, double eta,
                   const std::function<float(size_t)>& factor = nullptr) {
@@ -85,7 +85,7 @@ std::vector<size_t> channel_run(const Case& c, size_t l, const std::vector<size_
 	return w;
 }
 std::vector<size_t> token_run(const Case& c, size_t l, size_t t, size_t first,
-                              size_t n) { // channels of all heads in a row
+                              size_t n) { // channels of all heads of a token
 	std::vector<size_t> w;
 	for (size_t i = 0; i < n; ++i) w.push_back(c.at(l, t, 0, 0) + first + i);
 	return w;
@@ -112,7 +112,7 @@ void check_kivi(const Case& c, uint32_t bits, double eta) {
 		for (size_t i : token_run(c, 0, t, 0, c.H * c.D)) REQUIRE(round_f16(c.k[i]) == c.k_hat[i]);
 }
 
-// Layer 1 keeps no codes: layer 0's, with its own parameters.
+// Layer 1 stores no codes: it uses those of layer 0, with its own parameters.
 void check_shared(const Case& c, uint32_t bits, double eta) {
 	const std::vector<size_t> packed = tokens_of(c, 2);
 	auto both = [&](const std::vector<float>& x, const std::vector<float>& expected, const std::vector<size_t>& in_0,
@@ -289,7 +289,7 @@ TEST_CASE("quant: the error is at most half a step, and codes are the nearest") 
 			const float scale = f16_to_f32(r.params.scale);
 			for (size_t i = 0; i < x.size(); ++i) {
 				CHECK(std::fabs(r.x[i] - x[i]) <=
-				      scale * 0.5f + 0.01f); // f16 end points may miss by their own rounding
+				      scale * 0.5f + 0.01f); // f16 end points may be off by their own rounding
 				for (uint32_t other = 0; other < (1u << bits); ++other)
 					CHECK(std::fabs(r.x[i] - x[i]) <= std::fabs(dequantise(other, r.params) - x[i]) + 1e-6f);
 			}
@@ -308,7 +308,7 @@ TEST_CASE("quant: packed codes come back, neighbours untouched") {
 	}
 	std::vector<uint32_t> w(1, 0);
 	pack(w, 2, 0, 3), pack(w, 2, 1, 1);
-	CHECK(w[0] == 7); // the first code in the lowest bits
+	CHECK(w[0] == 7); // the first code is in the lowest bits
 	CHECK(params_of_word(Params{0x1234, 0xabcd}.word()) == Params{0x1234, 0xabcd});
 	CHECK((Params{0x1234, 0xabcd}.word()) == 0xabcd1234);
 }

@@ -1,4 +1,4 @@
-// Recurrent layers in files: what keys and tensors say, and what is wrong about them.
+// Recurrent layers in files: keys and tensors, and their errors.
 #include "engine/run/memory_plan.h"
 #include "models/model.h"
 #include "models/recurrent.h"
@@ -30,7 +30,7 @@ size_t place_of(const Bytes& b, std::string_view text) {
 }
 
 Bytes with_u32(Bytes b, std::string_view key, uint32_t v) {
-	std::memcpy(&b[place_of(b, key) + key.size() + 4], &v, 4); // behind its type
+	std::memcpy(&b[place_of(b, key) + key.size() + 4], &v, 4); // after its type
 	return b;
 }
 
@@ -72,7 +72,7 @@ TEST_CASE("recurrent layers: what the converter's files say") {
 	CHECK(moe.layers[0].recurrent == Recurrent{4, 2, 8, 8, 3, true, false});
 	CHECK(moe.layers[0].experts.n == 6);
 	CHECK(moe.layers[0].experts.normalise);
-	// without the list of layers every fourth attends, or what the period says
+	// without the list of layers every fourth attends, or as the period says
 	const Bytes listless =
 	    renamed(golden("qwen35"), "qwen35.attention.recurrent_layers", "qwen35.attention.recurrent_xxxxxx");
 	CHECK(config_of(listless).layers[3].recurrent.n_heads == 0);

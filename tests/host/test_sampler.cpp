@@ -1,4 +1,4 @@
-// Sampling: every option, every strange logit, and the distribution the choices follow.
+// Sampling: every option, unusual logits, and the distribution of the choices.
 #include "engine/core/error.h"
 #include "engine/run/sampler.h"
 #include <algorithm>
@@ -85,13 +85,13 @@ TEST_CASE("sampler: penalties of the answer's tokens and bias are added to the l
 		for (const auto& c : s.candidates()) out[c.id] = c.logit;
 		return out;
 	};
-	const std::vector<uint32_t> prompt = {0, 3, 9}, answer = {1, 2, 2, 2, 77}; // ids past the vocabulary among them
+	const std::vector<uint32_t> prompt = {0, 3, 9}, answer = {1, 2, 2, 2, 77}; // including ids past the vocabulary
 	SamplerOptions o = all_off();
 	o.presence_penalty = 0.5;
 	CHECK(changed(o, prompt, answer) == std::vector<float>{1, 1.5, 2.5, 4});
 	o = all_off(), o.frequency_penalty = 0.25;
 	CHECK(changed(o, prompt, answer) == std::vector<float>{1, 1.75, 2.25, 4});
-	o.presence_penalty = -1; // makes what is there likelier
+	o.presence_penalty = -1; // makes tokens in the text more likely
 	CHECK(changed(o, prompt, answer) == std::vector<float>{1, 2.75, 3.25, 4});
 	CHECK(changed(o, prompt, {}) == logits);
 	o = all_off(), o.bias = {{0, 4.5f}, {3, -kInf}, {1, -1}};
@@ -99,11 +99,11 @@ TEST_CASE("sampler: penalties of the answer's tokens and bias are added to the l
 	o.repeat_penalty = 2; // of prompt and answer; it divides first
 	CHECK(changed(o, prompt, answer) == std::vector<float>{5, 0, 1.5, -kInf});
 	o = all_off(0), o.bias = {{0, 100}};
-	CHECK(Sampler(o).sample(logits) == 0); // greedy, too
+	CHECK(Sampler(o).sample(logits) == 0); // also for greedy sampling
 	o.bias = {{2, 3.4e38f}}, o.frequency_penalty = 100;
 	Sampler s(o);
 	s.count(0);
-	CHECK(s.sample(logits) == 2); // what is finite stays so
+	CHECK(s.sample(logits) == 2); // finite logits stay finite
 }
 
 TEST_CASE("sampler: what changes logits needs all of them") {
@@ -127,7 +127,7 @@ TEST_CASE("T37 sampler: any accepted options give an id of the vocabulary and sh
 				for (const double min_p : {0.0, 1e-9, 0.05, 1.0})
 					for (const double penalty : {0.01, 1.0, 1.3, 100.0}) {
 						Sampler s({temperature, top_k, top_p, min_p, penalty, 64, uint64_t(tried++)});
-						for (uint32_t t = 0; t < 100; ++t) s.accept(t * 7); // ids past the vocabulary among them
+						for (uint32_t t = 0; t < 100; ++t) s.accept(t * 7); // including ids past the vocabulary
 						for (int i = 0; i < 3; ++i) REQUIRE(s.sample(logits) < 300);
 						double sum = 0;
 						for (const auto& c : s.candidates()) {
@@ -185,7 +185,7 @@ TEST_CASE("sampler: the cuts keep what their definitions say") {
 	SamplerOptions o = all_off();
 	o.top_k = 2;
 	CHECK(kept(o, logits) == std::set<uint32_t>{1, 3});
-	o.top_k = 4; // of equals the lower id
+	o.top_k = 4; // of equal logits the one with the lower id
 	CHECK(kept(o, logits) == std::set<uint32_t>{0, 1, 2, 3});
 	for (const uint32_t k : {0u, 5u, 9u}) {
 		o.top_k = k;
@@ -203,7 +203,7 @@ TEST_CASE("sampler: the cuts keep what their definitions say") {
 	CHECK(kept(o, logits) == std::set<uint32_t>{1, 2, 3});
 	o.min_p = 1;
 	CHECK(kept(o, logits) == std::set<uint32_t>{1});
-	o = all_off(), o.top_k = 4, o.top_p = 0.9, o.min_p = 0.2; // top-p looks at what top-k left: 0.53 + 0.27 + 0.13
+	o = all_off(), o.top_k = 4, o.top_p = 0.9, o.min_p = 0.2; // top-p uses the rest of top-k: 0.53 + 0.27 + 0.13
 	CHECK(kept(o, logits) == std::set<uint32_t>{1, 2, 3});
 }
 
@@ -217,7 +217,7 @@ TEST_CASE("sampler: the top k of any logits are those of a full sort, in its ord
 	};
 	using Change = void (*)(std::vector<float>&);
 	const Change kinds[] = {[](std::vector<float>&) {},
-	                        [](std::vector<float>& x) { // ties, also of 0 and -0
+	                        [](std::vector<float>& x) { // equal values, including 0 and -0
 		                        for (float& v : x) v = std::round(v / 4) * 4;
 	                        },
 	                        [](std::vector<float>& x) {
@@ -260,7 +260,7 @@ TEST_CASE("sampler: the top k of any logits are those of a full sort, in its ord
 TEST_CASE("sampler: without top-k, top-p and min-p keep what their definitions keep of a full sort, in its order") {
 	for (const size_t n : {1, 3, 128, 5000, 32003})
 		for (const float scale : {0.f, 0.01f, 0.3f, 1.f, 20.f, 1e30f}) // times -8 to 8
-			for (const float above : {0.f, 60.f})                      // of the likeliest over the others
+			for (const float above : {0.f, 60.f})                      // of the likeliest above the others
 				for (const double top_p : {0., 0.3, 0.95, 1 - 1e-9, 1.})
 					for (const double min_p : {0., 1e-12, 0.05, 0.9}) {
 						if (top_p == 1 && min_p == 0) continue; // nothing is cut
@@ -284,7 +284,7 @@ TEST_CASE("sampler: without top-k, top-p and min-p keep what their definitions k
 						o.top_p = top_p, o.min_p = min_p;
 						Sampler s(o);
 						s.sample(x);
-						// With equal shares a sum may meet top-p exactly, and then its rounding decides about one
+						// With equal probabilities a sum may equal top-p exactly; then rounding decides about one
 						// token.
 						const size_t got = s.candidates().size();
 						REQUIRE((got == keep || (scale == 0.f && std::max(got, keep) - std::min(got, keep) == 1)));
@@ -317,10 +317,10 @@ TEST_CASE("sampler: lists of candidates that a driver got wrong are none") {
 		to[KV_CANDIDATE_WORDS] = 1, to[KV_CANDIDATE_WORDS + 1] = 4, to[KV_CANDIDATE_WORDS + 2] = 0x40000000; // 2.0
 		std::ranges::copy(words, to.begin());
 		lists.arrived(10);
-		REQUIRE(lists.of(1, 1).size() == 1); // the other row's
+		REQUIRE(lists.of(1, 1).size() == 1); // of the other row
 		CHECK(lists.of(1, 1)[0].id == 4);
 		CHECK(lists.of(1, 1)[0].value == 2);
-		CHECK(lists.of(1, 2).empty()); // less than is wanted
+		CHECK(lists.of(1, 2).empty()); // fewer than requested
 		return lists.of(0, 1).size();
 	};
 	CHECK(put({3, 0, 1, 5, 2, 9, 3}) == 3);
@@ -341,7 +341,7 @@ TEST_CASE("sampler: the repeat penalty divides what is positive, multiplies what
 	s.accept(0); // twice counts once: 3 -> 1.5, not 0.75
 	CHECK(s.sample(std::vector<float>{3, 1.4f, -1}) == 0);
 	CHECK(s.sample(std::vector<float>{3, 1.6f, -1}) == 1);
-	CHECK(s.sample(std::vector<float>{-1, -1.9f, -3}) == 1); // -1 -> -2
+	CHECK(s.sample(std::vector<float>{-1, -1.9f, -3}) == 1); // -1 becomes -2
 	s.accept(1);
 	s.accept(2); // 0 has left the window of two
 	CHECK(s.sample(std::vector<float>{3, 2.9f, -1}) == 0);

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Everything that a schema's grammar lets a model write is a value of the schema, as the package jsonschema judges it.
+"""Every text that a schema's grammar allows is a value of the schema, according to the package jsonschema.
 
     test_schema_samples.py CHECK [VOCABULARY.gguf]     (CHECK: kvrun_schema_check)
 
-Random texts of each schema of schemas.json, byte by byte, and by the tokens of a real vocabulary where one is given.
+Random texts of each schema of schemas.json, byte by byte, and by the tokens of a real vocabulary if one is given.
 Exit code 77: the package is not installed.
 """
 import json, os, subprocess, sys
@@ -14,7 +14,7 @@ except ImportError:
     print("skipped: the Python package jsonschema is not installed (apt: python3-jsonschema)")
     sys.exit(77)
 
-CHECKED = ("date", "ipv4", "ipv6", "email")  # formats that the package knows without others
+CHECKED = ("date", "ipv4", "ipv6", "email")  # formats that the package checks without further packages
 
 
 def main(check, vocabulary):

@@ -1,4 +1,4 @@
-// Positions of packed tokens: whatever is set comes back, sealed or not, and a step can be taken back.
+// Positions of packed tokens: stored values are returned, sealed or not, and a step can be taken back.
 #include "engine/kv_host/slot_positions.h"
 #include <doctest/doctest.h>
 #include <random>
@@ -21,7 +21,7 @@ TEST_CASE("slot positions: consecutive, scattered, empty and falling ones come b
 				if (at != kNone) s.set(p * page + i, at);
 				expected.push_back(at);
 			}
-			if (p % 3 == 2) s.seal(p); // the newest page and the one before stay open
+			if (p % 3 == 2) s.seal(p); // the newest two pages stay open
 			CHECK(s.n_slots() == (p + 1) * page);
 			CHECK(s.all() == expected);
 		}
@@ -49,7 +49,7 @@ TEST_CASE("slot positions: what was appended, set and sealed since is taken back
 }
 
 TEST_CASE("slot positions: a page of consecutive tokens takes no bytes of its own; others half a byte per slot") {
-	// what a cache's books rest on; tests/host/test_memory_faults.cpp measures all of them
+	// a lower bound for a cache's books; tests/host/test_memory_faults.cpp measures all of them
 	SlotPositions s(128);
 	for (uint32_t p = 0; p < 64; ++p) {
 		s.append_page();

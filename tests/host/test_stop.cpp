@@ -9,7 +9,7 @@
 using namespace kvrun;
 
 namespace {
-// The definition: the text up to the stop string that is completed first, the longest of those completed together.
+// The definition: the text before the stop string that is completed first, the longest of those completed together.
 std::string cut_at_stop(const std::string& text, const std::vector<std::string>& stops) {
 	for (size_t end = 1; end <= text.size(); ++end) {
 		size_t longest = 0;
@@ -49,7 +49,7 @@ TEST_CASE("T39 stop: any text, any splitting, any stop strings give the text bef
 	std::mt19937 rng(3);
 	const auto word = [&](size_t n) {
 		std::string w;
-		for (size_t i = 0; i < n; ++i) w += "ab\xc3\xa4"[rng() % 4]; // halves of characters too
+		for (size_t i = 0; i < n; ++i) w += "ab\xc3\xa4"[rng() % 4]; // including halves of characters
 		return w;
 	};
 	int stopped = 0;
@@ -91,7 +91,7 @@ TEST_CASE("T39 stop: limits") {
 	CHECK_THROWS_WITH_AS(StopStream({std::string(1 << 20, 'x')}), doctest::Contains("1048576 bytes"), Error);
 	CHECK_THROWS_WITH_AS(StopStream(std::vector<std::string>(10000, "x")), doctest::Contains("10000 stop strings"),
 	                     Error);
-	// the longest ones allowed, all of them, in text that almost matches: linear, so done in no time
+	// the most and longest stop strings allowed, in text that almost matches: takes linear time
 	std::vector<std::string> most(kMaxStops, std::string(kMaxStopBytes - 1, 'a') + "b");
 	StopStream s(most);
 	std::string out;
@@ -103,7 +103,7 @@ TEST_CASE("T39 stop: limits") {
 
 TEST_CASE("utf8: lengths agree with the table of Unicode 15, D92") {
 	int valid = 0;
-	for (uint32_t cp = 0; cp < 0x110000; ++cp) { // every code point, encoded by hand
+	for (uint32_t cp = 0; cp < 0x110000; ++cp) { // every code point, encoded here
 		std::string c;
 		const int more = cp < 0x80 ? 0 : cp < 0x800 ? 1 : cp < 0x10000 ? 2 : 3;
 		constexpr uint32_t kLead[] = {0, 0xc0, 0xe0, 0xf0};

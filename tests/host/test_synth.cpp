@@ -1,5 +1,5 @@
-// Made-up models: they are sound GGUF files of the shape they name, the same bytes however they are read, with weights
-// of the size that keeps a model's activations in range.
+// Synthetic models: valid GGUF files of the named shape, the same bytes however they are read, with weights of a size
+// that keeps a model's activations in range.
 #include "engine/core/block_quant.h"
 #include "models/model.h"
 #include "models/synth/synth_file.h"
@@ -37,7 +37,7 @@ TEST_CASE("synth: every shape in the table is a model kvrun runs") {
 		const Model m = open_model("synth:" + name + ",layers=1:q4_k");
 		CHECK(m.config.n_layers == 1);
 		CHECK(m.tokenizer.vocab() == m.config.vocab);
-		const std::string text = "Some words, 12 + 30 = 42; batako."; // any text comes back
+		const std::string text = "Some words, 12 + 30 = 42; batako."; // any text can be decoded again
 		CHECK(m.tokenizer.decode(m.tokenizer.encode(text, {.bos = false})).ends_with(text));
 	}
 	CHECK(open_model("synth:llama-3.1-8b:q4_k").file.tensor_bytes() > (uint64_t(4) << 30));
@@ -64,7 +64,7 @@ TEST_CASE("synth: any part of the file has the bytes of the whole") {
 			f.read_at(begin, piece);
 			REQUIRE(std::equal(piece.begin(), piece.end(), all.begin() + ptrdiff_t(begin)));
 		}
-		const Gguf g = Gguf::parse("synth", all); // a sound file, tensors back to back
+		const Gguf g = Gguf::parse("synth", all); // a valid file, tensors without gaps
 		CHECK(g.tensors().size() == 2 * 9 + 3);
 		CHECK(read_config(g).dim == 256);
 	}

@@ -1,4 +1,4 @@
-// Tokenizers on vocabularies made by hand: joins, special tokens, hostile vocabularies and texts.
+// Tokenizers with small test vocabularies: joins, special tokens, hostile vocabularies and texts.
 #include "models/tokenizer.h"
 #include "tests/support/assets.h"
 #include "tests/support/cpu_time.h"
@@ -11,7 +11,7 @@
 
 using namespace kvrun;
 
-// ---- vocabularies made by hand
+// ---- test vocabularies
 
 namespace {
 
@@ -130,7 +130,7 @@ TEST_CASE("bpe: merges apply in the order of their list, from the left") {
 	const std::string g = byte_character(' ');
 	const Tokenizer t = make(bpe({"ab", "bc", g + "a", "abc"}, {"b c", "a b", g + " a", "ab c"}));
 	enum : uint32_t { kab = 256, kbc, kga, kabc };
-	CHECK(t.encode("abc") == Ids{'a', kbc}); // b c comes first; nothing joins a and bc
+	CHECK(t.encode("abc") == Ids{'a', kbc}); // b c has the higher rank; then no merge joins a and bc
 	CHECK(t.encode("ab") == Ids{kab});
 	CHECK(t.encode("abab") == Ids{kab, kab});
 	CHECK(t.encode(" ab") == Ids{uint32_t(t.find(g).value()), kab});
@@ -139,7 +139,7 @@ TEST_CASE("bpe: merges apply in the order of their list, from the left") {
 	CHECK(!t.adds_bos());
 	CHECK(!t.bos());
 	CHECK(t.pre() == "gpt-2");
-	// llama-bpe takes a piece that is a token whole
+	// in llama-bpe a piece that is itself a token stays whole
 	const Tokenizer w = make(bpe({"ab", "bc", g + "a", "abc"}, {"b c", "a b", g + " a", "ab c"}, {}, "llama-bpe"));
 	CHECK(w.encode("abc") == Ids{kabc});
 }
@@ -176,13 +176,13 @@ TEST_CASE("special tokens: the first place from the left, the longest token ther
 		while (w.size() < n) w += "ab"[rng() % 2];
 		return w;
 	};
-	std::vector<std::string> words = {word(4096), word(3000)}; // over the edges of what is searched at once
+	std::vector<std::string> words = {word(4096), word(3000)}; // longer than what is searched at once
 	std::vector<int32_t> kinds = {4, 3};
 	for (size_t n : {3, 3, 4, 5, 7, 9, 12, 13, 17}) {
 		words.push_back(word(n));
 		kinds.push_back(n % 2 ? 3 : 4);
 	}
-	words.push_back(words.back().substr(3)); // a suffix, and a text that is there already
+	words.push_back(words.back().substr(3)); // a suffix, and a text that exists already
 	words.push_back(words.back());
 	kinds.insert(kinds.end(), {3, 4});
 	const Tokenizer t = make(bpe(words, {}, kinds));
@@ -227,7 +227,7 @@ TEST_CASE("special tokens: an end-of-turn marker listed as a word is a control t
 }
 
 TEST_CASE("special tokens: user text cannot be joined into a control or byte token") {
-	// every prefix of "<s>" is a token, so that joining could get there
+	// every prefix of "<s>" is a token, so joining could produce it
 	const Tokenizer t = make(spm({"<", "<s", ">", "s", "<0", "<0x", "<0x4", "<0x41", "<0x41>x"}));
 	for (const char* text : {"<s>", "a<s>b", "<0x41>", "<unk>", "</s>"}) {
 		const Ids ids = t.encode(text, {.bos = false});
@@ -300,12 +300,12 @@ TEST_CASE("T19: what is repaired: equal texts, empty texts, odd bytes, merges of
 	CHECK(twice.decode(Ids{267, 268}) == "ab");
 	for (const std::string& text : {std::string("a\0b", 3), std::string("\xff\xfe\xc3"), std::string("é\xc3\xa9\xc3")})
 		CHECK(twice.decode(twice.encode(text)) == text);
-	// x y is a step on the way to xyz, but no token of its own
+	// x y is an intermediate step to xyz, but not a token
 	const Tokenizer step = make(bpe({"xyz"}, {"x y", "xy z", "no such"}));
 	CHECK(step.encode("xyz") == Ids{256});
 	CHECK(step.encode("xy") == Ids{'x', 'y'});
 	CHECK(step.decode(step.encode("xy")) == "xy");
-	// characters that stand for no byte are text of their own
+	// characters that do not stand for bytes are decoded as themselves
 	CHECK(make(bpe({"<｜x｜>", "日"}, {}, {3, 1})).decode(Ids{257}) == "日");
 }
 
@@ -398,7 +398,7 @@ TEST_CASE("T21: one megabyte through real vocabularies takes four times as long 
 		     [&] {
 			     return std::string{'\xe5', char(0x80 + random() % 64), char(0x80 + random() % 64)};
 		     }},
-		    {"joined tokens", [&] { // that begin and end where no space is
+		    {"joined tokens", [&] { // tokens that begin and end without a space
 			     std::string out;
 			     for (const char c : t.decode_one({}, uint32_t(random() % t.vocab())))
 				     if (c >= 'a' && c <= 'z') out += c;
@@ -421,14 +421,14 @@ TEST_CASE("T21: one megabyte through real vocabularies takes four times as long 
 			const std::string shown =
 			    fmt::format("{} on {}: {:.3f} s, a quarter of it {:.3f} s", name, kind.first, whole, quarter);
 			CAPTURE(shown);
-			CHECK(whole < 3 * 4 * quarter); // a quadratic step: 16 times
+			CHECK(whole < 3 * 4 * quarter); // with a quadratic step: 16 times
 		}
 	}
 }
 
 TEST_CASE("T21: a vocabulary of a million tokens opens in seconds") {
 	std::vector<std::string> words, merges;
-	for (int i = 0; i < 1'000'000; ++i) words.push_back(fmt::format("{:x}", i + 0x100000)); // as long as real ones
+	for (int i = 0; i < 1'000'000; ++i) words.push_back(fmt::format("{:x}", i + 0x100000)); // as long as real tokens
 	for (size_t i = 0; i < 500'000; ++i) merges.push_back(words[i].substr(0, 3) + " " + words[i].substr(3));
 	for (bool is_spm : {true, false}) {
 		const auto bytes = (is_spm ? spm(words) : bpe(words, merges)).bytes();
@@ -472,7 +472,7 @@ TEST_CASE("T22: any bytes come back: invalid UTF-8, overlong forms, surrogates, 
 	std::mt19937 rng(22);
 	for (int i = 0; i < 400; ++i) {
 		std::string t(rng() % 60, '\0');
-		const int kind = int(rng() % 4); // bytes; few bytes; letters and spaces; leads and tails
+		const int kind = int(rng() % 4); // bytes; few bytes; letters and spaces; lead and continuation bytes
 		for (char& c : t)
 			c = kind == 0   ? char(rng())
 			    : kind == 1 ? "ab \xc3\xa9\xe2\x82\xac"[rng() % 8]
@@ -518,18 +518,18 @@ TEST_CASE("T59 utf8 stream: characters come out whole, broken bytes come out at 
 	CHECK(s.push("x\xf0\x9f") == "x");
 	CHECK(s.push("\x98\x80") == "\xf0\x9f\x98\x80");
 	CHECK(s.push("\xff") == "\xff");
-	CHECK(s.push("\x80\x80") == "\x80\x80"); // no lead
+	CHECK(s.push("\x80\x80") == "\x80\x80"); // without a lead byte
 	CHECK(s.push("\xc0") == "\xc0");         // never a lead
 	CHECK(s.push("\xe0\x80") == "\xe0\x80"); // overlong: no third byte makes it valid
 	CHECK(s.push("\xed\xa0") == "\xed\xa0"); // surrogate
 	CHECK(s.push("\xf4\x90") == "\xf4\x90"); // beyond U+10FFFF
 	CHECK(s.push("\xe2\x82") == "");
 	CHECK(s.push("a") == "\xe2\x82"
-	                     "a"); // never finished
+	                     "a"); // never completed
 	CHECK(s.push("\xf0\x9f\x98") == "");
 	CHECK(s.finish() == "\xf0\x9f\x98");
 	CHECK(s.finish() == "");
-	std::mt19937 rng(5); // any cut gives the same bytes, and every piece but broken ones is whole
+	std::mt19937 rng(5); // any cut gives the same bytes, and all pieces but invalid ones are whole
 	const std::string text = "naïve 日本語 😀 \xff\xe2\x82 ½";
 	for (int i = 0; i < 200; ++i) {
 		Utf8Stream cut;

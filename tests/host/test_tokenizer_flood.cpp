@@ -1,4 +1,4 @@
-// Files made to be slow: keys, tokens and merges whose hashes collide under any hash that a file's author knows.
+// Files that try to be slow: keys, tokens and merges whose hashes collide under any hash known to the file's author.
 #include "models/model.h"
 #include "tests/support/cpu_time.h"
 #include "tests/support/gguf_builder.h"
@@ -50,7 +50,7 @@ void put_utf8(std::string& s, uint32_t c) {
 }
 bool is_character(uint32_t c) { return c > 0x20 && c <= 0x10ffff && (c < 0xd800 || c > 0xdfff); }
 
-// ---- texts of 16 bytes that collide in std::hash of libstdc++, which is MurmurHash64A with a seed everybody knows
+// ---- texts of 16 bytes that collide in std::hash of libstdc++, which is MurmurHash64A with a known seed
 
 constexpr uint64_t kMurmur = 0xc6a4a7935bd1e995u;
 uint64_t shift_mix(uint64_t v) { return v ^ v >> 47; } // its own inverse
@@ -60,7 +60,7 @@ std::vector<std::string> same_hash(size_t n) {
 	for (uint64_t first = 1; first <= n; ++first) {
 		uint64_t state = 0xc70f6907u ^ 16 * kMurmur;
 		state = (state ^ shift_mix(first * kMurmur) * kMurmur) * kMurmur;
-		const uint64_t second = shift_mix(state * inverse(kMurmur)) * inverse(kMurmur); // brings the state to zero
+		const uint64_t second = shift_mix(state * inverse(kMurmur)) * inverse(kMurmur); // sets the state to zero
 		std::string s(16, '\0');
 		std::memcpy(s.data(), &first, 8);
 		std::memcpy(s.data() + 8, &second, 8);
@@ -92,12 +92,12 @@ TEST_CASE("T21: neighbouring characters that collide do not slow a SentencePiece
 		CHECK(t.encode(tokens.back(), {.bos = false}).back() == t.vocab() - 1);
 	});
 	INFO(s, " s");
-	CHECK(s < 20); // minutes with a hash that can be foreseen
+	CHECK(s < 20); // minutes with a predictable hash
 }
 
 TEST_CASE("T21: merges that collide do not slow a byte-level vocabulary down") {
-	constexpr uint32_t kBits = 21, kWindow = 1024; // collisions within a window of linear probing do as well
-	std::vector<std::string> symbols;              // as they are numbered: bytes, then all pairs of them
+	constexpr uint32_t kBits = 21, kWindow = 1024; // collisions within a window of linear probing are enough
+	std::vector<std::string> symbols;              // in the order of their ids: bytes, then all pairs of bytes
 	std::vector<std::string> merges;
 	for (int i = 0; i < 256; ++i) symbols.push_back(byte_character(i));
 	for (int i = 0; i < 256; ++i)
@@ -150,7 +150,8 @@ TEST_CASE("T19 T21: texts that collide do not slow tokens, merges, keys and name
 	}
 }
 
-// Long tokens that nearly match everywhere: work for every byte of the text and of the token at once, if done naively.
+// Long tokens that nearly match everywhere: a simple search takes time for every byte of the text times every byte of
+// the token.
 TEST_CASE("T21: long tokens cost nothing where they do not occur, and little where they do") {
 	const size_t n = 3800, text_bytes = 4 << 20;
 	const std::string text(text_bytes, 'a');
@@ -160,7 +161,7 @@ TEST_CASE("T21: long tokens cost nothing where they do not occur, and little whe
 		std::vector<int32_t> kinds;
 		for (int i = 0; i < 256; ++i) tokens.push_back(byte_character(i));
 		kinds.assign(256, 1);
-		for (int i = 0; i < 200; ++i) { // all begin alike, none ends in a
+		for (int i = 0; i < 200; ++i) { // all have the same beginning, none ends in a
 			tokens.push_back(std::string(n + size_t(i), 'a') + char('b' + i % 25));
 			kinds.push_back(kind);
 		}
@@ -177,9 +178,9 @@ TEST_CASE("T21: long tokens cost nothing where they do not occur, and little whe
 			CHECK(ids.back() == 256 + 175); // the longest of those with a b
 		});
 		INFO(s, " s");
-		CHECK(s < 20); // minutes where every place is tried anew
+		CHECK(s < 20); // minutes if every position is searched anew
 	}
-	// words of 1, 2, ... n letters, the longest the best: the left symbol grows one letter at a time
+	// words of 1, 2, ... n letters, the longest with the best score: the left symbol grows one letter at a time
 	std::vector<std::string> tokens = tiny_spm_tokens();
 	for (size_t i = n; i > 1; --i) tokens.push_back(std::string(i, 'a'));
 	GgufBuilder b;
@@ -207,5 +208,5 @@ TEST_CASE("T21: a text full of special tokens takes no more than its bytes do") 
 	while (text.size() < 16 << 20) text += "a<b>";
 	const double s = seconds_of([&] { CHECK(t.encode(text, {.bos = false}).size() == text.size() / 2); });
 	INFO(s, " s");
-	CHECK(s < 15); // a minute and more where each piece of text sets up its own search
+	CHECK(s < 15); // more than a minute if each piece of text sets up its own search
 }

@@ -1,4 +1,4 @@
-// Which weights lie in host memory: the planner's order, what llama.cpp's options mean, budgets, and fits.
+// Which weights lie in host memory: the planner's order, llama.cpp's options, budgets, and fits.
 #include "backends/weight_rows.h"
 #include "engine/run/weight_fit.h"
 #include <algorithm>
@@ -16,7 +16,7 @@ struct Shape {
 		p.apply(o);
 		return p;
 	}
-	// On a card with so much free memory.
+	// On a card with this much free memory.
 	WeightPlan fitted(uint64_t free_bytes, const FitGoal& goal, WeightOptions o = {}) const {
 		return place_weights(file, config, device_row_bytes, o, goal, {"card", free_bytes});
 	}
@@ -55,7 +55,7 @@ TEST_CASE("weight plan: what a token reads least of leaves first") {
 	CHECK(p.host_text() == "");
 	REQUIRE(p.groups().size() == 1 + 48 + 48 + 1); // no dense MLP
 	CHECK(p.groups()[0].part == WeightPart::Embedding);
-	for (uint32_t l = 0; l < 48; ++l) { // then experts, from the first layer
+	for (uint32_t l = 0; l < 48; ++l) { // after that experts, from the first layer on
 		CHECK(p.groups()[1 + l].part == WeightPart::Experts);
 		CHECK(p.groups()[1 + l].layer == l);
 		CHECK(p.groups()[1 + l].token_bytes * 16 == p.groups()[1 + l].bytes); // 8 of 128
@@ -78,7 +78,7 @@ TEST_CASE("weight plan: what a token reads least of leaves first") {
 	CHECK(d.groups()[1].part == WeightPart::Mlp);
 	CHECK(d.groups()[1].layer == 31);
 	CHECK(d.groups()[33].part == WeightPart::Attention);
-	// all but the embedding, and a row of that
+	// all but the embedding, of which one row counts
 	const WeightGroup& embed = d.groups()[0];
 	CHECK(d.device_token_bytes() == d.bytes() - embed.bytes + embed.token_bytes);
 }
@@ -89,7 +89,7 @@ TEST_CASE("weight plan: an embedding that is the output projection, too, leaves 
 	CHECK(p.groups().back().part == WeightPart::Output);
 	CHECK(std::ranges::none_of(p.groups(), [](const WeightGroup& g) { return g.part == WeightPart::Embedding; }));
 	const GgufTensor& t = *tied.file.find_tensor("token_embd.weight");
-	CHECK(p.groups().back().token_bytes == t.bytes / t.rows() * (t.rows() + 1)); // a row is looked up as well
+	CHECK(p.groups().back().token_bytes == t.bytes / t.rows() * (t.rows() + 1)); // a row is also looked up
 }
 
 TEST_CASE("weight plan: the table of inputs of layers leaves first; a token reads a row for each layer") {
@@ -101,7 +101,7 @@ TEST_CASE("weight plan: the table of inputs of layers leaves first; a token read
 	const GgufTensor& t = *e4b.file.find_tensor("per_layer_token_embd.weight");
 	CHECK(t.cols() == 42 * 256);
 	CHECK(table.token_bytes == t.bytes / t.rows());
-	const GgufTensor& embed = *e4b.file.find_tensor("token_embd.weight"); // each layer looks it up again
+	const GgufTensor& embed = *e4b.file.find_tensor("token_embd.weight"); // each layer also looks up a row
 	CHECK(p.groups().back().token_bytes == embed.bytes / embed.rows() * (embed.rows() + 43));
 }
 
@@ -109,14 +109,14 @@ TEST_CASE("weight plan: -ngl, --cpu-moe and --n-cpu-moe mean what they mean in l
 	const WeightPlan none = dense().placed({.gpu_layers = 0});
 	CHECK(none.device_bytes() == none.fixed_bytes());
 	CHECK(none.host_text() == "embedding, MLP of 32 layers, attention of 32 layers, output");
-	const WeightPlan some = dense().placed({.gpu_layers = 12}); // the last ones stay
+	const WeightPlan some = dense().placed({.gpu_layers = 12}); // the last layers stay
 	CHECK(layers_in_host(some, WeightPart::Mlp) == first(0, 20));
 	CHECK(layers_in_host(some, WeightPart::Attention) == first(0, 20));
 	CHECK(layers_in_host(some, WeightPart::Output).size() == 1);
 	CHECK(dense().placed({.gpu_layers = 32}).host_text() == "embedding, output");
 	CHECK(dense().placed({.gpu_layers = 33}).host_bytes() == 0);
 	CHECK(dense().placed({.gpu_layers = 99}).host_bytes() == 0);
-	CHECK(dense().placed({.cpu_moe_layers = UINT32_MAX}).host_bytes() == 0); // it has none
+	CHECK(dense().placed({.cpu_moe_layers = UINT32_MAX}).host_bytes() == 0); // a dense model has no experts
 
 	CHECK(mixture().placed({.cpu_moe_layers = UINT32_MAX}).host_text() == "experts of 48 layers");
 	const WeightPlan moe = mixture().placed({.cpu_moe_layers = 7});
@@ -144,21 +144,21 @@ TEST_CASE("weight fit: as much leaves as the asked context under the asked polic
 	CHECK(mixture().fitted(64 * kGiB, f16).host_bytes() == 0);
 	const WeightPlan p = mixture().fitted(8 * kGiB, f16), q = mixture().fitted(8 * kGiB, packed);
 	CHECK(p.host_bytes() > 8 * kGiB);
-	CHECK(q.host_bytes() < p.host_bytes()); // a smaller cache moves weights back
+	CHECK(q.host_bytes() < p.host_bytes()); // a smaller cache leaves room for more weights
 	const auto cache = [](const WeightPlan& w) {
 		return memory_account(model_memory(mixture().config, w.device_bytes(), 512), fit_memory(8 * kGiB), 32768).cache;
 	};
 	const CacheLayers layers(mixture().config);
 	const uint64_t need = bytes_at(plan_of_model(layers, f16.kv[0], 32768), 32768).total();
 	CHECK(cache(p) >= need);
-	WeightPlan one_less = mixture().plan(); // the group before would not have done
+	WeightPlan one_less = mixture().plan(); // the groups before this one are not enough
 	for (size_t i = 0; p.groups()[i + 1].in_host; ++i) one_less.move_next();
 	CHECK(one_less.host_bytes() < p.host_bytes());
 	CHECK(cache(one_less) < need);
-	// several policies: the largest; a budget for caches: that
+	// several policies: the largest counts; with a budget for caches: the budget
 	CHECK(mixture().fitted(8 * kGiB, {{packed.kv[0], f16.kv[0]}, 32768}).host_bytes() == p.host_bytes());
 	CHECK(mixture().fitted(8 * kGiB, {{f16.kv[0]}, 32768, 1 * kGiB}).host_bytes() < p.host_bytes());
-	// auto takes a smaller cache before weights leave
+	// auto takes a smaller cache before moving weights
 	CHECK(mixture().fitted(18 * kGiB, {{parse_policy("auto")}, 65536}).host_bytes() == 0);
 	CHECK(mixture().fitted(18 * kGiB, {{parse_policy("fp16")}, 65536}).host_bytes() > 0);
 	CHECK(mixture().fitted(8 * kGiB, f16, {.fit = false}).host_bytes() == 0);

@@ -1,4 +1,4 @@
-// Upload of weights: what arrives where, in which pieces, on a backend that only remembers.
+// Upload of weights: which bytes are written where, in which pieces, on a backend that only stores them.
 #include "engine/core/block_quant.h"
 #include "engine/core/log.h"
 #include "models/finite.h"
@@ -16,7 +16,7 @@ using namespace kvrun;
 
 namespace {
 
-// Keeps the bytes it is given; every row of a weight has 12 bytes more than in the file.
+// Stores the bytes that are written; every row of a weight has 12 bytes more than in the file.
 class MemoryBackend : public Backend {
  public:
 	size_t max_buffer_bytes = size_t(1) << 30;
@@ -68,7 +68,7 @@ class MemoryBackend : public Backend {
 		}
 		stage(src.size());
 	}
-	// The rows of a weight as the file has them.
+	// The rows of a weight as in the file.
 	std::vector<std::byte> rows(const View& w) const {
 		const size_t in = dtype_row_bytes(w.type, w.shape[1]), out = weight_row_bytes(w.type, w.shape[1]);
 		std::vector<std::byte> r;
@@ -104,7 +104,7 @@ class MemoryBackend : public Backend {
 	}
 };
 
-// What f logs at level 0, each line with its newline.
+// The lines that f logs at level 0, each with its newline.
 template <class F> std::string warnings_of(F&& f) {
 	std::string out;
 	set_log_sink([&](int, std::string_view line) { (out += line) += '\n'; }, 0);
@@ -138,7 +138,7 @@ TEST_CASE("weights: every tensor of every family arrives where its view says") {
 		const Config c = read_config(g);
 		MemoryBackend b;
 		Weights loaded = load_weights(g, c, b);
-		const Weights w = std::move(loaded); // views survive
+		const Weights w = std::move(loaded); // views stay valid
 		CHECK(b.rows(w.embed) == stored(g, "token_embd.weight"));
 		CHECK(b.vector(w.final_norm.w) == stored(g, "output_norm.weight"));
 		CHECK(b.rows(w.lm_head) == stored(g, s.tied ? "token_embd.weight" : "output.weight"));
@@ -182,7 +182,7 @@ TEST_CASE("weights: every tensor of every family arrives where its view says") {
 		}
 		CHECK(w.buffers.size() == 1);
 		CHECK(b.live == 1);
-		CHECK(b.pending == 0); // everything was waited for
+		CHECK(b.pending == 0); // all copies are complete
 	}
 }
 
@@ -244,7 +244,7 @@ TEST_CASE("weights: norms of any type become f32, matrices keep their type") {
 	CHECK(b.rows(w.layers[0].w_down) == stored(file, "blk.0.ffn_down.weight"));
 }
 
-// Every element of random blocks, dequantised, says the same as the search that looks at scales only.
+// Dequantising every element of random blocks gives the same verdict as the search of scales alone.
 TEST_CASE("T15: values that are no finite numbers are found in every type, where they are") {
 	std::mt19937 rng(15);
 	for (const DType t : kTensorTypes) {
@@ -254,7 +254,7 @@ TEST_CASE("T15: values that are no finite numbers are found in every type, where
 		std::vector<float> values(n * block);
 		size_t found = 0;
 		for (int round = 0; round < 200; ++round) {
-			// exponents of all ones are rare enough in most rounds for a first one far inside
+			// exponents with all bits set are rare in most rounds, so that the first one may be far inside
 			for (std::byte& b : rows) b = std::byte(rng() & (round % 2 ? 0xbfu : 0xffu));
 			if (round % 2)
 				for (int k = 0; k < round % 4 - 1; ++k) std::memset(rows.data() + rng() % (rows.size() - 4), 0xff, 4);
@@ -340,7 +340,7 @@ TEST_CASE("weights: buffers stay within the device's limit, pieces and staging w
 		}
 		CHECK(b.live == 0);
 	}
-	{ // stopped half-way: everything is given back
+	{ // stopped half-way: all memory is returned
 		MemoryBackend b;
 		CHECK_THROWS_AS(load_weights(g, c, b,
 		                             [](uint64_t done, uint64_t total) {
@@ -392,7 +392,7 @@ TEST_CASE(
 			CHECK(!r.not_finite);
 		}
 		ReadAhead unread(g, pieces, threads);
-		(void)unread.next(); // the rest is given up
+		(void)unread.next(); // the rest is not read
 		std::vector<WeightPiece> wrong = pieces;
 		wrong[5].from = wrong[5].tensor->bytes;
 		ReadAhead broken(g, wrong, threads);

@@ -1,4 +1,4 @@
-// Baselines: what a compiler made of every kernel and way to use it when a file of shaders/baselines was recorded.
+// Baselines: the compiler's results for every kernel and use when a file of shaders/baselines was recorded.
 #pragma once
 #include "tests/vulkan/kernel_reports.h"
 #include <doctest/doctest.h>
@@ -10,12 +10,12 @@
 
 namespace kvrun {
 
-constexpr uint64_t kBaselineMost = 115; // vector registers and cycles in % of the baseline's
+constexpr uint64_t kBaselineMost = 115; // vector registers and cycles in % of the baseline
 
 inline std::string baseline_file(const std::string& name) {
 	return KVRUN_SOURCE_DIR "/shaders/baselines/" + name + ".txt";
 }
-// How the ctest entry `test` records its file.
+// The command that records the file of ctest entry `test`.
 inline std::string how_to_record(const std::string& test) {
 	return "KVRUN_TEST_RECORD=1 ctest --test-dir build -R '^" + test + "$'";
 }
@@ -72,7 +72,7 @@ inline void record_baseline(const std::string& name, const std::string& test, co
 	MESSAGE("recorded " << file << " with " << driver);
 }
 
-// What differs from the baseline of the same driver, one line each; left_out: keys of uses that were not compiled.
+// Differences from the baseline of the same driver, one line each; left_out: keys of uses that were not compiled.
 inline std::vector<std::string> compare_with(const Baseline& b, const std::string& family,
                                              const std::vector<vk::KernelReport>& all,
                                              const std::set<std::string>& left_out = {}) {

@@ -1,5 +1,4 @@
-// A Vulkan driver that misbehaves as soon as the loader calls it, in the way that KVRUN_HOSTILE_DRIVER says; it crashes
-// without.
+// A Vulkan driver that misbehaves when the loader calls it, as KVRUN_HOSTILE_DRIVER says; by default it crashes.
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
@@ -22,7 +21,7 @@ void misbehave() {
 	if (is("exit")) std::exit(0);
 	if (is("silent exit")) _exit(0);
 	if (is("hang")) sleep_for_ever();
-	if (is("slow")) { // a machine that wakes its GPUs first
+	if (is("slow")) { // like a machine that wakes its GPUs first
 		sleep(4);
 		return;
 	}
@@ -30,14 +29,14 @@ void misbehave() {
 		for (;;) usleep(100000), std::fputs("still at it\n", stderr);
 	if (is("flood"))
 		for (;;) std::fputs("a line among many, and no end of them\n", stderr);
-	if (is("lie")) { // the words of the helper, on every descriptor
+	if (is("lie")) { // writes the helper's words to every descriptor
 		const char words[] = "begin\ndone 1\n";
 		for (int fd = 1; fd < 64; ++fd)
 			if (write(fd, words, sizeof words - 1) < 0) continue;
 		_exit(0);
 	}
-	if (is("copy") && fork() > 0) _exit(0); // a copy goes on in its name
-	if (is("helper")) {                     // harmless: leaves a process behind that holds every descriptor
+	if (is("copy") && fork() > 0) _exit(0); // a copy continues in its place
+	if (is("helper")) {                     // harmless: leaves a process that holds every descriptor
 		if (fork() == 0) {
 			signal(SIGTERM, SIG_IGN);
 			sleep_for_ever();
@@ -55,7 +54,7 @@ void misbehave() {
 
 extern "C" __attribute__((visibility("default"))) void* vk_icdGetInstanceProcAddr(void*, const char*) {
 	misbehave();
-	return nullptr; // no driver after all
+	return nullptr; // not a driver
 }
 extern "C" __attribute__((visibility("default"))) int vk_icdNegotiateLoaderICDInterfaceVersion(uint32_t*) {
 	return 0; // any version

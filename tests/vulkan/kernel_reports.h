@@ -1,4 +1,4 @@
-// What the tests of compilers ask of every kernel: it compiles, the driver gives numbers, nothing spills.
+// Checks of every kernel by the compiler tests: it compiles, the driver reports statistics, nothing spills.
 #pragma once
 #include "backends/vulkan/open_vulkan.h"
 #include <fmt/format.h>
@@ -12,7 +12,7 @@ inline std::string key(const std::string& chip, const vk::KernelReport& k) {
 	return chip + " " + k.kernel + " " + k.use;
 }
 
-// What is wrong in itself, whatever the driver's version.
+// Errors regardless of the driver's version.
 inline std::vector<std::string> faults_of(const std::string& chip, const std::vector<vk::KernelReport>& all) {
 	std::vector<std::string> out;
 	std::map<std::string, int> seen;

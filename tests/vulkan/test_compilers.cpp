@@ -1,9 +1,9 @@
-// What the compilers of Intel and NVIDIA GPUs in ../shared/vendor make of the kernels, without the hardware: everything
-// compiles, nothing spills, every statistic has a name that kvrun knows, and registers and cycles are those of
-// shaders/baselines. KVRUN_TEST_EVERY=n takes the first use of each kernel and an n-th of the others; baselines are of
-// n = 11. Mesa 26.1 estimates the cycles of some kernels for Intel's Xe2 in one of two ways, by chance in each process
-// and with the same registers: lnl.txt has the higher estimates (record it until score_prompt_matrix with heads of 64
-// channels has 78064 cycles).
+// The results of the compilers for Intel and NVIDIA GPUs in ../shared/vendor, without the hardware: every kernel
+// compiles, nothing spills, kvrun knows the name of every statistic, and registers and cycles match shaders/baselines.
+// KVRUN_TEST_EVERY=n compiles the first use of each kernel and one n-th of the others; baselines are for n = 11. For
+// Intel's Xe2, Mesa 26.1 estimates the cycles of some kernels in one of two ways, which varies by process with the same
+// registers. lnl.txt has the higher estimates (record it until score_prompt_matrix with heads of 64 channels has 78064
+// cycles).
 #include "engine/core/log.h"
 #include "tests/support/scoped_env.h"
 #include "tests/vulkan/baseline.h"
@@ -16,7 +16,7 @@ using namespace kvrun;
 
 TEST_CASE("compilers: every kernel compiles without spilling, with known statistics and the registers and cycles of "
           "the baseline") {
-	const char* given = std::getenv("KVRUN_TEST_CHIP"); // the only device of the drivers that this program runs on
+	const char* given = std::getenv("KVRUN_TEST_CHIP"); // the only device of the drivers under which this program runs
 	REQUIRE_MESSAGE(given, "started by tests/support/vendor_drivers.sh");
 	const std::string chip = given, test = "compilers." + chip;
 	constexpr unsigned long long kCompared = 11;
@@ -30,7 +30,7 @@ TEST_CASE("compilers: every kernel compiles without spilling, with known statist
 	MESSAGE(chip << ": " << device.info.name);
 	size_t uses = 0;
 	std::set<std::string> kernels;
-	// By name, so that a new use does not change which others are taken.
+	// By name, so that a new use does not change which others are compiled.
 	const auto wanted = [&](const std::string& kernel, const std::string& use) {
 		++uses;
 		const std::string name = kernel + " " + use;
@@ -57,7 +57,7 @@ TEST_CASE("compilers: every kernel compiles without spilling, with known statist
 		FAIL_CHECK(line << "; if that is meant, " << how_to_record(test));
 }
 
-// Only NVIDIA's hardware leaves bounds to instructions.
+// Only NVIDIA's hardware needs instructions for bounds checks.
 TEST_CASE("compilers: on NVIDIA, kernels marked IN_BOUNDS have no bounds checks, others have") {
 	const std::string chip = std::getenv("KVRUN_TEST_CHIP");
 	if (chip != "ga102") return;

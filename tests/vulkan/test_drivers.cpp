@@ -1,4 +1,4 @@
-// Which installed Vulkan drivers are used: those that misbehave are refused with a reason, and the others work.
+// Which installed Vulkan drivers are used: misbehaving ones are refused with a reason, and the others work.
 #include "backends/driver_memory.h"
 #include "backends/self_test.h"
 #include "backends/vulkan/open_vulkan.h"
@@ -26,7 +26,7 @@ const std::string kHostile = KVRUN_HOSTILE_DRIVER_ICD; // hostile_driver.cpp
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
 
-struct Setting { // the loader finds these ICD files only, drivers are tried, and nothing is known about them
+struct Setting { // the loader finds only these ICD files; drivers are tested, and there are no remembered results
 	explicit Setting(const std::string& icds, const std::string& how = "")
 	    : files("VK_DRIVER_FILES", icds), names("VK_ICD_FILENAMES", icds), mode("KVRUN_HOSTILE_DRIVER", how),
 	      probe("KVRUN_PROBE", KVRUN_PROBE_PROGRAM), cache("KVRUN_CACHE_DIR", folder.path.string()) {}
@@ -34,7 +34,7 @@ struct Setting { // the loader finds these ICD files only, drivers are tried, an
 	ScopedEnv files, names, mode, probe, cache;
 };
 
-std::string good_driver(const std::string& name = test_driver()) { // an ICD file; empty when it is not installed
+std::string good_driver(const std::string& name = test_driver()) { // an ICD file; empty if not installed
 	const ScopedEnv files("VK_DRIVER_FILES", ""), names("VK_ICD_FILENAMES", "");
 	try {
 		select_test_device(name);
@@ -63,7 +63,7 @@ double seconds_of(const std::function<void()>& f) {
 	return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// Processes that run the helper, or were forked by a driver inside it; what was killed may take a moment to go.
+// Processes that run the helper, or were forked by a driver inside it; killed ones may take a moment to end.
 size_t count_helpers() {
 	size_t n = 0;
 	for (const auto& p : fs::directory_iterator("/proc")) {
@@ -111,13 +111,13 @@ TEST_CASE("drivers: T62 one that exits, crashes, hangs, drips or forks is refuse
 		CHECK_MESSAGE(has(why, row.reason), why);
 		CHECK_MESSAGE(why.find('\n') == why.npos, why);
 		CHECK(has(why, "; update or remove it"));
-		if (std::string(row.how) == "crash") CHECK(has(why, "no chip that this driver knows")); // what it said
+		if (std::string(row.how) == "crash") CHECK(has(why, "no chip that this driver knows")); // its own message
 		if (!good.empty()) {
 			CHECK(all[0].refused.empty());
 			Lines lines;
 			CHECK(open_backend(o)->info().name == all[0].info.name);
 			const std::vector<std::string> said = lines.taken();
-			if (&row == rows) { // the first line names every driver that is refused, and why; a warning comes once
+			if (&row == rows) { // the first line names every refused driver and the reason; a warning is logged once
 				REQUIRE(!said.empty());
 				CHECK_MESSAGE((has(said[0], "no GPU is used, but " + all[0].info.name) && has(said[0], kHostile) &&
 				               has(said[0], row.reason)),
@@ -146,7 +146,7 @@ TEST_CASE("drivers: T62 a process that a driver leaves behind is ended, and the 
 	vk::Drivers d;
 	s = seconds_of([&] { d = vk::probe_drivers(options_from_environment()); });
 	CHECK(d.bad.empty());
-	CHECK(s < 4); // nobody waited for the pipe's end
+	CHECK(s < 4); // the pipe is not read to its end
 	CHECK_FALSE(helpers_alive());
 }
 
@@ -160,14 +160,14 @@ TEST_CASE("drivers: T62, T71 a bad driver is remembered until it changes, the se
 	BackendOptions o = options_from_environment();
 	o.probe_seconds = 2;
 	int n = 0;
-	const auto probe = [&](double most_s) { // the process remembers too: each call names the helper another way
+	const auto probe = [&](double most_s) { // the process also remembers: each call names the helper differently
 		vk::Drivers d;
 		o.set_driver_files = nullptr;
 		o.probe = std::string(size_t(++n), '/') + KVRUN_PROBE_PROGRAM; // the same file
 		CHECK(seconds_of([&] { d = vk::probe_drivers(o); }) < most_s);
 		return d.bad.empty() ? std::string() : d.bad[0].why;
 	};
-	{ // it may be in time the next time
+	{ // it may be faster the next time
 		const ScopedEnv late("KVRUN_HOSTILE_DRIVER", "hang");
 		CHECK(probe(12) == "did not list its devices within 2 s");
 		CHECK(probe(12) == "did not list its devices within 2 s");
@@ -182,8 +182,8 @@ TEST_CASE("drivers: T62, T71 a bad driver is remembered until it changes, the se
 	CHECK(has(probe(2), "remembered"));
 	{
 		const ScopedEnv crash("KVRUN_HOSTILE_DRIVER", "crash");
-		CHECK(has(probe(2), "listing its devices (remembered")); // not tried
-		const ScopedEnv other("RADV_DEBUG", "info");             // it may behave now
+		CHECK(has(probe(2), "listing its devices (remembered")); // not tested again
+		const ScopedEnv other("RADV_DEBUG", "info");             // with another setting it may behave
 		CHECK(has(probe(10), "SIGABRT"));
 	}
 	{ // an update
@@ -192,11 +192,11 @@ TEST_CASE("drivers: T62, T71 a bad driver is remembered until it changes, the se
 		CHECK(has(probe(10), "SIGABRT"));
 		CHECK(has(probe(2), "SIGABRT): hostile_driver: no chip that this driver knows (remembered"));
 	}
-	{ // another version with the size and the time of the one before
+	{ // another version with the same size and time
 		const ScopedEnv crash("KVRUN_HOSTILE_DRIVER", "crash");
 		const auto time = fs::last_write_time(library);
 		std::fstream f(library, std::ios::binary | std::ios::in | std::ios::out);
-		f.seekp(62); // the index of the names of sections, which no loader looks at
+		f.seekp(62); // the index of the section names, which loaders do not read
 		f.put('\x01');
 		f.close();
 		fs::last_write_time(library, time);
@@ -231,17 +231,17 @@ TEST_CASE("drivers: T71 a device whose driver compiles a kernel wrongly is refus
 	const uint64_t modules = modules_of(o);
 	MESSAGE(modules << " shaders are tested");
 	REQUIRE(modules > 8);
-	CHECK(modules_of(o) == 0); // known: nothing is compiled
+	CHECK(modules_of(o) == 0); // remembered: nothing is compiled
 	BackendOptions forgetful = o;
 	forgetful.cache_dir.clear();
-	CHECK(modules_of(forgetful) == 0); // nowhere to remember it: not tested
+	CHECK(modules_of(forgetful) == 0); // cannot be remembered, so not tested
 	for (uint64_t n = 1; n <= modules; ++n) {
 		CAPTURE(n);
 		DriverMemory::forget(o.cache_dir);
 		f.reset();
 		f.miscompiled = n;
 		CHECK_THROWS_WITH_AS((void)open_backend(o), doctest::Contains("computes wrongly"), Error);
-		f.reset(); // it would be right now
+		f.reset(); // it would be correct now
 		CHECK_THROWS_WITH_AS((void)open_backend(o), doctest::Contains("(remembered; `kvrun devices --retry`"), Error);
 		CHECK(f.calls["vkCreateShaderModule"] == 0);
 		CHECK(has(list_devices(o)[0].refused, "computes wrongly"));
@@ -304,7 +304,7 @@ TEST_CASE("drivers: T62 a manifest that is none is refused by name and hides no 
 		if (!good.empty()) CHECK(all[0].refused.empty());
 	}
 	fs::remove(icd);
-	REQUIRE(mkfifo(icd.c_str(), 0600) == 0); // nobody will write to it
+	REQUIRE(mkfifo(icd.c_str(), 0600) == 0); // there is no writer
 	const Setting fifo(icd);
 	const std::vector<DeviceReport> all = list_devices(options_from_environment());
 	CHECK(has(refusal_of(all, "garbage_icd.json"), "FIFO"));

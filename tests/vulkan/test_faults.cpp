@@ -1,6 +1,5 @@
-// What fails in the driver becomes one Error, costs nothing that stays, and the next attempt succeeds: T66 memory,
-// T67 any call, T68 a lost device, T69 a submission that does not end. Under KVRUN_VALIDATE=1 the validation layer
-// says what was leaked.
+// A failure in the driver becomes one Error, leaks nothing, and the next attempt succeeds: T66 memory, T67 any call,
+// T68 a lost device, T69 a submission that does not end. Under KVRUN_VALIDATE=1 the validation layer reports leaks.
 #include "backends/vulkan/vulkan_backend.h"
 #include "tests/device/outcome.h"
 #include "tests/device/sequences.h"
@@ -38,14 +37,14 @@ Floats answer(const std::string& model = kSmallModel) {
 	return answer(s);
 }
 
-// Opens, asks, and closes, while calls fail.
+// Opens, decodes, and closes, while calls fail.
 Outcome attempt(const Floats& want, const std::string& model = kSmallModel) {
 	return outcome_of([&] {
 		const Floats got = answer(model);
-		CHECK(got == want); // a failure that was worked around
+		CHECK(got == want); // the failure was handled
 	});
 }
-// The process is as before: no memory is held, and the same question has the same answer.
+// The process is as before: no memory is held, and the same call gives the same answer.
 void check_recovered(const Floats& want, const std::string& model = kSmallModel) {
 	VulkanFaults& f = vulkan_faults();
 	f.reset();
@@ -67,11 +66,11 @@ TEST_CASE("faults: T66 no memory at the n-th allocation") {
 	REQUIRE(n_calls >= 3);
 	for (uint64_t n = 1; n <= n_calls; ++n) {
 		CAPTURE(n);
-		f.fail_calls("vkAllocateMemory", n, kAll, VK_ERROR_OUT_OF_DEVICE_MEMORY); // from here on
+		f.fail_calls("vkAllocateMemory", n, kAll, VK_ERROR_OUT_OF_DEVICE_MEMORY); // from this call on
 		check_out_of_memory(attempt(want, kBundled));
 		CHECK(f.failed > 0);
 		CHECK(f.live_memory == 0);
-		f.fail_calls("vkAllocateMemory", n, n, VK_ERROR_OUT_OF_DEVICE_MEMORY); // once
+		f.fail_calls("vkAllocateMemory", n, n, VK_ERROR_OUT_OF_DEVICE_MEMORY); // this call only
 		if (attempt(want, kBundled).threw) CHECK(f.failed == 1);
 		CHECK(f.live_memory == 0);
 	}
@@ -84,7 +83,7 @@ TEST_CASE("faults: T66 an engine whose cache found no memory answers when there 
 	for (const std::string policy : {kPolicy, "mikv,recent_keep=8,flush=16", "zipcache,flush=25"}) {
 		CAPTURE(policy);
 		Floats want;
-		for (uint64_t n = 0;; ++n) { // every buffer that a prompt and what follows it need; at first none is missing
+		for (uint64_t n = 0;; ++n) { // every buffer of a prompt and the next tokens; at first none fails
 			CAPTURE(n);
 			REQUIRE(n < 50);
 			f.reset();
@@ -103,7 +102,7 @@ TEST_CASE("faults: T66 an engine whose cache found no memory answers when there 
 			if (o.threw) CHECK(o.code == Code::OutOfMemory);
 			if (o.threw) CHECK_MESSAGE(has(o.what, "--kv"), o.what);
 			f.reset();
-			if (s.n_tokens()) s.reset(); // a prompt is undone by itself
+			if (s.n_tokens()) s.reset(); // a failed prompt undoes itself
 			CHECK(engine->pool().used_bytes() == 0);
 			CHECK(answer(s) == want);
 		}
@@ -114,7 +113,7 @@ TEST_CASE("faults: T66 an engine whose cache found no memory answers when there 
 TEST_CASE("faults: T66 an engine that fetches and found no memory answers when there is some again") {
 	VulkanFaults& f = vulkan_faults();
 	if (no_device()) return;
-	for (const char* caps : {"transfer=0", "transfer=2"}) { // copies in order with ops, and on their own
+	for (const char* caps : {"transfer=0", "transfer=2"}) { // copies in order with ops, and separately
 		CAPTURE(std::string(caps));
 		const ScopedEnv set("KVRUN_TEST_CAPS", caps);
 		f.reset();
@@ -133,7 +132,7 @@ TEST_CASE("faults: T66 an engine that fetches and found no memory answers when t
 			f.fail_calls("vkCreateBuffer", n, n % 2 ? n : kAll, VK_ERROR_OUT_OF_DEVICE_MEMORY);
 			const Outcome o = outcome_of([&] {
 				const Floats got = ask();
-				CHECK(relative_error(got, want) < 0.05); // pinned memory, or a larger chunk, can be done without
+				CHECK(relative_error(got, want) < 0.05); // pinned memory, or a larger chunk, is optional
 			});
 			if (o.threw) CHECK_MESSAGE(o.code == Code::OutOfMemory, o.what);
 			f.reset();
@@ -168,7 +167,7 @@ TEST_CASE("faults: T67 any call that fails is one error, and leaves nothing behi
 			f.fail_calls(function, n, n, result);
 			const Outcome o = attempt(want);
 			CHECK((f.failed == 1 ||
-			       f.calls[function] < n)); // prompts are cut by time: there may be fewer submissions now
+			       f.calls[function] < n)); // prompts are cut by time: now there may be fewer submissions
 			if (o.threw) {
 				CHECK_MESSAGE((o.code == Code::OutOfMemory || o.code == Code::Device), o.what);
 				if (o.code == Code::OutOfMemory) CHECK(result == VK_ERROR_OUT_OF_HOST_MEMORY);
@@ -210,8 +209,8 @@ TEST_CASE("faults: T68, T69 a device that is lost or does not answer stays lost,
 			s.reset();
 			CHECK_THROWS_WITH_AS(answer(s), first.c_str(), Error);
 		}
-		CHECK(f.calls["vkQueueSubmit2"] == submits); // nobody asked it again
-		CHECK(answer() == want);                     // beside the lost one
+		CHECK(f.calls["vkQueueSubmit2"] == submits); // it was not called again
+		CHECK(answer() == want);                     // on another device
 	}
 	check_recovered(want);
 }
@@ -225,7 +224,7 @@ TEST_CASE("faults: T69 a device that never answers again is left as it is") {
 	const Outcome o = attempt(want);
 	CHECK(o.threw);
 	CHECK_MESSAGE(has(o.what, "did not finish"), o.what);
-	CHECK(f.live_memory > 0); // it may still be written to
+	CHECK(f.live_memory > 0); // the device may still write to it
 	f.live_memory = 0;
 	{
 		const ScopedEnv queue("KVRUN_TEST_CAPS", "transfer=2");
@@ -236,7 +235,7 @@ TEST_CASE("faults: T69 a device that never answers again is left as it is") {
 			(void)greedy_logits(s, random_tokens(80, 300, 4), 130);
 		});
 		CHECK(f.failed > 0);
-		CHECK(f.failed <= 3); // one wait in time, the last one, and not one for each buffer
+		CHECK(f.failed <= 3); // one ordinary wait, the last one, and not one for each buffer
 		CHECK(f.live_memory > 0);
 		f.live_memory = 0;
 	}
@@ -246,12 +245,12 @@ TEST_CASE("faults: T69 a device that never answers again is left as it is") {
 TEST_CASE("faults: T68, T69 a device that is lost, or does not answer, while tokens are fetched") {
 	VulkanFaults& f = vulkan_faults();
 	if (no_device()) return;
-	const ScopedEnv queue("KVRUN_TEST_CAPS", "transfer=2"); // submissions of their own
+	const ScopedEnv queue("KVRUN_TEST_CAPS", "transfer=2"); // separate submissions
 	const auto ask = [](Engine& e, uint32_t n) {
 		Session s(e, with(kFetches, 400));
 		return greedy_logits(s, random_tokens(80, 300, 4), n);
 	};
-	const uint32_t steps = 130; // more transfers than may be under way at a time: the oldest is waited for
+	const uint32_t steps = 130; // more transfers than may be in flight: the oldest is waited for
 	f.reset();
 	Floats want;
 	{
@@ -281,7 +280,7 @@ TEST_CASE("faults: T68, T69 a device that is lost, or does not answer, while tok
 			CHECK(got == want);
 		});
 		if (first.threw) CHECK_MESSAGE((first.code == Code::Device || first.code == Code::OutOfMemory), first.what);
-		CHECK((first.threw || f.failed == 0 || function == "vkWaitSemaphores")); // of memory that is given back
+		CHECK((first.threw || f.failed == 0 || function == "vkWaitSemaphores")); // while memory is freed
 		f.reset();
 		const Outcome again = outcome_of([&] { ask(*engine, 1); });
 		if (result == VK_ERROR_DEVICE_LOST && first.threw) CHECK(again.what == first.what);

@@ -1,4 +1,4 @@
-// Which kernels, with which constants, devices of given limits get: no device is needed.
+// Kernels and constants chosen for devices with given limits; no device is needed.
 #include "backends/vulkan/kernel_uses.h"
 #include "backends/vulkan/spirv.h"
 #include "shared/push.h"
@@ -47,7 +47,7 @@ TEST_CASE("kernel choice: attention by matrices, where rows of a subgroup are wh
 	struct Row {
 		vk::MatrixShape shape;
 		uint32_t subgroup, shared;
-		uint32_t local; // of a workgroup; 0: not used
+		uint32_t local; // lanes of a workgroup; 0: not used
 	};
 	for (const Row& row :
 	     {Row{{16, 16, 16}, 32, 48u << 10, 256}, Row{{16, 16, 16}, 64, 48u << 10, 512},
@@ -62,7 +62,7 @@ TEST_CASE("kernel choice: attention by matrices, where rows of a subgroup are wh
 		CHECK(vk::attends_by_matrices(c, 128) == (row.local > 0));
 		CHECK_FALSE(vk::attends_by_matrices(c, 136)); // no room for a tile
 		CHECK(vk::attends_by_matrices(c, 80) == (row.local > 0));
-		CHECK_FALSE(vk::attends_by_matrices(c, row.shape.k == 8 ? 12 : 88)); // no whole matrices
+		CHECK_FALSE(vk::attends_by_matrices(c, row.shape.k == 8 ? 12 : 88)); // not a multiple of the matrices
 		if (!row.local) continue;
 		for (const uint32_t share : {1u, 3u, 8u, 64u, 71u})
 			for (const bool own : {false, true}) {
@@ -89,14 +89,14 @@ TEST_CASE("kernel choice: attention by matrices, where rows of a subgroup are wh
 		CHECK(vk::choose_score_prompt(c, 88, 4, 8).kernel ==
 		      (row.shape.k == 8 ? Kernel::score_prompt_matrix : Kernel::score_prompt));
 		CHECK(vk::choose_score_prompt(c, 128, 4, 8, {false, KeyLength::Large}).kernel ==
-		      Kernel::score_prompt); // no products
+		      Kernel::score_prompt); // no matrix products
 		vk::Caps tight = c;
 		tight.shared_bytes = 28415;
 		CHECK_FALSE(vk::attends_by_matrices(tight, 128));
 		CHECK(vk::attends_by_matrices(tight, 96));
 		const vk::AttendChoice decode = vk::choose_attend(c, 4, {}, 128, 32, /*prompt=*/false);
 		CHECK(decode.kernel == Kernel::attend);
-		vk::Caps intel = c; // registers suffice for 64 channels, since Xe2, whose subgroups have 16 lanes and more
+		vk::Caps intel = c; // registers suffice for 64 channels since Xe2, whose subgroups have at least 16 lanes
 		intel.vendor = 0x8086;
 		CHECK(vk::attends_by_matrices(intel, 64) == (row.subgroup >= 16));
 		CHECK_FALSE(vk::attends_by_matrices(intel, 96));
@@ -179,8 +179,8 @@ TEST_CASE("kernel choice: projections by integer dot products cover all rows, wi
 	}
 }
 
-// Else choose_expert_matmul() would take a build that reads no list of experts, or one of two equal ones by their
-// order.
+// Otherwise choose_expert_matmul() could choose a build without the list of experts, or one of two equal builds by
+// their order.
 TEST_CASE(
     "kernel choice: builds of a kernel differ in what they need, and those of projections have twins with experts") {
 	std::set<std::pair<Kernel, uint32_t>> builds;

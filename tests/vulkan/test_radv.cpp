@@ -1,6 +1,6 @@
-// What AMD's compiler makes of every kernel, without hardware: no spills, and no more registers and cycles than
-// shaders/baselines/radv.txt says. The compiler is this system's or, under vendor_drivers.sh, the one of
-// ../shared/vendor. KVRUN_TEST_EVERY=n takes every n-th use, and all of the first family of this system's.
+// The results of AMD's compiler for every kernel, without hardware: no spills, and no more registers and cycles than in
+// shaders/baselines/radv.txt. The compiler is this system's or, under vendor_drivers.sh, the one of ../shared/vendor.
+// KVRUN_TEST_EVERY=n compiles every n-th use, and all of the first family with this system's compiler.
 #include "backends/vulkan/open_vulkan.h"
 #include "engine/core/error.h"
 #include "kernel_list.inc"
@@ -20,14 +20,14 @@ using vk::KernelReport;
 
 namespace {
 
-std::vector<std::string> families(bool recording) { // recorded are always all
+std::vector<std::string> families(bool recording) { // recording always includes all
 	const char* asked = std::getenv("KVRUN_TEST_FAMILIES");
 	std::istringstream list(asked && *asked && !recording ? asked : "navi21,gfx1100,vega20");
 	std::vector<std::string> out;
 	for (std::string f; std::getline(list, f, ',');) out.push_back(f);
 	return out;
 }
-const char* vendor_drivers() { return std::getenv("KVRUN_TEST_VENDOR_DRIVERS"); } // they play one chip, already chosen
+const char* vendor_drivers() { return std::getenv("KVRUN_TEST_VENDOR_DRIVERS"); } // they imitate one given chip
 std::string radv() {
 	if (vendor_drivers()) return std::string(vendor_drivers()) + "/icd/radeon_icd.json";
 	const ScopedEnv files("VK_DRIVER_FILES", ""), names("VK_ICD_FILENAMES", "");
@@ -58,7 +58,7 @@ TEST_CASE("radv: statistics of the compilers kvrun knows, and names it does not 
 	CHECK(add_statistic(intel, "Fills", 7));
 	CHECK(intel.spilling());
 	CHECK(add_statistic(nvidia, "Number of GPRs", 128));
-	CHECK(add_statistic(nvidia, "Spills to reg", 9)); // registers of another kind
+	CHECK(add_statistic(nvidia, "Spills to reg", 9)); // another kind of registers
 	CHECK(!nvidia.spilling());
 	CHECK(add_statistic(nvidia, "SLM size", 16));
 	CHECK(nvidia.spilling());
@@ -87,7 +87,7 @@ TEST_CASE("radv: the comparison sees growth, spills, new kernels and old ones") 
 	CHECK(said({was[0]}) == "navi21 embed : in the baseline, but no longer compiled");
 	CHECK(compare_with(b, "navi21", {was[0]}, {"navi21 embed "}).empty());
 	CHECK(said({was[0], was[1], report("attend", "new", 8)}) == "navi21 attend new: not in the baseline, 8 VGPRs");
-	CHECK(compare_with(b, "gfx1100", was).size() == 2); // another chip's numbers do not count
+	CHECK(compare_with(b, "gfx1100", was).size() == 2); // another chip's numbers are ignored
 	CHECK(faults_of("navi21", was).empty());
 	CHECK(faults_of("navi21", {report("embed", "F16", 16, 3)}) ==
 	      std::vector<std::string>{"navi21 embed F16: spills 3 registers, 0 bytes of scratch"});
@@ -97,7 +97,7 @@ TEST_CASE("radv: the comparison sees growth, spills, new kernels and old ones") 
 
 TEST_CASE("radv: assembly, where it is asked for") {
 	const std::string icd = radv();
-	if (icd.empty() || vendor_drivers()) return; // said by the next one
+	if (icd.empty() || vendor_drivers()) return; // the next test reports it
 	const ScopedEnv files("VK_DRIVER_FILES", icd), names("VK_ICD_FILENAMES", icd),
 	    family("RADV_FORCE_FAMILY", "navi21");
 	const vk::VulkanDevices devices(options_from_environment());
@@ -115,7 +115,7 @@ TEST_CASE("radv: every kernel compiles for AMD chips without spilling, with the 
 		skip("no RADV driver (package mesa-vulkan-drivers)");
 		return;
 	}
-	const ScopedEnv files("VK_DRIVER_FILES", icd), names("VK_ICD_FILENAMES", icd); // the loader finds this one only
+	const ScopedEnv files("VK_DRIVER_FILES", icd), names("VK_ICD_FILENAMES", icd); // the loader finds only this driver
 	const bool recording = std::getenv("KVRUN_TEST_RECORD") != nullptr;
 	REQUIRE_MESSAGE(!(recording && vendor_drivers()),
 	                "the baseline is of this system's driver; " << how_to_record("radv"));

@@ -1,4 +1,4 @@
-// What is read out of SPIR-V that a file brings: bounded, whatever its words are.
+// Reading SPIR-V from files: time and memory are bounded, whatever its words are.
 #include "backends/vulkan/spirv.h"
 #include "engine/core/error.h"
 #include "kernel_list.inc"
@@ -15,7 +15,7 @@ using Words = std::vector<uint32_t>;
 
 namespace {
 
-void read(const Words& w) { // an answer or Error{Format}
+void read(const Words& w) { // returns, or throws Error{Format}
 	try {
 		const vk::Reflection r = vk::reflect(w, "test");
 		const vk::SpecValue spec[] = {{0, 64}, {1, UINT32_MAX}};

@@ -16,7 +16,7 @@ namespace {
 
 constexpr uint32_t kDim = 64;
 
-// What rmsnorm with weights of 1 does, in double.
+// The result of rmsnorm with weights of 1, in double.
 Floats normed(const Floats& x) {
 	Floats y(x.size());
 	for (size_t row = 0; row < x.size(); row += kDim) {
@@ -32,7 +32,7 @@ bool close(const Floats& a, const Floats& b) {
 	return a.size() == b.size();
 }
 
-// Four tensors in one buffer and two in buffers of their own, with what they should hold.
+// Four tensors in one buffer and two in separate buffers, with their expected contents.
 struct Board {
 	explicit Board(VulkanBackend& b, uint32_t rows) : backend(b), random(7) {
 		const size_t n = size_t(rows) * kDim, bytes = n * 4;
@@ -81,7 +81,7 @@ struct Board {
 	Buffer ones, shared, own[2];
 	std::vector<View> views;
 	std::vector<Floats> want;
-	std::deque<std::pair<Floats, Floats>> reads; // got, expected; addresses stay
+	std::deque<std::pair<Floats, Floats>> reads; // got, expected; a deque keeps addresses stable
 };
 
 uint64_t barriers_of(VulkanBackend& b, auto&& f) {
@@ -100,7 +100,7 @@ TEST_CASE("vulkan: each kind of hazard gets one barrier, independent work gets n
 	VulkanBackend& b = *device;
 	Board x(b, 3);
 	x.finish();
-	x.norm(0, 1); // settles what the set-up left behind
+	x.norm(0, 1); // a barrier for the work of the set-up
 	CHECK(barriers_of(b, [&] { x.norm(0, 1), x.norm(2, 3), x.norm(4, 5); }) <= 1); // earlier submissions may count
 	const struct {
 		const char* what;
@@ -119,14 +119,14 @@ TEST_CASE("vulkan: each kind of hazard gets one barrier, independent work gets n
 	};
 	for (const auto& row : rows) {
 		INFO(row.what);
-		// a first barrier belongs to the work before: start from a point where everything is settled
+		// a first barrier belongs to the earlier work: start from a synchronised state
 		b.recorder().fill(x.own[0].id(), 0, 16, 0);
 		x.want[4] = Floats(x.want[4].size(), 0.f);
 		x.write(4);
 		const uint64_t n = barriers_of(b, [&] { x.norm(4, 4), x.norm(4, 4), row.run(x); });
 		x.finish();
-		CHECK(n >= row.barriers + 1); // the two norms of 4 need one themselves
-		CHECK(n <= row.barriers + 3); // and meet what an earlier submission left
+		CHECK(n >= row.barriers + 1); // the two norms of 4 need one between them
+		CHECK(n <= row.barriers + 3); // and overlap with an earlier submission
 	}
 }
 
@@ -188,12 +188,12 @@ std::string reported(VulkanBackend& b) {
 		b.wait();
 	} catch (const Error& e) { said = e.what(); }
 	try {
-		b.wait(); // there may be several messages: take the rest
+		b.wait(); // there may be several messages: ignore the rest
 	} catch (const Error&) {}
 	return said;
 }
 
-// The judge of the test above is synchronisation validation: it must see a hazard that is there.
+// The test above relies on synchronisation validation, so it must detect a hazard that exists.
 TEST_CASE("vulkan: synchronisation validation sees a missing barrier") {
 	const ScopedEnv validate("KVRUN_VALIDATE", "sync");
 	std::string said;
@@ -211,15 +211,15 @@ TEST_CASE("vulkan: synchronisation validation sees a missing barrier") {
 			    {2, 1, 1}, {.label = "test", .continues = lie});
 		};
 		dispatch(0, 1, false);
-		dispatch(2, 0, true); // reads what the one before writes
+		dispatch(2, 0, true); // reads what the previous dispatch writes
 		said = reported(b);
 	}
 	INFO(said);
 	CHECK(said.find("SYNC-HAZARD-READ-AFTER-WRITE") != said.npos);
 }
 
-// Kernels marked IN_BOUNDS (shaders/CMakeLists.txt) rely on GPU-assisted validation: it must report an access outside a
-// buffer. Debian 12's layer does not report one outside a binding but inside its buffer.
+// Kernels marked IN_BOUNDS (shaders/CMakeLists.txt) rely on GPU-assisted validation, so it must report an access
+// outside a buffer. Debian 12's layer does not report one outside a binding but inside its buffer.
 TEST_CASE("vulkan: GPU-assisted validation reports an access outside a buffer") {
 	const ScopedEnv validate("KVRUN_VALIDATE", "gpu"), caps("KVRUN_TEST_CAPS", "texel_range=0,robust=0");
 	std::string said;
@@ -230,7 +230,7 @@ TEST_CASE("vulkan: GPU-assisted validation reports an access outside a buffer") 
 		Board x(b, 2);
 		x.finish();
 		vk::Pipeline& p = b.kernels().get(Kernel::rmsnorm, {{SPEC_LOCAL_X, 128}});
-		const RmsNormPush push{.dim = kDim, .rows = 3, .row_stride = 3, .eps = 1e-5f}; // x, a buffer of its own, has 2
+		const RmsNormPush push{.dim = kDim, .rows = 3, .row_stride = 3, .eps = 1e-5f}; // x, in a separate buffer, has 2
 		b.recorder().dispatch(p, push,
 		                      {vk::bind(x.views[0]), vk::bind(x.views[5]), vk::bind(view(x.ones, 0, DType::F32, kDim))},
 		                      {3, 1, 1}, {.label = "test"});
@@ -319,7 +319,7 @@ TEST_CASE("vulkan: T72 long work runs in short submissions") {
 	const vk::Recorder::Counters c = b.recorder().counters();
 	INFO(total << " ms in " << c.submits << " submissions, longest " << c.longest_submit_ms);
 	if (total > 40) {
-		CHECK(c.submits >= uint64_t(total / 5 / 6)); // within a factor of 6 of the target: other programs run too
+		CHECK(c.submits >= uint64_t(total / 5 / 6)); // within a factor of 6 of the target: other programs also run
 		CHECK(c.longest_submit_ms < total / 2);
 	}
 }
@@ -388,7 +388,7 @@ TEST_CASE("vulkan: T65 what a device cannot do is refused by the limit's name") 
 	      }).find("maxComputeWorkGroupCount") != std::string::npos);
 	CHECK(message([&] { b.alloc(size_t(65) << 20, Mem::Device, "x"); }).find("maxMemoryAllocationSize") !=
 	      std::string::npos);
-	b.wait(); // nothing half recorded is left behind
+	b.wait(); // nothing is left half recorded
 }
 
 TEST_CASE("vulkan: wrong use inside the backend is an error, not undefined behaviour") {
@@ -401,9 +401,9 @@ TEST_CASE("vulkan: wrong use inside the backend is an error, not undefined behav
 	const vk::Bind ok{small.id(), 0, 64}, past{small.id(), 32, 64}, odd{small.id(), 2, 16};
 	CHECK_THROWS_AS(b.recorder().dispatch(p, push, {ok, ok}, {1, 1, 1}, {.label = "test"}), Error); // a view too few
 	CHECK_THROWS_AS(b.recorder().dispatch(p, push, {ok, past, ok}, {1, 1, 1}, {.label = "test"}),
-	                Error); // leaves its buffer
+	                Error); // outside of its buffer
 	CHECK_THROWS_AS(b.recorder().dispatch(p, push, {ok, odd, ok}, {1, 1, 1}, {.label = "test"}),
-	                Error); // between words
+	                Error); // not at a word
 	CHECK_THROWS_AS(b.recorder().dispatch(p, EmbedPush{}, {ok, ok, ok}, {1, 1, 1}, {.label = "test"}),
 	                Error);                                                          // another kernel's
 	CHECK_THROWS_AS(b.kernels().get(Kernel::rmsnorm, {{SPEC_HEAD_DIM, 64}}), Error); // has no such constant
@@ -424,7 +424,7 @@ TEST_CASE("vulkan: buffers freed while work that uses them is recorded or runnin
 		const Buffer out = b.alloc(x.size() * 4, Mem::Device, "out");
 		Floats got(x.size());
 		{
-			const Buffer in = b.alloc(x.size() * 4, Mem::Device, "in"); // its handle is likely the one freed last round
+			const Buffer in = b.alloc(x.size() * 4, Mem::Device, "in"); // its handle is probably the one just freed
 			b.write(in, 0, std::as_bytes(std::span(x)));
 			b.rmsnorm(view(out, 0, DType::F32, 2, kDim), view(in, 0, DType::F32, 2, kDim), view(w, 0, DType::F32, kDim),
 			          1e-5f);

@@ -39,7 +39,7 @@ std::string message_of_open(const std::string& which) {
 }
 bool has(const std::string& text, const char* part) { return text.find(part) != text.npos; }
 
-struct Drivers { // the loader finds this ICD file only
+struct Drivers { // the loader finds only this ICD file
 	explicit Drivers(const std::string& icd) : files("VK_DRIVER_FILES", icd), names("VK_ICD_FILENAMES", icd) {}
 	ScopedEnv files, names;
 };
@@ -51,7 +51,7 @@ std::string radv() {
 	return icd;
 }
 
-// CUDA devices come last, in builds that have them.
+// In builds with CUDA its devices come last.
 std::vector<DeviceReport> vulkan_and_cpu() {
 	std::vector<DeviceReport> all = list_devices(options_from_environment());
 	std::erase_if(all, [](const DeviceReport& r) { return r.backend == "cuda"; });
@@ -80,7 +80,7 @@ TEST_CASE("vulkan: T63 a device without memory is unusable; budgets never underf
 	CHECK(budget_left(0, 0, 8 * G) == 0);
 	CHECK(budget_left(8 * G, 0, 0) == 0);
 	CHECK(budget_left(8 * G, 9 * G, 8 * G) == 0);
-	CHECK(budget_left(UINT64_MAX, 0, 16 * G) == 15 * G); // a budget above the heap
+	CHECK(budget_left(UINT64_MAX, 0, 16 * G) == 15 * G); // a budget larger than the heap
 	CHECK(budget_left(16 * G, UINT64_MAX, 16 * G) == 0);
 	CHECK(budget_left(4 * G, 1 * G, 5 * G) == 4 * G - G - G / 2); // reserve: a tenth of the heap
 	CHECK(budget_left(1000, 0, 1000) == 900);
@@ -136,7 +136,7 @@ TEST_CASE("vulkan: T64 the poor device runs with what it has") {
 	VulkanDevice device;
 	if (!device) return;
 	const vk::Caps& c = device->caps();
-	if (test_driver() == "swiftshader") { // if this changes, the tests have lost their poor device
+	if (test_driver() == "swiftshader") { // if this changes, the tests need another limited device
 		CHECK(c.subgroup == 4);
 		CHECK(c.workgroup == 256);
 		CHECK(c.align == 256);
@@ -177,7 +177,7 @@ TEST_CASE("vulkan: T65 a device below the least is refused by the limit's name")
 }
 
 TEST_CASE("vulkan: every kernel is within the specification's minima and listed with its uses") {
-	vk::Caps least; // Vulkan 1.3's required limits, the storage buffers of ssbo_needed() excepted
+	vk::Caps least; // Vulkan 1.3's required limits, except for the storage buffers of ssbo_needed()
 	least.workgroup = least.workgroup_size[0] = least.workgroup_size[1] = 128;
 	least.workgroup_size[2] = 64;
 	for (uint32_t& g : least.groups) g = 65535;
@@ -225,7 +225,7 @@ TEST_CASE("vulkan: every kernel is within the specification's minima and listed 
 	CHECK_THROWS_AS(vk::reflect(junk, "junk"), Error);
 	const std::span<const uint32_t> cut = kernel_blobs()[0].spirv.first(kernel_blobs()[0].spirv.size() / 2 + 1);
 	try {
-		vk::reflect(cut, "cut"); // whatever it says, it must not read past the end
+		vk::reflect(cut, "cut"); // whatever its words, it must not read past the end
 	} catch (const Error&) {}
 }
 
@@ -274,7 +274,7 @@ TEST_CASE("vulkan: memory that does not fit is refused with numbers, and all of 
 		}
 	INFO(said);
 	CHECK(has(said, "kv cache needs 8.0 MiB"));
-	CHECK(held.size() >= 20); // 80 % of 256 MiB, less what blocks lose
+	CHECK(held.size() >= 20); // 80 % of 256 MiB, minus what is lost in blocks
 	CHECK(held.size() <= 26);
 	held.clear();
 	CHECK(device->info().free_bytes == free);
@@ -284,10 +284,10 @@ TEST_CASE("vulkan: T70 a pipeline cache file that is not exactly right is ignore
 	const TempFolder folder;
 	const ScopedEnv where("KVRUN_CACHE_DIR", folder.path.string());
 	fs::path file;
-	auto open_and_close = [&]() -> std::string { // why the file was rejected
+	auto open_and_close = [&]() -> std::string { // returns why the file was rejected
 		VulkanDevice device;
 		if (!device) return "skipped";
-		device->kernels().get(Kernel::kv_store, {{0, 128}}); // run goes on
+		device->kernels().get(Kernel::kv_store, {{0, 128}}); // it can be used
 		file = device->cache().path();
 		return device->cache().rejected();
 	};
@@ -303,7 +303,7 @@ TEST_CASE("vulkan: T70 a pipeline cache file that is not exactly right is ignore
 	auto rejected = [&](const std::string& bytes) {
 		std::ofstream(file, std::ios::binary | std::ios::trunc) << bytes;
 		const std::string why = open_and_close();
-		CHECK(open_and_close() == ""); // a good one has taken its place
+		CHECK(open_and_close() == ""); // a valid file has replaced it
 		return why;
 	};
 	CHECK(rejected("") == "shorter than its header");
@@ -331,19 +331,19 @@ TEST_CASE("vulkan: T70 a pipeline cache file that is not exactly right is ignore
 	fs::create_symlink("/etc/hostname", file);
 	CHECK(open_and_close() == "a symbolic link");
 	fs::remove(file);
-	REQUIRE(mkfifo(file.c_str(), 0600) == 0); // nobody will write to it
+	REQUIRE(mkfifo(file.c_str(), 0600) == 0); // there is no writer
 	CHECK(open_and_close() == "not a regular file");
-	CHECK(fs::is_regular_file(file));                   // a good one has taken its place
+	CHECK(fs::is_regular_file(file));                   // a valid file has replaced it
 	for (const unsigned mode : {0666u, 0620u, 0602u}) { // others could have written it
 		REQUIRE(chmod(file.c_str(), mode) == 0);
 		CHECK(open_and_close() == "writable by other users");
 		CHECK(open_and_close() == "");
 	}
-	if (geteuid() == 0 && chown(file.c_str(), 1, 1) == 0) { // only root can give a file away
+	if (geteuid() == 0 && chown(file.c_str(), 1, 1) == 0) { // only root can change the owner
 		CHECK(open_and_close() == "owned by another user");
 		CHECK(open_and_close() == "");
 	}
-	{ // a folder that cannot be made
+	{ // a folder that cannot be created
 		const ScopedEnv nowhere("KVRUN_CACHE_DIR", "/proc/kvrun/cache");
 		CHECK(open_and_close() == "");
 	}
@@ -352,7 +352,7 @@ TEST_CASE("vulkan: T70 a pipeline cache file that is not exactly right is ignore
 		CHECK(open_and_close() == "");
 		CHECK(file.empty());
 	}
-	std::vector<pid_t> children; // processes that save at once
+	std::vector<pid_t> children; // processes that save at the same time
 	for (int i = 0; i < 3; ++i) {
 		const pid_t pid = fork();
 		if (pid == 0) {
@@ -378,7 +378,7 @@ TEST_CASE("vulkan: T82 the folder of caches and what is in it belong to the user
 	const mode_t before = umask(0);
 	bool opened = false;
 	{
-		VulkanDevice device; // says where there is none
+		VulkanDevice device; // reports if there is none
 		if (device) opened = true, device->kernels().get(Kernel::kv_store, {{0, 128}});
 	}
 	umask(before);
@@ -389,7 +389,7 @@ TEST_CASE("vulkan: T82 the folder of caches and what is in it belong to the user
 	CHECK(mode(folder.path / "new/er") == 0700);
 	size_t n = 0;
 	for (const auto& e : fs::directory_iterator(folder.path / "new/er")) n += mode(e.path()) == 0600;
-	CHECK(n == 2); // pipelines, and what is known of drivers
+	CHECK(n == 2); // pipelines, and test results of drivers
 }
 
 TEST_CASE("vulkan: a validation message is an error, and the process cannot end well without it") {
@@ -411,7 +411,7 @@ TEST_CASE("vulkan: a validation message is an error, and the process cannot end 
 			device->wait();
 		} catch (const Error& e) { said = e.what(); }
 		CHECK(has(said, "VUID-VkFenceCreateInfo-sType"));
-		device->wait(); // said once
+		device->wait(); // reported once
 	}
 	const pid_t pid = fork();
 	if (pid == 0) {

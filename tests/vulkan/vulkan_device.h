@@ -1,4 +1,4 @@
-// A fresh Vulkan backend on the test's driver (the first of KVRUN_TEST_DEVICES), seen from the inside.
+// A fresh Vulkan backend on the test's driver (the first of KVRUN_TEST_DEVICES), with access to its internals.
 #pragma once
 #include "backends/vulkan/vulkan_backend.h"
 #include "tests/support/devices.h"
@@ -18,7 +18,7 @@ inline std::string test_driver() {
 
 class VulkanDevice {
  public:
-	VulkanDevice() : check_("KVRUN_CHECK", "") { // a checked backend would hide the one under test
+	VulkanDevice() : check_("KVRUN_CHECK", "") { // a checked backend would hide the one to test
 		try {
 			backend_ = open_test_device(test_driver());
 			vulkan_ = dynamic_cast<vk::VulkanBackend*>(backend_.get());

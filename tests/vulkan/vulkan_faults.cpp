@@ -1,5 +1,5 @@
-// Makes Vulkan calls of this process fail on purpose: the n-th one, of one function or of all. Or a shader is compiled
-// wrongly.
+// Makes Vulkan calls of this process fail on purpose: the n-th call of one function or of all. Can also miscompile a
+// shader.
 #include "tests/vulkan/vulkan_faults.h"
 #include "backends/vulkan/vk.h"
 #include <cstring>
@@ -53,7 +53,7 @@ VkResult create_wrong_module(PFN_vkCreateShaderModule real, VkDevice device, con
 	return real(device, &changed, callbacks, out);
 }
 
-template <Call id, class F> struct Wrapped; // one function each, which calls what it found in the device
+template <Call id, class F> struct Wrapped; // one wrapper per function, which calls the device's own function
 template <Call id, class... A> struct Wrapped<id, VkResult(VKAPI_PTR*)(A...)> {
 	static inline VkResult(VKAPI_PTR* real)(A...) = nullptr;
 	static inline const char* name = "";
@@ -109,7 +109,7 @@ VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL instance_proc(VkInstance instance, cons
 VulkanFaults& vulkan_faults() {
 	if (!real_instance_proc) {
 		if (!vk::load_loader().empty()) fail(Code::NotFound, "no Vulkan loader");
-		real_instance_proc = vkGetInstanceProcAddr; // volk asks it for everything else, once per instance and device
+		real_instance_proc = vkGetInstanceProcAddr; // volk gets all others from it, once per instance and device
 		vkGetInstanceProcAddr = instance_proc;
 	}
 	return faults;

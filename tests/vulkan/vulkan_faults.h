@@ -1,5 +1,5 @@
-// Makes Vulkan calls of this process fail on purpose: the n-th one, of one function or of all. Or a shader is compiled
-// wrongly.
+// Makes Vulkan calls of this process fail on purpose: the n-th call of one function or of all. Can also miscompile a
+// shader.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -9,19 +9,19 @@
 namespace kvrun {
 
 struct VulkanFaults {
-	// What fails: calls number first .. last (from 1), of `function`, or of all that can fail when it is empty. The
-	// driver does not see them; only waits are waited for all the same, so that nothing is destroyed while in use.
+	// Calls number first .. last (from 1) of `function` fail, or of all functions that can fail if it is empty. The
+	// driver does not get these calls, except that waits still wait, so that nothing is destroyed while in use.
 	std::string function;
 	uint64_t first = 0, last = 0;
 	VkResult result = VK_ERROR_OUT_OF_DEVICE_MEMORY;
-	// The number (from 1) of the vkCreateShaderModule in which the driver takes additions for subtractions, the other
-	// way round, and fma() for clamp(); 0: none.
+	// The number (from 1) of the vkCreateShaderModule in which the driver exchanges additions and subtractions, and
+	// replaces fma() by clamp(); 0: none.
 	uint64_t miscompiled = 0;
-	// What was seen since reset().
+	// Counts since reset().
 	std::map<std::string, uint64_t> calls; // by function
 	uint64_t all_calls = 0, failed = 0;
 	std::string failed_in;   // function of the first failed call
-	int64_t live_memory = 0; // VkDeviceMemory objects now; reset() leaves it
+	int64_t live_memory = 0; // current VkDeviceMemory objects; reset() does not change it
 
 	void reset() {
 		const int64_t live = live_memory;
@@ -34,8 +34,8 @@ struct VulkanFaults {
 	}
 };
 
-// Puts itself between kvrun and the loader, for every device that is opened from now on; the same object at each call.
-// Throws Error when there is no loader.
+// Installs the wrappers between kvrun and the loader, for every device that is opened from now on; returns the same
+// object at each call. Throws Error if there is no loader.
 VulkanFaults& vulkan_faults();
 
 } // namespace kvrun
