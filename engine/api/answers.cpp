@@ -68,11 +68,11 @@ struct Answers::Answer {
 		std::string text;
 	};
 	InUse session;
-	kvrun_generate_options options;                    // callbacks, payload, canceller; texts are not looked at again
-	std::vector<Event> events;                         // of the step, for after it
+	kvrun_generate_options options;                    // callbacks, payload, canceller; its strings are not read again
+	std::vector<Event> events;                         // of the current step; delivered after it
 	std::optional<std::pair<double, double>> progress; // of the prompt: share done, seconds left
-	bool stopped = false;                              // a callback asked for it
-	std::optional<GenerateResult> result;              // once it has ended
+	bool stopped = false;                              // a callback asked to stop
+	std::optional<GenerateResult> result;              // set once the answer has ended
 };
 
 Answers::Answers(std::shared_ptr<EngineObject> e) : engine_(std::move(e)) {}
@@ -141,7 +141,7 @@ bool Answers::step() {
 	}
 	for (auto& [id, a] : answers_) deliver(*a);
 	stop_cancelled();
-	for (auto& [id, a] : answers_) deliver(*a); // what was held back
+	for (auto& [id, a] : answers_) deliver(*a); // delivers the remaining events
 	return n_active() > 0;
 }
 
@@ -224,14 +224,14 @@ kvrun_status kvrun_generate_text(kvrun_session* session, const char* prompt, con
 	});
 }
 
-// Reads a prompt into the session, in turns with other threads; `hooks` are called while this one has its turn. Returns
-// its last token's logits.
+// Reads a prompt into the session, taking turns with other threads; `hooks` are called during this thread's turns.
+// Returns the logits of the last token.
 static std::vector<float> read_prompt(InUse& s, std::span<const uint32_t> prompt, const kvrun_generate_options* options,
                                       PrefillHooks hooks) {
 	const kvrun_generate_options o = read_generate_options(options);
 	Turn& turn = s.engine().turn;
 	std::optional<Prefill> prefill;
-	struct End { // the prompt's memory goes back while this thread has its turn
+	struct End { // frees the prompt's memory during this thread's turn
 		Turn& turn;
 		std::optional<Prefill>& prefill;
 		~End() {
@@ -278,7 +278,7 @@ kvrun_status kvrun_hidden_states(kvrun_session* session, const uint32_t* prompt,
 	});
 }
 
-// What the file says: "ARCHITECTURE.pooling_type", 1 to 3 as kvrun_pooling has them.
+// The file's "ARCHITECTURE.pooling_type"; 1 to 3 as in kvrun_pooling.
 static kvrun_pooling pooling_of(const Engine& e) {
 	const uint32_t said = e.file().u32(e.config().arch + ".pooling_type", KVRUN_POOL_MEAN);
 	return said == KVRUN_POOL_FIRST || said == KVRUN_POOL_LAST ? kvrun_pooling(said) : KVRUN_POOL_MEAN;
@@ -343,7 +343,7 @@ kvrun_status kvrun_decode(kvrun_session* const* list, const uint32_t* tokens, si
 
 namespace {
 
-class UsedBatch { // for the time of one call
+class UsedBatch { // marks a batch as in use during one call
  public:
 	explicit UsedBatch(kvrun_batch* b) : batch_(batches().get(b)) {
 		if (batch_->used.exchange(true)) {
@@ -413,7 +413,7 @@ kvrun_status kvrun_batch_on_logits(kvrun_batch* batch, uint32_t id, kvrun_logits
 }
 
 int kvrun_batch_is_done(const kvrun_batch* batch, uint32_t id) {
-	bool done = true; // nothing will come of a batch or an answer that is not there
+	bool done = true; // also of a batch or an answer that does not exist
 	quietly([&] { done = UsedBatch(const_cast<kvrun_batch*>(batch))->done(id); });
 	return done;
 }

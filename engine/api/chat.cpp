@@ -1,4 +1,4 @@
-// Conversations in the C API: chat templates to tokens and text, and answers taken apart.
+// Conversations in the C API: rendering and encoding of chat templates, and parsing of answers.
 #include "engine/api/chat.h"
 #include "engine/core/json_reader.h"
 #include "models/chat/builtin.h"
@@ -10,8 +10,8 @@ namespace kvrun::api {
 struct ReplyObject {
 	explicit ReplyObject(ReplyParser::Options o) : parser(std::move(o)) {}
 	ReplyParser parser;
-	ReplyParser::Part part;    // the latest
-	std::string calls, deltas; // of it, as JSON
+	ReplyParser::Part part;    // the latest part
+	std::string calls, deltas; // those of `part`, as JSON
 	std::mutex mutex;
 };
 
@@ -61,7 +61,7 @@ bool marks_calls_by_tokens(const ChatFeatures& f) {
 	return !std::ranges::count(kPlain, f.tool_format);
 }
 
-// Its channels, too, which every answer has.
+// Harmony is always parsed, because each of its answers has channels.
 ToolFormat reply_format(const ChatFeatures& f, bool tools) {
 	return tools || f.tool_format == ToolFormat::Harmony ? f.tool_format : ToolFormat::None;
 }
@@ -69,7 +69,7 @@ ToolFormat reply_format(const ChatFeatures& f, bool tools) {
 void show_part(ReplyObject& r, ReplyParser::Part part, kvrun_reply_part* out) {
 	r.part = std::move(part);
 	for (std::string* text : {&r.part.content, &r.part.reasoning})
-		std::erase(*text, '\0'); // what follows one would be lost to the caller
+		std::erase(*text, '\0'); // for the caller a zero byte would end the text
 	Json calls = Json::array();
 	for (const ToolCall& c : r.part.calls) calls.push_back(c.json());
 	Json deltas = Json::array();

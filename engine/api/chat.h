@@ -1,4 +1,4 @@
-// Conversations of the C API, for what else there is to know of them.
+// Conversations of the C API: data that other parts of the API use.
 #pragma once
 #include "engine/api/objects.h"
 #include "models/chat/features.h"
@@ -7,7 +7,7 @@ namespace kvrun::api {
 
 struct ChatFacts {
 	ChatFeatures features;
-	bool in_reasoning = false; // the prompt ends inside it
+	bool in_reasoning = false; // the prompt ends inside the reasoning
 	Json tools;                // null: none
 };
 ChatFacts chat_facts(const Engine&, const kvrun_chat_options*);

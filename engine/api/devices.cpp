@@ -1,4 +1,4 @@
-// Devices and memory plans of the C API: what can be known before a model is loaded.
+// Devices and memory plans of the C API: information that is available before a model is loaded.
 #include "engine/api/objects.h"
 #include "engine/kv_host/plan.h"
 #include "models/config.h"

@@ -1,4 +1,4 @@
-// Engines of the C API: opening, what the model is, tokens.
+// Engines of the C API: opening, information about the model, tokens.
 #include "engine/api/objects.h"
 
 namespace kvrun::api {
@@ -6,7 +6,7 @@ namespace {
 
 constexpr uint32_t kMaxUbatch = 65536; // rows
 
-// A value of the metadata as one text; an array as its type and length.
+// A metadata value as text; of an array its type and length.
 std::string metadata_text(const GgufEntry& e) {
 	const auto number = [&]<class T>(T x) {
 		std::memcpy(&x, e.bytes.data(), sizeof(T));
@@ -30,7 +30,7 @@ std::string metadata_text(const GgufEntry& e) {
 	return fmt::format("[{} x {}]", gguf_type_name(e.element), e.count);
 }
 
-// Progress and canceller of loading. A callback that stops it throws through the loader.
+// Progress and canceller of loading. To stop, the callback throws through the loader.
 LoadProgress load_progress(const kvrun_engine_options& o) {
 	const auto start = std::chrono::steady_clock::now();
 	return [o, start](uint64_t done, uint64_t total) {
@@ -80,7 +80,8 @@ std::shared_ptr<EngineObject> open_engine(const kvrun_engine_options* given) {
 	if (o.log) object->log.sink = log_sink(o.log, o.log_payload), object->log.most_level = o.log_level;
 	const LogScope scope(object->log);
 	if (kvrun_canceller_is_set(o.canceller)) refuse(KVRUN_ECANCELLED, "loading was cancelled");
-	if (o.draft_model) object->draft_model = open_draft_model(o, e); // first: the model has what is left of the device
+	if (o.draft_model)
+		object->draft_model = open_draft_model(o, e); // opened first: the model gets the rest of the device's memory
 	object->engine = Engine::open(e, load_progress(o));
 	object->device = object->engine->backend().info();
 	for (const GgufEntry& m : object->engine->file().entries()) object->metadata.emplace_back(m.key, metadata_text(m));
@@ -172,7 +173,7 @@ kvrun_status kvrun_metadata_get(kvrun_engine* engine, size_t index, const char**
 	});
 }
 
-// ---- tokens: they touch no device, so threads need not take turns
+// ---- tokens: no device is used, so threads need not take turns
 
 kvrun_status kvrun_tokenize(kvrun_engine* engine, const char* text, size_t length, uint32_t flags, uint32_t* out,
                             size_t capacity, size_t* out_count) {

@@ -1,5 +1,5 @@
-// Handles: numbers that are never used twice, looked up at every call, so that a freed or foreign one is an error and
-// not a crash.
+// Handles: numbers that are never reused and are looked up at every call, so that a freed or foreign handle gives an
+// error instead of a crash.
 #pragma once
 #include "engine/api/status.h"
 #include <memory>
@@ -10,11 +10,11 @@ namespace kvrun::api {
 
 constexpr uintptr_t kHandleKinds = 16; // low bits of a handle tell its kind
 
-// H: the opaque C type; T: what a handle stands for; kind: 1 .. kHandleKinds - 1, another one for each H.
+// H: the opaque C type; T: the object of a handle; kind: 1 .. kHandleKinds - 1, distinct for each H.
 template <class H, class T, uintptr_t kind> class Handles {
  public:
 	explicit Handles(const char* name) : name_(name) {}
-	// Objects that are still there when the process ends stay: their drivers may be gone already.
+	// Objects that exist when the process ends are not destroyed: their drivers may be unloaded already.
 	~Handles() {
 		if (!objects_->empty()) (void)objects_.release();
 	}
@@ -30,7 +30,7 @@ template <class H, class T, uintptr_t kind> class Handles {
 		std::lock_guard lock(mutex_);
 		return find(h)->second;
 	}
-	// Nothing for NULL.
+	// Returns null for NULL.
 	std::shared_ptr<T> take(const H* h) {
 		if (!h) return {};
 		std::lock_guard lock(mutex_);

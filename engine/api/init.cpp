@@ -1,11 +1,11 @@
-// Defaults of the C API's structs as functions, for languages without macros.
+// Functions that set defaults of the C API's structs, for languages without macros.
 #include "engine/kvrun.h"
 #include <algorithm>
 #include <cstring>
 
 namespace {
 
-// What is behind the fields that this library knows becomes 0, which read_options() takes.
+// Bytes after the fields that this library knows become 0, which read_options() accepts.
 template <class S> void fill(S* out, size_t struct_size, const S& defaults) {
 	if (!out) return;
 	std::memset(out, 0, struct_size);

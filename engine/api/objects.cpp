@@ -1,4 +1,4 @@
-// What the handles of the C API stand for.
+// The objects behind the handles of the C API.
 #include "engine/api/objects.h"
 
 namespace kvrun::api {

@@ -1,4 +1,4 @@
-// What the handles of the C API stand for.
+// The objects behind the handles of the C API.
 #pragma once
 #include "engine/api/handles.h"
 #include "engine/api/options.h"
@@ -9,8 +9,7 @@
 
 namespace kvrun::api {
 
-// A mutex that serves threads in the order in which they came: a thread that generates must not keep others from ever
-// having their turn.
+// A mutex that serves threads in order of arrival, so that a thread that generates cannot starve others.
 class FairMutex {
  public:
 	void lock();
@@ -22,7 +21,7 @@ class FairMutex {
 	uint64_t next_ = 0, serving_ = 0;
 };
 
-// A thread's turn on an engine. What it logs goes to the engine's log.
+// A thread's turn on an engine. Log lines of the thread go to the engine's log.
 class Turn {
  public:
 	explicit Turn(Log& log) : log_(log) {}
@@ -38,16 +37,16 @@ class Turn {
  private:
 	FairMutex mutex_;
 	Log& log_;
-	std::optional<LogScope> scope_; // of the thread whose turn it is
+	std::optional<LogScope> scope_; // on the thread that has the turn
 };
 
 struct EngineObject {
-	Log log;                                 // before the engine, which logs until it ends
+	Log log;                                 // declared before the engine, which logs until it is destroyed
 	std::unique_ptr<DraftModel> draft_model; // null: drafts are looked up
 	std::unique_ptr<Engine> engine;
 	DeviceInfo device;
 	std::vector<std::pair<std::string, std::string>> metadata; // key, value as text
-	Turn turn = Turn(log); // held for one piece of work on the device, and for whatever changes the engine's memory
+	Turn turn = Turn(log); // held during one piece of work on the device, and during changes of the engine's memory
 };
 
 struct SessionObject {
@@ -56,17 +55,17 @@ struct SessionObject {
 	std::shared_ptr<EngineObject> engine;
 	std::unique_ptr<Session> session;
 	std::atomic<bool> used = false;            // by a call or a batch
-	std::shared_ptr<grammar::Grammar> grammar; // of answers that begin from now on; null: none
+	std::shared_ptr<grammar::Grammar> grammar; // for answers that begin from now on; null: none
 };
 
 struct GrammarObject {
 	GrammarObject(const std::shared_ptr<EngineObject>& e, std::shared_ptr<grammar::Grammar> g)
 	    : engine(e), grammar(std::move(g)) {}
-	std::weak_ptr<EngineObject> engine; // which a grammar does not keep
+	std::weak_ptr<EngineObject> engine; // a grammar does not keep its engine alive
 	std::shared_ptr<grammar::Grammar> grammar;
 };
 
-// A session for as long as one call or one answer needs it. Throws Failure{EBUSY} where it is in use.
+// Marks a session as in use during one call or one answer. Throws Failure{EBUSY} if it is in use.
 class InUse {
  public:
 	explicit InUse(std::shared_ptr<SessionObject>);
@@ -83,7 +82,7 @@ class InUse {
 	std::shared_ptr<SessionObject> session_;
 };
 
-// Answers under way, with their callbacks and cancellers.
+// Active answers, with their callbacks and cancellers.
 class Answers {
  public:
 	explicit Answers(std::shared_ptr<EngineObject>);
@@ -91,12 +90,11 @@ class Answers {
 
 	uint32_t add(InUse, std::span<const uint32_t> prompt, const kvrun_generate_options&);
 	uint32_t add_fork(InUse, uint32_t of, const kvrun_generate_options&); // another answer to the prompt of `of`
-	bool step(); // returns whether any answer is under way; callbacks run before it returns
+	bool step(); // returns whether any answer is active; callbacks run before it returns
 	size_t n_active() const;
 	bool done(uint32_t id) const;
 	void on_logits(uint32_t id, kvrun_logits_cb, void* payload);
-	// The session is free again. Throws what ended the answer, Failure{ECANCELLED, EUSER} among them, with *out filled
-	// in.
+	// Frees the session and fills in *out. Then throws if an error ended the answer, or Failure{ECANCELLED, EUSER}.
 	void take(uint32_t id, kvrun_generate_result* out);
 	const std::shared_ptr<EngineObject>& engine() const { return engine_; }
 
@@ -108,7 +106,7 @@ class Answers {
 	void deliver(Answer&);
 	std::shared_ptr<EngineObject> engine_;
 	std::map<uint32_t, std::unique_ptr<Answer>> answers_; // by id
-	std::unique_ptr<Batch> batch_;                        // before the answers' sessions
+	std::unique_ptr<Batch> batch_;                        // destroyed before the answers' sessions
 };
 
 struct BatchObject {

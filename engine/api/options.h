@@ -1,5 +1,5 @@
-// Structs that cross the C API: they begin with struct_size, so that programs and libraries of different versions agree
-// on what is in them.
+// Structs of the C API begin with struct_size, so that programs and libraries of different versions agree on their
+// contents.
 #pragma once
 #include "backends/registry.h"
 #include "engine/api/status.h"
@@ -18,8 +18,8 @@ inline void check_struct_size(uint32_t given, size_t first, const char* name) {
 		       first);
 }
 
-// Options as this library knows them. What a newer program has beyond must be zero; an older one, whose struct had
-// `first` bytes or more, has the defaults of what it does not know.
+// Options in this library's version. Fields of a newer program that this library does not know must be zero. Fields
+// that an older program lacks get defaults; its struct must have at least `first` bytes.
 template <class S> S read_options(const S* given, const S& defaults, const char* name, size_t first = sizeof(S)) {
 	if (!given) return defaults;
 	const uint32_t size = given->struct_size;
@@ -33,7 +33,7 @@ template <class S> S read_options(const S* given, const S& defaults, const char*
 	return s;
 }
 
-// Results, in the size the caller knows: `first` bytes or more.
+// Writes as many bytes of a result as the caller's struct has, at least `first`.
 template <class S> void write_result(S* out, const S& value, const char* name, size_t first = sizeof(S)) {
 	check_pointer(out, name);
 	const uint32_t size = out->struct_size;
@@ -47,7 +47,7 @@ inline std::string text_or_empty(const char* s) { return s ? s : ""; }
 
 BackendOptions backend_options(const kvrun_device_options*);
 
-// Copies `n` elements for a caller who asked with a buffer of `capacity`; *out_count is always set.
+// Copies `n` elements to the caller's buffer of `capacity` elements; *out_count is always set.
 template <class T, class U>
 void fill_buffer(const T* from, size_t n, U* out, size_t capacity, size_t* out_count, const char* what) {
 	check_pointer(out_count, "out_count");
@@ -58,7 +58,7 @@ void fill_buffer(const T* from, size_t n, U* out, size_t capacity, size_t* out_c
 		std::copy_n(from, n, out);
 	}
 }
-// The same for text: a terminating zero follows.
+// The same for text, with a terminating zero.
 void fill_text(const std::string& text, char* out, size_t capacity, size_t* out_length);
 
 } // namespace kvrun::api

@@ -1,4 +1,4 @@
-// Policies and the memory plan of the C API: what there is to choose from, and what fits by a model's header alone.
+// Policies and the memory plan of the C API: the list of policies, and what fits, computed from a model's header alone.
 #include "engine/api/objects.h"
 #include "engine/run/memory_plan.h"
 #include "engine/run/tuning_file.h"

@@ -1,11 +1,11 @@
-// Errors on their way out of the C API; version and log.
+// Status codes and error texts of the C API; version and log.
 #include "engine/api/status.h"
 #include <cstring>
 #include <new>
 
 namespace kvrun::api {
 namespace {
-// No destructor and no allocation: usable when memory is used up, and after the library is unloaded nothing is left.
+// No destructor and no allocation: it works without free memory, and unloading the library leaves nothing behind.
 thread_local char last_error[1024];
 } // namespace
 

@@ -1,4 +1,4 @@
-// Errors on their way out of the C API: exceptions become a status and a line of text, of the thread that failed.
+// Errors of the C API: an exception becomes a status and a line of text, kept for the thread that failed.
 #pragma once
 #include "engine/core/error.h"
 #include "engine/core/log.h"
@@ -6,7 +6,7 @@
 
 namespace kvrun::api {
 
-// What only the C API has codes for.
+// Errors with codes that only the C API has.
 struct Failure : std::runtime_error {
 	kvrun_status status;
 	Failure(kvrun_status s, const std::string& what) : std::runtime_error(what), status(s) {}
@@ -16,9 +16,9 @@ template <class... A> [[noreturn]] void refuse(kvrun_status s, fmt::format_strin
 }
 
 kvrun_status status_of(Code);
-void set_last_error(const char*) noexcept; // cut to what the thread's buffer holds; never allocates
+void set_last_error(const char*) noexcept; // truncated to the thread's buffer; never allocates
 LogSink log_sink(kvrun_log_cb, void* payload);
-// Called in a catch block: remembers the exception's words and returns its status.
+// Call in a catch block: stores the exception's text and returns its status.
 kvrun_status failed() noexcept;
 
 // Runs the body of a function of the API.
@@ -30,11 +30,11 @@ template <class F> kvrun_status guard(F&& body) noexcept {
 	} catch (...) { return failed(); }
 }
 
-// The same for a function that returns no status: the thread's last error stays as it is.
+// The same for a function that returns no status; the thread's last error is unchanged.
 template <class F> void quietly(F&& body) noexcept {
 	try {
 		body();
-	} catch (...) {} // a handle that is not open
+	} catch (...) {} // the handle is not open
 }
 
 inline void check_pointer(const void* p, const char* name) {

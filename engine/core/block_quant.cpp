@@ -18,11 +18,11 @@ uint16_t u16_at(Bytes p) { return uint16_t(p[0] | p[1] << 8); }
 uint32_t u32_at(Bytes p) { return uint32_t(u16_at(p)) | uint32_t(u16_at(p + 2)) << 16; }
 float half_at(Bytes p) { return f16_to_f32(u16_at(p)); }
 
-// f16_to_f32() with masks for branches, so that the compiler converts several elements of a row at a time.
+// f16_to_f32() with masks instead of branches, so that the compiler vectorises the conversion of a row.
 float half_bits_to_float(uint32_t h) {
 	const uint32_t exp_man = (h & 0x7fffu) << 13, sign = (h & 0x8000u) << 16;
 	const uint32_t normal = exp_man + (112u << 23);
-	// A subnormal half is m * 2^-24: put m below the leading one of 2^-14 and take 2^-14 away again, exactly.
+	// A subnormal half is m * 2^-24: place m below the leading one of 2^-14, then subtract 2^-14, which is exact.
 	const uint32_t tiny = std::bit_cast<uint32_t>(std::bit_cast<float>(exp_man + (113u << 23)) - 0x1p-14f);
 	const uint32_t is_tiny = 0u - uint32_t(exp_man < (1u << 23)), is_special = 0u - uint32_t(exp_man >= (31u << 23));
 	const uint32_t special = is_special & 0x7f800000u; // infinity, NaN with its payload
@@ -116,7 +116,7 @@ void block_q3_k(Bytes b, float* x) {
 	}
 }
 
-// The values that 4-bit codes of IQ4_NL and IQ4_XS number; twice the values of 4-bit floats.
+// The values of 4-bit codes: of IQ4_NL and IQ4_XS; twice those of 4-bit floats.
 constexpr float kIq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 constexpr float kFp4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
@@ -145,7 +145,7 @@ void block_mxfp4(Bytes b, float* x) {
 	for (int i = 0; i < 32; ++i) x[i] = d * kFp4[(b[1 + i % 16] >> i / 16 * 4) & 15];
 }
 
-// Digit n of a byte that holds a number below 243 as a fraction of 256, rounded up.
+// Ternary digit n of a byte, which stores a number below 243 as a fraction of 256, rounded up.
 int trit_of(uint8_t byte, int n) {
 	constexpr int kPower[] = {1, 3, 9, 27, 81};
 	return (byte * kPower[n] & 255) * 3 >> 8;
@@ -168,8 +168,8 @@ void block_tq2_0(Bytes b, float* x) {
 	for (int i = 0; i < 256; ++i) x[i] = float(int(pair_of(b, i / 32, i % 32)) - 1) * d;
 }
 
-// Elements of an IQ type: entry e of the grid that begins at word `grid`, `n` elements long (8 or 4), times `scale`;
-// negative where `signs` has a bit. Every product is exact.
+// Elements of an IQ type: entry e (n = 8 or 4 elements) of the grid that begins at word `grid`, times `scale`; negative
+// where `signs` has a set bit. Every product is exact.
 void grid_elements(uint32_t grid, uint32_t e, int n, uint32_t signs, float scale, float* x) {
 	for (int i = 0; i < n; ++i) {
 		const uint32_t word = iq_grids()[grid + e * uint32_t(n) / 4 + uint32_t(i) / 4];
@@ -177,7 +177,7 @@ void grid_elements(uint32_t grid, uint32_t e, int n, uint32_t signs, float scale
 		x[i] = signs >> i & 1 ? -value : value;
 	}
 }
-// Signs of 8 elements from 7 bits: the number of negative ones is even.
+// Signs of 8 elements from 7 bits: the number of negative elements is even.
 uint32_t even_signs(uint32_t s) { return s | uint32_t(std::popcount(s) & 1) << 7; }
 
 // 256 elements: [f16 d][for each 32: 4 bytes of entries, u32 of 4 x 7 bits of signs and 4 bits of scale].
@@ -235,7 +235,7 @@ void block_iq3_s(Bytes b, float* x) {
 	}
 }
 
-// Elements of IQ1, -1, 0 or 1, plus an eighth, or less one.
+// Elements of IQ1: -1, 0 or 1, plus or (less) minus 1/8.
 void ternary_elements(uint32_t e, bool less, float scale, float* x) {
 	for (uint32_t i = 0; i < 8; ++i) {
 		const float element = float(iq_grids()[GRID_IQ1 + 2 * e + i / 4] >> i % 4 * 8 & 255) / 8 - 1;

@@ -1,4 +1,4 @@
-// The factors of a GGUF block.
+// The scales of a GGUF block.
 #include "engine/core/block_scales.h"
 #include "engine/core/error.h"
 #include "engine/core/f16.h"

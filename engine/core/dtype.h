@@ -6,7 +6,7 @@
 
 namespace kvrun {
 
-// Types of the table have the number that GGUF gives them; U32 is for words that are no numbers of a model.
+// Types of the table have GGUF's number; U32 is for words that are not elements of a model.
 enum class DType : uint8_t {
 #define KV_TYPE(name, id, ...) name = id,
 	KV_TENSOR_TYPES(KV_TYPE)
@@ -57,7 +57,7 @@ constexpr TensorTypeInfo tensor_type_info(DType t) {
 }
 
 constexpr bool is_quantised(DType t) { return dtype_info(t).block > 1; }
-// Kernels of its own kind, which read the grids (iq_grids.h).
+// Whether the type has kernels of its own that read the grids (iq_grids.h).
 constexpr bool uses_grid(DType t) {
 	const uint32_t scale = tensor_type_info(t).scale;
 	return scale == SCALE_ODD || scale == SCALE_ODD_HALVES;

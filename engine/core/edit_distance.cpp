@@ -1,4 +1,4 @@
-// How far apart two words are, for "did you mean".
+// Edit distance of two words, for "did you mean".
 #include "engine/core/edit_distance.h"
 #include <algorithm>
 #include <vector>

@@ -1,4 +1,4 @@
-// How far apart two words are, for "did you mean".
+// Edit distance of two words, for "did you mean".
 #pragma once
 #include <cstddef>
 #include <string_view>
@@ -6,7 +6,7 @@
 namespace kvrun {
 
 // Fewest insertions, deletions, substitutions and swaps of neighbouring bytes that turn `a` into `b` (optimal string
-// alignment). Takes a.size() * b.size() steps; callers bound the words they get from outside.
+// alignment). Takes a.size() * b.size() steps; callers must limit the length of words from outside.
 size_t edit_distance(std::string_view a, std::string_view b);
 
 } // namespace kvrun

@@ -1,4 +1,4 @@
-// The one exception type of the library, and the assertion that stays on in every build.
+// The exception type of the library, and an assertion that is active in every build.
 #pragma once
 #include <fmt/format.h>
 #include <stdexcept>
@@ -9,13 +9,13 @@ namespace kvrun {
 enum class Code {
 	Invalid,     // a value the caller (or the user) gave is wrong
 	NotFound,    // a named thing does not exist
-	Unsupported, // well-formed, but not something kvrun does
+	Unsupported, // well-formed, but not supported by kvrun
 	OutOfMemory, // host or device memory, or a byte budget
 	Device,      // the device or its driver refused or failed
 	Io,          // reading or writing a file failed
 	Format,      // a file's content breaks its format
 	Context,     // the prompt does not fit the context
-	Internal,    // kvrun broke a rule of its own
+	Internal,    // kvrun violated one of its own rules
 };
 
 struct Error : std::runtime_error {
@@ -23,7 +23,7 @@ struct Error : std::runtime_error {
 	Error(Code c, const std::string& what) : std::runtime_error(what), code(c) {}
 };
 
-// Throws Error{c} with a formatted one-line message: what, the two values, then the fix.
+// Throws Error{c} with a formatted one-line message: the fault, both values, then what to do.
 template <class... A> [[noreturn]] void fail(Code c, fmt::format_string<A...> f, A&&... a) {
 	throw Error(c, fmt::format(f, std::forward<A>(a)...));
 }
@@ -32,7 +32,7 @@ template <class... A> [[noreturn]] void fail(Code c, fmt::format_string<A...> f,
 
 #define KV_STRINGIFY_(x) #x
 #define KV_STRINGIFY(x) KV_STRINGIFY_(x)
-// Wrong use inside kvrun. On in all builds; throws so that tests can see it.
+// Checks for wrong use inside kvrun. Active in all builds; it throws, so that tests can check it.
 #define KV_ASSERT(cond)                                                                                                \
 	do {                                                                                                               \
 		if (!(cond))                                                                                                   \

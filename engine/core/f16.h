@@ -12,7 +12,7 @@ constexpr float f16_to_f32(uint16_t h) {
 	if (exp == 31) return std::bit_cast<float>(sign | 0x7f800000u | (man << 13));
 	if (exp == 0) {
 		if (man == 0) return std::bit_cast<float>(sign);
-		const int shift = std::countl_zero(man) - 21; // bring the leading one to bit 10
+		const int shift = std::countl_zero(man) - 21; // moves the leading one to bit 10
 		man = (man << shift) & 0x3ffu;
 		exp = uint32_t(1 - shift);
 	}

@@ -1,4 +1,4 @@
-// First-fit ranges of one block of memory; neighbours merge when they are given back. Any unit.
+// First-fit allocator of ranges in one block of memory, in any unit; freed neighbours merge.
 #pragma once
 #include "engine/core/round.h"
 #include <algorithm>
@@ -14,9 +14,9 @@ class FreeRanges {
 	}
 	static constexpr uint64_t kNowhere = UINT64_MAX;
 
-	// Start of a range aligned to `align` (a power of two), or kNowhere. May allocate, so that give() need not.
+	// Start of a range aligned to `align` (a power of two), or kNowhere. May allocate memory, so that give() need not.
 	uint64_t take(uint64_t n, uint64_t align) {
-		make_room(n_taken_ + 3); // one range more is taken now, and one more free than taken at most
+		make_room(n_taken_ + 3); // one more range will be taken, and free ranges exceed taken ones by one at most
 		for (size_t i = 0; i < free_.size(); ++i) {
 			const auto [start, length] = free_[i];
 			const uint64_t at = align_up(start, align);
@@ -36,11 +36,11 @@ class FreeRanges {
 		}
 		return kNowhere;
 	}
-	void give(uint64_t at, uint64_t n) noexcept { // a range as it was taken
+	void give(uint64_t at, uint64_t n) noexcept { // frees a range returned by take()
 		taken_ -= n, --n_taken_;
 		insert(at, n);
 	}
-	void grow(uint64_t size) { // to at least what it is; the new part is free
+	void grow(uint64_t size) { // never shrinks; the new part is free
 		if (size <= size_) return;
 		make_room(free_.size() + 1);
 		insert(size_, size - size_);

@@ -1,4 +1,4 @@
-// The grids of GGML's IQ types, from entries of 16 bits to words.
+// The grids of GGML's IQ types, expanded from 16-bit entries to words.
 #include "engine/core/iq_grids.h"
 #include "shaders/shared/weight_codes.h"
 #include <array>
@@ -8,7 +8,7 @@ namespace {
 
 #include "engine/core/iq_grids.inc"
 
-// Elements by their numbers in an entry; those of IQ1, -1, 0 and 1, as words have them.
+// Elements by their codes in an entry. For IQ1 (-1, 0, 1): the codes in the words.
 constexpr uint8_t kIq2[4] = {8, 25, 43, 0}, kIq3[8] = {4, 12, 20, 28, 36, 44, 52, 62},
                   kIq3s[8] = {1, 3, 5, 7, 9, 11, 13, 15}, kIq1[4] = {0, 8, 16, 0};
 

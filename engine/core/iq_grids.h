@@ -1,4 +1,4 @@
-// The grids of GGML's IQ types as kernels read them: shared/weight_codes.h says where each begins.
+// The grids of GGML's IQ types in the layout of the kernels; shared/weight_codes.h has the start of each.
 #pragma once
 #include <cstdint>
 #include <span>

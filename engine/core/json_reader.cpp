@@ -1,4 +1,4 @@
-// Reads JSON in time that grows with its length, within limits.
+// Reads JSON in time linear in its length, within limits.
 #include "engine/core/json_reader.h"
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -10,10 +10,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr size_t kAskEvery = 1024; // values, between questions whether to stop
+constexpr size_t kAskEvery = 1024; // values between calls of stop()
 
-// Takes the parser's events. Values and keys of open arrays and objects wait on two stacks, so that each container is
-// made once, with its size known.
+// Receives the parser's events. Values and keys of open arrays and objects wait on two stacks, so that each container
+// is created once, with known size.
 class Builder {
  public:
 	explicit Builder(const JsonLimits& limits) : limits_(limits) {}
@@ -27,7 +27,7 @@ class Builder {
 	bool number_unsigned(uint64_t x) { return add(x); }
 	bool number_float(double x, const std::string&) { return add(x); }
 	bool string(std::string& x) { return add(std::move(x)); }
-	bool binary(Json::binary_t&) { return false; } // not in a text
+	bool binary(Json::binary_t&) { return false; } // does not occur in text
 	bool start_array(size_t) { return open(); }
 	bool start_object(size_t) { return open(); }
 
@@ -46,7 +46,7 @@ class Builder {
 
 	bool end_object() {
 		const size_t from = open_.back().values, keys = open_.back().keys, n = keys_.size() - keys;
-		// members with one key: the last one's value, at the first one's place
+		// of members with equal keys: the value of the last, at the position of the first
 		std::vector<size_t> order(n);
 		std::iota(order.begin(), order.end(), size_t(0));
 		std::ranges::stable_sort(order, {}, [&](size_t i) -> const std::string& { return keys_[keys + i]; });
@@ -58,14 +58,15 @@ class Builder {
 			if (i - begin > 1) values_[from + first] = std::move(values_[from + order[i - 1]]);
 		}
 		Json::object_t members;
-		Json::object_t::Container& list = members; // emplace() of the map itself would search it
+		Json::object_t::Container& list = members; // emplace() of the map itself would search all keys
 		list.reserve(n);
 		for (size_t i = 0; i < n; ++i)
 			if (!repeated[i]) list.emplace_back(std::move(keys_[keys + i]), std::move(values_[from + i]));
 		return close(std::move(members));
 	}
 
-	template <class E> bool parse_error(size_t at, const std::string&, const E&) { // its message repeats the text
+	template <class E>
+	bool parse_error(size_t at, const std::string&, const E&) { // the parser's own message quotes the text
 		return refuse("is not JSON in UTF-8 from byte " + std::to_string(at) + " on");
 	}
 

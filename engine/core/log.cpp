@@ -8,11 +8,11 @@ namespace kvrun {
 namespace {
 
 Log process;
-std::atomic<int> process_level = -1; // process.most_level, which threads read without the mutex
-thread_local Log* own = nullptr;     // of the innermost scope
-thread_local bool in_sink = false;   // a sink that calls what logs loses those lines
+std::atomic<int> process_level = -1; // process.most_level, readable without the mutex
+thread_local Log* own = nullptr;     // log of the innermost scope
+thread_local bool in_sink = false;   // lines logged inside a sink are dropped
 
-constexpr size_t kMaxWarnings = 1000; // distinct ones; texts that hold a file's words must not grow without end
+constexpr size_t kMaxWarnings = 1000; // distinct warnings; limited, because they may quote text of files
 
 Log& current() { return own ? *own : process; }
 

@@ -1,5 +1,5 @@
 // Levelled log. Level 0: warnings only, 1: summary, 2: per step, 3: every op before it runs. Lines go to a sink;
-// without one they are dropped, for a library does not write to streams that are not its own.
+// without one they are dropped, because a library must not write to the application's streams.
 #pragma once
 #include <fmt/format.h>
 #include <functional>
@@ -7,8 +7,7 @@
 
 namespace kvrun {
 
-// line: without a newline. Called by one thread at a time, from whichever thread has something to say; it must not
-// throw and not log.
+// line: without a newline. Called by one thread at a time, on the thread that logs; it must neither throw nor log.
 using LogSink = std::function<void(int level, std::string_view line)>;
 void set_log_sink(LogSink, int most_level); // empty: no log
 void stderr_sink(int level, std::string_view line);

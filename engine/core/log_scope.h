@@ -1,4 +1,4 @@
-// A log of an engine's own.
+// The log of one engine.
 #pragma once
 #include "engine/core/log.h"
 #include <mutex>
@@ -7,7 +7,7 @@
 
 namespace kvrun {
 
-// A log of its own, beside that of the process.
+// A log separate from that of the process.
 struct Log {
 	std::mutex mutex;
 	LogSink sink;
@@ -15,8 +15,8 @@ struct Log {
 	std::set<std::string, std::less<>> warned_of; // warn_once()
 };
 
-// Lines of this thread go to `log` instead of to the process's, until the scope ends. A log without a sink changes
-// nothing.
+// Until the scope ends, lines of this thread go to `log` instead of the process's log. A log without a sink has no
+// effect.
 class LogScope {
  public:
 	explicit LogScope(Log& log);

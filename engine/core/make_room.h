@@ -1,4 +1,4 @@
-// Room for `more` elements, as vectors grow by themselves, but by a sixteenth: for lists that stay and count as memory.
+// Reserves room for `more` elements, growing by 1/16 instead of doubling: for long-lived lists that count as memory.
 #pragma once
 #include <algorithm>
 #include <cstddef>

@@ -1,4 +1,4 @@
-// A file that takes its name only when it is whole: until then, and after a crash, the name has what it had before.
+// A file that gets its name only when it is complete: until then, and after a crash, the name has its old contents.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -8,21 +8,21 @@
 
 namespace kvrun {
 
-// Removes temporary files that processes which have ended left beside `path`. They are called PATH.PID.XXXXXX. A
-// process of another PID namespace looks ended; it loses one save.
+// Removes temporary files PATH.PID.XXXXXX that ended processes left beside `path`. A process in another PID namespace
+// looks ended: it loses one save.
 void remove_leftovers(const std::filesystem::path&);
 
 class NewFile {
  public:
 	// A temporary file, mode 0600, in the folder of `path`. Throws Error{Io, NotFound} naming the path.
 	explicit NewFile(std::string path);
-	~NewFile(); // without commit() nothing is left
+	~NewFile(); // without commit() the file is removed
 	NewFile(const NewFile&) = delete;
 
 	void write(std::span<const std::byte>);
-	void write_at(uint64_t at, std::span<const std::byte>); // over what has been written
+	void write_at(uint64_t at, std::span<const std::byte>); // overwrites bytes already written
 	uint64_t bytes() const { return bytes_; }               // written so far
-	void commit(); // to the disk, then under its name; nothing may be written after it
+	void commit(); // syncs to the disk, then renames; nothing may be written afterwards
 
  private:
 	[[noreturn]] void fail_io(const char* what) const;

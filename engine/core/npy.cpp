@@ -1,4 +1,4 @@
-// .npy files: a strict parser of the three-key header that never trusts a length, and the matching writer.
+// .npy files: a strict parser of the three-key header that checks every length, and the matching writer.
 #include "engine/core/npy.h"
 #include "engine/core/regular_file.h"
 #include "engine/core/round.h"
@@ -150,13 +150,13 @@ uint32_t little(std::span<const std::byte> bytes) {
 	return v;
 }
 
-constexpr size_t kStartBytes = 12; // as many as the longest version has before its header
+constexpr size_t kStartBytes = 12; // longest prefix of any version
 
-struct Start { // what stands before the header
+struct Start { // the prefix before the header
 	size_t header_at, header_bytes;
 };
 
-// `start` is the beginning of the file, kStartBytes of it where it has them.
+// `start`: the first kStartBytes of the file, or the whole file if it is shorter.
 Start parse_start(std::span<const std::byte> start, uint64_t file_bytes, std::string_view name) {
 	if (start.size() < 10 || std::memcmp(start.data(), kMagic, sizeof kMagic) != 0)
 		fail(Code::Format, "{}: no .npy file ({} bytes, without NumPy's magic); check the path", name, file_bytes);
@@ -173,10 +173,10 @@ Start parse_start(std::span<const std::byte> start, uint64_t file_bytes, std::st
 	return s;
 }
 
-// `data_bytes` is what the file has behind its header.
+// `data_bytes`: bytes of the file after its header.
 NpyHeader parse_header(std::span<const std::byte> text, uint64_t data_bytes, std::string_view name) {
 	NpyHeader out = HeaderParser({reinterpret_cast<const char*>(text.data()), text.size()}, name).parse();
-	// A zero dimension makes the array empty, but the others must not overflow count() on the way.
+	// A zero dimension makes the array empty, but the product of the others must still not overflow count().
 	std::optional<uint64_t> bytes = npy_type_info(out.type).bytes, all = bytes;
 	for (const uint64_t d : out.shape) {
 		if (bytes) bytes = mul(*bytes, d);
@@ -261,7 +261,7 @@ void npy_write(const std::filesystem::path& path, NpyType type, std::span<const 
 		dims.resize(dims.size() - 1);
 	KV_ASSERT(n * info.bytes == data.size());
 	std::string header = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}), }}", info.descr, dims);
-	// The data starts at a multiple of 64 bytes, as NumPy writes it, so that the file can be mapped.
+	// As in NumPy the data starts at a multiple of 64 bytes, so that the file can be mapped.
 	const bool wide = header.size() + 64 > UINT16_MAX;
 	const size_t prefix = wide ? 12 : 10, total = align_up(prefix + header.size() + 1, 64);
 	header.append(total - prefix - header.size() - 1, ' ');
@@ -277,7 +277,7 @@ void npy_write(const std::filesystem::path& path, NpyType type, std::span<const 
 	out.close();
 	if (!out) {
 		std::error_code ec;
-		if (std::filesystem::is_regular_file(path, ec)) std::filesystem::remove(path, ec); // nothing half written
+		if (std::filesystem::is_regular_file(path, ec)) std::filesystem::remove(path, ec); // removes an incomplete file
 		fail(Code::Io, "{}: writing {} bytes failed; check the folder and the free space", path.string(),
 		     start.size() + data.size());
 	}

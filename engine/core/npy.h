@@ -33,7 +33,7 @@ template <> struct NpyTypeOf<bool> { static constexpr NpyType value = NpyType::B
 template <> struct NpyTypeOf<uint16_t> { static constexpr NpyType value = NpyType::U16; };
 template <> struct NpyTypeOf<uint32_t> { static constexpr NpyType value = NpyType::U32; };
 
-struct NpyHeader { // what a file says it holds
+struct NpyHeader { // type and shape according to the file
 	NpyType type = NpyType::F32;
 	std::vector<uint64_t> shape; // outermost first; empty for a scalar
 
@@ -44,7 +44,7 @@ struct NpyHeader { // what a file says it holds
 struct NpyArray : NpyHeader {
 	std::vector<std::byte> data; // count() elements in C order
 
-	// The elements, when T is what the file holds; uint16_t also reads F16. Throws Error{Format} naming both types.
+	// The elements, if T is the file's type; uint16_t also reads F16. Otherwise throws Error{Format} naming both types.
 	template <class T> std::span<const T> as() const {
 		const NpyType want = NpyTypeOf<T>::value;
 		if (want != type && !(want == NpyType::U16 && type == NpyType::F16)) wrong_type(want);
@@ -59,13 +59,13 @@ struct NpyArray : NpyHeader {
 // big-endian data and element types not listed above.
 NpyArray npy_parse(std::span<const std::byte> file, std::string_view name);
 
-constexpr uint64_t kMaxNpyBytes = uint64_t(4) << 30; // of one array; larger ones are refused unread
+constexpr uint64_t kMaxNpyBytes = uint64_t(4) << 30; // of one array; larger arrays are refused without reading
 using NpyCheck = std::function<void(const NpyHeader&)>;
-// Reads a regular file. `check` sees the header before the data take any memory, and throws where it is not what the
-// caller can use. Throws Error{Io} and {OutOfMemory} too.
+// Reads a regular file. `check` gets the header before memory is allocated for the data, and throws if the caller
+// cannot use it. Also throws Error{Io} and {OutOfMemory}.
 NpyArray npy_read(const std::filesystem::path& path, const NpyCheck& check = {});
 
-// Writes version 1 (version 2 where the header needs it). data holds exactly the shape's elements. Throws Error{Io}.
+// Writes version 1 (version 2 if the header needs it). data: exactly the elements of the shape. Throws Error{Io}.
 void npy_write(const std::filesystem::path& path, NpyType type, std::span<const uint64_t> shape,
                std::span<const std::byte> data);
 template <class T>

@@ -1,4 +1,4 @@
-// Files that only this user may have written.
+// Files that only this user can have written.
 #include "engine/core/private_file.h"
 #include "engine/core/new_file.h"
 #include <cerrno>

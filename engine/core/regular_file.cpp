@@ -46,14 +46,14 @@ RegularFile::RegularFile(const std::string& path, const char* want) : name_(one_
 	struct stat st {};
 	if (stat(path.c_str(), &st) != 0) fail_open(name_, errno);
 	check_regular(name_, st, want);
-	// something else can have taken the name since: a FIFO must not make open() wait
+	// the name may have been replaced since: open() must not block on a FIFO
 	fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
 	if (fd_ < 0) fail_open(name_, errno);
 	try {
 		if (fstat(fd_, &st) != 0) fail(Code::Io, "{}: {}", name_, error_text(errno));
 		check_regular(name_, st, want);
 	} catch (...) {
-		::close(fd_); // the destructor of an object that was never finished does not run
+		::close(fd_); // the destructor does not run if the constructor throws
 		throw;
 	}
 	bytes_ = uint64_t(st.st_size);

@@ -1,5 +1,5 @@
-// splitmix64 (Steele, Lea, Flood 2014): the same numbers on every platform, which the distributions of <random> do not
-// promise.
+// splitmix64 (Steele, Lea, Flood 2014): the same numbers on every platform, which distributions of <random> do not
+// guarantee.
 #pragma once
 #include <cstdint>
 
@@ -7,7 +7,7 @@ namespace kvrun {
 
 constexpr uint64_t kSplitmixStep = 0x9e3779b97f4a7c15u;
 
-// The number that belongs to a state; states follow each other in steps of kSplitmixStep.
+// The number of a state; the next state is kSplitmixStep larger.
 constexpr uint64_t splitmix64(uint64_t state) {
 	uint64_t z = state;
 	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;

@@ -1,4 +1,4 @@
-// UTF-8 as it must be, and text from outside (file names, keys of a file) made safe for a one-line message.
+// Checks of UTF-8, and text from outside (file names, keys of a file) made safe for a one-line message.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -6,13 +6,13 @@
 
 namespace kvrun {
 
-// Bytes of a character that starts with this byte; 0 if none does.
+// Length of a character that starts with this byte; 0: none does.
 constexpr size_t utf8_lead(uint8_t c) {
 	return c < 0x80 ? 1 : c < 0xc2 ? 0 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : c < 0xf5 ? 4 : 0;
 }
 
-// Bytes from s[at] on that agree with a character beginning there (no overlong forms, no surrogates, at most U+10FFFF):
-// its length if it is complete, less if the text ends or goes wrong inside it.
+// Number of bytes from s[at] on that are the beginning of a valid character (no overlong forms, no surrogates, at most
+// U+10FFFF): its length if it is complete, less if the text ends or is invalid inside it.
 constexpr size_t utf8_agreeing(std::string_view s, size_t at) {
 	if (at >= s.size()) return 0;
 	const uint8_t c = uint8_t(s[at]);
@@ -34,7 +34,7 @@ constexpr size_t utf8_char(std::string_view s, size_t at) {
 	return n > 0 && n == utf8_lead(uint8_t(s[at])) ? n : 0;
 }
 
-// Bytes at the end of `s` that may become a character when more bytes come: 0..3.
+// Number of bytes at the end of `s` that more bytes may complete to a character: 0..3.
 constexpr size_t utf8_unfinished(std::string_view s) {
 	for (size_t n = 1; n <= 3 && n <= s.size(); ++n) {
 		const size_t at = s.size() - n;
@@ -51,7 +51,7 @@ inline std::string one_line(std::string_view s, size_t max_bytes = 200) {
 		if (out.size() >= max_bytes) return out + "...";
 		const size_t n = utf8_char(s, at);
 		const uint8_t c = uint8_t(s[at]);
-		const bool c1 = n == 2 && c == 0xc2 && uint8_t(s[at + 1]) < 0xa0; // U+0080..U+009F steer terminals too
+		const bool c1 = n == 2 && c == 0xc2 && uint8_t(s[at + 1]) < 0xa0; // U+0080..U+009F also control terminals
 		if (n == 0 || c < 0x20 || c == 0x7f || c1) {
 			for (size_t i = 0; i < (n ? n : 1); ++i) {
 				const uint8_t b = uint8_t(s[at + i]);
