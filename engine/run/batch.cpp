@@ -10,10 +10,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
 
-// Seconds of a prompt between two tokens of other answers: as long as a step of theirs takes, so that no token waits
-// for more than twice as long as without the prompt, but not less than what keeps the device busy.
+// Seconds of prompt work between two tokens of other answers: as long as a decode step takes, so that a token takes at
+// most twice as long as without the prompt, but not less than what keeps the device busy.
 constexpr double kLeastPromptShare = 0.002;
-constexpr uint64_t kTurns = 4; // of prompts, of which the oldest has one
+constexpr uint64_t kTurns = 4; // every kTurns-th turn of prompts is the oldest prompt's
 
 } // namespace
 
@@ -37,7 +37,7 @@ struct Batch::Stream {
 	}
 	uint32_t wanted() const { return on_logits ? 0 : matcher ? sampler.wanted_to_filter() : sampler.wanted(); }
 	uint32_t sample(RowLogits logits, const std::function<std::span<const float>()>& whole_row) {
-		// Tokens of the same step may have come between: penalties then change logits that the list does not have.
+		// Drafts of the same step may have been accepted before: penalties then change logits missing from the list.
 		if (logits.all.empty() && (wanted() == 0 || logits.top.size() < wanted())) logits.all = whole_row();
 		if (!matcher) return sampler.sample(logits);
 		if (const auto token = sampler.sample(logits, filter)) return *token;
@@ -61,16 +61,16 @@ struct Batch::Stream {
 	Sampler sampler;
 	StopStream text;
 	std::optional<grammar::Matcher> matcher;
-	TokenFilter filter; // of the matcher
+	TokenFilter filter; // asks the matcher
 	std::function<bool(std::span<float>)> on_logits;
-	std::vector<float> changed;       // (vocab) logits that it may change; empty without it
+	std::vector<float> changed;       // (vocab) logits that on_logits may change; empty without it
 	std::optional<Prefill> prefill;   // while the prompt is read
-	Stream* reader = nullptr;         // that reads this stream's prompt too; null: none, or it has
+	Stream* reader = nullptr;         // stream that reads this stream's prompt; null: none, or the prompt is read
 	uint32_t prev = kNoToken;         // token before the next one
 	std::unique_ptr<Drafter> drafter; // null: every step has one token
 	DraftLength draft_length;
 	std::vector<uint32_t> drafts; // of the next step
-	uint32_t held = UINT32_MAX;   // tokens that the session had if its newest drafts were none
+	uint32_t held = UINT32_MAX;   // tokens of the session without its newest drafts
 	bool done = false;
 	Clock::time_point start = Clock::now(); // of the prompt, then of the answer
 	GenerateResult result;
@@ -137,14 +137,14 @@ bool Batch::step() {
 			decoding.push_back(s.get());
 	}
 	if (!reading.empty()) {
-		// The prompt that is done soonest goes first, so that a short question does not wait for a long prompt; every
-		// fourth turn is the oldest prompt's, so that a long one does not wait for ever either.
+		// The prompt with the least work left goes first, so that a short prompt does not wait for a long one. Every
+		// fourth turn is the oldest prompt's, so that a long prompt is not starved.
 		const auto left = [](const Stream* s) { return s->prefill->n_tokens() * (1 - s->prefill->progress()); };
 		Stream* next = ++n_pieces_ % kTurns ? *std::ranges::min_element(reading, {}, left) : reading.front();
 		read_prompt(*next, decoding.empty() ? Prefill::kPieceSeconds
 		                                    : std::clamp(decode_s_, kLeastPromptShare, Prefill::kPieceSeconds / 2));
 	}
-	// A step that waits for its own choices in every layer is no step for those that do not.
+	// Streams whose steps wait in every layer for their own picks step separately from the others.
 	const auto of_itself = std::stable_partition(decoding.begin(), decoding.end(),
 	                                             [](const Stream* s) { return !s->session.plan().policy.fetch_sync; });
 	const size_t ahead = size_t(of_itself - decoding.begin());
@@ -190,8 +190,8 @@ void Batch::begin_forks(const Stream& of, const RowLogits& logits) {
 	}
 }
 
-// Drafts for the next step, no longer than makes sense: what cannot become part of the answer is not drafted, nor the
-// token that fills the context, behind which an answer ends.
+// Drafts for the next step. Tokens that cannot become part of the answer are not drafted, and neither is the token that
+// fills the context, because the answer ends there.
 void Batch::Stream::choose_drafts(uint32_t most) {
 	drafts.clear();
 	if (!drafter || most == 0) return;
@@ -203,7 +203,7 @@ void Batch::Stream::choose_drafts(uint32_t most) {
 	if (most == 0) return;
 	const std::span<const uint32_t> tokens = drafter->draft(most);
 	for (const uint32_t t : tokens.first(std::min<size_t>(most, tokens.size()))) {
-		if (t >= session.engine().config().vocab) break; // noise in a history
+		if (t >= session.engine().config().vocab) break; // kNoToken in the history
 		drafts.push_back(t);
 	}
 }
@@ -214,7 +214,7 @@ void Batch::Stream::take_back() {
 	held = UINT32_MAX;
 }
 
-// Rows that the step has room for are shared out; what one stream leaves is there for the next.
+// Distributes the rows that the step has room for; rows that one stream does not use are available to the next.
 void Batch::draft(std::span<Stream* const> streams) {
 	uint32_t room = engine_.max_rows() - uint32_t(streams.size());
 	uint32_t left = uint32_t(streams.size());
@@ -244,9 +244,11 @@ void Batch::decode_rows(std::span<Stream* const> streams) {
 			return;
 		} catch (const Error& e) {
 			const RowError* const row = dynamic_cast<const RowError*>(&e);
-			if (drafts && e.code == Code::OutOfMemory) { // one token each may have room
+			if (drafts && e.code == Code::OutOfMemory) { // one token each may still fit
 				for (Stream* s : left) {
-					if (!s->drafts.empty()) s->draft_length.verified(uint32_t(s->drafts.size()), 0); // not soon again
+					if (!s->drafts.empty())
+						s->draft_length.verified(uint32_t(s->drafts.size()),
+						                         0); // treated as rejected, so that drafts rest
 					s->drafts.clear();
 				}
 			} else if (row) { // the others continue without it
@@ -263,8 +265,8 @@ void Batch::decode_rows(std::span<Stream* const> streams) {
 	}
 }
 
-// Row after row as if each had been a step: the sampler chooses, and the next row counts if its token is the one that
-// was chosen.
+// Processes the rows as if each had been a step: the sampler chooses a token, and the next row counts if that is its
+// token.
 void Batch::verify(Stream& s, size_t row, size_t first_draft, std::span<const RowLogits> logits) {
 	const uint32_t before = s.session.n_tokens() - uint32_t(s.drafts.size());
 	uint32_t accepted = 0;
@@ -289,7 +291,7 @@ void Batch::choose(Stream& s, RowLogits logits, const std::function<std::span<co
 	if (logits.fault) std::rethrow_exception(logits.fault);
 	if (r.tokens.size() >= s.options.n) return end(s, StopReason::Length);
 	const Tokenizer& tok = engine_.tokenizer();
-	if (s.on_logits && !logits.all.empty()) { // set during this step: from the next token on
+	if (s.on_logits && !logits.all.empty()) { // set during this step: takes effect from the next token on
 		s.changed.assign(logits.all.begin(), logits.all.end());
 		if (!s.on_logits(s.changed)) return end(s, StopReason::Cancelled);
 		logits.all = s.changed;

@@ -24,7 +24,7 @@ class CacheLayers {
 				shares_ = true;
 				continue;
 			}
-			if (layer.recurrent.n_heads) { // which needs all rows, as keys and values do
+			if (layer.recurrent.n_heads) { // needs all rows, as keys and values do
 				states_.conv_words = layer.recurrent.conv_words(), states_.rule_words = layer.recurrent.rule_words();
 				places_.push_back({false, states_.n_layers++});
 				last_readers_.push_back(l);

@@ -1,4 +1,4 @@
-// Decode steps: the next token of any number of sequences at once.
+// Decode steps: the next token of several sequences in one step.
 #include "engine/run/decode.h"
 #include "engine/core/round.h"
 #include "engine/run/arena.h"
@@ -50,8 +50,8 @@ std::span<RowLogits> Decoder::decode(KvPool& pool, std::span<const DecodeRow> st
 		rows.insert(rows.end(), ahead.begin(), ahead.end());
 		run(pool, rows);
 	} catch (...) {
-		for (const Row& r : first) r.step.seq->fetch()->forget(); // as if there had been no step
-		for (const DecodeRow& r : step) {                         // a state that is lost takes the sequence with it
+		for (const Row& r : first) r.step.seq->fetch()->forget(); // as if the step had not happened
+		for (const DecodeRow& r : step) {                         // a sequence whose state is lost is reset
 			if (!r.states || r.states->n_tokens() == r.seq->n_tokens()) continue;
 			r.states->reset(), r.seq->reset();
 			if (r.window_seq) r.window_seq->reset();
@@ -61,7 +61,8 @@ std::span<RowLogits> Decoder::decode(KvPool& pool, std::span<const DecodeRow> st
 	return row_logits_;
 }
 
-// The device begins while the host still records: after the first layer, then after every quarter of them.
+// Submits after the first layer, then after each quarter of the layers, so that the device begins while the host still
+// records.
 static bool is_handed_over(uint32_t layer, uint32_t n_layers) {
 	const uint32_t quarter = std::max(ceil_div(n_layers, 4u), 4u);
 	return layer + 1 < n_layers && (layer == 0 || (layer + 1) % quarter == 0);
@@ -85,11 +86,11 @@ void Decoder::run(KvPool& pool, std::span<const Row> step) {
 	std::vector<StateSequence*> states;
 	for (const Row& r : step)
 		if (r.states) states.push_back(r.states);
-	std::optional<StateStep> recurrent; // policies that fetch have no such rows either
+	std::optional<StateStep> recurrent; // either all rows have states or none: see window
 	KV_ASSERT(states.empty() || states.size() == step.size());
 	if (!states.empty()) recurrent.emplace(be, scratch_.states, states, /*in_place=*/true);
 	KvStep main(be, scratch_, pool, kv_rows, cache_layers_.n_heads(false));
-	std::optional<KvStep> window; // policies that fetch have no such rows: as many as the others
+	std::optional<KvStep> window; // all rows or none, because policies that fetch have no window rows
 	KV_ASSERT(window_rows.empty() || window_rows.size() == kv_rows.size());
 	if (!window_rows.empty()) window.emplace(be, window_scratch_, pool, window_rows, cache_layers_.n_heads(true));
 	runner_.write_tokens(tokens_, tokens);
@@ -113,7 +114,7 @@ void Decoder::run(KvPool& pool, std::span<const Row> step) {
 		if (owns) kv.before_layer(k);
 		runner_.project_in(l, rows, /*decode=*/true);
 		if (!owns) runner_.rotate(l, rows, 0, n, {});
-		for (uint32_t i = 0; owns && i < n;) { // rows whose pages are alike and lie in the same memory go together
+		for (uint32_t i = 0; owns && i < n;) { // consecutive rows with pages of one kind in one chunk go together
 			uint32_t same = 1;
 			const KvDst dst = kv.destination(k, i, same);
 			runner_.rotate(l, rows, i, same, dst);
@@ -126,7 +127,7 @@ void Decoder::run(KvPool& pool, std::span<const Row> step) {
 		runner_.project_out(l, rows, /*decode=*/true);
 		if (is_handed_over(l, runner_.config().n_layers)) be.submit();
 	}
-	// First those of the rows that lead to guesses: the other rows' logits then stay on the device.
+	// Rows of guesses first, so that the logits of kept rows are the ones that stay on the device.
 	if (n > kept) enqueue_guesses(kvrun::rows(x, kept, n - kept));
 	if (kept) {
 		runner_.logits(kvrun::rows(x, 0, kept), /*decode=*/true);
@@ -153,7 +154,7 @@ void Decoder::enqueue_guesses(const View& x) {
 	runner_.read_logits(0, n, std::span(guesses_).first(size));
 }
 
-// The likeliest token. Any will do where the device could not name it, for it decides only what is fetched.
+// The most likely token. If the device could not name it, any token will do, because it only decides what is fetched.
 uint32_t Decoder::guess(uint32_t i) {
 	if (lists_) {
 		const std::span<const Logit> top = guessed_.of(i, 1);
@@ -167,10 +168,11 @@ uint32_t Decoder::guess(uint32_t i) {
 void Decoder::enqueue_logits(std::span<const Row> kept) {
 	const uint32_t n = uint32_t(kept.size());
 	const size_t vocab = runner_.config().vocab;
-	const size_t blocks = ceil_div(vocab, size_t(KV_LOGIT_BLOCK)); // a list comes out of so many at least as are wanted
+	const size_t blocks = ceil_div(vocab, size_t(KV_LOGIT_BLOCK)); // at least as many blocks as entries are wanted
 	const auto whole = [&](const Row& r) { return !lists_ || r.top == 0 || r.top > blocks; };
-	if (logits_.size() < n * vocab) logits_.resize(n * vocab); // never smaller: what grows again is filled with zeros
-	for (uint32_t i = 0; i < n;) {                             // rows that follow each other go together
+	if (logits_.size() < n * vocab)
+		logits_.resize(n * vocab); // not shrunk, because growing again would fill it with zeros
+	for (uint32_t i = 0; i < n;) { // consecutive rows are read together
 		uint32_t end = i;
 		while (end < n && whole(kept[end])) ++end;
 		if (end > i) runner_.read_logits(i, end - i, std::span(logits_).subspan(i * vocab, (end - i) * vocab));
@@ -185,7 +187,8 @@ void Decoder::enqueue_logits(std::span<const Row> kept) {
 		if (whole(kept[i])) row_logits_[i].all = std::span(logits_).subspan(i * vocab, vocab);
 }
 
-// Candidates may be too many, or none where the model is broken: then the row is read whole, for one more wait.
+// The device may find too many candidates, or none if logits are not finite. Then the whole row is read, with one more
+// wait.
 void Decoder::read_logits(std::span<const Row> kept) {
 	const size_t vocab = runner_.config().vocab;
 	bool more = false, listed = false;
@@ -217,7 +220,7 @@ std::span<const float> Decoder::whole_row(uint32_t i) {
 	return r.all;
 }
 
-// The device lists only numbers.
+// A list from the device has no NaN.
 bool Decoder::usable(uint32_t i) const {
 	const size_t dim = runner_.config().dim;
 	return has_norm(std::span(hidden_).subspan(i * dim, dim)) &&

@@ -1,4 +1,4 @@
-// Decode steps: the next token, or several, of any number of sequences at once, weights read once for all of them.
+// Decode steps: the next token, or several, of several sequences in one step, which reads the weights once.
 #pragma once
 #include "engine/kv_device/step.h"
 #include "engine/run/cache_layers.h"

@@ -1,11 +1,11 @@
-// A drafter that looks the latest tokens up in the text itself.
+// A drafter that looks up the latest tokens in the text itself.
 #include "engine/run/draft_lookup.h"
 #include <bit>
 
 namespace kvrun {
 
 constexpr size_t kLeastPlaces = 1024;
-constexpr size_t kTries = 4; // places of a run
+constexpr size_t kTries = 4; // table entries that a run of tokens may use
 
 uint32_t& LookupDrafter::place(uint32_t n, size_t end) {
 	uint64_t h = n;

@@ -1,4 +1,4 @@
-// A small model that guesses what a larger one of the same vocabulary says.
+// A small model that guesses the tokens of a larger one with the same vocabulary.
 #include "engine/run/draft_model.h"
 #include "engine/core/log.h"
 #include "engine/core/utf8.h"
@@ -9,10 +9,10 @@
 namespace kvrun {
 namespace {
 
-constexpr uint32_t kMostPadding = 1024; // tokens that one vocabulary may have and the other not: unused rows
+constexpr uint32_t kMostPadding = 1024; // largest difference of the vocabularies' sizes: padding rows
 
-// Holds the text in a session of the small model: what it drafted wrongly is taken back, what came is read, and greedy
-// steps follow. It gives up for good where it cannot follow, so an answer goes on without drafts.
+// Keeps the text in a session of the small model: removes wrong drafts, reads new tokens, then drafts by greedy steps.
+// If it cannot follow the text it gives up permanently, and the answer continues without drafts.
 class ModelDrafter final : public Drafter {
  public:
 	explicit ModelDrafter(std::unique_ptr<Session> s) : own_(std::move(s)), session_(*own_), engine_(own_->engine()) {}
@@ -37,7 +37,8 @@ class ModelDrafter final : public Drafter {
 		lost_ = true;
 		log_at(1, "the draft model drafts no further: {}", why);
 	}
-	// The session holds all of the text, and likeliest_ is what follows. False: not yet, or never.
+	// Returns true once the session holds the whole text and likeliest_ is the token after it. False: more pieces of a
+	// prompt are left, or the drafter has given up.
 	bool read_text() {
 		if (prefill_) return prompt_piece();
 		const auto held = session_.history();
@@ -49,7 +50,7 @@ class ModelDrafter final : public Drafter {
 		const uint32_t vocab = engine_.config().vocab;
 		if (std::ranges::any_of(rest, [vocab](uint32_t t) { return t >= vocab; }))
 			return give_up("a token is outside its vocabulary"), false;
-		// A few tokens come in one step; more of them are a prompt.
+		// Few tokens are read by one decode step, more as a prompt.
 		if (keep && rest.size() <= engine_.max_rows() && session_.n_tokens() + rest.size() <= session_.ctx() &&
 		    session_.step_tokens(uint32_t(rest.size())) == rest.size()) {
 			step(rest);
@@ -58,7 +59,7 @@ class ModelDrafter final : public Drafter {
 		prefill_.emplace(session_, rest);
 		return prompt_piece();
 	}
-	// A prompt is read between the other model's steps; meanwhile the text may get longer.
+	// A prompt is read in pieces between the steps of the large model; the text may grow meanwhile.
 	bool prompt_piece() {
 		if (!prefill_->step()) return false;
 		likeliest_ = best(prefill_->logits());

@@ -5,9 +5,9 @@
 namespace kvrun {
 namespace {
 
-constexpr size_t kKeptPromptBytes = 64 << 20; // a prompt's memory up to this is kept for the next one
+constexpr size_t kKeptPromptBytes = 64 << 20; // prompt memory up to this size is kept for the next prompt
 
-// A block's K (and V) is one view; all of a block's memory stays under an eighth of what is free.
+// K (and V) of a block is one view; all memory of a block is at most an eighth of what is free.
 uint32_t longest_block(const DeviceInfo& dev, const Config& cfg, const CacheLayers& layers, uint32_t asked) {
 	const size_t token_bytes = size_t(widest(cfg).kv) * 2; // f16 K (or V) of one layer
 	const size_t row_bytes = PromptMemory::row_bytes(cfg, layers);

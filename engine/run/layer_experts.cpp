@@ -1,11 +1,10 @@
-// A layer's mixture of experts: the choice, the chosen experts, what all tokens share. The choice never leaves the
-// device.
+// A layer's mixture of experts: the choice, the chosen experts, the shared MLP. The choice stays on the device.
 #include "engine/run/layer_runner.h"
 #include <cmath>
 
 namespace kvrun {
 
-// Of h (n, dim) for each slot of `ids`, into mlp_.slot_out (n, used, dim).
+// Runs on h (n, dim) the expert of each slot of `ids`; writes mlp_.slot_out (n, used, dim).
 void LayerRunner::run_experts(const Layer& layer, const ExpertWeights& w, const View& h, const View& ids, bool decode) {
 	const Experts& e = layer.experts;
 	const uint32_t n = h.shape[0];
@@ -29,7 +28,7 @@ void LayerRunner::run_experts(const Layer& layer, const ExpertWeights& w, const 
 	be_.expert_matmul(down, shaped(gate, n * e.used, e.hidden_dim), slots, Epilogue::None, decode);
 }
 
-// Of h (n, dim) into mlp_.ids and mlp_.weights.
+// Chooses experts for h (n, dim); writes mlp_.ids and mlp_.weights.
 void LayerRunner::choose(const Layer& layer, const ExpertWeights& w, const View& h, float logit_scale, float scale,
                          bool decode) {
 	const Experts& e = layer.experts;
@@ -42,7 +41,7 @@ void LayerRunner::choose(const Layer& layer, const ExpertWeights& w, const View&
 	          {e.gating, e.normalise, e.scale * scale, w.choice_bias, e.n_groups, e.used_groups, w.factors});
 }
 
-// x += norm(norm(MLP of x) + norm(experts of x)), each with a norm of x before it, and the router, too.
+// x += norm(norm(MLP of x) + norm(experts of x)). MLP, experts and router each read x through a norm of their own.
 void LayerRunner::mix_beside_mlp(const Layer& layer, const LayerWeights& L, const LayerRows& r, bool decode) {
 	const Experts& e = layer.experts;
 	const ExpertWeights& w = L.experts;
@@ -70,7 +69,7 @@ void LayerRunner::mix(const Layer& layer, const LayerWeights& L, const LayerRows
 	const Experts& e = layer.experts;
 	if (e.beside_mlp) return mix_beside_mlp(layer, L, r, decode);
 	const ExpertWeights& w = L.experts;
-	KV_ASSERT(layer.mlp_input != MlpInput::Raw); // the sum would change what is still to be read
+	KV_ASSERT(layer.mlp_input != MlpInput::Raw); // adding the sum would change rows that are still to be read
 	if (layer.mlp_input == MlpInput::Normed) norm(r.h, r.x, L.mlp_norm);
 	const uint32_t n = r.n;
 	const View ids = shaped(mlp_.ids, n, e.used), weights = shaped(mlp_.weights, n, e.used);
@@ -89,7 +88,7 @@ void LayerRunner::mix(const Layer& layer, const LayerWeights& L, const LayerRows
 	be_.activate(r.x, sum, {}, {.scale = layer.residual_scale, .add = true});
 }
 
-// The MLP that all tokens take: sum (n, dim) += scale times what it makes of r.h, and times its own gate.
+// The shared MLP: sum (n, dim) += scale * (MLP of r.h), times its gate if it has one.
 void LayerRunner::add_shared(const Layer& layer, const ExpertWeights& w, const LayerRows& r, const View& sum,
                              float scale, bool decode) {
 	const uint32_t n = r.n, dim = layer.experts.shared_dim;
@@ -103,7 +102,7 @@ void LayerRunner::add_shared(const Layer& layer, const ExpertWeights& w, const L
 	const Proj down[] = {{out, w.shared_down, {}}};
 	be_.matmul(down, hidden, Epilogue::None, decode);
 	if (!w.shared_switch) return be_.activate(sum, out, {}, {.scale = scale, .add = true});
-	// One expert, chosen by all: its weight is the sigmoid of its logit.
+	// It is treated as one expert that every token chooses; its weight is the sigmoid of its logit.
 	const View logit = shaped(mlp_.logits, n, 1), id = shaped(mlp_.ids, n, 1), weight = shaped(mlp_.weights, n, 1);
 	const Proj open[] = {{logit, w.shared_switch, {}}};
 	be_.matmul(open, r.h, Epilogue::None, decode);

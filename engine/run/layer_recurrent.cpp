@@ -1,10 +1,10 @@
-// A recurrent layer: short convolution, gated delta rule, norm and gate of what it gives.
+// A recurrent layer: short convolution, gated delta rule, norm and gate of the output.
 #include "engine/run/layer_runner.h"
 
 namespace kvrun {
 
 void LayerRunner::recur(uint32_t l, const LayerRows& r, std::span<const StateGroup> groups, bool decode) {
-	constexpr float kEps = 1e-6f; // of lengths; files do not say it
+	constexpr float kEps = 1e-6f; // for norms of q and k; files have no key for it
 	const Recurrent& how = cfg_.layers[l].recurrent;
 	const RecurrentWeights& w = w_.layers[l].recurrent;
 	const uint32_t n = r.n;

@@ -6,7 +6,7 @@
 
 namespace kvrun {
 
-// Most KV heads of a layer that has no keys and values of its own.
+// Largest number of KV heads of a layer without keys and values of its own.
 static uint32_t skipped_heads(const Config& cfg) {
 	uint32_t n = 0;
 	for (uint32_t l = 0; l < cfg.n_layers; ++l)
@@ -14,7 +14,7 @@ static uint32_t skipped_heads(const Config& cfg) {
 	return n;
 }
 
-// Most channels of a head whose values have a norm, which has no weights.
+// Most channels of a head in layers that normalise values; that norm has no weights.
 static uint32_t normed_values(const Config& cfg) {
 	uint32_t n = 0;
 	for (const Layer& l : cfg.layers)
@@ -53,7 +53,7 @@ LayerRunner::LayerRunner(Backend& be, const Config& cfg, const Weights& w, uint3
 	fill(ones_, 1.f);
 }
 
-// Whether what a layer's parts compute is changed before it is added to the residual stream.
+// Whether outputs of a layer's parts are added to the residual stream unchanged.
 static bool adds_plainly(const Layer& layer, bool norm) { return !norm && layer.residual_scale == 1; }
 
 bool LayerRunner::has_branch_rows(const Config& cfg) {
@@ -131,7 +131,7 @@ void LayerRunner::project_in(uint32_t l, const LayerRows& r, bool decode) {
 	const std::span<const Proj> qkv = std::span(all).first(!owns ? 1 : layer.v_is_k ? 2 : 3);
 	if (!layer.attn_norm) {
 		be_.matmul(qkv, r.x, Epilogue::None, decode);
-	} else if (layer.mlp_input == MlpInput::Parallel || layer.output_gate) { // the MLP, or the gate, also reads h
+	} else if (layer.mlp_input == MlpInput::Parallel || layer.output_gate) { // the MLP or the gate also reads h
 		norm(r.h, r.x, L.attn_norm);
 		be_.matmul(qkv, r.h, Epilogue::None, decode);
 		const Proj gate[] = {{r.out_gate, L.wq_gate, {}}};
@@ -164,7 +164,7 @@ void LayerRunner::rotate(uint32_t l, const LayerRows& r, uint32_t first, uint32_
 	const float scale = layer.attention_scale * std::sqrt(float(layer.head_dim));
 	if (layer.attention_scale != 0 && scale != 1) be_.activate(q, q, {}, {.scale = scale});
 	if (cfg_.temperature.scale == 0) return;
-	const View before = rows(r.att, first, n); // attention has not written it yet
+	const View before = rows(r.att, first, n); // attention has not yet written these rows
 	be_.copy(before, q);
 	be_.expert_sum(q, shaped(before, n, 1, uint32_t(q.row_elements())), rows(r.rope[kTemperature], first, n));
 }
@@ -207,9 +207,9 @@ void LayerRunner::run_dense(const Layer& layer, const LayerWeights& L, const Lay
 	add(layer, r, {{}, L.w_down, L.b_down}, hidden, layer.mlp_out_norm ? &L.mlp_out_norm : nullptr, decode);
 }
 
-// x += norm(proj(activation(gate of x) * input)). The input of a layer is the token's: a row of a table, and what the
-// layer's part of a projection makes of the embedding. It is made again in each layer: for all layers, a prompt's rows
-// would take more memory than its residual stream.
+// x += norm(proj(activation(gate of x) * input)). The layer input depends on the token alone: a row of a table plus the
+// layer's part of a projection of the embedding. Each layer computes its own: kept for all layers, the inputs of a
+// prompt would take more memory than its residual stream.
 void LayerRunner::add_layer_input(uint32_t l, const LayerRows& r, bool decode) {
 	const uint32_t n = r.n, dim = cfg_.layer_input_dim;
 	const LayerWeights& L = w_.layers[l];
@@ -220,7 +220,7 @@ void LayerRunner::add_layer_input(uint32_t l, const LayerRows& r, bool decode) {
 	};
 	const View input = shaped(r.gate, n, dim), other = shaped(r.up, n, dim);
 	be_.embed(r.h, w_.embed, r.tokens.ids);
-	const float scale = cfg_.embedding_scale / std::sqrt(float(cfg_.dim)); // as a rule 1
+	const float scale = cfg_.embedding_scale / std::sqrt(float(cfg_.dim)); // usually 1
 	if (scale != 1) be_.activate(r.h, r.h, {}, {.scale = scale});
 	const Proj own[] = {{input, part(w_.input_model_proj, l * dim, dim), {}}};
 	be_.matmul(own, r.h, Epilogue::None, decode);

@@ -12,7 +12,7 @@
 namespace kvrun {
 namespace {
 
-// Integers in the order of the floats, which compilers turn into vector code: negative NaN < -inf < ... < +inf < NaN.
+// Integers in the order of the floats (negative NaN < -inf < ... < +inf < NaN); compilers vectorise their comparison.
 constexpr int32_t key(float x) {
 	const int32_t bits = std::bit_cast<int32_t>(x);
 	return bits ^ (bits >> 31 & 0x7fffffff);
@@ -42,7 +42,7 @@ void LogitBlocks::scan(std::span<const float> logits) {
 
 size_t LogitBlocks::first_max() const {
 	KV_ASSERT(!logits_.empty());
-	const auto is_max = [&](float x) { return !(x < max_); }; // so is a NaN, where there is one
+	const auto is_max = [&](float x) { return !(x < max_); }; // also true for a NaN
 	const auto block = size_t(std::ranges::find_if(block_max_, is_max) - block_max_.begin());
 	const auto part = logits_.subspan(block * kBlock, size_of(block));
 	return block * kBlock + size_t(std::ranges::find_if(part, is_max) - part.begin());
@@ -56,8 +56,8 @@ float LogitBlocks::bound(size_t k) {
 	return *kth;
 }
 
-// A histogram of probability over logits, in steps of 1/32 below the maximum; the last step has all from 32 below it
-// on.
+// A histogram of probability over logits, in steps of 1/32 below the maximum; the last step holds all logits that are
+// 32 or more below it.
 LogitBlocks::Mass LogitBlocks::mass(double part) const {
 	constexpr float kSteps = 32;
 	std::array<double, 1025> sums{};
@@ -68,7 +68,7 @@ LogitBlocks::Mass LogitBlocks::mass(double part) const {
 	Mass out{std::accumulate(sums.begin(), sums.end(), 0.0), -std::numeric_limits<float>::infinity()};
 	double have = 0;
 	for (size_t i = 0; i + 1 < sums.size(); ++i)
-		// Rounding: one step below the last that is needed, and a little more of the sum than asked for.
+		// Against rounding: one step below the last needed one, and slightly more of the sum than requested.
 		if ((have += sums[i]) >= part * out.sum * (1 + 1e-9)) {
 			out.bound = max_ - float(i + 2) / kSteps;
 			break;

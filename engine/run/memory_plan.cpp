@@ -1,4 +1,4 @@
-// Device memory of a model before it is loaded: where each byte would go, and how many tokens of a cache fit.
+// Device memory of a model before it is loaded: how each byte would be used, and how many tokens of a cache fit.
 #include "engine/run/memory_plan.h"
 #include "engine/core/round.h"
 #include "engine/kv_host/counts.h"
@@ -10,7 +10,7 @@
 
 namespace kvrun {
 
-// As LayerRunner, Decoder and PromptMemory (engine/run) allocate it.
+// Must equal what LayerRunner, Decoder and PromptMemory allocate.
 ModelMemory model_memory(const Config& c, uint64_t weight_bytes, uint32_t ubatch) {
 	const Widest most = widest(c);
 	const uint64_t rope_row = uint64_t(rope_width(c)) * 4;
@@ -43,8 +43,8 @@ MemoryAccount memory_account(const ModelMemory& m, uint64_t total_bytes, uint64_
 	a.weights = take(m.weight_bytes);
 	a.window = take(m.window_bytes);
 	a.states = take(m.state_bytes);
-	const uint64_t tenth = left / 10; // the engine leaves it to everything below and the driver
-	// a prompt goes through the layers in blocks that take an eighth of what is free at most
+	const uint64_t tenth = left / 10; // the engine reserves it for everything below and for the driver
+	// a prompt block takes at most an eighth of free memory
 	const uint64_t rows =
 	    m.row_bytes ? std::clamp<uint64_t>(left / 8 / m.row_bytes, 1, std::max<uint64_t>(n_tokens, 1)) : 0;
 	a.activations = take(m.fixed_bytes);
@@ -70,7 +70,8 @@ uint64_t tokens_kept(const KvPlan& plan, uint64_t n) {
 	return std::min<uint64_t>(n, uint64_t(c.f16()) + c.packed[int(Tier::Salient)]);
 }
 
-// tokens_that_fit() takes time in proportion to its limit, which is far off where no trained context is known.
+// The time of tokens_that_fit() is proportional to its limit, so the limit grows by steps: without a known trained
+// context it is very large.
 static uint64_t most_that_fit(const KvPlan& plan, uint64_t bytes, uint64_t most) {
 	for (uint64_t limit = std::min<uint64_t>(most, 1 << 16);; limit = std::min(most, limit * 4)) {
 		const uint64_t fit = tokens_that_fit(plan, bytes, limit);
@@ -79,13 +80,14 @@ static uint64_t most_that_fit(const KvPlan& plan, uint64_t bytes, uint64_t most)
 }
 
 Capacity capacity(const KvPlan& plan, const ModelMemory& m, uint64_t total_bytes) {
-	constexpr uint64_t kMost = 1 << 24; // tokens of any context
+	constexpr uint64_t kMost = 1 << 24; // largest context in tokens
 	const auto fit = [&](uint64_t prompt, uint64_t most) {
 		return most_that_fit(plan, memory_account(m, total_bytes, prompt).cache, most);
 	};
 	Capacity c;
 	c.evicts = evicts(plan);
-	// A longer prompt leaves less for the cache: first what fits beside a prompt of one token, then beside one as long.
+	// A longer prompt leaves less for the cache: first computes what fits beside a prompt of one token, then beside a
+	// prompt of that length.
 	c.by_memory = fit(1, m.trained_tokens ? m.trained_tokens : kMost);
 	c.by_memory = fit(c.by_memory, c.by_memory);
 	c.kept = tokens_kept(plan, c.by_memory);

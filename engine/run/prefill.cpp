@@ -13,9 +13,9 @@ using Clock = std::chrono::steady_clock;
 
 // Work is estimated as the number of multiplies and adds.
 constexpr double kPackWork = 40;    // per element packed into a page
-constexpr uint32_t kMatmulRows = 8; // rows of a projection that cost as much as one: weights are read once
+constexpr uint32_t kMatmulRows = 8; // rows of a projection that cost as much as one row, as weights are read once
 
-// Of n rows through a layer's projections; cold: weights come from memory first.
+// Work of n rows in a layer's projections; cold: weights are read from memory.
 double projection_work(const Config& c, const Layer& l, double n, bool all, bool cold) {
 	const double dim = c.dim, recurrent = l.recurrent.n_heads ? double(l.recurrent.channels()) : 0;
 	const double q =
@@ -27,11 +27,11 @@ double projection_work(const Config& c, const Layer& l, double n, bool all, bool
 	if (!all) return work;
 	const double dense = !e.n || e.beside_mlp ? l.hidden_dim : e.shared_dim;
 	work += rows * dim * (2 * q + 6 * dense + 2. * e.n + 6. * c.layer_input_dim);
-	// Few rows choose different experts: each costs as much as for several rows.
+	// A few rows choose different experts, and each expert costs as much as for several rows.
 	const double slots = n * e.used, experts = std::min(slots, double(e.n));
 	return work + 6 * dim * e.hidden_dim * (cold ? std::max(slots, experts * kMatmulRows) : slots);
 }
-// Of one token through a recurrent layer's state: few lanes work, one row after the other.
+// Work of one token on a recurrent layer's state; the factor is large, because few lanes process the rows in sequence.
 double rule_work(const Layer& l) { return 20. * l.recurrent.rule_words(); }
 double move_work(const Layer& l) { return 2 * kPackWork * l.n_kv_heads * l.head_dim; } // of one token
 double attend_work(const Layer& l, double pairs) { return 4. * l.n_heads * l.head_dim * pairs; }
@@ -54,11 +54,11 @@ Prefill::Prefill(Session& s, std::span<const uint32_t> tokens, PrefillHooks hook
 }
 
 Prefill::~Prefill() {
-	if (reading_) try { // an error came while reads into this object were under way
+	if (reading_) try { // an error occurred while reads into this object were pending
 			runner_.backend().submit();
 			runner_.backend().wait();
-		} catch (...) {} // the device is lost: nothing is under way
-	give_up_block();     // unless it has ended
+		} catch (...) {} // the device is lost: nothing is pending
+	give_up_block();     // no effect if it has ended
 	session_.sync_history();
 	session_.reading_ = false;
 	session_.engine().give_prompt_memory(std::move(memory_));
@@ -77,7 +77,7 @@ bool Prefill::finish() {
 bool Prefill::step(double seconds) {
 	if (done()) return true;
 	const auto start = Clock::now();
-	double& pace = session_.engine().pace(); // work per second, as the last piece had it; 0: not known yet
+	double& pace = session_.engine().pace(); // work per second of the last piece; 0: unknown
 	const double room = pace * seconds;
 	double work = 0;
 	Backend& be = runner_.backend();
@@ -128,7 +128,7 @@ double Prefill::begin_block() {
 	session_.make_room_for([&] {
 		Engine& e = session_.engine();
 		const CacheLayers& layers = e.cache_layers();
-		give_up_block(); // begun by an earlier attempt with less room
+		give_up_block(); // of an earlier attempt with less room
 		kv_.emplace(be, e.scratch(), seq, n_, memory_->kv(false, session_.window()), layers.n_heads(false), ubatch_);
 		if (StateSequence* s = session_.states())
 			states_step_.emplace(be, e.scratch().states, std::span(&s, 1), /*in_place=*/false);
@@ -162,7 +162,7 @@ double Prefill::rows(double room, bool must) {
 	if (!all && !owns) at_ = n_ - 1; // the other rows are not needed
 	const uint32_t m = rows_that_fit(room);
 	if (!must && m < std::min(ubatch_, n_ - at_))
-		return 0; // not less than a device takes at a time, only to use up room
+		return 0; // a smaller piece would only fill the room, below what a device processes at a time
 	runner_.backend().at_layer(layer_);
 	if (runner_.config().layers[layer_].recurrent.n_heads) return recurrent_rows(m);
 	if (at_ == 0 && owns) kv.begin_layer(k);
@@ -175,7 +175,7 @@ double Prefill::rows(double room, bool must) {
 		read.rows.resize(r.q.elements());
 		runner_.backend().read(*r.q.buf, r.q.at, std::as_writable_bytes(std::span(read.rows)));
 	}
-	// Of the last layer with keys and values only these are needed, and one row of logits.
+	// Of the last layer with keys and values only these and one row of logits are needed.
 	const bool last_rows = at_ + m == n_;
 	if (all || last_rows || kv.wants_queries()) {
 		kv.attend(k, r.att, r.q, at_, runner_.softmax(layer_), owns);
@@ -193,7 +193,7 @@ double Prefill::rows(double room, bool must) {
 	return work;
 }
 
-// The next m rows of a recurrent layer, all of which its state has to see.
+// The next m rows of a recurrent layer; its state needs all rows.
 double Prefill::recurrent_rows(uint32_t m) {
 	const uint32_t k = session_.engine().cache_layers()[layer_].index;
 	const bool all = computes_all(layer_), last_rows = at_ + m == n_;
@@ -211,8 +211,7 @@ double Prefill::recurrent_rows(uint32_t m) {
 	return work;
 }
 
-// The next layer, from `from` on, whose keys and values nobody reads behind layer_: they can go into pages, which older
-// tokens are read from as they were before.
+// Finds the next layer, from `from` on, whose keys and values no layer after layer_ reads: they can go into pages.
 void Prefill::begin_moves(uint32_t from) {
 	const CacheLayers& layers = session_.engine().cache_layers();
 	for (moving_ = from; moving_ <= layer_; ++moving_)
@@ -315,7 +314,7 @@ void Prefill::end_block() {
 	if (done()) session_.prompt_read();
 }
 
-// Whole tiles of kernels where there is room for them.
+// Rows whose work fits `room`, as whole tiles of kernels if possible.
 uint32_t Prefill::rows_that_fit(double room) const {
 	uint32_t m = std::min(ubatch_, n_ - at_);
 	while (m > 1) {
@@ -324,11 +323,12 @@ uint32_t Prefill::rows_that_fit(double room) const {
 		const uint32_t fewer = uint32_t(std::max(double(m) * std::max(room, 0.) / work, 1.));
 		const uint32_t tile = fewer >= 128 ? 64 : fewer >= 32 ? 16 : fewer >= 8 ? 8 : 1;
 		const uint32_t next = std::max(fewer / tile * tile, m > kMatmulRows ? kMatmulRows : 1);
-		if (m <= kMatmulRows && rows_work(layer_, at_, next) > 0.7 * work) break; // as much work for fewer rows
+		if (m <= kMatmulRows && rows_work(layer_, at_, next) > 0.7 * work)
+			break; // fewer rows would take nearly as much work
 		m = std::min(next, m - 1);
 	}
-	// Few rows choose as many experts as there are. Rows up to where each expert has enough of them cost little more
-	// together, so that a piece may take longer.
+	// A few rows already use most experts. More rows, until each expert has kMatmulRows, cost little more, so a piece
+	// may take longer.
 	constexpr double kLonger = 4;
 	if (const Experts& e = runner_.config().layers[layer_].experts; e.n) {
 		const uint32_t enough = std::min({ubatch_, n_ - at_, e.n * kMatmulRows / e.used});
@@ -371,7 +371,7 @@ void fill_with_noise(Session& s, uint32_t n) {
 	Backend& be = e.backend();
 	s.reserve_hint(n);
 	std::vector<uint16_t> noise(1 << 20);
-	for (uint32_t seed = 1; uint16_t & x : noise) { // 0.5 to 1 of either sign
+	for (uint32_t seed = 1; uint16_t & x : noise) { // magnitude 0.5 to 1, either sign
 		seed = seed * 1664525u + 1013904223u;
 		x = uint16_t((seed >> 16 & 0x83ff) | 0x3800);
 	}

@@ -20,7 +20,7 @@ double share_of(float logit, float max, double temperature) {
 } // namespace
 
 void check_sampler(const SamplerOptions& o) {
-	// every test is written so that NaN fails it
+	// each condition is written so that NaN fails
 	if (!(o.temperature >= 0 && o.temperature <= 1e6))
 		fail(Code::Invalid, "temperature is {}, expected 0 to 1e6", o.temperature);
 	if (!(o.top_p >= 0 && o.top_p <= 1)) fail(Code::Invalid, "top-p is {}, expected 0 to 1", o.top_p);
@@ -52,7 +52,7 @@ void Sampler::count(uint32_t token) {
 	if (options_.presence_penalty != 0 || options_.frequency_penalty != 0) ++counts_[token];
 }
 
-static float finite(double x) { // a finite logit stays one
+static float finite(double x) { // keeps a finite logit finite
 	constexpr double most = std::numeric_limits<float>::max();
 	return float(std::clamp(x, -most, most));
 }
@@ -70,7 +70,7 @@ void Sampler::penalise_recent() {
 	}
 }
 
-// What is added comes after what divides, so that a bias is the same whatever else is asked for.
+// Additions follow divisions, so that a bias has the same effect whatever the other options.
 std::span<const float> Sampler::changed(std::span<const float> logits) {
 	if (recent_.empty() && counts_.empty() && options_.bias.empty()) return logits;
 	changed_.assign(logits.begin(), logits.end());
@@ -84,7 +84,8 @@ std::span<const float> Sampler::changed(std::span<const float> logits) {
 	return changed_;
 }
 
-// Where top-k keeps all, top-p and min-p say how small a kept logit may be, so the others need not become candidates.
+// If top-k keeps all, top-p and min-p bound the kept logits from below, and only logits above that bound become
+// candidates.
 std::optional<double> Sampler::gather(std::span<const float> logits) {
 	const size_t k = options_.top_k;
 	float bound = -INFINITY;
@@ -104,7 +105,8 @@ std::optional<double> Sampler::gather(std::span<const float> logits) {
 	return all;
 }
 
-// Top-k, top-p and min-p; leaves candidates_ in an order that depends on the logits alone, the likeliest first.
+// Applies top-k, top-p and min-p. The resulting order of candidates_ depends on the logits alone, the most likely
+// first.
 void Sampler::cut(std::optional<double> all) {
 	auto& c = candidates_;
 	const size_t k = options_.top_k == 0 ? c.size() : std::min<size_t>(options_.top_k, c.size());
@@ -117,7 +119,7 @@ void Sampler::cut(std::optional<double> all) {
 		std::iter_swap(c.begin(), std::min_element(c.begin(), c.end(), likelier));
 	}
 	const float max = c[0].logit;
-	if (options_.top_p < 1) { // probabilities at temperature 1, as users of other programs expect
+	if (options_.top_p < 1) { // probabilities at temperature 1, as in other programs
 		double have = 0, of_all = all.value_or(0);
 		if (!all)
 			for (const Candidate& x : c) of_all += share_of(x.logit, max, 1);
@@ -154,7 +156,7 @@ uint32_t Sampler::sample(std::span<const float> logits) {
 	return draw(gather(x));
 }
 
-// One more than top-k, as in gather(): cut() then has something to cut, and ties are decided by id.
+// One more than top-k, as in gather(): cut() then sorts them and decides ties by id.
 uint32_t Sampler::wanted() const {
 	constexpr uint32_t most = KV_CANDIDATES / 4; // longer lists overflow more often
 	if (!recent_.empty() || !counts_.empty() || !options_.bias.empty()) return 0;
@@ -188,8 +190,8 @@ std::optional<uint32_t> Sampler::sample(const RowLogits& logits, const TokenFilt
 	return choose_only({best.logit, best.id, 1});
 }
 
-// The likeliest ones are tried first, because a model mostly knows what may follow; all of them only where that is not
-// enough.
+// Tests the most likely tokens first, because usually enough of them are allowed; otherwise it builds the mask of all
+// tokens.
 uint32_t Sampler::sample_allowed(std::span<const float> logits, const TokenFilter& filter) {
 	const std::span<const float> x = scanned(logits);
 	const size_t need = greedy() ? 1 : size_t(options_.top_k) + 1;
@@ -239,7 +241,7 @@ uint32_t Sampler::draw(std::optional<double> all) {
 	double sum = 0;
 	for (const Candidate& c : candidates_)
 		if ((sum += c.share) > at) return c.id;
-	return candidates_[0].id; // rounding left `at` past the last one
+	return candidates_[0].id; // rounding put `at` beyond the last one
 }
 
 } // namespace kvrun

@@ -54,9 +54,9 @@ class Sampler {
 	// How many of the largest logits suffice to sample the same token as from all; 0: all are needed.
 	uint32_t wanted() const;
 	uint32_t sample(const RowLogits&); // may have only `top` if wanted() > 0, with at least so many
-	// The same among allowed tokens only: the result is as if all others had been excluded before anything else.
-	// wanted_to_filter(): length of a list that most likely holds enough of them. Returns nullopt if `top` did not.
-	// Throws Error{Unsupported} if no token is allowed.
+	// The same among allowed tokens only: the result is as if all others had been excluded first. wanted_to_filter():
+	// length of a list that most likely holds enough allowed tokens. Returns nullopt if `top` did not. Throws
+	// Error{Unsupported} if no token is allowed.
 	uint32_t wanted_to_filter() const;
 	std::optional<uint32_t> sample(const RowLogits&, const TokenFilter&);
 	// What the last sample() chose from, and the sum of their shares. One candidate after a greedy choice.

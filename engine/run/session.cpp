@@ -8,7 +8,7 @@
 
 namespace kvrun {
 
-// The policy itself, or the one it stands for in this engine's budget.
+// The policy itself, or the one that it resolves to under this engine's budget.
 static KvPolicy policy_of(Engine& e, const SessionOptions& opt) {
 	const uint32_t n = opt.ctx ? opt.ctx : std::max(e.config().max_seq, 1u);
 	const Choice c = choose_policy(opt.kv, e.kv_shape(), e.file(), n, e.pool().budget_bytes());
@@ -85,7 +85,7 @@ std::vector<uint8_t> Session::tiers(uint32_t layer, uint32_t kv_head) const {
 	return (at.window ? seqs_.window : seqs_.main)->cache().tiers(at.index, kv_head);
 }
 
-// Layers follow each other in the same memory.
+// Layers use the same memory in turn.
 uint32_t Session::prompt_rows() const {
 	uint32_t n = KvPrefill::older_rows(seq(), window_) + KvPrefill::tail_rows(seq());
 	if (const KvSequence* w = window_seq())
@@ -98,7 +98,7 @@ void Session::reserve_hint(uint32_t n_new) {
 	if (seqs_.window) seqs_.window->cache().reserve_hint(n_new);
 }
 
-// Each cache goes back in turn until they agree; 0 is always a position of both.
+// Each cache lowers the position in turn until both agree; 0 is always exact in both.
 uint32_t Session::Sequences::exact_position(uint32_t n) const {
 	n = main->exact_position(states ? states->exact_position(n) : n);
 	for (;;) {
@@ -110,7 +110,7 @@ uint32_t Session::Sequences::exact_position(uint32_t n) const {
 	}
 }
 
-// A policy that fetches also keeps every token in host memory: reports a lack of room before anything is read.
+// A policy that fetches keeps every token in host memory: reports a lack of room before the prompt is read.
 void Session::fit_host_copy() {
 	const HostPool& host = engine_.pool().host();
 	if (host.offloads()) return;
@@ -181,7 +181,7 @@ std::span<const float> Session::decode(uint32_t token) {
 uint32_t Session::step_tokens(uint32_t n) const {
 	n = seqs_.main->cache().step_tokens(n);
 	if (seqs_.window) n = seqs_.window->cache().step_tokens(n);
-	return seqs_.states ? std::min(n, 1u) : n; // a state cannot go back
+	return seqs_.states ? std::min(n, 1u) : n; // a recurrent state cannot be rewound
 }
 
 std::string Session::why_one_token() const {
@@ -254,7 +254,7 @@ std::exception_ptr Session::fault_of(uint32_t token) {
 	try {
 		const std::unique_ptr<Session> copy = fork();
 		where = Prefill(*copy, {&token, 1}).locate_fault();
-	} catch (const Error&) { // no room for another token, or no memory
+	} catch (const Error&) { // no room for another token, or out of memory
 	}
 	return std::make_exception_ptr(Prefill::fault(where));
 }
@@ -314,12 +314,12 @@ void Session::prompt_read() {
 		checkpoints_.push_back(seqs_.fork());
 	} catch (const Error& e) {
 		if (e.code != Code::OutOfMemory) throw;
-		return; // no room for another checkpoint, which is optional
+		return; // no room for another checkpoint; it is optional
 	}
 	if (checkpoints_.size() > options_.checkpoints) drop_checkpoint();
 }
 
-// The first one is kept while there are others: it is the beginning of a conversation.
+// The first checkpoint is dropped last, because it is the beginning of a conversation.
 bool Session::drop_checkpoint() {
 	if (checkpoints_.empty()) return false;
 	checkpoints_.erase(checkpoints_.begin() + (checkpoints_.size() > 1 ? 1 : 0));
@@ -348,7 +348,7 @@ void Session::truncate(uint32_t n) {
 		seqs_.main->truncate(n);
 		if (seqs_.window) seqs_.window->truncate(n);
 	} else if (const Sequences* c = checkpoint_at(n)) {
-		seqs_ = c->fork(); // the checkpoint stays, for another attempt from there
+		seqs_ = c->fork(); // the checkpoint stays for further attempts
 	} else {
 		fail(Code::Invalid,
 		     "{} cannot go back to {} tokens exactly; the nearest position before is {}, from where the rest "

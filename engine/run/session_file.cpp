@@ -12,7 +12,7 @@
 namespace kvrun {
 namespace {
 
-static_assert(std::endian::native == std::endian::little); // headers and tokens go to the file as they are
+static_assert(std::endian::native == std::endian::little); // headers and tokens are written as they lie in memory
 
 using Json = nlohmann::ordered_json;
 
@@ -31,14 +31,14 @@ struct Header {
 	uint32_t version, n_sections;
 	uint64_t file_bytes;
 	Section sections[kSections];
-	uint64_t hash; // of all before it
+	uint64_t hash; // of all preceding bytes
 };
 static_assert(sizeof(Header) == 8 + 8 + 8 + kSections * 16 + 8);
 
 uint64_t hash_of(std::span<const std::byte> bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
 uint64_t hash_of(const Header& h) { return XXH3_64bits(&h, offsetof(Header, hash)); }
 
-class Hash { // of bytes that come in pieces
+class Hash { // of bytes in pieces
  public:
 	Hash() { XXH3_64bits_reset(state_); }
 	~Hash() { XXH3_freeState(state_); }
@@ -50,7 +50,7 @@ class Hash { // of bytes that come in pieces
 	XXH3_state_t* state_ = XXH3_createState();
 };
 
-// How pages are laid out: differs where another version of kvrun stores the same policy in another way.
+// Hash of the layout of pages: it differs if another version of kvrun stores the same policy differently.
 uint64_t layout_of(const KvPlan& plan) {
 	std::vector<uint64_t> words;
 	for (const PageFormat& f : plan.formats)
@@ -94,7 +94,7 @@ Json facts_of(const Session& s, size_t window_books) {
 	return facts;
 }
 
-// A session file that is read: header and small sections are checked, `cache` is read and checked by its reader.
+// A session file being read: header and small sections are checked; `cache` is read and checked by the caller.
 class SessionFile {
  public:
 	explicit SessionFile(const std::string& path) : file_(path, "name a session file") {
@@ -202,7 +202,7 @@ void write_session(Session& s, NewFile& file, std::span<const std::byte> note) {
 	}
 	const std::string facts = facts_of(s, window_books).dump();
 	Header header{};
-	file.write(std::as_bytes(std::span(&header, 1))); // its place
+	file.write(std::as_bytes(std::span(&header, 1))); // reserves its place
 	const auto add = [&](SectionKind k, std::span<const std::byte> bytes) {
 		header.sections[k] = {bytes.size(), hash_of(bytes)};
 		file.write(bytes);
@@ -258,7 +258,7 @@ std::unique_ptr<Session> restore_session(Engine& e, const std::string& path, uin
 	if (f.layout != hex(layout_of(*session)))
 		fail(Code::Unsupported, "{}: this version of kvrun stores policy '{}' in another way; read the text again",
 		     file.name(), one_line(f.policy));
-	// bounds of what a token takes in the books: counts, and what every token set says about it
+	// upper bound of a token's bytes in the books: counts, and its entry in every token set
 	const size_t sets = size_t(session->plan().n_groups) * session->plan().n_heads + (session->window_plan() ? 2 : 0);
 	const std::vector<std::byte> books = file.section(kBooks, 8192 + (size_t(f.n_tokens) + 64) * 32 * (sets + 1));
 	if (f.window_books > books.size() || (f.window_books > 0) != bool(session->window_plan()))

@@ -44,7 +44,7 @@ std::string StopStream::feed(std::string_view bytes) {
 	}
 	size_t hold = utf8_unfinished(held_);
 	for (const Stop& s : stops_) hold = std::max(hold, s.seen);
-	// returned text ends with a whole character even where a stop string begins inside one
+	// returned text ends with a whole character, even if a stop string begins inside one
 	size_t give = held_.size() - hold;
 	give -= utf8_unfinished(std::string_view(held_).substr(0, give));
 	std::string out = held_.substr(0, give);

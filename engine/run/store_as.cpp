@@ -1,4 +1,4 @@
-// One prompt under many policies.
+// One prompt stored under many policies.
 #include "engine/run/store_as.h"
 #include <algorithm>
 

@@ -1,4 +1,5 @@
-// MODEL.kv.json: what `kvrun tune` measured of a model, and the policy that `auto` and `tuned:BITS` make of it.
+// MODEL.kv.json: measurements of `kvrun tune` for a model, and the policy that `auto` and `tuned:BITS` derive from
+// them.
 #include "engine/run/tuning_file.h"
 #include "engine/core/error.h"
 #include "engine/core/new_file.h"
@@ -24,7 +25,7 @@ const char* kind_of(SideFormat f) { return f.uniform ? "uniform" : "codebook"; }
 // Costs in the formats of kSideFormats, each a number of 0 or more.
 bool read_costs(const Json& j, SideCost& cost) {
 	if (!j.is_object()) return false;
-	size_t next[2] = {}; // of codebooks, of uniform codes
+	size_t next[2] = {}; // next index: codebooks, uniform codes
 	for (int i = 0; i < kNSideFormats; ++i) {
 		const Json costs = j.value(kind_of(kSideFormats[i]), Json());
 		const size_t at = next[kSideFormats[i].uniform]++;

@@ -1,4 +1,5 @@
-// MODEL.kv.json: what `kvrun tune` measured of a model, and the policy that `auto` and `tuned:BITS` make of it.
+// MODEL.kv.json: measurements of `kvrun tune` for a model, and the policy that `auto` and `tuned:BITS` derive from
+// them.
 #pragma once
 #include "engine/kv_host/choose.h"
 #include "models/gguf.h"

@@ -21,7 +21,7 @@ inline bool has_norm(std::span<const float> row) {
 // Whether a token can be chosen from the logits: none is NaN or +inf, and at least one is above -inf.
 inline bool has_choice(std::span<const float> logits) {
 	constexpr float kInfinity = std::numeric_limits<float>::infinity();
-	// Bits of a NaN, of either sign, are above those of infinity once the sign is gone.
+	// Without the sign, the bits of any NaN are larger than those of infinity.
 	uint32_t most = 0;
 	float largest = -kInfinity;
 	for (const float x : logits) {

@@ -1,4 +1,4 @@
-// Chooses which weights leave a device for host memory, so that a context under a policy fits it.
+// Chooses which weights move to host memory, so that a context under a policy fits the device.
 #include "engine/run/weight_fit.h"
 #include "engine/core/log.h"
 #include "engine/core/utf8.h"
@@ -10,7 +10,7 @@ namespace {
 
 double gib(uint64_t bytes) { return double(bytes) / double(1 << 30); }
 
-// Bytes as one number with its unit; small models have MiB.
+// Bytes with a unit: GiB, or MiB for small models.
 std::string size_text(uint64_t bytes) {
 	if (bytes < uint64_t(100) << 20) return fmt::format("{:.1f} MiB", double(bytes) / double(1 << 20));
 	return fmt::format("{:.1f} GiB", gib(bytes));
@@ -23,7 +23,7 @@ class Fit {
 	      tokens_(fit_tokens(c, goal.ctx)) {
 		if (goal_.kv.empty()) goal_.kv = {parse_policy("fp16")};
 	}
-	// Whether the goal has room beside so many bytes of weights.
+	// Whether the goal fits beside weights of this size.
 	bool has_room(uint64_t weight_bytes) const {
 		const ModelMemory m = model_memory(config_, weight_bytes, goal_.ubatch);
 		const MemoryAccount account = memory_account(m, free_bytes_, tokens_);
@@ -33,7 +33,7 @@ class Fit {
 	}
 
  private:
-	// Of a cache of the goal's tokens; UINT64_MAX: what a choice stands for needs more than the budget.
+	// Bytes of a cache of the goal's tokens; UINT64_MAX: the policy cannot be resolved within the budget.
 	uint64_t cache_bytes(const KvPolicy& p, uint64_t budget) const {
 		try {
 			const KvPolicy chosen =
@@ -61,7 +61,7 @@ WeightPlan place_weights(const Gguf& g, const Config& c, const WeightPlan::RowBy
                          const FitGoal& goal, const DeviceRoom& room) {
 	WeightPlan plan(g, c, row_bytes);
 	WeightPlan asked = plan;
-	asked.apply(o); // what is wrong with the options is wrong on every device
+	asked.apply(o); // refuses wrong options on every device
 	if (room.shares_memory) {
 		if (asked.host_bytes())
 			warn_once(fmt::format(

@@ -1,4 +1,4 @@
-// Chooses which weights leave a device for host memory, so that a context under a policy fits it.
+// Chooses which weights move to host memory, so that a context under a policy fits the device.
 #pragma once
 #include "backends/backend.h"
 #include "engine/run/memory_plan.h"
@@ -11,7 +11,7 @@
 namespace kvrun {
 
 struct FitGoal {                   // what must fit beside the weights
-	std::vector<KvPolicy> kv = {}; // each of them by itself; empty: f16
+	std::vector<KvPolicy> kv = {}; // each alone must fit; empty: f16
 	uint32_t ctx = 0;              // tokens; 0: kFitTokens, or the trained context
 	uint64_t kv_budget = 0;        // bytes of all caches; 0: one cache of `ctx` tokens
 	uint32_t ubatch = 512;
@@ -22,7 +22,7 @@ constexpr uint64_t fit_memory(uint64_t free_bytes) {
 	const uint64_t left = std::clamp(free_bytes / 8, uint64_t(32) << 20, uint64_t(256) << 20);
 	return free_bytes - std::min(left, free_bytes / 2);
 }
-// Tokens that a goal is for.
+// Tokens of the context that must fit.
 uint64_t fit_tokens(const Config&, uint32_t ctx);
 
 struct DeviceRoom { // memory for weights, of a device or of a described one
