@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs kvrun into a folder, moves that folder elsewhere, and builds and runs applications with what is there: C99 by
-# pkg-config (shared and static), C++ by find_package, C++ by add_subdirectory, Python by ctypes.
+# Installs kvrun into a folder, moves that folder, and builds and runs applications with it: C99 by pkg-config (shared
+# and static), C++ by find_package, C++ by add_subdirectory, Python by ctypes.
 #
 # Usage: consumers.sh BUILD_FOLDER SOURCE_FOLDER [MODE...]     modes: installed subdirectory; both by default
 set -eu
@@ -8,14 +8,14 @@ build=$1 source=$2
 shift 2
 [ $# -gt 0 ] || set -- installed subdirectory
 work=$(mktemp -d)
-beside='' # a folder that ends with this program, as $work
+beside='' # another folder that is removed at the end, like $work
 trap 'rm -rf "$work" ${beside:+"$beside"}' EXIT
 model=$source/models/bundled/recall-4m-f16.gguf
 here=$source/tests/api/consumers
 cached() { sed -n "s/^$1:[A-Z]*=//p" "$build/CMakeCache.txt"; }
 say() { echo "consumers: $*"; }
 
-check_output() { # of the example, against the program's own answer
+check_output() { # compares the example's output with the program's own answer
 	want=$("$build/kvrun" run -m "$model" -p "Once upon a time" -n 16 --temp 0 --kv kivi2 --device cpu 2>/dev/null)
 	got=$("$1" "$model" "Once upon a time" cpu)
 	[ "$got" = "$want" ] || { say "$1 says '$got', kvrun says '$want'"; exit 1; }
@@ -50,8 +50,8 @@ installed)
 	fi
 	;;
 subdirectory)
-	# It compiles the whole library once more: as the build folder has it, and beside that folder, so that ccache knows
-	# most objects by the same relative paths; else without optimisation, in a third of the time.
+	# It compiles the whole library again: with the settings of the build folder, and next to it, so that ccache knows
+	# most objects by the same relative paths; otherwise without optimisation, in a third of the time.
 	launcher=$(command -v ccache || true)
 	if [ -n "$launcher" ] && [ "$(cached CMAKE_BUILD_TYPE)" = Release ]; then
 		consumer=$build-by-subdirectory

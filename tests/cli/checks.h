@@ -1,4 +1,4 @@
-// Checks of what the program wrote.
+// Checks of the program's output.
 #pragma once
 #include "tests/cli/program.h"
 #include <algorithm>
@@ -18,7 +18,7 @@ inline std::string unaligned(const std::string& table) {
 	return out;
 }
 
-// One line on stderr that begins "error: " and holds all parts; nothing on stdout.
+// One line on stderr that begins with "error: " and contains all parts; nothing on stdout.
 inline void check_error(const std::vector<std::string>& args, int code, const std::vector<std::string>& parts) {
 	const Ran r = run_program(args);
 	std::string shown;

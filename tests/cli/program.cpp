@@ -1,4 +1,4 @@
-// Runs the kvrun program the ways a shell or a terminal does, for tests.
+// Runs the kvrun program in the ways that a shell or a terminal does, for tests.
 #include "tests/cli/program.h"
 #include "engine/core/error.h"
 #include <cerrno>
@@ -34,7 +34,7 @@ struct Pipe {
 	}
 };
 
-// In the child, after fork: streams in place, then the program. Only calls that are safe there.
+// In the child after fork: sets up the streams, then runs the program. Only calls that are safe there.
 [[noreturn]] void become_program(const RunSpec& spec, const std::vector<char*>& argv, const std::vector<char*>& env,
                                  int in, int out, int err) {
 	const auto place = [](int from, int to) {
@@ -59,7 +59,7 @@ struct Pipe {
 std::vector<std::string> environment(const RunSpec& spec) {
 	std::vector<std::string> out;
 	const auto dropped = [&](const std::string& entry) {
-		for (const char* name : {"TERM=", "NO_COLOR=", "KVRUN_"}) // nothing of the caller's settings
+		for (const char* name : {"TERM=", "NO_COLOR=", "KVRUN_"}) // none of the caller's settings
 			if (entry.rfind(name, 0) == 0) return true;
 		return false;
 	};
@@ -107,7 +107,7 @@ void pump(const RunSpec& spec, int pid, int in, int out, int err, Ran& ran) {
 			if (n > 0)
 				to.append(piece, size_t(n));
 			else if (n == 0 || errno != EAGAIN)
-				close(fd), fd = -1; // EIO: the terminal's last user is gone
+				close(fd), fd = -1; // EIO: no process has the terminal open
 			if (n > 0 && spec.watch) spec.watch(pid, fd, to);
 			if (n > 0 && spec.out == Out::Gone && &to == &ran.out && fd >= 0) close(fd), fd = -1;
 		};

@@ -1,4 +1,4 @@
-// Runs the kvrun program the ways a shell or a terminal does, for tests.
+// Runs the kvrun program in the ways that a shell or a terminal does, for tests.
 #pragma once
 #include "tests/support/skip.h"
 #include <functional>
@@ -11,9 +11,9 @@ namespace kvrun {
 
 enum class Out {
 	Pipe,   // collected in Ran::out
-	Closed, // no file descriptor 1 at all
+	Closed, // no file descriptor 1
 	Full,   // /dev/full
-	Gone,   // a pipe whose reader leaves after the first bytes
+	Gone,   // a pipe whose reader closes it after the first bytes
 };
 struct Terminal {
 	unsigned short columns = 80;
@@ -27,17 +27,17 @@ struct RunSpec {
 	std::vector<std::pair<std::string, std::string>> env = {};
 	int timeout_s = 120;
 	int signal = 0, signal_after_ms = 0; // 0: none; sent once, if the program still runs then
-	// Called with the process id whenever new output arrived, with all of it: to send signals, resize or type (fd:
-	// terminal).
+	// Called with the process id whenever new output arrives, with all output so far: to send signals, resize or type
+	// (fd: terminal).
 	std::function<void(int pid, int fd, const std::string& out)> watch = {};
 };
 struct Ran {
-	int code = -1;       // exit code; 128 + signal when one ended it, as a shell says it
+	int code = -1;       // exit code; 128 + signal if a signal ended it, as in a shell
 	bool killed = false; // a signal ended it
 	std::string out, err;
 };
 
-// This machine cannot make a terminal, as in a container without /dev/pts: the part counts as skipped.
+// This machine cannot create a terminal, for example a container without /dev/pts: the part counts as skipped.
 bool no_terminal();
 Ran run_program(const RunSpec&);
 inline Ran run_program(std::vector<std::string> args) { return run_program(RunSpec{.args = std::move(args)}); }

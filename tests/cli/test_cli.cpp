@@ -1,4 +1,4 @@
-// The program from outside: exit codes, messages, streams and signals; rows of the fault table.
+// The program as a user sees it: exit codes, messages, streams and signals; rows of the fault table.
 #include "tests/cli/checks.h"
 #include "tests/cli/program.h"
 #include <algorithm>
@@ -20,7 +20,7 @@ const std::string kRoot = KVRUN_SOURCE_DIR;
 const std::string kModel = kRoot + "/models/bundled/recall-4m-f16.gguf";
 const std::string kRecord = kRoot + "/models/bundled/record40.txt";
 
-// `kvrun run` on the bundled model and the backend every machine has; greedy.
+// `kvrun run` with the bundled model, the cpu backend, and greedy sampling.
 RunSpec run_spec(std::vector<std::string> more, std::string input = "") {
 	std::vector<std::string> args = {"run", "-m", kModel, "--device", "cpu", "--temp", "0"};
 	args.insert(args.end(), more.begin(), more.end());
@@ -125,7 +125,7 @@ TEST_CASE("cli: where weights lie: what is wrong with an option is one line") {
 	check_error(with({"--fit", "--no-fit"}), 2, {"--fit and --no-fit are both given"});
 	check_error(with({"--weights-budget", "some"}), 2, {"--weights-budget is 'some'"});
 	check_error(with({"--weights-budget", "1K"}), 2, {"a weights budget of 1024 bytes", "norms, biases and routers"});
-	// the cpu backend's memory is the host's: all options are taken, and a line says that they move nothing
+	// the cpu backend uses host memory: all options are accepted, and a line says that they move nothing
 	const Ran r = run_program(with({"-ngl", "1", "--no-fit"}));
 	CHECK(r.code == 0);
 	CHECK(contains(r.err, "shares the host's memory"));
@@ -150,7 +150,7 @@ TEST_CASE("cli: llama.cpp's names mean the same; an option without effect says s
 		CHECK(b.err.find(says) == b.err.rfind(says));
 	}
 	CHECK(!contains(a.err, "no effect"));
-	// -fa takes a word or none; a glued number is the value of a short option
+	// -fa takes a word or none; a number directly after a short option is its value
 	for (const std::vector<std::string>& more : std::vector<std::vector<std::string>>{
 	         {"-fa", "on", "-n", "1", kModel}, {"-n1", "-fa", kModel}, {"--flash-attn", "auto", "-n=1", kModel}}) {
 		std::vector<std::string> args = {"run", "-p", "x", "--device", "cpu"};
@@ -344,7 +344,7 @@ TEST_CASE("T32 cli: a stdout that is gone, full or closed ends with 5 and keeps 
 	CHECK(!contains(r.err, "error"));
 	CHECK(contains(r.err, "# "));
 	CHECK(contains(r.err, "tok/s"));
-	CHECK(!contains(r.err, "# 200 tok")); // it stopped, it did not go on for nobody
+	CHECK(!contains(r.err, "# 200 tok")); // it stopped when the reader was gone
 
 	for (const Out out : {Out::Full, Out::Closed}) {
 		spec.out = out;
@@ -401,7 +401,7 @@ TEST_CASE("T34 cli: a prompt longer than the context is refused with the counts,
 	REQUIRE(r.code == 0);
 	CHECK(contains(r.err, "warning: dropped the first "));
 	const auto j = nlohmann::json::parse(r.out);
-	CHECK(j["prompt_tokens"] == 59); // 64 less the 5 tokens asked for
+	CHECK(j["prompt_tokens"] == 59); // 64 minus the 5 tokens requested
 	CHECK(j["stop_reason"] == "length");
 }
 
@@ -449,7 +449,7 @@ TEST_CASE("T77 cli: Ctrl-C during the prompt reports it in JSON and ends with 13
 	while (text.size() < 40000) text += text; // a prompt that takes seconds
 	const TempFile prompt(text);
 	Ran r;
-	for (int attempt = 0; attempt < 20 && r.code != 130; ++attempt) { // before the prompt begins, a signal just ends it
+	for (int attempt = 0; attempt < 20 && r.code != 130; ++attempt) { // before the prompt begins, a signal ends it
 		RunSpec spec = run_spec({"-f", prompt.path, "--json", "-c", "32768"});
 		spec.watch = [sent = false](int pid, int, const std::string& out) mutable { // the line about the CPU device
 			if (!sent && contains(out, "# running on")) usleep(100'000), sent = kill(pid, SIGINT) == 0;

@@ -1,4 +1,4 @@
-// kvrun bench from outside: its tables and JSON, what a long cache costs, Ctrl-C.
+// kvrun bench as a user sees it: tables and JSON, the cost of a long cache, Ctrl-C.
 #include "tests/cli/checks.h"
 #include "tests/cli/program.h"
 #include <algorithm>
@@ -63,7 +63,7 @@ TEST_CASE("cli: bench records what was measured where, and warm-up apart") {
 
 TEST_CASE("T77 cli: Ctrl-C during bench keeps the runs that were finished and ends with 130") {
 	Ran r;
-	for (int wait_ms = 200; wait_ms <= 25600; wait_ms *= 2) { // until the first test is through
+	for (int wait_ms = 200; wait_ms <= 25600; wait_ms *= 2) { // until the first test is done
 		RunSpec spec{.args = {"bench", kModel, "--device", "cpu", "-p", "0", "-n", "4,1000", "-r", "50", "-o", "json"}};
 		spec.signal = SIGINT;
 		spec.signal_after_ms = wait_ms;
@@ -93,7 +93,7 @@ TEST_CASE("cli: bench --fill: a long context without its prompt, in memory that 
 	for (const auto& t : j["results"]) {
 		const double bytes = t["kv_bytes"], allocated = device[t["kv"]] = t["kv_device_bytes"];
 		CHECK(t["n_depth"] == 32000);
-		CHECK(allocated >= bytes * 0.99);                // padding of pages apart
+		CHECK(allocated >= bytes * 0.99);                // without padding of pages
 		CHECK(allocated < std::max(bytes * 1.1, 8.5e6)); // the first piece has 8 MiB
 	}
 	CHECK(device["kivi2"] < device["fp16"] / 4);

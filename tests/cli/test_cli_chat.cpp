@@ -23,7 +23,7 @@ namespace {
 const std::string kRoot = KVRUN_SOURCE_DIR;
 const std::string kModel = kRoot + "/models/bundled/recall-4m-f16.gguf";
 const std::vector<std::string> kGreedy = {"--temp", "0", "-n", "16"};
-const std::vector<std::string> kWarm = {"--temp", "1.3", "--seed", "5", "-n", "16"}; // answers that differ
+const std::vector<std::string> kWarm = {"--temp", "1.3", "--seed", "5", "-n", "16"}; // varying answers
 
 size_t count(const std::string& text, const std::string& part) {
 	size_t n = 0;
@@ -62,7 +62,7 @@ class State { // a folder for chats of one test
 		return s;
 	}
 	Ran run(const std::vector<std::string>& more, std::string input) const { return run_program(spec(more, input)); }
-	// Runs it to its end without an error; returns the answers.
+	// Runs it to its end without an error, and returns the answers.
 	std::string answers(const std::vector<std::string>& more, std::string input) const {
 		const Ran r = run(more, input);
 		CAPTURE(input);
@@ -79,10 +79,10 @@ std::vector<std::string> with(std::vector<std::string> a, const std::vector<std:
 	return a;
 }
 
-struct Key { // typed once the output since the key before holds `after`
+struct Key { // typed when the output since the previous key contains `after`
 	std::string after, keys;
 };
-// Types on the chat's terminal. whole: it does not end before the last key.
+// Types on the chat's terminal. whole: it may not end before the last key.
 Ran type(RunSpec spec, std::vector<Key> script, bool whole = true) {
 	spec.terminal = Terminal{};
 	spec.input = std::nullopt;
@@ -92,7 +92,7 @@ Ran type(RunSpec spec, std::vector<Key> script, bool whole = true) {
 			const size_t at = out.find(script[next].after, seen);
 			if (at == std::string::npos) return;
 			seen = at + script[next].after.size();
-			// the editor takes the keyboard after it has written its prompt
+			// the editor sets the keyboard mode after it has written its prompt
 			termios mode{};
 			for (int i = 0; i < 500 && script[next].after.ends_with(' ') && script[next].after != "reading "; ++i) {
 				if (tcgetattr(fd, &mode) == 0 && !(mode.c_lflag & ICANON)) break;
@@ -115,7 +115,7 @@ TEST_CASE("chat: a conversation is the same after /save, a new start and /load")
 		for (const std::vector<std::string>& sampling : {kGreedy, kWarm}) {
 			const State state;
 			CAPTURE(kv);
-			// turns end with a token of their own, as where the model knows its template
+			// turns end with a token of their own, as for a model with a known template
 			write_file(state.path + "/t.jinja",
 			           "{% for m in messages %}{{ m.role }}:{{ m.content }}{{ '\\n' }}{% endfor %}assistant:");
 			const std::vector<std::string> own = with(sampling, {"--chat-template=" + state.path + "/t.jinja"});
@@ -127,7 +127,7 @@ TEST_CASE("chat: a conversation is the same after /save, a new start and /load")
 			CHECK(state.chat("x")["kv"] == kv);
 			CHECK(state.chat("x")["messages"].size() == 6);
 			if (sampling == kWarm) CHECK(state.answers(options, "/set seed 7\nTell me a story.\n") != rest);
-			// the cache is used: the new message alone is read
+			// the cache is used: only the new message is read
 			const Ran again = state.run(own, "/load x\nMore\n/stats\n");
 			CAPTURE(again.err);
 			CHECK(contains(again.err, "chat 'x': 6 messages"));
@@ -218,10 +218,10 @@ TEST_CASE("chat: a full context is said with counts and choices, or the oldest m
 	CHECK(contains(r.err, "error: context full: the conversation has "));
 	for (const char* part : {" tokens, the context 128 (fp16)", "/kv fp16 ", "/kv rtn8 ", "/clear", "drop-oldest"})
 		CHECK_MESSAGE(contains(r.err, part), part);
-	const size_t messages = state.chat("x")["messages"].size(); // the question that did not fit is not one of them
+	const size_t messages = state.chat("x")["messages"].size(); // without the question that did not fit
 	CHECK(messages % 2 == 0);
 	CHECK(messages >= 2);
-	// the choices work
+	// the suggestions work
 	CHECK(state.answers(kGreedy, "/load x\n/kv rtn8 512\nAgain\n") != "");
 	const Ran dropped = state.run(with(kGreedy, {"-c", "128", "--on-full", "drop-oldest", "--chat", "y"}), input);
 	CAPTURE(dropped.err);
@@ -319,7 +319,7 @@ TEST_CASE("T61 chat: links in the place of its files are named and not followed"
 	                  both = other.answers(kGreedy, "Hello\nAgain\n");
 	const std::string expected = both.substr(hello.size());
 	const std::string path = state.file("chats/x.json"), cache = state.file("chats/x.kv"), away = state.path + "/away";
-	// the cache: read again from the conversation
+	// the cache: recomputed from the conversation
 	fs::rename(cache, away);
 	fs::create_symlink(away, cache);
 	Ran r = state.run(kGreedy, "/load x\nAgain\n");
@@ -334,10 +334,10 @@ TEST_CASE("T61 chat: links in the place of its files are named and not followed"
 	r = state.run(kGreedy, "/load x\nAgain\n");
 	CHECK(r.code == 3);
 	CHECK(contains(r.err, "error: " + path + ": it is a symbolic link"));
-	// a new one under that name replaces the link and not what it leads to
+	// a new conversation with that name replaces the link, not its target
 	r = state.run(kGreedy, "Hello\n/save x\n");
 	CHECK(read_file(away) == good);
-	// a file that a killed program left is gone with the next one
+	// a file left by a killed program is removed by the next one
 	write_file(path + ".new-abcdef", "left");
 	state.run(kGreedy, "/load x\n");
 	CHECK(!fs::exists(path + ".new-abcdef"));
@@ -370,7 +370,7 @@ TEST_CASE("chat: wrong commands and settings end a pipe, with what was meant") {
 		CHECK(contains(r.err, says));
 		CHECK(r.out == "");
 	}
-	CHECK(state.run(kGreedy, "/file " + kModel + "\n").code == 2); // no text
+	CHECK(state.run(kGreedy, "/file " + kModel + "\n").code == 2); // not a text file
 	CHECK(state.run(kGreedy, "/file /nowhere\n").code == 3);
 	const Ran help = state.run(kGreedy, "/help\n/exit\nHello\n");
 	CHECK(help.out == "");
@@ -402,7 +402,7 @@ TEST_CASE("chat: a terminal edits lines, keeps a private history, and takes past
 	CHECK(mode_of(state.file("history")) == 0600);
 	CHECK(mode_of(state.file("chats/last.json")) == 0600);
 	CHECK(contains(read_file(state.file("history")), "Hello"));
-	// the line before comes back with an arrow key
+	// the arrow key brings back the previous line
 	type(state.spec(kGreedy), {{prompt, "again\r"}, {prompt, "\033[A\r"}, {prompt, "\004"}});
 	CHECK(state.chat("last")["messages"].size() == 4);
 	CHECK(state.chat("last")["messages"][2]["content"] == "again");
@@ -417,7 +417,7 @@ TEST_CASE("chat: /edit sends what an editor leaves, and nothing where it fails" 
 	if (no_terminal()) return;
 	const State state;
 	const std::string prompt = "\033[?2004h> ", editor = state.path + "/my editor";
-	// It adds a line to what it gets; to "fail" and "none" it does what they say.
+	// It appends a line to its input; for "fail" and "none" it fails or removes the text.
 	write_file(editor,
 	           "#!/bin/sh\ncase $(cat \"$2\") in fail) exit 3;; none) : > \"$2\";; *) echo more >> \"$2\";; esac\n"
 	           "stat -c %a \"$2\" > \"$1\"\n");
@@ -438,7 +438,7 @@ TEST_CASE("chat: /edit sends what an editor leaves, and nothing where it fails" 
 	CHECK(messages[0]["content"] == "Hello\nmore");
 	CHECK(read_file(state.path + "/mode") == "600\n");
 	for (const auto& file : std::filesystem::directory_iterator(state.path))
-		CHECK(file.path().extension() != ".md"); // the message is not left behind
+		CHECK(file.path().extension() != ".md"); // the message was removed
 	CHECK(contains(state.run(kGreedy, "/edit x\n").err, "an editor needs a terminal"));
 }
 
@@ -451,18 +451,18 @@ TEST_CASE("T77 chat: Ctrl-C ends the answer, twice it ends the program; at the p
 	    type(state.spec(endless), {{"> ", "Hello\r"}, {"reading ", "\003"}, {"> ", "/stats\r"}, {"> ", "\004"}});
 	CHECK(r.code == 0);
 	CHECK(contains(r.out, "# last answer: "));
-	// in the middle of the answer, or before its first word
+	// during the answer, or before its first word
 	CHECK((state.chat("last")["messages"].size() == 2 || contains(r.out, "question is taken back")));
 
 	const Ran left = type(state.spec(kGreedy), {{"> ", "half a line\003"}, {"Ctrl-C again", ""}, {"> ", "\003"}});
 	CHECK(left.code == 0);
 
-	// The second one before the answer has ended: while a piece of a long prompt is read. A busy machine may need
-	// several attempts.
+	// The second Ctrl-C comes before the answer has ended, while a piece of a long prompt is read. A busy machine may
+	// need several attempts.
 	std::string instructions;
 	for (int i = 0; i < 150; ++i) instructions += "The dog ran to the tree. ";
 	RunSpec slow = state.spec(with(endless, {"--system", instructions}));
-	slow.timeout_s = 10; // the prompt may have come before the second key, and nothing follows it then
+	slow.timeout_s = 10; // the prompt may come before the second key; then nothing follows
 	Ran twice;
 	for (int attempt = 0; attempt < 30 && twice.code != 130; ++attempt)
 		twice = type(slow, {{"> ", "Hello\r"}, {"reading ", "\003"}, {"^C", "\003"}, {"> ", "\004"}}, /*whole=*/false);

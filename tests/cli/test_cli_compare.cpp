@@ -1,4 +1,4 @@
-// kvrun compare and synth from outside: agreement, a shader with a fault, runs that go on, baselines, merging.
+// kvrun compare and synth as a user sees them: agreement, a faulty shader, resumed runs, baselines, merging.
 #include "tests/cli/program.h"
 #include "tests/support/temp_folder.h"
 #include <cstdint>
@@ -38,7 +38,7 @@ bool no_lavapipe() {
 	return true;
 }
 
-// A folder of the program's shaders with the first multiplication of one of them an addition.
+// A folder with the program's shaders, where the first multiplication of one of them is changed to an addition.
 void make_faulty_shaders(const fs::path& folder, const std::string& name) {
 	for (const auto& e : fs::directory_iterator(KVRUN_SPIRV_FOLDER))
 		if (e.path().extension() == ".spv") fs::copy_file(e.path(), folder / e.path().filename());
@@ -101,7 +101,7 @@ TEST_CASE("compare: lavapipe and cpu agree; a second start measures nothing agai
 	CHECK(slower.code == 8);
 	CHECK(slower.out.starts_with("slower than the baseline\n"));
 
-	// side by side with itself, and not with another model
+	// with itself, but not with another model
 	const TempFolder both;
 	const auto merge = [&] {
 		return run_program({"compare", "merge", folder.path.string(), before.path.string(), "--base", "cpu", "-o",
@@ -124,7 +124,7 @@ TEST_CASE("compare: a fault in one shader turns its operation red, and the exit 
           doctest::test_suite("lavapipe")) {
 	if (no_lavapipe()) return;
 	const TempFolder folder, shaders;
-	make_faulty_shaders(shaders.path, "texel_rmsnorm.spv"); // what software drivers are given
+	make_faulty_shaders(shaders.path, "texel_rmsnorm.spv"); // used by software drivers
 	RunSpec s = compare_args(folder.path, {"--stages", "ops,tokens"});
 	s.env = {{"KVRUN_SHADERS", shaders.path.string()}};
 	const Ran r = run_program(s);
@@ -151,7 +151,7 @@ TEST_CASE("compare: columns of compilers and of llama.cpp, from programs that pr
 	const TempFolder folder;
 	const fs::path drivers = folder.path / "drivers";
 	fs::create_directory(drivers);
-	// Two uses of one kernel: an Intel chip has no waves, one of NVIDIA's spills, the third does not start.
+	// Two uses of one kernel: an Intel chip has no waves, an NVIDIA chip spills, the third does not start.
 	write_script(drivers / "run", R"(use() {
 	echo "{\"kernel\":\"attend\",\"use\":\"$1\",\"vector_registers\":$2,\"waves\":$3,\"lanes\":$4,"
 	echo "\"instructions\":$5,\"code_bytes\":64,\"spills\":$6}"
@@ -192,7 +192,7 @@ echo '[{"n_prompt": 0, "n_gen": 4, "n_depth": 256, "gpu_info": "G", "avg_ts": 12
 	CAPTURE(report);
 	CHECK(report.find("| attend | 90, SIMD8, 700 | 64, 32, 800 | failed |") != std::string::npos);
 	CHECK(html.find("exit code 3") != std::string::npos);
-	CHECK(r.code == 4); // a compiler that fails is a stage that failed
+	CHECK(r.code == 4); // a compiler that fails is a failed stage
 	CHECK(r.err.find("failed: none: static: ") != std::string::npos);
 	CHECK(html.find("class=bad title=\"2 uses, 1 spill\"") != std::string::npos);
 	CHECK(report.find("| G | tg4 | 256 | q4_0 | 12.50 | 2 |") != std::string::npos);
@@ -232,7 +232,7 @@ TEST_CASE("compare merge: help, and what it does not take") {
 	says({folder.path.string(), "-o", out}, 3, "run.json: cannot be read");
 	std::ofstream(folder.path / "run.json") << "{}";
 	says({folder.path.string(), "-o", out}, 3, "run.json");
-	CHECK(!fs::exists(out)); // nothing is written for what cannot be merged
+	CHECK(!fs::exists(out)); // files that cannot be merged give no output
 }
 
 TEST_CASE("synth writes the file that synth: names, and nothing when it cannot") {

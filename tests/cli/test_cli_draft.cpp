@@ -1,4 +1,4 @@
-// --draft from outside: run, chat and bench answer as without, say what was guessed, and name what they refuse.
+// --draft as a user sees it: run, chat and bench give the same answers, report the drafts, and refuse invalid options.
 #include "tests/cli/checks.h"
 #include "tests/cli/program.h"
 #include <doctest/doctest.h>
@@ -43,7 +43,7 @@ TEST_CASE("cli: run --draft prints the text that run prints, and how many drafts
 	const auto j = nlohmann::json::parse(r.out);
 	CHECK(j["draft"]["draft_n"].get<int>() >= j["draft"]["draft_n_accepted"].get<int>());
 	CHECK(j["draft"]["draft_n"].get<int>() > 0);
-	CHECK(j["timings"]["decode_steps"] == 49); // tokens, in however many steps
+	CHECK(j["timings"]["decode_steps"] == 49); // number of tokens, in any number of steps
 }
 
 TEST_CASE("cli: --draft names what it cannot do") {

@@ -1,4 +1,4 @@
-// The program's replay and eval from outside: files and tables they write, and what they refuse.
+// The program's replay and eval as a user sees them: files and tables that they write, and refusals.
 #include "engine/core/npy.h"
 #include "tests/cli/program.h"
 #include <algorithm>
@@ -66,7 +66,7 @@ TEST_CASE("replay writes what was stored, and a report") {
 	CHECK(j["stored_bits_per_element"].get<double>() == doctest::Approx(double(sum) * 8 / (2.0 * 2 * 160 * 2 * 32)));
 	CHECK(j["policy"] == "zipcache,recent_keep=0");
 	CHECK(!j["device"]["name"].get<std::string>().empty());
-	// A policy without scores leaves no scores of an earlier run behind.
+	// A policy without scores removes the scores of an earlier run.
 	CHECK(run_program(replay_args("kivi2,group=32", out.string())).code == 0);
 	CHECK(!fs::exists(out / "score.npy"));
 	fs::remove_all(out);
@@ -210,7 +210,7 @@ TEST_CASE("eval: several texts, beside a named policy") {
 	CHECK(j["chunks"] == 2);
 	CHECK(j["against"] == "rtn4,flush=1");
 	REQUIRE(j["texts"].size() == 2);
-	REQUIRE(j["results"].size() == 4); // fp16, the two, and the one they are compared with
+	REQUIRE(j["results"].size() == 4); // fp16, the two policies, and the one that they are compared with
 	const nlohmann::json &more = j["results"][1], &less = j["results"][2], &base = j["results"][3];
 	CHECK(more["difference"]["high"] < 0);
 	CHECK(less["difference"]["low"] > 0);
@@ -224,7 +224,7 @@ TEST_CASE("eval: several texts, beside a named policy") {
 		CHECK(x["difference"]["mean"].get<double>() ==
 		      doctest::Approx(x["kld_mean"].get<double>() - base["kld_mean"].get<double>()));
 	}
-	double sum = 0, worst = 0; // of each text's tokens
+	double sum = 0, worst = 0; // over the tokens of each text
 	for (const nlohmann::json& text : j["texts"]) {
 		CHECK(text["results"][2]["klds"].size() == 24);
 		for (const double x : text["results"][2]["klds"]) sum += x, worst = std::max(worst, x);
@@ -235,7 +235,7 @@ TEST_CASE("eval: several texts, beside a named policy") {
 
 TEST_CASE("eval: questions of a file") {
 	const fs::path file = fs::temp_directory_path() / ("kvrun-cli-questions-" + std::to_string(getpid()) + ".jsonl");
-	// The bundled model continues a pattern; the second question has no right answer in any words it could choose.
+	// The bundled model continues a pattern; none of its possible answers to the second question is right.
 	std::ofstream(file) << R"({"context": "12 12 12 12 12 12", "question": "12 12", "answers": ["zebra", "12"]})"
 	                    << "\n"
 	                    << R"({"context": "12", "question": "12", "answers": ["zebra"]})"

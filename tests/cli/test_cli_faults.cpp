@@ -1,4 +1,4 @@
-// The program when its surroundings fail: no memory, files that may not grow, death while saving, drivers that crash.
+// The program in a faulty environment: no memory, limited file sizes, death while saving, drivers that crash.
 #include "tests/cli/checks.h"
 #include "tests/cli/program.h"
 #include "tests/support/assets.h"
@@ -23,7 +23,7 @@ const std::string kRoot = KVRUN_SOURCE_DIR;
 const std::string kModel = kRoot + "/models/bundled/recall-4m-f16.gguf";
 const std::string kTiny = kRoot + "/tests/golden/tiny/llama.gguf";
 
-// The name of the software driver as `kvrun devices` has it; empty where it is not installed.
+// The name of the software driver in `kvrun devices`; empty if not installed.
 std::string lavapipe() {
 	for (const auto& e : fs::directory_iterator("/usr/share/vulkan/icd.d"))
 		if (e.path().filename().string().starts_with("lvp_icd")) return e.path().string();
@@ -40,7 +40,7 @@ RunSpec on_lavapipe(const std::string& icd, const TempFolder& cache) {
 	return spec;
 }
 
-std::vector<fs::path> files_in(const fs::path& folder) { // but for what is known of drivers
+std::vector<fs::path> files_in(const fs::path& folder) { // except for the test results of drivers
 	std::vector<fs::path> out;
 	std::error_code ec;
 	for (const auto& e : fs::directory_iterator(folder, ec))
@@ -48,7 +48,7 @@ std::vector<fs::path> files_in(const fs::path& folder) { // but for what is know
 	return out;
 }
 
-struct FileLimit { // no file of this process, or one it starts, becomes larger than this
+struct FileLimit { // limits the size of files of this process and of those it starts
 	rlimit before{};
 	explicit FileLimit(rlim_t bytes) {
 		getrlimit(RLIMIT_FSIZE, &before);
@@ -72,20 +72,20 @@ TEST_CASE("T70, T48 cli: SIGKILL in the middle of saving the pipeline cache leav
 		return run_program(spec);
 	};
 	std::string answer;
-	for (const char* call : {"write", "rename"}) { // nothing is there yet, then a file of fewer pipelines
+	for (const char* call : {"write", "rename"}) { // first there is no file, then one with fewer pipelines
 		CAPTURE(std::string(call));
 		const size_t before = files_in(folder).size();
 		Ran r = killed_in(call);
 		CAPTURE(r.err);
 		CHECK(r.code == 128 + SIGKILL);
 		const std::vector<fs::path> left = files_in(folder);
-		CHECK(left.size() == before + 1); // it did hit: the temporary file is there
+		CHECK(left.size() == before + 1); // the process was killed in time: the temporary file exists
 		r = run_program(on_lavapipe(icd, cache));
 		CAPTURE(r.err);
 		CHECK(r.code == 0);
 		if (answer.empty()) answer = r.out;
 		CHECK(r.out == answer);
-		CHECK(files_in(folder).size() == 1); // and has gone with the next save
+		CHECK(files_in(folder).size() == 1); // and is removed at the next save
 		const fs::path file = files_in(folder)[0];
 		CHECK(file.extension() == ".bin");
 		fs::resize_file(file, 70); // so that the next run has something to save
@@ -99,7 +99,7 @@ TEST_CASE("T70 cli: a pipeline cache that may not grow is a warning, and nothing
 	const TempFolder cache;
 	Ran r;
 	{
-		const FileLimit small(40); // lavapipe has little to keep
+		const FileLimit small(40); // lavapipe's cache is small
 		r = run_program(on_lavapipe(icd, cache));
 	}
 	CAPTURE(r.err);
@@ -148,7 +148,7 @@ TEST_CASE("T74 cli: memory that ends for good, at any allocation, is one line an
 		for (const int sign : {1, -1}) {
 			long step = 1;
 			for (long n = 1; n <= n_calls; n += step) {
-				step = std::max<long>(1, n / 80); // each of the first, then a sample to the end
+				step = std::max<long>(1, n / 80); // all of the first ones, then a sample
 				CAPTURE(variable);
 				CAPTURE(n * sign);
 				const Ran r = run_with(variable.c_str(), n * sign);
@@ -180,7 +180,7 @@ TEST_CASE("T62 cli: a crash inside a driver's library says which one and ends wi
 
 namespace {
 
-// `kvrun run` on a model, written to `model`, whose tokens are escape sequences.
+// `kvrun run` with a model, written to `model`, whose tokens are escape sequences.
 RunSpec run_of_escapes(const std::string& model) {
 	std::vector<std::string> tokens = tiny_spm_tokens();
 	for (size_t i = 3 + 128; i < tokens.size(); ++i) // OSC 52 writes the clipboard, CSI 2J clears, C1 CSI, backspace
@@ -219,7 +219,7 @@ TEST_CASE("T33 cli: control characters of an answer do not reach a terminal, unl
 
 namespace {
 
-// `kvrun run` on a tiny model, in a process group of its own, with signals of job control.
+// `kvrun run` with a tiny model, in a process group of its own, for signals of job control.
 struct Job {
 	pid_t pid = 0;
 	int out = -1; // its standard output and error
@@ -262,12 +262,12 @@ TEST_CASE("T77 cli: SIGHUP ends the program; one that is stopped and continued g
 	REQUIRE(whole.size() > 150);
 	{
 		Job job(args);
-		(void)job.read_some(); // it runs
+		(void)job.read_some(); // waits until it runs
 		kill(job.pid, SIGHUP);
 		int status = 0;
 		CHECK(waitpid(job.pid, &status, 0) == job.pid);
 		CHECK((WIFSIGNALED(status) && WTERMSIG(status) == SIGHUP));
-		job.pid = fork(); // something to reap
+		job.pid = fork(); // a child to reap
 		if (job.pid == 0) _exit(0);
 	}
 	Job job(args);

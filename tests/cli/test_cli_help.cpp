@@ -1,4 +1,4 @@
-// Help, man pages and completions from outside: they all say what the tree of commands says.
+// Help, man pages and completions as a user sees them: they agree with the tree of commands.
 #include "tests/cli/checks.h"
 #include "tests/cli/program.h"
 #include <algorithm>
@@ -61,7 +61,7 @@ TEST_CASE("help: wraps to the width it is given, from narrow to wide") {
 		for (const auto& args : all)
 			for (const std::string& line : lines_of(output(args, std::to_string(columns)))) {
 				CAPTURE(line);
-				// a word longer than the line keeps its length; so do command lines of examples
+				// a word longer than the line is not split; nor are command lines of examples
 				const bool one_word = line.find(' ', line.find_first_not_of(' ')) == std::string::npos;
 				const bool example = contains(line, "kvrun ");
 				CHECK((line.size() <= columns || one_word || example || line.starts_with("  -")));
@@ -73,7 +73,7 @@ TEST_CASE("help: wraps to the width it is given, from narrow to wide") {
 		for (const std::string& line : lines_of(text)) n = std::max(n, line.size());
 		return n;
 	};
-	CHECK(widest(output({"run", "--help"}, "120")) > 100); // a wide terminal is used
+	CHECK(widest(output({"run", "--help"}, "120")) > 100); // the width of a wide terminal is used
 	CHECK(output({"run", "--help"}, "7") == output({"run", "--help"}, "40"));
 	CHECK(output({"run", "--help"}, "x") == output({"run", "--help"}, "80"));
 }
@@ -103,7 +103,7 @@ TEST_CASE("help: kvrun help COMMAND is COMMAND --help, with examples and groups"
 	const std::string run = output({"run", "--help"});
 	for (const char* group : {"\nModel and device:\n", "\nKV cache:\n", "\nSampling:\n", "\nAccepted from llama.cpp"})
 		CHECK_MESSAGE(contains(run, group), group);
-	CHECK(!contains(output({"bench", "--help"}), "tok_s_median")); // the man page has the JSON
+	CHECK(!contains(output({"bench", "--help"}), "tok_s_median")); // only the man page has the JSON
 	CHECK(contains(plain_dashes(output({"help", "--man", "bench"})), "tok_s_median"));
 	const Ran unknown = run_program({"help", "pln"});
 	CHECK(unknown.code == 2);

@@ -1,4 +1,4 @@
-// kvrun plan from outside: its JSON, its account of every byte, and its refusals.
+// kvrun plan as a user sees it: JSON, the account of every byte, and refusals.
 #include "tests/cli/program.h"
 #include <cmath>
 #include <doctest/doctest.h>
@@ -17,7 +17,7 @@ json plan(std::vector<std::string> more, const std::string& memory = "8G") {
 	args.insert(args.end(), more.begin(), more.end());
 	const Ran r = run_program(args);
 	CAPTURE(r.err);
-	REQUIRE((r.code == 0 || r.code == 6)); // 6: does not fit, as policies that evict
+	REQUIRE((r.code == 0 || r.code == 6)); // 6: does not fit, for example with policies that evict
 	const json j = json::parse(r.out);
 	if (j.is_object()) REQUIRE(j["fits"] == (r.code == 0));
 	return j;
@@ -68,8 +68,8 @@ TEST_CASE("plan: what of a model lies in host memory beside a described card, an
 	CHECK(k["trade"].get<std::string>().find(" more layer") != std::string::npos);
 	CHECK(w["trade"] == "");
 	CHECK(with({"--no-fit"})["fits"] == false);
-	CHECK(with({"--cpu-moe"})["weights"]["host"] == "experts of 48 layers"); // the embedding has room then
-	CHECK(plan({"synth:qwen3-30b-a3b:q4_k", "-c", "16k"})["fits"] == false); // nothing is said of a bus
+	CHECK(with({"--cpu-moe"})["weights"]["host"] == "experts of 48 layers"); // then the embedding fits
+	CHECK(plan({"synth:qwen3-30b-a3b:q4_k", "-c", "16k"})["fits"] == false); // no line about a bus
 	CHECK(plan({"synth:qwen3-30b-a3b:q4_k", "-c", "16k", "-ngl", "40", "--no-fit"}, "24G")["weights"]["host"] ==
 	      "embedding, experts of 8 layers, attention of 8 layers, output");
 	check_refused({"synth:qwen3-30b-a3b:q4_k", "--memory", "8G", "--bus", "fast"}, {"--bus is 'fast'", "12G/s"});
@@ -110,7 +110,7 @@ TEST_CASE("plan: the sizes the papers speak of") {
 	CHECK(j["code_bits_per_element"].get<double>() == doctest::Approx(1.38).epsilon(0.005));
 	CHECK(j["layers"][17]["v_codes_of"] == 16);
 	CHECK(j["layers"][17]["regular"]["page_bytes"] < j["layers"][16]["regular"]["page_bytes"]);
-	struct Row { // of its table of compression ratios
+	struct Row { // of the paper's table of compression ratios
 		const char* kv;
 		int tokens;
 		double salient, ratio;
@@ -119,7 +119,7 @@ TEST_CASE("plan: the sizes the papers speak of") {
 		const std::vector<std::string> asked = mistral(row.kv, row.tokens);
 		j = plan(asked);
 		CHECK(j["ratio"].get<double>() == doctest::Approx(row.ratio).epsilon(0.05));
-		const double codes = j["code_bits_per_element"]; // salient 4, the others 2, nothing is left in f16
+		const double codes = j["code_bits_per_element"]; // salient 4, the others 2, no token in f16
 		CHECK(codes == doctest::Approx(2 + 2 * row.salient));
 		CHECK(j["bits_per_element"]["codes"].get<double>() == doctest::Approx(codes).epsilon(0.01));
 		CHECK(j["parts"]["f16"] == 0);
@@ -127,7 +127,7 @@ TEST_CASE("plan: the sizes the papers speak of") {
 			CHECK(j["bits_per_element"][part].get<double>() > 0);
 			CHECK(j["bits_per_element"][part].get<double>() < 0.1);
 		}
-		std::vector<std::string> args = asked; // and in words
+		std::vector<std::string> args = asked; // and as text
 		args.insert(args.begin(), {"plan", "--memory", "8G"});
 		const Ran r = run_program(args);
 		const std::string last = fmt::format("{:.2f} times smaller than f16; codes alone {:.3g} bits per element",
@@ -147,7 +147,7 @@ TEST_CASE("plan: several policies, a model, and words for people") {
 	const json m = plan({"-m", std::string(KVRUN_SOURCE_DIR) + "/models/bundled/recall-4m-f16.gguf", "--kv", "kivi2"});
 	CHECK(m["shape"]["n_layers"].get<int>() == int(m["layers"].size()));
 	CHECK(m["tokens"].get<int>() > 0);
-	CHECK(m["memory"]["bytes"].get<size_t>() < size_t(8) << 30); // the weights are in there too
+	CHECK(m["memory"]["bytes"].get<size_t>() < size_t(8) << 30); // weights included
 	const Ran r = run_program({"plan", "--kv", "xquant,km=32,vm=16", "--shape", "32x8x128", "--memory", "8G"});
 	CHECK(r.code == 0);
 	for (const char* word :
@@ -184,7 +184,7 @@ TEST_CASE("plan: the first line says whether a given context fits, and the exit 
 	r = judged(std::to_string(most));
 	CHECK(r.code == 0);
 	CHECK(first_line(r) == fmt::format("fits: {} tokens requested, {} fit", most, most));
-	// nobody asked: the answer is the same, the exit code is 0
+	// without -c: the answer is the same, the exit code is 0
 	r = run_program({"plan", "--shape", "32x8x128", "--memory", "64M"});
 	CHECK(r.code == 0);
 	CHECK(first_line(r).starts_with("does NOT fit: 4096 tokens, "));
@@ -210,14 +210,14 @@ TEST_CASE("plan: a model's memory is accounted for alike for a device and for --
 	CHECK(run_program({"plan", model, "--device", "cpu:0"}).code == 0);
 	CHECK(run_program({"plan", model, "--device", "999999"}).code == 4);
 	CHECK(run_program({"plan", model, "--device", "no-such-device"}).code == 4);
-	// what the engine really allocates for a prompt
+	// the bytes that the engine allocates for a prompt
 	const Ran run = run_program(
 	    {"bench", model, "--device", "cpu", "-p", "256", "-n", "0", "-r", "1", "-o", "json", "--no-warmup"});
 	REQUIRE(run.code == 0);
 	const double allocated = json::parse(run.out)["prompt_bytes"];
 	const json planned = plan({model, "-c", "256"});
 	CHECK(planned["memory"]["prompt_bytes"].get<double>() == doctest::Approx(allocated).epsilon(0.02));
-	// beyond the trained context nothing fits, however much memory there is
+	// beyond the trained context nothing fits, with any amount of memory
 	const Ran beyond = run_program({"plan", model, "--memory", "1024G", "-c", "4096"});
 	CHECK(beyond.code == 6);
 	CHECK(beyond.out.starts_with("does NOT fit: 4096 tokens requested, 2048 fit (the trained context)\n"));
@@ -235,7 +235,7 @@ TEST_CASE("plan: policies that evict say so and are never counted as holding wha
 	}
 	CHECK(plan(mistral("streaming", 20000))["tokens_kept"] == 1024);
 	CHECK(plan(mistral("streaming", 20000))["memory"]["tokens_that_fit"] == 1024);
-	CHECK(plan(mistral("streaming", 1000))["fits"] == true); // all of them are kept
+	CHECK(plan(mistral("streaming", 1000))["fits"] == true); // all tokens are kept
 	const json packed = plan(mistral("mikv", 2000));
 	CHECK(packed["evicts"] == false);
 	CHECK(packed["tokens_kept"] == 2000);
@@ -275,11 +275,11 @@ TEST_CASE("plan: measured quality is that of quality_smollm2.csv, with the model
 	REQUIRE(line == "policy,stored_bits,stored_bits_32k,kld,kld_half,kld_p999,kld_worst,top1_percent");
 	size_t n = 0;
 	while (std::getline(csv, line)) {
-		std::vector<std::string> last; // fields behind the policy, which may be in quotes and have commas
+		std::vector<std::string> last; // fields after the policy, which may be quoted and contain commas
 		for (; last.size() < 7; line.resize(line.rfind(','))) last.push_back(line.substr(line.rfind(',') + 1));
 		std::erase(line, '"');
 		CAPTURE(line);
-		if (line == "h2o" || line == "streaming") continue; // their divergence says nothing of longer contexts
+		if (line == "h2o" || line == "streaming") continue; // their divergence does not predict longer contexts
 		const json j = plan({"--shape", "32x8x128", "--kv", line});
 		++n;
 		REQUIRE(j.contains("measured"));
@@ -308,7 +308,7 @@ TEST_CASE("plan: what cannot be is refused in one line") {
 	     {"32x8", "32x8x", "x8x128", "32x8x128x2", "0x8x128", "32X8X128", "-1x8x128", "99999999999x1x2", "a"})
 		check_refused({"--kv", "kivi2", "--shape", shape}, {"--shape is", "32x8x128"});
 	check_refused({"--kv", "kivi2", "--shape", "4294967295x1x64"}, {"layers at most 4096"});
-	const Ran half = run_program({"plan", "--kv", "rtn4,k.bits=16", "--shape", "32x8x128"}); // sessions refuse it too
+	const Ran half = run_program({"plan", "--kv", "rtn4,k.bits=16", "--shape", "32x8x128"}); // sessions also refuse it
 	CHECK(half.code == 3);
 	CHECK(half.out == "");
 	CHECK(half.err.find("keys stay in f16 while values are packed") != std::string::npos);

@@ -1,4 +1,4 @@
-// kvrun on a terminal: the progress bar, and Ctrl-C twice. Skipped where no terminal can be made.
+// kvrun on a terminal: the progress bar, and Ctrl-C twice. Skipped if no terminal can be created.
 #include "tests/cli/checks.h"
 #include "tests/cli/program.h"
 #include <csignal>
@@ -16,7 +16,7 @@ namespace {
 const std::string kRoot = KVRUN_SOURCE_DIR;
 const std::string kRecord = kRoot + "/models/bundled/record40.txt";
 
-// `kvrun run` on the bundled model and the backend every machine has; greedy.
+// `kvrun run` with the bundled model, the cpu backend, and greedy sampling.
 RunSpec run_spec(std::vector<std::string> more) {
 	std::vector<std::string> args = {"run",    "-m", kRoot + "/models/bundled/recall-4m-f16.gguf", "--device", "cpu",
 	                                 "--temp", "0"};
@@ -40,10 +40,10 @@ TEST_CASE("T33 cli: a terminal gets a bar that fits, a dumb or narrow one gets n
 			CAPTURE(r.out);
 			CHECK(r.code == 0);
 			CHECK(!contains(r.out, "\033"));
-			CHECK(contains(r.out, text + "\r\n# 5 tok")); // statistics on a line of their own
+			CHECK(contains(r.out, text + "\r\n# 5 tok")); // statistics on a separate line
 			const bool bar = contains(r.out, "reading ");
 			CHECK(bar == (std::string(term) == "xterm" && columns >= 40));
-			std::string row; // what is drawn after the last carriage return or newline
+			std::string row; // the text after the last carriage return or newline
 			for (const char c : r.out) {
 				if (c == '\r' || c == '\n')
 					row.clear();
@@ -70,7 +70,7 @@ TEST_CASE("T33 cli: a terminal that becomes narrow in between") {
 	CHECK(contains(r.out, "# 5 tok"));
 }
 
-// Waits until the process has taken its SIGINT: two that are pending at once are one.
+// Waits until the process has received its SIGINT, because two pending ones count as one.
 void wait_for_delivery(int pid) {
 	for (int i = 0; i < 100000; ++i) {
 		std::ifstream status(fmt::format("/proc/{}/status", pid));
@@ -82,7 +82,7 @@ void wait_for_delivery(int pid) {
 	}
 }
 
-// The second one before the program has ended after the first; a busy machine may need several attempts.
+// The second one comes before the program has ended after the first; a busy machine may need several attempts.
 TEST_CASE("T77 cli: Ctrl-C twice ends the program") {
 	if (no_terminal()) return;
 	RunSpec spec = run_spec({"-f", kRecord});
@@ -92,7 +92,7 @@ TEST_CASE("T77 cli: Ctrl-C twice ends the program") {
 		int sent = 0;
 		spec.watch = [&](int pid, int, const std::string& out) {
 			if (sent > 0 || !contains(out, "reading ")) return;
-			setpriority(PRIO_PROCESS, id_t(pid), 19); // on a busy machine the test must come before the program's end
+			setpriority(PRIO_PROCESS, id_t(pid), 19); // on a busy machine the test must run before the program ends
 			kill(pid, SIGINT), wait_for_delivery(pid), kill(pid, SIGINT);
 			++sent;
 		};

@@ -1,4 +1,4 @@
-// kvrun inspect and kvrun tokenize from outside: results, exit codes, hostile files.
+// kvrun inspect and kvrun tokenize as a user sees them: results, exit codes, hostile files.
 #include "tests/cli/checks.h"
 #include "tests/cli/program.h"
 #include "tests/support/assets.h"
@@ -30,7 +30,7 @@ struct TempFile {
 	~TempFile() { unlink(path.c_str()); }
 };
 
-// Processor time of all programs run so far; other load on the machine does not count.
+// Processor time of all programs run so far; does not include other load on the machine.
 double children_seconds() {
 	rusage u{};
 	getrusage(RUSAGE_CHILDREN, &u);
@@ -118,7 +118,7 @@ TEST_CASE("inspect: a file kvrun does not run is described, and says why") {
 }
 
 TEST_CASE("T04 inspect: a header of 32 MiB with as many keys and tensors as can be takes no time") {
-	const std::string alike(450, 'k'); // keys of one length that differ at the end take longest to compare
+	const std::string alike(450, 'k'); // keys of equal length that differ only at the end take longest to compare
 	GgufBuilder b;
 	for (int i = 0; i < 65'000; ++i) {
 		b.keys.push_back({fmt::format("{}.{:05}", alike, i), uint32_t(GgufType::U8), "\1"});
@@ -133,7 +133,7 @@ TEST_CASE("T04 inspect: a header of 32 MiB with as many keys and tensors as can 
 		CHECK(r.code == 0);
 		CHECK(contains(r.out, form == "--tensors" ? "k... = 1\n" : alike + ".64999"));
 		CHECK(contains(r.out, "tensor.64999"));
-		CHECK(s < 8); // less than one on an idle machine; far more where each key is compared with all before it
+		CHECK(s < 8); // less than one on an idle machine; much more if each key is compared with all before it
 	}
 }
 

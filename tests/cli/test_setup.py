@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""T30: the settings file, kvrun config and kvrun doctor; what run, chat, inspect and plan say of templates and memory.
+"""T30: the settings file, kvrun config and kvrun doctor; messages of run, chat, inspect, plan on templates and memory.
 
 Usage: test_setup.py KVRUN
 """

@@ -1,4 +1,4 @@
-// A client that keeps what it is sent, the model whose answers it gets, and text that the model might write.
+// A client that stores what it receives, the model whose answers it gets, and texts that the model might write.
 #pragma once
 #include "tools/serve/generator.h"
 #include <doctest/doctest.h>
@@ -12,7 +12,7 @@ struct Client final : Responder {
 	void end() override { ended = true; }
 	void note(std::string) override {}
 
-	// Events of the stream: without names, the last of them [DONE]; or each with the name that its data repeat.
+	// Events of the stream: without names, the last one is [DONE]; or named, with the name repeated in the data.
 	std::vector<Json> events(bool named = false) const {
 		std::vector<Json> out;
 		REQUIRE(ended);
@@ -54,7 +54,7 @@ inline const Model& model() {
 	return m;
 }
 
-// A byte at a time.
+// Says the text, a byte at a time.
 inline void say(Listener& a, const std::string& text, const Ended& how) {
 	a.begin();
 	for (const char c : text) a.piece({&c, 1});

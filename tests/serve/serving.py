@@ -1,4 +1,4 @@
-"""A kvrun serve of its own for each test, requests to it, and checks that are counted."""
+"""Starts a kvrun serve for each test; requests to it, and counted checks."""
 import contextlib, http.client, json, os, re, select, signal, socket, subprocess, sys, threading, time
 
 ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
@@ -40,14 +40,14 @@ class Answer:
             return None
 
     def events(self):
-        """Events of a stream, without the last, which must be [DONE]."""
+        """Events of a stream without the last one, which must be [DONE]."""
         lines = [e for e in self.body.decode().split("\n\n") if e and not e.startswith(":")]
         check("a stream ends with [DONE]", lines and lines[-1] == "data: [DONE]", lines[-1:])
         return [json.loads(e[len("data: "):]) for e in lines[:-1]]
 
 
     def named_events(self):
-        """Events of a stream whose events have names, which their data repeat."""
+        """Events of a stream with named events, whose data repeat the name."""
         out = []
         for e in self.body.decode().split("\n\n"):
             if not e or e.startswith(":"):
@@ -106,7 +106,7 @@ class Server:
         return self.ask("POST", path, body, headers)
 
     def raw(self, data, seconds=10, slow=0):
-        """All bytes that come back for these ones; with `slow`, a byte of them every so many seconds."""
+        """All bytes received for these ones; with `slow`, one byte is sent every `slow` seconds."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=seconds) as s:
             try:
                 for i in range(0, len(data), 1 if slow else max(1, len(data))):
@@ -139,7 +139,7 @@ class Server:
         return False
 
     def cpu(self):
-        """Seconds of processor time it has taken so far."""
+        """Seconds of processor time used so far."""
         with open(f"/proc/{self.process.pid}/stat", encoding="utf-8") as f:
             fields = f.read().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -148,7 +148,7 @@ class Server:
         return self.process.poll() is None and self.get("/health").status == 200
 
     def stop(self, sig=signal.SIGTERM, seconds=60):
-        """The exit code."""
+        """Stops the server; returns its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(sig)
         code = self.process.wait(seconds)
@@ -166,7 +166,7 @@ class Server:
 
 
 def until(what, seconds=60):
-    """Whether what() becomes true."""
+    """Whether what() becomes true in time."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if what():
@@ -176,13 +176,13 @@ def until(what, seconds=60):
 
 
 def at_once(calls):
-    """Results of calls that run in a thread each."""
+    """Results of calls, each run in a thread."""
     out = [None] * len(calls)
 
     def run(i):
         try:
             out[i] = calls[i]()
-        except Exception as e:  # shown by the check that looks at it
+        except Exception as e:  # shown by the check of this result
             out[i] = e
 
     threads = [threading.Thread(target=run, args=(i,)) for i in range(len(calls))]

@@ -1,5 +1,5 @@
-// Preloaded into kvrun serve by a test: a disk that takes its time. Each fsync() waits for a byte from the FIFO that
-// KVRUN_TEST_FSYNC names.
+// Preloaded into kvrun serve by a test, to imitate a slow disk: each fsync() waits for a byte from the FIFO in
+// KVRUN_TEST_FSYNC.
 #include <cstdlib>
 #include <fcntl.h>
 #include <sys/syscall.h>

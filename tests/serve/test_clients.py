@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """kvrun serve and the packages that agents and applications use: openai, anthropic, langchain-openai. Usage:
-test_clients.py KVRUN PACKAGE. With KVRUN_TEST_CHAT=1 on SmolLM2, where tools/models.sh smollm2 has fetched it.
-Exit code 77: the package is not there."""
+test_clients.py KVRUN PACKAGE. KVRUN_TEST_CHAT=1: with SmolLM2, if tools/models.sh smollm2 has fetched it.
+Exit code 77: the package is not installed."""
 import importlib, json, os, subprocess, sys
 from serving import MODEL, ROOT, Server, check, equal, finish
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """kvrun serve and the openai Python package: answers, streams, choices, errors, several at once. Usage: test_openai.py
-KVRUN. Exit code 77: the package is not there (pip install openai)."""
+KVRUN. Exit code 77: the package is not installed (pip install openai)."""
 import asyncio, sys
 from serving import Server, check, equal, finish
 

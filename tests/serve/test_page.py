@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The page of kvrun serve in a browser without a screen: asking, stopping, editing, forking, policies, Markdown, what
-is there after a reload, the bar of KV bytes. Usage: test_page.py KVRUN. Exit code 77: there is no chromium."""
+"""The page of kvrun serve in a browser without a screen: asking, stopping, editing, forking, policies, Markdown, the
+state after a reload, the bar of KV bytes. Usage: test_page.py KVRUN. Exit code 77: there is no chromium."""
 import json, os, shutil, subprocess, sys, tempfile, time
 from serving import Server, check, equal, finish
 
@@ -8,7 +8,7 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 
 
 class Browser:
-    """Chromium, spoken to over a pair of pipes: JSON texts that end with a zero byte."""
+    """Chromium, controlled over a pair of pipes with JSON texts that end with a zero byte."""
 
     def __init__(self, folder):
         to_browser, from_browser = os.pipe(), os.pipe()
@@ -140,7 +140,7 @@ def use(b, s):
     share = "[...document.querySelectorAll('#bar i')].reduce((s, i) => s + parseFloat(i.style.width), 0)"
     check("the parts add up to what is used", b.wait(f"Math.abs({share} - 100) < 0.1"), b.value(share))
 
-    # a policy of its own, and an answer that ends by itself: what it says depends on the model, that it ends does not
+    # a policy of its own, and an answer that ends by itself: its text depends on the model, but it always ends
     b.value("(() => { const f = window.fetch; window.fetch = (u, o) => { if (o && o.body) { const j = JSON.parse(o.body); "
             "j.max_tokens = 12; j.ignore_eos = true; window.sent = j; o = {...o, body: JSON.stringify(j)}; } return f(u, o); }; })()")
     b.value("(() => { for (const [k, v] of [['kv', 'kivi2,recent=32'], ['temperature', 0], ['system', 'Be short.']]) "

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""kvrun serve from outside: every route, streams, several clients, clients that go away, the end. Usage: test_serve.py KVRUN."""
+"""kvrun serve over the network: every route, streams, several clients, shutdown. Usage: test_serve.py KVRUN."""
 import json, os, re, signal, socket, subprocess, sys, tempfile, threading, time
 from serving import MODEL, TINY, Server, UnixConnection, at_once, check, equal, finish, until
 
@@ -27,7 +27,7 @@ def routes(s):
     check("the page is one that asks nobody else", r.status == 200 and b"<title>kvrun" in r.body and
           b"<link rel=\"icon\" href=\"data:," in r.body and r.body.count(b"<link") == 1 and
           not re.search(rb"<(script|img|iframe|object|embed|source)\b[^>]*\bsrc", r.body.split(b"<script")[0]))
-    policy = r.headers["Content-Security-Policy"] or ""  # what a browser then lets through
+    policy = r.headers["Content-Security-Policy"] or ""  # what the browser allows
     check("the page has a policy", "default-src 'none'" in policy and "connect-src 'self'" in policy, policy)
     equal("HEAD", (lambda a: (a.status, a.body))(s.ask("HEAD", "/health")), (200, b""))
 
@@ -98,7 +98,7 @@ def streams(s):
 
 
 def choices(s):
-    """n answers to one prompt: choice i is what the seed + i gives alone; the prompt is read, and counted, once."""
+    """n answers to one prompt: choice i is the answer for seed + i alone; the prompt is read and counted once."""
     hot = {"temperature": 3, "top_k": 0, "top_p": 1, "min_p": 0, "cache_prompt": False}
     for kv in ("fp16", "kivi2,recent=32"):
         alone = [s.post(CHAT, chat(**hot, seed=7 + i, kv=kv)).json() for i in range(3)]
@@ -196,14 +196,14 @@ LONG = {"prompt": "Once upon a time", "max_tokens": 100000, "ignore_eos": True}
 
 
 def begin(s, body):
-    """A socket on which a request has been sent, and nothing read."""
+    """A socket on which a request was sent and nothing was read."""
     c = s.connect()
     c.request("POST", COMPLETION, json.dumps(body))
     return c
 
 
 def disconnects():
-    """T56 clients that go away in the queue, while the prompt is read, and during the answer"""
+    """T56 clients that leave in the queue, while the prompt is read, and during the answer"""
     with Server("--parallel", "1", "--queue", "1", "--log", "--ctx-size", "100000") as s:
         for stream in (True, False):
             c = begin(s, {**LONG, "stream": stream})
@@ -236,7 +236,7 @@ def disconnects():
 
 
 def choices_leave():
-    """T56 clients that go away while several answers are given to them"""
+    """T56 clients that leave during several answers"""
     with Server("--parallel", "3", "--queue", "2", "--ctx-size", "100000") as s:
         for stream in (True, False):
             c = begin(s, {**LONG, "n": 3, "stream": stream})
@@ -269,7 +269,7 @@ def choices_leave():
 
 
 def choices_without_room():
-    """A budget that holds one answer to its end, and not three: they come one after the other, and are the same"""
+    """A budget with room for one answer but not for three: they run one after the other, and are the same"""
     body = {"prompt": "word " * 100, "max_tokens": 60, "ignore_eos": True, "temperature": 3, "seed": 3,
             "cache_prompt": False}
     with Server("--parallel", "3", "--kv-budget", "1M", "--ctx-size", "512", "--idle-sessions", "0") as s:
@@ -283,7 +283,7 @@ def choices_without_room():
 
 
 def refuses(s):
-    """Whether no connection is taken any more."""
+    """Whether connections are refused."""
     try:
         s.connect(5).connect()
     except ConnectionRefusedError:
@@ -292,7 +292,7 @@ def refuses(s):
 
 
 def the_end():
-    """T77 SIGTERM finishes what is under way, and takes nothing new; a second one ends the program"""
+    """T77 SIGTERM finishes running answers and refuses new ones; a second one ends the program"""
     with Server("--ctx-size", "100000", "--parallel", "2", "--drain", "600") as s:
         found = []
         t = threading.Thread(target=lambda: found.append(s.post(COMPLETION, {**LONG, "max_tokens": 400})))
@@ -330,9 +330,9 @@ def catches(pid, sig):
 
 
 def stuck(held_up):
-    """T77 a second signal ends a server whose thread for the network is held up: nobody reads its log
+    """T77 a second signal ends a server whose network thread is blocked because nobody reads its log
 
-    held_up: the first signal comes after that thread has begun to wait, not before."""
+    held_up: the first signal comes after that thread has started to wait, not before."""
     read, write = os.pipe()
 
     def fill():
@@ -363,7 +363,7 @@ def stuck(held_up):
 
 
 def loading():
-    """While the model is loaded every request is told so, and a signal ends it."""
+    """While the model is loading every request is told so, and a signal ends it."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "socket")
         command = [sys.argv[1], "serve", MODEL, "--device", "cpu", "--unix", path]

@@ -1,4 +1,5 @@
-// Answers of kvrun serve, given text that a model might write: content, reasoning, calls of tools; and the key's check.
+// Answers of kvrun serve to texts that a model might write: content, reasoning, tool calls; and the check of the API
+// key.
 #include "tests/serve/answer_client.h"
 #include "tools/serve/router.h"
 #include <random>
@@ -10,7 +11,7 @@ namespace {
 
 constexpr const char* kTools = R"("tools": [{"type": "function", "function": {"name": "add", "parameters": {}}}])";
 
-// What a client gets where the model writes `text`, a byte at a time.
+// The client's result when the model writes `text`, a byte at a time.
 std::shared_ptr<Client> answer(const std::string& fields, const std::string& text,
                                kvrun_stop_reason reason = KVRUN_STOP_END) {
 	const ChatRequest r =
@@ -47,7 +48,7 @@ TEST_CASE("serve: a call of a tool in a stream") {
 		if (delta.contains("tool_calls")) calls.push_back(delta["tool_calls"][0]);
 	}
 	CHECK(content == "Let me see.");
-	REQUIRE(calls.size() > 1); // the arguments come as the model writes them
+	REQUIRE(calls.size() > 1); // arguments arrive as the model writes them
 	std::string arguments;
 	for (const Json& c : calls) {
 		CHECK(c["index"] == 0);
@@ -136,7 +137,7 @@ TEST_CASE("serve: choices of one request") {
 		CHECK(events[0]["choices"][0]["index"] == 0);
 		CHECK(events[1]["choices"][0]["index"] == 1);
 	}
-	{ // one fails: the client is told once, and the other is waited for no more
+	{ // one fails: the client is told once, and the other is not waited for
 		const auto all = ask("", failed);
 		CompletionAnswer a(all, 0), b(all, 1);
 		b.fail(ApiError(500, "it failed"));

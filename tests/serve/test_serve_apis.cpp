@@ -1,4 +1,4 @@
-// The Responses and the Messages API, given text that a model might write: conversations, items, blocks, events.
+// The Responses and the Messages API, with texts that a model might write: conversations, items, blocks, events.
 #include "tests/serve/answer_client.h"
 #include "tools/serve/embeddings.h"
 #include "tools/serve/messages.h"
@@ -39,12 +39,12 @@ constexpr const char* kTool = R"(, "tools": [{"name": "add", "input_schema": {"t
 
 std::vector<std::string> types(const std::vector<Json>& events) {
 	std::vector<std::string> out;
-	for (const Json& e : events) // runs of one type once
+	for (const Json& e : events) // consecutive events of one type are listed once
 		if (out.empty() || out.back() != e["type"]) out.push_back(e["type"]);
 	return out;
 }
 
-// The message and the field at fault.
+// The message, and the field that it names.
 template <class F> std::pair<std::string, std::string> refusal(F f) {
 	try {
 		f();
@@ -89,7 +89,7 @@ TEST_CASE("serve: a response that calls a function") {
 	CHECK(output[1]["call_id"].get<std::string>().size() > 0);
 	CHECK(Json::parse(output[1]["arguments"].get<std::string>()) == Json{{"a", 1}});
 	const Json alone = response(kFunction, std::string("\n\n") + (kCall + 11))->whole["output"];
-	REQUIRE(alone.size() == 1); // white space before a call is no message
+	REQUIRE(alone.size() == 1); // white space before a call is not a message
 	CHECK(alone[0]["type"] == "function_call");
 }
 
@@ -206,7 +206,7 @@ TEST_CASE("serve: a message and its blocks") {
 	CHECK(call["content"][1]["name"] == "add");
 	CHECK(call["content"][1]["input"] == Json{{"a", 1}});
 	for (const size_t n :
-	     {std::string(kCall).find('1'), std::string(kCall).size() - 4}) { // before or in the end marker
+	     {std::string(kCall).find('1'), std::string(kCall).size() - 4}) { // before, or inside the end marker
 		const Json cut = message(kTool, std::string(kCall).substr(0, n), KVRUN_STOP_LENGTH)->whole;
 		CHECK(cut["stop_reason"] == "max_tokens");
 		REQUIRE(cut["content"].size() == 2);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""kvrun serve in the form of the Responses and the Messages API: whole answers, streams, keys, errors, long inputs.
+"""kvrun serve with the Responses and the Messages API: whole answers, streams, keys, errors, long inputs.
 Usage: test_serve_apis.py KVRUN."""
 import os
 from serving import TINY, Server, check, equal, finish
@@ -85,7 +85,7 @@ def messages(s):
 
 
 def both(s):
-    """Long inputs cost what their length costs; no template is an error that says what to do"""
+    """Long inputs take time in proportion to their length; a missing template is an error that names the remedy"""
     n = 30000
     rows = [("items", RESPONSES, {"input": [{"role": "user", "content": "x"}] * n}),
             ("parts", RESPONSES, {"input": [{"role": "user", "content": [{"type": "input_text", "text": "x"}] * n}]}),

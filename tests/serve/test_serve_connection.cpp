@@ -1,4 +1,4 @@
-// Connections of kvrun serve, without a network and without a clock: clients that do not read, deadlines, bodies.
+// Connections of kvrun serve, without a network or a clock: clients that do not read, deadlines, bodies.
 #include "tools/serve/http_connection.h"
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -9,7 +9,7 @@ using namespace kvrun::serve;
 
 namespace {
 
-// A server's side of one connection, run by the test: what it has to do is done by poll().
+// The server's side of one connection, run by the test: poll() does its pending work.
 class Served final : public Handler {
  public:
 	explicit Served(const HttpOptions& o) : shared(o) {
@@ -25,7 +25,7 @@ class Served final : public Handler {
 		responder.reset();
 		leave();
 	}
-	void leave() { // as the client
+	void leave() { // closes the client's side
 		if (ends_[1] >= 0) close(ends_[1]);
 		ends_[1] = -1;
 		while (!shared.connections.empty()) io.restart(), io.run_one();
@@ -43,7 +43,7 @@ class Served final : public Handler {
 		io.restart();
 		io.poll();
 	}
-	size_t put(std::string_view bytes) { // as many as there is room for
+	size_t put(std::string_view bytes) { // as many as fit
 		const ssize_t n = write(ends_[1], bytes.data(), bytes.size());
 		return n > 0 ? size_t(n) : 0;
 	}
@@ -53,7 +53,7 @@ class Served final : public Handler {
 			poll();
 		}
 	}
-	std::string receive() { // all there is
+	std::string receive() { // everything available
 		poll();
 		std::string out(1 << 16, '\0');
 		const ssize_t n = read(ends_[1], out.data(), out.size());
@@ -105,7 +105,7 @@ TEST_CASE("serve: a request that has come in time gets its own answer, though it
 	Served s(o);
 	const auto late = std::chrono::steady_clock::now() + std::chrono::milliseconds(20);
 	s.put("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
-	while (std::chrono::steady_clock::now() < late) {} // both the bytes and the end of the deadline wait for poll()
+	while (std::chrono::steady_clock::now() < late) {} // both the bytes and the deadline are pending for poll()
 	s.poll();
 	if (s.handled == 1) {
 		CHECK(s.receive() == "");

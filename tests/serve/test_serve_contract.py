@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""kvrun serve as clients expect it: names of models, ids of requests, penalties, several prompts, signs of life,
-embeddings, a model that leaves and comes back. Usage: test_serve_contract.py KVRUN."""
+"""kvrun serve as clients expect it: names of models, ids of requests, penalties, several prompts, keep-alive comments,
+embeddings, a model that is unloaded and loaded again. Usage: test_serve_contract.py KVRUN."""
 import base64, math, os, struct
 from serving import MODEL, TINY, Server, check, equal, finish, until
 
@@ -152,14 +152,14 @@ def embeddings(s):
         r = s.post(EMBEDDINGS, body)
         equal(f"embeddings of {what}", (r.status, r.json()["error"]["param"]), (400, param))
     equal("too long", s.post(EMBEDDINGS, {"input": "word " * 5000}).json()["error"]["code"], "context_length_exceeded")
-    with Server("--kv-budget", "1M", "--ctx-size", "512") as tight:  # idle sessions make room
+    with Server("--kv-budget", "1M", "--ctx-size", "512") as tight:  # idle sessions are dropped
         for i in range(4):
             tight.post(COMPLETION, {**PLAIN, "prompt": f"{i} " * 60, "cache_prompt": True})
         equal("where the cache is full", tight.post(EMBEDDINGS, {"input": "word " * 100}).status, 200)
 
 
 def starts():
-    """What a server says before the first request"""
+    """Messages of a server before the first request"""
     for template in ((), ("--chat-template", "chatml")):
         with Server("-np", "3", "--kv", "kivi2", "--kv-budget", "8M", *template) as s:
             equal("it ends", s.stop(), 0)
@@ -176,7 +176,7 @@ def resident(s):
 
 
 def unloading():
-    """The model leaves after a time without requests, and comes back for the next one"""
+    """The model is unloaded after a time without requests, and loaded for the next one"""
     model = "synth:llama-3.1-8b,layers=4,dim=512,hidden=2048,vocab=8192:f16"
     with Server("--idle-unload", "0.005", "--chat-template", "chatml", "-c", "512", model=model) as s:
         weights = s.get("/v1/models").json()["data"][0]["meta"]["weight_bytes"]

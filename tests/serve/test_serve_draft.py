@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""kvrun serve --draft: every answer is the one that a server without drafts gives, whatever is asked for at the same
+"""kvrun serve --draft: every answer equals that of a server without drafts, whatever other requests run at the same
 time. Usage: test_serve_draft.py KVRUN"""
 import json, subprocess, sys
 from serving import MODEL, TINY, Server, at_once, check, equal, finish
@@ -35,7 +35,7 @@ def ask_all(s):
 
 
 def same_answers(plain, s, why):
-    for _ in range(2):  # the second time sessions of the first are used again
+    for _ in range(2):  # the second time, sessions of the first are reused
         for i, (want, got) in enumerate(zip(plain, ask_all(s))):
             equal(f"{why}, request {i}", texts(got), texts(want))
             equal(f"{why}, tokens of request {i}", got["usage"]["completion_tokens"],
@@ -60,7 +60,7 @@ def timings(s):
 
 
 def logprobs(plain, s):
-    """Each token's own probabilities: of one that was guessed, too."""
+    """Each token's own probabilities, also for drafted tokens."""
     body = {**REQUESTS[0], "logprobs": 2}
     equal("logprobs", s.post(COMPLETION, body).json()["choices"], plain.post(COMPLETION, body).json()["choices"])
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""kvrun serve: answers that follow a grammar, a JSON schema, or the form of calls of tools. Usage: test_serve_forms.py
-KVRUN. The clients openai and langchain-openai are used where they are installed, and named where they are not."""
+"""kvrun serve: answers that follow a grammar, a JSON schema, or the form of tool calls. Usage: test_serve_forms.py
+KVRUN. Uses the clients openai and langchain-openai if installed, and names those that are not."""
 import json, os
 from serving import Server, check, equal, finish
 
@@ -36,7 +36,7 @@ def is_weather(v):
 
 
 def schemas(s):
-    """T41 answers that are to be values of a schema are, whatever field asks for it"""
+    """T41 answers constrained to a schema are values of it, whatever field requests it"""
     wrapped = {"type": "json_schema", "json_schema": {"name": "w", "strict": True, "schema": WEATHER}}
     for seed, more in enumerate(({"response_format": wrapped}, {"json_schema": WEATHER}, {"guided_json": WEATHER},
                                  {"guided_json": json.dumps(WEATHER)},
@@ -92,7 +92,7 @@ def refused(s):
 
 
 def calls(s):
-    """T41 calls that must be are, with arguments of their functions' schemas"""
+    """T41 required calls are made, with arguments that follow their functions' schemas"""
     for seed in range(3):
         r = s.post(CHAT, chat(tools=TOOLS, tool_choice={"type": "function", "function": {"name": "weather"}},
                               seed=seed)).json()["choices"][0]

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""kvrun serve under requests that are wrong, too large, too slow or not allowed: each has its status, and the server
-goes on. Usage: test_serve_limits.py KVRUN."""
+"""kvrun serve with requests that are wrong, too large, too slow or not allowed: each gets its status, and the server
+continues. Usage: test_serve_limits.py KVRUN."""
 import contextlib, json, os, socket, subprocess, sys, tempfile
 from serving import MODEL, TINY, Server, at_once, check, equal, finish, until
 
@@ -13,7 +13,7 @@ def status_of(raw):
 
 
 def malformed_http(s):
-    """T50 bytes that are no HTTP, and limits of its header"""
+    """T50 bytes that are not HTTP, and limits of its header"""
     ok = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
     rows = [
         ("garbage", b"\x00\x01\x02 what\r\n\r\n", 400),
@@ -50,7 +50,7 @@ def malformed_http(s):
 
 
 def malformed_json(s):
-    """T51, T52 bodies that are no JSON, too deep or too long"""
+    """T51, T52 bodies that are not JSON, too deep or too long"""
     deep = "[" * 65
     rows = [
         ("nothing", ""), ("no JSON", "{"), ("two values", "{}{}"), ("an array", "[]"), ("NaN", '{"content": NaN}'),
@@ -78,12 +78,12 @@ def malformed_json(s):
 
 
 def heavy_json(s):
-    """T51, T52 bodies that are long and of many values or keys cost what their length costs"""
+    """T51, T52 long bodies with many values or keys take time in proportion to their length"""
     n, x = (8 << 20) - 100, '{"x":[%s]}'
     many = lambda one: x % (one * (n // len(one)))[:-1]
     keys = lambda n: ",".join('"%x":0' % i for i in range(n))
     grown = "[" + "0," * 300000 + "0]"
-    for _ in range(50):  # what an object holds must not be copied as it grows
+    for _ in range(50):  # the contents of an object must not be copied as it grows
         grown = '{"z":%s,%s}' % (grown, keys(130))
     rows = [
         ("objects", many("{},"), 400), ("objects in objects", many('{"a":{"a":{}}},'), 400),
@@ -101,7 +101,7 @@ def heavy_json(s):
         took = s.cpu() - before
         equal(f"{what}, {len(body)} bytes: status", r.status, status)
         check(f"{what}, {len(body)} bytes: processor time", took < 3,
-              took)  # 0.2 s here; those that are not linear take minutes
+              took)  # 0.2 s here; minutes if not linear
     calls = [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{%s}" % keys(60000)}}]
     for what, message in (("arguments of a call", {"content": "x", "tool_calls": calls}),
                           ("a message", {"content": "x", "x": json.loads(grown)})):
@@ -114,7 +114,7 @@ def heavy_json(s):
 
 
 def bad_fields(s):
-    """T40, T53 fields of the wrong type, out of range or not provided for are refused by name"""
+    """T40, T53 fields of the wrong type, out of range or not supported are refused by name"""
     good = {"messages": HELLO, "max_tokens": 1}
     rows = [
         ("messages", []), ("messages", "Hello"), ("messages", [1]), ("messages", [{"content": "x"}]),
@@ -158,7 +158,7 @@ def bad_fields(s):
                                                           "parallel_tool_calls": True, "logit_bias": {}}).status, 200)
     for prompt in (None, 5, [], ["a", 5], [1.5], [-1], [10**9], [[1], ["a"]], [[]], ["x"] * 129, ["x"] * 37, {}, ""):
         r = s.post(COMPLETION, {"prompt": prompt, "max_tokens": 1})
-        # a text without tokens has the token that begins one
+        # a text without tokens gets the token that begins a text
         check(f"prompt {prompt!r}", (r.status == 400 and r.error()) or (prompt == "" and r.status == 200),
               (r.status, r.body))
     for name, value in (("echo", True), ("best_of", 2), ("logprobs", 21), ("suffix", "end")):
@@ -228,7 +228,7 @@ def keys():
 
 
 def slow_clients():
-    """T50, T57 clients that send slowly, and that do not read"""
+    """T50, T57 clients that send slowly, and clients that do not read"""
     with Server("--timeout", "1", model=TINY) as s:
         equal("half a header", status_of(s.raw(b"GET /health HTTP/1.1\r\nHost:")), 408)
         equal("a header byte by byte", status_of(s.raw(b"GET /health HTTP/1.1\r\n" + b"X: y\r\n" * 50, slow=0.1)), 408)
@@ -240,7 +240,7 @@ def slow_clients():
         check("a connection that is idle is closed", c.sock is None or c.sock.recv(1) == b"")
         equal("all are closed", s.metric("kvrun_connections"), 1)
 
-        # a client that takes nothing: the small buffers of both ends are full long before the answer is
+        # a client that reads nothing: the small buffers of both ends are full long before the answer ends
         c = socket.socket()
         c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         c.connect(("127.0.0.1", s.port))
@@ -264,7 +264,7 @@ def slow_clients():
 def many_connections():
     """T58, T60 more connections than allowed, and than files can be open"""
     with Server("--max-connections", "8", model=TINY) as s:
-        c = s.connect()  # one of the eight, which asks for the others
+        c = s.connect()  # one of the eight, which sends requests for the others
 
         def connections(n):
             c.request("GET", "/metrics")
@@ -299,7 +299,7 @@ def hold(s, path, body, sent=None):
 
 
 def crowd():
-    """T58 more requests than the queue holds"""
+    """T58 more requests than fit in the queue"""
     with Server("--parallel", "2", "--queue", "3", "--ctx-size", "100000") as s:
         held = [hold(s, COMPLETION, LONG) for _ in range(2)]
         check("two are answered", s.wait_for("kvrun_answers_active", 2))
@@ -319,7 +319,7 @@ def crowd():
 
 
 def many_bodies():
-    """T51, T56 the bodies of all requests have one limit, and go with their clients"""
+    """T51, T56 the bodies of all requests share one limit, and are freed when their clients leave"""
     with Server("--max-body", "64K", "--max-bodies", "128K", "--parallel", "1", "--ctx-size", "100000") as s:
         long = {"content": "x" * 60000}
         held = [hold(s, "/tokenize", long, sent=55000) for _ in range(2)]
@@ -374,7 +374,7 @@ def little_memory():
 
 
 def refused_starts():
-    """T60 ports and addresses that cannot be listened on, and other starts that are refused"""
+    """T60 ports and addresses that cannot be used, and other starts that are refused"""
     def start(*options, model=TINY):
         r = subprocess.run([sys.argv[1], "serve", model, "--device", "cpu", *options], capture_output=True, timeout=60)
         return r.returncode, r.stderr.decode()

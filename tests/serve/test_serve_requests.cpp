@@ -1,4 +1,4 @@
-// Bodies of requests to kvrun serve: JSON within its limits, and work that nobody waits for any more.
+// Bodies of requests to kvrun serve: JSON within its limits, and work that no client waits for.
 #include "engine/core/json_reader.h"
 #include "tools/serve/requests.h"
 #include "tools/serve/worker.h"

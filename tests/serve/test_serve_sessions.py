@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""kvrun serve: conversations that are kept by name across restarts, its socket in the file system, logprobs, slots.
-Usage: test_serve_sessions.py KVRUN [LIBRARY WHOSE fsync() WAITS]."""
+"""kvrun serve: conversations kept by name across restarts, its Unix socket, logprobs, slots.
+Usage: test_serve_sessions.py KVRUN [LIBRARY WITH A BLOCKING fsync()]."""
 import json, math, os, shutil, signal, socket, stat, subprocess, sys, tempfile, threading, time
 from serving import MODEL, Server, check, equal, finish, until
 
@@ -13,7 +13,7 @@ def chat(messages, **more):
 
 
 def kept_conversations(folder):
-    """Two turns with a restart between them are two turns without one, and the second reads only what is new."""
+    """Two turns with a restart in between equal two turns without one; the second turn reads only new tokens."""
     messages = [ASK]
     for kv in ("fp16", "kivi2,recent=32"):
         name = "Anna." + kv[:4]
@@ -43,7 +43,7 @@ def kept_conversations(folder):
 
 
 def damaged_and_odd(folder):
-    """T43, T61 conversations that are damaged, and names that are none"""
+    """T43, T61 damaged conversations, and invalid names"""
     with Server("--chat-template", "chatml", "--sessions", folder) as s:
         plain = s.post(CHAT, chat([ASK])).json()["choices"][0]["message"]
         s.post(CHAT, chat([ASK], session="b"))
@@ -57,7 +57,7 @@ def damaged_and_odd(folder):
         secret = os.path.join(folder, "secret")
         with open(secret, "w") as f:
             f.write("secret")
-        other = os.path.join(folder, "other")  # a sound conversation, which a link must not lead to
+        other = os.path.join(folder, "other")  # a valid conversation that a link must not reach
         shutil.copy(path, other)
         os.symlink(other, os.path.join(folder, "link.kvs"))
         os.mkdir(os.path.join(folder, "folder.kvs"))
@@ -92,7 +92,7 @@ def damaged_and_odd(folder):
 
 
 def little_room(folder):
-    """Conversations beyond --sessions-max: the one saved longest ago goes, pinned ones and those in use stay"""
+    """Conversations beyond --sessions-max: the one saved longest ago is removed; pinned ones and those in use stay"""
     def ids(s):
         return [c["id"] for c in s.get("/sessions").json()["data"]]
 
@@ -142,7 +142,7 @@ def little_room(folder):
 
 
 def lost_folder(folder):
-    """A conversation that cannot be written: the answer says so, and nothing of this machine's folders"""
+    """A conversation that cannot be written: the answer says so, without naming folders of this machine"""
     with Server("--chat-template", "chatml", "--sessions", folder) as s:
         s.post(CHAT, chat([ASK], session="a"))
         with open(os.path.join(folder, "a.kvs"), "r+b") as f:
@@ -157,7 +157,7 @@ def lost_folder(folder):
 
 
 def slow_disk(folder):
-    """A disk that takes its time holds up the answer whose conversation goes to it, and no other"""
+    """A slow disk delays only the answer whose conversation is written to it"""
     fifo = os.path.join(folder, "fifo")
     os.mkfifo(fifo)
     env = {"LD_PRELOAD": os.path.abspath(sys.argv[2]), "KVRUN_TEST_FSYNC": fifo}
@@ -191,7 +191,7 @@ def unix_socket(folder):
         equal("it ends", (s.stop(), os.path.exists(path)), (0, False))
     with Server(unix=path) as s:
         s.stop(signal.SIGKILL)
-    with Server(unix=path) as s:  # what was left behind is replaced
+    with Server(unix=path) as s:  # a socket left behind is replaced
         equal("after a kill", s.get("/health").status, 200)
     os.unlink(path) if os.path.exists(path) else None
     with open(path, "w") as f:
@@ -215,7 +215,7 @@ def logprobs(s):
     check("chosen and likeliest differ where it is hot", any(own < max(top.values()) for own, top in zip(
         wide["logprobs"]["token_logprobs"], wide["logprobs"]["top_logprobs"])), wide)
     wanted = {"logprobs": True, "top_logprobs": 2,
-              "cache_prompt": False}  # reading one token of a prompt again rounds otherwise
+              "cache_prompt": False}  # reading one token of a prompt again has other rounding
     whole = s.post(CHAT, chat([ASK], **wanted)).json()["choices"][0]
     entries = whole["logprobs"]["content"]
     equal("a chat's", (len(entries), {len(e["top_logprobs"]) for e in entries}), (24, {2}))
@@ -228,7 +228,7 @@ def logprobs(s):
 
 
 def json_objects(s):
-    """T41 an answer that is to be a JSON object is one, or the beginning of one where its tokens ran out"""
+    """T41 an answer constrained to a JSON object is one, or the beginning of one if its tokens ran out"""
     ended = 0
     for seed in range(6):
         body = chat([ASK], response_format={"type": "json_object"}, temperature=1.0, seed=seed, max_tokens=200,
@@ -247,7 +247,7 @@ def json_objects(s):
 
 
 def fetching(folder):
-    """What an answer fetches from host memory is in its slot, and the file that takes what is over the budget has no name."""
+    """The slot shows what an answer fetches from host memory; the file for data over the budget has no name."""
     kv = "kivi2,fetch=8,recent_keep=8,flush=32"
     with Server("--chat-template", "chatml", "--host-budget", "1K", "--offload-dir", folder, "--ctx-size", "600") as s:
         long = s.connect()
