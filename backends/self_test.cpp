@@ -13,7 +13,7 @@
 namespace kvrun {
 namespace {
 
-constexpr uint32_t kHeads = 4, kKvHeads = 2, kHeadDim = 64, kPage = 32, kPrompt = 40; // tokens of a page, of a prompt
+constexpr uint32_t kHeads = 4, kKvHeads = 2, kHeadDim = 64, kPage = 32, kPrompt = 40; // page, prompt: tokens
 constexpr Quant kPackedK = {.bits = 2, .scale = Scale::PerChannel, .group = kPage};
 constexpr Quant kPackedV = {.bits = 2, .scale = Scale::PerToken, .group = 32};
 

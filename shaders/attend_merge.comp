@@ -84,7 +84,7 @@ void main() {
 			if (slice == 0 && pair < PAIRS) {
 				for (uint i = 1; i < SLICES; i++) sum += sum_s[lane + i * ROW_LANES];
 				result[out_at + pair] =
-				    weights > 0 ? sum / weights : vec2(weights); // 0, or a NaN that must not be lost
+				    weights > 0 ? sum / weights : vec2(weights); // 0, or a NaN that must be kept
 			}
 		}
 	}

@@ -38,7 +38,7 @@ vec2 key(uint h, uint row, uint pair) {
 	return unpackHalf2x16(k[KV_AT(2) + (h * p.t_cap + row) * PAIRS + pair]) * factor_s[pair];
 }
 
-// plain_s holds each channel's parameters rounded to f16. Writes the nearest bytes, and sets plain_s to what they mean.
+// plain_s holds each channel's parameters rounded to f16. Writes the nearest bytes, and sets plain_s to their values.
 void put_bytes(uint h, uint params_at, bool mine) {
 	const uint lane = gl_LocalInvocationIndex, n = kv_channel_param_words(p.n_kv_heads, HEAD_DIM);
 	vec2 largest = vec2(0);

@@ -44,7 +44,7 @@ layout(binding = GRID) restrict readonly buffer Grid { uint grid[]; };
 const uint WORDS = K / 4u;                 // words of a block, 4 codes each
 const bool BY_HALVES = WEIGHT_BY_HALVES;   // one scale for each half of a block
 const bool MINS = WEIGHT_OWN_MIN;          // other types' codes are made signed
-const uint X_WORDS = COLS * WORDS / LOCAL; // of x that an invocation carries to shared memory: 4 or 1
+const uint X_WORDS = COLS * WORDS / LOCAL; // words of x that an invocation loads: 4 or 1
 shared uvec4 w_s[WORDS * ROWS / 4];        // [word][row]
 shared uvec4 x_s[WORDS * COLS / 4];        // [word][token]
 shared vec4 scale_s[2 * ROWS / 4];         // [scale, min; of the lower half, of the upper][row]

@@ -9,7 +9,7 @@ namespace kvrun::cuda {
 
 constexpr uint32_t kMaxHeadDim = 512;       // channels of a head
 constexpr uint32_t kMaxRuns = 512;          // (scale, zero) pairs of one token over all kv heads
-constexpr uint32_t kNoOffset = 0xffffffffu; // kSkip of backends/ops.h; as a head: all of them
+constexpr uint32_t kNoOffset = 0xffffffffu; // kSkip of backends/ops.h; as a head: all heads
 constexpr uint32_t kWarp = 32;              // threads
 constexpr uint32_t kVecWarps = 4;           // weight rows of a block of matvec, one per warp
 constexpr uint32_t kVecTokens = 8;          // rows of x of a block of matvec

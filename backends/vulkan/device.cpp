@@ -148,7 +148,7 @@ void read_limits(Caps& c, VkPhysicalDevice d, DeviceInfo& info) {
 	c.subgroup_most = v13.maxComputeWorkgroupSubgroups;
 	c.subgroup = c.subgroup_pin ? preferred_subgroup(c.vendor, v11.subgroupSize, c.subgroup_min, c.subgroup_max)
 	                            : v11.subgroupSize;
-	if (c.subgroup_pin) // the extension that requires a size also has this limit
+	if (c.subgroup_pin) // with a required size, this limit applies
 		c.workgroup = uint32_t(std::min<uint64_t>(c.workgroup, uint64_t(c.subgroup) * c.subgroup_most));
 	c.int_dot =
 	    v13.integerDotProduct4x8BitPackedSignedAccelerated && v13.integerDotProduct4x8BitPackedUnsignedAccelerated;

@@ -192,7 +192,7 @@ static size_t fullest_bytes(const KvPlan& plan, KvCounts c) {
 		uint64_t f16 = uint64_t(c.sinks) + s.recent_keep + s.flush + (s.rank == Rank::LogWindow ? 0 : c.kept);
 		for (int t : {int(Tier::Salient), int(Tier::Regular)})
 			if (plan.fill[t] == Fill::Group && (s.rank != Rank::None || s.flush % plan.page[t] != 0))
-				f16 += plan.page[t] - 1; // tokens waiting for their group; whole groups leave at once
+				f16 += plan.page[t] - 1; // tokens waiting for their group; none if flushes are whole groups
 		const int f16_tier = int(Tier::F16);
 		c.pages[f16_tier] =
 		    std::max(c.pages[f16_tier], uint32_t(ceil_div(std::min(f16, c.n_tokens), plan.page[f16_tier])));

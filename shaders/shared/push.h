@@ -193,7 +193,7 @@ struct TopPush {
 struct CandidatesPush { // block_max, candidates
 	KV_PUSH_HEAD
 	uint n;      // elements of a row
-	uint blocks; // of KV_LOGIT_BLOCK of them
+	uint blocks; // blocks of KV_LOGIT_BLOCK elements
 	uint k;
 };
 struct ScatterPush {

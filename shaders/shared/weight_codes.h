@@ -71,8 +71,8 @@ KV_ROW_FN uint grid_signs(uint s) {
 }
 KV_ROW_FN uint grid_two(uint lower, uint upper) { return lower | upper << 16; }
 
-// From the words of a unit: `x` is its codes (of IQ2_XXS the first word of its 32 elements, `y` the second), `high` and
-// `scale` what the parts of these names have for it, or for its 32 elements; `h` is 1 for the upper 16 of them.
+// From the words of a unit. `x`: its codes (of IQ2_XXS the first word of its 32 elements, and `y` the second); `high`,
+// `scale`: the words of these parts for it, or for its 32 elements; `h`: 1 for the upper 16 of them.
 KV_ROW_FN GridUnit grid_unit(uint codes, uint x, uint y, uint high, uint scale, uint h) {
 	GridUnit g = KV_GRID_UNIT(scale & 15u);
 	if (codes == CODE_IQ2_XXS) {

@@ -75,7 +75,7 @@ struct PackWork { // tokens that become consecutive slots of one page
 	uint src;     // PackArgs::sources[src .. src + n)
 	uint n;
 	uint head;    // kv head, or UINT32_MAX: all of them
-	uint slot;    // of the first token in the page
+	uint slot;    // first slot in the page
 	uint k_codes; // word offset of the page's codes; kSkip: another layer stores them
 	uint v_codes;
 	uint k_params; // word offset of the page's parameters; of the block's where K's are in a block

@@ -417,7 +417,7 @@ TEST_CASE("chat: /edit sends what an editor leaves, and nothing where it fails" 
 	if (no_terminal()) return;
 	const State state;
 	const std::string prompt = "\033[?2004h> ", editor = state.path + "/my editor";
-	// It appends a line to its input; for "fail" and "none" it fails or removes the text.
+	// It appends a line to its input; for "fail" it fails, for "none" it empties the text.
 	write_file(editor,
 	           "#!/bin/sh\ncase $(cat \"$2\") in fail) exit 3;; none) : > \"$2\";; *) echo more >> \"$2\";; esac\n"
 	           "stat -c %a \"$2\" > \"$1\"\n");
