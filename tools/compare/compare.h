@@ -1,4 +1,4 @@
-// A comparison of devices: what is asked for, and what is measured as one JSON value that everything else is made from.
+// A comparison of devices: options, and results as one JSON value from which reports are made.
 #pragma once
 #include "tools/args.h"
 #include "tools/output.h"
@@ -13,7 +13,7 @@ struct Config;
 
 namespace kvrun::comparison {
 
-constexpr int kSchema = 1;             // of run.json; raised where a key changes its meaning
+constexpr int kSchema = 1;             // version of run.json; raised if a key changes its meaning
 constexpr int kWrong = 7, kSlower = 8; // exit codes
 
 struct Options {
@@ -24,7 +24,7 @@ struct Options {
 	std::vector<int64_t> sequences = {1, 4};
 	int64_t prompt = 512, generate = 32, rounds = 5, tokens = 256;
 	std::string stages = "all"; // of kStages, comma-separated
-	std::string text;           // file that quality is measured on; empty: made-up records
+	std::string text;           // file on which quality is measured; empty: synthetic records
 	std::string families;       // AMD chips to compile for
 	std::string vendor;         // folder with vendor drivers, and the chips to compile for: DIR:CHIP,CHIP
 	std::string peer;           // command of llama-bench
@@ -32,25 +32,25 @@ struct Options {
 	bool quick = false, anonymous = false, again = false;
 };
 
-// A device as a comparison names it.
+// A device of a comparison.
 struct Device {
 	std::string label;      // short and distinct: "llvmpipe", "cpu"
-	std::string select;     // as --device takes it
-	Json report;            // as `kvrun devices --json` has it
+	std::string select;     // argument of --device
+	Json report;            // output of `kvrun devices --json`
 	bool reference = false; // the cpu backend
 };
 
-// What a stage measures on one device; runs in a process of its own.
+// Measurement of a stage on one device; runs in its own process.
 using Work = std::function<Json(const Options&, const Device&)>;
 struct Stage {
 	const char* name; // "ops"
 	const char* what; // one line of help
 	Work run;
-	bool slow_reference; // left out on the cpu backend where the model is large
+	bool slow_reference; // skipped on the cpu backend for large models
 };
 const std::vector<Stage>& stages();
 
-// ---- the parts that stages are made of
+// ---- functions used by stages
 
 Json run_ops(const Options&, const Device&);
 Json run_tokens(const Options&, const Device&);
@@ -60,31 +60,31 @@ Json run_quality(const Options&, const Device&);
 Json run_stability(const Options&, const Device&);
 
 std::vector<std::string> split(const std::string& text, char at);
-std::vector<std::string> policies(const Options&); // names as they are given
+std::vector<std::string> policies(const Options&); // names as given
 double parameter_count(const Config&);
 std::string made_up_text(size_t bytes); // records and sentences
-// A measured number; NaN where it was none, which JSON writes as null.
+// A measured number; NaN for null, which is how JSON stores NaN.
 inline double number(const Json& j) {
 	return j.is_number() ? j.get<double>() : std::numeric_limits<double>::quiet_NaN();
 }
 
-// ---- jobs: work in processes of their own, whose results are kept
+// ---- jobs: work in separate processes, whose results are kept
 
 struct Job {
 	std::string name; // "ops.llvmpipe"
-	Json key;         // what the result depends on; another key: it is measured again
+	Json key;         // everything the result depends on; if it differs, the job runs again
 	std::function<Json()> work;
 };
-// The result, from an earlier run where the key is the same. A process that fails or crashes makes
-// {"error": "..."}, which is not kept. Throws Exit{kInterrupted} on Ctrl-C.
+// The result; from an earlier run if the key is the same. A process that fails or crashes gives {"error": "..."}, which
+// is not kept. Throws Exit{kInterrupted} on Ctrl-C.
 Json run_job(const Options&, const Job&, double done, double seconds_left);
-// Words of a command line of this program, in this process; what it prints is JSON. Throws Error with its message.
+// Runs a command of this program in this process; its output must be JSON. Throws Error with its message.
 Json run_command(const std::vector<std::string>& words);
 
 // ---- a run as a whole
 
 std::vector<Device> find_devices(const Options&);
-Json find_machine(bool anonymous);          // processor, system, GPUs as the kernel sees them
+Json find_machine(bool anonymous);          // processor, system, GPUs as reported by the kernel
 Json compare_devices(const Options&);       // all stages on all devices
 int judge(Json& run, const Json* baseline); // adds "findings"; returns the exit code
 Json merge(const std::vector<std::string>& folders, const std::string& base);

@@ -1,4 +1,4 @@
-// Columns beside the devices: compilers of GPUs that are not here, and the peer.
+// Columns beside the devices: compilers of absent GPUs, and the peer.
 #include "tools/compare/compilers_peer.h"
 #include "engine/core/utf8.h"
 #include "models/synth/shape.h"
@@ -12,13 +12,13 @@
 namespace kvrun::comparison {
 namespace {
 
-std::string shell_word(const std::string& s) { // for the shell
+std::string shell_word(const std::string& s) { // quoted for the shell
 	std::string out = "'";
 	for (const char c : s) out += c == '\'' ? "'\\''" : std::string(1, c);
 	return out + "'";
 }
 
-// What a shell command prints, which is to be JSON.
+// The output of a shell command, parsed as JSON.
 Json json_of(const std::string& command) {
 	std::FILE* p = ::popen(command.c_str(), "re");
 	if (!p) fail(Code::Io, "no shell can be started for: {}", one_line(command));
@@ -26,7 +26,7 @@ Json json_of(const std::string& command) {
 	char buffer[4096];
 	while (const size_t n = std::fread(buffer, 1, sizeof buffer, p)) text.append(buffer, n);
 	const int status = ::pclose(p);
-	const size_t begin = text.find_first_of("[{"); // after what a loader may have said
+	const size_t begin = text.find_first_of("[{"); // skips messages of a loader
 	Json j = Json::parse(begin == text.npos ? "" : text.substr(begin), nullptr, /*allow_exceptions=*/false);
 	if (j.is_discarded())
 		fail(Code::Io, "printed no JSON (exit code {}): {}", WIFEXITED(status) ? WEXITSTATUS(status) : -1,
@@ -34,7 +34,7 @@ Json json_of(const std::string& command) {
 	return j;
 }
 
-// {device, kernels: [...]} with the numbers that matter.
+// {"chip", "kernels": [...]} with the relevant numbers.
 Json column(const std::string& chip, const Json& run) {
 	Json kernels = Json::array();
 	for (const Json& k : run["kernels"])
@@ -59,7 +59,7 @@ void add_unit(Json& columns, const Options& o, const std::string& chip, const st
 		columns.push_back(column(chip, result));
 }
 
-// One test of llama-bench under one type of cache.
+// Adds tests of llama-bench under one type of cache.
 void add_results(Json& out, const Json& rows, const std::string& cache) {
 	for (const Json& r : rows) {
 		const int64_t prompt = r.value("n_prompt", 0), generate = r.value("n_gen", 0);
@@ -99,8 +99,8 @@ void add_peer(Json& run, const Options& o) {
 	if (o.peer.empty()) return;
 	const Json key = {{"peer", o.peer}, {"model", run["model"]["fingerprint"]}, {"options", run["options"]}};
 	const auto work = [&] {
-		std::string model = std::filesystem::absolute(o.model).string(); // the peer may start in another folder
-		if (is_synth(model)) {                                           // a file that the peer can read
+		std::string model = std::filesystem::absolute(o.model).string(); // the peer may run in another folder
+		if (is_synth(model)) { // written to a file, so that the peer can read it
 			model = std::filesystem::absolute(o.folder + "/model.gguf").string();
 			const std::vector<std::string> parts = split(o.model.substr(kSynthPrefix.size()), ':');
 			const size_t comma = parts[0].find(',');

@@ -1,4 +1,4 @@
-// Columns beside the devices: compilers of GPUs that are not here, and the peer.
+// Columns beside the devices: compilers of absent GPUs, and the peer.
 #pragma once
 #include "tools/compare/compare.h"
 

@@ -1,5 +1,5 @@
-// Jobs of a comparison, each in a process of its own: a driver that crashes or hangs ends its job only, and what is
-// finished is not measured again.
+// Jobs of a comparison, each in its own process: a driver that crashes or hangs ends only its job, and finished jobs do
+// not run again.
 #include "engine/core/new_file.h"
 #include "engine/core/utf8.h"
 #include "tools/commands.h"
@@ -27,7 +27,7 @@ void write_json(const std::string& path, const Json& j) {
 	file.commit();
 }
 
-// Empty where there is no such file or it is no JSON.
+// Null if the file does not exist or is not JSON.
 Json read_json(const std::string& path) {
 	std::ifstream in(path);
 	return in ? Json::parse(in, nullptr, /*allow_exceptions=*/false) : Json();
@@ -59,7 +59,7 @@ std::string last_words(const std::string& log) {
 		code = ::write(2, line.data(), line.size()) < 0 ? 2 : 1;
 	}
 	std::fflush(nullptr);
-	::_exit(code); // the parent's streams and drivers are not this process's to close
+	::_exit(code); // must not close the parent's streams and drivers
 }
 
 // Waits for the child; a second Ctrl-C ends this program and, by the terminal, the child.
@@ -142,7 +142,7 @@ Json run_command(const std::vector<std::string>& words) {
 	if (code == kInterrupted) throw Exit{code};
 	if (code == 0 && text.empty()) return {}; // a command that writes files
 	Json j = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-	if (code != 0 && (j.is_discarded() || j.empty())) throw Exit{code}; // it has said why on stderr
+	if (code != 0 && (j.is_discarded() || j.empty())) throw Exit{code}; // it printed the reason on stderr
 	if (j.is_discarded()) fail(Code::Internal, "kvrun {} printed no JSON", words.empty() ? "" : words[0]);
 	return j;
 }

@@ -1,4 +1,4 @@
-// What a comparison found: results that are wrong, devices that part, what became slower. The rules are in the README.
+// Findings of a comparison: wrong results, devices whose tokens differ, slower speeds. The rules are in the README.
 #include "tools/compare/compare.h"
 #include <algorithm>
 #include <map>
@@ -6,10 +6,10 @@
 namespace kvrun::comparison {
 namespace {
 
-constexpr double kNearTie = 0.02;     // of the logits' deviation: a margin that rounding can turn
-constexpr double kCodesShare = 0.005; // of elements whose code may be a neighbour's, where a value lies between two
-constexpr double kLeastSpread = 0.03; // of a speed: less than this is no change
-constexpr double kThrottled = 0.9;    // last third of the rounds against the first
+constexpr double kNearTie = 0.02;     // share of the logits' deviation: rounding can reverse a smaller margin
+constexpr double kCodesShare = 0.005; // share of elements that may have a neighbouring code, for values between two
+constexpr double kLeastSpread = 0.03; // relative change of a speed; less is not a change
+constexpr double kThrottled = 0.9;    // speed of the last third of the rounds relative to the first
 
 class Findings {
  public:
@@ -25,7 +25,7 @@ class Findings {
 	Json& all_;
 };
 
-// A stage's result on a device; null where it was not run or failed.
+// A stage's result on a device; null if it was not run or failed.
 const Json* result(const Json& device, const char* stage) {
 	const auto& stages = device["stages"];
 	const auto it = stages.find(stage);
@@ -63,7 +63,7 @@ void judge_codes(Findings& f, Json& d) {
 	}
 }
 
-// First position at which two lists of greedy tokens part; -1: nowhere.
+// First position at which two lists of greedy tokens differ; -1: none.
 int64_t parting(const Json& a, const Json& b) {
 	const size_t n = std::min(a["ids"].size(), b["ids"].size());
 	for (size_t i = 0; i < n; ++i)
@@ -73,7 +73,7 @@ int64_t parting(const Json& a, const Json& b) {
 
 // Sets "parting" of each policy: {position, near_tie, margin} against the reference.
 void judge_tokens(Findings& f, Json& d, const Json& reference) {
-	d["partings"] = Json::object(); // before any pointer into d: a new key moves the others
+	d["partings"] = Json::object(); // inserted before pointers into d are taken: a new key moves the others
 	const Json* r = result(d, "tokens");
 	const Json* ref = result(reference, "tokens");
 	if (!r || !ref || d["label"] == reference["label"]) return;
@@ -88,7 +88,7 @@ void judge_tokens(Findings& f, Json& d, const Json& reference) {
 		             spread = number(other["spread"][size_t(at)]);
 		const bool near = margin <= kNearTie * spread; // false for NaN
 		partings[policy]["near_tie"] = near, partings[policy]["margin"] = margin;
-		// a code that rounds the other way moves later logits by more than rounding does
+		// a code that rounds the other way changes later logits by more than rounding does
 		const bool exact = policy == "fp16" || policy == "f16";
 		f.add(exact && !near ? "wrong" : "note", d, "tokens",
 		      fmt::format("{}: parts from {} at token {} of {}, where the best two logits are {:.4g} apart ({:.2g} "
@@ -155,7 +155,7 @@ void judge_baseline(Findings& f, Json& d, const Json& baseline) {
 	}
 }
 
-// The device that tokens are held against: the cpu backend where it ran, else the first.
+// The device with which tokens are compared: the cpu backend if it ran, else the first.
 const Json& reference_of(const Json& run) {
 	for (const Json& d : run["devices"])
 		if (d["reference"].get<bool>() && result(d, "tokens")) return d;
@@ -169,7 +169,7 @@ const Json& reference_of(const Json& run) {
 int judge(Json& run, const Json* baseline) {
 	const Json reference = reference_of(run);
 	run["token_reference"] = reference["label"];
-	Findings f(run); // after the other keys: it keeps a reference, and a new key moves what is there
+	Findings f(run); // after the other keys: it keeps a reference, and a new key moves the others
 	for (Json& d : run["devices"]) {
 		for (const auto& [stage, r] : d["stages"].items())
 			if (r.contains("error")) f.add("failed", d, stage.c_str(), r["error"]);

@@ -1,4 +1,4 @@
-// The machine of a comparison: processor and system, GPUs as the kernel sees them, the devices to compare.
+// The machine of a comparison: processor and system, GPUs as reported by the kernel, the devices to compare.
 #include "engine/core/utf8.h"
 #include "tools/compare/compare.h"
 #include "tools/host.h"
@@ -23,7 +23,7 @@ std::string first_line(const fs::path& file) {
 	return one_line(line, 200);
 }
 
-// What the kernel says about each graphics card: link, clocks, power state, firmware.
+// The kernel's data on each graphics card: link, clocks, power state, firmware.
 Json graphics_cards() {
 	Json cards = Json::array();
 	std::error_code error;
@@ -42,7 +42,7 @@ Json graphics_cards() {
 	return cards;
 }
 
-// NVIDIA's own tool knows clocks, power and firmware; empty where it is not installed.
+// Clocks, power and firmware from NVIDIA's tool; empty if it is not installed.
 std::string nvidia_smi() {
 	std::string out;
 	std::FILE* p =
@@ -70,7 +70,7 @@ std::string lower(std::string s) {
 	return s;
 }
 
-// Whether --device asks for it: all, an index, a backend, or a part of the name.
+// Whether --device selects it: all, an index, a backend, or a part of the name.
 bool wanted(const Options& o, const Json& report) {
 	if (o.devices == "all") return true;
 	for (const std::string& word : split(o.devices, ',')) {
@@ -98,9 +98,9 @@ Json find_machine(bool anonymous) {
 }
 
 std::vector<Device> find_devices(const Options& o) {
-	Options anew = o; // devices come and go
+	Options anew = o; // never taken from an earlier run: devices may change
 	anew.again = true;
-	// in a process of its own: a driver's threads would not survive the fork that the other jobs begin with
+	// in its own process: a driver's threads would not survive the fork of later jobs
 	const Json list = run_job(anew, {"devices", {}, [] { return run_command({"devices", "--json"}); }}, 0, 0);
 	if (list.contains("error")) fail(Code::Device, "{}", list["error"].get<std::string>());
 	std::vector<Device> out;

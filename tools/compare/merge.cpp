@@ -1,4 +1,4 @@
-// Runs of several machines as one: devices side by side, held against one of them.
+// Merges runs of several machines: devices side by side, compared with one of them.
 #include "engine/core/utf8.h"
 #include "tools/compare/compare.h"
 

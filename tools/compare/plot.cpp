@@ -11,7 +11,7 @@ constexpr double kWidth = 560, kHeight = 300, kLeft = 64, kRight = 150, kTop = 2
 constexpr const char* kColours[] = {"#1f77b4", "#d62728", "#2ca02c", "#9467bd",
                                     "#ff7f0e", "#17a2b8", "#8c564b", "#7f7f7f"};
 
-struct Scale { // a value -> a pixel
+struct Scale { // maps a value to a pixel
 	double low = 0, high = 1, from = 0, to = 1;
 	bool log = false;
 	double operator()(double v) const {

@@ -8,21 +8,21 @@ namespace kvrun::comparison {
 
 struct Series {
 	std::string name;
-	std::vector<std::pair<double, double>> points; // x, y; y of 0 or less is left out on a logarithmic axis
+	std::vector<std::pair<double, double>> points; // x, y; y <= 0 is omitted on a logarithmic axis
 };
 struct Axes {
 	std::string title, x, y; // y: "tok/s"
 	bool log_x = false, log_y = false;
-	bool lines = true; // else points alone
+	bool lines = true; // false: points alone
 };
 std::string plot(const Axes&, const std::vector<Series>&);
 
 struct Bar {
 	std::string name;
 	double value;
-	std::string text; // at its end
+	std::string text; // at the end of the bar
 };
-// Horizontal bars; a line at `limit` where that is more than 0.
+// Horizontal bars; a line at `limit` if it is above 0.
 std::string bars(const std::string& title, const std::vector<Bar>&, double limit, const std::string& limit_text);
 
 std::string escaped(const std::string& text); // for HTML and SVG

@@ -1,4 +1,4 @@
-// The report as one HTML file that needs nothing else: plots drawn from the numbers, tables, a part per device.
+// The report as one self-contained HTML file: plots, tables, a section per device.
 #include "tools/compare/plot.h"
 #include "tools/compare/tables.h"
 #include <algorithm>
@@ -41,7 +41,7 @@ std::string html(const Table& t, const char* heading = "h2") {
 	return s + "</table></div>\n";
 }
 
-// Values of one device's tests by policy: f(test) -> x, y.
+// A series per policy of one device's tests: f(test) -> x, y.
 template <class F> std::vector<Series> by_policy(const Json& device, F f) {
 	std::vector<Series> out;
 	for (const Json& t : list(device["stages"], "speed", "results")) {
@@ -67,7 +67,7 @@ std::string speed_plot(const Json& d) {
 }
 
 std::string memory_plot(const Json& run) {
-	for (const Json& d : run["devices"]) // the same on all of them but for the size of pages
+	for (const Json& d : run["devices"]) // equal on all devices, except for the size of pages
 		if (find(d["stages"], "speed"))
 			return plot({.title = "Memory of the cache", .x = "tokens", .y = "MiB"}, by_policy(d, [](const Json& t) {
 				            const double n = number(t["n_depth"]) + number(t["n_prompt"]) + number(t["n_gen"]);
@@ -94,7 +94,7 @@ std::string quality_plot(const Json& run) {
 	            all);
 }
 
-// Bytes per second of operations, from the deepest single-sequence generation under the first policy.
+// Bytes per second of each operation, from single-sequence generation at the largest depth under the first policy.
 std::string op_bars(const Json& d) {
 	const Json* deepest = nullptr;
 	for (const Json& t : list(d["stages"], "speed", "results"))

@@ -1,4 +1,4 @@
-// The report as CSV, one number a row, and as Markdown.
+// The report as CSV, one number per row, and as Markdown.
 #include "tools/compare/compare.h"
 #include "tools/compare/tables.h"
 

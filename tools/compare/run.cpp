@@ -1,4 +1,4 @@
-// A comparison on one machine: every stage on every device, each in a process of its own.
+// A comparison on one machine: every stage on every device, each in its own process.
 #include "engine/core/new_file.h"
 #include "engine/core/utf8.h"
 #include "models/fingerprint.h"
@@ -18,7 +18,7 @@
 namespace kvrun::comparison {
 namespace {
 
-constexpr double kSlowReference = 100e6; // parameters above which the cpu backend only defines what is right
+constexpr double kSlowReference = 100e6; // parameters; for larger models the cpu backend skips slow stages
 
 std::string slug(std::string s) {
 	for (char& c : s)
@@ -57,7 +57,7 @@ Json describe_options(const Options& o) {
 	        {"generate", o.generate}, {"rounds", o.rounds}, {"tokens", o.tokens},       {"quick", o.quick}};
 }
 
-// Variables that change what devices compute.
+// Environment variables that change what devices compute.
 Json environment() {
 	Json j = Json::object();
 	for (const char* name : {"KVRUN_SHADERS", "KVRUN_PRECISION", "KVRUN_TEST_CAPS", "KVRUN_SUBMIT_MS"})
@@ -119,7 +119,7 @@ const std::vector<Stage>& stages() {
 	return all;
 }
 
-std::vector<std::string> policies(const Options& o) { // commas separate policies and their keys alike
+std::vector<std::string> policies(const Options& o) { // commas separate policies, and keys within a policy
 	std::vector<std::string> out;
 	for (const KvPolicy& p : parse_policies(o.kv)) out.push_back(p.text);
 	return out;

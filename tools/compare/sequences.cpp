@@ -1,4 +1,4 @@
-// Tokens that stages feed to a model, and greedy decoding with what a comparison needs to know of each step.
+// Token sequences of stages, and greedy decoding with the data that a comparison needs of each step.
 #include "tools/compare/sequences.h"
 #include "engine/core/splitmix64.h"
 #include "tools/compare/compare.h"

@@ -1,5 +1,5 @@
-// Stage `codes`: the same keys, values and queries through a device's cache and through the cpu backend's; what is
-// stored must have the same bits, and the rankings of tokens must agree.
+// Stage `codes`: the same keys, values and queries go through a device's cache and the cpu backend's. Stored bits must
+// be equal, and the rankings of tokens must agree.
 #include "engine/core/splitmix64.h"
 #include "models/config.h"
 #include "tools/args_engine.h"
@@ -17,7 +17,7 @@ struct Tensors {
 	std::vector<float> q, k, v, dq;
 };
 
-// Nearly normal numbers with outlier channels, as keys have them.
+// Nearly normal numbers with outlier channels, as in keys.
 std::vector<float> numbers(size_t n, uint32_t channels, uint64_t seed) {
 	std::vector<float> out(n);
 	for (size_t i = 0; i < n; ++i) {
@@ -32,7 +32,7 @@ std::vector<float> numbers(size_t n, uint32_t channels, uint64_t seed) {
 
 uint64_t hash_of(std::span<const float> x) {
 	uint64_t h = 0;
-	for (const float f : x) h = splitmix64(h ^ (f == 0 ? 0 : std::bit_cast<uint32_t>(f))); // 0 and -0 are one value
+	for (const float f : x) h = splitmix64(h ^ (f == 0 ? 0 : std::bit_cast<uint32_t>(f))); // 0 and -0 count as equal
 	return h;
 }
 
@@ -42,7 +42,7 @@ uint64_t differing(std::span<const float> a, std::span<const float> b) {
 	return n;
 }
 
-// Spearman's correlation of two rankings; 1 where there is none.
+// Spearman's correlation of two rankings; 1 if it is undefined.
 double rank_correlation(std::span<const float> a, std::span<const float> b) {
 	const size_t n = a.size();
 	if (n < 2) return 1;

@@ -1,4 +1,4 @@
-// Stages `speed` and `quality`: what kvrun bench and kvrun eval measure, by running them.
+// Stages `speed` and `quality`: run kvrun bench and kvrun eval.
 #include "models/config.h"
 #include "tools/compare/compare.h"
 #include <fmt/ranges.h>

@@ -1,4 +1,4 @@
-// Stage `ops`: every operation a prompt and decode steps need, at the model's shapes, against the cpu backend.
+// Stage `ops`: every operation of a prompt and of decode steps, at the model's shapes, compared with the cpu backend.
 #include "models/synth/shape.h"
 #include "tools/args_engine.h"
 #include "tools/compare/compare.h"
@@ -11,17 +11,17 @@ namespace kvrun::comparison {
 namespace {
 
 constexpr size_t kUlpBins = 9;               // 0, 1, 2..3, 4..7, 8..15, 16..63, 64..1023, 1024..65535, more
-constexpr double kRealWeights = 50e6;        // parameters: a larger model's ops run on one layer of its shape
+constexpr double kRealWeights = 50e6;        // parameters; for larger models ops run on one layer of their shape
 constexpr uint32_t kFirst = 160, kMore = 33; // tokens of the prompts: longer than the f16 windows of most policies
 
 struct Tally {
 	uint64_t calls = 0, elements = 0, bad = 0, nonfinite = 0, code_steps = 0;
-	double max_error = 0, max_share = 0; // largest error, and as a share of what was allowed
-	std::string worst, shape;            // output and shape where that was
+	double max_error = 0, max_share = 0; // largest error, and as a share of the allowed error
+	std::string worst, shape;            // output and shape with that error
 	uint64_t ulp[kUlpBins] = {};
 };
 
-// Floats in order, as integers: neighbours differ by 1.
+// Maps floats to integers in the same order; neighbours differ by 1.
 int64_t ordered(float x) {
 	const auto i = std::bit_cast<int32_t>(x);
 	return i >= 0 ? int64_t(i) : -int64_t(i & 0x7fffffff);
@@ -52,7 +52,7 @@ void add(Tally& t, const OpComparison& c) {
 		t.max_share = std::max(share, t.max_share), t.worst = c.output, t.shape = c.shape;
 }
 
-// The model itself where it is small; else one layer of its shape, with random weights and a small vocabulary.
+// The model itself if it is small; else one layer of its shape, with random weights and a small vocabulary.
 std::string model_of_shape(const std::string& path) {
 	const Gguf g = Gguf::open(path);
 	const Config c = read_config(g);
@@ -94,10 +94,10 @@ Json run_ops(const Options& o, const Device& d) {
 		const std::vector<uint32_t> tokens = some_tokens(*engine, kFirst + 2 * kMore + 4);
 		const std::span<const uint32_t> all(tokens);
 		if (small)
-			s.prefill(all.first(kFirst)); // packs, and scores its own tokens
+			s.prefill(all.first(kFirst)); // packs tokens and scores its own
 		else
 			s.prefill(all.first(kMore)), fill_with_noise(s, kFirst);
-		s.prefill(all.subspan(kFirst, kMore)); // reads what is packed
+		s.prefill(all.subspan(kFirst, kMore)); // reads packed tokens
 		for (uint32_t i = 0; i < 4; ++i) (void)s.decode(tokens[kFirst + kMore + i]);
 	}
 	Json ops = Json::array();

@@ -1,5 +1,5 @@
-// Stages `tokens` and `stability`: greedy tokens under each policy; whether a second time gives the same bits, and
-// whether the validation layer has anything to say.
+// Stages `tokens` and `stability`: greedy tokens under each policy; whether a repetition gives the same bits; messages
+// of the validation layer.
 #include "tools/args_engine.h"
 #include "tools/compare/compare.h"
 #include "tools/compare/sequences.h"
@@ -25,7 +25,7 @@ std::vector<Step> run_policy(Engine& e, const std::string& policy, int64_t n, ui
 	return greedy(s, prompt, steps, hash);
 }
 
-// "ok", what the layer said, or why it could not be asked.
+// "ok", the layer's message, or why it could not be used.
 std::string validate(const Options& o, const Device& d) {
 	if (d.report.value("backend", "") != "vulkan") return "not a Vulkan device";
 	try {

@@ -11,7 +11,7 @@ std::string text(const Json& j, const char* key) {
 	return it == j.end() ? "" : it->is_string() ? it->get<std::string>() : it->dump();
 }
 
-// Names in the order in which devices have them first.
+// Names in order of first occurrence in the devices.
 void add_name(std::vector<std::string>& names, const std::string& name) {
 	if (std::ranges::find(names, name) == names.end()) names.push_back(name);
 }
@@ -204,7 +204,7 @@ Table quality_table(const Json& run) {
 	return t;
 }
 
-// What one chip's compiler makes of a kernel, over all its uses.
+// Result of one chip's compiler for a kernel, over all its uses.
 static Cell static_cell(const Json& chip, const std::string& kernel) {
 	if (chip.contains("error")) return {"failed", Mark::Bad, text(chip, "error")};
 	uint64_t uses = 0, registers = 0, waves = UINT64_MAX, lanes = UINT64_MAX, instructions = 0, spilling = 0;

@@ -1,4 +1,4 @@
-// The tables of a report, as text with a colour; Markdown and HTML print the same ones.
+// The tables of a report, as text with colours; Markdown and HTML print the same tables.
 #pragma once
 #include "tools/compare/compare.h"
 
@@ -8,7 +8,7 @@ enum class Mark : uint8_t { None, Good, Note, Bad };
 struct Cell {
 	std::string text;
 	Mark mark = Mark::None;
-	std::string hint = {}; // shown where the pointer rests
+	std::string hint = {}; // tooltip
 };
 struct Table {
 	std::string title;
@@ -17,7 +17,7 @@ struct Table {
 };
 
 std::string title(const Json& run);
-std::string summary(const Json& run); // one sentence: agree, or what does not
+std::string summary(const Json& run); // one sentence: devices agree, or what differs
 Table devices_table(const Json& run);
 Table parity_table(const Json& run); // operation, policy or check x device
 Table tokens_table(const Json& run);
@@ -27,9 +27,9 @@ Table static_table(const Json& run);
 Table peer_table(const Json& run);
 Table ops_table(const Json& device); // of one device, with its histogram of errors
 
-// A stage's result where it has one.
+// A stage's result; null if it has none.
 const Json* find(const Json& stages, const char* stage);
-// A list in it; empty where there is none.
+// A list in a stage's result; empty if there is none.
 const Json& list(const Json& stages, const char* stage, const char* key);
 
 } // namespace kvrun::comparison

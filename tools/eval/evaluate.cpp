@@ -13,11 +13,11 @@ namespace {
 
 struct Tally { // of one policy
 	SessionOptions session;
-	TextScore score; // its lists
+	TextScore score; // lists only, until summarize()
 	CostMeter cost;
 };
 
-// What the lists of a score say.
+// Computes the summary of a score from its lists.
 void summarize(TextScore& s, uint32_t scored) {
 	const auto [nll, nll_error] = mean_and_error(s.nll);
 	s.ppl = std::exp(nll);
@@ -33,14 +33,14 @@ void summarize(TextScore& s, uint32_t scored) {
 	s.top1 = s.kld.empty() ? 0 : double(std::ranges::count(s.agreed, 1)) / double(s.kld.size());
 }
 
-struct Reference {                   // one chunk under f16
+struct Reference {                   // results of one chunk under f16
 	std::vector<float> log_prob;     // (scored, vocab)
 	std::vector<uint32_t> best;      // (scored)
-	std::unique_ptr<Session> prompt; // what comes before it, where others may take it from there; null: nobody may
+	std::unique_ptr<Session> prompt; // prompt of the chunk, if other policies may take it over; else null
 	bool keeps_prompt = false;
 };
 
-// The prompt of a chunk, read by the model, or taken over from the f16 cache where that is the same.
+// Gives the session the prompt of a chunk: from the f16 cache if that gives the same bits, else through the model.
 void read_prompt(Tally& t, Session& s, std::span<const uint32_t> tokens, Reference& ref) {
 	if (ref.prompt && can_store_as(s)) try {
 			return store_as(s, *ref.prompt);
@@ -52,8 +52,8 @@ void read_prompt(Tally& t, Session& s, std::span<const uint32_t> tokens, Referen
 	t.cost.prefill(s, tokens);
 }
 
-// One chunk under some policies side by side; `first` is the f16 cache alone, which fills the reference. False:
-// stopped.
+// Runs one chunk under some policies side by side. `first`: the f16 cache alone, which fills the reference. Returns
+// false if stopped.
 bool run_chunk(Engine& e, std::span<const uint32_t> tokens, uint32_t scored, std::span<Tally> tallies, Reference& ref,
                bool first, const std::function<bool(uint32_t)>& step) {
 	const size_t vocab = e.config().vocab, begin = tokens.size() - scored - 1;
@@ -118,7 +118,7 @@ TextResult eval_text(Engine& e, const SessionOptions& session, std::span<const u
 			tallies.push_back(tallies[0]);
 			tallies.back().session.kv = p;
 		}
-	for (const Tally& t : tallies) // a policy that cannot be is refused before an hour's work
+	for (const Tally& t : tallies) // refuses policies that the model cannot use before any work
 		if (const uint32_t ctx = Session(e, t.session).ctx(); opt.chunk > ctx)
 			fail(Code::Context, "chunks of {} tokens do not fit the context of {}; make them shorter", opt.chunk, ctx);
 
@@ -144,7 +144,7 @@ TextResult eval_text(Engine& e, const SessionOptions& session, std::span<const u
 				if (run_chunk(e, chunk, opt.scored, std::span(tallies).subspan(p, n), ref, p == 0, step)) continue;
 			} catch (const Error& error) {
 				if (error.code != Code::OutOfMemory || (n == 1 && !ref.keeps_prompt)) throw;
-				together = 1, n = 0; // again, one after the other
+				together = 1, n = 0; // again, one policy at a time
 				ref.prompt.reset(), ref.keeps_prompt = false;
 				continue;
 			}

@@ -1,4 +1,4 @@
-// Time and memory of the sequences an evaluation runs.
+// Time and memory of the sequences of an evaluation.
 #pragma once
 #include "tools/eval/evaluate.h"
 #include <chrono>
@@ -21,7 +21,7 @@ class CostMeter {
 		++cost_.decode_tokens;
 		return logits;
 	}
-	void end(Session& s) { // of a sequence: its cache is as large as it gets
+	void end(Session& s) { // call at the end of a sequence, when its cache is largest
 		bits_ += double(s.kv_bytes().total()) * 8 / (double(s.f16_bytes()) / 2);
 		++sequences_;
 	}

@@ -1,4 +1,4 @@
-// Look-up tasks: questions made from a seed, asked under each cache policy, and the share of right answers.
+// Look-up tasks: asks questions made from a seed under each cache policy, and counts right answers.
 #include "engine/core/splitmix64.h"
 #include "engine/kv_host/choose.h"
 #include "tools/eval/evaluate.h"
@@ -37,11 +37,11 @@ std::vector<std::string> words_of(std::string_view list) {
 	return out;
 }
 
-// Names for n lines: no two share a word while there are words enough, as in the bundled model's training; more lines
-// take other pairs of the words, no two the same.
+// Distinct names for n lines. As in the training of the bundled model no two names share a word, as long as there are
+// enough words; further names are other pairs of the words.
 std::vector<std::string> line_names(uint32_t n, Draw& draw) {
 	std::vector<std::string> adjectives = words_of(kAdjectives), nouns = words_of(kNouns), out;
-	KV_ASSERT(n <= adjectives.size() * nouns.size() * 2 / 3); // far more would be drawn for ever
+	KV_ASSERT(n <= adjectives.size() * nouns.size() * 2 / 3); // with more, drawing distinct pairs would not end
 	std::set<std::string> taken;
 	while (out.size() < n) {
 		draw.shuffle(adjectives);
@@ -86,7 +86,7 @@ Question recall_question(uint32_t lines, uint64_t seed, uint32_t index, std::opt
 
 std::string tuning_records(uint32_t n) {
 	constexpr uint32_t kLines = 12;
-	constexpr uint64_t kSeed = uint64_t(1) << 63 | 7; // --seed ends at 2^63 - 1
+	constexpr uint64_t kSeed = uint64_t(1) << 63 | 7; // the largest --seed is 2^63 - 1
 	std::string text;
 	for (uint32_t i = 0; i < n; ++i) {
 		text += recall_question(kLines, kSeed, i).record;
@@ -122,7 +122,7 @@ Question needle_question(uint32_t sentences, uint64_t seed, uint32_t index, uint
 
 namespace {
 
-size_t longest_answer(const Question& q) { // bytes, which are at least as many as its tokens
+size_t longest_answer(const Question& q) { // in bytes: at least its number of tokens
 	size_t n = q.answer.size();
 	for (const std::string& other : q.other_answers) n = std::max(n, other.size());
 	return n;
@@ -130,7 +130,7 @@ size_t longest_answer(const Question& q) { // bytes, which are at least as many 
 
 struct Asked {                    // one question as tokens
 	std::vector<uint32_t> all;    // record and query
-	std::vector<uint32_t> answer; // what follows
+	std::vector<uint32_t> answer; // the answer's tokens after `all`
 	size_t prompt = 0;            // the first tokens of `all` that are the prompt
 };
 Asked tokens_of(const Session& s, const Question& q, Ask ask) {
@@ -140,7 +140,7 @@ Asked tokens_of(const Session& s, const Question& q, Ask ask) {
 		return size_t(std::mismatch(x.begin(), x.end(), a.all.begin(), a.all.end()).first - x.begin());
 	};
 	a.prompt = a.all.size() - 1; // the last token is always decoded: its row reads the stored cache
-	// Where two texts meet, they may be cut into tokens another way than alone.
+	// At the border two texts together may be cut into other tokens than separately.
 	if (ask == Ask::Later) a.prompt = std::min(a.prompt, common(tok.encode(q.record)));
 	if (common(a.answer) == a.all.size())
 		a.answer.erase(a.answer.begin(), a.answer.begin() + ptrdiff_t(a.all.size()));
@@ -172,11 +172,11 @@ std::span<const float> put_question(Session& s, const Asked& a, CostMeter& cost)
 	return logits;
 }
 
-// Text without white space at its beginning, which tokenizers put there or leave out.
+// Text without leading white space, which tokenizers may add or drop.
 std::string_view trimmed(std::string_view text) {
 	return text.substr(std::min(text.find_first_not_of(" \t\r\n"), text.size()));
 }
-// Whether text begins with a right answer, and whether it can still become one.
+// Whether text begins with a right answer; may_become_right(): whether more text may complete one.
 bool is_right(const Question& q, std::string_view text) {
 	const auto begins = [&](const std::string& answer) { return trimmed(text).starts_with(trimmed(answer)); };
 	return begins(q.answer) || std::ranges::any_of(q.other_answers, begins);
@@ -186,7 +186,7 @@ bool may_become_right(const Question& q, std::string_view text) {
 	return begun(q.answer) || std::ranges::any_of(q.other_answers, begun);
 }
 
-// Greedy text is an answer, or begins with one.
+// Whether the greedy text begins with an answer.
 bool answers_in_other_tokens(Session& s, const Question& q, const Asked& a, CostMeter& cost) {
 	const Tokenizer& tok = s.engine().tokenizer();
 	s.reset();
@@ -207,12 +207,12 @@ bool answers_in_other_tokens(Session& s, const Question& q, const Asked& a, Cost
 
 struct Outcome {
 	bool right;  // greedy text begins with the answer
-	double loss; // mean of -ln p over the answer's tokens, each after the right ones before it
+	double loss; // mean of -ln p over the answer's tokens, each after the right preceding tokens
 };
 Outcome ask_one(Session& s, const Question& q, Ask ask, CostMeter& cost, uint32_t& longest) {
 	const Asked a = tokens_of(s, q, ask);
 	Outcome out{true, 0};
-	std::string text; // greedy, as long as it is the answer's own tokens
+	std::string text; // greedy text, as long as it consists of the answer's tokens
 	s.reset();
 	std::span<const float> logits = put_question(s, a, cost);
 	uint32_t prev = a.all.back();
@@ -226,7 +226,7 @@ Outcome ask_one(Session& s, const Question& q, Ask ask, CostMeter& cost, uint32_
 	}
 	longest = std::max(longest, s.n_tokens());
 	cost.end(s);
-	// Another token than the answer's that may still spell it: "24" where the answer is cut into digits.
+	// Other tokens may spell the same answer: "24" if the answer's own tokens are digits.
 	const bool still = !text.empty() && (may_become_right(q, text) || is_right(q, text));
 	if (!out.right && still) out.right = answers_in_other_tokens(s, q, a, cost);
 	return out;
@@ -236,7 +236,7 @@ Outcome ask_one(Session& s, const Question& q, Ask ask, CostMeter& cost, uint32_
 
 std::vector<TaskScore> eval_task(Engine& e, const SessionOptions& session, std::span<const Question> questions,
                                  std::span<const KvPolicy> policies, Ask ask, const EvalHooks& hooks) {
-	for (const KvPolicy& p : policies) // one that cannot be is refused before the work begins
+	for (const KvPolicy& p : policies) // refuses policies that the model cannot use before any work
 		if (!is_choice(p)) make_device_plan(p, e.kv_shape());
 	std::vector<TaskScore> out;
 	bool go_on = true;

@@ -1,4 +1,4 @@
-// What each layer's keys and values lose in each format.
+// Loss of each layer's keys and values in each format.
 #include "tools/eval/format_screen.h"
 #include "engine/core/error.h"
 #include "engine/run/store_as.h"
@@ -9,8 +9,8 @@
 namespace kvrun {
 namespace {
 
-const std::string kBase = "turbo8"; // what the other layers, or the other side, are stored as
-constexpr int kProbe = 1;           // of kSideFormats, for end-to-end measurements: 2 bits, far above the base's error
+const std::string kBase = "turbo8"; // policy of the other layers, and of the other side
+constexpr int kProbe = 1; // index into kSideFormats for end-to-end measurements: 2 bits, far above kBase's error
 constexpr double kLeastError = 1e-12;
 
 } // namespace
@@ -93,15 +93,15 @@ double CapturedPrompt::kld(const KvPolicy& p) {
 
 namespace {
 
-// Sums over chunks, and costs from them.
+// Sums errors over chunks, and computes costs.
 class Screen {
  public:
 	explicit Screen(uint32_t n_layers) : error_(n_layers), probed_(n_layers) {}
 
-	// Number of steps that add() takes of a chunk.
+	// Number of steps of add() per chunk.
 	static uint32_t steps(uint32_t n_layers) { return 2 * kNSideFormats + 2 * n_layers; }
 
-	// False: `step` did.
+	// Returns false if `step` did.
 	bool add(CapturedPrompt& prompt, const std::function<bool()>& step) {
 		for (const bool is_k : {true, false})
 			for (int i = 0; i < kNSideFormats; ++i) {
@@ -122,8 +122,8 @@ class Screen {
 		return true;
 	}
 
-	// Costs by error and by what an error makes. `n`: chunks. A layer whose measurement drowns in the base's has the
-	// sensitivity of the middle one.
+	// Costs: attention's error times the KL divergence per error. `n`: chunks. A layer whose measurement does not
+	// exceed the base's gets the median sensitivity.
 	Tuning tuning(uint32_t n) const {
 		const double share = base_ / n / (2. * double(error_.size()));
 		std::vector<double> known;
@@ -140,7 +140,7 @@ class Screen {
 				const double s = sensitivity(l, is_k), per_error = (s > 0 ? s : middle) / n;
 				const SideCost& error = is_k ? error_[l].k : error_[l].v;
 				SideCost& cost = is_k ? t.layers[l].k : t.layers[l].v;
-				// The other side's 8 bits are in every error.
+				// Every error includes that of the other side's 8 bits.
 				for (int i = 0; i < kNSideFormats; ++i)
 					cost[size_t(i)] = i == kEightBits
 					                      ? share
@@ -154,15 +154,15 @@ class Screen {
 		double k = 0, v = 0;
 	};
 	static SideCost& side(LayerCost& c, bool is_k) { return is_k ? c.k : c.v; }
-	// KL divergence per error, of all chunks together; 0: not known.
+	// KL divergence per error, over all chunks; 0: unknown.
 	double sensitivity(size_t l, bool is_k) const {
 		const SideCost& e = is_k ? error_[l].k : error_[l].v;
 		const double error = e[kProbe] - e[kEightBits];
 		return error > kLeastError ? (is_k ? probed_[l].k : probed_[l].v) / error : 0;
 	}
 
-	std::vector<LayerCost> error_; // attention's, sums over chunks
-	std::vector<Probe> probed_;    // KL divergence beyond the base's of one side of one layer as kProbe
+	std::vector<LayerCost> error_; // error of attention, summed over chunks
+	std::vector<Probe> probed_;    // KL divergence beyond the base's, with one side of one layer as kProbe
 	double base_ = 0;              // KL divergence of kBase
 };
 
@@ -171,7 +171,7 @@ std::vector<Budget> budgets_of(const Tuning& t, const KvShape& shape, std::span<
 	for (const double b : bits) try {
 			const Choice c = choose_policy(parse_policy(fmt::format("tuned:{}", b)), shape, &t, 0, 0);
 			out.push_back({b, c.policy.text, {}, c.kld});
-		} catch (const Error& e) { // narrow heads, whose parameters take more
+		} catch (const Error& e) { // parameters of narrow heads take more bits
 			out.push_back({b, {}, e.what()});
 		}
 	return out;

@@ -1,4 +1,4 @@
-// What each layer's keys and values lose in each format: attention's error on captured queries, turned into KL
+// Loss of each layer's keys and values in each format: attention's error on captured queries, converted to KL
 // divergence by a few end-to-end measurements.
 #pragma once
 #include "engine/kv_host/choose.h"
@@ -8,25 +8,25 @@
 
 namespace kvrun {
 
-// One chunk of text: a prompt, which the model reads once under an f16 cache, and the tokens behind it.
+// One chunk of text: a prompt, which the model reads once under an f16 cache, and the tokens after it.
 class CapturedPrompt {
  public:
-	// session: of every sequence, but for the policy. The last `scored` tokens come behind the prompt.
+	// session: options of every sequence, except the policy. The last `scored` tokens follow the prompt.
 	CapturedPrompt(Engine&, const SessionOptions& session, std::span<const uint32_t> tokens, uint32_t scored);
 	~CapturedPrompt();
 
-	// Attention's output for the first kQueries tokens behind the prompt, which the policy has packed: squared error
-	// over the square of an f16 cache's output, by layer of the cache; where several layers of the model read it, their
-	// mean.
+	// Error of attention's output for the first kQueries tokens after the prompt, which the policy has packed: squared
+	// error over the squared output with an f16 cache, per layer of the cache; the mean if several layers of the model
+	// read it.
 	std::vector<double> attention_error(const KvPolicy&);
-	// Mean KL divergence of the next token from an f16 cache's, over the tokens behind the prompt. They go through the
-	// model in pieces of kQueries tokens, which see each other exactly.
+	// Mean KL divergence of the next token relative to an f16 cache, over the tokens after the prompt. They go through
+	// the model in pieces of kQueries tokens; attention inside a piece is exact.
 	double kld(const KvPolicy&);
 	static constexpr uint32_t kQueries = 64;
 
  private:
 	std::unique_ptr<Session> stored(const KvPolicy&);
-	// Logits of all tokens behind the prompt; queries of the first kQueries where they are asked for.
+	// Logits of all tokens after the prompt; queries of the first kQueries if requested.
 	void go_on(Session&, const std::function<void(uint32_t row, std::span<const float> log_prob)>&,
 	           std::vector<std::vector<float>>* queries = nullptr);
 
@@ -34,31 +34,31 @@ class CapturedPrompt {
 	SessionOptions options_;
 	std::vector<uint32_t> behind_;
 	std::unique_ptr<Session> prompt_, all_;   // f16: the prompt alone; all tokens
-	std::vector<std::vector<float>> queries_; // by layer of the model; empty: its cache is not the policy's
+	std::vector<std::vector<float>> queries_; // per layer of the model; empty if the policy does not apply to its cache
 	std::vector<std::vector<float>> exact_;   // attention's output with f16
 	std::vector<float> log_prob_;             // (scored, vocab) with f16
 };
 
-struct Budget { // a policy that --kv tuned:BITS would be
+struct Budget { // the policy of --kv tuned:BITS
 	double bits;
-	std::string policy;                // empty: there is none
-	std::string why;                   // there is none
+	std::string policy;                // empty: none
+	std::string why;                   // reason for none
 	double expected = 0, measured = 0; // KL divergence
 };
 struct Screened {
 	Tuning tuning;
 	std::vector<Budget> budgets;
-	uint32_t chunks = 0, scored = 0; // tokens scored of each chunk
-	uint32_t end_to_end = 0;         // policies that were measured through the whole model, of each chunk
+	uint32_t chunks = 0, scored = 0; // scored tokens per chunk
+	uint32_t end_to_end = 0;         // policies measured through the whole model, per chunk
 };
 struct ScreenOptions {
 	uint32_t scored = 128;
 	std::vector<double> budgets = {2, 2.5, 3, 4};
 };
-// Every format of either side of all layers together gives attention's errors; one format of each side of each layer
-// alone, the others at 8 bits, gives the KL divergence that an error of that layer makes. Costs are the product,
-// and what is chosen for a budget is measured, too: its ratio to what was expected multiplies all costs. Throws
-// Error{Invalid} where nothing is packed. Nothing in the result where a hook stopped it.
+// Errors of attention are measured for every format, on either side of all layers at once. The KL divergence per error
+// is measured per layer and side: one format there, 8 bits elsewhere. A cost is the product of both. The policies
+// chosen for the budgets are measured too, and all costs are multiplied by the ratio of measured to expected. Throws
+// Error{Invalid} if nothing is packed. The result is empty if a hook stopped it.
 Screened screen_formats(Engine&, const SessionOptions& session, std::span<const std::vector<uint32_t>> chunks,
                         const ScreenOptions&, const EvalHooks& = {});
 

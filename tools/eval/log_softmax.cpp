@@ -1,4 +1,4 @@
-// Distributions of the next token, and how far one is from another.
+// Distributions of the next token, and the KL divergence between them.
 #include "tools/eval/log_softmax.h"
 #include "engine/core/error.h"
 #include <algorithm>
@@ -22,7 +22,7 @@ uint32_t log_softmax(std::span<const float> logits, std::span<float> out, const 
 double kl_divergence(std::span<const float> p, std::span<const float> q) { // of log-probabilities
 	double sum = 0;
 	for (size_t i = 0; i < p.size(); ++i) sum += std::exp(double(p[i])) * (double(p[i]) - double(q[i]));
-	return std::max(sum, 0.0); // rounding can leave a little less
+	return std::max(sum, 0.0); // rounding can make it slightly negative
 }
 
 } // namespace kvrun

@@ -1,4 +1,4 @@
-// Distributions of the next token, and how far one is from another.
+// Distributions of the next token, and the KL divergence between them.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -6,9 +6,10 @@
 
 namespace kvrun {
 
-// log-probabilities of every token (vocab), and which is largest. Throws Error{Device} where logits are not finite.
+// Writes log-probabilities of every token (vocab); returns the most likely token. Throws Error{Device} if logits are
+// not finite.
 uint32_t log_softmax(std::span<const float> logits, std::span<float> out, const std::string& policy);
-// In nats, of log-probabilities.
+// KL divergence in nats, from log-probabilities.
 double kl_divergence(std::span<const float> p, std::span<const float> q);
 
 } // namespace kvrun

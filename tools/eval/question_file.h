@@ -4,9 +4,9 @@
 
 namespace kvrun {
 
-// One question per line, each a JSON object {"context": text, "question": text, "answers": [text, ..]}; other fields
-// are ignored, empty lines skipped. The first `most` of them. The model reads the context, an empty line and "Question:
-// ...\n Answer:". Throws Error{Format} that names file, line and field.
+// Reads the first `most` questions. A line is a JSON object {"context": text, "question": text, "answers": [text, ..]};
+// other fields and empty lines are ignored. The model reads the context, an empty line and "Question: ...\n Answer:".
+// Throws Error{Format} that names file, line and field.
 std::vector<Question> questions_of_file(const std::string& path, size_t most);
 
 } // namespace kvrun

@@ -80,7 +80,7 @@ class Replay {
 		att_ = f32(att_buffer_, n_rows, in.n_heads, "attention");
 		k_ = f32(k_buffer_, ubatch_, in.n_kv_heads, "keys");
 		v_ = f32(v_buffer_, ubatch_, in.n_kv_heads, "values");
-		// The tensors are rotated already: every rotation is by nothing.
+		// The tensors are already rotated: all rotations are by angle 0.
 		std::vector<float> table(size_t(ubatch_) * in.head_dim);
 		for (size_t i = 0; i < table.size(); i += 2) table[i] = 1;
 		rope_buffer_ = be_.alloc(table.size() * 4, Mem::Device, "rotations");
@@ -109,7 +109,7 @@ class Replay {
 	void prompt(ReplayResult& r, const std::function<void(uint32_t)>& progress) {
 		const Select& s = plan_.policy.select;
 		const bool probes =
-		    s.rank != Rank::KeyLength && s.probe_recent + s.probe_random < 1; // else by the policy's rule
+		    s.rank != Rank::KeyLength && s.probe_recent + s.probe_random < 1; // else the policy's own rule
 		KvPrefill prompt(be_, scratch_, seq_, in_.n_tokens, scratch_kv_, in_.n_heads, ubatch_,
 		                 probes ? std::span<const uint32_t>(in_.probes) : std::span<const uint32_t>());
 		for (uint32_t l = 0; l < in_.n_layers; ++l) {
@@ -125,7 +125,7 @@ class Replay {
 				               prompt.destination(at, n));
 				prompt.attend(l, rows(att_, 0, n), q, at);
 				be_.submit();
-				be_.wait(); // bounds the memory of what was written
+				be_.wait(); // limits staging memory
 			}
 			prompt.end_layer(l);
 			be_.submit();
@@ -136,7 +136,7 @@ class Replay {
 		prompt.end();
 	}
 
-	// As the policy's rank takes them: sums, or means over the scored rows that can see a token.
+	// Scores in the form of the policy's rank: sums, or means over the scored rows that see a token.
 	void keep_scores(ReplayResult& r, const KvPrefill& prompt) const {
 		const std::span<const float> sums = prompt.layer_scores();
 		if (sums.empty()) return;
@@ -150,7 +150,7 @@ class Replay {
 		}
 	}
 
-	// Every row of dq attends to the last layer's cache, as a decode step would.
+	// Every row of dq attends to the last layer's cache, as in a decode step.
 	void decode(ReplayResult& r) {
 		const uint32_t l = in_.n_layers - 1;
 		seq_.sync();
@@ -204,7 +204,7 @@ class Replay {
 } // namespace
 
 ReplayFiles::ReplayFiles(const Paths& p) {
-	constexpr float kHalf = 65504; // largest f16: keys and values are stored so
+	constexpr float kHalf = 65504; // largest f16: keys and values are stored as f16
 	q_ = read_tensor(p.q, "q", "layers, tokens, heads, head_dim", 4, kHalf);
 	k_ = read_tensor(p.k, "k", "layers, tokens, kv heads, head_dim", 4, kHalf);
 	v_ = read_tensor(p.v, "v", "layers, tokens, kv heads, head_dim", 4, kHalf);

@@ -34,7 +34,7 @@ std::pair<double, double> block_bootstrap(std::span<const float> x, uint32_t str
 	if (x.empty()) return {0, 0};
 	KV_ASSERT(stretch > 0 && x.size() % stretch == 0);
 	const size_t block = std::min(kBootstrapBlock, stretch), starts = stretch - block + 1;
-	std::vector<double> sums; // of the block that begins at each place where one can
+	std::vector<double> sums; // sum of the block at each possible start
 	sums.reserve(x.size() / stretch * starts);
 	for (size_t first = 0; first < x.size(); first += stretch)
 		for (size_t i = 0; i < starts; ++i) {

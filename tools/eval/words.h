@@ -1,10 +1,10 @@
-// The words that records are made of: those the bundled model was trained on (models/bundled/words.py).
+// The words of records: those that the bundled model was trained on (models/bundled/words.py).
 #pragma once
 #include <string_view>
 
 namespace kvrun {
 
-// Separated by single spaces, one at the end.
+// Separated by single spaces, with one at the end.
 constexpr std::string_view kAdjectives =
     "amber ancient azure bitter blunt bold brave brief bright brisk broad calm candid cedar civil clear clever "
     "cloudy cobalt coral crimson crisp curly daring deep distant dusty eager early earnest easy elder faint fair "

@@ -1,4 +1,4 @@
-// What a hub says a file's content is: SHA-256, or the SHA-1 of a git object.
+// Checks a file's content against the hub's hash: SHA-256, or the SHA-1 of a git object.
 #pragma once
 #include "tools/hub/names.h"
 #include <memory>
@@ -12,14 +12,14 @@ class Checksum {
 	explicit Checksum(const HubFile&);
 	~Checksum();
 	void add(std::span<const std::byte>);
-	bool is_right(); // after the last byte; once
+	bool is_right(); // call once, after the last byte
 
  private:
 	struct State;
 	std::unique_ptr<State> state_;
 };
 
-// The name of a file's content: its hash in hex. Empty: the hub gives none.
+// The hash of a file's content in hex; empty: the hub gives none.
 std::string content_name(const HubFile&);
 
 } // namespace kvrun

@@ -1,4 +1,4 @@
-// What stands in for checksums where kvrun is built without libcrypto; nothing is fetched there.
+// Replaces checksums in builds without libcrypto, which fetch no files.
 #include "engine/core/error.h"
 #include "tools/hub/checksum.h"
 #include "tools/hub/http.h"

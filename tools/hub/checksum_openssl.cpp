@@ -20,7 +20,7 @@ Checksum::Checksum(const HubFile& f) : state_(std::make_unique<State>()) {
 	state_->wanted = content_name(f);
 	must(EVP_DigestInit_ex(state_->context.get(), large ? EVP_sha256() : EVP_sha1(), nullptr));
 	if (large) return;
-	const std::string front = fmt::format("blob {}", f.bytes); // of a git object, with the zero behind it
+	const std::string front = fmt::format("blob {}", f.bytes); // header of a git object, with the terminating zero
 	must(EVP_DigestUpdate(state_->context.get(), front.c_str(), front.size() + 1));
 }
 

@@ -26,8 +26,8 @@ namespace fs = std::filesystem;
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr uint64_t kReserve = uint64_t(64) << 20; // bytes of the disk that stay free
-constexpr int kTries = 4;                         // in a row that bring nothing
+constexpr uint64_t kReserve = uint64_t(64) << 20; // bytes of the disk that must stay free
+constexpr int kTries = 4;                         // consecutive attempts without progress
 
 std::string error_text(int e) { return std::generic_category().message(e); }
 
@@ -51,7 +51,7 @@ uint64_t size_of(const fs::path& p) {
 	return ec ? 0 : n;
 }
 
-// Only one program fetches a file at a time; huggingface_hub takes the same lock.
+// Lets only one program at a time fetch a file; huggingface_hub uses the same lock.
 class FileLock {
  public:
 	FileLock(const RemoteRepo& r, const HubFile& f) {
@@ -121,7 +121,7 @@ class PartFile {
 	uint64_t bytes_ = 0;
 };
 
-// How much of all files is here: a bar on a terminal, else a line now and then.
+// Shows progress over all files: a bar on a terminal, else lines at intervals.
 class Meter {
  public:
 	Meter(std::string name, uint64_t total, uint64_t here)
@@ -152,7 +152,7 @@ class Meter {
 	Progress bar_;
 };
 
-long patience() { // huggingface_hub's variable
+long patience() { // by huggingface_hub's variable
 	const char* text = std::getenv("HF_HUB_DOWNLOAD_TIMEOUT");
 	long v = 0;
 	if (!text || std::from_chars(text, text + std::char_traits<char>::length(text), v).ec != std::errc() || v < 1)
@@ -160,12 +160,12 @@ long patience() { // huggingface_hub's variable
 	return v;
 }
 
-// Bytes [part.bytes(), to) of a file, over as many connections as it takes.
+// Fetches bytes [part.bytes(), to) of a file, over as many connections as needed.
 void fetch_range(const RemoteRepo& r, const HubFile& f, PartFile& part, uint64_t to, std::optional<Checksum>& sum,
                  Meter& meter) {
 	const std::string url = file_url(r, f), token = hub_token();
-	std::exception_ptr broken;    // thrown inside libcurl's calls
-	uint64_t most = part.bytes(); // that have been here
+	std::exception_ptr broken;    // exception inside libcurl's callbacks
+	uint64_t most = part.bytes(); // largest size reached so far
 	for (int tries = 0; part.bytes() < to;) {
 		const uint64_t before = part.bytes();
 		RangeRequest q{url, token, before, to, {}, {}, {}, patience()};
@@ -213,13 +213,13 @@ void fetch_range(const RemoteRepo& r, const HubFile& f, PartFile& part, uint64_t
 	}
 }
 
-// snapshots/COMMIT/PATH: a link to the blob, or where there are no links, the file itself.
+// Creates snapshots/COMMIT/PATH: a link to the blob, or the file itself where the file system has no links.
 void give_name(const RemoteRepo& r, const HubFile& f) {
 	const fs::path path = snapshot_path(r, f), blob = blob_path(r, f);
 	std::error_code ec;
 	make_folder(path.parent_path());
 	if (fs::exists(path, ec)) return;
-	fs::remove(path, ec); // a link to nothing
+	fs::remove(path, ec); // removes a dangling link
 	fs::create_symlink(blob.lexically_relative(path.parent_path()), path, ec);
 	if (!ec || fs::exists(path)) return;
 	fs::create_hard_link(blob, path, ec);
@@ -244,7 +244,7 @@ bool is_here(const RemoteRepo& r, const HubFile& f) {
 
 void fetch_file(const RemoteRepo& r, const HubFile& f, Meter& meter) {
 	const FileLock lock(r, f);
-	if (is_here(r, f)) return; // another program was faster
+	if (is_here(r, f)) return; // another program has fetched it
 	const fs::path path = part_path(r, f);
 	PartFile part(path);
 	if (part.bytes() > f.bytes) part.cut(0);

@@ -1,4 +1,4 @@
-// Which model of a repository fits a device, by what kvrun plan computes.
+// Chooses the model of a repository that fits a device, by the computation of kvrun plan.
 #include "tools/hub/fit.h"
 #include "engine/core/utf8.h"
 #include "engine/kv_host/policy.h"
@@ -9,14 +9,14 @@
 namespace kvrun {
 namespace {
 
-constexpr uint64_t kContext = 8192; // tokens that a model shall have room for
-// More bits per weight gain next to nothing in quality, and cost speed: a processor's memory is slow.
+constexpr uint64_t kContext = 8192; // tokens for which there must be room
+// More bits per weight hardly improve quality and cost speed; on a CPU more so, because its memory is slow.
 constexpr double kMostBits = 8.75, kMostBitsOfCpu = 5.25;
-constexpr uint64_t kGuessedRest = uint64_t(512) << 20; // bytes beside weights, where nothing says how many
+constexpr uint64_t kGuessedRest = uint64_t(512) << 20; // bytes beside weights, if they are unknown
 
 double most_bits(const DeviceInfo& d) { return d.is_cpu ? kMostBitsOfCpu : kMostBits; }
 
-bool is_wide(const HubModel& m) { // by its name
+bool is_wide(const HubModel& m) { // judged by its name
 	const std::string q = lower_case(m.quant);
 	for (const char* end : {"f16", "bf16", "f32", "fp16", "fp32"})
 		if (q.ends_with(end)) return true;

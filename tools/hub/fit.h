@@ -1,4 +1,4 @@
-// Which model of a repository fits a device, by what kvrun plan computes.
+// Chooses the model of a repository that fits a device, by the computation of kvrun plan.
 #pragma once
 #include "backends/backend.h"
 #include "models/config.h"
@@ -14,11 +14,11 @@ struct Fit {
 	std::string why;                 // "Q8_0, 138 MiB: the largest of .."
 };
 
-// The size that is most likely to be chosen, by sizes alone: its beginning says what the others are. Null: none.
+// The model that is most likely to be chosen, by sizes alone: its header describes the others too. Null: none.
 const HubModel* guess_model(const std::vector<HubModel>&, const DeviceInfo&);
 
-// The largest that leaves room for the cache of a useful context. config, parameters: of any of them, which differ in
-// the precision of their weights alone; without, sizes decide.
+// The largest model that leaves room for the cache of a useful context. config, parameters: of any of the models, which
+// differ only in the precision of weights; without them, sizes decide.
 Fit choose_model(const std::vector<HubModel>&, const DeviceInfo&, const Config*, uint64_t parameters);
 
 } // namespace kvrun

@@ -1,5 +1,5 @@
-// Where models lie on this machine, and how a hub is reached: what the environment says, in the names that
-// huggingface_hub, Ollama, LM Studio and llama.cpp give it.
+// Folders of models on this machine and settings of the hub, from the environment variables of huggingface_hub, Ollama,
+// LM Studio and llama.cpp.
 #include "tools/hub/folders.h"
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"
@@ -17,14 +17,14 @@ std::string variable(const char* name) {
 	return v ? v : "";
 }
 
-// A path of the environment, with ~ for the home folder.
+// A path from an environment variable; ~ is the home folder.
 fs::path folder_variable(const char* name) {
 	const std::string v = variable(name);
 	if (v == "~" || v.starts_with("~/")) return home_folder() / v.substr(std::min<size_t>(v.size(), 2));
 	return v;
 }
 
-fs::path cache_folder() { // of all programs
+fs::path cache_folder() { // shared by all programs
 	if (const std::string x = variable("XDG_CACHE_HOME"); x.starts_with("/")) return x;
 	const fs::path home = home_folder();
 	return home.empty() ? home : home / ".cache";
@@ -102,9 +102,9 @@ std::vector<ModelFolder> model_folders() {
 		add("kvrun", below(cache, "kvrun/models"));
 	add("ollama", folder_variable("OLLAMA_MODELS"));
 	add("ollama", below(home, ".ollama/models"));
-	add("ollama", "/usr/share/ollama/.ollama/models"); // of the service that its installer sets up
+	add("ollama", "/usr/share/ollama/.ollama/models"); // of the service that Ollama's installer sets up
 	add("lmstudio", below(home, ".lmstudio/models"));
-	add("lmstudio", below(cache, "lm-studio/models")); // older versions
+	add("lmstudio", below(cache, "lm-studio/models")); // of older versions
 	if (const fs::path p = folder_variable("LLAMA_CACHE"); !p.empty())
 		add("llama.cpp", p);
 	else

@@ -1,4 +1,4 @@
-// What stands in for HTTP where kvrun is built without libcurl.
+// Replaces HTTP in builds without libcurl.
 #include "engine/core/error.h"
 #include "tools/hub/http.h"
 

@@ -43,7 +43,8 @@ std::string next_link(const std::string& value) {
 size_t take_header(char* text, size_t size, size_t n, void* payload) {
 	Transfer& t = *static_cast<Transfer*>(payload);
 	const std::string_view line(text, size * n);
-	if (line.starts_with("HTTP/")) t.reply.first = 0, t.reply.next.clear(); // of one more answer, behind a redirect
+	if (line.starts_with("HTTP/"))
+		t.reply.first = 0, t.reply.next.clear(); // headers of another answer, after a redirect
 	const size_t colon = line.find(':');
 	if (colon == line.npos) return line.size();
 	const std::string name(line.substr(0, colon)), value = trimmed(line.substr(colon + 1));
@@ -104,7 +105,7 @@ HttpReply perform(const std::string& url, const std::string& token, const RangeR
 	set(CURLOPT_NOSIGNAL, 1L);
 	set(CURLOPT_FOLLOWLOCATION, 1L);
 	set(CURLOPT_MAXREDIRS, kRedirects);
-	const char* protocols = url.starts_with("https:") ? "https" : "http,https"; // never from https to http
+	const char* protocols = url.starts_with("https:") ? "https" : "http,https"; // no redirects from https to http
 	set(CURLOPT_PROTOCOLS_STR, protocols);
 	set(CURLOPT_REDIR_PROTOCOLS_STR, protocols);
 	set(CURLOPT_CONNECTTIMEOUT, 20L);

@@ -1,4 +1,4 @@
-// Models that are on this machine already: found in the folders of kvrun and of other programs, and by name.
+// Models on this machine: found in the folders of kvrun and of other programs, and by name.
 #include "tools/hub/local.h"
 #include "engine/core/edit_distance.h"
 #include "engine/core/error.h"
@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 namespace {
 
 using Json = nlohmann::ordered_json;
-constexpr size_t kMostFiles = 20000; // of one folder; a wrong variable may name /
+constexpr size_t kMostFiles = 20000; // per folder, because a wrong variable may name /
 constexpr size_t kLongestManifest = 1 << 20;
 
 // Calls f with every regular file below the folder, links to files included.
@@ -34,7 +34,7 @@ template <class F> void each_file(const fs::path& folder, F f) {
 	}
 }
 
-// Models among the files below `folder`: whole ones, each with the path of its first part.
+// Complete models among the files below `folder`, each with the path of its first part.
 std::vector<std::pair<HubModel, fs::path>> models_below(const fs::path& folder) {
 	std::vector<HubFile> files;
 	each_file(folder, [&](const fs::path& p) {
@@ -57,7 +57,7 @@ LocalModel local(std::string name, const std::string& owner, const HubModel& m, 
 	return {std::move(name), owner, path.native(), m.bytes(), uint32_t(m.files.size()), std::move(repo)};
 }
 
-// models--USER--REPO/snapshots/COMMIT/FILE; the same file of several commits counts once.
+// Adds models--USER--REPO/snapshots/COMMIT/FILE; the same file in several commits counts once.
 void add_hub(const fs::path& cache, std::vector<LocalModel>& out) {
 	std::error_code ec;
 	for (fs::directory_iterator it(cache, ec), end; !ec && it != end; it.increment(ec)) {
@@ -80,7 +80,7 @@ void add_hub(const fs::path& cache, std::vector<LocalModel>& out) {
 	}
 }
 
-// manifests/HOST/USER/NAME/TAG names layers by hash; the model is one of them.
+// Adds Ollama's models: manifests/HOST/USER/NAME/TAG lists layers by hash, one of which is the model.
 void add_ollama(const fs::path& folder, std::vector<LocalModel>& out) {
 	each_file(folder / "manifests", [&](const fs::path& p) {
 		std::ifstream in(p, std::ios::binary);
@@ -107,7 +107,7 @@ void add_ollama(const fs::path& folder, std::vector<LocalModel>& out) {
 			for (const fs::path& part : name) parts.push_back(part.native());
 			if (parts.size() < 2) continue;
 			std::string shown;
-			for (size_t i = 1; i + 1 < parts.size(); ++i) // without the registry, and without its default user
+			for (size_t i = 1; i + 1 < parts.size(); ++i) // without the registry and its default user
 				if (parts[i] != "library") shown += (shown.empty() ? "" : "/") + parts[i];
 			out.push_back({shown + ":" + parts.back(), "ollama", blob.native(), bytes, 1, {}});
 			return;
@@ -137,7 +137,7 @@ std::string bare(std::string_view s) {
 	return out;
 }
 
-// What a model may be called in full.
+// The full names of a model.
 std::vector<std::string> names_of(const LocalModel& m) {
 	std::vector<std::string> out = {m.name};
 	const size_t colon = m.name.find(':');
@@ -180,7 +180,7 @@ std::vector<LocalModel> find_local(const std::vector<LocalModel>& all, const std
 	std::vector<LocalModel>& found = exact.empty() ? near : exact;
 	if (found.size() > 1 && std::ranges::count(found, given, &LocalModel::name) == 1)
 		std::erase_if(found, [&](const LocalModel& m) { return m.name != given; });
-	// the same file under several names, or one file that two programs have, is one model
+	// one file under several names, or in folders of two programs, is one model
 	std::vector<LocalModel> out;
 	for (LocalModel& m : found) {
 		std::error_code ec;
@@ -192,7 +192,7 @@ std::vector<LocalModel> find_local(const std::vector<LocalModel>& all, const std
 
 namespace {
 
-// Names here that look most like the given one, the nearest first.
+// Names of local models that are most similar to the given one, the nearest first.
 std::vector<std::string> nearest_names(const std::vector<LocalModel>& all, const std::string& given) {
 	constexpr size_t kMost = 3, kLongest = 64;
 	const std::string word = bare(given).substr(0, kLongest);
@@ -201,7 +201,7 @@ std::vector<std::string> nearest_names(const std::vector<LocalModel>& all, const
 		size_t best = SIZE_MAX;
 		for (const std::string& n : names_of(m)) {
 			const std::string b = bare(n).substr(0, kLongest);
-			// a name that goes on behind the word is as near as its beginning
+			// for a longer name only its beginning counts
 			best = std::min(best, edit_distance(word, b.substr(0, word.size() + 1)));
 		}
 		if (best <= std::max<size_t>(1, word.size() / 2)) found.emplace_back(best, m.name);
@@ -231,7 +231,7 @@ std::vector<std::string> nearest_names(const std::vector<LocalModel>& all, const
 std::string resolve_model(const std::string& given) {
 	std::error_code ec;
 	if (given.empty() || given.find('\0') != given.npos || is_synth(given) || fs::exists(given, ec) || ec)
-		return given; // whoever opens it says what is wrong
+		return given; // opening the file reports what is wrong
 	const bool path = is_gguf(given) || given.starts_with("/") || given.starts_with("./") || given.starts_with("../") ||
 	                  given.starts_with("~");
 	if (path) return given;

@@ -1,4 +1,4 @@
-// Models that are on this machine already: found in the folders of kvrun and of other programs, and by name.
+// Models on this machine: found in the folders of kvrun and of other programs, and by name.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -7,23 +7,22 @@
 namespace kvrun {
 
 struct LocalModel {
-	std::string name;  // what commands take: "USER/REPO:QUANT", "llama3.2:1b", a file's name
+	std::string name;  // name for commands: "USER/REPO:QUANT", "llama3.2:1b", a file's name
 	std::string owner; // of the folder: ModelFolder::owner
 	std::string path;  // of the file, or of the first part
 	uint64_t bytes = 0;
 	uint32_t parts = 1;
-	std::string repo; // "USER/REPO" where the owner has such; empty: none
+	std::string repo; // "USER/REPO" if the owner has repositories; else empty
 };
 
-// Sorted by name. A split model is listed where all parts are there. Folders that cannot be read hold none.
+// Sorted by name. A split model is listed if all parts exist. Folders that cannot be read are skipped.
 std::vector<LocalModel> local_models();
 
-// Models that `name` means: those it names in full, else those whose names begin with it, whatever case and
-// punctuation.
+// Models with the full name `name`; else those whose names begin with it. Case and punctuation are ignored.
 std::vector<LocalModel> find_local(const std::vector<LocalModel>&, const std::string& name);
 
-// The path of the model that a command is given: a file, or a model here by its name. Throws Error{NotFound} with what
-// can be done, Error{Invalid} where the name means several.
+// The path of the model given to a command: a file, or a local model by its name. Throws Error{NotFound}, which says
+// what to do, or Error{Invalid} if the name matches several.
 std::string resolve_model(const std::string& given);
 
 } // namespace kvrun

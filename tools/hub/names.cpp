@@ -1,4 +1,4 @@
-// Names on a model hub: repositories, what their files are called, and which of them may become files here.
+// Names on a model hub: repositories, names of their files, and which of them are safe as local paths.
 #include "tools/hub/names.h"
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"
@@ -138,7 +138,7 @@ std::vector<HubModel> models_of(std::vector<HubFile> files) {
 	std::map<std::string, size_t> named;
 	for (const auto& [stem, m] : by_stem) ++named[m.quant];
 	for (auto& [stem, m] : by_stem) {
-		if (m.quant.empty() || named[m.quant] > 1) m.quant = stem; // else its name would mean two
+		if (m.quant.empty() || named[m.quant] > 1) m.quant = stem; // else two models would have the same name
 		out.push_back(std::move(m));
 	}
 	std::ranges::stable_sort(out, {}, &HubModel::bytes);

@@ -1,4 +1,4 @@
-// A model of the hub by its name: chosen and fetched.
+// Chooses and fetches a model of the hub by its name.
 #include "tools/hub/pull.h"
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"
@@ -21,7 +21,7 @@ namespace {
 
 constexpr uint64_t kHeader = uint64_t(16) << 20, kLongestHeader = uint64_t(64) << 20; // bytes fetched to look at a file
 
-// A file of `total` bytes of which only the beginning is known; it has no name and goes with the object that opened it.
+// An unnamed file of `total` bytes of which only the beginning is known; it is removed with this object.
 class Beginning {
  public:
 	Beginning(const fs::path& from, uint64_t known, uint64_t total) {
@@ -50,13 +50,13 @@ class Beginning {
 	bool good_ = false;
 };
 
-struct Look { // at a model before it is fetched
+struct Look { // what is known of a model before it is fetched
 	std::optional<Config> config;
 	uint64_t parameters = 0;
-	std::string refused; // why kvrun cannot run it; empty: it can, or that is not known
+	std::string refused; // why kvrun cannot run it; empty: it can, or this is unknown
 };
 
-// Without what names the file, which has none.
+// An error text without the name of the temporary file.
 std::string reason(const std::string& what, const std::string& file) {
 	return what.starts_with(file + ": ") ? what.substr(file.size() + 2) : what;
 }
@@ -64,7 +64,7 @@ std::string reason(const std::string& what, const std::string& file) {
 Look look_at(const RemoteRepo& r, const HubModel& m) {
 	const HubFile& f = m.files.front();
 	Look look;
-	if (m.files.size() > 1) return look; // the parts are read together
+	if (m.files.size() > 1) return look; // all parts would be needed
 	for (uint64_t bytes = kHeader; bytes <= kLongestHeader; bytes *= 4) {
 		const uint64_t known = std::min(bytes, f.bytes);
 		const Beginning beginning(fetch_beginning(r, f, known), known, f.bytes);
@@ -78,10 +78,10 @@ Look look_at(const RemoteRepo& r, const HubModel& m) {
 			return look;
 		} catch (const Error& e) {
 			if (e.code == Code::Unsupported) return look.refused = reason(e.what(), path), look;
-			if (look.config && e.code == Code::Format) return look; // of values that have not come yet
+			if (look.config && e.code == Code::Format) return look; // the fault concerns bytes that are not fetched yet
 		}
 		look = {};
-		if (known == f.bytes) return look; // the load will say what is wrong
+		if (known == f.bytes) return look; // loading the file reports what is wrong
 	}
 	return look;
 }
@@ -97,7 +97,7 @@ std::string quants_of(const std::vector<HubModel>& models) {
 	return fmt::format("{}", fmt::join(out, ", "));
 }
 
-// The largest model that fits this device, and which kvrun runs.
+// The largest model that fits this device and that kvrun can run.
 HubModel chosen_model(const RemoteRepo& r) {
 	std::vector<HubModel> models = r.models;
 	if (models.size() == 1) {

@@ -1,4 +1,4 @@
-// What a repository of the hub holds.
+// Lists the models of a repository on the hub.
 #include "tools/hub/remote.h"
 #include "engine/core/error.h"
 #include "engine/core/json_reader.h"
@@ -21,7 +21,7 @@ std::string host() {
 	return e.substr(e.find("://") + 3);
 }
 
-std::string escaped(std::string_view path) { // for an address; slashes stay
+std::string escaped(std::string_view path) { // for an address; slashes are kept
 	std::string out;
 	for (const char c : path)
 		if (std::isalnum(uint8_t(c)) || std::string_view("-._~/").find(c) != std::string_view::npos)
@@ -52,7 +52,7 @@ std::string text_of(const Json& j, const char* key) {
 	return j.is_object() && j.contains(key) && j[key].is_string() ? j[key].get<std::string>() : "";
 }
 
-// A file of the tree; without a path where it is none that can be fetched.
+// A file of the tree; its path is empty if it cannot be fetched.
 HubFile file_of(const Json& entry) {
 	HubFile f;
 	if (text_of(entry, "type") != "file" || !entry.contains("size") || !entry["size"].is_number_unsigned()) return {};
@@ -109,7 +109,7 @@ RemoteRepo read_repo(const std::string& repo) {
 	size_t left_out = 0, pages = 0;
 	const std::string tree = api + "/tree/" + out.commit;
 	for (std::string url = tree + "?recursive=true", next; !url.empty(); url = next) {
-		// a page of another place is not the hub's
+		// the next page must be on the same hub
 		if (++pages > kMostPages || !url.starts_with(tree))
 			fail(Code::Io, "{}: the list of files of {} does not end", one_line(host()), what);
 		const Json page = ask(url, what, &next);

@@ -1,4 +1,4 @@
-// What a repository of the hub holds.
+// Lists the models of a repository on the hub.
 #pragma once
 #include "tools/hub/names.h"
 #include <string>
@@ -7,16 +7,16 @@
 namespace kvrun {
 
 struct RemoteRepo {
-	std::string repo, commit;     // "USER/REPO"; the revision `main` stands for
-	std::vector<HubModel> models; // by size, one at least; files without a checksum or with a hostile name are left out
+	std::string repo, commit;     // "USER/REPO"; the commit of `main`
+	std::vector<HubModel> models; // by size, at least one; without files that lack a checksum or have an unsafe name
 };
 
-// Asks the hub. Throws Error{NotFound} where there is no such repository or no GGUF file in it, Error{Io} where the hub
-// cannot be reached, answers with an error, or wants a token.
+// Asks the hub. Throws Error{NotFound} if the repository does not exist or has no GGUF file, Error{Io} if the hub
+// cannot be reached, answers with an error, or requires a token.
 RemoteRepo read_repo(const std::string& repo);
 
 std::string file_url(const RemoteRepo&, const HubFile&);
-// "error 503 of huggingface.co", or what a user can do about it. what: "the repository USER/REPO".
+// "error 503 of huggingface.co", or advice. what: "the repository USER/REPO".
 struct HttpReply;
 [[noreturn]] void fail_reply(const HttpReply&, const std::string& what);
 

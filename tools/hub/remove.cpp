@@ -1,4 +1,4 @@
-// Deletes models that are kvrun's to delete, by their names in full.
+// Deletes models that kvrun may delete, by their full names.
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"
 #include "tools/hub/folders.h"
@@ -17,7 +17,7 @@ void remove_file(const fs::path& p) {
 	if (!fs::remove(p, ec) && ec) fail(Code::Io, "{}: {}", one_line(p.native()), ec.message());
 }
 
-std::vector<fs::path> below(const fs::path& folder) { // everything, the innermost first
+std::vector<fs::path> below(const fs::path& folder) { // all entries, the innermost first
 	std::vector<fs::path> out;
 	std::error_code ec;
 	for (fs::recursive_directory_iterator it(folder, ec), end; !ec && it != end; it.increment(ec))
@@ -29,11 +29,11 @@ std::vector<fs::path> below(const fs::path& folder) { // everything, the innermo
 void remove_empty_folders(const fs::path& folder) {
 	std::error_code ec;
 	for (const fs::path& p : below(folder))
-		if (fs::is_directory(fs::symlink_status(p, ec))) fs::remove(p, ec); // fails where something is left
+		if (fs::is_directory(fs::symlink_status(p, ec))) fs::remove(p, ec); // fails if the folder is not empty
 	fs::remove(folder, ec);
 }
 
-// Blobs that no snapshot names any more, of those that one named, and, where `parts`, what a fetch left.
+// Removes blobs of `named` that no snapshot refers to any more and, if `parts`, rests of interrupted fetches.
 uint64_t remove_blobs(const fs::path& repo, const std::set<fs::path>& named, bool parts) {
 	std::error_code ec;
 	std::set<fs::path> used;
@@ -49,7 +49,7 @@ uint64_t remove_blobs(const fs::path& repo, const std::set<fs::path>& named, boo
 	return freed;
 }
 
-// The files of a model in all snapshots of its repository.
+// Removes the files of a model in all snapshots of its repository.
 uint64_t remove_from_hub(const std::vector<LocalModel>& models, const fs::path& repo, bool parts) {
 	std::error_code ec;
 	std::set<std::string> quants;
