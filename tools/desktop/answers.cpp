@@ -1,4 +1,4 @@
-// Answers under way on one engine: sessions by conversation, one batch for all, events for the window.
+// Active answers on one engine: sessions by conversation, one batch for all, events for the window.
 #include "tools/desktop/answers.h"
 #include "tools/api_call.h"
 #include "tools/chat/store.h"
@@ -12,7 +12,7 @@ constexpr uint32_t kCheckpoints = 4;                 // states kept for retry an
 constexpr size_t kLongestTemplate = size_t(1) << 20; // bytes
 constexpr auto kReportEvery = std::chrono::milliseconds(200);
 
-// `call` fills a buffer as the C API does.
+// `call` fills a buffer in the way of the C API.
 template <class T, class F> std::vector<T> filled(size_t guess, F&& call) {
 	std::vector<T> out;
 	check_call(fill_vector(out, guess, call));
@@ -30,7 +30,7 @@ struct Answers::Active {
 	bool stopped = false;
 	ReplyHandle reply;
 	Tell* tell = nullptr;
-	std::string lost; // what went wrong in a callback
+	std::string lost; // error inside a callback
 
 	static int on_token(uint32_t, const char* text, size_t length, void* payload) {
 		auto& a = *static_cast<Active*>(payload);
@@ -122,7 +122,7 @@ Answers::Held& Answers::session_for(const Answer& a) {
 	o.kv = a.kv.c_str();
 	o.ctx = a.ctx;
 	o.checkpoints = kCheckpoints;
-	for (;;) { // caches of other conversations make room: they can be read again
+	for (;;) { // drops caches of other conversations to make room: they can be read again
 		kvrun_session* session = nullptr;
 		const kvrun_status s = kvrun_session_open(&session, engine_.get(), &o);
 		const std::string why = kvrun_last_error();
@@ -198,7 +198,7 @@ void Answers::watch(const Watch& w) {
 	for (const auto& [conversation, h] : held_) report_cache(conversation, h.session.get());
 }
 
-// The answer has left the batch's hands, or is taken out of them.
+// The answer has ended in the batch, or is taken out of it.
 void Answers::finish(Active& a) {
 	kvrun_generate_result r = KVRUN_GENERATE_RESULT_INIT;
 	const kvrun_status s = kvrun_batch_take(batch_.get(), a.id, &r);
@@ -240,7 +240,7 @@ void Answers::report_cache(const std::string& conversation, kvrun_session* sessi
 		v.tiers = filled<uint8_t>(1024, [&](uint8_t* to, size_t room, size_t* n) {
 			return kvrun_session_tiers(session, watch_.layer, watch_.kv_head, to, room, n);
 		});
-	} catch (const ChatError&) { return; } // a layer that this model does not have
+	} catch (const ChatError&) { return; } // the model does not have this layer
 	kvrun_session_info i = KVRUN_SESSION_INFO_INIT;
 	if (kvrun_session_get_info(session, &i) == KVRUN_OK) {
 		v.ctx = i.ctx;

@@ -1,5 +1,5 @@
-// Answers under way on one engine: sessions by conversation, one batch for all, events for the window. One thread's
-// own.
+// Active answers on one engine: sessions by conversation, one batch for all, events for the window. Used by one thread
+// only.
 #pragma once
 #include "tools/chat/text.h"
 #include "tools/desktop/protocol.h"
@@ -19,17 +19,17 @@ class Answers {
 	using Tell = std::function<void(Event)>;
 	// chat_template: name, or path of a file that ends in .jinja; empty: the model's own. Throws ChatError.
 	Answers(EngineHandle, const std::string& chat_template, Tell);
-	~Answers(); // ends what is under way
+	~Answers(); // ends active answers
 
 	void begin(const Answer&);
 	void stop(const std::string& conversation);
-	void forget(const std::string& conversation); // its cache
+	void forget(const std::string& conversation); // drops its cache
 	void watch(const Watch&);
 	bool busy() const { return !active_.empty(); }
 	void step(); // a piece of one prompt and a token of every answer
 	kvrun_engine_info info() const;
 	bool has_template() const { return has_template_; }
-	std::vector<std::string> templates() const; // names that chat_template can have
+	std::vector<std::string> templates() const; // valid names for chat_template
 
  private:
 	struct Held { // the cache of a conversation
@@ -42,7 +42,7 @@ class Answers {
 	kvrun_chat_options chat_options(const std::string* messages) const;
 	std::vector<uint32_t> prompt_tokens(const std::string& messages) const;
 	Held& session_for(const Answer&);
-	bool drop_oldest(const std::string& but); // false: there is none to drop
+	bool drop_oldest(const std::string& but); // false: none to drop
 	void add_to_batch(Active&, const Answer&);
 	void finish(Active&);
 	void report_cache(const std::string& conversation, kvrun_session*);
@@ -56,7 +56,7 @@ class Answers {
 	std::map<std::string, Held> held_; // by conversation
 	BatchHandle batch_;
 	std::vector<std::unique_ptr<Active>> active_;
-	std::chrono::steady_clock::time_point reported_{}; // caches, last
+	std::chrono::steady_clock::time_point reported_{}; // when caches were last reported
 };
 
 } // namespace kvrun::desktop

@@ -1,4 +1,4 @@
-// A conversation as a tree of messages: an edited question or another answer is a sibling, nothing is overwritten.
+// A conversation as a tree of messages: an edited question or another answer becomes a sibling; nothing is overwritten.
 #include "tools/desktop/conversation.h"
 #include "tools/chat/text.h"
 #include <algorithm>
@@ -40,7 +40,7 @@ std::vector<int> Conversation::siblings(int m) const {
 void Conversation::show(int m) {
 	last = m;
 	for (int i = int(messages.size()) - 1; i > last; --i)
-		if (messages[size_t(i)].parent == last) last = i, i = int(messages.size()); // and its newest child
+		if (messages[size_t(i)].parent == last) last = i, i = int(messages.size()); // then its newest child
 }
 
 std::string Conversation::template_messages(const std::string& system, int last_message) const {
@@ -121,7 +121,7 @@ std::string title_of(const std::string& text) {
 	std::string out = text.substr(0, text.find('\n'));
 	if (out.size() > kTitleBytes) {
 		size_t end = kTitleBytes;
-		while (end && (uint8_t(out[end]) & 0xc0) == 0x80) --end; // no half of a character
+		while (end && (uint8_t(out[end]) & 0xc0) == 0x80) --end; // not inside a character
 		out = out.substr(0, end) + "...";
 	}
 	return out;

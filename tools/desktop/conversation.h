@@ -1,4 +1,4 @@
-// A conversation as a tree of messages: an edited question or another answer is a sibling, nothing is overwritten.
+// A conversation as a tree of messages: an edited question or another answer becomes a sibling; nothing is overwritten.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -10,12 +10,12 @@ namespace kvrun::desktop {
 constexpr int kNone = -1; // no message
 
 struct Message {
-	int parent = kNone;      // message before it
-	bool user = false;       // else the model's answer
+	int parent = kNone;      // previous message
+	bool user = false;       // false: the model's answer
 	std::string text;        // UTF-8
 	std::string reasoning;   // of an answer; may be empty
-	std::string note;        // why an answer ended early, and its speed; empty: nothing to say
-	bool unfinished = false; // the answer is under way, or was when the program ended
+	std::string note;        // why an answer ended early, and its speed; may be empty
+	bool unfinished = false; // the answer is active, or was when the program ended
 };
 
 struct Conversation {
@@ -24,22 +24,22 @@ struct Conversation {
 	std::string kv;                // cache policy
 	uint32_t ctx = 0;              // longest sequence in tokens; 0: what fits
 	int64_t changed = 0;           // milliseconds since 1970
-	uint64_t answers = 0;          // so far, all branches: each is sampled with a seed of its own
+	uint64_t answers = 0;          // number of answers in all branches: each is sampled with its own seed
 	std::vector<Message> messages; // parents before their children
 	int last = kNone;              // message that the shown branch ends with
 
-	// Adds a message and shows the branch that ends with it; its number.
+	// Adds a message and shows the branch that ends with it; returns its number.
 	int add(int parent, bool user, std::string text);
 	std::vector<int> branch() const;        // messages from the first to `last`
-	std::vector<int> siblings(int m) const; // messages with the parent of m, m among them, oldest first
-	void show(int m);                       // the branch through m, on to the newest message after it
+	std::vector<int> siblings(int m) const; // messages with the parent of m, including m, oldest first
+	void show(int m);                       // shows the branch through m, continued to the newest message after it
 	std::string template_messages(const std::string& system, int last_message) const; // JSON array for chat templates
-	// A copy of the shown branch, without the others.
+	// A copy of the shown branch, without other branches.
 	Conversation fork(std::string new_id) const;
 };
 
 std::string to_json(const Conversation&);
-// Throws ChatError{KVRUN_EFORMAT} that names `file` and what is wrong in it.
+// Throws ChatError{KVRUN_EFORMAT} that names `file` and the fault.
 Conversation conversation_from_json(std::string_view json, const std::string& file);
 
 // The first words of a text, for a title.

@@ -1,4 +1,4 @@
-// The engine on a thread of its own: takes commands, steps all answers as one batch, tells events.
+// The engine on its own thread: takes commands, steps all answers as one batch, reports events.
 #include "tools/desktop/engine.h"
 #include "tools/api_device.h"
 #include "tools/desktop/answers.h"
@@ -13,9 +13,9 @@
 namespace kvrun::desktop {
 namespace {
 
-// A submission to the device takes at most this long, so that a window on the same GPU draws in between.
+// Longest submission to the device, so that a window on the same GPU can draw in between.
 constexpr double kSubmitMs = 8;
-constexpr int kNice = 5; // of the engine's threads, so that on a driver that runs on the processor frames come first
+constexpr int kNice = 5; // niceness of the engine's threads, so that with a software driver frames have priority
 
 Loaded facts_of(const Answers& answers, const std::string& model) {
 	const kvrun_engine_info i = answers.info();
@@ -23,7 +23,7 @@ Loaded facts_of(const Answers& answers, const std::string& model) {
 	f.model = model, f.name = i.name, f.architecture = i.architecture;
 	f.device = i.device_name, f.driver = i.device_driver, f.backend = i.backend;
 	f.n_layers = i.n_layers, f.n_kv_heads = i.n_kv_heads, f.ctx_train = i.ctx_train;
-	f.weight_bytes = i.weight_bytes + i.host_weight_bytes; // as plans count them
+	f.weight_bytes = i.weight_bytes + i.host_weight_bytes; // as in plans
 	f.activation_bytes = i.activation_bytes, f.kv_budget_bytes = i.kv_budget_bytes;
 	f.has_template = answers.has_template();
 	f.templates = answers.templates();
@@ -95,7 +95,7 @@ void EngineThread::run() {
 	};
 	std::unique_ptr<Answers> answers;
 	const auto load = [&](const Load& l) {
-		answers.reset(); // before the next one needs its memory
+		answers.reset(); // frees its memory before the next engine needs it
 		try {
 			answers = std::make_unique<Answers>(open_engine(l, loading_, tell), l.chat_template, tell);
 			tell(facts_of(*answers, l.model));
@@ -125,7 +125,7 @@ void EngineThread::run() {
 		}
 		try {
 			if (answers && answers->busy()) answers->step();
-		} catch (const ChatError& e) { // the device is lost: nothing of this engine goes on
+		} catch (const ChatError& e) { // the device is lost: the engine cannot continue
 			answers.reset();
 			tell(LoadFailed{advice(e.status, e.what())});
 		}

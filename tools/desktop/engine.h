@@ -1,4 +1,4 @@
-// The engine on a thread of its own: takes commands, steps all answers as one batch, tells events.
+// The engine on its own thread: takes commands, steps all answers as one batch, reports events.
 #pragma once
 #include "tools/desktop/protocol.h"
 #include <condition_variable>
@@ -14,17 +14,17 @@ namespace kvrun::desktop {
 class EngineThread {
  public:
 	EngineThread();
-	~EngineThread(); // stops what is under way, within a submission to the device
+	~EngineThread(); // stops active answers within one submission to the device
 	EngineThread(const EngineThread&) = delete;
 
-	void send(Command);        // never waits for the engine
-	std::vector<Event> take(); // what happened since the last call
+	void send(Command);        // does not wait for the engine
+	std::vector<Event> take(); // events since the last call
 
  private:
 	void run();
 	std::deque<Command> next_commands(bool wait);
 
-	std::mutex mutex_; // of the next three
+	std::mutex mutex_; // protects the next three
 	std::condition_variable wake_;
 	std::deque<Command> commands_;
 	bool ending_ = false;

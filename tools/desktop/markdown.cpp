@@ -6,7 +6,7 @@
 namespace kvrun::desktop {
 namespace {
 
-constexpr size_t kMostBytes = size_t(8) << 20; // of a text that is parsed; a longer one is shown as it is
+constexpr size_t kMostBytes = size_t(8) << 20; // longest text that is parsed; longer ones are shown verbatim
 
 constexpr const char* kNoMark = " style=\"list-style-type:none\"";
 
@@ -23,11 +23,11 @@ class Writer {
 	}
 
  private:
-	struct Open { // a block that code in it interrupts
+	struct Open { // an open block, which code inside it interrupts
 		std::string tag, again;
 		bool list = false;
 		unsigned next = 1;    // number of the next item
-		bool written = false; // as text: Qt 6.4 counts every list from 1
+		bool written = false; // numbers are written as text: Qt 6.4 counts every list from 1
 	};
 	static Writer& me(void* self) { return *static_cast<Writer*>(self); }
 
@@ -66,7 +66,7 @@ class Writer {
 		in_code_ = false;
 		std::string& code = parts_.back().text;
 		if (code.ends_with('\n')) code.pop_back();
-		for (Open& o : open_) { // what was open goes on behind the code
+		for (Open& o : open_) { // open blocks continue after the code
 			if (o.tag == "ol") o.tag = "ul", o.again = "<ul>", o.written = true;
 			html_ += o.tag == "li" ? std::string("<li") + kNoMark + ">" : o.again;
 		}
@@ -97,10 +97,10 @@ class Writer {
 			const char* where = align == MD_ALIGN_RIGHT    ? " align=\"right\""
 			                    : align == MD_ALIGN_CENTER ? " align=\"center\""
 			                    : align == MD_ALIGN_LEFT   ? " align=\"left\""
-			                                               : ""; // where the script begins
+			                                               : ""; // at the side where the script begins
 			return push(t == MD_BLOCK_TH ? "th" : "td", where);
 		}
-		default: return; // the document, and parts of tables that Qt has no use for
+		default: return; // the document, and parts of tables that Qt does not need
 		}
 	}
 	void close_block(MD_BLOCKTYPE t) {
@@ -139,7 +139,7 @@ class Writer {
 		case MD_TEXT_NULLCHAR: html_ += "\ufffd"; return;
 		case MD_TEXT_BR: html_ += "<br/>"; return;
 		case MD_TEXT_SOFTBR: html_ += "\n"; return;
-		case MD_TEXT_ENTITY: html_ += s; return; // as it is written: &amp;
+		case MD_TEXT_ENTITY: html_ += s; return; // as written: &amp;
 		default: html_ += html_text(s); return;
 		}
 	}

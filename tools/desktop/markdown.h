@@ -1,4 +1,4 @@
-// Markdown of an answer as parts of a window: styled text as HTML, and code, which is drawn by itself.
+// Splits the Markdown of an answer into parts: styled text as HTML, and code, which has its own widget.
 #pragma once
 #include <string>
 #include <string_view>
@@ -8,16 +8,16 @@ namespace kvrun::desktop {
 
 struct Part {
 	bool code = false;
-	std::string language; // of code, as written behind the fence; may be empty
-	std::string text;     // HTML, or the code as it is
-	int indent = 0;       // of code: lists that it stands in
+	std::string language; // of code, as written after the fence; may be empty
+	std::string text;     // HTML, or verbatim code
+	int indent = 0;       // of code: number of enclosing lists
 	bool operator==(const Part&) const = default;
 };
 
-// Any text has parts: what is no markdown is a paragraph, HTML in it is text, a fence that has not ended yet goes to
-// the end. Pictures become links, so that an answer makes the window read nothing.
+// Accepts any text: text without markup becomes a paragraph, HTML is shown as text, and an open fence extends to the
+// end. Images become links, so that an answer cannot make the window load anything.
 std::vector<Part> parse_markdown(std::string_view text);
-// Text with <, >, & and " written out.
+// Text with <, >, & and " escaped.
 std::string html_text(std::string_view text);
 
 } // namespace kvrun::desktop

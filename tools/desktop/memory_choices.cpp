@@ -1,4 +1,4 @@
-// "Memory for conversations": cache policies from quality to length, each in words a user knows.
+// "Memory for conversations": cache policies from quality to length, described in a user's words.
 #include "tools/desktop/memory_choices.h"
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-// Models that other programs and downloads have left on this computer.
+// Models of other programs and downloads on this computer.
 #include "tools/desktop/models_found.h"
 #include "tools/chat/store.h"
 #include <algorithm>
@@ -14,8 +14,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kDeepest = 6;                          // folders below one that is looked into
-constexpr size_t kMostEntries = 50000;               // files and folders of a source
+constexpr int kDeepest = 6;                          // levels of folders that are searched
+constexpr size_t kMostEntries = 50000;               // files and folders per source
 constexpr size_t kLongestManifest = size_t(1) << 20; // bytes
 
 std::string variable(const char* name) {
@@ -23,7 +23,7 @@ std::string variable(const char* name) {
 	return v ? v : "";
 }
 
-// "-00002-of-00005" at the end of a name: the number of the part; 0: the name has none.
+// The number of the part from "-00002-of-00005" at the end of a name; 0: the name has none.
 int part_number(const std::string& stem) {
 	int n = 0, all = 0;
 	const size_t at = stem.size() < 15 ? stem.npos : stem.size() - 15;
@@ -34,7 +34,7 @@ int part_number(const std::string& stem) {
 struct Search {
 	const std::function<bool()>& stop;
 	std::vector<FoundModel> found;
-	std::set<std::string> seen; // files by their true path: folders of several programs may be one
+	std::set<std::string> seen; // files by canonical path: several programs may share a folder
 	size_t entries = 0;
 
 	void add(const fs::path& p, const std::string& name, const std::string& source) {
@@ -45,7 +45,7 @@ struct Search {
 		if (ec || bytes == 0) return;
 		found.push_back({p.string(), name, source, bytes});
 	}
-	void add_parts(const fs::path& first, FoundModel& m) { // sizes of the other files of a split model
+	void add_parts(const fs::path& first, FoundModel& m) { // adds the sizes of the other files of a split model
 		std::error_code ec;
 		const std::string stem = first.stem().string(), base = stem.substr(0, stem.size() - 15);
 		for (const auto& e : fs::directory_iterator(first.parent_path(), ec)) {
@@ -69,7 +69,7 @@ struct Search {
 			if (part == 1 && found.size() > before) add_parts(p, found.back());
 		}
 	}
-	// Ollama keeps weights by hash; lists below "manifests" say which model has which.
+	// Ollama stores weights by hash; files below "manifests" list the weights of each model.
 	void ollama(const fs::path& root) {
 		std::error_code ec;
 		fs::recursive_directory_iterator at(root / "manifests", fs::directory_options::skip_permission_denied, ec), end;
@@ -87,7 +87,7 @@ struct Search {
 						add(root / "blobs" / blob,
 						    fmt::format("{}:{}", p.parent_path().filename().string(), p.filename().string()), "Ollama");
 				}
-			} catch (const std::exception&) { continue; } // of another kind, or damaged
+			} catch (const std::exception&) { continue; } // another kind of file, or damaged
 		}
 	}
 };

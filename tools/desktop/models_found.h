@@ -1,4 +1,4 @@
-// Models that other programs and downloads have left on this computer.
+// Models of other programs and downloads on this computer.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -8,14 +8,14 @@
 namespace kvrun::desktop {
 
 struct FoundModel {
-	std::string path;   // GGUF file, of a split one the first
-	std::string name;   // to be shown: without folder and ending
+	std::string path;   // GGUF file; of a split model the first
+	std::string name;   // for display: without folder and extension
 	std::string source; // "Hugging Face", "Ollama", "LM Studio", "Downloads"
 	uint64_t bytes = 0; // of all its parts
 };
 
-// By source, then name. Looks into the folders those programs use, as the environment and HOME name them; nothing is
-// opened but Ollama's lists. `stop`: whether to give up, asked often.
+// Sorted by source, then name. Searches the folders of these programs, from environment variables and HOME; only
+// Ollama's manifests are opened. `stop`: called often; true ends the search.
 std::vector<FoundModel> find_models(const std::function<bool()>& stop = [] { return false; });
 // A model's name by its path: "SmolLM2-135M-Instruct.Q4_1".
 std::string model_name(const std::string& path);

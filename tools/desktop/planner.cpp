@@ -1,4 +1,4 @@
-// Devices and memory plans, computed on a thread of their own: looking for drivers takes seconds.
+// Devices and memory plans, computed on a separate thread, because searching for drivers takes seconds.
 #include "tools/desktop/planner.h"
 #include "tools/api_device.h"
 #include "tools/chat/text.h"
@@ -30,14 +30,14 @@ PolicyPlan plan_of(const PlanRequest& r, const std::string& kv, uint64_t memory_
 
 Plan plan_all(const PlanRequest& r) {
 	Plan out{r, {}};
-	if (r.model.empty()) return out; // it is the devices that are asked for
+	if (r.model.empty()) return out; // only the devices were requested
 	try {
 		const ApiDevice device(r.device);
 		uint64_t memory = r.memory_bytes;
 		out.policies.push_back(plan_of(r, r.kv, memory, device));
 		for (const std::string& kv : kUsualPolicies) {
 			if (kv == r.kv) continue;
-			// what the device has free is asked for once
+			// the device's free memory is queried once
 			if (!memory && out.policies.back().error.empty()) memory = out.policies.back().plan.memory_bytes;
 			out.policies.push_back(plan_of(r, kv, memory, device));
 		}

@@ -1,4 +1,4 @@
-// Devices and memory plans, computed on a thread of their own: looking for drivers takes seconds.
+// Devices and memory plans, computed on a separate thread, because searching for drivers takes seconds.
 #pragma once
 #include "engine/kvrun.h"
 #include <condition_variable>
@@ -11,15 +11,15 @@
 namespace kvrun::desktop {
 
 struct PlanRequest {
-	std::string model, device; // no model: only the devices are looked for
-	std::string kv;            // planned beside the usual policies
+	std::string model, device; // without a model only devices are searched
+	std::string kv;            // a policy to plan beside the usual ones
 	uint32_t ctx = 0;          // tokens; 0: the trained context
-	uint64_t memory_bytes = 0; // for everything; 0: what the device has free
+	uint64_t memory_bytes = 0; // in total; 0: the device's free memory
 	bool operator==(const PlanRequest&) const = default;
 };
 struct PolicyPlan {
 	std::string kv;
-	std::string error; // why there is no plan; empty: there is
+	std::string error; // why there is no plan; else empty
 	kvrun_plan plan = KVRUN_PLAN_INIT;
 };
 struct Plan {
@@ -34,16 +34,16 @@ struct DeviceEntry {
 class Planner {
  public:
 	Planner();
-	~Planner(); // after the plan under way
+	~Planner(); // waits for the current plan
 	Planner(const Planner&) = delete;
 
-	void ask(const PlanRequest&);       // nothing where it is the one asked for last
-	std::optional<Plan> plan();         // of the last request; nullopt: not yet
-	std::vector<DeviceEntry> devices(); // empty: not yet
+	void ask(const PlanRequest&);       // no effect if it equals the last request
+	std::optional<Plan> plan();         // of the last request; nullopt: not ready
+	std::vector<DeviceEntry> devices(); // empty: not ready
 
  private:
 	void run();
-	std::mutex mutex_; // of all that follow
+	std::mutex mutex_; // protects all members below
 	std::condition_variable wake_;
 	std::optional<PlanRequest> asked_, waiting_;
 	std::optional<Plan> plan_;

@@ -1,4 +1,4 @@
-// What window and engine thread say to each other: commands in, events out.
+// Messages between window and engine thread: commands in, events out.
 #pragma once
 #include "engine/kvrun.h"
 #include <cstdint>
@@ -12,13 +12,13 @@ struct Sampling { // fields of kvrun_generate_options
 	double temperature = 0.8, top_p = 0.95, min_p = 0.05, repeat_penalty = 1;
 	int top_k = 40;
 	int max_tokens = 0; // of an answer; 0: until the model ends it or the context is full
-	int64_t seed = -1;  // -1: drawn
+	int64_t seed = -1;  // -1: random
 };
 
 // ---- commands
-struct Load { // a model, in place of the one before
+struct Load { // a model, replacing the current one
 	std::string model, device;
-	uint64_t kv_budget = 0;    // bytes for the caches of all conversations; 0: what the device has free
+	uint64_t kv_budget = 0;    // bytes for the caches of all conversations; 0: the device's free memory
 	std::string chat_template; // name, or path of a Jinja file; empty: the model's own
 };
 struct Answer {
@@ -30,7 +30,7 @@ struct Answer {
 	Sampling sampling;
 	uint64_t seed = 0; // of this answer
 };
-struct Stop { // an answer; what it has stays
+struct Stop { // an answer; its text so far is kept
 	std::string conversation;
 };
 struct Forget { // the cache of a conversation
@@ -50,7 +50,7 @@ struct Loaded { // facts of the model and its device
 	uint32_t n_layers = 0, n_kv_heads = 0, ctx_train = 0;
 	uint64_t weight_bytes = 0, activation_bytes = 0, kv_budget_bytes = 0;
 	bool has_template = true;
-	std::vector<std::string> templates; // names a chat template can be chosen by
+	std::vector<std::string> templates; // names of chat templates
 };
 struct LoadFailed {
 	std::string text;
@@ -66,7 +66,7 @@ struct Piece { // of an answer
 	std::string content, reasoning;
 };
 struct CacheView {
-	std::vector<uint8_t> tiers; // of each token: kvrun_tier, in the layer and head that are watched
+	std::vector<uint8_t> tiers; // kvrun_tier of each token, in the watched layer and head
 	uint32_t ctx = 0;           // longest sequence
 	uint64_t f16_bytes = 0, code_bytes = 0, param_bytes = 0, overhead_bytes = 0, f16_equivalent = 0;
 	uint64_t total_bytes() const { return f16_bytes + code_bytes + param_bytes + overhead_bytes; }
@@ -81,7 +81,7 @@ struct Ended {
 	kvrun_stop_reason reason = KVRUN_STOP_END;
 	uint32_t prompt_tokens = 0, reused_tokens = 0, answer_tokens = 0;
 	double prefill_seconds = 0, decode_seconds = 0;
-	std::string error; // why it ended early; empty: it did not
+	std::string error; // why it ended early; else empty
 	kvrun_status status = KVRUN_OK;
 };
 using Event = std::variant<Loading, Loaded, LoadFailed, Reading, Piece, Cache, Ended>;

@@ -1,5 +1,4 @@
-// What the app knows, without any window: conversations, settings, the engine's condition; and what the user does to
-// it.
+// The app's state and the user's actions on it, without a window: conversations, settings, state of the engine.
 #include "tools/desktop/state.h"
 #include "tools/chat/text.h"
 #include "tools/desktop/words.h"
@@ -11,7 +10,7 @@ namespace kvrun::desktop {
 namespace {
 
 constexpr size_t kMostRecent = 8; // models
-constexpr double kNoted = 0.05;   // seconds of an answer below which a speed says nothing
+constexpr double kNoted = 0.05;   // seconds; for shorter answers a speed is meaningless
 
 std::string speed_note(const Ended& e) {
 	if (e.answer_tokens < 2 || e.decode_seconds < kNoted) return {};
@@ -41,7 +40,7 @@ std::string advice(kvrun_status s, const std::string& said) {
 // ---- what the user does
 
 void State::load(const std::string& chosen) {
-	const std::string path = chosen; // which may lie in the list that changes
+	const std::string path = chosen; // a copy: `chosen` may refer into the list that changes
 	model = path;
 	phase = EnginePhase::Loading;
 	load_share = 0;
@@ -100,7 +99,7 @@ void State::remove(const std::string& id) {
 	send(Forget{id});
 	live_.erase(id);
 	const size_t i = size_t(at - conversations.begin());
-	const std::string gone = id; // `id` may lie in what is erased
+	const std::string gone = id; // a copy: `id` may refer into what is erased
 	conversations.erase(at);
 	changed(gone);
 	if (current_id == gone)
@@ -178,7 +177,7 @@ void State::apply(const Settings& s) {
 	changed("");
 	if (Conversation* c = current(); c && !answering(c->id) && (c->kv != s.kv || c->ctx != s.ctx)) {
 		c->kv = s.kv, c->ctx = s.ctx;
-		send(Forget{c->id}); // it is read again under the new policy
+		send(Forget{c->id}); // it will be read again under the new policy
 		live_[c->id].cache = {};
 		changed(c->id);
 	}
@@ -224,7 +223,7 @@ void State::take(const Event& event) {
 		if (find(e->conversation)) {
 			CacheView& v = live_[e->conversation].cache;
 			const CacheView before = std::exchange(v, e->view);
-			if (!v.total_bytes()) { // the session was in use: bytes as they were last
+			if (!v.total_bytes()) { // the session was in use: keeps the last bytes
 				v = before;
 				v.tiers = e->view.tiers;
 			}

@@ -1,5 +1,4 @@
-// What the app knows, without any window: conversations, settings, the engine's condition; and what the user does to
-// it.
+// The app's state and the user's actions on it, without a window: conversations, settings, state of the engine.
 #pragma once
 #include "tools/desktop/conversation.h"
 #include "tools/desktop/protocol.h"
@@ -10,7 +9,7 @@
 namespace kvrun::desktop {
 
 struct Settings {
-	std::string device;        // as of --device; empty: the best
+	std::string device;        // as for --device; empty: the best
 	std::string kv = "fp16";   // policy of new conversations
 	uint32_t ctx = 0;          // tokens; 0: what fits
 	std::string system;        // instructions for the model; empty: none
@@ -18,8 +17,8 @@ struct Settings {
 	Sampling sampling;
 	double scale = 0;                // of text and widgets; 0: the desktop's
 	std::string theme = "system";    // or "light", "dark"
-	bool expert = false;             // settings that need knowledge of the engine are shown
-	bool show_cache = false;         // the cache of the conversation, token by token
+	bool expert = false;             // show settings that need knowledge of the engine
+	bool show_cache = false;         // show the cache of the conversation, token by token
 	std::vector<std::string> recent; // models by path, the latest first
 };
 std::string to_json(const Settings&);
@@ -28,38 +27,38 @@ Settings settings_from_json(std::string_view json, const std::string& file); // 
 enum class EnginePhase { Off, Loading, Ready, Failed };
 
 struct Live {                             // of a conversation, since the program began
-	int answering = kNone;                // answer under way
-	double read_share = 1, read_left = 0; // of its prompt; seconds
-	double begun = 0;                     // clock of its first piece
-	uint32_t pieces = 0;                  // tokens, about
-	double tokens_per_second = 0;         // of the answer under way, or the last one
+	int answering = kNone;                // active answer
+	double read_share = 1, read_left = 0; // read share of its prompt, seconds left
+	double begun = 0;                     // clock at its first piece
+	uint32_t pieces = 0;                  // about the number of tokens
+	double tokens_per_second = 0;         // of the active or the last answer
 	CacheView cache;
 };
 
 class State {
  public:
-	// send: to the engine. changed: a conversation has to be saved, or removed where it is gone; an empty name:
-	// settings.
+	// send: passes a command to the engine. changed: the conversation must be saved, or its file removed if it no
+	// longer exists; an empty id: the settings must be saved.
 	std::function<void(Command)> send = [](Command) {};
 	std::function<void(const std::string& id)> changed = [](const std::string&) {};
 	std::function<double()> clock = [] { return 0.; };    // seconds
 	std::function<int64_t()> calendar = [] { return 0; }; // milliseconds since 1970
 
 	// ---- what the user does
-	void load(const std::string& model);         // the first of the recent ones from now on
-	void forget_model(const std::string& model); // it is no longer a recent one
-	Conversation& create();                      // a new one, current
-	void select(const std::string& id);          // nothing for one that is not there
-	void select_next(int step);                  // in the list, around its ends
+	void load(const std::string& model);         // also makes it the first of the recent models
+	void forget_model(const std::string& model); // removes it from the recent models
+	Conversation& create();                      // a new conversation, which becomes current
+	void select(const std::string& id);          // no effect if it does not exist
+	void select_next(int step);                  // in the list, wrapping at its ends
 	void rename(const std::string& id, const std::string& title);
 	void remove(const std::string& id);
-	void fork(const std::string& id);                // the shown branch, current
-	bool ask(const std::string& text);               // of the current conversation; false: not now, `problem` says why
-	bool retry(int message);                         // another answer in the place of this one
-	bool edit(int message, const std::string& text); // another question in the place of this one
-	void show(int message);                          // the branch through it
-	void stop();                                     // the answer of the current conversation
-	void apply(const Settings&);                     // to new conversations and the current one
+	void fork(const std::string& id);                // copies the shown branch; the copy becomes current
+	bool ask(const std::string& text);               // in the current conversation; false: refused, `problem` says why
+	bool retry(int message);                         // another answer beside this one
+	bool edit(int message, const std::string& text); // another question beside this one
+	void show(int message);                          // shows the branch through it
+	void stop();                                     // stops the answer of the current conversation
+	void apply(const Settings&);                     // for new conversations and the current one
 	void watch(uint32_t layer, uint32_t kv_head);
 
 	// ---- what the engine says
@@ -81,11 +80,11 @@ class State {
 	std::string model; // path
 	EnginePhase phase = EnginePhase::Off;
 	double load_share = 0;
-	Loaded facts;        // where Ready
-	std::string problem; // last error, with what to do; empty: none
+	Loaded facts;        // valid in phase Ready
+	std::string problem; // last error, with advice; empty: none
 	uint32_t watched_layer = 0, watched_head = 0;
 
-	void adopt(std::vector<Conversation>); // those saved, at the start
+	void adopt(std::vector<Conversation>); // saved conversations, at the start
 
  private:
 	void begin_answer(Conversation&, int question);
@@ -94,7 +93,7 @@ class State {
 	std::map<std::string, Live> live_;
 };
 
-// An error of the library with what to do about it in this program.
+// An error of the library with advice for this program.
 std::string advice(kvrun_status, const std::string& text);
 
 } // namespace kvrun::desktop

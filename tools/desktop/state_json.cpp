@@ -1,4 +1,4 @@
-// The app's settings as a file, and everything it knows as JSON, for tests.
+// The app's settings as a file, and its whole state as JSON for tests.
 #include "tools/chat/text.h"
 #include "tools/desktop/state.h"
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The app's files: one per conversation and one of settings, written by a thread of its own so that no frame waits.
+// The app's files: one per conversation and one for settings, written by a separate thread so that no frame waits.
 #include "tools/desktop/store.h"
 #include "tools/chat/store.h"
 #include "tools/chat/text.h"
@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kSettings = "settings";    // name of their file
 constexpr size_t kMostBytes = size_t(256) << 20; // of a conversation
-constexpr const char* kTemporary = ".json.new-"; // in names of files that were being written
+constexpr const char* kTemporary = ".json.new-"; // in names of unfinished files
 
 } // namespace
 
@@ -38,7 +38,7 @@ Store::Store(std::string folder) : folder_(std::move(folder)) {
 		fail_chat(KVRUN_EBUSY,
 		          "{}: another kvrun-desktop has these conversations open; use that one, or --state FOLDER", folder_);
 	}
-	for (const auto& entry : fs::directory_iterator(folder_, ec)) // of a program that was killed
+	for (const auto& entry : fs::directory_iterator(folder_, ec)) // removes files of a killed program
 		if (entry.path().filename().string().find(kTemporary) != std::string::npos) fs::remove(entry.path(), ec);
 	thread_ = std::thread([this] { run(); });
 }
@@ -86,7 +86,7 @@ void Store::remove(const std::string& id) { put(path(id), {}); }
 void Store::put(const std::string& file, std::optional<std::string> content) {
 	{
 		std::lock_guard lock(mutex_);
-		waiting_[file] = std::move(content); // in the place of an older one that has not been written yet
+		waiting_[file] = std::move(content); // replaces older content that is not written yet
 	}
 	wake_.notify_all();
 }

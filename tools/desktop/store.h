@@ -1,4 +1,4 @@
-// The app's files: one per conversation and one of settings, written by a thread of its own so that no frame waits.
+// The app's files: one per conversation and one for settings, written by a separate thread so that no frame waits.
 #pragma once
 #include "tools/desktop/state.h"
 #include <condition_variable>
@@ -10,24 +10,23 @@ namespace kvrun::desktop {
 
 class Store {
  public:
-	// Takes the folder, which is made where it is missing, for this program alone. Throws ChatError{KVRUN_EBUSY} while
-	// another one has it.
+	// Locks the folder, which is created if missing. Throws ChatError{KVRUN_EBUSY} while another program has locked it.
 	explicit Store(std::string folder);
-	~Store(); // everything has been written
+	~Store(); // waits until everything is written
 
 	struct Saved {
 		std::vector<Conversation> conversations;
 		Settings settings;
-		std::string problem; // files that could not be read, which stay as they are
+		std::string problem; // files that could not be read; they are left unchanged
 	};
 	Saved read() const;
 
-	// Put in the place of the file's content soon, in one step: a crash leaves the old content or the new one.
+	// Replaces the file's content soon, atomically: a crash leaves the old content or the new one.
 	void save(const Conversation&);
 	void save(const Settings&);
 	void remove(const std::string& id);
-	void flush();               // waits until all is written
-	std::string take_problem(); // of writing, since the last call; empty: none
+	void flush();               // waits until everything is written
+	std::string take_problem(); // error of writing since the last call; empty: none
 
  private:
 	std::string path(const std::string& id) const { return folder_ + "/" + id + ".json"; }
@@ -38,13 +37,13 @@ class Store {
 	int lock_ = -1; // file descriptor
 	std::mutex mutex_;
 	std::condition_variable wake_, idle_;
-	std::map<std::string, std::optional<std::string>> waiting_; // path: content; nullopt: to be removed
+	std::map<std::string, std::optional<std::string>> waiting_; // path -> content; nullopt: remove the file
 	bool writing_ = false, ending_ = false;
 	std::string problem_;
 	std::thread thread_;
 };
 
-// $XDG_STATE_HOME/kvrun/desktop or its place in HOME. Throws ChatError where there is neither.
+// $XDG_STATE_HOME/kvrun/desktop, or its default in HOME. Throws ChatError if neither variable is set.
 std::string default_folder();
 
 } // namespace kvrun::desktop

@@ -1,4 +1,4 @@
-// Errors of the library in the words of a window, whose user has no command line.
+// Errors of the library, worded for users of a window instead of a command line.
 #include "tools/desktop/words.h"
 #include <fmt/format.h>
 #include <string_view>

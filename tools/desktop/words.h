@@ -1,10 +1,10 @@
-// Errors of the library in the words of a window, whose user has no command line.
+// Errors of the library, worded for users of a window instead of a command line.
 #pragma once
 #include <string>
 
 namespace kvrun::desktop {
 
-// The text with names of options replaced by the settings that do the same.
+// The text with names of options replaced by the corresponding settings.
 std::string window_words(std::string text);
 std::string human_size(unsigned long long bytes); // "1.5 MiB"
 std::string human_count(unsigned long long n);    // "32 768", with narrow spaces

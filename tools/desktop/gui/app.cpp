@@ -1,4 +1,4 @@
-// The app without its looks: state, engine and files, and the clock that brings their news to the window.
+// The app without its widgets: state, engine and files, and the timer that reports their changes to the window.
 #include "tools/desktop/gui/app.h"
 #include "tools/chat/text.h"
 #include <chrono>
@@ -6,9 +6,9 @@
 namespace kvrun::desktop {
 namespace {
 
-constexpr double kSaveEvery = 1; // seconds, of an answer that grows
-constexpr int kFrameMs = 16;     // between looks at the threads while something is under way
-constexpr int kRestMs = 250;     // while nothing is
+constexpr double kSaveEvery = 1; // seconds between saves of a growing answer
+constexpr int kFrameMs = 16;     // between polls of the threads while something is active
+constexpr int kRestMs = 250;     // between polls otherwise
 
 } // namespace
 
@@ -34,7 +34,7 @@ void App::connect() {
 		if (const Conversation* c = state.find(id))
 			store_.save(*c);
 		else
-			growing_.insert(id); // saved or removed before the next frame, when the list is whole again
+			growing_.insert(id); // saved or removed before the next frame, when the list is consistent again
 	};
 	state.clock = clock;
 	state.calendar = [] {

@@ -1,4 +1,4 @@
-// The app without its looks: state, engine and files, and the clock that brings their news to the window.
+// The app without its widgets: state, engine and files, and the timer that reports their changes to the window.
 #pragma once
 #include "tools/desktop/engine.h"
 #include "tools/desktop/gui/frame_times.h"
@@ -13,7 +13,7 @@ namespace kvrun::desktop {
 
 struct AppOptions {
 	std::string model;                                    // empty: chosen in the window
-	std::optional<std::string> device, kv, chat_template; // in the place of what was saved
+	std::optional<std::string> device, kv, chat_template; // override saved settings
 	std::optional<std::string> theme;
 	std::optional<int64_t> ctx, max_tokens, seed;
 	std::optional<double> temperature, scale;
@@ -25,17 +25,17 @@ struct AppOptions {
 class App {
  public:
 	explicit App(const AppOptions&);
-	~App(); // what is not saved yet is
+	~App(); // saves everything that is not saved yet
 	App(const App&) = delete;
 
 	State state;
 	Planner planner;
 	FrameTimes frames;
-	// The state may be another one: draw it. Called once a frame at most.
+	// Called when the state may have changed, at most once per frame: draw it.
 	std::function<void()> changed = [] {};
-	std::function<bool()> waits = [] { return false; }; // for threads of the window's own
-	void begin();                                       // listens from now on
-	void listen();                                      // what the engine and the files say
+	std::function<bool()> waits = [] { return false; }; // whether the window waits for threads of its own
+	void begin();                                       // begins to poll
+	void listen();                                      // handles events of the engine and the files
 	static double clock();                              // seconds
 
  private:

@@ -1,4 +1,4 @@
-// For experts: the cache of the conversation, a column per token coloured by how it is stored, and its bytes by kind.
+// For experts: the cache of the conversation, a column per token coloured by its tier, and its bytes by kind.
 #include "tools/desktop/gui/cache_panel.h"
 #include "tools/desktop/gui/parts.h"
 #include "tools/desktop/gui/theme.h"
@@ -31,7 +31,7 @@ void CacheStrip::set(const CacheView& v) {
 	update();
 }
 
-// Where tokens outnumber pixels a column stands for several, in the share of their tiers.
+// If there are more tokens than pixels, a column shows the shares of the tiers of several tokens.
 void CacheStrip::paintEvent(QPaintEvent*) {
 	QPainter p(this);
 	const Theme& t = theme();

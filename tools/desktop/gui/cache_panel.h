@@ -1,4 +1,4 @@
-// For experts: the cache of the conversation, a column per token coloured by how it is stored, and its bytes by kind.
+// For experts: the cache of the conversation, a column per token coloured by its tier, and its bytes by kind.
 #pragma once
 #include "tools/desktop/state.h"
 #include <QWidget>

@@ -1,4 +1,4 @@
-// A conversation: its head, its messages, the field for the next question, and what it takes of the memory.
+// A conversation: its header, its messages, the field for the next question, and the memory it uses.
 #pragma once
 #include "tools/desktop/state.h"
 #include <QWidget>

@@ -1,4 +1,4 @@
-// The field for the next question, which grows with it, and the button that sends or stops.
+// The field for the next question, which grows with its text, and the button that sends or stops.
 #include "tools/desktop/gui/composer.h"
 #include "tools/desktop/gui/parts.h"
 #include "tools/desktop/gui/theme.h"
@@ -15,12 +15,12 @@
 namespace kvrun::desktop {
 namespace {
 
-constexpr int kMostLines = 8; // that are seen at once
+constexpr int kMostLines = 8; // visible lines
 
 class Field : public QPlainTextEdit {
  protected:
 	bool canInsertFromMimeData(const QMimeData* m) const override { return m->hasText() && !m->hasUrls(); }
-	void dragEnterEvent(QDragEnterEvent* e) override { // files are the window's
+	void dragEnterEvent(QDragEnterEvent* e) override { // the window handles files
 		if (e->mimeData()->hasUrls()) return e->ignore();
 		QPlainTextEdit::dragEnterEvent(e);
 	}
@@ -90,7 +90,7 @@ bool Composer::eventFilter(QObject* o, QEvent* e) {
 	if (e->type() == QEvent::Resize)
 		QMetaObject::invokeMethod(
 		    this, [this] { fit(); }, Qt::QueuedConnection);
-	if (e->type() == QEvent::ShortcutOverride) { // Ctrl+K and the like are the window's
+	if (e->type() == QEvent::ShortcutOverride) { // the window handles Ctrl+K and other shortcuts
 		const auto* k = static_cast<QKeyEvent*>(e);
 		if (k->key() == Qt::Key_K && k->modifiers() & Qt::ControlModifier) return e->ignore(), true;
 	}

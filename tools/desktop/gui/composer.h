@@ -1,4 +1,4 @@
-// The field for the next question, which grows with it, and the button that sends or stops.
+// The field for the next question, which grows with its text, and the button that sends or stops.
 #pragma once
 #include <QFrame>
 #include <functional>
@@ -11,12 +11,12 @@ namespace kvrun::desktop {
 class Composer : public QFrame {
  public:
 	Composer();
-	std::function<bool(const QString&)> send = [](const QString&) { return false; }; // true: the field is emptied
+	std::function<bool(const QString&)> send = [](const QString&) { return false; }; // true: clear the field
 	std::function<void()> stop = [] {};
 	std::function<void(int)> scroll = [](int) {}; // pages of the conversation
 
 	void set_answering(bool);
-	void set_hint(const QString&); // what stands in the empty field
+	void set_hint(const QString&); // text in the empty field
 	void take_focus();
 	QPlainTextEdit* field() { return field_; }
 

@@ -1,4 +1,4 @@
-// How even the window's frames are: intervals between them and the work in each.
+// Statistics of the window's frames: intervals between them and the work in each.
 #pragma once
 #include <algorithm>
 #include <fmt/format.h>
@@ -9,7 +9,7 @@ namespace kvrun::desktop {
 
 class FrameTimes {
  public:
-	// drawn: it was another picture than the one before.
+	// drawn: the picture differed from the previous one.
 	void add(double interval_ms, double work_ms, bool drawn) {
 		n_drawn_ += drawn;
 		intervals_.push_back(interval_ms);

@@ -1,5 +1,5 @@
-// Colours of code: words of the language, texts, numbers, comments. KSyntaxHighlighting would know more, but Debian 12
-// has it for Qt 5 only.
+// Colours of code: keywords, strings, numbers, comments. KSyntaxHighlighting knows more, but in Debian 12 it exists
+// only for Qt 5.
 #include "tools/desktop/gui/highlighter.h"
 #include "tools/desktop/gui/theme.h"
 #include <QRegularExpression>
@@ -9,8 +9,8 @@
 namespace kvrun::desktop {
 
 struct CodeLanguage {
-	QSet<QString> names;    // behind a fence
-	QString line, from, to; // what begins a comment; what one of several lines begins and ends with
+	QSet<QString> names;    // as written after a fence
+	QString line, from, to; // start of a comment; start and end of a comment of several lines
 	QString quotes;
 	QSet<QString> words;
 	bool any_case = false;
@@ -117,7 +117,7 @@ void Highlighter::highlightBlock(const QString& line) {
 	int at = 0;
 	const int n = int(line.size());
 	setCurrentBlockState(kPlain);
-	const auto comment = [&](int from) { // one of several lines; where it ends
+	const auto comment = [&](int from) { // colours a comment of several lines; returns where it ends
 		const int end = int(line.indexOf(l.to, from));
 		if (end < 0) setCurrentBlockState(kComment);
 		const int next = end < 0 ? n : end + int(l.to.size());

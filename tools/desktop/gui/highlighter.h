@@ -1,4 +1,4 @@
-// Colours of code: words of the language, texts, numbers, comments.
+// Colours of code: keywords, strings, numbers, comments.
 #pragma once
 #include <QSyntaxHighlighter>
 
@@ -8,7 +8,7 @@ struct CodeLanguage;
 
 class Highlighter : public QSyntaxHighlighter {
  public:
-	// language: as written behind a fence; an unknown one has texts and numbers only.
+	// language: as written after a fence; for an unknown one only strings and numbers are coloured.
 	Highlighter(QTextDocument*, const QString& language);
 
  protected:

@@ -1,4 +1,4 @@
-// kvrun-desktop: chats with a model in a window.
+// kvrun-desktop: chat with a model in a window.
 #include "tools/chat/text.h"
 #include "tools/desktop/gui/script.h"
 #include "tools/desktop/gui/theme.h"
@@ -44,7 +44,7 @@ struct Given { // options, as typed
 	bool man = false;
 };
 
-// Qt ends the program where it can open no window; this says so in kvrun's way.
+// Qt ends the program if it cannot open a window; this prints the error in kvrun's form.
 void hear_qt(QtMsgType type, const QMessageLogContext&, const QString& text) {
 	if (type == QtFatalMsg) {
 		const QString first = text.section('\n', 0, 0).simplified();
@@ -143,6 +143,6 @@ int guarded(int argc, char** argv) {
 
 int main(int argc, char** argv) {
 	std::signal(SIGPIPE, SIG_IGN);
-	std::signal(SIGXFSZ, SIG_IGN); // a file that may not grow is a write that fails
+	std::signal(SIGXFSZ, SIG_IGN); // exceeding the file-size limit then fails the write
 	return kvrun::desktop::guarded(argc, argv);
 }

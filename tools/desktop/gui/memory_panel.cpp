@@ -1,4 +1,4 @@
-// "Memory for conversations": a slider from quality to length, and what each place on it costs.
+// "Memory for conversations": a slider from quality to length, and the cost of each position.
 #include "tools/desktop/gui/memory_panel.h"
 #include "tools/desktop/gui/parts.h"
 #include "tools/desktop/gui/theme.h"
@@ -91,7 +91,7 @@ class PlanRow : public QPushButton {
 			x += width;
 		}
 		if (need <= n.memory_bytes) return;
-		const double end = bar.left() + double(n.memory_bytes) / all * bar.width(); // of the memory there is
+		const double end = bar.left() + double(n.memory_bytes) / all * bar.width(); // as a share of all memory
 		p.fillRect(QRectF(end - 1, bar.top() - em(0.2), 2, bar.height() + em(0.4)), t.text);
 	}
 	QString name_, loss_, numbers_;
@@ -126,7 +126,7 @@ MemoryPanel::MemoryPanel() {
 	lines->setSpacing(0);
 	for (size_t i = 0; i < memory_choices().size(); ++i) {
 		rows_.push_back(new PlanRow);
-		rows_.back()->setFocusPolicy(Qt::NoFocus); // the slider does the same by keys
+		rows_.back()->setFocusPolicy(Qt::NoFocus); // the keyboard uses the slider instead
 		connect(rows_.back(), &QPushButton::clicked, this, [this, i] { choose(int(i)); });
 		lines->addWidget(rows_.back());
 	}

@@ -1,5 +1,5 @@
-// "Memory for conversations": a slider from quality to length, and for each place on it what the library's plan says:
-// the memory it takes, the tokens that fit, and what it is expected to cost in quality.
+// "Memory for conversations": a slider from quality to length, and for each position the library's plan: the memory it
+// takes, the tokens that fit, and the expected loss of quality.
 #pragma once
 #include "tools/desktop/planner.h"
 #include <QWidget>
@@ -20,7 +20,7 @@ class MemoryPanel : public QWidget {
 	void set(const std::string& kv, uint32_t ctx);
 	const std::string& kv() const { return kv_; }
 	uint32_t ctx() const { return ctx_; }
-	// What the planner knows so far; a model that is not there yet has no plan.
+	// The planner's result so far; without a model there is no plan.
 	void show_plan(const std::optional<Plan>&, bool has_model);
 
  private:
@@ -32,7 +32,7 @@ class MemoryPanel : public QWidget {
 	QComboBox* length_;
 	QLabel *summary_, *legend_;
 	std::vector<PlanRow*> rows_;
-	PlanRow* other_; // a policy of the expert's own
+	PlanRow* other_; // a policy typed by an expert
 	std::optional<Plan> plan_;
 	bool setting_ = false;
 };

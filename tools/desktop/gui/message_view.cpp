@@ -1,4 +1,4 @@
-// One message: who said it, its text with code and tables, and what can be done with it.
+// One message: its author, its text with code and tables, and its actions.
 #include "tools/desktop/gui/message_view.h"
 #include "tools/desktop/gui/highlighter.h"
 #include "tools/desktop/gui/icons.h"
@@ -20,11 +20,11 @@
 namespace kvrun::desktop {
 namespace {
 
-constexpr int kDoneMs = 1500; // for which a copy button shows that it has copied
+constexpr int kDoneMs = 1500; // how long a copy button shows that it has copied
 
 QString text_of(const std::string& s) { return QString::fromStdString(s); }
 
-// A button that copies; `text` is asked for when it is pressed.
+// A copy button; `text` is called when it is pressed.
 QToolButton* new_copy(const char* name, std::function<QString()> text) {
 	QToolButton* b = new_tool(Icon::Copy, name);
 	QObject::connect(b, &QToolButton::clicked, b, [b, text = std::move(text)] {
@@ -133,7 +133,7 @@ void MessageView::update_text(const Message& m) {
 		return;
 	}
 	std::vector<Part> parts = parse_markdown(m.text);
-	size_t same = 0; // parts that are as they were: only what grows is laid out again
+	size_t same = 0; // number of unchanged parts: only the rest is laid out again
 	while (same < parts.size() && same < parts_.size() && parts[same] == parts_[same]) ++same;
 	for (size_t i = same; i < parts.size(); ++i) {
 		const Part& p = parts[i];
@@ -282,7 +282,7 @@ void MessageView::send_edit() {
 	const QString text = editor_->toPlainText();
 	if (text.trimmed().isEmpty()) return;
 	cancel_edit();
-	const auto edit = actions_.edit; // this view may be gone with its branch
+	const auto edit = actions_.edit; // copied, because this view may be deleted with its branch
 	const int number = number_;
 	QTimer::singleShot(0, qApp, [edit, number, text] { edit(number, text); });
 }

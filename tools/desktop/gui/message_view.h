@@ -1,4 +1,4 @@
-// One message: who said it, its text with code and tables, and what can be done with it.
+// One message: its author, its text with code and tables, and its actions.
 #pragma once
 #include "tools/desktop/markdown.h"
 #include "tools/desktop/state.h"
@@ -25,7 +25,7 @@ class MessageView : public QFrame {
  public:
 	MessageView(int number, const MessageActions&);
 	int number() const { return number_; }
-	void update(const Conversation&, const Live&); // draws what has changed
+	void update(const Conversation&, const Live&); // redraws what has changed
 	void begin_edit();
 	void cancel_edit();
 	bool editing() const { return editor_ != nullptr; }

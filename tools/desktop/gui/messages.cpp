@@ -1,4 +1,4 @@
-// The shown branch of a conversation, which follows its end while an answer grows.
+// The shown branch of a conversation; it scrolls along while an answer grows.
 #include "tools/desktop/gui/messages.h"
 #include "tools/desktop/gui/parts.h"
 #include "tools/desktop/gui/theme.h"
@@ -10,7 +10,7 @@
 namespace kvrun::desktop {
 namespace {
 
-constexpr size_t kAtOnce = 40;    // messages; each has a layout of its own
+constexpr size_t kAtOnce = 40;    // messages shown at once; each has its own layout
 constexpr double kColumnEms = 46; // widest column: longer lines are hard to read
 
 } // namespace
@@ -61,7 +61,7 @@ Messages::Messages(MessageActions actions) : actions_(std::move(actions)), most_
 void Messages::rebuild(const std::vector<int>& branch) {
 	const size_t first = branch.size() > most_ ? branch.size() - most_ : 0;
 	earlier_->setVisible(first > 0);
-	size_t same = 0; // views that stay
+	size_t same = 0; // number of views that are kept
 	while (same < views_.size() && first + same < branch.size() && views_[same]->number() == branch[first + same])
 		++same;
 	for (size_t i = same; i < views_.size(); ++i) views_[i]->hide(), views_[i]->deleteLater();

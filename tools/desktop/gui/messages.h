@@ -1,4 +1,4 @@
-// The shown branch of a conversation, which follows its end while an answer grows.
+// The shown branch of a conversation; it scrolls along while an answer grows.
 #pragma once
 #include "tools/desktop/gui/message_view.h"
 #include <QScrollArea>
@@ -20,7 +20,7 @@ class Messages : public QScrollArea {
 	void rebuild(const std::vector<int>& branch);
 	const MessageActions actions_;
 	std::string id_;
-	size_t most_; // messages that are shown; earlier ones come by a button
+	size_t most_; // number of shown messages; a button adds earlier ones
 	std::vector<MessageView*> views_;
 	QWidget* column_;
 	QVBoxLayout* layout_;

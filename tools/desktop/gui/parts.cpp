@@ -1,4 +1,4 @@
-// Small widgets that several views have.
+// Small widgets used by several views.
 #include "tools/desktop/gui/parts.h"
 #include "tools/desktop/gui/theme.h"
 #include <QMessageBox>
@@ -90,7 +90,7 @@ void Pulse::paintEvent(QPaintEvent*) {
 }
 
 QPushButton* new_button(Icon i, const QString& text) {
-	auto* b = new QPushButton(icon(i), "\u2002" + text); // room between icon and text
+	auto* b = new QPushButton(icon(i), "\u2002" + text); // space between icon and text
 	b->setIconSize({em(1), em(1)});
 	b->setAccessibleName(text);
 	return b;

@@ -1,4 +1,4 @@
-// Small widgets that several views have.
+// Small widgets used by several views.
 #pragma once
 #include "tools/desktop/gui/icons.h"
 #include <QElapsedTimer>
@@ -10,10 +10,10 @@
 
 namespace kvrun::desktop {
 
-// A button that shows only its icon; its name is a tooltip, and what a screen reader says.
+// A button that shows only its icon; its name is the tooltip and the text for screen readers.
 QToolButton* new_tool(Icon, const char* name);
 
-// A line of text with an ellipsis where it is too long, and all of it as a tooltip.
+// A line of text, shortened by an ellipsis if it is too long; the tooltip has the whole text.
 class ElidedLabel : public QLabel {
  public:
 	explicit ElidedLabel(const char* role = "", Qt::TextElideMode mode = Qt::ElideRight);
@@ -28,7 +28,7 @@ class ElidedLabel : public QLabel {
 	Qt::TextElideMode mode_;
 };
 
-// A button over the whole row: a line, and another below it in a lesser colour, both with an ellipsis.
+// A button over the whole row: two lines of text, the second in a fainter colour, both shortened by an ellipsis.
 class RowButton : public QPushButton {
  public:
 	RowButton(const QString& line, const QString& below);
@@ -42,7 +42,7 @@ class RowButton : public QPushButton {
 	QString line_, below_;
 };
 
-// A dot that breathes while something is under way, once a frame of the display.
+// A dot that pulses while something is active; it is redrawn once per frame.
 class Pulse : public QWidget {
  public:
 	Pulse();
@@ -57,7 +57,7 @@ class Pulse : public QWidget {
 	QElapsedTimer clock_;
 };
 
-// The wheel scrolls the page and does not change what lies under it by accident.
+// Ignores the mouse wheel, so that scrolling the page does not change a value by accident.
 template <class T> class Calm : public T {
  public:
 	Calm() { this->setFocusPolicy(Qt::StrongFocus); }
@@ -68,7 +68,7 @@ template <class T> class Calm : public T {
 
 QPushButton* new_button(Icon, const QString& text);
 QLabel* new_label(const QString&, const char* role = "");
-// Asks whether to do what cannot be undone. The answer "no" has the keyboard.
+// Asks before an action that cannot be undone. The default answer is "no".
 bool confirm(QWidget* parent, const QString& question, const QString& more, const char* yes, const char* no);
 
 } // namespace kvrun::desktop

@@ -1,4 +1,4 @@
-// Text of any script as high as it needs: styled by HTML, or as it was typed.
+// Text in any script, as high as needed: HTML, or plain text.
 #include "tools/desktop/gui/rich_text.h"
 #include "tools/desktop/gui/theme.h"
 #include <QAbstractTextDocumentLayout>
@@ -60,7 +60,7 @@ RichText::RichText(QWidget* parent) : QTextBrowser(parent) {
 		if (to.scheme() == "http" || to.scheme() == "https" || to.scheme() == "mailto") QDesktopServices::openUrl(to);
 	});
 	connect(this, QOverload<const QUrl&>::of(&QTextBrowser::highlighted), this,
-	        [this](const QUrl& to) { setToolTip(to.toString()); }); // where a link leads, before it is followed
+	        [this](const QUrl& to) { setToolTip(to.toString()); }); // shows the target of a link before it is followed
 	connect(document()->documentLayout(), &QAbstractTextDocumentLayout::documentSizeChanged, this, [this] { fit(); });
 	connect(horizontalScrollBar(), &QScrollBar::rangeChanged, this, [this] { fit(); });
 }
@@ -83,7 +83,7 @@ void RichText::set_html(const QString& body) {
 		o.setTextDirection(Qt::LayoutDirectionAuto);
 		document()->setDefaultTextOption(o);
 		setHtml(body);
-		if (toPlainText().isRightToLeft()) { // tables and lists begin at the right, too
+		if (toPlainText().isRightToLeft()) { // tables and lists also begin at the right
 			o.setTextDirection(Qt::RightToLeft);
 			document()->setDefaultTextOption(o);
 		}
@@ -96,12 +96,12 @@ void RichText::set_html(const QString& body) {
 				format.setBottomMargin(em(0.5));
 				table->setFormat(format);
 			}
-		// the last line needs no room below it
+		// no space below the last line
 		QTextCursor end(document());
 		end.movePosition(QTextCursor::End);
 		QTextBlockFormat last = end.blockFormat();
 		last.setBottomMargin(0);
-		if (end.block().length() == 1 && end.block() != document()->begin()) // there is one behind a table
+		if (end.block().length() == 1 && end.block() != document()->begin()) // Qt adds one after a table
 			last.setLineHeight(1, QTextBlockFormat::FixedHeight);
 		end.setBlockFormat(last);
 	});
@@ -149,7 +149,7 @@ void RichText::fit() {
 void RichText::wheelEvent(QWheelEvent* e) {
 	const bool sideways = std::abs(e->angleDelta().x()) > std::abs(e->angleDelta().y());
 	if (sideways && horizontalScrollBar()->maximum() > 0) return QTextBrowser::wheelEvent(e);
-	e->ignore(); // the conversation scrolls
+	e->ignore(); // scrolls the conversation instead
 }
 
 void RichText::keyPressEvent(QKeyEvent* e) {

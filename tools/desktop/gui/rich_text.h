@@ -1,4 +1,4 @@
-// Text of any script as high as it needs: styled by HTML, or as it was typed. It can be selected, and has links.
+// Text in any script, as high as needed: HTML, or plain text. It can be selected, and has links.
 #pragma once
 #include <QTextBrowser>
 
@@ -7,9 +7,9 @@ namespace kvrun::desktop {
 class RichText : public QTextBrowser {
  public:
 	explicit RichText(QWidget* parent = nullptr);
-	void set_html(const QString& body); // what is selected stays so
+	void set_html(const QString& body); // keeps the selection
 	void set_plain(const QString&, bool wraps = true);
-	int natural_width() const; // without line breaks but its own
+	int natural_width() const; // with no line breaks except its own
 
  protected:
 	void resizeEvent(QResizeEvent*) override;

@@ -1,4 +1,4 @@
-// A script that drives the window as a user would: keys and text go through Qt's handling of events.
+// A script that drives the window like a user: keys and text go through Qt's event handling.
 #include "tools/desktop/gui/script.h"
 #include "tools/chat/store.h"
 #include "tools/chat/text.h"
@@ -23,7 +23,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-// What Qt's own tests press keys with: shortcuts, focus and text as from a keyboard. Qt6Gui exports it.
+// The function that Qt's own tests use to press keys: shortcuts, focus and text as from a keyboard. Qt6Gui exports it.
 QT_BEGIN_NAMESPACE
 Q_GUI_EXPORT bool qt_handleKeyEvent(QWindow* window, QEvent::Type t, int k, Qt::KeyboardModifiers mods,
                                     const QString& text, bool autorep, ushort count);
@@ -35,7 +35,7 @@ namespace {
 constexpr size_t kLongestFile = size_t(16) << 20; // bytes
 constexpr double kPatience = 300;                 // seconds
 constexpr int kStepMs = 10;
-constexpr int kSettleSteps = 3; // until widgets are laid out after what was typed
+constexpr int kSettleSteps = 3; // steps until widgets are laid out after input
 
 QWidget* top_widget() {
 	if (QWidget* w = QApplication::activePopupWidget()) return w;
@@ -74,7 +74,7 @@ void Script::bad(const Command& c, const std::string& why) const {
 void Script::step() {
 	if (pause_ > 0) return void(--pause_);
 	if (commands_.empty()) return timer_.stop();
-	// where no window manager does it
+	// in case no window manager does it
 	QWidget* top = QApplication::activeModalWidget() ? QApplication::activeModalWidget() : &window_;
 	if (!top->isActiveWindow() && !QApplication::activePopupWidget()) top->activateWindow();
 	const double now = App::clock();
@@ -85,7 +85,7 @@ void Script::step() {
 	commands_.pop_front();
 	since_ = -1;
 	pause_ = waits ? 0 : kSettleSteps;
-	// not from here: a key may open a dialog, and a timer is not heard again before it has been dealt with
+	// deferred: a key may open a dialog, and this timer would not fire again before the dialog closes
 	if (!waits) QTimer::singleShot(0, this, [this, c, now] { guard([&] { run(c, now); }); });
 }
 
@@ -180,7 +180,7 @@ void Script::dump(const std::string& file) const {
 	const auto* list = window_.findChild<QListWidget*>();
 	for (int i = 0; list && i < list->count(); ++i) listed.push_back(list->item(i)->text().toStdString());
 	j["listed"] = std::move(listed);
-	auto unnamed = nlohmann::ordered_json::array(); // what a screen reader has no name for
+	auto unnamed = nlohmann::ordered_json::array(); // widgets without a name for screen readers
 	for (const QWidget* w : window_.findChildren<QWidget*>()) {
 		if (!w->isVisible()) continue;
 		const QVariant name = w->property("region");
@@ -201,7 +201,7 @@ void Script::dump(const std::string& file) const {
 
 void Script::screenshot(const std::string& file) const {
 	QPixmap picture = window_.grab();
-	if (QWidget* top = top_widget()) { // menus and dialogs have windows of their own
+	if (QWidget* top = top_widget()) { // menus and dialogs are separate windows
 		QPainter p(&picture);
 		p.drawPixmap(top->mapToGlobal(QPoint(0, 0)) - window_.mapToGlobal(QPoint(0, 0)), top->grab());
 		p.setPen(Qt::gray);

@@ -1,4 +1,4 @@
-// A script that drives the window as a user would: keys and text go through Qt's handling of events.
+// A script that drives the window like a user: keys and text go through Qt's event handling.
 #pragma once
 #include "tools/desktop/gui/app.h"
 #include <QObject>
@@ -8,7 +8,8 @@ namespace kvrun::desktop {
 
 class Window;
 
-// One command per line; empty lines and lines that begin with # are left out. tools/desktop/README.md lists them.
+// One command per line; empty lines and lines that begin with # are ignored. tools/desktop/README.md lists the
+// commands.
 class Script : public QObject {
  public:
 	Script(const std::string& file, App&, Window&); // throws ChatError that names file and line
@@ -19,9 +20,9 @@ class Script : public QObject {
 		int line;
 		std::string name, rest;
 	};
-	void guard(const std::function<void()>&); // a failure ends the program
-	void step();                              // what can be done now
-	bool run(const Command&, double now);     // false: not yet
+	void guard(const std::function<void()>&); // ends the program if `f` fails
+	void step();                              // runs the commands that can run now
+	bool run(const Command&, double now);     // false: it must wait
 	bool wait(const Command&, double now);
 	void press_key(const Command&);
 	void press_button(const Command&);

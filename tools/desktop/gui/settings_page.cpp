@@ -1,4 +1,4 @@
-// Settings in groups with words a user knows; what needs knowledge of the engine is behind a switch.
+// Settings in groups, in a user's words; settings that need knowledge of the engine are behind a switch.
 #include "tools/desktop/gui/settings_page.h"
 #include "tools/desktop/gui/parts.h"
 #include "tools/desktop/gui/theme.h"
@@ -214,7 +214,7 @@ void SettingsPage::open() {
 	    repeat_->setValue(p.repeat_penalty);
 	seed_->setValue(int(std::clamp<int64_t>(p.seed, -1, 1 << 30)));
 	theme_->setCurrentIndex(std::max(0, theme_->findData(text_of(s.theme))));
-	int at = 0; // the nearest of the sizes
+	int at = 0; // index of the nearest size
 	for (int i = 1; i < scale_->count() && s.scale > 0; ++i)
 		if (at == 0 ||
 		    std::abs(scale_->itemData(i).toDouble() - s.scale) < std::abs(scale_->itemData(at).toDouble() - s.scale))
@@ -261,13 +261,13 @@ PlanRequest SettingsPage::request() const {
 	                                                            : "";
 	PlanRequest r{model, device_->currentData().toString().toStdString(), memory_->kv(), memory_->ctx(), 0};
 	const Loaded& f = state_.facts;
-	// what is loaded gives its memory back before the next is
+	// the loaded model frees its memory before the next one is loaded
 	if (state_.phase == EnginePhase::Ready && r.device == state_.settings.device)
 		r.memory_bytes = f.weight_bytes + f.activation_bytes + f.kv_budget_bytes;
 	return r;
 }
 
-bool SettingsPage::waiting() const { // for what is not shown yet
+bool SettingsPage::waiting() const { // for results that are not shown yet
 	if (!isVisible()) return false;
 	const std::optional<Plan> plan = planner_.plan();
 	return !plan || !shown_ || !(*shown_ == plan->request) || listed_.empty();

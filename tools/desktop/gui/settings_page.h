@@ -1,4 +1,4 @@
-// Settings in groups with words a user knows; what needs knowledge of the engine is behind a switch.
+// Settings in groups, in a user's words; settings that need knowledge of the engine are behind a switch.
 #pragma once
 #include "tools/desktop/gui/memory_panel.h"
 #include "tools/desktop/state.h"
@@ -18,7 +18,7 @@ class SettingsPage : public QWidget {
 	std::function<void(bool applied)> closed = [](bool) {};
 	void open();
 	void close(bool apply);
-	void poll(); // the planner may know more
+	void poll(); // shows new results of the planner
 	bool waiting() const;
 
  private:

@@ -27,7 +27,7 @@ QString time_text(int64_t ms) {
 	return QLocale().toString(t.date(), QLocale::ShortFormat);
 }
 
-// Where a conversation has the words; nullopt: nowhere. An empty text: in its title.
+// Where a conversation contains the words; nullopt: nowhere; an empty text: in its title.
 std::optional<QString> found_in(const Conversation& c, const QString& words) {
 	if (words.isEmpty() || text_of(c.title).contains(words, Qt::CaseInsensitive)) return QString();
 	for (const Message& m : c.messages) {
@@ -40,7 +40,7 @@ std::optional<QString> found_in(const Conversation& c, const QString& words) {
 	return std::nullopt;
 }
 
-// A title and a line below it, both with an ellipsis where they are too long.
+// A title and a line below it, both shortened by an ellipsis.
 class RowPainter : public QStyledItemDelegate {
  public:
 	QSize sizeHint(const QStyleOptionViewItem&, const QModelIndex&) const override { return {em(8), em(2.9)}; }

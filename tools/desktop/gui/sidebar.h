@@ -16,13 +16,13 @@ class Sidebar : public QWidget {
 		std::function<void()> create, settings, start, fork, remove;
 		std::function<void(const std::string&)> select;
 		std::function<void(const std::string&, const std::string&)> rename;
-		std::function<void()> done; // the keyboard is to go back to the conversation
+		std::function<void()> done; // the focus should return to the conversation
 	};
 	Sidebar(State&, Actions);
 	void refresh();
 	void begin_rename();
-	void find();         // the keyboard goes to the search
-	bool leave_search(); // false: there was none
+	void find();         // moves the focus to the search
+	bool leave_search(); // false: no search was active
 	bool searching() const;
 
  protected:

@@ -1,4 +1,4 @@
-// What is seen without a model: the latest ones, those that other programs left on this computer, and a file.
+// The page shown without a model: recent models, models of other programs on this computer, and a button for files.
 #include "tools/desktop/gui/start_page.h"
 #include "tools/desktop/gui/parts.h"
 #include "tools/desktop/gui/theme.h"
@@ -25,7 +25,7 @@ QString place_of(const std::string& path) {
 	return p;
 }
 
-// The program beside this one, else that of the system; it fetches models.
+// Path of the program kvrun, which fetches models: beside this program, else in the system.
 QString fetcher() {
 	const QString beside = QCoreApplication::applicationDirPath() + "/kvrun";
 	return QFileInfo(beside).isExecutable() ? beside : QStandardPaths::findExecutable("kvrun");
@@ -128,13 +128,13 @@ QWidget* StartPage::new_download() {
 	return box;
 }
 
-// Begins, or stops what is under way; a later one goes on with what has come.
+// Begins a download, or stops the active one; a later download continues it.
 void StartPage::download() {
 	if (process_.state() != QProcess::NotRunning) return process_.terminate();
 	const QString name = name_->text().trimmed();
 	if (name.isEmpty() || name.startsWith('-')) return name_->setFocus();
 	said_.clear();
-	fetched_->setRange(0, 0); // it is not known yet how much
+	fetched_->setRange(0, 0); // the size is unknown so far
 	fetched_->show(), fetch_text_->show();
 	fetch_text_->setText("Asking for " + name);
 	fetch_->setText("Stop");
@@ -211,7 +211,7 @@ void StartPage::refresh() {
 void StartPage::fill() {
 	shown_recent_ = state_.settings.recent;
 	const QWidget* focus = window()->focusWidget();
-	const bool had = focus && isAncestorOf(focus); // the keyboard is on this page, and stays
+	const bool had = focus && isAncestorOf(focus); // the focus is on this page and stays there
 	first_ = nullptr;
 	clear(recent_);
 	clear(found_);

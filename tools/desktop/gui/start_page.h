@@ -1,4 +1,4 @@
-// What is seen without a model: the latest ones, those that other programs left on this computer, and a file.
+// The page shown without a model: recent models, models of other programs on this computer, and a button for files.
 #pragma once
 #include "tools/desktop/models_found.h"
 #include "tools/desktop/state.h"
@@ -25,10 +25,10 @@ class StartPage : public QWidget {
 	~StartPage() override;
 	std::function<void(const std::string&)> chosen = [](const std::string&) {}; // a model by path
 	std::function<void()> back = [] {};
-	void open();    // looks for models again
-	void refresh(); // the search may know more
+	void open();    // searches for models again
+	void refresh(); // shows new results of the search
 	bool searching() const { return searching_; }
-	void take_focus(); // the first model, or the button for files
+	void take_focus(); // to the first model, or to the button for files
 	void choose_file();
 	void show_drop(bool over); // files are being dragged over the window
 

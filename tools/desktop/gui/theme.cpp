@@ -16,7 +16,7 @@ namespace kvrun::desktop {
 namespace {
 
 constexpr double kLeastScale = 0.5, kMostScale = 4;
-constexpr double kLeastPoints = 10.5; // of the text at scale 1
+constexpr double kLeastPoints = 10.5; // smallest text size at scale 1
 constexpr int kPortalMs = 300;        // longest wait for the desktop's answer
 
 // By kvrun_tier: f16, salient, regular, evicted.
@@ -35,7 +35,7 @@ const Theme* current = &kLight;
 double desktop_points = kLeastPoints;
 bool desktop_is_dark = false;
 
-// What the desktop's settings portal says; 0: nothing, 1: dark, 2: light.
+// Colour scheme from the desktop's settings portal; 0: none, 1: dark, 2: light.
 int portal_scheme() {
 	if (!qEnvironmentVariableIsSet("DBUS_SESSION_BUS_ADDRESS")) return 0;
 	QDBusMessage ask = QDBusMessage::createMethodCall(
@@ -174,9 +174,9 @@ void remember_desktop_font() {
 }
 
 void apply_theme(const std::string& name, double scale) {
-	// Emoji come from a font with colours, where there is one, before a font of symbols that has them, too.
+	// A colour emoji font, if there is one, precedes symbol fonts that also have emoji.
 	static const QStringList families = [] {
-		QStringList out{QFontInfo(QApplication::font()).family()}; // the one that "Sans" stands for: it has digits
+		QStringList out{QFontInfo(QApplication::font()).family()}; // the font that "Sans" resolves to: it has digits
 		for (const char* f : {"Noto Color Emoji", "Twemoji", "JoyPixels", "OpenMoji Color"})
 			if (QFontDatabase::hasFamily(f)) out << f;
 		return out;

@@ -11,18 +11,18 @@ struct Theme {
 	bool dark;
 	QColor page, side, card, text, dim, line, accent, on_accent, bubble, code, hover, chosen, bad, bad_page;
 	QColor keyword, string, number, comment;    // of code
-	QColor tiers[4];                            // by kvrun_tier; told apart by the colour-blind, too
+	QColor tiers[4];                            // by kvrun_tier; distinguishable for the colour-blind
 	QColor weights, work, cache, scales, other; // of bars
 };
 const Theme& theme();
 
-// name: "light", "dark", or what the desktop has; scale: of text, 0: as the desktop has it. Changes all widgets.
+// name: "light", "dark", else the desktop's; scale: of text, 0: the desktop's. Changes all widgets.
 void apply_theme(const std::string& name, double scale);
-int em(double n = 1); // pixels of n heights of the text
-// Before the first apply_theme(): what the desktop's font is.
+int em(double n = 1); // n text heights in pixels
+// Call before the first apply_theme(): stores the desktop's font.
 void remember_desktop_font();
 
-// Marks a widget for style sheets and for tests, which find it by this name.
+// Names a widget for style sheets and tests.
 void set_role(QWidget*, const char* role);
 
 } // namespace kvrun::desktop

@@ -1,4 +1,4 @@
-// The window: conversations at the side, and beside them one of its pages; keys; files that are dropped on it.
+// The window: the list of conversations, and beside it one of the pages; keys; dropped files.
 #include "tools/desktop/gui/window.h"
 #include "tools/desktop/gui/chat_page.h"
 #include "tools/desktop/gui/composer.h"
@@ -51,7 +51,7 @@ constexpr const char* kKeys[][2] = {
     {"F1", "this list"},
 };
 
-QString model_in(const QMimeData* m) { // the file that was dropped; empty: none
+QString model_in(const QMimeData* m) { // the dropped file; empty: none
 	for (const QUrl& u : m->urls())
 		if (u.isLocalFile()) return u.toLocalFile();
 	return {};
@@ -123,7 +123,7 @@ void Window::build() {
 	for (QWidget* p : std::initializer_list<QWidget*>{start_, chat_, settings_}) pages_->addWidget(p);
 	column->addWidget(pages_, 1);
 	row->addWidget(main, 1);
-	if (QWidget* before = takeCentralWidget()) { // a button of it may have brought us here
+	if (QWidget* before = takeCentralWidget()) { // deleted later, because one of its buttons may be the caller
 		before->hide();
 		before->deleteLater();
 	}
@@ -240,13 +240,13 @@ void Window::refresh() {
 
 void Window::act(const std::function<void()>& f) {
 	f();
-	app_.listen(); // so that what begins is seen to begin
+	app_.listen(); // so that the window shows what has begun
 	refresh();
 }
 
 void Window::create() {
 	const Conversation* c = app_.state.current();
-	if (!c || !c->messages.empty()) app_.state.create(); // an empty one is new already
+	if (!c || !c->messages.empty()) app_.state.create(); // an empty conversation is already new
 	open_chat();
 }
 
@@ -354,7 +354,7 @@ bool Window::event(QEvent* e) {
 	return done;
 }
 
-void Window::keyPressEvent(QKeyEvent* e) { // Enter presses buttons, too
+void Window::keyPressEvent(QKeyEvent* e) { // Enter also presses buttons
 	const bool enter = e->key() == Qt::Key_Return || e->key() == Qt::Key_Enter;
 	if (auto* button = dynamic_cast<QAbstractButton*>(focusWidget()); enter && button) return button->click();
 	QMainWindow::keyPressEvent(e);

@@ -1,4 +1,4 @@
-// The window: conversations at the side, and beside them one of its pages; keys; files that are dropped on it.
+// The window: the list of conversations, and beside it one of the pages; keys; dropped files.
 #pragma once
 #include "tools/desktop/gui/app.h"
 #include <QMainWindow>
@@ -17,7 +17,7 @@ class Window : public QMainWindow {
  public:
 	explicit Window(App&);
 	void refresh();
-	bool waiting() const; // for a thread of a page
+	bool waiting() const; // whether a page waits for a thread
 	StartPage& start() { return *start_; }
 	SettingsPage& settings() { return *settings_; }
 	const char* page_name() const;
@@ -30,14 +30,14 @@ class Window : public QMainWindow {
 	void dropEvent(QDropEvent*) override;
 
  private:
-	void build(); // all of it, in the theme of now
+	void build(); // builds all widgets in the current theme
 	void add_keys();
 	void show_page(QWidget*);
 	void open_start();
 	void open_settings();
-	void open_chat(); // the keyboard is in its field
+	void open_chat(); // with the focus in its field
 	void load(const std::string& model);
-	void act(const std::function<void()>&); // on the state; then draws it
+	void act(const std::function<void()>&); // changes the state, then draws it
 	void create();
 	void fork();
 	void remove();
@@ -46,7 +46,7 @@ class Window : public QMainWindow {
 	void edit();
 	void step_sibling(int by);
 	void escape();
-	void rescale(double factor); // 0: as the desktop
+	void rescale(double factor); // 0: the desktop's scale
 	void show_keys();
 	App& app_;
 	Sidebar* side_ = nullptr;
