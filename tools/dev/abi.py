@@ -4,9 +4,8 @@ enumerations.
 
 Usage: abi.py check|record HEADER LIBRARY DUMP
 
-check:  compares HEADER and LIBRARY with the committed DUMP. Something that is gone or has changed breaks programs that
-are
-        built already: fails unless KVRUN_ABI_VERSION has another value. Something new must be recorded: fails too.
+check:  compares HEADER and LIBRARY with the committed DUMP. A removal or change breaks existing programs: it fails
+        unless KVRUN_ABI_VERSION has changed. An addition must be recorded: it also fails.
 record: writes DUMP. Exit status 0 if they agree, 1 if not."""
 import os
 import re
@@ -24,7 +23,7 @@ def squeeze(text):
 
 
 def describe(header):
-    """Lines of the dump, from the header and what a C compiler makes of its structs."""
+    """Lines of the dump, from the header and a C compiler's layout of its structs."""
     text = without_comments(open(header).read())
     version = re.search(r"#define KVRUN_ABI_VERSION (\d+)", text).group(1)
     functions = sorted(squeeze(f) for f in re.findall(r"^KVRUN_API\s+([^;{]+);", text, flags=re.M))
@@ -64,8 +63,7 @@ def exported(library):
 
 
 def has_grown(line, now):
-    """Whether a line is the size of a struct that says its size itself, and that has become larger: the library takes
-    both."""
+    """Whether a line is the size of a struct with struct_size that has grown: the library accepts both sizes."""
     words = line.split()
     if words[0] != "struct" or words[2] != "size" or f"struct {words[1]} struct_size offset 0 size 4" not in now:
         return False

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Attacks the program from outside: damaged files, odd options and poor surroundings through every command.
+"""Attacks the program from outside: damaged files, odd options and a poor environment, through every command.
 
     tools/dev/attack.py [--kvrun FILE] [--seed N] [--mutants N] [--jobs N] [--only KIND,...] [--keep DIR]
 
-Each mutant is one file or one set of options, given to the commands that read such a thing. A run is a finding when it
-takes longer than 20 s (on a machine that is not busy), ends by a signal or with a code that is not documented (0, 2 to
-6), says more than one line of error, or uses more than 4 GiB. Mutant number i of a seed is always the same: `--seed N
---first i --mutants 1` repeats it. Exit code 1 when there are findings; their inputs are kept in DIR [attack-found].
+Each mutant is a file or a set of options, given to the commands that read it. A run is a finding if it takes longer
+than 20 s (on a machine that is not busy), ends by a signal or with an undocumented exit code (documented: 0, 2 to 6),
+prints more than one line of error, or uses more than 4 GiB. Mutant number i of a seed is always the same: `--seed N
+--first i --mutants 1` repeats it. Exit code 1 if there are findings; their inputs are kept in DIR [attack-found].
 """
 import argparse
 import concurrent.futures
@@ -31,7 +31,7 @@ SECONDS, BYTES = 20, 4 << 30
 CODES = {0, 2, 3, 4, 5, 6}
 
 
-# ---- kinds of mutants: each returns [(args, environment, input)], and writes what it needs into `folder`
+# ---- kinds of mutants: each returns [(args, environment, input)] and writes its files into `folder`
 
 def read(path):
     with open(path, "rb") as f:
@@ -68,7 +68,7 @@ def kind_gguf_bytes(r, folder):
 
 
 def kind_gguf_weights(r, folder):
-    """NaN, infinity and huge values among the weights: the file is sound."""
+    """NaN, infinity and huge values among the weights of a valid file."""
     data = bytearray(read(os.path.join(TINY, "llama.gguf")))
     for _ in range(r.choice([1, 100])):
         at = r.randrange(len(data) * 3 // 4, len(data) - 4) & ~3
@@ -82,7 +82,7 @@ def kind_npy(r, folder):
     data = read(paths[which])
     paths[which] = write(folder, "x.npy",
                          damage_bytes(r, data[:128]) + data[128:] if r.random() < 0.7 else damage_bytes(r, data))
-    if r.random() < 0.1:  # sparse and large
+    if r.random() < 0.1:  # a large sparse file
         with open(paths[which], "r+b") as f:
             f.truncate(r.choice([1 << 30, 6 << 30, 1 << 40]))
     args = ["replay", "--kv", r.choice(["fp16", "kivi2", "mikv", "h2o,budget=40"]), "--device", "cpu",
@@ -176,7 +176,7 @@ def kind_text(r, folder):
 
 
 def kind_shader(r, folder):
-    """KVRUN_SHADERS with damaged SPIR-V. Only where words are damaged that kvrun refuses: drivers trust the rest."""
+    """KVRUN_SHADERS with damaged SPIR-V. Only words that kvrun checks are damaged, because drivers trust the rest."""
     data = struct.pack("<5I", 0x07230203, 0x10500, 0, 100, 0)
     for _ in range(r.randrange(1, 30)):
         n = r.randrange(0, 6)
@@ -204,7 +204,7 @@ CHAT = ["chat", os.path.join(TINY, "llama.gguf"), "--device", "cpu", "--chat-tem
 
 
 def sound_chat(kvrun, policy):
-    """The conversation and the cache of a chat that was saved: (NAME.json, NAME.kv)."""
+    """The conversation and the cache of a saved chat: (NAME.json, NAME.kv)."""
     kept = SOUND.get(policy)
     if kept is None:
         with tempfile.TemporaryDirectory(prefix="attack-") as folder:
@@ -222,13 +222,13 @@ def sound_chat(kvrun, policy):
 
 
 def session_fields(data):
-    """(offset, width) of the numbers of a session file's header, and of the words of its tokens and books."""
+    """(offset, width) of the numbers in a session file's header, and of the words of its tokens and books."""
     header = [(8, 4), (12, 4), (16, 8)] + [(24 + 8 * i, 8) for i in range(11)]
     return header + [(at, 4) for at in range(112, min(len(data) - 4, 4096), 4)]
 
 
 def kind_session(r, folder):
-    """A saved chat with a damaged cache, or a damaged conversation, that is opened again."""
+    """Opens a saved chat with a damaged cache or a damaged conversation."""
     policy = r.choice(SESSION_POLICIES)
     conversation, cache = sound_chat(KVRUN, policy)
     if r.random() < 0.7:
@@ -251,7 +251,7 @@ def kind_memory(r, folder):
 
 
 def kind_limits(r, folder):
-    """No descriptors, no file larger than a few bytes."""
+    """Limits: no file descriptors, files of a few bytes only."""
     args = r.choice([["devices"], ["run", "-m", os.path.join(TINY, "llama.gguf"), "--device", "0", "-p", "a", "-n",
                                    "1"]])
     limit = r.choice([{"ATTACK_NOFILE": str(r.randrange(4, 24))}, {"ATTACK_FSIZE": str(r.choice([0, 1, 64, 500]))}])
@@ -260,7 +260,7 @@ def kind_limits(r, folder):
 
 KINDS = {"gguf_fields": 30, "gguf_bytes": 16, "gguf_weights": 4, "npy": 12, "policy": 12, "options": 14,
          "environment": 4,
-         "text": 8, "shader": 3, "memory": 4, "limits": 2, "session": 8, "server": 20}  # shares of all mutants
+         "text": 8, "shader": 3, "memory": 4, "limits": 2, "session": 8, "server": 20}  # relative frequencies
 SOUND, KVRUN = {}, None  # of this process
 
 
@@ -279,7 +279,7 @@ def limits_of(env):
 
 
 def starved(pid, seconds):
-    """Whether a process is only slow because others have the processors: it could run, and has hardly run."""
+    """Whether a process is slow only because others use the processors: it was runnable but has hardly run."""
     used, ready = 0, False
     try:
         for task in os.listdir(f"/proc/{pid}/task"):
@@ -293,7 +293,7 @@ def starved(pid, seconds):
 
 
 def run(kvrun, args, env, text, folder):
-    """(code, seconds, bytes, stderr); code None: it was killed for its time."""
+    """(code, seconds, bytes, stderr); code None: it was killed because it took too long."""
     whole = {k: v for k, v in os.environ.items() if not k.startswith("KVRUN_")}
     whole.update(KVRUN_CACHE_DIR=os.path.join(folder, "cache"))
     whole.update({k: v for k, v in env.items() if not k.startswith("ATTACK_")})

@@ -1,4 +1,4 @@
-"""Damage for attack.py: numbers of a file at their edges, and bytes anywhere."""
+"""Damage for attack.py: boundary values for a file's numbers, and random bytes anywhere."""
 
 EDGES = [0, 1, 2, 7, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 1 << 31, (1 << 31) - 1, (1 << 32) - 1, 1 << 32, 1 << 62,
          (1 << 63) - 1, 1 << 63, (1 << 64) - 1]
@@ -7,7 +7,7 @@ EDGES = [0, 1, 2, 7, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 1 << 31, (1 << 31) - 1, (
 # ---- GGUF: where the numbers are
 
 def gguf_fields(data):
-    """(offset, width) of every count, length, type, dimension and offset of a sound file."""
+    """(offset, width) of every count, length, type, dimension and offset of a valid file."""
     out, at = [], 0
 
     def number(width):

@@ -1,4 +1,4 @@
-"""Requests of attack.py to kvrun serve: sound ones, damaged, to one server a process of that script."""
+"""Requests of attack.py to kvrun serve: valid requests and damaged ones; each process of that script has one server."""
 import json
 import os
 import random
@@ -12,7 +12,7 @@ from multiprocessing import util
 from attack_damage import damage_bytes
 
 MODEL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tests", "golden", "tiny", "llama.gguf")
-SECONDS, BYTES = 20, 4 << 30  # an answer may take, the server may take
+SECONDS, BYTES = 20, 4 << 30  # limits: time of an answer, memory of the server
 SERVER = None  # of this process
 
 
@@ -46,7 +46,7 @@ def damaged_request(r):
     if kind < 0.4:
         return damage_bytes(r, data)
     head, _, body = data.partition(b"\r\n\r\n")
-    if kind < 0.8 and body.startswith(b"{"):  # another value for a field, or another field
+    if kind < 0.8 and body.startswith(b"{"):  # changes a field's value or adds a field
         j = json.loads(body[:body.rindex(b"}") + 1])
         for _ in range(r.choice([1, 1, 2, 4])):
             value = r.choice([
@@ -68,7 +68,7 @@ def damaged_request(r):
 
 
 class AttackedServer:
-    """One kvrun serve for the mutants of a process."""
+    """A kvrun serve for the mutants of a process."""
 
     def __init__(self, kvrun):
         self.folder = tempfile.mkdtemp(prefix="attack-")
@@ -80,14 +80,14 @@ class AttackedServer:
                                          "-c", "256",
                                          "--timeout", "2"], stdout=subprocess.PIPE, stderr=self.said, env=env)
         self.process.stdout.readline()
-        util.Finalize(None, self.end, exitpriority=1)  # workers of a pool run these at their end, and not atexit
+        util.Finalize(None, self.end, exitpriority=1)  # workers of a pool run finalizers at their end, but not atexit
 
     def end(self):
         self.process.kill(), self.process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def send(self, data, r):
-        """What comes back, until the server closes or has answered and waits."""
+        """The response, until the server closes the connection or has answered."""
         out = b""
         with socket.socket(socket.AF_UNIX) as s:
             s.settimeout(SECONDS)
@@ -97,7 +97,7 @@ class AttackedServer:
                 s.sendall(data[:cut])
                 s.sendall(data[cut:])
                 if r.random() < 0.1:
-                    return out  # a client that leaves
+                    return out  # the client leaves
                 while piece := s.recv(65536):
                     out += piece
                     if out.endswith((b"0\r\n\r\n", b"}}", b"}", b"</html>\n")):
@@ -114,7 +114,7 @@ class AttackedServer:
 
 
 def attack_server(r, kvrun):
-    """(code, seconds, bytes, problem) of one damaged request, and of a sound one after it."""
+    """(code, seconds, bytes, problem) of a damaged request followed by a valid one."""
     global SERVER
     if SERVER is None:
         SERVER = AttackedServer(kvrun)

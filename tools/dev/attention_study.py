@@ -1,16 +1,15 @@
 #!/usr/bin/env python3
-"""Where a small model's attention lies and what each way of storing keys and values does to it, in numpy.
+"""Where a small model attends, and the error of each way of storing keys and values, in numpy.
 
   tools/dev/attention_study.py [options]     python3 with numpy; ../shared/reference/kvref.py is the arithmetic of the
                                              methods
   --check          only compare `kvrun replay` with the reference on the model's own tensors; exit code 1 if they differ
   --kvrun FILE     program that tokenises and replays [build/kvrun]
   --model FILE     GGUF file: llama, F16 or F32 matrices [models/bundled/recall-4m-f16.gguf]
-  --text FILE      text [../shared/assets/models/recall/stories-eval.txt; left out, and said so, if absent]
+  --text FILE      text [../shared/assets/models/recall/stories-eval.txt; skipped with a message if absent]
   --records N      records of 40 lines [4]       --chunks N    chunks of 1024 tokens of text [3]
   --only TABLE     only outliers, granularity, sketch, probes, distance, log_window or hits, and the check
-Exit code 77: numpy or the reference is not there, nothing was measured. The model is run by this file, in float32, not
-by kvrun.
+Exit code 77: numpy or the reference is missing, nothing was measured. This script runs the model itself, in float32.
 """
 import argparse
 import os
@@ -34,7 +33,7 @@ sys.path[:0] = [os.path.join(SHARED, "reference"), os.path.join(ROOT, "models/bu
 
 
 def read_gguf(path):
-    """(metadata, tensors as float32) of a file whose tensors are F16 or F32."""
+    """(metadata, tensors as float32) of a file with F16 or F32 tensors."""
     with open(path, "rb") as f:
         data = f.read()
     meta, infos = read_header(path, data)
@@ -48,7 +47,7 @@ def read_gguf(path):
 
 
 class Llama:
-    """The forward pass that gives q, k, v of every layer (after RoPE) for a whole sequence."""
+    """A forward pass that returns q, k, v of every layer (after RoPE) for a whole sequence."""
 
     def __init__(self, path):
         meta, self.t = read_gguf(path)
@@ -70,7 +69,7 @@ class Llama:
         return y
 
     def qkv(self, ids):
-        """[(q (T, heads, D), k, v (T, kv, D))] by layer; keys and values rounded to f16, as a cache holds them."""
+        """[(q (T, heads, D), k, v (T, kv, D))] by layer; keys and values are rounded to f16, as in a cache."""
         n, out, x = len(ids), [], self.t["token_embd.weight"][ids]
         f16 = lambda y: y.astype(np.float16).astype(np.float32)
         mask = np.triu(np.full((n, n), -np.inf, np.float32), 1)
@@ -98,13 +97,14 @@ def softmax(s):
 
 
 def attention(q, k):
-    """(rows, heads, T) of queries (rows, heads, D) that see all of k (T, kv, D)."""
+    """Attention (rows, heads, T) of queries (rows, heads, D) that see all of k (T, kv, D)."""
     k = np.repeat(k, q.shape[1] // k.shape[1], axis=1)
     return softmax(np.einsum("nhd,thd->nht", q, k) / np.sqrt(q.shape[2]))
 
 
 def by_channel(x, bits, group):
-    """Per channel in runs of `group` tokens; the newest that fill no group stay as they are, as in the cache."""
+    """Quantises per channel in groups of `group` tokens; newest tokens that do not fill a group stay exact, as in the
+    cache."""
     n = len(x) // group * group
     y = x.copy()
     if n:
@@ -113,10 +113,11 @@ def by_channel(x, bits, group):
 
 
 def by_codebook(x, bits, keep_length=True, mean=False, page=128):
-    """TurboQuant's form for least squared error: each head of a token rotated, over its norm, by a Gaussian codebook.
+    """TurboQuant's form for least squared error: each head of a token rotated, divided by its norm, quantised by a
+    Gaussian codebook.
 
-    keep_length: the stored norm gives the decoded vector the length of the original, as kvrun does; else it is the norm
-    itself. mean: the mean of each channel over a page is stored apart.
+    keep_length: the stored norm gives the decoded vector the length of the original, as in kvrun; else the norm itself
+    is stored. mean: the mean of each channel over a page is stored separately.
     """
     r, book = rotation(x.shape[2]), codebook(bits)
     y = np.empty(x.shape)
@@ -133,10 +134,9 @@ def by_codebook(x, bits, keep_length=True, mean=False, page=128):
 
 
 def by_sketch(x, bits):
-    """TurboQuant's form for inner products: one bit less by codebook, and of what is left its norm and the signs of a
-    Gaussian
-    projection, which estimate its product with a query without bias. The estimate is linear in the query, so it is a
-    key."""
+    """TurboQuant's form for inner products: a codebook with one bit less, and for the residual its norm and the signs
+    of a Gaussian projection, which estimate its product with a query without bias. The estimate is linear in the query,
+    so it acts as a key."""
     dim = x.shape[2]
     coarse = by_codebook(x, bits - 1, keep_length=False)
     rest = x - coarse
@@ -152,7 +152,7 @@ class Study:
         for seed in range(args.records):
             text, _, answer = record(40, seed)
             ids = self.tokens(text + answer)
-            # rows that look something up: the question and its answer; the record before them is what is stored
+            # look-up rows: the question and its answer; the record before them is stored
             self.records.append((self.model.qkv(ids), len(self.tokens(text[:text.index("Query:")]))))
         if args.text and not args.check:
             with open(args.text, encoding="utf-8") as f:
@@ -177,7 +177,7 @@ class Study:
             return {f[:-4]: np.load(f"{folder}/out/{f}") for f in os.listdir(folder + "/out") if f.endswith(".npy")}
 
     def expected(self, policy, q, k, v, probes):
-        """(k_hat, v_hat, in f16 or salient (T, kv)) of one layer by the reference."""
+        """(k_hat, v_hat, whether in f16 or salient (T, kv)) of one layer, by the reference."""
         n, kv = k.shape[:2]
         better = np.zeros((n, kv), bool)
         if policy.startswith("zipcache"):
@@ -189,7 +189,7 @@ class Study:
                 v_hat[some] = ref.channel_separable(v[some], bits, v[0].size)
             return k_hat, v_hat, better
         if policy.startswith("mikv"):
-            judged = n - 32  # the newest 32 stay
+            judged = n - 32  # the newest 32 tokens stay
             score = ref.saliency(q, k, np.arange(n), normalized=False)
             better[judged:] = True
             for h in range(kv):
@@ -200,7 +200,7 @@ class Study:
             v_hat = ref.per_token(v, 2, half)
         elif policy.startswith("logquant"):
             gone = leaving_order(n, 21)
-            gone = gone[:len(gone) // 32 * 32]  # the others wait for their group in f16
+            gone = gone[:len(gone) // 32 * 32]  # the rest waits in f16 for a full group
             better[:] = True
             better[gone] = False
             k_hat, v_hat = k.copy(), ref.per_token(v, 2, 32)
@@ -209,7 +209,7 @@ class Study:
         return k_hat, v_hat, better
 
     def check(self):
-        """True if replay agrees: the same classes, and all but a few codes at rounding boundaries."""
+        """True if replay agrees: equal tiers, and equal codes except a few at rounding boundaries."""
         layers, n = self.records[0]
         q, k, v = (np.stack([layer[i][:n] for layer in layers]) for i in range(3))
         dq, probes = layers[-1][0][n:], ref.probe_rows(n, np.random.default_rng(0))
@@ -234,14 +234,14 @@ class Study:
     # ---- measurements
 
     def outliers(self):
-        """What per-channel scales and the balancer are for: channels much larger than the others."""
+        """Channels much larger than the others, the reason for per-channel scales and the balancer."""
         rows = []
         for layer in range(self.model.layers):
             found = []
             for layers, n in self.records:
                 q, k, v = (x[:n] for x in layers[layer])
                 top = [np.abs(x).max(0).reshape(-1, x.shape[2]) for x in (q, k, v)]
-                # of a key channel, how much of its size is the same in every token: what a zero point takes away
+                # share of a key channel's size that is equal in all tokens, which a zero point removes
                 offset = np.abs(k.mean(0)).mean() / np.abs(k).mean()
                 found.append([(x.max(1) / np.median(x, axis=1)).mean() for x in top] + [offset])
             rows.append([f"layer {layer}"] + [f"{x:.2f}" for x in np.mean(found, 0)])
@@ -275,7 +275,7 @@ class Study:
         self.show_errors("Rotated keys over the whole record", ways)
 
     def show_errors(self, title, ways):
-        """ways: name, which begins with the side that is stored: (q, k, v) -> what is stored of k and v."""
+        """ways: name, which begins with the stored side -> function of (q, k, v) that returns the stored k and v."""
         rows = []
         for name, way in ways.items():
             errors = []
@@ -293,7 +293,7 @@ class Study:
              "relative error of its output", ["stored", "error", "attention, L1", "output"], rows)
 
     def probes(self):
-        """Share of the question's attention that falls on the 40 % tokens each score calls salient."""
+        """Share of the question's attention on the 40 % of tokens that each score ranks as salient."""
         def ways(q, k, n, asked):
             g = np.random.default_rng(1)
             every, tenth = np.arange(n), max(1, n // 10)
@@ -309,7 +309,7 @@ class Study:
             for layer, (q, k, _) in enumerate(layers):
                 asked = attention(q[n:], k[:n])
                 for prompt in ("record", "record and question"):
-                    m = n if prompt == "record" else len(q) - 6  # the answer's digits are asked for afterwards
+                    m = n if prompt == "record" else len(q) - 6  # the answer's digits are scored afterwards
                     for name, score in ways(q[:m], k[:m], m, asked if m == n else attention(q[n:], k[:m])):
                         rows = q[n:] if m == n else q[m:]
                         on = attention(rows, k[:m])[:, :, ref.salient_tokens(score, 0.4)].sum(-1).mean()
@@ -321,7 +321,7 @@ class Study:
              ["score", "prompt: the record", "prompt: record and question"], rows)
 
     def positions(self):
-        """(what, (layers), rows) of text and of answers, where a decode step stands."""
+        """(name, (layers), rows) of text and of answers: positions of decode steps."""
         for layers in self.texts:
             yield "text", layers, range(520, 1020, 25)
         for layers, _ in self.records:
@@ -342,7 +342,7 @@ class Study:
             m in mass.items()])
 
     def log_window(self):
-        """LogQuant's figure 4 and table 2: its tokens against as many newest ones."""
+        """LogQuant's figure 4 and table 2: its tokens compared with as many newest tokens."""
         cover, error = {}, {}
         for what, layers, rows in self.positions():
             for q, k, _ in layers:
@@ -351,7 +351,7 @@ class Study:
                     for w in (10, 21, 42, 64):
                         kept = ref.log_window(t + 1, w)
                         for name, keep in (("log", kept), ("newest", np.arange(t + 1 - len(kept), t + 1))):
-                            # the paper leaves the first two tokens out
+                            # the paper excludes the first two tokens
                             cover.setdefault((what, w, name), []).append(a[0, :, keep[keep >= 2]].sum(0).mean())
                             rest = np.setdiff1d(np.arange(t + 1), keep)
                             for group in (32, 64):
@@ -374,7 +374,7 @@ class Study:
 
 
     def hits(self):
-        """SpeCache's figure 2: tokens that a query chooses against tokens that greedy eviction has kept."""
+        """SpeCache's figure 2: tokens that a query attends to most, compared with tokens that greedy eviction keeps."""
         budgets, window = (16, 32, 64, 128), 32
         ways = ["the query's own choice", "the query before it", "greedy eviction", "newest"]
         on, of = {}, {}
@@ -399,9 +399,8 @@ class Study:
 
 
 def kept_by_score(q, k, rows, n, window):
-    """{row: (kv heads, n) tokens older than the window that H2O holds there}: the least attended one leaves for each
-    that
-    comes, and is never seen again."""
+    """{row: (kv heads, n) tokens older than the window that H2O holds there}: each new token permanently evicts the
+    least attended one."""
     kv, per = k.shape[1], q.shape[1] // k.shape[1]
     score, live, out = np.zeros((kv, len(k))), np.ones((kv, len(k)), bool), {}
     for t in range(max(rows) + 1):
@@ -418,7 +417,7 @@ def kept_by_score(q, k, rows, n, window):
 
 
 def leaving_order(n, w):
-    """Tokens LogQuant lets go, in the order in which they leave."""
+    """Tokens that LogQuant drops, in that order."""
     held, left = [], []
     for t in range(n):
         if len(held) >= 3 * w:

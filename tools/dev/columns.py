@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Lines of at most 120 columns, a tab being 4, in every text that people write or read here.
+"""Checks that lines have at most 120 columns (a tab counts 4) in all files that people write or read.
 
     tools/dev/columns.py           names longer lines; exit code 1 where there are any
-    tools/dev/columns.py --wrap    wraps paragraphs of Markdown and comments that have longer lines; code it leaves alone
+    tools/dev/columns.py --wrap    wraps paragraphs of Markdown and comments that have longer lines; code is unchanged
 
-Left out: tables, quoted output and pictures of Markdown, strings in code, and data such as golden files and baselines.
+Exempt: tables, quoted output and images in Markdown, strings in code, and data such as golden files and baselines.
 """
 import os
 import re
@@ -49,7 +49,7 @@ def long_lines(path, lines):
 
 
 def fill(words, first, rest):
-    """Words on lines that begin with `first`, then with `rest`; columns count tabs."""
+    """Fills words into lines; the first begins with `first`, the others with `rest`; columns count tabs."""
     extra = width(first) - len(first)
     return textwrap.wrap(words, COLUMNS - extra, initial_indent=first, subsequent_indent=rest, break_long_words=False,
                          break_on_hyphens=False)
@@ -80,7 +80,7 @@ def wrap_markdown(lines):
 
 
 def wrap_comments(lines, mark):
-    """A comment line that is too long takes the lines of its paragraph that follow with it."""
+    """Wraps each comment line that is too long together with the following lines of its paragraph."""
     comment = re.compile(rf"^(\s*){mark}( ?)")
     out, i = [], 0
     while i < len(lines):

@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""Resident memory that a server's process takes for each conversation that it keeps.
+"""Measures the resident memory of a server's process per conversation that it keeps.
 
 usage: conversation_memory.py http://127.0.0.1:8080 PID [--conversations 8] [--tokens 8000] [--warm-up 600]
 
-Sends prompts of token IDs to /v1/completions, one after the other, each with a beginning of its own, and reads the
-resident set of process PID after each answer. The server must keep caches of prompts that have ended (kvrun serve:
---idle-sessions; llama-server: a slot for each, --parallel). A prompt of --warm-up tokens comes first, so that what a
-server allocates once is there. The first conversation's growth still has its work space for prompts of that length: the
-median leaves it out.
+Sends prompts of token IDs with distinct beginnings to /v1/completions, one after the other, and reads the resident set
+of process PID after each answer. The server must keep caches of finished prompts (kvrun serve: --idle-sessions;
+llama-server: a slot for each, --parallel). A prompt of --warm-up tokens comes first, so that one-time allocations are
+done. The growth of the first conversation still includes work space for prompts of that length: the median excludes it.
 """
 import argparse, http.client, json, statistics, time, urllib.parse
 

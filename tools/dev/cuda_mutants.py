@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""Sees that the tests of the CUDA sources notice bugs: seeds them one at a time and runs the sources on the host.
+"""Checks that the tests of the CUDA sources notice bugs: seeds one bug at a time and runs the sources on the host.
 
-    tools/dev/cuda_mutants.py [BUILD [FILE...]]     BUILD is the build folder [build]; a few minutes. FILE: only bugs of
-                                                    these
-                                                    sources, as fetch.cu
+    tools/dev/cuda_mutants.py [BUILD [FILE...]]     BUILD is the build folder [build]; a few minutes. FILE: only bugs in
+                                                    these sources, such as fetch.cu
 
-A bug that no test notices is named, and the exit code is 1. backends/cuda/README.md has the list.
+Bugs that no test notices are printed, and the exit code is then 1. backends/cuda/README.md has the list.
 """
 import os, re, subprocess, sys
 from seeded_faults import ROOT, compile_fault, text_with, write_fault
@@ -17,7 +16,7 @@ CASES = {"fetch": "*largest weights*,*share of a row*,*the sets and the attentio
 READERS = {"page.cuh": ["attend", "fetch", "pack", "score"], "weights.cuh": ["basic", "matmul"],
            "device.cuh": ["basic", "matmul", "kv", "attend", "fetch", "pack", "score"]}
 
-BUGS = [  # file, what is there once, what stands there instead, what is wrong
+BUGS = [  # file, text that occurs once, its replacement, description
     ("matmul.cu", "__syncthreads(); // before the next columns are brought", "",
      "no barrier before a tile is overwritten"),
     ("matmul.cu", "__syncthreads();\n\t\tfor (uint32_t c = 0; c < kTile; ++c) {",
@@ -73,7 +72,7 @@ BUGS = [  # file, what is there once, what stands there instead, what is wrong
 
 
 def commands(build):
-    """Command lines of the build: how each kernel file is compiled for the host, and how the tests are linked."""
+    """Command lines of the build: compilation of each kernel file for the host, and linking of the tests."""
     text = subprocess.run(["ninja", "-C", build, "-t", "commands", "tests/kvrun_device_tests"], check=True,
                           capture_output=True, text=True).stdout
     compiles, link = {}, None
@@ -86,7 +85,7 @@ def commands(build):
 
 
 def run_mutant(build, number, bug, compiles, link):
-    """The name of the suite that noticed the bug; None if none did."""
+    """The name of the suite that noticed the bug, or None."""
     name, there, instead, _ = bug
     folder = os.path.join(build, "mutants", str(number))
     write_fault(folder, CUDA + name, there, instead)
@@ -121,7 +120,7 @@ def run_mutant(build, number, bug, compiles, link):
 def main():
     build = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else os.path.join(ROOT, "build"))
     for bug in BUGS:
-        text_with(CUDA + bug[0], bug[1])  # before minutes are spent on the first ones
+        text_with(CUDA + bug[0], bug[1])  # checked before any bug is run
     subprocess.run(["cmake", "--build", build, "--target", "kvrun_device_tests"], check=True, stdout=subprocess.DEVNULL)
     compiles, link = commands(build)
     if not compiles or not link:

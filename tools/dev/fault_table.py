@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Writes tests/FAULTS.md: which tests stand behind which row of the fault table (T01 to T84).
+"""Writes tests/FAULTS.md: the tests of each row of the fault table (T01 to T84).
 
     tools/dev/fault_table.py [--check] [ROOT]
 
 Rows are taken from the names of the tests: TEST_CASE("T62, T74 cli: ..."), the first line of a Python test function's
-docstring (T50 ...), and a comment `# T65: ...` in tests/CMakeLists.txt tags the ctest entries under it. What a row asks
-for is in ROWS below, with the reason where no test can stand behind it. --check: exit code 1 if the file is not what
-would be written, or a row has neither test nor reason.
+docstring (T50 ...), and a comment `# T65: ...` in tests/CMakeLists.txt tags the ctest entries under it. ROWS below has
+the requirement of each row, and the reason if it has no test. --check: exit code 1 if the file is not what would be
+written, or if a row has neither test nor reason.
 """
 import os
 import re

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What fetching recovers on the bundled model: KL divergence on text, recall by decode steps, what a step takes; 1 and 2
-# bits, the number of fetched tokens, chosen ahead and by the token itself.
+# What fetching recovers on the bundled model: KL divergence on text, recall by decode steps, time of a step; for 1 and
+# 2 bits, by number of fetched tokens, chosen one step ahead or by the token itself.
 #   tools/dev/fetch_study.sh [options]
 #   --only LIST      of text,recall,hits,time [all]; hits: tools/dev/attention_study.py, python3 with numpy
 #   --kvrun FILE     program to measure [build/kvrun]
@@ -9,7 +9,7 @@
 #   --chunks N       chunks of 1024 tokens of it [1]
 #   --score N        last tokens of each that are scored [128]
 #   --samples N      records per recall column [32]
-#   --depth N        tokens in the cache where a step's time is taken [4096]
+#   --depth N        tokens in the cache when a step is timed [4096]
 #   --python FILE    [python3]
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -32,7 +32,7 @@ while [ $# -gt 0 ]; do
 	shift 2
 done
 wanted() { case ,$only, in *,$1,*) ;; *) return 1 ;; esac; }
-# The paper's rule: what is fetched takes the place of half of the window.
+# The paper's rule: fetched tokens replace half of the window.
 kv=fp16
 for bits in 1 2; do
 	plain=kivi$bits
@@ -56,7 +56,7 @@ fi
 if wanted hits; then
 	"$python" -B "$root/tools/dev/attention_study.py" --only hits --chunks "$chunks" --text "$text" --kvrun "$kvrun"
 fi
-if wanted time; then # of the same step without fetching, and of a step that waits for its own choice
+if wanted time; then # also of the same step without fetching, and of a step that waits for its own choice
 	"$kvrun" bench -m "$model" --device "$device" -p 0 -n 8 -d "$depth" -c $((depth + 64)) -r 2 --fill \
 		--kv fp16,kivi2,specache2,specache2,fetch_mode=sync,kivi1,specache1,specache1,fetch_mode=sync
 fi

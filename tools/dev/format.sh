@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Formats every C++ and CUDA file by .clang-format:
-#   tools/dev/format.sh            rewrites what differs
-#   tools/dev/format.sh --check    names what differs, and fails
-# Versions of clang-format differ in what they write; the one of Debian 12, 14, counts. Exit code 77: it is not there.
+# Formats all C++ and CUDA files by .clang-format:
+#   tools/dev/format.sh            rewrites files that differ
+#   tools/dev/format.sh --check    names files that differ, and fails if there are any
+# Versions of clang-format give different results; version 14 (Debian 12) is used. Exit code 77: it is missing.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 case ${1:-} in

@@ -1,4 +1,4 @@
-"""Reads the header of a GGUF file: metadata, and where each tensor lies."""
+"""Reads the header of a GGUF file: metadata, and the position of each tensor."""
 import struct
 
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
@@ -6,12 +6,12 @@ F32, F16 = 0, 1  # types of tensors
 
 
 def read_header(path, data):
-    """(metadata, {name: (rows first shape, type, offset in data)}); ends the program if it is no GGUF file."""
+    """(metadata, {name: (shape with rows first, type, offset in data)}); ends the program if it is not a GGUF file."""
     return parse_header(path, data)[:2]
 
 
 def parse_header(path, data):
-    """The same, and where the header ends and the tensors begin."""
+    """The same, with the end of the header and the beginning of the tensors."""
     at = 8
 
     def take(code):

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""How soon Ctrl-C ends a prompt: runs `kvrun run`, sends SIGINT at random moments of the prefill, measures the time
-until the program has ended.
+"""Measures how soon Ctrl-C ends a prompt: runs `kvrun run`, sends SIGINT at random moments of the prefill, and measures
+the time until the program has ended.
 
 Usage: interrupt_check.py KVRUN MODEL [--device NAME] [--words N] [--runs N] [--seed N]
 
@@ -22,7 +22,7 @@ import time
 
 
 def run_once(args, prompt, wait):
-    """Starts the program, waits until the prefill has begun and then `wait` seconds more; returns (seconds, what it said)."""
+    """Starts the program, interrupts it `wait` seconds after the prefill has begun; returns (seconds, its output)."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
     command = [args.kvrun, "run", "-m", args.model, "-f", prompt, "-n", "1", "--temp", "0", "--device", args.device]

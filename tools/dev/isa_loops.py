@@ -1,13 +1,11 @@
 #!/usr/bin/env python3
-"""Counts instructions in the loops of AMD's assembly, which `kvrun devices --shaders --family CHIP --assembly FOLDER`
-writes.
+"""Counts instructions in loops of AMD assembly, written by `kvrun devices --shaders --family CHIP --assembly FOLDER`.
 
-  tools/dev/isa_loops.py FILE... [--use TEXT]     --use: only pipelines whose description holds this text, may be
-                                                  repeated
+  tools/dev/isa_loops.py FILE... [--use TEXT]     --use: only pipelines whose description contains TEXT; may be repeated
 
-One line per innermost loop, in the order of the code: instructions, vector arithmetic, LDS instructions, loads of
-memory with the bytes a lane gets, and the bytes that are on their way before the first wait for one. A loop that is
-unrolled, or inlined twice, has two lines.
+One line per innermost loop, in the order of the code: instructions, vector arithmetic, LDS instructions, memory loads
+with bytes per lane, and the bytes in flight before the first wait. A loop that is unrolled or inlined twice has two
+lines.
 """
 import argparse
 import re
@@ -31,7 +29,7 @@ def blocks_of(lines):
 
 
 def loops_of(blocks):
-    """Ranges [first, last] of blocks that a branch backward encloses, innermost ones only."""
+    """Ranges [first, last] of blocks enclosed by a backward branch, innermost ones only."""
     at = {label: i for i, (label, _) in enumerate(blocks)}
     found = set()
     for i, (_, code) in enumerate(blocks):

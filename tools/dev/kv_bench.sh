@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# The tables of packed caches in BENCHMARKS.md, as markdown: what saliency costs a prompt, decode at depth, memory at
-# 32768 tokens, and decode beside llama.cpp's q4_0 cache. On lavapipe or any driver, on the random model `deep`.
+# The tables of packed caches in BENCHMARKS.md, as markdown: cost of saliency in a prompt, decode at depth, memory at
+# 32768 tokens, and decode compared with llama.cpp's q4_0 cache; on lavapipe or any driver, with the random model deep.
 #   tools/dev/kv_bench.sh [options] [PEER]
-# PEER is the unpacked archive of ../shared/peer/pack.sh; without it the last table is left out.
+# PEER is the unpacked archive of ../shared/peer/pack.sh; without it the last table is omitted.
 #   --kvrun FILE     program to measure [build/kvrun]
 #   --driver FILE    Vulkan driver manifest [lavapipe of this machine]; `any`: leave the environment as it is
-#   --models DIR     where the random model is kept; made there once [~/.cache/kvrun/bench]
+#   --models DIR     folder of the random model, which is made once [~/.cache/kvrun/bench]
 #   --python FILE    the python3 that has gguf and numpy, to make it [python3]
-#   --rounds N       measurements of each policy, in turns [3]
+#   --rounds N       measurements per policy, alternating [3]
 #   --depth N        tokens of the prompt, and in the cache before tokens are generated [2048]
-#   --tokens N       length of the context whose memory is looked at; 0: not [32768]
-# Takes about a quarter of an hour on two cores with PEER, most of it llama.cpp's; nothing else should run.
+#   --tokens N       length of the context whose memory is measured; 0: not measured [32768]
+# Takes about a quarter of an hour on two cores with PEER, mostly for llama.cpp; nothing else should run.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 kvrun=$root/build/kvrun driver='' models=${XDG_CACHE_HOME:-$HOME/.cache}/kvrun/bench python=python3

@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
-# Memory of packed caches at long contexts, as a markdown table: what the cache needs, what is allocated for it on the
-# device, and by how much the process grew, on a driver whose device memory is the process's own (lavapipe).
+# Memory of packed caches at long contexts, as a markdown table: bytes needed, bytes allocated on the device, and growth
+# of the process, on a driver whose device memory is the process's own (lavapipe).
 #   tools/dev/kv_memory.sh [options]
-#   --kvrun FILE     program to look at [build/kvrun]
+#   --kvrun FILE     program to measure [build/kvrun]
 #   --driver FILE    Vulkan driver manifest [lavapipe of this machine]; `any`: leave the environment as it is
 #   --model FILE     GGUF file [the random model `deep`: 4 layers, 8 kv heads, head_dim 128, made by random_model.py]
-#   --models DIR     where the random model is kept [~/.cache/kvrun/bench]
+#   --models DIR     folder of the random model [~/.cache/kvrun/bench]
 #   --python FILE    the python3 that has gguf and numpy, to make it [python3]
 #   --tokens N       length of the context [32768]
-#   --kv LIST        cache policies; the first is what the others are compared with
+#   --kv LIST        cache policies; the others are compared with the first
 #   [fp16,kivi4,kivi2,xquant,zipcache,mikv]
-#   --limit P=X      policy P must take at most X of the first one's, device and resident; may be given again
+#   --limit P=X      policy P must take at most X times the first one's bytes, device and resident; may be repeated
 #                    [kivi2=0.2 xquant=0.142857]
-# The cache is filled by `kvrun bench --fill`: stored as a prompt is, in the same memory, but without running the model.
-# Device: allocated after one more token was generated. Resident: by how much the process is larger than with 1024
-# tokens in the cache, plus what was allocated for those. Peak: the same of the largest resident set, the prompt's own
-# rows and one layer's f16 keys and values included. Exit code 1 when a limit is exceeded.
+# The cache is filled by `kvrun bench --fill`: tokens are stored as in a prompt, in the same memory, but the model does
+# not run. Device: allocated after one more token was generated. Resident: growth of the process relative to 1024 tokens
+# in the cache, plus the bytes allocated for those. Peak: the same for the largest resident set, which includes the
+# prompt's rows and one layer's f16 keys and values. Exit code 1 if a limit is exceeded.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 kvrun=$root/build/kvrun driver='' model='' models=${XDG_CACHE_HOME:-$HOME/.cache}/kvrun/bench python=python3
@@ -59,7 +59,7 @@ out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 IFS=';' read -ra policies <<<"$(sed -E 's/,([a-z0-9]+)(,|$)/;\1\2/g; s/,([a-z0-9]+)(,|$|;)/;\1\2/g' <<<"$kv")"
 for i in "${!policies[@]}"; do
-	for depth in 1024 "$tokens"; do # a process each: what was resident once may stay so
+	for depth in 1024 "$tokens"; do # separate processes, because freed memory may stay resident
 		if ! "$kvrun" bench -m "$model" -p 0 -n 1 -d "$depth" -r 1 --fill --kv "${policies[i]}" -o json \
 			>"$out/$i.$depth" 2>"$out/error"; then
 			echo "kv_memory: kvrun failed with ${policies[i]} at $depth tokens:" >&2

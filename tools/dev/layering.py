@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Fails if an include points upwards: lower layers know nothing of the ones above them.
+"""Fails if an include points upwards: lower layers must not depend on higher ones.
 
-engine/README.md draws the table: a layer may include itself and the layers listed for it. The first match wins.
+engine/README.md shows the table: a layer may include itself and the layers listed for it. The first match counts.
 """
 import os, re, sys
 
@@ -43,7 +43,7 @@ def layer_of(path):
 
 
 def problems(path, text, exists):
-    """Every include of `path` that points upwards or nowhere, as one line each."""
+    """A line for every include of `path` that points upwards or to a missing file."""
     layer, may = layer_of(path)
     if layer is None:
         return [f"{path}: belongs to no layer of tools/dev/layering.py"]

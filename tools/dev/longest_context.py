@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Longest contexts that well-known models hold in the memory of common cards, by `kvrun plan`. Shapes come from
-`synth:`, so neither a download nor a device is needed.
+"""Longest contexts of well-known models in the memory of common cards, by `kvrun plan`. Shapes come from `synth:`, so
+neither a download nor a device is needed.
 
   tools/dev/longest_context.py [--kvrun FILE] > tools/results/longest_context.csv     [build/kvrun]
 
-Memory is that of weights, activations, a prompt's scratch memory and the cache; a desktop and the driver take some of a
-card's. A context ends at the one the model was trained for.
+The memory holds weights, activations, a prompt's scratch memory and the cache; a desktop and the driver also use some
+of a card's memory. A context is at most the trained one.
 """
 import argparse
 import csv

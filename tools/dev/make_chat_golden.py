@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Renders chat templates with python3-jinja2, set up as HF transformers does, and writes what comes out.
+"""Renders chat templates with python3-jinja2, configured as in HF transformers, and writes the results.
 
-    tools/dev/make_chat_golden.py                       # tests/golden/chat, which is part of the repository
-    tools/dev/make_chat_golden.py --out DIR --random N  # N more conversations, made at random; for a test that runs now
+    tools/dev/make_chat_golden.py                       # writes tests/golden/chat, which is part of the repository
+    tools/dev/make_chat_golden.py --out DIR --random N  # also renders N random conversations, for a test at run time
 
 Templates are the built-in ones of models/chat/builtin.cpp and those in SHARED/assets/chat_templates.
-  snippets.json        what comes of each snippet of snippets.txt: {"ok": text} or {"error": kind}
+  snippets.json        result of each snippet of snippets.txt: {"ok": text} or {"error": kind}
   conversations.json   the conversations, as ChatInput of models/chat/template.h
-  NAME.json            what comes of them with template NAME, in the same order; "refused" is what raise_exception said
+  NAME.json            their results with template NAME, in the same order; "refused": the text of raise_exception
 """
 import argparse, datetime, glob, json, os, random, re, sys
 
@@ -20,7 +20,7 @@ except ImportError:
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 GOLDEN = os.path.join(ROOT, "tests", "golden", "chat")
-NOW = datetime.datetime(2025, 7, 4, 15, 6, 7)  # what strftime_now tells
+NOW = datetime.datetime(2025, 7, 4, 15, 6, 7)  # the time for strftime_now
 
 
 class Refused(jinja2.exceptions.TemplateError):
@@ -28,7 +28,7 @@ class Refused(jinja2.exceptions.TemplateError):
 
 
 class Generation(jinja2.ext.Extension):
-    """{% generation %}: HF's mark around what the assistant said."""
+    """{% generation %}: HF's mark around the assistant's answers."""
 
     tags = {"generation"}
 
@@ -69,7 +69,7 @@ def compiled(template):
 
 
 def render(template, chat):
-    """`template` is what compiled() gave."""
+    """`template` comes from compiled()."""
     if isinstance(template, Exception):
         return {"error": type(template).__name__}
     variables = dict(chat.get("variables") or {})
@@ -90,7 +90,7 @@ def read(path):
 
 
 def snippets():
-    """␍ stands for a carriage return; a line ---- is between two snippets."""
+    """␍ represents a carriage return; a line ---- separates snippets."""
     return [s.replace("␍", "\r") for s in read(os.path.join(GOLDEN, "snippets.txt"))[:-1].split("\n----\n")]
 
 

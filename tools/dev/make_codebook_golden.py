@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/codebook: make_codebook_golden.py [GOLDEN]; what `turbo` policies and parameters in bytes store,
-by numpy alone.
+"""Writes tests/golden/codebook: make_codebook_golden.py [GOLDEN]; the stored values of `turbo` policies and of policies
+with parameters in bytes, computed by numpy alone.
 
-Reads GOLDEN/replay/{k,v}.npy, writes GOLDEN/codebook/NAME/{k_hat,v_hat}.npy and case.json. Nothing is taken from kvrun:
-the rotation is a product with Sylvester's matrix, codebooks come out of Lloyd's iteration and a search for the best
-cubic, and every step is done in double precision where kvrun uses single.
+Reads GOLDEN/replay/{k,v}.npy, writes GOLDEN/codebook/NAME/{k_hat,v_hat}.npy and case.json. It uses no code of kvrun:
+the rotation is a product with Sylvester's matrix, codebooks come from Lloyd's iteration and a search for the best cubic,
+and every step is in double precision where kvrun uses single.
 """
 import json, math, os, sys
 import numpy as np
@@ -39,7 +39,7 @@ def hash_bit(channel):
 
 
 def rotation(dim):
-    """Signs, then Sylvester's Hadamard matrix on blocks of the largest power of two that divides dim."""
+    """Random signs, then Sylvester's Hadamard matrix on blocks of the largest power of two that divides dim."""
     block = dim & -dim
     h = np.ones((1, 1))
     while len(h) < block:
@@ -65,7 +65,7 @@ def error(values):
 
 
 def codebook(bits):
-    """Lloyd and Max at 1 and 2 bits; at 3 and 4 the odd cubic of the code with the least error."""
+    """Lloyd-Max codebook for 1 and 2 bits; for 3 and 4 bits the odd cubic of the code with the least error."""
     u = np.arange(2 ** bits) - (2 ** bits - 1) / 2
     values = u * 3.0 / 2 ** bits
     for _ in range(3000):
@@ -87,7 +87,7 @@ def codebook(bits):
 
 
 def stored(x, bits, rotate, mean, param_bits):
-    """x (tokens, heads, dim) as pages of PAGE tokens give it back."""
+    """x (tokens, heads, dim) after storage in pages of PAGE tokens."""
     out, book, r = np.empty_like(x), codebook(bits), rotation(x.shape[2])
     if not rotate:
         r = np.eye(x.shape[2])
@@ -109,7 +109,7 @@ def stored(x, bits, rotate, mean, param_bits):
 
 
 def grouped(x, bits, eta):
-    """x (groups, elements) of one head of a page: uniform codes, (scale, zero) in bytes relative to the largest of the page."""
+    """x (groups, elements) of one head of a page: uniform codes; scale, zero as bytes relative to the page's largest."""
     top = 2 ** bits - 1
     least, most = x.min(axis=1), x.max(axis=1)
     scale, zero = half(half((most - least).astype(np.float32) / np.float32(top)) * (1 - 2 * eta)), half(least)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tiny random checkpoints of mixtures of experts, with the logits of HF transformers: as make_family_models.py.
+"""Writes tiny random checkpoints of mixtures of experts, with logits of HF transformers, like make_family_models.py.
 
 make_expert_models.py [-v] LLAMA_CPP_DIR OUT_DIR [NAME...]
 """
@@ -17,7 +17,7 @@ def routers(model):
 
 
 def weighed(function, normalise=False, scale=1.0, bias=False):
-    """A program that makes other weights of the same choice."""
+    """A wrong program: other weights for the same choice."""
     def edit(model):
         found = routers(model)
         assert found
@@ -40,7 +40,7 @@ def softmax(x):
 
 
 def zeroed(part):
-    """A program without parameters or buffers whose name has this part."""
+    """A wrong program: parameters and buffers whose name contains this part are zero."""
     def edit(model):
         found = [p for n, p in [*model.named_parameters(), *model.named_buffers()] if part in n]
         assert found, part
@@ -120,7 +120,7 @@ def models():
             num_shared_expert=[1, 1])),
             {"one expert": {"moe_topk": [1, 1]}, "weights as they are": weighed(softmax),
              "no shared expert": zeroed("shared_mlp.down_proj"), "norms before RoPE": norms_first}),
-        # transformers 5 takes the short factors always: a prompt within the original context.
+        # transformers 5 always uses the short factors: the prompt is within the original context.
         "phimoe.short": (hf.PhimoeConfig(**base(
             num_local_experts=6, num_experts_per_tok=2, intermediate_size=24, attention_bias=True, lm_head_bias=True,
             tie_word_embeddings=False, rope_parameters=LONGROPE, max_position_embeddings=4096)),

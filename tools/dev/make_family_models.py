@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Writes tiny random checkpoints of the families that llama.cpp's converter knows, with the logits of HF transformers.
+"""Writes tiny random checkpoints of families supported by llama.cpp's converter, with logits of HF transformers.
 
 make_family_models.py [-v] LLAMA_CPP_DIR OUT_DIR [NAME...]
-LLAMA_CPP_DIR: llama.cpp's source with convert_hf_to_gguf.py and conversion/, as in vendor/llama.cpp of the source package
-of llama-cpp-python (pip download --no-binary :all: --no-deps llama-cpp-python). Needs transformers, torch (the CPU is
-enough), numpy and safetensors from PyPI; downloads no model.
+LLAMA_CPP_DIR: llama.cpp's source with convert_hf_to_gguf.py and conversion/, such as vendor/llama.cpp of the source
+package of llama-cpp-python (pip download --no-binary :all: --no-deps llama-cpp-python). Needs transformers, torch (the
+CPU is enough), numpy and safetensors from PyPI; downloads no model.
 
-For each model, as make_tiny_models.py: NAME.gguf (weights that are exact in F16, the vocabulary of 300 entries),
-NAME.tokens.npy (T) i32 and NAME.logits.npy (T, vocab) f32. The GGUF file is what the converter makes of the checkpoint,
-but for its vocabulary. The script fails where a trait of the family hardly moves the logits; -v prints by how much.
+Files per model, as in make_tiny_models.py: NAME.gguf (weights that are exact in F16, the vocabulary of 300 entries),
+NAME.tokens.npy (T) i32 and NAME.logits.npy (T, vocab) f32. The converter makes the GGUF file from the checkpoint,
+except for its vocabulary. The script fails if a trait of the family hardly changes the logits; -v prints by how much.
 """
 import copy
 import json
@@ -31,14 +31,14 @@ PROMPT = 24
 
 
 def base(**changes):
-    """The shape all of them share; eps is large beside the embeddings, so that a wrong one shows."""
+    """The common shape; eps is large relative to the embeddings, so that a wrong eps shows."""
     return dict(vocab_size=VOCAB, hidden_size=32, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4,
                 num_key_value_heads=2, max_position_embeddings=256, rms_norm_eps=1e-3, bos_token_id=1, eos_token_id=2,
                 pad_token_id=0, tie_word_embeddings=True,
                 rope_parameters={"rope_type": "default", "rope_theta": 10000.0}) | changes
 
 
-# name -> (config, mistakes: what a program may get wrong -> the attributes of the config that say so)
+# name -> (config, mistakes: description -> attributes of the config that make the mistake)
 def models():
     half = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
     return {
@@ -153,7 +153,7 @@ def scale_scores(a):
 
 
 def filled(part, value):
-    """A program for which parameters whose name has this part are all the same."""
+    """A wrong program: parameters whose name contains this part all have one value."""
     def edit(model):
         found = [p for n, p in model.named_parameters() if part in n]
         assert found, part
@@ -203,7 +203,7 @@ class NormedProjection(torch.nn.Module):
 
 
 def norms_first(model):
-    """A program that normalises heads before RoPE."""
+    """A wrong program: heads are normalised before RoPE."""
     for layer in model.model.layers:
         a = layer.self_attn
         a.q_proj, a.query_layernorm = NormedProjection(a.q_proj, a.query_layernorm), torch.nn.Identity()
@@ -216,7 +216,7 @@ def ministral_rope(**changes):
 
 
 def layers(n):
-    """Every n-th layer attends to all tokens."""
+    """Layer types: every n-th layer attends to all tokens."""
     return ["sliding_attention"] * (n - 1) + ["full_attention"]
 
 
@@ -234,7 +234,8 @@ def shifted(config, name):
 
 
 def build(config, seed):
-    """A model with random weights that are exact in f16: every part matters, and f16 keys and values do not."""
+    """A model with random weights that are exact in f16: every part affects the logits, rounding keys and values to f16
+    does not."""
     torch.manual_seed(0)
     config._attn_implementation = "eager"
     model = hf.AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
@@ -250,7 +251,7 @@ def build(config, seed):
     with torch.no_grad():
         for name, p in sorted(model.named_parameters()):
             if "norm" in name and name.endswith("weight"):
-                # norms behind attention and MLP decide how much those matter
+                # norms after attention and MLP determine the weight of their outputs
                 low = 0.35 if config.num_hidden_layers <= 4 else 0.22
                 if "gemma4" in config.model_type:
                     low = 0.12 if config.hidden_size_per_layer_input else 0.2
@@ -267,7 +268,7 @@ def build(config, seed):
             else:
                 out = any(part in name for part in ("o_proj", "self_attn.dense", "out_proj"))
                 a = (0.4 if out else 0.7) * rng.standard_normal(p.shape) / p.shape[-1] ** 0.5
-            if name.endswith(("gate.weight", "gate.wg.weight")) or "router" in name:  # of experts: choices are clear
+            if name.endswith(("gate.weight", "gate.wg.weight")) or "router" in name:  # routers: clear choices
                 a = 3.0 * rng.standard_normal(p.shape) / p.shape[-1] ** 0.5
             if name.endswith(("router.scale", "per_expert_scale")):
                 a = (1 + 0.4 * rng.standard_normal(p.shape)) * (p.shape[0] ** 0.5 if "router.scale" in name else 1)
@@ -275,7 +276,7 @@ def build(config, seed):
                 a = rng.standard_normal(p.shape) / config.hidden_size_per_layer_input ** 0.5
             if name.endswith("sinks"):
                 a = 1.0 + rng.standard_normal(p.shape)
-            elif name.endswith("gate_up_proj_bias"):  # clamped SwiGLU: some are beyond its limits
+            elif name.endswith("gate_up_proj_bias"):  # clamped SwiGLU: some values exceed its limits
                 a = 5.0 * rng.standard_normal(p.shape)
             p.copy_(torch.from_numpy(np.asarray(a, np.float16).astype(np.float32)))
         for name, b in sorted(model.named_buffers()):
@@ -286,7 +287,7 @@ def build(config, seed):
 
 
 def mutants(model, flips):
-    """(what is wrong, model that has it wrong): every norm, every bias, every trait once."""
+    """(mistake, model with it): every norm, every bias, every trait once."""
     def changed(edit):
         m = copy.deepcopy(model)
         with torch.no_grad():
@@ -302,7 +303,7 @@ def mutants(model, flips):
         yield f"{kind} without weight", changed(unit)
     for kind in sorted({n.split(".")[-2] for n, _ in model.named_parameters() if n.endswith("bias")}):
         if kind == "k_proj":
-            continue  # moves all scores of a row alike, but for positions: small by nature
+            continue  # changes all scores of a row alike, except for positions: the effect is small
         def zero(m, kind=kind):
             for n, p in m.named_parameters():
                 if n.split(".")[-2] == kind and n.endswith("bias"):
@@ -332,17 +333,17 @@ def check_sensitivity(name, model, flips, tokens, expected, verbose):
 
 
 def convert(model, path, **options):
-    """What llama.cpp's own converter makes of the checkpoint, with the vocabulary of make_tiny_models.py."""
+    """Converts the checkpoint by llama.cpp's converter, with the vocabulary of make_tiny_models.py."""
     import gguf
     from conversion import ModelBase, ModelType, get_model_class
 
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
-        vocab = {f"t{i}": i for i in range(model.config.vocab_size)}  # Gemma's converter counts them
+        vocab = {f"t{i}": i for i in range(model.config.vocab_size)}  # Gemma's converter needs their number
         Path(folder, "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocab}, "added_tokens": []}))
         hparams = ModelBase.load_hparams(Path(folder), False)
         cls = get_model_class({"PhimoeForCausalLM": "PhiMoEForCausalLM"}.get(arch := hparams["architectures"][0], arch))
-        cls = getattr(cls, "Ministral3Model", cls)  # which the class of all kinds of mistral3 makes
+        cls = getattr(cls, "Ministral3Model", cls)  # created by the class of all mistral3 models
 
         def set_vocab(self):
             tokens, scores, types = vocabulary()
@@ -358,12 +359,12 @@ def convert(model, path, **options):
             w.add_add_bos_token(True)
             w.add_add_space_prefix(True)
 
-        if options.get("fuse_gate_up_exps"):  # which llama.cpp reads of newer architectures only
+        if options.get("fuse_gate_up_exps"):  # llama.cpp reads it only for newer architectures
             gguf.MODEL_TENSORS[cls.model_arch].append(gguf.MODEL_TENSOR.FFN_GATE_UP_EXP)
 
         class Tiny(cls):
             model_arch = cls.model_arch
-            no_mtp = True  # no layers that guess
+            no_mtp = True  # no draft layers
         Tiny.set_vocab = set_vocab
         out = Tiny(Path(folder), gguf.LlamaFileType.MOSTLY_F16, Path(path), is_big_endian=False, use_temp_file=False,
                    eager=True, model_name="tiny random checkpoint", **options)
@@ -371,7 +372,7 @@ def convert(model, path, **options):
 
 
 def main(models, options={}):
-    """options: name -> what the converter is told."""
+    """options: name -> options of the converter."""
     args = [a for a in sys.argv[1:] if a != "-v"]
     verbose = "-v" in sys.argv
     if len(args) < 2 or args[0].startswith("-"):

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""One decode step of SpeCache in numpy, from the paper's Algorithms 2 and 3, on random keys and values: which tokens a
-step fetches and what attention gives. Writes tests/golden/fetch/*.npy:
+"""One decode step of SpeCache in numpy, from the paper's Algorithms 2 and 3, on random keys and values: the fetched
+tokens and the output of attention. Writes tests/golden/fetch/*.npy:
     make_fetch_golden.py OUT [SEED]
 k, v (T, n_kv_heads, D) f16 as f32; q (3, n_heads, D), new_k, new_v (3, n_kv_heads, D): the first token alone, then an
-output and a speculative token, each of which sees itself, and the last one the output token;
+output token and a speculative one; each sees itself, and the speculative one also sees the output token;
 picks_1, picks_2 (n_kv_heads, K) int64: K_1 and K_2, ascending; out (3, n_heads, D) f32. The low-bit copy is 1-bit KIVI
 with the paper's end points (eta 1/4), groups of 32, the newest 52 tokens in f16."""
 import os
@@ -15,7 +15,7 @@ T, N_HEADS, N_KV, D, GROUP, WINDOW, K = 180, 4, 2, 64, 32, 52, 24
 
 
 def quantise(x, axis):
-    """1 bit with end points a quarter of the range inside, parameters rounded to f16."""
+    """1 bit with end points moved inwards by a quarter of the range, parameters rounded to f16."""
     low, high = x.min(axis, keepdims=True), x.max(axis, keepdims=True)
     scale = ((high - low) / 2).astype(np.float16).astype(np.float32)
     zero = ((3 * low + high) / 4).astype(np.float16).astype(np.float32)
@@ -34,7 +34,7 @@ def low_bit(k, v):
 
 
 def attend(q, k, v):
-    """Softmax attention of one row; the weights (n_heads, T) and the output (n_heads, D)."""
+    """Softmax attention of one row; returns weights (n_heads, T) and output (n_heads, D)."""
     share = N_HEADS // N_KV
     weights, out = [], []
     for head in range(N_HEADS):
@@ -46,7 +46,7 @@ def attend(q, k, v):
 
 
 def arg_top(weights):
-    """Per kv head the K packed tokens with the most attention, averaged over its query heads."""
+    """Per kv head the K packed tokens with the largest attention, averaged over its query heads."""
     mean = weights.reshape(N_KV, N_HEADS // N_KV, -1).mean(1)[:, :T - WINDOW]
     return np.sort(np.argsort(-mean, axis=1, kind="stable")[:, :K], axis=1)
 

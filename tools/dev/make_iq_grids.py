@@ -2,8 +2,8 @@
 """Writes engine/core/iq_grids.inc: the grids of GGML's IQ types, which are constants of the format.
 
 make_iq_grids.py > engine/core/iq_grids.inc
-They come from the package gguf (PyPI, MIT licence, part of llama.cpp), which has them as the numbers of each entry's
-elements among the values of its grid; so does the file written, an entry to a number of 16 bits.
+They come from the package gguf (PyPI, MIT licence, part of llama.cpp), in which each element of an entry is an index
+into the values of its grid. The written file has the same indices, with an entry as a number of 16 bits.
 """
 import gguf.quants
 import numpy as np

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Greedy tokens of llama.cpp as expectations, and llama.cpp's opinion on the tiny checkpoints.
+# Greedy tokens of llama.cpp as expectations, and a comparison of the tiny checkpoints with llama.cpp.
 #   tools/dev/make_peer_golden.sh PEER            writes tests/golden/peer/*.json
 #   tools/dev/make_peer_golden.sh PEER --check    compares tests/golden/tiny/*.logits.npy with llama.cpp's logits
-# PEER is a Debian folder with llama.cpp installed (../shared/peer/setup.sh makes one; needs root for chroot). The
-# headers and a compiler are added to it on the first run. stories260K.gguf is taken from $KVRUN_SHARED or ../shared.
+# PEER is a folder with Debian and llama.cpp (../shared/peer/setup.sh makes one; needs root for chroot). The first run
+# adds headers and a compiler to it. stories260K.gguf is taken from $KVRUN_SHARED or ../shared.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 if [ $# -lt 1 ] || ! [ -x "$1/usr/bin/llama-bench" ]; then
@@ -49,7 +49,7 @@ def check():
         stem = path[:-len(".logits.npy")]
         expected, tokens = np.load(path), np.load(stem + ".tokens.npy")
         model = stem.split(".")[0] + ".gguf"
-        # llama.cpp chooses long-rope's factors by the context, which it rounds up to 256: move the border instead.
+        # llama.cpp chooses LongRope's factors by the context, which it rounds up to 256: the border is moved instead.
         replace = [ORIGINAL + "=256"] if stem.endswith(".short") else []
         try:
             logits = evaluate(model, tokens, "f32", replace=replace)
@@ -58,7 +58,7 @@ def check():
             print(f"FAIL {os.path.basename(stem):22} llama.cpp does not load it")
             continue
         error = np.abs(logits - expected).max() / np.abs(expected).max()
-        # With weights that are not F32 llama.cpp rounds the activations too.
+        # With weights other than F32 llama.cpp also rounds activations.
         rounded = any(t.tensor_type != 0 for t in gguf.GGUFReader(model).tensors)
         ok = error < (3e-2 if rounded else 1e-5)
         worst += not ok

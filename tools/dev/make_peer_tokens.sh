@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Token ids of llama.cpp as expectations: the GPT-2 vocabulary under the name of each pre-tokenizer, and Llama's
 # SentencePiece vocabulary with the options of other models.
-#   tools/dev/make_peer_tokens.sh PEER                  writes tests/golden/tokenize/NAME.out, spm/NAME.out from
-#   texts.inp
+#   tools/dev/make_peer_tokens.sh PEER                  writes NAME.out, spm/NAME.out in tests/golden/tokenize
 #   tools/dev/make_peer_tokens.sh PEER --compare FILE   compares kvrun's ids of a text with llama.cpp's, for each name
-# PEER is a Debian folder with llama.cpp (../shared/peer/setup.sh makes one; needs root for chroot; make_peer_golden.sh
-# adds the compiler). The vocabulary comes from $KVRUN_SHARED or ../shared; kvrun from $KVRUN_PROGRAM or build/kvrun.
+# PEER is a folder with Debian and llama.cpp (../shared/peer/setup.sh makes one; needs root for chroot;
+# make_peer_golden.sh adds the compiler). The texts are texts.inp. The vocabulary comes from $KVRUN_SHARED or ../shared,
+# kvrun from $KVRUN_PROGRAM or build/kvrun.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 if [ $# -lt 1 ] || ! [ -e "$1/usr/include/llama.h" ]; then

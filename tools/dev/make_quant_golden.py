@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Writes block-format expectations: raw blocks with python gguf's floats, and tiny quantised models with their logits.
+"""Writes expectations for block formats: raw blocks with floats from gguf, and tiny quantised models with their logits.
 
 make_quant_golden.py OUT_DIR [quant]
-OUT_DIR is tests/golden: it fills quant/ and tiny/, or quant/ alone. quant/ needs the packages numpy and gguf; tiny/
-needs what make_tiny_models.py needs, in whose folder this script must lie.
+OUT_DIR is tests/golden: the script fills quant/ and tiny/, or quant/ alone. quant/ needs the packages numpy and gguf;
+tiny/ needs those of make_tiny_models.py, which must lie in the same folder.
 
 quant/TYPE.bin holds raw blocks, quant/TYPE.npy the f32 gguf.quants.dequantize gives for them. tiny/llama_TYPE.* are
 models whose matrices have that type; their logits come from transformers on the dequantised weights.
@@ -22,17 +22,17 @@ if not QUANT_ONLY:
     import make_tiny_models as tiny
 
 Q = gguf.GGMLQuantizationType
-# Bytes of a block's f16 factors. New types go to the end: blocks are drawn in this order.
+# Positions of a block's f16 scales. New types go to the end, because blocks are drawn in this order.
 SCALES_AT = {Q.Q8_0: [0], Q.Q4_0: [0], Q.Q4_K: [0, 2], Q.Q5_K: [0, 2], Q.Q6_K: [208], Q.F16: [], Q.BF16: [],
              Q.Q4_1: [0, 2], Q.Q5_0: [0], Q.Q5_1: [0, 2], Q.Q2_K: [80, 82], Q.Q3_K: [108], Q.IQ4_NL: [0],
              Q.IQ4_XS: [0], Q.MXFP4: [], Q.TQ1_0: [52], Q.TQ2_0: [64], Q.IQ3_S: [0], Q.IQ3_XXS: [0], Q.IQ2_S: [0],
              Q.IQ2_XS: [0], Q.IQ2_XXS: [0], Q.IQ1_M: [], Q.IQ1_S: [0]}
-# Signed zeros, smallest and largest subnormal, smallest normal, largest half, both signs.
+# Zeros, smallest and largest subnormal, smallest normal, largest half, with both signs.
 SPECIAL = [0x0000, 0x8000, 0x0001, 0x8001, 0x03FF, 0x83FF, 0x0400, 0x8400, 0x7BFF, 0xFBFF, 0x3C00, 0xBC00]
 
 
 def random_blocks(qtype, rng):
-    """(blocks, bytes per block) of random bytes, every special scale among them; no infinities, no NaN."""
+    """(blocks, bytes per block) of random bytes, including every special scale, without infinities and NaN."""
     if qtype in (Q.F16, Q.BF16):
         a = rng.integers(0, 1 << 16, 1024).astype(np.uint16)
         exponent = 0x7C00 if qtype == Q.F16 else 0x7F80
@@ -47,10 +47,10 @@ def random_blocks(qtype, rng):
         for i, s in enumerate(SPECIAL):
             scales[i] = s if which == 0 else SPECIAL[(5 * i + 3) % len(SPECIAL)]
         b[:, at:at + 2] = scales.view(np.uint8).reshape(n, 2)
-    if qtype == Q.MXFP4:  # exponents; larger ones make infinities
+    if qtype == Q.MXFP4:  # larger exponents would give infinities
         b[:, 0] = rng.integers(0, 253, n)
         b[:4, 0] = [0, 1, 2, 252]
-    if qtype == Q.IQ1_M:  # d has a nibble in every second of the last 8 bytes
+    if qtype == Q.IQ1_M:  # every second of the last 8 bytes has a nibble of d
         scales = (rng.standard_normal(n) * 0.02).astype(np.float16).view(np.uint16)
         scales[:len(SPECIAL)] = SPECIAL
         for i in range(4):
@@ -78,7 +78,7 @@ def pack_k_scales(sc, m):
 
 
 def random_k_matrix(qtype, rows, cols, std, rng):
-    """Random valid blocks of a K type, with zero mean and about this deviation; gguf has no quantiser for them."""
+    """Random valid blocks of a K type, with mean 0 and about this deviation; gguf has no quantiser for them."""
     size = gguf.GGML_QUANT_SIZES[qtype][1]
     b = rng.integers(0, 256, (rows, cols // 256, size)).astype(np.uint8)
     half = lambda x: np.asarray(x, np.float16).view(np.uint8).reshape(*np.shape(x), 2)
@@ -103,7 +103,7 @@ def quantised(qtype, a, rng):
 
 
 def large(**more):
-    """Rows of 256, as K types need; shared kv head and few rows keep the file small."""
+    """Rows of 256 elements, as K types need; a shared kv head and few rows keep the file small."""
     return tiny.base(vocab_size=262, hidden_size=256, intermediate_size=256, num_hidden_layers=1, num_attention_heads=8,
                      num_key_value_heads=1, tie_word_embeddings=True, rope_parameters=tiny.rope(), **more)
 
@@ -132,7 +132,7 @@ def models():
 
 def write_model(out, name, arch, config, file_type, types):
     seed = sum(name.encode())
-    # A tied output favours the token itself by the embedding's size; it must not drown what the layers add.
+    # A tied output favours the input token by the size of its embedding, which must not hide what the layers add.
     embedding = 0.2 if config.hidden_size < 256 else 0.05
     model, rng, blocks = tiny.build(config, seed, embedding), np.random.default_rng(seed), {}
     parameters = dict(model.named_parameters())

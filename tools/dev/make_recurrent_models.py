@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tiny random checkpoints with recurrent layers, with the logits of HF transformers: as make_family_models.py.
+"""Writes tiny random checkpoints with recurrent layers, with logits of HF transformers, like make_family_models.py.
 
 make_recurrent_models.py [-v] LLAMA_CPP_DIR OUT_DIR [NAME...]
 """
@@ -10,7 +10,7 @@ from make_family_models import base, main
 
 
 def changed(part, edit):
-    """A program that has parameters whose name ends so wrong."""
+    """A wrong program: parameters whose name ends so are edited."""
     def apply(model):
         found = [p for n, p in model.named_parameters() if n.endswith(part)]
         assert found, part
@@ -24,7 +24,7 @@ def without_history(p):
 
 
 def without_gate(model):
-    """Attention layers whose output has no gate."""
+    """A wrong program: the output of attention has no gate."""
     for m in model.modules():
         if hasattr(m, "q_proj"):
             rows = m.q_proj.weight.unflatten(0, (-1, 2, m.head_dim))

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Writes tests/golden/replay: make_replay_golden.py REFERENCE [OUT]; small cases of `kvrun replay`, one per method.
 
-REFERENCE is the folder that holds kvref.py, the plain numpy arithmetic of the methods. Needs numpy. All cases read the
-tensors in OUT; each has a folder with the expected k_hat, v_hat and tier, score where there is one, and case.json, as
-make_golden.py beside kvref.py writes them.
+REFERENCE is the folder of kvref.py, plain numpy arithmetic of the methods. Needs numpy. All cases read the tensors in
+OUT; each has a folder with the expected k_hat, v_hat and tier, score if there is one, and case.json, in the form of
+make_golden.py beside kvref.py.
 """
 import json, os, sys
 import numpy as np
@@ -60,7 +60,7 @@ def main():
 
     eta = 1 / 6
     kh, vh = k.copy(), v.copy()
-    for l in range(2):  # codes of layer 0, parameters of each layer's own
+    for l in range(2):  # codes of layer 0, parameters of each layer
         def shared(x, shape, axis):
             codes = R.quant_group(x[0, :n].reshape(shape), 1, eta, axis)[1]
             _, _, scale, zero = R.quant_group(x[l, :n].reshape(shape), 1, eta, axis)
@@ -69,7 +69,7 @@ def main():
         vh[l, :n] = shared(v, (n, KV * D // 32, 32), 2)
     case("xquant_shared", "xquant,kq=0,vq=0,km=0,vm=0,eta1=0.16666667," + window, kh, vh, tiers(2, slice(0, n), 2))
 
-    W = 32  # a flush drops as many tokens as a group has: no token waits for its group
+    W = 32  # a flush drops exactly a group of tokens, so that no token waits for its group
     rest = np.setdiff1d(np.arange(T), R.log_window(T, W))
     rest = rest[:len(rest) - len(rest) % 32]
     kh, vh = k[:1].copy(), v[:1].copy()

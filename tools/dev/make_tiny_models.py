@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Writes tiny random checkpoints of every family with the logits HF transformers computes for them.
+"""Writes tiny random checkpoints of every family, with logits of HF transformers.
 
 make_tiny_models.py [-v] OUT_DIR [NAME...]
 Needs transformers, torch (the CPU is enough), numpy and gguf from PyPI; downloads no model.
 
-For each model: NAME.gguf (F32 weights, an SPM-style vocabulary of 300 entries), NAME.tokens.npy (T) i32 and
-NAME.logits.npy (T, vocab) f32, one row per position. Long-rope models have two pairs, NAME.short.* and NAME.long.*: a
-prompt within the original context and one beyond it. The script fails where a part of a family hardly moves the logits,
-so that no program that gets this part wrong can pass; -v prints by how much each does.
+Files per model: NAME.gguf (F32 weights, an SPM-style vocabulary of 300 entries), NAME.tokens.npy (T) i32 and
+NAME.logits.npy (T, vocab) f32, one row per position. LongRope models have two pairs, NAME.short.* and NAME.long.*: a
+prompt within the original context and one beyond it. The script fails if a part of a family hardly changes the logits,
+because a program that gets this part wrong could then pass; -v prints the change for each part.
 """
 import copy
 import math
@@ -25,9 +25,9 @@ from transformers.models.llama.modeling_llama import eager_attention_forward
 
 VOCAB = 300
 PROMPT = 40
-ORIGINAL_CONTEXT = 32  # of the scaled ropes: prompts of PROMPT tokens lie beyond it
+ORIGINAL_CONTEXT = 32  # of scaled RoPE: prompts of PROMPT tokens are longer
 SHORT_PROMPT = 24
-TOLERANCE = 1e-3  # what the tests allow, relative to the largest logit
+TOLERANCE = 1e-3  # allowed by the tests, relative to the largest logit
 
 
 # ---- models
@@ -47,7 +47,7 @@ def longrope(pairs, **more):
 
 
 def base(**changes):
-    """The shape shared by all tiny models; eps is large beside the embeddings, so that a wrong one shows."""
+    """The common shape; eps is large relative to the embeddings, so that a wrong eps shows."""
     return dict(vocab_size=VOCAB, hidden_size=48, intermediate_size=80, num_hidden_layers=2, num_attention_heads=4,
                 num_key_value_heads=2, max_position_embeddings=256, rms_norm_eps=1e-3, bos_token_id=1, eos_token_id=2,
                 pad_token_id=None, tie_word_embeddings=False) | changes
@@ -90,14 +90,15 @@ def is_longrope(config):
 
 
 def build(config, seed, embedding=0.2):
-    """A model with random weights: large enough that every part matters, calm enough that f16 KV does not."""
+    """A model with random weights: large enough that every part affects the logits, small enough that f16 keys and
+    values do not."""
     torch.manual_seed(0)
     model = hf.AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
     rng = np.random.default_rng(seed)
     with torch.no_grad():
         for name, p in sorted(model.named_parameters()):
             if "q_norm" in name or "k_norm" in name:
-                a = 0.5 + 0.2 * rng.standard_normal(p.shape)  # scores of order 1, so that f16 keys stay harmless
+                a = 0.5 + 0.2 * rng.standard_normal(p.shape)  # scores of order 1, so that f16 keys have little effect
             elif "norm" in name:
                 a = 1.0 + 0.3 * rng.standard_normal(p.shape)
             elif name.endswith("bias"):
@@ -119,7 +120,7 @@ def logits(model, tokens):
 
 
 def logits_f16_kv(model, tokens):
-    """The same with keys and values stored as f16, which is the only difference a correct program may show."""
+    """Logits with keys and values stored as f16, the only difference that a correct program may show."""
     def attention(module, query, key, value, mask, **kwargs):
         own = sys.modules[type(module).__module__]  # of the family: softcaps, sinks
         forward = getattr(own, "eager_attention_forward", eager_attention_forward)
@@ -145,7 +146,7 @@ def relative(a, b):
 
 
 def mutants(model):
-    """(what is wrong, model that has it wrong) for every mistake the tests have to notice."""
+    """(mistake, model with it) for every mistake that the tests must notice."""
     def changed(edit):
         m = copy.deepcopy(model)
         with torch.no_grad():
@@ -198,7 +199,7 @@ def mutants(model):
         r.inv_freq = 1.0 / c.rope_parameters["rope_theta"] ** (torch.arange(0, d, 2).float() / d)
         r.attention_scaling = 1.0
 
-    def slower(m, power):  # the base to another power, 0 for no rotation at all
+    def slower(m, power):  # the base to another power; 0: no rotation
         r = m.model.rotary_emb
         if power == 0:
             for x in ("inv_freq", "original_inv_freq", "long_inv_freq"):
@@ -272,7 +273,7 @@ def vocabulary():
 
 
 def permute(w, heads):
-    """Rows of q or k from HF's halves to the interleaved pairs in which llama files rotate."""
+    """Reorders rows of q or k from HF's halves to the interleaved pairs of llama files."""
     return w.reshape(heads, 2, w.shape[0] // heads // 2, *w.shape[1:]).swapaxes(1, 2).reshape(w.shape)
 
 
@@ -345,7 +346,7 @@ NAMES = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.
 
 
 def tensors(arch, model):
-    """(GGUF name, array as the file holds it, heads whose rows were permuted or 0, HF name) of every weight."""
+    """(GGUF name, array as in the file, number of heads whose rows were permuted or 0, HF name) of every weight."""
     c = model.config
     for name, p in model.state_dict().items():
         a, heads = p.detach().numpy(), 0
@@ -372,7 +373,7 @@ def tensors(arch, model):
 
 
 def write_gguf(path, arch, model, file_type=0, blocks=None):
-    """blocks: GGUF name -> (raw rows, type) of the weights that are not F32."""
+    """blocks: GGUF name -> (raw rows, type) of weights other than F32."""
     w = gguf.GGUFWriter(path, arch)
     write_metadata(w, arch, model.config, file_type)
     for tensor, a, _, _ in tensors(arch, model):

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Resident memory of `kvrun run` after the load, against 1.3 x model file + KV + 64 MiB, on a driver whose device memory
-# is the process's own (lavapipe).
+# Compares the resident memory of `kvrun run` after loading with 1.3 x model file + KV + 64 MiB, on a driver whose
+# device memory is the process's own (lavapipe).
 #   tools/dev/memory_check.sh [options] [MODEL...]
-#   --kvrun FILE     program to look at [build/kvrun]
+#   --kvrun FILE     program to measure [build/kvrun]
 #   --driver FILE    Vulkan driver manifest [lavapipe of this machine]; `any`: leave the environment as it is
-#   --predict N      tokens to generate while looking [8]
-#   --models DIR     where the random model is kept [~/.cache/kvrun/bench]
+#   --predict N      tokens to generate during the measurement [8]
+#   --models DIR     folder of the random model [~/.cache/kvrun/bench]
 #   --python FILE    the python3 that has gguf and numpy, to make it [python3]
-# MODEL: GGUF files [a random model of 664 MiB, made by ../shared/peer/random_model.py]. A small one is over any such
-# limit: lavapipe's compiler and its compiled shaders alone are resident with about 90 MiB.
-# Prints a table: resident set once the first token is out (the largest seen from then on), of it anonymous and file
-# pages, the peak of the whole run, and the limit. Exit code 1 when a resident set is over its limit.
+# MODEL: GGUF files [a random model of 664 MiB, made by ../shared/peer/random_model.py]. A small model exceeds any such
+# limit: lavapipe's compiler and its compiled shaders alone take about 90 MiB.
+# Prints a table: the largest resident set after the first token, its anonymous and file pages, the peak of the whole
+# run, and the limit. Exit code 1 if a resident set exceeds its limit.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 kvrun=$root/build/kvrun driver='' predict=8 models=() cache=${XDG_CACHE_HOME:-$HOME/.cache}/kvrun/bench python=python3

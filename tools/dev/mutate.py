@@ -1,21 +1,20 @@
 #!/usr/bin/env python3
-"""Sees that tests notice faults: seeds those of tools/dev/mutants/*.txt one at a time and runs the tests named for
-each.
+"""Checks that tests notice faults: seeds each fault of tools/dev/mutants/*.txt in turn and runs its tests.
 
     tools/dev/mutate.py [--build BUILD] [--only WORD]... [--from N]    BUILD is a Ninja build folder [build]
-    tools/dev/mutate.py --check                             only sees that every fault still has its place in the
+    tools/dev/mutate.py --check                             only checks that the text of every fault is still in the
                                                             sources
 
-A fault is one changed source file, compiled into a folder of its own below BUILD and linked with the objects of the
-build, so the source tree stays as it is. --only: faults whose file, tests or note have the word. A fault that no test
-notices is listed as a survivor; the exit code is then 1, as it is where a fault's text is not exactly once in its file.
+A fault is one changed source file, compiled into a separate folder below BUILD and linked with the objects of the
+build, so the source tree is unchanged. --only: faults whose file, tests or note contain the word. A fault that no test
+notices is listed as a survivor, and the exit code is then 1; also if a fault's text is not exactly once in its file.
 
-A fault in the table, with an empty line behind it; lines keep their tabs:
-    # what is wrong
+Form of a fault in the table, followed by an empty line; lines keep their tabs:
+    # description
     models/gguf_header.cpp | gguf gguf_files
-    < text that is there once, of one or more lines
-    > text instead, of any number of lines
-A fault in a header names the source file that is compiled with it: tools/x.h in tools/x.cpp | tests
+    < text that occurs once, one or more lines
+    > its replacement, any number of lines
+A fault in a header names the source file to compile: tools/x.h in tools/x.cpp | tests
 """
 import argparse
 import glob
@@ -30,8 +29,8 @@ from collections import namedtuple
 
 from seeded_faults import ROOT, compile_fault, text_with, write_fault
 
-Fault = namedtuple("Fault", "note path unit tests there instead")  # unit: what is compiled with it
-MOST_MEMORY = 12 << 30  # bytes of address space of a test: a fault can take away a limit
+Fault = namedtuple("Fault", "note path unit tests there instead")  # unit: source file to compile
+MOST_MEMORY = 12 << 30  # bytes of address space of a test, because a fault may remove a limit
 
 
 def read_faults():
@@ -44,7 +43,7 @@ def read_faults():
             note = " ".join(x[1:].strip() for x in lines if x.startswith("#"))
             head = [x for x in lines if x[0] not in "#<>"]
             if not head and note and len(lines) == sum(x.startswith("#") for x in lines):
-                continue  # a comment of its own
+                continue  # a separate comment
             if len(head) != 1 or "|" not in head[0]:
                 sys.exit(f"error: {name}: a fault has {len(head)} lines FILE | TESTS, expected one: {block!r}")
             path, tests = (x.strip() for x in head[0].split("|"))
@@ -58,7 +57,7 @@ def read_faults():
 
 
 class Build:
-    """What a build folder says about its commands and tests."""
+    """Commands and tests of a build folder."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -79,7 +78,7 @@ class Build:
         self.tests = {t["name"]: t for t in json.loads(listed)["tests"]}
 
     def fixtures_of(self, names):
-        """The tests that make the files which the tests `names` read."""
+        """The tests that create files read by the tests `names`."""
         def listed(test, key):
             return {v for p in test.get("properties", []) if p["name"] == key for v in p["value"]}
 
@@ -87,7 +86,7 @@ class Build:
         return sorted(n for n, t in self.tests.items() if listed(t, "FIXTURES_SETUP") & needed)
 
     def build_programs_of(self, names):
-        """Builds what the tests run; ctest tells the command of no test whose program is missing."""
+        """Builds the tests' programs; ctest gives no command for a test whose program is missing."""
         with open(os.path.join(self.folder, "tests", "CTestTestfile.cmake"), encoding="utf-8") as f:
             commands = dict(re.findall(r'^add_test\(\[=\[(.*?)\]=\] (.*)\)$', f.read(), re.M))
         wanted = set()
@@ -103,7 +102,7 @@ class Build:
         return self.tests[name]
 
     def programs(self, name):
-        """Programs of the build that a test's command names; a library that a test preloads has none of the sources."""
+        """Programs of the build in a test's command; a preloaded library has none of the sources."""
         paths = [os.path.relpath(w, self.folder) for w in self.test(name)["command"] if os.path.isabs(w)]
         return [p for p in paths if p in self.links and not p.endswith(".so")]
 
@@ -112,7 +111,7 @@ class Build:
 
 
 def link_fault(build, output, objects, folder):
-    """The program or library `output`, linked with the objects that have the fault; {the build's object: the fault's}."""
+    """Links the program or library `output` with the faulty objects. objects: {object of the build: faulty object}."""
     out = os.path.join(folder, output)
     os.makedirs(os.path.dirname(out), exist_ok=True)
     command = build.links[output]
@@ -121,14 +120,14 @@ def link_fault(build, output, objects, folder):
         if f" {ours} " in command:
             command = command.replace(f" {ours} ", f" {fault} ")
         else:
-            extra += " " + fault  # in front of the archives, which then need not give theirs
+            extra += " " + fault  # before the archives, whose own object is then not linked
     command = command.replace(f" -o {output} ", f"{extra} -o {out} ")
     subprocess.run(command, shell=True, cwd=build.folder, check=True, stdout=subprocess.DEVNULL)
     return out
 
 
 def run_test(build, name, replaced, environment, limit):
-    """None where the test passes, else how it ended."""
+    """None if the test passes, else how it ended."""
     test = build.test(name)
     properties = {p["name"]: p["value"] for p in test.get("properties", [])}
     command = [replaced.get(os.path.relpath(w, build.folder), w) if os.path.isabs(w) else w for w in test["command"]]
@@ -208,7 +207,7 @@ def main():
         if how := run_test(build, n, {}, {}, 1800):
             sys.exit(f"error: without any fault: {how}")
     limits = {}
-    for n in names:  # a test that fails anyway notices nothing
+    for n in names:  # a test that fails without a fault proves nothing
         start = time.monotonic()
         if how := run_test(build, n, {}, {}, 1800):
             sys.exit(f"error: without any fault: {how}")

@@ -1,15 +1,14 @@
 #!/usr/bin/env bash
-# The checks that take too long for every change, one after the other; goes on where one fails, and lists them at the
-# end.
+# Checks that take too long for every change, in order; continues after a failure, and lists failures at the end.
 #   tools/dev/nightly.sh [STAGE...]     default: all, some 12 hours on 4 cores
 #   asan-gcc asan-clang tsan-gcc tsan-clang   the whole suite under AddressSanitizer with UndefinedBehaviorSanitizer, or
 #                                             ThreadSanitizer, in build-STAGE
 #   mutate                                    seeded faults that tests must notice (tools/dev/mutate.py)
 #   cuda-mutants                              the same for the CUDA sources (tools/dev/cuda_mutants.py)
 #   fuzz                                      each fuzzer for KVRUN_NIGHTLY_FUZZ_SECONDS [600]
-#   attack                                    damaged files, options and surroundings through every command
+#   attack                                    damaged files, options and environments through every command
 #   soak                                      64 clients and a server (tools/dev/soak.py)
-#   memory                                    resident memory after the load (tools/dev/memory_check.sh)
+#   memory                                    resident memory after loading (tools/dev/memory_check.sh)
 # Logs are in build-nightly/STAGE.log. KVRUN_NIGHTLY_TESTS: a regular expression of the ctest entries to run [all].
 # Exit code 1: a stage failed.
 set -uo pipefail
@@ -20,7 +19,7 @@ case ${1:-} in -h | --help) sed -n '2,14s/^# \?//p' "$0"; exit 0 ;; esac
 sanitized() { # asan|tsan gcc|clang
 	local folder=build-$1-$2 compiler=g++
 	[ "$2" = clang ] && compiler=clang++
-	# nvcc knows no sanitizers; the CUDA sources run on the host in these builds, too
+	# nvcc does not support sanitizers; the CUDA sources also run on the host in these builds
 	cmake --preset "$1" -B "$folder" -DCMAKE_CXX_COMPILER=$compiler -DKVRUN_CUDA=OFF &&
 		cmake --build "$folder" -j "$(nproc)" &&
 		ctest --test-dir "$folder" -j 2 --output-on-failure -R "${KVRUN_NIGHTLY_TESTS:-.}"
@@ -40,7 +39,7 @@ stage() {
 	esac
 }
 
-# What sanitizers are told: a report ends the program, and drivers' own leaks are theirs (tests/support/leaks.supp).
+# Options of sanitizers: a report ends the program, and leaks of drivers are ignored (tests/support/leaks.supp).
 export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1${ASAN_OPTIONS:+:$ASAN_OPTIONS}
 export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1${UBSAN_OPTIONS:+:$UBSAN_OPTIONS}
 export LSAN_OPTIONS=suppressions=$PWD/tests/support/leaks.supp:print_suppressions=0${LSAN_OPTIONS:+:$LSAN_OPTIONS}

@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""Gives a small model the outlier channels of large ones without changing what it computes.
+"""Gives a small model the outlier channels of large models without changing its function.
 
   tools/dev/outliers.py MODEL OUT [options]     python3 with numpy; a llama GGUF file, F16 or F32 matrices
-  --scale S        of keys and values in the channels chosen, a power of two so that nothing is rounded [16]
+  --scale S        factor of keys and values in the chosen channels, a power of two so that nothing is rounded [16]
   --share P        share of a head's channels, at least one pair of keys and one channel of values [0.03]
-  --side k|v|both  what gets them [both]
+  --side k|v|both  which side gets them [both]
   --seed N         of the choice [1]
-  --check KVRUN    also run both files by this program: greedy tokens of an f16 cache must be equal; exit code 1 if not
+  --check KVRUN    also run both files by this program: greedy tokens with an f16 cache must be equal, else exit code 1
 
-Keys: a pair of channels that RoPE turns together is multiplied by S, the queries' pair divided by it, so scores stay as
-they are. Values: a channel is multiplied by S, and the columns of the output matrix that read it are divided by it.
-What changes is what a cache stores: channels that are S times as large as others, in the same places for every token. A
-llama has no biases, so a constant offset of keys and a first token of its own kind cannot be added without changing the
-function; they are not. Exit code 77: numpy is not there.
+Keys: a pair of channels that RoPE rotates together is multiplied by S, and the queries' pair is divided by S, so scores
+are unchanged. Values: a channel is multiplied by S, and the columns of the output matrix that read it are divided by S.
+So a cache stores channels that are S times as large as others, the same channels for every token. A llama has no
+biases, so a constant offset of keys and an exceptional first token cannot be added without changing the function; they
+are not imitated. Exit code 77: numpy is missing.
 """
 import argparse
 import os

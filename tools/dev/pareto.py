@@ -1,18 +1,17 @@
 #!/usr/bin/env python3
-"""Measures KL divergence against stored bits of all policies, on the bundled model and on the same with outlier
-channels, and draws it.
+"""Measures KL divergence and stored bits of all policies, on the bundled model and on a copy with outlier channels, and
+plots them.
 
   tools/dev/pareto.py [options]     writes pareto.csv and pareto.svg beside this file; progress goes to stderr
   --kvrun FILE     program to measure [build/kvrun]
   --device NAME    as for kvrun [cpu]
   --text FILE      text to score [../shared/assets/models/recall/stories-eval.txt]
   --chunks N       chunks of 1024 tokens of it, the last 256 of each scored by decode steps [1]
-  --peer FOLDER    Debian folder with llama.cpp, as for make_peer_golden.sh; needs root. Its q8_0 and q4_0 caches are
-                   measured
-                   against its own f16 one, on the same tokens [left out]
-Needs python3 with numpy. Policies have their own windows, of 100 to 160 f16 tokens at most. Bits are what a policy
-stores per element at 32768 tokens, everything counted, window included (`kvrun plan`). `tuned:BITS` goes by `kvrun
-tune` on records, not on the text that is scored.
+  --peer FOLDER    folder with Debian and llama.cpp, as for make_peer_golden.sh; needs root. Its q8_0 and q4_0 caches
+                   are compared with its own f16 cache, on the same tokens [omitted]
+Needs python3 with numpy. Policies have their own windows, of at most 100 to 160 f16 tokens. Bits are stored bits per
+element at 32768 tokens, overhead and window included (`kvrun plan`). `tuned:BITS` uses `kvrun tune` on records, not on
+the scored text.
 """
 import argparse
 import csv
@@ -68,7 +67,7 @@ def bits_of(a, model, policy):
 
 
 def measure(a, name, model):
-    """Rows of one model, which lies in a folder of its own."""
+    """Rows of one model, which lies in its own folder."""
     say(f"{name}: kvrun tune")
     run([a.kvrun, "tune", model, "--device", a.device, "-c", "512", "--chunks", "1"])
     say(f"{name}: kvrun eval of {len(POLICIES)} policies")
@@ -86,7 +85,7 @@ def log_softmax(x):
 
 
 def text_chunks(a, model):
-    """Tokens of the chunks that `kvrun eval` takes."""
+    """Tokens of the chunks that `kvrun eval` uses."""
     def tokens(*more):
         with open(a.text, "rb") as f:
             return [int(i) for i in run([a.kvrun, "tokenize", "-m", model, *more], stdin=f).split()]

@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# Speed of kvrun beside llama.cpp's Vulkan backend, on one driver, in turns, as a markdown table.
+# Speed of kvrun and of llama.cpp's Vulkan backend on one driver, measured alternately, as a markdown table.
 #   tools/dev/peer_bench.sh PEER [options]
-# PEER is the unpacked archive of ../shared/peer/pack.sh (it holds `run` and `llama-bench`).
+# PEER is the unpacked archive of ../shared/peer/pack.sh, with `run` and `llama-bench`.
 #   --kvrun FILE     program to measure [build/kvrun]
 #   --driver FILE    Vulkan driver manifest for both [lavapipe of this machine]; `any`: leave the environment as it is
-#   --models DIR     where the random models are kept; made there once by random_model.py (python3 with gguf, numpy)
+#   --models DIR     folder of the random models, which random_model.py makes once (python3 with gguf, numpy)
 #                    [~/.cache/kvrun/bench]
 #   --python FILE    the python3 that has gguf and numpy [python3]
-#   --rounds N       measurements of each row by each program; the table gives their median [3]
+#   --rounds N       measurements per row and program; the table has their median [3]
 #   --rows LIST      of small-pp128 small-tg16 deep-tg8-d0 deep-tg8-d2048 packed [all]
 #   --kv LIST        cache policies of row `packed` [fp16,kivi4,kivi2,zipcache,mikv,xquant]
-#   --peer-only      leave kvrun out
-# One row: each program loads the model anew, warms up and measures once; then the other's turn, N times.
+#   --peer-only      skip kvrun
+# A row: the programs alternate N times; each time a program loads the model, warms up and measures once.
 # Row `packed`: 8 tokens at depth 2048 of `deep`; llama.cpp once with a q4_0 cache (minutes on a software driver, where
-# reading its prompt back is slow), then kvrun with every policy in turns, N times.
+# reading its prompt back is slow), then kvrun with the policies in turn, N times.
 set -euo pipefail
 usage() { sed -n '2,17s/^# \?//p' "$0" >&2; exit 2; }
 root=$(cd "$(dirname "$0")/../.." && pwd)

@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""Draws tools/dev/readme.svg from memory.csv and quality_smollm2.csv beside it: cache memory against context, and KL
-divergence against stored bits; and pareto.svg from pareto.csv, which pareto.py measures.
+"""Draws tools/dev/readme.svg from memory.csv and quality_smollm2.csv beside it (cache memory over context, and KL
+divergence over stored bits), and pareto.svg from pareto.csv, which pareto.py measures.
 
   plot_readme.py                  writes the drawings
-  plot_readme.py --update KVRUN   computes memory.csv's planned rows again with this program, then writes the drawings
-  plot_readme.py --check          fails if a drawing is not what the data give, or quality.csv differs from
+  plot_readme.py --update KVRUN   recomputes the planned rows of memory.csv with this program, then writes the drawings
+  plot_readme.py --check          fails if a drawing does not match the data, or quality.csv differs from
                                   tools/BENCHMARKS.md
 """
 import csv, json, math, os, re, subprocess, sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-SHAPE = "4x8x128"  # of the model `deep`, which the measured rows are from
+SHAPE = "4x8x128"  # of the model `deep`, on which rows were measured
 TOKENS = [256, 512, 1024] + [2048 * i for i in range(1, 17)]
 MEMORY = {"fp16": "#444444", "kivi4": "#1b6ca8", "kivi2": "#c8553d", "xquant": "#2a7f4f", "streaming": "#8a6fae"}
 EVICTS = {"streaming", "h2o"}
-LABELS = {  # of points that lie close together: where the name goes
+LABELS = {  # positions of names for points that lie close together
     "zipcache": (-8, 6, "end"), "kivi2": (-8, -2, "end"), "specache1": (-2, 15, "middle"), "logquant": (8, -2, "start"),
     "turbo3/2": (-8, 6, "end"), "turbo2": (-8, 6, "end"), "turbo2/1": (-8, 8, "end"), "turbo3": (-8, 8, "end"),
     "rtn4": (-8, 0, "end"), "asymkv": (-8, 8, "end"), "xquant": (8, 2, "start")}

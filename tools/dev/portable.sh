@@ -21,7 +21,7 @@ cp "$root"/models/bundled/{recall-4m-f16.gguf,record40.*,words.py} "$p/models/bu
 cp -r "$root/tests/golden" "$p/tests/" # what the tests of whole models compare with
 cp "$root/LICENSE" "$p/"
 
-# Libraries by who decides which one is used (portable/run): glibc; those a driver may need newer; those only kvrun has.
+# Libraries by how portable/run chooses them: glibc; those that a driver may need newer; those that only kvrun uses.
 loader=$(ldconfig -p | awk '/libvulkan\.so\.1 .*x86-64/ { print $NF; exit }')
 layer=$(ldconfig -p | awk '/libVkLayer_khronos_validation\.so/ { print $NF; exit }')
 [ -n "$layer" ] || layer=/usr/lib/x86_64-linux-gnu/libVkLayer_khronos_validation.so
@@ -37,7 +37,7 @@ else
 	echo "portable: no validation layer (package vulkan-validationlayers): the bundle cannot validate" >&2
 	layer=
 fi
-# What NVIDIA's driver expects of a desktop and containers lack: used where the machine has none (portable/run).
+# Libraries that NVIDIA's driver needs and containers lack: used if the machine has none (portable/run).
 for name in libX11.so.6 libXext.so.6 libEGL.so.1 libGLX.so.0 libGL.so.1 libGLdispatch.so.0; do
 	so=$(ldconfig -p | awk -v name="$name" '$1 == name && /x86-64/ { print $NF; exit }')
 	[ -e "$so" ] || { echo "portable: no $name (packages libx11-6, libxext6, libgl1, libegl1): a container without it may not load NVIDIA's driver" >&2; continue; }
@@ -52,7 +52,7 @@ for file in "$p"/bin/* "$loader" $layer; do ldd "$file"; done | awk '$3 ~ /^\// 
 	*) cp -L "$so" "$p/lib/" ;;
 	esac
 done
-for name in libpthread.so.0 libdl.so.2 librt.so.1; do # a driver of an older system names them
+for name in libpthread.so.0 libdl.so.2 librt.so.1; do # a driver of an older system links to them
 	cp -L "/lib/x86_64-linux-gnu/$name" "$p/libc/"
 done
 cp -L /lib64/ld-linux-x86-64.so.2 "$p/libc/"

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The quality and ablation tables of tools/dev/quality.sh: runs `kvrun eval`, prints markdown. Standard library only."""
+"""Makes the quality and ablation tables of tools/dev/quality.sh: runs `kvrun eval`, prints markdown. Needs only the
+standard library."""
 import argparse
 import concurrent.futures
 import datetime
@@ -22,7 +23,7 @@ SETTINGS = {"samples": (48, 8), "lines": (40, 20), "chunk": (1024, 256), "chunks
 ABLATION_SETTINGS = SETTINGS | {"samples": (32, 6), "chunks": (2, 1)}
 
 PAPER = ("fp16 rtn8 rtn4 rtn2 kivi4 kivi2 kivi1 specache2 specache1 logquant xquant asymkv zipcache mikv h2o streaming").split()
-# Windows of 33 to 64 f16 tokens, 48 on average; LogQuant holds 2 W to 3 W. Eviction gets about the bytes of 2 bits.
+# Windows of 33 to 64 f16 tokens, 48 on average; LogQuant keeps 2 W to 3 W. Eviction gets about as many bytes as 2 bits.
 SMALL = [
     "fp16", "rtn8", "rtn4", "rtn2", "kivi4,recent=64", "kivi2,recent=64", "kivi1,recent=64", "specache2", "specache1",
     "logquant,group=32,W=19", "xquant,group=32,flush=32,recent=64", "asymkv,recent=64", "zipcache", "mikv",
@@ -31,7 +32,7 @@ SMALL = [
 ]
 
 
-PER_CALL = 5  # policies of one `kvrun eval`; text runs the f16 cache beside them each time
+PER_CALL = 5  # policies per `kvrun eval`; text also runs the f16 cache each time
 
 
 class Failed(Exception):
@@ -45,7 +46,7 @@ def say(text):
 
 
 class Kvrun:
-    """The program under measurement, with what every call has in common."""
+    """The measured program, with the options common to all calls."""
 
     def __init__(self, args):
         self.args = args
@@ -66,7 +67,7 @@ class Kvrun:
 
     @functools.lru_cache(None)
     def stored_bytes(self, policy, tokens):
-        if self.shape is None:  # asked once, for a plan of a shape needs not open the model
+        if self.shape is None:  # queried once: a plan of a shape need not open the model
             s = self.plan("fp16", tokens, ["-m", self.args.model])["shape"]
             self.shape = ["--shape", "x".join(str(s[key]) for key in ("n_layers", "n_kv_heads", "head_dim"))]
         return self.plan(policy, tokens, self.shape)["bytes"]
@@ -81,7 +82,7 @@ class Kvrun:
                 ",".join(policies)]
 
     def evaluate(self, measures, policies):
-        """{measure: {policy: row of `kvrun eval`}}, a few policies to a call and --jobs calls at a time."""
+        """{measure: {policy: row of `kvrun eval`}}; each call has a few policies, and --jobs calls run at a time."""
         calls = [(what, policies[at:at + PER_CALL]) for what in measures for at in range(0, len(policies), PER_CALL)]
         if self.args.dry_run:
             print("\n".join(" ".join(["kvrun", *self.command(*call)]) for call in calls))
@@ -106,11 +107,11 @@ class Kvrun:
         return got
 
 
-# ---- ablations: name -> (title, rows of (variant, policy[, policy it is compared with])); without: with the first row
+# ---- ablations: name -> (title, rows of (variant, policy[, policy to compare with, else that of the first row]))
 
 
 def first_that(low, high, holds):
-    """Smallest whole number of low + 1 .. high for which `holds`, which does not hold at low and does at high."""
+    """Smallest integer in low + 1 .. high for which `holds` is true; it is false at low and true at high."""
     while low + 1 < high:
         middle = (low + high) // 2
         low, high = (low, middle) if holds(middle) else (middle, high)
@@ -118,7 +119,8 @@ def first_that(low, high, holds):
 
 
 def same_size_eviction(kvrun, policy, like, tokens):
-    """`policy` with the share that takes at least the bytes of `like`, and all tokens that then fit its pages."""
+    """`policy` with the smallest share that takes at least the bytes of `like`, and all tokens that then fit its
+    pages."""
     size = lambda percent: kvrun.stored_bytes(f"{policy},ratio={percent / 100:g}", tokens)
     want = kvrun.stored_bytes(like, tokens)
     enough = size(first_that(0, 100, lambda percent: size(percent) >= want))
@@ -127,8 +129,8 @@ def same_size_eviction(kvrun, policy, like, tokens):
 
 
 def same_size_window(kvrun, group, w, tokens):
-    """KIVI with the fewest newest tokens in f16 that takes at least LogQuant's bytes, averaged over lengths: windows
-    fill and flush in other rhythms, and tokens that wait for their group are in f16 too."""
+    """KIVI with the smallest f16 window that takes at least LogQuant's bytes, averaged over lengths, because windows
+    fill and flush at different times and tokens that wait for a full group are also in f16."""
     lengths = [tokens // 2 + i * tokens // 12 for i in range(6)]
     size = lambda policy: sum(kvrun.stored_bytes(policy, n) for n in lengths)
     want, kivi = size(f"logquant,group={group},W={w}"), f"kivi2,group={group},flush={group},recent_keep="
@@ -230,7 +232,7 @@ def loss_cell(row):
 
 
 def difference(row, base):
-    """Mean difference of losses on the same questions, with its standard error: much narrower than each mean's."""
+    """Mean difference of losses on the same questions, with its standard error, much smaller than each mean's."""
     d = [x - y for x, y in zip(row["losses"], base["losses"])]
     mean = sum(d) / len(d)
     error = math.sqrt(sum((x - mean) ** 2 for x in d) / (len(d) - 1) / len(d)) if len(d) > 1 else 0
@@ -323,7 +325,7 @@ def main():
     else:
         policies = SMALL if args.windows == "small" else PAPER
         measures = ["prompt", "later", "needle"]
-    for p in policies:  # a policy that cannot be is said before minutes of work
+    for p in policies:  # reports invalid policies before minutes of work
         kvrun.stored_bytes(p, args.chunk)
     if args.text:
         measures.insert(0, "text")

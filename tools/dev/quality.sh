@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# What KV cache policies cost in quality on the bundled model, as markdown on stdout; progress goes to stderr.
+# Quality loss of KV cache policies on the bundled model, as markdown on stdout; progress goes to stderr.
 #   tools/dev/quality.sh [options]               every policy: text, recall, needle
 #   tools/dev/quality.sh --ablations [options]   the papers' ablations, one table each
 #   tools/dev/quality.sh --model smollm2         every policy on a real model of tools/models.sh: KL divergence
-#                    of three texts; --help behind it lists its options. Two quiet cores take about 20 minutes
-#   --quick          smaller samples: minutes become half a minute, and intervals wide
+#                    of three texts; --help after it lists its options. Two idle cores take about 20 minutes
+#   --quick          smaller samples: half a minute instead of minutes, with wide intervals
 #   --windows WHICH  f16 windows of the first table: `small`, 33 to 64 tokens under every policy, so that short contexts
 #                    are not mostly f16; `paper`, as the papers set them [small]
 #   --only LIST      only these tables: probes,score,granularity,steps,balancer,outliers,eviction,
@@ -12,15 +12,15 @@
 #   --kvrun FILE     program to measure [build/kvrun]
 #   --device NAME    as for kvrun [cpu]
 #   --model FILE     GGUF file of a model that answers records [models/bundled/recall-4m-f16.gguf]
-#   --text FILE      text to score [../shared/assets/models/recall/stories-eval.txt; left out, and said so, if absent]
+#   --text FILE      text to score [../shared/assets/models/recall/stories-eval.txt; skipped with a message if absent]
 #   --seed N         of questions and of probe rows [1]
 #   --jobs N         runs at a time [one per core: the cpu device takes one]
 #   --samples N      records per recall column           --lines N      lines of a record
 #   --chunk N        tokens of a chunk of text, half     --chunks N     chunks of text
 #                    of them scored
-#   --needles N      needles looked for                  --sentences N  sentences they are among
+#   --needles N      number of needles                   --sentences N  sentences of filler
 #   --dry-run        check every policy and print the commands, measure nothing
-# The same seed and device give the same table. Two quiet cores take about 8 minutes for the first, 12 for the
+# The same seed and device give the same table. Two idle cores take about 8 minutes for the first table, 12 for the
 # ablations.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""tools/dev/quality.sh --model NAME: what every policy costs on a model that tools/models.sh fetches.
+"""tools/dev/quality.sh --model NAME: quality loss of every policy on a model that tools/models.sh fetches.
 
---table tuned compares tuned:BITS with fixed policies, --table candidates what might lower the divergence, each thing
-alone. What tuned:BITS is comes from `kvrun tune` on other texts, unless --work holds its file already.
+--table tuned compares tuned:BITS with fixed policies; --table candidates measures changes that might lower the
+divergence, each alone. tuned:BITS comes from `kvrun tune` on other texts, unless --work already has its file.
 
-Texts: tools/dev/quality_texts, and an article of WikiText-2's test split where that file is there. Each gives one chunk
-of 1024 tokens, of which the last 255 are scored by decode steps. Results lie in --work as JSON, a file per text and
---together policies; what is there is not measured again, so an interrupted run goes on. Standard library only."""
+Texts: tools/dev/quality_texts, and an article of WikiText-2's test split if that file exists. Each gives one chunk of
+1024 tokens, of which the last 255 are scored by decode steps. Results are kept in --work as JSON, a file per text and
+--together policies, and are not measured again, so an interrupted run continues. Needs only the standard library."""
 import argparse
 import csv
 import datetime
@@ -58,7 +58,7 @@ CANDIDATES = [
 ]
 TABLES = {"policies": POLICIES, "tuned": TUNED, "candidates": CANDIDATES}
 EVICTS = {"h2o", "streaming"}
-# What tune sees: another part of WikiText-2, a play, and code; (file, first byte, bytes).
+# Texts of tune: another part of WikiText-2, a play, and code; (file, first byte, bytes).
 TUNE_TEXTS = [(WIKI, 100000, 9000), (os.path.join(SHARED, "assets/text/tinyshakespeare/input.txt"), 100000, 8000),
               (os.path.join(ROOT, "engine/kv_host/classify.cpp"), 0, 8000)]
 

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Runs the tests of the C API on the cpu backend under AddressSanitizer with UndefinedBehaviorSanitizer, and under
-# ThreadSanitizer: threads that share an engine, cancelling, misuse, handles in any order, races for all of these.
+# ThreadSanitizer: threads that share an engine, cancelling, misuse, handles in any order, and races between these.
 # tools/dev/nightly.sh runs the whole suite under both.
 #
 # Usage: sanitize.sh [asan|tsan]...     both by default

@@ -1,18 +1,17 @@
 #!/usr/bin/env python3
-"""Holds kvrun's grammars of JSON schemas against a public test suite, and prints a table.
+"""Checks kvrun's grammars of JSON schemas by a public test suite, and prints a table.
 
     schema_suite.py SUITE build/tests/kvrun_schema_check    (SUITE: a clone of json-schema-org/JSON-Schema-Test-Suite)
 
-Each case of tests/draft2020-12 has a schema and instances that are valid or not. A grammar may be stricter than a
-schema, never laxer: `wrong` counts instances that are not valid and still a text of the grammar, and must be 0.
-Instances are given as JSON without white space, their properties in the order of the schema where the grammar asks for
-one.
+Each case of tests/draft2020-12 has a schema with valid and invalid instances. A grammar may be stricter than a schema,
+but not laxer: `wrong` counts invalid instances that are texts of the grammar, and must be 0. Instances are passed as
+JSON without white space, with properties in the order of the schema if the grammar requires an order.
 """
 import json, os, subprocess, sys
 
 
 def ordered(value, schema):
-    """Properties in the order of the schema's own, where it names them."""
+    """The value with properties in the order of the schema, as far as it names them."""
     if isinstance(value, dict) and isinstance(schema, dict):
         names = list(schema.get("properties", {})) if isinstance(schema.get("properties"), dict) else []
         keys = [n for n in names if n in value]

@@ -1,4 +1,4 @@
-"""What cuda_mutants.py and mutate.py share: a fault in a source file, and how a build compiles one file with it."""
+"""Common parts of cuda_mutants.py and mutate.py: a fault in a source file, and its compilation by a build's command."""
 import os
 import re
 import shlex
@@ -9,7 +9,7 @@ ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), 
 
 
 def text_with(path, there):
-    """The text of the file, which has `there` exactly once; else the program ends."""
+    """The text of the file, which must contain `there` exactly once; else the program ends."""
     with open(os.path.join(ROOT, path), encoding="utf-8") as f:
         text = f.read()
     if text.count(there) != 1:
@@ -18,7 +18,7 @@ def text_with(path, there):
 
 
 def write_fault(folder, path, there, instead):
-    """Writes the file with its fault below `folder`, at the same path as below the source tree."""
+    """Writes the file with the fault below `folder`, at its path in the source tree."""
     text = text_with(path, there)
     out = os.path.join(folder, path)
     os.makedirs(os.path.dirname(out), exist_ok=True)
@@ -27,7 +27,7 @@ def write_fault(folder, path, there, instead):
 
 
 def compile_fault(build, command, folder, source, out):
-    """Runs a compile command of the build on `source` instead; headers below `folder` come before those of the tree."""
+    """Runs a compile command of the build on `source`; headers below `folder` precede those of the tree."""
     words = shlex.split(command)
     words[words.index("-c") + 1] = source
     words[words.index("-o") + 1] = out

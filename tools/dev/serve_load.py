@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""Loads a server that speaks OpenAI's API with clients at once and prints tokens per second and times to the first
-token.
+"""Loads a server with OpenAI's API by concurrent clients; prints tokens per second and times to the first token.
 
 usage: serve_load.py http://127.0.0.1:8080 [--clients 1,8] [--requests 2] [--prompt 64] [--tokens 64] [--key KEY]
                      [--body JSON] [--interfere 4000]
 
-Each client sends its requests one after the other, each with a prompt of its own, so that nothing is reused.
+Each client sends its requests one after the other, with distinct prompts, so that nothing is reused.
 """
 import argparse, http.client, json, statistics, threading, time, urllib.parse
 
@@ -15,9 +14,8 @@ def words(number, n):
 
 
 def stream(url, args, prompt, tokens, stamps=None, leave=None):
-    """(tokens, prompt's tokens, seconds to the first, seconds) of one streamed completion; `stamps` takes the time of
-    each
-    piece of its text, and `leave`, an event, ends it early."""
+    """(tokens, prompt tokens, seconds to the first token, seconds) of one streamed completion. `stamps` gets the time
+    of each piece of its text; `leave` is an event that ends it early."""
     body = {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True, "stream": True,
             "stream_options": {"include_usage": True}}
     body.update(json.loads(args.body))
@@ -44,7 +42,7 @@ def stream(url, args, prompt, tokens, stamps=None, leave=None):
 
 
 def one(url, args, number, out):
-    """Appends (tokens, seconds to the first, seconds) of one streamed completion, or an error."""
+    """Appends (tokens, seconds to the first token, seconds) of one streamed completion, or an error."""
     try:
         tokens, _, first, seconds = stream(url, args, words(number, args.prompt), args.tokens)
         out.append((tokens, first, seconds))
@@ -53,7 +51,7 @@ def one(url, args, number, out):
 
 
 def interfere(url, args):
-    """What an answer under way and a short request notice of a long prompt that is read meanwhile."""
+    """Delay that a long prompt causes for an active answer and for a short request."""
     stamps, leave, long, number = [], threading.Event(), [], int(time.time())
     answer = threading.Thread(target=lambda: stream(url, args, words(number, 16), 100000, stamps, leave))
     answer.start()

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Soaks a kvrun serve of its own: clients at once with chats, completions, tools, several choices, logprobs and
-conversations that are kept, under policies by chance, whole and streamed, while others leave in the middle or send what
-is no request.
+"""Soaks a kvrun serve that it starts: concurrent clients with chats, completions, tools, several choices, logprobs and
+kept conversations, under random policies, whole and streamed, while other clients leave in the middle or send invalid
+requests.
 
 usage: soak.py KVRUN [--seconds 3600] [--clients 64] [--parallel 8] [--model FILE] [--device NAME] [--csv FILE]
 
-The warm-up is the first sixth of the time, and at least two minutes of a run of four. Now and then all clients pause;
-when nothing is under way, resident memory and open descriptors are looked at, which --csv writes down. Exit code 1:
-- an answer to a request that reads its whole prompt is not what the same request got alone, before the soak;
-- resident memory at the end (median of the last three pauses) is more than 2 % above its most during the warm-up;
-- descriptors are not as many as at the first pause, or a slot, a queued request, a connection or a body is left over;
-- a request fails in a way that no limit explains, or the server does not end with 0.
+The warm-up is the first sixth of the time, and at least two minutes of a run of four. At intervals all clients pause;
+when no request is active, resident memory and open descriptors are measured, and written to --csv. Exit code 1 if
+- an answer to a request that reads its whole prompt differs from that of the same request alone, before the soak;
+- resident memory at the end (median of the last three pauses) is more than 2 % above its maximum during the warm-up;
+- the number of descriptors differs from the first pause, or a slot, a queued request, a connection or a body is left;
+- a request fails in a way that no limit explains, or the server's exit code is not 0.
 """
 import argparse
 import collections
@@ -37,7 +37,7 @@ MOST_GROWTH = 1.02
 
 
 def ask(k):
-    """(path, body) of request number k: it has the same answer whenever it is asked."""
+    """(path, body) of request number k, which always has the same answer."""
     r = random.Random(k)
     body = {**HOT, "kv": r.choice(POLICIES), "seed": k, "max_tokens": 5 + k % 5 * 10, "stream": k % 2 == 0,
             "cache_prompt": False}
@@ -55,7 +55,7 @@ def ask(k):
 
 
 def said(answer):
-    """What an answer says: by choice, its text, calls and why it ended. None: the server has broken it off."""
+    """Contents of an answer: per choice its text, calls and why it ended. None: the server has broken it off."""
     if not answer.body.startswith(b"data"):
         return [(c.get("text", (c.get("message") or {}).get("content")),
                  (c.get("message") or {}).get("tool_calls") is not None,
@@ -74,7 +74,7 @@ def said(answer):
 
 
 class Pause:
-    """Lets the clients go on or has them wait, and knows when all of them wait."""
+    """Pauses and resumes the clients; knows when all of them wait."""
 
     def __init__(self, clients):
         self.clients, self.waiting, self.paused, self.changed = clients, 0, False, threading.Condition()
@@ -120,7 +120,7 @@ class Soak:
     def plain(self, r):
         k = r.randrange(KINDS)
         path, body = ask(k)
-        reuse = r.random() < 0.2  # goes on from what an earlier request left, which rounds otherwise
+        reuse = r.random() < 0.2  # continues from an earlier request's cache, which gives other rounding
         answer = self.server.post(path, {**body, "cache_prompt": reuse})
         if answer.status in (429, 503):
             return self.count("refused")
@@ -134,14 +134,14 @@ class Soak:
         body = {**HOT, "kv": r.choice(POLICIES), "max_tokens": 12, "session": name}
         for _ in range(2):
             answer = self.server.post(CHAT, {**body, "messages": messages})
-            if answer.status in (409, 429, 503):  # 409: the answer that this client left has not ended yet
+            if answer.status in (409, 429, 503):  # 409: the answer that this client abandoned has not ended yet
                 return self.count("refused")
             if answer.status != 200 or not answer.json()["kv"]["kept"]:
                 return self.fault(f"conversation {name}: {answer.status} {answer.body[:300]!r}")
             messages += [answer.json()["choices"][0]["message"], {"role": "user", "content": "Go on."}]
         kept = self.server.get("/sessions/" + name)
         if kept.status == 200 and kept.json()["messages"] != messages[:-1] or kept.status not in (
-                200, 404):  # 404: it had to go
+                200, 404):  # 404: it was removed
             self.fault(f"conversation {name}: {kept.status} {kept.body[:300]!r}, said {messages}")
         if r.random() < 0.3:
             self.server.ask("DELETE", "/sessions/" + name)
@@ -186,14 +186,14 @@ class Soak:
                 self.fault(repr(e))
 
     def look(self, begin):
-        """Resident memory and descriptors while nothing is under way."""
+        """Resident memory and descriptors while no request is active."""
         with self.pause:
             names = ("kvrun_answers_active", "kvrun_requests_queued", "kvrun_body_bytes")
             if not all(self.server.wait_for(n, 0) for n in names) or not self.server.wait_for("kvrun_connections", 1):
                 self.fault(f"something is left over: {self.server.get('/metrics').body.decode()}")
             with open(f"/proc/{self.server.process.pid}/status", encoding="utf-8") as f:
                 resident = int(re.search(r"VmRSS:\s+(\d+)", f.read()).group(1)) << 10
-            # the connection that asked for metrics may be open still: the least of a few looks
+            # the connection of the metrics request may still be open: takes the minimum of a few measurements
             descriptors = min(self.descriptors() for _ in range(20))
         self.rows.append((time.monotonic() - begin, resident, descriptors))
         print(f"{self.rows[-1][0]:.0f} s, resident {resident / (1 << 20):.1f} MiB, {descriptors} descriptors, {dict(self.counts)}, "
@@ -245,7 +245,7 @@ def main():
                    "--sessions", os.path.join(folder, "kept"), "--sessions-max", str(max(1, a.clients * 3 // 4)),
                    model=a.model, device=a.device) as s:
         soak = Soak(s, a.clients, a.seconds)
-        greeting = len(s.log)  # it has answered: all that it says at its start is there
+        greeting = len(s.log)  # the server has answered, so all its messages at the start are in the log
         soak.run()
         good = soak.verdict()
         if a.csv:

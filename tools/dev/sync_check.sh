@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Synchronisation validation by a newer layer than this system's: Debian 13's sees hazards between submissions and takes
-# whole bindings for what a shader accesses. Recorder, models, sessions, batches, forks, fetching and policies must pass
-# on lavapipe.
+# Synchronisation validation by a newer layer than this system's: Debian 13's finds hazards between submissions and
+# assumes that a shader accesses whole bindings. Recorder, models, sessions, batches, forks, fetching and policies must
+# pass on lavapipe.
 #   tools/dev/sync_check.sh [BUILD] [FOLDER]     (build, /tmp/kvrun-trixie: made by debootstrap, as root, and kept)
 # KVRUN_DEBIAN_MIRROR: where debootstrap fetches packages [its own default].
 set -euo pipefail
@@ -18,11 +18,11 @@ if ! [ -e "$system/usr/share/vulkan/explicit_layer.d/VkLayer_khronos_validation.
 fi
 libraries=$system/usr/lib/x86_64-linux-gnu own=$(mktemp -d)
 trap 'rm -rf "$own"' EXIT
-# what the programs need and the folder lacks comes from here
+# libraries that the programs need and the folder lacks come from this system
 for program in kvrun_vulkan_tests kvrun_device_tests; do ldd "$build/tests/$program"; done | awk '$3 ~ /^\// { print $3 }' | sort -u |
 	while read -r file; do [ -e "$libraries/$(basename "$file")" ] || cp -L "$file" "$own/"; done
 export VK_LAYER_PATH=$system/usr/share/vulkan/explicit_layer.d
-# the tests choose this system's lavapipe; a build against older headers cannot ask for it
+# the tests choose this system's lavapipe; a build with older headers cannot request it
 export VK_KHRONOS_VALIDATION_SYNCVAL_SHADER_ACCESSES_HEURISTIC=true
 export KVRUN_PROBE=off KVRUN_VALIDATE=sync KVRUN_TEST_DEVICES=lavapipe
 failed=0
@@ -33,7 +33,7 @@ check() { # PROGRAM ARGUMENTS...
 	"$system/lib64/ld-linux-x86-64.so.2" --library-path "$libraries:$own" "$build/tests/$program" --no-version "$@" || failed=1
 }
 check kvrun_vulkan_tests '--source-file=*test_vulkan.cpp' '--test-case-exclude=*GPU-assisted*'
-for ms in 100 2; do # submissions of 2 ms: every op meets the boundary of one
+for ms in 100 2; do # 2 ms: every op is next to a boundary between submissions
 	export KVRUN_SUBMIT_MS=$ms
 	KVRUN_TEST_EVERY=3 check kvrun_device_tests '--source-file=*test_ops*'
 	check kvrun_device_tests '--source-file=*test_session.cpp,*test_batch.cpp,*test_forks.cpp,*test_fetch.cpp'

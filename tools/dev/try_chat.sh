@@ -1,24 +1,24 @@
 #!/usr/bin/env bash
 # Acceptance run of kvrun chat on the bundled model, in a terminal of tmux: messages of several lines, a paste, every
-# command, Ctrl-C, a full context, a kill, and the chat that is there afterwards. Prints the screen at the end.
+# command, Ctrl-C, a full context, a kill, and the chat restored afterwards. Prints the screen at the end.
 #
-# Usage: try_chat.sh [KVRUN [DEVICE]]     default build/kvrun cpu. Exit code 77: there is no tmux
+# Usage: try_chat.sh [KVRUN [DEVICE]]     default build/kvrun cpu. Exit code 77: tmux is missing
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 kvrun=$(realpath "${1:-build/kvrun}") device=${2:-cpu} model=$PWD/models/bundled/recall-4m-f16.gguf
 command -v tmux >/dev/null || { echo "skipped: no tmux" >&2; exit 77; }
 folder=$(mktemp -d)
-echo 'set -g remain-on-exit on' >"$folder/tmux.conf" # so that the screen has what a program said that has ended
+echo 'set -g remain-on-exit on' >"$folder/tmux.conf" # the screen keeps the output of a program that has ended
 tmux() { command tmux -S "$folder/tmux" -f "$folder/tmux.conf" "$@"; }
 trap 'tmux kill-server 2>/dev/null || true; rm -rf "$folder"' EXIT
 export XDG_STATE_HOME=$folder/state
 
 screen() { tmux capture-pane -p -J -S -; }
-written() { screen | sed -e :a -e '/^\n*$/{$d;N;ba' -e '}'; } # without the empty lines at its end
+written() { screen | sed -e :a -e '/^\n*$/{$d;N;ba' -e '}'; } # without empty lines at the end
 keys() { tmux send-keys -t chat "$@"; }
 say() { keys -l -- "$1"; keys Enter; }
 waits=0
-expect() { # what, extended pattern that must come on the screen
+expect() { # description, extended pattern that must appear on the screen
 	for _ in $(seq 600); do
 		if screen | grep -Eq -- "$2"; then
 			echo "ok: $1"
@@ -30,7 +30,7 @@ expect() { # what, extended pattern that must come on the screen
 	screen >&2
 	exit 1
 }
-prompt() { # the editor waits again
+prompt() { # waits until the editor is ready
 	waits=$((waits + 1))
 	for _ in $(seq 1200); do
 		if [ "$(written | tail -n 1 | tr -d ' ')" = ">" ]; then return; fi
@@ -73,7 +73,7 @@ expect 'Ctrl-C ends the answer' '> *$'
 pid=$(tmux list-panes -t chat -F '#{pane_pid}')
 say 'And again.'; sleep 1
 kill -9 "$pid"
-for _ in $(seq 300); do # it holds the chat until the system has taken its memory back
+for _ in $(seq 300); do # a killed program holds the chat until the system has freed its memory
 	kill -0 "$pid" 2>/dev/null || break
 	sleep 0.1
 done

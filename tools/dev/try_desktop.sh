@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# kvrun-desktop's acceptance from a clean state, under Xvfb and on lavapipe: the scripted tests, then the times of
-# frames while a prompt of about 9000 tokens is read, and pictures of a first user's walk.
+# Acceptance run of kvrun-desktop from a clean state, under Xvfb and on lavapipe: the scripted tests, then frame times
+# while a prompt of about 9000 tokens is read, and pictures of a first use.
 #
 # Usage: tools/dev/try_desktop.sh [--build FOLDER] [--pictures FOLDER] [--tokens N] [--seconds N]
-# --seconds: look at so many seconds of the reading only
+# --seconds: measure only so many seconds of the reading
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 build=build pictures= tokens=9000 seconds=0

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Acceptance run of kvrun serve on the bundled model: a request of each kind with curl, a conversation that outlives a
-# kill, a socket in the file system, SIGTERM. Stops at the first thing that is not as it should be.
+# Acceptance run of kvrun serve on the bundled model: a request of each kind with curl, a conversation that survives a
+# kill, a socket in the file system, SIGTERM. Stops at the first failure.
 #
 # Usage: try_serve.sh [KVRUN [DEVICE]]     default build/kvrun cpu
 set -euo pipefail

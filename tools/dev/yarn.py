@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""Writes a copy of a model that reads a longer context by YaRN: its metadata gain the scaling, its weights stay as they
-are.
+"""Writes a copy of a model with a longer context by YaRN: the scaling is added to its metadata, weights are unchanged.
 
   tools/dev/yarn.py MODEL OUT [--factor F]     python3; a GGUF file without RoPE scaling; F times the context [2]
 """
@@ -38,7 +37,7 @@ def main():
     trained = meta.get(f"{arch}.context_length")
     if trained is None or f"{arch}.rope.scaling.type" in meta:
         sys.exit(f"yarn: {a.model} has no {arch}.context_length, or has RoPE scaling already")
-    # The context is stored in place; new entries follow the count of entries, before the others.
+    # The context is changed in place; new entries come after the count of entries and before the others.
     key = f"{arch}.context_length".encode()
     at = data.index(struct.pack("<Q", len(key)) + key) + 8 + len(key)
     if struct.unpack_from("<I", data, at)[0] != U32:
