@@ -1,7 +1,7 @@
-// Time that a grammar takes per token of an answer: the mask over the vocabulary, and the step behind the token.
+// Time of a grammar per token of an answer: the mask over the vocabulary, and the step after the token.
 //   grammar_time VOCAB.gguf SCHEMA.json ANSWER.json [ANSWERS]
-// ANSWER.json is tokenized and read ANSWERS [20] times, each by a new matcher of one grammar, as answers of a server
-// are. The first one finds out what the others know. Built in the project's root, behind tools/try.sh:
+// ANSWER.json is tokenized and read ANSWERS [20] times, each time by a new matcher of one grammar, like answers of a
+// server. The first one fills the caches that the others use. Build it in the project's root, after tools/try.sh:
 //   g++ -std=c++20 -O2 -I. -Ibuild tools/dev/grammar_time.cpp -o build/grammar_time build/models/libkvrun_models.a
 //       build/engine/libkvrun_core.a -lfmt -lpcre2-8 -lutf8proc -lxxhash
 #include "models/gguf.h"

@@ -1,7 +1,7 @@
 // Prints llama.cpp's logits of a prompt and of a greedy continuation; built by make_peer_golden.sh against the peer's
 // libllama. peer_eval MODEL N_CTX KV_TYPE(f16|f32|q8_0|q4_0) N_PREDICT [KEY=INT] < token ids, separated by white space
-// stdout: i32 n_vocab, i32 rows, then rows x n_vocab f32: one row per prompt position, one per generated token but the
-// last. KEY=INT replaces an integer of the file's metadata. The CPU code is used, with the KV type asked for.
+// stdout: i32 n_vocab, i32 rows, then rows x n_vocab f32: one row per prompt position, one per generated token except
+// the last. KEY=INT replaces an integer of the file's metadata. Runs on the CPU with the given KV type.
 #include <llama.h>
 #include <ggml-backend.h>
 #include <stdio.h>

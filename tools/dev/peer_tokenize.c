@@ -1,6 +1,6 @@
 // Prints llama.cpp's token ids, without BOS; built by make_peer_tokens.sh against the peer's libllama.
 // peer_tokenize VOCAB.gguf < text: ids separated by spaces, on one line
-// peer_tokenize VOCAB.gguf MARK < texts: of each text, which ends with MARK, on a line of its own
+// peer_tokenize VOCAB.gguf MARK < texts: one line of ids for each text; texts end with MARK
 #define _GNU_SOURCE
 #include <llama.h>
 #include <stdio.h>

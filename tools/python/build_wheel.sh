@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Makes the Python package, a wheel with library and program: build_wheel.sh [OUT [PIP OPTIONS..]]
-# OUT is its folder [build-wheel/dist].
-#   tools/python/build_wheel.sh dist -C cmake.define.KVRUN_CUDA=ON     # with the CUDA backend, where its toolkit is
-# Needs what tools/packages.sh installs, and python3 with venv. What builds comes from PyPI, into build-wheel/venv. The
-# libraries that are no part of every Linux go into the wheel, and its tag names the oldest glibc that it runs with.
+# Builds the Python package, a wheel with library and program: build_wheel.sh [OUT [PIP OPTIONS..]]
+# OUT: folder of the wheel [build-wheel/dist].
+#   tools/python/build_wheel.sh dist -C cmake.define.KVRUN_CUDA=ON     # with the CUDA backend; needs its toolkit
+# Needs the packages of tools/packages.sh, and python3 with venv. Build tools come from PyPI, into build-wheel/venv. The
+# wheel contains libraries that not every Linux has, and its tag names the oldest glibc that it runs with.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)

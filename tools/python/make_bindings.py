@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes the Python module of the C interface: make_bindings.py HEADER OUT. Needs cffi.
 
-OUT is cffi's description of engine/kvrun.h (ABI mode: nothing is compiled), with what cffi does not take from a header:
-constants, and the initial values of structs, from their _INIT macros.
+OUT is cffi's description of engine/kvrun.h (ABI mode: nothing is compiled), with what cffi does not read from a header:
+constants, and the initial values of structs from their _INIT macros.
 """
 import contextlib
 import io
@@ -28,7 +28,7 @@ def macros(text: str) -> dict[str, str]:
 
 
 def declarations(text: str) -> str:
-    """What cffi reads: the header between its extern "C" braces, without the preprocessor's lines."""
+    """The text for cffi: the header between its extern "C" braces, without preprocessor lines."""
     begin = text.index('extern "C" {')
     body = text[begin + len('extern "C" {'):]
     body = re.sub(r"\\\n", " ", body)
@@ -45,11 +45,11 @@ def number(word: str, named: Mapping[str, object]) -> object:
     try:
         return int(word, 0)
     except ValueError:
-        return float(word)  # a ValueError names what is no number
+        return float(word)  # ValueError if it is not a number
 
 
 def initial_values(ffi: cffi.FFI, macro: dict[str, str], named: Mapping[str, object]) -> dict[str, dict[str, object]]:
-    """By struct, the fields that do not begin as zero; struct_size is set by whoever makes one."""
+    """Per struct, the fields whose initial value is not zero, except struct_size, which is set when one is created."""
     out = {}
     for name, value in macro.items():
         if not name.endswith("_INIT"):
@@ -80,7 +80,7 @@ def main(header: str, out: str) -> None:
     functions = sorted(set(re.findall(r"\b(kvrun_\w+)\s*\(", re.sub(r"\(\s*\*\s*\w+\s*\)\s*\(", "", body))))
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "module.py")
-        with contextlib.redirect_stdout(io.StringIO()):  # it says what it writes
+        with contextlib.redirect_stdout(io.StringIO()):  # cffi prints what it writes
             ffi.emit_python_code(path)
         with open(path, encoding="utf-8") as f:
             module = f.read()

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Simulates replicas behind a router: simulate_routing.py [--record MODEL.gguf] [-o FILE.csv]; needs simpy.
 
-Compares round robin, the least load, and kvrun.ray's cache-aware routing; the last two also with conversations
-that move as saved sessions (_move). Where a conversation's cache is kept, turns read what is new; elsewhere all of it
-is read again, or fetched from shared storage where that is quicker. A row of the CSV is one policy at one load.
+Compares round robin, the least load, and kvrun.ray's cache-aware routing; the last two also with conversations that
+move as saved sessions (_move). A replica that has a conversation's cache reads only the new tokens of a turn; another
+replica reads the whole conversation, or fetches it from shared storage if that is quicker. A row of the CSV is one
+policy at one load.
 
-Service times are assumptions about an 8B model on one GPU (--help has each); --record measures prompt and step times of
-a model on this machine with the kvrun package instead.
+Service times are assumptions about an 8B model on one GPU (--help lists them); --record measures prompt and step times
+of a model on this machine with the kvrun package instead.
 """
 import argparse
 import bisect
@@ -29,7 +30,7 @@ class Replica:
     def __init__(self, env, number, a):
         self.number, self.a = number, a
         self.places = simpy.Resource(env, a.parallel)
-        self.cache = OrderedDict()  # conversation or prefix to tokens, used last at the end
+        self.cache = OrderedDict()  # conversation or prefix -> tokens, the most recently used last
         self.tokens = 0
 
     def load(self):
@@ -51,8 +52,8 @@ class Cluster:
         self.replicas = [Replica(env, i, a) for i in range(a.replicas)]
         self.ring = sorted((self.hash(f"{r.number}:{v}"), r.number) for r in self.replicas for v in range(100))
         self.storage = simpy.Resource(env, a.storage_streams)
-        self.answered = {}  # conversation to the replica that answered it last, as the router remembers
-        self.saved = {}  # conversation to the tokens in its file
+        self.answered = {}  # conversation -> replica that answered it last, as remembered by the router
+        self.saved = {}  # conversation -> tokens in its file
         self.next = self.warm = 0
         self.ttft, self.read, self.again, self.moved, self.turns = [], 0, 0, 0.0, 0
         self.storage_s = self.gateway_s = self.slot_s = 0.0
@@ -86,7 +87,7 @@ class Cluster:
         return min(free, key=lambda r: r.load())
 
     def turn(self, conversation, prefix, prefix_tokens, history, new, answer):
-        """history: tokens before this turn, the prefix among them."""
+        """history: tokens before this turn, the prefix included."""
         a, arrived = self.a, self.env.now
         replica = self.choose(conversation, prefix)
         self.answered[conversation] = replica
@@ -124,7 +125,7 @@ class Cluster:
 
 
 def conversation(env, cluster, number, a, rng):
-    app = min(int(rng.paretovariate(1)) - 1, a.apps - 1)  # few are asked much
+    app = min(int(rng.paretovariate(1)) - 1, a.apps - 1)  # a few apps have most requests
     prefix_tokens, history = 500 + 100 * (app % 30), 0
     while True:
         new, answer = 20 + int(rng.expovariate(1 / 180)), 20 + int(rng.expovariate(1 / 200))
@@ -141,7 +142,7 @@ def simulate(policy, load, a):
     cluster = Cluster(env, policy, a, random.Random(1))
     cluster.warm = a.seconds / 4
     full_step = a.step_s + a.row_s * (a.parallel - 1)
-    per_turn = 220 * full_step + 600 / a.prefill_tok_s  # of a turn that finds its cache
+    per_turn = 220 * full_step + 600 / a.prefill_tok_s  # of a turn whose cache is present
     rate = load * a.replicas * a.parallel / per_turn / a.turns  # conversations per second
 
     def arrivals():
@@ -166,7 +167,7 @@ def simulate(policy, load, a):
 
 
 def record(path, a):
-    """Prompt and step times of a model here, as the kvrun package measures them."""
+    """Prompt and step times of a model on this machine, measured with the kvrun package."""
     import os
     import tempfile
 

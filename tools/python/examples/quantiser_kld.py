@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""A quantiser of one's own beside kvrun's policies: quantiser_kld.py [--plot FILE.png] [--device NAME]
+"""Compares your own quantiser with kvrun's policies: quantiser_kld.py [--plot FILE.png] [--device NAME]
 
-Keys and values go through `kvrun.replay`, which stores them as a policy would. My quantiser changes them in numpy and
-has them kept as they are (policy fp16), so both are attended to by the same code. Compared is the attention of the last
-queries, as KL divergence from that over the keys themselves, and the error of what it gives, against the stored bits.
-The keys are random with outlier channels, as those of real models have; put your own arrays into tensors().
+Keys and values go through `kvrun.replay`, which stores them like a policy. The own quantiser changes them in numpy and
+stores the result unchanged (policy fp16), so the same code computes attention for both. The output compares attention
+of the last queries with attention to the exact keys (KL divergence), and the error of its output, by stored bits. Keys
+are random with outlier channels, like those of real models; put your own arrays into tensors().
 Needs kvrun; with --plot, matplotlib.
 """
 import argparse
@@ -21,7 +21,7 @@ POLICIES = ["kivi4", "kivi2", "turbo4", "turbo3", "turbo2", "turbo3/2"]
 def tensors(seed=1):
     rng = np.random.default_rng(seed)
     scale = np.ones(D)
-    scale[rng.choice(D, 4, replace=False)] = 8  # channels that are large in every token
+    scale[rng.choice(D, 4, replace=False)] = 8  # channels that are large for every token
     k = rng.standard_normal((T, KV_HEADS, D)) * scale + scale * 0.5
     v = rng.standard_normal((T, KV_HEADS, D))
     q = np.repeat(k, HEADS // KV_HEADS, axis=1) / scale**2 + 0.2 * rng.standard_normal((T, HEADS, D)) / scale
@@ -29,7 +29,7 @@ def tensors(seed=1):
 
 
 def my_quantiser(x, bits):
-    """Symmetric codes, a scale for every token and head, as one would try first; the newest tokens stay in f16, as with
+    """A simple quantiser: symmetric codes, a scale for every token and head; the newest tokens stay in f16, as in
     kvrun's policies. Returns values and bits per element."""
     old, most, out = x[:-RECENT], 2**(bits - 1) - 1, x.copy()
     scale = np.abs(old).max(axis=-1, keepdims=True).astype(np.float16).astype(np.float32) / most
@@ -38,7 +38,7 @@ def my_quantiser(x, bits):
 
 
 def attention(q, k):
-    """(heads, queries, tokens): softmax over all keys, the heads of a group sharing theirs."""
+    """(heads, queries, tokens): softmax over all keys; the heads of a group share keys."""
     keys = np.repeat(np.nan_to_num(k), HEADS // KV_HEADS, axis=1)
     logits = np.einsum("qhd,thd->hqt", q.astype(np.float64), keys) / np.sqrt(D)
     p = np.exp(logits - logits.max(axis=-1, keepdims=True))

@@ -6,7 +6,7 @@
     for text in chat.stream("Summarise ...", max_tokens=200, temperature=0.7):
         print(text, end="")
 
-Everything is built on kvrun.h, whose comments say what is not said here; eval, tune and replay run the program.
+Everything is built on kvrun.h, whose comments have further details; eval, tune and replay run the program.
 """
 from ._engine import Engine, devices, plan, policies
 from ._errors import (Busy, Cancelled, ContextFull, DeviceError, FileError, FormatError, InternalError, InvalidArgument,

@@ -1,4 +1,4 @@
-"""python -m kvrun: the program."""
+"""python -m kvrun: runs the program."""
 import os
 import sys
 

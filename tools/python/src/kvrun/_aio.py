@@ -1,4 +1,4 @@
-"""Asynchronous answers: a thread per engine in which all of them go forward together."""
+"""Asynchronous answers: one thread per engine generates all of them together."""
 from __future__ import annotations
 
 import asyncio
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Scheduler:
-    """Takes requests from event loops, answers them in one batch, gives pieces of text back."""
+    """Takes requests from event loops, answers them in one batch, returns pieces of text."""
 
     def __init__(self, engine: Handle, max_rows: int) -> None:
         self._queue: queue.SimpleQueue[AsyncStream | None] = queue.SimpleQueue()
@@ -58,7 +58,7 @@ class Scheduler:
                 if self._stopping:
                     for stream in list(self._active.values()):
                         stream.cancel()
-                    while self._batch.active:  # answers that have begun end as cancelled ones
+                    while self._batch.active:  # answers that have begun end as cancelled
                         self._step()
                     break
                 while self._waiting and self._batch.active < self._rows:
@@ -74,7 +74,7 @@ class Scheduler:
         self._batch.close()
 
     def _receive(self) -> None:
-        """Waits for a request only where there is nothing else to do."""
+        """Receives requests; waits only if there is nothing else to do."""
         block = not self._batch.active and not self._waiting
         while True:
             try:
@@ -105,7 +105,7 @@ class Scheduler:
 
 
 class AsyncStream:
-    """As Stream, for `async for`. Leaving the loop, or cancelling the task, ends the answer."""
+    """Like Stream, for `async for`. Leaving the loop or cancelling the task ends the answer."""
 
     def __init__(self, session: Session, prompt: Prompt, sampling: SamplingOptions) -> None:
         self._session = session
@@ -141,7 +141,7 @@ class AsyncStream:
         assert self._loop is not None
         try:
             self._loop.call_soon_threadsafe(self._pieces.put_nowait, item)
-        except RuntimeError:  # the event loop is closed: nobody waits
+        except RuntimeError:  # the event loop is closed
             self.canceller.cancel()
 
     # ---- on the event loop
@@ -169,7 +169,7 @@ class AsyncStream:
 
     @property
     def answer(self) -> Answer:
-        """The answer, also what there is of one that ended with an error or was cancelled."""
+        """The answer; if it ended with an error or was cancelled, the part that was generated."""
         if self.request is None or self.request.answer is None:
             raise error_of(-11, "KVRUN_EBUSY", "the answer has not ended; iterate over it, or await aclose()")
         return self.request.answer

@@ -33,7 +33,7 @@ def _set_driver_files(files: Any, payload: Any) -> None:
 
 
 def _cache_folder() -> str | None:
-    """Where the program keeps compiled shaders and what is known of drivers."""
+    """Folder in which the program keeps compiled shaders and knowledge about drivers."""
     own = os.environ.get("KVRUN_CACHE_DIR", "")
     if own:
         return None if own == "off" else own
@@ -53,7 +53,7 @@ def _probe() -> str | None:
 
 
 def device_options(device: str | int | None, backend: str | None, **more: Any) -> Struct:
-    """A device by name; where none is given, as the variables KVRUN_DEVICE and KVRUN_BACKEND say."""
+    """A device by name; if none is given, from the variables KVRUN_DEVICE and KVRUN_BACKEND."""
     chosen = os.environ.get("KVRUN_DEVICE") or None if device is None else str(device)
     o = Struct("kvrun_device_options", device=chosen, backend=backend or os.environ.get("KVRUN_BACKEND") or None,
                cache_dir=_cache_folder(), probe=_probe(), **more)
@@ -62,7 +62,7 @@ def device_options(device: str | int | None, backend: str | None, **more: Any) -
 
 
 def devices(backend: str | None = None) -> list[DeviceInfo]:
-    """Every device, usable ones first, the best one first of all."""
+    """All devices, usable ones first, the best one first of all."""
     options = device_options(None, backend)
     out = ffi.new("kvrun_devices **")
     with running():
@@ -79,7 +79,7 @@ def devices(backend: str | None = None) -> list[DeviceInfo]:
 
 
 def policies() -> list[Policy]:
-    """The KV-cache policies there are."""
+    """All KV-cache policies."""
     found = []
     for i in range(lib.kvrun_policy_count()):
         info = Struct("kvrun_policy_info")
@@ -92,7 +92,7 @@ def plan(model: str | os.PathLike[str], *, kv: str = "fp16", ctx: int = 0, memor
          device: str | int | None = None, backend: str | None = None, ubatch: int = 512) -> Plan:
     """Whether a context of `ctx` tokens fits; only the model's header is read. ctx 0: the trained context.
 
-    memory: for everything, such as "8G"; None: what the device has free.
+    memory: in total, such as "8G"; None: the device's free memory.
     """
     where = device_options(device, backend)
     options = Struct("kvrun_plan_options", model_path=model, kv=kv, ctx=ctx, memory_bytes=bytes_of(memory),
@@ -108,13 +108,13 @@ class Engine:
 
     model: a .gguf file, or the first part of a split one.
     device: index in devices(), part of a name, or a backend's name; None: the best GPU. backend: only this one's.
-    kv_budget: memory for the caches of all sessions, such as "8G"; None: what the device has free.
+    kv_budget: memory for the caches of all sessions, such as "8G"; None: the device's free memory.
     max_rows: most answers in one step. ubatch: prompt tokens that go through a layer together.
     host_budget, offload_dir: for policies that fetch from host memory; see kvrun_host_memory_options.
-    progress: called with the share that is loaded. canceller: stops loading.
-    draft_model: a small model of the same vocabulary that guesses tokens for draft_max; None: they are looked up in the
-        text.
-    check: every operation runs on the cpu backend too. f32: no f16 or int8 arithmetic of matrix units.
+    progress: called with the loaded share. canceller: stops loading.
+    draft_model: a small model with the same vocabulary that guesses tokens for draft_max; None: tokens are looked up in
+        the text.
+    check: every operation also runs on the cpu backend. f32: no f16 or int8 arithmetic of matrix units.
     """
 
     def __init__(self, model: str | os.PathLike[str], *, device: str | int | None = None, backend: str | None = None,
@@ -157,7 +157,7 @@ class Engine:
         self.close()
 
     def close(self) -> None:
-        """Frees the engine; its sessions go on until they are closed too. Asynchronous streams are cancelled."""
+        """Frees the engine; its sessions stay usable until they are closed too. Asynchronous streams are cancelled."""
         with self._lock:
             scheduler, self._scheduler = self._scheduler, None
         if scheduler is not None:
@@ -179,7 +179,7 @@ class Engine:
 
     @property
     def metadata(self) -> dict[str, str]:
-        """Metadata of the model's file: numbers and flags in decimal, an array as its type and length."""
+        """Metadata of the model's file: numbers and flags in decimal, arrays as type and length."""
         key, value = ffi.new("char **"), ffi.new("char **")
         out = {}
         for i in range(lib.kvrun_metadata_count(self._handle.pointer)):
@@ -190,8 +190,8 @@ class Engine:
     # ---- tokens and templates
 
     def tokenize(self, text: str, *, bos: bool = True, special: bool = False) -> Tokens:
-        """The tokens of a text. bos: with the token that begins one. special: control tokens that are written out
-        become tokens; not for a user's text."""
+        """The tokens of a text. bos: with the token that begins a text. special: control tokens written in the text
+        become tokens; do not use it for a user's text."""
         import numpy as np
 
         data = text.encode("utf-8", "surrogateescape")
@@ -202,7 +202,7 @@ class Engine:
         return tokens
 
     def detokenize(self, tokens: Sequence[int] | Tokens, *, special: bool = False) -> str:
-        """The text of tokens; control tokens are shown with `special`."""
+        """The text of tokens; control tokens are included only with `special`."""
         array = token_array(tokens)
         return fill_text(
             len(array) * 8, lambda memory, room, count: lib.kvrun_detokenize(
@@ -225,7 +225,7 @@ class Engine:
     def chat_tokens(self, messages: Sequence[Message], *, tools: Sequence[dict[str, Any]] | None = None,
                     variables: dict[str, Any] | None = None, template: str | None = None,
                     answer: bool = True) -> Tokens:
-        """The tokens of a conversation, messages as OpenAI's API has them. answer: with the beginning of one.
+        """The tokens of a conversation, with messages in the form of OpenAI's API. answer: with the beginning of one.
 
         variables: for the template, such as {"enable_thinking": False}.
         """
@@ -239,7 +239,7 @@ class Engine:
 
     def chat_text(self, messages: Sequence[Message], *, tools: Sequence[dict[str, Any]] | None = None,
                   variables: dict[str, Any] | None = None, template: str | None = None, answer: bool = True) -> str:
-        """A conversation as its template writes it."""
+        """The text of a conversation by its template."""
         o = self.chat_options(messages, tools=tools, variables=variables, template=template, answer=answer)
         return fill_text(
             4096, lambda memory, room, count: lib.kvrun_chat_text(self._handle.pointer, o.p, memory, room, count)
@@ -247,7 +247,7 @@ class Engine:
 
     @property
     def chat_templates(self) -> list[str]:
-        """Names that `template` can have: those in the file, then the built-in ones."""
+        """Valid names for `template`: those in the file, then the built-in ones."""
         names: list[str] = []
         while True:
             name = fill_text(
@@ -263,10 +263,11 @@ class Engine:
                 variables: dict[str, Any] | None = None, checkpoints: int = 4, seed: int = 1) -> Session:
         """A sequence of tokens under one KV-cache policy.
 
-        kv: the policy, as of `kvrun run --kv`; None: fp16. ctx: most tokens; 0: what fits, at most the trained context.
-        chat: whether texts are messages of a conversation: True, a template's name or text, or False. None: where the
+        kv: the policy, as for `kvrun run --kv`; None: fp16. ctx: most tokens; 0: what fits, at most the trained
+            context.
+        chat: whether texts are messages of a conversation: True, a template's name or text, or False. None: True if the
             model's file has a template. system: instructions of the conversation. variables: for the template.
-        checkpoints: states to go back to where a policy compresses. seed: of the policy's random choices.
+        checkpoints: number of states to return to under policies that compress. seed: of the policy's random choices.
         """
         from ._session import Session
 
@@ -278,13 +279,13 @@ class Engine:
                        system)
 
     def chat_template_of(self, chat: bool | str | None) -> bool | str:
-        """What a session's texts are: False: as they are, True: messages of the file's template, or a template."""
+        """How a session uses texts: False: as plain text; True: as messages of the file's template; or a template."""
         if chat is None:
             return self.info.has_chat_template
         return chat
 
     def restore(self, path: str | os.PathLike[str], *, checkpoints: int = 4) -> Session:
-        """A session from a file of Session.save(): its next token is, on the same device, the one it would have had."""
+        """A session from a file of Session.save(): on the same device its next token is that of the saved session."""
         from ._session import restored
 
         out = ffi.new("kvrun_session **")
@@ -294,12 +295,12 @@ class Engine:
         return restored(self, Handle(out[0], lib.kvrun_session_free, "session"), os.fspath(path))
 
     def plan(self, *, kv: str = "fp16", ctx: int = 0, memory: int | str | None = None) -> Plan:
-        """Whether a context fits. memory: for everything; None: as much as this engine has for its caches."""
+        """Whether a context fits. memory: in total; None: the memory that this engine has for its caches."""
         if memory is not None:
             return plan(self.path, kv=kv, ctx=ctx, memory=memory)
         info = self.info
         total = info.weight_bytes + info.host_weight_bytes + info.kv_budget_bytes * 10 // 9
-        for _ in range(16):  # what else needs memory grows with it, by less than a quarter
+        for _ in range(16):  # other memory grows with it, by less than a quarter
             p = plan(self.path, kv=kv, ctx=ctx, memory=total)
             if p.cache_bytes == info.kv_budget_bytes:
                 break
@@ -311,9 +312,9 @@ class Engine:
     def generate(self, prompts: Sequence[Prompt], *, n: int = 1, kv: str | None = None, ctx: int = 0,
                  chat: bool | str | None = None, system: str | None = None,
                  **sampling: Unpack[SamplingOptions]) -> list[list[Answer]]:
-        """n answers to each prompt; all go forward together, and a prompt is read once for its n answers.
+        """n answers to each prompt; all are generated together, and a prompt is read once for its n answers.
 
-        Returns, for each prompt, its answers. The first error of any of them is raised.
+        Returns the answers per prompt. Raises the first error of any of them.
         """
         if isinstance(prompts, str):
             raise TypeError("prompts is a text; give a list of them")
@@ -353,7 +354,7 @@ class Engine:
         return [[a for a in answers if a is not None] for answers in out]
 
     def decode(self, sessions: Sequence[Session], tokens: Sequence[int] | Tokens) -> Floats:
-        """One step for callers that sample themselves: appends tokens[i] to sessions[i]; logits (sessions, vocab)."""
+        """One step for callers that sample: appends tokens[i] to sessions[i]; returns logits (sessions, vocab)."""
         import numpy as np
 
         array = token_array(tokens)
@@ -367,7 +368,7 @@ class Engine:
         return logits
 
     def scheduler(self) -> Scheduler:
-        """The thread that asynchronous answers of this engine share."""
+        """The thread shared by asynchronous answers of this engine."""
         from ._aio import Scheduler
 
         with self._lock:

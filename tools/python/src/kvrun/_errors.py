@@ -3,10 +3,10 @@ from __future__ import annotations
 
 
 class KvrunError(Exception):
-    """A call of libkvrun, or the program kvrun, failed. The text is one line: what was wrong and what to do.
+    """A call of libkvrun, or the program kvrun, failed. The text is one line: the fault and what to do.
 
-    status: number of kvrun_status, such as -1; None where the program failed, whose exit_code says more.
-    status_name: "KVRUN_EINVALID"; "" where the program failed.
+    status: number of kvrun_status, such as -1; None if the program failed: see exit_code.
+    status_name: "KVRUN_EINVALID"; "" if the program failed.
     """
 
     status: int | None = None
@@ -22,11 +22,11 @@ class NotFound(KvrunError):
 
 
 class Unsupported(KvrunError):
-    """Well-formed, but nothing this version does."""
+    """Well-formed, but not supported by this version."""
 
 
 class OutOfMemory(KvrunError, MemoryError):
-    """Host or device memory, or the cache budget, is used up."""
+    """Host or device memory, or the cache budget, is exhausted."""
 
 
 class DeviceError(KvrunError):
@@ -60,7 +60,7 @@ class InternalError(KvrunError):
 class ProgramError(KvrunError):
     """The program kvrun ended with an exit code other than 0.
 
-    exit_code: as `kvrun --help` lists them; negative: the number of the signal that ended it.
+    exit_code: as listed by `kvrun --help`; negative: the number of the signal that ended it.
     """
 
     def __init__(self, message: str, exit_code: int) -> None:
@@ -75,8 +75,8 @@ BY_STATUS: dict[int, type[KvrunError]] = {
     -4: OutOfMemory,
     -5: DeviceError,
     -6: FileError,
-    -7: InternalError,  # a buffer that is too small is made larger, and asked for again
-    -8: Cancelled,  # a callback of this package stopped the call; what it raised goes on instead
+    -7: InternalError,  # a buffer that is too small is enlarged, and the call is repeated
+    -8: Cancelled,  # a callback of this package stopped the call; its exception is raised instead
     -9: FormatError,
     -10: ContextFull,
     -11: Busy,

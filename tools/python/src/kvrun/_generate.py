@@ -1,4 +1,4 @@
-"""Answers under way: callbacks of the library, and batches of answers."""
+"""Active answers: callbacks of the library, and batches of answers."""
 from __future__ import annotations
 
 import sys
@@ -14,7 +14,7 @@ from ._types import STOP_REASONS, Answer, SamplingOptions
 if TYPE_CHECKING:
     from ._runtime import Tokens
 
-_lost = threading.local()  # what was raised in a callback outside of its own code, such as KeyboardInterrupt
+_lost = threading.local()  # exception in a callback outside of the user's code, such as KeyboardInterrupt
 
 
 def _keep_error(kind: type[BaseException], error: BaseException, trace: object) -> None:
@@ -59,7 +59,7 @@ def _on_logits(logits: Any, vocab: int, payload: Any) -> int:
 
 
 class Request:
-    """One answer: its prompt, its options, and what has come of it."""
+    """One answer: its prompt, its options, and its text so far."""
 
     def __init__(self, session: Handle, prompt: Tokens, options: SamplingOptions) -> None:
         wanted = dict(options)
@@ -73,7 +73,7 @@ class Request:
         self.prompt = prompt
         self.tokens: list[int] = []
         self.pieces: list[str] = []  # not yet taken
-        self.texts: list[str] = []  # all that were taken
+        self.texts: list[str] = []  # all pieces taken
         self.error: BaseException | None = None
         self.answer: Answer | None = None
         self.has_logits = logits is not None
@@ -85,7 +85,7 @@ class Request:
             raise TypeError(f"'{unknown[0]}' is no option of sampling; there are "
                             f"{', '.join(SamplingOptions.__annotations__)}")
         wanted = {name: value for name, value in wanted.items() if value is not None}
-        self._me = ffi.new_handle(self)  # as long as the request
+        self._me = ffi.new_handle(self)  # lives as long as the request
         self.options = Struct("kvrun_generate_options", **wanted, on_token=_on_token, payload=self._me,
                               canceller=self.canceller.pointer)
         if progress is not None:
@@ -102,7 +102,7 @@ class Request:
             self.options.p.n_bias = len(rows)
 
     def guarded(self, call: Callable[[], object]) -> int:
-        """Calls the user's code; what it raises ends this answer, and is raised where the answer is awaited."""
+        """Calls the user's code; an exception ends this answer, and is raised where the answer is awaited."""
         try:
             call()
             return 0
@@ -142,7 +142,7 @@ class Request:
 
 
 class Batch:
-    """Answers that go forward together, on one thread at a time."""
+    """Answers that are generated together, on one thread at a time."""
 
     def __init__(self, engine: Handle) -> None:
         out = ffi.new("kvrun_batch **")
@@ -156,7 +156,7 @@ class Batch:
         return len(self._active)
 
     def add(self, request: Request, of: Request | None = None) -> None:
-        """Begins an answer; `of`: to the prompt of this answer, of whose session the request's is a fork."""
+        """Begins an answer. `of`: an answer whose prompt it shares; the request's session must be a fork of its session."""
         out = ffi.new("uint32_t *")
         if of is None:
             status = lib.kvrun_batch_add(self._handle.pointer, request.session.pointer,
@@ -172,7 +172,7 @@ class Batch:
             check(lib.kvrun_batch_on_logits(self._handle.pointer, request.id, _on_logits, request.handle))
 
     def step(self) -> list[Request]:
-        """A piece of a prompt and a token of every answer; returns the answers that have ended."""
+        """Processes a piece of a prompt and a token of every answer; returns the answers that have ended."""
         cancellers = [r.canceller.pointer for r in self._active.values()]
         with running(cancellers):
             check(lib.kvrun_batch_step(self._handle.pointer, self._count))
@@ -184,7 +184,7 @@ class Batch:
         return ended
 
     def take(self, request: Request) -> None:
-        """Ends an answer, cancelled if it is under way; its session is free again."""
+        """Ends an answer, cancelling it if it is active; frees its session."""
         if self._active.pop(request.id, None) is None:
             return
         result = Struct("kvrun_generate_result")
@@ -204,7 +204,7 @@ class Batch:
 
 
 class Loading:
-    """The fields of options that report progress to a Python function, and what it raised."""
+    """Option fields that report progress to a Python function, and its exception."""
 
     def __init__(self, progress: Callable[[float], object] | None) -> None:
         self.error: BaseException | None = None

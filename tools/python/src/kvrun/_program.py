@@ -1,4 +1,4 @@
-"""The program kvrun, for what measures: eval, tune, replay. Each runs in a process of its own."""
+"""The program kvrun, for measurements: eval, tune, replay. Each runs in a separate process."""
 from __future__ import annotations
 
 import os
@@ -18,12 +18,12 @@ MODEL_FAULT = 1  # exit code of a fault in kvrun
 
 
 def program() -> str:
-    """Path of the program that came with this package; KVRUN_PROGRAM names another."""
+    """Path of the program in this package; KVRUN_PROGRAM overrides it."""
     return os.environ.get("KVRUN_PROGRAM") or native_file("kvrun")
 
 
 def run(arguments: Sequence[str | os.PathLike[str]], accept: Sequence[int] = (0,)) -> str:
-    """Runs the program; returns what it wrote to stdout. ProgramError: it ended with another exit code."""
+    """Runs the program; returns its stdout. Raises ProgramError for another exit code."""
     import subprocess
 
     command = [program(), *(os.fspath(a) for a in arguments)]
@@ -61,11 +61,10 @@ def _options(device: str | int | None, ctx: int | None, more: dict[str, Any]) ->
 def evaluate(model: str | os.PathLike[str], *, kv: str | Sequence[str] = "fp16",
              files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (), task: str | None = None,
              ctx: int | None = None, device: str | int | None = None, **more: Any) -> dict[str, Any]:
-    """What `kvrun eval --json` measures, as a dictionary; `kvrun help eval` tells its keys.
+    """The results of `kvrun eval --json` as a dictionary; `kvrun help eval` lists its keys.
 
     kv: policies. files: texts to score, or task: "recall", "needle" or a file of questions. More options by their
-    names:
-    chunks=4, score=128, against="kivi2", samples=50, shard="1/4".
+    names: chunks=4, score=128, against="kivi2", samples=50, shard="1/4".
     """
     import json
 
@@ -83,9 +82,9 @@ def evaluate(model: str | os.PathLike[str], *, kv: str | Sequence[str] = "fp16",
 def tune(model: str | os.PathLike[str], *, file: str | os.PathLike[str] | None = None, chunks: int = 4,
          output: str | os.PathLike[str] | None = None, ctx: int | None = None, device: str | int | None = None,
          **more: Any) -> dict[str, Any]:
-    """What `kvrun tune` measures of each layer, as a dictionary: what is in its file.
+    """The measurements of `kvrun tune` per layer, as a dictionary with the contents of its file.
 
-    output: write the file there too, as for `--kv auto`, which looks for MODEL.kv.json.
+    output: path to which the file is also written, such as MODEL.kv.json, which `--kv auto` reads.
     """
     import json
     import tempfile
@@ -102,11 +101,11 @@ def tune(model: str | os.PathLike[str], *, file: str | os.PathLike[str] | None =
 
 
 class Replay(NamedTuple):
-    """What a policy made of keys and values. Arrays have the shapes that were given, with or without layers.
+    """Keys and values as stored by a policy. Arrays have the given shapes, with or without layers.
 
-    k_hat, v_hat: as attention reads them; NaN: evicted. tier: 0 f16, 1 salient, 2 regular, 3 evicted. score: of tokens,
-    None where the policy has none. out: what the queries of decode steps get from the last layer. report: the
-    policy's bytes and stored_bits_per_element, as `kvrun help replay` tells.
+    k_hat, v_hat: as read by attention; NaN: evicted. tier: 0 f16, 1 salient, 2 regular, 3 evicted. score: of tokens;
+    None if the policy has none. out: attention output of the last layer for the queries of decode steps. report: the
+    policy's bytes and stored_bits_per_element, described by `kvrun help replay`.
     """
 
     k_hat: Array
@@ -120,11 +119,11 @@ class Replay(NamedTuple):
 def replay(k: npt.ArrayLike, v: npt.ArrayLike, q: npt.ArrayLike | None = None, policy: str = "fp16", *,
            dq: npt.ArrayLike | None = None, probes: npt.ArrayLike | None = None, device: str | int | None = None,
            seed: int = 1, check: bool = False) -> Replay:
-    """Stores keys and values as a KV-cache policy would, on a device, and attends to them.
+    """Stores keys and values under a KV-cache policy on a device, and computes attention over them.
 
-    k, v: (tokens, kv heads, head_dim), or with layers in front; keys after RoPE. q: (tokens, heads, head_dim), or with
-    layers, after RoPE: the prompt's queries, which policies that rank tokens look at; None: the keys, a head for each
-    kv head. dq: (n, heads, head_dim): queries of decode steps; None: the prompt's last one.
+    k, v: (tokens, kv heads, head_dim), or (layers, ...); keys after RoPE. q: (tokens, heads, head_dim), or
+    (layers, ...), after RoPE: the prompt's queries, which policies that rank tokens use; None: the keys, one head per
+    kv head. dq: (n, heads, head_dim): queries of decode steps; None: the prompt's last query.
     """
     import json
     import tempfile

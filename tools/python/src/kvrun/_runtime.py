@@ -1,4 +1,4 @@
-"""The loaded library: calls and their errors, structs, handles; what happens at fork and at the interpreter's end.
+"""The loaded library: calls and their errors, structs, handles; behaviour at fork and at the interpreter's end.
 
 cffi releases the GIL in every call and takes it back in callbacks.
 """
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 ffi = _cffi.ffi
 NULL = ffi.NULL
 NO_TOKEN = _cffi.CONSTANTS["KVRUN_NO_TOKEN"]
-EXIT_SECONDS = 10.0  # the interpreter's end waits so long for calls to stop
+EXIT_SECONDS = 10.0  # how long the interpreter's end waits for calls to stop
 
 
 def native_file(name: str) -> str:
-    """A file that came with this package: the library, the program, the program that tries out drivers."""
+    """A file of this package: the library, the program, the program that probes drivers."""
     return os.path.join(os.path.dirname(os.path.abspath(__file__)), "_native", name)
 
 
@@ -53,11 +53,11 @@ lib = _load()
 
 # ---- fork and the interpreter's end
 
-_generation = 0  # of processes: fork raises it in the child
+_generation = 0  # of processes: fork increments it in the child
 _closing = False
 _lock = threading.Lock()
 _idle = threading.Condition(_lock)
-_running: dict[int, Sequence[Any]] = {}  # calls under way, by number, with their cancellers
+_running: dict[int, Sequence[Any]] = {}  # active calls by number, with their cancellers
 _next_call = 0
 _handles: weakref.WeakSet[Handle] = weakref.WeakSet()
 _at_exit: list[Callable[[], None]] = []  # stops threads of this package
@@ -73,7 +73,7 @@ def _after_fork() -> None:
 
 
 def _end() -> None:
-    """Calls under way are cancelled and waited for: a thread must not come back into an interpreter that has ended."""
+    """Cancels active calls and waits for them: a thread must not return to an interpreter that has ended."""
     global _closing
     with _lock:
         _closing = True
@@ -87,7 +87,7 @@ def _end() -> None:
         while _running and time.monotonic() < until:
             _idle.wait(0.1)
         if _running:
-            return  # a driver hangs: its memory goes with the process
+            return  # a driver hangs: its memory is freed with the process
     for handle in sorted(_handles, key=lambda h: (h.what == "canceller", -h.number)):  # the latest first
         handle.free()
 
@@ -102,7 +102,7 @@ def at_exit(stop: Callable[[], None]) -> None:
 
 @contextlib.contextmanager
 def running(cancellers: Sequence[Any] = ()) -> Iterator[None]:
-    """Around calls that may take long."""
+    """Context manager around calls that may take long."""
     global _next_call
     with _lock:
         if _closing:
@@ -151,7 +151,7 @@ class Handle:
             self._free(pointer)
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not ending():  # _end() has freed it, and this module's names may be gone
+        if not ending():  # else _end() has freed it, and this module's names may be gone
             with contextlib.suppress(AttributeError):  # the constructor failed
                 self.free()
 
@@ -176,7 +176,7 @@ def check(status: int) -> None:
 
 
 class Struct:
-    """A struct with its initial values; texts and arrays that it points to live as long as it does."""
+    """A struct with its initial values; it keeps texts and arrays that it points to alive."""
 
     def __init__(self, name: str, **fields: Any) -> None:
         self.p = ffi.new(name + " *")
@@ -187,7 +187,7 @@ class Struct:
 
     def set(self, field: str, value: Any) -> None:
         if value is None:
-            return  # NULL, as it is
+            return  # stays NULL
         if isinstance(value, (str, os.PathLike)):
             value = self.keep(ffi.new("char[]", encoded(os.fspath(value))))
         elif isinstance(value, bool):
@@ -210,7 +210,7 @@ def encoded(text: str) -> bytes:
 
 
 def fields_of(struct: Any) -> dict[str, Any]:
-    """All fields of a struct of results but its size, as Python values."""
+    """All fields of a result struct except its size, as Python values."""
     out: dict[str, Any] = {}
     for name, field in ffi.typeof(struct[0]).fields:
         value = getattr(struct, name)
@@ -220,7 +220,7 @@ def fields_of(struct: Any) -> dict[str, Any]:
 
 
 def token_array(tokens: Sequence[int] | Tokens) -> Tokens:
-    """Tokens as the library reads them; an array of uint32 is taken as it is."""
+    """Tokens in the library's form; an array of uint32 is used without a copy."""
     import numpy as np
 
     array = np.asarray(tokens)
@@ -234,12 +234,12 @@ def token_array(tokens: Sequence[int] | Tokens) -> Tokens:
 
 
 def from_array(array: Any, kind: str) -> Any:
-    """The memory of a numpy array, without a copy. The caller keeps the array."""
+    """The memory of a numpy array, without a copy. The caller must keep the array alive."""
     return ffi.from_buffer(kind, array) if array.size else ffi.new(kind, 1)
 
 
 def fill_array(dtype: Any, kind: str, guess: int, call: Callable[[Any, int, Any], int]) -> Any:
-    """An array that the library fills: call(memory, room, out_count), again with what it needs where that is more."""
+    """An array filled by the library: call(memory, room, out_count), repeated with the needed size if that is larger."""
     import numpy as np
 
     count = ffi.new("size_t *")
@@ -254,7 +254,7 @@ def fill_array(dtype: Any, kind: str, guess: int, call: Callable[[Any, int, Any]
 
 
 def fill_text(guess: int, call: Callable[[Any, int, Any], int]) -> bytes:
-    """A text that the library writes, as fill_array()."""
+    """A text written by the library, like fill_array()."""
     count = ffi.new("size_t *")
     room = guess + 1
     while True:
@@ -272,7 +272,7 @@ def fill_text(guess: int, call: Callable[[Any, int, Any], int]) -> bytes:
 
 
 class Canceller:
-    """Stops calls that were given it, from any thread or signal handler: they raise Cancelled."""
+    """Stops calls that received it, from any thread or signal handler: they raise Cancelled."""
 
     def __init__(self) -> None:
         out = ffi.new("kvrun_canceller **")
@@ -287,7 +287,7 @@ class Canceller:
         lib.kvrun_cancel(self.pointer)
 
     def reset(self) -> None:
-        """Calls that are given it from now on are not cancelled."""
+        """Calls that receive it from now on are not cancelled."""
         lib.kvrun_canceller_reset(self.pointer)
 
     @property

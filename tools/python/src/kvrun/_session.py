@@ -27,7 +27,7 @@ NOTE_FORMAT = 1  # of the note in a session's file
 
 
 class Turn:
-    """A prompt as the session's next tokens, and what becomes of the conversation when it is answered."""
+    """A prompt as the session's next tokens, and the change of the conversation when it is answered."""
 
     def __init__(self, session: Session, prompt: Tokens, messages: list[Message] | None) -> None:
         self._session = session
@@ -40,7 +40,7 @@ class Turn:
 
 
 class Stream:
-    """An answer as it comes: an iterator over pieces of text. `answer` is the whole of it once it has ended.
+    """A streamed answer: an iterator over pieces of text. `answer` is the whole answer once it has ended.
 
     cancel() may be called from any thread; the iteration then ends, and answer.stop_reason is "cancelled".
     """
@@ -77,7 +77,7 @@ class Stream:
 
     @property
     def answer(self) -> Answer:
-        """The answer, also what there is of one that ended with an error."""
+        """The answer; if it ended with an error, the part that was generated."""
         if self._request.answer is None:
             raise error_of(-11, "KVRUN_EBUSY", "the answer has not ended; iterate over it, or close() it")
         return self._request.answer
@@ -91,7 +91,7 @@ class Stream:
         self._request.canceller.cancel()
 
     def close(self) -> None:
-        """Ends the answer where it is; the session may be used again."""
+        """Ends the answer at its current state; the session may be used again."""
         self._end()
 
     def __enter__(self) -> Self:
@@ -106,13 +106,13 @@ class Stream:
 
 
 class Session:
-    """A sequence of tokens. Made by Engine.session() and Engine.restore(). One thread at a time may use it."""
+    """A sequence of tokens, made by Engine.session() or Engine.restore(). One thread at a time may use it."""
 
     def __init__(self, engine: Engine, handle: Handle, chat: bool | str, variables: dict[str, Any] | None,
                  system: str | None, messages: Sequence[Message] = ()) -> None:
         self.engine = engine
         self.handle = handle
-        self.chat = chat  # False: texts are taken as they are; True: the file's template; else a template
+        self.chat = chat  # False: texts are plain; True: the file's template; else a template
         self.variables = variables
         self.messages: list[Message] = list(messages)
         if system is not None:
@@ -137,7 +137,7 @@ class Session:
 
     @property
     def info(self) -> SessionInfo:
-        """Also of a session that is in use."""
+        """Information about the cache; also available while the session is in use."""
         out = Struct("kvrun_session_info")
         check(lib.kvrun_session_get_info(self.handle.pointer, out.p))
         return made(SessionInfo, fields_of(out.p))
@@ -153,7 +153,7 @@ class Session:
 
     @property
     def tokens(self) -> Tokens:
-        """The tokens in the cache, oldest first; also of a session that is in use."""
+        """The tokens in the cache, oldest first; also available while the session is in use."""
         import numpy as np
 
         tokens: Tokens = fill_array(
@@ -162,7 +162,7 @@ class Session:
         return tokens
 
     def tiers(self, layer: int, kv_head: int) -> npt.NDArray[np.uint8]:
-        """Where each token is kept: 0 f16, 1 salient, 2 regular, 3 evicted."""
+        """The tier of each token: 0 f16, 1 salient, 2 regular, 3 evicted."""
         import numpy as np
 
         found: npt.NDArray[np.uint8] = fill_array(
@@ -173,7 +173,7 @@ class Session:
     # ---- going back, copies, files
 
     def fork(self) -> Session:
-        """A session with the same tokens that goes its own way; pages of the cache are shared until one writes."""
+        """An independent session with the same tokens; pages of the cache are shared until one session writes."""
         out = ffi.new("kvrun_session **")
         with running():
             check(lib.kvrun_session_fork(out, self.handle.pointer))
@@ -181,25 +181,25 @@ class Session:
         return Session(self.engine, handle, self.chat, self.variables, None, self.messages)
 
     def truncate(self, n_tokens: int) -> None:
-        """Forgets the tokens from number n_tokens on, where that is exact; see exact_position()."""
+        """Removes the tokens from position n_tokens on, if that is exact; see exact_position()."""
         check(lib.kvrun_session_truncate(self.handle.pointer, n_tokens))
 
     def exact_position(self, n_tokens: int) -> int:
-        """The nearest position up to n_tokens that truncate() can go back to."""
+        """The nearest position at or before n_tokens to which truncate() can go back."""
         out = ffi.new("uint32_t *")
         check(lib.kvrun_session_exact_position(self.handle.pointer, n_tokens, out))
         return int(out[0])
 
     def keep_common(self, tokens: Sequence[int] | Tokens) -> int:
-        """Goes back to where the session begins as `tokens` do, leaving at least one of them; returns how many it
-        then holds."""
+        """Truncates the session to its common beginning with `tokens`, leaving at least one of them to read; returns
+        how many it then holds."""
         array = token_array(tokens)
         out = ffi.new("uint32_t *")
         check(lib.kvrun_session_keep_common(self.handle.pointer, from_array(array, "uint32_t[]"), len(array), out))
         return int(out[0])
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the packed cache, the tokens and the conversation to a file, which is complete or as it was."""
+        """Writes the packed cache, the tokens and the conversation to a file; on failure the file is unchanged."""
         import json
 
         note = json.dumps({"kvrun_python": NOTE_FORMAT, "chat": self.chat, "variables": self.variables,
@@ -210,7 +210,7 @@ class Session:
     # ---- answers
 
     def turn(self, prompt: Prompt) -> Turn:
-        """What of a prompt the session does not hold yet."""
+        """The part of a prompt that the session does not hold yet."""
         if isinstance(prompt, str):
             if self.chat is False:
                 return Turn(self, self.engine.tokenize(prompt, bos=len(self) == 0), None)
@@ -227,21 +227,21 @@ class Session:
     def stream(self, prompt: Prompt, **sampling: Unpack[SamplingOptions]) -> Stream:
         """Answers a prompt; iterate over the pieces of text.
 
-        prompt: a text: the next message of the conversation, or, without a template, what follows as it is; a list of
-            messages: the whole conversation, of which only what is new is read; tokens: appended as they are.
+        prompt: a text: the next message of the conversation, or plain text without a template; a list of messages: the
+            whole conversation, of which only the new part is read; tokens: appended unchanged.
         """
         turn = self.turn(prompt)
         return Stream(self.engine, turn, Request(self.handle, turn.prompt, sampling))
 
     def ask(self, prompt: Prompt, **sampling: Unpack[SamplingOptions]) -> Answer:
-        """The whole answer, as stream()."""
+        """The whole answer; arguments as for stream()."""
         with self.stream(prompt, **sampling) as stream:
             for _ in stream:
                 pass
         return stream.answer
 
     def astream(self, prompt: Prompt, **sampling: Unpack[SamplingOptions]) -> AsyncStream:
-        """As stream(), for `async for`. Streams of one engine go forward together, on a thread of its own."""
+        """Like stream(), for `async for`. Streams of one engine are generated together, on a separate thread."""
         from ._aio import AsyncStream
 
         return AsyncStream(self, prompt, sampling)
@@ -255,7 +255,7 @@ class Session:
 
     def prefill(self, prompt: Sequence[int] | Tokens, *, logits: bool = True,
                 canceller: Canceller | None = None) -> npt.NDArray[np.float32] | None:
-        """Appends tokens without generating. Returns the logits (vocab) of the last one; None where not wanted."""
+        """Appends tokens without generating. Returns the logits (vocab) of the last one; None without `logits`."""
         import numpy as np
 
         array = token_array(prompt)
@@ -270,7 +270,7 @@ class Session:
 
 
     def hidden_states(self, prompt: Sequence[int] | Tokens) -> npt.NDArray[np.float32]:
-        """Appends tokens; the model's last hidden state of each, after the final norm: (tokens, dim)."""
+        """Appends tokens; returns the model's last hidden state of each, after the final norm: (tokens, dim)."""
         import numpy as np
 
         array = token_array(prompt)
@@ -283,8 +283,8 @@ class Session:
         return out
 
     def embed(self, prompt: Sequence[int] | Tokens, pooling: str = "model") -> npt.NDArray[np.float32]:
-        """Appends tokens; one vector (dim) for all of them, not normalised. pooling: "mean", "first", "last", or
-        "model": as the file says."""
+        """Appends tokens; returns one vector (dim) for all of them, not normalised. pooling: "mean", "first", "last", or
+        "model": as in the file."""
         import numpy as np
 
         if pooling not in POOLINGS:
@@ -300,7 +300,7 @@ class Session:
 
 
 def restored(engine: Engine, handle: Handle, path: str) -> Session:
-    """A session with the conversation in its file's note; one that others saved has none."""
+    """A session with the conversation from its file's note; files of other programs have none."""
     import json
 
     data = fill_text(

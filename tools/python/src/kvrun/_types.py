@@ -1,4 +1,4 @@
-"""What calls return: results as named tuples, with the fields of kvrun.h's structs."""
+"""Results of calls as named tuples, with the fields of kvrun.h's structs."""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar
@@ -20,7 +20,7 @@ STOP_REASONS = ("length", "context", "end", "stop", "cancelled")  # in the order
 
 
 class DeviceInfo(NamedTuple):
-    """A device, as kvrun_device_info."""
+    """A device: fields of kvrun_device_info."""
 
     usable: bool
     is_cpu: bool
@@ -35,7 +35,7 @@ class DeviceInfo(NamedTuple):
 
 
 class EngineInfo(NamedTuple):
-    """A loaded model and its device, as kvrun_engine_info. bos, eos: None where the model has none."""
+    """A loaded model and its device: fields of kvrun_engine_info. bos, eos: None if the model has none."""
 
     vocab: int
     n_layers: int
@@ -64,7 +64,7 @@ class EngineInfo(NamedTuple):
 
 
 class SessionInfo(NamedTuple):
-    """A session's cache, as kvrun_session_info."""
+    """A session's cache: fields of kvrun_session_info."""
 
     n_tokens: int
     ctx: int
@@ -79,7 +79,7 @@ class SessionInfo(NamedTuple):
 
 
 class FetchInfo(NamedTuple):
-    """What a policy that fetches has moved, as kvrun_fetch_info."""
+    """Transfers of a policy that fetches: fields of kvrun_fetch_info."""
 
     fetch: int
     steps: int
@@ -92,7 +92,7 @@ class FetchInfo(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Whether a context fits, as kvrun_plan."""
+    """Whether a context fits: fields of kvrun_plan."""
 
     fits: bool
     evicts: bool
@@ -133,20 +133,20 @@ class Answer(NamedTuple):
 
 
 class SamplingOptions(TypedDict, total=False):
-    """Keywords of everything that generates; what is left out is as kvrun.h has it.
+    """Keywords of all functions that generate; defaults are those of kvrun.h.
 
     max_tokens: None: until the model ends its answer or the context is full.
     temperature: 0 is greedy. top_k, top_p, min_p: candidates. repeat_penalty over the last repeat_last_n tokens.
-    presence_penalty, frequency_penalty: subtracted from the logits of tokens that the answer has; once, or each time.
-    logit_bias: by token, added to its logit; -inf: it is never chosen.
+    presence_penalty, frequency_penalty: subtracted from the logits of tokens in the answer, once or per occurrence.
+    logit_bias: per token, added to its logit; -inf: it is never chosen.
     seed: the same seed on the same device gives the same tokens; of several choices, choice i has seed + i.
-    stop: texts that end the answer and are no part of it.
-    ignore_eos: go on after tokens that end an answer. special: control tokens of the answer are shown as text.
-    logits: called before each token with the logits of all tokens, an array that it may change: -inf rules a token out.
-        It is the library's memory, valid during the call, and it must call nothing of this engine.
+    stop: texts that end the answer and are not part of it.
+    ignore_eos: continue after tokens that end an answer. special: control tokens of the answer are shown as text.
+    logits: called before each token with the logits of all tokens, an array that it may change: -inf excludes a token.
+        The array is the library's memory, valid during the call; the function must not call this engine.
     draft_max: most tokens that are guessed and verified in one step, within the engine's max_rows; the answer is the
-        same, and may be quicker. 0: none.
-    progress: called with the share of the prompt that is read.
+        same, and may be faster. 0: none.
+    progress: called with the share of the prompt that has been read.
     canceller: stops the answer, from any thread.
     """
 
@@ -174,14 +174,14 @@ T = TypeVar("T")
 
 
 def made(kind: type[T], fields: dict[str, Any]) -> T:
-    """A result of this kind from the fields of a struct; numbers that are flags become bool."""
+    """A result of this kind from the fields of a struct; flags become bool."""
     flags = {n for n, t in kind.__annotations__.items() if getattr(t, "__forward_arg__", t) == "bool"}
     names: tuple[str, ...] = getattr(kind, "_fields")
     return kind(*(bool(fields[n]) if n in flags else fields[n] for n in names))
 
 
 def bytes_of(amount: int | str | None) -> int:
-    """8589934592, "8G", "512M": bytes; K, M, G and T are powers of 1024. None: 0, which means a default."""
+    """Bytes from 8589934592, "8G" or "512M"; K, M, G and T are powers of 1024. None: 0, which means a default."""
     if amount is None:
         return 0
     if isinstance(amount, int) and amount >= 0:

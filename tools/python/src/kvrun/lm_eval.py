@@ -2,7 +2,7 @@
 
     python -m kvrun.lm_eval run --model kvrun --model_args path=model.gguf,kv=kivi2 --tasks arc_easy --limit 50
 
-The continuation of each request is read by decode steps, so its likelihood is that under the packed cache.
+The continuation of each request is read by decode steps, so its likelihood is measured under the packed cache.
 """
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Scored = tuple[float, bool]  # log likelihood of a continuation; whether greedy 
 
 
 def _scores(logits: Floats, tokens: Sequence[int]) -> list[tuple[float, bool]]:
-    """Of one token per row: its log probability, and whether it is the most likely one."""
+    """For one token per row: its log probability, and whether it is the most likely token."""
     top = logits.max(axis=1, keepdims=True)
     norm = np.log(np.exp((logits - top).astype(np.float64)).sum(axis=1)) + top[:, 0]
     return [(float(row[t] - n), int(row.argmax()) == t) for row, n, t in zip(logits, norm, tokens)]
@@ -64,14 +64,14 @@ class KvrunLM(TemplateLM):  # type: ignore[misc,unused-ignore]
         return self.engine.chat_text(chat_history, template=self.chat, answer=add_generation_prompt)
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **unused: Any) -> list[int]:
-        """Texts of a chat template have their control tokens written out."""
+        """In texts of a chat template control tokens are written out and become tokens."""
         return [int(t) for t in self.engine.tokenize(string, bos=bool(add_special_tokens), special=True)]
 
     def _session(self) -> Session:
         return self.engine.session(kv=self.kv, ctx=self._ctx, chat=False, checkpoints=0)
 
     def _fitting(self, context: Sequence[int], continuation: Sequence[int]) -> tuple[tuple[int, ...], list[int]]:
-        """Without the beginning of what is too long, as the harness does it."""
+        """Truncates from the left what is too long, as the harness does."""
         tokens = [*context, *continuation][-self._ctx:]
         n = min(len(continuation), len(tokens) - 1)
         return tuple(tokens[:len(tokens) - n]), tokens[len(tokens) - n:]
@@ -83,7 +83,7 @@ class KvrunLM(TemplateLM):  # type: ignore[misc,unused-ignore]
             by_context[head].append((i, tail))
         out: list[Scored] = [(0.0, True)] * len(requests)
         rows = self.engine.info.max_rows
-        for context, asked in by_context.items():  # which is read once for all of its continuations
+        for context, asked in by_context.items():  # each context is read once for all of its continuations
             with self._session() as first:
                 logits = first.prefill(context)
                 assert logits is not None

@@ -1,9 +1,9 @@
-"""Puts the JSON of all N parts of `kvrun eval --shard I/N --json` together:
+"""Merges the JSON of all N parts of `kvrun eval --shard I/N --json`:
 
     python -m kvrun.merge PART.json .. [-o FILE]
 
-The result is what one run would have printed: the same numbers, but for the 95 % interval of KL divergences, whose
-bootstrap draws other blocks.
+The result equals the output of one run, except for the 95 % interval of KL divergences, whose bootstrap draws other
+blocks.
 """
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 from ._errors import FormatError, error_of
 
 SAME = ("model", "ctx", "chunk", "scored", "task", "ask", "seed", "lines", "turns", "sentences")
-BLOCK, DRAWS = 16, 2000  # of the bootstrap, as `kvrun eval` has them
+BLOCK, DRAWS = 16, 2000  # of the bootstrap, as in `kvrun eval`
 
 
 def _damaged(message: str) -> FormatError:
@@ -51,7 +51,7 @@ def _in_order(parts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _interval(x: Any, stretch: int) -> tuple[float, float]:
-    """95 % interval of the mean by the moving-block bootstrap; no block crosses the bounds of a chunk."""
+    """95 % interval of the mean by the moving-block bootstrap; no block crosses the borders of a chunk."""
     import numpy as np
 
     n = len(x)
@@ -97,7 +97,7 @@ def _cost(rows: Sequence[dict[str, Any]], weights: Sequence[int]) -> dict[str, A
 
 
 def _text_row(rows: Sequence[dict[str, Any]], weights: Sequence[int], scored: int) -> dict[str, Any]:
-    """One policy on the tokens of all of them, in the order of the text."""
+    """One policy on the tokens of all parts, in the order of the text."""
     import numpy as np
 
     nll, kld = (np.concatenate([r[name] for r in rows]).astype(np.float64) for name in ("nlls", "klds"))
@@ -151,7 +151,7 @@ def _task(parts: list[dict[str, Any]], out: dict[str, Any]) -> None:
 
 
 def merge(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The dictionaries of all parts, in any order, as that of one run."""
+    """Merges the dictionaries of all parts, in any order, into that of one run."""
     ordered = _in_order(parts)
     of_parts = ("shard", "results", "texts", "chunks", "samples", "against")
     out = {n: v for n, v in ordered[0].items() if n not in of_parts}

@@ -2,7 +2,7 @@
 
     serve run kvrun.ray:app model=/shared/model.gguf sessions=/shared/chats replicas=4 kv=kivi2
 
-serves OpenAI's API from replicas that hold a model each; sweep() spreads eval, tune and compare.
+serves OpenAI's API from replicas, each with its own copy of the model; sweep() distributes eval, tune and compare.
 """
 from ._app import app, build
 from ._sweep import Job, compare_jobs, eval_jobs, sweep, tune_jobs

@@ -23,12 +23,12 @@ def build(model: str | os.PathLike[str], *, replicas: int | tuple[int, int] = 1,
           max_queued: int = 64, gateways: int = 1, options: Sequence[str] = ()) -> Any:
     """An application for serve.run().
 
-    model: a path that every machine has. replicas: their number, or (least, most), and the cache memory in use decides.
-    kv, ctx, parallel: of each. sessions: a folder that all machines share, in which named conversations are kept with
-        their packed cache: the next turn may be answered by any replica.
-    device: as of `kvrun serve`; None: each replica takes a GPU of its machine that no other one has.
-    resources: of Ray that a replica takes; None: {"vulkan_device": 1}, which `ray start --resources` gives a machine.
-    max_queued: requests that wait for a replica; more get 429. options: more of `kvrun serve`.
+    model: a path that exists on every machine. replicas: their number, or (least, most), chosen by cache memory in use.
+    kv, ctx, parallel: of each replica. sessions: a folder shared by all machines, in which named conversations are kept
+        with their packed cache, so that any replica can answer the next turn.
+    device: as for `kvrun serve`; None: each replica takes a GPU of its machine that no other replica uses.
+    resources: Ray resources of a replica; None: {"vulkan_device": 1}, which `ray start --resources` gives a machine.
+    max_queued: requests that may wait for a replica; further requests get 429. options: more options of `kvrun serve`.
     """
     command = list(options)
     if kv is not None:
@@ -55,9 +55,9 @@ def build(model: str | os.PathLike[str], *, replicas: int | tuple[int, int] = 1,
 
 
 def app(args: dict[str, str]) -> Any:
-    """For `serve run kvrun.ray:app model=... replicas=2`: build() with its arguments as words.
+    """For `serve run kvrun.ray:app model=... replicas=2`: calls build() with its arguments as words.
 
-    replicas=1-4: by the cache memory in use. resources='{"vulkan_device": 1}'. options='--chat-template chatml'.
+    replicas=1-4: chosen by cache memory in use. resources='{"vulkan_device": 1}'. options='--chat-template chatml'.
     """
     given = dict(args)
     if "model" not in given:

@@ -1,4 +1,4 @@
-"""The HTTP side: takes requests, asks the replica that the router chooses, streams what it says."""
+"""The HTTP side: takes requests, asks the replica that the router chooses, streams its answer."""
 from __future__ import annotations
 
 import asyncio
@@ -15,14 +15,14 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from ._keys import keys_of
 from ._replica import PASSED, Ask
 
-ATTEMPTS = 6  # where replicas die before the client has anything
+ATTEMPTS = 6  # if replicas die before the client has received anything
 PAUSE = 0.1  # seconds before the second attempt; twice as long before each further one
 MOST_BODY = 64 << 20  # bytes
 log = logging.getLogger("ray.serve")
 
 
 def error(status: int, message: str, kind: str, **headers: str) -> Response:
-    """As OpenAI's API has them."""
+    """An error in the form of OpenAI's API."""
     body = {"error": {"message": message, "type": kind, "param": None, "code": None}}
     return JSONResponse(body, status, {k.replace("_", "-"): v for k, v in headers.items()})
 
@@ -40,7 +40,7 @@ class Gateway:
         try:
             parsed = json.loads(body) if body else None
         except ValueError:
-            parsed = None  # the replica says what is wrong with it
+            parsed = None  # the replica reports the fault
         query = request.url.query
         ask = Ask(request.method, request.url.path + ("?" + query if query else ""),
                   {k: v for k, v in request.headers.items() if k in PASSED}, body, keys_of(parsed))
@@ -56,7 +56,7 @@ class Gateway:
             except BackPressureError:
                 return error(429, "all replicas are busy and the queue is full; try again later", "rate_limit_error",
                              retry_after="1")
-            except (RayError, RayServeException, OSError, StopAsyncIteration) as e:  # it died: another one is asked
+            except (RayError, RayServeException, OSError, StopAsyncIteration) as e:  # the replica died: another one is asked
                 log.warning("a replica failed before its answer began (attempt %d): %s", attempt + 1,
                             str(e).splitlines()[0] if str(e) else type(e).__name__)
         return error(503, "replicas failed one after the other; try again", "server_error", retry_after="2")
@@ -72,7 +72,7 @@ class Gateway:
             ended = True
             log.warning("a replica failed within an answer: %s", str(e).splitlines()[0] if str(e) else type(e).__name__)
             yield b'data: {"error": {"message": "the replica failed; ask again", "type": "server_error"}}\n\n'
-            raise RuntimeError("the replica failed within its answer") from None  # the client sees no proper end
+            raise RuntimeError("the replica failed within its answer") from None  # an incomplete stream
         finally:
             if not ended:
-                answer.cancel()  # the client has gone
+                answer.cancel()  # the client has disconnected

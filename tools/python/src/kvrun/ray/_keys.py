@@ -1,5 +1,5 @@
-"""Which cache a request can use: hashes of the beginnings of its prompt, and the one that all turns of its conversation
-have in common. Needs no Ray."""
+"""Which cache a request can use: hashes of the beginnings of its prompt, and a hash common to all turns of its
+conversation. Does not need Ray."""
 from __future__ import annotations
 
 import hashlib
@@ -8,19 +8,19 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 BLOCK = 512  # bytes of a prompt between two hashes
-SHARED = 2 * BLOCK  # prompts that begin with as much alike belong to one replica
+SHARED = 2 * BLOCK  # prompts with so long a common beginning go to one replica
 
 
 class Keys(NamedTuple):
-    """home: of the conversation or the long prefix, which consistent hashing gives a replica. prefixes: of longer and
-    longer beginnings; whoever has answered one has its cache."""
+    """home: hash of the conversation or the long prefix, for consistent hashing. prefixes: hashes of longer and longer
+    beginnings; a replica that has answered one has its cache."""
 
     home: str
     prefixes: tuple[str, ...]
 
 
 def _parts(body: Mapping[str, Any]) -> Iterator[tuple[bytes, bool]]:
-    """Pieces of the prompt in its order, and whether a conversation's first question ends there."""
+    """Pieces of the prompt in order, and whether the first question of a conversation ends there."""
     yield json.dumps([body.get("model"), body.get("kv"), body.get("tools")], sort_keys=True).encode(), False
     messages = body.get("messages")
     if isinstance(messages, list):
@@ -35,7 +35,7 @@ def _parts(body: Mapping[str, Any]) -> Iterator[tuple[bytes, bool]]:
 
 
 def keys_of(body: Any) -> Keys | None:
-    """None: the request has no prompt, and any replica will do."""
+    """None: the request has no prompt, so any replica will do."""
     if not isinstance(body, dict) or not any(k in body for k in ("messages", "prompt", "input", "session")):
         return None
     digest = hashlib.blake2b(digest_size=8)
@@ -53,5 +53,5 @@ def keys_of(body: Any) -> Keys | None:
             home = prefixes[-1]
     session = body.get("session")
     if isinstance(session, str) and session:
-        return Keys("session:" + session, ())  # its file says what was said, whatever this request repeats of it
+        return Keys("session:" + session, ())  # the session's file has the conversation, whatever this request repeats of it
     return Keys(home or prefixes[-1], tuple(prefixes[1:]))

@@ -1,4 +1,4 @@
-"""A replica: `kvrun serve` on one device, on a socket that only this replica knows."""
+"""A replica: `kvrun serve` on one device, on a socket known only to this replica."""
 from __future__ import annotations
 
 import asyncio
@@ -21,14 +21,14 @@ from .._errors import DeviceError, KvrunError
 from .._program import program
 from ._keys import Keys
 
-START_SECONDS = 600  # a large model from a slow disk
-PASSED = ("authorization", "content-type", "accept")  # headers of requests
-GIVEN = ("content-type", "retry-after")  # of answers
+START_SECONDS = 600  # enough for a large model on a slow disk
+PASSED = ("authorization", "content-type", "accept")  # request headers passed on
+GIVEN = ("content-type", "retry-after")  # response headers passed back
 PR_SET_PDEATHSIG = 1
 
 
 class Ask(NamedTuple):
-    """A request on its way from the gateway to a replica."""
+    """A request from the gateway to a replica."""
 
     method: str
     path: str
@@ -42,7 +42,7 @@ def _dies_with_parent() -> None:
 
 
 def claim_device(folder: str) -> tuple[str, int]:
-    """The first GPU of this machine that no other replica has: its index, and the lock that keeps it."""
+    """The first GPU of this machine that no other replica uses: its index, and the lock that reserves it."""
     found = [i for i, d in enumerate(devices()) if d.usable and not d.is_cpu]
     for index in found:
         lock = os.open(os.path.join(folder, f"kvrun-device-{index}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -56,7 +56,7 @@ def claim_device(folder: str) -> tuple[str, int]:
 
 
 class Replica:
-    """options: of `kvrun serve`, such as ["--kv", "kivi2"]. device: as --device; None: a GPU that is free."""
+    """options: of `kvrun serve`, such as ["--kv", "kivi2"]. device: as for --device; None: a free GPU."""
 
     def __init__(self, model: str, device: str | None, sessions: str | None, parallel: int, options: list[str]) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="kvrun-replica-")
@@ -79,7 +79,7 @@ class Replica:
         threading.Thread(target=self._end_with_server, daemon=True).start()
 
     def _end_with_server(self) -> None:
-        """A replica without its server is of no use: Ray starts another one, the router forgets this one at once."""
+        """Ends the replica when its server has ended: Ray starts another one, and the router drops this one at once."""
         code = self._server.wait()
         if not self._stopping:
             print(f"kvrun serve ended with {code}: {self._log()}", flush=True)
@@ -96,7 +96,7 @@ class Replica:
         raise KvrunError(f"kvrun serve is not ready after {START_SECONDS} s: {self._log()}")
 
     def _healthy(self) -> bool:
-        """One request without the event loop, which does not run yet."""
+        """Sends one request without the event loop, which does not run yet."""
         import http.client
         import socket
 
@@ -139,7 +139,7 @@ class Replica:
             return data
 
     def pids(self) -> tuple[int, int]:
-        """Of this replica and its server: for tests that kill them."""
+        """Process ids of this replica and its server, for tests that kill them."""
         return os.getpid(), self._server.pid
 
     async def kv_load(self) -> dict[str, float]:
@@ -168,7 +168,7 @@ class Replica:
             raise RuntimeError(f"kvrun serve is not well: /health says {status}")
 
     def __del__(self) -> None:
-        """Ray has given requests under way their time; conversations are saved with each answer."""
+        """Ray has waited for active requests; conversations are saved with each answer."""
         self._stopping = True
         server = getattr(self, "_server", None)
         if server is not None and server.poll() is None:
@@ -184,4 +184,4 @@ class Replica:
             try:
                 asyncio.get_running_loop().create_task(self._http.close())  # type: ignore[union-attr]
             except RuntimeError:
-                pass  # its loop has ended, and its sockets with it
+                pass  # its loop has ended, and so have its sockets

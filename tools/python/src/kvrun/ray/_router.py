@@ -1,4 +1,4 @@
-"""Requests go to the replica that has the packed cache of their prompt's beginning."""
+"""Sends requests to the replica that has the packed cache of their prompt's beginning."""
 from __future__ import annotations
 
 from collections import OrderedDict
@@ -8,16 +8,16 @@ from ray.serve.experimental.consistent_hash_router import ConsistentHashRouter
 
 from ._keys import Keys
 
-MOST_PREFIXES = 1 << 18  # that are remembered
+MOST_PREFIXES = 1 << 18  # remembered prefixes
 
 
 class CacheAwareRouter(ConsistentHashRouter):  # type: ignore[misc,unused-ignore]
-    """First the replica that has answered the longest beginning of this prompt, else the one that consistent hashing
-    gives the conversation. Where it is full: of the next two of the ring the one with the lesser load; then any."""
+    """First choice: the replica that has answered the longest beginning of this prompt, else the one that consistent
+    hashing gives. If it is full: of the next two in the ring the one with the smaller load; then any."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._answered: OrderedDict[str, Any] = OrderedDict()  # prefix to replica, used last at the end
+        self._answered: OrderedDict[str, Any] = OrderedDict()  # prefix -> replica, the most recently used last
 
     @staticmethod
     def _keys(pending_request: Any) -> Keys | None:

@@ -1,17 +1,17 @@
-"""How many replicas there are to be: by the share of cache memory in use."""
+"""Number of replicas, by the share of cache memory in use."""
 from __future__ import annotations
 
 import math
 from typing import Any
 
-TARGET = 0.7  # of the cache budget, or of the places for answers, whichever is fuller
+TARGET = 0.7  # used share of the cache budget or of the places for answers, whichever is larger
 
 
 def replicas_wanted(shares: list[float], now: int, queued: float, per_replica: int, target: float = TARGET) -> int:
-    """shares: of each running replica's memory in use. queued: requests that wait outside of them."""
+    """shares: used share of each running replica's memory. queued: requests that wait outside of the replicas."""
     need = sum(shares) / target + queued / max(1, per_replica)
     wanted = math.ceil(need - 1e-9)
-    # what one replica less could not hold is no reason to grow, and the other way round
+    # hysteresis: shrinks only if one replica less could hold the load, and grows only above the target
     return max(1, now if now - 1 < need <= now else wanted)
 
 

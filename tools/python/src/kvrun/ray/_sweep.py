@@ -1,4 +1,4 @@
-"""Measurements on many machines, as Ray tasks: what is done stays done, and one folder has the results."""
+"""Measurements on many machines, as Ray tasks: finished results are kept, and one folder has all results."""
 from __future__ import annotations
 
 import io
@@ -15,12 +15,12 @@ import ray
 from .._errors import ProgramError
 from .._program import run
 
-OUT = "{out}"  # in a command: the folder or file that the program writes to
+OUT = "{out}"  # in a command: the file or folder that the program writes
 
 
 class Job(NamedTuple):
-    """name: of its result in the folder. command: of the program kvrun; OUT in it stands for what it writes, else its
-    stdout is the result."""
+    """name: of its result in the folder. command: of the program kvrun. The result is the file or folder OUT if the
+    command contains it, else stdout."""
 
     name: str
     command: tuple[str, ...]
@@ -42,12 +42,12 @@ def tune_jobs(models: Iterable[str], options: Sequence[str] = ()) -> list[Job]:
 
 
 def compare_jobs(model: str, machines: Iterable[str], options: Sequence[str] = ()) -> list[Job]:
-    """`kvrun compare`, a job for each name; results are for `kvrun compare merge`. Exit codes 7 and 8 are results."""
+    """`kvrun compare`, a job for each name; merge results by `kvrun compare merge`. Exit codes 7 and 8 are results."""
     return [Job("compare-" + m, ("compare", "-m", model, "-o", OUT, *options)) for m in machines]
 
 
 def _measure(job: Job) -> bytes:
-    """On some machine: the program's stdout, the file it wrote, or its folder as a tar archive."""
+    """Runs on some machine; returns the program's stdout, the file it wrote, or its folder as a tar archive."""
     with tempfile.TemporaryDirectory(prefix="kvrun-") as folder:
         out = os.path.join(folder, "out")
         accept = (0, 7, 8) if job.command[0] == "compare" else (0, )
@@ -64,7 +64,7 @@ def _measure(job: Job) -> bytes:
 
 
 def _keep(folder: str, job: Job, data: bytes) -> None:
-    """Under its name once it is whole."""
+    """Stores a result under its name once it is complete."""
     path = os.path.join(folder, job.name)
     if job.command[0] != "compare":
         with open(path + ".json.new", "wb") as f:
@@ -84,10 +84,10 @@ def _is_done(folder: str, job: Job) -> bool:
 
 def sweep(jobs: Sequence[Job], folder: str | os.PathLike[str], *, resources: dict[str, float] | None = None,
           num_cpus: float = 1, retries: int = 3) -> dict[str, str]:
-    """Runs the jobs that have no result in the folder yet; a machine that is lost costs its job a new attempt.
+    """Runs the jobs that have no result in the folder yet; if a machine is lost, its job is tried again.
 
-    resources: that a job takes; None: {"vulkan_device": 1}. Returns the errors of jobs by name; they run again next
-    time. Ray is used as it is, or started on this machine.
+    resources: of a job; None: {"vulkan_device": 1}. Returns errors by the names of jobs; these run again next time. Uses
+    a running Ray, or starts it on this machine.
     """
     path = os.fspath(folder)
     os.makedirs(path, exist_ok=True)
