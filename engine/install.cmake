@@ -1,4 +1,4 @@
-# What `cmake --install` puts where: library, header, CMake package, pkg-config file; the program installs itself.
+# Rules of `cmake --install`: library, header, CMake package, pkg-config file; rules of the program are in tools/.
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/kvrun)
 install(TARGETS kvrun_shared kvrun_static EXPORT kvrun

@@ -1,4 +1,4 @@
-# `cmake --install` builds what it installs where that has not been built. First of all rules of installation.
+# `cmake --install` first builds what it installs, if needed. It must be the first rule of installation.
 set(install_targets kvrun_shared kvrun_static)
 if(KVRUN_BUILD_TOOLS)
 	list(APPEND install_targets kvrun kvrun-probe)

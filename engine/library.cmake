@@ -1,4 +1,4 @@
-# libkvrun.so and libkvrun.a: all layers in one library whose only interface is engine/kvrun.h.
+# libkvrun.so and libkvrun.a: all layers in one library; its only interface is engine/kvrun.h.
 set(KVRUN_LAYERS kvrun_core kvrun_kv_host kvrun_backends kvrun_shaders kvrun_models kvrun_kv_device kvrun_engine
 	kvrun_api)
 set(layer_objects "")

@@ -1,4 +1,4 @@
-# Read by cpack before it packs. Without these programs it would make a .deb that names no library it needs.
+# Run by cpack before packaging. Without these programs the .deb would lack its dependencies on libraries.
 if(CPACK_GENERATOR STREQUAL "DEB")
 	foreach(program dpkg-shlibdeps file)
 		find_program(path_of_${program} ${program} NO_CACHE)

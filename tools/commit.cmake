@@ -1,6 +1,6 @@
 # Writes OUT, which defines KVRUN_COMMIT: the commit SOURCE is at, "+" if files differ from it, or "unknown".
 set(commit "")
-if(GIT AND EXISTS ${SOURCE}/.git) # a source archive inside another repository has no commit
+if(GIT AND EXISTS ${SOURCE}/.git) # not for a source archive inside another repository
 	execute_process(COMMAND ${GIT} -C ${SOURCE} rev-parse --short=12 HEAD
 		OUTPUT_VARIABLE commit ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
 	execute_process(COMMAND ${GIT} -C ${SOURCE} status --porcelain --untracked-files=no

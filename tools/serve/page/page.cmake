@@ -1,10 +1,10 @@
-# Puts the page together and writes it as a C++ string literal. -DOUT: the .inc file; -DMARKED: the file of
-# marked; -DHIGHLIGHT: the folder of highlight.js; either empty: text of answers stays as it is.
+# Assembles the page and writes it as a C++ string literal. -DOUT: the .inc file; -DMARKED: the file of marked;
+# -DHIGHLIGHT: the folder of highlight.js; if either is empty, answers are shown as plain text.
 cmake_minimum_required(VERSION 3.25) # @NAME@ is not a variable
 set(here ${CMAKE_CURRENT_LIST_DIR})
 set(libraries "")
 
-# A script inside of HTML ends at the first </script, and <!-- opens a comment there. Indents and lines of comments go.
+# A script inside HTML ends at the first </script, and <!-- opens a comment. Indents and lines of comments are removed.
 function(add_library_text text)
 	string(REPLACE "</script" "<\\/script" text "${text}")
 	string(REPLACE "<!--" "<\\!--" text "${text}")
@@ -16,7 +16,7 @@ endfunction()
 if(MARKED AND HIGHLIGHT)
 	file(READ ${MARKED} text)
 	add_library_text("${text}")
-	# these are CommonJS modules; version 9, which Debian has, tells each reader on the console that it is old
+	# these are CommonJS modules; version 9, in Debian, prints on the console that it is outdated
 	file(READ ${HIGHLIGHT}/highlight.js text)
 	string(REPLACE "showedUpgradeWarning = false" "showedUpgradeWarning = true" text "${text}")
 	add_library_text("var hljs=(function(){var module={},exports={};${text};return module.exports})();")

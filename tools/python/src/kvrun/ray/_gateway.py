@@ -72,7 +72,7 @@ class Gateway:
             ended = True
             log.warning("a replica failed within an answer: %s", str(e).splitlines()[0] if str(e) else type(e).__name__)
             yield b'data: {"error": {"message": "the replica failed; ask again", "type": "server_error"}}\n\n'
-            raise RuntimeError("the replica failed within its answer") from None  # an incomplete stream
+            raise RuntimeError("the replica failed within its answer") from None  # ends the stream
         finally:
             if not ended:
                 answer.cancel()  # the client has disconnected
