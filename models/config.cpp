@@ -185,8 +185,7 @@ void read_rope_scaling(const Keys& k, const Family& f, Config& c) {
 	r.long_freqs = read_factors(k.g, "rope_factors_long.weight", r.dim);
 	r.short_freqs = read_factors(k.g, "rope_factors_short.weight", r.dim);
 	r.scaling = scaling_type(k, r);
-	if (r.scaling == RopeScaling::Llama3 && !r.freqs.empty())
-		r.scaling = RopeScaling::None; // the tensor has the scaled divisors
+	if (r.scaling == RopeScaling::Llama3 && !r.freqs.empty()) r.scaling = RopeScaling::None; // freqs are scaled
 	if (r.scaling == RopeScaling::None) return;
 	r.factor = k.f32("rope.scaling.factor", k.f32("rope.scale_linear", 1));
 	if (r.factor == 0) r.factor = 1; // some files write 0 for "no scaling"
@@ -210,8 +209,7 @@ void read_rope_scaling(const Keys& k, const Family& f, Config& c) {
 		r.beta_fast = k.positive("rope.scaling.yarn_beta_fast", r.beta_fast);
 		r.beta_slow = k.positive("rope.scaling.yarn_beta_slow", r.beta_slow);
 		r.attn_factor = k.positive("rope.scaling.attn_factor", 1) * k.positive("rope.scaling.yarn_attn_factor", 1);
-		const float log_multiplier =
-		    k.f32("rope.scaling.yarn_log_multiplier", 0); // reduces YaRN's factor of cos and sin
+		const float log_multiplier = k.f32("rope.scaling.yarn_log_multiplier", 0); // reduces YaRN's own factor
 		if (log_multiplier != 0 && r.factor > 1)
 			r.attn_factor /= 1 + 0.1f * k.positive("rope.scaling.yarn_log_multiplier", 1) * std::log(r.factor);
 	} else {
@@ -507,8 +505,7 @@ Config read_config(const Gguf& g) {
 	layer.mlp_bias |= g.find_tensor("blk.0.ffn_down.bias") != nullptr;
 	read_scales(k, f, c, layer);
 	read_rope_scaling(k, f, c);
-	if (layer.qk_norm == QkNorm::HeadLast &&
-	    rope_attention_scale(c.ropes[0]) != 1) // a norm after RoPE cancels the factor
+	if (layer.qk_norm == QkNorm::HeadLast && rope_attention_scale(c.ropes[0]) != 1) // the norm would cancel it
 		fail(Code::Unsupported, "{}: key {} is {}; kvrun runs {} without a factor of cos and sin", g.name(),
 		     k.key("rope.scaling.type"), rope_scaling_name(c.ropes[0].scaling), f.arch);
 	read_temperature(k, f, c);

@@ -78,7 +78,7 @@ struct Experts {             // a mixture of experts in place of a dense MLP
 	bool beside_mlp = false;
 };
 
-struct Recurrent {            // a gated delta rule behind a short convolution, in place of attention
+struct Recurrent {            // a gated delta rule after a short convolution, instead of attention
 	uint32_t n_heads = 0;     // 0: the layer attends
 	uint32_t n_key_heads = 0; // heads of queries and of keys
 	uint32_t k_dim = 0, v_dim = 0;
@@ -121,7 +121,7 @@ struct Layer { // what one layer computes
 	bool mlp_bias = false;                  // w_gate, w_up and w_down have biases
 	bool fused_gate_up = false;             // the file has gate and up in one tensor, gate first
 	uint32_t hidden_dim = 0;                // channels inside the MLP
-	Experts experts = {};                   // activation and biases of experts are theirs
+	Experts experts = {};                   // with their own activation and biases
 
 	float output_scale = 1;   // factor of the residual stream after the layer
 	float residual_scale = 1; // factor of the outputs of attention and MLP, before they are added

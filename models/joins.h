@@ -88,8 +88,7 @@ template <class F> void join_symbols(std::vector<Symbol>& s, F&& may_join) {
 	for (uint32_t i = 1; i < s.size(); ++i) consider(i - 1, i);
 	while (const std::optional<JoinQueue::Item> j = queue.pop()) {
 		Symbol &left = s[j->left], &right = s[j->right];
-		if (left.n == 0 || right.n == 0 || left.n + right.n != j->n)
-			continue; // outdated: one of them has been joined since
+		if (left.n == 0 || right.n == 0 || left.n + right.n != j->n) continue; // outdated: one was joined since
 		left.id = j->id;
 		left.n = j->n;
 		right.n = 0;

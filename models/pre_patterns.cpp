@@ -33,7 +33,7 @@ namespace {
 #define UPPER_NOT_HAN "[^\\p{sc:Han}\\p{Ll}\\p{N}\\p{P}\\p{S}\\p{Z}\\p{C}]"
 #define LOWER_NOT_HAN "[^\\p{sc:Han}\\p{Lu}\\p{Lt}\\p{N}\\p{P}\\p{S}\\p{Z}\\p{C}]"
 
-// An ASCII sign and the letters behind it, words with their marks, runs of signs.
+// An ASCII sign and the letters after it, words with their marks, runs of signs.
 #define DEEPSEEK3 "[!-/:-@\\[-`{-~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+"
 #define CJK_OF_DEEPSEEK3 "[\\x{4e00}-\\x{9fa5}\\x{3040}-\\x{30ff}]+"
 #define CJK_OF_DEEPSEEK "[\\x{4e00}-\\x{9fa5}\\x{800}-\\x{4e00}\\x{ac00}-\\x{d7ff}]+"

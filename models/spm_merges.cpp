@@ -19,8 +19,7 @@ static uint32_t bytes_of(std::string_view character) {
 }
 
 SpmMerges::SpmMerges(const Gguf& g, const Vocab& v) {
-	std::unordered_map<std::string, uint32_t, TextHash>
-	    symbols; // a symbol that is not a token can be a step towards one
+	std::unordered_map<std::string, uint32_t, TextHash> symbols; // not all are tokens: some are steps towards one
 	const auto symbol = [&](std::string text) {
 		const auto [i, is_new] = symbols.emplace(std::move(text), uint32_t(symbol_tokens_.size()));
 		if (is_new) symbol_tokens_.push_back(v.find_word(i->first));

@@ -66,8 +66,7 @@ struct Weights { // immutable after load; views point into `buffers`
 	size_t host_bytes = 0;      // the part in host memory, read over the bus
 };
 
-using LoadProgress =
-    std::function<void(uint64_t done_bytes, uint64_t total_bytes)>; // bytes of the file; may throw to stop loading
+using LoadProgress = std::function<void(uint64_t done_bytes, uint64_t total_bytes)>; // of the file; may throw
 
 // Uploads all tensors of tensor_specs(). Throws Error{Unsupported} for a tensor that no single buffer can hold,
 // Error{OutOfMemory} from the backend, Error{Io} if the file changed since it was opened.

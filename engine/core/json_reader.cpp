@@ -65,8 +65,7 @@ class Builder {
 		return close(std::move(members));
 	}
 
-	template <class E>
-	bool parse_error(size_t at, const std::string&, const E&) { // the parser's own message quotes the text
+	template <class E> bool parse_error(size_t at, const std::string&, const E&) { // its message quotes the text
 		return refuse("is not JSON in UTF-8 from byte " + std::to_string(at) + " on");
 	}
 

@@ -246,9 +246,7 @@ void Batch::decode_rows(std::span<Stream* const> streams) {
 			const RowError* const row = dynamic_cast<const RowError*>(&e);
 			if (drafts && e.code == Code::OutOfMemory) { // one token each may still fit
 				for (Stream* s : left) {
-					if (!s->drafts.empty())
-						s->draft_length.verified(uint32_t(s->drafts.size()),
-						                         0); // treated as rejected, so that drafts rest
+					if (!s->drafts.empty()) s->draft_length.verified(uint32_t(s->drafts.size()), 0); // drafts rest
 					s->drafts.clear();
 				}
 			} else if (row) { // the others continue without it

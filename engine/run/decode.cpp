@@ -170,9 +170,8 @@ void Decoder::enqueue_logits(std::span<const Row> kept) {
 	const size_t vocab = runner_.config().vocab;
 	const size_t blocks = ceil_div(vocab, size_t(KV_LOGIT_BLOCK)); // at least as many blocks as entries are wanted
 	const auto whole = [&](const Row& r) { return !lists_ || r.top == 0 || r.top > blocks; };
-	if (logits_.size() < n * vocab)
-		logits_.resize(n * vocab); // not shrunk, because growing again would fill it with zeros
-	for (uint32_t i = 0; i < n;) { // consecutive rows are read together
+	if (logits_.size() < n * vocab) logits_.resize(n * vocab); // never shrunk: growing again would write zeros
+	for (uint32_t i = 0; i < n;) {                             // consecutive rows are read together
 		uint32_t end = i;
 		while (end < n && whole(kept[end])) ++end;
 		if (end > i) runner_.read_logits(i, end - i, std::span(logits_).subspan(i * vocab, (end - i) * vocab));

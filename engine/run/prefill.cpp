@@ -162,7 +162,7 @@ double Prefill::rows(double room, bool must) {
 	if (!all && !owns) at_ = n_ - 1; // the other rows are not needed
 	const uint32_t m = rows_that_fit(room);
 	if (!must && m < std::min(ubatch_, n_ - at_))
-		return 0; // a smaller piece would only fill the room, below what a device processes at a time
+		return 0; // the rest of the room is less than a device processes at a time
 	runner_.backend().at_layer(layer_);
 	if (runner_.config().layers[layer_].recurrent.n_heads) return recurrent_rows(m);
 	if (at_ == 0 && owns) kv.begin_layer(k);
@@ -323,8 +323,7 @@ uint32_t Prefill::rows_that_fit(double room) const {
 		const uint32_t fewer = uint32_t(std::max(double(m) * std::max(room, 0.) / work, 1.));
 		const uint32_t tile = fewer >= 128 ? 64 : fewer >= 32 ? 16 : fewer >= 8 ? 8 : 1;
 		const uint32_t next = std::max(fewer / tile * tile, m > kMatmulRows ? kMatmulRows : 1);
-		if (m <= kMatmulRows && rows_work(layer_, at_, next) > 0.7 * work)
-			break; // fewer rows would take nearly as much work
+		if (m <= kMatmulRows && rows_work(layer_, at_, next) > 0.7 * work) break; // fewer rows save little
 		m = std::min(next, m - 1);
 	}
 	// A few rows already use most experts. More rows, until each expert has kMatmulRows, cost little more, so a piece

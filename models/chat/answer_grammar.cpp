@@ -87,8 +87,7 @@ std::shared_ptr<Grammar> answer_grammar(const AnswerRules& a, const Tokenizer& t
 		                   body});
 	} else if (a.in_reasoning && begin.markers.empty()) {
 		begin = {{marker(f.think_end)}, /*with_marker=*/false, /*may_end=*/false};
-		if (begin.markers[0] != f.think_end)
-			begin.markers.push_back(f.think_end); // the marker written as ordinary text
+		if (begin.markers[0] != f.think_end) begin.markers.push_back(f.think_end); // as ordinary text
 		body = r.sequence({r.repeat(r.chars({{'\n', '\n'}, {' ', ' '}}), 0, 4), body});
 	}
 	const RuleId root = r.add_rule("answer");

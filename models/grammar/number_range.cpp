@@ -72,8 +72,7 @@ class Digits {
 		if (zeros && more == 0) return {};
 		std::vector<ExprId> parts;
 		for (char d = '0'; d <= '9'; ++d) {
-			const auto rest = [d](const Bound& b,
-			                      bool is_low) -> std::optional<Bound> { // nullopt: d is outside the limit
+			const auto rest = [d](const Bound& b, bool is_low) -> std::optional<Bound> { // nullopt: outside it
 				if (!b) return Bound();
 				const char at = b->digits.empty() ? '0' : b->digits[0];
 				if (d == at) return Bound({b->digits.empty() ? "" : b->digits.substr(1), b->excluded});

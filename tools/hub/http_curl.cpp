@@ -43,8 +43,7 @@ std::string next_link(const std::string& value) {
 size_t take_header(char* text, size_t size, size_t n, void* payload) {
 	Transfer& t = *static_cast<Transfer*>(payload);
 	const std::string_view line(text, size * n);
-	if (line.starts_with("HTTP/"))
-		t.reply.first = 0, t.reply.next.clear(); // headers of another answer, after a redirect
+	if (line.starts_with("HTTP/")) t.reply.first = 0, t.reply.next.clear(); // next answer, after a redirect
 	const size_t colon = line.find(':');
 	if (colon == line.npos) return line.size();
 	const std::string name(line.substr(0, colon)), value = trimmed(line.substr(colon + 1));
