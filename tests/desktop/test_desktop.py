@@ -158,6 +158,34 @@ def settings_and_errors(app):
     assert width("large") > 1.8 * dump["regions"]["list"][2] and width("smaller") < width("large")
 
 
+def right_to_left(app):
+    """The table of an Arabic answer stands at the right and has its first column there, an English one at the left."""
+    folder = app.path("state/kvrun/desktop")
+    os.makedirs(folder, mode=0o700)
+    words = {"arabic": "\u0645\u062f\u064a\u0646\u0629", "english": "town"}
+    for i, (title, word) in enumerate(words.items()):
+        answer = f"{word}\n\n| {word} {word} {word} {word} | {word} |\n|---|---|\n| 1 | 2 |\n"
+        with open(os.path.join(folder, f"c{i}.json"), "w") as f:
+            json.dump({"kvrun_desktop": 1, "title": title, "kv": "fp16", "ctx": 2048, "changed": 1000 + i,
+                       "answers": 1, "last": 1, "messages": [{"parent": -1, "role": "user", "content": "?"},
+                                                             {"parent": 0, "role": "assistant", "content": answer}]}, f)
+    app.run(["wait loaded"] + [line for name in words for line in
+                               ("key ctrl+K", f"type {name}", "wait 0.1", "key Return", "key Escape", "wait 0.3",
+                                f"screenshot {name}.ppm")] + ["dump dump", "quit"], *CHATML)
+    x, _, width, height = (int(v) for v in app.dump()["regions"]["messages"])
+    head, line = bytes((0xec, 0xec, 0xf1)), bytes((0xd9, 0xda, 0xe0))  # behind the names of columns; borders
+    for name, first_is_right in (("arabic", True), ("english", False)):
+        w, _, data = app.picture(name + ".ppm")
+        at = lambda c, r: data[(r * w + c) * 3:(r * w + c) * 3 + 3]
+        top = next(r for r in range(height) if any(at(c, r) == head for c in range(x, x + width)))
+        names = [c for c in range(x, x + width) if at(c, top + 2) == head]
+        borders = [c for c in range(names[0], names[-1]) if at(c, top + 2) == line]
+        left, right = borders[0] - names[0], names[-1] - borders[0]  # widths of the two columns
+        middle = (names[0] + names[-1]) / 2 - x
+        assert len(borders) == 1 and (right > 2 * left if first_is_right else left > 2 * right), (name, left, right)
+        assert middle > width * 0.6 if first_is_right else middle < width * 0.4, (name, middle, width)
+
+
 def refusals(app):
     for options, code, words in ((("--scale", "9"), 2, "--scale"), (("--script", "nowhere"), 3, "nowhere"),
                                  (("--theme", "pink"), 2, "--theme")):
@@ -183,7 +211,7 @@ def main():
     display = Display()
     try:
         for test in (first_user, question_and_answer, two_at_once_and_branches, long_question, stop_and_kill,
-                     settings_and_errors, refusals):
+                     settings_and_errors, right_to_left, refusals):
             app = Desktop(sys.argv[1], display, device="llvmpipe" if test is question_and_answer else "cpu")
             began = time.monotonic()
             try:

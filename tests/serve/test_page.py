@@ -1,81 +1,9 @@
 #!/usr/bin/env python3
 """The page of kvrun serve in a browser without a screen: asking, stopping, editing, forking, policies, Markdown, the
 state after a reload, the bar of KV bytes. Usage: test_page.py KVRUN. Exit code 77: there is no chromium."""
-import json, os, shutil, subprocess, sys, tempfile, time
+import json, sys, tempfile
+from browser import CHROMIUM, Browser
 from serving import Server, check, equal, finish
-
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-
-
-class Browser:
-    """Chromium, controlled over a pair of pipes with JSON texts that end with a zero byte."""
-
-    def __init__(self, folder):
-        to_browser, from_browser = os.pipe(), os.pipe()
-
-        def pipes():  # it reads from 3 and writes to 4
-            ends = [os.dup(to_browser[0]), os.dup(from_browser[1])]
-            os.dup2(ends[0], 3), os.dup2(ends[1], 4)
-
-        self.process = subprocess.Popen(
-            [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-             "--disable-background-networking", "--disable-component-update", "--user-data-dir=" + folder,
-             "--remote-debugging-pipe"],
-            preexec_fn=pipes, close_fds=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        os.close(to_browser[0]), os.close(from_browser[1])
-        self.out, self.input, self.rest, self.n, self.session = to_browser[1], from_browser[0], b"", 0, None
-        self.errors = []
-
-    def message(self):
-        while b"\0" not in self.rest:
-            piece = os.read(self.input, 1 << 16)
-            if not piece:
-                raise RuntimeError("the browser has ended")
-            self.rest += piece
-        one, _, self.rest = self.rest.partition(b"\0")
-        return json.loads(one)
-
-    def call(self, method, **params):
-        self.n += 1
-        m = {"id": self.n, "method": method, "params": params, **({"sessionId": self.session} if self.session else {})}
-        os.write(self.out, json.dumps(m).encode() + b"\0")
-        while True:
-            answer = self.message()
-            if answer.get("method") == "Runtime.exceptionThrown":
-                self.errors.append(answer["params"]["exceptionDetails"])
-            if answer.get("method") == "Log.entryAdded" and answer["params"]["entry"]["source"] == "security":
-                self.errors.append(answer["params"]["entry"]["text"])
-            if answer.get("id") == self.n:
-                if "error" in answer:
-                    raise RuntimeError(f"{method}: {answer['error']}")
-                return answer["result"]
-
-    def open(self, url):
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        self.call("Runtime.enable"), self.call("Page.enable"), self.call("Log.enable")
-        self.call("Page.navigate", url=url)
-
-    def value(self, script):
-        r = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
-        if "exceptionDetails" in r:
-            raise RuntimeError(f"{script}: {r['exceptionDetails']}")
-        return r["result"].get("value")
-
-    def wait(self, script, seconds=60):
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            try:
-                if self.value(script):
-                    return True
-            except RuntimeError:  # the page is being loaded
-                pass
-            time.sleep(0.1)
-        return False
-
-    def end(self):
-        self.process.kill(), self.process.wait()
-
 
 HOSTILE = """# Title
 <script>window.harm = 1</script><img src=x onerror="window.harm = 2"><a href="javascript:window.harm=3">x</a>
@@ -114,12 +42,43 @@ def use_markdown(b):
     b.value("shown.remove()")
 
 
+RIGHT = """\u0627\u0644\u0642\u0627\u0647\u0631\u0629 10
+
+| \u0645\u062f\u064a\u0646\u0629 | n |
+|---|---|
+| 5 | 6 |
+
+- \u0627\u0644\u0646\u064a\u0644
+
+English again
+
+```
+code
+```"""
+
+
+def use_right_to_left(b):
+    b.value("window.shown = document.createElement('div'), document.body.append(shown), shown.style.width = '400px', "
+            "show_markdown(shown, %s)" % json.dumps(RIGHT))
+    side = "(e => {const r = e.getBoundingClientRect(), a = shown.getBoundingClientRect();" \
+           "return r.left - a.left > a.right - r.right ? 'right' : 'left'})"
+    for what, script, expected in [
+            ("an Arabic table stands at the right", side + "(shown.querySelector('table'))", "right"),
+            ("its first column, too", side + "(shown.querySelector('th'))", "right"),
+            ("an Arabic list is indented there", "getComputedStyle(shown.querySelector('ul')).direction", "rtl"),
+            ("English in between is not", "getComputedStyle([...shown.querySelectorAll('p')].at(-1)).direction", "ltr"),
+            ("nor is code", "getComputedStyle(shown.querySelector('pre')).direction", "ltr")]:
+        equal(what, b.value(script), expected)
+    b.value("shown.remove()")
+
+
 def use(b, s):
     b.open(f"http://127.0.0.1:{s.port}/")
     check("the model's name", b.wait("document.getElementById('model').textContent === 'recall-4m-f16'"))
     formats = b.value("typeof marked !== 'undefined' && typeof hljs !== 'undefined'")
     if formats:
         use_markdown(b)
+        use_right_to_left(b)
     else:
         print("skipped: answers as Markdown (built without libjs-marked, node-highlight.js)")
     check("the policies can be chosen",

@@ -6,11 +6,15 @@
 #include <QFontDatabase>
 #include <QFontInfo>
 #include <QKeyEvent>
+#include <QRegularExpression>
 #include <QScrollBar>
 #include <QTextBlock>
+#include <QTextList>
 #include <QTextTable>
 #include <QWheelEvent>
 #include <cmath>
+#include <map>
+#include <vector>
 
 namespace kvrun::desktop {
 namespace {
@@ -41,6 +45,71 @@ table { border-color: @line; margin-bottom: @half; }
 	                                                  {"@line", t.line.name()}};
 	for (const auto& [name, value] : values) s.replace(name, value);
 	return s;
+}
+
+// A paragraph begins on the side of its own script. The items of a list begin on the side of the first one. Numbers
+// that are text (tools/desktop/markdown.cpp) stand in the margin, where Qt writes its own.
+void arrange_lists(QTextDocument& d, const QFont& font) {
+	static const QRegularExpression number("^\\d+\\.\u00a0 ");
+	std::map<QTextList*, Qt::LayoutDirection> lists;
+	for (QTextBlock b = d.begin(); b.isValid(); b = b.next()) {
+		QTextList* list = b.textList();
+		if (!list) continue;
+		QTextBlockFormat f;
+		f.setLayoutDirection(lists.try_emplace(list, b.textDirection()).first->second);
+		const QRegularExpressionMatch m = number.match(b.text());
+		if (m.hasMatch() && list->format().style() == QTextListFormat::ListStyleUndefined)
+			f.setTextIndent(-QFontMetricsF(font).horizontalAdvance(m.captured()));
+		QTextCursor(b).mergeBlockFormat(f);
+	}
+}
+
+// A table stands on the side of its script. Qt 6.4 always has the first column at the left: cells of tables of a script
+// that is written from right to left change their order. Returns which tables these are.
+std::vector<bool> mirror_tables(QString& html) {
+	static const QRegularExpression table("<table.*?</table>", QRegularExpression::DotMatchesEverythingOption);
+	static const QRegularExpression row("<tr>(.*?)</tr>", QRegularExpression::DotMatchesEverythingOption);
+	static const QRegularExpression cell("<t[hd].*?</t[hd]>", QRegularExpression::DotMatchesEverythingOption);
+	static const QRegularExpression no_text("<[^>]*>|&[^;]*;");
+	std::vector<bool> right;
+	qsizetype at = 0;
+	for (QRegularExpressionMatch t = table.match(html); t.hasMatch(); t = table.match(html, at)) {
+		QString rows = t.captured();
+		right.push_back(QString(rows).remove(no_text).isRightToLeft());
+		if (right.back()) {
+			QString mirrored;
+			for (const QRegularExpressionMatch& r : row.globalMatch(rows)) {
+				QString cells;
+				for (const QRegularExpressionMatch& c : cell.globalMatch(r.captured(1))) cells.prepend(c.captured());
+				mirrored += "<tr>" + cells + "</tr>";
+			}
+			rows = rows.left(rows.indexOf('>') + 1) + mirrored + "</table>";
+			html.replace(t.capturedStart(), t.capturedLength(), rows);
+		}
+		at = t.capturedStart() + rows.size();
+	}
+	return right;
+}
+
+void arrange_tables(const QTextDocument& d, const std::vector<bool>& right) {
+	size_t n = 0;
+	for (QTextFrame* f : d.rootFrame()->childFrames()) {
+		auto* table = qobject_cast<QTextTable*>(f);
+		if (!table) continue;
+		const bool at_right = n < right.size() && right[n++];
+		QTextTableFormat format = table->format();
+		format.setBorderCollapse(true);
+		format.setBorderBrush(theme().line);
+		format.setBorderStyle(QTextFrameFormat::BorderStyle_Solid);
+		format.setBottomMargin(em(0.5));
+		if (at_right) format.setAlignment(Qt::AlignRight);
+		table->setFormat(format);
+		QTextBlockFormat cells;
+		cells.setLayoutDirection(at_right ? Qt::RightToLeft : Qt::LeftToRight);
+		const int end = table->lastPosition();
+		for (QTextBlock b = table->firstCursorPosition().block(); b.isValid() && b.position() <= end; b = b.next())
+			QTextCursor(b).mergeBlockFormat(cells);
+	}
 }
 
 } // namespace
@@ -82,20 +151,11 @@ void RichText::set_html(const QString& body) {
 		QTextOption o = document()->defaultTextOption();
 		o.setTextDirection(Qt::LayoutDirectionAuto);
 		document()->setDefaultTextOption(o);
-		setHtml(body);
-		if (toPlainText().isRightToLeft()) { // tables and lists also begin at the right
-			o.setTextDirection(Qt::RightToLeft);
-			document()->setDefaultTextOption(o);
-		}
-		for (QTextFrame* f : document()->rootFrame()->childFrames())
-			if (auto* table = qobject_cast<QTextTable*>(f)) {
-				QTextTableFormat format = table->format();
-				format.setBorderCollapse(true);
-				format.setBorderBrush(theme().line);
-				format.setBorderStyle(QTextFrameFormat::BorderStyle_Solid);
-				format.setBottomMargin(em(0.5));
-				table->setFormat(format);
-			}
+		QString html = body;
+		const std::vector<bool> right = mirror_tables(html);
+		setHtml(html);
+		arrange_lists(*document(), font());
+		arrange_tables(*document(), right);
 		// no space below the last line
 		QTextCursor end(document());
 		end.movePosition(QTextCursor::End);

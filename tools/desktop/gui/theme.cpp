@@ -78,7 +78,7 @@ QLineEdit, QComboBox, QSpinBox, QDoubleSpinBox, [role="field"] {
 QLineEdit:focus, QComboBox:focus, QSpinBox:focus, QDoubleSpinBox:focus, [role="field"]:focus {
 	border: 1px solid @accent;
 }
-QComboBox::drop-down { border: none; width: @p10; }
+QComboBox::drop-down { border: none; background: transparent; width: @p10; margin: 1px; }
 QComboBox::down-arrow {
 	width: 0; height: 0; border-left: @p3 solid @page; border-right: @p3 solid @page; border-top: @p3 solid @dim;
 }

@@ -31,7 +31,7 @@ function code_block(code) {
 	const button = element("button", {type: "button", textContent: "Copy"});
 	button.onclick = () => copy(button, text.replace(/\n$/, ""));
 	const head = element("div", {className: "head"}, element("span", {textContent: language || "text"}), button);
-	return element("div", {className: "block"}, head, element("pre", {tabIndex: 0}, code));
+	return element("div", {className: "block", dir: "ltr"}, head, element("pre", {tabIndex: 0}, code));
 }
 
 // Tags of an answer that are kept, with their attributes. What is not here gives its text.
@@ -81,8 +81,10 @@ function show_markdown(into, text) {
 		if (!/^(https?|mailto):/i.test(a.getAttribute("href") || "")) a.removeAttribute("href");
 		a.target = "_blank", a.rel = "noopener noreferrer";
 	}
+	// each block begins on the side of its own script
+	for (const e of nodes.querySelectorAll("p, h1, h2, h3, h4, h5, h6, ul, ol, blockquote")) e.dir = "auto";
 	for (const t of nodes.querySelectorAll("table")) {
-		const box = element("div", {className: "scroll"});
+		const box = element("div", {className: "scroll", dir: "auto"});
 		t.replaceWith(box);
 		box.append(t);
 	}

@@ -60,7 +60,7 @@ function fill(body, m) {
 		return;
 	}
 	const parts = [];
-	if (m.reasoning) parts.push(element("div", {className: "reasoning", textContent: m.reasoning}));
+	if (m.reasoning) parts.push(element("div", {className: "reasoning", dir: "auto", textContent: m.reasoning}));
 	const text = element("div", {className: "body"});
 	show_markdown(text, m.content);
 	body.replaceChildren(...parts, ...text.childNodes);
@@ -72,7 +72,7 @@ function message(m, i) {
 	box.setAttribute("aria-label", m.role === "user" ? "You" : "Answer");
 	if (i === editing) {
 		const rows = Math.min(12, m.content.split("\n").length + 1);
-		const text = element("textarea", {className: "edit", value: m.content, rows});
+		const text = element("textarea", {className: "edit", dir: "auto", value: m.content, rows});
 		text.setAttribute("aria-label", "Edit the message");
 		text.onkeydown = e => {
 			if (e.key === "Escape") e.stopPropagation(), edit(-1);
@@ -108,7 +108,9 @@ function draw_list() {
 		c.messages.some(m => m.content.toLowerCase().includes(word));
 	$("chats").replaceChildren(...chats.filter(has).map(c => {
 		const name = title_of(c);
-		const title = element("button", {type: "button", className: "title", textContent: name, title: name});
+		const mark = name.endsWith(" (fork)") ? " (fork)" : ""; // is seen where the name is cut
+		const title = element("button", {type: "button", className: "title", title: name},
+			element("span", {dir: "auto", textContent: name.slice(0, name.length - mark.length)}), mark);
 		title.onclick = () => {
 			if (abort) return;
 			chat = c, editing = -1;
