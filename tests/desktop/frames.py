@@ -3,19 +3,34 @@
 without a model. Usage: frames.py KVRUN_DESKTOP [--tokens N] [--seconds S] [--model FILE] [--device NAME]
 --seconds: look at the first S seconds of the reading, and wait for no answer; for machines that are slow or busy."""
 import argparse, os, time
+from walk import store
 from xvfb import MODEL, ROOT, Desktop, Display
 
-def memory(app):
-    """Prints what the window takes on its start page."""
-    app.model = None
-    process = app.start(["wait models", "wait 1", "dump at_start", "wait 60", "quit"], "--device", None)
-    while not os.path.exists(app.path("at_start")) and process.poll() is None:
-        time.sleep(0.1)
-    with open(f"/proc/{process.pid}/smaps_rollup") as f:
-        kib = {line.split(":")[0]: int(line.split()[1]) for line in f if line.endswith("kB\n")}
-    process.kill()
-    process.communicate()
-    print(f"memory without a model: resident {kib['Rss'] / 1024:.0f} MiB, of them alone {kib['Pss'] / 1024:.0f} MiB")
+def memory(program, size="1280x800", scale="1", with_conversations=False):
+    """Prints what the window takes without a model: on its start page, or with long answers in several scripts."""
+    width, height = (int(n) for n in size.split("x"))
+    display = Display(size + "x24")
+    app = Desktop(program, display, None, None)
+    try:
+        if with_conversations:
+            store(app)
+        app.env["QT_SCALE_FACTOR"] = scale
+        steps = ["wait models", "wait 1"] + ["key Escape", "wait 0.5", "key ctrl+Tab", "wait 1"] * with_conversations
+        process = app.start([*steps, "screenshot one.ppm", "wait 1", "dump at_end", "wait 60", "quit"],
+                            "--device", None, "--scale", None, "--width", str(int(width / float(scale))),
+                            "--height", str(int(height / float(scale))))
+        while not os.path.exists(app.path("at_end")) and process.poll() is None:
+            time.sleep(0.1)
+        with open(f"/proc/{process.pid}/smaps_rollup") as f:
+            kib = {line.split(":")[0]: int(line.split()[1]) for line in f if line.endswith("kB\n")}
+        process.kill()
+        process.communicate()
+    finally:
+        app.close()
+        display.close()
+    what = "long answers" if with_conversations else "start page"
+    print(f"memory without a model, {what}, {size}, scale {scale}: resident {kib['Rss'] / 1024:.0f} MiB, "
+          f"of them its own {kib['Pss'] / 1024:.0f} MiB")
 
 
 def main():
@@ -26,6 +41,8 @@ def main():
     a.add_argument("--model", default=MODEL)
     a.add_argument("--device", default="llvmpipe")
     o = a.parse_args()
+    memory(o.program)
+    memory(o.program, "3840x2160", "2", True)
     display = Display()
     app = Desktop(o.program, display, o.device, o.model)
     try:
@@ -44,7 +61,6 @@ def main():
             print(f"{c['read_share']:.0%} of about {o.tokens} tokens were read in {o.seconds} s")
         else:
             print(f"prompt and answer: {sum(c['tiers'])} tokens in the cache")
-        memory(app)
         for what, line in zip(("reading the prompt", "answering"), out):
             print(f"{what}: {line}")
     finally:

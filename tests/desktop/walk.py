@@ -2,7 +2,7 @@
 """The walk of a first user through kvrun-desktop, as pictures at three sizes, light and dark, to be looked at by eye:
 start without arguments, choose a model, ask, stop, edit, fork, read long answers with code and tables in several
 scripts, search, settings, another memory with its cost in view, close, start again.
-Usage: walk.py KVRUN_DESKTOP FOLDER [--model FILE.gguf] [--only 1280-light]
+Usage: walk.py KVRUN_DESKTOP FOLDER [--model FILE.gguf] [--device NAME] [--only 1280-light]
 FOLDER gets NAME-SIZE-COLOURS.png. The model: SmolLM2 where tools/models.sh has fetched it, else the bundled one. Fonts:
 fonts-noto-core, fonts-noto-cjk and fonts-noto-color-emoji of Debian; exit code 77 without them."""
 import argparse, json, os, shutil, subprocess, time
@@ -24,12 +24,13 @@ def store(app):
                                      "note": "412 tokens, 38.2 tok/s"}]}, f)
 
 
-def walk(app, folder, size, colours):
+def walk(app, folder, size, colours, device, template):
     shot = lambda name: f"screenshot {folder}/{name}-{size}-{colours}.png"
     width, height, scale = SIZES[size]
     app.env["QT_SCALE_FACTOR"] = scale
     options = ("--width", str(int(width / float(scale))), "--height", str(int(height / float(scale))),
-               "--theme", colours, "--scale", None, "--device", None, "-n", "120", "--temp", "0", "-s", "1")
+               "--theme", colours, "--scale", None, "--device", device, "--chat-template", template, "-n", "120",
+               "--temp", "0", "-s", "1")
     # a first user
     app.run(["wait models", "wait 0.3", shot("01-start"), "key Return", "wait 0.1", shot("02-loading"),
              "wait loaded", "wait 0.2", shot("03-new"), "type Explain in a few sentences why the sky is blue.",
@@ -37,7 +38,7 @@ def walk(app, folder, size, colours):
              shot("05-answering"), "key Escape", "wait idle", "wait 0.2", shot("06-stopped"),
              "key ctrl+E", "wait 0.2", shot("07-edit"), "key ctrl+A", "type Why is the sea blue?", "key Return",
              "wait idle", "wait 0.2", shot("08-edited"), "key ctrl+shift+K", "wait 0.3", shot("09-fork"),
-             "key ctrl+shift+Delete", "wait 0.3", shot("10-delete"), "key Return", "key F1",
+             "key ctrl+shift+Delete", "wait 0.3", shot("10-delete"), "key Return", "wait 0.3", "key F1",
              "wait 0.3", shot("11-keys"), "key Escape", "quit"], *options)
     # one who has been here before: everything is there
     store(app)
@@ -63,6 +64,7 @@ def main():
     a.add_argument("folder")
     smol = printed(os.path.join(ROOT, "tools/models.sh"), "--path", "smollm2")
     a.add_argument("--model", default=smol.strip() or MODEL)
+    a.add_argument("--device")
     a.add_argument("--only")
     o = a.parse_args()
     fonts = printed("fc-list", ":", "family") if shutil.which("fc-list") else ""
@@ -82,7 +84,7 @@ def main():
             os.symlink(o.model, os.path.join(hub, os.path.basename(o.model)))
             app.env = {"HF_HUB_CACHE": app.path("hub")}
             try:
-                walk(app, folder, size, colours)
+                walk(app, folder, size, colours, o.device, "chatml" if o.model == MODEL else None)
             finally:
                 app.close()
                 display.close()

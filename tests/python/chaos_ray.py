@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Conversations on Ray while replicas and a node are killed: chaos_ray.py BUILD [--minutes 3] [--conversations 32]
-[--seed 1] [--every SECONDS]. Needs ray[serve], cffi and numpy; not part of the suite.
+[--seed 1] [--every SECONDS] [-o FILE.csv]. Needs ray[serve], cffi and numpy; not part of the suite.
 
-Every answer is compared with a single engine's, so one from another's cache is noticed. Exit code 1: an answer was
-wrong, or a conversation did not go on.
+Every answer is compared with a single engine's, so one from another's cache is noticed. FILE.csv gets a row per kill:
+when, what, after how long there were two replicas again, and turns until then. Exit code 1: an answer was wrong, or a
+conversation did not go on.
 """
 import argparse
 import contextlib
+import csv
 import http.client
 import json
 import os
@@ -25,6 +27,7 @@ p.add_argument("--conversations", type=int, default=32)
 p.add_argument("--every", type=float, default=20,
                help="seconds between kills, on average, or longer until both replicas are there again [20]")
 p.add_argument("--seed", type=int, default=1)
+p.add_argument("-o", "--output", metavar="FILE.csv")
 a = p.parse_args()
 sys.path.insert(0, os.path.join(os.path.abspath(a.build), "python"))
 os.environ["PYTHONPATH"] = sys.path[0]
@@ -43,7 +46,7 @@ class Talk(threading.Thread):
     def __init__(self, number, url, until):
         super().__init__(daemon=True)
         self.name, self.url, self.until = f"chat{number}", url, until
-        self.said, self.retries, self.cached, self.stuck = [], 0, 0, None
+        self.said, self.retries, self.cached, self.stuck, self.longest = [], 0, 0, None, 0.0
         self.messages, self.turn = [], 0
 
     def run(self):
@@ -53,7 +56,9 @@ class Talk(threading.Thread):
             if self.turn % 6 == 1:  # the bundled model's context is short
                 self.messages = []
             self.messages.append(user(f"The code of Ben is {code + self.turn}. What is the code of Ben?"))
+            asked = time.monotonic()
             answer = self.one_turn()
+            self.longest = max(self.longest, time.monotonic() - asked)
             if answer is None:
                 return
             text = answer["choices"][0]["message"]["content"]
@@ -90,23 +95,28 @@ def main():
         talks = [Talk(i, url, until) for i in range(a.conversations)]
         for t in talks:
             t.start()
-        while (left := until - time.monotonic()) > 0:
-            time.sleep(min(left, rng.uniform(0.5, 1.5) * a.every))
-            if time.monotonic() >= until:
-                break
-            found = servers()
+        following, before = began + rng.uniform(0.5, 1.5) * a.every, set()
+        while time.monotonic() < until:
+            time.sleep(0.5)
+            now, found = time.monotonic(), servers()
             if len(found) < 2:
                 continue  # the last one has not been replaced yet
-            if len(kills) % 4 == 2:
+            if kills and kills[-1]["two_again_s"] == "" and set(found) != before:
+                kills[-1].update(two_again_s=round(now - began - kills[-1]["at_s"], 1),
+                                 turns=sum(len(t.said) for t in talks))
+            if now < following or (kills and kills[-1]["two_again_s"] == ""):
+                continue
+            following = now + rng.uniform(0.5, 1.5) * a.every
+            before = set(found)
+            what = "node" if len(kills) % 4 == 2 else rng.choice(["server", "replica"])
+            if what == "node":
                 node = rng.choice([n for n in cluster.worker_nodes])
                 cluster.remove_node(node, allow_graceful=False)
                 cluster.add_node(num_cpus=2, resources={"vulkan_device": 1}, node_ip_address="127.0.0.1")
-                kills.append("node")
             else:
-                server, replica = rng.choice(list(found.items()))
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(rng.choice([server, replica]), signal.SIGKILL)
-                    kills.append("replica")
+                    os.kill(rng.choice(list(found.items()))[what == "replica"], signal.SIGKILL)
+            kills.append({"at_s": round(now - began, 1), "killed": what, "two_again_s": "", "turns": ""})
         for t in talks:
             t.join(PATIENCE + 60)
         seconds = time.monotonic() - began
@@ -120,9 +130,16 @@ def main():
                     print(f"WRONG: {t.name}: {text!r}, alone {alone!r}")
     stuck = [t.stuck or t.name for t in talks if t.stuck or t.is_alive() or not t.said]
     turns = sum(len(t.said) for t in talks)
-    print(f"{a.conversations} conversations, {turns} turns in {seconds:.0f} s, {kills.count('replica')} replicas and "
-          f"{kills.count('node')} nodes killed, {sum(t.retries for t in talks)} attempts repeated, "
-          f"{sum(t.cached for t in talks)} prompt tokens from caches; {wrong} wrong answers, {len(stuck)} stuck")
+    nodes = sum(k["killed"] == "node" for k in kills)
+    print(f"{a.conversations} conversations, {turns} turns in {seconds:.0f} s, {len(kills) - nodes} replicas and "
+          f"{nodes} nodes killed, {sum(t.retries for t in talks)} attempts repeated, longest turn "
+          f"{max(t.longest for t in talks):.0f} s, {sum(t.cached for t in talks)} prompt tokens from caches; "
+          f"{wrong} wrong answers, {len(stuck)} stuck")
+    if a.output:
+        with open(a.output, "w", newline="") as f:
+            table = csv.DictWriter(f, ["at_s", "killed", "two_again_s", "turns"], lineterminator="\n")
+            table.writeheader()
+            table.writerows(kills)
     for s in stuck:
         print("STUCK:", s)
     sys.exit(1 if wrong or stuck or not turns else 0)

@@ -77,6 +77,7 @@ CachePanel::CachePanel(State& s) : state_(s) {
 		auto* l = new QLabel(name);
 		set_role(l, "dim");
 		auto* box = new QSpinBox;
+		box->setButtonSymbols(QAbstractSpinBox::NoButtons); // arrow keys do the same
 		box->setAccessibleName(more);
 		box->setToolTip(more);
 		l->setToolTip(more);

@@ -209,8 +209,10 @@ void MemoryPanel::refresh() {
 		const kvrun_plan& n = p->plan;
 		text += QString(" A conversation of %1 tokens takes %2").arg(count_text(n.ctx), size_text(n.kv_bytes));
 		if (n.kv_f16_bytes > n.kv_bytes) text += QString(" instead of %1").arg(size_text(n.kv_f16_bytes));
-		text += n.fits ? QString("; up to %1 tokens fit.").arg(count_text(n.most_tokens))
-		               : QString(". That is more than there is: up to %1 tokens fit.").arg(count_text(n.most_tokens));
+		text += n.fits && n.most_tokens < n.ctx
+		            ? QString(". The model was trained for %1 tokens.").arg(count_text(n.most_tokens))
+		        : n.fits ? QString("; up to %1 tokens fit.").arg(count_text(n.most_tokens))
+		                 : QString(". That is more than there is: up to %1 tokens fit.").arg(count_text(n.most_tokens));
 		if (n.evicts) text += " Old parts of a conversation are forgotten for good.";
 	}
 	summary_->setText(text);

@@ -246,7 +246,7 @@ void MessageView::begin_edit() {
 	auto* column = new QVBoxLayout(editor_frame_);
 	editor_ = new QPlainTextEdit(text_);
 	editor_->setAccessibleName("The question, to be edited");
-	editor_->setFixedHeight(em(6));
+	editor_->setFixedHeight(em(1 + std::clamp(int(text_.count('\n')) + 1, 2, 10)));
 	editor_->setTabChangesFocus(true);
 	editor_->installEventFilter(this);
 	column->addWidget(editor_);

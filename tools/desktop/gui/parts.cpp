@@ -18,6 +18,13 @@ QToolButton* new_tool(Icon shape, const char* name) {
 	return b;
 }
 
+QString elided_title(const QFontMetrics& font, const QString& title, int width) {
+	const qsizetype mark = title.endsWith(')') ? title.lastIndexOf(" (fork") : -1;
+	if (mark < 0) return font.elidedText(title, Qt::ElideRight, width);
+	const QString end = title.mid(mark);
+	return font.elidedText(title.left(mark), Qt::ElideRight, width - font.horizontalAdvance(end)) + end;
+}
+
 ElidedLabel::ElidedLabel(const char* role, Qt::TextElideMode mode) : mode_(mode) {
 	if (*role) set_role(this, role);
 	setTextFormat(Qt::PlainText);
@@ -37,8 +44,10 @@ QSize ElidedLabel::sizeHint() const {
 void ElidedLabel::paintEvent(QPaintEvent*) {
 	QPainter p(this);
 	p.setPen(palette().color(foregroundRole()));
+	const int width = contentsRect().width();
 	p.drawText(contentsRect(), int(Qt::AlignVCenter | Qt::AlignLeft),
-	           fontMetrics().elidedText(text(), mode_, contentsRect().width()));
+	           mode_ == Qt::ElideRight ? elided_title(fontMetrics(), text(), width)
+	                                   : fontMetrics().elidedText(text(), mode_, width));
 }
 
 RowButton::RowButton(const QString& line, const QString& below) : line_(line), below_(below) {

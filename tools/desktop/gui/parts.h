@@ -13,6 +13,9 @@ namespace kvrun::desktop {
 // A button that shows only its icon; its name is the tooltip and the text for screen readers.
 QToolButton* new_tool(Icon, const char* name);
 
+// A title of at most this width; the mark of a fork is not cut off.
+QString elided_title(const QFontMetrics&, const QString& title, int width);
+
 // A line of text, shortened by an ellipsis if it is too long; the tooltip has the whole text.
 class ElidedLabel : public QLabel {
  public:

@@ -58,8 +58,7 @@ void arrange_lists(QTextDocument& d, const QFont& font) {
 		QTextBlockFormat f;
 		f.setLayoutDirection(lists.try_emplace(list, b.textDirection()).first->second);
 		const QRegularExpressionMatch m = number.match(b.text());
-		if (m.hasMatch() && list->format().style() == QTextListFormat::ListStyleUndefined)
-			f.setTextIndent(-QFontMetricsF(font).horizontalAdvance(m.captured()));
+		if (m.hasMatch()) f.setTextIndent(-QFontMetricsF(font).horizontalAdvance(m.captured()));
 		QTextCursor(b).mergeBlockFormat(f);
 	}
 }

@@ -56,7 +56,7 @@ class RowPainter : public QStyledItemDelegate {
 		p->setFont(o.font);
 		p->setPen(theme().text);
 		p->drawText(QRect(in.left(), in.top(), in.width(), line), int(Qt::AlignVCenter | Qt::AlignLeft),
-		            o.fontMetrics.elidedText(title, Qt::ElideRight, in.width()));
+		            elided_title(o.fontMetrics, title, in.width()));
 		QFont small = o.font;
 		small.setPointSizeF(o.font.pointSizeF() * 0.85);
 		p->setFont(small);

@@ -130,6 +130,7 @@ QSlider::handle:horizontal {
 }
 QSlider:focus { border: 1px solid @accent; border-radius: @p3; }
 QCheckBox { spacing: @p4; }
+QCheckBox::indicator:unchecked { border: 1px solid @dim; border-radius: 2px; background: @page; }
 QCheckBox:focus { border: 1px solid @accent; border-radius: @p2; }
 )";
 	const std::pair<const char*, QColor> colours[] = {

@@ -15,6 +15,9 @@ class CacheAwareRouter(ConsistentHashRouter):  # type: ignore[misc,unused-ignore
     """First choice: the replica that has answered the longest beginning of this prompt, else the one that consistent
     hashing gives. If it is full: of the next two in the ring the one with the smaller load; then any."""
 
+    # A machine whose processors are all in use answers late. With Ray's 1 s its replica would get no requests at all.
+    max_queue_len_response_deadline_s = 20.0
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._answered: OrderedDict[str, Any] = OrderedDict()  # prefix -> replica, the most recently used last
