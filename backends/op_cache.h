@@ -25,9 +25,8 @@ using enum DType;
 // Views of rows of K and V outside of pages.
 void row_views(auto& kv, auto& f) {
 	const auto& k = kv.k;
-	const ViewRow row = input("k", F16, {k.shape[0], k.shape[1], k.shape[2]}).undumped();
-	f(row, kv.k);
-	f(row, kv.v);
+	f(input("k", F16, {k.shape[0], k.shape[1], k.shape[2]}).undumped(), kv.k);
+	f(input("v", F16, {k.shape[0], k.shape[1], kv.v.shape[2]}).undumped(), kv.v);
 	f(memory("sinks", F32).optional(), kv.softmax.sinks);
 }
 // Views of places in pages, for n rows.
@@ -53,7 +52,7 @@ struct RopeStore {
 	static void views(auto& o, auto& f) {
 		const uint64_t T = o.q.shape[0], n_kv_heads = o.k.shape[1], D = o.q.shape[2];
 		f(inout("q", F32, {T, o.q.shape[1], D}, "rope"), o.q);
-		f(input("k", F32, {T, n_kv_heads, D}), o.k);
+		f(input("k", F32, {T, n_kv_heads, o.rope.of_values ? o.k.shape[2] : D}), o.k);
 		f(input("v", F32, {T, n_kv_heads, D}), o.v);
 		f(input("table", F32, {T * o.rope.rotary_dim}), o.rope.table);
 		f(input("norm_q", F32, {D}).optional().undumped(), o.norm.q);
@@ -89,15 +88,17 @@ struct KvLoad { // rows [dst.first, dst.first + n) of dst = the f16 keys and val
 	double bytes() const;
 	static void views(auto& o, auto& f) {
 		const auto& k = o.dst.k;
-		const Extents shape = {k.shape[0], k.shape[1], k.shape[2]};
 		place_views(o.src, f, o.n, k.shape[0]);
-		f(output("dst.k", F16, shape, "copy").slots(), o.dst.k);
-		f(output("dst.v", F16, shape, "copy").slots(), o.dst.v);
+		f(output("dst.k", F16, {k.shape[0], k.shape[1], k.shape[2]}, "copy").slots(), o.dst.k);
+		f(output("dst.v", F16, {k.shape[0], k.shape[1], o.dst.v.shape[2]}, "copy").slots(), o.dst.v);
 	}
 };
 
 // ---- attention
 
+void q_rope_view(auto& softmax, auto& f, uint64_t T, uint64_t n_heads) {
+	f(input("q_rope", F32, {T, n_heads, softmax.q_rope.shape[2]}).optional(), softmax.q_rope);
+}
 // Views that attention reads of pages; dumped: whether the lists are dumped.
 void read_views(auto& kv, auto& f, const View& q, bool dumped) {
 	const auto list = [&](const ViewRow& row) { return dumped ? row : row.undumped(); };
@@ -135,6 +136,7 @@ struct Attend {
 		f(output("out", F32, {o.q.elements()}, rule), o.out);
 		f(output("lse", F32, {T * n_heads}, rule).slots().optional(), o.lse); // -inf for a row that sees nothing
 		f(input("q", F32, {T, n_heads, o.q.shape[2]}), o.q);
+		q_rope_view(o.kv.softmax, f, T, n_heads);
 		read_views(o.kv, f, o.q, /*dumped=*/true);
 	}
 };
@@ -158,6 +160,7 @@ struct AttendPrompt {
 		f(output("out", F32, {o.q.elements()}, rule), o.out);
 		f(output("lse", F32, {T * n_heads}, rule).optional(), o.lse);
 		f(input("q", F32, {T, n_heads, o.q.shape[2]}), o.q);
+		q_rope_view(o.own.softmax, f, T, n_heads);
 		row_views(o.own, f);
 		for (auto& kv : f.items(o.older)) read_views(kv, f, o.q, /*dumped=*/false);
 	}

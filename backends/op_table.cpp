@@ -36,12 +36,12 @@ void check_quant(const Quant& q, bool is_k, uint32_t n_kv_heads, uint32_t head_d
 	KV_ASSERT(!q.mean || (is_k && q.scale == Scale::Codebook));
 	KV_ASSERT(!q.rotate || q.scale == Scale::Codebook);
 }
-void check_format(const Format& f, uint32_t n_kv_heads, uint32_t head_dim) {
-	check_quant(f.k, true, n_kv_heads, head_dim);
-	check_quant(f.v, false, n_kv_heads, head_dim);
+void check_format(const Format& f, uint32_t n_kv_heads, uint32_t k_dim, uint32_t v_dim) {
+	check_quant(f.k, true, n_kv_heads, k_dim);
+	check_quant(f.v, false, n_kv_heads, v_dim);
 }
 
-void check_head_dim(const KvRows& kv) { KV_ASSERT(kv.k.shape[2] % 2 == 0); }
+void check_head_dim(const KvRows& kv) { KV_ASSERT(kv.k.shape[2] % 2 == 0 && kv.v.shape[2] % 2 == 0); }
 
 bool is_page(uint32_t page) { return page == 32 || page == 64 || page == 128; }
 
@@ -54,13 +54,16 @@ void check_softmax(const Softmax& s, const View& q) {
 	KV_ASSERT(s.softcap >= 0 && std::isfinite(s.softcap) && (!s.sinks || s.sinks.elements() == q.shape[1]));
 }
 
+// Channels of V of a kv head.
+uint32_t v_dim(const View& q, const Softmax& s) { return s.q_rope ? s.q_rope.shape[2] : q.shape[2]; }
+
 void check_read(const View& q, const KvRead& kv) {
 	check_heads(q, kv.n_kv_heads, q.shape[2]);
 	check_softmax(kv.softmax, q);
 	KV_ASSERT(kv.item_rows > 0);
 	for (const AttendGroup& g : kv.groups) {
 		KV_ASSERT(has_work(g, kv.work));
-		check_format(g.format, kv.n_kv_heads, q.shape[2]);
+		check_format(g.format, kv.n_kv_heads, q.shape[2], v_dim(q, kv.softmax));
 		KV_ASSERT(g.format.k.bits > 0 && g.format.v.bits > 0);
 	}
 }
@@ -72,15 +75,16 @@ void check_rows(const KvRows& rows, uint32_t n) {
 
 // ---- bytes and texts that ops share
 
-double page_bytes(const KvRead& kv, uint32_t head_dim) { // bytes of codes
+double page_bytes(const View& q, const KvRead& kv) { // bytes of codes
+	const uint32_t k_dim = q.shape[2];
 	double words = 0;
 	for (const AttendGroup& g : kv.groups)
-		words += g.n_pages * (double(kv_code_words(kv.n_kv_heads, head_dim, g.format.k.bits, g.page)) +
-		                      double(kv_code_words(kv.n_kv_heads, head_dim, g.format.v.bits, g.page)));
+		words += g.n_pages * (double(kv_code_words(kv.n_kv_heads, k_dim, g.format.k.bits, g.page)) +
+		                      double(kv_code_words(kv.n_kv_heads, v_dim(q, kv.softmax), g.format.v.bits, g.page)));
 	return 4 * words;
 }
 
-double row_bytes(const KvRows& kv, uint32_t n) { return 8. * n * kv.k.shape[0] * kv.k.shape[2]; }
+double row_bytes(const KvRows& kv, uint32_t n) { return 4. * n * kv.k.shape[0] * (kv.k.shape[2] + kv.v.shape[2]); }
 
 std::string weight_text(const View& w) { return fmt::format("{} {}", dtype_info(w.type).name, shape_text(w)); }
 
@@ -104,13 +108,13 @@ void add_span(std::vector<WrittenWords>& out, const char* name, const View& pool
 }
 
 // The words of k and v from the first to the last that rows of heads are written to, by the current contents of `at`.
-std::vector<WrittenWords> written_places(const KvDst& d, uint32_t n_kv_heads, uint32_t head_dim,
+std::vector<WrittenWords> written_places(const KvDst& d, uint32_t n_kv_heads, uint32_t k_dim, uint32_t v_dim,
                                          const WordReader& words) {
 	const std::vector<uint32_t> at = words(d.at);
 	KV_ASSERT(at.size() >= size_t(n_kv_heads) * 2);
 	std::vector<WrittenWords> r;
-	add_span(r, "dst.k", d.k, {at, 2, 0}, (head_dim / 2 - 1) * d.k_word_stride + 1, 0);
-	add_span(r, "dst.v", d.v, {at, 2, 1}, head_dim / 2, 0);
+	add_span(r, "dst.k", d.k, {at, 2, 0}, (k_dim / 2 - 1) * d.k_word_stride + 1, 0);
+	add_span(r, "dst.v", d.v, {at, 2, 1}, v_dim / 2, 0);
 	return r;
 }
 
@@ -152,7 +156,7 @@ std::string ExpertMatmul::text() const {
 void ExpertMatmul::check() const {
 	const uint32_t T = rows.ids.shape[0], used = rows.ids.shape[1];
 	KV_ASSERT(epilogue != Epilogue::Add && T >= 1 && used >= 1 && (x.shape[0] == T || x.shape[0] == T * used));
-	KV_ASSERT(rows.n_experts >= 1 && rows.n_experts <= KV_MOST_EXPERTS && used <= KV_MOST_USED);
+	KV_ASSERT(rows.n_experts >= 1 && rows.n_experts <= KV_MOST_EXPERTS && used <= KV_MOST_EXPERTS);
 	KV_ASSERT(bool(rows.tiles) == !decode);
 	KV_ASSERT(epilogue == Epilogue::None ? !projs.empty()
 	                                     : projs.size() == 2 && projs[0].w.shape[0] == projs[1].w.shape[0]);
@@ -179,12 +183,15 @@ std::string RopeStore::text() const {
 	                   rope.neox ? " neox" : "", norm.weigh_last ? " norm last" : "");
 }
 void RopeStore::check() const {
-	check_heads(q, k.shape[1], k.shape[2]);
+	check_heads(q, k.shape[1], v.shape[2]);
+	KV_ASSERT(rope.of_values ? !norm.q && !norm.k && k.shape[2] % 2 == 0 : k.shape[2] == v.shape[2]);
 	KV_ASSERT(rope.rotary_dim % 2 == 0 && rope.rotary_dim <= q.shape[2] && dst.k_word_stride >= 1);
 }
-double RopeStore::bytes() const { return 4. * double(2 * q.elements() + 3 * k.elements() + rope.table.elements()); }
+double RopeStore::bytes() const {
+	return 4. * double(2 * q.elements() + rope.table.elements()) + 6. * double(k.elements() + v.elements());
+}
 std::vector<WrittenWords> RopeStore::written(const WordReader& words) const {
-	return written_places(dst, k.shape[1], k.shape[2], words);
+	return written_places(dst, k.shape[1], k.shape[2], v.shape[2], words);
 }
 
 std::string KvStore::text() const { return fmt::format("{} of {}", n, shape_text(src.k)); }
@@ -194,7 +201,7 @@ void KvStore::check() const {
 }
 double KvStore::bytes() const { return row_bytes(src, n); }
 std::vector<WrittenWords> KvStore::written(const WordReader& words) const {
-	return written_places(dst, src.k.shape[0], src.k.shape[2], words);
+	return written_places(dst, src.k.shape[0], src.k.shape[2], src.v.shape[2], words);
 }
 
 std::string KvLoad::text() const { return fmt::format("{} of {}", n, shape_text(dst.k)); }
@@ -210,7 +217,7 @@ std::string Attend::text() const {
 	return fmt::format("q {} kv heads {} work {}", shape_text(q), kv.n_kv_heads, kv.work.shape[0]);
 }
 void Attend::check() const { check_read(q, kv); }
-double Attend::bytes() const { return 8. * double(q.elements()) + page_bytes(kv, q.shape[2]); }
+double Attend::bytes() const { return 8. * double(q.elements()) + page_bytes(q, kv); }
 
 std::string AttendPrompt::text() const {
 	return fmt::format("q {} after {} of {}{}", shape_text(q), own.first, shape_text(own.k),
@@ -220,7 +227,9 @@ void AttendPrompt::check() const {
 	check_rows(own, q.shape[0]);
 	check_heads(q, own.k.shape[0], own.k.shape[2]);
 	check_softmax(own.softmax, q);
+	KV_ASSERT(own.v.shape[2] == v_dim(q, own.softmax));
 	if (!older) return;
+	KV_ASSERT(bool(older->softmax.q_rope) == bool(own.softmax.q_rope));
 	KV_ASSERT(older->softmax.softcap == own.softmax.softcap && bool(older->softmax.sinks) == bool(own.softmax.sinks));
 	KV_ASSERT(own.window == 0);
 	check_read(q, *older);
@@ -228,7 +237,7 @@ void AttendPrompt::check() const {
 }
 double AttendPrompt::bytes() const {
 	return 8. * double(q.elements()) + row_bytes(own, own.first + q.shape[0]) / 2 +
-	       (older ? page_bytes(*older, q.shape[2]) : 0.);
+	       (older ? page_bytes(q, *older) : 0.);
 }
 
 // ---- packing
@@ -240,12 +249,13 @@ std::string KvPack::text() const {
 void KvPack::check() const {
 	const Quant &k = args.format.k, &v = args.format.v;
 	check_head_dim(src);
-	check_format(args.format, src.k.shape[0], src.k.shape[2]);
+	check_format(args.format, src.k.shape[0], src.k.shape[2], src.v.shape[2]);
 	KV_ASSERT(k.bits < 16 && v.bits < 16 && (k.bits || v.bits) && is_page(args.page));
 	KV_ASSERT(!args.k_block || (k.scale == Scale::PerChannel && k.eta == 0));
 }
 double KvPack::bytes() const {
-	return double(args.n_heads) * src.k.shape[2] * (4 + (args.format.k.bits + args.format.v.bits) / 8.);
+	return double(args.n_heads) *
+	       (src.k.shape[2] * (2 + args.format.k.bits / 8.) + src.v.shape[2] * (2 + args.format.v.bits / 8.));
 }
 
 #define WORD(Work, field) (offsetof(Work, field) / sizeof(uint32_t))
@@ -253,10 +263,10 @@ double KvPack::bytes() const {
 std::vector<WrittenWords> KvPack::written(const WordReader& words) const {
 	const PackArgs& a = args;
 	const std::vector<uint32_t> work = words(a.work);
-	const uint32_t n_kv = src.k.shape[0], D = src.k.shape[2];
+	const uint32_t n_kv = src.k.shape[0], k_dim = src.k.shape[2], v_dim = src.v.shape[2];
 	const Quant &k = a.format.k, &v = a.format.v;
 	std::vector<WrittenWords> out; // parameters first: codes depend on them
-	const auto add_params = [&](const char* name, const View& pool, size_t field, const Quant& q) {
+	const auto add_params = [&](const char* name, const View& pool, size_t field, const Quant& q, uint32_t D) {
 		const uint32_t n = page_param_words(q, n_kv, D, a.page);
 		if (q.param_bits == 16) return add_span(out, name, pool, {work, PACK_WORDS, field}, n, 0);
 		const uint32_t bytes = q.scale == Scale::Codebook // bytes: number of words; halves follow
@@ -268,31 +278,33 @@ std::vector<WrittenWords> KvPack::written(const WordReader& words) const {
 			add_span(out, name, pool, {std::span(at + 1, 1), 1, 0}, n - bytes, 0);
 		}
 	};
-	const auto add_codes = [&](const char* name, const View& pool, size_t field, const Quant& q) {
+	const auto add_codes = [&](const char* name, const View& pool, size_t field, const Quant& q, uint32_t D) {
 		const uint32_t plane_bits = q.bits == 3 ? 1u : uint32_t(q.bits);
 		add_span(out, name, pool, {work, PACK_WORDS, field}, kv_code_words(n_kv, D, q.bits, a.page), plane_bits);
 	};
-	if (k.bits && !a.k_block) add_params("k_params", a.k_params, WORD(PackWork, k_params), k);
-	if (v.bits) add_params("v_params", a.v_params, WORD(PackWork, v_params), v);
-	if (k.bits) add_codes("k_codes", a.k_codes, WORD(PackWork, k_codes), k);
-	if (v.bits) add_codes("v_codes", a.v_codes, WORD(PackWork, v_codes), v);
+	if (k.bits && !a.k_block) add_params("k_params", a.k_params, WORD(PackWork, k_params), k, k_dim);
+	if (v.bits) add_params("v_params", a.v_params, WORD(PackWork, v_params), v, v_dim);
+	if (k.bits) add_codes("k_codes", a.k_codes, WORD(PackWork, k_codes), k, k_dim);
+	if (v.bits) add_codes("v_codes", a.v_codes, WORD(PackWork, v_codes), v, v_dim);
 	return out;
 }
 
 std::string KvBlock::text() const { return fmt::format("{} items of {}", args.work.shape[0], shape_text(src.k)); }
 void KvBlock::check() const {
 	check_head_dim(src);
-	check_format(args.format, src.k.shape[0], src.k.shape[2]);
+	check_format(args.format, src.k.shape[0], src.k.shape[2], src.v.shape[2]);
 }
-double KvBlock::bytes() const { return 4. * double(args.sources.elements()) * src.k.shape[0] * src.k.shape[2]; }
+double KvBlock::bytes() const {
+	return 2. * double(args.sources.elements()) * src.k.shape[0] * (src.k.shape[2] + src.v.shape[2]);
+}
 std::vector<WrittenWords> KvBlock::written(const WordReader& words) const {
 	const std::vector<uint32_t> work = words(args.work);
-	const uint32_t n_kv = src.k.shape[0], D = src.k.shape[2];
+	const uint32_t n_kv = src.k.shape[0];
 	std::vector<WrittenWords> out;
 	add_span(out, "k_params", args.words, {work, BLOCK_WORDS, WORD(BlockWork, k_params)},
-	         kv_channel_param_words(n_kv, D), 0);
-	add_span(out, "v_factors", args.words, {work, BLOCK_WORDS, WORD(BlockWork, v_factors)}, kv_factor_words(n_kv, D),
-	         0);
+	         kv_channel_param_words(n_kv, src.k.shape[2]), 0);
+	add_span(out, "v_factors", args.words, {work, BLOCK_WORDS, WORD(BlockWork, v_factors)},
+	         kv_factor_words(n_kv, src.v.shape[2]), 0);
 	return out;
 }
 

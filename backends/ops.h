@@ -79,6 +79,8 @@ struct RopeArgs {
 	View table;          // (T, rotary_dim / 2, 2) f32: cos, sin of each row's position, attention scale included
 	uint32_t rotary_dim; // leading channels of a head that are rotated
 	bool neox;           // pairs are (i, i + rotary_dim / 2) [neox], or (2i, 2i + 1)
+	// Latent attention: k is a latent, which is stored as it is, and v is rotated as q is. Both have their own width.
+	bool of_values = false;
 };
 struct HeadNorm { // RMS norm of each head before RoPE (qwen3); both empty for none
 	View q, k;    // (head_dim) f32
@@ -90,7 +92,7 @@ constexpr uint32_t kSkip = UINT32_MAX; // in place of an offset: nothing is read
 
 struct KvDst {              // where rows of K and V lie in pages or in a KvRows, as f16
 	View k, v;              // u32 words; word w of kv head h of row t is k[at[t][h][0] + w * k_word_stride]
-	                        //            and v[at[t][h][1] + w], w in [0, head_dim / 2)
+	                        //            and v[at[t][h][1] + w], w in [0, channels / 2)
 	View at;                // (T, n_kv_heads, 2) u32, offsets in words; kSkip: this head of this row is not stored
 	uint32_t k_word_stride; // 1: contiguous heads (KvRows); tokens per page: K inside a page is [word][token]
 };
@@ -98,9 +100,12 @@ struct KvDst {              // where rows of K and V lie in pages or in a KvRows
 struct Softmax {
 	float softcap = 0; // if > 0, a score s becomes softcap * tanh(s / softcap)
 	View sinks = {};   // (n_heads) f32: one more score of each query head, whose token has no value; empty for none
+	// Latent attention, else empty: (T, n_heads, channels of V) f32, rows as q has them. K is what is read as values,
+	// and scores are (q . k + q_rope . v) / sqrt(head_dim).
+	View q_rope = {};
 };
 struct KvRows {         // keys and values of one layer outside of pages: a prompt's own, tokens on their way
-	View k, v;          // (n_kv_heads, capacity, head_dim) f16
+	View k, v;          // (n_kv_heads, capacity, channels) f16
 	uint32_t first = 0; // row of k and v for row 0 of the op
 	// attend_prompt(): rows see this many latest tokens, their own included, and there are no older ones; 0: all
 	uint32_t window = 0;

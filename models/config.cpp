@@ -6,6 +6,7 @@
 #include "models/config_keys.h"
 #include "models/experts.h"
 #include "models/families.h"
+#include "models/latent.h"
 #include "models/layer_inputs.h"
 #include "models/recurrent.h"
 #include <algorithm>
@@ -444,6 +445,8 @@ std::vector<TensorSpec> tensor_specs(const Config& c) {
 		if (layer.attn_norm) norm("attn_norm");
 		if (layer.recurrent.n_heads)
 			add_recurrent_specs(out, layer.recurrent, l, c.dim);
+		else if (layer.latent.rank)
+			add_latent_specs(out, layer, l, c.dim);
 		else
 			add_attention_specs(out, layer, l, c.dim, has_own_kv(c, l));
 		if (layer.attn_out_norm) norm("post_attention_norm");
@@ -478,7 +481,7 @@ uint64_t kv_f16_bytes(const Config& c) {
 	uint64_t n = 0;
 	for (uint32_t l = 0; l < c.n_layers; ++l)
 		if (has_own_kv(c, l) && !c.layers[l].recurrent.n_heads)
-			n += uint64_t(4) * c.layers[l].n_kv_heads * c.layers[l].head_dim;
+			n += uint64_t(2) * c.layers[l].n_kv_heads * (c.layers[l].head_dim + second_dim(c.layers[l]));
 	return n;
 }
 
@@ -494,6 +497,7 @@ Config read_config(const Gguf& g) {
 	const Windows windows = read_windows(k, f, c.n_layers);
 	LayerSizes sizes;
 	read_sizes(k, c, first_full(f, windows, c.n_layers), sizes);
+	const Latent latent = read_latent(k, f, c, sizes);
 	read_rope(k, f, c);
 	read_window_sizes(k, f, c, windows, sizes);
 	check_sizes(k, c);
@@ -509,6 +513,7 @@ Config read_config(const Gguf& g) {
 		fail(Code::Unsupported, "{}: key {} is {}; kvrun runs {} without a factor of cos and sin", g.name(),
 		     k.key("rope.scaling.type"), rope_scaling_name(c.ropes[0].scaling), f.arch);
 	read_temperature(k, f, c);
+	if (f.latent) layer.latent = latent, layer.attention_scale = latent_scale(k, latent, c.ropes[0]);
 	describe_layers(c, f, layer, windows, sizes);
 	for (const Layer& l : c.layers) check_layer(k, f, c, l);
 	look_at_layers(g, f, c);

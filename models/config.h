@@ -92,6 +92,17 @@ struct Recurrent {            // a gated delta rule after a short convolution, i
 	bool operator==(const Recurrent&) const = default;
 };
 
+// Latent attention (MLA): a token has one latent, which all heads read as keys and as values, and one rotated key. What
+// makes keys and values of a latent is part of the projections of queries and outputs.
+struct Latent {
+	uint32_t rank = 0;     // channels of the latent; 0: the layer has keys and values
+	uint32_t rope_dim = 0; // of the rotated key, and of the part of a query that meets it
+	uint32_t nope_dim = 0; // of the other part of a query, before it meets the latent
+	uint32_t v_dim = 0;    // of what a head makes of the latents it attends to
+	uint32_t q_rank = 0;   // queries are made of a vector of so many channels, behind a norm; 0: of the stream itself
+	bool operator==(const Latent&) const = default;
+};
+
 struct Layer { // what one layer computes
 	// attention
 	uint32_t n_heads = 0, n_kv_heads = 0, head_dim = 0;
@@ -112,6 +123,7 @@ struct Layer { // what one layer computes
 	// Attention's output is multiplied by the sigmoid of a gate. In the file wq has both: per head query, then gate.
 	bool output_gate = false;
 	Recurrent recurrent = {}; // replaces attention
+	Latent latent = {};       // n_kv_heads is 1, head_dim its rank
 	// MLP
 	MlpKind mlp = MlpKind::Gated;
 	Activation activation = Activation::Silu;
@@ -151,6 +163,8 @@ struct Config {
 };
 
 inline bool has_own_kv(const Config& c, uint32_t l) { return c.layers[l].kv_layer == l; }
+// Channels of what is stored beside a head's keys: values, or the rotated key of a latent.
+inline uint32_t second_dim(const Layer& l) { return l.latent.rank ? l.latent.rope_dim : l.head_dim; }
 struct Widest { // elements of a row, maximum over layers
 	uint32_t q = 0, kv = 0;
 };
@@ -161,12 +175,14 @@ uint64_t kv_f16_bytes(const Config&); // keys and values of a token, over layers
 // A tensor that a model of this config must have.
 struct TensorSpec {
 	std::string name;
-	uint32_t rows, cols;   // a vector has 1 row
-	bool matrix;           // kept in its own type; else a vector, converted to F32
-	uint32_t depth = 1;    // number of matrices or vectors, one per expert, stored consecutively
-	bool halves = false;   // each matrix is two of equal size; on the device all first halves precede all second ones
-	bool flat = false;     // the file has all of them in one matrix
+	uint32_t rows, cols; // a vector has 1 row
+	bool matrix;         // kept in its own type; else a vector, converted to F32
+	uint32_t depth = 1;  // number of matrices or vectors, one per expert, stored consecutively
+	bool halves =
+	    false;         // each matrix is two, one below the other; on the device all first ones precede all second ones
+	bool flat = false; // the file has all of them in one matrix
 	uint32_t together = 1; // rows that form one row of the file
+	uint32_t first = 0;    // halves: rows of the first matrix; 0: as many as of the second
 };
 
 const char* rope_scaling_name(RopeScaling);

@@ -98,6 +98,8 @@ Mixture read_mixture(const ConfigKeys& k, const Family& f, const Config& c) {
 	const float scale = k.f32("expert_weights_scale", 0);
 	if (scale != 0) e.scale = k.positive("expert_weights_scale", 1); // some files write 0 for "no scaling"
 	look_at_tensors(k, first, e);
+	// Files of GLM-4.7-Flash do not say it. The models of the family that choose by softmax have no bias.
+	if (f.latent && e.choice_bias && !k.u32("expert_gating_func", 0)) e.gating = Gating::Sigmoid;
 	read_groups(k, e);
 	constexpr uint64_t kMost = UINT32_MAX / 4; // rows of all experts, and sums of a few such counts, stay in 32 bits
 	if (uint64_t(n) * e.hidden_dim > kMost || uint64_t(n) * c.dim > kMost || e.shared_dim > kMost)

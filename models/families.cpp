@@ -31,6 +31,7 @@ constexpr Family kFamilies[] = {
      .second_rope = SecondRope::NoneInFull,
      .window_period = 4,
      .layer = {.mlp_input = MlpInput::Parallel}},
+    {.arch = "deepseek2", .partial_rotary = true, .mixture = true, .latent = true},
     {.arch = "dots1", .neox = true, .mixture = true, .layer = {.qk_norm = QkNorm::Head, .experts = kSigmoid}},
     {.arch = "ernie4_5"},
     {.arch = "ernie4_5-moe", .mixture = true, .layer = {.experts = {.normalise = true}}},

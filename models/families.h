@@ -39,6 +39,7 @@ struct Family {
 	bool head_norm_optional = false; // QkNorm::Head only if the file has the tensors
 	// A model with this number of layers scales q . k by 1 / sqrt(dim / n_heads); GGUF has no key for it.
 	uint32_t wide_scale_layers = 0;
+	bool latent = false;    // layers have latent attention (Layer::latent)
 	bool recurrent = false; // some layers are recurrent; the file says which, and what recurrent_shape leaves open
 	Recurrent recurrent_shape = {};
 	Layer layer = {}; // of every layer, except sizes (in the file) and what depends on the layer's number

@@ -87,8 +87,9 @@ struct Place {
 // Where row `row` of n goes: see TensorSpec::halves.
 Place place(const TensorSpec& s, uint32_t n, uint32_t row) {
 	if (!s.halves) return {row, n - row};
-	const uint32_t half = n / s.depth / 2, block = row / half;
-	return {(block % 2 * s.depth + block / 2) * half + row % half, half - row % half};
+	const uint32_t all = n / s.depth, first = s.first ? s.first : all / 2, of = row / all, at = row % all;
+	if (at < first) return {of * first + at, first - at};
+	return {s.depth * first + of * (all - first) + at - first, all - at};
 }
 
 class Uploader {
@@ -234,6 +235,19 @@ RecurrentWeights recurrent_weights(const Recurrent& r, Find find, Named named, B
 	return w;
 }
 
+template <class Find> LatentWeights latent_weights(const Layer& layer, Find find, Backend& b) {
+	const Latent& t = layer.latent;
+	LatentWeights w;
+	const View q = find(t.q_rank ? "attn_q_b" : "attn_q"), kv = find("attn_kv_a_mqa");
+	if (t.q_rank) w.q_a = find("attn_q_a"), w.q_a_norm = find("attn_q_a_norm");
+	const uint32_t nope = layer.n_heads * t.nope_dim;
+	w.q_nope = matrix_rows(b, q, 0, nope), w.q_rope = matrix_rows(b, q, nope, layer.n_heads * t.rope_dim);
+	w.kv_a = matrix_rows(b, kv, 0, t.rank), w.k_rope = matrix_rows(b, kv, t.rank, t.rope_dim);
+	w.kv_norm = find("attn_kv_a_norm");
+	w.k_b = find("attn_k_b"), w.v_b = find("attn_v_b");
+	return w;
+}
+
 LayerWeights layer_weights(const Layer& layer, uint32_t l, const Views& views, Backend& b) {
 	auto optional = [&](const char* what, const char* kind) { // read_config() checked that required tensors exist
 		const auto v = views.find(fmt::format("blk.{}.{}.{}", l, what, kind));
@@ -249,6 +263,8 @@ LayerWeights layer_weights(const Layer& layer, uint32_t l, const Views& views, B
 	if (layer.recurrent.n_heads) {
 		const auto named = [&](const char* what) { return views.at(fmt::format("blk.{}.{}", l, what)); };
 		w.recurrent = recurrent_weights(layer.recurrent, find, named, b);
+	} else if (layer.latent.rank) {
+		w.latent = latent_weights(layer, find, b);
 	} else if (layer.fused_qkv) {
 		const View all = find("attn_qkv");
 		w.wq = matrix_rows(b, all, 0, q);

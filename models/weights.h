@@ -31,6 +31,13 @@ struct RecurrentWeights {
 	View rate, shift; // (n_heads) f32
 	View norm;        // (v_dim) f32
 };
+struct LatentWeights {
+	View q_a, q_a_norm;  // (q_rank, dim), (q_rank) f32; empty without Latent::q_rank
+	View q_nope, q_rope; // (n_heads * nope_dim, dim or q_rank), (n_heads * rope_dim, the same)
+	View kv_a, k_rope;   // (rank, dim), (rope_dim, dim)
+	View kv_norm;        // (rank) f32
+	View k_b, v_b;       // (n_heads * rank, nope_dim), (n_heads * v_dim, rank), head after head
+};
 struct LayerWeights { // empty where the layer (Layer) has no such tensor
 	NormWeights attn_norm;
 	View wq;             // (n_heads * head_dim, dim)
@@ -39,8 +46,9 @@ struct LayerWeights { // empty where the layer (Layer) has no such tensor
 	View bq, bk, bv;     // (n_heads * head_dim), (n_kv_heads * head_dim) f32
 	View q_norm, k_norm; // QkNorm::Head: (head_dim) f32; QkNorm::Row: (n_heads * head_dim), (n_kv_heads * head_dim)
 	View sinks;          // (n_heads) f32
-	View wo;             // (dim, n_heads * head_dim); recurrent layers: (dim, values)
+	View wo;             // (dim, n_heads * head_dim); recurrent layers: (dim, values); latent: (dim, n_heads * v_dim)
 	RecurrentWeights recurrent;
+	LatentWeights latent;
 	View bo; // (dim) f32
 	NormWeights attn_out_norm, mlp_norm, mlp_out_norm;
 	View w_gate, w_up; // (hidden_dim, dim)

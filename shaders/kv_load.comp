@@ -1,8 +1,9 @@
 // Copies f16 keys and values from pages, at at[t][kv head], to rows first .. first + n - 1 of k, v. The inverse of
 // kv_store.
 //
-// dims     k, v (n_kv_heads, t_cap, head_words) u32; at (n, n_kv_heads, 2) word offsets, ~0: the row is left unchanged
-// grid     x: n * head_words / LOCAL_X, y: kv head, z: 0 for K, 1 for V
+// dims     k, v (n_kv_heads, t_cap, words of K, V) u32; at (n, n_kv_heads, 2) word offsets, ~0: the row is left
+//          unchanged
+// grid     x: n * words / LOCAL_X, y: kv head, z: 0 for K, 1 for V
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "shared/push.h"
@@ -19,11 +20,12 @@ layout(set = 0, binding = 4) restrict readonly buffer At { uint at_word[]; };
 
 void main() {
 	const uint i = gl_GlobalInvocationID.x, kv = gl_WorkGroupID.y;
-	if (i >= p.n * p.head_words) return;
-	const uint t = i / p.head_words, w = i % p.head_words;
 	const bool is_k = gl_WorkGroupID.z == 0u;
+	const uint words = is_k ? p.k_words : p.v_words;
+	if (i >= p.n * words) return;
+	const uint t = i / words, w = i % words;
 	const uint from = at_word[KV_AT(4) + (t * p.n_kv_heads + kv) * 2u + gl_WorkGroupID.z];
-	const uint to = (kv * p.t_cap + p.first + t) * p.head_words + w;
+	const uint to = (kv * p.t_cap + p.first + t) * words + w;
 	if (from == ~0u) return;
 	if (is_k) k[KV_AT(0) + to] = k_src[KV_AT(2) + from + w * p.k_word_stride];
 	else v[KV_AT(1) + to] = v_src[KV_AT(3) + from + w];

@@ -27,6 +27,8 @@ layout(set = 0, binding = 6) restrict readonly buffer At { uint at_word[]; };
 layout(set = 0, binding = 7) restrict readonly buffer NormQ { float norm_q[]; };
 layout(set = 0, binding = 8) restrict readonly buffer NormK { float norm_k[]; };
 
+// Latent attention: k is a latent of k_dim channels, which is stored as it is, and v is the key that is rotated.
+const bool OF_VALUES = (FLAGS & ROPE_OF_VALUES) != 0u;
 const bool WEIGH_LAST = (FLAGS & ROPE_WEIGH_LAST) != 0u;
 
 // Value of channel c before rotation, with the head norm; without its weights if these are applied last.
@@ -36,7 +38,7 @@ float plain_q(uint from, uint c, float scale) {
 	return WEIGH_LAST ? x * scale : x * scale * norm_q[KV_AT(7) + c];
 }
 float plain_k(uint from, uint c, float scale) {
-	const float x = k[KV_AT(3) + from + c];
+	const float x = OF_VALUES ? v[KV_AT(4) + from + c] : k[KV_AT(3) + from + c];
 	if ((FLAGS & ROPE_NORM_K) == 0u) return x;
 	return WEIGH_LAST ? x * scale : x * scale * norm_k[KV_AT(8) + c];
 }
@@ -92,10 +94,23 @@ void store_k(uint row, uint from, uint to) {
 		scale = norm_scale(squares);
 	}
 	if (to == ~0u) return;
-	for (uint w = gl_LocalInvocationID.x; w < HEAD_DIM / 2u; w += gl_WorkGroupSize.x)
-		k_dst[KV_AT(1) + to + w * p.k_word_stride] =
-			f16_pack(weighed_k(2u * w, rotated_k(row, from, 2u * w, scale)),
-			         weighed_k(2u * w + 1u, rotated_k(row, from, 2u * w + 1u, scale)));
+	for (uint w = gl_LocalInvocationID.x; w < HEAD_DIM / 2u; w += gl_WorkGroupSize.x) {
+		const uint word = f16_pack(weighed_k(2u * w, rotated_k(row, from, 2u * w, scale)),
+		                           weighed_k(2u * w + 1u, rotated_k(row, from, 2u * w + 1u, scale)));
+		if (OF_VALUES) v_dst[KV_AT(2) + to + w] = word;
+		else k_dst[KV_AT(1) + to + w * p.k_word_stride] = word;
+	}
+}
+
+// What is not rotated.
+void store_plain(uint from, uint to) {
+	if (to == ~0u) return;
+	for (uint w = gl_LocalInvocationID.x; w < (OF_VALUES ? p.k_dim : HEAD_DIM) / 2u; w += gl_WorkGroupSize.x) {
+		const uint at = from + 2u * w;
+		if (OF_VALUES)
+			k_dst[KV_AT(1) + to + w * p.k_word_stride] = f16_pack(k[KV_AT(3) + at], k[KV_AT(3) + at + 1u]);
+		else v_dst[KV_AT(2) + to + w] = f16_pack(v[KV_AT(4) + at], v[KV_AT(4) + at + 1u]);
+	}
 }
 
 void main() {
@@ -107,12 +122,9 @@ void main() {
 		return;
 	}
 	const bool is_v = h >= p.n_heads + p.n_kv_heads;
-	const uint kv = h - p.n_heads - (is_v ? p.n_kv_heads : 0u), from = (row * p.n_kv_heads + kv) * HEAD_DIM;
+	const uint kv = h - p.n_heads - (is_v ? p.n_kv_heads : 0u);
+	const uint from = (row * p.n_kv_heads + kv) * (OF_VALUES && !is_v ? p.k_dim : HEAD_DIM);
 	const uint to = at_word[KV_AT(6) + (row * p.n_kv_heads + kv) * 2u + (is_v ? 1u : 0u)];
-	if (!is_v) {
-		store_k(row, from, to);
-	} else if (to != ~0u) {
-		for (uint w = gl_LocalInvocationID.x; w < HEAD_DIM / 2u; w += gl_WorkGroupSize.x)
-			v_dst[KV_AT(2) + to + w] = f16_pack(v[KV_AT(4) + from + 2u * w], v[KV_AT(4) + from + 2u * w + 1u]);
-	}
+	if (is_v == OF_VALUES) store_k(row, from, to);
+	else store_plain(from, to);
 }

@@ -203,7 +203,7 @@ void add_plan(Command& root) {
 	    policies_section(),
 	    options_section(),
 	    json_section(
-	        {{"policy, source, shape", "shape {n_layers, n_kv_heads, head_dim}"},
+	        {{"policy, source, shape", "shape {n_layers, n_kv_heads, head_dim}; with latent attention also rope_dim"},
 	         {"tokens, fits, verdict", "of the request; fits is null where no memory is known"},
 	         {"evicts, tokens_kept", "whether tokens are dropped for good, and how many of the request remain"},
 	         {"measured",

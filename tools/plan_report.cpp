@@ -367,6 +367,7 @@ Json plan_json(const Planned& planned, const PlanSubject& s) {
 		j["parts"][p.key] = b.*p.bytes;
 		j["bits_per_element"][p.key] = double(b.*p.bytes) * 8 / elements;
 	}
+	if (s.shape.rope_dim) j["shape"]["rope_dim"] = s.shape.rope_dim;
 	if (plan.fetches()) j["host_bytes"] = plan.f16_bytes(s.n_tokens);
 	j["token_sets"] = uint64_t(plan.n_groups) * plan.n_heads;
 	for (int t = 0; t < kTiers; ++t)
@@ -378,15 +379,21 @@ Json plan_json(const Planned& planned, const PlanSubject& s) {
 	return j;
 }
 
+static std::string shape_text(const KvShape& s) {
+	if (s.rope_dim)
+		return fmt::format("{} layers x latents of {} channels and rotated keys of {}", s.n_layers, s.head_dim,
+		                   s.rope_dim);
+	return fmt::format("{} layers x {} KV heads x head_dim {}", s.n_layers, s.n_kv_heads, s.head_dim);
+}
+
 void print_plan(const Planned& planned, const PlanSubject& s) {
 	const KvPlan& plan = planned.plan;
 	const PlanVerdict& v = planned.verdict;
 	const KvBytes b = bytes_at(plan, s.n_tokens);
 	const double elements = double(plan.f16_bytes(s.n_tokens)) / 2, stored = stored_bits(plan, s.n_tokens);
 	std::string out = verdict_text(plan, s, v) + "\n\n";
-	out += fmt::format("{} [{}]: {}\n{}: {} layers x {} KV heads x head_dim {}, {} tokens\n\n",
-	                   one_line(plan.policy.text), plan.policy.source, plan.policy.summary, one_line(s.name),
-	                   s.shape.n_layers, s.shape.n_kv_heads, s.shape.head_dim, s.n_tokens);
+	out += fmt::format("{} [{}]: {}\n{}: {}, {} tokens\n\n", one_line(plan.policy.text), plan.policy.source,
+	                   plan.policy.summary, one_line(s.name), shape_text(s.shape), s.n_tokens);
 	out += fmt::format("  {:<22}{:>12}{:>16}\n", "", "bytes", "bits/element");
 	for (const Part& p : kParts)
 		if (b.*p.bytes)
@@ -421,9 +428,8 @@ void print_ranking(const std::vector<Planned>& plans, const PlanSubject& s) {
 	});
 	const auto n_fit = std::ranges::count_if(rows, [](const Ranked& r) { return r.policy->verdict.fits; });
 	const bool known = !s.where.empty();
-	std::string head =
-	    fmt::format("{}: {} layers x {} KV heads x head_dim {}, {} tokens{}\n", one_line(s.name), s.shape.n_layers,
-	                s.shape.n_kv_heads, s.shape.head_dim, s.n_tokens, s.requested ? " requested" : "");
+	std::string head = fmt::format("{}: {}, {} tokens{}\n", one_line(s.name), shape_text(s.shape), s.n_tokens,
+	                               s.requested ? " requested" : "");
 	if (s.model.trained_tokens) head.insert(head.size() - 1, fmt::format("; trained for {}", s.model.trained_tokens));
 	if (known)
 		head = fmt::format("{}: {} of {} policies hold {} tokens in {} ({})\n\n", n_fit ? "fits" : "does NOT fit",

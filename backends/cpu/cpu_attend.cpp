@@ -224,7 +224,11 @@ void CpuBackend::attend_work(const View& q, const KvRead& kv, const AttendGroup&
 	const uint32_t* factors =
 	    g.format.v.prescale == Prescale::SqrtMax ? page_words(tables, kv.tables, w.factors, w.n_pages) : nullptr;
 	const ScoreOf score_of{1 / std::sqrt(float(D)), kv.softmax.softcap};
-	std::vector<float> k_tile(size_t(g.page) * D), v_tile(k_tile.size()), score(g.page);
+	const View& q_rope = kv.softmax.q_rope;
+	const bool latent = bool(q_rope);
+	const uint32_t v_dim = latent ? q_rope.shape[2] : D;
+	const float* qr = latent ? data<float>(q_rope) + size_t(w.row) * n_heads * v_dim : nullptr;
+	std::vector<float> k_tile(size_t(g.page) * D), v_tile(size_t(g.page) * v_dim), score(g.page);
 	std::vector<uint32_t> tokens;
 	for (uint32_t row = 0; row < n_rows; ++row)
 		for (uint32_t h = 0; h < n_heads; ++h) clear_state(state(row, h), D);
@@ -235,19 +239,23 @@ void CpuBackend::attend_work(const View& q, const KvRead& kv, const AttendGroup&
 			for (uint32_t t = 0; t < g.page; ++t)
 				if (bits[t / 32] >> t % 32 & 1) tokens.push_back(t);
 			if (tokens.empty()) continue;
-			const PageShape shape{kv.n_kv_heads, D};
-			load_k(shape, g, entries + p * 4, h, k_tile.data());
-			load_v(shape, g, entries + p * 4, factors ? factors[p] : 0, h, v_tile.data());
+			load_k({kv.n_kv_heads, D}, g, entries + p * 4, h, k_tile.data());
+			load_v({kv.n_kv_heads, v_dim}, g, entries + p * 4, factors ? factors[p] : 0, h, v_tile.data());
 			for (uint32_t row = 0; row < n_rows; ++row)
 				for (uint32_t head = h * share; head < (h + 1) * share; ++head) {
 					const float* x = &qs[row * row_size + size_t(head) * D];
-					for (size_t i = 0; i < tokens.size(); ++i)
-						score[i] = score_of(dot(x, &k_tile[size_t(tokens[i]) * D], D));
+					const float* r = latent ? qr + (size_t(row) * n_heads + head) * v_dim : nullptr;
+					for (size_t i = 0; i < tokens.size(); ++i) {
+						const size_t t = tokens[i];
+						score[i] =
+						    score_of(dot(x, &k_tile[t * D], D) + (latent ? dot(r, &v_tile[t * v_dim], v_dim) : 0));
+					}
 					add_tokens(state(row, head), D, score.data(), tokens.data(), uint32_t(tokens.size()),
-					           v_tile.data());
+					           latent ? k_tile.data() : v_tile.data());
 				}
 		}
-	if (g.format.v.bits < 16 && g.format.v.rotate)
+	const Quant& values = latent ? g.format.k : g.format.v;
+	if (values.bits < 16 && values.rotate)
 		for (uint32_t row = 0; row < n_rows; ++row)
 			for (uint32_t h = 0; h < n_heads; ++h) rotate_back(std::span(state(row, h), D));
 }
@@ -290,22 +298,30 @@ void CpuBackend::compute(const op::AttendPrompt& o) {
 	float *y = data<float>(out), *lse = lse_out ? data<float>(lse_out) : nullptr;
 	const ScoreOf score_of{1 / std::sqrt(float(D)), own.softmax.softcap};
 	const float* sinks = own.softmax.sinks ? data<float>(own.softmax.sinks) : nullptr;
-	std::vector<float> k(size_t(n) * D), v(k.size()), score(n), state(D + 2);
+	const View& q_rope = own.softmax.q_rope;
+	const float* qr = q_rope ? data<float>(q_rope) : nullptr;
+	const uint32_t v_dim = own.v.shape[2];
+	std::vector<float> k(size_t(n) * D), v(size_t(n) * v_dim), score(n), state(D + 2);
+	const std::vector<float>& values = qr ? k : v;
 	for (uint32_t h = 0; h < n_kv_heads; ++h) {
-		const size_t first = size_t(h) * T_cap * D;
-		dequantise_row(DType::F16, reinterpret_cast<const std::byte*>(data<uint16_t>(own.k) + first), k.data(),
+		const size_t first = size_t(h) * T_cap;
+		dequantise_row(DType::F16, reinterpret_cast<const std::byte*>(data<uint16_t>(own.k) + first * D), k.data(),
 		               k.size());
-		dequantise_row(DType::F16, reinterpret_cast<const std::byte*>(data<uint16_t>(own.v) + first), v.data(),
+		dequantise_row(DType::F16, reinterpret_cast<const std::byte*>(data<uint16_t>(own.v) + first * v_dim), v.data(),
 		               v.size());
 		for (uint32_t t = 0; t < T; ++t)
 			for (uint32_t head = h * share; head < (h + 1) * share; ++head) {
 				const size_t row = (size_t(t) * n_heads + head) * D;
 				const uint32_t seen = own.first + t + 1, lost = own.window && seen > own.window ? seen - own.window : 0;
-				for (uint32_t i = lost; i < seen; ++i) score[i] = score_of(dot(qs + row, k.data() + size_t(i) * D, D));
+				const float* r = qr ? qr + (size_t(t) * n_heads + head) * v_dim : nullptr;
+				for (uint32_t i = lost; i < seen; ++i)
+					score[i] = score_of(dot(qs + row, k.data() + size_t(i) * D, D) +
+					                    (r ? dot(r, v.data() + size_t(i) * v_dim, v_dim) : 0));
 				clear_state(state.data(), D);
 				if (older)
 					merge_parts(state.data(), D, parts, older->parts.shape[0], row_parts + t * 2, 1, n_heads, head);
-				add_tokens(state.data(), D, score.data() + lost, nullptr, seen - lost, v.data() + size_t(lost) * D);
+				add_tokens(state.data(), D, score.data() + lost, nullptr, seen - lost,
+				           values.data() + size_t(lost) * D);
 				if (sinks) add_sink(state.data(), D, sinks[head]);
 				if (lse) lse[size_t(t) * n_heads + head] = log_sum(state.data(), D);
 				finish_state(y + row, state.data(), D);

@@ -44,8 +44,8 @@ uint32_t half_pair(float low, float high) { return f32_to_f16(low) | uint32_t(f3
 struct Slot {
 	uint32_t *k, *v;
 };
-Slot slot(const KvDst& dst, uint32_t* k, uint32_t* v, const uint32_t* at, uint32_t D) {
-	const size_t k_last = at[0] + size_t(D / 2 - 1) * dst.k_word_stride, v_last = at[1] + size_t(D / 2 - 1);
+Slot slot(const KvDst& dst, uint32_t* k, uint32_t* v, const uint32_t* at, uint32_t k_dim, uint32_t v_dim) {
+	const size_t k_last = at[0] + size_t(k_dim / 2 - 1) * dst.k_word_stride, v_last = at[1] + size_t(v_dim / 2 - 1);
 	KV_ASSERT(at[0] == kSkip || k_last < dst.k.elements());
 	KV_ASSERT(at[1] == kSkip || v_last < dst.v.elements());
 	return {at[0] == kSkip ? nullptr : k + at[0], at[1] == kSkip ? nullptr : v + at[1]};
@@ -62,58 +62,60 @@ void CpuBackend::compute(const op::RopeStore& o) {
 	const float* k_norm = norm.k ? data<float>(norm.k) : nullptr;
 	uint32_t *k_words = data<uint32_t>(dst.k), *v_words = data<uint32_t>(dst.v);
 	const uint32_t* at = data<uint32_t>(dst.at);
-	std::vector<float> head(D);
+	const uint32_t k_dim = k.shape[2];
+	std::vector<float> head(std::max(k_dim, D)), values(D);
 	for (uint32_t t = 0; t < T; ++t) {
 		const float* cs = table + size_t(t) * rope.rotary_dim;
 		for (uint32_t h = 0; h < n_heads; ++h)
 			prepare_head(qs + (size_t(t) * n_heads + h) * D, q_norm, cs, D, norm, rope);
 		for (uint32_t h = 0; h < n_kv_heads; ++h) {
 			const size_t row = size_t(t) * n_kv_heads + h;
-			const Slot to = slot(dst, k_words, v_words, at + row * 2, D);
-			std::copy_n(ks + row * D, D, head.data());
-			prepare_head(head.data(), k_norm, cs, D, norm, rope);
-			for (uint32_t w = 0; w < D / 2; ++w) {
-				if (to.k) to.k[size_t(w) * dst.k_word_stride] = half_pair(head[2 * w], head[2 * w + 1]);
-				if (to.v) to.v[w] = half_pair(vs[row * D + 2 * w], vs[row * D + 2 * w + 1]);
-			}
+			const Slot to = slot(dst, k_words, v_words, at + row * 2, k_dim, D);
+			std::copy_n(ks + row * k_dim, k_dim, head.data());
+			std::copy_n(vs + row * D, D, values.data());
+			if (rope.of_values)
+				rotate_head(values.data(), cs, rope);
+			else
+				prepare_head(head.data(), k_norm, cs, D, norm, rope);
+			for (uint32_t w = 0; to.k && w < k_dim / 2; ++w)
+				to.k[size_t(w) * dst.k_word_stride] = half_pair(head[2 * w], head[2 * w + 1]);
+			for (uint32_t w = 0; to.v && w < D / 2; ++w) to.v[w] = half_pair(values[2 * w], values[2 * w + 1]);
 		}
 	}
 }
 
-// f(k, v, words of a head, slot, stride of K's words) for each head of rows [kv.first, kv.first + n) and its slot.
+// f(k, v, slot) for each head of rows [kv.first, kv.first + n) and its slot.
 template <class F> void CpuBackend::each_slot(const KvRows& kv, uint32_t n, const KvDst& pages, F f) {
-	const uint32_t n_kv_heads = kv.k.shape[0], T_cap = kv.k.shape[1], D = kv.k.shape[2];
+	const uint32_t n_kv_heads = kv.k.shape[0], T_cap = kv.k.shape[1], k_dim = kv.k.shape[2], v_dim = kv.v.shape[2];
 	uint16_t *ks = data<uint16_t>(kv.k), *vs = data<uint16_t>(kv.v);
 	uint32_t *k_words = data<uint32_t>(pages.k), *v_words = data<uint32_t>(pages.v);
 	const uint32_t* at = data<uint32_t>(pages.at);
 	for (uint32_t t = 0; t < n; ++t)
 		for (uint32_t h = 0; h < n_kv_heads; ++h) {
-			const size_t row = (size_t(h) * T_cap + kv.first + t) * D;
-			f(ks + row, vs + row, D / 2, slot(pages, k_words, v_words, at + (size_t(t) * n_kv_heads + h) * 2, D),
-			  pages.k_word_stride);
+			const size_t row = size_t(h) * T_cap + kv.first + t;
+			f(ks + row * k_dim, vs + row * v_dim,
+			  slot(pages, k_words, v_words, at + (size_t(t) * n_kv_heads + h) * 2, k_dim, v_dim));
 		}
 }
 
 void CpuBackend::compute(const op::KvStore& o) {
 	const auto& [src, n, dst] = o;
-	each_slot(src, n, dst, [](uint16_t* k, uint16_t* v, uint32_t words, const Slot& to, uint32_t stride) {
-		for (uint32_t w = 0; w < words; ++w) {
-			if (to.k) to.k[size_t(w) * stride] = k[2 * w] | uint32_t(k[2 * w + 1]) << 16;
-			if (to.v) to.v[w] = v[2 * w] | uint32_t(v[2 * w + 1]) << 16;
-		}
+	const uint32_t k_words = src.k.shape[2] / 2, v_words = src.v.shape[2] / 2, stride = dst.k_word_stride;
+	each_slot(src, n, dst, [&](const uint16_t* k, const uint16_t* v, const Slot& to) {
+		for (uint32_t w = 0; to.k && w < k_words; ++w)
+			to.k[size_t(w) * stride] = k[2 * w] | uint32_t(k[2 * w + 1]) << 16;
+		for (uint32_t w = 0; to.v && w < v_words; ++w) to.v[w] = v[2 * w] | uint32_t(v[2 * w + 1]) << 16;
 	});
 }
 
 // A head that is kSkip in `at` keeps what dst holds.
 void CpuBackend::compute(const op::KvLoad& o) {
 	const auto& [dst, n, src] = o;
-	each_slot(dst, n, src, [](uint16_t* k, uint16_t* v, uint32_t words, const Slot& from, uint32_t stride) {
-		for (uint32_t w = 0; w < words; ++w) {
-			if (from.k)
-				k[2 * w] = uint16_t(from.k[size_t(w) * stride]),
-				      k[2 * w + 1] = uint16_t(from.k[size_t(w) * stride] >> 16);
-			if (from.v) v[2 * w] = uint16_t(from.v[w]), v[2 * w + 1] = uint16_t(from.v[w] >> 16);
-		}
+	const uint32_t k_words = dst.k.shape[2] / 2, v_words = dst.v.shape[2] / 2, stride = src.k_word_stride;
+	const auto put = [](uint16_t* to, uint32_t word) { to[0] = uint16_t(word), to[1] = uint16_t(word >> 16); };
+	each_slot(dst, n, src, [&](uint16_t* k, uint16_t* v, const Slot& from) {
+		for (uint32_t w = 0; from.k && w < k_words; ++w) put(k + 2 * w, from.k[size_t(w) * stride]);
+		for (uint32_t w = 0; from.v && w < v_words; ++w) put(v + 2 * w, from.v[w]);
 	});
 }
 

@@ -270,7 +270,7 @@ void CpuBackend::compute(const op::KvPack& o) {
 
 void CpuBackend::compute(const op::KvBlock& o) {
 	const auto& [src, a] = o;
-	const uint32_t n_kv_heads = src.k.shape[0], D = src.k.shape[2];
+	const uint32_t n_kv_heads = src.k.shape[0], D = src.k.shape[2], V = src.v.shape[2];
 	const uint32_t *sources = data<uint32_t>(a.sources), *work = data<uint32_t>(a.work);
 	uint32_t* words = data<uint32_t>(a.words);
 	for (uint32_t i = 0; i < a.work.shape[0]; ++i) {
@@ -288,13 +288,13 @@ void CpuBackend::compute(const op::KvBlock& o) {
 					params[kv_channel_param(h, c, D)] = quantise(x, a.format.k.bits, Eta(), codes).word();
 				}
 		}
-		if (uint32_t* factors = place(words, a.words, w.v_factors, kv_factor_words(n_kv_heads, D))) {
+		if (uint32_t* factors = place(words, a.words, w.v_factors, kv_factor_words(n_kv_heads, V))) {
 			Tokens v = gather(data<uint16_t>(src.v), src.v, sources + w.src, w.n, heads);
 			for (uint32_t h = heads.first; h < heads.end; ++h)
-				for (uint32_t c = 0; c < D; ++c) {
+				for (uint32_t c = 0; c < V; ++c) {
 					for (uint32_t t = 0; t < w.n; ++t) x[t] = v.at(h, t, c);
-					uint32_t& word = factors[kv_factor_word(h, c, D)];
-					const uint32_t shift = 16 * kv_factor_half(h, c, D);
+					uint32_t& word = factors[kv_factor_word(h, c, V)];
+					const uint32_t shift = 16 * kv_factor_half(h, c, V);
 					word = (word & ~(0xffffu << shift)) | uint32_t(channel_factor(x)) << shift;
 				}
 		}

@@ -140,11 +140,13 @@ struct RopeStoreArgs {
 	uint32_t neox; // 1: pairs are (i, i + rotary_dim / 2)
 	float eps;
 	uint32_t weigh_last; // q_norm and k_norm multiply after the rotation (1) or before (0)
+	// Channels of k where it is a latent, which is stored as it is: then v is rotated. 0: k is.
+	uint32_t latent_dim;
 };
 struct KvStoreArgs { // kv_store and kv_load
-	uint32_t *k, *v; // (n_kv_heads, t_cap, head_words) words of two halves
+	uint32_t *k, *v; // (n_kv_heads, t_cap, words) words of two halves
 	KvPlace place;
-	uint32_t n_kv_heads, t_cap, first, n, head_words;
+	uint32_t n_kv_heads, t_cap, first, n, k_words, v_words;
 };
 
 struct CodeSide { // how K, or V, of a page is stored: Quant of engine/kv_host/policy.h
@@ -172,6 +174,9 @@ struct AttendArgs {
 	uint32_t item_rows, part_step;
 	uint32_t blocks; // blocks of a work item and kv head
 	Scores scores;
+	// Latent attention: K is what is read as values too, and V the rest of the keys, of rope_dim channels.
+	const float* q_rope; // (n_rows, n_heads, rope_dim)
+	uint32_t rope_dim;
 };
 struct AttendPromptArgs {
 	float *out, *lse;          // results, where row_parts is null; lse may be null
@@ -182,8 +187,10 @@ struct AttendPromptArgs {
 	uint32_t first, t_cap;
 	uint32_t n_rows, n_heads, n_kv_heads, head_dim;
 	Scores scores;
-	uint32_t window;    // latest tokens that a row sees
-	const float* sinks; // (n_heads), or null; unused if row_parts is not null
+	uint32_t window;     // latest tokens that a row sees
+	const float* sinks;  // (n_heads), or null; unused if row_parts is not null
+	const float* q_rope; // as in AttendArgs
+	uint32_t rope_dim;
 };
 struct AttendMergeArgs {
 	float *out, *lse; // (rows, n_heads, head_dim), (rows, n_heads) or null
@@ -296,6 +303,8 @@ struct Kernels {
 	Kernel<KvStoreArgs> kv_store, kv_load;
 	Kernel<AttendArgs> attend;
 	Kernel<AttendPromptArgs> attend_prompt;
+	Kernel<AttendArgs> attend_latent;
+	Kernel<AttendPromptArgs> attend_latent_prompt;
 	Kernel<AttendMergeArgs> attend_merge;
 	Kernel<PackSideArgs> pack_tokens, pack_channels, pack_pages, pack_runs;
 	Kernel<KvBlockArgs> kv_block;

@@ -8,9 +8,10 @@
 namespace kvrun::cuda::KV_CUDA_BUILD {
 
 constexpr uint32_t kParts = kMaxHeadDim / kThreads; // channels of a thread
+constexpr uint32_t kRow = kMaxHeadDim + 128;        // of a query in shared memory, a rotated part of latents included
 
 struct AttendShared {
-	Shared<float, kQueries * kMaxHeadDim> q;
+	Shared<float, kQueries * kRow> q;
 	Shared<float, kQueries * kThreads> p; // scores of a tile, then weights
 	Shared<float, kQueries> max, sum;     // of the tokens so far
 	Shared<float, kQueries> keep;         // factor of the sums so far
@@ -22,9 +23,18 @@ __device__ inline void load_queries(AttendShared& s, const float* q, uint32_t n,
                                     const uint32_t* balance) {
 	for (uint32_t i = threadIdx.x; i < n * D; i += blockDim.x) {
 		const float x = q[uint64_t(query(i / D)) * D + i % D];
-		s.q[i / D * kMaxHeadDim + i % D] = balance ? x / half_at(balance, i % D) : x; // keys were multiplied by it
+		s.q[i / D * kRow + i % D] = balance ? x / half_at(balance, i % D) : x; // keys were multiplied by it
 	}
 	if (threadIdx.x < n) s.max[threadIdx.x] = minus_inf(), s.sum[threadIdx.x] = 0;
+	__syncthreads();
+}
+
+// The part of queries that meets rotated keys, behind the others.
+template <class Query>
+__device__ inline void load_rope(AttendShared& s, const float* q, uint32_t n, uint32_t D, uint32_t rope_dim,
+                                 Query query) {
+	for (uint32_t i = threadIdx.x; i < n * rope_dim; i += blockDim.x)
+		s.q[i / rope_dim * kRow + D + i % rope_dim] = q[uint64_t(query(i / rope_dim)) * rope_dim + i % rope_dim];
 	__syncthreads();
 }
 
@@ -41,7 +51,7 @@ __device__ inline void add_tile(AttendShared& s, float (&acc)[kQueries][kParts],
 			keys.each(t, [&](uint32_t c, float x) {
 #pragma unroll
 				for (uint32_t j = 0; j < kQueries; ++j)
-					if (j < n) dot[j] += s.q[j * kMaxHeadDim + c] * x;
+					if (j < n) dot[j] += s.q[j * kRow + c] * x;
 			});
 #pragma unroll
 		for (uint32_t j = 0; j < kQueries; ++j)
@@ -105,16 +115,15 @@ __device__ inline void rotate_sums(AttendShared& s, float (&acc)[kQueries][kPart
 #pragma unroll
 		for (uint32_t j = 0; j < kQueries; ++j)
 			for (uint32_t part = 0; part < kParts; ++part)
-				if (const uint32_t c = threadIdx.x + part * kThreads; j < n && c < D)
-					f(acc[j][part], j * kMaxHeadDim + c);
+				if (const uint32_t c = threadIdx.x + part * kThreads; j < n && c < D) f(acc[j][part], j * kRow + c);
 	};
 	each([&](float& x, uint32_t at) { s.q[at] = x; });
-	rotate_rows(s.q, n, kMaxHeadDim, D, true);
+	rotate_rows(s.q, n, kRow, D, true);
 	each([&](float& x, uint32_t at) { x = s.q[at]; });
 }
 
 // Partial states of one work item. Grid: work items times `blocks` in x, kv heads in y.
-__global__ void __launch_bounds__(kThreads) attend_kernel(AttendArgs a) {
+template <bool kLatent> __device__ inline void attend_item(const AttendArgs& a) {
 	__shared__ AttendShared s;
 	const uint32_t* words = a.work + uint64_t(a.first_work + blockIdx.x / a.blocks) * ATTEND_WORDS;
 	const AttendWork w = {words[0], words[1], words[2], words[3], words[4], words[5], words[6], words[7]};
@@ -125,10 +134,10 @@ __global__ void __launch_bounds__(kThreads) attend_kernel(AttendArgs a) {
 	const uint32_t n = all - first < kQueries ? all - first : kQueries;
 	const auto head_of = [&](uint32_t j) { return h * share + (first + j) % share; };
 	const auto row_of = [&](uint32_t j) { return (first + j) / share; };
-	load_queries(
-	    s, a.q, n, D, [&](uint32_t j) { return (w.row + row_of(j)) * a.n_heads + head_of(j); },
-	    a.balance ? a.balance + w.balance + h * D / 2 : nullptr);
-	if (a.k.rotate) rotate_rows(s.q, n, kMaxHeadDim, D, false); // as the keys are
+	const auto query = [&](uint32_t j) { return (w.row + row_of(j)) * a.n_heads + head_of(j); };
+	load_queries(s, a.q, n, D, query, a.balance ? a.balance + w.balance + h * D / 2 : nullptr);
+	if (kLatent) load_rope(s, a.q_rope, n, D, a.rope_dim, query);
+	if (a.k.rotate) rotate_rows(s.q, n, kRow, D, false); // as the keys are
 	float acc[kQueries][kParts] = {};
 	for (uint32_t p = 0; p < w.n_pages; ++p) {
 		const uint32_t *entry = a.tables + w.pages + p * 4, *live = a.tables + w.live + h * w.live_stride + p * 4;
@@ -137,17 +146,26 @@ __global__ void __launch_bounds__(kThreads) attend_kernel(AttendArgs a) {
 		if (!any) continue; // uniform over the block
 		const PageKeys keys = {
 		    {a.k_codes + entry[0], a.k_params ? a.k_params + entry[2] : nullptr, a.k, h, D, a.page, a.n_kv_heads}};
-		const PageValues values = {
-		    {a.v_codes + entry[1], a.v_params ? a.v_params + entry[3] : nullptr, a.v, h, D, a.page, a.n_kv_heads},
-		    a.v_factors ? a.v_factors + a.tables[w.factors + p] : nullptr};
-		add_tile(s, acc, n, a.page, D, a.scores, keys, values, [&](uint32_t, uint32_t t) { return is_live(live, t); });
+		const PageValues values = {{a.v_codes + entry[1], a.v_params ? a.v_params + entry[3] : nullptr, a.v, h,
+		                            kLatent ? a.rope_dim : D, a.page, a.n_kv_heads},
+		                           a.v_factors ? a.v_factors + a.tables[w.factors + p] : nullptr};
+		const auto sees = [&](uint32_t, uint32_t t) { return is_live(live, t); };
+		if constexpr (kLatent) {
+			const LatentKeys<PageKeys, PageValues> both = {keys, values, D, a.rope_dim};
+			add_tile(s, acc, n, a.page, D, a.scores, both, keys, sees);
+		} else {
+			add_tile(s, acc, n, a.page, D, a.scores, keys, values, sees);
+		}
 	}
-	if (a.v.rotate) rotate_sums(s, acc, n, D);
+	if (kLatent ? a.k.rotate : a.v.rotate) rotate_sums(s, acc, n, D);
 	for (uint32_t j = 0; j < n; ++j) {
 		const uint64_t part = w.part + uint64_t(row_of(j)) * a.part_step;
 		put_state(s, acc, j, D, a.parts + (part * a.n_heads + head_of(j)) * (D + 2));
 	}
 }
+
+__global__ void __launch_bounds__(kThreads) attend_kernel(AttendArgs a) { attend_item<false>(a); }
+__global__ void __launch_bounds__(kThreads) attend_latent_kernel(AttendArgs a) { attend_item<true>(a); }
 
 // The factor that turns a state's sums into its output, and the log of the sum of exp(score); no token seen: 0 and
 // -inf.
@@ -165,26 +183,34 @@ __device__ inline float add_sink(float sink, float& max, float& sum) {
 
 // Rows of a prompt over its own tokens, causal. Tiles begin at token 0, whatever rows share the block. Grid: groups of
 // 8 queries in x, kv heads in y.
-__global__ void __launch_bounds__(kThreads) attend_prompt_kernel(AttendPromptArgs a) {
+template <bool kLatent> __device__ inline void attend_rows(const AttendPromptArgs& a) {
 	__shared__ AttendShared s;
 	const uint32_t h = blockIdx.y, D = a.head_dim, share = a.n_heads / a.n_kv_heads;
 	const uint32_t first = blockIdx.x * kQueries, all = a.n_rows * share;
 	const uint32_t n = all - first < kQueries ? all - first : kQueries;
 	const auto head_of = [&](uint32_t j) { return h * share + (first + j) % share; };
 	const auto row_of = [&](uint32_t j) { return (first + j) / share; };
-	load_queries(
-	    s, a.q, n, D, [&](uint32_t j) { return row_of(j) * a.n_heads + head_of(j); }, nullptr);
+	const auto query = [&](uint32_t j) { return row_of(j) * a.n_heads + head_of(j); };
+	load_queries(s, a.q, n, D, query, nullptr);
+	if (kLatent) load_rope(s, a.q_rope, n, D, a.rope_dim, query);
 	float acc[kQueries][kParts] = {};
 	const uint32_t seen = a.first + row_of(n - 1) + 1; // tokens that the last row sees
-	const uint64_t head_words = uint64_t(a.t_cap) * (D / 2);
+	const uint32_t v_dim = kLatent ? a.rope_dim : D;
 	const uint32_t last = a.first + row_of(0); // last token that the first row sees
 	for (uint32_t t0 = last >= a.window ? (last - a.window + 1) / kThreads * kThreads : 0; t0 < seen; t0 += kThreads) {
-		const RowKeys keys = {a.k + h * head_words, t0, D};
-		const RowValues values = {a.v + h * head_words, t0, D};
-		add_tile(s, acc, n, seen - t0 < kThreads ? seen - t0 : kThreads, D, a.scores, keys, values,
-		         [&](uint32_t j, uint32_t t) {
-			         return t0 + t <= a.first + row_of(j) && a.first + row_of(j) - (t0 + t) < a.window;
-		         });
+		const uint32_t* const k_words = a.k + uint64_t(h) * a.t_cap * (D / 2);
+		const RowKeys keys = {k_words, t0, D};
+		const RowValues values = {a.v + uint64_t(h) * a.t_cap * (v_dim / 2), t0, v_dim};
+		const uint32_t n_tokens = seen - t0 < kThreads ? seen - t0 : kThreads;
+		const auto sees = [&](uint32_t j, uint32_t t) {
+			return t0 + t <= a.first + row_of(j) && a.first + row_of(j) - (t0 + t) < a.window;
+		};
+		if constexpr (kLatent) {
+			const LatentKeys<RowKeys, RowValues> both = {keys, values, D, v_dim};
+			add_tile(s, acc, n, n_tokens, D, a.scores, both, RowValues{k_words, t0, D}, sees);
+		} else {
+			add_tile(s, acc, n, n_tokens, D, a.scores, keys, values, sees);
+		}
 	}
 	for (uint32_t j = 0; j < n; ++j) {
 		const uint64_t row = row_of(j), at = row * a.n_heads + head_of(j);
@@ -205,6 +231,9 @@ __global__ void __launch_bounds__(kThreads) attend_prompt_kernel(AttendPromptArg
 		if (a.lse && threadIdx.x == 0) a.lse[at] = log_sum(max, sum);
 	}
 }
+
+__global__ void __launch_bounds__(kThreads) attend_prompt_kernel(AttendPromptArgs a) { attend_rows<false>(a); }
+__global__ void __launch_bounds__(kThreads) attend_latent_prompt_kernel(AttendPromptArgs a) { attend_rows<true>(a); }
 
 // Parts of one row and head, merged in order. Grid: rows in x, heads in y.
 __global__ void attend_merge_kernel(AttendMergeArgs a) {
@@ -233,6 +262,8 @@ __global__ void attend_merge_kernel(AttendMergeArgs a) {
 void add_attend(Kernels& k) {
 	k.attend = {{KV_KERNEL(attend, AttendArgs)}};
 	k.attend_prompt = {{KV_KERNEL(attend_prompt, AttendPromptArgs)}};
+	k.attend_latent = {{KV_KERNEL(attend_latent, AttendArgs)}};
+	k.attend_latent_prompt = {{KV_KERNEL(attend_latent_prompt, AttendPromptArgs)}};
 	k.attend_merge = {{KV_KERNEL(attend_merge, AttendMergeArgs)}};
 }
 

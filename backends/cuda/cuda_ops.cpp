@@ -184,14 +184,15 @@ void CudaBackend::compute(const op::ExpertSum& o) {
 void CudaBackend::compute(const op::RopeStore& o) {
 	const auto& [q, k, v, rope, norm, dst] = o;
 	const uint32_t T = q.shape[0], n_heads = q.shape[1], n_kv_heads = k.shape[1], D = q.shape[2];
-	check_head_dim(D);
+	check_head_dim(std::max(D, k.shape[2]));
 	launch(
 	    kernels_.rope_store, {T, n_heads + n_kv_heads, 1}, 64,
 	    RopeStoreArgs{data<float>(q), data<float>(k), data<float>(v), data<float>(rope.table), data<float>(norm.q),
 	                  data<float>(norm.k),
 	                  KvPlace{data<uint32_t>(dst.k), data<uint32_t>(dst.v), data<uint32_t>(dst.at), dst.k_word_stride},
-	                  n_heads, n_kv_heads, D, rope.rotary_dim, rope.neox, norm.eps, norm.weigh_last},
-	    {"rope_store", 4. * double(2 * q.elements() + 3 * k.elements() + rope.table.elements())});
+	                  n_heads, n_kv_heads, D, rope.rotary_dim, rope.neox, norm.eps, norm.weigh_last,
+	                  rope.of_values ? k.shape[2] : 0},
+	    {"rope_store", o.bytes()});
 }
 
 void CudaBackend::compute(const op::KvStore& o) {
@@ -205,13 +206,13 @@ void CudaBackend::compute(const op::KvLoad& o) {
 
 // Moves rows outside of pages to their places in pages, or back.
 void CudaBackend::move_rows(const Kernel<KvStoreArgs>& kernel, const KvRows& kv, uint32_t n, const KvDst& pages) {
-	const uint32_t n_kv_heads = kv.k.shape[0], words = kv.k.shape[2] / 2;
-	launch(kernel, {groups(words, kWarp), n_kv_heads, std::min(n, kMostBlocks)}, kWarp,
+	const uint32_t n_kv_heads = kv.k.shape[0], k_words = kv.k.shape[2] / 2, v_words = kv.v.shape[2] / 2;
+	launch(kernel, {groups(std::max(k_words, v_words), kWarp), n_kv_heads, std::min(n, kMostBlocks)}, kWarp,
 	       KvStoreArgs{
 	           data<uint32_t>(as_words(kv.k)), data<uint32_t>(as_words(kv.v)),
 	           KvPlace{data<uint32_t>(pages.k), data<uint32_t>(pages.v), data<uint32_t>(pages.at), pages.k_word_stride},
-	           n_kv_heads, kv.k.shape[1], kv.first, n, words},
-	       {kernel.name, 16. * n * n_kv_heads * words});
+	           n_kv_heads, kv.k.shape[1], kv.first, n, k_words, v_words},
+	       {kernel.name, 8. * n * n_kv_heads * (k_words + v_words)});
 }
 
 // ---- packing
@@ -376,12 +377,14 @@ void CudaBackend::compute(const op::KvBalance& o) {
 // Enqueues the partial states of all work items.
 void CudaBackend::attend_pages(const char* op, View q, const KvRead& kv) {
 	const uint32_t n_heads = q.shape[1], D = q.shape[2], share = n_heads / kv.n_kv_heads;
+	const View& q_rope = kv.softmax.q_rope;
+	const uint32_t rope_dim = q_rope ? q_rope.shape[2] : 0, v_dim = q_rope ? rope_dim : D;
 	bool first = true;
 	for (const AttendGroup& g : kv.groups) {
 		const Quant &k = g.format.k, &v = g.format.v;
 		const uint32_t blocks = groups(uint64_t(kv.item_rows) * share, kQueries);
-		const double page_bytes =
-		    4. * (kv_code_words(kv.n_kv_heads, D, k.bits, g.page) + kv_code_words(kv.n_kv_heads, D, v.bits, g.page));
+		const double page_bytes = 4. * (kv_code_words(kv.n_kv_heads, D, k.bits, g.page) +
+		                                kv_code_words(kv.n_kv_heads, v_dim, v.bits, g.page));
 		const AttendArgs args{data<float>(kv.parts),
 		                      data<float>(q),
 		                      data<uint32_t>(g.k_codes),
@@ -403,8 +406,10 @@ void CudaBackend::attend_pages(const char* op, View q, const KvRead& kv) {
 		                      kv.item_rows,
 		                      kv.part_step,
 		                      blocks,
-		                      scores_of(D, kv.softmax.softcap)};
-		launch(kernels_.attend, {g.n_work * blocks, kv.n_kv_heads, 1}, kThreads, args,
+		                      scores_of(D, kv.softmax.softcap),
+		                      data<float>(q_rope),
+		                      rope_dim};
+		launch(q_rope ? kernels_.attend_latent : kernels_.attend, {g.n_work * blocks, kv.n_kv_heads, 1}, kThreads, args,
 		       {op, g.n_pages * page_bytes, first});
 		first = false;
 	}
@@ -446,10 +451,14 @@ void CudaBackend::compute(const op::AttendPrompt& o) {
 	                            D,
 	                            scores_of(D, own.softmax.softcap),
 	                            own.window ? own.window : UINT32_MAX,
-	                            data<float>(own.softmax.sinks)};
+	                            data<float>(own.softmax.sinks),
+	                            data<float>(own.softmax.q_rope),
+	                            own.softmax.q_rope ? own.v.shape[2] : 0};
 	const uint32_t queries = rows * (n_heads / n_kv_heads);
-	launch(kernels_.attend_prompt, {groups(queries, kQueries), n_kv_heads, 1}, kThreads, args,
-	       {op, 4. * (own.first + rows) * n_kv_heads * D + 8. * double(q.elements()), !older || older->groups.empty()});
+	const auto& kernel = own.softmax.q_rope ? kernels_.attend_latent_prompt : kernels_.attend_prompt;
+	launch(kernel, {groups(queries, kQueries), n_kv_heads, 1}, kThreads, args,
+	       {op, 2. * (own.first + rows) * n_kv_heads * (D + own.v.shape[2]) + 8. * double(q.elements()),
+	        !older || older->groups.empty()});
 	if (older) merge_parts(op, out, lse, *older);
 }
 

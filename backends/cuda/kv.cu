@@ -54,8 +54,17 @@ __global__ void rope_store_kernel(RopeStoreArgs a) {
 		return;
 	}
 	const uint32_t h = blockIdx.y - a.n_heads;
-	const uint64_t row = (uint64_t(t) * a.n_kv_heads + h) * a.head_dim;
+	const uint64_t head = uint64_t(t) * a.n_kv_heads + h, row = head * a.head_dim;
 	const Slot to = slot_of(a.dst, t, a.n_kv_heads, h);
+	if (a.latent_dim) {
+		prepare_head(a, a.v + row, nullptr, cs, partial, in, out);
+		const float* k = a.k + head * a.latent_dim;
+		for (uint32_t w = threadIdx.x; w < a.latent_dim / 2; w += blockDim.x) {
+			if (to.k) to.k[uint64_t(w) * a.dst.k_word_stride] = half_pair(k[2 * w], k[2 * w + 1]);
+			if (to.v && w < a.head_dim / 2) to.v[w] = half_pair(out[2 * w], out[2 * w + 1]);
+		}
+		return;
+	}
 	prepare_head(a, a.k + row, a.k_norm, cs, partial, in, out);
 	for (uint32_t w = threadIdx.x; w < a.head_dim / 2; w += blockDim.x) {
 		if (to.k) to.k[uint64_t(w) * a.dst.k_word_stride] = half_pair(out[2 * w], out[2 * w + 1]);
@@ -70,15 +79,15 @@ struct Words {
 };
 __device__ inline Words words_of(const KvStoreArgs& a, uint32_t w, uint32_t t) {
 	const uint32_t h = blockIdx.y;
-	const uint64_t at = (uint64_t(h) * a.t_cap + a.first + t) * a.head_words + w;
+	const uint64_t row = uint64_t(h) * a.t_cap + a.first + t;
 	const Slot place = slot_of(a.place, t, a.n_kv_heads, h);
-	return {a.k + at, a.v + at, place.k ? place.k + uint64_t(w) * a.place.k_word_stride : nullptr,
-	        place.v ? place.v + w : nullptr};
+	return {a.k + row * a.k_words + w, a.v + row * a.v_words + w,
+	        place.k && w < a.k_words ? place.k + uint64_t(w) * a.place.k_word_stride : nullptr,
+	        place.v && w < a.v_words ? place.v + w : nullptr};
 }
 
 __global__ void kv_store_kernel(KvStoreArgs a) {
 	const uint32_t w = blockIdx.x * blockDim.x + threadIdx.x;
-	if (w >= a.head_words) return;
 	for (uint32_t t = blockIdx.z; t < a.n; t += gridDim.z) {
 		const Words x = words_of(a, w, t);
 		if (x.place_k) *x.place_k = *x.k;
@@ -88,7 +97,6 @@ __global__ void kv_store_kernel(KvStoreArgs a) {
 
 __global__ void kv_load_kernel(KvStoreArgs a) {
 	const uint32_t w = blockIdx.x * blockDim.x + threadIdx.x;
-	if (w >= a.head_words) return;
 	for (uint32_t t = blockIdx.z; t < a.n; t += gridDim.z) {
 		const Words x = words_of(a, w, t);
 		if (x.place_k) *x.k = *x.place_k;

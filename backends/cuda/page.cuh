@@ -102,6 +102,14 @@ struct PageKeys : PageSide {
 		const float n = side.norms ? norm(t) : 0.f;
 		for (uint32_t c = 0; c < head_dim; ++c) f(c, value(code(c, word), t, c, n));
 	}
+	__device__ float at(uint32_t t, uint32_t c) const { // as a value
+		const auto word = [&](uint32_t w) { return kv_k_word(head, w, t, head_dim, side.bits, page); };
+		if (side.bits == 16) {
+			const uint32_t pair = codes[word(c / 2)];
+			return c % 2 ? high_half(pair) : low_half(pair);
+		}
+		return value(code(c, word), t, c, side.norms ? norm(t) : 0.f);
+	}
 };
 
 struct PageValues : PageSide {
@@ -136,6 +144,17 @@ struct RowValues {
 	const uint32_t* words;
 	uint32_t first, head_dim;
 	__device__ float at(uint32_t t, uint32_t c) const { return half_at(words, uint64_t(first + t) * head_dim + c); }
+};
+
+// Keys of latent attention: a latent, then a rotated key, which is where others have values.
+template <class Keys, class Rope> struct LatentKeys {
+	Keys keys;
+	Rope rope;
+	uint32_t head_dim, rope_dim;
+	template <class F> __device__ void each(uint32_t t, F f) const {
+		keys.each(t, f);
+		for (uint32_t c = 0; c < rope_dim; ++c) f(head_dim + c, rope.at(t, c));
+	}
 };
 
 // ---- scores. Products are added in the same 16 lanes as in the cpu backend.

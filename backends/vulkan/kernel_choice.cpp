@@ -67,8 +67,10 @@ Choice choose_rope_store(const Caps& c, bool vec4_aligned, uint32_t head_dim, ui
 	        {{SPEC_LOCAL_X, local}, {SPEC_HEAD_DIM, head_dim}, {SPEC_FLAGS, flags}}};
 }
 
-Choice choose_kv_store(const Caps& c, uint32_t head_dim) { // a small prompt fills only a few lanes
-	return {Kernel::kv_store, {{SPEC_LOCAL_X, c.is_cpu ? 32 : kLocal}, {SPEC_HEAD_DIM, head_dim}}};
+Choice choose_kv_store(const Caps& c, uint32_t head_dim, uint32_t rope_dim) { // a small prompt fills only a few lanes
+	Choice r = {Kernel::kv_store, {{SPEC_LOCAL_X, c.is_cpu ? 32 : kLocal}, {SPEC_HEAD_DIM, head_dim}}};
+	if (rope_dim) r.spec.push_back({SPEC_ROPE_DIM, rope_dim});
+	return r;
 }
 Choice choose_kv_load() { return {Kernel::kv_load, {{SPEC_LOCAL_X, kLocal}}}; }
 
@@ -471,6 +473,50 @@ AttendChoice choose_attend(const Caps& c, uint32_t share, const Format& f, uint3
 	                      {SPEC_V_GROUP, run_of(f.v, head_dim)},
 	                      {SPEC_FLAGS, attend_flags(f) | dots | flags},
 	                      {SPEC_PAGE, page}});
+}
+
+namespace {
+
+constexpr uint32_t kLatentTile = 8; // tokens
+
+// Shared memory of lib/latent.glsl, bytes.
+uint32_t latent_bytes(const LatentShape& s, uint32_t queries, uint32_t local) {
+	const uint32_t pieces = (s.rank + s.rope_dim) / 4;
+	return kLatentTile * (pieces | 1) * 8 + queries * (pieces * 16 + local * 4 + kLatentTile * 4 + 8);
+}
+
+AttendChoice latent_choice(const Caps& c, Kernel kernel, const LatentShape& s, bool rows, std::vector<SpecValue> spec) {
+	const uint32_t local = std::clamp(std::bit_ceil(s.rank / 4), 32u, kLocal);
+	uint32_t most = c.vendor == kIntel ? 4 : 8; // queries: a lane sums 4 channels of each
+	while (most > 1 && latent_bytes(s, most, local) > c.shared_bytes) most /= 2;
+	AttendCut cut;
+	cut_heads(cut, s.n_heads, most);
+	if (!rows) cut.tokens = 1;
+	spec.insert(spec.end(), {{SPEC_LOCAL_X, local},
+	                         {SPEC_HEADS, cut.heads},
+	                         {SPEC_COLS, cut.tokens},
+	                         {SPEC_HEAD_DIM, s.rank},
+	                         {SPEC_ROPE_DIM, s.rope_dim},
+	                         {SPEC_TILE, kLatentTile}});
+	return {{kernel, std::move(spec)}, cut.heads, cut.blocks, cut.tokens};
+}
+
+} // namespace
+
+AttendChoice choose_attend_latent(const Caps& c, const LatentShape& s, const Format& f, uint32_t page, bool prompt,
+                                  uint32_t flags) {
+	const uint32_t of_keys = attend_flags({f.k, {}});
+	return latent_choice(c, Kernel::attend_latent, s, prompt,
+	                     {{SPEC_K_BITS, f.k.bits},
+	                      {SPEC_V_BITS, f.v.bits},
+	                      {SPEC_K_GROUP, run_of(f.k, s.rank)},
+	                      {SPEC_V_GROUP, run_of(f.v, s.rope_dim)},
+	                      {SPEC_FLAGS, of_keys | flags},
+	                      {SPEC_PAGE, page}});
+}
+
+AttendChoice choose_attend_latent_prompt(const Caps& c, const LatentShape& s, uint32_t flags) {
+	return latent_choice(c, Kernel::attend_latent_prompt, s, /*rows=*/true, {{SPEC_FLAGS, flags}});
 }
 
 AttendChoice choose_attend_prompt(const Caps& c, uint32_t share, uint32_t head_dim, uint32_t flags) {

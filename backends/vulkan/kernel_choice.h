@@ -31,7 +31,7 @@ Choice choose_layer_norm(const Caps&, bool biased);
 constexpr uint32_t kActivateLocal = 128; // times 4 elements
 Choice choose_activate(uint32_t flags);  // ACTIVATE_*
 Choice choose_rope_store(const Caps&, bool vec4_aligned, uint32_t head_dim, uint32_t flags);
-Choice choose_kv_store(const Caps&, uint32_t head_dim);
+Choice choose_kv_store(const Caps&, uint32_t head_dim, uint32_t rope_dim = 0); // of V, where it is another
 Choice choose_kv_load();
 
 // ---- matmul
@@ -99,6 +99,13 @@ AttendChoice choose_attend(const Caps&, uint32_t share, const Format&, uint32_t 
                            uint32_t flags = 0);
 AttendChoice choose_attend_prompt(const Caps&, uint32_t share, uint32_t head_dim, uint32_t flags);
 Choice choose_attend_merge(const Caps&, uint32_t head_dim, uint32_t flags);
+// Latent attention: n_heads share one latent of `rank` channels, and a rotated key of rope_dim.
+struct LatentShape {
+	uint32_t n_heads, rank, rope_dim;
+};
+AttendChoice choose_attend_latent(const Caps&, const LatentShape&, const Format&, uint32_t page, bool prompt,
+                                  uint32_t flags = 0);
+AttendChoice choose_attend_latent_prompt(const Caps&, const LatentShape&, uint32_t flags);
 
 // ---- saliency
 

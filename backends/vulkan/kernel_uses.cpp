@@ -222,6 +222,29 @@ void attend_uses(const Caps& c, Uses& out) {
 	softmax_uses(c, out);
 }
 
+// Heads on one latent: DeepSeek V2 Lite's and V3's, GLM-4.7-Flash's.
+void latent_uses(const Caps& c, Uses& out) {
+	constexpr uint32_t kRank = 512, kRope = 64;
+	for (const uint32_t heads : {16u, 20u, 128u}) {
+		const LatentShape shape{heads, kRank, kRope};
+		const std::string what = fmt::format("latents, {} heads", heads);
+		for (const KvPolicy& p : policy_samples()) try {
+				for (const PageFormat& f : make_plan(p, {32, 1, kRank, kRope}).formats)
+					for (const bool prompt : {false, true})
+						if (f.page)
+							add(out, choose_attend_latent(c, shape, f.fmt, f.page, prompt),
+							    fmt::format("{}, K {}, V {}, pages of {}{}", what, quant_text(f.fmt.k),
+							                quant_text(f.fmt.v), f.page, prompt ? ", rows of a prompt" : ""));
+			} catch (const Error& e) { // policies that latents have not
+				if (e.code != Code::Invalid && e.code != Code::Unsupported) throw;
+			}
+		for (const uint32_t flags : {0u, PROMPT_STATE, PROMPT_LSE})
+			add(out, choose_attend_latent_prompt(c, shape, flags), fmt::format("{}, flags {}", what, flags));
+	}
+	add(out, choose_rope_store(c, /*vec4_aligned=*/false, kRope, ROPE_OF_VALUES), "latents");
+	add(out, choose_kv_store(c, kRank, kRope), "latents");
+}
+
 void pack_uses(const Caps& c, Uses& out) {
 	const std::pair<uint32_t, const char*> channels[] = {{0, ""},
 	                                                     {PACK_K_BLOCK, ", in blocks"},
@@ -289,6 +312,7 @@ std::vector<KernelUse> kernel_uses(const Caps& c) {
 	attend_uses(c, out);
 	pack_uses(c, out);
 	score_uses(c, out);
+	latent_uses(c, out);
 	return out;
 }
 

@@ -98,6 +98,10 @@ void VulkanBackend::merge_parts(const char* label, View out, View lse, const KvR
 void VulkanBackend::compute(const op::Attend& o) {
 	const auto& [out, lse, q, kv] = o;
 	check_head_dim(q.shape[2]);
+	if (kv.softmax.q_rope) {
+		attend_latents("attend", q, kv, /*prompt=*/false);
+		return merge_parts("attend", out, lse, kv);
+	}
 	const bool merged = !lse && merges_itself(q, kv);
 	attend_pages("attend", q, kv, /*prompt=*/false, merged ? out : View());
 	if (!merged) merge_parts("attend", out, lse, kv);
@@ -108,6 +112,7 @@ void VulkanBackend::compute(const op::AttendPrompt& o) {
 	const uint32_t rows = q.shape[0], n_heads = q.shape[1], head_dim = q.shape[2], n_kv_heads = own.k.shape[0];
 	check_head_dim(head_dim);
 	constexpr const char* label = "attend_prompt";
+	if (own.softmax.q_rope) return attend_own_latents(o);
 	if (older) attend_pages(label, q, *older, /*prompt=*/true, View());
 	const uint32_t flags = (older ? PROMPT_STATE
 	                        : lse ? PROMPT_LSE

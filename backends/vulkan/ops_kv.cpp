@@ -19,9 +19,10 @@ void VulkanBackend::compute(const op::RopeStore& o) {
 	const auto& [q, k, v, rope, norm, dst] = o;
 	const uint32_t rows = q.shape[0], n_heads = q.shape[1], head_dim = q.shape[2], n_kv_heads = k.shape[1];
 	const uint32_t flags = (rope.neox ? ROPE_NEOX : 0) | (norm.q ? ROPE_NORM_Q : 0) | (norm.k ? ROPE_NORM_K : 0) |
-	                       (norm.weigh_last && (norm.q || norm.k) ? ROPE_WEIGH_LAST : 0);
-	const bool vec4_aligned =
-	    rope_takes_vec4(head_dim, rope.rotary_dim, rope.neox) && aligned16({q, k, v, rope.table, norm.q, norm.k});
+	                       (norm.weigh_last && (norm.q || norm.k) ? ROPE_WEIGH_LAST : 0) |
+	                       (rope.of_values ? ROPE_OF_VALUES : 0);
+	const bool vec4_aligned = !rope.of_values && rope_takes_vec4(head_dim, rope.rotary_dim, rope.neox) &&
+	                          aligned16({q, k, v, rope.table, norm.q, norm.k});
 	Pipeline& p = pipeline(choose_rope_store(caps(), vec4_aligned, head_dim, flags));
 	const uint32_t across = std::min(rows, kMostRows);
 	const RopeStorePush push{.n_heads = n_heads,
@@ -30,7 +31,8 @@ void VulkanBackend::compute(const op::RopeStore& o) {
 	                         .k_word_stride = dst.k_word_stride,
 	                         .rows = rows,
 	                         .row_stride = across,
-	                         .eps = norm.eps};
+	                         .eps = norm.eps,
+	                         .k_dim = k.shape[2]};
 	const Bind binds[] = {bind(q),      bind(dst.k),  bind(dst.v),  bind(k), bind(v), bind(rope.table),
 	                      bind(dst.at), bind(norm.q), bind(norm.k), bind(q)}; // the last: rope_store_vec4 reads q by it
 	rec_.dispatch(
@@ -41,49 +43,50 @@ void VulkanBackend::compute(const op::RopeStore& o) {
 
 void VulkanBackend::compute(const op::KvStore& o) {
 	const auto& [src, n, dst] = o;
-	const uint32_t n_kv_heads = src.k.shape[0], t_cap = src.k.shape[1], head_dim = src.k.shape[2];
-	const uint32_t words = head_dim / 2;
-	const Choice how = choose_kv_store(caps(), head_dim);
+	const uint32_t n_kv_heads = src.k.shape[0], t_cap = src.k.shape[1], k_dim = src.k.shape[2], v_dim = src.v.shape[2];
+	const Choice how = choose_kv_store(caps(), k_dim, v_dim == k_dim ? 0 : v_dim);
 	Pipeline& p = pipeline(how);
 	const KvStorePush push{.n_kv_heads = n_kv_heads,
-	                       .head_words = words,
+	                       .k_words = k_dim / 2,
+	                       .v_words = v_dim / 2,
 	                       .t_cap = t_cap,
 	                       .first = src.first,
 	                       .n = n,
 	                       .k_word_stride = dst.k_word_stride};
 	rec_.dispatch(p, push, {bind(dst.k), bind(dst.v), bind(src.k), bind(src.v), bind(dst.at)},
-	              {ceil_div(n, how.spec[0].value), n_kv_heads, 2 * words},
-	              {.label = "kv_store", .bytes = 8.0 * n * n_kv_heads * head_dim});
+	              {ceil_div(n, how.spec[0].value), n_kv_heads, (k_dim + v_dim) / 2},
+	              {.label = "kv_store", .bytes = 4.0 * n * n_kv_heads * (k_dim + v_dim)});
 }
 
 void VulkanBackend::compute(const op::KvLoad& o) {
 	const auto& [dst, n, src] = o;
-	const uint32_t n_kv_heads = dst.k.shape[0], head_dim = dst.k.shape[2];
+	const uint32_t n_kv_heads = dst.k.shape[0], k_dim = dst.k.shape[2], v_dim = dst.v.shape[2];
 	const Choice how = choose_kv_load();
 	const KvStorePush push{.n_kv_heads = n_kv_heads,
-	                       .head_words = head_dim / 2,
+	                       .k_words = k_dim / 2,
+	                       .v_words = v_dim / 2,
 	                       .t_cap = dst.k.shape[1],
 	                       .first = dst.first,
 	                       .n = n,
 	                       .k_word_stride = src.k_word_stride};
-	rec_.dispatch(pipeline(how), push, {bind(dst.k), bind(dst.v), bind(src.k), bind(src.v), bind(src.at)},
-	              {uint32_t(ceil_div(uint64_t(n) * push.head_words, how.spec[0].value)), n_kv_heads, 2},
-	              {.label = "kv_load", .bytes = 8.0 * n * n_kv_heads * head_dim});
+	rec_.dispatch(
+	    pipeline(how), push, {bind(dst.k), bind(dst.v), bind(src.k), bind(src.v), bind(src.at)},
+	    {uint32_t(ceil_div(uint64_t(n) * std::max(push.k_words, push.v_words), how.spec[0].value)), n_kv_heads, 2},
+	    {.label = "kv_load", .bytes = 4.0 * n * n_kv_heads * (k_dim + v_dim)});
 }
 
 void VulkanBackend::compute(const op::KvPack& o) {
 	const KvRows& src = o.src;
 	const PackArgs& a = o.args;
-	const uint32_t n_kv_heads = src.k.shape[0], t_cap = src.k.shape[1], head_dim = src.k.shape[2],
-	               n_work = a.work.shape[0];
-	const double elements = double(a.n_heads) * head_dim;
+	const uint32_t n_kv_heads = src.k.shape[0], t_cap = src.k.shape[1], n_work = a.work.shape[0];
 	bool continues = false;
 	const auto side = [&](const Quant& q, bool values, const View& x, const View& codes, const View& params) {
 		if (!q.bits) return;
 		const Eta eta(q.eta);
 		const KvPackPush push{
 		    .t_cap = t_cap, .n_kv_heads = n_kv_heads, .zero_shift = eta.zero_shift, .scale_factor = eta.scale_factor};
-		const double bytes = elements * (2 + q.bits / 8.0);
+		const uint32_t head_dim = x.shape[2];
+		const double bytes = double(a.n_heads) * head_dim * (2 + q.bits / 8.0);
 		// A page's parts do not overlap: K and V of the same tokens need not wait for each other. Channel factors are
 		// read from memory that is bound together with the codes written before, which counts as a hazard.
 		if (q.scale == Scale::Codebook) {

@@ -78,6 +78,8 @@ class VulkanBackend final : public Backend {
 	void check_head_dim(uint32_t head_dim) const;
 	static float score_scale(uint32_t head_dim); // 1 / sqrt(head_dim)
 	void attend_pages(const char* label, View q, const KvRead&, bool prompt, View merged);
+	void attend_latents(const char* label, View q, const KvRead&, bool prompt);
+	void attend_own_latents(const op::AttendPrompt&);
 	bool merges_itself(View q, const KvRead&) const;
 	View merge_counters();
 	void merge_parts(const char* label, View out, View lse, const KvRead&);

@@ -31,7 +31,7 @@ KvPrefill::KvPrefill(Backend& be, KvScratch& scratch, KvSequence& seq, uint32_t 
 
 void KvPrefill::prepare(uint32_t first_token) {
 	const KvPlan& plan = seq_.plan();
-	const uint32_t n_kv = plan.shape.n_kv_heads, head_words = plan.shape.head_dim / 2;
+	const uint32_t n_kv = plan.shape.n_kv_heads;
 	const uint32_t cap = own_.k.shape[1]; // rows of the scratch
 	seq_.fit_sums();
 	seq_.sync(); // tables of what is older
@@ -43,9 +43,11 @@ void KvPrefill::prepare(uint32_t first_token) {
 	const size_t n = size_t(n_new_) * n_kv * 2;
 	const std::span<uint32_t> dst = table.at(table.take(n), n);
 	for (uint32_t t = 0; t < n_new_; ++t)
-		for (uint32_t h = 0; h < n_kv; ++h)
-			dst[(size_t(t) * n_kv + h) * 2] = dst[(size_t(t) * n_kv + h) * 2 + 1] =
-			    (h * cap + own_.first + t) * head_words;
+		for (uint32_t h = 0; h < n_kv; ++h) {
+			const uint32_t row = h * cap + own_.first + t;
+			dst[(size_t(t) * n_kv + h) * 2] = row * (plan.shape.head_dim / 2);
+			dst[(size_t(t) * n_kv + h) * 2 + 1] = row * (plan.shape.v_dim() / 2);
+		}
 	table.upload(be_, dst_);
 	if (!probes_.empty()) rows_ = be_.alloc(size_t(most_rows_) * 4, Mem::Device, "probe rows");
 

@@ -16,7 +16,8 @@ float half_of(uint32_t word, uint32_t half) { return f16_to_f32(uint16_t(word >>
 
 class Reader {
  public:
-	Reader(Backend& be, const KvSequence& state) : state_(state), plan_(state.plan()), dim_(plan_.shape.head_dim) {
+	Reader(Backend& be, const KvSequence& state)
+	    : state_(state), plan_(state.plan()), dim_(plan_.shape.head_dim), v_dim_(plan_.shape.v_dim()) {
 		const KvCache& cache = state.cache();
 		const auto want = [&](uint32_t id) {
 			const uint32_t c = state.pool().addr(id).chunk;
@@ -43,7 +44,7 @@ class Reader {
 		const uint32_t n_kv = plan_.shape.n_kv_heads;
 		LayerValues out;
 		out.k.assign(size_t(state_.n_tokens()) * n_kv * dim_, std::numeric_limits<float>::quiet_NaN());
-		out.v = out.k;
+		out.v.assign(size_t(state_.n_tokens()) * n_kv * v_dim_, std::numeric_limits<float>::quiet_NaN());
 		for (const Tier t : kAllTiers)
 			for (uint32_t h = 0; h < n_kv; ++h) {
 				const std::vector<uint32_t> at = state_.cache().positions(l, t, h);
@@ -52,8 +53,9 @@ class Reader {
 				for (uint32_t slot = 0; slot < at.size(); ++slot) {
 					const uint32_t p = slot / page, i = slot % page;
 					if (at[slot] == kNone || !(live[p * 4 + i / 32] >> i % 32 & 1)) continue;
-					const size_t to = (size_t(at[slot]) * n_kv + h) * dim_;
-					token(l, t, h, p, i, std::span(out.k).subspan(to, dim_), std::span(out.v).subspan(to, dim_));
+					const size_t to = size_t(at[slot]) * n_kv + h;
+					token(l, t, h, p, i, std::span(out.k).subspan(to * dim_, dim_),
+					      std::span(out.v).subspan(to * v_dim_, v_dim_));
 				}
 			}
 		return out;
@@ -82,25 +84,28 @@ class Reader {
 		const Place v_page = place(cache.pages(v_layer, t)[p], plan_.page_format(v_layer, t));
 		const Place block = cache.blocks(l, t).empty() ? own : place(cache.blocks(l, t)[p], plan_.block_format(l, t));
 		const Place k_params = block.format->k_params ? block : own;
-		const auto value = [&](const Quant& q, uint32_t code, const uint32_t* params, uint32_t c) {
+		const auto value = [&](const Quant& q, uint32_t code, const uint32_t* params, uint32_t dim, uint32_t c) {
 			if (q.bits == 16) return f16_to_f32(uint16_t(code));
 			if (q.scale == Scale::Codebook) {
-				const NormPage n{q, params, plan_.shape.n_kv_heads, dim_, page};
+				const NormPage n{q, params, plan_.shape.n_kv_heads, dim, page};
 				return codebook_value(code, q.bits) * n.norm(h, i) + n.mean(h, c);
 			}
-			const Meaning m = ParamPage{q, params, plan_.shape.n_kv_heads, dim_, page}.meaning(h, c, i);
+			const Meaning m = ParamPage{q, params, plan_.shape.n_kv_heads, dim, page}.meaning(h, c, i);
 			return float(code) * m.scale + m.zero;
 		};
 		const uint32_t* k_codes = k_page.words + k_page.format->k_codes_at + kv_k_word(h, 0, i, dim_, f.k.bits, page);
-		const uint32_t* v_codes = v_page.words + v_page.format->v_codes_at + kv_v_word(h, i, 0, dim_, f.v.bits, page);
+		const uint32_t* v_codes = v_page.words + v_page.format->v_codes_at + kv_v_word(h, i, 0, v_dim_, f.v.bits, page);
 		for (uint32_t c = 0; c < dim_; ++c) {
 			k[c] = value(f.k, token_code(k_codes, page, dim_, f.k.bits, c),
-			             k_params.words + k_params.format->k_params_at, c);
-			v[c] = value(f.v, token_code(v_codes, 1, dim_, f.v.bits, c), own.words + own.format->v_params_at, c);
+			             k_params.words + k_params.format->k_params_at, dim_, c);
 			if (f.k.bits < 16 && f.k.prescale == Prescale::Balance) k[c] /= f16_to_f32(balance_[l][h * dim_ + c]);
+		}
+		for (uint32_t c = 0; c < v_dim_; ++c) {
+			v[c] =
+			    value(f.v, token_code(v_codes, 1, v_dim_, f.v.bits, c), own.words + own.format->v_params_at, v_dim_, c);
 			if (f.v.bits < 16 && f.v.prescale == Prescale::SqrtMax)
-				v[c] *= half_of(block.words[block.format->v_params_at + kv_factor_word(h, c, dim_)],
-				                kv_factor_half(h, c, dim_));
+				v[c] *= half_of(block.words[block.format->v_params_at + kv_factor_word(h, c, v_dim_)],
+				                kv_factor_half(h, c, v_dim_));
 		}
 		if (f.k.bits < 16 && f.k.rotate) rotate_back(k);
 		if (f.v.bits < 16 && f.v.rotate) rotate_back(v);
@@ -108,7 +113,7 @@ class Reader {
 
 	const KvSequence& state_;
 	const KvPlan& plan_;
-	uint32_t dim_;
+	uint32_t dim_, v_dim_;
 	std::map<uint32_t, Words> chunks_;           // of the pool, by number
 	std::vector<std::vector<uint16_t>> balance_; // (layers) (n_kv_heads, head_dim) f16; empty without a balancer
 };

@@ -40,13 +40,15 @@ struct KvScratch {
 		if (b.bytes() < bytes) b = be.alloc(bytes + more, Mem::Device, label);
 	}
 	static KvRows rows_in(Backend& be, Buffer& b, const KvShape& s, uint32_t n, const char* label) {
-		const size_t row = size_t(s.n_kv_heads) * s.head_dim * 2; // bytes of K (or V)
-		const auto side = [&](size_t rows) { return align_up(rows * row, kBufferAlign); };
-		if (b.bytes() < 2 * side(n)) b = be.alloc(2 * side(n + n / 2), Mem::Device, label);
-		uint32_t cap = uint32_t(b.bytes() / 2 / row);
-		while (2 * side(cap) > b.bytes()) --cap;
+		const auto k_bytes = [&](size_t rows) { return align_up(rows * s.n_kv_heads * s.head_dim * 2, kBufferAlign); };
+		const auto all_bytes = [&](size_t rows) {
+			return k_bytes(rows) + align_up(rows * s.n_kv_heads * s.v_dim() * 2, kBufferAlign);
+		};
+		if (b.bytes() < all_bytes(n)) b = be.alloc(all_bytes(n + n / 2), Mem::Device, label);
+		uint32_t cap = uint32_t(b.bytes() / (s.token_channels() * 2));
+		while (all_bytes(cap) > b.bytes()) --cap;
 		return {view(b, 0, DType::F16, s.n_kv_heads, cap, s.head_dim),
-		        view(b, side(cap), DType::F16, s.n_kv_heads, cap, s.head_dim), 0};
+		        view(b, k_bytes(cap), DType::F16, s.n_kv_heads, cap, s.v_dim()), 0};
 	}
 };
 

@@ -213,9 +213,9 @@ void KvSequence::sync() {
 KvSequence::F16Slot KvSequence::f16_slot(uint32_t layer, uint32_t head, uint32_t page_id, uint32_t index) const {
 	const KvPool::Addr a = pool_.addr(page_id);
 	const PageFormat& f = plan_.page_format(layer, Tier::F16);
-	const uint32_t dim = plan_.shape.head_dim, page = f.page;
-	return {a.chunk, a.at + f.k_codes_at + kv_k_word(head, 0, index, dim, 16, page),
-	        a.at + f.v_codes_at + kv_v_word(head, index, 0, dim, 16, page)};
+	const uint32_t page = f.page;
+	return {a.chunk, a.at + f.k_codes_at + kv_k_word(head, 0, index, plan_.shape.head_dim, 16, page),
+	        a.at + f.v_codes_at + kv_v_word(head, index, 0, plan_.shape.v_dim(), 16, page)};
 }
 
 // ---- sums of attention

@@ -126,9 +126,9 @@ void KvStep::plan_layer(uint32_t l) {
 		if (!together) scattered.insert(scattered.end(), cells.begin(), cells.end());
 		for (uint32_t h = 0; h < n_kv; ++h) {
 			const std::span<uint32_t> dst = table_.at(L.dst_at + (size_t(r) * n_kv + h) * 2, 2);
-			const uint32_t in_single = (h * n_rows + r) * shape_.head_dim / 2;
-			dst[0] = together ? cells[h].slot.k : in_single;
-			dst[1] = together ? cells[h].slot.v : in_single;
+			const uint32_t in_single = h * n_rows + r; // row
+			dst[0] = together ? cells[h].slot.k : in_single * (shape_.head_dim / 2);
+			dst[1] = together ? cells[h].slot.v : in_single * (shape_.v_dim() / 2);
 		}
 		const RowMask* const mask = keep ? masks_.of(s, rows_[r].draft) : nullptr;
 		const uint32_t piece = decode_piece(pool_.device(), s, l, mask);

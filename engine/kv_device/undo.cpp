@@ -48,11 +48,13 @@ void KvUndo::save(const KvSequence& s, uint32_t l, const KvMoves& moves) {
 
 void KvUndo::save_slots(const KvSequence& s, Saved& save, std::span<const SlotCell> cells, uint32_t n_rows) {
 	const KvShape shape = s.plan().shape;
-	const size_t side =
-	    align_up(size_t(n_rows) * shape.n_kv_heads * shape.head_dim * 2, kBufferAlign); // bytes of K (or V)
-	save.memory = be_->alloc(2 * side, Mem::Device, "tokens before a prompt");
+	const auto bytes = [&](uint32_t dim) {
+		return align_up(size_t(n_rows) * shape.n_kv_heads * dim * 2, kBufferAlign);
+	};
+	const size_t keys = bytes(shape.head_dim);
+	save.memory = be_->alloc(keys + bytes(shape.v_dim()), Mem::Device, "tokens before a prompt");
 	save.kv = {view(save.memory, 0, DType::F16, shape.n_kv_heads, n_rows, shape.head_dim),
-	           view(save.memory, side, DType::F16, shape.n_kv_heads, n_rows, shape.head_dim), 0};
+	           view(save.memory, keys, DType::F16, shape.n_kv_heads, n_rows, shape.v_dim()), 0};
 	StepTable table;
 	save.rows = lay_rows(s.pool(), cells, shape.n_kv_heads, table);
 	table.upload(*be_, save.words);

@@ -153,7 +153,7 @@ Sides assign(const Tuning& t, const Sizes& sizes, uint64_t room, uint8_t least_k
 Sides assign_bits_of(const Tuning& t, const KvShape& shape, double bits, const std::string& options) {
 	KV_ASSERT(t.layers.size() == shape.n_layers && shape.n_layers > 0);
 	const Sizes sizes = sizes_of(shape, options);
-	const double elements = 2. * shape.n_layers * shape.n_kv_heads * shape.head_dim * sizes.page;
+	const double elements = double(shape.n_layers) * double(shape.token_channels()) * sizes.page;
 	const uint64_t room = uint64_t((bits + 1e-9) * elements / 32), least = words_of(ends_of(t, sizes, 1, false));
 	if (room < least)
 		fail(Code::Invalid, "tuned:{:.2f}: at least {:.2f} bits, of which parameters take {:.2f}, are possible here",
@@ -311,7 +311,7 @@ double packed_bits(const KvPlan& plan) {
 	if (plan.fill[t] == Fill::None) return plan.keeps_all ? 16 : 0;
 	double words = 0;
 	for (const LayerPlan& L : plan.layers) words += plan.formats[L.tier[t].page_format].words;
-	return words * 32 / (2. * plan.shape.n_layers * plan.shape.n_kv_heads * plan.shape.head_dim * plan.page[t]);
+	return words * 32 / (double(plan.shape.n_layers) * double(plan.shape.token_channels()) * plan.page[t]);
 }
 
 std::string assign_bits(const Tuning& t, const KvShape& shape, double bits, const std::string& options) {

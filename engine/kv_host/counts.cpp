@@ -116,7 +116,8 @@ void advance(const KvPlan& plan, KvCounts& c, uint64_t n_new, bool prompt, std::
 }
 
 KvBytes bytes_of(const KvPlan& plan, const KvCounts& c) {
-	const uint64_t H = plan.shape.n_kv_heads, D = plan.shape.head_dim;
+	const uint64_t H = plan.shape.n_kv_heads;
+	const uint32_t D = plan.shape.head_dim, V = plan.shape.v_dim();
 	KvBytes b;
 	size_t pages = 0, n_pages = 0;
 	for (const LayerPlan& L : plan.layers) {
@@ -127,17 +128,17 @@ KvBytes bytes_of(const KvPlan& plan, const KvCounts& c) {
 			const uint64_t n = c.packed[t];
 			pages += c.pages[t] * p.bytes();
 			n_pages += c.pages[t];
-			auto codes = [&](uint32_t words, const Quant& q) {
-				return words ? n * H * kv_token_words(uint(D), q.bits) * 4 : 0;
+			auto codes = [&](uint32_t words, const Quant& q, uint32_t dim) {
+				return words ? n * H * kv_token_words(dim, q.bits) * 4 : 0;
 			};
-			(t == int(Tier::F16) ? b.f16 : b.codes) += codes(p.k_codes, T.fmt.k) + codes(p.v_codes, T.fmt.v);
-			auto params = [&](uint32_t words, const Quant& q) -> size_t {
+			(t == int(Tier::F16) ? b.f16 : b.codes) += codes(p.k_codes, T.fmt.k, D) + codes(p.v_codes, T.fmt.v, V);
+			auto params = [&](uint32_t words, const Quant& q, uint32_t dim) -> size_t {
 				if (!words) return 0;
-				return q.scale == Scale::PerToken && q.param_bits == 16 ? n * (H * D / q.group) * 4
+				return q.scale == Scale::PerToken && q.param_bits == 16 ? n * (H * dim / q.group) * 4
 				                                                        : c.pages[t] * size_t(words) * 4;
 			};
-			b.k_params += params(p.k_params, T.fmt.k);
-			b.v_params += params(p.v_params, T.fmt.v);
+			b.k_params += params(p.k_params, T.fmt.k, D);
+			b.v_params += params(p.v_params, T.fmt.v, V);
 			if (T.block_format == 0xffff) continue;
 			const PageFormat& block = plan.formats[T.block_format];
 			pages += c.blocks[t] * block.bytes();
@@ -170,12 +171,14 @@ double code_bits(const KvPlan& plan) {
 	const Select& s = plan.policy.select;
 	if (plan.keeps_all) return 16;
 	const double share = plan.ranked() && !s.budget ? s.ratio : 0;
+	const double k_share = double(plan.shape.head_dim) / (plan.shape.head_dim + plan.shape.v_dim()); // of channels
 	double sum = 0;
 	for (size_t l = 0; l < plan.layers.size(); ++l) {
 		const LayerPlan& L = plan.layers[l];
 		const Format &salient = L.tier[int(Tier::Salient)].fmt, &regular = L.tier[int(Tier::Regular)].fmt;
-		const double own = (L.k_codes_of == l ? regular.k.bits : 0) + (L.v_codes_of == l ? regular.v.bits : 0);
-		sum += (share * (salient.k.bits + salient.v.bits) + (1 - share) * own) / 2;
+		const double own = k_share * (L.k_codes_of == l ? regular.k.bits : 0) +
+		                   (1 - k_share) * (L.v_codes_of == l ? regular.v.bits : 0);
+		sum += share * (k_share * salient.k.bits + (1 - k_share) * salient.v.bits) + (1 - share) * own;
 	}
 	return sum / double(plan.layers.size());
 }

@@ -82,16 +82,17 @@ static uint16_t intern(KvPlan& plan, PageFormat f) {
 
 // Page layout of one tier of one layer; `own_k`, `own_v`: the layer stores its own codes.
 static void lay_out(KvPlan& plan, TierPlan& t, Tier tier, bool own_k, bool own_v) {
-	const uint32_t H = plan.shape.n_kv_heads, D = plan.shape.head_dim, page = plan.page[size_t(tier)];
+	const uint32_t H = plan.shape.n_kv_heads, D = plan.shape.head_dim, V = plan.shape.v_dim(),
+	               page = plan.page[size_t(tier)];
 	if (plan.fill[size_t(tier)] == Fill::None) return;
 	const bool block = plan.fill[size_t(tier)] == Fill::Block;
 	PageFormat p{.fmt = t.fmt, .page = page};
 	if (own_k) p.k_codes = kv_code_words(H, D, t.fmt.k.bits, page);
-	if (own_v) p.v_codes = kv_code_words(H, D, t.fmt.v.bits, page);
+	if (own_v) p.v_codes = kv_code_words(H, V, t.fmt.v.bits, page);
 	PageFormat b{.fmt = t.fmt, .page = 0};
 	if (packed(t.fmt.k)) (block && per_channel(t.fmt.k) ? b : p).k_params = page_param_words(t.fmt.k, H, D, page);
-	if (packed(t.fmt.v)) p.v_params = page_param_words(t.fmt.v, H, D, page);
-	if (packed(t.fmt.v) && t.fmt.v.prescale == Prescale::SqrtMax) b.v_params = kv_factor_words(H, D);
+	if (packed(t.fmt.v)) p.v_params = page_param_words(t.fmt.v, H, V, page);
+	if (packed(t.fmt.v) && t.fmt.v.prescale == Prescale::SqrtMax) b.v_params = kv_factor_words(H, V);
 	t.page_format = intern(plan, p);
 	if (block) t.block_format = intern(plan, b);
 }
@@ -99,6 +100,12 @@ static void lay_out(KvPlan& plan, TierPlan& t, Tier tier, bool own_k, bool own_v
 static uint16_t scaled_layer(const KvPolicy& p, uint16_t layer, uint32_t n_layers, bool scales = true) {
 	if (!p.depth || !scales || layer == UINT16_MAX) return layer;
 	return uint16_t((uint64_t(layer) * n_layers * 2 + p.depth) / (2 * p.depth)); // rounded to the nearest
+}
+
+// How the rotated key beside a latent is stored: a latent that is packed like this has one of 4 or 8 bits.
+static Quant rope_quant(const KvPolicy& p, const Quant& latent) {
+	if (!packed(latent)) return {.bits = latent.bits};
+	return {.bits = p.rope_bits ? p.rope_bits : uint8_t(8), .group = kGroupHead};
 }
 
 // Formats of every layer, with groups resolved, and the owners of their codes.
@@ -120,11 +127,14 @@ static void resolve_layers(KvPlan& plan, const KvPolicy& p) {
 			Quant& q = r.is_k ? f[size_t(r.tier)].k : f[size_t(r.tier)].v;
 			q = with_fields(q, r.quant, r.fields);
 		}
-		for (int t = 0; t < kTiers; ++t) L.tier[t].fmt = {resolve(p, f[t].k, s, true), resolve(p, f[t].v, s, false)};
+		if (s.rope_dim)
+			for (Format& tier : f) tier.v = rope_quant(p, tier.k);
+		for (int t = 0; t < kTiers; ++t)
+			L.tier[t].fmt = {resolve(p, f[t].k, s, true), resolve(p, f[t].v, s.of_v(), false)};
 		const uint16_t owner = uint16_t(l - l % p.share.stride);
 		const Format& regular = L.tier[size_t(Tier::Regular)].fmt;
 		L.k_codes_of = l >= k_first && packed(regular.k) ? owner : uint16_t(l);
-		L.v_codes_of = l >= v_first && packed(regular.v) ? owner : uint16_t(l);
+		L.v_codes_of = l >= v_first && packed(regular.v) && !s.rope_dim ? owner : uint16_t(l);
 	}
 }
 
@@ -225,7 +235,7 @@ static void check_sets(const KvPlan& plan) {
 		for (Tier t : {Tier::Salient, Tier::Regular})
 			for (const Quant* q : {&L.tier[size_t(t)].fmt.k, &L.tier[size_t(t)].fmt.v})
 				if (plan.fill[size_t(t)] != Fill::None && packed(*q) && q->scale == Scale::PerToken &&
-				    q->group > plan.shape.head_dim)
+				    q->group > (q == &L.tier[size_t(t)].fmt.k ? plan.shape.head_dim : plan.shape.v_dim()))
 					fail(Code::Invalid,
 					     "{}: {} channels share a scale across kv heads, but per_head=on lets heads keep different "
 					     "tokens; give per_head=off or group=head",
@@ -244,8 +254,27 @@ static void check_fetched(const KvPlan& plan) {
 					     plan.policy.text, plan.policy.fetch, q.bits == 3 ? "3 bits" : "codebooks (scale=codebook)");
 }
 
+static void check_latent(const KvPlan& plan) {
+	const KvPolicy& p = plan.policy;
+	if (!plan.shape.rope_dim) {
+		if (p.rope_bits)
+			fail(Code::Invalid, "{}: rope.bits is of models with latent attention, which this one is not", p.text);
+		return;
+	}
+	const char* ranks = plan.ranked() ? "ranks tokens by the attention that they receive" : nullptr;
+	const char* what = ranks ? ranks : plan.fetches() ? "fetches tokens" : nullptr;
+	for (const LayerPlan& L : plan.layers)
+		for (const Tier t : {Tier::Salient, Tier::Regular})
+			if (!what && L.tier[size_t(t)].fmt.k.prescale == Prescale::Balance) what = "balances keys against queries";
+	if (what)
+		fail(Code::Unsupported,
+		     "policy '{}' {}, which kvrun does not do for models with latent attention; give another one, as turbo3 or "
+		     "kivi4",
+		     p.text, what);
+}
+
 KvPlan make_plan(const KvPolicy& p, const KvShape& s) {
-	if (!s.n_layers || s.n_layers > 4096 || !s.n_kv_heads || !s.head_dim || s.head_dim % 2 ||
+	if (!s.n_layers || s.n_layers > 4096 || !s.n_kv_heads || !s.head_dim || s.head_dim % 2 || s.rope_dim % 2 ||
 	    s.n_kv_heads * uint64_t(s.head_dim) > 65536)
 		fail(Code::Invalid,
 		     "no KV cache for {} layers of {} kv heads of {} channels; head_dim is even, layers at most 4096",
@@ -283,6 +312,7 @@ KvPlan make_plan(const KvPolicy& p, const KvShape& s) {
 	if (plan.fetches() && plan.fill[int(Tier::Regular)] == Fill::None)
 		fail(Code::Invalid, "{}: fetch={} brings back packed tokens, and this policy {}; give bits=1, 2, 4 or 8",
 		     p.text, p.fetch, plan.keeps_all ? "packs none" : "evicts them");
+	check_latent(plan);
 	check_fetched(plan);
 	check_sharing(plan);
 	check_sets(plan);

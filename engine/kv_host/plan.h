@@ -12,6 +12,12 @@ namespace kvrun {
 
 struct KvShape {
 	uint32_t n_layers, n_kv_heads, head_dim;
+	// Latent attention: K is the latent, which is also what is read as values, and V a rotated key of so many channels
+	// per kv head. 0: V is values, as wide as keys.
+	uint32_t rope_dim = 0;
+	uint32_t v_dim() const { return rope_dim ? rope_dim : head_dim; }
+	uint64_t token_channels() const { return uint64_t(n_kv_heads) * (head_dim + v_dim()); } // of a layer, K and V
+	KvShape of_v() const { return {n_layers, n_kv_heads, v_dim()}; }                        // as if keys were like V
 };
 
 constexpr uint32_t kAllHeads = UINT32_MAX; // a move of all kv heads of a layer at once
@@ -71,7 +77,7 @@ struct KvPlan {
 	uint32_t fetch_slots(const uint32_t (&pages)[kTiers]) const; // most tokens that can be fetched then
 	size_t balancer_bytes() const;                               // of one layer: (n_kv_heads, head_dim) f16
 	size_t f16_bytes(uint64_t n_tokens) const {                  // what plain f16 takes, without any page
-		return size_t(4) * shape.n_layers * shape.n_kv_heads * shape.head_dim * n_tokens;
+		return size_t(2) * shape.n_layers * shape.token_channels() * n_tokens;
 	}
 };
 

@@ -134,6 +134,7 @@ struct KvPolicy {
 	std::vector<LayerRule> layers = {}; // later rules win
 	Share share = {};
 	uint32_t fetch = 0;        // packed tokens per layer and kv head that a step reads in f16 from a copy on the host
+	uint8_t rope_bits = 0;     // of the rotated keys of latent attention, where latents are packed: 4, 8; 0: 8
 	bool fetch_sync = false;   // chosen by the step's own attention, which waits for them and is computed again
 	uint16_t depth = 0;        // layer numbers above are for this many layers and scale with the model; 0: fixed
 	bool fit_groups = true;    // groups of channels are defaults, and become one head if they do not fit

@@ -118,6 +118,10 @@ void set_page(KvPolicy& p, std::string_view key, std::string_view v) {
 		fail(Code::Invalid, "{} is {}: expected 32, 64 or 128 tokens", key, p.page);
 }
 
+void set_rope_bits(KvPolicy& p, std::string_view key, std::string_view v) {
+	if (v != "4" && v != "8") fail(Code::Invalid, "{} is '{}': expected 8 or 4", key, v);
+	p.rope_bits = v == "4" ? 4 : 8;
+}
 void set_fetch_mode(KvPolicy& p, std::string_view key, std::string_view v) {
 	if (v != "spec" && v != "sync") fail(Code::Invalid, "{} is '{}': expected spec or sync", key, v);
 	p.fetch_sync = v == "sync";
@@ -179,6 +183,10 @@ const Key kKeys[] = {
      "spec: fetched ahead, chosen by a speculative token; sync: chosen by the token itself, whose attention is done "
      "twice",
      [](Draft& d, auto k, auto v) { set_fetch_mode(d.p, k, v); }},
+    {"rope.bits",
+     "of models with latent attention, whose latents are stored as keys are: bits of the rotated key beside them, 8 or "
+     "4",
+     [](Draft& d, auto k, auto v) { set_rope_bits(d.p, k, v); }},
     {"page", "tokens per page where the formats leave a choice: 32, 64, 128",
      [](Draft& d, auto k, auto v) { set_page(d.p, k, v); }},
 };

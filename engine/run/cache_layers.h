@@ -34,7 +34,7 @@ class CacheLayers {
 			const bool window = both && layer.window;
 			Kind& kind = kinds_[window];
 			places_.push_back({window, kind.shape.n_layers});
-			kind = {{kind.shape.n_layers + 1, layer.n_kv_heads, layer.head_dim}, layer.n_heads};
+			kind = {{kind.shape.n_layers + 1, layer.n_kv_heads, layer.head_dim, layer.latent.rope_dim}, layer.n_heads};
 			last_readers_.push_back(l);
 			last_own_ = l;
 		}

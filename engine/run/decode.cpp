@@ -121,9 +121,9 @@ void Decoder::run(KvPool& pool, std::span<const Row> step) {
 			i += same;
 		}
 		if (owns)
-			kv.stored(k), kv.attend(k, rows.att, rows.q, runner_.softmax(l));
+			kv.stored(k), kv.attend(k, rows.att, rows.q, runner_.softmax(l, rows));
 		else
-			kv.attend_again(k, rows.att, rows.q, runner_.softmax(l));
+			kv.attend_again(k, rows.att, rows.q, runner_.softmax(l, rows));
 		runner_.project_out(l, rows, /*decode=*/true);
 		if (is_handed_over(l, runner_.config().n_layers)) be.submit();
 	}

@@ -34,6 +34,7 @@ LayerRunner::LayerRunner(Backend& be, const Config& cfg, const Weights& w, uint3
 		v_ = a.take(DType::F32, most_rows, most.kv);
 		mlp_.lay(a, cfg, most_rows);
 		recurrent_.lay(a, cfg, most_rows);
+		latent_.lay(a, cfg, most_rows);
 		if (has_branch_rows(cfg)) branch_ = a.take(DType::F32, most_rows, cfg.dim);
 		if (const uint32_t n = normed_values(cfg)) ones_ = a.take(DType::F32, n);
 		if (const uint32_t n = skipped_heads(cfg)) nowhere_ = a.take(DType::U32, most_rows, n, 2);
@@ -51,6 +52,12 @@ LayerRunner::LayerRunner(Backend& be, const Config& cfg, const Weights& w, uint3
 	};
 	fill(nowhere_, kSkip);
 	fill(ones_, 1.f);
+	if (!latent_.heads) return;
+	std::vector<uint32_t> heads(latent_.heads.elements());
+	for (size_t i = 0; i < heads.size(); ++i) heads[i] = uint32_t(i % latent_.heads.shape[1]);
+	be.write(*latent_.heads.buf, latent_.heads.at, std::as_bytes(std::span(heads)));
+	be.submit();
+	be.wait();
 }
 
 // Whether outputs of a layer's parts are added to the residual stream unchanged.
@@ -73,7 +80,7 @@ LayerRows LayerRunner::rows_of(uint32_t l, const View& x, const TokenViews& toke
 	            heads(q_, layer.n_heads),
 	            heads(att_, layer.n_heads),
 	            heads(k_, layer.n_kv_heads),
-	            heads(v_, layer.n_kv_heads),
+	            shaped(v_, n, layer.n_kv_heads, second_dim(layer)),
 	            rows(mlp_.gate, 0, n),
 	            rows(mlp_.up, 0, n),
 	            {}};
@@ -82,6 +89,10 @@ LayerRows LayerRunner::rows_of(uint32_t l, const View& x, const TokenViews& toke
 	if (branch_) r.branch = rows(branch_, 0, n);
 	if (recurrent_.out_gate) r.out_gate = rows(recurrent_.out_gate, 0, n);
 	if (recurrent_.values) r.values = rows(recurrent_.values, 0, n);
+	if (layer.latent.rank) {
+		r.q_rope = shaped(latent_.q_rope, n, layer.n_heads, layer.latent.rope_dim);
+		r.values = shaped(latent_.values, n, layer.n_heads * layer.latent.v_dim);
+	}
 	for (size_t i = 0; i < cfg_.ropes.size(); ++i) r.rope[i] = rows(rope[i], first, n);
 	if (cfg_.temperature.scale != 0) r.rope[kTemperature] = rows(rope[kTemperature], first, n);
 	return r;
@@ -125,6 +136,7 @@ void LayerRunner::norm_matmul(std::span<const Proj> projs, const View& h, const 
 
 void LayerRunner::project_in(uint32_t l, const LayerRows& r, bool decode) {
 	const Layer& layer = cfg_.layers[l];
+	if (layer.latent.rank) return project_in_latent(l, r, decode);
 	const LayerWeights& L = w_.layers[l];
 	const Proj all[] = {{r.q, L.wq, L.bq}, {r.k, L.wk, L.bk}, {r.v, L.wv, L.bv}};
 	const bool owns = has_own_kv(cfg_, l);
@@ -158,18 +170,23 @@ void LayerRunner::rotate(uint32_t l, const LayerRows& r, uint32_t first, uint32_
 	const View q = rows(r.q, first, n);
 	HeadNorm head_norm{{}, {}, cfg_.norm_eps, layer.qk_norm == QkNorm::HeadLast};
 	if (layer.qk_norm == QkNorm::Head || head_norm.weigh_last) head_norm.q = L.q_norm, head_norm.k = L.k_norm;
-	be_.rope_store(q, rows(r.k, first, n), rows(r.v, first, n),
-	               {rows(r.rope[layer.rope], first, n), rope.dim, rope.neox}, head_norm, dst);
+	const bool latent = layer.latent.rank != 0;
+	const View rotated = latent ? rows(r.q_rope, first, n) : q;
+	be_.rope_store(rotated, rows(r.k, first, n), rows(r.v, first, n),
+	               {rows(r.rope[layer.rope], first, n), rope.dim, rope.neox, latent}, head_norm, dst);
 	// attention multiplies by 1 / sqrt(head_dim)
 	const float scale = layer.attention_scale * std::sqrt(float(layer.head_dim));
 	if (layer.attention_scale != 0 && scale != 1) be_.activate(q, q, {}, {.scale = scale});
+	if (latent && scale != 1) be_.activate(rotated, rotated, {}, {.scale = scale});
 	if (cfg_.temperature.scale == 0) return;
 	const View before = rows(r.att, first, n); // attention has not yet written these rows
 	be_.copy(before, q);
 	be_.expert_sum(q, shaped(before, n, 1, uint32_t(q.row_elements())), rows(r.rope[kTemperature], first, n));
 }
 
-Softmax LayerRunner::softmax(uint32_t l) const { return {cfg_.layers[l].score_softcap, w_.layers[l].sinks}; }
+Softmax LayerRunner::softmax(uint32_t l, const LayerRows& r) const {
+	return {cfg_.layers[l].score_softcap, w_.layers[l].sinks, r.q_rope};
+}
 
 void LayerRunner::add(const Layer& layer, const LayerRows& r, const Proj& proj, const View& from,
                       const NormWeights* out_norm, bool decode) {
@@ -187,7 +204,9 @@ void LayerRunner::project_out(uint32_t l, const LayerRows& r, bool decode) {
 	const Layer& layer = cfg_.layers[l];
 	const LayerWeights& L = w_.layers[l];
 	if (layer.output_gate) be_.activate(r.att, r.out_gate, r.att, {.function = Activation::Sigmoid});
-	add(layer, r, {{}, L.wo, L.bo}, layer.recurrent.n_heads ? r.values : r.att,
+	const Latent& latent = layer.latent;
+	if (latent.rank) project_heads(shaped(r.values, r.n, layer.n_heads, latent.v_dim), L.latent.v_b, r.att, decode);
+	add(layer, r, {{}, L.wo, L.bo}, layer.recurrent.n_heads || latent.rank ? r.values : r.att,
 	    layer.attn_out_norm ? &L.attn_out_norm : nullptr, decode);
 
 	if (layer.experts.n)

@@ -2,6 +2,7 @@
 #pragma once
 #include "backends/backend.h"
 #include "engine/kv_device/states.h"
+#include "engine/run/latent_memory.h"
 #include "engine/run/logits.h"
 #include "engine/run/mlp_memory.h"
 #include "engine/run/recurrent_memory.h"
@@ -26,11 +27,12 @@ struct LayerRows { // rows of one pass through a layer
 	uint32_t n;
 	View x, h;     // (n, dim) f32: residual stream, room for its norm
 	View q, att;   // (n, n_heads, head_dim) f32
-	View k, v;     // (n, n_kv_heads, head_dim) f32
+	View k, v;     // (n, n_kv_heads, channels) f32
 	View gate, up; // (n, channels of the widest dense MLP) f32
 	RopeViews rope;
 	View out_gate = {}; // (n, n_heads, head_dim) f32, of Layer::output_gate
-	View values = {};   // (n, values) f32: output of a recurrent layer
+	View values = {};   // (n, values) f32: output of a recurrent layer, or of heads that attend to latents
+	View q_rope = {};   // (n, n_heads, rope_dim) f32, of Layer::latent
 	TokenViews tokens = {};
 	View branch = {}; // (n, dim) f32: output of attention or MLP, if it is changed before it is added to x
 };
@@ -54,7 +56,7 @@ class LayerRunner {
 	void rotate(uint32_t l, const LayerRows&, uint32_t first, uint32_t n, const KvDst&);
 	// Replaces these calls for a recurrent layer: norm, projections, update of states.
 	void recur(uint32_t l, const LayerRows&, std::span<const StateGroup>, bool decode);
-	Softmax softmax(uint32_t l) const;                           // of attention, between rotate() and project_out()
+	Softmax softmax(uint32_t l, const LayerRows&) const;         // of attention, between rotate() and project_out()
 	void project_out(uint32_t l, const LayerRows&, bool decode); // attention output, MLP
 	void read_rows(const View& x, std::vector<float>& out);      // x (n, dim) into `out` at the next wait()
 	// The model's last hidden state of rows x (n, dim), n <= kLogitRows, after the final norm: the input of the logits.
@@ -83,6 +85,9 @@ class LayerRunner {
 	// gate_up of x, or of its norm, which is stored in h; then the function between them and the projection out.
 	View run_mlp(const Layer&, const std::array<Proj, 2>& gate_up, const View& x, const NormWeights*, const View& h,
 	             bool decode);
+	// Latent attention, layer_latent.cpp.
+	void project_in_latent(uint32_t l, const LayerRows&, bool decode);
+	void project_heads(const View& out, const View& w, const View& x, bool decode); // a matrix for each head
 	void run_dense(const Layer&, const LayerWeights&, const LayerRows&, bool decode);
 	void add_layer_input(uint32_t l, const LayerRows&, bool decode);
 	// A mixture of experts, layer_experts.cpp.
@@ -100,6 +105,7 @@ class LayerRunner {
 	View h_, q_, k_, v_, att_;    // (most_rows, elements of the widest layer) f32
 	MlpMemory mlp_;               // of most_rows
 	RecurrentMemory recurrent_;   // of most_rows
+	LatentMemory latent_;         // of most_rows
 	View branch_;                 // (most_rows, dim) f32, or empty
 	View ones_;                   // (channels of a head) f32, or empty
 	View nowhere_;                // (most_rows, KV heads, 2) u32, kSkip; empty where all layers store keys and values

@@ -20,7 +20,7 @@ double projection_work(const Config& c, const Layer& l, double n, bool all, bool
 	const double dim = c.dim, recurrent = l.recurrent.n_heads ? double(l.recurrent.channels()) : 0;
 	const double q =
 	    recurrent ? double(l.recurrent.values()) : double(l.n_heads) * l.head_dim * (l.output_gate ? 1.5 : 1);
-	const double kv = recurrent ? recurrent / 2 : double(l.n_kv_heads) * l.head_dim;
+	const double kv = recurrent ? recurrent / 2 : double(l.n_kv_heads) * (l.head_dim + second_dim(l)) / 2;
 	const Experts& e = l.experts;
 	const double rows = cold ? std::max(n, double(kMatmulRows)) : n;
 	double work = rows * 2 * dim * (q + 2 * kv);
@@ -33,8 +33,8 @@ double projection_work(const Config& c, const Layer& l, double n, bool all, bool
 }
 // Work of one token on a recurrent layer's state; the factor is large, because few lanes process the rows in sequence.
 double rule_work(const Layer& l) { return 20. * l.recurrent.rule_words(); }
-double move_work(const Layer& l) { return 2 * kPackWork * l.n_kv_heads * l.head_dim; } // of one token
-double attend_work(const Layer& l, double pairs) { return 4. * l.n_heads * l.head_dim * pairs; }
+double move_work(const Layer& l) { return kPackWork * l.n_kv_heads * (l.head_dim + second_dim(l)); } // of one token
+double attend_work(const Layer& l, double pairs) { return 2. * l.n_heads * (l.head_dim + second_dim(l)) * pairs; }
 
 } // namespace
 
@@ -178,7 +178,7 @@ double Prefill::rows(double room, bool must) {
 	// Of the last layer with keys and values only these and one row of logits are needed.
 	const bool last_rows = at_ + m == n_;
 	if (all || last_rows || kv.wants_queries()) {
-		kv.attend(k, r.att, r.q, at_, runner_.softmax(layer_), owns);
+		kv.attend(k, r.att, r.q, at_, runner_.softmax(layer_, r), owns);
 		if (all)
 			runner_.project_out(layer_, r, /*decode=*/false);
 		else if (last_rows)

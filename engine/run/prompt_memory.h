@@ -46,7 +46,7 @@ class PromptMemory {
 	static uint64_t row_bytes(const Config& c, const CacheLayers& layers) {
 		const auto own = [&](bool window) {
 			const KvShape& s = layers.shape(window);
-			return s.n_layers ? uint64_t(4) * s.n_kv_heads * s.head_dim : 0;
+			return s.n_layers ? 2 * s.token_channels() : 0;
 		};
 		return uint64_t(c.dim) * 4 + (c.layer_input_dim ? 8 : 4) + uint64_t(rope_width(c)) * 4 +
 		       (layers.shares() ? own(false) + own(true) : std::max(own(false), own(true)));
@@ -60,12 +60,12 @@ class PromptMemory {
 
  private:
 	struct Own {
-		View k, v; // (n_kv_heads, own rows, head_dim) f16
+		View k, v; // (n_kv_heads, own rows, channels) f16
 	};
 	Own lay(Arena& a, bool window, uint32_t n_rows) const {
 		const KvShape& s = layers_.shape(window);
 		const View k = a.take(DType::F16, s.n_kv_heads, n_rows, s.head_dim);
-		return {k, a.take(DType::F16, s.n_kv_heads, n_rows, s.head_dim)};
+		return {k, a.take(DType::F16, s.n_kv_heads, n_rows, s.v_dim())};
 	}
 	Backend& be_;
 	const Config& cfg_;

@@ -70,6 +70,9 @@ void store_as(Session& to, Session& from) {
 std::vector<std::vector<float>> attend_as(Session& s, const Session& next, uint32_t n,
                                           std::span<const std::vector<float>> queries) {
 	Engine& e = s.engine();
+	if (e.kv_shape().rope_dim)
+		fail(Code::Unsupported,
+		     "'tune' is not there for models with latent attention; give --kv turbo3, or another policy");
 	KV_ASSERT(&next.engine() == &e && queries.size() == e.config().n_layers && n <= e.ubatch());
 	check_f16(next);
 	if (s.n_tokens() + n > next.n_tokens())
@@ -93,7 +96,7 @@ std::vector<std::vector<float>> attend_as(Session& s, const Session& next, uint3
 		be.write(*q.buf, q.at, std::as_bytes(std::span(queries[l])));
 		block.begin_layer(at.index);
 		block.load_own(at.index, next.seq(), s.n_tokens());
-		block.attend(at.index, out, q, 0, e.runner().softmax(l), /*counts=*/false);
+		block.attend(at.index, out, q, 0, e.runner().softmax(l, {}), /*counts=*/false);
 		result[l].resize(elements);
 		be.read(*out.buf, out.at, std::as_writable_bytes(std::span(result[l])));
 		be.submit();

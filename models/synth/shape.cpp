@@ -24,6 +24,7 @@ struct Traits {              // traits of few families
 	Experts experts = {};      // sizes; the rest is the family's
 	uint32_t dense_layers = 0; // layers before the first mixture
 	Recurrent recurrent = {};  // in all layers except every fourth
+	Latent latent = {};        // in all layers; kv_heads is 1 and head_dim the rank
 };
 struct Row { // values from the models' own files
 	const char *name, *arch;
@@ -35,6 +36,9 @@ struct Row { // values from the models' own files
 };
 constexpr SynthVocab kSpm = SynthVocab::Spm, kLlama3 = SynthVocab::Llama3, kQwen2 = SynthVocab::Qwen2;
 constexpr Recurrent kDeltaNet = {.n_heads = 32, .n_key_heads = 16, .k_dim = 128, .v_dim = 128, .taps = 4};
+constexpr Latent latent(uint32_t nope_dim, uint32_t v_dim, uint32_t q_rank) {
+	return {.rank = 512, .rope_dim = 64, .nope_dim = nope_dim, .v_dim = v_dim, .q_rank = q_rank};
+}
 constexpr Row kRows[] = {
     {"llama-2-7b", "llama", 4096, 11008, 32, 32, 32, 128, 32000, 4096, 1e4f, 1e-5f, false, kSpm},
     {"llama-3.2-1b", "llama", 2048, 8192, 16, 32, 8, 64, 128256, 131072, 5e5f, 1e-5f, true, kLlama3},
@@ -70,6 +74,49 @@ constexpr Row kRows[] = {
      true,
      kLlama3,
      {.logit_scale = 0.0625f}},
+    {"deepseek-v2-lite",
+     "deepseek2",
+     2048,
+     10944,
+     27,
+     16,
+     1,
+     512,
+     102400,
+     163840,
+     1e4f,
+     1e-6f,
+     false,
+     kLlama3,
+     {.experts = {.n = 64, .used = 6, .hidden_dim = 1408, .shared_dim = 2816},
+      .dense_layers = 1,
+      .latent = latent(128, 128, 0)}},
+    {"deepseek-r1",
+     "deepseek2",
+     7168,
+     18432,
+     61,
+     128,
+     1,
+     512,
+     129280,
+     163840,
+     1e4f,
+     1e-6f,
+     false,
+     kLlama3,
+     {.experts = {.n = 256,
+                  .used = 8,
+                  .hidden_dim = 2048,
+                  .gating = Gating::Sigmoid,
+                  .normalise = true,
+                  .scale = 2.5f,
+                  .n_groups = 8,
+                  .used_groups = 4,
+                  .choice_bias = true,
+                  .shared_dim = 2048},
+      .dense_layers = 3,
+      .latent = latent(128, 128, 1536)}},
     {"ernie-4.5-0.3b", "ernie4_5", 1024, 3072, 18, 16, 2, 128, 103424, 131072, 5e5f, 1e-5f, true, kSpm},
     {"ernie-4.5-21b-a3b",
      "ernie4_5-moe",
@@ -157,6 +204,30 @@ constexpr Row kRows[] = {
       .qkv_bias = true,
       .experts = {.n = 128, .used = 8, .hidden_dim = 1408, .normalise = true, .choice_bias = true, .shared_dim = 1408},
       .dense_layers = 1}},
+    {"glm-4.7-flash",
+     "deepseek2",
+     2048,
+     10240,
+     47,
+     20,
+     1,
+     512,
+     154880,
+     202752,
+     1e6f,
+     1e-5f,
+     false,
+     kLlama3,
+     {.experts = {.n = 64,
+                  .used = 4,
+                  .hidden_dim = 1536,
+                  .gating = Gating::Sigmoid,
+                  .normalise = true,
+                  .scale = 1.8f,
+                  .choice_bias = true,
+                  .shared_dim = 1536},
+      .dense_layers = 1,
+      .latent = latent(192, 256, 768)}},
     {"granite-3.1-3b-a800m",
      "granitemoe",
      1536,
@@ -222,6 +293,30 @@ constexpr Row kRows[] = {
      true,
      kLlama3,
      {.experts = {.n = 64, .used = 8, .hidden_dim = 3072, .shared_dim = 3072}}},
+    {"kimi-k2",
+     "deepseek2",
+     7168,
+     18432,
+     61,
+     64,
+     1,
+     512,
+     163840,
+     131072,
+     5e4f,
+     1e-6f,
+     false,
+     kLlama3,
+     {.experts = {.n = 384,
+                  .used = 8,
+                  .hidden_dim = 2048,
+                  .gating = Gating::Sigmoid,
+                  .normalise = true,
+                  .scale = 2.827f,
+                  .choice_bias = true,
+                  .shared_dim = 2048},
+      .dense_layers = 1,
+      .latent = latent(128, 128, 1536)}},
     {"minitron-4b", "nemotron", 3072, 9216, 32, 24, 8, 128, 256000, 4096, 1e4f, 1e-5f, false, kSpm, {.rotary_dim = 64}},
     {"mixtral-8x7b",
      "llama",
@@ -439,7 +534,8 @@ void complete_mixture(SynthSpec& s, const Family& family) {
 		fail(Code::Invalid, "expert_hidden {} and shared {} of a synthetic model must be multiples of 32", e.hidden_dim,
 		     e.shared_dim);
 	const Experts& own = family.layer.experts;
-	e.gating = own.gating, e.normalise |= own.normalise, e.clamped = own.clamped;
+	if (e.gating == Gating::Softmax) e.gating = own.gating;
+	e.normalise |= own.normalise, e.clamped = own.clamped;
 	e.router_bias |= own.router_bias, e.bias |= own.bias, e.beside_mlp = own.beside_mlp;
 	s.mixture.first = std::min(s.mixture.first, s.config.n_layers - 1);
 	place_experts(s.config, s.mixture);
@@ -482,6 +578,13 @@ void complete(SynthSpec& s, const Row& r) {
 	c.ropes[0].dim = r.more.rotary_dim && c.head_dim == r.head_dim ? r.more.rotary_dim : c.head_dim;
 	c.ropes[0].neox = family.neox;
 	layer.qkv_bias |= r.more.qkv_bias;
+	if (family.latent) {
+		layer.latent = r.more.latent;
+		if (!layer.latent.rank)
+			fail(Code::Invalid, "{} has latent attention, which the shape has not; begin with deepseek-v2-lite",
+			     c.arch);
+		c.head_dim = layer.latent.rank, c.n_kv_heads = 1, c.ropes[0].dim = layer.latent.rope_dim;
+	}
 	describe_layers(c, family, layer, {.tokens = r.more.window}, layer_sizes(c, family, r));
 	for (Layer& l : c.layers) l.v_is_k = r.more.v_is_k && !l.window;
 	c.layer_input_dim = r.more.layer_input_dim;

@@ -76,7 +76,7 @@ void add_config(Header& h, const SynthSpec& s) {
 	h.u32(key("feed_forward_length"), c.hidden_dim);
 	h.u32(key("attention.head_count"), c.n_heads);
 	add_kv_heads(h, c);
-	h.u32(key("attention.key_length"), c.head_dim);
+	h.u32(key("attention.key_length"), c.head_dim + c.layers[0].latent.rope_dim);
 	h.u32(key("attention.value_length"), c.head_dim);
 	h.u32(key("rope.dimension_count"), c.ropes[0].dim);
 	h.f32(key("rope.freq_base"), c.ropes[0].theta);
@@ -94,6 +94,12 @@ void add_config(Header& h, const SynthSpec& s) {
 	if (c.logit_scale != 1)
 		h.f32(key("logit_scale"), find_family(c.arch)->divides_logits ? 1 / c.logit_scale : c.logit_scale);
 	h.u32(key("vocab_size"), c.vocab);
+	const Latent& t = layer.latent;
+	if (!t.rank) return;
+	h.u32(key("attention.kv_lora_rank"), t.rank);
+	if (t.q_rank) h.u32(key("attention.q_lora_rank"), t.q_rank);
+	h.u32(key("attention.key_length_mla"), t.nope_dim + t.rope_dim);
+	h.u32(key("attention.value_length_mla"), t.v_dim);
 }
 
 void add_recurrent(Header& h, const Config& c) {
@@ -119,6 +125,11 @@ void add_experts(Header& h, const std::string& arch, const Mixture& m) {
 	h.u32(key("expert_feed_forward_length"), e.hidden_dim);
 	if (e.gating != Gating::Near) h.u32(key("expert_gating_func"), e.gating == Gating::Sigmoid ? 2 : 1);
 	h.flag(key("expert_weights_norm"), e.normalise);
+	if (e.scale != 1) h.f32(key("expert_weights_scale"), e.scale);
+	if (e.n_groups > 1) {
+		h.u32(key("expert_group_count"), e.n_groups);
+		h.u32(key("expert_group_used_count"), e.used_groups);
+	}
 	if (e.shared_dim) h.u32(key("expert_shared_count"), 1);
 	if (e.shared_dim) h.u32(key("expert_shared_feed_forward_length"), e.shared_dim);
 	if (m.first) h.u32(key("leading_dense_block_count"), m.first);

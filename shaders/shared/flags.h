@@ -20,6 +20,7 @@
 #define ROPE_NEOX 1u       // pairs are (i, i + rotary_dim / 2), else (2i, 2i + 1)
 #define ROPE_NORM_Q 2u     // RMS norm of each query head
 #define ROPE_NORM_K 4u     // of each key head
+#define ROPE_OF_VALUES 16u // v is rotated, and k is stored as it is, with a width of its own
 #define ROPE_WEIGH_LAST 8u // the norm's weights multiply after the rotation, else before
 
 // attend kernels over pages, and weigh

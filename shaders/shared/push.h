@@ -104,14 +104,16 @@ struct RopeStorePush {
 	uint rows;
 	uint row_stride; // row = group x + group z * row_stride
 	float eps;
+	uint k_dim; // channels of k, with ROPE_OF_VALUES
 };
 struct KvStorePush {
 	KV_PUSH_HEAD
 	uint n_kv_heads;
-	uint head_words; // 32-bit words of a head: head_dim / 2
-	uint t_cap;      // rows per kv head in k, v
-	uint first;      // token of grid row 0
-	uint n;          // tokens
+	uint k_words; // 32-bit words of a head: channels / 2
+	uint v_words;
+	uint t_cap; // rows per kv head in k, v
+	uint first; // token of grid row 0
+	uint n;     // tokens
 	uint k_word_stride;
 };
 struct AttendPush {

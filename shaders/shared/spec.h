@@ -24,4 +24,6 @@
 #define SPEC_TAPS 22          // tokens that a short convolution sees
 #define SPEC_STATE_ROWS 23    // rows of a state that an invocation holds
 #define SPEC_STATE_COLS 24    // columns of a state in a workgroup
+#define SPEC_ROPE_DIM 25      // channels of V, where K is a latent
+#define SPEC_TILE 26          // tokens that a workgroup takes at a time
 #endif

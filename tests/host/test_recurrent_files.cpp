@@ -1,61 +1,10 @@
 // Recurrent layers in files: keys and tensors, and their errors.
 #include "engine/run/memory_plan.h"
-#include "models/model.h"
 #include "models/recurrent.h"
 #include "models/synth/shape.h"
-#include <cstring>
-#include <doctest/doctest.h>
-#include <fstream>
-#include <iterator>
+#include "tests/host/file_edits.h"
 
 using namespace kvrun;
-
-namespace {
-
-using Bytes = std::vector<std::byte>;
-
-Bytes golden(const std::string& name) {
-	std::ifstream in(std::string(KVRUN_SOURCE_DIR) + "/tests/golden/tiny/" + name + ".gguf", std::ios::binary);
-	const std::string s{std::istreambuf_iterator<char>(in), {}};
-	REQUIRE(!s.empty());
-	const auto bytes = std::as_bytes(std::span(s));
-	return {bytes.begin(), bytes.end()};
-}
-
-size_t place_of(const Bytes& b, std::string_view text) {
-	const std::string_view all(reinterpret_cast<const char*>(b.data()), b.size());
-	const size_t at = all.find(text);
-	REQUIRE(at != all.npos);
-	return at;
-}
-
-Bytes with_u32(Bytes b, std::string_view key, uint32_t v) {
-	std::memcpy(&b[place_of(b, key) + key.size() + 4], &v, 4); // after its type
-	return b;
-}
-
-Bytes renamed(Bytes b, std::string_view from, std::string_view to) {
-	REQUIRE(from.size() == to.size());
-	std::memcpy(&b[place_of(b, from)], to.data(), to.size());
-	return b;
-}
-
-Config config_of(const Bytes& b) { return make_model(Gguf::parse("test.gguf", b)).config; }
-
-std::string refusal(const Bytes& b) {
-	try {
-		config_of(b);
-		return "";
-	} catch (const Error& e) {
-		const std::string what = e.what();
-		CHECK((e.code == Code::Format || e.code == Code::Unsupported)); // exit code 3
-		CHECK(what.starts_with("test.gguf: "));
-		CHECK(what.find('\n') == what.npos);
-		return what;
-	}
-}
-
-} // namespace
 
 TEST_CASE("recurrent layers: what the converter's files say") {
 	const Config next = config_of(golden("qwen3next")), dense = config_of(golden("qwen35")),

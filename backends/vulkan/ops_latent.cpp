@@ -1,0 +1,91 @@
+// attend and attend_prompt of latent attention on Vulkan: K is a latent, which is read as values too.
+#include "backends/vulkan/kernel_choice.h"
+#include "backends/vulkan/vulkan_backend.h"
+#include "shared/kv_page.h"
+#include "shared/push.h"
+#include <algorithm>
+
+namespace kvrun::vk {
+namespace {
+
+LatentShape shape_of(const View& q, const View& q_rope) { return {q.shape[1], q.shape[2], q_rope.shape[2]}; }
+
+} // namespace
+
+// As attend_pages(): the partial states of all work items.
+void VulkanBackend::attend_latents(const char* label, View q, const KvRead& kv, bool prompt) {
+	const View& q_rope = kv.softmax.q_rope;
+	const LatentShape shape = shape_of(q, q_rope);
+	bool continues = false;
+	for (const AttendGroup& g : kv.groups) {
+		const AttendChoice how =
+		    choose_attend_latent(caps(), shape, g.format, g.page, prompt, kv.softmax.softcap > 0 ? ATTEND_SOFTCAP : 0);
+		Pipeline& p = pipeline(how);
+		const double page_bytes = 4.0 * (kv_code_words(1, shape.rank, g.format.k.bits, g.page) +
+		                                 kv_code_words(1, shape.rope_dim, g.format.v.bits, g.page));
+		const double tokens = double(g.n_pages) * g.page * kv.item_rows;
+		const uint32_t row_blocks = ceil_div(kv.item_rows, how.tokens), groups = row_blocks * how.blocks;
+		const uint32_t most = std::max(1u, caps().groups[0] / groups);
+		for (uint32_t done = 0; done < g.n_work; done += most, continues = true) {
+			const uint32_t n = std::min(most, g.n_work - done);
+			const AttendPush push{.first_work = g.first_work + done,
+			                      .n_heads = shape.n_heads,
+			                      .n_kv_heads = 1,
+			                      .blocks = how.blocks,
+			                      .n_rows = q.shape[0],
+			                      .item_rows = kv.item_rows,
+			                      .row_blocks = row_blocks,
+			                      .part_step = kv.part_step,
+			                      .merges = 0,
+			                      .scale = score_scale(shape.rank),
+			                      .softcap = kv.softmax.softcap};
+			const double part = double(n) / g.n_work;
+			rec_.dispatch(p, push,
+			              {bind(kv.parts), bind(q), bind(g.k_codes), bind(g.v_codes), bind(kv.work), bind(kv.tables),
+			               bind(g.k_params), bind(g.v_params), bind(q_rope)},
+			              {n * groups, 1, 1},
+			              {.label = label,
+			               .bytes = g.n_pages * page_bytes * part,
+			               .flops = 2.0 * tokens * shape.n_heads * (2 * shape.rank + shape.rope_dim) * part,
+			               .continues = continues});
+		}
+	}
+}
+
+void VulkanBackend::attend_own_latents(const op::AttendPrompt& o) {
+	const auto& [out, lse, q, own, older] = o;
+	constexpr const char* label = "attend_prompt";
+	const View& q_rope = own.softmax.q_rope;
+	const LatentShape shape = shape_of(q, q_rope);
+	const uint32_t rows = q.shape[0];
+	if (own.window || own.softmax.sinks)
+		fail(Code::Unsupported, "Vulkan has no latent attention with windows or sinks; use --device cpu");
+	if (older) attend_latents(label, q, *older, /*prompt=*/true);
+	const uint32_t flags = (older ? PROMPT_STATE
+	                        : lse ? PROMPT_LSE
+	                              : 0) |
+	                       (own.softmax.softcap > 0 ? PROMPT_SOFTCAP : 0);
+	const AttendChoice how = choose_attend_latent_prompt(caps(), shape, flags);
+	const double pairs = double(rows) * (own.first + 0.5 * (rows + 1));
+	const AttendPromptPush push{.first = own.first,
+	                            .n_rows = rows,
+	                            .n_heads = shape.n_heads,
+	                            .n_kv_heads = 1,
+	                            .t_cap = own.k.shape[1],
+	                            .blocks = how.blocks,
+	                            .scale = score_scale(shape.rank),
+	                            .window = 0,
+	                            .softcap = own.softmax.softcap};
+	const View result = older ? older->parts : out;
+	rec_.dispatch(pipeline(how), push,
+	              {bind(result), bind(q), bind(own.k), bind(own.v), bind(older ? older->row_parts : View()),
+	               bind(!older && lse ? lse : result), bind(q_rope)},
+	              {ceil_div(rows, how.tokens), how.blocks, 1},
+	              {.label = label,
+	               .bytes = 2.0 * (own.first + rows) * (shape.rank + shape.rope_dim) + 8.0 * double(q.elements()),
+	               .flops = 2.0 * pairs * shape.n_heads * (2 * shape.rank + shape.rope_dim),
+	               .continues = older != nullptr && !older->groups.empty()});
+	if (older) merge_parts(label, out, lse, *older);
+}
+
+} // namespace kvrun::vk

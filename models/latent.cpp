@@ -1,0 +1,82 @@
+// Latent attention (MLA) as files describe it.
+#include "models/latent.h"
+#include <cmath>
+
+namespace kvrun {
+namespace {
+
+constexpr uint32_t kMostHeads = 512, kMostChannels = 512, kStep = 8; // what every backend's attention can do
+
+uint32_t channels(const ConfigKeys& k, const char* key, uint32_t v, uint32_t most = kMostChannels) {
+	if (v == 0 || v % kStep != 0 || v > most)
+		fail(Code::Unsupported, "{}: key {} makes {} channels; kvrun runs multiples of {} up to {}", k.g.name(),
+		     k.key(key), v, kStep, most);
+	return v;
+}
+
+} // namespace
+
+Latent read_latent(const ConfigKeys& k, const Family& f, Config& c, LayerSizes& sizes) {
+	if (!f.latent) return {};
+	if (!k.has("attention.key_length_mla") || !k.has("attention.value_length_mla"))
+		fail(Code::Unsupported,
+		     "{}: key {} is missing, as in files made before 2025-04; convert the model again, or get a newer file",
+		     k.g.name(), k.key("attention.key_length_mla"));
+	Latent t;
+	t.rank = channels(k, "attention.kv_lora_rank", k.u32("attention.kv_lora_rank"));
+	t.rope_dim = channels(k, "rope.dimension_count", k.u32("rope.dimension_count"), 128);
+	t.v_dim = channels(k, "attention.value_length_mla", k.u32("attention.value_length_mla"));
+	const uint32_t key = k.u32("attention.key_length_mla");
+	if (key <= t.rope_dim)
+		fail(Code::Format, "{}: key {} is {}, of which RoPE takes {}; the file is damaged", k.g.name(),
+		     k.key("attention.key_length_mla"), key, t.rope_dim);
+	t.nope_dim = channels(k, "attention.key_length_mla", key - t.rope_dim);
+	if (t.rope_dim > t.rank)
+		fail(Code::Unsupported, "{}: a rotated key of {} channels beside a latent of {}; kvrun runs at most as many",
+		     k.g.name(), t.rope_dim, t.rank);
+	constexpr uint32_t kMostQueryRank = 1 << 16;
+	t.q_rank = k.u32("attention.q_lora_rank", 0);
+	if (t.q_rank > kMostQueryRank)
+		fail(Code::Unsupported, "{}: key {} is {}; kvrun runs up to {}", k.g.name(), k.key("attention.q_lora_rank"),
+		     t.q_rank, kMostQueryRank);
+	if (c.n_heads > kMostHeads)
+		fail(Code::Unsupported, "{}: key {} is {}; kvrun runs up to {} heads on one latent", k.g.name(),
+		     k.key("attention.head_count"), c.n_heads, kMostHeads);
+	c.head_dim = t.rank, c.n_kv_heads = 1;
+	sizes.n_kv_heads.assign(c.n_layers, 1);
+	return t;
+}
+
+float latent_scale(const ConfigKeys& k, const Latent& t, Rope& rope) {
+	const float plain = 1 / std::sqrt(float(t.nope_dim + t.rope_dim));
+	if (rope.scaling != RopeScaling::Yarn || !(rope.factor > 1)) return plain;
+	const float log_factor = std::log(rope.factor);
+	const float m = 1 + k.f32("rope.scaling.yarn_log_multiplier", 0) * log_factor; // the file's includes YaRN's 0.1
+	rope.attn_factor = 1 / (1 + 0.1f * log_factor);
+	return plain * m * m;
+}
+
+void add_latent_specs(std::vector<TensorSpec>& out, const Layer& layer, uint32_t l, uint32_t dim) {
+	const Latent& t = layer.latent;
+	const uint32_t n = layer.n_heads;
+	const auto name = [l](const char* what) { return fmt::format("blk.{}.{}.weight", l, what); };
+	if (t.q_rank) {
+		out.push_back({name("attn_q_a"), t.q_rank, dim, true});
+		out.push_back({name("attn_q_a_norm"), 1, t.q_rank, false});
+	}
+	TensorSpec q{name(t.q_rank ? "attn_q_b" : "attn_q"),
+	             n * (t.nope_dim + t.rope_dim),
+	             t.q_rank ? t.q_rank : dim,
+	             true,
+	             n,
+	             true};
+	q.flat = true, q.first = t.nope_dim;
+	out.push_back(q);
+	out.push_back({name("attn_kv_a_mqa"), t.rank + t.rope_dim, dim, true});
+	out.push_back({name("attn_kv_a_norm"), 1, t.rank, false});
+	out.push_back({name("attn_k_b"), n * t.rank, t.nope_dim, true, n});
+	out.push_back({name("attn_v_b"), n * t.v_dim, t.rank, true, n});
+	out.push_back({name("attn_output"), dim, n * t.v_dim, true});
+}
+
+} // namespace kvrun

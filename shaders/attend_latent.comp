@@ -1,0 +1,178 @@
+// Latent attention over cached pages: the partial softmax states of some rows over a run of pages, as attend.comp has
+// them; attend_merge.comp turns the states of a row into its output. The arithmetic is in lib/latent.glsl.
+//
+//   binding  name      shape
+//   0        parts     (n_parts, n_heads, HEAD_DIM + 2) f32, written
+//   1        q         (T, n_heads, HEAD_DIM) f32
+//   2        k_codes   pool words, latents: [word][token] in a page
+//   3        v_codes   pool words, rotated keys: [token][word] in a page
+//   4        work      (n_work, 8) u32, AttendWork
+//   5        tables    u32 words: page entries, live bits
+//   6        k_params  pool words, of any kind that keys have but balancers
+//   7        v_params  pool words: (scale, zero) per token and run of V_GROUP channels
+//   8        q_rope    (T, n_heads, ROPE_DIM) f32
+// FLAGS: ATTEND_*.
+//
+// Grid: x = (work item * row_blocks + block of TOKENS rows) * blocks + block of up to HEADS query heads. A row's bits
+// do not depend on the other rows of its block.
+// Needs: what lib/latent.glsl does; PAGE a multiple of TILE; runs of whole pieces of 4 channels.
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+#include "shared/spec.h"
+#include "lib/work.glsl"
+#include "shared/push.h"
+#include "shared/kv_page.h"
+layout(local_size_x_id = SPEC_LOCAL_X) in;
+layout(constant_id = SPEC_LOCAL_X) const uint LOCAL_X = 128;
+layout(constant_id = SPEC_HEAD_DIM) const uint HEAD_DIM = 512;
+layout(constant_id = SPEC_ROPE_DIM) const uint ROPE_DIM = 64;
+layout(constant_id = SPEC_K_BITS) const uint K_BITS = 16;
+layout(constant_id = SPEC_V_BITS) const uint V_BITS = 16;
+layout(constant_id = SPEC_K_GROUP) const uint K_GROUP = 32;
+layout(constant_id = SPEC_V_GROUP) const uint V_GROUP = 64;
+layout(constant_id = SPEC_FLAGS) const uint FLAGS = 0;
+layout(constant_id = SPEC_PAGE) const uint PAGE = 32;
+layout(constant_id = SPEC_HEADS) const uint HEADS = 8;
+layout(constant_id = SPEC_COLS) const uint TOKENS = 1;
+layout(constant_id = SPEC_TILE) const uint TILE = 8;
+const uint QUERIES = HEADS * TOKENS; // query j: row j / HEADS, head j % HEADS
+const bool BOOK = (FLAGS & ATTEND_K_CODEBOOK) != 0u, MEAN = (FLAGS & ATTEND_K_MEANS) != 0u,
+           ROTATE = (FLAGS & ATTEND_K_ROTATED) != 0u, BYTES = (FLAGS & ATTEND_K_BYTES) != 0u,
+           CHANNEL = (FLAGS & ATTEND_K_PER_CHANNEL) != 0u, SOFTCAP = (FLAGS & ATTEND_SOFTCAP) != 0u;
+
+layout(push_constant) uniform Push { AttendPush p; };
+layout(std430, binding = 0) writeonly restrict buffer Parts { vec2 parts[]; };
+layout(std430, binding = 1) readonly restrict buffer Q { vec4 q[]; };
+layout(std430, binding = 2) readonly buffer KCodes { uint k_codes[]; };
+layout(std430, binding = 3) readonly buffer VCodes { uint v_codes[]; };
+layout(std430, binding = 4) readonly restrict buffer WorkTable { uint work[]; };
+layout(std430, binding = 5) readonly restrict buffer Tables { uint tables[]; };
+layout(std430, binding = 6) readonly buffer KParams { uint k_params[]; };
+layout(std430, binding = 7) readonly buffer VParams { uint v_params[]; };
+layout(std430, binding = 8) readonly restrict buffer QRope { vec4 q_rope[]; };
+#define Q_ROPE_BINDING 8
+const AttendWork FIELD = AttendWork(WORDS_8);
+#include "lib/book.glsl"
+
+uint row_first = 0, rows_here = 0, head_first = 0, heads_here = 0;
+uint in_page = 0, live = 0;                               // first token of the tile in its page, bits of its tokens
+uint k_at = 0, v_at = 0, k_params_at = 0, v_params_at = 0; // words of the page
+
+uint query_row(uint j) {
+	return (row_first + min(j / HEADS, max(rows_here, 1u) - 1u)) * p.n_heads + head_first +
+	       min(j % HEADS, heads_here - 1u);
+}
+bool sees(uint j, uint t) { return (live >> t & 1u) != 0u; }
+
+// Codes of 4 neighbouring channels that begin at bit `at` of w.
+uvec4 codes_of(uint w, uint at, uint bits) {
+	return (uvec4(w) >> (at + uvec4(0, bits, 2u * bits, 3u * bits))) & ((1u << bits) - 1u);
+}
+vec4 latent_codes(uint t, uint c) {
+	const uint low_bits = K_BITS == 3u ? 2u : K_BITS, bit = 4u * c * low_bits;
+	uvec4 code = codes_of(k_codes[k_at + kv_k_word(0u, bit / 32u, t, HEAD_DIM, K_BITS, PAGE)], bit % 32u, low_bits);
+	if (K_BITS == 3u) {
+		const uint high = (HEAD_DIM * 2u + 31u) / 32u + c / 8u;
+		code |= codes_of(k_codes[k_at + kv_k_word(0u, high, t, HEAD_DIM, K_BITS, PAGE)], c % 8u * 4u, 1u) << 2u;
+	}
+	return vec4(code);
+}
+vec4 means_of(uint c) {
+	const uint at = k_params_at + kv_mean_word(1u, 0u, 4u * c, HEAD_DIM, PAGE, BYTES ? 8u : 16u);
+	return vec4(unpackHalf2x16(k_params[at]), unpackHalf2x16(k_params[at + 1u]));
+}
+float norm_of(uint t) {
+	const uint w = k_params[k_params_at + (BYTES ? t / 4u : t / 2u)];
+	if (!BYTES) return unpackHalf2x16(w)[t % 2u];
+	const float largest = unpackHalf2x16(k_params[k_params_at + kv_norm_scale_word(1u, 0u, PAGE)]).x;
+	return float(w >> (8u * (t % 4u)) & 255u) * kv_255th(largest);
+}
+vec4 latent_values(uint t, uint c) {
+	const vec4 code = latent_codes(t, c);
+	if (BOOK) {
+		const vec4 x = book_values(code, K_BITS) * norm_of(t);
+		return MEAN ? x + means_of(c) : x;
+	}
+	if (CHANNEL) {
+		vec4 scale, zero;
+		if (BYTES) {
+			const uint at = k_params_at + kv_byte_param_word(4u * c),
+			           largest = k_params_at + kv_byte_largest_word(HEAD_DIM, 0u);
+			byte_params_of(uvec2(k_params[at], k_params[at + 1u]), k_params[largest], scale, zero);
+		} else {
+			[[unroll]] for (uint i = 0; i < 4u; i++) {
+				const vec2 x = unpackHalf2x16(k_params[k_params_at + kv_channel_param(0u, 4u * c + i, HEAD_DIM)]);
+				scale[i] = x.x;
+				zero[i] = x.y;
+			}
+		}
+		return code * scale + zero;
+	}
+	const vec2 x = unpackHalf2x16(k_params[k_params_at + kv_token_param(0u, 4u * c, t, HEAD_DIM, K_GROUP, PAGE)]);
+	return code * x.x + x.y;
+}
+
+uvec2 halves_of(vec4 x) {
+	const vec4 y = clamp(x, vec4(-65504.0), vec4(65504.0));
+	return uvec2(packHalf2x16(y.xy), packHalf2x16(y.zw));
+}
+
+#include "lib/latent.glsl"
+
+uvec2 tile_piece(uint in_tile, uint c) {
+	const uint t = in_page + in_tile;
+	if ((live >> in_tile & 1u) == 0u) return uvec2(0); // its memory may hold anything
+	if (c < PIECES) {
+		if (K_BITS < 16u) return halves_of(latent_values(t, c));
+		const uint at = k_at + kv_k_word(0u, 2u * c, t, HEAD_DIM, 16u, PAGE);
+		return uvec2(k_codes[at], k_codes[at + PAGE]);
+	}
+	const uint r = c - PIECES;
+	if (V_BITS == 16u) {
+		const uint at = v_at + kv_v_word(0u, t, 2u * r, ROPE_DIM, 16u, PAGE);
+		return uvec2(v_codes[at], v_codes[at + 1u]);
+	}
+	const uint bit = 4u * r * V_BITS;
+	const vec2 x = unpackHalf2x16(v_params[v_params_at + kv_token_param(0u, 4u * r, t, ROPE_DIM, V_GROUP, PAGE)]);
+	const uint w = v_codes[v_at + kv_v_word(0u, t, bit / 32u, ROPE_DIM, V_BITS, PAGE)];
+	return halves_of(vec4(codes_of(w, bit % 32u, V_BITS)) * x.x + x.y);
+}
+
+void main() {
+	const uint row_block = gl_WorkGroupID.x / p.blocks % p.row_blocks, in_item = row_block * TOKENS;
+	const uint item = KV_AT(4) + (p.first_work + gl_WorkGroupID.x / p.blocks / p.row_blocks) * ATTEND_WORDS;
+	const uint row = work[item + FIELD.row], part = work[item + FIELD.part], n_pages = work[item + FIELD.n_pages];
+	const uint live_at = KV_AT(5) + work[item + FIELD.live], pages_at = KV_AT(5) + work[item + FIELD.pages];
+	row_first = min(row + in_item, p.n_rows - 1u);
+	rows_here = min(min(TOKENS, p.item_rows - in_item), p.n_rows - min(row + in_item, p.n_rows)); // 0: behind the last
+	head_first = gl_WorkGroupID.x % p.blocks * HEADS;
+	heads_here = min(HEADS, p.n_heads - head_first);
+	state_begin();
+	if (ROTATE) rotate_staged(false);
+	for (uint first = 0; first < n_pages * PAGE; first += TILE) {
+		const uint page = first / PAGE;
+		in_page = first % PAGE;
+		live = tables[live_at + page * 4u + in_page / 32u] >> (in_page % 32u);
+		k_at = KV_AT(2) + tables[pages_at + page * 4u];
+		v_at = KV_AT(3) + tables[pages_at + page * 4u + 1u];
+		k_params_at = KV_AT(6) + tables[pages_at + page * 4u + 2u];
+		v_params_at = KV_AT(7) + tables[pages_at + page * 4u + 3u];
+		tile_load(true);
+		tile_attend();
+	}
+	state_finish(ROTATE);
+	[[unroll]] for (uint j = 0; j < QUERIES; j++) {
+		if (j / HEADS >= rows_here || j % HEADS >= heads_here) continue;
+		const uint head = head_first + j % HEADS;
+		const uint to =
+		    KV_AT(0) / 2u + ((part + (in_item + j / HEADS) * p.part_step) * p.n_heads + head) * (HEAD_DIM / 2u + 1u);
+		[[unroll]] for (uint o = 0; o < OWN; o++) {
+			const uint c = LANE + o * LOCAL_X;
+			if (c >= PIECES) continue;
+			parts[to + 2u * c] = acc[j * OWN + o].xy;
+			parts[to + 2u * c + 1u] = acc[j * OWN + o].zw;
+		}
+		if (LANE == 0) parts[to + HEAD_DIM / 2u] = vec2(shrink_s[j], total_s[j]);
+	}
+}
