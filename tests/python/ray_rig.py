@@ -8,7 +8,8 @@ import urllib.request
 
 # before Ray reads them; a loaded machine is slow to start processes
 os.environ.update(RAY_DEDUP_LOGS="0", RAY_USAGE_STATS_ENABLED="0", RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S="120",
-                  RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S="120")
+                  RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S="120",
+                  RAY_worker_niceness="0")  # Ray's 15 gives replicas next to nothing beside other work
 
 import ray  # noqa: E402
 from ray import serve  # noqa: E402
