@@ -7,6 +7,7 @@
 #include "backends/self_test.h"
 #include "backends/vulkan/open_vulkan.h"
 #include "engine/core/log.h"
+#include "engine/core/system/files.h"
 #include <algorithm>
 #include <cctype>
 #include <charconv>
@@ -71,7 +72,7 @@ struct Found { // the devices of all backends, one list
 				all.push_back({&row, sets.back().get(), i});
 				const DeviceReport& r = all.back().report();
 				if (r.build.empty() || !r.refused.empty()) continue;
-				if (!memory) memory.emplace(is_tested(o) ? o.cache_dir : "");
+				if (!memory) memory.emplace(sys::path_of(is_tested(o) ? o.cache_dir : ""));
 				const std::string* before = memory->find(r.info.name, r.build);
 				const bool bad = wrong.contains(r.build) || (before && !before->empty());
 				if (bad && r.info.half_matmul) bad_matrices.push_back(r.build);
@@ -196,7 +197,7 @@ DeviceReport find_device(const BackendOptions& given) {
 // Why this device's results are wrong; empty if they are right or assumed to be.
 static std::string test_once(const BackendOptions& o, const DeviceReport& r, Backend& device) {
 	if (!is_tested(o) || r.build.empty()) return "";
-	DriverMemory memory(o.cache_dir);
+	DriverMemory memory(sys::path_of(o.cache_dir));
 	if (memory.find(r.info.name, r.build)) return ""; // tested before and found good; Found refuses those found bad
 	const std::string why = self_test(device, *make_cpu_backend());
 	memory.add(r.info.name, r.build, why);

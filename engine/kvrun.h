@@ -27,6 +27,8 @@
 
 #if defined(_WIN32) && defined(KVRUN_BUILD)
 #define KVRUN_API __declspec(dllexport)
+#elif defined(_WIN32) && defined(KVRUN_STATIC)
+#define KVRUN_API /* define it to link libkvrun.a instead of the DLL */
 #elif defined(_WIN32)
 #define KVRUN_API __declspec(dllimport)
 #else

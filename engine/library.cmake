@@ -16,7 +16,14 @@ set(private_libraries fmt::fmt nlohmann_json::nlohmann_json PkgConfig::PCRE2 Pkg
 add_library(kvrun_shared SHARED ${layer_objects})
 target_link_libraries(kvrun_shared PRIVATE ${private_libraries})
 set(version_script ${CMAKE_CURRENT_SOURCE_DIR}/kvrun.map)
-target_link_options(kvrun_shared PRIVATE LINKER:--version-script=${version_script})
+if(WIN32) # kvrun.h names what is exported
+	list(APPEND private_libraries ws2_32)
+	target_link_libraries(kvrun_shared PRIVATE ws2_32)
+	set_target_properties(kvrun_shared PROPERTIES PREFIX "" RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}
+		ARCHIVE_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
+else()
+	target_link_options(kvrun_shared PRIVATE LINKER:--version-script=${version_script})
+endif()
 # Clang's sanitizer runtimes are linked into the program alone, so a library that needs them has undefined symbols.
 if(NOT (CMAKE_CXX_COMPILER_ID MATCHES Clang AND (KVRUN_SANITIZE OR KVRUN_THREAD_SANITIZE OR KVRUN_FUZZ)))
 	target_link_options(kvrun_shared PRIVATE LINKER:--no-undefined)

@@ -60,6 +60,7 @@ const Command& named(const Command& root, const CLI::App& app) {
 
 Parsed parse(Command& root, int argc, char** argv) {
 	CLI::App app(root.summary, root.name);
+	app.allow_windows_style_options(false); // subcommands take it over; /x is a file everywhere
 	Options added;
 	add_options(app, root, added);
 	try {

@@ -1,5 +1,6 @@
 // kvrun bench: tokens per second of prompts and of generation at given depths, and where the device's time goes.
 #include "engine/core/error.h"
+#include "engine/core/system/machine.h"
 #include "engine/core/utf8.h"
 #include "engine/run/sampler.h"
 #include "tools/args_engine.h"
@@ -13,10 +14,9 @@
 #include <chrono>
 #include <ctime>
 #include <deque>
-#include <fstream>
+#include <fmt/chrono.h>
 #include <functional>
 #include <random>
-#include <sys/utsname.h>
 #include <thread>
 
 namespace kvrun {
@@ -120,14 +120,6 @@ std::vector<uint32_t> some_tokens(const Engine& e, size_t n) {
 	return out;
 }
 
-// A size from /proc/self/status, in bytes; 0 if unknown.
-size_t resident_bytes(const std::string& key) {
-	std::ifstream status("/proc/self/status");
-	for (std::string line; std::getline(status, line);)
-		if (line.starts_with(key + ":")) return size_t(std::strtoull(line.c_str() + key.size() + 1, nullptr, 10)) << 10;
-	return 0;
-}
-
 struct Interrupted {}; // thrown if Ctrl-C ends a turn, which then has no result
 
 void prefill(Session& s, std::span<const uint32_t> tokens) {
@@ -187,7 +179,7 @@ void take_turn(Engine& e, const SessionOptions& options, const Test& t, bool fil
 		m.bus_bytes = double(e.backend().mapped_bytes_read() - before) / run.tokens();
 		m.kv_bytes = 0;
 		for (const Session& s : sessions) m.kv_bytes += s.kv_bytes().total();
-		m.resident = resident_bytes("VmRSS");
+		m.resident = sys::resident_bytes(/*most_so_far=*/false);
 	}
 	if (turn == Turn::Ops) { // in a separate run: timestamps around every dispatch cost time
 		m.ops = e.backend().op_times(/*reset=*/true);
@@ -353,18 +345,16 @@ void print_cache(const std::vector<Measured>& all) {
 // Build, host, OS and device, which must match for two measurements to be comparable.
 Json circumstances(const DeviceInfo& d, const BackendOptions& backend, double load_s) {
 	const std::time_t now = std::time(nullptr);
-	std::tm utc = {};
-	gmtime_r(&now, &utc);
+	const std::tm utc = fmt::gmtime(now);
 	char time[32] = "";
 	std::strftime(time, sizeof time, "%Y-%m-%dT%H:%M:%SZ", &utc);
-	utsname system = {};
-	uname(&system);
+	const sys::System system = sys::system_names();
 	Json j = {{"version", KVRUN_VERSION}, {"commit", build_commit()}, {"time", time}};
-	j["host"] = {{"name", system.nodename},
+	j["host"] = {{"name", system.host},
 	             {"processor", processor_name()},
 	             {"threads", std::thread::hardware_concurrency()},
 	             {"machine", system.machine}};
-	j["os"] = {{"name", os_name()}, {"kernel", fmt::format("{} {}", system.sysname, system.release)}};
+	j["os"] = {{"name", os_name()}, {"kernel", fmt::format("{} {}", system.name, system.release)}};
 	j["device"] = device_json(d);
 	j["device"]["peak_bytes_per_s"] = d.peak_bytes_per_s;
 	for (const DeviceReport& r : list_devices(backend))
@@ -399,7 +389,7 @@ void print_results(const BenchArgs& a, Engine& e, const Results& r, bool several
 		j = head_json(a, e, std::move(j));
 		j["ubatch"] = a.engine.ubatch;
 		j["prompt_bytes"] = e.prompt_peak_bytes();
-		j["resident_peak_bytes"] = resident_bytes("VmHWM");
+		j["resident_peak_bytes"] = sys::resident_bytes(/*most_so_far=*/true);
 		j["cancelled"] = r.cancelled;
 		j["results"] = Json::array();
 		for (const Measured& m : r.all) j["results"].push_back(to_json(m, a.ops));

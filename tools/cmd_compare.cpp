@@ -1,4 +1,5 @@
 // kvrun compare: devices of one machine measured side by side, and runs of several machines put together.
+#include "engine/core/system/process.h"
 #include "engine/core/utf8.h"
 #include "tools/args_engine.h"
 #include "tools/args_model.h"
@@ -58,7 +59,7 @@ void run_compare(Options o, const std::vector<std::string>& icd, bool default_de
 		if (!std::filesystem::exists(file)) fail(Code::NotFound, "--icd {}: no such file", one_line(file));
 		files += (files.empty() ? "" : ":") + std::filesystem::absolute(file).string();
 	}
-	if (!files.empty()) setenv("VK_ADD_DRIVER_FILES", files.c_str(), 1);
+	if (!files.empty()) sys::set_variable("VK_ADD_DRIVER_FILES", files);
 	const Json baseline = o.baseline.empty() ? Json() : read_run(o.baseline);
 	Interrupt interrupt;
 	Json run = compare_devices(o);

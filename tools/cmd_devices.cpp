@@ -2,6 +2,7 @@
 #include "backends/driver_memory.h"
 #include "backends/vulkan/open_vulkan.h"
 #include "engine/core/new_file.h"
+#include "engine/core/system/process.h"
 #include "engine/core/utf8.h"
 #include "tools/args.h"
 #include "tools/commands.h"
@@ -225,9 +226,8 @@ void run_shaders(const DevicesOptions& o) {
 		const std::string icd = vk::find_icd("radeon_icd");
 		if (icd.empty()) fail(Code::Device, "--family needs the RADV driver; install package mesa-vulkan-drivers");
 		for (const std::string& family : split(o.families)) { // the driver reads these when an instance is created
-			setenv("VK_DRIVER_FILES", icd.c_str(), 1);
-			setenv("VK_ICD_FILENAMES", icd.c_str(), 1);
-			setenv("RADV_FORCE_FAMILY", family.c_str(), 1);
+			set_driver_files(icd);
+			sys::set_variable("RADV_FORCE_FAMILY", family);
 			const vk::VulkanDevices devices(options_from_environment());
 			if (devices.reports().front().limits.empty())
 				fail(Code::Device, "--family {}: {} {}", family, devices.reports().front().info.name,

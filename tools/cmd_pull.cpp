@@ -27,7 +27,7 @@ void list(const ListArgs& a) {
 	}
 	if (models.empty()) {
 		std::string folders;
-		for (const ModelFolder& f : model_folders()) folders += "\n#   " + one_line(f.path.native());
+		for (const ModelFolder& f : model_folders()) folders += "\n#   " + one_line(f.path.string());
 		return say_stats("no models are here; 'kvrun pull USER/REPO' fetches one. Looked into" + folders);
 	}
 	std::vector<std::vector<Column>> rows;

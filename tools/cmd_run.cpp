@@ -1,6 +1,8 @@
 // kvrun run: continues a prompt with a model; prints the text as it is generated.
 #include "engine/core/error.h"
 #include "engine/core/json_reader.h"
+#include "engine/core/system/files.h"
+#include "engine/core/system/terminal.h"
 #include "engine/core/utf8.h"
 #include "engine/kv_device/fetch.h"
 #include "engine/run/batch.h"
@@ -19,11 +21,9 @@
 #include "tools/terminal.h"
 #include <cerrno>
 #include <chrono>
-#include <fcntl.h>
 #include <optional>
 #include <random>
 #include <system_error>
-#include <unistd.h>
 
 namespace kvrun {
 namespace {
@@ -48,8 +48,7 @@ std::string read_all(int fd, const std::string& name) {
 	std::string text;
 	std::vector<char> piece(65536);
 	for (;;) {
-		const ssize_t n = read(fd, piece.data(), piece.size());
-		if (n < 0 && errno == EINTR) continue;
+		const ptrdiff_t n = sys::read_file(fd, piece);
 		if (n < 0) fail(Code::Io, "{}: {}", name, std::generic_category().message(errno));
 		if (n == 0) break;
 		text.append(piece.data(), size_t(n));
@@ -63,17 +62,17 @@ std::string read_all(int fd, const std::string& name) {
 std::string read_prompt(const RunArgs& a) {
 	if (a.has_prompt) return a.prompt;
 	if (a.file.empty() || a.file == "-") {
-		if (isatty(STDIN_FILENO)) std::fputs("reading the prompt from the terminal; end it with Ctrl-D\n", stderr);
-		return read_all(STDIN_FILENO, "standard input");
+		if (sys::is_terminal(0)) std::fputs("reading the prompt from the terminal; end it with Ctrl-D\n", stderr);
+		return read_all(0, "standard input");
 	}
-	const int fd = open(a.file.c_str(), O_RDONLY | O_CLOEXEC);
+	const int fd = sys::open_file(a.file, sys::Open::ReadWaiting);
 	if (fd < 0) {
 		const Code code = errno == ENOENT || errno == ENOTDIR ? Code::NotFound : Code::Io;
 		fail(code, "{}: {}", a.file, std::generic_category().message(errno));
 	}
 	struct Closer {
 		int fd;
-		~Closer() { close(fd); }
+		~Closer() { sys::close_file(fd); }
 	} closer{fd};
 	return read_all(fd, a.file);
 }

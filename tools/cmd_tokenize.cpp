@@ -1,5 +1,6 @@
 // kvrun tokenize: text on stdin to token IDs on stdout, or back.
 #include "engine/core/error.h"
+#include "engine/core/system/files.h"
 #include "engine/core/utf8.h"
 #include "models/tokenizer.h"
 #include "tools/args.h"
@@ -9,7 +10,6 @@
 #include <cerrno>
 #include <charconv>
 #include <system_error>
-#include <unistd.h>
 
 namespace kvrun {
 namespace {
@@ -25,8 +25,7 @@ std::string read_stdin() {
 	std::string text;
 	std::vector<char> piece(65536);
 	for (;;) {
-		const ssize_t n = read(STDIN_FILENO, piece.data(), piece.size());
-		if (n < 0 && errno == EINTR) continue;
+		const ptrdiff_t n = sys::read_file(0, piece);
 		if (n < 0) fail(Code::Io, "standard input: {}", std::generic_category().message(errno));
 		if (n == 0) return text;
 		text.append(piece.data(), size_t(n));

@@ -1,6 +1,7 @@
 // The settings file, parsed with toml++.
 #include "tools/config_file.h"
 #include "engine/core/error.h"
+#include "engine/core/system/machine.h"
 #include "engine/core/utf8.h"
 #include <algorithm>
 #include <cctype>
@@ -82,9 +83,8 @@ Setting setting_of(const std::string& key, const toml::node& n, const std::strin
 } // namespace
 
 std::string config_path() {
-	if (const char* x = std::getenv("XDG_CONFIG_HOME"); x && *x == '/') return std::string(x) + "/kvrun/config.toml";
-	if (const char* h = std::getenv("HOME"); h && *h == '/') return std::string(h) + "/.config/kvrun/config.toml";
-	return {};
+	const std::string folder = sys::config_folder();
+	return folder.empty() ? folder : folder + "/kvrun/config.toml";
 }
 
 ConfigFile ConfigFile::read(const Command& root) {
@@ -149,7 +149,7 @@ std::vector<Setting> ConfigFile::settings_for(const Command& c, const std::strin
 		if (p.kind == "command" && p.name == c.name) used.push_back(&p);
 	// a name matches a model as on the command line: by prefix, case-insensitive
 	std::vector<const Part*> models;
-	const std::string whole = bare(model), stem = bare(fs::path(model).stem().native());
+	const std::string whole = bare(model), stem = bare(fs::path(model).stem().string());
 	const size_t slash = model.find('/');
 	const std::string repo = slash == model.npos ? whole : bare(model.substr(slash + 1));
 	for (const Part& p : parts_) {

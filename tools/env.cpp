@@ -2,10 +2,12 @@
 #include "tools/env.h"
 #include "engine/core/error.h"
 #include "engine/core/log.h"
+#include "engine/core/system/files.h"
+#include "engine/core/system/machine.h"
+#include "engine/core/system/process.h"
 #include <charconv>
 #include <cstdlib>
 #include <filesystem>
-#include <unistd.h>
 
 namespace kvrun {
 namespace {
@@ -54,19 +56,19 @@ std::string pipeline_cache_folder() {
 	const std::string own = env_text(Env::CacheDir);
 	if (own == "off") return {};
 	if (!own.empty()) return own;
-	if (const char* x = std::getenv("XDG_CACHE_HOME"); x && *x == '/') return std::string(x) + "/kvrun";
-	if (const char* h = std::getenv("HOME"); h && *h == '/') return std::string(h) + "/.cache/kvrun";
-	return {};
+	const std::string cache = sys::cache_folder();
+	return cache.empty() ? cache : cache + "/kvrun";
 }
 
 std::string probe_program() {
 	const std::string own = env_text(Env::Probe);
 	if (own == "off") return {};
 	if (!own.empty()) return own;
-	std::error_code ec;
-	const std::filesystem::path here = std::filesystem::read_symlink("/proc/self/exe", ec).parent_path();
-	for (const char* place : {"kvrun-probe", "../libexec/kvrun-probe"})
-		if (!ec && access((here / place).c_str(), X_OK) == 0) return (here / place).string();
+	const std::filesystem::path self = sys::program_path(), here = self.parent_path();
+	for (const char* place : {"kvrun-probe", "../libexec/kvrun-probe"}) {
+		const std::string probe = (here / place).string() + self.extension().string(); // .exe on Windows
+		if (!self.empty() && sys::may_execute(probe)) return probe;
+	}
 	return {};
 }
 
@@ -78,8 +80,8 @@ bool f32_matmul() {
 }
 
 void set_driver_files(const std::string& files) {
-	setenv("VK_DRIVER_FILES", files.c_str(), 1);
-	setenv("VK_ICD_FILENAMES", files.c_str(), 1); // the variable's name for older loaders
+	sys::set_variable("VK_DRIVER_FILES", files);
+	sys::set_variable("VK_ICD_FILENAMES", files); // the variable's name for older loaders
 }
 
 void log_to_stderr() { set_log_sink(stderr_sink, int(env_number(Env::Log, 0))); }

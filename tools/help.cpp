@@ -1,10 +1,9 @@
 // --help from the tree of commands, wrapped to the terminal.
 #include "tools/help.h"
+#include "engine/core/system/terminal.h"
 #include <algorithm>
 #include <cstdlib>
 #include <fmt/ranges.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
 
 namespace kvrun {
 namespace {
@@ -98,9 +97,7 @@ std::string usage_line(const Command& c) {
 }
 
 size_t help_columns() {
-	winsize size{};
-	size_t columns = 0;
-	if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0) columns = size.ws_col;
+	size_t columns = sys::columns_of(1);
 	if (const char* c = std::getenv("COLUMNS"); columns == 0 && c) columns = std::strtoul(c, nullptr, 10);
 	return columns == 0 ? 80 : std::clamp<size_t>(columns, 40, 120);
 }

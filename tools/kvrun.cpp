@@ -1,5 +1,6 @@
 // The program: finds the command, runs it, and maps every failure to one line on stderr and an exit code.
 #include "engine/core/error.h"
+#include "engine/core/system/process.h"
 #include "engine/core/utf8.h"
 #include "tools/commands_setup.h"
 #include "tools/config_file.h"
@@ -8,15 +9,12 @@
 #include "tools/help.h"
 #include "tools/terminal.h"
 #include <algorithm>
-#include <csignal>
 #include <cstdio>
-#include <fcntl.h>
 #ifdef __GLIBC__
 #include <malloc.h>
 #endif
 #include <string>
 #include <system_error>
-#include <unistd.h>
 
 namespace kvrun {
 namespace {
@@ -65,17 +63,6 @@ int say(int code, std::string_view message) {
 	const std::string line = fmt::format("error: {}\n", one_line(message, /*max_bytes=*/4000));
 	std::fwrite(line.data(), 1, line.size(), stderr);
 	return code;
-}
-
-// Opens closed standard streams, so that the next file opened (the model, a device) does not get their number.
-void hold_standard_streams() {
-	for (int fd = 0; fd <= 2; ++fd) {
-		if (fcntl(fd, F_GETFD) != -1) continue;
-		// opened in the wrong direction on purpose: using a closed stream stays an error, but stderr is dropped
-		// silently
-		const int got = open("/dev/null", fd == 1 ? O_RDONLY : O_WRONLY);
-		if (got >= 0 && got != fd) close(got);
-	}
 }
 
 // doctor and config report bad settings themselves; help and completion use none.
@@ -174,13 +161,17 @@ int guarded(int argc, char** argv) {
 
 } // namespace
 
-int run_words(const std::vector<std::string>& words) {
+static int run_whole(std::vector<std::string>& words) { // the program's name included
 	std::vector<char*> argv;
-	std::string name = "kvrun";
-	std::vector<std::string> copy = words;
-	argv.push_back(name.data());
-	for (std::string& w : copy) argv.push_back(w.data());
-	return guarded(int(argv.size()), argv.data());
+	for (std::string& w : words) argv.push_back(w.data());
+	argv.push_back(nullptr);
+	return guarded(int(words.size()), argv.data());
+}
+
+int run_words(const std::vector<std::string>& words) {
+	std::vector<std::string> all = words;
+	all.insert(all.begin(), "kvrun");
+	return run_whole(all);
 }
 
 // Returns large blocks to the system when they are freed. glibc would raise this limit with the first such block, and
@@ -194,10 +185,9 @@ void give_large_blocks_back() {
 } // namespace kvrun
 
 int main(int argc, char** argv) {
-	kvrun::hold_standard_streams();
+	kvrun::sys::prepare_program();
 	kvrun::install_last_words();
 	kvrun::give_large_blocks_back();
-	std::signal(SIGPIPE, SIG_IGN);
-	std::signal(SIGXFSZ, SIG_IGN); // exceeding the file size limit makes the write fail instead
-	return kvrun::close_stdout(kvrun::guarded(argc, argv));
+	std::vector<std::string> words = kvrun::sys::arguments(argc, argv);
+	return kvrun::close_stdout(kvrun::run_whole(words));
 }

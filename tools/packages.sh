@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Installs missing packages of Debian 12 or newer or Ubuntu 24.04 that kvrun is built from; `tests`: also those of the
-# test suite; `models`: only those that tools/models.sh needs.
+# test suite; `models`: only those that tools/models.sh needs; `windows`: also those that build kvrun for Windows and run
+# it (preset windows, Wine), and the libraries that tools/windows_packages.sh builds.
 set -euo pipefail
 
-usage="usage: tools/packages.sh [build|tests|models] [--list]"
+usage="usage: tools/packages.sh [build|tests|models|windows] [--list]"
 want=build list=
 for arg in "$@"; do
 	case $arg in
-	build | tests | models) want=$arg ;;
+	build | tests | models | windows) want=$arg ;;
 	--list) list=1 ;;
 	*) echo "$usage" >&2; exit 2 ;;
 	esac
@@ -25,6 +26,7 @@ if [ "$want" = tests ]; then
 	packages+=(libboost-context-dev vulkan-validationlayers python3 python3-cffi python3-jinja2 python3-jsonschema python3-numpy python3-pytest xz-utils locales)
 fi
 
+if [ "$want" = windows ]; then packages+=(g++-mingw-w64-x86-64-posix wine64 xvfb); fi
 if [ "$want" = models ]; then packages=(python3 python3-pip unzip); fi
 
 id=unknown version=
@@ -51,11 +53,13 @@ if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
 	exit 0
 fi
 
+here=$(dirname "${BASH_SOURCE[0]}")
 missing=()
 for p in "${packages[@]}"; do
 	[ "$(dpkg-query -W -f='${db:Status-Status}' "$p" 2>/dev/null || true)" = installed ] || missing+=("$p")
 done
 if [ ${#missing[@]} -eq 0 ]; then
+	if [ "$want" = windows ]; then "$here/windows_packages.sh"; fi
 	exit 0
 fi
 
@@ -80,3 +84,4 @@ if ! { apt_get update && apt_get install -y --no-install-recommends "${missing[@
 	echo "error: apt-get could not install the packages above$hint" >&2
 	exit 1
 fi
+if [ "$want" = windows ]; then "$here/windows_packages.sh"; fi

@@ -1,17 +1,16 @@
 // Terminal handling: results to stdout as bytes, a progress bar on stderr, Ctrl-C.
 #include "tools/terminal.h"
 #include "engine/core/error.h"
+#include "engine/core/system/files.h"
+#include "engine/core/system/terminal.h"
 #include "engine/core/utf8.h"
 #include "tools/args_says.h"
 #include "tools/commands.h"
 #include <algorithm>
 #include <cerrno>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <sys/ioctl.h>
 #include <system_error>
-#include <unistd.h>
 
 namespace kvrun {
 namespace {
@@ -19,20 +18,18 @@ namespace {
 constexpr size_t kNarrowest = 30; // below this many columns no bar is shown
 
 // Columns of the terminal behind stderr; 0 if it does not say.
-size_t columns() {
-	winsize size{};
-	return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
-}
+size_t columns() { return sys::columns_of(2); }
 
 static_assert(std::atomic<bool>::is_always_lock_free); // so that a signal handler may use them
 std::atomic<bool> tolerant = false;                    // an Interrupt object lives: the first Ctrl-C only sets a flag
 std::atomic<bool> interrupted = false;
 
-extern "C" void on_interrupt(int) {
+void on_interrupt() {
 	if (tolerant && !interrupted.exchange(true)) return;
 	// moves the terminal to a new line; the result of write() does not matter
-	[[maybe_unused]] const ssize_t n = write(STDERR_FILENO, "\n", 1);
-	_exit(130);
+	const char newline[] = {'\n'};
+	(void)sys::write_file(2, std::as_bytes(std::span(newline)));
+	std::_Exit(130);
 }
 
 std::string duration(double seconds) {
@@ -44,19 +41,13 @@ void write_stderr(std::string_view s) { std::fwrite(s.data(), 1, s.size(), stder
 
 } // namespace
 
-bool stdout_is_terminal() { return isatty(STDOUT_FILENO); }
-bool stderr_is_terminal() { return isatty(STDERR_FILENO); }
+bool stdout_is_terminal() { return sys::is_terminal(1); }
+bool stderr_is_terminal() { return sys::is_terminal(2); }
 
 void write_stdout(std::string_view bytes) {
-	while (!bytes.empty()) {
-		const ssize_t n = write(STDOUT_FILENO, bytes.data(), bytes.size());
-		if (n > 0)
-			bytes.remove_prefix(size_t(n));
-		else if (n < 0 && errno == EPIPE)
-			throw Exit{5};
-		else if (n < 0 && errno != EINTR)
-			fail(Code::Io, "standard output: {}", std::generic_category().message(errno));
-	}
+	if (sys::write_file(1, std::as_bytes(std::span(bytes)))) return;
+	if (errno == EPIPE) throw Exit{5};
+	fail(Code::Io, "standard output: {}", std::generic_category().message(errno));
 }
 
 std::string visible(std::string_view text, bool lines) {
@@ -96,10 +87,7 @@ void say_stats(std::string_view line) {
 	if (!quiet) write_stderr(fmt::format("# {}\n", line));
 }
 
-Progress::Progress() {
-	const char* term = std::getenv("TERM");
-	on_ = !quiet && stderr_is_terminal() && term && *term && std::string_view(term) != "dumb";
-}
+Progress::Progress() { on_ = !quiet && stderr_is_terminal() && sys::terminal_has_cursor(); }
 
 void Progress::show(std::string_view what, double done, double seconds_left) {
 	const auto now = std::chrono::steady_clock::now();
@@ -132,9 +120,7 @@ void Progress::clear() {
 Interrupt::Interrupt() {
 	interrupted = false;
 	tolerant = true;
-	struct sigaction act = {};
-	act.sa_handler = on_interrupt;
-	sigaction(SIGINT, &act, nullptr);
+	sys::on_interrupt(on_interrupt);
 }
 
 Interrupt::~Interrupt() { tolerant = false; }

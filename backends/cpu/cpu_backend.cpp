@@ -4,6 +4,7 @@
 #include "backends/host_memory.h"
 #include "engine/core/log.h"
 #include "engine/core/round.h"
+#include "engine/core/system/machine.h"
 #include <cstring>
 
 namespace kvrun {
@@ -18,14 +19,14 @@ double mib(size_t bytes) { return double(bytes) / 1048576.; }
 
 DeviceInfo CpuBackend::info() const {
 	DeviceInfo r;
-	const std::string model = proc_line("/proc/cpuinfo", "model name");
+	const std::string model = sys::processor_name();
 	r.name = model.empty() ? "host processor" : model;
 	r.driver = "kvrun cpu backend " KVRUN_VERSION;
 	r.type = "cpu";
 	r.is_cpu = r.shares_memory = true;
 	r.memory_bytes = host_memory_bytes();
 	r.free_bytes = host_free_bytes();
-	if (r.memory_bytes == 0) r.memory_bytes = r.free_bytes = SIZE_MAX / 2; // no /proc: the allocator decides
+	if (r.memory_bytes == 0) r.memory_bytes = r.free_bytes = SIZE_MAX / 2; // unknown: let the allocator decide
 	r.max_buffer_bytes = r.memory_bytes;
 	r.max_view_bytes = SIZE_MAX;
 	r.piece_tokens = 1024, r.prompt_most_pieces = 1; // many short pieces do not help one thread

@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
-#include <unistd.h>
 
 namespace kvrun::vk {
 namespace {
@@ -25,7 +24,7 @@ void fail_exit() {
 	if (unreported.load() == 0) return;
 	std::fprintf(stderr, "error: the Vulkan validation layer has reported %zu problems\n", unreported.load());
 	std::fflush(stderr);
-	_exit(1);
+	std::_Exit(1);
 }
 
 VkBool32 VKAPI_PTR on_message(VkDebugUtilsMessageSeverityFlagBitsEXT, VkDebugUtilsMessageTypeFlagsEXT,

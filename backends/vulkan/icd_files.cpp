@@ -3,15 +3,15 @@
 #include "backends/vulkan/open_vulkan.h"
 #include "engine/core/error.h"
 #include "engine/core/regular_file.h"
+#include "engine/core/system/files.h"
+#include "engine/core/system/machine.h"
+#include "engine/core/system/process.h"
 #include <algorithm>
 #include <array>
 #include <cstdlib>
-#include <fcntl.h>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string_view>
-#include <sys/stat.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 namespace kvrun::vk {
@@ -33,12 +33,11 @@ void add_files(std::vector<std::string>& out, const fs::path& p) {
 	for (std::string& f : found)
 		if (std::find(out.begin(), out.end(), f) == out.end()) out.push_back(std::move(f));
 }
-void add_list(std::vector<std::string>& out, const char* list, const char* below) {
+void add_list(std::vector<std::string>& out, const char* list) {
 	std::string all = list ? list : "";
 	for (size_t at = 0; at < all.size();) {
-		const size_t end = std::min(all.find(':', at), all.size());
-		if (end > at)
-			add_files(out, *below ? fs::path(all.substr(at, end - at)) / below : fs::path(all.substr(at, end - at)));
+		const size_t end = std::min(all.find(sys::kListSeparator, at), all.size());
+		if (end > at) add_files(out, all.substr(at, end - at));
 		at = end + 1;
 	}
 }
@@ -46,19 +45,9 @@ void add_list(std::vector<std::string>& out, const char* list, const char* below
 std::vector<std::string> manifests() {
 	std::vector<std::string> out;
 	for (const char* name : {"VK_DRIVER_FILES", "VK_ICD_FILENAMES"})
-		if (const char* v = std::getenv(name); v && *v) return add_list(out, v, ""), out;
-	const char* home = std::getenv("HOME");
-	auto value = [](const char* name, std::string fallback) {
-		const char* v = std::getenv(name);
-		return v && *v ? std::string(v) : fallback;
-	};
-	const std::string h = home ? home : "";
-	add_list(out, std::getenv("VK_ADD_DRIVER_FILES"), "");
-	add_list(out, value("XDG_CONFIG_HOME", h + "/.config").c_str(), "vulkan/icd.d");
-	add_list(out, value("XDG_CONFIG_DIRS", "/etc/xdg").c_str(), "vulkan/icd.d");
-	add_list(out, "/etc:/usr/local/etc", "vulkan/icd.d");
-	add_list(out, value("XDG_DATA_HOME", h + "/.local/share").c_str(), "vulkan/icd.d");
-	add_list(out, value("XDG_DATA_DIRS", "/usr/local/share:/usr/share").c_str(), "vulkan/icd.d");
+		if (const char* v = std::getenv(name); v && *v) return add_list(out, v), out;
+	add_list(out, std::getenv("VK_ADD_DRIVER_FILES"));
+	for (const std::string& place : sys::vulkan_driver_places()) add_files(out, place);
 	return out;
 }
 
@@ -78,7 +67,7 @@ IcdFile read_manifest(const std::string& path) {
 			return out.problem = "is a manifest that names no library", out;
 		out.library = library->get<std::string>();
 		// a path is relative to the manifest; a bare name is for the system's library search
-		if (out.library.find('/') != out.library.npos)
+		if (fs::path(out.library).has_parent_path())
 			out.library = (fs::path(path).parent_path() / out.library).lexically_normal().string();
 	} catch (const Error& e) {
 		const std::string_view what = e.what(); // begins with the file's name, which the caller adds
@@ -90,16 +79,17 @@ IcdFile read_manifest(const std::string& path) {
 
 // Size, time and build ID of a file, which an update changes. Only the path if there is no such file.
 std::string stamp(const std::string& path) {
-	struct stat st {};
-	if (path.empty() || ::stat(path.c_str(), &st) != 0 || !S_ISREG(st.st_mode)) return path;
+	sys::FileInfo info;
+	if (path.empty() || !sys::stat_file(path, /*follow_link=*/true, info) || !info.regular()) return path;
 	// the first page of a library has the linker's build ID, which differs for each version, whatever file times a
 	// package or an image sets
-	char page[4096];
-	const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	const ssize_t n = fd < 0 ? 0 : ::pread(fd, page, sizeof page, 0);
-	if (fd >= 0) ::close(fd);
-	return fmt::format("{} {} {}.{:09} {:016x}", path, st.st_size, st.st_mtim.tv_sec, st.st_mtim.tv_nsec,
-	                   XXH3_64bits(page, size_t(std::max<ssize_t>(n, 0))));
+	std::byte page[4096];
+	const int fd = sys::open_file(path, sys::Open::Read);
+	const ptrdiff_t n = fd < 0 ? 0 : sys::read_at(fd, 0, page);
+	if (fd >= 0) sys::close_file(fd);
+	constexpr int64_t kSecond = 1'000'000'000;
+	return fmt::format("{} {} {}.{:09} {:016x}", path, info.bytes, info.changed_ns / kSecond, info.changed_ns % kSecond,
+	                   XXH3_64bits(page, size_t(std::max<ptrdiff_t>(n, 0))));
 }
 
 } // namespace
@@ -119,12 +109,11 @@ std::string driver_environment(bool choice) {
 	const auto begins = [](std::string_view e, const auto& prefixes) {
 		return std::any_of(prefixes.begin(), prefixes.end(), [&](const char* p) { return e.starts_with(p); });
 	};
-	std::vector<std::string_view> all;
-	for (char** e = environ; e && *e; ++e)
-		if (begins(*e, kChoice) ? choice : begins(*e, kSettings)) all.emplace_back(*e);
+	std::vector<std::string> all = sys::environment();
+	std::erase_if(all, [&](const std::string& e) { return !(begins(e, kChoice) ? choice : begins(e, kSettings)); });
 	std::sort(all.begin(), all.end());
 	std::string out;
-	for (const std::string_view e : all) out.append(e).push_back('\n');
+	for (const std::string& e : all) out.append(e).push_back('\n');
 	return out;
 }
 

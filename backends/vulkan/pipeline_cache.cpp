@@ -5,9 +5,8 @@
 #include "backends/vulkan/pipeline_cache.h"
 #include "engine/core/log.h"
 #include "engine/core/private_file.h"
+#include "engine/core/system/files.h"
 #include <cstring>
-#include <sys/stat.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 namespace kvrun::vk {
@@ -49,8 +48,8 @@ std::vector<std::byte> PipelineCache::load() {
 		rejected_ = why;
 		return std::vector<std::byte>();
 	};
-	struct stat st {};
-	if (!rejected_.empty() || (data.empty() && ::lstat(path_.c_str(), &st) != 0)) return {};
+	sys::FileInfo file;
+	if (!rejected_.empty() || (data.empty() && !sys::stat_file(path_.string(), /*follow_link=*/false, file))) return {};
 	Header h{};
 	if (data.size() < sizeof h) return reject("shorter than its header");
 	std::memcpy(&h, data.data(), sizeof h);
@@ -80,7 +79,7 @@ PipelineCache::PipelineCache(Device& dev, const std::filesystem::path& folder) :
 	VkResult r = dev.fn.vkCreatePipelineCache(dev.handle(), &info, nullptr, &cache_);
 	if (r != VK_SUCCESS && !data.empty()) { // the driver refuses its own data: start with an empty cache
 		rejected_ = "refused by the driver";
-		::unlink(path_.c_str());
+		sys::remove_file(path_.string());
 		loaded_hash_ = 0;
 		info.initialDataSize = 0;
 		r = dev.fn.vkCreatePipelineCache(dev.handle(), &info, nullptr, &cache_);

@@ -1,8 +1,8 @@
 // Vulkan's functions, loaded at run time.
 #define VOLK_IMPLEMENTATION
 #include "backends/vulkan/vk.h"
+#include "engine/core/system/machine.h"
 #include <atomic>
-#include <dlfcn.h>
 #include <mutex>
 #include <string_view>
 
@@ -53,15 +53,14 @@ std::string load_loader() {
 	std::lock_guard lock(mutex);
 	if (loaded || volkInitialize() == VK_SUCCESS) return loaded = true, "";
 	for (const char* name : {"libvulkan.so.1", "libvulkan.so"}) {
-		if (void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL)) {
-			dlclose(library);
-			continue;
-		}
-		const char* error = dlerror();
-		const std::string why = error ? error : "";
+		bool missing;
+		const std::string why = sys::load_problem(name, missing);
 		// the loader exists, so the error has another reason
-		if (!why.empty() && why.find("No such file") == why.npos) return fmt::format("the Vulkan loader: {}", why);
+		if (!why.empty() && !missing) return fmt::format("the Vulkan loader: {}", why);
 	}
+#ifdef _WIN32
+	return "no Vulkan loader (vulkan-1.dll); install the driver of the GPU's vendor, which brings it";
+#endif
 	return "no Vulkan loader (libvulkan.so.1); install package libvulkan1, and a driver: mesa-vulkan-drivers or the "
 	       "GPU "
 	       "vendor's";

@@ -1,6 +1,7 @@
 // The Vulkan backend: memory, submission and waiting.
 #include "backends/vulkan/vulkan_backend.h"
 #include "engine/core/log.h"
+#include "engine/core/system/files.h"
 #include <algorithm>
 #include <cstring>
 
@@ -10,8 +11,8 @@ constexpr uint32_t kPoison = 0x7fc07fc0u; // NaN as f32, and as two f16 or bf16;
 } // namespace
 
 VulkanBackend::VulkanBackend(std::unique_ptr<Instance> instance, const Candidate& c, const BackendOptions& o)
-    : dev_(std::move(instance), c), mem_(dev_), cache_(dev_, o.cache_dir), kernels_(dev_, cache_.handle(), o.shaders),
-      rec_(dev_, mem_, kernels_, o.submit_ms), poison_(o.poison) {
+    : dev_(std::move(instance), c), mem_(dev_), cache_(dev_, sys::path_of(o.cache_dir)),
+      kernels_(dev_, cache_.handle(), o.shaders), rec_(dev_, mem_, kernels_, o.submit_ms), poison_(o.poison) {
 	const Caps& caps = dev_.caps();
 	if (!caps.subgroup_ops)
 		warn_once(

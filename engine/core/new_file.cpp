@@ -1,15 +1,12 @@
 // A file that takes its name only when it is whole.
 #include "engine/core/new_file.h"
 #include "engine/core/error.h"
+#include "engine/core/system/files.h"
+#include "engine/core/system/process.h"
 #include "engine/core/utf8.h"
 #include <cerrno>
 #include <charconv>
-#include <csignal>
-#include <cstdlib>
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <system_error>
-#include <unistd.h>
 #include <utility>
 
 namespace kvrun {
@@ -26,7 +23,7 @@ void remove_leftovers(const fs::path& file) {
 		const char *first = name.data() + begin.size(), *last = name.data() + name.size();
 		const auto [rest, error] = std::from_chars(first, last, pid);
 		if (error != std::errc() || pid <= 0 || last - rest != 7 || *rest != '.') continue;
-		if (::kill(pid, 0) != 0 && errno == ESRCH) ::unlink(it->path().c_str());
+		if (sys::has_ended(pid)) sys::remove_file(it->path().string());
 	}
 }
 
@@ -37,19 +34,19 @@ void NewFile::fail_io(const char* what) const {
 }
 
 NewFile::NewFile(std::string path) : path_(std::move(path)) {
-	struct stat st {};
-	if (::stat(path_.c_str(), &st) == 0 && !S_ISREG(st.st_mode))
+	sys::FileInfo info;
+	if (sys::stat_file(path_, /*follow_link=*/true, info) && !info.regular())
 		fail(Code::Io, "{}: not a regular file; give another name", one_line(path_));
-	remove_leftovers(path_);
-	std::string name = fmt::format("{}.{}.XXXXXX", path_, ::getpid());
-	fd_ = ::mkostemp(name.data(), O_CLOEXEC);
+	remove_leftovers(sys::path_of(path_));
+	std::string name = fmt::format("{}.{}.XXXXXX", path_, sys::process_id());
+	fd_ = sys::create_unique(name);
 	if (fd_ < 0) fail_io("no file can be made there");
 	temporary_ = std::move(name);
 }
 
 NewFile::~NewFile() {
-	if (fd_ >= 0) ::close(fd_);
-	if (!temporary_.empty()) ::unlink(temporary_.c_str());
+	if (fd_ >= 0) sys::close_file(fd_);
+	if (!temporary_.empty()) sys::remove_file(temporary_);
 }
 
 void NewFile::write(std::span<const std::byte> from) {
@@ -58,28 +55,16 @@ void NewFile::write(std::span<const std::byte> from) {
 }
 
 void NewFile::write_at(uint64_t at, std::span<const std::byte> from) {
-	while (!from.empty()) {
-		const ssize_t n = ::pwrite(fd_, from.data(), from.size(), off_t(at));
-		if (n < 0 && errno == EINTR) continue;
-		if (n == 0) errno = EIO;
-		if (n <= 0) fail_io("writing failed");
-		at += uint64_t(n);
-		from = from.subspan(size_t(n));
-	}
+	if (!sys::write_at(fd_, at, from)) fail_io("writing failed");
 }
 
 void NewFile::commit() {
-	if (::fsync(fd_) != 0) fail_io("writing failed");
+	if (!sys::sync_file(fd_)) fail_io("writing failed");
 	const int fd = std::exchange(fd_, -1);
-	if (::close(fd) != 0) fail_io("writing failed");
-	if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail_io("the file cannot be replaced");
+	if (!sys::close_file(fd)) fail_io("writing failed");
+	if (!sys::replace_file(temporary_, path_)) fail_io("the file cannot be replaced");
 	temporary_.clear();
-	// so that the name survives a power failure too; a file system that cannot do that has kept the old or the new one
-	const std::string folder = fs::path(path_).parent_path().string();
-	if (const int dir = ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); dir >= 0) {
-		::fsync(dir);
-		::close(dir);
-	}
+	sys::sync_folder(sys::path_of(path_).parent_path().string());
 }
 
 } // namespace kvrun

@@ -1,12 +1,10 @@
 // Opening and reading of regular files.
 #include "engine/core/regular_file.h"
 #include "engine/core/error.h"
+#include "engine/core/system/files.h"
 #include "engine/core/utf8.h"
 #include <cerrno>
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <system_error>
-#include <unistd.h>
 
 namespace kvrun {
 namespace {
@@ -23,19 +21,19 @@ std::string error_text(int error) { return std::generic_category().message(error
 	}
 }
 
-const char* kind_of(mode_t mode) {
-	switch (mode & S_IFMT) {
-	case S_IFDIR: return "a folder";
-	case S_IFIFO: return "a FIFO";
-	case S_IFSOCK: return "a socket";
-	case S_IFCHR: return "a character device";
-	case S_IFBLK: return "a block device";
+const char* text_of(sys::FileKind kind) {
+	switch (kind) {
+	case sys::FileKind::Folder: return "a folder";
+	case sys::FileKind::Fifo: return "a FIFO";
+	case sys::FileKind::Socket: return "a socket";
+	case sys::FileKind::CharacterDevice: return "a character device";
+	case sys::FileKind::BlockDevice: return "a block device";
 	default: return "something else";
 	}
 }
 
-void check_regular(const std::string& name, const struct stat& st, const char* want) {
-	if (!S_ISREG(st.st_mode)) fail(Code::Format, "{}: is {}, not a regular file; {}", name, kind_of(st.st_mode), want);
+void check_regular(const std::string& name, const sys::FileInfo& file, const char* want) {
+	if (!file.regular()) fail(Code::Format, "{}: is {}, not a regular file; {}", name, text_of(file.kind), want);
 }
 
 } // namespace
@@ -43,29 +41,28 @@ void check_regular(const std::string& name, const struct stat& st, const char* w
 RegularFile::RegularFile(const std::string& path, const char* want) : name_(one_line(path)) {
 	if (path.empty()) fail(Code::Invalid, "the name of a file is empty; {}", want);
 	if (path.find('\0') != path.npos) fail(Code::Invalid, "{}: a file name cannot hold a zero byte", name_);
-	struct stat st {};
-	if (stat(path.c_str(), &st) != 0) fail_open(name_, errno);
-	check_regular(name_, st, want);
-	// the name may have been replaced since: open() must not block on a FIFO
-	fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+	sys::FileInfo info;
+	if (!sys::stat_file(path, /*follow_link=*/true, info)) fail_open(name_, errno);
+	check_regular(name_, info, want);
+	// something else can have taken the name since: a FIFO must not make the call wait
+	fd_ = sys::open_file(path, sys::Open::Read);
 	if (fd_ < 0) fail_open(name_, errno);
 	try {
-		if (fstat(fd_, &st) != 0) fail(Code::Io, "{}: {}", name_, error_text(errno));
-		check_regular(name_, st, want);
+		if (!sys::stat_file(fd_, info)) fail(Code::Io, "{}: {}", name_, error_text(errno));
+		check_regular(name_, info, want);
 	} catch (...) {
-		::close(fd_); // the destructor does not run if the constructor throws
+		sys::close_file(fd_); // the destructor of an object that was never finished does not run
 		throw;
 	}
-	bytes_ = uint64_t(st.st_size);
-	posix_fadvise(fd_, 0, 0, POSIX_FADV_SEQUENTIAL);
+	bytes_ = info.bytes;
+	sys::expect_sequential(fd_);
 }
 
-RegularFile::~RegularFile() { ::close(fd_); }
+RegularFile::~RegularFile() { sys::close_file(fd_); }
 
 void RegularFile::read_at(uint64_t at, std::span<std::byte> dst) const {
 	while (!dst.empty()) {
-		const ssize_t n = ::pread(fd_, dst.data(), dst.size(), off_t(at));
-		if (n < 0 && errno == EINTR) continue;
+		const ptrdiff_t n = sys::read_at(fd_, at, dst);
 		if (n < 0) fail(Code::Io, "{}: cannot be read at byte {}: {}", name_, at, error_text(errno));
 		if (n == 0)
 			fail(Code::Io, "{}: ends at byte {} now, had {} bytes when it was opened; do not change a file in use",

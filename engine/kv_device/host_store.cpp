@@ -1,16 +1,16 @@
 // Host memory of caches: chunks within a budget, and one sequence's keys and values in them.
 #include "engine/kv_device/host_store.h"
 #include "engine/core/log.h"
+#include "engine/core/system/machine.h"
 #include <algorithm>
 #include <cstring>
-#include <unistd.h>
 
 namespace kvrun {
 namespace {
 
 size_t machine_bytes() {
-	const long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGE_SIZE);
-	return pages > 0 && size > 0 ? size_t(pages) * size_t(size) : size_t(4) << 30;
+	const size_t bytes = sys::memory_bytes();
+	return bytes ? bytes : size_t(4) << 30;
 }
 
 double mib(size_t bytes) { return double(bytes) / (1 << 20); }

@@ -1,4 +1,5 @@
 // The machine of a comparison: processor and system, GPUs as reported by the kernel, the devices to compare.
+#include "engine/core/system/machine.h"
 #include "engine/core/utf8.h"
 #include "tools/compare/compare.h"
 #include "tools/host.h"
@@ -8,7 +9,6 @@
 #include <filesystem>
 #include <fstream>
 #include <set>
-#include <sys/utsname.h>
 #include <thread>
 
 namespace kvrun::comparison {
@@ -84,13 +84,12 @@ bool wanted(const Options& o, const Json& report) {
 } // namespace
 
 Json find_machine(bool anonymous) {
-	utsname system = {};
-	uname(&system);
-	Json j = {{"name", anonymous ? "machine" : system.nodename},
+	const sys::System system = sys::system_names();
+	Json j = {{"name", anonymous ? "machine" : system.host},
 	          {"processor", processor_name()},
 	          {"threads", std::thread::hardware_concurrency()},
 	          {"os", os_name()},
-	          {"kernel", fmt::format("{} {} {}", system.sysname, system.release, system.machine)},
+	          {"kernel", fmt::format("{} {} {}", system.name, system.release, system.machine)},
 	          {"governor", first_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")},
 	          {"graphics_cards", graphics_cards()}};
 	if (const std::string nvidia = nvidia_smi(); !nvidia.empty()) j["nvidia_smi"] = nvidia;

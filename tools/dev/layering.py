@@ -7,31 +7,41 @@ import os, re, sys
 
 LAYERS = [  # path prefix, layer, layers it may include besides its own
     ("engine/core/json_reader.h", "json_reader.h", []),
-    ("engine/core/", "core", ["json_reader.h", "shared"]),
+    ("engine/core/system/", "system", []),
+    ("engine/core/", "core", ["json_reader.h", "shared", "system"]),
     ("shaders/shared/", "shared", []),
     ("engine/kv_host/", "kv_host", ["core", "shared"]),
-    ("backends/cpu/", "cpu", ["core", "shared", "kv_host", "backend", "registry.h"]),
-    ("backends/vulkan/", "vulkan", ["core", "shared", "kv_host", "backend", "shaders", "registry.h"]),
+    ("backends/cpu/", "cpu", ["core", "system", "shared", "kv_host", "backend", "registry.h"]),
+    ("backends/vulkan/", "vulkan", ["core", "system", "shared", "kv_host", "backend", "shaders", "registry.h"]),
     ("backends/cuda/", "cuda", ["core", "shared", "kv_host", "backend", "registry.h"]),
     ("backends/registry.h", "registry.h", ["core", "backend"]),
-    ("backends/registry.cpp", "registry", ["core", "backend", "registry.h", "cpu", "cuda", "vulkan"]),
-    ("backends/", "backend", ["core", "shared", "kv_host"]),
-    ("models/", "models", ["core", "json_reader.h", "shared", "backend"]),
-    ("engine/kv_device/", "kv_device", ["core", "shared", "kv_host", "backend"]),
+    ("backends/registry.cpp", "registry", ["core", "system", "backend", "registry.h", "cpu", "cuda", "vulkan"]),
+    ("backends/", "backend", ["core", "system", "shared", "kv_host"]),
+    ("models/", "models", ["core", "system", "json_reader.h", "shared", "backend"]),
+    ("engine/kv_device/", "kv_device", ["core", "system", "shared", "kv_host", "backend"]),
     ("engine/run/", "run", ["core", "shared", "kv_host", "backend", "registry.h", "models", "kv_device"]),
     ("engine/kvrun.h", "kvrun.h", []),
     ("engine/", "api", ["kvrun.h", "core", "json_reader.h", "shared", "kv_host", "backend", "registry.h", "models",
                         "kv_device", "run"]),
     ("shaders/", "shaders", ["shared"]),
-    ("tools/serve/", "serve", ["kvrun.h", "json_reader.h", "top"]),  # the product through its C API
-    ("tools/chat/", "chat", ["kvrun.h", "top"]),
-    ("tools/cmd_chat.cpp", "chat", ["kvrun.h", "top"]),
+    ("tools/serve/", "serve", ["kvrun.h", "json_reader.h", "system", "top"]),  # the product through its C API
+    ("tools/chat/", "chat", ["kvrun.h", "system", "top"]),
+    ("tools/cmd_chat.cpp", "chat", ["kvrun.h", "system", "top"]),
     ("tools/desktop/", "desktop", ["kvrun.h", "chat", "top"]),
     ("tools/", "top", None),  # None: anything
     ("tests/", "top", None),
 ]
 DEVICE_HEADERS = {"vulkan": re.compile(r"^(volk\.h|vulkan/)"),
                   "cuda": re.compile(r"^cuda")}  # visible to their backend only
+# Headers of POSIX, Linux, the GNU C library or Windows: engine/core/system/ puts them behind headers of its own.
+SYSTEM_HEADERS = re.compile(r"^(sys/|arpa/|linux/|netinet/|(csignal|dirent|dlfcn|execinfo|fcntl|grp|histedit|io|langinfo"
+                            r"|netdb|poll|psapi|pthread|pwd|sched|shellapi|signal|spawn|syslog|termios|ucontext"
+                            r"|unistd|windows|winsock2|winioctl|ws2tcpip)(\.h)?$)")
+SYSTEM_ALLOWED = {  # files that Windows has another of, or not yet; tests run where they are written for
+    "tools/chat/editor_libedit.cpp", "tools/chat/external_editor.cpp", "tools/cmd_doctor.cpp",
+    "tools/compare/compilers_peer.cpp", "tools/compare/job.cpp", "tools/crash.cpp", "tools/desktop/engine.cpp",
+    "tools/desktop/gui/main.cpp", "tools/desktop/store.cpp", "tools/hub/fetch.cpp", "tools/hub/pull.cpp"
+}
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]', re.M)
 
 
@@ -48,7 +58,10 @@ def problems(path, text, exists):
     if layer is None:
         return [f"{path}: belongs to no layer of tools/dev/layering.py"]
     out = []
+    anywhere = layer == "system" or path in SYSTEM_ALLOWED or path.startswith("tests/")
     for quote, name in INCLUDE.findall(text):
+        if SYSTEM_HEADERS.match(name) and not anywhere:
+            out.append(f"{path}: <{name}> is for engine/core/system/ only, which has the same for Windows")
         for backend, headers in DEVICE_HEADERS.items():
             if headers.match(name) and layer not in (backend, "top"):
                 out.append(f"{path}: <{name}> is for backends/{backend} only")
@@ -79,6 +92,8 @@ def self_test():
     assert bad("backends/cuda/c.cu", '#include "backends/cpu/c.h"')
     assert bad("models/m.cpp", '#include "nowhere.h"')
     assert bad("elsewhere/x.cpp", "")
+    assert bad("engine/core/a.cpp", "#include <unistd.h>") and bad("tools/t.cpp", "#include <windows.h>")
+    assert not bad("engine/core/system/a.cpp", "#include <unistd.h>") and not bad("tests/t.cpp", "#include <fcntl.h>")
     assert not bad("engine/run/r.cpp", '#include "models/m.h"\n#include <vector>\n#include "engine/core/a.h"')
     assert not bad("backends/vulkan/v.cpp", '#include <volk.h>\n#include "shared/kv_page.h"')
     assert not bad("backends/cuda/c.cu", '#include <cuda_fp16.h>\n#include "shared/kv_page.h"')

@@ -2,6 +2,8 @@
 // LM Studio and llama.cpp.
 #include "tools/hub/folders.h"
 #include "engine/core/error.h"
+#include "engine/core/system/files.h"
+#include "engine/core/system/machine.h"
 #include "engine/core/utf8.h"
 #include "tools/hub/names.h"
 #include <algorithm>
@@ -21,11 +23,11 @@ std::string variable(const char* name) {
 fs::path folder_variable(const char* name) {
 	const std::string v = variable(name);
 	if (v == "~" || v.starts_with("~/")) return home_folder() / v.substr(std::min<size_t>(v.size(), 2));
-	return v;
+	return sys::path_of(v);
 }
 
 fs::path cache_folder() { // shared by all programs
-	if (const std::string x = variable("XDG_CACHE_HOME"); x.starts_with("/")) return x;
+	if (const std::string x = variable("XDG_CACHE_HOME"); sys::path_of(x).is_absolute()) return sys::path_of(x);
 	const fs::path home = home_folder();
 	return home.empty() ? home : home / ".cache";
 }
@@ -38,10 +40,7 @@ fs::path hub_home() {
 
 } // namespace
 
-fs::path home_folder() {
-	const std::string h = variable("HOME");
-	return h.starts_with("/") ? fs::path(h) : fs::path();
-}
+fs::path home_folder() { return sys::path_of(sys::home_folder()); }
 
 fs::path hub_cache() {
 	for (const char* name : {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"})

@@ -3,6 +3,7 @@
 #include "engine/core/edit_distance.h"
 #include "engine/core/error.h"
 #include "engine/core/json_reader.h"
+#include "engine/core/system/files.h"
 #include "engine/core/utf8.h"
 #include "models/synth/shape.h"
 #include "tools/hub/folders.h"
@@ -39,8 +40,8 @@ std::vector<std::pair<HubModel, fs::path>> models_below(const fs::path& folder) 
 	std::vector<HubFile> files;
 	each_file(folder, [&](const fs::path& p) {
 		std::error_code ec;
-		if (const uint64_t bytes = fs::file_size(p, ec); !ec && is_gguf(p.native()))
-			files.push_back({fs::path(p).lexically_relative(folder).native(), bytes, {}, {}});
+		if (const uint64_t bytes = fs::file_size(p, ec); !ec && is_gguf(p.string()))
+			files.push_back({fs::path(p).lexically_relative(folder).generic_string(), bytes, {}, {}});
 	});
 	std::vector<std::pair<HubModel, fs::path>> out;
 	for (HubModel& m : models_of(std::move(files))) {
@@ -54,14 +55,14 @@ std::vector<std::pair<HubModel, fs::path>> models_below(const fs::path& folder) 
 
 LocalModel local(std::string name, const std::string& owner, const HubModel& m, const fs::path& path,
                  std::string repo = {}) {
-	return {std::move(name), owner, path.native(), m.bytes(), uint32_t(m.files.size()), std::move(repo)};
+	return {std::move(name), owner, path.string(), m.bytes(), uint32_t(m.files.size()), std::move(repo)};
 }
 
 // Adds models--USER--REPO/snapshots/COMMIT/FILE; the same file in several commits counts once.
 void add_hub(const fs::path& cache, std::vector<LocalModel>& out) {
 	std::error_code ec;
 	for (fs::directory_iterator it(cache, ec), end; !ec && it != end; it.increment(ec)) {
-		const std::string folder = it->path().filename().native();
+		const std::string folder = it->path().filename().string();
 		if (!folder.starts_with("models--")) continue;
 		const size_t cut = folder.find("--", 8);
 		if (cut == folder.npos) continue;
@@ -104,12 +105,12 @@ void add_ollama(const fs::path& folder, std::vector<LocalModel>& out) {
 			if (ec) continue;
 			fs::path name = p.lexically_relative(folder / "manifests");
 			std::vector<std::string> parts;
-			for (const fs::path& part : name) parts.push_back(part.native());
+			for (const fs::path& part : name) parts.push_back(part.string());
 			if (parts.size() < 2) continue;
 			std::string shown;
 			for (size_t i = 1; i + 1 < parts.size(); ++i) // without the registry and its default user
 				if (parts[i] != "library") shown += (shown.empty() ? "" : "/") + parts[i];
-			out.push_back({shown + ":" + parts.back(), "ollama", blob.native(), bytes, 1, {}});
+			out.push_back({shown + ":" + parts.back(), "ollama", blob.string(), bytes, 1, {}});
 			return;
 		}
 	});
@@ -117,15 +118,16 @@ void add_ollama(const fs::path& folder, std::vector<LocalModel>& out) {
 
 void add_folder(const ModelFolder& f, std::vector<LocalModel>& out) {
 	for (const auto& [m, path] : models_below(f.path)) {
-		const std::string below = path.lexically_relative(f.path).native();
+		const std::string below = path.lexically_relative(f.path).generic_string();
 		const auto split = split_name(below);
 		const std::string stem = split ? split->stem : below.substr(0, below.size() - 5);
-		const fs::path relative(below);
-		const std::vector<std::string> parts(relative.begin(), relative.end());
+		const fs::path relative = sys::path_of(below);
+		std::vector<std::string> parts;
+		for (const fs::path& part : relative) parts.push_back(part.string());
 		std::string repo;
 		if (f.owner == "lmstudio" && parts.size() == 3) repo = parts[0] + "/" + parts[1];
-		out.push_back(local(repo.empty() ? fs::path(stem).filename().native() : repo + ":" + quant_of(below), f.owner,
-		                    m, path, repo));
+		out.push_back(local(repo.empty() ? sys::path_of(stem).filename().string() : repo + ":" + quant_of(below),
+		                    f.owner, m, path, repo));
 	}
 }
 
@@ -145,7 +147,7 @@ std::vector<std::string> names_of(const LocalModel& m) {
 	if (m.owner == "ollama" && !m.name.ends_with(":latest")) out.pop_back();
 	for (size_t i = 0, n = out.size(); i < n; ++i)
 		if (const size_t slash = out[i].find('/'); slash != out[i].npos) out.push_back(out[i].substr(slash + 1));
-	if (m.owner != "ollama") out.push_back(fs::path(m.path).stem().native());
+	if (m.owner != "ollama") out.push_back(sys::path_of(m.path).stem().string());
 	return out;
 }
 
@@ -184,7 +186,9 @@ std::vector<LocalModel> find_local(const std::vector<LocalModel>& all, const std
 	std::vector<LocalModel> out;
 	for (LocalModel& m : found) {
 		std::error_code ec;
-		if (std::ranges::none_of(out, [&](const LocalModel& o) { return fs::equivalent(o.path, m.path, ec); }))
+		if (std::ranges::none_of(out, [&](const LocalModel& o) {
+			    return fs::equivalent(sys::path_of(o.path), sys::path_of(m.path), ec);
+		    }))
 			out.push_back(std::move(m));
 	}
 	return out;
@@ -230,7 +234,7 @@ std::vector<std::string> nearest_names(const std::vector<LocalModel>& all, const
 
 std::string resolve_model(const std::string& given) {
 	std::error_code ec;
-	if (given.empty() || given.find('\0') != given.npos || is_synth(given) || fs::exists(given, ec) || ec)
+	if (given.empty() || given.find('\0') != given.npos || is_synth(given) || fs::exists(sys::path_of(given), ec) || ec)
 		return given; // opening the file reports what is wrong
 	const bool path = is_gguf(given) || given.starts_with("/") || given.starts_with("./") || given.starts_with("../") ||
 	                  given.starts_with("~");

@@ -14,7 +14,7 @@ namespace {
 
 void remove_file(const fs::path& p) {
 	std::error_code ec;
-	if (!fs::remove(p, ec) && ec) fail(Code::Io, "{}: {}", one_line(p.native()), ec.message());
+	if (!fs::remove(p, ec) && ec) fail(Code::Io, "{}: {}", one_line(p.string()), ec.message());
 }
 
 std::vector<fs::path> below(const fs::path& folder) { // all entries, the innermost first
@@ -59,8 +59,8 @@ uint64_t remove_from_hub(const std::vector<LocalModel>& models, const fs::path& 
 	for (fs::directory_iterator s(repo / "snapshots", ec), end; !ec && s != end; s.increment(ec)) {
 		std::vector<HubFile> files;
 		for (const fs::path& p : below(s->path()))
-			if (std::error_code e; !fs::is_directory(p, e) && is_gguf(p.native()))
-				files.push_back({p.lexically_relative(s->path()).native(), 0, {}, {}});
+			if (std::error_code e; !fs::is_directory(p, e) && is_gguf(p.string()))
+				files.push_back({p.lexically_relative(s->path()).generic_string(), 0, {}, {}});
 		for (const HubModel& m : models_of(std::move(files))) {
 			if (!quants.count(m.quant)) continue;
 			for (const HubFile& f : m.files) {

@@ -1,4 +1,5 @@
 // kvrun serve: a model over HTTP, in the form of OpenAI's and Anthropic's APIs.
+#include "engine/core/system/files.h"
 #include "tools/api_device.h"
 #include "tools/args_draft.h"
 #include "tools/commands.h"
@@ -11,7 +12,6 @@
 #include <exception>
 #include <filesystem>
 #include <fstream>
-#include <sys/stat.h>
 #include <thread>
 
 namespace kvrun {
@@ -106,8 +106,8 @@ EngineHandle reopen_engine(const ServeArgs& a, kvrun_canceller* canceller) {
 
 // Modification time of the model's file, in seconds of the system's clock; 0 if it cannot be read.
 int64_t file_time(const std::string& path) {
-	struct stat st;
-	return ::stat(path.c_str(), &st) == 0 ? int64_t(st.st_mtime) : 0;
+	sys::FileInfo info;
+	return sys::stat_file(path, /*follow_link=*/true, info) ? info.changed_ns / 1'000'000'000 : 0;
 }
 
 // Checks that a session of the default policy can be opened; returns its context.
@@ -153,7 +153,7 @@ struct Service { // what the server needs to answer, created after the model is 
 	        kvrun_canceller* canceller) {
 		EngineHandle engine = open_engine(a, canceller);
 		const uint32_t ctx = try_session(a, engine.get());
-		const std::string id = a.alias.empty() ? std::filesystem::path(a.model).stem().string() : a.alias;
+		const std::string id = a.alias.empty() ? sys::path_of(a.model).stem().string() : a.alias;
 		try {
 			model = std::make_unique<Model>(std::move(engine), id, a.chat_template);
 		} catch (const ApiError& e) { give_up(2, e.what()); }

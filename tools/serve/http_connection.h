@@ -1,6 +1,7 @@
 // One connection: reads a request, passes it to the handler, writes the answer, repeats. Included by http_server.cpp
 // only, because Boost.Beast compiles slowly.
 #pragma once
+#include "engine/core/system/machine.h"
 #include "tools/serve/http.h"
 #include "tools/serve/id.h"
 #include <algorithm>
@@ -9,7 +10,6 @@
 #include <boost/beast/http.hpp>
 #include <chrono>
 #include <deque>
-#include <poll.h>
 #include <set>
 #include <sstream>
 
@@ -237,8 +237,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 		watch_.expires_after(kWatch);
 		watch_.async_wait([self = shared_from_this()](ErrorCode ec) {
 			if (ec || self->closed_ || !self->answering_) return;
-			pollfd p{self->socket_.native_handle(), POLLRDHUP, 0};
-			if (poll(&p, 1, 0) > 0 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR))) return self->close();
+			if (sys::peer_closed(intptr_t(self->socket_.native_handle()))) return self->close();
 			self->watch();
 		});
 	}

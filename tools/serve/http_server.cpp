@@ -1,55 +1,19 @@
 // Accepts connections and stops on signals. All code that uses Boost.Beast and Boost.Asio is compiled here.
+#include "engine/core/system/files.h"
+#include "engine/core/system/terminal.h"
 #include "tools/serve/http_connection.h"
-#include <csignal>
-#include <fcntl.h>
-#include <netinet/in.h>
-#include <sys/stat.h>
-#include <unistd.h>
+#include <cstring>
 
 namespace kvrun::serve {
 
 constexpr size_t kMaxTurnedAway = 64; // connections beyond the limit that are being answered with 503
 
-// The first SIGTERM or SIGINT is passed to the server through a pipe. It also restores the default action, so that
-// the second signal ends the program whatever its threads are doing.
-class FirstSignal {
- public:
-	FirstSignal() {
-		if (::pipe2(ends_, O_CLOEXEC | O_NONBLOCK) != 0) throw std::runtime_error("no pipe can be made for signals");
-		write_end = ends_[1];
-		struct sigaction ours {};
-		ours.sa_flags = SA_RESTART; // a log line that is blocked on its reader is not lost
-		ours.sa_handler = [](int) {
-			restore();
-			const int error = errno;
-			(void)!::write(write_end, "", 1);
-			errno = error;
-		};
-		for (const int sig : kSignals) ::sigaction(sig, &ours, nullptr);
-	}
-	~FirstSignal() {
-		restore();
-		for (const int fd : ends_) ::close(fd);
-	}
-	int read_end() const { return ends_[0]; }
-
- private:
-	static constexpr int kSignals[] = {SIGINT, SIGTERM};
-	static void restore() {
-		struct sigaction usual {};
-		usual.sa_handler = SIG_DFL;
-		for (const int sig : kSignals) ::sigaction(sig, &usual, nullptr);
-	}
-	static inline volatile int write_end = -1;
-	int ends_[2];
-};
-
 struct HttpServer::Impl {
-	explicit Impl(const HttpOptions& o) : shared(o), acceptor(io), pause(io), drain_over(io), signalled(io) {}
+	explicit Impl(const HttpOptions& o) : shared(o), acceptor(io), pause(io), drain_over(io) {}
 	~Impl() { remove_socket(); }
 
 	void remove_socket() {
-		if (!bound_path.empty()) ::unlink(bound_path.c_str());
+		if (!bound_path.empty()) sys::remove_file(bound_path);
 		bound_path.clear();
 	}
 
@@ -72,22 +36,24 @@ struct HttpServer::Impl {
 	}
 	// Replaces a stale socket file on which nobody listens; any other file stays.
 	void listen_at(const std::string& path) {
+#ifdef BOOST_ASIO_HAS_LOCAL_SOCKETS
 		const asio::local::stream_protocol::endpoint where(path);
-		struct stat st;
-		if (::lstat(path.c_str(), &st) == 0 && S_ISSOCK(st.st_mode)) {
+		sys::FileInfo info;
+		if (sys::stat_file(path, /*follow_link=*/false, info) && info.kind == sys::FileKind::Socket) {
 			asio::local::stream_protocol::socket other(io);
 			ErrorCode alone;
 			other.connect(where, alone);
-			if (alone == asio::error::connection_refused) ::unlink(path.c_str());
+			if (alone == asio::error::connection_refused) sys::remove_file(path);
 		}
 		acceptor.open(where.protocol());
-		const mode_t mask = ::umask(0177); // accessible to its owner only
 		ErrorCode failed;
-		acceptor.bind(where, failed);
-		::umask(mask);
+		sys::for_owner_only([&] { acceptor.bind(where, failed); });
 		if (failed) throw boost::system::system_error(failed);
 		bound_path = path;
 		acceptor.listen();
+#else
+		throw std::runtime_error("--unix " + path + " cannot be listened on: Windows has ports only; give --port");
+#endif
 	}
 
 	void accept() {
@@ -116,11 +82,7 @@ struct HttpServer::Impl {
 	}
 
 	void wait_for_signal() {
-		first_signal.emplace();
-		signalled.assign(::dup(first_signal->read_end()));
-		signalled.async_wait(asio::posix::stream_descriptor::wait_read, [this](ErrorCode ec) {
-			if (!ec) drain();
-		});
+		first_signal.emplace([this] { asio::post(io, [this] { drain(); }); });
 	}
 	void drain() {
 		shared.draining = true;
@@ -141,19 +103,20 @@ struct HttpServer::Impl {
 	asio::basic_socket_acceptor<asio::generic::stream_protocol> acceptor;
 	std::string bound_path; // of the socket file; empty if none
 	asio::steady_timer pause, drain_over;
-	std::optional<FirstSignal> first_signal;
-	asio::posix::stream_descriptor signalled;
+	std::optional<sys::FirstSignal> first_signal;
 };
 
 HttpServer::HttpServer(const HttpOptions& o) : impl_(std::make_unique<Impl>(o)) { impl_->listen(); }
 HttpServer::~HttpServer() = default;
 
 uint16_t HttpServer::port() const {
-	sockaddr_storage where{};
-	socklen_t size = sizeof where;
-	if (::getsockname(impl_->acceptor.native_handle(), reinterpret_cast<sockaddr*>(&where), &size) != 0) return 0;
-	if (where.ss_family == AF_INET6) return ntohs(reinterpret_cast<const sockaddr_in6&>(where).sin6_port);
-	return where.ss_family == AF_INET ? ntohs(reinterpret_cast<const sockaddr_in&>(where).sin_port) : 0;
+	ErrorCode failed;
+	const auto where = impl_->acceptor.local_endpoint(failed);
+	tcp::endpoint address; // has the longest of the addresses that have ports
+	const int family = where.protocol().family();
+	if (failed || (family != tcp::v4().family() && family != tcp::v6().family())) return 0;
+	std::memcpy(address.data(), where.data(), where.size());
+	return address.port();
 }
 size_t HttpServer::n_connections() const { return impl_->shared.n_connections; }
 size_t HttpServer::body_bytes() const { return impl_->shared.bodies->used(); }

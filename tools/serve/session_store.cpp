@@ -1,13 +1,10 @@
 // Conversations by name, in a folder: each file holds the packed cache and, as its note, the messages.
 #include "tools/serve/session_store.h"
+#include "engine/core/system/files.h"
 #include <algorithm>
 #include <cerrno>
-#include <fcntl.h>
 #include <filesystem>
-#include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <system_error>
-#include <unistd.h>
 
 namespace kvrun::serve {
 
@@ -28,12 +25,12 @@ SessionStore::SessionStore(std::string folder, std::optional<StoreLimit> limit)
     : folder_(std::move(folder)), limit_(limit.value_or(StoreLimit())) {
 	if (folder_.empty()) return;
 	std::error_code ec;
-	fs::create_directories(fs::path(folder_).parent_path(), ec);
-	const int why = ::mkdir(folder_.c_str(), 0700) == 0 ? 0 : errno;
-	struct statvfs disk;
-	if (!limit && ::statvfs(folder_.c_str(), &disk) == 0) limit_.bytes = uint64_t(disk.f_blocks) * disk.f_frsize / 10;
+	fs::create_directories(sys::path_of(folder_).parent_path(), ec);
+	const int why = sys::make_folder(folder_) ? 0 : errno;
+	const fs::space_info disk = fs::space(sys::path_of(folder_), ec);
+	if (!limit && !ec) limit_.bytes = disk.capacity / 10;
 	if (why == 0) return;
-	if (why != EEXIST || !fs::is_directory(folder_, ec) || ::access(folder_.c_str(), W_OK) != 0)
+	if (why != EEXIST || !fs::is_directory(sys::path_of(folder_), ec) || !sys::may_write(folder_))
 		throw std::runtime_error("--sessions " + folder_ + " is no folder that can be written: " +
 		                         std::generic_category().message(why == EEXIST ? EACCES : why));
 }
@@ -61,16 +58,16 @@ static std::string without_folder(const std::string& message, const std::string&
 // A symbolic link is refused, because it could lead anywhere.
 std::string SessionStore::existing(const std::string& name) const {
 	const std::string path = path_of(name);
-	struct stat st;
-	if (::lstat(path.c_str(), &st) != 0 || !S_ISREG(st.st_mode))
+	sys::FileInfo info;
+	if (!sys::stat_file(path, /*follow_link=*/false, info) || !info.regular())
 		throw ApiError(404, "there is no conversation '" + name + "'", "session");
 	return path;
 }
 
 SessionStore::Hold::Hold(SessionStore& store, const std::string& name)
     : store_(store), name_(name), path_(store.path_of(name)) {
-	struct stat st;
-	if (::lstat(path_.c_str(), &st) == 0 && !S_ISREG(st.st_mode))
+	sys::FileInfo info;
+	if (sys::stat_file(path_, /*follow_link=*/false, info) && !info.regular())
 		throw ApiError(400, "the file of conversation '" + name + "' is no regular file", "session");
 	std::lock_guard lock(store.mutex_);
 	if (!store.held_.insert(name).second)
@@ -84,12 +81,12 @@ void SessionStore::Hold::save(kvrun_session* session, const std::string& note) c
 	store_.make_room(*this, cache + note.size() + kFileBytes);
 	if (kvrun_session_save(session, path_.c_str(), note.data(), note.size()) != KVRUN_OK)
 		throw ApiError(500, without_folder(kvrun_last_error(), name_));
-	struct stat st;
-	if (::lstat(path_.c_str(), &st) != 0) return;
+	sys::FileInfo info;
+	if (!sys::stat_file(path_, /*follow_link=*/false, info)) return;
 	try {
-		store_.make_room(*this, uint64_t(st.st_size));
+		store_.make_room(*this, info.bytes);
 	} catch (...) {
-		::unlink(path_.c_str());
+		sys::remove_file(path_);
 		throw;
 	}
 }
@@ -103,15 +100,13 @@ std::vector<SessionStore::Kept> SessionStore::list() const {
 	std::vector<Kept> out;
 	if (folder_.empty()) return out;
 	std::error_code ec;
-	for (const auto& entry : fs::directory_iterator(folder_, ec)) {
-		struct stat st;
-		const std::string name = entry.path().stem();
+	for (const auto& entry : fs::directory_iterator(sys::path_of(folder_), ec)) {
+		sys::FileInfo info, pin;
+		const std::string name = entry.path().stem().string();
 		if (entry.path().extension() != kEnding || !is_name(name)) continue;
-		if (::lstat(entry.path().c_str(), &st) != 0 || !S_ISREG(st.st_mode)) continue;
-		const int64_t order = int64_t(st.st_mtim.tv_sec) * 1'000'000'000 + st.st_mtim.tv_nsec;
-		struct stat pin;
-		const bool pinned = ::lstat(pin_of(name).c_str(), &pin) == 0 && S_ISREG(pin.st_mode);
-		out.push_back({name, uint64_t(st.st_size), int64_t(st.st_mtime), pinned, order});
+		if (!sys::stat_file(entry.path().string(), /*follow_link=*/false, info) || !info.regular()) continue;
+		const bool pinned = sys::stat_file(pin_of(name), /*follow_link=*/false, pin) && pin.regular();
+		out.push_back({name, info.bytes, info.changed_ns / 1'000'000'000, pinned, info.changed_ns});
 	}
 	std::ranges::sort(out, {}, &Kept::name);
 	return out;
@@ -139,7 +134,7 @@ void SessionStore::make_room(const Hold& hold, uint64_t bytes) const {
 	std::ranges::sort(others, {}, &Kept::order);
 	for (const Kept& k : others) {
 		if (sum.bytes <= limit_.bytes && sum.count <= limit_.count) return;
-		if (k.pinned || held(k.name) || ::unlink(path_of(k.name).c_str()) != 0) continue;
+		if (k.pinned || held(k.name) || !sys::remove_file(path_of(k.name))) continue;
 		sum.bytes -= k.bytes, --sum.count;
 	}
 	if (sum.bytes > limit_.bytes || sum.count > limit_.count)
@@ -151,12 +146,12 @@ void SessionStore::pin(const std::string& name, bool pinned) {
 	existing(name);
 	const std::string path = pin_of(name);
 	if (!pinned) {
-		::unlink(path.c_str());
+		sys::remove_file(path);
 		return;
 	}
-	const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+	const int fd = sys::open_file(path, sys::Open::Create);
 	if (fd < 0) throw ApiError(500, "conversation '" + name + "' cannot be pinned: its folder refuses the file");
-	::close(fd);
+	sys::close_file(fd);
 }
 
 std::string SessionStore::note(const std::string& name) const {
@@ -173,8 +168,8 @@ std::string SessionStore::note(const std::string& name) const {
 void SessionStore::remove(const std::string& name) {
 	existing(name);
 	const Hold hold(*this, name);
-	::unlink(hold.path().c_str());
-	::unlink(pin_of(name).c_str());
+	sys::remove_file(hold.path());
+	sys::remove_file(pin_of(name));
 }
 
 } // namespace kvrun::serve

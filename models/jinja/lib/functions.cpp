@@ -1,8 +1,8 @@
 // Global functions: Jinja's, and HF's raise_exception and strftime_now.
+#include "engine/core/system/machine.h"
 #include "models/jinja/lib/print.h"
 #include "models/jinja/lib/tables.h"
 #include <algorithm>
-#include <clocale>
 #include <ctime>
 
 namespace kvrun::jinja {
@@ -100,14 +100,7 @@ Value raise_exception(Run& run, const Value&, const Args& args) {
 Value strftime_now(Run& run, const Value&, const Args& args) {
 	const auto [format] = bind(run, args, {"format"}, 1);
 	const std::string_view f = text_argument(run, args, format, "");
-	static const locale_t c_locale = newlocale(LC_ALL_MASK, "C", locale_t{});
-	std::tm now{};
-	if (run.now) {
-		now = *run.now;
-	} else {
-		const std::time_t t = std::time(nullptr);
-		localtime_r(&t, &now);
-	}
+	const std::tm now = run.now ? *run.now : sys::local_time();
 	constexpr uint64_t kConversion = 16; // steps; strftime() is slow
 	run.spend(kConversion);
 	TextBuilder out(run);
@@ -123,10 +116,8 @@ Value strftime_now(Run& run, const Value&, const Args& args) {
 		constexpr std::string_view kKnown = "aAbBcCdDeFgGhHIjmMnprRStTuUVwWxXyYZz%";
 		if (at == f.size() || kKnown.find(f[at]) == f.npos) run.fail("strftime_now: unknown conversion in '{}'", f);
 		spec += f[at++];
-		char written[128];
 		if (spec.ends_with('Z') || spec.ends_with('z')) continue; // empty: the time has no zone, as in Python
-		const size_t n = strftime_l(written, sizeof written, spec.c_str(), &now, c_locale);
-		out.add({written, n}, tainted(*format));
+		out.add(sys::format_time(spec, now), tainted(*format));
 	}
 	return out.take();
 }

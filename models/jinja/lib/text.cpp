@@ -1,5 +1,6 @@
 // Characters and the pieces of texts.
 #include "models/jinja/lib/text.h"
+#include "engine/core/system/machine.h"
 #include "engine/core/utf8.h"
 #include <algorithm>
 #include <cstring>
@@ -73,11 +74,10 @@ bool is_printable(char32_t c) {
 size_t find_text(std::string_view s, std::string_view what, size_t from) {
 	if (from > s.size()) return s.npos;
 	if (what.empty()) return from;
-	const void* hit = memmem(s.data() + from, s.size() - from, what.data(), what.size());
-	return hit ? size_t(static_cast<const char*>(hit) - s.data()) : s.npos;
+	return sys::find_bytes(s, what, from);
 }
 
-// memmem() from the end. A naive search from the end would take time proportional to the product of both lengths.
+// The same from the back. Scanning from the back place by place would take time in the product of both lengths.
 size_t rfind_text(std::string_view s, std::string_view what) {
 	if (what.empty()) return s.size();
 	const std::string back(s.rbegin(), s.rend()), back_what(what.rbegin(), what.rend());

@@ -1,0 +1,72 @@
+// Files as the system has them, on POSIX and on Windows: descriptors, kinds, locks, replacing, memory that is mapped.
+// Names are UTF-8. A call that fails says why in errno, also on Windows.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <string>
+
+namespace kvrun::sys {
+
+// A path of the C++ library, which takes narrow names for another encoding on Windows; its string() is UTF-8 again.
+std::filesystem::path path_of(const std::string& utf8);
+
+enum class FileKind : uint8_t { Regular, Folder, Link, Fifo, Socket, CharacterDevice, BlockDevice, Other };
+struct FileInfo {
+	FileKind kind = FileKind::Other;
+	uint64_t bytes = 0;
+	int64_t changed_ns = 0; // its content, since 1970
+	// On Windows: true and false. Access lists decide there, and those of a user's folders let nobody else write.
+	bool own = true;           // this user owns it
+	bool others_write = false; // users beside the owner may write to it
+	bool open_to_others = false;
+
+	bool regular() const { return kind == FileKind::Regular; }
+};
+bool stat_file(const std::string& path, bool follow_link, FileInfo&);
+bool stat_file(int fd, FileInfo&);
+bool may_write(const std::string& path);
+bool may_execute(const std::string& path);
+
+enum class Open {
+	Read,       // never waits for a FIFO's writer
+	ReadNoLink, // the same; ELOOP where the name is a symbolic link
+	ReadWaiting,
+	Create, // for writing; created with mode 0600 where it is missing; a link is not followed
+};
+int open_file(const std::string& path, Open);
+// Creates a file with mode 0600 that was not there; the XXXXXX before the last `ending` bytes of the name are replaced.
+int create_unique(std::string& name, int ending = 0);
+int create_unnamed(const std::string& folder); // for the process alone, gone when it is closed
+bool close_file(int fd);
+bool lock_file(int fd); // until it is closed; false at once where another process has it
+
+// Bytes read, 0 at the end, -1 for an error; calls that a signal interrupts are repeated.
+ptrdiff_t read_file(int fd, std::span<char>);
+ptrdiff_t read_at(int fd, uint64_t at, std::span<std::byte>);
+void expect_sequential(int fd);                      // the file will be read from its beginning to its end
+bool write_file(int fd, std::span<const std::byte>); // all of it
+bool write_at(int fd, uint64_t at, std::span<const std::byte>);
+bool sync_file(int fd);
+
+bool replace_file(const std::string& from, const std::string& to); // readers of `to` see the old file or the new one
+void sync_folder(const std::string& path);                         // so that a new name in it survives a power failure
+bool remove_file(const std::string& path);
+bool make_folder(const std::string& path); // mode 0700; false also where it is there (EEXIST)
+
+void for_owner_only(const std::function<void()>& make); // what it creates is accessible to this user alone
+
+enum class Claim { Ours, NoFolder, Foreign, Failed };
+Claim claim_folder(const std::string& path); // makes it accessible to this user alone; a link is NoFolder
+
+// Pieces of a file as memory. Sizes and places are multiples of map_unit().
+size_t map_unit();
+int reserve_room(int fd, uint64_t at, uint64_t bytes); // takes room on the disk; an errno value
+void* map_file(int fd, uint64_t at, size_t bytes);     // zeroed where give_room() was called; null: errno
+void unmap_file(void* memory, size_t bytes);
+void give_room(int fd, uint64_t at, uint64_t bytes); // the bytes are no longer needed
+bool prepare_write(void* memory, size_t bytes);      // false (errno EFAULT): a write would raise a signal
+
+} // namespace kvrun::sys

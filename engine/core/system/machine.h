@@ -1,0 +1,42 @@
+// What the system says about the machine and its user's folders.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <ctime>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace kvrun::sys {
+
+size_t memory_bytes();                   // 0: unknown
+size_t memory_free_bytes();              // what can be had without swapping; SIZE_MAX: unknown
+size_t resident_bytes(bool most_so_far); // of this process; 0: unknown
+std::string processor_name();            // empty: unknown
+std::string os_name();                   // "Debian GNU/Linux 12 (bookworm)"
+struct System {
+	std::string name, release, machine, host; // "Linux", "6.1.0", "x86_64", and the machine's own name
+};
+System system_names();
+
+// Folders of all programs, as absolute paths; empty: unknown. XDG_CONFIG_HOME and its like count on Windows too.
+std::string home_folder();
+std::string config_folder(); // ~/.config; Windows: the roaming application data
+std::string cache_folder();  // ~/.cache; Windows: the local application data
+std::string state_folder();  // ~/.local/state; Windows: the local application data
+
+// Where `what`, which is not empty, begins in the text behind `from`; npos. In time of the sum of both lengths.
+size_t find_bytes(std::string_view text, std::string_view what, size_t from);
+std::tm local_time();
+// One conversion of strftime in the C locale, with glibc's flags: "%-d".
+std::string format_time(const std::string& conversion, const std::tm&);
+
+// Manifests of Vulkan drivers, and folders of them, in the loader's order.
+std::vector<std::string> vulkan_driver_places();
+// Why a shared library cannot be loaded; empty if it can. missing: there is none of this name.
+std::string load_problem(const char* name, bool& missing);
+
+// Whether the other side of a TCP or Unix connection has closed it, also for writing alone.
+bool peer_closed(intptr_t socket);
+
+} // namespace kvrun::sys

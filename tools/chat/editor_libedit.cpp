@@ -1,0 +1,118 @@
+// A line editor on the terminal, with a history: libedit.
+#include "tools/chat/input.h"
+#include "tools/chat/store.h"
+#include "tools/chat/text.h"
+#include <cerrno>
+#include <clocale>
+#include <cstdio>
+#include <fcntl.h>
+#include <histedit.h>
+#include <langinfo.h>
+#include <string_view>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace kvrun {
+namespace {
+
+constexpr size_t kLongestPaste = size_t(64) << 20; // bytes
+constexpr int kHistoryLines = 1000;
+
+const char* shown_prompt = ""; // libedit's callback has no payload
+char* prompt_text(EditLine*) { return const_cast<char*>(shown_prompt); }
+
+unsigned char insert_newline(EditLine* el, int) { return el_insertstr(el, "\n") == 0 ? CC_REFRESH : CC_ERROR; }
+
+// Handles a bracketed paste: everything up to ESC [ 201 ~ is inserted as text, even if it looks like keys.
+unsigned char insert_paste(EditLine* el, int) {
+	constexpr std::wstring_view end = L"\033[201~";
+	std::wstring text;
+	for (wchar_t c; !text.ends_with(end);) {
+		if (el_wgetc(el, &c) != 1) return CC_EOF;
+		if (text.size() < kLongestPaste / sizeof c) text += c == L'\r' ? L'\n' : c;
+	}
+	text.resize(text.size() - end.size());
+	std::erase_if(text, [](wchar_t c) { return (c < 0x20 && c != L'\n' && c != L'\t') || c == 0x7f; });
+	return text.empty() || el_winsertstr(el, text.c_str()) == 0 ? CC_REFRESH : CC_ERROR;
+}
+
+class EditorInput : public LineInput {
+ public:
+	explicit EditorInput(const std::string& history_file) : file_(history_file) {
+		std::setlocale(LC_CTYPE, "");
+		if (std::string_view(nl_langinfo(CODESET)) != "UTF-8") std::setlocale(LC_CTYPE, "C.UTF-8");
+		el_ = el_init("kvrun", stdin, stdout, stderr);
+		history_ = history_init();
+		if (!el_ || !history_) throw std::bad_alloc();
+		HistEvent event;
+		history(history_, &event, H_SETSIZE, kHistoryLines);
+		history(history_, &event, H_SETUNIQUE, 1);
+		if (!file_.empty()) {
+			const int fd = open(file_.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+			struct stat st;
+			if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == geteuid()) {
+				fchmod(fd, 0600); // also for a file that the user created
+				history(history_, &event, H_LOAD, fmt::format("/dev/fd/{}", fd).c_str());
+			}
+			if (fd >= 0) close(fd);
+		}
+		el_set(el_, EL_PROMPT, prompt_text);
+		el_set(el_, EL_EDITOR, "emacs");
+		el_set(el_, EL_SIGNAL, 0);
+		el_set(el_, EL_HIST, history, history_);
+		el_set(el_, EL_ADDFN, "kvrun-newline", "Insert a newline", insert_newline);
+		el_set(el_, EL_ADDFN, "kvrun-paste", "Insert a bracketed paste", insert_paste);
+		for (const char* keys : {"\033\r", "\033\n"}) el_set(el_, EL_BIND, keys, "kvrun-newline", nullptr);
+		el_set(el_, EL_BIND, "\033[200~", "kvrun-paste", nullptr);
+		el_set(el_, EL_BIND, "^R", "em-inc-search-prev", nullptr);
+	}
+	~EditorInput() override {
+		el_end(el_);
+		history_end(history_);
+	}
+
+	Got read(const char* prompt, std::string& line) override {
+		shown_prompt = prompt;
+		el_resize(el_);
+		std::fputs("\033[?2004h", stdout), std::fflush(stdout); // turns on bracketed paste
+		int length = 0;
+		errno = 0;
+		const EditingInterrupt interrupt;
+		const char* typed = el_gets(el_, &length);
+		std::fputs("\033[?2004l", stdout), std::fflush(stdout);
+		if (EditingInterrupt::happened()) {
+			el_reset(el_);
+			std::fputs("\n", stdout), std::fflush(stdout);
+			return Got::Interrupt;
+		}
+		if (!typed || length <= 0) return std::fputs("\n", stdout), std::fflush(stdout), Got::End;
+		line.assign(typed, size_t(length));
+		if (line.ends_with('\n')) line.pop_back();
+		return Got::Line;
+	}
+
+	void remember(const std::string& entry) override {
+		HistEvent event;
+		if (entry.empty() || history(history_, &event, H_ENTER, entry.c_str()) < 0 || file_.empty()) return;
+		std::string next;
+		const int fd = open_beside(file_, next);
+		FILE* f = fd >= 0 ? fdopen(fd, "w") : nullptr;
+		const bool written = f && history(history_, &event, H_SAVE_FP, f) >= 0;
+		// a history that cannot be kept is no reason to end a chat
+		if (f && std::fclose(f) == 0 && written)
+			rename(next.c_str(), file_.c_str());
+		else
+			unlink(next.c_str());
+	}
+
+ private:
+	std::string file_;
+	EditLine* el_ = nullptr;
+	History* history_ = nullptr;
+};
+
+} // namespace
+
+std::unique_ptr<LineInput> editor_input(const std::string& history) { return std::make_unique<EditorInput>(history); }
+
+} // namespace kvrun

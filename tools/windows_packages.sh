@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# Builds the libraries of kvrun for Windows into a folder: fmt, PCRE2, utf8proc and xxHash from Debian's source packages,
+# whose hashes apt checks; headers without code are copied from this system's packages. Called by tools/packages.sh
+# windows. A folder that is complete is left as it is.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+root=$PWD
+prefix=${1:-$root/build-windows-packages}
+sources=(fmtlib pcre2 utf8proc xxhash)
+stamp=$prefix/complete-1 # another number for another way to build them
+if [ -e "$stamp" ]; then exit 0; fi
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir -p "$prefix/include" "$work/lists/partial" "$work/parts"
+
+# Source packages of the places that this system's binary packages come from; apt's own settings stay as they are.
+for file in /etc/apt/sources.list /etc/apt/sources.list.d/*; do
+	[ -r "$file" ] || continue
+	case $file in
+	*.list) { grep -E '^deb .*(debian|ubuntu)' "$file" || true; } | sed 's/^deb /deb-src /' >"$work/parts/$(basename "$file")" ;;
+	*.sources)
+		if grep -qE '^URIs:.*(debian|ubuntu)' "$file"; then
+			sed 's/^Types:.*/Types: deb-src/' "$file" >"$work/parts/$(basename "$file")"
+		fi ;;
+	esac
+done
+apt_get() {
+	apt-get -q -o Dir::Etc::sourcelist=/dev/null -o Dir::Etc::sourceparts="$work/parts" -o Dir::State::lists="$work/lists" \
+		-o APT::Sandbox::User=root -o Acquire::Retries=3 "$@"
+}
+echo "packages: building ${sources[*]} for Windows into $prefix"
+log=$work/log
+if ! { apt_get update && cd "$work" && apt_get source --download-only --tar-only "${sources[@]}"; } >"$log" 2>&1; then
+	tail -n 20 "$log" >&2
+	echo "error: apt-get could not fetch the source packages ${sources[*]}" >&2
+	exit 1
+fi
+
+build() { # source package, CMake options
+	local name=$1 from
+	shift
+	mkdir "$work/$name"
+	tar -xf "$(ls "$work/${name}"_*.orig.tar.* | grep -v '\.asc$')" -C "$work/$name" --strip-components=1
+	from=$work/$name
+	if [ "$name" = xxhash ]; then from=$work/$name/cmake_unofficial; fi
+	if ! {
+		cmake -S "$from" -B "$work/$name-build" -G Ninja -DCMAKE_TOOLCHAIN_FILE="$root/tools/windows.cmake" \
+			-DKVRUN_WINDOWS_PACKAGES="$prefix" -DCMAKE_INSTALL_PREFIX="$prefix" -DCMAKE_BUILD_TYPE=Release \
+			-DBUILD_SHARED_LIBS=OFF "$@" && cmake --build "$work/$name-build" && cmake --install "$work/$name-build"
+	} >"$log" 2>&1; then
+		tail -n 30 "$log" >&2
+		echo "error: $name could not be built for Windows" >&2
+		exit 1
+	fi
+}
+build fmtlib -DFMT_TEST=OFF -DFMT_DOC=OFF
+build pcre2 -DPCRE2_BUILD_PCRE2GREP=OFF -DPCRE2_BUILD_TESTS=OFF -DPCRE2_SUPPORT_JIT=ON
+build utf8proc
+build xxhash -DXXHASH_BUILD_XXHSUM=OFF
+
+# pkg-config's files of static libraries: what is compiled against them must know that they are static.
+module() { # name, library, flags
+	mkdir -p "$prefix/lib/pkgconfig"
+	printf 'Name: %s\nDescription: built for Windows\nVersion: 0\nLibs: -L%s/lib -l%s\nCflags: -I%s/include %s\n' \
+		"$1" "$prefix" "$2" "$prefix" "$3" >"$prefix/lib/pkgconfig/$1.pc"
+}
+module libpcre2-8 pcre2-8 -DPCRE2_STATIC
+module libutf8proc utf8proc -DUTF8PROC_STATIC
+module libxxhash xxhash ''
+
+# Headers, and what CMake reads of them: only these, for the system's other headers are of another system.
+for headers in boost nlohmann CLI doctest toml++ vulkan vk_video volk.h volk.c; do
+	cp -rf "/usr/include/$headers" "$prefix/include/"
+done
+for package in /usr/share/cmake/nlohmann_json /usr/share/cmake/CLI11 /usr/lib/cmake/doctest; do
+	mkdir -p "$prefix/${package#/usr/}"
+	cp -rf "$package/." "$prefix/${package#/usr/}"
+done
+touch "$stamp"
