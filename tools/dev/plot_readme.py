@@ -5,7 +5,7 @@ divergence over stored bits), and pareto.svg from pareto.csv, which pareto.py me
   plot_readme.py                  writes the drawings
   plot_readme.py --update KVRUN   recomputes the planned rows of memory.csv with this program, then writes the drawings
   plot_readme.py --check          fails if a drawing does not match the data, or quality.csv differs from
-                                  tools/BENCHMARKS.md
+                                  models/bundled/README.md
 """
 import csv, json, math, os, re, subprocess, sys
 
@@ -184,7 +184,7 @@ def check():
         with open(os.path.join(HERE, name)) as f:
             if f.read() != make():
                 problems.append(f"{name} is not what the data give; run plot_readme.py")
-    with open(os.path.join(HERE, "..", "BENCHMARKS.md")) as f:
+    with open(os.path.join(HERE, "..", "..", "models", "bundled", "README.md")) as f:
         section = f.read().split("## Quality on the bundled model")[1].split("\n## ")[0]
     table = {}
     for m in re.finditer(r"^\| `(\w+)[^`]*` +\| +[\d.]+ \| ([\d.]+) ± ([\d.]+) \|[^|]+\| +([\d.]+) \| +(\d+) \(",
@@ -193,7 +193,7 @@ def check():
     data = {r["policy"]: [float(r[k]) for k in ("stored_bits", "kld", "kld_error", "recall_percent")]
             for r in rows("quality.csv")}
     if table != data or len(data) < 10:
-        problems.append(f"quality.csv and tools/BENCHMARKS.md differ: {set(map(str, table.items())) ^ set(map(str, data.items()))}")
+        problems.append(f"quality.csv and models/bundled/README.md differ: {set(map(str, table.items())) ^ set(map(str, data.items()))}")
     print("\n".join(problems) or "the drawings are as the data give them")
     return 1 if problems else 0
 
