@@ -596,15 +596,17 @@ KVRUN_API void kvrun_batch_free(kvrun_batch* batch);
 
 typedef struct {
 	uint32_t struct_size;
-	const char* model_path;             /* only its header is read */
-	const char* kv;                     /* policy; NULL: fp16 */
-	uint32_t ctx;                       /* tokens; 0: the trained context */
-	uint64_t memory_bytes;              /* for everything; 0: the free device memory */
-	uint32_t ubatch;                    /* as in kvrun_engine_options */
-	const kvrun_device_options* device; /* NULL: defaults */
+	const char* model_path;              /* only its header is read */
+	const char* kv;                      /* policy; NULL: fp16 */
+	uint32_t ctx;                        /* tokens; 0: the trained context */
+	uint64_t memory_bytes;               /* for everything; 0: the free device memory */
+	uint32_t ubatch;                     /* as in kvrun_engine_options */
+	const kvrun_device_options* device;  /* NULL: defaults */
+	const kvrun_weight_options* weights; /* as in kvrun_engine_options; its kv and ctx are not read. NULL: defaults, but
+	                                        where memory_bytes is given all weights lie on the device */
 } kvrun_plan_options;
 #define KVRUN_PLAN_OPTIONS_INIT                                                                                        \
-	{ sizeof(kvrun_plan_options), NULL, NULL, 0, 0, 512, NULL }
+	{ sizeof(kvrun_plan_options), NULL, NULL, 0, 0, 512, NULL, NULL }
 typedef struct {
 	uint32_t struct_size;
 	int fits;     /* 1: weights, activations and a cache of ctx tokens fit, also while a prompt of ctx tokens is read */
@@ -614,17 +616,20 @@ typedef struct {
 	uint64_t most_tokens;  /* longest context that fits, at most ctx_train */
 	uint64_t kept_tokens;  /* tokens of ctx that the cache keeps; fewer than ctx if the policy evicts */
 	uint64_t memory_bytes; /* for everything: the sum of the next five */
-	uint64_t weight_bytes;
+	uint64_t weight_bytes; /* on the device */
 	uint64_t activation_bytes;
-	uint64_t prompt_bytes;  /* while a prompt of ctx tokens is read */
-	uint64_t reserve_bytes; /* left to the driver */
-	uint64_t cache_bytes;   /* left for the cache; 0: the others take everything */
-	uint64_t kv_bytes;      /* of a cache of ctx tokens */
-	uint64_t kv_f16_bytes;  /* of the same tokens in f16 */
-	double stored_bits;     /* per element of the cache, including parameters and f16 tokens */
+	uint64_t prompt_bytes;       /* while a prompt of ctx tokens is read */
+	uint64_t reserve_bytes;      /* left to the driver */
+	uint64_t cache_bytes;        /* left for the cache; 0: the others take everything */
+	uint64_t kv_bytes;           /* of a cache of ctx tokens */
+	uint64_t kv_f16_bytes;       /* of the same tokens in f16 */
+	double stored_bits;          /* per element of the cache, including parameters and f16 tokens */
+	uint64_t host_weight_bytes;  /* in host memory, read by the device over the bus */
+	uint64_t device_token_bytes; /* of weights on the device that a token of a decode step reads */
+	uint64_t host_token_bytes;   /* the same, over the bus */
 } kvrun_plan;
 #define KVRUN_PLAN_INIT                                                                                                \
-	{ sizeof(kvrun_plan), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0 }
+	{ sizeof(kvrun_plan), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0, 0, 0, 0 }
 KVRUN_API kvrun_status kvrun_plan_memory(kvrun_plan* out, const kvrun_plan_options* options);
 
 /* ---- initialisation without macros, for languages that have none

@@ -1,5 +1,6 @@
 // Engines of the C API: opening, information about the model, tokens.
 #include "engine/api/objects.h"
+#include "engine/api/weight_options.h"
 
 namespace kvrun::api {
 namespace {
@@ -43,15 +44,6 @@ LoadProgress load_progress(const kvrun_engine_options& o) {
 	};
 }
 
-void read_weight_options(const kvrun_weight_options* given, EngineOptions& e) {
-	constexpr kvrun_weight_options defaults = KVRUN_WEIGHT_OPTIONS_INIT;
-	const kvrun_weight_options o = read_options(given, defaults, "kvrun_weight_options");
-	e.weights = {.budget = o.budget_bytes, .cpu_moe_layers = o.cpu_moe_layers, .fit = !o.no_fit};
-	if (o.gpu_layers != KVRUN_ALL_LAYERS) e.weights.gpu_layers = o.gpu_layers;
-	e.fit_ctx = o.ctx;
-	e.fit_kv = parse_policies(o.kv ? o.kv : "fp16");
-}
-
 std::unique_ptr<DraftModel> open_draft_model(const kvrun_engine_options& o, const EngineOptions& target) {
 	EngineOptions e;
 	e.model = o.draft_model;
@@ -75,7 +67,9 @@ std::shared_ptr<EngineObject> open_engine(const kvrun_engine_options* given) {
 	e.prefill_block = o.prefill_block;
 	e.max_rows = o.max_rows;
 	e.kv_budget = o.kv_budget_bytes;
-	read_weight_options(o.weights, e);
+	const kvrun_weight_options weights = read_weight_options(o.weights);
+	e.weights = placement_of(weights), e.fit_ctx = weights.ctx;
+	e.fit_kv = parse_policies(weights.kv ? weights.kv : "fp16");
 	auto object = std::make_shared<EngineObject>();
 	if (o.log) object->log.sink = log_sink(o.log, o.log_payload), object->log.most_level = o.log_level;
 	const LogScope scope(object->log);

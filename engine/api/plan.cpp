@@ -1,10 +1,26 @@
 // Policies and the memory plan of the C API: the list of policies, and what fits, computed from a model's header alone.
+#include "backends/weight_rows.h"
 #include "engine/api/objects.h"
+#include "engine/api/weight_options.h"
 #include "engine/run/memory_plan.h"
 #include "engine/run/tuning_file.h"
+#include "engine/run/weight_fit.h"
 
 using namespace kvrun;
 using namespace kvrun::api;
+
+namespace {
+
+// The memory that is planned for. Where its size is all that is known, the device may not be able to read host memory,
+// and the default is to keep all weights on it.
+DeviceRoom room_of_plan(const kvrun_plan_options& o) {
+	if (!o.memory_bytes) return room_of(find_device(backend_options(o.device)).info);
+	DeviceRoom room{"a device of that memory", o.memory_bytes};
+	if (!o.weights) room.mapped_bytes = 0;
+	return room;
+}
+
+} // namespace
 
 size_t kvrun_policy_count(void) {
 	size_t n = 0;
@@ -28,19 +44,26 @@ kvrun_status kvrun_plan_memory(kvrun_plan* out, const kvrun_plan_options* option
 	return guard([&] {
 		check_pointer(options, "options");
 		constexpr kvrun_plan_options defaults = KVRUN_PLAN_OPTIONS_INIT;
-		const kvrun_plan_options o = read_options(options, defaults, "kvrun_plan_options");
+		const kvrun_plan_options o =
+		    read_options(options, defaults, "kvrun_plan_options", offsetof(kvrun_plan_options, weights));
 		check_pointer(o.model_path, "model_path");
 		const Gguf file = Gguf::open(o.model_path);
 		const Config c = read_config(file);
-		const ModelMemory model = model_memory(c, file.tensor_bytes(), o.ubatch);
-		const uint64_t memory =
-		    o.memory_bytes ? o.memory_bytes : find_device(backend_options(o.device)).info.free_bytes;
+		const DeviceRoom room = room_of_plan(o);
+		const uint64_t memory = room.free_bytes;
 		kvrun_plan p = KVRUN_PLAN_INIT;
 		p.ctx_train = std::max(c.max_seq, 1u);
 		p.ctx = o.ctx ? o.ctx : p.ctx_train;
+		const KvPolicy asked = parse_policy(o.kv ? o.kv : "fp16");
+		const WeightPlan weights =
+		    place_weights(file, c, device_row_bytes, placement_of(read_weight_options(o.weights)),
+		                  {{asked}, o.ctx, 0, o.ubatch}, room);
+		p.host_weight_bytes = weights.host_bytes();
+		p.host_token_bytes = weights.host_token_bytes(), p.device_token_bytes = weights.device_token_bytes();
+		const ModelMemory model =
+		    model_memory(c, p.host_weight_bytes ? weights.device_bytes() : file.tensor_bytes(), o.ubatch);
 		const MemoryAccount account = memory_account(model, memory, p.ctx);
 		const CacheLayers layers(c);
-		const KvPolicy asked = parse_policy(o.kv ? o.kv : "fp16");
 		const KvPlan plan =
 		    plan_of_model(layers, choose_policy(asked, layers.main_shape(), file, p.ctx, account.cache).policy, p.ctx);
 		p.memory_bytes = account.total;
@@ -56,6 +79,6 @@ kvrun_status kvrun_plan_memory(kvrun_plan* out, const kvrun_plan_options* option
 		p.kept_tokens = tokens_kept(plan, p.ctx);
 		p.evicts = evicts(plan);
 		p.stored_bits = stored_bits(plan, p.ctx);
-		write_result(out, p, "kvrun_plan");
+		write_result(out, p, "kvrun_plan", offsetof(kvrun_plan, host_weight_bytes));
 	});
 }

@@ -88,6 +88,44 @@ TEST_CASE("api: a memory plan needs the model's header alone") {
 	CHECK(kvrun_plan_memory(&p, &o) == KVRUN_ENOTFOUND);
 }
 
+TEST_CASE("api: a plan with weights in host memory") {
+	kvrun_plan_options o = KVRUN_PLAN_OPTIONS_INIT;
+	o.model_path = "synth:qwen3-30b-a3b:q4_k";
+	o.ctx = 16384;
+	o.memory_bytes = uint64_t(8) << 30;
+	kvrun_plan p = KVRUN_PLAN_INIT;
+	REQUIRE(kvrun_plan_memory(&p, &o) == KVRUN_OK); // nothing says that this device reads host memory
+	CHECK(p.fits == 0);
+	CHECK(p.host_weight_bytes == 0);
+	CHECK(p.host_token_bytes == 0);
+	const uint64_t all = p.weight_bytes;
+	CHECK(all > o.memory_bytes);
+
+	kvrun_weight_options w = KVRUN_WEIGHT_OPTIONS_INIT;
+	o.weights = &w;
+	REQUIRE_MESSAGE(kvrun_plan_memory(&p, &o) == KVRUN_OK, error());
+	CHECK(p.fits == 1);
+	CHECK(p.most_tokens >= o.ctx);
+	CHECK(p.weight_bytes < o.memory_bytes);
+	CHECK(p.host_weight_bytes > all / 4);
+	CHECK(p.host_token_bytes > 0);
+	CHECK(p.host_token_bytes < p.host_weight_bytes / 8); // a token reads 8 of 128 experts
+	const uint64_t f16_host = p.host_weight_bytes;
+	o.kv = "kivi2"; // a smaller cache leaves room for weights
+	REQUIRE(kvrun_plan_memory(&p, &o) == KVRUN_OK);
+	CHECK(p.host_weight_bytes < f16_host);
+
+	w.cpu_moe_layers = 48;
+	REQUIRE(kvrun_plan_memory(&p, &o) == KVRUN_OK);
+	CHECK(p.host_weight_bytes > f16_host);
+	w.budget_bytes = 1000;
+	CHECK(kvrun_plan_memory(&p, &o) == KVRUN_EINVALID);
+	w.budget_bytes = 0, w.cpu_moe_layers = 0, w.no_fit = 1;
+	REQUIRE(kvrun_plan_memory(&p, &o) == KVRUN_OK);
+	CHECK(p.host_weight_bytes == 0);
+	CHECK(p.fits == 0);
+}
+
 TEST_CASE("api: the model, its metadata and its tokens") {
 	Engine e;
 	kvrun_engine_info i = KVRUN_ENGINE_INFO_INIT;

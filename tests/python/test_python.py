@@ -35,6 +35,22 @@ def test_plan(engine):
         assert not small.plan(ctx=2048).fits and small.plan(ctx=256).fits
 
 
+def test_plan_of_weights_in_host_memory():
+    large = "synth:qwen3-30b-a3b:q4_k"
+    alone = kvrun.plan(large, ctx=16384, memory="8G")
+    assert not alone.fits and alone.host_weight_bytes == 0 and alone.host_token_bytes == 0
+    p = kvrun.plan(large, ctx=16384, memory="8G", fit=True)
+    assert p.fits and p.weight_bytes < 8 << 30 and 0 < p.host_token_bytes < p.host_weight_bytes / 8
+    assert kvrun.plan(large, kv="kivi2", ctx=16384, memory="8G", fit=True).host_weight_bytes < p.host_weight_bytes
+    assert kvrun.plan(large, ctx=16384, memory="8G", cpu_moe_layers=48).host_weight_bytes > p.host_weight_bytes
+    few = kvrun.plan(large, ctx=1024, memory="32G", gpu_layers=2, fit=False)
+    assert few.host_weight_bytes > few.weight_bytes
+    with pytest.raises(kvrun.InvalidArgument, match="-1"):
+        kvrun.plan(large, memory="8G", gpu_layers=-1)
+    with kvrun.Engine(MODEL, device="cpu", gpu_layers=1, fit=False) as e: # shares the host's memory: nothing moves
+        assert e.info.host_weight_bytes == 0 and e.info.weights == ""
+
+
 def test_model(engine):
     assert engine.info.architecture == "llama" and engine.info.vocab == 2048 and engine.info.bos == 1
     assert engine.metadata["general.architecture"] == "llama"

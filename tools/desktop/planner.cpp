@@ -15,7 +15,9 @@ const std::vector<std::string> kUsualPolicies = [] {
 
 namespace {
 
-PolicyPlan plan_of(const PlanRequest& r, const std::string& kv, uint64_t memory_bytes, const ApiDevice& device) {
+// weights: NULL: as kvrun_plan_memory() decides.
+PolicyPlan plan_of(const PlanRequest& r, const std::string& kv, uint64_t memory_bytes, const ApiDevice& device,
+                   const kvrun_weight_options* weights) {
 	PolicyPlan out;
 	out.kv = kv;
 	kvrun_plan_options o = KVRUN_PLAN_OPTIONS_INIT;
@@ -24,6 +26,7 @@ PolicyPlan plan_of(const PlanRequest& r, const std::string& kv, uint64_t memory_
 	o.ctx = r.ctx;
 	o.memory_bytes = memory_bytes;
 	o.device = &device.options;
+	o.weights = weights;
 	if (kvrun_plan_memory(&out.plan, &o) != KVRUN_OK) out.error = kvrun_last_error();
 	return out;
 }
@@ -34,12 +37,17 @@ Plan plan_all(const PlanRequest& r) {
 	try {
 		const ApiDevice device(r.device);
 		uint64_t memory = r.memory_bytes;
-		out.policies.push_back(plan_of(r, r.kv, memory, device));
+		const kvrun_weight_options* weights = nullptr;
+		constexpr kvrun_weight_options fit = KVRUN_WEIGHT_OPTIONS_INIT;
+		out.policies.push_back(plan_of(r, r.kv, memory, device, weights));
 		for (const std::string& kv : kUsualPolicies) {
 			if (kv == r.kv) continue;
-			// the device's free memory is queried once
-			if (!memory && out.policies.back().error.empty()) memory = out.policies.back().plan.memory_bytes;
-			out.policies.push_back(plan_of(r, kv, memory, device));
+			// the device is queried once: for its free memory, and whether it can read weights in host memory
+			if (const PolicyPlan& first = out.policies.front(); !memory && first.error.empty()) {
+				memory = first.plan.memory_bytes;
+				if (first.plan.host_weight_bytes) weights = &fit;
+			}
+			out.policies.push_back(plan_of(r, kv, memory, device, weights));
 		}
 	} catch (const std::exception& e) { out.policies = {{r.kv, e.what(), KVRUN_PLAN_INIT}}; }
 	return out;

@@ -88,15 +88,27 @@ def policies() -> list[Policy]:
     return found
 
 
+def weight_options(gpu_layers: int | None, cpu_moe_layers: int, weights_budget: int | str | None, fit: bool, *,
+                   kv: str | None = None, ctx: int = 0) -> Struct:
+    return Struct("kvrun_weight_options", no_fit=not fit, budget_bytes=bytes_of(weights_budget), gpu_layers=gpu_layers,
+                  cpu_moe_layers=cpu_moe_layers, ctx=ctx, kv=kv)
+
+
 def plan(model: str | os.PathLike[str], *, kv: str = "fp16", ctx: int = 0, memory: int | str | None = None,
-         device: str | int | None = None, backend: str | None = None, ubatch: int = 512) -> Plan:
+         device: str | int | None = None, backend: str | None = None, ubatch: int = 512, gpu_layers: int | None = None,
+         cpu_moe_layers: int = 0, weights_budget: int | str | None = None, fit: bool | None = None) -> Plan:
     """Whether a context of `ctx` tokens fits; only the model's header is read. ctx 0: the trained context.
 
     memory: in total, such as "8G"; None: the device's free memory.
+    gpu_layers, cpu_moe_layers, weights_budget, fit: as for Engine. If `memory` is given and none of these, all weights
+        lie on the device.
     """
     where = device_options(device, backend)
+    placed = None
+    if memory is None or gpu_layers is not None or cpu_moe_layers or weights_budget or fit is not None:
+        placed = weight_options(gpu_layers, cpu_moe_layers, weights_budget, fit is not False)
     options = Struct("kvrun_plan_options", model_path=model, kv=kv, ctx=ctx, memory_bytes=bytes_of(memory),
-                     ubatch=ubatch, device=where.p)
+                     ubatch=ubatch, device=where.p, weights=placed and placed.p)
     out = Struct("kvrun_plan")
     with running():
         check(lib.kvrun_plan_memory(out.p, options.p))
@@ -114,6 +126,10 @@ class Engine:
     progress: called with the loaded share. canceller: stops loading.
     draft_model: a small model with the same vocabulary that guesses tokens for draft_max; None: tokens are looked up in
         the text.
+    gpu_layers: the weights of this many layers, the last ones, lie on the device, which reads the others in host
+        memory; None: all that fit. cpu_moe_layers: the experts of this many layers, the first ones, lie in host memory.
+        weights_budget: most bytes of weights on the device. fit: more weights move to host memory until a cache of
+        fit_ctx tokens under each of the policies fit_kv fits; fit_ctx 0: 8192, at most the trained context.
     check: every operation also runs on the cpu backend. f32: no f16 or int8 arithmetic of matrix units.
     """
 
@@ -122,16 +138,19 @@ class Engine:
                  host_budget: int | str | None = None, offload_dir: str | os.PathLike[str] | None = None,
                  progress: Callable[[float], None] | None = None, canceller: Canceller | None = None,
                  check_operations: bool = False, f32: bool = False,
-                 draft_model: str | os.PathLike[str] | None = None) -> None:
+                 draft_model: str | os.PathLike[str] | None = None, gpu_layers: int | None = None,
+                 cpu_moe_layers: int = 0, weights_budget: int | str | None = None, fit: bool = True,
+                 fit_kv: str = "fp16", fit_ctx: int = 0) -> None:
         self.path = os.fspath(model)
         self._scheduler: Scheduler | None = None
         self._lock = threading.Lock()
         where = device_options(device, backend, check=check_operations, f32_matmul=f32)
         canceller = canceller or Canceller()
         loading = Loading(progress)
-        options = Struct("kvrun_engine_options", model_path=self.path, device=where.p, max_rows=max_rows, ubatch=ubatch,
-                         prefill_block=prefill_block, kv_budget_bytes=bytes_of(kv_budget),
-                         canceller=canceller.pointer,
+        weights = weight_options(gpu_layers, cpu_moe_layers, weights_budget, fit, kv=fit_kv, ctx=fit_ctx)
+        options = Struct("kvrun_engine_options", model_path=self.path, device=where.p, weights=weights.p,
+                         max_rows=max_rows, ubatch=ubatch, prefill_block=prefill_block,
+                         kv_budget_bytes=bytes_of(kv_budget), canceller=canceller.pointer,
                          draft_model=None if draft_model is None else os.fspath(draft_model), **loading.fields)
         out = ffi.new("kvrun_engine **")
         with running([canceller.pointer]):

@@ -92,7 +92,8 @@ class FetchInfo(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Whether a context fits: fields of kvrun_plan."""
+    """Whether a context fits: fields of kvrun_plan. weight_bytes lie on the device, host_weight_bytes in host memory; a
+    token of a decode step reads device_token_bytes and host_token_bytes of them."""
 
     fits: bool
     evicts: bool
@@ -109,6 +110,9 @@ class Plan(NamedTuple):
     kv_bytes: int
     kv_f16_bytes: int
     stored_bits: float
+    host_weight_bytes: int
+    device_token_bytes: int
+    host_token_bytes: int
 
 
 class Policy(NamedTuple):
