@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs missing packages of Debian 12 or newer or Ubuntu 24.04 that kvrun is built from; `tests`: also those of the
-# test suite; `models`: only those that tools/models.sh needs; `windows`: also those that build kvrun for Windows and run
-# it (preset windows, Wine), and the libraries that tools/windows_packages.sh builds.
+# test suite; `models`: only those that tools/models.sh needs; `windows`: also those that build kvrun for Windows and
+# run it (preset windows, Wine), and the libraries that tools/windows_packages.sh builds.
 set -euo pipefail
 
 usage="usage: tools/packages.sh [build|tests|models|windows] [--list]"
@@ -16,14 +16,16 @@ done
 
 # compiler and build; libraries; shaders; scripts of the server's page; drivers to run on, lavapipe included
 packages=(g++ make cmake ninja-build pkg-config
-	libfmt-dev nlohmann-json3-dev libcli11-dev doctest-dev libpcre2-dev libutf8proc-dev libxxhash-dev libboost-dev libedit-dev
+	libfmt-dev nlohmann-json3-dev libcli11-dev doctest-dev libpcre2-dev libutf8proc-dev libxxhash-dev libboost-dev
+	libedit-dev
 	libcurl4-openssl-dev libssl-dev libtomlplusplus-dev
 	libvulkan-dev libvulkan-volk-dev glslang-tools spirv-tools
 	libjs-marked node-highlight.js
 	libvulkan1 mesa-vulkan-drivers)
 if [ "$want" = tests ]; then
 	packages+=(qt6-base-dev libmd4c-dev xvfb) # kvrun-desktop
-	packages+=(libboost-context-dev vulkan-validationlayers python3 python3-cffi python3-jinja2 python3-jsonschema python3-numpy python3-pytest xz-utils locales)
+	packages+=(libboost-context-dev vulkan-validationlayers python3 python3-cffi python3-jinja2 python3-jsonschema
+		python3-numpy python3-pytest xz-utils locales)
 fi
 
 if [ "$want" = windows ]; then packages+=(g++-mingw-w64-x86-64-posix wine64 xvfb); fi

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Builds the libraries of kvrun for Windows into a folder: fmt, PCRE2, utf8proc and xxHash from Debian's source packages,
-# whose hashes apt checks; headers without code are copied from this system's packages. Called by tools/packages.sh
-# windows. A folder that is complete is left as it is.
+# Builds the libraries that kvrun for Windows needs into a folder: fmt, PCRE2, utf8proc and xxHash from Debian's source
+# packages, whose hashes apt checks; header-only libraries are copied from this system's packages. tools/packages.sh
+# windows calls it. A complete folder is left as it is.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD

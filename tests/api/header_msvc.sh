@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# kvrun.h as Microsoft's compiler reads it, as C and as C++, both for users of the DLL and of a static library: clang for
-# its target, syntax alone. Exit code 77: there is no clang.
+# Checks the syntax of kvrun.h with clang for the target of Microsoft's compiler, as C and as C++, for users of the DLL
+# and of a static library. Exit code 77: there is no clang.
 #   tests/api/header_msvc.sh SOURCE_FOLDER
 set -euo pipefail
 header=$1/engine/kvrun.h

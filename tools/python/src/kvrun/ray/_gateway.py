@@ -56,7 +56,7 @@ class Gateway:
             except BackPressureError:
                 return error(429, "all replicas are busy and the queue is full; try again later", "rate_limit_error",
                              retry_after="1")
-            except (RayError, RayServeException, OSError, StopAsyncIteration) as e:  # the replica died: another one is asked
+            except (RayError, RayServeException, OSError, StopAsyncIteration) as e:  # the replica died: ask another
                 log.warning("a replica failed before its answer began (attempt %d): %s", attempt + 1,
                             str(e).splitlines()[0] if str(e) else type(e).__name__)
         return error(503, "replicas failed one after the other; try again", "server_error", retry_after="2")
