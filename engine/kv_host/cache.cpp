@@ -346,6 +346,8 @@ const KvMoves& KvCache::prompt_moves(uint32_t l, std::span<const float> new_scor
 void KvCache::end_prompt() {
 	State& s = *s_;
 	KV_ASSERT(s.in_prompt && s.next_layer == s.ids.size());
+	std::vector<FlushEvent> last; // flushed() reads it; of a long prompt all events take much memory
+	if (!s.events.empty()) last.push_back(s.events.back());
 	for (LayerIds& L : s.ids) // all memory that commit() needs: from here on nothing fails
 		for (int t = 0; t < kTiers; ++t) L.block_of_page[t].reserve(s.next_sets[0][0].page_block(Tier(t)).size());
 	s.in_prompt = false;
@@ -361,8 +363,7 @@ void KvCache::end_prompt() {
 	s.commit(s.with_f16_pages(s.next));
 	s.drop_f16_pages();
 	for (SetMoves& m : s.moves) m = {}; // with a long prompt they take as much memory as everything else
-	if (!s.events.empty()) s.events.erase(s.events.begin(), s.events.end() - 1); // flushed() reads the last one
-	s.events.shrink_to_fit();
+	s.events = std::move(last);
 	s.out = {};
 	for (auto* list : {&s.rows, &s.rows_before}) std::vector<uint32_t>().swap(*list);
 }

@@ -182,7 +182,8 @@ class Struct:
         self.p = ffi.new(name + " *")
         self._keep: list[Any] = []
         self.p.struct_size = ffi.sizeof(name)
-        for field, value in {**_cffi.INITIAL[name], **fields}.items():
+        given = {field: value for field, value in fields.items() if value is not None}
+        for field, value in {**_cffi.INITIAL[name], **given}.items():
             self.set(field, value)
 
     def set(self, field: str, value: Any) -> None:
