@@ -14,31 +14,11 @@ namespace {
 const std::vector<Case> kLatent = {{"deepseek2_lite"}, {"deepseek2_v2"}, {"deepseek2_v3"}, {"deepseek2_wide"}};
 const std::vector<Case> kTwo = {{"deepseek2_v3"}, {"deepseek2_wide"}};
 
-std::span<const uint32_t> part(const Golden& g, size_t from, size_t n = SIZE_MAX) {
-	return std::span(g.tokens).subspan(from, std::min(n, g.tokens.size() - from));
-}
-
 } // namespace
 
 TEST_CASE("latent: any cut of a prompt has the same bits, decode steps between turns the right logits") {
 	each_row(kLatent, [](Backend&, const Case& c, const TestRow& row) {
-		const Golden g(c.name);
-		const auto whole = open_engine(row.device, g.model, 64);
-		Session a(*whole, with("fp16", 64));
-		const Floats want = prompt_logits(a, g.tokens);
-		CHECK(g.error(0, want) < logits_tolerance(whole->backend(), c.name, /*decode=*/false));
-		for (const uint32_t ubatch : {1u, 7u}) {
-			const auto cut = open_engine(row.device, g.model, ubatch);
-			Session b(*cut, with("fp16", 64));
-			check_same_bits({row.device, row.number, fmt::format("{}, {} rows at a time", c.name, ubatch)},
-			                prompt_logits(b, g.tokens), want);
-			if (ubatch == 1) continue;
-			b.reset();
-			const double most = logits_tolerance(cut->backend(), c.name, /*decode=*/true);
-			CHECK(g.error(0, prompt_logits(b, part(g, 0, 9))) < most);
-			CHECK(g.error(9, fed(b, part(g, 9, 4))) < most);
-			CHECK(g.error(13, prompt_logits(b, part(g, 13))) < most);
-		}
+		check_cuts(c.name, row);
 		check_blocks(c.name, row.device);
 	});
 }

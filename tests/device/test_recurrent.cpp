@@ -13,32 +13,10 @@ namespace {
 // Key heads by groups, gates in one tensor, experts; tiled heads with separate sizes; tiled heads, experts, three taps.
 const std::vector<Case> kRecurrent = {{"qwen3next"}, {"qwen35"}, {"qwen35moe"}};
 
-std::span<const uint32_t> part(const Golden& g, size_t from, size_t n = SIZE_MAX) {
-	return std::span(g.tokens).subspan(from, std::min(n, g.tokens.size() - from));
-}
-
 } // namespace
 
 TEST_CASE("recurrent: any cut of a prompt has the same bits, decode steps between turns the right logits") {
-	each_row(kRecurrent, [](Backend&, const Case& c, const TestRow& row) {
-		const Golden g(c.name);
-		const auto whole = open_engine(row.device, g.model, 64);
-		Session a(*whole, with("fp16", 64));
-		const Floats want = prompt_logits(a, g.tokens);
-		CHECK(g.error(0, want) < logits_tolerance(whole->backend(), c.name, /*decode=*/false));
-		for (const uint32_t ubatch : {1u, 7u}) {
-			const auto cut = open_engine(row.device, g.model, ubatch);
-			Session b(*cut, with("fp16", 64));
-			check_same_bits({row.device, row.number, fmt::format("{}, {} rows at a time", c.name, ubatch)},
-			                prompt_logits(b, g.tokens), want);
-			if (ubatch == 1) continue;
-			b.reset();
-			const double most = logits_tolerance(cut->backend(), c.name, /*decode=*/true);
-			CHECK(g.error(0, prompt_logits(b, part(g, 0, 9))) < most);
-			CHECK(g.error(9, fed(b, part(g, 9, 4))) < most);
-			CHECK(g.error(13, prompt_logits(b, part(g, 13))) < most);
-		}
-	});
+	each_row(kRecurrent, [](Backend&, const Case& c, const TestRow& row) { check_cuts(c.name, row); });
 }
 
 TEST_CASE("recurrent: a prompt that is read in blocks") {
@@ -76,16 +54,16 @@ TEST_CASE("recurrent: forks and restored sessions go on with the same bits") {
 		const std::string path = folder.path / (row.device + c.name + ".kvs");
 		const auto engine = open_engine(row.device, g.model, 16);
 		Session s(*engine, with("fp16", 64));
-		s.prefill(part(g, 0, 12));
+		s.prefill(g.part(0, 12));
 		s.decode(g.tokens[12]);
 		CHECK(s.kv_bytes().states == engine->cache_layers().states().bytes());
 		const auto fork = s.fork();
 		save_session(s, path, {});
 		fed(s, random_tokens(3, engine->config().vocab, 5)); // another text
 		const auto back = restore_session(*engine, path);
-		const Floats want = fed(*fork, part(g, 13));
+		const Floats want = fed(*fork, g.part(13));
 		CHECK(g.error(13, want) < logits_tolerance(engine->backend(), c.name, /*decode=*/true));
-		check_same_bits({row.device, row.number, c.name}, fed(*back, part(g, 13)), want);
+		check_same_bits({row.device, row.number, c.name}, fed(*back, g.part(13)), want);
 		const Session empty(*engine, with("fp16", 64));
 		CHECK(empty.kv_bytes().states == 0);
 	});
@@ -99,21 +77,21 @@ TEST_CASE("recurrent: a sequence goes back to checkpoints and to its beginning, 
 		Session plain(*engine, o);
 		o.checkpoints = 2;
 		Session s(*engine, o);
-		plain.prefill(part(g, 0, 13));
-		s.prefill(part(g, 0, 13));
-		const Floats want = fed(plain, part(g, 13));
+		plain.prefill(g.part(0, 13));
+		s.prefill(g.part(0, 13));
+		const Floats want = fed(plain, g.part(13));
 		CHECK(plain.exact_position(23) == 0);
 		CHECK(plain.exact_position(24) == 24);
 		CHECK_THROWS_AS(plain.truncate(20), Error);
 		CHECK(plain.n_tokens() == 24);
-		CHECK(plain.keep_common(part(g, 0, 20)) == 0);
-		plain.prefill(part(g, 0, 13)); // the previous state is forgotten
-		check_same_bits({row.device, row.number, c.name + " again"}, fed(plain, part(g, 13)), want);
+		CHECK(plain.keep_common(g.part(0, 20)) == 0);
+		plain.prefill(g.part(0, 13)); // the previous state is forgotten
+		check_same_bits({row.device, row.number, c.name + " again"}, fed(plain, g.part(13)), want);
 		for (int turn = 0; turn < 2; ++turn) {
 			fed(s, random_tokens(4, engine->config().vocab, 5)); // another text
 			CHECK(s.exact_position(16) == 13);
 			s.truncate(13);
-			check_same_bits({row.device, row.number, c.name + " checkpoint"}, fed(s, part(g, 13)), want);
+			check_same_bits({row.device, row.number, c.name + " checkpoint"}, fed(s, g.part(13)), want);
 			CHECK(s.keep_common(g.tokens) == 13);
 		}
 	});
@@ -124,7 +102,7 @@ TEST_CASE("recurrent: a prompt that is cancelled leaves the state as it was") {
 		const Golden g(c.name);
 		const auto engine = open_engine(row.device, g.model, 4);
 		Session a(*engine, with("fp16", 64)), b(*engine, with("fp16", 64));
-		for (Session* s : {&a, &b}) s->prefill(part(g, 0, 10));
+		for (Session* s : {&a, &b}) s->prefill(g.part(0, 10));
 		const size_t used = engine->pool().used_bytes();
 		for (const int pieces : {1, 4, 9}) {
 			Prefill p(b, random_tokens(9, engine->config().vocab, 3));
@@ -132,7 +110,7 @@ TEST_CASE("recurrent: a prompt that is cancelled leaves the state as it was") {
 			REQUIRE_FALSE(p.done());
 		}
 		CHECK(engine->pool().used_bytes() == used);
-		check_same_bits({row.device, row.number, c.name}, fed(b, part(g, 10)), fed(a, part(g, 10)));
+		check_same_bits({row.device, row.number, c.name}, fed(b, g.part(10)), fed(a, g.part(10)));
 	});
 }
 
@@ -164,7 +142,7 @@ TEST_CASE("recurrent: states are within the budget, and make no step fail half w
 		std::vector<std::unique_ptr<Session>> all;
 		const auto more = [&] {
 			all.push_back(std::make_unique<Session>(*engine, with("fp16", 32)));
-			all.back()->prefill(part(g, 0, 4));
+			all.back()->prefill(g.part(0, 4));
 		};
 		CHECK_THROWS_WITH_AS(
 		    [&] {
@@ -175,7 +153,7 @@ TEST_CASE("recurrent: states are within the budget, and make no step fail half w
 		CHECK(all.back()->n_tokens() == 0);
 		all.pop_back();
 		CHECK(engine->pool().used_bytes() <= o.kv_budget);
-		const Floats want = fed(*all[0], part(g, 4, 3));
+		const Floats want = fed(*all[0], g.part(4, 3));
 		CHECK(g.error(4, want) < logits_tolerance(engine->backend(), c.name, /*decode=*/true));
 	});
 }

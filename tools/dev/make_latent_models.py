@@ -7,20 +7,13 @@ import torch
 import transformers as hf
 
 from make_expert_models import zeroed
-from make_family_models import base, main
+from make_family_models import base, each_attention, main
 
 # Prompts are three original contexts long.
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0,
         "mscale": 0.707, "mscale_all_dim": 0.707, "original_max_position_embeddings": 8}
 # What the models have by default, and the converter's files do not say.
 EPS = 1e-6
-
-
-def each_attention(change):
-    def edit(model):
-        for layer in model.model.layers:
-            change(layer.self_attn)
-    return edit
 
 
 def plain_latent(a):

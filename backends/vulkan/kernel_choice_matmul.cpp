@@ -1,0 +1,227 @@
+// Chooses the kernel and constants of products with weights, dense ones and those of experts.
+#include "backends/vulkan/kernel_choice_parts.h"
+#include "engine/core/round.h"
+#include "shared/push.h"
+#include <algorithm>
+#include <bit>
+#include <optional>
+
+namespace kvrun::vk {
+
+namespace {
+
+constexpr uint32_t kVecLocal = 128;  // workgroup of matvec.comp
+constexpr uint32_t kInt8Local = 256; // of matvec_int8.comp
+constexpr uint32_t kTileRows = 64;   // of matmul.comp, matmul_int8.comp
+
+// 4 rows per lane share the fetches and shuffles of x; 8 tokens share the unpacking of weights. Measured best on
+// lavapipe.
+MatmulChoice texel_matmul(const Caps& c, DType type, uint32_t rows, uint32_t tokens, uint32_t flags) {
+	const uint32_t cols = std::min(std::bit_ceil(tokens), 8u), each = 4;
+	return {{build_of(Kernel::matmul, need::texels | grid_of(type)),
+	         {{SPEC_LOCAL_X, c.subgroup},
+	          {SPEC_ROWS, each},
+	          {SPEC_COLS, cols},
+	          {SPEC_WTYPE, uint32_t(type)},
+	          {SPEC_FLAGS, flags}}},
+	        {ceil_div(rows, each * c.subgroup), ceil_div(tokens, cols), 1}};
+}
+
+// A group of lanes takes more rows if there are still enough groups to fill the device: x is read less often.
+MatmulChoice matvec(const Caps& c, DType type, uint32_t rows, uint32_t tokens, uint32_t flags) {
+	uint32_t each = rows >= 8192 ? 4 : rows >= 1024 ? 2 : 1;
+	if (tokens > 1)
+		each = few_registers(c) && tokens > 4 ? 1 : c.vendor == kIntel || (type == DType::F32 && tokens > 4) ? 2 : 4;
+	if ((flags & MATMUL_EPILOGUE) == MATMUL_SWIGLU) each = std::max(each, 2u);
+	const uint32_t n = c.subgroup_ops ? std::min(c.subgroup, kVecLocal) : 32;
+	return {{build_of(Kernel::matvec, grid_of(type)),
+	         {{SPEC_LOCAL_X, kVecLocal},
+	          {SPEC_SUBGROUP, c.subgroup},
+	          {SPEC_ROWS, each},
+	          {SPEC_COLS, tokens},
+	          {SPEC_WTYPE, uint32_t(type)},
+	          {SPEC_FLAGS, flags}}},
+	        {ceil_div(rows, kVecLocal / n * each), 1, 1}};
+}
+
+// Lanes that share a row in matvec_int8.comp: the same for every number of rows and tokens, because sums depend on it.
+uint32_t int8_lanes(const Caps& c) { return few_registers(c) && c.subgroup_pin ? c.subgroup_min : c.subgroup; }
+
+// Shared memory of matvec_int8.comp: rows of x, 32 bytes of codes and 8 of unit and sums per block, and sums of
+// squares.
+uint32_t int8_shared(const Caps& c, uint32_t tokens) {
+	const uint32_t chunk = tokens <= kMatvecTokens ? 64 : 32;
+	return tokens * (chunk * 40 + kInt8Local / int8_lanes(c) * 4);
+}
+
+// A row of x is rounded once per workgroup, so workgroups take more rows if there are enough to fill the device.
+MatmulChoice matvec_int8(const Caps& c, DType type, uint32_t rows, uint32_t tokens, uint32_t flags) {
+	const bool wide = rows >= 16384 && c.vendor == kAmd && tokens <= kMatvecTokens; // else 4 need too many registers
+	uint32_t each = wide ? 4 : rows >= 6144 ? 2 : 1;
+	if ((flags & MATMUL_EPILOGUE) == MATMUL_SWIGLU) each = std::max(each, 2u);
+	// Up to 8 rows have a pipeline for each number. Larger numbers share those for 12 and 16, because compiling takes
+	// time.
+	const uint32_t cols = tokens <= kMatvecTokens ? tokens : ceil_div(tokens, 4u) * 4;
+	return {{build_of(Kernel::matvec, need::int8 | grid_of(type)),
+	         {{SPEC_LOCAL_X, kInt8Local},
+	          {SPEC_SUBGROUP, int8_lanes(c)},
+	          {SPEC_ROWS, each},
+	          {SPEC_COLS, cols},
+	          {SPEC_WTYPE, uint32_t(type)},
+	          {SPEC_FLAGS, flags}}},
+	        {ceil_div(rows, kInt8Local / int8_lanes(c) * each), 1, 1}};
+}
+
+constexpr uint32_t kWideCols = 64, kNarrowCols = 16; // tokens of a workgroup of matmul.comp, matmul_int8.comp
+
+MatmulChoice matmul(const Caps& c, DType type, uint32_t rows, uint32_t tokens, uint32_t flags, uint32_t cols) {
+	return {{build_of(Kernel::matmul, (multiplies_in_int8(c, type) ? need::int8 : 0) | grid_of(type)),
+	         {{SPEC_COLS, cols}, {SPEC_WTYPE, uint32_t(type)}, {SPEC_FLAGS, flags}}},
+	        {ceil_div(rows, kTileRows), ceil_div(tokens, cols), 1}};
+}
+
+// Wide tiles do more work per byte from memory; narrow tiles give more workgroups.
+MatmulChoice matmul(const Caps& c, DType type, uint32_t rows, uint32_t tokens, uint32_t flags) {
+	const uint32_t fill = 128; // workgroups that keep a device busy
+	const bool big = tokens > kNarrowCols && uint64_t(ceil_div(rows, kTileRows)) * ceil_div(tokens, kWideCols) >= fill;
+	return matmul(c, type, rows, tokens, flags, big ? kWideCols : kNarrowCols);
+}
+
+struct MatrixTile { // tile of a workgroup of matmul_matrix.comp
+	uint32_t local, cols;
+	uint32_t rows() const { return local / 2; }
+};
+constexpr MatrixTile kBigTile{256, 128}, kTile{128, 64}, kIntelTile{128, 32}, kNarrowTile{128, 16}; // by registers
+
+// The number of rows in the grid of a workgroup's subgroups, chosen so that each subgroup has whole matrices and loads
+// as little as possible of both operands; 0: impossible.
+uint32_t subgroup_rows(const Caps& c, MatrixTile tile) {
+	const uint32_t subgroups = tile.local / c.subgroup;
+	uint32_t best = 0, least = UINT32_MAX;
+	for (uint32_t n = 1; n <= subgroups; n *= 2) {
+		const uint32_t own_rows = tile.rows() / n, own_cols = tile.cols * n / subgroups;
+		if (own_rows < c.matrix.m || own_cols < c.matrix.n || own_rows + own_cols >= least) continue;
+		best = n, least = own_rows + own_cols;
+	}
+	return best;
+}
+
+bool tile_fits(const Caps& c, MatrixTile tile) {
+	constexpr uint32_t row_bytes = 80; // in shared memory: 32 halves and 8 of padding
+	const uint32_t sums = tile.local / c.subgroup * c.matrix.m * c.matrix.n * 4;
+	return tile.local <= c.workgroup && (tile.rows() + tile.cols) * row_bytes + sums <= c.shared_bytes &&
+	       subgroup_rows(c, tile) > 0;
+}
+
+MatmulChoice matrix_matmul(const Caps& c, DType type, uint32_t rows, uint32_t tokens, uint32_t flags, MatrixTile tile) {
+	MatmulChoice x{{build_of(Kernel::matmul, need::matrices | grid_of(type)),
+	                {{SPEC_LOCAL_X, tile.local},
+	                 {SPEC_COLS, tile.cols},
+	                 {SPEC_WTYPE, uint32_t(type)},
+	                 {SPEC_FLAGS, flags},
+	                 {SPEC_SUBGROUP_ROWS, subgroup_rows(c, tile)}}},
+	               {ceil_div(rows, tile.rows()), ceil_div(tokens, tile.cols), 1}};
+	add_matrices(x.spec, c);
+	return x;
+}
+
+// Big tiles if there are still enough workgroups.
+std::optional<MatmulChoice> matrix_matmul(const Caps& c, DType type, uint32_t rows, uint32_t tokens, uint32_t flags) {
+	if (!uses_matrices(c)) return std::nullopt;
+	const uint32_t fill = 128; // workgroups that keep a device busy
+	const bool enough = uint64_t(ceil_div(rows, kBigTile.rows())) * ceil_div(tokens, kBigTile.cols) >= fill;
+	return matrix_matmul(c, type, rows, tokens, flags,
+	                     tokens <= 16                       ? kNarrowTile
+	                     : c.vendor == kIntel               ? kIntelTile
+	                     : enough && tile_fits(c, kBigTile) ? kBigTile
+	                                                        : kTile);
+}
+
+} // namespace
+
+// Independent of the number of tokens, so that an output has the same bits with any other rows.
+bool projects_in_int8(const Caps& c, DType type) {
+	return c.int_dot && c.subgroup_ops && c.subgroup >= 4 && c.subgroup <= 64 && !reads_texels(c) &&
+	       tensor_type_info(type).int8 && c.workgroup >= kInt8Local && c.shared_bytes >= int8_shared(c, kMatvecTokens);
+}
+
+uint32_t matvec_tokens(const Caps& c, DType type) {
+	const bool more = projects_in_int8(c, type) && c.vendor != kIntel && // on Intel, 16 rows spill
+	                  c.shared_bytes >= int8_shared(c, kInt8Tokens);
+	return more ? kInt8Tokens : kMatvecTokens;
+}
+
+// Cooperative matrices are faster, and round x less.
+bool multiplies_in_int8(const Caps& c, DType type) { return projects_in_int8(c, type) && !uses_matrices(c); }
+
+// Independent of the number of tokens, because a row's bits must not depend on other rows. matvec.comp with quantised
+// weights is bound by instructions already.
+bool fuses_norm(const Caps& c, DType type) {
+	return !reads_texels(c) && (projects_in_int8(c, type) || (!is_quantised(type) && !few_registers(c)));
+}
+
+// Either all tiles or none, so that an output has the same bits whatever the other tokens are.
+bool uses_matrices(const Caps& c) {
+	return c.matrix && !reads_texels(c) && !few_registers(c) && c.subgroup_ops && c.subgroup <= kVecLocal &&
+	       tile_fits(c, kTile) && tile_fits(c, kNarrowTile);
+}
+
+MatmulChoice choose_matmul(const Caps& c, DType type, uint32_t rows, uint32_t cols, uint32_t tokens, uint32_t epilogue,
+                           bool decode, bool norm) {
+	const uint32_t flags = epilogue | (cols % 32 ? MATMUL_TAIL : 0);
+	if (reads_texels(c)) return texel_matmul(c, type, rows, tokens, flags);
+	if (decode && projects_in_int8(c, type))
+		return matvec_int8(c, type, rows, tokens, epilogue | (norm ? MATMUL_NORM : 0));
+	if (decode) return matvec(c, type, rows, tokens, flags | (norm ? MATMUL_NORM : 0));
+	KV_ASSERT(!norm);
+	if (const auto by_matrices = matrix_matmul(c, type, rows, tokens, flags)) return *by_matrices;
+	return matmul(c, type, rows, tokens, flags);
+}
+
+bool takes_rounded_rows(Kernel k) {
+	const KernelBlob& b = kernel_blobs()[size_t(k)];
+	return b.of == Kernel::matmul && (b.needs & need::int8);
+}
+Choice choose_round_rows() { return {Kernel::round_rows, {{SPEC_LOCAL_X, kRoundBlocks * 4}}}; }
+
+// ---- mixtures of experts
+
+// One lane per expert, up to a workgroup's size.
+Choice choose_route(const Caps& c, uint32_t n_experts, uint32_t flags) {
+	const uint32_t local = c.is_cpu ? 32 : std::clamp(std::bit_ceil(n_experts), 32u, kLocal);
+	return {Kernel::route, {{SPEC_LOCAL_X, local}, {SPEC_FLAGS, flags}}};
+}
+Choice choose_sort_slots(const Caps&, uint32_t n_experts) {
+	return {Kernel::sort_slots, {{SPEC_LOCAL_X, std::clamp(std::bit_ceil(n_experts), 32u, kLocal)}}};
+}
+Choice choose_expert_sum(const Caps& c) { return {Kernel::expert_sum, {{SPEC_LOCAL_X, c.is_cpu ? 32u : 64u}}}; }
+
+// The kernels are those of matmul, except for their tiles, and give the same bits.
+MatmulChoice choose_expert_matmul(const Caps& c, DType type, uint32_t rows, uint32_t cols, uint32_t slots,
+                                  uint32_t n_experts, uint32_t epilogue, bool decode) {
+	const uint32_t flags = epilogue | (cols % 32 ? MATMUL_TAIL : 0), tiles = expert_tiles(slots, n_experts);
+	const uint32_t each = std::min(ceil_div(slots, n_experts), KV_EXPERT_TILE); // about how many slots an expert has
+	MatmulChoice m;
+	if (reads_texels(c))
+		m = texel_matmul(c, type, rows, decode ? 1 : each, flags | (decode ? MATMUL_BY_SLOT : 0));
+	else if (decode && projects_in_int8(c, type))
+		m = matvec_int8(c, type, rows, 1, epilogue);
+	else if (decode)
+		m = matvec(c, type, rows, 1, flags);
+	else if (uses_matrices(c))
+		m = matrix_matmul(c, type, rows, each, flags,
+		                  each <= 16           ? kNarrowTile
+		                  : c.vendor == kIntel ? kIntelTile
+		                                       : kTile);
+	else
+		m = matmul(c, type, rows, each, flags, each > kNarrowCols ? kWideCols : kNarrowCols);
+	const KernelBlob& dense = kernel_blobs()[size_t(m.kernel)];
+	m.kernel = build_of(dense.of, dense.needs | need::experts);
+	m.groups.y = slots;
+	if (!decode)
+		for (const SpecValue& s : m.spec)
+			if (s.id == SPEC_COLS) m.groups.y = tiles * (KV_EXPERT_TILE / s.value);
+	return m;
+}
+
+} // namespace kvrun::vk

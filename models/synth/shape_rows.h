@@ -1,0 +1,34 @@
+// The table of synthetic models: shapes of well-known models.
+#pragma once
+#include "models/recurrent.h"
+#include "models/synth/shape.h"
+#include <span>
+
+namespace kvrun {
+
+struct SynthTraits {         // traits of few families
+	uint32_t rotary_dim = 0; // 0: head_dim
+	float embedding_scale = 0, residual_scale = 1, logit_scale = 1,
+	      attention_scale = 0; // as in Config; 0: the family's
+	uint32_t window = 0;
+	uint32_t window_kv_heads = 0, window_head_dim = 0; // of layers with a window; 0: as in other layers
+	uint32_t shared_kv = 0;                            // so many last layers use keys and values of earlier ones
+	uint32_t layer_input_dim = 0;                      // as in Config
+	bool v_is_k = false;                               // in layers without a window
+	bool qkv_bias = false;
+	Experts experts = {};      // sizes; the rest is the family's
+	uint32_t dense_layers = 0; // layers before the first mixture
+	Recurrent recurrent = {};  // in all layers except every fourth
+	Latent latent = {};        // in all layers; kv_heads is 1 and head_dim the rank
+};
+struct SynthRow { // values from the models' own files
+	const char *name, *arch;
+	uint32_t dim, hidden, layers, heads, kv_heads, head_dim, vocab, ctx;
+	float theta, eps;
+	bool tied; // the output projection is the embedding
+	SynthVocab tokenizer;
+	SynthTraits more = {};
+};
+std::span<const SynthRow> synth_rows();
+
+} // namespace kvrun
