@@ -1,5 +1,5 @@
-// Files as the system has them, on POSIX and on Windows: descriptors, kinds, locks, replacing, memory that is mapped.
-// Names are UTF-8. A call that fails says why in errno, also on Windows.
+// File operations of POSIX and Windows: descriptors, metadata, locks, atomic replacement, memory maps. Names are UTF-8.
+// A function that fails sets errno, on Windows too.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -10,17 +10,17 @@
 
 namespace kvrun::sys {
 
-// A path of the C++ library, which takes narrow names for another encoding on Windows; its string() is UTF-8 again.
+// On Windows the C++ library reads narrow names in another encoding; string() of this path is UTF-8 again.
 std::filesystem::path path_of(const std::string& utf8);
 
 enum class FileKind : uint8_t { Regular, Folder, Link, Fifo, Socket, CharacterDevice, BlockDevice, Other };
 struct FileInfo {
 	FileKind kind = FileKind::Other;
 	uint64_t bytes = 0;
-	int64_t changed_ns = 0; // its content, since 1970
-	// On Windows: true and false. Access lists decide there, and those of a user's folders let nobody else write.
+	int64_t changed_ns = 0; // last change of its content, since 1970
+	// On Windows these keep their defaults: access control lists of a user's folders let nobody else write there.
 	bool own = true;           // this user owns it
-	bool others_write = false; // users beside the owner may write to it
+	bool others_write = false; // users other than the owner may write to it
 	bool open_to_others = false;
 
 	bool regular() const { return kind == FileKind::Regular; }
@@ -32,18 +32,18 @@ bool may_execute(const std::string& path);
 
 enum class Open {
 	Read,       // never waits for a FIFO's writer
-	ReadNoLink, // the same; ELOOP where the name is a symbolic link
+	ReadNoLink, // the same, but fails with ELOOP if the name is a symbolic link
 	ReadWaiting,
-	Create, // for writing; created with mode 0600 where it is missing; a link is not followed
+	Create, // for writing; created with mode 0600 if it is missing; a link is not followed
 };
 int open_file(const std::string& path, Open);
-// Creates a file with mode 0600 that was not there; the XXXXXX before the last `ending` bytes of the name are replaced.
+// Creates a new file with mode 0600. The letters XXXXXX before the last `ending` bytes of `name` become unique ones.
 int create_unique(std::string& name, int ending = 0);
-int create_unnamed(const std::string& folder); // for the process alone, gone when it is closed
+int create_unnamed(const std::string& folder); // without a name; closing it removes it
 bool close_file(int fd);
-bool lock_file(int fd); // until it is closed; false at once where another process has it
+bool lock_file(int fd); // until it is closed; false if another process holds the lock; never waits
 
-// Bytes read, 0 at the end, -1 for an error; calls that a signal interrupts are repeated.
+// Return the bytes read, 0 at the end, -1 for an error; calls that a signal interrupts are repeated.
 ptrdiff_t read_file(int fd, std::span<char>);
 ptrdiff_t read_at(int fd, uint64_t at, std::span<std::byte>);
 void expect_sequential(int fd);                      // the file will be read from its beginning to its end
@@ -54,19 +54,19 @@ bool sync_file(int fd);
 bool replace_file(const std::string& from, const std::string& to); // readers of `to` see the old file or the new one
 void sync_folder(const std::string& path);                         // so that a new name in it survives a power failure
 bool remove_file(const std::string& path);
-bool make_folder(const std::string& path); // mode 0700; false also where it is there (EEXIST)
+bool make_folder(const std::string& path); // mode 0700; false, with EEXIST, if it exists already
 
-void for_owner_only(const std::function<void()>& make); // what it creates is accessible to this user alone
+void for_owner_only(const std::function<void()>& make); // files that `make` creates are accessible to this user alone
 
 enum class Claim { Ours, NoFolder, Foreign, Failed };
-Claim claim_folder(const std::string& path); // makes it accessible to this user alone; a link is NoFolder
+Claim claim_folder(const std::string& path); // makes it accessible to this user alone; a link counts as NoFolder
 
-// Pieces of a file as memory. Sizes and places are multiples of map_unit().
+// Parts of a file mapped to memory. Sizes and offsets are multiples of map_unit().
 size_t map_unit();
-int reserve_room(int fd, uint64_t at, uint64_t bytes); // takes room on the disk; an errno value
-void* map_file(int fd, uint64_t at, size_t bytes);     // zeroed where give_room() was called; null: errno
+int reserve_room(int fd, uint64_t at, uint64_t bytes); // allocates disk space; returns 0 or an errno value
+void* map_file(int fd, uint64_t at, size_t bytes);     // null: see errno; zeroed where give_room() was called
 void unmap_file(void* memory, size_t bytes);
-void give_room(int fd, uint64_t at, uint64_t bytes); // the bytes are no longer needed
-bool prepare_write(void* memory, size_t bytes);      // false (errno EFAULT): a write would raise a signal
+void give_room(int fd, uint64_t at, uint64_t bytes); // frees disk space; the content is lost
+bool prepare_write(void* memory, size_t bytes);      // false, with EFAULT, if a write would raise a signal
 
 } // namespace kvrun::sys

@@ -1,4 +1,4 @@
-// What the system says about the machine and its user's folders.
+// Facts about the machine, and the user's folders.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -19,24 +19,25 @@ struct System {
 };
 System system_names();
 
-// Folders of all programs, as absolute paths; empty: unknown. XDG_CONFIG_HOME and its like count on Windows too.
+// Base folders of the user, as absolute paths; empty: unknown. XDG_CONFIG_HOME, XDG_CACHE_HOME and XDG_STATE_HOME are
+// read on Windows too.
 std::string home_folder();
 std::string config_folder(); // ~/.config; Windows: the roaming application data
 std::string cache_folder();  // ~/.cache; Windows: the local application data
 std::string state_folder();  // ~/.local/state; Windows: the local application data
 
-// Where `what`, which is not empty, begins in the text behind `from`; npos. In time of the sum of both lengths.
+// Position of `what`, which is not empty, in the text at or after `from`; npos if there is none. Linear time.
 size_t find_bytes(std::string_view text, std::string_view what, size_t from);
 std::tm local_time();
-// One conversion of strftime in the C locale, with glibc's flags: "%-d".
+// One conversion of strftime() in the C locale; glibc's flags, as in "%-d", work on Windows too.
 std::string format_time(const std::string& conversion, const std::tm&);
 
-// Manifests of Vulkan drivers, and folders of them, in the loader's order.
+// Manifests of Vulkan drivers, and folders that hold such files, in the loader's order.
 std::vector<std::string> vulkan_driver_places();
-// Why a shared library cannot be loaded; empty if it can. missing: there is none of this name.
+// Why a shared library cannot be loaded; empty if it can. missing: no library has this name.
 std::string load_problem(const char* name, bool& missing);
 
-// Whether the other side of a TCP or Unix connection has closed it, also for writing alone.
+// Whether the peer of a TCP or Unix connection has closed it, or has closed its sending side.
 bool peer_closed(intptr_t socket);
 
 } // namespace kvrun::sys

@@ -1,4 +1,4 @@
-// Terminals and what ends programs on them: POSIX terminals and signals, Windows' console and its events.
+// Terminals, Ctrl-C and requests to end: POSIX terminals and signals, Windows consoles and their events.
 #pragma once
 #include <cstddef>
 #include <functional>
@@ -8,18 +8,18 @@ namespace kvrun::sys {
 
 bool is_terminal(int stream);  // 0, 1, 2
 size_t columns_of(int stream); // 0: unknown
-bool terminal_has_cursor();    // the terminal moves its cursor as told, if there is one: TERM is set and not dumb
+bool terminal_has_cursor();    // a terminal would obey cursor movements: TERM is set and not dumb
 
-// Calls the handler at each Ctrl-C; a call that waits for a key returns then. On POSIX the handler runs as a signal
-// handler, on Windows on a thread of its own: it may use atomics, write bytes to descriptors, and end the program.
+// Calls the handler at each Ctrl-C; a call that waits for a key then returns. The handler runs as a signal handler, on
+// Windows on a separate thread: it may use atomics, write to descriptors, and end the program.
 void on_interrupt(void (*handler)());
-// Calls `last` when the program is told to end (SIGTERM, SIGHUP, a console that closes), once; then it ends.
+// Calls `last` once when the program is asked to end (SIGTERM, SIGHUP, a closed console); then the program ends.
 void on_end(void (*last)());
 // The state of the terminal behind standard input; restored from a signal handler too.
 bool keep_terminal_state();
 void restore_terminal_state();
 
-// While one lives, the first Ctrl-C or SIGTERM calls `told` on a thread of its own; from then on they end the program.
+// While an object exists, the first Ctrl-C or SIGTERM calls `told` on a separate thread; the next one ends the program.
 class FirstSignal {
  public:
 	explicit FirstSignal(std::function<void()> told);
