@@ -65,6 +65,8 @@ constexpr SynthRow kRows[] = {
       .experts = {.n = 40, .used = 8, .hidden_dim = 512}}},
     {"gpt-oss-20b", "gpt-oss", 2880, 2880, 24, 64, 8, 64, 201088, 131072, 1.5e5f, 1e-5f, false, kLlama3,
      {.window = 128, .experts = {.n = 32, .used = 4, .hidden_dim = 2880}}},
+    {"gpt-oss-120b", "gpt-oss", 2880, 2880, 36, 64, 8, 64, 201088, 131072, 1.5e5f, 1e-5f, false, kLlama3,
+     {.window = 128, .experts = {.n = 128, .used = 4, .hidden_dim = 2880}}},
     {"granite-3.3-8b", "granite", 4096, 12800, 40, 32, 8, 128, 49159, 131072, 1e7f, 1e-5f, true, kLlama3,
      {.embedding_scale = 12, .residual_scale = 0.22f, .logit_scale = 1 / 16.f, .attention_scale = 1 / 128.f}},
     {"hunyuan-7b", "hunyuan-dense", 4096, 14336, 32, 32, 8, 128, 128167, 262144, 11158840, 1e-5f, true, kLlama3},

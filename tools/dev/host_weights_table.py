@@ -18,7 +18,7 @@ import json
 import subprocess
 import sys
 
-MODELS = ["qwen3-30b-a3b:q4_k", "gpt-oss-20b,layers=36,experts=128:mxfp4"]
+MODELS = ["qwen3-30b-a3b:q4_k", "gpt-oss-120b:mxfp4"]
 CARDS = [("8G", 272), ("12G", 360), ("16G", 640), ("24G", 1008)]  # memory, its GB/s
 BUSES = [25, 50]  # GB/s reached by PCIe 4.0 x16 and 5.0 x16
 HOSTS = [50, 80]  # GB/s reached by two channels of DDR4-3200 and of DDR5-6000
