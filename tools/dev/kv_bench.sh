@@ -29,23 +29,12 @@ while [ $# -gt 0 ]; do
 	esac
 	shift
 done
-[ -x "$kvrun" ] || { echo "kv_bench: $kvrun is not there; build it or give --kvrun" >&2; exit 2; }
-# shellcheck source=tools/environment.sh
-. "$root/tools/environment.sh"
-if [ -z "$driver" ]; then
-	for driver in /usr/share/vulkan/icd.d/lvp_icd*.json; do break; done
-	[ -e "$driver" ] || { echo "kv_bench: no lavapipe here; install mesa-vulkan-drivers or give --driver" >&2; exit 4; }
-fi
-[ "$driver" = any ] || export VK_DRIVER_FILES="$driver" VK_ICD_FILENAMES="$driver"
+# shellcheck source=tools/dev/measuring.sh
+. "$root/tools/dev/measuring.sh"
+check_program "$kvrun"
+choose_driver "$driver"
 common=(--kvrun "$kvrun" --driver "$driver" --models "$models" --python "$python")
-if ! [ -e "$models/deep.gguf" ]; then
-	mkdir -p "$models"
-	maker=${KVRUN_SHARED:-$root/../shared}/peer/random_model.py
-	[ -e "$maker" ] || { echo "kv_bench: $maker is missing; set KVRUN_SHARED or put deep.gguf into $models" >&2; exit \
-		3; }
-	"$python" "$maker" "$models/deep.part" 1024 4 16 8 128 2048 4096 131072 F16
-	mv "$models/deep.part" "$models/deep.gguf"
-fi
+random_model "$models" deep
 
 bench() { # HEADING ARGUMENTS...
 	printf '\n### %s\n\n`kvrun bench -m deep.gguf %s`\n\n' "$1" "${*:2}"

@@ -35,24 +35,13 @@ while [ $# -gt 0 ]; do
 	shift
 done
 [ ${#limits[@]} -gt 0 ] || limits=(kivi2=0.2 xquant=0.142857)
-[ -x "$kvrun" ] || { echo "kv_memory: $kvrun is not there; build it or give --kvrun" >&2; exit 2; }
-# shellcheck source=tools/environment.sh
-. "$root/tools/environment.sh"
-if [ -z "$driver" ]; then
-	for driver in /usr/share/vulkan/icd.d/lvp_icd*.json; do break; done
-	[ -e "$driver" ] || { echo "kv_memory: no lavapipe here; install mesa-vulkan-drivers or give --driver" >&2; exit \
-		4; }
-fi
-[ "$driver" = any ] || export VK_DRIVER_FILES="$driver" VK_ICD_FILENAMES="$driver"
+# shellcheck source=tools/dev/measuring.sh
+. "$root/tools/dev/measuring.sh"
+check_program "$kvrun"
+choose_driver "$driver"
 if [ -z "$model" ]; then
 	model=$models/deep.gguf
-	if ! [ -e "$model" ]; then
-		mkdir -p "$models"
-		maker=${KVRUN_SHARED:-$root/../shared}/peer/random_model.py
-		[ -e "$maker" ] || { echo "kv_memory: $maker is missing; set KVRUN_SHARED or give --model" >&2; exit 3; }
-		"$python" "$maker" "$models/deep.part" 1024 4 16 8 128 2048 4096 131072 F16
-		mv "$models/deep.part" "$model"
-	fi
+	random_model "$models" deep
 fi
 
 out=$(mktemp -d)

@@ -26,24 +26,14 @@ while [ $# -gt 0 ]; do
 	esac
 	shift
 done
-[ -x "$kvrun" ] || { echo "memory_check: $kvrun is not there; build it or give --kvrun" >&2; exit 2; }
-# shellcheck source=tools/environment.sh
-. "$root/tools/environment.sh"
-if [ -z "$driver" ]; then
-	for driver in /usr/share/vulkan/icd.d/lvp_icd*.json; do break; done
-	[ -e "$driver" ] || { echo "memory_check: no lavapipe here; install mesa-vulkan-drivers or give --driver" >&2; \
-		exit 4; }
-fi
-[ "$driver" = any ] || export VK_DRIVER_FILES="$driver" VK_ICD_FILENAMES="$driver"
+# shellcheck source=tools/dev/measuring.sh
+. "$root/tools/dev/measuring.sh"
+check_program "$kvrun"
+choose_driver "$driver"
 
 if [ ${#models[@]} -eq 0 ]; then
 	models=("$cache/mid.gguf")
-	if ! [ -e "${models[0]}" ]; then
-		mkdir -p "$cache"
-		"$python" "${KVRUN_SHARED:-$root/../shared}/peer/random_model.py" "$cache/mid.part" 1536 16 12 4 128 6144 \
-			32768 32768 Q8_0
-		mv "$cache/mid.part" "${models[0]}"
-	fi
+	random_model "$cache" mid
 fi
 
 out=$(mktemp -d)

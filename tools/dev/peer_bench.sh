@@ -38,32 +38,14 @@ while [ $# -gt 0 ]; do
 done
 if [ -z "$peer" ] || ! [ -x "$peer/run" ]; then usage; fi
 peer=$(realpath "$peer")
-if [ "$with_kvrun" = 1 ] && ! [ -x "$kvrun" ]; then
-	echo "peer_bench: $kvrun is not there; build it (cmake --build --preset release) or give --kvrun" >&2
-	exit 2
-fi
-# shellcheck source=tools/environment.sh
-. "$root/tools/environment.sh"
-if [ -z "$driver" ]; then
-	for driver in /usr/share/vulkan/icd.d/lvp_icd*.json; do break; done
-	[ -e "$driver" ] || { echo "peer_bench: no lavapipe here; install mesa-vulkan-drivers or give --driver" >&2; exit \
-		4; }
-fi
-[ "$driver" = any ] || export VK_DRIVER_FILES="$driver" VK_ICD_FILENAMES="$driver" # the second for older loaders
-
+# shellcheck source=tools/dev/measuring.sh
+. "$root/tools/dev/measuring.sh"
+[ "$with_kvrun" = 0 ] || check_program "$kvrun"
+choose_driver "$driver"
 mkdir -p "$models"
 models=$(realpath "$models")
-make_model() { # NAME ARGUMENTS...: once, through a temporary name
-	[ -e "$models/$1.gguf" ] && return
-	local maker=${KVRUN_SHARED:-$root/../shared}/peer/random_model.py
-	[ -e "$maker" ] || { echo "peer_bench: $maker is missing; set KVRUN_SHARED or put $1.gguf into $models" >&2; exit \
-		3; }
-	echo "peer_bench: making $models/$1.gguf" >&2
-	"$python" "$maker" "$models/$1.part" "${@:2}"
-	mv "$models/$1.part" "$models/$1.gguf"
-}
-case $rows in *small*) make_model small 576 30 9 3 64 1536 8192 32768 Q8_0 ;; esac
-case $rows in *deep* | *packed*) make_model deep 1024 4 16 8 128 2048 4096 131072 F16 ;; esac
+case $rows in *small*) random_model "$models" small ;; esac
+case $rows in *deep* | *packed*) random_model "$models" deep ;; esac
 
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT

@@ -15,6 +15,7 @@ import math
 import os
 import subprocess
 import sys
+from quality import Failed, say
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TEXTS = os.path.join(ROOT, "tools/dev/quality_texts")
@@ -61,16 +62,6 @@ EVICTS = {"h2o", "streaming"}
 # Texts of tune: another part of WikiText-2, a play, and code; (file, first byte, bytes).
 TUNE_TEXTS = [(WIKI, 100000, 9000), (os.path.join(SHARED, "assets/text/tinyshakespeare/input.txt"), 100000, 8000),
               (os.path.join(ROOT, "engine/kv_host/classify.cpp"), 0, 8000)]
-
-
-class Failed(Exception):
-    def __init__(self, text, code=1):
-        super().__init__(text)
-        self.code = code
-
-
-def say(text):
-    print("quality: " + text, file=sys.stderr, flush=True)
 
 
 def run(command, good=(0,)):
