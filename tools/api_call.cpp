@@ -1,4 +1,4 @@
-// Helpers for programs that use the C API: exit codes, owning handles, growing buffers.
+// Helpers for programs that use the C API: exit codes, errors, owning handles, growing buffers.
 #include "tools/api_call.h"
 #include "tools/commands.h"
 

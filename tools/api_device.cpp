@@ -1,10 +1,9 @@
 // Device settings from the environment, for commands that are built on the C API.
 #include "tools/api_device.h"
+#include "tools/api_call.h"
 #include "tools/env.h"
 
 namespace kvrun {
-
-static const char* or_null(const std::string& s) { return s.empty() ? nullptr : s.c_str(); }
 
 ApiDevice::ApiDevice(const std::string& device) {
 	backend_ = env_text(Env::Backend), device_ = device.empty() ? env_text(Env::Device) : device;

@@ -24,6 +24,10 @@ void add_draft_options(Command& c, DraftArgs& a, const char* group) {
 	});
 }
 
+std::string why_no_drafts(const std::string& kv) {
+	return fmt::format("this model, or policy {}, cannot take back what was guessed wrongly", kv);
+}
+
 std::string draft_text(uint64_t drafted, uint64_t accepted) {
 	if (!drafted) return "no drafts";
 	return fmt::format("drafts {} of {} tok taken ({:.1f} %)", accepted, drafted,

@@ -16,6 +16,8 @@ struct DraftArgs {
 	uint32_t rows(uint32_t answers) const;
 };
 void add_draft_options(Command&, DraftArgs&, const char* group);
+// Why a session under this policy takes no drafts.
+std::string why_no_drafts(const std::string& kv);
 // "drafts 120 of 150 tok taken (80.0 %)"; "no drafts" if nothing was drafted.
 std::string draft_text(uint64_t drafted, uint64_t accepted);
 

@@ -53,17 +53,6 @@ std::optional<uint32_t> WeightArgs::layers() const {
 	return n;
 }
 
-kvrun_weight_options api_weights(const ModelArgs& a, const std::string& kv) {
-	kvrun_weight_options o = KVRUN_WEIGHT_OPTIONS_INIT;
-	o.no_fit = a.weights.no_fit;
-	o.budget_bytes = a.weights.budget;
-	o.gpu_layers = a.weights.layers().value_or(KVRUN_ALL_LAYERS);
-	o.cpu_moe_layers = a.weights.moe_layers();
-	o.ctx = uint32_t(a.ctx);
-	o.kv = kv.empty() ? nullptr : kv.c_str();
-	return o;
-}
-
 void add_weight_options(Command& c, WeightArgs& a) {
 	const char* group = "Weights in host memory";
 	add_bytes(c, "--weights-budget", a.budget,

@@ -1,6 +1,6 @@
 // Options shared by several commands, with the engine or the C API: model and device, cache budget, sampling.
 #pragma once
-#include "engine/kvrun.h"
+#include "tools/answer/sampling.h"
 #include "tools/args.h"
 #include <optional>
 
@@ -42,15 +42,11 @@ void add_device(Command&, std::string& device);
 // tokens".
 void add_model_options(Command&, ModelArgs&, const std::string& longest);
 void add_weight_options(Command&, WeightArgs&);
-// Weight options for the C API. kv: the policy that --fit makes room for, or empty for f16; must outlive the result.
-kvrun_weight_options api_weights(const ModelArgs&, const std::string& kv);
 void add_check(Command&, bool& check);
 void add_kv_budget(Command&, uint64_t& bytes, const std::string& what);
 void add_host_memory(Command&, ModelArgs&);
 
-struct SamplingArgs {
-	double temperature = 0.8, top_p = 0.95, min_p = 0.05, repeat_penalty = 1;
-	int64_t top_k = 40, repeat_last = 64;
+struct SamplingArgs : Sampling {
 	int64_t seed = -1; // -1: random
 };
 void add_sampling(Command&, SamplingArgs&, const std::string& seed_help);

@@ -153,7 +153,7 @@ double run_once(std::deque<Session>& sessions, const Test& t, const std::vector<
 		for (size_t i = 0; i < rows.size(); ++i) rows[i] = {&sessions[i], tokens[i * each + t.depth + step], top};
 		(void)decode_step(rows);
 	}
-	return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+	return seconds_since(start);
 }
 
 // One turn of a policy in a test: a timed run, a warm-up run, or a run that measures ops.
@@ -426,7 +426,7 @@ void bench_with_drafts(BenchArgs a) {
 	const auto start = std::chrono::steady_clock::now();
 	const auto small = open_draft_model(a.engine, a.draft);
 	const auto engine = open_engine(a.engine, a.draft.rows(1));
-	const double load_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+	const double load_s = seconds_since(start);
 	std::vector<DraftMeasured> all;
 	{
 		Interrupt interrupt;
@@ -471,7 +471,7 @@ void bench(BenchArgs a) {
 	const auto start = std::chrono::steady_clock::now();
 	const auto engine = open_engine(a.engine, most_rows);
 	Results results;
-	results.load_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+	results.load_s = seconds_since(start);
 	results.peak = peak_bytes_per_s(a, engine->backend().info());
 	std::vector<SessionOptions> sessions;
 	for (const KvPolicy& policy : policies) {

@@ -5,6 +5,7 @@
 #include "tools/chat/input.h"
 #include "tools/commands.h"
 #include "tools/terminal.h"
+#include "tools/user_files.h"
 #include <algorithm>
 #include <charconv>
 #include <functional>
@@ -32,13 +33,13 @@ double number(const std::string& name, const std::string& s, double lowest, doub
 	// written so that NaN fails
 	const bool good = ec == std::errc() && end == s.data() + s.size() && v >= lowest && v <= highest;
 	if (!good || (whole && v != double(int64_t(v))))
-		fail_chat(KVRUN_EINVALID, "{} is '{}', expected {} from {} to {}", name, s, whole ? "an integer" : "a number",
-		          lowest, highest);
+		fail_status(KVRUN_EINVALID, "{} is '{}', expected {} from {} to {}", name, s, whole ? "an integer" : "a number",
+		            lowest, highest);
 	return v;
 }
 
 bool on_or_off(const std::string& name, const std::string& s) {
-	if (s != "on" && s != "off") fail_chat(KVRUN_EINVALID, "{} is '{}', expected on or off", name, s);
+	if (s != "on" && s != "off") fail_status(KVRUN_EINVALID, "{} is '{}', expected on or off", name, s);
 	return s == "on";
 }
 
@@ -74,10 +75,10 @@ void change_setting(Chat& chat, const std::string& name, const std::string& valu
 	else if (name == "on-full" && (value == "stop" || value == "drop-oldest"))
 		a.on_full = value;
 	else if (name == "on-full")
-		fail_chat(KVRUN_EINVALID, "on-full is '{}', expected stop or drop-oldest", value);
+		fail_status(KVRUN_EINVALID, "on-full is '{}', expected stop or drop-oldest", value);
 	else
-		fail_chat(KVRUN_EINVALID,
-		          "'{}' cannot be set; names are temp, top-k, top-p, min-p, max-tokens, seed, think, on-full", name);
+		fail_status(KVRUN_EINVALID,
+		            "'{}' cannot be set; names are temp, top-k, top-p, min-p, max-tokens, seed, think, on-full", name);
 }
 
 void set(Chat& chat, std::string rest) {
@@ -88,7 +89,7 @@ void set(Chat& chat, std::string rest) {
 
 void change_policy(Chat& chat, std::string rest) {
 	const std::string kv = take_word(rest);
-	if (kv.empty()) fail_chat(KVRUN_EINVALID, "/kv needs a policy; kvrun help plan lists them");
+	if (kv.empty()) fail_status(KVRUN_EINVALID, "/kv needs a policy; kvrun help plan lists them");
 	chat.change_policy(kv, rest.empty() ? 0 : int64_t(number("context", rest, 1, 1 << 24, /*whole=*/true)));
 }
 
@@ -160,8 +161,8 @@ const ChatCommand* find_command(std::string& entry) {
 		names.push_back(c.name);
 	}
 	const std::string near = nearest(name, names);
-	fail_chat(KVRUN_EINVALID, "unknown command '/{}'{}; /help lists them", name,
-	          near.empty() ? "" : fmt::format(", did you mean '/{}'?", near));
+	fail_status(KVRUN_EINVALID, "unknown command '/{}'{}; /help lists them", name,
+	            near.empty() ? "" : fmt::format(", did you mean '/{}'?", near));
 }
 
 // Handles one message or command. Returns false to leave the chat.
@@ -187,7 +188,7 @@ void converse(Chat& chat, LineInput& input, bool terminal) {
 				say("Ctrl-C again, Ctrl-D or /exit leaves");
 			else if (!take_entry(chat, entry, terminal))
 				break;
-		} catch (const ChatError& e) {
+		} catch (const StatusError& e) {
 			if (!terminal || e.status == KVRUN_EINTERNAL) throw;
 			say_error(e.what());
 		}
@@ -200,7 +201,7 @@ std::string history_file(const ChatArgs& a) {
 	try {
 		const std::string folder = state_folder();
 		return folder.empty() ? "" : folder + "/history";
-	} catch (const ChatError& e) { // does not end the chat
+	} catch (const StatusError& e) { // does not end the chat
 		say(fmt::format("{}; what is typed is not kept", e.what()));
 		return {};
 	}
@@ -236,7 +237,7 @@ void add_options(Command& c, ChatArgs& a) {
 	           "where the context is full: say so, or leave out the oldest messages [stop]")
 	    ->group(kCacheGroup);
 	add_text(c, "--chat-template", a.chat_template, "NAME|FILE",
-	         "chat template: a name, or a file in Jinja, whose path has a . or / [the model's own]")
+	         "chat template: a name, like chatml, or a file in Jinja [the model's own]")
 	    ->group(chat);
 	add_text(c, "--system", a.system, "TEXT", "instructions for the model, in front of the conversation")->group(chat);
 	add_text(c, "--chat", a.name, "NAME", "go on with the saved chat of this name, or begin it")->group(chat);
@@ -278,7 +279,7 @@ void add_chat(Command& root) {
 	c.run = [a] {
 		try {
 			run_chat(*a);
-		} catch (const ChatError& e) {
+		} catch (const StatusError& e) {
 			say_error(e.what());
 			throw Exit{exit_code_of(e.status)};
 		}

@@ -113,7 +113,7 @@ void print_devices_json(const std::vector<DeviceReport>& all, bool verbose) {
 		for (size_t i = 0; i < env_table().size(); ++i)
 			out["environment"][env_table()[i].name] = {
 			    {"value", env_text(Env(i))}, {"default", env_table()[i].fallback}, {"help", env_table()[i].help}};
-	fmt::print("{}\n", out.dump(1, '\t', false, Json::error_handler_t::replace));
+	print_json(out);
 }
 
 // ---- --shaders
@@ -245,7 +245,7 @@ void run_shaders(const DevicesOptions& o) {
 		failed += run.failed;
 		spilling += run.spilling;
 	}
-	if (o.as_json) fmt::print("{}\n", out.dump(1, '\t', false, Json::error_handler_t::replace));
+	if (o.as_json) print_json(out);
 	if (failed || spilling) fail(Code::Device, "{} pipelines do not compile, {} spill registers", failed, spilling);
 }
 

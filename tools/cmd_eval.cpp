@@ -36,18 +36,16 @@ Shard shard_of(const std::string& text) {
 	return s;
 }
 
-double per_second(uint64_t n, double s) { return s > 0 ? double(n) / s : 0; }
-
 void add_cost(Json& j, const EvalCost& c) {
 	j["stored_bits_per_element"] = c.stored_bits;
 	j["ratio"] = c.ratio();
-	j["decode_tok_s"] = per_second(c.decode_tokens, c.decode_s);
-	j["prefill_tok_s"] = per_second(c.prefill_tokens, c.prefill_s);
+	j["decode_tok_s"] = per_second(double(c.decode_tokens), c.decode_s);
+	j["prefill_tok_s"] = per_second(double(c.prefill_tokens), c.prefill_s);
 }
 void add_cost(std::vector<Column>& row, const EvalCost& c) {
 	row.push_back({"bits", fmt::format("{:.2f}", c.stored_bits)});
 	row.push_back({"ratio", fmt::format("{:.2f}", c.ratio())});
-	row.push_back({"tok/s", fmt::format("{:.1f}", per_second(c.decode_tokens, c.decode_s))});
+	row.push_back({"tok/s", fmt::format("{:.1f}", per_second(double(c.decode_tokens), c.decode_s))});
 }
 
 Json header(const EvalArgs& a, Engine& e, uint32_t ctx) {

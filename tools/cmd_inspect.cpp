@@ -158,7 +158,7 @@ Json describe(const Gguf& g) {
 
 // A JSON value on one line, strings without quotes.
 std::string shown(const Json& v) {
-	const std::string s = v.is_string() ? v.get<std::string>() : v.dump(-1, ' ', false, Json::error_handler_t::replace);
+	const std::string s = v.is_string() ? v.get<std::string>() : json_line(v);
 	return one_line(s, 100);
 }
 

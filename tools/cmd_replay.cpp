@@ -68,7 +68,7 @@ void run_replay(const ReplayArgs& a) {
 		fs::remove(out / "score.npy", error); // left by an earlier run
 	const Json j = report(a, *be, plan, in, r);
 	std::ofstream file(out / "report.json", std::ios::trunc);
-	file << j.dump(2, ' ', false, Json::error_handler_t::replace) << "\n";
+	file << json_lines(j);
 	file.close();
 	if (!file)
 		fail(Code::Io, "{}: writing failed; check the folder and the free space", (out / "report.json").string());

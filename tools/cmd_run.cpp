@@ -109,8 +109,6 @@ std::vector<uint32_t> prompt_tokens(const RunArgs& a, const Session& s, const st
 	return ids;
 }
 
-double per_second(double n, double seconds) { return seconds > 0 ? n / seconds : 0; }
-
 // Prompt tokens processed, including those of a cancelled block, which are not cached.
 double tokens_worked(const GenerateResult& r) { return r.prompt_work * r.prompt_tokens; }
 
@@ -219,7 +217,7 @@ void run(RunArgs a) {
 		say_stats(
 		    "this model has a chat template, and 'run' continues raw text: --chat asks it, 'kvrun chat' talks with it");
 	Session session(*engine, session_options(a.engine, policy, seed));
-	const double load_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+	const double load_s = seconds_since(start);
 	const std::vector<uint32_t> ids = prompt_tokens(a, session, prompt);
 	if (a.form.given()) opt.grammar = answer_grammar(form, engine->tokenizer(), engine->token_trie());
 

@@ -44,9 +44,7 @@ void synth(const SynthArgs& a) {
 	Interrupt interrupt;
 	Progress progress;
 	const auto start = std::chrono::steady_clock::now();
-	const auto seconds = [&] {
-		return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-	};
+	const auto seconds = [&] { return seconds_since(start); };
 	std::vector<std::byte> piece;
 	while (file.bytes() < model.bytes()) {
 		if (Interrupt::requested()) throw Exit{kInterrupted}; // no file is left behind

@@ -2,7 +2,8 @@
 #pragma once
 #include "backends/backend.h"
 #include "tools/args.h"
-#include <nlohmann/json.hpp>
+#include "tools/json_text.h"
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,10 @@ void print_json(const Json&); // replaces bytes that are not valid UTF-8 by U+FF
 // Man page section that describes the output of --json.
 Section json_section(std::vector<Entry> keys);
 
+inline double per_second(double n, double seconds) { return seconds > 0 ? n / seconds : 0; }
+inline double seconds_since(std::chrono::steady_clock::time_point start) {
+	return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
 // Human-readable: 312 B, 3.1 MiB.
 std::string human_bytes(double bytes);
 // Size relative to f16: "same size as f16", "5.25 times smaller than f16".

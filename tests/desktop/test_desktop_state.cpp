@@ -1,14 +1,14 @@
 // The desktop app without its window: conversations as trees, settings, files that survive a crash, models found,
 // answers.
 #include "tests/support/temp_folder.h"
-#include "tools/chat/store.h"
-#include "tools/chat/text.h"
 #include "tools/desktop/engine.h"
 #include "tools/desktop/memory_choices.h"
 #include "tools/desktop/models_found.h"
 #include "tools/desktop/planner.h"
 #include "tools/desktop/store.h"
 #include "tools/desktop/words.h"
+#include "tools/text.h"
+#include "tools/user_files.h"
 #include <csignal>
 #include <cstdlib>
 #include <doctest/doctest.h>
@@ -165,7 +165,7 @@ TEST_CASE("desktop: files round-trip; damaged ones are named and left alone") {
 	const std::string id = r.state.current_id;
 	{
 		Store store(folder.path);
-		CHECK_THROWS_WITH_AS(Store(folder.path), doctest::Contains("another kvrun-desktop"), ChatError);
+		CHECK_THROWS_WITH_AS(Store(folder.path), doctest::Contains("another kvrun-desktop"), StatusError);
 		store.save(*r.state.current());
 		store.save(s);
 		Conversation gone;
@@ -258,10 +258,10 @@ TEST_CASE("desktop: links, FIFOs and folders in the place of its files are not f
 		              e.path().filename().string());
 	// nor is the folder itself a link, or its lock
 	fs::create_symlink(outside.path, folder.path / "state");
-	CHECK_THROWS_WITH_AS(Store((folder.path / "state").string()), doctest::Contains("symbolic link"), ChatError);
+	CHECK_THROWS_WITH_AS(Store((folder.path / "state").string()), doctest::Contains("symbolic link"), StatusError);
 	fs::create_directory(folder.path / "other");
 	fs::create_symlink(victim, folder.path / "other/lock");
-	CHECK_THROWS_AS(Store((folder.path / "other").string()), ChatError);
+	CHECK_THROWS_AS(Store((folder.path / "other").string()), StatusError);
 	CHECK(text_of(victim) == before);
 }
 

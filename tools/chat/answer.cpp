@@ -1,10 +1,10 @@
 // Answers of a chat: prompts that reuse cached tokens, streaming, and handling of a full context.
+#include "tools/answer/reply.h"
 #include "tools/chat/chat.h"
 #include "tools/chat/input.h"
 #include "tools/terminal.h"
 #include <algorithm>
 #include <cstdlib>
-#include <exception>
 #include <fmt/ranges.h>
 #include <span>
 
@@ -12,50 +12,30 @@ namespace kvrun {
 namespace {
 
 // Streams an answer to standard output.
-class AnswerStream {
+class AnswerStream final : public ShownAnswer {
  public:
-	AnswerStream(ReplyHandle reply, bool terminal) : reply_(std::move(reply)), terminal_(terminal) {
+	AnswerStream(ReplyHandle reply, bool terminal) : ShownAnswer(std::move(reply)), terminal_(terminal) {
 		const char* none = std::getenv("NO_COLOR");
 		dims_ = terminal && !(none && *none);
-	}
-	// An exception must not pass through the library: it is stored, and the call is stopped.
-	static int on_token(uint32_t, const char* text, size_t length, void* payload) {
-		auto* self = static_cast<AnswerStream*>(payload);
-		try {
-			self->push({text, length});
-			return 0;
-		} catch (...) {
-			self->lost_ = std::current_exception();
-			return 1;
-		}
-	}
-	static int on_prefill(double done, double seconds_left, void* payload) {
-		static_cast<AnswerStream*>(payload)->bar_.show("reading", done, seconds_left);
-		return 0;
 	}
 	// Returns the answer; rethrows the exception of a callback.
 	ChatMessage finish() {
 		bar_.clear();
-		if (!lost_) {
-			kvrun_reply_part part = KVRUN_REPLY_PART_INIT;
-			check_call(kvrun_reply_finish(reply_.get(), &part));
-			show(part);
-			dim(false);
-			if (written_ && !line_end_) write_stdout("\n");
-		}
-		if (lost_) std::rethrow_exception(lost_);
+		rethrow();
+		show_rest();
+		dim(false);
+		if (written_ && !line_end_) write_stdout("\n");
 		return std::move(message_);
 	}
 	bool started() const { return written_; }
 
  private:
-	void push(std::string_view text) {
-		bar_.clear();
-		kvrun_reply_part part = KVRUN_REPLY_PART_INIT;
-		check_call(kvrun_reply_push(reply_.get(), text.data(), text.size(), &part));
-		show(part);
+	bool reading(double done, double seconds_left) override {
+		bar_.show("reading", done, seconds_left);
+		return true;
 	}
-	void show(const kvrun_reply_part& part) {
+	void show(const kvrun_reply_part& part) override {
+		bar_.clear();
 		message_.reasoning += part.reasoning;
 		message_.text += part.content;
 		if (terminal_ && *part.reasoning) write(part.reasoning, /*dimmed=*/true);
@@ -74,12 +54,10 @@ class AnswerStream {
 		dim_now_ = on;
 	}
 
-	ReplyHandle reply_;
 	bool terminal_, dims_ = false;
 	bool written_ = false, line_end_ = false, dimmed_ = false, dim_now_ = false;
 	ChatMessage message_;
 	Progress bar_;
-	std::exception_ptr lost_;
 };
 
 bool is_full(kvrun_status s) { return s == KVRUN_ENOMEM || s == KVRUN_ECONTEXT; }
@@ -112,7 +90,7 @@ bool Chat::ask(std::string text) {
 }
 
 bool Chat::retry() {
-	if (conversation_.messages.empty()) fail_chat(KVRUN_EINVALID, "there is no question to answer again");
+	if (conversation_.messages.empty()) fail_status(KVRUN_EINVALID, "there is no question to answer again");
 	const Conversation before = conversation_;
 	if (!conversation_.open()) conversation_.messages.pop_back();
 	return answer(before);
@@ -122,7 +100,9 @@ bool Chat::retry() {
 // prompt is the session's tokens up to the last place where the texts agree and both end a token, then the new
 // tokens.
 std::vector<uint32_t> Chat::prompt_tokens(bool answer) const {
-	const std::vector<uint32_t> wanted = model_.tokens(conversation_.messages_json(), args_.think, answer);
+	ChatPrompt prompt = chat_prompt();
+	prompt.no_answer = !answer;
+	const std::vector<uint32_t> wanted = model_.tokens(prompt);
 	const std::vector<uint32_t> held = session_tokens(session_.get());
 	const auto differ = std::ranges::mismatch(held, wanted);
 	const size_t equal = size_t(differ.in1 - held.begin());
@@ -174,12 +154,12 @@ std::string Chat::full_line(size_t prompt) const {
 // help or is not enabled.
 std::string Chat::make_room(size_t prompt) {
 	const std::string full = full_line(prompt);
-	if (!args_.drops_oldest()) throw ChatError(KVRUN_ECONTEXT, full);
+	if (!args_.drops_oldest()) throw StatusError(KVRUN_ECONTEXT, full);
 	size_t dropped = 0, now = prompt;
 	do {
-		if (!conversation_.leave_out_oldest()) throw ChatError(KVRUN_ECONTEXT, full);
+		if (!conversation_.leave_out_oldest()) throw StatusError(KVRUN_ECONTEXT, full);
 		++dropped;
-		now = model_.tokens(conversation_.messages_json(), args_.think).size();
+		now = model_.tokens(chat_prompt()).size();
 	} while (too_long(now));
 	return fmt::format("context full: left out the oldest {} question{} with {} answer{}; {} of {} tokens remain",
 	                   dropped, dropped == 1 ? "" : "s", dropped == 1 ? "its" : "their", dropped == 1 ? "" : "s", now,
@@ -221,18 +201,13 @@ bool Chat::answer(const Conversation& before) {
 // On KVRUN_OK and KVRUN_ECANCELLED, `out` is the answer so far. Other results: context or memory is exhausted.
 kvrun_status Chat::generate(const std::vector<uint32_t>& prompt, ChatMessage& out) {
 	const uint32_t kept = keep_common(prompt);
-	AnswerStream stream(model_.reply(conversation_.messages_json(), args_.think), terminal_);
-	kvrun_generate_options o = KVRUN_GENERATE_OPTIONS_INIT;
+	const ChatPrompt chat = chat_prompt();
+	ReplyHandle reply;
+	check_call(new_reply(model_.engine(), chat, reply));
+	AnswerStream stream(std::move(reply), terminal_);
+	kvrun_generate_options o = args_.options(seed_ + conversation_.answers);
 	if (args_.predict >= 0) o.max_tokens = uint32_t(args_.predict);
-	o.temperature = args_.temperature;
-	o.top_k = uint32_t(args_.top_k);
-	o.top_p = args_.top_p, o.min_p = args_.min_p;
-	o.repeat_penalty = args_.repeat_penalty;
-	o.repeat_last_n = uint32_t(args_.repeat_last);
-	o.seed = seed_ + conversation_.answers;
-	o.on_token = AnswerStream::on_token;
-	o.on_prefill = AnswerStream::on_prefill;
-	o.payload = &stream;
+	stream.set_on(o);
 	o.canceller = canceller_.get();
 	o.special = model_.features().special_markers > 1;
 	if (args_.draft.given()) {
@@ -240,9 +215,9 @@ kvrun_status Chat::generate(const std::vector<uint32_t>& prompt, ChatMessage& ou
 		if (i.takes_drafts)
 			o.draft_max = args_.draft.draft_max();
 		else
-			say(fmt::format("no drafts: the model, or policy {}, cannot take back what was guessed wrongly", i.kv));
+			say("no drafts: " + why_no_drafts(i.kv));
 	}
-	const GrammarHandle grammar = model_.grammar(conversation_.messages_json(), args_.think);
+	const GrammarHandle grammar = model_.grammar(chat);
 	check_call(kvrun_session_set_grammar(session_.get(), grammar.get()));
 	kvrun_generate_result result = KVRUN_GENERATE_RESULT_INIT;
 	const kvrun_status status = kvrun_generate(session_.get(), prompt.data() + kept, prompt.size() - kept, &o, &result);
@@ -251,7 +226,7 @@ kvrun_status Chat::generate(const std::vector<uint32_t>& prompt, ChatMessage& ou
 	last_ = result;
 	answer_tokens_ += result.answer_tokens;
 	decode_seconds_ += result.decode_seconds;
-	if (status != KVRUN_OK && status != KVRUN_ECANCELLED && !is_full(status)) throw ChatError(status, error);
+	if (status != KVRUN_OK && status != KVRUN_ECANCELLED && !is_full(status)) throw StatusError(status, error);
 	// the context filled up after the answer began: the text that was shown is kept
 	return is_full(status) && stream.started() ? KVRUN_OK : status;
 }

@@ -3,6 +3,7 @@
 #include "tools/chat/input.h"
 #include "tools/output.h"
 #include "tools/terminal.h"
+#include "tools/user_files.h"
 #include <algorithm>
 #include <fmt/ranges.h>
 #include <random>
@@ -12,24 +13,17 @@ namespace {
 
 constexpr size_t kLongestText = size_t(64) << 20; // bytes of a file that is attached, and of a chat's
 
-kvrun_canceller* new_canceller() {
-	kvrun_canceller* out = nullptr;
-	check_call(kvrun_canceller_new(&out));
-	return out;
-}
-
 int show_reading(double done, double seconds_left, void* payload) {
 	static_cast<Progress*>(payload)->show("reading", done, seconds_left);
 	return 0;
 }
 
-double per_second(double n, double seconds) { return seconds > 0 ? n / seconds : 0; }
-
 } // namespace
 
 Chat::Chat(const ChatArgs& a, const ChatModel& model, bool terminal)
     : args_(a), model_(model), terminal_(terminal), policy_given_(!a.kv.empty()),
-      seed_(a.seed >= 0 ? uint64_t(a.seed) : std::random_device()()), canceller_(new_canceller()) {
+      seed_(a.seed >= 0 ? uint64_t(a.seed) : std::random_device()()),
+      canceller_(created<CancellerHandle>(kvrun_canceller_new)) {
 	if (!a.system.empty()) set_system(a.system);
 	new_session();
 }
@@ -42,7 +36,7 @@ void Chat::new_session() {
 
 void Chat::undo() {
 	std::vector<ChatMessage>& m = conversation_.messages;
-	if (m.empty()) fail_chat(KVRUN_EINVALID, "there is nothing to take back");
+	if (m.empty()) fail_status(KVRUN_EINVALID, "there is nothing to take back");
 	if (!conversation_.open()) m.pop_back();
 	say(fmt::format("took back: {}", well_formed(m.back().text.substr(0, 60))));
 	m.pop_back();
@@ -65,7 +59,7 @@ void Chat::clear() {
 
 void Chat::set_system(const std::string& text) {
 	if (!text.empty() && !model_.features().system_role)
-		fail_chat(KVRUN_EUNSUPPORTED, "this model's chat template has no place for a system message");
+		fail_status(KVRUN_EUNSUPPORTED, "this model's chat template has no place for a system message");
 	conversation_.system = well_formed(text);
 	if (session_) keep();
 }
@@ -82,7 +76,7 @@ void Chat::set_seed(int64_t seed) {
 
 void Chat::attach(const std::string& path) {
 	const std::string text = read_text_file(path, kLongestText);
-	if (well_formed(text) != text) fail_chat(KVRUN_EINVALID, "{} is no UTF-8 text", path);
+	if (well_formed(text) != text) fail_status(KVRUN_EINVALID, "{} is no UTF-8 text", path);
 	attached_ += text + "\n\n";
 	say(fmt::format("{}: {} go in front of the next message", path, human_bytes(double(text.size()))));
 }
@@ -130,7 +124,7 @@ void Chat::keep() {
 	try {
 		if (!files_) files_.emplace(kLastChat);
 		write_private_file(files_->conversation(), json());
-	} catch (const ChatError& e) { // does not end the chat
+	} catch (const StatusError& e) { // does not end the chat
 		files_.reset();
 		say(fmt::format("{}; this chat is kept only by /save NAME", e.what()));
 	}
@@ -154,9 +148,9 @@ void Chat::take_files(ChatFiles files) {
 }
 
 void Chat::save(const std::string& name) {
-	if (name.empty() && !named_) fail_chat(KVRUN_EINVALID, "this chat has no name yet; give one: /save NAME");
+	if (name.empty() && !named_) fail_status(KVRUN_EINVALID, "this chat has no name yet; give one: /save NAME");
 	if (!name.empty() && !(named_ && files_->name() == name)) {
-		if (chat_exists(name)) fail_chat(KVRUN_EINVALID, "chat '{}' exists; /load it, or choose another name", name);
+		if (chat_exists(name)) fail_status(KVRUN_EINVALID, "chat '{}' exists; /load it, or choose another name", name);
 		take_files(ChatFiles(name));
 	}
 	close();
@@ -165,7 +159,7 @@ void Chat::save(const std::string& name) {
 }
 
 void Chat::fork(const std::string& name) {
-	if (chat_exists(name)) fail_chat(KVRUN_EINVALID, "chat '{}' exists; choose another name", name);
+	if (chat_exists(name)) fail_status(KVRUN_EINVALID, "chat '{}' exists; choose another name", name);
 	ChatFiles files(name);
 	close();
 	take_files(std::move(files));
@@ -178,11 +172,11 @@ void Chat::load(const std::string& name) {
 		const std::vector<std::string> names = saved_chats();
 		return say(names.empty() ? "no saved chats" : fmt::format("saved chats: {}", fmt::join(names, ", ")));
 	}
-	if (files_ && files_->name() == name) fail_chat(KVRUN_EINVALID, "chat '{}' is the one that is open", name);
+	if (files_ && files_->name() == name) fail_status(KVRUN_EINVALID, "chat '{}' is the one that is open", name);
 	if (!chat_exists(name)) {
 		const std::vector<std::string> names = saved_chats();
-		fail_chat(KVRUN_ENOTFOUND, "there is no chat '{}'{}{}", name, names.empty() ? "" : "; there are ",
-		          fmt::join(names, ", "));
+		fail_status(KVRUN_ENOTFOUND, "there is no chat '{}'{}{}", name, names.empty() ? "" : "; there are ",
+		            fmt::join(names, ", "));
 	}
 	ChatFiles files(name);
 	SavedChat saved = chat_from_json(read_private_file(files.conversation(), kLongestText), files.conversation());
@@ -206,11 +200,10 @@ void Chat::restore(const std::string& name) {
 	new_session();
 	const kvrun_session_info wanted = session_info(session_.get());
 	const std::string policy = wanted.kv;
-	kvrun_session* out = nullptr;
+	SessionHandle stored;
 	std::string why = foreign_file(files_->cache());
 	const kvrun_status s =
-	    why.empty() ? kvrun_session_restore(&out, model_.engine(), files_->cache().c_str()) : KVRUN_EIO;
-	SessionHandle stored(out);
+	    why.empty() ? create(stored, kvrun_session_restore, model_.engine(), files_->cache().c_str()) : KVRUN_EIO;
 	if (s != KVRUN_OK && why.empty()) why = kvrun_last_error();
 	if (s == KVRUN_OK) {
 		const kvrun_session_info i = session_info(stored.get());

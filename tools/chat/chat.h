@@ -11,7 +11,7 @@ class Chat {
 	// terminal: answers and their reasoning are printed to a terminal.
 	Chat(const ChatArgs&, const ChatModel&, bool terminal);
 
-	// Each throws ChatError on failure and then leaves the conversation unchanged. An answer that was cancelled
+	// Each throws StatusError on failure and then leaves the conversation unchanged. An answer that was cancelled
 	// is kept as far as it was generated; the functions then return false.
 	bool ask(std::string text);
 	bool retry(); // asks the last question again and replaces its answer
@@ -32,6 +32,7 @@ class Chat {
  private:
 	bool answer(const Conversation& before);
 	kvrun_status generate(const std::vector<uint32_t>& prompt, ChatMessage& out);
+	ChatPrompt chat_prompt() const { return model_.prompt(conversation_.messages_json(), args_.think); }
 	std::vector<uint32_t> prompt_tokens(bool answer) const;
 	uint32_t keep_common(const std::vector<uint32_t>& prompt);
 	bool too_long(size_t prompt) const;

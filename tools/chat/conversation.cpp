@@ -1,7 +1,7 @@
 // A conversation: its messages, and their JSON for the template and for the chat's file.
 #include "tools/chat/conversation.h"
-#include "tools/chat/text.h"
-#include <nlohmann/json.hpp>
+#include "tools/json_text.h"
+#include "tools/text.h"
 
 namespace kvrun {
 namespace {
@@ -14,8 +14,6 @@ constexpr size_t kMostMessages = 1 << 20;            // of a file
 constexpr uint64_t kMostAnswers = uint64_t(1) << 40; // of a file
 
 Json message_json(const char* role, const std::string& text) { return {{"role", role}, {"content", text}}; }
-
-std::string text_of(const Json& j) { return j.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 // Reads the fields of one object; messages name the file and the field.
 class Fields {
@@ -41,7 +39,7 @@ class Fields {
 		return *at;
 	}
 	[[noreturn]] void bad(const std::string& name, const std::string& what) const {
-		fail_chat(KVRUN_EFORMAT, "{}: damaged chat: {}{} {}", file_, where_, name.empty() ? "content" : name, what);
+		fail_status(KVRUN_EFORMAT, "{}: damaged chat: {}{} {}", file_, where_, name.empty() ? "content" : name, what);
 	}
 
  private:
@@ -59,7 +57,7 @@ std::string Conversation::messages_json() const {
 		out.push_back(message_json(m.user ? "user" : "assistant", m.text));
 		if (!m.reasoning.empty()) out.back()["reasoning_content"] = m.reasoning;
 	}
-	return text_of(out);
+	return json_line(out);
 }
 
 bool Conversation::leave_out_oldest() {
@@ -77,16 +75,16 @@ std::string chat_to_json(const SavedChat& chat) {
 	}
 	const Json out = {{kFormatKey, kFormat},    {"kv", chat.kv},        {"system", c.system},
 	                  {"left_out", c.left_out}, {"answers", c.answers}, {"messages", std::move(messages)}};
-	return out.dump(1, '\t', false, Json::error_handler_t::replace) + "\n";
+	return json_lines(out);
 }
 
 SavedChat chat_from_json(std::string_view json, const std::string& file) {
 	const Json j = Json::parse(json, nullptr, /*allow_exceptions=*/false);
-	if (j.is_discarded()) fail_chat(KVRUN_EFORMAT, "{}: damaged chat: it is not JSON", file);
+	if (j.is_discarded()) fail_status(KVRUN_EFORMAT, "{}: damaged chat: it is not JSON", file);
 	const std::string top, in_messages = "messages: ";
 	const Fields fields(j, file, top);
 	if (const uint64_t format = fields.number(kFormatKey, UINT32_MAX); format != kFormat)
-		fail_chat(KVRUN_EUNSUPPORTED, "{}: {} is {}, this version reads {}", file, kFormatKey, format, kFormat);
+		fail_status(KVRUN_EUNSUPPORTED, "{}: {} is {}, this version reads {}", file, kFormatKey, format, kFormat);
 	SavedChat out;
 	out.kv = fields.text("kv");
 	Conversation& c = out.conversation;

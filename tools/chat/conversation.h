@@ -32,7 +32,7 @@ struct SavedChat { // content of a chat's file
 	std::string kv; // policy it ran under
 };
 std::string chat_to_json(const SavedChat&);
-// Throws ChatError{KVRUN_EFORMAT} that names `file` and the field.
+// Throws StatusError{KVRUN_EFORMAT} that names `file` and the field.
 SavedChat chat_from_json(std::string_view json, const std::string& file);
 
 } // namespace kvrun

@@ -1,7 +1,7 @@
 // A line editor on the terminal, with a history: libedit.
 #include "tools/chat/input.h"
-#include "tools/chat/store.h"
-#include "tools/chat/text.h"
+#include "tools/text.h"
+#include "tools/user_files.h"
 #include <cerrno>
 #include <clocale>
 #include <cstdio>

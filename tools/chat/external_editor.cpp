@@ -1,8 +1,8 @@
 // Lets the user write a message in an external editor.
 #include "tools/chat/external_editor.h"
 #include "tools/chat/input.h"
-#include "tools/chat/store.h"
-#include "tools/chat/text.h"
+#include "tools/text.h"
+#include "tools/user_files.h"
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -48,7 +48,7 @@ class TemporaryText {
 		const int error = errno;
 		if ((f && std::fclose(f) != 0) || !written) {
 			if (fd >= 0) unlink(path_.c_str());
-			fail_chat(KVRUN_EIO, "{}: {}", path_, std::generic_category().message(error));
+			fail_status(KVRUN_EIO, "{}: {}", path_, std::generic_category().message(error));
 		}
 	}
 	TemporaryText(const TemporaryText&) = delete;
@@ -62,16 +62,16 @@ class TemporaryText {
 } // namespace
 
 std::string edit_text(std::string_view text) {
-	if (!is_interactive()) fail_chat(KVRUN_EINVALID, "an editor needs a terminal; give the message as lines");
+	if (!is_interactive()) fail_status(KVRUN_EINVALID, "an editor needs a terminal; give the message as lines");
 	const TemporaryText file{std::string(text)};
 	const std::string program = editor();
 	// system() waits for the editor and ignores Ctrl-C meanwhile.
 	const int status = std::system((program + " " + quoted(file.path())).c_str());
 	if (status != 0)
-		fail_chat(KVRUN_EIO, "'{}' ended with {}; nothing was sent. VISUAL or EDITOR name an editor", program,
-		          status > 0 && WIFEXITED(status) ? WEXITSTATUS(status) : status);
+		fail_status(KVRUN_EIO, "'{}' ended with {}; nothing was sent. VISUAL or EDITOR name an editor", program,
+		            status > 0 && WIFEXITED(status) ? WEXITSTATUS(status) : status);
 	std::string edited = read_text_file(file.path(), kLongestMessage);
-	if (well_formed(edited) != edited) fail_chat(KVRUN_EINVALID, "the edited message is no UTF-8 text");
+	if (well_formed(edited) != edited) fail_status(KVRUN_EINVALID, "the edited message is no UTF-8 text");
 	if (edited.ends_with('\n')) edited.pop_back();
 	return edited;
 }

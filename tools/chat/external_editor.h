@@ -6,7 +6,7 @@
 namespace kvrun {
 
 // Edits `text` with $VISUAL, else $EDITOR, else vi; returns the result without the last newline. Throws
-// ChatError if there is no terminal, the editor fails, or the result is not UTF-8.
+// StatusError if there is no terminal, the editor fails, or the result is not UTF-8.
 std::string edit_text(std::string_view text);
 
 } // namespace kvrun

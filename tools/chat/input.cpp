@@ -2,7 +2,7 @@
 #include "tools/chat/input.h"
 #include "engine/core/system/files.h"
 #include "engine/core/system/terminal.h"
-#include "tools/chat/text.h"
+#include "tools/text.h"
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
@@ -17,7 +17,7 @@ constexpr size_t kLongestEntry = size_t(64) << 20; // bytes
 constexpr std::string_view kQuotes = "\"\"\"";
 
 void check_length(size_t bytes) {
-	if (bytes > kLongestEntry) fail_chat(KVRUN_ECONTEXT, "a message has more than {} bytes", kLongestEntry);
+	if (bytes > kLongestEntry) fail_status(KVRUN_ECONTEXT, "a message has more than {} bytes", kLongestEntry);
 }
 
 class PlainInput : public LineInput {
@@ -30,7 +30,7 @@ class PlainInput : public LineInput {
 			check_length(looked);
 			char piece[65536];
 			const ptrdiff_t n = sys::read_file(0, piece);
-			if (n < 0) fail_chat(KVRUN_EIO, "standard input: {}", std::generic_category().message(errno));
+			if (n < 0) fail_status(KVRUN_EIO, "standard input: {}", std::generic_category().message(errno));
 			if (n == 0) return held_.empty() ? Got::End : take(held_.size(), held_.size(), line);
 			held_.append(piece, size_t(n));
 		}
@@ -62,7 +62,7 @@ LineInput::Got read_entry(LineInput& input, std::string& entry) {
 		got = input.read("... ", line);
 		if (got == LineInput::Got::Interrupt) return got;
 		if (got == LineInput::Got::End)
-			fail_chat(KVRUN_EINVALID, "a message that begins with {} has no end; end it with {}", kQuotes, kQuotes);
+			fail_status(KVRUN_EINVALID, "a message that begins with {} has no end; end it with {}", kQuotes, kQuotes);
 		entry += '\n';
 		check_length(entry.size() + line.size());
 	}

@@ -1,9 +1,10 @@
 // The model of a chat: opens it on its device, applies its chat template, and suggests policies that fit its memory.
 #pragma once
+#include "tools/answer/prompt.h"
 #include "tools/args_draft.h"
 #include "tools/args_grammar.h"
 #include "tools/args_model.h"
-#include "tools/chat/text.h"
+#include "tools/text.h"
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -26,34 +27,33 @@ struct ChatArgs : ModelArgs, SamplingArgs { // options of the command; /set chan
 
 class ChatModel {
  public:
-	// Loads the model with a progress bar. Throws ChatError: KVRUN_ENOTFOUND lists the names of templates where the
+	// Loads the model with a progress bar. Throws StatusError: KVRUN_ENOTFOUND lists the names of templates where the
 	// model has none and `a` names none.
 	explicit ChatModel(const ChatArgs& a);
 
 	kvrun_engine* engine() const { return engine_.get(); }
-	kvrun_engine_info info() const;
 	const kvrun_chat_features& features() const { return features_; }
-	std::vector<uint32_t> tokens(const std::string& messages_json, std::optional<bool> think, bool answer = true) const;
-	ReplyHandle reply(const std::string& messages_json, std::optional<bool> think) const;
-	// The grammar that answers follow; null if none.
-	GrammarHandle grammar(const std::string& messages_json, std::optional<bool> think) const;
+	// think: value passed to the template; nullopt if not passed.
+	ChatPrompt prompt(std::string messages_json, std::optional<bool> think) const;
+	std::vector<uint32_t> tokens(const ChatPrompt&) const;
+	// The grammar that answers to a prompt follow; null if none.
+	GrammarHandle grammar(const ChatPrompt& p) const { return new_grammar(&p); }
 	std::string text(const uint32_t* tokens, size_t count) const; // control tokens written out
 	SessionHandle session(const std::string& kv, int64_t ctx, uint64_t seed) const;
 	// Commands that make room for `needed` tokens if `kv` with `ctx` does not: "/kv kivi2 4096 (..)"; empty if none.
 	std::vector<std::string> larger_contexts(const std::string& kv, uint32_t ctx, size_t needed) const;
 
  private:
-	kvrun_chat_options chat_options(const std::string* messages_json, std::optional<bool> think) const;
 	std::optional<kvrun_plan> plan(const std::string& kv, uint64_t ctx) const;
 
-	GrammarHandle new_grammar(const kvrun_chat_options*) const;
+	GrammarHandle new_grammar(const ChatPrompt*) const; // null: answers to no prompt
 
-	std::string path_, template_name_, template_text_, gbnf_, schema_;
+	std::string path_, gbnf_, schema_;
 	EngineHandle engine_;
+	ChatPrompt prompt_; // the template
 	kvrun_chat_features features_ = KVRUN_CHAT_FEATURES_INIT;
 };
 
-kvrun_session_info session_info(kvrun_session*);
 std::vector<uint32_t> session_tokens(kvrun_session*);
 
 } // namespace kvrun

@@ -21,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 
 void write_json(const std::string& path, const Json& j) {
-	const std::string text = j.dump(1, '\t', false, Json::error_handler_t::replace) + "\n";
+	const std::string text = json_lines(j);
 	NewFile file(path);
 	file.write(std::as_bytes(std::span(text)));
 	file.commit();
@@ -112,7 +112,7 @@ Json run_job(const Options& o, const Job& u, double done, double seconds_left) {
 	const int status = wait_for(pid, [&] { progress.show(u.name, done, seconds_left); });
 	progress.clear();
 	if (Interrupt::requested()) throw Exit{kInterrupted};
-	const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+	const double seconds = seconds_since(start);
 	const Json made = read_json(part);
 	if (!WIFEXITED(status) || WEXITSTATUS(status) != 0 || !made.is_object()) {
 		fs::remove(part, ignored);

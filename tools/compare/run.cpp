@@ -161,7 +161,7 @@ Json compare_devices(const Options& o) {
 		                  {"text", o.text},
 		                  {"environment", run["environment"]},
 		                  {"device", {d.report["name"], d.report["driver"], d.report["uuid"]}}};
-		const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+		const double seconds = seconds_since(start);
 		const Job job = {fmt::format("{}.{}", all[i].stage->name, slug(d.label)), key,
 		                 [&] { return all[i].stage->run(o, d); }};
 		run["devices"][all[i].device]["stages"][all[i].stage->name] =
@@ -186,7 +186,7 @@ Json read_run(const std::string& folder) {
 }
 
 void write_reports(const Json& run, const std::string& folder) {
-	write_text(folder + "/run.json", run.dump(1, '\t', false, Json::error_handler_t::replace) + "\n");
+	write_text(folder + "/run.json", json_lines(run));
 	std::string warnings;
 	for (const Json& f : run["findings"])
 		warnings += fmt::format("{}: {}: {}: {}\n", f["level"].get<std::string>(), f["device"].get<std::string>(),

@@ -1,7 +1,7 @@
 // Active answers on one engine: sessions by conversation, one batch for all, events for the window. Used by one thread
 // only.
 #pragma once
-#include "tools/chat/text.h"
+#include "tools/answer/prompt.h"
 #include "tools/desktop/protocol.h"
 #include <chrono>
 #include <functional>
@@ -9,15 +9,10 @@
 
 namespace kvrun::desktop {
 
-struct FreeBatch {
-	void operator()(kvrun_batch* b) const { kvrun_batch_free(b); }
-};
-using BatchHandle = std::unique_ptr<kvrun_batch, FreeBatch>;
-
 class Answers {
  public:
 	using Tell = std::function<void(Event)>;
-	// chat_template: name, or path of a file that ends in .jinja; empty: the model's own. Throws ChatError.
+	// chat_template: name, or path of a file that ends in .jinja; empty: the model's own. Throws StatusError.
 	Answers(EngineHandle, const std::string& chat_template, Tell);
 	~Answers(); // ends active answers
 
@@ -27,9 +22,8 @@ class Answers {
 	void watch(const Watch&);
 	bool busy() const { return !active_.empty(); }
 	void step(); // a piece of one prompt and a token of every answer
-	kvrun_engine_info info() const;
+	kvrun_engine* engine() const { return engine_.get(); }
 	bool has_template() const { return has_template_; }
-	std::vector<std::string> templates() const; // valid names for chat_template
 
  private:
 	struct Held { // the cache of a conversation
@@ -39,16 +33,15 @@ class Answers {
 		uint64_t used = 0; // number of its last answer
 	};
 	struct Active;
-	kvrun_chat_options chat_options(const std::string* messages) const;
-	std::vector<uint32_t> prompt_tokens(const std::string& messages) const;
-	Held& session_for(const Answer&);
+	kvrun_session* session_for(const Answer&);
+	void make_room(const Answer&, const std::function<kvrun_status()>& call);
 	bool drop_oldest(const std::string& but); // false: none to drop
-	void add_to_batch(Active&, const Answer&);
+	std::unique_ptr<Active> add_to_batch(const Answer&, uint32_t& n_prompt);
 	void finish(Active&);
 	void report_cache(const std::string& conversation, kvrun_session*);
 
 	EngineHandle engine_;
-	std::string template_name_, template_text_;
+	ChatPrompt chat_; // the template
 	Tell tell_;
 	bool has_template_ = true;
 	Watch watch_;

@@ -1,8 +1,8 @@
 // A conversation as a tree of messages: an edited question or another answer becomes a sibling; nothing is overwritten.
 #include "tools/desktop/conversation.h"
-#include "tools/chat/text.h"
+#include "tools/json_text.h"
+#include "tools/text.h"
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 namespace kvrun::desktop {
 namespace {
@@ -13,8 +13,6 @@ constexpr int kFormat = 1; // of a conversation's file
 constexpr const char* kFormatKey = "kvrun_desktop";
 constexpr size_t kMostMessages = 1 << 20;
 constexpr size_t kTitleBytes = 48;
-
-std::string text_of(const Json& j, int indent) { return j.dump(indent, '\t', false, Json::error_handler_t::replace); }
 
 } // namespace
 
@@ -52,7 +50,7 @@ std::string Conversation::template_messages(const std::string& system, int last_
 	}
 	if (!system.empty()) out.push_back({{"role", "system"}, {"content", system}});
 	std::ranges::reverse(out);
-	return text_of(out, -1);
+	return json_line(out);
 }
 
 Conversation Conversation::fork(std::string new_id) const {
@@ -81,18 +79,18 @@ std::string to_json(const Conversation& c) {
 	const Json out = {
 	    {kFormatKey, kFormat},  {"title", c.title},     {"kv", c.kv},     {"ctx", c.ctx},
 	    {"changed", c.changed}, {"answers", c.answers}, {"last", c.last}, {"messages", std::move(messages)}};
-	return text_of(out, 1) + "\n";
+	return json_lines(out);
 }
 
 Conversation conversation_from_json(std::string_view json, const std::string& file) {
 	const auto damaged = [&](const std::string& what) {
-		fail_chat(KVRUN_EFORMAT, "{}: damaged conversation: {}", file, what);
+		fail_status(KVRUN_EFORMAT, "{}: damaged conversation: {}", file, what);
 	};
 	Conversation c;
 	try {
 		const Json j = Json::parse(json);
 		if (const int format = j.at(kFormatKey).get<int>(); format != kFormat)
-			fail_chat(KVRUN_EUNSUPPORTED, "{}: {} is {}, this version reads {}", file, kFormatKey, format, kFormat);
+			fail_status(KVRUN_EUNSUPPORTED, "{}: {} is {}, this version reads {}", file, kFormatKey, format, kFormat);
 		c.title = j.at("title").get<std::string>();
 		c.kv = j.at("kv").get<std::string>();
 		c.ctx = j.at("ctx").get<uint32_t>();

@@ -39,7 +39,7 @@ struct Conversation {
 };
 
 std::string to_json(const Conversation&);
-// Throws ChatError{KVRUN_EFORMAT} that names `file` and the fault.
+// Throws StatusError{KVRUN_EFORMAT} that names `file` and the fault.
 Conversation conversation_from_json(std::string_view json, const std::string& file);
 
 // The first words of a text, for a title.

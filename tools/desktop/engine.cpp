@@ -18,7 +18,7 @@ constexpr double kSubmitMs = 8;
 constexpr int kNice = 5; // niceness of the engine's threads, so that with a software driver frames have priority
 
 Loaded facts_of(const Answers& answers, const std::string& model) {
-	const kvrun_engine_info i = answers.info();
+	const kvrun_engine_info i = engine_info(answers.engine());
 	Loaded f;
 	f.model = model, f.name = i.name, f.architecture = i.architecture;
 	f.device = i.device_name, f.driver = i.device_driver, f.backend = i.backend;
@@ -26,7 +26,7 @@ Loaded facts_of(const Answers& answers, const std::string& model) {
 	f.weight_bytes = i.weight_bytes + i.host_weight_bytes; // as in plans
 	f.activation_bytes = i.activation_bytes, f.kv_budget_bytes = i.kv_budget_bytes;
 	f.has_template = answers.has_template();
-	f.templates = answers.templates();
+	f.templates = template_names(answers.engine());
 	return f;
 }
 
@@ -45,9 +45,7 @@ EngineHandle open_engine(const Load& load, kvrun_canceller* canceller, Tell& tel
 		(*static_cast<Tell*>(payload))(Loading{share});
 		return 0;
 	};
-	kvrun_engine* engine = nullptr;
-	check_call(kvrun_engine_open(&engine, &o));
-	return EngineHandle(engine);
+	return created<EngineHandle>(kvrun_engine_open, &o);
 }
 
 } // namespace
@@ -99,7 +97,7 @@ void EngineThread::run() {
 		try {
 			answers = std::make_unique<Answers>(open_engine(l, loading_, tell), l.chat_template, tell);
 			tell(facts_of(*answers, l.model));
-		} catch (const ChatError& e) {
+		} catch (const StatusError& e) {
 			answers.reset();
 			tell(LoadFailed{advice(e.status, e.what())});
 		} catch (const std::exception& e) { tell(LoadFailed{window_words(e.what())}); }
@@ -125,7 +123,7 @@ void EngineThread::run() {
 		}
 		try {
 			if (answers && answers->busy()) answers->step();
-		} catch (const ChatError& e) { // the device is lost: the engine cannot continue
+		} catch (const StatusError& e) { // the device is lost: the engine cannot continue
 			answers.reset();
 			tell(LoadFailed{advice(e.status, e.what())});
 		}

@@ -14,8 +14,8 @@ struct FoundModel {
 	uint64_t bytes = 0; // of all its parts
 };
 
-// Sorted by source, then name. Searches the folders of these programs, from environment variables and HOME; only
-// Ollama's manifests are opened. `stop`: called often; true ends the search.
+// Sorted by source, then name: those of `kvrun list`, and those of Jan, GPT4All and among the downloads. `stop`: called
+// often; true ends the search.
 std::vector<FoundModel> find_models(const std::function<bool()>& stop = [] { return false; });
 // A model's name by its path: "SmolLM2-135M-Instruct.Q4_1".
 std::string model_name(const std::string& path);

@@ -1,8 +1,8 @@
 // Devices and memory plans, computed on a separate thread, because searching for drivers takes seconds.
 #include "tools/desktop/planner.h"
 #include "tools/api_device.h"
-#include "tools/chat/text.h"
 #include "tools/desktop/memory_choices.h"
+#include "tools/text.h"
 #include <utility>
 
 namespace kvrun::desktop {

@@ -1,6 +1,6 @@
 // Messages between window and engine thread: commands in, events out.
 #pragma once
-#include "engine/kvrun.h"
+#include "tools/answer/sampling.h"
 #include <cstdint>
 #include <string>
 #include <variant>
@@ -8,9 +8,7 @@
 
 namespace kvrun::desktop {
 
-struct Sampling { // fields of kvrun_generate_options
-	double temperature = 0.8, top_p = 0.95, min_p = 0.05, repeat_penalty = 1;
-	int top_k = 40;
+struct Sampling : kvrun::Sampling {
 	int max_tokens = 0; // of an answer; 0: until the model ends it or the context is full
 	int64_t seed = -1;  // -1: random
 };

@@ -1,7 +1,7 @@
 // The app's state and the user's actions on it, without a window: conversations, settings, state of the engine.
 #include "tools/desktop/state.h"
-#include "tools/chat/text.h"
 #include "tools/desktop/words.h"
+#include "tools/text.h"
 #include <algorithm>
 #include <random>
 #include <utility>

@@ -22,7 +22,7 @@ struct Settings {
 	std::vector<std::string> recent; // models by path, the latest first
 };
 std::string to_json(const Settings&);
-Settings settings_from_json(std::string_view json, const std::string& file); // throws ChatError
+Settings settings_from_json(std::string_view json, const std::string& file); // throws StatusError
 
 enum class EnginePhase { Off, Loading, Ready, Failed };
 

@@ -1,8 +1,8 @@
 // The app's settings as a file, and its whole state as JSON for tests.
-#include "tools/chat/text.h"
 #include "tools/desktop/state.h"
+#include "tools/json_text.h"
+#include "tools/text.h"
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 namespace kvrun::desktop {
 namespace {
@@ -12,32 +12,30 @@ using Json = nlohmann::ordered_json;
 constexpr int kFormat = 1;
 constexpr const char* kFormatKey = "kvrun_desktop_settings";
 
-std::string text_of(const Json& j) { return j.dump(1, '\t', false, Json::error_handler_t::replace) + "\n"; }
-
 constexpr const char* kPhases[] = {"off", "loading", "ready", "failed"};
 
 } // namespace
 
 std::string to_json(const Settings& s) {
 	const Sampling& p = s.sampling;
-	return text_of({{kFormatKey, kFormat},
-	                {"device", s.device},
-	                {"kv", s.kv},
-	                {"ctx", s.ctx},
-	                {"system", s.system},
-	                {"chat_template", s.chat_template},
-	                {"temperature", p.temperature},
-	                {"top_k", p.top_k},
-	                {"top_p", p.top_p},
-	                {"min_p", p.min_p},
-	                {"repeat_penalty", p.repeat_penalty},
-	                {"max_tokens", p.max_tokens},
-	                {"seed", p.seed},
-	                {"scale", s.scale},
-	                {"theme", s.theme},
-	                {"expert", s.expert},
-	                {"show_cache", s.show_cache},
-	                {"recent", s.recent}});
+	return json_lines({{kFormatKey, kFormat},
+	                   {"device", s.device},
+	                   {"kv", s.kv},
+	                   {"ctx", s.ctx},
+	                   {"system", s.system},
+	                   {"chat_template", s.chat_template},
+	                   {"temperature", p.temperature},
+	                   {"top_k", p.top_k},
+	                   {"top_p", p.top_p},
+	                   {"min_p", p.min_p},
+	                   {"repeat_penalty", p.repeat_penalty},
+	                   {"max_tokens", p.max_tokens},
+	                   {"seed", p.seed},
+	                   {"scale", s.scale},
+	                   {"theme", s.theme},
+	                   {"expert", s.expert},
+	                   {"show_cache", s.show_cache},
+	                   {"recent", s.recent}});
 }
 
 Settings settings_from_json(std::string_view json, const std::string& file) {
@@ -47,13 +45,13 @@ Settings settings_from_json(std::string_view json, const std::string& file) {
 		const Json j = Json::parse(json);
 		const auto read = [&](const char* name, auto& to) { to = j.value(name, to); };
 		if (j.at(kFormatKey).get<int>() != kFormat)
-			fail_chat(KVRUN_EUNSUPPORTED, "{}: {} is not {}", file, kFormatKey, kFormat);
+			fail_status(KVRUN_EUNSUPPORTED, "{}: {} is not {}", file, kFormatKey, kFormat);
 		read("device", s.device), read("kv", s.kv), read("ctx", s.ctx), read("system", s.system);
 		read("chat_template", s.chat_template), read("scale", s.scale), read("theme", s.theme);
 		read("expert", s.expert), read("show_cache", s.show_cache), read("recent", s.recent);
 		read("temperature", p.temperature), read("top_k", p.top_k), read("top_p", p.top_p), read("min_p", p.min_p);
 		read("repeat_penalty", p.repeat_penalty), read("max_tokens", p.max_tokens), read("seed", p.seed);
-	} catch (const Json::exception& e) { fail_chat(KVRUN_EFORMAT, "{}: damaged settings: {}", file, e.what()); }
+	} catch (const Json::exception& e) { fail_status(KVRUN_EFORMAT, "{}: damaged settings: {}", file, e.what()); }
 	return s;
 }
 
@@ -83,13 +81,13 @@ std::string State::dump() const {
 		                {"tiers", std::move(tiers)},
 		                {"cache_bytes", l.cache.total_bytes()}});
 	}
-	return text_of({{"model", model},
-	                {"phase", kPhases[int(phase)]},
-	                {"device", facts.device},
-	                {"current", current_id},
-	                {"problem", problem},
-	                {"settings", Json::parse(to_json(settings))},
-	                {"conversations", std::move(list)}});
+	return json_lines({{"model", model},
+	                   {"phase", kPhases[int(phase)]},
+	                   {"device", facts.device},
+	                   {"current", current_id},
+	                   {"problem", problem},
+	                   {"settings", Json::parse(to_json(settings))},
+	                   {"conversations", std::move(list)}});
 }
 
 } // namespace kvrun::desktop

@@ -1,7 +1,7 @@
 // The app's files: one per conversation and one for settings, written by a separate thread so that no frame waits.
 #include "tools/desktop/store.h"
-#include "tools/chat/store.h"
-#include "tools/chat/text.h"
+#include "tools/text.h"
+#include "tools/user_files.h"
 #include <cerrno>
 #include <fcntl.h>
 #include <filesystem>
@@ -17,13 +17,12 @@ namespace fs = std::filesystem;
 
 constexpr const char* kSettings = "settings";    // name of their file
 constexpr size_t kMostBytes = size_t(256) << 20; // of a conversation
-constexpr const char* kTemporary = ".json.new-"; // in names of unfinished files
 
 } // namespace
 
 std::string default_folder() {
 	const std::string state = state_folder();
-	if (state.empty()) fail_chat(KVRUN_ENOTFOUND, "there is no folder for conversations: set XDG_STATE_HOME or HOME");
+	if (state.empty()) fail_status(KVRUN_ENOTFOUND, "there is no folder for conversations: set XDG_STATE_HOME or HOME");
 	return state + "/desktop";
 }
 
@@ -32,14 +31,15 @@ Store::Store(std::string folder) : folder_(std::move(folder)) {
 	std::error_code ec;
 	const std::string path = folder_ + "/lock";
 	lock_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-	if (lock_ < 0) fail_chat(KVRUN_EIO, "{}: {}", path, std::generic_category().message(errno));
+	if (lock_ < 0) fail_status(KVRUN_EIO, "{}: {}", path, std::generic_category().message(errno));
 	if (flock(lock_, LOCK_EX | LOCK_NB) != 0) {
 		close(lock_);
-		fail_chat(KVRUN_EBUSY,
-		          "{}: another kvrun-desktop has these conversations open; use that one, or --state FOLDER", folder_);
+		fail_status(KVRUN_EBUSY,
+		            "{}: another kvrun-desktop has these conversations open; use that one, or --state FOLDER", folder_);
 	}
 	for (const auto& entry : fs::directory_iterator(folder_, ec)) // removes files of a killed program
-		if (entry.path().filename().string().find(kTemporary) != std::string::npos) fs::remove(entry.path(), ec);
+		if (entry.path().filename().string().find(std::string(".json") + kUnfinished) != std::string::npos)
+			fs::remove(entry.path(), ec);
 	thread_ = std::thread([this] { run(); });
 }
 
@@ -58,7 +58,7 @@ Store::Saved Store::read() const {
 	const auto attempt = [&](auto&& f) {
 		try {
 			f();
-		} catch (const ChatError& e) {
+		} catch (const StatusError& e) {
 			out.problem += (out.problem.empty() ? "" : "\n") + std::string(e.what()) + ". It was left as it is.";
 		}
 	};

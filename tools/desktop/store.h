@@ -10,7 +10,8 @@ namespace kvrun::desktop {
 
 class Store {
  public:
-	// Locks the folder, which is created if missing. Throws ChatError{KVRUN_EBUSY} while another program has locked it.
+	// Locks the folder, which is created if missing. Throws StatusError{KVRUN_EBUSY} while another program has locked
+	// it.
 	explicit Store(std::string folder);
 	~Store(); // waits until everything is written
 
@@ -43,7 +44,7 @@ class Store {
 	std::thread thread_;
 };
 
-// $XDG_STATE_HOME/kvrun/desktop, or its default in HOME. Throws ChatError if neither variable is set.
+// $XDG_STATE_HOME/kvrun/desktop, or its default in HOME. Throws StatusError if neither variable is set.
 std::string default_folder();
 
 } // namespace kvrun::desktop

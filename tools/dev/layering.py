@@ -24,10 +24,11 @@ LAYERS = [  # path prefix, layer, layers it may include besides its own
     ("engine/", "api", ["kvrun.h", "core", "json_reader.h", "shared", "kv_host", "backend", "registry.h", "models",
                         "kv_device", "run"]),
     ("shaders/", "shaders", ["shared"]),
-    ("tools/serve/", "serve", ["kvrun.h", "json_reader.h", "system", "top"]),  # the product through its C API
-    ("tools/chat/", "chat", ["kvrun.h", "system", "top"]),
-    ("tools/cmd_chat.cpp", "chat", ["kvrun.h", "system", "top"]),
-    ("tools/desktop/", "desktop", ["kvrun.h", "chat", "top"]),
+    ("tools/answer/", "answer", ["kvrun.h", "top"]),  # the product through its C API, as the next ones
+    ("tools/serve/", "serve", ["kvrun.h", "json_reader.h", "system", "answer", "top"]),
+    ("tools/chat/", "chat", ["kvrun.h", "system", "answer", "top"]),
+    ("tools/cmd_chat.cpp", "chat", ["kvrun.h", "system", "answer", "top"]),
+    ("tools/desktop/", "desktop", ["kvrun.h", "answer", "top"]),
     ("tools/", "top", None),  # None: anything
     ("tests/", "top", None),
 ]

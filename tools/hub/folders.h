@@ -19,6 +19,7 @@ bool hub_is_offline();   // HF_HUB_OFFLINE
 struct ModelFolder {
 	std::string owner; // "hub", "kvrun", "ollama", "lmstudio", "llama.cpp"
 	std::filesystem::path path;
+	int deepest = 9; // levels of folders below it that are searched
 };
 // Folders that may hold models, whether they exist or not.
 std::vector<ModelFolder> model_folders();

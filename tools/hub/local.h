@@ -1,6 +1,8 @@
 // Models on this machine: found in the folders of kvrun and of other programs, and by name.
 #pragma once
+#include "tools/hub/folders.h"
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -15,8 +17,11 @@ struct LocalModel {
 	std::string repo; // "USER/REPO" if the owner has repositories; else empty
 };
 
-// Sorted by name. A split model is listed if all parts exist. Folders that cannot be read are skipped.
-std::vector<LocalModel> local_models();
+// Sorted by name. A split model is listed if all parts exist. Folders that cannot be read are skipped. stop: called
+// often; true ends the search.
+std::vector<LocalModel> local_models(
+    const std::vector<ModelFolder>& folders = model_folders(),
+    const std::function<bool()>& stop = [] { return false; });
 
 // Models with the full name `name`; else those whose names begin with it. Case and punctuation are ignored.
 std::vector<LocalModel> find_local(const std::vector<LocalModel>&, const std::string& name);

@@ -143,12 +143,10 @@ Grammar Grammars::get(const AnswerForm& form, const ChatPrompt* prompt) {
 		return known_.front().second;
 	}
 	kvrun_grammar_options o = KVRUN_GRAMMAR_OPTIONS_INIT;
-	if (!form.gbnf.empty()) o.gbnf = form.gbnf.c_str();
-	if (!form.schema.empty()) o.json_schema = form.schema.c_str();
-	if (!form.tool_choice.empty()) o.tool_choice = form.tool_choice.c_str();
+	o.gbnf = or_null(form.gbnf), o.json_schema = or_null(form.schema), o.tool_choice = or_null(form.tool_choice);
 	o.one_call = form.one_call;
 	const char* field = form.field ? form.field : "tools";
-	known_.emplace_front(key, Grammar(model_.new_grammar(o, prompt, field), kvrun_grammar_free));
+	known_.emplace_front(key, model_.new_grammar(o, prompt, field));
 	if (known_.size() > kMost) known_.pop_back();
 	return known_.front().second;
 }

@@ -172,18 +172,6 @@ void ChatAnswer::take(const kvrun_reply_part& part) {
 	for (Json call : Json::parse(part.calls)) calls_.push_back(std::move(call));
 }
 
-void ChatAnswer::show(std::string_view text) {
-	kvrun_reply_part part = KVRUN_REPLY_PART_INIT;
-	check(kvrun_reply_push(reply_.get(), text.data(), text.size(), &part));
-	take(part);
-}
-
-void ChatAnswer::show_rest() {
-	kvrun_reply_part part = KVRUN_REPLY_PART_INIT;
-	check(kvrun_reply_finish(reply_.get(), &part));
-	take(part);
-}
-
 // If the token limit cut off a tool call, its arguments must not be used: the reason is then not "tool_calls".
 const char* ChatAnswer::finish_reason() const {
 	const char* reason = Answer::finish_reason();
@@ -207,17 +195,15 @@ Json ChatAnswer::whole_choice() {
 }
 
 Json answer_message(ReplyHandle reply, std::string_view text) {
+	Reply split(std::move(reply));
 	std::string content, reasoning;
 	Json calls = Json::array();
 	const auto take = [&](const kvrun_reply_part& part) {
 		content += part.content, reasoning += part.reasoning;
 		for (Json call : Json::parse(part.calls)) calls.push_back(std::move(call));
 	};
-	kvrun_reply_part part = KVRUN_REPLY_PART_INIT;
-	check(kvrun_reply_push(reply.get(), text.data(), text.size(), &part));
-	take(part);
-	check(kvrun_reply_finish(reply.get(), &part));
-	take(part);
+	take(split.push(text));
+	take(split.finish());
 	return message_json(content, reasoning, calls);
 }
 

@@ -1,5 +1,6 @@
 // Answers in the form of OpenAI's API, whole or as a stream of events.
 #pragma once
+#include "tools/answer/reply.h"
 #include "tools/serve/events.h"
 #include "tools/serve/requests.h"
 
@@ -95,16 +96,16 @@ class ChatAnswer final : public Answer {
 	    : Answer(std::move(all), index), reply_(std::move(reply)) {}
 
  private:
-	void show(std::string_view text) override;
+	void show(std::string_view text) override { take(reply_.push(text)); }
 	void start_stream() override;
-	void show_rest() override;
+	void show_rest() override { take(reply_.finish()); }
 	Json whole_choice() override;
 	Json last_choice() override;
 	const char* finish_reason() const override;
 	Json logprobs_json(const Json& tokens) override;
 	void take(const kvrun_reply_part&);
 
-	ReplyHandle reply_;
+	Reply reply_;
 	std::string content_, reasoning_; // the answer so far; empty for a stream
 	Json calls_ = Json::array();
 };

@@ -1,12 +1,12 @@
 // kvrun serve: a model over HTTP, in the form of OpenAI's and Anthropic's APIs.
 #include "engine/core/system/files.h"
-#include "tools/api_device.h"
-#include "tools/args_draft.h"
+#include "tools/api_model.h"
 #include "tools/commands.h"
 #include "tools/output.h"
 #include "tools/serve/gate.h"
 #include "tools/serve/router.h"
 #include "tools/terminal.h"
+#include "tools/text.h"
 #include <algorithm>
 #include <condition_variable>
 #include <exception>
@@ -29,10 +29,8 @@ struct ServeArgs : ModelArgs {
 	bool log = false, strict_model = false;
 };
 
-[[noreturn]] void give_up(int exit_code, std::string message) {
-	for (char& c : message)
-		if (uint8_t(c) < 0x20) c = '?';
-	std::fputs(("error: " + message + "\n").c_str(), stderr);
+[[noreturn]] void give_up(int exit_code, const std::string& message) {
+	say_error(message);
 	throw Exit{exit_code};
 }
 
@@ -56,36 +54,9 @@ std::string api_key(const ServeArgs& a) {
 	return key;
 }
 
-// show: shows progress on the terminal.
-kvrun_status try_open(const ServeArgs& a, kvrun_canceller* canceller, bool show, EngineHandle& out) {
-	const ApiDevice device(a.device);
-	Progress progress;
-	kvrun_engine_options o = KVRUN_ENGINE_OPTIONS_INIT;
-	o.model_path = a.model.c_str();
-	o.device = &device.options;
-	o.kv_budget_bytes = a.kv_budget;
-	const kvrun_weight_options weights = api_weights(a, a.kv);
-	o.weights = &weights;
-	o.ubatch = a.ubatch_within_ctx();
-	o.max_rows = a.draft.rows(uint32_t(a.parallel));
-	if (a.draft.given() && !a.draft.looks_up()) o.draft_model = a.draft.what.c_str();
-	if (show)
-		o.progress = [](double done, double left, void* payload) {
-			static_cast<Progress*>(payload)->show("loading", done, left);
-			return 0;
-		};
-	o.payload = &progress;
-	o.canceller = canceller;
-	kvrun_engine* engine = nullptr;
-	const kvrun_status s = kvrun_engine_open(&engine, &o);
-	if (show) progress.clear();
-	out.reset(engine);
-	return s != KVRUN_OK ? s : set_host_memory(engine, a.host_budget, a.offload_dir);
-}
-
 EngineHandle open_engine(const ServeArgs& a, kvrun_canceller* canceller) {
 	EngineHandle opened;
-	const kvrun_status s = try_open(a, canceller, /*show=*/true, opened);
+	const kvrun_status s = open_model(a, a.draft, a.kv, uint32_t(a.parallel), canceller, /*show=*/true, opened);
 	if (s == KVRUN_ECANCELLED) throw Exit{0}; // cancelled by a signal: exits as after serving
 	must(s);
 	return opened;
@@ -94,13 +65,10 @@ EngineHandle open_engine(const ServeArgs& a, kvrun_canceller* canceller) {
 // Reloads the model for a request that arrives after --idle-unload has unloaded it.
 EngineHandle reopen_engine(const ServeArgs& a, kvrun_canceller* canceller) {
 	EngineHandle opened;
-	const kvrun_status s = try_open(a, canceller, /*show=*/false, opened);
+	const kvrun_status s = open_model(a, a.draft, a.kv, uint32_t(a.parallel), canceller, /*show=*/false, opened);
 	if (s == KVRUN_OK) return opened;
 	if (s == KVRUN_ECANCELLED) throw ApiError(503, "the server is shutting down");
-	std::string why = kvrun_last_error();
-	for (char& c : why)
-		if (uint8_t(c) < 0x20) c = '?';
-	std::fputs(("error: the model cannot be loaded again: " + why + "\n").c_str(), stderr);
+	say_error(std::string("the model cannot be loaded again: ") + kvrun_last_error());
 	throw ApiError(503, "the model cannot be loaded again; the server's log says why", "", "loading");
 }
 
@@ -115,15 +83,11 @@ uint32_t try_session(const ServeArgs& a, kvrun_engine* engine) {
 	kvrun_session_options o = KVRUN_SESSION_OPTIONS_INIT;
 	o.kv = a.kv.c_str();
 	o.ctx = uint32_t(a.ctx);
-	kvrun_session* session = nullptr;
-	must(kvrun_session_open(&session, engine, &o));
-	kvrun_session_info i = KVRUN_SESSION_INFO_INIT;
-	const kvrun_status s = kvrun_session_get_info(session, &i);
-	kvrun_session_free(session);
-	must(s);
+	SessionHandle session;
+	must(create(session, kvrun_session_open, engine, &o));
+	const kvrun_session_info i = session_info(session.get());
 	if (a.draft.given() && !i.takes_drafts)
-		give_up(2, "--draft takes back what was guessed wrongly, which this model, or policy " + a.kv +
-		               ", cannot do; leave it out, or give another --kv");
+		give_up(2, "no drafts: " + why_no_drafts(a.kv) + "; leave --draft out, or give another --kv");
 	return i.ctx;
 }
 
@@ -141,9 +105,7 @@ void say_what_runs(const ServeArgs& a, const Model& model, uint32_t ctx) {
 	if (!model.can_chat())
 		text += "warning: the model's file has no chat template, so that conversations are refused; give "
 		        "--chat-template NAME|FILE, or use /v1/completions\n";
-	for (char& c : text)
-		if (uint8_t(c) < 0x20 && c != '\n') c = '?';
-	std::fputs(text.c_str(), stderr);
+	std::fputs(visible(text, /*lines=*/true).c_str(), stderr);
 }
 
 bool is_loopback(const std::string& host) { return host == "localhost" || host == "::1" || host.starts_with("127."); }
@@ -156,7 +118,9 @@ struct Service { // what the server needs to answer, created after the model is 
 		const std::string id = a.alias.empty() ? sys::path_of(a.model).stem().string() : a.alias;
 		try {
 			model = std::make_unique<Model>(std::move(engine), id, a.chat_template);
-		} catch (const ApiError& e) { give_up(2, e.what()); }
+		} catch (const ApiError& e) { give_up(2, e.what()); } catch (const StatusError& e) {
+			give_up(exit_code_of(e.status), e.what());
+		}
 		model->set_created(file_time(a.model));
 		say_what_runs(a, *model, ctx);
 		model->residency().reload_with([&a, canceller] { return reopen_engine(a, canceller); });
@@ -181,12 +145,6 @@ std::string address(const ServeArgs& a, const HttpServer& server) {
 	if (!a.unix_path.empty()) return "unix:" + a.unix_path;
 	const std::string host = a.host.find(':') == std::string::npos ? a.host : "[" + a.host + "]";
 	return "http://" + host + ":" + std::to_string(server.port());
-}
-
-CancellerHandle new_canceller() {
-	kvrun_canceller* c = nullptr;
-	must(kvrun_canceller_new(&c));
-	return CancellerHandle(c);
 }
 
 constexpr uint64_t kLeastBytes = 64 << 10; // --sessions-max: a smaller number is a number of conversations
@@ -242,7 +200,8 @@ void serve_model(const ServeArgs& a) {
 		std::fputs("warning: anyone who reaches this machine can use the model; --api-key KEY asks for a key\n",
 		           stderr);
 
-	const CancellerHandle canceller = new_canceller();
+	CancellerHandle canceller;
+	must(create(canceller, kvrun_canceller_new));
 	std::unique_ptr<Service> service;
 	std::exception_ptr failed;
 	Gate gate;
@@ -268,7 +227,7 @@ void serve_model(const ServeArgs& a) {
 void add_served_model(Command& c, ServeArgs& a) {
 	add_model_options(c, a, "the longest prompt and answer of one request, in tokens");
 	add_text(c, "--chat-template", a.chat_template, "NAME|FILE",
-	         "chat template: a built-in one, like chatml, or a file in Jinja [the model's own]")
+	         "chat template: a name, like chatml, or a file in Jinja [the model's own]")
 	    ->group(kModelGroup);
 	add_text(c, "-a,--alias", a.alias, "NAME", "what requests call the model [the file's name without .gguf]")
 	    ->group(kModelGroup);

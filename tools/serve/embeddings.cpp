@@ -49,10 +49,9 @@ static std::vector<float> vector_of(const Model& model, const std::vector<uint32
 	o.on_prefill = stop_where_gone, o.payload = &out;
 	std::vector<float> v(model.info().dim);
 	const auto run = [&] {
-		kvrun_session* opened = nullptr;
-		const kvrun_status s = kvrun_session_open(&opened, model.engine(), &so);
-		const SessionHandle session(opened);
-		return s != KVRUN_OK ? s : kvrun_embed(opened, tokens.data(), tokens.size(), KVRUN_POOL_MODEL, &o, v.data());
+		SessionHandle session;
+		if (const kvrun_status s = create(session, kvrun_session_open, model.engine(), &so); s != KVRUN_OK) return s;
+		return kvrun_embed(session.get(), tokens.data(), tokens.size(), KVRUN_POOL_MODEL, &o, v.data());
 	};
 	kvrun_status s = run();
 	if (s == KVRUN_ENOMEM) {

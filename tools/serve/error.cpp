@@ -49,6 +49,4 @@ void check(kvrun_status s, const char* param) {
 	if (s != KVRUN_OK) throw engine_error(s, kvrun_last_error(), param);
 }
 
-std::string dump(const Json& j) { return j.dump(-1, ' ', false, Json::error_handler_t::replace); }
-
 } // namespace kvrun::serve

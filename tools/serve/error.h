@@ -1,8 +1,8 @@
 // Errors of requests, in the form of OpenAI's API.
 #pragma once
 #include "engine/kvrun.h"
+#include "tools/json_text.h"
 #include "tools/serve/http.h"
-#include <nlohmann/json.hpp>
 #include <stdexcept>
 
 namespace kvrun::serve {
@@ -26,6 +26,6 @@ ApiError engine_error(kvrun_status, const std::string& message, const std::strin
 // Throws engine_error() unless the call succeeded.
 void check(kvrun_status, const char* param = "");
 
-std::string dump(const Json&); // on one line; bytes that are not UTF-8 become U+FFFD
+inline std::string dump(const Json& j) { return json_line(j); }
 
 } // namespace kvrun::serve

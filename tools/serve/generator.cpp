@@ -1,5 +1,6 @@
 // Generates answers: one thread steps a batch, fed by a queue; ended sessions are kept for reuse by later prompts.
 #include "tools/serve/generator.h"
+#include "tools/answer/callbacks.h"
 #include <algorithm>
 #include <numeric>
 
@@ -7,7 +8,7 @@ namespace kvrun::serve {
 
 constexpr double kIdleShare = 0.5; // share of the cache budget in use above which idle sessions are dropped
 
-struct Generator::Active {
+struct Generator::Active final : AnswerCallbacks {
 	Job job;
 	uint32_t id = 0;    // ID in the batch
 	bool added = false; // to the batch
@@ -18,7 +19,6 @@ struct Generator::Active {
 	std::string text;                 // of the answer, if its conversation is named
 	std::optional<Logprobs> probs;    // if requested
 	const Model* model = nullptr;
-	std::string broken;             // why passing on the text failed; empty if it did not
 	kvrun_status status = KVRUN_OK; // result of the answer
 	std::string message;            // message of the status
 	bool cancelled = false;         // its client had disconnected
@@ -33,44 +33,25 @@ struct Generator::Active {
 		} catch (const std::exception& e) { ended.not_kept = e.what(); }
 	}
 
-	// Callbacks of the C API, through which no exception may pass. A result other than 0 ends the answer.
-	int piece(uint32_t token, std::string_view piece) noexcept {
-		try {
-			tokens += token != KVRUN_NO_TOKEN;
-			if (probs && token != KVRUN_NO_TOKEN && tokens > job.tokens_passed_on)
-				job.listener->token(probs->chosen(*model, token));
-			job.tokens_passed_on = std::max(job.tokens_passed_on, tokens);
-			if (job.named) text += piece;
-			generated += piece.size();
-			const size_t fresh = generated - std::min(generated, job.passed_on);
-			if (fresh) job.listener->piece(piece.substr(piece.size() - std::min(piece.size(), fresh)));
-			job.passed_on = std::max(job.passed_on, generated);
-		} catch (const std::exception& e) {
-			broken = e.what();
-			return 1;
-		}
-		return job.listener->gone();
+	bool token(uint32_t token, std::string_view piece) override {
+		tokens += token != KVRUN_NO_TOKEN;
+		if (probs && token != KVRUN_NO_TOKEN && tokens > job.tokens_passed_on)
+			job.listener->token(probs->chosen(*model, token));
+		job.tokens_passed_on = std::max(job.tokens_passed_on, tokens);
+		if (job.named) text += piece;
+		generated += piece.size();
+		const size_t fresh = generated - std::min(generated, job.passed_on);
+		if (fresh) job.listener->piece(piece.substr(piece.size() - std::min(piece.size(), fresh)));
+		job.passed_on = std::max(job.passed_on, generated);
+		return !job.listener->gone();
 	}
-	static int on_token(uint32_t token, const char* text, size_t length, void* self) {
-		return static_cast<Active*>(self)->piece(token, {text, length});
+	bool logits(std::span<float> all) override {
+		if (probs) probs->look(all);
+		return true;
 	}
-	static int on_logits(float* logits, size_t vocab, void* self) {
-		Active& a = *static_cast<Active*>(self);
-		try {
-			if (a.probs) a.probs->look({logits, vocab});
-			return 0;
-		} catch (const std::exception& e) { a.broken = e.what(); }
-		return 1;
-	}
-	static int on_prefill(double done, double left, void* self) {
-		Active& a = *static_cast<Active*>(self);
-		try {
-			a.job.listener->reading(done, left);
-		} catch (const std::exception& e) {
-			a.broken = e.what();
-			return 1;
-		}
-		return a.job.listener->gone();
+	bool reading(double done, double seconds_left) override {
+		job.listener->reading(done, seconds_left);
+		return !job.listener->gone();
 	}
 };
 
@@ -251,19 +232,17 @@ void Generator::admit() {
 // `reader` reads the prompt of the first answer; its session already holds `kept` tokens of that prompt.
 kvrun_status Generator::add_one(const Job& job, const Job& first, uint32_t kept, Active& active, const Active& reader) {
 	const Sampling& s = job.sampling;
-	kvrun_generate_options o = KVRUN_GENERATE_OPTIONS_INIT;
+	kvrun_generate_options o = s.options(s.seed);
 	std::vector<const char*> stops;
 	for (const std::string& text : s.stops) stops.push_back(text.c_str());
-	o.max_tokens = s.max_tokens, o.temperature = s.temperature, o.top_k = s.top_k, o.top_p = s.top_p;
-	o.min_p = s.min_p, o.repeat_penalty = s.repeat_penalty, o.repeat_last_n = s.repeat_last_n;
+	o.max_tokens = s.max_tokens, o.special = s.special, o.ignore_eos = s.ignore_eos;
 	o.presence_penalty = s.presence_penalty, o.frequency_penalty = s.frequency_penalty;
 	o.bias = s.bias.data(), o.n_bias = s.bias.size();
-	o.seed = s.seed, o.stops = stops.data(), o.n_stops = stops.size();
-	o.special = s.special, o.ignore_eos = s.ignore_eos;
-	o.on_token = Active::on_token, o.on_prefill = Active::on_prefill;
-	o.payload = &active;
+	o.stops = stops.data(), o.n_stops = stops.size();
+	active.set_on(o);
 	// No drafts with logprobs: a token's logits must be read before the next token is chosen.
-	if (!s.logprobs && takes_drafts(active.session.get())) o.draft_max = std::min(s.draft_max, options_.draft_max);
+	if (!s.logprobs && session_info(active.session.get()).takes_drafts)
+		o.draft_max = std::min(s.draft_max, options_.draft_max);
 	active.ended.drafts = o.draft_max > 0;
 	const std::vector<uint32_t>& prompt = first.prompt;
 	// also if there is no grammar: the session may still have that of another request
@@ -286,9 +265,7 @@ kvrun_status Generator::add_to_batch(const Job& job, SessionPool::Lease& lease, 
 		Active& a = *group.back();
 		a.model = &model_, a.reused = i ? uint32_t(job.prompt.size()) : lease.kept, a.fresh = lease.kept == 0;
 		if (i == 0) continue;
-		kvrun_session* fork = nullptr;
-		if (const kvrun_status s = kvrun_session_fork(&fork, lease.session.get()); s != KVRUN_OK) return s;
-		a.session.reset(fork);
+		if (const kvrun_status s = create(a.session, kvrun_session_fork, lease.session.get()); s != KVRUN_OK) return s;
 	}
 	group[0]->session = std::move(lease.session);
 	for (size_t i = 0; i < group.size(); ++i) {
@@ -299,11 +276,7 @@ kvrun_status Generator::add_to_batch(const Job& job, SessionPool::Lease& lease, 
 }
 
 bool Generator::start(Job& job) {
-	if (!batch_) {
-		kvrun_batch* batch = nullptr;
-		check(kvrun_batch_new(&batch, model_.engine()));
-		batch_ = BatchHandle(batch);
-	}
+	if (!batch_) check(create(batch_, kvrun_batch_new, model_.engine()));
 	for (;;) {
 		SessionPool::Lease lease = pool_.take(job.kv, job.prompt, job.reuse && job.passed_on == 0, job.named.get());
 		kvrun_status status = lease.status;
@@ -421,13 +394,14 @@ void Generator::settle(Active& a) {
 	publish();         // before the client can query it
 	if (a.cancelled) return;
 	try {
-		if (a.status != KVRUN_OK)
-			throw a.broken.empty() ? engine_error(a.status == KVRUN_ENOMEM ? KVRUN_ECONTEXT : a.status, a.message)
-			                       : ApiError(500, a.broken);
+		if (a.status != KVRUN_OK) {
+			a.rethrow();
+			throw engine_error(a.status == KVRUN_ENOMEM ? KVRUN_ECONTEXT : a.status, a.message);
+		}
 		job.listener->end(a.ended);
-	} catch (const ApiError& e) { job.listener->fail(e); } catch (const std::exception& e) {
-		job.listener->fail(ApiError(500, e.what()));
-	}
+	} catch (const ApiError& e) { job.listener->fail(e); } catch (const StatusError& e) {
+		job.listener->fail(engine_error(e.status, e.what()));
+	} catch (const std::exception& e) { job.listener->fail(ApiError(500, e.what())); }
 }
 
 // An answer that runs out of memory frees its session and restarts when another answer has ended. The same seed

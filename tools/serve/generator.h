@@ -1,5 +1,6 @@
 // Generates answers: one thread steps a batch, fed by a queue; ended sessions are kept for reuse by later prompts.
 #pragma once
+#include "tools/answer/sampling.h"
 #include "tools/serve/answer_form.h"
 #include "tools/serve/logprobs.h"
 #include "tools/serve/session_pool.h"
@@ -7,10 +8,8 @@
 
 namespace kvrun::serve {
 
-struct Sampling { // the fields of kvrun_generate_options that requests can set
+struct Sampling : kvrun::Sampling { // the fields of kvrun_generate_options that requests can set
 	uint32_t max_tokens = UINT32_MAX;
-	double temperature = 0.8, top_p = 0.95, min_p = 0.05, repeat_penalty = 1;
-	uint32_t top_k = 40, repeat_last_n = 64;
 	double presence_penalty = 0, frequency_penalty = 0;
 	std::vector<kvrun_logit_bias> bias;
 	uint64_t seed = 0;

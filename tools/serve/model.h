@@ -1,18 +1,12 @@
 // The model that is served: tokenization, chat prompts, and its name.
 #pragma once
+#include "tools/answer/prompt.h"
 #include "tools/serve/residency.h"
 #include <mutex>
 #include <string>
 #include <vector>
 
 namespace kvrun::serve {
-
-struct ChatPrompt {                                     // a conversation to answer
-	std::string messages;                               // JSON array
-	std::string tools;                                  // JSON array; empty if none
-	std::string variables;                              // JSON object; empty if none
-	std::string template_name = {}, template_text = {}; // both empty: the model's own
-};
 
 class Model {
  public:
@@ -37,21 +31,22 @@ class Model {
 	size_t longest_token() const;            // in bytes, at least 1
 	ReplyHandle new_reply(ChatPrompt) const;
 	// field: request field that errors name. prompt: may be null. Returns null if the options rule nothing out.
-	kvrun_grammar* new_grammar(kvrun_grammar_options, const ChatPrompt* prompt, const char* field) const;
+	GrammarHandle new_grammar(kvrun_grammar_options, const ChatPrompt* prompt, const char* field) const;
 	kvrun_chat_features features(ChatPrompt) const;
 
  private:
-	template <class F> auto with_options(ChatPrompt&, F f) const;
+	ChatPrompt with_template(ChatPrompt) const; // the model's template where the prompt has none
 	mutable Residency residency_;
 	struct Facts { // copy of the engine's info that owns its strings
 		explicit Facts(kvrun_engine*);
-		kvrun_engine_info info = KVRUN_ENGINE_INFO_INIT;
+		kvrun_engine_info info;
 		std::string architecture, name, device_name, device_driver, backend;
 	};
 	const Facts facts_;
 	int64_t created_ = 0;
 	bool can_chat_ = true;
-	std::string id_, template_name_, template_text_;
+	std::string id_;
+	ChatPrompt chat_;              // the template
 	std::vector<uint32_t> before_; // a token that a text may begin with; empty if there is none
 	mutable std::once_flag longest_found_;
 	mutable size_t longest_ = 1;

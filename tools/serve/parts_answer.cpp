@@ -13,12 +13,6 @@ void PartsAnswer::begin() {
 	start();
 }
 
-void PartsAnswer::piece(std::string_view text) {
-	kvrun_reply_part part = KVRUN_REPLY_PART_INIT;
-	check(kvrun_reply_push(reply_.get(), text.data(), text.size(), &part));
-	take(part);
-}
-
 void PartsAnswer::take(const kvrun_reply_part& part) {
 	say(Part::Reasoning, part.reasoning);
 	say(Part::Text, part.content);
@@ -71,9 +65,7 @@ void PartsAnswer::close_open() {
 }
 
 void PartsAnswer::end(const Ended& e) {
-	kvrun_reply_part part = KVRUN_REPLY_PART_INIT;
-	check(kvrun_reply_finish(reply_.get(), &part));
-	take(part);
+	take(reply_.finish());
 	if (n_parts_ == 0) { // an empty answer gets one empty text part
 		open(open_ = Part::Text);
 		grow(space_);

@@ -1,5 +1,6 @@
 // An answer that is sent part by part: text, reasoning, tool calls, each with a begin and an end.
 #pragma once
+#include "tools/answer/reply.h"
 #include "tools/serve/events.h"
 #include "tools/serve/requests.h"
 
@@ -11,7 +12,7 @@ class PartsAnswer : public Listener {
 	bool gone() const override { return failed_ || out_.out().gone(); }
 	void begin() override;
 	void reading(double done, double left) override { out_.reading(done, left); }
-	void piece(std::string_view text) override;
+	void piece(std::string_view text) override { take(reply_.push(text)); }
 	void end(const Ended&) override;
 	void fail(const ApiError&) override;
 
@@ -40,7 +41,7 @@ class PartsAnswer : public Listener {
 	void grow(const std::string& text); // appends to the open part
 	void end_call(const Json& call);
 	void close_open();
-	ReplyHandle reply_;
+	Reply reply_;
 	Part open_ = Part::None;
 	std::string text_;  // text of the open part
 	std::string space_; // white space received between parts; dropped before a tool call

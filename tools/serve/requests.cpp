@@ -125,9 +125,9 @@ GenerationRequest common(const Fields& f, const std::string& default_kv) {
 	s.temperature = f.number("temperature", 0, 100).value_or(s.temperature);
 	s.top_p = f.number("top_p", 0, 1).value_or(s.top_p);
 	s.min_p = f.number("min_p", 0, 1).value_or(s.min_p);
-	s.top_k = uint32_t(f.integer("top_k", 0, UINT32_MAX).value_or(s.top_k));
+	s.top_k = f.integer("top_k", 0, UINT32_MAX).value_or(s.top_k);
 	s.repeat_penalty = f.number("repeat_penalty", 0.01, 100).value_or(s.repeat_penalty);
-	s.repeat_last_n = uint32_t(f.integer("repeat_last_n", 0, 65536).value_or(s.repeat_last_n));
+	s.repeat_last = f.integer("repeat_last_n", 0, 65536).value_or(s.repeat_last);
 	s.ignore_eos = f.flag("ignore_eos", false);
 	s.draft_max = uint32_t(f.integer("speculative.n_max", 0, UINT32_MAX).value_or(s.draft_max));
 	const std::optional<int64_t> seed = f.integer("seed", INT64_MIN, INT64_MAX);

@@ -10,14 +10,8 @@ SessionBytes& SessionBytes::operator+=(const SessionBytes& b) {
 }
 
 SessionBytes session_bytes(kvrun_session* s) {
-	kvrun_session_info i = KVRUN_SESSION_INFO_INIT;
-	if (kvrun_session_get_info(s, &i) != KVRUN_OK) return {};
+	const kvrun_session_info i = session_info(s);
 	return {i.f16_bytes, i.code_bytes, i.param_bytes, i.overhead_bytes};
-}
-
-bool takes_drafts(kvrun_session* s) {
-	kvrun_session_info i = KVRUN_SESSION_INFO_INIT;
-	return kvrun_session_get_info(s, &i) == KVRUN_OK && i.takes_drafts;
 }
 
 static size_t common_length(const std::vector<uint32_t>& a, const std::vector<uint32_t>& b) {
@@ -33,14 +27,11 @@ SessionHandle SessionPool::named_session(const std::string& kv, const SessionSto
 	} else {
 		kvrun_restore_options o = KVRUN_RESTORE_OPTIONS_INIT;
 		o.checkpoints = kCheckpoints;
-		kvrun_session* stored = nullptr;
 		// if the file is damaged or missing, the prompt is read from the request
-		if (kvrun_session_restore_with(&stored, model_.engine(), named.path().c_str(), &o) != KVRUN_OK) return {};
-		out.reset(stored);
+		if (create(out, kvrun_session_restore_with, model_.engine(), named.path().c_str(), &o) != KVRUN_OK) return {};
 	}
-	kvrun_session_info i = KVRUN_SESSION_INFO_INIT;
-	if (kvrun_session_get_info(out.get(), &i) != KVRUN_OK || kv != i.kv || (ctx_ && i.ctx != ctx_)) return {};
-	return out;
+	const kvrun_session_info i = session_info(out.get());
+	return kv == i.kv && (!ctx_ || i.ctx == ctx_) ? std::move(out) : SessionHandle();
 }
 
 SessionHandle SessionPool::similar_session(const std::string& kv, const std::vector<uint32_t>& prompt) {
@@ -55,23 +46,21 @@ SessionHandle SessionPool::similar_session(const std::string& kv, const std::vec
 		out = std::move(best->session);
 		idle_.erase(best);
 	} else if (best != idle_.end() && common >= kWorthFork) {
-		kvrun_session* fork = nullptr;
-		if (kvrun_session_fork(&fork, best->session.get()) == KVRUN_OK) out.reset(fork);
+		(void)create(out, kvrun_session_fork, best->session.get()); // without memory for it, a new session is opened
 		idle_.splice(idle_.begin(), idle_, best);
 	}
 	return out;
 }
 
-SessionHandle SessionPool::fresh_session(const std::string& kv, Lease& lease) const {
+void SessionPool::fresh_session(const std::string& kv, Lease& lease) const {
 	kvrun_session_options o = KVRUN_SESSION_OPTIONS_INIT;
 	o.kv = kv.c_str();
 	o.ctx = ctx_;
 	o.checkpoints = kCheckpoints;
-	kvrun_session* fresh = nullptr;
 	lease.kept = 0;
-	lease.status = kvrun_session_open(&fresh, model_.engine(), &o);
+	lease.session.reset(); // frees its memory first
+	lease.status = create(lease.session, kvrun_session_open, model_.engine(), &o);
 	lease.error = kvrun_last_error();
-	return SessionHandle(fresh);
 }
 
 SessionPool::Lease SessionPool::take(const std::string& kv, const std::vector<uint32_t>& prompt, bool reuse,
@@ -86,13 +75,13 @@ SessionPool::Lease SessionPool::take(const std::string& kv, const std::vector<ui
 		if (holds_some() && lease.kept > 0) return lease;
 	}
 	if (reuse) lease.session = similar_session(kv, prompt);
-	if (!holds_some()) lease.session = fresh_session(kv, lease);
+	if (!holds_some()) fresh_session(kv, lease);
 	return lease;
 }
 
 void SessionPool::put(const std::string& kv, SessionHandle session, const SessionStore::Hold* named) {
 	std::vector<uint32_t> tokens;
-	const kvrun_status s = fill_vector(tokens, 0, [&](uint32_t* to, size_t room, size_t* n) {
+	const kvrun_status s = fill(tokens, 0, [&](uint32_t* to, size_t room, size_t* n) {
 		return kvrun_session_tokens(session.get(), to, room, n);
 	});
 	const std::string name = named ? named->name() : "";

@@ -11,7 +11,6 @@ struct SessionBytes { // of the KV cache, by kind
 	SessionBytes& operator+=(const SessionBytes&);
 };
 SessionBytes session_bytes(kvrun_session*);
-bool takes_drafts(kvrun_session*); // whether answers of this session can use drafts
 
 // Used by one thread.
 class SessionPool {
@@ -42,7 +41,7 @@ class SessionPool {
 	};
 	SessionHandle named_session(const std::string& kv, const SessionStore::Hold&);
 	SessionHandle similar_session(const std::string& kv, const std::vector<uint32_t>& prompt);
-	SessionHandle fresh_session(const std::string& kv, Lease&) const;
+	void fresh_session(const std::string& kv, Lease&) const;
 	static constexpr uint32_t kCheckpoints = 2; // the ends of the last two prompts
 	static constexpr size_t kWorthFork = 16;    // least number of common tokens to fork a session
 

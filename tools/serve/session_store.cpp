@@ -157,7 +157,7 @@ void SessionStore::pin(const std::string& name, bool pinned) {
 std::string SessionStore::note(const std::string& name) const {
 	const std::string path = existing(name);
 	std::vector<char> note;
-	const kvrun_status s = fill_vector(note, 4096, [&](char* to, size_t room, size_t* n) {
+	const kvrun_status s = fill(note, 4096, [&](char* to, size_t room, size_t* n) {
 		return kvrun_session_read_note(path.c_str(), to, room, n);
 	});
 	if (s != KVRUN_OK)

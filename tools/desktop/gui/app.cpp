@@ -1,6 +1,6 @@
 // The app without its widgets: state, engine and files, and the timer that reports their changes to the window.
 #include "tools/desktop/gui/app.h"
-#include "tools/chat/text.h"
+#include "tools/text.h"
 #include <chrono>
 
 namespace kvrun::desktop {

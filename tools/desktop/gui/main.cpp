@@ -1,9 +1,9 @@
 // kvrun-desktop: chat with a model in a window.
-#include "tools/chat/text.h"
 #include "tools/desktop/gui/script.h"
 #include "tools/desktop/gui/theme.h"
 #include "tools/desktop/gui/window.h"
 #include "tools/help.h"
+#include "tools/text.h"
 #include <QApplication>
 #include <csignal>
 #include <cstdio>
@@ -58,7 +58,7 @@ void hear_qt(QtMsgType type, const QMessageLogContext&, const QString& text) {
 void look_for_display() {
 	for (const char* name : {"DISPLAY", "WAYLAND_DISPLAY", "QT_QPA_PLATFORM"})
 		if (const char* v = std::getenv(name); v && *v) return;
-	fail_chat(KVRUN_EDEVICE, "no window can be opened here: neither DISPLAY nor WAYLAND_DISPLAY is set");
+	fail_status(KVRUN_EDEVICE, "no window can be opened here: neither DISPLAY nor WAYLAND_DISPLAY is set");
 }
 
 int show(int argc, char** argv, const AppOptions& o) {
@@ -95,11 +95,12 @@ int run(int argc, char** argv) {
 	auto* kv = add_text(c, "--kv", g.kv, kPolicy, "cache policy of new conversations [fp16]");
 	auto* ctx = add_tokens(c, "-c,--ctx-size", g.ctx, 0, int64_t(1) << 30,
 	                       "context of new conversations in tokens [0: what fits]");
-	auto* chat =
-	    add_text(c, "--chat-template", g.chat_template, "NAME|FILE", "chat template in the place of the model's own");
-	auto* temperature = add_real(c, "--temp", g.temperature, 0, 1e6, "sampling temperature, 0: greedy [0.8]");
+	auto* chat = add_text(c, "--chat-template", g.chat_template, "NAME|FILE",
+	                      "chat template: a name, like chatml, or a file in Jinja [the model's own]");
+	auto* temperature = add_real(c, "--temp", g.temperature, 0, 1e6, "sampling temperature; 0 is greedy [0.8]");
 	auto* predict = add_integer(c, "-n,--predict", g.max_tokens, 0, 1 << 30, "most tokens of an answer [0: no limit]");
-	auto* seed = add_integer(c, "-s,--seed", g.seed, -1, int64_t(1) << 62, "seed of sampling [-1: drawn]");
+	auto* seed = add_integer(c, "-s,--seed", g.seed, -1, int64_t(1) << 62,
+	                         "random seed of the first answer; -1: a random one [-1]");
 	auto* scale = add_real(c, "--scale", g.scale, 0.5, 4, "size of text and widgets [the desktop's]");
 	auto* theme = add_choice(c, "--theme", g.theme, {"system", "light", "dark"}, "colours of the window [system]");
 	add_text(c, "--state", g.app.folder, kFolder, "folder of conversations and settings");
@@ -112,7 +113,7 @@ int run(int argc, char** argv) {
 		const Parsed asked = parse(c, argc, argv);
 		if (asked.help) return std::fputs(help_text(c, help_columns()).c_str(), stdout), 0;
 		if (asked.version) return std::printf("%s\n", c.version.c_str()), 0;
-	} catch (const std::exception& e) { fail_chat(KVRUN_EINVALID, "{}", e.what()); }
+	} catch (const std::exception& e) { fail_status(KVRUN_EINVALID, "{}", e.what()); }
 	if (g.man) return std::fputs(man_page(c).c_str(), stdout), 0;
 	if (device->count) g.app.device = g.device;
 	if (kv->count) g.app.kv = g.kv;
@@ -129,7 +130,7 @@ int run(int argc, char** argv) {
 int guarded(int argc, char** argv) {
 	try {
 		return run(argc, argv);
-	} catch (const ChatError& e) {
+	} catch (const StatusError& e) {
 		say_error(e.what());
 		return exit_code_of(e.status);
 	} catch (const std::exception& e) {

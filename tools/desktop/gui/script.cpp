@@ -1,10 +1,10 @@
 // A script that drives the window like a user: keys and text go through Qt's event handling.
 #include "tools/desktop/gui/script.h"
-#include "tools/chat/store.h"
-#include "tools/chat/text.h"
 #include "tools/desktop/gui/settings_page.h"
 #include "tools/desktop/gui/start_page.h"
 #include "tools/desktop/gui/window.h"
+#include "tools/text.h"
+#include "tools/user_files.h"
 #include <QAbstractButton>
 #include <QAction>
 #include <QApplication>
@@ -68,7 +68,7 @@ void Script::guard(const std::function<void()>& f) {
 }
 
 void Script::bad(const Command& c, const std::string& why) const {
-	fail_chat(KVRUN_EINVALID, "{}:{}: {} {}: {}", file_, c.line, c.name, c.rest, why);
+	fail_status(KVRUN_EINVALID, "{}:{}: {} {}: {}", file_, c.line, c.name, c.rest, why);
 }
 
 void Script::step() {
@@ -208,7 +208,7 @@ void Script::screenshot(const std::string& file) const {
 		p.drawRect(QRect(top->mapToGlobal(QPoint(0, 0)) - window_.mapToGlobal(QPoint(0, 0)), top->size()));
 	}
 	const QImage image = picture.toImage().convertToFormat(QImage::Format_RGB888);
-	if (!image.save(QString::fromStdString(file))) fail_chat(KVRUN_EIO, "{}: the picture could not be written", file);
+	if (!image.save(QString::fromStdString(file))) fail_status(KVRUN_EIO, "{}: the picture could not be written", file);
 }
 
 bool Script::run(const Command& c, double now) {

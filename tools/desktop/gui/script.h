@@ -12,7 +12,7 @@ class Window;
 // commands.
 class Script : public QObject {
  public:
-	Script(const std::string& file, App&, Window&); // throws ChatError that names file and line
+	Script(const std::string& file, App&, Window&); // throws StatusError that names file and line
 	std::exception_ptr failure() const { return failure_; }
 
  private:

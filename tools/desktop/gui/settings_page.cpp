@@ -210,8 +210,8 @@ void SettingsPage::open() {
 	system_->setPlainText(text_of(s.system));
 	const Sampling& p = s.sampling;
 	temperature_->setValue(p.temperature), most_->setValue(p.max_tokens);
-	top_k_->setValue(p.top_k), top_p_->setValue(p.top_p), min_p_->setValue(p.min_p),
-	    repeat_->setValue(p.repeat_penalty);
+	top_k_->setValue(int(std::clamp<int64_t>(p.top_k, 0, 1 << 20))), top_p_->setValue(p.top_p),
+	    min_p_->setValue(p.min_p), repeat_->setValue(p.repeat_penalty);
 	seed_->setValue(int(std::clamp<int64_t>(p.seed, -1, 1 << 30)));
 	theme_->setCurrentIndex(std::max(0, theme_->findData(text_of(s.theme))));
 	int at = 0; // index of the nearest size
