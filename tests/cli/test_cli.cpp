@@ -1,6 +1,7 @@
 // The program as a user sees it: exit codes, messages, streams and signals; rows of the fault table.
 #include "tests/cli/checks.h"
 #include "tests/cli/program.h"
+#include "tests/support/assets.h"
 #include <algorithm>
 #include <csignal>
 #include <cstdlib>
@@ -27,11 +28,6 @@ RunSpec run_spec(std::vector<std::string> more, std::string input = "") {
 	return {.args = args, .input = input};
 }
 Ran run_model(std::vector<std::string> more, std::string input = "") { return run_program(run_spec(more, input)); }
-
-std::string read_file(const std::string& path) {
-	std::ifstream f(path, std::ios::binary);
-	return {std::istreambuf_iterator<char>(f), {}};
-}
 
 class TempFile {
  public:
@@ -272,7 +268,7 @@ TEST_CASE("cli: the record's line is found, and stdout holds the answer alone") 
 	const Ran r = run_model({"-f", kRecord, "-n", "5"});
 	CAPTURE(r.err);
 	CHECK(r.code == 0);
-	std::string expected = read_file(kRoot + "/models/bundled/record40.answer");
+	std::string expected = file_text(kRoot + "/models/bundled/record40.answer");
 	expected.pop_back();
 	CHECK(r.out == expected);
 	CHECK(r.err.rfind("# running on a CPU device", 0) == 0); // the first line says so
@@ -285,7 +281,7 @@ TEST_CASE("cli: --json is one object and the only thing on stdout") {
 	CAPTURE(r.err);
 	REQUIRE(r.code == 0);
 	const auto j = nlohmann::json::parse(r.out);
-	CHECK(j["text"].get<std::string>() + "\n" == read_file(kRoot + "/models/bundled/record40.answer"));
+	CHECK(j["text"].get<std::string>() + "\n" == file_text(kRoot + "/models/bundled/record40.answer"));
 	CHECK(j["tokens"].size() == 5);
 	CHECK(j["stop_reason"] == "length");
 	CHECK(j["prompt_tokens"].get<int>() > 600);
@@ -309,8 +305,8 @@ TEST_CASE("cli: same seed, same text; stop strings end it; --ignore-eos and -n a
 }
 
 TEST_CASE("T31 cli: the prompt from stdin, whatever is behind it") {
-	const std::string record = read_file(kRecord);
-	std::string answer = read_file(kRoot + "/models/bundled/record40.answer");
+	const std::string record = file_text(kRecord);
+	std::string answer = file_text(kRoot + "/models/bundled/record40.answer");
 	answer.pop_back();
 	CHECK(run_model({"-n", "5"}, record).out == answer);
 	CHECK(run_model({"-n", "5", "-f", "-"}, record).out == answer);
@@ -445,7 +441,7 @@ TEST_CASE("T77 cli: Ctrl-C during the answer keeps the text so far and ends with
 }
 
 TEST_CASE("T77 cli: Ctrl-C during the prompt reports it in JSON and ends with 130") {
-	std::string text = read_file(kRecord);
+	std::string text = file_text(kRecord);
 	while (text.size() < 40000) text += text; // a prompt that takes seconds
 	const TempFile prompt(text);
 	Ran r;

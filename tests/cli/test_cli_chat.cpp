@@ -1,6 +1,7 @@
 // kvrun chat through pipes and on a terminal, with the bundled model, which tells stories and has no chat template.
 #include "tests/cli/checks.h"
 #include "tests/cli/program.h"
+#include "tests/support/assets.h"
 #include "tests/support/temp_folder.h"
 #include <algorithm>
 #include <array>
@@ -30,10 +31,6 @@ size_t count(const std::string& text, const std::string& part) {
 	for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;
 	return n;
 }
-std::string read_file(const std::string& path) {
-	std::ifstream f(path, std::ios::binary);
-	return {std::istreambuf_iterator<char>(f), {}};
-}
 void write_file(const std::string& path, const std::string& content) {
 	std::ofstream(path, std::ios::binary) << content;
 }
@@ -49,7 +46,7 @@ class State { // a folder for chats of one test
 	State() { unsetenv("XDG_STATE_HOME"); } // the program gets the one of RunSpec
 	std::string file(const std::string& name) const { return path + "/kvrun/" + name; }
 	nlohmann::json chat(const std::string& name) const {
-		return nlohmann::json::parse(read_file(file("chats/" + name + ".json")), nullptr, false);
+		return nlohmann::json::parse(file_text(file("chats/" + name + ".json")), nullptr, false);
 	}
 	RunSpec spec(const std::vector<std::string>& more, std::string input = "") const {
 		RunSpec s;
@@ -170,13 +167,13 @@ TEST_CASE("chat: /fork goes on under another name, and names that exist are not 
 	state.answers(kWarm, "Hello\n/save one\nAgain\n/fork two\nMore\n");
 	CHECK(state.chat("one")["messages"].size() == 4);
 	CHECK(state.chat("two")["messages"].size() == 6);
-	const std::string before = read_file(state.file("chats/one.json"));
+	const std::string before = file_text(state.file("chats/one.json"));
 	for (const char* input : {"Hi\n/save one\n", "Hi\n/fork one\n"}) {
 		const Ran r = state.run(kWarm, input);
 		CHECK(r.code == 2);
 		CHECK(contains(r.err, "chat 'one' exists"));
 	}
-	CHECK(read_file(state.file("chats/one.json")) == before);
+	CHECK(file_text(state.file("chats/one.json")) == before);
 	CHECK(contains(state.run(kWarm, "/load\n").err, "saved chats: one, two"));
 	const Ran none = state.run(kWarm, "/load three\n");
 	CHECK(none.code == 3);
@@ -261,7 +258,7 @@ TEST_CASE("T43 chat: a damaged chat is refused by name and left alone; a damaged
 	const std::string hello = state.answers(kWarm, "Hello\n/save x\n");
 	const std::string expected = state.answers(kWarm, "Hello\nAgain\n").substr(hello.size());
 	const std::string path = state.file("chats/x.json"), cache = state.file("chats/x.kv");
-	const std::string good = read_file(path);
+	const std::string good = file_text(path);
 	const auto changed = [&](const std::string& from, const std::string& to) {
 		std::string out = good;
 		const size_t at = out.find(from);
@@ -289,10 +286,10 @@ TEST_CASE("T43 chat: a damaged chat is refused by name and left alone; a damaged
 		CHECK(r.code == 3);
 		CHECK(contains(r.err, "error: " + path));
 		CHECK(contains(r.err, says));
-		CHECK(read_file(path) == content);
+		CHECK(file_text(path) == content);
 	}
 	write_file(path, good);
-	const std::string packed = read_file(cache);
+	const std::string packed = file_text(cache);
 	std::string flipped = packed;
 	flipped[packed.size() / 2] = char(flipped[packed.size() / 2] ^ 1);
 	for (const std::string& content : {flipped, packed.substr(0, 100), std::string()}) {
@@ -328,7 +325,7 @@ TEST_CASE("T61 chat: links in the place of its files are named and not followed"
 	CHECK(contains(r.err, "its cache is not used: it is a symbolic link"));
 	CHECK(r.out == expected);
 	// the conversation
-	const std::string good = read_file(path);
+	const std::string good = file_text(path);
 	fs::rename(path, away);
 	fs::create_symlink(away, path);
 	r = state.run(kGreedy, "/load x\nAgain\n");
@@ -336,7 +333,7 @@ TEST_CASE("T61 chat: links in the place of its files are named and not followed"
 	CHECK(contains(r.err, "error: " + path + ": it is a symbolic link"));
 	// a new conversation with that name replaces the link, not its target
 	r = state.run(kGreedy, "Hello\n/save x\n");
-	CHECK(read_file(away) == good);
+	CHECK(file_text(away) == good);
 	// a file left by a killed program is removed by the next one
 	write_file(path + ".new-abcdef", "left");
 	state.run(kGreedy, "/load x\n");
@@ -401,7 +398,7 @@ TEST_CASE("chat: a terminal edits lines, keeps a private history, and takes past
 	CHECK(messages[6]["content"] == "x\ny");
 	CHECK(mode_of(state.file("history")) == 0600);
 	CHECK(mode_of(state.file("chats/last.json")) == 0600);
-	CHECK(contains(read_file(state.file("history")), "Hello"));
+	CHECK(contains(file_text(state.file("history")), "Hello"));
 	// the arrow key brings back the previous line
 	type(state.spec(kGreedy), {{prompt, "again\r"}, {prompt, "\033[A\r"}, {prompt, "\004"}});
 	CHECK(state.chat("last")["messages"].size() == 4);
@@ -436,7 +433,7 @@ TEST_CASE("chat: /edit sends what an editor leaves, and nothing where it fails" 
 	const nlohmann::json messages = state.chat("last")["messages"];
 	REQUIRE(messages.size() == 2);
 	CHECK(messages[0]["content"] == "Hello\nmore");
-	CHECK(read_file(state.path + "/mode") == "600\n");
+	CHECK(file_text(state.path + "/mode") == "600\n");
 	for (const auto& file : std::filesystem::directory_iterator(state.path))
 		CHECK(file.path().extension() != ".md"); // the message was removed
 	CHECK(contains(state.run(kGreedy, "/edit x\n").err, "an editor needs a terminal"));

@@ -1,8 +1,8 @@
 // Files of tests/golden/tiny in memory, changed in one place, and what reading them says.
 #pragma once
 #include "models/model.h"
+#include "tests/support/errors.h"
 #include <cstring>
-#include <doctest/doctest.h>
 #include <fstream>
 #include <iterator>
 
@@ -39,16 +39,7 @@ inline Bytes renamed(Bytes b, std::string_view from, std::string_view to) {
 inline Config config_of(const Bytes& b) { return make_model(Gguf::parse("test.gguf", b)).config; }
 
 inline std::string refusal(const Bytes& b) {
-	try {
-		config_of(b);
-		return "";
-	} catch (const Error& e) {
-		const std::string what = e.what();
-		CHECK((e.code == Code::Format || e.code == Code::Unsupported)); // exit code 3
-		CHECK(what.starts_with("test.gguf: "));
-		CHECK(what.find('\n') == what.npos);
-		return what;
-	}
+	return refusal_by([&] { config_of(b); });
 }
 
 } // namespace kvrun

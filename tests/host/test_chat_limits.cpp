@@ -4,6 +4,7 @@
 #include "tests/support/assets.h"
 #include "tests/support/chat.h"
 #include "tests/support/cpu_time.h"
+#include "tests/support/errors.h"
 #include "tests/support/gguf_builder.h"
 #include <doctest/doctest.h>
 #include <sstream>
@@ -35,11 +36,6 @@ Outcome render(const std::string& text, const Json& chat = {{"messages", Json::a
 	}
 	CHECK(cpu_seconds() - start < 10); // a rendering takes at most 0.5; the rest is for sanitizers
 	return out;
-}
-bool has(const std::string& s, const std::string& part) {
-	INFO(s.substr(0, 400));
-	CHECK(s.find(part) != s.npos);
-	return s.find(part) != s.npos;
 }
 Json chat(const Json& messages) { return {{"messages", messages}, {"bos_token", "<s>"}, {"eos_token", "</s>"}}; }
 

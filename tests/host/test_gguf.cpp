@@ -24,16 +24,6 @@ std::string gguf_refusal(const GgufBuilder& b, Code* code = nullptr) { return gg
 		CHECK(said.find(part) != said.npos);                                                                           \
 	} while (0)
 
-template <class F> std::string error_of(F&& f, Code* code = nullptr) {
-	try {
-		f();
-	} catch (const Error& e) {
-		if (code) *code = e.code;
-		return e.what();
-	}
-	return "";
-}
-
 GgufBuilder small() {
 	GgufBuilder b;
 	b.text("general.architecture", "llama").u32("a.u32", 7).f32("a.f32", 1.5f).flag("a.flag", true);

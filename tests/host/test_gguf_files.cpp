@@ -2,6 +2,7 @@
 #include "models/model.h"
 #include "tests/support/assets.h"
 #include "tests/support/bytes_read.h"
+#include "tests/support/errors.h"
 #include "tests/support/gguf_builder.h"
 #include "tests/support/temp_folder.h"
 #include <cstring>
@@ -24,16 +25,6 @@ struct Folder : TempFolder {
 		return p;
 	}
 };
-
-template <class F> std::string error_of(F&& f, Code* code = nullptr) {
-	try {
-		f();
-	} catch (const Error& e) {
-		if (code) *code = e.code;
-		return e.what();
-	}
-	return "";
-}
 
 } // namespace
 
@@ -78,12 +69,6 @@ struct Split {
 		return error_of([&] { open_model(path); });
 	}
 };
-
-bool has(const std::string& s, const std::string& part) {
-	INFO(s);
-	CHECK(s.find(part) != s.npos);
-	return s.find(part) != s.npos;
-}
 
 } // namespace
 

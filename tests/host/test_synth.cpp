@@ -3,6 +3,7 @@
 #include "engine/core/block_quant.h"
 #include "models/model.h"
 #include "models/synth/synth_file.h"
+#include "tests/support/errors.h"
 #include <algorithm>
 #include <cmath>
 #include <doctest/doctest.h>
@@ -18,13 +19,10 @@ std::vector<std::byte> all_bytes(const SynthFile& f) {
 }
 
 std::string error_of_name(const char* text) {
-	try {
-		parse_synth(text);
-	} catch (const Error& e) {
-		CHECK(e.code == Code::Invalid);
-		return e.what();
-	}
-	return "";
+	Code code = Code::Invalid;
+	const std::string what = error_of([&] { parse_synth(text); }, &code);
+	CHECK(code == Code::Invalid);
+	return what;
 }
 
 const std::string kSmall = "tinyllama-1.1b,dim=256,hidden=512,layers=2,heads=4,kv_heads=2,vocab=1024";
