@@ -38,6 +38,15 @@ std::string read_file(const std::string& path, size_t most, sys::Open how) {
 
 } // namespace
 
+FileLock::FileLock(const std::string& path) : fd_(sys::open_file(path, sys::Open::Create)) {
+	if (fd_ < 0) fail_file(path);
+	if (!sys::lock_file(fd_)) sys::close_file(std::exchange(fd_, -1));
+}
+
+FileLock::~FileLock() {
+	if (fd_ >= 0) sys::close_file(fd_);
+}
+
 void fail_file(const std::string& path) {
 	const kvrun_status s = errno == ENOENT || errno == ENOTDIR ? KVRUN_ENOTFOUND : KVRUN_EIO;
 	fail_status(s, "{}: {}", path, std::generic_category().message(errno));

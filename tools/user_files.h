@@ -2,6 +2,7 @@
 #pragma once
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace kvrun {
 
@@ -23,6 +24,22 @@ constexpr const char* kUnfinished = ".new-"; // in names of files that open_besi
 int open_beside(const std::string& path, std::string& name);
 // Atomically replaces the file by one with mode 0600: on failure it keeps the old content.
 void write_private_file(const std::string& path, std::string_view content);
+
+// A lock on files, by a file of its own; released when the object or the process ends.
+class FileLock {
+ public:
+	explicit FileLock(const std::string& path); // throws StatusError if the file cannot be created
+	FileLock(FileLock&& from) noexcept : fd_(std::exchange(from.fd_, -1)) {}
+	FileLock& operator=(FileLock&& from) noexcept {
+		std::swap(fd_, from.fd_);
+		return *this;
+	}
+	~FileLock();
+	bool held() const { return fd_ >= 0; } // false if another process holds it
+
+ private:
+	int fd_;
+};
 
 // Throws StatusError with the path and the message of errno.
 [[noreturn]] void fail_file(const std::string& path);

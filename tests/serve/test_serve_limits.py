@@ -385,6 +385,7 @@ def refused_starts():
     rows = [(("--host", "nowhere.invalid"), 5), (("--port", "70000"), 2), (("--kv", "nonsense", "--port", "0"), 2),
             (("--parallel", "0"), 2), (("--api-key", "a", "--api-key-file", "b"), 2), (("--api-key", "a b"), 2),
             (("--api-key-file", "/nonexistent"), 3), (("--chat-template", "nonsense", "--port", "0"), 2),
+            (("--chat-template", "/nonexistent.jinja", "--port", "0"), 3),
             (("--timeout", "0"), 2), (("--max-bodies", "1M"), 2), (("--sessions-max", "5"), 2)]
     for options, code in rows:
         got, said = start(*options)

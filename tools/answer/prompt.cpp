@@ -1,9 +1,9 @@
 // A conversation, and the chat template that makes it a prompt.
 #include "tools/answer/prompt.h"
+#include "engine/core/system/files.h"
 #include "tools/text.h"
 #include "tools/user_files.h"
 #include <algorithm>
-#include <filesystem>
 
 namespace kvrun {
 
@@ -31,8 +31,8 @@ std::vector<std::string> template_names(kvrun_engine* engine) {
 void choose_template(ChatPrompt& p, kvrun_engine* engine, const std::string& given) {
 	p.template_name = given;
 	if (given.empty() || std::ranges::count(template_names(engine), given)) return;
-	std::error_code error;
-	if (given.find_first_of("/.") == std::string::npos && !std::filesystem::is_regular_file(given, error)) return;
+	sys::FileInfo info;
+	if (given.find_first_of("/.") == std::string::npos && !sys::stat_file(given, /*follow_link=*/true, info)) return;
 	p.template_name.clear();
 	p.template_text = read_text_file(given, kLongestTemplate);
 	if (p.template_text.empty()) fail_status(KVRUN_EFORMAT, "{}: is empty, expected a chat template in Jinja", given);

@@ -2,7 +2,6 @@
 #include "tools/chat/store.h"
 #include "engine/core/system/files.h"
 #include "tools/text.h"
-#include "tools/user_files.h"
 #include <algorithm>
 #include <filesystem>
 #include <system_error>
@@ -33,24 +32,15 @@ void check_chat_name(std::string_view name) {
 
 } // namespace
 
-ChatFiles::ChatFiles(const std::string& name) : name_(name) {
-	check_chat_name(name);
-	const std::string path = chats_folder() + name + kLock;
-	lock_ = sys::open_file(path, sys::Open::Create);
-	if (lock_ < 0) fail_file(path);
-	if (sys::lock_file(lock_)) { // no other process writes this chat: leftover files are of an ended program
-		std::error_code ec;
-		const std::string leftover = name + kConversation + kUnfinished;
-		for (const auto& entry : std::filesystem::directory_iterator(sys::path_of(chats_folder()), ec))
-			if (entry.path().filename().string().starts_with(leftover)) std::filesystem::remove(entry.path(), ec);
-		return;
-	}
-	sys::close_file(std::exchange(lock_, -1));
-	fail_status(KVRUN_EBUSY, "chat '{}' is open in another kvrun; end that one or choose another name", name);
-}
-
-ChatFiles::~ChatFiles() {
-	if (lock_ >= 0) sys::close_file(lock_);
+ChatFiles::ChatFiles(const std::string& name)
+    : name_((check_chat_name(name), name)), lock_(chats_folder() + name + kLock) {
+	if (!lock_.held())
+		fail_status(KVRUN_EBUSY, "chat '{}' is open in another kvrun; end that one or choose another name", name);
+	// no other process writes this chat: leftover files are of an ended program
+	std::error_code ec;
+	const std::string leftover = name + kConversation + kUnfinished;
+	for (const auto& entry : std::filesystem::directory_iterator(sys::path_of(chats_folder()), ec))
+		if (entry.path().filename().string().starts_with(leftover)) std::filesystem::remove(entry.path(), ec);
 }
 
 std::string ChatFiles::conversation() const { return chats_folder() + name_ + kConversation; }

@@ -1,7 +1,7 @@
 // Saved chats, by name.
 #pragma once
+#include "tools/user_files.h"
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace kvrun {
@@ -11,20 +11,13 @@ class ChatFiles {
  public:
 	// name: letters, digits and . _ -; else StatusError{KVRUN_EINVALID}. KVRUN_EBUSY if another kvrun has it open.
 	explicit ChatFiles(const std::string& name);
-	ChatFiles(ChatFiles&& from) noexcept : name_(std::move(from.name_)), lock_(std::exchange(from.lock_, -1)) {}
-	ChatFiles& operator=(ChatFiles&& from) noexcept {
-		std::swap(name_, from.name_), std::swap(lock_, from.lock_);
-		return *this;
-	}
-	~ChatFiles();
-
 	const std::string& name() const { return name_; }
 	std::string conversation() const; // path of the JSON file
 	std::string cache() const;        // path of the packed cache
 
  private:
 	std::string name_;
-	int lock_ = -1; // file descriptor
+	FileLock lock_;
 };
 bool chat_exists(const std::string& name); // throws as ChatFiles() for a bad name
 std::vector<std::string> saved_chats();    // names, sorted

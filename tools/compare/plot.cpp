@@ -73,21 +73,6 @@ std::string svg(double height, const std::string& content) {
 
 } // namespace
 
-std::string escaped(const std::string& text) {
-	std::string out;
-	for (const char c : text) {
-		switch (c) {
-		case '<': out += "&lt;"; break;
-		case '>': out += "&gt;"; break;
-		case '&': out += "&amp;"; break;
-		case '"': out += "&quot;"; break;
-		case '\'': out += "&#39;"; break;
-		default: out += c;
-		}
-	}
-	return out;
-}
-
 std::string plot(const Axes& a, const std::vector<Series>& all) {
 	Scale x{INFINITY, -INFINITY, kLeft, kWidth - kRight, a.log_x},
 	    y{INFINITY, -INFINITY, kHeight - kBottom, kTop, a.log_y};

@@ -1,5 +1,6 @@
 // Plots as SVG text, drawn from numbers: lines, points and bars.
 #pragma once
+#include "tools/html_text.h"
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,7 +25,5 @@ struct Bar {
 };
 // Horizontal bars; a line at `limit` if it is above 0.
 std::string bars(const std::string& title, const std::vector<Bar>&, double limit, const std::string& limit_text);
-
-std::string escaped(const std::string& text); // for HTML and SVG
 
 } // namespace kvrun::comparison

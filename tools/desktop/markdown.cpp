@@ -1,5 +1,6 @@
 // Markdown by MD4C (CommonMark and GitHub's tables, links, strike-through) as HTML for Qt's text documents.
 #include "tools/desktop/markdown.h"
+#include "tools/html_text.h"
 #include <fmt/format.h>
 #include <md4c.h>
 
@@ -116,7 +117,7 @@ class Writer {
 	}
 	static std::string text_of(const MD_ATTRIBUTE& a) { return a.text ? std::string(a.text, a.size) : std::string(); }
 	void link(const MD_ATTRIBUTE& target, bool enters) {
-		html_ += enters ? "<a href=\"" + html_text(text_of(target)) + "\">" : "</a>";
+		html_ += enters ? "<a href=\"" + escaped(text_of(target)) + "\">" : "</a>";
 	}
 	void span(MD_SPANTYPE t, void* detail, bool enters) {
 		const auto tag = [&](const char* name) { html_ += std::string(enters ? "<" : "</") + name + ">"; };
@@ -140,7 +141,7 @@ class Writer {
 		case MD_TEXT_BR: html_ += "<br/>"; return;
 		case MD_TEXT_SOFTBR: html_ += "\n"; return;
 		case MD_TEXT_ENTITY: html_ += s; return; // as written: &amp;
-		default: html_ += html_text(s); return;
+		default: html_ += escaped(s); return;
 		}
 	}
 	std::vector<Part> parts_;
@@ -150,21 +151,6 @@ class Writer {
 };
 
 } // namespace
-
-std::string html_text(std::string_view text) {
-	std::string out;
-	out.reserve(text.size());
-	for (const char c : text) {
-		switch (c) {
-		case '<': out += "&lt;"; break;
-		case '>': out += "&gt;"; break;
-		case '&': out += "&amp;"; break;
-		case '"': out += "&quot;"; break;
-		default: out += c;
-		}
-	}
-	return out;
-}
 
 std::vector<Part> parse_markdown(std::string_view text) {
 	Writer w;

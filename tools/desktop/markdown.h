@@ -17,7 +17,5 @@ struct Part {
 // Accepts any text: text without markup becomes a paragraph, HTML is shown as text, and an open fence extends to the
 // end. Images become links, so that an answer cannot make the window load anything.
 std::vector<Part> parse_markdown(std::string_view text);
-// Text with <, >, & and " escaped.
-std::string html_text(std::string_view text);
 
 } // namespace kvrun::desktop

@@ -1,13 +1,8 @@
 // The app's files: one per conversation and one for settings, written by a separate thread so that no frame waits.
 #include "tools/desktop/store.h"
 #include "tools/text.h"
-#include "tools/user_files.h"
-#include <cerrno>
-#include <fcntl.h>
 #include <filesystem>
-#include <sys/file.h>
 #include <system_error>
-#include <unistd.h>
 #include <utility>
 
 namespace kvrun::desktop {
@@ -29,14 +24,10 @@ std::string default_folder() {
 Store::Store(std::string folder) : folder_(std::move(folder)) {
 	make_private_folder(folder_);
 	std::error_code ec;
-	const std::string path = folder_ + "/lock";
-	lock_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-	if (lock_ < 0) fail_status(KVRUN_EIO, "{}: {}", path, std::generic_category().message(errno));
-	if (flock(lock_, LOCK_EX | LOCK_NB) != 0) {
-		close(lock_);
+	lock_.emplace(folder_ + "/lock");
+	if (!lock_->held())
 		fail_status(KVRUN_EBUSY,
 		            "{}: another kvrun-desktop has these conversations open; use that one, or --state FOLDER", folder_);
-	}
 	for (const auto& entry : fs::directory_iterator(folder_, ec)) // removes files of a killed program
 		if (entry.path().filename().string().find(std::string(".json") + kUnfinished) != std::string::npos)
 			fs::remove(entry.path(), ec);
@@ -50,7 +41,6 @@ Store::~Store() {
 	}
 	wake_.notify_all();
 	thread_.join();
-	close(lock_);
 }
 
 Store::Saved Store::read() const {
@@ -110,11 +100,12 @@ void Store::run() {
 		writing_ = true;
 		lock.unlock();
 		std::string problem;
+		std::error_code ec;
 		try {
 			if (next.mapped())
 				write_private_file(next.key(), *next.mapped());
-			else if (unlink(next.key().c_str()) != 0 && errno != ENOENT)
-				problem = fmt::format("{}: {}", next.key(), std::generic_category().message(errno));
+			else if (fs::remove(next.key(), ec); ec)
+				problem = fmt::format("{}: {}", next.key(), ec.message());
 		} catch (const std::exception& e) { problem = e.what(); }
 		lock.lock();
 		writing_ = false;

@@ -1,6 +1,7 @@
 // The app's files: one per conversation and one for settings, written by a separate thread so that no frame waits.
 #pragma once
 #include "tools/desktop/state.h"
+#include "tools/user_files.h"
 #include <condition_variable>
 #include <mutex>
 #include <optional>
@@ -35,7 +36,7 @@ class Store {
 	void run();
 
 	const std::string folder_;
-	int lock_ = -1; // file descriptor
+	std::optional<FileLock> lock_;
 	std::mutex mutex_;
 	std::condition_variable wake_, idle_;
 	std::map<std::string, std::optional<std::string>> waiting_; // path -> content; nullopt: remove the file

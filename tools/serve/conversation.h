@@ -36,6 +36,17 @@ Json take_field(Json& object, const char* name);
 // Refuses a body that has one of these fields, which exist in OpenAI's chats but not in this API. Throws ApiError 400.
 void refuse_fields(const Json& body, std::span<const char* const> names);
 
+// Tools in the form of OpenAI's chats. function: makes the "function" of one entry. Throws ApiError 400.
+template <class F> Json chat_tools(const Json& tools, F function) {
+	if (!tools.is_array()) throw ApiError(400, "tools is not an array", "tools");
+	Json out = Json::array();
+	for (const Json& t : tools) {
+		if (!t.is_object()) throw ApiError(400, "tools has an entry that is not an object", "tools");
+		out.push_back({{"type", "function"}, {"function", function(t)}});
+	}
+	return out;
+}
+
 struct Renamed {
 	const char *from, *to;
 };

@@ -92,10 +92,7 @@ Json read_messages(const Json& system, const Json& messages) {
 
 // Converts tools to the form of OpenAI's chats.
 Json read_tools(const Json& tools) {
-	if (!tools.is_array()) throw ApiError(400, "tools is not an array", "tools");
-	Json out = Json::array();
-	for (const Json& t : tools) {
-		if (!t.is_object()) throw ApiError(400, "tools has an entry that is not an object", "tools");
+	return chat_tools(tools, [](const Json& t) {
 		const Json type = t.value("type", Json());
 		if (!type.is_null() && type != Json("custom"))
 			unsupported("tools", " has one of type " + dump(type).substr(0, 40) + "; this server has functions alone");
@@ -103,9 +100,8 @@ Json read_tools(const Json& tools) {
 		if (const auto d = t.find("description"); d != t.end()) f["description"] = *d;
 		if (const auto s = t.find("input_schema"); s != t.end()) f["parameters"] = *s;
 		if (const auto s = t.find("strict"); s != t.end()) f["strict"] = *s;
-		out.push_back({{"type", "function"}, {"function", std::move(f)}});
-	}
-	return out;
+		return f;
+	});
 }
 
 void read_tool_choice(const Json& choice, Json& body) {

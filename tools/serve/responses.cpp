@@ -70,18 +70,14 @@ Json read_input(const Json& instructions, const Json& input) {
 
 // Converts tools to the form of OpenAI's chats.
 Json read_tools(const Json& tools) {
-	if (!tools.is_array()) throw ApiError(400, "tools is not an array", "tools");
-	Json out = Json::array();
-	for (const Json& t : tools) {
-		if (!t.is_object()) throw ApiError(400, "tools has an entry that is not an object", "tools");
+	return chat_tools(tools, [](const Json& t) {
 		const std::string& type = text_in(t, "type", "an entry of tools", "tools");
 		if (type != "function")
 			unsupported("tools", " has one of type '" + type.substr(0, 40) + "'; this server has functions alone");
 		Json function = t;
 		function.erase("type");
-		out.push_back({{"type", "function"}, {"function", std::move(function)}});
-	}
-	return out;
+		return function;
+	});
 }
 
 Json read_tool_choice(Json choice) {

@@ -306,6 +306,11 @@ void Router::remove_session(const HttpRequest& request, std::shared_ptr<Responde
 	out->respond({200, dump({{"id", name_in(request)}, {"deleted", true}})});
 }
 
+// Reading ends when the client has gone.
+static Json body_of(const HttpRequest& request, const Responder& out) {
+	return parse_body(request.body, [&out] { return out.gone(); });
+}
+
 void Router::check_request(GenerationRequest& r) const {
 	if (options_.strict_model && !r.model.empty() && r.model != model_.id())
 		throw ApiError(404, "there is no such model; this server has '" + model_.id() + "'", "model",
@@ -372,7 +377,8 @@ void Router::generate(std::vector<Job> jobs, const GenerationRequest& r, const N
 	generator_.add(std::move(jobs));
 }
 
-void Router::check_tools(ChatRequest& r) {
+void Router::check_chat(ChatRequest& r) {
+	check_request(r);
 	r.sampling.special = has_channels();
 	if (r.prompt.tools.empty()) return;
 	const kvrun_chat_features f = model_.features(r.prompt);
@@ -406,9 +412,8 @@ void Router::converse(const HttpRequest& request, const ChatRequest& r, std::vec
 }
 
 void Router::chat(const HttpRequest& request, std::shared_ptr<Responder> out) {
-	ChatRequest r = chat_request(parse_body(request.body, [out] { return out->gone(); }), options_.kv);
-	check_request(r);
-	check_tools(r);
+	ChatRequest r = chat_request(body_of(request, *out), options_.kv);
+	check_chat(r);
 	const auto all = std::make_shared<Choices>(out, r, model_.id(), kChatObject);
 	if (all->gone()) return;
 	converse(request, r, conversation_tokens(r),
@@ -416,9 +421,8 @@ void Router::chat(const HttpRequest& request, std::shared_ptr<Responder> out) {
 }
 
 void Router::responses(const HttpRequest& request, std::shared_ptr<Responder> out) {
-	ResponseRequest r = response_request(parse_body(request.body, [out] { return out->gone(); }), options_.kv);
-	check_request(r.chat);
-	check_tools(r.chat);
+	ResponseRequest r = response_request(body_of(request, *out), options_.kv);
+	check_chat(r.chat);
 	if (out->gone()) return;
 	const auto count = [this](const std::string& text) { return model_.tokens(text, KVRUN_TOKENS_NO_BOS).size(); };
 	converse(request, r.chat, conversation_tokens(r.chat),
@@ -426,10 +430,8 @@ void Router::responses(const HttpRequest& request, std::shared_ptr<Responder> ou
 }
 
 void Router::messages(const HttpRequest& request, std::shared_ptr<Responder> out) {
-	MessagesRequest r =
-	    messages_request(parse_body(request.body, [out] { return out->gone(); }), options_.kv, /*counting=*/false);
-	check_request(r.chat);
-	check_tools(r.chat);
+	MessagesRequest r = messages_request(body_of(request, *out), options_.kv, /*counting=*/false);
+	check_chat(r.chat);
 	if (out->gone()) return;
 	std::vector<uint32_t> tokens = conversation_tokens(r.chat);
 	const uint32_t n = uint32_t(tokens.size());
@@ -438,15 +440,13 @@ void Router::messages(const HttpRequest& request, std::shared_ptr<Responder> out
 }
 
 void Router::count_tokens(const HttpRequest& request, std::shared_ptr<Responder> out) {
-	MessagesRequest r =
-	    messages_request(parse_body(request.body, [out] { return out->gone(); }), options_.kv, /*counting=*/true);
-	check_request(r.chat);
-	check_tools(r.chat);
+	MessagesRequest r = messages_request(body_of(request, *out), options_.kv, /*counting=*/true);
+	check_chat(r.chat);
 	out->respond({200, dump({{"input_tokens", conversation_tokens(r.chat).size()}})});
 }
 
 void Router::completion(const HttpRequest& request, std::shared_ptr<Responder> out) {
-	CompletionRequest r = completion_request(parse_body(request.body, [out] { return out->gone(); }), options_.kv);
+	CompletionRequest r = completion_request(body_of(request, *out), options_.kv);
 	check_request(r);
 	std::vector<Job> jobs;
 	for (const TextPrompt& p : r.prompts) {
@@ -467,8 +467,7 @@ void Router::completion(const HttpRequest& request, std::shared_ptr<Responder> o
 }
 
 void Router::embeddings(const HttpRequest& request, std::shared_ptr<Responder> out) {
-	EmbeddingsRequest r =
-	    embeddings_request(parse_body(request.body, [out] { return out->gone(); }), model_.info().dim);
+	EmbeddingsRequest r = embeddings_request(body_of(request, *out), model_.info().dim);
 	GenerationRequest names;
 	names.model = r.model;
 	check_request(names);
@@ -497,7 +496,7 @@ void Router::embeddings(const HttpRequest& request, std::shared_ptr<Responder> o
 }
 
 void Router::tokenize(const HttpRequest& request, std::shared_ptr<Responder> out) {
-	const Json j = parse_body(request.body, [&] { return out->gone(); });
+	const Json j = body_of(request, *out);
 	const Fields f(j);
 	const std::optional<std::string> text = f.text("content");
 	if (!text || text->size() > kMaxTokenText)
@@ -508,7 +507,7 @@ void Router::tokenize(const HttpRequest& request, std::shared_ptr<Responder> out
 }
 
 void Router::detokenize(const HttpRequest& request, std::shared_ptr<Responder> out) {
-	const Json j = parse_body(request.body, [&] { return out->gone(); });
+	const Json j = body_of(request, *out);
 	const Json* list = Fields(j).find("tokens");
 	if (!list || !list->is_array() || list->size() > kMaxTokenText)
 		throw ApiError(400, "tokens is not an array of at most " + std::to_string(kMaxTokenText) + " tokens", "tokens");

@@ -53,8 +53,9 @@ class Router final : public Handler {
 	using NewListener = std::function<std::shared_ptr<Listener>(uint32_t)>;
 	// Gives each job as many answers as the request has choices, and queues them.
 	void generate(std::vector<Job>, const GenerationRequest&, const NewListener&);
-	void check_tools(ChatRequest&); // throws ApiError if the template has no place for tools
-	// Answers a conversation. check_tools() has been called.
+	// check_request() for a chat; also throws ApiError if its template has no place for its tools.
+	void check_chat(ChatRequest&);
+	// Answers a conversation. check_chat() has been called.
 	void converse(const HttpRequest&, const ChatRequest&, std::vector<uint32_t> tokens, const NewListener&);
 	std::vector<uint32_t> conversation_tokens(const ChatRequest&) const; // throws ApiError if no context can hold them
 	bool has_channels(); // whether the template separates channels of an answer by control tokens
