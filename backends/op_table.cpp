@@ -231,7 +231,7 @@ void AttendPrompt::check() const {
 	if (!older) return;
 	KV_ASSERT(bool(older->softmax.q_rope) == bool(own.softmax.q_rope));
 	KV_ASSERT(older->softmax.softcap == own.softmax.softcap && bool(older->softmax.sinks) == bool(own.softmax.sinks));
-	KV_ASSERT(own.window == 0);
+	KV_ASSERT(!own.window);
 	check_read(q, *older);
 	KV_ASSERT(older->n_kv_heads == own.k.shape[0]);
 }

@@ -107,8 +107,8 @@ struct Softmax {
 struct KvRows {         // keys and values of one layer outside of pages: a prompt's own, tokens on their way
 	View k, v;          // (n_kv_heads, capacity, channels) f16
 	uint32_t first = 0; // row of k and v for row 0 of the op
-	// attend_prompt(): rows see this many latest tokens, their own included, and there are no older ones; 0: all
-	uint32_t window = 0;
+	// attend_prompt(): with a window there are no older tokens, and token 0 begins a chunk
+	Window window = {};
 	Softmax softmax = {}; // attend_prompt(), score_prompt()
 };
 

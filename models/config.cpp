@@ -135,7 +135,7 @@ void check_layer(const Keys& k, const Family& f, const Config& c, const Layer& l
 		return x.n_heads == l.n_heads && x.n_kv_heads == l.n_kv_heads && x.head_dim == l.head_dim;
 	};
 	for (const Layer& x : c.layers) // pages of a cache are of one size
-		if ((x.window != 0) == (l.window != 0) && !alike(x))
+		if (x.window == l.window && !alike(x))
 			fail(
 			    Code::Unsupported,
 			    "{}: layers {} a window have {} heads, {} key/value heads of {} channels, and {}, {} of {}; kvrun runs "
@@ -254,7 +254,7 @@ void look_at_layers(const Gguf& g, const Family& f, Config& c) {
 	const Layer* first[2] = {};
 	for (uint32_t l = 0; l < c.n_layers; ++l) {
 		Layer& layer = c.layers[l];
-		const Layer*& of_kind = first[layer.window != 0];
+		const Layer*& of_kind = first[bool(layer.window)];
 		if (!of_kind) {
 			layer.v_is_k = layer.v_norm && !g.find_tensor(tensor(l, "attn_v"));
 			of_kind = &layer;
@@ -267,12 +267,14 @@ void look_at_layers(const Gguf& g, const Family& f, Config& c) {
 }
 
 void read_temperature(const Keys& k, const Family& f, Config& c) {
-	if (!f.tempered || k.f32("attention.temperature_scale", 0) == 0) return;
-	c.temperature = {k.positive("attention.temperature_scale", 1),
-	                 k.u32("rope.scaling.original_context_length", c.max_seq)};
-	if (c.temperature.length == 0)
-		fail(Code::Format, "{}: key {} is 0; the file is damaged", k.g.name(),
-		     k.key("rope.scaling.original_context_length"));
+	const float scale = k.f32("attention.temperature_scale", f.temperature.scale);
+	if (!f.tempered || scale == 0) return;
+	c.temperature = f.temperature;
+	c.temperature.scale = k.positive("attention.temperature_scale", scale);
+	const bool own = f.temperature.length != 0;
+	const char* key = own ? "attention.temperature_length" : "rope.scaling.original_context_length";
+	c.temperature.length = k.u32(key, own ? f.temperature.length : c.max_seq);
+	if (c.temperature.length == 0) fail(Code::Format, "{}: key {} is 0; the file is damaged", k.g.name(), k.key(key));
 }
 
 // Which layers have a window. The key has a flag or number per layer, or a period: every so-many-th layer has none.
@@ -414,7 +416,7 @@ void add_attention_specs(std::vector<TensorSpec>& out, const Layer& layer, uint3
 		vector(name("attn_k.bias"), kv);
 		vector(name("attn_v.bias"), kv);
 	}
-	if (layer.qk_norm != QkNorm::None) {
+	if (layer.qk_norm != QkNorm::None && layer.qk_norm != QkNorm::HeadUnit) {
 		const bool row = layer.qk_norm == QkNorm::Row;
 		vector(name("attn_q_norm.weight"), row ? q : layer.head_dim);
 		if (owns) vector(name("attn_k_norm.weight"), row ? kv : layer.head_dim);
@@ -507,6 +509,7 @@ Config read_config(const Gguf& g) {
 	layer.out_bias |= g.find_tensor("blk.0.attn_output.bias") != nullptr;
 	if (f.head_norm_optional && g.find_tensor("blk.0.attn_q_norm.weight")) layer.qk_norm = QkNorm::Head;
 	layer.mlp_bias |= g.find_tensor("blk.0.ffn_down.bias") != nullptr;
+	if (f.unnormed_experts && k.u32("expert_count", 0) == f.unnormed_experts) layer.qk_norm = QkNorm::None;
 	read_scales(k, f, c, layer);
 	read_rope_scaling(k, f, c);
 	if (layer.qk_norm == QkNorm::HeadLast && rope_attention_scale(c.ropes[0]) != 1) // the norm would cancel it

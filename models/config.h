@@ -39,6 +39,7 @@ enum class QkNorm : uint8_t { // RMS norm of q and k before RoPE
 	None,
 	Head,     // each head by itself, the same weights for all heads
 	HeadLast, // the same after RoPE
+	HeadUnit, // each head by itself, without weights; after RoPE it would be the same
 	Row,      // all heads of a token together
 };
 enum class MlpKind : uint8_t {
@@ -51,10 +52,12 @@ enum class MlpInput : uint8_t {
 	Parallel, // the input of attention: outputs of attention and MLP are added to the stream together
 };
 
-// Attention gets sharper with position: q at position p is multiplied by 1 + scale * log(1 + floor(p / length)).
+// Attention gets sharper with position: q at position p is multiplied by 1 + scale * log(1 + floor((p + offset) /
+// length)).
 struct Temperature {
 	float scale = 0; // 0: none
-	uint32_t length = 0;
+	uint32_t length = 0, offset = 0;
+	bool unrotated = false; // only in layers without positions (Rope::rotates)
 };
 
 struct Experts {             // a mixture of experts in place of a dense MLP
@@ -73,6 +76,7 @@ struct Experts {             // a mixture of experts in place of a dense MLP
 	uint32_t shared_dim = 0;                // channels inside the MLP that every token also uses; 0: none
 	bool shared_gate = false;               // its output is multiplied by the sigmoid of a logit of its own
 	bool factors = false;                   // weights are finally multiplied by a factor per expert
+	bool weigh_input = false;               // the weight multiplies what the expert reads, not its output; `used` is 1
 	// The layer also has a dense MLP. MLP, experts and router each read the residual stream after attention through a
 	// norm of their own. The outputs of MLP and experts each pass a norm; their sum passes the layer's.
 	bool beside_mlp = false;
@@ -107,7 +111,7 @@ struct Layer { // what one layer computes
 	// attention
 	uint32_t n_heads = 0, n_kv_heads = 0, head_dim = 0;
 	uint32_t kv_layer = 0;     // attends to the keys and values of this layer: usually itself, else an earlier one
-	uint32_t window = 0;       // attends to so many latest tokens, the current one included; 0: to all
+	Window window = {};        // tokens it attends to
 	uint32_t rope = 0;         // index into Config::ropes
 	float attention_scale = 0; // factor of q . k; 0: 1 / sqrt(head_dim)
 	float score_softcap = 0;   // then cap * tanh(score / cap); 0: none

@@ -83,6 +83,9 @@ Mixture read_mixture(const ConfigKeys& k, const Family& f, const Config& c) {
 	Experts& e = m.experts = f.layer.experts;
 	e.n = n;
 	e.used = within(k, "expert_used_count", k.u32("expert_used_count"), 1, std::min(n, KV_MOST_USED), " experts");
+	if (e.weigh_input && e.used != 1)
+		fail(Code::Unsupported, "{}: key {} is {}; kvrun runs {} with 1 expert for each token", k.g.name(),
+		     k.key("expert_used_count"), e.used, f.arch);
 	if (k.has("expert_feed_forward_length")) e.hidden_dim = k.u32_same("expert_feed_forward_length");
 	if (e.hidden_dim == 0) e.hidden_dim = c.hidden_dim;
 	m.first = within(k, "leading_dense_block_count", k.u32("leading_dense_block_count", 0), 0, c.n_layers, " layers");

@@ -104,6 +104,16 @@ constexpr Family kFamilies[] = {
      .neox = true,
      .mixture = true,
      .layer = {.qk_norm = QkNorm::HeadLast, .experts = {.normalise = true}}},
+    {.arch = "llama4",
+     .second_rope = SecondRope::NoneInFull,
+     .window_period = 4,
+     .chunks = true,
+     .window = 8192,
+     .tempered = true,
+     .temperature = {.scale = 0.1f, .length = 8192, .offset = 1, .unrotated = true},
+     .mixture = true,
+     .unnormed_experts = 128,
+     .layer = {.qk_norm = QkNorm::HeadUnit, .experts = {.gating = Gating::Sigmoid, .weigh_input = true}}},
     {.arch = "mistral3", .tempered = true},
     {.arch = "nemotron",
      .neox = true,
@@ -218,7 +228,7 @@ static void size_layers(Config& c, const LayerSizes& sizes) {
 		layer.kv_layer = l;
 		const uint32_t own = c.n_layers - sizes.shared_kv; // layers with keys and values of their own
 		for (uint32_t s = 0; l >= own && s < own; ++s)
-			if ((c.layers[s].window != 0) == (layer.window != 0)) layer.kv_layer = s;
+			if (c.layers[s].window == layer.window) layer.kv_layer = s;
 	}
 }
 
@@ -229,8 +239,8 @@ void describe_layers(Config& c, const Family& f, Layer layer, const Windows& win
 	c.layers.assign(c.n_layers, layer);
 	bool second = false;
 	for (uint32_t l = 0; l < c.n_layers; ++l) {
-		if (has_window(f, windows, l)) c.layers[l].window = windows.tokens;
-		const bool window = c.layers[l].window != 0;
+		if (has_window(f, windows, l)) c.layers[l].window = {windows.tokens, f.chunks};
+		const bool window = bool(c.layers[l].window);
 		switch (f.second_rope) {
 		case SecondRope::None: break;
 		case SecondRope::NoneEveryFourth: c.layers[l].rope = l % 4 == 3; break;
@@ -248,6 +258,8 @@ void describe_layers(Config& c, const Family& f, Layer layer, const Windows& win
 	if (f.second_rope == SecondRope::OwnInWindow) other.theta = windows.theta;
 	other.rotates = f.second_rope == SecondRope::OwnInWindow || f.second_rope == SecondRope::UnscaledInWindow;
 	c.ropes.push_back(std::move(other));
+	for (Layer& l : c.layers)
+		if (l.qk_norm == QkNorm::HeadUnit && !c.ropes[l.rope].rotates) l.qk_norm = QkNorm::None;
 }
 
 } // namespace kvrun

@@ -28,15 +28,19 @@ struct Family {
 	SecondRope second_rope = SecondRope::None;
 	// If a file names a window but not its layers: every so-many-th layer has none; 0: all layers have one.
 	uint32_t window_period = 0;
+	bool chunks = false; // windows are chunks
 	// Defaults for files without the keys; 0: none.
 	uint32_t window = 0;
 	float score_softcap = 0, logit_softcap = 0;
-	bool tempered = false;      // files may have Config::temperature; its length is the context before extension
-	bool shares_kv = false;     // the last layers may attend to keys and values of an earlier one (Layer::kv_layer)
-	bool output_scales = false; // files may have Layer::output_scale, as tensors
-	bool layer_inputs = false;  // files may have Config::layer_input_dim
-	bool mixture = false;       // files may have experts instead of the MLP; layer.experts says how they are chosen
+	bool tempered = false;        // files may have Config::temperature; its length is the context before extension
+	Temperature temperature = {}; // default for files without the keys
+	bool shares_kv = false;       // the last layers may attend to keys and values of an earlier one (Layer::kv_layer)
+	bool output_scales = false;   // files may have Layer::output_scale, as tensors
+	bool layer_inputs = false;    // files may have Config::layer_input_dim
+	bool mixture = false;         // files may have experts instead of the MLP; layer.experts says how they are chosen
 	bool head_norm_optional = false; // QkNorm::Head only if the file has the tensors
+	// A model with this number of experts has no norm of heads; GGUF has no key for it.
+	uint32_t unnormed_experts = 0;
 	// A model with this number of layers scales q . k by 1 / sqrt(dim / n_heads); GGUF has no key for it.
 	uint32_t wide_scale_layers = 0;
 	bool latent = false;    // layers have latent attention (Layer::latent)
@@ -48,7 +52,7 @@ struct Family {
 std::span<const Family> families();
 const Family* find_family(std::string_view arch);         // null: unknown
 std::string family_names(std::string_view between = " "); // in the order of the table
-struct Windows {                                          // sliding windows, as a file describes them
+struct Windows {                                          // windows, as a file describes them
 	uint32_t tokens = 0;                                  // 0: none
 	std::vector<bool> layers = {};                        // which layers have one; empty: default of the family
 	float theta = 10000;                                  // base of RoPE in these layers, for SecondRope::OwnInWindow

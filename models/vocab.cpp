@@ -9,10 +9,19 @@ namespace kvrun {
 namespace {
 
 // Texts of tokens that end a turn or the text; files do not always name their ids.
-constexpr std::string_view kEndTexts[] = {
-    "<|eot_id|>",         "<|eom_id|>",      "<|im_end|>",      "<|end|>",
-    "<|endoftext|>",      "<|end_of_text|>", "<end_of_turn>",   "<｜end▁of▁sentence｜>",
-    "<end_of_utterance>", "<turn|>",         "<|tool_response>"};
+constexpr std::string_view kEndTexts[] = {"<|eot_id|>",
+                                          "<|eom_id|>",
+                                          "<|im_end|>",
+                                          "<|end|>",
+                                          "<|eot|>",
+                                          "<|eom|>",
+                                          "<|endoftext|>",
+                                          "<|end_of_text|>",
+                                          "<end_of_turn>",
+                                          "<｜end▁of▁sentence｜>",
+                                          "<end_of_utterance>",
+                                          "<turn|>",
+                                          "<|tool_response>"};
 
 int hex_digit(char c) {
 	if (c >= '0' && c <= '9') return c - '0';

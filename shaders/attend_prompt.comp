@@ -4,7 +4,8 @@
 //   row
 // With PROMPT_STATE the state (sum_t w_t v_t, max, sum_t w_t) goes to the row's last part instead of the result to out.
 // With PROMPT_LSE, lse gets max + log(sum_t w_t).
-// With PROMPT_WINDOW a row sees only its latest `window` tokens. With PROMPT_SINKS the divisor also has exp(sink -
+// With PROMPT_WINDOW a row sees only its latest `window` tokens, or with PROMPT_CHUNKS too those since the last multiple
+// of `window`. With PROMPT_SINKS the divisor also has exp(sink -
 // max).
 // Tiles of tokens start at multiples of 4 * LOCAL_X from token 0. A tile of which a row sees nothing leaves the row's
 // state unchanged. So a row's bits do not depend on how the prompt is cut.
@@ -34,6 +35,7 @@ layout(constant_id = SPEC_FLAGS) const uint FLAGS = 0;
 layout(constant_id = SPEC_SUBGROUP) const uint SUBGROUP = 32;
 layout(constant_id = SPEC_HEADS) const uint HEADS = 1;
 layout(constant_id = SPEC_COLS) const uint TOKENS = 8;
+const bool IN_CHUNKS = (FLAGS & PROMPT_CHUNKS) != 0;
 const bool WINDOW = (FLAGS & PROMPT_WINDOW) != 0, SOFTCAP = (FLAGS & PROMPT_SOFTCAP) != 0;
 const bool SINKS = (FLAGS & PROMPT_SINKS) != 0;
 const uint QUERIES = HEADS * TOKENS; // query j: row j / HEADS, head j % HEADS
@@ -80,7 +82,10 @@ void main() {
 	const uint n_tokens = p.first + min(row_first + TOKENS, p.n_rows); // tokens that the last row of the block sees
 	const uint head_at = kv_head * p.t_cap * PIECES, k_head = KV_AT(2) / 4 + head_at, v_head = KV_AT(3) / 4 + head_at;
 	const uint first_last = p.first + row_first; // last token that the block's first row sees
-	const uint skipped = WINDOW && first_last >= p.window ? (first_last - p.window + 1) / (QUADS * 4) * (QUADS * 4) : 0;
+	uint unseen = 0; // tokens that no row of the block sees
+	if (WINDOW && first_last >= p.window) unseen = first_last - p.window + 1;
+	if (IN_CHUNKS) unseen = first_last / p.window * p.window;
+	const uint skipped = unseen / (QUADS * 4) * (QUADS * 4);
 	for (uint tile = skipped; tile < n_tokens; tile += QUADS * 4) {
 		const uint token = tile + LANE * 4;
 		uint at[4];
@@ -105,7 +110,9 @@ void main() {
 		[[unroll]] for (uint j = 0; j < QUERIES; j++) {
 			const uint last = p.first + row_first + j / HEADS; // token the query sees last
 			bvec4 blind = greaterThan(token + uvec4(0, 1, 2, 3), uvec4(min(last, n_tokens - 1)));
-			if (WINDOW)
+			if (IN_CHUNKS)
+				blind = bvec4(uvec4(blind) | uvec4(lessThan(token + uvec4(0, 1, 2, 3), uvec4(last / p.window * p.window))));
+			else if (WINDOW)
 				blind = bvec4(uvec4(blind) | uvec4(greaterThanEqual(uvec4(last) - (token + uvec4(0, 1, 2, 3)),
 				                                                    uvec4(p.window))));
 			score[j] = mix(scores(score[j]), vec4(NO_TOKEN), blind);

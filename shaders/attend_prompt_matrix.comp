@@ -30,6 +30,7 @@ layout(constant_id = SPEC_MATRIX_M) const uint M = 16;
 layout(constant_id = SPEC_MATRIX_N) const uint N = 16;
 layout(constant_id = SPEC_MATRIX_K) const uint K = 16;
 layout(constant_id = SPEC_MATRIX_K_B) const uint K_B = 16;
+const bool IN_CHUNKS = (FLAGS & PROMPT_CHUNKS) != 0u;
 const bool WINDOW = (FLAGS & PROMPT_WINDOW) != 0u, SOFTCAP = (FLAGS & PROMPT_SOFTCAP) != 0u;
 const bool SINKS = (FLAGS & PROMPT_SINKS) != 0u;
 const bool Q_ROTATE = false, V_ROTATE = false, PARTIAL = (FLAGS & PROMPT_STATE) != 0u;
@@ -70,11 +71,14 @@ void tile_fetch(uint tile) {
 }
 uvec4 tile_key(uint i) { return k_next[i]; }
 uvec4 tile_value(uint i) { return v_next[i]; }
+uint unseen(uint all) { // tokens before those that a row sees; all: these and the row's
+	return IN_CHUNKS ? (all - 1u) / p.window * p.window : all - min(all, p.window);
+}
 uint tile_seen(uint tile, uint j) {
 	const uint seen = min(p.first + row_of(j) + 1u, n_tokens), before = min(tile * KEYS, seen);
 	const uint mask = seen - before >= 32u ? ~0u : (1u << (seen - before)) - 1u;
 	if (!WINDOW) return mask;
-	const uint all = p.first + row_of(j) + 1u, lost = all - min(all, p.window), gone = lost - min(lost, tile * KEYS);
+	const uint lost = unseen(p.first + row_of(j) + 1u), gone = lost - min(lost, tile * KEYS);
 	return gone >= 32u ? 0u : mask & ~0u << gone;
 }
 
@@ -116,5 +120,5 @@ void main() {
 	k_head = KV_AT(2) / 4u + kv_head * p.t_cap * PIECES;
 	v_head = KV_AT(3) / 4u + kv_head * p.t_cap * PIECES;
 	const uint first_all = p.first + row_first + 1u; // tokens that the block's first row sees
-	attend(WINDOW ? (first_all - min(first_all, p.window)) / KEYS : 0u, (n_tokens + KEYS - 1u) / KEYS);
+	attend(WINDOW ? unseen(first_all) / KEYS : 0u, (n_tokens + KEYS - 1u) / KEYS);
 }

@@ -88,7 +88,7 @@ Json config_json(const Config& c) {
 	        {"head_dim", c.head_dim},
 	        {"vocab", c.vocab},
 	        {"context", c.max_seq},
-	        {"sliding_window", c.layers[0].window},
+	        {"sliding_window", c.layers[0].window.tokens},
 	        {"norm_eps", real(c.norm_eps)},
 	        {"tied_embedding", c.tied_embedding},
 	        {"qkv_bias", c.layers[0].qkv_bias},

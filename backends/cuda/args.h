@@ -188,6 +188,7 @@ struct AttendPromptArgs {
 	uint32_t n_rows, n_heads, n_kv_heads, head_dim;
 	Scores scores;
 	uint32_t window;     // latest tokens that a row sees
+	uint32_t chunked;    // else those since the last multiple of `window`
 	const float* sinks;  // (n_heads), or null; unused if row_parts is not null
 	const float* q_rope; // as in AttendArgs
 	uint32_t rope_dim;

@@ -196,14 +196,16 @@ template <bool kLatent> __device__ inline void attend_rows(const AttendPromptArg
 	float acc[kQueries][kParts] = {};
 	const uint32_t seen = a.first + row_of(n - 1) + 1; // tokens that the last row sees
 	const uint32_t v_dim = kLatent ? a.rope_dim : D;
-	const uint32_t last = a.first + row_of(0); // last token that the first row sees
-	for (uint32_t t0 = last >= a.window ? (last - a.window + 1) / kThreads * kThreads : 0; t0 < seen; t0 += kThreads) {
+	const auto first_seen = [&](uint32_t token) {
+		return a.chunked ? token / a.window * a.window : token < a.window ? 0u : token - a.window + 1;
+	};
+	for (uint32_t t0 = first_seen(a.first + row_of(0)) / kThreads * kThreads; t0 < seen; t0 += kThreads) {
 		const uint32_t* const k_words = a.k + uint64_t(h) * a.t_cap * (D / 2);
 		const RowKeys keys = {k_words, t0, D};
 		const RowValues values = {a.v + uint64_t(h) * a.t_cap * (v_dim / 2), t0, v_dim};
 		const uint32_t n_tokens = seen - t0 < kThreads ? seen - t0 : kThreads;
 		const auto sees = [&](uint32_t j, uint32_t t) {
-			return t0 + t <= a.first + row_of(j) && a.first + row_of(j) - (t0 + t) < a.window;
+			return t0 + t <= a.first + row_of(j) && t0 + t >= first_seen(a.first + row_of(j));
 		};
 		if constexpr (kLatent) {
 			const LatentKeys<RowKeys, RowValues> both = {keys, values, D, v_dim};

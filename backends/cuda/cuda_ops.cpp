@@ -450,7 +450,8 @@ void CudaBackend::compute(const op::AttendPrompt& o) {
 	                            n_kv_heads,
 	                            D,
 	                            scores_of(D, own.softmax.softcap),
-	                            own.window ? own.window : UINT32_MAX,
+	                            own.window ? own.window.tokens : UINT32_MAX,
+	                            own.window.chunked,
 	                            data<float>(own.softmax.sinks),
 	                            data<float>(own.softmax.q_rope),
 	                            own.softmax.q_rope ? own.v.shape[2] : 0};

@@ -117,10 +117,11 @@ void VulkanBackend::compute(const op::AttendPrompt& o) {
 	const uint32_t flags = (older ? PROMPT_STATE
 	                        : lse ? PROMPT_LSE
 	                              : 0) |
-	                       (own.window ? PROMPT_WINDOW : 0) | (own.softmax.softcap > 0 ? PROMPT_SOFTCAP : 0) |
+	                       (own.window ? PROMPT_WINDOW : 0) | (own.window.chunked ? PROMPT_CHUNKS : 0) |
+	                       (own.softmax.softcap > 0 ? PROMPT_SOFTCAP : 0) |
 	                       (own.softmax.sinks && !older ? PROMPT_SINKS : 0);
 	const AttendChoice how = choose_attend_prompt(caps(), n_heads / n_kv_heads, head_dim, flags);
-	const double all = own.first + rows, window = own.window ? own.window : all;
+	const double all = own.first + rows, window = own.window ? own.window.tokens : all;
 	const double tokens = std::min(all, rows + window),
 	             pairs = std::min(double(rows) * (own.first + 0.5 * (rows + 1)), rows * window);
 	const AttendPromptPush push{.first = own.first,
@@ -130,7 +131,7 @@ void VulkanBackend::compute(const op::AttendPrompt& o) {
 	                            .t_cap = own.k.shape[1],
 	                            .blocks = how.blocks,
 	                            .scale = score_scale(head_dim),
-	                            .window = own.window,
+	                            .window = own.window.tokens,
 	                            .softcap = own.softmax.softcap};
 	// The result is also bound in place of an unused lse: a bind for writing counts as a write.
 	const View result = older ? older->parts : out;

@@ -8,8 +8,8 @@ namespace kvrun {
 
 uint32_t KvPrefill::tail_rows(const KvSequence& s) { return s.plan().keeps_all ? 0 : s.cache().n_f16_slots(); }
 
-uint32_t KvPrefill::older_rows(const KvSequence& s, uint32_t window) {
-	return window ? std::min(window - 1, s.n_tokens()) : 0;
+uint32_t KvPrefill::older_rows(const KvSequence& s, Window window) {
+	return window ? s.n_tokens() - window.first_seen(s.n_tokens()) : 0;
 }
 
 KvPrefill::KvPrefill(Backend& be, KvScratch& scratch, KvSequence& seq, uint32_t n_new, const KvRows& own,

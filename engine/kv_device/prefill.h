@@ -22,7 +22,7 @@ class KvPrefill {
 	// Scratch rows that a block needs after its own tokens, for f16 slots that leave the window.
 	static uint32_t tail_rows(const KvSequence&);
 	// Rows for copies of older tokens.
-	static uint32_t older_rows(const KvSequence&, uint32_t window);
+	static uint32_t older_rows(const KvSequence&, Window);
 	// Whether attend() must be called even for rows whose result is unused: their queries feed scores or balancers.
 	bool wants_queries() const { return !probes_.empty() || balances_; }
 	void begin_layer(uint32_t l);

@@ -69,6 +69,17 @@ struct Format {
 	bool operator==(const Format&) const = default;
 };
 
+struct Window {           // which tokens a row sees
+	uint32_t tokens = 0;  // 0: all
+	bool chunked = false; // those since the last multiple of `tokens`; else its `tokens` latest, its own included
+	explicit operator bool() const { return tokens != 0; }
+	uint32_t first_seen(uint32_t token) const { // the first that the row of this token sees
+		if (!tokens) return 0;
+		return chunked ? token / tokens * tokens : token < tokens ? 0 : token - tokens + 1;
+	}
+	bool operator==(const Window&) const = default;
+};
+
 enum class Rank : uint8_t { // how tokens that leave the recent window are ranked
 	None,                   // all Regular
 	LogWindow,              // every 2nd stays, so older survivors halve with each flush    (LogQuant)

@@ -1,11 +1,11 @@
-// The cache of layers with a sliding window: the latest tokens in f16; older tokens are dropped at once.
+// The cache of layers with a window: the tokens that the latest one sees, in f16; the others are dropped at once.
 #pragma once
 #include "engine/kv_host/plan.h"
 
 namespace kvrun {
 
-// A token attends to the latest `window` tokens, including itself: the cache holds exactly these after each decoded
-// token.
-KvPlan make_window_plan(const KvShape&, uint32_t window);
+// The cache holds exactly what a decoded token attends to. A sliding window drops one token with each; the first token
+// of a chunk drops the whole chunk before it.
+KvPlan make_window_plan(const KvShape&, Window);
 
 } // namespace kvrun

@@ -31,7 +31,7 @@ class CacheLayers {
 				last_own_ = l;
 				continue;
 			}
-			const bool window = both && layer.window;
+			const bool window = both && bool(layer.window);
 			Kind& kind = kinds_[window];
 			places_.push_back({window, kind.shape.n_layers});
 			kind = {{kind.shape.n_layers + 1, layer.n_kv_heads, layer.head_dim, layer.latent.rope_dim}, layer.n_heads};
@@ -44,7 +44,7 @@ class CacheLayers {
 		uint32_t index; // layer of that cache; for recurrent layers, which have a state instead, number among them
 	};
 	const Place& operator[](uint32_t l) const { return places_[l]; } // place of the layer whose keys and values l uses
-	uint32_t window() const { return window_; }                      // of layers that have one; 0 if none has
+	Window window() const { return window_; }                        // of layers that have one
 	bool both_kinds() const { return kinds_[1].shape.n_layers > 0; } // there is also a cache for layers with a window
 	// Shape of a cache; its layers have equal sizes.
 	const KvShape& shape(bool window) const { return kinds_[window].shape; }
@@ -66,7 +66,8 @@ class CacheLayers {
 	Kind kinds_[2];             // the main cache, that of layers with a window
 	std::vector<Place> places_; // by layer
 	std::vector<uint32_t> last_readers_;
-	uint32_t window_ = 0, last_own_ = 0;
+	Window window_;
+	uint32_t last_own_ = 0;
 	bool shares_ = false;
 };
 

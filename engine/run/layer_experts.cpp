@@ -75,8 +75,17 @@ void LayerRunner::mix(const Layer& layer, const LayerWeights& L, const LayerRows
 	const View ids = shaped(mlp_.ids, n, e.used), weights = shaped(mlp_.weights, n, e.used);
 	const float scale = layer.mlp_out_norm ? 1 : layer.residual_scale;
 	choose(layer, w, r.h, 1, scale, decode);
-	run_experts(layer, w, r.h, ids, decode);
 	View sum = r.x;
+	if (e.weigh_input) {
+		KV_ASSERT(e.used == 1 && !layer.mlp_out_norm);
+		be_.activate(r.branch, r.h, {}, {.scale = 0});
+		be_.expert_sum(r.branch, shaped(r.h, n, 1, cfg_.dim), weights);
+		run_experts(layer, w, r.branch, ids, decode);
+		be_.activate(sum, shaped(mlp_.slot_out, n, cfg_.dim), {}, {.add = true});
+		if (e.shared_dim) add_shared(layer, w, r, sum, scale, decode);
+		return;
+	}
+	run_experts(layer, w, r.h, ids, decode);
 	if (layer.mlp_out_norm) {
 		sum = r.branch;
 		be_.activate(sum, r.h, {}, {.scale = 0});

@@ -14,11 +14,11 @@ static uint32_t skipped_heads(const Config& cfg) {
 	return n;
 }
 
-// Most channels of a head in layers that normalise values; that norm has no weights.
-static uint32_t normed_values(const Config& cfg) {
+// Most channels of a head in layers with norms without weights.
+static uint32_t unit_norms(const Config& cfg) {
 	uint32_t n = 0;
 	for (const Layer& l : cfg.layers)
-		if (l.v_norm) n = std::max(n, l.head_dim);
+		if (l.v_norm || l.qk_norm == QkNorm::HeadUnit) n = std::max(n, l.head_dim);
 	return n;
 }
 
@@ -36,7 +36,7 @@ LayerRunner::LayerRunner(Backend& be, const Config& cfg, const Weights& w, uint3
 		recurrent_.lay(a, cfg, most_rows);
 		latent_.lay(a, cfg, most_rows);
 		if (has_branch_rows(cfg)) branch_ = a.take(DType::F32, most_rows, cfg.dim);
-		if (const uint32_t n = normed_values(cfg)) ones_ = a.take(DType::F32, n);
+		if (const uint32_t n = unit_norms(cfg)) ones_ = a.take(DType::F32, n);
 		if (const uint32_t n = skipped_heads(cfg)) nowhere_ = a.take(DType::U32, most_rows, n, 2);
 		final_ = a.take(DType::F32, kLogitRows, cfg.dim);
 		logits_ = a.take(DType::F32, kLogitRows, cfg.vocab);
@@ -65,7 +65,7 @@ static bool adds_plainly(const Layer& layer, bool norm) { return !norm && layer.
 
 bool LayerRunner::has_branch_rows(const Config& cfg) {
 	for (const Layer& l : cfg.layers)
-		if (!adds_plainly(l, l.attn_out_norm) || !adds_plainly(l, l.mlp_out_norm)) return true;
+		if (!adds_plainly(l, l.attn_out_norm) || !adds_plainly(l, l.mlp_out_norm) || l.experts.weigh_input) return true;
 	return false;
 }
 
@@ -170,6 +170,7 @@ void LayerRunner::rotate(uint32_t l, const LayerRows& r, uint32_t first, uint32_
 	const View q = rows(r.q, first, n);
 	HeadNorm head_norm{{}, {}, cfg_.norm_eps, layer.qk_norm == QkNorm::HeadLast};
 	if (layer.qk_norm == QkNorm::Head || head_norm.weigh_last) head_norm.q = L.q_norm, head_norm.k = L.k_norm;
+	if (layer.qk_norm == QkNorm::HeadUnit) head_norm.q = head_norm.k = rows(ones_, 0, layer.head_dim);
 	const bool latent = layer.latent.rank != 0;
 	const View rotated = latent ? rows(r.q_rope, first, n) : q;
 	be_.rope_store(rotated, rows(r.k, first, n), rows(r.v, first, n),
@@ -178,7 +179,7 @@ void LayerRunner::rotate(uint32_t l, const LayerRows& r, uint32_t first, uint32_
 	const float scale = layer.attention_scale * std::sqrt(float(layer.head_dim));
 	if (layer.attention_scale != 0 && scale != 1) be_.activate(q, q, {}, {.scale = scale});
 	if (latent && scale != 1) be_.activate(rotated, rotated, {}, {.scale = scale});
-	if (cfg_.temperature.scale == 0) return;
+	if (cfg_.temperature.scale == 0 || (cfg_.temperature.unrotated && rope.rotates)) return;
 	const View before = rows(r.att, first, n); // attention has not yet written these rows
 	be_.copy(before, q);
 	be_.expert_sum(q, shaped(before, n, 1, uint32_t(q.row_elements())), rows(r.rope[kTemperature], first, n));

@@ -34,7 +34,8 @@ struct LayerRows { // rows of one pass through a layer
 	View values = {};   // (n, values) f32: output of a recurrent layer, or of heads that attend to latents
 	View q_rope = {};   // (n, n_heads, rope_dim) f32, of Layer::latent
 	TokenViews tokens = {};
-	View branch = {}; // (n, dim) f32: output of attention or MLP, if it is changed before it is added to x
+	// (n, dim) f32: output of attention or MLP, if it is changed before it is added to x; weighed input of experts
+	View branch = {};
 };
 
 class LayerRunner {

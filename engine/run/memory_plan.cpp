@@ -29,7 +29,8 @@ ModelMemory model_memory(const Config& c, uint64_t weight_bytes, uint32_t ubatch
 	m.row_bytes = PromptMemory::row_bytes(c, layers);
 	m.state_bytes = 2 * layers.states().bytes();
 	if (layers.both_kinds())
-		m.window_bytes = bytes_at(make_window_plan(layers.window_shape(), layers.window()), layers.window()).total();
+		m.window_bytes =
+		    bytes_at(make_window_plan(layers.window_shape(), layers.window()), layers.window().tokens).total();
 	return m;
 }
 
@@ -57,7 +58,7 @@ MemoryAccount memory_account(const ModelMemory& m, uint64_t total_bytes, uint64_
 }
 
 KvPlan plan_of_model(const CacheLayers& layers, const KvPolicy& policy, uint64_t n_tokens) {
-	const bool window = !layers.both_kinds() && layers.window() && n_tokens > layers.window();
+	const bool window = !layers.both_kinds() && layers.window() && n_tokens > layers.window().tokens;
 	return window ? make_window_plan(layers.main_shape(), layers.window())
 	              : make_device_plan(policy, layers.main_shape());
 }

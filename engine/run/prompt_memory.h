@@ -41,7 +41,7 @@ class PromptMemory {
 		}
 	}
 	// This block's own keys and values of one layer of a cache.
-	KvRows kv(bool in_window, uint32_t window) const { return {kv_[in_window].k, kv_[in_window].v, 0, window}; }
+	KvRows kv(bool in_window, Window window) const { return {kv_[in_window].k, kv_[in_window].v, 0, window}; }
 	// About the bytes of one token.
 	static uint64_t row_bytes(const Config& c, const CacheLayers& layers) {
 		const auto own = [&](bool window) {

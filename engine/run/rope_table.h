@@ -35,7 +35,7 @@ class RopeTables {
 	// Appends (n): the amount that Config::temperature adds to q, as a share of q, at positions first .. first + n - 1.
 	void append_temperature(uint32_t first, uint32_t n, std::vector<float>& out) const {
 		for (uint32_t pos = first; pos < first + n; ++pos)
-			out.push_back(float(temperature_.scale * std::log(1. + pos / temperature_.length)));
+			out.push_back(float(temperature_.scale * std::log(1. + (pos + temperature_.offset) / temperature_.length)));
 	}
 
  private:

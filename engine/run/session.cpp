@@ -28,11 +28,11 @@ Session::Session(Engine& e, const SessionOptions& options) : engine_(e), options
 			     "policy '{}' fetches tokens, which kvrun does not do for models with sliding windows; give fetch=0",
 			     opt.kv.text);
 		window_plan_ = std::make_shared<const KvPlan>(make_window_plan(layers.window_shape(), layers.window()));
-	} else if (layers.window() && longest > layers.window()) {
+	} else if (layers.window() && longest > layers.window().tokens) {
 		if (!plan().keeps_all)
 			warn_once(fmt::format("policy '{}' applies to layers that attend to all tokens; all layers of this model "
 			                      "attend to the latest {}, which are kept in f16",
-			                      opt.kv.text, layers.window()));
+			                      opt.kv.text, layers.window().tokens));
 		window_ = layers.window();
 		plan_ = std::make_shared<const KvPlan>(make_window_plan(e.kv_shape(), window_));
 	}
@@ -56,7 +56,7 @@ Session::Session(Engine& e, const SessionOptions& options) : engine_(e), options
 	seqs_.main = std::make_unique<KvSequence>(e.backend(), plan(), e.pool(), ctx_, opt.seed);
 	if (window_plan_)
 		seqs_.window = std::make_unique<KvSequence>(e.backend(), *window_plan_, e.pool(),
-		                                            std::min(ctx_, layers.window()), opt.seed);
+		                                            std::min(ctx_, layers.window().tokens), opt.seed);
 	if (layers.states().n_layers)
 		seqs_.states = std::make_unique<StateSequence>(e.backend(), e.pool(), layers.states());
 }

@@ -71,9 +71,9 @@ class Session {
 	const KvSequence& seq() const { return *seqs_.main; }
 	KvSequence* window_seq() const { return seqs_.window.get(); } // of layers with a window; null: no such cache
 	StateSequence* states() const { return seqs_.states.get(); }  // of recurrent layers; null if the model has none
-	uint32_t window() const { return window_; } // of the main cache's layers, if the context is longer; else 0
-	uint32_t prompt_rows() const;               // rows of keys and values that a prompt needs in addition to its own
-	void reserve_hint(uint32_t n_new);          // KvCache::reserve_hint() of all caches
+	Window window() const { return window_; } // of the main cache's layers, if the context is longer
+	uint32_t prompt_rows() const;             // rows of keys and values that a prompt needs in addition to its own
+	void reserve_hint(uint32_t n_new);        // KvCache::reserve_hint() of all caches
 	const RopeTables& rope() const { return *rope_; }
 
 	// ---- for session files
@@ -125,7 +125,7 @@ class Session {
 	Engine& engine_;
 	SessionOptions options_;
 	std::shared_ptr<const KvPlan> plan_, window_plan_; // shared with forks only
-	uint32_t window_ = 0;
+	Window window_;
 	std::shared_ptr<const RopeTables> rope_;
 	uint32_t ctx_ = 0;
 	bool ctx_by_budget_ = false;

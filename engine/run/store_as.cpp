@@ -10,7 +10,7 @@ void check_f16(const Session& s) {
 		fail(Code::Unsupported,
 		     "all layers of this model attend to the latest {} tokens, which are kept in f16 under every policy; give "
 		     "-c {} or less",
-		     s.window(), s.window());
+		     s.window().tokens, s.window().tokens);
 	if (!s.plan().keeps_all) fail(Code::Invalid, "{} packs tokens; those of an f16 cache are needed", s.policy_text());
 }
 
@@ -50,7 +50,7 @@ void store_as(Session& to, Session& from) {
 	for (uint32_t at = 0; at < n; at += e.prefill_block()) {
 		const uint32_t m = std::min(e.prefill_block(), n - at);
 		memory->fit(m, to.prompt_rows());
-		KvPrefill block(be, e.scratch(), to.seq(), m, memory->kv(false, 0), e.cache_layers().n_heads(false),
+		KvPrefill block(be, e.scratch(), to.seq(), m, memory->kv(false, {}), e.cache_layers().n_heads(false),
 		                e.ubatch());
 		for (uint32_t k = 0; k < plan.shape.n_layers; ++k) {
 			be.at_layer(k);
@@ -87,7 +87,7 @@ std::vector<std::vector<float>> attend_as(Session& s, const Session& next, uint3
 	std::vector<std::vector<float>> result(queries.size());
 	Borrowed memory(e);
 	memory->fit(n, s.prompt_rows());
-	KvPrefill block(be, e.scratch(), s.seq(), n, memory->kv(false, 0), n_heads, e.ubatch());
+	KvPrefill block(be, e.scratch(), s.seq(), n, memory->kv(false, {}), n_heads, e.ubatch());
 	for (uint32_t l = 0; l < queries.size(); ++l) {
 		const CacheLayers::Place at = e.cache_layers()[l];
 		if (queries[l].empty()) continue;

@@ -101,7 +101,9 @@ void complete_mixture(SynthSpec& s, const Family& family) {
 	if (e.gating == Gating::Softmax) e.gating = own.gating;
 	e.normalise |= own.normalise, e.clamped = own.clamped;
 	e.router_bias |= own.router_bias, e.bias |= own.bias, e.beside_mlp = own.beside_mlp;
+	e.weigh_input = own.weigh_input;
 	s.mixture.first = std::min(s.mixture.first, s.config.n_layers - 1);
+	s.mixture.period = std::min(s.mixture.period, s.config.n_layers);
 	place_experts(s.config, s.mixture);
 }
 
@@ -142,6 +144,7 @@ void complete(SynthSpec& s, const SynthRow& r) {
 	c.ropes[0].dim = r.more.rotary_dim && c.head_dim == r.head_dim ? r.more.rotary_dim : c.head_dim;
 	c.ropes[0].neox = family.neox;
 	layer.qkv_bias |= r.more.qkv_bias;
+	if (family.unnormed_experts && s.mixture.experts.n == family.unnormed_experts) layer.qk_norm = QkNorm::None;
 	if (family.latent) {
 		layer.latent = r.more.latent;
 		if (!layer.latent.rank)
@@ -204,7 +207,7 @@ SynthSpec parse_synth(std::string_view text) {
 	c.head_dim = r.head_dim, c.vocab = r.vocab, c.max_seq = r.ctx;
 	c.ropes = {{.theta = r.theta}}, c.norm_eps = r.eps, c.tied_embedding = r.tied;
 	s.tokenizer = r.tokenizer;
-	s.mixture.experts = r.more.experts, s.mixture.first = r.more.dense_layers;
+	s.mixture.experts = r.more.experts, s.mixture.first = r.more.dense_layers, s.mixture.period = r.more.mixture_period;
 	for (size_t i = 1; i < items.size(); ++i) set_key(s, items[i]);
 	complete(s, r);
 	s.type = parse_synth_type(parts[1]);

@@ -16,10 +16,11 @@ struct SynthTraits {         // traits of few families
 	uint32_t layer_input_dim = 0;                      // as in Config
 	bool v_is_k = false;                               // in layers without a window
 	bool qkv_bias = false;
-	Experts experts = {};      // sizes; the rest is the family's
-	uint32_t dense_layers = 0; // layers before the first mixture
-	Recurrent recurrent = {};  // in all layers except every fourth
-	Latent latent = {};        // in all layers; kv_heads is 1 and head_dim the rank
+	Experts experts = {};        // sizes; the rest is the family's
+	uint32_t dense_layers = 0;   // layers before the first mixture
+	uint32_t mixture_period = 1; // of the others, every so-many-th
+	Recurrent recurrent = {};    // in all layers except every fourth
+	Latent latent = {};          // in all layers; kv_heads is 1 and head_dim the rank
 };
 struct SynthRow { // values from the models' own files
 	const char *name, *arch;

@@ -55,9 +55,9 @@ void add_kv_heads(Header& h, const Config& c) {
 
 void add_windows(Header& h, const Config& c) {
 	const auto key = [&](const char* k) { return c.arch + "." + k; };
-	const auto window = std::ranges::find_if(c.layers, [](const Layer& l) { return l.window != 0; });
+	const auto window = std::ranges::find_if(c.layers, [](const Layer& l) { return bool(l.window); });
 	if (window == c.layers.end()) return;
-	h.u32(key("attention.sliding_window"), window->window);
+	h.u32(key("attention.sliding_window"), window->window.tokens);
 	if (window->head_dim == c.head_dim) return;
 	h.u32(key("attention.key_length_swa"), window->head_dim);
 	h.u32(key("attention.value_length_swa"), window->head_dim);
@@ -133,6 +133,7 @@ void add_experts(Header& h, const std::string& arch, const Mixture& m) {
 	if (e.shared_dim) h.u32(key("expert_shared_count"), 1);
 	if (e.shared_dim) h.u32(key("expert_shared_feed_forward_length"), e.shared_dim);
 	if (m.first) h.u32(key("leading_dense_block_count"), m.first);
+	if (m.period > 1) h.u32(key("interleave_moe_layer_step"), m.period);
 }
 
 void add_tokenizer(Header& h, const SynthSpec& s) {

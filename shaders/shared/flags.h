@@ -59,6 +59,7 @@
 #define PROMPT_WINDOW 4u  // a row sees only its latest `window` tokens
 #define PROMPT_SOFTCAP 8u // scores have a cap
 #define PROMPT_SINKS 16u  // heads have sinks; without PROMPT_STATE
+#define PROMPT_CHUNKS 32u // with PROMPT_WINDOW: a row sees the tokens since the last multiple of `window`
 
 #define MERGE_LSE 1u   // attend_merge: lse is written
 #define MERGE_SINKS 2u // heads have sinks

@@ -142,7 +142,7 @@ struct AttendPromptPush {
 	uint t_cap;    // tokens per kv head in k, v
 	uint blocks;   // workgroups that share a kv head's query heads
 	float scale;   // 1 / sqrt(head_dim)
-	uint window;   // latest tokens that a row sees; unused without PROMPT_WINDOW
+	uint window;   // latest tokens that a row sees, or tokens of a chunk; unused without PROMPT_WINDOW
 	float softcap; // unused without PROMPT_SOFTCAP
 };
 struct AttendMergePush {

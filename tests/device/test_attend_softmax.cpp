@@ -57,7 +57,7 @@ TEST_CASE("attend: a prompt alone, with softcaps, sinks and windows") {
 		if (s.sinks) c.sinks = random.normals(s.n_heads, 2.f), own.softmax.sinks = rig.f32(c.sinks, s.n_heads);
 		const View vq = rig.f32(q, s.T, s.n_heads, s.D);
 		for (const uint32_t window : {0u, 9u}) {
-			own.window = window;
+			own.window = {window};
 			Floats want(q.size()), want_lse;
 			if (!window) {
 				reference(r, c, q, want, want_lse);

@@ -218,7 +218,7 @@ TEST_CASE("draft: an answer that ends inside a step leaves nothing of what was d
 }
 
 TEST_CASE("draft: layers with windows take drafts until they forget a token with each, and answer the same") {
-	each_row(std::vector<Case>{{"gemma3"}, {"gpt_oss"}, {"phi3_window"}},
+	each_row(std::vector<Case>{{"gemma3"}, {"gpt_oss"}, {"phi3_window"}, {"llama4"}},
 	         [](Backend&, const Case& c, const TestRow& row) {
 		         const auto engine = open_engine(row.device, kGolden + "tiny/" + c.name + ".gguf");
 		         const Tokens prompt = random_tokens(3, engine->config().vocab, 5);

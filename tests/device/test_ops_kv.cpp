@@ -231,12 +231,13 @@ struct AttendRow {
 	uint32_t prompt = 0;    // attend_prompt: tokens of the prompt before row 0, plus 1; 0: attend
 	uint32_t item_rows = 1; // rows of a work item
 	uint32_t window = 0;    // attend_prompt: latest tokens that a row sees
+	bool chunked = false;   // or those since the last multiple of window
 	std::string text() const {
 		return fmt::format("{}: T {} heads {}:{} head_dim {} {} tokens in pages of {}, {} splits{}{}{}{}",
 		                   prompt ? "attend_prompt" : "attend", T, n_heads, n_kv_heads, D, n_old, page, splits,
 		                   per_head ? ", live per head" : "", prompt ? fmt::format(", prompt from {}", prompt - 1) : "",
 		                   item_rows > 1 ? fmt::format(", {} rows together", item_rows) : "",
-		                   window ? fmt::format(", window {}", window) : "");
+		                   window ? fmt::format(", {} {}", chunked ? "chunks of" : "window", window) : "");
 	}
 };
 
@@ -328,6 +329,11 @@ void attend_reference(const Cache& c, uint32_t h, const float* q, uint32_t D, co
 	for (uint32_t j = 0; j < D; ++j) out[j] = score.empty() ? 0 : float(y[j] / sum);
 }
 
+uint32_t first_seen(const AttendRow& r, uint32_t token) {
+	if (!r.window) return 0;
+	return r.chunked ? token - token % r.window : token + 1 > r.window ? token + 1 - r.window : 0;
+}
+
 void run_attend(Backend& backend, const AttendRow& r, const TestRow& row) {
 	Random random(uint32_t(row.number) + 1);
 	Rig rig(backend);
@@ -342,12 +348,12 @@ void run_attend(Backend& backend, const AttendRow& r, const TestRow& row) {
 			const size_t at = (size_t(t) * r.n_heads + head) * r.D;
 			const uint32_t h = head / (r.n_heads / r.n_kv_heads);
 			attend_reference(c, h, &q[at], r.D, &k[size_t(h) * T_cap * r.D], &v[size_t(h) * T_cap * r.D],
-			                 r.window && first + t + 1 > r.window ? first + t + 1 - r.window : 0,
-			                 r.prompt ? first + t + 1 : 0, &want[at]);
+			                 first_seen(r, first + t), r.prompt ? first + t + 1 : 0, &want[at]);
 		}
 	const View out = rig.out(r.T, r.n_heads, r.D), vq = rig.f32(q, r.T, r.n_heads, r.D);
 	if (r.prompt) {
-		const KvRows own{rig.f16(k, r.n_kv_heads, T_cap, r.D), rig.f16(v, r.n_kv_heads, T_cap, r.D), first, r.window};
+		const KvRows own{rig.f16(k, r.n_kv_heads, T_cap, r.D), rig.f16(v, r.n_kv_heads, T_cap, r.D), first,
+		                 Window{r.window, r.chunked}};
 		backend.attend_prompt(out, {}, vq, own, r.n_old ? &c.kv : nullptr);
 	} else {
 		backend.attend(out, {}, vq, c.kv);
@@ -412,7 +418,7 @@ TEST_CASE("ops: attend_prompt, alone and after older tokens in pages") {
 	each_row(rows, run_attend);
 }
 
-TEST_CASE("ops: attend_prompt over a sliding window") {
+TEST_CASE("ops: attend_prompt over a sliding window, and over chunks") {
 	std::vector<AttendRow> rows;
 	const uint32_t heads[][2] = {{4, 4}, {8, 2}, {3, 1}};
 	size_t i = 0;
@@ -425,6 +431,7 @@ TEST_CASE("ops: attend_prompt over a sliding window") {
 		}
 	rows.push_back({150, 4, 2, 64, 0, 32, 1, false, 1, 1, 17}); // windows lie between blocks of rows
 	rows.push_back({1, 4, 2, 64, 0, 32, 1, false, 500, 1, 64});
+	for (const AttendRow r : std::vector(rows)) rows.push_back(r), rows.back().chunked = true;
 	each_row(rows, run_attend);
 }
 

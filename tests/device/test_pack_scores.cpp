@@ -63,7 +63,7 @@ TEST_CASE("pack: scores of prompt tokens, channel maxima and the balancer they m
 			if (t % 3 == 0 || t + 1 == r.T) probes.push_back(t);
 		const View vq = rig.f32(q, r.T, r.n_heads, r.D);
 		const KvRows kv{
-		    rig.f16(k, r.n_kv_heads, T_cap, r.D), rig.f16(v, r.n_kv_heads, T_cap, r.D), r.first, 0, {r.softcap, {}}};
+		    rig.f16(k, r.n_kv_heads, T_cap, r.D), rig.f16(v, r.n_kv_heads, T_cap, r.D), r.first, {}, {r.softcap, {}}};
 		const View lse = rig.out(r.T, r.n_heads);
 		backend.attend_prompt(rig.out(r.T, r.n_heads, r.D), lse, vq, kv, nullptr);
 		const Floats before = random.normals(size_t(r.n_kv_heads) * T_cap, 0.01f); // the op adds to what is there

@@ -1,5 +1,5 @@
-// Layers with a sliding window: after turns, decode steps, forks, truncations and files the logits are those that
-// transformers computes for the whole text at once. Prompts are three windows long.
+// Layers with a window, sliding or in chunks: after turns, decode steps, forks, truncations and files the logits are
+// those that transformers computes for the whole text at once. Prompts are three windows long.
 #include "engine/run/session_file.h"
 #include "tests/device/golden.h"
 #include "tests/support/assets.h"
@@ -13,7 +13,8 @@ namespace {
 // Layers of both kinds; all with a window.
 const std::vector<Case> kWindowed = {{"gemma2"},  {"gemma3"},          {"gpt_oss"},
                                      {"cohere2"}, {"exaone4_windows"}, {"phi3_window"},
-                                     {"gemma4"},  {"gemma4_shared"},   {"gemma4_layer_inputs"}};
+                                     {"gemma4"},  {"gemma4_shared"},   {"gemma4_layer_inputs"},
+                                     {"llama4"}};
 constexpr uint32_t kWindow = 8;
 
 } // namespace

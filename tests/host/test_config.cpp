@@ -365,19 +365,19 @@ TEST_CASE("config: softcaps and windows, of the file or of the family") {
 	Config c = config_of(b);
 	CHECK(c.layers[0].score_softcap == 50);
 	CHECK(c.logit_softcap == 30);
-	CHECK(c.layers[0].window == 4096);
+	CHECK(c.layers[0].window == Window{4096});
 	b.f32("gemma2.attn_logit_softcapping", 20).f32("gemma2.final_logit_softcapping", 0);
 	b.u32("gemma2.attention.sliding_window", 8);
 	c = config_of(b);
 	CHECK(c.layers[0].score_softcap == 20);
 	CHECK(c.logit_softcap == 0); // no cap
-	CHECK(c.layers[0].window == 8);
+	CHECK(c.layers[0].window == Window{8});
 	for (const float bad : {-1.f, NAN, INFINITY}) {
 		b.f32("gemma2.attn_logit_softcapping", bad);
 		has(refusal(b), "gemma2.attn_logit_softcapping");
 	}
 	c = config_of(tiny_model());
-	CHECK((c.layers[0].score_softcap == 0 && c.logit_softcap == 0 && c.layers[0].window == 0));
+	CHECK((c.layers[0].score_softcap == 0 && c.logit_softcap == 0 && !c.layers[0].window));
 }
 
 TEST_CASE("config: norms of heads after RoPE") {

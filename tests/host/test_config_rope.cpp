@@ -126,6 +126,14 @@ TEST_CASE("config: queries that positions scale, in the family that has them") {
 	has(refusal(b), "key mistral3.rope.scaling.original_context_length is 0");
 	b.u32("mistral3.rope.scaling.original_context_length", 32).f32("mistral3.attention.temperature_scale", -1);
 	has(refusal(b), "key mistral3.attention.temperature_scale is -1, expected more than 0");
+	const Config c = open_model("synth:llama-4-scout,layers=4:q4_k").config; // as llama.cpp has it: no keys in the file
+	CHECK((c.temperature.scale == 0.1f && c.temperature.length == 8192 && c.temperature.offset == 1));
+	CHECK(c.temperature.unrotated);
+	for (uint32_t l = 0; l < 4; ++l) {
+		CHECK(c.layers[l].window == (l < 3 ? Window{8192, true} : Window{}));
+		CHECK(c.ropes[c.layers[l].rope].rotates == (l < 3));
+		CHECK(c.layers[l].qk_norm == (l < 3 ? QkNorm::HeadUnit : QkNorm::None));
+	}
 	b = tiny_model();
 	b.f32("llama.attention.temperature_scale", 0.1f);
 	has(refusal(b), "key llama.attention.temperature_scale is 0.1; kvrun runs llama without it");

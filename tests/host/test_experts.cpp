@@ -78,9 +78,27 @@ TEST_CASE("experts: what the converter's files of each family say") {
 	CHECK(e.factors);
 	CHECK(e.normalise);
 	CHECK(e.fused_gate_up);
+	e = golden("llama4");
+	CHECK(e.gating == Gating::Sigmoid);
+	CHECK(e.weigh_input);
+	CHECK(!e.normalise);
+	CHECK(e.hidden_dim == 24);
+	CHECK(e.shared_dim == 24);
+	CHECK(golden("llama4", 2).n == 0);
+	CHECK(golden("llama4", 3).n == 6);
 	e = golden("phimoe");
 	CHECK(e.gating == Gating::Near);
 	CHECK(!e.normalise);
+}
+
+TEST_CASE("experts: weights that multiply inputs are for one expert") {
+	GgufBuilder b = tiny_mixture({.arch = "llama4", .used = 1});
+	const Config c = config_of(b);
+	CHECK(c.layers[0].experts.weigh_input);
+	CHECK(c.layers[0].qk_norm == QkNorm::HeadUnit);
+	b.u32("llama4.expert_used_count", 2);
+	has(refusal(b, Code::Unsupported), "key llama4.expert_used_count is 2; kvrun runs llama4 with 1 expert");
+	CHECK(open_model("synth:llama-4-maverick,layers=4:q4_k").config.layers[0].qk_norm == QkNorm::None);
 }
 
 TEST_CASE("experts: what only tensors say, and what a file may leave out") {

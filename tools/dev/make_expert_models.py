@@ -9,6 +9,7 @@ import torch
 import transformers as hf
 
 from make_family_models import WINDOW, base, layers, main, norms_first
+from make_tiny_models import LLAMA3
 
 
 def routers(model):
@@ -47,6 +48,27 @@ def zeroed(part):
         for p in found:
             p.zero_()
     return edit
+
+
+def weighed_outputs(model):
+    """A wrong program: weights multiply outputs of experts."""
+    for m in model.modules():
+        if hasattr(m, "experts"):
+            def forward(x, m=m):
+                x = x.reshape(-1, x.shape[-1])
+                scores, logits = m.router(x)
+                out = m.experts(x.repeat(scores.shape[1], 1)).reshape(scores.shape[1], *x.shape)
+                return m.shared_expert(x) + (out * scores.T[..., None]).sum(dim=0), logits
+            m.forward = forward
+
+
+def softmax_scores(model):
+    """A wrong program: Llama 4's scores by softmax."""
+    for router in routers(model):
+        def forward(x, right=router.forward):
+            scores, logits = right(x)
+            return torch.where(scores > 0, softmax(logits), scores), logits
+        router.forward = forward
 
 
 def without_shared_gate(model):
@@ -128,6 +150,17 @@ def models():
              "weights of 1": weighed(torch.ones_like),
              "no factors": {"rope_parameters": LONGROPE | {"short_factor": [1.0] * 4}},
              "factor of phi3": {"rope_parameters": LONGROPE | {"short_mscale": (1 + math.log(128, 32)) ** 0.5}}}),
+        # Prompts are three chunks long.
+        "llama4": (hf.Llama4TextConfig(**base(
+            num_hidden_layers=4, head_dim=8, intermediate_size=24, intermediate_size_mlp=40, num_local_experts=6,
+            num_experts_per_tok=1, interleave_moe_layer_step=2, attention_chunk_size=WINDOW, floor_scale=WINDOW,
+            attn_scale=0.5, tie_word_embeddings=False, rope_parameters=LLAMA3)),
+            {"no chunks": {"attention_chunk_size": 256}, "RoPE everywhere": {"no_rope_layers": [1] * 4},
+             "no norm of heads": {"use_qk_norm": False}, "no temperature": {"attn_temperature_tuning": False},
+             "later temperature": {"floor_scale": WINDOW + 1}, "weights on outputs": weighed_outputs,
+             "softmax": softmax_scores, "two experts": {"num_experts_per_tok": 2},
+             "factors of RoPE": {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
+             "no shared expert": zeroed("shared_expert.down_proj")}),
         # Prompts are three windows long.
         "gpt_oss": (hf.GptOssConfig(**base(
             num_hidden_layers=4, head_dim=16, num_local_experts=6, num_experts_per_tok=3, intermediate_size=24,
@@ -141,4 +174,7 @@ def models():
 
 
 if __name__ == "__main__":
-    main(models, {"qwen2moe": {"fuse_gate_up_exps": True}})
+    # GGUF files of Llama 4 have no keys for these; kvrun reads them if they are there.
+    main(models, {"qwen2moe": {"fuse_gate_up_exps": True},
+                  "llama4": {"keys": {"attention.sliding_window": WINDOW, "attention.temperature_length": WINDOW,
+                                      "attention.temperature_scale": 0.5}}})

@@ -332,8 +332,9 @@ def check_sensitivity(name, model, flips, tokens, expected, verbose):
             sys.exit(f"{name}: '{what}' moves the logits by {moved:.2e} only; a program that gets it wrong would pass")
 
 
-def convert(model, path, **options):
-    """Converts the checkpoint by llama.cpp's converter, with the vocabulary of make_tiny_models.py."""
+def convert(model, path, keys={}, **options):
+    """Converts the checkpoint by llama.cpp's converter, with the vocabulary of make_tiny_models.py. keys: more metadata
+    of the family."""
     import gguf
     from conversion import ModelBase, ModelType, get_model_class
 
@@ -365,6 +366,12 @@ def convert(model, path, **options):
         class Tiny(cls):
             model_arch = cls.model_arch
             no_mtp = True  # no draft layers
+
+            def set_gguf_parameters(self):
+                super().set_gguf_parameters()
+                for key, value in keys.items():
+                    kind = self.gguf_writer.add_float32 if isinstance(value, float) else self.gguf_writer.add_uint32
+                    kind(f"{self.gguf_writer.arch}.{key}", value)
         Tiny.set_vocab = set_vocab
         out = Tiny(Path(folder), gguf.LlamaFileType.MOSTLY_F16, Path(path), is_big_endian=False, use_temp_file=False,
                    eager=True, model_name="tiny random checkpoint", **options)
