@@ -40,6 +40,16 @@ Vectors read_vectors(const std::string& inp_path, const std::string& out_path) {
 	return v;
 }
 
+void check_vectors(const Tokenizer& tokenizer, const Vectors& v) {
+	REQUIRE(v.texts.size() == v.ids.size());
+	for (size_t i = 0; i < v.texts.size(); ++i) {
+		CAPTURE(v.texts[i]);
+		const auto ids = tokenizer.encode(v.texts[i], {.bos = false});
+		CHECK(ids == v.ids[i]);
+		CHECK(tokenizer.decode(ids) == v.texts[i]);
+	}
+}
+
 } // namespace
 
 TEST_CASE("tokenizer: every reference vector, exactly, and back") {
@@ -50,13 +60,7 @@ TEST_CASE("tokenizer: every reference vector, exactly, and back") {
 		const Tokenizer tokenizer(Gguf::open(path));
 		const Vectors v = read_vectors(path + ".inp", path + ".out");
 		REQUIRE(v.texts.size() > 30);
-		REQUIRE(v.texts.size() == v.ids.size());
-		for (size_t i = 0; i < v.texts.size(); ++i) {
-			CAPTURE(v.texts[i]);
-			const auto ids = tokenizer.encode(v.texts[i], {.bos = false});
-			CHECK(ids == v.ids[i]);
-			CHECK(tokenizer.decode(ids) == v.texts[i]);
-		}
+		check_vectors(tokenizer, v);
 	}
 }
 
@@ -142,13 +146,7 @@ TEST_CASE("tokenizer: SentencePiece vocabularies with the options of other model
 		const Tokenizer tokenizer(Gguf::parse("test.gguf", bytes));
 		const Vectors v = read_vectors(kTokenize + "texts.inp", kTokenize + "spm/" + name + ".out");
 		REQUIRE(v.texts.size() == 112);
-		REQUIRE(v.ids.size() == v.texts.size());
-		for (size_t i = 0; i < v.texts.size(); ++i) {
-			CAPTURE(v.texts[i]);
-			const auto ids = tokenizer.encode(v.texts[i], {.bos = false});
-			CHECK(ids == v.ids[i]);
-			CHECK(tokenizer.decode(ids) == v.texts[i]);
-		}
+		check_vectors(tokenizer, v);
 	}
 }
 

@@ -1,6 +1,7 @@
 // Small widgets used by several views.
 #include "tools/desktop/gui/parts.h"
 #include "tools/desktop/gui/theme.h"
+#include <QHBoxLayout>
 #include <QMessageBox>
 #include <QPainter>
 #include <QStyleOptionButton>
@@ -111,6 +112,23 @@ QLabel* new_label(const QString& text, const char* role) {
 	l->setWordWrap(true);
 	if (*role) set_role(l, role);
 	return l;
+}
+
+QScrollArea* new_page(const char* role, QWidget* content, double width, double above) {
+	auto* scroll = new QScrollArea;
+	scroll->setWidgetResizable(true);
+	scroll->setHorizontalScrollBarPolicy(Qt::ScrollBarAlwaysOff);
+	scroll->setFocusPolicy(Qt::NoFocus);
+	auto* page = new QWidget;
+	set_role(page, role);
+	auto* centre = new QHBoxLayout(page);
+	centre->setContentsMargins(em(), em(above), em(), em());
+	content->setMaximumWidth(em(width));
+	centre->addStretch(1);
+	centre->addWidget(content, 100);
+	centre->addStretch(1);
+	scroll->setWidget(page);
+	return scroll;
 }
 
 bool confirm(QWidget* parent, const QString& question, const QString& more, const char* yes, const char* no) {

@@ -4,6 +4,7 @@
 #include <QElapsedTimer>
 #include <QLabel>
 #include <QPushButton>
+#include <QScrollArea>
 #include <QTimer>
 #include <QToolButton>
 #include <QWheelEvent>
@@ -71,6 +72,8 @@ template <class T> class Calm : public T {
 
 QPushButton* new_button(Icon, const QString& text);
 QLabel* new_label(const QString&, const char* role = "");
+// A page that scrolls, with its content in the middle, at most `width` em wide and `above` em below the edge.
+QScrollArea* new_page(const char* role, QWidget* content, double width, double above);
 // Asks before an action that cannot be undone. The default answer is "no".
 bool confirm(QWidget* parent, const QString& question, const QString& more, const char* yes, const char* no);
 

@@ -10,7 +10,6 @@
 #include <QHBoxLayout>
 #include <QLineEdit>
 #include <QPlainTextEdit>
-#include <QScrollArea>
 #include <QSlider>
 #include <algorithm>
 #include <cmath>
@@ -51,21 +50,23 @@ void add_row(QFormLayout* f, const char* name, QWidget* field, const char* more)
 	f->addRow(l, field);
 }
 
-QDoubleSpinBox* new_real(double lowest, double highest, double step) {
-	auto* b = new Calm<QDoubleSpinBox>;
+template <class Box, class V> Box* new_number(V lowest, V highest) {
+	auto* b = new Calm<Box>;
 	b->setRange(lowest, highest);
-	b->setSingleStep(step);
 	b->setButtonSymbols(QAbstractSpinBox::NoButtons); // arrow keys do the same
 	b->setMaximumWidth(em(9));
 	return b;
 }
 
+QDoubleSpinBox* new_real(double lowest, double highest, double step) {
+	auto* b = new_number<QDoubleSpinBox>(lowest, highest);
+	b->setSingleStep(step);
+	return b;
+}
+
 QSpinBox* new_whole(int lowest, int highest, const char* special) {
-	auto* b = new Calm<QSpinBox>;
-	b->setRange(lowest, highest);
+	auto* b = new_number<QSpinBox>(lowest, highest);
 	b->setSpecialValueText(special);
-	b->setButtonSymbols(QAbstractSpinBox::NoButtons); // arrow keys do the same
-	b->setMaximumWidth(em(9));
 	return b;
 }
 
@@ -77,21 +78,7 @@ SettingsPage::SettingsPage(State& s, Planner& p) : state_(s), planner_(p) {
 	auto* all = new QVBoxLayout(this);
 	all->setContentsMargins(0, 0, 0, 0);
 	all->setSpacing(0);
-	auto* scroll = new QScrollArea;
-	scroll->setWidgetResizable(true);
-	scroll->setHorizontalScrollBarPolicy(Qt::ScrollBarAlwaysOff);
-	scroll->setFocusPolicy(Qt::NoFocus);
-	auto* page = new QWidget;
-	set_role(page, "settings");
-	auto* centre = new QHBoxLayout(page);
-	centre->setContentsMargins(em(), em(0.8), em(), em());
-	auto* groups = new_groups();
-	groups->setMaximumWidth(em(46));
-	centre->addStretch(1);
-	centre->addWidget(groups, 100);
-	centre->addStretch(1);
-	scroll->setWidget(page);
-	all->addWidget(scroll, 1);
+	all->addWidget(new_page("settings", new_groups(), /*width=*/46, /*above=*/0.8), 1);
 	auto* foot = new QWidget;
 	auto* buttons = new QHBoxLayout(foot);
 	buttons->setContentsMargins(em(), em(0.5), em(), em(0.6));

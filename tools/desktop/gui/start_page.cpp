@@ -10,7 +10,6 @@
 #include <QLineEdit>
 #include <QProgressBar>
 #include <QRegularExpression>
-#include <QScrollArea>
 #include <QStandardPaths>
 #include <QStyle>
 
@@ -45,16 +44,7 @@ StartPage::StartPage(State& s) : state_(s) {
 	setProperty("region", "start");
 	auto* all = new QVBoxLayout(this);
 	all->setContentsMargins(0, 0, 0, 0);
-	auto* scroll = new QScrollArea;
-	scroll->setWidgetResizable(true);
-	scroll->setHorizontalScrollBarPolicy(Qt::ScrollBarAlwaysOff);
-	scroll->setFocusPolicy(Qt::NoFocus);
-	auto* page = new QWidget;
-	set_role(page, "start");
-	auto* centre = new QHBoxLayout(page);
-	centre->setContentsMargins(em(), em(1.6), em(), em());
 	auto* inner = new QWidget;
-	inner->setMaximumWidth(em(38));
 	auto* column = new QVBoxLayout(inner);
 	column->setContentsMargins(0, 0, 0, 0);
 	column->setSpacing(em(0.6));
@@ -89,11 +79,7 @@ StartPage::StartPage(State& s) : state_(s) {
 	column->addLayout(found_);
 	column->addWidget(search_text_);
 	column->addStretch();
-	centre->addStretch(1);
-	centre->addWidget(inner, 100);
-	centre->addStretch(1);
-	scroll->setWidget(page);
-	all->addWidget(scroll);
+	all->addWidget(new_page("start", inner, /*width=*/38, /*above=*/1.6));
 }
 
 QWidget* StartPage::new_download() {
