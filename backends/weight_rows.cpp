@@ -315,6 +315,8 @@ void to_device_row(DType type, uint32_t cols, const std::byte* src, std::byte* d
 
 } // namespace
 
+size_t device_weight_bytes(const View& w) { return w.shape[0] * device_row_bytes(w.type, uint32_t(w.row_elements())); }
+
 size_t device_row_bytes(DType type, uint32_t cols) {
 	KV_ASSERT(type != DType::U32 && cols % dtype_info(type).block == 0);
 	return size_t(weight_row_pieces(weight_traits(uint(type)), cols)) * 16;

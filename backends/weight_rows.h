@@ -8,6 +8,7 @@
 namespace kvrun {
 
 size_t device_row_bytes(DType, uint32_t cols);
+size_t device_weight_bytes(const View& w); // of all rows of w: {rows, columns...}
 // Rows of `cols` elements, a multiple of the block. dst has device_row_bytes() for each row of src; all of it is
 // written.
 void to_device_rows(DType, uint32_t cols, std::span<const std::byte> src, std::span<std::byte> dst);

@@ -62,7 +62,7 @@ namespace {
 #define GROUPS(digit, more, end)                                                                                       \
 	"(?<!" digit ")" digit "{1,3}(?=(?:" digit "{3})" more end ")|\\G(?<=" digit ")" digit "{3}"
 
-constexpr PrePatterns kRows[] = {
+constexpr PrePatterns kPatterns[] = {
     {"default", {"[\\p{P}$+<=>^~|]+", GPT2, "\\p{N}+", "[0-9][0-9][0-9]"}, false, false},
     {"gpt-2 mpt olmo jais trillion granite-docling phi-2 gigachat a.x-4.0 mellum exaone4", {GPT2}, false, false},
     {"llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2", {LLAMA3}, true, true},
@@ -153,7 +153,7 @@ template <class F> void each_name(std::string_view names, F&& f) {
 
 const PrePatterns* find_pre_patterns(std::string_view name) {
 	const PrePatterns* found = nullptr;
-	for (const PrePatterns& r : kRows)
+	for (const PrePatterns& r : kPatterns)
 		each_name(r.names, [&](std::string_view n) {
 			if (n == name) found = &r;
 		});
@@ -162,7 +162,7 @@ const PrePatterns* find_pre_patterns(std::string_view name) {
 
 std::string pre_pattern_names() {
 	std::string all;
-	for (const PrePatterns& r : kRows) (all += all.empty() ? "" : " ") += r.names;
+	for (const PrePatterns& r : kPatterns) (all += all.empty() ? "" : " ") += r.names;
 	return all;
 }
 

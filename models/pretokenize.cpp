@@ -42,9 +42,9 @@ struct PreTokenizer::Pattern {
 namespace {
 
 // State of matching besides the pattern; one per thread, because threads may share a tokenizer.
-class Matcher {
+class Splitter {
  public:
-	Matcher()
+	Splitter()
 	    : data_(pcre2_match_data_create(1, nullptr)), context_(pcre2_match_context_create(nullptr)),
 	      stack_(pcre2_jit_stack_create(32 << 10, 8 << 20, nullptr)) {
 		if (!data_ || !context_) throw std::bad_alloc();
@@ -95,7 +95,7 @@ PreTokenizer::~PreTokenizer() = default;
 
 std::vector<std::string_view> PreTokenizer::split(std::string_view text) const {
 	// kept between calls: a text with many special tokens is split in as many calls
-	thread_local Matcher matcher;
+	thread_local Splitter splitter;
 	std::vector<std::string_view> out, pieces, next;
 	for (size_t begin = 0; begin < text.size();) {
 		size_t end = begin;
@@ -103,7 +103,7 @@ std::vector<std::string_view> PreTokenizer::split(std::string_view text) const {
 		if (end > begin) pieces.push_back(text.substr(begin, end - begin));
 		for (const auto& p : patterns_) {
 			next.clear();
-			for (std::string_view piece : pieces) matcher.split(p->code.get(), piece, next);
+			for (std::string_view piece : pieces) splitter.split(p->code.get(), piece, next);
 			pieces.swap(next);
 		}
 		out.insert(out.end(), pieces.begin(), pieces.end());

@@ -30,7 +30,7 @@ template <class F> void each_pair(std::string_view s, F&& f) {
 	}
 }
 
-constexpr uint32_t kNever = UINT32_MAX; // rank of a token that joins must not produce
+constexpr uint32_t kNeverJoined = UINT32_MAX; // rank of a token that joins must not produce
 
 } // namespace
 
@@ -54,7 +54,7 @@ Spm::Spm(const Vocab& v) : ranks_(v.size()) {
 		ranks_[id] = uint32_t(at - scores.begin());
 		// in the text of a user-defined token the mark is not a space; such tokens are found before encoding
 		if (v.kinds[id] == TokenKind::UserDefined && v.texts[id].find(kSpaceMark) != std::string_view::npos)
-			ranks_[id] = kNever;
+			ranks_[id] = kNeverJoined;
 		each_pair(v.texts[id], [&](uint32_t a, uint32_t b, size_t) { neighbours_.insert(a, b, 1); });
 	}
 }
@@ -62,7 +62,7 @@ Spm::Spm(const Vocab& v) : ranks_(v.size()) {
 uint32_t Spm::word(const Vocab& v, std::string_view text) const {
 	if (text.size() > v.longest) return kNoToken;
 	const uint32_t id = v.find_word(text);
-	return id != kNoToken && ranks_[id] != kNever ? id : kNoToken;
+	return id != kNoToken && ranks_[id] != kNeverJoined ? id : kNoToken;
 }
 
 void Spm::run(const Vocab& v, std::string_view run, std::vector<Symbol>& s, std::vector<uint32_t>& out) const {

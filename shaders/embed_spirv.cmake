@@ -9,11 +9,11 @@ file(WRITE ${OUT} "// Generated from ${NAME}.spv.
 #include <span>
 
 namespace kvrun {
-static constexpr uint32_t words[] = {
+static constexpr uint32_t kWords_${NAME}[] = {
 ${words}
 };
 extern const std::span<const uint32_t> kSpirv_${NAME};
-constinit const std::span<const uint32_t> kSpirv_${NAME} = words;
+constinit const std::span<const uint32_t> kSpirv_${NAME} = kWords_${NAME};
 } // namespace kvrun
 ")
 file(READ ${DEP} text)

@@ -47,12 +47,12 @@ struct Test {
 	uint32_t tokens() const { return (prompt + generate) * sequences; } // of all sequences
 };
 // What the cache costs, in device time of one run.
-enum Part { kAttend, kScore, kStore, kParts };
+enum AttentionPart { kAttend, kScore, kStore, kAttentionParts };
 struct PartOps {
 	const char* name; // in JSON
 	std::vector<std::string_view> ops;
 };
-const PartOps kPartOps[kParts] = {
+const PartOps kPartOps[kAttentionParts] = {
     {"attend", {"attend", "attend_prompt"}},
     {"saliency", {"score_prompt", "score_slots", "channel_max", "kv_balance"}},
     {"packing", {"kv_load", "kv_block", "kv_pack", "kv_store"}},
@@ -74,7 +74,7 @@ struct Measured {
 	size_t resident = 0;       // resident bytes of this process at that time; 0: unknown
 	double peak = 0;           // bytes per second of the device, 0: unknown
 	std::vector<OpTime> ops;   // of one run, if requested
-	PartTime part(Part p) const {
+	PartTime part(AttentionPart p) const {
 		PartTime t;
 		for (const OpTime& o : ops)
 			if (std::ranges::count(kPartOps[p].ops, o.op)) t.ms += o.ms, t.bytes += o.bytes;
@@ -257,8 +257,8 @@ Json to_json(const Measured& m, bool ops) {
 	          {"tok_s", m.tok_s}};
 	if (!m.ops.empty()) {
 		j["device_ms"] = m.device_ms();
-		for (int p = 0; p < kParts; ++p) {
-			const PartTime t = m.part(Part(p));
+		for (int p = 0; p < kAttentionParts; ++p) {
+			const PartTime t = m.part(AttentionPart(p));
 			j[kPartOps[p].name] = {{"ms", t.ms}, {"bytes", t.bytes}, {"bytes_per_s", t.rate()}};
 		}
 		j["attend"]["of_peak"] = m.peak > 0 ? Json(m.part(kAttend).rate() / m.peak) : nullptr;

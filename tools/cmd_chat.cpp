@@ -27,7 +27,7 @@ std::string take_word(std::string& text) {
 	return word;
 }
 
-double number(const std::string& name, const std::string& s, double lowest, double highest, bool whole) {
+double number_of(const std::string& name, const std::string& s, double lowest, double highest, bool whole) {
 	double v = 0;
 	const auto [end, ec] = std::from_chars(s.data(), s.data() + s.size(), v);
 	// written so that NaN fails
@@ -54,9 +54,9 @@ std::string shown_settings(const ChatArgs& a) {
 
 void change_setting(Chat& chat, const std::string& name, const std::string& value) {
 	ChatArgs& a = chat.settings();
-	const auto real = [&](double lowest, double highest) { return number(name, value, lowest, highest, false); };
+	const auto real = [&](double lowest, double highest) { return number_of(name, value, lowest, highest, false); };
 	const auto whole = [&](double lowest, double highest) {
-		return int64_t(number(name, value, lowest, highest, true));
+		return int64_t(number_of(name, value, lowest, highest, true));
 	};
 	if (name == "temp")
 		a.temperature = real(0, 5);
@@ -90,7 +90,7 @@ void set(Chat& chat, std::string rest) {
 void change_policy(Chat& chat, std::string rest) {
 	const std::string kv = take_word(rest);
 	if (kv.empty()) fail_status(KVRUN_EINVALID, "/kv needs a policy; kvrun help plan lists them");
-	chat.change_policy(kv, rest.empty() ? 0 : int64_t(number("context", rest, 1, 1 << 24, /*whole=*/true)));
+	chat.change_policy(kv, rest.empty() ? 0 : int64_t(number_of("context", rest, 1, 1 << 24, /*whole=*/true)));
 }
 
 bool edit_message(Chat& chat, const std::string& text) {

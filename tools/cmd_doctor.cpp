@@ -29,7 +29,7 @@ struct Finding {
 	std::string about, text;
 };
 
-class Findings {
+class Checkup {
  public:
 	void ok(const std::string& about, const std::string& text) { all_.push_back({"ok", about, text}); }
 	void note(const std::string& about, const std::string& text) { all_.push_back({"note", about, text}); }
@@ -40,7 +40,7 @@ class Findings {
 	std::vector<Finding> all_;
 };
 
-std::string first_line(const fs::path& p) {
+std::string first_word(const fs::path& p) {
 	std::string s;
 	std::ifstream(p) >> s;
 	return s;
@@ -48,7 +48,7 @@ std::string first_line(const fs::path& p) {
 
 // ---- Vulkan
 
-void look_at_loader(Findings& f) {
+void look_at_loader(Checkup& f) {
 	void* loader = dlopen("libvulkan.so.1", RTLD_NOW | RTLD_LOCAL);
 	if (!loader) return f.bad("Vulkan loader", "there is no libvulkan.so.1; install package libvulkan1");
 	using Version = int (*)(uint32_t*);
@@ -62,7 +62,7 @@ void look_at_loader(Findings& f) {
 	// stays loaded: drivers that it opened may crash if it is unloaded
 }
 
-void look_at_drivers(Findings& f) {
+void look_at_drivers(Checkup& f) {
 	const std::vector<vk::IcdFile> files = vk::icd_files();
 	if (files.empty())
 		f.bad("Vulkan drivers", "none is installed; a GPU's come with its vendor's driver or package "
@@ -78,7 +78,7 @@ void look_at_drivers(Findings& f) {
 	}
 }
 
-void look_at_layers(Findings& f) {
+void look_at_layers(Checkup& f) {
 	std::vector<fs::path> folders = {"/etc/vulkan", "/usr/local/share/vulkan", "/usr/share/vulkan"};
 	if (!home_folder().empty()) folders.push_back(home_folder() / ".local/share/vulkan");
 	std::string implicit;
@@ -100,7 +100,7 @@ void look_at_layers(Findings& f) {
 	                                 : "no validation layer, which only developers need");
 }
 
-void look_at_permissions(Findings& f) {
+void look_at_permissions(Checkup& f) {
 	std::error_code ec;
 	size_t nodes = 0;
 	for (fs::directory_iterator it("/dev/dri", ec), end; !ec && it != end; it.increment(ec)) {
@@ -124,11 +124,11 @@ void look_at_permissions(Findings& f) {
 }
 
 // Kernel time limits after which it resets a GPU, whose work is then lost.
-void look_at_watchdog(Findings& f) {
+void look_at_watchdog(Checkup& f) {
 	std::string text;
-	if (const std::string amd = first_line("/sys/module/amdgpu/parameters/lockup_timeout"); !amd.empty())
+	if (const std::string amd = first_word("/sys/module/amdgpu/parameters/lockup_timeout"); !amd.empty())
 		text += fmt::format("amdgpu.lockup_timeout {} ms", amd);
-	if (const std::string intel = first_line("/sys/class/drm/card0/engine/rcs0/preempt_timeout_ms"); !intel.empty())
+	if (const std::string intel = first_word("/sys/class/drm/card0/engine/rcs0/preempt_timeout_ms"); !intel.empty())
 		text += fmt::format("{}i915 preempt_timeout_ms {}", text.empty() ? "" : ", ", intel);
 	const double submit = env_number(Env::SubmitMs, 100);
 	const std::string ours =
@@ -147,7 +147,7 @@ struct Chosen { // the device that a run without --device uses
 	std::string why_none; // empty if there is one
 };
 
-Chosen look_at_devices(Findings& f) {
+Chosen look_at_devices(Checkup& f) {
 	const BackendOptions options = options_from_environment();
 	try {
 		for (const DeviceReport& r : list_devices(options)) {
@@ -188,7 +188,7 @@ uint64_t bytes_below(const fs::path& folder) {
 	return sum;
 }
 
-void look_at_cache(Findings& f) {
+void look_at_cache(Checkup& f) {
 	const std::string folder = pipeline_cache_folder();
 	if (folder.empty())
 		return f.note("cache", "none (KVRUN_CACHE_DIR is off, or HOME is not set): shaders are compiled at each start");
@@ -205,7 +205,7 @@ void look_at_cache(Findings& f) {
 	f.ok("cache", fmt::format("{}, {}", folder, human_bytes(double(bytes_below(folder)))));
 }
 
-void look_at_settings(Findings& f, const Command& root) {
+void look_at_settings(Checkup& f, const Command& root) {
 	try {
 		const ConfigFile file = ConfigFile::read(root);
 		f.ok("settings", config_path() + (file.exists() ? "" : ": not there, which is fine"));
@@ -215,7 +215,7 @@ void look_at_settings(Findings& f, const Command& root) {
 			f.note("environment", fmt::format("{}={}: {}", e.name, one_line(v), e.help));
 }
 
-size_t look_at_models(Findings& f) {
+size_t look_at_models(Checkup& f) {
 	const std::vector<LocalModel> models = local_models();
 	uint64_t bytes = 0;
 	for (const LocalModel& m : models) bytes += m.bytes;
@@ -241,7 +241,7 @@ size_t look_at_models(Findings& f) {
 	return models.size();
 }
 
-void look_at_limits(Findings& f) {
+void look_at_limits(Checkup& f) {
 	struct {
 		int what;
 		const char* name;
@@ -261,7 +261,7 @@ void look_at_limits(Findings& f) {
 }
 
 void examine(const Command& root, bool as_json) {
-	Findings f;
+	Checkup f;
 	f.ok("kvrun", fmt::format("{}, commit {}; {}; {}", KVRUN_VERSION, build_commit(), os_name(), processor_name()));
 	look_at_loader(f);
 	look_at_drivers(f);

@@ -96,7 +96,7 @@ PlanSubject subject_of(const PlanArgs& a) {
 }
 
 // Places weights so that the context fits under a policy; without -c, the context that a run would make room for.
-WeightPlan place(const PlanArgs& a, const PlanSubject& s, const KvPolicy& p) {
+WeightPlan placed(const PlanArgs& a, const PlanSubject& s, const KvPolicy& p) {
 	const Gguf file = Gguf::open(a.model);
 	const FitGoal goal{{p}, s.requested ? uint32_t(s.n_tokens) : 0, 0, uint32_t(a.ubatch)};
 	return place_weights(file, read_config(file), device_row_bytes, weight_options(a.weights), goal, s.room);
@@ -105,11 +105,11 @@ WeightPlan place(const PlanArgs& a, const PlanSubject& s, const KvPolicy& p) {
 // The subject with its weights placed for a policy.
 PlanSubject divided(const PlanArgs& a, PlanSubject s, const KvPolicy& p) {
 	if (a.model.empty() || s.where.empty()) return s;
-	WeightPlan w = place(a, s, p);
+	WeightPlan w = placed(a, s, p);
 	if (!w.host_bytes()) return s;
 	s.model.weight_bytes = w.device_bytes();
 	const KvPolicy f16 = parse_policy("fp16");
-	if (p.text != f16.text) s.trade = trade_text(p, w, place(a, s, f16));
+	if (p.text != f16.text) s.trade = trade_text(p, w, placed(a, s, f16));
 	s.weights = std::move(w);
 	return s;
 }

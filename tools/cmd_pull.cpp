@@ -15,7 +15,7 @@ struct ListArgs {
 	bool json = false;
 };
 
-void list(const ListArgs& a) {
+void list_models(const ListArgs& a) {
 	std::vector<LocalModel> models = local_models();
 	if (!a.name.empty()) models = find_local(models, a.name);
 	if (a.json) {
@@ -85,7 +85,7 @@ void add_list(Command& root) {
 	     "where they lie."},
 	    json_section({{"name, owner", "what commands take; hub, kvrun, ollama, lmstudio or llama.cpp"},
 	                  {"bytes, parts, path", "of the model; files it is split into; the first of them"}})};
-	c.run = [a] { list(*a); };
+	c.run = [a] { list_models(*a); };
 }
 
 void add_rm(Command& root) {

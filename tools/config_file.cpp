@@ -3,6 +3,7 @@
 #include "engine/core/error.h"
 #include "engine/core/system/machine.h"
 #include "engine/core/utf8.h"
+#include "tools/hub/names.h"
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
@@ -33,7 +34,7 @@ bool has_name(const Option& o, const std::string& name) {
 	return std::ranges::any_of(o.longs, [&](const std::string& l) { return l.substr(2) == name; });
 }
 
-const Option* find(const Command& c, const std::string& name) {
+const Option* find_option(const Command& c, const std::string& name) {
 	const auto o = std::ranges::find_if(c.options, [&](const Option& x) { return x.take && has_name(x, name); });
 	return o == c.options.end() ? nullptr : &*o;
 }
@@ -43,14 +44,6 @@ std::vector<std::string> option_names(const Command& c) {
 	for (const Option& o : c.options)
 		if (o.take)
 			for (const std::string& l : o.longs) out.push_back(l.substr(2));
-	return out;
-}
-
-// Letters and digits in lower case.
-std::string bare(std::string_view s) {
-	std::string out;
-	for (const char c : s)
-		if (std::isalnum(uint8_t(c)) || uint8_t(c) >= 0x80) out += char(std::tolower(uint8_t(c)));
 	return out;
 }
 
@@ -149,11 +142,11 @@ std::vector<Setting> ConfigFile::settings_for(const Command& c, const std::strin
 		if (p.kind == "command" && p.name == c.name) used.push_back(&p);
 	// a name matches a model as on the command line: by prefix, case-insensitive
 	std::vector<const Part*> models;
-	const std::string whole = bare(model), stem = bare(fs::path(model).stem().string());
+	const std::string whole = bare_name(model), stem = bare_name(fs::path(model).stem().string());
 	const size_t slash = model.find('/');
-	const std::string repo = slash == model.npos ? whole : bare(model.substr(slash + 1));
+	const std::string repo = slash == model.npos ? whole : bare_name(model.substr(slash + 1));
 	for (const Part& p : parts_) {
-		const std::string name = bare(p.name);
+		const std::string name = bare_name(p.name);
 		if (p.kind != "model" || name.empty() || model.empty()) continue;
 		for (const std::string& m : {whole, stem, repo})
 			if (m.starts_with(name)) {
@@ -161,12 +154,12 @@ std::vector<Setting> ConfigFile::settings_for(const Command& c, const std::strin
 				break;
 			}
 	}
-	std::ranges::stable_sort(models, {}, [](const Part* p) { return bare(p->name).size(); });
+	std::ranges::stable_sort(models, {}, [](const Part* p) { return bare_name(p->name).size(); });
 	used.insert(used.end(), models.begin(), models.end());
 	std::vector<Setting> out;
 	for (const Part* p : used)
 		for (const Setting& s : p->settings)
-			if (find(c, s.option)) out.push_back(s);
+			if (find_option(c, s.option)) out.push_back(s);
 	return out;
 }
 
@@ -180,11 +173,11 @@ std::vector<Origin> apply_config(const Command& root, Command& c, const std::str
 		for (const auto& group : kSame)
 			if (std::ranges::any_of(group, [&](const std::string& n) { return has_name(o, n); }))
 				for (const std::string& n : group)
-					if (const Option* other = find(c, n); other && typed[other]) return true;
+					if (const Option* other = find_option(c, n); other && typed[other]) return true;
 		return false;
 	};
 	const auto take = [&](const Setting& s) {
-		Option* o = const_cast<Option*>(find(c, s.option));
+		Option* o = const_cast<Option*>(find_option(c, s.option));
 		if (shadowed(*o)) return;
 		if (const auto v = kVariables.find(long_name(*o)); v != kVariables.end())
 			if (const char* text = std::getenv(v->second); text && *text) return;
@@ -199,7 +192,7 @@ std::vector<Origin> apply_config(const Command& root, Command& c, const std::str
 	};
 	// the model may also come from the file; its name selects the sections
 	std::string name = model;
-	if (const Option* o = find(c, "model"); o && name.empty())
+	if (const Option* o = find_option(c, "model"); o && name.empty())
 		for (const Setting& s : file.settings_for(c, ""))
 			if (has_name(*o, s.option) && !s.values.empty()) name = s.values.front();
 	for (const Setting& s : file.settings_for(c, name)) take(s);

@@ -37,6 +37,11 @@ static_assert(std::size(kTable) == size_t(Env::Count));
 
 std::span<const EnvInfo> env_table() { return kTable; }
 
+std::string variable(const char* name) {
+	const char* v = std::getenv(name);
+	return v ? v : "";
+}
+
 std::string env_text(Env e, const char* fallback) {
 	const char* v = std::getenv(kTable[size_t(e)].name);
 	return v && *v ? v : fallback;

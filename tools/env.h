@@ -35,6 +35,7 @@ std::string env_text(Env, const char* fallback = ""); // value, or fallback if u
 double env_number(Env, double fallback);              // throws Error{Invalid} naming the variable if it is not a number
 inline bool env_flag(Env e) { return env_number(e, 0) != 0; }
 
+std::string variable(const char* name);          // of the environment, any; empty if unset
 std::string pipeline_cache_folder();             // empty if there is no cache
 std::string probe_program();                     // helper program that tests drivers; empty if none
 bool f32_matmul();                               // KVRUN_PRECISION; throws Error{Invalid} for another word

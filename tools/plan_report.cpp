@@ -10,12 +10,12 @@
 namespace kvrun {
 namespace {
 
-struct Part {        // one row of the table
+struct SizeRow {     // one row of the table
 	const char* key; // in JSON
 	const char* what;
 	size_t KvBytes::*bytes;
 };
-constexpr Part kParts[] = {
+constexpr SizeRow kSizeRows[] = {
     {"f16", "f16 tokens", &KvBytes::f16},
     {"codes", "codes", &KvBytes::codes},
     {"k_params", "K parameters", &KvBytes::k_params},
@@ -363,7 +363,7 @@ Json plan_json(const Planned& planned, const PlanSubject& s) {
 		                 {"policy", measured->policy},
 		                 {"kld", measured->kld},
 		                 {"half", measured->half}};
-	for (const Part& p : kParts) {
+	for (const SizeRow& p : kSizeRows) {
 		j["parts"][p.key] = b.*p.bytes;
 		j["bits_per_element"][p.key] = double(b.*p.bytes) * 8 / elements;
 	}
@@ -395,7 +395,7 @@ void print_plan(const Planned& planned, const PlanSubject& s) {
 	out += fmt::format("{} [{}]: {}\n{}: {}, {} tokens\n\n", one_line(plan.policy.text), plan.policy.source,
 	                   plan.policy.summary, one_line(s.name), shape_text(s.shape), s.n_tokens);
 	out += fmt::format("  {:<22}{:>12}{:>16}\n", "", "bytes", "bits/element");
-	for (const Part& p : kParts)
+	for (const SizeRow& p : kSizeRows)
 		if (b.*p.bytes)
 			out += fmt::format("  {:<22}{:>12}{:>16.3f}\n", p.what, human_bytes(double(b.*p.bytes)),
 			                   double(b.*p.bytes) * 8 / elements);

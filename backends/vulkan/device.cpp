@@ -265,7 +265,7 @@ void describe(DeviceReport& r, const Caps& c) {
 
 // The driver's own description, the UUID of its caches (which changes with each build of a GPU driver), its settings,
 // and our kernels.
-std::string build_of(const Caps& c, const DeviceInfo& info) {
+std::string driver_build(const Caps& c, const DeviceInfo& info) {
 	static const uint64_t kernels = [] {
 		uint64_t h = 0;
 		for (const KernelBlob& b : kernel_blobs())
@@ -334,7 +334,7 @@ Candidate inspect(VkInstance instance, VkPhysicalDevice d, const BackendOptions&
 		info.int8_matmul = projects_in_int8(c, DType::Q4_K);
 	};
 	choose_precision();
-	if (info.half_matmul && std::ranges::count(o.no_matrices, build_of(c, info))) {
+	if (info.half_matmul && std::ranges::count(o.no_matrices, driver_build(c, info))) {
 		c.matrix = {};
 		choose_precision();
 	}
@@ -342,7 +342,7 @@ Candidate inspect(VkInstance instance, VkPhysicalDevice d, const BackendOptions&
 	info.lists_candidates = !c.is_cpu; // software drivers have logits in host memory
 	set_pieces(c, info);
 	out.report.refused = refusal(c, family, missing);
-	out.report.build = build_of(c, info);
+	out.report.build = driver_build(c, info);
 	describe(out.report, c);
 	return out;
 }

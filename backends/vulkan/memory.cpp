@@ -10,10 +10,10 @@ namespace {
 constexpr uint64_t kMiB = uint64_t(1) << 20;
 constexpr uint64_t kSmallestBlock = 64 * kMiB, kLargestBlock = 1024 * kMiB;
 constexpr uint64_t kOwnBlock = 4 * kMiB; // bytes; larger buffers have a block of their own
-constexpr VkMemoryPropertyFlags kLocal = VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT,
-                                kVisible = VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT,
-                                kCoherent = VK_MEMORY_PROPERTY_HOST_COHERENT_BIT,
-                                kCached = VK_MEMORY_PROPERTY_HOST_CACHED_BIT;
+constexpr VkMemoryPropertyFlags kDeviceLocal = VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT,
+                                kHostVisible = VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT,
+                                kHostCoherent = VK_MEMORY_PROPERTY_HOST_COHERENT_BIT,
+                                kHostCached = VK_MEMORY_PROPERTY_HOST_CACHED_BIT;
 
 } // namespace
 
@@ -39,16 +39,21 @@ int memory_score(Mem m, VkMemoryPropertyFlags f, bool card, bool cpu) {
 	switch (m) {
 	case Mem::Device:
 	case Mem::Arrival:
-		return (has(kLocal) ? 8 : 0) + (card ? (has(kVisible) ? 0 : 4) : (has(kVisible | kCoherent) ? 4 : 0)) +
-		       (has(kCached) == cpu ? 1 : 0);
+		return (has(kDeviceLocal) ? 8 : 0) +
+		       (card ? (has(kHostVisible) ? 0 : 4) : (has(kHostVisible | kHostCoherent) ? 4 : 0)) +
+		       (has(kHostCached) == cpu ? 1 : 0);
 	// Written once, read by the device many times. On a device that shares memory, the same as Device.
 	case Mem::Mapped:
 		if (!card) return memory_score(Mem::Device, f, card, cpu);
-		return has(kVisible | kCoherent) && !has(kLocal) ? (has(kCached) ? 0 : 1) : -1;
-	case Mem::Upload: return has(kVisible | kCoherent) ? 8 + (has(kLocal) ? 4 : 0) + (has(kCached) ? 0 : 1) : -1;
+		return has(kHostVisible | kHostCoherent) && !has(kDeviceLocal) ? (has(kHostCached) ? 0 : 1) : -1;
+	case Mem::Upload:
+		return has(kHostVisible | kHostCoherent) ? 8 + (has(kDeviceLocal) ? 4 : 0) + (has(kHostCached) ? 0 : 1) : -1;
 	case Mem::Readback:
-		return has(kVisible) ? 1 + (has(kCached) ? 4 : 0) + (has(kCoherent) ? 2 : 0) + (has(kLocal) ? 0 : 1) : -1;
-	case Mem::Host: return has(kVisible | kCoherent) ? (has(kLocal) ? 0 : 2) + (has(kCached) ? 1 : 0) : -1;
+		return has(kHostVisible)
+		           ? 1 + (has(kHostCached) ? 4 : 0) + (has(kHostCoherent) ? 2 : 0) + (has(kDeviceLocal) ? 0 : 1)
+		           : -1;
+	case Mem::Host:
+		return has(kHostVisible | kHostCoherent) ? (has(kDeviceLocal) ? 0 : 2) + (has(kHostCached) ? 1 : 0) : -1;
 	}
 	return -1;
 }
@@ -60,7 +65,8 @@ std::vector<uint32_t> Memory::types_for(Mem m) const {
 	std::vector<std::pair<int, uint32_t>> ranked;
 	for (uint32_t i = 0; i < props_.memoryTypeCount; ++i) {
 		const VkMemoryPropertyFlags f = props_.memoryTypes[i].propertyFlags;
-		if (f & ~(kLocal | kVisible | kCoherent | kCached)) continue; // lazily allocated, protected, vendor kinds
+		if (f & ~(kDeviceLocal | kHostVisible | kHostCoherent | kHostCached))
+			continue; // lazily allocated, protected, vendor kinds
 		if (props_.memoryHeaps[props_.memoryTypes[i].heapIndex].size == 0 || score(f) < 0) continue;
 		ranked.emplace_back(-score(f), i);
 	}
@@ -115,7 +121,7 @@ VkResult Memory::allocate(Block& b, uint64_t size, uint32_t type) {
 	b.type = type;
 	b.ranges = FreeRanges(size);
 	b.mapped = nullptr;
-	if (props_.memoryTypes[type].propertyFlags & kVisible) {
+	if (props_.memoryTypes[type].propertyFlags & kHostVisible) {
 		void* p = nullptr;
 		const VkResult mapped = dev_.fn.vkMapMemory(dev_.handle(), b.memory, 0, VK_WHOLE_SIZE, 0, &p);
 		if (mapped != VK_SUCCESS) {
@@ -172,7 +178,7 @@ bool Memory::take(BufferRec& r, uint32_t i, uint64_t bytes, uint64_t align) {
 	r.block = i;
 	r.at = at;
 	r.mapped = b.mapped ? b.mapped + at : nullptr;
-	r.coherent = props_.memoryTypes[b.type].propertyFlags & kCoherent;
+	r.coherent = props_.memoryTypes[b.type].propertyFlags & kHostCoherent;
 	return true;
 }
 

@@ -76,8 +76,6 @@ struct Range { // bytes of a buffer from the first view to the end of the last
 	}
 };
 
-uint64_t weight_bytes(const View& w) { return w.shape[0] * device_row_bytes(w.type, w.shape[1]); }
-
 } // namespace
 
 // Whether gates and factors have one type, lie in one buffer, and fit one binding together.
@@ -86,7 +84,7 @@ bool VulkanBackend::binds_together(std::span<const Proj> projs) const {
 	if (a.w.type != b.w.type || a.w.buf->id() != b.w.buf->id()) return false;
 	if (a.bias && b.bias && a.bias.buf->id() != b.bias.buf->id()) return false;
 	Range w, bias;
-	for (const Proj& p : projs) w.add(p.w, weight_bytes(p.w)), bias.add(p.bias, 4 * uint64_t(p.w.shape[0]));
+	for (const Proj& p : projs) w.add(p.w, device_weight_bytes(p.w)), bias.add(p.bias, 4 * uint64_t(p.w.shape[0]));
 	constexpr uint64_t slack = 256; // largest loss by offset alignment
 	return w.bind.bytes + slack <= weight_range(caps()) && bias.bind.bytes + slack <= caps().range;
 }

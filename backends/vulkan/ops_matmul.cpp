@@ -44,14 +44,12 @@ struct Spans {
 	Span out, w, bias;
 };
 
-size_t weight_bytes(const View& w) { return w.shape[0] * device_row_bytes(w.type, uint32_t(w.row_elements())); }
-
 // Whether all of them can be bound at once; with SwiGLU only the first has an output.
 bool cover(const Caps& c, std::span<const Proj> projs, bool swiglu, Spans& s) {
 	for (size_t i = 0; i < projs.size(); ++i) {
 		const Proj& p = projs[i];
 		const bool with_out = !swiglu || i == 0;
-		if (p.w.type != projs[0].w.type || !s.w.add(p.w, weight_bytes(p.w)) ||
+		if (p.w.type != projs[0].w.type || !s.w.add(p.w, device_weight_bytes(p.w)) ||
 		    !s.bias.add(p.bias, 4 * size_t(p.w.shape[0])) ||
 		    !(with_out ? s.out.add(p.out, 4 * p.out.elements()) : true))
 			return false;

@@ -9,7 +9,7 @@ namespace kvrun::vk {
 namespace {
 
 // Opcodes of the SPIR-V specification that are read here.
-enum Op : uint32_t {
+enum Opcode : uint32_t {
 	OpCapability = 17,
 	OpName = 5,
 	OpEntryPoint = 15,

@@ -6,7 +6,6 @@
 #include "engine/core/utf8.h"
 #include <cerrno>
 #include <charconv>
-#include <system_error>
 #include <utility>
 
 namespace kvrun {
@@ -30,7 +29,7 @@ void remove_leftovers(const fs::path& file) {
 void NewFile::fail_io(const char* what) const {
 	const int error = errno;
 	const Code code = error == ENOENT || error == ENOTDIR ? Code::NotFound : Code::Io;
-	fail(code, "{}: {}: {}", one_line(path_), what, std::generic_category().message(error));
+	fail(code, "{}: {}: {}", one_line(path_), what, sys::error_text(error));
 }
 
 NewFile::NewFile(std::string path) : path_(std::move(path)) {

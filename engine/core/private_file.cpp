@@ -5,14 +5,11 @@
 #include "engine/core/system/process.h"
 #include <cerrno>
 #include <fmt/format.h>
-#include <system_error>
 
 namespace kvrun {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string error_text(int error) { return std::generic_category().message(error); }
 
 struct Fd {
 	int fd;
@@ -55,11 +52,11 @@ std::vector<std::byte> read_private_file(const fs::path& path, uint64_t most_byt
 		if (errno == ELOOP)
 			why = "a symbolic link";
 		else if (errno != ENOENT && errno != ENOTDIR)
-			why = error_text(errno);
+			why = sys::error_text(errno);
 		return {};
 	}
 	sys::FileInfo info;
-	if (!sys::stat_file(f.fd, info)) return why = error_text(errno), std::vector<std::byte>{};
+	if (!sys::stat_file(f.fd, info)) return why = sys::error_text(errno), std::vector<std::byte>{};
 	if (const char* o = objection(info, most_bytes)) return why = o, std::vector<std::byte>{};
 	std::vector<std::byte> data(size_t(info.bytes));
 	if (!read_all(f.fd, data)) return why = "cut off while it was read", std::vector<std::byte>{};
@@ -72,7 +69,7 @@ Written write_private_file(const fs::path& path, std::initializer_list<std::span
 	remove_leftovers(path);
 	std::string tmp = fmt::format("{}.{}.XXXXXX", path.string(), sys::process_id());
 	const int fd = sys::create_unique(tmp);
-	if (fd < 0) return why = error_text(errno), Written::NoPlace;
+	if (fd < 0) return why = sys::error_text(errno), Written::NoPlace;
 	bool good = true;
 	for (const std::span<const std::byte> part : parts) good = good && sys::write_file(fd, part);
 	int error = errno;
@@ -80,7 +77,7 @@ Written write_private_file(const fs::path& path, std::initializer_list<std::span
 	if (good && sys::replace_file(tmp, path.string())) return Written::Yes;
 	if (good) error = errno;
 	sys::remove_file(tmp);
-	why = error_text(error);
+	why = sys::error_text(error);
 	return error == EISDIR || error == EPERM || error == EACCES ? Written::NoPlace : Written::Cut;
 } catch (...) { // no memory for a name
 	return Written::NoPlace;

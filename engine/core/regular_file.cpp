@@ -4,20 +4,17 @@
 #include "engine/core/system/files.h"
 #include "engine/core/utf8.h"
 #include <cerrno>
-#include <system_error>
 
 namespace kvrun {
 namespace {
-
-std::string error_text(int error) { return std::generic_category().message(error); }
 
 [[noreturn]] void fail_open(const std::string& name, int error) {
 	switch (error) {
 	case ENOENT: fail(Code::NotFound, "{}: no such file", name);
 	case ENOTDIR:
 	case ENAMETOOLONG:
-	case ELOOP: fail(Code::NotFound, "{}: {}; check the path", name, error_text(error));
-	default: fail(Code::Io, "{}: cannot be opened: {}", name, error_text(error));
+	case ELOOP: fail(Code::NotFound, "{}: {}; check the path", name, sys::error_text(error));
+	default: fail(Code::Io, "{}: cannot be opened: {}", name, sys::error_text(error));
 	}
 }
 
@@ -48,7 +45,7 @@ RegularFile::RegularFile(const std::string& path, const char* want) : name_(one_
 	fd_ = sys::open_file(path, sys::Open::Read);
 	if (fd_ < 0) fail_open(name_, errno);
 	try {
-		if (!sys::stat_file(fd_, info)) fail(Code::Io, "{}: {}", name_, error_text(errno));
+		if (!sys::stat_file(fd_, info)) fail(Code::Io, "{}: {}", name_, sys::error_text(errno));
 		check_regular(name_, info, want);
 	} catch (...) {
 		sys::close_file(fd_); // the destructor of an object that was never finished does not run
@@ -63,7 +60,7 @@ RegularFile::~RegularFile() { sys::close_file(fd_); }
 void RegularFile::read_at(uint64_t at, std::span<std::byte> dst) const {
 	while (!dst.empty()) {
 		const ptrdiff_t n = sys::read_at(fd_, at, dst);
-		if (n < 0) fail(Code::Io, "{}: cannot be read at byte {}: {}", name_, at, error_text(errno));
+		if (n < 0) fail(Code::Io, "{}: cannot be read at byte {}: {}", name_, at, sys::error_text(errno));
 		if (n == 0)
 			fail(Code::Io, "{}: ends at byte {} now, had {} bytes when it was opened; do not change a file in use",
 			     name_, at, bytes_);

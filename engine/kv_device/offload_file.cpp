@@ -4,7 +4,6 @@
 #include "engine/core/round.h"
 #include "engine/core/system/files.h"
 #include <cerrno>
-#include <system_error>
 
 namespace kvrun {
 
@@ -16,7 +15,7 @@ OffloadFile::~OffloadFile() { sys::close_file(fd_); }
 
 void OffloadFile::fail_io(const std::string& what, int error) const {
 	fail(Code::Io, "--offload-dir {}: {}: {}; give a folder of another disk, or a larger --host-budget", folder_, what,
-	     std::generic_category().message(error));
+	     sys::error_text(error));
 }
 
 OffloadFile::Piece OffloadFile::take(size_t bytes) {

@@ -6,7 +6,6 @@
 
 namespace kvrun {
 
-constexpr int kF16 = int(Tier::F16);
 constexpr int kPacked[] = {int(Tier::Salient), int(Tier::Regular)};
 
 void TokenSet::write_tokens(BookWriter& out, const auto& tokens, bool ranked) {
@@ -63,7 +62,7 @@ void TokenSet::read_tokens(BookReader& in, auto& tokens, uint32_t n, uint32_t fi
 		if (seen[t.pos]) fail(Code::Format, "token {} is there twice", t.pos);
 		if (f16_pos_[t.src] != kNone) fail(Code::Format, "slot {} holds two tokens", t.src);
 		seen[t.pos] = true;
-		occupy(kF16, t.src, t.pos);
+		occupy(int(Tier::F16), t.src, t.pos);
 		tokens.push_back(t);
 	}
 }
@@ -101,11 +100,11 @@ void TokenSet::read(BookReader& in, const KvCounts& c, std::span<const std::vect
 	for (int t = 0; t < kTiers; ++t) {
 		n_pages_[t] = c.pages[t], n_blocks_[t] = c.blocks[t];
 		live_[t].assign(size_t(c.pages[t]) * 4, 0u);
-		if (t != kF16)
+		if (t != int(Tier::F16))
 			for (uint32_t p = 0; p < c.pages[t]; ++p) packed_pos(t).append_page();
 		block_[t] = page_block[size_t(t)];
 	}
-	const size_t n_slots = size_t(c.pages[kF16]) * plan_->page[kF16];
+	const size_t n_slots = size_t(c.pages[int(Tier::F16)]) * plan_->page[int(Tier::F16)];
 	f16_pos_.assign(n_slots, kNone);
 	if (plan_->ranked()) score_.assign(n_slots, 0);
 	if (takes_mean(plan_->policy.select.rank)) rows_before_.assign(n_slots, 0);

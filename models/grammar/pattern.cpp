@@ -8,8 +8,8 @@
 namespace kvrun::grammar {
 namespace {
 
-constexpr size_t kLongest = 4096; // bytes of a pattern
-constexpr int kDeepest = 50;      // nesting of groups
+constexpr size_t kLongest = 4096;  // bytes of a pattern
+constexpr int kDeepestGroups = 50; // nesting of groups
 
 class Pattern : TextReader {
  public:
@@ -85,7 +85,7 @@ class Pattern : TextReader {
 
 	// Reads a group. With `outer`, returns false and reads nothing if the group is repeated.
 	bool take_group(int depth, bool outer, ExprId& out) {
-		if (depth >= kDeepest) unsupported("groups more than " + std::to_string(kDeepest) + " deep");
+		if (depth >= kDeepestGroups) unsupported("groups more than " + std::to_string(kDeepestGroups) + " deep");
 		take("(");
 		if (take("?")) {
 			if (take("<")) {

@@ -17,7 +17,7 @@
 namespace kvrun::grammar {
 namespace {
 
-constexpr int kDeepest = 100;                    // nesting of schemas
+constexpr int kDeepestSchemas = 100;             // nesting of schemas
 constexpr size_t kMostSchemas = 20'000;          // visited schemas, merged ones included
 constexpr size_t kMostMerged = size_t(32) << 20; // bytes of merged schemas as text
 constexpr size_t kMostEnum = 10'000;
@@ -36,8 +36,8 @@ class Writer {
 	Writer(Rules& r, const Json& root, const Dialect& d) : rules_(r), json_(r, d), root_(root) {}
 
 	ExprId schema(const Json& s, const std::string& at, int depth = 0) {
-		if (depth > kDeepest)
-			refuse_schema(at, "schemas are more than " + std::to_string(kDeepest) + " deep inside each other");
+		if (depth > kDeepestSchemas)
+			refuse_schema(at, "schemas are more than " + std::to_string(kDeepestSchemas) + " deep inside each other");
 		if (++n_schemas_ > kMostSchemas)
 			refuse_schema(at, "the schema grows to more than " + std::to_string(kMostSchemas) + " parts");
 		if (s == Json(true)) return json_.value();

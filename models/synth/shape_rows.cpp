@@ -10,7 +10,7 @@ constexpr Latent latent(uint32_t nope_dim, uint32_t v_dim, uint32_t q_rank) {
 	return {.rank = 512, .rope_dim = 64, .nope_dim = nope_dim, .v_dim = v_dim, .q_rank = q_rank};
 }
 // clang-format off
-constexpr SynthRow kRows[] = {
+constexpr SynthRow kSynthRows[] = {
     {"llama-2-7b", "llama", 4096, 11008, 32, 32, 32, 128, 32000, 4096, 1e4f, 1e-5f, false, kSpm},
     {"llama-3.2-1b", "llama", 2048, 8192, 16, 32, 8, 64, 128256, 131072, 5e5f, 1e-5f, true, kLlama3},
     {"llama-3.2-3b", "llama", 3072, 8192, 28, 24, 8, 128, 128256, 131072, 5e5f, 1e-5f, true, kLlama3},
@@ -109,6 +109,6 @@ constexpr SynthRow kRows[] = {
 
 } // namespace
 
-std::span<const SynthRow> synth_rows() { return kRows; }
+std::span<const SynthRow> synth_rows() { return kSynthRows; }
 
 } // namespace kvrun

@@ -1,6 +1,7 @@
 // Lets the user write a message in an external editor.
 #include "tools/chat/external_editor.h"
 #include "tools/chat/input.h"
+#include "tools/env.h"
 #include "tools/text.h"
 #include "tools/user_files.h"
 #include <cerrno>
@@ -15,11 +16,6 @@ namespace kvrun {
 namespace {
 
 constexpr size_t kLongestMessage = size_t(64) << 20; // bytes
-
-std::string variable(const char* name) {
-	const char* value = std::getenv(name);
-	return value ? value : "";
-}
 
 // The first variable that is set, in the usual order. The value may have arguments: "code --wait".
 std::string editor() {

@@ -11,7 +11,7 @@ constexpr double kWidth = 560, kHeight = 300, kLeft = 64, kRight = 150, kTop = 2
 constexpr const char* kColours[] = {"#1f77b4", "#d62728", "#2ca02c", "#9467bd",
                                     "#ff7f0e", "#17a2b8", "#8c564b", "#7f7f7f"};
 
-struct Scale { // maps a value to a pixel
+struct AxisScale { // maps a value to a pixel
 	double low = 0, high = 1, from = 0, to = 1;
 	bool log = false;
 	double operator()(double v) const {
@@ -21,7 +21,7 @@ struct Scale { // maps a value to a pixel
 };
 
 // Round numbers inside the scale.
-std::vector<double> ticks(const Scale& s) {
+std::vector<double> ticks(const AxisScale& s) {
 	std::vector<double> out;
 	if (s.log) {
 		for (double power = std::pow(10, std::floor(std::log10(s.low))); power <= s.high; power *= 10)
@@ -37,7 +37,7 @@ std::vector<double> ticks(const Scale& s) {
 	return out;
 }
 
-std::string number(double v) {
+std::string tick_label(double v) {
 	if (v >= 1024 && std::fmod(v, 1024) == 0) return fmt::format("{}k", v / 1024);
 	return fmt::format("{:.3g}", v);
 }
@@ -47,18 +47,18 @@ std::string text_at(double x, double y, const char* anchor, const std::string& s
 	                   escaped(s));
 }
 
-void widen(Scale& s, double v) {
+void widen(AxisScale& s, double v) {
 	if (!std::isfinite(v) || (s.log && v <= 0)) return;
 	s.low = std::min(s.low, v), s.high = std::max(s.high, v);
 }
 
-std::string frame(const Axes& a, const Scale& x, const Scale& y) {
+std::string frame(const Axes& a, const AxisScale& x, const AxisScale& y) {
 	std::string s;
 	for (const double t : ticks(y))
 		s += fmt::format("<line x1='{0:.1f}' x2='{1:.1f}' y1='{2:.1f}' y2='{2:.1f}' stroke='#e3e3e3'/>", x.from, x.to,
 		                 y(t)) +
-		     text_at(x.from - 6, y(t) + 4, "end", number(t));
-	for (const double t : ticks(x)) s += text_at(x(t), y.from + 16, "middle", number(t));
+		     text_at(x.from - 6, y(t) + 4, "end", tick_label(t));
+	for (const double t : ticks(x)) s += text_at(x(t), y.from + 16, "middle", tick_label(t));
 	s += fmt::format("<path d='M{0:.1f} {1:.1f}V{2:.1f}H{3:.1f}' fill='none' stroke='#888'/>", x.from, y.to, y.from,
 	                 x.to);
 	return s + text_at((x.from + x.to) / 2, y.from + 34, "middle", a.x) + text_at(x.from, 16, "start", a.title, 13) +
@@ -74,7 +74,7 @@ std::string svg(double height, const std::string& content) {
 } // namespace
 
 std::string plot(const Axes& a, const std::vector<Series>& all) {
-	Scale x{INFINITY, -INFINITY, kLeft, kWidth - kRight, a.log_x},
+	AxisScale x{INFINITY, -INFINITY, kLeft, kWidth - kRight, a.log_x},
 	    y{INFINITY, -INFINITY, kHeight - kBottom, kTop, a.log_y};
 	for (const Series& s : all)
 		for (const auto& [px, py] : s.points)
@@ -112,7 +112,7 @@ std::string bars(const std::string& title, const std::vector<Bar>& all, double l
 	constexpr double kRow = 20, kName = 120, kRoom = 160;
 	double most = limit;
 	for (const Bar& b : all) most = std::max(most, b.value);
-	const Scale x{0, most > 0 ? most : 1, kName, kWidth - kRoom, false};
+	const AxisScale x{0, most > 0 ? most : 1, kName, kWidth - kRoom, false};
 	std::string s = text_at(8, 16, "start", title, 13);
 	for (size_t i = 0; i < all.size(); ++i) {
 		const double y = 30 + kRow * double(i);

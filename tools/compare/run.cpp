@@ -70,17 +70,17 @@ bool asked(const Options& o, const Stage& s) {
 	return o.stages == "all" || std::ranges::find(names, s.name) != names.end();
 }
 
-struct Planned {
+struct PlannedUnit {
 	const Stage* stage;
 	size_t device;
 };
 
-std::vector<Planned> plan(const Options& o, const std::vector<Device>& devices, double parameters) {
+std::vector<PlannedUnit> plan(const Options& o, const std::vector<Device>& devices, double parameters) {
 	for (const std::string& name : split(o.stages, ','))
 		if (o.stages != "all" && std::ranges::none_of(stages(), [&](const Stage& s) { return name == s.name; }))
 			fail(Code::Invalid, "--stages has no '{}'; there are ops tokens codes speed quality stability",
 			     one_line(name));
-	std::vector<Planned> out;
+	std::vector<PlannedUnit> out;
 	for (const Stage& s : stages())
 		for (size_t i = 0; i < devices.size(); ++i)
 			if (asked(o, s) && !(devices[i].reference && s.slow_reference && parameters > kSlowReference))
@@ -149,7 +149,7 @@ Json compare_devices(const Options& o) {
 		                          {"reference", d.reference},
 		                          {"report", d.report},
 		                          {"stages", Json::object()}});
-	const std::vector<Planned> all = plan(o, devices, run["model"]["parameters"]);
+	const std::vector<PlannedUnit> all = plan(o, devices, run["model"]["parameters"]);
 	const auto start = std::chrono::steady_clock::now();
 	for (size_t i = 0; i < all.size(); ++i) {
 		const Device& d = devices[all[i].device];

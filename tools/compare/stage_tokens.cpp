@@ -10,7 +10,7 @@ namespace {
 
 constexpr uint32_t kPrompt = 160; // tokens: longer than the f16 windows of most policies
 
-std::unique_ptr<Engine> open(const Options& o, const Device& d, const char* validate = nullptr) {
+std::unique_ptr<Engine> open_engine_on(const Options& o, const Device& d, const char* validate = nullptr) {
 	EngineOptions e;
 	e.model = o.model;
 	e.backend = backend_options(d.select, /*check=*/false);
@@ -29,7 +29,7 @@ std::vector<Step> run_policy(Engine& e, const std::string& policy, int64_t n, ui
 std::string validate(const Options& o, const Device& d) {
 	if (d.report.value("backend", "") != "vulkan") return "not a Vulkan device";
 	try {
-		const auto engine = open(o, d, "1");
+		const auto engine = open_engine_on(o, d, "1");
 		uint64_t hash = 0;
 		for (const std::string& policy : policies(o)) run_policy(*engine, policy, 4, hash);
 	} catch (const Error& e) { return e.what(); }
@@ -39,7 +39,7 @@ std::string validate(const Options& o, const Device& d) {
 } // namespace
 
 Json run_tokens(const Options& o, const Device& d) {
-	const auto engine = open(o, d);
+	const auto engine = open_engine_on(o, d);
 	Json out = Json::object();
 	for (const std::string& policy : policies(o)) {
 		uint64_t hash = 0;
@@ -54,7 +54,7 @@ Json run_tokens(const Options& o, const Device& d) {
 Json run_stability(const Options& o, const Device& d) {
 	Json same = Json::object();
 	{
-		const auto engine = open(o, d);
+		const auto engine = open_engine_on(o, d);
 		for (const std::string& policy : policies(o)) {
 			uint64_t first = 0, second = 0;
 			run_policy(*engine, policy, std::min<int64_t>(o.tokens, 16), first);

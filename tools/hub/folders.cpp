@@ -5,6 +5,7 @@
 #include "engine/core/system/files.h"
 #include "engine/core/system/machine.h"
 #include "engine/core/utf8.h"
+#include "tools/env.h"
 #include "tools/hub/names.h"
 #include <algorithm>
 #include <cstdlib>
@@ -13,11 +14,6 @@
 namespace kvrun {
 namespace fs = std::filesystem;
 namespace {
-
-std::string variable(const char* name) {
-	const char* v = std::getenv(name);
-	return v ? v : "";
-}
 
 // A path from an environment variable; ~ is the home folder.
 fs::path folder_variable(const char* name) {

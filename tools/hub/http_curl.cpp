@@ -77,13 +77,13 @@ size_t take_data(char* bytes, size_t size, size_t n, void* payload) {
 	return more ? count : 0;
 }
 
-int ask(void* payload, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
+int is_cancelled(void* payload, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
 	Transfer& t = *static_cast<Transfer*>(payload);
 	t.stopped |= t.range && t.range->go_on && !t.range->go_on();
 	return t.stopped;
 }
 
-void must(CURLcode c) {
+void check_curl(CURLcode c) {
 	if (c != CURLE_OK) fail(Code::Internal, "libcurl refused an option: {}", curl_easy_strerror(c));
 }
 
@@ -93,12 +93,12 @@ bool is_unreachable(CURLcode c) {
 
 HttpReply perform(const std::string& url, const std::string& token, const RangeRequest* range) {
 	static const CURLcode started = curl_global_init(CURL_GLOBAL_DEFAULT);
-	must(started);
+	check_curl(started);
 	const Handle curl(curl_easy_init());
 	if (!curl) throw std::bad_alloc();
 	Transfer t{.range = range, .curl = curl.get(), .reply = {}};
 	char why[CURL_ERROR_SIZE] = {};
-	const auto set = [&](CURLoption o, auto value) { must(curl_easy_setopt(curl.get(), o, value)); };
+	const auto set = [&](CURLoption o, auto value) { check_curl(curl_easy_setopt(curl.get(), o, value)); };
 	set(CURLOPT_URL, url.c_str());
 	set(CURLOPT_ERRORBUFFER, why);
 	set(CURLOPT_NOSIGNAL, 1L);
@@ -115,7 +115,7 @@ HttpReply perform(const std::string& url, const std::string& token, const RangeR
 	set(CURLOPT_HEADERDATA, &t);
 	set(CURLOPT_WRITEFUNCTION, take_data);
 	set(CURLOPT_WRITEDATA, &t);
-	set(CURLOPT_XFERINFOFUNCTION, ask);
+	set(CURLOPT_XFERINFOFUNCTION, is_cancelled);
 	set(CURLOPT_XFERINFODATA, &t);
 	set(CURLOPT_NOPROGRESS, 0L);
 	Headers headers;

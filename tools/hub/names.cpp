@@ -40,6 +40,13 @@ std::string lower_case(std::string_view s) {
 	return out;
 }
 
+std::string bare_name(std::string_view s) {
+	std::string out;
+	for (const char c : s)
+		if (std::isalnum(uint8_t(c)) || uint8_t(c) >= 0x80) out += char(std::tolower(uint8_t(c)));
+	return out;
+}
+
 std::optional<RepoName> as_repo(std::string_view text) {
 	for (const std::string_view front : {"https://", "huggingface.co/", "hf.co/"})
 		if (text.starts_with(front)) text.remove_prefix(front.size());

@@ -31,6 +31,7 @@ std::optional<SplitName> split_name(std::string_view path);
 // "Q4_K_M" of "folder/SmolLM2-135M-Instruct-Q4_K_M.gguf"; empty: the name has none.
 std::string quant_of(std::string_view path);
 std::string lower_case(std::string_view);
+std::string bare_name(std::string_view); // its letters and digits in lower case
 
 struct HubFile {
 	std::string path; // in the repository

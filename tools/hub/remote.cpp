@@ -21,7 +21,7 @@ std::string host() {
 	return e.substr(e.find("://") + 3);
 }
 
-std::string escaped(std::string_view path) { // for an address; slashes are kept
+std::string path_escaped(std::string_view path) { // for an address; slashes are kept
 	std::string out;
 	for (const char c : path)
 		if (std::isalnum(uint8_t(c)) || std::string_view("-._~/").find(c) != std::string_view::npos)
@@ -94,7 +94,7 @@ void fail_reply(const HttpReply& r, const std::string& what) {
 }
 
 std::string file_url(const RemoteRepo& r, const HubFile& f) {
-	return fmt::format("{}/{}/resolve/{}/{}", hub_endpoint(), r.repo, r.commit, escaped(f.path));
+	return fmt::format("{}/{}/resolve/{}/{}", hub_endpoint(), r.repo, r.commit, path_escaped(f.path));
 }
 
 RemoteRepo read_repo(const std::string& repo) {

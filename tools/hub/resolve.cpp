@@ -14,14 +14,6 @@ namespace kvrun {
 namespace fs = std::filesystem;
 namespace {
 
-// Letters and digits in lower case.
-std::string bare(std::string_view s) {
-	std::string out;
-	for (const char c : s)
-		if (std::isalnum(uint8_t(c)) || uint8_t(c) >= 0x80) out += char(std::tolower(uint8_t(c)));
-	return out;
-}
-
 // The full names of a model.
 std::vector<std::string> names_of(const LocalModel& m) {
 	std::vector<std::string> out = {m.name};
@@ -37,14 +29,14 @@ std::vector<std::string> names_of(const LocalModel& m) {
 } // namespace
 
 std::vector<LocalModel> find_local(const std::vector<LocalModel>& all, const std::string& given) {
-	const std::string name = lower_case(given), begins = bare(given);
+	const std::string name = lower_case(given), begins = bare_name(given);
 	std::vector<LocalModel> exact, near;
 	for (const LocalModel& m : all) {
 		const std::vector<std::string> names = names_of(m);
 		if (std::ranges::any_of(names, [&](const std::string& n) { return lower_case(n) == name; }))
 			exact.push_back(m);
 		else if (!begins.empty() &&
-		         std::ranges::any_of(names, [&](const std::string& n) { return bare(n).starts_with(begins); }))
+		         std::ranges::any_of(names, [&](const std::string& n) { return bare_name(n).starts_with(begins); }))
 			near.push_back(m);
 	}
 	std::vector<LocalModel>& found = exact.empty() ? near : exact;
@@ -67,12 +59,12 @@ namespace {
 // Names of local models that are most similar to the given one, the nearest first.
 std::vector<std::string> nearest_names(const std::vector<LocalModel>& all, const std::string& given) {
 	constexpr size_t kMost = 3, kLongest = 64;
-	const std::string word = bare(given).substr(0, kLongest);
+	const std::string word = bare_name(given).substr(0, kLongest);
 	std::vector<std::pair<size_t, std::string>> found;
 	for (const LocalModel& m : all) {
 		size_t best = SIZE_MAX;
 		for (const std::string& n : names_of(m)) {
-			const std::string b = bare(n).substr(0, kLongest);
+			const std::string b = bare_name(n).substr(0, kLongest);
 			// for a longer name only its beginning counts
 			best = std::min(best, edit_distance(word, b.substr(0, word.size() + 1)));
 		}

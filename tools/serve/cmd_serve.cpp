@@ -92,7 +92,7 @@ uint32_t try_session(const ServeArgs& a, kvrun_engine* engine) {
 }
 
 // Prints what is served, before the first request.
-void say_what_runs(const ServeArgs& a, const Model& model, uint32_t ctx) {
+void say_what_runs(const ServeArgs& a, const serve::Model& model, uint32_t ctx) {
 	const kvrun_engine_info i = model.info();
 	const auto bytes = [](uint64_t n) { return human_bytes(double(n)); };
 	std::string text = "model " + model.id() + ": " + i.architecture + ", weights of " + bytes(i.weight_bytes) + "\n";
@@ -117,7 +117,7 @@ struct Service { // what the server needs to answer, created after the model is 
 		const uint32_t ctx = try_session(a, engine.get());
 		const std::string id = a.alias.empty() ? sys::path_of(a.model).stem().string() : a.alias;
 		try {
-			model = std::make_unique<Model>(std::move(engine), id, a.chat_template);
+			model = std::make_unique<serve::Model>(std::move(engine), id, a.chat_template);
 		} catch (const ApiError& e) { give_up(2, e.what()); } catch (const StatusError& e) {
 			give_up(exit_code_of(e.status), e.what());
 		}
@@ -136,7 +136,7 @@ struct Service { // what the server needs to answer, created after the model is 
 		r.strict_model = a.strict_model, r.ping_s = a.ping, r.embeddings = uint32_t(a.queue + a.parallel);
 		router = std::make_unique<Router>(*model, *generator, store, server, r);
 	}
-	std::unique_ptr<Model> model;
+	std::unique_ptr<serve::Model> model;
 	std::unique_ptr<Generator> generator;
 	std::unique_ptr<Router> router;
 };

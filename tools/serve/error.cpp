@@ -14,6 +14,10 @@ static const char* error_type(int status) {
 	}
 }
 
+void unsupported(const char* param, const std::string& why) {
+	throw ApiError(400, param + why, param, "unsupported_parameter");
+}
+
 Json error_json(const ApiError& e) {
 	const auto or_null = [](const std::string& s) { return s.empty() ? Json() : Json(s); };
 	return {{"error",

@@ -17,6 +17,9 @@ struct ApiError : std::runtime_error {
 	std::string code;  // machine-readable code; empty if none
 };
 
+// Refuses `param` with 400 and code "unsupported_parameter"; the message is the name and `why`.
+[[noreturn]] void unsupported(const char* param, const std::string& why);
+
 // {"error": {"message", "type", "param", "code"}}
 Json error_json(const ApiError&);
 // The error as a response, with its status and headers.

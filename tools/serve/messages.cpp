@@ -9,10 +9,6 @@ namespace {
 
 constexpr const char* kText[] = {"text"};
 
-[[noreturn]] void unsupported(const char* name, const std::string& why) {
-	throw ApiError(400, std::string(name) + why, name, "unsupported_parameter");
-}
-
 void add_text(std::string& all, const std::string& text) {
 	if (!all.empty() && !text.empty()) all += "\n";
 	all += text;
@@ -91,7 +87,7 @@ Json read_messages(const Json& system, const Json& messages) {
 }
 
 // Converts tools to the form of OpenAI's chats.
-Json read_tools(const Json& tools) {
+Json messages_tools(const Json& tools) {
 	return chat_tools(tools, [](const Json& t) {
 		const Json type = t.value("type", Json());
 		if (!type.is_null() && type != Json("custom"))
@@ -140,7 +136,7 @@ void read_thinking(const Json& thinking, Json& body) {
 	if (variables.is_object()) variables["enable_thinking"] = type == "enabled"; // a non-object is refused later
 }
 
-constexpr Renamed kNames[] = {{"stop", "stop_sequences"},
+constexpr Renamed kMessagesNames[] = {{"stop", "stop_sequences"},
                               {"parallel_tool_calls", "tool_choice.disable_parallel_tool_use"}};
 
 } // namespace
@@ -165,14 +161,14 @@ MessagesRequest messages_request(Json body, const std::string& default_kv, bool 
 	body["messages"] = read_messages(system, messages);
 	if (!stops.is_null() && !stops.is_array()) throw ApiError(400, "stop_sequences is not an array", "stop_sequences");
 	if (!stops.is_null()) body["stop"] = stops;
-	if (!tools.is_null()) body["tools"] = read_tools(tools);
+	if (!tools.is_null()) body["tools"] = messages_tools(tools);
 	read_tool_choice(choice, body);
 	if (!counting && !Fields(body).find("max_tokens"))
 		throw ApiError(400, "max_tokens is missing, expected an integer", "max_tokens");
 	MessagesRequest r;
 	try {
 		r.chat = chat_request(body, default_kv);
-	} catch (const ApiError& e) { throw renamed(e, kNames); }
+	} catch (const ApiError& e) { throw renamed(e, kMessagesNames); }
 	r.stops = r.chat.sampling.stops;
 	return r;
 }

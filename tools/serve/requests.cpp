@@ -14,7 +14,7 @@ constexpr uint32_t kCompletionTokens = 16; // default max_tokens of a completion
 
 // Fields of OpenAI's API and of other servers that would change the answer and are not supported, with the value
 // that has no effect.
-constexpr std::pair<const char*, const char*> kUnsupported[] = {
+constexpr std::pair<const char*, const char*> kPlain[] = {
     {"audio", "null"},
     {"dry_multiplier", "0"},
     {"dynatemp_range", "0"},
@@ -61,7 +61,7 @@ std::string shown(const Json& value) {
 }
 
 // Refuses a field that would change the answer and is not supported. `plain`: the value that has no effect.
-void unsupported(const Fields& f, const char* name, const Json& plain) {
+void refuse_unless_plain(const Fields& f, const char* name, const Json& plain) {
 	const Json* v = f.find(name);
 	if (v && *v != plain)
 		throw ApiError(400, std::string(name) + " is " + shown(*v) + ", which is not supported; leave it out", name,
@@ -149,7 +149,7 @@ GenerationRequest common(const Fields& f, const std::string& default_kv) {
 	r.n = uint32_t(f.integer("n", 1, kMaxChoices).value_or(1));
 	if (r.n > 1 && !r.session.empty())
 		throw ApiError(400, "n is " + std::to_string(r.n) + ", but a conversation with a name has one answer", "n");
-	for (const auto& [name, plain] : kUnsupported) unsupported(f, name, Json::parse(plain));
+	for (const auto& [name, plain] : kPlain) refuse_unless_plain(f, name, Json::parse(plain));
 	return r;
 }
 
@@ -302,7 +302,7 @@ ChatRequest chat_request(const Json& j, const std::string& default_kv) {
 		r.sampling.logprobs = uint32_t(top.value_or(0));
 	else if (top)
 		throw ApiError(400, "top_logprobs is for requests with logprobs: true", "top_logprobs");
-	unsupported(f, "functions", Json::array());
+	refuse_unless_plain(f, "functions", Json::array());
 	f.refuse_unknown(kHarmless);
 	return r;
 }
@@ -311,16 +311,16 @@ CompletionRequest completion_request(const Json& j, const std::string& default_k
 	const Fields f(j);
 	CompletionRequest r{common(f, default_kv), {}};
 	r.form = read_answer_form(f, /*chat=*/false);
-	unsupported(f, "response_format", {{"type", "text"}});
+	refuse_unless_plain(f, "response_format", {{"type", "text"}});
 	r.prompts = text_prompts(f, "prompt", kMaxChoices / r.n);
 	if (r.prompts.size() > 1 && !r.session.empty())
 		throw ApiError(400, "prompt has several elements, but a conversation with a name has one", "prompt");
 	r.sampling.max_tokens = read_max_tokens(f, "max_tokens").value_or(kCompletionTokens);
 	if (const std::optional<int64_t> top = f.integer("logprobs", 0, kMostLogprobs))
 		r.sampling.logprobs = uint32_t(*top);
-	unsupported(f, "echo", false);
-	unsupported(f, "suffix", "");
-	unsupported(f, "best_of", r.n); // exactly n are generated and returned
+	refuse_unless_plain(f, "echo", false);
+	refuse_unless_plain(f, "suffix", "");
+	refuse_unless_plain(f, "best_of", r.n); // exactly n are generated and returned
 	f.refuse_unknown(kHarmless);
 	return r;
 }

@@ -11,10 +11,6 @@ namespace {
 constexpr const char* kTextParts[] = {"input_text", "output_text", "text", "refusal"};
 constexpr const char* kThoughts[] = {"reasoning_text", "summary_text", "text"};
 
-[[noreturn]] void unsupported(const char* name, const std::string& why) {
-	throw ApiError(400, std::string(name) + why, name, "unsupported_parameter");
-}
-
 void read_item(const Json& item, const std::string& where, Conversation& c) {
 	constexpr const char* input = "input";
 	if (!item.is_object()) throw ApiError(400, where + " is not an object", input);
@@ -69,7 +65,7 @@ Json read_input(const Json& instructions, const Json& input) {
 }
 
 // Converts tools to the form of OpenAI's chats.
-Json read_tools(const Json& tools) {
+Json responses_tools(const Json& tools) {
 	return chat_tools(tools, [](const Json& t) {
 		const std::string& type = text_in(t, "type", "an entry of tools", "tools");
 		if (type != "function")
@@ -120,7 +116,7 @@ void refuse_what_needs_kept_responses(Json& body) {
 		unsupported("truncation", " is not supported but as \"disabled\": this server leaves out nothing");
 }
 
-constexpr Renamed kNames[] = {{"messages", "input"},
+constexpr Renamed kResponsesNames[] = {{"messages", "input"},
                               {"max_completion_tokens", "max_output_tokens"},
                               {"response_format", "text.format"},
                               {"reasoning_effort", "reasoning.effort"},
@@ -144,7 +140,7 @@ ResponseRequest response_request(Json body, const std::string& default_kv) {
 		if (what == Json("message.output_text.logprobs"))
 			unsupported("include", " asks for logprobs, which chats have");
 	body["messages"] = read_input(instructions, take_field(body, "input"));
-	if (!tools.is_null()) body["tools"] = read_tools(tools);
+	if (!tools.is_null()) body["tools"] = responses_tools(tools);
 	if (!choice.is_null()) body["tool_choice"] = read_tool_choice(choice);
 	if (!most.is_null()) body["max_completion_tokens"] = most;
 	if (const Json format = read_text(text, body); !format.is_null()) body["response_format"] = format;
@@ -153,7 +149,7 @@ ResponseRequest response_request(Json body, const std::string& default_kv) {
 	ResponseRequest r;
 	try {
 		r.chat = chat_request(body, default_kv);
-	} catch (const ApiError& e) { throw renamed(e, kNames); }
+	} catch (const ApiError& e) { throw renamed(e, kResponsesNames); }
 	const auto or_else = [](const Json& j, Json other) { return j.is_null() ? std::move(other) : j; };
 	const auto given = [&](const char* name) { return f.find(name) ? *f.find(name) : Json(); };
 	r.asked = {{"instructions", instructions},

@@ -7,8 +7,12 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <system_error>
 
 namespace kvrun::sys {
+
+// What the system says about a value of errno: "No such file or directory".
+inline std::string error_text(int error) { return std::generic_category().message(error); }
 
 // On Windows the C++ library reads narrow names in another encoding; string() of this path is UTF-8 again.
 std::filesystem::path path_of(const std::string& utf8);

@@ -333,7 +333,7 @@ Value filter_reject(Run& run, const Value& v, const Args& args) { return choose(
 Value filter_selectattr(Run& run, const Value& v, const Args& args) { return choose(run, v, args, true, true); }
 Value filter_rejectattr(Run& run, const Value& v, const Args& args) { return choose(run, v, args, false, true); }
 
-constexpr Builtin kFilters[] = {
+constexpr Builtin kListFilters[] = {
     {"attr", filter_attr},       {"batch", filter_batch},     {"count", filter_length},
     {"d", filter_default},       {"default", filter_default}, {"dictsort", filter_dictsort},
     {"first", filter_first},     {"groupby", filter_groupby}, {"items", filter_items},
@@ -347,6 +347,6 @@ constexpr Builtin kFilters[] = {
 
 } // namespace
 
-std::span<const Builtin> list_filters() { return kFilters; }
+std::span<const Builtin> list_filters() { return kListFilters; }
 
 } // namespace kvrun::jinja

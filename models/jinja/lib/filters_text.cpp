@@ -342,7 +342,7 @@ Value filter_tojson(Run& run, const Value& v, const Args& args) {
 	return json;
 }
 
-constexpr Builtin kFilters[] = {
+constexpr Builtin kTextFilters[] = {
     {"abs", filter_abs},
     {"capitalize", filter_capitalize},
     {"center", filter_center},
@@ -370,6 +370,6 @@ constexpr Builtin kFilters[] = {
 
 } // namespace
 
-std::span<const Builtin> text_filters() { return kFilters; }
+std::span<const Builtin> text_filters() { return kTextFilters; }
 
 } // namespace kvrun::jinja
