@@ -1,6 +1,7 @@
 // Bodies of requests to kvrun serve: JSON within its limits, and work that no client waits for.
 #include "engine/core/json_reader.h"
 #include "tools/serve/requests.h"
+#include "tools/serve/restore_choice.h"
 #include "tools/serve/worker.h"
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -40,6 +41,23 @@ std::string random_json(std::mt19937& r, int depth) {
 }
 
 } // namespace
+
+TEST_CASE("serve: a file is restored unless reading the prompt is faster") {
+	constexpr uint64_t MiB = 1 << 20;
+	RestoreChoice c;
+	CHECK(c.restores(400 * MiB, 1000)); // nothing is measured yet
+	c.read(3000, 1);
+	CHECK(c.restores(400 * MiB, 1000));
+	c.restored(400 * MiB, 4);
+	CHECK(c.restores(400 * MiB, 13'000));
+	CHECK(c.restores(7 * MiB, 1)); // small
+	int skipped = 0;
+	while (!c.restores(400 * MiB, 6000)) ++skipped; // 4 s against 2 s; the storage is tried again
+	CHECK(skipped == 4);
+	c.restored(1 * MiB, 100); // says nothing about rates
+	c.read(10, 100);
+	CHECK(c.restores(400 * MiB, 13'000));
+}
 
 TEST_CASE("T52 serve: JSON is read as the library reads it, with keys that come twice") {
 	std::mt19937 r(1);

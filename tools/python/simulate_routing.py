@@ -6,8 +6,9 @@ move as saved sessions (_move). A replica that has a conversation's cache reads 
 replica reads the whole conversation, or fetches it from shared storage if that is quicker. A row of the CSV is one
 policy at one load.
 
-Service times are assumptions about an 8B model on one GPU (--help lists them); --record measures prompt and step times
-of a model on this machine with the kvrun package instead.
+Service times are assumptions about an 8B model on one GPU (--help lists them); --record measures prompt, step and
+restore times of a model on this machine with the kvrun package instead, and says from which storage rate on moving a
+conversation is quicker than reading it again.
 """
 import argparse
 import bisect
@@ -167,17 +168,37 @@ def simulate(policy, load, a):
 
 
 def record(path, a):
-    """Prompt and step times of a model on this machine, measured with the kvrun package."""
+    """Prompt, step and restore times of a model on this machine, measured with the kvrun package."""
     import os
     import tempfile
 
     import kvrun
-    with kvrun.Engine(path, device=a.device, max_rows=a.parallel) as engine:
-        tokens = engine.tokenize("Once upon a time there was a little house. " * 40, bos=True)[:256]
-        session = engine.session(chat=False)
-        start = time.perf_counter()
-        session.prefill(tokens)
-        a.prefill_tok_s = len(tokens) / (time.perf_counter() - start)
+    longest = a.record_tokens
+    with kvrun.Engine(path, device=a.device, max_rows=a.parallel) as engine, tempfile.TemporaryDirectory() as folder:
+        text = "Once upon a time there was a little house at the edge of a forest. " * (longest // 8)
+        tokens = engine.tokenize(text, bos=True)[:longest]
+        restore, read, size = {}, {}, {}
+        for n in (len(tokens) // 8, len(tokens)):
+            packed = engine.session(kv=a.kv, chat=False)
+            start = time.perf_counter()
+            packed.prefill(tokens[:n])
+            read[n] = time.perf_counter() - start
+            file = os.path.join(folder, f"{n}.kv")
+            packed.save(file)
+            size[n] = os.path.getsize(file)
+            times = []
+            for _ in range(3):
+                start = time.perf_counter()
+                engine.restore(file)
+                times.append(time.perf_counter() - start)
+            restore[n] = min(times)
+        few, many = sorted(read)
+        a.prefill_tok_s = many / read[many]
+        a.kv_bytes = (size[many] - size[few]) / (many - few)
+        rate = (size[many] - size[few]) / max(1e-9, restore[many] - restore[few]) / 1e9
+        a.storage_latency_s, a.storage_gbs = restore[few], min(a.storage_gbs, rate)
+        session = engine.session(kv=a.kv, chat=False)
+        session.prefill(tokens[:few])
         forks = [session.fork() for _ in range(a.parallel)]
         steps = {}
         for n in (1, a.parallel):
@@ -186,18 +207,10 @@ def record(path, a):
                 engine.decode(forks[:n], [int(tokens[-1])] * n)
             steps[n] = (time.perf_counter() - start) / 8
         a.step_s, a.row_s = steps[1], max(0.0, (steps[a.parallel] - steps[1]) / max(1, a.parallel - 1))
-        packed = engine.session(kv="turbo3/2", chat=False)
-        packed.prefill(tokens)
-        a.kv_bytes = packed.info.total_bytes / len(tokens)
-        with tempfile.TemporaryDirectory() as folder:
-            file = os.path.join(folder, "a.kv")
-            packed.save(file)
-            start = time.perf_counter()
-            engine.restore(file)
-            a.storage_latency_s = time.perf_counter() - start
-    print(f"# {a.prefill_tok_s:.1f} prompt tokens/s, step {a.step_s * 1e3:.2f} ms + {a.row_s * 1e3:.2f} ms a row, "
-          f"{a.kv_bytes:.0f} bytes a token, {a.storage_latency_s * 1e3:.1f} ms to restore {len(tokens)}",
-          file=sys.stderr)
+    print(f"# {a.kv}, {many} tokens: {a.prefill_tok_s:.1f} prompt tokens/s, step {a.step_s * 1e3:.2f} ms + "
+          f"{a.row_s * 1e3:.2f} ms a row, {a.kv_bytes:.0f} bytes a token in the file; reading {read[many]:.2f} s, "
+          f"restoring {restore[many] * 1e3:.1f} ms, or {restore[few] * 1e3:.1f} ms for {few} tokens; moving is quicker "
+          f"above {a.kv_bytes * a.prefill_tok_s / 1e6:.2f} MB/s of storage", file=sys.stderr)
 
 
 def main():
@@ -225,6 +238,8 @@ def main():
     p.add_argument("--loads", default="0.5,0.7,0.9", help="shares of what replicas can do [0.5,0.7,0.9]")
     p.add_argument("--record", metavar="MODEL.gguf")
     p.add_argument("--device", default="cpu", help="of --record [cpu]")
+    p.add_argument("--kv", default="turbo3/2", help="policy of --record [turbo3/2]")
+    add("--record-tokens", 1024, "tokens of the prompt that --record reads")
     p.add_argument("-o", "--output", metavar="FILE.csv")
     a = p.parse_args()
     if a.record:

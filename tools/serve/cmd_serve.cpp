@@ -22,7 +22,7 @@ using namespace serve;
 struct ServeArgs : ModelArgs {
 	DraftArgs draft;
 	std::string alias, chat_template, kv = "fp16", key, key_file, cors, host = "127.0.0.1", unix_path, sessions;
-	int64_t port = 8080, parallel = 4, queue = 32, idle_sessions = 4, connections = 256;
+	int64_t port = 8080, parallel = 4, queue = 32, idle_sessions = 64, connections = 256;
 	uint64_t max_body = 8 << 20, max_bodies = 64 << 20;
 	uint64_t sessions_max = 0; // 0 if not given
 	double timeout = 30, drain = 30, ping = 10, idle_unload = 0;
@@ -252,8 +252,9 @@ void add_served_model(Command& c, ServeArgs& a) {
 	         "minutes without a request after which the model leaves the device's memory; the next request loads it "
 	         "again; 0: never [0]")
 	    ->group(kCacheGroup);
-	add_integer(c, "--idle-sessions", a.idle_sessions, 0, 64,
-	            "caches kept after their answers, so that a prompt that begins like one is not read again [4]")
+	add_integer(c, "--idle-sessions", a.idle_sessions, 0, 4096,
+	            "most caches kept after their answers, so that a prompt that begins like one is not read again; those "
+	            "unused longest go first, also when half of the memory for caches is in use [64]")
 	    ->group(kCacheGroup);
 }
 

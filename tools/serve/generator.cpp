@@ -382,6 +382,7 @@ void Generator::settle_saved() {
 
 void Generator::settle(Active& a) {
 	Job& job = a.job;
+	pool_.prompt_was_read(a.ended.result.prompt_cached, a.ended.result.prefill_seconds);
 	if (a.has_session()) pool_.put(job.kv, std::move(a.session), job.named.get());
 	{
 		std::lock_guard lock(mutex_);

@@ -72,7 +72,7 @@ struct SlotInfo {        // state of an answer under way
 struct GeneratorOptions {
 	uint32_t parallel = 4;                        // answers at once
 	uint32_t queue = 32;                          // answers that wait for a free place
-	uint32_t idle_sessions = 4;                   // sessions kept for reuse by prompts with a common beginning
+	uint32_t idle_sessions = 64;                  // sessions kept for reuse by prompts with a common beginning
 	uint32_t ctx = 0;                             // tokens of each session's context; 0: as many as fit
 	std::chrono::duration<double> idle_unload{0}; // idle time after which the model is unloaded; 0: never
 	uint32_t draft_max = 0;                       // most draft tokens per step; 0 disables speculation

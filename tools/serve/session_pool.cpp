@@ -1,6 +1,7 @@
 // Keeps sessions of ended answers, so that a prompt with the same beginning does not have to be read again.
 #include "tools/serve/session_pool.h"
 #include <algorithm>
+#include <chrono>
 
 namespace kvrun::serve {
 
@@ -18,17 +19,22 @@ static size_t common_length(const std::vector<uint32_t>& a, const std::vector<ui
 	return size_t(std::ranges::mismatch(a, b).in1 - a.begin());
 }
 
-// The conversation's session from memory or from its file; null if its policy or context differs.
-SessionHandle SessionPool::named_session(const std::string& kv, const SessionStore::Hold& named) {
+// The conversation's session from memory or from its file; null if its policy or context differs, or if reading the
+// prompt is faster than restoring the file.
+SessionHandle SessionPool::named_session(const std::string& kv, size_t prompt_tokens, const SessionStore::Hold& named) {
 	SessionHandle out;
 	if (const auto i = std::ranges::find(idle_, named.name(), &Idle::name); i != idle_.end()) {
 		out = std::move(i->session);
 		idle_.erase(i);
 	} else {
+		const uint64_t bytes = named.bytes();
+		if (!choice_.restores(bytes, prompt_tokens)) return {};
 		kvrun_restore_options o = KVRUN_RESTORE_OPTIONS_INIT;
 		o.checkpoints = kCheckpoints;
+		const auto start = std::chrono::steady_clock::now();
 		// if the file is damaged or missing, the prompt is read from the request
 		if (create(out, kvrun_session_restore_with, model_.engine(), named.path().c_str(), &o) != KVRUN_OK) return {};
+		choice_.restored(bytes, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
 	}
 	const kvrun_session_info i = session_info(out.get());
 	return kv == i.kv && (!ctx_ || i.ctx == ctx_) ? std::move(out) : SessionHandle();
@@ -71,7 +77,7 @@ SessionPool::Lease SessionPool::take(const std::string& kv, const std::vector<ui
 		       kvrun_session_keep_common(lease.session.get(), prompt.data(), prompt.size(), &lease.kept) == KVRUN_OK;
 	};
 	if (reuse && named) {
-		lease.session = named_session(kv, *named);
+		lease.session = named_session(kv, prompt.size(), *named);
 		if (holds_some() && lease.kept > 0) return lease;
 	}
 	if (reuse) lease.session = similar_session(kv, prompt);

@@ -1,5 +1,6 @@
 // Keeps sessions of ended answers, so that a prompt with the same beginning does not have to be read again.
 #pragma once
+#include "tools/serve/restore_choice.h"
 #include "tools/serve/session_store.h"
 #include <list>
 
@@ -28,6 +29,7 @@ class SessionPool {
 	// beginning of the prompt; otherwise a new one.
 	Lease take(const std::string& kv, const std::vector<uint32_t>& prompt, bool reuse, const SessionStore::Hold* named);
 	void put(const std::string& kv, SessionHandle, const SessionStore::Hold* named);
+	void prompt_was_read(uint64_t tokens, double seconds) { choice_.read(tokens, seconds); }
 	bool drop_oldest(); // false if there is none
 	size_t size() const { return idle_.size(); }
 	SessionBytes bytes() const;
@@ -39,7 +41,7 @@ class SessionPool {
 		std::vector<uint32_t> tokens; // tokens in its cache
 		std::string name;             // of its conversation; empty if none
 	};
-	SessionHandle named_session(const std::string& kv, const SessionStore::Hold&);
+	SessionHandle named_session(const std::string& kv, size_t prompt_tokens, const SessionStore::Hold&);
 	SessionHandle similar_session(const std::string& kv, const std::vector<uint32_t>& prompt);
 	void fresh_session(const std::string& kv, Lease&) const;
 	static constexpr uint32_t kCheckpoints = 2; // the ends of the last two prompts
@@ -48,6 +50,7 @@ class SessionPool {
 	const Model& model_;
 	const uint32_t ctx_;
 	const size_t most_;
+	RestoreChoice choice_;
 	std::list<Idle> idle_; // most recently used first
 };
 

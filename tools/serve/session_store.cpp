@@ -74,6 +74,11 @@ SessionStore::Hold::Hold(SessionStore& store, const std::string& name)
 		throw ApiError(409, "conversation '" + name + "' is being answered; wait for that", "session");
 }
 
+uint64_t SessionStore::Hold::bytes() const {
+	sys::FileInfo info;
+	return sys::stat_file(path_, /*follow_link=*/false, info) ? info.bytes : 0;
+}
+
 void SessionStore::Hold::save(kvrun_session* session, const std::string& note) const {
 	kvrun_session_info i = KVRUN_SESSION_INFO_INIT;
 	check(kvrun_session_get_info(session, &i));

@@ -27,6 +27,7 @@ class SessionStore {
 		~Hold();
 		const std::string& name() const { return name_; }
 		const std::string& path() const { return path_; }
+		uint64_t bytes() const; // size of the file; 0 if there is none
 		// Throws ApiError whose message names no folder of this machine; 507 if there is no room.
 		void save(kvrun_session*, const std::string& note) const;
 
