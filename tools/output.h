@@ -30,8 +30,6 @@ inline double seconds_since(std::chrono::steady_clock::time_point start) {
 }
 // Human-readable: 312 B, 3.1 MiB.
 std::string human_bytes(double bytes);
-// n units in `seconds`: units per second; 0 if there was no time.
-inline double per_second(double n, double seconds) { return seconds > 0 ? n / seconds : 0; }
 // Size relative to f16: "same size as f16", "5.25 times smaller than f16".
 std::string size_ratio(double ratio);
 

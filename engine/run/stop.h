@@ -1,5 +1,6 @@
 // Output text: split into whole characters, and ended by stop strings even if tokens split them.
 #pragma once
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>

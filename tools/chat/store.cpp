@@ -10,7 +10,7 @@ namespace kvrun {
 namespace {
 
 constexpr const char *kConversation = ".json", *kCache = ".kv", *kLock = ".lock";
-constexpr size_t kLongestName = 64;
+constexpr size_t kLongestChatName = 64;
 
 std::string chats_folder() {
 	const std::string state = state_folder();
@@ -25,9 +25,9 @@ void check_chat_name(std::string_view name) {
 		return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' ||
 		       c == '-';
 	};
-	if (name.empty() || name.size() > kLongestName || name[0] == '.' || !std::ranges::all_of(name, good))
+	if (name.empty() || name.size() > kLongestChatName || name[0] == '.' || !std::ranges::all_of(name, good))
 		fail_status(KVRUN_EINVALID, "chat name '{}': use up to {} letters, digits and . _ -, with no dot at the front",
-		            name, kLongestName);
+		            name, kLongestChatName);
 }
 
 } // namespace

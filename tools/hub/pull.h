@@ -1,5 +1,6 @@
 // Models of the hub by name: choosing, fetching, finding, removing.
 #pragma once
+#include <cstdint>
 #include <string>
 
 namespace kvrun {
