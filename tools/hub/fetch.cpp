@@ -52,9 +52,9 @@ uint64_t size_of(const fs::path& p) {
 }
 
 // Lets only one program at a time fetch a file; huggingface_hub uses the same lock.
-class FileLock {
+class DownloadLock {
  public:
-	FileLock(const RemoteRepo& r, const HubFile& f) {
+	DownloadLock(const RemoteRepo& r, const HubFile& f) {
 		const fs::path repo = repo_folder(r.repo), folder = repo.parent_path() / ".locks" / repo.filename();
 		make_folder(folder);
 		path_ = folder / (content_name(f) + ".lock");
@@ -65,8 +65,8 @@ class FileLock {
 			fail(Code::Io, "another program fetches {}; wait for it, or end it", one_line(f.path));
 		}
 	}
-	~FileLock() { close(fd_); }
-	FileLock(const FileLock&) = delete;
+	~DownloadLock() { close(fd_); }
+	DownloadLock(const DownloadLock&) = delete;
 
  private:
 	fs::path path_;
@@ -243,7 +243,7 @@ bool is_here(const RemoteRepo& r, const HubFile& f) {
 }
 
 void fetch_file(const RemoteRepo& r, const HubFile& f, Meter& meter) {
-	const FileLock lock(r, f);
+	const DownloadLock lock(r, f);
 	if (is_here(r, f)) return; // another program has fetched it
 	const fs::path path = part_path(r, f);
 	PartFile part(path);
@@ -295,7 +295,7 @@ void check_room(const RemoteRepo& r, const std::vector<HubFile>& files) {
 fs::path fetch_beginning(const RemoteRepo& r, const HubFile& f, uint64_t bytes) {
 	if (is_here(r, f)) return size_of(blob_path(r, f)) ? blob_path(r, f) : snapshot_path(r, f);
 	make_folder(repo_folder(r.repo) / "blobs");
-	const FileLock lock(r, f);
+	const DownloadLock lock(r, f);
 	const Interrupt interrupt;
 	PartFile part(part_path(r, f));
 	std::optional<Checksum> none;
