@@ -56,6 +56,61 @@ struct LayerNorm {
 	}
 };
 
+// out (T, dim) = x * w (dim) * rms(like) / rms(x), of each row; eps is added to both means of squares. x and like may
+// be the same.
+struct MatchRms {
+	View out, x, w, like;
+	float eps;
+
+	const char* name() const { return "match_rms"; }
+	std::string text() const { return shape_text(x); }
+	static void views(auto& o, auto& f) {
+		const uint64_t T = o.x.shape[0], dim = o.x.row_elements();
+		f(output("out", F32, {T, dim}, "rmsnorm"), o.out);
+		f(input("x", F32, {T, dim}), o.x);
+		f(input("w", F32, {dim}).uploaded(), o.w);
+		f(input("like", F32, {T, dim}), o.like);
+	}
+};
+
+// out (T, n) = max(x - (mean + cut * deviation), 0), mean and standard deviation of each row. Of values with a normal
+// distribution those above its quantile `cut` are left.
+struct GaussianTopK {
+	View out, x;
+	float cut;
+
+	const char* name() const { return "gaussian_top_k"; }
+	std::string text() const { return shape_text(x); }
+	static void views(auto& o, auto& f) {
+		const uint64_t T = o.x.shape[0], n = o.x.row_elements();
+		f(output("out", F32, {T, n}, "gaussian_top_k"), o.out);
+		f(input("x", F32, {T, n}), o.x);
+	}
+};
+
+// Of each token t and stream i: x[i][t] += sum over j of w[t][i][j] * y[j][t]; w (T, m, k) f32. y may be x: then the
+// sums are of what x was. Up to kMostStreams streams.
+struct StreamSum {
+	StreamRows x, y;
+	View w;
+
+	const char* name() const { return "stream_sum"; }
+	std::string text() const { return fmt::format("{}, {}", shape_text(w), x.v.shape[2]); }
+	void check() const {
+		KV_ASSERT(x.v.shape[0] <= kMostStreams && y.v.shape[0] <= kMostStreams);
+		KV_ASSERT(x.first + w.shape[0] <= x.v.shape[1] && y.first + w.shape[0] <= y.v.shape[1]);
+	}
+	double bytes() const {
+		return 4. * w.shape[0] * x.v.shape[2] * (2 * x.v.shape[0] + y.v.shape[0]) + double(w.bytes());
+	}
+	static void views(auto& o, auto& f) {
+		const uint64_t T = o.w.shape[0], m = o.x.v.shape[0], k = o.y.v.shape[0], dim = o.x.v.shape[2];
+		f(inout("x", F32, {m, o.x.v.shape[1], dim}, "expert_sum"), o.x.v);
+		f(input("y", F32, {k, o.y.v.shape[1], dim}), o.y.v);
+		f(input("w", F32, {T, m, k}), o.w);
+	}
+};
+
 // v = scale * function(x) * y, then the cap; out = v or out + v. All have one shape; y may be empty; out may be x or y.
 struct Activate {
 	View out, x, y;

@@ -31,6 +31,9 @@ namespace op {
 	X(Embed) \
 	X(RmsNorm) \
 	X(LayerNorm) \
+	X(MatchRms) \
+	X(GaussianTopK) \
+	X(StreamSum) \
 	X(Activate) \
 	X(Matmul) \
 	X(NormMatmul) \
@@ -77,6 +80,9 @@ class OpCalls {
 	void embed(View out, View table, View tokens) { run(op::Embed{out, table, tokens}); }
 	void rmsnorm(View out, View x, View w, float eps) { run(op::RmsNorm{out, x, w, eps}); }
 	void layer_norm(View out, View x, View w, View b, float eps) { run(op::LayerNorm{out, x, w, b, eps}); }
+	void match_rms(View out, View x, View w, View like, float eps) { run(op::MatchRms{out, x, w, like, eps}); }
+	void gaussian_top_k(View out, View x, float cut) { run(op::GaussianTopK{out, x, cut}); }
+	void stream_sum(const StreamRows& x, const StreamRows& y, View w) { run(op::StreamSum{x, y, w}); }
 	void activate(View out, View x, View y, const Elementwise& how) { run(op::Activate{out, x, y, how}); }
 	void matmul(std::span<const Proj> projs, View x, Epilogue epilogue, bool decode) {
 		run(op::Matmul{projs, x, epilogue, decode});

@@ -4,6 +4,7 @@
 #include "backends/memory.h"
 #include "engine/kv_host/policy.h"
 #include "shared/experts.h"
+#include "shared/streams.h"
 #include "shared/work.h"
 #include <span>
 
@@ -26,6 +27,14 @@ struct Elementwise { // arguments of activate()
 	float scale = 1;
 	float cap = 0;    // if > 0, v becomes cap * tanh(v / cap)
 	bool add = false; // adds to out
+};
+
+// ---- several residual streams
+
+constexpr uint32_t kMostStreams = KV_MOST_STREAMS;
+struct StreamRows { // rows of T tokens in each of m streams
+	View v;         // (m, capacity, dim) f32
+	uint32_t first = 0;
 };
 
 // ---- mixtures of experts. Row t chooses `used` of n_experts experts; slot t * used + j is its choice number j.

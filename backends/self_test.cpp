@@ -136,6 +136,13 @@ void Run::norm() {
 	keep("rmsnorm", "rmsnorm", out);
 	b_.layer_norm(out, f32(numbers(3 * 96, 1), 3, 96), f32(numbers(96, 2), 96), f32(numbers(96, 3), 96), 1e-5f);
 	keep("layer_norm", "rmsnorm", out);
+	b_.match_rms(out, f32(numbers(3 * 96, 1), 3, 96), f32(numbers(96, 2), 96), f32(numbers(3 * 96, 4), 3, 96), 1e-20f);
+	keep("match_rms", "rmsnorm", out);
+	b_.gaussian_top_k(out, f32(numbers(3 * 96, 1), 3, 96), 0.5f);
+	keep("gaussian_top_k", "gaussian_top_k", out);
+	const View streams = f32(numbers(2 * 3 * 96, 1), 2, 3, 96);
+	b_.stream_sum({streams, 1}, {streams, 1}, f32(numbers(8, 2), 2, 2, 2));
+	keep("stream_sum", "expert_sum", streams);
 	b_.activate(out, f32(numbers(3 * 96, 1), 3, 96), f32(numbers(3 * 96, 2), 3, 96),
 	            {.function = Activation::GeluTanh, .scale = 3, .cap = 2, .add = true});
 	keep("activate", "activate", out);

@@ -9,6 +9,7 @@
 #include "models/latent.h"
 #include "models/layer_inputs.h"
 #include "models/recurrent.h"
+#include "models/streams.h"
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -326,10 +327,14 @@ uint64_t layer_of(std::string_view tensor) {
 	return error == std::errc() && end != tensor.data() + tensor.size() && *end == '.' ? l : 0;
 }
 
-// Tensors that text generation does not need: vision, audio, prediction of several tokens.
+// Tensors that text generation does not need: vision, audio, prediction of several tokens, keys and values of layers
+// that use those of another.
 bool is_left_aside(std::string_view tensor, uint64_t layer, const Keys& k, const Config& c) {
 	for (const char* prefix : {"v.", "a.", "mm.", "mtp."})
 		if (tensor.starts_with(prefix)) return true;
+	if (layer < c.n_layers && tensor.starts_with("blk.") && !has_own_kv(c, uint32_t(layer))) // keys and values not used
+		for (const char* part : {".attn_k.", ".attn_v.", ".attn_k_norm."})
+			if (tensor.find(part) != tensor.npos) return true;
 	return tensor.find(".nextn.") != tensor.npos || (layer >= c.n_layers && layer < k.u32("block_count"));
 }
 
@@ -440,6 +445,7 @@ std::vector<TensorSpec> tensor_specs(const Config& c) {
 	};
 	matrix("token_embd.weight", c.vocab, c.dim);
 	add_layer_input_specs(out, c);
+	add_stream_specs(out, c);
 	for (uint32_t l = 0; l < c.n_layers; ++l) {
 		const Layer& layer = c.layers[l];
 		auto name = [l](const char* what) { return fmt::format("blk.{}.{}", l, what); };
@@ -457,6 +463,7 @@ std::vector<TensorSpec> tensor_specs(const Config& c) {
 		if (!layer.experts.n || layer.experts.beside_mlp) add_mlp_specs(out, layer, l, c.dim);
 		if (layer.mlp_out_norm) norm("post_ffw_norm");
 		add_layer_input_specs(out, c, l);
+		add_stream_specs(out, c, l);
 	}
 	norm_vectors("output_norm");
 	if (!c.tied_embedding) matrix("output.weight", c.vocab, c.dim);
@@ -521,6 +528,7 @@ Config read_config(const Gguf& g) {
 	for (const Layer& l : c.layers) check_layer(k, f, c, l);
 	look_at_layers(g, f, c);
 	read_layer_inputs(k, f.layer_inputs, c);
+	read_streams(k, f, c);
 	place_experts(c, read_mixture(k, f, c));
 	place_recurrent(c, read_recurrent(k, f, c));
 	const std::vector<TensorSpec> specs = tensor_specs(c);

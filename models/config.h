@@ -2,6 +2,7 @@
 #pragma once
 #include "backends/ops.h"
 #include "models/gguf.h"
+#include <limits>
 #include <vector>
 
 namespace kvrun {
@@ -107,6 +108,13 @@ struct Latent {
 	bool operator==(const Latent&) const = default;
 };
 
+// Several residual streams per token (AltUp). A layer predicts all of them from all, computes on the active one, and
+// corrects all by what the active one turned out to be. The first is the embedding, the others are projections of it;
+// the model's output is the mean of the first and of projections of the others, each as large as the first.
+struct Streams {
+	uint32_t n = 1, active = 0;
+};
+
 struct Layer { // what one layer computes
 	// attention
 	uint32_t n_heads = 0, n_kv_heads = 0, head_dim = 0;
@@ -137,8 +145,13 @@ struct Layer { // what one layer computes
 	bool mlp_bias = false;                  // w_gate, w_up and w_down have biases
 	bool fused_gate_up = false;             // the file has gate and up in one tensor, gate first
 	uint32_t hidden_dim = 0;                // channels inside the MLP
-	Experts experts = {};                   // with their own activation and biases
+	// Gate channels become max(gate - (mean + cut * deviation), 0) before the activation; -infinity: unchanged.
+	float gate_cut = -std::numeric_limits<float>::infinity();
+	Experts experts = {}; // with their own activation and biases
 
+	// Attention's sum with the stream becomes (sum + h + norm(right(left(h)))) / sqrt(2), h: what attention reads
+	// (Laurel). So many channels between left and right; 0: none.
+	uint32_t laurel_rank = 0;
 	float output_scale = 1;   // factor of the residual stream after the layer
 	float residual_scale = 1; // factor of the outputs of attention and MLP, before they are added
 };
@@ -153,6 +166,7 @@ struct Config {
 	uint32_t vocab = 0; // rows of the embedding
 	// Channels of a layer's input that depends on the token alone, beside the residual stream; 0: no such input.
 	uint32_t layer_input_dim = 0;
+	Streams streams;
 	uint32_t max_seq = 0; // trained context length, in tokens
 	NormKind norm = NormKind::Rms;
 	float norm_eps = 0;

@@ -37,6 +37,7 @@ struct Family {
 	bool shares_kv = false;       // the last layers may attend to keys and values of an earlier one (Layer::kv_layer)
 	bool output_scales = false;   // files may have Layer::output_scale, as tensors
 	bool layer_inputs = false;    // files may have Config::layer_input_dim
+	bool streams = false;         // files have Config::streams, Layer::laurel_rank and Layer::gate_cut
 	bool mixture = false;         // files may have experts instead of the MLP; layer.experts says how they are chosen
 	bool head_norm_optional = false; // QkNorm::Head only if the file has the tensors
 	// A model with this number of experts has no norm of heads; GGUF has no key for it.

@@ -292,6 +292,9 @@ LayerWeights layer_weights(const Layer& layer, uint32_t l, const Views& views, B
 	}
 	w.w_down = find("ffn_down"), w.b_down = bias("ffn_down");
 	if (layer.mlp_out_norm) w.mlp_out_norm = norm("post_ffw_norm");
+	w.streams = {find("altup_router"),       find("altup_router_norm"),   find("altup_predict_coef"),
+	             find("altup_correct_coef"), find("altup_correct_scale"), find("laurel_l"),
+	             find("laurel_r"),           find("laurel_post_norm")};
 	w.input_gate = find("inp_gate"), w.input_proj = find("proj"), w.input_norm = find("post_norm");
 	return w;
 }
@@ -331,6 +334,8 @@ Weights load_weights(const Gguf& g, const Config& c, Backend& backend, const Loa
 		w.input_model_proj = views.at("per_layer_model_proj.weight");
 		w.input_proj_norm = views.at("per_layer_proj_norm.weight");
 	}
+	if (c.streams.n > 1)
+		w.streams_in = views.at("altup_proj.weight"), w.streams_out = views.at("altup_unembd_proj.weight");
 	for (uint32_t l = 0; l < c.n_layers; ++l) w.layers.push_back(layer_weights(c.layers[l], l, views, backend));
 	return w;
 }

@@ -38,6 +38,12 @@ struct LatentWeights {
 	View kv_norm;        // (rank) f32
 	View k_b, v_b;       // (n_heads * rank, nope_dim), (n_heads * v_dim, rank), head after head
 };
+struct StreamWeights {           // of Config::streams and Layer::laurel_rank
+	View router, router_norm;    // (streams, dim), (dim) f32
+	View predict, correct;       // (streams * streams, streams), (streams, streams)
+	View scale;                  // (dim) f32
+	View left, right, left_norm; // (laurel_rank, dim), (dim, laurel_rank), (dim) f32
+};
 struct LayerWeights { // empty where the layer (Layer) has no such tensor
 	NormWeights attn_norm;
 	View wq;             // (n_heads * head_dim, dim)
@@ -58,6 +64,7 @@ struct LayerWeights { // empty where the layer (Layer) has no such tensor
 	ExpertWeights experts;
 	View input_gate, input_proj; // (layer_input_dim, dim), (dim, layer_input_dim)
 	View input_norm;             // (dim) f32
+	StreamWeights streams;
 };
 struct Weights { // immutable after load; views point into `buffers`
 	View embed;  // (vocab, dim)
@@ -65,9 +72,10 @@ struct Weights { // immutable after load; views point into `buffers`
 	View lm_head;   // (vocab, dim); equal to embed if tied
 	View lm_head_b; // (vocab) f32; empty without Config::output_bias
 	// Layer inputs; empty without Config::layer_input_dim. Row t * n_layers + l belongs to token t and layer l.
-	View input_table;      // (vocab * n_layers, layer_input_dim)
-	View input_model_proj; // (n_layers * layer_input_dim, dim)
-	View input_proj_norm;  // (layer_input_dim) f32
+	View input_table;             // (vocab * n_layers, layer_input_dim)
+	View input_model_proj;        // (n_layers * layer_input_dim, dim)
+	View input_proj_norm;         // (layer_input_dim) f32
+	View streams_in, streams_out; // ((streams - 1) * dim, dim): of all streams but the first
 	std::vector<LayerWeights> layers;
 	std::deque<Buffer> buffers; // addresses survive a move of Weights
 	size_t bytes = 0;           // all weights

@@ -1,4 +1,4 @@
-// embed, rmsnorm, layer_norm, activate, matmul, copy: the definitions of the shaders of the same names.
+// embed, norms, stream_sum, activate, matmul, copy: the definitions of the shaders of the same names.
 #include "backends/cpu/cpu_backend.h"
 #include "engine/core/block_quant.h"
 #include <cmath>
@@ -49,6 +49,56 @@ void CpuBackend::compute(const op::LayerNorm& o) {
 		for (size_t i = 0; i < dim; ++i)
 			y[i] = float((double(in[i]) - mean) * scale) * weight[i] + (bias ? bias[i] : 0.f);
 	}
+}
+
+// out[t] = x[t] * w * rms(like[t]) / rms(x[t])
+void CpuBackend::compute(const op::MatchRms& o) {
+	const auto& [out, x, w, like, eps] = o;
+	const size_t dim = x.row_elements();
+	const float *in = data<float>(x), *other = data<float>(like), *weight = data<float>(w);
+	float* y = data<float>(out);
+	for (uint32_t t = 0; t < x.shape[0]; ++t, in += dim, other += dim, y += dim) {
+		double mine = 0, theirs = 0;
+		for (size_t i = 0; i < dim; ++i) {
+			mine += double(in[i]) * double(in[i]);
+			theirs += double(other[i]) * double(other[i]);
+		}
+		const float scale = float(std::sqrt((theirs / double(dim) + double(eps)) / (mine / double(dim) + double(eps))));
+		for (size_t i = 0; i < dim; ++i) y[i] = in[i] * scale * weight[i];
+	}
+}
+
+// out[t] = max(x[t] - (mean + cut * deviation), 0)
+void CpuBackend::compute(const op::GaussianTopK& o) {
+	const auto& [out, x, cut] = o;
+	const size_t n = x.row_elements();
+	const float* in = data<float>(x);
+	float* y = data<float>(out);
+	for (uint32_t t = 0; t < x.shape[0]; ++t, in += n, y += n) {
+		double sum = 0, squares = 0;
+		for (size_t i = 0; i < n; ++i) sum += double(in[i]);
+		const double mean = sum / double(n);
+		for (size_t i = 0; i < n; ++i) squares += (double(in[i]) - mean) * (double(in[i]) - mean);
+		const double low = mean + double(cut) * std::sqrt(squares / double(n));
+		for (size_t i = 0; i < n; ++i) y[i] = float(std::max(double(in[i]) - low, 0.));
+	}
+}
+
+// x[i][t] += sum of w[t][i][j] * y[j][t]
+void CpuBackend::compute(const op::StreamSum& o) {
+	const auto& [x, y, w] = o;
+	const size_t T = w.shape[0], m = w.shape[1], k = w.shape[2], dim = x.v.shape[2];
+	const float *from = data<float>(y.v), *weight = data<float>(w);
+	float* to = data<float>(x.v);
+	for (size_t t = 0; t < T; ++t, weight += m * k)
+		for (size_t c = 0; c < dim; ++c) {
+			float v[kMostStreams];
+			for (size_t j = 0; j < k; ++j) v[j] = from[(j * y.v.shape[1] + y.first + t) * dim + c];
+			for (size_t i = 0; i < m; ++i) {
+				float& sum = to[(i * x.v.shape[1] + x.first + t) * dim + c];
+				for (size_t j = 0; j < k; ++j) sum += weight[i * k + j] * v[j];
+			}
+		}
 }
 
 static double activation(Activation f, double x) {

@@ -1,6 +1,7 @@
 // Arguments of every CUDA kernel, and the table of kernels that the host launches. Read by nvcc and by C++.
 // Pointers are device memory; "words" are 32 bits. Work items are in shared/work.h.
 #pragma once
+#include "shared/streams.h"
 #include "shared/weight_row.h"
 #include "shared/work.h"
 #include <stdint.h>
@@ -96,6 +97,24 @@ struct SortSlotsArgs {
 	uint32_t* tiles; // (n_tiles, KV_TILE_WORDS)
 	const uint32_t* ids;
 	uint32_t n_experts, n_slots, n_tiles;
+};
+struct MatchRmsArgs {
+	float* out;
+	const float *x, *w, *like;
+	uint32_t dim;
+	float eps;
+};
+struct GaussianTopKArgs {
+	float* out;
+	const float* x;
+	uint32_t n;
+	float cut;
+};
+struct StreamSumArgs {
+	float* x;           // (m, x_rows, dim), its row of token 0 in each stream is x_first
+	const float *y, *w; // (k, y_rows, dim), (tokens, m, k)
+	uint32_t dim, m, k;
+	uint32_t x_rows, x_first, y_rows, y_first;
 };
 struct ExpertSumArgs {
 	float* x;                 // (rows, dim), added to
@@ -292,6 +311,9 @@ struct Kernels {
 	Kernel<EmbedArgs> embed;
 	Kernel<RmsNormArgs> rmsnorm;
 	Kernel<LayerNormArgs> layer_norm;
+	Kernel<MatchRmsArgs> match_rms;
+	Kernel<GaussianTopKArgs> gaussian_top_k;
+	Kernel<StreamSumArgs> stream_sum;
 	Kernel<ActivateArgs> activate;
 	Kernel<MatmulArgs> matvec, matmul;
 	Kernel<ExpertMatmulArgs> expert_matvec, expert_matmul;

@@ -1,4 +1,4 @@
-// embed, rmsnorm, layer_norm, activate, channel_max, kv_balance.
+// embed, rmsnorm, layer_norm, match_rms, gaussian_top_k, stream_sum, activate, channel_max, kv_balance.
 #include "backends/cuda/kernels.h"
 #include "backends/cuda/weights.cuh"
 
@@ -43,6 +43,58 @@ __global__ void layer_norm_kernel(LayerNormArgs a) {
 	const double scale = 1 / sqrt(block_sum(squares, partial_squares) / double(a.dim) + double(a.eps));
 	for (uint32_t c = threadIdx.x; c < a.dim; c += blockDim.x)
 		out[c] = float((double(x[c]) - mean) * scale) * a.w[c] + (a.bias ? a.bias[c] : 0.f);
+}
+
+// out = x * w * rms(like) / rms(x). Grid: one block per row.
+__global__ void match_rms_kernel(MatchRmsArgs a) {
+	__shared__ Shared<double, 8> partial, partial_like;
+	const float *x = a.x + uint64_t(blockIdx.x) * a.dim, *like = a.like + uint64_t(blockIdx.x) * a.dim;
+	float* out = a.out + uint64_t(blockIdx.x) * a.dim;
+	double mine = 0, theirs = 0;
+	for (uint32_t c = threadIdx.x; c < a.dim; c += blockDim.x) {
+		mine += double(x[c]) * double(x[c]);
+		theirs += double(like[c]) * double(like[c]);
+	}
+	mine = block_sum(mine, partial) / double(a.dim) + double(a.eps);
+	theirs = block_sum(theirs, partial_like) / double(a.dim) + double(a.eps);
+	const float scale = float(sqrt(theirs / mine));
+	for (uint32_t c = threadIdx.x; c < a.dim; c += blockDim.x) out[c] = x[c] * scale * a.w[c];
+}
+
+// out = max(x - (mean + cut * deviation), 0). Grid: one block per row.
+__global__ void gaussian_top_k_kernel(GaussianTopKArgs a) {
+	__shared__ Shared<double, 8> partial, partial_squares;
+	const float* x = a.x + uint64_t(blockIdx.x) * a.n;
+	float* out = a.out + uint64_t(blockIdx.x) * a.n;
+	double sum = 0, squares = 0;
+	for (uint32_t c = threadIdx.x; c < a.n; c += blockDim.x) sum += double(x[c]);
+	const double mean = block_sum(sum, partial) / double(a.n);
+	for (uint32_t c = threadIdx.x; c < a.n; c += blockDim.x) {
+		const double d = double(x[c]) - mean;
+		squares += d * d;
+	}
+	const double low = mean + double(a.cut) * sqrt(block_sum(squares, partial_squares) / double(a.n));
+	for (uint32_t c = threadIdx.x; c < a.n; c += blockDim.x) {
+		const double v = double(x[c]) - low;
+		out[c] = v > 0 ? float(v) : 0.f;
+	}
+}
+
+// x[i][t] += sum of w[t][i][j] * y[j][t]. Grid: tokens in x, columns in y, a thread each.
+__global__ void stream_sum_kernel(StreamSumArgs a) {
+	const uint32_t c = blockIdx.y * blockDim.x + threadIdx.x, t = blockIdx.x;
+	if (c >= a.dim) return;
+	float v[KV_MOST_STREAMS];
+	for (uint32_t j = 0; j < KV_MOST_STREAMS; ++j)
+		v[j] = j < a.k ? a.y[(uint64_t(j) * a.y_rows + a.y_first + t) * a.dim + c] : 0.f;
+	const float* w = a.w + uint64_t(t) * a.m * a.k;
+	for (uint32_t i = 0; i < a.m; ++i) {
+		float& x = a.x[(uint64_t(i) * a.x_rows + a.x_first + t) * a.dim + c];
+		float sum = x;
+		for (uint32_t j = 0; j < KV_MOST_STREAMS; ++j)
+			if (j < a.k) sum += w[i * a.k + j] * v[j];
+		x = sum;
+	}
 }
 
 // The functions of backends/activation.h.
@@ -104,6 +156,9 @@ void add_basic(Kernels& k) {
 	k.embed = {{KV_KERNEL(embed, EmbedArgs)}};
 	k.rmsnorm = {{KV_KERNEL(rmsnorm, RmsNormArgs)}};
 	k.layer_norm = {{KV_KERNEL(layer_norm, LayerNormArgs)}};
+	k.match_rms = {{KV_KERNEL(match_rms, MatchRmsArgs)}};
+	k.gaussian_top_k = {{KV_KERNEL(gaussian_top_k, GaussianTopKArgs)}};
+	k.stream_sum = {{KV_KERNEL(stream_sum, StreamSumArgs)}};
 	k.activate = {{KV_KERNEL(activate, ActivateArgs)}};
 	k.channel_max = {{KV_KERNEL(channel_max, ChannelMaxArgs)}};
 	k.kv_balance = {{KV_KERNEL(kv_balance, KvBalanceArgs)}};

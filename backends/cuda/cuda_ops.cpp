@@ -50,6 +50,30 @@ void CudaBackend::compute(const op::LayerNorm& o) {
 	       {"layer_norm", 4. * double(2 * x.elements() + 2 * dim)});
 }
 
+void CudaBackend::compute(const op::MatchRms& o) {
+	const auto& [out, x, w, like, eps] = o;
+	const uint32_t dim = uint32_t(x.row_elements());
+	launch(kernels_.match_rms, {x.shape[0], 1, 1}, 256,
+	       MatchRmsArgs{data<float>(out), data<float>(x), data<float>(w), data<float>(like), dim, eps},
+	       {"match_rms", 4. * double(3 * x.elements() + dim)});
+}
+
+void CudaBackend::compute(const op::GaussianTopK& o) {
+	const auto& [out, x, cut] = o;
+	launch(kernels_.gaussian_top_k, {x.shape[0], 1, 1}, 256,
+	       GaussianTopKArgs{data<float>(out), data<float>(x), uint32_t(x.row_elements()), cut},
+	       {"gaussian_top_k", 8. * double(x.elements())});
+}
+
+void CudaBackend::compute(const op::StreamSum& o) {
+	const auto& [x, y, w] = o;
+	const uint32_t dim = x.v.shape[2];
+	launch(kernels_.stream_sum, {w.shape[0], groups(dim, kThreads), 1}, kThreads,
+	       StreamSumArgs{data<float>(x.v), data<float>(y.v), data<float>(w), dim, w.shape[1], w.shape[2], x.v.shape[1],
+	                     x.first, y.v.shape[1], y.first},
+	       {"stream_sum", o.bytes()});
+}
+
 void CudaBackend::compute(const op::Activate& o) {
 	const auto& [out, x, y, e] = o;
 	const uint64_t n = x.elements();

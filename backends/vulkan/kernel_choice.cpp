@@ -46,6 +46,9 @@ Choice choose_rmsnorm(const Caps& c, bool vec4_aligned) {
 Choice choose_layer_norm(const Caps& c, bool biased) {
 	return {Kernel::layer_norm, {{SPEC_LOCAL_X, reduce_local(c, 256)}, {SPEC_FLAGS, biased ? LAYER_NORM_BIAS : 0}}};
 }
+Choice choose_match_rms(const Caps& c) { return {Kernel::match_rms, {{SPEC_LOCAL_X, reduce_local(c, 256)}}}; }
+Choice choose_gaussian_top_k(const Caps& c) { return {Kernel::gaussian_top_k, {{SPEC_LOCAL_X, reduce_local(c, 256)}}}; }
+Choice choose_stream_sum(const Caps& c) { return {Kernel::stream_sum, {{SPEC_LOCAL_X, c.is_cpu ? 32u : 64u}}}; }
 Choice choose_activate(uint32_t flags) {
 	static_assert(uint32_t(Activation::Silu) == ACTIVATE_SILU && uint32_t(Activation::GeluTanh) == ACTIVATE_GELU_TANH &&
 	              uint32_t(Activation::Relu2) == ACTIVATE_RELU2 && uint32_t(Activation::Sigmoid) == ACTIVATE_SIGMOID);

@@ -28,6 +28,9 @@ Choice choose_embed(DType);
 Choice choose_rmsnorm(const Caps&,
                       bool vec4_aligned); // vec4_aligned: views at multiples of 16 bytes, channels a multiple of 4
 Choice choose_layer_norm(const Caps&, bool biased);
+Choice choose_match_rms(const Caps&);
+Choice choose_gaussian_top_k(const Caps&);
+Choice choose_stream_sum(const Caps&);
 constexpr uint32_t kActivateLocal = 128; // times 4 elements
 Choice choose_activate(uint32_t flags);  // ACTIVATE_*
 Choice choose_rope_store(const Caps&, bool vec4_aligned, uint32_t head_dim, uint32_t flags);

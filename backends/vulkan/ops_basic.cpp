@@ -1,4 +1,4 @@
-// embed, rmsnorm, layer_norm, activate, copy on Vulkan.
+// embed, norms, stream_sum, activate, copy on Vulkan.
 #include "backends/vulkan/kernel_choice.h"
 #include "backends/vulkan/vulkan_backend.h"
 #include "shared/push.h"
@@ -47,6 +47,43 @@ void VulkanBackend::compute(const op::LayerNorm& o) {
 	rec_.dispatch(pipeline(choose_layer_norm(caps(), bool(b))), push, {bind(out), bind(x), bind(w), bind(b ? b : w)},
 	              {across, ceil_div(rows, kMostRows), 1},
 	              {.label = "layer_norm", .bytes = 4.0 * (2.0 * double(x.elements()) + 2.0 * dim)});
+}
+
+void VulkanBackend::compute(const op::MatchRms& o) {
+	const auto& [out, x, w, like, eps] = o;
+	const uint32_t rows = x.shape[0], dim = uint32_t(x.row_elements()), across = std::min(rows, kMostRows);
+	const RmsNormPush push{.dim = dim, .rows = rows, .row_stride = across, .eps = eps};
+	rec_.dispatch(pipeline(choose_match_rms(caps())), push, {bind(out), bind(x), bind(w), bind(like)},
+	              {across, ceil_div(rows, kMostRows), 1},
+	              {.label = "match_rms", .bytes = 4.0 * (3.0 * double(x.elements()) + dim)});
+}
+
+void VulkanBackend::compute(const op::GaussianTopK& o) {
+	const auto& [out, x, cut] = o;
+	const uint32_t rows = x.shape[0], dim = uint32_t(x.row_elements()), across = std::min(rows, kMostRows);
+	const GaussianTopKPush push{.dim = dim, .rows = rows, .row_stride = across, .cut = cut};
+	rec_.dispatch(pipeline(choose_gaussian_top_k(caps())), push, {bind(out), bind(x)},
+	              {across, ceil_div(rows, kMostRows), 1},
+	              {.label = "gaussian_top_k", .bytes = 8.0 * double(x.elements())});
+}
+
+void VulkanBackend::compute(const op::StreamSum& o) {
+	const auto& [x, y, w] = o;
+	const uint32_t rows = w.shape[0], dim = x.v.shape[2], across = std::min(rows, kMostRows);
+	if (dim % 4) fail(Code::Unsupported, "stream_sum: rows of {} elements, Vulkan kernels need a multiple of 4", dim);
+	const Choice how = choose_stream_sum(caps());
+	const StreamSumPush push{.dim = dim,
+	                         .m = w.shape[1],
+	                         .k = w.shape[2],
+	                         .x_rows = x.v.shape[1],
+	                         .x_first = x.first,
+	                         .y_rows = y.v.shape[1],
+	                         .y_first = y.first,
+	                         .rows = rows,
+	                         .row_stride = across};
+	rec_.dispatch(pipeline(how), push, {bind(x.v), bind(y.v), bind(w)},
+	              {ceil_div(dim / 4, how.spec[0].value), across, ceil_div(rows, kMostRows)},
+	              {.label = "stream_sum", .bytes = o.bytes()});
 }
 
 void VulkanBackend::compute(const op::Activate& o) {

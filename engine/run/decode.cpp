@@ -15,7 +15,7 @@ Decoder::Decoder(LayerRunner& runner, const CacheLayers& layers, KvScratch& scra
 	KV_ASSERT(most_rows >= 1 && most_rows <= LayerRunner::kLogitRows && 2 * most_rows <= runner.most_rows());
 	const Config& cfg = runner.config();
 	allocate(runner.backend(), memory_, "decode rows", [&](Arena& a) {
-		x_ = a.take(DType::F32, 2 * most_rows, cfg.dim);
+		x_ = take_streams(a, cfg, 2 * most_rows);
 		tokens_.ids = a.take(DType::U32, 2 * most_rows);
 		if (cfg.layer_input_dim) tokens_.inputs = a.take(DType::U32, 2 * most_rows);
 		for (size_t i = 0; i < cfg.ropes.size(); ++i)
@@ -98,7 +98,7 @@ void Decoder::run(KvPool& pool, std::span<const Row> step) {
 		if (rope_[i]) be.write(*rope_[i].buf, rope_[i].at, std::as_bytes(std::span(host_rope_[i])));
 	if (recurrent) recurrent->one_row_each();
 	const View x = kvrun::rows(x_, 0, n);
-	runner_.embed(x, kvrun::rows(tokens_.ids, 0, n));
+	runner_.embed(x_, 0, kvrun::rows(tokens_.ids, 0, n), /*decode=*/true);
 	for (uint32_t l = 0; l < runner_.config().n_layers; ++l) {
 		be.at_layer(l);
 		const LayerRows rows = runner_.rows_of(l, x_, tokens_, rope_, 0, n);
@@ -127,6 +127,7 @@ void Decoder::run(KvPool& pool, std::span<const Row> step) {
 		runner_.project_out(l, rows, /*decode=*/true);
 		if (is_handed_over(l, runner_.config().n_layers)) be.submit();
 	}
+	runner_.merge_streams(x_, 0, n, /*decode=*/true);
 	// Rows of guesses first, so that the logits of kept rows are the ones that stay on the device.
 	if (n > kept) enqueue_guesses(kvrun::rows(x, kept, n - kept));
 	if (kept) {

@@ -14,12 +14,12 @@ static uint32_t skipped_heads(const Config& cfg) {
 	return n;
 }
 
-// Most channels of a head in layers with norms without weights.
+// Most channels that norms without weights have.
 static uint32_t unit_norms(const Config& cfg) {
 	uint32_t n = 0;
 	for (const Layer& l : cfg.layers)
 		if (l.v_norm || l.qk_norm == QkNorm::HeadUnit) n = std::max(n, l.head_dim);
-	return n;
+	return cfg.streams.n > 1 ? std::max(n, cfg.dim) : n;
 }
 
 LayerRunner::LayerRunner(Backend& be, const Config& cfg, const Weights& w, uint32_t most_rows)
@@ -35,6 +35,7 @@ LayerRunner::LayerRunner(Backend& be, const Config& cfg, const Weights& w, uint3
 		mlp_.lay(a, cfg, most_rows);
 		recurrent_.lay(a, cfg, most_rows);
 		latent_.lay(a, cfg, most_rows);
+		streams_.lay(a, cfg, most_rows);
 		if (has_branch_rows(cfg)) branch_ = a.take(DType::F32, most_rows, cfg.dim);
 		if (const uint32_t n = unit_norms(cfg)) ones_ = a.take(DType::F32, n);
 		if (const uint32_t n = skipped_heads(cfg)) nowhere_ = a.take(DType::U32, most_rows, n, 2);
@@ -52,6 +53,13 @@ LayerRunner::LayerRunner(Backend& be, const Config& cfg, const Weights& w, uint3
 	};
 	fill(nowhere_, kSkip);
 	fill(ones_, 1.f);
+	if (streams_.others) {
+		std::vector<float> others(streams_.others.elements(), 1);
+		for (size_t i = 0; i < others.size(); i += cfg.streams.n) others[i] = 0;
+		be.write(*streams_.others.buf, streams_.others.at, std::as_bytes(std::span(others)));
+		be.submit();
+		be.wait();
+	}
 	if (!latent_.heads) return;
 	std::vector<uint32_t> heads(latent_.heads.elements());
 	for (size_t i = 0; i < heads.size(); ++i) heads[i] = uint32_t(i % latent_.heads.shape[1]);
@@ -87,6 +95,8 @@ LayerRows LayerRunner::rows_of(uint32_t l, const View& x, const TokenViews& toke
 	r.tokens.ids = rows(tokens.ids, first, n);
 	if (tokens.inputs) r.tokens.inputs = rows(tokens.inputs, first, n);
 	if (branch_) r.branch = rows(branch_, 0, n);
+	if (cfg_.streams.n > 1)
+		r.streams = {all_streams(x), first}, r.x = rows(streams_.x, 0, n), r.laurel = rows(streams_.laurel, 0, n);
 	if (recurrent_.out_gate) r.out_gate = rows(recurrent_.out_gate, 0, n);
 	if (recurrent_.values) r.values = rows(recurrent_.values, 0, n);
 	if (layer.latent.rank) {
@@ -102,8 +112,9 @@ LayerRows LayerRunner::last_row(const LayerRows& r) {
 	LayerRows out = r;
 	out.n = 1;
 	for (View* v : {&out.x, &out.h, &out.q, &out.att, &out.k, &out.v, &out.gate, &out.up, &out.branch, &out.out_gate,
-	                &out.values, &out.tokens.ids, &out.tokens.inputs, &out.rope[0], &out.rope[1]})
+	                &out.values, &out.laurel, &out.tokens.ids, &out.tokens.inputs, &out.rope[0], &out.rope[1]})
 		if (*v) *v = rows(*v, r.n - 1, 1);
+	out.streams.first += r.n - 1;
 	return out;
 }
 
@@ -115,9 +126,17 @@ void LayerRunner::write_tokens(const TokenViews& to, std::span<const uint32_t> t
 	be_.write(*to.inputs.buf, to.inputs.at, std::as_bytes(std::span(inputs)));
 }
 
-void LayerRunner::embed(const View& x, const View& tokens) {
-	be_.embed(x, w_.embed, tokens);
-	if (cfg_.embedding_scale != 1) be_.activate(x, x, {}, {.scale = cfg_.embedding_scale});
+void LayerRunner::embed(const View& x, uint32_t first, const View& tokens, bool decode) {
+	const View to = rows(x, first, tokens.shape[0]);
+	be_.embed(to, w_.embed, tokens);
+	if (cfg_.embedding_scale != 1) be_.activate(to, to, {}, {.scale = cfg_.embedding_scale});
+	if (cfg_.streams.n > 1) spread(x, first, tokens.shape[0], decode);
+}
+
+View LayerRunner::part(const View& w, uint32_t first, uint32_t n) const {
+	View p = w;
+	p.at += first * be_.weight_row_bytes(w.type, w.shape[1]), p.shape[0] = n;
+	return p;
 }
 
 void LayerRunner::norm(const View& out, const View& x, const NormWeights& w) {
@@ -137,17 +156,19 @@ void LayerRunner::norm_matmul(std::span<const Proj> projs, const View& h, const 
 void LayerRunner::project_in(uint32_t l, const LayerRows& r, bool decode) {
 	const Layer& layer = cfg_.layers[l];
 	if (layer.latent.rank) return project_in_latent(l, r, decode);
+	if (cfg_.streams.n > 1) predict_streams(l, r, decode);
 	const LayerWeights& L = w_.layers[l];
 	const Proj all[] = {{r.q, L.wq, L.bq}, {r.k, L.wk, L.bk}, {r.v, L.wv, L.bv}};
 	const bool owns = has_own_kv(cfg_, l);
 	const std::span<const Proj> qkv = std::span(all).first(!owns ? 1 : layer.v_is_k ? 2 : 3);
 	if (!layer.attn_norm) {
 		be_.matmul(qkv, r.x, Epilogue::None, decode);
-	} else if (layer.mlp_input == MlpInput::Parallel || layer.output_gate) { // the MLP or the gate also reads h
+	} else if (layer.mlp_input == MlpInput::Parallel || layer.output_gate || layer.laurel_rank) { // others also read h
 		norm(r.h, r.x, L.attn_norm);
 		be_.matmul(qkv, r.h, Epilogue::None, decode);
 		const Proj gate[] = {{r.out_gate, L.wq_gate, {}}};
 		if (layer.output_gate) be_.matmul(gate, r.h, Epilogue::None, decode);
+		if (layer.laurel_rank) project_laurel(l, r, decode);
 	} else {
 		norm_matmul(qkv, r.h, r.x, L.attn_norm, Epilogue::None, decode);
 	}
@@ -210,10 +231,12 @@ void LayerRunner::project_out(uint32_t l, const LayerRows& r, bool decode) {
 	add(layer, r, {{}, L.wo, L.bo}, layer.recurrent.n_heads || latent.rank ? r.values : r.att,
 	    layer.attn_out_norm ? &L.attn_out_norm : nullptr, decode);
 
+	if (layer.laurel_rank) add_laurel(r);
 	if (layer.experts.n)
 		mix(layer, L, r, decode);
 	else
 		run_dense(layer, L, r, decode);
+	if (cfg_.streams.n > 1) correct_streams(l, r, decode);
 	if (cfg_.layer_input_dim) add_layer_input(l, r, decode);
 	if (layer.output_scale != 1) be_.activate(r.x, r.x, {}, {.scale = layer.output_scale});
 }
@@ -233,11 +256,6 @@ void LayerRunner::run_dense(const Layer& layer, const LayerWeights& L, const Lay
 void LayerRunner::add_layer_input(uint32_t l, const LayerRows& r, bool decode) {
 	const uint32_t n = r.n, dim = cfg_.layer_input_dim;
 	const LayerWeights& L = w_.layers[l];
-	const auto part = [&](const View& v, uint32_t first, uint32_t n_rows) { // rows of weights
-		View p = v;
-		p.at += first * be_.weight_row_bytes(v.type, v.shape[1]), p.shape[0] = n_rows;
-		return p;
-	};
 	const View input = shaped(r.gate, n, dim), other = shaped(r.up, n, dim);
 	be_.embed(r.h, w_.embed, r.tokens.ids);
 	const float scale = cfg_.embedding_scale / std::sqrt(float(cfg_.dim)); // usually 1
@@ -253,6 +271,7 @@ void LayerRunner::add_layer_input(uint32_t l, const LayerRows& r, bool decode) {
 	const Proj out[] = {{r.branch, L.input_proj, {}}};
 	be_.matmul(out, other, Epilogue::None, decode);
 	be_.rmsnorm(r.branch, r.branch, L.input_norm, cfg_.norm_eps);
+	if (cfg_.streams.n > 1) return add_to_others(r, r.branch);
 	be_.activate(r.x, r.branch, {}, {.add = true});
 }
 
@@ -266,6 +285,7 @@ View LayerRunner::run_mlp(const Layer& layer, const std::array<Proj, 2>& gate_up
 	else
 		be_.matmul(in, x, epilogue, decode);
 	const View &gate = gate_up[0].out, &up = gate_up[1].out, &hidden = gated ? gate : up;
+	if (std::isfinite(layer.gate_cut)) be_.gaussian_top_k(gate, gate, layer.gate_cut);
 	if (!swiglu) be_.activate(hidden, hidden, gated ? up : View(), {.function = layer.activation});
 	return hidden;
 }

@@ -6,6 +6,7 @@
 #include "engine/run/logits.h"
 #include "engine/run/mlp_memory.h"
 #include "engine/run/recurrent_memory.h"
+#include "engine/run/stream_memory.h"
 #include "models/config.h"
 #include "models/weights.h"
 #include <array>
@@ -36,6 +37,8 @@ struct LayerRows { // rows of one pass through a layer
 	TokenViews tokens = {};
 	// (n, dim) f32: output of attention or MLP, if it is changed before it is added to x; weighed input of experts
 	View branch = {};
+	StreamRows streams = {}; // of Config::streams: all of them; x is then the active one inside the layer
+	View laurel = {};        // (n, dim) f32, of Layer::laurel_rank
 };
 
 class LayerRunner {
@@ -51,7 +54,8 @@ class LayerRunner {
 
 	void write_tokens(const TokenViews& to, std::span<const uint32_t> tokens);
 	// decode: as in Backend::matmul().
-	void embed(const View& x, const View& tokens);              // x (n, dim), tokens (n) u32
+	// Embeds tokens (n) u32 into rows from `first` on of x, the residual stream, or all streams.
+	void embed(const View& x, uint32_t first, const View& tokens, bool decode);
 	void project_in(uint32_t l, const LayerRows&, bool decode); // norm, q, k, v
 	// Rows [first, first + n): RoPE, store. The destination is empty for a layer without keys and values of its own.
 	void rotate(uint32_t l, const LayerRows&, uint32_t first, uint32_t n, const KvDst&);
@@ -59,7 +63,10 @@ class LayerRunner {
 	void recur(uint32_t l, const LayerRows&, std::span<const StateGroup>, bool decode);
 	Softmax softmax(uint32_t l, const LayerRows&) const;         // of attention, between rotate() and project_out()
 	void project_out(uint32_t l, const LayerRows&, bool decode); // attention output, MLP
-	void read_rows(const View& x, std::vector<float>& out);      // x (n, dim) into `out` at the next wait()
+	// After the last layer, once: rows first .. first + n - 1 of x, the first stream, become the model's output. No
+	// effect with one stream.
+	void merge_streams(const View& x, uint32_t first, uint32_t n, bool decode);
+	void read_rows(const View& x, std::vector<float>& out); // x (n, dim) into `out` at the next wait()
 	// The model's last hidden state of rows x (n, dim), n <= kLogitRows, after the final norm: the input of the logits.
 	// Reads it into out (n, dim) at the next wait().
 	void read_states(const View& x, std::vector<float>& out);
@@ -91,6 +98,17 @@ class LayerRunner {
 	void project_heads(const View& out, const View& w, const View& x, bool decode); // a matrix for each head
 	void run_dense(const Layer&, const LayerWeights&, const LayerRows&, bool decode);
 	void add_layer_input(uint32_t l, const LayerRows&, bool decode);
+	// Several residual streams, layer_streams.cpp.
+	View all_streams(const View& x) const;
+	View stream(const StreamRows&, uint32_t i, uint32_t n) const; // (n, dim)
+	void spread(const View& x, uint32_t first, uint32_t n, bool decode);
+	View modes(const StreamWeights&, const LayerRows&, const View& x, bool decode);
+	void predict_streams(uint32_t l, const LayerRows&, bool decode);
+	void correct_streams(uint32_t l, const LayerRows&, bool decode);
+	void add_to_others(const LayerRows&, const View& from);
+	void project_laurel(uint32_t l, const LayerRows&, bool decode);
+	void add_laurel(const LayerRows&);
+	View part(const View& w, uint32_t first, uint32_t n) const; // rows of weights
 	// A mixture of experts, layer_experts.cpp.
 	void mix(const Layer&, const LayerWeights&, const LayerRows&, bool decode);
 	void mix_beside_mlp(const Layer&, const LayerWeights&, const LayerRows&, bool decode);
@@ -107,6 +125,7 @@ class LayerRunner {
 	MlpMemory mlp_;               // of most_rows
 	RecurrentMemory recurrent_;   // of most_rows
 	LatentMemory latent_;         // of most_rows
+	StreamMemory streams_;        // of most_rows
 	View branch_;                 // (most_rows, dim) f32, or empty
 	View ones_;                   // (channels of a head) f32, or empty
 	View nowhere_;                // (most_rows, KV heads, 2) u32, kSkip; empty where all layers store keys and values

@@ -22,8 +22,8 @@ ModelMemory model_memory(const Config& c, uint64_t weight_bytes, uint32_t ubatch
 	m.fixed_bytes =
 	    rows * 4 * (c.dim * (LayerRunner::has_branch_rows(c) ? 2 : 1) + 2 * uint64_t(most.q) + 2 * most.kv) +
 	    MlpMemory::bytes(c, uint32_t(rows)) + RecurrentMemory::bytes(c, uint32_t(rows)) +
-	    LatentMemory::bytes(c, uint32_t(rows)) + LayerRunner::kLogitRows * logit_row + uint64_t(c.dim) * 4 + 8 +
-	    rope_row;
+	    LatentMemory::bytes(c, uint32_t(rows)) + StreamMemory::bytes(c, uint32_t(rows)) +
+	    LayerRunner::kLogitRows * logit_row + uint64_t(c.dim) * c.streams.n * 4 + 8 + rope_row;
 	m.trained_tokens = c.max_seq;
 	const CacheLayers layers(c);
 	m.row_bytes = PromptMemory::row_bytes(c, layers);

@@ -138,7 +138,7 @@ double Prefill::begin_block() {
 	});
 	for (uint32_t at = 0; at < n_; at += ubatch_) {
 		const uint32_t m = std::min(ubatch_, n_ - at);
-		runner_.embed(kvrun::rows(memory_->x, at, m), kvrun::rows(memory_->tokens.ids, at, m));
+		runner_.embed(memory_->x, at, kvrun::rows(memory_->tokens.ids, at, m), /*decode=*/false);
 	}
 	layer_ = at_ = 0;
 	stage_ = Stage::Rows;
@@ -241,6 +241,7 @@ double Prefill::moves(double room) {
 double Prefill::logits_piece() {
 	const uint32_t first = wants_all() ? at_ : n_ - 1, n = std::min(LayerRunner::kLogitRows, n_ - first);
 	const View x = kvrun::rows(memory_->x, first, n);
+	runner_.merge_streams(memory_->x, first, n, /*decode=*/false);
 	uint32_t m = n; // rows whose logits are read
 	if (hooks_.all_states && !hooks_.all_logits) runner_.read_states(x, states_), m = 1;
 	runner_.logits(kvrun::rows(x, n - m, m), /*decode=*/false);

@@ -20,7 +20,7 @@ class PromptMemory {
 			rows_ = {}, x = {}; // in case the allocation fails
 			const uint32_t n_rows = align_up(n, 64);
 			allocate(be_, rows_, "prompt rows", [&](Arena& a) {
-				x = a.take(DType::F32, n_rows, cfg_.dim);
+				x = take_streams(a, cfg_, n_rows);
 				tokens.ids = a.take(DType::U32, n_rows);
 				if (cfg_.layer_input_dim) tokens.inputs = a.take(DType::U32, n_rows);
 				for (size_t i = 0; i < cfg_.ropes.size(); ++i)
@@ -48,13 +48,13 @@ class PromptMemory {
 			const KvShape& s = layers.shape(window);
 			return s.n_layers ? 2 * s.token_channels() : 0;
 		};
-		return uint64_t(c.dim) * 4 + (c.layer_input_dim ? 8 : 4) + uint64_t(rope_width(c)) * 4 +
+		return uint64_t(c.dim) * c.streams.n * 4 + (c.layer_input_dim ? 8 : 4) + uint64_t(rope_width(c)) * 4 +
 		       (layers.shares() ? own(false) + own(true) : std::max(own(false), own(true)));
 	}
 	size_t bytes() const { return rows_.bytes() + own_.bytes(); }
 	const Buffer& own() const { return own_; } // the buffer of kv()
 
-	View x;            // (rows, dim) f32
+	View x;            // (rows, dim) f32; with Config::streams the first of them
 	TokenViews tokens; // of the rows
 	RopeViews rope;    // of the rows
 

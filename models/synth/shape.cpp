@@ -3,6 +3,7 @@
 #include "engine/core/utf8.h"
 #include "models/families.h"
 #include "models/recurrent.h"
+#include "models/streams.h"
 #include "models/synth/shape_rows.h"
 #include "shared/experts.h"
 #include <algorithm>
@@ -155,6 +156,16 @@ void complete(SynthSpec& s, const SynthRow& r) {
 	describe_layers(c, family, layer, {.tokens = r.more.window}, layer_sizes(c, family, r));
 	for (Layer& l : c.layers) l.v_is_k = r.more.v_is_k && !l.window;
 	c.layer_input_dim = r.more.layer_input_dim;
+	if (family.streams) {
+		c.streams.n = kMostStreams;
+		for (uint32_t l = 0; l < c.n_layers; ++l) {
+			c.layers[l].laurel_rank = r.more.laurel_rank;
+			if (l < r.more.cut_layers) c.layers[l].gate_cut = kGateCut;
+		}
+		if (!c.layer_input_dim)
+			fail(Code::Invalid, "{} has several residual streams, which the shape has not; begin with gemma-3n-e4b",
+			     c.arch);
+	}
 	complete_mixture(s, family);
 	if (family.recurrent) complete_recurrent(s, family, r.more.recurrent);
 	if (c.n_heads % c.n_kv_heads != 0)

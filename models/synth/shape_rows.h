@@ -14,6 +14,7 @@ struct SynthTraits {         // traits of few families
 	uint32_t window_kv_heads = 0, window_head_dim = 0; // of layers with a window; 0: as in other layers
 	uint32_t shared_kv = 0;                            // so many last layers use keys and values of earlier ones
 	uint32_t layer_input_dim = 0;                      // as in Config
+	uint32_t laurel_rank = 0, cut_layers = 0;          // as in Layer; first layers with Layer::gate_cut
 	bool v_is_k = false;                               // in layers without a window
 	bool qkv_bias = false;
 	Experts experts = {};        // sizes; the rest is the family's

@@ -88,6 +88,12 @@ void add_config(Header& h, const SynthSpec& s) {
 	for (uint32_t l = 0; l < c.n_layers; ++l) shared += !has_own_kv(c, l);
 	if (shared) h.u32(key("attention.shared_kv_layers"), shared);
 	if (c.layer_input_dim) h.u32(key("embedding_length_per_layer_input"), c.layer_input_dim);
+	if (c.streams.n > 1) {
+		h.u32(key("altup.num_inputs"), c.streams.n);
+		h.u32(key("altup.active_idx"), c.streams.active);
+		h.array(key("activation_sparsity_scale"), GgufType::F32, c.layers.size());
+		for (const Layer& l : c.layers) h.raw(l.gate_cut);
+	}
 	if (c.embedding_scale != 1) h.f32(key("embedding_scale"), c.embedding_scale);
 	if (layer.residual_scale != 1) h.f32(key("residual_scale"), layer.residual_scale);
 	if (layer.attention_scale != 0) h.f32(key("attention.scale"), layer.attention_scale);
@@ -156,9 +162,11 @@ void add_tokenizer(Header& h, const SynthSpec& s) {
 	h.flag("tokenizer.ggml.add_bos_token", t.adds_bos);
 }
 
-// The type of a tensor: one whose blocks divide its rows.
+// The type of a tensor: one whose blocks divide its rows. Matrices that llama.cpp never quantises are F16.
 DType type_of(const SynthSpec& s, const TensorSpec& t) {
 	if (!t.matrix || t.name.find(".ffn_gate_inp") != t.name.npos) return DType::F32; // the router stays exact
+	for (const char* part : {"altup_", "laurel_"})
+		if (t.name.find(part) != t.name.npos) return DType::F16;
 	if (t.cols % dtype_info(s.type).block == 0) return s.type;
 	return t.cols % dtype_info(DType::Q8_0).block == 0 ? DType::Q8_0 : DType::F16;
 }

@@ -88,6 +88,25 @@ struct LayerNormPush {
 	uint row_stride; // as in RmsNormPush
 	float eps;
 };
+struct GaussianTopKPush {
+	KV_PUSH_HEAD
+	uint dim;
+	uint rows;
+	uint row_stride; // as in RmsNormPush
+	float cut;
+};
+struct StreamSumPush {
+	KV_PUSH_HEAD
+	uint dim;
+	uint m;
+	uint k;
+	uint x_rows;
+	uint x_first;
+	uint y_rows;
+	uint y_first;
+	uint rows;
+	uint row_stride; // row = group y + group z * row_stride
+};
 struct ActivatePush {
 	KV_PUSH_HEAD
 	uint n;          // elements

@@ -14,7 +14,7 @@ namespace {
 const std::vector<Case> kWindowed = {{"gemma2"},  {"gemma3"},          {"gpt_oss"},
                                      {"cohere2"}, {"exaone4_windows"}, {"phi3_window"},
                                      {"gemma4"},  {"gemma4_shared"},   {"gemma4_layer_inputs"},
-                                     {"llama4"}};
+                                     {"gemma3n"}, {"llama4"}};
 constexpr uint32_t kWindow = 8;
 
 } // namespace

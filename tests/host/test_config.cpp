@@ -2,10 +2,12 @@
 #include "models/config.h"
 #include "models/families.h"
 #include "models/model.h"
+#include "models/streams.h"
 #include "tests/support/assets.h"
 #include "tests/support/config_of.h"
 #include "tests/support/gguf_builder.h"
 #include <algorithm>
+#include <cmath>
 #include <doctest/doctest.h>
 
 using namespace kvrun;
@@ -186,6 +188,49 @@ TEST_CASE("config: inputs of layers: their tensors, blocks of the table, familie
 	bad = tiny_model();
 	bad.u32("llama.embedding_length_per_layer_input", 8);
 	has(refusal(bad), "key llama.embedding_length_per_layer_input is 8; kvrun runs llama without inputs of layers");
+}
+
+TEST_CASE("config: several residual streams, and gates cut in some layers") {
+	const std::string path = std::string(KVRUN_SOURCE_DIR) + "/tests/golden/tiny/gemma3n.gguf";
+	const Config c = open_model(path).config;
+	CHECK((c.streams.n == 4 && c.streams.active == 0 && c.layer_input_dim == 16));
+	for (uint32_t l = 0; l < 4; ++l) {
+		CHECK(c.layers[l].laurel_rank == 8);
+		CHECK(std::isfinite(c.layers[l].gate_cut) == (l < 2));
+		CHECK(c.layers[l].kv_layer == (l < 2 ? l : l - 2));
+	}
+	CHECK(c.layers[0].gate_cut == doctest::Approx(0.5244));
+	GgufBuilder b;
+	b.text("general.architecture", "gemma3n");
+	const Gguf g = Gguf::open(path);
+	Config other = c;
+	const auto read = [&](const GgufBuilder& keys) {
+		const auto bytes = keys.bytes();
+		const Gguf file = Gguf::parse("test.gguf", bytes);
+		read_streams({file, "gemma3n"}, *find_family("gemma3n"), other);
+	};
+	const auto refused = [&](const GgufBuilder& keys, Code code, const char* part) {
+		try {
+			read(keys);
+			FAIL_CHECK("no error");
+		} catch (const Error& e) {
+			CHECK(e.code == code);
+			has(e.what(), part);
+		}
+	};
+	read(b); // as llama.cpp has it: four streams, the first ten layers
+	CHECK(other.layers[3].gate_cut == kGateCut);
+	b.u32("gemma3n.altup.num_inputs", 5);
+	refused(b, Code::Unsupported, "test.gguf: key gemma3n.altup.num_inputs is 5; kvrun runs 2 to 4 residual streams");
+	b.u32("gemma3n.altup.num_inputs", 3).u32("gemma3n.altup.active_idx", 3);
+	refused(b, Code::Format, "key gemma3n.altup.active_idx is 3, there are 3 streams");
+	b.u32("gemma3n.altup.active_idx", 2);
+	b.numbers("gemma3n.activation_sparsity_scale", GgufType::F32, std::vector<float>{1, 2, 3});
+	refused(b, Code::Format, "key gemma3n.activation_sparsity_scale has 3 elements, the model has 4 layers");
+	b.numbers("gemma3n.activation_sparsity_scale", GgufType::F32, std::vector<float>{1, 2, NAN, 3});
+	refused(b, Code::Format, "key gemma3n.activation_sparsity_scale is nan for layer 2");
+	other.layer_input_dim = 0;
+	refused(b, Code::Format, "key gemma3n.embedding_length_per_layer_input is missing or 0");
 }
 
 TEST_CASE("T07: every key kvrun reads, with every other type") {

@@ -103,6 +103,27 @@ def models():
                            "inputs of the table alone": filled("per_layer_projection_norm", 0.0),
                            "scale of the table": lambda m: m.model.embed_tokens_per_layer.embed_scale.fill_(1.0),
                            "inputs of the layer before": lambda m: shift_inputs(m.model.embed_tokens_per_layer)}),
+        "gemma3n": (hf.Gemma3nTextConfig(**base(
+            num_hidden_layers=4, intermediate_size=[40] * 4, head_dim=16, sliding_window=WINDOW,
+            layer_types=layers(2) * 2, hidden_activation="gelu_pytorch_tanh", num_kv_shared_layers=2, laurel_rank=8,
+            hidden_size_per_layer_input=16, vocab_size_per_layer_input=VOCAB, rope_parameters=two_ropes(1e6, 1e2),
+            activation_sparsity_pattern=[0.7, 0.7, 0.0, 0.0], altup_num_inputs=4, altup_active_idx=0,
+            final_logit_softcapping=3.0)),
+            {"no window": {"sliding_window": 256}, "one RoPE": {"rope_parameters": two_ropes(1e6, 1e6)},
+             "no softcap of logits": {"final_logit_softcapping": 1e6},
+             "no gates cut": {"activation_sparsity_pattern": [0.0] * 4},
+             "gates cut in all layers": {"activation_sparsity_pattern": [0.7] * 4},
+             "more gates cut": {"activation_sparsity_pattern": [0.75, 0.75, 0.0, 0.0]},
+             "values without norm": each_attention(plain_values), "scores scaled": each_attention(scale_scores),
+             "no Laurel": filled("post_laurel_norm", 0.0), "no predictions": filled("prediction_coefs", 0.0),
+             "equal corrections": filled("correction_coefs", 0.0),
+             "another active stream": {"altup_active_idx": 1},
+             "no factors of corrections": filled("correct_output_scale", 1.0),
+             "no fourth stream": filled("altup_unembed_projections.2", 0.0),
+             "streams begin alike": filled("altup_projections", 1.0),
+             "no inputs of layers": filled("post_per_layer_input_norm", 0.0),
+             "inputs without table": filled("embed_tokens_per_layer", 0.0),
+             "inputs of the layer before": lambda m: shift_inputs(m.model.embed_tokens_per_layer)}),
         "cohere2": (hf.Cohere2Config(**base(
             num_hidden_layers=4, layer_norm_eps=1e-3, logit_scale=0.25, rotary_pct=1.0, sliding_window=WINDOW,
             layer_types=layers(4))), {"no window": {"sliding_window": 256}, "logit scale": {"logit_scale": 1.0}}),
@@ -230,7 +251,7 @@ def shifted(config, name):
     kind = config.model_type
     if kind.startswith(("qwen3_next", "qwen3_5")):
         return "linear_attn" not in name
-    return ("gemma" in kind and "gemma4" not in kind) or kind == "nemotron"
+    return ("gemma" in kind and "gemma4" not in kind and "gemma3n" not in kind) or kind == "nemotron"
 
 
 def build(config, seed):
@@ -253,7 +274,7 @@ def build(config, seed):
             if "norm" in name and name.endswith("weight"):
                 # norms after attention and MLP determine the weight of their outputs
                 low = 0.35 if config.num_hidden_layers <= 4 else 0.22
-                if "gemma4" in config.model_type:
+                if "gemma4" in config.model_type or "gemma3n" in config.model_type:
                     low = 0.12 if config.hidden_size_per_layer_input else 0.2
                 wide = low if any(part in name for part in quiet) else 1.0
                 a = wide * (1 + 0.3 * rng.standard_normal(p.shape)) - (1.0 if shifted(config, name) else 0.0)
@@ -274,6 +295,10 @@ def build(config, seed):
                 a = (1 + 0.4 * rng.standard_normal(p.shape)) * (p.shape[0] ** 0.5 if "router.scale" in name else 1)
             elif "embed_tokens_per_layer" in name:
                 a = rng.standard_normal(p.shape) / config.hidden_size_per_layer_input ** 0.5
+            if name.endswith("correct_output_scale"):
+                a = 1 + 0.4 * rng.standard_normal(p.shape)
+            elif name.endswith("modality_router.weight"):  # its output is divided by the number of channels
+                a = rng.standard_normal(p.shape) * p.shape[-1] ** 0.5
             if name.endswith("sinks"):
                 a = 1.0 + rng.standard_normal(p.shape)
             elif name.endswith("gate_up_proj_bias"):  # clamped SwiGLU: some values exceed its limits
@@ -332,9 +357,9 @@ def check_sensitivity(name, model, flips, tokens, expected, verbose):
             sys.exit(f"{name}: '{what}' moves the logits by {moved:.2e} only; a program that gets it wrong would pass")
 
 
-def convert(model, path, keys={}, **options):
+def convert(model, path, keys={}, unused={}, **options):
     """Converts the checkpoint by llama.cpp's converter, with the vocabulary of make_tiny_models.py. keys: more metadata
-    of the family."""
+    of the family. unused: name -> shape of tensors that files have and models do not use."""
     import gguf
     from conversion import ModelBase, ModelType, get_model_class
 
@@ -372,6 +397,11 @@ def convert(model, path, keys={}, **options):
                 for key, value in keys.items():
                     kind = self.gguf_writer.add_float32 if isinstance(value, float) else self.gguf_writer.add_uint32
                     kind(f"{self.gguf_writer.arch}.{key}", value)
+
+            def prepare_tensors(self):
+                super().prepare_tensors()
+                for name, shape in unused.items():
+                    self.gguf_writer.add_tensor(name, np.full(shape, 0.5, np.float32))
         Tiny.set_vocab = set_vocab
         out = Tiny(Path(folder), gguf.LlamaFileType.MOSTLY_F16, Path(path), is_big_endian=False, use_temp_file=False,
                    eager=True, model_name="tiny random checkpoint", **options)
@@ -407,4 +437,7 @@ def main(models, options={}):
 
 
 if __name__ == "__main__":
-    main(models)
+    # Published files of Gemma 3n have them.
+    unused = {f"blk.{l}.{name}.weight": shape for l in (2, 3)
+              for name, shape in (("attn_k", (32, 32)), ("attn_v", (32, 32)), ("attn_k_norm", (16,)))}
+    main(models, {"gemma3n": {"unused": unused}})
