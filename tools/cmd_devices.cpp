@@ -19,6 +19,7 @@ struct DevicesOptions {
 	bool as_json = false, verbose = false, shaders = false, retry = false;
 	std::string families; // comma-separated
 	std::string kernel;   // beginning of a name
+	std::string use;      // part of a use's description
 	std::string assembly; // folder
 };
 
@@ -142,11 +143,14 @@ void write_assembly(const ShaderRun& run, const std::string& folder) {
 ShaderRun compile_on(const vk::VulkanDevices& devices, size_t index, const DevicesOptions& o,
                      const std::string& family) {
 	ShaderRun run;
-	const std::string& kernel = o.kernel;
 	run.device = devices.reports()[index].info.name;
 	run.kernels = devices.compile_all(
-	    index, [&](auto& name, auto&) { return name.starts_with(kernel); }, !o.assembly.empty());
-	if (run.kernels.empty()) fail(Code::Invalid, "--kernel {}: no kernel's name begins so", one_line(kernel));
+	    index,
+	    [&](auto& name, auto& use) { return name.starts_with(o.kernel) && use.find(o.use) != std::string::npos; },
+	    !o.assembly.empty());
+	if (run.kernels.empty())
+		fail(Code::Invalid, "--kernel {} --use {}: no kernel's name begins so with such a use", one_line(o.kernel),
+		     one_line(o.use));
 	for (const vk::KernelReport& k : run.kernels) {
 		run.failed += !k.error.empty();
 		run.spilling += k.spilling();
@@ -265,6 +269,8 @@ void add_devices(Command& root) {
 	         "with --shaders: compile for these AMD GPUs, which need not be present, as navi21,gfx1100,vega20")
 	    ->needs(shaders);
 	add_text(c, "--kernel", o->kernel, "NAME", "with --shaders: only kernels whose name begins so, as attend")
+	    ->needs(shaders);
+	add_text(c, "--use", o->use, "TEXT", "with --shaders: only uses whose description contains TEXT, as 'head_dim 128'")
 	    ->needs(shaders);
 	add_text(c, "--assembly", o->assembly, "FOLDER",
 	         "with --shaders: also write the assembly of each pipeline to a file, as FOLDER/attend-0001.s; several "
