@@ -55,6 +55,13 @@ uint32_t int8_shared(const Caps& c, uint32_t tokens) {
 }
 
 // A row of x is rounded once per workgroup, so workgroups take more rows if there are enough to fill the device.
+//
+// Why not once per projection, by a dispatch of round_rows.comp before it: for 4096 columns, rounding takes 100 vector
+// instructions of each subgroup, and multiplying a Q4_K row 243 (gfx1100, tools/results/matvec_instructions.csv). A
+// 4096 x 4096 projection of one row per subgroup, 4096 subgroups, is then 0.41 M instructions of rounding and 1.0 M of
+// products. A 7900 XTX issues 480 per ns (192 SIMDs, 2.5 GHz): 0.9 and 2.1 us, while its 9.4 MB of weights take 10 us
+// at 960 GB/s. Both hide behind memory. A dispatch and a barrier cost 2 to 5 us, 4 times per layer, and hide behind
+// nothing [E]. Of the producers of x, only attention's merge has whole blocks of 32 channels in one workgroup.
 MatmulChoice matvec_int8(const Caps& c, DType type, uint32_t rows, uint32_t tokens, uint32_t flags) {
 	const bool wide = rows >= 16384 && c.vendor == kAmd && tokens <= kMatvecTokens; // else 4 need too many registers
 	uint32_t each = wide ? 4 : rows >= 6144 ? 2 : 1;
