@@ -53,6 +53,7 @@ layout(constant_id = SPEC_PAGE) const uint PAGE = 32;
 layout(constant_id = SPEC_SUBGROUP) const uint SUBGROUP = 32;
 layout(constant_id = SPEC_HEADS) const uint HEADS = 1;
 layout(constant_id = SPEC_COLS) const uint TOKENS = 1;
+layout(constant_id = SPEC_QUAD_LANES) const uint QUAD_LANES = 1; // or 2, if QUERIES is even
 const uint QUERIES = HEADS * TOKENS; // query j: row j / HEADS, head j % HEADS
 const bool K_BOOK = (FLAGS & ATTEND_K_CODEBOOK) != 0u, V_BOOK = (FLAGS & ATTEND_V_CODEBOOK) != 0u,
            K_ROTATE = (FLAGS & ATTEND_K_ROTATED) != 0u;
@@ -162,15 +163,15 @@ void main() {
 	for (uint first = 0; first < n_quads; first += QUADS) {
 		// Lanes past the last quad repeat the last 8 quads, a whole block of lib/values_dot.glsl, which takes a block's
 		// address from its first lane.
-		const uint quad = min(first + LANE, n_quads - 8 + LANE % 8), page = quad / PAGE_QUADS,
+		const uint quad = min(first + QUAD, n_quads - 8 + QUAD % 8), page = quad / PAGE_QUADS,
 		           in_page = quad % PAGE_QUADS;
 		const uint at = pages_at + page * 4, v_page = tables[at + 1];
 		uint seen = tables[live_at + kv_head * live_stride + page * 4 + in_page / 8] >> (in_page % 8 * 4) & 15u;
-		if (first + LANE >= n_quads) seen = 0;
+		if (first + QUAD >= n_quads) seen = 0;
 
 		tile_scores(at, first / PAGE_QUADS, n_pages - 1, page, in_page);
 		const bvec4 blind = equal(uvec4(seen) & uvec4(1, 2, 4, 8), uvec4(0));
-		[[unroll]] for (uint j = 0; j < QUERIES; j++) score[j] = mix(scores(score[j]), vec4(NO_TOKEN), blind);
+		[[unroll]] for (uint m = 0; m < OWN_QUERIES; m++) score[m] = mix(scores(score[m]), vec4(NO_TOKEN), blind);
 		const uint v_word = v_page + kv_v_word(kv_head, in_page * 4, 0, HEAD_DIM, V_BITS, PAGE);
 		const uint v_param =
 		    V_BITS == 16
@@ -209,7 +210,7 @@ void main() {
 					parts[to + c * 4 + i] = i % 2 == 0 ? x.xy : x.zw;
 				}
 		}
-		if (mine && LANE == 0) parts[to + PAIRS] = vec2(top[j], total[j]);
+		if (mine && LANE == j % QUAD_LANES) parts[to + PAIRS] = vec2(top[j / QUAD_LANES], total[j / QUAD_LANES]);
 	}
 	if (p.merges != 0) merge_if_last(row);
 }

@@ -39,7 +39,7 @@ const bool IN_CHUNKS = (FLAGS & PROMPT_CHUNKS) != 0;
 const bool WINDOW = (FLAGS & PROMPT_WINDOW) != 0, SOFTCAP = (FLAGS & PROMPT_SOFTCAP) != 0;
 const bool SINKS = (FLAGS & PROMPT_SINKS) != 0;
 const uint QUERIES = HEADS * TOKENS; // query j: row j / HEADS, head j % HEADS
-const uint V_BITS = 16, V_GROUP = 1, PAGE = 1, SCALES = 0;
+const uint V_BITS = 16, V_GROUP = 1, PAGE = 1, SCALES = 0, QUAD_LANES = 1;
 const bool V_NORM = false, K_STAGED = false;
 
 layout(push_constant) uniform Push { AttendPromptPush p; };

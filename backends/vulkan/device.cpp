@@ -288,8 +288,8 @@ void set_pieces(const Caps& c, DeviceInfo& info) {
 		info.piece_tokens = 1024, info.prompt_most_pieces = 1;
 		return;
 	}
-	info.piece_tokens = 4 * attend_lanes(c);
-	if (c.cores) info.fill_workgroups = c.cores * (512 / attend_lanes(c)); // 16 subgroups of 32 lanes for each
+	info.piece_tokens = 4 * attend_quads(c);
+	if (c.cores) info.fill_workgroups = c.cores * (512 / attend_quads(c)); // 16 subgroups of 32 lanes for each
 }
 
 // By PCI id: TU102 to TU106, TU116, TU117.

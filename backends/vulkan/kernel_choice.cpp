@@ -100,6 +100,7 @@ uint32_t run_of(const Quant& q, uint32_t head_dim) {
 
 struct AttendCut {                  // how work is cut into workgroups, by the device and the query heads per kv head
 	uint32_t local;                 // lanes
+	uint32_t quad_lanes = 1;        // lanes that share 4 tokens
 	uint32_t heads, blocks, tokens; // as in AttendChoice
 };
 
@@ -128,16 +129,26 @@ uint32_t shared_bytes(const Caps& c, const AttendCut& cut, const Format& f, uint
 	const bool dot_k = multiplies_int8(c, f.k), dot_v = multiplies_int8(c, f.v);
 	const bool channel = packed(f.k) && f.k.scale == Scale::PerChannel, scaled = channel && !dot_k,
 	           fold = packed(f.v) && !dot_v && f.v.prescale != Prescale::SqrtMax && run_of(f.v, head_dim) >= head_dim;
-	const uint32_t n = cut.heads * cut.tokens, queries = n * head_dim * 4, pages = std::max(1u, cut.local * 4 / page);
-	const uint32_t scales = scaled ? pages * head_dim * 4 : 0, weights = dot_v ? 16 : n * cut.local * 16;
-	const uint32_t sums = cut.local * 32, key_scales = scales * (scales > cut.local * 16 ? 1 : n);
+	const uint32_t quads = cut.local / cut.quad_lanes, n = cut.heads * cut.tokens;
+	const uint32_t queries = n * head_dim * 4, pages = std::max(1u, quads * 4 / page);
+	const uint32_t scales = scaled ? pages * head_dim * 4 : 0, weights = dot_v ? 16 : n * quads * 16;
+	const uint32_t sums = cut.local * 32, key_scales = scales * (scales > quads * 16 ? 1 : n);
 	const uint32_t work = std::max({key_scales, weights, dot_v ? 0 : sums});
-	const uint32_t zeros = fold ? n * cut.local * 4 : 0;
+	const uint32_t zeros = fold ? n * quads * 4 : 0;
 	const uint32_t rounded = dot_k ? n * ceil_div(head_dim, 32) * (f.k.bits == 4 ? 64 : 32) * (channel ? pages : 1) : 0;
-	const uint32_t runs = n * std::max(1u, head_dim / run_of(f.v, head_dim)), bytes = dot_v ? runs * cut.local * 4 : 0;
+	const uint32_t runs = n * std::max(1u, head_dim / run_of(f.v, head_dim)), bytes = dot_v ? runs * quads * 4 : 0;
 	const uint32_t dots = std::max(channel ? std::max(rounded, bytes) : rounded + bytes, dot_v ? sums : 0);
-	const uint32_t blocks = dot_v ? runs * cut.local * 2 : 0; // units of the blocks
-	return queries + work + zeros + dots + blocks + cut.local * (dot_v ? 2 : 16) + n * (cut.local + 8) * 4;
+	const uint32_t blocks = dot_v ? runs * quads * 2 : 0; // units of the blocks
+	return queries + work + zeros + dots + blocks + quads * (dot_v ? 2 : 16) + n * (cut.local + 8) * 4;
+}
+
+// On AMD, shared memory limits how many workgroups of 4 query heads a processor holds. Two lanes to a quad give twice
+// as many subgroups for the same shared memory. Heads of 64 channels have half as many pieces of values: with integer
+// products, a tile would have fewer blocks of values than lanes that could take one.
+uint32_t attend_quad_lanes(const Caps& c, uint32_t heads, uint32_t head_dim, bool dot_v) {
+	return c.vendor == kAmd && c.subgroup_ops && c.subgroup >= 8 && heads % 2 == 0 && head_dim >= (dot_v ? 128 : 64)
+	           ? 2
+	           : 1;
 }
 
 AttendCut attend_cut(const Caps& c, uint32_t share, const Format& f, uint32_t head_dim, uint32_t page, bool prompt) {
@@ -146,7 +157,11 @@ AttendCut attend_cut(const Caps& c, uint32_t share, const Format& f, uint32_t he
 	const bool planes = f.k.bits == 3 && f.k.scale != Scale::Codebook && !multiplies_int8(c, f.k);
 	if (c.vendor == kAmd && (planes || (f.k.bits == 8 && f.v.bits == 3)))
 		cut_heads(cut, share, std::min(2u, most_queries(c, head_dim)));
-	if (!prompt) cut.tokens = 1, cut.local = attend_lanes(c);
+	if (!prompt) {
+		cut.tokens = 1, cut.local = attend_quads(c);
+		cut.quad_lanes = attend_quad_lanes(c, cut.heads, head_dim, multiplies_int8(c, f.v));
+		cut.local *= cut.quad_lanes;
+	}
 	while (shared_bytes(c, cut, f, head_dim, page) > c.shared_bytes) {
 		if (cut.local > 32)
 			cut.local /= 2;
@@ -177,6 +192,7 @@ AttendCut matrix_cut(const Caps& c, uint32_t share) {
 AttendChoice attend_choice(const Caps& c, Kernel kernel, bool matrices, bool int8, const AttendCut& cut,
                            std::vector<SpecValue> spec) {
 	spec.insert(spec.end(), {{SPEC_LOCAL_X, cut.local}, {SPEC_HEADS, cut.heads}, {SPEC_COLS, cut.tokens}});
+	if (cut.quad_lanes > 1) spec.push_back({SPEC_QUAD_LANES, cut.quad_lanes});
 	if (matrices) {
 		spec.push_back({SPEC_SUBGROUP_COLS, kMatrixGroups});
 		add_matrices(spec, c);
@@ -189,7 +205,7 @@ AttendChoice attend_choice(const Caps& c, Kernel kernel, bool matrices, bool int
 
 // With subgroups of 32 lanes, two share a tile: the same number of subgroups gives half as many partial states as with
 // one per tile.
-uint32_t attend_lanes(const Caps& c) { return c.is_cpu ? 8 : c.vendor == kAmd || c.vendor == kNvidia ? 64 : 32; }
+uint32_t attend_quads(const Caps& c) { return c.is_cpu ? 8 : c.vendor == kAmd || c.vendor == kNvidia ? 64 : 32; }
 
 // At least 4: lib/values_dot.glsl shares a unit among 4 lanes.
 bool attends_in_int8(const Caps& c) { return c.int_dot && c.subgroup_ops && c.subgroup >= 4 && !reads_texels(c); }

@@ -1,7 +1,7 @@
 // Online softmax over tiles of tokens, and the weighted sum of V: what attend.comp and attend_prompt.comp share.
 //
-// A workgroup serves QUERIES queries that read the same keys and values. It takes tokens in tiles; a lane owns a quad
-// (4 consecutive tokens) of a tile while it works on keys, and 8 channels of every V_ROWS-th quad while it sums values.
+// A workgroup serves QUERIES queries that read the same keys and values. It takes tokens in tiles; QUAD_LANES lanes own
+// a quad (4 consecutive tokens) of a tile while they work on keys, and 8 channels of every V_ROWS-th quad while it sums values.
 // Packed V with one scale per token and head costs no more than f16: in sum_t w_t (scale_t code_t + zero_t), codes are
 // multiplied by w_t scale_t, computed once per token, and sum_t w_t zero_t is summed separately. With several runs of
 // channels these would take 20 bytes of shared memory per token, query and run, so lanes scale the decoded values
@@ -10,7 +10,7 @@
 // Weights pass between lanes through shared memory. The maximum of a tile uses subgroup arithmetic unless NO_SUBGROUP.
 // Software drivers have kernels of their own: texel/attend.glsl.
 //
-// The including file defines LOCAL_X, SUBGROUP, HEAD_DIM, PAGE, QUERIES, SCALES, K_STAGED, V_BITS, V_GROUP, V_NORM,
+// The including file defines LOCAL_X, QUAD_LANES, SUBGROUP, HEAD_DIM, PAGE, QUERIES, SCALES, K_STAGED, V_BITS, V_GROUP, V_NORM,
 // declares q, v_codes and, for packed V, V_DOT (with INT8, lib/dot.glsl and lib/dot_memory.glsl come first), V_BOOK,
 // V_BYTES, v_words, v_params, v_param_words, v_factors, and supplies:
 //   uint query_at(uint j)           first 16-byte piece of query j in q; any valid one where there is no query j
@@ -26,28 +26,32 @@ const uint OWN = (CHUNKS + ROW_LANES - 1u) / ROW_LANES;             // chunks of
 #ifdef V_PARAMS
 const uint V_RUN = V_BOOK ? HEAD_DIM : V_GROUP;                     // channels that share a scale
 const bool V_FOLD = V_BITS < 16u && !V_DOT && !V_NORM && V_RUN >= HEAD_DIM;   // scales are in the weights
-const bool V_SCALED = V_BITS < 16u && !V_DOT && (V_NORM || V_RUN < HEAD_DIM); // decoded values are scaled
+const bool V_FOLD_ZEROS = V_FOLD && !V_BOOK;                                  // codebooks have no zero points
+const bool V_RUNS_SCALED = V_RUN < HEAD_DIM || V_NORM;                          // in steps: glslang 12
+const bool V_SCALED = V_BITS < 16u && !V_DOT && V_RUNS_SCALED;                // decoded values are scaled
 #else
-const bool V_FOLD = false, V_SCALED = false, V_DOT = false;
+const bool V_FOLD = false, V_FOLD_ZEROS = false, V_SCALED = false, V_DOT = false;
 #endif
 const uint V_STRIDE = V_BITS == 16u  ? HEAD_DIM / 8u                // token to token: pieces, words
 					  : V_BITS == 3u ? (HEAD_DIM * 2u + 31u) / 32u + (HEAD_DIM + 31u) / 32u
 									 : (HEAD_DIM * V_BITS + 31u) / 32u;
 
 vec4 acc[QUERIES * OWN * 2u];     // [query][own chunk][half]: sum of weight * value
-float top[QUERIES];               // maximum score so far, the same in all lanes
-float total[QUERIES];             // sum of weights; only this lane's share until state_finish()
+float top[QUERIES];               // [own query] maximum score so far, the same in all lanes that own it
+float total[QUERIES];             // [own query] sum of weights; only this lane's share until state_finish()
 float zero_acc[QUERIES * OWN];    // [query][own chunk] sum of weight * zero, which all channels of the chunk get
 
 // One piece of memory holds in turn the SCALES of keys (of the including file), weights [query][quad], and at the end
 // the sums of other V rows. With V_DOT, weights and sums are in dot_s instead.
-const bool V_DOT_ZEROS = V_DOT && !V_NORM, V_ZEROS = V_FOLD || V_DOT_ZEROS; // two steps: glslang 12
+const bool V_DOT_ZEROS = V_DOT && !V_NORM, V_ZEROS = V_FOLD_ZEROS || V_DOT_ZEROS; // two steps: glslang 12
 const uint ROW_SUMS = V_ROWS > 1u ? 2u * LOCAL_X : 0u, SUMS = V_DOT ? 0u : ROW_SUMS;
 const uint WEIGHTS = V_DOT ? 1u : QUERIES * QUADS;
 const uint WORK = (WEIGHTS > SCALES ? WEIGHTS : SCALES) > SUMS ? (WEIGHTS > SCALES ? WEIGHTS : SCALES) : SUMS;
+const uint QUAD_SCALES = V_SCALED ? QUADS : 1u;
 shared vec4 work_s[WORK];
-shared float zeros_s[V_FOLD ? WEIGHTS : 1u];
-shared uvec4 quad_s[V_DOT ? 1u : QUADS]; // as in tile_values()
+shared float zeros_s[V_FOLD_ZEROS ? WEIGHTS : 1u];
+shared uvec2 quad_s[V_DOT ? 1u : QUADS]; // as in tile_values(): at, live
+shared uvec2 quad_scales_s[QUAD_SCALES]; // params, more
 void state_clear() {
 	[[unroll]] for (uint i = 0; i < QUERIES * OWN * 2u; i++) acc[i] = vec4(0);
 	[[unroll]] for (uint j = 0; j < QUERIES; j++) {
@@ -81,24 +85,34 @@ void params_of_weights(uint live, uint at, uint largest, out vec4 scale, out vec
 #include "lib/values_dot.glsl"
 #endif
 
+void shrink_sums(uint j, float by) { // of query j
+	[[unroll]] for (uint i = 0; i < OWN * 2u; i++) acc[j * OWN * 2u + i] *= by;
+	if (V_ZEROS)
+		[[unroll]] for (uint o = 0; o < OWN; o++) zero_acc[j * OWN + o] *= by;
+}
+
 // Turns scores (NO_TOKEN where a query does not see a token) into weights, and rescales earlier sums. Bit i of `live`:
 // token i of the lane's quad is live; `params`: word of v_params where the quad's first run begins, or its norms;
 // `largest`: word of the largest norm, or (scale, zero).
 void tile_softmax(uint live, uint params, uint largest) {
 	float tile[QUERIES];
-	[[unroll]] for (uint j = 0; j < QUERIES; j++)
-		tile[j] = max(max(score[j].x, score[j].y), max(score[j].z, score[j].w));
-	reduce(tile, true);
-	[[unroll]] for (uint j = 0; j < QUERIES; j++) {
-		const float now = max(top[j], tile[j]), base = now == NO_TOKEN ? 0.0 : now;
+	[[unroll]] for (uint m = 0; m < OWN_QUERIES; m++)
+		tile[m] = max(max(score[m].x, score[m].y), max(score[m].z, score[m].w));
+	reduce_own(tile, true);
+	[[unroll]] for (uint m = 0; m < OWN_QUERIES; m++) {
+		const float now = max(top[m], tile[m]), base = now == NO_TOKEN ? 0.0 : now;
 		// Exactly 1 where the tile changes nothing, so that a row's result does not depend on tiles it sees nothing of.
-		const float shrink = now == top[j] ? 1.0 : exp(top[j] - base);
-		top[j] = now;
-		score[j] = exp(score[j] - base);
-		total[j] = total[j] * shrink + (score[j].x + score[j].y + score[j].z + score[j].w);
-		[[unroll]] for (uint i = 0; i < OWN * 2u; i++) acc[j * OWN * 2u + i] *= shrink;
-		if (V_ZEROS)
-			[[unroll]] for (uint o = 0; o < OWN; o++) zero_acc[j * OWN + o] *= shrink;
+		const float shrink = now == top[m] ? 1.0 : exp(top[m] - base);
+		top[m] = now;
+		score[m] = exp(score[m] - base);
+		total[m] = total[m] * shrink + (score[m].x + score[m].y + score[m].z + score[m].w);
+		if (QUAD_LANES == 1u) {
+			shrink_sums(m, shrink);
+		} else {
+			const float other = other_half(shrink);
+			shrink_sums(m * 2u, HALF == 0u ? shrink : other);
+			shrink_sums(m * 2u + 1u, HALF == 0u ? other : shrink);
+		}
 	}
 	if (K_STAGED) barrier(); // all lanes have read the keys
 #ifdef INT8
@@ -108,14 +122,15 @@ void tile_softmax(uint live, uint params, uint largest) {
 	}
 #endif
 	if (!V_FOLD)
-		[[unroll]] for (uint j = 0; j < QUERIES; j++) work_s[j * QUADS + LANE] = score[j];
+		[[unroll]] for (uint m = 0; m < OWN_QUERIES; m++) work_s[own_query(m) * QUADS + QUAD] = score[m];
 #ifdef V_PARAMS
 	if (V_FOLD) {
 		vec4 scale, zero;
 		params_of_weights(live, params, largest, scale, zero);
-		[[unroll]] for (uint j = 0; j < QUERIES; j++) {
-			work_s[j * QUADS + LANE] = score[j] * scale;
-			zeros_s[j * QUADS + LANE] = dot(score[j], zero);
+		[[unroll]] for (uint m = 0; m < OWN_QUERIES; m++) {
+			const uint to = own_query(m) * QUADS + QUAD;
+			work_s[to] = score[m] * scale;
+			if (V_FOLD_ZEROS) zeros_s[to] = dot(score[m], zero);
 		}
 	}
 #endif
@@ -147,22 +162,25 @@ void load_v(uint at, uint c, uint mask, out vec4 low, out vec4 high) {
 // factors of the kv head begin.
 void tile_values(uint at, uint live, uint params, uint more) {
 	const uint row = LANE / ROW_LANES, chunk = LANE % ROW_LANES;
-	quad_s[LANE] = uvec4(at, live, params, more);
+	if (HALF == 0u) {
+		quad_s[QUAD] = uvec2(at, live);
+		if (V_SCALED) quad_scales_s[QUAD] = uvec2(params, more);
+	}
 	barrier();
-	for (uint i = 0; i < (QUADS + V_ROWS - 1u) / V_ROWS; i++) {
+	[[dont_unroll]] for (uint i = 0; i < (QUADS + V_ROWS - 1u) / V_ROWS; i++) {
 		const uint quad = min(i * V_ROWS + row, QUADS - 1u);
 		const uint v_at = quad_s[quad].x;
 		uint v_live = quad_s[quad].y;
 		if (i * V_ROWS + row >= QUADS || row >= V_ROWS) v_live = 0;
 		[[unroll]] for (uint o = 0; o < OWN; o++) {
 			const uint c = min(chunk + o * ROW_LANES, CHUNKS - 1u);
-			if (V_FOLD)
+			if (V_FOLD_ZEROS)
 				[[unroll]] for (uint j = 0; j < QUERIES; j++)
 					zero_acc[j * OWN + o] += v_live != 0u ? zeros_s[j * QUADS + quad] : 0.0;
 #ifdef V_PARAMS
 			vec4 scale, zero, factor_low, factor_high;
 			if (V_SCALED) {
-				const uint run = V_GROUP < HEAD_DIM ? c * 8u / V_GROUP : 0u, of = quad_s[quad].z, more = quad_s[quad].w;
+				const uint run = V_GROUP < HEAD_DIM ? c * 8u / V_GROUP : 0u, of = quad_scales_s[quad].x, more = quad_scales_s[quad].y;
 				params_at(of + run * (V_BYTES ? PAGE / 2u : PAGE), more, scale, zero);
 				const bvec4 dead =
 				    equal(uvec4(v_live) & uvec4(1, 2, 4, 8), uvec4(0)); // their parameters may be anything
@@ -211,7 +229,7 @@ void tile_values(uint at, uint live, uint params, uint more) {
 #endif
 // Sums over lanes: afterwards total is complete everywhere, acc in the lanes of row 0.
 void state_finish() {
-	reduce(total, false);
+	reduce_own(total, false);
 	const uint row = LANE / ROW_LANES;
 #ifdef INT8
 	if (V_DOT_ZEROS)

@@ -11,6 +11,13 @@ const uint LOAD_STEPS = K_BITS == 2 ? 2 : K_BITS == 1 || K_BITS == 3 ? 4 : 1; //
 const uint K_LOW = (HEAD_DIM * 2u + 31u) / 32u;                        // words of the low plane of 3-bit codes
 const uint RUN_STEPS = HEAD_DIM / 8 / K_RUNS;
 const uint RUN_LOADS = (RUN_STEPS + LOAD_STEPS - 1) / LOAD_STEPS;
+// A lane's half of the channels: every other run where a run has few words, else every other group of words.
+const bool HALF_RUNS = QUAD_LANES > 1u && K_RUNS > 1u && K_BITS < 4u;
+#define ADDS (HALF == 0u)          // whether a lane adds what belongs to all channels
+#define COUNTS (HALF_RUNS || ADDS) // what belongs to the run
+const uint SLOT_LANES = LOCAL_X < SUBGROUP ? LOCAL_X : SUBGROUP; // a subgroup sums or stages a page
+const uint SLOTS = LOCAL_X / SLOT_LANES;
+shared float means_s[K_MEAN ? TILE_PAGES * QUERIES : 1u];
 shared float q_sum[K_TOKEN ? K_RUNS * QUERIES : 1u];
 
 // What channels 4 c .. 4 c + 3 of a query are divided by.
@@ -73,21 +80,35 @@ void stage_scales(uint page, uint last, uint own, out float bias[QUERIES]) {
 	barrier();
 }
 
-// bias: sum_c q_c mean_c of the lane's page, number `own` of the tile; pages as for stage_scales().
-void mean_bias(uint page, uint last, uint own, out float bias[QUERIES]) {
-	for (uint n = 0; n < TILE_PAGES; n++) {
+// Adds sum_c q_c mean_c of the lane's page, number `own` of the tile, to score, after join(); pages as for
+// stage_scales(). A subgroup sums one page at a time.
+void add_means(uint page, uint last, uint own) {
+#ifdef NO_SUBGROUP
+	const uint lanes = LOCAL_X;
+#else
+	const uint lanes = SLOT_LANES;
+#endif
+	for (uint first = 0; first < TILE_PAGES; first += LOCAL_X / lanes) {
+		const uint n = min(first + LANE / lanes, TILE_PAGES - 1u);
 		const uint means = KV_AT(6) / 4 + (tables[pages_at + min(page + n, last) * 4 + 2] +
 			kv_mean_word(p.n_kv_heads, kv_head, 0, HEAD_DIM, PAGE, K_BYTES ? 8u : 16u)) / 4;
 		float sum[QUERIES];
 		[[unroll]] for (uint j = 0; j < QUERIES; j++) sum[j] = 0;
-		for (uint i = LANE; i < Q_PIECES; i += LOCAL_X) {
+		for (uint i = LANE % lanes; i < Q_PIECES; i += lanes) {
 			const uvec4 w = k_params[means + i / 2];
 			const vec4 mean = i % 2 == 0 ? halves_low(w) : halves_high(w);
 			[[unroll]] for (uint j = 0; j < QUERIES; j++) sum[j] += dot(q_s[j * Q_PIECES + i], mean);
 		}
+#ifdef NO_SUBGROUP
 		reduce(sum, false);
-		[[unroll]] for (uint j = 0; j < QUERIES; j++) bias[j] = n == own ? sum[j] : bias[j];
+#else
+		[[unroll]] for (uint j = 0; j < QUERIES; j++) sum[j] = subgroupAdd(sum[j]);
+#endif
+		if (LANE % lanes == 0u)
+			[[unroll]] for (uint j = 0; j < QUERIES; j++) means_s[n * QUERIES + j] = sum[j];
 	}
+	barrier(); // and there is one before the next tile
+	[[unroll]] for (uint m = 0; m < OWN_QUERIES; m++) score[m] += means_s[own * QUERIES + own_query(m)];
 }
 // Norms of the quad's keys; `params`: word of the page's parameters.
 vec4 key_norms(uint params, uint in_page) {
@@ -127,54 +148,73 @@ void decode_k(uvec4 w[LOAD_WORDS], uint i, const uint half_, out vec4 k[4]) {
 	}
 }
 
-// score[j]: q_j . k of the 4 tokens of the lane's quad, whose page's entry is tables[at]. All lanes call it together:
-// their pages are `tile` and the next ones, up to `last`.
-void quad_scores(uint at, uint tile, uint last, uint page, uint in_page) {
-	float bias[QUERIES]; // sum_c q_c zero_c, for K_CHANNEL
-	[[unroll]] for (uint j = 0; j < QUERIES; j++) bias[j] = 0;
-	if (K_CHANNEL) stage_scales(tile, last, page - tile, bias);
-	if (K_MEAN) mean_bias(tile, last, page - tile, bias);
-	const uint k_at = KV_AT(2) / 4 + (tables[at] + kv_k_word(kv_head, 0, 0, HEAD_DIM, K_BITS, PAGE)) / 4 + in_page;
-	vec4 dots[QUERIES];
-	[[unroll]] for (uint j = 0; j < QUERIES; j++) dots[j] = score[j] = vec4(0);
-	[[dont_unroll]] // registers
-	for (uint r = 0; r < K_RUNS; r++) {
-		for (uint n = 0; n < RUN_LOADS; n++) {
-			uvec4 w[LOAD_WORDS];
-			load_k(k_at, r * RUN_LOADS + n, w);
-			[[dont_unroll]] for (uint i = 0; i < LOAD_STEPS;
-			                     i++) { // rolled: unrolled, it takes more registers than it saves time
-				const uint step = r * RUN_STEPS + n * LOAD_STEPS + i;
-				if (RUN_STEPS % LOAD_STEPS == 0 || step < HEAD_DIM / 8) {
-					queries_step(step);
-					[[unroll]] for (uint h = 0; h < 2; h++) {
-						vec4 k[4];
-						decode_k(w, i, h, k);
-						score_half(step, h, k);
-					}
-				}
-			}
-		}
-		if (K_TOKEN) {
-			vec4 scale, zero;
-			params_of(k_params[KV_AT(6) / 4 + (tables[at + 2] + kv_token_param(kv_head, r * K_GROUP, in_page * 4,
-			                                                                   HEAD_DIM, K_GROUP, PAGE)) /
-			                                      4],
-			          scale, zero);
-			[[unroll]] for (uint j = 0; j < QUERIES; j++) {
-				dots[j] += score[j] * scale + q_sum[r * QUERIES + j] * zero;
-				score[j] = vec4(0);
-			}
+// Adds the i-th step of 8 channels of load n of run r, whose words are w, to score.
+void add_step(uint r, uint n, uint i, uvec4 w[LOAD_WORDS]) {
+	const uint step = r * RUN_STEPS + n * LOAD_STEPS + i;
+	if (RUN_STEPS % LOAD_STEPS != 0 && step >= HEAD_DIM / 8) return;
+	queries_step(step);
+	[[unroll]] for (uint h = 0; h < 2; h++) {
+		vec4 k[4];
+		decode_k(w, i, h, k);
+		score_half(step, h, k);
+	}
+}
+// Adds run r of the channels to score or, with a scale per token and run, to dots. `params`: word of the page's
+// parameters.
+void add_run(uint k_at, uint r, uint params, uint in_page, inout vec4 dots[QUERIES]) {
+	[[dont_unroll]] for (uint of_n = 0; of_n < RUN_LOADS; of_n += HALF_RUNS ? 1u : QUAD_LANES) {
+		const uint n = of_n + (HALF_RUNS ? 0u : HALF);
+		if (!HALF_RUNS && RUN_LOADS % QUAD_LANES != 0u && n >= RUN_LOADS) break;
+		uvec4 w[LOAD_WORDS];
+		load_k(k_at, r * RUN_LOADS + n, w);
+		if (LOAD_STEPS == 1u) {
+			add_step(r, n, 0u, w);
+		} else { // rolled: unrolled, it takes more registers than it saves time
+			[[dont_unroll]] for (uint i = 0; i < LOAD_STEPS; i++) add_step(r, n, i, w);
 		}
 	}
-	if (K_BOOK) {
-		const vec4 norms = key_norms(KV_AT(6) + tables[at + 2], in_page);
-		[[unroll]] for (uint j = 0; j < QUERIES; j++) score[j] *= norms;
+	if (K_TOKEN) {
+		vec4 scale, zero;
+		params_of(
+		    k_params[(params + kv_token_param(kv_head, r * K_GROUP, in_page * 4, HEAD_DIM, K_GROUP, PAGE)) / 4], scale,
+		    zero);
+		[[unroll]] for (uint j = 0; j < QUERIES; j++) {
+			dots[j] += score[j] * scale;
+			if (COUNTS) dots[j] += q_sum[r * QUERIES + j] * zero;
+			score[j] = vec4(0);
+		}
+	}
+}
+
+// score[m]: q . k of the 4 tokens of the lane's quad and query own_query(m). The entry of the quad's page is tables[at].
+// All lanes call it together: their pages are `tile` and the next ones, up to `last`.
+void quad_scores(uint at, uint tile, uint last, uint page, uint in_page) {
+	float bias[QUERIES]; // sum_c q_c zero_c, for K_CHANNEL
+	if (K_CHANNEL) stage_scales(tile, last, page - tile, bias);
+	const uint k_at = KV_AT(2) / 4 + (tables[at] + kv_k_word(kv_head, 0, 0, HEAD_DIM, K_BITS, PAGE)) / 4 + in_page;
+	const uint params = KV_AT(6) + tables[at + 2];
+	vec4 dots[QUERIES];
+	[[unroll]] for (uint j = 0; j < QUERIES; j++) dots[j] = score[j] = vec4(0);
+	if (K_RUNS == 1u) { // no loop: drivers would keep it, and registers for sums across it
+		add_run(k_at, 0u, params, in_page, dots);
+	} else {
+		[[dont_unroll]] // registers
+		for (uint of_r = 0; of_r < K_RUNS; of_r += HALF_RUNS ? QUAD_LANES : 1u) {
+			const uint r = of_r + (HALF_RUNS ? HALF : 0u);
+			if (HALF_RUNS && K_RUNS % QUAD_LANES != 0u && r >= K_RUNS) break;
+			add_run(k_at, r, params, in_page, dots);
+		}
 	}
 	[[unroll]] for (uint j = 0; j < QUERIES; j++) {
 		if (K_TOKEN) score[j] = dots[j];
-		score[j] += bias[j];
+		if (K_CHANNEL && ADDS) score[j] += bias[j];
 	}
+	join();
+	if (K_BOOK) {
+		const vec4 norms = key_norms(params, in_page);
+		[[unroll]] for (uint m = 0; m < OWN_QUERIES; m++) score[m] *= norms;
+	}
+	if (K_MEAN) add_means(tile, last, page - tile);
 }
 
 // keys_start() before the first tile, and tile_scores() with the arguments of quad_scores(), for float or integer

@@ -17,9 +17,9 @@ const uint RUN_WORDS = K_WORDS / K_RUNS;                      // words of a run 
 const bool K_AHEAD = (FLAGS & ATTEND_LOAD_AHEAD) != 0u;       // words are loaded while the previous ones are multiplied
 const uint K_MOST = K_BITS != 3u ? 2u : K_AHEAD ? 2u : 1u;    // words loaded together: they cost registers
 const uint K_BATCH = RUN_WORDS < K_MOST ? RUN_WORDS : K_MOST;
-const uint SLOT_LANES = LOCAL_X < SUBGROUP ? LOCAL_X : SUBGROUP; // a subgroup stages a page
-const uint SLOTS = LOCAL_X / SLOT_LANES;
 const uint OWN_GROUPS = (K_GROUPS + SLOT_LANES - 1u) / SLOT_LANES; // groups of a lane
+const bool GROUPS_FULL = K_GROUPS % SLOT_LANES == 0u;
+const float LEAST = 1e-30;                                     // of the largest |query|: its inverse is finite
 const bool Q_HELD = OWN_GROUPS * QUERIES <= 8u;               // scaled queries of a page stay in registers
 const bool Q_SORTED = K_CHANNEL && K_GROUPS == Q_PIECES;      // pieces of q_s are in the order of words of bytes
 // (unit, rest) [page of the tile, or run of channels][query]: a score is unit * dots + rest, times the scale of the
@@ -38,21 +38,31 @@ vec4 group_of_query(uint j, uint g) {
 	}
 	return x;
 }
-// Writes word g of query j of staged page n: x / unit, rounded. Returns the sum of the rounded numbers.
-int put_query(uint n, uint j, uint g, vec4 x, float inverse) {
-	const uint at = (n * QUERIES + j) * Q8_PIECES * 4u + g / K_STEPS * (K_STEPS * K_PLANES) + g % K_STEPS;
+// x / unit, rounded, as bytes: `low`, and with two planes `high`. Returns the sum of the rounded numbers.
+int round_group(vec4 x, float inverse, out uint high, out uint low) {
 	const uvec4 b = round_above(x, inverse, K_PLANES == 2u ? 32896.0 : 128.0); // high byte + 128, low byte + 128
-	const uint low = pack_bytes(b) ^ 0x80808080u;
-	int sum = dot_bytes(int(low), 0x01010101, 0);
-	if (K_PLANES == 2u) {
-		const uint high = pack_bytes(b >> 8u) ^ 0x80808080u;
-		dot_s[at / 4u][at % 4u] = high;
-		dot_s[(at + K_STEPS) / 4u][(at + K_STEPS) % 4u] = low;
-		sum += dot_bytes(int(high), 0x01010101, 0) * 256;
-	} else {
-		dot_s[at / 4u][at % 4u] = low;
+	low = pack_bytes(b) ^ 0x80808080u;
+	high = pack_bytes(b >> 8u) ^ 0x80808080u;
+	const int sum = dot_bytes(int(low), 0x01010101, 0);
+	return K_PLANES == 2u ? sum + dot_bytes(int(high), 0x01010101, 0) * 256 : sum;
+}
+// Writes word g of all queries of staged page n.
+void put_queries(uint n, uint g, uint high[QUERIES], uint low[QUERIES]) {
+	const uint word = g / K_STEPS * (K_STEPS * K_PLANES) + g % K_STEPS, page = n * QUERIES * Q8_PIECES;
+	if (BY_FOUR) {
+		[[unroll]] for (uint j = 0; j < QUERIES; j += 4u) {
+			const uint at = page + word * (QUERIES / 4u) + j / 4u, next = K_STEPS * (QUERIES / 4u);
+			const uvec4 first = uvec4(low[j], low[j + 1u], low[j + 2u], low[j + 3u]);
+			dot_s[at] = K_PLANES == 2u ? uvec4(high[j], high[j + 1u], high[j + 2u], high[j + 3u]) : first;
+			if (K_PLANES == 2u) dot_s[at + next] = first;
+		}
+		return;
 	}
-	return sum;
+	[[unroll]] for (uint j = 0; j < QUERIES; j++) {
+		const uint at = (page + j * Q8_PIECES) * 4u + word;
+		dot_s[at / 4u][at % 4u] = K_PLANES == 2u ? high[j] : low[j];
+		if (K_PLANES == 2u) dot_s[(at + K_STEPS) / 4u][(at + K_STEPS) % 4u] = low[j];
+	}
 }
 
 // For keys with a scale per channel, before the first tile: sorts channels as group_of_query() would have to collect
@@ -80,19 +90,22 @@ void round_queries() {
 		}
 	}
 	reduce(most, true);
+	[[unroll]] for (uint j = 0; j < QUERIES; j++) most[j] = max(most[j], LEAST);
 	const uint run_groups = K_GROUPS / K_RUNS;
 	const float middle = dot_middle(K_BITS, K_BOOK);
 	[[dont_unroll]] for (uint r = 0; r < K_RUNS; r++) {
 		float rest[QUERIES];
-		[[unroll]] for (uint j = 0; j < QUERIES; j++) {
-			rest[j] = 0;
-			for (uint i = LANE; i < run_groups; i += LOCAL_X) {
+		[[unroll]] for (uint j = 0; j < QUERIES; j++) rest[j] = 0;
+		for (uint i = LANE; i < run_groups; i += LOCAL_X) {
+			uint high[QUERIES], low[QUERIES];
+			[[unroll]] for (uint j = 0; j < QUERIES; j++) {
 				const vec4 x = group_of_query(j, r * run_groups + i);
-				const int sum = put_query(0, j, r * run_groups + i, x, most[j] > 0 ? q_most() / most[j] : 0.0);
+				const int sum = round_group(x, q_most() / most[j], high[j], low[j]);
 				// The middle of a codebook's values is 0; of uniform codes it is middle * scale + zero.
 				rest[j] +=
 				    (K_BOOK ? 0.0 : middle * dot(x, vec4(1))) - middle * (most[j] * (1.0 / q_most())) * float(sum);
 			}
+			put_queries(0, r * run_groups + i, high, low);
 		}
 		reduce(rest, false);
 		if (LANE == 0) [[unroll]]
@@ -133,7 +146,7 @@ void stage_queries(uint page, uint last, uint own) {
 			const uint g = lane + i * SLOT_LANES, at = min(g, K_GROUPS - 1u);
 			vec4 scale, zero;
 			group_params(params, at, scale, zero);
-			zero = g < K_GROUPS ? zero + middle * scale : vec4(0); // count each word of bytes once
+			zero = GROUPS_FULL || g < K_GROUPS ? zero + middle * scale : vec4(0); // count each word of bytes once
 			[[unroll]] for (uint j = 0; j < QUERIES; j++) {
 				const vec4 q4 = sorted_query(j, at), scaled = q4 * scale, size = abs(scaled);
 				if (Q_HELD) x[Q_HELD ? i * QUERIES + j : 0u] = scaled;
@@ -143,24 +156,26 @@ void stage_queries(uint page, uint last, uint own) {
 		}
 		int bytes[QUERIES];
 		[[unroll]] for (uint j = 0; j < QUERIES; j++) {
-			most[j] = subgroupMax(most[j]);
+			most[j] = max(subgroupMax(most[j]), LEAST);
 			bytes[j] = 0;
 		}
 		[[unroll]] for (uint i = 0; i < OWN_GROUPS; i++) {
 			const uint g = lane + i * SLOT_LANES;
-			if (g >= K_GROUPS) break;
+			if (!GROUPS_FULL && g >= K_GROUPS) break;
 			vec4 scale, zero;
 			if (!Q_HELD) group_params(params, g, scale, zero);
+			uint high[QUERIES], low[QUERIES];
 			[[unroll]] for (uint j = 0; j < QUERIES; j++) {
 				const vec4 scaled = Q_HELD ? x[Q_HELD ? i * QUERIES + j : 0u] : sorted_query(j, g) * scale;
-				bytes[j] += put_query(n, j, g, scaled, most[j] > 0 ? q_most() / most[j] : 0.0);
+				bytes[j] += round_group(scaled, q_most() / most[j], high[j], low[j]);
 			}
+			put_queries(n, g, high, low);
 		}
-		[[unroll]] for (uint j = 0; j < QUERIES; j++) {
-			const float unit = most[j] * (1.0 / q_most());
-			sum[j] = subgroupAdd(sum[j] - middle * unit * float(bytes[j]));
-			if (lane == 0u) units_s[n * QUERIES + j] = vec2(unit, sum[j]);
-		}
+		[[unroll]] for (uint j = 0; j < QUERIES; j++)
+			sum[j] = subgroupAdd(sum[j] - middle * (most[j] * (1.0 / q_most())) * float(bytes[j]));
+		if (lane == 0u)
+			[[unroll]] for (uint j = 0; j < QUERIES; j++)
+				units_s[n * QUERIES + j] = vec2(most[j] * (1.0 / q_most()), sum[j]);
 	}
 	barrier();
 	own_scales = own * QUERIES * Q8_PIECES;
@@ -177,17 +192,31 @@ void dots_of_run(uint k_at, uint r, out ivec4 dots[QUERIES]) {
 	ivec4 high[QUERIES];
 	[[unroll]] for (uint j = 0; j < QUERIES; j++) dots[j] = high[j] = ivec4(0);
 	uvec4 next[2], next_top;
-	if (K_AHEAD) load_words(k_at, r * RUN_WORDS, next, next_top);
-	[[dont_unroll]] for (uint first = 0; first < RUN_WORDS; first += K_BATCH) {
-		const uint word = r * RUN_WORDS + first;
+	const uint begin = HALF_RUNS ? 0u : K_BATCH * HALF, by = HALF_RUNS ? K_BATCH : K_BATCH * QUAD_LANES;
+	if (K_AHEAD) load_words(k_at, r * RUN_WORDS + begin, next, next_top);
+	[[dont_unroll]] for (uint at = 0; at < RUN_WORDS; at += by) {
+		const uint first = at + begin, word = r * RUN_WORDS + first;
+		if (RUN_WORDS % by != 0u && first >= RUN_WORDS) break;
 		if (!K_AHEAD) load_words(k_at, word, next, next_top);
 		const uvec4 w[2] = next;
 		const uvec4 top_bits = next_top;
-		if (K_AHEAD && first + K_BATCH < RUN_WORDS) load_words(k_at, word + K_BATCH, next, next_top);
+		if (K_AHEAD && first + by < RUN_WORDS) load_words(k_at, word + by, next, next_top);
 		[[unroll]] for (uint i = 0; i < K_BATCH; i++) {
 			if (RUN_WORDS % K_BATCH != 0u && first + i >= RUN_WORDS) continue;
 			const uvec4 top_word = K_BITS == 3u ? nibbles_to_bytes(top_bits >> (word + i) % 2u * 16u) : uvec4(0);
-			[[unroll]] for (uint piece = 0; piece < WORD_PIECES; piece++) {
+			if (BY_FOUR) [[unroll]] for (uint step = 0; step < K_STEPS; step++) {
+				const ivec4 k = ivec4(code_bytes(w[i] >> step * K_PLAIN, top_word >> step, K_BITS, K_BOOK));
+				const uint at = own_scales + ((word + i) * (K_STEPS * K_PLANES) + step) * (QUERIES / 4u);
+				[[unroll]] for (uint j = 0; j < QUERIES; j++) {
+					const int b = int(dot_s[at + j / 4u][j % 4u]);
+					const int low = K_PLANES == 2u ? int(dot_s[at + K_STEPS * (QUERIES / 4u) + j / 4u][j % 4u]) : b;
+					[[unroll]] for (uint t = 0; t < 4u; t++) {
+						if (K_PLANES == 2u) high[j][t] += dot_bytes(b, k[t], 0);
+						dots[j][t] += dot_bytes(low, k[t], 0);
+					}
+				}
+			}
+			[[unroll]] for (uint piece = 0; piece < (BY_FOUR ? 0u : WORD_PIECES); piece++) {
 				ivec4 k[4]; // of 4 steps
 				[[unroll]] for (uint s = 0; s < PIECE_STEPS; s++) {
 					const uint step = piece * 4u + s;
@@ -208,10 +237,31 @@ void dots_of_run(uint k_at, uint r, out ivec4 dots[QUERIES]) {
 		[[unroll]] for (uint j = 0; j < QUERIES; j++) dots[j] += high[j] * 256;
 }
 
+const bool EARLY = QUAD_LANES > 1u && !HALF_RUNS; // halves are joined as integers: the bits of one lane's sum
 // Call before the first tile.
 void keys_start() {
 	if (K_DOT && !K_CHANNEL) round_queries();
 	if (K_DOT && Q_SORTED) sort_queries();
+}
+// Adds run r of the channels to score; `params`: word of the page's parameters, `unit`: which of units_s.
+void add_run_dots(uint k_at, uint r, uint params, uint in_page, uint unit) {
+	ivec4 dots[QUERIES];
+	dots_of_run(k_at, r, dots);
+	if (EARLY)
+		[[unroll]] for (uint m = 0; m < OWN_QUERIES; m++) dots[m] = joined(dots[m * 2u], dots[m * 2u + 1u]);
+	vec4 scale = vec4(1), zero = vec4(0);
+	if (K_BOOK) scale = key_norms(params, in_page) * dot_unit(K_BITS, true);
+	if (K_TOKEN)
+		params_of(
+		    k_params[(params + kv_token_param(kv_head, r * K_GROUP, in_page * 4, HEAD_DIM, K_GROUP, PAGE)) / 4], scale,
+		    zero);
+	[[unroll]] for (uint m = 0; m < (EARLY ? OWN_QUERIES : QUERIES); m++) {
+		const uint j = EARLY ? own_query(m) : m;
+		const vec2 x = units_s[unit * QUERIES + j];
+		const vec4 sum = (vec4(dots[m]) * x.x + x.y) * scale;
+		score[m] = K_RUNS == 1u ? sum : score[m] + sum;
+		if (K_TOKEN) score[m] += q_sum[r * QUERIES + j] * zero;
+	}
 }
 // As quad_scores() of lib/keys.glsl.
 void tile_scores(uint at, uint tile, uint last, uint page, uint in_page) {
@@ -221,26 +271,17 @@ void tile_scores(uint at, uint tile, uint last, uint page, uint in_page) {
 	}
 	if (K_CHANNEL) stage_queries(tile, last, page - tile);
 	const uint k_at = KV_AT(2) / 4 + (tables[at] + kv_k_word(kv_head, 0, 0, HEAD_DIM, K_BITS, PAGE)) / 4 + in_page;
-	[[unroll]] for (uint j = 0; j < QUERIES; j++) score[j] = vec4(0);
-	[[dont_unroll]] for (uint r = 0; r < K_RUNS; r++) {
-		ivec4 dots[QUERIES];
-		dots_of_run(k_at, r, dots);
-		vec4 scale = vec4(1), zero = vec4(0);
-		if (K_BOOK) scale = key_norms(KV_AT(6) + tables[at + 2], in_page) * dot_unit(K_BITS, true);
-		if (K_TOKEN)
-			params_of(k_params[KV_AT(6) / 4 + (tables[at + 2] + kv_token_param(kv_head, r * K_GROUP, in_page * 4,
-			                                                                   HEAD_DIM, K_GROUP, PAGE)) /
-			                                      4],
-			          scale, zero);
-		[[unroll]] for (uint j = 0; j < QUERIES; j++) {
-			const vec2 x = units_s[(K_CHANNEL ? page - tile : r) * QUERIES + j];
-			score[j] += (vec4(dots[j]) * x.x + x.y) * scale;
-			if (K_TOKEN) score[j] += q_sum[r * QUERIES + j] * zero;
+	const uint params = KV_AT(6) + tables[at + 2];
+	if (K_RUNS == 1u) { // no loop, as in quad_scores()
+		add_run_dots(k_at, 0u, params, in_page, K_CHANNEL ? page - tile : 0u);
+	} else {
+		[[unroll]] for (uint j = 0; j < QUERIES; j++) score[j] = vec4(0);
+		[[dont_unroll]] for (uint of_r = 0; of_r < K_RUNS; of_r += HALF_RUNS ? QUAD_LANES : 1u) {
+			const uint r = of_r + (HALF_RUNS ? HALF : 0u);
+			if (HALF_RUNS && K_RUNS % QUAD_LANES != 0u && r >= K_RUNS) break;
+			add_run_dots(k_at, r, params, in_page, r);
 		}
 	}
-	if (K_MEAN) {
-		float bias[QUERIES];
-		mean_bias(tile, last, page - tile, bias);
-		[[unroll]] for (uint j = 0; j < QUERIES; j++) score[j] += bias[j];
-	}
+	if (!EARLY) join();
+	if (K_MEAN) add_means(tile, last, page - tile);
 }

@@ -15,10 +15,16 @@ const uint V_CHUNK_BYTES = V_DOT ? V_PLAIN : 1u;           // bytes of a token's
 const uint V_STEPS = 8u / V_CHUNK_BYTES;                   // codes in a byte
 // Quads of tokens whose weights share a unit. With 8, half as many sums are converted to floats as with 4; but codes of
 // 3 bits, which have two planes, would spill registers. Must not depend on QUERIES, because a row's bits depend on it.
-const uint SHARED_QUADS = SUBGROUP < LOCAL_X ? SUBGROUP : LOCAL_X;
+const uint SHARED_QUADS = (SUBGROUP < LOCAL_X ? SUBGROUP : LOCAL_X) / QUAD_LANES;
 const uint BLOCK_QUADS = V_BITS == 3u ? 4u : HEAD_DIM < 64u ? 4u : SHARED_QUADS < 8u ? 4u : 8u;
-const uint BLOCKS = LOCAL_X / BLOCK_QUADS; // blocks of a tile
+const uint BLOCKS = QUADS / BLOCK_QUADS; // blocks of a tile
 const uint PART = QUERIES > 4u ? 4u : QUERIES;             // queries whose sums are in registers together
+const uint PART_SUMS = PART * 8u;
+// Quads whose codes are loaded together: fewer take fewer registers. With all parts of a block together, the compiler
+// overlaps them.
+const bool V_AHEAD = (FLAGS & ATTEND_LOAD_AHEAD) != 0u;
+const uint PART_QUADS = V_AHEAD || !BY_FOUR ? 4u : V_BITS == 3u ? 1u : 2u;
+const bool PARTS_TOGETHER = V_AHEAD || !BY_FOUR;
 shared vec2 block_s[V_DOT ? QUERIES * V_RUNS * BLOCKS : 1u]; // [query][run][block] unit, rest
 shared uvec2 block_at_s[V_DOT ? BLOCKS : 1u];                // as in tile_values_dot()
 
@@ -37,16 +43,12 @@ const bool SUM_ABOVE = (FLAGS & ATTEND_SLOW_CONVERT) != 0u;
 const float ABOVE = 8388608.0;
 float sum_value(uint x) { return SUM_ABOVE ? uintBitsToFloat(x) - ABOVE : float(x); }
 
-float block_max(float x) { // over the lanes of a block
-	x = max(x, subgroupShuffleXor(x, 1u));
-	x = max(x, subgroupShuffleXor(x, 2u));
-	if (BLOCK_QUADS > 4u) x = max(x, subgroupShuffleXor(x, 4u));
+float block_max(float x) { // over the lanes of a block that own the same queries
+	[[unroll]] for (uint by = QUAD_LANES; by < BLOCK_QUADS * QUAD_LANES; by *= 2u) x = max(x, subgroupShuffleXor(x, by));
 	return x;
 }
 float block_sum(float x) {
-	x += subgroupShuffleXor(x, 1u);
-	x += subgroupShuffleXor(x, 2u);
-	if (BLOCK_QUADS > 4u) x += subgroupShuffleXor(x, 4u);
+	[[unroll]] for (uint by = QUAD_LANES; by < BLOCK_QUADS * QUAD_LANES; by *= 2u) x += subgroupShuffleXor(x, by);
 	return x;
 }
 
@@ -57,17 +59,21 @@ void round_weights(uint live, uint params, uint largest) {
 		vec4 scale, zero;
 		params_of_weights(live, params + r * (V_BYTES ? PAGE / 2u : PAGE), largest, scale, zero);
 		zero += middle * scale;
-		[[unroll]] for (uint j = 0; j < QUERIES; j++) {
-			const vec4 x = score[j] * scale;
-			const float most = block_max(max(max(x.x, x.y), max(x.z, x.w))), unit = most * (1.0 / 255.0);
-			const uint b = pack_bytes(round_above(x.xzyw, most > 1e-30 ? 255.0 / most : 0.0, 0.0));
+		[[unroll]] for (uint m = 0; m < OWN_QUERIES; m++) {
+			const vec4 x = score[m] * scale;
+			const float most = max(block_max(max(max(x.x, x.y), max(x.z, x.w))), 1e-30), unit = most * (1.0 / 255.0);
+			const uint b = pack_bytes(round_above(x.xzyw, 255.0 / most, 0.0));
 			float rest = -middle * unit * float(dot_bytes(b, 0x01010101u, 0));
 			if (!V_BOOK)
-				[[unroll]] for (uint t = 0; t < 4u; t++) rest += score[j][t] * zero[t];
+				[[unroll]] for (uint t = 0; t < 4u; t++) rest += score[m][t] * zero[t];
 			rest = block_sum(rest);
-			const uint at = (j * V_RUNS + r) * QUADS + LANE;
-			dot_s[WEIGHTS_AT + at / 4u][at % 4u] = b;
-			if (LANE % BLOCK_QUADS == 0u) block_s[at / BLOCK_QUADS] = vec2(unit, rest) * dot_unit(V_BITS, V_BOOK);
+			const uint of_query = own_query(m) * V_RUNS + r, first = m * QUAD_LANES; // own_query(m) is first + HALF
+			if (BY_FOUR)
+				dot_s[WEIGHTS_AT + (r * RUN_QUADS + QUAD) * (QUERIES / 4u) + first / 4u][first % 4u + HALF] = b;
+			else
+				dot_s[WEIGHTS_AT + of_query * (QUADS / 4u) + QUAD / 4u][QUAD % 4u] = b;
+			if (QUAD % BLOCK_QUADS == 0u)
+				block_s[of_query * BLOCKS + QUAD / BLOCK_QUADS] = vec2(unit, rest) * dot_unit(V_BITS, V_BOOK);
 		}
 	}
 }
@@ -94,10 +100,10 @@ void transpose_codes(uvec4 w, uint c, out uint bytes[V_CHUNK_BYTES]) {
 // Every lane has a block in each round; otherwise some lanes repeat a block with weights of 0.
 const bool ROUNDS_FULL = BLOCKS % V_ROWS == 0u && V_ROWS * ROW_LANES == LOCAL_X;
 
-// Codes of 16 tokens, the first at word `at` of V: w[n][t] has those of chunk c and token 4 n + t, w2 the high bits of
-// 3-bit codes.
-void load_codes(uint at, uint c, out uvec4 w[4], out uvec4 w2[4]) {
-	[[unroll]] for (uint n = 0; n < 4u; n++)
+// Codes of PART_QUADS quads, the first at word `at` of V: w[n][t] has those of chunk c and token 4 n + t, w2 the high
+// bits of 3-bit codes.
+void load_codes(uint at, uint c, out uvec4 w[PART_QUADS], out uvec4 w2[PART_QUADS]) {
+	[[unroll]] for (uint n = 0; n < PART_QUADS; n++)
 		[[unroll]] for (uint t = 0; t < 4u; t++) {
 			const uint token = at + (n * 4u + t) * V_STRIDE;
 			w[n][t] = v_words[token + piece_word(c, V_BITS)];
@@ -105,10 +111,36 @@ void load_codes(uint at, uint c, out uvec4 w[4], out uvec4 w2[4]) {
 		}
 }
 
+// Adds a part of a block, whose first token's codes are at word `at`: chunk c, in run `run`, for queries first ..
+// first + PART - 1.
+void add_part(uint at, uint part, uint c, uint run, uint block, uint first, inout uint sums[PART_SUMS]) {
+	uvec4 w[PART_QUADS], w2[PART_QUADS], weights[PART]; // weights by query; with BY_FOUR, weights[0] by quad
+	load_codes(at + part * (4u * PART_QUADS) * V_STRIDE, c, w, w2);
+	if (!BY_FOUR)
+		[[unroll]] for (uint j = 0; j < PART; j++) weights[j] =
+		    dot_s[WEIGHTS_AT +
+		          ((min(first + j, QUERIES - 1u) * V_RUNS + run) * BLOCKS + block) * (BLOCK_QUADS / 4u) + part];
+	[[unroll]] for (uint n = 0; n < PART_QUADS; n++) {
+		const uint quad = block * BLOCK_QUADS + part * PART_QUADS + n;
+		if (BY_FOUR) weights[0] = dot_s[WEIGHTS_AT + ((run * RUN_QUADS + quad) * QUERIES + first) / 4u];
+		uint bytes[V_CHUNK_BYTES];
+		transpose_codes(w[n], c, bytes);
+		const uint high = V_BITS == 3u ? transpose_bytes(w2[n], c) : 0u;
+		[[unroll]] for (uint k = 0; k < 8u; k++) {
+			const uint v = V_IN_PLACE ? bytes[k / V_STEPS] & (0x01010101u * ((1u << V_PLAIN) - 1u))
+			                                                     << k % V_STEPS * V_PLAIN
+			                          : code_bytes(bytes[k / V_STEPS] >> k % V_STEPS * V_PLAIN, high >> k, V_BITS,
+			                                       V_BOOK);
+			[[unroll]] for (uint j = 0; j < PART; j++) sums[j * 8u + k] +=
+			    dot_bytes(BY_FOUR ? weights[0][j % 4u] : weights[j][n], v, 0);
+		}
+	}
+}
+
 // Adds the values of the tile, after round_weights(). `at`: word of V where the lane's quad begins; `factors`: word of
 // v_factors where the channel factors of the kv head begin.
 void tile_values_dot(uint at, uint factors) {
-	if (LANE % BLOCK_QUADS == 0u) block_at_s[LANE / BLOCK_QUADS] = uvec2(at, factors);
+	if (LANE % (BLOCK_QUADS * QUAD_LANES) == 0u) block_at_s[QUAD / BLOCK_QUADS] = uvec2(at, factors);
 	barrier();
 	const uint row = LANE / ROW_LANES, chunk = LANE % ROW_LANES;
 	[[dont_unroll]] for (uint i = 0; i < (BLOCKS + V_ROWS - 1u) / V_ROWS; i++) {
@@ -124,29 +156,14 @@ void tile_values_dot(uint at, uint factors) {
 				factor_high = halves_high(x);
 			}
 			[[unroll]] for (uint first = 0; first < QUERIES; first += PART) {
-				uint sums[PART * 8u];
-				[[unroll]] for (uint k = 0; k < PART * 8u; k++) sums[k] = SUM_ABOVE ? floatBitsToUint(ABOVE) : 0u;
-				[[unroll]] for (uint part = 0; part < BLOCK_QUADS / 4u; part++) {
-					uvec4 w[4], w2[4], weights[PART];
-					load_codes(block_at.x + part * 16u * V_STRIDE, c, w, w2);
-					[[unroll]] for (uint j = 0; j < PART; j++) weights[j] =
-					    dot_s[WEIGHTS_AT +
-					          ((min(first + j, QUERIES - 1u) * V_RUNS + run) * BLOCKS + block) * (BLOCK_QUADS / 4u) +
-					          part];
-					[[unroll]] for (uint n = 0; n < 4u; n++) {
-						uint bytes[V_CHUNK_BYTES];
-						transpose_codes(w[n], c, bytes);
-						const uint high = V_BITS == 3u ? transpose_bytes(w2[n], c) : 0u;
-						[[unroll]] for (uint k = 0; k < 8u; k++) {
-							const uint v = V_IN_PLACE ? bytes[k / V_STEPS] & (0x01010101u * ((1u << V_PLAIN) - 1u))
-							                                                     << k % V_STEPS * V_PLAIN
-							                          : code_bytes(bytes[k / V_STEPS] >> k % V_STEPS * V_PLAIN,
-							                                       high >> k, V_BITS, V_BOOK);
-							[[unroll]] for (uint j = 0; j < PART; j++) sums[j * 8u + k] +=
-							    dot_bytes(weights[j][n], v, 0);
-						}
-					}
-				}
+				uint sums[PART_SUMS];
+				[[unroll]] for (uint k = 0; k < PART_SUMS; k++) sums[k] = SUM_ABOVE ? floatBitsToUint(ABOVE) : 0u;
+				if (PARTS_TOGETHER)
+					[[unroll]] for (uint part = 0; part < BLOCK_QUADS / PART_QUADS; part++)
+						add_part(block_at.x, part, c, run, block, first, sums);
+				else
+					[[dont_unroll]] for (uint part = 0; part < BLOCK_QUADS / PART_QUADS; part++)
+						add_part(block_at.x, part, c, run, block, first, sums);
 				[[unroll]] for (uint j = 0; j < PART; j++) {
 					if (first + j >= QUERIES) continue;
 					const vec2 x = block_s[((first + j) * V_RUNS + run) * BLOCKS + block];

@@ -26,4 +26,5 @@
 #define SPEC_STATE_COLS 24    // columns of a state in a workgroup
 #define SPEC_ROPE_DIM 25      // channels of V, where K is a latent
 #define SPEC_TILE 26          // tokens that a workgroup takes at a time
+#define SPEC_QUAD_LANES 27    // lanes that share 4 tokens
 #endif

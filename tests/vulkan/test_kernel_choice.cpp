@@ -137,6 +137,34 @@ TEST_CASE(
 			}
 }
 
+TEST_CASE("kernel choice: on AMD two lanes share 4 tokens where queries halve, and tiles keep their tokens") {
+	const Quant k2{.bits = 2, .scale = Scale::PerChannel}, v2{.bits = 2};
+	struct Row {
+		uint32_t vendor, subgroup, share, head_dim;
+		Format format;
+		bool prompt;
+		uint32_t local, quad_lanes;
+	};
+	for (const Row& row : {Row{0x1002, 32, 4, 128, {}, false, 128, 2}, Row{0x1002, 32, 8, 256, {k2, v2}, false, 128, 2},
+	                       Row{0x1002, 64, 2, 64, {}, false, 128, 2}, Row{0x1002, 32, 4, 64, {k2, v2}, false, 64, 1},
+	                       Row{0x1002, 32, 1, 128, {}, false, 64, 1}, Row{0x1002, 32, 3, 128, {}, false, 64, 1},
+	                       Row{0x1002, 32, 4, 128, {}, true, 64, 1}, Row{0x1002, 4, 4, 128, {}, false, 64, 1},
+	                       Row{0x10de, 32, 8, 128, {}, false, 64, 1}, Row{0x8086, 16, 4, 128, {}, false, 32, 1}}) {
+		vk::Caps c;
+		c.vendor = row.vendor;
+		c.workgroup = 1024, c.shared_bytes = 64 << 10;
+		c.subgroup = c.subgroup_min = c.subgroup_max = row.subgroup;
+		c.subgroup_ops = c.int_dot = true;
+		const vk::AttendChoice how = vk::choose_attend(c, row.share, row.format, row.head_dim, 32, row.prompt);
+		std::map<uint32_t, uint32_t> spec = {{SPEC_QUAD_LANES, 1}};
+		for (const vk::SpecValue& s : how.spec) spec[s.id] = s.value;
+		INFO("vendor " << row.vendor << ", " << row.share << " heads of " << row.head_dim);
+		CHECK(spec[SPEC_LOCAL_X] == row.local);
+		CHECK(spec[SPEC_QUAD_LANES] == row.quad_lanes);
+		CHECK((row.quad_lanes == 1 || how.heads % 2 == 0));
+	}
+}
+
 TEST_CASE("kernel choice: projections by integer dot products cover all rows, with one subgroup size and within shared "
           "memory") {
 	struct Row {
