@@ -137,7 +137,7 @@ void read_thinking(const Json& thinking, Json& body) {
 }
 
 constexpr Renamed kMessagesNames[] = {{"stop", "stop_sequences"},
-                              {"parallel_tool_calls", "tool_choice.disable_parallel_tool_use"}};
+                                      {"parallel_tool_calls", "tool_choice.disable_parallel_tool_use"}};
 
 } // namespace
 

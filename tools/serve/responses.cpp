@@ -117,10 +117,10 @@ void refuse_what_needs_kept_responses(Json& body) {
 }
 
 constexpr Renamed kResponsesNames[] = {{"messages", "input"},
-                              {"max_completion_tokens", "max_output_tokens"},
-                              {"response_format", "text.format"},
-                              {"reasoning_effort", "reasoning.effort"},
-                              {"verbosity", "text.verbosity"}};
+                                       {"max_completion_tokens", "max_output_tokens"},
+                                       {"response_format", "text.format"},
+                                       {"reasoning_effort", "reasoning.effort"},
+                                       {"verbosity", "text.verbosity"}};
 
 } // namespace
 
