@@ -9,8 +9,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kFormat = 1;
-constexpr const char* kFormatKey = "kvrun_desktop_settings";
+constexpr int kSettingsFormat = 1;
+constexpr const char* kSettingsKey = "kvrun_desktop_settings";
 
 constexpr const char* kPhases[] = {"off", "loading", "ready", "failed"};
 
@@ -18,7 +18,7 @@ constexpr const char* kPhases[] = {"off", "loading", "ready", "failed"};
 
 std::string to_json(const Settings& s) {
 	const Sampling& p = s.sampling;
-	return json_lines({{kFormatKey, kFormat},
+	return json_lines({{kSettingsKey, kSettingsFormat},
 	                   {"device", s.device},
 	                   {"kv", s.kv},
 	                   {"ctx", s.ctx},
@@ -44,8 +44,8 @@ Settings settings_from_json(std::string_view json, const std::string& file) {
 	try {
 		const Json j = Json::parse(json);
 		const auto read = [&](const char* name, auto& to) { to = j.value(name, to); };
-		if (j.at(kFormatKey).get<int>() != kFormat)
-			fail_status(KVRUN_EUNSUPPORTED, "{}: {} is not {}", file, kFormatKey, kFormat);
+		if (j.at(kSettingsKey).get<int>() != kSettingsFormat)
+			fail_status(KVRUN_EUNSUPPORTED, "{}: {} is not {}", file, kSettingsKey, kSettingsFormat);
 		read("device", s.device), read("kv", s.kv), read("ctx", s.ctx), read("system", s.system);
 		read("chat_template", s.chat_template), read("scale", s.scale), read("theme", s.theme);
 		read("expert", s.expert), read("show_cache", s.show_cache), read("recent", s.recent);

@@ -16,8 +16,6 @@ QString swatch(const QColor& c, const QString& text) {
 	return QString("<span style=\"color:%1\">\u25a0</span> %2&nbsp;&nbsp; ").arg(c.name(), text);
 }
 
-QString size_text(uint64_t bytes) { return QString::fromStdString(human_size(bytes)); }
-
 } // namespace
 
 CacheStrip::CacheStrip() {

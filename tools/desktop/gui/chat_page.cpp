@@ -13,12 +13,6 @@
 #include <QProgressBar>
 
 namespace kvrun::desktop {
-namespace {
-
-QString text_of(const std::string& s) { return QString::fromStdString(s); }
-
-} // namespace
-
 ChatPage::ChatPage(State& s, Actions a) : state_(s), actions_(std::move(a)) {
 	set_role(this, "page");
 	auto* column = new QVBoxLayout(this);

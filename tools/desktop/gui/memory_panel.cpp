@@ -14,8 +14,6 @@
 namespace kvrun::desktop {
 namespace {
 
-QString text_of(const std::string& s) { return QString::fromStdString(s); }
-QString size_text(uint64_t bytes) { return text_of(human_size(bytes)); }
 QString count_text(uint64_t n) { return text_of(human_count(n)); }
 
 QString loss_text(const MemoryChoice& c) {

@@ -22,8 +22,6 @@ namespace {
 
 constexpr int kDoneMs = 1500; // how long a copy button shows that it has copied
 
-QString text_of(const std::string& s) { return QString::fromStdString(s); }
-
 // A copy button; `text` is called when it is pressed.
 QToolButton* new_copy(const char* name, std::function<QString()> text) {
 	QToolButton* b = new_tool(Icon::Copy, name);

@@ -1,6 +1,7 @@
 // Small widgets used by several views.
 #pragma once
 #include "tools/desktop/gui/icons.h"
+#include "tools/desktop/words.h"
 #include <QElapsedTimer>
 #include <QLabel>
 #include <QPushButton>
@@ -10,6 +11,9 @@
 #include <QWheelEvent>
 
 namespace kvrun::desktop {
+
+inline QString text_of(const std::string& s) { return QString::fromStdString(s); }
+inline QString size_text(uint64_t bytes) { return text_of(human_size(bytes)); }
 
 // A button that shows only its icon; its name is the tooltip and the text for screen readers.
 QToolButton* new_tool(Icon, const char* name);

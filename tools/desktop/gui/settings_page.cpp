@@ -17,8 +17,6 @@
 namespace kvrun::desktop {
 namespace {
 
-QString text_of(const std::string& s) { return QString::fromStdString(s); }
-
 QFrame* new_group(const char* title, const char* more, QWidget* content) {
 	auto* g = new QFrame;
 	set_role(g, "card");

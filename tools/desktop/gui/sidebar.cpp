@@ -17,8 +17,6 @@ namespace {
 
 enum { kId = Qt::UserRole, kBelow };
 
-QString text_of(const std::string& s) { return QString::fromStdString(s); }
-
 QString time_text(int64_t ms) {
 	const QDateTime t = QDateTime::fromMSecsSinceEpoch(ms);
 	const qint64 days = t.date().daysTo(QDate::currentDate());

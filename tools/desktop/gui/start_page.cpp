@@ -16,8 +16,6 @@
 namespace kvrun::desktop {
 namespace {
 
-QString text_of(const std::string& s) { return QString::fromStdString(s); }
-
 QString place_of(const std::string& path) {
 	QString p = QFileInfo(text_of(path)).absolutePath();
 	if (p.startsWith(QDir::homePath())) p.replace(0, QDir::homePath().size(), "~");
