@@ -3,12 +3,10 @@
 //   out(row, head) = sum_t w_t v_t / sum_t w_t,  s_t = q . k_t / sqrt(head_dim), w_t = exp(s_t - max),  t <= first +
 //   row
 // With PROMPT_STATE the state (sum_t w_t v_t, max, sum_t w_t) goes to the row's last part instead of the result to out.
-// With PROMPT_LSE, lse gets max + log(sum_t w_t).
-// With PROMPT_WINDOW a row sees only its latest `window` tokens, or with PROMPT_CHUNKS too those since the last multiple
-// of `window`. With PROMPT_SINKS the divisor also has exp(sink -
-// max).
-// Tiles of tokens start at multiples of 4 * LOCAL_X from token 0. A tile of which a row sees nothing leaves the row's
-// state unchanged. So a row's bits do not depend on how the prompt is cut.
+// With PROMPT_LSE, lse gets max + log(sum_t w_t). With PROMPT_WINDOW a row sees only its latest `window` tokens, or
+// with PROMPT_CHUNKS too those since the last multiple of `window`. With PROMPT_SINKS the divisor also has exp(sink -
+// max). Tiles of tokens start at multiples of 4 * LOCAL_X from token 0. A tile of which a row sees nothing leaves the
+// row's state unchanged. So a row's bits do not depend on how the prompt is cut.
 //
 //   binding  name      shape
 //   0        result    out (T, n_heads, HEAD_DIM) f32, or parts (n_parts, n_heads, HEAD_DIM + 2) f32; written
@@ -111,7 +109,8 @@ void main() {
 			const uint last = p.first + row_first + j / HEADS; // token the query sees last
 			bvec4 blind = greaterThan(token + uvec4(0, 1, 2, 3), uvec4(min(last, n_tokens - 1)));
 			if (IN_CHUNKS)
-				blind = bvec4(uvec4(blind) | uvec4(lessThan(token + uvec4(0, 1, 2, 3), uvec4(last / p.window * p.window))));
+				blind = bvec4(uvec4(blind) |
+				              uvec4(lessThan(token + uvec4(0, 1, 2, 3), uvec4(last / p.window * p.window))));
 			else if (WINDOW)
 				blind = bvec4(uvec4(blind) | uvec4(greaterThanEqual(uvec4(last) - (token + uvec4(0, 1, 2, 3)),
 				                                                    uvec4(p.window))));

@@ -26,7 +26,7 @@ void main() {
 	}
 	mine = workgroup_sum(mine) / float(n) + p.eps;
 	theirs = workgroup_sum(theirs) / float(n) + p.eps;
-	const float scale = sqrt(theirs / mine);
+	const float scale = sqrt(theirs) * inversesqrt(mine);
 	for (uint c = gl_LocalInvocationID.x; c < n; c += gl_WorkGroupSize.x)
 		out_x[to + c] = x[from + c] * scale * w[KV_AT(2) + c];
 }

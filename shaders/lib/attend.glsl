@@ -1,18 +1,18 @@
 // Online softmax over tiles of tokens, and the weighted sum of V: what attend.comp and attend_prompt.comp share.
 //
 // A workgroup serves QUERIES queries that read the same keys and values. It takes tokens in tiles; QUAD_LANES lanes own
-// a quad (4 consecutive tokens) of a tile while they work on keys, and 8 channels of every V_ROWS-th quad while it sums values.
-// Packed V with one scale per token and head costs no more than f16: in sum_t w_t (scale_t code_t + zero_t), codes are
-// multiplied by w_t scale_t, computed once per token, and sum_t w_t zero_t is summed separately. With several runs of
-// channels these would take 20 bytes of shared memory per token, query and run, so lanes scale the decoded values
-// instead.
+// a quad (4 consecutive tokens) of a tile while they work on keys, and 8 channels of every V_ROWS-th quad while it sums
+// values. Packed V with one scale per token and head costs no more than f16: in sum_t w_t (scale_t code_t + zero_t),
+// codes are multiplied by w_t scale_t, computed once per token, and sum_t w_t zero_t is summed separately. With several
+// runs of channels these would take 20 bytes of shared memory per token, query and run, so lanes scale the decoded
+// values instead.
 //
 // Weights pass between lanes through shared memory. The maximum of a tile uses subgroup arithmetic unless NO_SUBGROUP.
 // Software drivers have kernels of their own: texel/attend.glsl.
 //
-// The including file defines LOCAL_X, QUAD_LANES, SUBGROUP, HEAD_DIM, PAGE, QUERIES, SCALES, K_STAGED, V_BITS, V_GROUP, V_NORM,
-// declares q, v_codes and, for packed V, V_DOT (with INT8, lib/dot.glsl and lib/dot_memory.glsl come first), V_BOOK,
-// V_BYTES, v_words, v_params, v_param_words, v_factors, and supplies:
+// The including file defines LOCAL_X, QUAD_LANES, SUBGROUP, HEAD_DIM, PAGE, QUERIES, SCALES, K_STAGED, V_BITS, V_GROUP,
+// V_NORM, declares q, v_codes and, for packed V, V_DOT (with INT8, lib/dot.glsl and lib/dot_memory.glsl come first),
+// V_BOOK, V_BYTES, v_words, v_params, v_param_words, v_factors, and supplies:
 //   uint query_at(uint j)           first 16-byte piece of query j in q; any valid one where there is no query j
 //   vec4 query_fit(vec4 x, uint c)  x, channels 4 c .. 4 c + 3 of a query, as the keys want them
 #include "lib/queries.glsl"
@@ -180,7 +180,8 @@ void tile_values(uint at, uint live, uint params, uint more) {
 #ifdef V_PARAMS
 			vec4 scale, zero, factor_low, factor_high;
 			if (V_SCALED) {
-				const uint run = V_GROUP < HEAD_DIM ? c * 8u / V_GROUP : 0u, of = quad_scales_s[quad].x, more = quad_scales_s[quad].y;
+				const uint run = V_GROUP < HEAD_DIM ? c * 8u / V_GROUP : 0u;
+				const uint of = quad_scales_s[quad].x, more = quad_scales_s[quad].y;
 				params_at(of + run * (V_BYTES ? PAGE / 2u : PAGE), more, scale, zero);
 				const bvec4 dead =
 				    equal(uvec4(v_live) & uvec4(1, 2, 4, 8), uvec4(0)); // their parameters may be anything

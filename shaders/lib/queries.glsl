@@ -1,8 +1,8 @@
 // The queries of a workgroup, scores of quads of keys, and reductions: shared by lib/attend.glsl and weigh.comp.
 //
-// QUAD_LANES lanes share a quad, 4 consecutive tokens. With 2, a lane multiplies its half of the channels by all queries,
-// and join() gives it the complete scores of every other query. Shared memory then serves twice as many lanes, where it
-// limits how many a processor holds.
+// QUAD_LANES lanes share a quad, 4 consecutive tokens. With 2, a lane multiplies its half of the channels by all
+// queries, and join() gives it the complete scores of every other query. Shared memory then serves twice as many lanes,
+// where it limits how many a processor holds.
 //
 // The including file defines LOCAL_X, QUAD_LANES, SUBGROUP, HEAD_DIM, QUERIES, declares q, and supplies:
 //   uint query_at(uint j)           first 16-byte piece of query j in q; any valid one where there is no query j
