@@ -1,4 +1,4 @@
-// The results of the compilers for Intel and NVIDIA GPUs in ../shared/vendor, without the hardware: every kernel
+// The results of the compilers for Intel, NVIDIA and AMD GPUs in ../shared/vendor, without the hardware: every kernel
 // compiles, nothing spills, kvrun knows the name of every statistic, and registers and cycles match shaders/baselines.
 // KVRUN_TEST_EVERY=n compiles the first use of each kernel and one n-th of the others; baselines are for n = 11. For
 // Intel's Xe2, Mesa 26.1 estimates the cycles of some kernels in one of two ways, which varies by process with the same
