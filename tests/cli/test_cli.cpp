@@ -93,6 +93,25 @@ TEST_CASE("T29 cli: wrong words and numbers end with 2, name what was wrong and 
 	check_error({"bench", "-m", kModel, "-p", "0", "-n", "0"}, 2, {"nothing to measure"});
 }
 
+TEST_CASE("cli: devices --shaders compiles the kernels and uses that are chosen") {
+	std::vector<std::string> args = {"devices", "--shaders", "--family", "navi21", "--kernel", "attend", "--use"};
+	const std::string use = "head_dim 128, 4 heads, K f16, V f16, pages of 32";
+	args.insert(args.end(), {use, "--json"});
+	const Ran r = run_program(args);
+	if (r.err.find("needs the RADV driver") != std::string::npos) return skip("no RADV (package mesa-vulkan-drivers)");
+	REQUIRE(r.code == 0);
+	const auto kernels = nlohmann::json::parse(r.out)[0]["kernels"];
+	CHECK(kernels.size() >= 2);
+	CHECK(kernels.size() < 10);
+	for (const auto& k : kernels) {
+		CHECK(k["kernel"].get<std::string>().starts_with("attend"));
+		CHECK(k["use"].get<std::string>().find(use) != std::string::npos);
+	}
+	args.resize(args.size() - 2);
+	args.push_back("no such use");
+	check_error(args, 2, {"'attend' (--kernel)", "'no such use' (--use)"});
+}
+
 TEST_CASE("T29 cli: an unknown option of one dash and several letters is refused by its whole name") {
 	check_error({"run", "-hg", "x"}, 2, {"unknown option '-hg'", "kvrun run --help"});
 	check_error({"run", "-hf", "x"}, 2, {"'x'", "USER/REPO[:QUANT]"});
