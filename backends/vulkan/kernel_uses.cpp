@@ -221,6 +221,8 @@ void attend_uses(const Caps& c, Uses& out) {
 	}
 	for (const FormatUse& u : all_formats()) use(128, 4, u, false);
 	softmax_uses(c, out);
+	add(out, choose_attend_prompt(c, 5, 128, PROMPT_WINDOW | PROMPT_CHUNKS),
+	    "head_dim 128, 5 heads, chunks"); // Llama 4
 }
 
 // Heads on one latent: DeepSeek V2 Lite's and V3's, GLM-4.7-Flash's.

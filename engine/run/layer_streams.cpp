@@ -1,6 +1,8 @@
 // Several residual streams (AltUp), and the low-rank branch beside attention (Laurel).
 #include "engine/run/layer_runner.h"
+#include <array>
 #include <cmath>
+#include <span>
 
 namespace kvrun {
 
@@ -23,9 +25,10 @@ View LayerRunner::stream(const StreamRows& s, uint32_t i, uint32_t n) const {
 // All streams of the first, which is the embedding: projections of it, as large as it is.
 void LayerRunner::spread(const View& x, uint32_t first, uint32_t n, bool decode) {
 	const StreamRows s{all_streams(x), first};
-	std::vector<Proj> others;
+	std::array<Proj, kMostStreams> all;
 	for (uint32_t i = 1; i < cfg_.streams.n; ++i)
-		others.push_back({stream(s, i, n), part(w_.streams_in, (i - 1) * cfg_.dim, cfg_.dim), {}});
+		all[i] = {stream(s, i, n), part(w_.streams_in, (i - 1) * cfg_.dim, cfg_.dim), {}};
+	const std::span<const Proj> others = std::span(all).subspan(1, cfg_.streams.n - 1);
 	be_.matmul(others, stream(s, 0, n), Epilogue::None, decode);
 	for (const Proj& p : others) be_.match_rms(p.out, p.out, rows(ones_, 0, cfg_.dim), stream(s, 0, n), kTiny);
 }
@@ -75,11 +78,11 @@ void LayerRunner::correct_streams(uint32_t l, const LayerRows& r, bool decode) {
 	const uint32_t n = cfg_.streams.n;
 	const View active = stream(r.streams, cfg_.streams.active, r.n), coefs = shaped(streams_.coefs, r.n, n);
 	const View m = modes(w, r, r.x, decode);
-	const Proj correct[] = {{coefs, w.correct, rows(ones_, 0, n)}};
+	const Proj correct[] = {{coefs, w.correct, rows(ones_, 0, n)}}; // product + 1
 	be_.matmul(correct, m, Epilogue::None, decode);
 	be_.activate(r.x, active, {}, {.scale = -1, .add = true});
 	be_.stream_sum(r.streams, {shaped(r.x, 1, r.n, cfg_.dim)}, shaped(coefs, r.n, n, 1));
-	be_.match_rms(r.x, active, w.scale, active, kTiny);
+	be_.match_rms(r.x, active, w.scale, active, kTiny); // the norms are equal: only the factors are left
 }
 
 // Adds rows of `from` to all streams but the first.

@@ -44,7 +44,8 @@ const float ABOVE = 8388608.0;
 float sum_value(uint x) { return SUM_ABOVE ? uintBitsToFloat(x) - ABOVE : float(x); }
 
 float block_max(float x) { // over the lanes of a block that own the same queries
-	[[unroll]] for (uint by = QUAD_LANES; by < BLOCK_QUADS * QUAD_LANES; by *= 2u) x = max(x, subgroupShuffleXor(x, by));
+	[[unroll]] for (uint by = QUAD_LANES; by < BLOCK_QUADS * QUAD_LANES; by *= 2u)
+		x = max(x, subgroupShuffleXor(x, by));
 	return x;
 }
 float block_sum(float x) {
