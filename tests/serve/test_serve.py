@@ -283,10 +283,10 @@ def choices_without_room():
 
 
 def refuses(s):
-    """Whether connections are refused."""
+    """Whether connections are refused. One that the system had queued when the listener closed is reset instead."""
     try:
         s.connect(5).connect()
-    except ConnectionRefusedError:
+    except (ConnectionRefusedError, ConnectionResetError):
         return True
     return False
 
