@@ -34,6 +34,7 @@ struct DeviceInfo {
 	// Decode: number of workgroups that keep the device busy, divided among KV heads as pieces; 0: most_pieces.
 	uint32_t fill_workgroups = 0;
 	uint32_t prompt_piece_tokens = 1024, prompt_most_pieces = 8;
+	uint32_t parts = 1; // devices that divide the layers among them (SplitBackend)
 };
 struct OpTime { // device time of all dispatches with one label since the last reset
 	std::string op;
@@ -52,6 +53,14 @@ class Backend : public OpCalls {
 	// ---- memory. New memory is zero (NaN under BackendOptions::poison). Throws Error{OutOfMemory} with need, free and
 	// advice.
 	virtual Buffer alloc(size_t bytes, Mem mem, const char* label) = 0;
+	// Memory that only ops of some layers use: weights and pages. A model may be divided over parts, a device each;
+	// part_of(n_layers) is the part of the output.
+	virtual uint32_t n_parts() const { return 1; }
+	virtual uint32_t part_of(uint32_t layer) const { return (void)layer, 0; }
+	virtual Buffer alloc_part(uint32_t part, size_t bytes, Mem mem, const char* label) {
+		KV_ASSERT(part == 0);
+		return alloc(bytes, mem, label);
+	}
 	virtual void free(uint32_t id) noexcept = 0;
 	// In order with ops: ops enqueued later see the new bytes. src is copied before the call returns; the call waits if
 	// the backend has no more staging memory.

@@ -29,10 +29,10 @@ void row_views(auto& kv, auto& f) {
 	f(input("v", F16, {k.shape[0], k.shape[1], kv.v.shape[2]}).undumped(), kv.v);
 	f(memory("sinks", F32).optional(), kv.softmax.sinks);
 }
-// Views of places in pages, for n rows.
-void place_views(auto& place, auto& f, uint64_t n, uint64_t n_kv_heads) {
-	f(memory("k"), place.k);
-	f(memory("v"), place.v);
+// Views of places in pages, for n rows that are stored there or read from there.
+void place_views(auto& place, auto& f, uint64_t n, uint64_t n_kv_heads, bool stores) {
+	f(memory("k").stores(stores), place.k);
+	f(memory("v").stores(stores), place.v);
 	f(input("at", U32, {n * n_kv_heads * 2}), place.at);
 }
 
@@ -57,7 +57,7 @@ struct RopeStore {
 		f(input("table", F32, {T * o.rope.rotary_dim}), o.rope.table);
 		f(input("norm_q", F32, {D}).optional().undumped(), o.norm.q);
 		f(input("norm_k", F32, {D}).optional().undumped(), o.norm.k);
-		place_views(o.dst, f, T, n_kv_heads);
+		place_views(o.dst, f, T, n_kv_heads, /*stores=*/true);
 	}
 };
 
@@ -72,7 +72,7 @@ struct KvStore { // rows [src.first, src.first + n) of src (as f16, unchanged) t
 	double bytes() const;
 	std::vector<WrittenWords> written(const WordReader&) const;
 	static void views(auto& o, auto& f) {
-		place_views(o.dst, f, o.n, o.src.k.shape[0]);
+		place_views(o.dst, f, o.n, o.src.k.shape[0], /*stores=*/true);
 		row_views(o.src, f);
 	}
 };
@@ -88,7 +88,7 @@ struct KvLoad { // rows [dst.first, dst.first + n) of dst = the f16 keys and val
 	double bytes() const;
 	static void views(auto& o, auto& f) {
 		const auto& k = o.dst.k;
-		place_views(o.src, f, o.n, k.shape[0]);
+		place_views(o.src, f, o.n, k.shape[0], /*stores=*/false);
 		f(output("dst.k", F16, {k.shape[0], k.shape[1], k.shape[2]}, "copy").slots(), o.dst.k);
 		f(output("dst.v", F16, {k.shape[0], k.shape[1], o.dst.v.shape[2]}, "copy").slots(), o.dst.v);
 	}
@@ -96,8 +96,8 @@ struct KvLoad { // rows [dst.first, dst.first + n) of dst = the f16 keys and val
 
 // ---- attention
 
-void q_rope_view(auto& softmax, auto& f, uint64_t T, uint64_t n_heads) {
-	f(input("q_rope", F32, {T, n_heads, softmax.q_rope.shape[2]}).optional(), softmax.q_rope);
+ViewRow q_rope_row(auto& softmax, uint64_t T, uint64_t n_heads) {
+	return input("q_rope", F32, {T, n_heads, softmax.q_rope.shape[2]}).optional();
 }
 // Views that attention reads of pages; dumped: whether the lists are dumped.
 void read_views(auto& kv, auto& f, const View& q, bool dumped) {
@@ -136,7 +136,7 @@ struct Attend {
 		f(output("out", F32, {o.q.elements()}, rule), o.out);
 		f(output("lse", F32, {T * n_heads}, rule).slots().optional(), o.lse); // -inf for a row that sees nothing
 		f(input("q", F32, {T, n_heads, o.q.shape[2]}), o.q);
-		q_rope_view(o.kv.softmax, f, T, n_heads);
+		f(q_rope_row(o.kv.softmax, T, n_heads), o.kv.softmax.q_rope);
 		read_views(o.kv, f, o.q, /*dumped=*/true);
 	}
 };
@@ -160,9 +160,12 @@ struct AttendPrompt {
 		f(output("out", F32, {o.q.elements()}, rule), o.out);
 		f(output("lse", F32, {T * n_heads}, rule).optional(), o.lse);
 		f(input("q", F32, {T, n_heads, o.q.shape[2]}), o.q);
-		q_rope_view(o.own.softmax, f, T, n_heads);
+		f(q_rope_row(o.own.softmax, T, n_heads), o.own.softmax.q_rope);
 		row_views(o.own, f);
-		for (auto& kv : f.items(o.older)) read_views(kv, f, o.q, /*dumped=*/false);
+		for (auto& kv : f.items(o.older)) {
+			read_views(kv, f, o.q, /*dumped=*/false);
+			f(q_rope_row(kv.softmax, T, n_heads).undumped(), kv.softmax.q_rope); // the same rows
+		}
 	}
 };
 
@@ -184,10 +187,10 @@ struct KvPack {
 		f(words_input("sources"), a.sources);
 		f(input("work", U32, {kAny, PACK_WORDS}), a.work);
 		row_views(o.src, f);
-		f(memory("k_codes").optional(), a.k_codes);
-		f(memory("v_codes").optional(), a.v_codes);
-		f(memory("k_params").only_if(a.format.k.bits > 0), a.k_params);
-		f(memory("v_params").only_if(a.format.v.bits > 0), a.v_params);
+		f(memory("k_codes").optional().stores(), a.k_codes);
+		f(memory("v_codes").optional().stores(), a.v_codes);
+		f(memory("k_params").only_if(a.format.k.bits > 0).stores(), a.k_params);
+		f(memory("v_params").only_if(a.format.v.bits > 0).stores(), a.v_params);
 		f(memory("v_factors").only_if(a.format.v.prescale == Prescale::SqrtMax), a.v_factors);
 		f(memory("balance").only_if(a.format.k.prescale == Prescale::Balance), a.balance);
 	}
@@ -208,7 +211,7 @@ struct KvBlock {
 		f(words_input("sources"), a.sources);
 		f(input("work", U32, {kAny, BLOCK_WORDS}), a.work);
 		row_views(o.src, f);
-		f(memory("words"), a.words);
+		f(memory("words").stores(), a.words);
 		f(memory("balance").only_if(a.format.k.prescale == Prescale::Balance), a.balance);
 	}
 };

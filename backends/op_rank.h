@@ -177,7 +177,7 @@ struct Scatter { // words[list[i][0]] = list[i][1]; list (n, 2) u32, every word 
 	double bytes() const { return 2. * double(list.bytes()); }
 	static void views(auto& o, auto& f) {
 		f(input("list", U32, {kAny, 2}), o.list);
-		f(memory("words"), o.words);
+		f(memory("words").stores(), o.words);
 	}
 };
 

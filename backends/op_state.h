@@ -13,7 +13,7 @@ void check_state_rows(const StateRows&, uint32_t words);
 void state_views(auto& rows, auto& f) {
 	f(input("work", U32, {rows.work.shape[0], STATE_WORDS}), rows.work);
 	f(memory("from", F32), rows.from);
-	f(memory("to", F32), rows.to);
+	f(memory("to", F32).stores(), rows.to);
 }
 
 // out (T, channels) = silu(sum over j < taps of w[c][j] * x[t - (taps - 1) + j][c]), w (channels, taps). The rows

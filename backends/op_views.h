@@ -40,6 +40,7 @@ struct ViewRow {
 	bool weight = false;    // may have been written by write_weight()
 	bool dumped = true;     // of an input: its contents before the op
 	bool has_shape = false; // else any shape is accepted
+	bool stored = false;    // of Memory: the op writes to it
 	Needed needed = Needed::Yes;
 	Compare compare = Compare::No;
 	std::string_view tolerance = ""; // rule of tolerance()
@@ -53,6 +54,7 @@ struct ViewRow {
 	constexpr ViewRow only_if(bool used) const { return with(&ViewRow::needed, used ? needed : Needed::No); }
 	constexpr ViewRow undumped() const { return with(&ViewRow::dumped, false); }
 	constexpr ViewRow uploaded() const { return with(&ViewRow::weight, true); } // as weights
+	constexpr ViewRow stores(bool s = true) const { return with(&ViewRow::stored, s); }
 	constexpr ViewRow slots() const { return with(&ViewRow::compare, Compare::Slots); }
 	constexpr ViewRow words() const { return with(&ViewRow::compare, Compare::Words); }
 	constexpr ViewRow adopted_if(bool c) const { return with(&ViewRow::compare, c ? Compare::Adopted : compare); }

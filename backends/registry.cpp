@@ -189,7 +189,9 @@ std::vector<DeviceReport> list_devices(const BackendOptions& given) {
 DeviceReport find_device(const BackendOptions& given) {
 	BackendOptions o = narrowed(given);
 	const Found found = find_all(o, /*automatic_only=*/o.device.empty() && o.backend.empty());
-	DeviceReport r = found.choose(o).report();
+	const Found::Entry& chosen = found.choose(o);
+	DeviceReport r = chosen.report();
+	r.index = chosen.index;
 	if (!r.refused.empty()) fail(Code::Device, "{}: {}", r.info.name, r.refused);
 	return r;
 }

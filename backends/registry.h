@@ -9,6 +9,7 @@ namespace kvrun {
 struct BackendOptions {
 	std::string device;   // empty: best (discrete, integrated, virtual; a CPU device only if there is nothing else), an
 	                      // index into list_devices(), part of a device name, the name of a backend, or BACKEND:INDEX
+	std::string split;    // of several devices: open_devices()
 	std::string backend;  // use devices of this backend only; empty: all
 	bool check = false;   // also run every op on the cpu backend and stop at the first difference
 	OpObserver compared;  // with `check`: gets every comparison; a difference then does not stop the run
@@ -34,6 +35,7 @@ struct BackendOptions {
 struct DeviceReport {    // one candidate, usable or not
 	std::string backend; // "vulkan", "cpu", "cuda"
 	DeviceInfo info;
+	size_t index = 0;    // among the devices of its backend
 	std::string uuid;    // of the GPU, the same for every backend: 32 hex digits; empty: unknown
 	std::string build;   // of driver and kernels: each is tested at its first use; empty: not tested
 	std::string refused; // why it cannot be used; empty if it can

@@ -97,7 +97,8 @@ typedef struct {
 	uint32_t struct_size;
 	const char* backend;   /* only devices of this backend: "vulkan", "cpu"; NULL: all */
 	const char* device;    /* index in the list of devices, part of a name, or a backend's name; NULL: the best GPU, a
-	                          device on the host's processor only if there is no GPU */
+	                          device on the host's processor only if there is no GPU. Several, separated by commas,
+	                          divide the layers of a model among them */
 	const char* cache_dir; /* folder for compiled shaders and for the results of self-tests: when a driver is used for
 	                          the first time, a few operations are compared with the cpu backend. NULL: no folder;
 	                          shaders are compiled each time and there is no self-test */
@@ -116,9 +117,12 @@ typedef struct {
 	 * VK_DRIVER_FILES to `files`. NULL: Vulkan is not used while such a driver is installed. */
 	void (*set_driver_files)(const char* files, void* payload);
 	void* payload;
+	/* If `device` lists several: numbers in proportion to which each gets layers, "20,12"; NULL or "auto": in
+	 * proportion to free memory */
+	const char* split;
 } kvrun_device_options;
 #define KVRUN_DEVICE_OPTIONS_INIT                                                                                      \
-	{ sizeof(kvrun_device_options), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 100.0, NULL, NULL }
+	{ sizeof(kvrun_device_options), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 100.0, NULL, NULL, NULL }
 
 typedef struct {
 	uint32_t struct_size;
@@ -210,7 +214,7 @@ typedef struct {
 	uint32_t max_rows;          /* most sessions in one decode step */
 	int device_is_cpu;          /* 1: it runs on the host's processor: the cpu backend or a software driver */
 	uint64_t host_weight_bytes; /* in host memory, read by the device over the bus */
-	const char* weights;        /* one line that says which weights lie where; "" if all are on the device */
+	const char* weights;        /* one line that says which weights lie where; "" if all are on one device */
 } kvrun_engine_info;
 #define KVRUN_ENGINE_INFO_INIT                                                                                         \
 	{                                                                                                                  \

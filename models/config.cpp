@@ -319,14 +319,6 @@ void check_tensor(const Gguf& g, const TensorSpec& s) {
 		     shape_text(t->shape), shape_text(want));
 }
 
-// 12 of blk.12.attn_q.weight; 0 of tensors outside the layers.
-uint64_t layer_of(std::string_view tensor) {
-	if (!tensor.starts_with("blk.")) return 0;
-	uint64_t l = 0;
-	const auto [end, error] = std::from_chars(tensor.data() + 4, tensor.data() + tensor.size(), l);
-	return error == std::errc() && end != tensor.data() + tensor.size() && *end == '.' ? l : 0;
-}
-
 // Tensors that text generation does not need: vision, audio, prediction of several tokens, keys and values of layers
 // that use those of another.
 bool is_left_aside(std::string_view tensor, uint64_t layer, const Keys& k, const Config& c) {
@@ -345,19 +337,20 @@ void check_extra_tensors(const Keys& k, const std::vector<TensorSpec>& specs, co
 	                                             "rope_factors_short.weight"};
 	for (const TensorSpec& s : specs) used.insert(s.name);
 	const auto is_used = [&](std::string_view name) {
-		return used.contains(name) || (find_family(c.arch)->output_scales &&
-		                               name.ends_with(".layer_output_scale.weight") && layer_of(name) < c.n_layers);
+		return used.contains(name) ||
+		       (find_family(c.arch)->output_scales && name.ends_with(".layer_output_scale.weight") &&
+		        layer_of_tensor(name) < c.n_layers);
 	};
 	std::string_view first;
 	size_t n = 0;
 	for (const GgufTensor& t : g.tensors()) {
 		if (is_used(t.name)) continue;
-		if (!is_left_aside(t.name, layer_of(t.name), k, c)) {
+		if (!is_left_aside(t.name, layer_of_tensor(t.name), k, c)) {
 			if (t.name.ends_with(".bias") || t.name.ends_with(".scale") || is_expert_tensor(t.name) ||
 			    (t.name.starts_with("blk.") && t.name.ends_with("_norm.weight")))
 				fail(Code::Unsupported, "{}: tensor {} belongs to a variant of {} that kvrun does not run", g.name(),
 				     one_line(t.name), c.arch);
-			if (layer_of(t.name) >= c.n_layers)
+			if (layer_of_tensor(t.name) >= c.n_layers)
 				fail(Code::Format,
 				     "{}: tensor {} belongs to a layer beyond the {} the config says; wrong or damaged file", g.name(),
 				     one_line(t.name), c.n_layers);
@@ -432,6 +425,13 @@ void add_attention_specs(std::vector<TensorSpec>& out, const Layer& layer, uint3
 }
 
 } // namespace
+
+uint64_t layer_of_tensor(std::string_view name) {
+	if (!name.starts_with("blk.")) return 0;
+	uint64_t l = 0;
+	const auto [end, error] = std::from_chars(name.data() + 4, name.data() + name.size(), l);
+	return error == std::errc() && end != name.data() + name.size() && *end == '.' ? l : 0;
+}
 
 std::vector<TensorSpec> tensor_specs(const Config& c) {
 	std::vector<TensorSpec> out;

@@ -204,6 +204,8 @@ struct TensorSpec {
 };
 
 const char* rope_scaling_name(RopeScaling);
+// 12 of "blk.12.attn_q.weight"; 0 of tensors outside the layers.
+uint64_t layer_of_tensor(std::string_view name);
 // Every tensor of the model, in order of use.
 std::vector<TensorSpec> tensor_specs(const Config&);
 // Reads and checks the config; refuses unknown families, contradictions, missing and misshapen tensors.

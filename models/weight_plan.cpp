@@ -29,20 +29,13 @@ std::optional<WeightPart> part_of(const TensorSpec& s, const Config& c) {
 	return std::nullopt;
 }
 
-uint32_t layer_of(const std::string& name) { // 7 of "blk.7.ffn_up.weight"; 0 outside layers
-	constexpr std::string_view kBlock = "blk.";
-	uint32_t l = 0;
-	if (name.starts_with(kBlock)) std::from_chars(name.data() + kBlock.size(), name.data() + name.size(), l);
-	return l;
-}
-
 // Bytes of a tensor that a token reads, in the file's type: the minimum for any device.
 uint64_t token_bytes(const TensorSpec& s, DType type, std::optional<WeightPart> part, const Config& c) {
 	const uint64_t row = s.matrix ? dtype_row_bytes(type, s.cols) : uint64_t(s.cols) * 4;
 	if (s.together > 1) return row * s.together;                                 // a row for each layer
 	const uint64_t looked_up = row * (1 + (c.layer_input_dim ? c.n_layers : 0)); // each layer reads it again
 	if (part == WeightPart::Embedding) return looked_up;
-	if (part == WeightPart::Experts) return row * s.rows / s.depth * c.layers[layer_of(s.name)].experts.used;
+	if (part == WeightPart::Experts) return row * s.rows / s.depth * c.layers[layer_of_tensor(s.name)].experts.used;
 	// an embedding that is also the output projection is also looked up
 	return row * s.rows + (s.name == "token_embd.weight" ? looked_up : 0);
 }
@@ -76,8 +69,9 @@ WeightPlan::WeightPlan(const Gguf& g, const Config& c, const RowBytes& row_bytes
 			fixed_token_bytes_ += token_bytes(s, type, part, c);
 			continue;
 		}
-		WeightGroup& group = groups.try_emplace({*part, layer_of(s.name)}, WeightGroup{*part}).first->second;
-		group.layer = layer_of(s.name);
+		const uint32_t layer = uint32_t(layer_of_tensor(s.name));
+		WeightGroup& group = groups.try_emplace({*part, layer}, WeightGroup{*part}).first->second;
+		group.layer = layer;
 		group.bytes += bytes;
 		group.token_bytes += token_bytes(s, type, part, c);
 		group.tensors.push_back(i);

@@ -6,6 +6,7 @@
 #include "models/checked.h"
 #include "models/read_ahead.h"
 #include <algorithm>
+#include <array>
 #include <unordered_map>
 
 namespace kvrun {
@@ -30,16 +31,25 @@ struct Item { // one tensor of the file
 
 struct Piece { // a buffer to allocate
 	Mem mem;
+	uint32_t part; // of Backend::alloc_part()
 	size_t bytes = 0;
 };
 
+// The part that reads the tensor: that of its layer; the last one for the output, unless that is the embedding; else
+// the first one, which looks tokens up.
+uint32_t part_of(const TensorSpec& s, const Config& c, const Backend& b) {
+	if (s.name.starts_with("blk.")) return b.part_of(uint32_t(layer_of_tensor(s.name)));
+	return b.part_of(s.name.starts_with("output") && !c.tied_embedding ? c.n_layers : 0);
+}
+
 // Where each tensor goes; returns the buffers.
-std::vector<Piece> plan(const Gguf& g, const std::vector<TensorSpec>& specs, Backend& backend,
+std::vector<Piece> plan(const Gguf& g, const Config& c, const std::vector<TensorSpec>& specs, Backend& backend,
                         const std::vector<bool>& in_host, std::vector<Item>& items) {
 	const size_t limit = backend.info().max_buffer_bytes;
 	const size_t shared = limit == 0 ? kBufferBytes : std::min(limit, kBufferBytes);
 	std::vector<Piece> pieces;
-	size_t last[2] = {SIZE_MAX, SIZE_MAX}; // buffer being filled: on the device, in host memory
+	// buffers being filled, by part: on the device, in host memory
+	std::vector<std::array<size_t, 2>> last(backend.n_parts(), {SIZE_MAX, SIZE_MAX});
 	for (size_t t_index = 0; t_index < specs.size(); ++t_index) {
 		const TensorSpec& s = specs[t_index];
 		const bool host = !in_host.empty() && in_host[t_index];
@@ -50,11 +60,12 @@ std::vector<Piece> plan(const Gguf& g, const std::vector<TensorSpec>& specs, Bac
 		if (limit != 0 && i.bytes > limit)
 			fail(Code::Unsupported, "{}: tensor {} takes {} bytes, a buffer of {} holds {}; choose another device",
 			     g.name(), one_line(s.name), i.bytes, one_line(backend.info().name), limit);
-		size_t& open = last[host];
+		const uint32_t part = part_of(s, c, backend);
+		size_t& open = last[part][host];
 		const size_t end = open == SIZE_MAX ? 0 : *checked_align_up(pieces[open].bytes, kAlign);
 		if (open == SIZE_MAX || end + i.bytes > shared) {
 			open = pieces.size();
-			pieces.push_back({host ? Mem::Mapped : Mem::Device});
+			pieces.push_back({host ? Mem::Mapped : Mem::Device, part});
 			i.at = 0;
 		} else {
 			i.at = end;
@@ -307,8 +318,8 @@ Weights load_weights(const Gguf& g, const Config& c, Backend& backend, const Loa
 	std::vector<Item> items;
 	Weights w;
 	KV_ASSERT(in_host.empty() || in_host.size() == specs.size());
-	for (const Piece& p : plan(g, specs, backend, in_host, items)) {
-		w.buffers.push_back(backend.alloc(p.bytes, p.mem, "weights"));
+	for (const Piece& p : plan(g, c, specs, backend, in_host, items)) {
+		w.buffers.push_back(backend.alloc_part(p.part, p.bytes, p.mem, "weights"));
 		w.bytes += p.bytes;
 		if (p.mem == Mem::Mapped) w.host_bytes += p.bytes;
 	}

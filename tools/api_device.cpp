@@ -5,11 +5,12 @@
 
 namespace kvrun {
 
-ApiDevice::ApiDevice(const std::string& device) {
+ApiDevice::ApiDevice(const std::string& device, const std::string& split) : split_(split) {
 	backend_ = env_text(Env::Backend), device_ = device.empty() ? env_text(Env::Device) : device;
 	cache_dir_ = pipeline_cache_folder(), probe_ = probe_program(), validate_ = env_text(Env::Validate);
 	dump_ = env_text(Env::Dump), shaders_ = env_text(Env::Shaders), test_caps_ = env_text(Env::TestCaps);
 	options.backend = or_null(backend_), options.device = or_null(device_);
+	options.split = or_null(split_);
 	options.cache_dir = or_null(cache_dir_), options.probe = or_null(probe_), options.validate = or_null(validate_);
 	options.dump = or_null(dump_), options.shaders = or_null(shaders_), options.test_caps = or_null(test_caps_);
 	options.check = env_flag(Env::Check), options.poison = env_flag(Env::Poison);

@@ -7,13 +7,14 @@ namespace kvrun {
 
 // Device options with the strings that they point to.
 struct ApiDevice {
-	// Reads the environment. device: --device; if empty, the environment's. Throws Error{Invalid} naming the variable.
-	explicit ApiDevice(const std::string& device);
+	// Reads the environment. device: --device; if empty, the environment's; split: --split. Throws Error{Invalid}
+	// naming the variable.
+	explicit ApiDevice(const std::string& device, const std::string& split = "");
 	ApiDevice(const ApiDevice&) = delete;
 	kvrun_device_options options = KVRUN_DEVICE_OPTIONS_INIT;
 
  private:
-	std::string backend_, device_, cache_dir_, probe_, validate_, dump_, shaders_, test_caps_;
+	std::string backend_, device_, split_, cache_dir_, probe_, validate_, dump_, shaders_, test_caps_;
 };
 
 // Applies --host-budget and --offload-dir.

@@ -30,7 +30,7 @@ kvrun_weight_options weight_options(const ModelArgs& a, const std::string& kv) {
 
 kvrun_status open_model(const ModelArgs& a, const DraftArgs& draft, const std::string& kv, uint32_t answers,
                         kvrun_canceller* canceller, bool show, EngineHandle& out) {
-	ApiDevice device(a.device);
+	ApiDevice device(a.device, a.split);
 	device.options.check |= a.check;
 	const kvrun_weight_options weights = weight_options(a, kv);
 	Progress bar;

@@ -1,5 +1,6 @@
 // Options of every command that runs a model: file, device, context and cache; opening the model on the device.
 #include "tools/args_engine.h"
+#include "backends/split_devices.h"
 #include "engine/core/utf8.h"
 #include "tools/env.h"
 #include "tools/terminal.h"
@@ -45,6 +46,12 @@ BackendOptions backend_options(const std::string& device, bool check) {
 	return o;
 }
 
+BackendOptions backend_options(const ModelArgs& a) {
+	BackendOptions o = backend_options(a.device, a.check);
+	o.split = a.split;
+	return o;
+}
+
 WeightOptions weight_options(const WeightArgs& a) {
 	return {.budget = a.budget, .gpu_layers = a.layers(), .cpu_moe_layers = a.moe_layers(), .fit = !a.no_fit};
 }
@@ -66,7 +73,7 @@ std::unique_ptr<DraftModel> open_draft_model(const EngineArgs& a, const DraftArg
 	if (!draft.given() || draft.looks_up()) return nullptr;
 	EngineOptions o;
 	o.model = draft.what;
-	o.backend = backend_options(a.device, a.check);
+	o.backend = first_device(backend_options(a));
 	o.ubatch = a.ubatch_within_ctx();
 	o.max_rows = DraftModel::kRows;
 	Progress progress;
@@ -76,7 +83,7 @@ std::unique_ptr<DraftModel> open_draft_model(const EngineArgs& a, const DraftArg
 std::unique_ptr<Engine> open_engine(const EngineArgs& a, uint32_t max_rows) {
 	EngineOptions o;
 	o.model = a.model;
-	o.backend = backend_options(a.device, a.check);
+	o.backend = backend_options(a);
 	o.backend.transfers = std::ranges::any_of(cache_policies(a), [](const KvPolicy& p) { return p.fetch > 0; });
 	o.ubatch = a.ubatch_within_ctx();
 	o.max_rows = max_rows;

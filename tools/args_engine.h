@@ -19,6 +19,7 @@ std::vector<KvPolicy> cache_policies(const EngineArgs&);
 KvPolicy cache_policy(const EngineArgs&);
 // The environment's settings, overridden by --device and --check.
 BackendOptions backend_options(const std::string& device, bool check);
+BackendOptions backend_options(const ModelArgs&); // also --split
 WeightOptions weight_options(const WeightArgs&);
 // Opens the model with a progress bar; the first line on stderr says so when the device is a CPU. max_rows: most
 // sequences in a decode step.

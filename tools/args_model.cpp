@@ -36,8 +36,14 @@ Option* add_model(Command& c, std::string& model, const char* group) {
 
 void add_device(Command& c, std::string& device) {
 	add_text(c, "--device,-dev", device, "NAME",
-	         "device to run on: an index or part of a name from kvrun devices, or cpu [best; a CPU only if there is no "
-	         "GPU]")
+	         "device to run on: an index or part of a name from kvrun devices, or cpu; several, separated by commas, "
+	         "divide the layers [best; a CPU only if there is no GPU]")
+	    ->group(kModelGroup);
+}
+
+void add_split(Command& c, std::string& split) {
+	add_text(c, "--split,-ts,--tensor-split", split, "N,N",
+	         "with several devices, as --device 0,1: layers of each, or numbers in proportion [auto: by free memory]")
 	    ->group(kModelGroup);
 }
 
@@ -75,6 +81,7 @@ void add_weight_options(Command& c, WeightArgs& a) {
 void add_model_options(Command& c, ModelArgs& a, const std::string& longest) {
 	add_model(c, a.model)->required();
 	add_device(c, a.device);
+	add_split(c, a.split);
 	add_tokens(c, "-c,--ctx-size", a.ctx, 0, 1 << 24,
 	           "context: " + longest + "; 0: what fits, at most the trained context [0]")
 	    ->group(kModelGroup);

@@ -19,7 +19,8 @@ struct WeightArgs {         // which weights lie in host memory
 };
 
 struct ModelArgs {
-	std::string model, device; // file; index or part of a name, or empty for the best device
+	std::string model, device; // file; index or part of a name, several separated by commas, or empty for the best
+	std::string split;         // layers of each device, or in proportion; empty: by free memory
 	int64_t ctx = 0;           // tokens; 0: the engine's choice
 	int64_t ubatch = 512;      // prompt tokens that go through a layer together
 	uint64_t kv_budget = 0;    // bytes; 0: the free device memory
@@ -38,6 +39,7 @@ Option* add_model(Command&, std::string& model, const char* group = kModelGroup)
 // Adds -hf and model names to an option that a command adds itself.
 void add_hub(Command&, Option* option, std::string& model);
 void add_device(Command&, std::string& device);
+void add_split(Command&, std::string& split);
 // Model, device, context, ubatch and weight placement. longest: describes the context, e.g. "the longest sequence in
 // tokens".
 void add_model_options(Command&, ModelArgs&, const std::string& longest);

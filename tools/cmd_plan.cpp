@@ -1,5 +1,6 @@
 // kvrun plan: whether a context fits under a KV cache policy, what the policy stores bit by bit, and how policies
 // compare.
+#include "backends/split_devices.h"
 #include "backends/weight_rows.h"
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"
@@ -18,7 +19,7 @@ namespace {
 constexpr int kDoesNotFit = 6; // exit code
 
 struct PlanArgs {
-	std::string kv = "fp16", model, shape, device;
+	std::string kv = "fp16", model, shape, device, split;
 	int64_t ctx = 0;      // tokens; 0: the model's trained context, or 4096 for a shape
 	int64_t ubatch = 512; // prompt tokens that go through a layer together
 	uint64_t memory = 0;  // bytes of free device memory; 0: ask the device
@@ -41,19 +42,22 @@ KvShape read_shape(const std::string& text) {
 }
 
 // The memory to plan for: --memory, or the device's free memory, read without opening the device.
-void find_memory(const PlanArgs& a, PlanSubject& s) {
+void find_memory(const PlanArgs& a, uint32_t n_layers, PlanSubject& s) {
 	if (a.memory) {
 		s.where = "given by --memory", s.total_bytes = a.memory;
 		s.room = {"that card", a.memory};
 		if (!a.bus && !weight_options(a.weights).asked()) s.room.mapped_bytes = 0; // the bus is unknown
 		return;
 	}
-	const BackendOptions options = backend_options(a.device, /*check=*/false);
+	BackendOptions options = backend_options(a.device, /*check=*/false);
+	options.split = a.split;
 	try {
-		const DeviceReport d = find_device(options);
-		s.where = d.info.name, s.total_bytes = d.info.free_bytes;
-		s.room = room_of(d.info);
-		if (!s.bandwidth) s.bandwidth = d.info.peak_bytes_per_s;
+		const FoundDevices found = find_devices(options, n_layers);
+		const DeviceInfo& d = found.together;
+		if (found.devices.size() > 1) say_stats(split_text(found));
+		s.where = d.name, s.total_bytes = d.free_bytes;
+		s.room = room_of(d);
+		if (!s.bandwidth) s.bandwidth = d.peak_bytes_per_s;
 	} catch (const Error&) {
 		if (!options.device.empty()) throw; // without a device, policies are described but not whether they fit
 	}
@@ -73,17 +77,20 @@ KvPolicy chosen(const PlanArgs& a, const PlanSubject& s, const KvPolicy& p) {
 
 PlanSubject subject_of(const PlanArgs& a) {
 	PlanSubject s;
+	uint32_t n_layers = 0;
 	if (a.model.empty() == a.shape.empty())
 		fail(Code::Invalid, "give one of -m FILE and --shape LAYERSxKVHEADSxHEADDIM");
 	if (!a.shape.empty()) {
 		s.name = a.shape;
 		s.shape = read_shape(a.shape);
+		n_layers = s.shape.n_layers;
 		s.n_tokens = 4096;
 	} else {
 		const Gguf file = Gguf::open(a.model);
 		const Config c = read_config(file);
 		s.name = c.name.empty() ? a.model : c.name;
 		s.layers = CacheLayers(c);
+		n_layers = c.n_layers;
 		s.shape = s.layers->main_shape();
 		s.n_tokens = std::max(c.max_seq, 1u);
 		s.model = model_memory(c, file.tensor_bytes(), uint32_t(a.ubatch));
@@ -91,7 +98,7 @@ PlanSubject subject_of(const PlanArgs& a) {
 	s.requested = a.ctx > 0;
 	s.bus = a.bus, s.bandwidth = a.bandwidth;
 	if (s.requested) s.n_tokens = uint64_t(a.ctx);
-	find_memory(a, s);
+	find_memory(a, n_layers, s);
 	return s;
 }
 
@@ -178,8 +185,10 @@ void add_plan(Command& root) {
 	add_text(c, "--shape", a->shape, "LxHxD", "plan for this many layers, KV heads and channels per head, as 32x8x128");
 	add_tokens(c, "-c,--ctx-size", a->ctx, 0, 1 << 24,
 	           "judge this many tokens, given as one prompt; 0: the trained context, or 4096 for a shape [0]");
-	add_text(c, "--device,-dev", a->device, "NAME",
-	         "plan for what this device has free: index or part of its name [best]");
+	add_text(
+	    c, "--device,-dev", a->device, "NAME",
+	    "plan for what this device has free: index or part of its name; several, as 0,1, divide the layers [best]");
+	add_split(c, a->split);
 	add_bytes(c, "--memory", a->memory,
 	          "plan for this much free device memory, weights included, instead of a device's");
 	add_tokens(c, "--ubatch-size,-ub", a->ubatch, 1, 65536, "prompt tokens that go through a layer at a time [512]");

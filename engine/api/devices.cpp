@@ -7,11 +7,13 @@ namespace kvrun::api {
 
 BackendOptions backend_options(const kvrun_device_options* given) {
 	constexpr kvrun_device_options defaults = KVRUN_DEVICE_OPTIONS_INIT;
-	const kvrun_device_options o = read_options(given, defaults, "kvrun_device_options");
+	const kvrun_device_options o =
+	    read_options(given, defaults, "kvrun_device_options", offsetof(kvrun_device_options, split));
 	if (!(o.submit_ms > 0)) refuse(KVRUN_EINVALID, "submit_ms is {}, expected more than 0", o.submit_ms);
 	BackendOptions b;
 	b.backend = text_or_empty(o.backend);
 	b.device = text_or_empty(o.device);
+	b.split = text_or_empty(o.split);
 	b.cache_dir = text_or_empty(o.cache_dir);
 	b.validate = text_or_empty(o.validate);
 	b.dump = text_or_empty(o.dump);

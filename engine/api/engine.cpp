@@ -1,4 +1,5 @@
 // Engines of the C API: opening, information about the model, tokens.
+#include "backends/split_devices.h"
 #include "engine/api/objects.h"
 #include "engine/api/weight_options.h"
 
@@ -47,7 +48,7 @@ LoadProgress load_progress(const kvrun_engine_options& o) {
 std::unique_ptr<DraftModel> open_draft_model(const kvrun_engine_options& o, const EngineOptions& target) {
 	EngineOptions e;
 	e.model = o.draft_model;
-	e.backend = target.backend;
+	e.backend = first_device(target.backend);
 	e.ubatch = target.ubatch;
 	e.max_rows = DraftModel::kRows;
 	return std::make_unique<DraftModel>(e, open_model(target.model).tokenizer, /*ctx=*/0, load_progress(o));

@@ -1,4 +1,5 @@
 // Policies and the memory plan of the C API: the list of policies, and what fits, computed from a model's header alone.
+#include "backends/split_devices.h"
 #include "backends/weight_rows.h"
 #include "engine/api/objects.h"
 #include "engine/api/weight_options.h"
@@ -13,8 +14,8 @@ namespace {
 
 // The memory that is planned for. Where its size is all that is known, the device may not be able to read host memory,
 // and the default is to keep all weights on it.
-DeviceRoom room_of_plan(const kvrun_plan_options& o) {
-	if (!o.memory_bytes) return room_of(find_device(backend_options(o.device)).info);
+DeviceRoom room_of_plan(const kvrun_plan_options& o, uint32_t n_layers) {
+	if (!o.memory_bytes) return room_of(find_devices(backend_options(o.device), n_layers).together);
 	DeviceRoom room{"a device of that memory", o.memory_bytes};
 	if (!o.weights) room.mapped_bytes = 0;
 	return room;
@@ -49,7 +50,7 @@ kvrun_status kvrun_plan_memory(kvrun_plan* out, const kvrun_plan_options* option
 		check_pointer(o.model_path, "model_path");
 		const Gguf file = Gguf::open(o.model_path);
 		const Config c = read_config(file);
-		const DeviceRoom room = room_of_plan(o);
+		const DeviceRoom room = room_of_plan(o, c.n_layers);
 		const uint64_t memory = room.free_bytes;
 		kvrun_plan p = KVRUN_PLAN_INIT;
 		p.ctx_train = std::max(c.max_seq, 1u);

@@ -4,10 +4,11 @@
 
 namespace kvrun {
 
-KvPool::KvPool(Backend& be, uint32_t n_layers, size_t budget_bytes)
+KvPool::KvPool(Backend& be, uint32_t n_layers, size_t budget_bytes, std::vector<uint32_t> parts)
     : be_(be), device_(be.info()), budget_(budget_bytes), layers_(n_layers), tables_(be, "kv tables"),
       sums_(be, "attention sums"), balances_(be, "channel balancers"), host_(be) {
 	most_words_ = std::min<uint64_t>({device_.max_view_bytes, device_.max_buffer_bytes, uint64_t(UINT32_MAX)}) / 4;
+	for (uint32_t l = 0; l < parts.size(); ++l) layers_.at(l).part = parts[l];
 }
 
 uint32_t KvPool::alloc(uint32_t layer, uint32_t words, uint32_t table_bytes) {
@@ -73,7 +74,7 @@ void KvPool::add_room(uint32_t layer, uint32_t words) {
 	}
 	const uint64_t want = L.expected > L.used ? L.expected - L.used + kSlack : kLeast;
 	const uint64_t size = std::max<uint64_t>(words + kSlack, std::min({want, spare, most_words_}));
-	Chunk fresh{WordArena(be_, "kv pages"), layer};
+	Chunk fresh{WordArena(be_, "kv pages", L.part), layer};
 	try {
 		fresh.memory.grow(size);
 	} catch (const Error& e) {

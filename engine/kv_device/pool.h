@@ -16,7 +16,8 @@ class KvPool : public PagePool {
 	};
 
 	// budget_bytes: most device memory that pages and their tables may take; allocated from the backend as needed.
-	KvPool(Backend&, uint32_t n_layers, size_t budget_bytes);
+	// parts: of Backend::alloc_part(), by layer; empty: all are 0.
+	KvPool(Backend&, uint32_t n_layers, size_t budget_bytes, std::vector<uint32_t> parts = {});
 
 	uint32_t alloc(uint32_t layer, uint32_t words, uint32_t table_bytes) override;
 	void share(uint32_t id) noexcept override { ++pages_[id].owners; }
@@ -41,6 +42,7 @@ class KvPool : public PagePool {
 	HostPool& host() { return host_; }                   // for policies that fetch
 	size_t allocated_bytes() const;                      // taken from the device, tables included
 	const DeviceInfo& device() const { return device_; } // as it was when the pool was created
+	uint32_t part(uint32_t layer) const { return layers_[layer].part; }
 
  private:
 	struct Page {
@@ -66,6 +68,7 @@ class KvPool : public PagePool {
 		std::vector<uint32_t> chunks; // in the order in which they were added
 		uint64_t expected = 0;        // words in use once all announced pages are taken
 		uint64_t used = 0;            // words in pages
+		uint32_t part = 0;
 	};
 	std::vector<Layer> layers_;
 	std::vector<Page> pages_; // by id

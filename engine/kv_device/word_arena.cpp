@@ -16,7 +16,8 @@ uint32_t WordArena::take(uint32_t words) {
 
 void WordArena::grow(uint64_t words) {
 	words = align_up(words, kAlign);
-	Buffer larger = be_->alloc(words * 4, Mem::Device, label_);
+	Buffer larger = part_ == kNone ? be_->alloc(words * 4, Mem::Device, label_)
+	                               : be_->alloc_part(part_, words * 4, Mem::Device, label_);
 	if (buffer_) be_->copy(kvrun::view(larger, 0, DType::U32, uint32_t(this->words())), words_of(buffer_));
 	buffer_ = std::move(larger); // the backend keeps the old memory until the copy is done
 	ranges_.grow(words);

@@ -2,12 +2,15 @@
 #pragma once
 #include "backends/backend.h"
 #include "engine/core/free_ranges.h"
+#include "engine/kv_host/page_pool.h"
 
 namespace kvrun {
 
 class WordArena {
  public:
-	WordArena(Backend& be, const char* label) : be_(&be), label_(label), ranges_(0) {}
+	// part: of Backend::alloc_part(); kNone: ops of all layers use the memory
+	WordArena(Backend& be, const char* label, uint32_t part = kNone)
+	    : be_(&be), label_(label), part_(part), ranges_(0) {}
 
 	// Takes `words` words at a multiple of 4; returns the first. Throws Error{OutOfMemory} with nothing changed.
 	uint32_t take(uint32_t words);
@@ -31,6 +34,7 @@ class WordArena {
 	static constexpr uint64_t kAlign = 4; // words: kernels read 16 bytes at a time
 	Backend* be_;
 	const char* label_;
+	uint32_t part_;
 	Buffer buffer_;
 	FreeRanges ranges_;
 };

@@ -65,7 +65,7 @@ void KvCache::State::all_changed() noexcept {
 
 uint32_t KvCache::State::take_page(uint32_t l, uint16_t format) {
 	const PageFormat& f = plan->formats[format];
-	return pool->alloc(l, f.words, f.page ? uint32_t(plan->table_bytes()) : 0);
+	return pool->alloc(plan->first_layer + l, f.words, f.page ? uint32_t(plan->table_bytes()) : 0);
 }
 
 void KvCache::State::take_pages(const KvCounts& want, uint32_t n_added) {
@@ -283,7 +283,7 @@ void KvCache::reserve_hint(uint32_t n_new) {
 			add(T.page_format, s_->counts.pages[t], next.pages[t]);
 			add(T.block_format, s_->counts.blocks[t], next.blocks[t]);
 		}
-		s_->pool->reserve_hint(l, words);
+		s_->pool->reserve_hint(s_->plan->first_layer + l, words);
 	}
 }
 

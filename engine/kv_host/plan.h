@@ -55,6 +55,7 @@ struct LayerPlan {
 };
 struct KvPlan {
 	KvShape shape;
+	uint32_t first_layer = 0; // in the pool: place of layer 0
 	KvPolicy policy;
 	std::vector<PageFormat> formats;
 	std::vector<LayerPlan> layers;

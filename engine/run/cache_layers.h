@@ -44,6 +44,19 @@ class CacheLayers {
 		uint32_t index; // layer of that cache; for recurrent layers, which have a state instead, number among them
 	};
 	const Place& operator[](uint32_t l) const { return places_[l]; } // place of the layer whose keys and values l uses
+	// Layer of KvPool for a place of a layer that is not recurrent: the main cache's layers, then those with a window,
+	// then states.
+	uint32_t pool_layer(const Place& p) const { return p.index + (p.window ? main_shape().n_layers : 0); }
+	// By layer of KvPool: the layer of the model whose tokens or state lie there.
+	std::vector<uint32_t> model_layers(const Config& c) const {
+		std::vector<uint32_t> r(c.n_layers);
+		for (uint32_t l = 0; l < c.n_layers; ++l)
+			if (c.layers[l].recurrent.n_heads)
+				r[states_.first + places_[l].index] = l;
+			else if (c.layers[l].kv_layer == l)
+				r[pool_layer(places_[l])] = l;
+		return r;
+	}
 	Window window() const { return window_; }                        // of layers that have one
 	bool both_kinds() const { return kinds_[1].shape.n_layers > 0; } // there is also a cache for layers with a window
 	// Shape of a cache; its layers have equal sizes.

@@ -1,5 +1,6 @@
 // A model on a device: opened once, used by any number of sessions.
 #include "engine/run/engine.h"
+#include "backends/split_devices.h"
 #include <algorithm>
 
 namespace kvrun {
@@ -11,7 +12,9 @@ constexpr size_t kKeptPromptBytes = 64 << 20; // prompt memory up to this size i
 uint32_t longest_block(const DeviceInfo& dev, const Config& cfg, const CacheLayers& layers, uint32_t asked) {
 	const size_t token_bytes = size_t(widest(cfg).kv) * 2; // f16 K (or V) of one layer
 	const size_t row_bytes = PromptMemory::row_bytes(cfg, layers);
-	size_t most = std::min(dev.max_view_bytes / token_bytes, std::max<size_t>(dev.free_bytes / 8 / row_bytes, 1));
+	// every device of a split has the memory of a prompt
+	const size_t rows = dev.free_bytes / dev.parts / 8 / row_bytes;
+	size_t most = std::min(dev.max_view_bytes / token_bytes, std::max<size_t>(rows, 1));
 	if (asked) most = std::min<size_t>(most, asked);
 	return uint32_t(std::clamp<size_t>(most, 1, UINT32_MAX / 2));
 }
@@ -23,18 +26,25 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 		fail(Code::Invalid, "{} sequences in a decode step, 1 to {} are possible", opt.max_rows,
 		     LayerRunner::kLogitRows);
 	Model model = open_model(opt.model);
-	std::unique_ptr<Engine> e(new Engine(std::move(model), open_backend(opt.backend)));
+	const uint32_t n_layers = model.config.n_layers;
+	OpenedDevices devices = open_devices(opt.backend, n_layers);
+	std::unique_ptr<Engine> e(new Engine(std::move(model), std::move(devices.backend)));
 	Backend& be = *e->backend_;
 	const Config& cfg = e->config();
 	const DeviceInfo empty = be.info();
 	e->weight_plan_ = place_weights(
 	    e->file(), cfg, [&be](DType t, uint32_t cols) { return be.weight_row_bytes(t, cols); }, opt.weights,
 	    {opt.fit_kv, opt.fit_ctx, opt.kv_budget, opt.ubatch}, room_of(empty));
-	e->weights_text_ = kvrun::weights_text(*e->weight_plan_, empty.name);
+	e->weights_text_ = std::move(devices.text);
+	if (const std::string text = kvrun::weights_text(*e->weight_plan_, empty.name); !text.empty())
+		e->weights_text_.append(e->weights_text_.empty() ? "" : "; ").append(text);
 	e->weights_ = load_weights(e->file(), cfg, be, progress, e->weight_plan_->in_host());
 
 	const DeviceInfo dev = be.info();
-	e->pool_ = std::make_unique<KvPool>(be, cfg.n_layers, opt.kv_budget ? opt.kv_budget : cache_room(dev.free_bytes));
+	std::vector<uint32_t> parts = e->cache_layers_.model_layers(cfg); // by layer of the pool
+	for (uint32_t& l : parts) l = be.part_of(l);
+	e->pool_ = std::make_unique<KvPool>(be, cfg.n_layers, opt.kv_budget ? opt.kv_budget : cache_room(dev.free_bytes),
+	                                    std::move(parts));
 	e->pool_->host().set_budget(opt.host_budget);
 	e->pool_->host().set_offload(opt.offload_dir);
 	e->ubatch_ = std::clamp(opt.ubatch, 1u, std::max(cfg.max_seq, 1u));

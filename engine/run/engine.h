@@ -50,7 +50,7 @@ class Engine {
 	size_t weight_bytes() const { return weights_.bytes; }
 	size_t host_weight_bytes() const { return weights_.host_bytes; }  // of them, read over the bus
 	const WeightPlan& weight_plan() const { return *weight_plan_; }   // where each weight lies
-	const std::string& weights_text() const { return weights_text_; } // one line; empty if all are on the device
+	const std::string& weights_text() const { return weights_text_; } // one line; empty if all are on one device
 	size_t activation_bytes() const;                          // device memory of everything but weights and cache
 	size_t prompt_peak_bytes() const { return prompt_peak_; } // of them, the most a prompt has taken
 

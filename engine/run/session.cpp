@@ -27,7 +27,9 @@ Session::Session(Engine& e, const SessionOptions& options) : engine_(e), options
 			fail(Code::Unsupported,
 			     "policy '{}' fetches tokens, which kvrun does not do for models with sliding windows; give fetch=0",
 			     opt.kv.text);
-		window_plan_ = std::make_shared<const KvPlan>(make_window_plan(layers.window_shape(), layers.window()));
+		KvPlan windows = make_window_plan(layers.window_shape(), layers.window());
+		windows.first_layer = layers.pool_layer({true, 0});
+		window_plan_ = std::make_shared<const KvPlan>(std::move(windows));
 	} else if (layers.window() && longest > layers.window().tokens) {
 		if (!plan().keeps_all)
 			warn_once(fmt::format("policy '{}' applies to layers that attend to all tokens; all layers of this model "
@@ -40,6 +42,7 @@ Session::Session(Engine& e, const SessionOptions& options) : engine_(e), options
 		fail(Code::Unsupported,
 		     "policy '{}' fetches tokens, which kvrun does not do for models with recurrent layers; give fetch=0",
 		     opt.kv.text);
+	check_split();
 	const size_t all = e.pool().budget_bytes(), budget = all - std::min(all, window_bytes(longest) + state_bytes());
 	const uint64_t fits = tokens_that_fit(plan(), budget, longest);
 	if (fits == 0)
@@ -59,6 +62,22 @@ Session::Session(Engine& e, const SessionOptions& options) : engine_(e), options
 		                                            std::min(ctx_, layers.window().tokens), opt.seed);
 	if (layers.states().n_layers)
 		seqs_.states = std::make_unique<StateSequence>(e.backend(), e.pool(), layers.states());
+}
+
+// What a model divided over devices cannot do.
+void Session::check_split() const {
+	if (engine_.backend().n_parts() == 1) return;
+	if (plan().fetches())
+		fail(Code::Unsupported,
+		     "policy '{}' fetches tokens, which kvrun does not do for a model on several devices; give fetch=0",
+		     options_.kv.text);
+	for (uint32_t l = 0; l < plan().shape.n_layers; ++l)
+		for (const uint32_t owner : {plan().layers[l].k_codes_of, plan().layers[l].v_codes_of})
+			if (engine_.pool().part(plan().first_layer + l) != engine_.pool().part(plan().first_layer + owner))
+				fail(Code::Unsupported,
+				     "policy '{}' shares the codes of layers {} and {}, which lie on different devices; choose another "
+				     "--split",
+				     options_.kv.text, owner, l);
 }
 
 size_t Session::state_bytes() const { return 2 * engine_.cache_layers().states().bytes(); }

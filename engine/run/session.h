@@ -103,6 +103,7 @@ class Session {
 	};
 	Session(const Session&, Sequences);
 	size_t window_bytes(uint64_t n_tokens) const; // of the cache of layers with a window
+	void check_split() const;
 	size_t state_bytes() const; // of recurrent layers: a state, and the next one while a prompt is read
 	void append_history(std::span<const uint32_t> tokens) {
 		history_.insert(history_.end(), tokens.begin(), tokens.end());

@@ -95,15 +95,16 @@ def weight_options(gpu_layers: int | None, cpu_moe_layers: int, weights_budget: 
 
 
 def plan(model: str | os.PathLike[str], *, kv: str = "fp16", ctx: int = 0, memory: int | str | None = None,
-         device: str | int | None = None, backend: str | None = None, ubatch: int = 512, gpu_layers: int | None = None,
-         cpu_moe_layers: int = 0, weights_budget: int | str | None = None, fit: bool | None = None) -> Plan:
+         device: str | int | None = None, split: str | None = None, backend: str | None = None, ubatch: int = 512,
+         gpu_layers: int | None = None, cpu_moe_layers: int = 0, weights_budget: int | str | None = None,
+         fit: bool | None = None) -> Plan:
     """Whether a context of `ctx` tokens fits; only the model's header is read. ctx 0: the trained context.
 
     memory: in total, such as "8G"; None: the device's free memory.
-    gpu_layers, cpu_moe_layers, weights_budget, fit: as for Engine. If `memory` is given and none of these, all weights
+    device, split, gpu_layers, cpu_moe_layers, weights_budget, fit: as for Engine. If `memory` is given and none of these, all weights
         lie on the device.
     """
-    where = device_options(device, backend)
+    where = device_options(device, backend, split=split)
     placed = None
     if memory is None or gpu_layers is not None or cpu_moe_layers or weights_budget or fit is not None:
         placed = weight_options(gpu_layers, cpu_moe_layers, weights_budget, fit is not False)
@@ -120,6 +121,8 @@ class Engine:
 
     model: a .gguf file, or the first part of a split one.
     device: index in devices(), part of a name, or a backend's name; None: the best GPU. backend: only this one's.
+        Several, as "0,1", divide the layers among them: split="20,12" gives 20 to the first and 12 to the second, or
+        any numbers in that proportion; None: by free memory.
     kv_budget: memory for the caches of all sessions, such as "8G"; None: the device's free memory.
     max_rows: most answers in one step. ubatch: prompt tokens that go through a layer together.
     host_budget, offload_dir: for policies that fetch from host memory; see kvrun_host_memory_options.
@@ -133,9 +136,9 @@ class Engine:
     check: every operation also runs on the cpu backend. f32: no f16 or int8 arithmetic of matrix units.
     """
 
-    def __init__(self, model: str | os.PathLike[str], *, device: str | int | None = None, backend: str | None = None,
-                 kv_budget: int | str | None = None, max_rows: int = 8, ubatch: int = 512, prefill_block: int = 0,
-                 host_budget: int | str | None = None, offload_dir: str | os.PathLike[str] | None = None,
+    def __init__(self, model: str | os.PathLike[str], *, device: str | int | None = None, split: str | None = None,
+                 backend: str | None = None, kv_budget: int | str | None = None, max_rows: int = 8, ubatch: int = 512,
+                 prefill_block: int = 0, host_budget: int | str | None = None, offload_dir: str | os.PathLike[str] | None = None,
                  progress: Callable[[float], None] | None = None, canceller: Canceller | None = None,
                  check_operations: bool = False, f32: bool = False,
                  draft_model: str | os.PathLike[str] | None = None, gpu_layers: int | None = None,
@@ -144,7 +147,7 @@ class Engine:
         self.path = os.fspath(model)
         self._scheduler: Scheduler | None = None
         self._lock = threading.Lock()
-        where = device_options(device, backend, check=check_operations, f32_matmul=f32)
+        where = device_options(device, backend, split=split, check=check_operations, f32_matmul=f32)
         canceller = canceller or Canceller()
         loading = Loading(progress)
         weights = weight_options(gpu_layers, cpu_moe_layers, weights_budget, fit, kv=fit_kv, ctx=fit_ctx)

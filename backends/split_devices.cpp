@@ -1,0 +1,145 @@
+// Opens one device, or several that divide the layers of a model among them.
+#include "backends/split_devices.h"
+#include "backends/split_backend.h"
+#include "engine/core/utf8.h"
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <numeric>
+
+namespace kvrun {
+namespace {
+
+std::vector<std::string> items_of(std::string_view list) {
+	std::vector<std::string> items;
+	for (size_t from = 0;;) {
+		const size_t comma = std::min(list.find(',', from), list.size());
+		std::string_view item = list.substr(from, comma - from);
+		while (item.starts_with(' ')) item.remove_prefix(1);
+		while (item.ends_with(' ')) item.remove_suffix(1);
+		items.emplace_back(item);
+		if (comma == list.size()) return items;
+		from = comma + 1;
+	}
+}
+
+// One set of options for each device. The names of some drivers have a comma in them.
+std::vector<BackendOptions> options_by_device(const BackendOptions& o) {
+	if (o.device.find(',') == std::string::npos) return {o};
+	std::vector<BackendOptions> all;
+	for (const std::string& name : items_of(o.device)) {
+		if (name.empty()) fail(Code::Invalid, "the list of devices '{}' has an empty entry", one_line(o.device));
+		all.push_back(o);
+		all.back().device = name;
+	}
+	if (all.size() > SplitBackend::kMostParts)
+		fail(Code::Invalid, "{} devices are listed, up to {} can divide a model", all.size(), SplitBackend::kMostParts);
+	return all;
+}
+
+bool names_one_device(const BackendOptions& o) {
+	if (o.device.find(',') == std::string::npos) return true;
+	return std::ranges::any_of(list_devices([&] {
+		                           BackendOptions all = o;
+		                           all.device.clear();
+		                           return all;
+	                           }()),
+	                           [&](const DeviceReport& r) { return r.info.name == o.device; });
+}
+
+// Layers of each device for the split's numbers: those in proportion, rounded so that every layer has a device.
+std::vector<uint32_t> layers_of_split(const std::string& split, size_t n_devices, uint32_t n_layers) {
+	std::vector<double> shares;
+	for (const std::string& item : items_of(split)) {
+		double share = 0;
+		const auto [end, error] = std::from_chars(item.data(), item.data() + item.size(), share);
+		if (error != std::errc() || end != item.data() + item.size() || !(share > 0) || !std::isfinite(share))
+			fail(Code::Invalid, "--split is '{}', expected auto, or a number above 0 for each device", one_line(split));
+		shares.push_back(share);
+	}
+	if (shares.size() != n_devices)
+		fail(Code::Invalid, "--split has {} numbers for {} devices", shares.size(), n_devices);
+	const double all = std::accumulate(shares.begin(), shares.end(), 0.0);
+	std::vector<uint32_t> layers(n_devices);
+	double sum = 0;
+	uint32_t given = 0;
+	for (size_t d = 0; d < n_devices; ++d) {
+		sum += shares[d] / all * n_layers;
+		layers[d] = d + 1 == n_devices ? n_layers - given : uint32_t(std::lround(sum)) - given;
+		given += layers[d];
+		if (!layers[d])
+			fail(Code::Invalid, "--split {} leaves device {} without one of the {} layers; leave that device out",
+			     one_line(split), d, n_layers);
+	}
+	return layers;
+}
+
+std::vector<uint32_t> layers_by_device(const BackendOptions& o, std::span<const DeviceInfo> devices,
+                                       uint32_t n_layers) {
+	if (devices.size() > n_layers)
+		fail(Code::Invalid, "{} devices are listed, the model has {} layers", devices.size(), n_layers);
+	if (o.split.empty() || o.split == "auto") return share_layers(devices, n_layers);
+	return layers_of_split(o.split, devices.size(), n_layers);
+}
+
+void refuse_split_of_one(const BackendOptions& o) {
+	if (!o.split.empty() && o.split != "auto")
+		fail(Code::Invalid, "--split {} needs several devices: --device A,B", one_line(o.split));
+}
+
+} // namespace
+
+FoundDevices find_devices(const BackendOptions& o, uint32_t n_layers) {
+	FoundDevices found;
+	if (names_one_device(o)) {
+		refuse_split_of_one(o);
+		found.devices = {find_device(o)};
+		found.layers = {n_layers};
+		found.together = found.devices[0].info;
+		return found;
+	}
+	std::vector<DeviceInfo> infos;
+	for (const BackendOptions& one : options_by_device(o)) {
+		const DeviceReport r = find_device(one);
+		for (const DeviceReport& before : found.devices)
+			if (before.backend == r.backend && before.index == r.index)
+				fail(Code::Invalid, "--device {} lists {} twice", one_line(o.device), one_line(r.info.name));
+		found.devices.push_back(r);
+		infos.push_back(r.info);
+	}
+	found.layers = layers_by_device(o, infos, n_layers);
+	found.together = joined(infos, found.layers);
+	return found;
+}
+
+std::string split_text(const FoundDevices& f) {
+	std::string s = "layers:";
+	for (size_t d = 0; d < f.devices.size(); ++d)
+		s += fmt::format("{} {} on {}", d ? "," : "", f.layers[d], one_line(f.devices[d].info.name));
+	return s;
+}
+
+BackendOptions first_device(BackendOptions o) {
+	if (!names_one_device(o)) o = options_by_device(o).front();
+	o.split.clear();
+	return o;
+}
+
+OpenedDevices open_devices(const BackendOptions& o, uint32_t n_layers) {
+	if (names_one_device(o)) {
+		refuse_split_of_one(o);
+		return {open_backend(o), ""};
+	}
+	FoundDevices found = find_devices(o, n_layers); // refuses wrong lists before a device is opened
+	std::vector<SplitPart> parts;
+	std::vector<DeviceInfo> infos;
+	for (const BackendOptions& one : options_by_device(o)) {
+		parts.push_back({open_backend(one), 0});
+		infos.push_back(parts.back().backend->info());
+	}
+	found.layers = layers_by_device(o, infos, n_layers);
+	for (size_t d = 0; d < parts.size(); ++d) parts[d].n_layers = found.layers[d];
+	return {std::make_unique<SplitBackend>(std::move(parts)), split_text(found)};
+}
+
+} // namespace kvrun

@@ -1,0 +1,65 @@
+// Division of layers over devices: shares by memory, what devices are together, who holds which bytes.
+#include "backends/holders.h"
+#include "backends/split_backend.h"
+#include <doctest/doctest.h>
+#include <random>
+
+using namespace kvrun;
+
+TEST_CASE("split: layers go to devices in proportion to free memory, at least one each") {
+	const auto shares = [](std::vector<size_t> gib, uint32_t n) {
+		std::vector<DeviceInfo> devices(gib.size());
+		for (size_t d = 0; d < gib.size(); ++d) devices[d].free_bytes = gib[d] << 30;
+		return share_layers(devices, n);
+	};
+	CHECK(shares({8, 8}, 32) == std::vector<uint32_t>{16, 16});
+	CHECK(shares({24, 8}, 32) == std::vector<uint32_t>{24, 8});
+	CHECK(shares({1, 100, 1}, 4) == std::vector<uint32_t>{1, 2, 1});
+	CHECK(shares({0, 0}, 3).size() == 2);
+}
+
+TEST_CASE("split: two devices have the memory at which the first of them is full") {
+	std::vector<DeviceInfo> devices(2);
+	devices[0].name.assign(1, 'A'), devices[0].free_bytes = 20 << 20, devices[0].peak_bytes_per_s = 100;
+	devices[1].name.assign(1, 'B'), devices[1].free_bytes = 40 << 20, devices[1].peak_bytes_per_s = 50;
+	devices[0].max_view_bytes = 0, devices[1].max_view_bytes = 7;
+	const uint32_t even[] = {2, 2}, fitting[] = {1, 2};
+	CHECK(joined(devices, even).free_bytes == 40 << 20);
+	CHECK(joined(devices, fitting).free_bytes == 60 << 20);
+	const DeviceInfo both = joined(devices, even);
+	CHECK(both.name == "A + B");
+	CHECK(both.max_view_bytes == 7); // 0: no limit
+	CHECK(both.parts == 2);
+	CHECK(both.peak_bytes_per_s == doctest::Approx(1 / (0.5 / 100 + 0.5 / 50)));
+	devices[1].peak_bytes_per_s = 0;
+	CHECK(joined(devices, even).peak_bytes_per_s == 0); // unknown
+}
+
+TEST_CASE("split: ranges of a buffer and their holders are those of a plain array") {
+	std::mt19937 random(5);
+	for (int run = 0; run < 200; ++run) {
+		Holders h(7);
+		std::vector<Holders::Mask> plain(64, 7);
+		for (int step = 0; step < 30; ++step) {
+			size_t from = random() % 64, to = random() % 65;
+			if (from > to) std::swap(from, to);
+			const Holders::Mask m = 1 + random() % 7;
+			h.set(from, to, m);
+			std::fill(plain.begin() + std::ptrdiff_t(from), plain.begin() + std::ptrdiff_t(to), m);
+			std::vector<Holders::Mask> got;
+			size_t pieces = 0;
+			Holders::Mask before = 0;
+			h.each(0, 64, [&](size_t a, size_t b, Holders::Mask mask) {
+				CHECK(a == got.size());
+				CHECK(mask != before); // neighbours are joined
+				before = mask, ++pieces;
+				got.insert(got.end(), b - a, mask);
+			});
+			CHECK(got == plain);
+			CHECK(h.ranges() == pieces);
+			Holders::Mask common = ~Holders::Mask(0);
+			for (size_t i = 3; i < 40; ++i) common &= plain[i];
+			CHECK(h.common(3, 40) == common);
+		}
+	}
+}
