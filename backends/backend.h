@@ -67,6 +67,8 @@ class Backend : public OpCalls {
 	virtual void write(const Buffer& dst, size_t at, std::span<const std::byte> src) = 0;
 	// In order with ops; dst is filled by the next wait(), and must live until then.
 	virtual void read(const Buffer& src, size_t at, std::span<std::byte> dst) = 0;
+	// Whether Mem::Host memory and transfers are there. Without, callers use memory of their own, read() and write().
+	virtual bool pins() const { return true; }
 	// The host's view of Mem::Host memory. Data that ops copied there is complete after the next wait().
 	virtual std::span<std::byte> host_bytes(const Buffer&) = 0;
 	// Begins a copy from Mem::Host to Mem::Arrival memory now, concurrent with enqueued ops. The caller must have

@@ -33,6 +33,7 @@ class CheckedBackend final : public Backend {
 	                  std::span<const std::byte> arranged) override;
 
 	void run(const Op&) override;
+	bool pins() const override { return inner_->pins(); }
 	bool norms_in_matmul(const op::NormMatmul& o) const override;
 	std::span<std::byte> host_bytes(const Buffer& b) override { return inner_->host_bytes(*inner(words_of(b)).buf); }
 	uint64_t transfer(View dst, View src) override;

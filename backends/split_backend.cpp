@@ -119,14 +119,6 @@ void SplitBackend::write_weight(const View& w, uint32_t row, uint32_t n, std::sp
 	on_device(part, [&](Backend& b) { b.write_weight(weight_on(part, w), row, n, src, arranged); });
 }
 
-std::span<std::byte> SplitBackend::host_bytes(const Buffer& b) {
-	const Place& p = place(b);
-	KV_ASSERT(p.part != kAll);
-	return parts_[p.part].backend->host_bytes(p.on[p.part]);
-}
-uint64_t SplitBackend::transfer(View, View) { fail(Code::Internal, "transfers need one device"); }
-bool SplitBackend::arrive(uint64_t) { fail(Code::Internal, "transfers need one device"); }
-
 // ---- ops
 
 // A weight begins at the same byte on every device; its rows may be shorter there.

@@ -38,10 +38,10 @@ class SplitBackend final : public Backend {
 	bool arrange_weight(DType, uint32_t cols, std::span<const std::byte> src, std::span<std::byte> dst) const override;
 	void write_weight(const View& w, uint32_t row, uint32_t n, std::span<const std::byte> src,
 	                  std::span<const std::byte> arranged) override;
-	// Policies that fetch are refused (DeviceInfo::parts): their host memory belongs to one device.
-	std::span<std::byte> host_bytes(const Buffer&) override;
-	uint64_t transfer(View dst, View src) override;
-	bool arrive(uint64_t transfer) override;
+	bool pins() const override { return false; } // pinned memory belongs to one device
+	std::span<std::byte> host_bytes(const Buffer&) override { fail(Code::Internal, "a split pins no memory"); }
+	uint64_t transfer(View, View) override { fail(Code::Internal, "a split pins no memory"); }
+	bool arrive(uint64_t) override { fail(Code::Internal, "a split pins no memory"); }
 
 	void run(const Op&) override;
 	bool norms_in_matmul(const op::NormMatmul&) const override;

@@ -15,7 +15,7 @@ KvFetch::~KvFetch() {
 	give_tables();
 	give_masks();
 	if (speculative_at_ != kNone) pool_.tables().give(speculative_at_, speculative_words());
-	if (own_page_ != kNone) pool_.free(own_page_);
+	for (const auto& [part, id] : own_pages_) pool_.free(id);
 	for (const Layer& L : layers_)
 		for (const uint32_t id : L.ids) pool_.free(id);
 }
@@ -173,6 +173,12 @@ uint32_t KvFetch::find_free(const KvCache& c, uint32_t first, uint32_t n_layers,
 	return kNone;
 }
 
+uint32_t KvFetch::own_page(uint32_t l) {
+	const uint32_t part = pool_.part(plan_.first_layer + l);
+	if (const auto it = own_pages_.find(part); it != own_pages_.end()) return it->second;
+	return own_pages_[part] = take_page(l);
+}
+
 void KvFetch::place_speculative(const KvCache& c) {
 	const uint32_t L = uint32_t(layers_.size()), heads = plan_.n_heads, n = L / plan_.n_groups; // layers of a group
 	speculative_pages_.assign(L, kNone);
@@ -180,12 +186,9 @@ void KvFetch::place_speculative(const KvCache& c) {
 	for (uint32_t g = 0; g < plan_.n_groups; ++g) {
 		const std::span<uint32_t> slots = std::span(speculative_slots_).subspan(size_t(g) * heads, heads);
 		const uint32_t page = find_free(c, g * n, n, slots);
-		if (page == kNone) {
-			if (own_page_ == kNone) own_page_ = take_page(0);
-			std::ranges::fill(slots, 0u);
-		}
+		if (page == kNone) std::ranges::fill(slots, 0u);
 		for (uint32_t l = g * n; l < g * n + n; ++l)
-			speculative_pages_[l] = page == kNone ? own_page_ : c.pages(l, Tier::F16)[page];
+			speculative_pages_[l] = page == kNone ? own_page(l) : c.pages(l, Tier::F16)[page];
 	}
 	const PageFormat& f = plan_.page_format(0, Tier::F16);
 	std::vector<uint32_t> words;
@@ -247,13 +250,13 @@ void KvFetch::fit_rows() {
 		stale_ |= refetch;
 		throw;
 	}
-	try {
-		sent_ = be_.alloc(bytes, Mem::Host, "tokens to fetch");
-	} catch (const Error& e) {
-		if (e.code != Code::OutOfMemory) throw;
-		warn_once(fmt::format("host memory cannot be pinned, fetches go through another copy: {}", e.what()));
-		plain_.resize(bytes);
-	}
+	if (be_.pins()) try {
+			sent_ = be_.alloc(bytes, Mem::Host, "tokens to fetch");
+		} catch (const Error& e) {
+			if (e.code != Code::OutOfMemory) throw;
+			warn_once(fmt::format("host memory cannot be pinned, fetches go through another copy: {}", e.what()));
+		}
+	if (!sent_) plain_.resize(bytes);
 	stale_ |= refetch;
 	words_ = {};
 }

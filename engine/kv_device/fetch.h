@@ -6,6 +6,7 @@
 #include "engine/kv_device/host_store.h"
 #include "engine/kv_device/move_plan.h"
 #include "engine/kv_host/fetch.h"
+#include <map>
 #include <optional>
 
 namespace kvrun {
@@ -106,6 +107,7 @@ class KvFetch {
 	uint32_t mask_words() const { return uint32_t(layers_.size()) * plan_.shape.n_kv_heads * mask_pages() * 4; }
 	void add_packed(const KvCache&);
 	uint32_t take_page(uint32_t l); // of f16 tokens
+	uint32_t own_page(uint32_t l);  // for the speculative token
 	void place_speculative(const KvCache&);
 	// Finds a logical page of the window that is unshared in all n layers and has a free slot in each kv head. Returns
 	// the page and writes these slots; returns kNone if there is no such page.
@@ -140,12 +142,13 @@ class KvFetch {
 	uint32_t n_picks_ = 0, n_fetched_ = 0;
 	std::vector<Layer> layers_;
 	uint32_t n_pages_ = 0, table_at_ = 0, n_live_ = kNone; // pages of a layer; first word; tokens set in live bits
-	// The speculative token lies in a free slot of the window's pages; if no slot is free, in `own_page_`, which all
-	// layers use in turn. Entries (n_layers, 4) and live bits (n_groups, n_heads, 4): words of tables().
+	// The speculative token lies in a free slot of the window's pages; if no slot is free, in a page of its own, which
+	// the layers of a part use in turn. Entries (n_layers, 4) and live bits (n_groups, n_heads, 4): words of tables().
 	std::vector<uint32_t> speculative_pages_; // by layer
 	std::vector<uint32_t> speculative_slots_; // (n_groups, n_heads) slot in the page
 	std::vector<uint32_t> speculative_table_; // copy of the words on the device
-	uint32_t speculative_at_ = kNone, own_page_ = kNone;
+	uint32_t speculative_at_ = kNone;
+	std::map<uint32_t, uint32_t> own_pages_; // by part
 	// Masks (n_layers, n_kv_heads, mask_pages(), 4), the slots they hide, and the live bits they were computed from.
 	uint32_t mask_pages_[kTiers] = {}, mask_at_ = 0;
 	bool masks_valid_ = false;

@@ -17,7 +17,7 @@ double mib(size_t bytes) { return double(bytes) / (1 << 20); }
 
 } // namespace
 
-HostPool::HostPool(Backend& be) : be_(be), budget_(machine_bytes() / 4) {}
+HostPool::HostPool(Backend& be) : be_(be), budget_(machine_bytes() / 4), pinned_(be.pins()) {}
 
 void HostPool::set_budget(size_t bytes) { budget_ = bytes ? bytes : machine_bytes() / 4; }
 

@@ -64,13 +64,9 @@ Session::Session(Engine& e, const SessionOptions& options) : engine_(e), options
 		seqs_.states = std::make_unique<StateSequence>(e.backend(), e.pool(), layers.states());
 }
 
-// What a model divided over devices cannot do.
+// Layers that share codes must lie on one device.
 void Session::check_split() const {
 	if (engine_.backend().n_parts() == 1) return;
-	if (plan().fetches())
-		fail(Code::Unsupported,
-		     "policy '{}' fetches tokens, which kvrun does not do for a model on several devices; give fetch=0",
-		     options_.kv.text);
 	for (uint32_t l = 0; l < plan().shape.n_layers; ++l)
 		for (const uint32_t owner : {plan().layers[l].k_codes_of, plan().layers[l].v_codes_of})
 			if (engine_.pool().part(plan().first_layer + l) != engine_.pool().part(plan().first_layer + owner))

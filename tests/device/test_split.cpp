@@ -117,10 +117,21 @@ TEST_CASE("split: a model divided over two devices of one kind has the bits of o
 	});
 }
 
-TEST_CASE("split: every policy that does not fetch has the bits of one device") {
-	const std::vector<Case> policies = {
-	    {"kivi2"},    {"kivi4"}, {"rtn4"},      {"turbo3/2"},         {"mixed"}, {"zipcache"}, {"mikv"},
-	    {"logquant"}, {"h2o"},   {"streaming"}, {"xquant,km=0,vm=0"}, {"asymkv"}};
+TEST_CASE("split: every policy has the bits of one device") {
+	const std::vector<Case> policies = {{"kivi2"},
+	                                    {"kivi4"},
+	                                    {"rtn4"},
+	                                    {"turbo3/2"},
+	                                    {"mixed"},
+	                                    {"zipcache"},
+	                                    {"mikv"},
+	                                    {"logquant"},
+	                                    {"h2o"},
+	                                    {"streaming"},
+	                                    {"specache2"},
+	                                    {"specache1,fetch=12,recent_keep=8,flush=32"},
+	                                    {"xquant,km=0,vm=0"},
+	                                    {"asymkv"}};
 	each_row(policies, [](Backend&, const Case& c, const TestRow& row) {
 		const std::string model = KVRUN_SOURCE_DIR "/models/bundled/recall-4m-f16.gguf";
 		const uint32_t n = layers_of(model);
@@ -233,7 +244,7 @@ TEST_CASE("split: a device that fails is named; a session saved before goes on w
 	});
 }
 
-TEST_CASE("split: wrong lists and policies that need one device are refused in one line") {
+TEST_CASE("split: wrong lists and codes shared across devices are refused in one line") {
 	each_row(std::vector<Case>{{"llama"}}, [](Backend&, const Case& c, const TestRow& row) {
 		EngineOptions o;
 		o.model = tiny(c.name);
@@ -255,7 +266,6 @@ TEST_CASE("split: wrong lists and policies that need one device are refused in o
 		}
 		const uint32_t n = layers_of(o.model);
 		const auto engine = open_pair(row, o.model, {1, n - 1});
-		CHECK_THROWS_WITH_AS(Session(*engine, with("specache2", 64)), doctest::Contains("on several devices"), Error);
 		CHECK_THROWS_WITH_AS(Session(*engine, with("xquant,km=0,vm=0", 64)),
 		                     doctest::Contains("shares the codes of layers 0 and 1, which lie on different devices"),
 		                     Error);

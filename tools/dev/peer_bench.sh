@@ -8,18 +8,21 @@
 #                    [~/.cache/kvrun/bench]
 #   --python FILE    the python3 that has gguf and numpy [python3]
 #   --rounds N       measurements per row and program; the table has their median [3]
-#   --rows LIST      of small-pp128 small-tg16 deep-tg8-d0 deep-tg8-d2048 packed [all]
+#   --rows LIST      MODEL-ppN or MODEL-tgN, with -dDEPTH where the depth is not 0, and packed
+#                    [small-pp128 small-tg16 deep-tg8 deep-tg8-d2048 packed]
 #   --kv LIST        cache policies of row `packed` [fp16,kivi4,kivi2,zipcache,mikv,xquant]
 #   --peer-only      skip kvrun
 # A row: the programs alternate N times; each time a program loads the model, warms up and measures once.
+# Models: small and deep of random_model.py; a tenth of the layers of mixtures, made by `kvrun synth` (1 to 2 GB each):
+# qwen3moe (qwen3-30b-a3b, Q4_K), gptoss (gpt-oss-20b, MXFP4), gemma4 (gemma-4-26b-a4b, Q4_K).
 # Row `packed`: 8 tokens at depth 2048 of `deep`; llama.cpp once with a q4_0 cache (minutes on a software driver, where
 # reading its prompt back is slow), then kvrun with the policies in turn, N times.
 set -euo pipefail
-usage() { sed -n '2,17s/^# \?//p' "$0" >&2; exit 2; }
+usage() { sed -n '2,20s/^# \?//p' "$0" >&2; exit 2; }
 root=$(cd "$(dirname "$0")/../.." && pwd)
 kvrun=$root/build/kvrun driver='' models=${XDG_CACHE_HOME:-$HOME/.cache}/kvrun/bench python=python3 rounds=3 \
 	with_kvrun=1
-rows="small-pp128 small-tg16 deep-tg8-d0 deep-tg8-d2048 packed" kv=fp16,kivi4,kivi2,zipcache,mikv,xquant peer='' \
+rows="small-pp128 small-tg16 deep-tg8 deep-tg8-d2048 packed" kv=fp16,kivi4,kivi2,zipcache,mikv,xquant peer='' \
 	command="tools/dev/peer_bench.sh $*"
 while [ $# -gt 0 ]; do
 	case $1 in
@@ -44,8 +47,23 @@ peer=$(realpath "$peer")
 choose_driver "$driver"
 mkdir -p "$models"
 models=$(realpath "$models")
-case $rows in *small*) random_model "$models" small ;; esac
-case $rows in *deep* | *packed*) random_model "$models" deep ;; esac
+make_model() { # NAME
+	case $1 in
+	small | deep) random_model "$models" "$1" ;;
+	qwen3moe) synth_model "$1" qwen3-30b-a3b layers=5,vocab=32000 q4_k ;;
+	gptoss) synth_model "$1" gpt-oss-20b layers=2,vocab=32000 mxfp4 ;;
+	gemma4) synth_model "$1" gemma-4-26b-a4b layers=3,vocab=32000 q4_k ;;
+	*) echo "peer_bench: there is no model '$1'; --help lists them" >&2; exit 2 ;;
+	esac
+}
+synth_model() { # NAME LIKE SHAPE TYPE
+	[ -f "$models/$1.gguf" ] || "$kvrun" synth --like "$2" --shape "$3" --type "$4" -o "$models/$1.gguf" >&2
+}
+for row in $rows; do
+	[ "$row" = packed ] || [[ $row =~ ^[a-z0-9]+-(pp|tg)[0-9]+(-d[0-9]+)?$ ]] ||
+		{ echo "peer_bench: no row '$row'; --help describes them" >&2; exit 2; }
+	[ "$row" = packed ] && make_model deep || make_model "${row%%-*}"
+done
 
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
@@ -60,13 +78,9 @@ turn() { # WHO ROW ROUND COMMAND...: its JSON to $out/ROW.WHO.ROUND.json
 for round in $(seq "$rounds"); do
 	for row in $rows; do
 		[ "$row" != packed ] || continue
-		case $row in
-		small-pp128) model=small args=(-p 128 -n 0 -d 0) ;;
-		small-tg16) model=small args=(-p 0 -n 16 -d 0) ;;
-		deep-tg8-d0) model=deep args=(-p 0 -n 8 -d 0) ;;
-		deep-tg8-d2048) model=deep args=(-p 0 -n 8 -d 2048) ;;
-		*) echo "peer_bench: no row '$row'" >&2; exit 2 ;;
-		esac
+		[[ $row =~ ^([a-z0-9]+)-(pp|tg)([0-9]+)(-d([0-9]+))?$ ]]
+		model=${BASH_REMATCH[1]} n=${BASH_REMATCH[3]} args=(-d "${BASH_REMATCH[5]:-0}")
+		if [ "${BASH_REMATCH[2]}" = pp ]; then args+=(-p "$n" -n 0); else args+=(-p 0 -n "$n"); fi
 		turn peer "$row" "$round" "$peer/run" llama-bench -m "$models/$model.gguf" -dev Vulkan0 -ngl 99 -fa on \
 			-ctk f16 -ctv f16 -r 1 -o json "${args[@]}"
 		[ "$with_kvrun" = 0 ] || turn kvrun "$row" "$round" "$kvrun" bench -m "$models/$model.gguf" -r 1 -o json \
