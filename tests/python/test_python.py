@@ -49,6 +49,10 @@ def test_plan_of_weights_in_host_memory():
         kvrun.plan(large, memory="8G", gpu_layers=-1)
     with kvrun.Engine(MODEL, device="cpu", gpu_layers=1, fit=False) as e: # shares the host's memory: nothing moves
         assert e.info.host_weight_bytes == 0 and e.info.weights == ""
+    with pytest.raises(kvrun.InvalidArgument, match="needs several devices"):
+        kvrun.Engine(MODEL, device="cpu", split="1,3")
+    with pytest.raises(kvrun.InvalidArgument, match="lists .* twice"):
+        kvrun.plan(MODEL, device="cpu,cpu", split="1,3")
 
 
 def test_model(engine):
