@@ -71,9 +71,10 @@ class Backend : public OpCalls {
 	virtual bool pins() const { return true; }
 	// The host's view of Mem::Host memory. Data that ops copied there is complete after the next wait().
 	virtual std::span<std::byte> host_bytes(const Buffer&) = 0;
-	// Begins a copy from Mem::Host to Mem::Arrival memory now, concurrent with enqueued ops. The caller must have
-	// waited for all reads of dst, and must not change src until ops after arrive() have run. It cannot fail the
-	// device: without a second queue the copy is in order with ops.
+	// Begins a copy from Mem::Host or Mem::Mapped to Mem::Arrival memory now, concurrent with enqueued ops. The caller
+	// must have waited for all reads of dst, and must not change src until ops after arrive() have run. It cannot fail
+	// the device: without a second queue the copy is in order with ops; the result is then 0, and nothing need have
+	// been waited for.
 	virtual uint64_t transfer(View dst, View src) = 0;
 	// Ops enqueued from here on run after the transfer. Returns false if it failed; dst is then unchanged.
 	virtual bool arrive(uint64_t transfer) = 0;
@@ -110,11 +111,13 @@ class Backend : public OpCalls {
 	virtual std::vector<OpTime> op_times(bool reset) = 0; // empty unless timing is on
 	virtual void time_ops(bool on) = 0;                   // turns timestamps of each dispatch on or off
 
-	// Bytes of weights in Mem::Mapped memory that ops have read since the backend was opened, as they lie in the file.
+	// Bytes of weights in Mem::Mapped memory that ops have read since the backend was opened, as they lie in the file,
+	// and that transfers have copied, as they lie in memory.
 	uint64_t mapped_bytes_read() const { return mapped_bytes_read_; }
 
  protected:
-	void check_and_count(const Op&); // called first by run()
+	void check_and_count(const Op&);                        // called first by run()
+	void check_and_count(const View& dst, const View& src); // called first by transfer()
 	// Creates the Buffer that alloc() returns.
 	Buffer made(uint32_t id, size_t bytes, Mem mem) {
 		has_mapped_ |= mem == Mem::Mapped;

@@ -65,8 +65,8 @@ View CheckedBackend::reference_weight(const View& w) const {
 		if (key.first == w.buf->id() && w.at < weight.end && weight.type == w.type && weight.cols == w.shape[1] &&
 		    from % row_bytes == 0 && w.at + w.shape[0] * row_bytes <= weight.end) {
 			View r = w;
-			r.buf = &weight.reference;
-			r.at = from / row_bytes * reference_->weight_row_bytes(w.type, w.shape[1]);
+			r.buf = weight.reference.get();
+			r.at = (weight.first + from / row_bytes) * reference_->weight_row_bytes(w.type, w.shape[1]);
 			return r;
 		}
 	}
@@ -92,18 +92,39 @@ void CheckedBackend::write_weight(const View& w, uint32_t row, uint32_t n, std::
 	const size_t end = w.at + w.shape[0] * inner_->weight_row_bytes(w.type, w.shape[1]);
 	auto it = weights_.find({id, w.at});
 	if (it == weights_.end() || it->second.end != end || it->second.type != w.type || it->second.cols != w.shape[1]) {
-		// When memory is reused for another tensor, the old entry is removed.
-		for (auto old = weights_.lower_bound({id, 0}); old != weights_.end() && old->first.first == id;)
-			old = old->first.second < end && w.at < old->second.end ? weights_.erase(old) : std::next(old);
-		Weight fresh{end, w.type, w.shape[1], {}};
+		erase_weights(id, w.at, end);
+		Weight fresh{end, w.type, w.shape[1], {}, 0};
 		const size_t row_bytes = reference_->weight_row_bytes(w.type, w.shape[1]);
-		fresh.reference = reference_->alloc(w.shape[0] * row_bytes, Mem::Device, "weights, checked");
+		fresh.reference =
+		    std::make_shared<Buffer>(reference_->alloc(w.shape[0] * row_bytes, Mem::Device, "weights, checked"));
 		it = weights_.emplace(std::pair(id, w.at), std::move(fresh)).first;
 	}
 	View r = w;
-	r.buf = &it->second.reference;
+	r.buf = it->second.reference.get();
 	r.at = 0;
 	reference_->write_weight(r, row, n, src, {});
+}
+
+// When memory is reused for another tensor, the old entry is removed.
+void CheckedBackend::erase_weights(uint32_t id, size_t begin, size_t end) {
+	for (auto old = weights_.lower_bound({id, 0}); old != weights_.end() && old->first.first == id;)
+		old = old->first.second < end && begin < old->second.end ? weights_.erase(old) : std::next(old);
+}
+
+// A transfer of weights: rows of them, whose values the reference has already.
+void CheckedBackend::copy_weights(const View& dst, const View& src) {
+	const uint32_t from = src.buf->id(), to = dst.buf->id();
+	erase_weights(to, dst.at, dst.at + src.bytes());
+	std::vector<std::pair<size_t, Weight>> found; // by their first byte
+	for (auto w = weights_.lower_bound({from, 0}); w != weights_.end() && w->first.first == from; ++w)
+		if (w->first.second < src.at + src.bytes() && src.at < w->second.end)
+			found.emplace_back(w->first.second, w->second);
+	for (auto& [begin, w] : found) {
+		const size_t at = std::max(begin, src.at);
+		w.first += uint32_t((at - begin) / inner_->weight_row_bytes(w.type, w.cols));
+		w.end = std::min(w.end, src.at + src.bytes()) - src.at + dst.at;
+		weights_.insert_or_assign({to, at - src.at + dst.at}, std::move(w));
+	}
 }
 
 std::vector<std::byte> CheckedBackend::fetch(Backend& b, const View& v) {
@@ -297,8 +318,10 @@ bool CheckedBackend::norms_in_matmul(const op::NormMatmul& o) const {
 
 // The host has written only to the inner backend's memory.
 uint64_t CheckedBackend::transfer(View dst, View src) {
-	check_transfer(dst, src);
-	if (reference_) {
+	check_and_count(dst, src);
+	if (reference_ && src.buf->mem() == Mem::Mapped) {
+		copy_weights(dst, src);
+	} else if (reference_) {
 		const View to = reference(dst);
 		reference_->write(*to.buf, to.at, host_bytes(*src.buf).subspan(src.at, src.bytes()));
 	}

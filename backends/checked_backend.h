@@ -56,7 +56,8 @@ class CheckedBackend final : public Backend {
 		size_t end; // one past its last byte in the inner buffer
 		DType type;
 		uint32_t cols;
-		Buffer reference; // all rows, from byte 0
+		std::shared_ptr<Buffer> reference; // all rows, from byte 0; copies of a weight share it
+		uint32_t first;                    // row of it that lies at the first byte
 	};
 	struct Output {
 		const char* name;
@@ -70,6 +71,8 @@ class CheckedBackend final : public Backend {
 	View inner(const View& v) const;
 	View reference(const View& v) const;
 	View reference_weight(const View& w) const;
+	void erase_weights(uint32_t id, size_t begin, size_t end); // that overlap these bytes
+	void copy_weights(const View& dst, const View& src);
 	MappedOp for_inner(const Op&) const;
 	MappedOp for_reference(const Op&) const;
 	std::vector<Output> compared(const Op&);

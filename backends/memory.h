@@ -14,7 +14,7 @@ enum class Mem : uint8_t {
 	Upload,   // small, written by the host every step, read by the device
 	Readback, // written by the device, read by the host
 	Host,     // pinned host memory: both sides copy from and to it; the host uses Backend::host_bytes()
-	Arrival,  // as Device; Backend::transfer() may write it
+	Arrival,  // as Device; Backend::transfer() may write it, from Host or Mapped
 	// Host memory that ops read in place, over the bus: weights. As Device where DeviceInfo::mapped_bytes is 0.
 	Mapped,
 };

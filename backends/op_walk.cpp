@@ -79,6 +79,11 @@ void Backend::check_and_count(const Op& op) {
 	if (has_mapped_) mapped_bytes_read_ += uint64_t(op_mapped_bytes(op) + 0.5);
 }
 
+void Backend::check_and_count(const View& dst, const View& src) {
+	check_transfer(dst, src);
+	if (src.buf->mem() == Mem::Mapped) mapped_bytes_read_ += src.bytes();
+}
+
 std::vector<WrittenWords> op_written(const Op& op, const WordReader& words) {
 	return std::visit(
 	    [&](const auto& o) -> std::vector<WrittenWords> {

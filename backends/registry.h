@@ -24,7 +24,8 @@ struct BackendOptions {
 	                         // device is tested at its first use
 	std::string probe;       // program that tries Vulkan drivers before they are loaded here, kvrun-probe; empty: none
 	double probe_seconds = 60; // time limit for a driver to list its devices; many GPUs take longer
-	bool transfers = true;     // sessions may fetch from host memory: a queue for copies is created where there is one
+	bool transfers = true;     // sessions may fetch from host memory, or prompts copy weights from there: a queue for
+	                           // copies is created where there is one
 	// DeviceReport::build of devices whose matrices are not used because they failed the self-test.
 	std::vector<std::string> no_matrices;
 	// Called if drivers must be left out: sets VK_DRIVER_FILES to these files. A library must not do so itself, because

@@ -1,6 +1,7 @@
 // Which weights lie on the device and which in host memory, where the device reads them over the bus.
 #include "models/weight_plan.h"
 #include "backends/weight_rows.h"
+#include "engine/core/round.h"
 #include "models/gguf.h"
 #include <algorithm>
 #include <charconv>
@@ -75,6 +76,7 @@ WeightPlan::WeightPlan(const Gguf& g, const Config& c, const RowBytes& row_bytes
 		group.bytes += bytes;
 		group.token_bytes += token_bytes(s, type, part, c);
 		group.tensors.push_back(i);
+		group.tensor_bytes.push_back(bytes);
 	}
 	for (auto& [key, group] : groups) groups_.push_back(std::move(group));
 	std::ranges::stable_sort(groups_, leaves_first);
@@ -100,6 +102,7 @@ void WeightPlan::apply(const WeightOptions& o) {
 		if (of_layer ? uint64_t(g.layer) + stay < n_layers_ : stay <= n_layers_) move(g);
 		if (g.part == WeightPart::Experts && g.layer < o.cpu_moe_layers) move(g);
 	}
+	while (double(host_bytes_) < o.host_share * double(bytes_) && move_next()) {}
 	if (!o.budget) return;
 	if (o.budget < fixed_bytes_)
 		fail(Code::Invalid,
@@ -107,6 +110,28 @@ void WeightPlan::apply(const WeightOptions& o) {
 		     "device; raise it",
 		     o.budget, fixed_bytes_);
 	while (device_bytes() > o.budget && move_next()) {}
+}
+
+RingSize WeightPlan::ring_within(uint64_t most) const {
+	constexpr uint64_t kPieces =
+	    3; // of a tensor of which the engine uses parts, such as q, k and v, aligned separately
+	std::map<uint32_t, std::vector<uint64_t>> layers; // bytes of the tensors that would be copied, experts last
+	for (const WeightPart part : {WeightPart::Attention, WeightPart::Mlp, WeightPart::Experts})
+		for (const WeightGroup& g : groups_)
+			if (g.in_host && g.part == part)
+				for (const uint64_t n : g.tensor_bytes)
+					layers[g.layer].push_back(align_up(n + (kPieces - 1) * kRingAlign, kRingAlign));
+	for (const uint64_t slots : {2, 1}) {
+		uint64_t need = 0;
+		for (const auto& [layer, tensors] : layers) {
+			uint64_t sum = 0;
+			for (const uint64_t n : tensors)
+				if (sum + n <= most / slots) sum += n;
+			need = std::max(need, sum);
+		}
+		if (need) return {need, uint32_t(std::min<uint64_t>(slots, layers.size()))};
+	}
+	return {};
 }
 
 uint64_t WeightPlan::host_token_bytes() const {

@@ -105,7 +105,7 @@ PlanSubject subject_of(const PlanArgs& a) {
 // Places weights so that the context fits under a policy; without -c, the context that a run would make room for.
 WeightPlan placed(const PlanArgs& a, const PlanSubject& s, const KvPolicy& p) {
 	const Gguf file = Gguf::open(a.model);
-	const FitGoal goal{{p}, s.requested ? uint32_t(s.n_tokens) : 0, 0, uint32_t(a.ubatch)};
+	const FitGoal goal{{p}, s.requested ? uint32_t(s.n_tokens) : 0, 0, uint32_t(a.ubatch), s.bus, s.bandwidth};
 	return place_weights(file, read_config(file), device_row_bytes, weight_options(a.weights), goal, s.room);
 }
 
@@ -115,8 +115,7 @@ PlanSubject divided(const PlanArgs& a, PlanSubject s, const KvPolicy& p) {
 	WeightPlan w = placed(a, s, p);
 	if (!w.host_bytes()) return s;
 	s.model.weight_bytes = w.device_bytes();
-	const KvPolicy f16 = parse_policy("fp16");
-	if (p.text != f16.text) s.trade = trade_text(p, w, placed(a, s, f16));
+	s.model.fixed_bytes += w.ring().bytes();
 	s.weights = std::move(w);
 	return s;
 }
@@ -126,8 +125,9 @@ std::vector<Planned> plans_of(const PlanArgs& a, const PlanSubject& s, std::vect
 	const bool all = a.kv == "all";
 	std::vector<Planned> plans;
 	for (const KvPolicy& p : all ? all_policies() : parse_policies(a.kv)) try {
-			const PlanSubject own = divided(a, s, p);
-			const KvPolicy policy = chosen(a, own, p);
+			PlanSubject own = divided(a, s, p);
+			const KvPolicy policy = chosen(a, own, p), f16 = parse_policy("fp16");
+			if (own.weights && policy.text != f16.text) own.trade = trade_text(policy, *own.weights, placed(a, s, f16));
 			const KvPlan plan =
 			    s.layers ? plan_of_model(*s.layers, policy, s.n_tokens) : make_device_plan(policy, s.shape);
 			plans.push_back({plan, verdict_of(plan, own), own});
@@ -208,7 +208,9 @@ void add_plan(Command& root) {
 	     "auto takes the policy that loses least among those whose cache of -c tokens fits: f16, 8 bits, or each "
 	     "layer's keys and values as codebooks or uniform codes of 1 to 8 bits. tuned:BITS spreads that many bits per "
 	     "element, parameters included. Both go by what 'kvrun tune' measured of the model; where it did not, they "
-	     "leave uniform codes of 1 to 4 bits out. Neither evicts."},
+	     "leave uniform codes of 1 to 4 bits out. Neither evicts. Where f16 would move weights to host memory, auto "
+	     "weighs bits of the cache against weights on the device: the expected time of a token, by --bus and "
+	     "--bandwidth, and the expected loss, of which 0.01 nats count as 10 % of the time."},
 	    policies_section(),
 	    options_section(),
 	    json_section(
@@ -229,7 +231,8 @@ void add_plan(Command& root) {
 	          "{device, total_bytes, weight_bytes, activation_bytes, window_bytes, state_bytes, prompt_bytes, "
 	          "reserve_bytes, bytes (left "
 	          "for the cache), tokens_that_fit}"},
-	         {"weights", "where some lie in host memory: {bytes, device_bytes, host_bytes, host (of what), "
+	         {"weights", "where some lie in host memory: {bytes, device_bytes, host_bytes, host (of what), ring_bytes "
+	                     "(device memory through which prompts copy them, among activation_bytes), "
 	                     "device_bytes_per_token, bus_bytes_per_token, tokens_per_s (an estimate; null: no rate is "
 	                     "known), trade (against f16)}"}})};
 	c.run = [a] { run_plan(*a); };

@@ -82,6 +82,7 @@ Json weights_json(const KvPlan& plan, const PlanSubject& s) {
 	        {"device_bytes", w.device_bytes()},
 	        {"host_bytes", w.host_bytes()},
 	        {"host", w.host_text()},
+	        {"ring_bytes", w.ring().bytes()},
 	        {"device_bytes_per_token", w.device_token_bytes()},
 	        {"bus_bytes_per_token", w.host_token_bytes()},
 	        {"tokens_per_s", rate > 0 ? Json(rate) : Json(nullptr)},
@@ -268,29 +269,10 @@ std::string quality_text(const KvPlan& plan) {
 
 } // namespace
 
-std::string trade_text(const KvPolicy& p, const WeightPlan& w, const WeightPlan& f16) {
-	if (w.host_bytes() >= f16.host_bytes()) return {};
-	uint32_t layers[kWeightParts] = {}; // layers that stay only with the policy
-	for (const WeightGroup& g : f16.groups()) layers[int(g.part)] += g.in_host;
-	for (const WeightGroup& g : w.groups()) layers[int(g.part)] -= g.in_host;
-	constexpr const char* names[kWeightParts] = {"embedding", "experts", "MLP", "attention", "output"};
-	std::string what;
-	for (int i = 0; i < kWeightParts; ++i)
-		if (layers[i])
-			what += fmt::format("{}{}{}", what.empty() ? "" : ", ", names[i],
-			                    i == int(WeightPart::Embedding) || i == int(WeightPart::Output)
-			                        ? ""
-			                        : fmt::format(" of {} more layer{}", layers[i], layers[i] == 1 ? "" : "s"));
-	return fmt::format("{} frees {} against fp16: {} stay on the device, {} less over the bus per token",
-	                   one_line(p.text), human_bytes(double(f16.host_bytes() - w.host_bytes())), what,
-	                   human_bytes(double(f16.host_token_bytes() - w.host_token_bytes())));
-}
-
 double expected_rate(const KvPlan& plan, const PlanSubject& s) {
 	if (!s.weights || s.bus <= 0 || s.bandwidth <= 0) return 0;
-	const double cache = double(bytes_at(plan, s.n_tokens).total() + s.model.window_bytes);
-	return 1 / (double(s.weights->host_token_bytes()) / s.bus +
-	            (double(s.weights->device_token_bytes()) + cache) / s.bandwidth);
+	const uint64_t cache = bytes_at(plan, s.n_tokens).total() + s.model.window_bytes;
+	return 1 / step_seconds(*s.weights, cache, s.bus, s.bandwidth);
 }
 
 PlanVerdict verdict_of(const KvPlan& plan, const PlanSubject& s) {

@@ -49,8 +49,6 @@ struct Planned {
 	PlanVerdict verdict;
 	PlanSubject subject; // with its weights placed for this policy
 };
-// "kivi2 frees 2.1 GiB of the card: experts of 6 more layers stay there"; empty: nothing stays that would not with f16.
-std::string trade_text(const KvPolicy&, const WeightPlan&, const WeightPlan& with_f16);
 // Tokens per second of decode steps, estimated from bytes and rates at the subject's context; 0 if a rate is unknown.
 double expected_rate(const KvPlan&, const PlanSubject&);
 Json plan_json(const Planned&, const PlanSubject&);

@@ -33,7 +33,10 @@ class CudaBackend : public Backend {
 
 	void run(const Op&) override;
 	std::span<std::byte> host_bytes(const Buffer& b) override { return {bytes_at(b, 0, b.bytes()), b.bytes()}; }
-	uint64_t transfer(View dst, View src) override { return copy(dst, src), 0; } // in order in the one stream
+	uint64_t transfer(View dst, View src) override { // in order in the one stream
+		check_and_count(dst, src);
+		return copy(dst, src), 0;
+	}
 	bool arrive(uint64_t) override { return true; }
 
 	void at_layer(uint32_t) override {}

@@ -216,7 +216,8 @@ uint32_t Memory::create(uint64_t bytes, Mem m, const char* label) {
 	    VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT;
 	if (c.texel_range) info.usage |= VK_BUFFER_USAGE_UNIFORM_TEXEL_BUFFER_BIT;
 	const uint32_t families[] = {dev_.queue_family(), c.transfer_family};
-	if ((m == Mem::Host || m == Mem::Arrival) && dev_.transfer_queue() && families[0] != families[1]) {
+	if ((m == Mem::Host || m == Mem::Arrival || m == Mem::Mapped) && dev_.transfer_queue() &&
+	    families[0] != families[1]) {
 		info.sharingMode = VK_SHARING_MODE_CONCURRENT;
 		info.queueFamilyIndexCount = 2;
 		info.pQueueFamilyIndices = families;

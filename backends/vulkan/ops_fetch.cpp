@@ -74,7 +74,7 @@ std::span<std::byte> VulkanBackend::host_bytes(const Buffer& b) {
 }
 
 uint64_t VulkanBackend::transfer(View dst, View src) {
-	check_transfer(dst, src);
+	check_and_count(dst, src);
 	return rec_.transfer(bind(dst), bind(src));
 }
 

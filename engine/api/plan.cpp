@@ -62,7 +62,7 @@ kvrun_status kvrun_plan_memory(kvrun_plan* out, const kvrun_plan_options* option
 		p.host_weight_bytes = weights.host_bytes();
 		p.host_token_bytes = weights.host_token_bytes(), p.device_token_bytes = weights.device_token_bytes();
 		const ModelMemory model =
-		    model_memory(c, p.host_weight_bytes ? weights.device_bytes() : file.tensor_bytes(), o.ubatch);
+		    p.host_weight_bytes ? model_memory(c, weights, o.ubatch) : model_memory(c, file.tensor_bytes(), o.ubatch);
 		const MemoryAccount account = memory_account(model, memory, p.ctx);
 		const CacheLayers layers(c);
 		const KvPlan plan =

@@ -239,7 +239,22 @@ class Auto {
 		return choice(best, &better);
 	}
 
+	std::vector<CacheStep> steps() const {
+		std::vector<CacheStep> out = {{parse_policy("fp16"), 0}};
+		for (const auto& [k, v] : kSteps) {
+			const Sides sides = assign(tuning_, sizes_, shape_.n_layers * uint64_t(sizes_.k[k] + sizes_.v[v]), 2);
+			const double guessed = kGuessedNats / shape_.n_layers;
+			out.push_back({parse_policy(text_of(sides, options_)), cost_of(sides) * (measured_ ? 1 : guessed)});
+		}
+		return out;
+	}
+
  private:
+	// Indices of kSideFormats whose sizes are the room of a step: 8 bits, 4, 3, 3/2, 2, 2/1.
+	static constexpr std::pair<int, int> kSteps[] = {{kEightBits, kEightBits}, {3, 3}, {2, 2}, {2, 1}, {1, 1}, {1, 0}};
+	// KL divergence per unit of guessed_tuning() of all layers. On SmolLM2-135M turbo4 has 0.025, turbo3 and turbo3/2
+	// 0.03 and 0.04, turbo2/1 0.06 (tools/results/quality_smollm2.csv).
+	static constexpr double kGuessedNats = 0.03;
 	Fit look(const std::string& text, double kld) const {
 		Fit f{.text = text, .kld = kld, .plan = make_plan(parse_policy(text), shape_)};
 		f.bytes = most_bytes(f.plan, n_tokens_);
@@ -271,6 +286,13 @@ class Auto {
 
 std::string side_options(SideFormat f, bool is_k, size_t first, size_t last) {
 	return bits_option(f, is_k, first, last) + scale_option(f, is_k, first, last);
+}
+
+bool is_auto(const KvPolicy& p) { return p.name == kAuto; }
+
+std::vector<CacheStep> auto_steps(const KvPolicy& asked, const KvShape& shape, const Tuning* tuning) {
+	const Tuning t = tuning ? *tuning : guessed_tuning(shape.n_layers);
+	return Auto(asked, shape, t, tuning != nullptr, 0, 0).steps();
 }
 
 bool is_choice(const KvPolicy& p) { return p.name == kAuto || p.name == kTuned; }

@@ -50,4 +50,12 @@ struct Choice {
 // nothing fits. A policy that is not a choice is returned unchanged.
 Choice choose_policy(const KvPolicy&, const KvShape&, const Tuning* tuning, uint64_t n_tokens, size_t budget_bytes);
 
+// Caches that `auto` chooses among where a larger one moves weights to host memory, from f16 to the fewest bits.
+struct CacheStep {
+	KvPolicy policy;
+	double kld; // expected, in nats per token; a guess where tuning is null
+};
+std::vector<CacheStep> auto_steps(const KvPolicy& asked, const KvShape&, const Tuning* tuning);
+bool is_auto(const KvPolicy&);
+
 } // namespace kvrun

@@ -29,16 +29,24 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 	const uint32_t n_layers = model.config.n_layers;
 	OpenedDevices devices = open_devices(opt.backend, n_layers);
 	std::unique_ptr<Engine> e(new Engine(std::move(model), std::move(devices.backend)));
-	Backend& be = *e->backend_;
 	const Config& cfg = e->config();
-	const DeviceInfo empty = be.info();
+	const DeviceInfo empty = e->backend_->info();
 	e->weight_plan_ = place_weights(
-	    e->file(), cfg, [&be](DType t, uint32_t cols) { return be.weight_row_bytes(t, cols); }, opt.weights,
-	    {opt.fit_kv, opt.fit_ctx, opt.kv_budget, opt.ubatch}, room_of(empty));
+	    e->file(), cfg, [&](DType t, uint32_t cols) { return e->backend_->weight_row_bytes(t, cols); }, opt.weights,
+	    {opt.fit_kv, opt.fit_ctx, opt.kv_budget, opt.ubatch, 0, empty.peak_bytes_per_s}, room_of(empty),
+	    &e->weights_trade_);
 	e->weights_text_ = std::move(devices.text);
 	if (const std::string text = kvrun::weights_text(*e->weight_plan_, empty.name); !text.empty())
 		e->weights_text_.append(e->weights_text_.empty() ? "" : "; ").append(text);
+	if (e->weight_plan_->ring().slots && !opt.backend.transfers) { // the copies of prompts need that queue
+		BackendOptions with_queue = opt.backend;
+		with_queue.transfers = true;
+		e->backend_.reset();
+		e->backend_ = open_devices(with_queue, n_layers).backend;
+	}
+	Backend& be = *e->backend_;
 	e->weights_ = load_weights(e->file(), cfg, be, progress, e->weight_plan_->in_host());
+	e->ring_ = std::make_unique<WeightRing>(be, cfg, e->weights_, e->weight_plan_->ring());
 
 	const DeviceInfo dev = be.info();
 	std::vector<uint32_t> parts = e->cache_layers_.model_layers(cfg); // by layer of the pool
@@ -56,7 +64,7 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 }
 
 size_t Engine::activation_bytes() const {
-	return runner_->bytes() + decoder_->bytes() + scratch_.bytes() + window_scratch_.bytes() +
+	return ring_->bytes() + runner_->bytes() + decoder_->bytes() + scratch_.bytes() + window_scratch_.bytes() +
 	       (spare_ ? spare_->bytes() : 0);
 }
 

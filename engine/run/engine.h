@@ -5,6 +5,7 @@
 #include "engine/run/decode.h"
 #include "engine/run/prompt_memory.h"
 #include "engine/run/weight_fit.h"
+#include "engine/run/weight_ring.h"
 #include "models/grammar/token_trie.h"
 #include "models/model.h"
 #include <memory>
@@ -51,11 +52,14 @@ class Engine {
 	size_t host_weight_bytes() const { return weights_.host_bytes; }  // of them, read over the bus
 	const WeightPlan& weight_plan() const { return *weight_plan_; }   // where each weight lies
 	const std::string& weights_text() const { return weights_text_; } // one line; empty if all are on one device
+	// What a smaller cache keeps on the device, where `auto` was weighed against weights; else empty.
+	const std::string& weights_trade() const { return weights_trade_; }
 	size_t activation_bytes() const;                          // device memory of everything but weights and cache
 	size_t prompt_peak_bytes() const { return prompt_peak_; } // of them, the most a prompt has taken
 
 	// ---- for sessions and prompts
 	LayerRunner& runner() { return *runner_; }
+	WeightRing& ring() { return *ring_; }
 	Decoder& decoder() { return *decoder_; }
 	KvScratch& scratch() { return scratch_; }
 	KvScratch& window_scratch() { return window_scratch_; } // for steps and prompts, of layers with a window
@@ -73,7 +77,8 @@ class Engine {
 	CacheLayers cache_layers_;
 	Weights weights_;
 	std::optional<WeightPlan> weight_plan_;
-	std::string weights_text_;
+	std::string weights_text_, weights_trade_;
+	std::unique_ptr<WeightRing> ring_;
 	std::unique_ptr<KvPool> pool_;
 	KvScratch scratch_, window_scratch_;
 	std::unique_ptr<LayerRunner> runner_;

@@ -20,7 +20,7 @@ void LayerRunner::project_heads(const View& out, const View& w, const View& x, b
 void LayerRunner::project_in_latent(uint32_t l, const LayerRows& r, bool decode) {
 	const Layer& layer = cfg_.layers[l];
 	const Latent& t = layer.latent;
-	const LayerWeights& L = w_.layers[l];
+	const LayerWeights& L = weights_of(l);
 	const LatentWeights& w = L.latent;
 	norm(r.h, r.x, L.attn_norm);
 	const Proj keys[] = {{r.k, w.kv_a, {}}, {r.v, w.k_rope, {}}};

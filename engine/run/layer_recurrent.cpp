@@ -6,12 +6,12 @@ namespace kvrun {
 void LayerRunner::recur(uint32_t l, const LayerRows& r, std::span<const StateGroup> groups, bool decode) {
 	constexpr float kEps = 1e-6f; // for norms of q and k; files have no key for it
 	const Recurrent& how = cfg_.layers[l].recurrent;
-	const RecurrentWeights& w = w_.layers[l].recurrent;
+	const RecurrentWeights& w = weights_of(l).recurrent;
 	const uint32_t n = r.n;
 	const View mixed = rows(recurrent_.mixed, 0, n), conv = rows(recurrent_.conv, 0, n),
 	           gate = rows(recurrent_.gate, 0, n), beta = rows(recurrent_.beta, 0, n),
 	           alpha = rows(recurrent_.alpha, 0, n);
-	norm(r.h, r.x, w_.layers[l].attn_norm);
+	norm(r.h, r.x, weights_of(l).attn_norm);
 	const Proj wide[] = {{mixed, w.qkv, {}}, {gate, w.gate, {}}}, narrow[] = {{beta, w.beta, {}}, {alpha, w.alpha, {}}};
 	be_.matmul(wide, r.h, Epilogue::None, decode);
 	be_.matmul(narrow, r.h, Epilogue::None, decode);

@@ -157,7 +157,7 @@ void LayerRunner::project_in(uint32_t l, const LayerRows& r, bool decode) {
 	const Layer& layer = cfg_.layers[l];
 	if (layer.latent.rank) return project_in_latent(l, r, decode);
 	if (cfg_.streams.n > 1) predict_streams(l, r, decode);
-	const LayerWeights& L = w_.layers[l];
+	const LayerWeights& L = weights_of(l);
 	const Proj all[] = {{r.q, L.wq, L.bq}, {r.k, L.wk, L.bk}, {r.v, L.wv, L.bv}};
 	const bool owns = has_own_kv(cfg_, l);
 	const std::span<const Proj> qkv = std::span(all).first(!owns ? 1 : layer.v_is_k ? 2 : 3);
@@ -186,7 +186,7 @@ void LayerRunner::rotate(uint32_t l, const LayerRows& r, uint32_t first, uint32_
 	const Layer& layer = cfg_.layers[l];
 	KvDst dst = to;
 	if (!has_own_kv(cfg_, l)) dst = {nowhere_, nowhere_, shaped(nowhere_, n, layer.n_kv_heads, 2), 1};
-	const LayerWeights& L = w_.layers[l];
+	const LayerWeights& L = weights_of(l);
 	const Rope& rope = cfg_.ropes[layer.rope];
 	const View q = rows(r.q, first, n);
 	HeadNorm head_norm{{}, {}, cfg_.norm_eps, layer.qk_norm == QkNorm::HeadLast};
@@ -207,7 +207,7 @@ void LayerRunner::rotate(uint32_t l, const LayerRows& r, uint32_t first, uint32_
 }
 
 Softmax LayerRunner::softmax(uint32_t l, const LayerRows& r) const {
-	return {cfg_.layers[l].score_softcap, w_.layers[l].sinks, r.q_rope};
+	return {cfg_.layers[l].score_softcap, weights_of(l).sinks, r.q_rope};
 }
 
 void LayerRunner::add(const Layer& layer, const LayerRows& r, const Proj& proj, const View& from,
@@ -224,7 +224,7 @@ void LayerRunner::add(const Layer& layer, const LayerRows& r, const Proj& proj, 
 
 void LayerRunner::project_out(uint32_t l, const LayerRows& r, bool decode) {
 	const Layer& layer = cfg_.layers[l];
-	const LayerWeights& L = w_.layers[l];
+	const LayerWeights& L = weights_of(l);
 	if (layer.output_gate) be_.activate(r.att, r.out_gate, r.att, {.function = Activation::Sigmoid});
 	const Latent& latent = layer.latent;
 	if (latent.rank) project_heads(shaped(r.values, r.n, layer.n_heads, latent.v_dim), L.latent.v_b, r.att, decode);
@@ -255,7 +255,7 @@ void LayerRunner::run_dense(const Layer& layer, const LayerWeights& L, const Lay
 // prompt would take more memory than its residual stream.
 void LayerRunner::add_layer_input(uint32_t l, const LayerRows& r, bool decode) {
 	const uint32_t n = r.n, dim = cfg_.layer_input_dim;
-	const LayerWeights& L = w_.layers[l];
+	const LayerWeights& L = weights_of(l);
 	const View input = shaped(r.gate, n, dim), other = shaped(r.up, n, dim);
 	be_.embed(r.h, w_.embed, r.tokens.ids);
 	const float scale = cfg_.embedding_scale / std::sqrt(float(cfg_.dim)); // usually 1

@@ -46,6 +46,10 @@ class LayerRunner {
 	// most_rows: limit of one pass. Backend, config and weights must outlive the runner.
 	LayerRunner(Backend&, const Config&, const Weights&, uint32_t most_rows);
 
+	// While set, layer l is computed with these weights: the same ones at another place. Null: those of the
+	// constructor.
+	void use(uint32_t l, const LayerWeights* w) { copied_layer_ = l, copied_ = w; }
+
 	// Rows first .. first + n - 1 of x, tokens and rope, and activations of a pass through layer l, whose memory the
 	// next pass reuses.
 	LayerRows rows_of(uint32_t l, const View& x, const TokenViews&, const RopeViews& rope, uint32_t first,
@@ -85,6 +89,7 @@ class LayerRunner {
 	size_t bytes() const { return memory_.bytes(); } // of activations
 
  private:
+	const LayerWeights& weights_of(uint32_t l) const { return copied_ && copied_layer_ == l ? *copied_ : w_.layers[l]; }
 	void norm(const View& out, const View& x, const NormWeights&);
 	// h: memory for the norm of x.
 	void norm_matmul(std::span<const Proj>, const View& h, const View& x, const NormWeights&, Epilogue, bool decode);
@@ -119,6 +124,8 @@ class LayerRunner {
 	Backend& be_;
 	const Config& cfg_;
 	const Weights& w_;
+	const LayerWeights* copied_ = nullptr; // of use()
+	uint32_t copied_layer_ = 0;
 	uint32_t most_rows_;
 	Buffer memory_;
 	View h_, q_, k_, v_, att_;    // (most_rows, elements of the widest layer) f32

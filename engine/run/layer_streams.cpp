@@ -61,7 +61,7 @@ View LayerRunner::modes(const StreamWeights& w, const LayerRows& r, const View& 
 
 // Predicts all streams; x becomes the active one.
 void LayerRunner::predict_streams(uint32_t l, const LayerRows& r, bool decode) {
-	const StreamWeights& w = w_.layers[l].streams;
+	const StreamWeights& w = weights_of(l).streams;
 	const uint32_t n = cfg_.streams.n;
 	const View active = stream(r.streams, cfg_.streams.active, r.n), coefs = rows(streams_.coefs, 0, r.n);
 	const View m = modes(w, r, active, decode);
@@ -74,7 +74,7 @@ void LayerRunner::predict_streams(uint32_t l, const LayerRows& r, bool decode) {
 // Corrects all streams by x, what the layer made of the active one; x becomes the corrected one, with a factor for each
 // channel.
 void LayerRunner::correct_streams(uint32_t l, const LayerRows& r, bool decode) {
-	const StreamWeights& w = w_.layers[l].streams;
+	const StreamWeights& w = weights_of(l).streams;
 	const uint32_t n = cfg_.streams.n;
 	const View active = stream(r.streams, cfg_.streams.active, r.n), coefs = shaped(streams_.coefs, r.n, n);
 	const View m = modes(w, r, r.x, decode);
@@ -93,7 +93,7 @@ void LayerRunner::add_to_others(const LayerRows& r, const View& from) {
 
 // h + norm(right(left(h))), for add_laurel().
 void LayerRunner::project_laurel(uint32_t l, const LayerRows& r, bool decode) {
-	const StreamWeights& w = w_.layers[l].streams;
+	const StreamWeights& w = weights_of(l).streams;
 	const View low = rows(streams_.low, 0, r.n);
 	const Proj left[] = {{low, w.left, {}}}, right[] = {{r.laurel, w.right, {}}};
 	be_.matmul(left, r.h, Epilogue::None, decode);

@@ -34,6 +34,12 @@ ModelMemory model_memory(const Config& c, uint64_t weight_bytes, uint32_t ubatch
 	return m;
 }
 
+ModelMemory model_memory(const Config& c, const WeightPlan& w, uint32_t ubatch) {
+	ModelMemory m = model_memory(c, w.device_bytes(), ubatch);
+	m.fixed_bytes += w.ring().bytes();
+	return m;
+}
+
 MemoryAccount memory_account(const ModelMemory& m, uint64_t total_bytes, uint64_t n_tokens) {
 	MemoryAccount a;
 	a.total = total_bytes;

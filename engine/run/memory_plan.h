@@ -3,12 +3,13 @@
 #include "engine/kv_host/plan.h"
 #include "engine/run/cache_layers.h"
 #include "models/config.h"
+#include "models/weight_plan.h"
 
 namespace kvrun {
 
 struct ModelMemory {             // memory of a model besides its cache; all 0 for a shape without a model
 	uint64_t weight_bytes = 0;   // as in the file
-	uint64_t fixed_bytes = 0;    // activations of a prompt piece and a decode step
+	uint64_t fixed_bytes = 0;    // activations of a prompt piece and a decode step, and the ring for weights
 	uint64_t window_bytes = 0;   // cache of layers with a sliding window, in models that also have others
 	uint64_t state_bytes = 0;    // of recurrent layers: a state, and the next one while a prompt is read
 	uint64_t row_bytes = 0;      // of a prompt's scratch memory, per token
@@ -17,6 +18,8 @@ struct ModelMemory {             // memory of a model besides its cache; all 0 f
 // The main cache of a context of n_tokens (Session::plan()).
 KvPlan plan_of_model(const CacheLayers&, const KvPolicy&, uint64_t n_tokens);
 ModelMemory model_memory(const Config&, uint64_t weight_bytes, uint32_t ubatch);
+// With the weights of the plan that lie on the device, and its ring.
+ModelMemory model_memory(const Config&, const WeightPlan&, uint32_t ubatch);
 
 struct MemoryAccount { // of one context; the parts and the cache's share add up to the total
 	uint64_t total = 0, weights = 0, window = 0, states = 0, activations = 0, prompt = 0, reserve = 0; // bytes

@@ -140,6 +140,9 @@ double Prefill::begin_block() {
 		const uint32_t m = std::min(ubatch_, n_ - at);
 		runner_.embed(memory_->x, at, kvrun::rows(memory_->tokens.ids, at, m), /*decode=*/false);
 	}
+	std::vector<bool> whole(layers_);
+	for (uint32_t l = 0; l < layers_; ++l) whole[l] = computes_all(l);
+	ring_.emplace(session_.engine().ring(), n_, ubatch_, whole);
 	layer_ = at_ = 0;
 	stage_ = Stage::Rows;
 	return 2. * n_ * runner_.config().dim;
@@ -150,21 +153,35 @@ KvPrefill& Prefill::cache_of(uint32_t l) { return session_.engine().cache_layers
 bool Prefill::computes_all(uint32_t l) const { return wants_all() || l < session_.engine().cache_layers().last_own(); }
 
 void Prefill::give_up_block() {
+	ring_.reset();
 	states_step_.reset();
 	window_kv_.reset();
 	kv_.reset();
 }
 
 double Prefill::rows(double room, bool must) {
+	if (!computes_all(layer_) && !owns_kv(layer_)) at_ = n_ - 1; // the other rows are not needed
+	const uint32_t m = rows_that_fit(room), l = layer_;
+	const bool last = at_ + m == n_;
+	if (!must && m < std::min(ubatch_, n_ - at_))
+		return 0; // the rest of the room is less than a device processes at a time
+	runner_.backend().at_layer(l);
+	struct Copied { // decode steps between pieces read weights where they lie
+		LayerRunner& runner;
+		~Copied() { runner.use(0, nullptr); }
+	} copied{runner_};
+	runner_.use(l, ring_->enter(l));
+	const double work = runner_.config().layers[l].recurrent.n_heads ? recurrent_rows(m) : layer_rows(m);
+	if (last) ring_->leave(l);
+	ring_->ahead(l);
+	return work;
+}
+
+// The next m rows of a layer that attends.
+double Prefill::layer_rows(uint32_t m) {
 	const uint32_t k = session_.engine().cache_layers()[layer_].index;
 	KvPrefill& kv = cache_of(layer_);
 	const bool all = computes_all(layer_), owns = owns_kv(layer_);
-	if (!all && !owns) at_ = n_ - 1; // the other rows are not needed
-	const uint32_t m = rows_that_fit(room);
-	if (!must && m < std::min(ubatch_, n_ - at_))
-		return 0; // the rest of the room is less than a device processes at a time
-	runner_.backend().at_layer(layer_);
-	if (runner_.config().layers[layer_].recurrent.n_heads) return recurrent_rows(m);
 	if (at_ == 0 && owns) kv.begin_layer(k);
 	const LayerRows r = runner_.rows_of(layer_, memory_->x, memory_->tokens, memory_->rope, at_, m);
 	if (looking_ && layer_ == 0) runner_.read_rows(r.x, looks_.emplace_back(Look{"the embeddings are", {}}).rows);

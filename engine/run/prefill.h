@@ -3,6 +3,7 @@
 #include "engine/kv_device/prefill.h"
 #include "engine/run/layer_runner.h"
 #include "engine/run/prompt_memory.h"
+#include "engine/run/weight_ring.h"
 #include <deque>
 #include <functional>
 #include <optional>
@@ -67,6 +68,7 @@ class Prefill {
 	double piece(double room, bool must);
 	double begin_block();
 	double rows(double room, bool must);
+	double layer_rows(uint32_t m);
 	double recurrent_rows(uint32_t m);
 	double moves(double room);
 	void begin_moves(uint32_t from);
@@ -91,6 +93,7 @@ class Prefill {
 	std::unique_ptr<PromptMemory> memory_;
 	std::optional<KvPrefill> kv_, window_kv_; // of the block, for each cache
 	std::optional<StateStep> states_step_;    // of the block, if layers are recurrent
+	std::optional<RingPass> ring_;            // of the block
 	Stage stage_ = Stage::Block;
 	uint32_t n_read_ = 0;
 	uint32_t n_ = 0, layer_ = 0, at_ = 0; // of the block: tokens, current layer, current row

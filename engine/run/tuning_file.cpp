@@ -99,4 +99,9 @@ Choice choose_policy(const KvPolicy& p, const KvShape& shape, const Gguf& g, uin
 	return c;
 }
 
+std::vector<CacheStep> auto_steps(const KvPolicy& p, const KvShape& shape, const Gguf& g) {
+	const std::optional<Tuning> tuning = read_tuning(g, shape.n_layers);
+	return auto_steps(p, shape, tuning ? &*tuning : nullptr);
+}
+
 } // namespace kvrun

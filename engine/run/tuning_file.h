@@ -16,4 +16,6 @@ std::optional<Tuning> read_tuning(const Gguf&, uint32_t n_layers);
 // choose_policy() by the file beside the model, or by the default guess without one.
 Choice choose_policy(const KvPolicy&, const KvShape&, const Gguf&, uint64_t n_tokens, size_t budget_bytes);
 
+std::vector<CacheStep> auto_steps(const KvPolicy&, const KvShape&, const Gguf&);
+
 } // namespace kvrun

@@ -236,3 +236,28 @@ TEST_CASE("choose: names and options that cannot be are refused") {
 	const KvShape odd{4, 2, 40}; // blocks of 8 channels
 	CHECK(choose_policy(parse_policy("tuned:2.5"), odd, nullptr, 100, 0).policy.name == "turbo");
 }
+
+TEST_CASE("choose: steps of auto go from f16 to fewest bits: less memory, and more expected loss, with each") {
+	Tuning measured = guessed_tuning(kShape.n_layers);
+	for (LayerCost& c : measured.layers)
+		for (int i = 0; i < kNSideFormats; ++i) c.k[i] *= 0.01, c.v[i] *= 0.01;
+	for (const Tuning* t : {static_cast<const Tuning*>(nullptr), static_cast<const Tuning*>(&measured)}) {
+		const std::vector<CacheStep> steps = auto_steps(parse_policy("auto"), kShape, t);
+		REQUIRE(steps.size() == 7);
+		CHECK(steps[0].policy.text == "fp16");
+		CHECK(steps[0].kld == 0);
+		CHECK(steps.back().policy.text == "turbo2/1");
+		for (size_t i = 1; i < steps.size(); ++i) {
+			CHECK(packed_bits(make_plan(steps[i].policy, kShape)) <
+			      packed_bits(make_plan(steps[i - 1].policy, kShape)));
+			CHECK(steps[i].kld > steps[i - 1].kld);
+		}
+		// the sum of the layers' costs; without measurements about what SmolLM2 loses
+		if (t) CHECK(steps.back().kld == doctest::Approx(kShape.n_layers * (0.01 * 10 * 0.1175 + 0.01 * 0.3634)));
+		if (!t) CHECK(steps.back().kld == doctest::Approx(0.0463).epsilon(0.01));
+	}
+	const KvPolicy options = parse_policy("auto,recent=64,flush=64");
+	CHECK(auto_steps(options, kShape, nullptr).back().policy.text.ends_with(",recent=64,flush=64"));
+	CHECK(is_auto(options));
+	CHECK(!is_auto(parse_policy("tuned:3")));
+}

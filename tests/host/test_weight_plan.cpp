@@ -1,7 +1,10 @@
 // Which weights lie in host memory: the planner's order, llama.cpp's options, budgets, and fits.
 #include "backends/weight_rows.h"
+#include "engine/run/tuning_file.h"
 #include "engine/run/weight_fit.h"
+#include "engine/run/weight_ring.h"
 #include <algorithm>
+#include <cmath>
 #include <doctest/doctest.h>
 
 using namespace kvrun;
@@ -146,13 +149,14 @@ TEST_CASE("weight fit: as much leaves as the asked context under the asked polic
 	CHECK(p.host_bytes() > 8 * kGiB);
 	CHECK(q.host_bytes() < p.host_bytes()); // a smaller cache leaves room for more weights
 	const auto cache = [](const WeightPlan& w) {
-		return memory_account(model_memory(mixture().config, w.device_bytes(), 512), fit_memory(8 * kGiB), 32768).cache;
+		return memory_account(model_memory(mixture().config, w, 512), fit_memory(8 * kGiB), 32768).cache;
 	};
 	const CacheLayers layers(mixture().config);
 	const uint64_t need = bytes_at(plan_of_model(layers, f16.kv[0], 32768), 32768).total();
 	CHECK(cache(p) >= need);
 	WeightPlan one_less = mixture().plan(); // the groups before this one are not enough
 	for (size_t i = 0; p.groups()[i + 1].in_host; ++i) one_less.move_next();
+	one_less.set_ring(one_less.ring_within(kGiB));
 	CHECK(one_less.host_bytes() < p.host_bytes());
 	CHECK(cache(one_less) < need);
 	// several policies: the largest counts; with a budget for caches: the budget
@@ -162,6 +166,102 @@ TEST_CASE("weight fit: as much leaves as the asked context under the asked polic
 	CHECK(mixture().fitted(18 * kGiB, {{parse_policy("auto")}, 65536}).host_bytes() == 0);
 	CHECK(mixture().fitted(18 * kGiB, {{parse_policy("fp16")}, 65536}).host_bytes() > 0);
 	CHECK(mixture().fitted(8 * kGiB, f16, {.fit = false}).host_bytes() == 0);
+}
+
+TEST_CASE(
+    "weight fit: auto weighs bits of the cache against weights on the device, by rates and by the expected loss") {
+	const auto weighed = [](uint64_t memory, double bus, double bandwidth, std::string* trade = nullptr) {
+		const FitGoal goal{{parse_policy("auto")}, 32768, 0, 512, bus, bandwidth};
+		return place_weights(mixture().file, mixture().config, device_row_bytes, {}, goal, {"card", memory}, trade);
+	};
+	const auto fitted = [](uint64_t memory, const char* kv) {
+		return mixture().fitted(memory, {{parse_policy(kv)}, 32768});
+	};
+	std::string trade = "before";
+	const WeightPlan usual = weighed(8 * kGiB, 0, 0, &trade);
+	CHECK(usual.host_bytes() < fitted(8 * kGiB, "fp16").host_bytes());
+	CHECK(usual.host_bytes() >= fitted(8 * kGiB, "turbo2/1").host_bytes());
+	CHECK(trade.starts_with("turbo"));
+	CHECK(trade.find(" GiB against fp16: experts of ") != std::string::npos);
+	CHECK(trade.find(" more layers stay on the device, ") != std::string::npos);
+	// by any rates: the least log(time) + loss / 0.1
+	const CacheLayers layers(mixture().config);
+	std::vector<uint64_t> chosen;
+	for (const auto& [bus, bandwidth] : {std::pair(1e12, 3e11), {25e9, 3e11}, {12e9, 1e12}, {1e6, 3e11}, {1e12, 1e9}}) {
+		double least = 1e30;
+		uint64_t best = 0;
+		for (const CacheStep& step : auto_steps(parse_policy("auto"), layers.main_shape(), nullptr)) {
+			const WeightPlan p = mixture().fitted(8 * kGiB, {{step.policy}, 32768});
+			const uint64_t cache = bytes_at(plan_of_model(layers, step.policy, 32768), 32768).total();
+			const double cost =
+			    std::log(double(p.host_token_bytes()) / bus + double(p.device_token_bytes() + cache) / bandwidth) +
+			    10 * step.kld;
+			if (cost < least) least = cost, best = p.host_bytes();
+		}
+		chosen.push_back(best);
+		CHECK(weighed(8 * kGiB, bus, bandwidth).host_bytes() == best);
+	}
+	CHECK(*std::ranges::min_element(chosen) < *std::ranges::max_element(chosen)); // rates matter
+	// f16 moves nothing
+	trade = "before";
+	CHECK(weighed(64 * kGiB, 0, 0, &trade).host_bytes() == 0);
+	CHECK(trade == "before");
+	// time is bytes by rates
+	CHECK(step_seconds(usual, 1000, 2, 4) ==
+	      doctest::Approx(double(usual.host_token_bytes()) / 2 + double(usual.device_token_bytes() + 1000) / 4));
+}
+
+TEST_CASE("weight fit: the ring has two slots for the largest layer, if these are an eighth of the memory at most") {
+	const auto layer_bytes = [](const Shape& s, bool whole) { // of the largest layer, experts alone or all of it
+		std::vector<uint64_t> n(s.config.n_layers);
+		for (const WeightGroup& g : s.plan().groups())
+			if (g.part == WeightPart::Experts ||
+			    (whole && (g.part == WeightPart::Mlp || g.part == WeightPart::Attention)))
+				n[g.layer] += g.bytes;
+		return *std::ranges::max_element(n);
+	};
+	const auto about = [](uint64_t slot, uint64_t layer) { return slot >= layer && slot < layer + 8192; };
+	const WeightPlan moe = mixture().placed({.cpu_moe_layers = 7});
+	CHECK(moe.ring().bytes() == 0); // only place_weights() knows the memory
+	CHECK(moe.ring_within(kGiB).slots == 2);
+	CHECK(about(moe.ring_within(kGiB).slot_bytes, layer_bytes(mixture(), false)));
+	CHECK(mixture().placed({.cpu_moe_layers = 1}).ring_within(kGiB).slots == 1);
+	CHECK(mixture().plan().ring_within(kGiB).bytes() == 0);
+	const WeightPlan all = dense().placed({.gpu_layers = 0});
+	CHECK(about(all.ring_within(kGiB).slot_bytes, layer_bytes(dense(), true)));
+	// less memory: parts of a layer; then one slot for one tensor; then nothing
+	uint64_t bytes = UINT64_MAX;
+	for (uint64_t most = kGiB; most > 1 << 20; most = most * 3 / 4) {
+		const RingSize r = all.ring_within(most);
+		CHECK(r.bytes() <= most);
+		CHECK(r.bytes() <= bytes);
+		bytes = r.bytes();
+	}
+	CHECK(bytes == 0);
+	const Shape oss("synth:gpt-oss-120b:mxfp4"); // a tensor of a layer's experts has half a GiB
+	CHECK(oss.placed({.cpu_moe_layers = 36}).ring_within(kGiB).slots == 1);
+	CHECK(mixture().fitted(8 * kGiB, {}).ring().bytes() <= kGiB);
+	CHECK(mixture().fitted(8 * kGiB, {}).ring().bytes() > kGiB / 4);
+	// nor more than an eighth of what is in host memory
+	const WeightPlan little = mixture().fitted(16 * kGiB, {});
+	CHECK(little.host_bytes() < 3 * kGiB);
+	CHECK(little.ring().bytes() > 0);
+	CHECK(little.ring().bytes() <= little.host_bytes() / 8);
+	CHECK(mixture().fitted(64 * kGiB, {}).ring().bytes() == 0);
+}
+
+TEST_CASE("weight ring: how often the kernels of a prompt read a weight") {
+	Experts none, some;
+	some.n = 128, some.used = 8;
+	CHECK(block_reads(none, 128, 512).dense == 1);
+	CHECK(block_reads(none, 129, 512).dense == 2);
+	CHECK(block_reads(none, 4096, 512).dense == 32);
+	CHECK(block_reads(none, 100, 32).dense == 4); // slices of 32, 32, 32 and 4 rows
+	CHECK(block_reads(none, 512, 512).experts == 0);
+	CHECK(block_reads(some, 1, 512).experts == doctest::Approx(8. / 128));
+	CHECK(block_reads(some, 512, 512).experts == doctest::Approx(1));   // each expert has about 32 rows: one tile
+	CHECK(block_reads(some, 4096, 512).experts == doctest::Approx(8));  // in each slice
+	CHECK(block_reads(some, 2048, 2048).experts == doctest::Approx(2)); // two tiles each
 }
 
 TEST_CASE("weight fit: devices that share memory, read none, or have too little of it") {
@@ -178,5 +278,9 @@ TEST_CASE("weight fit: devices that share memory, read none, or have too little 
 	const std::string text = weights_text(p, "card");
 	CHECK(text.starts_with("weights: "));
 	CHECK(text.find(" GiB on card, ") != std::string::npos);
-	CHECK(text.ends_with("in host memory, read over the bus"));
+	CHECK(text.find("in host memory, read over the bus; prompts copy them through ") != std::string::npos);
+	const WeightPlan several = place({}, {"cards", 8 * kGiB, false, UINT64_MAX, 2});
+	CHECK(several.host_bytes() > 0);
+	CHECK(several.ring().bytes() == 0); // transfers need one device
+	CHECK(weights_text(place({.ring = 0}, {"card", 8 * kGiB}), "card").ends_with("read over the bus"));
 }

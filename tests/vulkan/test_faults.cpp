@@ -21,6 +21,21 @@ const char* const kFetches = "kivi2,recent_keep=8,flush=32,fetch=12";
 
 const std::string kBundled = KVRUN_SOURCE_DIR "/models/bundled/recall-4m-f16.gguf"; // more than a block of memory
 
+// A card whose weights all lie in host memory, and a prompt that copies them in six slices.
+const char* const kCopying = "mapped=1073741824,transfer=2";
+std::unique_ptr<Engine> open_copying() {
+	EngineOptions o;
+	o.model = kSmallModel;
+	o.backend = select_test_device(test_driver());
+	o.ubatch = 32;
+	o.weights = {.gpu_layers = 0, .ring = 1};
+	return Engine::open(o);
+}
+Floats copied_answer(Engine& e) {
+	Session s(e, with("fp16", 256));
+	return greedy_logits(s, random_tokens(170, 300, 4), 2);
+}
+
 bool no_device() {
 	try {
 		(void)open_test_device(test_driver());
@@ -288,4 +303,76 @@ TEST_CASE("faults: T68, T69 a device that is lost, or does not answer, while tok
 	f.reset();
 	const auto engine = open_engine(test_driver(), kSmallModel);
 	CHECK(ask(*engine, 20) == Floats(want.begin(), want.begin() + std::ptrdiff_t(want.size() / (steps + 1) * 21)));
+}
+
+TEST_CASE("faults: T66 without memory for copies of weights, prompts read them in host memory, to the same bits") {
+	VulkanFaults& f = vulkan_faults();
+	if (no_device()) return;
+	const ScopedEnv card("KVRUN_TEST_CAPS", kCopying);
+	f.reset();
+	const Floats want = copied_answer(*open_copying());
+	f.reset();
+	(void)open_copying();
+	const uint64_t n_calls = f.calls["vkCreateBuffer"];
+	uint32_t without = 0; // engines that opened without the ring
+	for (uint64_t n = 1; n <= n_calls; ++n) {
+		CAPTURE(n);
+		std::unique_ptr<Engine> engine;
+		f.fail_calls("vkCreateBuffer", n, n, VK_ERROR_OUT_OF_DEVICE_MEMORY);
+		const Outcome o = outcome_of([&] { engine = open_copying(); });
+		f.reset();
+		CHECK(o.threw == !engine);
+		if (o.threw) CHECK_MESSAGE(o.code == Code::OutOfMemory, o.what);
+		if (!engine || engine->ring().bytes()) continue;
+		++without;
+		CHECK(copied_answer(*engine) == want);
+	}
+	CHECK(without == 2); // a buffer for each slot
+}
+
+TEST_CASE("faults: T67, T68 a call that fails, or a device that is lost, while a prompt copies weights") {
+	VulkanFaults& f = vulkan_faults();
+	if (no_device()) return;
+	const ScopedEnv card("KVRUN_TEST_CAPS", kCopying);
+	f.reset();
+	Floats want;
+	{
+		const auto engine = open_copying();
+		f.reset();
+		want = copied_answer(*engine);
+	}
+	const std::map<std::string, uint64_t> calls = f.calls;
+	const std::pair<std::string, VkResult> rows[] = {{"vkQueueSubmit2", VK_ERROR_DEVICE_LOST},
+	                                                 {"vkWaitForFences", VK_ERROR_DEVICE_LOST},
+	                                                 {"vkBeginCommandBuffer", VK_ERROR_OUT_OF_HOST_MEMORY},
+	                                                 {"vkAllocateCommandBuffers", VK_ERROR_OUT_OF_HOST_MEMORY},
+	                                                 {"vkCreateSemaphore", VK_ERROR_OUT_OF_HOST_MEMORY}};
+	for (const auto& row : rows) {
+		const std::string& function = row.first;
+		const VkResult result = row.second;
+		const auto n_calls = calls.find(function);
+		REQUIRE_MESSAGE(n_calls != calls.end(), function);
+		for (uint64_t n = 1; n <= n_calls->second; n += 1 + n_calls->second / 5) {
+			INFO(fmt::format("{}, call {} of {}, returns {}", function, n, n_calls->second, vk::result_name(result)));
+			const auto engine = open_copying();
+			f.fail_calls(function, n, n, result);
+			const Outcome first = outcome_of([&] {
+				const Floats got = copied_answer(*engine);
+				CHECK(got == want); // without copies
+			});
+			const bool failed = f.failed > 0; // a slow device gets the prompt in other pieces: fewer calls
+			f.reset();
+			if (!failed) continue;
+			if (first.threw) CHECK_MESSAGE((first.code == Code::Device || first.code == Code::OutOfMemory), first.what);
+			if (function == "vkCreateSemaphore" || result == VK_ERROR_DEVICE_LOST)
+				CHECK(first.threw == (result == VK_ERROR_DEVICE_LOST));
+			const Outcome again = outcome_of([&] {
+				const Floats got = copied_answer(*engine);
+				CHECK(got == want);
+			});
+			CHECK(again.threw == (first.threw && again.what == first.what)); // lost for good, or as before
+		}
+	}
+	f.reset();
+	CHECK(copied_answer(*open_copying()) == want);
 }
