@@ -53,7 +53,11 @@ BackendOptions backend_options(const ModelArgs& a) {
 }
 
 WeightOptions weight_options(const WeightArgs& a) {
-	return {.budget = a.budget, .gpu_layers = a.layers(), .cpu_moe_layers = a.moe_layers(), .fit = !a.no_fit};
+	return {.budget = a.budget,
+	        .gpu_layers = a.layers(),
+	        .cpu_moe_layers = a.moe_layers(),
+	        .fit = !a.no_fit,
+	        .host_share = a.host_share};
 }
 
 SessionOptions session_options(const EngineArgs& a, const KvPolicy& policy, uint64_t seed) {
@@ -97,6 +101,7 @@ std::unique_ptr<Engine> open_engine(const EngineArgs& a, uint32_t max_rows) {
 	auto engine = Engine::open(o, shown(progress));
 	progress.clear();
 	if (!engine->weights_text().empty()) say_stats(engine->weights_text());
+	if (!engine->weights_trade().empty()) say_stats(fmt::format("auto: {}", engine->weights_trade()));
 	const DeviceInfo d = engine->backend().info();
 	if (d.is_cpu)
 		say_stats(fmt::format("running on a CPU device: {}, driver {}", one_line(d.name), one_line(d.driver)));

@@ -5,6 +5,7 @@
 #include "engine/run/sampler.h"
 #include "tools/args_engine.h"
 #include "tools/bench_draft.h"
+#include "tools/bench_report.h"
 #include "tools/commands.h"
 #include "tools/eval/text_file.h"
 #include "tools/host.h"
@@ -32,75 +33,12 @@ struct BenchArgs {
 	bool ops = false;                                                   // device time per op
 	int64_t peak = 0;                                                   // GB/s of device memory; 0: ask the drivers
 	bool no_warmup = false;
+	std::vector<int64_t> host_share; // percent of weights in host memory: all tests for each; empty: as the options say
 	DraftArgs draft;
 	std::string file; // with --draft: file of the prompt's text
 };
-struct Test {
-	uint32_t prompt = 0, generate = 0; // tokens of a sequence; exactly one is not 0
-	uint32_t depth = 0;                // tokens in the cache before the test
-	uint32_t sequences = 1;            // generated at once, each with a cache of its own
-	std::string name() const {
-		std::string s = prompt ? fmt::format("pp{}", prompt) : fmt::format("tg{}", generate);
-		if (sequences > 1) s += fmt::format(" x {}", sequences);
-		return depth ? fmt::format("{} @ d{}", s, depth) : s;
-	}
-	uint32_t tokens() const { return (prompt + generate) * sequences; } // of all sequences
-};
-// What the cache costs, in device time of one run.
-enum AttentionPart { kAttend, kScore, kStore, kAttentionParts };
-struct PartOps {
-	const char* name; // in JSON
-	std::vector<std::string_view> ops;
-};
-const PartOps kPartOps[kAttentionParts] = {
-    {"attend", {"attend", "attend_prompt"}},
-    {"saliency", {"score_prompt", "score_slots", "channel_max", "kv_balance"}},
-    {"packing", {"kv_load", "kv_block", "kv_pack", "kv_store"}},
-};
-struct PartTime {
-	double ms = 0, bytes = 0;
-	double rate() const { return ms > 0 ? bytes / ms * 1e3 : 0; } // bytes per second
-};
-
-struct Measured {
-	std::string policy;
-	Test test;
-	uint32_t layers = 0;       // of the model
-	std::vector<double> tok_s; // (runs) in order, of all sequences together; fewer than requested after Ctrl-C
-	double warmup_s = 0;       // seconds of the warm-up run, which is not counted
-	double bus_bytes = 0;      // bytes of weights in host memory, read per token
-	size_t kv_bytes = 0;       // caches at the end of a run
-	size_t device_bytes = 0;   // device memory allocated for caches of that many tokens
-	size_t resident = 0;       // resident bytes of this process at that time; 0: unknown
-	double peak = 0;           // bytes per second of the device, 0: unknown
-	std::vector<OpTime> ops;   // of one run, if requested
-	PartTime part(AttentionPart p) const {
-		PartTime t;
-		for (const OpTime& o : ops)
-			if (std::ranges::count(kPartOps[p].ops, o.op)) t.ms += o.ms, t.bytes += o.bytes;
-		return t;
-	}
-	// Dispatches of an op per layer and decode step; 0 for prompts.
-	double per_layer(const OpTime& o) const {
-		return test.generate && layers ? double(o.calls) / test.generate / layers : 0;
-	}
-	double device_ms() const {
-		double ms = 0;
-		for (const OpTime& o : ops) ms += o.ms;
-		return ms;
-	}
-	double median() const {
-		std::vector<double> s(tok_s);
-		std::sort(s.begin(), s.end());
-		const size_t h = s.size() / 2;
-		return s.size() % 2 ? s[h] : (s[h - 1] + s[h]) / 2;
-	}
-	double min() const { return *std::min_element(tok_s.begin(), tok_s.end()); }
-	double max() const { return *std::max_element(tok_s.begin(), tok_s.end()); }
-};
-
-std::vector<Test> tests_of(const BenchArgs& a) {
-	std::vector<Test> out;
+std::vector<BenchTest> tests_of(const BenchArgs& a) {
+	std::vector<BenchTest> out;
 	for (const int64_t d : a.depth) {
 		for (const int64_t p : a.prompt)
 			if (p > 0) out.push_back({uint32_t(p), 0, uint32_t(d)});
@@ -128,7 +66,7 @@ void prefill(Session& s, std::span<const uint32_t> tokens) {
 }
 
 // A test's sessions, each `depth` tokens long. Every sequence has different tokens, so that no pages are shared.
-std::deque<Session> open_sessions(Engine& e, const SessionOptions& o, const Test& t,
+std::deque<Session> open_sessions(Engine& e, const SessionOptions& o, const BenchTest& t,
                                   const std::vector<uint32_t>& tokens, bool fill) {
 	std::deque<Session> out;
 	for (uint32_t i = 0; i < t.sequences; ++i) {
@@ -141,7 +79,7 @@ std::deque<Session> open_sessions(Engine& e, const SessionOptions& o, const Test
 }
 
 // Runs a test once; returns the seconds of its measured part, without the depth.
-double run_once(std::deque<Session>& sessions, const Test& t, const std::vector<uint32_t>& tokens) {
+double run_once(std::deque<Session>& sessions, const BenchTest& t, const std::vector<uint32_t>& tokens) {
 	const size_t each = t.depth + t.prompt + t.generate;
 	const auto start = std::chrono::steady_clock::now();
 	if (t.prompt) prefill(sessions[0], std::span(tokens).subspan(t.depth, t.prompt));
@@ -159,8 +97,8 @@ double run_once(std::deque<Session>& sessions, const Test& t, const std::vector<
 // One turn of a policy in a test: a timed run, a warm-up run, or a run that measures ops.
 enum class Turn { WarmUp, Timed, Ops };
 
-void take_turn(Engine& e, const SessionOptions& options, const Test& t, bool fill, Turn turn, Measured& m) {
-	Test run = t;
+void take_turn(Engine& e, const SessionOptions& options, const BenchTest& t, bool fill, Turn turn, BenchRow& m) {
+	BenchTest run = t;
 	if (turn == Turn::WarmUp) { // a few steps compile all pipelines and warm caches, at a depth that fills every tier
 		run.generate = std::min(t.generate, 4u);
 		if (t.generate) run.depth = std::min(t.depth, 512u);
@@ -191,7 +129,7 @@ void take_turn(Engine& e, const SessionOptions& options, const Test& t, bool fil
 
 // Device memory allocated for caches of the test's length if the pool holds nothing else. Sessions of all policies
 // share one pool, so it is measured separately from the timed runs.
-size_t device_bytes(Engine& e, const SessionOptions& options, const Test& t) {
+size_t device_bytes(Engine& e, const SessionOptions& options, const BenchTest& t) {
 	e.pool().trim();
 	std::deque<Session> sessions;
 	for (uint32_t i = 0; i < t.sequences; ++i)
@@ -214,15 +152,18 @@ double peak_bytes_per_s(const BenchArgs& a, const DeviceInfo& d) {
 }
 
 // Runs one test under all policies in turns, so that other load on the machine affects all of them equally.
-std::vector<Measured> measure(Engine& e, const Test& t, std::span<const SessionOptions> policies, const BenchArgs& a,
-                              double peak, const std::function<void(const std::string&)>& progress) {
-	std::vector<Measured> all(policies.size());
+std::vector<BenchRow> measure(Engine& e, const BenchTest& t, std::span<const SessionOptions> policies,
+                              const BenchArgs& a, double peak,
+                              const std::function<void(const std::string&)>& progress) {
+	std::vector<BenchRow> all(policies.size());
 	const bool ops = a.ops || policies.size() > 1;
 	for (size_t i = 0; i < policies.size(); ++i) {
 		all[i].policy = policies[i].kv.text;
 		all[i].test = t;
 		all[i].layers = e.config().n_layers;
 		all[i].peak = peak;
+		all[i].host_bytes = e.host_weight_bytes();
+		if (e.host_weight_bytes()) all[i].plan_bus_bytes = double(e.weight_plan().host_token_bytes());
 	}
 	try {
 		for (int64_t round = a.no_warmup ? 1 : 0; round < a.repeat + 1 + ops; ++round)
@@ -232,114 +173,11 @@ std::vector<Measured> measure(Engine& e, const Test& t, std::span<const SessionO
 				take_turn(e, policies[i], t, a.fill, turn, all[i]);
 			}
 	} catch (const Interrupted&) {
-		std::erase_if(all, [](const Measured& m) { return m.tok_s.empty(); });
+		std::erase_if(all, [](const BenchRow& m) { return m.tok_s.empty(); });
 		return all; // with the finished runs
 	}
 	for (size_t i = 0; i < policies.size(); ++i) all[i].device_bytes = device_bytes(e, policies[i], t);
 	return all;
-}
-
-Json to_json(const Measured& m, bool ops) {
-	Json j = {{"test", m.test.name()},
-	          {"kv", m.policy},
-	          {"n_prompt", m.test.prompt},
-	          {"n_gen", m.test.generate},
-	          {"n_depth", m.test.depth},
-	          {"warmup_s", m.warmup_s},
-	          {"sequences", m.test.sequences},
-	          {"kv_bytes", m.kv_bytes},
-	          {"bus_bytes_per_token", m.bus_bytes},
-	          {"kv_device_bytes", m.device_bytes},
-	          {"resident_bytes", m.resident},
-	          {"tok_s_median", m.median()},
-	          {"tok_s_min", m.min()},
-	          {"tok_s_max", m.max()},
-	          {"tok_s", m.tok_s}};
-	if (!m.ops.empty()) {
-		j["device_ms"] = m.device_ms();
-		for (int p = 0; p < kAttentionParts; ++p) {
-			const PartTime t = m.part(AttentionPart(p));
-			j[kPartOps[p].name] = {{"ms", t.ms}, {"bytes", t.bytes}, {"bytes_per_s", t.rate()}};
-		}
-		j["attend"]["of_peak"] = m.peak > 0 ? Json(m.part(kAttend).rate() / m.peak) : nullptr;
-	}
-	if (ops)
-		for (const OpTime& o : m.ops)
-			j["ops"].push_back({{"op", o.op},
-			                    {"calls", o.calls},
-			                    {"calls_per_layer", m.per_layer(o)},
-			                    {"ms", o.ms},
-			                    {"bytes", o.bytes},
-			                    {"bytes_per_s", o.ms > 0 ? o.bytes / o.ms * 1e3 : 0},
-			                    {"kernels", o.kernels}});
-	return j;
-}
-
-std::string of_peak(double rate, double peak) { return peak > 0 ? fmt::format("{:.1f} %", rate / peak * 100) : "-"; }
-
-void print_ops(const Measured& m) {
-	write_stdout(fmt::format("\n{}, kv {}: one run, device time\n\n", m.test.name(), one_line(m.policy)));
-	if (m.ops.empty()) return write_stdout("This device gives no timestamps.\n");
-	const double all = m.device_ms();
-	const bool has_kernels = std::ranges::any_of(m.ops, [](const OpTime& o) { return !o.kernels.empty(); });
-	std::vector<std::vector<Column>> table;
-	for (const OpTime& o : m.ops) {
-		const double rate = o.ms > 0 ? o.bytes / o.ms * 1e3 : 0;
-		auto& row = table.emplace_back();
-		row = {{"op", o.op}, {"calls", std::to_string(o.calls)}};
-		if (m.test.generate) row.push_back({"per layer and step", fmt::format("{:.2f}", m.per_layer(o))});
-		row.push_back({"ms", fmt::format("{:.3f}", o.ms)});
-		row.push_back({"share", fmt::format("{:.1f} %", all > 0 ? o.ms / all * 100 : 0)});
-		row.push_back({"bytes", human_bytes(o.bytes)});
-		row.push_back({"GB/s", fmt::format("{:.2f}", rate / 1e9)});
-		row.push_back({"of peak", of_peak(rate, m.peak)});
-		if (has_kernels) row.push_back({"kernels", fmt::format("{}", fmt::join(o.kernels, ", "))});
-	}
-	print_table(table);
-}
-
-void print_speeds(const std::vector<Measured>& all, const std::string& model, const std::string& device, bool ratio) {
-	write_stdout(fmt::format("{} on {}\n\n", model, device));
-	std::vector<std::vector<Column>> table;
-	const bool bus = std::ranges::any_of(all, [](const Measured& m) { return m.bus_bytes > 0; });
-	double first = 0; // of the test
-	for (size_t i = 0; i < all.size(); ++i) {
-		const Measured& m = all[i];
-		if (i == 0 || m.test.name() != all[i - 1].test.name()) first = m.median();
-		auto& row = table.emplace_back();
-		row = {{"test", m.test.name()},
-		       {"kv", one_line(m.policy)},
-		       {"tok/s median", fmt::format("{:.2f}", m.median())},
-		       {"min", fmt::format("{:.2f}", m.min())},
-		       {"max", fmt::format("{:.2f}", m.max())}};
-		if (ratio) row.push_back({"of the first", fmt::format("{:.2f}", m.median() / first)});
-		row.push_back({"kv bytes", human_bytes(double(m.kv_bytes))});
-		if (bus) row.push_back({"bus bytes per token", human_bytes(m.bus_bytes)});
-	}
-	print_table(table);
-}
-
-// What the cache costs each policy, in device time of one run.
-void print_cache(const std::vector<Measured>& all) {
-	write_stdout("\nThe cache's part of one run, device time\n\n");
-	if (all.front().ops.empty()) return write_stdout("This device gives no timestamps.\n");
-	std::vector<std::vector<Column>> table;
-	for (const Measured& m : all) {
-		const PartTime attend = m.part(kAttend), score = m.part(kScore), store = m.part(kStore);
-		const double ms = m.device_ms(), both = score.ms + store.ms;
-		table.push_back({{"test", m.test.name()},
-		                 {"kv", one_line(m.policy)},
-		                 {"device ms", fmt::format("{:.1f}", ms)},
-		                 {"attend ms", fmt::format("{:.2f}", attend.ms)},
-		                 {"bytes", human_bytes(attend.bytes)},
-		                 {"GB/s", fmt::format("{:.2f}", attend.rate() / 1e9)},
-		                 {"of peak", of_peak(attend.rate(), m.peak)},
-		                 {"saliency ms", fmt::format("{:.2f}", score.ms)},
-		                 {"packing ms", fmt::format("{:.2f}", store.ms)},
-		                 {"saliency + packing",
-		                  fmt::format("{:.1f} of {:.0f} ms, {:.1f} %", both, ms, ms > 0 ? both / ms * 100 : 0)}});
-	}
-	print_table(table);
 }
 
 // Build, host, OS and device, which must match for two measurements to be comparable.
@@ -375,7 +213,7 @@ Json head_json(const BenchArgs& a, const Engine& e, Json j) {
 }
 
 struct Results {
-	std::vector<Measured> all;
+	std::vector<BenchRow> all;
 	double load_s = 0;
 	double peak = 0; // bytes per second of the device, 0: unknown
 	bool cancelled = false;
@@ -392,15 +230,15 @@ void print_results(const BenchArgs& a, Engine& e, const Results& r, bool several
 		j["resident_peak_bytes"] = sys::resident_bytes(/*most_so_far=*/true);
 		j["cancelled"] = r.cancelled;
 		j["results"] = Json::array();
-		for (const Measured& m : r.all) j["results"].push_back(to_json(m, a.ops));
+		for (const BenchRow& m : r.all) j["results"].push_back(bench_row_json(m, a.ops));
 		return print_json(j);
 	}
 	if (r.all.empty()) return;
-	print_speeds(r.all, fmt::format("{} ({})", one_line(a.engine.model), human_bytes(double(e.weight_bytes()))),
-	             fmt::format("{} ({})", one_line(d.name), one_line(d.driver)), several);
-	if (a.ops || several) print_cache(r.all);
+	print_bench_speeds(r.all, fmt::format("{} ({})", one_line(a.engine.model), human_bytes(double(e.weight_bytes()))),
+	                   fmt::format("{} ({})", one_line(d.name), one_line(d.driver)), several);
+	if (a.ops || several) print_bench_cache(r.all);
 	if (a.ops)
-		for (const Measured& m : r.all) print_ops(m);
+		for (const BenchRow& m : r.all) print_bench_ops(m);
 }
 
 // --draft: runs the generation tests as answers to a text.
@@ -453,13 +291,63 @@ void bench_with_drafts(BenchArgs a) {
 	if (Interrupt::requested()) throw Exit{kInterrupted};
 }
 
+// Opens the model with so many percent of its weights in host memory; below 0: where the options say.
+std::unique_ptr<Engine> open_with_share(const BenchArgs& a, int64_t percent, uint32_t most_rows, Results& results) {
+	EngineArgs args = a.engine;
+	args.weights.host_share = double(std::max<int64_t>(percent, 0)) / 100;
+	const auto start = std::chrono::steady_clock::now();
+	auto engine = open_engine(args, most_rows);
+	results.load_s += seconds_since(start);
+	results.peak = peak_bytes_per_s(a, engine->backend().info());
+	if (percent > 0 && !engine->host_weight_bytes())
+		fail(Code::Unsupported, "--host-share {}: {} shares the host's memory, so no weights leave it; use a card",
+		     percent, one_line(engine->backend().info().name));
+	return engine;
+}
+
+struct BenchTurns { // all tests with one division of the weights
+	const std::vector<BenchTest>& tests;
+	const std::vector<KvPolicy>& policies;
+	int64_t host_share;
+	double done, of; // share of all turns before these; divisions
+};
+
+void run_tests(Engine& engine, const BenchArgs& a, const BenchTurns& b, Results& results) {
+	std::vector<SessionOptions> sessions;
+	for (const KvPolicy& policy : b.policies) {
+		sessions.push_back(session_options(a.engine, policy, /*seed=*/1));
+		Session(engine, sessions.back()); // refuses a policy that this model cannot use before measuring any
+	}
+	Interrupt interrupt;
+	Progress progress;
+	double turns = 0, warmup_s = 0;
+	const double rounds = double(a.repeat + !a.no_warmup + (a.ops || b.policies.size() > 1));
+	const double all_turns = rounds * double(b.policies.size() * b.tests.size());
+	for (const BenchTest& t : b.tests) {
+		for (BenchRow& m : measure(engine, t, sessions, a, results.peak, [&](const std::string& what) {
+			     progress.show(what, b.done + turns++ / all_turns / b.of);
+		     })) {
+			warmup_s += m.warmup_s;
+			m.host_share = b.host_share;
+			results.all.push_back(std::move(m));
+		}
+		results.cancelled = Interrupt::requested();
+		if (results.cancelled) break;
+	}
+	progress.clear();
+	say_stats(fmt::format("loaded in {:.1f} s; warm-up runs took {:.1f} s and are not in the results", results.load_s,
+	                      warmup_s));
+}
+
 void bench(BenchArgs a) {
+	if (a.draft.given() && !a.host_share.empty())
+		fail(Code::Invalid, "--draft and --host-share are both given; give one of them");
 	if (a.draft.given()) return bench_with_drafts(std::move(a));
 	if (!a.file.empty()) fail(Code::Invalid, "--file is the text of --draft, which is not given");
-	const std::vector<Test> tests = tests_of(a);
+	const std::vector<BenchTest> tests = tests_of(a);
 	const std::vector<KvPolicy> policies = cache_policies(a.engine);
 	uint32_t longest = 0, most_rows = 1;
-	for (const Test& t : tests) {
+	for (const BenchTest& t : tests) {
 		longest = std::max(longest, t.depth + t.prompt + t.generate);
 		most_rows = std::max(most_rows, t.sequences);
 	}
@@ -468,34 +356,15 @@ void bench(BenchArgs a) {
 		fail(Code::Context, "the tests need {} tokens, --ctx-size is {}; leave it out or raise it", longest,
 		     a.engine.ctx);
 
-	const auto start = std::chrono::steady_clock::now();
-	const auto engine = open_engine(a.engine, most_rows);
+	std::vector<int64_t> shares = a.host_share;
+	if (shares.empty()) shares = {-1};
 	Results results;
-	results.load_s = seconds_since(start);
-	results.peak = peak_bytes_per_s(a, engine->backend().info());
-	std::vector<SessionOptions> sessions;
-	for (const KvPolicy& policy : policies) {
-		sessions.push_back(session_options(a.engine, policy, /*seed=*/1));
-		Session(*engine, sessions.back()); // refuses a policy that this model cannot use before measuring any
-	}
-	{
-		Interrupt interrupt;
-		Progress progress;
-		double turns = 0, warmup_s = 0;
-		const double rounds = double(a.repeat + !a.no_warmup + (a.ops || policies.size() > 1));
-		const double all_turns = rounds * double(policies.size() * tests.size());
-		for (const Test& t : tests) {
-			for (Measured& m : measure(*engine, t, sessions, a, results.peak,
-			                           [&](const std::string& what) { progress.show(what, turns++ / all_turns); })) {
-				warmup_s += m.warmup_s;
-				results.all.push_back(std::move(m));
-			}
-			results.cancelled = Interrupt::requested();
-			if (results.cancelled) break;
-		}
-		progress.clear();
-		say_stats(fmt::format("loaded in {:.1f} s; warm-up runs took {:.1f} s and are not in the results",
-		                      results.load_s, warmup_s));
+	std::unique_ptr<Engine> engine;
+	for (size_t i = 0; i < shares.size() && !results.cancelled; ++i) {
+		engine.reset(); // its memory is needed
+		engine = open_with_share(a, shares[i], most_rows, results);
+		run_tests(*engine, a, {tests, policies, shares[i], double(i) / double(shares.size()), double(shares.size())},
+		          results);
 	}
 	if (results.cancelled) say_stats("interrupted; the results below cover the runs that were finished");
 	print_results(a, *engine, results, policies.size() > 1);
@@ -511,6 +380,7 @@ void add_bench(Command& root) {
 	c.examples = {
 	    {"kvrun bench model.gguf", "a prompt of 512 tokens, and 128 generated tokens"},
 	    {"kvrun bench model.gguf -p 0 -n 32 -d 2k,8k --kv fp16,kivi2", "decode at depths, two policies in turns"},
+	    {"kvrun bench model.gguf -p 2k -n 32 --host-share 0,50,90", "with half and most of the weights in host memory"},
 	    {"kvrun bench model.gguf -n 64 -p 0 --sequences 1,4,8 -o json", "total speed of several sequences"}};
 	add_engine_options(c, a->engine, /*several_policies=*/true);
 	const char *tests = "Tests", *report = "Report";
@@ -524,6 +394,10 @@ void add_bench(Command& root) {
 	    ->group(tests);
 	add_integers(c, "--sequences", a->sequences, 1, LayerRunner::kLogitRows,
 	             "sequences that generate at the same time, each with its own cache; one test each [1]")
+	    ->group(tests);
+	add_integers(c, "--host-share", a->host_share, 0, 100,
+	             "percent of the weights' bytes in host memory, like 0,50,90; all tests run for each, rows have the "
+	             "bytes over the bus per token [as the other options say]")
 	    ->group(tests);
 	add_integer(c, "-r,--repetitions", a->repeat, 1, 10000, "timed runs of each test [5]")->group(tests);
 	add_integer(c, "--peak", a->peak, 1, 1 << 20,
@@ -573,10 +447,12 @@ void add_bench(Command& root) {
 	         {"load_s, ubatch, cancelled", "seconds to open the model; --ubatch-size; whether Ctrl-C ended it"},
 	         {"prompt_bytes", "most device memory a prompt took while it was read"},
 	         {"resident_peak_bytes", "of the process; 0: unknown"},
-	         {"results", "[{test, kv, n_prompt, n_gen, n_depth, sequences, warmup_s, kv_bytes (of all sequences), "
-	                     "bus_bytes_per_token (of weights in host memory, at least), "
-	                     "kv_device_bytes (allocated for caches of that length), resident_bytes (of the process after "
-	                     "the run), tok_s_median, tok_s_min, tok_s_max, tok_s [..] (totals of all sequences)}]"},
+	         {"results",
+	          "[{test, kv, n_prompt, n_gen, n_depth, sequences, warmup_s, kv_bytes (of all sequences), "
+	          "host_weight_bytes, bus_bytes_per_token (of weights in host memory, at least), "
+	          "plan_bus_bytes_per_token (of a decode step, by kvrun plan's division), host_share (if asked), "
+	          "kv_device_bytes (allocated for caches of that length), resident_bytes (of the process after "
+	          "the run), tok_s_median, tok_s_min, tok_s_max, tok_s [..] (totals of all sequences)}]"},
 	         {"with --ops or several policies", "device_ms, attend {ms, bytes, bytes_per_s, of_peak (null: unknown)}, "
 	                                            "saliency {ms, bytes, bytes_per_s}, packing {the same}"},
 	         {"with --draft",
