@@ -82,13 +82,13 @@ class Backend : public OpCalls {
 	virtual size_t weight_row_bytes(DType, uint32_t cols) const = 0;
 	// Converts GGUF rows of `cols` elements to that arrangement; dst has weight_row_bytes() for each. Any thread may
 	// call it. Returns false if write_weight() takes rows as they are in the file.
-	virtual bool arrange_weight(DType, uint32_t cols, std::span<const std::byte> src, std::span<std::byte> dst) const {
+	virtual bool arrange_weight(DType, uint32_t cols, const WeightRows& src, std::span<std::byte> dst) const {
 		(void)cols, (void)src, (void)dst;
 		return false;
 	}
 	// Writes rows [row, row + n) of weight w (rows, cols) from GGUF bytes. `arranged`: the same rows from
 	// arrange_weight() if the caller has them; else empty.
-	virtual void write_weight(const View& w, uint32_t row, uint32_t n, std::span<const std::byte> src,
+	virtual void write_weight(const View& w, uint32_t row, uint32_t n, const WeightRows& src,
 	                          std::span<const std::byte> arranged) = 0;
 
 	// ---- ops: run(), and a call for each op in OpCalls. All of them enqueue and return.

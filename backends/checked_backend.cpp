@@ -84,7 +84,7 @@ void CheckedBackend::read(const Buffer& src, size_t at, std::span<std::byte> dst
 	inner_->read(mirrors_.at(src.id() - 1).inner, at, dst);
 }
 
-void CheckedBackend::write_weight(const View& w, uint32_t row, uint32_t n, std::span<const std::byte> src,
+void CheckedBackend::write_weight(const View& w, uint32_t row, uint32_t n, const WeightRows& src,
                                   std::span<const std::byte> arranged) {
 	inner_->write_weight(inner(w), row, n, src, arranged);
 	if (!reference_) return;

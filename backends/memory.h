@@ -3,6 +3,8 @@
 #pragma once
 #include "engine/core/dtype.h"
 #include "engine/core/error.h"
+#include <concepts>
+#include <span>
 #include <utility>
 
 namespace kvrun {
@@ -17,6 +19,20 @@ enum class Mem : uint8_t {
 	Arrival,  // as Device; Backend::transfer() may write it, from Host or Mapped
 	// Host memory that ops read in place, over the bus: weights. As Device where DeviceInfo::mapped_bytes is 0.
 	Mapped,
+};
+
+struct WeightRows { // rows of a weight as they lie in a file
+	std::span<const std::byte> bytes;
+	std::span<const float> factors; // one per row if has_row_factor(); empty: all are 1
+
+	template <class Bytes>
+	requires std::convertible_to<const Bytes&, std::span<const std::byte>> WeightRows(const Bytes& b,
+	                                                                                  std::span<const float> f = {})
+	    : bytes(b), factors(f) {}
+	float factor(size_t row) const { return factors.empty() ? 1 : factors[row]; }
+	WeightRows rows(size_t first, size_t n, size_t row_bytes) const {
+		return {bytes.subspan(first * row_bytes, n * row_bytes), factors.empty() ? factors : factors.subspan(first, n)};
+	}
 };
 
 class Buffer { // the only owner of device memory; move-only

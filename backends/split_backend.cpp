@@ -103,12 +103,11 @@ size_t SplitBackend::weight_row_bytes(DType t, uint32_t cols) const {
 	return most;
 }
 
-bool SplitBackend::arrange_weight(DType t, uint32_t cols, std::span<const std::byte> src,
-                                  std::span<std::byte> dst) const {
+bool SplitBackend::arrange_weight(DType t, uint32_t cols, const WeightRows& src, std::span<std::byte> dst) const {
 	return arranges_ && parts_[0].backend->arrange_weight(t, cols, src, dst);
 }
 
-void SplitBackend::write_weight(const View& w, uint32_t row, uint32_t n, std::span<const std::byte> src,
+void SplitBackend::write_weight(const View& w, uint32_t row, uint32_t n, const WeightRows& src,
                                 std::span<const std::byte> arranged) {
 	const uint32_t id = w.buf->id(), part = place(*w.buf).part;
 	KV_ASSERT(part != kAll);

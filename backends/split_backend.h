@@ -35,8 +35,8 @@ class SplitBackend final : public Backend {
 	void write(const Buffer& dst, size_t at, std::span<const std::byte> src) override;
 	void read(const Buffer& src, size_t at, std::span<std::byte> dst) override;
 	size_t weight_row_bytes(DType, uint32_t cols) const override; // the largest of all devices
-	bool arrange_weight(DType, uint32_t cols, std::span<const std::byte> src, std::span<std::byte> dst) const override;
-	void write_weight(const View& w, uint32_t row, uint32_t n, std::span<const std::byte> src,
+	bool arrange_weight(DType, uint32_t cols, const WeightRows& src, std::span<std::byte> dst) const override;
+	void write_weight(const View& w, uint32_t row, uint32_t n, const WeightRows& src,
 	                  std::span<const std::byte> arranged) override;
 	bool pins() const override { return false; } // pinned memory belongs to one device
 	std::span<std::byte> host_bytes(const Buffer&) override { fail(Code::Internal, "a split pins no memory"); }

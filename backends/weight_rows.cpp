@@ -28,6 +28,15 @@ struct Row { // positions of the parts of one device row
 	std::byte *codes, *high, *scales, *factors;
 };
 
+struct Part { // a part of a block, copied unchanged next to those of other blocks
+	std::byte* to;
+	size_t at, bytes;
+};
+void copy_parts(const std::byte* src, size_t blocks, size_t block_bytes, std::initializer_list<Part> parts) {
+	for (size_t b = 0; b < blocks; ++b, src += block_bytes)
+		for (const Part& p : parts) std::memcpy(p.to + p.bytes * b, src + p.at, p.bytes);
+}
+
 void row_q8_0(const std::byte* src, size_t blocks, const Row& r) {
 	for (size_t b = 0; b < blocks; ++b, src += 34) {
 		std::memcpy(r.scales + 2 * b, src, 2);
@@ -137,6 +146,13 @@ void row_mxfp4(const std::byte* src, size_t blocks, const Row& r) {
 	}
 }
 
+// A sub-block of 16 elements lies as a unit does.
+void row_nvfp4(const std::byte* src, size_t blocks, const Row& r) {
+	copy_parts(src, blocks, 36, {{r.scales, 0, 4}, {r.codes, 4, 32}});
+	for (size_t i = 0; i < 4 * blocks; ++i)
+		if (r.scales[i] == std::byte(0x7f)) r.scales[i] = {}; // as dequantise_row() reads it
+}
+
 // Digits of base three become bit pairs.
 void row_tq1_0(const std::byte* src, size_t blocks, const Row& r) {
 	constexpr uint32_t kPower[] = {1, 3, 9, 27, 81};
@@ -157,15 +173,6 @@ void row_tq2_0(const std::byte* src, size_t blocks, const Row& r) {
 		pair_codes(src, r.codes + 64 * b);
 		std::memcpy(r.factors + 2 * b, src + 64, 2);
 	}
-}
-
-struct Part { // a part of a block, copied unchanged next to those of other blocks
-	std::byte* to;
-	size_t at, bytes;
-};
-void copy_parts(const std::byte* src, size_t blocks, size_t block_bytes, std::initializer_list<Part> parts) {
-	for (size_t b = 0; b < blocks; ++b, src += block_bytes)
-		for (const Part& p : parts) std::memcpy(p.to + p.bytes * b, src + p.at, p.bytes);
 }
 
 void row_iq2_xxs(const std::byte* src, size_t blocks, const Row& r) {
@@ -299,6 +306,7 @@ void to_device_row(DType type, uint32_t cols, const std::byte* src, std::byte* d
 	case DType::IQ4_NL: return row_q4_0(src, blocks, row); // the same layout
 	case DType::IQ4_XS: return row_iq4_xs(src, blocks, row);
 	case DType::MXFP4: return row_mxfp4(src, blocks, row);
+	case DType::NVFP4: return row_nvfp4(src, blocks, row);
 	case DType::IQ2_XXS: return row_iq2_xxs(src, blocks, row);
 	case DType::IQ2_XS: return row_iq2_xs(src, blocks, row);
 	case DType::IQ2_S: return row_iq2_s(src, blocks, row);
@@ -322,19 +330,22 @@ size_t device_row_bytes(DType type, uint32_t cols) {
 	return size_t(weight_row_pieces(weight_traits(uint(type)), cols)) * 16;
 }
 
-void to_device_rows(DType type, uint32_t cols, std::span<const std::byte> src, std::span<std::byte> dst) {
-	const size_t from = dtype_row_bytes(type, cols), to = device_row_bytes(type, cols), n = src.size() / from;
-	KV_ASSERT(src.size() == n * from && dst.size() == n * to);
-	for (size_t r = 0; r < n; ++r) to_device_row(type, cols, src.data() + r * from, dst.data() + r * to);
+void to_device_rows(DType type, uint32_t cols, const WeightRows& src, std::span<std::byte> dst) {
+	const size_t from = dtype_row_bytes(type, cols), to = device_row_bytes(type, cols), n = src.bytes.size() / from;
+	KV_ASSERT(src.bytes.size() == n * from && dst.size() == n * to);
+	for (size_t r = 0; r < n; ++r) {
+		to_device_row(type, cols, src.bytes.data() + r * from, dst.data() + r * to);
+		if (has_row_factor(type)) store(dst.data() + (r + 1) * to - 16, src.factor(r));
+	}
 }
 
-void write_device_rows(const View& w, uint32_t row, uint32_t n, std::span<const std::byte> src,
+void write_device_rows(const View& w, uint32_t row, uint32_t n, const WeightRows& src,
                        std::span<const std::byte> arranged,
                        const std::function<void(size_t, std::span<const std::byte>)>& write) {
 	constexpr size_t kPiece = size_t(4) << 20; // bytes converted at once
 	const uint32_t cols = uint32_t(w.row_elements());
 	const size_t from = dtype_row_bytes(w.type, cols), to = device_row_bytes(w.type, cols), at = w.at + row * to;
-	KV_ASSERT(w.buf && uint64_t(row) + n <= w.shape[0] && w.at % 16 == 0 && src.size() == n * from);
+	KV_ASSERT(w.buf && uint64_t(row) + n <= w.shape[0] && w.at % 16 == 0 && src.bytes.size() == n * from);
 	KV_ASSERT(arranged.empty() || arranged.size() == n * to);
 	if (!arranged.empty()) return write(at, arranged);
 	const size_t most = std::max<size_t>(kPiece / to, 1);
@@ -342,7 +353,7 @@ void write_device_rows(const View& w, uint32_t row, uint32_t n, std::span<const 
 	for (size_t first = 0; first < n; first += most) {
 		const size_t count = std::min(most, n - first);
 		const auto part = std::span(rows).first(count * to);
-		to_device_rows(w.type, cols, src.subspan(first * from, count * from), part);
+		to_device_rows(w.type, cols, src.rows(first, count, from), part);
 		write(at + first * to, part);
 	}
 }

@@ -10,6 +10,7 @@
 #include "models/layer_inputs.h"
 #include "models/recurrent.h"
 #include "models/streams.h"
+#include "models/weight_factors.h"
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -327,6 +328,7 @@ bool is_left_aside(std::string_view tensor, uint64_t layer, const Keys& k, const
 	if (layer < c.n_layers && tensor.starts_with("blk.") && !has_own_kv(c, uint32_t(layer))) // keys and values not used
 		for (const char* part : {".attn_k.", ".attn_v.", ".attn_k_norm."})
 			if (tensor.find(part) != tensor.npos) return true;
+	if (tensor.ends_with(".input_scale")) return true; // for activations of 4 bits
 	return tensor.find(".nextn.") != tensor.npos || (layer >= c.n_layers && layer < k.u32("block_count"));
 }
 
@@ -335,7 +337,12 @@ void check_extra_tensors(const Keys& k, const std::vector<TensorSpec>& specs, co
 	const Gguf& g = k.g;
 	std::unordered_set<std::string_view> used = {"rope_freqs.weight", "rope_factors_long.weight",
 	                                             "rope_factors_short.weight"};
-	for (const TensorSpec& s : specs) used.insert(s.name);
+	std::vector<std::string> factors;
+	for (const TensorSpec& s : specs) {
+		used.insert(s.name);
+		if (s.matrix && check_weight_factors(g, s.name, s.depth)) factors.push_back(weight_factors_name(s.name));
+	}
+	used.insert(factors.begin(), factors.end());
 	const auto is_used = [&](std::string_view name) {
 		return used.contains(name) ||
 		       (find_family(c.arch)->output_scales && name.ends_with(".layer_output_scale.weight") &&

@@ -61,7 +61,8 @@ void look_at_tensors(const ConfigKeys& k, uint32_t l, Experts& e) {
 	e.bias |= find("ffn_down_exps", "bias") != nullptr;
 	e.fused_gate_up = find("ffn_gate_up_exps");
 	e.shared_gate = find("ffn_gate_inp_shexp");
-	e.factors = find("ffn_down_exps", "scale");
+	const GgufTensor* down = find("ffn_down_exps");
+	e.factors = find("ffn_down_exps", "scale") && !(down && has_row_factor(down->type)); // weight_factors()
 	const uint32_t said = k.u32("expert_shared_feed_forward_length", 0);
 	if (const GgufTensor* up = find("ffn_up_shexp"))
 		e.shared_dim = uint32_t(std::min<uint64_t>(up->rows(), UINT32_MAX));

@@ -16,7 +16,8 @@ struct WeightPiece {
 	const GgufTensor* tensor = nullptr;
 	uint64_t from = 0; // first byte, counted in the tensor
 	size_t bytes = 0;
-	uint32_t cols = 0; // elements of a row on the device
+	uint32_t cols = 0;                   // elements of a row on the device
+	std::span<const float> factors = {}; // of the tensor's matrices (weight_factors())
 };
 
 class ReadAhead {

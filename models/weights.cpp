@@ -5,6 +5,7 @@
 #include "engine/core/utf8.h"
 #include "models/checked.h"
 #include "models/read_ahead.h"
+#include "models/weight_factors.h"
 #include <algorithm>
 #include <array>
 #include <unordered_map>
@@ -19,10 +20,11 @@ constexpr size_t kPieceBytes = size_t(8) << 20;    // read from the file and han
 struct Item { // one tensor of the file
 	const TensorSpec* spec;
 	const GgufTensor* tensor;
-	DType type;    // on the device
-	size_t bytes;  // on the device
-	size_t buffer; // index
-	size_t at;     // bytes from the start of the buffer
+	DType type;                 // on the device
+	size_t bytes;               // on the device
+	size_t buffer;              // index
+	size_t at;                  // bytes from the start of the buffer
+	std::vector<float> factors; // weight_factors()
 	View view(const std::deque<Buffer>& buffers) const {
 		if (!spec->matrix) return kvrun::view(buffers[buffer], at, type, spec->cols);
 		return kvrun::view(buffers[buffer], at, type, spec->rows, spec->cols);
@@ -55,7 +57,7 @@ std::vector<Piece> plan(const Gguf& g, const Config& c, const std::vector<Tensor
 		const bool host = !in_host.empty() && in_host[t_index];
 		const GgufTensor* t = g.find_tensor(s.name);
 		KV_ASSERT(t && t->rows() * t->cols() == uint64_t(s.rows) * s.cols); // read_config() checked it
-		Item i{&s, t, s.matrix ? t->type : DType::F32, 0, 0, 0};
+		Item i{&s, t, s.matrix ? t->type : DType::F32, 0, 0, 0, {}};
 		i.bytes = s.matrix ? backend.weight_row_bytes(t->type, s.cols) * size_t(s.rows) : size_t(s.cols) * 4;
 		if (limit != 0 && i.bytes > limit)
 			fail(Code::Unsupported, "{}: tensor {} takes {} bytes, a buffer of {} holds {}; choose another device",
@@ -72,7 +74,8 @@ std::vector<Piece> plan(const Gguf& g, const Config& c, const std::vector<Tensor
 		}
 		i.buffer = open;
 		pieces[open].bytes = i.at + i.bytes;
-		items.push_back(i);
+		if (s.matrix) i.factors = weight_factors(g, s.name, s.depth);
+		items.push_back(std::move(i));
 	}
 	return pieces;
 }
@@ -84,8 +87,19 @@ std::vector<WeightPiece> pieces_of(const std::vector<Item>& items) {
 		const size_t row_bytes = i.tensor->bytes / i.spec->rows;
 		const size_t step = i.spec->matrix ? std::max<size_t>(kPieceBytes / row_bytes, 1) * row_bytes : i.tensor->bytes;
 		for (size_t from = 0; from < i.tensor->bytes; from += step)
-			out.push_back({i.tensor, from, std::min(step, size_t(i.tensor->bytes) - from), i.spec->cols});
+			out.push_back({i.tensor, from, std::min(step, size_t(i.tensor->bytes) - from), i.spec->cols, i.factors});
 	}
+	return out;
+}
+
+// The factor of each row of a piece; empty if they are 1.
+std::vector<float> row_factors(const WeightPiece& p) {
+	std::vector<float> out;
+	if (p.factors.empty()) return out;
+	const size_t row_bytes = dtype_row_bytes(p.tensor->type, p.cols);
+	const size_t rows_of_matrix = p.tensor->bytes / row_bytes / p.factors.size();
+	for (size_t row = p.from / row_bytes; out.size() < p.bytes / row_bytes; ++row)
+		out.push_back(p.factors[row / rows_of_matrix]);
 	return out;
 }
 
@@ -115,10 +129,12 @@ class Uploader {
 			const ReadAhead::Read piece = next();
 			const uint32_t n = uint32_t(piece.bytes.size() / row_bytes);
 			const size_t arranged_bytes = piece.arranged.size() / n;
+			const std::vector<float> factors = row_factors(piece.piece);
+			const WeightRows rows(piece.bytes, factors);
 			for (uint32_t done = 0; done < n;) {
 				const auto [to, most] = place(*i.spec, i.spec->rows, row + done);
 				const uint32_t m = std::min(n - done, most);
-				backend_.write_weight(v, to, m, piece.bytes.subspan(done * row_bytes, m * row_bytes),
+				backend_.write_weight(v, to, m, rows.rows(done, m, row_bytes),
 				                      piece.arranged.subspan(done * arranged_bytes, m * arranged_bytes));
 				done += m;
 			}
@@ -158,7 +174,7 @@ class Uploader {
 			const GgufTensor& t = *p.tensor;
 			if (t.rows() < 2) return false;
 			out.resize(in.size() / dtype_row_bytes(t.type, p.cols) * b.weight_row_bytes(t.type, p.cols));
-			return b.arrange_weight(t.type, p.cols, in, out);
+			return b.arrange_weight(t.type, p.cols, WeightRows(in, row_factors(p)), out);
 		};
 	}
 	ReadAhead::Read next() {

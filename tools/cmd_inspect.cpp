@@ -216,8 +216,8 @@ std::string as_text(const Json& d, bool tensors) {
 	return out;
 }
 
-// The name of a number that is not finite.
-const char* special_name(float v) { return std::isnan(v) ? "nan" : v > 0 ? "inf" : "-inf"; }
+// The name of a number that is not finite. A finite one has a scale that is NaN (first_not_finite_of_block()).
+const char* special_name(float v) { return !std::isinf(v) ? "nan" : v > 0 ? "inf" : "-inf"; }
 
 // Refuses a file with a weight that is not finite.
 void check_values(const Gguf& g) {
@@ -239,7 +239,7 @@ void check_values(const Gguf& g) {
 			dequantise_row(t.type, bytes.data() + *bad / block * block_bytes, values.data(), block);
 			const uint64_t element = at / block_bytes * block + *bad;
 			first = fmt::format("{} at row {}, column {}: {}", one_line(t.name), element / t.cols(), element % t.cols(),
-			                    special_name(values[0]));
+			                    special_name(values[*bad % block]));
 		}
 		done += t.bytes;
 		progress.show("checking", double(done) / double(g.tensor_bytes()));

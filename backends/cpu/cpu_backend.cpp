@@ -2,6 +2,7 @@
 #include "backends/cpu/cpu_backend.h"
 #include "backends/cpu/open_cpu.h"
 #include "backends/host_memory.h"
+#include "engine/core/block_quant.h"
 #include "engine/core/log.h"
 #include "engine/core/round.h"
 #include "engine/core/system/machine.h"
@@ -90,17 +91,31 @@ void CpuBackend::wait() {
 	reads_.clear();
 }
 
-// GGUF rows, each padded to whole words so that a view may start at any row.
-size_t CpuBackend::weight_row_bytes(DType t, uint32_t cols) const { return align_up(dtype_row_bytes(t, cols), 4); }
+// GGUF rows, each padded to whole words so that a view may start at any row, then the row's factor.
+size_t CpuBackend::weight_row_bytes(DType t, uint32_t cols) const {
+	return align_up(dtype_row_bytes(t, cols), 4) + (has_row_factor(t) ? sizeof(float) : 0);
+}
 
-void CpuBackend::write_weight(const View& w, uint32_t row, uint32_t n, std::span<const std::byte> src,
+void CpuBackend::write_weight(const View& w, uint32_t row, uint32_t n, const WeightRows& src,
                               std::span<const std::byte>) {
 	const uint32_t cols = w.shape[1];
 	const size_t row_bytes = dtype_row_bytes(w.type, cols), stride = weight_row_bytes(w.type, cols);
 	KV_ASSERT(w.buf && w.at % 4 == 0 && cols % dtype_info(w.type).block == 0);
-	KV_ASSERT(uint64_t(row) + n <= w.shape[0] && src.size() == n * row_bytes);
+	KV_ASSERT(uint64_t(row) + n <= w.shape[0] && src.bytes.size() == n * row_bytes);
 	std::byte* to = bytes_at(*w.buf, w.at + row * stride, n * stride);
-	for (uint32_t r = 0; r < n; ++r) std::memcpy(to + r * stride, src.data() + r * row_bytes, row_bytes);
+	for (uint32_t r = 0; r < n; ++r) {
+		std::memcpy(to + r * stride, src.bytes.data() + r * row_bytes, row_bytes);
+		const float factor = src.factor(r);
+		if (has_row_factor(w.type)) std::memcpy(to + r * stride + align_up(row_bytes, 4), &factor, sizeof factor);
+	}
+}
+
+void CpuBackend::weight_row(DType type, const std::byte* row, float* out, size_t cols) {
+	dequantise_row(type, row, out, cols);
+	if (!has_row_factor(type)) return;
+	float factor;
+	std::memcpy(&factor, row + align_up(dtype_row_bytes(type, cols), 4), sizeof factor);
+	for (size_t i = 0; i < cols; ++i) out[i] *= factor;
 }
 
 const std::byte* CpuBackend::weight_rows(const View& w) const {

@@ -34,7 +34,7 @@ class CpuBackend : public Backend {
 	void write(const Buffer& dst, size_t at, std::span<const std::byte> src) override;
 	void read(const Buffer& src, size_t at, std::span<std::byte> dst) override;
 	size_t weight_row_bytes(DType, uint32_t cols) const override;
-	void write_weight(const View& w, uint32_t row, uint32_t n, std::span<const std::byte> src,
+	void write_weight(const View& w, uint32_t row, uint32_t n, const WeightRows& src,
 	                  std::span<const std::byte> arranged) override;
 
 	void run(const Op&) override;
@@ -87,7 +87,8 @@ class CpuBackend : public Backend {
 		KV_ASSERT(v.buf && !is_quantised(v.type) && dtype_info(v.type).bytes == sizeof(T) && v.at % 4 == 0);
 		return reinterpret_cast<T*>(bytes_at(*v.buf, v.at, v.elements() * sizeof(T)));
 	}
-	const std::byte* weight_rows(const View& w) const; // row r is at r * weight_row_bytes()
+	const std::byte* weight_rows(const View& w) const;                            // row r is at r * weight_row_bytes()
+	static void weight_row(DType, const std::byte* row, float* out, size_t cols); // one of them as floats
 	void project(const Proj&, View x, float* out, bool add);
 	void project_experts(const Proj&, View x, const ExpertRows&, float* out);
 	template <class F> void each_slot(const KvRows& kv, uint32_t n, const KvDst& pages, F f);

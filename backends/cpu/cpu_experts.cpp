@@ -1,6 +1,5 @@
 // route, sort_slots, expert_matmul, expert_sum: the definitions of the shaders of the same names.
 #include "backends/cpu/cpu_backend.h"
-#include "engine/core/block_quant.h"
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -130,7 +129,7 @@ void CpuBackend::project_experts(const Proj& p, View x, const ExpertRows& e, flo
 	for (uint32_t expert = 0; expert < e.n_experts; ++expert)
 		for (uint32_t r = 0; r < d && !slots[expert].empty(); ++r) {
 			const size_t row = size_t(expert) * d + r;
-			dequantise_row(p.w.type, rows + row * stride, row_.data(), n);
+			weight_row(p.w.type, rows + row * stride, row_.data(), n);
 			for (const uint32_t slot : slots[expert])
 				out[size_t(slot) * d + r] = dot(in + slot / share * n, row_.data(), n) + (bias ? bias[row] : 0.f);
 		}

@@ -1,6 +1,5 @@
 // embed, norms, stream_sum, activate, matmul, copy: the definitions of the shaders of the same names.
 #include "backends/cpu/cpu_backend.h"
-#include "engine/core/block_quant.h"
 #include <cmath>
 #include <cstring>
 
@@ -16,7 +15,7 @@ void CpuBackend::compute(const op::Embed& o) {
 	float* y = data<float>(out);
 	for (uint32_t t = 0; t < T; ++t) {
 		KV_ASSERT(id[t] < table.shape[0]);
-		dequantise_row(table.type, rows + id[t] * stride, y + t * dim, dim);
+		weight_row(table.type, rows + id[t] * stride, y + t * dim, dim);
 	}
 }
 
@@ -136,7 +135,7 @@ void CpuBackend::project(const Proj& p, View x, float* out, bool add) {
 		if (p.w.type == DType::F32)
 			w = reinterpret_cast<const float*>(rows + r * stride);
 		else
-			dequantise_row(p.w.type, rows + r * stride, row_.data(), n);
+			weight_row(p.w.type, rows + r * stride, row_.data(), n);
 		for (uint32_t t = 0; t < T; ++t) {
 			const float y = dot(in + size_t(t) * n, w, n) + (bias ? bias[r] : 0.f);
 			float& o = out[size_t(t) * d + r];

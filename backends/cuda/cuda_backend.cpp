@@ -226,13 +226,12 @@ void CudaBackend::read(const Buffer& src, size_t at, std::span<std::byte> dst) {
 
 size_t CudaBackend::weight_row_bytes(DType t, uint32_t cols) const { return device_row_bytes(t, cols); }
 
-bool CudaBackend::arrange_weight(DType t, uint32_t cols, std::span<const std::byte> src,
-                                 std::span<std::byte> dst) const {
+bool CudaBackend::arrange_weight(DType t, uint32_t cols, const WeightRows& src, std::span<std::byte> dst) const {
 	to_device_rows(t, cols, src, dst);
 	return true;
 }
 
-void CudaBackend::write_weight(const View& w, uint32_t row, uint32_t n, std::span<const std::byte> src,
+void CudaBackend::write_weight(const View& w, uint32_t row, uint32_t n, const WeightRows& src,
                                std::span<const std::byte> arranged) {
 	write_device_rows(w, row, n, src, arranged,
 	                  [&](size_t at, std::span<const std::byte> bytes) { write(*w.buf, at, bytes); });

@@ -27,8 +27,8 @@ class CudaBackend : public Backend {
 	void write(const Buffer& dst, size_t at, std::span<const std::byte> src) override;
 	void read(const Buffer& src, size_t at, std::span<std::byte> dst) override;
 	size_t weight_row_bytes(DType, uint32_t cols) const override;
-	bool arrange_weight(DType, uint32_t cols, std::span<const std::byte> src, std::span<std::byte> dst) const override;
-	void write_weight(const View& w, uint32_t row, uint32_t n, std::span<const std::byte> src,
+	bool arrange_weight(DType, uint32_t cols, const WeightRows& src, std::span<std::byte> dst) const override;
+	void write_weight(const View& w, uint32_t row, uint32_t n, const WeightRows& src,
 	                  std::span<const std::byte> arranged) override;
 
 	void run(const Op&) override;

@@ -73,6 +73,8 @@ __device__ inline UnitScale unit_scale(const WeightRow& w, uint32_t unit) {
 		return {low_half(factors) * float(byte & 15u), high_half(factors) * float(byte >> 4 & 15u)};
 	}
 	case SCALE_E8M0: return {__int_as_float(int(weight_e8m0(uint32_t(signed_byte(w.scales, unit / 2)) & 255u))), 0};
+	case SCALE_E4M3:
+		return {__int_as_float(int(word_of(w.factors, 0))) * weight_e4m3(uint32_t(signed_byte(w.scales, unit))), 0};
 	case SCALE_ODD:
 	case SCALE_ODD_HALVES:
 		return {half_of(w.factors, unit / 16) * grid_scale(w.traits.codes, unit_of_grid(w, unit)), 0};

@@ -107,13 +107,12 @@ void record(Kernels& kernels, Recorder& rec, const Caps& c, const Job& job, cons
 
 size_t VulkanBackend::weight_row_bytes(DType t, uint32_t cols) const { return device_row_bytes(t, cols); }
 
-bool VulkanBackend::arrange_weight(DType t, uint32_t cols, std::span<const std::byte> src,
-                                   std::span<std::byte> dst) const {
+bool VulkanBackend::arrange_weight(DType t, uint32_t cols, const WeightRows& src, std::span<std::byte> dst) const {
 	to_device_rows(t, cols, src, dst);
 	return true;
 }
 
-void VulkanBackend::write_weight(const View& w, uint32_t row, uint32_t n, std::span<const std::byte> src,
+void VulkanBackend::write_weight(const View& w, uint32_t row, uint32_t n, const WeightRows& src,
                                  std::span<const std::byte> arranged) {
 	write_device_rows(w, row, n, src, arranged,
 	                  [&](size_t at, std::span<const std::byte> bytes) { rec_.write(w.buf->id(), at, bytes); });

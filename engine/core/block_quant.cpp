@@ -145,6 +145,22 @@ void block_mxfp4(Bytes b, float* x) {
 	for (int i = 0; i < 32; ++i) x[i] = d * kFp4[(b[1 + i % 16] >> i / 16 * 4) & 15];
 }
 
+// Half of an unsigned E4M3 number: four bits of exponent, bias 7, and three of mantissa; bit 7 is ignored. GGML reads
+// the NaN code as 0, unless bit 7 is set.
+float e4m3_half(uint8_t x) {
+	if (x == 0x7f) return 0;
+	const int e = x >> 3 & 15, m = x & 7;
+	return e == 0 ? std::ldexp(float(m), -10) : std::ldexp(float(8 + m), e - 11);
+}
+// 64 elements: [4 x E4M3 scale, of 16 elements each][for each of them 8 bytes: element i low, element i + 8 high].
+// x = scale / 2 * value
+void block_nvfp4(Bytes b, float* x) {
+	for (int i = 0; i < 64; ++i) {
+		const Bytes q = b + 4 + i / 16 * 8;
+		x[i] = e4m3_half(b[i / 16]) * kFp4[(q[i % 8] >> i % 16 / 8 * 4) & 15];
+	}
+}
+
 // Ternary digit n of a byte, which stores a number below 243 as a fraction of 256, rounded up.
 int trit_of(uint8_t byte, int n) {
 	constexpr int kPower[] = {1, 3, 9, 27, 81};
@@ -354,6 +370,7 @@ void dequantise_row(DType type, const std::byte* src, float* dst, size_t n) {
 	case DType::IQ4_NL: return each_block(type, block_iq4_nl, s, dst, n);
 	case DType::IQ4_XS: return each_block(type, block_iq4_xs, s, dst, n);
 	case DType::MXFP4: return each_block(type, block_mxfp4, s, dst, n);
+	case DType::NVFP4: return each_block(type, block_nvfp4, s, dst, n);
 	case DType::IQ2_XXS: return each_block(type, block_iq2_xxs, s, dst, n);
 	case DType::IQ2_XS: return each_block(type, block_iq2_xs, s, dst, n);
 	case DType::IQ2_S: return each_block(type, block_iq2_s, s, dst, n);

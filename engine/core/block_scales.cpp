@@ -30,6 +30,27 @@ int first_overflow(const std::byte* block) {
 	return -1;
 }
 
+constexpr int kE4m3Scales = 4; // of a block, for 16 elements each
+
+// SCALE_E4M3: the first element whose scale has a NaN code; -1: none.
+int first_nan_scale(const std::byte* scales) {
+	for (int i = 0; i < kE4m3Scales; ++i)
+		if ((scales[i] & std::byte(0x7f)) == std::byte(0x7f)) return 16 * i;
+	return -1;
+}
+
+// The code below or above x, of the numbers that weight_e4m3() gives; `draw` decides, so that many codes have the root
+// mean square x.
+std::byte e4m3_code(float x, float draw) {
+	const float u = std::min(x * 1024, 15.f * (1 << 14)); // code 8s + m is m * 2^s, s = 0 for m < 16
+	int exponent;
+	std::frexp(u, &exponent);
+	const int s = std::max(exponent - 4, 0), m = int(std::ldexp(u, -s));
+	const float low = std::ldexp(float(m), s), high = std::ldexp(float(m + 1), s);
+	const int code = 8 * s + m + (draw < (u * u - low * low) / (high * high - low * low));
+	return std::byte(std::min(code, 0x7e));
+}
+
 // IQ1_M: nibble i of d is the upper one of byte 2i + 1.
 uint16_t scattered_half(const std::byte* p) {
 	uint32_t h = 0;
@@ -47,6 +68,7 @@ int first_not_finite_of_block(DType type, const std::byte* block) {
 	const TensorTypeInfo info = tensor_type_info(type);
 	KV_ASSERT(info.scales_at >= 0);
 	if (info.scale == SCALE_E8M0) return first_overflow(block);
+	if (info.scale == SCALE_E4M3) return first_nan_scale(block + info.scales_at);
 	const bool finite = info.codes == CODE_IQ1_M ? (scattered_half(block + info.scales_at) & 0x7c00) != 0x7c00
 	                                             : half_is_finite(block + info.scales_at) &&
 	                                                   (info.middle == 0 || half_is_finite(block + info.scales_at + 2));
@@ -62,6 +84,16 @@ void set_block_scales(DType type, std::byte* block, float rms, float draw) {
 		const float x = 2 * std::frexp(d, &exponent); // 1 <= x < 2, d = x 2^(exponent - 1)
 		if (draw < (x * x - 1) / 3) ++exponent;
 		block[info.scales_at] = std::byte(std::clamp(exponent - 1 + 128, 2, 252));
+		return;
+	}
+	if (info.scale == SCALE_E4M3) { // different ones, their mean square is d * d
+		constexpr float kParts[kE4m3Scales] = {0.5f, 0.75f, 1, 1.479f};
+		const int first = std::min(int(draw * kE4m3Scales), kE4m3Scales - 1);
+		const float rest = draw * kE4m3Scales - float(first);
+		for (int i = 0; i < kE4m3Scales; ++i) {
+			const float turned = rest + float(i) / kE4m3Scales;
+			block[info.scales_at + i] = e4m3_code(d * kParts[(first + i) % kE4m3Scales], turned - std::floor(turned));
+		}
 		return;
 	}
 	if (info.codes == CODE_IQ1_M) return put_scattered_half(block + info.scales_at, d);

@@ -62,6 +62,8 @@ constexpr bool uses_grid(DType t) {
 	const uint32_t scale = tensor_type_info(t).scale;
 	return scale == SCALE_ODD || scale == SCALE_ODD_HALVES;
 }
+// Whether a row on a device has a factor of its own, an f32.
+constexpr bool has_row_factor(DType t) { return tensor_type_info(t).scale == SCALE_E4M3; }
 // Bytes of a row of `cols` elements in GGUF layout; cols is a multiple of the block size.
 constexpr size_t dtype_row_bytes(DType t, size_t cols) { return cols / dtype_info(t).block * dtype_info(t).bytes; }
 

@@ -83,7 +83,8 @@ void one_block(DType type, float deviation, Draw draw, std::byte* b) {
 	}
 	// Random codes, which lie after or before the scales.
 	const TensorTypeInfo info = tensor_type_info(type);
-	const int begin = info.scales_at > 0 ? 0 : info.scale == SCALE_E8M0 ? 1 : info.middle != 0 ? 4 : 2;
+	const bool four = info.middle != 0 || info.scale == SCALE_E4M3;
+	const int begin = info.scales_at > 0 ? 0 : info.scale == SCALE_E8M0 ? 1 : four ? 4 : 2;
 	draw.fill(b + begin, (info.scales_at > 0 ? size_t(info.scales_at) : dtype_info(type).bytes) - size_t(begin));
 	set_block_scales(type, b, deviation, float(draw.next() >> 40) / 0x1p24f);
 }

@@ -34,7 +34,8 @@ const bool WEIGHT_OWN_MIN = WEIGHT_SCALE == SCALE_HALF_MIN || WEIGHT_SCALE == SC
 const bool WEIGHT_MIN = WEIGHT_OWN_MIN || WEIGHT_ZERO > 0u; // codes count from below the smallest element
 // The two units of a block have separate scales.
 const bool WEIGHT_BY_HALVES =
-	WEIGHT_SCALE == SCALE_BYTE || WEIGHT_SCALE == SCALE_NIBBLES || WEIGHT_SCALE == SCALE_ODD_HALVES;
+	WEIGHT_SCALE == SCALE_BYTE || WEIGHT_SCALE == SCALE_NIBBLES || WEIGHT_SCALE == SCALE_ODD_HALVES ||
+	WEIGHT_SCALE == SCALE_E4M3;
 #ifdef GRID
 const bool WEIGHT_SIGNED = true; // codes are signed bytes
 #else
@@ -97,6 +98,8 @@ vec2 weight_nibbles_pair(vec2 d, uint word, uint byte) {
 vec2 weight_e8m0_pair(uint word, uint byte) {
 	return vec2(uintBitsToFloat(weight_e8m0((word >> (8u * byte)) & 255u)), 0.0);
 }
+// The same from the row's factor and a byte of four.
+vec2 weight_e4m3_pair(float d, uint word, uint byte) { return vec2(d * weight_e4m3(word >> (8u * byte)), 0.0); }
 vec2 weight_half_min_pair(uint word) { return unpackHalf2x16(word) * vec2(1.0, -1.0); }
 float weight_half(uint word, uint which) { return unpackHalf2x16(word >> (16u * (which & 1u))).x; }
 
@@ -179,6 +182,10 @@ vec2 weight_unit_scale(uint row, uint u, uint cols) {
 		return weight_nibbles_pair(unpackHalf2x16(factors), WEIGHT_WORD(4u * at + (u >> 2)), u & 3u);
 	}
 	if (WEIGHT_SCALE == SCALE_E8M0) return weight_e8m0_pair(WEIGHT_WORD(4u * at + (u >> 3)), (u >> 1) & 3u);
+	if (WEIGHT_SCALE == SCALE_E4M3) {
+		const float d = uintBitsToFloat(WEIGHT_WORD(4u * (row + weight_factors_at(WEIGHT, cols))));
+		return weight_e4m3_pair(d, WEIGHT_WORD(4u * at + (u >> 2)), u & 3u);
+	}
 	if (WEIGHT_HAS_FACTOR) {
 		const float d = weight_half(WEIGHT_WORD(4u * (row + weight_factors_at(WEIGHT, cols)) + (u >> 5)), u >> 4);
 		if (WEIGHT_SCALE == SCALE_FACTOR) return weight_zero_pair(d);
@@ -278,6 +285,7 @@ WeightScales weight_scales(uint row, uint chunk, uint cols) {
 		const uvec4 eight = WEIGHT_PIECE(factors + (chunk >> 3));
 		s.factor.x = weight_half(weight_component(eight, chunk >> 1), chunk);
 	}
+	if (WEIGHT_SCALE == SCALE_E4M3) s.factor.x = uintBitsToFloat(WEIGHT_PIECE(factors).x);
 	if (WEIGHT_SCALE == SCALE_NIBBLES)
 		s.factor = unpackHalf2x16(weight_component(WEIGHT_PIECE(factors + (chunk >> 2)), chunk));
 	return s;
@@ -300,6 +308,8 @@ vec4 weight_block_scale(WeightScales s, uint b, WeightUnit lower, WeightUnit upp
 	const uint word = weight_component(s.head, b >> 1), byte = 2u * (b & 1u);
 	if (WEIGHT_SCALE == SCALE_BYTE)
 		return vec4(weight_byte_pair(s.factor.x, word, byte), weight_byte_pair(s.factor.x, word, byte + 1u));
+	if (WEIGHT_SCALE == SCALE_E4M3)
+		return vec4(weight_e4m3_pair(s.factor.x, word, byte), weight_e4m3_pair(s.factor.x, word, byte + 1u));
 	if (WEIGHT_SCALE == SCALE_NIBBLES)
 		return vec4(weight_nibbles_pair(s.factor, word, byte), weight_nibbles_pair(s.factor, word, byte + 1u));
 	return weight_zero_pair(weight_half(word, b)).xyxy;

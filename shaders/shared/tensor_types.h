@@ -10,13 +10,15 @@
 //   id            number of the type in a GGUF file, and of DType
 //   file          general.file_type of a file whose matrices are mostly of this type
 //   elements, bytes     of a block in a file
-//   scales_at     where the f16 factor d of a block lies (SCALE_E8M0: its byte; IQ1_M: 8 bytes with a nibble of it in
-//                 every second one), and 2 bytes further on dmin or m where `middle` is not 0; -1: no d
+//   scales_at     where the f16 factor d of a block lies (SCALE_E8M0: its byte; SCALE_E4M3: 4 bytes, one for each 16
+//                 elements; IQ1_M: 8 bytes with a nibble of it in every second one), and 2 bytes further on dmin or m
+//                 where `middle` is not 0; -1: no d
 //   rms           root mean square of the elements of a block with d = 1 and any other bytes
 //   middle        dmin / d, or -m / d, with which the elements of such a block have mean 0; 0: no second factor
 //   codes         CODE_*: how 16 elements (a unit) lie in a device row, which shared/weight_row.h describes
 //   code_bytes    of a unit;  high: further bytes of 32 elements (a block of a device row)
-//   scale         SCALE_*: what codes are multiplied with;  scale_bytes, factor_bytes: of 256 elements
+//   scale         SCALE_*: what codes are multiplied with;  scale_bytes, factor_bytes: of 256 elements (SCALE_E4M3:
+//                 factor_bytes of a row)
 //   zero          the code of 0, where codes count from below the smallest element
 //   int8          1: kernels of integer dot products take it, 0: they do not
 #ifndef KVRUN_TENSOR_TYPES_H
@@ -50,6 +52,7 @@
 #define SCALE_FACTOR 8u      // the f16 factor of 256 elements only
 #define SCALE_ODD 9u         // grids: f16 factor of 256 elements times 2s + 1, s a small number for each 32
 #define SCALE_ODD_HALVES 10u // the same, s for each 16
+#define SCALE_E4M3 11u // an unsigned E4M3 byte for each 16 elements, half of it is taken; times the row's f32 factor
 
 // clang-format off
 #define KV_TENSOR_TYPES(X) \
@@ -69,6 +72,7 @@
 	X(IQ4_NL,  20, 25,   32,  18,    0,    67.4f,  0.0f,  CODE_BOOK,    8u, 0u,  SCALE_HALF,       16u, 0u,   0u, 1) \
 	X(IQ4_XS,  23, 30,  256, 136,    0,  1246.0f,  0.0f,  CODE_BOOK,    8u, 0u,  SCALE_BLOCK_BYTE,  8u, 2u,   0u, 1) \
 	X(MXFP4,   39, 38,   32,  17,    0,    5.85f,  0.0f,  CODE_FP4,     8u, 0u,  SCALE_E8M0,        8u, 0u,   0u, 1) \
+	X(NVFP4,   40, 39,   64,  36,    0,    5.85f,  0.0f,  CODE_FP4,     8u, 0u,  SCALE_E4M3,       16u, 4u,   0u, 1) \
 	X(IQ3_S,   21, 26,  256, 110,    0,   140.3f,  0.0f,  CODE_IQ3_S,    4u, 4u,  SCALE_ODD,        16u, 2u,   0u, 1) \
 	X(IQ3_XXS, 18, 23,  256,  98,    0,   142.7f,  0.0f,  CODE_IQ3_XXS,  4u, 4u,  SCALE_ODD,         0u, 2u,   0u, 1) \
 	X(IQ2_S,   22, 28,  256,  82,    0,    56.4f,  0.0f,  CODE_IQ2_S,    4u, 2u,  SCALE_ODD_HALVES,  0u, 2u,   0u, 1) \

@@ -42,6 +42,12 @@ KV_ROW_FN uint weight_book(uint w0, uint w1, uint w2, uint w3, uint n) {
 // SCALE_E8M0: bits of the float 2^(e - 128).
 KV_ROW_FN uint weight_e8m0(uint e) { return e < 2u ? 0x00200000u << e : (e - 1u) << 23; }
 
+// SCALE_E4M3: half of an unsigned E4M3 number; bit 7 is ignored. Exact.
+KV_ROW_FN float weight_e4m3(uint x) {
+	const uint e = (x >> 3) & 15u, m = (x & 7u) | (e == 0u ? 0u : 8u);
+	return float(m << (e > 1u ? e - 1u : 0u)) * 0.0009765625f; // 2^-10
+}
+
 // Types with grids. The table that kernels read holds words of 4 elements as bytes: two words per entry, for IQ3 one.
 // The elements of IQ1 are -8, 0 and 8, stored as 0, 8 and 16. Word where each grid begins:
 #define GRID_IQ2_XXS 0u

@@ -13,7 +13,9 @@
 //           of scale r at 2r, of min r at 16 + 2r}, runs of 32. SCALE_BYTE: one piece per 256 elements: 16 signed
 //           bytes, one per unit. SCALE_BLOCK_BYTE: 8 signed bytes, one per 32 elements. SCALE_NIBBLES: one piece per
 //           256 elements: one byte per unit, scale in its low nibble, min in its high one. SCALE_E8M0: 8 bytes per 256.
+//           SCALE_E4M3: one piece per 256 elements, a byte per unit; NaN codes are 0 here.
 //   factors SCALE_BYTE, SCALE_BLOCK_BYTE, SCALE_FACTOR: one f16 per 256 elements. SCALE_NIBBLES: {f16 d, f16 dmin}.
+//           SCALE_E4M3: one f32 for the row.
 #ifndef KVRUN_WEIGHT_ROW_H
 #define KVRUN_WEIGHT_ROW_H
 #include "shared/tensor_types.h"
@@ -50,7 +52,7 @@ KV_ROW_FN uint weight_factors_at(WeightTraits t, uint cols) {
 	return weight_scales_at(t, cols) + weight_pieces(cols, 256u, t.scale_bytes);
 }
 KV_ROW_FN uint weight_row_pieces(WeightTraits t, uint cols) {
-	return weight_factors_at(t, cols) + weight_pieces(cols, 256u, t.factor_bytes);
+	return weight_factors_at(t, cols) + weight_pieces(t.scale == SCALE_E4M3 ? 1u : cols, 256u, t.factor_bytes);
 }
 
 #ifdef __cplusplus

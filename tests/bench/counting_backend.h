@@ -35,8 +35,7 @@ class CountingBackend final : public Backend {
 	uint64_t transfer(View, View) override { return ++counted_.ops; }
 	bool arrive(uint64_t) override { return true; }
 	size_t weight_row_bytes(DType t, uint32_t cols) const override { return dtype_row_bytes(t, cols); }
-	void write_weight(const View&, uint32_t, uint32_t, std::span<const std::byte>,
-	                  std::span<const std::byte>) override {}
+	void write_weight(const View&, uint32_t, uint32_t, const WeightRows&, std::span<const std::byte>) override {}
 
 	void run(const Op&) override { ++counted_.ops; }
 

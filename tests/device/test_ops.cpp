@@ -129,7 +129,8 @@ TEST_CASE("ops: embed") {
 	std::vector<EmbedRow> rows;
 	for (DType t : kTensorTypes)
 		for (uint32_t T : {1u, 3u, 33u})
-			rows.push_back({t, T, dtype_info(t).block == 256 ? 512u : T == 3 ? 96u : 64u, T == 3 ? 1000u : 40u});
+			rows.push_back(
+			    {t, T, dtype_info(t).block == 256 ? 512u : whole_blocks(t, T == 3 ? 96 : 64), T == 3 ? 1000u : 40u});
 	each_row(rows, [](Backend& backend, const EmbedRow& e, const TestRow& row) {
 		Random random(uint32_t(row.number) + 1);
 		Rig rig(backend);
@@ -281,7 +282,14 @@ TEST_CASE("ops: a row of matmul has the same bits whatever rows come with it") {
 		rows.push_back({t, 8, dtype_info(t).block == 256 ? 512u : 320u, {37}, Epilogue::None, true, false, 0});
 		rows.push_back({t, 67, dtype_info(t).block == 256 ? 512u : 320u, {37}, Epilogue::None, false, false, 0});
 		if (tensor_type_info(t).int8)
-			rows.push_back({t, 19, dtype_info(t).block == 256 ? 2304u : 2144u, {37}, Epilogue::None, true, false, 0});
+			rows.push_back({t,
+			                19,
+			                dtype_info(t).block == 256 ? 2304u : whole_blocks(t, 2144),
+			                {37},
+			                Epilogue::None,
+			                true,
+			                false,
+			                0});
 	}
 	each_row(rows, [](Backend& backend, const MatmulRow& m, const TestRow& row) {
 		Random random(uint32_t(row.number) + 1);

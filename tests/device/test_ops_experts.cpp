@@ -126,7 +126,7 @@ std::vector<ExpertRow> expert_rows() {
 	size_t i = 0;
 	for (DType t : kTensorTypes)
 		for (const bool decode : {true, false}) {
-			const uint32_t n = dtype_info(t).block == 256 ? 512 : ++i % 2 ? 160 : 64;
+			const uint32_t n = dtype_info(t).block == 256 ? 512 : whole_blocks(t, ++i % 2 ? 160 : 64);
 			for (const uint32_t T : decode ? std::vector<uint32_t>{1, 3, 17} : std::vector<uint32_t>{1, 30, 150}) {
 				rows.push_back({t, T, n, 40, 8, 2, Epilogue::SwiGLU, decode, i % 2 == 0, false, T == 150});
 				rows.push_back({t, T, n, 70, 6, 3, Epilogue::None, decode, i % 2 == 1, true, false});

@@ -119,7 +119,7 @@ void run_layer(Backend& backend, const Layer& l, const TestRow& row) {
 		Proj p{view(act_buffer, out_at[i], DType::F32, l.row.T, d),
 		       view(weight_buffer, w_at[i], l.row.type_of(i), d, l.row.n),
 		       view(weight_buffer, bias_at[i], DType::F32, d)};
-		backend.write_weight(p.w, 0, d, l.w[i].bytes, {});
+		backend.write_weight(p.w, 0, d, l.w[i].rows(), {});
 		backend.write(weight_buffer, bias_at[i], std::as_bytes(std::span(l.bias[i])));
 		backend.write(act_buffer, out_at[i], std::as_bytes(std::span(l.before[i])));
 		projs.push_back(p);
@@ -151,7 +151,7 @@ void run_layer(Backend& backend, const Layer& l, const TestRow& row) {
 std::vector<LayerRow> layer_rows() {
 	std::vector<LayerRow> rows;
 	for (DType t : kTensorTypes) {
-		const uint32_t n = dtype_info(t).block == 256 ? 768 : 352;
+		const uint32_t n = dtype_info(t).block == 256 ? 768 : whole_blocks(t, 352);
 		for (uint32_t T : {1u, 3u, 8u, 37u}) { // each type has one epilogue: there are many types
 			const bool decode = T <= 8;
 			const size_t turn = rows.size() + size_t(T == 37);

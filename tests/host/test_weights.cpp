@@ -7,6 +7,7 @@
 #include "models/weights.h"
 #include "tests/support/mixture_builder.h"
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <doctest/doctest.h>
 #include <filesystem>
@@ -44,29 +45,41 @@ class MemoryBackend : public Backend {
 		stage(src.size());
 	}
 	size_t weight_row_bytes(DType t, uint32_t cols) const override { return dtype_row_bytes(t, cols) + 12; }
-	bool arrange_weight(DType t, uint32_t cols, std::span<const std::byte> src,
-	                    std::span<std::byte> dst) const override {
-		const size_t in = dtype_row_bytes(t, cols), out = weight_row_bytes(t, cols), n = src.size() / in;
+	bool arrange_weight(DType t, uint32_t cols, const WeightRows& src, std::span<std::byte> dst) const override {
+		const size_t in = dtype_row_bytes(t, cols), out = weight_row_bytes(t, cols), n = src.bytes.size() / in;
 		if (dst.size() != n * out) return false;
-		for (size_t r = 0; r < n; ++r)
-			std::ranges::copy(src.subspan(r * in, in), dst.begin() + std::ptrdiff_t(r * out));
+		for (size_t r = 0; r < n; ++r) put_row(src.rows(r, 1, in), dst.subspan(r * out, out));
 		return true;
 	}
-	void write_weight(const View& w, uint32_t row, uint32_t n, std::span<const std::byte> src,
+	void write_weight(const View& w, uint32_t row, uint32_t n, const WeightRows& src,
 	                  std::span<const std::byte> arranged) override {
 		const size_t in = dtype_row_bytes(w.type, w.shape[1]), out = weight_row_bytes(w.type, w.shape[1]);
 		REQUIRE(row + n <= w.shape[0]);
-		REQUIRE(src.size() == n * in);
+		REQUIRE(src.bytes.size() == n * in);
 		for (uint32_t r = 0; r < n; ++r) {
 			const size_t at = w.at + (row + r) * out;
 			REQUIRE(at + out <= buffers[w.buf->id()].size());
-			std::copy_n(src.begin() + std::ptrdiff_t(r * in), in, buffers[w.buf->id()].begin() + std::ptrdiff_t(at));
+			const auto row_of_buffer = std::span(buffers[w.buf->id()]).subspan(at, out);
+			put_row(src.rows(r, 1, in), row_of_buffer);
 			if (arranged.empty()) continue;
 			REQUIRE(arranged.size() == n * out);
-			CHECK(std::ranges::equal(arranged.subspan(r * out, in), src.subspan(r * in, in)));
+			CHECK(std::ranges::equal(arranged.subspan(r * out, in + 4), row_of_buffer.first(in + 4)));
 			++n_arranged;
 		}
-		stage(src.size());
+		stage(src.bytes.size());
+	}
+	// The bytes of a row, then its factor.
+	static void put_row(const WeightRows& row, std::span<std::byte> to) {
+		std::ranges::copy(row.bytes, to.begin());
+		const float factor = row.factor(0);
+		std::memcpy(to.data() + row.bytes.size(), &factor, sizeof factor);
+	}
+	std::vector<float> factors(const View& w) const {
+		const size_t in = dtype_row_bytes(w.type, w.shape[1]), out = weight_row_bytes(w.type, w.shape[1]);
+		std::vector<float> r(w.shape[0]);
+		for (uint32_t i = 0; i < w.shape[0]; ++i)
+			std::memcpy(&r[i], &buffers[w.buf->id()][w.at + i * out + in], sizeof(float));
+		return r;
 	}
 	// The rows of a weight as in the file.
 	std::vector<std::byte> rows(const View& w) const {
@@ -244,6 +257,62 @@ TEST_CASE("weights: norms of any type become f32, matrices keep their type") {
 	CHECK(b.rows(w.layers[0].w_down) == stored(file, "blk.0.ffn_down.weight"));
 }
 
+TEST_CASE("weights: factors of matrices and of experts reach the rows they belong to") {
+	const std::string block = std::string("\x38\x40\x30\x38", 4) + std::string(32, '\x21');
+	const auto blocks = [&](size_t n) {
+		std::string s;
+		for (size_t i = 0; i < n; ++i) s += block;
+		return s;
+	};
+	TinyShape s;
+	s.arch = "phi3", s.dim = 64, s.hidden_dim = 128, s.head_dim = 32;
+	GgufBuilder dense = tiny_model(s);
+	dense.tensor("blk.0.attn_qkv.weight", DType::NVFP4, {64, 128}, blocks(128));
+	dense.tensor("blk.0.ffn_down.weight", DType::NVFP4, {128, 64}, blocks(128));
+	dense.tensor_f32("blk.0.attn_qkv.scale", {1}, {0.375f});
+	dense.tensor_f32("blk.0.attn_qkv.input_scale", {1}, {3});
+	GgufBuilder experts = tiny_mixture({.n = 3, .hidden = 64, .dense_first = 1, .fused = true});
+	for (GgufBuilder::Tensor& t : experts.tensors)
+		if (t.name == "blk.1.ffn_down_exps.weight") t.type = uint32_t(DType::NVFP4), t.data = blocks(3 * 16);
+	experts.tensor_f32("blk.1.ffn_down_exps.scale", {3}, {2, 3, 5});
+	experts.tensor_f32("blk.1.ffn_down_exps.input_scale", {3}, {1, 1, 1});
+
+	const auto with = [](const GgufBuilder& g, const auto& look) {
+		const auto bytes = g.bytes();
+		const Gguf file = Gguf::parse("test.gguf", bytes);
+		const Config c = read_config(file);
+		MemoryBackend b;
+		look(c, load_weights(file, c, b), b);
+	};
+	with(dense, [](const Config&, const Weights& w, const MemoryBackend& b) {
+		CHECK(b.factors(w.layers[0].wq) == std::vector<float>(64, 0.375f));
+		CHECK(b.factors(w.layers[0].wv) == std::vector<float>(32, 0.375f));
+		CHECK(b.factors(w.layers[0].w_down) == std::vector<float>(64, 1.f));
+	});
+	with(experts, [](const Config& c, const Weights& w, const MemoryBackend& b) {
+		CHECK(!c.layers[1].experts.factors); // they belong to the weights
+		const std::vector<float> f = b.factors(w.layers[1].experts.w_down);
+		REQUIRE(f.size() == 48);
+		for (size_t i = 0; i < 48; ++i) CHECK(f[i] == std::array{2.f, 3.f, 5.f}[i / 16]);
+	});
+	const auto refusal = [&](GgufBuilder g, const char* name, std::vector<uint64_t> dims, std::vector<float> v) {
+		g.tensor_f32(name, std::move(dims), v);
+		try {
+			with(g, [](const auto&...) {});
+		} catch (const Error& e) { return std::string(e.what()); }
+		return std::string();
+	};
+	CHECK(refusal(dense, "blk.0.attn_qkv.scale", {2}, {1, 1})
+	          .find("tensor blk.0.attn_qkv.scale has 2 elements of type F32, expected 1 of type F32") !=
+	      std::string::npos);
+	CHECK(refusal(experts, "blk.1.ffn_down_exps.scale", {2}, {1, 1}).find("2 elements of type F32, expected 1 or 3") !=
+	      std::string::npos);
+	CHECK(refusal(dense, "blk.0.attn_qkv.scale", {1}, {NAN}).find("blk.0.attn_qkv.scale holds a value that is not") !=
+	      std::string::npos);
+	CHECK(refusal(dense, "blk.0.attn_output.scale", {1}, {1}).find("blk.0.attn_output.scale belongs to a variant") !=
+	      std::string::npos); // its weight is F32
+}
+
 // Dequantising every element of random blocks gives the same verdict as the search of scales alone.
 TEST_CASE("T15: values that are no finite numbers are found in every type, where they are") {
 	std::mt19937 rng(15);
@@ -259,6 +328,8 @@ TEST_CASE("T15: values that are no finite numbers are found in every type, where
 			if (round % 2)
 				for (int k = 0; k < round % 4 - 1; ++k) std::memset(rows.data() + rng() % (rows.size() - 4), 0xff, 4);
 			dequantise_row(t, rows.data(), values.data(), values.size());
+			for (size_t k = 0; t == DType::NVFP4 && k < values.size(); ++k) // reads the NaN codes of scales as numbers
+				if ((rows[k / 64 * 36 + k % 64 / 16] & std::byte(0x7f)) == std::byte(0x7f)) values[k] = NAN;
 			const auto i = std::find_if(values.begin(), values.end(), [](float v) { return !std::isfinite(v); });
 			const std::optional<size_t> at = first_not_finite(t, rows);
 			INFO(name, " round ", round);

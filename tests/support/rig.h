@@ -42,8 +42,15 @@ class Random {
 
 struct RandomWeight {
 	std::vector<std::byte> bytes; // rows in GGUF layout
+	Floats factors;               // one per row, or empty
 	Floats values;                // (rows, cols), the dequantised values
+	WeightRows rows() const { return {bytes, factors}; }
 };
+// n, or a little more, so that a row is whole blocks.
+inline uint32_t whole_blocks(DType t, uint32_t n) {
+	const uint32_t block = dtype_info(t).block;
+	return (n + block - 1) / block * block;
+}
 inline RandomWeight random_weight(DType type, uint32_t n_rows, uint32_t cols, Random& random) {
 	const DTypeInfo info = dtype_info(type);
 	RandomWeight w;
@@ -69,6 +76,11 @@ inline RandomWeight random_weight(DType type, uint32_t n_rows, uint32_t cols, Ra
 	w.values.resize(size_t(n_rows) * cols);
 	for (uint32_t r = 0; r < n_rows; ++r)
 		dequantise_row(type, w.bytes.data() + r * dtype_row_bytes(type, cols), &w.values[size_t(r) * cols], cols);
+	if (has_row_factor(type))
+		for (uint32_t r = 0; r < n_rows; ++r) {
+			w.factors.push_back(random.uniform(0.5f, 1.5f));
+			for (uint32_t i = 0; i < cols; ++i) w.values[size_t(r) * cols + i] *= w.factors[r];
+		}
 	return w;
 }
 
@@ -144,9 +156,9 @@ class Rig {
 		held_.push_back({backend.alloc(kGuard + n_rows * row_bytes, Mem::Device, "test weight"), 0, 0});
 		View v = view(held_.back().buffer, kGuard, type, n_rows, cols);
 		const uint32_t half = n_rows / 2; // in two pieces, as a loader writes it
-		const std::span<const std::byte> bytes(w.bytes);
-		if (half) backend.write_weight(v, 0, half, bytes.first(half * dtype_row_bytes(type, cols)), {});
-		const auto rest = bytes.subspan(half * dtype_row_bytes(type, cols));
+		const size_t from = dtype_row_bytes(type, cols);
+		if (half) backend.write_weight(v, 0, half, w.rows().rows(0, half, from), {});
+		const WeightRows rest = w.rows().rows(half, n_rows - half, from);
 		std::vector<std::byte> arranged((n_rows - half) * row_bytes);
 		if (!backend.arrange_weight(type, cols, rest, arranged)) arranged.clear();
 		backend.write_weight(v, half, n_rows - half, rest, arranged);

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes expectations for block formats: raw blocks with floats from gguf, and tiny quantised models with their logits.
 
-make_quant_golden.py OUT_DIR [quant]
-OUT_DIR is tests/golden: the script fills quant/ and tiny/, or quant/ alone. quant/ needs the packages numpy and gguf;
+make_quant_golden.py OUT_DIR [quant | MODEL...]
+OUT_DIR is tests/golden: the script fills quant/ and tiny/, or quant/ alone, or writes models of tiny/. quant/ needs the packages numpy and gguf;
 tiny/ needs those of make_tiny_models.py, which must lie in the same folder.
 
 quant/TYPE.bin holds raw blocks, quant/TYPE.npy the f32 gguf.quants.dequantize gives for them. tiny/llama_TYPE.* are
@@ -26,7 +26,7 @@ Q = gguf.GGMLQuantizationType
 SCALES_AT = {Q.Q8_0: [0], Q.Q4_0: [0], Q.Q4_K: [0, 2], Q.Q5_K: [0, 2], Q.Q6_K: [208], Q.F16: [], Q.BF16: [],
              Q.Q4_1: [0, 2], Q.Q5_0: [0], Q.Q5_1: [0, 2], Q.Q2_K: [80, 82], Q.Q3_K: [108], Q.IQ4_NL: [0],
              Q.IQ4_XS: [0], Q.MXFP4: [], Q.TQ1_0: [52], Q.TQ2_0: [64], Q.IQ3_S: [0], Q.IQ3_XXS: [0], Q.IQ2_S: [0],
-             Q.IQ2_XS: [0], Q.IQ2_XXS: [0], Q.IQ1_M: [], Q.IQ1_S: [0]}
+             Q.IQ2_XS: [0], Q.IQ2_XXS: [0], Q.IQ1_M: [], Q.IQ1_S: [0], Q.NVFP4: []}
 # Zeros, smallest and largest subnormal, smallest normal, largest half, with both signs.
 SPECIAL = [0x0000, 0x8000, 0x0001, 0x8001, 0x03FF, 0x83FF, 0x0400, 0x8400, 0x7BFF, 0xFBFF, 0x3C00, 0xBC00]
 
@@ -40,7 +40,7 @@ def random_blocks(qtype, rng):
         a[:len(SPECIAL)] = SPECIAL
         return a.view(np.uint8).reshape(1, -1)
     elements, size = gguf.GGML_QUANT_SIZES[qtype]
-    n = 48 if elements == 32 else 24
+    n = 48 if elements == 32 else 128 if qtype == Q.NVFP4 else 24
     b = rng.integers(0, 256, (n, size)).astype(np.uint8)
     for which, at in enumerate(SCALES_AT[qtype]):
         scales = (rng.standard_normal(n) * 0.02).astype(np.float16).view(np.uint16)
@@ -50,6 +50,9 @@ def random_blocks(qtype, rng):
     if qtype == Q.MXFP4:  # larger exponents would give infinities
         b[:, 0] = rng.integers(0, 253, n)
         b[:4, 0] = [0, 1, 2, 252]
+    if qtype == Q.NVFP4:  # every scale, among them both NaN codes, twice: in two places of a block
+        b[:64, :4] = np.arange(256).reshape(64, 4)
+        b[64:, :4] = np.arange(256).reshape(64, 4)[:, ::-1]
     if qtype == Q.IQ1_M:  # every second of the last 8 bytes has a nibble of d
         scales = (rng.standard_normal(n) * 0.02).astype(np.float16).view(np.uint16)
         scales[:len(SPECIAL)] = SPECIAL
@@ -96,6 +99,18 @@ def random_k_matrix(qtype, rows, cols, std, rng):
     return b.reshape(rows, -1)
 
 
+def nvfp4_matrix(a):
+    """(blocks, factor of the matrix) nearest to these elements; gguf has no quantiser for them."""
+    factor = np.float32(np.abs(a).max() / (6 * 448))
+    x = a.reshape(*a.shape[:-1], -1, 16) / factor
+    scale = gguf.quants.NVFP4.fp32_to_ue4m3(np.abs(x).max(axis=-1) / 6)
+    half = gguf.quants.NVFP4.ue4m3_to_fp32(scale)[..., None, None]
+    codes = np.abs(x[..., None] - half * np.array(gguf.quants.NVFP4.kvalues)).argmin(axis=-1).astype(np.uint8)
+    quads = (codes[..., :8] | codes[..., 8:] << 4).reshape(*a.shape[:-1], -1, 32)
+    blocks = np.concatenate([scale.astype(np.uint8).reshape(*a.shape[:-1], -1, 4), quads], axis=-1)
+    return blocks.reshape(*a.shape[:-1], -1), factor
+
+
 def quantised(qtype, a, rng):
     if qtype in (Q.Q4_K, Q.Q5_K, Q.Q6_K):
         return random_k_matrix(qtype, *a.shape, float(a.std()), rng)
@@ -127,6 +142,8 @@ def models():
         "llama_q5_k": ("llama", hf.LlamaConfig(**large()), F.MOSTLY_Q5_K_S, {"": Q.Q5_K}),
         "llama_q6_k": ("llama", hf.LlamaConfig(**large()), F.MOSTLY_Q6_K,
                        {"attn_output": Q.Q4_0, "ffn_gate": Q.Q4_0, "ffn_up": Q.Q4_0, "": Q.Q6_K}),
+        # Each matrix has a factor of its own, in a tensor of its own.
+        "llama_q_nvfp4": ("llama", hf.LlamaConfig(**large()), F.MOSTLY_NVFP4, {"token_embd": Q.Q8_0, "": Q.NVFP4}),
     }
 
 
@@ -134,14 +151,17 @@ def write_model(out, name, arch, config, file_type, types):
     seed = sum(name.encode())
     # A tied output favours the input token by the size of its embedding, which must not hide what the layers add.
     embedding = 0.2 if config.hidden_size < 256 else 0.05
-    model, rng, blocks = tiny.build(config, seed, embedding), np.random.default_rng(seed), {}
+    model, rng, blocks, factors = tiny.build(config, seed, embedding), np.random.default_rng(seed), {}, {}
     parameters = dict(model.named_parameters())
     for tensor, a, heads, hf_name in list(tiny.tensors(arch, model)):
         if a.ndim != 2:
             continue
         qtype = next(t for part, t in types.items() if part in tensor)
-        raw = quantised(qtype, a, rng)
+        raw, factor = nvfp4_matrix(a) if qtype == Q.NVFP4 else (quantised(qtype, a, rng), None)
         values = gguf.quants.dequantize(raw, qtype).astype(np.float32).reshape(a.shape)
+        if factor is not None:
+            values *= factor
+            factors[tensor.replace(".weight", ".scale")] = np.array([factor])
         if heads:  # back to HF's order of rows
             values = values.reshape(heads, -1, 2, a.shape[1]).swapaxes(1, 2).reshape(a.shape)
         with torch.no_grad():
@@ -150,7 +170,7 @@ def write_model(out, name, arch, config, file_type, types):
     tokens = tiny.prompt(tiny.PROMPT, seed + 1) % config.vocab_size
     expected = tiny.logits(model, tokens)
     rounding = tiny.check_rounding(name, model, tokens, expected)
-    tiny.write_gguf(f"{out}/{name}.gguf", arch, model, file_type, blocks)
+    tiny.write_gguf(f"{out}/{name}.gguf", arch, model, file_type, blocks, factors)
     np.save(f"{out}/{name}.tokens.npy", tokens)
     np.save(f"{out}/{name}.logits.npy", expected)
     tiny.check_sizes([f"{out}/{name}.gguf", f"{out}/{name}.logits.npy"])
@@ -158,15 +178,19 @@ def write_model(out, name, arch, config, file_type, types):
 
 
 def main():
-    if len(sys.argv) != 2 and not QUANT_ONLY or sys.argv[1].startswith("-"):
+    wanted = sys.argv[2:]
+    if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
         sys.exit(__doc__.strip())
     for folder in ("quant", "tiny"):
         os.makedirs(f"{sys.argv[1]}/{folder}", exist_ok=True)
-    write_blocks(f"{sys.argv[1]}/quant")
+    if QUANT_ONLY or not wanted:
+        write_blocks(f"{sys.argv[1]}/quant")
     if QUANT_ONLY:
         return
     torch.set_num_threads(1)
     for name, spec in models().items():
+        if wanted and name not in wanted:
+            continue
         write_model(f"{sys.argv[1]}/tiny", name, *spec)
 
 

@@ -372,8 +372,8 @@ def tensors(arch, model):
         yield "rope_factors_short.weight", np.array(r["short_factor"], np.float32), 0, None
 
 
-def write_gguf(path, arch, model, file_type=0, blocks=None):
-    """blocks: GGUF name -> (raw rows, type) of weights other than F32."""
+def write_gguf(path, arch, model, file_type=0, blocks=None, more=None):
+    """blocks: GGUF name -> (raw rows, type) of weights other than F32; more: GGUF name -> values of further tensors."""
     w = gguf.GGUFWriter(path, arch)
     write_metadata(w, arch, model.config, file_type)
     for tensor, a, _, _ in tensors(arch, model):
@@ -381,6 +381,8 @@ def write_gguf(path, arch, model, file_type=0, blocks=None):
             w.add_tensor(tensor, blocks[tensor][0], raw_dtype=blocks[tensor][1])
         else:
             w.add_tensor(tensor, np.ascontiguousarray(a, np.float32))
+    for tensor, a in (more or {}).items():
+        w.add_tensor(tensor, a)
     w.write_header_to_file()
     w.write_kv_data_to_file()
     w.write_tensors_to_file()

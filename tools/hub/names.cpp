@@ -22,10 +22,12 @@ std::string_view file_name(std::string_view path) { return path.substr(path.rfin
 
 std::string_view without_end(std::string_view path) { return is_gguf(path) ? path.substr(0, path.size() - 5) : path; }
 
-// "Q4_K_M", "IQ2_XXS", "TQ1_0", "MXFP4_MOE", "BF16", "F32"
+// "Q4_K_M", "IQ2_XXS", "TQ1_0", "MXFP4_MOE", "NVFP4", "BF16", "F32"
 bool is_quant(std::string_view word) {
 	const std::string w = lower_case(word);
-	if (w == "bf16" || w == "f16" || w == "f32" || w == "fp16" || w == "fp32" || w.starts_with("mxfp4")) return true;
+	if (w == "bf16" || w == "f16" || w == "f32" || w == "fp16" || w == "fp32" || w.starts_with("mxfp4") ||
+	    w.starts_with("nvfp4"))
+		return true;
 	const size_t q = w.find('q');
 	if (q == w.npos || q > 1 || (q == 1 && w[0] != 'i' && w[0] != 't')) return false;
 	if (q + 1 >= w.size() || w[q + 1] < '1' || w[q + 1] > '8') return false;
