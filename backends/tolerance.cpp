@@ -61,15 +61,19 @@ Tolerance tolerance(std::string_view what) {
 	fail(Code::NotFound, "no tolerance for '{}'; add a row to tolerance() in backends/tolerance.cpp", what);
 }
 
-Difference compare(std::span<const float> x, std::span<const float> ref, Tolerance t) {
+static double rms_of(std::span<const float> values) {
+	double squares = 0;
+	size_t finite = 0;
+	for (float v : values)
+		if (std::isfinite(v)) squares += double(v) * double(v), ++finite;
+	return finite ? std::sqrt(squares / double(finite)) : 0;
+}
+
+Difference compare(std::span<const float> x, std::span<const float> ref, Tolerance t, double rms) {
 	KV_ASSERT(x.size() == ref.size());
 	Difference d;
 	d.n = x.size();
-	double squares = 0;
-	size_t finite = 0;
-	for (float r : ref)
-		if (std::isfinite(r)) squares += double(r) * double(r), ++finite;
-	const double rms = finite ? std::sqrt(squares / double(finite)) : 0;
+	if (rms < 0) rms = rms_of(ref);
 	double worst = -1; // largest error / tolerance
 	for (size_t i = 0; i < x.size(); ++i) {
 		const double error = std::abs(double(x[i]) - double(ref[i])),

@@ -33,7 +33,8 @@ struct Difference {
 	double allowed = 0;      // at `worst`
 	std::vector<size_t> bad; // the first 5
 };
-Difference compare(std::span<const float> x, std::span<const float> ref, Tolerance);
+// rms: of the values that the slack is relative to, where they are not all of ref; negative: of ref.
+Difference compare(std::span<const float> x, std::span<const float> ref, Tolerance, double rms = -1);
 
 struct OpComparison { // one output of one op, computed by two backends
 	std::string_view op, output;

@@ -23,14 +23,17 @@ struct Faulty : CpuBackend {
 	size_t element = 5;     // of out, or the word of K memory
 
 	const char* name() const override { return "faulty"; }
-	size_t weight_row_bytes(DType t, uint32_t cols) const override { return (dtype_row_bytes(t, cols) + 63) / 64 * 64; }
-	uint32_t flip = 0; // bits of a word of packed values that kv_pack flips
+	size_t weight_row_bytes(DType t, uint32_t cols) const override {
+		return (CpuBackend::weight_row_bytes(t, cols) + 63) / 64 * 64;
+	}
+	uint32_t stored = 0x3c007800u; // what rope_store.k writes: 32768, 1
+	uint32_t flip = 0;             // bits of a word of packed values that kv_pack flips
 
 	void run(const Op& op) override {
 		CpuBackend::run(op);
 		if (const std::string_view name = op_name(op); name == wrong) return damage(op);
 		if (const auto* rope = std::get_if<op::RopeStore>(&op); rope && std::string_view(wrong) == "rope_store.k") {
-			const uint32_t word = 0x3c007800u; // 32768, 1
+			const uint32_t word = stored;
 			write(*rope->dst.k.buf, rope->dst.k.at + element * 4, std::as_bytes(std::span(&word, 1)));
 		}
 	}
@@ -156,6 +159,32 @@ TEST_CASE("check: a wrong key in the cache is found where it is written") {
 	          .starts_with("layer 3: rope_store q (2, 4, 16) k (2, 2, 16) rotary 16 neox: dst.k differs at element 0"));
 	// token 20 is not in use: a stray write between the stored words is found too
 	CHECK(message(*checked("rope_store.k", 0, 20)).find("dst.k differs at element 34") != std::string::npos);
+}
+
+TEST_CASE("check: a key near zero is compared by the size of all keys of the op, not of those that differ") {
+	// Channels 0, 1, 8 and 9 of k are zero, and so are they after RoPE; word 0 gets other values.
+	const auto store = [](uint32_t word) -> std::string {
+		constexpr uint32_t D = 16, page = 32;
+		auto faulty = std::make_unique<Faulty>();
+		faulty->wrong = "rope_store.k", faulty->element = 0, faulty->stored = word;
+		const auto b = make_checked_backend(std::move(faulty), make_cpu_backend());
+		Rig rig(*b);
+		Random random(5);
+		Floats k = random.normals(D);
+		for (const size_t c : {0, 1, 8, 9}) k[c] = 0;
+		const uint32_t words = kv_code_words(1, D, 16, page);
+		const View k_pool = rig.u32(Words(words, 0), words), v_pool = rig.u32(Words(words, 0), words);
+		const Words at = {kv_k_word(0, 0, 0, D, 16, page), kv_v_word(0, 0, 0, D, 16, page)};
+		const KvDst dst{k_pool, v_pool, rig.u32(at, 1, 1, 2), page};
+		try {
+			b->rope_store(rig.f32(random.normals(D), 1, 1, D), rig.f32(k, 1, 1, D), rig.f32(random.normals(D), 1, 1, D),
+			              {rig.f32(random.normals(D), 1, D / 2, 2), D, true}, {}, dst);
+		} catch (const Error& e) { return e.what(); }
+		return "no error";
+	};
+	CHECK(store(0) == "no error");
+	CHECK(store(0x00038003) == "no error"); // 1.8e-7 of keys of size 1: rounding of RoPE
+	CHECK(store(0x04000000).find("dst.k differs at element 1") != std::string::npos); // 6e-5
 }
 
 TEST_CASE("check: packed codes may be one off where a value lies between two, and no more") {
