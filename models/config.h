@@ -77,7 +77,7 @@ struct Experts {             // a mixture of experts in place of a dense MLP
 	uint32_t shared_dim = 0;                // channels inside the MLP that every token also uses; 0: none
 	bool shared_gate = false;               // its output is multiplied by the sigmoid of a logit of its own
 	bool factors = false;                   // weights are finally multiplied by a factor per expert
-	bool weigh_input = false;               // the weight multiplies what the expert reads, not its output; `used` is 1
+	bool weigh_input = false;               // the weight multiplies what the expert reads, not its output
 	// The layer also has a dense MLP. MLP, experts and router each read the residual stream after attention through a
 	// norm of their own. The outputs of MLP and experts each pass a norm; their sum passes the layer's.
 	bool beside_mlp = false;

@@ -84,9 +84,6 @@ Mixture read_mixture(const ConfigKeys& k, const Family& f, const Config& c) {
 	Experts& e = m.experts = f.layer.experts;
 	e.n = n;
 	e.used = within(k, "expert_used_count", k.u32("expert_used_count"), 1, std::min(n, KV_MOST_USED), " experts");
-	if (e.weigh_input && e.used != 1)
-		fail(Code::Unsupported, "{}: key {} is {}; kvrun runs {} with 1 expert for each token", k.g.name(),
-		     k.key("expert_used_count"), e.used, f.arch);
 	if (k.has("expert_feed_forward_length")) e.hidden_dim = k.u32_same("expert_feed_forward_length");
 	if (e.hidden_dim == 0) e.hidden_dim = c.hidden_dim;
 	m.first = within(k, "leading_dense_block_count", k.u32("leading_dense_block_count", 0), 0, c.n_layers, " layers");
@@ -102,6 +99,9 @@ Mixture read_mixture(const ConfigKeys& k, const Family& f, const Config& c) {
 	const float scale = k.f32("expert_weights_scale", 0);
 	if (scale != 0) e.scale = k.positive("expert_weights_scale", 1); // some files write 0 for "no scaling"
 	look_at_tensors(k, first, e);
+	if (e.weigh_input && (e.bias || e.factors))
+		fail(Code::Unsupported, "{}: tensor {} does not fit {}, where weights of experts multiply their inputs",
+		     k.g.name(), tensor_name(first, "ffn_down_exps", e.bias ? "bias" : "scale"), f.arch);
 	// Files of GLM-4.7-Flash do not say it. The models of the family that choose by softmax have no bias.
 	if (f.latent && e.choice_bias && !k.u32("expert_gating_func", 0)) e.gating = Gating::Sigmoid;
 	read_groups(k, e);

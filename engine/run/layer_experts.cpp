@@ -22,7 +22,16 @@ void LayerRunner::run_experts(const Layer& layer, const ExpertWeights& w, const 
 		const View up = shaped(mlp_.slot_up, n, e.used, e.hidden_dim);
 		const Proj gate_up[] = {{gate, w.w_gate, w.b_gate}, {up, w.w_up, w.b_up}};
 		be_.expert_matmul(std::span(gate_up).subspan(gated ? 0 : 1), h, slots, Epilogue::None, decode);
-		be_.activate(gate, gated ? gate : up, gated ? up : View(), {.function = layer.activation});
+		View from = gated ? gate : up;
+		if (experts_weigh_gates(layer)) {
+			KV_ASSERT(gated);
+			from = shaped(mlp_.slot_weighed, n, e.used, e.hidden_dim);
+			const uint32_t all = n * e.used;
+			be_.activate(from, gate, {}, {.scale = 0});
+			be_.expert_sum(shaped(from, all, e.hidden_dim), shaped(gate, all, 1, e.hidden_dim),
+			               shaped(mlp_.weights, all, 1));
+		}
+		be_.activate(gate, from, gated ? up : View(), {.function = layer.activation});
 	}
 	const Proj down[] = {{shaped(mlp_.slot_out, n, e.used, cfg_.dim), w.w_down, w.b_down}};
 	be_.expert_matmul(down, shaped(gate, n * e.used, e.hidden_dim), slots, Epilogue::None, decode);
@@ -76,8 +85,8 @@ void LayerRunner::mix(const Layer& layer, const LayerWeights& L, const LayerRows
 	const float scale = layer.mlp_out_norm ? 1 : layer.residual_scale;
 	choose(layer, w, r.h, 1, scale, decode);
 	View sum = r.x;
-	if (e.weigh_input) {
-		KV_ASSERT(e.used == 1 && !layer.mlp_out_norm);
+	KV_ASSERT(!e.weigh_input || (scale == 1 && !layer.mlp_out_norm));
+	if (e.weigh_input && e.used == 1) {
 		be_.activate(r.branch, r.h, {}, {.scale = 0});
 		be_.expert_sum(r.branch, shaped(r.h, n, 1, cfg_.dim), weights);
 		run_experts(layer, w, r.branch, ids, decode);

@@ -4,12 +4,14 @@
 
 namespace kvrun {
 
+bool experts_weigh_gates(const Layer& l) { return l.experts.weigh_input && l.experts.used > 1; }
 bool experts_fuse_gates(const Layer& l) {
-	return l.mlp == MlpKind::Gated && (l.experts.clamped || l.activation == Activation::Silu);
+	return !experts_weigh_gates(l) && l.mlp == MlpKind::Gated &&
+	       (l.experts.clamped || l.activation == Activation::Silu);
 }
 
 void MlpMemory::lay(Arena& a, const Config& c, uint32_t rows) {
-	uint32_t dense = 0, experts = 0, used = 0, inside = 0, inside_apart = 0, most_tiles = 0;
+	uint32_t dense = 0, experts = 0, used = 0, inside = 0, inside_apart = 0, weighed = 0, most_tiles = 0;
 	for (const Layer& l : c.layers) {
 		const Experts& e = l.experts;
 		dense = std::max({dense, !e.n || e.beside_mlp ? l.hidden_dim : e.shared_dim, c.layer_input_dim});
@@ -17,6 +19,7 @@ void MlpMemory::lay(Arena& a, const Config& c, uint32_t rows) {
 		experts = std::max(experts, e.n), used = std::max(used, e.used);
 		inside = std::max(inside, e.used * e.hidden_dim);
 		if (!experts_fuse_gates(l)) inside_apart = std::max(inside_apart, e.used * e.hidden_dim);
+		if (experts_weigh_gates(l)) weighed = std::max(weighed, e.used * e.hidden_dim);
 		most_tiles = std::max(most_tiles, expert_tiles(rows * e.used, e.n));
 	}
 	gate = a.take(DType::F32, rows, dense);
@@ -28,6 +31,7 @@ void MlpMemory::lay(Arena& a, const Config& c, uint32_t rows) {
 	tiles = a.take(DType::U32, most_tiles, KV_TILE_WORDS);
 	slot_gate = a.take(DType::F32, rows, inside);
 	if (inside_apart) slot_up = a.take(DType::F32, rows, inside_apart);
+	if (weighed) slot_weighed = a.take(DType::F32, rows, weighed);
 	slot_out = a.take(DType::F32, rows, used, c.dim);
 }
 

@@ -14,12 +14,16 @@ struct MlpMemory {
 	View tiles;        // (tiles, KV_TILE_WORDS) u32
 	View slot_gate;    // (rows, used * channels) f32
 	View slot_up;      // the same, if the activation function is a separate operation
+	View slot_weighed; // the same, for experts_weigh_gates()
 	View slot_out;     // (rows, used * dim) f32
 
 	void lay(Arena&, const Config&, uint32_t rows);
 	static size_t bytes(const Config&, uint32_t rows);
 };
 
+// Whether the weights of several experts multiply what these read. Weights then multiply gates before the activation,
+// and outputs: down(f(w gate(x)) * w up(x)) is w down(f(w gate(x)) * up(x)). A single expert's input is weighed itself.
+bool experts_weigh_gates(const Layer&);
 // Whether expert_matmul() itself applies the layer's function to gates and factors.
 bool experts_fuse_gates(const Layer&);
 // The first elements of v in another shape.

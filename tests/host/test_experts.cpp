@@ -91,13 +91,18 @@ TEST_CASE("experts: what the converter's files of each family say") {
 	CHECK(!e.normalise);
 }
 
-TEST_CASE("experts: weights that multiply inputs are for one expert") {
+TEST_CASE("experts: weights that multiply inputs") {
 	GgufBuilder b = tiny_mixture({.arch = "llama4", .used = 1});
 	const Config c = config_of(b);
 	CHECK(c.layers[0].experts.weigh_input);
 	CHECK(c.layers[0].qk_norm == QkNorm::HeadUnit);
 	b.u32("llama4.expert_used_count", 2);
-	has(refusal(b, Code::Unsupported), "key llama4.expert_used_count is 2; kvrun runs llama4 with 1 expert");
+	CHECK(config_of(b).layers[0].experts.used == 2);
+	b = tiny_mixture({.arch = "llama4", .used = 2, .bias = true});
+	has(refusal(b, Code::Unsupported), "tensor blk.0.ffn_down_exps.bias does not fit llama4");
+	b = tiny_mixture({.arch = "llama4", .used = 2});
+	b.tensor_f32("blk.0.ffn_down_exps.scale", {4}, {1, 1, 1, 1});
+	has(refusal(b, Code::Unsupported), "tensor blk.0.ffn_down_exps.scale does not fit llama4");
 	CHECK(open_model("synth:llama-4-maverick,layers=4:q4_k").config.layers[0].qk_norm == QkNorm::None);
 }
 

@@ -161,6 +161,13 @@ def models():
              "softmax": softmax_scores, "two experts": {"num_experts_per_tok": 2},
              "factors of RoPE": {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
              "no shared expert": zeroed("shared_expert.down_proj")}),
+        # transformers and llama.cpp compute this; no published model uses more than one expert.
+        "llama4_pair": (hf.Llama4TextConfig(**base(
+            num_hidden_layers=2, head_dim=8, intermediate_size=24, intermediate_size_mlp=40, num_local_experts=6,
+            num_experts_per_tok=2, interleave_moe_layer_step=1, attention_chunk_size=256, floor_scale=8192,
+            tie_word_embeddings=False)),
+            {"weights on outputs": weighed_outputs, "softmax": softmax_scores,
+             "one expert": {"num_experts_per_tok": 1}, "three experts": {"num_experts_per_tok": 3}}),
         # Prompts are three windows long.
         "gpt_oss": (hf.GptOssConfig(**base(
             num_hidden_layers=4, head_dim=16, num_local_experts=6, num_experts_per_tok=3, intermediate_size=24,
