@@ -96,6 +96,14 @@ constexpr Named kBuiltin[] = {
     {{- '<|start_header_id|>assistant<|end_header_id|>\n\n' }}
 {%- endif %})jinja"},
 
+    {"llama4", R"jinja({{- bos_token }}
+{%- for message in messages %}
+    {{- '<|header_start|>' + message['role'] + '<|header_end|>\n\n' + message['content'] | trim + '<|eot|>' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|header_start|>assistant<|header_end|>\n\n' }}
+{%- endif %})jinja"},
+
     {"mistral", R"jinja({{- bos_token }}
 {%- set system = '' %}
 {%- set turns = messages %}

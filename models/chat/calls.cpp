@@ -334,12 +334,16 @@ size_t read_deepseek(std::string_view text, std::vector<FoundCall>& out) {
 	}
 }
 
-// One object; others may follow, separated by ; or white space.
+// One object; others may follow, separated by ; or white space. Llama 4 has two markers, both in front if the template
+// wrote them, or around the object.
 size_t read_llama3(std::string_view text, std::vector<FoundCall>& out) {
-	bool more = false;
 	size_t at = skip_spaces(text, 0);
-	if (!take_marker(text, at, "<|python_tag|>", more) && more) return kMoreText;
-	return read_object(text, skip_spaces(text, at), out);
+	for (const char* marker : {"<|python_tag|>", "<|python_start|>", "<|python_end|>"}) {
+		bool more = false;
+		if (!take_marker(text, at, marker, more) && more) return kMoreText;
+		at = skip_spaces(text, at);
+	}
+	return read_object(text, at, out);
 }
 
 size_t read_kimi(std::string_view text, bool last, std::vector<FoundCall>& out) {

@@ -97,10 +97,9 @@ void find_format(const std::string& text, ChatFeatures& f) {
 		f.tool_variant = shows(text, "```json");
 		return is(ToolFormat::DeepSeek);
 	}
-	if (shows(text, "<|eot_id|>") && shows(text, "\"parameters\"") && shows(text, "{\"name\""))
-		return is(ToolFormat::Llama3);
-	if ((shows(text, "<|eot_id|>") || shows(text, "<|eot|>")) && shows(text, "[func_name1(params_name1"))
-		return is(ToolFormat::Pythonic);
+	if (!shows(text, "<|eot_id|>") && !shows(text, "<|eot|>")) return; // Llama 3, Llama 4
+	if (shows(text, "\"parameters\"") && shows(text, "{\"name\"")) return is(ToolFormat::Llama3);
+	if (shows(text, "[func_name1(param")) return is(ToolFormat::Pythonic);
 }
 
 } // namespace

@@ -148,10 +148,16 @@ bool ReplyParser::step_content(Part& part, bool last) {
 	const size_t front = skip_spaces(all, 0);
 	const bool at_front =
 	    open_.empty() && (options_.tools == ToolFormat::Llama3 || options_.tools == ToolFormat::Pythonic);
-	if (at_front && n_calls_ > 0 && !shown_ && front < all.size() && all[front] == ';') {
-		buffer_.erase(0, front + 1); // between two calls
-		return true;
-	}
+	if (at_front && n_calls_ > 0 && !shown_) // behind a call
+		for (const std::string_view behind : {";", "<|python_end|>"}) {
+			bool more = false;
+			size_t at = front;
+			if (take_marker(all, at, behind, more)) {
+				buffer_.erase(0, at);
+				return true;
+			}
+			if (more && !last && front < all.size()) return false;
+		}
 	if (!shown_ && n_calls_ == 0 && !options_.think_begin.empty()) {
 		bool more = false;
 		size_t at = front;
@@ -165,12 +171,17 @@ bool ReplyParser::step_content(Part& part, bool last) {
 		if (more && !last) return false;
 	}
 	if (at_front && !shown_) {
-		bool more = false;
-		size_t at = front;
 		const bool python = options_.tools == ToolFormat::Pythonic;
-		if (front == all.size()) more = true;
-		if (!more && (all[front] == (python ? '[' : '{') ||
-		              take_marker(all, at, python ? "<|python_start|>" : "<|python_tag|>", more)))
+		bool more = front == all.size();
+		const auto begins = [&](std::string_view marker) {
+			bool begun_only = false;
+			size_t at = front;
+			const bool whole = take_marker(all, at, marker, begun_only);
+			more |= begun_only;
+			return whole;
+		};
+		if ((!more && all[front] == (python ? '[' : '{')) || begins("<|python_start|>") ||
+		    (!python && begins("<|python_tag|>")))
 			return step_call(part, last);
 		if (more && !last) return false;
 	}

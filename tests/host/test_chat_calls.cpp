@@ -50,6 +50,13 @@ const Form kForms[] = {
      "[get_weather(city='San \"F\" \\'x', days=4), set-mode(on=True, level=None, mode=\"a\", list=[\"x\", \"y\"])]",
      " | get_weather {\"city\":\"San \\\"F\\\" 'x\",\"days\":4} | set-mode "
      "{\"on\":true,\"level\":null,\"mode\":\"a\",\"list\":[\"x\",\"y\"]}"},
+    {"Llama 4, as its template writes", ToolFormat::Llama3, "", "", false,
+     "<|python_start|><|python_end|>{\"name\": \"get_weather\", \"parameters\": {\"city\": \"Rome\"}}{\"name\": "
+     "\"set-mode\", \"parameters\": {\"on\": false, \"mode\": \"b\"}}",
+     " | get_weather {\"city\":\"Rome\"} | set-mode {\"on\":false,\"mode\":\"b\"}"},
+    {"Llama 4, between its markers", ToolFormat::Llama3, "", "", false,
+     "<|python_start|>{\"name\": \"get_weather\", \"parameters\": {\"city\": \"Rome\"}}<|python_end|>",
+     " | get_weather {\"city\":\"Rome\"}"},
     {"LFM2", ToolFormat::Pythonic, "<|tool_call_start|>", "<|tool_call_end|>", false,
      "<|tool_call_start|>[get_weather(city=\"Oslo\")]<|tool_call_end|>Checking.",
      "Checking. | get_weather {\"city\":\"Oslo\"}"},

@@ -108,6 +108,11 @@ TEST_CASE("features: of the templates of real models") {
 TEST_CASE("features: a template in llama3's manner, one that takes parts only, and one that refuses everything") {
 	CHECK(chat_features(ChatTemplate("{{ '<|eot_id|>' }}{{ '{\"name\": ' }}{{ '\"parameters\": ' }}")).tool_format ==
 	      ToolFormat::Llama3);
+	CHECK(chat_features(ChatTemplate("{{ '<|eot|>' }}{{ '{\"name\": ' }}{{ '\"parameters\": ' }}")).tool_format ==
+	      ToolFormat::Llama3);
+	CHECK(chat_features(ChatTemplate("{{ '[func_name1(param1=value1)]<|eot|>' }}")).tool_format ==
+	      ToolFormat::Pythonic);
+	CHECK(chat_features(ChatTemplate("{{ '[func_name1(param1=value1)]' }}")).tool_format == ToolFormat::None);
 	const ChatFeatures parts =
 	    chat_features(ChatTemplate("{% for m in messages %}{{ m.role }}:{% for p in m.content %}{% if p.type == 'text' "
 	                               "%}{{ p.text }}{% endif %}{% endfor %}{% endfor %}"));
