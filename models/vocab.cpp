@@ -21,7 +21,11 @@ constexpr std::string_view kEndTexts[] = {"<|eot_id|>",
                                           "<｜end▁of▁sentence｜>",
                                           "<end_of_utterance>",
                                           "<turn|>",
-                                          "<|tool_response>"};
+                                          "<|tool_response>",
+                                          "<|return|>",
+                                          "<|call|>",
+                                          "[EOT]",
+                                          "[EOS]"};
 
 int hex_digit(char c) {
 	if (c >= '0' && c <= '9') return c - '0';
@@ -153,6 +157,8 @@ void Vocab::read_named(const Gguf& g) {
 		kinds[id] = TokenKind::Control;
 		ends.push_back(id);
 	}
+	// In gpt-oss's answers <|end|> ends a message, for example of reasoning, and others follow.
+	if (find("<|return|>") != kNoToken && find("<|call|>") != kNoToken) std::erase(ends, find("<|end|>"));
 	std::sort(ends.begin(), ends.end());
 	ends.erase(std::unique(ends.begin(), ends.end()), ends.end());
 	if (ends.back() == kNoToken) ends.pop_back(); // kNoToken sorts last

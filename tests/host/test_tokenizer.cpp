@@ -208,6 +208,13 @@ TEST_CASE("special tokens: an end-of-turn marker listed as a word is a control t
 	CHECK(t.kind(end) == TokenKind::Control);
 	CHECK(t.end_ids() == Ids{2, end, *t.find("<|eot_id|>")});
 	for (uint32_t id : t.encode("<|im_end|><|eot_id|>")) CHECK(id < kFirst + 8);
+	const Tokenizer phi = make(spm({"<|end|>", "<|call|>"}, {3, 3}));
+	CHECK(phi.is_end(*phi.find("<|end|>")));
+	GgufBuilder gpt_oss = spm({"<|end|>", "<|call|>", "<|return|>"}, {3, 3, 3}); // a message is not an answer
+	gpt_oss.u32("tokenizer.ggml.eot_token_id", kFirst + 8);
+	const Tokenizer harmony = make(gpt_oss);
+	CHECK(harmony.end_ids() == Ids{2, *harmony.find("<|call|>"), *harmony.find("<|return|>")});
+	CHECK(harmony.kind(*harmony.find("<|end|>")) == TokenKind::Control);
 	GgufBuilder b = spm();
 	b.u32("tokenizer.ggml.eot_token_id", kA).u32("tokenizer.ggml.eom_token_id", kB);
 	CHECK(make(b).end_ids() == Ids{2, kA, kB});
