@@ -26,17 +26,18 @@ struct Embed { // out (T, dim) f32 = table[tokens (T) u32]
 	}
 };
 
-struct RmsNorm { // out (T, dim) = x / rms(x) * w (dim)
+struct RmsNorm { // out (T, dim) = x / rms(x) * w; w is (dim), or (groups, dim): row t has the weights t % groups
 	View out, x, w;
 	float eps;
 
 	const char* name() const { return "rmsnorm"; }
-	std::string text() const { return shape_text(x); }
+	std::string text() const;
+	uint32_t groups() const { return std::max(uint32_t(w.elements() / x.row_elements()), 1u); }
 	static void views(auto& o, auto& f) {
 		const uint64_t T = o.x.shape[0], dim = o.x.row_elements();
 		f(output("out", F32, {T, dim}, "rmsnorm"), o.out);
 		f(input("x", F32, {T, dim}), o.x);
-		f(input("w", F32, {dim}).uploaded(), o.w);
+		f(input("w", F32, {o.groups() * dim}).uploaded(), o.w);
 	}
 };
 

@@ -23,7 +23,10 @@ std::vector<WrittenWords> written_states(const StateRows& rows, uint32_t words, 
 // Each item with rows replaces one state.
 static double state_bytes(const StateRows& rows, uint32_t words) { return 8. * rows.work.shape[0] * words; }
 
-std::string ShortConv::text() const { return fmt::format("x {} taps {}", shape_text(x), w.shape[1]); }
+std::string ShortConv::text() const {
+	return fmt::format("x {} taps {}{}{}", shape_text(x), w.shape[1], how.bias ? " bias" : "",
+	                   how.silu ? "" : " linear");
+}
 void ShortConv::check() const {
 	KV_ASSERT(x.shape[0] >= 1 && w.shape[1] >= 2 && w.shape[1] <= kMostTaps);
 	check_state_rows(rows, state_words());
@@ -43,6 +46,18 @@ void DeltaRule::check() const {
 }
 double DeltaRule::bytes() const {
 	return 4. * double(x.elements() + out.elements() + 2 * gates.beta.elements()) + state_bytes(rows, state_words());
+}
+
+std::string SsmScan::text() const {
+	return fmt::format("out {} groups {} of {}", shape_text(out), how.n_groups, how.k_dim);
+}
+void SsmScan::check() const {
+	KV_ASSERT(x.shape[0] >= 1 && how.n_groups >= 1 && out.shape[1] % how.n_groups == 0);
+	KV_ASSERT(how.k_dim >= 8 && how.k_dim % 8 == 0 && how.k_dim <= kMostStateRows);
+	check_state_rows(rows, state_words());
+}
+double SsmScan::bytes() const {
+	return 4. * double(x.elements() + out.elements() + gates.step.elements()) + state_bytes(rows, state_words());
 }
 
 } // namespace kvrun::op

@@ -16,11 +16,12 @@ void state_views(auto& rows, auto& f) {
 	f(memory("to", F32).stores(), rows.to);
 }
 
-// out (T, channels) = silu(sum over j < taps of w[c][j] * x[t - (taps - 1) + j][c]), w (channels, taps). The rows
-// before a sequence's first row are its state: (taps - 1, channels), the oldest row first.
+// out (T, channels) = f(bias[c] + sum over j < taps of w[c][j] * x[t - (taps - 1) + j][c]), w (channels, taps); f is
+// silu or nothing. The rows before a sequence's first row are its state: (taps - 1, channels), the oldest row first.
 struct ShortConv {
 	View out, x, w;
 	StateRows rows;
+	ConvArgs how;
 
 	const char* name() const { return "short_conv"; }
 	std::string text() const;
@@ -34,6 +35,7 @@ struct ShortConv {
 		const uint64_t T = o.x.shape[0], channels = o.x.row_elements();
 		f(input("x", F32, {T, channels}), o.x);
 		f(input("w", F32, {channels, o.w.shape[1]}).uploaded().undumped(), o.w);
+		f(input("bias", F32, {channels}).optional().undumped(), o.how.bias);
 		state_views(o.rows, f);
 		f(output("out", F32, {T, channels}, "short_conv").slots(), o.out);
 	}
@@ -67,6 +69,37 @@ struct DeltaRule {
 		f(input("shift", F32, {heads}).undumped(), o.gates.shift);
 		state_views(o.rows, f);
 		f(output("out", F32, {T, heads, v_dim}, "delta_rule").slots(), o.out);
+	}
+};
+
+// The scan of a state-space layer (Mamba-2). A row of x (T, channels) is values (n_heads, v_dim), what they are written
+// at, B (n_groups, k_dim), and what the state is read at, C (n_groups, k_dim). For each head, whose state S is (k_dim,
+// v_dim), and each row in order, with step = softplus(step + shift):
+//   S = exp(rate * step) * S + B (outer) (step * value);  out (T, n_heads, v_dim) = C . S + skip * value
+struct SsmScan {
+	View out, x;
+	ScanGates gates;
+	StateRows rows;
+	ScanArgs how;
+
+	const char* name() const { return "ssm_scan"; }
+	std::string text() const;
+	void check() const;
+	double bytes() const;
+	uint32_t state_words() const { return out.shape[1] * how.k_dim * out.shape[2]; }
+	std::vector<WrittenWords> written(const WordReader& r) const {
+		return written_states(rows, state_words(), "ssm_scan", r);
+	}
+	static void views(auto& o, auto& f) {
+		const uint64_t T = o.x.shape[0], heads = o.out.shape[1], v_dim = o.out.shape[2];
+		const uint64_t channels = 2 * uint64_t(o.how.n_groups) * o.how.k_dim + heads * v_dim;
+		f(input("x", F32, {T, channels}), o.x);
+		f(input("step", F32, {T, heads}), o.gates.step);
+		f(input("rate", F32, {heads}).undumped(), o.gates.rate);
+		f(input("shift", F32, {heads}).undumped(), o.gates.shift);
+		f(input("skip", F32, {heads}).undumped(), o.gates.skip);
+		state_views(o.rows, f);
+		f(output("out", F32, {T, heads, v_dim}, "ssm_scan").slots(), o.out);
 	}
 };
 

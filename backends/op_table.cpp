@@ -120,6 +120,9 @@ std::vector<WrittenWords> written_places(const KvDst& d, uint32_t n_kv_heads, ui
 
 } // namespace
 
+std::string RmsNorm::text() const {
+	return groups() > 1 ? fmt::format("{} groups {}", shape_text(x), groups()) : shape_text(x);
+}
 std::string Embed::text() const { return fmt::format("{} of {}", shape_text(out), weight_text(table)); }
 double Embed::bytes() const {
 	const uint32_t dim = table.shape[1];

@@ -43,6 +43,7 @@ namespace op {
 	X(ExpertSum) \
 	X(ShortConv) \
 	X(DeltaRule) \
+	X(SsmScan) \
 	X(RopeStore) \
 	X(KvStore) \
 	X(KvLoad) \
@@ -93,9 +94,14 @@ class OpCalls {
 		run(op::ExpertMatmul{projs, x, rows, epilogue, decode});
 	}
 	void expert_sum(View x, View y, View weights) { run(op::ExpertSum{x, y, weights}); }
-	void short_conv(View out, View x, View w, const StateRows& rows) { run(op::ShortConv{out, x, w, rows}); }
+	void short_conv(View out, View x, View w, const StateRows& rows, const ConvArgs& how) {
+		run(op::ShortConv{out, x, w, rows, how});
+	}
 	void delta_rule(View out, View x, const DeltaGates& gates, const StateRows& rows, const DeltaArgs& how) {
 		run(op::DeltaRule{out, x, gates, rows, how});
+	}
+	void ssm_scan(View out, View x, const ScanGates& gates, const StateRows& rows, const ScanArgs& how) {
+		run(op::SsmScan{out, x, gates, rows, how});
 	}
 	void rope_store(View q, View k, View v, const RopeArgs& rope, const HeadNorm& norm, const KvDst& dst) {
 		run(op::RopeStore{q, k, v, rope, norm, dst});

@@ -66,11 +66,15 @@ constexpr uint32_t expert_tiles(uint32_t n_slots, uint32_t n_experts) {
 
 // ---- recurrent layers: a state per sequence in place of keys and values per token
 
-constexpr uint32_t kMostTaps = 8, kMostStateRows = 256; // of a short convolution, of a state of the delta rule
+constexpr uint32_t kMostTaps = 8, kMostStateRows = 256; // of a short convolution, of a state of a head
 
 struct StateRows { // which rows belong to which sequence, and where its state is
 	View work;     // (n, 4) u32, StateWork; rows of different items are different ones
 	View from, to; // f32 words of pool memory; the same where a state is replaced in its place
+};
+struct ConvArgs {     // what a short convolution does with its sums
+	View bias = {};   // (channels) f32, added; empty for none
+	bool silu = true; // then silu
 };
 struct DeltaGates {
 	View beta, alpha; // (T, n_heads), before the functions below
@@ -80,6 +84,13 @@ struct DeltaArgs {
 	uint32_t n_key_heads, k_dim; // k_dim: a multiple of 8, at most kMostStateRows
 	bool tiled;                  // head h has the key head h % n_key_heads, else h / (n_heads / n_key_heads)
 	float eps;                   // added to the squared lengths of queries and keys
+};
+struct ScanGates {
+	View step;              // (T, n_heads), before softplus(step + shift)
+	View rate, shift, skip; // (n_heads) f32; rate <= 0
+};
+struct ScanArgs {
+	uint32_t n_groups, k_dim; // heads of a group share keys and queries; k_dim: a multiple of 8, at most kMostStateRows
 };
 
 // ---- keys and values on their way into the cache

@@ -31,7 +31,8 @@ using Keys = ConfigKeys;
 
 const char* eps_key(const Keys& k, const Config& c) {
 	const char *rms = "attention.layer_norm_rms_epsilon", *other = "attention.layer_norm_epsilon";
-	return c.norm == NormKind::Rms || (k.has(rms) && !k.has(other)) ? rms : other;
+	if (c.norm != NormKind::Rms) std::swap(rms, other);
+	return k.has(rms) || !k.has(other) ? rms : other;
 }
 
 void read_layer_count(const Keys& k, Config& c) {
@@ -48,18 +49,22 @@ void read_layer_count(const Keys& k, Config& c) {
 }
 
 // full: the layer from which the config takes its sizes.
-void read_sizes(const Keys& k, Config& c, uint32_t full, LayerSizes& sizes) {
+void read_sizes(const Keys& k, const Family& f, Config& c, uint32_t full, LayerSizes& sizes) {
 	c.dim = k.u32("embedding_length");
-	const auto of_layers = [&](const char* key) {
-		const std::vector<uint32_t> all = k.u32_each(key, c.n_layers, k.u32("block_count"));
+	const auto of_layers = [&](const char* key, bool zeros = false, uint32_t unused = 0) {
+		std::vector<uint32_t> all = k.u32_each(key, c.n_layers, k.u32("block_count"));
+		const uint32_t most = std::ranges::max(all);
+		if (zeros) std::ranges::replace(all, 0u, most ? most : unused);
 		if (std::ranges::find(all, 0u) != all.end())
 			fail(Code::Format, "{}: key {} is 0; the file is damaged", k.g.name(), k.key(key));
 		return all;
 	};
 	const bool experts_only = !k.has("feed_forward_length") && k.has("expert_feed_forward_length");
-	sizes.hidden_dim = of_layers(experts_only ? "expert_feed_forward_length" : "feed_forward_length");
+	sizes.hidden_dim = of_layers(experts_only ? "expert_feed_forward_length" : "feed_forward_length", f.single_parts,
+	                             f.single_parts ? c.dim : 0);
 	sizes.n_heads = of_layers("attention.head_count");
-	sizes.n_kv_heads = k.has("attention.head_count_kv") ? of_layers("attention.head_count_kv") : sizes.n_heads;
+	sizes.n_kv_heads =
+	    k.has("attention.head_count_kv") ? of_layers("attention.head_count_kv", attends_by_kv_heads(f)) : sizes.n_heads;
 	c.hidden_dim = sizes.hidden_dim[full], c.n_heads = sizes.n_heads[full], c.n_kv_heads = sizes.n_kv_heads[full];
 	c.max_seq = k.u32("context_length");
 	c.norm_eps = k.g.f32(k.key(eps_key(k, c)));
@@ -168,6 +173,8 @@ std::vector<float> read_factors(const Gguf& g, const char* tensor, uint32_t rope
 void read_rope(const Keys& k, const Family& f, Config& c) {
 	c.ropes = {
 	    {.dim = k.u32("rope.dimension_count", c.head_dim), .theta = k.f32("rope.freq_base", 10000), .neox = f.neox}};
+	if (f.rope_use == RopeUse::Never) c.ropes[0].rotates = false, c.ropes[0].dim = c.head_dim;
+	if (f.rope_use == RopeUse::IfFinetuned) c.ropes[0].rotates = k.flag("rope.scaling.finetuned", true);
 }
 
 RopeScaling scaling_type(const Keys& k, const Rope& r) {
@@ -458,21 +465,24 @@ std::vector<TensorSpec> tensor_specs(const Config& c) {
 		auto name = [l](const char* what) { return fmt::format("blk.{}.{}", l, what); };
 		auto norm = [&](const char* what) { norm_vectors(name(what)); };
 		if (layer.attn_norm) norm("attn_norm");
-		if (layer.recurrent.n_heads)
-			add_recurrent_specs(out, layer.recurrent, l, c.dim);
-		else if (layer.latent.rank)
+		if (layer.recurrent.n_heads) add_recurrent_specs(out, layer.recurrent, l, c.dim);
+		if (layer.latent.rank)
 			add_latent_specs(out, layer, l, c.dim);
-		else
+		else if (attends(layer))
 			add_attention_specs(out, layer, l, c.dim, has_own_kv(c, l));
 		if (layer.attn_out_norm) norm("post_attention_norm");
-		if (layer.mlp_input == MlpInput::Normed) norm(layer.mlp_norm_name);
+		if (layer.mlp_norm_bare)
+			vector(name(layer.mlp_norm_name), c.dim);
+		else if (layer.mlp_input == MlpInput::Normed)
+			norm(layer.mlp_norm_name);
 		if (layer.experts.n) add_expert_specs(out, layer, l, c.dim);
-		if (!layer.experts.n || layer.experts.beside_mlp) add_mlp_specs(out, layer, l, c.dim);
+		if (layer.mlp != MlpKind::None && (!layer.experts.n || layer.experts.beside_mlp))
+			add_mlp_specs(out, layer, l, c.dim);
 		if (layer.mlp_out_norm) norm("post_ffw_norm");
 		add_layer_input_specs(out, c, l);
 		add_stream_specs(out, c, l);
 	}
-	norm_vectors("output_norm");
+	norm_vectors(c.final_norm);
 	if (!c.tied_embedding) matrix("output.weight", c.vocab, c.dim);
 	if (c.output_bias) vector("output.bias", c.vocab);
 	return out;
@@ -496,7 +506,7 @@ uint32_t rope_width(const Config& c) {
 uint64_t kv_f16_bytes(const Config& c) {
 	uint64_t n = 0;
 	for (uint32_t l = 0; l < c.n_layers; ++l)
-		if (has_own_kv(c, l) && !c.layers[l].recurrent.n_heads)
+		if (has_own_kv(c, l))
 			n += uint64_t(2) * c.layers[l].n_kv_heads * (c.layers[l].head_dim + second_dim(c.layers[l]));
 	return n;
 }
@@ -508,11 +518,12 @@ Config read_config(const Gguf& g) {
 	c.arch = f.arch;
 	c.name = g.text("general.name", "");
 	c.norm = f.norm, c.output_bias = f.output_bias;
+	if (!g.find_tensor("output_norm.weight")) c.final_norm = f.final_norm;
 	check_vocab(g, k, c);
 	read_layer_count(k, c);
 	const Windows windows = read_windows(k, f, c.n_layers);
 	LayerSizes sizes;
-	read_sizes(k, c, first_full(f, windows, c.n_layers), sizes);
+	read_sizes(k, f, c, first_full(f, windows, c.n_layers), sizes);
 	const Latent latent = read_latent(k, f, c, sizes);
 	read_rope(k, f, c);
 	read_window_sizes(k, f, c, windows, sizes);
@@ -538,6 +549,7 @@ Config read_config(const Gguf& g) {
 	read_streams(k, f, c);
 	place_experts(c, read_mixture(k, f, c));
 	place_recurrent(c, read_recurrent(k, f, c));
+	if (f.single_parts) place_single_parts(c, read_mlp_layers(k, c));
 	const std::vector<TensorSpec> specs = tensor_specs(c);
 	for (const TensorSpec& s : specs) check_tensor(g, s);
 	check_extra_tensors(k, specs, c);

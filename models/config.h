@@ -46,6 +46,7 @@ enum class QkNorm : uint8_t { // RMS norm of q and k before RoPE
 enum class MlpKind : uint8_t {
 	Gated, // down(activation(gate(x)) * up(x)); with Silu: SwiGLU
 	Plain, // down(activation(up(x)))
+	None,  // the layer is its attention or state alone
 };
 enum class MlpInput : uint8_t {
 	Normed,   // the residual stream after attention, normalised
@@ -83,13 +84,22 @@ struct Experts {             // a mixture of experts in place of a dense MLP
 	bool beside_mlp = false;
 };
 
-struct Recurrent {            // a gated delta rule after a short convolution, instead of attention
+enum class RecurrentKind : uint8_t {
+	DeltaRule,  // a short convolution with silu of q, k and v, then the gated delta rule
+	StateSpace, // Mamba-2: a short convolution with silu of values, B (keys) and C (queries), then the scan
+	ShortConv,  // out = c * conv(b * x): a short convolution between two gates, one head of v_dim channels without keys
+};
+struct Recurrent {            // instead of attention, or beside it: a state
 	uint32_t n_heads = 0;     // 0: the layer attends
 	uint32_t n_key_heads = 0; // heads of queries and of keys
 	uint32_t k_dim = 0, v_dim = 0;
 	uint32_t taps = 0;        // tokens that the convolution sees
 	bool tiled = false;       // head h uses key head h % n_key_heads, else h / (n_heads / n_key_heads)
 	bool fused_gates = false; // the file has beta and alpha in one tensor: per key head beta, then alpha
+	RecurrentKind kind = RecurrentKind::DeltaRule;
+	bool conv_bias = false; // the convolution has a bias
+	bool normed = true;     // StateSpace: a norm of each group of heads behind the gate
+	bool beside = false;    // the layer also attends: both read the same norm, and the stream gets both outputs
 	uint32_t values() const { return n_heads * v_dim; }
 	uint32_t channels() const { return 2 * n_key_heads * k_dim + values(); } // convolved: q, k, v
 	uint32_t conv_words() const { return (taps - 1) * channels(); }          // of a sequence's state
@@ -134,13 +144,15 @@ struct Layer { // what one layer computes
 	bool fused_qkv = false;     // the file has q, k, v in one tensor, rows in that order
 	// Attention's output is multiplied by the sigmoid of a gate. In the file wq has both: per head query, then gate.
 	bool output_gate = false;
-	Recurrent recurrent = {}; // replaces attention
+	Recurrent recurrent = {}; // replaces attention, unless it is beside it
+	bool mixes = true;        // false: no attention and no state, the layer is its MLP alone
 	Latent latent = {};       // n_kv_heads is 1, head_dim its rank
 	// MLP
 	MlpKind mlp = MlpKind::Gated;
 	Activation activation = Activation::Silu;
 	MlpInput mlp_input = MlpInput::Normed;
 	const char* mlp_norm_name = "ffn_norm"; // in the file
+	bool mlp_norm_bare = false;             // the name has no ".weight" behind it
 	bool mlp_out_norm = false;              // a norm between MLP and the residual stream
 	bool mlp_bias = false;                  // w_gate, w_up and w_down have biases
 	bool fused_gate_up = false;             // the file has gate and up in one tensor, gate first
@@ -170,17 +182,19 @@ struct Config {
 	uint32_t max_seq = 0; // trained context length, in tokens
 	NormKind norm = NormKind::Rms;
 	float norm_eps = 0;
-	float embedding_scale = 1;   // factor of the embedding's rows
-	float logit_scale = 1;       // factor of logits
-	float logit_softcap = 0;     // then cap * tanh(logit / cap); 0: none
-	std::vector<Rope> ropes;     // at least one
-	Temperature temperature;     // of all layers
-	bool tied_embedding = false; // the output projection is the embedding
-	bool output_bias = false;    // the output projection has a bias
-	std::vector<Layer> layers;   // (n_layers)
+	float embedding_scale = 1;              // factor of the embedding's rows
+	float logit_scale = 1;                  // factor of logits
+	float logit_softcap = 0;                // then cap * tanh(logit / cap); 0: none
+	std::vector<Rope> ropes;                // at least one
+	Temperature temperature;                // of all layers
+	bool tied_embedding = false;            // the output projection is the embedding
+	bool output_bias = false;               // the output projection has a bias
+	std::string final_norm = "output_norm"; // in the file
+	std::vector<Layer> layers;              // (n_layers)
 };
 
-inline bool has_own_kv(const Config& c, uint32_t l) { return c.layers[l].kv_layer == l; }
+inline bool attends(const Layer& l) { return l.mixes && (!l.recurrent.n_heads || l.recurrent.beside); }
+inline bool has_own_kv(const Config& c, uint32_t l) { return attends(c.layers[l]) && c.layers[l].kv_layer == l; }
 // Channels of what is stored beside a head's keys: values, or the rotated key of a latent.
 inline uint32_t second_dim(const Layer& l) { return l.latent.rank ? l.latent.rope_dim : l.head_dim; }
 struct Widest { // elements of a row, maximum over layers

@@ -1,5 +1,6 @@
 // Mixtures of experts as files describe them.
 #include "models/experts.h"
+#include "models/recurrent.h"
 #include "shared/experts.h"
 #include <algorithm>
 
@@ -88,6 +89,10 @@ Mixture read_mixture(const ConfigKeys& k, const Family& f, const Config& c) {
 	if (e.hidden_dim == 0) e.hidden_dim = c.hidden_dim;
 	m.first = within(k, "leading_dense_block_count", k.u32("leading_dense_block_count", 0), 0, c.n_layers, " layers");
 	m.period = std::max(k.u32("interleave_moe_layer_step", 1), 1u);
+	if (f.single_parts) m.layers = read_mlp_layers(k, c);
+	if (k.u32("moe_latent_size", 0))
+		fail(Code::Unsupported, "{}: key {} is {}; kvrun runs {} without a latent of experts", k.g.name(),
+		     k.key("moe_latent_size"), k.u32("moe_latent_size"), f.arch);
 	uint32_t first = 0;
 	while (first < c.n_layers && !m.has(first)) ++first;
 	if (first == c.n_layers) { // every layer is dense

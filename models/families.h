@@ -14,6 +14,12 @@ enum class SecondRope : uint8_t { // what some layers use instead of the first R
 	UnscaledInWindow // layers with a window have no scaling
 };
 
+enum class RopeUse : uint8_t {
+	Always,
+	IfFinetuned, // unless key rope.scaling.finetuned is false
+	Never,
+};
+
 struct Family {
 	const char* arch;                  // general.architecture
 	bool neox = false;                 // how RoPE pairs channels
@@ -24,7 +30,9 @@ struct Family {
 	float longrope_factor = 0;     // factor of cos and sin with LongRope, instead of the file's; 0: the file's
 	bool scales_embedding = false; // the embedding is multiplied by sqrt(dim)
 	bool divides_logits = false;   // the file's logit_scale is a divisor
+	RopeUse rope_use = RopeUse::Always;
 	bool output_bias = false;
+	const char* final_norm = "output_norm"; // in the file; other programs write output_norm for all families
 	SecondRope second_rope = SecondRope::None;
 	// If a file names a window but not its layers: every so-many-th layer has none; 0: all layers have one.
 	uint32_t window_period = 0;
@@ -47,6 +55,8 @@ struct Family {
 	bool latent = false;    // layers have latent attention (Layer::latent)
 	bool recurrent = false; // some layers are recurrent; the file says which, and what recurrent_shape leaves open
 	Recurrent recurrent_shape = {};
+	// A layer is attention, a state or an MLP alone: those without KV heads and MLP are recurrent.
+	bool single_parts = false;
 	Layer layer = {}; // of every layer, except sizes (in the file) and what depends on the layer's number
 };
 

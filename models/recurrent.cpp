@@ -13,8 +13,23 @@ uint32_t read_size(const ConfigKeys& k, const char* key, uint32_t lowest, uint32
 }
 
 // A flag per layer, draft layers included; or a period: every so-many-th layer attends.
-std::vector<bool> read_layers(const ConfigKeys& k, const Config& c) {
+std::vector<bool> read_layers(const ConfigKeys& k, const Family& f, const Config& c) {
 	std::vector<bool> out;
+	if (f.recurrent_shape.beside) return std::vector<bool>(c.n_layers, true);
+	if (attends_by_kv_heads(f)) {
+		for (const uint32_t n : k.u32_each("attention.head_count_kv", c.n_layers, k.u32("block_count")))
+			out.push_back(n == 0);
+		if (f.single_parts) {
+			const std::vector<bool> mlp = read_mlp_layers(k, c);
+			for (uint32_t l = 0; l < out.size(); ++l) {
+				if (!out[l] && mlp[l])
+					fail(Code::Unsupported, "{}: layer {} has KV heads and an MLP; kvrun runs {} with one of them",
+					     k.g.name(), l, f.arch);
+				out[l] = out[l] && !mlp[l];
+			}
+		}
+		return out;
+	}
 	const std::string key = k.key("attention.recurrent_layers");
 	if (const GgufEntry* e = k.g.find(key); e && e->type == GgufType::Array && e->element == GgufType::Bool) {
 		for (const std::byte b : e->bytes) out.push_back(b != std::byte(0));
@@ -31,13 +46,25 @@ std::vector<bool> read_layers(const ConfigKeys& k, const Config& c) {
 
 } // namespace
 
+bool attends_by_kv_heads(const Family& f) {
+	return f.recurrent && f.recurrent_shape.kind != RecurrentKind::DeltaRule && !f.recurrent_shape.beside;
+}
+
 RecurrentLayers read_recurrent(const ConfigKeys& k, const Family& f, const Config& c) {
 	if (!f.recurrent) return {};
-	RecurrentLayers r{f.recurrent_shape, read_layers(k, c)};
-	if (std::ranges::find(r.layers, false) == r.layers.end())
+	RecurrentLayers r{f.recurrent_shape, read_layers(k, f, c)};
+	const std::vector<bool> mlp = f.single_parts ? read_mlp_layers(k, c) : std::vector<bool>(c.n_layers);
+	bool some_attend = r.shape.beside;
+	for (uint32_t l = 0; l < c.n_layers; ++l) some_attend |= !r.layers[l] && !mlp[l];
+	if (!some_attend)
 		fail(Code::Unsupported, "{}: all {} layers are recurrent; kvrun runs {} with layers that attend", k.g.name(),
 		     c.n_layers, f.arch);
 	if (std::ranges::find(r.layers, true) == r.layers.end()) return {};
+	if (r.shape.kind == RecurrentKind::ShortConv) {
+		r.shape.taps = read_size(k, "shortconv.l_cache", 2, kMostTaps);
+		r.shape.n_heads = 1, r.shape.v_dim = c.dim;
+		return r;
+	}
 	constexpr uint32_t kMostHeads = 1024;
 	r.shape.taps = read_size(k, "ssm.conv_kernel", 2, kMostTaps);
 	r.shape.k_dim = read_size(k, "ssm.state_size", 8, kMostStateRows);
@@ -51,6 +78,11 @@ RecurrentLayers read_recurrent(const ConfigKeys& k, const Family& f, const Confi
 		fail(Code::Format, "{}: {} heads of recurrent layers share {} key heads and {} channels; the file is damaged",
 		     k.g.name(), r.shape.n_heads, r.shape.n_key_heads, inner);
 	r.shape.v_dim = inner / r.shape.n_heads;
+	if (r.shape.kind == RecurrentKind::StateSpace) {
+		const auto first = uint32_t(std::ranges::find(r.layers, true) - r.layers.begin());
+		r.shape.normed = k.g.find_tensor(fmt::format("blk.{}.ssm_norm.weight", first)) || !r.shape.beside;
+		r.shape.conv_bias = k.g.find_tensor(fmt::format("blk.{}.ssm_conv1d.bias", first)) != nullptr;
+	}
 	if (r.shape.v_dim % 4 != 0 || r.shape.v_dim > kMostStateRows)
 		fail(Code::Unsupported, "{}: heads of recurrent layers have {} values; kvrun runs multiples of 4 up to {}",
 		     k.g.name(), r.shape.v_dim, kMostStateRows);
@@ -62,7 +94,25 @@ void place_recurrent(Config& c, const RecurrentLayers& r) {
 		Layer& layer = c.layers[l];
 		if (!r.layers[l]) continue;
 		layer.recurrent = r.shape;
+		if (r.shape.beside) continue;
+		layer.window = {};
 		layer.output_gate = false, layer.qk_norm = QkNorm::None, layer.qkv_bias = layer.out_bias = false;
+	}
+}
+
+std::vector<bool> read_mlp_layers(const ConfigKeys& k, const Config& c) {
+	std::vector<bool> out;
+	for (const uint32_t n : k.u32_each("feed_forward_length", c.n_layers, k.u32("block_count"))) out.push_back(n != 0);
+	return out;
+}
+
+void place_single_parts(Config& c, const std::vector<bool>& mlp) {
+	for (uint32_t l = 0; l < c.n_layers; ++l) {
+		Layer& layer = c.layers[l];
+		if (mlp[l])
+			layer.window = {}, layer.mixes = layer.attn_norm = false, layer.mlp_norm_name = "attn_norm";
+		else
+			layer.mlp = MlpKind::None, layer.mlp_input = MlpInput::Raw, layer.experts = {};
 	}
 }
 
@@ -71,6 +121,23 @@ void add_recurrent_specs(std::vector<TensorSpec>& out, const Recurrent& r, uint3
 	const auto vector = [&](const char* what, uint32_t n, uint32_t depth = 1) {
 		out.push_back({name(what), 1, n, false, depth});
 	};
+	if (r.kind == RecurrentKind::ShortConv) {
+		out.push_back({name("shortconv.in_proj.weight"), 3 * r.values(), dim, true});
+		vector("shortconv.conv.weight", r.channels() * r.taps, r.channels());
+		out.push_back({name("shortconv.out_proj.weight"), dim, r.values(), true});
+		return;
+	}
+	if (r.kind == RecurrentKind::StateSpace) {
+		out.push_back({name("ssm_in.weight"), r.values() + r.channels() + r.n_heads, dim, true});
+		vector("ssm_conv1d.weight", r.channels() * r.taps, r.channels());
+		if (r.conv_bias) vector("ssm_conv1d.bias", r.channels());
+		vector("ssm_dt.bias", r.n_heads);
+		vector("ssm_a", r.n_heads, r.n_heads);
+		vector("ssm_d", r.n_heads, r.n_heads);
+		if (r.normed) vector("ssm_norm.weight", r.values(), r.n_key_heads);
+		out.push_back({name("ssm_out.weight"), dim, r.values(), true});
+		return;
+	}
 	out.push_back({name("attn_qkv.weight"), r.channels(), dim, true});
 	out.push_back({name("attn_gate.weight"), r.values(), dim, true});
 	if (r.fused_gates) {

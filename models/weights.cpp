@@ -41,7 +41,8 @@ struct Piece { // a buffer to allocate
 // the first one, which looks tokens up.
 uint32_t part_of(const TensorSpec& s, const Config& c, const Backend& b) {
 	if (s.name.starts_with("blk.")) return b.part_of(uint32_t(layer_of_tensor(s.name)));
-	return b.part_of(s.name.starts_with("output") && !c.tied_embedding ? c.n_layers : 0);
+	return b.part_of(
+	    (s.name.starts_with("output") || s.name.starts_with(c.final_norm)) && !c.tied_embedding ? c.n_layers : 0);
 }
 
 // Where each tensor goes; returns the buffers.
@@ -250,15 +251,32 @@ ExpertWeights expert_weights(const Experts& e, Find find, Bias bias, Scale scale
 template <class Find, class Named>
 RecurrentWeights recurrent_weights(const Recurrent& r, Find find, Named named, Backend& b) {
 	RecurrentWeights w;
+	if (r.kind == RecurrentKind::ShortConv) {
+		const View in = find("shortconv.in_proj");
+		const uint32_t n = r.values();
+		w.qkv = matrix_rows(b, in, 0, n), w.gate = matrix_rows(b, in, n, n), w.value = matrix_rows(b, in, 2 * n, n);
+		w.conv = find("shortconv.conv"), w.out = find("shortconv.out_proj");
+		w.conv.shape[0] = r.channels(), w.conv.shape[1] = r.taps;
+		return w;
+	}
+	w.out = find("ssm_out");
+	w.conv = find("ssm_conv1d");
+	w.conv.shape[0] = r.channels(), w.conv.shape[1] = r.taps;
+	w.rate = named("ssm_a"), w.shift = named("ssm_dt.bias"), w.norm = find("ssm_norm");
+	if (r.kind == RecurrentKind::StateSpace) {
+		const View in = find("ssm_in");
+		w.gate = matrix_rows(b, in, 0, r.values()), w.qkv = matrix_rows(b, in, r.values(), r.channels());
+		w.alpha = matrix_rows(b, in, r.values() + r.channels(), r.n_heads);
+		if (r.conv_bias) w.conv_bias = named("ssm_conv1d.bias");
+		w.skip = named("ssm_d");
+		return w;
+	}
 	w.qkv = find("attn_qkv"), w.gate = find("attn_gate");
 	w.beta = find("ssm_beta"), w.alpha = find("ssm_alpha");
 	if (r.fused_gates) {
 		const View both = find("ssm_ba");
 		w.beta = matrix_rows(b, both, 0, r.n_heads), w.alpha = matrix_rows(b, both, r.n_heads, r.n_heads);
 	}
-	w.conv = find("ssm_conv1d");
-	w.conv.shape[0] = r.channels(), w.conv.shape[1] = r.taps;
-	w.rate = named("ssm_a"), w.shift = named("ssm_dt.bias"), w.norm = find("ssm_norm");
 	return w;
 }
 
@@ -290,7 +308,8 @@ LayerWeights layer_weights(const Layer& layer, uint32_t l, const Views& views, B
 	if (layer.recurrent.n_heads) {
 		const auto named = [&](const char* what) { return views.at(fmt::format("blk.{}.{}", l, what)); };
 		w.recurrent = recurrent_weights(layer.recurrent, find, named, b);
-	} else if (layer.latent.rank) {
+	}
+	if (layer.latent.rank) {
 		w.latent = latent_weights(layer, find, b);
 	} else if (layer.fused_qkv) {
 		const View all = find("attn_qkv");
@@ -306,9 +325,12 @@ LayerWeights layer_weights(const Layer& layer, uint32_t l, const Views& views, B
 	if (layer.experts.n) w.experts = expert_weights(layer.experts, find, bias, scale, b);
 	w.q_norm = find("attn_q_norm"), w.k_norm = find("attn_k_norm");
 	if (layer.sinks) w.sinks = find("attn_sinks");
-	w.wo = find(layer.recurrent.n_heads ? "ssm_out" : "attn_output"), w.bo = bias("attn_output");
+	w.wo = find("attn_output"), w.bo = bias("attn_output");
 	if (layer.attn_out_norm) w.attn_out_norm = norm("post_attention_norm");
-	if (layer.mlp_input == MlpInput::Normed) w.mlp_norm = norm(layer.mlp_norm_name);
+	if (layer.mlp_norm_bare)
+		w.mlp_norm = {views.at(fmt::format("blk.{}.{}", l, layer.mlp_norm_name)), {}};
+	else if (layer.mlp_input == MlpInput::Normed)
+		w.mlp_norm = norm(layer.mlp_norm_name);
 	if (layer.fused_gate_up && !layer.experts.n) {
 		const View all = find("ffn_up");
 		w.w_gate = matrix_rows(b, all, 0, hidden);
@@ -352,8 +374,8 @@ Weights load_weights(const Gguf& g, const Config& c, Backend& backend, const Loa
 	up.finish();
 	up.warn_about_values();
 	w.embed = views.at("token_embd.weight");
-	w.final_norm.w = views.at("output_norm.weight");
-	if (c.norm == NormKind::LayerBiased) w.final_norm.b = views.at("output_norm.bias");
+	w.final_norm.w = views.at(c.final_norm + ".weight");
+	if (c.norm == NormKind::LayerBiased) w.final_norm.b = views.at(c.final_norm + ".bias");
 	if (c.output_bias) w.lm_head_b = views.at("output.bias");
 	w.lm_head = c.tied_embedding ? w.embed : views.at("output.weight");
 	if (c.layer_input_dim) {

@@ -27,9 +27,13 @@ struct ExpertWeights {                        // empty where the layer (Experts)
 struct RecurrentWeights {
 	View qkv, gate;   // (channels, dim), (values, dim)
 	View beta, alpha; // (n_heads, dim)
+	View value;       // (values, dim), of RecurrentKind::ShortConv, whose gates are qkv and gate
+	View out;         // (dim, values)
 	View conv;        // (channels, taps) f32
+	View conv_bias;   // (channels) f32, or empty
 	View rate, shift; // (n_heads) f32
-	View norm;        // (v_dim) f32
+	View skip;        // (n_heads) f32, of RecurrentKind::StateSpace, whose steps alpha projects
+	View norm;        // (v_dim) f32; StateSpace: (n_key_heads, values of a group)
 };
 struct LatentWeights {
 	View q_a, q_a_norm;  // (q_rank, dim), (q_rank) f32; empty without Latent::q_rank
@@ -52,7 +56,7 @@ struct LayerWeights { // empty where the layer (Layer) has no such tensor
 	View bq, bk, bv;     // (n_heads * head_dim), (n_kv_heads * head_dim) f32
 	View q_norm, k_norm; // QkNorm::Head: (head_dim) f32; QkNorm::Row: (n_heads * head_dim), (n_kv_heads * head_dim)
 	View sinks;          // (n_heads) f32
-	View wo;             // (dim, n_heads * head_dim); recurrent layers: (dim, values); latent: (dim, n_heads * v_dim)
+	View wo;             // (dim, n_heads * head_dim); latent: (dim, n_heads * v_dim)
 	RecurrentWeights recurrent;
 	LatentWeights latent;
 	View bo; // (dim) f32

@@ -38,11 +38,7 @@ shared float key[2 * K_DIM], query[2 * K_DIM];
 shared float key_sum[2 * SLICES * COLS], query_sum[2 * SLICES * COLS]; // k . S, q . S
 shared vec3 lengths[2 * SLICES];                                      // k . k, q . q, q . k
 
-float softplus(float v) {
-	const float e = exp(min(v, 20.0));
-	// log(1 + e) loses the digits of a small e
-	return v > 20.0 ? v : e < 1e-3 ? e * (1.0 - e * (0.5 - e * (1.0 / 3.0))) : log(1.0 + e);
-}
+#include "lib/softplus.glsl"
 
 void main() {
 	const uint lane = gl_LocalInvocationID.x, slice = lane / COLS, head = gl_WorkGroupID.y;

@@ -1,6 +1,6 @@
-// out[r][c] = x[r][c] / sqrt(mean_c x[r][c]^2 + eps) * w[c]
+// out[r][c] = x[r][c] / sqrt(mean_c x[r][c]^2 + eps) * w[r % groups][c]
 //
-// dims     out, x (rows, dim) f32; w (dim) f32
+// dims     out, x (rows, dim) f32; w (groups, dim) f32
 // grid     one workgroup per row: row = x + y * row_stride
 // builds   one channel at a time; VEC4: four, for views at multiples of 16 bytes and dim a multiple of 4; VEC4 TEXELS:
 //          the same for software drivers
@@ -32,7 +32,8 @@ layout(set = 0, binding = 0) writeonly buffer Out { TYPE out_x[]; }; // may be x
 void main() {
 	const uint row = gl_WorkGroupID.x + gl_WorkGroupID.y * p.row_stride, n = p.dim / STEP;
 	if (row >= p.rows) return;
-	const uint from = KV_AT(1) / STEP + row * n, to = KV_AT(0) / STEP + row * n, weight = KV_AT(2) / STEP;
+	const uint from = KV_AT(1) / STEP + row * n, to = KV_AT(0) / STEP + row * n, 
+	           weight = KV_AT(2) / STEP + (p.groups > 1 ? row % p.groups : 0) * n;
 	TYPE squares = TYPE(0.0);
 	for (uint c = gl_LocalInvocationID.x; c < n; c += gl_WorkGroupSize.x) {
 		const TYPE v = AT(x, from + c);

@@ -1,10 +1,13 @@
-// out[t][c] = silu(sum_j w[c][j] * x[t - (TAPS - 1) + j][c]): a causal convolution of each channel over TAPS tokens.
+// out[t][c] = f(bias[c] + sum_j w[c][j] * x[t - (TAPS - 1) + j][c]): a causal convolution of each channel over TAPS
+// tokens; f is silu or nothing.
 //
 // The TAPS - 1 rows of x before an item's first row are its state, the oldest first. The item's latest rows replace
 // them.
 //
-// dims     out, x (rows, channels) f32; w (channels, TAPS) f32; work (items) StateWork; from, to f32 words
+// dims     out, x (rows, channels) f32; w (channels, TAPS), bias (channels) f32; without bias, w is bound in its place;
+//          work (items) StateWork; from, to f32 words
 // grid     x: channels, y: items
+// FLAGS    CONV_*
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "shared/push.h"
@@ -12,6 +15,7 @@
 #include "shared/work.h"
 layout(local_size_x_id = SPEC_LOCAL_X) in;
 layout(constant_id = SPEC_TAPS) const uint TAPS = 4;
+layout(constant_id = SPEC_FLAGS) const uint FLAGS = 0;
 layout(push_constant) uniform Push { ShortConvPush p; };
 layout(std430, binding = 0) writeonly buffer Out { float out_x[]; };
 layout(std430, binding = 1) readonly buffer X { float x[]; };
@@ -19,6 +23,7 @@ layout(std430, binding = 2) readonly buffer W { float w[]; };
 layout(std430, binding = 3) readonly buffer Work { uint work[]; };
 layout(std430, binding = 4) readonly buffer From { float from[]; };
 layout(std430, binding = 5) writeonly buffer To { float to[]; }; // may be the same memory as From
+layout(std430, binding = 6) readonly buffer Bias { float bias[]; };
 
 void main() {
 	const uint c = gl_WorkGroupID.x * gl_WorkGroupSize.x + gl_LocalInvocationID.x;
@@ -31,6 +36,7 @@ void main() {
 		seen[j] = 0.0;
 		if (j > 0 && from_at != STATE_ZERO) seen[j] = from[KV_AT(4) + from_at + (j - 1) * p.channels + c];
 	}
+	const float shift = (FLAGS & CONV_BIAS) != 0 ? bias[KV_AT(6) + c] : 0.0;
 	for (uint t = 0; t < n; ++t) {
 		const uint at = (row + t) * p.channels + c;
 		float sum = 0.0;
@@ -40,7 +46,8 @@ void main() {
 		}
 		seen[TAPS - 1] = x[KV_AT(1) + at];
 		sum += weight[TAPS - 1] * seen[TAPS - 1];
-		out_x[KV_AT(0) + at] = sum / (1.0 + exp(-sum));
+		if ((FLAGS & CONV_BIAS) != 0) sum += shift;
+		out_x[KV_AT(0) + at] = (FLAGS & CONV_SILU) != 0 ? sum / (1.0 + exp(-sum)) : sum;
 	}
 	for (uint j = 1; j < TAPS; ++j) to[KV_AT(5) + to_at + (j - 1) * p.channels + c] = seen[j];
 }

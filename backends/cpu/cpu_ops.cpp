@@ -29,7 +29,8 @@ void CpuBackend::compute(const op::RmsNorm& o) {
 		double sum = 0;
 		for (size_t i = 0; i < dim; ++i) sum += double(in[i]) * double(in[i]);
 		const float scale = float(1 / std::sqrt(sum / double(dim) + double(eps)));
-		for (size_t i = 0; i < dim; ++i) y[i] = in[i] * scale * weight[i];
+		const float* own = weight + t % o.groups() * dim;
+		for (size_t i = 0; i < dim; ++i) y[i] = in[i] * scale * own[i];
 	}
 }
 

@@ -1,4 +1,4 @@
-// Recurrent layers: short convolution, gated delta rule.
+// Recurrent layers: short convolution, gated delta rule, scan of a state space.
 #include "backends/cpu/cpu_backend.h"
 
 namespace kvrun {
@@ -11,7 +11,8 @@ double softplus(double x) { return x > 20 ? x : std::log1p(std::exp(x)); }
 void CpuBackend::compute(const op::ShortConv& o) {
 	const uint32_t channels = o.w.shape[0], taps = o.w.shape[1], before = taps - 1, words = o.state_words();
 	const uint32_t* work = data<uint32_t>(o.rows.work);
-	const float *x = data<float>(o.x), *w = data<float>(o.w), *from = data<float>(o.rows.from);
+	const float *x = data<float>(o.x), *w = data<float>(o.w), *from = data<float>(o.rows.from),
+	            *bias = o.how.bias ? data<float>(o.how.bias) : nullptr;
 	float *out = data<float>(o.out), *to = data<float>(o.rows.to);
 	std::vector<float> seen; // the state, then the item's rows
 	for (uint32_t i = 0; i < o.rows.work.shape[0]; ++i) {
@@ -25,7 +26,9 @@ void CpuBackend::compute(const op::ShortConv& o) {
 			for (uint32_t c = 0; c < channels; ++c) {
 				float sum = 0;
 				for (uint32_t j = 0; j < taps; ++j) sum += w[size_t(c) * taps + j] * seen[size_t(t + j) * channels + c];
-				out[size_t(s.row + t) * channels + c] = float(double(sum) / (1 + std::exp(-double(sum))));
+				if (bias) sum += bias[c];
+				if (o.how.silu) sum = float(double(sum) / (1 + std::exp(-double(sum))));
+				out[size_t(s.row + t) * channels + c] = sum;
 			}
 		std::copy_n(seen.end() - words, words, to + s.to);
 	}
@@ -72,6 +75,43 @@ void CpuBackend::compute(const op::DeltaRule& o) {
 					for (uint32_t c = 0; c < v_dim; ++c) {
 						S[size_t(r) * v_dim + c] += k[r] * of_k * held[c];
 						y[c] += q[r] * of_q * S[size_t(r) * v_dim + c];
+					}
+			}
+	}
+}
+
+void CpuBackend::compute(const op::SsmScan& o) {
+	const uint32_t heads = o.out.shape[1], v_dim = o.out.shape[2], k_dim = o.how.k_dim, words = o.state_words();
+	const uint32_t groups = o.how.n_groups, channels = uint32_t(o.x.row_elements());
+	const uint32_t* work = data<uint32_t>(o.rows.work);
+	const float *x = data<float>(o.x), *steps = data<float>(o.gates.step), *rate = data<float>(o.gates.rate),
+	            *shift = data<float>(o.gates.shift), *skip = data<float>(o.gates.skip),
+	            *from = data<float>(o.rows.from);
+	float *out = data<float>(o.out), *to = data<float>(o.rows.to);
+	for (uint32_t i = 0; i < o.rows.work.shape[0]; ++i) {
+		const StateWork item = work_item<StateWork>(work, i);
+		KV_ASSERT(uint64_t(item.row) + item.n <= o.x.shape[0] && uint64_t(item.to) + words <= o.rows.to.elements());
+		KV_ASSERT(item.from == STATE_ZERO || uint64_t(item.from) + words <= o.rows.from.elements());
+		if (item.from == STATE_ZERO)
+			std::fill_n(to + item.to, words, 0.f);
+		else
+			std::memmove(to + item.to, from + item.from, size_t(words) * 4);
+		for (uint32_t t = item.row; t < item.row + item.n; ++t)
+			for (uint32_t h = 0; h < heads; ++h) {
+				float* S = to + item.to + size_t(h) * k_dim * v_dim;
+				const float* row = x + size_t(t) * channels;
+				const float *v = row + size_t(h) * v_dim,
+				            *b = row + size_t(heads) * v_dim + size_t(h / (heads / groups)) * k_dim,
+				            *c = b + size_t(groups) * k_dim;
+				const double step = softplus(double(steps[size_t(t) * heads + h]) + double(shift[h]));
+				const float decay = float(std::exp(double(rate[h]) * step));
+				float* y = out + (size_t(t) * heads + h) * v_dim;
+				for (uint32_t j = 0; j < v_dim; ++j) y[j] = skip[h] * v[j];
+				for (uint32_t r = 0; r < k_dim; ++r)
+					for (uint32_t j = 0; j < v_dim; ++j) {
+						float& s = S[size_t(r) * v_dim + j];
+						s = decay * s + b[r] * (float(step) * v[j]);
+						y[j] += c[r] * s;
 					}
 			}
 	}

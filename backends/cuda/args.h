@@ -20,7 +20,7 @@ constexpr uint32_t kThreads = 128;          // threads of a block of any other k
 constexpr uint32_t kMaxGroups = 2048;       // (scale, zero) pairs of one kv head of a page: 128 tokens, runs of 32
 constexpr uint32_t kPackRows = 8;           // tokens that pack_pages rotates at a time
 constexpr uint32_t kMostTaps = 8;           // taps of a short convolution
-constexpr uint32_t kMostStateRows = 256;    // rows of a state of the delta rule
+constexpr uint32_t kMostStateRows = 256;    // rows of a head's state
 constexpr uint32_t kStateRows = 8;          // rows of one column that a thread holds
 constexpr uint32_t kStateColumns = 16;      // columns of a block
 constexpr uint32_t kMostStateThreads = kMostStateRows / kStateRows * kStateColumns;
@@ -42,8 +42,8 @@ struct EmbedArgs {
 struct RmsNormArgs {
 	float* out;     // (rows, dim)
 	const float* x; // (rows, dim)
-	const float* w; // (dim)
-	uint32_t dim;
+	const float* w; // (groups, dim)
+	uint32_t dim, groups;
 	float eps;
 };
 struct LayerNormArgs {
@@ -130,8 +130,17 @@ struct StatePlaces {      // StateRows of backends/ops.h
 struct ShortConvArgs {
 	float* out;         // (rows, channels)
 	const float *x, *w; // (rows, channels), (channels, taps)
+	const float* bias;  // (channels) or null
 	StatePlaces rows;
 	uint32_t channels, taps;
+	uint32_t silu; // 1: of the sums
+};
+struct SsmScanArgs {
+	float* out;                       // (rows, n_heads, v_dim)
+	const float *x, *step;            // (rows, channels), (rows, n_heads)
+	const float *rate, *shift, *skip; // (n_heads)
+	StatePlaces rows;
+	uint32_t n_heads, n_groups, k_dim, v_dim, channels;
 };
 struct DeltaRuleArgs {
 	float* out;                // (rows, n_heads, v_dim)
@@ -322,6 +331,7 @@ struct Kernels {
 	Kernel<ExpertSumArgs> expert_sum;
 	Kernel<ShortConvArgs> short_conv;
 	Kernel<DeltaRuleArgs> delta_rule;
+	Kernel<SsmScanArgs> ssm_scan;
 	Kernel<RopeStoreArgs> rope_store;
 	Kernel<KvStoreArgs> kv_store, kv_load;
 	Kernel<AttendArgs> attend;

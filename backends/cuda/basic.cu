@@ -16,7 +16,7 @@ __global__ void embed_kernel(EmbedArgs a) {
 	}
 }
 
-// out = x / sqrt(mean(x^2) + eps) * w. Grid: one block per row.
+// out = x / sqrt(mean(x^2) + eps) * w, of w one of the rows. Grid: one block per row.
 __global__ void rmsnorm_kernel(RmsNormArgs a) {
 	__shared__ Shared<double, 8> partial;
 	const float* x = a.x + uint64_t(blockIdx.x) * a.dim;
@@ -25,7 +25,8 @@ __global__ void rmsnorm_kernel(RmsNormArgs a) {
 	for (uint32_t c = threadIdx.x; c < a.dim; c += blockDim.x) sum += double(x[c]) * double(x[c]);
 	sum = block_sum(sum, partial);
 	const float scale = float(1 / sqrt(sum / double(a.dim) + double(a.eps)));
-	for (uint32_t c = threadIdx.x; c < a.dim; c += blockDim.x) out[c] = x[c] * scale * a.w[c];
+	const float* w = a.w + uint64_t(blockIdx.x % a.groups) * a.dim;
+	for (uint32_t c = threadIdx.x; c < a.dim; c += blockDim.x) out[c] = x[c] * scale * w[c];
 }
 
 // out = (x - mean) / sqrt(variance + eps) * w + bias. Grid: one block per row.

@@ -38,7 +38,7 @@ void CudaBackend::compute(const op::RmsNorm& o) {
 	const auto& [out, x, w, eps] = o;
 	const uint32_t dim = uint32_t(x.row_elements());
 	launch(kernels_.rmsnorm, {x.shape[0], 1, 1}, 256,
-	       RmsNormArgs{data<float>(out), data<float>(x), data<float>(w), dim, eps},
+	       RmsNormArgs{data<float>(out), data<float>(x), data<float>(w), dim, o.groups(), eps},
 	       {"rmsnorm", 4. * double(2 * x.elements() + dim)});
 }
 
@@ -126,10 +126,10 @@ StatePlaces CudaBackend::places(const StateRows& r) {
 
 void CudaBackend::compute(const op::ShortConv& o) {
 	const uint32_t channels = o.w.shape[0];
-	launch(
-	    kernels_.short_conv, {groups(channels, kThreads), o.rows.work.shape[0], 1}, kThreads,
-	    ShortConvArgs{data<float>(o.out), data<float>(o.x), data<float>(o.w), places(o.rows), channels, o.w.shape[1]},
-	    {"short_conv", o.bytes()});
+	launch(kernels_.short_conv, {groups(channels, kThreads), o.rows.work.shape[0], 1}, kThreads,
+	       ShortConvArgs{data<float>(o.out), data<float>(o.x), data<float>(o.w), data<float>(o.how.bias),
+	                     places(o.rows), channels, o.w.shape[1], o.how.silu},
+	       {"short_conv", o.bytes()});
 }
 
 void CudaBackend::compute(const op::DeltaRule& o) {
@@ -141,6 +141,16 @@ void CudaBackend::compute(const op::DeltaRule& o) {
 	                     o.how.n_key_heads, k_dim, v_dim, uint32_t(o.x.row_elements()), o.how.tiled, o.how.eps,
 	                     1 / std::sqrt(float(k_dim))},
 	       {"delta_rule", o.bytes()});
+}
+
+void CudaBackend::compute(const op::SsmScan& o) {
+	const uint32_t heads = o.out.shape[1], v_dim = o.out.shape[2], k_dim = o.how.k_dim;
+	launch(kernels_.ssm_scan, {groups(v_dim, kStateColumns), heads, o.rows.work.shape[0]},
+	       k_dim / kStateRows * kStateColumns,
+	       SsmScanArgs{data<float>(o.out), data<float>(o.x), data<float>(o.gates.step), data<float>(o.gates.rate),
+	                   data<float>(o.gates.shift), data<float>(o.gates.skip), places(o.rows), heads, o.how.n_groups,
+	                   k_dim, v_dim, uint32_t(o.x.row_elements())},
+	       {"ssm_scan", o.bytes()});
 }
 
 // ---- mixtures of experts

@@ -1,4 +1,4 @@
-// short_conv, delta_rule: defined in shaders/short_conv.comp and shaders/delta_rule.comp.
+// short_conv, delta_rule, ssm_scan: defined in the shaders of these names.
 #include "backends/cuda/device.cuh"
 #include "backends/cuda/kernels.h"
 
@@ -21,7 +21,8 @@ __global__ void short_conv_kernel(ShortConvArgs a) {
 		}
 		seen[a.taps - 1] = a.x[uint64_t(t) * a.channels + c];
 		sum += a.w[c * a.taps + a.taps - 1] * seen[a.taps - 1];
-		a.out[uint64_t(t) * a.channels + c] = sum / (1 + expf(-sum));
+		if (a.bias) sum += a.bias[c];
+		a.out[uint64_t(t) * a.channels + c] = a.silu ? sum / (1 + expf(-sum)) : sum;
 	}
 	for (uint32_t j = 1; j < a.taps; ++j) a.rows.to[to + uint64_t(j - 1) * a.channels + c] = seen[j];
 }
@@ -89,8 +90,55 @@ __global__ void delta_rule_kernel(DeltaRuleArgs a) {
 	for (uint32_t i = 0; i < kStateRows; ++i) a.rows.to[to + state_at + uint64_t(i) * a.v_dim] = s[i];
 }
 
+// A thread holds kStateRows rows of one column of a head's state, as in delta_rule_kernel.
+// Grid: blocks of columns in x, heads in y, items in z.
+__global__ void ssm_scan_kernel(SsmScanArgs a) {
+	// double buffers for even and odd rows: one thread may be a barrier ahead of another
+	__shared__ Shared<float, 2 * kMostStateRows> written, read;
+	__shared__ Shared<float, 2 * kMostStateThreads> sums; // C . S
+	const uint32_t thread = threadIdx.x, column = thread % kStateColumns, slice = thread / kStateColumns;
+	const uint32_t slices = a.k_dim / kStateRows, first = slice * kStateRows, head = blockIdx.y;
+	const uint32_t col = blockIdx.x * kStateColumns + column;
+	const bool inside = col < a.v_dim;
+	const uint32_t* item = a.rows.work + blockIdx.z * STATE_WORDS;
+	const uint32_t row = item[0], n = item[1], from = item[2], to = item[3];
+	const uint32_t group = head / (a.n_heads / a.n_groups);
+	const uint64_t state_at = uint64_t(head * a.k_dim + first) * a.v_dim + col;
+	float s[kStateRows];
+	for (uint32_t i = 0; i < kStateRows; ++i)
+		s[i] = inside && from != STATE_ZERO ? a.rows.from[from + state_at + uint64_t(i) * a.v_dim] : 0.f;
+	for (uint32_t t = 0; t < n; ++t) {
+		const float* x = a.x + uint64_t(row + t) * a.channels;
+		const uint32_t odd = t & 1;
+		for (uint32_t i = thread; i < a.k_dim; i += blockDim.x) {
+			written[odd * kMostStateRows + i] = x[a.n_heads * a.v_dim + group * a.k_dim + i];
+			read[odd * kMostStateRows + i] = x[a.n_heads * a.v_dim + (a.n_groups + group) * a.k_dim + i];
+		}
+		const float v = inside ? x[head * a.v_dim + col] : 0.f;
+		const uint64_t gate = uint64_t(row + t) * a.n_heads + head;
+		const float step = softplus(a.step[gate] + a.shift[head]), decay = expf(a.rate[head] * step);
+		const float change = step * v;
+		__syncthreads();
+		float sum = 0;
+		for (uint32_t i = 0; i < kStateRows; ++i) {
+			s[i] = decay * s[i] + written[odd * kMostStateRows + first + i] * change;
+			sum += read[odd * kMostStateRows + first + i] * s[i];
+		}
+		sums[odd * kMostStateThreads + thread] = sum;
+		__syncthreads();
+		if (inside && slice == 0) {
+			sum = 0;
+			for (uint32_t i = 0; i < slices; ++i) sum += sums[odd * kMostStateThreads + i * kStateColumns + column];
+			a.out[gate * a.v_dim + col] = sum + a.skip[head] * v;
+		}
+	}
+	if (!inside) return;
+	for (uint32_t i = 0; i < kStateRows; ++i) a.rows.to[to + state_at + uint64_t(i) * a.v_dim] = s[i];
+}
+
 void add_state(Kernels& k) {
 	k.short_conv = {{KV_KERNEL(short_conv, ShortConvArgs)}};
+	k.ssm_scan = {{KV_KERNEL(ssm_scan, SsmScanArgs)}};
 	k.delta_rule = {{KV_KERNEL(delta_rule, DeltaRuleArgs)}};
 }
 

@@ -73,11 +73,12 @@ MatmulChoice choose_expert_matmul(const Caps&, DType, uint32_t rows, uint32_t co
 // ---- recurrent layers
 
 constexpr uint32_t kShortConvLocal = 64;
-Choice choose_short_conv(uint32_t taps);
-struct DeltaRuleChoice : Choice {
+Choice choose_short_conv(uint32_t taps, bool silu, bool bias);
+struct StateChoice : Choice {
 	uint32_t cols; // columns of a state in one workgroup
 };
-DeltaRuleChoice choose_delta_rule(const Caps&, uint32_t k_dim, uint32_t v_dim);
+StateChoice choose_delta_rule(const Caps&, uint32_t k_dim, uint32_t v_dim);
+StateChoice choose_ssm_scan(const Caps&, uint32_t k_dim, uint32_t v_dim);
 
 // ---- attention
 

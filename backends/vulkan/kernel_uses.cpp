@@ -114,8 +114,12 @@ void expert_uses(const Caps& c, Uses& out) {
 }
 
 void state_uses(const Caps& c, Uses& out) {
-	add(out, choose_short_conv(4), "4 taps");
+	add(out, choose_short_conv(4, true, false), "4 taps");
+	add(out, choose_short_conv(4, true, true), "4 taps, bias");
+	add(out, choose_short_conv(3, false, false), "3 taps, linear");
 	for (const uint32_t d : {64u, 128u}) add(out, choose_delta_rule(c, d, d), fmt::format("states of {} x {}", d, d));
+	add(out, choose_ssm_scan(c, 128, 64), "states of 128 x 64");
+	add(out, choose_ssm_scan(c, 256, 64), "states of 256 x 64");
 }
 
 struct FormatUse {

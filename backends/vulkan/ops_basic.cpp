@@ -35,7 +35,7 @@ void VulkanBackend::compute(const op::RmsNorm& o) {
 	const bool vec4_aligned = dim % 4 == 0 && aligned16({out, x, w});
 	Pipeline& p = pipeline(choose_rmsnorm(caps(), vec4_aligned));
 	const uint32_t across = std::min(rows, kMostRows);
-	const RmsNormPush push{.dim = dim, .rows = rows, .row_stride = across, .eps = eps};
+	const RmsNormPush push{.dim = dim, .rows = rows, .row_stride = across, .eps = eps, .groups = o.groups()};
 	rec_.dispatch(p, push, {bind(out), bind(x), bind(w)}, {across, ceil_div(rows, kMostRows), 1},
 	              {.label = "rmsnorm", .bytes = 4.0 * (2.0 * double(x.elements()) + dim)});
 }
@@ -52,7 +52,7 @@ void VulkanBackend::compute(const op::LayerNorm& o) {
 void VulkanBackend::compute(const op::MatchRms& o) {
 	const auto& [out, x, w, like, eps] = o;
 	const uint32_t rows = x.shape[0], dim = uint32_t(x.row_elements()), across = std::min(rows, kMostRows);
-	const RmsNormPush push{.dim = dim, .rows = rows, .row_stride = across, .eps = eps};
+	const RmsNormPush push{.dim = dim, .rows = rows, .row_stride = across, .eps = eps, .groups = 1};
 	rec_.dispatch(pipeline(choose_match_rms(caps())), push, {bind(out), bind(x), bind(w), bind(like)},
 	              {across, ceil_div(rows, kMostRows), 1},
 	              {.label = "match_rms", .bytes = 4.0 * (3.0 * double(x.elements()) + dim)});

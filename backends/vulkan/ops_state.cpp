@@ -1,4 +1,4 @@
-// short_conv, delta_rule on Vulkan.
+// short_conv, delta_rule, ssm_scan on Vulkan.
 #include "backends/vulkan/kernel_choice.h"
 #include "backends/vulkan/vulkan_backend.h"
 #include "shared/push.h"
@@ -9,15 +9,16 @@ namespace kvrun::vk {
 void VulkanBackend::compute(const op::ShortConv& o) {
 	const uint32_t channels = o.w.shape[0], taps = o.w.shape[1];
 	const ShortConvPush push{.channels = channels};
-	rec_.dispatch(pipeline(choose_short_conv(taps)), push,
-	              {bind(o.out), bind(o.x), bind(o.w), bind(o.rows.work), bind(o.rows.from), bind(o.rows.to)},
+	rec_.dispatch(pipeline(choose_short_conv(taps, o.how.silu, bool(o.how.bias))), push,
+	              {bind(o.out), bind(o.x), bind(o.w), bind(o.rows.work), bind(o.rows.from), bind(o.rows.to),
+	               bind(o.how.bias ? o.how.bias : o.w)},
 	              {ceil_div(channels, kShortConvLocal), o.rows.work.shape[0], 1},
 	              {.label = "short_conv", .bytes = o.bytes(), .flops = 2. * taps * double(o.x.elements())});
 }
 
 void VulkanBackend::compute(const op::DeltaRule& o) {
 	const uint32_t heads = o.out.shape[1], v_dim = o.out.shape[2], k_dim = o.how.k_dim;
-	const DeltaRuleChoice how = choose_delta_rule(caps(), k_dim, v_dim);
+	const StateChoice how = choose_delta_rule(caps(), k_dim, v_dim);
 	const DeltaRulePush push{.n_heads = heads,
 	                         .n_key_heads = o.how.n_key_heads,
 	                         .v_dim = v_dim,
@@ -30,6 +31,18 @@ void VulkanBackend::compute(const op::DeltaRule& o) {
 	               bind(o.gates.shift), bind(o.rows.work), bind(o.rows.from), bind(o.rows.to)},
 	              {ceil_div(v_dim, how.cols), heads, o.rows.work.shape[0]},
 	              {.label = "delta_rule", .bytes = o.bytes(), .flops = 7. * k_dim * double(o.out.elements())});
+}
+
+void VulkanBackend::compute(const op::SsmScan& o) {
+	const uint32_t heads = o.out.shape[1], v_dim = o.out.shape[2], k_dim = o.how.k_dim;
+	const StateChoice how = choose_ssm_scan(caps(), k_dim, v_dim);
+	const SsmScanPush push{
+	    .n_heads = heads, .n_groups = o.how.n_groups, .v_dim = v_dim, .channels = uint32_t(o.x.row_elements())};
+	rec_.dispatch(pipeline(how), push,
+	              {bind(o.out), bind(o.x), bind(o.gates.step), bind(o.gates.rate), bind(o.gates.shift),
+	               bind(o.gates.skip), bind(o.rows.work), bind(o.rows.from), bind(o.rows.to)},
+	              {ceil_div(v_dim, how.cols), heads, o.rows.work.shape[0]},
+	              {.label = "ssm_scan", .bytes = o.bytes(), .flops = 5. * k_dim * double(o.out.elements())});
 }
 
 } // namespace kvrun::vk

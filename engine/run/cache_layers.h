@@ -13,10 +13,20 @@ class CacheLayers {
 		uint32_t windows = 0;
 		for (const Layer& l : c.layers)
 			if (l.window) window_ = l.window, ++windows;
-		for (const Layer& l : c.layers) states_.first += l.recurrent.n_heads == 0;
+		for (const Layer& l : c.layers) states_.first += attends(l);
 		const bool both = windows && windows < states_.first;
 		for (uint32_t l = 0; l < c.n_layers; ++l) {
 			const Layer& layer = c.layers[l];
+			state_numbers_.push_back(states_.n_layers);
+			if (layer.recurrent.n_heads) {
+				states_.conv_words = layer.recurrent.conv_words(), states_.rule_words = layer.recurrent.rule_words();
+				++states_.n_layers;
+			}
+			if (!layer.mixes) {
+				places_.push_back({false, 0});
+				last_readers_.push_back(l);
+				continue;
+			}
 			if (layer.kv_layer != l) {
 				places_.push_back(places_[layer.kv_layer]);
 				last_readers_.push_back(l);
@@ -24,9 +34,8 @@ class CacheLayers {
 				shares_ = true;
 				continue;
 			}
-			if (layer.recurrent.n_heads) { // needs all rows, as keys and values do
-				states_.conv_words = layer.recurrent.conv_words(), states_.rule_words = layer.recurrent.rule_words();
-				places_.push_back({false, states_.n_layers++});
+			if (!attends(layer)) { // its state needs all rows, as keys and values do
+				places_.push_back({false, 0});
 				last_readers_.push_back(l);
 				last_own_ = l;
 				continue;
@@ -41,7 +50,7 @@ class CacheLayers {
 	}
 	struct Place {
 		bool window;    // true: in the cache of layers with a window; false: in the main one
-		uint32_t index; // layer of that cache; for recurrent layers, which have a state instead, number among them
+		uint32_t index; // layer of that cache; unused for layers that do not attend
 	};
 	const Place& operator[](uint32_t l) const { return places_[l]; } // place of the layer whose keys and values l uses
 	// Layer of KvPool for a place of a layer that is not recurrent: the main cache's layers, then those with a window,
@@ -49,12 +58,11 @@ class CacheLayers {
 	uint32_t pool_layer(const Place& p) const { return p.index + (p.window ? main_shape().n_layers : 0); }
 	// By layer of KvPool: the layer of the model whose tokens or state lie there.
 	std::vector<uint32_t> model_layers(const Config& c) const {
-		std::vector<uint32_t> r(c.n_layers);
-		for (uint32_t l = 0; l < c.n_layers; ++l)
-			if (c.layers[l].recurrent.n_heads)
-				r[states_.first + places_[l].index] = l;
-			else if (c.layers[l].kv_layer == l)
-				r[pool_layer(places_[l])] = l;
+		std::vector<uint32_t> r(states_.first + states_.n_layers); // a layer with both has two
+		for (uint32_t l = 0; l < c.n_layers; ++l) {
+			if (c.layers[l].recurrent.n_heads) r[states_.first + state(l)] = l;
+			if (has_own_kv(c, l)) r[pool_layer(places_[l])] = l;
+		}
 		return r;
 	}
 	Window window() const { return window_; }                        // of layers that have one
@@ -64,9 +72,10 @@ class CacheLayers {
 	uint32_t n_heads(bool window) const { return kinds_[window].n_heads; }
 	const KvShape& main_shape() const { return shape(false); }
 	const KvShape& window_shape() const { return shape(true); }
-	const StateShape& states() const { return states_; } // of recurrent layers, after all others in the pool
-	bool shares() const { return shares_; }              // some layers have no keys and values of their own
-	uint32_t last_own() const { return last_own_; }      // the last layer that has its own
+	const StateShape& states() const { return states_; }           // of recurrent layers, after all others in the pool
+	uint32_t state(uint32_t l) const { return state_numbers_[l]; } // number of layer l among the recurrent ones
+	bool shares() const { return shares_; }                        // some layers have no keys and values of their own
+	uint32_t last_own() const { return last_own_; }                // the last layer that has its own
 	// The last layer that attends to the keys and values of layer l, which has its own.
 	uint32_t last_reader(uint32_t l) const { return last_readers_[l]; }
 
@@ -78,7 +87,7 @@ class CacheLayers {
 	StateShape states_;
 	Kind kinds_[2];             // the main cache, that of layers with a window
 	std::vector<Place> places_; // by layer
-	std::vector<uint32_t> last_readers_;
+	std::vector<uint32_t> last_readers_, state_numbers_;
 	Window window_;
 	uint32_t last_own_ = 0;
 	bool shares_ = false;

@@ -103,8 +103,9 @@ void Decoder::run(KvPool& pool, std::span<const Row> step) {
 		be.at_layer(l);
 		const LayerRows rows = runner_.rows_of(l, x_, tokens_, rope_, 0, n);
 		const auto [in_window, k] = cache_layers_[l]; // layer k of its cache
-		if (runner_.config().layers[l].recurrent.n_heads) {
-			runner_.recur(l, rows, recurrent->groups(k), /*decode=*/true);
+		const Layer& layer = runner_.config().layers[l];
+		if (layer.recurrent.n_heads) runner_.recur(l, rows, recurrent->groups(cache_layers_.state(l)), /*decode=*/true);
+		if (!attends(layer)) {
 			runner_.project_out(l, rows, /*decode=*/true);
 			if (is_handed_over(l, runner_.config().n_layers)) be.submit();
 			continue;

@@ -51,7 +51,8 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 	const DeviceInfo dev = be.info();
 	std::vector<uint32_t> parts = e->cache_layers_.model_layers(cfg); // by layer of the pool
 	for (uint32_t& l : parts) l = be.part_of(l);
-	e->pool_ = std::make_unique<KvPool>(be, cfg.n_layers, opt.kv_budget ? opt.kv_budget : cache_room(dev.free_bytes),
+	const uint32_t pool_layers = uint32_t(parts.size());
+	e->pool_ = std::make_unique<KvPool>(be, pool_layers, opt.kv_budget ? opt.kv_budget : cache_room(dev.free_bytes),
 	                                    std::move(parts));
 	e->pool_->host().set_budget(opt.host_budget);
 	e->pool_->host().set_offload(opt.offload_dir);

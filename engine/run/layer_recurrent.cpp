@@ -1,4 +1,5 @@
-// A recurrent layer: short convolution, gated delta rule, norm and gate of the output.
+// A recurrent layer: short convolution, gated delta rule, norm and gate of the output; or the scan of
+// a state space; or a convolution between gates.
 #include "engine/run/layer_runner.h"
 
 namespace kvrun {
@@ -6,6 +7,8 @@ namespace kvrun {
 void LayerRunner::recur(uint32_t l, const LayerRows& r, std::span<const StateGroup> groups, bool decode) {
 	constexpr float kEps = 1e-6f; // for norms of q and k; files have no key for it
 	const Recurrent& how = cfg_.layers[l].recurrent;
+	if (how.kind == RecurrentKind::ShortConv) return convolve(l, r, groups, decode);
+	if (how.kind == RecurrentKind::StateSpace) return scan(l, r, groups, decode);
 	const RecurrentWeights& w = weights_of(l).recurrent;
 	const uint32_t n = r.n;
 	const View mixed = rows(recurrent_.mixed, 0, n), conv = rows(recurrent_.conv, 0, n),
@@ -16,13 +19,47 @@ void LayerRunner::recur(uint32_t l, const LayerRows& r, std::span<const StateGro
 	be_.matmul(wide, r.h, Epilogue::None, decode);
 	be_.matmul(narrow, r.h, Epilogue::None, decode);
 	for (const StateGroup& g : groups) {
-		be_.short_conv(conv, mixed, w.conv, g.conv);
+		be_.short_conv(conv, mixed, w.conv, g.conv, {});
 		be_.delta_rule(shaped(r.values, n, how.n_heads, how.v_dim), conv, {beta, alpha, w.rate, w.shift}, g.rule,
 		               {how.n_key_heads, how.k_dim, how.tiled, kEps});
 	}
 	const View heads = shaped(r.values, n * how.n_heads, how.v_dim);
 	be_.rmsnorm(heads, heads, w.norm, cfg_.norm_eps);
 	be_.activate(r.values, gate, r.values, {.function = Activation::Silu});
+}
+
+// values = norm(scan of the convolution * silu(gate)), a norm for each group of heads
+void LayerRunner::scan(uint32_t l, const LayerRows& r, std::span<const StateGroup> groups, bool decode) {
+	const Recurrent& how = cfg_.layers[l].recurrent;
+	const RecurrentWeights& w = weights_of(l).recurrent;
+	const uint32_t n = r.n;
+	const View mixed = rows(recurrent_.mixed, 0, n), conv = rows(recurrent_.conv, 0, n),
+	           gate = rows(recurrent_.gate, 0, n), step = rows(recurrent_.alpha, 0, n);
+	norm(r.h, r.x, weights_of(l).attn_norm);
+	const Proj in[] = {{gate, w.gate, {}}, {mixed, w.qkv, {}}, {step, w.alpha, {}}};
+	be_.matmul(in, r.h, Epilogue::None, decode);
+	for (const StateGroup& g : groups) {
+		be_.short_conv(conv, mixed, w.conv, g.conv, {.bias = w.conv_bias});
+		be_.ssm_scan(shaped(r.values, n, how.n_heads, how.v_dim), conv, {step, w.rate, w.shift, w.skip}, g.rule,
+		             {how.n_key_heads, how.k_dim});
+	}
+	be_.activate(r.values, gate, r.values, {.function = Activation::Silu});
+	if (!how.normed) return;
+	const View heads = shaped(r.values, n * how.n_key_heads, how.values() / how.n_key_heads);
+	be_.rmsnorm(heads, heads, w.norm, cfg_.norm_eps);
+}
+
+// values = gate * convolution of (mixed * values)
+void LayerRunner::convolve(uint32_t l, const LayerRows& r, std::span<const StateGroup> groups, bool decode) {
+	const RecurrentWeights& w = weights_of(l).recurrent;
+	const View mixed = rows(recurrent_.mixed, 0, r.n), conv = rows(recurrent_.conv, 0, r.n),
+	           gate = rows(recurrent_.gate, 0, r.n);
+	norm(r.h, r.x, weights_of(l).attn_norm);
+	const Proj in[] = {{mixed, w.qkv, {}}, {gate, w.gate, {}}, {r.values, w.value, {}}};
+	be_.matmul(in, r.h, Epilogue::None, decode);
+	be_.activate(mixed, mixed, r.values, {});
+	for (const StateGroup& g : groups) be_.short_conv(conv, mixed, w.conv, g.conv, {.silu = false});
+	be_.activate(r.values, gate, conv, {});
 }
 
 } // namespace kvrun

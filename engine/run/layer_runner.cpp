@@ -10,7 +10,7 @@ namespace kvrun {
 static uint32_t skipped_heads(const Config& cfg) {
 	uint32_t n = 0;
 	for (uint32_t l = 0; l < cfg.n_layers; ++l)
-		if (!has_own_kv(cfg, l)) n = std::max(n, cfg.layers[l].n_kv_heads);
+		if (attends(cfg.layers[l]) && !has_own_kv(cfg, l)) n = std::max(n, cfg.layers[l].n_kv_heads);
 	return n;
 }
 
@@ -224,21 +224,29 @@ void LayerRunner::add(const Layer& layer, const LayerRows& r, const Proj& proj, 
 
 void LayerRunner::project_out(uint32_t l, const LayerRows& r, bool decode) {
 	const Layer& layer = cfg_.layers[l];
+	if (!layer.mixes) return run_mlp_part(l, r, decode);
 	const LayerWeights& L = weights_of(l);
 	if (layer.output_gate) be_.activate(r.att, r.out_gate, r.att, {.function = Activation::Sigmoid});
 	const Latent& latent = layer.latent;
 	if (latent.rank) project_heads(shaped(r.values, r.n, layer.n_heads, latent.v_dim), L.latent.v_b, r.att, decode);
-	add(layer, r, {{}, L.wo, L.bo}, layer.recurrent.n_heads || latent.rank ? r.values : r.att,
-	    layer.attn_out_norm ? &L.attn_out_norm : nullptr, decode);
+	const NormWeights* out_norm = layer.attn_out_norm ? &L.attn_out_norm : nullptr;
+	if (attends(layer)) add(layer, r, {{}, L.wo, L.bo}, latent.rank ? r.values : r.att, out_norm, decode);
+	if (layer.recurrent.n_heads) add(layer, r, {{}, L.recurrent.out, {}}, r.values, out_norm, decode);
 
 	if (layer.laurel_rank) add_laurel(r);
-	if (layer.experts.n)
-		mix(layer, L, r, decode);
-	else
-		run_dense(layer, L, r, decode);
+	run_mlp_part(l, r, decode);
 	if (cfg_.streams.n > 1) correct_streams(l, r, decode);
 	if (cfg_.layer_input_dim) add_layer_input(l, r, decode);
 	if (layer.output_scale != 1) be_.activate(r.x, r.x, {}, {.scale = layer.output_scale});
+}
+
+void LayerRunner::run_mlp_part(uint32_t l, const LayerRows& r, bool decode) {
+	const Layer& layer = cfg_.layers[l];
+	const LayerWeights& L = weights_of(l);
+	if (layer.experts.n)
+		mix(layer, L, r, decode);
+	else if (layer.mlp != MlpKind::None)
+		run_dense(layer, L, r, decode);
 }
 
 void LayerRunner::run_dense(const Layer& layer, const LayerWeights& L, const LayerRows& r, bool decode) {

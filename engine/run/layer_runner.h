@@ -101,6 +101,7 @@ class LayerRunner {
 	// Latent attention, layer_latent.cpp.
 	void project_in_latent(uint32_t l, const LayerRows&, bool decode);
 	void project_heads(const View& out, const View& w, const View& x, bool decode); // a matrix for each head
+	void run_mlp_part(uint32_t l, const LayerRows&, bool decode);
 	void run_dense(const Layer&, const LayerWeights&, const LayerRows&, bool decode);
 	void add_layer_input(uint32_t l, const LayerRows&, bool decode);
 	// Several residual streams, layer_streams.cpp.
@@ -113,7 +114,9 @@ class LayerRunner {
 	void add_to_others(const LayerRows&, const View& from);
 	void project_laurel(uint32_t l, const LayerRows&, bool decode);
 	void add_laurel(const LayerRows&);
-	View part(const View& w, uint32_t first, uint32_t n) const; // rows of weights
+	View part(const View& w, uint32_t first, uint32_t n) const;                            // rows of weights
+	void convolve(uint32_t l, const LayerRows&, std::span<const StateGroup>, bool decode); // layer_recurrent.cpp
+	void scan(uint32_t l, const LayerRows&, std::span<const StateGroup>, bool decode);
 	// A mixture of experts, layer_experts.cpp.
 	void mix(const Layer&, const LayerWeights&, const LayerRows&, bool decode);
 	void mix_beside_mlp(const Layer&, const LayerWeights&, const LayerRows&, bool decode);

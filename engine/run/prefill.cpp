@@ -15,21 +15,28 @@ using Clock = std::chrono::steady_clock;
 constexpr double kPackWork = 40;    // per element packed into a page
 constexpr uint32_t kMatmulRows = 8; // rows of a projection that cost as much as one row, as weights are read once
 
-// Work of n rows in a layer's projections; cold: weights are read from memory.
-double projection_work(const Config& c, const Layer& l, double n, bool all, bool cold) {
-	const double dim = c.dim, recurrent = l.recurrent.n_heads ? double(l.recurrent.channels()) : 0;
-	const double q =
-	    recurrent ? double(l.recurrent.values()) : double(l.n_heads) * l.head_dim * (l.output_gate ? 1.5 : 1);
-	const double kv = recurrent ? recurrent / 2 : double(l.n_kv_heads) * (l.head_dim + second_dim(l)) / 2;
+double mlp_work(const Config& c, const Layer& l, double n, bool cold) {
+	const double dim = c.dim, rows = cold ? std::max(n, double(kMatmulRows)) : n;
 	const Experts& e = l.experts;
-	const double rows = cold ? std::max(n, double(kMatmulRows)) : n;
-	double work = rows * 2 * dim * (q + 2 * kv);
-	if (!all) return work;
-	const double dense = !e.n || e.beside_mlp ? l.hidden_dim : e.shared_dim;
-	work += rows * dim * (2 * q + 6 * dense + 2. * e.n + 6. * c.layer_input_dim);
+	const double dense = l.mlp == MlpKind::None ? 0 : !e.n || e.beside_mlp ? l.hidden_dim : e.shared_dim;
+	const double work = rows * dim * (6 * dense + 2. * e.n + 6. * c.layer_input_dim);
 	// A few rows choose different experts, and each expert costs as much as for several rows.
 	const double slots = n * e.used, experts = std::min(slots, double(e.n));
 	return work + 6 * dim * e.hidden_dim * (cold ? std::max(slots, experts * kMatmulRows) : slots);
+}
+
+// Work of n rows in a layer's projections; cold: weights are read from memory.
+double projection_work(const Config& c, const Layer& l, double n, bool all, bool cold) {
+	const double dim = c.dim;
+	double q = 0, kv = 0;
+	if (l.recurrent.n_heads) q += l.recurrent.values(), kv += l.recurrent.channels() / 2.;
+	if (attends(l)) {
+		q += double(l.n_heads) * l.head_dim * (l.output_gate ? 1.5 : 1);
+		kv += double(l.n_kv_heads) * (l.head_dim + second_dim(l)) / 2;
+	}
+	const double rows = cold ? std::max(n, double(kMatmulRows)) : n;
+	const double work = rows * 2 * dim * (q + 2 * kv);
+	return all ? work + rows * dim * 2 * q + mlp_work(c, l, n, cold) : work;
 }
 // Work of one token on a recurrent layer's state; the factor is large, because few lanes process the rows in sequence.
 double rule_work(const Layer& l) { return 20. * l.recurrent.rule_words(); }
@@ -160,7 +167,7 @@ void Prefill::give_up_block() {
 }
 
 double Prefill::rows(double room, bool must) {
-	if (!computes_all(layer_) && !owns_kv(layer_)) at_ = n_ - 1; // the other rows are not needed
+	if (!computes_all(layer_) && !owns_kv(layer_) && !has_state(layer_)) at_ = n_ - 1; // the others are not needed
 	const uint32_t m = rows_that_fit(room), l = layer_;
 	const bool last = at_ + m == n_;
 	if (!must && m < std::min(ubatch_, n_ - at_))
@@ -171,7 +178,7 @@ double Prefill::rows(double room, bool must) {
 		~Copied() { runner.use(0, nullptr); }
 	} copied{runner_};
 	runner_.use(l, ring_->enter(l));
-	const double work = runner_.config().layers[l].recurrent.n_heads ? recurrent_rows(m) : layer_rows(m);
+	const double work = attends(runner_.config().layers[l]) ? layer_rows(m) : recurrent_rows(m);
 	if (last) ring_->leave(l);
 	ring_->ahead(l);
 	return work;
@@ -185,6 +192,7 @@ double Prefill::layer_rows(uint32_t m) {
 	if (at_ == 0 && owns) kv.begin_layer(k);
 	const LayerRows r = runner_.rows_of(layer_, memory_->x, memory_->tokens, memory_->rope, at_, m);
 	if (looking_ && layer_ == 0) runner_.read_rows(r.x, looks_.emplace_back(Look{"the embeddings are", {}}).rows);
+	recur(r);
 	runner_.project_in(layer_, r, /*decode=*/false);
 	runner_.rotate(layer_, r, 0, m, owns ? kv.destination(at_, m) : KvDst());
 	if (hooks_.queries && !looking_) {
@@ -210,14 +218,20 @@ double Prefill::layer_rows(uint32_t m) {
 	return work;
 }
 
-// The next m rows of a recurrent layer; its state needs all rows.
+// Takes rows through the layer's state, if it has one.
+void Prefill::recur(const LayerRows& r) {
+	if (!has_state(layer_)) return;
+	const uint32_t k = session_.engine().cache_layers().state(layer_);
+	states_step_->piece(k, at_ == 0, r.n);
+	runner_.recur(layer_, r, states_step_->groups(k), /*decode=*/false);
+}
+
+// The next m rows of a recurrent layer, whose state needs all rows, or of an MLP alone.
 double Prefill::recurrent_rows(uint32_t m) {
-	const uint32_t k = session_.engine().cache_layers()[layer_].index;
 	const bool all = computes_all(layer_), last_rows = at_ + m == n_;
 	const LayerRows r = runner_.rows_of(layer_, memory_->x, memory_->tokens, memory_->rope, at_, m);
 	if (looking_ && layer_ == 0) runner_.read_rows(r.x, looks_.emplace_back(Look{"the embeddings are", {}}).rows);
-	states_step_->piece(k, at_ == 0, m);
-	runner_.recur(layer_, r, states_step_->groups(k), /*decode=*/false);
+	recur(r);
 	const LayerRows out = all ? r : LayerRunner::last_row(r);
 	if (all || last_rows) runner_.project_out(layer_, out, /*decode=*/false);
 	if (looking_ && (all || last_rows))
@@ -359,10 +373,10 @@ double Prefill::rows_work(uint32_t l, uint32_t first, uint32_t n) const {
 	const bool all = computes_all(l);
 	const double before = double(session_.n_tokens()) + first;
 	const double seen = n * (before + 0.5 * (n + 1));
-	if (c.layers[l].recurrent.n_heads)
-		return projection_work(c, c.layers[l], n, all, /*cold=*/true) + rule_work(c.layers[l]) * n;
-	const bool attends = all || (kv_ && const_cast<Prefill*>(this)->cache_of(l).wants_queries());
-	return projection_work(c, c.layers[l], n, all, /*cold=*/true) + (attends ? attend_work(c.layers[l], seen) : 0);
+	const double own = projection_work(c, c.layers[l], n, all, /*cold=*/true) + rule_work(c.layers[l]) * n;
+	if (!attends(c.layers[l])) return own;
+	const bool reads = all || (kv_ && const_cast<Prefill*>(this)->cache_of(l).wants_queries());
+	return own + (reads ? attend_work(c.layers[l], seen) : 0);
 }
 
 double Prefill::block_work(uint32_t first_token, uint32_t n) const {
@@ -372,8 +386,9 @@ double Prefill::block_work(uint32_t first_token, uint32_t n) const {
 	for (uint32_t l = 0; l < layers_; ++l) {
 		const Layer& layer = c.layers[l];
 		const bool all = computes_all(l), owns = owns_kv(l);
-		if (layer.recurrent.n_heads) {
-			layers += projection_work(c, layer, n, all, /*cold=*/false) + rule_work(layer) * n;
+		layers += rule_work(layer) * n;
+		if (!attends(layer)) {
+			layers += projection_work(c, layer, n, all, /*cold=*/false);
 			continue;
 		}
 		layers += projection_work(c, layer, all || owns ? n : 1, all, /*cold=*/false) +
@@ -409,7 +424,7 @@ void fill_with_noise(Session& s, uint32_t n) {
 			window.emplace(be, e.window_scratch(), *s.window_seq(), m, memory->kv(true, layers.window()),
 			               layers.n_heads(true), e.ubatch());
 		for (uint32_t l = 0; l < e.config().n_layers; ++l) {
-			if (e.config().layers[l].recurrent.n_heads || !has_own_kv(e.config(), l)) continue;
+			if (!has_own_kv(e.config(), l)) continue;
 			const auto [in_window, k] = layers[l];
 			KvPrefill& kv = in_window ? *window : main;
 			be.at_layer(l);

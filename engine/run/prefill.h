@@ -70,6 +70,7 @@ class Prefill {
 	double rows(double room, bool must);
 	double layer_rows(uint32_t m);
 	double recurrent_rows(uint32_t m);
+	void recur(const LayerRows&);
 	double moves(double room);
 	void begin_moves(uint32_t from);
 	double logits_piece();
@@ -82,6 +83,7 @@ class Prefill {
 	KvPrefill& cache_of(uint32_t l);
 	void give_up_block();
 	bool wants_all() const { return hooks_.all_logits || hooks_.all_states; } // rows, not only the last one
+	bool has_state(uint32_t l) const { return runner_.config().layers[l].recurrent.n_heads != 0; }
 	bool owns_kv(uint32_t l) const { return has_own_kv(runner_.config(), l); }
 	bool computes_all(uint32_t l) const; // whether all rows of the residual stream of layer l are needed
 

@@ -94,7 +94,9 @@ size_t Session::f16_bytes() const {
 }
 
 std::vector<uint8_t> Session::tiers(uint32_t layer, uint32_t kv_head) const {
-	if (engine_.config().layers.at(layer).recurrent.n_heads)
+	if (!engine_.config().layers.at(layer).mixes)
+		fail(Code::Invalid, "layer {} is an MLP alone: it keeps no tokens", layer);
+	if (!attends(engine_.config().layers.at(layer)))
 		fail(Code::Invalid, "layer {} is recurrent: it has a state and keeps no tokens", layer);
 	const CacheLayers::Place at = engine_.cache_layers()[layer];
 	return (at.window ? seqs_.window : seqs_.main)->cache().tiers(at.index, kv_head);

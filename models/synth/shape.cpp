@@ -108,13 +108,36 @@ void complete_mixture(SynthSpec& s, const Family& family) {
 	place_experts(s.config, s.mixture);
 }
 
-// Every fourth layer and the last one attend.
-void complete_recurrent(SynthSpec& s, const Family& family, Recurrent shape) {
-	if (!shape.n_heads)
-		fail(Code::Invalid, "{} has recurrent layers, which the shape has not; begin with qwen3.5-9b", family.arch);
+// The last layer attends if no other one does.
+void complete_single_parts(SynthSpec& s, RecurrentLayers& r, std::string_view parts) {
+	std::string all;
+	while (all.size() < s.config.n_layers) all += parts;
+	all.resize(s.config.n_layers);
+	if (all.find('*') == all.npos) all.back() = '*';
+	std::vector<bool> mlp;
+	for (const char part : all) r.layers.push_back(part == 'M'), mlp.push_back(part == '-' || part == 'E');
+	s.mixture.layers = mlp;
+	place_experts(s.config, s.mixture);
+	place_recurrent(s.config, r);
+	place_single_parts(s.config, mlp);
+}
+
+// Every fourth layer and the last one attend, or those of `attending` that the model has.
+void complete_recurrent(SynthSpec& s, const Family& family, const SynthTraits& traits) {
+	Recurrent shape = traits.recurrent;
+	const uint64_t attending = traits.attending;
+	if (!shape.n_heads || shape.kind != family.recurrent_shape.kind)
+		fail(Code::Invalid, "{} has recurrent layers, which the shape has not; begin with a shape of that arch",
+		     family.arch);
+	shape.beside = family.recurrent_shape.beside, shape.normed = !shape.beside;
+	if (shape.kind == RecurrentKind::ShortConv) shape.v_dim = s.config.dim;
+	const uint32_t n = s.config.n_layers;
+	const uint64_t first = n < 64 ? attending & ((uint64_t(1) << n) - 1) : attending; // those of the first n layers
 	shape.tiled = family.recurrent_shape.tiled, shape.fused_gates = family.recurrent_shape.fused_gates;
 	RecurrentLayers r{shape, {}};
-	for (uint32_t l = 1; l <= s.config.n_layers; ++l) r.layers.push_back(l % 4 != 0 && l < s.config.n_layers);
+	if (family.single_parts) return complete_single_parts(s, r, traits.parts);
+	for (uint32_t l = 0; l < n; ++l)
+		r.layers.push_back(shape.beside ? true : first ? l >= 64 || !(first >> l & 1) : (l + 1) % 4 != 0 && l + 1 < n);
 	place_recurrent(s.config, r);
 }
 
@@ -143,7 +166,7 @@ void complete(SynthSpec& s, const SynthRow& r) {
 	if (r.more.attention_scale != 0) layer.attention_scale = r.more.attention_scale;
 	layer.score_softcap = family.score_softcap, c.logit_softcap = family.logit_softcap;
 	c.ropes[0].dim = r.more.rotary_dim && c.head_dim == r.head_dim ? r.more.rotary_dim : c.head_dim;
-	c.ropes[0].neox = family.neox;
+	c.ropes[0].neox = family.neox, c.ropes[0].rotates = !r.more.no_rope;
 	layer.qkv_bias |= r.more.qkv_bias;
 	if (family.unnormed_experts && s.mixture.experts.n == family.unnormed_experts) layer.qk_norm = QkNorm::None;
 	if (family.latent) {
@@ -167,7 +190,7 @@ void complete(SynthSpec& s, const SynthRow& r) {
 			     c.arch);
 	}
 	complete_mixture(s, family);
-	if (family.recurrent) complete_recurrent(s, family, r.more.recurrent);
+	if (family.recurrent) complete_recurrent(s, family, r.more);
 	if (c.n_heads % c.n_kv_heads != 0)
 		fail(Code::Invalid, "{} heads of a synthetic model do not divide into {} kv_heads", c.n_heads, c.n_kv_heads);
 	if (c.head_dim % 8 != 0)

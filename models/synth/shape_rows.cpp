@@ -6,6 +6,21 @@ namespace {
 
 constexpr SynthVocab kSpm = SynthVocab::Spm, kLlama3 = SynthVocab::Llama3, kQwen2 = SynthVocab::Qwen2;
 constexpr Recurrent kDeltaNet = {.n_heads = 32, .n_key_heads = 16, .k_dim = 128, .v_dim = 128, .taps = 4};
+constexpr Recurrent kConv = {.n_heads = 1, .v_dim = 2048, .taps = 3, .kind = RecurrentKind::ShortConv};
+constexpr Recurrent mamba(uint32_t n_heads, uint32_t v_dim, uint32_t n_groups, uint32_t k_dim = 128) {
+	return {.n_heads = n_heads,
+	        .n_key_heads = n_groups,
+	        .k_dim = k_dim,
+	        .v_dim = v_dim,
+	        .taps = 4,
+	        .kind = RecurrentKind::StateSpace,
+	        .conv_bias = true};
+}
+constexpr uint64_t bits(std::initializer_list<int> set) {
+	uint64_t r = 0;
+	for (const int b : set) r |= uint64_t(1) << b;
+	return r;
+}
 constexpr Latent latent(uint32_t nope_dim, uint32_t v_dim, uint32_t q_rank) {
 	return {.rank = 512, .rope_dim = 64, .nope_dim = nope_dim, .v_dim = v_dim, .q_rank = q_rank};
 }
@@ -44,6 +59,8 @@ constexpr SynthRow kSynthRows[] = {
      {.experts = {.n = 64, .used = 6, .hidden_dim = 1536, .choice_bias = true, .shared_dim = 3072},
       .dense_layers = 1}},
     {"exaone-4-1.2b", "exaone4", 2048, 4096, 30, 32, 8, 64, 102400, 65536, 1e6f, 1e-5f, true, kLlama3},
+    {"falcon-h1-7b", "falcon-h1", 3072, 12288, 44, 12, 2, 128, 130048, 262144, 1e11f, 1e-5f, false, kLlama3,
+     {.recurrent = mamba(24, 128, 1, 256)}},
     {"gemma-7b", "gemma", 3072, 24576, 28, 16, 16, 256, 256000, 8192, 1e4f, 1e-6f, true, kSpm},
     {"gemma-2-9b", "gemma2", 3584, 14336, 42, 16, 8, 256, 256000, 8192, 1e4f, 1e-6f, true, kSpm, {.window = 4096}},
     {"gemma-3n-e2b", "gemma3n", 2048, 8192, 30, 8, 2, 256, 262400, 32768, 1e6f, 1e-6f, true, kSpm,
@@ -67,6 +84,14 @@ constexpr SynthRow kSynthRows[] = {
     {"granite-3.1-3b-a800m", "granitemoe", 1536, 512, 32, 24, 8, 64, 49155, 131072, 1e7f, 1e-6f, true, kLlama3,
      {.embedding_scale = 12, .residual_scale = 0.22f, .logit_scale = 1 / 6.f, .attention_scale = 1 / 64.f,
       .experts = {.n = 40, .used = 8, .hidden_dim = 512}}},
+    {"granite-4-h-tiny", "granitehybrid", 1536, 512, 40, 12, 4, 128, 100352, 1048576, 1e4f, 1e-5f, true, kLlama3,
+     {.embedding_scale = 12, .residual_scale = 0.22f, .logit_scale = 1 / 6.f, .attention_scale = 1 / 128.f,
+      .no_rope = true, .experts = {.n = 64, .used = 6, .hidden_dim = 512, .shared_dim = 1024},
+      .recurrent = mamba(48, 64, 1), .attending = bits({5, 15, 25, 35})}},
+    {"granite-4-h-small", "granitehybrid", 4096, 768, 40, 32, 8, 128, 100352, 1048576, 1e4f, 1e-5f, true, kLlama3,
+     {.embedding_scale = 12, .residual_scale = 0.22f, .logit_scale = 1 / 16.f, .attention_scale = 1 / 128.f,
+      .no_rope = true, .experts = {.n = 72, .used = 10, .hidden_dim = 768, .shared_dim = 1536},
+      .recurrent = mamba(128, 64, 1), .attending = bits({5, 15, 25, 35})}},
     {"gpt-oss-20b", "gpt-oss", 2880, 2880, 24, 64, 8, 64, 201088, 131072, 1.5e5f, 1e-5f, false, kLlama3,
      {.window = 128, .experts = {.n = 32, .used = 4, .hidden_dim = 2880}}},
     {"gpt-oss-120b", "gpt-oss", 2880, 2880, 36, 64, 8, 64, 201088, 131072, 1.5e5f, 1e-5f, false, kLlama3,
@@ -80,6 +105,11 @@ constexpr SynthRow kSynthRows[] = {
      {.experts = {.n = 384, .used = 8, .hidden_dim = 2048, .gating = Gating::Sigmoid, .normalise = true,
       .scale = 2.827f, .choice_bias = true, .shared_dim = 2048}, .dense_layers = 1, .latent = latent(128, 128,
       1536)}},
+    {"lfm2-1.2b", "lfm2", 2048, 8192, 16, 32, 8, 64, 65536, 128000, 1e6f, 1e-5f, true, kLlama3,
+     {.recurrent = kConv, .attending = bits({2, 5, 8, 10, 12, 14})}},
+    {"lfm2-8b-a1b", "lfm2moe", 2048, 7168, 24, 32, 8, 64, 65536, 128000, 1e6f, 1e-5f, true, kLlama3,
+     {.experts = {.n = 32, .used = 4, .hidden_dim = 1792, .choice_bias = true}, .dense_layers = 2, .recurrent = kConv,
+      .attending = bits({2, 6, 10, 14, 18, 21})}},
     {"llama-4-scout", "llama4", 5120, 16384, 48, 40, 8, 128, 202048, 10485760, 5e5f, 1e-5f, false, kLlama3,
      {.window = 8192, .experts = {.n = 16, .used = 1, .hidden_dim = 8192, .shared_dim = 8192}}},
     {"llama-4-maverick", "llama4", 5120, 16384, 48, 40, 8, 128, 202048, 1048576, 5e5f, 1e-5f, false, kLlama3,
@@ -87,6 +117,13 @@ constexpr SynthRow kSynthRows[] = {
     {"minitron-4b", "nemotron", 3072, 9216, 32, 24, 8, 128, 256000, 4096, 1e4f, 1e-5f, false, kSpm, {.rotary_dim = 64}},
     {"mixtral-8x7b", "llama", 4096, 14336, 32, 32, 8, 128, 32000, 32768, 1e6f, 1e-5f, false, kSpm,
      {.experts = {.n = 8, .used = 2, .hidden_dim = 14336}}},
+    {"nemotron-nano-9b-v2", "nemotron_h", 4480, 15680, 56, 40, 8, 128, 131072, 1048576, 1e4f, 1e-5f, false, kLlama3,
+     {.no_rope = true, .recurrent = mamba(128, 80, 8),
+      .parts = "M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-"}},
+    {"nemotron-nano-30b-a3b", "nemotron_h_moe", 2688, 1856, 52, 32, 2, 128, 131072, 1048576, 1e4f, 1e-5f, false, kLlama3,
+     {.no_rope = true, .experts = {.n = 128, .used = 6, .hidden_dim = 1856, .normalise = true, .scale = 2.5f,
+      .choice_bias = true, .shared_dim = 3712}, .recurrent = mamba(64, 64, 8),
+      .parts = "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME"}},
     {"olmo-2-7b", "olmo2", 4096, 11008, 32, 32, 32, 128, 100352, 4096, 5e5f, 1e-6f, false, kLlama3},
     {"olmoe-1b-7b", "olmoe", 2048, 1024, 16, 16, 16, 128, 50304, 4096, 1e4f, 1e-5f, false, kLlama3,
      {.experts = {.n = 64, .used = 8, .hidden_dim = 1024}}},

@@ -17,10 +17,13 @@ struct SynthTraits {         // traits of few families
 	uint32_t laurel_rank = 0, cut_layers = 0;          // as in Layer; first layers with Layer::gate_cut
 	bool v_is_k = false;                               // in layers without a window
 	bool qkv_bias = false;
+	bool no_rope = false;        // layers have no positions
 	Experts experts = {};        // sizes; the rest is the family's
 	uint32_t dense_layers = 0;   // layers before the first mixture
 	uint32_t mixture_period = 1; // of the others, every so-many-th
 	Recurrent recurrent = {};    // in all layers except every fourth
+	uint64_t attending = 0;      // or except layers whose bit is set, counted from the lowest; at most 64 layers
+	const char* parts = "";      // of Family::single_parts: M state, * attention, - MLP, E experts, for each layer
 	Latent latent = {};          // in all layers; kv_heads is 1 and head_dim the rank
 };
 struct SynthRow { // values from the models' own files

@@ -2,6 +2,7 @@
 #include "models/synth/synth_file.h"
 #include "engine/core/splitmix64.h"
 #include "models/families.h"
+#include "models/recurrent.h"
 #include "models/synth/blocks.h"
 #include "models/synth/vocabulary.h"
 #include <algorithm>
@@ -47,10 +48,12 @@ class Header { // builds the bytes of a GGUF header
 // One number if all layers have the same, else a list.
 void add_kv_heads(Header& h, const Config& c) {
 	const std::string key = c.arch + ".attention.head_count_kv";
-	const bool same = std::ranges::all_of(c.layers, [&](const Layer& l) { return l.n_kv_heads == c.n_kv_heads; });
+	const bool by_heads = attends_by_kv_heads(*find_family(c.arch));
+	const auto heads = [&](const Layer& l) { return by_heads && (l.recurrent.n_heads || !l.mixes) ? 0 : l.n_kv_heads; };
+	const bool same = std::ranges::all_of(c.layers, [&](const Layer& l) { return heads(l) == c.n_kv_heads; });
 	if (same) return h.u32(key, c.n_kv_heads);
 	h.array(key, GgufType::U32, c.layers.size());
-	for (const Layer& l : c.layers) h.raw(l.n_kv_heads);
+	for (const Layer& l : c.layers) h.raw(uint32_t(heads(l)));
 }
 
 void add_windows(Header& h, const Config& c) {
@@ -73,7 +76,12 @@ void add_config(Header& h, const SynthSpec& s) {
 	h.u32(key("context_length"), c.max_seq);
 	h.u32(key("embedding_length"), c.dim);
 	h.u32(key("block_count"), c.n_layers);
-	h.u32(key("feed_forward_length"), c.hidden_dim);
+	if (find_family(c.arch)->single_parts) {
+		h.array(key("feed_forward_length"), GgufType::U32, c.layers.size());
+		for (const Layer& l : c.layers) h.raw(l.mixes ? 0u : c.hidden_dim);
+	} else {
+		h.u32(key("feed_forward_length"), c.hidden_dim);
+	}
 	h.u32(key("attention.head_count"), c.n_heads);
 	add_kv_heads(h, c);
 	h.u32(key("attention.key_length"), c.head_dim + c.layers[0].latent.rope_dim);
@@ -85,7 +93,7 @@ void add_config(Header& h, const SynthSpec& s) {
 	const Layer& layer = c.layers[0];
 	add_windows(h, c);
 	uint32_t shared = 0; // layers without keys and values of their own
-	for (uint32_t l = 0; l < c.n_layers; ++l) shared += !has_own_kv(c, l);
+	for (uint32_t l = 0; l < c.n_layers; ++l) shared += c.layers[l].kv_layer != l;
 	if (shared) h.u32(key("attention.shared_kv_layers"), shared);
 	if (c.layer_input_dim) h.u32(key("embedding_length_per_layer_input"), c.layer_input_dim);
 	if (c.streams.n > 1) {
@@ -99,6 +107,7 @@ void add_config(Header& h, const SynthSpec& s) {
 	if (layer.attention_scale != 0) h.f32(key("attention.scale"), layer.attention_scale);
 	if (c.logit_scale != 1)
 		h.f32(key("logit_scale"), find_family(c.arch)->divides_logits ? 1 / c.logit_scale : c.logit_scale);
+	if (!c.ropes[0].rotates) h.flag(key("rope.scaling.finetuned"), false);
 	h.u32(key("vocab_size"), c.vocab);
 	const Latent& t = layer.latent;
 	if (!t.rank) return;
@@ -110,11 +119,18 @@ void add_config(Header& h, const SynthSpec& s) {
 
 void add_recurrent(Header& h, const Config& c) {
 	const auto key = [&](const char* k) { return c.arch + "." + k; };
-	if (!find_family(c.arch)->recurrent) return;
-	h.array(key("attention.recurrent_layers"), GgufType::Bool, c.layers.size());
-	for (const Layer& l : c.layers) h.raw(uint8_t(l.recurrent.n_heads != 0));
-	const Recurrent& r = c.layers[0].recurrent; // if any layer is recurrent, the first is
-	if (!r.n_heads) return;
+	const Family& family = *find_family(c.arch);
+	if (!family.recurrent) return;
+	const auto one = std::ranges::find_if(c.layers, [](const Layer& l) { return l.recurrent.n_heads != 0; });
+	if (family.recurrent_shape.kind == RecurrentKind::ShortConv && one != c.layers.end())
+		h.u32(key("shortconv.l_cache"), one->recurrent.taps);
+	if (family.recurrent_shape.kind == RecurrentKind::ShortConv) return;
+	if (!attends_by_kv_heads(family) && !family.recurrent_shape.beside) {
+		h.array(key("attention.recurrent_layers"), GgufType::Bool, c.layers.size());
+		for (const Layer& l : c.layers) h.raw(uint8_t(l.recurrent.n_heads != 0));
+	}
+	if (one == c.layers.end()) return;
+	const Recurrent& r = one->recurrent;
 	h.u32(key("ssm.conv_kernel"), r.taps);
 	h.u32(key("ssm.state_size"), r.k_dim);
 	h.u32(key("ssm.group_count"), r.n_key_heads);

@@ -41,6 +41,10 @@
 #define ATTEND_SOFTCAP 16384u     // scores have a cap
 #define ATTEND_SINKS 32768u       // heads have sinks, which a kernel that merges adds
 
+// short_conv
+#define CONV_SILU 1u // of the sums
+#define CONV_BIAS 2u // there is a bias
+
 // activate
 #define ACTIVATE_FUNCTION 7u // these bits are one of the following
 #define ACTIVATE_SILU 1u

@@ -80,6 +80,7 @@ struct RmsNormPush {
 	uint rows;
 	uint row_stride; // row = group x + group y * row_stride: one grid dimension may hold only 65535
 	float eps;
+	uint groups; // rows of w, if there are several; match_rms: unused
 };
 struct LayerNormPush {
 	KV_PUSH_HEAD
@@ -253,6 +254,13 @@ struct DeltaRulePush {
 	uint tiled;    // 1: head h has the key head h % n_key_heads, else h / (n_heads / n_key_heads)
 	float eps;
 	float scale; // of queries: 1 / sqrt(k_dim)
+};
+struct SsmScanPush {
+	KV_PUSH_HEAD
+	uint n_heads;
+	uint n_groups;
+	uint v_dim;
+	uint channels; // of a row of x
 };
 
 #ifdef __cplusplus

@@ -21,8 +21,8 @@ struct EmbedRow {
 };
 
 struct NormRow {
-	uint32_t T, dim;
-	std::string text() const { return fmt::format("rmsnorm: T {} dim {}", T, dim); }
+	uint32_t T, dim, groups = 1; // rows of weights
+	std::string text() const { return fmt::format("rmsnorm: T {} dim {} groups {}", T, dim, groups); }
 };
 
 struct MatmulRow {
@@ -152,12 +152,13 @@ TEST_CASE("ops: rmsnorm") {
 	std::vector<NormRow> rows;
 	for (uint32_t T : {1u, 2u, 8u, 33u})
 		for (uint32_t dim : {8u, 64u, 172u, 576u, 1031u, 4096u}) rows.push_back({T, dim});
+	for (uint32_t groups : {2u, 3u, 8u}) rows.push_back({24, 40, groups}), rows.push_back({24, 33, groups});
 	each_row(rows, [](Backend& backend, const NormRow& n, const TestRow& row) {
 		Random random(uint32_t(row.number) + 1);
 		Rig rig(backend);
 		// Rows of very different size, to detect another row's mean square.
 		Floats x = random.normals(size_t(n.T) * n.dim), want(x.size());
-		const Floats w = random.normals(n.dim);
+		const Floats w = random.normals(size_t(n.groups) * n.dim);
 		const float eps = 1e-5f;
 		for (uint32_t t = 0; t < n.T; ++t) {
 			double sum = 0;
@@ -168,11 +169,12 @@ TEST_CASE("ops: rmsnorm") {
 			}
 			for (uint32_t c = 0; c < n.dim; ++c) {
 				const size_t i = size_t(t) * n.dim + c;
-				want[i] = float(double(x[i]) / std::sqrt(sum / n.dim + double(eps)) * double(w[c]));
+				want[i] =
+				    float(double(x[i]) / std::sqrt(sum / n.dim + double(eps)) * double(w[t % n.groups * n.dim + c]));
 			}
 		}
 		const View out = rig.out(n.T, n.dim), vx = rig.f32(x, n.T, n.dim);
-		backend.rmsnorm(out, vx, rig.f32(w, n.dim), eps);
+		backend.rmsnorm(out, vx, n.groups > 1 ? rig.f32(w, n.groups, n.dim) : rig.f32(w, n.dim), eps);
 		check_close(row, rig.get(out), want, "rmsnorm");
 		check_same_bits(row, rig.get(vx), x);
 	});

@@ -60,8 +60,10 @@ uint32_t sum(const Sequences& s) {
 struct ConvRow {
 	Sequences rows;
 	uint32_t channels, taps;
+	bool bias = false, silu = true;
 	std::string text() const {
-		return fmt::format("short_conv: T {} channels {} taps {}", fmt::join(rows, "+"), channels, taps);
+		return fmt::format("short_conv: T {} channels {} taps {}{}{}", fmt::join(rows, "+"), channels, taps,
+		                   bias ? " bias" : "", silu ? "" : " linear");
 	}
 };
 
@@ -75,12 +77,33 @@ struct DeltaRow {
 	}
 };
 
-const std::vector<ConvRow> kConvRows = {{{1}, 64, 4},        {{7}, 200, 4},     {{1, 1, 1}, 72, 2},
-                                        {{5, 1, 66}, 96, 3}, {{2, 1}, 1000, 8}, {{130}, 33, 4}};
+struct ScanRow {
+	Sequences rows;
+	uint32_t heads, groups, k_dim, v_dim;
+	uint32_t channels() const { return 2 * groups * k_dim + heads * v_dim; }
+	std::string text() const {
+		return fmt::format("ssm_scan: T {} heads {} groups {} states {} x {}", fmt::join(rows, "+"), heads, groups,
+		                   k_dim, v_dim);
+	}
+};
+
+const std::vector<ConvRow> kConvRows = {{{1}, 64, 4},
+                                        {{7}, 200, 4},
+                                        {{1, 1, 1}, 72, 2},
+                                        {{5, 1, 66}, 96, 3},
+                                        {{2, 1}, 1000, 8},
+                                        {{130}, 33, 4},
+                                        {{4, 1}, 72, 3, false, false},
+                                        {{3, 66}, 40, 4, true},
+                                        {{1}, 96, 2, true, false}};
 const std::vector<DeltaRow> kDeltaRows = {{{1}, 4, 2, 128, 128, false},       {{1, 1, 1}, 6, 2, 64, 64, true},
                                           {{40}, 4, 4, 16, 24, false},        {{9, 2}, 4, 2, 8, 8, true},
                                           {{3, 1, 20}, 6, 3, 128, 40, false}, {{2}, 2, 1, 256, 72, true},
                                           {{70, 3}, 2, 1, 24, 33, true},      {{66}, 1, 1, 32, 128, false}};
+
+const std::vector<ScanRow> kScanRows = {{{1}, 4, 1, 128, 64},    {{1, 1, 1}, 6, 2, 64, 64},   {{40}, 4, 4, 16, 24},
+                                        {{9, 2}, 4, 2, 8, 8},    {{3, 1, 20}, 6, 3, 128, 80}, {{2}, 2, 1, 256, 72},
+                                        {{70, 3}, 3, 1, 24, 33}, {{66}, 1, 1, 32, 128}};
 
 constexpr float kEps = 1e-2f; // large, so that it has an effect
 
@@ -139,14 +162,97 @@ std::vector<double> delta_reference(const DeltaRow& d, const DeltaInput& in, uin
 	return out;
 }
 
+struct ScanInput {
+	ScanInput(const ScanRow& d, Random& random) {
+		const uint32_t T = sum(d.rows);
+		x = random.normals(size_t(T) * d.channels(), 0.5f), step = random.normals(size_t(T) * d.heads, 3);
+		shift = random.normals(d.heads), skip = random.normals(d.heads);
+		for (uint32_t h = 0; h < d.heads; ++h) rate.push_back(-random.uniform(0.02f, 1));
+		const float extremes[] = {-100, 50, -30, 30};
+		for (size_t i = 0; i < 4 && i < step.size(); ++i) step[i] = extremes[i];
+	}
+	void enqueue(Backend& b, Rig& rig, const ScanRow& d, const View& out, const View& vx, uint32_t first, uint32_t n,
+	             const StateRows& rows) const {
+		const View part = rig.f32(
+		    {step.begin() + ptrdiff_t(first * d.heads), step.begin() + ptrdiff_t((first + n) * d.heads)}, n, d.heads);
+		b.ssm_scan(kvrun::rows(out, first, n), kvrun::rows(vx, first, n),
+		           {part, rig.f32(rate, d.heads), rig.f32(shift, d.heads), rig.f32(skip, d.heads)}, rows,
+		           {d.groups, d.k_dim});
+	}
+	Floats x, step, rate, shift, skip;
+};
+
+std::vector<double> scan_reference(const ScanRow& d, const ScanInput& in, uint32_t first, uint32_t n, Floats& state) {
+	std::vector<double> S(state.begin(), state.end()), out;
+	for (uint32_t t = first; t < first + n; ++t)
+		for (uint32_t h = 0; h < d.heads; ++h) {
+			const float *row = &in.x[size_t(t) * d.channels()],
+			            *b = row + d.heads * d.v_dim + h / (d.heads / d.groups) * d.k_dim, *c = b + d.groups * d.k_dim;
+			const double a = double(in.step[size_t(t) * d.heads + h]) + double(in.shift[h]);
+			const double step = a > 40 ? a : std::log1p(std::exp(a)), decay = std::exp(double(in.rate[h]) * step);
+			for (uint32_t j = 0; j < d.v_dim; ++j) {
+				const double v = double(row[h * d.v_dim + j]);
+				double y = double(in.skip[h]) * v;
+				for (uint32_t r = 0; r < d.k_dim; ++r) {
+					double& s = S[(size_t(h) * d.k_dim + r) * d.v_dim + j];
+					s = decay * s + double(b[r]) * step * v;
+					y += double(c[r]) * s;
+				}
+				out.push_back(y);
+			}
+		}
+	state.assign(S.begin(), S.end());
+	return out;
+}
+
 } // namespace
+
+TEST_CASE("ops: ssm_scan, also in pieces with the same bits") {
+	each_row(kScanRows, [](Backend& backend, const ScanRow& d, const TestRow& row) {
+		Random random(uint32_t(row.number) + 1);
+		Rig rig(backend);
+		const uint32_t T = sum(d.rows), words = d.heads * d.k_dim * d.v_dim;
+		const ScanInput in(d, random);
+		Random of_states(77);
+		Pool pool(rig, d.rows, words, of_states);
+		std::vector<Floats> states = pool.before;
+		Floats want;
+		uint32_t first = 0;
+		for (size_t i = 0; i < d.rows.size(); first += d.rows[i++]) {
+			const std::vector<double> y = scan_reference(d, in, first, d.rows[i], states[i]);
+			want.insert(want.end(), y.begin(), y.end());
+		}
+		const View out = rig.out(T, d.heads, d.v_dim), vx = rig.f32(in.x, T, d.channels());
+		in.enqueue(backend, rig, d, out, vx, 0, T, pool.rows());
+		const Floats got = rig.get(out), after = rig.get(pool.view);
+		check_close(row, got, want, "ssm_scan");
+		check_close(row, after, pool.with(states), "ssm_scan");
+		for (const uint32_t piece : {1u, 7u, 64u}) {
+			const View again = rig.out(T, d.heads, d.v_dim);
+			Random same(77);
+			Pool pool2(rig, d.rows, words, same);
+			const Words items = rig.get_words(pool2.work);
+			first = 0;
+			for (size_t i = 0; i < d.rows.size(); first += d.rows[i++])
+				for (uint32_t t = 0; t < d.rows[i]; t += piece) {
+					const uint32_t n = std::min(piece, d.rows[i] - t), to = items[i * STATE_WORDS + 3];
+					pool2.work = rig.u32({0, n, t ? to : items[i * STATE_WORDS + 2], to}, 1, STATE_WORDS);
+					in.enqueue(backend, rig, d, again, vx, first + t, n, pool2.rows());
+				}
+			const TestRow cut{row.device, row.number, fmt::format("{}, {} rows at a time", row.text, piece)};
+			check_same_bits(cut, rig.get(again), got);
+			check_same_bits(cut, rig.get(pool2.view), after);
+		}
+	});
+}
 
 TEST_CASE("ops: short_conv") {
 	each_row(kConvRows, [](Backend& backend, const ConvRow& c, const TestRow& row) {
 		Random random(uint32_t(row.number) + 1);
 		Rig rig(backend);
 		const uint32_t T = sum(c.rows), before = c.taps - 1;
-		const Floats x = random.normals(size_t(T) * c.channels), w = random.normals(size_t(c.channels) * c.taps);
+		const Floats x = random.normals(size_t(T) * c.channels), w = random.normals(size_t(c.channels) * c.taps),
+		             bias = random.normals(c.channels);
 		Pool pool(rig, c.rows, before * c.channels, random);
 		std::vector<Floats> states;
 		Floats want;
@@ -160,12 +266,14 @@ TEST_CASE("ops: short_conv") {
 					double v = 0;
 					for (uint32_t j = 0; j < c.taps; ++j)
 						v += double(w[ch * c.taps + j]) * double(seen[(t + j) * c.channels + ch]);
-					want.push_back(float(v / (1 + std::exp(-v))));
+					if (c.bias) v += double(bias[ch]);
+					want.push_back(float(c.silu ? v / (1 + std::exp(-v)) : v));
 				}
 			states.emplace_back(seen.end() - ptrdiff_t(pool.words), seen.end());
 		}
 		const View out = rig.out(T, c.channels), vx = rig.f32(x, T, c.channels);
-		backend.short_conv(out, vx, rig.f32(w, c.channels, c.taps), pool.rows());
+		backend.short_conv(out, vx, rig.f32(w, c.channels, c.taps), pool.rows(),
+		                   {c.bias ? rig.f32(bias, c.channels) : View(), c.silu});
 		check_close(row, rig.get(out), want, "short_conv");
 		check_same_bits(row, rig.get(pool.view), pool.with(states));
 		check_same_bits(row, rig.get(vx), x);
@@ -203,7 +311,7 @@ TEST_CASE("ops: a sequence through short_conv and delta_rule has the same bits i
 		const View weights = rig.f32(w, channels, taps), x = rig.f32(in.x, T, channels);
 		const auto run = [&](const View& mixed, const View& out, const Pool& conv, const Pool& delta, uint32_t first,
 		                     uint32_t n) {
-			backend.short_conv(kvrun::rows(mixed, first, n), kvrun::rows(x, first, n), weights, conv.rows());
+			backend.short_conv(kvrun::rows(mixed, first, n), kvrun::rows(x, first, n), weights, conv.rows(), {});
 			in.enqueue(backend, rig, d, out, mixed, first, n, delta.rows());
 		};
 		Random of_states(77);

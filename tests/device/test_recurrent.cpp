@@ -10,13 +10,35 @@ using namespace kvrun;
 
 namespace {
 
-// Key heads by groups, gates in one tensor, experts; tiled heads with separate sizes; tiled heads, experts, three taps.
-const std::vector<Case> kRecurrent = {{"qwen3next"}, {"qwen35"}, {"qwen35moe"}};
+// Key heads by groups, gates in one tensor, experts; tiled heads with separate sizes; tiled heads, experts, three taps;
+// convolutions between gates, also in the last layer, without and with experts; state spaces, with two groups of heads,
+// and with experts; layers that are a state, attention or an MLP alone, without and with experts;
+// states beside attention, without and with a norm.
+const std::vector<Case> kRecurrent = {{"qwen3next"},      {"qwen35"},        {"qwen35moe"},         {"lfm2"},
+                                      {"lfm2moe"},        {"granitehybrid"}, {"granitehybrid_moe"}, {"nemotron_h"},
+                                      {"nemotron_h_moe"}, {"falcon_h1"},     {"falcon_h1_norm"}};
 
 } // namespace
 
 TEST_CASE("recurrent: any cut of a prompt has the same bits, decode steps between turns the right logits") {
 	each_row(kRecurrent, [](Backend&, const Case& c, const TestRow& row) { check_cuts(c.name, row); });
+}
+
+TEST_CASE("recurrent: a long prompt has the same bits in pieces of 7, 64 and 500 rows, on the cpu also of 1") {
+	each_row(kRecurrent, [](Backend&, const Case& c, const TestRow& row) {
+		const Golden g(c.name);
+		Floats want;
+		for (const uint32_t ubatch : {500u, 64u, 7u, 1u}) {
+			if (ubatch == 1 && row.device != "cpu") continue; // it takes a minute
+			const auto engine = open_engine(row.device, g.model, ubatch);
+			Session s(*engine, with("fp16", 600));
+			Floats got = keep(s.prefill(random_tokens(507, engine->config().vocab, 9)));
+			const Floats next = fed(s, random_tokens(2, engine->config().vocab, 10));
+			got.insert(got.end(), next.begin(), next.end());
+			if (want.empty()) want = got;
+			check_same_bits({row.device, row.number, fmt::format("{}, {} rows at a time", c.name, ubatch)}, got, want);
+		}
+	});
 }
 
 TEST_CASE("recurrent: a prompt that is read in blocks") {
@@ -160,6 +182,6 @@ TEST_CASE("recurrent: states are within the budget, and make no step fail half w
 
 TEST_CASE("recurrent: every operation is what the cpu computes, in a prompt and in decode steps") {
 	// In qwen35moe one output, the logit of the shared expert's gate, happens to be near 0.
-	each_row(std::vector<Case>{{"qwen3next"}, {"qwen35"}},
+	each_row(std::vector<Case>{{"qwen3next"}, {"qwen35"}, {"lfm2"}, {"granitehybrid"}, {"nemotron_h"}, {"falcon_h1"}},
 	         [](Backend&, const Case& c, const TestRow& row) { check_sequence(row, c.name, "fp16", 5); });
 }

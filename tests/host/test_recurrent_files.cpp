@@ -68,6 +68,114 @@ TEST_CASE("T13: sizes and tensors of recurrent layers that are wrong are refused
 	          .find("tensor blk.0.ssm_ba.weight is missing") != std::string::npos);
 }
 
+TEST_CASE("T13: layers with a convolution between gates: what files say, and wrong ones") {
+	const Bytes good = golden("lfm2"), moe = golden("lfm2moe");
+	const Recurrent conv{1, 0, 0, 32, 3, false, false, RecurrentKind::ShortConv};
+	for (uint32_t l = 0; l < 4; ++l) CHECK(config_of(good).layers[l].recurrent == (l == 1 ? Recurrent{} : conv));
+	CHECK(config_of(good).layers[1].n_kv_heads == 2);
+	CHECK(config_of(moe).layers[0].recurrent.taps == 4);
+	CHECK(config_of(moe).layers[0].experts.n == 0);
+	CHECK(config_of(moe).layers[1].experts.gating == Gating::Sigmoid);
+	const auto said = [](const Bytes& b, std::string_view what) {
+		const std::string text = refusal(b);
+		CAPTURE(text);
+		CAPTURE(what);
+		CHECK(text.find(what) != text.npos);
+	};
+	said(with_u32(good, "lfm2.shortconv.l_cache", 1), "key lfm2.shortconv.l_cache is 1; kvrun runs 2 to 8");
+	said(with_u32(good, "lfm2.shortconv.l_cache", 9), "key lfm2.shortconv.l_cache is 9; kvrun runs 2 to 8");
+	said(with_u32(good, "lfm2.shortconv.l_cache", 4),
+	     "tensor blk.0.shortconv.conv.weight is (32, 3), the config says (32, 4)");
+	said(renamed(good, "lfm2.shortconv.l_cache", "lfm2.shortconv.l_xxxxx"), "lfm2.shortconv.l_cache");
+	for (const char* tensor : {"shortconv.in_proj.weight", "shortconv.conv.weight", "shortconv.out_proj.weight"}) {
+		const std::string name = std::string("blk.2.") + tensor;
+		std::string other = name;
+		other[name.size() - 8] = 'x';
+		said(renamed(good, name, other), "tensor " + name + " is missing");
+	}
+	// a name that other programs write
+	CHECK(config_of(good).final_norm == "token_embd_norm");
+	said(renamed(good, "token_embd_norm.weight", "token_embd_nork.weight"), "tensor token_embd_norm.weight is missing");
+	// head_count_kv: the element of the only layer that attends
+	Bytes none = good, other = good;
+	const size_t kv =
+	    place_of(good, "lfm2.attention.head_count_kv") + std::string("lfm2.attention.head_count_kv").size();
+	none[kv + 4 + 4 + 8 + 4] = std::byte(0);
+	said(none, "key lfm2.attention.head_count_kv is 0");
+	other[kv + 4 + 4 + 8 + 8] = std::byte(2);
+	said(other, "tensor blk.2.attn_q.weight is missing");
+}
+
+TEST_CASE("T13: state-space layers: what files say, and wrong ones") {
+	const Bytes good = golden("granitehybrid"), moe = golden("granitehybrid_moe");
+	const Config c = config_of(good), m = config_of(moe);
+	const Recurrent two{8, 2, 16, 8, 4, false, false, RecurrentKind::StateSpace, true};
+	for (uint32_t l = 0; l < 4; ++l) CHECK(c.layers[l].recurrent == (l == 1 ? Recurrent{} : two));
+	CHECK_FALSE(c.ropes[0].rotates);
+	CHECK(m.layers[0].recurrent == Recurrent{8, 1, 24, 8, 4, false, false, RecurrentKind::StateSpace, true});
+	CHECK(m.layers[0].experts.shared_dim == 24);
+	const auto said = [](const Bytes& b, std::string_view what) {
+		const std::string text = refusal(b);
+		CAPTURE(text);
+		CAPTURE(what);
+		CHECK(text.find(what) != text.npos);
+	};
+	const auto with = [&](const char* key, uint32_t v) {
+		return with_u32(good, std::string("granitehybrid.") + key, v);
+	};
+	said(with("ssm.conv_kernel", 9), "key granitehybrid.ssm.conv_kernel is 9; kvrun runs 2 to 8");
+	said(with("ssm.conv_kernel", 3), "tensor blk.0.ssm_conv1d.weight is (128, 4), the config says (128, 3)");
+	said(with("ssm.state_size", 512), "key granitehybrid.ssm.state_size is 512; kvrun runs 8 to 256");
+	said(with("ssm.state_size", 24), "tensor blk.0.ssm_in.weight is (200, 32), the config says (232, 32)");
+	said(with("ssm.group_count", 3), "8 heads of recurrent layers share 3 key heads");
+	said(with("ssm.time_step_rank", 16), "tensor blk.0.ssm_in.weight is (200, 32), the config says (208, 32)");
+	said(with("ssm.inner_size", 36), "8 heads of recurrent layers share 2 key heads and 36 channels");
+	for (const char* tensor :
+	     {"ssm_in.weight", "ssm_conv1d.weight", "ssm_dt.bias", "ssm_a", "ssm_d", "ssm_norm.weight", "ssm_out.weight"}) {
+		const std::string name = std::string("blk.2.") + tensor;
+		std::string other = name;
+		other[6] = 'x';
+		said(renamed(good, name, other), "tensor " + name + " is missing");
+	}
+	said(renamed(good, "blk.2.ssm_conv1d.bias", "blk.2.ssm_conv1x.bias"), "tensor blk.2.ssm_conv1d.bias is missing");
+}
+
+TEST_CASE("T13: layers that are a state, attention or an MLP alone: what files say, and wrong ones") {
+	const Bytes good = golden("nemotron_h"), moe = golden("nemotron_h_moe");
+	const Config c = config_of(good), m = config_of(moe);
+	std::string parts, parts_of_moe;
+	const auto part = [](const Layer& l) {
+		return l.recurrent.n_heads ? 'M' : l.mixes ? '*' : l.experts.n ? 'E' : '-';
+	};
+	for (const Layer& l : c.layers) parts += part(l);
+	for (const Layer& l : m.layers) parts_of_moe += part(l);
+	CHECK(parts == "MM-*-M-");
+	CHECK(parts_of_moe == "ME*EME");
+	CHECK(c.layers[0].mlp == MlpKind::None);
+	CHECK(c.layers[0].recurrent.n_key_heads == 4);
+	CHECK_FALSE(c.ropes[0].rotates);
+	CHECK(kv_f16_bytes(c) == 2 * 2 * 2 * 16);
+	const auto said = [](const Bytes& b, std::string_view what) {
+		const std::string text = refusal(b);
+		CAPTURE(text);
+		CAPTURE(what);
+		CHECK(text.find(what) != text.npos);
+	};
+	for (const char* name :
+	     {"blk.2.ffn_up.weight", "blk.2.attn_norm.weight", "blk.3.attn_q.weight", "blk.5.ssm_in.weight"}) {
+		std::string other = name;
+		other[6] = 'x';
+		said(renamed(good, name, other), fmt::format("tensor {} is missing", name));
+	}
+	const auto list = [](Bytes b, std::string_view key, size_t element, uint8_t value) {
+		b[place_of(b, key) + key.size() + 4 + 4 + 8 + 4 * element] = std::byte(value);
+		return b;
+	};
+	said(list(good, "nemotron_h.feed_forward_length", 3, 40), "layer 3 has KV heads and an MLP");
+	said(list(good, "nemotron_h.feed_forward_length", 2, 0), "tensor blk.2.ssm_in.weight is missing");
+	said(list(good, "nemotron_h.attention.head_count_kv", 3, 0), "key nemotron_h.attention.head_count_kv is 0");
+}
+
 TEST_CASE("recurrent layers: plans count states, and tokens of the layers that attend") {
 	const Config c = parse_synth("qwen3.5-35b-a3b:q4_k").config;
 	const CacheLayers layers(c);
@@ -76,6 +184,16 @@ TEST_CASE("recurrent layers: plans count states, and tokens of the layers that a
 	CHECK(layers.states().bytes() == size_t(30) * 4 * (32 * 128 * 128 + 3 * 8192));
 	const ModelMemory m = model_memory(c, 0, 512);
 	CHECK(m.state_bytes == 2 * layers.states().bytes());
+	const CacheLayers conv(parse_synth("lfm2-1.2b:q4_k").config);
+	CHECK(conv.main_shape().n_layers == 6);
+	const CacheLayers scan(parse_synth("granite-4-h-tiny:q4_k").config);
+	CHECK(scan.main_shape().n_layers == 4);
+	// 36 layers: 48 heads of 128 x 64, and 3 rows of 3072 + 256 channels, f32
+	CHECK(scan.states().bytes() == size_t(36) * 4 * (48 * 128 * 64 + 3 * 3328));
+	const CacheLayers single(parse_synth("nemotron-nano-9b-v2:q4_k").config);
+	CHECK(single.main_shape().n_layers == 4);
+	CHECK(single.states().n_layers == 27);
+	CHECK(conv.states().bytes() == size_t(10) * 4 * 2 * 2048); // 10 layers: 2 rows of 2048 channels, f32
 	const MemoryAccount a = memory_account(m, uint64_t(24) << 30, 4096);
 	CHECK(a.states == m.state_bytes);
 	CHECK(a.weights + a.window + a.states + a.activations + a.prompt + a.reserve + a.cache == a.total);

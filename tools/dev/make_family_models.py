@@ -280,6 +280,8 @@ def build(config, seed):
                 a = wide * (1 + 0.3 * rng.standard_normal(p.shape)) - (1.0 if shifted(config, name) else 0.0)
             elif name.endswith("A_log"):
                 a = np.log(rng.uniform(0.05, 1.5, p.shape))
+            elif name.endswith(".D"):
+                a = 1 + 0.4 * rng.standard_normal(p.shape)
             elif name.endswith("bias"):
                 a = 0.3 * rng.standard_normal(p.shape)
             elif "embed_tokens" in name:
@@ -305,7 +307,7 @@ def build(config, seed):
                 a = 5.0 * rng.standard_normal(p.shape)
             p.copy_(torch.from_numpy(np.asarray(a, np.float16).astype(np.float32)))
         for name, b in sorted(model.named_buffers()):
-            if name.endswith(("e_score_correction_bias", "layer_scalar")):
+            if name.endswith(("e_score_correction_bias", "expert_bias", "layer_scalar")):
                 a = 0.3 * rng.standard_normal(b.shape) + name.endswith("layer_scalar")
                 b.copy_(torch.from_numpy(np.asarray(a, np.float16).astype(np.float32)))
     return model
@@ -365,6 +367,20 @@ def convert(model, path, keys={}, unused={}, **options):
 
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
+        if model.config.model_type == "granitemoehybrid":  # published models have the names that the converter reads
+            config = Path(folder, "config.json")
+            names = {"full_attention": "attention", "linear_attention": "mamba"}
+            saved = json.loads(config.read_text())
+            saved["layer_types"] = [names.get(kind, kind) for kind in saved["layer_types"]]
+            config.write_text(json.dumps(saved))
+        if model.config.model_type == "nemotron_h" and "mlp" in model.config.layers_block_type:
+            saved = json.loads(Path(folder, "config.json").read_text())
+            saved["hybrid_override_pattern"] = pattern = model.config.hybrid_override_pattern
+            saved["num_hidden_layers"] = len(pattern)
+            for key in ("num_experts_per_tok", "layers_block_type", "layer_types", "n_routed_experts", "n_group", "topk_group",
+                        "n_shared_experts", "num_local_experts"):  # they would make it a mixture
+                saved.pop(key, None)
+            options["hparams"] = saved
         vocab = {f"t{i}": i for i in range(model.config.vocab_size)}  # Gemma's converter needs their number
         Path(folder, "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocab}, "added_tokens": []}))
         hparams = ModelBase.load_hparams(Path(folder), False)

@@ -38,6 +38,56 @@ def without_norm_gate(model):
             m.forward = lambda x, gate, m=m: m.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-3)
 
 
+def each_conv(change):
+    """A wrong program: layers with a short convolution between two gates compute something else."""
+    def edit(model):
+        for m in model.modules():
+            if type(m).__name__.endswith("ShortConv"):
+                m.forward = lambda hidden_states, m=m, **_: change(m, hidden_states)
+    return edit
+
+
+def convolve(m, h, activation=lambda x: x, gate=lambda x: x, first=lambda x: x):
+    b, c, x = m.in_proj(h).transpose(-1, -2).chunk(3, dim=-2)
+    y = gate(c) * activation(m.conv(first(b) * x)[..., :h.shape[1]])
+    return m.out_proj(y.transpose(-1, -2))
+
+
+def each_mamba(change):
+    """A wrong program: change(layer) of each state-space layer."""
+    return lambda model: [change(m) for m in model.modules() if hasattr(m, "A_log") and hasattr(m, "D")]
+
+
+def rolled(first, rows, by):
+    """A wrong program: these rows of the projection are exchanged."""
+    def change(m):
+        part = m.in_proj.weight[first:first + rows]
+        part.copy_(part.roll(by, dims=0))
+    return each_mamba(change)
+
+
+def norm_first(m):
+    """A wrong program: the gate multiplies what the norm gives."""
+    plain = m.norm.forward
+    m.norm.forward = lambda x, gate=None: plain(x) * torch.nn.functional.silu(gate)
+
+
+def ungated(m):
+    plain = m.norm.forward
+    m.norm.forward = lambda x, gate=None: plain(x)
+
+
+def one_norm(m):
+    m.norm.group_size = m.norm.weight.numel()
+
+
+scans = {"no history": changed("conv1d.weight", without_history),
+         "no bias of the convolution": changed("conv1d.bias", lambda p: p.zero_()),
+         "no decay": changed("A_log", lambda p: p.fill_(-30.0)), "rates of other heads": changed("A_log", lambda p: p.copy_(p.roll(1))),
+         "no skip": changed(".D", lambda p: p.zero_()), "no bias of the steps": changed("dt_bias", lambda p: p.zero_()),
+         "norm before the gate": each_mamba(norm_first), "no gate": each_mamba(ungated)}
+
+
 def models():
     rope = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
     sections = rope | {"mrope_section": [2, 1, 1], "mrope_interleaved": True}
@@ -49,7 +99,63 @@ def models():
              "no gate of attention": without_gate, "no gate of the norm": without_norm_gate}
     halves = {"beta of one half": changed("in_proj_b.weight", lambda p: p.zero_()),
               "decay of the bias alone": changed("in_proj_a.weight", lambda p: p.zero_())}
+    # the file's last layer is recurrent
+    mixed = dict(num_hidden_layers=4, norm_eps=1e-3, conv_L_cache=3,
+                 layer_types=["conv", "full_attention", "conv", "conv"])
+    convs = {"no history": changed("conv.conv.weight", without_history),
+             "taps from the newest": changed("conv.conv.weight", lambda p: p.copy_(p.flip(-1))),
+             "gates exchanged": changed("in_proj.weight", lambda p: p.copy_(p.roll(32, dims=0))),
+             "silu of the sums": each_conv(lambda m, h: convolve(m, h, activation=torch.nn.functional.silu)),
+             "no first gate": each_conv(lambda m, h: convolve(m, h, first=torch.ones_like)),
+             "no second gate": each_conv(lambda m, h: convolve(m, h, gate=torch.ones_like)),
+             "sigmoid of the second gate": each_conv(lambda m, h: convolve(m, h, gate=torch.sigmoid))}
+    granite = base(num_hidden_layers=4, embedding_multiplier=6.0, residual_multiplier=0.3, logits_scaling=4.0,
+                   attention_multiplier=0.7, layer_types=["mamba", "attention", "mamba", "mamba"], mamba_n_heads=8,
+                   mamba_d_head=8, mamba_d_conv=4, mamba_expand=2, position_embedding_type=None)
+    scales = {"embedding scale": {"embedding_multiplier": 1.0}, "residual scale": {"residual_multiplier": 1.0},
+              "logit scale": {"logits_scaling": 1.0}, "attention scale": {"attention_multiplier": 8 ** -0.5}}
+    nemotron = {k: v for k, v in base(layer_norm_epsilon=1e-3, mamba_num_heads=8, mamba_head_dim=8, expand=2, head_dim=16,
+                                      conv_kernel=4, time_step_min=1e-12, tie_word_embeddings=False).items()
+                if k not in ("num_hidden_layers", "rms_norm_eps")}
+    part = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
+    falcon = base(num_hidden_layers=2, head_dim=8, mamba_d_ssm=48, mamba_n_heads=6, mamba_d_head=8, mamba_d_state=16,
+                  mamba_n_groups=2, mamba_d_conv=4, tie_word_embeddings=False, lm_head_multiplier=0.5,
+                  embedding_multiplier=2.0, mlp_multipliers=[0.5, 2.0], key_multiplier=0.25,
+                  attention_out_multiplier=2.0, attention_in_multiplier=0.5, ssm_multipliers=[0.5, 2.0, 4.0, 0.5, 2.0],
+                  ssm_in_multiplier=2.0, ssm_out_multiplier=0.5)  # products with weights stay exact in f16
+    factors = {f"no {k}": {k: [1.0] * len(v) if isinstance(v, list) else 1.0} for k, v in falcon.items() if "multiplier" in k}
     return {
+        "falcon_h1": (hf.FalconH1Config(**falcon), {k: v for k, v in scans.items() if "gate" not in k} | factors | {
+            "no attention": changed("o_proj.weight", lambda p: p.zero_()), "groups exchanged": rolled(96, 32, 16)}),
+        "falcon_h1_norm": (hf.FalconH1Config(**falcon, mamba_rms_norm=True, mamba_norm_before_gate=False), {
+            "no state": changed("out_proj.weight", lambda p: p.zero_())}),
+        "nemotron_h": (hf.NemotronHConfig(**nemotron, ssm_state_size=16, n_groups=4,
+                                          layers_block_type=[part[p] for p in "MM-*-M-"]), scans | {
+            "SiLU": {"mlp_hidden_act": "silu"}, "one norm for all groups": each_mamba(one_norm),
+            "groups exchanged": rolled(128, 64, 16)}),
+        "nemotron_h_moe": (hf.NemotronHConfig(**nemotron, ssm_state_size=24, n_groups=2, n_routed_experts=6,
+                                              num_experts_per_tok=3, moe_intermediate_size=16,
+                                              moe_shared_expert_intermediate_size=24, routed_scaling_factor=2.5,
+                                              layers_block_type=[part[p] for p in "ME*EME"]), scans | {
+            "SiLU": {"mlp_hidden_act": "silu"}, "one expert": {"num_experts_per_tok": 1},
+            "weights unscaled": {"routed_scaling_factor": 1.0}, "weights of another sum": {"norm_topk_prob": False},
+            "no bias of the choice": lambda m: [b.zero_() for n, b in m.named_buffers() if "correction_bias" in n]}),
+        "granitehybrid": (hf.GraniteMoeHybridConfig(**granite | dict(
+            num_local_experts=0, num_experts_per_tok=0, shared_intermediate_size=40, mamba_d_state=16,
+            mamba_n_groups=2)), scans | scales | {
+                "B and C exchanged": rolled(128, 64, 32), "groups exchanged": rolled(128, 32, 16),
+                "one norm for all groups": each_mamba(one_norm)}),
+        "granitehybrid_moe": (hf.GraniteMoeHybridConfig(**granite | dict(
+            num_local_experts=6, num_experts_per_tok=3, intermediate_size=16, shared_intermediate_size=24,
+            mamba_d_state=24, mamba_n_groups=1)), scans | scales | {
+                "one expert": {"num_experts_per_tok": 1}, "B and C exchanged": rolled(128, 48, 24)}),
+        "lfm2": (hf.Lfm2Config(**base(**mixed, block_auto_adjust_ff_dim=False)), convs),
+        "lfm2moe": (hf.Lfm2MoeConfig(**base(
+            **mixed | {"conv_L_cache": 4}, num_dense_layers=1, num_experts=6, num_experts_per_tok=3,
+            moe_intermediate_size=16)),
+            convs | {"no bias of the choice": lambda m: [
+                        l.feed_forward.expert_bias.zero_() for l in m.model.layers[1:]],
+                     "one expert": {"num_experts_per_tok": 1}, "weights of another sum": {"norm_topk_prob": False}}),
         "qwen3next": (hf.Qwen3NextConfig(**base(
             **shape, **experts, rope_parameters=rope, linear_key_head_dim=8, linear_value_head_dim=8,
             linear_conv_kernel_dim=4)), wrong),
