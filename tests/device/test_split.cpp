@@ -56,7 +56,7 @@ class PairSet final : public DeviceSet {
 };
 
 std::unique_ptr<Engine> open_pair(const TestRow& row, const std::string& model, std::vector<uint32_t> layers,
-                                  bool last_fails = false) {
+                                  bool last_fails = false, const WeightOptions& weights = {}) {
 	static const bool added = [] {
 		add_backend({"pair", false,
 		             [](const BackendOptions&) -> std::unique_ptr<DeviceSet> { return std::make_unique<PairSet>(); }});
@@ -68,6 +68,7 @@ std::unique_ptr<Engine> open_pair(const TestRow& row, const std::string& model, 
 	o.model = model;
 	o.backend.device = "pair";
 	o.ubatch = 32;
+	o.weights = weights;
 	return Engine::open(o);
 }
 
@@ -223,6 +224,19 @@ TEST_CASE("split: quantised weights beside the cpu backend, whose rows lie other
 			o.backend.device = select_test_device(row.device).device + ",cpu", o.backend.split = split;
 			CHECK(relative_error(logits(*Engine::open(o)), want) < logits_tolerance(whole->backend(), "_q4_k", false));
 		}
+	});
+}
+
+TEST_CASE("split: each device reads its own weights in host memory, to the same bits") {
+	each_row(std::vector<Case>{{"llama"}, {"qwen3moe"}}, [](Backend&, const Case& c, const TestRow& row) {
+		const std::string model = tiny(c.name);
+		const auto whole = open_engine(row.device, model, 32);
+		const Floats want = long_answer(*whole, "kivi2");
+		const ScopedEnv caps("KVRUN_TEST_CAPS", "mapped=1073741824"); // a card with separate memory
+		const auto engine =
+		    open_pair(row, model, {1, layers_of(model) - 1}, /*last_fails=*/false, WeightOptions{.gpu_layers = 0});
+		if (engine->backend().info().mapped_bytes) CHECK(engine->host_weight_bytes() > 0);
+		check_same_bits({row.device, row.number, c.name}, long_answer(*engine, "kivi2"), want);
 	});
 }
 
