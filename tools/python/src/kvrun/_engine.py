@@ -101,8 +101,8 @@ def plan(model: str | os.PathLike[str], *, kv: str = "fp16", ctx: int = 0, memor
     """Whether a context of `ctx` tokens fits; only the model's header is read. ctx 0: the trained context.
 
     memory: in total, such as "8G"; None: the device's free memory.
-    device, split, gpu_layers, cpu_moe_layers, weights_budget, fit: as for Engine. If `memory` is given and none of these, all weights
-        lie on the device.
+    device, split, gpu_layers, cpu_moe_layers, weights_budget, fit: as for Engine. If `memory` is given and none of the
+        last four, all weights lie on the device.
     """
     where = device_options(device, backend, split=split)
     placed = None
@@ -138,7 +138,8 @@ class Engine:
 
     def __init__(self, model: str | os.PathLike[str], *, device: str | int | None = None, split: str | None = None,
                  backend: str | None = None, kv_budget: int | str | None = None, max_rows: int = 8, ubatch: int = 512,
-                 prefill_block: int = 0, host_budget: int | str | None = None, offload_dir: str | os.PathLike[str] | None = None,
+                 prefill_block: int = 0, host_budget: int | str | None = None,
+                 offload_dir: str | os.PathLike[str] | None = None,
                  progress: Callable[[float], None] | None = None, canceller: Canceller | None = None,
                  check_operations: bool = False, f32: bool = False,
                  draft_model: str | os.PathLike[str] | None = None, gpu_layers: int | None = None,
