@@ -204,7 +204,7 @@ TEST_CASE("vulkan: synchronisation validation sees a missing barrier") {
 		Board x(b, 2);
 		x.finish();
 		vk::Pipeline& p = b.kernels().get(Kernel::rmsnorm, {{SPEC_LOCAL_X, 128}});
-		const RmsNormPush push{.dim = kDim, .rows = 2, .row_stride = 2, .eps = 1e-5f};
+		const RmsNormPush push{.dim = kDim, .rows = 2, .row_stride = 2, .eps = 1e-5f, .groups = 1};
 		auto dispatch = [&](size_t to, size_t from, bool lie) {
 			b.recorder().dispatch(
 			    p, push, {vk::bind(x.views[to]), vk::bind(x.views[from]), vk::bind(view(x.ones, 0, DType::F32, kDim))},
@@ -230,7 +230,7 @@ TEST_CASE("vulkan: GPU-assisted validation reports an access outside a buffer") 
 		Board x(b, 2);
 		x.finish();
 		vk::Pipeline& p = b.kernels().get(Kernel::rmsnorm, {{SPEC_LOCAL_X, 128}});
-		const RmsNormPush push{.dim = kDim, .rows = 3, .row_stride = 3, .eps = 1e-5f}; // x, in a separate buffer, has 2
+		const RmsNormPush push{.dim = kDim, .rows = 3, .row_stride = 3, .eps = 1e-5f, .groups = 1}; // x, in a separate buffer, has 2
 		b.recorder().dispatch(p, push,
 		                      {vk::bind(x.views[0]), vk::bind(x.views[5]), vk::bind(view(x.ones, 0, DType::F32, kDim))},
 		                      {3, 1, 1}, {.label = "test"});
@@ -383,7 +383,7 @@ TEST_CASE("vulkan: T65 what a device cannot do is refused by the limit's name") 
 	vk::Pipeline& p = b.kernels().get(Kernel::rmsnorm, {{SPEC_LOCAL_X, 128}});
 	const View v = view(w, 0, DType::F32, 1, kDim);
 	CHECK(message([&] {
-		      b.recorder().dispatch(p, RmsNormPush{.dim = kDim, .rows = 1, .row_stride = 1, .eps = 0},
+		      b.recorder().dispatch(p, RmsNormPush{.dim = kDim, .rows = 1, .row_stride = 1, .eps = 0, .groups = 1},
 		                            {vk::bind(v), vk::bind(v), vk::bind(v)}, {70000, 1, 1}, {.label = "test"});
 	      }).find("maxComputeWorkGroupCount") != std::string::npos);
 	CHECK(message([&] { b.alloc(size_t(65) << 20, Mem::Device, "x"); }).find("maxMemoryAllocationSize") !=
@@ -397,7 +397,7 @@ TEST_CASE("vulkan: wrong use inside the backend is an error, not undefined behav
 	VulkanBackend& b = *device;
 	const Buffer small = b.alloc(64, Mem::Device, "small");
 	vk::Pipeline& p = b.kernels().get(Kernel::rmsnorm, {{SPEC_LOCAL_X, 128}});
-	const RmsNormPush push{.dim = 16, .rows = 1, .row_stride = 1, .eps = 0};
+	const RmsNormPush push{.dim = 16, .rows = 1, .row_stride = 1, .eps = 0, .groups = 1};
 	const vk::Bind ok{small.id(), 0, 64}, past{small.id(), 32, 64}, odd{small.id(), 2, 16};
 	CHECK_THROWS_AS(b.recorder().dispatch(p, push, {ok, ok}, {1, 1, 1}, {.label = "test"}), Error); // a view too few
 	CHECK_THROWS_AS(b.recorder().dispatch(p, push, {ok, past, ok}, {1, 1, 1}, {.label = "test"}),
