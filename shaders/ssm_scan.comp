@@ -9,8 +9,8 @@
 // registers. Products with C are added row by row, then over the invocations of a column in order. So a row's bits do
 // not depend on how a sequence is cut into dispatches.
 //
-// dims     out (rows, n_heads, v_dim) f32; x (rows, channels) f32: values (n_heads, v_dim), B, C (n_groups, K_DIM); step
-//          (rows, n_heads) f32; rate, shift, skip (n_heads) f32; work (items) StateWork; from, to f32 words
+// dims     out (rows, n_heads, v_dim) f32; x (rows, channels) f32: values (n_heads, v_dim), B, C (n_groups, K_DIM);
+//          step (rows, n_heads) f32; rate, shift, skip (n_heads) f32; work (items) StateWork; from, to f32 words
 // grid     x: blocks of columns, y: heads, z: items; COLS * K_DIM / ROWS invocations
 #version 450
 #extension GL_GOOGLE_include_directive : require

@@ -98,9 +98,10 @@ uint32_t layers_of(const std::string& model) { return read_config(Gguf::open(mod
 } // namespace
 
 TEST_CASE("split: a model divided over two devices of one kind has the bits of one device, for every kind of layer") {
-	const std::vector<Case> models = {{"llama"},         {"llama_tied"}, {"qwen3moe"},   {"gpt_oss"}, {"gemma3"},
-	                                  {"gemma4_shared"}, {"gemma3n"},    {"qwen35moe"},  {"llama4"},  {"deepseek2_v3"},
-	                                  {"blocks"},        {"command_r"},  {"phi3_window"}, {"falcon_h1"},     {"nemotron_h"}};
+	const std::vector<Case> models = {{"llama"},       {"llama_tied"},    {"qwen3moe"},  {"gpt_oss"},
+	                                  {"gemma3"},      {"gemma4_shared"}, {"gemma3n"},   {"qwen35moe"},
+	                                  {"llama4"},      {"deepseek2_v3"},  {"blocks"},    {"command_r"},
+	                                  {"phi3_window"}, {"falcon_h1"},     {"nemotron_h"}};
 	each_row(models, [](Backend&, const Case& c, const TestRow& row) {
 		const std::string model = tiny(c.name);
 		const uint32_t n = layers_of(model);

@@ -230,7 +230,8 @@ TEST_CASE("vulkan: GPU-assisted validation reports an access outside a buffer") 
 		Board x(b, 2);
 		x.finish();
 		vk::Pipeline& p = b.kernels().get(Kernel::rmsnorm, {{SPEC_LOCAL_X, 128}});
-		const RmsNormPush push{.dim = kDim, .rows = 3, .row_stride = 3, .eps = 1e-5f, .groups = 1}; // x, in a separate buffer, has 2
+		const RmsNormPush push{
+		    .dim = kDim, .rows = 3, .row_stride = 3, .eps = 1e-5f, .groups = 1}; // x, in a separate buffer, has 2
 		b.recorder().dispatch(p, push,
 		                      {vk::bind(x.views[0]), vk::bind(x.views[5]), vk::bind(view(x.ones, 0, DType::F32, kDim))},
 		                      {3, 1, 1}, {.label = "test"});

@@ -377,8 +377,8 @@ def convert(model, path, keys={}, unused={}, **options):
             saved = json.loads(Path(folder, "config.json").read_text())
             saved["hybrid_override_pattern"] = pattern = model.config.hybrid_override_pattern
             saved["num_hidden_layers"] = len(pattern)
-            for key in ("num_experts_per_tok", "layers_block_type", "layer_types", "n_routed_experts", "n_group", "topk_group",
-                        "n_shared_experts", "num_local_experts"):  # they would make it a mixture
+            for key in ("num_experts_per_tok", "layers_block_type", "layer_types", "n_routed_experts", "n_group",
+                        "topk_group", "n_shared_experts", "num_local_experts"):  # they would make it a mixture
                 saved.pop(key, None)
             options["hparams"] = saved
         vocab = {f"t{i}": i for i in range(model.config.vocab_size)}  # Gemma's converter needs their number
