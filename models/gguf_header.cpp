@@ -27,7 +27,7 @@ struct ForeignType {
 	const char* name;
 };
 constexpr ForeignType kForeignTypes[] = {
-    {9, "Q8_1"}, {15, "Q8_K"}, {24, "I8"}, {25, "I16"}, {26, "I32"}, {27, "I64"}, {28, "F64"}, {40, "NVFP4"},
+    {9, "Q8_1"}, {15, "Q8_K"}, {24, "I8"}, {25, "I16"}, {26, "I32"}, {27, "I64"}, {28, "F64"},
 };
 
 class Parser {

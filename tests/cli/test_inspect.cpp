@@ -168,8 +168,8 @@ TEST_CASE("T01 T12 T16: files that are no models end with 3, in one line") {
 	const std::string fifo = cut.path + ".fifo";
 	REQUIRE(mkfifo(fifo.c_str(), 0600) == 0);
 	GgufBuilder typed = tiny_model();
-	typed.tensors[0].type = 40;
-	const TempFile nvfp4(typed.bytes());
+	typed.tensors[0].type = 9;
+	const TempFile q8_1(typed.bytes());
 	for (const char* command : {"inspect", "tokenize", "run"}) {
 		CAPTURE(command);
 		auto spec = [&](const std::string& file) {
@@ -180,7 +180,7 @@ TEST_CASE("T01 T12 T16: files that are no models end with 3, in one line") {
 		check_error(spec(cut.path), 3, "truncated at byte");
 		check_error(spec(empty.path), 3, "truncated at byte 0");
 		check_error(spec(other.path), 3, "does not begin with 'GGUF'");
-		check_error(spec(nvfp4.path), 3, "has type NVFP4; kvrun computes with F32 F16");
+		check_error(spec(q8_1.path), 3, "has type Q8_1; kvrun computes with F32 F16");
 		check_error(spec(folder), 3, "is a folder");
 		check_error(spec("/dev/zero"), 3, "is a character device, not a regular file");
 		check_error(spec(fifo), 3, "is a FIFO, not a regular file");
