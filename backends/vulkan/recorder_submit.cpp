@@ -370,8 +370,18 @@ Recorder::Staging& Recorder::staging(std::vector<Staging>& list, Mem m, uint64_t
 			return s;
 		}
 	}
-	const uint32_t id = mem_.create(kStagingBlock, m, m == Mem::Upload ? "upload staging" : "readback staging");
-	return list.emplace_back(Staging{id, 0});
+	const auto create = [&] {
+		return mem_.create(kStagingBlock, m, m == Mem::Upload ? "upload staging" : "readback staging");
+	};
+	try {
+		return list.emplace_back(Staging{create(), 0});
+	} catch (const Error& e) {
+		if (e.code != Code::OutOfMemory) throw;
+	}
+	wait(); // then all blocks can be used again, and memory that work under way still used is free
+	for (Staging& s : list)
+		if (bytes <= mem_.at(s.buffer).size) return s;
+	return list.emplace_back(Staging{create(), 0});
 }
 
 void Recorder::write(uint32_t dst, uint64_t at, std::span<const std::byte> src) {

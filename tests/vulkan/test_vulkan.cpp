@@ -405,7 +405,7 @@ TEST_CASE("vulkan: wrong use inside the backend is an error, not undefined behav
 	                Error); // outside of its buffer
 	CHECK_THROWS_AS(b.recorder().dispatch(p, push, {ok, odd, ok}, {1, 1, 1}, {.label = "test"}),
 	                Error); // not at a word
-	CHECK_THROWS_AS(b.recorder().dispatch(p, EmbedPush{}, {ok, ok, ok}, {1, 1, 1}, {.label = "test"}),
+	CHECK_THROWS_AS(b.recorder().dispatch(p, GaussianTopKPush{}, {ok, ok, ok}, {1, 1, 1}, {.label = "test"}),
 	                Error);                                                          // another kernel's
 	CHECK_THROWS_AS(b.kernels().get(Kernel::rmsnorm, {{SPEC_HEAD_DIM, 64}}), Error); // has no such constant
 	CHECK_THROWS_AS(b.write(small, 60, std::as_bytes(std::span(&push, 1))), Error);
