@@ -56,7 +56,7 @@ class Backend : public OpCalls {
 	// Memory that only ops of some layers use: weights and pages. A model may be divided over parts, a device each;
 	// part_of(n_layers) is the part of the output.
 	virtual uint32_t n_parts() const { return 1; }
-	virtual uint32_t part_of(uint32_t layer) const { return (void)layer, 0; }
+	virtual uint32_t part_of(uint32_t /*layer*/) const { return 0; }
 	virtual Buffer alloc_part(uint32_t part, size_t bytes, Mem mem, const char* label) {
 		KV_ASSERT(part == 0);
 		return alloc(bytes, mem, label);

@@ -1,4 +1,5 @@
-// Recurrent layers as files describe them: gated delta rule after a short convolution, or the convolution alone.
+// Recurrent layers as files describe them: gated delta rule or state space after a short convolution, or the
+// convolution alone.
 #pragma once
 #include "models/config_keys.h"
 #include "models/families.h"

@@ -4,7 +4,6 @@
 #include "engine/core/round.h"
 #include "models/gguf.h"
 #include <algorithm>
-#include <charconv>
 #include <map>
 
 namespace kvrun {
@@ -113,8 +112,7 @@ void WeightPlan::apply(const WeightOptions& o) {
 }
 
 RingSize WeightPlan::ring_within(uint64_t most) const {
-	constexpr uint64_t kPieces =
-	    3; // of a tensor of which the engine uses parts, such as q, k and v, aligned separately
+	constexpr uint64_t kPieces = 3; // parts of a tensor that the engine uses, such as q, k and v, aligned separately
 	std::map<uint32_t, std::vector<uint64_t>> layers; // bytes of the tensors that would be copied, experts last
 	for (const WeightPart part : {WeightPart::Attention, WeightPart::Mlp, WeightPart::Experts})
 		for (const WeightGroup& g : groups_)

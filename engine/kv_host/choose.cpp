@@ -252,8 +252,8 @@ class Auto {
  private:
 	// Indices of kSideFormats whose sizes are the room of a step: 8 bits, 4, 3, 3/2, 2, 2/1.
 	static constexpr std::pair<int, int> kSteps[] = {{kEightBits, kEightBits}, {3, 3}, {2, 2}, {2, 1}, {1, 1}, {1, 0}};
-	// KL divergence per unit of guessed_tuning() of all layers. On SmolLM2-135M turbo4 has 0.025, turbo3 and turbo3/2
-	// 0.03 and 0.04, turbo2/1 0.06 (tools/results/quality_smollm2.csv).
+	// Nats per unit of guessed_tuning()'s cost, summed over layers: a middle of what SmolLM2-135M gives for turbo4
+	// (0.025), turbo3 (0.03), turbo3/2 (0.04) and turbo2/1 (0.06), from tools/dev/quality_smollm2.csv.
 	static constexpr double kGuessedNats = 0.03;
 	Fit look(const std::string& text, double kld) const {
 		Fit f{.text = text, .kld = kld, .plan = make_plan(parse_policy(text), shape_)};

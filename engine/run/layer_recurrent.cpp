@@ -1,5 +1,5 @@
-// A recurrent layer: short convolution, gated delta rule, norm and gate of the output; or the scan of
-// a state space; or a convolution between gates.
+// A recurrent layer: short convolution, gated delta rule, norm and gate of the output; or the scan of a state space; or
+// a convolution between gates.
 #include "engine/run/layer_runner.h"
 
 namespace kvrun {

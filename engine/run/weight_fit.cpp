@@ -26,14 +26,14 @@ std::string size_text(uint64_t bytes) {
 class Fit {
  public:
 	Fit(const Gguf& g, const Config& c, const FitGoal& goal, uint64_t free_bytes)
-	    : file_(g), config_(c), goal_(goal), layers_(c), free_bytes_whole_(free_bytes),
-	      free_bytes_(fit_memory(free_bytes)), tokens_(fit_tokens(c, goal.ctx)) {
+	    : file_(g), config_(c), goal_(goal), layers_(c), free_bytes_(free_bytes), fit_bytes_(fit_memory(free_bytes)),
+	      tokens_(fit_tokens(c, goal.ctx)) {
 		if (goal_.kv.empty()) goal_.kv = {parse_policy("fp16")};
 	}
 	// Moves weights until the goal fits; false: it does not, and none is left to move.
 	bool fit(WeightPlan& plan, double ring) const {
 		for (;;) {
-			plan.set_ring(ring_of(plan, ring, free_bytes_whole_));
+			plan.set_ring(ring_of(plan, ring, free_bytes_));
 			if (has_room(plan)) return true;
 			if (!plan.move_next()) return false;
 		}
@@ -45,7 +45,7 @@ class Fit {
 	// Whether the goal fits beside the weights that the plan leaves on the device, and its ring.
 	bool has_room(const WeightPlan& plan) const {
 		const ModelMemory m = model_memory(config_, plan, goal_.ubatch);
-		const MemoryAccount account = memory_account(m, free_bytes_, tokens_);
+		const MemoryAccount account = memory_account(m, fit_bytes_, tokens_);
 		return std::ranges::all_of(goal_.kv, [&](const KvPolicy& p) {
 			return account.cache >= (goal_.kv_budget ? goal_.kv_budget : bytes_within(p, account.cache));
 		});
@@ -66,7 +66,7 @@ class Fit {
 	const Config& config_;
 	FitGoal goal_;
 	CacheLayers layers_;
-	uint64_t free_bytes_whole_, free_bytes_, tokens_;
+	uint64_t free_bytes_, fit_bytes_, tokens_;
 };
 
 // With `auto` a smaller cache leaves more weights on the device, and loses more. Of its steps this takes the one with
