@@ -26,32 +26,23 @@ CheckedBackend::CheckedBackend(std::unique_ptr<Backend> inner, std::unique_ptr<B
 
 Buffer CheckedBackend::alloc(size_t bytes, Mem mem, const char* label) {
 	Mirror m{inner_->alloc(bytes, mem, label), reference_ ? reference_->alloc(bytes, mem, label) : Buffer()};
-	if (free_ids_.empty()) {
-		free_ids_.reserve(mirrors_.size() + 1); // so that free() cannot throw
-		mirrors_.push_back(std::move(m));
-		return made(uint32_t(mirrors_.size()), bytes, mem);
-	}
-	const uint32_t id = free_ids_.back();
-	free_ids_.pop_back();
-	mirrors_[id - 1] = std::move(m);
-	return made(id, bytes, mem);
+	return made(mirrors_.add(std::move(m)), bytes, mem);
 }
 
 void CheckedBackend::free(uint32_t id) noexcept {
-	mirrors_[id - 1] = Mirror();
+	mirrors_.remove(id);
 	weights_.erase(weights_.lower_bound({id, 0}), weights_.upper_bound({id, SIZE_MAX}));
-	free_ids_.push_back(id);
 }
 
 View CheckedBackend::inner(const View& v) const {
 	View r = v;
-	if (v.buf) r.buf = &mirrors_.at(v.buf->id() - 1).inner;
+	if (v.buf) r.buf = &mirrors_[v.buf->id()].inner;
 	return r;
 }
 
 View CheckedBackend::reference(const View& v) const {
 	View r = v;
-	if (v.buf) r.buf = &mirrors_.at(v.buf->id() - 1).reference;
+	if (v.buf) r.buf = &mirrors_[v.buf->id()].reference;
 	return r;
 }
 
@@ -75,13 +66,13 @@ View CheckedBackend::reference_weight(const View& w) const {
 }
 
 void CheckedBackend::write(const Buffer& dst, size_t at, std::span<const std::byte> src) {
-	const Mirror& m = mirrors_.at(dst.id() - 1);
+	const Mirror& m = mirrors_[dst.id()];
 	inner_->write(m.inner, at, src);
 	if (reference_) reference_->write(m.reference, at, src);
 }
 
 void CheckedBackend::read(const Buffer& src, size_t at, std::span<std::byte> dst) {
-	inner_->read(mirrors_.at(src.id() - 1).inner, at, dst);
+	inner_->read(mirrors_[src.id()].inner, at, dst);
 }
 
 void CheckedBackend::write_weight(const View& w, uint32_t row, uint32_t n, const WeightRows& src,

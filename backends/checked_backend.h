@@ -1,9 +1,9 @@
 // CheckedBackend: runs every op on two backends in lock-step, compares, scans for NaN, dumps.
 #pragma once
 #include "backends/backend.h"
+#include "backends/id_table.h"
 #include "backends/op_walk.h"
 #include "backends/tolerance.h"
-#include <deque>
 #include <map>
 
 namespace kvrun {
@@ -84,8 +84,7 @@ class CheckedBackend final : public Backend {
 
 	std::unique_ptr<Backend> inner_, reference_; // reference_ may be null
 	const DeviceInfo info_;                      // of inner_; kept because some backends take time to compute it
-	std::deque<Mirror> mirrors_;                 // by buffer id - 1; deque, so addresses are stable
-	std::vector<uint32_t> free_ids_;
+	IdTable<Mirror> mirrors_;                    // by buffer id
 	std::map<std::pair<uint32_t, size_t>, Weight> weights_; // by buffer id, first byte in the inner buffer
 	uint32_t layer_ = 0;                                    // layer of the following ops
 	bool in_layer_ = false;                                 // at_layer() was called

@@ -92,6 +92,7 @@ struct KvBalance {
 
 struct Copy { // same bytes, same type
 	View dst, src;
+	static constexpr bool moves_bytes = true;
 
 	const char* name() const { return "copy"; }
 	std::string text() const { return shape_text(dst); }
@@ -171,6 +172,7 @@ struct Candidates {
 
 struct Scatter { // words[list[i][0]] = list[i][1]; list (n, 2) u32, every word at most once
 	View words, list;
+	static constexpr bool moves_bytes = true;
 
 	const char* name() const { return "scatter"; }
 	std::string text() const { return shape_text(list); }

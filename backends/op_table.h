@@ -11,6 +11,7 @@
 //   check()   conditions on the arguments
 //   bytes()   read and written, at least; else the sum over all views
 //   written() the parts of Memory that it writes
+//   moves_bytes  the op computes nothing: every device gets the same bytes from it
 // then its line in KV_EACH_OP and in OpCalls, and compute() in each backend.
 //
 // Shapes are (outermost, ..., innermost); T = rows (tokens) in this call. Activations are f32.

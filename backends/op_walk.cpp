@@ -58,6 +58,14 @@ double op_bytes(const Op& op) {
 	    op);
 }
 
+bool op_moves_bytes(const Op& op) {
+	return std::visit(
+	    [](const auto& o) {
+		    return requires { o.moves_bytes; };
+	    },
+	    op);
+}
+
 double op_mapped_bytes(const Op& op) {
 	return std::visit(
 	    [](const auto& o) {

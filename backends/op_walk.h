@@ -13,6 +13,7 @@ void check_op(const Op&);
 const char* op_name(const Op&);
 std::string op_text(const Op&);
 double op_bytes(const Op&); // read and written, at least
+bool op_moves_bytes(const Op&);
 // Bytes of weights in Mem::Mapped memory, each read once: of embeddings only the rows looked up, of experts at most the
 // chosen ones.
 double op_mapped_bytes(const Op&);

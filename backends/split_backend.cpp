@@ -7,11 +7,6 @@
 namespace kvrun {
 namespace {
 
-// Whether the op computes nothing, so that every device gets the same bytes from it.
-bool only_moves_bytes(const Op& o) {
-	return std::holds_alternative<op::Copy>(o) || std::holds_alternative<op::Scatter>(o);
-}
-
 // Whether each device arranges the rows of weights as all others do. All backends that arrange rows use
 // weight_rows.h, so only their sizes can differ.
 bool all_arrange(const std::vector<SplitPart>& parts) {
@@ -48,23 +43,11 @@ uint32_t SplitBackend::part_of(uint32_t layer) const {
 
 // ---- memory
 
-Buffer SplitBackend::keep(Place p, size_t bytes, Mem mem) {
-	if (free_ids_.empty()) {
-		free_ids_.reserve(places_.size() + 1); // so that free() cannot throw
-		places_.push_back(std::move(p));
-		return made(uint32_t(places_.size()), bytes, mem);
-	}
-	const uint32_t id = free_ids_.back();
-	free_ids_.pop_back();
-	places_[id - 1] = std::move(p);
-	return made(id, bytes, mem);
-}
-
 Buffer SplitBackend::alloc(size_t bytes, Mem mem, const char* label) {
 	Place p;
 	on_each([&](Backend& b) { p.on.push_back(b.alloc(bytes, mem, label)); });
 	p.holders = Holders((1u << parts_.size()) - 1); // new memory is the same everywhere
-	return keep(std::move(p), bytes, mem);
+	return made(places_.add(std::move(p)), bytes, mem);
 }
 
 Buffer SplitBackend::alloc_part(uint32_t part, size_t bytes, Mem mem, const char* label) {
@@ -72,13 +55,12 @@ Buffer SplitBackend::alloc_part(uint32_t part, size_t bytes, Mem mem, const char
 	p.part = part;
 	p.on.resize(parts_.size());
 	p.on[part] = on_device(part, [&](Backend& b) { return b.alloc(bytes, mem, label); });
-	return keep(std::move(p), bytes, mem);
+	return made(places_.add(std::move(p)), bytes, mem);
 }
 
 void SplitBackend::free(uint32_t id) noexcept {
-	places_[id - 1] = Place();
+	places_.remove(id);
 	weights_.erase(weights_.lower_bound({id, 0}), weights_.upper_bound({id, SIZE_MAX}));
-	free_ids_.push_back(id);
 }
 
 void SplitBackend::write(const Buffer& dst, size_t at, std::span<const std::byte> src) {
@@ -112,9 +94,12 @@ void SplitBackend::write_weight(const View& w, uint32_t row, uint32_t n, const W
 	const uint32_t id = w.buf->id(), part = place(*w.buf).part;
 	KV_ASSERT(part != kAll);
 	const size_t end = w.at + w.shape[0] * weight_row_bytes(w.type, w.shape[1]);
-	for (auto old = weights_.lower_bound({id, 0}); old != weights_.end() && old->first.first == id;)
-		old = old->first.second < end && w.at < old->second.end ? weights_.erase(old) : std::next(old);
-	weights_[{id, w.at}] = {end, w.type, w.shape[1]};
+	const Weight fresh{end, w.type, w.shape[1]};
+	if (const auto known = weights_.find({id, w.at}); known == weights_.end() || known->second != fresh) {
+		for (auto old = weights_.lower_bound({id, 0}); old != weights_.end() && old->first.first == id;)
+			old = old->first.second < end && w.at < old->second.end ? weights_.erase(old) : std::next(old);
+		weights_.emplace(std::pair(id, w.at), fresh);
+	}
 	on_device(part, [&](Backend& b) { b.write_weight(weight_on(part, w), row, n, src, arranged); });
 }
 
@@ -145,7 +130,7 @@ View SplitBackend::on(uint32_t part, const ViewRow& row, const View& v) const {
 
 uint32_t SplitBackend::device_of(const Op& o) const {
 	uint32_t part = kAll;
-	bool everywhere = only_moves_bytes(o);
+	bool everywhere = op_moves_bytes(o);
 	const Holders::Mask all = (1u << parts_.size()) - 1;
 	read_views_of(o, [&](const ViewRow& row, const View& v) {
 		if (!v || row.needed == ViewRow::Needed::No) return;

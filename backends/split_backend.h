@@ -2,8 +2,8 @@
 #pragma once
 #include "backends/backend.h"
 #include "backends/holders.h"
+#include "backends/id_table.h"
 #include "backends/op_walk.h"
-#include <deque>
 #include <map>
 
 namespace kvrun {
@@ -69,6 +69,7 @@ class SplitBackend final : public Backend {
 		size_t end;
 		DType type;
 		uint32_t cols;
+		bool operator==(const Weight&) const = default;
 	};
 
 	// f(backend of the device); its errors name the device.
@@ -83,9 +84,8 @@ class SplitBackend final : public Backend {
 	template <class F> void on_each(F f) {
 		for (uint32_t d = 0; d < parts_.size(); ++d) on_device(d, f);
 	}
-	Buffer keep(Place, size_t bytes, Mem);
-	const Place& place(const Buffer& b) const { return places_.at(b.id() - 1); }
-	Place& place(const Buffer& b) { return places_.at(b.id() - 1); }
+	const Place& place(const Buffer& b) const { return places_[b.id()]; }
+	Place& place(const Buffer& b) { return places_[b.id()]; }
 	View on(uint32_t part, const ViewRow&, const View&) const; // the same view on that device
 	View weight_on(uint32_t part, const View&) const;
 	uint32_t device_of(const Op&) const; // kAll: every device
@@ -93,12 +93,11 @@ class SplitBackend final : public Backend {
 	void run_on(uint32_t part, const Op&);
 
 	std::vector<SplitPart> parts_;
-	std::vector<std::string> names_; // by device
-	std::vector<uint32_t> part_of_;  // by layer
-	bool arranges_ = false;          // every device takes rows in the same arrangement
-	uint32_t layer_part_ = 0;        // device of the current layer
-	std::deque<Place> places_;       // by buffer id - 1; deque, so that addresses are stable
-	std::vector<uint32_t> free_ids_;
+	std::vector<std::string> names_;                        // by device
+	std::vector<uint32_t> part_of_;                         // by layer
+	bool arranges_ = false;                                 // every device takes rows in the same arrangement
+	uint32_t layer_part_ = 0;                               // device of the current layer
+	IdTable<Place> places_;                                 // by buffer id
 	std::map<std::pair<uint32_t, size_t>, Weight> weights_; // by buffer id, first byte
 	std::map<uint64_t, std::vector<uint64_t>> marks_;       // marks of the devices
 	uint64_t last_mark_ = 0, handed_over_ = 0;

@@ -1,6 +1,7 @@
 // Opens one device, or several that divide the layers of a model among them.
 #include "backends/split_devices.h"
 #include "backends/split_backend.h"
+#include "engine/core/split.h"
 #include "engine/core/utf8.h"
 #include <algorithm>
 #include <charconv>
@@ -10,24 +11,11 @@
 namespace kvrun {
 namespace {
 
-std::vector<std::string> items_of(std::string_view list) {
-	std::vector<std::string> items;
-	for (size_t from = 0;;) {
-		const size_t comma = std::min(list.find(',', from), list.size());
-		std::string_view item = list.substr(from, comma - from);
-		while (item.starts_with(' ')) item.remove_prefix(1);
-		while (item.ends_with(' ')) item.remove_suffix(1);
-		items.emplace_back(item);
-		if (comma == list.size()) return items;
-		from = comma + 1;
-	}
-}
-
 // One set of options for each device. The names of some drivers have a comma in them.
 std::vector<BackendOptions> options_by_device(const BackendOptions& o) {
-	if (o.device.find(',') == std::string::npos) return {o};
 	std::vector<BackendOptions> all;
-	for (const std::string& name : items_of(o.device)) {
+	for (std::string_view name : split(o.device, ',')) {
+		while (name.starts_with(' ')) name.remove_prefix(1);
 		if (name.empty()) fail(Code::Invalid, "the list of devices '{}' has an empty entry", one_line(o.device));
 		all.push_back(o);
 		all.back().device = name;
@@ -39,22 +27,20 @@ std::vector<BackendOptions> options_by_device(const BackendOptions& o) {
 
 bool names_one_device(const BackendOptions& o) {
 	if (o.device.find(',') == std::string::npos) return true;
-	return std::ranges::any_of(list_devices([&] {
-		                           BackendOptions all = o;
-		                           all.device.clear();
-		                           return all;
-	                           }()),
-	                           [&](const DeviceReport& r) { return r.info.name == o.device; });
+	BackendOptions all = o;
+	all.device.clear();
+	return std::ranges::any_of(list_devices(all), [&](const DeviceReport& r) { return r.info.name == o.device; });
 }
 
 // Layers of each device for the split's numbers: those in proportion, rounded so that every layer has a device.
-std::vector<uint32_t> layers_of_split(const std::string& split, size_t n_devices, uint32_t n_layers) {
+std::vector<uint32_t> layers_of_split(const std::string& numbers, size_t n_devices, uint32_t n_layers) {
 	std::vector<double> shares;
-	for (const std::string& item : items_of(split)) {
+	for (const std::string_view item : split(numbers, ',')) {
 		double share = 0;
 		const auto [end, error] = std::from_chars(item.data(), item.data() + item.size(), share);
 		if (error != std::errc() || end != item.data() + item.size() || !(share > 0) || !std::isfinite(share))
-			fail(Code::Invalid, "--split is '{}', expected auto, or a number above 0 for each device", one_line(split));
+			fail(Code::Invalid, "--split is '{}', expected auto, or a number above 0 for each device",
+			     one_line(numbers));
 		shares.push_back(share);
 	}
 	if (shares.size() != n_devices)
@@ -69,7 +55,7 @@ std::vector<uint32_t> layers_of_split(const std::string& split, size_t n_devices
 		given += layers[d];
 		if (!layers[d])
 			fail(Code::Invalid, "--split {} leaves device {} without one of the {} layers; leave that device out",
-			     one_line(split), d, n_layers);
+			     one_line(numbers), d, n_layers);
 	}
 	return layers;
 }

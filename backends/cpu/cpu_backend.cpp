@@ -49,26 +49,13 @@ Buffer CpuBackend::alloc(size_t bytes, Mem mem, const char* label) {
 	b.data = static_cast<std::byte*>(b.memory.get()) + (kAlign - address % kAlign) % kAlign;
 	b.bytes = bytes;
 	if (poison_) std::memset(b.data, 0xff, bytes); // NaN as f32, as f16 and as bf16
-	uint32_t id = uint32_t(blocks_.size() + 1);
-	if (free_ids_.empty()) {
-		free_ids_.reserve(id); // so that free() cannot throw
-		blocks_.push_back(std::move(b));
-	} else {
-		id = free_ids_.back();
-		free_ids_.pop_back();
-		blocks_[id - 1] = std::move(b);
-	}
-	return made(id, bytes, mem);
+	return made(blocks_.add(std::move(b)), bytes, mem);
 }
 
-void CpuBackend::free(uint32_t id) noexcept {
-	blocks_[id - 1] = Block();
-	free_ids_.push_back(id);
-}
+void CpuBackend::free(uint32_t id) noexcept { blocks_.remove(id); }
 
 std::byte* CpuBackend::bytes_at(const Buffer& b, size_t at, size_t n) const {
-	KV_ASSERT(b.id() >= 1 && b.id() <= blocks_.size());
-	const Block& block = blocks_[b.id() - 1];
+	const Block& block = blocks_[b.id()];
 	KV_ASSERT(block.data && block.bytes == b.bytes());
 	KV_ASSERT(at <= block.bytes && n <= block.bytes - at);
 	return block.data + at;

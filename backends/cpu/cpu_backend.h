@@ -1,6 +1,7 @@
 // The cpu backend: plain loops on host memory, the definition every other backend is tested against.
 #pragma once
 #include "backends/backend.h"
+#include "backends/id_table.h"
 #include "backends/op_walk.h"
 #include <chrono>
 #include <cmath>
@@ -108,8 +109,7 @@ class CpuBackend : public Backend {
 	void attend_pages(const View& q, const KvRead&);
 	void attend_work(const View& q, const KvRead&, const AttendGroup&, const AttendWork&);
 
-	std::vector<Block> blocks_;           // by buffer id - 1
-	std::vector<uint32_t> free_ids_;      // ids whose block was freed
+	IdTable<Block> blocks_;               // by buffer id
 	std::vector<PendingRead> reads_;      // since the last wait()
 	std::vector<float> row_;              // one dequantised weight row
 	std::map<std::string, OpTime> times_; // by op

@@ -34,6 +34,17 @@ void CpuBackend::compute(const op::ShortConv& o) {
 	}
 }
 
+// Copies the state of an item to where the next one goes, and is computed in place.
+static void begin_state(const StateRows& rows, const StateWork& item, uint32_t words, uint32_t n_rows,
+                        const float* from, float* to) {
+	KV_ASSERT(uint64_t(item.row) + item.n <= n_rows && uint64_t(item.to) + words <= rows.to.elements());
+	KV_ASSERT(item.from == STATE_ZERO || uint64_t(item.from) + words <= rows.from.elements());
+	if (item.from == STATE_ZERO)
+		std::fill_n(to + item.to, words, 0.f);
+	else
+		std::memmove(to + item.to, from + item.from, size_t(words) * 4);
+}
+
 void CpuBackend::compute(const op::DeltaRule& o) {
 	const uint32_t heads = o.out.shape[1], v_dim = o.out.shape[2], k_dim = o.how.k_dim, words = o.state_words();
 	const uint32_t n_key = o.how.n_key_heads, channels = uint32_t(o.x.row_elements());
@@ -45,12 +56,7 @@ void CpuBackend::compute(const op::DeltaRule& o) {
 	std::vector<float> held(v_dim); // k . S, then the change of each column
 	for (uint32_t i = 0; i < o.rows.work.shape[0]; ++i) {
 		const StateWork item = work_item<StateWork>(work, i);
-		KV_ASSERT(uint64_t(item.row) + item.n <= o.x.shape[0] && uint64_t(item.to) + words <= o.rows.to.elements());
-		KV_ASSERT(item.from == STATE_ZERO || uint64_t(item.from) + words <= o.rows.from.elements());
-		if (item.from == STATE_ZERO)
-			std::fill_n(to + item.to, words, 0.f);
-		else
-			std::memmove(to + item.to, from + item.from, size_t(words) * 4);
+		begin_state(o.rows, item, words, o.x.shape[0], from, to);
 		for (uint32_t t = item.row; t < item.row + item.n; ++t)
 			for (uint32_t h = 0; h < heads; ++h) {
 				float* S = to + item.to + size_t(h) * k_dim * v_dim;
@@ -90,12 +96,7 @@ void CpuBackend::compute(const op::SsmScan& o) {
 	float *out = data<float>(o.out), *to = data<float>(o.rows.to);
 	for (uint32_t i = 0; i < o.rows.work.shape[0]; ++i) {
 		const StateWork item = work_item<StateWork>(work, i);
-		KV_ASSERT(uint64_t(item.row) + item.n <= o.x.shape[0] && uint64_t(item.to) + words <= o.rows.to.elements());
-		KV_ASSERT(item.from == STATE_ZERO || uint64_t(item.from) + words <= o.rows.from.elements());
-		if (item.from == STATE_ZERO)
-			std::fill_n(to + item.to, words, 0.f);
-		else
-			std::memmove(to + item.to, from + item.from, size_t(words) * 4);
+		begin_state(o.rows, item, words, o.x.shape[0], from, to);
 		for (uint32_t t = item.row; t < item.row + item.n; ++t)
 			for (uint32_t h = 0; h < heads; ++h) {
 				float* S = to + item.to + size_t(h) * k_dim * v_dim;

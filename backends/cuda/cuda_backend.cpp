@@ -100,22 +100,13 @@ Buffer CudaBackend::alloc(size_t bytes, Mem mem, const char* label) {
 	const size_t size = (std::max<size_t>(bytes, 1) + 15) / 16 * 16; // a kernel may read the whole last word
 	const bool host = mem == Mem::Host || (mem == Mem::Mapped && info_.mapped_bytes > 0);
 	if (!host && bytes > info().free_bytes) refuse(bytes, label, kOk);
-	free_ids_.reserve(blocks_.size() + 1); // so that free() cannot throw
-	blocks_.reserve(blocks_.size() + 1);
+	blocks_.reserve();
 	void* p = nullptr;
 	if (const int result = host ? rt_.alloc_host(&p, size) : rt_.alloc(&p, size); result == kErrorMemory)
 		refuse(bytes, label, result);
 	else
 		check(result, host ? "cudaMallocHost" : "cudaMalloc");
-	const Block b{static_cast<std::byte*>(p), bytes, host};
-	uint32_t id = uint32_t(blocks_.size() + 1);
-	if (free_ids_.empty()) {
-		blocks_.push_back(b);
-	} else {
-		id = free_ids_.back();
-		free_ids_.pop_back();
-		blocks_[id - 1] = b;
-	}
+	const uint32_t id = blocks_.add({static_cast<std::byte*>(p), bytes, host});
 	Buffer out = made(id, bytes, mem); // frees the allocation if the fill fails
 	if (host) {
 		std::memset(p, options_.poison ? 0xff : 0, size);
@@ -127,16 +118,14 @@ Buffer CudaBackend::alloc(size_t bytes, Mem mem, const char* label) {
 
 void CudaBackend::free(uint32_t id) noexcept {
 	(void)rt_.set_device(options_.device);
-	Block& b = blocks_[id - 1];
+	const Block& b = blocks_[id];
 	if (b.host) (void)rt_.stream_wait(stream_); // free() of device memory does the same: copies may be in progress
 	(void)(b.host ? rt_.free_host(b.data) : rt_.free(b.data));
-	blocks_[id - 1] = Block();
-	free_ids_.push_back(id);
+	blocks_.remove(id);
 }
 
 std::byte* CudaBackend::bytes_at(const Buffer& b, size_t at, size_t n) const {
-	KV_ASSERT(b.id() >= 1 && b.id() <= blocks_.size());
-	const Block& block = blocks_[b.id() - 1];
+	const Block& block = blocks_[b.id()];
 	KV_ASSERT(block.data && block.bytes == b.bytes());
 	KV_ASSERT(at <= block.bytes && n <= block.bytes - at);
 	return block.data + at;
@@ -188,7 +177,7 @@ std::byte* CudaBackend::stage(size_t bytes) {
 void CudaBackend::write(const Buffer& dst, size_t at, std::span<const std::byte> src) {
 	use();
 	std::byte* to = bytes_at(dst, at, src.size());
-	if (dst.mem() == Mem::Mapped && blocks_[dst.id() - 1].host && !src.empty()) { // mapped host memory needs no copy
+	if (dst.mem() == Mem::Mapped && blocks_[dst.id()].host && !src.empty()) { // mapped host memory needs no copy
 		wait_stream();
 		std::memcpy(to, src.data(), src.size());
 		return;

@@ -2,6 +2,7 @@
 #pragma once
 #include "backends/backend.h"
 #include "backends/cuda/runtime.h"
+#include "backends/id_table.h"
 #include "backends/op_walk.h"
 #include <map>
 #include <string>
@@ -109,8 +110,7 @@ class CudaBackend : public Backend {
 	DeviceInfo info_;
 	OpenOptions options_;
 	void* stream_ = nullptr;
-	std::vector<Block> blocks_;      // by buffer id - 1
-	std::vector<uint32_t> free_ids_; // ids whose block was freed
+	IdTable<Block> blocks_;          // by buffer id
 	std::vector<Staging> staging_;   // the last one is being filled
 	std::vector<PendingRead> reads_; // since the last wait
 	std::vector<void*> events_;      // events to reuse

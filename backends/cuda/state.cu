@@ -29,6 +29,16 @@ __global__ void short_conv_kernel(ShortConvArgs a) {
 
 __device__ inline float softplus(float x) { return x > 20 ? x : log1pf(expf(x)); }
 
+// A thread's rows of one column of a state, whose first element is at state_at of the state.
+__device__ inline void load_column(float* s, const StatePlaces& rows, uint32_t from, uint64_t state_at, uint32_t v_dim,
+                                   bool inside) {
+	for (uint32_t i = 0; i < kStateRows; ++i)
+		s[i] = inside && from != STATE_ZERO ? rows.from[from + state_at + uint64_t(i) * v_dim] : 0.f;
+}
+__device__ inline void store_column(const float* s, const StatePlaces& rows, uint64_t to, uint32_t v_dim) {
+	for (uint32_t i = 0; i < kStateRows; ++i) rows.to[to + uint64_t(i) * v_dim] = s[i];
+}
+
 // A thread holds kStateRows rows of one column of a head's state; blockDim.x / kStateColumns of them share the column.
 // Grid: blocks of columns in x, heads in y, items in z.
 __global__ void delta_rule_kernel(DeltaRuleArgs a) {
@@ -45,8 +55,7 @@ __global__ void delta_rule_kernel(DeltaRuleArgs a) {
 	const uint32_t key_head = a.tiled ? head % a.n_key_heads : head / (a.n_heads / a.n_key_heads);
 	const uint64_t state_at = uint64_t(head * a.k_dim + first) * a.v_dim + col;
 	float s[kStateRows];
-	for (uint32_t i = 0; i < kStateRows; ++i)
-		s[i] = inside && from != STATE_ZERO ? a.rows.from[from + state_at + uint64_t(i) * a.v_dim] : 0.f;
+	load_column(s, a.rows, from, state_at, a.v_dim, inside);
 	for (uint32_t t = 0; t < n; ++t) {
 		const float* x = a.x + uint64_t(row + t) * a.channels;
 		const uint32_t odd = t & 1;
@@ -86,8 +95,7 @@ __global__ void delta_rule_kernel(DeltaRuleArgs a) {
 		const float change = of_k * delta;
 		for (uint32_t i = 0; i < kStateRows; ++i) s[i] = decay * s[i] + key[odd * kMostStateRows + first + i] * change;
 	}
-	if (!inside) return;
-	for (uint32_t i = 0; i < kStateRows; ++i) a.rows.to[to + state_at + uint64_t(i) * a.v_dim] = s[i];
+	if (inside) store_column(s, a.rows, to + state_at, a.v_dim);
 }
 
 // A thread holds kStateRows rows of one column of a head's state, as in delta_rule_kernel.
@@ -105,8 +113,7 @@ __global__ void ssm_scan_kernel(SsmScanArgs a) {
 	const uint32_t group = head / (a.n_heads / a.n_groups);
 	const uint64_t state_at = uint64_t(head * a.k_dim + first) * a.v_dim + col;
 	float s[kStateRows];
-	for (uint32_t i = 0; i < kStateRows; ++i)
-		s[i] = inside && from != STATE_ZERO ? a.rows.from[from + state_at + uint64_t(i) * a.v_dim] : 0.f;
+	load_column(s, a.rows, from, state_at, a.v_dim, inside);
 	for (uint32_t t = 0; t < n; ++t) {
 		const float* x = a.x + uint64_t(row + t) * a.channels;
 		const uint32_t odd = t & 1;
@@ -132,8 +139,7 @@ __global__ void ssm_scan_kernel(SsmScanArgs a) {
 			a.out[gate * a.v_dim + col] = sum + a.skip[head] * v;
 		}
 	}
-	if (!inside) return;
-	for (uint32_t i = 0; i < kStateRows; ++i) a.rows.to[to + state_at + uint64_t(i) * a.v_dim] = s[i];
+	if (inside) store_column(s, a.rows, to + state_at, a.v_dim);
 }
 
 void add_state(Kernels& k) {

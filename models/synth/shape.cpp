@@ -1,5 +1,6 @@
 // Synthetic models: the parser of the text that names one.
 #include "models/synth/shape.h"
+#include "engine/core/split.h"
 #include "engine/core/utf8.h"
 #include "models/families.h"
 #include "models/recurrent.h"
@@ -23,16 +24,6 @@ std::string joined(const std::vector<std::string>& words) {
 	std::string s;
 	for (const std::string& w : words) s += (s.empty() ? "" : " ") + w;
 	return s;
-}
-
-std::vector<std::string_view> split(std::string_view s, char at) {
-	std::vector<std::string_view> out;
-	for (size_t begin = 0; begin <= s.size();) {
-		const size_t end = std::min(s.find(at, begin), s.size());
-		out.push_back(s.substr(begin, end - begin));
-		begin = end + 1;
-	}
-	return out;
 }
 
 uint64_t number(std::string_view what, std::string_view text, uint64_t lowest, uint64_t highest) {
