@@ -80,6 +80,8 @@ TEST_CASE("T29 cli: wrong words and numbers end with 2, name what was wrong and 
 	check_error({"run", "-m", kModel, "-p", "x", "-p", "y"}, 2, {"--prompt", "2 times"});
 	check_error({"run", "-m", kModel, "-p", "x", "--stop", ""}, 2, {"stop string is empty"});
 	check_error({"run", "-m", kModel, "-p", "x", "--kv", "nonsense"}, 2, {"nonsense"});
+	check_error({"run", "-m", kModel, "-p", "x", "--device", "cpu,cpu"}, 2, {"--device cpu,cpu lists", "twice"});
+	check_error({"run", "-m", kModel, "-p", "x", "--device", "cpu", "--split", "1,3"}, 2, {"needs several devices"});
 	for (const char* value : {"abc", "-1", "1e9", "18446744073709551616", "18446744073709551615", "nan", "0x10", "",
 	                          " 5", "5 ", "+5", "5.0"}) {
 		check_error({"run", "-m", kModel, "-p", "x", "--ctx-size", value}, 2,
