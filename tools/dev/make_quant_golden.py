@@ -2,8 +2,8 @@
 """Writes expectations for block formats: raw blocks with floats from gguf, and tiny quantised models with their logits.
 
 make_quant_golden.py OUT_DIR [quant | MODEL...]
-OUT_DIR is tests/golden: the script fills quant/ and tiny/, or quant/ alone, or writes models of tiny/. quant/ needs the packages numpy and gguf;
-tiny/ needs those of make_tiny_models.py, which must lie in the same folder.
+OUT_DIR is tests/golden: the script fills quant/ and tiny/, or quant/ alone, or writes models of tiny/. quant/ needs
+the packages numpy and gguf; tiny/ needs those of make_tiny_models.py, which must lie in the same folder.
 
 quant/TYPE.bin holds raw blocks, quant/TYPE.npy the f32 gguf.quants.dequantize gives for them. tiny/llama_TYPE.* are
 models whose matrices have that type; their logits come from transformers on the dequantised weights.

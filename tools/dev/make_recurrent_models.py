@@ -83,7 +83,8 @@ def one_norm(m):
 
 scans = {"no history": changed("conv1d.weight", without_history),
          "no bias of the convolution": changed("conv1d.bias", lambda p: p.zero_()),
-         "no decay": changed("A_log", lambda p: p.fill_(-30.0)), "rates of other heads": changed("A_log", lambda p: p.copy_(p.roll(1))),
+         "no decay": changed("A_log", lambda p: p.fill_(-30.0)),
+         "rates of other heads": changed("A_log", lambda p: p.copy_(p.roll(1))),
          "no skip": changed(".D", lambda p: p.zero_()), "no bias of the steps": changed("dt_bias", lambda p: p.zero_()),
          "norm before the gate": each_mamba(norm_first), "no gate": each_mamba(ungated)}
 
@@ -114,7 +115,8 @@ def models():
                    mamba_d_head=8, mamba_d_conv=4, mamba_expand=2, position_embedding_type=None)
     scales = {"embedding scale": {"embedding_multiplier": 1.0}, "residual scale": {"residual_multiplier": 1.0},
               "logit scale": {"logits_scaling": 1.0}, "attention scale": {"attention_multiplier": 8 ** -0.5}}
-    nemotron = {k: v for k, v in base(layer_norm_epsilon=1e-3, mamba_num_heads=8, mamba_head_dim=8, expand=2, head_dim=16,
+    nemotron = {k: v for k, v in base(layer_norm_epsilon=1e-3, mamba_num_heads=8, mamba_head_dim=8, expand=2,
+                                      head_dim=16,
                                       conv_kernel=4, time_step_min=1e-12, tie_word_embeddings=False).items()
                 if k not in ("num_hidden_layers", "rms_norm_eps")}
     part = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
@@ -123,7 +125,8 @@ def models():
                   embedding_multiplier=2.0, mlp_multipliers=[0.5, 2.0], key_multiplier=0.25,
                   attention_out_multiplier=2.0, attention_in_multiplier=0.5, ssm_multipliers=[0.5, 2.0, 4.0, 0.5, 2.0],
                   ssm_in_multiplier=2.0, ssm_out_multiplier=0.5)  # products with weights stay exact in f16
-    factors = {f"no {k}": {k: [1.0] * len(v) if isinstance(v, list) else 1.0} for k, v in falcon.items() if "multiplier" in k}
+    factors = {f"no {k}": {k: [1.0] * len(v) if isinstance(v, list) else 1.0}
+               for k, v in falcon.items() if "multiplier" in k}
     return {
         "falcon_h1": (hf.FalconH1Config(**falcon), {k: v for k, v in scans.items() if "gate" not in k} | factors | {
             "no attention": changed("o_proj.weight", lambda p: p.zero_()), "groups exchanged": rolled(96, 32, 16)}),
