@@ -164,6 +164,7 @@ class Recorder {
 	VkResult wait_semaphore(uint64_t transfer, uint64_t ns);
 	bool settle() noexcept; // returns false if running work does not end
 	void read_pieces(uint32_t src, uint64_t at, std::span<std::byte> dst);
+	uint64_t staging_block() const;
 	Staging& staging(std::vector<Staging>&, Mem, uint64_t bytes);
 	void check(VkResult, const char* call); // of calls that may lose work: every later call fails with the first reason
 	[[noreturn]] void lose(Code, std::string why);

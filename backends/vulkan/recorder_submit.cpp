@@ -10,7 +10,8 @@ namespace kvrun::vk {
 namespace {
 
 constexpr uint32_t kQueries = 2048;                   // timestamps of one command buffer
-constexpr uint64_t kStagingBlock = uint64_t(8) << 20; // bytes
+constexpr uint64_t kStagingBlock = uint64_t(8) << 20;      // bytes, at most
+constexpr uint64_t kSmallStagingBlock = uint64_t(1) << 16; // tried where memory has no room for larger blocks
 constexpr size_t kUploadBlocks = 4;
 constexpr size_t kDownloadBlocks = 2; // kept after wait()
 constexpr size_t kSlots = 16;         // command buffers in flight
@@ -350,8 +351,15 @@ void Recorder::collect() {
 
 // ---- staging
 
-// A block with `bytes` of room behind s.used.
+// Bytes of a new block. Where the device has the only heap, staging shares it with weights and cache.
+uint64_t Recorder::staging_block() const {
+	return std::clamp(dev_.caps().heap_bytes / 64, kSmallStagingBlock, kStagingBlock);
+}
+
+// A block with room behind s.used for `bytes`, or for a whole block of them.
 Recorder::Staging& Recorder::staging(std::vector<Staging>& list, Mem m, uint64_t bytes) {
+	uint64_t block = staging_block();
+	bytes = std::min(bytes, block);
 	for (Staging& s : list)
 		if (s.used + bytes <= mem_.at(s.buffer).size) return s;
 	if (m == Mem::Upload) { // a block whose copies are done is reused from its start
@@ -370,18 +378,18 @@ Recorder::Staging& Recorder::staging(std::vector<Staging>& list, Mem m, uint64_t
 			return s;
 		}
 	}
-	const auto create = [&] {
-		return mem_.create(kStagingBlock, m, m == Mem::Upload ? "upload staging" : "readback staging");
-	};
-	try {
-		return list.emplace_back(Staging{create(), 0});
-	} catch (const Error& e) {
-		if (e.code != Code::OutOfMemory) throw;
+	for (bool waited = false;;) {
+		try {
+			return list.emplace_back(
+			    Staging{mem_.create(block, m, m == Mem::Upload ? "upload staging" : "readback staging"), 0});
+		} catch (const Error& e) {
+			if (e.code != Code::OutOfMemory || (waited && list.empty() && block <= kSmallStagingBlock)) throw;
+		}
+		if (!waited) wait(); // then all blocks can be used again, and memory that work under way still used is free
+		else block = std::max(block / 2, kSmallStagingBlock);
+		waited = true;
+		if (!list.empty()) return list.front();
 	}
-	wait(); // then all blocks can be used again, and memory that work under way still used is free
-	for (Staging& s : list)
-		if (bytes <= mem_.at(s.buffer).size) return s;
-	return list.emplace_back(Staging{create(), 0});
 }
 
 void Recorder::write(uint32_t dst, uint64_t at, std::span<const std::byte> src) {
@@ -392,10 +400,10 @@ void Recorder::write(uint32_t dst, uint64_t at, std::span<const std::byte> src) 
 		return;
 	}
 	while (!src.empty()) {
-		const uint64_t n = std::min<uint64_t>(src.size(), kStagingBlock);
-		Staging& s = staging(uploads_, Mem::Upload, n);
+		Staging& s = staging(uploads_, Mem::Upload, src.size());
 		begin();
 		BufferRec &from = mem_.at(s.buffer), &to = mem_.at(dst);
+		const uint64_t n = std::min<uint64_t>(src.size(), from.size - s.used);
 		std::memcpy(from.mapped + s.used, src.data(), n);
 		transfer_hazards({{dst, at, at + n, true}});
 		const VkBufferCopy region{s.used, at, n};
@@ -421,10 +429,10 @@ void Recorder::read(uint32_t src, uint64_t at, std::span<std::byte> dst) {
 
 void Recorder::read_pieces(uint32_t src, uint64_t at, std::span<std::byte> dst) {
 	while (!dst.empty()) {
-		const uint64_t n = std::min<uint64_t>(dst.size(), kStagingBlock);
-		Staging& s = staging(downloads_, Mem::Readback, n);
+		Staging& s = staging(downloads_, Mem::Readback, dst.size());
 		begin();
 		BufferRec &from = mem_.at(src), &to = mem_.at(s.buffer);
+		const uint64_t n = std::min<uint64_t>(dst.size(), to.size - s.used);
 		transfer_hazards({{src, at, at + n, false}});
 		const VkBufferCopy region{at, s.used, n};
 		dev_.fn.vkCmdCopyBuffer(slot_->cmd, from.handle, to.handle, 1, &region);

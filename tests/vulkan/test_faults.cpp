@@ -82,7 +82,9 @@ TEST_CASE("faults: T66 no memory at the n-th allocation") {
 	for (uint64_t n = 1; n <= n_calls; ++n) {
 		CAPTURE(n);
 		f.fail_calls("vkAllocateMemory", n, kAll, VK_ERROR_OUT_OF_DEVICE_MEMORY); // from this call on
-		check_out_of_memory(attempt(want, kBundled));
+		const Outcome o = attempt(want, kBundled);
+		CHECK((o.threw || n > 1)); // without one block there is no answer; later, staging does with less
+		if (o.threw) check_out_of_memory(o);
 		CHECK(f.failed > 0);
 		CHECK(f.live_memory == 0);
 		f.fail_calls("vkAllocateMemory", n, n, VK_ERROR_OUT_OF_DEVICE_MEMORY); // this call only
