@@ -175,6 +175,27 @@ void row_tq2_0(const std::byte* src, size_t blocks, const Row& r) {
 	}
 }
 
+// 16 bytes of bits; element i is bit i.
+void row_q1_0(const std::byte* src, size_t blocks, const Row& r) {
+	for (size_t b = 0; b < blocks; ++b, src += 18) {
+		std::memcpy(r.scales + 2 * b, src, 2);
+		for (size_t i = 0; i < 16; i += 4) store(r.codes + 16 * b + i, high_word(load<uint32_t>(src + 2 + i)));
+	}
+}
+
+// Blocks of n elements, 4 to a byte, in order.
+void row_q2_0(const std::byte* src, size_t blocks, size_t n, const Row& r) {
+	for (size_t b = 0; b < blocks; ++b, src += 2 + n / 4) {
+		std::memcpy(r.scales + 2 * b, src, 2);
+		for (size_t unit = 0; unit < n / 16; ++unit) {
+			const uint32_t in_order = load<uint32_t>(src + 2 + 4 * unit); // element i at bits 2i
+			uint32_t word = 0;
+			for (uint i = 0; i < 16; ++i) word |= (in_order >> 2 * i & 3u) << (8 * (i % 4) + 2 * (i / 4));
+			store(r.codes + b * n / 4 + 4 * unit, word);
+		}
+	}
+}
+
 void row_iq2_xxs(const std::byte* src, size_t blocks, const Row& r) {
 	copy_parts(src, blocks, 66, {{r.factors, 0, 2}, {r.codes, 2, 64}});
 }
@@ -316,6 +337,9 @@ void to_device_row(DType type, uint32_t cols, const std::byte* src, std::byte* d
 	case DType::IQ1_M: return row_iq1_m(src, blocks, row);
 	case DType::TQ1_0: return row_tq1_0(src, blocks, row);
 	case DType::TQ2_0: return row_tq2_0(src, blocks, row);
+	case DType::Q1_0: return row_q1_0(src, blocks, row);
+	case DType::Q2_0: return row_q2_0(src, blocks, 64, row);
+	case DType::Q2_0_128: return row_q2_0(src, blocks, 128, row);
 	case DType::U32: break;
 	}
 	fail(Code::Internal, "no device row for {}", dtype_info(type).name);

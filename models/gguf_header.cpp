@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <ranges>
 #include <unordered_set>
 
 namespace kvrun {
@@ -59,6 +60,7 @@ class Parser {
 	void array(Entry&);
 	Tensor tensor();
 	DType tensor_type(uint32_t id, const std::string& name);
+	void choose_formats(std::vector<Tensor>&);
 	void place(std::vector<Tensor>&);
 	void check_filled(const std::vector<Tensor>&);
 	std::string_view view(Range r) const { return {reinterpret_cast<const char*>(header_.data()) + r.at, size_t(r.n)}; }
@@ -179,7 +181,7 @@ Parser::Entry Parser::entry() {
 DType Parser::tensor_type(uint32_t id, const std::string& tensor) {
 	std::string known, found = fmt::format("number {}", id);
 	for (const DType t : kTensorTypes) {
-		if (uint32_t(t) == id) return t;
+		if (uint32_t(t) == id && gguf_number(t) == id) return t;
 		known += fmt::format("{}{}", known.empty() ? "" : " ", dtype_info(t).name);
 	}
 	for (const ForeignType& t : kForeignTypes)
@@ -219,6 +221,25 @@ Parser::Tensor Parser::tensor() {
 		     name(), tensor, t.shape[0], block, type_name);
 	t.bytes = *bytes;
 	return r;
+}
+
+// Types of which two block formats have the same number: the larger blocks are the smaller ones with fewer scales, so
+// where a tensor has less room than it would need in smaller blocks, it has larger ones.
+void Parser::choose_formats(std::vector<Tensor>& tensors) {
+	std::vector<uint64_t> begins;
+	for (const Tensor& r : tensors) begins.push_back(r.t.at);
+	std::ranges::sort(begins);
+	for (GgufTensor& t : tensors | std::views::transform(&Tensor::t)) {
+		const DType other = DType(uint32_t(t.type) | KV_SECOND_FORMAT);
+		if (std::ranges::find(kTensorTypes, other) == std::end(kTensorTypes)) continue;
+		const auto next = std::ranges::upper_bound(begins, t.at);
+		const uint64_t data = checked_align_up(at_, alignment_).value_or(file_.bytes()),
+		               end = next != begins.end() ? *next : file_.bytes() - std::min(data, file_.bytes());
+		const DTypeInfo first = dtype_info(t.type), second = dtype_info(other);
+		if (t.at > end || end - t.at >= t.bytes || t.shape[0] % second.block != 0) continue;
+		t.type = other;
+		t.bytes = t.bytes / first.bytes * first.block / second.block * second.bytes;
+	}
 }
 
 // Turns offsets into positions in the file; refuses tensors that exceed the file or are not aligned.
@@ -288,6 +309,7 @@ GgufHeader Parser::parse() {
 	}
 	std::vector<Tensor> tensors;
 	for (uint64_t i = 0; i < n_tensors; ++i) tensors.push_back(tensor());
+	choose_formats(tensors);
 	place(tensors);
 	check_filled(tensors);
 

@@ -79,7 +79,7 @@ __device__ inline UnitScale unit_scale(const WeightRow& w, uint32_t unit) {
 	case SCALE_ODD_HALVES:
 		return {half_of(w.factors, unit / 16) * grid_scale(w.traits.codes, unit_of_grid(w, unit)), 0};
 	case SCALE_FACTOR: return {half_of(w.factors, unit / 16), 0};
-	default: return {half_of(w.scales, unit / 2), 0}; // SCALE_HALF
+	default: return {half_of(w.scales, unit * w.traits.scale_bytes / 32), 0}; // SCALE_HALF
 	}
 }
 
@@ -91,6 +91,8 @@ __device__ inline uint32_t code_bytes(const WeightRow& w, uint32_t unit, uint32_
 		return grid_codes(w.traits.codes, g, i, w.grids[grid_word(w.traits.codes, g, i)]);
 	}
 	const bool pair = w.traits.codes == CODE_PAIR;
+	if (w.traits.codes == CODE_BIT)
+		return weight_centred(weight_high_bit(word_of(w.codes, unit / 2) >> unit % 2 * 4, i, 1), w.traits.zero);
 	uint32_t code = pair ? weight_high_bits(word_of(w.codes, unit), i, 0)
 	                     : weight_nibbles(word_of(w.codes, unit * 2), word_of(w.codes, unit * 2 + 1), i);
 	if (w.traits.codes == CODE_BOOK) return weight_book(BOOK_IQ4, code);

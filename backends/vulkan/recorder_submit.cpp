@@ -9,7 +9,7 @@
 namespace kvrun::vk {
 namespace {
 
-constexpr uint32_t kQueries = 2048;                   // timestamps of one command buffer
+constexpr uint32_t kQueries = 2048;                        // timestamps of one command buffer
 constexpr uint64_t kStagingBlock = uint64_t(8) << 20;      // bytes, at most
 constexpr uint64_t kSmallStagingBlock = uint64_t(1) << 16; // tried where memory has no room for larger blocks
 constexpr size_t kUploadBlocks = 4;
@@ -385,8 +385,10 @@ Recorder::Staging& Recorder::staging(std::vector<Staging>& list, Mem m, uint64_t
 		} catch (const Error& e) {
 			if (e.code != Code::OutOfMemory || (waited && list.empty() && block <= kSmallStagingBlock)) throw;
 		}
-		if (!waited) wait(); // then all blocks can be used again, and memory that work under way still used is free
-		else block = std::max(block / 2, kSmallStagingBlock);
+		if (!waited)
+			wait(); // then all blocks can be used again, and memory that work under way still used is free
+		else
+			block = std::max(block / 2, kSmallStagingBlock);
 		waited = true;
 		if (!list.empty()) return list.front();
 	}

@@ -343,6 +343,18 @@ void block_q6_k(Bytes b, float* x) {
 	}
 }
 
+// 128 elements: [f16 d][16 bytes: bit i % 8 of byte i / 8].  x = d where the bit is set, else -d
+void block_q1_0(Bytes b, float* x) {
+	const float d = half_at(b);
+	for (int i = 0; i < 128; ++i) x[i] = b[2 + i / 8] >> i % 8 & 1 ? d : -d;
+}
+
+// n elements: [f16 d][n / 4 bytes: bit pair i % 4 of byte i / 4].  x = d * (q - 1)
+template <int n> void block_q2_0(Bytes b, float* x) {
+	const float d = half_at(b);
+	for (int i = 0; i < n; ++i) x[i] = d * float((b[2 + i / 4] >> i % 4 * 2 & 3) - 1);
+}
+
 void each_block(DType type, void (*block)(Bytes, float*), Bytes src, float* dst, size_t n) {
 	const DTypeInfo info = dtype_info(type);
 	KV_ASSERT(n % info.block == 0);
@@ -380,6 +392,9 @@ void dequantise_row(DType type, const std::byte* src, float* dst, size_t n) {
 	case DType::IQ1_M: return each_block(type, block_iq1_m, s, dst, n);
 	case DType::TQ1_0: return each_block(type, block_tq1_0, s, dst, n);
 	case DType::TQ2_0: return each_block(type, block_tq2_0, s, dst, n);
+	case DType::Q1_0: return each_block(type, block_q1_0, s, dst, n);
+	case DType::Q2_0: return each_block(type, block_q2_0<64>, s, dst, n);
+	case DType::Q2_0_128: return each_block(type, block_q2_0<128>, s, dst, n);
 	case DType::U32: break;
 	}
 	fail(Code::Invalid, "type {} holds no real numbers; only weights and activations can be converted to float",

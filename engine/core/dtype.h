@@ -6,13 +6,16 @@
 
 namespace kvrun {
 
-// Types of the table have GGUF's number; U32 is for words that are not elements of a model.
+// Types of the table have GGUF's number, or KV_SECOND_FORMAT more; U32 is for words that are not elements of a model.
 enum class DType : uint8_t {
 #define KV_TYPE(name, id, ...) name = id,
 	KV_TENSOR_TYPES(KV_TYPE)
 #undef KV_TYPE
 	    U32 = 255
 };
+
+// The type's number in a GGUF file.
+constexpr uint32_t gguf_number(DType t) { return uint32_t(t) & ~KV_SECOND_FORMAT; }
 
 constexpr DType kTensorTypes[] = { // in the order of the table
 #define KV_TYPE(name, ...) DType::name,

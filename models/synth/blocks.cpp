@@ -72,10 +72,16 @@ void one_block(DType type, float deviation, Draw draw, std::byte* b) {
 		for (int i = 192; i < 208; ++i) b[i] = (b[i] & std::byte(3)) | std::byte(4);
 		return put_half(b + 208, deviation / (kRms6 * kRmsScale));
 	}
-	case DType::TQ2_0: // code 3, which files do not use, becomes 1: the RMS is sqrt(1/2)
-		draw.fill(b, 64);
-		for (int i = 0; i < 64; ++i) b[i] &= ~((b[i] & b[i] >> 1 & std::byte(0x55)) << 1);
-		return put_half(b + 64, deviation * 1.4142136f);
+	case DType::TQ2_0:
+	case DType::Q2_0:
+	case DType::Q2_0_128: { // code 3, which files do not use, becomes 1: the RMS is sqrt(1/2)
+		const DTypeInfo info = dtype_info(type);
+		const int at = tensor_type_info(type).scales_at;
+		std::byte* codes = at == 0 ? b + 2 : b;
+		draw.fill(codes, info.block / 4);
+		for (uint32_t i = 0; i < info.block / 4; ++i) codes[i] &= ~((codes[i] & codes[i] >> 1 & std::byte(0x55)) << 1);
+		return put_half(b + at, deviation * 1.4142136f);
+	}
 	case DType::IQ1_M: // some of its last bits belong to d
 		draw.fill(b, 56);
 		return set_block_scales(type, b, deviation);

@@ -62,6 +62,8 @@ void add_windows(Header& h, const Config& c) {
 	if (window == c.layers.end()) return;
 	h.u32(key("attention.sliding_window"), window->window.tokens);
 	if (window->head_dim == c.head_dim) return;
+	h.array(key("attention.sliding_window_pattern"), GgufType::Bool, c.layers.size());
+	for (const Layer& l : c.layers) h.raw(uint8_t(bool(l.window)));
 	h.u32(key("attention.key_length_swa"), window->head_dim);
 	h.u32(key("attention.value_length_swa"), window->head_dim);
 	h.u32(key("rope.dimension_count_swa"), c.ropes[window->rope].dim);
@@ -213,7 +215,7 @@ SynthFile::SynthFile(const SynthSpec& s) {
 		table.raw(uint64_t(t.matrix ? t.cols * t.together : t.cols / depth));
 		if (t.matrix) table.raw(uint64_t(t.rows / depth / t.together));
 		if (depth > 1) table.raw(uint64_t(depth));
-		table.raw(uint32_t(type));
+		table.raw(gguf_number(type));
 		table.raw(bytes_); // counted from the start of the data
 		                   // products with a matrix keep the magnitude of the input; norms are 1
 		const float deviation = t.matrix ? 1 / std::sqrt(float(t.cols)) : bias ? 0.1f : 0.f;

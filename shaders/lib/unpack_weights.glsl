@@ -24,7 +24,7 @@ const uint WEIGHT_CODE_BYTES = KV_TENSOR_TYPES(KV_PICK_CODE_BYTES) 0u,
 	WeightTraits(WEIGHT_CODES, WEIGHT_CODE_BYTES, WEIGHT_HIGH, WEIGHT_SCALE, WEIGHT_SCALE_BYTES, WEIGHT_FACTOR_BYTES,  \
 	             WEIGHT_ZERO)
 
-// Raw words: CODE_F32 a..d, F16 and BF16 a b, BYTE a, PAIR a.x, others a.xy; high bits a.z. Types with grids: a is the
+// Raw words: CODE_F32 a..d, F16 and BF16 a b, BYTE a, PAIR and BIT a.x, others a.xy; high bits a.z. Types with grids: a is the
 // GridUnit.
 struct WeightUnit { uvec4 a, b, c, d; };
 
@@ -41,6 +41,8 @@ const bool WEIGHT_SIGNED = true; // codes are signed bytes
 #else
 const bool WEIGHT_SIGNED = WEIGHT_CODES == CODE_BYTE || WEIGHT_CODES == CODE_BOOK || WEIGHT_CODES == CODE_FP4;
 #endif
+// log2 of the units for which a word has two f16 scales (SCALE_HALF)
+const uint WEIGHT_HALVES = WEIGHT_SCALE_BYTES == 4u ? 4u : WEIGHT_SCALE_BYTES == 8u ? 3u : 2u;
 const bool WEIGHT_HAS_FACTOR = WEIGHT_FACTOR_BYTES == 2u; // a factor for 256 elements
 
 vec4 weight_bytes(uint w) { return vec4(w & 255u, (w >> 8) & 255u, (w >> 16) & 255u, w >> 24); }
@@ -61,6 +63,7 @@ uint weight_code_bytes(WeightUnit r, uint i) {
 		const uint pair = weight_high_bits(r.a.x, i, 0u);
 		return WEIGHT_HIGH == 4u ? pair | weight_high_bit(r.a.z, i, 2u) : pair;
 	}
+	if (WEIGHT_CODES == CODE_BIT) return weight_high_bit(r.a.x, i, 1u);
 	uint code = weight_nibbles(r.a.x, r.a.y, i);
 	if (WEIGHT_CODES == CODE_BOOK) return weight_book(BOOK_IQ4, code);
 	if (WEIGHT_CODES == CODE_FP4) return weight_book(BOOK_FP4, code);
@@ -159,6 +162,7 @@ WeightUnit weight_unit(uint row, uint u, uint cols) {
 		r.a = WEIGHT_PIECE(row + u);
 	} else {
 		if (WEIGHT_CODES == CODE_PAIR) r.a.x = WEIGHT_WORD(4u * row + u);
+		else if (WEIGHT_CODES == CODE_BIT) r.a.x = WEIGHT_WORD(4u * row + (u >> 1)) >> (4u * (u & 1u));
 		else r.a.xy = WEIGHT_PAIR(2u * row + u);
 		if (WEIGHT_HIGH == 4u)
 			r.a.z = WEIGHT_WORD(4u * (row + weight_high_at(WEIGHT, cols)) + (u >> 1)) >> (4u * (u & 1u));
@@ -193,7 +197,7 @@ vec2 weight_unit_scale(uint row, uint u, uint cols) {
 			return weight_byte_pair(d, WEIGHT_WORD(4u * at + (u >> 3)), (u >> 1) & 3u);
 		return weight_byte_pair(d, WEIGHT_WORD(4u * at + (u >> 2)), u & 3u);
 	}
-	return weight_zero_pair(weight_half(WEIGHT_WORD(4u * at + (u >> 2)), u >> 1));
+	return weight_zero_pair(weight_half(WEIGHT_WORD(4u * at + (u >> WEIGHT_HALVES)), u >> (WEIGHT_HALVES - 1u)));
 }
 #endif
 
@@ -248,6 +252,9 @@ void weight_block(uint row, uint b, uint cols, out WeightUnit lower, out WeightU
 			const uvec4 two = WEIGHT_PIECE(row + (b >> 1));
 			lower.a.x = (b & 1u) == 0u ? two.x : two.z;
 			upper.a.x = (b & 1u) == 0u ? two.y : two.w;
+		} else if (WEIGHT_CODES == CODE_BIT) {
+			lower.a.x = weight_component(WEIGHT_PIECE(row + (b >> 2)), b);
+			upper.a.x = lower.a.x >> 4;
 		} else {
 			const uvec4 codes = WEIGHT_PIECE(row + b);
 			lower.a.xy = codes.xy;
@@ -274,7 +281,9 @@ WeightScales weight_scales(uint row, uint chunk, uint cols) {
 	if (WEIGHT_SCALE == SCALE_HALF_MIN) {
 		s.head = WEIGHT_PIECE(at + 2u * chunk);
 		s.more = WEIGHT_PIECE(at + 2u * chunk + 1u);
-	} else if (WEIGHT_SCALE == SCALE_BLOCK_BYTE || WEIGHT_SCALE == SCALE_E8M0) {
+	} else if (WEIGHT_SCALE == SCALE_HALF && WEIGHT_SCALE_BYTES == 4u) {
+		s.head.x = weight_component(WEIGHT_PIECE(at + (chunk >> 2)), chunk);
+	} else if (WEIGHT_SCALE_BYTES == 8u && WEIGHT_SCALE != SCALE_ODD && WEIGHT_SCALE != SCALE_ODD_HALVES) {
 		const uvec4 two = WEIGHT_PIECE(at + (chunk >> 1));
 		s.head.xy = (chunk & 1u) == 0u ? two.xy : two.zw;
 	} else if (WEIGHT_SCALE_BYTES == 16u && WEIGHT_SCALE != SCALE_ODD) {
@@ -300,6 +309,10 @@ vec4 weight_block_scale(WeightScales s, uint b, WeightUnit lower, WeightUnit upp
 	if (WEIGHT_SCALE == SCALE_HALF_MIN)
 		return weight_half_min_pair(b < 4u ? weight_component(s.head, b) : weight_component(s.more, b)).xyxy;
 	if (WEIGHT_SCALE == SCALE_FACTOR) return weight_zero_pair(s.factor.x).xyxy;
+	if (WEIGHT_SCALE == SCALE_HALF && WEIGHT_SCALE_BYTES < 16u) {
+		const uint i = b >> (WEIGHT_HALVES - 2u);
+		return weight_zero_pair(weight_half(weight_component(s.head, i >> 1), i)).xyxy;
+	}
 	if (WEIGHT_SCALE_BYTES == 8u) {
 		const uint four = b < 4u ? s.head.x : s.head.y;
 		if (WEIGHT_SCALE == SCALE_E8M0) return weight_e8m0_pair(four, b & 3u).xyxy;

@@ -7,7 +7,9 @@
 //
 // X(name, id, file,  elements, bytes,  scales_at, rms, middle,  codes, code_bytes, high,  scale, scale_bytes,
 //   factor_bytes, zero, int8)
-//   id            number of the type in a GGUF file, and of DType
+//   id            number of the type in a GGUF file, and of DType; with KV_SECOND_FORMAT: larger blocks under the same
+//                 number (Q2_0 as the makers of Bonsai models write it), which the sizes in the file tell from the
+//                 others
 //   file          general.file_type of a file whose matrices are mostly of this type
 //   elements, bytes     of a block in a file
 //   scales_at     where the f16 factor d of a block lies (SCALE_E8M0: its byte; SCALE_E4M3: 4 bytes, one for each 16
@@ -40,9 +42,10 @@
 #define CODE_IQ3_S 12u
 #define CODE_IQ1_S 13u
 #define CODE_IQ1_M 14u
+#define CODE_BIT 15u // 0 or 2
 
 #define SCALE_NONE 0u
-#define SCALE_HALF 1u        // f16 d of each 32 elements
+#define SCALE_HALF 1u        // f16 d of each 32 elements; of 64 or 128 where scale_bytes is 8 or 4
 #define SCALE_HALF_MIN 2u    // {f16 d, f16 m}: element = d * code + m
 #define SCALE_K 3u           // of 256 elements {d, dmin}, and six bits of scale and of min for each 32
 #define SCALE_BYTE 4u        // a signed byte for each 16 elements, times the f16 factor of 256
@@ -53,6 +56,8 @@
 #define SCALE_ODD 9u         // grids: f16 factor of 256 elements times 2s + 1, s a small number for each 32
 #define SCALE_ODD_HALVES 10u // the same, s for each 16
 #define SCALE_E4M3 11u // an unsigned E4M3 byte for each 16 elements, half of it is taken; times the row's f32 factor
+
+#define KV_SECOND_FORMAT 128u
 
 // clang-format off
 #define KV_TENSOR_TYPES(X) \
@@ -81,7 +86,10 @@
 	X(IQ1_M,   29, 31,  256,  56,   48,    7.19f,  0.0f,  CODE_IQ1_M,    2u, 2u,  SCALE_ODD_HALVES,  8u, 2u,   0u, 1) \
 	X(IQ1_S,   19, 24,  256,  50,    0,    7.20f,  0.0f,  CODE_IQ1_S,    2u, 2u,  SCALE_ODD,         0u, 2u,   0u, 1) \
 	X(TQ1_0,   34, 36,  256,  54,   52,   0.817f,  0.0f,  CODE_PAIR,    4u, 0u,  SCALE_FACTOR,      0u, 2u,   1u, 1) \
-	X(TQ2_0,   35, 37,  256,  66,   64,   1.225f,  0.0f,  CODE_PAIR,    4u, 0u,  SCALE_FACTOR,      0u, 2u,   1u, 1)
+	X(TQ2_0,   35, 37,  256,  66,   64,   1.225f,  0.0f,  CODE_PAIR,    4u, 0u,  SCALE_FACTOR,      0u, 2u,   1u, 1) \
+	X(Q1_0,    41, 40,  128,  18,    0,     1.0f,  0.0f,  CODE_BIT,    2u, 0u,  SCALE_HALF,        4u, 0u,   1u, 1) \
+	X(Q2_0,    42, 41,   64,  18,    0,   1.225f,  0.0f,  CODE_PAIR,   4u, 0u,  SCALE_HALF,        8u, 0u,   1u, 1) \
+	X(Q2_0_128, 170, 41, 128, 34,    0,   1.225f,  0.0f,  CODE_PAIR,   4u, 0u,  SCALE_HALF,        4u, 0u,   1u, 1)
 // clang-format on
 
 #endif

@@ -6,9 +6,11 @@
 //           elements. CODE_NIBBLE: 8 bytes per unit; byte 4w + c holds element 4w + c in its low nibble and element
 //           8 + 4w + c in its high nibble, so (word w >> 4h) & 0x0f0f0f0f is the quad of elements 8h + 4w .. + 3.
 //           CODE_BOOK and CODE_FP4: the same. CODE_PAIR: one word per unit; element 4s + c at bits 8c + 2s.
+//           CODE_BIT: one word per 32 elements, like the high bits of 4 bytes; a code is twice its bit.
 //   high    4 bytes: one word per 32 elements; element 4s + c at bit 8c + s.
 //           8 bytes: one word per unit of 16; element 4s + c at bits 8c + 2s, two of them.
-//   scales  SCALE_HALF: one f16 per 32 elements. SCALE_HALF_MIN: {f16 d, f16 m} per 32. SCALE_K: one piece per 256
+//   scales  SCALE_HALF: one f16 per 32, 64 or 128 elements. SCALE_HALF_MIN: {f16 d, f16 m} per 32. SCALE_K: one piece
+//   per 256
 //           elements: {f16 d, f16 dmin; low four bits of the scale of run r at 4r; the same of the mins; the upper two
 //           of scale r at 2r, of min r at 16 + 2r}, runs of 32. SCALE_BYTE: one piece per 256 elements: 16 signed
 //           bytes, one per unit. SCALE_BLOCK_BYTE: 8 signed bytes, one per 32 elements. SCALE_NIBBLES: one piece per

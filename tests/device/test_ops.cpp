@@ -281,8 +281,10 @@ TEST_CASE("ops: matmul") { each_row(matmul_rows(), run_matmul); }
 TEST_CASE("ops: a row of matmul has the same bits whatever rows come with it") {
 	std::vector<MatmulRow> rows;
 	for (DType t : kTensorTypes) {
-		rows.push_back({t, 8, dtype_info(t).block == 256 ? 512u : 320u, {37}, Epilogue::None, true, false, 0});
-		rows.push_back({t, 67, dtype_info(t).block == 256 ? 512u : 320u, {37}, Epilogue::None, false, false, 0});
+		rows.push_back(
+		    {t, 8, dtype_info(t).block == 256 ? 512u : whole_blocks(t, 320), {37}, Epilogue::None, true, false, 0});
+		rows.push_back(
+		    {t, 67, dtype_info(t).block == 256 ? 512u : whole_blocks(t, 320), {37}, Epilogue::None, false, false, 0});
 		if (tensor_type_info(t).int8)
 			rows.push_back({t,
 			                19,
@@ -331,7 +333,8 @@ TEST_CASE("ops: a row of matmul has the same bits whatever rows come with it") {
 TEST_CASE("ops: a NaN or an infinity in x shows in every output of its row, and in no other row") {
 	std::vector<MatmulRow> rows;
 	for (DType t : kTensorTypes)
-		rows.push_back({t, 3, dtype_info(t).block == 256 ? 512u : 320u, {37}, Epilogue::None, true, false, 0});
+		rows.push_back(
+		    {t, 3, dtype_info(t).block == 256 ? 512u : whole_blocks(t, 320), {37}, Epilogue::None, true, false, 0});
 	each_row(rows, [](Backend& backend, const MatmulRow& m, const TestRow& row) {
 		for (const float wrong : {NAN, INFINITY}) {
 			Random random(uint32_t(row.number) + 1);

@@ -376,6 +376,26 @@ TEST_CASE("T12: tensor types kvrun does not compute with are refused by name") {
 	}
 }
 
+TEST_CASE("gguf: Q2_0 has blocks of 64 elements, or of 128 where the tensor has no room for more scales") {
+	for (const bool last : {false, true}) { // whose end is the file's end
+		GgufBuilder b = small();
+		for (const auto& [name, type] : {std::pair{"large", DType::Q2_0_128}, {"little", DType::Q2_0}})
+			b.tensor(name, type, {256, 5}, std::string(dtype_row_bytes(type, 256) * 5, 'q'));
+		if (last) std::swap(b.tensors[3], b.tensors[4]);
+		const Gguf g = Gguf::parse("test.gguf", b.bytes());
+		for (const auto& [name, type] : {std::pair{"large", DType::Q2_0_128}, {"little", DType::Q2_0}}) {
+			CAPTURE(name);
+			REQUIRE(g.find_tensor(name));
+			CHECK(g.find_tensor(name)->type == type);
+			CHECK(g.find_tensor(name)->bytes == dtype_row_bytes(type, 256) * 5);
+		}
+		b.find("large").data.resize(300); // for neither
+		CHECK(gguf_refusal(b) != "");
+		b.find("large").type = uint32_t(DType::Q2_0_128); // not a number of files
+		CHECK(gguf_refusal(b).find("has type number 170") != std::string::npos);
+	}
+}
+
 TEST_CASE("gguf: every single-byte change of the header is read or refused, in bounds") {
 	const auto whole = small().bytes();
 	const size_t header = whole.size() - 12 - 16 - 68 - 100;

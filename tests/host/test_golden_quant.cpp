@@ -1,4 +1,5 @@
-// Block formats against the floats that python gguf computes from the same bytes, bit by bit (tests/golden/quant).
+// Block formats against the floats that python gguf, or GGML, computes from the same bytes, bit by bit
+// (tests/golden/quant).
 #include "engine/core/block_quant.h"
 #include "engine/core/npy.h"
 #include <bit>
@@ -20,7 +21,7 @@ std::vector<std::byte> file_bytes(const std::string& path) {
 
 } // namespace
 
-TEST_CASE("golden quant: every block type gives python gguf's floats, to the bit") {
+TEST_CASE("golden quant: every block type gives the floats of python gguf or GGML, to the bit") {
 	for (const DType type : kTensorTypes) {
 		if (type == DType::F32) continue;
 		const std::string stem = std::string(KVRUN_SOURCE_DIR) + "/tests/golden/quant/" + dtype_info(type).name;

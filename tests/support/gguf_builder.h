@@ -35,7 +35,7 @@ struct GgufBuilder {
 
 	template <class T> static Bytes raw(T v) { return {reinterpret_cast<const char*>(&v), sizeof v}; }
 	static Bytes string(std::string_view s) { return raw(uint64_t(s.size())) + Bytes(s); }
-	static uint32_t type_number(DType t) { return t == DType::U32 ? UINT32_MAX : uint32_t(t); }
+	static uint32_t type_number(DType t) { return t == DType::U32 ? UINT32_MAX : gguf_number(t); }
 
 	// Sets a key; replaces an older one of the same name.
 	GgufBuilder& set(const std::string& name, GgufType type, Bytes value) {

@@ -2,19 +2,24 @@
 """Writes expectations for block formats: raw blocks with floats from gguf, and tiny quantised models with their logits.
 
 make_quant_golden.py OUT_DIR [quant | MODEL...]
+make_quant_golden.py OUT_DIR ggml PROGRAM
 OUT_DIR is tests/golden: the script fills quant/ and tiny/, or quant/ alone, or writes models of tiny/. quant/ needs
 the packages numpy and gguf; tiny/ needs those of make_tiny_models.py, which must lie in the same folder.
 
 quant/TYPE.bin holds raw blocks, quant/TYPE.npy the f32 gguf.quants.dequantize gives for them. tiny/llama_TYPE.* are
 models whose matrices have that type; their logits come from transformers on the dequantised weights.
+Types without a definition in python's gguf (FROM_GGML) are written by the second form: PROGRAM is peer_blocks.c, built
+and run where GGML is, as `PROGRAM TYPE_NUMBER < blocks > floats`.
 """
 import os
+import shlex
+import subprocess
 import sys
 
 import gguf
 import numpy as np
 
-QUANT_ONLY = len(sys.argv) == 3 and sys.argv[2] == "quant"
+QUANT_ONLY = len(sys.argv) == 3 and sys.argv[2] == "quant" or len(sys.argv) == 4 and sys.argv[2] == "ggml"
 if not QUANT_ONLY:
     import torch
     import transformers as hf
@@ -27,6 +32,9 @@ SCALES_AT = {Q.Q8_0: [0], Q.Q4_0: [0], Q.Q4_K: [0, 2], Q.Q5_K: [0, 2], Q.Q6_K: [
              Q.Q4_1: [0, 2], Q.Q5_0: [0], Q.Q5_1: [0, 2], Q.Q2_K: [80, 82], Q.Q3_K: [108], Q.IQ4_NL: [0],
              Q.IQ4_XS: [0], Q.MXFP4: [], Q.TQ1_0: [52], Q.TQ2_0: [64], Q.IQ3_S: [0], Q.IQ3_XXS: [0], Q.IQ2_S: [0],
              Q.IQ2_XS: [0], Q.IQ2_XXS: [0], Q.IQ1_M: [], Q.IQ1_S: [0], Q.NVFP4: []}
+# name -> (type number, elements of a block, elements of GGML's block); all begin with an f16 scale. A block of Q2_0_128
+# is two of GGML's with the same scale.
+FROM_GGML = {"Q1_0": (41, 128, 128), "Q2_0": (42, 64, 64), "Q2_0_128": (42, 128, 64)}
 # Zeros, smallest and largest subnormal, smallest normal, largest half, with both signs.
 SPECIAL = [0x0000, 0x8000, 0x0001, 0x8001, 0x03FF, 0x83FF, 0x0400, 0x8400, 0x7BFF, 0xFBFF, 0x3C00, 0xBC00]
 
@@ -70,6 +78,24 @@ def write_blocks(out):
         b.tofile(f"{out}/{qtype.name}.bin")
         np.save(f"{out}/{qtype.name}.npy", values)
         print(f"{qtype.name}: {b.size} bytes, {values.size} values")
+
+
+def write_ggml_blocks(out, program):
+    for name, (number, elements, part) in FROM_GGML.items():
+        rng, bits, n = np.random.default_rng(number + elements), 1 if name == "Q1_0" else 2, 48
+        codes = rng.integers(0, 256, (n, elements * bits // 8)).astype(np.uint8)
+        scales = (rng.standard_normal(n) * 0.02).astype(np.float16).view(np.uint16)
+        scales[:len(SPECIAL)] = SPECIAL
+        halves = scales.view(np.uint8).reshape(n, 2)
+        parts = codes.reshape(n * elements // part, -1)
+        of_ggml = np.concatenate([halves.repeat(elements // part, axis=0), parts], axis=1)
+        run = subprocess.run([*shlex.split(program), str(number)], input=of_ggml.tobytes(), stdout=subprocess.PIPE,
+                             check=True)
+        values = np.frombuffer(run.stdout, np.float32)
+        assert values.size == n * elements and np.isfinite(values).all()
+        np.concatenate([halves, codes], axis=1).tofile(f"{out}/{name}.bin")
+        np.save(f"{out}/{name}.npy", values)
+        print(f"{name}: {n} blocks, {values.size} values")
 
 
 # ---- models
@@ -183,6 +209,8 @@ def main():
         sys.exit(__doc__.strip())
     for folder in ("quant", "tiny"):
         os.makedirs(f"{sys.argv[1]}/{folder}", exist_ok=True)
+    if wanted[:1] == ["ggml"]:
+        return write_ggml_blocks(f"{sys.argv[1]}/quant", wanted[1])
     if QUANT_ONLY or not wanted:
         write_blocks(f"{sys.argv[1]}/quant")
     if QUANT_ONLY:
