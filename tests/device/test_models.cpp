@@ -5,7 +5,9 @@
 #include "tests/support/assets.h"
 #include "tests/support/compare.h"
 #include "tests/support/devices.h"
+#include "tests/support/gguf_builder.h"
 #include "tests/support/rig.h"
+#include "tests/support/temp_folder.h"
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -112,6 +114,32 @@ TEST_CASE("models: logits of every tiny checkpoint are those of transformers, as
 			            decode);
 			CHECK(prompt < logits_tolerance(engine->backend(), e.name, /*decode=*/false));
 			CHECK(decode < logits_tolerance(engine->backend(), e.name, /*decode=*/true));
+		}
+	});
+}
+
+TEST_CASE("models: of models that also read images, the part that reads text has the logits of the text model") {
+	const std::vector<Expected> models = tiny_models();
+	on_every_device([&](const std::string& device) {
+		for (const auto& [arch, text] :
+		     {std::pair{"qwen2vl", "qwen2"}, {"qwen3vl", "qwen3"}, {"qwen3vlmoe", "qwen3moe"}}) {
+			CAPTURE(arch);
+			const auto e = std::ranges::find(models, text, &Expected::name);
+			REQUIRE(e != models.end());
+			const TempFolder folder;
+			const fs::path path = folder.path / "model.gguf";
+			const std::vector<std::byte> file = GgufBuilder::copy_as(Gguf::open(e->model.string()), arch).bytes();
+			std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(file.data()), long(file.size()));
+			const auto engine = open_engine(device, path, /*ubatch=*/16);
+			CHECK(engine->config().arch == arch);
+			Session s(*engine, {.ctx = e->ctx});
+			double error = 0;
+			PrefillHooks hooks;
+			hooks.all_logits = [&](uint32_t first, uint32_t, std::span<const float> logits) {
+				error = std::max(error, error_of(*e, first, logits));
+			};
+			s.prefill(e->tokens, hooks);
+			CHECK(error < logits_tolerance(engine->backend(), text, /*decode=*/false));
 		}
 	});
 }

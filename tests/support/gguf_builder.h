@@ -37,6 +37,26 @@ struct GgufBuilder {
 	static Bytes string(std::string_view s) { return raw(uint64_t(s.size())) + Bytes(s); }
 	static uint32_t type_number(DType t) { return t == DType::U32 ? UINT32_MAX : gguf_number(t); }
 
+	// A model file again, as one of another architecture.
+	static GgufBuilder copy_as(const Gguf& g, const std::string& arch) {
+		const std::string front = std::string(g.text("general.architecture")) + ".";
+		GgufBuilder b;
+		for (const GgufEntry& e : g.entries()) {
+			const std::string key(e.key);
+			const Bytes value(reinterpret_cast<const char*>(e.bytes.data()), e.bytes.size());
+			b.set(key.starts_with(front) ? arch + "." + key.substr(front.size()) : key, e.type,
+			      e.type == GgufType::String  ? string(value)
+			      : e.type == GgufType::Array ? raw(uint32_t(e.element)) + raw(e.count) + value
+			                                  : value);
+		}
+		b.text("general.architecture", arch);
+		for (const GgufTensor& t : g.tensors()) {
+			Bytes data(t.bytes, 0);
+			g.read(t, 0, std::as_writable_bytes(std::span(data)));
+			b.tensor(std::string(t.name), t.type, {t.shape, t.shape + t.n_dims}, std::move(data));
+		}
+		return b;
+	}
 	// Sets a key; replaces an older one of the same name.
 	GgufBuilder& set(const std::string& name, GgufType type, Bytes value) {
 		erase(name);

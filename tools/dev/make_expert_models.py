@@ -23,11 +23,11 @@ def weighed(function, normalise=False, scale=1.0, bias=False):
         found = routers(model)
         assert found
         for router in found:
-            def forward(x, router=router, right=router.forward):
-                logits, _, indices = right(x)
+            def forward(x, *more, router=router, right=router.forward):
+                logits, _, indices = right(x, *more)
                 p = function(logits)
                 if bias:
-                    p = p + router.e_score_correction_bias
+                    p = p + (more[0] if more else router.e_score_correction_bias)
                 w = p.gather(1, indices)
                 if normalise:
                     w = w / w.sum(dim=-1, keepdim=True)
@@ -142,6 +142,13 @@ def models():
             num_shared_expert=[1, 1])),
             {"one expert": {"moe_topk": [1, 1]}, "weights as they are": weighed(softmax),
              "no shared expert": zeroed("shared_mlp.down_proj"), "norms before RoPE": norms_first}),
+        "minimax_m2": (hf.MiniMaxM2Config(**base(
+            num_hidden_layers=3, head_dim=16, rope_parameters=half, rotary_dim=8, scoring_func="sigmoid",
+            num_local_experts=8, num_experts_per_tok=3, intermediate_size=16, tie_word_embeddings=False)),
+            {"two experts": {"num_experts_per_tok": 2}, "softmax": weighed(softmax, True),
+             "no bias of the choice": zeroed("e_score_correction_bias"),
+             "bias in weights": weighed(torch.sigmoid, True, bias=True),
+             "weights as they are": weighed(torch.sigmoid), "all channels rotated": {"partial_rotary_factor": 1.0}}),
         # transformers 5 always uses the short factors: the prompt is within the original context.
         "phimoe.short": (hf.PhimoeConfig(**base(
             num_local_experts=6, num_experts_per_tok=2, intermediate_size=24, attention_bias=True, lm_head_bias=True,
