@@ -2,6 +2,7 @@
 #include "backends/checked_backend.h"
 #include "engine/core/f16.h"
 #include "engine/core/npy.h"
+#include "engine/core/system/files.h"
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -19,7 +20,7 @@ CheckedBackend::CheckedBackend(std::unique_ptr<Backend> inner, std::unique_ptr<B
 	if (b != std::string::npos) dump_layer_ = text.substr(b + 1);
 	if (!dump_dir_.empty()) {
 		std::error_code error;
-		std::filesystem::create_directories(dump_dir_, error);
+		std::filesystem::create_directories(sys::path_of(dump_dir_), error);
 		if (error) fail(Code::Io, "dump folder {}: {}", dump_dir_, error.message());
 	}
 }
@@ -206,7 +207,7 @@ void CheckedBackend::dump(const char* op, const std::string& name, const View& v
 	while (dims > 1 && v.shape[dims - 1] == 1) --dims;
 	const std::vector<uint64_t> shape(v.shape, v.shape + dims);
 	const std::string layer = in_layer_ ? fmt::format("L{}_", layer_) : "";
-	npy_write(std::filesystem::path(dump_dir_) / fmt::format("{:06}_{}{}_{}.npy", n_ops_, layer, op, name), type, shape,
+	npy_write(sys::path_of(dump_dir_) / fmt::format("{:06}_{}{}_{}.npy", n_ops_, layer, op, name), type, shape,
 	          fetch(*inner_, inner(v)));
 }
 

@@ -1,6 +1,7 @@
 // Options that constrain the form of an answer.
 #include "tools/args_grammar.h"
 #include "engine/core/error.h"
+#include "engine/core/system/files.h"
 #include "engine/core/utf8.h"
 #include <filesystem>
 #include <fstream>
@@ -14,9 +15,9 @@ constexpr size_t kMostText = size_t(1) << 20; // bytes
 std::string text_of(const std::string& given, const char* option, bool is_text) {
 	if (given.empty() || is_text) return given;
 	std::error_code error;
-	if (given.size() > 4096 || !std::filesystem::is_regular_file(given, error))
+	if (given.size() > 4096 || !std::filesystem::is_regular_file(sys::path_of(given), error))
 		fail(Code::NotFound, "{} is '{}', which is neither a file nor the text itself", option, one_line(given, 60));
-	std::ifstream file(given, std::ios::binary);
+	std::ifstream file(sys::path_of(given), std::ios::binary);
 	std::ostringstream text;
 	text << file.rdbuf();
 	if (!file) fail(Code::Io, "{}: {} cannot be read", option, one_line(given));

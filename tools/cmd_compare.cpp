@@ -1,4 +1,5 @@
 // kvrun compare: devices of one machine measured side by side, and runs of several machines put together.
+#include "engine/core/system/files.h"
 #include "engine/core/system/process.h"
 #include "engine/core/utf8.h"
 #include "tools/args_engine.h"
@@ -56,8 +57,10 @@ void run_compare(Options o, const std::vector<std::string>& icd, bool default_de
 	if (default_depths) o.depths = o.quick ? std::vector<int64_t>{0, 256} : std::vector<int64_t>{0, 8192, 32768};
 	std::string files;
 	for (const std::string& file : icd) {
-		if (!std::filesystem::exists(file)) fail(Code::NotFound, "--icd {}: no such file", one_line(file));
-		files += (files.empty() ? "" : ":") + std::filesystem::absolute(file).string();
+		if (!std::filesystem::exists(sys::path_of(file)))
+			fail(Code::NotFound, "--icd {}: no such file", one_line(file));
+		files += (files.empty() ? "" : std::string(1, sys::kListSeparator)) +
+		         std::filesystem::absolute(sys::path_of(file)).string();
 	}
 	if (!files.empty()) sys::set_variable("VK_ADD_DRIVER_FILES", files);
 	const Json baseline = o.baseline.empty() ? Json() : read_run(o.baseline);
@@ -78,7 +81,7 @@ void add_merge(Command& root) {
 	c.run = [a] {
 		Json run = merge(a->folders, a->base);
 		std::error_code error;
-		std::filesystem::create_directories(a->out, error);
+		std::filesystem::create_directories(sys::path_of(a->out), error);
 		if (error) fail(Code::Io, "-o {}: {}; name a folder that can be made", one_line(a->out), error.message());
 		finish(run, a->out, nullptr);
 	};

@@ -2,6 +2,7 @@
 #include "backends/driver_memory.h"
 #include "backends/vulkan/open_vulkan.h"
 #include "engine/core/new_file.h"
+#include "engine/core/system/files.h"
 #include "engine/core/system/process.h"
 #include "engine/core/utf8.h"
 #include "tools/args.h"
@@ -128,7 +129,7 @@ struct ShaderRun {
 // Writes one file per pipeline: a description, then the assembly text.
 void write_assembly(const ShaderRun& run, const std::string& folder) {
 	std::error_code error;
-	std::filesystem::create_directories(folder, error);
+	std::filesystem::create_directories(sys::path_of(folder), error);
 	size_t n = 0;
 	for (const vk::KernelReport& k : run.kernels) {
 		if (k.assembly.empty()) continue;

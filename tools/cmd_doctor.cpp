@@ -1,9 +1,11 @@
 // kvrun doctor: checks everything that a run needs in turn, and prints one line that says whether it will work.
 #include "backends/vulkan/icd_files.h"
 #include "engine/core/error.h"
+#include "engine/core/system/files.h"
 #include "engine/core/utf8.h"
 #include "tools/commands_setup.h"
 #include "tools/config_file.h"
+#include "tools/doctor.h"
 #include "tools/env.h"
 #include "tools/host.h"
 #include "tools/hub/folders.h"
@@ -14,129 +16,39 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
-#include <dlfcn.h>
-#include <fstream>
-#include <sys/resource.h>
-#include <sys/stat.h>
-#include <unistd.h>
+#include <filesystem>
 
 namespace kvrun {
 namespace fs = std::filesystem;
 namespace {
 
-struct Finding {
-	std::string state; // "ok", "note", "bad"
-	std::string about, text;
-};
-
-class Checkup {
- public:
-	void ok(const std::string& about, const std::string& text) { all_.push_back({"ok", about, text}); }
-	void note(const std::string& about, const std::string& text) { all_.push_back({"note", about, text}); }
-	void bad(const std::string& about, const std::string& text) { all_.push_back({"bad", about, text}); }
-	const std::vector<Finding>& all() const { return all_; }
-
- private:
-	std::vector<Finding> all_;
-};
-
-std::string first_word(const fs::path& p) {
-	std::string s;
-	std::ifstream(p) >> s;
-	return s;
-}
-
 // ---- Vulkan
-
-void look_at_loader(Checkup& f) {
-	void* loader = dlopen("libvulkan.so.1", RTLD_NOW | RTLD_LOCAL);
-	if (!loader) return f.bad("Vulkan loader", "there is no libvulkan.so.1; install package libvulkan1");
-	using Version = int (*)(uint32_t*);
-	const auto version = reinterpret_cast<Version>(dlsym(loader, "vkEnumerateInstanceVersion"));
-	uint32_t v = 0;
-	if (!version || version(&v) != 0)
-		f.bad("Vulkan loader", "libvulkan.so.1 is one of Vulkan 1.0; kvrun needs 1.3");
-	else
-		f.ok("Vulkan loader",
-		     fmt::format("libvulkan.so.1, Vulkan {}.{}.{}", v >> 22 & 0x7f, v >> 12 & 0x3ff, v & 0xfff));
-	// stays loaded: drivers that it opened may crash if it is unloaded
-}
 
 void look_at_drivers(Checkup& f) {
 	const std::vector<vk::IcdFile> files = vk::icd_files();
-	if (files.empty())
-		f.bad("Vulkan drivers", "none is installed; a GPU's come with its vendor's driver or package "
-		                        "mesa-vulkan-drivers, which has one for the processor too");
+	if (files.empty()) f.bad("Vulkan drivers", kWhereDriversComeFrom);
 	for (const vk::IcdFile& i : files) {
 		const std::string text = one_line(i.file) + (i.library.empty() ? "" : " -> " + one_line(i.library));
 		if (!i.problem.empty())
 			f.bad("Vulkan driver", text + ": " + one_line(i.problem));
-		else if (i.library.find('/') != std::string::npos && access(i.library.c_str(), R_OK) != 0)
+		else if (sys::FileInfo info;
+		         sys::path_of(i.library).has_parent_path() && !sys::stat_file(i.library, /*follow_link=*/true, info))
 			f.bad("Vulkan driver", text + ": the library is not there");
 		else
 			f.ok("Vulkan driver", text);
 	}
 }
 
-void look_at_layers(Checkup& f) {
-	std::vector<fs::path> folders = {"/etc/vulkan", "/usr/local/share/vulkan", "/usr/share/vulkan"};
-	if (!home_folder().empty()) folders.push_back(home_folder() / ".local/share/vulkan");
-	std::string implicit;
-	bool validation = false;
-	for (const fs::path& folder : folders)
-		for (const char* kind : {"implicit_layer.d", "explicit_layer.d"}) {
-			std::error_code ec;
-			for (fs::directory_iterator it(folder / kind, ec), end; !ec && it != end; it.increment(ec)) {
-				const std::string name = it->path().stem().native();
-				validation |= name.find("validation") != name.npos;
-				if (kind[0] == 'i') implicit += (implicit.empty() ? "" : ", ") + one_line(name);
-			}
-		}
-	if (!implicit.empty())
-		f.note("Vulkan layers", implicit +
-		                            ": the loader puts these into every program; one that misbehaves can be left "
-		                            "out with VK_LOADER_LAYERS_DISABLE=~implicit~");
-	f.ok("Vulkan layers", validation ? "the validation layer is there (KVRUN_VALIDATE=1)"
-	                                 : "no validation layer, which only developers need");
-}
-
-void look_at_permissions(Checkup& f) {
-	std::error_code ec;
-	size_t nodes = 0;
-	for (fs::directory_iterator it("/dev/dri", ec), end; !ec && it != end; it.increment(ec)) {
-		const fs::path p = it->path();
-		if (!p.filename().native().starts_with("renderD")) continue;
-		++nodes;
-		if (access(p.c_str(), R_OK | W_OK) != 0)
-			f.bad("permissions", fmt::format("{} may not be opened by you; add yourself to its group: sudo usermod -aG "
-			                                 "render $USER, then log in again",
-			                                 p.native()));
-	}
-	if (access("/dev/nvidiactl", F_OK) == 0) {
-		++nodes;
-		if (access("/dev/nvidiactl", R_OK | W_OK) != 0) f.bad("permissions", "/dev/nvidiactl may not be opened by you");
-	}
-	if (nodes == 0)
-		f.note("permissions", "no GPU has a device file here (/dev/dri, /dev/nvidiactl): in a container, give it one "
-		                      "(--device /dev/dri, --gpus all)");
-	else
-		f.ok("permissions", fmt::format("{} device files of GPUs were looked at", nodes));
-}
-
-// Kernel time limits after which it resets a GPU, whose work is then lost.
+// Time limits after which the system resets a GPU, whose work is then lost.
 void look_at_watchdog(Checkup& f) {
-	std::string text;
-	if (const std::string amd = first_word("/sys/module/amdgpu/parameters/lockup_timeout"); !amd.empty())
-		text += fmt::format("amdgpu.lockup_timeout {} ms", amd);
-	if (const std::string intel = first_word("/sys/class/drm/card0/engine/rcs0/preempt_timeout_ms"); !intel.empty())
-		text += fmt::format("{}i915 preempt_timeout_ms {}", text.empty() ? "" : ", ", intel);
 	const double submit = env_number(Env::SubmitMs, 100);
-	const std::string ours =
-	    fmt::format("work is given to the device in pieces of about {:.0f} ms (KVRUN_SUBMIT_MS)", submit);
+	const std::string limits = gpu_time_limits(),
+	                  ours = fmt::format("work is given to the device in pieces of about {:.0f} ms (KVRUN_SUBMIT_MS)",
+	                                     submit);
 	if (submit > 1000)
 		f.note("watchdog", ours + ": more than a second can make the system reset the GPU");
 	else
-		f.ok("watchdog", text.empty() ? ours : fmt::format("{}; {}", text, ours));
+		f.ok("watchdog", limits.empty() ? ours : fmt::format("{}; {}", limits, ours));
 }
 
 // ---- devices
@@ -193,16 +105,15 @@ void look_at_cache(Checkup& f) {
 	if (folder.empty())
 		return f.note("cache", "none (KVRUN_CACHE_DIR is off, or HOME is not set): shaders are compiled at each start");
 	std::error_code ec;
-	fs::path there = folder;
+	fs::path there = sys::path_of(folder);
 	while (!there.empty() && !fs::exists(there, ec) && there != there.parent_path()) there = there.parent_path();
-	if (access(there.c_str(), W_OK) != 0)
+	if (!sys::may_write(there.string()))
 		return f.bad("cache",
 		             fmt::format("{} may not be written by you; KVRUN_CACHE_DIR names another folder", folder));
-	struct stat st {};
-	if (stat(folder.c_str(), &st) == 0 && (st.st_mode & 022))
+	if (sys::FileInfo info; sys::stat_file(folder, /*follow_link=*/true, info) && info.others_write)
 		return f.note("cache",
 		              fmt::format("{} may be written by others, so what is in it is not used; chmod 700 it", folder));
-	f.ok("cache", fmt::format("{}, {}", folder, human_bytes(double(bytes_below(folder)))));
+	f.ok("cache", fmt::format("{}, {}", folder, human_bytes(double(bytes_below(sys::path_of(folder))))));
 }
 
 void look_at_settings(Checkup& f, const Command& root) {
@@ -226,8 +137,8 @@ size_t look_at_models(Checkup& f) {
 	const fs::space_info space = fs::space(there, ec);
 	const std::string room = ec ? "" : fmt::format(", {} free there", human_bytes(double(space.available)));
 	const std::string text = fmt::format("{} here, {}; fetched into {}{}", models.size(), human_bytes(double(bytes)),
-	                                     one_line(hub.native()), room);
-	if (hub.empty() || access(there.c_str(), W_OK) != 0)
+	                                     one_line(hub.string()), room);
+	if (hub.empty() || !sys::may_write(there.string()))
 		f.note("models", text + ", which you may not write: HF_HUB_CACHE names another folder");
 	else
 		f.ok("models", text);
@@ -239,25 +150,6 @@ size_t look_at_models(Checkup& f) {
 		f.ok("fetching",
 		     fmt::format("from {}{}", hub_endpoint(), hub_token().empty() ? ", without a token" : ", with a token"));
 	return models.size();
-}
-
-void look_at_limits(Checkup& f) {
-	struct {
-		int what;
-		const char* name;
-		uint64_t least;
-	} const limits[] = {{RLIMIT_AS, "address space (ulimit -v)", uint64_t(8) << 30},
-	                    {RLIMIT_FSIZE, "length of a file (ulimit -f)", uint64_t(8) << 30},
-	                    {RLIMIT_NOFILE, "open files (ulimit -n)", 256}};
-	size_t low = 0;
-	for (const auto& l : limits) {
-		rlimit r{};
-		if (getrlimit(__rlimit_resource_t(l.what), &r) != 0 || r.rlim_cur == RLIM_INFINITY || r.rlim_cur >= l.least)
-			continue;
-		++low;
-		f.note("limits", fmt::format("{}: {}, which is little", l.name, uint64_t(r.rlim_cur)));
-	}
-	if (!low) f.ok("limits", "of this process are wide enough");
 }
 
 void examine(const Command& root, bool as_json) {

@@ -1,4 +1,5 @@
 // kvrun eval: quality of KV cache policies, one row per policy: on a text, or on tasks with one right answer.
+#include "engine/core/system/files.h"
 #include "engine/core/utf8.h"
 #include "tools/args_engine.h"
 #include "tools/commands.h"
@@ -272,7 +273,7 @@ void run_eval(const EvalArgs& a) {
 	if (!a.against.empty() && a.files.empty()) fail(Code::Invalid, "--against is for texts (-f)");
 	if (!a.shard.empty() && !a.json) fail(Code::Invalid, "--shard is of use with --json alone; add that");
 	if (a.turns && a.task != "recall") fail(Code::Invalid, "--turns is for --task recall");
-	if (!a.task.empty() && is_file(a.task) && !std::filesystem::exists(a.task))
+	if (!a.task.empty() && is_file(a.task) && !std::filesystem::exists(sys::path_of(a.task)))
 		fail(Code::Invalid, "--task is '{}': neither recall or needle nor a file of questions", a.task);
 	std::vector<Question> questions;
 	if (!a.task.empty()) questions = questions_of(a);

@@ -1,5 +1,6 @@
 // kvrun replay: runs keys and values from files through the KV cache of a device; writes the stored values and the
 // attention results.
+#include "engine/core/system/files.h"
 #include "engine/core/utf8.h"
 #include "tools/args_engine.h"
 #include "tools/commands.h"
@@ -47,8 +48,9 @@ void run_replay(const ReplayArgs& a) {
 	in.seed = uint64_t(a.seed);
 	const KvPlan plan = make_plan(policy, {in.n_layers, in.n_kv_heads, in.head_dim});
 	std::error_code error;
-	fs::create_directories(a.out, error);
-	if (!fs::is_directory(a.out)) fail(Code::Io, "--out {}: is not a folder and cannot be created", a.out);
+	const fs::path out = sys::path_of(a.out);
+	fs::create_directories(out, error);
+	if (!fs::is_directory(out)) fail(Code::Io, "--out {}: is not a folder and cannot be created", a.out);
 
 	const std::unique_ptr<Backend> be = open_backend(backend_options(a.device, a.check));
 	Progress progress;
@@ -56,7 +58,6 @@ void run_replay(const ReplayArgs& a) {
 	    replay(*be, plan, in, [&](uint32_t done) { progress.show("layers", double(done) / in.n_layers); });
 	progress.clear();
 
-	const fs::path out = a.out;
 	const uint64_t L = in.n_layers, T = in.n_tokens, H = in.n_kv_heads, D = in.head_dim;
 	npy_write(out / "k_hat.npy", {L, T, H, D}, std::span(r.k_hat));
 	npy_write(out / "v_hat.npy", {L, T, H, D}, std::span(r.v_hat));

@@ -1,5 +1,6 @@
 // kvrun synth: writes a model of a known shape with random weights, for measurements that need no trained model.
 #include "engine/core/new_file.h"
+#include "engine/core/system/files.h"
 #include "engine/core/utf8.h"
 #include "models/families.h"
 #include "models/synth/synth_file.h"
@@ -22,7 +23,7 @@ struct SynthArgs {
 
 void check_space(const std::string& path, uint64_t bytes) {
 	std::error_code error;
-	const std::filesystem::path folder = std::filesystem::absolute(path, error).parent_path();
+	const std::filesystem::path folder = std::filesystem::absolute(sys::path_of(path), error).parent_path();
 	const auto space = std::filesystem::space(folder, error);
 	if (!error && space.available < bytes)
 		fail(Code::Io,

@@ -1,6 +1,7 @@
 // The settings file, parsed with toml++.
 #include "tools/config_file.h"
 #include "engine/core/error.h"
+#include "engine/core/system/files.h"
 #include "engine/core/system/machine.h"
 #include "engine/core/utf8.h"
 #include "tools/hub/names.h"
@@ -84,10 +85,11 @@ ConfigFile ConfigFile::read(const Command& root) {
 	ConfigFile out;
 	const std::string path = config_path();
 	std::error_code ec;
-	if (path.empty() || !fs::exists(path, ec)) return out;
-	if (!fs::is_regular_file(path, ec)) fail(Code::Io, "{}: is not a file", one_line(path));
-	if (fs::file_size(path, ec) > kLongestFile) fail(Code::Invalid, "{}: is longer than 1 MiB", one_line(path));
-	std::ifstream in(path, std::ios::binary);
+	if (path.empty() || !fs::exists(sys::path_of(path), ec)) return out;
+	if (!fs::is_regular_file(sys::path_of(path), ec)) fail(Code::Io, "{}: is not a file", one_line(path));
+	if (fs::file_size(sys::path_of(path), ec) > kLongestFile)
+		fail(Code::Invalid, "{}: is longer than 1 MiB", one_line(path));
+	std::ifstream in(sys::path_of(path), std::ios::binary);
 	std::ostringstream text;
 	text << in.rdbuf();
 	if (!in) fail(Code::Io, "{}: cannot be read", one_line(path));
@@ -142,7 +144,7 @@ std::vector<Setting> ConfigFile::settings_for(const Command& c, const std::strin
 		if (p.kind == "command" && p.name == c.name) used.push_back(&p);
 	// a name matches a model as on the command line: by prefix, case-insensitive
 	std::vector<const Part*> models;
-	const std::string whole = bare_name(model), stem = bare_name(fs::path(model).stem().string());
+	const std::string whole = bare_name(model), stem = bare_name(sys::path_of(model).stem().string());
 	const size_t slash = model.find('/');
 	const std::string repo = slash == model.npos ? whole : bare_name(model.substr(slash + 1));
 	for (const Part& p : parts_) {

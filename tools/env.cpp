@@ -69,7 +69,7 @@ std::string probe_program() {
 	const std::string own = env_text(Env::Probe);
 	if (own == "off") return {};
 	if (!own.empty()) return own;
-	const std::filesystem::path self = sys::program_path(), here = self.parent_path();
+	const std::filesystem::path self = sys::path_of(sys::program_path()), here = self.parent_path();
 	for (const char* place : {"kvrun-probe", "../libexec/kvrun-probe"}) {
 		const std::string probe = (here / place).string() + self.extension().string(); // .exe on Windows
 		if (!self.empty() && sys::may_execute(probe)) return probe;

@@ -37,7 +37,7 @@ void add_list(std::vector<std::string>& out, const char* list) {
 	std::string all = list ? list : "";
 	for (size_t at = 0; at < all.size();) {
 		const size_t end = std::min(all.find(sys::kListSeparator, at), all.size());
-		if (end > at) add_files(out, all.substr(at, end - at));
+		if (end > at) add_files(out, sys::path_of(all.substr(at, end - at)));
 		at = end + 1;
 	}
 }
@@ -47,7 +47,7 @@ std::vector<std::string> manifests() {
 	for (const char* name : {"VK_DRIVER_FILES", "VK_ICD_FILENAMES"})
 		if (const char* v = std::getenv(name); v && *v) return add_list(out, v), out;
 	add_list(out, std::getenv("VK_ADD_DRIVER_FILES"));
-	for (const std::string& place : sys::vulkan_driver_places()) add_files(out, place);
+	for (const std::string& place : sys::vulkan_driver_places()) add_files(out, sys::path_of(place));
 	return out;
 }
 
@@ -67,8 +67,8 @@ IcdFile read_manifest(const std::string& path) {
 			return out.problem = "is a manifest that names no library", out;
 		out.library = library->get<std::string>();
 		// a path is relative to the manifest; a bare name is for the system's library search
-		if (fs::path(out.library).has_parent_path())
-			out.library = (fs::path(path).parent_path() / out.library).lexically_normal().string();
+		if (const fs::path library = sys::path_of(out.library); library.has_parent_path())
+			out.library = (sys::path_of(path).parent_path() / library).lexically_normal().string();
 	} catch (const Error& e) {
 		const std::string_view what = e.what(); // begins with the file's name, which the caller adds
 		const size_t colon = what.find(": ");
@@ -125,7 +125,7 @@ std::string driver_build(const IcdFile& icd) {
 
 std::string find_icd(const std::string& prefix) {
 	for (const std::string& f : manifests())
-		if (fs::path(f).filename().string().starts_with(prefix)) return f;
+		if (sys::path_of(f).filename().string().starts_with(prefix)) return f;
 	return "";
 }
 

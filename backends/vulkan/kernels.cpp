@@ -3,6 +3,7 @@
 #include "backends/vulkan/pipeline_statistics.h"
 #include "engine/core/log.h"
 #include "engine/core/regular_file.h"
+#include "engine/core/system/files.h"
 #include "engine/core/utf8.h"
 #include "shared/spec.h"
 #include <algorithm>
@@ -41,7 +42,7 @@ std::vector<SpecValue> with_subgroup(std::vector<SpecValue> spec, uint32_t lanes
 
 Kernels::Kernels(Device& dev, VkPipelineCache cache, const std::string& folder) : dev_(dev), cache_(cache) {
 	std::error_code ec;
-	if (!folder.empty() && !std::filesystem::is_directory(folder, ec))
+	if (!folder.empty() && !std::filesystem::is_directory(sys::path_of(folder), ec))
 		fail(Code::NotFound, "{}: no folder of .spv files; check KVRUN_SHADERS", one_line(folder));
 	for (const KernelBlob& b : kernel_blobs()) {
 		Entry& e = entries_.emplace_back();
@@ -50,7 +51,7 @@ Kernels::Kernels(Device& dev, VkPipelineCache cache, const std::string& folder) 
 		e.spirv = fallback ? b.no_subgroup : b.spirv;
 		e.in_bounds = b.in_bounds;
 		if (folder.empty()) continue;
-		const std::filesystem::path path = std::filesystem::path(folder) / (e.name + ".spv");
+		const std::filesystem::path path = sys::path_of(folder) / (e.name + ".spv");
 		if (!std::filesystem::exists(path, ec)) continue;
 		e.from_disk = read_words(path);
 		e.spirv = e.from_disk;

@@ -4,6 +4,7 @@
 #include "engine/core/error.h"
 #include "engine/core/new_file.h"
 #include "engine/core/regular_file.h"
+#include "engine/core/system/files.h"
 #include "engine/core/utf8.h"
 #include "models/fingerprint.h"
 #include <cmath>
@@ -74,7 +75,7 @@ void write_tuning(const std::string& path, const Gguf& g, const Tuning& t, const
 std::optional<Tuning> read_tuning(const Gguf& g, uint32_t n_layers) {
 	const std::string path = tuning_path(g);
 	std::error_code error;
-	if (!std::filesystem::exists(path, error)) return {};
+	if (!std::filesystem::exists(sys::path_of(path), error)) return {};
 	const RegularFile file(path, "it is what kvrun tune writes");
 	if (file.bytes() > kMostBytes)
 		fail(Code::Format, "{} has {} bytes, more than {}; remove it or run kvrun tune again", one_line(path),

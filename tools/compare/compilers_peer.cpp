@@ -1,36 +1,23 @@
 // Columns beside the devices: compilers of absent GPUs, and the peer.
 #include "tools/compare/compilers_peer.h"
+#include "engine/core/system/files.h"
+#include "engine/core/system/process.h"
 #include "engine/core/utf8.h"
 #include "models/synth/shape.h"
 #include "tools/host.h"
-#include <cstdio>
 #include <filesystem>
 #include <fmt/ranges.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 namespace kvrun::comparison {
 namespace {
 
-std::string shell_word(const std::string& s) { // quoted for the shell
-	std::string out = "'";
-	for (const char c : s) out += c == '\'' ? "'\\''" : std::string(1, c);
-	return out + "'";
-}
-
 // The output of a shell command, parsed as JSON.
 Json json_of(const std::string& command) {
-	std::FILE* p = ::popen(command.c_str(), "re");
-	if (!p) fail(Code::Io, "no shell can be started for: {}", one_line(command));
 	std::string text;
-	char buffer[4096];
-	while (const size_t n = std::fread(buffer, 1, sizeof buffer, p)) text.append(buffer, n);
-	const int status = ::pclose(p);
+	const int code = sys::run_shell(command, text);
 	const size_t begin = text.find_first_of("[{"); // skips messages of a loader
 	Json j = Json::parse(begin == text.npos ? "" : text.substr(begin), nullptr, /*allow_exceptions=*/false);
-	if (j.is_discarded())
-		fail(Code::Io, "printed no JSON (exit code {}): {}", WIFEXITED(status) ? WEXITSTATUS(status) : -1,
-		     one_line(command, 300));
+	if (j.is_discarded()) fail(Code::Io, "printed no JSON (exit code {}): {}", code, one_line(command, 300));
 	return j;
 }
 
@@ -89,8 +76,8 @@ void add_static_columns(Json& run, const Options& o) {
 	const std::string folder = o.vendor.substr(0, colon);
 	for (const std::string& chip : split(o.vendor.substr(colon + 1), ','))
 		add_unit(run["static"], o, chip, folder, [&] {
-			return json_of(fmt::format("{} {} /proc/{}/exe devices --shaders --json 2>/dev/null",
-			                           shell_word(folder + "/run"), shell_word(chip), ::getppid()))
+			return json_of(fmt::format("{} {} {} devices --shaders --json", sys::shell_word(folder + "/run"),
+			                           sys::shell_word(chip), sys::shell_word(sys::program_path())))
 			    .at(0);
 		});
 }
@@ -99,9 +86,10 @@ void add_peer(Json& run, const Options& o) {
 	if (o.peer.empty()) return;
 	const Json key = {{"peer", o.peer}, {"model", run["model"]["fingerprint"]}, {"options", run["options"]}};
 	const auto work = [&] {
-		std::string model = std::filesystem::absolute(o.model).string(); // the peer may run in another folder
+		std::string model =
+		    std::filesystem::absolute(sys::path_of(o.model)).string(); // the peer may run in another folder
 		if (is_synth(model)) { // written to a file, so that the peer can read it
-			model = std::filesystem::absolute(o.folder + "/model.gguf").string();
+			model = std::filesystem::absolute(sys::path_of(o.folder + "/model.gguf")).string();
 			const std::vector<std::string> parts = split(o.model.substr(kSynthPrefix.size()), ':');
 			const size_t comma = parts[0].find(',');
 			std::vector<std::string> words = {"synth", "--like", parts[0].substr(0, comma), "--type", parts.at(1),
@@ -112,9 +100,9 @@ void add_peer(Json& run, const Options& o) {
 		}
 		Json out = Json::array();
 		for (const char* cache : {"f16", "q4_0"}) {
-			const std::string command =
-			    fmt::format("{} -m {} -p {} -n {} -d {} -r {} -ngl 99 -fa 1 -ctk {} -ctv {} -o json", o.peer,
-			                shell_word(model), o.prompt, o.generate, fmt::join(o.depths, ","), o.rounds, cache, cache);
+			const std::string command = fmt::format(
+			    "{} -m {} -p {} -n {} -d {} -r {} -ngl 99 -fa 1 -ctk {} -ctv {} -o json", o.peer,
+			    sys::shell_word(model), o.prompt, o.generate, fmt::join(o.depths, ","), o.rounds, cache, cache);
 			add_results(out, json_of(command), cache);
 		}
 		return Json{{"results", out}};

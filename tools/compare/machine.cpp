@@ -1,11 +1,11 @@
 // The machine of a comparison: processor and system, GPUs as reported by the kernel, the devices to compare.
 #include "engine/core/system/machine.h"
+#include "engine/core/system/process.h"
 #include "engine/core/utf8.h"
 #include "tools/compare/compare.h"
 #include "tools/host.h"
 #include <algorithm>
 #include <cctype>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -45,15 +45,10 @@ Json graphics_cards() {
 // Clocks, power and firmware from NVIDIA's tool; empty if it is not installed.
 std::string nvidia_smi() {
 	std::string out;
-	std::FILE* p =
-	    ::popen("nvidia-smi --query-gpu=name,uuid,driver_version,vbios_version,pcie.link.gen.current,"
-	            "pcie.link.width.current,clocks.sm,clocks.mem,clocks.max.sm,pstate,power.limit,temperature.gpu "
-	            "--format=csv 2>/dev/null",
-	            "re");
-	if (!p) return out;
-	char buffer[512];
-	while (const size_t n = std::fread(buffer, 1, sizeof buffer, p)) out.append(buffer, n);
-	::pclose(p);
+	sys::run_shell("nvidia-smi --query-gpu=name,uuid,driver_version,vbios_version,pcie.link.gen.current,"
+	               "pcie.link.width.current,clocks.sm,clocks.mem,clocks.max.sm,pstate,power.limit,temperature.gpu "
+	               "--format=csv",
+	               out);
 	return out;
 }
 

@@ -1,5 +1,6 @@
 // A comparison on one machine: every stage on every device, each in its own process.
 #include "engine/core/new_file.h"
+#include "engine/core/system/files.h"
 #include "engine/core/utf8.h"
 #include "models/fingerprint.h"
 #include "models/model.h"
@@ -13,6 +14,7 @@
 #include <chrono>
 #include <ctime>
 #include <filesystem>
+#include <fmt/chrono.h>
 #include <fstream>
 
 namespace kvrun::comparison {
@@ -26,19 +28,12 @@ std::string slug(std::string s) {
 	return s;
 }
 
-std::string utc_now() {
-	const std::time_t now = std::time(nullptr);
-	std::tm utc = {};
-	gmtime_r(&now, &utc);
-	char time[32] = "";
-	std::strftime(time, sizeof time, "%Y-%m-%dT%H:%M:%SZ", &utc);
-	return time;
-}
+std::string utc_now() { return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr))); }
 
 Json describe_model(const std::string& path) {
 	const Model m = open_model(path);
 	const Config& c = m.config;
-	return {{"file", is_synth(path) ? path : std::filesystem::path(path).filename().string()},
+	return {{"file", is_synth(path) ? path : sys::path_of(path).filename().string()},
 	        {"name", one_line(c.name)},
 	        {"architecture", c.arch},
 	        {"fingerprint", fmt::format("{:016x}", fingerprint(m.file))},
@@ -95,7 +90,7 @@ void write_text(const std::string& path, const std::string& text) {
 }
 
 void write_tokens(const Json& run, const std::string& folder) {
-	std::filesystem::create_directories(folder + "/tokens");
+	std::filesystem::create_directories(sys::path_of(folder + "/tokens"));
 	for (const Json& d : run["devices"]) {
 		const Json tokens = d["stages"].value("tokens", Json::object()).value("policies", Json::object());
 		for (const auto& [policy, t] : tokens.items()) {
@@ -133,7 +128,7 @@ double parameter_count(const Config& c) {
 
 Json compare_devices(const Options& o) {
 	std::error_code error;
-	std::filesystem::create_directories(o.folder + "/parts", error);
+	std::filesystem::create_directories(sys::path_of(o.folder + "/parts"), error);
 	if (error) fail(Code::Io, "-o {}: {}; name a folder that can be made", one_line(o.folder), error.message());
 	if (o.text.empty()) write_text(o.folder + "/text.txt", made_up_text(32 << 10));
 	Json run = {{"schema", kSchema}, {"version", KVRUN_VERSION}, {"commit", build_commit()}, {"time", utc_now()}};
@@ -174,7 +169,7 @@ Json compare_devices(const Options& o) {
 
 Json read_run(const std::string& folder) {
 	const std::string path = folder + "/run.json";
-	std::ifstream in(path);
+	std::ifstream in(sys::path_of(path));
 	if (!in) fail(Code::NotFound, "{}: cannot be read; name the folder of a comparison", one_line(path));
 	Json run = Json::parse(in, nullptr, /*allow_exceptions=*/false);
 	if (!run.is_object() || !run.value("devices", Json()).is_array() || !run.value("model", Json()).is_object())

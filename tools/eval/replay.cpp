@@ -1,5 +1,6 @@
 // A prompt given as tensors through the device's own cache path.
 #include "tools/eval/replay.h"
+#include "engine/core/system/files.h"
 #include "engine/kv_device/prefill.h"
 #include "engine/kv_device/readback.h"
 #include <algorithm>
@@ -32,7 +33,7 @@ void check(const KvPlan& plan, const ReplayInput& in) {
 }
 
 NpyArray read_tensor(const std::string& path, const char* name, const char* dims, size_t rank, float limit) {
-	NpyArray a = npy_read(path, [&](const NpyHeader& h) {
+	NpyArray a = npy_read(sys::path_of(path), [&](const NpyHeader& h) {
 		std::string shape;
 		for (const uint64_t d : h.shape) shape += fmt::format("{}{}", shape.empty() ? "" : ", ", d);
 		if (h.type != NpyType::F32 || h.shape.size() != rank)
@@ -223,7 +224,7 @@ ReplayFiles::ReplayFiles(const Paths& p) {
 	         uint32_t(q_.shape[3]), uint32_t(dq_.shape[0]), q_.as<float>(),        k_.as<float>(),
 	         v_.as<float>(),        dq_.as<float>()};
 	if (p.probes.empty()) return;
-	const NpyArray probes = npy_read(p.probes, [&](const NpyHeader& h) {
+	const NpyArray probes = npy_read(sys::path_of(p.probes), [&](const NpyHeader& h) {
 		if (h.type != NpyType::I64 || h.shape.size() != 1 || h.count() == 0)
 			fail(Code::Invalid, "--probes {}: {} of {} dimensions and {} elements, expected int64 of shape (rows)",
 			     p.probes, npy_type_info(h.type).name, h.shape.size(), h.count());

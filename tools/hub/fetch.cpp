@@ -1,6 +1,8 @@
 // Files of a repository into the hub's cache on this machine.
 #include "tools/hub/fetch.h"
 #include "engine/core/error.h"
+#include "engine/core/system/files.h"
+#include "engine/core/system/process.h"
 #include "engine/core/utf8.h"
 #include "tools/commands.h"
 #include "tools/hub/checksum.h"
@@ -12,14 +14,10 @@
 #include <charconv>
 #include <chrono>
 #include <cstdlib>
-#include <fcntl.h>
 #include <fstream>
 #include <optional>
-#include <sys/file.h>
-#include <sys/stat.h>
 #include <system_error>
 #include <thread>
-#include <unistd.h>
 
 namespace kvrun {
 namespace fs = std::filesystem;
@@ -29,17 +27,22 @@ using Clock = std::chrono::steady_clock;
 constexpr uint64_t kReserve = uint64_t(64) << 20; // bytes of the disk that must stay free
 constexpr int kTries = 4;                         // consecutive attempts without progress
 
-std::string error_text(int e) { return std::generic_category().message(e); }
+bool is_no_room(int error) {
+#ifdef EDQUOT
+	if (error == EDQUOT) return true;
+#endif
+	return error == ENOSPC || error == EFBIG;
+}
 
 [[noreturn]] void fail_file(const fs::path& p, int error) {
-	fail(Code::Io, "{}: {}{}", one_line(p.native()), error_text(error),
-	     error == ENOSPC || error == EFBIG || error == EDQUOT ? "; HF_HUB_CACHE names another folder" : "");
+	fail(Code::Io, "{}: {}{}", one_line(p.string()), sys::error_text(error),
+	     is_no_room(error) ? "; HF_HUB_CACHE names another folder" : "");
 }
 
 void make_folder(const fs::path& p) {
 	std::error_code ec;
 	fs::create_directories(p, ec);
-	if (ec) fail(Code::Io, "{}: {}; HF_HUB_CACHE names another folder", one_line(p.native()), ec.message());
+	if (ec) fail(Code::Io, "{}: {}; HF_HUB_CACHE names another folder", one_line(p.string()), ec.message());
 }
 
 fs::path blob_path(const RemoteRepo& r, const HubFile& f) { return repo_folder(r.repo) / "blobs" / content_name(f); }
@@ -58,14 +61,14 @@ class DownloadLock {
 		const fs::path repo = repo_folder(r.repo), folder = repo.parent_path() / ".locks" / repo.filename();
 		make_folder(folder);
 		path_ = folder / (content_name(f) + ".lock");
-		fd_ = open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
+		fd_ = sys::open_file(path_.string(), sys::Open::CreateShared);
 		if (fd_ < 0) fail_file(path_, errno);
-		if (flock(fd_, LOCK_EX | LOCK_NB) != 0) {
-			close(fd_);
+		if (!sys::lock_file(fd_)) {
+			sys::close_file(fd_);
 			fail(Code::Io, "another program fetches {}; wait for it, or end it", one_line(f.path));
 		}
 	}
-	~DownloadLock() { close(fd_); }
+	~DownloadLock() { sys::close_file(fd_); }
 	DownloadLock(const DownloadLock&) = delete;
 
  private:
@@ -76,43 +79,42 @@ class DownloadLock {
 class PartFile {
  public:
 	explicit PartFile(const fs::path& p) : path_(p) {
-		fd_ = open(p.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
+		fd_ = sys::open_file(p.string(), sys::Open::CreateShared);
 		if (fd_ < 0) fail_file(p, errno);
-		struct stat st {};
-		if (fstat(fd_, &st) != 0 || !S_ISREG(st.st_mode)) {
-			close(fd_);
-			fail(Code::Io, "{}: is not a file; remove it", one_line(p.native()));
+		sys::FileInfo info;
+		if (!sys::stat_file(fd_, info) || !info.regular()) {
+			sys::close_file(fd_);
+			fail(Code::Io, "{}: is not a file; remove it", one_line(p.string()));
 		}
-		bytes_ = uint64_t(st.st_size);
+		bytes_ = info.bytes;
 	}
-	~PartFile() { close(fd_); }
+	~PartFile() {
+		if (fd_ >= 0) sys::close_file(fd_);
+	}
 	PartFile(const PartFile&) = delete;
 
 	uint64_t bytes() const { return bytes_; }
 	void cut(uint64_t bytes) {
-		if (ftruncate(fd_, off_t(bytes)) != 0) fail_file(path_, errno);
+		if (!sys::cut_file(fd_, bytes)) fail_file(path_, errno);
 		bytes_ = bytes;
 	}
 	void append(std::span<const std::byte> data) {
-		while (!data.empty()) {
-			const ssize_t n = pwrite(fd_, data.data(), data.size(), off_t(bytes_));
-			if (n < 0 && errno == EINTR) continue;
-			if (n < 0) fail_file(path_, errno);
-			bytes_ += uint64_t(n), data = data.subspan(size_t(n));
-		}
+		if (!sys::write_at(fd_, bytes_, data)) fail_file(path_, errno);
+		bytes_ += data.size();
 	}
 	void read_into(Checksum& sum) const {
 		std::vector<std::byte> piece(size_t(1) << 20);
 		for (uint64_t at = 0; at < bytes_;) {
-			const ssize_t n = pread(fd_, piece.data(), piece.size(), off_t(at));
-			if (n < 0 && errno == EINTR) continue;
+			const ptrdiff_t n = sys::read_at(fd_, at, piece);
 			if (n <= 0) fail_file(path_, n < 0 ? errno : EIO);
 			sum.add({piece.data(), size_t(n)});
 			at += uint64_t(n);
 		}
 	}
-	void sync() const {
-		if (fsync(fd_) != 0) fail_file(path_, errno);
+	void finish() { // on the disk, and closed: Windows renames no open file
+		if (!sys::sync_file(fd_)) fail_file(path_, errno);
+		sys::close_file(fd_);
+		fd_ = -1;
 	}
 
  private:
@@ -224,18 +226,18 @@ void give_name(const RemoteRepo& r, const HubFile& f) {
 	if (!ec || fs::exists(path)) return;
 	fs::create_hard_link(blob, path, ec);
 	if (ec) fs::rename(blob, path, ec);
-	if (ec) fail(Code::Io, "{}: {}", one_line(path.native()), ec.message());
+	if (ec) fail(Code::Io, "{}: {}", one_line(path.string()), ec.message());
 }
 
 void write_ref(const RemoteRepo& r) {
 	const fs::path ref = repo_folder(r.repo) / "refs" / "main";
 	make_folder(ref.parent_path());
 	fs::path fresh = ref;
-	fresh += fmt::format(".{}", getpid());
+	fresh += fmt::format(".{}", sys::process_id());
 	std::ofstream(fresh, std::ios::binary) << r.commit;
 	std::error_code ec;
 	fs::rename(fresh, ref, ec);
-	if (ec) fail(Code::Io, "{}: {}", one_line(ref.native()), ec.message());
+	if (ec) fail(Code::Io, "{}: {}", one_line(ref.string()), ec.message());
 }
 
 bool is_here(const RemoteRepo& r, const HubFile& f) {
@@ -264,16 +266,14 @@ void fetch_file(const RemoteRepo& r, const HubFile& f, Meter& meter) {
 			     one_line(f.path), f.sha256.empty() ? "SHA-1" : "SHA-256");
 		}
 	}
-	part.sync();
-	std::error_code ec;
-	fs::rename(path, blob_path(r, f), ec);
-	if (ec) fail(Code::Io, "{}: {}", one_line(path.native()), ec.message());
+	part.finish();
+	if (!sys::replace_file(path.string(), blob_path(r, f).string())) fail_file(path, errno);
 }
 
 } // namespace
 
 fs::path snapshot_path(const RemoteRepo& r, const HubFile& f) {
-	return repo_folder(r.repo) / "snapshots" / r.commit / f.path;
+	return repo_folder(r.repo) / "snapshots" / r.commit / sys::path_of(f.path);
 }
 
 uint64_t bytes_here(const RemoteRepo& r, const HubFile& f) {
@@ -289,7 +289,7 @@ void check_room(const RemoteRepo& r, const std::vector<HubFile>& files) {
 	const fs::space_info space = fs::space(folder, ec);
 	if (ec || space.available >= missing + kReserve) return;
 	fail(Code::Io, "{} more are needed in {}, and {} are free; make room, or name another folder in HF_HUB_CACHE",
-	     human_bytes(double(missing)), one_line(folder.native()), human_bytes(double(space.available)));
+	     human_bytes(double(missing)), one_line(folder.string()), human_bytes(double(space.available)));
 }
 
 fs::path fetch_beginning(const RemoteRepo& r, const HubFile& f, uint64_t bytes) {

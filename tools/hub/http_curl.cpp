@@ -1,7 +1,7 @@
 // HTTP for the model hub, by libcurl.
 #include "engine/core/error.h"
 #include "tools/hub/http.h"
-#include <charconv>
+#include "tools/hub/http_header.h"
 #include <curl/curl.h>
 #include <memory>
 #include <strings.h>
@@ -32,14 +32,6 @@ std::string trimmed(std::string_view s) {
 	return from == s.npos ? "" : std::string(s.substr(from, to - from + 1));
 }
 
-// The address of `<ADDRESS>; rel="next"`.
-std::string next_link(const std::string& value) {
-	const size_t rel = value.find("rel=\"next\"");
-	const size_t open = rel == value.npos ? rel : value.rfind('<', rel);
-	const size_t close = open == value.npos ? open : value.find('>', open);
-	return close == value.npos ? "" : value.substr(open + 1, close - open - 1);
-}
-
 size_t take_header(char* text, size_t size, size_t n, void* payload) {
 	Transfer& t = *static_cast<Transfer*>(payload);
 	const std::string_view line(text, size * n);
@@ -48,11 +40,7 @@ size_t take_header(char* text, size_t size, size_t n, void* payload) {
 	if (colon == line.npos) return line.size();
 	const std::string name(line.substr(0, colon)), value = trimmed(line.substr(colon + 1));
 	if (strcasecmp(name.c_str(), "link") == 0) t.reply.next = next_link(value);
-	if (strcasecmp(name.c_str(), "content-range") == 0 && value.starts_with("bytes ")) {
-		uint64_t first = 0;
-		if (std::from_chars(value.data() + 6, value.data() + value.size(), first).ec == std::errc())
-			t.reply.first = first;
-	}
+	if (strcasecmp(name.c_str(), "content-range") == 0) t.reply.first = first_of_range(value);
 	return line.size();
 }
 

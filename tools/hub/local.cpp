@@ -42,7 +42,7 @@ std::vector<std::pair<HubModel, fs::path>> models_below(const fs::path& folder, 
 	for (HubModel& m : models_of(std::move(files))) {
 		const auto split = split_name(m.files.front().path);
 		if (split && split->count != m.files.size()) continue;
-		const fs::path first = folder / m.files.front().path;
+		const fs::path first = folder / sys::path_of(m.files.front().path);
 		out.emplace_back(std::move(m), first);
 	}
 	return out;

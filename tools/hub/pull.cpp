@@ -1,6 +1,7 @@
 // Chooses and fetches a model of the hub by its name.
 #include "tools/hub/pull.h"
 #include "engine/core/error.h"
+#include "engine/core/system/files.h"
 #include "engine/core/utf8.h"
 #include "models/model.h"
 #include "tools/args_engine.h"
@@ -10,10 +11,8 @@
 #include "tools/output.h"
 #include "tools/terminal.h"
 #include <algorithm>
-#include <fcntl.h>
 #include <fmt/ranges.h>
 #include <fstream>
-#include <unistd.h>
 
 namespace kvrun {
 namespace fs = std::filesystem;
@@ -25,27 +24,26 @@ constexpr uint64_t kHeader = uint64_t(16) << 20, kLongestHeader = uint64_t(64) <
 class Beginning {
  public:
 	Beginning(const fs::path& from, uint64_t known, uint64_t total) {
-		std::string name = (fs::temp_directory_path() / "kvrun-header-XXXXXX").native();
-		fd_ = mkostemp(name.data(), O_CLOEXEC);
+		fd_ = sys::create_unnamed(fs::temp_directory_path().string(), &name_);
 		if (fd_ < 0) return;
-		unlink(name.c_str());
 		std::ifstream in(from, std::ios::binary);
 		std::vector<char> piece(size_t(1) << 20);
 		while (known > 0) {
 			in.read(piece.data(), std::streamsize(std::min<uint64_t>(piece.size(), known)));
 			const std::streamsize n = in.gcount();
-			if (n <= 0 || write(fd_, piece.data(), size_t(n)) != n) return;
+			if (n <= 0 || !sys::write_file(fd_, std::as_bytes(std::span(piece.data(), size_t(n))))) return;
 			known -= uint64_t(n);
 		}
-		good_ = ftruncate(fd_, off_t(total)) == 0;
+		good_ = sys::cut_file(fd_, total);
 	}
 	~Beginning() {
-		if (fd_ >= 0) close(fd_);
+		if (fd_ >= 0) sys::close_file(fd_);
 	}
 	Beginning(const Beginning&) = delete;
-	std::string path() const { return good_ ? fmt::format("/proc/self/fd/{}", fd_) : ""; }
+	std::string path() const { return good_ ? name_ : ""; }
 
  private:
+	std::string name_;
 	int fd_ = -1;
 	bool good_ = false;
 };
@@ -152,7 +150,7 @@ std::string pull_model(const std::string& name, bool must_run) {
 	if (here < model.bytes())
 		say_stats(fmt::format("fetching {}:{}, {}{}", repo.repo, model.quant, human_bytes(double(model.bytes())),
 		                      here ? fmt::format(", {} of them are here", human_bytes(double(here))) : ""));
-	return fetch_files(repo, model.files).native();
+	return fetch_files(repo, model.files).string();
 }
 
 std::string model_of_hub(const std::string& name) {
@@ -161,7 +159,8 @@ std::string model_of_hub(const std::string& name) {
 	for (const LocalModel& m : local_models()) {
 		if (lower_case(m.repo) != lower_case(asked.repo)) continue;
 		const std::string quant = m.name.substr(m.name.find(':') + 1);
-		const bool named = lower_case(quant) == lower_case(asked.want) || m.path.ends_with("/" + asked.want);
+		const bool named = lower_case(quant) == lower_case(asked.want) ||
+		                   sys::path_of(m.path).generic_string().ends_with("/" + asked.want);
 		if (asked.want.empty() || named) found.push_back(m);
 	}
 	if (found.empty()) return pull_model(name, /*must_run=*/true);

@@ -1,5 +1,6 @@
 // Deletes models that kvrun may delete, by their full names.
 #include "engine/core/error.h"
+#include "engine/core/system/files.h"
 #include "engine/core/utf8.h"
 #include "tools/hub/folders.h"
 #include "tools/hub/local.h"
@@ -64,7 +65,7 @@ uint64_t remove_from_hub(const std::vector<LocalModel>& models, const fs::path& 
 		for (const HubModel& m : models_of(std::move(files))) {
 			if (!quants.count(m.quant)) continue;
 			for (const HubFile& f : m.files) {
-				const fs::path p = s->path() / f.path;
+				const fs::path p = s->path() / sys::path_of(f.path);
 				std::error_code e;
 				if (fs::is_symlink(p, e))
 					named.insert(fs::weakly_canonical(p, e));
@@ -110,7 +111,7 @@ uint64_t remove_model(const std::string& given) {
 			     one_line(m.name), m.owner, one_line(m.path));
 		} else {
 			freed += m.bytes;
-			for (const fs::path& p : {fs::path(m.path), fs::path(m.path + ".sha256")}) remove_file(p);
+			for (const fs::path& p : {sys::path_of(m.path), sys::path_of(m.path + ".sha256")}) remove_file(p);
 		}
 	}
 	if (found.empty() && repo.empty())

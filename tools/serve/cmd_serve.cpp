@@ -43,7 +43,7 @@ std::string api_key(const ServeArgs& a) {
 		give_up(2, "--api-key and --api-key-file are both given; give one of them");
 	std::string key = a.key;
 	if (!a.key_file.empty()) {
-		std::ifstream file(a.key_file);
+		std::ifstream file(sys::path_of(a.key_file));
 		if (!std::getline(file, key))
 			give_up(3, "--api-key-file " + a.key_file + " has no first line that can be read");
 		if (!key.empty() && key.back() == '\r') key.pop_back();

@@ -38,13 +38,17 @@ enum class Open {
 	Read,       // never waits for a FIFO's writer
 	ReadNoLink, // the same, but fails with ELOOP if the name is a symbolic link
 	ReadWaiting,
-	Create, // for writing; created with mode 0600 if it is missing; a link is not followed
+	Create,       // for writing; created with mode 0600 if it is missing; a link is not followed
+	CreateShared, // the same, with mode 0644
 };
 int open_file(const std::string& path, Open);
 // Creates a new file with mode 0600. The letters XXXXXX before the last `ending` bytes of `name` become unique ones.
 int create_unique(std::string& name, int ending = 0);
-int create_unnamed(const std::string& folder); // without a name; closing it removes it
+// Without a name; closing it removes it. name: one by which this process can open it meanwhile.
+int create_unnamed(const std::string& folder, std::string* name = nullptr);
 bool close_file(int fd);
+int copy_descriptor(int fd); // another descriptor of the same open file; -1: there is none
+bool replace_descriptor(int from, int to);
 bool lock_file(int fd); // until it is closed; false if another process holds the lock; never waits
 
 // Return the bytes read, 0 at the end, -1 for an error; calls that a signal interrupts are repeated.
@@ -54,6 +58,7 @@ void expect_sequential(int fd);                      // the file will be read fr
 bool write_file(int fd, std::span<const std::byte>); // all of it
 bool write_at(int fd, uint64_t at, std::span<const std::byte>);
 bool sync_file(int fd);
+bool cut_file(int fd, uint64_t bytes); // to this length; where it becomes longer, nothing is allocated
 
 bool replace_file(const std::string& from, const std::string& to); // readers of `to` see the old file or the new one
 void sync_folder(const std::string& path);                         // so that a new name in it survives a power failure

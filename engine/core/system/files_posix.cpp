@@ -60,12 +60,13 @@ int open_file(const std::string& path, Open how) {
 	case Open::ReadNoLink: return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | kQuiet | O_NOFOLLOW);
 	case Open::ReadWaiting: return ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
 	case Open::Create: return ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+	case Open::CreateShared: return ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
 	}
 	return -1;
 }
 int create_unique(std::string& name, int ending) { return ::mkostemps(name.data(), ending, O_CLOEXEC); }
 
-int create_unnamed(const std::string& folder) {
+static int open_unnamed(const std::string& folder) {
 #ifdef O_TMPFILE
 	const int fd = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC | O_EXCL, 0600);
 	if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != ENOENT)) return fd;
@@ -76,7 +77,14 @@ int create_unnamed(const std::string& folder) {
 	if (named >= 0) ::unlink(name.c_str());
 	return named;
 }
+int create_unnamed(const std::string& folder, std::string* name) {
+	const int fd = open_unnamed(folder);
+	if (name) *name = "/proc/self/fd/" + std::to_string(fd);
+	return fd;
+}
 bool close_file(int fd) { return ::close(fd) == 0; }
+int copy_descriptor(int fd) { return ::fcntl(fd, F_DUPFD_CLOEXEC, 3); }
+bool replace_descriptor(int from, int to) { return ::dup2(from, to) >= 0; }
 bool lock_file(int fd) { return ::flock(fd, LOCK_EX | LOCK_NB) == 0; }
 
 ptrdiff_t read_file(int fd, std::span<char> to) {
@@ -115,6 +123,7 @@ bool write_at(int fd, uint64_t at, std::span<const std::byte> from) {
 	return true;
 }
 bool sync_file(int fd) { return ::fsync(fd) == 0; }
+bool cut_file(int fd, uint64_t bytes) { return ::ftruncate(fd, off_t(bytes)) == 0; }
 
 bool replace_file(const std::string& from, const std::string& to) { return ::rename(from.c_str(), to.c_str()) == 0; }
 void sync_folder(const std::string& path) {

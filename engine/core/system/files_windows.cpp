@@ -17,8 +17,6 @@ constexpr size_t kMost = size_t(1) << 30; // bytes of one call
 constexpr int kTries = 20;                // of a replacement: a virus scanner may hold the file for a moment
 constexpr DWORD kPause = 10;              // ms between them
 
-HANDLE handle_of(int fd) { return reinterpret_cast<HANDLE>(_get_osfhandle(fd)); }
-
 int64_t ns_since_1970(FILETIME t) { // counts 100 ns since 1601
 	return ((int64_t(t.dwHighDateTime) << 32 | t.dwLowDateTime) - 116'444'736'000'000'000) * 100;
 }
@@ -95,9 +93,10 @@ bool may_execute(const std::string& path) { return _waccess(wide_path(path).c_st
 
 int open_file(const std::string& path, Open how) {
 	FileInfo info;
-	const bool no_link = how == Open::ReadNoLink || how == Open::Create;
+	const bool no_link = how == Open::ReadNoLink || how == Open::Create || how == Open::CreateShared;
 	if (no_link && stat_file(path, false, info) && info.kind == FileKind::Link) return errno = ELOOP, -1;
-	if (how == Open::Create) return open_handle(path, GENERIC_READ | GENERIC_WRITE, OPEN_ALWAYS, FILE_ATTRIBUTE_NORMAL);
+	if (how == Open::Create || how == Open::CreateShared)
+		return open_handle(path, GENERIC_READ | GENERIC_WRITE, OPEN_ALWAYS, FILE_ATTRIBUTE_NORMAL);
 	return open_handle(path, GENERIC_READ, OPEN_EXISTING, FILE_ATTRIBUTE_NORMAL);
 }
 int create_unique(std::string& name, int ending) {
@@ -110,15 +109,18 @@ int create_unique(std::string& name, int ending) {
 	}
 	return -1;
 }
-int create_unnamed(const std::string& folder) {
+int create_unnamed(const std::string& folder, std::string* own_name) {
 	std::string name = folder + "/kvrun-offload-XXXXXX";
 	const int fd = create_unique(name);
 	if (fd < 0) return fd;
+	if (own_name) *own_name = name;
 	_close(fd); // opened again as a file that goes with its handle, also after a crash
 	return open_handle(name, GENERIC_READ | GENERIC_WRITE | DELETE, OPEN_EXISTING,
 	                   FILE_ATTRIBUTE_TEMPORARY | FILE_FLAG_DELETE_ON_CLOSE);
 }
 bool close_file(int fd) { return _close(fd) == 0; }
+int copy_descriptor(int fd) { return _dup(fd); }
+bool replace_descriptor(int from, int to) { return _dup2(from, to) == 0; }
 bool lock_file(int fd) { // a byte behind every content, so that the file can be read meanwhile
 	OVERLAPPED far_end = at_place(uint64_t(1) << 62);
 	if (LockFileEx(handle_of(fd), LOCKFILE_EXCLUSIVE_LOCK | LOCKFILE_FAIL_IMMEDIATELY, 0, 1, 0, &far_end)) return true;
@@ -160,6 +162,16 @@ bool write_at(int fd, uint64_t at, std::span<const std::byte> from) {
 	return true;
 }
 bool sync_file(int fd) { return _commit(fd) == 0; }
+bool cut_file(int fd, uint64_t bytes) {
+	const HANDLE h = handle_of(fd);
+	DWORD n = 0;
+	LARGE_INTEGER size, end;
+	end.QuadPart = int64_t(bytes);
+	if (GetFileSizeEx(h, &size) && size.QuadPart < end.QuadPart)
+		DeviceIoControl(h, FSCTL_SET_SPARSE, nullptr, 0, nullptr, 0, &n, nullptr);
+	if (SetFilePointerEx(h, end, nullptr, FILE_BEGIN) && SetEndOfFile(h)) return true;
+	return fail_errno(), false;
+}
 
 bool replace_file(const std::string& from, const std::string& to) {
 	const std::wstring a = wide_path(from), b = wide_path(to);

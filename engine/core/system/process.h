@@ -19,6 +19,10 @@ std::vector<std::string> environment(); // NAME=value
 void set_variable(const std::string& name, const std::string& value);
 extern const char kListSeparator; // between the paths of a variable: ':', on Windows ';'
 
+// Runs a command of the system's shell without its stderr, and appends what it prints. Returns its exit code, or -1.
+int run_shell(const std::string& command, std::string& out);
+std::string shell_word(const std::string&); // quoted for that shell
+
 // A helper program without input. The destructor ends it and the processes that it started.
 class HelperProcess {
  public:

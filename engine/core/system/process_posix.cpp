@@ -47,6 +47,20 @@ std::vector<std::string> environment() {
 }
 void set_variable(const std::string& name, const std::string& value) { ::setenv(name.c_str(), value.c_str(), 1); }
 
+int run_shell(const std::string& command, std::string& out) {
+	std::FILE* p = ::popen((command + " 2>/dev/null").c_str(), "re");
+	if (!p) return -1;
+	char buffer[4096];
+	while (const size_t n = std::fread(buffer, 1, sizeof buffer, p)) out.append(buffer, n);
+	const int status = ::pclose(p);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+std::string shell_word(const std::string& s) {
+	std::string out = "'";
+	for (const char c : s) out += c == '\'' ? "'\\''" : std::string(1, c);
+	return out + "'";
+}
+
 namespace {
 
 using Clock = std::chrono::steady_clock;

@@ -63,6 +63,15 @@ void set_variable(const std::string& name, const std::string& value) {
 	_wputenv_s(wide(name).c_str(), wide(value).c_str()); // and the system's own environment
 }
 
+int run_shell(const std::string& command, std::string& out) {
+	std::FILE* p = _wpopen(wide("\"" + command + " 2>NUL\"").c_str(), L"rb"); // the shell takes the outer quotes away
+	if (!p) return -1;
+	char buffer[4096];
+	while (const size_t n = std::fread(buffer, 1, sizeof buffer, p)) out.append(buffer, n);
+	return _pclose(p);
+}
+std::string shell_word(const std::string& s) { return "\"" + s + "\""; } // no name of a file has a quote
+
 namespace {
 
 constexpr size_t kMostText = 8192; // bytes kept of what a helper says

@@ -2,7 +2,6 @@
 #include "engine/core/system/terminal.h"
 #include "engine/core/system/wide.h"
 #include <atomic>
-#include <io.h>
 #include <mutex>
 #include <optional>
 
@@ -13,8 +12,6 @@ std::atomic<void (*)()> interrupt_handler, end_handler;
 std::mutex first_mutex;
 std::function<void()> first; // of a FirstSignal, until it has been called
 DWORD state_before;
-
-HANDLE handle_of(int stream) { return HANDLE(_get_osfhandle(stream)); }
 
 BOOL WINAPI on_event(DWORD event) {
 	std::function<void()> told;
