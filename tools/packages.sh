@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs missing packages of Debian 12 or newer or Ubuntu 24.04 that kvrun is built from; `tests`: also those of the
 # test suite; `models`: only those that tools/models.sh needs; `windows`: also those that build kvrun for Windows and
-# run it (preset windows, Wine), and the libraries that tools/windows_packages.sh builds.
+# run it (preset windows, Wine), the installer's maker, and the libraries that tools/windows_packages.sh builds.
 set -euo pipefail
 
 usage="usage: tools/packages.sh [build|tests|models|windows] [--list]"
@@ -28,7 +28,7 @@ if [ "$want" = tests ]; then
 		python3-numpy python3-pytest xz-utils locales)
 fi
 
-if [ "$want" = windows ]; then packages+=(g++-mingw-w64-x86-64-posix wine64 xvfb); fi
+if [ "$want" = windows ]; then packages+=(g++-mingw-w64-x86-64-posix nsis wine64 xvfb); fi
 if [ "$want" = models ]; then packages=(python3 python3-pip unzip); fi
 
 id=unknown version=

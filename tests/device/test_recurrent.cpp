@@ -73,7 +73,7 @@ TEST_CASE("recurrent: forks and restored sessions go on with the same bits") {
 	const TempFolder folder;
 	each_row(kRecurrent, [&](Backend&, const Case& c, const TestRow& row) {
 		const Golden g(c.name);
-		const std::string path = folder.path / (row.device + c.name + ".kvs");
+		const std::string path = (folder.path / (row.device + c.name + ".kvs")).string();
 		const auto engine = open_engine(row.device, g.model, 16);
 		Session s(*engine, with("fp16", 64));
 		s.prefill(g.part(0, 12));

@@ -479,9 +479,9 @@ TEST_CASE("config: the tiny checkpoints of every family open") {
 	size_t n = 0;
 	for (const auto& entry : std::filesystem::directory_iterator(folder)) {
 		if (entry.path().extension() != ".gguf") continue;
-		const std::string name = entry.path().stem();
+		const std::string name = entry.path().stem().string();
 		CAPTURE(name);
-		const Model m = open_model(entry.path());
+		const Model m = open_model(entry.path().string());
 		const Config& c = m.config;
 		CHECK(m.tokenizer.vocab() == c.vocab);
 		CHECK(rope_inv_freq(c.ropes[0], c.max_seq).size() == c.ropes[0].dim / 2);

@@ -80,7 +80,7 @@ const std::string kTokenize = std::string(KVRUN_SOURCE_DIR) + "/tests/golden/tok
 std::vector<std::string> pre_names() {
 	std::vector<std::string> out;
 	for (const auto& e : std::filesystem::directory_iterator(kTokenize))
-		if (e.path().extension() == ".out") out.push_back(e.path().stem());
+		if (e.path().extension() == ".out") out.push_back(e.path().stem().string());
 	std::sort(out.begin(), out.end());
 	return out;
 }

@@ -1,6 +1,7 @@
 // Upload of weights: which bytes are written where, in which pieces, on a backend that only stores them.
 #include "engine/core/block_quant.h"
 #include "engine/core/log.h"
+#include "engine/core/system/files.h"
 #include "models/finite.h"
 #include "models/model.h"
 #include "models/read_ahead.h"
@@ -425,11 +426,11 @@ TEST_CASE("weights: buffers stay within the device's limit, pieces and staging w
 TEST_CASE("T18: a file truncated between opening and loading is an error, and nothing stays allocated") {
 	const auto bytes = tiny_model().bytes();
 	std::string name = (std::filesystem::temp_directory_path() / "kvrun-test-XXXXXX").string();
-	const int fd = mkstemp(name.data());
+	const int fd = sys::create_unique(name);
 	REQUIRE(fd >= 0);
-	REQUIRE(write(fd, bytes.data(), bytes.size()) == ssize_t(bytes.size()));
+	REQUIRE(sys::write_file(fd, bytes));
 	const Model m = open_model(name);
-	REQUIRE(ftruncate(fd, off_t(bytes.size() - 100)) == 0);
+	REQUIRE(sys::cut_file(fd, bytes.size() - 100));
 	MemoryBackend b;
 	try {
 		load_weights(m.file, m.config, b);
@@ -439,8 +440,8 @@ TEST_CASE("T18: a file truncated between opening and loading is an error, and no
 		CHECK(std::string(e.what()).find("do not change a file in use") != std::string::npos);
 	}
 	CHECK(b.live == 0);
-	close(fd);
-	std::filesystem::remove(name);
+	sys::close_file(fd);
+	sys::remove_file(name);
 }
 
 TEST_CASE(

@@ -5,7 +5,7 @@
 namespace kvrun {
 
 inline double cpu_seconds() {
-	std::timespec t{};
+	timespec t{};
 	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
 	return double(t.tv_sec) + double(t.tv_nsec) * 1e-9;
 }

@@ -86,7 +86,7 @@ BackendOptions select_test_device(const std::string& name) {
 	setenv("VK_ICD_FILENAMES", icd.c_str(), 1); // the variable's name for older loaders
 	// vendor-drivers/run turns the cache off, which takes minutes
 	if (name == "lavapipe26") setenv("MESA_SHADER_CACHE_DISABLE", "false", 1);
-	setenv("XDG_RUNTIME_DIR", fs::temp_directory_path().c_str(), 0); // the drivers print a warning without it
+	setenv("XDG_RUNTIME_DIR", fs::temp_directory_path().string().c_str(), 0); // the drivers print a warning without it
 	return options;
 }
 

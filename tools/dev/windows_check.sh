@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds kvrun for Windows and runs it under Wine, on the processor and on this machine's Vulkan driver (lavapipe), and
-# compares its answers with those of the Linux build. Prints a table; the exit code is 1 where something differs.
+# compares its answers with those of the Linux build; tries the zip and the installer. Prints a table; the exit code is 1
+# where something differs. tools/dev/windows_tests.sh runs the test programs.
 #   tools/dev/windows_check.sh [--no-build] [LINUX_PROGRAM]         LINUX_PROGRAM [build/kvrun]
 # What works there and what Wine cannot show: tools/windows.md
 set -uo pipefail
@@ -16,25 +17,7 @@ linux=${1:-build/kvrun}
 for need in "$linux" "$windows/kvrun.exe"; do
 	[ -x "$need" ] || [ -e "$need" ] || { echo "error: there is no $need; build it first" >&2; exit 2; }
 done
-wine=$(command -v wine64 || command -v wine || echo /usr/lib/wine/wine64)
-work=$(mktemp -d)
-export WINEPREFIX=${KVRUN_WINE_PREFIX:-$work/prefix} WINEDEBUG=-all WINEDLLOVERRIDES=mscoree,mshtml=
-export KVRUN_CACHE_DIR=$work/linux-cache
-
-# Without a display Wine has no Vulkan instance.
-Xvfb -displayfd 3 -screen 0 640x480x24 -nolisten tcp 3>"$work/display" 2>/dev/null &
-display=$!
-cleanup() {
-	"${wine%wine*}wineserver" -k 2>/dev/null || /usr/lib/wine/wineserver -k 2>/dev/null
-	kill "$display" 2>/dev/null
-	rm -rf "$work"
-}
-trap cleanup EXIT
-for _ in $(seq 50); do
-	[ -s "$work/display" ] && break
-	sleep 0.1
-done
-export DISPLAY=:$(cat "$work/display")
+source tools/dev/wine.sh
 
 model=models/bundled/recall-4m-f16.gguf
 text=models/bundled/record40.txt
@@ -114,6 +97,76 @@ else
 	bad=$((bad + 1))
 	row serve cpu DIFFERS ''
 	diff <(echo "$a") <(echo "$b")
+fi
+
+result() { # what, whether it is good, details
+	if [ "$2" = 0 ]; then
+		row "$1" cpu works "$3"
+	else
+		bad=$((bad + 1))
+		row "$1" cpu FAILS "$3"
+	fi
+}
+export KVRUN_CACHE_DIR=$work/wine-cache
+# Files of a hub on this machine, cut in the middle once: the whole file comes, and kvrun list knows it.
+PYTHONPATH=tests/hub python3 -B - "$wine" "$windows/kvrun.exe" "$work" >"$work/pull" 2>&1 <<-'PY'
+	import os, pathlib, subprocess, sys
+	from hub_server import Hub, Repo
+	wine, program, work = sys.argv[1:]
+	whole = pathlib.Path("tests/golden/tiny/llama_q4_0.gguf").read_bytes()
+	repo = Repo({"Tiny-Q4_0.gguf": whole})
+	repo.cut = [6000]
+	hub = Hub({"User/Tiny-GGUF": repo})
+	env = dict(os.environ, HF_ENDPOINT=hub.address, HF_HUB_CACHE=work + "/hub é", KVRUN_DEVICE="cpu")
+	run = lambda *words: subprocess.run([wine, program, *words], env=env, capture_output=True, text=True, timeout=600)
+	pulled = run("pull", "User/Tiny-GGUF")
+	files = [p for p in pathlib.Path(work, "hub é").glob("models--*/snapshots/*/*.gguf")]
+	assert pulled.returncode == 0 and len(files) == 1 and files[0].read_bytes() == whole, (pulled, files)
+	assert any(r.startswith("bytes=6000-") for r in hub.transfers()), hub.transfers()
+	listed = run("list", "--json")
+	assert "User/Tiny-GGUF:Q4_0" in listed.stdout, listed
+	repo.hashes["Tiny-Q4_0.gguf"] = "0" * 64
+	env["HF_HUB_CACHE"] = work + "/hub2"
+	refused = run("pull", "User/Tiny-GGUF")
+	assert refused.returncode == 3 and "another content" in refused.stderr, refused
+	print(f"{len(whole)} bytes in {len(hub.transfers())} transfers")
+PY
+result 'pull, list' $? "$(tail -n 1 "$work/pull")"
+"$wine" "$windows/kvrun.exe" doctor >"$work/doctor" 2>&1
+code=$?
+grep -q 'vulkan-1.dll, Vulkan 1\.[3-9]' "$work/doctor" && grep -q 'TdrDelay' "$work/doctor" && [ $code -eq 0 ]
+result doctor $? "$(tail -n 1 "$work/doctor" | tr -d '\r')"
+"$wine" "$windows/kvrun.exe" compare -m "$model" --device cpu --stages tokens --quick --anonymous -o "$work/compared" \
+	>"$work/compare" 2>&1
+code=$?
+[ $code -eq 0 ] && [ -s "$work/compared/report.html" ] && [ -s "$work/compared/parts/tokens.cpu.json" ]
+result 'compare, a process per job' $? "exit code $code"
+
+# The installer: kvrun runs from its folder and by PATH; afterwards nothing of it is left.
+in_registry() { "$wine" reg query "$@" 2>/dev/null | tr -d '\r'; }
+if setup=$(tools/windows_package.sh "$windows" 2>"$work/err"); then
+	sizes=$(tr '\t' ' ' <<<"$setup" | paste -sd, -)
+	"$wine" "$(ls "$windows"/kvrun-*-setup.exe)" /S 2>/dev/null
+	place=$(in_registry 'HKCU\Software\Microsoft\Windows\CurrentVersion\Uninstall\kvrun' /v InstallLocation |
+		sed -n 's/.*REG_SZ *//p')
+	folder=$WINEPREFIX/dosdevices/c:${place#C:}
+	folder=${folder//\\//}
+	menu=$(find "$WINEPREFIX" -name 'kvrun command line.lnk' | wc -l)
+	said=$("$wine" cmd /c "kvrun tokenize $model" <"$work/utf8" 2>"$work/err" | strip)
+	[ -n "$said" ] && [ "$said" = "$(KVRUN_DEVICE=cpu "$linux" tokenize "$model" <"$work/utf8" | strip)" ] &&
+		[ "$menu" = 1 ] && in_registry 'HKCU\Environment' /v Path | grep -qF "$place"
+	result 'installed, by PATH' $? "$sizes"
+	"$wine" "$place\\uninstall.exe" /S 2>/dev/null
+	for _ in $(seq 100); do
+		[ -e "$folder" ] || break
+		sleep 0.1
+	done
+	[ -n "$place" ] && [ ! -e "$folder" ] && ! in_registry 'HKCU\Environment' /v Path | grep -qF kvrun &&
+		! in_registry 'HKCU\Software\Microsoft\Windows\CurrentVersion\Uninstall\kvrun' | grep -q kvrun &&
+		[ -z "$(find "$WINEPREFIX" -iname '*kvrun*' | head -n 1)" ]
+	result 'removed' $? "$(find "$WINEPREFIX" -iname '*kvrun*' | head -n 1)"
+else
+	result 'zip, installer' 1 "$(tail -n 1 "$work/err")"
 fi
 echo
 if [ $bad -eq 0 ]; then echo "windows_check: all the same"; else echo "windows_check: $bad differ"; fi

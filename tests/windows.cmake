@@ -1,0 +1,21 @@
+# Test programs of Windows: those of the engine, of packed caches on devices, and of the library. Built where
+# KVRUN_BUILD_TESTS is ON; tools/dev/windows_check.sh tests runs them under Wine. Other programs of tests/CMakeLists.txt
+# start processes, use signals or Unix sockets, and are left out.
+add_library(kvrun_posix_names INTERFACE)
+target_compile_options(kvrun_posix_names INTERFACE -O1 -include ${CMAKE_CURRENT_SOURCE_DIR}/support/posix_names.h)
+target_compile_definitions(kvrun_posix_names INTERFACE KVRUN_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+target_link_libraries(kvrun_posix_names INTERFACE kvrun_options) # doctest.h lies among the packages
+
+# left out by name: gguf_files (sockets, FIFOs, device files), memory_faults (replaces operator new),
+# fetch_faults (limits of file sizes)
+file(GLOB host_sources CONFIGURE_DEPENDS host/test_*.cpp)
+list(FILTER host_sources EXCLUDE REGEX "test_(gguf_files|memory_faults)")
+add_executable(kvrun_tests support/main.cpp support/kv_sim.cpp ${host_sources})
+target_link_libraries(kvrun_tests PRIVATE kvrun_engine kvrun_env kvrun_posix_names)
+
+set(device_tests attend attend_softmax fetch models ops ops_experts ops_kv ops_matmul ops_state ops_streams pack
+	pack_scores policies recurrent session stored)
+list(TRANSFORM device_tests REPLACE "(.+)" "device/test_\\1.cpp" OUTPUT_VARIABLE device_sources)
+add_executable(kvrun_device_tests device/main.cpp support/devices.cpp ${device_sources})
+target_link_libraries(kvrun_device_tests PRIVATE kvrun_engine kvrun_eval kvrun_env nlohmann_json::nlohmann_json
+	PkgConfig::XXHASH kvrun_posix_names)
