@@ -280,7 +280,7 @@ void read_temperature(const Keys& k, const Family& f, Config& c) {
 	if (!f.tempered || scale == 0) return;
 	c.temperature = f.temperature;
 	c.temperature.scale = k.positive("attention.temperature_scale", scale);
-	const bool own = f.temperature.length != 0;
+	const bool own = f.temperature.length != 0 || k.has("attention.temperature_length");
 	const char* key = own ? "attention.temperature_length" : "rope.scaling.original_context_length";
 	c.temperature.length = k.u32(key, own ? f.temperature.length : c.max_seq);
 	if (c.temperature.length == 0) fail(Code::Format, "{}: key {} is 0; the file is damaged", k.g.name(), k.key(key));

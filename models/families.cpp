@@ -163,6 +163,7 @@ constexpr Family kFamilies[] = {
      .mixture = true,
      .layer = {.qk_norm = QkNorm::Row, .experts = {.gating = Gating::Sigmoid, .normalise = true}}},
     {.arch = "mistral3", .tempered = true},
+    {.arch = "mistral4", .partial_rotary = true, .tempered = true, .mixture = true, .latent = true},
     {.arch = "nemotron",
      .neox = true,
      .partial_rotary = true,

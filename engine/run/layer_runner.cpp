@@ -201,9 +201,13 @@ void LayerRunner::rotate(uint32_t l, const LayerRows& r, uint32_t first, uint32_
 	if (layer.attention_scale != 0 && scale != 1) be_.activate(q, q, {}, {.scale = scale});
 	if (latent && scale != 1) be_.activate(rotated, rotated, {}, {.scale = scale});
 	if (cfg_.temperature.scale == 0 || (cfg_.temperature.unrotated && rope.rotates)) return;
-	const View before = rows(r.att, first, n); // attention has not yet written these rows
-	be_.copy(before, q);
-	be_.expert_sum(q, shaped(before, n, 1, uint32_t(q.row_elements())), rows(r.rope[kTemperature], first, n));
+	for (const View& part : std::array{q, rotated}) {
+		const uint32_t width = uint32_t(part.row_elements());
+		const View before = shaped(rows(r.att, first, n), n, width); // attention has not yet written these rows
+		be_.copy(before, part);
+		be_.expert_sum(part, shaped(before, n, 1, width), rows(r.rope[kTemperature], first, n));
+		if (!latent) return;
+	}
 }
 
 Softmax LayerRunner::softmax(uint32_t l, const LayerRows& r) const {

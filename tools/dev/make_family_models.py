@@ -254,12 +254,19 @@ def shifted(config, name):
     return ("gemma" in kind and "gemma4" not in kind and "gemma3n" not in kind) or kind == "nemotron"
 
 
+def untrained(config):
+    if config.model_type == "mistral4":  # AutoModelForCausalLM does not know it
+        return hf.models.mistral4.modeling_mistral4.Mistral4ForCausalLM._from_config(
+            config, attn_implementation="eager").float().eval()
+    return hf.AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
+
+
 def build(config, seed):
     """A model with random weights that are exact in f16: every part affects the logits, rounding keys and values to f16
     does not."""
     torch.manual_seed(0)
     config._attn_implementation = "eager"
-    model = hf.AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
+    model = untrained(config)
     rng = np.random.default_rng(seed)
     quiet = ["q_norm", "k_norm", "query_layernorm", "key_layernorm", "post_self_attn", "post_mlp", "post_feedforward",
              "post_per_layer"]
@@ -345,7 +352,7 @@ def mutants(model, flips):
             if key == "partial_rotary_factor":
                 config.rope_parameters = config.rope_parameters | {key: value}
             setattr(config, key, value)
-        m = hf.AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
+        m = untrained(config)
         m.load_state_dict(model.state_dict())
         yield what, m
 
@@ -384,8 +391,10 @@ def convert(model, path, keys={}, unused={}, **options):
         vocab = {f"t{i}": i for i in range(model.config.vocab_size)}  # Gemma's converter needs their number
         Path(folder, "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocab}, "added_tokens": []}))
         hparams = ModelBase.load_hparams(Path(folder), False)
-        cls = get_model_class({"PhimoeForCausalLM": "PhiMoEForCausalLM"}.get(arch := hparams["architectures"][0], arch))
-        cls = getattr(cls, "Ministral3Model", cls)  # created by the class of all mistral3 models
+        cls = get_model_class({"PhimoeForCausalLM": "PhiMoEForCausalLM", "Mistral4ForCausalLM": "Ministral3ForCausalLM"}
+                              .get(arch := hparams["architectures"][0], arch))
+        # created by the class of all mistral3 models
+        cls = getattr(cls, "Mistral4Model" if arch.startswith("Mistral4") else "Ministral3Model", cls)
 
         def set_vocab(self):
             tokens, scores, types = vocabulary()

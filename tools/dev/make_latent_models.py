@@ -43,6 +43,10 @@ def other_scale(a):
     a.scaling = (a.qk_nope_head_dim + a.qk_rope_head_dim) ** -0.5
 
 
+def untempered(a):
+    a.config.rope_parameters["llama_4_scaling_beta"] = 0.0
+
+
 def models():
     shape = dict(num_hidden_layers=2, num_key_value_heads=4, kv_lora_rank=32, qk_nope_head_dim=16, qk_rope_head_dim=8,
                  v_head_dim=24, rms_norm_eps=EPS, tie_word_embeddings=False, head_dim=8)
@@ -74,6 +78,13 @@ def models():
             num_nextn_predict_layers=1)),
             wrong | mixture | norm | {"no bias of the choice": zeroed("e_score_correction_bias"),
                                       "weights as they are": {"norm_topk_prob": False}}),
+        "mistral4": (hf.Mistral4Config(**base(
+            **shape | {"kv_lora_rank": 64, "head_dim": 24}, **experts | {"first_k_dense_replace": 0}, q_lora_rank=40, n_group=1,
+            topk_group=1, norm_topk_prob=True,
+            rope_parameters=YARN | {"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.5,
+                                    "partial_rotary_factor": 1 / 3})),
+            wrong | mixture | norm | scale | {"weights as they are": {"norm_topk_prob": False},
+                                              "no temperature": each_attention(untempered)}),
         # As wide as real ones: one latent of 512, a rotated key of 64.
         "deepseek2_wide": (hf.DeepseekV3Config(**base(
             **shape | dict(num_hidden_layers=1, kv_lora_rank=512, qk_nope_head_dim=32, qk_rope_head_dim=64,
@@ -83,4 +94,5 @@ def models():
 
 
 if __name__ == "__main__":
-    main(models)
+    # The converter does not write how queries are scaled by position.
+    main(models, {"mistral4": {"keys": {"attention.temperature_scale": 0.5, "attention.temperature_length": 8}}})
