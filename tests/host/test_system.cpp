@@ -6,6 +6,7 @@
 #include <cstring>
 #include <doctest/doctest.h>
 #include <random>
+#include <span>
 
 using namespace kvrun;
 namespace fs = std::filesystem;
@@ -132,6 +133,38 @@ TEST_CASE("system: pieces of an unnamed file are memory, and zeroed when they ar
 	CHECK(memory[unit - 1] == 0);
 	sys::unmap_file(memory, unit);
 	sys::close_file(fd);
+}
+
+TEST_CASE("system: an unnamed file has a name for this process, and any length") {
+	const Folder folder;
+	std::string name;
+	const int fd = sys::create_unnamed(folder.path, &name);
+	REQUIRE(fd >= 0);
+	const std::string text = "twelve bytes";
+	REQUIRE(sys::write_file(fd, std::as_bytes(std::span(text))));
+	for (const uint64_t bytes : {uint64_t(1) << 36, uint64_t(6)}) {
+		REQUIRE(sys::cut_file(fd, bytes));
+		sys::FileInfo info;
+		CHECK(sys::stat_file(fd, info));
+		CHECK(info.bytes == bytes);
+	}
+	const int again = sys::open_file(name, sys::Open::Read);
+	REQUIRE(again >= 0);
+	char read[12] = "";
+	CHECK(sys::read_file(again, read) == 6);
+	CHECK(std::string(read) == "twelve");
+	sys::close_file(again);
+	sys::close_file(fd);
+}
+
+TEST_CASE("system: a command of the shell: its output without stderr, its exit code") {
+	std::string out;
+	CHECK(sys::run_shell("echo " + sys::shell_word("two  words"), out) == 0);
+	CHECK(out.find("two  words") != out.npos);
+	out.clear();
+	CHECK(sys::run_shell("no-such-program-of-kvrun", out) != 0);
+	CHECK(out == "");
+	CHECK(sys::run_shell("exit 3", out) == 3);
 }
 
 TEST_CASE("system: processes, environment, machine") {
