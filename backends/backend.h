@@ -36,6 +36,10 @@ struct DeviceInfo {
 	uint32_t prompt_piece_tokens = 1024, prompt_most_pieces = 8;
 	uint32_t parts = 1; // devices that divide the layers among them (SplitBackend)
 };
+struct ReadRates {     // at which ops read weights, in bytes per second; 0: unknown. read_rates() measures them
+	double device = 0; // in the device's memory
+	double bus = 0;    // in host memory that they read in place (Mem::Mapped)
+};
 struct OpTime { // device time of all dispatches with one label since the last reset
 	std::string op;
 	uint32_t calls;
@@ -61,6 +65,9 @@ class Backend : public OpCalls {
 		KV_ASSERT(part == 0);
 		return alloc(bytes, mem, label);
 	}
+	// Begins to copy bytes that ops have written to another part, whose ops will read them. Ops enqueued later do not
+	// wait for it, on either part; the first one that reads the bytes there does.
+	virtual void hand_over(const View&, uint32_t /*part*/) {}
 	virtual void free(uint32_t id) noexcept = 0;
 	// In order with ops: ops enqueued later see the new bytes. src is copied before the call returns; the call waits if
 	// the backend has no more staging memory.

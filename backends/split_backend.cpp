@@ -59,6 +59,7 @@ Buffer SplitBackend::alloc_part(uint32_t part, size_t bytes, Mem mem, const char
 }
 
 void SplitBackend::free(uint32_t id) noexcept {
+	outdate(id, 0, SIZE_MAX);
 	places_.remove(id);
 	weights_.erase(weights_.lower_bound({id, 0}), weights_.upper_bound({id, SIZE_MAX}));
 }
@@ -67,7 +68,9 @@ void SplitBackend::write(const Buffer& dst, size_t at, std::span<const std::byte
 	Place& p = place(dst);
 	for (uint32_t d = 0; d < parts_.size(); ++d)
 		if (p.on[d]) on_device(d, [&](Backend& b) { b.write(p.on[d], at, src); });
-	if (p.part == kAll) p.holders.set(at, at + src.size(), (1u << parts_.size()) - 1);
+	if (p.part != kAll) return;
+	outdate(dst.id(), at, at + src.size());
+	p.holders.set(at, at + src.size(), (1u << parts_.size()) - 1);
 }
 
 void SplitBackend::read(const Buffer& src, size_t at, std::span<std::byte> dst) {
@@ -101,6 +104,28 @@ void SplitBackend::write_weight(const View& w, uint32_t row, uint32_t n, const W
 		weights_.emplace(std::pair(id, w.at), fresh);
 	}
 	on_device(part, [&](Backend& b) { b.write_weight(weight_on(part, w), row, n, src, arranged); });
+}
+
+// A weight that is copied lies in the slot as it lies in its own memory.
+uint64_t SplitBackend::transfer(View dst, View src) {
+	check_and_count(dst, src);
+	const uint32_t part = place(*src.buf).part;
+	KV_ASSERT(part != kAll && place(*dst.buf).part == part);
+	const auto weight = weights_.find({src.buf->id(), src.at});
+	if (weight != weights_.end()) {
+		Weight copy = weight->second;
+		copy.end = dst.at + (copy.end - src.at);
+		const uint32_t id = dst.buf->id();
+		for (auto old = weights_.lower_bound({id, 0}); old != weights_.end() && old->first.first == id;)
+			old = old->first.second < copy.end && dst.at < old->second.end ? weights_.erase(old) : std::next(old);
+		weights_.emplace(std::pair(id, dst.at), copy);
+	}
+	dst.buf = &place(*dst.buf).on[part], src.buf = &place(*src.buf).on[part];
+	const uint64_t id = on_device(part, [&](Backend& b) { return b.transfer(dst, src); });
+	return id ? id * kMostParts + part : 0;
+}
+bool SplitBackend::arrive(uint64_t transfer) {
+	return on_device(uint32_t(transfer % kMostParts), [&](Backend& b) { return b.arrive(transfer / kMostParts); });
 }
 
 // ---- ops
@@ -148,6 +173,45 @@ uint32_t SplitBackend::device_of(const Op& o) const {
 	return part != kAll || everywhere ? part : layer_part_;
 }
 
+// Until the device is waited for, `bytes` must live even if nobody wants them.
+void SplitBackend::outdate(uint32_t id, size_t from, size_t to) noexcept {
+	for (HandOver& h : coming_) h.stale |= h.id == id && h.at < to && from < h.end();
+}
+
+void SplitBackend::hand_over(const View& v, uint32_t part) {
+	const Place& p = place(*v.buf);
+	if (p.part != kAll) return;
+	p.holders.each(v.at, v.at + v.bytes(), [&](size_t from, size_t to, Holders::Mask m) {
+		if (m >> part & 1) return;
+		const uint32_t d = uint32_t(std::countr_zero(m));
+		coming_.push_back({v.buf->id(), from, d, part, 0, std::vector<std::byte>(to - from)});
+		HandOver& h = coming_.back();
+		h.mark = on_device(d, [&](Backend& b) {
+			b.read(p.on[d], from, h.bytes);
+			return b.mark();
+		});
+		const uint64_t taker = on_device(part, [](Backend& b) { return b.mark(); });
+		worked_together_ += !parts_[d].backend->done(h.mark) && !parts_[part].backend->done(taker);
+	});
+}
+
+void SplitBackend::take(uint32_t part, const View& v) {
+	for (auto h = coming_.begin(); h != coming_.end();) {
+		if (h->stale || h->to != part || h->id != v.buf->id() || h->at >= v.at + v.bytes() || v.at >= h->end()) {
+			++h;
+			continue;
+		}
+		on_device(h->from, [&](Backend& b) {
+			b.submit(); // the device goes on while the host waits
+			b.wait_for(h->mark);
+		});
+		on_device(part, [&](Backend& b) { b.write(place(*v.buf).on[part], h->at, h->bytes); });
+		place(*v.buf).holders.set(h->at, h->end(), 1u << h->from | 1u << part);
+		handed_over_ += h->bytes.size();
+		h = coming_.erase(h);
+	}
+}
+
 // Copies what the op reads to its device, where another one has it.
 void SplitBackend::bring(uint32_t part, const Op& o) {
 	struct Gap {
@@ -162,6 +226,7 @@ void SplitBackend::bring(uint32_t part, const Op& o) {
 		if (!row.reads() && row.use != ViewRow::Use::Memory) return;
 		Place& p = place(*v.buf);
 		if (p.part != kAll) return;
+		if (!coming_.empty()) take(part, v);
 		p.holders.each(v.at, v.at + v.bytes(), [&](size_t from, size_t to, Holders::Mask m) {
 			if (m >> part & 1) return;
 			gaps.push_back({&p, from, uint32_t(std::countr_zero(m)), std::vector<std::byte>(to - from)});
@@ -199,7 +264,10 @@ void SplitBackend::run(const Op& o) {
 	read_views_of(o, [&](const ViewRow& row, const View& v) {
 		if (!v || row.needed == ViewRow::Needed::No) return;
 		if (!row.writes() && row.use != ViewRow::Use::Scratch && !row.stored) return;
-		if (Place& p = place(*v.buf); p.part == kAll) p.holders.set(v.at, v.at + v.bytes(), now);
+		Place& p = place(*v.buf);
+		if (p.part != kAll) return;
+		if (!coming_.empty()) outdate(v.buf->id(), v.at, v.at + v.bytes());
+		p.holders.set(v.at, v.at + v.bytes(), now);
 	});
 }
 
@@ -222,6 +290,7 @@ void SplitBackend::submit() {
 void SplitBackend::wait() {
 	on_each([](Backend& b) { b.wait(); });
 	marks_.clear();
+	coming_.remove_if([](const HandOver& h) { return h.stale; });
 }
 uint64_t SplitBackend::mark() {
 	std::vector<uint64_t> marks;
@@ -264,8 +333,32 @@ void SplitBackend::time_ops(bool on) {
 
 // ---- what the devices are together
 
-std::vector<uint32_t> share_layers(std::span<const DeviceInfo> devices, uint32_t n_layers) {
+// Layers by rate; empty: by memory.
+static std::vector<uint32_t> share_by_rate(std::span<const DeviceInfo> devices, uint32_t n_layers,
+                                           std::span<const ReadRates> rates, uint64_t layer_bytes) {
+	constexpr double kSame = 1.25; // rates closer than this are about the same
+	if (rates.size() != devices.size() || !layer_bytes) return {};
+	const auto [least, most] = std::ranges::minmax(rates, {}, &ReadRates::device);
+	if (!(least.device > 0) || most.device < kSame * least.device) return {};
+	std::vector<size_t> order(devices.size());
+	std::iota(order.begin(), order.end(), size_t(0));
+	std::ranges::stable_sort(order, std::greater(), [&](size_t d) { return rates[d].device; });
+	std::vector<uint32_t> layers(devices.size(), 1);
+	uint64_t left = n_layers - devices.size();
+	for (const size_t d : order) {
+		const uint64_t room = devices[d].free_bytes / 8 * 7 / layer_bytes; // the rest: activations and the driver
+		if (!room) return {};
+		const uint64_t more = std::min(left, room - 1);
+		layers[d] += uint32_t(more), left -= more;
+	}
+	return left ? std::vector<uint32_t>() : layers;
+}
+
+std::vector<uint32_t> share_layers(std::span<const DeviceInfo> devices, uint32_t n_layers,
+                                   std::span<const ReadRates> rates, uint64_t layer_bytes) {
 	KV_ASSERT(n_layers >= devices.size());
+	if (std::vector<uint32_t> layers = share_by_rate(devices, n_layers, rates, layer_bytes); !layers.empty())
+		return layers;
 	std::vector<uint32_t> layers(devices.size(), 1);
 	for (uint32_t left = n_layers - uint32_t(devices.size()); left; --left) { // to the one with most memory per layer
 		size_t best = 0;

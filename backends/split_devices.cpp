@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <fmt/ranges.h>
 #include <numeric>
 
 namespace kvrun {
@@ -61,10 +62,10 @@ std::vector<uint32_t> layers_of_split(const std::string& numbers, size_t n_devic
 }
 
 std::vector<uint32_t> layers_by_device(const BackendOptions& o, std::span<const DeviceInfo> devices,
-                                       uint32_t n_layers) {
+                                       std::span<const ReadRates> rates, uint32_t n_layers, uint64_t layer_bytes) {
 	if (devices.size() > n_layers)
 		fail(Code::Invalid, "{} devices are listed, the model has {} layers", devices.size(), n_layers);
-	if (o.split.empty() || o.split == "auto") return share_layers(devices, n_layers);
+	if (o.split.empty() || o.split == "auto") return share_layers(devices, n_layers, rates, layer_bytes);
 	return layers_of_split(o.split, devices.size(), n_layers);
 }
 
@@ -73,15 +74,29 @@ void refuse_split_of_one(const BackendOptions& o) {
 		fail(Code::Invalid, "--split {} needs several devices: --device A,B", one_line(o.split));
 }
 
+// The rate of reading what all layers have, layer by layer.
+ReadRates rates_of_all(std::span<const ReadRates> rates, std::span<const uint32_t> layers) {
+	const auto together = [&](double ReadRates::*rate) {
+		double seconds = 0, n = 0;
+		for (size_t d = 0; d < rates.size(); ++d) {
+			if (!(rates[d].*rate > 0)) return 0.;
+			seconds += layers[d] / (rates[d].*rate), n += layers[d];
+		}
+		return n / seconds;
+	};
+	return {together(&ReadRates::device), together(&ReadRates::bus)};
+}
+
 } // namespace
 
-FoundDevices find_devices(const BackendOptions& o, uint32_t n_layers) {
+FoundDevices find_devices(const BackendOptions& o, uint32_t n_layers, uint64_t layer_bytes) {
 	FoundDevices found;
 	if (names_one_device(o)) {
 		refuse_split_of_one(o);
 		found.devices = {find_device(o)};
 		found.layers = {n_layers};
 		found.together = found.devices[0].info;
+		found.rates = {found.rates_together = known_rates(found.devices[0], o)};
 		return found;
 	}
 	std::vector<DeviceInfo> infos;
@@ -90,18 +105,22 @@ FoundDevices find_devices(const BackendOptions& o, uint32_t n_layers) {
 		for (const DeviceReport& before : found.devices)
 			if (before.backend == r.backend && before.index == r.index)
 				fail(Code::Invalid, "--device {} lists {} twice", one_line(o.device), one_line(r.info.name));
+		found.rates.push_back(known_rates(r, one, infos.size()));
 		found.devices.push_back(r);
 		infos.push_back(r.info);
 	}
-	found.layers = layers_by_device(o, infos, n_layers);
+	found.layers = layers_by_device(o, infos, found.rates, n_layers, layer_bytes);
 	found.together = joined(infos, found.layers);
+	found.rates_together = rates_of_all(found.rates, found.layers);
 	return found;
 }
 
 std::string split_text(const FoundDevices& f) {
 	std::string s = "layers:";
-	for (size_t d = 0; d < f.devices.size(); ++d)
+	for (size_t d = 0; d < f.devices.size(); ++d) {
 		s += fmt::format("{} {} on {}", d ? "," : "", f.layers[d], one_line(f.devices[d].info.name));
+		if (f.rates[d].device > 0) s += fmt::format(" ({:.3g} GB/s)", f.rates[d].device / 1e9);
+	}
 	return s;
 }
 
@@ -111,21 +130,25 @@ BackendOptions first_device(BackendOptions o) {
 	return o;
 }
 
-OpenedDevices open_devices(const BackendOptions& o, uint32_t n_layers) {
+OpenedDevices open_devices(const BackendOptions& o, uint32_t n_layers, uint64_t layer_bytes) {
 	if (names_one_device(o)) {
 		refuse_split_of_one(o);
 		return {open_backend(o), ""};
 	}
-	FoundDevices found = find_devices(o, n_layers); // refuses wrong lists before a device is opened
+	FoundDevices found = find_devices(o, n_layers, layer_bytes); // refuses wrong lists before a device is opened
 	std::vector<SplitPart> parts;
 	std::vector<DeviceInfo> infos;
 	for (const BackendOptions& one : options_by_device(o)) {
+		const size_t d = parts.size();
 		parts.push_back({open_backend(one), 0});
-		infos.push_back(parts.back().backend->info());
+		if (o.split.empty() || o.split == "auto" || parts[d].backend->info().mapped_bytes)
+			found.rates[d] = read_rates(*parts[d].backend, found.devices[d], one, d);
+		infos.push_back(parts[d].backend->info());
 	}
-	found.layers = layers_by_device(o, infos, n_layers);
+	found.layers = layers_by_device(o, infos, found.rates, n_layers, layer_bytes);
 	for (size_t d = 0; d < parts.size(); ++d) parts[d].n_layers = found.layers[d];
-	return {std::make_unique<SplitBackend>(std::move(parts)), split_text(found)};
+	return {std::make_unique<SplitBackend>(std::move(parts)), split_text(found),
+	        rates_of_all(found.rates, found.layers), fmt::format("{}", fmt::join(found.layers, ","))};
 }
 
 } // namespace kvrun

@@ -117,8 +117,8 @@ typedef struct {
 	 * VK_DRIVER_FILES to `files`. NULL: Vulkan is not used while such a driver is installed. */
 	void (*set_driver_files)(const char* files, void* payload);
 	void* payload;
-	/* If `device` lists several: numbers in proportion to which each gets layers, "20,12"; NULL or "auto": in
-	 * proportion to free memory */
+	/* If `device` lists several: numbers in proportion to which each gets layers, "20,12"; NULL or "auto": by
+	 * measured speed and free memory */
 	const char* split;
 } kvrun_device_options;
 #define KVRUN_DEVICE_OPTIONS_INIT                                                                                      \

@@ -43,7 +43,8 @@ void add_device(Command& c, std::string& device) {
 
 void add_split(Command& c, std::string& split) {
 	add_text(c, "--split,-ts,--tensor-split", split, "N,N",
-	         "with several devices, as --device 0,1: layers of each, or numbers in proportion [auto: by free memory]")
+	         "with several devices, as --device 0,1: layers of each, or numbers in proportion [auto: by speed and free "
+	         "memory]")
 	    ->group(kModelGroup);
 }
 

@@ -21,7 +21,7 @@ struct WeightArgs {         // which weights lie in host memory
 
 struct ModelArgs {
 	std::string model, device; // file; index or part of a name, several separated by commas, or empty for the best
-	std::string split;         // layers of each device, or in proportion; empty: by free memory
+	std::string split;         // layers of each device, or in proportion; empty: by speed and free memory
 	int64_t ctx = 0;           // tokens; 0: the engine's choice
 	int64_t ubatch = 512;      // prompt tokens that go through a layer together
 	uint64_t kv_budget = 0;    // bytes; 0: the free device memory

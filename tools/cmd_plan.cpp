@@ -42,7 +42,7 @@ KvShape read_shape(const std::string& text) {
 }
 
 // The memory to plan for: --memory, or the device's free memory, read without opening the device.
-void find_memory(const PlanArgs& a, uint32_t n_layers, PlanSubject& s) {
+void find_memory(const PlanArgs& a, uint32_t n_layers, uint64_t layer_bytes, PlanSubject& s) {
 	if (a.memory) {
 		s.where = "given by --memory", s.total_bytes = a.memory;
 		s.room = {"that card", a.memory};
@@ -52,12 +52,14 @@ void find_memory(const PlanArgs& a, uint32_t n_layers, PlanSubject& s) {
 	BackendOptions options = backend_options(a.device, /*check=*/false);
 	options.split = a.split;
 	try {
-		const FoundDevices found = find_devices(options, n_layers);
+		const FoundDevices found = find_devices(options, n_layers, layer_bytes);
 		const DeviceInfo& d = found.together;
 		if (found.devices.size() > 1) say_stats(split_text(found));
 		s.where = d.name, s.total_bytes = d.free_bytes;
 		s.room = room_of(d);
-		if (!s.bandwidth) s.bandwidth = d.peak_bytes_per_s;
+		const ReadRates& rates = found.rates_together;
+		if (!s.bandwidth) s.bandwidth = rates.device > 0 ? rates.device : d.peak_bytes_per_s;
+		if (!s.bus) s.bus = rates.bus;
 	} catch (const Error&) {
 		if (!options.device.empty()) throw; // without a device, policies are described but not whether they fit
 	}
@@ -78,6 +80,7 @@ KvPolicy chosen(const PlanArgs& a, const PlanSubject& s, const KvPolicy& p) {
 PlanSubject subject_of(const PlanArgs& a) {
 	PlanSubject s;
 	uint32_t n_layers = 0;
+	uint64_t layer_bytes = 0;
 	if (a.model.empty() == a.shape.empty())
 		fail(Code::Invalid, "give one of -m FILE and --shape LAYERSxKVHEADSxHEADDIM");
 	if (!a.shape.empty()) {
@@ -94,11 +97,13 @@ PlanSubject subject_of(const PlanArgs& a) {
 		s.shape = s.layers->main_shape();
 		s.n_tokens = std::max(c.max_seq, 1u);
 		s.model = model_memory(c, file.tensor_bytes(), uint32_t(a.ubatch));
+		const FitGoal goal{a.kv == "all" ? std::vector<KvPolicy>() : parse_policies(a.kv), uint32_t(a.ctx)};
+		layer_bytes = fit_bytes(file, c, goal) / std::max(n_layers, 1u);
 	}
 	s.requested = a.ctx > 0;
 	s.bus = a.bus, s.bandwidth = a.bandwidth;
 	if (s.requested) s.n_tokens = uint64_t(a.ctx);
-	find_memory(a, n_layers, s);
+	find_memory(a, n_layers, layer_bytes, s);
 	return s;
 }
 

@@ -13,9 +13,10 @@ uint32_t KvPrefill::older_rows(const KvSequence& s, Window window) {
 }
 
 KvPrefill::KvPrefill(Backend& be, KvScratch& scratch, KvSequence& seq, uint32_t n_new, const KvRows& own,
-                     uint32_t n_heads, uint32_t most_rows, std::span<const uint32_t> probes)
-    : be_(be), scratch_(scratch), seq_(seq), own_(own), n_new_(n_new), n_heads_(n_heads),
-      most_rows_(std::min(most_rows, n_new)) {
+                     uint32_t n_heads, uint32_t most_rows, std::span<const uint32_t> probes,
+                     std::vector<KvMemory> by_layer)
+    : be_(be), scratch_(scratch), seq_(seq), own_(own), by_layer_(std::move(by_layer)), n_new_(n_new),
+      n_heads_(n_heads), most_rows_(std::min(most_rows, n_new)) {
 	const uint32_t first = seq.n_tokens();
 	own_.first = older_rows(seq, own.window);
 	if (KvFetch* f = seq.fetch()) f->reserve_host(seq.cache(), first + n_new);
@@ -32,7 +33,7 @@ KvPrefill::KvPrefill(Backend& be, KvScratch& scratch, KvSequence& seq, uint32_t 
 void KvPrefill::prepare(uint32_t first_token) {
 	const KvPlan& plan = seq_.plan();
 	const uint32_t n_kv = plan.shape.n_kv_heads;
-	const uint32_t cap = own_.k.shape[1]; // rows of the scratch
+	const uint32_t cap = own(0).k.shape[1]; // rows of the scratch
 	seq_.fit_sums();
 	seq_.sync(); // tables of what is older
 	probes_.assign(seq_.cache().probe_rows().begin(), seq_.cache().probe_rows().end());
@@ -55,7 +56,8 @@ void KvPrefill::prepare(uint32_t first_token) {
 		const auto aligned = [](size_t words) { return align_up(words * 4, kBufferAlign); };
 		const size_t lse = aligned(size_t(most_rows_) * n_heads_), sums = aligned(size_t(n_kv) * n_new_);
 		const size_t maxima = aligned(size_t(n_kv) * plan.shape.head_dim);
-		score_ = be_.alloc(lse + sums + maxima, Mem::Device, "scores");
+		layer_sums_ = by_layer_.empty() ? 0 : sums + maxima;
+		score_ = be_.alloc(lse + (sums + maxima) * std::max<size_t>(by_layer_.size(), 1), Mem::Device, "scores");
 		lse_ = view(score_, 0, DType::F32, most_rows_, n_heads_);
 		sums_ = view(score_, lse, DType::F32, n_kv, n_new_);
 		q_max_ = view(score_, lse + sums, DType::F32, n_kv, plan.shape.head_dim);
@@ -74,9 +76,23 @@ KvPrefill::~KvPrefill() {
 	}
 }
 
-KvDst KvPrefill::destination(uint32_t first, uint32_t n) const {
+KvRows KvPrefill::own(uint32_t l) const {
+	KvRows r = own_;
+	if (!by_layer_.empty()) r.k = by_layer_[l].k, r.v = by_layer_[l].v;
+	return r;
+}
+
+static View moved(View v, size_t bytes) {
+	v.at += bytes;
+	return v;
+}
+View KvPrefill::sums(uint32_t l) const { return moved(sums_, l * layer_sums_); }
+View KvPrefill::q_max(uint32_t l) const { return moved(q_max_, l * layer_sums_); }
+
+KvDst KvPrefill::destination(uint32_t l, uint32_t first, uint32_t n) const {
 	const uint32_t n_kv = seq_.plan().shape.n_kv_heads;
-	return {as_words(own_.k), as_words(own_.v), table_view(dst_, size_t(first) * n_kv * 2, n, n_kv, 2), 1};
+	const KvRows to = own(l);
+	return {as_words(to.k), as_words(to.v), table_view(dst_, size_t(first) * n_kv * 2, n, n_kv, 2), 1};
 }
 
 // Loads the latest older tokens, ordered by position, in front of the block's own.
@@ -101,7 +117,8 @@ void KvPrefill::load_rows(uint32_t l, const KvSequence& from, uint32_t first_tok
 	StepTable table;
 	const std::vector<ChunkRows> loads = lay_rows(seq_.pool(), cells, n_kv, table);
 	table.upload(be_, older_words_);
-	for (const ChunkRows& r : loads) be_.kv_load({own_.k, own_.v, r.first}, r.n, r.dst(older_words_, n_kv));
+	const KvRows to = own(l);
+	for (const ChunkRows& r : loads) be_.kv_load({to.k, to.v, r.first}, r.n, r.dst(older_words_, n_kv));
 }
 
 void KvPrefill::begin_layer(uint32_t l) {
@@ -110,8 +127,8 @@ void KvPrefill::begin_layer(uint32_t l) {
 		const std::vector<float> zeros(v.elements());
 		be_.write(*v.buf, v.at, std::as_bytes(std::span(zeros)));
 	};
-	if (!probes_.empty()) zero(sums_);
-	if (balances_) zero(q_max_);
+	if (!probes_.empty()) zero(sums(l));
+	if (balances_) zero(q_max(l));
 }
 
 const KvRead* KvPrefill::older(uint32_t l, uint32_t n_rows, const Softmax& softmax) {
@@ -138,11 +155,12 @@ void KvPrefill::attend(uint32_t l, const View& out, const View& q, uint32_t firs
 	const KvRead* read = own_.window ? nullptr : older(l, n, softmax);
 	const auto lo = std::ranges::lower_bound(probes_, first);
 	const bool scores = counts && lo != probes_.end() && *lo < first + n;
-	const KvRows own{own_.k, own_.v, own_.first + first, own_.window, softmax};
+	KvRows kv = own(l);
+	kv.first += first, kv.softmax = softmax;
 	const View lse = scores ? rows(lse_, 0, n) : View();
-	be_.attend_prompt(out, lse, q, own, read);
-	if (scores) score(l, q, lse, first, own);
-	if (counts && balances_ && seq_.plan().layers[l].balanced) be_.channel_max(q_max_, q);
+	be_.attend_prompt(out, lse, q, kv, read);
+	if (scores) score(l, q, lse, first, kv);
+	if (counts && balances_ && seq_.plan().layers[l].balanced) be_.channel_max(q_max(l), q);
 }
 
 // Attention that tokens receive from the probe rows of a piece.
@@ -152,7 +170,7 @@ void KvPrefill::score(uint32_t l, const View& q, const View& lse, uint32_t first
 		listed.push_back(*at - first);
 	be_.write(rows_, 0, std::as_bytes(std::span(listed)));
 	const View probe = view(rows_, 0, DType::U32, uint32_t(listed.size()));
-	be_.score_prompt(sums_, q, lse, probe, own, seq_.plan().policy.select.saliency());
+	be_.score_prompt(sums(l), q, lse, probe, own, seq_.plan().policy.select.saliency());
 	if (!seq_.cache().n_f16_slots()) return;
 	StepTable table;
 	const ScoreRows rows{&seq_, 0, uint32_t(listed.size()), prompt_piece(seq_.pool().device(), seq_, l)};
@@ -166,12 +184,12 @@ void KvPrefill::score(uint32_t l, const View& q, const View& lse, uint32_t first
 
 void KvPrefill::plan_moves(uint32_t l) {
 	const KvPlan& plan = seq_.plan();
-	if (balances_ && plan.layers[l].balanced) be_.kv_balance(seq_.balance(l), q_max_, own_, n_new_);
+	if (balances_ && plan.layers[l].balanced) be_.kv_balance(seq_.balance(l), q_max(l), own(l), n_new_);
 	std::vector<float> slot_sums;
 	if (plan.ranked()) {
 		std::vector<float> raw;
 		new_scores_.assign(sums_.elements(), 0.f); // without probe rows no token received attention
-		if (!probes_.empty()) be_.read(*sums_.buf, sums_.at, std::as_writable_bytes(std::span(new_scores_)));
+		if (!probes_.empty()) be_.read(*sums_.buf, sums(l).at, std::as_writable_bytes(std::span(new_scores_)));
 		if (seq_.cache().n_f16_slots()) seq_.read_sums(l, 1, raw);
 		be_.submit();
 		be_.wait();
@@ -183,18 +201,19 @@ void KvPrefill::plan_moves(uint32_t l) {
 	moves_.begin(plan.shape.n_kv_heads, n_new_);
 	moves_.add(seq_, l, moves);
 	moves_.end(seq_.pool(), table);
-	KV_ASSERT(own_.first + moves_.rows() <= own_.k.shape[1]);
+	KV_ASSERT(own_.first + moves_.rows() <= own(l).k.shape[1]);
 	if (moves_.empty()) return;
 	undo_.save(seq_, l, moves);
 	table.upload(be_, store_);
 }
 
 bool KvPrefill::move(uint64_t most_tokens) {
-	if (!moves_.enqueue_some(be_, store_, own_, most_tokens)) return false;
+	const KvRows own = this->own(move_layer_);
+	if (!moves_.enqueue_some(be_, store_, own, most_tokens)) return false;
 	if (KvFetch* f = seq_.fetch()) { // the layer's own keys and values, and what it gathered
 		for (uint32_t h = 0; h < seq_.plan().shape.n_kv_heads; ++h)
-			f->host().keep(move_layer_, h, own_, 0, seq_.n_tokens(), n_new_);
-		f->keep(move_layer_, own_, moves_.leaving(0));
+			f->host().keep(move_layer_, h, own, 0, seq_.n_tokens(), n_new_);
+		f->keep(move_layer_, own, moves_.leaving(0));
 	}
 	return true;
 }

@@ -7,14 +7,20 @@
 
 namespace kvrun {
 
+struct KvMemory { // of keys and values
+	View k, v;    // (n_kv_heads, rows, channels) f16
+};
+
 class KvPrefill {
  public:
 	// own: memory for this block's keys and values of one layer: older_rows() rows, its tokens, tail_rows() rows.
 	// own.window: window of all layers, whose cache follows make_window_plan(); rows then see older tokens as copies in
 	// older_rows(), ordered by position. most_rows: limit of a piece. probes: prompt rows (ascending) that feed the
 	// score; empty: the policy chooses. Throws Error{OutOfMemory}; the sequence is then unchanged.
+	// by_layer: memory like that of `own` for each layer; pieces of several layers may then come in turns, each
+	// layer's in order, and layers end in order.
 	KvPrefill(Backend&, KvScratch&, KvSequence&, uint32_t n_new, const KvRows& own, uint32_t n_heads,
-	          uint32_t most_rows, std::span<const uint32_t> probes = {});
+	          uint32_t most_rows, std::span<const uint32_t> probes = {}, std::vector<KvMemory> by_layer = {});
 	// Cancels the block unless end() was called: restores the sequence, or leaves it empty where that is impossible
 	// (device lost, or out of memory).
 	~KvPrefill();
@@ -29,7 +35,7 @@ class KvPrefill {
 	// Copies this block's keys and values of layer l from a sequence of the same pool that keeps every token in f16 and
 	// holds the block from its token `first` on. Replaces writing to destination().
 	void load_own(uint32_t l, const KvSequence& from, uint32_t first);
-	KvDst destination(uint32_t first, uint32_t n) const; // rows of the block -> its own K and V
+	KvDst destination(uint32_t l, uint32_t first, uint32_t n) const; // rows of the block -> its own K and V
 	// out, q (n, n_heads, head_dim): exact attention of rows first .. first + n - 1 over older tokens and the block's
 	// own; adds scores where the policy asks. counts: false for a model layer without keys and values of its own: its
 	// queries change neither scores nor balancers.
@@ -50,6 +56,9 @@ class KvPrefill {
 
  private:
 	void prepare(uint32_t first_token);
+	KvRows own(uint32_t l) const; // memory of layer l
+	View sums(uint32_t l) const;
+	View q_max(uint32_t l) const;
 	void load_older(uint32_t l);
 	void load_rows(uint32_t l, const KvSequence& from, uint32_t first_token, uint32_t n, uint32_t first_row);
 	const KvRead* older(uint32_t l, uint32_t n_rows,
@@ -60,6 +69,7 @@ class KvPrefill {
 	KvScratch& scratch_;
 	KvSequence& seq_;
 	KvRows own_; // first: the block's first token
+	std::vector<KvMemory> by_layer_;
 	uint32_t n_new_, n_heads_, most_rows_;
 	bool done_ = false;
 	bool balances_ = false;          // this block makes the channel balancers
@@ -68,10 +78,11 @@ class KvPrefill {
 	Buffer dst_;                     // destinations in own_
 	Buffer store_;                   // moves of a layer
 	Buffer older_words_;             // places of older tokens, of a layer
-	Buffer score_;                   // memory of lse_, sums_ and q_max_
+	Buffer score_;                   // memory of lse_, and of sums_ and q_max_ for each layer of by_layer_
 	Buffer read_words_, slot_words_; // work lists of older tokens
 	Buffer rows_;                    // probe rows of a piece
 	View lse_, sums_, q_max_;        // (most_rows, n_heads), (n_kv_heads, n_new), (n_kv_heads, head_dim) f32
+	size_t layer_sums_ = 0;          // bytes from one layer's sums_ to the next one's
 	MovePlan moves_;                 // of the latest layer
 	KvUndo undo_;
 	ReadPlan read_plan_; // of the latest older()

@@ -1,6 +1,7 @@
 // A model on a device: opened once, used by any number of sessions.
 #include "engine/run/engine.h"
 #include "backends/split_devices.h"
+#include "engine/run/tuning_file.h"
 #include <algorithm>
 
 namespace kvrun {
@@ -27,20 +28,34 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 		     LayerRunner::kLogitRows);
 	Model model = open_model(opt.model);
 	const uint32_t n_layers = model.config.n_layers;
-	OpenedDevices devices = open_devices(opt.backend, n_layers);
+	FitGoal goal{opt.fit_kv, opt.fit_ctx, opt.kv_budget, opt.ubatch};
+	OpenedDevices devices =
+	    open_devices(opt.backend, n_layers, fit_bytes(model.file, model.config, goal) / std::max(n_layers, 1u));
 	std::unique_ptr<Engine> e(new Engine(std::move(model), std::move(devices.backend)));
 	const Config& cfg = e->config();
 	const DeviceInfo empty = e->backend_->info();
-	e->weight_plan_ = place_weights(
-	    e->file(), cfg, [&](DType t, uint32_t cols) { return e->backend_->weight_row_bytes(t, cols); }, opt.weights,
-	    {opt.fit_kv, opt.fit_ctx, opt.kv_budget, opt.ubatch, 0, empty.peak_bytes_per_s}, room_of(empty),
-	    &e->weights_trade_);
+	goal.bus = devices.rates.bus;
+	goal.bandwidth = devices.rates.device > 0 ? devices.rates.device : empty.peak_bytes_per_s;
+	const auto place = [&] {
+		e->weights_trade_.clear();
+		e->weight_plan_ = place_weights(
+		    e->file(), cfg, [&](DType t, uint32_t cols) { return e->backend_->weight_row_bytes(t, cols); }, opt.weights,
+		    goal, room_of(empty), &e->weights_trade_);
+	};
+	place();
+	if (e->weight_plan_->host_bytes() && empty.parts == 1) { // then rates matter
+		const ReadRates rates = read_rates(*e->backend_, find_device(opt.backend), opt.backend);
+		goal.bus = rates.bus;
+		if (rates.device > 0) goal.bandwidth = rates.device;
+		if (std::ranges::any_of(goal.kv, is_auto)) place();
+	}
 	e->weights_text_ = std::move(devices.text);
-	if (const std::string text = kvrun::weights_text(*e->weight_plan_, empty.name); !text.empty())
-		e->weights_text_.append(e->weights_text_.empty() ? "" : "; ").append(text);
+	for (const std::string& text :
+	     {kvrun::weights_text(*e->weight_plan_, empty.name), rate_text(*e->weight_plan_, goal.bus, goal.bandwidth)})
+		if (!text.empty()) e->weights_text_.append(e->weights_text_.empty() ? "" : "; ").append(text);
 	if (e->weight_plan_->ring().slots && !opt.backend.transfers) { // the copies of prompts need that queue
 		BackendOptions with_queue = opt.backend;
-		with_queue.transfers = true;
+		with_queue.transfers = true, with_queue.split = devices.split;
 		e->backend_.reset();
 		e->backend_ = open_devices(with_queue, n_layers).backend;
 	}

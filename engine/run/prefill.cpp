@@ -1,6 +1,7 @@
 // Prefill: reads a prompt into a session, in pieces of bounded time.
 #include "engine/run/prefill.h"
 #include "engine/core/log.h"
+#include "engine/core/round.h"
 #include "engine/run/session.h"
 #include "engine/run/usable.h"
 #include <algorithm>
@@ -120,7 +121,7 @@ double Prefill::begin_block() {
 	Backend& be = runner_.backend();
 	KvSequence& seq = session_.seq();
 	n_ = std::min(block_, n_tokens() - n_read_);
-	memory_->fit(n_, session_.prompt_rows());
+	const bool by_layer = begin_lanes();
 	session_.engine().note_prompt_bytes(memory_->bytes());
 	runner_.write_tokens(memory_->tokens, std::span(tokens_).subspan(n_read_, n_));
 	std::vector<float> rope;
@@ -136,12 +137,13 @@ double Prefill::begin_block() {
 		Engine& e = session_.engine();
 		const CacheLayers& layers = e.cache_layers();
 		give_up_block(); // of an earlier attempt with less room
-		kv_.emplace(be, e.scratch(), seq, n_, memory_->kv(false, session_.window()), layers.n_heads(false), ubatch_);
+		kv_.emplace(be, e.scratch(), seq, n_, memory_->kv(false, session_.window()), layers.n_heads(false), ubatch_,
+		            std::span<const uint32_t>(), memory_->by_layer(false));
 		if (StateSequence* s = session_.states())
 			states_step_.emplace(be, e.scratch().states, std::span(&s, 1), /*in_place=*/false);
 		if (KvSequence* w = session_.window_seq())
 			window_kv_.emplace(be, e.window_scratch(), *w, n_, memory_->kv(true, layers.window()), layers.n_heads(true),
-			                   ubatch_);
+			                   ubatch_, std::span<const uint32_t>(), memory_->by_layer(true));
 	});
 	for (uint32_t at = 0; at < n_; at += ubatch_) {
 		const uint32_t m = std::min(ubatch_, n_ - at);
@@ -152,7 +154,72 @@ double Prefill::begin_block() {
 	ring_.emplace(session_.engine().ring(), n_, ubatch_, whole);
 	layer_ = at_ = 0;
 	stage_ = Stage::Rows;
+	if (by_layer) be.submit();
 	return 2. * n_ * runner_.config().dim;
+}
+
+// Divides the block into slices where devices can work on it together; false: one lane. Where weights in host memory
+// are copied through a ring the devices work in turn: a layer's weights cross the bus once for all rows, and the bus is
+// what takes the time. Slices take the keys and values of all layers, in f16, until a device's last slice has passed.
+// They may take a quarter of what is free: the tokens' pages need no more than them.
+bool Prefill::begin_lanes() {
+	constexpr uint32_t kFewRows = 128; // fewer rows in a slice would read weights more often
+	Engine& e = session_.engine();
+	Backend& be = runner_.backend();
+	const uint32_t parts = be.n_parts();
+	uint32_t slices = ceil_div(n_, ubatch_);
+	slices = std::max(slices, std::min(2 * parts, n_ / kFewRows));
+	bool together =
+	    parts > 1 && slices > 1 && !e.ring().bytes() && !looking_ && !hooks_.queries; // queries come layer by layer
+	for (uint32_t l = 0; l < layers_ && together; ++l)
+		together = be.part_of(e.cache_layers().last_reader(l)) == be.part_of(l);
+	together = together && memory_->fit_layers(n_, session_.prompt_rows(), be.info().free_bytes / 4);
+	lanes_.clear(), lane_ = 0, slice_rows_ = n_;
+	if (!together) {
+		memory_->fit(n_, session_.prompt_rows());
+		lanes_.push_back({0, layers_, 0});
+		return false;
+	}
+	slice_rows_ = std::min(ubatch_, align_up(ceil_div(n_, slices), 64u));
+	for (uint32_t l = 0; l < layers_; ++l) {
+		if (l == 0 || be.part_of(l) != be.part_of(l - 1)) lanes_.push_back({l, l, l});
+		++lanes_.back().end;
+	}
+	return true;
+}
+
+// Goes to the next cell: that of the lane that is furthest behind, if each lane is to be one slice behind the one
+// before it. So consecutive cells are those of different devices.
+void Prefill::next_cell() {
+	const uint32_t slices = ceil_div(n_, slice_rows_);
+	do {
+		Lane& now = lanes_[lane_];
+		if (++now.layer == now.end) {
+			if (lane_ + 1 < lanes_.size()) {
+				const View& x = memory_->x;
+				View rows = kvrun::rows(x, now.slice * slice_rows_, cell_end() - now.slice * slice_rows_);
+				for (uint32_t i = 0; i < runner_.config().streams.n; ++i, rows.at += x.bytes())
+					runner_.backend().hand_over(rows, runner_.backend().part_of(now.end));
+			}
+			now.layer = now.first, ++now.slice;
+		}
+		const auto position = [&](uint32_t i) {
+			const Lane& l = lanes_[i];
+			return l.slice + i + double(l.layer - l.first) / (l.end - l.first);
+		};
+		const auto ready = [&](uint32_t i) { return lanes_[i].slice < (i ? lanes_[i - 1].slice : slices); };
+		uint32_t best = uint32_t(lanes_.size());
+		for (uint32_t i = 0; i < lanes_.size(); ++i)
+			if (ready(i) && (best == lanes_.size() || position(i) < position(best))) best = i;
+		at_ = 0;
+		if (best == lanes_.size()) {
+			stage_ = Stage::Logits;
+			return;
+		}
+		lane_ = best;
+		layer_ = lanes_[lane_].layer, at_ = lanes_[lane_].slice * slice_rows_;
+	} while (cell_end() < n_ && !needs_rows(layer_));
+	stage_ = Stage::Rows;
 }
 
 KvPrefill& Prefill::cache_of(uint32_t l) { return session_.engine().cache_layers()[l].window ? *window_kv_ : *kv_; }
@@ -167,10 +234,10 @@ void Prefill::give_up_block() {
 }
 
 double Prefill::rows(double room, bool must) {
-	if (!computes_all(layer_) && !owns_kv(layer_) && !has_state(layer_)) at_ = n_ - 1; // the others are not needed
+	if (!needs_rows(layer_)) at_ = n_ - 1; // the others are not needed
 	const uint32_t m = rows_that_fit(room), l = layer_;
 	const bool last = at_ + m == n_;
-	if (!must && m < std::min(ubatch_, n_ - at_))
+	if (!must && m < std::min(ubatch_, cell_end() - at_))
 		return 0; // the rest of the room is less than a device processes at a time
 	runner_.backend().at_layer(l);
 	struct Copied { // decode steps between pieces read weights where they lie
@@ -181,6 +248,7 @@ double Prefill::rows(double room, bool must) {
 	const double work = attends(runner_.config().layers[l]) ? layer_rows(m) : recurrent_rows(m);
 	if (last) ring_->leave(l);
 	ring_->ahead(l);
+	if (lanes_.size() > 1) runner_.backend().submit(); // its device begins while others get their cells
 	return work;
 }
 
@@ -194,7 +262,7 @@ double Prefill::layer_rows(uint32_t m) {
 	if (looking_ && layer_ == 0) runner_.read_rows(r.x, looks_.emplace_back(Look{"the embeddings are", {}}).rows);
 	recur(r);
 	runner_.project_in(layer_, r, /*decode=*/false);
-	runner_.rotate(layer_, r, 0, m, owns ? kv.destination(at_, m) : KvDst());
+	runner_.rotate(layer_, r, 0, m, owns ? kv.destination(k, at_, m) : KvDst());
 	if (hooks_.queries && !looking_) {
 		Queries& read = queries_.emplace_back(Queries{layer_, n_read_ + at_, m, {}});
 		read.rows.resize(r.q.elements());
@@ -214,7 +282,10 @@ double Prefill::layer_rows(uint32_t m) {
 		                  looks_.emplace_back(Look{fmt::format("the output of layer {} is", layer_), {}}).rows);
 	const double work = rows_work(layer_, at_, m);
 	at_ += m;
-	if (at_ == n_) stage_ = Stage::Moves, begin_moves(0);
+	if (at_ == n_)
+		stage_ = Stage::Moves, begin_moves(0);
+	else if (at_ == cell_end())
+		next_cell();
 	return work;
 }
 
@@ -238,7 +309,7 @@ double Prefill::recurrent_rows(uint32_t m) {
 		runner_.read_rows(out.x, looks_.emplace_back(Look{fmt::format("the output of layer {} is", layer_), {}}).rows);
 	const double work = rows_work(layer_, at_, m);
 	at_ += m;
-	if (last_rows) at_ = 0, stage_ = ++layer_ < layers_ ? Stage::Rows : Stage::Logits;
+	if (at_ == cell_end()) next_cell();
 	return work;
 }
 
@@ -248,9 +319,7 @@ void Prefill::begin_moves(uint32_t from) {
 	for (moving_ = from; moving_ <= layer_; ++moving_)
 		if (owns_kv(moving_) && layers.last_reader(moving_) == layer_) break;
 	planned_ = false, moved_ = 0;
-	if (moving_ <= layer_) return;
-	at_ = 0;
-	stage_ = ++layer_ < layers_ ? Stage::Rows : Stage::Logits;
+	if (moving_ > layer_) next_cell();
 }
 
 double Prefill::moves(double room) {
@@ -348,7 +417,7 @@ void Prefill::end_block() {
 
 // Rows whose work fits `room`, as whole tiles of kernels if possible.
 uint32_t Prefill::rows_that_fit(double room) const {
-	uint32_t m = std::min(ubatch_, n_ - at_);
+	uint32_t m = std::min(ubatch_, cell_end() - at_);
 	while (m > 1) {
 		const double work = rows_work(layer_, at_, m);
 		if (work <= room) break;
@@ -362,7 +431,7 @@ uint32_t Prefill::rows_that_fit(double room) const {
 	// may take longer.
 	constexpr double kLonger = 4;
 	if (const Experts& e = runner_.config().layers[layer_].experts; e.n) {
-		const uint32_t enough = std::min({ubatch_, n_ - at_, e.n * kMatmulRows / e.used});
+		const uint32_t enough = std::min({ubatch_, cell_end() - at_, e.n * kMatmulRows / e.used});
 		if (enough > m && rows_work(layer_, at_, enough) <= kLonger * room) m = enough;
 	}
 	return m;

@@ -4,6 +4,7 @@
 #include "engine/run/layer_runner.h"
 #include "engine/run/prompt_memory.h"
 #include "engine/run/weight_ring.h"
+#include <algorithm>
 #include <deque>
 #include <functional>
 #include <optional>
@@ -27,9 +28,11 @@ struct PrefillHooks {
 };
 
 // Appends tokens to a session: in blocks (EngineOptions::prefill_block), a block layer by layer, a layer in pieces of
-// rows. Between pieces the device has no work of the prompt, so other sequences can run. Results do not depend on how
-// a layer is cut into pieces. Destroying it before done() cancels the prompt: tokens of finished blocks stay in the
-// session, the others are removed. While a Prefill lives, its session takes no other tokens.
+// rows. Where several devices divide the layers, a block passes them in slices: each device takes a slice through its
+// layers while the next one takes the slice before through its own (Lane). Between pieces the device has no work of the
+// prompt, so other sequences can run. Results do not depend on how a layer is cut into pieces. Destroying it before
+// done() cancels the prompt: tokens of finished blocks stay in the session, the others are removed. While a Prefill
+// lives, its session takes no other tokens.
 class Prefill {
  public:
 	static constexpr double kPieceSeconds = 0.1;
@@ -77,6 +80,9 @@ class Prefill {
 	void delivered(); // call after the wait: delivers the logits that were read
 	bool usable() const;
 	void end_block();
+	bool begin_lanes();
+	void next_cell();
+	uint32_t cell_end() const { return std::min(n_, (lanes_[lane_].slice + 1) * slice_rows_); }
 	uint32_t rows_that_fit(double room) const;
 	double rows_work(uint32_t l, uint32_t first, uint32_t n) const; // of rows first .. first + n - 1 of the block
 	double block_work(uint32_t first_token, uint32_t n) const;
@@ -85,6 +91,7 @@ class Prefill {
 	bool wants_all() const { return hooks_.all_logits || hooks_.all_states; } // rows, not only the last one
 	bool has_state(uint32_t l) const { return runner_.config().layers[l].recurrent.n_heads != 0; }
 	bool owns_kv(uint32_t l) const { return has_own_kv(runner_.config(), l); }
+	bool needs_rows(uint32_t l) const { return computes_all(l) || owns_kv(l) || has_state(l); }
 	bool computes_all(uint32_t l) const; // whether all rows of the residual stream of layer l are needed
 
 	Session& session_;
@@ -99,12 +106,21 @@ class Prefill {
 	Stage stage_ = Stage::Block;
 	uint32_t n_read_ = 0;
 	uint32_t n_ = 0, layer_ = 0, at_ = 0; // of the block: tokens, current layer, current row
-	uint32_t moving_ = 0;                 // layer whose keys and values are being stored in pages
-	bool planned_ = false;                // its moves are decided
-	double moved_ = 0;                    // work of its moves that is enqueued
-	std::vector<float> read_, hidden_;    // logits being read from the device; their hidden states
-	bool reading_ = false;                // inside step(): reads into this object may be pending
-	std::vector<float> states_;           // if wanted, of all these rows; logits are then of the last only
+	// A device's consecutive layers. Slices pass one lane after the other, and a lane's layers in order. A cell is one
+	// layer of one slice. One device: one lane, and one slice with all rows.
+	struct Lane {
+		uint32_t first, end; // layers
+		uint32_t layer;      // of the next cell
+		uint32_t slice = 0;
+	};
+	std::vector<Lane> lanes_;
+	uint32_t lane_ = 0, slice_rows_ = 0;
+	uint32_t moving_ = 0;              // layer whose keys and values are being stored in pages
+	bool planned_ = false;             // its moves are decided
+	double moved_ = 0;                 // work of its moves that is enqueued
+	std::vector<float> read_, hidden_; // logits being read from the device; their hidden states
+	bool reading_ = false;             // inside step(): reads into this object may be pending
+	std::vector<float> states_;        // if wanted, of all these rows; logits are then of the last only
 	struct Queries {
 		uint32_t layer, first, n;
 		std::vector<float> rows;

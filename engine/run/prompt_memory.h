@@ -1,7 +1,8 @@
 // Device memory of a prompt block: one row per token, and one layer's own keys and values. If layers share keys and
-// values, it has those of one layer of each cache.
+// values, it has those of one layer of each cache; if devices work on a block together, those of all layers.
 #pragma once
 #include "engine/core/round.h"
+#include "engine/kv_device/prefill.h"
 #include "engine/run/arena.h"
 #include "engine/run/cache_layers.h"
 #include "engine/run/layer_runner.h"
@@ -16,18 +17,8 @@ class PromptMemory {
 
 	// Makes room for n tokens, and `more` additional rows of keys and values. The contents are lost when it grows.
 	void fit(uint32_t n, uint32_t more) {
-		if (n > x.shape[0] || !x) {
-			rows_ = {}, x = {}; // in case the allocation fails
-			const uint32_t n_rows = align_up(n, 64);
-			allocate(be_, rows_, "prompt rows", [&](Arena& a) {
-				x = take_streams(a, cfg_, n_rows);
-				tokens.ids = a.take(DType::U32, n_rows);
-				if (cfg_.layer_input_dim) tokens.inputs = a.take(DType::U32, n_rows);
-				for (size_t i = 0; i < cfg_.ropes.size(); ++i)
-					rope[i] = a.take(DType::F32, n_rows, cfg_.ropes[i].dim / 2, 2);
-				if (cfg_.temperature.scale != 0) rope[kTemperature] = a.take(DType::F32, n_rows);
-			});
-		}
+		fit_rows(n);
+		all_own_.clear(), all_kv_[0].clear(), all_kv_[1].clear();
 		if (n + more > kv_[0].k.shape[1] || !kv_[0].k) {
 			own_ = {}, kv_[0] = {};
 			const uint32_t n_rows = align_up(n + more, 64);
@@ -40,8 +31,59 @@ class PromptMemory {
 			});
 		}
 	}
-	// This block's own keys and values of one layer of a cache.
-	KvRows kv(bool in_window, Window window) const { return {kv_[in_window].k, kv_[in_window].v, 0, window}; }
+	// The same with memory for each layer, by_layer(), on the layer's device. Returns false where `most_bytes` do not
+	// hold all, or the device does not.
+	bool fit_layers(uint32_t n, uint32_t more, size_t most_bytes) {
+		const uint32_t n_rows = align_up(n + more, 64);
+		size_t bytes = 0;
+		for (const bool window : {false, true}) bytes += layers_.shape(window).n_layers * own_bytes(window, n_rows);
+		if (bytes > most_bytes) return false;
+		fit_rows(n);
+		if (!all_kv_[0].empty() && n_rows <= all_kv_[0][0].k.shape[1]) return true;
+		own_ = {}, kv_[0] = {};
+		all_own_.clear(), all_kv_[0].clear(), all_kv_[1].clear();
+		try {
+			for (uint32_t l = 0; l < cfg_.n_layers; ++l) {
+				if (!has_own_kv(cfg_, l)) continue;
+				const bool window = layers_[l].window;
+				all_own_.push_back(be_.alloc_part(be_.part_of(l), own_bytes(window, n_rows), Mem::Device,
+				                                  "prompt keys and values of a layer"));
+				all_kv_[window].emplace_back(); // its view is laid below, when no buffer moves any more
+			}
+		} catch (const Error& e) {
+			if (e.code != Code::OutOfMemory) throw;
+			all_own_.clear(), all_kv_[0].clear(), all_kv_[1].clear();
+			return false;
+		}
+		for (uint32_t l = 0, i = 0; l < cfg_.n_layers; ++l) {
+			if (!has_own_kv(cfg_, l)) continue;
+			Arena a(&all_own_[i++]);
+			all_kv_[layers_[l].window][layers_[l].index] = lay(a, layers_[l].window, n_rows);
+		}
+		return true;
+	}
+	// Rows of the residual stream, tokens and rotations.
+	void fit_rows(uint32_t n) {
+		if (n > x.shape[0] || !x) {
+			rows_ = {}, x = {}; // in case the allocation fails
+			const uint32_t n_rows = align_up(n, 64);
+			allocate(be_, rows_, "prompt rows", [&](Arena& a) {
+				x = take_streams(a, cfg_, n_rows);
+				tokens.ids = a.take(DType::U32, n_rows);
+				if (cfg_.layer_input_dim) tokens.inputs = a.take(DType::U32, n_rows);
+				for (size_t i = 0; i < cfg_.ropes.size(); ++i)
+					rope[i] = a.take(DType::F32, n_rows, cfg_.ropes[i].dim / 2, 2);
+				if (cfg_.temperature.scale != 0) rope[kTemperature] = a.take(DType::F32, n_rows);
+			});
+		}
+	}
+	// This block's own keys and values of one layer of a cache; of its first layer after fit_layers().
+	KvRows kv(bool in_window, Window window) const {
+		const KvMemory& own = all_kv_[in_window].empty() ? kv_[in_window] : all_kv_[in_window][0];
+		return {own.k, own.v, 0, window};
+	}
+	// Those of each layer of a cache after fit_layers(), else none.
+	const std::vector<KvMemory>& by_layer(bool in_window) const { return all_kv_[in_window]; }
 	// About the bytes of one token.
 	static uint64_t row_bytes(const Config& c, const CacheLayers& layers) {
 		const auto own = [&](bool window) {
@@ -51,7 +93,11 @@ class PromptMemory {
 		return uint64_t(c.dim) * c.streams.n * 4 + (c.layer_input_dim ? 8 : 4) + uint64_t(rope_width(c)) * 4 +
 		       (layers.shares() ? own(false) + own(true) : std::max(own(false), own(true)));
 	}
-	size_t bytes() const { return rows_.bytes() + own_.bytes(); }
+	size_t bytes() const {
+		size_t n = rows_.bytes() + own_.bytes();
+		for (const Buffer& b : all_own_) n += b.bytes();
+		return n;
+	}
 	const Buffer& own() const { return own_; } // the buffer of kv()
 
 	View x;            // (rows, dim) f32; with Config::streams the first of them
@@ -59,10 +105,13 @@ class PromptMemory {
 	RopeViews rope;    // of the rows
 
  private:
-	struct Own {
-		View k, v; // (n_kv_heads, own rows, channels) f16
-	};
-	Own lay(Arena& a, bool window, uint32_t n_rows) const {
+	size_t own_bytes(bool window, uint32_t n_rows) const {
+		if (!layers_.shape(window).n_layers) return 0;
+		Arena dry(nullptr);
+		lay(dry, window, n_rows);
+		return dry.bytes();
+	}
+	KvMemory lay(Arena& a, bool window, uint32_t n_rows) const {
 		const KvShape& s = layers_.shape(window);
 		const View k = a.take(DType::F16, s.n_kv_heads, n_rows, s.head_dim);
 		return {k, a.take(DType::F16, s.n_kv_heads, n_rows, s.v_dim())};
@@ -71,7 +120,9 @@ class PromptMemory {
 	const Config& cfg_;
 	const CacheLayers& layers_;
 	Buffer rows_, own_;
-	Own kv_[2]; // of a layer of the main cache; of a layer of the cache of layers with a window
+	KvMemory kv_[2];                  // of a layer of the main cache; of a layer of the cache of layers with a window
+	std::vector<Buffer> all_own_;     // by layer
+	std::vector<KvMemory> all_kv_[2]; // by layer of each of both caches
 };
 
 } // namespace kvrun

@@ -10,9 +10,12 @@
 namespace kvrun {
 namespace {
 
-// The ring: at most this share of what is in host memory, and an eighth of free memory, as a prompt block.
-RingSize ring_of(const WeightPlan& plan, double share, uint64_t free_bytes) {
-	return plan.ring_within(std::min(free_bytes / 8, uint64_t(share * double(plan.host_bytes()))));
+// The ring: at most this share of what is in host memory, and an eighth of free memory, as a prompt block. Each of
+// several devices has slots of its own.
+RingSize ring_of(const WeightPlan& plan, double share, uint64_t free_bytes, uint32_t parts) {
+	RingSize r = plan.ring_within(std::min(free_bytes / 8, uint64_t(share * double(plan.host_bytes()))) / parts);
+	r.slots *= parts;
+	return r;
 }
 
 double gib(uint64_t bytes) { return double(bytes) / double(1 << 30); }
@@ -25,15 +28,15 @@ std::string size_text(uint64_t bytes) {
 
 class Fit {
  public:
-	Fit(const Gguf& g, const Config& c, const FitGoal& goal, uint64_t free_bytes)
+	Fit(const Gguf& g, const Config& c, const FitGoal& goal, uint64_t free_bytes, uint32_t parts)
 	    : file_(g), config_(c), goal_(goal), layers_(c), free_bytes_(free_bytes), fit_bytes_(fit_memory(free_bytes)),
-	      tokens_(fit_tokens(c, goal.ctx)) {
+	      tokens_(fit_tokens(c, goal.ctx)), parts_(parts) {
 		if (goal_.kv.empty()) goal_.kv = {parse_policy("fp16")};
 	}
 	// Moves weights until the goal fits; false: it does not, and none is left to move.
 	bool fit(WeightPlan& plan, double ring) const {
 		for (;;) {
-			plan.set_ring(ring_of(plan, ring, free_bytes_));
+			plan.set_ring(ring_of(plan, ring, free_bytes_, parts_));
 			if (has_room(plan)) return true;
 			if (!plan.move_next()) return false;
 		}
@@ -67,6 +70,7 @@ class Fit {
 	FitGoal goal_;
 	CacheLayers layers_;
 	uint64_t free_bytes_, fit_bytes_, tokens_;
+	uint32_t parts_;
 };
 
 // With `auto` a smaller cache leaves more weights on the device, and loses more. Of its steps this takes the one with
@@ -74,7 +78,7 @@ class Fit {
 // time. On SmolLM2 4 bits lose 0.003, 3/2 bits 0.017 and 2/1 bits 0.09 nats. Where f16 moves nothing, nothing is
 // weighed. The session then takes the best cache that fits beside these weights, which is this one or a better one.
 WeightPlan weigh_auto(const Gguf& g, const Config& c, const WeightPlan& asked, double ring, const FitGoal& goal,
-                      uint64_t free_bytes, std::string* trade) {
+                      const DeviceRoom& room, std::string* trade) {
 	constexpr double kNats = 0.1;
 	constexpr double kBus = 25e9, kBandwidth = 300e9; // of a card whose rates are unknown; only their ratio matters
 	const KvPolicy& choice = *std::ranges::find_if(goal.kv, is_auto);
@@ -83,7 +87,7 @@ WeightPlan weigh_auto(const Gguf& g, const Config& c, const WeightPlan& asked, d
 	for (const CacheStep& step : auto_steps(choice, CacheLayers(c).main_shape(), g)) {
 		FitGoal own = goal;
 		std::ranges::replace_if(own.kv, is_auto, step.policy);
-		const Fit fit(g, c, own, free_bytes);
+		const Fit fit(g, c, own, room.free_bytes, room.parts);
 		WeightPlan plan = asked;
 		const bool fits = fit.fit(plan, ring);
 		if (!first) first = plan;
@@ -100,6 +104,18 @@ WeightPlan weigh_auto(const Gguf& g, const Config& c, const WeightPlan& asked, d
 }
 
 } // namespace
+
+uint64_t fit_bytes(const Gguf& g, const Config& c, const FitGoal& goal) try {
+	if (goal.kv_budget) return g.tensor_bytes() + goal.kv_budget;
+	const Fit fit(g, c, goal, 0, 1);
+	const KvPolicy f16 = parse_policy("fp16");
+	uint64_t cache = 0;
+	for (const KvPolicy& p : goal.kv.empty() ? std::vector{f16} : goal.kv)
+		cache = std::max(cache, fit.cache_bytes(is_choice(p) ? f16 : p));
+	return g.tensor_bytes() + cache;
+} catch (const Error&) { // the session will say why
+	return 0;
+}
 
 uint64_t fit_tokens(const Config& c, uint32_t ctx) { return ctx ? ctx : std::clamp(c.max_seq, 1u, kFitTokens); }
 
@@ -124,15 +140,15 @@ WeightPlan place_weights(const Gguf& g, const Config& c, const WeightPlan::RowBy
 			     one_line(room.name));
 		return plan;
 	}
-	const double ring = room.parts > 1 ? 0 : o.ring;
+	const double ring = o.ring;
 	if (!o.fit) {
 		plan = std::move(asked);
-		plan.set_ring(ring_of(plan, ring, room.free_bytes));
+		plan.set_ring(ring_of(plan, ring, room.free_bytes, room.parts));
 	} else if (!goal.kv_budget && std::ranges::any_of(goal.kv, is_auto)) {
-		plan = weigh_auto(g, c, asked, ring, goal, room.free_bytes, trade);
+		plan = weigh_auto(g, c, asked, ring, goal, room, trade);
 	} else {
 		plan = std::move(asked);
-		(void)Fit(g, c, goal, room.free_bytes).fit(plan, ring);
+		(void)Fit(g, c, goal, room.free_bytes, room.parts).fit(plan, ring);
 	}
 	if (plan.host_bytes() > room.mapped_bytes)
 		fail(Code::OutOfMemory,
@@ -172,6 +188,12 @@ std::string weights_text(const WeightPlan& p, const std::string& device) {
 	                size_text(p.bytes()), one_line(device), size_text(p.host_bytes()), p.host_text());
 	if (p.ring().slots) out += fmt::format("; prompts copy them through {}", size_text(p.ring().bytes()));
 	return out;
+}
+
+std::string rate_text(const WeightPlan& w, double bus, double bandwidth) {
+	if (!w.host_bytes() || !(bus > 0) || !(bandwidth > 0)) return {};
+	return fmt::format("at most {:.3g} tokens/s by {:.3g} GB/s of the bus and {:.3g} GB/s of the device",
+	                   1 / step_seconds(w, 0, bus, bandwidth), bus / 1e9, bandwidth / 1e9);
 }
 
 } // namespace kvrun

@@ -23,6 +23,9 @@ constexpr uint64_t fit_memory(uint64_t free_bytes) {
 	const uint64_t left = std::clamp(free_bytes / 8, uint64_t(32) << 20, uint64_t(256) << 20);
 	return free_bytes - std::min(left, free_bytes / 2);
 }
+// Bytes of weights, and of the largest cache that must fit. A policy that is a choice counts as f16. 0: the model
+// cannot be used with a policy.
+uint64_t fit_bytes(const Gguf&, const Config&, const FitGoal&);
 // Tokens of the context that must fit.
 uint64_t fit_tokens(const Config&, uint32_t ctx);
 
@@ -31,7 +34,7 @@ struct DeviceRoom { // memory for weights, of a device or of a described one
 	uint64_t free_bytes = 0;
 	bool shares_memory = false;
 	uint64_t mapped_bytes = std::numeric_limits<uint64_t>::max(); // DeviceInfo::mapped_bytes
-	uint32_t parts = 1;                                           // devices; several have no ring: transfers need one
+	uint32_t parts = 1;                                           // devices, which have a ring each
 };
 DeviceRoom room_of(const DeviceInfo&);
 
@@ -51,5 +54,8 @@ std::string trade_text(const KvPolicy&, const WeightPlan&, const WeightPlan& wit
 // "weights: 5.1 of 18.6 GiB on NAME, 13.5 GiB (experts of 40 layers) in host memory, read over the bus; prompts copy
 // them through 680.0 MiB"; empty: all lie on the device.
 std::string weights_text(const WeightPlan&, const std::string& device);
+// "at most 8.3 tokens/s by 12.1 GB/s of the bus and 300 GB/s of the device": of decode steps without a cache. Empty: a
+// rate is unknown, or all weights lie on the device.
+std::string rate_text(const WeightPlan&, double bus, double bandwidth);
 
 } // namespace kvrun

@@ -50,7 +50,11 @@ BlockReads block_reads(const Experts& e, uint32_t rows, uint32_t ubatch) {
 WeightRing::WeightRing(Backend& be, const Config& c, const Weights& w, RingSize size)
     : be_(be), cfg_(c), weights_(w), slots_(w.host_bytes ? size.slots : 0) {
 	try {
-		for (Slot& s : slots_) s.memory = be.alloc(size.slot_bytes, Mem::Arrival, "weights of a layer, for prompts");
+		for (size_t i = 0; i < slots_.size(); ++i) {
+			slots_[i].part = uint32_t(i * be.n_parts() / slots_.size());
+			slots_[i].memory =
+			    be.alloc_part(slots_[i].part, size.slot_bytes, Mem::Arrival, "weights of a layer, for prompts");
+		}
 	} catch (const Error& e) {
 		if (e.code != Code::OutOfMemory) throw;
 		slots_.clear();
@@ -119,9 +123,12 @@ void RingPass::begin_from(uint32_t l) {
 	if (found == copied_.end()) return;
 	const uint32_t layer = uint32_t(found - copied_.begin());
 	if (slot_of(layer)) return;
-	WeightRing::Slot& s = ring_.slots_[next_];
+	const uint32_t parts = ring_.be_.n_parts(), each = uint32_t(ring_.slots_.size()) / parts;
+	const uint32_t part = ring_.be_.part_of(layer);
+	next_.resize(parts);
+	WeightRing::Slot& s = ring_.slots_[part * each + next_[part]];
 	if (s.layer != kNoLayer) return;
-	next_ = (next_ + 1) % uint32_t(ring_.slots_.size());
+	next_[part] = (next_[part] + 1) % each;
 	try {
 		begin(s, layer);
 	} catch (const Error& e) { // what is missing may be host memory for the copy's commands

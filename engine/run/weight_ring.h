@@ -23,8 +23,8 @@ BlockReads block_reads(const Experts&, uint32_t rows, uint32_t ubatch);
 class WeightRing {
  public:
 	static constexpr uint32_t kNoLayer = UINT32_MAX;
-	// Takes the memory of the plan. If the device has no room for it, or the plan has no ring, weights are read in
-	// place. Backend, config and weights must outlive the ring.
+	// Takes the memory of the plan; of several devices, each has its share of the slots. If the device has no room for
+	// it, or the plan has no ring, weights are read in place. Backend, config and weights must outlive the ring.
 	WeightRing(Backend&, const Config&, const Weights&, RingSize);
 	size_t bytes() const;
 	bool usable() const { return !slots_.empty() && !taken_; }
@@ -33,6 +33,7 @@ class WeightRing {
 	friend class RingPass;
 	struct Slot {
 		Buffer memory;             // Mem::Arrival
+		uint32_t part = 0;         // device whose layers it takes
 		uint64_t copy = 0;         // last transfer into it; 0: it was in order with ops
 		uint64_t readers = 0;      // mark behind the last ops that read it
 		uint32_t layer = kNoLayer; // that it holds, or is about to; kNoLayer: its memory may be used
@@ -71,7 +72,7 @@ class RingPass {
 	uint32_t rows_, ubatch_;
 	std::vector<bool> copied_; // by layer
 	bool active_ = false;
-	uint32_t next_ = 0; // slot of the next copy
+	std::vector<uint32_t> next_; // by device: slot of the next copy, among its own
 };
 
 } // namespace kvrun

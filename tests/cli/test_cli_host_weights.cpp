@@ -16,6 +16,7 @@ const std::string kRecall = std::string(KVRUN_SOURCE_DIR) + "/models/bundled/rec
 const std::string kMixture = std::string(KVRUN_SOURCE_DIR) + "/tests/golden/tiny/qwen3moe.gguf";
 // 300 MB.
 const std::string kLarge = "synth:llama-3.1-8b,layers=9,dim=1024,hidden=2048,vocab=4000:f16";
+const std::string kRates = ",rate=300000000000,bus=25000000000"; // bytes per second of card and bus
 const std::string kHost = "mapped=1073741824,transfer=2", kSmallCard = kHost + ",heap=134217728";
 
 bool lavapipe_is_missing() {
@@ -109,13 +110,41 @@ TEST_CASE("cli: a model of three times the card answers as without the limit; au
 	REQUIRE(card.code == 0);
 	CHECK(card.out == whole.out);
 	CHECK(contains(card.err, "in host memory, read over the bus; prompts copy them through "));
+	CHECK(contains(card.err, " tokens/s by ")); // measured
+	const Ran given = on_card(kSmallCard + kRates, ask);
+	CHECK(given.out == whole.out);
+	CHECK(contains(given.err, " tokens/s by 25 GB/s of the bus and 300 GB/s of the device"));
 	// a cache of 4k tokens in f16 would leave hardly any room for weights
-	const Ran weighed =
-	    on_card(kHost + ",heap=268435456", {"run", kLarge, "-p", "Once", "-n", "1", "-c", "4k", "--kv", "auto"});
+	const Ran weighed = on_card(kHost + ",heap=268435456" + kRates,
+	                            {"run", kLarge, "-p", "Once", "-n", "1", "-c", "4k", "--kv", "auto"});
 	CAPTURE(weighed.err);
 	CHECK(weighed.code == 0);
 	CHECK(contains(weighed.err, " against fp16: "));
 	CHECK(contains(weighed.err, " stay on the device, "));
+}
+
+TEST_CASE("cli: plan and run give the faster device of a split as many layers as fit it, and say the rates" *
+          doctest::test_suite("lavapipe")) {
+	if (lavapipe_is_missing()) return;
+	const auto on_both = [](const std::string& caps, std::vector<std::string> args) {
+		args.insert(args.end(), {"-c", "64", "--device", "llvmpipe,cpu"});
+		return run_program(
+		    RunSpec{.args = std::move(args), .env = {{"KVRUN_TEST_CAPS", caps}, {"KVRUN_CACHE_DIR", "off"}}});
+	};
+	const std::vector<std::string> plan = {"plan", kLarge}, ask = {"run", kLarge, "-p", "Once", "-n", "1"};
+	const std::string fast = "rate0=300000000000,rate1=30000000000", slow = "rate0=30000000000,rate1=300000000000";
+	for (const auto& args : {plan, ask}) {
+		const Ran first = on_both(fast, args), second = on_both(slow, args);
+		CAPTURE(first.err);
+		CAPTURE(second.err);
+		CHECK(contains(first.err, "layers: 8 on "));
+		CHECK(contains(first.err, " (300 GB/s), 1 on "));
+		CHECK(contains(second.err, "layers: 1 on "));
+		CHECK(contains(second.err, " (30 GB/s), 8 on "));
+	}
+	const Ran card = on_both(fast + ",heap=134217728", plan);
+	CAPTURE(card.err);
+	CHECK(contains(card.err, "layers: 2 on ")); // 33 MiB each
 }
 
 TEST_CASE("cli: weights that fit neither the card nor host memory, and budgets below the least, end with one line" *

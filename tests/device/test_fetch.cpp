@@ -231,7 +231,7 @@ TEST_CASE("fetch: the sets and the attention of a decode step are those of the p
 			prompt.begin_layer(0);
 			for (uint32_t at = 0; at < g.T; at += rows_at_once) {
 				const uint32_t n = std::min(rows_at_once, g.T - at);
-				put(g.q, g.k, g.v, at, n, 0, prompt.destination(at, n));
+				put(g.q, g.k, g.v, at, n, 0, prompt.destination(0, at, n));
 			}
 			prompt.end_layer(0);
 			be.submit(), be.wait();

@@ -1,11 +1,9 @@
 // The layers of a model divided over several devices: the same bits as on one of them, tokens of another's results
 // where the devices differ, wrong lists refused.
-#include "backends/cpu/cpu_backend.h"
-#include "backends/split_backend.h"
 #include "backends/split_devices.h"
 #include "engine/core/npy.h"
 #include "engine/run/session_file.h"
-#include "tests/device/sequences.h"
+#include "tests/device/split_pair.h"
 #include "tests/support/scoped_env.h"
 #include "tests/support/temp_folder.h"
 #include <doctest/doctest.h>
@@ -13,67 +11,6 @@
 using namespace kvrun;
 
 namespace {
-
-// The device `pair`: several backends on one and the same device, which --device refuses. Their results are equal, so
-// the bits of a split must be those of the device alone.
-struct Pair {
-	BackendOptions device;
-	std::vector<uint32_t> layers;
-	SplitBackend* opened = nullptr;
-	bool last_fails = false; // the last device is a FailingBackend
-};
-Pair g_pair;
-
-class FailingBackend final : public CpuBackend {
- public:
-	FailingBackend() : CpuBackend(false) {}
-	DeviceInfo info() const override {
-		DeviceInfo i = CpuBackend::info();
-		i.name = "failing card";
-		return i;
-	}
-	void run(const Op& op) override {
-		if (fails) fail(Code::Device, "the driver reset the device; open it again");
-		CpuBackend::run(op);
-	}
-	static inline bool fails = false;
-};
-
-class PairSet final : public DeviceSet {
- public:
-	PairSet() {
-		reports_.emplace_back();
-		reports_[0].backend = reports_[0].info.name = "pair";
-	}
-	std::unique_ptr<Backend> open(size_t) override {
-		std::vector<SplitPart> parts;
-		for (const uint32_t n : g_pair.layers) parts.push_back({open_backend(g_pair.device), n});
-		if (g_pair.last_fails) parts.back().backend = std::make_unique<FailingBackend>();
-		auto split = std::make_unique<SplitBackend>(std::move(parts));
-		g_pair.opened = split.get();
-		return split;
-	}
-};
-
-std::unique_ptr<Engine> open_pair(const TestRow& row, const std::string& model, std::vector<uint32_t> layers,
-                                  bool last_fails = false, const WeightOptions& weights = {}) {
-	static const bool added = [] {
-		add_backend({"pair", false,
-		             [](const BackendOptions&) -> std::unique_ptr<DeviceSet> { return std::make_unique<PairSet>(); }});
-		return true;
-	}();
-	CHECK(added);
-	g_pair = {select_test_device(row.device), std::move(layers), nullptr, last_fails};
-	EngineOptions o;
-	o.model = model;
-	o.backend.device = "pair";
-	o.ubatch = 32;
-	o.weights = weights;
-	return Engine::open(o);
-}
-
-// 4 layers in quantised blocks.
-const std::string kBlocks = "synth:llama-3.1-8b,layers=4,dim=256,hidden=512,vocab=1024:q4_k";
 
 std::string tiny(const std::string& name) { return name == "blocks" ? kBlocks : kGolden + "tiny/" + name + ".gguf"; }
 
@@ -92,8 +29,6 @@ Floats long_answer(Engine& e, const std::string& kv) {
 	}
 	return all;
 }
-
-uint32_t layers_of(const std::string& model) { return read_config(Gguf::open(model)).n_layers; }
 
 } // namespace
 

@@ -1,5 +1,6 @@
 // Division of layers over devices: shares by memory, what devices are together, who holds which bytes.
 #include "backends/holders.h"
+#include "backends/read_rates.h"
 #include "backends/split_backend.h"
 #include <doctest/doctest.h>
 #include <random>
@@ -16,6 +17,37 @@ TEST_CASE("split: layers go to devices in proportion to free memory, at least on
 	CHECK(shares({24, 8}, 32) == std::vector<uint32_t>{24, 8});
 	CHECK(shares({1, 100, 1}, 4) == std::vector<uint32_t>{1, 2, 1});
 	CHECK(shares({0, 0}, 3).size() == 2);
+}
+
+TEST_CASE("split: the device that reads fastest gets as many layers as fit it, where all fit somewhere") {
+	const auto shares = [](std::vector<size_t> gib, std::vector<double> rates, uint64_t layer_mib) {
+		std::vector<DeviceInfo> devices(gib.size());
+		std::vector<ReadRates> known(gib.size());
+		for (size_t d = 0; d < gib.size(); ++d) devices[d].free_bytes = gib[d] << 30, known[d].device = rates[d];
+		return share_layers(devices, 32, known, layer_mib << 20);
+	};
+	using Layers = std::vector<uint32_t>;
+	CHECK(shares({8, 24}, {900, 300}, 256) == Layers{28, 4}); // 7 of 8 GiB for layers
+	CHECK(shares({8, 24}, {300, 900}, 256) == Layers{1, 31});
+	CHECK(shares({8, 8, 8}, {100, 300, 200}, 512) == Layers{4, 14, 14});
+	CHECK(shares({8, 24}, {900, 800}, 256) == Layers{8, 24});  // about the same
+	CHECK(shares({8, 24}, {900, 0}, 256) == Layers{8, 24});    // unknown
+	CHECK(shares({8, 24}, {900, 300}, 1024) == Layers{8, 24}); // 7 + 21 layers: weights move to host memory
+	CHECK(shares({8, 24}, {900, 300}, 0) == Layers{8, 24});
+}
+
+TEST_CASE("split: rates that tests give, for all devices and for one") {
+	BackendOptions o;
+	const DeviceReport r;
+	CHECK(known_rates(r, o).device == 0);
+	o.test_caps = "heap=5,rate=300000000000,bus=25000000000,rate1=100e9";
+	CHECK(known_rates(r, o, 0).device == 300e9);
+	CHECK(known_rates(r, o, 0).bus == 25e9);
+	CHECK(known_rates(r, o, 1).device == 100e9);
+	CHECK(known_rates(r, o, 1).bus == 25e9);
+	o.test_caps = "rate=-1,bus=x";
+	CHECK(known_rates(r, o).device == 0);
+	CHECK(known_rates(r, o).bus == 0);
 }
 
 TEST_CASE("split: two devices have the memory at which the first of them is full") {

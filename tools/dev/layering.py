@@ -16,6 +16,7 @@ LAYERS = [  # path prefix, layer, layers it may include besides its own
     ("backends/cuda/", "cuda", ["core", "shared", "kv_host", "backend", "registry.h"]),
     ("backends/registry.h", "registry.h", ["core", "backend"]),
     ("backends/split_devices.", "registry.h", ["core", "backend"]),
+    ("backends/read_rates.", "registry.h", ["core", "system", "backend"]),
     ("backends/registry.cpp", "registry", ["core", "system", "backend", "registry.h", "cpu", "cuda", "vulkan"]),
     ("backends/", "backend", ["core", "system", "shared", "kv_host"]),
     ("models/", "models", ["core", "system", "json_reader.h", "shared", "backend"]),

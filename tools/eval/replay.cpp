@@ -123,7 +123,7 @@ class Replay {
 				write(k, part(in_.k, in_.n_kv_heads, l, at, n));
 				write(v, part(in_.v, in_.n_kv_heads, l, at, n));
 				be_.rope_store(q, k, v, {rows(rope_, 0, n), in_.head_dim, /*neox=*/true}, {},
-				               prompt.destination(at, n));
+				               prompt.destination(l, at, n));
 				prompt.attend(l, rows(att_, 0, n), q, at);
 				be_.submit();
 				be_.wait(); // limits staging memory

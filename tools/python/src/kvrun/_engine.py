@@ -122,7 +122,7 @@ class Engine:
     model: a .gguf file, or the first part of a split one.
     device: index in devices(), part of a name, or a backend's name; None: the best GPU. backend: only this one's.
         Several, as "0,1", divide the layers among them: split="20,12" gives 20 to the first and 12 to the second, or
-        any numbers in that proportion; None: by free memory.
+        any numbers in that proportion; None: by measured speed and free memory.
     kv_budget: memory for the caches of all sessions, such as "8G"; None: the device's free memory.
     max_rows: most answers in one step. ubatch: prompt tokens that go through a layer together.
     host_budget, offload_dir: for policies that fetch from host memory; see kvrun_host_memory_options.
