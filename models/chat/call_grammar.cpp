@@ -19,7 +19,7 @@ class Writer {
 		case ToolFormat::Hermes: return repeated(each("<tool_call>\n", "arguments", "\n</tool_call>"), "\n");
 		case ToolFormat::Granite: return rules_.sequence({mark("<|tool_call|>"), list("name", "arguments")});
 		case ToolFormat::Phi4:
-			return rules_.sequence({mark("<|tool_call|>"), list("name", "arguments"), mark("<|/tool_call|>")});
+			return rules_.sequence({mark(f.tool_begin), list("name", "arguments"), mark(f.tool_end)});
 		case ToolFormat::CommandR:
 			return rules_.sequence({mark("<|START_ACTION|>"), list("tool_name", "parameters"), mark("<|END_ACTION|>")});
 		case ToolFormat::Llama3: return repeated(each("", "parameters", ""), "; ");
@@ -234,12 +234,12 @@ std::string call_marker(const ChatFeatures& f) {
 	case ToolFormat::Glm: return "<tool_call>";
 	case ToolFormat::Mistral: return "[TOOL_CALLS]";
 	case ToolFormat::DeepSeek: return "<｜tool▁calls▁begin｜>";
-	case ToolFormat::Granite:
-	case ToolFormat::Phi4: return "<|tool_call|>";
+	case ToolFormat::Granite: return "<|tool_call|>";
 	case ToolFormat::CommandR: return "<|START_ACTION|>";
 	case ToolFormat::Kimi: return "<|tool_calls_section_begin|>";
 	case ToolFormat::Gemma: return f.tool_variant ? "<|tool_call>" : "<start_function_call>";
 	case ToolFormat::Harmony: return "<|channel|>commentary to=";
+	case ToolFormat::Phi4:
 	case ToolFormat::Pythonic: return f.tool_begin;
 	case ToolFormat::Llama3:
 	case ToolFormat::None: break;

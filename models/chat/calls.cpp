@@ -491,7 +491,7 @@ size_t read_calls(const CallForm& form, std::string_view text, bool last, std::v
 	case ToolFormat::DeepSeek: return read_deepseek(text, out);
 	case ToolFormat::Llama3: return read_llama3(text, out);
 	case ToolFormat::Granite: return read_list(text, "<|tool_call|>", "", last, out);
-	case ToolFormat::Phi4: return read_list(text, "<|tool_call|>", "<|/tool_call|>", last, out);
+	case ToolFormat::Phi4: return read_list(text, form.begin, form.end, last, out);
 	case ToolFormat::CommandR: return read_list(text, "<|START_ACTION|>", "<|END_ACTION|>", last, out);
 	case ToolFormat::Kimi: return read_kimi(text, last, out);
 	case ToolFormat::Gemma: return read_gemma(form, text, last, out);

@@ -86,7 +86,9 @@ void find_format(const std::string& text, ChatFeatures& f) {
 		f.tool_variant = true;
 		return is(ToolFormat::Gemma);
 	}
-	if (shows(text, "<|/tool_call|>") || shows(text, "<|/tool|>")) return is(ToolFormat::Phi4);
+	if (shows(text, "<|/tool_call|>") || shows(text, "<|/tool|>"))
+		return is(ToolFormat::Phi4, "<|tool_call|>", "<|/tool_call|>");
+	if (shows(text, "<TOOLCALL>")) return is(ToolFormat::Phi4, "<TOOLCALL>", "</TOOLCALL>");
 	if (shows(text, "<|tool_call|>")) return is(ToolFormat::Granite);
 	if (shows(text, "<tool_call>")) return is(ToolFormat::Hermes);
 	if (shows(text, "[TOOL_CALLS]")) {

@@ -20,7 +20,8 @@ enum class ToolFormat : uint8_t {
 	Granite,  // <|tool_call|>[{"name": ..., "arguments": {...}}, ...]                               (Granite 3)
 	Harmony,  // <|channel|>commentary to=functions.name <|constrain|>json<|message|>{...}<|call|>   (gpt-oss)
 	CommandR, // <|START_ACTION|>[{"tool_call_id": "0", "tool_name": ..., "parameters": {...}}]<|END_ACTION|>
-	Phi4,     // <|tool_call|>[{"name": ..., "arguments": {...}}]<|/tool_call|>
+	Phi4,     // [{"name": ..., "arguments": {...}}] between markers: <|tool_call|> and <|/tool_call|>, <TOOLCALL> and
+	          // </TOOLCALL> (Nemotron Nano 2)
 	Kimi, // <|tool_calls_section_begin|><|tool_call_begin|>functions.name:0<|tool_call_argument_begin|>{...}<|tool_call_end|>
 	      // <|tool_calls_section_end|>                                                          (Kimi K2)
 };

@@ -105,9 +105,13 @@ const Form kForms[] = {
      "<|START_ACTION|>[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"get_weather\", \"parameters\": {\"city\": "
      "\"York\"}}\n]<|END_ACTION|>",
      " | get_weather {\"city\":\"York\"}"},
-    {"Phi-4-mini", ToolFormat::Phi4, "", "", false,
+    {"Phi-4-mini", ToolFormat::Phi4, "<|tool_call|>", "<|/tool_call|>", false,
      "<|tool_call|>[{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Riga\"}}]<|/tool_call|>",
      " | get_weather {\"city\":\"Riga\"}"},
+    {"Nemotron Nano 2", ToolFormat::Phi4, "<TOOLCALL>", "</TOOLCALL>", false,
+     "<TOOLCALL>[{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Riga\"}}, {\"name\": \"set-mode\", "
+     "\"arguments\": {\"on\": true, \"mode\": \"a\"}}]</TOOLCALL>",
+     " | get_weather {\"city\":\"Riga\"} | set-mode {\"on\":true,\"mode\":\"a\"}"},
     {"Kimi K2", ToolFormat::Kimi, "", "", false,
      "On "
      "it.<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>{\"city\": "
