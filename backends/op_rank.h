@@ -12,6 +12,7 @@ using enum DType;
 
 // ---- saliency: attention received, summed over the rows of q that `rows` (n) u32 lists in ascending order, averaged
 // over the query heads of a kv head: score[h][t] += sum_r mean_heads exp(q . k_t / sqrt(head_dim) - lse[r][head]).
+// With latent attention (Softmax::q_rope) a score has q_rope . v_t as well, and keys have no length.
 // Without attention each row counts 1. If the key's length counts, times |k_t|, or divided by max(|k_t|, 1e-6).
 
 // Prompt tokens, causal: row r sees tokens 0 .. kv.first + r. score (n_kv_heads, >= kv.first + T). Scores have kv's
@@ -31,6 +32,7 @@ struct ScorePrompt {
 		f(words_input("rows"), o.rows);
 		f(input("lse", F32, {T * n_heads}), o.lse);
 		row_views(o.kv, f);
+		f(q_rope_row(o.kv.softmax, T, n_heads), o.kv.softmax.q_rope);
 		const std::string_view rule = attend_tolerance(f.device(), /*prompt=*/true, /*packed=*/false, "attend");
 		f(inout("score", F32, {o.kv.k.shape[0], o.score.shape[1]}, rule).undumped(), o.score);
 	}
@@ -52,7 +54,11 @@ struct ScoreSlots { // live tokens in f16 pages: a work item's pages against the
 		f(input("lse", F32, {T * n_heads}), o.lse);
 		f(input("work", U32, {kAny, SCORE_WORDS}).undumped(), a.work);
 		f(words_input("tables").undumped(), a.tables);
-		for (auto& g : f.items(a.groups)) f(memory("k_codes"), g.k_codes);
+		f(q_rope_row(a, T, n_heads), a.q_rope);
+		for (auto& g : f.items(a.groups)) {
+			f(memory("k_codes"), g.k_codes);
+			f(memory("v_codes").optional(), g.v_codes);
+		}
 		f(inout("score", F32, {kAny}, "attend").undumped(), a.score);
 	}
 };

@@ -36,8 +36,8 @@ double ShortConv::bytes() const {
 }
 
 std::string DeltaRule::text() const {
-	return fmt::format("out {} key heads {} of {}{}", shape_text(out), how.n_key_heads, how.k_dim,
-	                   how.tiled ? " tiled" : "");
+	return fmt::format("out {} key heads {} of {}{}{}{}", shape_text(out), how.n_key_heads, how.k_dim,
+	                   how.tiled ? " tiled" : "", how.by_channel ? " by channel" : "", how.apart ? " apart" : "");
 }
 void DeltaRule::check() const {
 	KV_ASSERT(x.shape[0] >= 1 && how.n_key_heads >= 1 && out.shape[1] % how.n_key_heads == 0);
@@ -45,7 +45,8 @@ void DeltaRule::check() const {
 	check_state_rows(rows, state_words());
 }
 double DeltaRule::bytes() const {
-	return 4. * double(x.elements() + out.elements() + 2 * gates.beta.elements()) + state_bytes(rows, state_words());
+	return 4. * double(x.elements() + out.elements() + gates.beta.elements() + gates.alpha.elements()) +
+	       state_bytes(rows, state_words());
 }
 
 std::string SsmScan::text() const {

@@ -41,10 +41,16 @@ struct ShortConv {
 	}
 };
 
+struct DeltaPlaces {                   // of queries, keys and values in DeltaRule::x, in elements
+	uint32_t key_stride, value_stride; // from a row to the next
+	uint32_t k, v;                     // from the first row's queries to its keys and values
+};
+
 // The gated delta rule. A row of x (T, channels) is queries and keys (n_key_heads, k_dim) and values (n_heads, v_dim).
 // q and k are divided by their lengths, sqrt(sum of squares + eps), q also by sqrt(k_dim). For each head, whose state S
 // is (k_dim, v_dim), and each row in order:
 //   S = decay * S;  S += k (outer) sigmoid(beta) * (v - k . S);  out (T, n_heads, v_dim) = q . S
+// decay is a number per head, or (DeltaArgs::by_channel, Kimi delta attention) a number per row of S.
 struct DeltaRule {
 	View out, x;
 	DeltaGates gates;
@@ -56,17 +62,23 @@ struct DeltaRule {
 	void check() const;
 	double bytes() const;
 	uint32_t state_words() const { return out.shape[1] * how.k_dim * out.shape[2]; }
+	DeltaPlaces places() const {
+		const uint32_t keys = how.n_key_heads * how.k_dim, values = out.shape[1] * out.shape[2], T = out.shape[0];
+		if (how.apart) return {keys, values, T * keys, 2 * T * keys};
+		return {2 * keys + values, 2 * keys + values, keys, 2 * keys};
+	}
 	std::vector<WrittenWords> written(const WordReader& r) const {
 		return written_states(rows, state_words(), "delta_rule", r);
 	}
 	static void views(auto& o, auto& f) {
 		const uint64_t T = o.x.shape[0], heads = o.out.shape[1], v_dim = o.out.shape[2];
 		const uint64_t channels = 2 * uint64_t(o.how.n_key_heads) * o.how.k_dim + heads * v_dim;
+		const uint64_t decays = o.how.by_channel ? heads * o.how.k_dim : heads;
 		f(input("x", F32, {T, channels}), o.x);
 		f(input("beta", F32, {T, heads}), o.gates.beta);
-		f(input("alpha", F32, {T, heads}), o.gates.alpha);
+		f(input("alpha", F32, {T, decays}), o.gates.alpha);
 		f(input("rate", F32, {heads}).undumped(), o.gates.rate);
-		f(input("shift", F32, {heads}).undumped(), o.gates.shift);
+		f(input("shift", F32, {decays}).undumped(), o.gates.shift);
 		state_views(o.rows, f);
 		f(output("out", F32, {T, heads, v_dim}, "delta_rule").slots(), o.out);
 	}

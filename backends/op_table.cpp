@@ -321,6 +321,7 @@ std::string ScorePrompt::text() const {
 void ScorePrompt::check() const {
 	check_rows(kv, q.shape[0]);
 	check_heads(q, kv.k.shape[0], kv.k.shape[2]);
+	KV_ASSERT(!kv.softmax.q_rope || saliency == Saliency{});
 	KV_ASSERT(score.shape[1] >= kv.first + q.shape[0]);
 }
 double ScorePrompt::bytes() const {
@@ -333,7 +334,10 @@ std::string ScoreSlots::text() const {
 }
 void ScoreSlots::check() const {
 	check_heads(q, args.n_kv_heads, q.shape[2]);
-	for (const ScoreGroup& g : args.groups) KV_ASSERT(has_work(g, args.work));
+	for (const ScoreGroup& g : args.groups) {
+		KV_ASSERT(has_work(g, args.work));
+		KV_ASSERT(!args.q_rope || (g.v_codes && g.saliency == Saliency{}));
+	}
 }
 double ScoreSlots::bytes() const {
 	double r = 4. * double(args.rows.elements()) * double(q.row_elements());

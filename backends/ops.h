@@ -77,13 +77,17 @@ struct ConvArgs {     // what a short convolution does with its sums
 	bool silu = true; // then silu
 };
 struct DeltaGates {
-	View beta, alpha; // (T, n_heads), before the functions below
-	View rate, shift; // (n_heads) f32: a row keeps exp(rate * softplus(alpha + shift)) of the state; rate <= 0
+	View beta, alpha; // (T, n_heads), before the functions below; by_channel: alpha (T, n_heads * k_dim)
+	// (n_heads) f32: a row keeps exp(rate * softplus(alpha + shift)) of the state; rate <= 0; by_channel: shift
+	// (n_heads * k_dim)
+	View rate, shift;
 };
 struct DeltaArgs {
 	uint32_t n_key_heads, k_dim; // k_dim: a multiple of 8, at most kMostStateRows
 	bool tiled;                  // head h has the key head h % n_key_heads, else h / (n_heads / n_key_heads)
 	float eps;                   // added to the squared lengths of queries and keys
+	bool by_channel = false;     // each channel of keys has a decay of its own, else each head
+	bool apart = false;          // queries of all rows come first, then keys, then values; else row by row
 };
 struct ScanGates {
 	View step;              // (T, n_heads), before softplus(step + shift)
@@ -169,6 +173,7 @@ struct ScoreGroup { // work items whose pages lie in the same buffer and are sco
 	uint32_t first_work, n_work;
 	uint32_t n_pages = 0; // as in AttendGroup
 	Saliency saliency = {};
+	View v_codes = {}; // the same, where ScoreArgs::q_rope is given
 };
 struct ScoreArgs {
 	std::span<const ScoreGroup> groups;
@@ -178,6 +183,7 @@ struct ScoreArgs {
 	View score;  // f32 words, added to
 	uint32_t n_kv_heads;
 	float softcap = 0; // as in Softmax
+	View q_rope = {};  // as in Softmax
 };
 
 // ---- fetching

@@ -106,10 +106,12 @@ void read_window_sizes(const Keys& k, const Family& f, const Config& c, const Wi
 }
 
 // The checks that need no tensor. Shapes are checked against tensor_specs() later, which ties every size to the data.
-void check_sizes(const Keys& k, const Config& c) {
+void check_sizes(const Keys& k, const Family& f, const Config& c) {
 	const std::string& name = k.g.name();
 	const uint32_t value_dim = k.u32("attention.value_length", c.head_dim);
-	if (value_dim != c.head_dim)
+	// Of files with attn_kv_b it is the length of heads, which read_latent() checked; of kimi-linear nothing reads it.
+	const bool other = f.latent && (f.recurrent || (k.g.splits_latents() && !k.has("attention.key_length_mla")));
+	if (value_dim != c.head_dim && !other)
 		fail(Code::Unsupported, "{}: keys have {} channels per head, values {}; kvrun runs models where they are equal",
 		     name, c.head_dim, value_dim);
 	if (!(c.norm_eps >= 0 && c.norm_eps < 1))
@@ -173,7 +175,8 @@ std::vector<float> read_factors(const Gguf& g, const char* tensor, uint32_t rope
 void read_rope(const Keys& k, const Family& f, Config& c) {
 	c.ropes = {
 	    {.dim = k.u32("rope.dimension_count", c.head_dim), .theta = k.f32("rope.freq_base", 10000), .neox = f.neox}};
-	if (f.rope_use == RopeUse::Never) c.ropes[0].rotates = false, c.ropes[0].dim = c.head_dim;
+	if (f.rope_use == RopeUse::Never) c.ropes[0].rotates = false;
+	if (f.rope_use == RopeUse::Never && !f.latent) c.ropes[0].dim = c.head_dim;
 	if (f.rope_use == RopeUse::IfFinetuned) c.ropes[0].rotates = k.flag("rope.scaling.finetuned", true);
 }
 
@@ -322,7 +325,8 @@ void check_tensor(const Gguf& g, const TensorSpec& s) {
 	const uint32_t depth = s.flat ? 1 : s.depth;
 	uint64_t want[] = {uint64_t(s.cols) * s.together, s.rows / depth / s.together, depth, 1};
 	if (!s.matrix) want[0] = s.cols / s.depth, want[1] = s.depth, want[2] = 1;
-	if (!std::equal(want, want + 4, t->shape))
+	const bool between = !s.matrix && t->shape[0] == want[0] && t->shape[1] == 1; // (depth, 1, cols): as good
+	if (!std::equal(want + (between ? 1 : 0), want + (between ? 3 : 4), t->shape + (between ? 2 : 0)))
 		fail(Code::Format, "{}: tensor {} is {}, the config says {}; wrong or damaged file", g.name(), s.name,
 		     shape_text(t->shape), shape_text(want));
 }
@@ -527,7 +531,7 @@ Config read_config(const Gguf& g) {
 	const Latent latent = read_latent(k, f, c, sizes);
 	read_rope(k, f, c);
 	read_window_sizes(k, f, c, windows, sizes);
-	check_sizes(k, c);
+	check_sizes(k, f, c);
 	c.tied_embedding = !g.find_tensor("output.weight");
 	Layer layer = f.layer;
 	layer.qkv_bias |= !layer.fused_qkv && g.find_tensor("blk.0.attn_q.bias");

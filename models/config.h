@@ -87,7 +87,11 @@ struct Experts {             // a mixture of experts in place of a dense MLP
 enum class RecurrentKind : uint8_t {
 	DeltaRule,  // a short convolution with silu of q, k and v, then the gated delta rule
 	StateSpace, // Mamba-2: a short convolution with silu of values, B (keys) and C (queries), then the scan
-	ShortConv,  // out = c * conv(b * x): a short convolution between two gates, one head of v_dim channels without keys
+	// Kimi delta attention: the delta rule with a decay for each channel of keys; q, k and v have tensors and
+	// convolutions of their own; decays and the gate of the output are products with two matrices, the first of which
+	// has k_dim rows.
+	ChannelDelta,
+	ShortConv, // out = c * conv(b * x): a short convolution between two gates, one head of v_dim channels without keys
 };
 struct Recurrent {            // instead of attention, or beside it: a state
 	uint32_t n_heads = 0;     // 0: the layer attends
@@ -102,7 +106,8 @@ struct Recurrent {            // instead of attention, or beside it: a state
 	bool beside = false;    // the layer also attends: both read the same norm, and the stream gets both outputs
 	uint32_t values() const { return n_heads * v_dim; }
 	uint32_t channels() const { return 2 * n_key_heads * k_dim + values(); } // convolved: q, k, v
-	uint32_t conv_words() const { return (taps - 1) * channels(); }          // of a sequence's state
+	uint32_t decays() const { return kind == RecurrentKind::ChannelDelta ? n_heads * k_dim : n_heads; } // of a token
+	uint32_t conv_words() const { return (taps - 1) * channels(); } // of a sequence's state
 	uint32_t rule_words() const { return n_heads * k_dim * v_dim; }
 	bool operator==(const Recurrent&) const = default;
 };

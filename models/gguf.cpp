@@ -2,6 +2,7 @@
 #include "models/gguf.h"
 #include "engine/core/utf8.h"
 #include "models/gguf_header.h"
+#include "models/kv_b.h"
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -66,6 +67,7 @@ Gguf Gguf::open(const std::string& path) {
 	const Part& first = g.add_part(std::make_unique<Part>(path, 0));
 	g.name_ = first.file.name();
 	if (g.find("split.count")) g.add_split_parts(path);
+	g.split_latents();
 	return g;
 }
 
@@ -75,6 +77,7 @@ Gguf Gguf::parse(std::string name, std::span<const std::byte> bytes) {
 	g.name_ = first.file.name();
 	if (g.find("split.count") && g.split_number(first, "split.count") > 1)
 		fail(Code::Unsupported, "{}: is one part of a split model; a split model is opened by its path", g.name_);
+	g.split_latents();
 	return g;
 }
 
@@ -135,6 +138,43 @@ void Gguf::add_split_parts(const std::string& path) {
 		fail(Code::Format,
 		     "{}: all parts together have {} tensors, split.tensors.count is {}; the parts are not of one model", name_,
 		     tensors_.size(), total);
+}
+
+// Puts attn_k_b and attn_v_b in the place of each attn_kv_b whose shape is as the keys say. Other ones stay: the config
+// refuses them.
+void Gguf::split_latents() {
+	const GgufEntry* arch = find("general.architecture");
+	if (!arch || arch->type != GgufType::String) return;
+	const auto number = [&](std::string_view key) -> uint32_t {
+		const GgufEntry* e = find(fmt::format("{}.{}", as_text(arch->bytes), key));
+		return e && e->type == GgufType::U32 ? load<uint32_t>(e->bytes) : 0;
+	};
+	const auto length = [&](std::string_view key) {
+		const uint32_t own = number(fmt::format("attention.{}_mla", key));
+		return own ? own : number(fmt::format("attention.{}", key));
+	};
+	const uint32_t n_heads = number("attention.head_count"), rope = number("rope.dimension_count"),
+	               key = length("key_length"), value = length("value_length");
+	if (!number("attention.kv_lora_rank") || key <= rope) return;
+	constexpr std::string_view kWhole = ".attn_kv_b.weight";
+	for (size_t i = 0, n = tensors_.size(); i < n; ++i) {
+		const std::string_view name = tensors_[i].name;
+		if (!name.starts_with("blk.") || !name.ends_with(kWhole)) continue;
+		const std::string before(name.substr(0, name.size() - kWhole.size()));
+		if (find_tensor(before + ".attn_k_b.weight")) continue; // of a file that has both
+		std::optional<KvBParts> parts = split_kv_b(tensors_[i], n_heads, key - rope, value);
+		if (!parts) continue;
+		const auto named = [&](GgufTensor& t, const char* what) {
+			names_.push_back(std::make_unique<const std::string>(before + what));
+			t.name = *names_.back();
+		};
+		named(parts->keys, ".attn_k_b.weight"), named(parts->values, ".attn_v_b.weight");
+		tensor_of_.erase(name);
+		tensor_of_.emplace(parts->keys.name, i);
+		tensor_of_.emplace(parts->values.name, tensors_.size());
+		tensors_[i] = parts->keys;
+		tensors_.push_back(parts->values);
+	}
 }
 
 uint32_t Gguf::n_parts() const { return uint32_t(parts_.size()); }
@@ -266,7 +306,9 @@ std::vector<int64_t> Gguf::ints(std::string_view key) const {
 
 void Gguf::read(const GgufTensor& t, uint64_t offset, std::span<std::byte> dst) const {
 	KV_ASSERT(t.part < parts_.size() && offset <= t.bytes && dst.size() <= t.bytes - offset);
-	parts_[t.part]->file.read_at(t.at + offset, dst);
+	const GgufFile& file = parts_[t.part]->file;
+	if (t.kv_b.half == KvBHalf::None) return file.read_at(t.at + offset, dst);
+	read_kv_b(t, offset, dst, [&](uint64_t at, std::span<std::byte> bytes) { file.read_at(at, bytes); });
 }
 
 } // namespace kvrun

@@ -29,6 +29,14 @@ struct GgufEntry { // a key of the metadata and its value
 	    bytes; // the value as stored; a string without its length; strings of an Array with their lengths
 };
 
+enum class KvBHalf : uint8_t { None, Keys, Values };
+struct KvBPart { // of a tensor that is computed from attn_kv_b (models/kv_b.h)
+	KvBHalf half = KvBHalf::None;
+	DType type = DType::F32;       // of attn_kv_b
+	uint32_t rank = 0;             // its columns
+	uint32_t keys = 0, values = 0; // its rows of a head
+};
+
 struct GgufTensor {
 	std::string_view name;
 	DType type;
@@ -37,6 +45,7 @@ struct GgufTensor {
 	uint64_t at;       // bytes from the start of its part
 	uint64_t bytes;    // in the file
 	uint32_t part;     // index of the part of a split model
+	KvBPart kv_b = {}; // then `at` is of attn_kv_b, the rest of what is made of it
 	uint64_t cols() const { return shape[0]; }
 	uint64_t rows() const { return shape[1] * shape[2] * shape[3]; } // the parser checked that it does not overflow
 };
@@ -60,6 +69,7 @@ class Gguf {
 	std::span<const GgufTensor> tensors() const { return tensors_; } // in file order, all parts
 	const GgufEntry* find(std::string_view key) const;               // nullptr when absent
 	const GgufTensor* find_tensor(std::string_view name) const;      // nullptr when absent
+	bool splits_latents() const { return !names_.empty(); }          // some tensors are parts of attn_kv_b
 
 	// Typed access. A missing key is an error unless there is a fallback; a key of another type always is an error.
 	// Integers of any unsigned width are accepted if the value fits.
@@ -85,6 +95,7 @@ class Gguf {
 	Gguf();
 	Part& add_part(std::unique_ptr<Part>);
 	void add_split_parts(const std::string& path);
+	void split_latents();
 	uint64_t split_number(const Part&, std::string_view key) const;
 	const GgufEntry& entry(std::string_view key) const;
 	[[noreturn]] void fail_type(const GgufEntry&, const char* want) const;
@@ -93,6 +104,7 @@ class Gguf {
 	std::vector<std::unique_ptr<Part>> parts_;
 	std::vector<GgufEntry> entries_;
 	std::vector<GgufTensor> tensors_;
+	std::vector<std::unique_ptr<const std::string>> names_;                       // of tensors that the file has not
 	std::unordered_map<std::string_view, size_t, TextHash> entry_of_, tensor_of_; // name -> index
 };
 

@@ -18,19 +18,23 @@ uint32_t channels(const ConfigKeys& k, const char* key, uint32_t v, uint32_t mos
 
 Latent read_latent(const ConfigKeys& k, const Family& f, Config& c, LayerSizes& sizes) {
 	if (!f.latent) return {};
-	if (!k.has("attention.key_length_mla") || !k.has("attention.value_length_mla"))
+	// Files with attn_kv_b may have the lengths of heads where others have those of latents.
+	const bool old = k.g.splits_latents() && !k.has("attention.key_length_mla");
+	const char* key_length = old ? "attention.key_length" : "attention.key_length_mla";
+	const char* value_length = old ? "attention.value_length" : "attention.value_length_mla";
+	if (!old && (!k.has(key_length) || !k.has(value_length)))
 		fail(Code::Unsupported,
 		     "{}: key {} is missing, as in files made before 2025-04; convert the model again, or get a newer file",
 		     k.g.name(), k.key("attention.key_length_mla"));
 	Latent t;
 	t.rank = channels(k, "attention.kv_lora_rank", k.u32("attention.kv_lora_rank"));
 	t.rope_dim = channels(k, "rope.dimension_count", k.u32("rope.dimension_count"), 128);
-	t.v_dim = channels(k, "attention.value_length_mla", k.u32("attention.value_length_mla"));
-	const uint32_t key = k.u32("attention.key_length_mla");
+	t.v_dim = channels(k, value_length, k.u32(value_length));
+	const uint32_t key = k.u32(key_length);
 	if (key <= t.rope_dim)
 		fail(Code::Format, "{}: key {} is {}, of which RoPE takes {}; the file is damaged", k.g.name(),
-		     k.key("attention.key_length_mla"), key, t.rope_dim);
-	t.nope_dim = channels(k, "attention.key_length_mla", key - t.rope_dim);
+		     k.key(key_length), key, t.rope_dim);
+	t.nope_dim = channels(k, key_length, key - t.rope_dim);
 	if (t.rope_dim > t.rank)
 		fail(Code::Unsupported, "{}: a rotated key of {} channels beside a latent of {}; kvrun runs at most as many",
 		     k.g.name(), t.rope_dim, t.rank);

@@ -67,6 +67,16 @@ RecurrentLayers read_recurrent(const ConfigKeys& k, const Family& f, const Confi
 	}
 	constexpr uint32_t kMostHeads = 1024;
 	r.shape.taps = read_size(k, "ssm.conv_kernel", 2, kMostTaps);
+	if (r.shape.kind == RecurrentKind::ChannelDelta) {
+		r.shape.k_dim = r.shape.v_dim = read_size(k, "kda.head_dim", 8, kMostStateRows);
+		r.shape.n_heads = r.shape.n_key_heads = c.n_heads;
+		if (r.shape.k_dim % 8 != 0 || c.n_heads > kMostHeads)
+			fail(Code::Unsupported,
+			     "{}: recurrent layers have {} heads of {} channels; kvrun runs multiples of 8, and "
+			     "up to {} heads",
+			     k.g.name(), c.n_heads, r.shape.k_dim, kMostHeads);
+		return r;
+	}
 	r.shape.k_dim = read_size(k, "ssm.state_size", 8, kMostStateRows);
 	r.shape.n_key_heads = read_size(k, "ssm.group_count", 1, kMostHeads);
 	r.shape.n_heads = read_size(k, "ssm.time_step_rank", 1, kMostHeads);
@@ -95,7 +105,7 @@ void place_recurrent(Config& c, const RecurrentLayers& r) {
 		if (!r.layers[l]) continue;
 		layer.recurrent = r.shape;
 		if (r.shape.beside) continue;
-		layer.window = {};
+		layer.window = {}, layer.latent = {};
 		layer.output_gate = false, layer.qk_norm = QkNorm::None, layer.qkv_bias = layer.out_bias = false;
 	}
 }
@@ -136,6 +146,22 @@ void add_recurrent_specs(std::vector<TensorSpec>& out, const Recurrent& r, uint3
 		vector("ssm_d", r.n_heads, r.n_heads);
 		if (r.normed) vector("ssm_norm.weight", r.values(), r.n_key_heads);
 		out.push_back({name("ssm_out.weight"), dim, r.values(), true});
+		return;
+	}
+	if (r.kind == RecurrentKind::ChannelDelta) {
+		const auto matrix = [&](const char* what, uint32_t rows, uint32_t cols) {
+			out.push_back({name(what), rows, cols, true});
+		};
+		for (const char* what : {"attn_q.weight", "attn_k.weight", "attn_v.weight"}) matrix(what, r.values(), dim);
+		for (const char* what : {"ssm_conv1d_q.weight", "ssm_conv1d_k.weight", "ssm_conv1d_v.weight"})
+			vector(what, r.values() * r.taps, r.values());
+		matrix("ssm_f_a.weight", r.k_dim, dim), matrix("ssm_f_b.weight", r.decays(), r.k_dim);
+		matrix("ssm_g_a.weight", r.k_dim, dim), matrix("ssm_g_b.weight", r.values(), r.k_dim);
+		matrix("ssm_beta.weight", r.n_heads, dim);
+		vector("ssm_a", r.n_heads, r.n_heads);
+		vector("ssm_dt.bias", r.decays());
+		vector("ssm_norm.weight", r.v_dim);
+		matrix("attn_output.weight", dim, r.values());
 		return;
 	}
 	out.push_back({name("attn_qkv.weight"), r.channels(), dim, true});

@@ -259,6 +259,20 @@ RecurrentWeights recurrent_weights(const Recurrent& r, Find find, Named named, B
 		w.conv.shape[0] = r.channels(), w.conv.shape[1] = r.taps;
 		return w;
 	}
+	if (r.kind == RecurrentKind::ChannelDelta) {
+		const auto conv = [&](const char* what) {
+			View v = find(what);
+			v.shape[0] = r.values(), v.shape[1] = r.taps;
+			return v;
+		};
+		w.q = find("attn_q"), w.k = find("attn_k"), w.v = find("attn_v");
+		w.conv_q = conv("ssm_conv1d_q"), w.conv_k = conv("ssm_conv1d_k"), w.conv_v = conv("ssm_conv1d_v");
+		w.alpha_low = find("ssm_f_a"), w.alpha = find("ssm_f_b");
+		w.gate_low = find("ssm_g_a"), w.gate = find("ssm_g_b");
+		w.beta = find("ssm_beta"), w.rate = named("ssm_a"), w.shift = named("ssm_dt.bias");
+		w.norm = find("ssm_norm"), w.out = find("attn_output");
+		return w;
+	}
 	w.out = find("ssm_out");
 	w.conv = find("ssm_conv1d");
 	w.conv.shape[0] = r.channels(), w.conv.shape[1] = r.taps;

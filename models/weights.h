@@ -27,11 +27,14 @@ struct ExpertWeights {                        // empty where the layer (Experts)
 struct RecurrentWeights {
 	View qkv, gate;   // (channels, dim), (values, dim)
 	View beta, alpha; // (n_heads, dim)
+	// Of RecurrentKind::ChannelDelta: (values, dim) each in place of qkv; (k_dim, dim), behind which gate is (values,
+	// k_dim) and alpha (decays, k_dim); (values, taps) f32 each in place of conv.
+	View q, k, v, gate_low, alpha_low, conv_q, conv_k, conv_v;
 	View value;       // (values, dim), of RecurrentKind::ShortConv, whose gates are qkv and gate
 	View out;         // (dim, values)
 	View conv;        // (channels, taps) f32
 	View conv_bias;   // (channels) f32, or empty
-	View rate, shift; // (n_heads) f32
+	View rate, shift; // (n_heads) f32; ChannelDelta: shift (decays)
 	View skip;        // (n_heads) f32, of RecurrentKind::StateSpace, whose steps alpha projects
 	View norm;        // (v_dim) f32; StateSpace: (n_key_heads, values of a group)
 };

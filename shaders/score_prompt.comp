@@ -8,7 +8,9 @@
 // Grid: x = LOCAL_X tokens, one per invocation, y = kv head. A key of at most 128 channels stays in registers for all
 // rows (longer ones spill on some AMD chips). One invocation adds up one token's rows in order, so the result is the
 // same every time.
-// Needs: HEAD_DIM a multiple of 8.
+// LATENT, a build for latent attention: 5 v (n_kv_heads, t_cap, ROPE_DIM) f16, rotated keys | 6 q_rope (T, n_heads,
+// ROPE_DIM) f32; a score is (q . k + q_rope . v) * scale.
+// Needs: HEAD_DIM and ROPE_DIM multiples of 8.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -23,6 +25,11 @@ layout(std430, binding = 1) readonly restrict buffer Q { vec4 q[]; };
 layout(std430, binding = 2) readonly restrict buffer K { uvec4 k[]; };
 layout(std430, binding = 3) readonly restrict buffer Lse { float lse[]; };
 layout(std430, binding = 4) readonly restrict buffer Rows { uint rows[]; };
+#ifdef LATENT
+layout(constant_id = SPEC_ROPE_DIM) const uint ROPE_DIM = 64;
+layout(std430, binding = 5) readonly restrict buffer V { uvec4 v[]; };
+layout(std430, binding = 6) readonly restrict buffer QRope { vec4 q_rope[]; };
+#endif
 
 #include "lib/saliency.glsl"
 
@@ -48,6 +55,16 @@ void main() {
 				dot_ += dot(a, vec4(unpackHalf2x16(key8.x), unpackHalf2x16(key8.y)));
 				dot_ += dot(b, vec4(unpackHalf2x16(key8.z), unpackHalf2x16(key8.w)));
 			}
+#ifdef LATENT
+			const uint rope_at = KV_AT(6) / 4 + head * (ROPE_DIM / 4),
+			           v_at = KV_AT(5) / 4 + (h * p.t_cap + key) * (ROPE_DIM / 8);
+			for (uint c = 0; c < ROPE_DIM / 8; c++) {
+				const uvec4 key8 = v[v_at + c];
+				const vec4 a = q_rope[rope_at + 2 * c], b = q_rope[rope_at + 2 * c + 1];
+				dot_ += dot(a, vec4(unpackHalf2x16(key8.x), unpackHalf2x16(key8.y)));
+				dot_ += dot(b, vec4(unpackHalf2x16(key8.z), unpackHalf2x16(key8.w)));
+			}
+#endif
 			mean += BY_ATTENTION ? exp(score_of(dot_) - lse[KV_AT(3) + head]) : 1.0;
 		}
 		sum += mean;

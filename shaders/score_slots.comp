@@ -5,8 +5,10 @@
 //   0 score f32 words, read and written | 1 q (T, n_heads, HEAD_DIM) f32
 //   2 k_codes pool words, [kv head][word][token] in a page | 3 lse (T, n_heads) f32 | 4 rows (n_rows) u32
 //   5 work (n_work, SCORE_WORDS) u32, ScoreWork | 6 tables u32 words: page entries, live bits
+// LATENT, a build for latent attention: 7 v_codes pool words, [kv head][token][word] in a page, rotated keys | 8 q_rope
+// (T, n_heads, ROPE_DIM) f32; a score is (q . k + q_rope . v) * scale.
 // Grid: x = work item, y = kv head; an invocation takes every LOCAL_X-th token of the item's pages.
-// Needs: HEAD_DIM a multiple of 4.
+// Needs: HEAD_DIM and ROPE_DIM multiples of 4.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -28,6 +30,11 @@ layout(std430, binding = 4) readonly restrict buffer Rows { uint rows[]; };
 layout(std430, binding = 5) readonly restrict buffer WorkTable { uint work[]; };
 const ScoreWork FIELD = ScoreWork(WORDS_8);
 layout(std430, binding = 6) readonly restrict buffer Tables { uint tables[]; };
+#ifdef LATENT
+layout(constant_id = SPEC_ROPE_DIM) const uint ROPE_DIM = 64;
+layout(std430, binding = 7) readonly restrict buffer VCodes { uint v_codes[]; };
+layout(std430, binding = 8) readonly restrict buffer QRope { vec4 q_rope[]; };
+#endif
 #include "lib/saliency.glsl"
 
 void main() {
@@ -43,6 +50,9 @@ void main() {
 		const uint seen = tables[live + page * 4 + in_page / 32] >> (in_page % 32) & 1u;
 		if (seen == 0) continue;
 		const uint at = KV_AT(2) + tables[pages + page * 4] + kv_k_word(h, 0, in_page, HEAD_DIM, 16, PAGE);
+#ifdef LATENT
+		const uint v_at = KV_AT(7) + tables[pages + page * 4 + 1] + kv_v_word(h, in_page, 0, ROPE_DIM, 16, PAGE);
+#endif
 		float sum = 0;
 		for (uint i = 0; i < n_rows; i++) {
 			const uint head = rows[first + i] * p.n_heads + h * share;
@@ -52,6 +62,12 @@ void main() {
 				for (uint c = 0; c < HEAD_DIM / 4; c++)
 					dot_ += dot(q[from + c], vec4(unpackHalf2x16(k_codes[at + 2 * c * PAGE]),
 					                              unpackHalf2x16(k_codes[at + (2 * c + 1) * PAGE])));
+#ifdef LATENT
+				const uint rope_from = KV_AT(8) / 4 + (head + j) * (ROPE_DIM / 4);
+				for (uint c = 0; c < ROPE_DIM / 4; c++)
+					dot_ += dot(q_rope[rope_from + c],
+					            vec4(unpackHalf2x16(v_codes[v_at + 2 * c]), unpackHalf2x16(v_codes[v_at + 2 * c + 1])));
+#endif
 				sum += BY_ATTENTION ? exp(score_of(dot_) - lse[KV_AT(3) + head + j]) : 1.0;
 			}
 		}

@@ -15,11 +15,20 @@ static float key_weight(KeyLength by, const float* k, uint32_t D) {
 	return by == KeyLength::Large ? length : 1 / std::max(length, 1e-6f);
 }
 
+struct RopePart { // of latent attention: the rotated part of a row's first query, and of keys; none if R is 0
+	const float* q = nullptr;
+	uint32_t R = 0;
+	const float* keys = nullptr; // (tokens, R)
+	double dot_with(uint32_t head, uint32_t t) const {
+		return R ? double(dot(q + size_t(head) * R, keys + size_t(t) * R, R)) : 0;
+	}
+};
+
 // score[h][t] += sum over rows of the mean over the heads of kv head h of exp(q . k_t / sqrt(head_dim) - lse), or of 1.
 // key(t) gives token t's keys, or null if there is none; `score` has one entry per token.
 template <class Key>
 static void add_scores(float* score, uint32_t n_tokens, const float* q, const float* lse, uint32_t share, uint32_t D,
-                       Saliency s, float softcap, Key key) {
+                       Saliency s, float softcap, Key key, const RopePart& rope) {
 	const ScoreOf score_of{1 / std::sqrt(float(D)), softcap};
 	const float weight = 1 / float(share);
 	for (uint32_t t = 0; t < n_tokens; ++t) {
@@ -27,7 +36,8 @@ static void add_scores(float* score, uint32_t n_tokens, const float* q, const fl
 		if (!k) continue;
 		float sum = 0;
 		for (uint32_t j = 0; j < share; ++j)
-			sum += s.attention ? std::exp(score_of(dot(q + size_t(j) * D, k, D)) - lse[j]) : 1.f;
+			sum += s.attention ? std::exp(score_of(float(dot(q + size_t(j) * D, k, D) + rope.dot_with(j, t))) - lse[j])
+			                   : 1.f;
 		score[t] += weight * sum * key_weight(s.key_length, k, D);
 	}
 }
@@ -40,14 +50,20 @@ void CpuBackend::compute(const op::ScorePrompt& o) {
 	const uint32_t* row = data<uint32_t>(rows);
 	const uint16_t* ks = data<uint16_t>(kv.k);
 	float* out = data<float>(score);
-	std::vector<float> k(size_t(n) * D);
+	std::vector<float> k(size_t(n) * D), v; // v: rotated keys
+	RopePart rope;
+	const float* q_rope = kv.softmax.q_rope ? data<float>(kv.softmax.q_rope) : nullptr;
+	if (q_rope) rope.R = kv.v.shape[2], v.resize(size_t(n) * rope.R), rope.keys = v.data();
 	for (uint32_t h = 0; h < n_kv_heads; ++h) {
 		for (size_t i = 0; i < k.size(); ++i) k[i] = f16_to_f32(ks[size_t(h) * T_cap * D + i]);
+		for (size_t i = 0; i < v.size(); ++i) v[i] = f16_to_f32(data<uint16_t>(kv.v)[size_t(h) * T_cap * rope.R + i]);
 		for (uint32_t i = 0; i < n_rows; ++i) {
 			KV_ASSERT(row[i] < q.shape[0]);
 			const size_t head = size_t(row[i]) * n_heads + h * share;
-			add_scores(out + size_t(h) * score.shape[1], kv.first + row[i] + 1, qs + head * D, lse + head, share, D,
-			           saliency, kv.softmax.softcap, [&](uint32_t t) { return &k[size_t(t) * D]; });
+			if (q_rope) rope.q = q_rope + head * rope.R;
+			add_scores(
+			    out + size_t(h) * score.shape[1], kv.first + row[i] + 1, qs + head * D, lse + head, share, D, saliency,
+			    kv.softmax.softcap, [&](uint32_t t) { return &k[size_t(t) * D]; }, rope);
 		}
 	}
 }
@@ -59,19 +75,29 @@ void CpuBackend::compute(const op::ScoreSlots& o) {
 	const float *qs = data<float>(q), *norm = data<float>(o.lse);
 	const uint32_t *rows = data<uint32_t>(a.rows), *work = data<uint32_t>(a.work), *tables = data<uint32_t>(a.tables);
 	float* score = data<float>(a.score);
-	std::vector<float> tile;
+	std::vector<float> tile, rotated;
+	RopePart rope;
+	const float* q_rope = a.q_rope ? data<float>(a.q_rope) : nullptr;
+	if (q_rope) rope.R = a.q_rope.shape[2];
 	const auto score_page = [&](const ScoreGroup& g, const ScoreWork& w, uint32_t p, uint32_t h) {
 		tile.resize(size_t(g.page) * D);
 		load_k({n_kv_heads, D}, {.format = {}, .page = g.page, .k_codes = g.k_codes},
 		       page_words(tables, a.tables, w.pages + p * 4, 4), h, tile.data());
+		if (q_rope) {
+			rotated.resize(size_t(g.page) * rope.R), rope.keys = rotated.data();
+			load_v({n_kv_heads, rope.R}, {.format = {}, .page = g.page, .v_codes = g.v_codes},
+			       page_words(tables, a.tables, w.pages + p * 4, 4), 0, h, rotated.data());
+		}
 		const uint32_t* live = page_words(tables, a.tables, w.live + h * w.live_stride + p * 4, 4);
 		const uint64_t at = w.score + uint64_t(h) * w.score_stride + uint64_t(p) * g.page;
 		KV_ASSERT(at + g.page <= a.score.elements());
 		for (uint32_t r = w.first; r < w.first + w.n; ++r) {
 			KV_ASSERT(r < a.rows.elements() && rows[r] < q.shape[0]);
 			const size_t head = size_t(rows[r]) * n_heads + h * share;
-			add_scores(score + at, g.page, qs + head * D, norm + head, share, D, g.saliency, a.softcap,
-			           [&](uint32_t t) { return live[t / 32] >> t % 32 & 1 ? &tile[size_t(t) * D] : nullptr; });
+			if (q_rope) rope.q = q_rope + head * rope.R;
+			add_scores(
+			    score + at, g.page, qs + head * D, norm + head, share, D, g.saliency, a.softcap,
+			    [&](uint32_t t) { return live[t / 32] >> t % 32 & 1 ? &tile[size_t(t) * D] : nullptr; }, rope);
 		}
 	};
 	for (const ScoreGroup& g : a.groups)

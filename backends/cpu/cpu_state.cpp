@@ -47,13 +47,16 @@ static void begin_state(const StateRows& rows, const StateWork& item, uint32_t w
 
 void CpuBackend::compute(const op::DeltaRule& o) {
 	const uint32_t heads = o.out.shape[1], v_dim = o.out.shape[2], k_dim = o.how.k_dim, words = o.state_words();
-	const uint32_t n_key = o.how.n_key_heads, channels = uint32_t(o.x.row_elements());
+	const uint32_t n_key = o.how.n_key_heads;
 	const uint32_t* work = data<uint32_t>(o.rows.work);
 	const float *x = data<float>(o.x), *beta = data<float>(o.gates.beta), *alpha = data<float>(o.gates.alpha),
 	            *rate = data<float>(o.gates.rate), *shift = data<float>(o.gates.shift),
 	            *from = data<float>(o.rows.from);
 	float *out = data<float>(o.out), *to = data<float>(o.rows.to);
-	std::vector<float> held(v_dim); // k . S, then the change of each column
+	const op::DeltaPlaces at = o.places();
+	const uint32_t decays = o.how.by_channel ? k_dim : 1; // of a head
+	std::vector<float> held(v_dim);                       // k . S, then the change of each column
+	std::vector<float> kept(decays);
 	for (uint32_t i = 0; i < o.rows.work.shape[0]; ++i) {
 		const StateWork item = work_item<StateWork>(work, i);
 		begin_state(o.rows, item, words, o.x.shape[0], from, to);
@@ -61,17 +64,20 @@ void CpuBackend::compute(const op::DeltaRule& o) {
 			for (uint32_t h = 0; h < heads; ++h) {
 				float* S = to + item.to + size_t(h) * k_dim * v_dim;
 				const uint32_t kh = o.how.tiled ? h % n_key : h / (heads / n_key);
-				const float *q = x + size_t(t) * channels + size_t(kh) * k_dim, *k = q + size_t(n_key) * k_dim,
-				            *v = x + size_t(t) * channels + 2 * size_t(n_key) * k_dim + size_t(h) * v_dim;
+				const float *q = x + size_t(t) * at.key_stride + size_t(kh) * k_dim, *k = q + at.k,
+				            *v = x + at.v + size_t(t) * at.value_stride + size_t(h) * v_dim;
 				const float share = 1 / (1 + std::exp(-beta[size_t(t) * heads + h]));
-				const float decay = float(
-				    std::exp(double(rate[h]) * softplus(double(alpha[size_t(t) * heads + h]) + double(shift[h]))));
+				for (uint32_t i = 0; i < decays; ++i) {
+					const size_t of = size_t(h) * decays + i;
+					const double step = softplus(double(alpha[size_t(t) * heads * decays + of]) + double(shift[of]));
+					kept[i] = float(std::exp(double(rate[h]) * step));
+				}
 				const float of_k = 1 / std::sqrt(dot(k, k, k_dim) + o.how.eps);
 				const float of_q = 1 / std::sqrt((dot(q, q, k_dim) + o.how.eps) * float(k_dim));
 				std::ranges::fill(held, 0.f);
 				for (uint32_t r = 0; r < k_dim; ++r)
 					for (uint32_t c = 0; c < v_dim; ++c) {
-						S[size_t(r) * v_dim + c] *= decay;
+						S[size_t(r) * v_dim + c] *= kept[o.how.by_channel ? r : 0];
 						held[c] += k[r] * of_k * S[size_t(r) * v_dim + c];
 					}
 				for (uint32_t c = 0; c < v_dim; ++c) held[c] = share * (v[c] - held[c]);

@@ -144,12 +144,14 @@ struct SsmScanArgs {
 };
 struct DeltaRuleArgs {
 	float* out;                // (rows, n_heads, v_dim)
-	const float* x;            // (rows, channels)
-	const float *beta, *alpha; // (rows, n_heads)
-	const float *rate, *shift; // (n_heads)
+	const float* x;            // queries, keys, values
+	const float *beta, *alpha; // (rows, n_heads); by_channel: alpha (rows, n_heads, k_dim)
+	const float *rate, *shift; // (n_heads); by_channel: shift (n_heads, k_dim)
 	StatePlaces rows;
-	uint32_t n_heads, n_key_heads, k_dim, v_dim, channels;
-	uint32_t tiled; // 1: head h has the key head h % n_key_heads
+	uint32_t n_heads, n_key_heads, k_dim, v_dim;
+	uint32_t key_stride, value_stride, k_at, v_at; // of x: op::DeltaPlaces
+	uint32_t tiled;                                // 1: head h has the key head h % n_key_heads
+	uint32_t by_channel;                           // 1: each channel of keys has a decay of its own
 	float eps, scale;
 };
 
@@ -258,6 +260,9 @@ struct ScorePromptArgs {
 	uint32_t first, n_tokens, n_rows, n_heads, n_kv_heads, head_dim, t_cap, stride;
 	Scores scores;
 	ScoreBy by;
+	const float* q_rope; // of latent attention, or null: (rows, n_heads, rope_dim)
+	const uint32_t* v;   // rotated keys, as k
+	uint32_t rope_dim;
 };
 struct ScoreSlotsArgs {
 	float* score; // words, added to
@@ -266,6 +271,9 @@ struct ScoreSlotsArgs {
 	uint32_t first_work, page, n_heads, n_kv_heads, head_dim;
 	Scores scores;
 	ScoreBy by;
+	const float* q_rope; // as in ScorePromptArgs
+	const uint32_t* v_codes;
+	uint32_t rope_dim;
 };
 struct WeighArgs {
 	float* weight; // words

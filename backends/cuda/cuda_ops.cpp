@@ -134,12 +134,13 @@ void CudaBackend::compute(const op::ShortConv& o) {
 
 void CudaBackend::compute(const op::DeltaRule& o) {
 	const uint32_t heads = o.out.shape[1], v_dim = o.out.shape[2], k_dim = o.how.k_dim;
+	const op::DeltaPlaces at = o.places();
 	launch(kernels_.delta_rule, {groups(v_dim, kStateColumns), heads, o.rows.work.shape[0]},
 	       k_dim / kStateRows * kStateColumns,
 	       DeltaRuleArgs{data<float>(o.out), data<float>(o.x), data<float>(o.gates.beta), data<float>(o.gates.alpha),
 	                     data<float>(o.gates.rate), data<float>(o.gates.shift), places(o.rows), heads,
-	                     o.how.n_key_heads, k_dim, v_dim, uint32_t(o.x.row_elements()), o.how.tiled, o.how.eps,
-	                     1 / std::sqrt(float(k_dim))},
+	                     o.how.n_key_heads, k_dim, v_dim, at.key_stride, at.value_stride, at.k, at.v, o.how.tiled,
+	                     o.how.by_channel, o.how.eps, 1 / std::sqrt(float(k_dim))},
 	       {"delta_rule", o.bytes()});
 }
 
@@ -322,7 +323,8 @@ void CudaBackend::compute(const op::ScorePrompt& o) {
 	launch(kernels_.score_prompt, {groups(n, kThreads), n_kv_heads, 1}, kThreads,
 	       ScorePromptArgs{data<float>(score), data<float>(q), data<float>(lse), data<uint32_t>(rows), half_words(kv.k),
 	                       kv.first, n, n_rows, n_heads, n_kv_heads, D, kv.k.shape[1], score.shape[1],
-	                       scores_of(D, kv.softmax.softcap), score_by(s)},
+	                       scores_of(D, kv.softmax.softcap), score_by(s), data<float>(kv.softmax.q_rope),
+	                       half_words(kv.v), kv.v.shape[2]},
 	       {"score_prompt", 4. * n_rows * n_heads * D + 2. * n * n_kv_heads * D + 8. * n * n_kv_heads});
 }
 
@@ -334,7 +336,8 @@ void CudaBackend::compute(const op::ScoreSlots& o) {
 		launch(kernels_.score_slots, {g.n_work, a.n_kv_heads, 1}, kThreads,
 		       ScoreSlotsArgs{data<float>(a.score), data<float>(q), data<float>(lse), data<uint32_t>(a.rows),
 		                      data<uint32_t>(a.work), data<uint32_t>(a.tables), data<uint32_t>(g.k_codes), g.first_work,
-		                      g.page, n_heads, a.n_kv_heads, D, scores_of(D, a.softcap), score_by(g.saliency)},
+		                      g.page, n_heads, a.n_kv_heads, D, scores_of(D, a.softcap), score_by(g.saliency),
+		                      data<float>(a.q_rope), data<uint32_t>(g.v_codes), a.q_rope.shape[2]},
 		       {"score_slots", 2. * g.n_pages * g.page * a.n_kv_heads * D, first});
 		first = false;
 	}

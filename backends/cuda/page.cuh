@@ -127,6 +127,12 @@ struct PageValues : PageSide {
 		return x * (kv_factor_half(head, c, head_dim) ? high_half(pair) : low_half(pair));
 	}
 };
+struct PageRopeKeys { // rotated keys of latent attention, f16, where others have values
+	PageValues values;
+	template <class F> __device__ void each(uint32_t t, F f) const {
+		for (uint32_t c = 0; c < values.head_dim; ++c) f(c, values.at(t, c));
+	}
+};
 
 // (t_cap, head_dim) halves of one kv head.
 struct RowKeys {
@@ -180,12 +186,23 @@ __device__ inline float score_of(const Scores& s, float product) {
 	return s.softcap > 0 ? s.softcap * tanhf(score / s.softcap) : score;
 }
 
+struct NoRope { // in place of the rotated part of latent attention's keys and queries
+	__device__ float product(uint32_t, uint32_t) const { return 0; }
+};
+template <class Keys> struct RopePart {
+	const float* q; // of a row's first query head
+	Keys keys;
+	uint32_t R;
+	__device__ float product(uint32_t head, uint32_t t) const { return dot(q + uint64_t(head) * R, keys, t); }
+};
+
 // What token t receives from one row, averaged over the query heads of one kv head.
-template <class Keys>
+template <class Keys, class Rope = NoRope>
 __device__ inline float received(const float* q, const float* lse, uint32_t share, uint32_t D, const Scores& scores,
-                                 const Keys& keys, uint32_t t) {
+                                 const Keys& keys, uint32_t t, const Rope& rope = {}) {
 	float sum = 0;
-	for (uint32_t j = 0; j < share; ++j) sum += expf(score_of(scores, dot(q + uint64_t(j) * D, keys, t)) - lse[j]);
+	for (uint32_t j = 0; j < share; ++j)
+		sum += expf(score_of(scores, dot(q + uint64_t(j) * D, keys, t) + rope.product(j, t)) - lse[j]);
 	return 1 / float(share) * sum;
 }
 // The same, with 1 instead of attention, or weighted by the length of the key, as `by` says.

@@ -17,7 +17,13 @@ __global__ void score_prompt_kernel(ScorePromptArgs a) {
 		const uint32_t row = a.rows[i];
 		if (t > a.first + row) continue;
 		const uint64_t head = uint64_t(row) * a.n_heads + h * share;
-		sum += salient(a.by, a.q + head * D, a.lse + head, share, D, a.scores, keys, t);
+		if (a.q_rope) {
+			const uint32_t* v = a.v + uint64_t(h) * a.t_cap * (a.rope_dim / 2);
+			const RopePart<RowKeys> rope = {a.q_rope + head * a.rope_dim, {v, 0, a.rope_dim}, a.rope_dim};
+			sum += received(a.q + head * D, a.lse + head, share, D, a.scores, keys, t, rope);
+		} else {
+			sum += salient(a.by, a.q + head * D, a.lse + head, share, D, a.scores, keys, t);
+		}
 	}
 	score = sum;
 }
@@ -41,7 +47,15 @@ __global__ void score_slots_kernel(ScoreSlotsArgs a) {
 		float sum = score;
 		for (uint32_t r = w.first; r < w.first + w.n; ++r) {
 			const uint64_t head = uint64_t(a.rows[r]) * a.n_heads + h * share;
-			sum += salient(a.by, a.q + head * D, a.lse + head, share, D, a.scores, keys, t);
+			if (a.q_rope) {
+				const PageValues values = {{a.v_codes + a.tables[w.pages + p * 4 + 1], nullptr,
+				                            CodeSide{16, 0, 0, 0, 16, 0, 0}, h, a.rope_dim, a.page, a.n_kv_heads},
+				                           nullptr};
+				const RopePart<PageRopeKeys> rope = {a.q_rope + head * a.rope_dim, {values}, a.rope_dim};
+				sum += received(a.q + head * D, a.lse + head, share, D, a.scores, keys, t, rope);
+			} else {
+				sum += salient(a.by, a.q + head * D, a.lse + head, share, D, a.scores, keys, t);
+			}
 		}
 		score = sum;
 	}

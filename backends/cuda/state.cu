@@ -43,7 +43,7 @@ __device__ inline void store_column(const float* s, const StatePlaces& rows, uin
 // Grid: blocks of columns in x, heads in y, items in z.
 __global__ void delta_rule_kernel(DeltaRuleArgs a) {
 	// double buffers for even and odd rows: one thread may be a barrier ahead of another
-	__shared__ Shared<float, 2 * kMostStateRows> key, query;
+	__shared__ Shared<float, 2 * kMostStateRows> key, query, kept;                             // kept: by_channel
 	__shared__ Shared<float, 2 * kMostStateThreads> key_sum, query_sum;                        // k . S, q . S
 	__shared__ Shared<float, 2 * kMostStateRows / kStateRows> key_key, query_query, query_key; // products of the two
 	const uint32_t thread = threadIdx.x, column = thread % kStateColumns, slice = thread / kStateColumns;
@@ -57,20 +57,24 @@ __global__ void delta_rule_kernel(DeltaRuleArgs a) {
 	float s[kStateRows];
 	load_column(s, a.rows, from, state_at, a.v_dim, inside);
 	for (uint32_t t = 0; t < n; ++t) {
-		const float* x = a.x + uint64_t(row + t) * a.channels;
+		const float* x = a.x + uint64_t(row + t) * a.key_stride + key_head * a.k_dim;
 		const uint32_t odd = t & 1;
-		for (uint32_t i = thread; i < a.k_dim; i += blockDim.x) {
-			query[odd * kMostStateRows + i] = x[key_head * a.k_dim + i];
-			key[odd * kMostStateRows + i] = x[(a.n_key_heads + key_head) * a.k_dim + i];
-		}
-		const float v = inside ? x[2 * a.n_key_heads * a.k_dim + head * a.v_dim + col] : 0.f;
 		const uint64_t gate = uint64_t(row + t) * a.n_heads + head;
+		for (uint32_t i = thread; i < a.k_dim; i += blockDim.x) {
+			query[odd * kMostStateRows + i] = x[i];
+			key[odd * kMostStateRows + i] = x[a.k_at + i];
+			if (a.by_channel)
+				kept[odd * kMostStateRows + i] =
+				    expf(a.rate[head] * softplus(a.alpha[gate * a.k_dim + i] + a.shift[head * a.k_dim + i]));
+		}
+		const float v = inside ? a.x[a.v_at + uint64_t(row + t) * a.value_stride + head * a.v_dim + col] : 0.f;
 		const float share = 1 / (1 + expf(-a.beta[gate]));
-		const float decay = expf(a.rate[head] * softplus(a.alpha[gate] + a.shift[head]));
+		const float decay = a.by_channel ? 1.f : expf(a.rate[head] * softplus(a.alpha[gate] + a.shift[head]));
 		__syncthreads();
 		float k_s = 0, q_s = 0, k_k = 0, q_q = 0, q_k = 0;
 		for (uint32_t i = 0; i < kStateRows; ++i) {
 			const float k = key[odd * kMostStateRows + first + i], q = query[odd * kMostStateRows + first + i];
+			if (a.by_channel) s[i] *= kept[odd * kMostStateRows + first + i];
 			k_s += k * s[i], q_s += q * s[i];
 			k_k += k * k, q_q += q * q, q_k += q * k;
 		}

@@ -362,6 +362,21 @@ Choice choose_score_slots(const Caps& c, uint32_t head_dim, uint32_t share, uint
 	return x;
 }
 
+ScoreChoice choose_score_latent(const Caps& c, uint32_t rank, uint32_t rope_dim, bool softcap) {
+	ScoreChoice x{
+	    {Kernel::score_prompt_latent, {{SPEC_LOCAL_X, lanes(c)}, {SPEC_HEAD_DIM, rank}, {SPEC_ROPE_DIM, rope_dim}}},
+	    lanes(c)};
+	add_saliency(x, {}, softcap);
+	return x;
+}
+
+Choice choose_score_latent_slots(const Caps& c, uint32_t rank, uint32_t rope_dim, uint32_t page, bool softcap) {
+	Choice x{Kernel::score_slots_latent,
+	         {{SPEC_LOCAL_X, lanes(c)}, {SPEC_HEAD_DIM, rank}, {SPEC_ROPE_DIM, rope_dim}, {SPEC_PAGE, page}}};
+	add_saliency(x, {}, softcap);
+	return x;
+}
+
 Choice choose_channel_max(const Caps& c) { return {Kernel::channel_max, {{SPEC_LOCAL_X, wide_local(c)}}}; }
 Choice choose_kv_balance(const Caps& c) { return {Kernel::kv_balance, {{SPEC_LOCAL_X, wide_local(c)}}}; }
 

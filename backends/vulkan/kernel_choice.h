@@ -77,7 +77,7 @@ Choice choose_short_conv(uint32_t taps, bool silu, bool bias);
 struct StateChoice : Choice {
 	uint32_t cols; // columns of a state in one workgroup
 };
-StateChoice choose_delta_rule(const Caps&, uint32_t k_dim, uint32_t v_dim);
+StateChoice choose_delta_rule(const Caps&, uint32_t k_dim, uint32_t v_dim, bool by_channel);
 StateChoice choose_ssm_scan(const Caps&, uint32_t k_dim, uint32_t v_dim);
 
 // ---- attention
@@ -121,6 +121,9 @@ ScoreChoice choose_score_prompt(const Caps&, uint32_t head_dim, uint32_t share, 
 // n_rows: most rows of a work item
 Choice choose_score_slots(const Caps&, uint32_t head_dim, uint32_t share, uint32_t n_rows, uint32_t page, Saliency = {},
                           bool softcap = false);
+// The same of latent attention: rank channels of a latent, rope_dim of a rotated key.
+ScoreChoice choose_score_latent(const Caps&, uint32_t rank, uint32_t rope_dim, bool softcap);
+Choice choose_score_latent_slots(const Caps&, uint32_t rank, uint32_t rope_dim, uint32_t page, bool softcap);
 Choice choose_weigh(const Caps&, const Quant& k, uint32_t head_dim, uint32_t share, uint32_t page,
                     uint32_t flags = 0); // ATTEND_SOFTCAP
 Choice choose_top_k(const Caps&);

@@ -19,8 +19,10 @@ static StateChoice choose_state_kernel(Kernel kernel, const Caps& c, uint32_t k_
 	         {{SPEC_LOCAL_X, cols * slices}, {SPEC_HEAD_DIM, k_dim}, {SPEC_STATE_ROWS, rows}, {SPEC_STATE_COLS, cols}}},
 	        cols};
 }
-StateChoice choose_delta_rule(const Caps& c, uint32_t k_dim, uint32_t v_dim) {
-	return choose_state_kernel(Kernel::delta_rule, c, k_dim, v_dim);
+StateChoice choose_delta_rule(const Caps& c, uint32_t k_dim, uint32_t v_dim, bool by_channel) {
+	StateChoice how = choose_state_kernel(Kernel::delta_rule, c, k_dim, v_dim);
+	if (by_channel) how.spec.push_back({SPEC_FLAGS, DELTA_BY_CHANNEL});
+	return how;
 }
 StateChoice choose_ssm_scan(const Caps& c, uint32_t k_dim, uint32_t v_dim) {
 	return choose_state_kernel(Kernel::ssm_scan, c, k_dim, v_dim);

@@ -117,7 +117,9 @@ void state_uses(const Caps& c, Uses& out) {
 	add(out, choose_short_conv(4, true, false), "4 taps");
 	add(out, choose_short_conv(4, true, true), "4 taps, bias");
 	add(out, choose_short_conv(3, false, false), "3 taps, linear");
-	for (const uint32_t d : {64u, 128u}) add(out, choose_delta_rule(c, d, d), fmt::format("states of {} x {}", d, d));
+	for (const uint32_t d : {64u, 128u})
+		add(out, choose_delta_rule(c, d, d, false), fmt::format("states of {} x {}", d, d));
+	add(out, choose_delta_rule(c, 128, 128, true), "states of 128 x 128, by channel");
 	add(out, choose_ssm_scan(c, 128, 64), "states of 128 x 64");
 	add(out, choose_ssm_scan(c, 256, 64), "states of 256 x 64");
 }
@@ -248,6 +250,9 @@ void latent_uses(const Caps& c, Uses& out) {
 		for (const uint32_t flags : {0u, PROMPT_STATE, PROMPT_LSE})
 			add(out, choose_attend_latent_prompt(c, shape, flags), fmt::format("{}, flags {}", what, flags));
 	}
+	add(out, choose_score_latent(c, kRank, kRope, false), "latents");
+	for (const uint32_t page : kPages)
+		add(out, choose_score_latent_slots(c, kRank, kRope, page, false), fmt::format("latents, pages of {}", page));
 	add(out, choose_rope_store(c, /*vec4_aligned=*/false, kRope, ROPE_OF_VALUES), "latents");
 	add(out, choose_kv_store(c, kRank, kRope), "latents");
 }

@@ -10,8 +10,10 @@ void VulkanBackend::compute(const op::ScorePrompt& o) {
 	const uint32_t n_heads = q.shape[1], head_dim = q.shape[2], n_kv_heads = kv.k.shape[0],
 	               n_tokens = kv.first + q.shape[0], n_rows = uint32_t(rows.elements());
 	check_head_dim(head_dim);
-	const ScoreChoice how =
-	    choose_score_prompt(caps(), head_dim, n_heads / n_kv_heads, n_rows, s, kv.softmax.softcap > 0);
+	const View& q_rope = kv.softmax.q_rope;
+	const bool softcap = kv.softmax.softcap > 0;
+	const ScoreChoice how = q_rope ? choose_score_latent(caps(), head_dim, kv.v.shape[2], softcap)
+	                               : choose_score_prompt(caps(), head_dim, n_heads / n_kv_heads, n_rows, s, softcap);
 	const ScorePromptPush push{.first = kv.first,
 	                           .n_tokens = n_tokens,
 	                           .n_rows = n_rows,
@@ -22,8 +24,9 @@ void VulkanBackend::compute(const op::ScorePrompt& o) {
 	                           .scale = score_scale(head_dim),
 	                           .softcap = kv.softmax.softcap};
 	const double pairs = double(n_rows) * (kv.first + 0.5 * q.shape[0]);
-	rec_.dispatch(pipeline(how), push, {bind(score), bind(q), bind(kv.k), bind(lse), bind(rows)},
-	              {ceil_div(n_tokens, how.tokens), n_kv_heads, 1},
+	std::vector<Bind> binds{bind(score), bind(q), bind(kv.k), bind(lse), bind(rows)};
+	if (q_rope) binds.insert(binds.end(), {bind(kv.v), bind(q_rope)});
+	rec_.dispatch(pipeline(how), push, binds, {ceil_div(n_tokens, how.tokens), n_kv_heads, 1},
 	              {.label = "score_prompt",
 	               .bytes = 2.0 * n_tokens * n_kv_heads * head_dim + 4.0 * n_rows * n_heads * head_dim,
 	               .flops = 2.0 * pairs * n_heads * head_dim});
@@ -35,17 +38,20 @@ void VulkanBackend::compute(const op::ScoreSlots& o) {
 	check_head_dim(head_dim);
 	bool continues = false; // work items score different slots
 	for (const ScoreGroup& g : a.groups) {
-		const Choice how =
-		    choose_score_slots(caps(), head_dim, n_heads / a.n_kv_heads, n_rows, g.page, g.saliency, a.softcap > 0);
+		const bool softcap = a.softcap > 0;
+		const Choice how = a.q_rope ? choose_score_latent_slots(caps(), head_dim, a.q_rope.shape[2], g.page, softcap)
+		                            : choose_score_slots(caps(), head_dim, n_heads / a.n_kv_heads, n_rows, g.page,
+		                                                 g.saliency, softcap);
 		const ScoreSlotsPush push{.first_work = g.first_work,
 		                          .n_heads = n_heads,
 		                          .n_kv_heads = a.n_kv_heads,
 		                          .scale = score_scale(head_dim),
 		                          .softcap = a.softcap};
 		const double tokens = double(g.n_pages) * g.page;
-		rec_.dispatch(pipeline(how), push,
-		              {bind(a.score), bind(q), bind(g.k_codes), bind(lse), bind(a.rows), bind(a.work), bind(a.tables)},
-		              {g.n_work, a.n_kv_heads, 1},
+		std::vector<Bind> binds{bind(a.score), bind(q),      bind(g.k_codes), bind(lse),
+		                        bind(a.rows),  bind(a.work), bind(a.tables)};
+		if (a.q_rope) binds.insert(binds.end(), {bind(g.v_codes), bind(a.q_rope)});
+		rec_.dispatch(pipeline(how), push, binds, {g.n_work, a.n_kv_heads, 1},
 		              {.label = "score_slots",
 		               .bytes = 2.0 * tokens * a.n_kv_heads * head_dim,
 		               .flops = 2.0 * tokens * n_rows * n_heads * head_dim,

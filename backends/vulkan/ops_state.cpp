@@ -18,11 +18,15 @@ void VulkanBackend::compute(const op::ShortConv& o) {
 
 void VulkanBackend::compute(const op::DeltaRule& o) {
 	const uint32_t heads = o.out.shape[1], v_dim = o.out.shape[2], k_dim = o.how.k_dim;
-	const StateChoice how = choose_delta_rule(caps(), k_dim, v_dim);
+	const StateChoice how = choose_delta_rule(caps(), k_dim, v_dim, o.how.by_channel);
+	const op::DeltaPlaces at = o.places();
 	const DeltaRulePush push{.n_heads = heads,
 	                         .n_key_heads = o.how.n_key_heads,
 	                         .v_dim = v_dim,
-	                         .channels = uint32_t(o.x.row_elements()),
+	                         .key_stride = at.key_stride,
+	                         .value_stride = at.value_stride,
+	                         .k_at = at.k,
+	                         .v_at = at.v,
 	                         .tiled = o.how.tiled,
 	                         .eps = o.how.eps,
 	                         .scale = 1 / std::sqrt(float(k_dim))};

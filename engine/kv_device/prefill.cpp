@@ -178,7 +178,7 @@ void KvPrefill::score(uint32_t l, const View& q, const View& lse, uint32_t first
 	if (slot_plan_.empty()) return;
 	table.upload(be_, slot_words_);
 	ScoreArgs args = slot_plan_.read(seq_.pool(), slot_words_, probe, seq_.plan().shape.n_kv_heads);
-	args.softcap = own.softmax.softcap;
+	args.softcap = own.softmax.softcap, args.q_rope = own.softmax.q_rope;
 	be_.score_slots(q, lse, args);
 }
 

@@ -166,7 +166,7 @@ KvRead ReadPlan::read(const KvPool& pool, const Buffer& words, const View& parts
 void ScorePlan::build(uint32_t l, std::span<const ScoreRows> rows, StepTable& table) {
 	struct Group {
 		ScoreGroup args;
-		uint32_t chunk;
+		uint32_t chunk, rope_chunk; // of latents or keys; of rotated keys, else 0
 		std::vector<ScoreWork> work;
 	};
 	std::vector<Group> open;
@@ -176,16 +176,21 @@ void ScorePlan::build(uint32_t l, std::span<const ScoreRows> rows, StepTable& ta
 			if (run.tier != Tier::F16 || !run.n) continue;
 			const uint32_t page = r.seq->plan().page[int(Tier::F16)];
 			const Saliency saliency = r.seq->plan().policy.select.saliency();
+			const bool latent = r.seq->plan().shape.rope_dim != 0;
+			const uint32_t rope_chunk = latent ? run.chunk[1] : 0;
 			auto g = std::ranges::find_if(open, [&](const Group& o) {
-				return o.chunk == run.chunk[0] && o.args.page == page && o.args.saliency == saliency;
+				return o.chunk == run.chunk[0] && o.rope_chunk == rope_chunk && o.args.page == page &&
+				       o.args.saliency == saliency;
 			});
 			if (g == open.end()) {
 				open.push_back({{.page = page,
 				                 .k_codes = chunk_of(*r.seq, run.chunk[0]),
 				                 .first_work = 0,
 				                 .n_work = 0,
-				                 .saliency = saliency},
+				                 .saliency = saliency,
+				                 .v_codes = latent ? chunk_of(*r.seq, rope_chunk) : View()},
 				                run.chunk[0],
+				                rope_chunk,
 				                {}});
 				g = open.end() - 1;
 			}

@@ -4,6 +4,7 @@
 #include "engine/kv_device/step.h"
 #include "shared/work.h"
 #include <algorithm>
+#include <tuple>
 
 namespace kvrun {
 namespace {
@@ -27,15 +28,40 @@ StateSequence::StateSequence(Backend& be, KvPool& pool, const StateShape& shape)
 std::unique_ptr<StateSequence> StateSequence::fork() const {
 	auto f = std::make_unique<StateSequence>(be_, pool_, shape_);
 	f->pages_ = pages_;
-	f->n_tokens_ = n_tokens_;
+	f->n_tokens_ = n_tokens_; // earlier states stay with this sequence
 	for (const uint32_t id : pages_) pool_.share(id);
 	return f;
 }
 
+void StateSequence::free_pages(std::vector<uint32_t>& pages) {
+	for (const uint32_t id : pages) pool_.free(id);
+	pages.clear();
+}
+
+void StateSequence::drop_earlier() {
+	for (Earlier& e : earlier_) free_pages(e.pages);
+	earlier_.clear();
+}
+
 void StateSequence::reset() {
-	for (const uint32_t id : pages_) pool_.free(id);
-	pages_.clear();
+	drop_earlier();
+	free_pages(pages_);
 	n_tokens_ = 0;
+}
+
+uint32_t StateSequence::exact_position(uint32_t n) const {
+	if (n >= n_tokens_) return n_tokens_;
+	uint32_t best = 0;
+	for (const Earlier& e : earlier_)
+		if (e.n_tokens <= n) best = e.n_tokens;
+	return best;
+}
+
+void StateSequence::truncate(uint32_t n) {
+	KV_ASSERT(n > 0 && exact_position(n) == n);
+	for (Earlier& e : earlier_)
+		if (n < n_tokens_ && e.n_tokens == n) std::swap(pages_, e.pages), n_tokens_ = n;
+	drop_earlier();
 }
 
 View StateSequence::page(uint32_t l) const { return words_at(pool_, pool_.addr(pages_[l]), shape_.words()); }
@@ -97,17 +123,22 @@ void StateSequence::fill(uint32_t n, std::span<const float> words) {
 
 // ---- a step
 
-StateStep::StateStep(Backend& be, Buffer& table, std::span<StateSequence* const> seqs, bool in_place)
+StateStep::StateStep(Backend& be, Buffer& table, std::span<const StateOfRow> rows, bool in_place)
     : be_(be), table_(table) {
-	KV_ASSERT(!seqs.empty());
-	const StateShape& shape = seqs[0]->shape();
+	KV_ASSERT(!rows.empty());
+	const StateShape& shape = rows[0].seq->shape();
 	groups_.resize(shape.n_layers);
-	rows_.reserve(seqs.size());
+	rows_.reserve(rows.size());
 	try {
-		for (StateSequence* s : seqs) {
-			Row& r = rows_.emplace_back(Row{s, {}, true});
+		for (const auto& [s, draft] : rows) {
+			if (draft == 0) s->drop_earlier();
+			Row& r = rows_.emplace_back(Row{s, {}, true, draft});
+			if (draft) {
+				while (rows_[r.before].seq != s || rows_[r.before].draft + 1 != draft) ++r.before;
+				KV_ASSERT(r.before + 1 < rows_.size());
+			}
 			// all pages of a sequence are shared, or none
-			r.in_place = in_place && !s->pages_.empty() && !s->pool_.shared(s->pages_[0]);
+			r.in_place = in_place && !draft && !s->pages_.empty() && !s->pool_.shared(s->pages_[0]);
 			if (r.in_place) {
 				r.to = s->pages_;
 				continue;
@@ -116,7 +147,7 @@ StateStep::StateStep(Backend& be, Buffer& table, std::span<StateSequence* const>
 				s->take_pages(r.to);
 			} catch (const Error& e) { throw RowError(rows_.size() - 1, e); }
 		}
-		const size_t bytes = size_t(shape.n_layers) * align_up(seqs.size() * STATE_WORDS, 64) * 4;
+		const size_t bytes = size_t(shape.n_layers) * align_up(rows.size() * STATE_WORDS, 64) * 4;
 		if (table_.bytes() < bytes) table_ = be.alloc(bytes, Mem::Device, "rows of states");
 	} catch (...) {
 		give_pages();
@@ -148,27 +179,29 @@ void StateStep::add_groups(uint32_t l, bool first, uint32_t n, std::vector<uint3
 	const KvPool& pool = rows_[0].seq->pool_;
 	const StateShape& shape = rows_[0].seq->shape_;
 	struct Item {
-		uint32_t from_chunk, to_chunk;
+		uint32_t draft, from_chunk, to_chunk;
+		bool goes_with(const Item& x) const {
+			return draft == x.draft && from_chunk == x.from_chunk && to_chunk == x.to_chunk;
+		}
 		uint32_t words[STATE_WORDS];
 	};
 	std::vector<Item> items;
 	for (uint32_t i = 0; i < rows_.size(); ++i) {
 		const Row& r = rows_[i];
 		const KvPool::Addr to = pool.addr(r.to[l]);
-		const bool own = !first, zero = first && r.seq->pages_.empty();
-		const KvPool::Addr from = own || zero ? to : pool.addr(r.seq->pages_[l]);
-		items.push_back({from.chunk, to.chunk, {i, n, zero ? STATE_ZERO : from.at, to.at}});
+		const bool own = !first, zero = first && !r.draft && r.seq->pages_.empty();
+		const KvPool::Addr from = own || zero ? to : pool.addr(r.draft ? rows_[r.before].to[l] : r.seq->pages_[l]);
+		items.push_back({r.draft, from.chunk, to.chunk, {i, n, zero ? STATE_ZERO : from.at, to.at}});
 	}
+	// A draft goes on from what a group before its own writes.
 	std::ranges::stable_sort(items, [](const Item& a, const Item& b) {
-		return std::pair(a.from_chunk, a.to_chunk) < std::pair(b.from_chunk, b.to_chunk);
+		return std::tuple(a.draft, a.from_chunk, a.to_chunk) < std::tuple(b.draft, b.from_chunk, b.to_chunk);
 	});
 	groups_[l].clear();
 	for (size_t i = 0; i < items.size();) {
 		size_t end = i;
 		const size_t at = words.size();
-		for (; end < items.size() && items[end].from_chunk == items[i].from_chunk &&
-		       items[end].to_chunk == items[i].to_chunk;
-		     ++end)
+		for (; end < items.size() && items[end].goes_with(items[i]); ++end)
 			words.insert(words.end(), items[end].words, items[end].words + STATE_WORDS);
 		const View work = view(table_, at * 4, DType::U32, uint32_t(end - i), STATE_WORDS);
 		const auto places = [&](uint32_t from) {
@@ -200,8 +233,11 @@ std::span<const StateGroup> StateStep::groups(uint32_t l) {
 
 void StateStep::end(uint32_t n_tokens) {
 	for (Row& r : rows_) {
-		if (!r.in_place) {
-			for (const uint32_t id : r.seq->pages_) r.seq->pool_.free(id);
+		if (r.draft) {
+			r.seq->earlier_.push_back({r.seq->n_tokens_, std::move(r.seq->pages_)});
+			r.seq->pages_ = std::move(r.to);
+		} else if (!r.in_place) {
+			r.seq->free_pages(r.seq->pages_);
 			r.seq->pages_ = std::move(r.to);
 		}
 		r.seq->n_tokens_ += n_tokens;

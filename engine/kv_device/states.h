@@ -27,10 +27,13 @@ class StateSequence {
 	void reset();
 
 	uint32_t n_tokens() const { return n_tokens_; }
-	size_t bytes() const { return pages_.empty() ? 0 : shape_.bytes(); }
+	size_t bytes() const { return pages_.empty() ? 0 : (1 + earlier_.size()) * shape_.bytes(); }
 	const StateShape& shape() const { return shape_; }
-	// A state does not record earlier states, so only its own length and 0 are exact.
-	uint32_t exact_position(uint32_t n) const { return n >= n_tokens_ ? n_tokens_ : 0; }
+	// A state does not record earlier states. So only its own length and 0 are exact, and the lengths before each draft
+	// of the latest step, whose states are kept until the next step, drop_earlier() or truncate().
+	uint32_t exact_position(uint32_t n) const;
+	void truncate(uint32_t n); // n: exact and not 0
+	void drop_earlier();
 
 	// ---- saving to a file: states by layer. Both functions submit and wait.
 	void save_device(const std::function<void(std::span<const std::byte>)>& sink) const;
@@ -40,13 +43,19 @@ class StateSequence {
 
  private:
 	friend class StateStep;
+	struct Earlier {
+		uint32_t n_tokens;
+		std::vector<uint32_t> pages; // by layer
+	};
 	View page(uint32_t l) const;
+	void free_pages(std::vector<uint32_t>&);
 	void take_pages(std::vector<uint32_t>& out) const; // one for each layer; throws Error{OutOfMemory}
 
 	Backend& be_;
 	KvPool& pool_;
 	StateShape shape_;
-	std::vector<uint32_t> pages_; // by layer; empty if all states are zero
+	std::vector<uint32_t> pages_;  // by layer; empty if all states are zero
+	std::vector<Earlier> earlier_; // by length
 	uint32_t n_tokens_ = 0;
 };
 
@@ -54,17 +63,22 @@ struct StateGroup { // rows whose states lie in the same memory
 	StateRows conv, rule;
 };
 
+struct StateOfRow { // the sequence of a row of a step
+	StateSequence* seq;
+	uint32_t draft = 0; // as in StepRow: the row comes behind so many others of the sequence
+};
+
 // Takes rows through all recurrent layers. Destroyed without end(), it leaves sequences unchanged, except that those
 // whose state was replaced in place are empty.
 class StateStep {
  public:
 	// in_place: a state that no other sequence shares is overwritten in place. `table`: memory for the kernels' work
-	// lists. Throws RowError{OutOfMemory} with the number of the sequence.
-	StateStep(Backend&, Buffer& table, std::span<StateSequence* const>, bool in_place);
+	// lists. A row that is a draft goes on from the row before it of its sequence, and leaves that one's state as it
+	// is. Throws RowError{OutOfMemory} with the number of the row.
+	StateStep(Backend&, Buffer& table, std::span<const StateOfRow>, bool in_place);
 	~StateStep();
 	StateStep(const StateStep&) = delete;
-	// Assigns row i of a step to sequence i, for all layers.
-	void one_row_each();
+	void one_row_each(); // row i of a step is row i of the constructor, for all layers
 	// Assigns rows [0, n) of a piece to the only sequence; `first`: this is the step's first piece.
 	void piece(uint32_t l, bool first, uint32_t n);
 	std::span<const StateGroup> groups(uint32_t l);
@@ -73,8 +87,9 @@ class StateStep {
  private:
 	struct Row {
 		StateSequence* seq;
-		std::vector<uint32_t> to; // pages by layer
-		bool in_place = true;     // `to` are the sequence's own pages
+		std::vector<uint32_t> to;       // pages by layer
+		bool in_place = true;           // `to` are the sequence's own pages
+		uint32_t draft = 0, before = 0; // of a draft: the row that it goes on from
 	};
 	void add_groups(uint32_t l, bool first, uint32_t n, std::vector<uint32_t>& words);
 	void write(size_t at_word, std::span<const uint32_t> words);

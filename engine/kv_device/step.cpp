@@ -315,7 +315,7 @@ void KvStep::attend(uint32_t l, const View& out, const View& q, const Softmax& s
 	if (scores && !L.score.empty()) {
 		const View scoring = table_view(scratch_.step, scoring_at_, uint32_t(scoring_.size()));
 		ScoreArgs args = L.score.read(pool_, scratch_.step, scoring, shape_.n_kv_heads);
-		args.softcap = softmax.softcap;
+		args.softcap = softmax.softcap, args.q_rope = softmax.q_rope;
 		be_.score_slots(q, lse_, args);
 	}
 	if (fetching_.empty()) return;

@@ -261,8 +261,10 @@ static void check_latent(const KvPlan& plan) {
 			fail(Code::Invalid, "{}: rope.bits is of models with latent attention, which this one is not", p.text);
 		return;
 	}
-	const char* ranks = plan.ranked() ? "ranks tokens by the attention that they receive" : nullptr;
-	const char* what = ranks ? ranks : plan.fetches() ? "fetches tokens" : nullptr;
+	const bool by_length = plan.ranked() && p.select.saliency().key_length != KeyLength::Ignored;
+	const char* what = by_length        ? "ranks tokens by the lengths of keys, which latents have not"
+	                   : plan.fetches() ? "fetches tokens"
+	                                    : nullptr;
 	for (const LayerPlan& L : plan.layers)
 		for (const Tier t : {Tier::Salient, Tier::Regular})
 			if (!what && L.tier[size_t(t)].fmt.k.prescale == Prescale::Balance) what = "balances keys against queries";

@@ -210,7 +210,10 @@ void Batch::Stream::choose_drafts(uint32_t most) {
 
 // Removes drafts that the answer did not accept from the session.
 void Batch::Stream::take_back() {
-	if (session.n_tokens() > held) session.truncate(held);
+	if (session.n_tokens() > held)
+		session.truncate(held);
+	else
+		session.keep_drafts();
 	held = UINT32_MAX;
 }
 

@@ -35,9 +35,8 @@ std::span<RowLogits> Decoder::decode(KvPool& pool, std::span<const DecodeRow> st
 	}
 	for (const DecodeRow& r : step)
 		for (uint32_t i = 0; i < r.drafts.size(); ++i) {
-			KV_ASSERT(!r.states);
 			rows.push_back(
-			    {{r.seq, true, i + 1}, r.window_seq, nullptr, r.rope, r.drafts[i], r.seq->n_tokens() + i + 1, r.top});
+			    {{r.seq, true, i + 1}, r.window_seq, r.states, r.rope, r.drafts[i], r.seq->n_tokens() + i + 1, r.top});
 		}
 	KV_ASSERT(!rows.empty() && rows.size() <= most_rows_);
 	try {
@@ -83,9 +82,9 @@ void Decoder::run(KvPool& pool, std::span<const Row> step) {
 		for (size_t i = 0; i < n_ropes; ++i) (*r.rope)[i].append(r.position, 1, host_rope_[i]);
 		if (rope_[kTemperature]) r.rope->append_temperature(r.position, 1, host_rope_[kTemperature]);
 	}
-	std::vector<StateSequence*> states;
+	std::vector<StateOfRow> states;
 	for (const Row& r : step)
-		if (r.states) states.push_back(r.states);
+		if (r.states) states.push_back({r.states, r.step.draft});
 	std::optional<StateStep> recurrent; // either all rows have states or none: see window
 	KV_ASSERT(states.empty() || states.size() == step.size());
 	if (!states.empty()) recurrent.emplace(be, scratch_.states, states, /*in_place=*/true);

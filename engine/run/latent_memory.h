@@ -5,7 +5,7 @@
 
 namespace kvrun {
 
-struct LatentMemory { // all layers of a model have the same shape; empty without Layer::latent
+struct LatentMemory { // all layers that have one have the same shape; empty without Layer::latent
 	View q_a;         // (rows, q_rank) f32; empty without Latent::q_rank
 	View q_nope;      // (rows, n_heads * nope_dim) f32
 	View q_rope;      // (rows, n_heads * rope_dim) f32
@@ -14,7 +14,9 @@ struct LatentMemory { // all layers of a model have the same shape; empty withou
 	View tiles;       // (tiles, KV_TILE_WORDS) u32, of rows of a prompt: heads sorted
 
 	void lay(Arena& a, const Config& c, uint32_t rows) {
-		const Latent& t = c.layers[0].latent;
+		Latent t;
+		for (const Layer& l : c.layers)
+			if (l.latent.rank) t = l.latent;
 		const uint32_t n = c.n_heads;
 		if (!t.rank) return;
 		if (t.q_rank) q_a = a.take(DType::F32, rows, t.q_rank);

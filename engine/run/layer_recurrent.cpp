@@ -1,13 +1,15 @@
-// A recurrent layer: short convolution, gated delta rule, norm and gate of the output; or the scan of a state space; or
-// a convolution between gates.
+// A recurrent layer: short convolution, gated delta rule, norm and gate of the output, with a decay per head or per
+// channel; or the scan of a state space; or a convolution between gates.
 #include "engine/run/layer_runner.h"
 
 namespace kvrun {
 
+constexpr float kDeltaEps = 1e-6f; // for norms of q and k; files have no key for it
+
 void LayerRunner::recur(uint32_t l, const LayerRows& r, std::span<const StateGroup> groups, bool decode) {
-	constexpr float kEps = 1e-6f; // for norms of q and k; files have no key for it
 	const Recurrent& how = cfg_.layers[l].recurrent;
 	if (how.kind == RecurrentKind::ShortConv) return convolve(l, r, groups, decode);
+	if (how.kind == RecurrentKind::ChannelDelta) return recur_by_channel(l, r, groups, decode);
 	if (how.kind == RecurrentKind::StateSpace) return scan(l, r, groups, decode);
 	const RecurrentWeights& w = weights_of(l).recurrent;
 	const uint32_t n = r.n;
@@ -21,11 +23,46 @@ void LayerRunner::recur(uint32_t l, const LayerRows& r, std::span<const StateGro
 	for (const StateGroup& g : groups) {
 		be_.short_conv(conv, mixed, w.conv, g.conv, {});
 		be_.delta_rule(shaped(r.values, n, how.n_heads, how.v_dim), conv, {beta, alpha, w.rate, w.shift}, g.rule,
-		               {how.n_key_heads, how.k_dim, how.tiled, kEps});
+		               {how.n_key_heads, how.k_dim, how.tiled, kDeltaEps});
 	}
 	const View heads = shaped(r.values, n * how.n_heads, how.v_dim);
 	be_.rmsnorm(heads, heads, w.norm, cfg_.norm_eps);
 	be_.activate(r.values, gate, r.values, {.function = Activation::Silu});
+}
+
+// Queries, keys and values are one third of `mixed` and of the convolution's state each, one behind the other.
+void LayerRunner::recur_by_channel(uint32_t l, const LayerRows& r, std::span<const StateGroup> groups, bool decode) {
+	const Recurrent& how = cfg_.layers[l].recurrent;
+	const RecurrentWeights& w = weights_of(l).recurrent;
+	const uint32_t n = r.n, words = how.conv_words() / 3;
+	const View mixed = rows(recurrent_.mixed, 0, n), conv = rows(recurrent_.conv, 0, n),
+	           gate = rows(recurrent_.gate, 0, n), beta = rows(recurrent_.beta, 0, n),
+	           alpha = rows(recurrent_.alpha, 0, n), low = rows(recurrent_.low, 0, n),
+	           low_gate = rows(recurrent_.low_gate, 0, n);
+	const auto third = [&](const View& v, uint32_t i) { return rows(shaped(v, 3 * n, how.values()), i * n, n); };
+	const auto behind = [&](View v, uint32_t i) {
+		v.at += size_t(i) * words * sizeof(float), v.shape[0] -= i * words;
+		return v;
+	};
+	norm(r.h, r.x, weights_of(l).attn_norm);
+	const Proj wide[] = {{third(mixed, 0), w.q, {}}, {third(mixed, 1), w.k, {}}, {third(mixed, 2), w.v, {}}},
+	           narrow[] = {{low, w.alpha_low, {}}, {low_gate, w.gate_low, {}}, {beta, w.beta, {}}},
+	           decays[] = {{alpha, w.alpha, {}}}, gates[] = {{gate, w.gate, {}}};
+	be_.matmul(wide, r.h, Epilogue::None, decode);
+	be_.matmul(narrow, r.h, Epilogue::None, decode);
+	be_.matmul(decays, low, Epilogue::None, decode);
+	be_.matmul(gates, low_gate, Epilogue::None, decode);
+	const View* taps[] = {&w.conv_q, &w.conv_k, &w.conv_v};
+	for (const StateGroup& g : groups) {
+		for (uint32_t i = 0; i < 3; ++i)
+			be_.short_conv(third(conv, i), third(mixed, i), *taps[i],
+			               {g.conv.work, behind(g.conv.from, i), behind(g.conv.to, i)}, {});
+		be_.delta_rule(shaped(r.values, n, how.n_heads, how.v_dim), conv, {beta, alpha, w.rate, w.shift}, g.rule,
+		               {how.n_heads, how.k_dim, false, kDeltaEps, true, true});
+	}
+	const View heads = shaped(r.values, n * how.n_heads, how.v_dim);
+	be_.rmsnorm(heads, heads, w.norm, cfg_.norm_eps);
+	be_.activate(r.values, gate, r.values, {.function = Activation::Sigmoid});
 }
 
 // values = norm(scan of the convolution * silu(gate)), a norm for each group of heads

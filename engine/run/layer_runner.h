@@ -116,6 +116,7 @@ class LayerRunner {
 	void add_laurel(const LayerRows&);
 	View part(const View& w, uint32_t first, uint32_t n) const;                            // rows of weights
 	void convolve(uint32_t l, const LayerRows&, std::span<const StateGroup>, bool decode); // layer_recurrent.cpp
+	void recur_by_channel(uint32_t l, const LayerRows&, std::span<const StateGroup>, bool decode);
 	void scan(uint32_t l, const LayerRows&, std::span<const StateGroup>, bool decode);
 	// A mixture of experts, layer_experts.cpp.
 	void mix(const Layer&, const LayerWeights&, const LayerRows&, bool decode);

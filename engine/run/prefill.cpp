@@ -139,7 +139,7 @@ double Prefill::begin_block() {
 		give_up_block(); // of an earlier attempt with less room
 		kv_.emplace(be, e.scratch(), seq, n_, memory_->kv(false, session_.window()), layers.n_heads(false), ubatch_,
 		            std::span<const uint32_t>(), memory_->by_layer(false));
-		if (StateSequence* s = session_.states())
+		if (const StateOfRow s{session_.states()}; s.seq)
 			states_step_.emplace(be, e.scratch().states, std::span(&s, 1), /*in_place=*/false);
 		if (KvSequence* w = session_.window_seq())
 			window_kv_.emplace(be, e.window_scratch(), *w, n_, memory_->kv(true, layers.window()), layers.n_heads(true),

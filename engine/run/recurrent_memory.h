@@ -8,7 +8,8 @@ namespace kvrun {
 struct RecurrentMemory { // all recurrent layers of a model have the same shape; empty without them
 	View mixed, conv;    // (rows, channels) f32: before and after the convolution
 	View gate;           // (rows, values) f32
-	View beta, alpha;    // (rows, n_heads) f32
+	View beta, alpha;    // (rows, n_heads), (rows, decays) f32
+	View low, low_gate;  // (rows, k_dim) f32, of RecurrentKind::ChannelDelta
 	View values;         // (rows, values) f32
 	View out_gate;       // (rows, n_heads, head_dim) f32, of Layer::output_gate
 
@@ -25,7 +26,11 @@ struct RecurrentMemory { // all recurrent layers of a model have the same shape;
 		conv = a.take(DType::F32, rows, r.channels());
 		gate = a.take(DType::F32, rows, r.values());
 		beta = a.take(DType::F32, rows, r.n_heads);
-		alpha = a.take(DType::F32, rows, r.n_heads);
+		alpha = a.take(DType::F32, rows, r.decays());
+		if (r.kind == RecurrentKind::ChannelDelta) {
+			low = a.take(DType::F32, rows, r.k_dim);
+			low_gate = a.take(DType::F32, rows, r.k_dim);
+		}
 		values = a.take(DType::F32, rows, r.values());
 	}
 	static size_t bytes(const Config& c, uint32_t rows) {

@@ -198,11 +198,10 @@ std::span<const float> Session::decode(uint32_t token) {
 uint32_t Session::step_tokens(uint32_t n) const {
 	n = seqs_.main->cache().step_tokens(n);
 	if (seqs_.window) n = seqs_.window->cache().step_tokens(n);
-	return seqs_.states ? std::min(n, 1u) : n; // a recurrent state cannot be rewound
+	return n;
 }
 
 std::string Session::why_one_token() const {
-	if (seqs_.states) return "a model with recurrent layers cannot take a token back";
 	if (plan().fetches()) return fmt::format("policy '{}' fetches tokens; give fetch=0", plan().policy.text);
 	if (ranks_every_row(plan().policy.select))
 		return fmt::format("policy '{}' ranks tokens by every row's attention, which cannot be taken back",
@@ -299,6 +298,10 @@ void Session::restore(std::span<const std::byte> books, std::span<const std::byt
 	history_ = std::move(history);
 }
 
+void Session::keep_drafts() {
+	if (seqs_.states) seqs_.states->drop_earlier();
+}
+
 void Session::reset() {
 	KV_ASSERT(!reading_);
 	checkpoints_.clear();
@@ -364,6 +367,7 @@ void Session::truncate(uint32_t n) {
 	if (seqs_.exact_position(n) == n) {
 		seqs_.main->truncate(n);
 		if (seqs_.window) seqs_.window->truncate(n);
+		if (seqs_.states) seqs_.states->truncate(n);
 	} else if (const Sequences* c = checkpoint_at(n)) {
 		seqs_ = c->fork(); // the checkpoint stays for further attempts
 	} else {

@@ -49,6 +49,7 @@ class Session {
 	// How many of the next n tokens one decode step can take such that truncate() can remove all but the first; fewer
 	// where the policy packs in between or ranks by a row's attention.
 	uint32_t step_tokens(uint32_t n) const;
+	void keep_drafts(); // drafts of the latest step stay: frees what truncate() would need to take them back
 	std::string why_one_token() const; // why step_tokens() is never more than one; empty if it can be
 
 	uint32_t n_tokens() const { return seqs_.main->n_tokens(); }

@@ -6,6 +6,8 @@ namespace {
 
 constexpr SynthVocab kSpm = SynthVocab::Spm, kLlama3 = SynthVocab::Llama3, kQwen2 = SynthVocab::Qwen2;
 constexpr Recurrent kDeltaNet = {.n_heads = 32, .n_key_heads = 16, .k_dim = 128, .v_dim = 128, .taps = 4};
+constexpr Recurrent kKimiDelta = {
+    .n_heads = 32, .n_key_heads = 32, .k_dim = 128, .v_dim = 128, .taps = 4, .kind = RecurrentKind::ChannelDelta};
 constexpr Recurrent kConv = {.n_heads = 1, .v_dim = 2048, .taps = 3, .kind = RecurrentKind::ShortConv};
 constexpr Recurrent mamba(uint32_t n_heads, uint32_t v_dim, uint32_t n_groups, uint32_t k_dim = 128) {
 	return {.n_heads = n_heads,
@@ -105,6 +107,9 @@ constexpr SynthRow kSynthRows[] = {
      {.experts = {.n = 384, .used = 8, .hidden_dim = 2048, .gating = Gating::Sigmoid, .normalise = true,
       .scale = 2.827f, .choice_bias = true, .shared_dim = 2048}, .dense_layers = 1, .latent = latent(128, 128,
       1536)}},
+    {"kimi-linear-48b-a3b", "kimi-linear", 2304, 9216, 27, 32, 1, 512, 163840, 1048576, 1e4f, 1e-5f, false, kLlama3,
+     {.no_rope = true, .experts = {.n = 256, .used = 8, .hidden_dim = 1024, .scale = 2.446f, .choice_bias = true,
+      .shared_dim = 1024}, .dense_layers = 1, .recurrent = kKimiDelta, .latent = latent(128, 128, 0)}},
     {"lfm2-1.2b", "lfm2", 2048, 8192, 16, 32, 8, 64, 65536, 128000, 1e6f, 1e-5f, true, kLlama3,
      {.recurrent = kConv, .attending = bits({2, 5, 8, 10, 12, 14})}},
     {"lfm2-8b-a1b", "lfm2moe", 2048, 7168, 24, 32, 8, 64, 65536, 128000, 1e6f, 1e-5f, true, kLlama3,

@@ -86,7 +86,10 @@ void add_config(Header& h, const SynthSpec& s) {
 	}
 	h.u32(key("attention.head_count"), c.n_heads);
 	add_kv_heads(h, c);
-	h.u32(key("attention.key_length"), c.head_dim + c.layers[0].latent.rope_dim);
+	Latent t;
+	for (const Layer& l : c.layers)
+		if (l.latent.rank) t = l.latent;
+	h.u32(key("attention.key_length"), c.head_dim + t.rope_dim);
 	h.u32(key("attention.value_length"), c.head_dim);
 	h.u32(key("rope.dimension_count"), c.ropes[0].dim);
 	h.f32(key("rope.freq_base"), c.ropes[0].theta);
@@ -111,7 +114,6 @@ void add_config(Header& h, const SynthSpec& s) {
 		h.f32(key("logit_scale"), find_family(c.arch)->divides_logits ? 1 / c.logit_scale : c.logit_scale);
 	if (!c.ropes[0].rotates) h.flag(key("rope.scaling.finetuned"), false);
 	h.u32(key("vocab_size"), c.vocab);
-	const Latent& t = layer.latent;
 	if (!t.rank) return;
 	h.u32(key("attention.kv_lora_rank"), t.rank);
 	if (t.q_rank) h.u32(key("attention.q_lora_rank"), t.q_rank);
@@ -134,6 +136,7 @@ void add_recurrent(Header& h, const Config& c) {
 	if (one == c.layers.end()) return;
 	const Recurrent& r = one->recurrent;
 	h.u32(key("ssm.conv_kernel"), r.taps);
+	if (r.kind == RecurrentKind::ChannelDelta) return h.u32(key("kda.head_dim"), r.k_dim);
 	h.u32(key("ssm.state_size"), r.k_dim);
 	h.u32(key("ssm.group_count"), r.n_key_heads);
 	h.u32(key("ssm.time_step_rank"), r.n_heads);

@@ -45,6 +45,9 @@
 #define CONV_SILU 1u // of the sums
 #define CONV_BIAS 2u // there is a bias
 
+// delta_rule
+#define DELTA_BY_CHANNEL 1u // each channel of keys has a decay of its own, else each head
+
 // activate
 #define ACTIVATE_FUNCTION 7u // these bits are one of the following
 #define ACTIVATE_SILU 1u

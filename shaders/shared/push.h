@@ -250,8 +250,11 @@ struct DeltaRulePush {
 	uint n_heads;
 	uint n_key_heads;
 	uint v_dim;
-	uint channels; // of a row of x
-	uint tiled;    // 1: head h has the key head h % n_key_heads, else h / (n_heads / n_key_heads)
+	uint key_stride; // elements from a row's queries to the next one's
+	uint value_stride;
+	uint k_at;  // elements from a row's queries to its keys
+	uint v_at;  // elements from the first row's queries to its values
+	uint tiled; // 1: head h has the key head h % n_key_heads, else h / (n_heads / n_key_heads)
 	float eps;
 	float scale; // of queries: 1 / sqrt(k_dim)
 };

@@ -51,8 +51,9 @@ TEST_CASE("cli: --draft names what it cannot do") {
 	check_error(run_args({"--draft", kTiny + "llama_q8_0.gguf"}), 2, {"llama_q8_0.gguf", "vocabulary", "300 tokens"});
 	check_error(run_args({"--draft", "lookup", "--draft-max", "32"}), 2, {"--draft-max", "32"});
 	check_error(run_args({"--draft", "lookup", "--kv", "specache2", "-q"}), 3, {"--draft", "fetches tokens"});
-	check_error({"run", kTiny + "qwen35.gguf", "--device", "cpu", "-p", "a", "-n", "2", "--draft", "lookup", "-q"}, 3,
-	            {"--draft", "recurrent layers"});
+	const std::string recurrent = kTiny + "qwen35.gguf";
+	check_error({"run", recurrent, "--device", "cpu", "-p", "a", "-n", "2", "--draft", recurrent, "-q"}, 3,
+	            {"as a draft model", "recurrent layers"});
 	check_error({"bench", kModel, "--device", "cpu", "-n", "0", "--draft", "lookup"}, 2, {"-n is 0"});
 	check_error({"bench", kModel, "--device", "cpu", "-f", kModel}, 2, {"--file", "--draft"});
 }

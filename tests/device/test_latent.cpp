@@ -3,8 +3,10 @@
 // latents.
 #include "engine/run/session_file.h"
 #include "tests/device/golden.h"
+#include "tests/support/gguf_builder.h"
 #include "tests/support/temp_folder.h"
 #include <doctest/doctest.h>
+#include <fstream>
 
 using namespace kvrun;
 
@@ -14,7 +16,66 @@ namespace {
 const std::vector<Case> kLatent = {{"deepseek2_lite"}, {"deepseek2_v2"}, {"deepseek2_v3"}, {"deepseek2_wide"}};
 const std::vector<Case> kTwo = {{"deepseek2_v3"}, {"deepseek2_wide"}};
 
+// The file as programs before 2025-04 made it: attn_kv_b in place of attn_k_b and attn_v_b, lengths of heads.
+std::vector<std::byte> with_kv_b(const Gguf& g, uint32_t n_heads, const Latent& t) {
+	GgufBuilder b;
+	const std::string key = std::string(g.text("general.architecture")) + ".";
+	for (const GgufEntry& e : g.entries()) {
+		std::string value(reinterpret_cast<const char*>(e.bytes.data()), e.bytes.size());
+		if (e.type == GgufType::Array) value = b.raw(uint32_t(e.element)) + b.raw(e.count) + value;
+		if (e.type == GgufType::String) value = b.raw(e.count ? uint64_t(e.bytes.size()) : 0) + value;
+		b.set(std::string(e.key), e.type, value);
+	}
+	b.erase(key + "attention.key_length_mla").erase(key + "attention.value_length_mla");
+	b.u32(key + "attention.key_length", t.nope_dim + t.rope_dim).u32(key + "attention.value_length", t.v_dim);
+	b.u32(key + "attention.head_count_kv", n_heads);
+	const auto data = [&](const GgufTensor& of) {
+		std::string s(of.bytes, 0);
+		g.read(of, 0, std::as_writable_bytes(std::span(s)));
+		return s;
+	};
+	for (const GgufTensor& of : g.tensors()) {
+		const std::string name(of.name);
+		const size_t k_b = name.find(".attn_k_b.");
+		if (name.find(".attn_v_b.") != name.npos) continue;
+		if (k_b == name.npos) {
+			b.tensor(name, of.type, {of.shape, of.shape + of.n_dims}, data(of));
+			continue;
+		}
+		const std::string before = name.substr(0, k_b), keys = data(of),
+		                  values = data(*g.find_tensor(before + ".attn_v_b.weight"));
+		REQUIRE(of.type == DType::F16);
+		std::string all;
+		for (uint32_t h = 0; h < n_heads; ++h) {
+			for (uint32_t k = 0; k < t.nope_dim; ++k)
+				for (uint32_t r = 0; r < t.rank; ++r)
+					all += keys.substr(((size_t(h) * t.rank + r) * t.nope_dim + k) * 2, 2);
+			all += values.substr(size_t(h) * t.v_dim * t.rank * 2, size_t(t.v_dim) * t.rank * 2);
+		}
+		b.tensor(before + ".attn_kv_b.weight", of.type, {t.rank, n_heads * (t.nope_dim + t.v_dim)}, all);
+	}
+	return b.bytes();
+}
+
 } // namespace
+
+TEST_CASE("latent: a file with attn_kv_b gives the bits of one with attn_k_b and attn_v_b") {
+	const TempFolder folder;
+	each_row(std::vector<Case>{{"deepseek2_lite"}, {"deepseek2_wide"}}, [&](Backend&, const Case& c,
+	                                                                        const TestRow& row) {
+		const Golden g(c.name);
+		const Model model = open_model(g.model);
+		const std::string path = folder.path / (row.device + c.name + ".gguf");
+		const std::vector<std::byte> bytes = with_kv_b(model.file, model.config.n_heads, model.config.layers[0].latent);
+		std::ofstream(path, std::ios::binary)
+		    .write(reinterpret_cast<const char*>(bytes.data()), std::streamsize(bytes.size()));
+		const auto split = open_engine(row.device, g.model, 64), whole = open_engine(row.device, path, 64);
+		Session a(*split, with("fp16", 64)), b(*whole, with("fp16", 64));
+		const Floats want = prompt_logits(a, g.tokens);
+		check_same_bits(row, prompt_logits(b, g.tokens), want);
+		CHECK(g.error(0, want) < logits_tolerance(split->backend(), c.name, /*decode=*/false));
+	});
+}
 
 TEST_CASE("latent: any cut of a prompt has the same bits, decode steps between turns the right logits") {
 	each_row(kLatent, [](Backend&, const Case& c, const TestRow& row) {
@@ -113,15 +174,47 @@ TEST_CASE("latent: policies pack latents; more bits are nearer to f16") {
 	});
 }
 
+TEST_CASE("latent: tokens are ranked by the attention that they receive, in any cut of a prompt and in decode steps") {
+	each_row(kTwo, [](Backend&, const Case& c, const TestRow& row) {
+		const Golden g(c.name);
+		const uint32_t n = 150;
+		for (const std::string policy :
+		     {"zipcache,group=32,flush=25,recent_keep=8", "h2o,recent_keep=8,flush=16,budget=40"}) {
+			CAPTURE(policy);
+			std::vector<std::vector<uint8_t>> tiers;
+			Floats want;
+			for (const uint32_t ubatch : {64u, 7u}) {
+				const auto engine = open_engine(row.device, g.model, ubatch);
+				const Tokens tokens = random_tokens(n, engine->config().vocab, 3);
+				Session s(*engine, with(policy, 300));
+				Floats got = keep(s.prefill(tokens));
+				const Floats more = fed(s, random_tokens(40, engine->config().vocab, 4));
+				got.insert(got.end(), more.begin(), more.end());
+				if (want.empty()) want = got;
+				check_same_bits({row.device, row.number, c.name + " " + policy}, got, want);
+				tiers.push_back(s.tiers(0, 0));
+				CHECK(tiers[0] == tiers.back());
+				std::vector<size_t> of(3);
+				for (const uint8_t t : tiers.back())
+					if (t < 3) ++of[t];
+				CHECK(of[size_t(Tier::F16)] >= 8);
+				if (policy.starts_with("zipcache")) CHECK((of[1] > 20 && of[2] > 20));
+			}
+		}
+	});
+}
+
+TEST_CASE("latent: what ranks tokens is what the cpu computes") {
+	each_row(std::vector<Case>{{"deepseek2_v3"}}, [](Backend&, const Case& c, const TestRow& row) {
+		check_sequence(row, c.name, "h2o,recent_keep=4,flush=8,budget=12", 20);
+	});
+}
+
 TEST_CASE("latent: what is not there is refused by name") {
 	each_row(std::vector<Case>{{"deepseek2_v3"}}, [](Backend&, const Case& c, const TestRow& row) {
 		const auto engine = open_engine(row.device, Golden(c.name).model, 16);
-		for (const auto& [policy, why] :
-		     std::vector<std::pair<std::string, std::string>>{{"zipcache", "ranks tokens"},
-		                                                      {"h2o", "ranks tokens"},
-		                                                      {"mikv", "ranks tokens"},
-		                                                      {"specache2", "fetches tokens"},
-		                                                      {"rtn4,balance=on", "balances keys"}}) {
+		for (const auto& [policy, why] : std::vector<std::pair<std::string, std::string>>{
+		         {"mikv", "balances keys"}, {"specache2", "fetches tokens"}, {"rtn4,balance=on", "balances keys"}}) {
 			CAPTURE(policy);
 			CHECK_THROWS_WITH_AS(Session(*engine, with(policy, 64)), doctest::Contains(why.c_str()), Error);
 		}

@@ -71,9 +71,11 @@ struct DeltaRow {
 	Sequences rows;
 	uint32_t heads, key_heads, k_dim, v_dim;
 	bool tiled;
+	bool by_channel = false, apart = false;
+	uint32_t decays() const { return by_channel ? heads * k_dim : heads; } // of a token
 	std::string text() const {
-		return fmt::format("delta_rule: T {} heads {}:{} states {} x {}{}", fmt::join(rows, "+"), heads, key_heads,
-		                   k_dim, v_dim, tiled ? " tiled" : "");
+		return fmt::format("delta_rule: T {} heads {}:{} states {} x {}{}{}{}", fmt::join(rows, "+"), heads, key_heads,
+		                   k_dim, v_dim, tiled ? " tiled" : "", by_channel ? " by channel" : "", apart ? " apart" : "");
 	}
 };
 
@@ -96,10 +98,19 @@ const std::vector<ConvRow> kConvRows = {{{1}, 64, 4},
                                         {{4, 1}, 72, 3, false, false},
                                         {{3, 66}, 40, 4, true},
                                         {{1}, 96, 2, true, false}};
-const std::vector<DeltaRow> kDeltaRows = {{{1}, 4, 2, 128, 128, false},       {{1, 1, 1}, 6, 2, 64, 64, true},
-                                          {{40}, 4, 4, 16, 24, false},        {{9, 2}, 4, 2, 8, 8, true},
-                                          {{3, 1, 20}, 6, 3, 128, 40, false}, {{2}, 2, 1, 256, 72, true},
-                                          {{70, 3}, 2, 1, 24, 33, true},      {{66}, 1, 1, 32, 128, false}};
+const std::vector<DeltaRow> kDeltaRows = {{{1}, 4, 2, 128, 128, false},
+                                          {{1, 1, 1}, 6, 2, 64, 64, true},
+                                          {{40}, 4, 4, 16, 24, false},
+                                          {{9, 2}, 4, 2, 8, 8, true},
+                                          {{3, 1, 20}, 6, 3, 128, 40, false},
+                                          {{2}, 2, 1, 256, 72, true},
+                                          {{70, 3}, 2, 1, 24, 33, true},
+                                          {{66}, 1, 1, 32, 128, false},
+                                          {{1}, 2, 2, 128, 128, false, true, true},
+                                          {{9, 1, 3}, 3, 3, 16, 24, false, true, true},
+                                          {{40}, 4, 2, 24, 33, true, true},
+                                          {{2, 5}, 2, 1, 256, 8, false, true},
+                                          {{3, 66}, 4, 2, 8, 16, true, false, true}};
 
 const std::vector<ScanRow> kScanRows = {{{1}, 4, 1, 128, 64},    {{1, 1, 1}, 6, 2, 64, 64},   {{40}, 4, 4, 16, 24},
                                         {{9, 2}, 4, 2, 8, 8},    {{3, 1, 20}, 6, 3, 128, 80}, {{2}, 2, 1, 256, 72},
@@ -111,21 +122,30 @@ struct DeltaInput {
 	DeltaInput(const DeltaRow& d, Random& random) {
 		const uint32_t T = sum(d.rows), channels = 2 * d.key_heads * d.k_dim + d.heads * d.v_dim;
 		x = random.normals(size_t(T) * channels, 0.5f);
-		beta = random.normals(size_t(T) * d.heads, 2), alpha = random.normals(size_t(T) * d.heads, 3);
-		shift = random.normals(d.heads);
+		beta = random.normals(size_t(T) * d.heads, 2), alpha = random.normals(size_t(T) * d.decays(), 3);
+		shift = random.normals(d.decays());
 		for (uint32_t h = 0; h < d.heads; ++h) rate.push_back(-random.uniform(0.02f, 1));
 		const float extremes[] = {-100, 100, -30, 30}; // of gates, whose exp() may not be finite
 		for (size_t i = 0; i < 4 && i < beta.size(); ++i) beta[i] = extremes[i], alpha[i] = extremes[3 - i];
 	}
 	void enqueue(Backend& b, Rig& rig, const DeltaRow& d, const View& out, const View& vx, uint32_t first, uint32_t n,
 	             const StateRows& rows) const {
-		const auto part = [&](const Floats& all) {
-			return rig.f32({all.begin() + ptrdiff_t(first * d.heads), all.begin() + ptrdiff_t((first + n) * d.heads)},
-			               n, d.heads);
+		const auto part = [&](const Floats& all, uint32_t each) {
+			return rig.f32({all.begin() + ptrdiff_t(first * each), all.begin() + ptrdiff_t((first + n) * each)}, n,
+			               each);
 		};
 		b.delta_rule(kvrun::rows(out, first, n), kvrun::rows(vx, first, n),
-		             {part(beta), part(alpha), rig.f32(rate, d.heads), rig.f32(shift, d.heads)}, rows,
-		             {d.key_heads, d.k_dim, d.tiled, kEps});
+		             {part(beta, d.heads), part(alpha, d.decays()), rig.f32(rate, d.heads), rig.f32(shift, d.decays())},
+		             rows, {d.key_heads, d.k_dim, d.tiled, kEps, d.by_channel, d.apart});
+	}
+	// x with queries, keys and values of all rows one behind the other.
+	Floats apart(const DeltaRow& d) const {
+		const uint32_t keys = d.key_heads * d.k_dim, values = d.heads * d.v_dim;
+		Floats all;
+		for (const auto& [at, width] : {std::pair{0u, keys}, {keys, keys}, {2 * keys, values}})
+			for (size_t row = 0; row < x.size(); row += 2 * keys + values)
+				all.insert(all.end(), x.begin() + ptrdiff_t(row + at), x.begin() + ptrdiff_t(row + at + width));
+		return all;
 	}
 	Floats x, beta, alpha, rate, shift;
 };
@@ -146,13 +166,17 @@ std::vector<double> delta_reference(const DeltaRow& d, const DeltaInput& in, uin
 				for (const double e : *v) squares += e * e;
 				for (double& e : *v) e /= std::sqrt(squares);
 			}
-			const double a = double(in.alpha[size_t(t) * d.heads + h]) + double(in.shift[h]);
-			const double decay = std::exp(double(in.rate[h]) * (a > 40 ? a : std::log1p(std::exp(a))));
+			std::vector<double> decay; // of each row of the state
+			for (uint32_t r = 0; r < K; ++r) {
+				const size_t of = d.by_channel ? h * K + r : h;
+				const double a = double(in.alpha[size_t(t) * d.decays() + of]) + double(in.shift[of]);
+				decay.push_back(std::exp(double(in.rate[h]) * (a > 40 ? a : std::log1p(std::exp(a)))));
+			}
 			const double beta = 1 / (1 + std::exp(-double(in.beta[size_t(t) * d.heads + h])));
 			for (uint32_t c = 0; c < V; ++c) {
 				double held = 0, y = 0;
 				const auto at = [&](uint32_t r) -> double& { return S[(size_t(h) * K + r) * V + c]; };
-				for (uint32_t r = 0; r < K; ++r) held += k[r] * (at(r) *= decay);
+				for (uint32_t r = 0; r < K; ++r) held += k[r] * (at(r) *= decay[r]);
 				const double delta = beta * (double(row[2 * d.key_heads * K + h * V + c]) - held);
 				for (uint32_t r = 0; r < K; ++r) y += q[r] / std::sqrt(double(K)) * (at(r) += k[r] * delta);
 				out.push_back(y);
@@ -294,7 +318,7 @@ TEST_CASE("ops: delta_rule") {
 			const std::vector<double> y = delta_reference(d, in, first, d.rows[i], states[i]);
 			want.insert(want.end(), y.begin(), y.end());
 		}
-		const View out = rig.out(T, d.heads, d.v_dim), vx = rig.f32(in.x, T, channels);
+		const View out = rig.out(T, d.heads, d.v_dim), vx = rig.f32(d.apart ? in.apart(d) : in.x, T, channels);
 		in.enqueue(backend, rig, d, out, vx, 0, T, pool.rows());
 		check_close(row, rig.get(out), want, "delta_rule");
 		check_close(row, rig.get(pool.view), pool.with(states), "delta_rule");
@@ -302,7 +326,8 @@ TEST_CASE("ops: delta_rule") {
 }
 
 TEST_CASE("ops: a sequence through short_conv and delta_rule has the same bits in any pieces, beside others or alone") {
-	each_row(kDeltaRows, [](Backend& backend, const DeltaRow& d, const TestRow& row) {
+	each_row(kDeltaRows, [](Backend& backend, DeltaRow d, const TestRow& row) {
+		d.apart = false; // rows of the convolution's output
 		Random random(uint32_t(row.number) + 1);
 		Rig rig(backend);
 		const uint32_t T = sum(d.rows), channels = 2 * d.key_heads * d.k_dim + d.heads * d.v_dim, taps = 4;

@@ -14,13 +14,15 @@ struct ScoreRow {
 	uint32_t T, n_heads, n_kv_heads, D, first; // rows of q; tokens of the prompt before row 0
 	Saliency by = {};
 	float softcap = 0; // as in Softmax
+	uint32_t R = 0;    // of latent attention: channels of the rotated key beside a latent
 	std::string text() const {
-		return fmt::format("scores: T {} heads {}:{} head_dim {} after {}{}{}{}", T, n_heads, n_kv_heads, D, first,
+		return fmt::format("scores: T {} heads {}:{} head_dim {} after {}{}{}{}{}", T, n_heads, n_kv_heads, D, first,
 		                   by.attention ? "" : ", without attention",
 		                   by.key_length == KeyLength::Large   ? ", times lengths"
 		                   : by.key_length == KeyLength::Small ? ", over lengths"
 		                                                       : "",
-		                   softcap > 0 ? fmt::format(", softcap {}", softcap) : "");
+		                   softcap > 0 ? fmt::format(", softcap {}", softcap) : "",
+		                   R ? fmt::format(", rotated keys of {}", R) : "");
 	}
 	double score(double dot) const {
 		const double s = dot / std::sqrt(double(D));
@@ -50,20 +52,31 @@ TEST_CASE("pack: scores of prompt tokens, channel maxima and the balancer they m
 	                              {40, 3, 1, 96, 7, {false, KeyLength::Small}},
 	                              {40, 8, 2, 64, 7, {}, 1.5f},
 	                              {33, 6, 2, 80, 3, {true, KeyLength::Small}, 1.5f},
-	                              {20, 8, 1, 512, 9}};
+	                              {20, 8, 1, 512, 9},
+	                              {33, 6, 1, 32, 20, {}, 0, 8},
+	                              {40, 5, 1, 512, 3, {}, 0, 64},
+	                              {9, 4, 1, 96, 7, {}, 1.5f, 16}};
 	each_row(rows, [](Backend& backend, const ScoreRow& r, const TestRow& row) {
 		Random random(uint32_t(row.number) + 1);
 		Rig rig(backend);
 		const uint32_t n = r.first + r.T, T_cap = n + 5, share = r.n_heads / r.n_kv_heads;
 		const Floats q = random.normals(size_t(r.T) * r.n_heads * r.D);
-		Floats k = random.normals(size_t(r.n_kv_heads) * T_cap * r.D), v = random.normals(k.size());
-		for (float& x : k) x = round_f16(x);
+		const uint32_t v_dim = r.R ? r.R : r.D;
+		Floats k = random.normals(size_t(r.n_kv_heads) * T_cap * r.D),
+		       v = random.normals(size_t(r.n_kv_heads) * T_cap * v_dim);
+		const Floats q_rope = random.normals(size_t(r.T) * r.n_heads * r.R);
+		for (Floats* all : {&k, &v})
+			for (float& x : *all) x = round_f16(x);
 		Words probes;
 		for (uint32_t t = 0; t < r.T; ++t)
 			if (t % 3 == 0 || t + 1 == r.T) probes.push_back(t);
 		const View vq = rig.f32(q, r.T, r.n_heads, r.D);
-		const KvRows kv{
-		    rig.f16(k, r.n_kv_heads, T_cap, r.D), rig.f16(v, r.n_kv_heads, T_cap, r.D), r.first, {}, {r.softcap, {}}};
+		const View v_rope = r.R ? rig.f32(q_rope, r.T, r.n_heads, r.R) : View();
+		const KvRows kv{rig.f16(k, r.n_kv_heads, T_cap, r.D),
+		                rig.f16(v, r.n_kv_heads, T_cap, v_dim),
+		                r.first,
+		                {},
+		                {r.softcap, {}, v_rope}};
 		const View lse = rig.out(r.T, r.n_heads);
 		backend.attend_prompt(rig.out(r.T, r.n_heads, r.D), lse, vq, kv, nullptr);
 		const Floats before = random.normals(size_t(r.n_kv_heads) * T_cap, 0.01f); // the op adds to what is there
@@ -79,6 +92,9 @@ TEST_CASE("pack: scores of prompt tokens, channel maxima and the balancer they m
 					for (uint32_t c = 0; c < r.D; ++c)
 						s[i] += double(q[(size_t(t) * r.n_heads + head) * r.D + c]) *
 						        double(k[(size_t(h) * T_cap + i) * r.D + c]);
+					for (uint32_t c = 0; c < r.R; ++c)
+						s[i] += double(q_rope[(size_t(t) * r.n_heads + head) * r.R + c]) *
+						        double(v[(size_t(h) * T_cap + i) * r.R + c]);
 					s[i] = r.score(s[i]);
 					sum += std::exp(s[i]);
 				}
@@ -130,12 +146,16 @@ TEST_CASE("pack: scores of tokens in f16 pages") {
 		Rig rig(backend);
 		const uint32_t page = 32, n_pages = 3, slots = n_pages * page, share = r.n_heads / r.n_kv_heads;
 		const uint32_t words = kv_code_words(r.n_kv_heads, r.D, 16, page);
+		const uint32_t v_words = r.R ? kv_code_words(r.n_kv_heads, r.R, 16, page) : 0; // of a page, behind all keys
 		const Floats q = random.normals(size_t(r.T) * r.n_heads * r.D), lse = random.normals(size_t(r.T) * r.n_heads);
+		const Floats q_rope = random.normals(size_t(r.T) * r.n_heads * r.R);
+		Floats v(size_t(r.n_kv_heads) * slots * r.R);
 		const Floats before = random.normals(size_t(r.n_kv_heads) * slots, 0.01f);
 		Floats k(size_t(r.n_kv_heads) * slots * r.D), want = before;
-		Words pool(size_t(n_pages) * words, 0x7e007e00u), pages, live(n_pages * 4, 0), probes = {0};
+		Words pool(size_t(n_pages) * (words + v_words), 0x7e007e00u), pages, live(n_pages * 4, 0), probes = {0};
 		if (r.T > 1) probes.push_back(r.T - 1);
-		for (uint32_t p = 0; p < n_pages; ++p) pages.insert(pages.end(), {(n_pages - 1 - p) * words, 0, 0, 0});
+		for (uint32_t p = 0; p < n_pages; ++p)
+			pages.insert(pages.end(), {(n_pages - 1 - p) * words, n_pages * words + p * v_words, 0, 0});
 		for (uint32_t i = 0; i < r.first; ++i) { // live slots, spread
 			const uint32_t s = i * 37 % slots;
 			live[s / page * 4] |= 1u << s % page;
@@ -146,6 +166,12 @@ TEST_CASE("pack: scores of tokens in f16 pages") {
 					pool[pages[s / page * 4] + kv_k_word(h, w, s % page, r.D, 16, page)] =
 					    f32_to_f16(x[0]) | uint32_t(f32_to_f16(x[1])) << 16;
 				}
+			for (uint32_t w = 0; w < r.R / 2; ++w) {
+				float* x = &v[size_t(s) * r.R + 2 * w];
+				x[0] = round_f16(random.normal()), x[1] = round_f16(random.normal());
+				pool[pages[s / page * 4 + 1] + kv_v_word(0, s % page, w, r.R, 16, page)] =
+				    f32_to_f16(x[0]) | uint32_t(f32_to_f16(x[1])) << 16;
+			}
 		}
 		// Two sequences with the same pages: the first row feeds the scores of one, every probe those of the other.
 		const KvTables tables(rig, pages, live);
@@ -162,7 +188,8 @@ TEST_CASE("pack: scores of tokens in f16 pages") {
 				                .score = s * r.n_kv_heads * slots + p * page,
 				                .score_stride = slots});
 			}
-		const ScoreGroup g{page, rig.u32(pool, uint32_t(pool.size())), 0, 4, 2 * n_pages, r.by};
+		const View codes = rig.u32(pool, uint32_t(pool.size()));
+		const ScoreGroup g{page, codes, 0, 4, 2 * n_pages, r.by, r.R ? codes : View()};
 		Words rows = {0};
 		rows.insert(rows.end(), probes.begin(), probes.end());
 		Floats twice = before;
@@ -175,7 +202,8 @@ TEST_CASE("pack: scores of tokens in f16 pages") {
 		                     tables.view,
 		                     score,
 		                     r.n_kv_heads,
-		                     r.softcap});
+		                     r.softcap,
+		                     r.R ? rig.f32(q_rope, r.T, r.n_heads, r.R) : View()});
 		Floats want_first = before;
 		for (uint32_t t : probes)
 			for (uint32_t head = 0; head < r.n_heads; ++head)
@@ -185,6 +213,9 @@ TEST_CASE("pack: scores of tokens in f16 pages") {
 					for (uint32_t c = 0; c < r.D; ++c)
 						dot += double(q[(size_t(t) * r.n_heads + head) * r.D + c]) *
 						       double(k[(size_t(head / share) * slots + s) * r.D + c]);
+					for (uint32_t c = 0; c < r.R; ++c)
+						dot +=
+						    double(q_rope[(size_t(t) * r.n_heads + head) * r.R + c]) * double(v[size_t(s) * r.R + c]);
 					const double attention = std::exp(r.score(dot) - double(lse[size_t(t) * r.n_heads + head]));
 					const float more =
 					    float(given(r.by, attention, &k[(size_t(head / share) * slots + s) * r.D], r.D) / share);

@@ -106,6 +106,44 @@ TEST_CASE("T13: layers with a convolution between gates: what files say, and wro
 	said(other, "tensor blk.2.attn_q.weight is missing");
 }
 
+TEST_CASE("T13: layers of Kimi delta attention: what files say, and wrong ones") {
+	const Bytes good = golden("kimi_linear");
+	const Config c = config_of(good);
+	const Recurrent delta{4, 4, 16, 16, 4, false, false, RecurrentKind::ChannelDelta};
+	for (uint32_t l = 0; l < 4; ++l) {
+		CHECK(c.layers[l].recurrent == (l == 2 ? Recurrent{} : delta));
+		CHECK(c.layers[l].latent == (l == 2 ? Latent{32, 8, 16, 24, 0} : Latent{}));
+		CHECK(c.layers[l].experts.n == (l == 0 ? 0 : 6));
+	}
+	CHECK(delta.decays() == 64);
+	CHECK_FALSE(c.ropes[0].rotates);
+	CHECK(c.ropes[0].dim == 8);
+	CHECK(c.layers[1].experts.gating == Gating::Sigmoid);
+	CHECK(c.layers[1].experts.normalise);
+	CHECK(c.layers[1].experts.scale == doctest::Approx(2.446f));
+	const auto said = [](const Bytes& b, std::string_view what) {
+		const std::string text = refusal(b);
+		CAPTURE(text);
+		CAPTURE(what);
+		CHECK(text.find(what) != text.npos);
+	};
+	said(with_u32(good, "kimi-linear.kda.head_dim", 0), "key kimi-linear.kda.head_dim is 0; kvrun runs 8 to 256");
+	said(with_u32(good, "kimi-linear.kda.head_dim", 12), "4 heads of 12 channels; kvrun runs multiples of 8");
+	said(with_u32(good, "kimi-linear.kda.head_dim", 24), "tensor blk.0.attn_q.weight is (64, 32)");
+	said(with_u32(good, "kimi-linear.ssm.conv_kernel", 3),
+	     "tensor blk.0.ssm_conv1d_q.weight is (64, 1, 4), the config says (64, 3)");
+	said(with_u32(good, "kimi-linear.ssm.conv_kernel", 9), "key kimi-linear.ssm.conv_kernel is 9");
+	for (const char* tensor :
+	     {"attn_q.weight", "attn_k.weight", "attn_v.weight", "ssm_conv1d_q.weight", "ssm_conv1d_k.weight",
+	      "ssm_conv1d_v.weight", "ssm_f_a.weight", "ssm_f_b.weight", "ssm_g_a.weight", "ssm_g_b.weight",
+	      "ssm_beta.weight", "ssm_a", "ssm_dt.bias", "ssm_norm.weight", "attn_output.weight"}) {
+		const std::string name = std::string("blk.1.") + tensor;
+		std::string other = name;
+		other[6] = 'x';
+		said(renamed(good, name, other), "tensor " + name + " is missing");
+	}
+}
+
 TEST_CASE("T13: state-space layers: what files say, and wrong ones") {
 	const Bytes good = golden("granitehybrid"), moe = golden("granitehybrid_moe");
 	const Config c = config_of(good), m = config_of(moe);

@@ -13,6 +13,7 @@ except for its vocabulary. The script fails if a trait of the family hardly chan
 import copy
 import json
 import os
+import re
 import sys
 import tempfile
 import zlib
@@ -366,6 +367,23 @@ def check_sensitivity(name, model, flips, tokens, expected, verbose):
             sys.exit(f"{name}: '{what}' moves the logits by {moved:.2e} only; a program that gets it wrong would pass")
 
 
+def kimi_checkpoint(folder):
+    """Published checkpoints name some keys and the dense MLP in another way than transformers does."""
+    from safetensors.torch import load_file, save_file
+    tensors = load_file(folder / "model.safetensors")
+    for name in [n for n in tensors if re.search(r"block_sparse_moe\.(gate|up|down)_proj", n)]:
+        tensors[name.replace("block_sparse_moe", "mlp")] = tensors.pop(name)
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    saved = json.loads((folder / "config.json").read_text())
+    full = [i + 1 for i, kind in enumerate(saved["layer_types"]) if kind == "full_attention"]
+    saved["linear_attn_config"] = {"full_attn_layers": full, "head_dim": saved["linear_head_dim"],
+                                   "num_heads": saved["linear_num_heads"],
+                                   "short_conv_kernel_size": saved["linear_conv_kernel_dim"]}
+    saved |= {"first_k_dense_replace": saved["mlp_layer_types"].count("dense"),
+              "moe_router_activation_func": "sigmoid"}
+    (folder / "config.json").write_text(json.dumps(saved))
+
+
 def convert(model, path, keys={}, unused={}, **options):
     """Converts the checkpoint by llama.cpp's converter, with the vocabulary of make_tiny_models.py. keys: more metadata
     of the family. unused: name -> shape of tensors that files have and models do not use."""
@@ -388,6 +406,8 @@ def convert(model, path, keys={}, unused={}, **options):
                         "topk_group", "n_shared_experts", "num_local_experts"):  # they would make it a mixture
                 saved.pop(key, None)
             options["hparams"] = saved
+        if model.config.model_type == "kimi_linear":
+            kimi_checkpoint(Path(folder))
         vocab = {f"t{i}": i for i in range(model.config.vocab_size)}  # Gemma's converter needs their number
         Path(folder, "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocab}, "added_tokens": []}))
         hparams = ModelBase.load_hparams(Path(folder), False)

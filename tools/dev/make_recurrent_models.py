@@ -89,6 +89,48 @@ scans = {"no history": changed("conv1d.weight", without_history),
          "norm before the gate": each_mamba(norm_first), "no gate": each_mamba(ungated)}
 
 
+def each_kimi(change):
+    """A wrong program: change(layer) of each layer of Kimi delta attention."""
+    return lambda model: [change(m) for m in model.modules() if hasattr(m, "forget_gate")]
+
+
+def one_decay(m):
+    """All channels of a head decay as their mean does."""
+    plain = m.forget_gate.forward
+    m.forget_gate.forward = lambda h: (lambda g: g.mean(-1, keepdim=True).expand_as(g))(plain(h))
+
+
+def exchanged(m):
+    """Channels of keys decay at each other's rates."""
+    plain = m.forget_gate.forward
+    m.forget_gate.forward = lambda h: plain(h).roll(1, dims=-1)
+
+
+def silu_gate(m):
+    m.o_norm.activation = "silu"
+
+
+def conv_third(i):
+    """A wrong program: the convolution of queries, keys or values sees the current token alone."""
+    return each_kimi(lambda m: without_history(m.conv1d.weight[i * m.qkv_dim:(i + 1) * m.qkv_dim]))
+
+
+def rotated(model):
+    """A wrong program: latent attention rotates; here by an angle of 1 for each position, the first pair alone."""
+    for m in model.modules():
+        if hasattr(m, "kv_a_proj_with_mqa"):
+            def turn(x, first):
+                at = torch.arange(x.shape[-2], dtype=x.dtype)
+                a, b = x[..., first].clone(), x[..., first + 1].clone()
+                x = x.clone()
+                x[..., first], x[..., first + 1] = a * at.cos() - b * at.sin(), a * at.sin() + b * at.cos()
+                return x
+            plain_q, plain_kv, nope = m.q_proj.forward, m.kv_a_proj_with_mqa.forward, m.qk_nope_head_dim
+            m.q_proj.forward = lambda h, f=plain_q, m=m: turn(
+                f(h).unflatten(-1, (-1, m.qk_head_dim)).transpose(1, 2), m.qk_nope_head_dim).transpose(1, 2).flatten(-2)
+            m.kv_a_proj_with_mqa.forward = lambda h, f=plain_kv, m=m: turn(f(h), m.kv_lora_rank)
+
+
 def models():
     rope = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
     sections = rope | {"mrope_section": [2, 1, 1], "mrope_interleaved": True}
@@ -127,7 +169,27 @@ def models():
                   ssm_in_multiplier=2.0, ssm_out_multiplier=0.5)  # products with weights stay exact in f16
     factors = {f"no {k}": {k: [1.0] * len(v) if isinstance(v, list) else 1.0}
                for k, v in falcon.items() if "multiplier" in k}
+    kimi = dict(num_hidden_layers=4, num_key_value_heads=4, tie_word_embeddings=False, kv_lora_rank=32,
+                qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=24, num_local_experts=6, num_experts_per_tok=3,
+                moe_intermediate_size=16, n_shared_experts=1, linear_head_dim=16, linear_num_heads=4,
+                linear_conv_kernel_dim=4, routed_scaling_factor=2.446, rms_norm_eps=1e-6,
+                layer_types=["linear_attention"] * 2 + ["full_attention", "linear_attention"])
+    deltas = {"one decay for a head": each_kimi(one_decay), "decays of other channels": each_kimi(exchanged),
+              "no decay": changed("A_log", lambda p: p.fill_(-30.0)),
+              "rates of other heads": changed("A_log", lambda p: p.copy_(p.roll(1, dims=2))),
+              "no bias of the decays": changed("dt_bias", lambda p: p.zero_()),
+              "beta of one half": changed("b_proj.weight", lambda p: p.zero_()),
+              "decays of the bias alone": changed("f_b_proj.weight", lambda p: p.zero_()),
+              "no gate": changed("g_b_proj.weight", lambda p: p.zero_()), "SiLU of the gate": each_kimi(silu_gate),
+              "queries without history": conv_third(0), "keys without history": conv_third(1),
+              "values without history": conv_third(2), "rotated": rotated,
+              "one expert": {"num_experts_per_tok": 1}, "weights unscaled": {"routed_scaling_factor": 1.0},
+              "weights of another sum": {"norm_topk_prob": False},
+              "no bias of the choice": lambda m: [
+                  b.zero_() for n, b in m.named_buffers() if "correction_bias" in n]}
     return {
+        "kimi_linear": (hf.KimiLinearConfig(**{k: v for k, v in base(**kimi).items() if k != "rope_parameters"}),
+                        deltas),
         "falcon_h1": (hf.FalconH1Config(**falcon), {k: v for k, v in scans.items() if "gate" not in k} | factors | {
             "no attention": changed("o_proj.weight", lambda p: p.zero_()), "groups exchanged": rolled(96, 32, 16)}),
         "falcon_h1_norm": (hf.FalconH1Config(**falcon, mamba_rms_norm=True, mamba_norm_before_gate=False), {
