@@ -12,6 +12,7 @@ file(GLOB host_sources CONFIGURE_DEPENDS host/test_*.cpp)
 list(FILTER host_sources EXCLUDE REGEX "test_(gguf_files|memory_faults)")
 add_executable(kvrun_tests support/main.cpp support/kv_sim.cpp ${host_sources})
 target_link_libraries(kvrun_tests PRIVATE kvrun_engine kvrun_env kvrun_posix_names)
+set_source_files_properties(host/test_pretokenize.cpp PROPERTIES COMPILE_DEFINITIONS PCRE2_STATIC)
 
 set(device_tests attend attend_softmax fetch models ops ops_experts ops_kv ops_matmul ops_state ops_streams pack
 	pack_scores policies recurrent session stored)
