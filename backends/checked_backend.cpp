@@ -14,7 +14,8 @@ CheckedBackend::CheckedBackend(std::unique_ptr<Backend> inner, std::unique_ptr<B
                                const std::string& text, OpObserver observer)
     : inner_(std::move(inner)), reference_(std::move(reference)), info_(inner_->info()),
       observer_(std::move(observer)) {
-	const size_t a = text.find(':'), b = a == std::string::npos ? a : text.find(':', a + 1);
+	const bool drive = text.size() > 2 && text[1] == ':' && (text[2] == '\\' || text[2] == '/'); // C:\folder
+	const size_t a = text.find(':', drive ? 2 : 0), b = a == std::string::npos ? a : text.find(':', a + 1);
 	dump_dir_ = text.substr(0, a);
 	if (a != std::string::npos) dump_op_ = text.substr(a + 1, b == std::string::npos ? b : b - a - 1);
 	if (b != std::string::npos) dump_layer_ = text.substr(b + 1);

@@ -15,15 +15,16 @@ struct Tolerance {
 };
 // By name: embed, rmsnorm, activate, matvec (decode), matmul (prompt), swiglu, the last two also with the suffix "f16"
 // (DeviceInfo::half_matmul), matvec and swiglu with "int8" (int8_matmul), route (weights of experts), expert_sum,
-// short_conv, delta_rule, ssm_scan, rope, kv (K and V as f16), attend, attend_prompt, "attend packed", "attend_prompt
-// f16", "attend int8", copy. Throws Error{NotFound} for other names.
+// short_conv, delta_rule, ssm_scan, rope, kv (K and V as f16), attend, attend_prompt, "attend packed", "attend packed
+// latents", "attend_prompt f16", "attend int8", copy. Throws Error{NotFound} for other names.
 Tolerance tolerance(std::string_view what);
 struct DeviceInfo;
 // The tolerance's name for matmul by a weight of this type.
 std::string_view matmul_tolerance(const DeviceInfo&, DType, bool swiglu, bool decode);
 // The tolerance's name for attention on a device; `plain` if nothing is rounded. prompt: rows of a prompt; packed: over
 // pages, some of them packed.
-std::string_view attend_tolerance(const DeviceInfo&, bool prompt, bool packed, std::string_view plain);
+std::string_view attend_tolerance(const DeviceInfo&, bool prompt, bool packed, std::string_view plain,
+                                  bool latent = false);
 
 struct Difference {
 	size_t n = 0, n_bad = 0; // elements compared, elements outside the tolerance (non-finite ones included)

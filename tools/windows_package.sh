@@ -40,7 +40,8 @@ rm -f "$build/$name.zip" "$build/$name-setup.exe"
 (cd "$work" && cmake -E tar cf "$name.zip" --format=zip "$name")
 mv "$work/$name.zip" "$build/"
 # What the uninstaller deletes: these files and no others.
-(cd "$stage" && find . -type f -printf 'Delete "$INSTDIR\\%P"\n' && find . -depth -mindepth 1 -type d -printf 'RMDir "$INSTDIR\\%P"\n') |
+(cd "$stage" && find . -type f -printf 'Delete "$INSTDIR\\%P"\n' &&
+	find . -depth -mindepth 1 -type d -printf 'RMDir "$INSTDIR\\%P"\n') |
 	sed 's|/|\\|g' >"$work/list.nsh"
 makensis -V2 -DVERSION="$version" -DSTAGE="$stage" -DLIST="$work/list.nsh" -DOUT="$PWD/$build/$name-setup.exe" \
 	tools/windows/kvrun.nsi

@@ -24,8 +24,8 @@ const uint WEIGHT_CODE_BYTES = KV_TENSOR_TYPES(KV_PICK_CODE_BYTES) 0u,
 	WeightTraits(WEIGHT_CODES, WEIGHT_CODE_BYTES, WEIGHT_HIGH, WEIGHT_SCALE, WEIGHT_SCALE_BYTES, WEIGHT_FACTOR_BYTES,  \
 	             WEIGHT_ZERO)
 
-// Raw words: CODE_F32 a..d, F16 and BF16 a b, BYTE a, PAIR and BIT a.x, others a.xy; high bits a.z. Types with grids: a is the
-// GridUnit.
+// Raw words: CODE_F32 a..d, F16 and BF16 a b, BYTE a, PAIR and BIT a.x, others a.xy; high bits a.z. Types with grids:
+// a is the GridUnit.
 struct WeightUnit { uvec4 a, b, c, d; };
 
 const bool WEIGHT_PLAIN = WEIGHT_SCALE == SCALE_NONE;

@@ -206,7 +206,8 @@ TEST_CASE("latent: tokens are ranked by the attention that they receive, in any 
 
 TEST_CASE("latent: what ranks tokens is what the cpu computes") {
 	each_row(std::vector<Case>{{"deepseek2_v3"}}, [](Backend&, const Case& c, const TestRow& row) {
-		check_sequence(row, c.name, "h2o,recent_keep=4,flush=8,budget=12", 20);
+		for (const char* kv : {"h2o,recent_keep=4,flush=8,budget=12", "zipcache,recent_keep=8,flush=32,group=32"})
+			check_sequence(row, c.name, kv, 20);
 	});
 }
 

@@ -79,8 +79,8 @@ def models():
             wrong | mixture | norm | {"no bias of the choice": zeroed("e_score_correction_bias"),
                                       "weights as they are": {"norm_topk_prob": False}}),
         "mistral4": (hf.Mistral4Config(**base(
-            **shape | {"kv_lora_rank": 64, "head_dim": 24}, **experts | {"first_k_dense_replace": 0}, q_lora_rank=40, n_group=1,
-            topk_group=1, norm_topk_prob=True,
+            **shape | {"kv_lora_rank": 64, "head_dim": 24}, **experts | {"first_k_dense_replace": 0}, q_lora_rank=40,
+            n_group=1, topk_group=1, norm_topk_prob=True,
             rope_parameters=YARN | {"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.5,
                                     "partial_rotary_factor": 1 / 3})),
             wrong | mixture | norm | scale | {"weights as they are": {"norm_topk_prob": False},

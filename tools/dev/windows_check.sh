@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds kvrun for Windows and runs it under Wine, on the processor and on this machine's Vulkan driver (lavapipe), and
-# compares its answers with those of the Linux build; tries the zip and the installer. Prints a table; the exit code is 1
-# where something differs. tools/dev/windows_tests.sh runs the test programs.
+# compares its answers with those of the Linux build; tries the zip and the installer. Prints a table; the exit code is
+# 1 where something differs. tools/dev/windows_tests.sh runs the test programs.
 #   tools/dev/windows_check.sh [--no-build] [LINUX_PROGRAM]         LINUX_PROGRAM [build/kvrun]
 # What works there and what Wine cannot show: tools/windows.md
 set -uo pipefail

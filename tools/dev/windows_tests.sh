@@ -15,7 +15,8 @@ bad=0
 counts() { # of doctest's last lines: "12 cases, 3456 checks"
 	tr -d '\r' | sed -n 's/^\[doctest\] test cases: *[0-9]* | *\([0-9]*\) passed | *\([0-9]*\) failed.*/\1 \2/p
 		s/^\[doctest\] assertions: *[0-9]* | *\([0-9]*\) passed | *\([0-9]*\) failed.*/\1 \2/p' | paste -sd' ' |
-		awk 'NF == 4 { printf "%d cases, %d checks", $1, $3; if ($2) printf ", %d FAILED", $2 } NF != 4 { printf "no result" }'
+		awk 'NF == 4 { printf "%d cases, %d checks", $1, $3; if ($2) printf ", %d FAILED", $2 }
+			NF != 4 { printf "no result" }'
 }
 echo '| suite | device | Linux | Wine |'
 echo '|---|---|---|---|'
