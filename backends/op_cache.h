@@ -132,7 +132,8 @@ struct Attend {
 	double bytes() const;
 	static void views(auto& o, auto& f) {
 		const uint64_t T = o.q.shape[0], n_heads = o.q.shape[1];
-		const std::string_view rule = attend_tolerance(f.device(), /*prompt=*/false, packed(o.kv), "attend", bool(o.kv.softmax.q_rope));
+		const std::string_view rule =
+		    attend_tolerance(f.device(), /*prompt=*/false, packed(o.kv), "attend", bool(o.kv.softmax.q_rope));
 		f(output("out", F32, {o.q.elements()}, rule), o.out);
 		f(output("lse", F32, {T * n_heads}, rule).slots().optional(), o.lse); // -inf for a row that sees nothing
 		f(input("q", F32, {T, n_heads, o.q.shape[2]}), o.q);
@@ -156,7 +157,8 @@ struct AttendPrompt {
 	static void views(auto& o, auto& f) {
 		const uint64_t T = o.q.shape[0], n_heads = o.q.shape[1];
 		const bool reads_packed = o.older && packed(*o.older);
-		const std::string_view rule = attend_tolerance(f.device(), /*prompt=*/true, reads_packed, "attend_prompt", bool(o.own.softmax.q_rope));
+		const std::string_view rule =
+		    attend_tolerance(f.device(), /*prompt=*/true, reads_packed, "attend_prompt", bool(o.own.softmax.q_rope));
 		f(output("out", F32, {o.q.elements()}, rule), o.out);
 		f(output("lse", F32, {T * n_heads}, rule).optional(), o.lse);
 		f(input("q", F32, {T, n_heads, o.q.shape[2]}), o.q);

@@ -9,8 +9,6 @@
 namespace kvrun {
 namespace {
 
-size_t row_bytes_of(DType type, uint64_t cols) { return dtype_row_bytes(type, cols); }
-
 // x as an element of a plain type, appended at `to`.
 void store_plain(DType type, float x, std::byte* to) {
 	if (type == DType::F32) {
@@ -24,7 +22,7 @@ void store_plain(DType type, float x, std::byte* to) {
 void read_transposed(const GgufTensor& t, uint64_t offset, std::span<std::byte> dst,
                      const std::function<void(uint64_t, std::span<std::byte>)>& read) {
 	const KvBPart& p = t.kv_b;
-	const size_t unit = dtype_info(t.type).bytes, row_bytes = row_bytes_of(p.type, p.rank);
+	const size_t unit = dtype_info(t.type).bytes, row_bytes = dtype_row_bytes(p.type, p.rank);
 	const uint64_t per_head = uint64_t(p.rank) * p.keys, first = offset / unit, end = first + dst.size() / unit;
 	KV_ASSERT(offset % unit == 0 && dst.size() % unit == 0);
 	std::vector<std::byte> stored(size_t(p.keys) * row_bytes);
@@ -44,7 +42,7 @@ void read_transposed(const GgufTensor& t, uint64_t offset, std::span<std::byte> 
 void read_rows_of_values(const GgufTensor& t, uint64_t offset, std::span<std::byte> dst,
                          const std::function<void(uint64_t, std::span<std::byte>)>& read) {
 	const KvBPart& p = t.kv_b;
-	const size_t row_bytes = row_bytes_of(p.type, p.rank);
+	const size_t row_bytes = dtype_row_bytes(p.type, p.rank);
 	const uint64_t per_head = p.values * row_bytes;
 	for (size_t done = 0; done < dst.size();) {
 		const uint64_t at = offset + done, head = at / per_head, in_head = at % per_head;
@@ -67,7 +65,7 @@ std::optional<KvBParts> split_kv_b(const GgufTensor& whole, uint32_t n_heads, ui
 	if (is_quantised(whole.type)) parts.keys.type = DType::F16;
 	const auto shape = [&](GgufTensor& t, uint64_t cols, uint64_t rows) {
 		t.n_dims = 3, t.shape[0] = cols, t.shape[1] = rows, t.shape[2] = n_heads, t.shape[3] = 1;
-		t.bytes = row_bytes_of(t.type, cols) * rows * n_heads;
+		t.bytes = dtype_row_bytes(t.type, cols) * rows * n_heads;
 	};
 	shape(parts.keys, keys, rank);
 	shape(parts.values, rank, values);

@@ -180,10 +180,10 @@ void StateStep::add_groups(uint32_t l, bool first, uint32_t n, std::vector<uint3
 	const StateShape& shape = rows_[0].seq->shape_;
 	struct Item {
 		uint32_t draft, from_chunk, to_chunk;
+		uint32_t words[STATE_WORDS];
 		bool goes_with(const Item& x) const {
 			return draft == x.draft && from_chunk == x.from_chunk && to_chunk == x.to_chunk;
 		}
-		uint32_t words[STATE_WORDS];
 	};
 	std::vector<Item> items;
 	for (uint32_t i = 0; i < rows_.size(); ++i) {
