@@ -92,17 +92,21 @@ bool SplitBackend::arrange_weight(DType t, uint32_t cols, const WeightRows& src,
 	return arranges_ && parts_[0].backend->arrange_weight(t, cols, src, dst);
 }
 
+// Replaces the weights that lay there.
+void SplitBackend::place_weight(uint32_t id, size_t at, const Weight& w) {
+	for (auto old = weights_.lower_bound({id, 0}); old != weights_.end() && old->first.first == id;)
+		old = old->first.second < w.end && at < old->second.end ? weights_.erase(old) : std::next(old);
+	weights_.emplace(std::pair(id, at), w);
+}
+
 void SplitBackend::write_weight(const View& w, uint32_t row, uint32_t n, const WeightRows& src,
                                 std::span<const std::byte> arranged) {
 	const uint32_t id = w.buf->id(), part = place(*w.buf).part;
 	KV_ASSERT(part != kAll);
 	const size_t end = w.at + w.shape[0] * weight_row_bytes(w.type, w.shape[1]);
 	const Weight fresh{end, w.type, w.shape[1]};
-	if (const auto known = weights_.find({id, w.at}); known == weights_.end() || known->second != fresh) {
-		for (auto old = weights_.lower_bound({id, 0}); old != weights_.end() && old->first.first == id;)
-			old = old->first.second < end && w.at < old->second.end ? weights_.erase(old) : std::next(old);
-		weights_.emplace(std::pair(id, w.at), fresh);
-	}
+	if (const auto known = weights_.find({id, w.at}); known == weights_.end() || known->second != fresh)
+		place_weight(id, w.at, fresh);
 	on_device(part, [&](Backend& b) { b.write_weight(weight_on(part, w), row, n, src, arranged); });
 }
 
@@ -115,10 +119,7 @@ uint64_t SplitBackend::transfer(View dst, View src) {
 	if (weight != weights_.end()) {
 		Weight copy = weight->second;
 		copy.end = dst.at + (copy.end - src.at);
-		const uint32_t id = dst.buf->id();
-		for (auto old = weights_.lower_bound({id, 0}); old != weights_.end() && old->first.first == id;)
-			old = old->first.second < copy.end && dst.at < old->second.end ? weights_.erase(old) : std::next(old);
-		weights_.emplace(std::pair(id, dst.at), copy);
+		place_weight(dst.buf->id(), dst.at, copy);
 	}
 	dst.buf = &place(*dst.buf).on[part], src.buf = &place(*src.buf).on[part];
 	const uint64_t id = on_device(part, [&](Backend& b) { return b.transfer(dst, src); });

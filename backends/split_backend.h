@@ -107,6 +107,7 @@ class SplitBackend final : public Backend {
 	uint32_t device_of(const Op&) const; // kAll: every device
 	void bring(uint32_t part, const Op&);
 	void take(uint32_t part, const View&); // what is on its way there
+	void place_weight(uint32_t id, size_t at, const Weight&);
 	void outdate(uint32_t id, size_t from, size_t to) noexcept;
 	void run_on(uint32_t part, const Op&);
 

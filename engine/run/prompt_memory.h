@@ -18,7 +18,7 @@ class PromptMemory {
 	// Makes room for n tokens, and `more` additional rows of keys and values. The contents are lost when it grows.
 	void fit(uint32_t n, uint32_t more) {
 		fit_rows(n);
-		all_own_.clear(), all_kv_[0].clear(), all_kv_[1].clear();
+		drop_layers();
 		if (n + more > kv_[0].k.shape[1] || !kv_[0].k) {
 			own_ = {}, kv_[0] = {};
 			const uint32_t n_rows = align_up(n + more, 64);
@@ -41,7 +41,7 @@ class PromptMemory {
 		fit_rows(n);
 		if (!all_kv_[0].empty() && n_rows <= all_kv_[0][0].k.shape[1]) return true;
 		own_ = {}, kv_[0] = {};
-		all_own_.clear(), all_kv_[0].clear(), all_kv_[1].clear();
+		drop_layers();
 		try {
 			for (uint32_t l = 0; l < cfg_.n_layers; ++l) {
 				if (!has_own_kv(cfg_, l)) continue;
@@ -52,7 +52,7 @@ class PromptMemory {
 			}
 		} catch (const Error& e) {
 			if (e.code != Code::OutOfMemory) throw;
-			all_own_.clear(), all_kv_[0].clear(), all_kv_[1].clear();
+			drop_layers();
 			return false;
 		}
 		for (uint32_t l = 0, i = 0; l < cfg_.n_layers; ++l) {
@@ -61,21 +61,6 @@ class PromptMemory {
 			all_kv_[layers_[l].window][layers_[l].index] = lay(a, layers_[l].window, n_rows);
 		}
 		return true;
-	}
-	// Rows of the residual stream, tokens and rotations.
-	void fit_rows(uint32_t n) {
-		if (n > x.shape[0] || !x) {
-			rows_ = {}, x = {}; // in case the allocation fails
-			const uint32_t n_rows = align_up(n, 64);
-			allocate(be_, rows_, "prompt rows", [&](Arena& a) {
-				x = take_streams(a, cfg_, n_rows);
-				tokens.ids = a.take(DType::U32, n_rows);
-				if (cfg_.layer_input_dim) tokens.inputs = a.take(DType::U32, n_rows);
-				for (size_t i = 0; i < cfg_.ropes.size(); ++i)
-					rope[i] = a.take(DType::F32, n_rows, cfg_.ropes[i].dim / 2, 2);
-				if (cfg_.temperature.scale != 0) rope[kTemperature] = a.take(DType::F32, n_rows);
-			});
-		}
 	}
 	// This block's own keys and values of one layer of a cache; of its first layer after fit_layers().
 	KvRows kv(bool in_window, Window window) const {
@@ -105,6 +90,22 @@ class PromptMemory {
 	RopeViews rope;    // of the rows
 
  private:
+	// Rows of the residual stream, tokens and rotations.
+	void fit_rows(uint32_t n) {
+		if (n > x.shape[0] || !x) {
+			rows_ = {}, x = {}; // in case the allocation fails
+			const uint32_t n_rows = align_up(n, 64);
+			allocate(be_, rows_, "prompt rows", [&](Arena& a) {
+				x = take_streams(a, cfg_, n_rows);
+				tokens.ids = a.take(DType::U32, n_rows);
+				if (cfg_.layer_input_dim) tokens.inputs = a.take(DType::U32, n_rows);
+				for (size_t i = 0; i < cfg_.ropes.size(); ++i)
+					rope[i] = a.take(DType::F32, n_rows, cfg_.ropes[i].dim / 2, 2);
+				if (cfg_.temperature.scale != 0) rope[kTemperature] = a.take(DType::F32, n_rows);
+			});
+		}
+	}
+	void drop_layers() { all_own_.clear(), all_kv_[0].clear(), all_kv_[1].clear(); }
 	size_t own_bytes(bool window, uint32_t n_rows) const {
 		if (!layers_.shape(window).n_layers) return 0;
 		Arena dry(nullptr);

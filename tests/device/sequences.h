@@ -50,14 +50,17 @@ inline Floats prompt_logits(Session& s, std::span<const uint32_t> tokens) {
 	return all;
 }
 
+// Appends the logits after the token that the last row of `rows` (any, vocab) finds best.
+inline void add_greedy_step(Session& s, Floats& rows, size_t vocab) {
+	const std::span<const float> step = s.decode(best(std::span(rows).last(vocab)));
+	rows.insert(rows.end(), step.begin(), step.end());
+}
+
 // Logits after the prompt and after each of n greedy steps, (n + 1, vocab).
 inline Floats greedy_logits(Session& s, std::span<const uint32_t> prompt, uint32_t n) {
 	Floats all = keep(s.prefill(prompt));
-	Floats step = all;
-	for (uint32_t i = 0; i < n; ++i) {
-		step = keep(s.decode(best(step)));
-		all.insert(all.end(), step.begin(), step.end());
-	}
+	const size_t vocab = all.size();
+	for (uint32_t i = 0; i < n; ++i) add_greedy_step(s, all, vocab);
 	return all;
 }
 

@@ -73,4 +73,17 @@ inline const std::string kBlocks = "synth:llama-3.1-8b,layers=4,dim=256,hidden=5
 
 inline uint32_t layers_of(const std::string& model) { return read_config(Gguf::open(model)).n_layers; }
 
+// Calls check(engine) with one layer on the first of two devices, and, where there are more than two layers, with a
+// device for each.
+template <class F> void with_divisions(const TestRow& row, const std::string& model, F&& check) {
+	const uint32_t n = layers_of(model);
+	REQUIRE(n >= 2);
+	std::vector<std::vector<uint32_t>> divisions = {{1, n - 1}};
+	if (n > 2) divisions.emplace_back(n, 1);
+	for (const std::vector<uint32_t>& layers : divisions) {
+		CAPTURE(layers.size());
+		check(*open_pair(row, model, layers));
+	}
+}
+
 } // namespace kvrun

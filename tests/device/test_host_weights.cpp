@@ -220,10 +220,7 @@ TEST_CASE("host weights: prompts that are cancelled or take turns, and other ans
 			Prefill p(a, one), q(b, two); // one of them has the ring
 			for (uint32_t i = 0; !p.done() || !q.done(); ++i) {
 				p.step(kShort), q.step(kShort);
-				if (i < 2) {
-					const Floats step = keep(d.decode(best(std::span(steps).last(vocab))));
-					steps.insert(steps.end(), step.begin(), step.end());
-				}
+				if (i < 2) add_greedy_step(d, steps, vocab);
 			}
 			check_same_bits(again, keep(p.logits()), Floats(first.begin(), first.begin() + vocab));
 			check_same_bits(again, keep(q.logits()), Floats(second.begin(), second.begin() + vocab));

@@ -39,18 +39,11 @@ TEST_CASE("split: a model divided over two devices of one kind has the bits of o
 	                                  {"phi3_window"}, {"falcon_h1"},     {"nemotron_h"}};
 	each_row(models, [](Backend&, const Case& c, const TestRow& row) {
 		const std::string model = tiny(c.name);
-		const uint32_t n = layers_of(model);
-		REQUIRE(n >= 2);
-		const auto whole = open_engine(row.device, model, 32);
-		const Floats want = long_answer(*whole, "fp16");
-		std::vector<std::vector<uint32_t>> divisions = {{1, n - 1}};
-		if (n > 2) divisions.emplace_back(n, 1);
-		for (const std::vector<uint32_t>& layers : divisions) {
-			CAPTURE(layers.size());
-			const auto engine = open_pair(row, model, layers);
-			check_same_bits({row.device, row.number, c.name}, long_answer(*engine, "fp16"), want);
+		const Floats want = long_answer(*open_engine(row.device, model, 32), "fp16");
+		with_divisions(row, model, [&](Engine& e) {
+			check_same_bits({row.device, row.number, c.name}, long_answer(e, "fp16"), want);
 			CHECK(g_pair.opened->handed_over() > 0);
-		}
+		});
 	});
 }
 

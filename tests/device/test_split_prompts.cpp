@@ -58,15 +58,10 @@ TEST_CASE("split: prompts pass the devices in slices, with the bits of one devic
 	                                  {"phi3_window"}, {"falcon_h1"}, {"nemotron_h"},   {"llama4"}};
 	each_row(models, [](Backend&, const Case& c, const TestRow& row) {
 		const std::string model = kGolden + "tiny/" + c.name + ".gguf";
-		const uint32_t n = layers_of(model);
 		const Floats want = sliced_turns(*open_engine(row.device, model, 32), "fp16");
-		std::vector<std::vector<uint32_t>> divisions = {{1, n - 1}};
-		if (n > 2) divisions.emplace_back(n, 1);
-		for (const std::vector<uint32_t>& layers : divisions) {
-			CAPTURE(layers.size());
-			const auto engine = open_pair(row, model, layers);
-			check_same_bits({row.device, row.number, c.name}, sliced_turns(*engine, "fp16"), want);
-		}
+		with_divisions(row, model, [&](Engine& e) {
+			check_same_bits({row.device, row.number, c.name}, sliced_turns(e, "fp16"), want);
+		});
 	});
 }
 
@@ -136,10 +131,7 @@ TEST_CASE("split: prompts in slices that are cancelled or take turns, and other 
 				for (uint32_t i = 0; i < pieces; ++i) p.step(kFewRows);
 			} // cancelled, with rows between the devices
 			CHECK(s.n_tokens() == before.size());
-			for (int i = 0; i < 2; ++i) {
-				const Floats step = keep(s.decode(best(std::span(steps).last(vocab))));
-				steps.insert(steps.end(), step.begin(), step.end());
-			}
+			for (int i = 0; i < 2; ++i) add_greedy_step(s, steps, vocab);
 			check_same_bits(again, steps, third);
 		}
 		Session a(*engine, with(c.name, 256)), b(*engine, with(c.name, 256)), d(*engine, with(c.name, 64));
@@ -147,9 +139,7 @@ TEST_CASE("split: prompts in slices that are cancelled or take turns, and other 
 		Prefill p(a, one), q(b, two);
 		for (uint32_t i = 0; !p.done() || !q.done(); ++i) {
 			p.step(kFewRows), q.step(kFewRows);
-			if (i >= 2) continue;
-			const Floats step = keep(d.decode(best(std::span(steps).last(vocab))));
-			steps.insert(steps.end(), step.begin(), step.end());
+			if (i < 2) add_greedy_step(d, steps, vocab);
 		}
 		check_same_bits(again, keep(p.logits()), Floats(first.begin(), first.begin() + vocab));
 		check_same_bits(again, keep(q.logits()), Floats(second.begin(), second.begin() + vocab));

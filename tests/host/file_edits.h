@@ -42,4 +42,12 @@ inline std::string refusal(const Bytes& b) {
 	return refusal_by([&] { config_of(b); });
 }
 
+// The file is refused with these words.
+inline void check_refused(const Bytes& b, std::string_view words) {
+	const std::string text = refusal(b);
+	CAPTURE(text);
+	CAPTURE(words);
+	CHECK(text.find(words) != text.npos);
+}
+
 } // namespace kvrun
