@@ -350,7 +350,9 @@ void add_eval(Command& root) {
 	      {"share", "answers that begin with a right one, with the 95 % interval (Wilson)"},
 	      {"loss", "mean -ln p of the (first) right answer's tokens +- its standard error"},
 	      {"--ask prompt", "the question is part of the prompt but for its last token"},
-	      {"--ask later", "the prompt is the record alone; decode steps ask, and read --turns before"}}},
+	      {"--ask later",
+	       "the prompt is the record alone; decode steps ask, and read --turns before. Questions about one "
+	       "context on lines in a row share its prompt, which is read once"}}},
 	    {"Ctrl-C",
 	     "Ends the run; results cover what was finished, and the exit code is 130. A second one ends the program "
 	     "at once."},

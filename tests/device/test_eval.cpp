@@ -398,6 +398,27 @@ TEST_CASE("the loss of an answer is that of its tokens in one prompt") {
 	});
 }
 
+TEST_CASE("questions about one record read it once, and answers are those of sessions of their own") {
+	each_row(std::vector<Device>{{}}, [](Backend&, const Device&, const TestRow& row) {
+		const auto e = open_bundled(row.device);
+		std::vector<Question> together;
+		for (uint32_t line : {0, 3, 5}) together.push_back(recall_question(6, 11, 0, line));
+		together.push_back(recall_question(6, 11, 1)); // about another record
+		const std::vector<KvPolicy> policies = parse_policies("fp16,kivi2,zipcache");
+		const auto s = eval_task(*e, {.ctx = 512}, together, policies, Ask::Later);
+		const size_t prompt = e->tokenizer().encode(together[0].record).size();
+		CHECK(s[0].cost.prefill_tokens <= 2 * prompt + 4); // another record may differ by a few tokens
+		for (size_t i = 0; i < together.size(); ++i) {
+			const auto alone = eval_task(*e, {.ctx = 512}, std::span(&together[i], 1), policies, Ask::Later);
+			for (size_t p = 0; p < policies.size(); ++p) {
+				CAPTURE(s[p].policy);
+				CHECK(s[p].loss[i] == alone[p].loss[0]);
+				CHECK(s[p].right[i] == alone[p].right[0]);
+			}
+		}
+	});
+}
+
 TEST_CASE("look-up tasks: the bundled model answers, asked in the prompt and later") {
 	each_row(std::vector<Device>{{}}, [](Backend&, const Device&, const TestRow& row) {
 		const auto e = open_bundled(row.device);

@@ -43,8 +43,9 @@ POLICIES = [
     ("turbo2/1,sinks=0", None), ("turbo2/1", "turbo2/1,sinks=0"),
 ]
 TUNED = [
-    ("turbo2", None), ("turbo3/2", None), ("turbo3", None), ("turbo4", None),
-    ("tuned:2.24", "turbo2"), ("tuned:2.74", "turbo3/2"), ("tuned:3.24", "turbo3"), ("tuned:4.24", "turbo4"),
+    ("turbo2/1", None), ("turbo2", None), ("turbo3/2", None), ("turbo3", None), ("turbo4", None),
+    ("tuned:1.74", "turbo2/1"), ("tuned:2.24", "turbo2"), ("tuned:2.74", "turbo3/2"), ("tuned:3.24", "turbo3"),
+    ("tuned:4.24", "turbo4"),
 ]
 KIVI_SMALL = "kivi2,param_bits=8,sinks=4"
 OUTLIERS = "turbo2,score=key_length,key_length=%s,salient.bits=16,ratio=0.02"

@@ -6,6 +6,7 @@
 #include "tools/eval/words.h"
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <set>
 #include <tuple>
 
@@ -165,9 +166,27 @@ double loss_of(std::span<const float> logits, uint32_t token) { // -ln p(token)
 	for (const float x : logits) sum += std::exp(double(x) - top);
 	return top + std::log(sum) - double(logits[token]);
 }
+
+// Sessions of one policy that hold a question's prompt. The model reads a prompt once for all questions in a row that
+// share it: those about one record with Ask::Later.
+class Prompts {
+ public:
+	Prompts(Engine& e, const SessionOptions& options) : kept_(std::make_unique<Session>(e, options)) {}
+	const Session& any() const { return *kept_; }
+	std::unique_ptr<Session> session_of(const Asked& a, CostMeter& cost) {
+		const std::span<const uint32_t> prompt = std::span(a.all).first(a.prompt);
+		if (!std::ranges::equal(kept_->history(), prompt)) {
+			kept_->reset();
+			cost.prefill(*kept_, prompt);
+		}
+		return kept_->fork();
+	}
+
+ private:
+	std::unique_ptr<Session> kept_;
+};
 std::span<const float> put_question(Session& s, const Asked& a, CostMeter& cost) {
 	std::span<const float> logits;
-	cost.prefill(s, std::span(a.all).first(a.prompt));
 	for (size_t i = a.prompt; i < a.all.size(); ++i) logits = cost.decode(s, a.all[i]);
 	return logits;
 }
@@ -187,10 +206,10 @@ bool may_become_right(const Question& q, std::string_view text) {
 }
 
 // Whether the greedy text begins with an answer.
-bool answers_in_other_tokens(Session& s, const Question& q, const Asked& a, CostMeter& cost) {
-	const Tokenizer& tok = s.engine().tokenizer();
-	s.reset();
-	std::span<const float> logits = put_question(s, a, cost);
+bool answers_in_other_tokens(Prompts& prompts, const Question& q, const Asked& a, CostMeter& cost) {
+	const auto s = prompts.session_of(a, cost);
+	const Tokenizer& tok = s->engine().tokenizer();
+	std::span<const float> logits = put_question(*s, a, cost);
 	std::string text;
 	uint32_t prev = a.all.back();
 	for (size_t i = 0; i < longest_answer(q); ++i) { // a token has at least one character, or the answer is wrong
@@ -200,7 +219,7 @@ bool answers_in_other_tokens(Session& s, const Question& q, const Asked& a, Cost
 		prev = best;
 		if (is_right(q, text)) return true;
 		if (!may_become_right(q, text)) break;
-		logits = cost.decode(s, best);
+		logits = cost.decode(*s, best);
 	}
 	return false;
 }
@@ -209,26 +228,26 @@ struct Outcome {
 	bool right;  // greedy text begins with the answer
 	double loss; // mean of -ln p over the answer's tokens, each after the right preceding tokens
 };
-Outcome ask_one(Session& s, const Question& q, Ask ask, CostMeter& cost, uint32_t& longest) {
-	const Asked a = tokens_of(s, q, ask);
+Outcome ask_one(Prompts& prompts, const Question& q, Ask ask, CostMeter& cost, uint32_t& longest) {
+	const Asked a = tokens_of(prompts.any(), q, ask);
+	const auto s = prompts.session_of(a, cost);
 	Outcome out{true, 0};
 	std::string text; // greedy text, as long as it consists of the answer's tokens
-	s.reset();
-	std::span<const float> logits = put_question(s, a, cost);
+	std::span<const float> logits = put_question(*s, a, cost);
 	uint32_t prev = a.all.back();
 	for (size_t i = 0; i < a.answer.size(); ++i) {
 		out.loss += loss_of(logits, a.answer[i]) / double(a.answer.size());
 		const uint32_t best = best_of(logits);
-		if (out.right) text += s.engine().tokenizer().decode_one(prev, best);
+		if (out.right) text += s->engine().tokenizer().decode_one(prev, best);
 		out.right &= best == a.answer[i];
 		prev = a.answer[i];
-		if (i + 1 < a.answer.size()) logits = cost.decode(s, prev);
+		if (i + 1 < a.answer.size()) logits = cost.decode(*s, prev);
 	}
-	longest = std::max(longest, s.n_tokens());
-	cost.end(s);
+	longest = std::max(longest, s->n_tokens());
+	cost.end(*s);
 	// Other tokens may spell the same answer: "24" if the answer's own tokens are digits.
 	const bool still = !text.empty() && (may_become_right(q, text) || is_right(q, text));
-	if (!out.right && still) out.right = answers_in_other_tokens(s, q, a, cost);
+	if (!out.right && still) out.right = answers_in_other_tokens(prompts, q, a, cost);
 	return out;
 }
 
@@ -243,12 +262,12 @@ std::vector<TaskScore> eval_task(Engine& e, const SessionOptions& session, std::
 	for (size_t p = 0; p < policies.size() && go_on; ++p) {
 		SessionOptions options = session;
 		options.kv = policies[p];
-		Session s(e, options);
+		Prompts prompts(e, options);
 		TaskScore& t = out.emplace_back();
 		t.policy = policies[p].text;
 		CostMeter cost;
 		for (size_t i = 0; i < questions.size() && go_on; ++i) {
-			const Outcome o = ask_one(s, questions[i], ask, cost, t.longest);
+			const Outcome o = ask_one(prompts, questions[i], ask, cost, t.longest);
 			t.right.push_back(o.right);
 			t.loss.push_back(float(o.loss));
 			t.n_right += o.right;
