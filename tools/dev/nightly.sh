@@ -29,7 +29,9 @@ release() { cmake --preset release && cmake --build --preset release -j "$(nproc
 stage() {
 	case $1 in
 	asan-gcc | asan-clang | tsan-gcc | tsan-clang) sanitized "${1%-*}" "${1#*-}" ;;
-	mutate) release && tools/dev/mutate.py ;;
+	mutate) # without batches of files, so that a fault compiles one
+		cmake --preset release -B build-mutate -DCMAKE_UNITY_BUILD=OFF && cmake --build build-mutate -j "$(nproc)" &&
+			tools/dev/mutate.py --build build-mutate ;;
 	cuda-mutants) release && tools/dev/cuda_mutants.py ;;
 	fuzz) tools/dev/fuzz.sh "${KVRUN_NIGHTLY_FUZZ_SECONDS:-600}" ;;
 	attack) release && tools/dev/attack.py --kvrun build/kvrun ;;
