@@ -1,5 +1,6 @@
 // What a device must do: memory, a small set of ops (op_table.h), submit and wait.
 #pragma once
+#include "backends/device_tuning.h"
 #include "backends/op_table.h"
 #include <cstddef>
 #include <memory>
@@ -117,6 +118,10 @@ class Backend : public OpCalls {
 	virtual bool done(uint64_t mark) = 0;                 // whether that work is done; does not wait
 	virtual std::vector<OpTime> op_times(bool reset) = 0; // empty unless timing is on
 	virtual void time_ops(bool on) = 0;                   // turns timestamps of each dispatch on or off
+
+	// ---- choices between designs, for measurements only: ops enqueued from here on use them, and info() says so
+	virtual std::vector<Tunable> tunables() const { return {}; }
+	virtual void tune(std::string_view /*name*/, std::string_view /*value*/) {}
 
 	// Bytes of weights in Mem::Mapped memory that ops have read since the backend was opened, as they lie in the file,
 	// and that transfers have copied, as they lie in memory.

@@ -60,6 +60,7 @@ struct Found { // the devices of all backends, one list
 	};
 	std::vector<Entry> all;
 	std::vector<std::string> bad_matrices; // builds that compute wrongly, with matrices
+	bool bad_tuning = false;               // a device computes wrongly with its measured choices
 
 	// If only an automatic device can be chosen, no other backend loads its driver. `wrong`: devices to refuse.
 	Found(const BackendOptions& o, bool automatic_only, const Wrong& wrong = {}) {
@@ -75,6 +76,7 @@ struct Found { // the devices of all backends, one list
 				if (!memory) memory.emplace(sys::path_of(is_tested(o) ? o.cache_dir : ""));
 				const std::string* before = memory->find(r.info.name, r.build);
 				const bool bad = wrong.contains(r.build) || (before && !before->empty());
+				bad_tuning |= bad && !r.tuned.values.empty();
 				if (bad && r.info.half_matmul) bad_matrices.push_back(r.build);
 				if (const auto now = wrong.find(r.build); now != wrong.end())
 					sets.back()->refuse(i, now->second);
@@ -170,9 +172,13 @@ BackendOptions narrowed(BackendOptions o) {
 std::span<const BackendRow> backend_table() { return table(); }
 void add_backend(const BackendRow& row) { table().push_back(row); }
 
-// A device whose matrices give wrong results is found again without them.
+// A device whose results are wrong with measured choices, or with matrices, is found again without them.
 static Found find_all(BackendOptions& o, bool automatic_only, const Wrong& wrong = {}) {
 	Found found(o, automatic_only, wrong);
+	if (found.bad_tuning) {
+		o.tuned = false;
+		found = Found(o, automatic_only, wrong);
+	}
 	if (found.bad_matrices.empty()) return found;
 	o.no_matrices = found.bad_matrices;
 	return Found(o, automatic_only, wrong);
@@ -219,9 +225,13 @@ std::unique_ptr<Backend> open_backend(const BackendOptions& given) {
 			                            o.check ? o.compared : nullptr);
 		const std::string why = test_once(o, e.report(), *b);
 		if (why.empty()) return b;
-		if (o.device.empty() || e.report().info.half_matmul)
+		const bool tuned = !e.report().tuned.values.empty();
+		if (o.device.empty() || e.report().info.half_matmul || tuned)
 			warn_once(fmt::format("{} is not used{}: {}", e.report().info.name,
-			                      e.report().info.half_matmul ? " with its matrices" : "", why));
+			                      tuned                         ? " with its measured choices"
+			                      : e.report().info.half_matmul ? " with its matrices"
+			                                                    : "",
+			                      why));
 		wrong[e.report().build] = why;
 	}
 }

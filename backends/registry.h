@@ -1,6 +1,7 @@
 // The list of backends, the devices they find, and opening a device.
 #pragma once
 #include "backends/backend.h"
+#include "backends/device_tuning.h"
 #include "backends/tolerance.h"
 #include <functional>
 
@@ -20,8 +21,9 @@ struct BackendOptions {
 	std::string shaders;     // folder with .spv files that replace the embedded ones
 	std::string test_caps;   // clamps device limits, for tests: workgroup=128,shared=16384,...
 	double submit_ms = 100;  // target time of one submission to the device
-	std::string cache_dir;   // folder of the pipeline cache and of test results of drivers; empty: none, and no
-	                         // device is tested at its first use
+	std::string cache_dir;   // folder of the pipeline cache, of test results of drivers and of measured choices; empty:
+	                         // none, and no device is tested at its first use
+	bool tuned = true;       // measured choices of the cache folder are used
 	std::string probe;       // program that tries Vulkan drivers before they are loaded here, kvrun-probe; empty: none
 	double probe_seconds = 60; // time limit for a driver to list its devices; many GPUs take longer
 	bool transfers = true;     // sessions may fetch from host memory, or prompts copy weights from there: a queue for
@@ -36,10 +38,14 @@ struct BackendOptions {
 struct DeviceReport {    // one candidate, usable or not
 	std::string backend; // "vulkan", "cpu", "cuda"
 	DeviceInfo info;
-	size_t index = 0;    // among the devices of its backend
-	std::string uuid;    // of the GPU, the same for every backend: 32 hex digits; empty: unknown
-	std::string build;   // of driver and kernels: each is tested at its first use; empty: not tested
-	std::string refused; // why it cannot be used; empty if it can
+	size_t index = 0;       // among the devices of its backend
+	std::string uuid;       // of the GPU, the same for every backend: 32 hex digits; empty: unknown
+	std::string build;      // of driver and kernels: each is tested at its first use; empty: not tested
+	std::string refused;    // why it cannot be used; empty if it can
+	bool tunable = false;   // it has choices that can be measured
+	std::string tuning_id;  // of device_tuning_path()
+	std::string tuning_key; // of read_device_tuning()
+	DeviceTuning tuned;     // measured choices
 	std::vector<std::pair<std::string, std::string>> limits; // name, value: limits that matter here
 };
 

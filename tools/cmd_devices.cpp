@@ -70,6 +70,9 @@ void print_devices(const std::vector<DeviceReport>& all, bool verbose) {
 			line += fmt::format("{}{} {}", line.empty() ? "" : ", ", limit, value);
 		}
 		if (!line.empty()) fmt::print("      {}\n", line);
+		if (r.tunable)
+			fmt::print("      {}\n",
+			           r.tuned.measured ? "tuned: " + tuning_text(r.tuned.values) : "not tuned (kvrun tune --kernels)");
 	}
 	if (first != SIZE_MAX)
 		fmt::print("* is used when no --device is given\n");
@@ -89,6 +92,9 @@ Json report_json(const std::vector<DeviceReport>& all, size_t index) {
 	const size_t other = same_gpu(all, index);
 	Json limits = Json::object();
 	for (const auto& [k, v] : r.limits) limits[k] = v;
+	Json tuned;
+	if (r.tuned.measured) tuned = Json::object();
+	for (const auto& [k, v] : r.tuned.values) tuned[k] = v;
 	return {{"index", index},
 	        {"backend", r.backend},
 	        {"name", r.info.name},
@@ -104,6 +110,8 @@ Json report_json(const std::vector<DeviceReport>& all, size_t index) {
 	        {"usable", r.refused.empty()},
 	        {"default", index == best(all)},
 	        {"refused", r.refused},
+	        {"tunable", r.tunable},
+	        {"tuned", tuned},
 	        {"limits", limits}};
 }
 

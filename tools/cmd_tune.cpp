@@ -1,4 +1,5 @@
-// kvrun tune: measures the error of each layer's keys and values in each format, for --kv auto and tuned:BITS.
+// kvrun tune: measures the error of each layer's keys and values in each format, for --kv auto and tuned:BITS; with
+// --kernels, which kernels are fastest on a device.
 #include "engine/core/utf8.h"
 #include "engine/run/tuning_file.h"
 #include "tools/args_engine.h"
@@ -7,6 +8,7 @@
 #include "tools/eval/text_file.h"
 #include "tools/output.h"
 #include "tools/terminal.h"
+#include "tools/tune/kernels.h"
 #include <algorithm>
 
 namespace kvrun {
@@ -17,6 +19,7 @@ struct TuneArgs {
 	std::vector<std::string> files;
 	std::string out;
 	int64_t chunks = 0;
+	bool kernels = false, forget = false, as_json = false;
 };
 
 constexpr uint32_t kChunk = 1024, kChunks = 3;
@@ -71,6 +74,9 @@ void print_tuning(const Screened& r) {
 }
 
 void run_tune(const TuneArgs& a) {
+	if (a.kernels) return tune_kernels({a.engine.device, a.engine.model, a.forget, a.as_json});
+	if (a.engine.model.empty())
+		fail(Code::Invalid, "--model is required, or --hf-repo; or --kernels, which measures a device");
 	if (!a.engine.kv.empty() || !a.engine.type_k.empty() || !a.engine.type_v.empty())
 		fail(Code::Invalid, "kvrun tune measures every layer in every format; leave --kv, -ctk and -ctv out");
 	const auto check_chunk = [](uint32_t chunk) {
@@ -112,11 +118,22 @@ void run_tune(const TuneArgs& a) {
 
 void add_tune(Command& root) {
 	auto a = std::make_shared<TuneArgs>();
-	Command& c = add_command(root, "tune", "Measures a model's layers for --kv auto and --kv tuned:BITS.");
+	Command& c = add_command(root, "tune",
+	                         "Measures a model's layers for --kv auto and --kv tuned:BITS, or a device's kernels.");
 	c.examples = {{"kvrun tune model.gguf", "measure, and write model.gguf.kv.json"},
 	              {"kvrun tune model.gguf -f text.txt && kvrun run model.gguf --kv tuned:2.3 -p Hello",
-	               "on a text of your own, then store 2.3 bits per element"}};
+	               "on a text of your own, then store 2.3 bits per element"},
+	              {"kvrun tune --kernels", "measure which kernels are fastest on this device, and remember it"},
+	              {"kvrun tune --kernels --forget", "forget it"}};
 	add_engine_options(c, a->engine, /*several_policies=*/false);
+	for (Option& o : c.options)
+		if (o.shown() == "--model") o.is_required = false; // run_tune() checks
+	Option* kernels =
+	    add_flag(c, "--kernels", a->kernels,
+	             "measure the device, not the model: which of its kernels are fastest, at the sizes of -m "
+	             "or at typical ones; later runs on it use them");
+	add_flag(c, "--forget", a->forget, "with --kernels: forget what was measured")->needs(kernels);
+	add_flag(c, "--json", a->as_json, "with --kernels: print JSON")->needs(kernels);
 	add_texts(c, "-f,--file", a->files, kFile,
 	          "measure on this text instead of records with questions about them; may be given several times");
 	add_text(c, "-o,--output", a->out, kFile, "write to this file instead of MODEL.kv.json, where the policies look");
@@ -130,7 +147,21 @@ void add_tune(Command& root) {
 	     "What an error is worth in KL divergence of the next token is measured through the whole model: one side of "
 	     "one "
 	     "layer at 2 bits at a time, the others at 8. So are tuned:2, 2.5, 3 and 4 in the end, and costs are scaled by "
-	     "what they gave. The file holds the costs with the model's fingerprint: for another model it is refused."}};
+	     "what they gave. The file holds the costs with the model's fingerprint: for another model it is refused."},
+	    {"--kernels",
+	     "Where kvrun has two designs for the same, the device's own speed decides: matrix units, products of bytes, "
+	     "texel buffers, rows and tiles of a workgroup, pieces of attention. Each value runs in turns with kvrun's "
+	     "own, "
+	     "seven times, by timestamps of the device, and is used if it is 3 % faster (10 % on a CPU device) and its "
+	     "results are the cpu backend's within tolerances. The choices are kept per device in the cache folder "
+	     "(KVRUN_CACHE_DIR); another driver or version of kvrun ignores them, and kvrun devices shows them."},
+	    json_section(
+	        {{"device", "name, driver, type, cpu"},
+	         {"tuned", "values that differ from kvrun's own, by choice"},
+	         {"choices[]", "what was measured, with the value that is used (chosen)"},
+	         {"choices[].values[]", "speed as a factor of kvrun's own; agrees: results are right; per load: ms, "
+	                                "speed, fault"},
+	         {"file, seconds, forgotten", "where choices are kept; how long it took; with --forget"}})};
 	c.run = [a] { run_tune(*a); };
 }
 

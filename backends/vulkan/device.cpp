@@ -235,8 +235,14 @@ std::string mib(uint64_t bytes) {
 }
 std::string yes(bool b) { return b ? "yes" : "no"; }
 
+std::string uuid_text(const uint8_t (&uuid)[VK_UUID_SIZE]) {
+	std::string text;
+	for (const uint8_t b : uuid) text += fmt::format("{:02x}", b);
+	return text;
+}
+
 void describe(DeviceReport& r, const Caps& c) {
-	for (const uint8_t b : c.device_uuid) r.uuid += fmt::format("{:02x}", b);
+	r.uuid = uuid_text(c.device_uuid);
 	r.limits = {{"Vulkan", fmt::format("{}.{}.{}", VK_API_VERSION_MAJOR(c.api), VK_API_VERSION_MINOR(c.api),
 	                                   VK_API_VERSION_PATCH(c.api))},
 	            {"subgroup", c.subgroup_min == c.subgroup_max
@@ -265,7 +271,7 @@ void describe(DeviceReport& r, const Caps& c) {
 
 // The driver's own description, the UUID of its caches (which changes with each build of a GPU driver), its settings,
 // and our kernels.
-std::string driver_build(const Caps& c, const DeviceInfo& info) {
+std::string driver_key(const Caps& c, const DeviceInfo& info) {
 	static const uint64_t kernels = [] {
 		uint64_t h = 0;
 		for (const KernelBlob& b : kernel_blobs())
@@ -274,22 +280,15 @@ std::string driver_build(const Caps& c, const DeviceInfo& info) {
 		return h;
 	}();
 	const std::string settings = driver_environment(/*choice=*/false);
-	std::string uuid;
-	for (const uint8_t b : c.cache_uuid) uuid += fmt::format("{:02x}", b);
-	return fmt::format("{}; {:04x}:{:04x} {:#x} {} {:016x} {}{}{}{:016x}", info.driver, c.vendor, c.device,
-	                   c.driver_version, uuid, XXH3_64bits(settings.data(), settings.size()),
-	                   info.half_matmul ? "f16 " : "", info.int8_attend ? "int8 " : "",
-	                   info.int8_matmul ? "matmul-int8 " : "", kernels);
+	return fmt::format("{}; {:04x}:{:04x} {:#x} {} {:016x} {:016x}", info.driver, c.vendor, c.device, c.driver_version,
+	                   uuid_text(c.cache_uuid), XXH3_64bits(settings.data(), settings.size()), kernels);
 }
-
-// How a row's attention is cut into pieces: a workgroup takes tiles of 4 tokens per lane.
-void set_pieces(const Caps& c, DeviceInfo& info) {
-	if (c.is_cpu) { // few cores do not gain from many short pieces
-		info.piece_tokens = 1024, info.prompt_most_pieces = 1;
-		return;
-	}
-	info.piece_tokens = 4 * attend_quads(c);
-	if (c.cores) info.fill_workgroups = c.cores * (512 / attend_quads(c)); // 16 subgroups of 32 lanes for each
+// Also what is computed differently by choice: each is tested for itself.
+std::string driver_build(const Caps& c, const DeviceReport& r) {
+	const DeviceInfo& info = r.info;
+	return fmt::format("{}{}{}{} {}", driver_key(c, info), info.half_matmul ? " f16" : "",
+	                   info.int8_attend ? " int8" : "", info.int8_matmul ? " matmul-int8" : "",
+	                   r.tuned.values.empty() ? "" : tuning_text(r.tuned.values));
 }
 
 // By PCI id: TU102 to TU106, TU116, TU117.
@@ -327,22 +326,23 @@ Candidate inspect(VkInstance instance, VkPhysicalDevice d, const BackendOptions&
 	// Turing's matrices give wrong results in some drivers (llama.cpp does not use them): only if the self-test can
 	// run.
 	if (is_turing(c) && o.cache_dir.empty()) c.matrix = {};
-	const auto choose_precision = [&] {
-		info.half_matmul = uses_matrices(c);
+	out.report.tuning_id = fmt::format("{:04x}-{:04x}-{}", c.vendor, c.device, uuid_text(c.device_uuid));
+	out.report.tuning_key = driver_key(c, info) + (o.test_caps.empty() ? "" : " " + o.test_caps);
+	if (o.tuned && !o.cache_dir.empty())
+		out.report.tuned = read_knobs(c, o.cache_dir, out.report.tuning_id, out.report.tuning_key, info.name);
+	const auto describe_all = [&] {
+		describe_choices(c, info);
 		if (!info.half_matmul) c.matrix = {};
-		info.int8_attend = attends_in_int8(c);
-		info.int8_matmul = projects_in_int8(c, DType::Q4_K);
 	};
-	choose_precision();
-	if (info.half_matmul && std::ranges::count(o.no_matrices, driver_build(c, info))) {
+	describe_all();
+	if (info.half_matmul && std::ranges::count(o.no_matrices, driver_build(c, out.report))) {
 		c.matrix = {};
-		choose_precision();
+		describe_all();
 	}
-	info.merges_few = attend_merges(c);
 	info.lists_candidates = !c.is_cpu; // software drivers have logits in host memory
-	set_pieces(c, info);
 	out.report.refused = refusal(c, family, missing);
-	out.report.build = driver_build(c, info);
+	out.report.tunable = out.report.refused.empty() && !tunables(c).empty();
+	out.report.build = driver_build(c, out.report);
 	describe(out.report, c);
 	return out;
 }
@@ -513,7 +513,11 @@ void clamp_caps(Caps& c, const std::string& text) {
 			allow(c.memory_budget);
 		else if (key == "transfer") // 0: in order with ops; 2: separate submissions to the compute queue
 			c.transfer_family = v == 0 ? UINT32_MAX : v == 2 ? kComputeFamily : c.transfer_family;
-		else if (key == "timestamps")
+		else if (key.starts_with("tune_")) { // tune_matvec_rows=4; 0 and 1 of a switch are its off and on
+			const std::string name = key.substr(5), text = word.substr(eq + 1);
+			if (!set_knob(c.knobs, name, text) && !set_knob(c.knobs, name, v == 0 ? "off" : v == 1 ? "on" : text))
+				fail(Code::Invalid, "the test caps have '{}', which is no choice", word);
+		} else if (key == "timestamps")
 			c.tick_ns = v ? c.tick_ns : 0;
 		else
 			fail(Code::Invalid, "the test caps have '{}', which is no limit it knows", key);

@@ -1,6 +1,7 @@
 // Instance, choice of device, its capabilities, the logical device and its queues.
 #pragma once
 #include "backends/registry.h"
+#include "backends/vulkan/knobs.h"
 #include "backends/vulkan/matrices.h"
 #include "backends/vulkan/vk.h"
 #include <memory>
@@ -62,6 +63,7 @@ struct Caps {
 	// Host memory that kernels read in place (Mem::Mapped), separate from those heaps; 0 if there is none.
 	uint32_t mapped_heaps = 0; // bits; 0 where tests describe a card on a device that has one heap
 	uint64_t mapped_bytes = 0;
+	Knobs knobs; // choices between designs, measured on this device or kvrun's own
 };
 
 // Collects messages of the validation layer.
@@ -132,6 +134,7 @@ class Device { // logical device, one compute queue, and a transfer queue if the
 
 	const Caps& caps() const { return caps_; }
 	const DeviceReport& report() const { return report_; }
+	bool tune(std::string_view name, std::string_view value); // set_knob() of this device
 	VkPhysicalDevice physical() const { return physical_; }
 	VkDevice handle() const { return device_; }
 	VkQueue queue() const { return queue_; }

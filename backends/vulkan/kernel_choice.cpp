@@ -208,13 +208,17 @@ AttendChoice attend_choice(const Caps& c, Kernel kernel, bool matrices, bool int
 uint32_t attend_quads(const Caps& c) { return c.is_cpu ? 8 : c.vendor == kAmd || c.vendor == kNvidia ? 64 : 32; }
 
 // At least 4: lib/values_dot.glsl shares a unit among 4 lanes.
-bool attends_in_int8(const Caps& c) { return c.int_dot && c.subgroup_ops && c.subgroup >= 4 && !reads_texels(c); }
+bool attends_in_int8(const Caps& c) {
+	return c.int_dot && c.knobs[Knob::AttendInt8] && c.subgroup_ops && c.subgroup >= 4 && !reads_texels(c);
+}
 bool attend_merges(const Caps& c) { return !reads_texels(c); }
 
 // Independent of the number of rows, so that a row has the same bits in any chunk of its prompt.
 bool attends_by_matrices(const Caps& c, uint32_t head_dim) {
 	if (c.vendor == kIntel && head_dim > 64) return false; // Xe2 would spill: 44 registers with 128 channels
-	if (!uses_matrices(c) || !c.attend_matrices || head_dim > kMatrixHeadDim || head_dim % 8) return false;
+	if (!uses_matrices(c) || !c.attend_matrices || !c.knobs[Knob::AttendMatrices] || head_dim > kMatrixHeadDim ||
+	    head_dim % 8)
+		return false;
 	const MatrixShape& m = c.matrix;
 	const auto whole = [&](uint32_t size, uint32_t keys) {
 		return size >= 8 && head_dim % size == 0 && keys % size == 0;

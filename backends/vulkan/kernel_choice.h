@@ -10,7 +10,7 @@ namespace kvrun::vk {
 
 // Drivers that run on the host's processor use separate kernels (shaders/texel/): one subgroup per workgroup, no
 // barriers, reads through texel buffers. read_limits() sets texel_range if those are faster.
-inline bool reads_texels(const Caps& c) { return c.texel_range > 0; }
+inline bool reads_texels(const Caps& c) { return c.texel_range > 0 && c.knobs[Knob::Texels]; }
 
 inline uint64_t weight_range(const Caps& c) {
 	return reads_texels(c) ? c.texel_range : c.range;

@@ -27,9 +27,15 @@ MatmulChoice texel_matmul(const Caps& c, DType type, uint32_t rows, uint32_t tok
 	        {ceil_div(rows, each * c.subgroup), ceil_div(tokens, cols), 1}};
 }
 
+// Rows of a subgroup as measured, for decode rows by themselves; else by the rule. An output's bits do not depend on
+// it.
+uint32_t own_rows(const Caps& c, uint32_t tokens, uint32_t rule) {
+	return tokens == 1 && c.knobs[Knob::MatvecRows] ? c.knobs[Knob::MatvecRows] : rule;
+}
+
 // A group of lanes takes more rows if there are still enough groups to fill the device: x is read less often.
 MatmulChoice matvec(const Caps& c, DType type, uint32_t rows, uint32_t tokens, uint32_t flags) {
-	uint32_t each = rows >= 8192 ? 4 : rows >= 1024 ? 2 : 1;
+	uint32_t each = own_rows(c, tokens, rows >= 8192 ? 4 : rows >= 1024 ? 2 : 1);
 	if (tokens > 1)
 		each = few_registers(c) && tokens > 4 ? 1 : c.vendor == kIntel || (type == DType::F32 && tokens > 4) ? 2 : 4;
 	if ((flags & MATMUL_EPILOGUE) == MATMUL_SWIGLU) each = std::max(each, 2u);
@@ -64,7 +70,7 @@ uint32_t int8_shared(const Caps& c, uint32_t tokens) {
 // nothing [E]. Of the producers of x, only attention's merge has whole blocks of 32 channels in one workgroup.
 MatmulChoice matvec_int8(const Caps& c, DType type, uint32_t rows, uint32_t tokens, uint32_t flags) {
 	const bool wide = rows >= 16384 && c.vendor == kAmd && tokens <= kMatvecTokens; // else 4 need too many registers
-	uint32_t each = wide ? 4 : rows >= 6144 ? 2 : 1;
+	uint32_t each = own_rows(c, tokens, wide ? 4 : rows >= 6144 ? 2 : 1);
 	if ((flags & MATMUL_EPILOGUE) == MATMUL_SWIGLU) each = std::max(each, 2u);
 	// Up to 8 rows have a pipeline for each number. Larger numbers share those for 12 and 16, because compiling takes
 	// time.
@@ -89,7 +95,7 @@ MatmulChoice matmul(const Caps& c, DType type, uint32_t rows, uint32_t tokens, u
 
 // Wide tiles do more work per byte from memory; narrow tiles give more workgroups.
 MatmulChoice matmul(const Caps& c, DType type, uint32_t rows, uint32_t tokens, uint32_t flags) {
-	const uint32_t fill = 128; // workgroups that keep a device busy
+	const uint32_t fill = c.knobs[Knob::TileFill]; // workgroups that keep a device busy
 	const bool big = tokens > kNarrowCols && uint64_t(ceil_div(rows, kTileRows)) * ceil_div(tokens, kWideCols) >= fill;
 	return matmul(c, type, rows, tokens, flags, big ? kWideCols : kNarrowCols);
 }
@@ -135,7 +141,7 @@ MatmulChoice matrix_matmul(const Caps& c, DType type, uint32_t rows, uint32_t to
 // Big tiles if there are still enough workgroups.
 std::optional<MatmulChoice> matrix_matmul(const Caps& c, DType type, uint32_t rows, uint32_t tokens, uint32_t flags) {
 	if (!uses_matrices(c)) return std::nullopt;
-	const uint32_t fill = 128; // workgroups that keep a device busy
+	const uint32_t fill = c.knobs[Knob::TileFill]; // workgroups that keep a device busy
 	const bool enough = uint64_t(ceil_div(rows, kBigTile.rows())) * ceil_div(tokens, kBigTile.cols) >= fill;
 	return matrix_matmul(c, type, rows, tokens, flags,
 	                     tokens <= 16                       ? kNarrowTile
@@ -148,8 +154,9 @@ std::optional<MatmulChoice> matrix_matmul(const Caps& c, DType type, uint32_t ro
 
 // Independent of the number of tokens, so that an output has the same bits with any other rows.
 bool projects_in_int8(const Caps& c, DType type) {
-	return c.int_dot && c.subgroup_ops && c.subgroup >= 4 && c.subgroup <= 64 && !reads_texels(c) &&
-	       tensor_type_info(type).int8 && c.workgroup >= kInt8Local && c.shared_bytes >= int8_shared(c, kMatvecTokens);
+	return c.int_dot && c.knobs[Knob::ProjectInt8] && c.subgroup_ops && c.subgroup >= 4 && c.subgroup <= 64 &&
+	       !reads_texels(c) && tensor_type_info(type).int8 && c.workgroup >= kInt8Local &&
+	       c.shared_bytes >= int8_shared(c, kMatvecTokens);
 }
 
 uint32_t matvec_tokens(const Caps& c, DType type) {
@@ -169,8 +176,8 @@ bool fuses_norm(const Caps& c, DType type) {
 
 // Either all tiles or none, so that an output has the same bits whatever the other tokens are.
 bool uses_matrices(const Caps& c) {
-	return c.matrix && !reads_texels(c) && !few_registers(c) && c.subgroup_ops && c.subgroup <= kVecLocal &&
-	       tile_fits(c, kTile) && tile_fits(c, kNarrowTile);
+	return c.matrix && c.knobs[Knob::Matrices] && !reads_texels(c) && !few_registers(c) && c.subgroup_ops &&
+	       c.subgroup <= kVecLocal && tile_fits(c, kTile) && tile_fits(c, kNarrowTile);
 }
 
 MatmulChoice choose_matmul(const Caps& c, DType type, uint32_t rows, uint32_t cols, uint32_t tokens, uint32_t epilogue,

@@ -62,6 +62,8 @@ class VulkanBackend final : public Backend {
 	bool done(uint64_t mark) override { return rec_.done(mark); }
 	std::vector<OpTime> op_times(bool reset) override { return rec_.op_times(reset); }
 	void time_ops(bool on) override { rec_.time_dispatches(on); }
+	std::vector<Tunable> tunables() const override { return vk::tunables(caps()); }
+	void tune(std::string_view name, std::string_view value) override { KV_ASSERT(dev_.tune(name, value)); }
 
 	const Caps& caps() const { return dev_.caps(); }
 	Recorder& recorder() { return rec_; } // for tests

@@ -220,3 +220,60 @@ TEST_CASE(
 	for (const auto& [of, needs] : builds)
 		if (of == Kernel::matmul || of == Kernel::matvec) CHECK(builds.count({of, needs | need::experts}) == 1);
 }
+
+TEST_CASE("kernel choice: every value that can be measured is one, and changes what it names on devices that have it") {
+	vk::Caps c;
+	c.vendor = 0x10de, c.cores = 20;
+	c.workgroup = 1024, c.shared_bytes = 48 << 10;
+	c.subgroup = c.subgroup_min = c.subgroup_max = 32, c.subgroup_ops = c.int_dot = true;
+	c.matrix = {16, 16, 16};
+	const auto names = [](const vk::Caps& caps) {
+		std::vector<std::string> out;
+		for (const Tunable& t : vk::tunables(caps)) out.push_back(t.name);
+		return out;
+	};
+	CHECK(names(c) == std::vector<std::string>{"matrices", "attend_matrices", "project_int8", "attend_int8",
+	                                           "matvec_rows", "tile_fill", "pieces"});
+	const auto with = [&](const char* name, const char* value) {
+		vk::Caps out = c;
+		REQUIRE(vk::set_knob(out.knobs, name, value));
+		return out;
+	};
+	for (const Tunable& t : vk::tunables(c)) {
+		CHECK(t.value == t.values[0]);
+		for (const std::string& v : t.values) {
+			const vk::Caps now = with(t.name.c_str(), v.c_str());
+			for (const Tunable& same : vk::tunables(now))
+				if (same.name == t.name) CHECK(same.value == v);
+		}
+	}
+	vk::Knobs knobs;
+	CHECK_FALSE(vk::set_knob(knobs, "matvec_rows", "3"));
+	CHECK_FALSE(vk::set_knob(knobs, "rows", "4"));
+
+	CHECK_FALSE(vk::uses_matrices(with("matrices", "off")));
+	CHECK(names(with("matrices", "off")) ==
+	      std::vector<std::string>{"matrices", "project_int8", "attend_int8", "matvec_rows", "tile_fill", "pieces"});
+	CHECK_FALSE(vk::attends_by_matrices(with("attend_matrices", "off"), 64));
+	CHECK(vk::uses_matrices(with("attend_matrices", "off")));
+	CHECK_FALSE(vk::projects_in_int8(with("project_int8", "off"), DType::Q4_K));
+	CHECK_FALSE(vk::attends_in_int8(with("attend_int8", "off")));
+	const auto groups = [](const vk::Caps& caps, uint32_t rows, uint32_t tokens, bool decode) {
+		return vk::choose_matmul(caps, DType::F16, rows, 4096, tokens, MATMUL_STORE, decode).groups;
+	};
+	CHECK(groups(c, 4096, 1, true).x == 2 * groups(with("matvec_rows", "4"), 4096, 1, true).x);
+	CHECK(groups(c, 4096, 8, true).x == groups(with("matvec_rows", "1"), 4096, 8, true).x); // several rows: the rule
+	CHECK(groups(with("tile_fill", "32"), 4096, 512, false).x == 32);
+	CHECK(groups(with("tile_fill", "512"), 4096, 512, false).x == 64);
+	DeviceInfo own, half;
+	vk::describe_choices(c, own), vk::describe_choices(with("pieces", "50"), half);
+	CHECK(half.fill_workgroups * 2 == own.fill_workgroups);
+	CHECK(half.most_pieces * 2 == own.most_pieces);
+
+	vk::Caps software;
+	software.is_cpu = software.subgroup_ops = true;
+	software.subgroup = 8, software.texel_range = 1 << 30;
+	CHECK(names(software) == std::vector<std::string>{"texels"});
+	software.knobs[vk::Knob::Texels] = 0;
+	CHECK(names(software) == std::vector<std::string>{"texels", "matvec_rows", "tile_fill"});
+}

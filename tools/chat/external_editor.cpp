@@ -24,7 +24,7 @@ std::string editor() {
 	return "vi";
 }
 
-std::string quoted(std::string_view path) {
+std::string shell_quoted(std::string_view path) {
 	std::string out = "'";
 	for (const char c : path) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
 	return out + "'";
@@ -62,7 +62,7 @@ std::string edit_text(std::string_view text) {
 	const TemporaryText file{std::string(text)};
 	const std::string program = editor();
 	// system() waits for the editor and ignores Ctrl-C meanwhile.
-	const int status = std::system((program + " " + quoted(file.path())).c_str());
+	const int status = std::system((program + " " + shell_quoted(file.path())).c_str());
 	if (status != 0)
 		fail_status(KVRUN_EIO, "'{}' ended with {}; nothing was sent. VISUAL or EDITOR name an editor", program,
 		            status > 0 && WIFEXITED(status) ? WEXITSTATUS(status) : status);
