@@ -147,7 +147,9 @@ extern "C" void on_crash(int signal, siginfo_t*, void* context) {
 	if (addresses[0] == 0) // a call through a null pointer: the return address is on top of the stack
 		addresses[n++] = *reinterpret_cast<const uint64_t*>(registers[REG_RSP]);
 #elif defined(__aarch64__)
-	addresses[n++] = static_cast<ucontext_t*>(context)->uc_mcontext.pc;
+	const auto& registers = static_cast<ucontext_t*>(context)->uc_mcontext;
+	addresses[n++] = registers.pc;
+	if (addresses[0] == 0) addresses[n++] = registers.regs[30]; // the return address is in the link register
 #else
 	(void)context;
 #endif

@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
 # Installs missing packages of Debian 12 or newer or Ubuntu 24.04 that kvrun is built from; `tests`: also those of the
 # test suite; `models`: only those that tools/models.sh needs; `windows`: also those that build kvrun for Windows and
-# run it (preset windows, Wine), the installer's maker, and the libraries that tools/windows_packages.sh builds.
+# run it (preset windows, Wine), the installer's maker, and the libraries that tools/windows_packages.sh builds;
+# `arm64`: also those that build kvrun for 64-bit Arm and run it (preset arm64, qemu-user), and the folder of arm64
+# libraries that tools/arm64_packages.sh fills.
 set -euo pipefail
 
-usage="usage: tools/packages.sh [build|tests|models|windows] [--list]"
+usage="usage: tools/packages.sh [build|tests|models|windows|arm64] [--list]"
 want=build list=
 for arg in "$@"; do
 	case $arg in
-	build | tests | models | windows) want=$arg ;;
+	build | tests | models | windows | arm64) want=$arg ;;
 	--list) list=1 ;;
 	*) echo "$usage" >&2; exit 2 ;;
 	esac
@@ -29,6 +31,7 @@ if [ "$want" = tests ]; then
 fi
 
 if [ "$want" = windows ]; then packages+=(g++-mingw-w64-x86-64-posix nsis wine64 xvfb); fi
+if [ "$want" = arm64 ]; then packages+=(g++-aarch64-linux-gnu qemu-user); fi
 if [ "$want" = models ]; then packages=(python3 python3-pip unzip); fi
 
 id=unknown version=
@@ -56,12 +59,17 @@ if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
 fi
 
 here=$(dirname "${BASH_SOURCE[0]}")
+libraries() { # of another system or processor
+	case $want in
+	windows | arm64) "$here/${want}_packages.sh" ;;
+	esac
+}
 missing=()
 for p in "${packages[@]}"; do
 	[ "$(dpkg-query -W -f='${db:Status-Status}' "$p" 2>/dev/null || true)" = installed ] || missing+=("$p")
 done
 if [ ${#missing[@]} -eq 0 ]; then
-	if [ "$want" = windows ]; then "$here/windows_packages.sh"; fi
+	libraries
 	exit 0
 fi
 
@@ -86,4 +94,4 @@ if ! { apt_get update && apt_get install -y --no-install-recommends "${missing[@
 	echo "error: apt-get could not install the packages above$hint" >&2
 	exit 1
 fi
-if [ "$want" = windows ]; then "$here/windows_packages.sh"; fi
+libraries

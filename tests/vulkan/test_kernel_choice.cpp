@@ -1,8 +1,10 @@
 // Kernels and constants chosen for devices with given limits; no device is needed.
+#include "backends/vulkan/device.h"
 #include "backends/vulkan/kernel_uses.h"
 #include "backends/vulkan/spirv.h"
 #include "shared/push.h"
 #include "shared/spec.h"
+#include <algorithm>
 #include <array>
 #include <doctest/doctest.h>
 #include <map>
@@ -204,6 +206,50 @@ TEST_CASE("kernel choice: projections by integer dot products cover all rows, wi
 		c.workgroup = 256, c.int_dot = false;
 		CHECK_FALSE(vk::projects_in_int8(c, DType::Q4_K));
 		CHECK(vk::choose_matmul(c, DType::Q8_0, 64, 64, 9, MATMUL_STORE, false).kernel == Kernel::matmul);
+	}
+}
+
+// GPUs of Arm boards as Mesa's drivers describe them (tools/arm.md): subgroups of 8 to 128 lanes.
+TEST_CASE("kernel choice: T65 kernels fit the limits of chips on Arm boards, or their device is refused") {
+	struct Chip {
+		const char* name;
+		uint32_t vendor, workgroup, shared, push, ssbo, subgroup;
+		bool subgroup_ops, int_dot, refused;
+	};
+	for (const Chip& chip :
+	     {Chip{"V3D 4.2, Raspberry Pi 4", 0x14e4, 256, 16384, 128, 8, 16, false, false, true},
+	      Chip{"V3D 7.1, Raspberry Pi 5", 0x14e4, 256, 16384, 128, 8, 16, true, true, true},
+	      Chip{"Mali v7, and lanes that are no power of two", 0x13b5, 384, 32768, 128, 64, 8, true, false, false},
+	      Chip{"Mali v10, as G610", 0x13b5, 1024, 32768, 256, 64, 16, true, true, false},
+	      Chip{"Adreno 6xx and 7xx", 0x5143, 1024, 32768, 128, 64, 128, true, false, false},
+	      Chip{"Adreno, where 128 lanes spill", 0x5143, 1024, 32768, 128, 64, 64, true, false, false}}) {
+		INFO(chip.name);
+		vk::Caps c;
+		c.vendor = chip.vendor;
+		c.workgroup = c.workgroup_size[0] = c.workgroup_size[1] = c.workgroup_size[2] = chip.workgroup;
+		for (uint32_t& g : c.groups) g = 65535;
+		c.shared_bytes = chip.shared, c.push_bytes = chip.push, c.ssbo = chip.ssbo;
+		c.range = 128u << 20, c.align = 64;
+		c.subgroup = c.subgroup_min = c.subgroup_max = chip.subgroup;
+		c.subgroup_ops = chip.subgroup_ops, c.int_dot = chip.int_dot;
+		CHECK((chip.ssbo < vk::ssbo_needed()) == chip.refused);
+		for (const vk::KernelUse& u : vk::kernel_uses(c)) {
+			const KernelBlob& blob = kernel_blobs()[size_t(u.kernel)];
+			INFO(blob.name << ", " << u.what);
+			const std::span<const uint32_t> spirv = c.subgroup_ops ? blob.spirv : blob.no_subgroup;
+			const vk::Reflection r = vk::reflect(spirv, blob.name);
+			std::vector<vk::SpecValue> spec = u.spec;
+			const auto given = std::ranges::find(spec, uint32_t(SPEC_SUBGROUP), &vk::SpecValue::id);
+			const bool shares_rows = given != spec.end() && c.subgroup_ops; // divides its workgroup by subgroups
+			if (given == spec.end()) spec.push_back({SPEC_SUBGROUP, c.subgroup});
+			const vk::Footprint f = vk::footprint(spirv, r, spec);
+			CHECK(f.local[0] * f.local[1] * f.local[2] <= c.workgroup);
+			CHECK(f.shared_bytes <= c.shared_bytes);
+			CHECK(r.push_bytes <= c.push_bytes);
+			if (shares_rows) CHECK(f.local[0] % c.subgroup == 0);
+			// a workgroup is a part of a subgroup, or whole subgroups
+			if (r.subgroup_ops) CHECK((f.local[0] <= c.subgroup || f.local[0] % c.subgroup == 0));
+		}
 	}
 }
 

@@ -157,6 +157,7 @@ TEST_CASE("vulkan: T64 the poor device runs with what it has") {
 TEST_CASE("vulkan: T65 a device below the least is refused by the limit's name") {
 	select_test_device(test_driver());
 	const std::pair<const char*, const char*> rows[] = {{"ssbo=4", "maxPerStageDescriptorStorageBuffers is 4"},
+	                                                    {"ssbo=8", "maxPerStageDescriptorStorageBuffers is 8"}, // V3D
 	                                                    {"workgroup=64", "maxComputeWorkGroupInvocations is 64"},
 	                                                    {"shared=8192", "maxComputeSharedMemorySize is 8192"},
 	                                                    {"push=64", "maxPushConstantsSize is 64"},

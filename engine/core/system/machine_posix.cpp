@@ -46,7 +46,11 @@ size_t memory_free_bytes() {
 	return bytes || !line_of("/proc/meminfo", "MemAvailable", ':').empty() ? bytes : SIZE_MAX;
 }
 size_t resident_bytes(bool most_so_far) { return kilobytes_of("/proc/self/status", most_so_far ? "VmHWM" : "VmRSS"); }
-std::string processor_name() { return line_of("/proc/cpuinfo", "model name", ':'); }
+std::string processor_name() {
+	std::string name = line_of("/proc/cpuinfo", "model name", ':');
+	if (name.empty()) std::getline(std::ifstream("/proc/device-tree/model"), name, '\0'); // Arm: the board's name
+	return name;
+}
 std::string os_name() {
 	std::string name = line_of("/etc/os-release", "PRETTY_NAME", '=');
 	std::erase(name, '"');
