@@ -3,9 +3,10 @@
 // out (T, d) f32, w rows of shared/weight_row.h, x (T, cols) f32, cols a multiple of 4; projections, epilogues and
 // bindings as in matmul.comp. Weights and x are rounded to f16 (x beyond 65504 to 65504); a product of two halves and
 // its sum are f32. An output's sum runs over k in order, whatever T and the tile are: same bits.
-// workgroup = LOCAL_X / 2 rows x COLS tokens; LOCAL_X 128 or 256. Its subgroups form a grid with SUBGROUP_ROWS rows;
+// workgroup = LOCAL_X / 2 rows x COLS tokens; LOCAL_X 64, 128 or 256. Its subgroups form a grid with SUBGROUP_ROWS rows;
 // each subgroup computes ROW_TILES x COL_TILES matrices of M rows x N tokens. Shared memory: 32 k of the rows and of
-// the tokens as halves, each row padded by 8 halves, and M x N floats per subgroup for the epilogue.
+// the tokens as halves, each row padded by 8 halves, BUFFERS times, and M x N floats per subgroup for the epilogue. With 1 buffer a
+// step has two barriers, with 2 one.
 // M, N, K: a shape that the device has for f16 x f16 + f32. K_B has the same value as K and another constant id, by
 // which the build tells the two operands apart (khr_matrix.cpp: GLSL of NV_cooperative_matrix, SPIR-V of
 // KHR_cooperative_matrix).
@@ -28,6 +29,7 @@ layout(constant_id = SPEC_WTYPE) const uint WTYPE = 0;
 layout(constant_id = SPEC_FLAGS) const uint FLAGS = 0;
 layout(constant_id = SPEC_SUBGROUP) const uint SUBGROUP = 32;
 layout(constant_id = SPEC_SUBGROUP_ROWS) const uint SUBGROUP_ROWS = 2;
+layout(constant_id = SPEC_BUFFERS) const uint BUFFERS = 1;
 layout(constant_id = SPEC_MATRIX_M) const uint M = 16;
 layout(constant_id = SPEC_MATRIX_N) const uint N = 16;
 layout(constant_id = SPEC_MATRIX_K) const uint K = 16;
@@ -56,8 +58,8 @@ const uint STRIDE = (STEP + 8u) / 4u;      // uvec2 from one row of a tile to th
 const uint SUBGROUPS = LOCAL_X / SUBGROUP, SUBGROUP_COLS = SUBGROUPS / SUBGROUP_ROWS;
 const uint ROW_TILES = ROWS / SUBGROUP_ROWS / M, COL_TILES = COLS / SUBGROUP_COLS / N;
 const uint X_QUADS = COLS * STEP / 4u / LOCAL_X; // quads of x that an invocation carries to shared memory
-shared uvec2 w_tile[ROWS * STRIDE];              // [row][quad of k]
-shared uvec2 x_tile[COLS * STRIDE];              // [token][quad of k]
+shared uvec2 w_tile[BUFFERS * ROWS * STRIDE];    // [row][quad of k]
+shared uvec2 x_tile[BUFFERS * COLS * STRIDE];    // [token][quad of k]
 shared float sums[SUBGROUPS * M * N];            // [subgroup][token][row]
 
 uvec2 halves(vec4 v) { return uvec2(packHalf2x16(v.xy), packHalf2x16(v.zw)); }
@@ -84,13 +86,15 @@ void main() {
 	[[unroll]] for (uint i = 0; i < ROW_TILES * COL_TILES; ++i) acc[i] = fcoopmatNV<32, gl_ScopeSubgroup, M, N>(0.0);
 
 	for (uint step = 0; step < steps; ++step) {
+		// With two buffers, this step writes one while slower subgroups still multiply the other.
+		const uint buf = step % BUFFERS, w0 = buf * (ROWS * STRIDE), x0 = buf * (COLS * STRIDE);
 		[[unroll]] for (uint i = 0; i < 4; ++i) {
 			vec4 v = weight_quad(unit, i);
 			if (!WEIGHT_PLAIN) v = fma(v, vec4(scale.x), vec4(-scale.y));
-			w_tile[m * STRIDE + half_k * 4u + i] = halves(v);
+			w_tile[w0 + m * STRIDE + half_k * 4u + i] = halves(v);
 		}
 		[[unroll]] for (uint i = 0; i < X_QUADS; ++i)
-			x_tile[n * STRIDE + q0 + i * (LOCAL_X / COLS)] = halves(clamp(xs[i], vec4(-65504.0), vec4(65504.0)));
+			x_tile[x0 + n * STRIDE + q0 + i * (LOCAL_X / COLS)] = halves(clamp(xs[i], vec4(-65504.0), vec4(65504.0)));
 		barrier();
 		if (step + 1u < steps) {
 			unit = weight_unit(row, 2u * (step + 1u) + half_k, p.cols);
@@ -103,15 +107,15 @@ void main() {
 		[[unroll]] for (uint k = 0; k < STEP; k += K) {
 			fcoopmatNV<16, gl_ScopeSubgroup, M, K> w[ROW_TILES];
 			[[unroll]] for (uint r = 0; r < ROW_TILES; ++r)
-				coopMatLoadNV(w[r], w_tile, (row0 + r * M) * STRIDE + k / 4u, STRIDE, false);
+				coopMatLoadNV(w[r], w_tile, w0 + (row0 + r * M) * STRIDE + k / 4u, STRIDE, false);
 			[[unroll]] for (uint c = 0; c < COL_TILES; ++c) {
 				fcoopmatNV<16, gl_ScopeSubgroup, K_B, N> xt;
-				coopMatLoadNV(xt, x_tile, (col0 + c * N) * STRIDE + k / 4u, STRIDE, true);
+				coopMatLoadNV(xt, x_tile, x0 + (col0 + c * N) * STRIDE + k / 4u, STRIDE, true);
 				[[unroll]] for (uint r = 0; r < ROW_TILES; ++r)
 					acc[c * ROW_TILES + r] = coopMatMulAddNV(w[r], xt, acc[c * ROW_TILES + r]);
 			}
 		}
-		barrier();
+		if (BUFFERS == 1u) barrier();
 	}
 
 	const uint each = EPILOGUE == MATMUL_SWIGLU ? 2u : 1u, own = gl_SubgroupID * M * N;

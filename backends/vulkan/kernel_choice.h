@@ -41,6 +41,7 @@ Choice choose_kv_load();
 
 // Whether prompts are multiplied by cooperative matrices: products of f16, sums in f32.
 bool uses_matrices(const Caps&);
+bool buffers_matrices(const Caps&); // whether their tiles fit shared memory twice
 struct MatmulChoice : Choice {
 	Groups groups;
 };

@@ -104,7 +104,9 @@ struct MatrixTile { // tile of a workgroup of matmul_matrix.comp
 	uint32_t local, cols;
 	uint32_t rows() const { return local / 2; }
 };
-constexpr MatrixTile kBigTile{256, 128}, kTile{128, 64}, kIntelTile{128, 32}, kNarrowTile{128, 16}; // by registers
+// By registers. The short one has as many tokens as the middle one for half as many rows, so that prompts of few tokens
+// fill a device, too, and weights are still unpacked once.
+constexpr MatrixTile kBigTile{256, 128}, kTile{128, 64}, kShortTile{64, 64}, kIntelTile{128, 32}, kNarrowTile{128, 16};
 
 // The number of rows in the grid of a workgroup's subgroups, chosen so that each subgroup has whole matrices and loads
 // as little as possible of both operands; 0: impossible.
@@ -119,10 +121,10 @@ uint32_t subgroup_rows(const Caps& c, MatrixTile tile) {
 	return best;
 }
 
-bool tile_fits(const Caps& c, MatrixTile tile) {
+bool tile_fits(const Caps& c, MatrixTile tile, uint32_t buffers = 1) {
 	constexpr uint32_t row_bytes = 80; // in shared memory: 32 halves and 8 of padding
 	const uint32_t sums = tile.local / c.subgroup * c.matrix.m * c.matrix.n * 4;
-	return tile.local <= c.workgroup && (tile.rows() + tile.cols) * row_bytes + sums <= c.shared_bytes &&
+	return tile.local <= c.workgroup && buffers * (tile.rows() + tile.cols) * row_bytes + sums <= c.shared_bytes &&
 	       subgroup_rows(c, tile) > 0;
 }
 
@@ -135,19 +137,23 @@ MatmulChoice matrix_matmul(const Caps& c, DType type, uint32_t rows, uint32_t to
 	                 {SPEC_SUBGROUP_ROWS, subgroup_rows(c, tile)}}},
 	               {ceil_div(rows, tile.rows()), ceil_div(tokens, tile.cols), 1}};
 	add_matrices(x.spec, c);
+	if (c.knobs[Knob::TileBuffers] > 1 && tile_fits(c, tile, 2)) x.spec.push_back({SPEC_BUFFERS, 2});
 	return x;
 }
 
-// Big tiles if there are still enough workgroups.
+// The largest tile of which there are enough workgroups.
 std::optional<MatmulChoice> matrix_matmul(const Caps& c, DType type, uint32_t rows, uint32_t tokens, uint32_t flags) {
 	if (!uses_matrices(c)) return std::nullopt;
 	const uint32_t fill = c.knobs[Knob::TileFill]; // workgroups that keep a device busy
-	const bool enough = uint64_t(ceil_div(rows, kBigTile.rows())) * ceil_div(tokens, kBigTile.cols) >= fill;
+	const auto fills = [&](MatrixTile t) {         // without tokens that the next smaller tile would not have
+		return tokens > t.cols / 2 && uint64_t(ceil_div(rows, t.rows())) * ceil_div(tokens, t.cols) >= fill;
+	};
 	return matrix_matmul(c, type, rows, tokens, flags,
-	                     tokens <= 16                       ? kNarrowTile
-	                     : c.vendor == kIntel               ? kIntelTile
-	                     : enough && tile_fits(c, kBigTile) ? kBigTile
-	                                                        : kTile);
+	                     tokens <= 16                                ? kNarrowTile
+	                     : c.vendor == kIntel                        ? kIntelTile
+	                     : fills(kBigTile) && tile_fits(c, kBigTile) ? kBigTile
+	                     : fills(kTile) || !tile_fits(c, kShortTile) ? kTile
+	                                                                 : kShortTile);
 }
 
 } // namespace
@@ -179,6 +185,8 @@ bool uses_matrices(const Caps& c) {
 	return c.matrix && c.knobs[Knob::Matrices] && !reads_texels(c) && !few_registers(c) && c.subgroup_ops &&
 	       c.subgroup <= kVecLocal && tile_fits(c, kTile) && tile_fits(c, kNarrowTile);
 }
+
+bool buffers_matrices(const Caps& c) { return uses_matrices(c) && tile_fits(c, kTile, 2); }
 
 MatmulChoice choose_matmul(const Caps& c, DType type, uint32_t rows, uint32_t cols, uint32_t tokens, uint32_t epilogue,
                            bool decode, bool norm) {

@@ -78,6 +78,14 @@ void matmul_uses(const Caps& c, Uses& out) {
 		add(out, choose_matmul(c, t, 28672, 4096, kInt8Tokens, MATMUL_SWIGLU, true, true),
 		    fmt::format("{}, 16 tokens, norm, swiglu", dtype_info(t).name));
 	}
+	if (uses_matrices(c))
+		for (const DType t : {DType::F16, DType::Q8_0, DType::Q4_K}) {
+			use(t, 4096, 4096, 64, MATMUL_STORE, false, "prompt of 64 tokens");
+			Caps two = c;
+			two.knobs[Knob::TileBuffers] = 2;
+			add(out, choose_matmul(two, t, 8192, 4096, 512, MATMUL_SWIGLU, false),
+			    fmt::format("{}, prompt, swiglu, 2 buffers", dtype_info(t).name));
+		}
 	use(DType::F32, 172, 172, 1, MATMUL_STORE, true, "1 token, odd columns");
 	use(DType::F32, 172, 172, 64, MATMUL_STORE, false, "prompt, odd columns");
 }

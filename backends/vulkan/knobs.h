@@ -19,9 +19,10 @@ enum class Knob : uint8_t {
 	AttendInt8,     // attention over packed tokens uses products of bytes
 	MatvecRows,     // of a subgroup in decode steps; 0: by the number of rows
 	TileFill,       // workgroups that wide tiles of prompts must leave, else tiles are narrow
+	TileBuffers,    // of prompts by matrices in shared memory
 	Pieces,         // of attention in decode steps, in percent of kvrun's own
 };
-constexpr size_t kKnobs = 8;
+constexpr size_t kKnobs = 9;
 
 class Knobs { // values of all
  public:
@@ -29,7 +30,7 @@ class Knobs { // values of all
 	uint32_t& operator[](Knob k) { return values_[size_t(k)]; }
 
  private:
-	std::array<uint32_t, kKnobs> values_{1, 1, 1, 1, 1, 0, 128, 100};
+	std::array<uint32_t, kKnobs> values_{1, 1, 1, 1, 1, 0, 128, 1, 100};
 };
 
 // What there is to choose on this device, in the order in which it is measured. It depends on earlier choices.

@@ -27,4 +27,5 @@
 #define SPEC_ROPE_DIM 25      // channels of V, where K is a latent
 #define SPEC_TILE 26          // tokens that a workgroup takes at a time
 #define SPEC_QUAD_LANES 27    // lanes that share 4 tokens
+#define SPEC_BUFFERS 28       // tiles in shared memory: 2: one is written while the other is multiplied
 #endif

@@ -279,7 +279,7 @@ TEST_CASE("kernel choice: every value that can be measured is one, and changes w
 		return out;
 	};
 	CHECK(names(c) == std::vector<std::string>{"matrices", "attend_matrices", "project_int8", "attend_int8",
-	                                           "matvec_rows", "tile_fill", "pieces"});
+	                                           "matvec_rows", "tile_fill", "tile_buffers", "pieces"});
 	const auto with = [&](const char* name, const char* value) {
 		vk::Caps out = c;
 		REQUIRE(vk::set_knob(out.knobs, name, value));
@@ -311,6 +311,26 @@ TEST_CASE("kernel choice: every value that can be measured is one, and changes w
 	CHECK(groups(c, 4096, 8, true).x == groups(with("matvec_rows", "1"), 4096, 8, true).x); // several rows: the rule
 	CHECK(groups(with("tile_fill", "32"), 4096, 512, false).x == 32);
 	CHECK(groups(with("tile_fill", "512"), 4096, 512, false).x == 64);
+	const auto lanes = [](const vk::Caps& caps, uint32_t rows, uint32_t tokens) {
+		return vk::choose_matmul(caps, DType::F16, rows, 4096, tokens, MATMUL_STORE, false).spec[0].value;
+	};
+	CHECK(lanes(c, 4096, 64) == 64); // a short prompt: workgroups of fewer rows
+	CHECK(lanes(c, 16384, 64) == 128);
+	CHECK(lanes(c, 16384, 512) == 256);
+	CHECK(vk::choose_matmul(c, DType::F16, 4096, 4096, 64, MATMUL_STORE, false).groups.x == 128);
+	for (const uint32_t tokens : {16u, 64u, 512u}) {
+		const vk::MatmulChoice two =
+		    vk::choose_matmul(with("tile_buffers", "2"), DType::F16, 4096, 4096, tokens, MATMUL_STORE, false);
+		CHECK(two.spec.back().id == SPEC_BUFFERS);
+		const KernelBlob& blob = kernel_blobs()[size_t(two.kernel)];
+		std::vector<vk::SpecValue> spec = two.spec;
+		spec.push_back({SPEC_SUBGROUP, 32});
+		CHECK(vk::footprint(blob.spirv, vk::reflect(blob.spirv, blob.name), spec).shared_bytes <= c.shared_bytes);
+	}
+	vk::Caps tight = with("tile_buffers", "2"); // no room for a second tile
+	tight.shared_bytes = 20 << 10;
+	for (const vk::SpecValue& s : vk::choose_matmul(tight, DType::F16, 4096, 4096, 512, MATMUL_STORE, false).spec)
+		CHECK(s.id != SPEC_BUFFERS);
 	DeviceInfo own, half;
 	vk::describe_choices(c, own), vk::describe_choices(with("pieces", "50"), half);
 	CHECK(half.fill_workgroups * 2 == own.fill_workgroups);

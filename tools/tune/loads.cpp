@@ -68,7 +68,7 @@ class ProjectionLoad final : public TuneLoad {
 		name = fmt::format("{} {} x {}, {} token{}", dtype_info(shape.type).name, shape.rows, shape.cols, tokens,
 		                   tokens == 1 ? "" : "s");
 		choices = decode ? std::vector<std::string>{"texels", "project_int8", "matvec_rows"}
-		                 : std::vector<std::string>{"texels", "matrices", "project_int8", "tile_fill"};
+		                 : std::vector<std::string>{"texels", "matrices", "project_int8", "tile_fill", "tile_buffers"};
 		const size_t one = shape.rows * b.weight_row_bytes(shape.type, shape.cols);
 		for (size_t bytes = 0; bytes < std::max(one, weight_bytes); bytes += one) weights_.push_back(weight(b, held_));
 		x_ = x(b, held_, tokens);
