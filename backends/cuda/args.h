@@ -29,9 +29,19 @@ constexpr uint32_t kQueries = 8; // pairs of row and query head a block of atten
 struct Weight { // rows in the layout of shaders/shared/weight_row.h
 	const void* rows;
 	uint32_t cols; // elements of a row
+	uint32_t type; // the value of DType
 	WeightTraits traits;
 	const uint32_t* grids; // the table, for types with grids
 };
+
+// Types with kernels of their own for one row of x, where decode steps spend their time: F16, Q8_0, Q4_0, Q4_K, Q5_K,
+// Q6_K.
+#define KV_KNOWN_TYPES(X) X(1u) X(8u) X(2u) X(12u) X(13u) X(14u)
+inline bool is_known_type(uint32_t type) {
+#define KV_IS_KNOWN(id) || type == id
+	return false KV_KNOWN_TYPES(KV_IS_KNOWN);
+#undef KV_IS_KNOWN
+}
 
 struct EmbedArgs {
 	float* out;             // (n_tokens, table.cols)
@@ -332,8 +342,8 @@ struct Kernels {
 	Kernel<GaussianTopKArgs> gaussian_top_k;
 	Kernel<StreamSumArgs> stream_sum;
 	Kernel<ActivateArgs> activate;
-	Kernel<MatmulArgs> matvec, matmul;
-	Kernel<ExpertMatmulArgs> expert_matvec, expert_matmul;
+	Kernel<MatmulArgs> matvec, matvec_row, matmul;
+	Kernel<ExpertMatmulArgs> expert_matvec, expert_matvec_row, expert_matmul;
 	Kernel<RouteArgs> route;
 	Kernel<SortSlotsArgs> sort_slots;
 	Kernel<ExpertSumArgs> expert_sum;
@@ -342,8 +352,8 @@ struct Kernels {
 	Kernel<SsmScanArgs> ssm_scan;
 	Kernel<RopeStoreArgs> rope_store;
 	Kernel<KvStoreArgs> kv_store, kv_load;
-	Kernel<AttendArgs> attend;
-	Kernel<AttendPromptArgs> attend_prompt;
+	Kernel<AttendArgs> attend, attend_narrow; // narrow: heads of at most kThreads channels
+	Kernel<AttendPromptArgs> attend_prompt, attend_prompt_narrow;
 	Kernel<AttendArgs> attend_latent;
 	Kernel<AttendPromptArgs> attend_latent_prompt;
 	Kernel<AttendMergeArgs> attend_merge;

@@ -7,10 +7,15 @@
 
 namespace kvrun::cuda::KV_CUDA_BUILD {
 
-constexpr uint32_t kParts = kMaxHeadDim / kThreads; // channels of a thread
-constexpr uint32_t kRow = kMaxHeadDim + 128;        // of a query in shared memory, a rotated part of latents included
+// kParts: channels of a thread. Kernels for heads of at most kThreads channels take a quarter of the registers for sums
+// and a third of the shared memory.
+constexpr uint32_t kMostParts = kMaxHeadDim / kThreads;
+// Blocks at once on a processor: nvcc need not save registers for more.
+[[maybe_unused]] constexpr uint32_t kBlocks = 4, kNarrowBlocks = 6;
 
-struct AttendShared {
+template <uint32_t kParts> struct AttendShared {
+	// Of a query; latents have a rotated part behind the others.
+	static constexpr uint32_t kRow = kParts == 1 ? kThreads : kMaxHeadDim + 128;
 	Shared<float, kQueries * kRow> q;
 	Shared<float, kQueries * kThreads> p; // scores of a tile, then weights
 	Shared<float, kQueries> max, sum;     // of the tokens so far
@@ -18,29 +23,28 @@ struct AttendShared {
 };
 
 // Queries of this block. query(j) is a row of q (row * n_heads + head).
-template <class Query>
-__device__ inline void load_queries(AttendShared& s, const float* q, uint32_t n, uint32_t D, Query query,
+template <class S, class Query>
+__device__ inline void load_queries(S& s, const float* q, uint32_t n, uint32_t D, Query query,
                                     const uint32_t* balance) {
 	for (uint32_t i = threadIdx.x; i < n * D; i += blockDim.x) {
 		const float x = q[uint64_t(query(i / D)) * D + i % D];
-		s.q[i / D * kRow + i % D] = balance ? x / half_at(balance, i % D) : x; // keys were multiplied by it
+		s.q[i / D * S::kRow + i % D] = balance ? x / half_at(balance, i % D) : x; // keys were multiplied by it
 	}
 	if (threadIdx.x < n) s.max[threadIdx.x] = minus_inf(), s.sum[threadIdx.x] = 0;
 	__syncthreads();
 }
 
 // The part of queries that meets rotated keys, behind the others.
-template <class Query>
-__device__ inline void load_rope(AttendShared& s, const float* q, uint32_t n, uint32_t D, uint32_t rope_dim,
-                                 Query query) {
+template <class S, class Query>
+__device__ inline void load_rope(S& s, const float* q, uint32_t n, uint32_t D, uint32_t rope_dim, Query query) {
 	for (uint32_t i = threadIdx.x; i < n * rope_dim; i += blockDim.x)
-		s.q[i / rope_dim * kRow + D + i % rope_dim] = q[uint64_t(query(i / rope_dim)) * rope_dim + i % rope_dim];
+		s.q[i / rope_dim * S::kRow + D + i % rope_dim] = q[uint64_t(query(i / rope_dim)) * rope_dim + i % rope_dim];
 	__syncthreads();
 }
 
 // Adds a tile of n_tokens tokens. sees(j, t): query j attends to token t.
-template <class Keys, class Values, class Sees>
-__device__ inline void add_tile(AttendShared& s, float (&acc)[kQueries][kParts], uint32_t n, uint32_t n_tokens,
+template <uint32_t kParts, class Keys, class Values, class Sees>
+__device__ inline void add_tile(AttendShared<kParts>& s, float (&acc)[kQueries][kParts], uint32_t n, uint32_t n_tokens,
                                 uint32_t D, const Scores& scores, const Keys& keys, const Values& values, Sees sees) {
 	const uint32_t t = threadIdx.x;
 	if (t < n_tokens) {
@@ -51,7 +55,7 @@ __device__ inline void add_tile(AttendShared& s, float (&acc)[kQueries][kParts],
 			keys.each(t, [&](uint32_t c, float x) {
 #pragma unroll
 				for (uint32_t j = 0; j < kQueries; ++j)
-					if (j < n) dot[j] += s.q[j * kRow + c] * x;
+					if (j < n) dot[j] += s.q[j * s.kRow + c] * x;
 			});
 #pragma unroll
 		for (uint32_t j = 0; j < kQueries; ++j)
@@ -78,6 +82,7 @@ __device__ inline void add_tile(AttendShared& s, float (&acc)[kQueries][kParts],
 		}
 	}
 	__syncthreads();
+#pragma unroll
 	for (uint32_t part = 0; part < kParts; ++part) {
 		const uint32_t c = threadIdx.x + part * kThreads;
 		if (c >= D) continue;
@@ -98,11 +103,13 @@ __device__ inline void add_tile(AttendShared& s, float (&acc)[kQueries][kParts],
 }
 
 // State of query j, as in KvRead::parts.
-__device__ inline void put_state(AttendShared& s, const float (&acc)[kQueries][kParts], uint32_t j, uint32_t D,
+template <uint32_t kParts>
+__device__ inline void put_state(AttendShared<kParts>& s, const float (&acc)[kQueries][kParts], uint32_t j, uint32_t D,
                                  float* state) {
 #pragma unroll
 	for (uint32_t i = 0; i < kQueries; ++i) { // indices of registers are constants
 		if (i != j) continue;
+#pragma unroll
 		for (uint32_t part = 0; part < kParts; ++part)
 			if (threadIdx.x + part * kThreads < D) state[threadIdx.x + part * kThreads] = acc[i][part];
 	}
@@ -110,21 +117,23 @@ __device__ inline void put_state(AttendShared& s, const float (&acc)[kQueries][k
 }
 
 // Rotates the sums of rotated values back. Queries are no longer needed.
-__device__ inline void rotate_sums(AttendShared& s, float (&acc)[kQueries][kParts], uint32_t n, uint32_t D) {
+template <uint32_t kParts>
+__device__ inline void rotate_sums(AttendShared<kParts>& s, float (&acc)[kQueries][kParts], uint32_t n, uint32_t D) {
 	const auto each = [&](auto f) {
 #pragma unroll
 		for (uint32_t j = 0; j < kQueries; ++j)
+#pragma unroll
 			for (uint32_t part = 0; part < kParts; ++part)
-				if (const uint32_t c = threadIdx.x + part * kThreads; j < n && c < D) f(acc[j][part], j * kRow + c);
+				if (const uint32_t c = threadIdx.x + part * kThreads; j < n && c < D) f(acc[j][part], j * s.kRow + c);
 	};
 	each([&](float& x, uint32_t at) { s.q[at] = x; });
-	rotate_rows(s.q, n, kRow, D, true);
+	rotate_rows(s.q, n, s.kRow, D, true);
 	each([&](float& x, uint32_t at) { x = s.q[at]; });
 }
 
 // Partial states of one work item. Grid: work items times `blocks` in x, kv heads in y.
-template <bool kLatent> __device__ inline void attend_item(const AttendArgs& a) {
-	__shared__ AttendShared s;
+template <bool kLatent, uint32_t kParts> __device__ inline void attend_item(const AttendArgs& a) {
+	__shared__ AttendShared<kParts> s;
 	const uint32_t* words = a.work + uint64_t(a.first_work + blockIdx.x / a.blocks) * ATTEND_WORDS;
 	const AttendWork w = {words[0], words[1], words[2], words[3], words[4], words[5], words[6], words[7]};
 	const uint32_t h = blockIdx.y, D = a.head_dim, share = a.n_heads / a.n_kv_heads;
@@ -137,7 +146,7 @@ template <bool kLatent> __device__ inline void attend_item(const AttendArgs& a) 
 	const auto query = [&](uint32_t j) { return (w.row + row_of(j)) * a.n_heads + head_of(j); };
 	load_queries(s, a.q, n, D, query, a.balance ? a.balance + w.balance + h * D / 2 : nullptr);
 	if (kLatent) load_rope(s, a.q_rope, n, D, a.rope_dim, query);
-	if (a.k.rotate) rotate_rows(s.q, n, kRow, D, false); // as the keys are
+	if (a.k.rotate) rotate_rows(s.q, n, s.kRow, D, false); // as the keys are
 	float acc[kQueries][kParts] = {};
 	for (uint32_t p = 0; p < w.n_pages; ++p) {
 		const uint32_t *entry = a.tables + w.pages + p * 4, *live = a.tables + w.live + h * w.live_stride + p * 4;
@@ -164,8 +173,13 @@ template <bool kLatent> __device__ inline void attend_item(const AttendArgs& a) 
 	}
 }
 
-__global__ void __launch_bounds__(kThreads) attend_kernel(AttendArgs a) { attend_item<false>(a); }
-__global__ void __launch_bounds__(kThreads) attend_latent_kernel(AttendArgs a) { attend_item<true>(a); }
+__global__ void __launch_bounds__(kThreads, kBlocks) attend_kernel(AttendArgs a) { attend_item<false, kMostParts>(a); }
+__global__ void __launch_bounds__(kThreads, kNarrowBlocks) attend_narrow_kernel(AttendArgs a) {
+	attend_item<false, 1>(a);
+}
+__global__ void __launch_bounds__(kThreads, kBlocks) attend_latent_kernel(AttendArgs a) {
+	attend_item<true, kMostParts>(a);
+}
 
 // The factor that turns a state's sums into its output, and the log of the sum of exp(score); no token seen: 0 and
 // -inf.
@@ -183,8 +197,8 @@ __device__ inline float add_sink(float sink, float& max, float& sum) {
 
 // Rows of a prompt over its own tokens, causal. Tiles begin at token 0, whatever rows share the block. Grid: groups of
 // 8 queries in x, kv heads in y.
-template <bool kLatent> __device__ inline void attend_rows(const AttendPromptArgs& a) {
-	__shared__ AttendShared s;
+template <bool kLatent, uint32_t kParts> __device__ inline void attend_rows(const AttendPromptArgs& a) {
+	__shared__ AttendShared<kParts> s;
 	const uint32_t h = blockIdx.y, D = a.head_dim, share = a.n_heads / a.n_kv_heads;
 	const uint32_t first = blockIdx.x * kQueries, all = a.n_rows * share;
 	const uint32_t n = all - first < kQueries ? all - first : kQueries;
@@ -226,6 +240,7 @@ template <bool kLatent> __device__ inline void attend_rows(const AttendPromptArg
 #pragma unroll
 		for (uint32_t i = 0; i < kQueries; ++i) {
 			if (i != j) continue;
+#pragma unroll
 			for (uint32_t part = 0; part < kParts; ++part)
 				if (const uint32_t c = threadIdx.x + part * kThreads; c < D)
 					a.out[at * D + c] = acc[i][part] * keep * inverse(sum);
@@ -234,8 +249,15 @@ template <bool kLatent> __device__ inline void attend_rows(const AttendPromptArg
 	}
 }
 
-__global__ void __launch_bounds__(kThreads) attend_prompt_kernel(AttendPromptArgs a) { attend_rows<false>(a); }
-__global__ void __launch_bounds__(kThreads) attend_latent_prompt_kernel(AttendPromptArgs a) { attend_rows<true>(a); }
+__global__ void __launch_bounds__(kThreads, kBlocks) attend_prompt_kernel(AttendPromptArgs a) {
+	attend_rows<false, kMostParts>(a);
+}
+__global__ void __launch_bounds__(kThreads, kNarrowBlocks) attend_prompt_narrow_kernel(AttendPromptArgs a) {
+	attend_rows<false, 1>(a);
+}
+__global__ void __launch_bounds__(kThreads, kBlocks) attend_latent_prompt_kernel(AttendPromptArgs a) {
+	attend_rows<true, kMostParts>(a);
+}
 
 // Parts of one row and head, merged in order. Grid: rows in x, heads in y.
 __global__ void attend_merge_kernel(AttendMergeArgs a) {
@@ -263,6 +285,8 @@ __global__ void attend_merge_kernel(AttendMergeArgs a) {
 
 void add_attend(Kernels& k) {
 	k.attend = {{KV_KERNEL(attend, AttendArgs)}};
+	k.attend_narrow = {{KV_KERNEL(attend_narrow, AttendArgs)}};
+	k.attend_prompt_narrow = {{KV_KERNEL(attend_prompt_narrow, AttendPromptArgs)}};
 	k.attend_prompt = {{KV_KERNEL(attend_prompt, AttendPromptArgs)}};
 	k.attend_latent = {{KV_KERNEL(attend_latent, AttendArgs)}};
 	k.attend_latent_prompt = {{KV_KERNEL(attend_latent_prompt, AttendPromptArgs)}};

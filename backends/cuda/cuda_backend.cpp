@@ -147,8 +147,8 @@ Weight CudaBackend::weight(const View& w) {
 	if (!w.buf) return {};
 	const size_t row_bytes = device_row_bytes(w.type, w.shape[1]);
 	KV_ASSERT(w.at % 16 == 0);
-	return {bytes_at(*w.buf, w.at, w.shape[0] * row_bytes), w.shape[1], weight_traits(uint32_t(w.type)),
-	        uses_grid(w.type) ? grids() : nullptr};
+	return {bytes_at(*w.buf, w.at, w.shape[0] * row_bytes), w.shape[1], uint32_t(w.type),
+	        weight_traits(uint32_t(w.type)), uses_grid(w.type) ? grids() : nullptr};
 }
 
 // ---- copies

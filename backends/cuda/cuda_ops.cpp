@@ -84,6 +84,11 @@ void CudaBackend::compute(const op::Activate& o) {
 	    {"activate", 4. * double(n) * (2 + bool(y) + e.add)});
 }
 
+// Whether kernels for one row of x and types known at compile time take these: they read whole units of 16 elements.
+static bool reads_units(const View& w, const View& x) {
+	return is_known_type(uint32_t(w.type)) && w.shape[1] % 16 == 0 && x.at % 16 == 0;
+}
+
 void CudaBackend::compute(const op::Matmul& o) {
 	const auto& [projs, x, epilogue, decode] = o;
 	const bool swiglu = epilogue == Epilogue::SwiGLU;
@@ -102,7 +107,10 @@ void CudaBackend::compute(const op::Matmul& o) {
 		                                                  : kStore};
 		const double bytes = 4. * double(x.elements()) +
 		                     double(d) * (double(weight_row_bytes(p.w.type, p.w.shape[1])) * (swiglu ? 2 : 1) + 4. * T);
-		if (decode)
+		if (decode && T == 1 && reads_units(p.w, x) && (!swiglu || reads_units(second.w, x)))
+			launch(kernels_.matvec_row, {groups(d, kVecWarps), 1, 1}, kVecWarps * kWarp, args,
+			       {"matvec", bytes, i == 0});
+		else if (decode)
 			launch(kernels_.matvec, {groups(d, kVecWarps), groups(T, kVecTokens), 1}, kVecWarps * kWarp, args,
 			       {"matvec", bytes, i == 0});
 		else
@@ -199,8 +207,10 @@ void CudaBackend::compute(const op::ExpertMatmul& o) {
 		                  4. * (double(x.elements()) + double(slots) * d) +
 		                      rows * double(weight_row_bytes(p.w.type, p.w.shape[1])),
 		                  i == 0};
+		const bool units = reads_units(p.w, x) && (!gated || reads_units(second.w, x));
 		if (decode)
-			launch(kernels_.expert_matvec, {groups(d, kVecWarps), slots, 1}, kVecWarps * kWarp, args, info);
+			launch(units ? kernels_.expert_matvec_row : kernels_.expert_matvec, {groups(d, kVecWarps), slots, 1},
+			       kVecWarps * kWarp, args, info);
 		else
 			launch(kernels_.expert_matmul, {groups(d, kTile), e.tiles.shape[0], 1}, kMatmulThreads, args, info);
 	}
@@ -446,8 +456,8 @@ void CudaBackend::attend_pages(const char* op, View q, const KvRead& kv) {
 		                      scores_of(D, kv.softmax.softcap),
 		                      data<float>(q_rope),
 		                      rope_dim};
-		launch(q_rope ? kernels_.attend_latent : kernels_.attend, {g.n_work * blocks, kv.n_kv_heads, 1}, kThreads, args,
-		       {op, g.n_pages * page_bytes, first});
+		const auto& kernel = q_rope ? kernels_.attend_latent : D <= kThreads ? kernels_.attend_narrow : kernels_.attend;
+		launch(kernel, {g.n_work * blocks, kv.n_kv_heads, 1}, kThreads, args, {op, g.n_pages * page_bytes, first});
 		first = false;
 	}
 }
@@ -493,7 +503,9 @@ void CudaBackend::compute(const op::AttendPrompt& o) {
 	                            data<float>(own.softmax.q_rope),
 	                            own.softmax.q_rope ? own.v.shape[2] : 0};
 	const uint32_t queries = rows * (n_heads / n_kv_heads);
-	const auto& kernel = own.softmax.q_rope ? kernels_.attend_latent_prompt : kernels_.attend_prompt;
+	const auto& kernel = own.softmax.q_rope ? kernels_.attend_latent_prompt
+	                     : D <= kThreads    ? kernels_.attend_prompt_narrow
+	                                        : kernels_.attend_prompt;
 	launch(kernel, {groups(queries, kQueries), n_kv_heads, 1}, kThreads, args,
 	       {op, 2. * (own.first + rows) * n_kv_heads * (D + own.v.shape[2]) + 8. * double(q.elements()),
 	        !older || older->groups.empty()});

@@ -36,27 +36,78 @@ __device__ inline MatmulArgs of_expert(MatmulArgs a, uint32_t expert) {
 
 // ---- matvec: a warp per weight row, a lane per 16 columns, up to 8 rows of x
 
-// sum[t] = w[row] . x[first + t], in every lane.
-__device__ inline void row_sums(const Weight& w, uint32_t row, const float* x, uint32_t n, float* sum) {
+// A unit of a row of x; zeros past its end. kWhole: there are whole units only, at multiples of 16 bytes.
+template <bool kWhole> __device__ inline void x_unit(const float* in, uint32_t elements, float (&v)[kUnit]) {
+	if constexpr (kWhole) {
+#pragma unroll
+		for (uint32_t i = 0; i < kUnit; i += 4) {
+			const float4 quad = reinterpret_cast<const float4*>(in)[i / 4];
+			v[i] = quad.x, v[i + 1] = quad.y, v[i + 2] = quad.z, v[i + 3] = quad.w;
+		}
+	} else {
+#pragma unroll
+		for (uint32_t i = 0; i < kUnit; ++i) v[i] = i < elements ? in[i] : 0.f;
+	}
+}
+
+// Adds this lane's products of a weight row with n rows of x, at most kMost. Products are added in the same order
+// whatever kMost is, so that a row's bits do not depend on the others.
+template <bool kWhole, uint32_t kMost>
+__device__ inline void lane_sums(const Weight& w, uint32_t row, const float* x, uint32_t n, float (&sum)[kMost]) {
 	const WeightRow weights = weight_row(w, row);
-	for (uint32_t t = 0; t < kVecTokens; ++t) sum[t] = 0;
+	[[maybe_unused]] constexpr uint32_t kTogether = kWhole ? 2 : 1; // units whose loads are under way together
+#pragma unroll kTogether
 	for (uint32_t unit = threadIdx.x % kWarp; unit * kUnit < w.cols; unit += kWarp) {
 		float e[kUnit];
 		weight_unit(weights, unit, e);
 		const uint32_t elements = w.cols - unit * kUnit < kUnit ? w.cols - unit * kUnit : kUnit;
 #pragma unroll
-		for (uint32_t t = 0; t < kVecTokens; ++t) {
+		for (uint32_t t = 0; t < kMost; ++t) {
 			if (t >= n) continue;
-			const float* in = x + uint64_t(t) * w.cols + unit * kUnit;
-			if (elements == kUnit)
-				for (uint32_t i = 0; i < kUnit; ++i) sum[t] += e[i] * in[i];
-			else
-				for (uint32_t i = 0; i < elements; ++i) sum[t] += e[i] * in[i];
+			float v[kUnit];
+			x_unit<kWhole>(x + uint64_t(t) * w.cols + unit * kUnit, elements, v);
+#pragma unroll
+			for (uint32_t i = 0; i < kUnit; ++i) sum[t] += e[i] * v[i];
 		}
 	}
+}
+
+// sum[t] = w[row] . x[t], in every lane. kKnown: one row of x, and both are as reads_units() of cuda_ops.cpp says.
+template <bool kKnown, uint32_t kMost>
+__device__ inline void row_sums(const Weight& any, uint32_t row, const float* x, uint32_t n, float (&sum)[kMost]) {
 #pragma unroll
-	for (uint32_t t = 0; t < kVecTokens; ++t)
+	for (uint32_t t = 0; t < kMost; ++t) sum[t] = 0;
+	if constexpr (kKnown)
+		known_type(any, [&](const Weight& w) { lane_sums<true>(w, row, x, n, sum); });
+	else
+		lane_sums<false>(any, row, x, n, sum);
+#pragma unroll
+	for (uint32_t t = 0; t < kMost; ++t)
 		if (t < n) sum[t] = warp_sum(sum[t]);
+}
+
+// a.w[i], member by member: a choice between addresses would put both into local memory.
+__device__ inline Weight weight_of(const MatmulArgs& a, uint32_t i) {
+	const Weight &p = a.w[0], &q = a.w[1];
+	const WeightTraits &s = p.traits, &t = q.traits;
+	return {i ? q.rows : p.rows,
+	        i ? q.cols : p.cols,
+	        i ? q.type : p.type,
+	        {i ? t.codes : s.codes, i ? t.code_bytes : s.code_bytes, i ? t.high : s.high, i ? t.scale : s.scale,
+	         i ? t.scale_bytes : s.scale_bytes, i ? t.factor_bytes : s.factor_bytes, i ? t.zero : s.zero},
+	        i ? q.grids : p.grids};
+}
+
+// Sums with the first weight and, where there are two, with the second. One loop, so that code is inlined once.
+template <bool kKnown, uint32_t kMost>
+__device__ inline void both_sums(const MatmulArgs& a, uint32_t row, const float* x, uint32_t n, float (&sum)[kMost],
+                                 float (&second)[kMost]) {
+#pragma unroll 1
+	for (uint32_t i = gated(a) ? 2 : 1; i-- > 0;) {
+#pragma unroll
+		for (uint32_t t = 0; t < kMost; ++t) second[t] = i ? 0.f : sum[t];
+		row_sums<kKnown>(weight_of(a, i), row, x, n, sum);
+	}
 }
 
 // Grid: weight rows in x, 4 per block; rows of x in y, 8 per block.
@@ -65,25 +116,36 @@ __global__ void matvec_kernel(MatmulArgs a) {
 	if (r >= a.rows) return; // whole warps
 	const uint32_t n = a.tokens - first < kVecTokens ? a.tokens - first : kVecTokens;
 	const float* x = a.x + uint64_t(first) * a.w[0].cols;
-	float sum[kVecTokens], second[kVecTokens] = {};
-	row_sums(a.w[0], r, x, n, sum);
-	if (gated(a)) row_sums(a.w[1], r, x, n, second);
+	float sum[kVecTokens] = {}, second[kVecTokens];
+	both_sums<false>(a, r, x, n, sum, second);
 	if (threadIdx.x % kWarp) return;
 #pragma unroll
 	for (uint32_t t = 0; t < kVecTokens; ++t)
 		if (t < n) put(a, first + t, r, sum[t], second[t]);
 }
 
-// Grid: weight rows of an expert in x, 4 per block; slots in y.
-__global__ void expert_matvec_kernel(ExpertMatmulArgs e) {
+// The same for one row of x and weights that reads_units() allows. Grid: weight rows in x, 4 per block.
+__global__ void __launch_bounds__(kVecWarps* kWarp) matvec_row_kernel(MatmulArgs a) {
+	const uint32_t r = blockIdx.x * kVecWarps + threadIdx.x / kWarp;
+	if (r >= a.rows) return; // whole warps
+	float sum[1] = {}, second[1];
+	both_sums<true>(a, r, a.x, 1, sum, second);
+	if (threadIdx.x % kWarp == 0) put(a, 0, r, sum[0], second[0]);
+}
+
+template <bool kKnown> __device__ inline void expert_row(const ExpertMatmulArgs& e) {
 	const uint32_t r = blockIdx.x * kVecWarps + threadIdx.x / kWarp, slot = blockIdx.y;
 	if (r >= e.m.rows) return; // whole warps
 	const MatmulArgs a = of_expert(e.m, e.list[slot]);
-	const float* x = a.x + uint64_t(slot / e.share) * a.w[0].cols;
-	float sum[kVecTokens], second[kVecTokens] = {};
-	row_sums(a.w[0], r, x, 1, sum);
-	if (gated(a)) row_sums(a.w[1], r, x, 1, second);
+	float sum[1] = {}, second[1];
+	both_sums<kKnown>(a, r, a.x + uint64_t(slot / e.share) * a.w[0].cols, 1, sum, second);
 	if (threadIdx.x % kWarp == 0) put(a, slot, r, sum[0], second[0]);
+}
+
+// Grid: weight rows of an expert in x, 4 per block; slots in y. _row: weights that reads_units() allows.
+__global__ void expert_matvec_kernel(ExpertMatmulArgs e) { expert_row<false>(e); }
+__global__ void __launch_bounds__(kVecWarps* kWarp) expert_matvec_row_kernel(ExpertMatmulArgs e) {
+	expert_row<true>(e);
 }
 
 // ---- matmul: tiles of 64 rows of x by 64 weight rows, 64 columns at a time through shared memory
@@ -172,8 +234,10 @@ __global__ void __launch_bounds__(kMatmulThreads) expert_matmul_kernel(ExpertMat
 
 void add_matmul(Kernels& k) {
 	k.matvec = {{KV_KERNEL(matvec, MatmulArgs)}};
+	k.matvec_row = {{KV_KERNEL(matvec_row, MatmulArgs)}};
 	k.matmul = {{KV_KERNEL(matmul, MatmulArgs)}};
 	k.expert_matvec = {{KV_KERNEL(expert_matvec, ExpertMatmulArgs)}};
+	k.expert_matvec_row = {{KV_KERNEL(expert_matvec_row, ExpertMatmulArgs)}};
 	k.expert_matmul = {{KV_KERNEL(expert_matmul, ExpertMatmulArgs)}};
 }
 

@@ -1,4 +1,5 @@
-// Weight rows -> floats, 16 elements at a time: shaders/shared/weight_row.h read by one thread.
+// Weight rows -> floats, 16 elements at a time: shaders/shared/weight_row.h read by one thread. Where the type is known
+// at compile time (known_type()), branches on it vanish.
 #pragma once
 #include "backends/cuda/device.cuh"
 #include "shared/weight_codes.h"
@@ -31,6 +32,39 @@ __device__ inline int signed_byte(const uint4* pieces, uint32_t i) {
 	return int(word_of(pieces, i / 4) << (24 - i % 4 * 8)) >> 24;
 }
 
+// Calls f(weight) with a weight of the same type whose traits are constants; only for types of is_known_type().
+template <class F> __device__ inline void known_type(const Weight& w, F f) {
+	switch (w.type) {
+#define KV_KNOWN(id)                                                                                                   \
+	case id: {                                                                                                         \
+		constexpr WeightTraits traits = weight_traits(id);                                                             \
+		f(Weight{w.rows, w.cols, id, traits, w.grids});                                                                \
+		break;                                                                                                         \
+	}
+		KV_KNOWN_TYPES(KV_KNOWN)
+#undef KV_KNOWN
+	}
+}
+
+// A unit's codes, by one load as wide as they are; types with grids read theirs by unit_of_grid().
+__device__ inline uint4 unit_codes(const WeightRow& w, uint32_t unit) {
+	switch (w.traits.codes) {
+	case CODE_BYTE: return w.codes[unit];
+	case CODE_NIBBLE:
+	case CODE_BOOK:
+	case CODE_FP4: {
+		const uint2 pair = reinterpret_cast<const uint2*>(w.codes)[unit];
+		return {pair.x, pair.y, 0, 0};
+	}
+	case CODE_PAIR: return {word_of(w.codes, unit), 0, 0, 0};
+	case CODE_BIT: return {word_of(w.codes, unit / 2) >> unit % 2 * 4, 0, 0, 0};
+	}
+	return {};
+}
+__device__ inline uint32_t word_of(const uint4& words, uint32_t i) {
+	return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
+}
+
 // Unit of a type with grids; shared/weight_codes.h explains its parts.
 __device__ inline GridUnit unit_of_grid(const WeightRow& w, uint32_t unit) {
 	const WeightTraits& t = w.traits;
@@ -51,7 +85,7 @@ __device__ inline GridUnit unit_of_grid(const WeightRow& w, uint32_t unit) {
 	return grid_unit(t.codes, x, y, high, scale, h);
 }
 
-struct UnitScale {
+struct UnitScale { // element = scale * code - min, one rounding: products that give `min` must not become part of it
 	float scale, min;
 };
 __device__ inline UnitScale unit_scale(const WeightRow& w, uint32_t unit) {
@@ -64,13 +98,13 @@ __device__ inline UnitScale unit_scale(const WeightRow& w, uint32_t unit) {
 		const uint4& head = w.scales[unit / 16];
 		const uint32_t run = unit / 2 % 8;
 		return {low_half(head.x) * float(weight_k_scale(head.y, head.w, run)),
-		        high_half(head.x) * float(weight_k_min(head.z, head.w, run))};
+		        __fmul_rn(high_half(head.x), float(weight_k_min(head.z, head.w, run)))};
 	}
 	case SCALE_BYTE: return {half_of(w.factors, unit / 16) * float(signed_byte(w.scales, unit)), 0};
 	case SCALE_BLOCK_BYTE: return {half_of(w.factors, unit / 16) * float(signed_byte(w.scales, unit / 2)), 0};
 	case SCALE_NIBBLES: {
 		const uint32_t factors = word_of(w.factors, unit / 16), byte = uint32_t(signed_byte(w.scales, unit));
-		return {low_half(factors) * float(byte & 15u), high_half(factors) * float(byte >> 4 & 15u)};
+		return {low_half(factors) * float(byte & 15u), __fmul_rn(high_half(factors), float(byte >> 4 & 15u))};
 	}
 	case SCALE_E8M0: return {__int_as_float(int(weight_e8m0(uint32_t(signed_byte(w.scales, unit / 2)) & 255u))), 0};
 	case SCALE_E4M3:
@@ -83,18 +117,16 @@ __device__ inline UnitScale unit_scale(const WeightRow& w, uint32_t unit) {
 	}
 }
 
-// Codes of elements 4i .. 4i + 3 of a unit of quantised weights, minus zero, as signed bytes.
-__device__ inline uint32_t code_bytes(const WeightRow& w, uint32_t unit, uint32_t i) {
-	if (w.traits.codes == CODE_BYTE) return word_of(w.codes, unit * 4 + i);
+// Codes of elements 4i .. 4i + 3 of a unit of quantised weights, minus zero, as signed bytes; `codes`: unit_codes().
+__device__ inline uint32_t code_bytes(const WeightRow& w, const uint4& codes, uint32_t unit, uint32_t i) {
+	if (w.traits.codes == CODE_BYTE) return word_of(codes, i);
 	if (w.traits.scale == SCALE_ODD || w.traits.scale == SCALE_ODD_HALVES) {
 		const GridUnit g = unit_of_grid(w, unit);
 		return grid_codes(w.traits.codes, g, i, w.grids[grid_word(w.traits.codes, g, i)]);
 	}
 	const bool pair = w.traits.codes == CODE_PAIR;
-	if (w.traits.codes == CODE_BIT)
-		return weight_centred(weight_high_bit(word_of(w.codes, unit / 2) >> unit % 2 * 4, i, 1), w.traits.zero);
-	uint32_t code = pair ? weight_high_bits(word_of(w.codes, unit), i, 0)
-	                     : weight_nibbles(word_of(w.codes, unit * 2), word_of(w.codes, unit * 2 + 1), i);
+	if (w.traits.codes == CODE_BIT) return weight_centred(weight_high_bit(codes.x, i, 1), w.traits.zero);
+	uint32_t code = pair ? weight_high_bits(codes.x, i, 0) : weight_nibbles(codes.x, codes.y, i);
 	if (w.traits.codes == CODE_BOOK) return weight_book(BOOK_IQ4, code);
 	if (w.traits.codes == CODE_FP4) return weight_book(BOOK_FP4, code);
 	if (w.traits.high == 4) code |= weight_high_bit(word_of(w.high, unit / 2) >> unit % 2 * 4, i, pair ? 2 : 4);
@@ -106,21 +138,32 @@ __device__ inline uint32_t code_bytes(const WeightRow& w, uint32_t unit, uint32_
 __device__ inline void weight_unit(const WeightRow& w, uint32_t unit, float* e) {
 	switch (w.traits.codes) {
 	case CODE_F32:
-		for (uint32_t i = 0; i < kUnit; ++i) e[i] = __int_as_float(int(word_of(w.codes, unit * kUnit + i)));
+#pragma unroll
+		for (uint32_t i = 0; i < kUnit; i += 4) {
+			const uint4 piece = w.codes[unit * (kUnit / 4) + i / 4];
+			e[i] = __int_as_float(int(piece.x)), e[i + 1] = __int_as_float(int(piece.y));
+			e[i + 2] = __int_as_float(int(piece.z)), e[i + 3] = __int_as_float(int(piece.w));
+		}
 		return;
 	case CODE_F16:
-		for (uint32_t i = 0; i < kUnit; ++i) e[i] = half_of(w.codes, unit * kUnit + i);
-		return;
-	case CODE_BF16:
+	case CODE_BF16: {
+		const uint4 first = w.codes[unit * (kUnit / 8)], second = w.codes[unit * (kUnit / 8) + 1];
+#pragma unroll
 		for (uint32_t i = 0; i < kUnit; ++i) {
-			const uint32_t word = word_of(w.codes, unit * kUnit / 2 + i / 2);
-			e[i] = __int_as_float(int(i % 2 ? word & 0xffff0000u : word << 16));
+			const uint32_t word = word_of(i < kUnit / 2 ? first : second, i / 2 % 4);
+			e[i] = w.traits.codes == CODE_BF16 ? __int_as_float(int(i % 2 ? word & 0xffff0000u : word << 16))
+			       : i % 2                     ? high_half(word)
+			                                   : low_half(word);
 		}
 		return;
 	}
+	}
 	const UnitScale s = unit_scale(w, unit);
+	const uint4 codes = unit_codes(w, unit);
+#pragma unroll
 	for (uint32_t i = 0; i < kUnit; i += 4) {
-		const uint32_t code = code_bytes(w, unit, i / 4);
+		const uint32_t code = code_bytes(w, codes, unit, i / 4);
+#pragma unroll
 		for (uint32_t c = 0; c < 4; ++c) {
 			const float x = float(int(code << (24 - 8 * c)) >> 24);
 			e[i + c] = s.scale * x - s.min;

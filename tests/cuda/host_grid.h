@@ -26,13 +26,19 @@
 #define __device__
 #define __host__
 #define __shared__ static
-#define __launch_bounds__(n)
+#define __launch_bounds__(...)
 
 struct dim3 {
 	unsigned x = 1, y = 1, z = 1;
 };
-struct uint4 {
+struct alignas(8) uint2 {
+	unsigned x, y;
+};
+struct alignas(16) uint4 {
 	unsigned x, y, z, w;
+};
+struct alignas(16) float4 {
+	float x, y, z, w;
 };
 inline dim3 threadIdx, blockIdx, blockDim, gridDim; // of the running fiber
 
@@ -194,5 +200,6 @@ inline __half __ushort_as_half(unsigned short x) { return {x}; }
 inline unsigned short __half_as_ushort(__half x) { return x.bits; }
 inline float __half2float(__half x) { return kvrun::f16_to_f32(x.bits); }
 inline __half __float2half_rn(float x) { return {kvrun::f32_to_f16(x)}; }
+inline float __fmul_rn(float x, float y) { return x * y; }
 inline float __int_as_float(int x) { return std::bit_cast<float>(x); }
 inline int __float_as_int(float x) { return std::bit_cast<int>(x); }

@@ -10,13 +10,19 @@
 #define __device__ __attribute__((device))
 #define __host__ __attribute__((host))
 #define __shared__ __attribute__((shared))
-#define __launch_bounds__(n) __attribute__((launch_bounds(n)))
+#define __launch_bounds__(n, ...) __attribute__((launch_bounds(n)))
 
 struct dim3 {
 	unsigned x, y, z;
 };
-struct uint4 {
+struct alignas(8) uint2 {
+	unsigned x, y;
+};
+struct alignas(16) uint4 {
 	unsigned x, y, z, w;
+};
+struct alignas(16) float4 {
+	float x, y, z, w;
 };
 
 #define KV_REGISTER(name, reg)                                                                                         \
@@ -67,6 +73,7 @@ __device__ float tanhf(float);
 }
 __device__ inline float sqrtf(float x) { return __nvvm_sqrt_rn_f(x); }
 __device__ inline double sqrt(double x) { return __nvvm_sqrt_rn_d(x); }
+__device__ inline float __fmul_rn(float x, float y) { return __nvvm_mul_rn_f(x, y); }
 __device__ inline float fabsf(float x) { return __builtin_fabsf(x); }
 __device__ inline float fminf(float x, float y) { return __builtin_fminf(x, y); }
 __device__ inline float fmaxf(float x, float y) { return __builtin_fmaxf(x, y); }

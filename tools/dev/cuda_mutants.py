@@ -24,7 +24,7 @@ BUGS = [  # file, text that occurs once, its replacement, description
     ("attend.cu", "__syncthreads(); // before the next tile's scores", "", "no barrier before the next tile's scores"),
     ("attend.cu", "__syncwarp(); // every lane has read the state", "", "no barrier before a warp changes its state"),
     ("attend.cu", "if (j < n) acc[j][part] *= s.keep[j];", "(void)0;", "sums of earlier tiles are not rescaled"),
-    ("attend.cu", "return t0 + t <= a.first + row_of(j);", "return t0 + t < a.first + row_of(j);",
+    ("attend.cu", "return t0 + t <= a.first + row_of(j) &&", "return t0 + t < a.first + row_of(j) &&",
      "a row of a prompt does not see itself"),
     ("attend.cu", "w.part + uint64_t(row_of(j)) * a.part_step", "w.part + uint64_t(row_of(j))",
      "wrong stride between rows' partial states"),
