@@ -4,6 +4,7 @@
 #include "backends/vulkan/icd_files.h"
 #include "backends/vulkan/kernel_choice.h"
 #include "backends/vulkan/spirv.h"
+#include "engine/core/system/machine.h"
 #include "kernel_list.inc"
 #include <algorithm>
 #include <charconv>
@@ -341,6 +342,7 @@ Candidate inspect(VkInstance instance, VkPhysicalDevice d, const BackendOptions&
 	}
 	info.lists_candidates = !c.is_cpu; // software drivers have logits in host memory
 	out.report.refused = refusal(c, family, missing);
+	if (out.report.refused.empty()) out.report.refused = broken_compiler(info.name, sys::system_names().machine);
 	out.report.tunable = out.report.refused.empty() && !tunables(c).empty();
 	out.report.build = driver_build(c, out.report);
 	describe(out.report, c);
@@ -348,6 +350,12 @@ Candidate inspect(VkInstance instance, VkPhysicalDevice d, const BackendOptions&
 }
 
 } // namespace
+
+// Debian 12's lavapipe for Arm: "LLVM ERROR: Cannot select: v4f32 = AArch64ISD::VLSHR" for kernels that read halves.
+std::string broken_compiler(const std::string& device, const std::string& machine) {
+	if (machine != "aarch64" || !device.starts_with("llvmpipe (LLVM 15.")) return "";
+	return "its compiler, LLVM 15, ends the program on this processor; a newer Mesa may work";
+}
 
 uint32_t find_transfer_family(std::span<const VkQueueFamilyProperties> all) {
 	constexpr VkQueueFlags kDecode = 0x20, kEncode = 0x40, kOpticalFlow = 0x100; // bits that older headers do not name

@@ -170,6 +170,9 @@ TEST_CASE("vulkan: T65 a device below the least is refused by the limit's name")
 		INFO(row.first);
 		CHECK(has(message_of_open(""), row.second));
 	}
+	CHECK(has(vk::broken_compiler("llvmpipe (LLVM 15.0.6, 128 bits)", "aarch64"), "LLVM 15"));
+	CHECK(vk::broken_compiler("llvmpipe (LLVM 15.0.6, 256 bits)", "x86_64").empty());
+	CHECK(vk::broken_compiler("llvmpipe (LLVM 19.1.7, 128 bits)", "aarch64").empty());
 	for (const char* wrong : {"bogus=1", "ssbo", "ssbo=", "ssbo=x", "=4"}) {
 		const ScopedEnv clamp("KVRUN_TEST_CAPS", wrong);
 		INFO(wrong);
