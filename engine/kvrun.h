@@ -169,6 +169,10 @@ typedef struct {
 #define KVRUN_WEIGHT_OPTIONS_INIT                                                                                      \
 	{ sizeof(kvrun_weight_options), 0, 0, KVRUN_ALL_LAYERS, 0, 0, NULL }
 
+/* kvrun_engine_options.draft_model: the layer behind the model's own that predicts one more token, in files that have
+ * one (key nextn_predict_layers); its weights and cache are in kvrun_engine_info.activation_bytes. */
+#define KVRUN_DRAFT_MTP "mtp"
+
 typedef struct kvrun_engine kvrun_engine;
 typedef struct {
 	uint32_t struct_size;
@@ -186,8 +190,9 @@ typedef struct {
 	void* log_payload;
 	const kvrun_weight_options* weights; /* NULL: defaults */
 	const char* draft_model; /* path of a small .gguf file with the same vocabulary, which guesses tokens for
-	                            kvrun_generate_options.draft_max; NULL: guesses are looked up in the text. Its weights
-	                            and caches take memory of the same device, in addition to this engine's */
+	                            kvrun_generate_options.draft_max, or KVRUN_DRAFT_MTP; NULL: guesses are looked up in the
+	                            text. Its weights and caches take memory of the same device, in addition to this
+	                            engine's */
 } kvrun_engine_options;
 #define KVRUN_ENGINE_OPTIONS_INIT                                                                                      \
 	{ sizeof(kvrun_engine_options), NULL, NULL, 0, 512, 0, 8, NULL, NULL, NULL, NULL, 1, NULL, NULL, NULL }

@@ -8,6 +8,7 @@
 #include "models/families.h"
 #include "models/latent.h"
 #include "models/layer_inputs.h"
+#include "models/prediction.h"
 #include "models/recurrent.h"
 #include "models/streams.h"
 #include "models/weight_factors.h"
@@ -319,18 +320,6 @@ std::string shape_text(const uint64_t* shape) {
 	return shape[2] != 1 ? fmt::format("({}, {})", shape[2], matrix) : fmt::format("({})", matrix);
 }
 
-void check_tensor(const Gguf& g, const TensorSpec& s) {
-	const GgufTensor* t = g.find_tensor(s.name);
-	if (!t) fail(Code::Format, "{}: tensor {} is missing; get the file again", g.name(), s.name);
-	const uint32_t depth = s.flat ? 1 : s.depth;
-	uint64_t want[] = {uint64_t(s.cols) * s.together, s.rows / depth / s.together, depth, 1};
-	if (!s.matrix) want[0] = s.cols / s.depth, want[1] = s.depth, want[2] = 1;
-	const bool between = !s.matrix && t->shape[0] == want[0] && t->shape[1] == 1; // (depth, 1, cols): as good
-	if (!std::equal(want + (between ? 1 : 0), want + (between ? 3 : 4), t->shape + (between ? 2 : 0)))
-		fail(Code::Format, "{}: tensor {} is {}, the config says {}; wrong or damaged file", g.name(), s.name,
-		     shape_text(t->shape), shape_text(want));
-}
-
 // Tensors that text generation does not need: vision, audio, prediction of several tokens, keys and values of layers
 // that use those of another.
 bool is_left_aside(std::string_view tensor, uint64_t layer, const Keys& k, const Config& c) {
@@ -444,6 +433,18 @@ void add_attention_specs(std::vector<TensorSpec>& out, const Layer& layer, uint3
 
 } // namespace
 
+void check_tensor(const Gguf& g, const TensorSpec& s) {
+	const GgufTensor* t = g.find_tensor(s.name);
+	if (!t) fail(Code::Format, "{}: tensor {} is missing; get the file again", g.name(), s.name);
+	const uint32_t depth = s.flat ? 1 : s.depth;
+	uint64_t want[] = {uint64_t(s.cols) * s.together, s.rows / depth / s.together, depth, 1};
+	if (!s.matrix) want[0] = s.cols / s.depth, want[1] = s.depth, want[2] = 1;
+	const bool between = !s.matrix && t->shape[0] == want[0] && t->shape[1] == 1; // (depth, 1, cols): as good
+	if (!std::equal(want + (between ? 1 : 0), want + (between ? 3 : 4), t->shape + (between ? 2 : 0)))
+		fail(Code::Format, "{}: tensor {} is {}, the config says {}; wrong or damaged file", g.name(), s.name,
+		     shape_text(t->shape), shape_text(want));
+}
+
 uint64_t layer_of_tensor(std::string_view name) {
 	if (!name.starts_with("blk.")) return 0;
 	uint64_t l = 0;
@@ -461,11 +462,16 @@ std::vector<TensorSpec> tensor_specs(const Config& c) {
 		vector(name + ".weight", c.dim);
 		if (c.norm == NormKind::LayerBiased) vector(name + ".bias", c.dim);
 	};
-	matrix("token_embd.weight", c.vocab, c.dim);
-	add_layer_input_specs(out, c);
-	add_stream_specs(out, c);
-	for (uint32_t l = 0; l < c.n_layers; ++l) {
-		const Layer& layer = c.layers[l];
+	if (c.prediction.block) {
+		add_prediction_inputs(out, c);
+	} else {
+		matrix("token_embd.weight", c.vocab, c.dim);
+		add_layer_input_specs(out, c);
+		add_stream_specs(out, c);
+	}
+	for (uint32_t i = 0; i < c.n_layers; ++i) {
+		const Layer& layer = c.layers[i];
+		const uint32_t l = i + c.prediction.block; // in the file
 		auto name = [l](const char* what) { return fmt::format("blk.{}.{}", l, what); };
 		auto norm = [&](const char* what) { norm_vectors(name(what)); };
 		if (layer.attn_norm) norm("attn_norm");
@@ -473,7 +479,7 @@ std::vector<TensorSpec> tensor_specs(const Config& c) {
 		if (layer.latent.rank)
 			add_latent_specs(out, layer, l, c.dim);
 		else if (attends(layer))
-			add_attention_specs(out, layer, l, c.dim, has_own_kv(c, l));
+			add_attention_specs(out, layer, l, c.dim, has_own_kv(c, i));
 		if (layer.attn_out_norm) norm("post_attention_norm");
 		if (layer.mlp_norm_bare)
 			vector(name(layer.mlp_norm_name), c.dim);
@@ -483,8 +489,13 @@ std::vector<TensorSpec> tensor_specs(const Config& c) {
 		if (layer.mlp != MlpKind::None && (!layer.experts.n || layer.experts.beside_mlp))
 			add_mlp_specs(out, layer, l, c.dim);
 		if (layer.mlp_out_norm) norm("post_ffw_norm");
+		if (c.prediction.block) continue;
 		add_layer_input_specs(out, c, l);
 		add_stream_specs(out, c, l);
+	}
+	if (c.prediction.block) {
+		add_prediction_outputs(out, c);
+		return out;
 	}
 	norm_vectors(c.final_norm);
 	if (!c.tied_embedding) matrix("output.weight", c.vocab, c.dim);

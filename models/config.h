@@ -130,6 +130,13 @@ struct Streams {
 	uint32_t n = 1, active = 0;
 };
 
+// Of a config that describes the prediction layer of another one: a model of one layer whose embedding, final norm and
+// output are those of the other model unless it has its own.
+struct Prediction {
+	uint32_t block = 0; // number of the layer in the file; 0: the config is a whole model
+	bool own_embedding = false, own_norm = false, own_head = false;
+};
+
 struct Layer { // what one layer computes
 	// attention
 	uint32_t n_heads = 0, n_kv_heads = 0, head_dim = 0;
@@ -196,6 +203,7 @@ struct Config {
 	bool output_bias = false;               // the output projection has a bias
 	std::string final_norm = "output_norm"; // in the file
 	std::vector<Layer> layers;              // (n_layers)
+	Prediction prediction;
 };
 
 inline bool attends(const Layer& l) { return l.mixes && (!l.recurrent.n_heads || l.recurrent.beside); }
@@ -227,6 +235,8 @@ const char* rope_scaling_name(RopeScaling);
 uint64_t layer_of_tensor(std::string_view name);
 // Every tensor of the model, in order of use.
 std::vector<TensorSpec> tensor_specs(const Config&);
+// Throws Error{Format} if the file's tensor is missing or has another shape.
+void check_tensor(const Gguf&, const TensorSpec&);
 // Reads and checks the config; refuses unknown families, contradictions, missing and misshapen tensors.
 Config read_config(const Gguf&);
 // Warns once if the context is longer than the model's trained context.

@@ -53,6 +53,7 @@ struct Family {
 	// A model with this number of layers scales q . k by 1 / sqrt(dim / n_heads); GGUF has no key for it.
 	uint32_t wide_scale_layers = 0;
 	bool latent = false;    // layers have latent attention (Layer::latent)
+	bool predicts = false;  // kvrun runs the prediction layer (models/prediction.h) that files may have
 	bool recurrent = false; // some layers are recurrent; the file says which, and what recurrent_shape leaves open
 	Recurrent recurrent_shape = {};
 	// A layer is attention, a state or an MLP alone: those without KV heads and MLP are recurrent.

@@ -4,6 +4,7 @@
 #include "engine/core/log.h"
 #include "engine/core/utf8.h"
 #include "models/checked.h"
+#include "models/prediction.h"
 #include "models/read_ahead.h"
 #include "models/weight_factors.h"
 #include <algorithm>
@@ -387,6 +388,18 @@ Weights load_weights(const Gguf& g, const Config& c, Backend& backend, const Loa
 	}
 	up.finish();
 	up.warn_about_values();
+	for (uint32_t l = 0; l < c.n_layers; ++l)
+		w.layers.push_back(layer_weights(c.layers[l], l + c.prediction.block, views, backend));
+	if (c.prediction.block) {
+		const auto own = [&](const char* what) {
+			const auto v = views.find(prediction_tensor(c, what));
+			return v == views.end() ? View() : v->second;
+		};
+		w.prediction = {own("enorm.weight"), own("hnorm.weight"), own("eh_proj.weight")};
+		w.embed = own("embed_tokens.weight"), w.lm_head = own("shared_head_head.weight");
+		w.final_norm.w = own("shared_head_norm.weight");
+		return w;
+	}
 	w.embed = views.at("token_embd.weight");
 	w.final_norm.w = views.at(c.final_norm + ".weight");
 	if (c.norm == NormKind::LayerBiased) w.final_norm.b = views.at(c.final_norm + ".bias");
@@ -399,7 +412,6 @@ Weights load_weights(const Gguf& g, const Config& c, Backend& backend, const Loa
 	}
 	if (c.streams.n > 1)
 		w.streams_in = views.at("altup_proj.weight"), w.streams_out = views.at("altup_unembd_proj.weight");
-	for (uint32_t l = 0; l < c.n_layers; ++l) w.layers.push_back(layer_weights(c.layers[l], l, views, backend));
 	return w;
 }
 

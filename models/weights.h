@@ -73,7 +73,11 @@ struct LayerWeights { // empty where the layer (Layer) has no such tensor
 	View input_norm;             // (dim) f32
 	StreamWeights streams;
 };
-struct Weights { // immutable after load; views point into `buffers`
+struct PredictionWeights {       // of Config::prediction
+	View embed_norm, state_norm; // (dim) f32
+	View join;                   // (dim, 2 * dim): of the embedding's norm, then of the hidden state's
+};
+struct Weights { // immutable after load; views point into `buffers`. Of a prediction layer, empty: what it shares.
 	View embed;  // (vocab, dim)
 	NormWeights final_norm;
 	View lm_head;   // (vocab, dim); equal to embed if tied
@@ -84,6 +88,7 @@ struct Weights { // immutable after load; views point into `buffers`
 	View input_proj_norm;         // (layer_input_dim) f32
 	View streams_in, streams_out; // ((streams - 1) * dim, dim): of all streams but the first
 	std::vector<LayerWeights> layers;
+	PredictionWeights prediction;
 	std::deque<Buffer> buffers; // addresses survive a move of Weights
 	size_t bytes = 0;           // all weights
 	size_t host_bytes = 0;      // the part in host memory, read over the bus

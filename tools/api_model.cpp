@@ -41,7 +41,7 @@ kvrun_status open_model(const ModelArgs& a, const DraftArgs& draft, const std::s
 	o.weights = &weights;
 	o.ubatch = a.ubatch_within_ctx();
 	o.max_rows = draft.rows(answers);
-	if (draft.given() && !draft.looks_up()) o.draft_model = draft.what.c_str();
+	if (draft.given() && !draft.looks_up()) o.draft_model = draft.predicts() ? KVRUN_DRAFT_MTP : draft.what.c_str();
 	o.canceller = canceller;
 	if (show) o.progress = show_loading;
 	o.payload = &bar;

@@ -14,13 +14,15 @@ uint32_t DraftArgs::rows(uint32_t answers) const {
 
 void add_draft_options(Command& c, DraftArgs& a, const char* group) {
 	const Option* draft =
-	    add_text(c, "--draft", a.what, "lookup|MODEL",
-	             "guess tokens and verify several in one step, which changes speed and no token: from where the text "
-	             "had the latest tokens before (lookup), or by a small model of the same vocabulary")
+	    add_text(
+	        c, "--draft", a.what, "lookup|mtp|MODEL",
+	        "guess tokens and verify several in one step, which changes speed and no token: from where the text "
+	        "had the latest tokens before (lookup), by the model's own prediction layer (mtp), or by a small model "
+	        "of the same vocabulary")
 	        ->group(group);
 	add_integer(c, "--draft-max", a.most, 1, kMostRows - 1, "most tokens guessed for a step [7]")->group(group);
 	c.before_run.push_back([draft, &a] {
-		if (draft->count && !a.looks_up()) a.what = resolve_model(a.what);
+		if (draft->count && a.has_model()) a.what = resolve_model(a.what);
 	});
 }
 

@@ -6,11 +6,14 @@
 namespace kvrun {
 
 struct DraftArgs {
-	std::string what; // "lookup", or a model (when the command runs: the path of its file); empty for no drafts
+	std::string what; // "lookup", "mtp" (the model's prediction layer), or a model (when the command runs: the path of
+	                  // its file); empty for no drafts
 	int64_t most = 7; // most tokens drafted per step
 
 	bool given() const { return !what.empty(); }
 	bool looks_up() const { return what == "lookup"; }
+	bool predicts() const { return what == "mtp"; }
+	bool has_model() const { return given() && !looks_up() && !predicts(); }
 	uint32_t draft_max() const { return given() ? uint32_t(most) : 0; }
 	// Rows of a decode step that verifies drafts of this many answers.
 	uint32_t rows(uint32_t answers) const;

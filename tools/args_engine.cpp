@@ -74,7 +74,7 @@ static LoadProgress shown(Progress& progress) {
 }
 
 std::unique_ptr<DraftModel> open_draft_model(const EngineArgs& a, const DraftArgs& draft) {
-	if (!draft.given() || draft.looks_up()) return nullptr;
+	if (!draft.has_model()) return nullptr;
 	EngineOptions o;
 	o.model = draft.what;
 	o.backend = first_device(backend_options(a));
@@ -84,8 +84,9 @@ std::unique_ptr<DraftModel> open_draft_model(const EngineArgs& a, const DraftArg
 	return std::make_unique<DraftModel>(o, open_model(a.model).tokenizer, uint32_t(a.ctx), shown(progress));
 }
 
-std::unique_ptr<Engine> open_engine(const EngineArgs& a, uint32_t max_rows) {
+std::unique_ptr<Engine> open_engine(const EngineArgs& a, uint32_t max_rows, bool mtp) {
 	EngineOptions o;
+	o.mtp = mtp;
 	o.model = a.model;
 	o.backend = backend_options(a);
 	o.backend.transfers = std::ranges::any_of(cache_policies(a), [](const KvPolicy& p) { return p.fetch > 0; });

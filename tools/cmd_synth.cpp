@@ -87,9 +87,10 @@ void add_synth(Command& root) {
 	     "Vectors are F32. Matrices whose rows do not divide into blocks of --type are Q8_0 or F16. The vocabulary has "
 	     "the right size and is made of bytes and invented words. The same seed gives the same file on every machine.",
 	     {{"-m synth:NAME[,key=value,..]:TYPE[:SEED]", "in any command: the same model, its weights computed on load"},
-	      {"keys", "arch (" + family_names() +
-	                   ") dim hidden layers heads kv_heads head_dim vocab ctx; of mixtures "
-	                   "experts used expert_hidden shared"}}}};
+	      {"keys",
+	       "arch (" + family_names() +
+	           ") dim hidden layers heads kv_heads head_dim vocab ctx mtp (1: with a prediction layer); of mixtures "
+	           "experts used expert_hidden shared"}}}};
 	c.run = [a] { synth(*a); };
 }
 

@@ -75,7 +75,9 @@ std::shared_ptr<EngineObject> open_engine(const kvrun_engine_options* given) {
 	if (o.log) object->log.sink = log_sink(o.log, o.log_payload), object->log.most_level = o.log_level;
 	const LogScope scope(object->log);
 	if (kvrun_canceller_is_set(o.canceller)) refuse(KVRUN_ECANCELLED, "loading was cancelled");
-	if (o.draft_model) object->draft_model = open_draft_model(o, e); // first: the model gets the remaining memory
+	e.mtp = o.draft_model && o.draft_model == std::string_view(KVRUN_DRAFT_MTP);
+	if (o.draft_model && !e.mtp)
+		object->draft_model = open_draft_model(o, e); // first: the model gets the remaining memory
 	object->engine = Engine::open(e, load_progress(o));
 	object->device = object->engine->backend().info();
 	for (const GgufEntry& m : object->engine->file().entries()) object->metadata.emplace_back(m.key, metadata_text(m));

@@ -84,7 +84,12 @@ uint32_t Batch::add(Session& s, std::span<const uint32_t> prompt, const Generate
 	auto stream = std::make_unique<Stream>(s, opt, std::move(hooks));
 	stream->accept(s.history());
 	stream->accept(prompt);
-	stream->prefill.emplace(s, prompt);
+	PrefillHooks states;
+	if (Drafter* d = stream->drafter.get(); d && d->reads_states())
+		states.all_rows = [d, at = s.n_tokens()](uint32_t first, std::span<const float> rows) {
+			d->states(at + first, rows);
+		};
+	stream->prefill.emplace(s, prompt, std::move(states));
 	stream->result.prompt_tokens = uint32_t(prompt.size());
 	streams_.emplace(next_id_, std::move(stream));
 	return next_id_++;
@@ -162,6 +167,7 @@ void Batch::decode_in_steps(std::span<Stream* const> decoding) {
 void Batch::read_prompt(Stream& s, double seconds) {
 	try {
 		const bool read = s.prefill->step(seconds);
+		if (s.drafter) s.drafter->work();
 		const bool go_on = !s.hooks.prefill || s.hooks.prefill(*s.prefill);
 		if (!go_on || s.cancelled()) return end(s, StopReason::Cancelled);
 		if (!read) return;
@@ -194,7 +200,9 @@ void Batch::begin_forks(const Stream& of, const RowLogits& logits) {
 // fills the context, because the answer ends there.
 void Batch::Stream::choose_drafts(uint32_t most) {
 	drafts.clear();
-	if (!drafter || most == 0) return;
+	if (!drafter) return;
+	drafter->work();
+	if (most == 0) return;
 	const uint32_t answer_left = options.n - uint32_t(result.tokens.size()),
 	               ctx_left = session.ctx() - session.n_tokens();
 	most = std::min({most, draft_length.next(), answer_left - 1, ctx_left > 2 ? ctx_left - 2 : 0});
@@ -276,6 +284,8 @@ void Batch::verify(Stream& s, size_t row, size_t first_draft, std::span<const Ro
 			const size_t at = i ? first_draft + i - 1 : row;
 			++s.result.decode_steps;
 			s.held = before + uint32_t(i);
+			if (s.drafter && s.drafter->reads_states())
+				s.drafter->states(s.held - 1, engine_.decoder().state(uint32_t(at)));
 			choose(s, logits[at], [&] { return engine_.decoder().whole_row(uint32_t(at)); });
 			if (s.done || i == s.drafts.size() || s.prev != s.drafts[i]) break;
 			++accepted;

@@ -34,6 +34,11 @@ class Decoder {
 	bool usable(uint32_t i) const;
 	// All logits of row i of the latest decode(), even if only the largest were requested; valid until the next one.
 	std::span<const float> whole_row(uint32_t i);
+	// (dim) residual stream of row i after the last layer.
+	std::span<const float> state(uint32_t i) const {
+		const size_t dim = runner_.config().dim;
+		return std::span(hidden_).subspan(i * dim, dim);
+	}
 	uint32_t most_rows() const { return most_rows_; }
 	size_t bytes() const { return memory_.bytes(); }
 

@@ -17,6 +17,11 @@ class Drafter {
 	virtual void accept(std::span<const uint32_t> tokens) = 0;
 	// At most `most` tokens that may follow all accepted tokens; valid until the next call.
 	virtual std::span<const uint32_t> draft(uint32_t most) = 0;
+	// Whether it reads the model's hidden states: then states() gets those of each token, which was accepted before,
+	// once the model has read it: rows (n, dim) of the residual stream after the last layer, of consecutive positions.
+	virtual bool reads_states() const { return false; }
+	virtual void states(uint32_t /*position*/, std::span<const float> /*rows*/) {}
+	virtual void work() {} // between pieces of the prompt and before steps: reads some of the states that came
 };
 
 // How many tokens to draft: more while they are accepted; while they are not, none for longer and longer rests, so that

@@ -2,6 +2,7 @@
 #include "engine/run/engine.h"
 #include "backends/split_devices.h"
 #include "engine/run/tuning_file.h"
+#include "models/prediction.h"
 #include <algorithm>
 
 namespace kvrun {
@@ -28,12 +29,19 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 		     LayerRunner::kLogitRows);
 	Model model = open_model(opt.model);
 	const uint32_t n_layers = model.config.n_layers;
+	std::optional<Config> prediction;
+	if (opt.mtp) prediction = read_prediction(model.file, model.config);
 	FitGoal goal{opt.fit_kv, opt.fit_ctx, opt.kv_budget, opt.ubatch};
 	OpenedDevices devices =
 	    open_devices(opt.backend, n_layers, fit_bytes(model.file, model.config, goal) / std::max(n_layers, 1u));
 	std::unique_ptr<Engine> e(new Engine(std::move(model), std::move(devices.backend)));
 	const Config& cfg = e->config();
-	const DeviceInfo empty = e->backend_->info();
+	DeviceInfo empty = e->backend_->info();
+	if (prediction) {
+		if (empty.parts > 1)
+			fail(Code::Unsupported, "the prediction layer (--draft mtp) runs on one device; leave --split out");
+		empty.free_bytes -= std::min<uint64_t>(PredictionLayer::weight_bytes(e->file(), *prediction), empty.free_bytes);
+	}
 	goal.bus = devices.rates.bus;
 	goal.bandwidth = devices.rates.device > 0 ? devices.rates.device : empty.peak_bytes_per_s;
 	const auto place = [&] {
@@ -62,13 +70,21 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 	Backend& be = *e->backend_;
 	e->weights_ = load_weights(e->file(), cfg, be, progress, e->weight_plan_->in_host());
 	e->ring_ = std::make_unique<WeightRing>(be, cfg, e->weights_, e->weight_plan_->ring());
+	std::unique_ptr<PredictionLayer> layer;
+	if (prediction) layer = std::make_unique<PredictionLayer>(be, e->file(), std::move(*prediction), e->weights_);
 
 	const DeviceInfo dev = be.info();
 	std::vector<uint32_t> parts = e->cache_layers_.model_layers(cfg); // by layer of the pool
 	for (uint32_t& l : parts) l = be.part_of(l);
 	const uint32_t pool_layers = uint32_t(parts.size());
-	e->pool_ = std::make_unique<KvPool>(be, pool_layers, opt.kv_budget ? opt.kv_budget : cache_room(dev.free_bytes),
-	                                    std::move(parts));
+	size_t budget = opt.kv_budget ? opt.kv_budget : cache_room(dev.free_bytes);
+	if (layer) { // its cache, in f16, gets as much as each layer's
+		const size_t share = budget / (pool_layers + 1);
+		if (!opt.kv_budget) budget -= share;
+		layer->prepare(share);
+		e->mtp_ = std::make_unique<MtpModel>(std::move(layer));
+	}
+	e->pool_ = std::make_unique<KvPool>(be, pool_layers, budget, std::move(parts));
 	e->pool_->host().set_budget(opt.host_budget);
 	e->pool_->host().set_offload(opt.offload_dir);
 	e->ubatch_ = std::clamp(opt.ubatch, 1u, std::max(cfg.max_seq, 1u));
@@ -80,8 +96,8 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 }
 
 size_t Engine::activation_bytes() const {
-	return ring_->bytes() + runner_->bytes() + decoder_->bytes() + scratch_.bytes() + window_scratch_.bytes() +
-	       (spare_ ? spare_->bytes() : 0);
+	return (mtp_ ? mtp_->layer().bytes() : 0) + ring_->bytes() + runner_->bytes() + decoder_->bytes() +
+	       scratch_.bytes() + window_scratch_.bytes() + (spare_ ? spare_->bytes() : 0);
 }
 
 std::unique_ptr<PromptMemory> Engine::take_prompt_memory() {

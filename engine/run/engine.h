@@ -3,6 +3,7 @@
 #include "backends/registry.h"
 #include "engine/run/cache_layers.h"
 #include "engine/run/decode.h"
+#include "engine/run/draft_mtp.h"
 #include "engine/run/prompt_memory.h"
 #include "engine/run/weight_fit.h"
 #include "engine/run/weight_ring.h"
@@ -26,6 +27,7 @@ struct EngineOptions {
 	WeightOptions weights = {};        // which weights lie in host memory
 	uint32_t fit_ctx = 0;              // context in tokens for which WeightOptions::fit makes room; 0: FitGoal::ctx
 	std::vector<KvPolicy> fit_kv = {}; // under these policies
+	bool mtp = false;                  // the model's own prediction layer drafts: Engine::mtp()
 };
 
 // Bytes that caches may take of the memory left by weights: a tenth is reserved for activations and the driver.
@@ -57,6 +59,8 @@ class Engine {
 	size_t activation_bytes() const;                          // device memory of everything but weights and cache
 	size_t prompt_peak_bytes() const { return prompt_peak_; } // of them, the most a prompt has taken
 
+	MtpModel* mtp() const { return mtp_.get(); } // null without EngineOptions::mtp
+
 	// ---- for sessions and prompts
 	LayerRunner& runner() { return *runner_; }
 	WeightRing& ring() { return *ring_; }
@@ -76,6 +80,7 @@ class Engine {
 	Model model_;
 	CacheLayers cache_layers_;
 	Weights weights_;
+	std::unique_ptr<MtpModel> mtp_; // views into weights_
 	std::optional<WeightPlan> weight_plan_;
 	std::string weights_text_, weights_trade_;
 	std::unique_ptr<WeightRing> ring_;

@@ -93,7 +93,7 @@ bool Prefill::step(double seconds) {
 	while (!done()) {
 		const double w = piece(room - work, work == 0);
 		work += w;
-		if (w == 0 || work >= room || !read_.empty()) break;
+		if (w == 0 || work >= room || !read_.empty() || !all_rows_.empty()) break;
 	}
 	be.submit();
 	be.wait();
@@ -152,7 +152,7 @@ double Prefill::begin_block() {
 	std::vector<bool> whole(layers_);
 	for (uint32_t l = 0; l < layers_; ++l) whole[l] = computes_all(l);
 	ring_.emplace(session_.engine().ring(), n_, ubatch_, whole);
-	layer_ = at_ = 0;
+	layer_ = at_ = rows_at_ = 0;
 	stage_ = Stage::Rows;
 	if (by_layer) be.submit();
 	return 2. * n_ * runner_.config().dim;
@@ -224,7 +224,9 @@ void Prefill::next_cell() {
 
 KvPrefill& Prefill::cache_of(uint32_t l) { return session_.engine().cache_layers()[l].window ? *window_kv_ : *kv_; }
 
-bool Prefill::computes_all(uint32_t l) const { return wants_all() || l < session_.engine().cache_layers().last_own(); }
+bool Prefill::computes_all(uint32_t l) const {
+	return wants_all() || hooks_.all_rows || l < session_.engine().cache_layers().last_own();
+}
 
 void Prefill::give_up_block() {
 	ring_.reset();
@@ -339,6 +341,13 @@ double Prefill::moves(double room) {
 }
 
 double Prefill::logits_piece() {
+	if (hooks_.all_rows && rows_at_ < n_) {
+		const uint32_t n = std::min(ubatch_, n_ - rows_at_);
+		runner_.merge_streams(memory_->x, rows_at_, n, /*decode=*/false);
+		runner_.read_rows(kvrun::rows(memory_->x, rows_at_, n), all_rows_);
+		rows_at_ += n;
+		return double(n) * runner_.config().dim;
+	}
 	const uint32_t first = wants_all() ? at_ : n_ - 1, n = std::min(LayerRunner::kLogitRows, n_ - first);
 	const View x = kvrun::rows(memory_->x, first, n);
 	runner_.merge_streams(memory_->x, first, n, /*decode=*/false);
@@ -355,6 +364,11 @@ double Prefill::logits_piece() {
 void Prefill::delivered() {
 	for (const Queries& q : queries_) hooks_.queries(q.layer, q.first, q.n, q.rows);
 	queries_.clear();
+	if (!all_rows_.empty()) {
+		const uint32_t n = uint32_t(all_rows_.size() / runner_.config().dim);
+		hooks_.all_rows(n_read_ + rows_at_ - n, all_rows_);
+		all_rows_.clear();
+	}
 	if (read_.empty()) return;
 	if (!usable()) throw fault(locate_fault());
 	const size_t vocab = runner_.config().vocab, n = read_.size() / vocab;

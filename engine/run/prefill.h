@@ -22,6 +22,8 @@ struct PrefillHooks {
 	// If set, and all_logits is not, gets the last hidden state (n, dim) of every row likewise
 	// (LayerRunner::read_states).
 	std::function<void(uint32_t first, uint32_t n, std::span<const float> states)> all_states = {};
+	// If set, gets the residual stream after the last layer (n, dim) of every row, in order and in pieces from `first`.
+	std::function<void(uint32_t first, std::span<const float> rows)> all_rows = {};
 	// If set together with one of both, gets the queries (n, n_heads, head_dim) of every row of every layer that
 	// attends, as attention reads them.
 	std::function<void(uint32_t layer, uint32_t first, uint32_t n, std::span<const float> queries)> queries = {};
@@ -88,7 +90,7 @@ class Prefill {
 	double block_work(uint32_t first_token, uint32_t n) const;
 	KvPrefill& cache_of(uint32_t l);
 	void give_up_block();
-	bool wants_all() const { return hooks_.all_logits || hooks_.all_states; } // rows, not only the last one
+	bool wants_all() const { return hooks_.all_logits || hooks_.all_states; } // logits or states of all rows
 	bool has_state(uint32_t l) const { return runner_.config().layers[l].recurrent.n_heads != 0; }
 	bool owns_kv(uint32_t l) const { return has_own_kv(runner_.config(), l); }
 	bool needs_rows(uint32_t l) const { return computes_all(l) || owns_kv(l) || has_state(l); }
@@ -121,6 +123,8 @@ class Prefill {
 	std::vector<float> read_, hidden_; // logits being read from the device; their hidden states
 	bool reading_ = false;             // inside step(): reads into this object may be pending
 	std::vector<float> states_;        // if wanted, of all these rows; logits are then of the last only
+	std::vector<float> all_rows_;      // being read for the hook
+	uint32_t rows_at_ = 0;             // of the block: rows that it has got or gets
 	struct Queries {
 		uint32_t layer, first, n;
 		std::vector<float> rows;

@@ -53,6 +53,7 @@ void set_key(SynthSpec& s, std::string_view item) {
 	                    {"head_dim", &c.head_dim, 8, 512},
 	                    {"vocab", &c.vocab, 1024, 262144},
 	                    {"ctx", &c.max_seq, 16, 1u << 24},
+	                    {"mtp", &s.mtp, 0, 1},
 	                    {"experts", &e.n, 1, KV_MOST_EXPERTS},
 	                    {"used", &e.used, 1, KV_MOST_USED},
 	                    {"expert_hidden", &e.hidden_dim, 32, 65536},
@@ -70,11 +71,10 @@ void set_key(SynthSpec& s, std::string_view item) {
 		c.arch = f->arch;
 		return;
 	}
-	fail(
-	    Code::Invalid,
-	    "a synthetic model has no key '{}'; there are arch dim hidden layers heads kv_heads head_dim vocab ctx, and of "
-	    "mixtures experts used expert_hidden shared",
-	    one_line(key, 40));
+	fail(Code::Invalid,
+	     "a synthetic model has no key '{}'; there are arch dim hidden layers heads kv_heads head_dim vocab ctx "
+	     "mtp, and of mixtures experts used expert_hidden shared",
+	     one_line(key, 40));
 }
 
 // Completes the experts after keys have changed them; they are chosen as in the family.
@@ -184,6 +184,7 @@ void complete(SynthSpec& s, const SynthRow& r) {
 	if (family.recurrent) complete_recurrent(s, family, r.more);
 	if (c.n_heads % c.n_kv_heads != 0)
 		fail(Code::Invalid, "{} heads of a synthetic model do not divide into {} kv_heads", c.n_heads, c.n_kv_heads);
+	if (s.mtp && !family.predicts) fail(Code::Invalid, "{} has no prediction layer, which mtp=1 asks for", family.arch);
 	if (c.head_dim % 8 != 0)
 		fail(Code::Invalid, "head_dim of a synthetic model is {}, not a multiple of 8", c.head_dim);
 	if (c.dim % 32 != 0 || c.hidden_dim % 32 != 0)

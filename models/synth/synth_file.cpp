@@ -2,6 +2,7 @@
 #include "models/synth/synth_file.h"
 #include "engine/core/splitmix64.h"
 #include "models/families.h"
+#include "models/prediction.h"
 #include "models/recurrent.h"
 #include "models/synth/blocks.h"
 #include "models/synth/vocabulary.h"
@@ -77,7 +78,8 @@ void add_config(Header& h, const SynthSpec& s) {
 	h.u32("general.file_type", tensor_type_info(s.type).file_type);
 	h.u32(key("context_length"), c.max_seq);
 	h.u32(key("embedding_length"), c.dim);
-	h.u32(key("block_count"), c.n_layers);
+	h.u32(key("block_count"), c.n_layers + s.mtp);
+	if (s.mtp) h.u32(key("nextn_predict_layers"), s.mtp);
 	if (find_family(c.arch)->single_parts) {
 		h.array(key("feed_forward_length"), GgufType::U32, c.layers.size());
 		for (const Layer& l : c.layers) h.raw(l.mixes ? 0u : c.hidden_dim);
@@ -121,7 +123,7 @@ void add_config(Header& h, const SynthSpec& s) {
 	h.u32(key("attention.value_length_mla"), t.v_dim);
 }
 
-void add_recurrent(Header& h, const Config& c) {
+void add_recurrent(Header& h, const Config& c, uint32_t more_layers) {
 	const auto key = [&](const char* k) { return c.arch + "." + k; };
 	const Family& family = *find_family(c.arch);
 	if (!family.recurrent) return;
@@ -130,8 +132,9 @@ void add_recurrent(Header& h, const Config& c) {
 		h.u32(key("shortconv.l_cache"), one->recurrent.taps);
 	if (family.recurrent_shape.kind == RecurrentKind::ShortConv) return;
 	if (!attends_by_kv_heads(family) && !family.recurrent_shape.beside) {
-		h.array(key("attention.recurrent_layers"), GgufType::Bool, c.layers.size());
+		h.array(key("attention.recurrent_layers"), GgufType::Bool, c.layers.size() + more_layers);
 		for (const Layer& l : c.layers) h.raw(uint8_t(l.recurrent.n_heads != 0));
+		for (uint32_t l = 0; l < more_layers; ++l) h.raw(uint8_t(0));
 	}
 	if (one == c.layers.end()) return;
 	const Recurrent& r = one->recurrent;
@@ -203,11 +206,15 @@ uint64_t stream_of(uint64_t seed, std::string_view name) {
 } // namespace
 
 SynthFile::SynthFile(const SynthSpec& s) {
-	const std::vector<TensorSpec> specs = tensor_specs(s.config);
+	std::vector<TensorSpec> specs = tensor_specs(s.config);
+	if (s.mtp) {
+		const std::vector<TensorSpec> more = tensor_specs(prediction_config(s.config));
+		specs.insert(specs.end(), more.begin(), more.end());
+	}
 	Header keys, table;
 	add_config(keys, s);
 	add_experts(keys, s.config.arch, s.mixture);
-	add_recurrent(keys, s.config);
+	add_recurrent(keys, s.config, s.mtp);
 	add_tokenizer(keys, s);
 	for (const TensorSpec& t : specs) {
 		const DType type = type_of(s, t);

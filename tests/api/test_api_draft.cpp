@@ -84,6 +84,39 @@ TEST_CASE("api: a draft model of the same vocabulary drafts, another one is refu
 	kvrun_engine_free(h);
 }
 
+TEST_CASE("api: a model's own prediction layer drafts, and a file without one is refused") {
+	const std::string right = KVRUN_SOURCE_DIR "/tests/golden/prediction/right.gguf";
+	kvrun_device_options d = KVRUN_DEVICE_OPTIONS_INIT;
+	d.device = device();
+	kvrun_engine_options o = KVRUN_ENGINE_OPTIONS_INIT;
+	o.model_path = kModel.c_str(), o.device = &d, o.draft_model = KVRUN_DRAFT_MTP;
+	kvrun_engine* h = nullptr;
+	CHECK(kvrun_engine_open(&h, &o) == KVRUN_EUNSUPPORTED);
+	CHECK_MESSAGE(said("prediction layers"), error());
+	o.model_path = right.c_str();
+	REQUIRE(kvrun_engine_open(&h, &o) == KVRUN_OK);
+	kvrun_session_options so = KVRUN_SESSION_OPTIONS_INIT;
+	so.ctx = 256;
+	kvrun_session* session = nullptr;
+	REQUIRE(kvrun_session_open(&session, h, &so) == KVRUN_OK);
+	const Engine e(right);
+	const Session plain(e, nullptr, 256);
+	for (int turn = 0; turn < 2; ++turn) { // the second one goes on
+		Told want, got;
+		kvrun_generate_options g = KVRUN_GENERATE_OPTIONS_INIT;
+		g.max_tokens = 40, g.temperature = 0, g.ignore_eos = 1, g.on_token = on_token, g.payload = &want;
+		REQUIRE(kvrun_generate_text(plain.h, "a b c", &g, nullptr) == KVRUN_OK);
+		g.draft_max = 4, g.payload = &got;
+		kvrun_generate_result r = KVRUN_GENERATE_RESULT_INIT;
+		CHECK(kvrun_generate_text(session, "a b c", &g, &r) == KVRUN_OK);
+		CHECK(got.tokens == want.tokens);
+		CHECK(r.drafted > 20);
+		CHECK(r.drafts_accepted == r.drafted);
+	}
+	kvrun_session_free(session);
+	kvrun_engine_free(h);
+}
+
 TEST_CASE("api: a session that can take nothing back says so, and refuses drafts") {
 	const Engine e(kTiny);
 	const Session takes(e, "kivi2,recent_keep=8,flush=32", 100), none(e, "h2o,recent_keep=8,flush=16,budget=24", 100);

@@ -58,6 +58,27 @@ TEST_CASE("cli: --draft names what it cannot do") {
 	check_error({"bench", kModel, "--device", "cpu", "-f", kModel}, 2, {"--file", "--draft"});
 }
 
+TEST_CASE("cli: --draft mtp gives the text without drafts; a file without the layer is refused by its key") {
+	const std::string right = std::string(KVRUN_SOURCE_DIR) + "/tests/golden/prediction/right.gguf";
+	std::vector<std::string> args = {"run", right, "--device", "cpu",    "-p", "a b c",       "-n",
+	                                 "40",  "-s",  "9",        "--temp", "0",  "--ignore-eos"};
+	const Ran plain = run_program(args);
+	REQUIRE(plain.code == 0);
+	args.insert(args.end(), {"--draft", "mtp"});
+	const Ran fast = run_program(args);
+	CAPTURE(fast.err);
+	CHECK(fast.code == 0);
+	CHECK(fast.out == plain.out);
+	CHECK(contains(fast.err, " tok taken (100.0 %)"));
+	const Ran bench =
+	    run_program({"bench", right, "--device", "cpu", "-n", "24", "-r", "1", "--draft", "mtp", "-o", "json"});
+	REQUIRE(bench.code == 0);
+	CHECK(nlohmann::json::parse(bench.out)["results"][0]["draft_n_accepted"].get<int>() > 12);
+	check_error({"run", kTiny + "qwen35.gguf", "--device", "cpu", "-p", "a", "--draft", "mtp", "-q"}, 3,
+	            {"key qwen35.nextn_predict_layers is missing"});
+	check_error(run_args({"--draft", "mtp", "-q"}), 3, {"architecture is llama", "prediction layers"});
+}
+
 TEST_CASE("cli: bench --draft has both speeds, and tokens that are equal") {
 	const std::vector<std::string> base = {"bench", kModel, "--device", "cpu",  "-n",         "24",      "-d",
 	                                       "0,64",  "-r",   "2",        "--kv", "fp16,kivi2", "--draft", "lookup"};

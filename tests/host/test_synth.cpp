@@ -2,6 +2,7 @@
 // that keeps a model's activations in range.
 #include "engine/core/block_quant.h"
 #include "models/model.h"
+#include "models/prediction.h"
 #include "models/synth/synth_file.h"
 #include "tests/support/errors.h"
 #include <algorithm>
@@ -46,6 +47,22 @@ TEST_CASE("synth: every shape in the table is a model kvrun runs") {
 	CHECK(c.layers[2].experts.hidden_dim == 1408);
 	CHECK(c.layers[2].experts.gating == Gating::Sigmoid);
 	CHECK(c.layers[2].experts.choice_bias);
+}
+
+TEST_CASE("synth: mtp=1 adds a prediction layer, to families whose layers kvrun runs") {
+	for (const char* name : {"qwen3.5-9b", "qwen3.5-35b-a3b", "qwen3-next-80b-a3b", "glm-4.5-air", "deepseek-r1"}) {
+		CAPTURE(name);
+		const Model m = open_model(std::string("synth:") + name + ",layers=5,mtp=1:q4_k");
+		CHECK(m.config.n_layers == 5);
+		const Config p = read_prediction(m.file, m.config);
+		CHECK(p.prediction.block == 5);
+		CHECK(p.n_layers == 1);
+		CHECK(attends(p.layers[0]));
+		CHECK(p.prediction.own_norm);
+		CHECK(!p.prediction.own_head);
+		CHECK((p.layers[0].experts.n != 0) == (std::string_view(name) != "qwen3.5-9b"));
+	}
+	CHECK(error_of_name("llama-3.1-8b,mtp=1:q4_k").find("no prediction layer") != std::string::npos);
 }
 
 TEST_CASE("synth: any part of the file has the bytes of the whole") {

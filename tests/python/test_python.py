@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 import pytest
-from samples import GREEDY, MODEL, ONCE, record
+from samples import GREEDY, MODEL, ONCE, ROOT, record
 
 import kvrun
 from kvrun import _cffi
@@ -202,6 +202,16 @@ def test_drafts_change_speed_and_no_token(engine, kv):
         itself = two.session(kv="fp16").ask(ONCE, draft_max=4, **GREEDY)
         assert itself.text == engine.session(kv="fp16").ask(ONCE, **GREEDY).text
         assert itself.drafts_accepted == itself.drafted > 0
+
+
+def test_prediction_layer_drafts():
+    right = os.path.join(ROOT, "tests", "golden", "prediction", "right.gguf")
+    options = {"max_tokens": 30, "ignore_eos": True, "temperature": 0}
+    with kvrun.Engine(right, device="cpu", draft_model="mtp") as e:
+        plain, drafted = e.session().ask("a b c", **options), e.session().ask("a b c", draft_max=4, **options)
+        assert drafted.text == plain.text and drafted.drafts_accepted == drafted.drafted > 0
+    with pytest.raises(kvrun.Unsupported, match="prediction layers"):
+        kvrun.Engine(MODEL, device="cpu", draft_model="mtp")
 
 
 def test_hidden_states_and_embeddings(engine):

@@ -127,8 +127,8 @@ class Engine:
     max_rows: most answers in one step. ubatch: prompt tokens that go through a layer together.
     host_budget, offload_dir: for policies that fetch from host memory; see kvrun_host_memory_options.
     progress: called with the loaded share. canceller: stops loading.
-    draft_model: a small model with the same vocabulary that guesses tokens for draft_max; None: tokens are looked up in
-        the text.
+    draft_model: a small model with the same vocabulary that guesses tokens for draft_max, or "mtp": the prediction
+        layer of the model itself; None: tokens are looked up in the text.
     gpu_layers: the weights of this many layers, the last ones, lie on the device, which reads the others in host
         memory; None: all that fit. cpu_moe_layers: the experts of this many layers, the first ones, lie in host memory.
         weights_budget: most bytes of weights on the device. fit: more weights move to host memory until a cache of

@@ -1,0 +1,134 @@
+// The prediction layer of a model on a device.
+#include "engine/run/prediction_layer.h"
+#include "engine/run/arena.h"
+#include <algorithm>
+
+namespace kvrun {
+
+// What the layer does not have of its own is the model's.
+static void share_with_model(Weights& w, const Weights& model) {
+	if (!w.embed) w.embed = model.embed;
+	if (!w.final_norm.w) w.final_norm = model.final_norm;
+	if (!w.lm_head) w.lm_head = model.lm_head;
+	w.lm_head_b = model.lm_head_b;
+}
+
+PredictionLayer::PredictionLayer(Backend& be, const Gguf& g, Config cfg, const Weights& model,
+                                 const LoadProgress& progress)
+    : be_(be), cfg_(std::move(cfg)), model_(model), w_(load_weights(g, cfg_, be, progress)), layers_(cfg_),
+      plan_(make_device_plan(parse_policy("fp16"), layers_.main_shape())), rope_(cfg_, cfg_.max_seq),
+      lists_(be.info().lists_candidates) {
+	share_with_model(w_, model);
+}
+
+uint64_t PredictionLayer::weight_bytes(const Gguf& g, const Config& c) {
+	uint64_t n = 0;
+	for (const TensorSpec& s : tensor_specs(c)) n += g.find_tensor(s.name)->bytes;
+	return n;
+}
+
+void PredictionLayer::prepare(size_t cache_bytes) {
+	pool_ = std::make_unique<KvPool>(be_, 1, cache_bytes);
+	runner_ = std::make_unique<LayerRunner>(be_, cfg_, w_, kRows);
+	allocate(be_, memory_, "prediction rows", [&](Arena& a) {
+		x_ = a.take(DType::F32, kRows, cfg_.dim);
+		pairs_ = a.take(DType::F32, 2 * kRows, cfg_.dim), joined_ = a.take(DType::F32, 2 * kRows, cfg_.dim);
+		order_ = a.take(DType::U32, 2 * kRows), tokens_.ids = a.take(DType::U32, kRows);
+		for (size_t i = 0; i < cfg_.ropes.size(); ++i)
+			positions_[i] = a.take(DType::F32, kRows, cfg_.ropes[i].dim / 2, 2);
+		if (cfg_.temperature.scale != 0) positions_[kTemperature] = a.take(DType::F32, kRows);
+	});
+	std::vector<uint32_t> order;
+	for (uint32_t i = 0; i < kRows; ++i) order.insert(order.end(), {i, kRows + i});
+	be_.write(*order_.buf, order_.at, std::as_bytes(std::span(order)));
+	be_.submit();
+	be_.wait();
+}
+
+std::unique_ptr<KvSequence> PredictionLayer::sequence() {
+	return std::make_unique<KvSequence>(be_, plan_, *pool_, std::min(cfg_.max_seq, 4096u));
+}
+
+size_t PredictionLayer::bytes() const {
+	return w_.bytes + memory_.bytes() + scratch_.bytes() + (runner_ ? runner_->bytes() + pool_->allocated_bytes() : 0);
+}
+
+// x = join . (norm of the embedding | norm of the hidden state, which has passed the final norm before).
+void PredictionLayer::join(const LayerRows& r, const PredictionRows& in) {
+	const uint32_t n = r.n;
+	const View embedded = rows(pairs_, 0, n), states = rows(pairs_, kRows, n);
+	be_.write(*states.buf, states.at, std::as_bytes(in.states));
+	runner_->embed(x_, 0, r.tokens.ids, /*decode=*/true);
+	be_.rmsnorm(embedded, r.x, w_.prediction.embed_norm, cfg_.norm_eps);
+	be_.rmsnorm(states, states, (in.own ? w_ : model_).final_norm.w, cfg_.norm_eps);
+	be_.rmsnorm(states, states, w_.prediction.state_norm, cfg_.norm_eps);
+	const View both = rows(joined_, 0, 2 * n);
+	be_.embed(both, pairs_, rows(order_, 0, 2 * n));
+	const Proj into[] = {{r.x, w_.prediction.join, {}}};
+	be_.matmul(into, shaped(both, n, 2 * cfg_.dim), Epilogue::None, /*decode=*/true);
+}
+
+void PredictionLayer::step(KvSequence& seq, const PredictionRows& in, bool guess) {
+	const uint32_t n = uint32_t(in.tokens.size());
+	KV_ASSERT(n >= 1 && n <= kRows && in.states.size() == size_t(n) * cfg_.dim);
+	std::vector<StepRow> step;
+	for (uint32_t i = 0; i < n; ++i) step.push_back({&seq, true, i});
+	KvStep kv(be_, scratch_, *pool_, step, layers_.n_heads(false));
+	runner_->write_tokens(tokens_, in.tokens);
+	for (size_t i = 0; i < positions_.size(); ++i) {
+		if (!positions_[i]) continue;
+		host_rope_[i].clear();
+		if (i == kTemperature)
+			rope_.append_temperature(in.first, n, host_rope_[i]);
+		else
+			rope_[i].append(in.first, n, host_rope_[i]);
+		be_.write(*positions_[i].buf, positions_[i].at, std::as_bytes(std::span(host_rope_[i])));
+	}
+	be_.at_layer(0);
+	const LayerRows r = runner_->rows_of(0, x_, tokens_, positions_, 0, n);
+	join(r, in);
+	kv.before_layer(0);
+	runner_->project_in(0, r, /*decode=*/true);
+	for (uint32_t i = 0; i < n;) {
+		uint32_t same = 1;
+		const KvDst dst = kv.destination(0, i, same);
+		runner_->rotate(0, r, i, same, dst);
+		i += same;
+	}
+	kv.stored(0);
+	kv.attend(0, r.att, r.q, runner_->softmax(0, r));
+	runner_->project_out(0, r, /*decode=*/true);
+	if (guess) {
+		const View last = rows(r.x, n - 1, 1);
+		runner_->logits(last, /*decode=*/true);
+		runner_->read_rows(last, state_);
+		logits_.clear();
+		if (lists_)
+			runner_->read_candidates(1, 1, lists_of_last_);
+		else
+			logits_.resize(cfg_.vocab), runner_->read_logits(0, 1, logits_);
+	}
+	be_.submit();
+	be_.wait();
+	kv.end();
+	if (!guess) return;
+	if (lists_) {
+		lists_of_last_.arrived(cfg_.vocab);
+		const std::span<const Logit> top = lists_of_last_.of(0, 1);
+		if (!top.empty()) guess_ = std::ranges::max_element(top, {}, &Logit::value)->id;
+		if (!top.empty()) return;
+	}
+	blocks_.scan(logits());
+	guess_ = uint32_t(blocks_.first_max());
+}
+
+std::span<const float> PredictionLayer::logits() {
+	if (!logits_.empty()) return logits_;
+	logits_.resize(cfg_.vocab);
+	runner_->read_logits(0, 1, logits_);
+	be_.submit();
+	be_.wait();
+	return logits_;
+}
+
+} // namespace kvrun

@@ -1,0 +1,66 @@
+// The prediction layer of a model on a device: from the hidden state of a token and the token behind it to a guess of
+// the next one.
+#pragma once
+#include "engine/kv_device/step.h"
+#include "engine/run/cache_layers.h"
+#include "engine/run/layer_runner.h"
+#include "engine/run/logit_blocks.h"
+#include "engine/run/rope_table.h"
+#include "models/gguf.h"
+
+namespace kvrun {
+
+struct PredictionRows {               // consecutive tokens of one sequence
+	uint32_t first = 0;               // position of the first one
+	std::span<const uint32_t> tokens; // (n) of each, the token behind it
+	std::span<const float> states;    // (n, dim) of each, the residual stream after the last layer
+	bool own = false;                 // the states are those of this layer, PredictionLayer::state()
+};
+
+class PredictionLayer {
+ public:
+	static constexpr uint32_t kRows = LayerRunner::kLogitRows; // most rows of a step
+
+	// Uploads the layer's weights. `model`: weights of the model, which it shares; they must outlive it.
+	PredictionLayer(Backend&, const Gguf&, Config, const Weights& model, const LoadProgress& = {});
+	// Device memory of a layer's weights, as in the file.
+	static uint64_t weight_bytes(const Gguf&, const Config&);
+	// Call once: makes room for activations, and a budget in bytes for the caches of all sequences.
+	void prepare(size_t cache_bytes);
+
+	std::unique_ptr<KvSequence> sequence(); // empty
+	// Appends n rows to the sequence, whose earlier ones they attend to. If `guess`, the layer's hidden state of the
+	// last row and the most likely token after it are read. Throws Error{OutOfMemory} with nothing appended.
+	void step(KvSequence&, const PredictionRows&, bool guess);
+	uint32_t guess() const { return guess_; }
+	std::span<const float> state() const { return state_; } // (dim)
+	std::span<const float> logits();                        // (vocab) of that row
+	const Config& config() const { return cfg_; }
+	size_t bytes() const; // device memory: weights, activations and caches
+
+ private:
+	void join(const LayerRows&, const PredictionRows&);
+
+	Backend& be_;
+	Config cfg_;
+	const Weights& model_;
+	Weights w_;
+	CacheLayers layers_;
+	KvPlan plan_;
+	RopeTables rope_;
+	std::unique_ptr<KvPool> pool_;
+	std::unique_ptr<LayerRunner> runner_;
+	KvScratch scratch_;
+	Buffer memory_;
+	View x_, pairs_, joined_, order_; // (rows, dim), (2 rows, dim), (2 rows, dim) f32; (2 rows) u32
+	TokenViews tokens_;               // of rows
+	RopeViews positions_;             // of rows
+	std::array<std::vector<float>, kMostRopes + 1> host_rope_;
+	bool lists_; // the device finds the largest logits
+	CandidateLists lists_of_last_;
+	LogitBlocks blocks_;
+	std::vector<float> state_, logits_;
+	uint32_t guess_ = 0;
+};
+
+} // namespace kvrun

@@ -1,0 +1,19 @@
+// The layer behind a model's own that predicts one more token (multi-token prediction, "nextn"): a model of one layer
+// that reads the hidden state of a token and the embedding of the token behind it.
+#pragma once
+#include "models/config.h"
+
+namespace kvrun {
+
+// The prediction layer of a file as a model of one layer (Config::prediction). Throws Error{Unsupported} naming the key
+// if the file has none, or its family's is not one that kvrun runs; Format on missing and misshapen tensors.
+Config read_prediction(const Gguf&, const Config& of);
+// The shape of a prediction layer of this model, as a model of one layer with a final norm of its own.
+Config prediction_config(const Config& of);
+// Tensors that a prediction layer has before its layer, and behind it.
+void add_prediction_inputs(std::vector<TensorSpec>&, const Config&);
+void add_prediction_outputs(std::vector<TensorSpec>&, const Config&);
+// "blk.12.nextn.WHAT"
+std::string prediction_tensor(const Config&, const char* what);
+
+} // namespace kvrun

@@ -1,0 +1,254 @@
+// Prediction layers (--draft mtp): logits of the layer against tests/golden/prediction, in any cut; answers are those
+// without drafts, whatever the layer guesses; what it has read goes on in forks and later answers.
+#include "engine/core/npy.h"
+#include "engine/run/batch.h"
+#include "models/prediction.h"
+#include "tests/device/sequences.h"
+#include "tests/support/gguf_builder.h"
+#include <doctest/doctest.h>
+
+using namespace kvrun;
+
+namespace {
+
+// Gated attention, dense and with experts; partial RoPE with biases; latent attention, with an embedding and an output
+// of the layer's own.
+const std::vector<Case> kPredicting{{"qwen35"}, {"qwen35moe"}, {"glm4moe"}, {"deepseek2_v3"}};
+
+std::string file_of(const std::string& name) { return kGolden + "prediction/" + name; }
+
+std::unique_ptr<Engine> open_predicting(const std::string& device, const std::string& name, uint32_t ubatch = 512) {
+	EngineOptions o;
+	o.model = file_of(name) + ".gguf", o.backend = select_test_device(device), o.mtp = true, o.ubatch = ubatch;
+	return Engine::open(o);
+}
+
+GenerateOptions plain_answer(uint32_t n, double temperature = 0) {
+	GenerateOptions o;
+	o.n = n, o.ignore_end = true;
+	o.sampling.temperature = temperature, o.sampling.seed = 11;
+	return o;
+}
+
+GenerateOptions predicted(GenerateOptions o, Engine& e, uint32_t most = 5) {
+	o.draft_max = most;
+	o.drafter = [&e] { return e.mtp()->drafter(); };
+	return o;
+}
+
+// Notes what another drafter guesses first, by the length of the text.
+struct Noted final : Drafter {
+	std::unique_ptr<Drafter> inner;
+	std::vector<std::pair<size_t, uint32_t>>& notes;
+	size_t length = 0;
+	Noted(std::unique_ptr<Drafter> d, std::vector<std::pair<size_t, uint32_t>>& n) : inner(std::move(d)), notes(n) {}
+	void accept(std::span<const uint32_t> tokens) override { length += tokens.size(), inner->accept(tokens); }
+	bool reads_states() const override { return inner->reads_states(); }
+	void states(uint32_t at, std::span<const float> rows) override { inner->states(at, rows); }
+	void work() override { inner->work(); }
+	std::span<const uint32_t> draft(uint32_t most) override {
+		const auto tokens = inner->draft(4); // each of the others leaves an entry, which must go
+		if (!tokens.empty()) notes.emplace_back(length, tokens[0]);
+		return tokens.first(std::min<size_t>(most, tokens.size()));
+	}
+};
+
+template <class F> std::string message_of(F f) {
+	try {
+		f();
+	} catch (const Error& e) { return e.what(); }
+	return {};
+}
+
+} // namespace
+
+TEST_CASE("prediction: logits of the layer are those of its equations, in any cut, and of guesses that go on") {
+	each_row(kPredicting, [](Backend&, const Case& c, const TestRow& row) {
+		const auto engine = open_predicting(row.device, c.name);
+		PredictionLayer& layer = engine->mtp()->layer();
+		const NpyArray ids = npy_read(file_of(c.name) + ".tokens.npy"),
+		               rows = npy_read(file_of(c.name) + ".logits.npy"), h = npy_read(file_of(c.name) + ".states.npy");
+		const Tokens tokens(ids.as<int32_t>().begin(), ids.as<int32_t>().end());
+		const std::span<const float> want = rows.as<float>(), states = h.as<float>();
+		const size_t vocab = engine->config().vocab, dim = engine->config().dim, n = tokens.size();
+		REQUIRE(want.size() == (n + 2) * vocab);
+		const double most = logits_tolerance(engine->backend(), c.name, /*decode=*/true);
+		Floats last;
+		for (const uint32_t cut : {1u, 7u, 21u}) {
+			const auto seq = layer.sequence();
+			for (uint32_t at = 0; at < n; at += cut) {
+				const uint32_t m = std::min(cut, uint32_t(n) - at);
+				layer.step(*seq, {at, std::span(tokens).subspan(at, m), states.subspan(at * dim, m * dim)}, true);
+				CHECK(relative_error(layer.logits(), want.subspan((at + m - 1) * vocab, vocab)) < most);
+			}
+			if (last.empty()) last = keep(layer.logits());
+			check_same_bits({row.device, row.number, fmt::format("{}, {} at once", c.name, cut)}, keep(layer.logits()),
+			                last);
+			for (uint32_t i = 0; i < 2; ++i) {
+				const uint32_t token = best(want.subspan((n + i - 1) * vocab, vocab));
+				CHECK(layer.guess() == token);
+				const Floats state = keep(layer.state());
+				layer.step(*seq, {uint32_t(n) + i, {&token, 1}, state, true}, true);
+				CHECK(relative_error(layer.logits(), want.subspan((n + i) * vocab, vocab)) < most);
+			}
+			CHECK(seq->n_tokens() == n + 2);
+		}
+	});
+}
+
+TEST_CASE("prediction: answers are those without drafts, and so is what the session holds") {
+	each_row(kPredicting, [](Backend&, const Case& c, const TestRow& row) {
+		const auto engine = open_predicting(row.device, c.name, 7);
+		const Tokens prompt = random_tokens(30, engine->config().vocab, 5);
+		for (const std::string kv : {"fp16", "rtn4,recent_keep=8,flush=32"})
+			for (const double temperature : {0.0, 1.0}) {
+				const GenerateOptions o = plain_answer(row.device == "cpu" ? 60 : 30, temperature);
+				Session plain(*engine, with(kv, 200)), s(*engine, with(kv, 200));
+				const GenerateResult want = generate(plain, prompt, o);
+				const GenerateResult r = generate(s, prompt, predicted(o, *engine));
+				CHECK(r.tokens == want.tokens);
+				CHECK(r.kv.total() == want.kv.total());
+				CHECK(r.draft.drafted > 0);
+				CHECK(s.n_tokens() == plain.n_tokens());
+				check_same_bits(row, keep(s.decode(3)), keep(plain.decode(3)));
+			}
+	});
+}
+
+TEST_CASE("prediction: guesses of an answer are those of the layer on the whole text, read at once") {
+	each_row(kPredicting, [](Backend&, const Case& c, const TestRow& row) {
+		const auto engine = open_predicting(row.device, c.name, 7);
+		const uint32_t dim = engine->config().dim;
+		Tokens text = random_tokens(20, engine->config().vocab, 5);
+		std::vector<std::pair<size_t, uint32_t>> notes;
+		GenerateOptions o = plain_answer(60, 1);
+		o.draft_max = 3;
+		o.drafter = [&] { return std::make_unique<Noted>(engine->mtp()->drafter(), notes); };
+		Session s(*engine, with("fp16", 200)), whole(*engine, with("fp16", 200));
+		for (int turn = 0; turn < 2; ++turn) { // the second one goes on with what the layer has read
+			const size_t known = s.n_tokens();
+			const GenerateResult r = generate(s, std::span(text).subspan(known), o);
+			text.insert(text.end(), r.tokens.begin(), r.tokens.end());
+			text.push_back(7 + turn);
+		}
+		Floats states;
+		PrefillHooks hooks;
+		hooks.all_rows = [&](uint32_t first, std::span<const float> rows) {
+			REQUIRE(size_t(first) * dim == states.size());
+			states.insert(states.end(), rows.begin(), rows.end());
+		};
+		whole.prefill(text, hooks);
+		REQUIRE(states.size() == text.size() * dim);
+		const auto seq = engine->mtp()->layer().sequence();
+		std::vector<uint32_t> guesses;
+		for (uint32_t p = 0; p + 1 < text.size(); ++p) {
+			engine->mtp()->layer().step(*seq, {p, {&text[p + 1], 1}, std::span(states).subspan(p * dim, dim)}, true);
+			guesses.push_back(engine->mtp()->layer().guess());
+		}
+		CHECK(notes.size() > 10);
+		size_t equal = 0;
+		for (const auto& [length, token] : notes) equal += guesses[length - 2] == token;
+		CHECK(equal >= notes.size() - notes.size() / 10); // states of steps are rounded in another way than a prompt's
+	});
+}
+
+TEST_CASE("prediction: a layer that is right has all its guesses taken, in a batch with forks as well") {
+	each_row(std::vector<Case>{{"right"}}, [](Backend&, const Case& c, const TestRow& row) {
+		const auto engine = open_predicting(row.device, c.name, 7);
+		const Tokens prompt = random_tokens(40, engine->config().vocab, 5);
+		Session plain(*engine, with("fp16", 200)), s(*engine, with("fp16", 200));
+		const GenerateResult want = generate(plain, prompt, plain_answer(40));
+		for (const uint32_t most : {1u, 5u}) {
+			s.reset();
+			const GenerateResult r = generate(s, prompt, predicted(plain_answer(40), *engine, most));
+			CHECK(r.tokens == want.tokens);
+			CHECK(r.draft.drafted > 15);
+			CHECK(r.draft.accepted == r.draft.drafted);
+		}
+		// Sampled answers of one prompt, each with its own seed.
+		Session first(*engine, with("fp16", 200));
+		std::vector<std::unique_ptr<Session>> forks;
+		for (int i = 0; i < 2; ++i) forks.push_back(first.fork());
+		Batch batch(*engine);
+		std::vector<uint32_t> ids;
+		std::vector<Tokens> wanted;
+		for (uint64_t seed : {1, 2, 3}) {
+			GenerateOptions o = plain_answer(30, 0.7);
+			o.sampling.seed = seed;
+			Session alone(*engine, with("fp16", 200));
+			wanted.push_back(generate(alone, prompt, o).tokens);
+			o = predicted(o, *engine);
+			ids.push_back(seed == 1 ? batch.add(first, prompt, o) : batch.add_fork(*forks[seed - 2], ids[0], o));
+		}
+		while (batch.step()) {}
+		for (size_t i = 0; i < ids.size(); ++i) {
+			const GenerateResult r = batch.take(ids[i]);
+			CHECK(!r.error);
+			CHECK(r.tokens == wanted[i]);
+			CHECK(r.draft.drafted > 0);
+		}
+	});
+}
+
+TEST_CASE("prediction: an answer that goes on with a text, or with a part of it, finds what the layer has read") {
+	each_row(std::vector<Case>{{"glm4moe"}}, [](Backend&, const Case& c, const TestRow& row) {
+		const auto engine = open_predicting(row.device, c.name);
+		MtpModel& mtp = *engine->mtp();
+		const uint32_t dim = engine->config().dim;
+		const Tokens text = random_tokens(40, engine->config().vocab, 5);
+		const Floats states(size_t(40) * dim, 0.25f);
+		const auto rows = [&](uint32_t n) { return std::span(states).first(size_t(n) * dim); };
+		{
+			const auto d = mtp.drafter();
+			d->accept(std::span(text).first(30));
+			d->states(0, rows(30)); // the last of them waits for its token
+			CHECK(d->draft(1).size() == 1);
+		}
+		const auto entries = [&](std::span<const uint32_t> tokens, uint32_t position) {
+			PredictionText t;
+			t.tokens.assign(tokens.begin(), tokens.end());
+			mtp.begin(t, position);
+			if (!t.at.empty()) CHECK(t.seq->n_tokens() == t.at.size());
+			return std::pair(t.at.size(), t.waiting.size() / dim);
+		};
+		CHECK(entries(std::span(text).first(35), 30) == std::pair<size_t, size_t>(29, 1));
+		CHECK(entries(std::span(text).first(35), 20) == std::pair<size_t, size_t>(20, 0));
+		CHECK(entries(std::span(text).subspan(1, 20), 10).first == 0);
+		Tokens other(text.begin(), text.begin() + 20);
+		for (const uint32_t t : {7u, 8u, 9u}) other.push_back((text[20] + t) % engine->config().vocab);
+		CHECK(entries(other, 20) == std::pair<size_t, size_t>(19, 0)); // that of token 19 had another one behind it
+		while (mtp.forget()) {}
+		CHECK(entries(std::span(text).first(35), 30).first == 0);
+	});
+}
+
+TEST_CASE("prediction: where its cache has no room, the layer begins anew and the answer is the same") {
+	each_row(std::vector<Case>{{"right"}}, [](Backend&, const Case& c, const TestRow& row) {
+		EngineOptions o;
+		o.model = file_of(c.name) + ".gguf", o.backend = select_test_device(row.device), o.mtp = true;
+		const Tokens prompt = random_tokens(40, 256, 5);
+		o.kv_budget = size_t(128) << 10;
+		const auto engine = Engine::open(o);
+		Session plain(*engine, with("fp16", 300)), s(*engine, with("fp16", 300));
+		const GenerateResult want = generate(plain, prompt, plain_answer(200));
+		plain.reset();
+		const GenerateResult r = generate(s, prompt, predicted(plain_answer(200), *engine));
+		CHECK(r.tokens == want.tokens);
+		CHECK(r.draft.accepted > 100); // its cache is full after 128 tokens, 88 of which are the answer's
+	});
+}
+
+TEST_CASE("prediction: files without the layer, families without one and damaged layers are refused by name") {
+	each_row(std::vector<Case>{{"refused"}}, [](Backend&, const Case&, const TestRow& row) {
+		const auto refused = [&](const std::string& model) {
+			EngineOptions o;
+			o.model = model, o.backend = select_test_device(row.device), o.mtp = true;
+			return message_of([&] { Engine::open(o); });
+		};
+		CHECK(refused(kGolden + "tiny/qwen35.gguf").find("key qwen35.nextn_predict_layers is missing") !=
+		      std::string::npos);
+		CHECK(refused(kGolden + "tiny/llama.gguf").find("architecture is llama") != std::string::npos);
+		// The converter wrote the key and not the layer.
+		CHECK(refused(kGolden + "tiny/glm4moe.gguf").find("blk.3.nextn.enorm.weight is missing") != std::string::npos);
+	});
+}
