@@ -60,6 +60,14 @@ void read_sizes(const Keys& k, const Family& f, Config& c, uint32_t full, LayerS
 			fail(Code::Format, "{}: key {} is 0; the file is damaged", k.g.name(), k.key(key));
 		return all;
 	};
+	if (f.all_recurrent) { // keys of heads and MLPs are 0; a head of the least size has no tensors
+		c.hidden_dim = c.dim, c.n_heads = c.n_kv_heads = 1, c.head_dim = kHeadDimStep;
+		c.max_seq = k.u32("context_length");
+		c.norm_eps = k.g.f32(k.key(eps_key(k, c)));
+		for (const auto& [name, value] : {std::pair{"embedding_length", c.dim}, {"context_length", c.max_seq}})
+			if (value == 0) fail(Code::Format, "{}: key {} is 0; the file is damaged", k.g.name(), k.key(name));
+		return;
+	}
 	const bool experts_only = !k.has("feed_forward_length") && k.has("expert_feed_forward_length");
 	sizes.hidden_dim = of_layers(experts_only ? "expert_feed_forward_length" : "feed_forward_length", f.single_parts,
 	                             f.single_parts ? c.dim : 0);

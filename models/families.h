@@ -56,6 +56,8 @@ struct Family {
 	bool predicts = false;  // kvrun runs the prediction layer (models/prediction.h) that files may have
 	bool recurrent = false; // some layers are recurrent; the file says which, and what recurrent_shape leaves open
 	Recurrent recurrent_shape = {};
+	// All layers are a state alone: there is no attention, and no MLP.
+	bool all_recurrent = false;
 	// A layer is attention, a state or an MLP alone: those without KV heads and MLP are recurrent.
 	bool single_parts = false;
 	Layer layer = {}; // of every layer, except sizes (in the file) and what depends on the layer's number

@@ -15,7 +15,7 @@ uint32_t read_size(const ConfigKeys& k, const char* key, uint32_t lowest, uint32
 // A flag per layer, draft layers included; or a period: every so-many-th layer attends.
 std::vector<bool> read_layers(const ConfigKeys& k, const Family& f, const Config& c) {
 	std::vector<bool> out;
-	if (f.recurrent_shape.beside) return std::vector<bool>(c.n_layers, true);
+	if (f.recurrent_shape.beside || f.all_recurrent) return std::vector<bool>(c.n_layers, true);
 	if (attends_by_kv_heads(f)) {
 		for (const uint32_t n : k.u32_each("attention.head_count_kv", c.n_layers, k.u32("block_count")))
 			out.push_back(n == 0);
@@ -47,14 +47,15 @@ std::vector<bool> read_layers(const ConfigKeys& k, const Family& f, const Config
 } // namespace
 
 bool attends_by_kv_heads(const Family& f) {
-	return f.recurrent && f.recurrent_shape.kind != RecurrentKind::DeltaRule && !f.recurrent_shape.beside;
+	return f.recurrent && !f.all_recurrent && f.recurrent_shape.kind != RecurrentKind::DeltaRule &&
+	       !f.recurrent_shape.beside;
 }
 
 RecurrentLayers read_recurrent(const ConfigKeys& k, const Family& f, const Config& c) {
 	if (!f.recurrent) return {};
 	RecurrentLayers r{f.recurrent_shape, read_layers(k, f, c)};
 	const std::vector<bool> mlp = f.single_parts ? read_mlp_layers(k, c) : std::vector<bool>(c.n_layers);
-	bool some_attend = r.shape.beside;
+	bool some_attend = r.shape.beside || f.all_recurrent;
 	for (uint32_t l = 0; l < c.n_layers; ++l) some_attend |= !r.layers[l] && !mlp[l];
 	if (!some_attend)
 		fail(Code::Unsupported, "{}: all {} layers are recurrent; kvrun runs {} with layers that attend", k.g.name(),

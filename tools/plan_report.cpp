@@ -322,7 +322,7 @@ Json plan_json(const Planned& planned, const PlanSubject& s) {
 	const KvPlan& plan = planned.plan;
 	const PlanVerdict& v = planned.verdict;
 	const KvBytes b = bytes_at(plan, s.n_tokens);
-	const double elements = double(plan.f16_bytes(s.n_tokens)) / 2;
+	const double elements = std::max(double(plan.f16_bytes(s.n_tokens)) / 2, 1.);
 	const double stored = stored_bits(plan, s.n_tokens);
 	const MeasuredQuality* measured = measured_quality(plan.policy);
 	Json j = {
@@ -362,6 +362,7 @@ Json plan_json(const Planned& planned, const PlanSubject& s) {
 }
 
 static std::string shape_text(const KvShape& s) {
+	if (!s.n_layers) return "no layer attends";
 	if (s.rope_dim)
 		return fmt::format("{} layers x latents of {} channels and rotated keys of {}", s.n_layers, s.head_dim,
 		                   s.rope_dim);
@@ -372,7 +373,8 @@ void print_plan(const Planned& planned, const PlanSubject& s) {
 	const KvPlan& plan = planned.plan;
 	const PlanVerdict& v = planned.verdict;
 	const KvBytes b = bytes_at(plan, s.n_tokens);
-	const double elements = double(plan.f16_bytes(s.n_tokens)) / 2, stored = stored_bits(plan, s.n_tokens);
+	const double elements = std::max(double(plan.f16_bytes(s.n_tokens)) / 2, 1.),
+	             stored = stored_bits(plan, s.n_tokens);
 	std::string out = verdict_text(plan, s, v) + "\n\n";
 	out += fmt::format("{} [{}]: {}\n{}: {}, {} tokens\n\n", one_line(plan.policy.text), plan.policy.source,
 	                   plan.policy.summary, one_line(s.name), shape_text(s.shape), s.n_tokens);

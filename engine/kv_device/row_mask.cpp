@@ -9,7 +9,7 @@ RowMasks::~RowMasks() {
 }
 
 void RowMasks::add(Backend& be, const KvSequence& s, uint32_t n) {
-	if (n < 2) return;
+	if (n < 2 || !s.plan().shape.n_layers) return; // nothing is read
 	const KvCache& c = s.cache();
 	const KvPlan& p = s.plan();
 	const uint32_t page = p.page[int(Tier::F16)], stride = c.n_pages(0, Tier::F16) * 4;

@@ -291,6 +291,7 @@ std::string side_options(SideFormat f, bool is_k, size_t first, size_t last) {
 bool is_auto(const KvPolicy& p) { return p.name == kAuto; }
 
 std::vector<CacheStep> auto_steps(const KvPolicy& asked, const KvShape& shape, const Tuning* tuning) {
+	if (!shape.n_layers) return {{parse_policy("fp16"), 0}};
 	const Tuning t = tuning ? *tuning : guessed_tuning(shape.n_layers);
 	return Auto(asked, shape, t, tuning != nullptr, 0, 0).steps();
 }
@@ -343,6 +344,7 @@ std::string assign_bits(const Tuning& t, const KvShape& shape, double bits, cons
 Choice choose_policy(const KvPolicy& asked, const KvShape& shape, const Tuning* tuning, uint64_t n_tokens,
                      size_t budget_bytes) {
 	if (!is_choice(asked)) return {asked, {}};
+	if (!shape.n_layers) return {parse_policy("fp16"), "no layer attends"};
 	const Tuning t = tuning ? *tuning : guessed_tuning(shape.n_layers);
 	if (asked.name == kAuto) return Auto(asked, shape, t, tuning != nullptr, n_tokens, budget_bytes).choose(asked.text);
 	const std::string_view name = std::string_view(asked.text).substr(0, asked.text.find(','));

@@ -185,6 +185,7 @@ double code_bits(const KvPlan& plan) {
 
 double stored_bits(const KvPlan& plan, uint64_t n_tokens) {
 	if (!n_tokens) return 0;
+	if (!plan.shape.n_layers) return 16; // of nothing
 	return 16.0 * double(bytes_at(plan, n_tokens).total()) / double(plan.f16_bytes(n_tokens));
 }
 

@@ -276,7 +276,7 @@ static void check_latent(const KvPlan& plan) {
 }
 
 KvPlan make_plan(const KvPolicy& p, const KvShape& s) {
-	if (!s.n_layers || s.n_layers > 4096 || !s.n_kv_heads || !s.head_dim || s.head_dim % 2 || s.rope_dim % 2 ||
+	if (s.n_layers > 4096 || !s.n_kv_heads || !s.head_dim || s.head_dim % 2 || s.rope_dim % 2 ||
 	    s.n_kv_heads * uint64_t(s.head_dim) > 65536)
 		fail(Code::Invalid,
 		     "no KV cache for {} layers of {} kv heads of {} channels; head_dim is even, layers at most 4096",

@@ -11,7 +11,7 @@
 namespace kvrun {
 
 struct KvShape {
-	uint32_t n_layers, n_kv_heads, head_dim;
+	uint32_t n_layers, n_kv_heads, head_dim; // 0 layers: no layer of the model attends; every policy is f16
 	// Latent attention: K is the latent, which is also what is read as values, and V a rotated key of so many channels
 	// per kv head. 0: V is values, as wide as keys.
 	uint32_t rope_dim = 0;

@@ -47,6 +47,7 @@ class CacheLayers {
 			last_readers_.push_back(l);
 			last_own_ = l;
 		}
+		if (!states_.first) kinds_[0] = {{0, 1, 8}, 1}; // a cache that only counts tokens
 	}
 	struct Place {
 		bool window;    // true: in the cache of layers with a window; false: in the main one

@@ -128,7 +128,9 @@ void complete_recurrent(SynthSpec& s, const Family& family, const SynthTraits& t
 	RecurrentLayers r{shape, {}};
 	if (family.single_parts) return complete_single_parts(s, r, traits.parts);
 	for (uint32_t l = 0; l < n; ++l)
-		r.layers.push_back(shape.beside ? true : first ? l >= 64 || !(first >> l & 1) : (l + 1) % 4 != 0 && l + 1 < n);
+		r.layers.push_back(shape.beside || family.all_recurrent ? true
+		                   : first                              ? l >= 64 || !(first >> l & 1)
+		                                                        : (l + 1) % 4 != 0 && l + 1 < n);
 	place_recurrent(s.config, r);
 }
 

@@ -128,7 +128,8 @@ TEST_CASE("plan: a group that shares nothing with head_dim is refused with the p
 	check_refused("logquant,v.group=64", {4, 2, 96}, {"V group 64"});
 	check_refused("rtn4,k.group=64", {4, 2, 96}, {"K group 64"});
 	check_refused("kivi2", {4, 2, 65}, {"head_dim is even"});
-	check_refused("kivi2", {0, 2, 64}, {"0 layers"});
+	check_refused("kivi2", {4097, 2, 64}, {"4097 layers"});
+	CHECK(plan("kivi2", {0, 2, 64}).keeps_all);   // no layer attends
 	for (const KvPolicy& policy : all_policies()) // every default can be stored with any shape
 		for (KvShape s : {KvShape{1, 1, 2},
 		                  {2, 8, 64},

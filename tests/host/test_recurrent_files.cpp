@@ -1,5 +1,6 @@
 // Recurrent layers in files: keys and tensors, and their errors.
 #include "engine/run/memory_plan.h"
+#include "models/prediction.h"
 #include "models/recurrent.h"
 #include "models/synth/shape.h"
 #include "tests/host/file_edits.h"
@@ -27,6 +28,49 @@ TEST_CASE("recurrent layers: what the converter's files say") {
 	CHECK(config_of(listless).layers[3].recurrent.n_heads == 0);
 	CHECK(config_of(listless).layers[2].recurrent.n_heads == 4);
 	CHECK(refusal(with_u32(listless, "qwen35.full_attention_interval", 5)).find("all 4 layers are recurrent") !=
+	      std::string::npos);
+}
+
+TEST_CASE("recurrent layers: a model of states alone has a cache without layers") {
+	const Config c = config_of(golden("mamba2"));
+	CHECK(c.n_layers == 3);
+	for (const Layer& l : c.layers) {
+		CHECK(l.recurrent.n_heads == 8);
+		CHECK(l.mlp == MlpKind::None);
+		CHECK(!attends(l));
+	}
+	CHECK(kv_f16_bytes(c) == 0);
+	const CacheLayers layers(c);
+	CHECK(layers.main_shape().n_layers == 0);
+	CHECK(layers.states().n_layers == 3);
+	CHECK(layers.states().first == 0);
+	for (const char* policy : {"fp16", "kivi2", "zipcache", "h2o,budget=64", "turbo3/2"}) {
+		CAPTURE(policy);
+		const KvPlan plan = make_device_plan(parse_policy(policy), layers.main_shape());
+		CHECK(bytes_at(plan, 100000).total() == 0);
+		CHECK(tokens_that_fit(plan, 1, 5000) == 5000);
+	}
+	CHECK(refusal(with_u32(golden("mamba2"), "mamba2.ssm.state_size", 0)).find("key mamba2.ssm.state_size is 0") !=
+	      std::string::npos);
+	CHECK(refusal(with_u32(golden("mamba2"), "mamba2.context_length", 0)).find("key mamba2.context_length is 0") !=
+	      std::string::npos);
+}
+
+TEST_CASE("T13: a prediction layer that is damaged is refused, by name") {
+	const Bytes good = golden("../prediction/qwen35");
+	const auto said = [&](const Bytes& b) {
+		const Gguf g = Gguf::parse("file", b);
+		const Config c = read_config(g);
+		return error_of([&] { read_prediction(g, c); });
+	};
+	CHECK(said(good) == "");
+	for (const char* what : {"enorm", "hnorm", "eh_proj"}) {
+		const std::string name = std::string("blk.4.nextn.") + what + ".weight";
+		std::string other = name;
+		other[other.size() - 9] = 'x';
+		CHECK(said(renamed(good, name, other)).find("tensor " + name + " is missing") != std::string::npos);
+	}
+	CHECK(said(with_u32(good, "qwen35.nextn_predict_layers", 0)).find("key qwen35.nextn_predict_layers is 0") !=
 	      std::string::npos);
 }
 

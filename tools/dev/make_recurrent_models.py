@@ -214,6 +214,13 @@ def models():
             num_local_experts=6, num_experts_per_tok=3, intermediate_size=16, shared_intermediate_size=24,
             mamba_d_state=24, mamba_n_groups=1)), scans | scales | {
                 "one expert": {"num_experts_per_tok": 1}, "B and C exchanged": rolled(128, 48, 24)}),
+        "mamba2": (hf.Mamba2Config(**{k: v for k, v in base(
+            num_hidden_layers=3, layer_norm_epsilon=1e-3, num_heads=8, head_dim=8, state_size=16, n_groups=2,
+            conv_kernel=4, expand=2, tie_word_embeddings=False, chunk_size=8).items()
+            if k not in ("rms_norm_eps", "rope_parameters", "num_attention_heads", "num_key_value_heads",
+                         "intermediate_size")}),
+            scans | {"B and C exchanged": rolled(128, 64, 32), "groups exchanged": rolled(128, 32, 16),
+                     "one norm for all groups": each_mamba(one_norm)}),
         "lfm2": (hf.Lfm2Config(**base(**mixed, block_auto_adjust_ff_dim=False)), convs),
         "lfm2moe": (hf.Lfm2MoeConfig(**base(
             **mixed | {"conv_L_cache": 4}, num_dense_layers=1, num_experts=6, num_experts_per_tok=3,

@@ -245,7 +245,7 @@ def check_sensitivity(name, model, tokens, expected, verbose):
 
 def check_rounding(name, model, tokens, expected):
     moved = relative(logits_f16_kv(model, tokens), expected)
-    if moved > 0.3 * TOLERANCE or moved == 0:
+    if moved > 0.3 * TOLERANCE or (moved == 0 and "mamba" not in name):  # without attention there are none
         sys.exit(f"{name}: f16 keys and values move the logits by {moved:.2e}; choose calmer weights")
     return moved
 
