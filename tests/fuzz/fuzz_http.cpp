@@ -63,7 +63,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 	asio::io_context io{1};
 	Shared shared(http_options());
 	shared.handler = &served;
-	const auto connection = std::make_shared<Connection>(Socket(io, asio::local::stream_protocol(), ends[0]), shared);
+	const Socket::protocol_type local{asio::local::stream_protocol()};
+	const auto connection = std::make_shared<Connection>(Socket(io, local, ends[0]), shared);
 	shared.connections.insert(connection);
 	connection->start();
 	std::string answer(1 << 16, '\0');

@@ -2,6 +2,7 @@
 #include "engine/core/system/files.h"
 #include "engine/core/system/machine.h"
 #include "engine/core/system/process.h"
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <doctest/doctest.h>
@@ -172,7 +173,7 @@ TEST_CASE("system: processes, environment, machine") {
 	CHECK(fs::exists(sys::path_of(sys::program_path())));
 	sys::set_variable("KVRUN_TEST_VARIABLE", "\xe6\xa8\xa1");
 	const std::vector<std::string> all = sys::environment();
-	CHECK(std::find(all.begin(), all.end(), "KVRUN_TEST_VARIABLE=\xe6\xa8\xa1") != all.end());
+	CHECK(std::ranges::find(all, "KVRUN_TEST_VARIABLE=\xe6\xa8\xa1") != all.end());
 	CHECK(sys::memory_bytes() > (size_t(64) << 20));
 	CHECK(sys::memory_free_bytes() <= sys::memory_bytes());
 	CHECK(sys::resident_bytes(/*most_so_far=*/true) >= (size_t(1) << 20));

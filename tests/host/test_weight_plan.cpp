@@ -214,7 +214,8 @@ TEST_CASE(
 TEST_CASE("weight fit: the ring has two slots for the largest layer, if these are an eighth of the memory at most") {
 	const auto layer_bytes = [](const Shape& s, bool whole) { // of the largest layer, experts alone or all of it
 		std::vector<uint64_t> n(s.config.n_layers);
-		for (const WeightGroup& g : s.plan().groups())
+		const WeightPlan plan = s.plan();
+		for (const WeightGroup& g : plan.groups())
 			if (g.part == WeightPart::Experts ||
 			    (whole && (g.part == WeightPart::Mlp || g.part == WeightPart::Attention)))
 				n[g.layer] += g.bytes;

@@ -40,7 +40,7 @@ constexpr const char* kTool = R"(, "tools": [{"name": "add", "input_schema": {"t
 std::vector<std::string> types(const std::vector<Json>& events) {
 	std::vector<std::string> out;
 	for (const Json& e : events) // consecutive events of one type are listed once
-		if (out.empty() || out.back() != e["type"]) out.push_back(e["type"]);
+		if (const auto type = e["type"].get<std::string>(); out.empty() || out.back() != type) out.push_back(type);
 	return out;
 }
 

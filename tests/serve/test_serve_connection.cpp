@@ -17,7 +17,8 @@ class Served final : public Handler {
 		const int small = 4096;
 		for (const int end : ends_) REQUIRE(setsockopt(end, SOL_SOCKET, SO_RCVBUF, &small, sizeof small) == 0);
 		shared.handler = this;
-		const auto c = std::make_shared<Connection>(Socket(io, asio::local::stream_protocol(), ends_[0]), shared);
+		const Socket::protocol_type local{asio::local::stream_protocol()};
+		const auto c = std::make_shared<Connection>(Socket(io, local, ends_[0]), shared);
 		shared.connections.insert(c);
 		c->start();
 	}

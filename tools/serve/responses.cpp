@@ -67,7 +67,7 @@ Json read_input(const Json& instructions, const Json& input) {
 // Converts tools to the form of OpenAI's chats.
 Json responses_tools(const Json& tools) {
 	return chat_tools(tools, [](const Json& t) {
-		const std::string& type = text_in(t, "type", "an entry of tools", "tools");
+		const std::string type = text_in(t, "type", "an entry of tools", "tools");
 		if (type != "function")
 			unsupported("tools", " has one of type '" + type.substr(0, 40) + "'; this server has functions alone");
 		Json function = t;

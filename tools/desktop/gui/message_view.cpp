@@ -137,7 +137,8 @@ void MessageView::update_text(const Message& m) {
 		const Part& p = parts[i];
 		if (i < parts_.size() && parts_[i].code == p.code && parts_[i].language == p.language &&
 		    parts_[i].indent == p.indent) {
-			auto* text = p.code ? widgets_[i]->findChild<RichText*>() : static_cast<RichText*>(widgets_[i]);
+			QWidget* w = p.code ? widgets_[i]->findChild<QTextBrowser*>() : widgets_[i];
+			auto* text = static_cast<RichText*>(w);
 			p.code ? text->set_plain(text_of(p.text), false) : text->set_html(text_of(p.text));
 			continue;
 		}
