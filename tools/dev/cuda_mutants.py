@@ -3,6 +3,7 @@
 
     tools/dev/cuda_mutants.py [BUILD [FILE...]]     BUILD is the build folder [build]; a few minutes. FILE: only bugs in
                                                     these sources, such as fetch.cu
+    tools/dev/cuda_mutants.py --check               only checks that the text of every bug is still in the sources
 
 Bugs that no test notices are printed, and the exit code is then 1. backends/cuda/README.md has the list.
 """
@@ -14,7 +15,7 @@ SUITES = ["pack", "attend", "ops"]  # quick ones first
 SUITES_OF = {"fetch.cu": ["ops", "fetch"]}
 CASES = {"fetch": "*largest weights*,*share of a row*,*the sets and the attention*"}  # whole models take minutes on the host
 READERS = {"page.cuh": ["attend", "fetch", "pack", "score"], "weights.cuh": ["basic", "matmul"],
-           "device.cuh": ["basic", "matmul", "kv", "attend", "fetch", "pack", "score"]}
+           "device.cuh": ["basic", "matmul", "kv", "attend", "fetch", "pack", "score", "experts", "state"]}
 
 BUGS = [  # file, text that occurs once, its replacement, description
     ("matmul.cu", "__syncthreads(); // before the next columns are brought", "",
@@ -33,11 +34,14 @@ BUGS = [  # file, text that occurs once, its replacement, description
     ("page.cuh", "x * (kv_factor_half(head, c, head_dim) ? high_half(pair) : low_half(pair))",
      "x * (kv_factor_half(head, c, head_dim) ? low_half(pair) : high_half(pair))",
      "channel factors of a pair are swapped"),
-    ("page.cuh", "return kv_k_word(head, w, t, head_dim,", "return kv_k_word(head, w, t ^ 1, head_dim,",
+    ("page.cuh",
+     "void each(uint32_t t, F f) const {\n\t\tconst auto word = [&](uint32_t w) { return kv_k_word(head, w, t,",
+     "void each(uint32_t t, F f) const {\n\t\tconst auto word = [&](uint32_t w) { return kv_k_word(head, w, t ^ 1,",
      "keys of the neighbouring token"),
     ("page.cuh", ">> c % 32 & 1u) << 2;", ">> c % 32 & 1u) << 1;", "high bits of 3-bit codes one place off"),
     ("page.cuh", "step *= 2) {\n\t\t__syncthreads();", "step *= 2) {", "no barrier between the steps of a rotation"),
-    ("kv.cu", "to.k[uint64_t(w) * a.dst.k_word_stride]", "to.k[uint64_t(w)]", "keys are stored without their stride"),
+    ("kv.cu", "to.k[uint64_t(w) * a.dst.k_word_stride] = half_pair(out", "to.k[uint64_t(w)] = half_pair(out",
+     "keys are stored without their stride"),
     ("kv.cu", "if (c >= a.rotary_dim) out[c] = in[c];", "if (c > a.rotary_dim) out[c] = in[c];",
      "the first channel past the rotation is left out"),
     ("pack.cu", "const uint32_t run = (h * D + c) / group - first_run;",
@@ -52,18 +56,18 @@ BUGS = [  # file, text that occurs once, its replacement, description
      "a row gives its own token no score"),
     ("basic.cu", "(uint64_t(t) * a.n_heads + h * share + j)", "(uint64_t(t) * a.n_heads + h + j)",
      "maxima over other kv heads' query heads"),
-    ("weights.cuh", "high >> (i % 4 * 8 + i / 4 * 2) & 3u", "high >> (i % 4 * 8 + i / 4) & 3u",
-     "high bits of Q6_K one place off"),
-    ("weights.cuh", "header.w >> (16 + 2 * r) & 3u", "header.w >> 2 * r & 3u", "upper bits of a min are the scale's"),
+    ("weights.cuh", "weight_high_bits(word_of(w.high, unit), i, 4)", "weight_high_bits(word_of(w.high, unit ^ 1), i, 4)",
+     "high bits of Q6_K of the neighbouring unit"),
+    ("weights.cuh", ">> unit % 2 * 4, i, pair ? 2 : 4)", ">> unit % 2 * 4, i, 4)", "fifth bits of Q5_K one place off"),
     ("fetch.cu", "uint64_t(h) * w.weight_stride + p", "uint64_t(h) + p", "wrong stride between kv heads' weights"),
     ("fetch.cu", "__popc(equal & before)) < ties", "__popc(equal & before)) <= ties",
      "one equal weight too many is picked"),
-    ("fetch.cu", "if (bits == 0x80000000u) bits = 0;", "", "-0 is less than 0"),
     ("fetch.cu", "at_least(bound | bit) >= a.k", "at_least(bound | bit) > a.k",
      "the bound is the next smaller maximum"),
     ("fetch.cu", "const bool mine = at < a.n && float_order", "const bool mine = float_order",
      "what follows a row is listed"),
     ("fetch.cu", "if (p < w[2]) inside += x;", "if (p <= w[2]) inside += x;", "a part too many counts as fetched"),
+    ("device.cuh", "if (bits == 0x80000000u) bits = 0;", "", "-0 is less than 0"),
     ("device.cuh", "for (uint32_t step = kWarp / 2; step; step /= 2) x = fminf(",
      "for (uint32_t step = kWarp / 4; step; step /= 2) x = fminf(", "a minimum over half a warp"),
     ("device.cuh", "if (threadIdx.x % kWarp == 0) partial[threadIdx.x / kWarp] = x;\n\t__syncthreads();",
@@ -118,9 +122,12 @@ def run_mutant(build, number, bug, compiles, link):
 
 
 def main():
-    build = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else os.path.join(ROOT, "build"))
     for bug in BUGS:
         text_with(CUDA + bug[0], bug[1])  # checked before any bug is run
+    if sys.argv[1:] == ["--check"]:
+        print(f"{len(BUGS)} bugs, each has its place")
+        return 0
+    build = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else os.path.join(ROOT, "build"))
     subprocess.run(["cmake", "--build", build, "--target", "kvrun_device_tests"], check=True, stdout=subprocess.DEVNULL)
     compiles, link = commands(build)
     if not compiles or not link:
