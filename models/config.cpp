@@ -328,6 +328,10 @@ std::string shape_text(const uint64_t* shape) {
 	return shape[2] != 1 ? fmt::format("({}, {})", shape[2], matrix) : fmt::format("({})", matrix);
 }
 
+bool is_of_prediction(std::string_view tensor, uint64_t layer, const Keys& k, const Config& c) {
+	return tensor.find(".nextn.") != tensor.npos || (layer >= c.n_layers && layer < k.u32("block_count"));
+}
+
 // Tensors that text generation does not need: vision, audio, prediction of several tokens, keys and values of layers
 // that use those of another.
 bool is_left_aside(std::string_view tensor, uint64_t layer, const Keys& k, const Config& c) {
@@ -337,7 +341,7 @@ bool is_left_aside(std::string_view tensor, uint64_t layer, const Keys& k, const
 		for (const char* part : {".attn_k.", ".attn_v.", ".attn_k_norm."})
 			if (tensor.find(part) != tensor.npos) return true;
 	if (tensor.ends_with(".input_scale")) return true; // for activations of 4 bits
-	return tensor.find(".nextn.") != tensor.npos || (layer >= c.n_layers && layer < k.u32("block_count"));
+	return is_of_prediction(tensor, layer, k, c);
 }
 
 // Tensors that the config does not list: harmless ones are logged once; one that would change the result is refused.
@@ -351,15 +355,16 @@ void check_extra_tensors(const Keys& k, const std::vector<TensorSpec>& specs, co
 		if (s.matrix && check_weight_factors(g, s.name, s.depth)) factors.push_back(weight_factors_name(s.name));
 	}
 	used.insert(factors.begin(), factors.end());
+	const Family& family = *find_family(c.arch);
 	const auto is_used = [&](std::string_view name) {
-		return used.contains(name) ||
-		       (find_family(c.arch)->output_scales && name.ends_with(".layer_output_scale.weight") &&
-		        layer_of_tensor(name) < c.n_layers);
+		return used.contains(name) || (family.output_scales && name.ends_with(".layer_output_scale.weight") &&
+		                               layer_of_tensor(name) < c.n_layers);
 	};
 	std::string_view first;
 	size_t n = 0;
 	for (const GgufTensor& t : g.tensors()) {
 		if (is_used(t.name)) continue;
+		if (family.predicts && is_of_prediction(t.name, layer_of_tensor(t.name), k, c)) continue; // read_prediction()
 		if (!is_left_aside(t.name, layer_of_tensor(t.name), k, c)) {
 			if (t.name.ends_with(".bias") || t.name.ends_with(".scale") || is_expert_tensor(t.name) ||
 			    (t.name.starts_with("blk.") && t.name.ends_with("_norm.weight")))

@@ -29,6 +29,10 @@ Config prediction_config(const Config& of) {
 	return c;
 }
 
+uint32_t prediction_layers(const Gguf& g, const Config& of) {
+	return find_family(of.arch)->predicts ? ConfigKeys{g, of.arch}.u32("nextn_predict_layers", 0) : 0;
+}
+
 Config read_prediction(const Gguf& g, const Config& of) {
 	const ConfigKeys k{g, of.arch};
 	const Family& f = *find_family(of.arch);

@@ -8,6 +8,8 @@ namespace kvrun {
 // The prediction layer of a file as a model of one layer (Config::prediction). Throws Error{Unsupported} naming the key
 // if the file has none, or its family's is not one that kvrun runs; Format on missing and misshapen tensors.
 Config read_prediction(const Gguf&, const Config& of);
+// Number of prediction layers in the file, of which kvrun uses the first; 0 also where it runs none of the family's.
+uint32_t prediction_layers(const Gguf&, const Config& of);
 // The shape of a prediction layer of this model, as a model of one layer with a final norm of its own.
 Config prediction_config(const Config& of);
 // Tensors that a prediction layer has before its layer, and behind it.

@@ -4,6 +4,7 @@
 #include "engine/core/utf8.h"
 #include "models/finite.h"
 #include "models/model.h"
+#include "models/prediction.h"
 #include "tools/args_engine.h"
 #include "tools/commands.h"
 #include "tools/output.h"
@@ -119,6 +120,7 @@ Json describe(const Gguf& g) {
 		tokenizer = tokenizer_json(t);
 		const Config c = read_config(g);
 		config = config_json(c);
+		config["prediction_layers"] = prediction_layers(g, c); // which --draft mtp uses
 		check_model(g, c, t);
 	} catch (const Error& e) { refused = e.what(); }
 	Json tensors = Json::array(), types = Json::object(), metadata = Json::object();

@@ -70,6 +70,9 @@ TEST_CASE("cli: --draft mtp gives the text without drafts; a file without the la
 	CHECK(fast.code == 0);
 	CHECK(fast.out == plain.out);
 	CHECK(contains(fast.err, " tok taken (100.0 %)"));
+	const Ran inspect = run_program({"inspect", right});
+	CHECK(inspect.err == ""); // the layer's tensors are not called unused
+	CHECK(contains(inspect.out, "prediction_layers 1"));
 	const Ran bench =
 	    run_program({"bench", right, "--device", "cpu", "-n", "24", "-r", "1", "--draft", "mtp", "-o", "json"});
 	REQUIRE(bench.code == 0);
