@@ -1,9 +1,8 @@
 // A flat hash table from a pair of 32-bit numbers to a small value, for lookups in the tokenizers' inner loops.
 #pragma once
+#include "models/inline_xxh3.h" // hashing eight bytes takes a few instructions; a call would cost more
 #include "models/seeded_hash.h"
 #include <vector>
-#define XXH_INLINE_ALL // hashing eight bytes takes a few instructions; a call would cost more
-#include <xxhash.h>
 
 namespace kvrun {
 

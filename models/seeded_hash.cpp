@@ -1,10 +1,9 @@
 // The process's hash secret, and hashes of texts with it.
 #include "models/seeded_hash.h"
+#include "models/inline_xxh3.h"
 #include <array>
 #include <cstring>
 #include <random>
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 namespace kvrun {
 namespace {
