@@ -52,7 +52,7 @@ row -------------------------------------- --------- --------- ---
 
 # Logits and sessions through libkvrun.so, which both builds have.
 build_bits() { # compiler, library folder, output; the library's own libraries need not be found here
-	$1 -std=c11 -O1 -Wall -Wextra -I. -o "$3" tools/dev/session_bits.c -L"$2" -lkvrun -Wl,-rpath,"$PWD/$2" \
+	$1 -std=c11 -O1 -Wall -Wextra -I. -o "$3" tools/dev/session_bits.c -L"$2" -lkvrun -Wl,-rpath,"$(realpath "$2")" \
 		-Wl,--allow-shlib-undefined
 }
 cross="aarch64-linux-gnu-gcc --sysroot=$root"
@@ -97,7 +97,7 @@ if [ -x "$arm/kvrun" ]; then
 	done
 	compare 'run, sampled' cpu run $model -f $text -n 16 --temp 1 --seed 7
 	compare 'eval' cpu eval $model -f $text --kv fp16,kivi2
-	if ! strings "$root"/usr/lib/aarch64-linux-gnu/libvulkan_lvp.so | grep -q 'libLLVM-15'; then # tools/arm.md
+	if ! grep -qa 'libLLVM-15' "$root"/usr/lib/aarch64-linux-gnu/libvulkan_lvp.so; then # tools/arm.md
 		compare 'run fp16' llvmpipe run $model -f $text -n 8 --temp 0
 	fi
 fi
