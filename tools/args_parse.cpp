@@ -14,7 +14,8 @@ void add_option(CLI::App& app, Option& o, Options& added) {
 	std::string flags = o.positional;
 	for (const auto* list : {&o.shorts, &o.longs}) // CLI11 would read -ngl as several flags; plain_words() replaces it
 		for (const std::string& n : *list) flags += (flags.empty() ? "" : ",") + n;
-	const auto take = [&o](const CLI::results_t& given) {
+	const auto take = [&o](CLI::results_t given) {
+		if (given == CLI::results_t{"{}", "%%"}) given.pop_back(); // CLI11 2.3 and newer mark {} so, an empty list
 		o.count = given.size();
 		o.take(given);
 		return true;
