@@ -10,7 +10,7 @@
 namespace kvrun {
 
 struct Tunable {                     // one choice between designs that compute the same within tolerances
-	std::string name, what;          // "matvec_rows", "rows of a subgroup in decode steps"
+	std::string name, what;          // "matvec_rows", "weight rows per subgroup in decode steps"
 	std::vector<std::string> values; // the first is kvrun's own
 	std::string value;               // in use
 };

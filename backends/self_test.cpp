@@ -87,9 +87,9 @@ std::vector<float> four_levels(bool along_tokens, uint64_t seed) {
 	return out;
 }
 
-class Run { // the ops on one backend
+class SelfTestRun { // the ops on one backend
  public:
-	explicit Run(Backend& b) : b_(b) {}
+	explicit SelfTestRun(Backend& b) : b_(b) {}
 	void norm();
 	void project(DType, bool decode);
 	void prompt();
@@ -130,7 +130,7 @@ class Run { // the ops on one backend
 	std::deque<Buffer> held_; // a deque keeps addresses stable
 };
 
-void Run::norm() {
+void SelfTestRun::norm() {
 	const View out = space(DType::F32, 3, 96);
 	b_.rmsnorm(out, f32(numbers(3 * 96, 1), 3, 96), f32(numbers(96, 2), 96), 1e-5f);
 	keep("rmsnorm", "rmsnorm", out);
@@ -149,7 +149,7 @@ void Run::norm() {
 }
 
 // Arbitrary codes, with scales that make elements of about 1.
-void Run::project(DType type, bool decode) {
+void SelfTestRun::project(DType type, bool decode) {
 	constexpr uint32_t kCols = 256, kRows = 40;
 	const DTypeInfo info = dtype_info(type);
 	std::vector<std::byte> bytes(kRows * dtype_row_bytes(type, kCols));
@@ -173,7 +173,7 @@ void Run::project(DType type, bool decode) {
 }
 
 // Rotation, keys and values as f16, and causal attention over them.
-void Run::prompt() {
+void SelfTestRun::prompt() {
 	const uint32_t T = kPrompt, pairs = kHeadDim / 2;
 	std::vector<float> angles;
 	std::vector<uint32_t> at;
@@ -202,7 +202,7 @@ void Run::prompt() {
 }
 
 // Packs one page of 2-bit keys and values; then one row attends to it, in pieces.
-void Run::packed() {
+void SelfTestRun::packed() {
 	const uint32_t codes = kv_code_words(kKvHeads, kHeadDim, 2, kPage);
 	const uint32_t k_params = 2 * codes, v_params = k_params + kv_channel_param_words(kKvHeads, kHeadDim);
 	const uint32_t words = v_params + kv_token_param_words(kKvHeads, kHeadDim, kPackedV.group, kPage);
@@ -246,7 +246,7 @@ void Run::packed() {
 }
 
 std::vector<Result> run(Backend& b) {
-	Run r(b);
+	SelfTestRun r(b);
 	r.norm();
 	for (const DType type : {DType::F16, DType::Q8_0, DType::Q4_K})
 		for (const bool decode : {true, false}) r.project(type, decode);

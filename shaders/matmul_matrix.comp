@@ -3,10 +3,10 @@
 // out (T, d) f32, w rows of shared/weight_row.h, x (T, cols) f32, cols a multiple of 4; projections, epilogues and
 // bindings as in matmul.comp. Weights and x are rounded to f16 (x beyond 65504 to 65504); a product of two halves and
 // its sum are f32. An output's sum runs over k in order, whatever T and the tile are: same bits.
-// workgroup = LOCAL_X / 2 rows x COLS tokens; LOCAL_X 64, 128 or 256. Its subgroups form a grid with SUBGROUP_ROWS rows;
-// each subgroup computes ROW_TILES x COL_TILES matrices of M rows x N tokens. Shared memory: 32 k of the rows and of
-// the tokens as halves, each row padded by 8 halves, BUFFERS times, and M x N floats per subgroup for the epilogue. With 1 buffer a
-// step has two barriers, with 2 one.
+// workgroup = LOCAL_X / 2 rows x COLS tokens; LOCAL_X 64, 128 or 256. Its subgroups form a grid with SUBGROUP_ROWS
+// rows; each subgroup computes ROW_TILES x COL_TILES matrices of M rows x N tokens. Shared memory: 32 k of the rows and
+// of the tokens as halves, each row padded by 8 halves, BUFFERS times, and M x N floats per subgroup for the epilogue.
+// A step has two barriers with 1 buffer, one with 2.
 // M, N, K: a shape that the device has for f16 x f16 + f32. K_B has the same value as K and another constant id, by
 // which the build tells the two operands apart (khr_matrix.cpp: GLSL of NV_cooperative_matrix, SPIR-V of
 // KHR_cooperative_matrix).

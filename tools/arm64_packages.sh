@@ -4,6 +4,7 @@
 # here, and knows only arm64. tools/packages.sh arm64 calls it. A complete folder is left as it is.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. tools/apt_places.sh
 root=${1:-$PWD/build-arm64-sysroot}
 packages=(libc6-dev libstdc++-12-dev
 	libfmt-dev nlohmann-json3-dev libcli11-dev doctest-dev libpcre2-dev libutf8proc-dev libxxhash-dev libboost-dev
@@ -20,17 +21,7 @@ mkdir -p "$work"/{parts,lists/partial,archives/partial}
 : >"$work/status"
 # Ubuntu has its arm64 packages at another place.
 ports='s#https\?://[a-z.]*ubuntu.com/ubuntu/\?#http://ports.ubuntu.com/ubuntu-ports/#'
-for file in /etc/apt/sources.list /etc/apt/sources.list.d/*; do
-	[ -r "$file" ] || continue
-	case $file in
-	*.list) { grep -E '^deb .*(debian|ubuntu)' "$file" || true; } | sed "$ports; s/arch=[a-z0-9,]*//" \
-		>"$work/parts/$(basename "$file")" ;;
-	*.sources)
-		if grep -qE '^URIs:.*(debian|ubuntu)' "$file"; then
-			sed "$ports; /^Architectures:/d" "$file" >"$work/parts/$(basename "$file")"
-		fi ;;
-	esac
-done
+apt_places "$work/parts" "$ports; s/arch=[a-z0-9,]*//" "$ports; /^Architectures:/d"
 apt_get() {
 	apt-get -q -y -o APT::Architecture=arm64 -o APT::Architectures::=arm64 -o APT::Sandbox::User=root \
 		-o Dir::Etc::sourcelist=/dev/null -o Dir::Etc::sourceparts="$work/parts" -o Dir::State="$work" \

@@ -62,7 +62,6 @@ std::vector<DraftMeasured> bench_drafts(Engine& e, DraftModel* small, const Draf
 						Session s(e, {.kv = policy, .ctx = b.ctx});
 						o.draft_max = drafts ? b.draft_max : 0;
 						if (small) o.drafter = [small] { return small->drafter(); };
-						if (MtpModel* mtp = e.mtp()) o.drafter = [mtp] { return mtp->drafter(); };
 						const GenerateResult r = generate(s, prompt, o);
 						if (r.reason == StopReason::Cancelled) {
 							if (!m.drafted.empty()) all.push_back(m);

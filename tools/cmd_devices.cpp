@@ -158,8 +158,9 @@ ShaderRun compile_on(const vk::VulkanDevices& devices, size_t index, const Devic
 	    [&](auto& name, auto& use) { return name.starts_with(o.kernel) && use.find(o.use) != std::string::npos; },
 	    !o.assembly.empty());
 	if (run.kernels.empty())
-		fail(Code::Invalid, "no kernel's name begins with '{}' (--kernel) and has a use with '{}' (--use)",
-		     one_line(o.kernel), one_line(o.use));
+		fail(Code::Invalid, "no kernel{}{} is compiled for this device",
+		     o.kernel.empty() ? "" : fmt::format(" whose name begins with '{}' (--kernel)", one_line(o.kernel)),
+		     o.use.empty() ? "" : fmt::format(" for a use with '{}' (--use)", one_line(o.use)));
 	for (const vk::KernelReport& k : run.kernels) {
 		run.failed += !k.error.empty();
 		run.spilling += k.spilling();

@@ -213,7 +213,6 @@ void run(RunArgs a) {
 	const std::unique_ptr<Engine> engine = open_engine(a.engine, a.draft.rows(1), a.draft.predicts());
 	opt.draft_max = a.draft.draft_max();
 	if (small) opt.drafter = [&small] { return small->drafter(); };
-	if (MtpModel* mtp = engine->mtp()) opt.drafter = [mtp] { return mtp->drafter(); };
 	if (!a.chat && !engine->tokenizer().chat_template().empty())
 		say_stats(
 		    "this model has a chat template, and 'run' continues raw text: --chat asks it, 'kvrun chat' talks with it");

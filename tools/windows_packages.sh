@@ -4,6 +4,7 @@
 # windows calls it. A complete folder is left as it is.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. tools/apt_places.sh
 root=$PWD
 prefix=${1:-$root/build-windows-packages}
 sources=(fmtlib pcre2 utf8proc xxhash)
@@ -15,16 +16,7 @@ trap 'rm -rf "$work"' EXIT
 mkdir -p "$prefix/include" "$work/lists/partial" "$work/parts"
 
 # Source packages of the places that this system's binary packages come from; apt's own settings stay as they are.
-for file in /etc/apt/sources.list /etc/apt/sources.list.d/*; do
-	[ -r "$file" ] || continue
-	case $file in
-	*.list) { grep -E '^deb .*(debian|ubuntu)' "$file" || true; } | sed 's/^deb /deb-src /' >"$work/parts/$(basename "$file")" ;;
-	*.sources)
-		if grep -qE '^URIs:.*(debian|ubuntu)' "$file"; then
-			sed 's/^Types:.*/Types: deb-src/' "$file" >"$work/parts/$(basename "$file")"
-		fi ;;
-	esac
-done
+apt_places "$work/parts" 's/^deb /deb-src /' 's/^Types:.*/Types: deb-src/'
 apt_get() {
 	apt-get -q -o Dir::Etc::sourcelist=/dev/null -o Dir::Etc::sourceparts="$work/parts" -o Dir::State::lists="$work/lists" \
 		-o APT::Sandbox::User=root -o Acquire::Retries=3 "$@"

@@ -37,7 +37,7 @@ struct Weight { // rows in the layout of shaders/shared/weight_row.h
 // Types with kernels of their own for one row of x, where decode steps spend their time: F16, Q8_0, Q4_0, Q4_K, Q5_K,
 // Q6_K.
 #define KV_KNOWN_TYPES(X) X(1u) X(8u) X(2u) X(12u) X(13u) X(14u)
-inline bool is_known_type(uint32_t type) {
+constexpr bool is_known_type(uint32_t type) {
 #define KV_IS_KNOWN(id) || type == id
 	return false KV_KNOWN_TYPES(KV_IS_KNOWN);
 #undef KV_IS_KNOWN

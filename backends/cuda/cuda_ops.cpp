@@ -84,6 +84,9 @@ void CudaBackend::compute(const op::Activate& o) {
 	    {"activate", 4. * double(n) * (2 + bool(y) + e.add)});
 }
 
+constexpr auto is_known = [](auto... types) { return (is_known_type(uint32_t(types)) && ...); };
+static_assert(is_known(DType::F16, DType::Q8_0, DType::Q4_0, DType::Q4_K, DType::Q5_K, DType::Q6_K));
+
 // Whether kernels for one row of x and types known at compile time take these: they read whole units of 16 elements.
 static bool reads_units(const View& w, const View& x) {
 	return is_known_type(uint32_t(w.type)) && w.shape[1] % 16 == 0 && x.at % 16 == 0;

@@ -1,7 +1,7 @@
 // Physical devices: their capabilities, and reasons to refuse them; the logical device and its queues.
 #include "backends/vulkan/device.h"
 #include "backends/host_memory.h"
-#include "backends/vulkan/icd_files.h"
+#include "backends/vulkan/driver_identity.h"
 #include "backends/vulkan/kernel_choice.h"
 #include "backends/vulkan/spirv.h"
 #include "engine/core/system/machine.h"
@@ -236,12 +236,6 @@ std::string mib(uint64_t bytes) {
 }
 std::string yes(bool b) { return b ? "yes" : "no"; }
 
-std::string uuid_text(const uint8_t (&uuid)[VK_UUID_SIZE]) {
-	std::string text;
-	for (const uint8_t b : uuid) text += fmt::format("{:02x}", b);
-	return text;
-}
-
 void describe(DeviceReport& r, const Caps& c) {
 	r.uuid = uuid_text(c.device_uuid);
 	r.limits = {{"Vulkan", fmt::format("{}.{}.{}", VK_API_VERSION_MAJOR(c.api), VK_API_VERSION_MINOR(c.api),
@@ -268,35 +262,6 @@ void describe(DeviceReport& r, const Caps& c) {
 	            {"compiler statistics", yes(c.executable_properties)},
 	            {"device id", fmt::format("{:04x}:{:04x}", c.vendor, c.device)}, // PCI ids of a GPU
 	            {"driver version", fmt::format("{:#x}", c.driver_version)}};     // encoding differs by vendor
-}
-
-// The driver's own description, the UUID of its caches (which changes with each build of a GPU driver), its settings,
-// and our kernels.
-std::string driver_key(const Caps& c, const DeviceInfo& info) {
-	static const uint64_t kernels = [] {
-		uint64_t h = 0;
-		for (const KernelBlob& b : kernel_blobs())
-			for (const std::span<const uint32_t> words : {b.spirv, b.no_subgroup})
-				h = XXH3_64bits_withSeed(words.data(), words.size_bytes(), h);
-		return h;
-	}();
-	const std::string settings = driver_environment(/*choice=*/false);
-	return fmt::format("{}; {:04x}:{:04x} {:#x} {} {:016x} {:016x}", info.driver, c.vendor, c.device, c.driver_version,
-	                   uuid_text(c.cache_uuid), XXH3_64bits(settings.data(), settings.size()), kernels);
-}
-// Also what is computed differently by choice: each is tested for itself.
-std::string driver_build(const Caps& c, const DeviceReport& r) {
-	const DeviceInfo& info = r.info;
-	return fmt::format("{}{}{}{} {}", driver_key(c, info), info.half_matmul ? " f16" : "",
-	                   info.int8_attend ? " int8" : "", info.int8_matmul ? " matmul-int8" : "",
-	                   r.tuned.values.empty() ? "" : tuning_text(r.tuned.values));
-}
-
-// By PCI id: TU102 to TU106, TU116, TU117.
-bool is_turing(const Caps& c) {
-	constexpr uint32_t kNvidia = 0x10de;
-	return c.vendor == kNvidia &&
-	       ((c.device >= 0x1e00 && c.device < 0x2000) || (c.device >= 0x2180 && c.device < 0x2200));
 }
 
 Candidate inspect(VkInstance instance, VkPhysicalDevice d, const BackendOptions& o) {
@@ -336,7 +301,7 @@ Candidate inspect(VkInstance instance, VkPhysicalDevice d, const BackendOptions&
 		if (!info.half_matmul) c.matrix = {};
 	};
 	describe_all();
-	if (info.half_matmul && std::ranges::count(o.no_matrices, driver_build(c, out.report))) {
+	if (info.half_matmul && std::ranges::count(o.no_matrices, device_build(c, out.report))) {
 		c.matrix = {};
 		describe_all();
 	}
@@ -344,18 +309,12 @@ Candidate inspect(VkInstance instance, VkPhysicalDevice d, const BackendOptions&
 	out.report.refused = refusal(c, family, missing);
 	if (out.report.refused.empty()) out.report.refused = broken_compiler(info.name, sys::system_names().machine);
 	out.report.tunable = out.report.refused.empty() && !tunables(c).empty();
-	out.report.build = driver_build(c, out.report);
+	out.report.build = device_build(c, out.report);
 	describe(out.report, c);
 	return out;
 }
 
 } // namespace
-
-// Debian 12's lavapipe for Arm: "LLVM ERROR: Cannot select: v4f32 = AArch64ISD::VLSHR" for kernels that read halves.
-std::string broken_compiler(const std::string& device, const std::string& machine) {
-	if (machine != "aarch64" || !device.starts_with("llvmpipe (LLVM 15.")) return "";
-	return "its compiler, LLVM 15, ends the program on this processor; a newer Mesa may work";
-}
 
 uint32_t find_transfer_family(std::span<const VkQueueFamilyProperties> all) {
 	constexpr VkQueueFlags kDecode = 0x20, kEncode = 0x40, kOpticalFlow = 0x100; // bits that older headers do not name

@@ -125,8 +125,6 @@ uint64_t budget_left(uint64_t budget, uint64_t usage, uint64_t heap);
 void clamp_caps(Caps&, const std::string& text);
 // Most storage buffers any embedded kernel binds.
 uint32_t ssbo_needed();
-// Why a driver's compiler is known to end the process on such a machine ("aarch64"); empty if it is not.
-std::string broken_compiler(const std::string& device, const std::string& machine);
 
 class Device { // logical device, one compute queue, and a transfer queue if there is one
  public:

@@ -17,8 +17,8 @@ enum class Knob : uint8_t {
 	AttendMatrices, // attention of prompts uses them, too
 	ProjectInt8,    // decode rows are rounded to int8, where the device has fast products of bytes
 	AttendInt8,     // attention over packed tokens uses products of bytes
-	MatvecRows,     // of a subgroup in decode steps; 0: by the number of rows
-	TileFill,       // workgroups that wide tiles of prompts must leave, else tiles are narrow
+	MatvecRows,     // weight rows per subgroup in decode steps; 0: by the number of rows
+	TileFill,       // least number of workgroups for which large tiles of prompts are used
 	TileBuffers,    // of prompts by matrices in shared memory
 	Pieces,         // of attention in decode steps, in percent of kvrun's own
 };

@@ -20,7 +20,6 @@ GenerateOptions generate_options(const kvrun_generate_options& o, EngineObject& 
 	const uint32_t vocab = e.engine->config().vocab;
 	g.draft_max = o.draft_max;
 	if (e.draft_model) g.drafter = [&e] { return e.draft_model->drafter(); };
-	if (MtpModel* mtp = e.engine->mtp()) g.drafter = [mtp] { return mtp->drafter(); };
 	g.n = o.max_tokens;
 	SamplerOptions& s = g.sampling;
 	s.temperature = o.temperature, s.top_k = o.top_k, s.top_p = o.top_p, s.min_p = o.min_p, s.seed = o.seed;

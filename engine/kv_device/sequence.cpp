@@ -270,25 +270,36 @@ uint32_t pages_seen(const PageRun& run, const RowMask* mask) {
 }
 
 namespace {
-// Pages of a piece, so that a piece has at least `least` tokens and a row about `most` pieces at most.
-uint32_t piece_pages(const KvSequence& s, uint32_t l, uint32_t least, uint32_t most, const RowMask* mask) {
-	uint32_t n_pages = 0, smallest = UINT32_MAX;
+struct SeenPages {
+	uint32_t n = 0, smallest = UINT32_MAX; // tokens of the smallest page
+};
+SeenPages all_seen(const KvSequence& s, uint32_t l, const RowMask* mask) {
+	SeenPages seen;
 	for (const PageRun& run : s.runs(l)) {
 		const uint32_t n = pages_seen(run, mask);
 		if (!n) continue;
-		n_pages += n;
-		smallest = std::min(smallest, s.plan().page[int(run.tier)]);
+		seen.n += n;
+		seen.smallest = std::min(seen.smallest, s.plan().page[int(run.tier)]);
 	}
-	return std::max({1u, least / smallest, ceil_div(n_pages, most)});
+	return seen;
+}
+// Pages of a piece, so that a piece has at least `least` tokens and a row about `most` pieces at most.
+uint32_t piece_pages(uint32_t n_pages, uint32_t page, uint32_t least, uint32_t most) {
+	return std::max({1u, least / page, ceil_div(n_pages, most)});
 }
 } // namespace
 
+uint32_t decode_piece(const DeviceInfo& dev, uint32_t n_kv_heads, uint32_t n_pages, uint32_t page) {
+	const uint32_t fill = ceil_div(dev.fill_workgroups, n_kv_heads);
+	return piece_pages(n_pages, page, dev.piece_tokens, fill ? fill : dev.most_pieces);
+}
 uint32_t decode_piece(const DeviceInfo& dev, const KvSequence& s, uint32_t l, const RowMask* mask) {
-	const uint32_t fill = ceil_div(dev.fill_workgroups, s.plan().shape.n_kv_heads);
-	return piece_pages(s, l, dev.piece_tokens, fill ? fill : dev.most_pieces, mask);
+	const SeenPages seen = all_seen(s, l, mask);
+	return decode_piece(dev, s.plan().shape.n_kv_heads, seen.n, seen.smallest);
 }
 uint32_t prompt_piece(const DeviceInfo& dev, const KvSequence& s, uint32_t l) {
-	return piece_pages(s, l, dev.prompt_piece_tokens, dev.prompt_most_pieces, nullptr);
+	const SeenPages seen = all_seen(s, l, nullptr);
+	return piece_pages(seen.n, seen.smallest, dev.prompt_piece_tokens, dev.prompt_most_pieces);
 }
 
 } // namespace kvrun

@@ -144,6 +144,7 @@ class KvSequence {
 // Pages per piece of attention in layer l. They depend only on the length of what is read and on the device, so that a
 // sequence always merges the same parts. The mask is that of a row that does not see all tokens; null: sees all.
 uint32_t decode_piece(const DeviceInfo&, const KvSequence&, uint32_t l, const RowMask* = nullptr);
+uint32_t decode_piece(const DeviceInfo&, uint32_t n_kv_heads, uint32_t n_pages, uint32_t page); // of equal pages
 uint32_t prompt_piece(const DeviceInfo&, const KvSequence&, uint32_t l); // for a prompt's rows over older tokens
 
 } // namespace kvrun

@@ -28,7 +28,8 @@ struct Batch::Stream {
 		if (o.draft_max) {
 			if (const std::string why = s.why_one_token(); !why.empty())
 				fail(Code::Unsupported, "speculation (--draft) takes back what was guessed wrongly: {}", why);
-			drafter = o.drafter ? o.drafter() : std::make_unique<LookupDrafter>();
+			MtpModel* own = s.engine().mtp();
+			drafter = o.drafter ? o.drafter() : own ? own->drafter() : std::make_unique<LookupDrafter>();
 		}
 		if (!o.grammar) return;
 		matcher.emplace(o.grammar);

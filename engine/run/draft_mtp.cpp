@@ -39,8 +39,7 @@ class MtpDrafter final : public Drafter {
 			for (uint32_t at = text_.at.back();;) {
 				drafted_.push_back(layer_.guess());
 				if (drafted_.size() >= most) break;
-				const std::vector<float> state(layer_.state().begin(), layer_.state().end());
-				layer_.step(*text_.seq, {++at, {&drafted_.back(), 1}, state, /*own=*/true}, /*guess=*/true);
+				layer_.step(*text_.seq, {++at, {&drafted_.back(), 1}, layer_.state(), /*own=*/true}, /*guess=*/true);
 			}
 			if (text_.seq->n_tokens() > kept) text_.seq->truncate(kept);
 		});

@@ -14,7 +14,7 @@ struct PredictionRows {               // consecutive tokens of one sequence
 	uint32_t first = 0;               // position of the first one
 	std::span<const uint32_t> tokens; // (n) of each, the token behind it
 	std::span<const float> states;    // (n, dim) of each, the residual stream after the last layer
-	bool own = false;                 // the states are those of this layer, PredictionLayer::state()
+	bool own = false;                 // the states are this layer's, and may be PredictionLayer::state() itself
 };
 
 class PredictionLayer {

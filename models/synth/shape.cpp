@@ -71,10 +71,9 @@ void set_key(SynthSpec& s, std::string_view item) {
 		c.arch = f->arch;
 		return;
 	}
-	fail(Code::Invalid,
-	     "a synthetic model has no key '{}'; there are arch dim hidden layers heads kv_heads head_dim vocab ctx "
-	     "mtp, and of mixtures experts used expert_hidden shared",
-	     one_line(key, 40));
+	std::string known = "arch";
+	for (const Key& k : keys) known.append(k.value == &e.n ? ", and of mixtures " : " ").append(k.name);
+	fail(Code::Invalid, "a synthetic model has no key '{}'; there are {}", one_line(key, 40), known);
 }
 
 // Completes the experts after keys have changed them; they are chosen as in the family.

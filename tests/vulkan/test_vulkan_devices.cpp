@@ -1,4 +1,5 @@
 // Choice and refusal of Vulkan devices, memory ranges, reflection, the pipeline cache file, validation messages.
+#include "backends/vulkan/driver_identity.h"
 #include "backends/vulkan/kernel_uses.h"
 #include "backends/vulkan/open_vulkan.h"
 #include "backends/vulkan/vulkan_backend.h"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Builds kvrun for 64-bit Arm and runs it under qemu-user, on the processor and where it works on lavapipe, compared with
-# this machine's build: answers, logits and session files bit for bit, session files of one read by the other, the test
-# programs. Prints a table; the exit code is 1 where something differs.
+# Builds kvrun for 64-bit Arm and runs it under qemu-user, on the cpu backend and, where it works, on lavapipe. Compares
+# it with this machine's build: answers, logits and session files bit for bit, session files that the other build wrote,
+# the test programs. Prints a table; the exit code is 1 if something differs.
 #   tools/dev/arm_check.sh [--no-build] [--no-tests] [BUILD]         BUILD: this machine's build folder [build]
 # KVRUN_TEST_EVERY=N: the test programs run every Nth row of their tables [19]. What it showed: tools/arm.md
 set -uo pipefail

@@ -172,7 +172,7 @@ double loss_of(std::span<const float> logits, uint32_t token) { // -ln p(token)
 class Prompts {
  public:
 	Prompts(Engine& e, const SessionOptions& options) : kept_(std::make_unique<Session>(e, options)) {}
-	const Session& any() const { return *kept_; }
+	const Session& kept() const { return *kept_; } // holds the latest prompt, at first none
 	std::unique_ptr<Session> session_of(const Asked& a, CostMeter& cost) {
 		const std::span<const uint32_t> prompt = std::span(a.all).first(a.prompt);
 		if (!std::ranges::equal(kept_->history(), prompt)) {
@@ -229,7 +229,7 @@ struct Outcome {
 	double loss; // mean of -ln p over the answer's tokens, each after the right preceding tokens
 };
 Outcome ask_one(Prompts& prompts, const Question& q, Ask ask, CostMeter& cost, uint32_t& longest) {
-	const Asked a = tokens_of(prompts.any(), q, ask);
+	const Asked a = tokens_of(prompts.kept(), q, ask);
 	const auto s = prompts.session_of(a, cost);
 	Outcome out{true, 0};
 	std::string text; // greedy text, as long as it consists of the answer's tokens

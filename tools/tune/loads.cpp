@@ -6,6 +6,7 @@
 #include "engine/core/f16.h"
 #include "engine/core/round.h"
 #include "engine/core/splitmix64.h"
+#include "engine/kv_device/sequence.h"
 #include "models/model.h"
 #include "shared/kv_page.h"
 #include <algorithm>
@@ -21,14 +22,15 @@ constexpr uint32_t kOwnRows = 64, kOwnTokens = 4;
 uint32_t load_number(uint64_t seed, uint64_t i) {
 	return uint32_t(splitmix64(seed * 1000003 + i * kSplitmixStep) >> 32);
 }
-std::vector<float> load_numbers(size_t n, uint64_t seed) { // between -1 and 1
+float load_value(uint64_t seed, uint64_t i) { return float(int(load_number(seed, i) % 513) - 256) / 256; } // -1 .. 1
+std::vector<float> load_values(size_t n, uint64_t seed) {
 	std::vector<float> out(n);
-	for (size_t i = 0; i < n; ++i) out[i] = float(int(load_number(seed, i) % 513) - 256) / 256;
+	for (size_t i = 0; i < n; ++i) out[i] = load_value(seed, i);
 	return out;
 }
 std::vector<uint16_t> load_halves(size_t n, uint64_t seed) {
 	std::vector<uint16_t> out;
-	for (const float v : load_numbers(n, seed)) out.push_back(f32_to_f16(v));
+	for (const float v : load_values(n, seed)) out.push_back(f32_to_f16(v));
 	return out;
 }
 
@@ -70,7 +72,9 @@ class ProjectionLoad final : public TuneLoad {
 		choices = decode ? std::vector<std::string>{"texels", "project_int8", "matvec_rows"}
 		                 : std::vector<std::string>{"texels", "matrices", "project_int8", "tile_fill", "tile_buffers"};
 		const size_t one = shape.rows * b.weight_row_bytes(shape.type, shape.cols);
-		for (size_t bytes = 0; bytes < std::max(one, weight_bytes); bytes += one) weights_.push_back(weight(b, held_));
+		const std::vector<std::byte> own = own_rows();
+		for (size_t bytes = 0; bytes < std::max(one, weight_bytes); bytes += one)
+			weights_.push_back(weight(b, held_, shape.rows, own));
 		x_ = x(b, held_, tokens);
 		out_ = held_.make(b, DType::F32, tokens, shape.rows);
 	}
@@ -86,10 +90,7 @@ class ProjectionLoad final : public TuneLoad {
 	std::vector<float> expected(Backend& b) override {
 		Held held;
 		const uint32_t rows = std::min(shape_.rows, kOwnRows), tokens = std::min(tokens_, kOwnTokens);
-		TuneMatmul whole = shape_;
-		shape_.rows = rows;
-		const View w = weight(b, held), out = held.make(b, DType::F32, tokens, rows);
-		shape_ = whole;
+		const View w = weight(b, held, rows, own_rows()), out = held.make(b, DType::F32, tokens, rows);
 		const Proj p{out, w, {}};
 		b.matmul({&p, 1}, x(b, held, tokens), Epilogue::None, decode_);
 		const std::vector<float> few = read_floats(b, out);
@@ -103,26 +104,25 @@ class ProjectionLoad final : public TuneLoad {
  private:
 	View x(Backend& b, Held& held, uint32_t tokens) const {
 		const View v = held.make(b, DType::F32, tokens, shape_.cols);
-		const std::vector<float> own = load_numbers(size_t(kOwnTokens) * shape_.cols, 2);
+		const std::vector<float> own = load_values(size_t(kOwnTokens) * shape_.cols, 2);
 		std::vector<float> all(size_t(tokens) * shape_.cols);
 		for (size_t i = 0; i < all.size(); ++i) all[i] = own[i % own.size()];
 		write_all(b, v, all);
 		return v;
 	}
-	View weight(Backend& b, Held& held) const {
-		const DTypeInfo info = dtype_info(shape_.type);
-		const size_t row_bytes = dtype_row_bytes(shape_.type, shape_.cols);
-		std::vector<std::byte> own(kOwnRows * row_bytes);
+	std::vector<std::byte> own_rows() const {
+		std::vector<std::byte> own(kOwnRows * dtype_row_bytes(shape_.type, shape_.cols));
 		for (size_t i = 0; i + 4 <= own.size(); i += 4) {
 			const uint32_t word = load_number(1, i);
 			std::memcpy(&own[i], &word, 4);
 		}
-		for (size_t at = 0; at < own.size(); at += info.bytes) {
+		const size_t block = dtype_info(shape_.type).bytes;
+		for (size_t at = 0; at < own.size(); at += block) {
 			if (is_quantised(shape_.type)) {
 				set_block_scales(shape_.type, &own[at], 1);
 				continue;
 			}
-			const float v = load_numbers(1, at)[0];
+			const float v = load_value(1, at);
 			const uint16_t half =
 			    shape_.type == DType::BF16 ? uint16_t(std::bit_cast<uint32_t>(v) >> 16) : f32_to_f16(v);
 			if (shape_.type == DType::F32)
@@ -130,11 +130,15 @@ class ProjectionLoad final : public TuneLoad {
 			else
 				std::memcpy(&own[at], &half, 2);
 		}
-		const View w = view(held.bytes(b, shape_.rows * b.weight_row_bytes(shape_.type, shape_.cols)), 0, shape_.type,
-		                    shape_.rows, shape_.cols);
-		for (uint32_t row = 0; row < shape_.rows; row += kOwnRows) {
-			const uint32_t n = std::min(kOwnRows, shape_.rows - row);
-			b.write_weight(w, row, n, std::span<const std::byte>(own).first(n * row_bytes), {});
+		return own;
+	}
+	View weight(Backend& b, Held& held, uint32_t rows, std::span<const std::byte> own) const {
+		const size_t row_bytes = dtype_row_bytes(shape_.type, shape_.cols);
+		const View w =
+		    view(held.bytes(b, rows * b.weight_row_bytes(shape_.type, shape_.cols)), 0, shape_.type, rows, shape_.cols);
+		for (uint32_t row = 0; row < rows; row += kOwnRows) {
+			const uint32_t n = std::min(kOwnRows, rows - row);
+			b.write_weight(w, row, n, own.first(n * row_bytes), {});
 		}
 		return w;
 	}
@@ -222,18 +226,15 @@ class PagesLoad final : public TuneLoad {
 		for (uint32_t i = 0; i < n_pages(); ++i)
 			b.write(*pool.buf, size_t(i) * one.size() * 4, std::as_bytes(std::span(one)));
 		q = held.make(b, DType::F32, 1, shapes_.n_heads, shapes_.head_dim);
-		write_all(b, q, load_numbers(q.elements(), 5));
+		write_all(b, q, load_values(q.elements(), 5));
 		out = held.make(b, DType::F32, 1, shapes_.n_heads, shapes_.head_dim);
 		group = {.format = format_, .page = kPage};
 		group.k_codes = group.v_codes = pool;
 		if (format_.k.bits < 16) group.k_params = group.v_params = pool;
 		group.n_pages = n_pages();
 	}
-	// Work items as kv_device/sequence.cpp cuts them.
 	KvRead cut(Backend& b, Held& held, AttendGroup& group) const {
-		const DeviceInfo d = b.info();
-		const uint32_t fill = ceil_div(d.fill_workgroups, shapes_.n_kv_heads), most = fill ? fill : d.most_pieces;
-		const uint32_t piece = std::max({1u, d.piece_tokens / kPage, ceil_div(n_pages(), std::max(most, 1u))});
+		const uint32_t piece = decode_piece(b.info(), shapes_.n_kv_heads, n_pages(), kPage);
 		std::vector<uint32_t> tables, work;
 		for (uint32_t i = 0; i < n_pages(); ++i) {
 			const uint32_t at = i * page_words(), params = at + 2 * k_words();
@@ -295,7 +296,7 @@ class PromptLoad final : public TuneLoad {
  private:
 	void make(Backend& b, Held& held, View& q, View& out, KvRows& own) const {
 		q = held.make(b, DType::F32, tokens_, shapes_.n_heads, shapes_.head_dim);
-		write_all(b, q, load_numbers(q.elements(), 6));
+		write_all(b, q, load_values(q.elements(), 6));
 		out = held.make(b, DType::F32, tokens_, shapes_.n_heads, shapes_.head_dim);
 		own.k = held.make(b, DType::F16, shapes_.n_kv_heads, tokens_, shapes_.head_dim);
 		own.v = held.make(b, DType::F16, shapes_.n_kv_heads, tokens_, shapes_.head_dim);
