@@ -1,6 +1,7 @@
 // Names of a driver's build, under which its test results and measured choices are kept; known faults of drivers.
 #include "backends/vulkan/driver_identity.h"
 #include "backends/vulkan/icd_files.h"
+#include "backends/vulkan/kernels.h"
 #include "backends/vulkan/spirv.h"
 #include <xxhash.h>
 

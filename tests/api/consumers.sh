@@ -14,6 +14,9 @@ model=$source/models/bundled/recall-4m-f16.gguf
 here=$source/tests/api/consumers
 cached() { sed -n "s/^$1:[A-Z]*=//p" "$build/CMakeCache.txt"; }
 say() { echo "consumers: $*"; }
+quietly() { # runs a command, whose output is shown if it fails
+	"$@" >"$work/log" 2>&1 || { tail -n 60 "$work/log"; say "failed: $*"; exit 1; }
+}
 
 check_output() { # compares the example's output with the program's own answer
 	want=$("$build/kvrun" run -m "$model" -p "Once upon a time" -n 16 --temp 0 --kv kivi2 --device cpu 2>/dev/null)
@@ -23,7 +26,7 @@ check_output() { # compares the example's output with the program's own answer
 
 for mode in "$@"; do case $mode in
 installed)
-	cmake --install "$build" --prefix "$work/first" >/dev/null
+	quietly cmake --install "$build" --prefix "$work/first"
 	mv "$work/first" "$work/moved"
 	lib=$(dirname "$(find "$work/moved" -name libkvrun.so)")
 	export PKG_CONFIG_PATH="$lib/pkgconfig" LD_LIBRARY_PATH="$lib"
@@ -37,8 +40,8 @@ installed)
 		$(pkg-config --static --libs kvrun | sed 's/-lkvrun//')
 	LD_LIBRARY_PATH='' check_output "$work/static"
 	say "C99 by pkg-config, static: ok"
-	cmake -S "$here" -B "$work/by-package" -DCMAKE_PREFIX_PATH="$work/moved" >/dev/null
-	cmake --build "$work/by-package" >/dev/null
+	quietly cmake -S "$here" -B "$work/by-package" -DCMAKE_PREFIX_PATH="$work/moved"
+	quietly cmake --build "$work/by-package"
 	"$work/by-package/list" | grep -q '^cpu: '
 	check_output "$work/by-package/generate"
 	say "C++ by find_package: ok"
@@ -63,9 +66,9 @@ subdirectory)
 	fi
 	beside=$consumer
 	rm -rf "$consumer"
-	cmake -S "$here" -B "$consumer" -G "$(cached CMAKE_GENERATOR)" -DKVRUN_SOURCE="$source" \
-		-DCMAKE_CXX_COMPILER_LAUNCHER="$launcher" "$@" >/dev/null
-	cmake --build "$consumer" -j2 --target list generate >/dev/null
+	quietly cmake -S "$here" -B "$consumer" -G "$(cached CMAKE_GENERATOR)" -DKVRUN_SOURCE="$source" \
+		-DCMAKE_CXX_COMPILER_LAUNCHER="$launcher" "$@"
+	quietly cmake --build "$consumer" -j2 --target list generate
 	"$consumer/list" | grep -q '^cpu: '
 	say "C++ by add_subdirectory: ok"
 	;;

@@ -1,9 +1,8 @@
 // The results of the compilers for Intel, NVIDIA and AMD GPUs in ../shared/vendor, without the hardware: every kernel
 // compiles, nothing spills, kvrun knows the name of every statistic, and registers and cycles match shaders/baselines.
 // KVRUN_TEST_EVERY=n compiles the first use of each kernel and one n-th of the others; baselines are for n = 11. For
-// Intel's Xe2, Mesa 26.1 estimates the cycles of some kernels in one of two ways, which varies by process with the same
-// registers. lnl.txt has the higher estimates (record it until score_prompt_matrix with heads of 64 channels has 78064
-// cycles).
+// Intel's Xe2, Mesa 26.1 estimates the cycles of some kernels in one of several ways, which varies by process with the
+// same registers. lnl.txt has the highest estimates of ten processes (KVRUN_TEST_RECORD=max).
 #include "engine/core/log.h"
 #include "tests/support/scoped_env.h"
 #include "tests/vulkan/baseline.h"
