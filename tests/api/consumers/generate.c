@@ -1,4 +1,4 @@
-/* The example of README.md: continues a text. Compiled as C99 and with every warning by the test `consumers`. */
+/* The example of engine/api/README.md: continues a text. Compiled as C99 and with every warning by the test `consumers`. */
 #include <kvrun.h>
 
 #include <stdio.h>
