@@ -2,7 +2,8 @@
 """tools/dev/quality.sh --model NAME: quality loss of every policy on a model that tools/models.sh fetches.
 
 --table tuned compares tuned:BITS with fixed policies; --table candidates measures changes that might lower the
-divergence, each alone. tuned:BITS comes from `kvrun tune` on other texts, unless --work already has its file.
+divergence, each alone; --table recipes has SpeCache and MiKV under several options; --table short eight policies, for a
+larger model. tuned:BITS comes from `kvrun tune` on other texts, unless --work already has its file.
 
 Texts: tools/dev/quality_texts, and an article of WikiText-2's test split if that file exists. Each gives one chunk of
 1024 tokens, of which the last 255 are scored by decode steps. Results are kept in --work as JSON, a file per text and
@@ -58,7 +59,19 @@ CANDIDATES = [
     ("kivi2,eta=0.045,sinks=4", "kivi2,sinks=4"),
     (OUTLIERS % "large", "turbo2"), (OUTLIERS % "small", "turbo2"),
 ]
-TABLES = {"policies": POLICIES, "tuned": TUNED, "candidates": CANDIDATES}
+MIKV8 = "mikv,salient.bits=8"
+CHANNEL_KEYS = ",regular.k.scale=channel,regular.k.group=32"
+RECIPES = [  # options of SpeCache and MiKV
+    ("kivi2", None), ("specache2", "kivi2"), ("specache2,sinks=4", "specache2"),
+    ("specache1", "kivi2"), ("specache1,sinks=4", "specache1"),
+    ("mikv", "kivi2"), ("mikv,sinks=4", "mikv"), (MIKV8, "mikv"), (MIKV8 + ",sinks=4", MIKV8),
+    (MIKV8 + ",sinks=4" + CHANNEL_KEYS, MIKV8 + ",sinks=4"),
+]
+SHORT = [  # of a larger model
+    ("kivi4", None), ("kivi2", None), ("kivi2,sinks=4", "kivi2"), ("zipcache", None),
+    ("turbo4", None), ("turbo3/2", None), ("turbo2", None), ("turbo2/1", None),
+]
+TABLES = {"policies": POLICIES, "tuned": TUNED, "candidates": CANDIDATES, "recipes": RECIPES, "short": SHORT}
 EVICTS = {"h2o", "streaming"}
 # Texts of tune: another part of WikiText-2, a play, and code; (file, first byte, bytes).
 TUNE_TEXTS = [(WIKI, 100000, 9000), (os.path.join(SHARED, "assets/text/tinyshakespeare/input.txt"), 100000, 8000),
@@ -232,6 +245,7 @@ def arguments():
     p.add_argument("--device", default="", help="as for kvrun [its choice]")
     p.add_argument("--work", default="", help="folder of results [build/quality-NAME]")
     p.add_argument("--csv", default="", help="write the table's numbers to this file too")
+    p.add_argument("--texts", default="", help="only these texts, like wiki,dialogue [all]")
     p.add_argument("--chunk", type=int, default=1024)
     p.add_argument("--score", type=int, default=255)
     p.add_argument("--together", type=int, default=8, help="policies measured side by side")
@@ -250,6 +264,11 @@ def main():
     fetch = [os.path.join(ROOT, "tools/models.sh"), args.model]
     model = run(fetch).strip()
     texts = texts_of(args.work)
+    if args.texts:
+        unknown = [t for t in args.texts.split(",") if t not in texts]
+        if unknown:
+            raise Failed(f"--texts: no text {unknown[0]}; there are {', '.join(texts)}", 2)
+        texts = {name: texts[name] for name in args.texts.split(",")}
     if any(p.startswith("tuned") for p, _ in TABLES[args.table]):
         model = tune(args, model)
     if not args.no_measure:
