@@ -5,6 +5,7 @@
 #                                             ThreadSanitizer, in build-STAGE
 #   mutate                                    seeded faults that tests must notice (tools/dev/mutate.py)
 #   cuda-mutants                              the same for the CUDA sources (tools/dev/cuda_mutants.py)
+#   swiftshader                               every row of the device tests on SwiftShader, of which the suite runs some
 #   fuzz                                      each fuzzer for KVRUN_NIGHTLY_FUZZ_SECONDS [600]
 #   attack                                    damaged files, options and environments through every command
 #   soak                                      64 clients and a server (tools/dev/soak.py)
@@ -13,7 +14,7 @@
 # Exit code 1: a stage failed.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-case ${1:-} in -h | --help) sed -n '2,14s/^# \?//p' "$0"; exit 0 ;; esac
+case ${1:-} in -h | --help) sed -n '2,15s/^# \?//p' "$0"; exit 0 ;; esac
 . tools/environment.sh
 
 sanitized() { # asan|tsan gcc|clang
@@ -33,6 +34,7 @@ stage() {
 		cmake --preset release -B build-mutate -DCMAKE_UNITY_BUILD=OFF && cmake --build build-mutate -j "$(nproc)" &&
 			tools/dev/mutate.py --build build-mutate ;;
 	cuda-mutants) release && tools/dev/cuda_mutants.py ;;
+	swiftshader) release && KVRUN_TEST_DEVICES=swiftshader build/tests/kvrun_device_tests --no-version ;;
 	fuzz) tools/dev/fuzz.sh "${KVRUN_NIGHTLY_FUZZ_SECONDS:-600}" ;;
 	attack) release && tools/dev/attack.py --kvrun build/kvrun ;;
 	soak) release && tools/dev/soak.py build/kvrun ;;
@@ -49,11 +51,11 @@ export TSAN_OPTIONS=halt_on_error=1:suppressions=$PWD/tests/support/races.supp${
 
 mkdir -p build-nightly
 failed=()
-[ $# -gt 0 ] || set -- asan-gcc asan-clang tsan-gcc tsan-clang mutate cuda-mutants fuzz attack soak memory
+[ $# -gt 0 ] || set -- asan-gcc asan-clang tsan-gcc tsan-clang mutate cuda-mutants swiftshader fuzz attack soak memory
 for name in "$@"; do
 	echo "nightly: $name ..."
 	if stage "$name" >"build-nightly/$name.log" 2>&1; then
-		echo "nightly: $name ok: $(grep -E 'tests passed|survive|executions|ok' "build-nightly/$name.log" | tail -1)"
+		echo "nightly: $name ok: $(grep -E 'tests passed|survive|executions|SUCCESS|ok' "build-nightly/$name.log" | tail -1)"
 	else
 		echo "nightly: $name FAILED, build-nightly/$name.log:"
 		tail -20 "build-nightly/$name.log"
