@@ -218,7 +218,8 @@ void run_task(const EvalArgs& a, Engine& e, const std::vector<KvPolicy>& policie
 	const uint32_t ctx = Session(e, session).ctx();
 	Watch watch;
 	const std::vector<TaskScore> scores =
-	    eval_task(e, session, questions, policies, a.ask == "later" ? Ask::Later : Ask::Prompt, watch.hooks());
+	    eval_task(e, session, questions, policies, a.ask == "later" ? Ask::Later : Ask::Prompt, uint32_t(a.together),
+	              watch.hooks());
 	watch.end();
 	if (a.json) {
 		Json j = header(a, e, ctx);
@@ -299,9 +300,6 @@ void add_eval(Command& root) {
 	add_texts(c, "-f,--file", a->files, kFile,
 	          "score this text: perplexity, KL divergence from the f16 cache; may be given several times")
 	    ->group(text);
-	add_integer(c, "--together", a->together, 1, LayerRunner::kLogitRows,
-	            "decode this many policies in one step, which is quicker; their speed is then not measured [1]")
-	    ->group(text);
 	add_text(c, "--against", a->against, kPolicy,
 	         "add the difference of each policy's KL divergence from this one's, token by token")
 	    ->group(text);
@@ -320,6 +318,10 @@ void add_eval(Command& root) {
 	add_integer(c, "--samples", a->samples, 1, 1 << 20, "number of questions; of a file, at most [100]")->group(task);
 	add_choice(c, "--ask", a->ask, {"prompt", "later"}, "ask in the prompt, or by decode steps after it [prompt]")
 	    ->group(task);
+	add_integer(
+	    c, "--together", a->together, 1, LayerRunner::kLogitRows,
+	    "decode this many policies (-f) or questions about one context (--task, --ask later) in one step, which "
+	    "is quicker; speed is then not measured [1]");
 	add_integer(c, "-s,--seed", a->seed, 0, INT64_MAX, "seed of the questions and of policies' random rows [1]");
 	add_text(c, "--shard", a->shard, "I/N",
 	         "measure only part I, from 0, of N equal parts of the chunks or questions, with --json: a machine each; "
@@ -352,7 +354,8 @@ void add_eval(Command& root) {
 	      {"--ask prompt", "the question is part of the prompt but for its last token"},
 	      {"--ask later",
 	       "the prompt is the record alone; decode steps ask, and read --turns before. Questions about one "
-	       "context on lines in a row share its prompt, which is read once"}}},
+	       "context on lines in a row share its prompt, which is read once; with --together, once for all policies that "
+	       "do not rank"}}},
 	    {"Ctrl-C",
 	     "Ends the run; results cover what was finished, and the exit code is 130. A second one ends the program "
 	     "at once."},

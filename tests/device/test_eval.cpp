@@ -416,6 +416,16 @@ TEST_CASE("questions about one record read it once, and answers are those of ses
 				CHECK(s[p].right[i] == alone[p].right[0]);
 			}
 		}
+		// Side by side: the same answers, and a record is read once for the policies that do not rank.
+		const auto by_side = eval_task(*e, {.ctx = 512}, together, policies, Ask::Later, 4);
+		for (size_t p = 0; p < policies.size(); ++p) {
+			CAPTURE(s[p].policy);
+			CHECK(by_side[p].loss == s[p].loss);
+			CHECK(by_side[p].right == s[p].right);
+			CHECK(by_side[p].longest == s[p].longest);
+			CHECK(by_side[p].cost.stored_bits == s[p].cost.stored_bits);
+			CHECK(by_side[p].cost.prefill_tokens == (p < 2 ? 0 : s[p].cost.prefill_tokens));
+		}
 	});
 }
 

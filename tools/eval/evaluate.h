@@ -113,8 +113,11 @@ struct TaskScore {
 	uint32_t longest = 0;                 // tokens of the longest sequence
 	EvalCost cost;
 };
-// Asks all questions under each policy in turn. Throws Error{Context} if one does not fit.
+// Asks all questions under each policy. together: number of questions in a row about one record (Ask::Later) that are
+// decoded in one step, at most Engine::max_rows(). With more than one, answers and losses are the same, but speed is
+// not measured, and the model reads a record once for all policies that do not rank (store_as). Throws Error{Context}
+// if a question does not fit.
 std::vector<TaskScore> eval_task(Engine&, const SessionOptions& session, std::span<const Question>,
-                                 std::span<const KvPolicy>, Ask, const EvalHooks& = {});
+                                 std::span<const KvPolicy>, Ask, uint32_t together = 1, const EvalHooks& = {});
 
 } // namespace kvrun

@@ -1,6 +1,7 @@
 // Look-up tasks: asks questions made from a seed under each cache policy, and counts right answers.
 #include "engine/core/splitmix64.h"
 #include "engine/kv_host/choose.h"
+#include "engine/run/store_as.h"
 #include "tools/eval/evaluate.h"
 #include "tools/eval/evaluate_cost.h"
 #include "tools/eval/words.h"
@@ -168,22 +169,32 @@ double loss_of(std::span<const float> logits, uint32_t token) { // -ln p(token)
 }
 
 // Sessions of one policy that hold a question's prompt. The model reads a prompt once for all questions in a row that
-// share it: those about one record with Ask::Later.
+// share it: those about one record with Ask::Later. f16: prompts of the same questions under an f16 cache, from which
+// policies that do not rank take them; null: the model reads each policy's prompt.
 class Prompts {
  public:
-	Prompts(Engine& e, const SessionOptions& options) : kept_(std::make_unique<Session>(e, options)) {}
+	Prompts(Engine& e, const SessionOptions& options, Prompts* f16 = nullptr)
+	    : kept_(std::make_unique<Session>(e, options)), f16_(f16) {}
 	const Session& kept() const { return *kept_; } // holds the latest prompt, at first none
 	std::unique_ptr<Session> session_of(const Asked& a, CostMeter& cost) {
-		const std::span<const uint32_t> prompt = std::span(a.all).first(a.prompt);
-		if (!std::ranges::equal(kept_->history(), prompt)) {
-			kept_->reset();
-			cost.prefill(*kept_, prompt);
-		}
+		hold(std::span(a.all).first(a.prompt), cost);
 		return kept_->fork();
 	}
 
  private:
+	void hold(std::span<const uint32_t> prompt, CostMeter& cost) {
+		if (std::ranges::equal(kept_->history(), prompt)) return;
+		kept_->reset();
+		if (!f16_ || !can_store_as(*kept_)) {
+			cost.prefill(*kept_, prompt);
+			return;
+		}
+		CostMeter of_all; // of no single policy
+		f16_->hold(prompt, of_all);
+		store_as(*kept_, *f16_->kept_);
+	}
 	std::unique_ptr<Session> kept_;
+	Prompts* f16_;
 };
 std::span<const float> put_question(Session& s, const Asked& a, CostMeter& cost) {
 	std::span<const float> logits;
@@ -225,58 +236,111 @@ bool answers_in_other_tokens(Prompts& prompts, const Question& q, const Asked& a
 }
 
 struct Outcome {
-	bool right;  // greedy text begins with the answer
-	double loss; // mean of -ln p over the answer's tokens, each after the right preceding tokens
+	bool right = true; // greedy text begins with the answer
+	double loss = 0;   // mean of -ln p over the answer's tokens, each after the right preceding tokens
 };
-Outcome ask_one(Prompts& prompts, const Question& q, Ask ask, CostMeter& cost, uint32_t& longest) {
-	const Asked a = tokens_of(prompts.kept(), q, ask);
-	const auto s = prompts.session_of(a, cost);
-	Outcome out{true, 0};
-	std::string text; // greedy text, as long as it consists of the answer's tokens
-	std::span<const float> logits = put_question(*s, a, cost);
-	uint32_t prev = a.all.back();
-	for (size_t i = 0; i < a.answer.size(); ++i) {
-		out.loss += loss_of(logits, a.answer[i]) / double(a.answer.size());
-		const uint32_t best = best_of(logits);
-		if (out.right) text += s->engine().tokenizer().decode_one(prev, best);
-		out.right &= best == a.answer[i];
-		prev = a.answer[i];
-		if (i + 1 < a.answer.size()) logits = cost.decode(*s, prev);
+struct Asking { // a question under way
+	const Question* question;
+	const Asked* asked;
+	std::unique_ptr<Session> session;
+	size_t at = asked->prompt; // of the tokens of query and answer, the next to decode; the answer's last one never is
+	Outcome out = {};
+	std::string text = {}; // greedy text, as long as it consists of the answer's tokens
+	bool done() const { return at + 1 >= asked->all.size() + asked->answer.size(); }
+	uint32_t token(size_t i) const {
+		return i < asked->all.size() ? asked->all[i] : asked->answer[i - asked->all.size()];
 	}
-	longest = std::max(longest, s->n_tokens());
-	cost.end(*s);
-	// Other tokens may spell the same answer: "24" if the answer's own tokens are digits.
-	const bool still = !text.empty() && (may_become_right(q, text) || is_right(q, text));
-	if (!out.right && still) out.right = answers_in_other_tokens(prompts, q, a, cost);
+	void decoded(std::span<const float> logits) { // of token(at)
+		if (++at < asked->all.size()) return;
+		const uint32_t right = token(at), best = best_of(logits);
+		out.loss += loss_of(logits, right) / double(asked->answer.size());
+		if (out.right) text += session->engine().tokenizer().decode_one(token(at - 1), best);
+		out.right &= best == right;
+	}
+};
+
+// Asks questions that share a prompt, side by side.
+std::vector<Outcome> ask_all(Prompts& prompts, std::span<const Question> questions, std::span<const Asked> asked,
+                             CostMeter& cost, uint32_t& longest) {
+	std::vector<Asking> all;
+	for (size_t i = 0; i < questions.size(); ++i)
+		all.push_back({&questions[i], &asked[i], prompts.session_of(asked[i], cost)});
+	std::vector<Asking*> open;
+	std::vector<SessionRow> rows;
+	for (;;) {
+		open.clear(), rows.clear();
+		for (Asking& a : all)
+			if (!a.done()) open.push_back(&a), rows.push_back({a.session.get(), a.token(a.at)});
+		if (open.empty()) break;
+		const std::span<const float> logits =
+		    all.size() == 1 ? cost.decode(*rows[0].session, rows[0].token) : decode(rows);
+		const size_t vocab = logits.size() / rows.size();
+		for (size_t r = 0; r < rows.size(); ++r) open[r]->decoded(logits.subspan(r * vocab, vocab));
+	}
+	std::vector<Outcome> out;
+	for (Asking& a : all) {
+		longest = std::max(longest, a.session->n_tokens());
+		cost.end(*a.session);
+		a.session.reset();
+		// Other tokens may spell the same answer: "24" if the answer's own tokens are digits.
+		const bool still = !a.text.empty() && (may_become_right(*a.question, a.text) || is_right(*a.question, a.text));
+		if (!a.out.right && still) a.out.right = answers_in_other_tokens(prompts, *a.question, *a.asked, cost);
+		out.push_back(a.out);
+	}
 	return out;
 }
 
 } // namespace
 
 std::vector<TaskScore> eval_task(Engine& e, const SessionOptions& session, std::span<const Question> questions,
-                                 std::span<const KvPolicy> policies, Ask ask, const EvalHooks& hooks) {
+                                 std::span<const KvPolicy> policies, Ask ask, uint32_t together,
+                                 const EvalHooks& hooks) {
 	for (const KvPolicy& p : policies) // refuses policies that the model cannot use before any work
 		if (!is_choice(p)) make_device_plan(p, e.kv_shape());
-	std::vector<TaskScore> out;
+	together = std::clamp(together, 1u, e.max_rows());
+	SessionOptions options = session;
+	options.kv = parse_policy("fp16");
+	Prompts f16(e, options);
+	std::vector<std::unique_ptr<Prompts>> prompts(policies.size()); // of policies whose turn has come
+	std::vector<CostMeter> costs(policies.size());
+	std::vector<TaskScore> out(policies.size());
+	for (size_t p = 0; p < policies.size(); ++p) out[p].policy = policies[p].text;
+	std::vector<Asked> asked;
+	for (const Question& q : questions) asked.push_back(tokens_of(f16.kept(), q, ask));
+	std::vector<std::pair<size_t, size_t>> groups; // first question and number of those asked side by side
+	for (size_t i = 0; i < questions.size(); ++i) {
+		const auto prompt = [&](size_t at) { return std::span(asked[at].all).first(asked[at].prompt); };
+		if (!groups.empty() && groups.back().second < together && std::ranges::equal(prompt(i - 1), prompt(i)))
+			++groups.back().second;
+		else
+			groups.emplace_back(i, 1);
+	}
+	// Side by side, all policies take a prompt before the next one is read; else a policy is finished before the next.
+	const size_t n = policies.size() * groups.size();
 	bool go_on = true;
-	for (size_t p = 0; p < policies.size() && go_on; ++p) {
-		SessionOptions options = session;
-		options.kv = policies[p];
-		Prompts prompts(e, options);
-		TaskScore& t = out.emplace_back();
-		t.policy = policies[p].text;
-		CostMeter cost;
-		for (size_t i = 0; i < questions.size() && go_on; ++i) {
-			const Outcome o = ask_one(prompts, questions[i], ask, cost, t.longest);
+	for (size_t i = 0; i < n && go_on; ++i) {
+		const size_t p = together > 1 ? i % policies.size() : i / groups.size();
+		const auto [first, count] = groups[together > 1 ? i / policies.size() : i % groups.size()];
+		TaskScore& t = out[p];
+		if (!prompts[p]) {
+			if (together == 1 && p > 0) prompts[p - 1].reset();
+			options.kv = policies[p];
+			prompts[p] = std::make_unique<Prompts>(e, options, together > 1 ? &f16 : nullptr);
+		}
+		for (const Outcome& o : ask_all(*prompts[p], questions.subspan(first, count),
+		                                std::span(asked).subspan(first, count), costs[p], t.longest)) {
 			t.right.push_back(o.right);
 			t.loss.push_back(float(o.loss));
 			t.n_right += o.right;
-			const double done = double(p * questions.size() + i + 1) / double(policies.size() * questions.size());
-			go_on = !hooks.progress || hooks.progress(done);
 		}
+		go_on = !hooks.progress || hooks.progress(double(i + 1) / double(n));
+	}
+	std::erase_if(out, [](const TaskScore& t) { return t.right.empty(); }); // stopped before any question
+	for (size_t p = 0; p < out.size(); ++p) {
+		TaskScore& t = out[p];
 		std::tie(t.low, t.high) = wilson(t.n_right, t.right.size());
 		std::tie(t.loss_mean, t.loss_error) = mean_and_error(t.loss);
-		t.cost = cost.cost();
+		t.cost = costs[p].cost();
 	}
 	return out;
 }
