@@ -2,7 +2,7 @@
 """tools/dev/quality.sh --model NAME: quality loss of every policy on a model that tools/models.sh fetches.
 
 --table tuned compares tuned:BITS with fixed policies; --table candidates measures changes that might lower the
-divergence, each alone; --table recipes has SpeCache and MiKV under several options; --table short eight policies, for a
+divergence, each alone; --table recipes has SpeCache and MiKV under several options; --table short a few policies, for a
 larger model. tuned:BITS comes from `kvrun tune` on other texts, unless --work already has its file.
 
 Texts: tools/dev/quality_texts, and an article of WikiText-2's test split if that file exists. Each gives one chunk of
@@ -70,6 +70,7 @@ RECIPES = [  # options of SpeCache and MiKV
 SHORT = [  # of a larger model
     ("kivi4", None), ("kivi2", None), ("kivi2,sinks=4", "kivi2"), ("zipcache", None),
     ("turbo4", None), ("turbo3/2", None), ("turbo2", None), ("turbo2/1", None),
+    ("turbo4,k.scale=channel", "turbo4"), ("turbo2,k.scale=channel", "turbo2"),
 ]
 TABLES = {"policies": POLICIES, "tuned": TUNED, "candidates": CANDIDATES, "recipes": RECIPES, "short": SHORT}
 EVICTS = {"h2o", "streaming"}
