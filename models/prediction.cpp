@@ -33,6 +33,14 @@ uint32_t prediction_layers(const Gguf& g, const Config& of) {
 	return find_family(of.arch)->predicts ? ConfigKeys{g, of.arch}.u32("nextn_predict_layers", 0) : 0;
 }
 
+uint64_t prediction_tensor_bytes(const Gguf& g, const Config& of) {
+	uint64_t n = 0;
+	if (prediction_layers(g, of))
+		for (const GgufTensor& t : g.tensors())
+			if (layer_of_tensor(t.name) >= of.n_layers) n += t.bytes;
+	return n;
+}
+
 Config read_prediction(const Gguf& g, const Config& of) {
 	const ConfigKeys k{g, of.arch};
 	const Family& f = *find_family(of.arch);

@@ -10,6 +10,8 @@ namespace kvrun {
 Config read_prediction(const Gguf&, const Config& of);
 // Number of prediction layers in the file, of which kvrun uses the first; 0 also where it runs none of the family's.
 uint32_t prediction_layers(const Gguf&, const Config& of);
+// Bytes of the file's tensors behind the model's own layers, which are loaded for --draft mtp alone.
+uint64_t prediction_tensor_bytes(const Gguf&, const Config& of);
 // The shape of a prediction layer of this model, as a model of one layer with a final norm of its own.
 Config prediction_config(const Config& of);
 // Tensors that a prediction layer has before its layer, and behind it.

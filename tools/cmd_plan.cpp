@@ -5,6 +5,7 @@
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"
 #include "engine/run/tuning_file.h"
+#include "models/prediction.h"
 #include "tools/args_engine.h"
 #include "tools/commands.h"
 #include "tools/env.h"
@@ -25,6 +26,7 @@ struct PlanArgs {
 	uint64_t memory = 0;  // bytes of free device memory; 0: ask the device
 	WeightArgs weights;
 	double bus = 0, bandwidth = 0; // bytes per second; 0 if unknown
+	std::string draft;             // "mtp": count the model's prediction layer
 	bool json = false;
 };
 
@@ -81,6 +83,12 @@ PlanSubject subject_of(const PlanArgs& a) {
 	PlanSubject s;
 	uint32_t n_layers = 0;
 	uint64_t layer_bytes = 0;
+	if (!a.draft.empty() && a.draft != "lookup" && a.draft != "mtp")
+		fail(Code::Invalid,
+		     "--draft is '{}'; plan counts mtp, and lookup, which needs no device memory; a small model "
+		     "has a plan of its own",
+		     a.draft);
+	if (a.draft == "mtp" && a.model.empty()) fail(Code::Invalid, "--draft mtp is of a model; give -m FILE");
 	if (a.model.empty() == a.shape.empty())
 		fail(Code::Invalid, "give one of -m FILE and --shape LAYERSxKVHEADSxHEADDIM");
 	if (!a.shape.empty()) {
@@ -96,7 +104,9 @@ PlanSubject subject_of(const PlanArgs& a) {
 		n_layers = c.n_layers;
 		s.shape = s.layers->main_shape();
 		s.n_tokens = std::max(c.max_seq, 1u);
-		s.model = model_memory(c, file.tensor_bytes(), uint32_t(a.ubatch));
+		s.prediction_bytes = prediction_tensor_bytes(file, c);
+		s.model = model_memory(c, file.tensor_bytes() - s.prediction_bytes, uint32_t(a.ubatch));
+		if (a.draft == "mtp") s.model = with_prediction(s.model, file, c, read_prediction(file, c));
 		const FitGoal goal{a.kv == "all" ? std::vector<KvPolicy>() : parse_policies(a.kv), uint32_t(a.ctx)};
 		layer_bytes = fit_bytes(file, c, goal) / std::max(n_layers, 1u);
 	}
@@ -104,6 +114,7 @@ PlanSubject subject_of(const PlanArgs& a) {
 	s.bus = a.bus, s.bandwidth = a.bandwidth;
 	if (s.requested) s.n_tokens = uint64_t(a.ctx);
 	find_memory(a, n_layers, layer_bytes, s);
+	s.room.free_bytes -= std::min(s.model.draft_bytes, s.room.free_bytes); // before weights are placed, as a run does
 	return s;
 }
 
@@ -201,6 +212,8 @@ void add_plan(Command& root) {
 	         "plan for a card that reads host memory at this rate, like 12G/s, and put there what does not fit");
 	add_rate(c, "--bandwidth", a->bandwidth, "rate of the card's own memory, for the estimate of tokens per second");
 	add_weight_options(c, a->weights);
+	add_text(c, "--draft", a->draft, "mtp|lookup",
+	         "count the prediction layer that --draft mtp loads: its weights, and a cache in f16 of its own");
 	add_flag(c, "--json", a->json, "print JSON: an object, or an array of them for several policies");
 	c.sections = {
 	    {"Verdict",
@@ -235,7 +248,9 @@ void add_plan(Command& root) {
 	         {"memory",
 	          "{device, total_bytes, weight_bytes, activation_bytes, window_bytes, state_bytes, prompt_bytes, "
 	          "reserve_bytes, bytes (left "
-	          "for the cache), tokens_that_fit}"},
+	          "for the cache), tokens_that_fit; with --draft mtp draft_bytes (the prediction layer) and "
+	          "draft_cache_bytes}; else, where the file has a prediction layer, prediction_bytes, which are not "
+	          "counted"},
 	         {"weights", "where some lie in host memory: {bytes, device_bytes, host_bytes, host (of what), ring_bytes "
 	                     "(device memory through which prompts copy them, among activation_bytes), "
 	                     "device_bytes_per_token, bus_bytes_per_token, tokens_per_s (an estimate; null: no rate is "

@@ -68,11 +68,16 @@ Json layer_json(const KvPlan& plan, uint32_t l) {
 
 Json memory_json(const PlanSubject& s, const PlanVerdict& v) {
 	const MemoryAccount m = memory_account(s.model, s.total_bytes, s.n_tokens);
-	return {{"device", s.where},         {"total_bytes", m.total},
-	        {"weight_bytes", m.weights}, {"activation_bytes", m.activations},
-	        {"window_bytes", m.window},  {"state_bytes", m.states},
-	        {"prompt_bytes", m.prompt},  {"reserve_bytes", m.reserve},
-	        {"bytes", m.cache},          {"tokens_that_fit", v.capacity.kept}};
+	Json j = {{"device", s.where},         {"total_bytes", m.total},
+	          {"weight_bytes", m.weights}, {"activation_bytes", m.activations},
+	          {"window_bytes", m.window},  {"state_bytes", m.states},
+	          {"prompt_bytes", m.prompt},  {"reserve_bytes", m.reserve},
+	          {"bytes", m.cache},          {"tokens_that_fit", v.capacity.kept}};
+	if (m.draft)
+		j["draft_bytes"] = m.draft, j["draft_cache_bytes"] = m.draft_cache;
+	else if (s.prediction_bytes)
+		j["prediction_bytes"] = s.prediction_bytes;
+	return j;
 }
 
 Json weights_json(const KvPlan& plan, const PlanSubject& s) {
@@ -174,6 +179,7 @@ std::string memory_text(const PlanSubject& s, const PlanVerdict& v) {
 	};
 	if (s.model.trained_tokens) {
 		line("weights", m.weights);
+		if (m.draft) line("prediction layer", m.draft), line("its cache, f16", m.draft_cache);
 		if (m.window) line("sliding windows", m.window);
 		if (m.states) line("recurrent states", m.states);
 		line("activations", m.activations);
@@ -181,6 +187,9 @@ std::string memory_text(const PlanSubject& s, const PlanVerdict& v) {
 	}
 	line("reserve", m.reserve);
 	line("left for the cache", m.cache);
+	if (s.prediction_bytes && !m.draft)
+		out += fmt::format("  not counted: the file's prediction layer of {}, which --draft mtp loads\n",
+		                   human_bytes(double(s.prediction_bytes)));
 	return out + fmt::format("  {:<22}{:>12}{}\n", "tokens that fit", v.capacity.kept,
 	                         v.capacity.evicts ? ", all others are evicted"
 	                         : s.model.trained_tokens && v.capacity.by_memory == s.model.trained_tokens

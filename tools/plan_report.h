@@ -13,6 +13,7 @@ struct PlanSubject {  // the model or shape that policies are planned for
 	uint64_t n_tokens = 0;                  // tokens in the cache, given as one prompt
 	bool requested = false;                 // n_tokens is from -c; otherwise it is a default
 	ModelMemory model;                      // all 0 for a shape
+	uint64_t prediction_bytes = 0;          // of the file's prediction layers, which --draft mtp loads
 	std::optional<CacheLayers> layers = {}; // of a model; `shape` is that of its main cache
 	std::string where;                      // "8.0 GiB given", or a device's name; empty if no memory is known
 	uint64_t total_bytes = 0;               // free bytes of that memory

@@ -6,6 +6,7 @@
 #include "engine/run/memory_plan.h"
 #include "engine/run/tuning_file.h"
 #include "engine/run/weight_fit.h"
+#include "models/prediction.h"
 
 using namespace kvrun;
 using namespace kvrun::api;
@@ -62,7 +63,8 @@ kvrun_status kvrun_plan_memory(kvrun_plan* out, const kvrun_plan_options* option
 		p.host_weight_bytes = weights.host_bytes();
 		p.host_token_bytes = weights.host_token_bytes(), p.device_token_bytes = weights.device_token_bytes();
 		const ModelMemory model =
-		    p.host_weight_bytes ? model_memory(c, weights, o.ubatch) : model_memory(c, file.tensor_bytes(), o.ubatch);
+		    p.host_weight_bytes ? model_memory(c, weights, o.ubatch)
+		                        : model_memory(c, file.tensor_bytes() - prediction_tensor_bytes(file, c), o.ubatch);
 		const MemoryAccount account = memory_account(model, memory, p.ctx);
 		const CacheLayers layers(c);
 		const KvPlan plan =

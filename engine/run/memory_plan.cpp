@@ -5,6 +5,7 @@
 #include "engine/kv_host/window.h"
 #include "engine/run/cache_layers.h"
 #include "engine/run/layer_runner.h"
+#include "engine/run/prediction_layer.h"
 #include "engine/run/prompt_memory.h"
 #include <algorithm>
 
@@ -40,6 +41,12 @@ ModelMemory model_memory(const Config& c, const WeightPlan& w, uint32_t ubatch) 
 	return m;
 }
 
+ModelMemory with_prediction(ModelMemory m, const Gguf& g, const Config& model, const Config& prediction) {
+	m.draft_bytes = PredictionLayer::weight_bytes(g, prediction) + PredictionLayer::activation_bytes(prediction);
+	m.draft_parts = uint32_t(CacheLayers(model).model_layers(model).size()) + 1;
+	return m;
+}
+
 MemoryAccount memory_account(const ModelMemory& m, uint64_t total_bytes, uint64_t n_tokens) {
 	MemoryAccount a;
 	a.total = total_bytes;
@@ -49,6 +56,7 @@ MemoryAccount memory_account(const ModelMemory& m, uint64_t total_bytes, uint64_
 		return bytes;
 	};
 	a.weights = take(m.weight_bytes);
+	a.draft = take(m.draft_bytes);
 	a.window = take(m.window_bytes);
 	a.states = take(m.state_bytes);
 	const uint64_t tenth = left / 10; // the engine reserves it for everything below and for the driver
@@ -59,7 +67,8 @@ MemoryAccount memory_account(const ModelMemory& m, uint64_t total_bytes, uint64_
 	a.prompt = take(rows * m.row_bytes);
 	const uint64_t used = a.activations + a.prompt;
 	a.reserve = tenth > used ? std::min(left, tenth - used) : 0;
-	a.cache = left - a.reserve;
+	a.draft_cache = m.draft_parts ? (left - a.reserve) / m.draft_parts : 0;
+	a.cache = left - a.reserve - a.draft_cache;
 	return a;
 }
 

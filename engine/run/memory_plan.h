@@ -7,12 +7,14 @@
 
 namespace kvrun {
 
-struct ModelMemory {             // memory of a model besides its cache; all 0 for a shape without a model
-	uint64_t weight_bytes = 0;   // as in the file
-	uint64_t fixed_bytes = 0;    // activations of a prompt piece and a decode step, and the ring for weights
-	uint64_t window_bytes = 0;   // cache of layers with a sliding window, in models that also have others
-	uint64_t state_bytes = 0;    // of recurrent layers: a state, and the next one while a prompt is read
-	uint64_t row_bytes = 0;      // of a prompt's scratch memory, per token
+struct ModelMemory {           // memory of a model besides its cache; all 0 for a shape without a model
+	uint64_t weight_bytes = 0; // as in the file
+	uint64_t fixed_bytes = 0;  // activations of a prompt piece and a decode step, and the ring for weights
+	uint64_t window_bytes = 0; // cache of layers with a sliding window, in models that also have others
+	uint64_t state_bytes = 0;  // of recurrent layers: a state, and the next one while a prompt is read
+	uint64_t row_bytes = 0;    // of a prompt's scratch memory, per token
+	uint64_t draft_bytes = 0;  // weights and activations of the prediction layer, where it drafts
+	uint32_t draft_parts = 0;  // and its cache has one of so many equal parts of what caches get; 0: it does not draft
 	uint32_t trained_tokens = 0; // context length the model was trained for; 0: unknown
 };
 // The main cache of a context of n_tokens (Session::plan()).
@@ -20,10 +22,13 @@ KvPlan plan_of_model(const CacheLayers&, const KvPolicy&, uint64_t n_tokens);
 ModelMemory model_memory(const Config&, uint64_t weight_bytes, uint32_t ubatch);
 // With the weights of the plan that lie on the device, and its ring.
 ModelMemory model_memory(const Config&, const WeightPlan&, uint32_t ubatch);
+// The same where the model's prediction layer drafts (EngineOptions::mtp). `prediction`: read_prediction().
+ModelMemory with_prediction(ModelMemory, const Gguf&, const Config& model, const Config& prediction);
 
 struct MemoryAccount { // of one context; the parts and the cache's share add up to the total
 	uint64_t total = 0, weights = 0, window = 0, states = 0, activations = 0, prompt = 0, reserve = 0; // bytes
-	uint64_t cache = 0; // left for the cache of layers that attend to all tokens
+	uint64_t draft = 0, draft_cache = 0; // of the prediction layer; its cache holds f16
+	uint64_t cache = 0;                  // left for the cache of layers that attend to all tokens
 };
 // total_bytes: free device memory. Assumes a prompt as long as the context. If the parts exceed the total, cache is 0.
 MemoryAccount memory_account(const ModelMemory&, uint64_t total_bytes, uint64_t n_tokens);

@@ -1,6 +1,7 @@
 // The prediction layer of a model on a device.
 #include "engine/run/prediction_layer.h"
 #include "engine/run/arena.h"
+#include "engine/run/memory_plan.h"
 #include <algorithm>
 
 namespace kvrun {
@@ -25,6 +26,11 @@ uint64_t PredictionLayer::weight_bytes(const Gguf& g, const Config& c) {
 	uint64_t n = 0;
 	for (const TensorSpec& s : tensor_specs(c)) n += g.find_tensor(s.name)->bytes;
 	return n;
+}
+
+uint64_t PredictionLayer::activation_bytes(const Config& c) {
+	const uint64_t row = 4 * (5 * uint64_t(c.dim) + 2 + 1) + 4 * uint64_t(rope_width(c)); // of prepare()'s arena
+	return kRows * row + model_memory(c, 0, kRows).fixed_bytes;
 }
 
 void PredictionLayer::prepare(size_t cache_bytes) {

@@ -25,6 +25,7 @@ class PredictionLayer {
 	PredictionLayer(Backend&, const Gguf&, Config, const Weights& model, const LoadProgress& = {});
 	// Device memory of a layer's weights, as in the file.
 	static uint64_t weight_bytes(const Gguf&, const Config&);
+	static uint64_t activation_bytes(const Config&); // what prepare() allocates, caches apart
 	// Call once: makes room for activations, and a budget in bytes for the caches of all sequences.
 	void prepare(size_t cache_bytes);
 

@@ -45,6 +45,37 @@ TEST_CASE("plan: all experts of a mixture are weights, those of a token are acti
 	CHECK(j["f16_bytes"] == size_t(48) * 4 * 128 * 2 * 2 * 32768);
 }
 
+TEST_CASE("plan: the prediction layer of a file counts with --draft mtp alone, with a cache of its own") {
+	const std::vector<std::string> asked = {"synth:qwen3.5-9b,mtp=1:q4_k", "--kv", "turbo4", "-c", "32k"};
+	const auto memory = [&](std::vector<std::string> more) {
+		more.insert(more.begin(), asked.begin(), asked.end());
+		return plan(more)["memory"];
+	};
+	const json without = memory({}), with = memory({"--draft", "mtp"});
+	CHECK(with["weight_bytes"] == without["weight_bytes"]);
+	CHECK(without["weight_bytes"] ==
+	      plan({"synth:qwen3.5-9b:q4_k", "--kv", "turbo4", "-c", "32k"})["memory"]["weight_bytes"]);
+	CHECK_FALSE(without.contains("draft_bytes"));
+	const double layer = without["prediction_bytes"], draft = with["draft_bytes"], cache = with["draft_cache_bytes"];
+	CHECK_FALSE(with.contains("prediction_bytes"));
+	CHECK(draft > layer);
+	CHECK(draft < layer + double(64 << 20)); // activations of 32 rows, logits of 248320 tokens
+	// one of 41 parts: 32 layers have 8 with tokens and 24 with states; and the prediction layer
+	CHECK(with["bytes"].get<double>() == doctest::Approx(32 * cache).epsilon(1e-6));
+	CHECK(with["bytes"] < without["bytes"]);
+	double sum = 0;
+	for (const char* part : {"weight_bytes", "activation_bytes", "window_bytes", "state_bytes", "prompt_bytes",
+	                         "reserve_bytes", "bytes", "draft_bytes", "draft_cache_bytes"})
+		sum += with[part].get<double>();
+	CHECK(sum == with["total_bytes"].get<double>());
+	const Ran text = run_program({"plan", asked[0], "--memory", "8G"});
+	CHECK(text.out.find("not counted: the file's prediction layer of ") != std::string::npos);
+	check_refused({asked[0], "--draft", "small.gguf"}, {"--draft is 'small.gguf'", "mtp"});
+	const Ran none = run_program({"plan", "synth:qwen3.5-9b:q4_k", "--memory", "8G", "--draft", "mtp"});
+	CHECK(none.code == 3);
+	CHECK(none.err.find("key qwen35.nextn_predict_layers is missing") != std::string::npos);
+}
+
 TEST_CASE("plan: what of a model lies in host memory beside a described card, and what that costs") {
 	const std::vector<std::string> card = {
 	    "synth:qwen3-30b-a3b:q4_k", "-c", "16k", "--bus", "12G/s", "--bandwidth", "272GB/s"};

@@ -2,6 +2,7 @@
 // without drafts, whatever the layer guesses; what it has read goes on in forks and later answers.
 #include "engine/core/npy.h"
 #include "engine/run/batch.h"
+#include "engine/run/memory_plan.h"
 #include "models/prediction.h"
 #include "tests/device/sequences.h"
 #include "tests/support/gguf_builder.h"
@@ -219,6 +220,20 @@ TEST_CASE("prediction: an answer that goes on with a text, or with a part of it,
 		CHECK(entries(other, 20) == std::pair<size_t, size_t>(19, 0)); // that of token 19 had another one behind it
 		while (mtp.forget()) {}
 		CHECK(entries(std::span(text).first(35), 30).first == 0);
+	});
+}
+
+TEST_CASE("prediction: a plan counts the memory of the layer as an engine allocates it") {
+	each_row(kPredicting, [](Backend&, const Case& c, const TestRow& row) {
+		if (row.device != "cpu") return; // others round up allocations
+		const auto engine = open_predicting(row.device, c.name);
+		const ModelMemory m =
+		    with_prediction({}, engine->file(), engine->config(), read_prediction(engine->file(), engine->config()));
+		CHECK(double(engine->mtp()->layer().bytes()) == doctest::Approx(double(m.draft_bytes)).epsilon(0.03));
+		const MemoryAccount a = memory_account(m, uint64_t(1) << 30, 100);
+		CHECK(a.draft == m.draft_bytes);
+		CHECK(a.cache / (m.draft_parts - 1) == doctest::Approx(double(a.draft_cache)).epsilon(1e-6));
+		CHECK(a.draft + a.draft_cache + a.cache + a.reserve + a.activations + a.prompt == a.total);
 	});
 }
 

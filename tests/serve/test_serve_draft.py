@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """kvrun serve --draft: every answer equals that of a server without drafts, whatever other requests run at the same
 time. Usage: test_serve_draft.py KVRUN"""
-import json, subprocess, sys
-from serving import MODEL, TINY, Server, at_once, check, equal, finish
+import json, os, subprocess, sys
+from serving import MODEL, ROOT, TINY, Server, at_once, check, equal, finish
 
 COMPLETION, CHAT = "/v1/completions", "/v1/chat/completions"
 REPEATS = "Lily was happy. Tom was sad. Lily was happy. Tom was sad. Lily was"
@@ -77,13 +77,36 @@ def conversations(plain, s):
     equal("three turns", talk(s), talk(plain))
 
 
+def prediction():
+    """A model's own prediction layer: one that is always right, and one that is not."""
+    body = {"prompt": "a b c", "temperature": 0, **LONG}
+    asked = [body, {**body, "prompt": "c a", "temperature": 0.8, "seed": 7}, {**body, "kv": "kivi2,recent_keep=8,flush=32"},
+             {**body, "n": 2, "temperature": 0.9, "seed": 3}]
+    for name, right in (("right", True), ("glm4moe", False)):
+        model = os.path.join(ROOT, "tests", "golden", "prediction", name + ".gguf")
+        with Server("--parallel", "3", model=model) as plain:
+            wanted = [plain.post(COMPLETION, r).json() for r in asked]
+        check(f"{name}: no timings without drafts", all("timings" not in w for w in wanted))
+        with Server("--parallel", "3", "--draft", "mtp", "--draft-max", "4", model=model) as s:
+            for _ in range(2):  # the second time, the layer goes on with what it has read
+                replies = at_once([lambda r=r: s.post(COMPLETION, r) for r in asked])
+                for i, (want, got) in enumerate(zip(wanted, replies)):
+                    check(f"{name}, request {i} is answered", got.status == 200, got.body[:300])
+                    equal(f"{name}, request {i}", texts(got.json()), texts(want))
+            t = s.post(COMPLETION, body).json()["timings"]
+            check(f"{name}: timings carry what was guessed and taken", 0 <= t["draft_n_accepted"] <= t["draft_n"], t)
+            check(f"{name}: something was guessed", t["draft_n"] > (10 if right else 0), t)
+            equal(f"{name}: all of it was right", t["draft_n_accepted"] == t["draft_n"], right)
+
+
 def refused():
-    for options, why in ((("--draft", "lookup", "--kv", "specache2,fetch=24"), "--draft"),
-                         (("--draft", TINY), "vocabulary")):
+    for options, code, why in ((("--draft", "lookup", "--kv", "specache2,fetch=24"), 2, "--draft"),
+                               (("--draft", "mtp"), 3, "prediction layers"),
+                               (("--draft", TINY), 2, "vocabulary")):
         p = subprocess.run([sys.argv[1], "serve", MODEL, "--device", "cpu", "--port", "0", *options],
                            capture_output=True, timeout=120, check=False)
         lines = p.stderr.decode().splitlines()
-        check(f"{options} is refused", p.returncode == 2 and lines and why in lines[-1], (p.returncode, lines[-2:]))
+        check(f"{options} is refused", p.returncode == code and lines and why in lines[-1], (p.returncode, lines[-2:]))
 
 
 with Server("--chat-template", "chatml", "--parallel", "6") as plain:
@@ -95,5 +118,6 @@ with Server("--chat-template", "chatml", "--parallel", "6") as plain:
         conversations(plain, s)
     with Server("--parallel", "3", "--draft", MODEL, "--draft-max", "4") as s:
         same_answers(wanted, s, "a model")
+prediction()
 refused()
 finish()
