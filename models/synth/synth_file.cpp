@@ -7,6 +7,7 @@
 #include "models/synth/blocks.h"
 #include "models/synth/vocabulary.h"
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 
@@ -70,6 +71,20 @@ void add_windows(Header& h, const Config& c) {
 	h.u32(key("rope.dimension_count_swa"), c.ropes[window->rope].dim);
 }
 
+// Pairs of channels in each section of RoPE, for which llama.cpp asks. The positions of a text are the same in all.
+constexpr std::pair<std::string_view, std::array<int32_t, 4>> kRopeSections[] = {{"qwen2vl", {16, 24, 24, 0}},
+                                                                                 {"qwen3vl", {24, 20, 20, 0}},
+                                                                                 {"qwen3vlmoe", {24, 20, 20, 0}},
+                                                                                 {"qwen35", {11, 11, 10, 0}},
+                                                                                 {"qwen35moe", {11, 11, 10, 0}}};
+void add_rope_sections(Header& h, const Config& c) {
+	for (const auto& [arch, sections] : kRopeSections) {
+		if (c.arch != arch) continue;
+		h.array(c.arch + ".rope.dimension_sections", GgufType::I32, sections.size());
+		for (const int32_t n : sections) h.raw(n);
+	}
+}
+
 void add_config(Header& h, const SynthSpec& s) {
 	const Config& c = s.config;
 	const auto key = [&](const char* k) { return c.arch + "." + k; };
@@ -115,6 +130,7 @@ void add_config(Header& h, const SynthSpec& s) {
 	if (c.logit_scale != 1)
 		h.f32(key("logit_scale"), find_family(c.arch)->divides_logits ? 1 / c.logit_scale : c.logit_scale);
 	if (!c.ropes[0].rotates) h.flag(key("rope.scaling.finetuned"), false);
+	add_rope_sections(h, c);
 	h.u32(key("vocab_size"), c.vocab);
 	if (!t.rank) return;
 	h.u32(key("attention.kv_lora_rank"), t.rank);
