@@ -112,7 +112,8 @@ struct Copy { // same bytes, same type
 // ---- fetching: what a row attends to, and masking
 
 // Attention that live tokens of pages receive from one row per work item: weight = mean over the query heads of a kv
-// head of exp(q . k / sqrt(head_dim) - lse); -1 for slots without a live token.
+// head of exp(q . k / sqrt(head_dim) - lse); -1 for slots without a live token. With latent attention a score has
+// q_rope . v as well.
 struct Weigh {
 	View q, lse;
 	WeighArgs args;
@@ -129,14 +130,18 @@ struct Weigh {
 		f(input("work", U32, {kAny, WEIGH_WORDS}), a.work);
 		f(input("lse", F32, {T * n_heads}), o.lse);
 		f(words_input("tables").undumped(), a.tables);
+		f(q_rope_row(a, T, n_heads), a.q_rope);
 		for (auto& g : f.items(a.groups)) {
 			f(memory("k_codes"), g.k_codes);
 			f(memory("k_params").only_if(g.k.bits != 16), g.k_params);
+			f(memory("v_codes").only_if(bool(a.q_rope)), g.v_codes);
+			f(memory("v_params").only_if(bool(a.q_rope) && g.v.bits != 16), g.v_params);
 			reads_packed |= g.k.bits < 16;
 			balanced |= g.k.prescale == Prescale::Balance;
 		}
 		f(memory("balance").only_if(balanced), a.balance);
-		const std::string_view rule = attend_tolerance(f.device(), /*prompt=*/false, reads_packed, "attend");
+		const std::string_view rule =
+		    attend_tolerance(f.device(), /*prompt=*/false, reads_packed, "attend", bool(a.q_rope));
 		f(output("weight", F32, {kAny}, rule).slots(), a.weight);
 	}
 };

@@ -352,6 +352,7 @@ std::string KvBalance::text() const { return fmt::format("{} of {}", n, shape_te
 std::string Weigh::text() const { return fmt::format("q {} work {}", shape_text(q), args.work.shape[0]); }
 void Weigh::check() const {
 	check_heads(q, args.n_kv_heads, q.shape[2]);
+	KV_ASSERT(!args.q_rope || args.n_kv_heads == 1);
 	for (const WeighGroup& g : args.groups) KV_ASSERT(has_work(g, args.work));
 }
 double Weigh::bytes() const {

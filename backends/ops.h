@@ -194,6 +194,9 @@ struct WeighGroup { // work items whose pages share a format and lie in the same
 	View k_codes, k_params = {}; // as in AttendGroup
 	uint32_t first_work = 0, n_work = 0;
 	uint32_t n_pages = 0; // as in AttendGroup
+	// With latent attention the rotated keys, which lie where others have values.
+	Quant v = {};
+	View v_codes = {}, v_params = {};
 };
 struct WeighArgs {
 	std::span<const WeighGroup> groups;
@@ -203,6 +206,7 @@ struct WeighArgs {
 	View balance; // as in KvRead
 	uint32_t n_kv_heads;
 	float softcap = 0; // as in Softmax
+	View q_rope = {};  // as in Softmax
 };
 // ---- packing
 

@@ -13,6 +13,10 @@
 //   8        q_rope    (T, n_heads, ROPE_DIM) f32
 // FLAGS: ATTEND_*.
 //
+// WEIGH builds weigh_latent, which writes what the tokens receive from one row, as weigh.comp does: binding 0 is weight
+// (f32 words), binding 4 has WeighWork, binding 9 is lse (T, n_heads) f32. Grid: x = work item; blocks of HEADS query
+// heads follow each other. Needs codes with scale and zero point.
+//
 // Grid: x = (work item * row_blocks + block of TOKENS rows) * blocks + block of up to HEADS query heads. A row's bits
 // do not depend on the other rows of its block.
 // Needs: what lib/latent.glsl does; PAGE a multiple of TILE; runs of whole pieces of 4 channels.
@@ -41,8 +45,16 @@ const bool BOOK = (FLAGS & ATTEND_K_CODEBOOK) != 0u, MEAN = (FLAGS & ATTEND_K_ME
            ROTATE = (FLAGS & ATTEND_K_ROTATED) != 0u, BYTES = (FLAGS & ATTEND_K_BYTES) != 0u,
            CHANNEL = (FLAGS & ATTEND_K_PER_CHANNEL) != 0u, SOFTCAP = (FLAGS & ATTEND_SOFTCAP) != 0u;
 
+#ifdef WEIGH
+layout(push_constant) uniform Push { WeighPush p; };
+layout(std430, binding = 0) restrict buffer Weight { float weight[]; };
+layout(std430, binding = 9) readonly restrict buffer Lse { float lse[]; };
+const WeighWork FIELD = WeighWork(WORDS_8);
+#else
 layout(push_constant) uniform Push { AttendPush p; };
 layout(std430, binding = 0) writeonly restrict buffer Parts { vec2 parts[]; };
+const AttendWork FIELD = AttendWork(WORDS_8);
+#endif
 layout(std430, binding = 1) readonly restrict buffer Q { vec4 q[]; };
 layout(std430, binding = 2) readonly buffer KCodes { uint k_codes[]; };
 layout(std430, binding = 3) readonly buffer VCodes { uint v_codes[]; };
@@ -52,7 +64,6 @@ layout(std430, binding = 6) readonly buffer KParams { uint k_params[]; };
 layout(std430, binding = 7) readonly buffer VParams { uint v_params[]; };
 layout(std430, binding = 8) readonly restrict buffer QRope { vec4 q_rope[]; };
 #define Q_ROPE_BINDING 8
-const AttendWork FIELD = AttendWork(WORDS_8);
 #include "lib/book.glsl"
 
 uint row_first = 0, rows_here = 0, head_first = 0, heads_here = 0;
@@ -139,6 +150,42 @@ uvec2 tile_piece(uint in_tile, uint c) {
 	return halves_of(vec4(codes_of(w, bit % 32u, V_BITS)) * x.x + x.y);
 }
 
+// The tile that begins with token `first` of the item's pages.
+void next_tile(uint first, uint live_at, uint pages_at) {
+	const uint page = first / PAGE;
+	in_page = first % PAGE;
+	live = tables[live_at + page * 4u + in_page / 32u] >> (in_page % 32u);
+	k_at = KV_AT(2) + tables[pages_at + page * 4u];
+	v_at = KV_AT(3) + tables[pages_at + page * 4u + 1u];
+	k_params_at = KV_AT(6) + tables[pages_at + page * 4u + 2u];
+	v_params_at = KV_AT(7) + tables[pages_at + page * 4u + 3u];
+	tile_load(true);
+}
+
+#ifdef WEIGH
+void main() {
+	const uint item = KV_AT(4) + (p.first_work + gl_WorkGroupID.x) * WEIGH_WORDS;
+	const uint n_pages = work[item + FIELD.n_pages], to = KV_AT(0) + work[item + FIELD.weight];
+	const uint live_at = KV_AT(5) + work[item + FIELD.live], pages_at = KV_AT(5) + work[item + FIELD.pages];
+	row_first = work[item + FIELD.row];
+	rows_here = 1;
+	for (head_first = 0; head_first < p.n_heads; head_first += HEADS) {
+		heads_here = min(HEADS, p.n_heads - head_first);
+		state_begin();
+		for (uint first = 0; first < n_pages * PAGE; first += TILE) {
+			next_tile(first, live_at, pages_at);
+			tile_scores();
+			if (LANE >= TILE) continue;
+			float sum = 0;
+			[[unroll]] for (uint j = 0; j < HEADS; j++)
+				if (j < heads_here)
+					sum += exp(weight_s[j * TILE + LANE] - lse[KV_AT(9) + row_first * p.n_heads + head_first + j]);
+			sum = sum / float(p.n_heads) + (head_first == 0u ? 0.0 : weight[to + first + LANE]);
+			weight[to + first + LANE] = (live >> LANE & 1u) == 0u ? -1.0 : sum;
+		}
+	}
+}
+#else
 void main() {
 	const uint row_block = gl_WorkGroupID.x / p.blocks % p.row_blocks, in_item = row_block * TOKENS;
 	const uint item = KV_AT(4) + (p.first_work + gl_WorkGroupID.x / p.blocks / p.row_blocks) * ATTEND_WORDS;
@@ -151,14 +198,7 @@ void main() {
 	state_begin();
 	if (ROTATE) rotate_staged(false);
 	for (uint first = 0; first < n_pages * PAGE; first += TILE) {
-		const uint page = first / PAGE;
-		in_page = first % PAGE;
-		live = tables[live_at + page * 4u + in_page / 32u] >> (in_page % 32u);
-		k_at = KV_AT(2) + tables[pages_at + page * 4u];
-		v_at = KV_AT(3) + tables[pages_at + page * 4u + 1u];
-		k_params_at = KV_AT(6) + tables[pages_at + page * 4u + 2u];
-		v_params_at = KV_AT(7) + tables[pages_at + page * 4u + 3u];
-		tile_load(true);
+		next_tile(first, live_at, pages_at);
 		tile_attend();
 	}
 	state_finish(ROTATE);
@@ -176,3 +216,4 @@ void main() {
 		if (LANE == 0) parts[to + HEAD_DIM / 2u] = vec2(shrink_s[j], total_s[j]);
 	}
 }
+#endif

@@ -10,6 +10,7 @@
 #include "tools/terminal.h"
 #include "tools/tune/kernels.h"
 #include <algorithm>
+#include <cmath>
 
 namespace kvrun {
 namespace {
@@ -50,18 +51,19 @@ std::vector<std::vector<uint32_t>> chunks_of(const TuneArgs& a, std::span<const 
 	return out;
 }
 
-void print_tuning(const Screened& r) {
+void print_tuning(const Screened& r, bool of_latent) {
 	std::vector<std::vector<Column>> table;
 	for (size_t l = 0; l < r.tuning.layers.size(); ++l)
 		for (const bool is_k : {true, false}) {
 			auto& row = table.emplace_back();
 			row.push_back({"layer", std::to_string(l)});
-			row.push_back({"", is_k ? "K" : "V"});
+			row.push_back({"", of_latent ? (is_k ? "latent" : "rope") : is_k ? "K" : "V"});
 			for (int i = 0; i < kNSideFormats; ++i) {
 				const SideFormat f = kSideFormats[i];
 				const LayerCost& c = r.tuning.layers[l];
+				const double cost = (is_k ? c.k : c.v)[size_t(i)];
 				row.push_back({fmt::format("{}{}", f.bits, f.uniform ? " uniform" : ""),
-				               fmt::format("{:.5f}", (is_k ? c.k : c.v)[size_t(i)])});
+				               std::isfinite(cost) ? fmt::format("{:.5f}", cost) : "-"});
 			}
 		}
 	print_table(table);
@@ -110,7 +112,7 @@ void run_tune(const TuneArgs& a) {
 	    fmt::format("KL divergence from f16 on {}, {} chunks of {} tokens, the last {} of each scored: error of "
 	                "attention in every format, and {} policies end to end",
 	                texts, r.chunks, chunk, r.scored, r.end_to_end));
-	print_tuning(r);
+	print_tuning(r, engine->kv_shape().rope_dim != 0);
 	write_stdout(fmt::format("written to {}\n", one_line(path)));
 }
 
@@ -146,7 +148,9 @@ void add_tune(Command& root) {
 	     "with one per token and 64 channels), and attention of the chunk's own queries shows the error of each layer. "
 	     "What an error is worth in KL divergence of the next token is measured through the whole model: one side of "
 	     "one "
-	     "layer at 2 bits at a time, the others at 8. So are tuned:2, 2.5, 3 and 4 in the end, and costs are scaled by "
+	     "layer at 2 bits at a time, the others at 8. With latent attention the two sides are the latent, stored as "
+	     "keys are, and the rotated key (rope), in 4 or 8 bits, and measured at 4. So are tuned:2, 2.5, 3 and 4 in the "
+	     "end, and costs are scaled by "
 	     "what they gave. The file holds the costs with the model's fingerprint: for another model it is refused."},
 	    {"--kernels",
 	     "Where kvrun has two designs for the same, the device's own speed decides: matrix units, products of bytes, "

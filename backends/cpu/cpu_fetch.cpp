@@ -18,7 +18,9 @@ void CpuBackend::compute(const op::Weigh& o) {
 	const ScoreOf score_of{1 / std::sqrt(float(D)), a.softcap};
 	const uint32_t *work = data<uint32_t>(a.work), *tables = data<uint32_t>(a.tables);
 	float* weight = data<float>(a.weight);
-	std::vector<float> tile, x(size_t(share) * D);
+	const uint32_t R = a.q_rope ? a.q_rope.shape[2] : 0;
+	const float* rope = R ? data<float>(a.q_rope) : nullptr;
+	std::vector<float> tile, rope_tile, x(size_t(share) * D);
 	const auto weigh_pages = [&](const WeighGroup& g, const WeighWork& w, uint32_t h) {
 		const size_t head = size_t(w.row) * n_heads + h * share;
 		std::copy_n(qs + head * D, x.size(), x.begin());
@@ -26,18 +28,27 @@ void CpuBackend::compute(const op::Weigh& o) {
 			const uint16_t* b = halves(a.balance, w.balance, n_kv_heads * D) + size_t(h) * D;
 			for (size_t i = 0; i < x.size(); ++i) x[i] /= f16_to_f32(b[i % D]);
 		}
-		const AttendGroup pages{
-		    .format = {g.k, {}}, .page = g.page, .k_codes = g.k_codes, .v_codes = {}, .k_params = g.k_params};
+		const AttendGroup pages{.format = {g.k, g.v},
+		                        .page = g.page,
+		                        .k_codes = g.k_codes,
+		                        .v_codes = g.v_codes,
+		                        .k_params = g.k_params,
+		                        .v_params = g.v_params};
 		for (uint32_t p = 0; p < w.n_pages; ++p) {
 			const uint32_t* live = page_words(tables, a.tables, w.live + h * w.live_stride + p * 4, 4);
 			const uint64_t at = w.weight + uint64_t(h) * w.weight_stride + uint64_t(p) * g.page;
 			KV_ASSERT(at + g.page <= a.weight.elements());
-			load_k({n_kv_heads, D}, pages, page_words(tables, a.tables, w.pages + p * 4, 4), h, tile.data());
+			const uint32_t* entry = page_words(tables, a.tables, w.pages + p * 4, 4);
+			load_k({n_kv_heads, D}, pages, entry, h, tile.data());
+			if (R) load_v({n_kv_heads, R}, pages, entry, 0, h, rope_tile.data());
+			const auto product = [&](uint32_t j, uint32_t t) {
+				const float latent = dot(&x[size_t(j) * D], &tile[size_t(t) * D], D);
+				return R ? latent + dot(rope + (head + j) * R, &rope_tile[size_t(t) * R], R) : latent;
+			};
 			for (uint32_t t = 0; t < g.page; ++t) {
 				float sum = 0;
 				const bool there = live[t / 32] >> t % 32 & 1;
-				for (uint32_t j = 0; j < share && there; ++j)
-					sum += std::exp(score_of(dot(&x[size_t(j) * D], &tile[size_t(t) * D], D)) - norm[head + j]);
+				for (uint32_t j = 0; j < share && there; ++j) sum += std::exp(score_of(product(j, t)) - norm[head + j]);
 				weight[at + t] = there ? sum / float(share) : -1.f;
 			}
 		}
@@ -46,7 +57,7 @@ void CpuBackend::compute(const op::Weigh& o) {
 		for (uint32_t i = g.first_work; i < g.first_work + g.n_work; ++i) {
 			const WeighWork w = work_item<WeighWork>(work, i);
 			KV_ASSERT(w.row < q.shape[0]);
-			tile.resize(size_t(g.page) * D);
+			tile.resize(size_t(g.page) * D), rope_tile.resize(size_t(g.page) * R);
 			for (uint32_t h = 0; h < n_kv_heads; ++h) weigh_pages(g, w, h);
 		}
 }

@@ -293,6 +293,10 @@ struct WeighArgs {
 	CodeSide k;
 	uint32_t first_work, page, n_heads, n_kv_heads, head_dim;
 	Scores scores;
+	const float* q_rope;                // of latent attention, or null: (rows, n_heads, rope_dim)
+	const uint32_t *v_codes, *v_params; // of rotated keys then, else null
+	CodeSide v;
+	uint32_t rope_dim;
 };
 struct TopArgs {
 	uint32_t* picks; // words

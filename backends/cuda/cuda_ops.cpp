@@ -364,11 +364,26 @@ void CudaBackend::compute(const op::Weigh& o) {
 	bool first = true;
 	for (const WeighGroup& g : a.groups) {
 		launch(kernels_.weigh, {g.n_work, a.n_kv_heads, 1}, kThreads,
-		       WeighArgs{data<float>(a.weight), data<float>(q), data<float>(lse), data<uint32_t>(a.work),
-		                 data<uint32_t>(a.tables), data<uint32_t>(g.k_codes),
+		       WeighArgs{data<float>(a.weight),
+		                 data<float>(q),
+		                 data<float>(lse),
+		                 data<uint32_t>(a.work),
+		                 data<uint32_t>(a.tables),
+		                 data<uint32_t>(g.k_codes),
 		                 g.k.bits == 16 ? nullptr : data<uint32_t>(g.k_params),
-		                 g.k.prescale == Prescale::Balance ? data<uint32_t>(a.balance) : nullptr, side_of(g.k),
-		                 g.first_work, g.page, n_heads, a.n_kv_heads, D, scores_of(D, a.softcap)},
+		                 g.k.prescale == Prescale::Balance ? data<uint32_t>(a.balance) : nullptr,
+		                 side_of(g.k),
+		                 g.first_work,
+		                 g.page,
+		                 n_heads,
+		                 a.n_kv_heads,
+		                 D,
+		                 scores_of(D, a.softcap),
+		                 a.q_rope ? data<float>(a.q_rope) : nullptr,
+		                 a.q_rope ? data<uint32_t>(g.v_codes) : nullptr,
+		                 a.q_rope && g.v.bits != 16 ? data<uint32_t>(g.v_params) : nullptr,
+		                 side_of(g.v),
+		                 a.q_rope ? a.q_rope.shape[2] : 0},
 		       {"weigh", g.k.bits / 8. * g.n_pages * g.page * a.n_kv_heads * D, first});
 		first = false;
 	}

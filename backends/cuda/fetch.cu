@@ -27,7 +27,15 @@ __global__ void weigh_kernel(WeighArgs a) {
 			const PageKeys keys = {
 			    a.k_codes + entry[0], a.k_params ? a.k_params + entry[2] : nullptr, a.k, h, D, a.page, a.n_kv_heads};
 			const BalancedKeys balanced = {keys, a.balance ? a.balance + w.balance + h * D / 2 : nullptr};
-			x = received(a.q + head * D, a.lse + head, share, D, a.scores, balanced, t);
+			if (a.q_rope) {
+				const PageValues values = {{a.v_codes + entry[1], a.v_params ? a.v_params + entry[3] : nullptr, a.v, h,
+				                            a.rope_dim, a.page, a.n_kv_heads},
+				                           nullptr};
+				const RopePart<PageRopeKeys> rope = {a.q_rope + head * a.rope_dim, {values}, a.rope_dim};
+				x = received(a.q + head * D, a.lse + head, share, D, a.scores, keys, t, rope);
+			} else {
+				x = received(a.q + head * D, a.lse + head, share, D, a.scores, balanced, t);
+			}
 		}
 		a.weight[w.weight + uint64_t(h) * w.weight_stride + p * a.page + t] = x;
 	}

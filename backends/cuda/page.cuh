@@ -127,7 +127,7 @@ struct PageValues : PageSide {
 		return x * (kv_factor_half(head, c, head_dim) ? high_half(pair) : low_half(pair));
 	}
 };
-struct PageRopeKeys { // rotated keys of latent attention, f16, where others have values
+struct PageRopeKeys { // rotated keys of latent attention, where others have values
 	PageValues values;
 	template <class F> __device__ void each(uint32_t t, F f) const {
 		for (uint32_t c = 0; c < values.head_dim; ++c) f(c, values.at(t, c));

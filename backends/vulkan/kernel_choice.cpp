@@ -291,16 +291,22 @@ AttendChoice latent_choice(const Caps& c, Kernel kernel, const LatentShape& s, b
 
 } // namespace
 
+static std::vector<SpecValue> latent_format(const LatentShape& s, const Format& f, uint32_t page, uint32_t flags) {
+	return {{SPEC_K_BITS, f.k.bits},
+	        {SPEC_V_BITS, f.v.bits},
+	        {SPEC_K_GROUP, run_of(f.k, s.rank)},
+	        {SPEC_V_GROUP, run_of(f.v, s.rope_dim)},
+	        {SPEC_FLAGS, attend_flags({f.k, {}}) | flags},
+	        {SPEC_PAGE, page}};
+}
+
 AttendChoice choose_attend_latent(const Caps& c, const LatentShape& s, const Format& f, uint32_t page, bool prompt,
                                   uint32_t flags) {
-	const uint32_t of_keys = attend_flags({f.k, {}});
-	return latent_choice(c, Kernel::attend_latent, s, prompt,
-	                     {{SPEC_K_BITS, f.k.bits},
-	                      {SPEC_V_BITS, f.v.bits},
-	                      {SPEC_K_GROUP, run_of(f.k, s.rank)},
-	                      {SPEC_V_GROUP, run_of(f.v, s.rope_dim)},
-	                      {SPEC_FLAGS, of_keys | flags},
-	                      {SPEC_PAGE, page}});
+	return latent_choice(c, Kernel::attend_latent, s, prompt, latent_format(s, f, page, flags));
+}
+
+AttendChoice choose_weigh_latent(const Caps& c, const LatentShape& s, const Format& f, uint32_t page, uint32_t flags) {
+	return latent_choice(c, Kernel::weigh_latent, s, /*rows=*/false, latent_format(s, f, page, flags));
 }
 
 AttendChoice choose_attend_latent_prompt(const Caps& c, const LatentShape& s, uint32_t flags) {

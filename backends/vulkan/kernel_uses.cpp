@@ -246,12 +246,16 @@ void latent_uses(const Caps& c, Uses& out) {
 		const LatentShape shape{heads, kRank, kRope};
 		const std::string what = fmt::format("latents, {} heads", heads);
 		for (const KvPolicy& p : policy_samples()) try {
-				for (const PageFormat& f : make_plan(p, {32, 1, kRank, kRope}).formats)
+				for (const PageFormat& f : make_plan(p, {32, 1, kRank, kRope}).formats) {
+					if (!f.page) continue;
+					const std::string text = fmt::format("{}, K {}, V {}, pages of {}", what, quant_text(f.fmt.k),
+					                                     quant_text(f.fmt.v), f.page);
 					for (const bool prompt : {false, true})
-						if (f.page)
-							add(out, choose_attend_latent(c, shape, f.fmt, f.page, prompt),
-							    fmt::format("{}, K {}, V {}, pages of {}{}", what, quant_text(f.fmt.k),
-							                quant_text(f.fmt.v), f.page, prompt ? ", rows of a prompt" : ""));
+						add(out, choose_attend_latent(c, shape, f.fmt, f.page, prompt),
+						    text + (prompt ? ", rows of a prompt" : ""));
+					if (f.fmt.k.bits != 3 && f.fmt.k.scale != Scale::Codebook) // as in attend_uses()
+						add(out, choose_weigh_latent(c, shape, f.fmt, f.page, 0), text);
+				}
 			} catch (const Error& e) { // policies that latents have not
 				if (e.code != Code::Invalid && e.code != Code::Unsupported) throw;
 			}

@@ -9,6 +9,7 @@ namespace kvrun::vk {
 
 void VulkanBackend::compute(const op::Weigh& o) {
 	const auto& [q, lse, a] = o;
+	if (a.q_rope) return weigh_latents(o);
 	const uint32_t n_heads = q.shape[1], head_dim = q.shape[2], share = n_heads / a.n_kv_heads;
 	check_head_dim(head_dim);
 	bool continues = false; // work items weigh different slots

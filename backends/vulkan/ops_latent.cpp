@@ -1,4 +1,4 @@
-// attend and attend_prompt of latent attention on Vulkan: K is a latent, which is read as values too.
+// attend, attend_prompt and weigh of latent attention on Vulkan: K is a latent, which is read as values too.
 #include "backends/vulkan/kernel_choice.h"
 #include "backends/vulkan/vulkan_backend.h"
 #include "shared/kv_page.h"
@@ -49,6 +49,31 @@ void VulkanBackend::attend_latents(const char* label, View q, const KvRead& kv, 
 			               .flops = 2.0 * tokens * shape.n_heads * (2 * shape.rank + shape.rope_dim) * part,
 			               .continues = continues});
 		}
+	}
+}
+
+void VulkanBackend::weigh_latents(const op::Weigh& o) {
+	const auto& [q, lse, a] = o;
+	const LatentShape shape = shape_of(q, a.q_rope);
+	bool continues = false; // work items weigh different slots
+	for (const WeighGroup& g : a.groups) {
+		const WeighPush push{.first_work = g.first_work,
+		                     .n_heads = shape.n_heads,
+		                     .n_kv_heads = 1,
+		                     .scale = score_scale(shape.rank),
+		                     .softcap = a.softcap};
+		rec_.dispatch(
+		    pipeline(choose_weigh_latent(caps(), shape, {g.k, g.v}, g.page, a.softcap > 0 ? ATTEND_SOFTCAP : 0)), push,
+		    {bind(a.weight), bind(q), bind(g.k_codes), bind(g.v_codes), bind(a.work), bind(a.tables), bind(g.k_params),
+		     bind(g.v_params), bind(a.q_rope), bind(lse)},
+		    {g.n_work, 1, 1},
+		    {.label = "weigh",
+		     .bytes =
+		         4.0 * g.n_pages *
+		         (kv_code_words(1, shape.rank, g.k.bits, g.page) + kv_code_words(1, shape.rope_dim, g.v.bits, g.page)),
+		     .flops = 2.0 * g.n_pages * g.page * shape.n_heads * (shape.rank + shape.rope_dim),
+		     .continues = continues});
+		continues = true;
 	}
 }
 

@@ -82,6 +82,7 @@ class VulkanBackend final : public Backend {
 	void attend_pages(const char* label, View q, const KvRead&, bool prompt, View merged);
 	void attend_latents(const char* label, View q, const KvRead&, bool prompt);
 	void attend_own_latents(const op::AttendPrompt&);
+	void weigh_latents(const op::Weigh&);
 	bool merges_itself(View q, const KvRead&) const;
 	View merge_counters();
 	void merge_parts(const char* label, View out, View lse, const KvRead&);

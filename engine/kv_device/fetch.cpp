@@ -265,7 +265,7 @@ KvRows KvFetch::rows_of(const Buffer& b, uint32_t l) const {
 	const KvShape& s = plan_.shape;
 	const size_t at = layer_bytes() * l;
 	return {view(b, at, DType::F16, s.n_kv_heads, rows_, s.head_dim),
-	        view(b, at + layer_bytes() / 2, DType::F16, s.n_kv_heads, rows_, s.head_dim), 0};
+	        view(b, at + key_bytes(), DType::F16, s.n_kv_heads, rows_, s.v_dim()), 0};
 }
 
 void KvFetch::place_rows(const KvSequence& s) {
@@ -311,19 +311,19 @@ void KvFetch::choose(const KvSequence& s, uint32_t l, std::span<const uint32_t> 
 // The first n tokens of the set.
 void KvFetch::gather(const KvSequence& s, uint32_t l, uint32_t n) {
 	const uint32_t H = plan_.shape.n_kv_heads;
-	const size_t row = size_t(plan_.shape.head_dim) * 2;
+	const size_t k_row = size_t(plan_.shape.head_dim) * 2, v_row = size_t(plan_.shape.v_dim()) * 2;
 	std::byte* to = (sent_ ? be_.host_bytes(sent_).data() : plain_.data()) + layer_bytes() * l;
 	for (uint32_t h = 0; h < H; ++h) {
-		std::byte* k = to + size_t(h) * rows_ * row;
+		std::byte *k = to + size_t(h) * rows_ * k_row, *v = to + key_bytes() + size_t(h) * rows_ * v_row;
 		for (const PackedSlot& p : set_.slots(l, h).first(n)) {
 			const uint32_t pos = s.cache().position(l, p.tier, h, p.slot);
 			host_.key(l, h, pos, k);
-			host_.value(l, h, pos, k + layer_bytes() / 2);
-			k += row;
+			host_.value(l, h, pos, v);
+			k += k_row, v += v_row;
 		}
 	}
 	layers_[l].n_sent = n;
-	stats_.bytes += 2 * row * H * n;
+	stats_.bytes += (k_row + v_row) * H * n;
 }
 
 void KvFetch::send(uint32_t l) {

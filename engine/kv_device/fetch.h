@@ -123,8 +123,11 @@ class KvFetch {
 	               std::span<const std::pair<Tier, uint32_t>> changed, std::vector<uint32_t>& edits) const;
 	void gather(const KvSequence&, uint32_t l, uint32_t n);
 	void send(uint32_t l);
-	KvRows rows_of(const Buffer&, uint32_t l) const; // (n_kv_heads, rows_, head_dim)
-	size_t layer_bytes() const { return size_t(4) * plan_.shape.n_kv_heads * rows_ * plan_.shape.head_dim; }
+	KvRows rows_of(const Buffer&, uint32_t l) const; // (n_kv_heads, rows_, channels)
+	size_t key_bytes() const { return size_t(2) * plan_.shape.n_kv_heads * rows_ * plan_.shape.head_dim; } // of a layer
+	size_t layer_bytes() const {
+		return key_bytes() + size_t(2) * plan_.shape.n_kv_heads * rows_ * plan_.shape.v_dim();
+	}
 	void give_tables();
 	void give_masks();
 
@@ -164,7 +167,7 @@ class KvFetch {
 	uint32_t chosen_ = 0;             // tokens of the set before this step added the tokens it packs
 	uint32_t rows_ = 0;               // capacity of the buffers in rows, per layer and kv head
 	Buffer sent_, arrived_,
-	    words_; // (n_layers, 2, n_kv_heads, rows, head_dim) f16 on the host and on the device; places_
+	    words_; // by layer keys, then values (n_kv_heads, rows, channels) f16, on the host and on the device; places_
 	std::vector<std::byte> plain_; // instead of sent_, where memory cannot be pinned
 	bool stale_ = false;           // the set came from a fork: no rows have been sent yet
 };

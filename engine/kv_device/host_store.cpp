@@ -100,12 +100,12 @@ size_t HostCopy::file_bytes() const {
 }
 
 void HostCopy::keep(uint32_t l, uint32_t head, const KvRows& rows, uint32_t row, uint32_t pos, uint32_t n) {
-	const uint32_t D = shape_.head_dim;
 	for (uint32_t done = 0; done < n;) {
 		const uint32_t index = (pos + done) % HostPool::kTokens, some = std::min(n - done, HostPool::kTokens - index);
 		HostPool::Chunk& chunk = *chunks_.at((pos + done) / HostPool::kTokens);
 		for (const uint32_t side : {0u, 1u}) {
 			const View& from = side ? rows.v : rows.k;
+			const uint32_t D = channels(side);
 			const size_t at = from.at + (size_t(head) * from.shape[1] + row + done) * D * 2;
 			const size_t to = row_at(l, side, head, index), bytes = size_t(some) * D * 2;
 			if (chunk.pinned) {

@@ -22,9 +22,9 @@ class HostPool {
 	size_t budget_bytes() const { return budget_; }
 	size_t used_bytes() const { return used_; } // part of the budget in use
 	bool pinned() const { return pinned_; }     // all memory so far is pinned
-	static size_t chunk_bytes(const KvShape& s) { return size_t(4) * s.n_layers * s.n_kv_heads * s.head_dim * kTokens; }
+	static size_t chunk_bytes(const KvShape& s) { return size_t(2) * s.n_layers * s.token_channels() * kTokens; }
 
-	struct Chunk {                          // (n_layers, 2: K V, n_kv_heads, kTokens, head_dim) f16
+	struct Chunk {                          // by layer K, then V: (n_kv_heads, kTokens, channels) f16
 		Buffer pinned;                      // Mem::Host; if empty, `plain` has the bytes
 		std::unique_ptr<std::byte[]> plain; //
 		std::shared_ptr<OffloadFile> file;  // if set, has the bytes from `piece.at` on
@@ -59,18 +59,20 @@ class HostCopy {
 	// Enqueues copies of rows [row, row + n) of k and v in one kv head to tokens [pos, pos + n) of layer l. The host
 	// sees them after the next wait.
 	void keep(uint32_t l, uint32_t head, const KvRows&, uint32_t row, uint32_t pos, uint32_t n);
-	// Reads head_dim f16 values of token `pos`. Throws Error{Io}.
+	// Reads the f16 values of token `pos`. Throws Error{Io}.
 	void key(uint32_t l, uint32_t head, uint32_t pos, std::byte* to) const { row(l, 0, head, pos, to); }
 	void value(uint32_t l, uint32_t head, uint32_t pos, std::byte* to) const { row(l, 1, head, pos, to); }
 
  private:
+	uint32_t channels(uint32_t side) const { return side ? shape_.v_dim() : shape_.head_dim; }
 	size_t row_at(uint32_t l, uint32_t side, uint32_t head, uint32_t index) const { // bytes in a chunk
-		return (((size_t(l) * 2 + side) * shape_.n_kv_heads + head) * HostPool::kTokens + index) * shape_.head_dim * 2;
+		const size_t before = l * shape_.token_channels() + (side ? size_t(shape_.n_kv_heads) * shape_.head_dim : 0);
+		return (before * HostPool::kTokens + (size_t(head) * HostPool::kTokens + index) * channels(side)) * 2;
 	}
 	void row(uint32_t l, uint32_t side, uint32_t head, uint32_t pos, std::byte* to) const {
 		KV_ASSERT(pos / HostPool::kTokens < chunks_.size());
 		chunks_[pos / HostPool::kTokens]->read(row_at(l, side, head, pos % HostPool::kTokens),
-		                                       {to, size_t(shape_.head_dim) * 2});
+		                                       {to, size_t(channels(side)) * 2});
 	}
 
 	Backend& be_;

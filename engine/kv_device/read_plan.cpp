@@ -212,22 +212,27 @@ void ScorePlan::build(uint32_t l, std::span<const ScoreRows> rows, StepTable& ta
 void WeighPlan::build(uint32_t l, std::span<const WeighRows> rows, StepTable& table) {
 	struct Group {
 		WeighGroup args;
-		uint32_t codes, params; // chunks
+		PageChunks chunk; // of keys; with latent attention of rotated keys too, which lie where others have values
 		std::vector<WeighWork> work;
 	};
 	std::vector<Group> open;
 	const auto add = [&](const WeighRows& r, const PageRun& run, WeighWork first) {
 		const KvPlan& plan = r.seq->plan();
-		const Quant& k = plan.layers[l].tier[int(run.tier)].fmt.k;
+		const Format& f = plan.layers[l].tier[int(run.tier)].fmt;
+		const bool latent = plan.shape.rope_dim != 0;
+		const Quant v = latent ? f.v : Quant();
 		const uint32_t page = plan.page[int(run.tier)];
+		PageChunks chunk = run.chunk;
+		if (!latent) chunk[1] = chunk[3] = 0;
 		auto g = std::ranges::find_if(open, [&](const Group& o) {
-			return o.args.k == k && o.args.page == page && o.codes == run.chunk[0] && o.params == run.chunk[2];
+			return o.args.k == f.k && o.args.v == v && o.args.page == page && o.chunk == chunk;
 		});
 		if (g == open.end()) {
-			open.push_back(
-			    {{.k = k, .page = page, .k_codes = chunk_of(*r.seq, run.chunk[0])}, run.chunk[0], run.chunk[2], {}});
+			open.push_back({{.k = f.k, .page = page, .k_codes = chunk_of(*r.seq, chunk[0]), .v = v}, chunk, {}});
 			g = open.end() - 1;
-			if (k.bits < 16) g->args.k_params = chunk_of(*r.seq, run.chunk[2]);
+			if (f.k.bits < 16) g->args.k_params = chunk_of(*r.seq, chunk[2]);
+			if (latent) g->args.v_codes = chunk_of(*r.seq, chunk[1]);
+			if (latent && v.bits < 16) g->args.v_params = chunk_of(*r.seq, chunk[3]);
 		}
 		first.row = r.row;
 		first.weight_stride = r.seq->fetch()->n_weights();

@@ -240,14 +240,14 @@ void KvStep::plan_fetch() {
 }
 
 // Weighs packed tokens by the choosing rows, and reads their picks.
-void KvStep::choose(uint32_t l, const View& q, float softcap) {
+void KvStep::choose(uint32_t l, const View& q, const Softmax& softmax) {
 	Layer& L = layers_[l];
 	L.picks.assign(n_picks_, kNone);
 	if (!n_picks_) return;
 	const View weight = view(scratch_.fetch, 0, DType::F32, picks_at_);
 	const View picks = table_view(scratch_.fetch, picks_at_, n_picks_);
 	WeighArgs args = L.weigh.read(pool_, scratch_.step, weight, shape_.n_kv_heads);
-	args.softcap = softcap;
+	args.softcap = softmax.softcap, args.q_rope = softmax.q_rope;
 	be_.weigh(q, lse_, args);
 	be_.top_k(picks, weight, table_view(scratch_.step, top_at_, n_top_, TOP_WORDS));
 	be_.read(scratch_.fetch, picks.at, std::as_writable_bytes(std::span(L.picks)));
@@ -319,7 +319,7 @@ void KvStep::attend(uint32_t l, const View& out, const View& q, const Softmax& s
 		be_.score_slots(q, lse_, args);
 	}
 	if (fetching_.empty()) return;
-	if (!choosers_.empty()) choose(l, q, softmax.softcap);
+	if (!choosers_.empty()) choose(l, q, softmax);
 	if (!choosers_.empty() && syncs()) attend_to_fetched(l, out, q, softmax);
 	if (!sharers_.empty()) {
 		const uint32_t n = uint32_t(sharers_.size());

@@ -73,7 +73,7 @@ class KvStep {
 	void plan_layer(uint32_t l);
 	void cancel() noexcept;
 	bool syncs() const { return !choosers_.empty() && choosers_[0].seq->plan().policy.fetch_sync; }
-	void choose(uint32_t l, const View& q, float softcap);
+	void choose(uint32_t l, const View& q, const Softmax&);
 	void take_picks(uint32_t l);
 	void attend_to_fetched(uint32_t l, const View& out, const View& q, const Softmax&);
 

@@ -17,6 +17,9 @@ constexpr const char* kAuto = "auto";
 constexpr const char* kTuned = "tuned";
 constexpr double kMostBits = 16;
 
+std::string rope_option(SideFormat f, size_t first, size_t last) {
+	return fmt::format(",rope.bits@{}-{}={}", first, last, f.bits);
+}
 std::string bits_option(SideFormat f, bool is_k, size_t first, size_t last) {
 	return fmt::format(",{}.bits@{}-{}={}", is_k ? 'k' : 'v', first, last, f.bits);
 }
@@ -43,9 +46,11 @@ Sizes sizes_of(const KvShape& shape, const std::string& options) {
 	Sizes s;
 	for (int i = 0; i < kNSideFormats; ++i) {
 		const SideFormat format = kSideFormats[i];
-		const KvPlan plan = make_plan(
-		    parse_policy("turbo4" + options + side_options(format, true, 0, 0) + side_options(format, false, 0, 0)),
-		    shape);
+		const bool latent = shape.rope_dim != 0;
+		const SideFormat other = has_side_format(format, false, latent) ? format : kSideFormats[kEightBits];
+		const KvPlan plan = make_plan(parse_policy("turbo4" + options + side_options(format, true, 0, 0) +
+		                                           side_options(other, false, 0, 0, latent)),
+		                              shape);
 		const PageFormat& f = plan.page_format(0, Tier::Regular);
 		s.k[i] = f.v_codes_at - f.k_codes_at + f.v_params_at - f.k_params_at;
 		s.v[i] = f.k_params_at - f.v_codes_at + f.words - f.v_params_at;
@@ -169,6 +174,16 @@ void for_runs(std::span<const Side> sides, auto key, auto f) {
 		f(first, last);
 	}
 }
+// "rope.bits@2-3=4" for layers whose rotated keys have not 8 bits.
+std::string rope_exceptions(std::span<const Side> sides) {
+	std::string out;
+	for_runs(
+	    sides, [](const Side& s) { return s.format().bits; },
+	    [&](size_t first, size_t last) {
+		    if (sides[first].format().bits != 8) out += rope_option(sides[first].format(), first, last);
+	    });
+	return out;
+}
 // "k.bits@2-3=4,..." for layers that differ from `common`.
 std::string exceptions(std::span<const Side> sides, uint8_t common, bool is_k) {
 	std::string out;
@@ -192,12 +207,13 @@ uint8_t most_common(std::span<const Side> sides, uint8_t most) {
 		if (const uint8_t bits = s.format().bits; bits <= most && n(bits) > n(best)) best = bits;
 	return best;
 }
-std::string text_of(const Sides& sides, const std::string& options) {
+std::string text_of(const Sides& sides, const std::string& options, bool of_latent) {
 	const std::span<const Side> keys = std::span(sides).first(sides.size() / 2),
 	                            values = std::span(sides).subspan(sides.size() / 2);
 	// Options may be for codebooks, which have at most 4 bits: then the entry has at most 4 bits, whatever the layers
 	// have.
 	const uint8_t most = options.empty() ? 8 : 4, k = most_common(keys, most), v = most_common(values, most);
+	if (of_latent) return fmt::format("turbo{}", k) + exceptions(keys, k, true) + rope_exceptions(values) + options;
 	return fmt::format("turbo{}/{}", k, v) + exceptions(keys, k, true) + exceptions(values, v, false) + options;
 }
 
@@ -244,7 +260,8 @@ class Auto {
 		for (const auto& [k, v] : kSteps) {
 			const Sides sides = assign(tuning_, sizes_, shape_.n_layers * uint64_t(sizes_.k[k] + sizes_.v[v]), 2);
 			const double guessed = kGuessedNats / shape_.n_layers;
-			out.push_back({parse_policy(text_of(sides, options_)), cost_of(sides) * (measured_ ? 1 : guessed)});
+			out.push_back({parse_policy(text_of(sides, options_, shape_.rope_dim != 0)),
+			               cost_of(sides) * (measured_ ? 1 : guessed)});
 		}
 		return out;
 	}
@@ -263,7 +280,7 @@ class Auto {
 	}
 	Fit with_room(uint64_t words) const {
 		const Sides sides = assign(tuning_, sizes_, words, 2);
-		return look(text_of(sides, options_), measured_ ? cost_of(sides) : -1);
+		return look(text_of(sides, options_, shape_.rope_dim != 0), measured_ ? cost_of(sides) : -1);
 	}
 	Choice choice(const Fit& f, const Fit* better) const {
 		std::string why = fmt::format("{}: {} tokens take at most {} of {}{}", f.text, n_tokens_, mebibytes(f.bytes),
@@ -284,7 +301,13 @@ class Auto {
 
 } // namespace
 
-std::string side_options(SideFormat f, bool is_k, size_t first, size_t last) {
+bool has_side_format(SideFormat f, bool is_k, bool of_latent) {
+	return is_k || !of_latent || (f.uniform && (f.bits == 4 || f.bits == 8));
+}
+
+std::string side_options(SideFormat f, bool is_k, size_t first, size_t last, bool of_latent) {
+	KV_ASSERT(has_side_format(f, is_k, of_latent));
+	if (of_latent && !is_k) return rope_option(f, first, last);
 	return bits_option(f, is_k, first, last) + scale_option(f, is_k, first, last);
 }
 
@@ -292,7 +315,7 @@ bool is_auto(const KvPolicy& p) { return p.name == kAuto; }
 
 std::vector<CacheStep> auto_steps(const KvPolicy& asked, const KvShape& shape, const Tuning* tuning) {
 	if (!shape.n_layers) return {{parse_policy("fp16"), 0}};
-	const Tuning t = tuning ? *tuning : guessed_tuning(shape.n_layers);
+	const Tuning t = tuning ? *tuning : guessed_tuning(shape.n_layers, shape.rope_dim != 0);
 	return Auto(asked, shape, t, tuning != nullptr, 0, 0).steps();
 }
 
@@ -309,13 +332,14 @@ std::optional<KvPolicy> parse_choice(std::string_view text) {
 	}
 	const std::string options = options_of(p);
 	const KvPolicy chosen = parse_policy("turbo2/1" + options); // options apply to the chosen policy
-	if (chosen.regular.k.bits != 2 || chosen.regular.v.bits != 1 || !chosen.layers.empty())
+	if (chosen.regular.k.bits != 2 || chosen.regular.v.bits != 1 || !chosen.layers.empty() || chosen.rope_bits ||
+	    !chosen.rope_layers.empty())
 		fail(Code::Invalid, "{}: bits and layers are what {} chooses; name a policy to give them, as turbo3/2", p.text,
 		     p.name);
 	return p;
 }
 
-Tuning guessed_tuning(uint32_t n_layers) {
+Tuning guessed_tuning(uint32_t n_layers, bool of_latent) {
 	// Squared errors for Gaussian values: of the codebooks; at 8 bits of uniform codes for 6 standard deviations.
 	constexpr double kCodebook[] = {0, 0.3634, 0.1175, 0.0346, 0.0097}, kEight = 0.00005;
 	LayerCost c;
@@ -324,7 +348,8 @@ Tuning guessed_tuning(uint32_t n_layers) {
 		const double error = !f.uniform    ? kCodebook[f.bits]
 		                     : f.bits == 8 ? kEight
 		                                   : std::numeric_limits<double>::infinity();
-		c.k[i] = 10 * error, c.v[i] = error;
+		c.k[i] = 10 * error;
+		c.v[i] = has_side_format(f, false, of_latent) ? error : std::numeric_limits<double>::infinity();
 	}
 	return {std::vector<LayerCost>(n_layers, c)};
 }
@@ -338,19 +363,19 @@ double packed_bits(const KvPlan& plan) {
 }
 
 std::string assign_bits(const Tuning& t, const KvShape& shape, double bits, const std::string& options) {
-	return text_of(assign_bits_of(t, shape, bits, options), options);
+	return text_of(assign_bits_of(t, shape, bits, options), options, shape.rope_dim != 0);
 }
 
 Choice choose_policy(const KvPolicy& asked, const KvShape& shape, const Tuning* tuning, uint64_t n_tokens,
                      size_t budget_bytes) {
 	if (!is_choice(asked)) return {asked, {}};
 	if (!shape.n_layers) return {parse_policy("fp16"), "no layer attends"};
-	const Tuning t = tuning ? *tuning : guessed_tuning(shape.n_layers);
+	const Tuning t = tuning ? *tuning : guessed_tuning(shape.n_layers, shape.rope_dim != 0);
 	if (asked.name == kAuto) return Auto(asked, shape, t, tuning != nullptr, n_tokens, budget_bytes).choose(asked.text);
 	const std::string_view name = std::string_view(asked.text).substr(0, asked.text.find(','));
 	const std::string options = options_of(asked);
 	const Sides sides = assign_bits_of(t, shape, number("tuned", name.substr(6), 1, kMostBits), options);
-	const KvPlan plan = make_plan(parse_policy(text_of(sides, options)), shape);
+	const KvPlan plan = make_plan(parse_policy(text_of(sides, options, shape.rope_dim != 0)), shape);
 	const double kld = tuning ? cost_of(sides) : -1;
 	return {
 	    plan.policy,

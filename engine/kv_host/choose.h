@@ -19,10 +19,14 @@ struct SideFormat {
 constexpr SideFormat kSideFormats[] = {{1, false}, {2, false}, {3, false}, {4, false}, {1, true},
                                        {2, true},  {3, true},  {4, true},  {8, true}};
 constexpr int kNSideFormats = int(std::size(kSideFormats)), kEightBits = kNSideFormats - 1;
+// With latent attention the latent is stored as keys are, and the side of values is the rotated key, which has uniform
+// codes of 4 or 8 bits for all its channels.
+bool has_side_format(SideFormat, bool is_k, bool of_latent);
 // Options of `turbo` that set this format for one side of layers first .. last, each with a comma before it.
-std::string side_options(SideFormat, bool is_k, size_t first, size_t last);
+std::string side_options(SideFormat, bool is_k, size_t first, size_t last, bool of_latent = false);
 
-using SideCost = std::array<double, kNSideFormats>; // expected KL divergence if only this side has that format
+// Expected KL divergence if only this side has that format; infinite for formats that it has not.
+using SideCost = std::array<double, kNSideFormats>;
 struct LayerCost {
 	SideCost k = {}, v = {};
 };
@@ -31,7 +35,7 @@ struct Tuning {
 };
 // Without measurements: costs by the error of each number of bits, for keys ten times as much as for values. Codebooks
 // and 8 bits only: uniform codes of fewer bits cost infinity, because nothing tells where they would be better.
-Tuning guessed_tuning(uint32_t n_layers);
+Tuning guessed_tuning(uint32_t n_layers, bool of_latent = false);
 
 // Bits per element of full pages, with all parameters; budgets in bits refer to it.
 double packed_bits(const KvPlan&);

@@ -102,19 +102,26 @@ static uint16_t scaled_layer(const KvPolicy& p, uint16_t layer, uint32_t n_layer
 	return uint16_t((uint64_t(layer) * n_layers * 2 + p.depth) / (2 * p.depth)); // rounded to the nearest
 }
 
-// How the rotated key beside a latent is stored: a latent that is packed like this has one of 4 or 8 bits.
-static Quant rope_quant(const KvPolicy& p, const Quant& latent) {
+// How the rotated key beside a latent that is stored like this is stored in layer l.
+static Quant rope_quant(const KvPolicy& p, uint32_t l, const Quant& latent) {
 	if (!packed(latent)) return {.bits = latent.bits};
-	return {.bits = p.rope_bits ? p.rope_bits : uint8_t(8), .group = kGroupHead};
+	uint8_t bits = p.rope_bits ? p.rope_bits : 8;
+	for (const RopeRule& r : p.rope_layers)
+		if (l >= r.first && l < r.last) bits = r.bits;
+	return {.bits = bits, .group = kGroupHead};
 }
 
 // Formats of every layer, with groups resolved, and the owners of their codes.
 static void resolve_layers(KvPlan& plan, const KvPolicy& p) {
 	const KvShape& s = plan.shape;
-	for (const LayerRule& r : p.layers) // a rule for layers beyond the model is an error unless its range is open-ended
-		if (r.first > 0 && scaled_layer(p, r.first, s.n_layers, r.scales) >= s.n_layers)
-			fail(Code::Invalid, "{}: there is no layer {}; the model has layers 0 to {}", p.text, r.first,
+	const auto check_layer = [&](uint32_t layer, uint32_t typed) {
+		if (typed > 0 && layer >= s.n_layers)
+			fail(Code::Invalid, "{}: there is no layer {}; the model has layers 0 to {}", p.text, typed,
 			     s.n_layers - 1);
+	};
+	// A rule for layers beyond the model is an error unless its range is open-ended.
+	for (const LayerRule& r : p.layers) check_layer(scaled_layer(p, r.first, s.n_layers, r.scales), r.first);
+	for (const RopeRule& r : p.rope_layers) check_layer(r.first, r.first);
 	const uint16_t k_first = scaled_layer(p, p.share.k_first, s.n_layers),
 	               v_first = scaled_layer(p, p.share.v_first, s.n_layers);
 	for (uint32_t l = 0; l < s.n_layers; ++l) {
@@ -128,7 +135,7 @@ static void resolve_layers(KvPlan& plan, const KvPolicy& p) {
 			q = with_fields(q, r.quant, r.fields);
 		}
 		if (s.rope_dim)
-			for (Format& tier : f) tier.v = rope_quant(p, tier.k);
+			for (Format& tier : f) tier.v = rope_quant(p, l, tier.k);
 		for (int t = 0; t < kTiers; ++t)
 			L.tier[t].fmt = {resolve(p, f[t].k, s, true), resolve(p, f[t].v, s.of_v(), false)};
 		const uint16_t owner = uint16_t(l - l % p.share.stride);
@@ -257,14 +264,12 @@ static void check_fetched(const KvPlan& plan) {
 static void check_latent(const KvPlan& plan) {
 	const KvPolicy& p = plan.policy;
 	if (!plan.shape.rope_dim) {
-		if (p.rope_bits)
+		if (p.rope_bits || !p.rope_layers.empty())
 			fail(Code::Invalid, "{}: rope.bits is of models with latent attention, which this one is not", p.text);
 		return;
 	}
 	const bool by_length = plan.ranked() && p.select.saliency().key_length != KeyLength::Ignored;
-	const char* what = by_length        ? "ranks tokens by the lengths of keys, which latents have not"
-	                   : plan.fetches() ? "fetches tokens"
-	                                    : nullptr;
+	const char* what = by_length ? "ranks tokens by the lengths of keys, which latents have not" : nullptr;
 	for (const LayerPlan& L : plan.layers)
 		for (const Tier t : {Tier::Salient, Tier::Regular})
 			if (!what && L.tier[size_t(t)].fmt.k.prescale == Prescale::Balance) what = "balances keys against queries";

@@ -129,6 +129,11 @@ struct LayerRule { // layers [first, last) store one side of one packed tier dif
 	bool scales = true;          // scale with the depth of the model, if KvPolicy::depth is set
 	bool operator==(const LayerRule&) const = default;
 };
+struct RopeRule { // layers [first, last) store rotated keys of latent attention with so many bits
+	uint16_t first = 0, last = UINT16_MAX;
+	uint8_t bits = 8;
+	bool operator==(const RopeRule&) const = default;
+};
 struct Share { // layer l >= first reads the Regular codes of l - l % stride, with its own parameters
 	uint16_t k_first = UINT16_MAX, v_first = UINT16_MAX;
 	uint16_t stride = 2;
@@ -144,8 +149,9 @@ struct KvPolicy {
 	Select select = {};
 	std::vector<LayerRule> layers = {}; // later rules win
 	Share share = {};
-	uint32_t fetch = 0;        // packed tokens per layer and kv head that a step reads in f16 from a copy on the host
-	uint8_t rope_bits = 0;     // of the rotated keys of latent attention, where latents are packed: 4, 8; 0: 8
+	uint32_t fetch = 0;    // packed tokens per layer and kv head that a step reads in f16 from a copy on the host
+	uint8_t rope_bits = 0; // of the rotated keys of latent attention, where latents are packed: 4, 8; 0: 8
+	std::vector<RopeRule> rope_layers = {}; // other numbers of bits for some layers; later rules win
 	bool fetch_sync = false;   // chosen by the step's own attention, which waits for them and is computed again
 	uint16_t depth = 0;        // layer numbers above are for this many layers and scale with the model; 0: fixed
 	bool fit_groups = true;    // groups of channels are defaults, and become one head if they do not fit

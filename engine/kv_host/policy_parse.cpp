@@ -118,9 +118,11 @@ void set_page(KvPolicy& p, std::string_view key, std::string_view v) {
 		fail(Code::Invalid, "{} is {}: expected 32, 64 or 128 tokens", key, p.page);
 }
 
-void set_rope_bits(KvPolicy& p, std::string_view key, std::string_view v) {
-	if (v != "4" && v != "8") fail(Code::Invalid, "{} is '{}': expected 8 or 4", key, v);
-	p.rope_bits = v == "4" ? 4 : 8;
+constexpr std::string_view kRopeBits = "rope.bits";
+uint8_t rope_bits_value(std::string_view key, std::string_view v) {
+	for (const uint8_t bits : {4, 8})
+		if (v == fmt::format("{}", bits)) return bits;
+	fail(Code::Invalid, "{} is '{}': expected 8 or 4", key, v);
 }
 void set_fetch_mode(KvPolicy& p, std::string_view key, std::string_view v) {
 	if (v != "spec" && v != "sync") fail(Code::Invalid, "{} is '{}': expected spec or sync", key, v);
@@ -185,8 +187,8 @@ const Key kKeys[] = {
      [](Draft& d, auto k, auto v) { set_fetch_mode(d.p, k, v); }},
     {"rope.bits",
      "of models with latent attention, whose latents are stored as keys are: bits of the rotated key beside them, 8 or "
-     "4",
-     [](Draft& d, auto k, auto v) { set_rope_bits(d.p, k, v); }},
+     "4; rope.bits@FIRST-LAST: in these layers",
+     [](Draft& d, auto k, auto v) { d.p.rope_bits = rope_bits_value(k, v); }},
     {"page", "tokens per page where the formats leave a choice: 32, 64, 128",
      [](Draft& d, auto k, auto v) { set_page(d.p, k, v); }},
 };
@@ -289,6 +291,7 @@ void read_layered(Draft& d, std::string_view key, std::string_view value) {
 	const uint32_t last =
 	    dash == std::string_view::npos ? l.first : whole(key, range.substr(dash + 1), l.first, UINT16_MAX - 1);
 	l.last = uint16_t(last + 1);
+	if (l.path == kRopeBits) return d.p.rope_layers.push_back({l.first, l.last, rope_bits_value(key, value)});
 	if (!known_field(read_path(l.path).field))
 		fail(Code::Invalid, "'{}' cannot differ by layer; {} can, as in regular.k.bits@0-3=4", l.path, field_list());
 	d.layered.push_back(std::move(l));

@@ -266,9 +266,9 @@ double Prefill::layer_rows(uint32_t m) {
 	runner_.project_in(layer_, r, /*decode=*/false);
 	runner_.rotate(layer_, r, 0, m, owns ? kv.destination(k, at_, m) : KvDst());
 	if (hooks_.queries && !looking_) {
-		Queries& read = queries_.emplace_back(Queries{layer_, n_read_ + at_, m, {}});
-		read.rows.resize(r.q.elements());
-		runner_.backend().read(*r.q.buf, r.q.at, std::as_writable_bytes(std::span(read.rows)));
+		Queries& read = queries_.emplace_back(Queries{layer_, n_read_ + at_, m, {}, {}});
+		runner_.read_rows(r.q, read.rows);
+		if (r.q_rope) runner_.read_rows(r.q_rope, read.rope);
 	}
 	// Of the last layer with keys and values only these and one row of logits are needed.
 	const bool last_rows = at_ + m == n_;
@@ -362,7 +362,7 @@ double Prefill::logits_piece() {
 }
 
 void Prefill::delivered() {
-	for (const Queries& q : queries_) hooks_.queries(q.layer, q.first, q.n, q.rows);
+	for (const Queries& q : queries_) hooks_.queries({q.layer, q.first, q.n, q.rows, q.rope});
 	queries_.clear();
 	if (!all_rows_.empty()) {
 		const uint32_t n = uint32_t(all_rows_.size() / runner_.config().dim);

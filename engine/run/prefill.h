@@ -14,6 +14,11 @@ namespace kvrun {
 class Session;
 class Prefill;
 
+struct QueryRows {                  // of one layer
+	uint32_t layer, first, n;       // rows [first, first + n) of the prompt
+	std::span<const float> q, rope; // (n, n_heads, head_dim); with latent attention (n, n_heads, rope_dim), else empty
+};
+
 struct PrefillHooks {
 	// Called after every piece; false cancels the prompt.
 	std::function<bool(const Prefill&)> progress = {};
@@ -24,9 +29,9 @@ struct PrefillHooks {
 	std::function<void(uint32_t first, uint32_t n, std::span<const float> states)> all_states = {};
 	// If set, gets the residual stream after the last layer (n, dim) of every row, in order and in pieces from `first`.
 	std::function<void(uint32_t first, std::span<const float> rows)> all_rows = {};
-	// If set together with one of both, gets the queries (n, n_heads, head_dim) of every row of every layer that
-	// attends, as attention reads them.
-	std::function<void(uint32_t layer, uint32_t first, uint32_t n, std::span<const float> queries)> queries = {};
+	// If set together with one of both, gets the queries of every row of every layer that attends, as attention reads
+	// them.
+	std::function<void(const QueryRows&)> queries = {};
 };
 
 // Appends tokens to a session: in blocks (EngineOptions::prefill_block), a block layer by layer, a layer in pieces of
@@ -127,7 +132,7 @@ class Prefill {
 	uint32_t rows_at_ = 0;             // of the block: rows that it has got or gets
 	struct Queries {
 		uint32_t layer, first, n;
-		std::vector<float> rows;
+		std::vector<float> rows, rope;
 	};
 	std::deque<Queries> queries_; // being read from the device
 	struct Look {

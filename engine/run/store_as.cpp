@@ -68,35 +68,38 @@ void store_as(Session& to, Session& from) {
 }
 
 std::vector<std::vector<float>> attend_as(Session& s, const Session& next, uint32_t n,
-                                          std::span<const std::vector<float>> queries) {
+                                          std::span<const LayerQueries> queries) {
 	Engine& e = s.engine();
-	if (e.kv_shape().rope_dim)
-		fail(Code::Unsupported,
-		     "'tune' is not there for models with latent attention; give --kv turbo3, or another policy");
 	KV_ASSERT(&next.engine() == &e && queries.size() == e.config().n_layers && n <= e.ubatch());
 	check_f16(next);
 	if (s.n_tokens() + n > next.n_tokens())
 		fail(Code::Invalid, "{} rows behind {} tokens; the other session has {}", n, s.n_tokens(), next.n_tokens());
 	Backend& be = e.backend();
-	const uint32_t n_heads = e.cache_layers().n_heads(false), head_dim = e.kv_shape().head_dim;
-	const size_t elements = size_t(n) * n_heads * head_dim;
-	const Buffer q_buffer = be.alloc(elements * 4, Mem::Device, "queries"),
+	const uint32_t n_heads = e.cache_layers().n_heads(false), head_dim = e.kv_shape().head_dim,
+	               rope_dim = e.kv_shape().rope_dim;
+	const size_t elements = size_t(n) * n_heads * head_dim, rope_elements = size_t(n) * n_heads * rope_dim;
+	const Buffer rope_buffer = be.alloc(std::max<size_t>(rope_elements, 1) * 4, Mem::Device, "rotated queries"),
+	             q_buffer = be.alloc(elements * 4, Mem::Device, "queries"),
 	             out_buffer = be.alloc(elements * 4, Mem::Device, "attention");
 	const View q = view(q_buffer, 0, DType::F32, n, n_heads, head_dim),
-	           out = view(out_buffer, 0, DType::F32, n, n_heads, head_dim);
+	           out = view(out_buffer, 0, DType::F32, n, n_heads, head_dim),
+	           rope = rope_dim ? view(rope_buffer, 0, DType::F32, n, n_heads, rope_dim) : View();
 	std::vector<std::vector<float>> result(queries.size());
 	Borrowed memory(e);
 	memory->fit(n, s.prompt_rows());
 	KvPrefill block(be, e.scratch(), s.seq(), n, memory->kv(false, {}), n_heads, e.ubatch());
 	for (uint32_t l = 0; l < queries.size(); ++l) {
 		const CacheLayers::Place at = e.cache_layers()[l];
-		if (queries[l].empty()) continue;
-		KV_ASSERT(!at.window && queries[l].size() == elements);
+		if (queries[l].q.empty()) continue;
+		KV_ASSERT(!at.window && queries[l].q.size() == elements && queries[l].rope.size() == rope_elements);
 		be.at_layer(l);
-		be.write(*q.buf, q.at, std::as_bytes(std::span(queries[l])));
+		be.write(*q.buf, q.at, std::as_bytes(std::span(queries[l].q)));
+		if (rope) be.write(*rope.buf, rope.at, std::as_bytes(std::span(queries[l].rope)));
 		block.begin_layer(at.index);
 		block.load_own(at.index, next.seq(), s.n_tokens());
-		block.attend(at.index, out, q, 0, e.runner().softmax(l, {}), /*counts=*/false);
+		Softmax softmax = e.runner().softmax(l, {});
+		softmax.q_rope = rope;
+		block.attend(at.index, out, q, 0, softmax, /*counts=*/false);
 		result[l].resize(elements);
 		be.read(*out.buf, out.at, std::as_writable_bytes(std::span(result[l])));
 		be.submit();

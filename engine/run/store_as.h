@@ -13,9 +13,13 @@ bool can_store_as(const Session& to); // its policy needs no queries and does no
 
 // Computes each layer's attention for the n rows after the tokens of `s`, which does not change. next: a session whose
 // cache is f16, with the same tokens and `n` or more after them, for those rows' own keys and values. queries: by layer
-// of the model, (n, n_heads, head_dim); empty for a layer that is not wanted. Returns the same shapes. n: at most
+// of the model; empty for a layer that is not wanted. Returns (n, n_heads, head_dim) for each. n: at most
 // Engine::ubatch().
+struct LayerQueries {
+	std::vector<float> q;    // (n, n_heads, head_dim)
+	std::vector<float> rope; // (n, n_heads, rope_dim) with latent attention, else empty
+};
 std::vector<std::vector<float>> attend_as(Session& s, const Session& next, uint32_t n,
-                                          std::span<const std::vector<float>> queries);
+                                          std::span<const LayerQueries> queries);
 
 } // namespace kvrun

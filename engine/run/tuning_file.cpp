@@ -9,6 +9,7 @@
 #include "models/fingerprint.h"
 #include <cmath>
 #include <filesystem>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 namespace kvrun {
@@ -23,11 +24,16 @@ std::string model_of(const Gguf& g) { return fmt::format("{:016x}", fingerprint(
 
 const char* kind_of(SideFormat f) { return f.uniform ? "uniform" : "codebook"; }
 
-// Costs in the formats of kSideFormats, each a number of 0 or more.
-bool read_costs(const Json& j, SideCost& cost) {
+// What the file calls the two sides of a layer.
+const char* side_name(bool is_k, bool of_latent) { return of_latent ? (is_k ? "latent" : "rope") : is_k ? "k" : "v"; }
+
+// Costs in the formats that the side has, each a number of 0 or more.
+bool read_costs(const Json& j, SideCost& cost, bool is_k, bool of_latent) {
 	if (!j.is_object()) return false;
 	size_t next[2] = {}; // next index: codebooks, uniform codes
 	for (int i = 0; i < kNSideFormats; ++i) {
+		cost[i] = std::numeric_limits<double>::infinity();
+		if (!has_side_format(kSideFormats[i], is_k, of_latent)) continue;
 		const Json costs = j.value(kind_of(kSideFormats[i]), Json());
 		const size_t at = next[kSideFormats[i].uniform]++;
 		if (!costs.is_array() || at >= costs.size() || !costs[at].is_number()) return false;
@@ -38,24 +44,30 @@ bool read_costs(const Json& j, SideCost& cost) {
 }
 Json costs_json(const SideCost& cost) {
 	Json j;
-	for (int i = 0; i < kNSideFormats; ++i) j[kind_of(kSideFormats[i])].push_back(cost[i]);
+	for (int i = 0; i < kNSideFormats; ++i)
+		if (std::isfinite(cost[i])) j[kind_of(kSideFormats[i])].push_back(cost[i]);
 	return j;
 }
 
-Tuning read_layers(const Json& j, uint32_t n_layers, const std::string& path) {
+Tuning read_layers(const Json& j, const KvShape& shape, const std::string& path) {
+	const uint32_t n_layers = shape.n_layers;
+	const bool latent = shape.rope_dim != 0;
 	const Json layers = j.is_object() ? j.value("layers", Json()) : Json();
 	if (!layers.is_array() || layers.size() != n_layers)
 		fail(Code::Format, "{}: expected costs of {} layers; remove it or run kvrun tune again", path, n_layers);
 	Tuning t{std::vector<LayerCost>(n_layers)};
-	for (uint32_t l = 0; l < n_layers; ++l) {
+	const auto side = [&](uint32_t l, bool is_k) {
 		const Json& layer = layers[l];
-		if (!layer.is_object() || !read_costs(layer.value("k", Json()), t.layers[l].k) ||
-		    !read_costs(layer.value("v", Json()), t.layers[l].v))
-			fail(Code::Format,
-			     "{}: layer {} needs k and v, each with the KL divergence as codebook at 1 to 4 bits and as uniform "
-			     "at 1 to 4 and 8; remove it or run kvrun tune again",
-			     path, l);
-	}
+		return layer.is_object() && read_costs(layer.value(side_name(is_k, latent), Json()),
+		                                       is_k ? t.layers[l].k : t.layers[l].v, is_k, latent);
+	};
+	for (uint32_t l = 0; l < n_layers; ++l)
+		if (!side(l, true) || !side(l, false))
+			fail(Code::Format, "{}: layer {} needs {}; remove it or run kvrun tune again", path, l,
+			     latent ? "latent, with the KL divergence as codebook at 1 to 4 bits and as uniform at 1 to 4 and 8, "
+			              "and rope, as uniform at 4 and 8"
+			            : "k and v, each with the KL divergence as codebook at 1 to 4 bits and as uniform at 1 to 4 "
+			              "and 8");
 	return t;
 }
 
@@ -65,14 +77,18 @@ std::string tuning_path(const Gguf& g) { return g.name() + ".kv.json"; }
 
 void write_tuning(const std::string& path, const Gguf& g, const Tuning& t, const std::string& how) {
 	Json j = {{"format", kFormat}, {"model", model_of(g)}, {"measured", how}, {"layers", Json::array()}};
-	for (const LayerCost& c : t.layers) j["layers"].push_back({{"k", costs_json(c.k)}, {"v", costs_json(c.v)}});
+	for (const LayerCost& c : t.layers) {
+		const bool latent = !std::isfinite(c.v[0]);
+		j["layers"].push_back(
+		    {{side_name(true, latent), costs_json(c.k)}, {side_name(false, latent), costs_json(c.v)}});
+	}
 	const std::string text = j.dump(1, '\t') + "\n";
 	NewFile file(path);
 	file.write(std::as_bytes(std::span(text)));
 	file.commit();
 }
 
-std::optional<Tuning> read_tuning(const Gguf& g, uint32_t n_layers) {
+std::optional<Tuning> read_tuning(const Gguf& g, const KvShape& shape) {
 	const std::string path = tuning_path(g);
 	std::error_code error;
 	if (!std::filesystem::exists(sys::path_of(path), error)) return {};
@@ -89,19 +105,19 @@ std::optional<Tuning> read_tuning(const Gguf& g, uint32_t n_layers) {
 		fail(Code::Format, "{} is not what kvrun tune writes; remove it or run kvrun tune again", one_line(path));
 	if (model != model_of(g))
 		fail(Code::Format, "{} was measured on another model; remove it or run kvrun tune again", one_line(path));
-	return read_layers(j, n_layers, one_line(path));
+	return read_layers(j, shape, one_line(path));
 }
 
 Choice choose_policy(const KvPolicy& p, const KvShape& shape, const Gguf& g, uint64_t n_tokens, size_t budget_bytes) {
 	if (!is_choice(p)) return {p, {}};
-	const std::optional<Tuning> tuning = read_tuning(g, shape.n_layers);
+	const std::optional<Tuning> tuning = read_tuning(g, shape);
 	Choice c = choose_policy(p, shape, tuning ? &*tuning : nullptr, n_tokens, budget_bytes);
 	c.why += tuning ? " (measured)" : " (not measured on this model: kvrun tune does)";
 	return c;
 }
 
 std::vector<CacheStep> auto_steps(const KvPolicy& p, const KvShape& shape, const Gguf& g) {
-	const std::optional<Tuning> tuning = read_tuning(g, shape.n_layers);
+	const std::optional<Tuning> tuning = read_tuning(g, shape);
 	return auto_steps(p, shape, tuning ? &*tuning : nullptr);
 }
 

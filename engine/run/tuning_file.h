@@ -11,7 +11,7 @@ std::string tuning_path(const Gguf&); // beside the model
 // Writes the file completely or not at all. `how`: one line on what was measured.
 void write_tuning(const std::string& path, const Gguf&, const Tuning&, const std::string& how);
 // Reads the file beside the model; nullopt if absent. Throws Error{Format} if it is damaged or of another model.
-std::optional<Tuning> read_tuning(const Gguf&, uint32_t n_layers);
+std::optional<Tuning> read_tuning(const Gguf&, const KvShape&);
 
 // choose_policy() by the file beside the model, or by the default guess without one.
 Choice choose_policy(const KvPolicy&, const KvShape&, const Gguf&, uint64_t n_tokens, size_t budget_bytes);

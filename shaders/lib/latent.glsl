@@ -50,8 +50,8 @@ void state_begin() {
 	barrier();
 }
 
-// Scores of the tile in shared memory, weights, and what they add to the sums.
-void tile_attend() {
+// Scores of the tile in shared memory -> weight_s; NO_TOKEN where a query does not see a token.
+void tile_scores() {
 	const uint token = LANE / SLICES;
 	float sum[QUERIES];
 	[[unroll]] for (uint j = 0; j < QUERIES; j++) sum[j] = 0;
@@ -69,6 +69,11 @@ void tile_attend() {
 		weight_s[i] = sees(j, t) ? score_of(s) : NO_TOKEN;
 	}
 	barrier();
+}
+
+// Weights of the tile, and what they add to the sums.
+void tile_attend() {
+	tile_scores();
 	if (LANE < QUERIES) {
 		float now = top, sum_here = 0;
 		for (uint t = 0; t < TILE; t++) now = max(now, weight_s[LANE * TILE + t]);

@@ -177,6 +177,46 @@ TEST_CASE("fetch: KVRUN_CHECK finds nothing on a whole model") {
 	         [](Backend&, const Case& c, const TestRow& row) { check_sequence(row, kPolicyModel, c.name, 40); });
 }
 
+// Latents: the set is chosen by scores with both parts of a query, and rows have two widths.
+TEST_CASE("fetch: latents: the same bits in forks and in other company, and every op computes what the cpu does") {
+	const std::vector<Case> policies = {{"kivi2,fetch=12" + kWindow},
+	                                    {"rtn2,fetch=7,rope.bits=4" + kWindow},
+	                                    {"kivi2,group=32,fetch=9,fetch_mode=sync,rope.bits@0=4" + kWindow},
+	                                    {"zipcache,flush=24,fetch=12"}};
+	each_row(policies, [](Backend&, const Case& c, const TestRow& row) {
+		for (const char* model : {"deepseek2_v3", "deepseek2_wide"}) check_sequence(row, model, c.name, 40);
+		const auto engine = open_engine(row.device, kGolden + "tiny/deepseek2_v3.gguf");
+		const uint32_t vocab = engine->config().vocab;
+		Session s(*engine, with(c.name)), again(*engine, with(c.name));
+		const Tokens prompt = random_tokens(200, vocab, 3), tokens = random_tokens(12, vocab, 4);
+		check_same_bits(row, follow(s, prompt, tokens), follow(again, prompt, tokens));
+		const auto fork = s.fork();
+		for (const uint32_t t : random_tokens(20, vocab, 5))
+			check_same_bits(row, keep(s.decode(t)), keep(fork->decode(t)));
+		CHECK(s.seq().fetch()->stats().bytes % (2 * (32 + 8)) == 0); // of a token in a layer
+	});
+}
+
+TEST_CASE("fetch: latents: a policy that fetches every packed token computes what an f16 cache does") {
+	const std::vector<Case> policies = {{"kivi1" + kWindow}, {"kivi2,fetch_mode=sync" + kWindow}, {"rtn2" + kWindow}};
+	each_row(policies, [](Backend&, const Case& c, const TestRow& row) {
+		for (const char* model : {"deepseek2_v3", "deepseek2_wide"}) {
+			const auto engine = open_engine(row.device, kGolden + "tiny/" + model + ".gguf");
+			const uint32_t vocab = engine->config().vocab;
+			const Tokens prompt = random_tokens(100, vocab, 3), tokens = random_tokens(30, vocab, 4);
+			Session exact(*engine), all(*engine, with(c.name + ",fetch=4096")), plain(*engine, with(c.name));
+			const Floats want = follow(exact, prompt, tokens);
+			const double error = relative_error(follow(all, prompt, tokens), want),
+			             packed = relative_error(follow(plain, prompt, tokens), want);
+			INFO(model << ": " << c.name << " errors " << error << " " << packed);
+			CHECK(error < 5e-3);
+			CHECK(packed > 2 * error);
+			const FetchStats& stats = all.seq().fetch()->stats();
+			CHECK(stats.share / double(stats.steps) == doctest::Approx(1).epsilon(1e-3));
+		}
+	});
+}
+
 // One layer with the tensors of tests/golden/fetch.
 struct Golden {
 	NpyArray k = load("k"), v = load("v"), q = load("q"), new_k = load("new_k"), new_v = load("new_v"),

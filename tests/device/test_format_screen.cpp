@@ -1,10 +1,12 @@
 // The screen of formats by attention's error: a prompt stored under many policies equals the model reading it, and the
 // screen orders layers and formats like the whole model.
 #include "engine/run/store_as.h"
+#include "engine/run/tuning_file.h"
 #include "tests/device/sequences.h"
 #include "tests/support/temp_folder.h"
 #include "tools/eval/format_screen.h"
 #include <algorithm>
+#include <filesystem>
 #include <numeric>
 #include <set>
 
@@ -37,7 +39,7 @@ double rank_correlation(const std::vector<double>& a, const std::vector<double>&
 } // namespace
 
 TEST_CASE("store_as: a prompt taken over from an f16 cache is the prompt the model reads, to the bit") {
-	const std::vector<Case> rows = {{"recall"}, {"qwen3next"}, {"gemma3"}};
+	const std::vector<Case> rows = {{"recall"}, {"qwen3next"}, {"gemma3"}, {"deepseek2_v3"}, {"deepseek2_wide"}};
 	each_row(rows, [&](Backend&, const Case& c, const TestRow& row) {
 		const std::string file = c.name == "recall" ? kBundled : kGolden + "tiny/" + c.name + ".gguf";
 		const auto e = open_engine(row.device, file, 64);
@@ -84,6 +86,89 @@ TEST_CASE("attend_as: an f16 cache has no error, more bits have less, and a dama
 		const std::vector<double> one = error("turbo8,k.bits@3=1,v.bits@3=1");
 		for (size_t l = 0; l < 3; ++l) CHECK(one[l] == eight[l]);
 		CHECK(one[3] > 2 * two[3]);
+	});
+}
+
+TEST_CASE("attend_as: latents and rotated keys, each with errors that fall with its bits") {
+	each_row(std::vector<Case>{{"deepseek2_v3"}, {"deepseek2_wide"}}, [](Backend&, const Case& c, const TestRow& row) {
+		const auto e = open_engine(row.device, kGolden + "tiny/" + c.name + ".gguf", 128);
+		const Tokens tokens = random_tokens(400, e->config().vocab, 5);
+		CapturedPrompt prompt(*e, with("fp16", 512), tokens, 64);
+		const auto error = [&](const std::string& kv) { return prompt.attention_error(parse_policy(kv + ",sinks=0")); };
+		for (const double x : error("fp16")) CHECK(x < 1e-9);
+		CHECK(prompt.kld(parse_policy("fp16")) < 1e-9);
+		const auto falls = [&](std::initializer_list<const char*> policies, double factor) {
+			std::vector<double> last;
+			for (const char* kv : policies) {
+				CAPTURE(kv);
+				const std::vector<double> now = error(kv);
+				for (size_t l = 0; l < last.size(); ++l) CHECK(now[l] < factor * last[l]);
+				last = now;
+			}
+		};
+		falls({"turbo2", "turbo3", "turbo4", "turbo8"}, 0.5);
+		falls({"turbo2", "turbo8,k.scale=channel,k.bits=4"}, 0.5);
+		falls({"turbo8,rope.bits=4", "turbo8"}, 0.8); // of the same latents
+		const uint32_t last = e->config().n_layers - 1;
+		const std::vector<double> eight = error("turbo8"), one = error(fmt::format("turbo8,k.bits@{}=1", last)),
+		                          rope = error(fmt::format("turbo8,rope.bits@{}=4", last));
+		for (uint32_t l = 0; l < last; ++l) CHECK((one[l] == eight[l] && rope[l] == eight[l]));
+		CHECK(one[last] > 10 * eight[last]);
+		CHECK(rope[last] > eight[last]);
+	});
+}
+
+TEST_CASE("screen: latents: its order of formats is that of the whole model, and tuned policies keep their bits") {
+	each_row(std::vector<Case>{{"deepseek2_v3"}}, [](Backend&, const Case& c, const TestRow& row) {
+		if (row.device != "cpu") return;
+		const std::string model = kGolden + "tiny/" + c.name + ".gguf";
+		const auto e = open_engine(row.device, model, 128);
+		std::vector<Tokens> chunks;
+		for (uint32_t i = 0; i < 3; ++i) chunks.push_back(random_tokens(320, e->config().vocab, 50 + i));
+		const Screened r = screen_formats(*e, with("fp16", 512), chunks, {.scored = 64, .budgets = {2.7, 3, 4}});
+		const KvShape shape = e->kv_shape();
+		REQUIRE(r.tuning.layers.size() == shape.n_layers);
+		std::vector<double> said, is;
+		std::vector<std::unique_ptr<CapturedPrompt>> prompts;
+		for (const Tokens& chunk : chunks)
+			prompts.push_back(std::make_unique<CapturedPrompt>(*e, with("fp16", 512), chunk, 64));
+		const auto kld = [&](const std::string& kv) {
+			double sum = 0;
+			for (const auto& p : prompts) sum += p->kld(parse_policy(kv)) / double(prompts.size());
+			return sum;
+		};
+		for (uint32_t l = 0; l < shape.n_layers; ++l)
+			for (const bool is_k : {true, false})
+				for (int i = 0; i < kNSideFormats; ++i) {
+					const double cost = (is_k ? r.tuning.layers[l].k : r.tuning.layers[l].v)[size_t(i)];
+					CHECK(std::isfinite(cost) == has_side_format(kSideFormats[i], is_k, true));
+					if (!std::isfinite(cost) || i == kEightBits) continue;
+					said.push_back(cost);
+					is.push_back(kld("turbo8" + side_options(kSideFormats[i], is_k, l, l, true)));
+				}
+		REQUIRE(said.size() == shape.n_layers * 9);
+		CHECK(rank_correlation(said, is) > 0.9);
+		for (const Budget& b : r.budgets) {
+			CAPTURE(b.policy);
+			CHECK(b.measured > 0);
+			CHECK(b.expected < 2.5 * b.measured);
+			CHECK(b.measured < 2.5 * b.expected);
+			CHECK(packed_bits(make_plan(parse_policy(b.policy), shape)) <= b.bits + 1e-9);
+			CHECK(kld(b.policy) == doctest::Approx(b.measured));
+		}
+		// The file holds what was measured.
+		const TempFolder folder;
+		const std::string copy = folder.path / "model.gguf";
+		std::filesystem::copy_file(model, copy);
+		const Gguf g = Gguf::open(copy);
+		write_tuning(tuning_path(g), g, r.tuning, "a test");
+		const std::optional<Tuning> read = read_tuning(g, shape);
+		REQUIRE(read);
+		for (uint32_t l = 0; l < shape.n_layers; ++l) {
+			CHECK(read->layers[l].k == r.tuning.layers[l].k);
+			CHECK(read->layers[l].v == r.tuning.layers[l].v);
+		}
+		CHECK_THROWS_WITH_AS(read_tuning(g, {shape.n_layers, 1, 32}), doctest::Contains("needs k and v"), Error);
 	});
 }
 

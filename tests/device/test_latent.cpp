@@ -168,7 +168,12 @@ TEST_CASE("latent: policies pack latents; more bits are nearer to f16") {
 			CHECK(last < 0.12);
 		}
 		CHECK(relative_error(answer("rtn8,group=32" + window), exact) < 0.02);
-		CHECK(relative_error(answer("kivi2,bits=3,group=32" + window), exact) < 0.4);
+		const auto rope = [&](int bits) { // of rotated keys, beside the same latents
+			return relative_error(answer(fmt::format("rtn8,group=32,rope.bits={}", bits) + window), exact);
+		};
+		CHECK(rope(8) < 0.7 * rope(4));
+		CHECK(answer("turbo3,group=32,rope.bits@0=8,rope.bits=4" + window) !=
+		      answer("turbo3,group=32,rope.bits=4" + window));
 		for (const std::string policy : {"mixed4/1", "logquant", "xquant", "asymkv1/1", "streaming"})
 			CHECK(relative_error(answer(policy), exact) < 2);
 	});
@@ -215,7 +220,7 @@ TEST_CASE("latent: what is not there is refused by name") {
 	each_row(std::vector<Case>{{"deepseek2_v3"}}, [](Backend&, const Case& c, const TestRow& row) {
 		const auto engine = open_engine(row.device, Golden(c.name).model, 16);
 		for (const auto& [policy, why] : std::vector<std::pair<std::string, std::string>>{
-		         {"mikv", "balances keys"}, {"specache2", "fetches tokens"}, {"rtn4,balance=on", "balances keys"}}) {
+		         {"mikv", "balances keys"}, {"rtn4,balance=on", "balances keys"}}) {
 			CAPTURE(policy);
 			CHECK_THROWS_WITH_AS(Session(*engine, with(policy, 64)), doctest::Contains(why.c_str()), Error);
 		}

@@ -140,7 +140,9 @@ TEST_CASE("pack: scores of tokens in f16 pages") {
 	                              {2, 3, 3, 8, 64},
 	                              {3, 4, 2, 64, 45, {true, KeyLength::Small}},
 	                              {1, 8, 1, 128, 33, {false, KeyLength::Large}},
-	                              {2, 6, 2, 64, 45, {}, 1.5f}};
+	                              {2, 6, 2, 64, 45, {}, 1.5f},
+	                              {3, 11, 1, 64, 45, {}, 0, 16},
+	                              {2, 3, 1, 512, 50, {}, 1.5f, 64}};
 	each_row(rows, [](Backend& backend, const ScoreRow& r, const TestRow& row) {
 		Random random(uint32_t(row.number) + 1);
 		Rig rig(backend);
@@ -225,5 +227,44 @@ TEST_CASE("pack: scores of tokens in f16 pages") {
 				}
 		want_first.insert(want_first.end(), want.begin(), want.end());
 		check_close(row, rig.get(score), want_first, "attend");
+		if (r.by != Saliency{}) return;
+		// weigh gives what the first row adds, and -1 for slots without a token.
+		std::vector<WeighWork> weighed;
+		for (const auto& [p, n] : {std::pair{0u, 1u}, {1u, 2u}}) {
+			const AttendWork at = tables.item(0, 0, p, n);
+			weighed.push_back({.row = 0,
+			                   .n_pages = n,
+			                   .pages = at.pages,
+			                   .live = at.live,
+			                   .live_stride = 0,
+			                   .weight = p * page,
+			                   .weight_stride = slots,
+			                   .balance = 0});
+		}
+		const WeighGroup of{.k = {},
+		                    .page = page,
+		                    .k_codes = codes,
+		                    .k_params = {},
+		                    .first_work = 0,
+		                    .n_work = 2,
+		                    .n_pages = n_pages,
+		                    .v = {},
+		                    .v_codes = r.R ? codes : View()};
+		const View weight = rig.out(r.n_kv_heads * slots);
+		backend.weigh(rig.f32(q, r.T, r.n_heads, r.D), rig.f32(lse, r.T, r.n_heads),
+		              {.groups = {&of, 1},
+		               .weight = weight,
+		               .work = upload_work(rig, weighed),
+		               .tables = tables.view,
+		               .balance = {},
+		               .n_kv_heads = r.n_kv_heads,
+		               .softcap = r.softcap,
+		               .q_rope = r.R ? rig.f32(q_rope, r.T, r.n_heads, r.R) : View()});
+		Floats given_first(want_first.begin(), want_first.begin() + ptrdiff_t(before.size()));
+		for (size_t i = 0; i < given_first.size(); ++i) {
+			const uint32_t s = uint32_t(i % slots);
+			given_first[i] = live[s / page * 4] >> s % page & 1 ? given_first[i] - before[i] : -1.f;
+		}
+		check_close(row, rig.get(weight), given_first, "attend");
 	});
 }

@@ -224,6 +224,44 @@ TEST_CASE("choose: keys with outlier channels get a scale per channel, and nothi
 	                     doctest::Contains("v.group=head"), Error);
 }
 
+TEST_CASE("choose: with latent attention the sides are the latent and the rotated key, which has 4 or 8 bits") {
+	const KvShape shape{4, 1, 512, 64};
+	Tuning t = guessed_tuning(4, /*of_latent=*/true);
+	for (int i = 0; i < kNSideFormats; ++i) {
+		const SideFormat f = kSideFormats[i];
+		CHECK(std::isfinite(t.layers[0].v[i]) == (f.bits == 8)); // 4 bits of rotated keys were not measured
+		for (size_t l = 0; l < 4; ++l) {
+			t.layers[l].k[i] = std::exp2(-2. * f.bits);
+			// rotated keys matter in layer 2 alone
+			if (has_side_format(f, false, true)) t.layers[l].v[i] = (l == 2 ? 1. : 1e-9) * std::exp2(-f.bits);
+		}
+	}
+	const auto rope = [&](const char* text, const Tuning* tuning, uint32_t l) {
+		const KvPlan plan = make_plan(choose_policy(parse_policy(text), shape, tuning, 100, 0).policy, shape);
+		return int(plan.layers[l].tier[int(Tier::Regular)].fmt.v.bits);
+	};
+	for (uint32_t l = 0; l < 4; ++l) CHECK(rope("tuned:2.5", &t, l) == 4); // 8 would take 0.11 bits more in one layer
+	CHECK(rope("tuned:2.65", &t, 2) == 8);
+	for (uint32_t l = 0; l < 4; ++l) CHECK(rope("tuned:2.5", nullptr, l) == 8);
+	for (const double bits : {1.6, 2., 2.5, 3.3, 4.}) {
+		const Choice c = choose_policy(parse_policy(fmt::format("tuned:{}", bits)), shape, &t, 100, 0);
+		CAPTURE(c.policy.text);
+		CHECK(c.policy.text.find("v.") == std::string::npos);
+		CHECK(packed_bits(make_plan(c.policy, shape)) <= bits + 1e-9);
+		CHECK(packed_bits(make_plan(c.policy, shape)) > bits - 0.3);
+	}
+	CHECK(auto_steps(parse_policy("auto"), shape, &t).back().policy.text.starts_with("turbo2"));
+	for (const char* text : {"auto,rope.bits=4", "tuned:3,rope.bits@0=4"})
+		CHECK_THROWS_WITH_AS(parse_policy(text), doctest::Contains("bits and layers are what"), Error);
+	const KvPlan ranges = make_plan(parse_policy("turbo3,rope.bits@1-2=8,rope.bits=4"), shape);
+	for (uint32_t l = 0; l < 4; ++l)
+		CHECK(int(ranges.layers[l].tier[int(Tier::Regular)].fmt.v.bits) == (l == 1 || l == 2 ? 8 : 4));
+	CHECK_THROWS_WITH_AS(make_plan(parse_policy("turbo3,rope.bits@4=4"), shape), doctest::Contains("no layer 4"),
+	                     Error);
+	CHECK_THROWS_WITH_AS(make_plan(parse_policy("turbo3,rope.bits@0=4"), kShape), doctest::Contains("latent"), Error);
+	CHECK_THROWS_WITH_AS(parse_policy("turbo3,rope.bits@0=5"), doctest::Contains("8 or 4"), Error);
+}
+
 TEST_CASE("choose: names and options that cannot be are refused") {
 	for (const char* text : {"tuned:x", "tuned:", "tuned:0.5", "tuned:99", "tuned", "auto:2", "auto,grup=4",
 	                         "auto,ratio=0.5", "auto,k.bits=4", "tuned:3,v.bits@1=2", "auto,mean@0=off"}) {

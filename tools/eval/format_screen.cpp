@@ -1,16 +1,19 @@
 // Loss of each layer's keys and values in each format.
 #include "tools/eval/format_screen.h"
 #include "engine/core/error.h"
-#include "engine/run/store_as.h"
 #include "tools/eval/log_softmax.h"
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace kvrun {
 namespace {
 
 const std::string kBase = "turbo8"; // policy of the other layers, and of the other side
-constexpr int kProbe = 1; // index into kSideFormats for end-to-end measurements: 2 bits, far above kBase's error
+// Index into kSideFormats for end-to-end measurements, far above kBase's error: 2 bits; 4 of rotated keys beside
+// latents.
+constexpr int kProbe = 1, kRopeProbe = 7;
+int probe_of(bool is_k, bool of_latent) { return is_k || !of_latent ? kProbe : kRopeProbe; }
 constexpr double kLeastError = 1e-12;
 
 } // namespace
@@ -36,7 +39,7 @@ CapturedPrompt::CapturedPrompt(Engine& e, const SessionOptions& session, std::sp
 CapturedPrompt::~CapturedPrompt() = default;
 
 void CapturedPrompt::go_on(Session& s, const std::function<void(uint32_t, std::span<const float>)>& row,
-                           std::vector<std::vector<float>>* queries) {
+                           std::vector<LayerQueries>* queries) {
 	const size_t vocab = e_.config().vocab;
 	std::vector<float> log_prob(vocab);
 	if (queries) queries->resize(e_.config().n_layers);
@@ -49,8 +52,11 @@ void CapturedPrompt::go_on(Session& s, const std::function<void(uint32_t, std::s
 			}
 		};
 		if (queries && at == 0)
-			hooks.queries = [&](uint32_t l, uint32_t, uint32_t, std::span<const float> q) {
-				if (!e_.cache_layers()[l].window) (*queries)[l].insert((*queries)[l].end(), q.begin(), q.end());
+			hooks.queries = [&](const QueryRows& r) {
+				LayerQueries& to = (*queries)[r.layer];
+				if (e_.cache_layers()[r.layer].window) return;
+				to.q.insert(to.q.end(), r.q.begin(), r.q.end());
+				to.rope.insert(to.rope.end(), r.rope.begin(), r.rope.end());
 			};
 		s.prefill(std::span(behind_).subspan(at, std::min<size_t>(kQueries, behind_.size() - at)), hooks);
 	}
@@ -96,18 +102,22 @@ namespace {
 // Sums errors over chunks, and computes costs.
 class Screen {
  public:
-	explicit Screen(uint32_t n_layers) : error_(n_layers), probed_(n_layers) {}
+	explicit Screen(const KvShape& shape)
+	    : error_(shape.n_layers), probed_(shape.n_layers), latent_(shape.rope_dim != 0) {}
 
-	// Number of steps of add() per chunk.
-	static uint32_t steps(uint32_t n_layers) { return 2 * kNSideFormats + 2 * n_layers; }
+	uint32_t steps() const { // of add()
+		uint32_t n = 2 * uint32_t(error_.size());
+		for (const bool is_k : {true, false})
+			for (const SideFormat f : kSideFormats) n += has_side_format(f, is_k, latent_);
+		return n;
+	}
 
 	// Returns false if `step` did.
 	bool add(CapturedPrompt& prompt, const std::function<bool()>& step) {
 		for (const bool is_k : {true, false})
 			for (int i = 0; i < kNSideFormats; ++i) {
-				const uint32_t last = uint32_t(error_.size()) - 1;
-				const std::vector<double> e =
-				    prompt.attention_error(parse_policy(kBase + side_options(kSideFormats[i], is_k, 0, last)));
+				if (!has_side_format(kSideFormats[i], is_k, latent_)) continue;
+				const std::vector<double> e = prompt.attention_error(with_side(i, is_k, 0, error_.size() - 1));
 				for (size_t l = 0; l < e.size(); ++l) side(error_[l], is_k)[size_t(i)] += e[l];
 				if (!step()) return false;
 			}
@@ -115,7 +125,7 @@ class Screen {
 		base_ += base;
 		for (uint32_t l = 0; l < probed_.size(); ++l)
 			for (const bool is_k : {true, false}) {
-				const KvPolicy p = parse_policy(kBase + side_options(kSideFormats[kProbe], is_k, l, l));
+				const KvPolicy p = with_side(probe_of(is_k, latent_), is_k, l, l);
 				(is_k ? probed_[l].k : probed_[l].v) += std::max(prompt.kld(p) - base, 0.);
 				if (!step()) return false;
 			}
@@ -142,8 +152,9 @@ class Screen {
 				SideCost& cost = is_k ? t.layers[l].k : t.layers[l].v;
 				// Every error includes that of the other side's 8 bits.
 				for (int i = 0; i < kNSideFormats; ++i)
-					cost[size_t(i)] = i == kEightBits
-					                      ? share
+					cost[size_t(i)] =
+					    !has_side_format(kSideFormats[i], is_k, latent_) ? std::numeric_limits<double>::infinity()
+					    : i == kEightBits                                ? share
 					                      : share + std::max(error[size_t(i)] - error[kEightBits], 0.) * per_error;
 			}
 		return t;
@@ -153,16 +164,21 @@ class Screen {
 	struct Probe {
 		double k = 0, v = 0;
 	};
+	// kBase with a format of kSideFormats for one side of some layers.
+	KvPolicy with_side(int format, bool is_k, size_t first, size_t last) const {
+		return parse_policy(kBase + side_options(kSideFormats[format], is_k, first, last, latent_));
+	}
 	static SideCost& side(LayerCost& c, bool is_k) { return is_k ? c.k : c.v; }
 	// KL divergence per error, over all chunks; 0: unknown.
 	double sensitivity(size_t l, bool is_k) const {
 		const SideCost& e = is_k ? error_[l].k : error_[l].v;
-		const double error = e[kProbe] - e[kEightBits];
+		const double error = e[size_t(probe_of(is_k, latent_))] - e[kEightBits];
 		return error > kLeastError ? (is_k ? probed_[l].k : probed_[l].v) / error : 0;
 	}
 
 	std::vector<LayerCost> error_; // error of attention, summed over chunks
-	std::vector<Probe> probed_;    // KL divergence beyond the base's, with one side of one layer as kProbe
+	std::vector<Probe> probed_;    // KL divergence beyond the base's, with one side of one layer as probe_of()
+	bool latent_;                  // the two sides are latents and rotated keys
 	double base_ = 0;              // KL divergence of kBase
 };
 
@@ -182,11 +198,11 @@ std::vector<Budget> budgets_of(const Tuning& t, const KvShape& shape, std::span<
 Screened screen_formats(Engine& e, const SessionOptions& session, std::span<const std::vector<uint32_t>> chunks,
                         const ScreenOptions& opt, const EvalHooks& hooks) {
 	const KvShape shape = e.kv_shape();
-	const uint32_t n = uint32_t(chunks.size()), per_chunk = Screen::steps(shape.n_layers);
+	Screen screen(shape);
+	const uint32_t n = uint32_t(chunks.size()), per_chunk = screen.steps();
 	const double all = double(n) * (per_chunk + double(opt.budgets.size()));
 	double done = 0;
 	const std::function<bool()> step = [&] { return !hooks.progress || hooks.progress(++done / all); };
-	Screen screen(shape.n_layers);
 	std::vector<std::unique_ptr<CapturedPrompt>> prompts;
 	for (const std::vector<uint32_t>& chunk : chunks) {
 		prompts.push_back(std::make_unique<CapturedPrompt>(e, session, chunk, opt.scored));

@@ -3,6 +3,7 @@
 #pragma once
 #include "engine/kv_host/choose.h"
 #include "engine/run/session.h"
+#include "engine/run/store_as.h"
 #include "tools/eval/evaluate.h"
 #include <memory>
 
@@ -28,15 +29,15 @@ class CapturedPrompt {
 	std::unique_ptr<Session> stored(const KvPolicy&);
 	// Logits of all tokens after the prompt; queries of the first kQueries if requested.
 	void go_on(Session&, const std::function<void(uint32_t row, std::span<const float> log_prob)>&,
-	           std::vector<std::vector<float>>* queries = nullptr);
+	           std::vector<LayerQueries>* queries = nullptr);
 
 	Engine& e_;
 	SessionOptions options_;
 	std::vector<uint32_t> behind_;
-	std::unique_ptr<Session> prompt_, all_;   // f16: the prompt alone; all tokens
-	std::vector<std::vector<float>> queries_; // per layer of the model; empty if the policy does not apply to its cache
-	std::vector<std::vector<float>> exact_;   // attention's output with f16
-	std::vector<float> log_prob_;             // (scored, vocab) with f16
+	std::unique_ptr<Session> prompt_, all_; // f16: the prompt alone; all tokens
+	std::vector<LayerQueries> queries_;     // per layer of the model; empty if the policy does not apply to its cache
+	std::vector<std::vector<float>> exact_; // attention's output with f16
+	std::vector<float> log_prob_;           // (scored, vocab) with f16
 };
 
 struct Budget { // the policy of --kv tuned:BITS
