@@ -6,7 +6,7 @@
 //
 // Grid: x = (work item * row_blocks + block of TOKENS rows) * blocks + block of up to HEADS query heads of a kv head,
 // y = kv head; HEADS * TOKENS <= 64.
-// M, N, K, K_B and requirements: as attend_prompt_matrix.comp; runs that are multiples of 32 or of HEAD_DIM.
+// M, N, K and requirements: as attend_prompt_matrix.comp; runs that are multiples of 32 or of HEAD_DIM.
 #version 460
 #pragma use_vulkan_memory_model
 #extension GL_GOOGLE_include_directive : require
@@ -34,7 +34,6 @@ layout(constant_id = SPEC_SUBGROUP_COLS) const uint GROUPS = 2;
 layout(constant_id = SPEC_MATRIX_M) const uint M = 16;
 layout(constant_id = SPEC_MATRIX_N) const uint N = 16;
 layout(constant_id = SPEC_MATRIX_K) const uint K = 16;
-layout(constant_id = SPEC_MATRIX_K_B) const uint K_B = 16;
 const bool K_BOOK = (FLAGS & ATTEND_K_CODEBOOK) != 0u, V_BOOK = (FLAGS & ATTEND_V_CODEBOOK) != 0u,
            Q_ROTATE = (FLAGS & ATTEND_K_ROTATED) != 0u;
 const bool V_ROTATE = (FLAGS & ATTEND_V_ROTATED) != 0u, K_BYTES = (FLAGS & ATTEND_K_BYTES) != 0u,

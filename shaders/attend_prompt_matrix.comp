@@ -5,7 +5,7 @@
 // do not depend on how the prompt is cut.
 //
 // Grid: x = block of TOKENS rows, y = kv head * blocks + block of up to HEADS of its query heads; HEADS * TOKENS <= 64.
-// M, N, K: a shape that the device has for f16 x f16 + f32, K_B as in matmul_matrix.comp.
+// M, N, K: a shape that the device has for f16 x f16 + f32.
 // Needs: HEAD_DIM a multiple of 8, N and K, at most 128; whole matrices in the 64 * SUBGROUP * GROUPS / LOCAL_X rows of
 // GROUPS subgroups; 1, 2, 4 or 8 lanes for each of the 64 * SUBGROUP / LOCAL_X rows of a subgroup.
 #version 460
@@ -29,7 +29,6 @@ layout(constant_id = SPEC_SUBGROUP_COLS) const uint GROUPS = 2;
 layout(constant_id = SPEC_MATRIX_M) const uint M = 16;
 layout(constant_id = SPEC_MATRIX_N) const uint N = 16;
 layout(constant_id = SPEC_MATRIX_K) const uint K = 16;
-layout(constant_id = SPEC_MATRIX_K_B) const uint K_B = 16;
 const bool IN_CHUNKS = (FLAGS & PROMPT_CHUNKS) != 0u;
 const bool WINDOW = (FLAGS & PROMPT_WINDOW) != 0u, SOFTCAP = (FLAGS & PROMPT_SOFTCAP) != 0u;
 const bool SINKS = (FLAGS & PROMPT_SINKS) != 0u;

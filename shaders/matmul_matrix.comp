@@ -7,9 +7,8 @@
 // rows; each subgroup computes ROW_TILES x COL_TILES matrices of M rows x N tokens. Shared memory: 32 k of the rows and
 // of the tokens as halves, each row padded by 8 halves, BUFFERS times, and M x N floats per subgroup for the epilogue.
 // A step has two barriers with 1 buffer, one with 2.
-// M, N, K: a shape that the device has for f16 x f16 + f32. K_B has the same value as K and another constant id, by
-// which the build tells the two operands apart (khr_matrix.cpp: GLSL of NV_cooperative_matrix, SPIR-V of
-// KHR_cooperative_matrix).
+// M, N, K: a shape that the device has for f16 x f16 + f32. The build converts this GLSL of NV_cooperative_matrix to
+// SPIR-V of KHR_cooperative_matrix (khr_matrix.cpp).
 // FLAGS: MATMUL_*.
 #version 460
 #pragma use_vulkan_memory_model
@@ -33,7 +32,6 @@ layout(constant_id = SPEC_BUFFERS) const uint BUFFERS = 1;
 layout(constant_id = SPEC_MATRIX_M) const uint M = 16;
 layout(constant_id = SPEC_MATRIX_N) const uint N = 16;
 layout(constant_id = SPEC_MATRIX_K) const uint K = 16;
-layout(constant_id = SPEC_MATRIX_K_B) const uint K_B = 16;
 layout(push_constant) uniform Push { MatmulPush p; };
 
 layout(binding = 0) restrict buffer Out { float o[]; };
@@ -109,7 +107,7 @@ void main() {
 			[[unroll]] for (uint r = 0; r < ROW_TILES; ++r)
 				coopMatLoadNV(w[r], w_tile, w0 + (row0 + r * M) * STRIDE + k / 4u, STRIDE, false);
 			[[unroll]] for (uint c = 0; c < COL_TILES; ++c) {
-				fcoopmatNV<16, gl_ScopeSubgroup, K_B, N> xt;
+				fcoopmatNV<16, gl_ScopeSubgroup, K, N> xt;
 				coopMatLoadNV(xt, x_tile, x0 + (col0 + c * N) * STRIDE + k / 4u, STRIDE, true);
 				[[unroll]] for (uint r = 0; r < ROW_TILES; ++r)
 					acc[c * ROW_TILES + r] = coopMatMulAddNV(w[r], xt, acc[c * ROW_TILES + r]);

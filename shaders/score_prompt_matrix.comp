@@ -6,7 +6,7 @@
 // added up at the end, in order, so the result is the same every time.
 //
 // Grid: x = M tokens for each subgroup of the workgroup, y = kv head. Rows are listed in ascending order.
-// M, N, K, K_B and requirements: as attend_prompt_matrix.comp; fewer than 2^24 tokens.
+// M, N, K and requirements: as attend_prompt_matrix.comp; fewer than 2^24 tokens.
 #version 460
 #pragma use_vulkan_memory_model
 #extension GL_GOOGLE_include_directive : require
@@ -26,7 +26,6 @@ layout(constant_id = SPEC_HEADS) const uint HEADS = 1; // query heads of a kv he
 layout(constant_id = SPEC_MATRIX_M) const uint M = 16;
 layout(constant_id = SPEC_MATRIX_N) const uint N = 16;
 layout(constant_id = SPEC_MATRIX_K) const uint K = 16;
-layout(constant_id = SPEC_MATRIX_K_B) const uint K_B = 16;
 layout(push_constant) uniform Push { ScorePromptPush p; };
 layout(std430, binding = 0) restrict buffer Score { float score[]; };
 layout(std430, binding = 1) readonly restrict buffer Q { vec4 q[]; };
@@ -124,7 +123,7 @@ void main() {
 		[[unroll]] for (uint c = 0u; c < COL_TILES; c++) {
 			fcoopmatNV<32, gl_ScopeSubgroup, M, N> dots = fcoopmatNV<32, gl_ScopeSubgroup, M, N>(0.0), row, total;
 			[[unroll]] for (uint step = 0u; step < STEPS; step++) {
-				fcoopmatNV<16, gl_ScopeSubgroup, K_B, N> queries;
+				fcoopmatNV<16, gl_ScopeSubgroup, K, N> queries;
 				coopMatLoadNV(queries, staged_s, c * N * STRIDE + step * (K / 8u), STRIDE, true);
 				dots = coopMatMulAddNV(keys[step], queries, dots);
 			}

@@ -20,8 +20,7 @@ inline void add_matrices(std::vector<SpecValue>& spec, const Caps& c) {
 	spec.insert(spec.end(), {{SPEC_SUBGROUP, c.subgroup},
 	                         {SPEC_MATRIX_M, c.matrix.m},
 	                         {SPEC_MATRIX_N, c.matrix.n},
-	                         {SPEC_MATRIX_K, c.matrix.k},
-	                         {SPEC_MATRIX_K_B, c.matrix.k}});
+	                         {SPEC_MATRIX_K, c.matrix.k}});
 }
 
 } // namespace kvrun::vk

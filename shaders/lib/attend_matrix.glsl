@@ -10,7 +10,7 @@
 //
 // A query's bits depend on its own tiles alone: neither on the other queries nor on tiles of which it sees nothing.
 //
-// The including file defines LOCAL_X, SUBGROUP, GROUPS, HEAD_DIM, M, N, K, K_B, Q_ROTATE, V_ROTATE and what
+// The including file defines LOCAL_X, SUBGROUP, GROUPS, HEAD_DIM, M, N, K, Q_ROTATE, V_ROTATE and what
 // lib/softcap.glsl needs, declares q, and supplies:
 //   uint query_at(uint j)                  first 16-byte piece of query j in q; any valid one where there is no query j
 //   vec4 query_fit(vec4 x, uint c)         x, channels 4 c .. 4 c + 3 of a query, as the keys want them
@@ -135,7 +135,7 @@ void attend(uint first_tile, uint n_tiles) {
 			fcoopmatNV<32, gl_ScopeSubgroup, M, N> score[ROW_TILES];
 			[[unroll]] for (uint r = 0; r < ROW_TILES; r++) score[r] = fcoopmatNV<32, gl_ScopeSubgroup, M, N>(0.0);
 			[[unroll]] for (uint k = 0; k < STEPS; k++) {
-				fcoopmatNV<16, gl_ScopeSubgroup, K_B, N> keys;
+				fcoopmatNV<16, gl_ScopeSubgroup, K, N> keys;
 				coopMatLoadNV(keys, kv_s, n * N * STRIDE + k * (K / 8u), STRIDE, true);
 				[[unroll]] for (uint r = 0; r < ROW_TILES; r++) score[r] =
 				    coopMatMulAddNV(queries[r * STEPS + k], keys, score[r]);
@@ -184,7 +184,7 @@ void attend(uint first_tile, uint n_tiles) {
 				coopMatLoadNV(weights[r], score_s, (row0 + r * M) * SCORE_STRIDE + k * (K / 8u), SCORE_STRIDE, false);
 			[[unroll]] for (uint c = 0; c < OWN_COLS; c++) {
 				if (UNEVEN && c * GROUPS + group >= COL_TILES) break;
-				fcoopmatNV<16, gl_ScopeSubgroup, K_B, N> values;
+				fcoopmatNV<16, gl_ScopeSubgroup, K, N> values;
 				coopMatLoadNV(values, kv_s, VALUES + (c * GROUPS + group) * N * VALUE_STRIDE + k * (K / 8u),
 				              VALUE_STRIDE, true);
 				[[unroll]] for (uint r = 0; r < ROW_TILES; r++)

@@ -18,7 +18,6 @@
 #define SPEC_MATRIX_M 16 // rows, columns and depth of a cooperative matrix product
 #define SPEC_MATRIX_N 17
 #define SPEC_MATRIX_K 18
-#define SPEC_MATRIX_K_B 19    // the same as SPEC_MATRIX_K, of the second operand
 #define SPEC_SUBGROUP_ROWS 20 // rows of the grid of subgroups in a workgroup
 #define SPEC_SUBGROUP_COLS 21 // columns of it
 #define SPEC_TAPS 22          // tokens that a short convolution sees
