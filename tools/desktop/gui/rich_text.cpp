@@ -96,18 +96,27 @@ void arrange_tables(const QTextDocument& d, const std::vector<bool>& right) {
 		auto* table = qobject_cast<QTextTable*>(f);
 		if (!table) continue;
 		const bool at_right = n < right.size() && right[n++];
+		QTextCursor all = table->firstCursorPosition();
+		all.beginEditBlock(); // laid out once
 		QTextTableFormat format = table->format();
 		format.setBorderCollapse(true);
-		format.setBorderBrush(theme().line);
-		format.setBorderStyle(QTextFrameFormat::BorderStyle_Solid);
 		format.setBottomMargin(em(0.5));
 		if (at_right) format.setAlignment(Qt::AlignRight);
 		table->setFormat(format);
+		for (int r = 0; r < table->rows(); ++r) // where borders collapse, Qt 6.8 draws only those of cells
+			for (int c = 0; c < table->columns(); ++c) {
+				QTextTableCellFormat cell = table->cellAt(r, c).format().toTableCellFormat();
+				cell.setBorder(1);
+				cell.setBorderBrush(theme().line);
+				cell.setBorderStyle(QTextFrameFormat::BorderStyle_Solid);
+				table->cellAt(r, c).setFormat(cell);
+			}
 		QTextBlockFormat cells;
 		cells.setLayoutDirection(at_right ? Qt::RightToLeft : Qt::LeftToRight);
 		const int end = table->lastPosition();
 		for (QTextBlock b = table->firstCursorPosition().block(); b.isValid() && b.position() <= end; b = b.next())
 			QTextCursor(b).mergeBlockFormat(cells);
+		all.endEditBlock();
 	}
 }
 
