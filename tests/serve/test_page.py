@@ -148,7 +148,7 @@ def use(b, s):
 
 def check_size(s):
     page = s.get("/")
-    check("the page is small", len(page.body) < 200000, len(page.body))
+    check("the page is small", len(page.body) < 210000, len(page.body))
     policy = page.headers.get("Content-Security-Policy", "")
     check("only its own scripts run", "unsafe" not in policy and "nonce-" in policy, policy)
     other = s.get("/").headers.get("Content-Security-Policy")

@@ -27,7 +27,8 @@ function code_block(code) {
 	const language = (/language-([\w+#-]+)/.exec(code.className) || [])[1] || "";
 	const text = code.textContent;
 	if (language && typeof hljs !== "undefined" && hljs.getLanguage(language) && text.length < 100000)
-		code.innerHTML = hljs.highlight(language, text, true).value;
+		code.innerHTML = (parseInt(hljs.versionString) >= 10 ? hljs.highlight(text, {language, ignoreIllegals: true}) :
+			hljs.highlight(language, text, true)).value;
 	const button = element("button", {type: "button", textContent: "Copy"});
 	button.onclick = () => copy(button, text.replace(/\n$/, ""));
 	const head = element("div", {className: "head"}, element("span", {textContent: language || "text"}), button);
