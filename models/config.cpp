@@ -256,6 +256,10 @@ float read_softcap(const Keys& k, const char* key, float of_family) {
 
 // Factors that few families use; files of other families may have the keys too.
 void read_scales(const Keys& k, const Family& f, Config& c, Layer& layer) {
+	for (const char* key : {"embedding_scale", "residual_scale", "logit_scale"})
+		if (f.scales_required && !k.has(key))
+			fail(Code::Unsupported, "{}: key {} is missing, as in files of 2024; convert the model again", k.g.name(),
+			     k.key(key));
 	c.embedding_scale = k.positive("embedding_scale", f.scales_embedding ? std::sqrt(float(c.dim)) : 1);
 	c.logit_scale = k.positive("logit_scale", 1);
 	if (f.divides_logits) c.logit_scale = 1 / c.logit_scale;

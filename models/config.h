@@ -71,6 +71,7 @@ struct Experts {             // a mixture of experts in place of a dense MLP
 	float scale = 1;                        // then weights are multiplied by this
 	uint32_t n_groups = 1, used_groups = 1; // experts are chosen from the best used_groups groups
 	bool choice_bias = false;               // a bias is added to weights for the choice alone
+	bool choice_bias_bare = false;          // the name has no ".bias" behind it
 	bool router_bias = false;               // logits of experts have a bias
 	bool bias = false;                      // matrices of experts have biases
 	bool clamped = false;                   // clamped SwiGLU (KV_GLU_LIMIT in shaders/shared/experts.h)

@@ -57,7 +57,8 @@ void look_at_tensors(const ConfigKeys& k, uint32_t l, Experts& e) {
 		     "{}: has a tensor for each expert, as {}; kvrun runs files with one for all experts, convert the model "
 		     "again",
 		     g.name(), tensor_name(l, "ffn_gate.0"));
-	e.choice_bias = e.gating != Gating::Near && find("exp_probs_b", "bias");
+	e.choice_bias_bare = g.find_tensor(fmt::format("blk.{}.exp_probs_b", l));
+	e.choice_bias = e.gating != Gating::Near && (e.choice_bias_bare || find("exp_probs_b", "bias"));
 	e.router_bias |= find("ffn_gate_inp", "bias") != nullptr;
 	e.bias |= find("ffn_down_exps", "bias") != nullptr;
 	e.fused_gate_up = find("ffn_gate_up_exps");
@@ -88,6 +89,10 @@ Mixture read_mixture(const ConfigKeys& k, const Family& f, const Config& c) {
 	if (k.has("expert_feed_forward_length")) e.hidden_dim = k.u32_same("expert_feed_forward_length");
 	if (e.hidden_dim == 0) e.hidden_dim = c.hidden_dim;
 	m.first = within(k, "leading_dense_block_count", k.u32("leading_dense_block_count", 0), 0, c.n_layers, " layers");
+	if (!k.has("leading_dense_block_count") && !f.single_parts) // some files say it by their tensors alone
+		while (m.first < c.n_layers && !k.g.find_tensor(tensor_name(m.first, "ffn_gate_inp")) &&
+		       k.g.find_tensor(tensor_name(m.first, "ffn_gate")))
+			++m.first;
 	m.period = std::max(k.u32("interleave_moe_layer_step", 1), 1u);
 	if (f.single_parts) m.layers = read_mlp_layers(k, c);
 	if (k.u32("moe_latent_size", 0))
@@ -139,7 +144,10 @@ void add_expert_specs(std::vector<TensorSpec>& out, const Layer& layer, uint32_t
 		vector("ffn_gate_inp", dim, "scale");
 		for (const char* norm : {"pre_ffw_norm_2", "post_ffw_norm_1", "post_ffw_norm_2"}) vector(norm, dim, "weight");
 	}
-	if (e.choice_bias) vector("exp_probs_b", e.n);
+	if (e.choice_bias && e.choice_bias_bare)
+		out.push_back({fmt::format("blk.{}.exp_probs_b", l), 1, e.n, false});
+	else if (e.choice_bias)
+		vector("exp_probs_b", e.n);
 	if (e.fused_gate_up) {
 		matrices("ffn_gate_up_exps", 2 * e.hidden_dim, dim, true);
 	} else {

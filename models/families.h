@@ -29,6 +29,7 @@ struct Family {
 	bool yarn_rounded = true;      // YaRN's ramp begins and ends at whole pairs; GGUF has no key for it
 	float longrope_factor = 0;     // factor of cos and sin with LongRope, instead of the file's; 0: the file's
 	bool scales_embedding = false; // the embedding is multiplied by sqrt(dim)
+	bool scales_required = false;  // files without the scales of embedding, residual stream and logits are refused
 	bool divides_logits = false;   // the file's logit_scale is a divisor
 	RopeUse rope_use = RopeUse::Always;
 	bool output_bias = false;

@@ -338,6 +338,7 @@ LayerWeights layer_weights(const Layer& layer, uint32_t l, const Views& views, B
 	}
 	const auto scale = [&](const char* what) { return optional(what, "scale"); };
 	if (layer.experts.n) w.experts = expert_weights(layer.experts, find, bias, scale, b);
+	if (layer.experts.choice_bias_bare) w.experts.choice_bias = views.at(fmt::format("blk.{}.exp_probs_b", l));
 	w.q_norm = find("attn_q_norm"), w.k_norm = find("attn_k_norm");
 	if (layer.sinks) w.sinks = find("attn_sinks");
 	w.wo = find("attn_output"), w.bo = bias("attn_output");

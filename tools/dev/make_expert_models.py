@@ -92,6 +92,11 @@ LONGROPE = {"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0
             "original_max_position_embeddings": 32}
 
 
+def unscaled_in_windows():
+    return {"full_attention": {k: v for k, v in YARN.items() if k != "truncate"},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}
+
+
 def models():
     half = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
     granite = dict(embedding_multiplier=6.0, residual_multiplier=0.4, logits_scaling=4.0, attention_multiplier=0.5,
@@ -142,6 +147,37 @@ def models():
             num_shared_expert=[1, 1])),
             {"one expert": {"moe_topk": [1, 1]}, "weights as they are": weighed(softmax),
              "no shared expert": zeroed("shared_mlp.down_proj"), "norms before RoPE": norms_first}),
+        "hy_v3": (hf.HYV3Config(**base(
+            num_hidden_layers=3, head_dim=16, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=16,
+            router_scaling_factor=1.7, tie_word_embeddings=False)),
+            {"one expert": {"num_experts_per_tok": 1}, "scale of weights": {"router_scaling_factor": 1.0},
+             "no bias of the choice": zeroed("e_score_correction_bias"),
+             "no shared expert": zeroed("shared_experts.down_proj")}),
+        # GLM 4.5's layers are what Ling 2 computes; CHECKPOINTS makes the published form.
+        "bailingmoe2": (hf.Glm4MoeConfig(**base(
+            num_hidden_layers=3, head_dim=8, partial_rotary_factor=0.5, rope_parameters=half, attention_bias=False,
+            use_qk_norm=True, n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=16, n_shared_experts=1,
+            routed_scaling_factor=1.5, norm_topk_prob=True, first_k_dense_replace=1, n_group=4, topk_group=2,
+            tie_word_embeddings=False)),
+            {"two experts": {"num_experts_per_tok": 2}, "weights as they are": {"norm_topk_prob": False},
+             "scale of weights": {"routed_scaling_factor": 1.0}, "all groups": {"topk_group": 4},
+             "no bias of the choice": zeroed("e_score_correction_bias"),
+             "no shared expert": zeroed("shared_experts.down_proj")}),
+        # Prompts are three windows long.
+        "mellum": (hf.MellumConfig(**base(
+            num_hidden_layers=4, head_dim=16, num_experts=6, num_experts_per_tok=3, moe_intermediate_size=16,
+            sliding_window=WINDOW, layer_types=layers(4), rope_parameters=unscaled_in_windows(),
+            tie_word_embeddings=False)),
+            {"no window": {"sliding_window": 256}, "two experts": {"num_experts_per_tok": 2},
+             "weights as they are": weighed(softmax)}),
+        "exaone_moe": (hf.ExaoneMoeConfig(**base(
+            num_hidden_layers=4, head_dim=16, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=16,
+            num_shared_experts=1, routed_scaling_factor=1.2, first_k_dense_replace=1, sliding_window=WINDOW,
+            sliding_window_pattern=4, layer_types=layers(4), tie_word_embeddings=False)),
+            {"no window": {"sliding_window": 256}, "one expert": {"num_experts_per_tok": 1},
+             "scale of weights": {"routed_scaling_factor": 1.0}, "weights as they are": {"norm_topk_prob": False},
+             "no bias of the choice": zeroed("e_score_correction_bias"),
+             "no shared expert": zeroed("shared_experts.down_proj")}),
         "minimax_m2": (hf.MiniMaxM2Config(**base(
             num_hidden_layers=3, head_dim=16, rope_parameters=half, rotary_dim=8, scoring_func="sigmoid",
             num_local_experts=8, num_experts_per_tok=3, intermediate_size=16, tie_word_embeddings=False)),

@@ -26,7 +26,7 @@ import transformers as hf
 LLAMA_CPP = Path(next((a for a in sys.argv[1:] if not a.startswith("-")), "."))
 sys.path[:0] = [str(LLAMA_CPP), str(LLAMA_CPP / "gguf-py")]  # before make_tiny_models imports gguf
 
-from make_tiny_models import TOLERANCE, VOCAB, check_rounding, logits, prompt, relative, vocabulary
+from make_tiny_models import LLAMA3, TOLERANCE, VOCAB, check_rounding, logits, prompt, relative, vocabulary
 
 PROMPT = 24
 
@@ -48,6 +48,13 @@ def models():
                                             attention_multiplier=0.7)),
                     {"embedding scale": {"embedding_multiplier": 1.0}, "residual scale": {"residual_multiplier": 1.0},
                      "logit scale": {"logits_scaling": 1.0}, "attention scale": {"attention_multiplier": 8 ** -0.5}}),
+        # transformers has neither; these compute the same. CHECKPOINTS makes the published form of them.
+        "minicpm": (hf.GraniteConfig(**base(embedding_multiplier=6.0, residual_multiplier=0.5, logits_scaling=4.0,
+                                            attention_multiplier=8 ** -0.5)),
+                    {"embedding scale": {"embedding_multiplier": 1.0}, "residual scale": {"residual_multiplier": 1.0},
+                     "logit scale": {"logits_scaling": 1.0}}),
+        "exaone": (hf.LlamaConfig(**base(head_dim=8, tie_word_embeddings=False, rope_parameters=LLAMA3)),
+                   {"factors of RoPE": {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}}),
         "olmo2": (hf.Olmo2Config(**base(tie_word_embeddings=False)), {}),
         "glm4": (hf.Glm4Config(**base(head_dim=16, partial_rotary_factor=0.5, rope_parameters=half,
                                       attention_bias=True)), {"all channels rotated": {"partial_rotary_factor": 1.0}}),
@@ -66,6 +73,13 @@ def models():
         "nemotron": (hf.NemotronConfig(**base(head_dim=8, norm_eps=1e-3, partial_rotary_factor=0.5,
                                               rope_parameters=half, tie_word_embeddings=False)),
                      {"SiLU": {"hidden_act": "silu"}}),
+        "jais2": (hf.Jais2Config(**base(head_dim=8, layer_norm_eps=1e-3, tie_word_embeddings=False)),
+                  {"SiLU": {"hidden_act": "silu"}}),
+        "stablelm": (hf.StableLmConfig(**base(
+            layer_norm_eps=1e-3, partial_rotary_factor=0.5, rope_parameters=half, use_qkv_bias=True,
+            tie_word_embeddings=False)), {"all channels rotated": {"partial_rotary_factor": 1.0}}),
+        "stablelm_plain": (hf.StableLmConfig(**base(
+            layer_norm_eps=1e-3, partial_rotary_factor=0.5, rope_parameters=half, tie_word_embeddings=False)), {}),
         "exaone4": (hf.Exaone4Config(**base(sliding_window=None, sliding_window_pattern=None,
                                             layer_types=["full_attention"] * 2)), {}),
         "hunyuan_dense": (hf.HunYuanDenseV1Config(**base(head_dim=16)), {"norms before RoPE": norms_first}),
@@ -367,6 +381,53 @@ def check_sensitivity(name, model, flips, tokens, expected, verbose):
             sys.exit(f"{name}: '{what}' moves the logits by {moved:.2e} only; a program that gets it wrong would pass")
 
 
+def renamed(tensors, names):
+    out = {}
+    for name, tensor in tensors.items():
+        for old, new in names.items():
+            name = name.replace(old, new)
+        out[name] = tensor
+    return out
+
+
+def ling_names(tensors):
+    """Tensors of GLM 4.5 by the names of Ling 2, with q, k and v in one."""
+    for name in [n for n in tensors if n.endswith("q_proj.weight")]:
+        parts = [tensors.pop(name.replace("q_proj", part)) for part in ("q_proj", "k_proj", "v_proj")]
+        tensors[name.replace("q_proj", "query_key_value")] = torch.cat(parts)
+    return renamed(tensors, {"embed_tokens": "word_embeddings", "self_attn": "attention", "o_proj": "dense",
+                             "q_norm": "query_layernorm", "k_norm": "key_layernorm",
+                             "e_score_correction_bias": "expert_bias"})
+
+
+def exaone_names(tensors):
+    """Tensors of Llama by the names of EXAONE 3.5."""
+    return renamed(tensors, {"model.embed_tokens": "transformer.wte", "model.norm": "transformer.ln_f",
+                             "model.layers": "transformer.h", "input_layernorm": "ln_1",
+                             "post_attention_layernorm": "ln_2", "self_attn": "attn.attention", "o_proj": "out_proj",
+                             "gate_proj": "c_fc_0", "up_proj": "c_fc_1", "down_proj": "c_proj"})
+
+
+# Families that transformers computes under another name: name -> (what config.json says, names of tensors).
+CHECKPOINTS = {
+    "minicpm": ({"architectures": ["MiniCPMForCausalLM"], "scale_emb": 6.0, "scale_depth": 0.5 * 2 ** 0.5,
+                 "dim_model_base": 8}, lambda tensors: tensors),
+    "bailingmoe2": ({"architectures": ["BailingMoeV2ForCausalLM"], "num_experts": 8, "num_shared_experts": 1,
+                     "score_function": "sigmoid", "num_nextn_predict_layers": 0}, ling_names),
+    "exaone_moe": ({"scoring_func": "sigmoid"}, lambda tensors: tensors),
+    "exaone": ({"architectures": ["ExaoneForCausalLM"], "activation_function": "silu"}, exaone_names),
+}
+
+
+def publish(folder, name):
+    """Makes a saved checkpoint what is published under CHECKPOINTS[name]."""
+    from safetensors.torch import load_file, save_file
+    keys, rename = CHECKPOINTS[name]
+    save_file(rename(load_file(folder / "model.safetensors")), folder / "model.safetensors", {"format": "pt"})
+    saved = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(saved | keys))
+
+
 def kimi_checkpoint(folder):
     """Published checkpoints name some keys and the dense MLP in another way than transformers does."""
     from safetensors.torch import load_file, save_file
@@ -408,6 +469,8 @@ def convert(model, path, keys={}, unused={}, **options):
             options["hparams"] = saved
         if model.config.model_type == "kimi_linear":
             kimi_checkpoint(Path(folder))
+        if Path(path).stem in CHECKPOINTS:
+            publish(Path(folder), Path(path).stem)
         vocab = {f"t{i}": i for i in range(model.config.vocab_size)}  # Gemma's converter needs their number
         Path(folder, "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocab}, "added_tokens": []}))
         hparams = ModelBase.load_hparams(Path(folder), False)
