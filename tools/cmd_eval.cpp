@@ -354,8 +354,8 @@ void add_eval(Command& root) {
 	      {"--ask prompt", "the question is part of the prompt but for its last token"},
 	      {"--ask later",
 	       "the prompt is the record alone; decode steps ask, and read --turns before. Questions about one "
-	       "context on lines in a row share its prompt, which is read once; with --together, once for all policies that "
-	       "do not rank"}}},
+	       "context on lines in a row share its prompt, which is read once; with --together, once for all "
+	       "policies that do not rank"}}},
 	    {"Ctrl-C",
 	     "Ends the run; results cover what was finished, and the exit code is 130. A second one ends the program "
 	     "at once."},

@@ -69,13 +69,13 @@ void find_memory(const PlanArgs& a, uint32_t n_layers, uint64_t layer_bytes, Pla
 
 // Resolves `auto` and `tuned:BITS` for this subject; prints the reason to stderr.
 KvPolicy chosen(const PlanArgs& a, const PlanSubject& s, const KvPolicy& p) {
-	if (!is_choice(p)) return p;
+	if (!is_choice(p) && a.model.empty()) return p;
 	if (s.where.empty() && p.text.starts_with("auto"))
 		fail(Code::Invalid, "{} is chosen for a memory, and no device was found; give --memory", one_line(p.text));
 	const uint64_t budget = memory_account(s.model, s.total_bytes, s.n_tokens).cache;
 	const Choice c = a.model.empty() ? choose_policy(p, s.shape, nullptr, s.n_tokens, budget)
 	                                 : choose_policy(p, s.shape, Gguf::open(a.model), s.n_tokens, budget);
-	say_stats(fmt::format("{}: {}", one_line(p.text), one_line(c.why)));
+	if (!c.why.empty()) say_stats(fmt::format("{}: {}", one_line(p.text), one_line(c.why)));
 	return c.policy;
 }
 

@@ -6,6 +6,7 @@
 #include "engine/core/regular_file.h"
 #include "engine/core/system/files.h"
 #include "engine/core/utf8.h"
+#include "engine/run/key_biases.h"
 #include "models/fingerprint.h"
 #include <cmath>
 #include <filesystem>
@@ -109,10 +110,14 @@ std::optional<Tuning> read_tuning(const Gguf& g, const KvShape& shape) {
 }
 
 Choice choose_policy(const KvPolicy& p, const KvShape& shape, const Gguf& g, uint64_t n_tokens, size_t budget_bytes) {
-	if (!is_choice(p)) return {p, {}};
+	if (!is_choice(p)) return suit_to_keys(p, g);
 	const std::optional<Tuning> tuning = read_tuning(g, shape);
 	Choice c = choose_policy(p, shape, tuning ? &*tuning : nullptr, n_tokens, budget_bytes);
 	c.why += tuning ? " (measured)" : " (not measured on this model: kvrun tune does)";
+	if (tuning) return c;
+	const Choice suited = suit_to_keys(c.policy, g);
+	c.policy = suited.policy;
+	if (!suited.why.empty()) c.why += "; " + suited.why;
 	return c;
 }
 

@@ -58,8 +58,7 @@ class Fit {
 	// Bytes of a cache of the goal's tokens; UINT64_MAX: the policy cannot be resolved within the budget.
 	uint64_t bytes_within(const KvPolicy& p, uint64_t budget) const {
 		try {
-			return cache_bytes(is_choice(p) ? choose_policy(p, layers_.main_shape(), file_, tokens_, budget).policy
-			                                : p);
+			return cache_bytes(choose_policy(p, layers_.main_shape(), file_, tokens_, budget).policy);
 		} catch (const Error& e) {
 			if (e.code != Code::OutOfMemory) throw;
 			return UINT64_MAX;

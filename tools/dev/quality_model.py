@@ -69,8 +69,8 @@ RECIPES = [  # options of SpeCache and MiKV
 ]
 SHORT = [  # of a larger model
     ("kivi4", None), ("kivi2", None), ("kivi2,sinks=4", "kivi2"), ("zipcache", None),
-    ("turbo4", None), ("turbo3/2", None), ("turbo2", None), ("turbo2/1", None),
-    ("turbo4,k.scale=channel", "turbo4"), ("turbo2,k.scale=channel", "turbo2"),
+    *((f"{p},k.scale=codebook", None) for p in ("turbo4", "turbo3/2", "turbo2", "turbo2/1")),
+    ("turbo4,k.scale=channel", "turbo4,k.scale=codebook"), ("turbo2,k.scale=channel", "turbo2,k.scale=codebook"),
 ]
 TABLES = {"policies": POLICIES, "tuned": TUNED, "candidates": CANDIDATES, "recipes": RECIPES, "short": SHORT}
 EVICTS = {"h2o", "streaming"}
