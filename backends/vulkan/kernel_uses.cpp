@@ -256,7 +256,7 @@ void latent_uses(const Caps& c, Uses& out) {
 					if (f.fmt.k.bits != 3 && f.fmt.k.scale != Scale::Codebook) // as in attend_uses()
 						add(out, choose_weigh_latent(c, shape, f.fmt, f.page, 0), text);
 				}
-			} catch (const Error& e) { // policies that latents have not
+			} catch (const Error& e) { // policies that do not apply to latents
 				if (e.code != Code::Invalid && e.code != Code::Unsupported) throw;
 			}
 		for (const uint32_t flags : {0u, PROMPT_STATE, PROMPT_LSE})

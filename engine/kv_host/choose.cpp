@@ -174,7 +174,7 @@ void for_runs(std::span<const Side> sides, auto key, auto f) {
 		f(first, last);
 	}
 }
-// "rope.bits@2-3=4" for layers whose rotated keys have not 8 bits.
+// "rope.bits@2-3=4" for layers whose rotated keys do not have 8 bits.
 std::string rope_exceptions(std::span<const Side> sides) {
 	std::string out;
 	for_runs(

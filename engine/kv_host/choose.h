@@ -25,7 +25,7 @@ bool has_side_format(SideFormat, bool is_k, bool of_latent);
 // Options of `turbo` that set this format for one side of layers first .. last, each with a comma before it.
 std::string side_options(SideFormat, bool is_k, size_t first, size_t last, bool of_latent = false);
 
-// Expected KL divergence if only this side has that format; infinite for formats that it has not.
+// Expected KL divergence if only this side has that format; infinite for formats that the side does not have.
 using SideCost = std::array<double, kNSideFormats>;
 struct LayerCost {
 	SideCost k = {}, v = {};

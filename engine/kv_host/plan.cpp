@@ -269,7 +269,7 @@ static void check_latent(const KvPlan& plan) {
 		return;
 	}
 	const bool by_length = plan.ranked() && p.select.saliency().key_length != KeyLength::Ignored;
-	const char* what = by_length ? "ranks tokens by the lengths of keys, which latents have not" : nullptr;
+	const char* what = by_length ? "ranks tokens by the lengths of keys, which latents do not have" : nullptr;
 	for (const LayerPlan& L : plan.layers)
 		for (const Tier t : {Tier::Salient, Tier::Regular})
 			if (!what && L.tier[size_t(t)].fmt.k.prescale == Prescale::Balance) what = "balances keys against queries";

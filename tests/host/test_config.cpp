@@ -474,6 +474,31 @@ TEST_CASE("T14: an extra tensor is taken, unless it would change the result") {
 
 // ---- RoPE
 
+TEST_CASE("config: files that need more than the family's row are refused by name") {
+	const auto golden = [](const char* name, const char* arch) {
+		return GgufBuilder::copy_as(Gguf::open(fmt::format("{}/tests/golden/tiny/{}.gguf", KVRUN_SOURCE_DIR, name)),
+		                            arch);
+	};
+	for (const char* key : {"minicpm.embedding_scale", "minicpm.residual_scale", "minicpm.logit_scale"}) {
+		GgufBuilder b = golden("minicpm", "minicpm");
+		CHECK(refusal(b) == "");
+		b.erase(key);
+		has(refusal(b), fmt::format("key {} is missing, as in files of 2024; convert the model again", key));
+	}
+	// StableLM 2 12B has no norm in front of the MLP; norms of heads alone would be refused, too.
+	GgufBuilder b = golden("stablelm", "stablelm");
+	CHECK(refusal(b) == "");
+	b.tensor_f32("blk.0.attn_q_norm.weight", {8}, std::vector<float>(8));
+	has(refusal(b), "tensor blk.0.attn_q_norm.weight belongs to a variant of stablelm that kvrun does not run");
+	b.erase_tensor("blk.0.ffn_norm.weight");
+	has(refusal(b), "tensor blk.0.ffn_norm.weight is missing");
+	// A bias of the choice, by both names.
+	b = golden("hy_v3", "hy_v3");
+	CHECK(refusal(b) == "");
+	b.tensor_f32("blk.1.exp_probs_b.bias", {6}, std::vector<float>(6));
+	has(refusal(b), "tensor blk.1.exp_probs_b.bias belongs to a variant of hy_v3 that kvrun does not run");
+}
+
 TEST_CASE("config: the tiny checkpoints of every family open") {
 	const auto folder = std::filesystem::path(KVRUN_SOURCE_DIR) / "tests/golden/tiny";
 	size_t n = 0;

@@ -80,7 +80,8 @@ def conversations(plain, s):
 def prediction():
     """A model's own prediction layer: one that is always right, and one that is not."""
     body = {"prompt": "a b c", "temperature": 0, **LONG}
-    asked = [body, {**body, "prompt": "c a", "temperature": 0.8, "seed": 7}, {**body, "kv": "kivi2,recent_keep=8,flush=32"},
+    asked = [body, {**body, "prompt": "c a", "temperature": 0.8, "seed": 7},
+             {**body, "kv": "kivi2,recent_keep=8,flush=32"},
              {**body, "n": 2, "temperature": 0.9, "seed": 3}]
     for name, right in (("right", True), ("glm4moe", False)):
         model = os.path.join(ROOT, "tests", "golden", "prediction", name + ".gguf")

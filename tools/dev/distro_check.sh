@@ -43,8 +43,8 @@ if [ ! -e "$root/complete" ]; then make_chroot; fi
 sources=$(mktemp -d)
 trap 'rm -rf "$sources"' EXIT
 git ls-files -z --cached --others --exclude-standard | tar --null -T - -cf - | tar -xf - -C "$sources"
-mkdir -p "$root"/root/{kvrun,shared} "$root/dev/shm"
-rsync -rlp --checksum --delete --exclude /build "$sources/" "$root/root/kvrun/"
+mkdir -p "$root"/srv/{kvrun,shared} "$root/dev/shm"
+rsync -rlp --checksum --delete --exclude /build "$sources/" "$root/srv/kvrun/"
 rm -rf "$sources"
 for file in resolv.conf hosts pip.conf ssl/certs/ca-certificates.crt; do # how this machine reaches the network
 	if [ -r "/etc/$file" ]; then cp -L "/etc/$file" "$root/etc/$file"; fi
@@ -63,7 +63,7 @@ exec unshare --mount --pid --fork bash -c '
 	root=$1 shared=$2
 	mount -t proc proc "$root/proc"
 	mount -t tmpfs tmpfs "$root/dev/shm"
-	if [ -d "$shared" ]; then mount --bind "$shared" "$root/root/shared"; fi
+	if [ -d "$shared" ]; then mount --bind "$shared" "$root/srv/shared"; fi
 	shift 2
 	exec chroot "$root" env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 "$@"' \
-	distro_check "$root" "$shared" "${keep[@]}" bash -c "cd /root/kvrun && $commands"
+	distro_check "$root" "$shared" "${keep[@]}" bash -c "cd /srv/kvrun && $commands"

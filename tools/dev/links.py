@@ -6,7 +6,8 @@
 import os, re, subprocess, sys
 
 root = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
-listed = subprocess.run(["git", "-C", root, "ls-files", "-co", "--exclude-standard", "*.md"], capture_output=True, text=True)
+listed = subprocess.run(["git", "-C", root, "ls-files", "-co", "--exclude-standard", "*.md"], capture_output=True,
+                        text=True)
 names = listed.stdout.split() if listed.returncode == 0 else [  # sources without git
     os.path.relpath(os.path.join(folder, f), root) for folder, _, files in os.walk(root) for f in files
     if f.endswith(".md") and not os.path.relpath(folder, root).startswith("build")]
@@ -14,7 +15,8 @@ names = listed.stdout.split() if listed.returncode == 0 else [  # sources withou
 
 def anchors(path):  # as GitHub makes them from headings
     with open(path, encoding="utf-8") as f:
-        return {re.sub(r"[^\w\- ]", "", h.lower()).strip().replace(" ", "-") for h in re.findall(r"(?m)^#+ (.*)$", f.read())}
+        headings = re.findall(r"(?m)^#+ (.*)$", f.read())
+    return {re.sub(r"[^\w\- ]", "", h.lower()).strip().replace(" ", "-") for h in headings}
 
 
 broken = []

@@ -9,8 +9,8 @@ import random
 import sys
 
 FILLER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "quality_texts/dialogue.txt")
-ADJECTIVES = ("amber silver quiet broken golden frozen hollow crimson ancient gentle bitter rapid narrow polished velvet "
-              "wooden yellow distant eager fragile").split()
+ADJECTIVES = ("amber silver quiet broken golden frozen hollow crimson ancient gentle bitter rapid narrow polished "
+              "velvet wooden yellow distant eager fragile").split()
 NOUNS = ("falcon lantern river candle anchor meadow engine garden mirror ladder harbor pencil castle window basket "
          "hammer violin bridge teapot marble").split()
 LENGTH = 700

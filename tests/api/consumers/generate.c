@@ -1,4 +1,4 @@
-/* The example of engine/api/README.md: continues a text. Compiled as C99 and with every warning by the test `consumers`. */
+/* The example of engine/api/README.md: continues a text. The test `consumers` compiles it as C99 with every warning. */
 #include <kvrun.h>
 
 #include <stdio.h>
