@@ -28,6 +28,10 @@ struct HttpServer::Impl {
 			acceptor.set_option(asio::socket_base::reuse_address(true));
 			acceptor.bind(where);
 			acceptor.listen();
+			const auto bound = acceptor.local_endpoint();
+			tcp::endpoint address; // has the longest of the addresses that have ports
+			std::memcpy(address.data(), bound.data(), bound.size());
+			port = address.port();
 		} catch (const boost::system::system_error& e) {
 			const std::string where = o.unix_path.empty() ? "--host " + o.host + " --port " + std::to_string(o.port)
 			                                              : "--unix " + o.unix_path;
@@ -102,6 +106,7 @@ struct HttpServer::Impl {
 	Shared shared;
 	asio::basic_socket_acceptor<asio::generic::stream_protocol> acceptor;
 	std::string bound_path; // of the socket file; empty if none
+	uint16_t port = 0;      // 0: a socket file. Kept, because other threads ask while this one closes the acceptor
 	asio::steady_timer pause, drain_over;
 	std::optional<sys::FirstSignal> first_signal;
 };
@@ -109,15 +114,7 @@ struct HttpServer::Impl {
 HttpServer::HttpServer(const HttpOptions& o) : impl_(std::make_unique<Impl>(o)) { impl_->listen(); }
 HttpServer::~HttpServer() = default;
 
-uint16_t HttpServer::port() const {
-	ErrorCode failed;
-	const auto where = impl_->acceptor.local_endpoint(failed);
-	tcp::endpoint address; // has the longest of the addresses that have ports
-	const int family = where.protocol().family();
-	if (failed || (family != tcp::v4().family() && family != tcp::v6().family())) return 0;
-	std::memcpy(address.data(), where.data(), where.size());
-	return address.port();
-}
+uint16_t HttpServer::port() const { return impl_->port; }
 size_t HttpServer::n_connections() const { return impl_->shared.n_connections; }
 size_t HttpServer::body_bytes() const { return impl_->shared.bodies->used(); }
 
