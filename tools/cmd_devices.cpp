@@ -241,12 +241,15 @@ void run_shaders(const DevicesOptions& o) {
 		if (icd.empty()) fail(Code::Device, "--family needs the RADV driver; install package mesa-vulkan-drivers");
 		for (const std::string& family : split(o.families)) { // the driver reads these when an instance is created
 			set_driver_files(icd);
-			sys::set_variable("RADV_FORCE_FAMILY", family);
-			const vk::VulkanDevices devices(options_from_environment());
-			if (devices.reports().front().limits.empty())
-				fail(Code::Device, "--family {}: {} {}", family, devices.reports().front().info.name,
-				     devices.reports().front().refused);
-			runs.push_back(compile_on(devices, 0, o, family));
+			std::unique_ptr<vk::VulkanDevices> devices;
+			for (const std::string& name : vk::radv_names(family)) {
+				sys::set_variable("RADV_FORCE_FAMILY", name);
+				devices = std::make_unique<vk::VulkanDevices>(options_from_environment());
+				if (!devices->reports().front().limits.empty()) break;
+			}
+			const DeviceReport& found = devices->reports().front();
+			if (found.limits.empty()) fail(Code::Device, "--family {}: {} {}", family, found.info.name, found.refused);
+			runs.push_back(compile_on(*devices, 0, o, family));
 		}
 	}
 	Json out = Json::array();

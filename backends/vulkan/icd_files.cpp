@@ -129,4 +129,14 @@ std::string find_icd(const std::string& prefix) {
 	return "";
 }
 
+std::vector<std::string> radv_names(const std::string& chip) {
+	constexpr std::array<std::array<const char*, 2>, 3> kRenamed = {
+	    {{"gfx1100", "navi31"}, {"gfx1101", "navi32"}, {"gfx1102", "navi33"}}};
+	for (const auto& [before, now] : kRenamed) {
+		if (chip == before) return {chip, now};
+		if (chip == now) return {chip, before};
+	}
+	return {chip};
+}
+
 } // namespace kvrun::vk

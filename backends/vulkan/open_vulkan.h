@@ -54,4 +54,8 @@ std::unique_ptr<DeviceSet> find_devices(const BackendOptions&);
 // The installed ICD file whose name starts with `prefix` ("radeon_icd"); empty when there is none.
 std::string find_icd(const std::string& prefix);
 
+// The names that versions of RADV have for an AMD chip, `chip` first: RADV_FORCE_FAMILY is gfx1100 for Mesa 22, and
+// navi31 for Mesa 23 and later.
+std::vector<std::string> radv_names(const std::string& chip);
+
 } // namespace kvrun::vk
