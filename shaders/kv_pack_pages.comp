@@ -1,13 +1,14 @@
 // f16 keys or values of a whole page -> codes of a codebook and a norm per token and kv head: Scale::Codebook.
 //
-//   y = rotated x - mean of the channel over the page (keys); code = nearest codebook entry to y / rms(y)
+//   y = rotated x - mean of the channel over the page (keys); code = nearest codebook entry to factor y / rms(y), for
+//   the factor of kv_codebook_factor() whose codes have the direction nearest to y
 //   norm = |y| / |values of the codes|: decoded vectors have the length of what was stored
 //
 //   0 codes pool words, written: K [kv head][word][token], V [kv head][token][word] in a page
 //   1 params pool words, written | 2 x (n_kv_heads, t_cap, HEAD_DIM) f16 as words | 3 sources (n) u32 rows of x
 //   4 work (n_work, PACK_WORDS) u32, PackWork
 // Grid: x = work item, y = kv head.  FLAGS: PACK_P_*. n is PAGE.
-// A workgroup rotates TILE tokens at a time; then each lane packs one token.
+// A workgroup rotates TILE tokens at a time; then PARTS lanes try factors of one token, and one of them packs it.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "shared/kv_page.h"
@@ -31,12 +32,14 @@ const PackWork FIELD = PackWork(WORDS_10);
 
 const bool VALUES = (FLAGS & PACK_P_VALUES) != 0, MEAN = (FLAGS & PACK_P_MEANS) != 0,
            ROTATE = (FLAGS & PACK_P_ROTATE) != 0, BYTES = (FLAGS & PACK_P_BYTES) != 0;
-const uint LOCAL = 64, PAIRS = HEAD_DIM / 2, TILE = 2048 / HEAD_DIM,
+const uint LOCAL = 64, PAIRS = HEAD_DIM / 2, TILE = HEAD_DIM > 32 ? 2048 / HEAD_DIM : LOCAL,
+           PARTS = LOCAL / TILE, // lanes of a token
            ROW = HEAD_DIM + 1; // odd, so that lanes' tokens lie in different banks
 const uint LOW_BITS = BITS == 3 ? 2 : BITS, PER_WORD = 32 / LOW_BITS, LOW_WORDS = (HEAD_DIM * LOW_BITS + 31) / 32;
 shared float y_s[TILE * ROW];
 shared float mean_s[HEAD_DIM];
 shared float norm_s[PAGE];
+shared vec2 try_s[LOCAL]; // the best try of a lane: (nearness, factor)
 
 // Rotates the first n rows of y_s.
 void rotate_rows(uint n) {
@@ -90,17 +93,48 @@ void put(uint codes_at, uint h, uint t, uint word, uint packed) {
 	    packed;
 }
 
-// Codes of token t, whose channels begin at y_s[at]; returns its norm.
-float pack_token(uint codes_at, uint h, uint t, uint at) {
-	float sum = 0, decoded = 0;
-	for (uint c = 0; c < HEAD_DIM; c++) sum += rest(at, c) * rest(at, c);
-	const float rms = sqrt(sum / float(HEAD_DIM));
+uint nearest_code(float z) {
+	uint code = 0;
+	for (uint i = 0; i + 1 < 1u << BITS; i++)
+		code += z > 0.5 * (book_value(i, BITS) + book_value(i + 1, BITS)) ? 1 : 0;
+	return code;
+}
+
+// The squared cosine of the angle between the values z at y_s[at] and those of their codes, times |z|^2.
+float nearness(uint at, float factor) {
+	float product = 0, length = 0;
+	for (uint c = 0; c < HEAD_DIM; c++) {
+		const float z = y_s[at + c], value = book_value(nearest_code(z * factor), BITS);
+		product += z * value;
+		length += value * value;
+	}
+	return product * product / length; // no value of a codebook is 0
+}
+
+// The best of the factors part, part + PARTS ..., and its nearness.
+vec2 best_try(uint at, uint part) {
+	vec2 best = vec2(-1);
+	for (uint i = part; i < kv_codebook_tries(BITS); i += PARTS) {
+		const float factor = kv_codebook_factor(BITS, i), near = nearness(at, factor);
+		if (near > best.x) best = vec2(near, factor);
+	}
+	return best;
+}
+float best_factor(uint t) { // of all lanes of token t; of equal ones the smallest, which is the first
+	vec2 best = try_s[t];
+	for (uint part = 1; part < PARTS; part++) {
+		const vec2 other = try_s[part * TILE + t];
+		if (other.x > best.x || other.x == best.x && other.y < best.y) best = other;
+	}
+	return best.y;
+}
+
+// Codes of token t, whose values z are at y_s[at]; returns the squared length of what they mean.
+float put_token(uint codes_at, uint h, uint t, uint at, float factor) {
+	float decoded = 0;
 	uint low = 0, high = 0; // bits of the words being filled
 	for (uint c = 0; c < HEAD_DIM; c++) {
-		const float z = rms > 0 ? exact_divide(rest(at, c), rms) : 0;
-		uint code = 0;
-		for (uint i = 0; i + 1 < 1u << BITS; i++)
-			code += z > 0.5 * (book_value(i, BITS) + book_value(i + 1, BITS)) ? 1 : 0;
+		const uint code = nearest_code(y_s[at + c] * factor);
 		const float value = book_value(code, BITS);
 		decoded += value * value;
 		low |= (code & ((1u << LOW_BITS) - 1)) << (c % PER_WORD * LOW_BITS);
@@ -115,7 +149,25 @@ float pack_token(uint codes_at, uint h, uint t, uint at) {
 			high = 0;
 		}
 	}
-	return sqrt(sum / decoded);
+	return decoded;
+}
+
+// Codes and norms of the n tokens of y_s, which are tokens first .. of the page.
+void pack_tile(uint codes_at, uint h, uint first, uint n) {
+	const uint t = gl_LocalInvocationIndex % TILE, part = gl_LocalInvocationIndex / TILE, at = t * ROW;
+	const bool busy = t < n && part < PARTS;
+	float sum = 0;
+	if (busy)
+		for (uint c = 0; c < HEAD_DIM; c++) sum += rest(at, c) * rest(at, c);
+	const float rms = sqrt(sum / float(HEAD_DIM));
+	barrier();
+	if (busy)
+		for (uint c = part; c < HEAD_DIM; c += PARTS) y_s[at + c] = rms > 0 ? exact_divide(rest(at, c), rms) : 0;
+	barrier();
+	if (busy) try_s[gl_LocalInvocationIndex] = best_try(at, part);
+	barrier();
+	if (busy && part == 0) norm_s[first + t] = sqrt(sum / put_token(codes_at, h, first + t, at, best_factor(t)));
+	barrier();
 }
 
 void put_norms(uint h, uint params_at) {
@@ -154,8 +206,7 @@ void main() {
 		}
 		barrier();
 		if (ROTATE) rotate_rows(n);
-		for (uint t = lane; t < n; t += LOCAL) norm_s[first + t] = pack_token(codes_at, h, first + t, t * ROW);
-		barrier();
+		pack_tile(codes_at, h, first, n);
 	}
 	put_norms(h, params_at);
 }

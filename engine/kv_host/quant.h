@@ -64,8 +64,8 @@ struct ParamPage {
 
 float codebook_value(uint32_t code, uint32_t bits);
 uint32_t codebook_code(float x, uint32_t bits); // the nearest
-// Codes of one head of a token, divided by its root mean square. Returns the norm with which the decoded values have
-// the length of x.
+// Codes of one head of a token, with the scale of kv_codebook_factor() whose codes have the direction nearest to x.
+// Returns the norm with which the decoded values have the length of x.
 float quantise_norm(std::span<const float> x, uint32_t bits, std::span<uint8_t> codes);
 // Norms of one kv head of a page in 255ths of the largest; returns the largest as f16.
 uint16_t quantise_norms(std::span<const float> norms, std::span<uint8_t> bytes);

@@ -94,6 +94,12 @@ KV_FN float kv_codebook_cubic(uint bits) {
 	return bits == 1u ? 0.0f : bits == 2u ? 0.05069251f : bits == 3u ? 0.01158484f : 0.00209753f;
 }
 
+// A head of a token is quantised with several scales: its values are divided by their root mean square and multiplied
+// by one of these factors, and the codes whose values v have the direction nearest to the head's y are kept: those of
+// the largest (y . v)^2 / (v . v), of equal ones the first. At 1 bit the scale changes no code.
+KV_FN uint kv_codebook_tries(uint bits) { return bits == 1u ? 1u : 8u; }
+KV_FN float kv_codebook_factor(uint bits, uint i) { return bits == 1u ? 1.0f : 0.8125f + 0.0625f * float(i); }
+
 // The rotation of a head: channels change sign where kv_sign() says so, then every block of 2^n channels, the largest
 // power of two that divides head_dim, goes through a Hadamard transform, whose result is multiplied by
 // kv_rotation_scale().

@@ -86,6 +86,15 @@ def codebook(bits):
     return basis @ best
 
 
+def nearest(unit, book):
+    """Values of `book` for each row of `unit`: of eight scales (one, if the book has two values), those whose direction
+    is nearest to the row's."""
+    factors = [1.0] if len(book) == 2 else [13 / 16 + i / 16 for i in range(8)]
+    tries = [book[np.abs(unit[..., None] * f - book).argmin(axis=2)] for f in factors]
+    cosines = [(unit * v).sum(axis=1) / np.sqrt((v * v).sum(axis=1)) for v in tries]
+    return np.stack(tries)[np.argmax(cosines, axis=0), np.arange(len(unit))]
+
+
 def stored(x, bits, rotate, mean, param_bits):
     """x (tokens, heads, dim) after storage in pages of PAGE tokens."""
     out, book, r = np.empty_like(x), codebook(bits), rotation(x.shape[2])
@@ -97,7 +106,7 @@ def stored(x, bits, rotate, mean, param_bits):
             means = half(page.mean(axis=0)) if mean else np.zeros(x.shape[2])
             rest = page - means
             unit = rest / np.sqrt((rest ** 2).mean(axis=1, keepdims=True))
-            values = book[np.abs(unit[..., None] - book).argmin(axis=2)]
+            values = nearest(unit, book)
             norms = np.sqrt((rest ** 2).sum(axis=1) / (values ** 2).sum(axis=1))
             if param_bits == 8:
                 step = half(norms.max()) / 255
