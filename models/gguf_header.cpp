@@ -229,7 +229,8 @@ void Parser::choose_formats(std::vector<Tensor>& tensors) {
 	std::vector<uint64_t> begins;
 	for (const Tensor& r : tensors) begins.push_back(r.t.at);
 	std::ranges::sort(begins);
-	for (GgufTensor& t : tensors | std::views::transform(&Tensor::t)) {
+	for (Tensor& tensor : tensors) {
+		GgufTensor& t = tensor.t;
 		const DType other = DType(uint32_t(t.type) | KV_SECOND_FORMAT);
 		if (std::ranges::find(kTensorTypes, other) == std::end(kTensorTypes)) continue;
 		const auto next = std::ranges::upper_bound(begins, t.at);

@@ -105,7 +105,7 @@ def measure(args, model, texts):
     """Fills args.work."""
     for name, path in texts.items():
         done = {row["policy"] for row in results(args.work).get(name, {}).values()}
-        left = [p for p, _ in TABLES[args.table] if p not in done]
+        left = [p for p, _ in args.policies if p not in done]
         for at in range(0, len(left), args.together):
             some = left[at:at + args.together]
             command = [args.kvrun, "eval", "-m", model, "-f", path, "-c", str(args.chunk), "--score", str(args.score),
@@ -191,7 +191,7 @@ def quantile(values, p):
 def summary(args, model, got):
     """A dict per policy that was measured on every text."""
     rows = []
-    for policy, base in TABLES[args.table]:
+    for policy, base in args.policies:
         if not all(policy in text for text in got.values()):
             continue
         of = [text[policy] for text in got.values()]
@@ -242,6 +242,7 @@ def arguments():
     p = argparse.ArgumentParser(prog="tools/dev/quality.sh", allow_abbrev=False, description=__doc__)
     p.add_argument("--model", required=True, help="a name of tools/models.sh")
     p.add_argument("--table", choices=list(TABLES), default="policies", help="which policies [policies]")
+    p.add_argument("--only", default="", metavar="PREFIX", help="only policies whose names begin so [all]")
     p.add_argument("--kvrun", default=os.path.join(ROOT, "build/kvrun"))
     p.add_argument("--device", default="", help="as for kvrun [its choice]")
     p.add_argument("--work", default="", help="folder of results [build/quality-NAME]")
@@ -255,6 +256,9 @@ def arguments():
     a = p.parse_args()
     if not os.access(a.kvrun, os.X_OK):
         raise Failed(f"{a.kvrun} is not there; build it (cmake --build --preset release) or give --kvrun", 2)
+    a.policies = [row for row in TABLES[a.table] if row[0].startswith(a.only)]
+    if not a.policies:
+        raise Failed(f"--only: no policy of --table {a.table} begins with {a.only}", 2)
     a.work = a.work or os.path.join(ROOT, "build", "quality-" + a.model)
     os.makedirs(a.work, exist_ok=True)
     return a
@@ -270,7 +274,7 @@ def main():
         if unknown:
             raise Failed(f"--texts: no text {unknown[0]}; there are {', '.join(texts)}", 2)
         texts = {name: texts[name] for name in args.texts.split(",")}
-    if any(p.startswith("tuned") for p, _ in TABLES[args.table]):
+    if any(p.startswith("tuned") for p, _ in args.policies):
         model = tune(args, model)
     if not args.no_measure:
         measure(args, model, texts)
