@@ -49,8 +49,8 @@ const char* const kPolicies[] = {
     "kivi2,score=mean,ratio=0.2",
     "mikv,score=key_length",
     "zipcache,score=key_length,key_length=small",
-    "kivi2,score=sum,ratio=0.3,salient.k.bits=4,salient.v.bits=8,salient.k.scale=channel,salient.k.group=32,per_head="
-    "on",
+    ("kivi2,score=sum,ratio=0.3,salient.k.bits=4,salient.v.bits=8,salient.k.scale=channel,salient.k.group=32,"
+     "per_head=on"), // in parentheses: one literal
 };
 
 // One sequence and its references, one per layer and kv head.

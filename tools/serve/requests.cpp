@@ -216,7 +216,7 @@ void Fields::refuse(const char* name, const std::string& expected) const {
 void Fields::refuse_unknown(std::span<const char* const> harmless) const {
 	for (const auto& [name, value] : object_.items()) {
 		if (value.is_null() || asked_.contains(name)) continue;
-		if (std::ranges::any_of(harmless, [&](const char* h) { return name == h; })) continue;
+		if (std::ranges::any_of(harmless, [&name = name](const char* h) { return name == h; })) continue;
 		const std::string plain = where_ + (name.size() > 80 ? name.substr(0, 80) + "..." : name);
 		throw ApiError(400, plain + " is a field that this server does not know; leave it out", plain,
 		               "unknown_parameter");
