@@ -418,8 +418,11 @@ def main():
         equal("it ends", s.stop(), 0)
     for part in (loading, tools, together, disconnects, choices_leave, choices_without_room, the_end, no_template):
         part()
-    for held_up in (False, True):
-        stuck(held_up)
+    if "TSAN_OPTIONS" in os.environ:  # it runs handlers of signals only when the C library returns
+        print("skipped: a second signal while the log is not read (under ThreadSanitizer)")
+    else:
+        for held_up in (False, True):
+            stuck(held_up)
     finish()
 
 
