@@ -52,6 +52,8 @@ BUGS = [  # file, text that occurs once, its replacement, description
      "a block's minimum begins at 0"),
     ("pack.cu", "const float norm = s.norm[t + i];", "const float norm = s.norm[t];",
      "tokens share the norm of the first in a word"),
+    ("pack.cu", "if (near > nearest) nearest = near,", "if (nearest < 0) nearest = near,",
+     "a head's codes have the first scale, not the best"),
     ("score.cu", "if (t > a.first + row) continue;", "if (t >= a.first + row) continue;",
      "a row gives its own token no score"),
     ("basic.cu", "(uint64_t(t) * a.n_heads + h * share + j)", "(uint64_t(t) * a.n_heads + h + j)",
