@@ -167,7 +167,8 @@ TEST_CASE("questions of a file") {
 	    {"{\"context\": \"c\", \"question\": \"q\", \"answers\": []}", ":1: 'answers' is empty"},
 	    {"{\"context\": \"c\", \"question\": \"q\", \"answers\": \"a\"}", ":1: 'answers' is string"},
 	    {"{\"context\": \"c\", \"question\": \"q\", \"answers\": [\" \"]}", ":1: 'answers' holds an empty text"}};
-	for (const auto& [text, says] : bad) {
+	for (const auto& [line, says] : bad) {
+		const std::string text = line;
 		CAPTURE(text);
 		write(text);
 		try {

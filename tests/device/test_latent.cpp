@@ -221,7 +221,8 @@ TEST_CASE("latent: what is not there is refused by name") {
 		const auto engine = open_engine(row.device, Golden(c.name).model, 16);
 		for (const auto& [policy, why] : std::vector<std::pair<std::string, std::string>>{
 		         {"mikv", "balances keys"}, {"rtn4,balance=on", "balances keys"}}) {
-			CAPTURE(policy);
+			const std::string kv = policy;
+			CAPTURE(kv);
 			CHECK_THROWS_WITH_AS(Session(*engine, with(policy, 64)), doctest::Contains(why.c_str()), Error);
 		}
 		CHECK_THROWS_WITH_AS(make_device_plan(parse_policy("turbo3,rope.bits=4"), KvShape{2, 2, 64}),

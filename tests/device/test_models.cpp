@@ -123,7 +123,8 @@ TEST_CASE("models: of models that also read images, the part that reads text has
 	on_every_device([&](const std::string& device) {
 		for (const auto& [arch, text] :
 		     {std::pair{"qwen2vl", "qwen2"}, {"qwen3vl", "qwen3"}, {"qwen3vlmoe", "qwen3moe"}}) {
-			CAPTURE(arch);
+			const std::string family = arch;
+			CAPTURE(family);
 			const auto e = std::ranges::find(models, text, &Expected::name);
 			REQUIRE(e != models.end());
 			const TempFolder folder;

@@ -3,6 +3,7 @@
 #include "tests/device/sequences.h"
 #include "tests/support/session_header.h"
 #include "tests/support/temp_folder.h"
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -170,7 +171,8 @@ TEST_CASE("T42, T43 session file: each kind of damage is named") {
 	save_session(empty, path, {}); // with tokens, they would be too many for a context of 0
 	bytes = read_file(path);
 	const std::string ctx = "\"ctx\":64", none = "\"ctx\": 0";
-	const auto at = std::ranges::search(bytes, std::as_bytes(std::span(ctx))).begin();
+	const auto digits = std::as_bytes(std::span(ctx));
+	const auto at = std::search(bytes.begin(), bytes.end(), digits.begin(), digits.end());
 	REQUIRE(at != bytes.end());
 	std::ranges::copy(std::as_bytes(std::span(none)), at);
 	seal(bytes);

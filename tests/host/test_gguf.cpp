@@ -384,7 +384,8 @@ TEST_CASE("gguf: Q2_0 has blocks of 64 elements, or of 128 where the tensor has 
 		if (last) std::swap(b.tensors[3], b.tensors[4]);
 		const Gguf g = Gguf::parse("test.gguf", b.bytes());
 		for (const auto& [name, type] : {std::pair{"large", DType::Q2_0_128}, {"little", DType::Q2_0}}) {
-			CAPTURE(name);
+			const std::string tensor = name;
+			CAPTURE(tensor);
 			REQUIRE(g.find_tensor(name));
 			CHECK(g.find_tensor(name)->type == type);
 			CHECK(g.find_tensor(name)->bytes == dtype_row_bytes(type, 256) * 5);

@@ -272,7 +272,8 @@ TEST_CASE("grammar: what is made to explode ends with one clear error, or works"
 	    {"root ::= a\na ::= b | b\nb ::= c | c\nc ::= d | d\nd ::= e | e\ne ::= \"(\" a? \")\"", ""},
 	};
 	for (const auto& [text, message] : cases) {
-		INFO(text.substr(0, 60));
+		const std::string beginning(text.substr(0, 60));
+		INFO(beginning);
 		std::string error;
 		try {
 			const auto g = std::make_shared<Grammar>(parse_gbnf(text), trie);

@@ -4,6 +4,7 @@ import contextlib, http.client, json, os, re, select, signal, socket, subprocess
 ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
 MODEL = os.path.join(ROOT, "models", "bundled", "recall-4m-f16.gguf")
 TINY = os.path.join(ROOT, "tests", "golden", "tiny", "llama_q8_0.gguf")
+SLOW = 10 if "TSAN_OPTIONS" in os.environ else 1  # how much longer to wait
 failures, checks = [], 0
 
 
@@ -86,7 +87,7 @@ class Server:
         self.reader = threading.Thread(target=lambda: self.log.extend(self.process.stderr), daemon=True)
         self.reader.start()
 
-    def connect(self, timeout=120):
+    def connect(self, timeout=120 * SLOW):
         if self.unix:
             return UnixConnection(self.unix, timeout)
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
@@ -130,7 +131,7 @@ class Server:
                 return float(line.split()[-1])
         return None
 
-    def wait_for(self, name, value, seconds=30):
+    def wait_for(self, name, value, seconds=30 * SLOW):
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             if self.metric(name) == value:
@@ -147,7 +148,7 @@ class Server:
     def alive(self):
         return self.process.poll() is None and self.get("/health").status == 200
 
-    def stop(self, sig=signal.SIGTERM, seconds=60):
+    def stop(self, sig=signal.SIGTERM, seconds=60 * SLOW):
         """Stops the server; returns its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(sig)
@@ -165,7 +166,7 @@ class Server:
         self.process.stdout.close()
 
 
-def until(what, seconds=60):
+def until(what, seconds=60 * SLOW):
     """Whether what() becomes true in time."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
