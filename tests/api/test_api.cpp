@@ -2,6 +2,7 @@
 // included, and only the shared library is linked.
 #include "objects.h"
 
+#include "../support/sanitizer.h"
 #include <cstring>
 #include <doctest/doctest.h>
 #include <fstream>
@@ -374,5 +375,9 @@ TEST_CASE("T81 api: 1000 engines and sessions opened and closed leave nothing be
 		kvrun_session_free(s);
 		if (i == 99) early = resident();
 	}
+#ifdef KVRUN_TEST_ASAN
+	MESSAGE("AddressSanitizer keeps freed memory: ", resident(), " bytes, ", early, " after 100 engines");
+#else
 	CHECK(resident() < early + (8 << 20));
+#endif
 }

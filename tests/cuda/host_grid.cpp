@@ -1,5 +1,6 @@
 // The fibers behind host_grid.h, and its checks.
 #include "tests/cuda/host_grid.h"
+#include "tests/support/sanitizer.h"
 #include <algorithm>
 #include <boost/context/fiber.hpp>
 #include <boost/context/fixedsize_stack.hpp>
@@ -8,7 +9,7 @@
 #include <exception>
 #include <memory>
 #include <vector>
-#ifdef __SANITIZE_ADDRESS__
+#ifdef KVRUN_TEST_ASAN
 #include <sanitizer/common_interface_defs.h>
 #endif
 
@@ -34,12 +35,12 @@ struct Stack {
 
 // AddressSanitizer must be told at every switch which stack runs.
 void leave([[maybe_unused]] void** kept, [[maybe_unused]] const Stack& to) {
-#ifdef __SANITIZE_ADDRESS__
+#ifdef KVRUN_TEST_ASAN
 	__sanitizer_start_switch_fiber(kept, to.bottom, to.bytes);
 #endif
 }
 void arrive([[maybe_unused]] void* kept, [[maybe_unused]] Stack* from) {
-#ifdef __SANITIZE_ADDRESS__
+#ifdef KVRUN_TEST_ASAN
 	__sanitizer_finish_switch_fiber(kept, from ? &from->bottom : nullptr, from ? &from->bytes : nullptr);
 #endif
 }

@@ -2,7 +2,7 @@
 """kvrun serve with requests that are wrong, too large, too slow or not allowed: each gets its status, and the server
 continues. Usage: test_serve_limits.py KVRUN."""
 import contextlib, json, os, socket, subprocess, sys, tempfile
-from serving import MODEL, TINY, Server, at_once, check, equal, finish, until
+from serving import MODEL, SLOW, TINY, Server, at_once, check, equal, finish, until
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -257,7 +257,7 @@ def slow_clients():
         body = json.dumps({"prompt": "a", "stream": True, "ignore_eos": True, "max_tokens": 90000}).encode()
         c.sendall(b"POST /v1/completions HTTP/1.1\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
         check("a stream is under way", s.wait_for("kvrun_answers_active", 1))
-        check("a stream that nobody reads ends", s.wait_for("kvrun_answers_active", 0, 60))
+        check("a stream that nobody reads ends", s.wait_for("kvrun_answers_active", 0, 60 * SLOW))
         c.close()
 
 
@@ -278,6 +278,9 @@ def many_connections():
             for h in held:
                 h.close()
             check("then there is room", until(lambda: connections(1)) and s.alive())
+    if "UBSAN_OPTIONS" in os.environ:  # its check of virtual tables needs files of its own
+        print("skipped: no more files can be open (under UndefinedBehaviorSanitizer)")
+        return
     limited = ["sh", "-c", 'ulimit -n 48; exec "$@"', "sh"]
     with Server(model=TINY, prefix=limited) as s:
         held = [socket.create_connection(("127.0.0.1", s.port)) for _ in range(100)]
@@ -353,7 +356,7 @@ def little_memory():
                 "min_p": 0, "seed": i, "stream": i == 0}
 
     def text(a):
-        return "".join(c["text"] for e in a.events() for c in e["choices"]) if a.body.startswith(b"data") else \
+        return "".join(c["text"] for e in a.events() for c in e["choices"]) if b"data: " in a.body else \
             a.json()["choices"][0]["text"] if a.status == 200 else a.body
 
     with Server() as s:
