@@ -329,7 +329,7 @@ double Prefill::moves(double room) {
 	runner_.backend().at_layer(moving_);
 	if (!planned_) cache_of(moving_).plan_moves(session_.engine().cache_layers()[moving_].index);
 	planned_ = true;
-	const double most = std::max(room / each, 64.);
+	const double most = std::clamp(room / each, 64., double(UINT32_MAX)); // tokens
 	if (!cache_of(moving_).move(uint64_t(most))) {
 		const double work = std::min(most * each, all - moved_);
 		moved_ += work;

@@ -3,10 +3,12 @@
 #define DOCTEST_CONFIG_IMPLEMENT
 #include "engine/core/error.h"
 #include "tests/support/devices.h"
+#include "tests/support/sanitizer.h"
 #include <cstdio>
 #include <doctest/doctest.h>
 
 int main(int argc, char** argv) {
+	keep_driver_loaded();
 	doctest::Context context(argc, argv);
 	size_t usable = 0;
 	try {
