@@ -93,18 +93,20 @@ void put(uint codes_at, uint h, uint t, uint word, uint packed) {
 	    packed;
 }
 
-uint nearest_code(float z) {
-	uint code = 0;
-	for (uint i = 0; i + 1 < 1u << BITS; i++)
+// The code nearest to z, of the codes from `first` on.
+uint nearest_code(float z, uint first) {
+	uint code = first;
+	for (uint i = first; i + 1 < 1u << BITS; i++)
 		code += z > 0.5 * (book_value(i, BITS) + book_value(i + 1, BITS)) ? 1 : 0;
 	return code;
 }
 
-// The squared cosine of the angle between the values z at y_s[at] and those of their codes, times |z|^2.
+// The squared cosine of the angle between the values z at y_s[at] and those of their codes, times |z|^2. Codebooks are
+// symmetric, so the upper half is compared with |z|.
 float nearness(uint at, float factor) {
 	float product = 0, length = 0;
 	for (uint c = 0; c < HEAD_DIM; c++) {
-		const float z = y_s[at + c], value = book_value(nearest_code(z * factor), BITS);
+		const float z = abs(y_s[at + c]), value = book_value(nearest_code(z * factor, 1u << (BITS - 1)), BITS);
 		product += z * value;
 		length += value * value;
 	}
@@ -134,7 +136,7 @@ float put_token(uint codes_at, uint h, uint t, uint at, float factor) {
 	float decoded = 0;
 	uint low = 0, high = 0; // bits of the words being filled
 	for (uint c = 0; c < HEAD_DIM; c++) {
-		const uint code = nearest_code(y_s[at + c] * factor);
+		const uint code = nearest_code(y_s[at + c] * factor, 0);
 		const float value = book_value(code, BITS);
 		decoded += value * value;
 		low |= (code & ((1u << LOW_BITS) - 1)) << (c % PER_WORD * LOW_BITS);

@@ -71,6 +71,8 @@ SHORT = [  # of a larger model
     ("kivi4", None), ("kivi2", None), ("kivi2,sinks=4", "kivi2"), ("zipcache", None),
     *((f"{p},k.scale=codebook", None) for p in ("turbo4", "turbo3/2", "turbo2", "turbo2/1")),
     ("turbo4,k.scale=channel", "turbo4,k.scale=codebook"), ("turbo2,k.scale=channel", "turbo2,k.scale=codebook"),
+    ("tuned:2.1", "turbo2,k.scale=channel"), ("tuned:2.24", "turbo2,k.scale=channel"),
+    ("tuned:4.24", "turbo4,k.scale=channel"),
 ]
 TABLES = {"policies": POLICIES, "tuned": TUNED, "candidates": CANDIDATES, "recipes": RECIPES, "short": SHORT}
 EVICTS = {"h2o", "streaming"}
