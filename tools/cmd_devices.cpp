@@ -240,9 +240,9 @@ void run_shaders(const DevicesOptions& o) {
 		const std::string icd = vk::find_icd("radeon_icd");
 		if (icd.empty()) fail(Code::Device, "--family needs the RADV driver; install package mesa-vulkan-drivers");
 		for (const std::string& family : split(o.families)) { // the driver reads these when an instance is created
-			set_driver_files(icd);
 			std::unique_ptr<vk::VulkanDevices> devices;
 			for (const std::string& name : vk::radv_names(family)) {
+				set_driver_files(icd); // a driver that refused a name is left out from then on
 				sys::set_variable("RADV_FORCE_FAMILY", name);
 				devices = std::make_unique<vk::VulkanDevices>(options_from_environment());
 				if (!devices->reports().front().limits.empty()) break;
