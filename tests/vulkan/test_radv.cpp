@@ -34,12 +34,15 @@ std::string radv() {
 	return vk::find_icd("radeon_icd");
 }
 
-// The name that this RADV has for the chip; the given one where it has none.
+// The name that this RADV has for the chip; the given one where it has none. Another process tries them, because RADV
+// ends its process at an unknown name.
 std::string name_here(const std::string& chip, const std::string& icd) {
 	for (const std::string& name : vk::radv_names(chip)) { // a driver that refused a name is left out from then on
 		const ScopedEnv files("VK_DRIVER_FILES", icd), names("VK_ICD_FILENAMES", icd);
 		const ScopedEnv family("RADV_FORCE_FAMILY", name);
-		const vk::VulkanDevices devices(options_from_environment());
+		BackendOptions options = options_from_environment();
+		options.probe = KVRUN_PROBE_PROGRAM;
+		const vk::VulkanDevices devices(options);
 		if (devices.reports().size() == 1 && !devices.reports()[0].limits.empty()) return name;
 	}
 	return chip;
