@@ -253,19 +253,19 @@ __device__ inline void pack_row(const PackSideArgs& a, const PackWork& w, PackRo
 		sum += v * v;
 	}
 	const float rms = sqrtf(sum / float(D));
-	const auto unit = [&](uint32_t c) { return rms > 0 ? s.y[row * kMaxHeadDim + c] / rms : 0.f; };
+	for (uint32_t c = 0; c < D; ++c) s.y[row * kMaxHeadDim + c] = rms > 0 ? s.y[row * kMaxHeadDim + c] / rms : 0.f;
 	float best = 0, nearest = -1;
 	for (uint32_t i = 0; i < kv_codebook_tries(bits); ++i) {
 		const float factor = kv_codebook_factor(bits, i);
 		float dot = 0, length = 0;
 		for (uint32_t c = 0; c < D; ++c) {
-			const float z = unit(c), v = book_value(book_code(z * factor, bits), bits);
+			const float z = s.y[row * kMaxHeadDim + c], v = book_value(book_code(z * factor, bits), bits);
 			dot += z * v, length += v * v;
 		}
 		const float near = dot * dot / length;
 		if (near > nearest) nearest = near, best = factor, decoded = length;
 	}
-	const auto code = [&](uint32_t c) { return book_code(unit(c) * best, bits); };
+	const auto code = [&](uint32_t c) { return book_code(s.y[row * kMaxHeadDim + c] * best, bits); };
 	for (uint32_t word = 0; word < kv_token_words(D, bits); ++word) put_codes(a, w, h, t, word, code);
 	s.norm[t] = sqrtf(sum / decoded);
 }

@@ -6,6 +6,7 @@
 #include "shaders/shared/kv_page.h"
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 namespace kvrun {
 
@@ -109,19 +110,19 @@ static float squares(std::span<const float> x) {
 float quantise_norm(std::span<const float> x, uint32_t bits, std::span<uint8_t> codes) {
 	KV_ASSERT(bits >= 1 && bits <= 4 && !x.empty() && codes.size() == x.size());
 	const float sum = squares(x), rms = std::sqrt(sum / float(x.size()));
-	const auto unit = [&](size_t i) { return rms > 0 ? x[i] / rms : 0.f; };
-	const auto code = [&](size_t i, float factor) { return codebook_code(unit(i) * factor, bits); };
+	std::vector<float> unit(x.begin(), x.end());
+	for (float& v : unit) v = rms > 0 ? v / rms : 0.f;
 	float best = 0, nearest = -1, decoded = 0;
 	for (uint32_t n = 0; n < kv_codebook_tries(bits); ++n) {
 		const float factor = kv_codebook_factor(bits, n);
 		float dot = 0, length = 0; // of the values, squared; no value of a codebook is 0
-		for (size_t i = 0; i < x.size(); ++i) {
-			const float v = codebook_value(code(i, factor), bits);
-			dot += unit(i) * v, length += v * v;
+		for (const float z : unit) {
+			const float v = codebook_value(codebook_code(z * factor, bits), bits);
+			dot += z * v, length += v * v;
 		}
 		if (const float near = dot * dot / length; near > nearest) nearest = near, best = factor, decoded = length;
 	}
-	for (size_t i = 0; i < x.size(); ++i) codes[i] = uint8_t(code(i, best));
+	for (size_t i = 0; i < x.size(); ++i) codes[i] = uint8_t(codebook_code(unit[i] * best, bits));
 	return std::sqrt(sum / decoded);
 }
 
