@@ -456,7 +456,9 @@ void clamp_caps(Caps& c, const std::string& text) {
 			c.has_memory = c.heap_bytes > 0;
 		} else if (key == "mapped") { // describes a card with this much host memory, on a device with one heap
 			c.mapped_bytes = c.mapped_heaps ? std::min(c.mapped_bytes, v) : v;
-			c.memory_budget = false;                                    // the budget covers one heap only
+			c.memory_budget = false;   // the budget covers one heap only
+		} else if (key == "visible") { // 0: the device's memory is written by copies only, as a card's
+			allow(c.visible);
 		} else if (key.starts_with("rate") || key.starts_with("bus")) { // read_rates.h
 		} else if (key == "int_dot")
 			c.int_dot = v > 1 || (c.int_dot && v != 0); // 2: also where they are slow

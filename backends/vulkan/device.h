@@ -63,7 +63,8 @@ struct Caps {
 	// Host memory that kernels read in place (Mem::Mapped), separate from those heaps; 0 if there is none.
 	uint32_t mapped_heaps = 0; // bits; 0 where tests describe a card on a device that has one heap
 	uint64_t mapped_bytes = 0;
-	Knobs knobs; // choices between designs, measured on this device or kvrun's own
+	bool visible = true; // false: the host does not access Mem::Device and Mem::Arrival, whatever their type allows
+	Knobs knobs;         // choices between designs, measured on this device or kvrun's own
 };
 
 // Collects messages of the validation layer.

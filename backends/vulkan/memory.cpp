@@ -252,6 +252,7 @@ uint32_t Memory::create(uint64_t bytes, Mem m, const char* label) {
 		     label, double(bytes) / double(kMiB), double(free_bytes()) / double(kMiB),
 		     refused_ == VK_SUCCESS ? "" : fmt::format(", but the driver returned {}", result_name(refused_)));
 	}
+	if (!c.visible && (m == Mem::Device || m == Mem::Arrival)) r.mapped = nullptr;
 	const VkResult bound = dev_.fn.vkBindBufferMemory(dev_.handle(), r.handle, blocks_[r.block].memory, r.at);
 	uint32_t id = uint32_t(buffers_.size());
 	if (!free_ids_.empty()) {

@@ -13,6 +13,7 @@ struct BufferRec { // the buffer of a kvrun::Buffer's id
 	std::byte* mapped = nullptr; // null if the host cannot access it
 	bool coherent = true;
 	uint64_t last_use = 0; // number of the last submission that touches it
+	uint64_t filled = 0;   // number of the last submission with a fill of it or a copy to it
 	uint64_t transfer = 0; // number of the last transfer that touches it
 	uint32_t block = 0;
 	uint64_t at = 0; // bytes from the start of the block

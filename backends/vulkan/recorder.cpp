@@ -269,7 +269,7 @@ void Recorder::fill(uint32_t buffer, uint64_t at, uint64_t bytes, uint32_t word)
 	begin();
 	transfer_hazards({{buffer, at, at + bytes, true}});
 	dev_.fn.vkCmdFillBuffer(slot_->cmd, b.handle, at, bytes, word);
-	b.last_use = next_value_;
+	b.last_use = b.filled = next_value_;
 	stamp("fill", double(bytes));
 }
 
@@ -283,7 +283,7 @@ void Recorder::copy(const Bind& dst, const Bind& src, const char* label) {
 	transfer_hazards({{src.buffer, src.at, src.at + src.bytes, false}, {dst.buffer, dst.at, dst.at + dst.bytes, true}});
 	const VkBufferCopy region{src.at, dst.at, src.bytes};
 	dev_.fn.vkCmdCopyBuffer(slot_->cmd, s.handle, d.handle, 1, &region);
-	d.last_use = s.last_use = next_value_;
+	d.last_use = d.filled = s.last_use = next_value_;
 	stamp(label, 2.0 * double(src.bytes));
 }
 

@@ -410,7 +410,7 @@ void Recorder::write(uint32_t dst, uint64_t at, std::span<const std::byte> src) 
 		transfer_hazards({{dst, at, at + n, true}});
 		const VkBufferCopy region{s.used, at, n};
 		dev_.fn.vkCmdCopyBuffer(slot_->cmd, from.handle, to.handle, 1, &region);
-		from.last_use = to.last_use = next_value_;
+		from.last_use = to.last_use = to.filled = next_value_;
 		s.used = std::min(align_up(s.used + n, 16), from.size);
 		stamp("write", double(n));
 		at += n;

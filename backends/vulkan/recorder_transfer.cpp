@@ -1,5 +1,6 @@
 // Copies concurrent with ops, on a separate queue, counted by a timeline semaphore.
 #include "backends/vulkan/recorder.h"
+#include <algorithm>
 
 namespace kvrun::vk {
 namespace {
@@ -28,6 +29,11 @@ uint64_t Recorder::transfer(const Bind& dst, const Bind& src) {
 	create_transfers();
 	BufferRec &d = mem_.at(dst.buffer), &s = mem_.at(src.buffer);
 	KV_ASSERT(dst.bytes == src.bytes && dst.at + dst.bytes <= d.bytes && src.at + src.bytes <= s.bytes);
+	// Their fills and copies, as the zeros of new memory, are on the other queue: the transfer would overtake them.
+	if (const uint64_t before = std::max(d.filled, s.filled); before > completed_) {
+		if (before == next_value_) submit();
+		wait_for(before);
+	}
 	const uint64_t n = transfers_.last + 1;
 	if (transfers_.cmds.size() < kTransfers) {
 		VkCommandBufferAllocateInfo info =

@@ -153,7 +153,7 @@ TEST_CASE("split: each device copies its layers' weights in host memory through 
 		const std::string model = c.name == "blocks" ? kBlocks : kGolden + "tiny/" + c.name + ".gguf";
 		const Floats want = sliced_turns(*open_engine(row.device, model, 32), "kivi2");
 		for (const char* queue : {"", ",transfer=2"}) {
-			const ScopedEnv caps("KVRUN_TEST_CAPS", std::string("mapped=1073741824") + queue);
+			const ScopedEnv caps("KVRUN_TEST_CAPS", std::string("mapped=1073741824,visible=0") + queue);
 			uint64_t bus[2] = {};
 			for (const int ring : {0, 1}) {
 				const auto engine = open_pair(row, model, {1, layers_of(model) - 1}, /*last_fails=*/false,

@@ -80,16 +80,24 @@ inline void check_matmul(const TestRow& row, const Backend& backend, bool decode
 		FAIL_CHECK(row_text(row) << "\nerror " << std::sqrt(wrong / all) << " (rms), expected at most 0.001");
 }
 
-// Compares bits, for determinism and independence of chunking.
+// Compares bits, for determinism and independence of chunking. The message tells rounding from wrong results.
 inline void check_same_bits(const TestRow& row, std::span<const float> x, std::span<const float> ref) {
 	size_t bad = 0, first = 0;
+	double off = 0, largest = 0;
 	if (x.size() == ref.size())
-		for (size_t i = x.size(); i-- > 0;)
-			if (std::bit_cast<uint32_t>(x[i]) != std::bit_cast<uint32_t>(ref[i])) ++bad, first = i;
-	if (x.size() != ref.size() || bad)
+		for (size_t i = x.size(); i-- > 0;) {
+			largest = std::max(largest, std::abs(double(ref[i])));
+			if (std::bit_cast<uint32_t>(x[i]) == std::bit_cast<uint32_t>(ref[i])) continue;
+			++bad, first = i;
+			off = std::max(off, std::abs(double(x[i]) - double(ref[i])));
+		}
+	if (x.size() != ref.size())
+		FAIL_CHECK(row_text(row) << "\n" << x.size() << " elements, expected " << ref.size());
+	else if (bad)
 		FAIL_CHECK(row_text(row) << "\n"
-		                         << bad << " of " << x.size() << " elements have other bits (" << ref.size()
-		                         << " expected), first [" << first << "]");
+		                         << fmt::format("{} of {} elements have other bits, off by up to {:.3g}, the largest "
+		                                        "expected one is {:.3g}; first [{}] {:.9g}, expected {:.9g}",
+		                                        bad, x.size(), off, largest, first, x[first], ref[first]));
 	else
 		CHECK(bad == 0);
 }

@@ -28,4 +28,11 @@ class ScopedEnv {
 	bool had_ = false;
 };
 
+// The caps that the test program runs under, and `more` of them.
+inline std::string test_caps_and(const std::string& more) {
+	const char* caps = std::getenv("KVRUN_TEST_CAPS");
+	const std::string now = caps ? caps : "";
+	return now.empty() || more.empty() ? now + more : now + "," + more;
+}
+
 } // namespace kvrun
