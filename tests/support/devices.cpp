@@ -37,6 +37,18 @@ void add_cuda_host_once() {
 #endif
 }
 
+// The best device of the system's drivers. Lists of devices, as in --device A,B, need its name, or a part of it without
+// a comma: "llvmpipe (LLVM 15.0.6" of "llvmpipe (LLVM 15.0.6, 256 bits)".
+const std::string& best_device() {
+	static const std::string name = [] {
+		BackendOptions options = options_from_environment();
+		options.device = "";
+		const std::string all = open_backend(options)->info().name;
+		return all.substr(0, all.find(','));
+	}();
+	return name;
+}
+
 std::vector<TestDevice> open_all() {
 	const char* list = std::getenv("KVRUN_TEST_DEVICES");
 	std::vector<TestDevice> r;
@@ -70,7 +82,7 @@ std::vector<TestDevice>& storage() {
 BackendOptions select_test_device(const std::string& name) {
 	BackendOptions options = options_from_environment();
 	options.device = name == "cpu" || name == "cuda" || name == "cuda-host" ? name
-	                 : name == "gpu" || name == "vulkan"                    ? "" // the best of the system's drivers
+	                 : name == "gpu" || name == "vulkan"                    ? best_device()
 	                                                                        : "0";
 	if (name == "cuda-host") add_cuda_host_once();
 	if (options.device != "0") return options;
