@@ -65,6 +65,7 @@ layout(std430, binding = 7) readonly buffer VParams { uint v_params[]; };
 layout(std430, binding = 8) readonly restrict buffer QRope { vec4 q_rope[]; };
 #define Q_ROPE_BINDING 8
 #include "lib/book.glsl"
+#include "lib/halves.glsl"
 
 uint row_first = 0, rows_here = 0, head_first = 0, heads_here = 0;
 uint in_page = 0, live = 0;                               // first token of the tile in its page, bits of its tokens
@@ -124,18 +125,13 @@ vec4 latent_values(uint t, uint c) {
 	return code * x.x + x.y;
 }
 
-uvec2 halves_of(vec4 x) {
-	const vec4 y = clamp(x, vec4(-65504.0), vec4(65504.0));
-	return uvec2(packHalf2x16(y.xy), packHalf2x16(y.zw));
-}
-
 #include "lib/latent.glsl"
 
 uvec2 tile_piece(uint in_tile, uint c) {
 	const uint t = in_page + in_tile;
 	if ((live >> in_tile & 1u) == 0u) return uvec2(0); // its memory may hold anything
 	if (c < PIECES) {
-		if (K_BITS < 16u) return halves_of(latent_values(t, c));
+		if (K_BITS < 16u) return finite_halves4(latent_values(t, c));
 		const uint at = k_at + kv_k_word(0u, 2u * c, t, HEAD_DIM, 16u, PAGE);
 		return uvec2(k_codes[at], k_codes[at + PAGE]);
 	}
@@ -147,7 +143,7 @@ uvec2 tile_piece(uint in_tile, uint c) {
 	const uint bit = 4u * r * V_BITS;
 	const vec2 x = unpackHalf2x16(v_params[v_params_at + kv_token_param(0u, 4u * r, t, ROPE_DIM, V_GROUP, PAGE)]);
 	const uint w = v_codes[v_at + kv_v_word(0u, t, bit / 32u, ROPE_DIM, V_BITS, PAGE)];
-	return halves_of(vec4(codes_of(w, bit % 32u, V_BITS)) * x.x + x.y);
+	return finite_halves4(vec4(codes_of(w, bit % 32u, V_BITS)) * x.x + x.y);
 }
 
 // The tile that begins with token `first` of the item's pages.

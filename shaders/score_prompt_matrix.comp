@@ -111,8 +111,7 @@ void main() {
 		[[unroll]] for (uint i = 0u; i < OWN_PIECES; i++) {
 			const uint piece = i * LOCAL_X + LANE;
 			if (piece < STAGED_PIECES)
-				staged_s[piece / PIECES * STRIDE + piece % PIECES] =
-				    halves8(largest_halves(low_next[i]), largest_halves(high_next[i]));
+				staged_s[piece / PIECES * STRIDE + piece % PIECES] = finite_halves8(low_next[i], high_next[i]);
 		}
 		if (LANE < STAGED) {
 			row_s[LANE] = row_next;

@@ -101,8 +101,7 @@ void attend(uint first_tile, uint n_tiles) {
 		barrier();
 		if (Q_ROTATE) rotate_staged(false);
 		for (uint i = LANE; i < STAGED_ROWS * PIECES; i += LOCAL_X)
-			kv_s[(first + i / PIECES) * STRIDE + i % PIECES] =
-			    halves8(largest_halves(STAGED(2u * i)), largest_halves(STAGED(2u * i + 1u)));
+			kv_s[(first + i / PIECES) * STRIDE + i % PIECES] = finite_halves8(STAGED(2u * i), STAGED(2u * i + 1u));
 		barrier();
 	}
 	// Not inside a branch: Mesa's AMD compiler would then copy the halves of these matrices for every tile.

@@ -46,13 +46,15 @@ TEST_CASE("T15 limits: numbers that are none, or overflow, are an error that nam
 	constexpr Damage kDamages[] = {{"token_embd.weight", 1e30f, "error: the embeddings are not finite"},
 	                               {"token_embd.weight", kNan, "error: the embeddings are not finite"},
 	                               {"blk.0.ffn_down.weight", 1e30f, "error: the output of layer 0 is not finite"},
+	                               {"blk.1.attn_q.weight", kNan, "error: the output of layer 1 is not finite"},
+	                               {"blk.1.attn_k.weight", kNan, "error: the output of layer 1 is not finite"},
 	                               {"blk.1.attn_v.weight", kNan, "error: the output of layer 1 is not finite"},
 	                               {"blk.1.ffn_norm.weight", kNan, "error: the output of layer 1 is not finite"},
 	                               {"output_norm.weight", kNan, "error: the logits are not finite"},
 	                               {"output.weight", kNan, "error: the logits are not finite"}};
 	each_row(std::vector<Case>{{"fp16"}, {"kivi2"}}, [&](Backend&, const Case& c, const TestRow& row) {
 		for (const Damage& d : kDamages) {
-			CAPTURE(d.tensor);
+			CAPTURE(std::string(d.tensor));
 			const TempFolder folder;
 			const auto engine = open_engine(row.device, damaged_model(folder, d.tensor, 0, 0, d.factor));
 			Session s(*engine, with(c.name, 64));
