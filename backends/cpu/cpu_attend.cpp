@@ -45,7 +45,7 @@ void add_tokens(float* s, uint32_t D, const float* score, const uint32_t* token,
 }
 
 void merge_state(float* s, uint32_t D, const float* other) {
-	if (other[D] == kMinusInf) return;
+	if (other[D] == kMinusInf && other[D + 1] == 0) return; // where all scores are NaN, the sum is
 	const float max = std::max(s[D], other[D]), f = std::exp(other[D] - max);
 	rescale(s, D, max);
 	for (uint32_t c = 0; c < D; ++c) s[c] += f * other[c];

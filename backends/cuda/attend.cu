@@ -270,7 +270,7 @@ __global__ void attend_merge_kernel(AttendMergeArgs a) {
 		max = minus_inf(), sum = 0;
 		for (uint32_t p = first; p < first + n; ++p) {
 			const float* part = a.parts + (uint64_t(p) * a.n_heads + head) * (D + 2);
-			if (part[D] == minus_inf()) continue;
+			if (part[D] == minus_inf() && part[D + 1] == 0) continue; // where all scores are NaN, the sum is
 			const float new_max = fmaxf(max, part[D]), add = expf(part[D] - new_max);
 			const float keep = max == minus_inf() ? 0.f : expf(max - new_max);
 			x = x * keep + add * part[c];
