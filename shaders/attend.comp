@@ -192,7 +192,7 @@ void main() {
 		}
 #endif
 		tile_values(V_BITS == 16 ? KV_AT(3) / 4 + v_word / 4 : KV_AT(3) + v_word, seen, v_param,
-		            V_NORM ? v_factor : v_largest);
+		            V_NORM ? v_factor : v_largest, n_quads - first);
 	}
 	state_finish();
 	if (V_ROTATE) values_rotate_back();

@@ -49,7 +49,11 @@ struct MatmulChoice : Choice {
 bool projects_in_int8(const Caps&, DType);
 // Whether rows of prompts are also rounded: matmul_int8.comp, whose x is computed by round_rows.comp.
 bool multiplies_in_int8(const Caps&, DType);
-bool takes_rounded_rows(Kernel); // for kernels of prompts: whether x is the output of round_rows.comp
+// What kernels of prompts take as x: f32, or the output of halve_rows.comp or of round_rows.comp.
+enum class RowsOfX { Floats, Halves, Bytes };
+RowsOfX rows_of_x(Kernel);
+Choice choose_halve_rows();
+constexpr uint32_t kHalvePieces = 64; // of a workgroup of halve_rows.comp, 8 elements each
 Choice choose_round_rows();
 constexpr uint32_t kRoundBlocks = 32; // of a workgroup of round_rows.comp, 32 elements each
 // Whether projections of decode rows by weights of this type also compute the norm of x.

@@ -121,8 +121,11 @@ uint32_t subgroup_rows(const Caps& c, MatrixTile tile) {
 	return best;
 }
 
+// Elements of a row in a tile. 64 have half as many barriers, and loads of a whole block, but take twice the memory.
+uint32_t tile_step(const Caps& c) { return c.vendor == kNvidia ? 64 : 32; }
+
 bool tile_fits(const Caps& c, MatrixTile tile, uint32_t buffers = 1) {
-	constexpr uint32_t row_bytes = 80; // in shared memory: 32 halves and 8 of padding
+	const uint32_t row_bytes = (tile_step(c) + 8) * 2; // in shared memory, with padding
 	const uint32_t sums = tile.local / c.subgroup * c.matrix.m * c.matrix.n * 4;
 	return tile.local <= c.workgroup && buffers * (tile.rows() + tile.cols) * row_bytes + sums <= c.shared_bytes &&
 	       subgroup_rows(c, tile) > 0;
@@ -134,7 +137,8 @@ MatmulChoice matrix_matmul(const Caps& c, DType type, uint32_t rows, uint32_t to
 	                 {SPEC_COLS, tile.cols},
 	                 {SPEC_WTYPE, uint32_t(type)},
 	                 {SPEC_FLAGS, flags},
-	                 {SPEC_SUBGROUP_ROWS, subgroup_rows(c, tile)}}},
+	                 {SPEC_SUBGROUP_ROWS, subgroup_rows(c, tile)},
+	                 {SPEC_STEP, tile_step(c)}}},
 	               {ceil_div(rows, tile.rows()), ceil_div(tokens, tile.cols), 1}};
 	add_matrices(x.spec, c);
 	if (c.knobs[Knob::TileBuffers] > 1 && tile_fits(c, tile, 2)) x.spec.push_back({SPEC_BUFFERS, 2});
@@ -200,10 +204,12 @@ MatmulChoice choose_matmul(const Caps& c, DType type, uint32_t rows, uint32_t co
 	return matmul(c, type, rows, tokens, flags);
 }
 
-bool takes_rounded_rows(Kernel k) {
+RowsOfX rows_of_x(Kernel k) {
 	const KernelBlob& b = kernel_blobs()[size_t(k)];
-	return b.of == Kernel::matmul && (b.needs & need::int8);
+	if (b.of != Kernel::matmul) return RowsOfX::Floats;
+	return b.needs & need::matrices ? RowsOfX::Halves : b.needs & need::int8 ? RowsOfX::Bytes : RowsOfX::Floats;
 }
+Choice choose_halve_rows() { return {Kernel::halve_rows, {{SPEC_LOCAL_X, kHalvePieces}}}; }
 Choice choose_round_rows() { return {Kernel::round_rows, {{SPEC_LOCAL_X, kRoundBlocks * 4}}}; }
 
 // ---- mixtures of experts

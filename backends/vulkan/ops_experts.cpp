@@ -51,8 +51,7 @@ void VulkanBackend::compute(const op::ExpertMatmul& o) {
 	if (x.row_elements() % 4)
 		fail(Code::Unsupported, "matmul: rows of {} elements, Vulkan kernels need a multiple of 4", x.row_elements());
 	MatmulX in{.x = aligned_rows(x)};
-	if (!decode && std::ranges::any_of(projs, [&](const Proj& p) { return multiplies_in_int8(caps(), p.w.type); }))
-		round_rows(in);
+	if (!decode) prepare_rows(in, projs);
 	if (epilogue == Epilogue::None) {
 		for (const Proj& p : projs) multiply_experts({&p, 1}, in, e, MATMUL_STORE, decode);
 		return;
@@ -103,7 +102,7 @@ void VulkanBackend::multiply_experts(std::span<const Proj> projs, const MatmulX&
 	Pipeline& p = pipeline(how);
 	Range bias;
 	for (const Proj& proj : projs) bias.add(proj.bias, 4 * uint64_t(proj.w.shape[0]));
-	const bool int8 = takes_rounded_rows(how.kernel);
+	const RowsOfX taken = rows_of_x(how.kernel);
 	const bool grid = uses_grid(type);
 	const size_t n_binds = p.reflection->bindings.size();
 	const Bind list = bind(decode ? e.ids : e.tiles);
@@ -129,9 +128,10 @@ void VulkanBackend::multiply_experts(std::span<const Proj> projs, const MatmulX&
 			push.bias |= uint32_t(bool(projs[i].bias)) << i;
 		}
 		// If the list is the fifth binding, it replaces the norm or the units of x.
-		std::array<Bind, 7> binds{bind(projs[0].out), w.bind, bind(int8 ? in.codes : x), bias.bind, list, list};
+		std::array<Bind, 7> binds{bind(projs[0].out), w.bind, bind(taken == RowsOfX::Floats ? x : in.rounded),
+		                          bias.bind,          list,   list};
 		if (grid) binds[n_binds - 1] = bind(grids());
-		if (n_binds - grid == 6) binds[4] = bind(int8 ? in.units : View());
+		if (n_binds - grid == 6) binds[4] = bind(taken == RowsOfX::Bytes ? in.units : View());
 		const double read =
 		    double(std::min(slots, e.n_experts)) * double(count) / e.n_experts * n * double(expert_bytes);
 		const double sums = double(slots) * n * d, out = double(slots) * d;

@@ -91,9 +91,10 @@ void record(Kernels& kernels, Recorder& rec, const Caps& c, const Job& job, cons
 	}
 	const double in = double(job.cols()) * job.tokens(), out = double(job.rows()) * job.tokens();
 	Pipeline& p = kernels.get(how.kernel, how.spec);
-	const bool int8 = takes_rounded_rows(how.kernel);
-	std::array<Bind, 6> binds{s.out.bind(), s.w.bind(), bind(int8 ? job.in.codes : job.in.x), s.bias.bind(),
-	                          bind(int8 ? job.in.units : job.in.norm)}; // the norm: matvec kernels
+	const RowsOfX taken = rows_of_x(how.kernel);
+	std::array<Bind, 6> binds{s.out.bind(), s.w.bind(), bind(taken == RowsOfX::Floats ? job.in.x : job.in.rounded),
+	                          s.bias.bind(),
+	                          bind(taken == RowsOfX::Bytes ? job.in.units : job.in.norm)}; // the norm: matvec kernels
 	const size_t n_binds = p.reflection->bindings.size();
 	if (uses_grid(type)) binds[n_binds - 1] = bind(job.in.grids);
 	rec.dispatch(p, push, std::span(binds).first(n_binds), how.groups,
@@ -138,16 +139,33 @@ View VulkanBackend::grids() {
 	return view(grids_, 0, DType::U32, uint32_t(words.size()));
 }
 
-// Computes the input that matmul_int8.comp reads in place of x; valid until the next call.
+// Computes what kernels of prompts read in place of x; valid until the next call.
+void VulkanBackend::prepare_rows(MatmulX& in, std::span<const Proj> projs) {
+	if (uses_matrices(caps()))
+		halve_rows(in);
+	else if (std::ranges::any_of(projs, [&](const Proj& p) { return multiplies_in_int8(caps(), p.w.type); }))
+		round_rows(in);
+}
+void VulkanBackend::halve_rows(MatmulX& in) {
+	const uint32_t rows = in.x.shape[0], cols = uint32_t(in.x.row_elements()), across = std::min(rows, kMostRows);
+	const uint32_t pieces = ceil_div(cols, KV_HALVE_ELEMENTS) * (KV_HALVE_ELEMENTS / 8);
+	const size_t bytes = size_t(rows) * pieces * 16;
+	if (rounded_.bytes() < bytes) rounded_ = alloc(bytes, Mem::Device, "rows of x as f16");
+	in.rounded = view(rounded_, 0, DType::U32, rows, pieces, 4);
+	rec_.dispatch(pipeline(choose_halve_rows()),
+	              HalveRowsPush{.cols = cols, .pieces = pieces, .rows = rows, .row_stride = across},
+	              {bind(in.rounded), bind(in.x)}, {ceil_div(pieces, kHalvePieces), across, ceil_div(rows, kMostRows)},
+	              {.label = "halve_rows", .bytes = 4.0 * double(in.x.elements()) + double(bytes)});
+}
 void VulkanBackend::round_rows(MatmulX& in) {
 	const uint32_t rows = in.x.shape[0], cols = uint32_t(in.x.row_elements()), blocks = cols / 32;
 	const uint32_t across = std::min(rows, kMostRows);
 	const size_t codes = align_up(size_t(rows) * cols, 256), units = size_t(rows) * blocks * 8;
 	if (rounded_.bytes() < codes + units) rounded_ = alloc(codes + units, Mem::Device, "rows of x as int8");
-	in.codes = view(rounded_, 0, DType::U32, blocks, rows, 8);
+	in.rounded = view(rounded_, 0, DType::U32, blocks, rows, 8);
 	in.units = view(rounded_, codes, DType::F32, blocks, rows, 2);
 	rec_.dispatch(pipeline(choose_round_rows()), RoundRowsPush{.blocks = blocks, .rows = rows, .row_stride = across},
-	              {bind(in.codes), bind(in.units), bind(in.x)},
+	              {bind(in.rounded), bind(in.units), bind(in.x)},
 	              {ceil_div(blocks, kRoundBlocks), across, ceil_div(rows, kMostRows)},
 	              {.label = "round_rows", .bytes = 4.0 * double(in.x.elements()) + double(codes + units)});
 }
@@ -188,8 +206,7 @@ void VulkanBackend::multiply(std::span<const Proj> projs, MatmulX in, Epilogue e
 		fail(Code::Unsupported, "matmul: rows of {} elements, Vulkan kernels need a multiple of 4", x.row_elements());
 	in.x = aligned_rows(x);
 	if (std::ranges::any_of(projs, [](const Proj& p) { return uses_grid(p.w.type); })) in.grids = grids();
-	if (!decode && std::ranges::any_of(projs, [&](const Proj& p) { return multiplies_in_int8(c, p.w.type); }))
-		round_rows(in);
+	if (!decode) prepare_rows(in, projs);
 	Spans s;
 	if (epilogue == Epilogue::SwiGLU) {
 		if (cover(c, projs, true, s)) return record(kernels_, rec_, c, {projs, in, MATMUL_SWIGLU, decode}, s, false);

@@ -24,12 +24,13 @@ inline bool aligned16(std::initializer_list<View> views) {
 	return true;
 }
 
-struct MatmulX {                 // input of projections
-	View x;                      // (T, cols) f32
-	View norm = {};              // (cols) f32, of the norm of x; empty: none
-	float eps = 0;               // of the norm
-	View codes = {}, units = {}; // x rounded to int8, see round_rows.comp; empty: not rounded
-	View grids = {};             // the table, for weights of types with grids
+struct MatmulX {       // input of projections
+	View x;            // (T, cols) f32
+	View norm = {};    // (cols) f32, of the norm of x; empty: none
+	float eps = 0;     // of the norm
+	View rounded = {}; // x rounded, as rows_of_x(): see halve_rows.comp, round_rows.comp; empty: not rounded
+	View units = {};   // of round_rows.comp
+	View grids = {};   // the table, for weights of types with grids
 };
 
 class VulkanBackend final : public Backend {
@@ -90,6 +91,8 @@ class VulkanBackend final : public Backend {
 	uint32_t rows_per_binding(size_t row_bytes, uint64_t range) const;
 	View aligned_rows(View x);
 	View grids();
+	void prepare_rows(MatmulX&, std::span<const Proj>);
+	void halve_rows(MatmulX&);
 	void round_rows(MatmulX&);
 	void multiply(std::span<const Proj>, MatmulX, Epilogue, bool decode);
 	void project(const Proj&, const MatmulX&, uint32_t epilogue, bool decode);
@@ -102,7 +105,7 @@ class VulkanBackend final : public Backend {
 	Kernels kernels_;
 	Recorder rec_;
 	Buffer aligned_; // see aligned_rows()
-	Buffer rounded_; // see round_rows()
+	Buffer rounded_; // see prepare_rows()
 	Buffer grids_;   // see grids()
 	Buffer merge_counters_;
 	bool counters_are_zero_ = false;

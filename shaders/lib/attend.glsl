@@ -29,7 +29,9 @@ const bool V_FOLD = V_BITS < 16u && !V_DOT && !V_NORM && V_RUN >= HEAD_DIM;   //
 const bool V_FOLD_ZEROS = V_FOLD && !V_BOOK;                                  // codebooks have no zero points
 const bool V_RUNS_SCALED = V_RUN < HEAD_DIM || V_NORM;                          // in steps: glslang 12
 const bool V_SCALED = V_BITS < 16u && !V_DOT && V_RUNS_SCALED;                // decoded values are scaled
+const uint V_LOADS_AHEAD = (FLAGS & ATTEND_LOAD_AHEAD) != 0u ? 4u : 1u; // rounds whose loads are under way together
 #else
+const uint V_LOADS_AHEAD = 1u;
 const bool V_FOLD = false, V_FOLD_ZEROS = false, V_SCALED = false, V_DOT = false;
 #endif
 const uint V_STRIDE = V_BITS == 16u  ? HEAD_DIM / 8u                // token to token: pieces, words
@@ -136,14 +138,22 @@ void tile_softmax(uint live, uint params, uint largest) {
 #endif
 }
 
-// 8 channels of a V row as floats: of f16 values at piece `at`, or codes at word `at`; chunk c begins at `at`. A row
-// that is not live (mask 0, else ~0) gives zeros, whatever the memory holds.
-void load_v(uint at, uint c, uint mask, out vec4 low, out vec4 high) {
+// Chunk c of a V row, 8 channels: of f16 values at piece `at`, or the words of codes at word `at`. A row that is not
+// live (mask 0, else ~0) gives zeros, whatever the memory holds.
+uvec4 load_v(uint at, uint c, uint mask) {
 #ifdef V_PARAMS
 	if (V_BITS < 16u) {
 		const bool two = V_BITS == 8u || V_BITS == 3u;
-		piece_codes(v_words[at + piece_word(c, V_BITS)], two ? v_words[at + piece_word2(c, V_BITS)] : 0u, c, V_BITS,
-		            mask, low, high);
+		return uvec4(v_words[at + piece_word(c, V_BITS)], two ? v_words[at + piece_word2(c, V_BITS)] : 0u, 0u, 0u);
+	}
+#endif
+	return v_codes[at + c] & uvec4(mask);
+}
+// The same as floats.
+void decode_v(uvec4 w, uint c, uint mask, out vec4 low, out vec4 high) {
+#ifdef V_PARAMS
+	if (V_BITS < 16u) {
+		piece_codes(w.x, w.y, c, V_BITS, mask, low, high);
 		if (V_BOOK) {
 			low = book_values(low, V_BITS);
 			high = book_values(high, V_BITS);
@@ -151,7 +161,6 @@ void load_v(uint at, uint c, uint mask, out vec4 low, out vec4 high) {
 		return;
 	}
 #endif
-	const uvec4 w = v_codes[at + c] & uvec4(mask);
 	low = halves_low(w);
 	high = halves_high(w);
 }
@@ -159,66 +168,79 @@ void load_v(uint at, uint c, uint mask, out vec4 low, out vec4 high) {
 // Adds the values of the tile. Of the lane's quad: `at`, where its V begins (16-byte pieces; words if V is packed),
 // always inside the buffer; bit i of `live`: token i has values; `params`, only with V_SCALED, as in tile_softmax();
 // `more`, only with V_SCALED: `largest` of tile_softmax(), or with V_NORM the word of v_factors where the channel
-// factors of the kv head begin.
-void tile_values(uint at, uint live, uint params, uint more) {
+// factors of the kv head begin. `quads`: how many of the tile exist.
+void tile_values(uint at, uint live, uint params, uint more, uint quads) {
+	const uint rounds = (min(quads, QUADS) + V_ROWS - 1u) / V_ROWS;
 	const uint row = LANE / ROW_LANES, chunk = LANE % ROW_LANES;
 	if (HALF == 0u) {
 		quad_s[QUAD] = uvec2(at, live);
 		if (V_SCALED) quad_scales_s[QUAD] = uvec2(params, more);
 	}
 	barrier();
-	[[dont_unroll]] for (uint i = 0; i < (QUADS + V_ROWS - 1u) / V_ROWS; i++) {
-		const uint quad = min(i * V_ROWS + row, QUADS - 1u);
-		const uint v_at = quad_s[quad].x;
-		uint v_live = quad_s[quad].y;
-		if (i * V_ROWS + row >= QUADS || row >= V_ROWS) v_live = 0;
-		[[unroll]] for (uint o = 0; o < OWN; o++) {
-			const uint c = min(chunk + o * ROW_LANES, CHUNKS - 1u);
-			if (V_FOLD_ZEROS)
-				[[unroll]] for (uint j = 0; j < QUERIES; j++)
-					zero_acc[j * OWN + o] += v_live != 0u ? zeros_s[j * QUADS + quad] : 0.0;
-#ifdef V_PARAMS
-			vec4 scale, zero, factor_low, factor_high;
-			if (V_SCALED) {
-				const uint run = V_GROUP < HEAD_DIM ? c * 8u / V_GROUP : 0u;
-				const uint of = quad_scales_s[quad].x, more = quad_scales_s[quad].y;
-				params_at(of + run * (V_BYTES ? PAGE / 2u : PAGE), more, scale, zero);
-				const bvec4 dead =
-				    equal(uvec4(v_live) & uvec4(1, 2, 4, 8), uvec4(0)); // their parameters may be anything
-				scale = mix(scale, vec4(0), dead);
-				zero = mix(zero, vec4(0), dead);
-				if (V_NORM) {
-					const uvec4 x = v_factors[more / 4u + c];
-					factor_low = halves_low(x);
-					factor_high = halves_high(x);
+	[[dont_unroll]] for (uint first = 0; first < rounds; first += V_LOADS_AHEAD) {
+		uvec4 v[V_LOADS_AHEAD][OWN * 4u]; // loads that are under way together
+		[[unroll]] for (uint a = 0; a < V_LOADS_AHEAD; a++) {
+			const uint i = (first + a) * V_ROWS + row, quad = min(i, QUADS - 1u);
+			const uint v_at = quad_s[quad].x;
+			const uint v_live = i >= QUADS || row >= V_ROWS ? 0u : quad_s[quad].y;
+			[[unroll]] for (uint o = 0; o < OWN; o++)
+				[[unroll]] for (uint t = 0; t < 4u; t++) {
+					// A token that is not live may lie outside the buffer, or hold anything, infinities included.
+					const uint mask = 0u - (v_live >> t & 1u);
+					v[a][o * 4u + t] = load_v(v_at + (t * V_STRIDE & mask), min(chunk + o * ROW_LANES, CHUNKS - 1u), mask);
 				}
-			}
-#endif
-			[[unroll]] for (uint t = 0; t < 4u; t++) {
-				// A token that is not live may lie outside the buffer, or hold anything, infinities included.
-				const uint mask = 0u - (v_live >> t & 1u);
-				vec4 low, high;
-				load_v(v_at + (t * V_STRIDE & mask), c, mask, low, high);
+		}
+		[[unroll]] for (uint a = 0; a < V_LOADS_AHEAD; a++) {
+			const uint i = (first + a) * V_ROWS + row, quad = min(i, QUADS - 1u);
+			const uint v_live = i >= QUADS || row >= V_ROWS ? 0u : quad_s[quad].y;
+			[[unroll]] for (uint o = 0; o < OWN; o++) {
+				const uint c = min(chunk + o * ROW_LANES, CHUNKS - 1u);
+				if (V_FOLD_ZEROS)
+					[[unroll]] for (uint j = 0; j < QUERIES; j++)
+						zero_acc[j * OWN + o] += v_live != 0u ? zeros_s[j * QUADS + quad] : 0.0;
 #ifdef V_PARAMS
+				vec4 scale, zero, factor_low, factor_high;
 				if (V_SCALED) {
-					low = low * scale[t] + zero[t];
-					high = high * scale[t] + zero[t];
-				}
-				if (V_NORM) {
-					low *= factor_low;
-					high *= factor_high;
+					const uint run = V_GROUP < HEAD_DIM ? c * 8u / V_GROUP : 0u;
+					const uint of = quad_scales_s[quad].x, more = quad_scales_s[quad].y;
+					params_at(of + run * (V_BYTES ? PAGE / 2u : PAGE), more, scale, zero);
+					const bvec4 dead =
+					    equal(uvec4(v_live) & uvec4(1, 2, 4, 8), uvec4(0)); // their parameters may be anything
+					scale = mix(scale, vec4(0), dead);
+					zero = mix(zero, vec4(0), dead);
+					if (V_NORM) {
+						const uvec4 x = v_factors[more / 4u + c];
+						factor_low = halves_low(x);
+						factor_high = halves_high(x);
+					}
 				}
 #endif
-				[[unroll]] for (uint j = 0; j < QUERIES; j++) {
-					const float x = work_s[j * QUADS + quad][t];
-					acc[(j * OWN + o) * 2u] += x * low;
-					acc[(j * OWN + o) * 2u + 1u] += x * high;
+				[[unroll]] for (uint t = 0; t < 4u; t++) {
+					vec4 low, high;
+					decode_v(v[a][o * 4u + t], c, 0u - (v_live >> t & 1u), low, high);
+#ifdef V_PARAMS
+					if (V_SCALED) {
+						low = low * scale[t] + zero[t];
+						high = high * scale[t] + zero[t];
+					}
+					if (V_NORM) {
+						low *= factor_low;
+						high *= factor_high;
+					}
+#endif
+					[[unroll]] for (uint j = 0; j < QUERIES; j++) {
+						const float x = work_s[j * QUADS + quad][t];
+						acc[(j * OWN + o) * 2u] += x * low;
+						acc[(j * OWN + o) * 2u + 1u] += x * high;
+					}
 				}
 			}
 		}
 	}
 	barrier(); // the next tile writes work_s
 }
+
+void tile_values(uint at, uint live, uint params, uint more) { tile_values(at, live, params, more, QUADS); }
 
 // Memory where lanes leave sums for the lanes of row 0.
 #ifdef INT8

@@ -12,8 +12,8 @@ vec4 halves_high(uvec4 w) { return vec4(unpackHalf2x16(w.z), unpackHalf2x16(w.w)
 uvec4 halves8(vec4 low, vec4 high) {
 	return uvec4(packHalf2x16(low.xy), packHalf2x16(low.zw), packHalf2x16(high.xy), packHalf2x16(high.zw));
 }
-// Two halves, infinite ones replaced by the largest half of their sign. A NaN is kept, so that a damaged weight shows in
-// the results: clamp() of floats makes it a number on NVIDIA GPUs and lavapipe.
+// Two halves, infinite ones replaced by the largest half of their sign. A NaN is kept, so that a damaged weight shows
+// in the results: clamp() of floats makes it a number on NVIDIA GPUs and lavapipe.
 uint finite_halves(uint x) {
 	const uint rest = ((x & 0x7fff7fffu) ^ 0x7c007c00u) + 0x7fff7fffu; // a half's top bit is 0 if it is infinite
 	return x - (~rest >> 15u & 0x00010001u);

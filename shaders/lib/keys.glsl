@@ -11,6 +11,10 @@ const uint LOAD_STEPS = K_BITS == 2 ? 2 : K_BITS == 1 || K_BITS == 3 ? 4 : 1; //
 const uint K_LOW = (HEAD_DIM * 2u + 31u) / 32u;                        // words of the low plane of 3-bit codes
 const uint RUN_STEPS = HEAD_DIM / 8 / K_RUNS;
 const uint RUN_LOADS = (RUN_STEPS + LOAD_STEPS - 1) / LOAD_STEPS;
+// Loads that are under way together: a subgroup that waits for each alone takes a memory latency per load.
+const bool LOADS_AHEAD = (FLAGS & ATTEND_LOAD_AHEAD) != 0u;
+const uint LOADS_OF_FOUR = RUN_LOADS % (4u * QUAD_LANES); // a step of its own: glslang 12
+const uint K_LOADS_AHEAD = LOADS_AHEAD && LOADS_OF_FOUR == 0u ? 4u : 1u;
 // A lane's half of the channels: every other run where a run has few words, else every other group of words.
 const bool HALF_RUNS = QUAD_LANES > 1u && K_RUNS > 1u && K_BITS < 4u;
 #define ADDS (HALF == 0u)          // whether a lane adds what belongs to all channels
@@ -162,15 +166,18 @@ void add_step(uint r, uint n, uint i, uvec4 w[LOAD_WORDS]) {
 // Adds run r of the channels to score or, with a scale per token and run, to dots. `params`: word of the page's
 // parameters.
 void add_run(uint k_at, uint r, uint params, uint in_page, inout vec4 dots[QUERIES]) {
-	[[dont_unroll]] for (uint of_n = 0; of_n < RUN_LOADS; of_n += HALF_RUNS ? 1u : QUAD_LANES) {
+	const uint lanes = HALF_RUNS ? 1u : QUAD_LANES;
+	[[dont_unroll]] for (uint of_n = 0; of_n < RUN_LOADS; of_n += lanes * K_LOADS_AHEAD) {
 		const uint n = of_n + (HALF_RUNS ? 0u : HALF);
-		if (!HALF_RUNS && RUN_LOADS % QUAD_LANES != 0u && n >= RUN_LOADS) break;
-		uvec4 w[LOAD_WORDS];
-		load_k(k_at, r * RUN_LOADS + n, w);
-		if (LOAD_STEPS == 1u) {
-			add_step(r, n, 0u, w);
-		} else { // rolled: unrolled, it takes more registers than it saves time
-			[[dont_unroll]] for (uint i = 0; i < LOAD_STEPS; i++) add_step(r, n, i, w);
+		uvec4 w[K_LOADS_AHEAD][LOAD_WORDS];
+		[[unroll]] for (uint a = 0; a < K_LOADS_AHEAD; a++) load_k(k_at, r * RUN_LOADS + n + a * lanes, w[a]);
+		[[unroll]] for (uint a = 0; a < K_LOADS_AHEAD; a++) {
+			if (!HALF_RUNS && RUN_LOADS % QUAD_LANES != 0u && n + a * lanes >= RUN_LOADS) break;
+			if (LOAD_STEPS == 1u) {
+				add_step(r, n + a * lanes, 0u, w[a]);
+			} else { // rolled: unrolled, it takes more registers than it saves time
+				[[dont_unroll]] for (uint i = 0; i < LOAD_STEPS; i++) add_step(r, n + a * lanes, i, w[a]);
+			}
 		}
 	}
 	if (K_TOKEN) {

@@ -74,6 +74,14 @@ struct RoundRowsPush {
 	uint rows;
 	uint row_stride; // row = group y + group z * row_stride
 };
+#define KV_HALVE_ELEMENTS 64u // rows of halve_rows.comp have a multiple of this many elements
+struct HalveRowsPush {
+	KV_PUSH_HEAD
+	uint cols;
+	uint pieces; // of a rounded row, 8 elements each
+	uint rows;
+	uint row_stride; // row = group y + group z * row_stride
+};
 struct RmsNormPush {
 	KV_PUSH_HEAD
 	uint dim;

@@ -27,4 +27,5 @@
 #define SPEC_TILE 26          // tokens that a workgroup takes at a time
 #define SPEC_QUAD_LANES 27    // lanes that share 4 tokens
 #define SPEC_BUFFERS 28       // tiles in shared memory: 2: one is written while the other is multiplied
+#define SPEC_STEP 29          // elements of a row that a tile holds
 #endif
