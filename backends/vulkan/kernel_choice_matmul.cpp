@@ -11,8 +11,10 @@ namespace kvrun::vk {
 namespace {
 
 constexpr uint32_t kVecLocal = 128;  // workgroup of matvec.comp
-constexpr uint32_t kInt8Local = 256; // of matvec_int8.comp
-constexpr uint32_t kTileRows = 64;   // of matmul.comp, matmul_int8.comp
+constexpr uint32_t kInt8Local = 256; // of matvec_int8.comp, on most devices
+// Its most shared memory: 40 bytes for a block, and sums of squares
+constexpr uint32_t kInt8Shared = KV_RESIDENT_BLOCKS * 40 + 1024;
+constexpr uint32_t kTileRows = 64; // of matmul.comp, matmul_int8.comp
 
 // 4 rows per lane share the fetches and shuffles of x; 8 tokens share the unpacking of weights. Measured best on
 // lavapipe.
@@ -53,36 +55,46 @@ MatmulChoice matvec(const Caps& c, DType type, uint32_t rows, uint32_t tokens, u
 // Lanes that share a row in matvec_int8.comp: the same for every number of rows and tokens, because sums depend on it.
 uint32_t int8_lanes(const Caps& c) { return few_registers(c) && c.subgroup_pin ? c.subgroup_min : c.subgroup; }
 
-// Shared memory of matvec_int8.comp: rows of x, 32 bytes of codes and 8 of unit and sums per block, and sums of
-// squares.
-uint32_t int8_shared(const Caps& c, uint32_t tokens) {
-	const uint32_t chunk = tokens <= kMatvecTokens ? 64 : 32;
-	return tokens * (chunk * 40 + kInt8Local / int8_lanes(c) * 4);
+// Workgroup of matvec_int8.comp that rounds x itself, and of round_vec.comp. Sums of squares depend on it.
+uint32_t int8_local(const Caps& c) { return c.vendor == kNvidia && c.workgroup >= 512 ? 512 : kInt8Local; }
+
+// Rounding x takes 100 vector instructions of each subgroup for 4096 columns, and multiplying a Q4_K row 243 (gfx1100,
+// tools/results/matvec_instructions.csv).
+//
+// One token: a workgroup rounds x itself, and workgroups take more rows if there are enough to fill the device. A
+// dispatch of round_vec.comp before it takes 5.5 us on an H200, and multiplying then saves less: 8 layers of an 8B
+// model in Q4_K take 0.64 ms per token, 0.53 + 0.18 with that dispatch. Workgroups of 512 lanes that loop over rows
+// (MATMUL_RESIDENT) take 0.59; of 256 lanes 0.75. A 7900 XTX would hide rounding behind memory [E].
+//
+// More tokens: each workgroup would round all rows, a few blocks at a time between barriers. The same layers take
+// 1.34, 2.99 and 8.01 ms for 4, 8 and 16 tokens on an H200, with round_vec.comp 0.81 + 0.18, 1.19 + 0.18 and
+// 2.09 + 0.18.
+// On gfx1100 a subgroup takes 13182 instead of 33646 cycles with 8 tokens (Q4_K, compiler's estimate).
+bool resides(const Caps& c, uint32_t cols) {
+	return c.vendor == kNvidia && c.cores && ceil_div(cols, 32u) <= KV_RESIDENT_BLOCKS;
 }
 
-// A row of x is rounded once per workgroup, so workgroups take more rows if there are enough to fill the device.
-//
-// Why not once per projection, by a dispatch of round_rows.comp before it: for 4096 columns, rounding takes 100 vector
-// instructions of each subgroup, and multiplying a Q4_K row 243 (gfx1100, tools/results/matvec_instructions.csv). A
-// 4096 x 4096 projection of one row per subgroup, 4096 subgroups, is then 0.41 M instructions of rounding and 1.0 M of
-// products. A 7900 XTX issues 480 per ns (192 SIMDs, 2.5 GHz): 0.9 and 2.1 us, while its 9.4 MB of weights take 10 us
-// at 960 GB/s. Both hide behind memory. A dispatch and a barrier cost 2 to 5 us, 4 times per layer, and hide behind
-// nothing [E]. Of the producers of x, only attention's merge has whole blocks of 32 channels in one workgroup.
-MatmulChoice matvec_int8(const Caps& c, DType type, uint32_t rows, uint32_t tokens, uint32_t flags) {
+// cols: columns of dense weights, 0: of experts.
+MatmulChoice matvec_int8(const Caps& c, DType type, uint32_t rows, uint32_t cols, uint32_t tokens, uint32_t flags) {
 	const bool wide = rows >= 16384 && c.vendor == kAmd && tokens <= kMatvecTokens; // else 4 need too many registers
-	uint32_t each = own_rows(c, tokens, wide ? 4 : rows >= 6144 ? 2 : 1);
+	uint32_t each = own_rows(c, tokens, wide ? 4 : rows >= 6144 ? 2 : 1), local = int8_local(c), most = UINT32_MAX;
+	if (rounds_first(c, tokens)) {
+		flags |= MATMUL_ROUNDED;
+		local = kVecLocal; // 16 tokens need many registers
+		if (c.vendor == kNvidia) each = 2;
+	} else if (cols && resides(c, cols)) {
+		flags |= MATMUL_RESIDENT;
+		most = c.cores * 2;
+	}
 	if ((flags & MATMUL_EPILOGUE) == MATMUL_SWIGLU) each = std::max(each, 2u);
-	// Up to 8 rows have a pipeline for each number. Larger numbers share those for 12 and 16, because compiling takes
-	// time.
-	const uint32_t cols = tokens <= kMatvecTokens ? tokens : ceil_div(tokens, 4u) * 4;
 	return {{build_of(Kernel::matvec, need::int8 | grid_of(type)),
-	         {{SPEC_LOCAL_X, kInt8Local},
+	         {{SPEC_LOCAL_X, local},
 	          {SPEC_SUBGROUP, int8_lanes(c)},
 	          {SPEC_ROWS, each},
-	          {SPEC_COLS, cols},
+	          {SPEC_COLS, int8_cols(tokens)},
 	          {SPEC_WTYPE, uint32_t(type)},
 	          {SPEC_FLAGS, flags}}},
-	        {ceil_div(rows, kInt8Local / int8_lanes(c) * each), 1, 1}};
+	        {std::min(most, ceil_div(rows, local / int8_lanes(c) * each)), 1, 1}};
 }
 
 constexpr uint32_t kWideCols = 64, kNarrowCols = 16; // tokens of a workgroup of matmul.comp, matmul_int8.comp
@@ -166,13 +178,11 @@ std::optional<MatmulChoice> matrix_matmul(const Caps& c, DType type, uint32_t ro
 bool projects_in_int8(const Caps& c, DType type) {
 	return c.int_dot && c.knobs[Knob::ProjectInt8] && c.subgroup_ops && c.subgroup >= 4 && c.subgroup <= 64 &&
 	       !reads_texels(c) && tensor_type_info(type).int8 && c.workgroup >= kInt8Local &&
-	       c.shared_bytes >= int8_shared(c, kMatvecTokens);
+	       c.shared_bytes >= kInt8Shared;
 }
 
 uint32_t matvec_tokens(const Caps& c, DType type) {
-	const bool more = projects_in_int8(c, type) && c.vendor != kIntel && // on Intel, 16 rows spill
-	                  c.shared_bytes >= int8_shared(c, kInt8Tokens);
-	return more ? kInt8Tokens : kMatvecTokens;
+	return projects_in_int8(c, type) && c.vendor != kIntel ? kInt8Tokens : kMatvecTokens; // on Intel, 16 rows spill
 }
 
 // Cooperative matrices are faster, and round x less.
@@ -197,7 +207,7 @@ MatmulChoice choose_matmul(const Caps& c, DType type, uint32_t rows, uint32_t co
 	const uint32_t flags = epilogue | (cols % 32 ? MATMUL_TAIL : 0);
 	if (reads_texels(c)) return texel_matmul(c, type, rows, tokens, flags);
 	if (decode && projects_in_int8(c, type))
-		return matvec_int8(c, type, rows, tokens, epilogue | (norm ? MATMUL_NORM : 0));
+		return matvec_int8(c, type, rows, cols, tokens, epilogue | (norm ? MATMUL_NORM : 0));
 	if (decode) return matvec(c, type, rows, tokens, flags | (norm ? MATMUL_NORM : 0));
 	KV_ASSERT(!norm);
 	if (const auto by_matrices = matrix_matmul(c, type, rows, tokens, flags)) return *by_matrices;
@@ -210,6 +220,13 @@ RowsOfX rows_of_x(Kernel k) {
 	return b.needs & need::matrices ? RowsOfX::Halves : b.needs & need::int8 ? RowsOfX::Bytes : RowsOfX::Floats;
 }
 Choice choose_halve_rows() { return {Kernel::halve_rows, {{SPEC_LOCAL_X, kHalvePieces}}}; }
+bool rounds_first(const Caps& c, uint32_t tokens) { return tokens > (c.vendor == kNvidia ? 1 : 4); }
+// Up to 8 rows have a pipeline for each number. Larger numbers share those for 12 and 16, because compiling takes time.
+uint32_t int8_cols(uint32_t tokens) { return tokens <= kMatvecTokens ? tokens : align_up(tokens, 4); }
+Choice choose_round_vec(const Caps& c, bool norm) {
+	return {Kernel::round_vec,
+	        {{SPEC_LOCAL_X, int8_local(c)}, {SPEC_SUBGROUP, int8_lanes(c)}, {SPEC_FLAGS, norm ? MATMUL_NORM : 0}}};
+}
 Choice choose_round_rows() { return {Kernel::round_rows, {{SPEC_LOCAL_X, kRoundBlocks * 4}}}; }
 
 // ---- mixtures of experts
@@ -233,7 +250,7 @@ MatmulChoice choose_expert_matmul(const Caps& c, DType type, uint32_t rows, uint
 	if (reads_texels(c))
 		m = texel_matmul(c, type, rows, decode ? 1 : each, flags | (decode ? MATMUL_BY_SLOT : 0));
 	else if (decode && projects_in_int8(c, type))
-		m = matvec_int8(c, type, rows, 1, epilogue);
+		m = matvec_int8(c, type, rows, 0, 1, epilogue);
 	else if (decode)
 		m = matvec(c, type, rows, 1, flags);
 	else if (uses_matrices(c))

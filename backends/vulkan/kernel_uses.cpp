@@ -45,6 +45,8 @@ void basic_uses(const Caps& c, Uses& out) {
 	add(out, choose_kv_load(), "");
 	if (multiplies_in_int8(c, DType::Q8_0)) add(out, choose_round_rows(), "");
 	if (uses_matrices(c)) add(out, choose_halve_rows(), "");
+	if (projects_in_int8(c, DType::Q8_0))
+		for (const bool norm : {false, true}) add(out, choose_round_vec(c, norm), norm ? "norm" : "");
 }
 
 void matmul_uses(const Caps& c, Uses& out) {

@@ -91,7 +91,8 @@ void record(Kernels& kernels, Recorder& rec, const Caps& c, const Job& job, cons
 	}
 	const double in = double(job.cols()) * job.tokens(), out = double(job.rows()) * job.tokens();
 	Pipeline& p = kernels.get(how.kernel, how.spec);
-	const RowsOfX taken = rows_of_x(how.kernel);
+	const bool rounded = job.decode && projects_in_int8(c, type) && rounds_first(c, job.tokens());
+	const RowsOfX taken = rounded ? RowsOfX::Bytes : rows_of_x(how.kernel);
 	std::array<Bind, 6> binds{s.out.bind(), s.w.bind(), bind(taken == RowsOfX::Floats ? job.in.x : job.in.rounded),
 	                          s.bias.bind(),
 	                          bind(taken == RowsOfX::Bytes ? job.in.units : job.in.norm)}; // the norm: matvec kernels
@@ -170,6 +171,19 @@ void VulkanBackend::round_rows(MatmulX& in) {
 	              {.label = "round_rows", .bytes = 4.0 * double(in.x.elements()) + double(codes + units)});
 }
 
+// The same for matvec_int8.comp.
+void VulkanBackend::round_vec(MatmulX& in) {
+	const uint32_t n = int8_cols(in.x.shape[0]), blocks = uint32_t(in.x.row_elements()) / 32;
+	const size_t tiles = ceil_div(blocks, 32u), codes = tiles * n * 1024, units = tiles * n * 256 + n * 16;
+	if (rounded_.bytes() < codes + units) rounded_ = alloc(codes + units, Mem::Device, "rows of x as int8");
+	in.rounded = view(rounded_, 0, DType::U32, uint32_t(codes / 4));
+	in.units = view(rounded_, codes, DType::U32, uint32_t(units / 4));
+	rec_.dispatch(pipeline(choose_round_vec(caps(), bool(in.norm))),
+	              RoundVecPush{.blocks = blocks, .rows = in.x.shape[0], .eps = in.eps},
+	              {bind(in.rounded), bind(in.units), bind(in.x), bind(in.norm ? in.norm : in.x)}, {1, n, 1},
+	              {.label = "round_vec", .bytes = 4.0 * double(in.x.elements()) + double(codes + units)});
+}
+
 void VulkanBackend::compute(const op::Matmul& o) {
 	const auto& [projs, x, epilogue, decode] = o;
 	multiply(projs, {.x = x}, epilogue, decode);
@@ -207,6 +221,9 @@ void VulkanBackend::multiply(std::span<const Proj> projs, MatmulX in, Epilogue e
 	in.x = aligned_rows(x);
 	if (std::ranges::any_of(projs, [](const Proj& p) { return uses_grid(p.w.type); })) in.grids = grids();
 	if (!decode) prepare_rows(in, projs);
+	if (decode && rounds_first(c, x.shape[0]) &&
+	    std::ranges::any_of(projs, [&](const Proj& p) { return projects_in_int8(c, p.w.type); }))
+		round_vec(in);
 	Spans s;
 	if (epilogue == Epilogue::SwiGLU) {
 		if (cover(c, projs, true, s)) return record(kernels_, rec_, c, {projs, in, MATMUL_SWIGLU, decode}, s, false);

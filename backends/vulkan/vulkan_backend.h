@@ -28,8 +28,8 @@ struct MatmulX {       // input of projections
 	View x;            // (T, cols) f32
 	View norm = {};    // (cols) f32, of the norm of x; empty: none
 	float eps = 0;     // of the norm
-	View rounded = {}; // x rounded, as rows_of_x(): see halve_rows.comp, round_rows.comp; empty: not rounded
-	View units = {};   // of round_rows.comp
+	View rounded = {}; // x rounded, as rows_of_x(): see halve_rows.comp, round_rows.comp, round_vec.comp; empty: no
+	View units = {};   // of round_rows.comp, round_vec.comp
 	View grids = {};   // the table, for weights of types with grids
 };
 
@@ -94,6 +94,7 @@ class VulkanBackend final : public Backend {
 	void prepare_rows(MatmulX&, std::span<const Proj>);
 	void halve_rows(MatmulX&);
 	void round_rows(MatmulX&);
+	void round_vec(MatmulX&);
 	void multiply(std::span<const Proj>, MatmulX, Epilogue, bool decode);
 	void project(const Proj&, const MatmulX&, uint32_t epilogue, bool decode);
 	bool binds_together(std::span<const Proj>) const;

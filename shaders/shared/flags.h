@@ -4,10 +4,13 @@
 
 // matmul and matvec kernels; the two lowest bits are one of the epilogues MATMUL_* of push.h
 #define MATMUL_EPILOGUE 3u
-#define MATMUL_TAIL 4u     // cols is no multiple of 32
-#define MATMUL_NORM 8u     // matvec: x is normalised
-#define MATMUL_CLAMPED 16u // SwiGLU is the clamped one of experts.h
-#define MATMUL_BY_SLOT 32u // texel_expert_matmul: one token, whose expert ids say
+#define MATMUL_TAIL 4u          // cols is no multiple of 32
+#define MATMUL_NORM 8u          // matvec: x is normalised
+#define MATMUL_CLAMPED 16u      // SwiGLU is the clamped one of experts.h
+#define MATMUL_BY_SLOT 32u      // texel_expert_matmul: one token, whose expert ids say
+#define MATMUL_RESIDENT 64u     // matvec_int8: workgroups loop over rows while x stays in shared memory
+#define MATMUL_ROUNDED 128u     // matvec_int8: x is the output of round_vec.comp
+#define KV_RESIDENT_BLOCKS 512u // most blocks of 32 columns with MATMUL_RESIDENT
 
 // route
 #define ROUTE_SIGMOID 1u    // weights are sigmoids of logits, else their softmax

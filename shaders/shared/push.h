@@ -82,6 +82,12 @@ struct HalveRowsPush {
 	uint rows;
 	uint row_stride; // row = group y + group z * row_stride
 };
+struct RoundVecPush {
+	KV_PUSH_HEAD
+	uint blocks; // of a row, 32 elements each
+	uint rows;
+	float eps; // of the norm
+};
 struct RmsNormPush {
 	KV_PUSH_HEAD
 	uint dim;
