@@ -183,12 +183,13 @@ TEST_CASE("kernel choice: projections by integer dot products cover all rows, wi
           "memory") {
 	struct Row {
 		uint32_t vendor, subgroup, least, lanes; // lanes: of matvec_int8
+		uint32_t cores = 0;
 	};
 	for (const Row& row : {Row{0x8086, 16, 8, 8}, Row{0x8086, 16, 16, 16}, Row{0x1002, 64, 32, 64},
-	                       Row{0x10de, 32, 32, 32}, Row{0x13b5, 4, 4, 4}}) {
+	                       Row{0x10de, 32, 32, 32}, Row{0x10de, 32, 32, 32, 132}, Row{0x13b5, 4, 4, 4}}) {
 		vk::Caps c;
 		c.vendor = row.vendor;
-		c.workgroup = 256, c.shared_bytes = 32 << 10;
+		c.workgroup = row.cores ? 1024 : 256, c.shared_bytes = 32 << 10, c.cores = row.cores;
 		c.subgroup = c.subgroup_max = row.subgroup, c.subgroup_min = row.least;
 		c.subgroup_ops = c.subgroup_pin = c.int_dot = true;
 		INFO("vendor " << row.vendor << ", subgroups of " << row.subgroup);
@@ -199,7 +200,7 @@ TEST_CASE("kernel choice: projections by integer dot products cover all rows, wi
 		REQUIRE(vk::projects_in_int8(c, DType::Q4_K));
 		const KernelBlob& blob = kernel_blobs()[size_t(Kernel::matvec_int8)];
 		for (const uint32_t rows : {1u, 64u, 4096u, 6145u, 28672u, 128256u})
-			for (const uint32_t tokens : {1u, 2u, 3u, 8u})
+			for (const uint32_t tokens : {1u, 2u, 3u, 8u, 16u})
 				for (const uint32_t epilogue : {MATMUL_STORE, MATMUL_SWIGLU}) {
 					const vk::MatmulChoice how =
 					    vk::choose_matmul(c, DType::Q4_K, rows, 4096, tokens, epilogue, true, true);
@@ -208,7 +209,11 @@ TEST_CASE("kernel choice: projections by integer dot products cover all rows, wi
 					for (const vk::SpecValue& s : how.spec) spec[s.id] = s.value;
 					CHECK(spec[SPEC_SUBGROUP] == row.lanes);
 					const uint32_t taken = spec[SPEC_LOCAL_X] / row.lanes * spec[SPEC_ROWS];
-					CHECK(how.groups.x * taken >= rows);
+					const bool resident = spec[SPEC_FLAGS] & MATMUL_RESIDENT,
+					           rounded = spec[SPEC_FLAGS] & MATMUL_ROUNDED;
+					CHECK(resident == (c.cores > 0 && tokens == 1));
+					CHECK(rounded == (tokens > (c.vendor == 0x10de ? 1 : 4)));
+					CHECK((resident ? how.groups.x <= 2 * c.cores : how.groups.x * taken >= rows));
 					CHECK((how.groups.x - 1) * taken < rows);
 					const vk::Footprint f = vk::footprint(blob.spirv, vk::reflect(blob.spirv, blob.name), how.spec);
 					CHECK(f.shared_bytes <= c.shared_bytes);
