@@ -5,7 +5,7 @@
 // live bits.
 //
 // Grid: x = (work item * row_blocks + block of TOKENS rows) * blocks + block of up to HEADS query heads of a kv head,
-// y = kv head; HEADS * TOKENS <= QUERIES.
+// y = kv head; HEADS * TOKENS <= 64.
 // M, N, K and requirements: as attend_prompt_matrix.comp; runs that are multiples of 32 or of HEAD_DIM.
 #version 460
 #pragma use_vulkan_memory_model
@@ -31,8 +31,6 @@ layout(constant_id = SPEC_SUBGROUP) const uint SUBGROUP = 32;
 layout(constant_id = SPEC_HEADS) const uint HEADS = 1;
 layout(constant_id = SPEC_COLS) const uint TOKENS = 64;
 layout(constant_id = SPEC_SUBGROUP_COLS) const uint GROUPS = 2;
-layout(constant_id = SPEC_ROWS) const uint QUERIES = 64; // of a workgroup
-layout(constant_id = SPEC_LAYOUT) const uint LAYOUT = 0; // bits: MATRIX_*
 layout(constant_id = SPEC_MATRIX_M) const uint M = 16;
 layout(constant_id = SPEC_MATRIX_N) const uint N = 16;
 layout(constant_id = SPEC_MATRIX_K) const uint K = 16;
@@ -42,7 +40,7 @@ const bool V_ROTATE = (FLAGS & ATTEND_V_ROTATED) != 0u, K_BYTES = (FLAGS & ATTEN
            V_BYTES = (FLAGS & ATTEND_V_BYTES) != 0u;
 const bool K_MEAN = (FLAGS & ATTEND_K_MEANS) != 0u, K_CHANNEL = (FLAGS & ATTEND_K_PER_CHANNEL) != 0u;
 const bool V_NORM = (FLAGS & ATTEND_V_FACTORS) != 0u, BALANCE = (FLAGS & ATTEND_BALANCE) != 0u;
-const bool SOFTCAP = (FLAGS & ATTEND_SOFTCAP) != 0u, SLOW_CONVERT = (FLAGS & ATTEND_SLOW_CONVERT) != 0u;
+const bool SOFTCAP = (FLAGS & ATTEND_SOFTCAP) != 0u;
 
 layout(push_constant) uniform Push { AttendPush p; };
 layout(std430, binding = 0) writeonly restrict buffer Parts { float parts[]; };
@@ -74,8 +72,7 @@ vec4 query_fit(vec4 x, uint c) {
 }
 
 uint live_at = 0u, factors_at = 0u; // words in tables of the item and kv head
-uint k_page = 0u, v_page = 0u, k_param = 0u, v_param = 0u, factor = 0u; // of the tile of keys and that of values: first
-                                                                        // token in its page, words of its parameters
+uint in_page = 0u, k_param = 0u, v_param = 0u, factor = 0u; // of the tile: first token, words of its parameters
 uint live = 0u; // bit t: token t of the tile is live
 uvec4 k_next[OWN_PIECES], v_next[OWN_VALUES]; // prefetched words of the next tile
 
@@ -84,11 +81,15 @@ uvec2 key_place(uint i) {
 	const uint at = i * LOCAL_X + LANE;
 	return uvec2(at % KEYS, min(at / KEYS, PIECES - 1u));
 }
-void key_fetch(uint tile) {
-	const uint at = pages_at + tile * KEYS / PAGE * 4u;
-	k_page = tile * KEYS % PAGE;
-	const uint k_at = KV_AT(2) + tables[at] + kv_k_word(kv_head, 0u, k_page, HEAD_DIM, K_BITS, PAGE);
+void tile_fetch(uint tile) {
+	const uint page = tile * KEYS / PAGE, at = pages_at + page * 4u;
+	in_page = tile * KEYS % PAGE;
+	const uint k_at = KV_AT(2) + tables[at] + kv_k_word(kv_head, 0u, in_page, HEAD_DIM, K_BITS, PAGE);
+	const uint v_at = KV_AT(3) + tables[at + 1u] + kv_v_word(kv_head, in_page, 0u, HEAD_DIM, V_BITS, PAGE);
 	k_param = KV_AT(6) + tables[at + 2u];
+	v_param = KV_AT(7) + tables[at + 3u];
+	if (V_NORM) factor = KV_AT(8) + tables[factors_at + page] + kv_factor_word(kv_head, 0u, HEAD_DIM);
+	live = tables[live_at + page * 4u + in_page / 32u];
 	[[unroll]] for (uint i = 0; i < OWN_PIECES; i++) {
 		const uvec2 k = key_place(i);
 		if (K_BITS == 16u) {
@@ -98,14 +99,6 @@ void key_fetch(uint tile) {
 			if (K_BITS == 8u || K_BITS == 3u) k_next[i].y = k_words[k_at + piece_word2(k.y, K_BITS) * PAGE + k.x];
 		}
 	}
-}
-void value_fetch(uint tile) {
-	const uint page = tile * KEYS / PAGE, at = pages_at + page * 4u;
-	v_page = tile * KEYS % PAGE;
-	const uint v_at = KV_AT(3) + tables[at + 1u] + kv_v_word(kv_head, v_page, 0u, HEAD_DIM, V_BITS, PAGE);
-	v_param = KV_AT(7) + tables[at + 3u];
-	if (V_NORM) factor = KV_AT(8) + tables[factors_at + page] + kv_factor_word(kv_head, 0u, HEAD_DIM);
-	live = tables[live_at + page * 4u + v_page / 32u];
 	[[unroll]] for (uint i = 0; i < OWN_VALUES; i++) {
 		const uvec2 v = value_place(i);
 		const uint from = v_at + v.x * kv_token_words(HEAD_DIM, V_BITS);
@@ -124,7 +117,7 @@ float norm_of(uint word, uint token, const bool bytes) {
 }
 uvec4 tile_key(uint i) {
 	if (K_BITS == 16u) return k_next[i];
-	const uint token = k_page + key_place(i).x, c = key_place(i).y;
+	const uint token = in_page + key_place(i).x, c = key_place(i).y;
 	vec4 low, high;
 	piece_codes(k_next[i].x, k_next[i].y, c, K_BITS, ~0u, low, high);
 	if (K_BOOK) {
@@ -168,7 +161,7 @@ uvec4 tile_key(uint i) {
 // Zeros where there is no live token: its slot may hold anything, and an infinity times weight 0 is NaN.
 uvec4 tile_value(uint i) {
 	const uvec2 at = value_place(i);
-	const uint mask = 0u - (live >> at.x & 1u), token = v_page + at.x, c = at.y;
+	const uint mask = 0u - (live >> at.x & 1u), token = in_page + at.x, c = at.y;
 	if (V_BITS == 16u) return v_next[i] & uvec4(mask);
 	vec4 low, high;
 	piece_codes(v_next[i].x, v_next[i].y, c, V_BITS, ~0u, low, high);

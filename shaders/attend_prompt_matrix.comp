@@ -4,12 +4,10 @@
 // at multiples of 32 from token 0. A tile of which a row sees nothing leaves the row's state unchanged. So a row's bits
 // do not depend on how the prompt is cut.
 //
-// Grid: x = block of TOKENS rows, y = kv head * blocks + block of up to HEADS of its query heads. HEADS * TOKENS <=
-// QUERIES.
+// Grid: x = block of TOKENS rows, y = kv head * blocks + block of up to HEADS of its query heads; HEADS * TOKENS <= 64.
 // M, N, K: a shape that the device has for f16 x f16 + f32.
-// Needs: HEAD_DIM a multiple of 8, N and K, at most 128; QUERIES a multiple of 16; whole matrices in the QUERIES *
-// SUBGROUP * GROUPS / LOCAL_X rows of GROUPS subgroups; 1, 2, 4 or 8 lanes for each of the QUERIES * SUBGROUP / LOCAL_X
-// rows of a subgroup. With MATRIX_SCORES_KEPT also: 16 such rows, GROUPS 1, SUBGROUP 32, M, N and K 16.
+// Needs: HEAD_DIM a multiple of 8, N and K, at most 128; whole matrices in the 64 * SUBGROUP * GROUPS / LOCAL_X rows of
+// GROUPS subgroups; 1, 2, 4 or 8 lanes for each of the 64 * SUBGROUP / LOCAL_X rows of a subgroup.
 #version 460
 #pragma use_vulkan_memory_model
 #extension GL_GOOGLE_include_directive : require
@@ -28,15 +26,13 @@ layout(constant_id = SPEC_SUBGROUP) const uint SUBGROUP = 32;
 layout(constant_id = SPEC_HEADS) const uint HEADS = 1;
 layout(constant_id = SPEC_COLS) const uint TOKENS = 64;
 layout(constant_id = SPEC_SUBGROUP_COLS) const uint GROUPS = 2;
-layout(constant_id = SPEC_ROWS) const uint QUERIES = 64; // of a workgroup
-layout(constant_id = SPEC_LAYOUT) const uint LAYOUT = 0; // bits: MATRIX_*
 layout(constant_id = SPEC_MATRIX_M) const uint M = 16;
 layout(constant_id = SPEC_MATRIX_N) const uint N = 16;
 layout(constant_id = SPEC_MATRIX_K) const uint K = 16;
 const bool IN_CHUNKS = (FLAGS & PROMPT_CHUNKS) != 0u;
 const bool WINDOW = (FLAGS & PROMPT_WINDOW) != 0u, SOFTCAP = (FLAGS & PROMPT_SOFTCAP) != 0u;
 const bool SINKS = (FLAGS & PROMPT_SINKS) != 0u;
-const bool SLOW_CONVERT = false, Q_ROTATE = false, V_ROTATE = false, PARTIAL = (FLAGS & PROMPT_STATE) != 0u;
+const bool Q_ROTATE = false, V_ROTATE = false, PARTIAL = (FLAGS & PROMPT_STATE) != 0u;
 
 layout(push_constant) uniform Push { AttendPromptPush p; };
 layout(std430, binding = 0) writeonly restrict buffer Result { float result[]; };
@@ -68,10 +64,8 @@ uvec2 key_place(uint i) {
 uint piece_at(uint tile, uvec2 at) {
 	return min(tile * KEYS + at.x, n_tokens - 1u) * PIECES + at.y;
 } // no weight falls on a token twice
-void key_fetch(uint tile) {
+void tile_fetch(uint tile) {
 	[[unroll]] for (uint i = 0; i < OWN_PIECES; i++) k_next[i] = k_codes[k_head + piece_at(tile, key_place(i))];
-}
-void value_fetch(uint tile) {
 	[[unroll]] for (uint i = 0; i < OWN_VALUES; i++) v_next[i] = v_codes[v_head + piece_at(tile, value_place(i))];
 }
 uvec4 tile_key(uint i) { return k_next[i]; }

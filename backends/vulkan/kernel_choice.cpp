@@ -183,17 +183,9 @@ AttendCut attend_cut(const Caps& c, uint32_t share, const Format& f, uint32_t he
 
 // Constants of lib/attend_matrix.glsl: queries of a workgroup, those staged at a time, tokens of a tile, most channels
 // of a head, subgroups that share queries (queries and their sums take registers).
-constexpr uint32_t kMatrixQueries = 64, kMatrixStaged = 16, kMatrixKeys = 32, kMatrixHeadDim = 128;
+constexpr uint32_t kMatrixQueries = 64, kMatrixStaged = 16, kMatrixKeys = 32, kMatrixHeadDim = 128, kMatrixGroups = 2;
 
-// NVIDIA's processors hide the time of shared memory and barriers with few subgroups at a time: one that has its
-// queries for itself waits for others only at the ends of a tile.
-uint32_t matrix_groups(const Caps& c) { return c.vendor == kNvidia || c.is_cpu ? 1 : 2; }
-uint32_t matrix_subgroups(const Caps& c) { return kMatrixQueries / std::max(c.matrix.m, 8u) * matrix_groups(c); }
-uint32_t matrix_layout(const Caps& c) {
-	if (matrix_groups(c) > 1) return 0;
-	const bool whole = c.matrix.m == 16 && c.matrix.n == 16 && c.matrix.k == 16 && c.subgroup == 32;
-	return MATRIX_VALUES_BY_TOKEN | (whole && c.driver_id == VK_DRIVER_ID_NVIDIA_PROPRIETARY ? MATRIX_SCORES_KEPT : 0);
-}
+uint32_t matrix_subgroups(const Caps& c) { return kMatrixQueries / std::max(c.matrix.m, 8u) * kMatrixGroups; }
 
 AttendCut matrix_cut(const Caps& c, uint32_t share) {
 	AttendCut cut;
@@ -208,9 +200,7 @@ AttendChoice attend_choice(const Caps& c, Kernel kernel, bool matrices, bool int
 	spec.insert(spec.end(), {{SPEC_LOCAL_X, cut.local}, {SPEC_HEADS, cut.heads}, {SPEC_COLS, cut.tokens}});
 	if (cut.quad_lanes > 1) spec.push_back({SPEC_QUAD_LANES, cut.quad_lanes});
 	if (matrices) {
-		spec.insert(
-		    spec.end(),
-		    {{SPEC_SUBGROUP_COLS, matrix_groups(c)}, {SPEC_ROWS, kMatrixQueries}, {SPEC_LAYOUT, matrix_layout(c)}});
+		spec.push_back({SPEC_SUBGROUP_COLS, kMatrixGroups});
 		add_matrices(spec, c);
 	}
 	const uint32_t have = texels_of(c) | (matrices ? need::matrices : 0) | (int8 ? need::int8 : 0);
@@ -246,14 +236,12 @@ bool attends_by_matrices(const Caps& c, uint32_t head_dim) {
 	const uint32_t lanes = c.subgroup / rows; // lanes of a row of scores
 	// Shared memory, in pieces of 16 bytes, as lib/attend_matrix.glsl declares it.
 	const uint32_t row = head_dim / 8 + 1;
-	const uint32_t values =
-	                   matrix_layout(c) & MATRIX_VALUES_BY_TOKEN ? kMatrixKeys * row : head_dim * (kMatrixKeys / 8 + 1),
-	               tile = kMatrixKeys * row + values,
-	               scores = matrix_layout(c) & MATRIX_SCORES_KEPT ? 0 : kMatrixQueries * (kMatrixKeys / 4 + 1);
+	const uint32_t tile = kMatrixKeys * row + head_dim * (kMatrixKeys / 8 + 1),
+	               scores = kMatrixQueries * (kMatrixKeys / 4 + 1);
 	const uint32_t shared =
 	    16 * (std::max(tile, kMatrixQueries * row) + std::max(scores, kMatrixStaged * head_dim / 4)) +
 	    4 * kMatrixQueries;
-	return m.m <= 16 && lanes >= 1 && lanes <= 8 && whole(m.n, kMatrixKeys / matrix_groups(c)) &&
+	return m.m <= 16 && lanes >= 1 && lanes <= 8 && whole(m.n, kMatrixKeys / kMatrixGroups) &&
 	       whole(m.k, kMatrixKeys) && subgroups * c.subgroup <= c.workgroup && shared <= c.shared_bytes;
 }
 
@@ -275,7 +263,6 @@ AttendChoice choose_attend(const Caps& c, uint32_t share, const Format& f, uint3
 	const AttendCut cut = matrices ? matrix_cut(c, share) : attend_cut(c, share, f, head_dim, page, prompt);
 	const uint32_t dots = matrices ? 0 : dot_flags(c, f),
 	               ahead = loads_ahead(c, f, page) && !matrices ? ATTEND_LOAD_AHEAD : 0;
-	if (matrices && c.vendor == kNvidia && (packed(f.k) || packed(f.v))) flags |= ATTEND_SLOW_CONVERT;
 	return attend_choice(c, Kernel::attend, matrices, dots != 0, cut,
 	                     {{SPEC_HEAD_DIM, head_dim},
 	                      {SPEC_K_BITS, f.k.bits},

@@ -1,49 +1,38 @@
 // Attention by cooperative matrices: QUERIES queries over tiles of KEYS tokens. Shared by attend_matrix.comp (pages)
 // and attend_prompt_matrix.comp (a prompt's own rows).
 //
-// A tile's keys and values lie in shared memory as halves, decoded once for all queries. Keys lie by token, so that a
-// lane's elements of a matrix are contiguous; values lie by channel for the same reason, or by token (BY_TOKEN) for
-// devices that transpose as they load matrices (NVIDIA's ldmatrix): a piece is then stored at once. GROUPS subgroups
-// share GROUP_ROWS queries, which they keep in matrices. Each subgroup multiplies them with every GROUPS-th matrix of
-// the tile's keys, and their weights with every GROUPS-th matrix of its values. Products are of halves, sums in f32.
-// Values are loaded from global memory while scores are computed, the next keys while values are multiplied.
-//
-// Between the products, lanes turn scores into weights. The mapping of matrix elements to lanes is unknown, so scores
-// and weights pass through shared memory, and a factor per row is also loaded as a matrix, with a stride of 0. With
-// KEPT, the host says that sums and first operands have the layout of NVIDIA's m16n8k16, in which a lane's scores are
-// its weights: they stay in registers. If the device has another layout, all results are NaN.
+// A tile's keys and values lie in shared memory as halves, decoded once for all queries. Keys lie by token and values
+// by channel, so that a lane's elements of a matrix are contiguous. GROUPS subgroups share GROUP_ROWS queries, which
+// they keep in matrices. Each subgroup multiplies them with every GROUPS-th matrix of the tile's keys, and their
+// weights with every GROUPS-th matrix of its values. In between, scores pass through shared memory, where lanes turn
+// them into weights. Products are of halves, sums in f32. The mapping of matrix elements to lanes is unknown, so a
+// factor per row is also loaded as a matrix, with a stride of 0.
 //
 // A query's bits depend on its own tiles alone: neither on the other queries nor on tiles of which it sees nothing.
 //
-// The including file defines LOCAL_X, SUBGROUP, GROUPS, QUERIES, LAYOUT, HEAD_DIM, M, N, K, Q_ROTATE, V_ROTATE,
-// SLOW_CONVERT and what lib/softcap.glsl needs, declares q, and supplies:
+// The including file defines LOCAL_X, SUBGROUP, GROUPS, HEAD_DIM, M, N, K, Q_ROTATE, V_ROTATE and what
+// lib/softcap.glsl needs, declares q, and supplies:
 //   uint query_at(uint j)                  first 16-byte piece of query j in q; any valid one where there is no query j
 //   vec4 query_fit(vec4 x, uint c)         x, channels 4 c .. 4 c + 3 of a query, as the keys want them
-//   void key_fetch(uint tile), value_fetch(uint tile)  load what tile_key(), tile_value() need; the latter, tile_seen()
+//   void tile_fetch(uint tile)             loads what tile_key() and tile_value() need
 //   uvec2 key_place(uint i)                token of the tile and piece of its row: the i-th piece of keys of this lane
-//   uvec4 tile_key(uint i), tile_value(i)  the halves at key_place(i), value_place(i) of their last tile
-//   uint tile_seen(uint tile, uint j)      bit t: query j sees token t of the tile, that of value_fetch()
+//   uvec4 tile_key(uint i), tile_value(i)  the halves at key_place(i), value_place(i) of the tile that was fetched last
+//   uint tile_seen(uint tile, uint j)      bit t: query j sees token t of the tile, which was fetched last
 //   float query_done(uint j, float top, float total)   takes the maximum of its scores and the sum of its weights;
 //                                                      returns the total that piece_done() gets
 //   void piece_done(uint j, uint c, vec4 sums, float total)  takes its weighted sums of values, channels 4 c .. 4 c + 3
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_KHR_shader_subgroup_shuffle : require
-#extension GL_KHR_shader_subgroup_vote : require
 
 #define LANE gl_LocalInvocationIndex
 #include "lib/codes.glsl"
-// On NVIDIA a conversion takes the time of 4 to 8 additions. A code as the low bits of 2^23, minus 2^23, is the same
-// float.
-#undef CODE_VEC4
-#define CODE_VEC4(u) (SLOW_CONVERT ? uintBitsToFloat((u) | 0x4B000000u) - 8388608.0 : vec4(u))
 #include "lib/halves.glsl"
 #include "lib/book.glsl"
 #include "lib/no_token.glsl"
 #include "lib/pieces.glsl"
 #include "lib/softcap.glsl"
 
-const bool BY_TOKEN = (LAYOUT & MATRIX_VALUES_BY_TOKEN) != 0u, KEPT = (LAYOUT & MATRIX_SCORES_KEPT) != 0u;
-const uint KEYS = 32u; // one word of live bits; 64 keys beside 64 queries would not fit 32 KiB
+const uint QUERIES = 64u, KEYS = 32u; // one word of live bits; 64 keys beside 64 queries would not fit 32 KiB
 const uint STAGED_ROWS = 16u;         // queries or results in score_s at a time, as floats
 const uint GROUP_ROWS = QUERIES * SUBGROUP * GROUPS / LOCAL_X;
 const uint ROW_TILES = GROUP_ROWS / M;
@@ -53,23 +42,21 @@ const uint STEPS = HEAD_DIM / K, KEY_STEPS = KEYS / K;
 const uint PIECES = HEAD_DIM / 8u, TILE_PIECES = KEYS * PIECES, OWN_PIECES = (TILE_PIECES + LOCAL_X - 1u) / LOCAL_X;
 const uint TILE_PAIRS = KEYS / 2u * PIECES,
            OWN_PAIRS = (TILE_PAIRS + LOCAL_X - 1u) / LOCAL_X; // pieces of two tokens' values
-const uint OWN_VALUES = BY_TOKEN ? OWN_PIECES : 2u * OWN_PAIRS;
+const uint OWN_VALUES = 2u * OWN_PAIRS;
 // Strides in 16-byte pieces: from token to token of keys, from channel to channel of values, from query to query of
 // scores and of the weights that replace them. The 1 spreads them over banks.
 const uint STRIDE = PIECES + 1u, VALUE_STRIDE = KEYS / 8u + 1u, SCORE_STRIDE = KEYS / 4u + 1u;
 const uint VALUES = KEYS * STRIDE;       // where values begin in kv_s
-const uint TILE = VALUES + (BY_TOKEN ? KEYS * STRIDE : HEAD_DIM * VALUE_STRIDE), ALL_QUERIES = QUERIES * STRIDE;
+const uint TILE = VALUES + HEAD_DIM * VALUE_STRIDE, ALL_QUERIES = QUERIES * STRIDE;
 const uint OWN_ROWS = GROUP_ROWS / GROUPS; // rows of scores that a subgroup turns into weights
-const uint OWN_SCORES = KEYS / N / GROUPS; // matrices of scores of M rows that a subgroup computes
 const uint ROW_LANES = SUBGROUP / OWN_ROWS, LANE_QUADS = KEYS / 4u / ROW_LANES; // lanes of a row; quads of a lane
 // Weights are at most 1, and normal numbers as halves down to 2^-26 with this factor.
 const float WEIGHT_ONE = 4096.0;
 
-const uint SCORES = KEPT ? 0u : QUERIES * SCORE_STRIDE, STAGED_PIECES = STAGED_ROWS * (HEAD_DIM / 4u);
+const uint SCORES = QUERIES * SCORE_STRIDE, STAGED_PIECES = STAGED_ROWS * (HEAD_DIM / 4u);
 shared uvec4 kv_s[TILE > ALL_QUERIES ? TILE : ALL_QUERIES]; // halves: keys [token][piece], values [channel][8 tokens];
                                                             // queries first
-shared uvec4 score_s[SCORES > STAGED_PIECES ? SCORES : STAGED_PIECES];
- // [query][4 tokens] floats, then weights
+shared uvec4 score_s[SCORES > STAGED_PIECES ? SCORES : STAGED_PIECES]; // [query][4 tokens] floats, then weights
                                                                        // [query][8 tokens] halves
 shared float row_s[QUERIES];                                // a factor of each query
 
@@ -78,8 +65,7 @@ shared float row_s[QUERIES];                                // a factor of each 
 #include "lib/rotate.glsl"
 
 vec4 query_fit(vec4 x, uint c);
-void key_fetch(uint tile);
-void value_fetch(uint tile);
+void tile_fetch(uint tile);
 uvec4 tile_key(uint i);
 uvec4 tile_value(uint i);
 uvec2 key_place(uint i);
@@ -90,14 +76,10 @@ void piece_done(uint j, uint c, vec4 sums, float total);
 // As key_place(), for values: pieces i and i + 1 (i even) are of tokens 2 u and 2 u + 1, whose halves share words in
 // shared memory. Lanes without a piece get a valid place.
 uvec2 value_place(uint i) {
-	if (BY_TOKEN) {
-		const uint at = min(i * LOCAL_X + LANE, TILE_PIECES - 1u);
-		return uvec2(at / PIECES, at % PIECES);
-	}
 	const uint at = min(i / 2u * LOCAL_X + LANE, TILE_PAIRS - 1u);
 	return uvec2(at % (KEYS / 2u) * 2u + i % 2u, at / (KEYS / 2u));
 }
-void put_pair(uint pair, uvec4 even, uvec4 odd) {
+void put_values(uint pair, uvec4 even, uvec4 odd) {
 	const uvec2 at = value_place(2u * pair);
 	if (pair * LOCAL_X + LANE >= TILE_PAIRS) return;
 	[[unroll]] for (uint c = 0; c < 8u; c++) {
@@ -107,55 +89,9 @@ void put_pair(uint pair, uvec4 even, uvec4 odd) {
 	}
 }
 
-void put_keys() {
-	[[unroll]] for (uint i = 0; i < OWN_PIECES; i++) {
-		const uvec4 k = tile_key(i);
-		const uvec2 at = key_place(i);
-		if (i * LOCAL_X + LANE < TILE_PIECES) kv_s[at.x * STRIDE + at.y] = k;
-	}
-}
-void put_values() {
-	if (BY_TOKEN) {
-		[[unroll]] for (uint i = 0; i < OWN_VALUES; i++) {
-			const uvec4 v = tile_value(i);
-			const uvec2 at = value_place(i);
-			if (i * LOCAL_X + LANE < TILE_PIECES) kv_s[VALUES + at.x * STRIDE + at.y] = v;
-		}
-	} else {
-		[[unroll]] for (uint i = 0; i < OWN_PAIRS; i++) put_pair(i, tile_value(2u * i), tile_value(2u * i + 1u));
-	}
-}
-// What lanes of a subgroup wrote to shared memory is there for the subgroups that share its queries.
-void group_barrier() {
-	if (GROUPS == 1u) subgroupBarrier();
-	else barrier();
-}
-// With KEPT: row and column of element e of this lane in a sum or a first operand.
-uint kept_row(uint e) { return gl_SubgroupInvocationID / 4u + e / 2u % 2u * 8u; }
-uint kept_column(uint e) { return gl_SubgroupInvocationID % 4u * 2u + e % 2u + e / 4u * 8u; }
-// Whether the device has this layout.
-bool keeps_layout() {
-	for (uint i = LANE; i < M * N / 4u; i += LOCAL_X) score_s[i] = floatBitsToUint(float(i * 4u) + vec4(0, 1, 2, 3));
-	for (uint i = LANE; i < M * K / 8u; i += LOCAL_X)
-		kv_s[i] = halves8(float(i * 8u) + vec4(0, 1, 2, 3), float(i * 8u) + vec4(4, 5, 6, 7));
-	barrier();
-	fcoopmatNV<32, gl_ScopeSubgroup, M, N> sum;
-	fcoopmatNV<16, gl_ScopeSubgroup, M, K> operand;
-	coopMatLoadNV(sum, score_s, 0u, N / 4u, false);
-	coopMatLoadNV(operand, kv_s, 0u, K / 8u, false);
-	uint right = 0u;
-	for (int e = 0; e < sum.length(); e++)
-		right += sum[e] == float(kept_row(uint(e)) * N + kept_column(uint(e))) ? 1u : 100u;
-	for (int e = 0; e < operand.length(); e++)
-		right += float(operand[e]) == float(kept_row(uint(e)) * K + kept_column(uint(e))) ? 1u : 100u;
-	barrier();
-	return subgroupAll(right == 16u);
-}
-
-// Attends to the tokens of tiles first_tile .. n_tiles - 1.
+// Attends to the tokens of tiles 0 .. n_tiles - 1.
 void attend(uint first_tile, uint n_tiles) {
 	const uint row0 = gl_SubgroupID / GROUPS * GROUP_ROWS, group = gl_SubgroupID % GROUPS;
-	const bool right_layout = KEPT ? keeps_layout() : true;
 	fcoopmatNV<16, gl_ScopeSubgroup, M, K> queries[ROW_TILES * STEPS];
 	[[dont_unroll]] for (uint first = 0; first < QUERIES; first += STAGED_ROWS) {
 		for (uint i = LANE; i < STAGED_PIECES; i += LOCAL_X) {
@@ -178,138 +114,90 @@ void attend(uint first_tile, uint n_tiles) {
 	const uint in_subgroup = gl_SubgroupInvocationID, j = gl_SubgroupID * OWN_ROWS + in_subgroup % OWN_ROWS;
 	const uint quad0 = in_subgroup / OWN_ROWS * LANE_QUADS;
 	float top = NO_TOKEN, total = 0; // maximum; sum of weights, this lane's share
-	vec2 tops = vec2(NO_TOKEN), totals = vec2(0); // the same of this lane's two rows, where scores are kept
 	fcoopmatNV<32, gl_ScopeSubgroup, M, N> acc[ROW_TILES * OWN_COLS];
-	const float none = uintBitsToFloat(right_layout ? 0u : 0x7fc00000u);
-	[[unroll]] for (uint i = 0; i < ROW_TILES * OWN_COLS; i++) acc[i] = fcoopmatNV<32, gl_ScopeSubgroup, M, N>(none);
+	[[unroll]] for (uint i = 0; i < ROW_TILES * OWN_COLS; i++) acc[i] = fcoopmatNV<32, gl_ScopeSubgroup, M, N>(0.0);
 
-	if (first_tile < n_tiles) {
-		key_fetch(first_tile);
-		put_keys();
-	}
-	barrier();
+	tile_fetch(first_tile);
 	for (uint tile = first_tile; tile < n_tiles; tile++) {
-		value_fetch(tile); // loaded while scores are computed
-		fcoopmatNV<32, gl_ScopeSubgroup, M, N> score[ROW_TILES * OWN_SCORES];
-		[[unroll]] for (uint i = 0; i < ROW_TILES * OWN_SCORES; i++)
-			score[i] = fcoopmatNV<32, gl_ScopeSubgroup, M, N>(0.0);
-		[[unroll]] for (uint k = 0; k < STEPS; k++) {
-			[[unroll]] for (uint i = 0; i < OWN_SCORES; i++) {
-				fcoopmatNV<16, gl_ScopeSubgroup, K, N> keys;
-				coopMatLoadNV(keys, kv_s, (i * GROUPS + group) * N * STRIDE + k * (K / 8u), STRIDE, true);
-				[[unroll]] for (uint r = 0; r < ROW_TILES; r++)
-					score[r * OWN_SCORES + i] =
-					    coopMatMulAddNV(queries[r * STEPS + k], keys, score[r * OWN_SCORES + i]);
-			}
+		[[unroll]] for (uint i = 0; i < OWN_PIECES; i++) {
+			const uvec4 k = tile_key(i);
+			const uvec2 at = key_place(i);
+			if (i * LOCAL_X + LANE < TILE_PIECES) kv_s[at.x * STRIDE + at.y] = k;
 		}
-		if (!KEPT)
-			[[unroll]] for (uint i = 0; i < OWN_SCORES; i++)
-				[[unroll]] for (uint r = 0; r < ROW_TILES; r++)
-					coopMatStoreNV(score[r * OWN_SCORES + i], score_s,
-					               (row0 + r * M) * SCORE_STRIDE + (i * GROUPS + group) * (N / 4u), SCORE_STRIDE,
-					               false);
-		put_values();
+		[[unroll]] for (uint i = 0; i < OWN_PAIRS; i++) put_values(i, tile_value(2u * i), tile_value(2u * i + 1u));
+		const uint seen = tile_seen(tile, j) >> quad0 * 4u;
 		barrier();
-		if (tile + 1u < n_tiles) key_fetch(tile + 1u); // loaded while values are multiplied
+		if (tile + 1u < n_tiles) tile_fetch(tile + 1u); // loaded while this one is multiplied
 
-		fcoopmatNV<16, gl_ScopeSubgroup, M, K> weights[ROW_TILES * KEY_STEPS];
-		if (KEPT) {
-			const uint shift = gl_SubgroupInvocationID % 4u * 2u;
-			const uvec2 seen = uvec2(tile_seen(tile, row0 + kept_row(0u)), tile_seen(tile, row0 + kept_row(2u)));
-			[[unroll]] for (uint i = 0; i < OWN_SCORES; i++)
-				[[unroll]] for (uint e = 0; e < 8u; e++) score[i][e] = score_of(score[i][e]);
-			if (!subgroupAll((seen.x & seen.y) == ~0u)) {
-				[[unroll]] for (uint i = 0; i < OWN_SCORES; i++)
-					[[unroll]] for (uint e = 0; e < 8u; e++) {
-						const uint column = i * N + e % 2u + e / 4u * 8u; // of this element in lanes 0, 4, ..
-						if ((seen[e / 2u % 2u] >> shift & 1u << column) == 0u) score[i][e] = NO_TOKEN;
-					}
+		[[unroll]] for (uint i = 0; i < KEYS / N / GROUPS; i++) {
+			const uint n = i * GROUPS + group;
+			fcoopmatNV<32, gl_ScopeSubgroup, M, N> score[ROW_TILES];
+			[[unroll]] for (uint r = 0; r < ROW_TILES; r++) score[r] = fcoopmatNV<32, gl_ScopeSubgroup, M, N>(0.0);
+			[[unroll]] for (uint k = 0; k < STEPS; k++) {
+				fcoopmatNV<16, gl_ScopeSubgroup, K, N> keys;
+				coopMatLoadNV(keys, kv_s, n * N * STRIDE + k * (K / 8u), STRIDE, true);
+				[[unroll]] for (uint r = 0; r < ROW_TILES; r++) score[r] =
+				    coopMatMulAddNV(queries[r * STEPS + k], keys, score[r]);
 			}
-			vec2 most = vec2(NO_TOKEN);
-			[[unroll]] for (uint i = 0; i < OWN_SCORES; i++)
-				[[unroll]] for (uint e = 0; e < 8u; e++) most[e / 2u % 2u] = max(most[e / 2u % 2u], score[i][e]);
-			most = max(most, subgroupShuffleXor(most, 1u));
-			most = max(most, subgroupShuffleXor(most, 2u));
-			const vec2 now = max(tops, most), base = mix(now, vec2(0), equal(now, vec2(NO_TOKEN)));
-			if (!subgroupAll(now == tops)) { // otherwise the factors are 1
-				const vec2 shrink = mix(exp(tops - base), vec2(1), equal(now, tops));
-				totals *= shrink;
-				[[unroll]] for (uint c = 0; c < OWN_COLS; c++)
-					[[unroll]] for (uint e = 0; e < 8u; e++) acc[c][e] *= shrink[e / 2u % 2u];
-			}
-			tops = now;
-			[[unroll]] for (uint i = 0; i < OWN_SCORES; i++)
-				[[unroll]] for (uint e = 0; e < 8u; e++) {
-					weights[i][e] = float16_t(exp(score[i][e] - base[e / 2u % 2u]) * WEIGHT_ONE);
-					totals[e / 2u % 2u] += float(weights[i][e]); // rounded: a mean stays a mean
-				}
-		} else {
-			group_barrier();
-			const uint seen = tile_seen(tile, j) >> quad0 * 4u;
-			vec4 w[LANE_QUADS];
-			float most = NO_TOKEN;
-			[[unroll]] for (uint i = 0; i < LANE_QUADS; i++) {
-				const bvec4 blind = equal(uvec4(seen >> i * 4u) & uvec4(1, 2, 4, 8), uvec4(0));
-				w[i] = mix(scores(uintBitsToFloat(score_s[j * SCORE_STRIDE + quad0 + i])), vec4(NO_TOKEN), blind);
-				most = max(most, max(max(w[i].x, w[i].y), max(w[i].z, w[i].w)));
-			}
-			[[unroll]] for (uint step = OWN_ROWS; step < SUBGROUP; step *= 2u) most =
-			    max(most, subgroupShuffleXor(most, step));
-			const float now = max(top, most), base = now == NO_TOKEN ? 0.0 : now;
-			// Exactly 1 where the tile changes nothing.
-			const float shrink = now == top ? 1.0 : exp(top - base);
-			top = now;
-			total *= shrink;
-			subgroupBarrier(); // all lanes of a row have read its scores
-			[[unroll]] for (uint i = 0; i < LANE_QUADS; i++) {
-				const vec4 x = exp(w[i] - base) * WEIGHT_ONE;
-				const uvec2 halves = uvec2(packHalf2x16(x.xy), packHalf2x16(x.zw));
-				const vec2 used = unpackHalf2x16(halves.x) + unpackHalf2x16(halves.y); // rounded: a mean stays a mean
-				total += used.x + used.y;
-				const uint at = j * SCORE_STRIDE + (quad0 + i) / 2u;
-				if ((quad0 + i) % 2u == 0u) score_s[at].xy = halves;
-				else score_s[at].zw = halves;
-			}
-			if (quad0 == 0u) row_s[j] = shrink;
-			group_barrier();
-			[[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
-				fcoopmatNV<32, gl_ScopeSubgroup, M, N> factor;
-				coopMatLoadNV(factor, row_s, row0 + r * M, 0u, true);
-				[[unroll]] for (uint c = 0; c < OWN_COLS; c++)
-					for (int e = 0; e < factor.length(); e++) acc[r * OWN_COLS + c][e] *= factor[e];
-				[[unroll]] for (uint k = 0; k < KEY_STEPS; k++)
-					coopMatLoadNV(weights[r * KEY_STEPS + k], score_s, (row0 + r * M) * SCORE_STRIDE + k * (K / 8u),
-					              SCORE_STRIDE, false);
-			}
+			[[unroll]] for (uint r = 0; r < ROW_TILES; r++)
+				coopMatStoreNV(score[r], score_s, (row0 + r * M) * SCORE_STRIDE + n * (N / 4u), SCORE_STRIDE, false);
+		}
+		barrier();
+
+		vec4 w[LANE_QUADS];
+		float most = NO_TOKEN;
+		[[unroll]] for (uint i = 0; i < LANE_QUADS; i++) {
+			const bvec4 blind = equal(uvec4(seen >> i * 4u) & uvec4(1, 2, 4, 8), uvec4(0));
+			w[i] = mix(scores(uintBitsToFloat(score_s[j * SCORE_STRIDE + quad0 + i])), vec4(NO_TOKEN), blind);
+			most = max(most, max(max(w[i].x, w[i].y), max(w[i].z, w[i].w)));
+		}
+		[[unroll]] for (uint step = OWN_ROWS; step < SUBGROUP; step *= 2u) most =
+		    max(most, subgroupShuffleXor(most, step));
+		const float now = max(top, most), base = now == NO_TOKEN ? 0.0 : now;
+		// Exactly 1 where the tile changes nothing.
+		const float shrink = now == top ? 1.0 : exp(top - base);
+		top = now;
+		total *= shrink;
+		subgroupBarrier(); // all lanes of a row have read its scores
+		[[unroll]] for (uint i = 0; i < LANE_QUADS; i++) {
+			const vec4 x = exp(w[i] - base) * WEIGHT_ONE;
+			const uvec2 halves = uvec2(packHalf2x16(x.xy), packHalf2x16(x.zw));
+			const vec2 used = unpackHalf2x16(halves.x) + unpackHalf2x16(halves.y); // rounded: a mean stays a mean
+			total += used.x + used.y;
+			const uint at = j * SCORE_STRIDE + (quad0 + i) / 2u;
+			if ((quad0 + i) % 2u == 0u) score_s[at].xy = halves;
+			else score_s[at].zw = halves;
+		}
+		if (quad0 == 0u) row_s[j] = shrink;
+		barrier();
+
+		[[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
+			fcoopmatNV<32, gl_ScopeSubgroup, M, N> factor;
+			coopMatLoadNV(factor, row_s, row0 + r * M, 0u, true);
+			[[unroll]] for (uint c = 0; c < OWN_COLS; c++)
+				for (int e = 0; e < factor.length(); e++) acc[r * OWN_COLS + c][e] *= factor[e];
 		}
 		[[unroll]] for (uint k = 0; k < KEY_STEPS; k++) {
+			fcoopmatNV<16, gl_ScopeSubgroup, M, K> weights[ROW_TILES];
+			[[unroll]] for (uint r = 0; r < ROW_TILES; r++)
+				coopMatLoadNV(weights[r], score_s, (row0 + r * M) * SCORE_STRIDE + k * (K / 8u), SCORE_STRIDE, false);
 			[[unroll]] for (uint c = 0; c < OWN_COLS; c++) {
 				if (UNEVEN && c * GROUPS + group >= COL_TILES) break;
-				const uint column = (c * GROUPS + group) * N;
 				fcoopmatNV<16, gl_ScopeSubgroup, K, N> values;
-				if (BY_TOKEN)
-					coopMatLoadNV(values, kv_s, VALUES + k * K * STRIDE + column / 8u, STRIDE, false);
-				else
-					coopMatLoadNV(values, kv_s, VALUES + column * VALUE_STRIDE + k * (K / 8u), VALUE_STRIDE, true);
+				coopMatLoadNV(values, kv_s, VALUES + (c * GROUPS + group) * N * VALUE_STRIDE + k * (K / 8u),
+				              VALUE_STRIDE, true);
 				[[unroll]] for (uint r = 0; r < ROW_TILES; r++)
-					acc[r * OWN_COLS + c] = coopMatMulAddNV(weights[r * KEY_STEPS + k], values, acc[r * OWN_COLS + c]);
+					acc[r * OWN_COLS + c] = coopMatMulAddNV(weights[r], values, acc[r * OWN_COLS + c]);
 			}
 		}
-		if (tile + 1u < n_tiles) put_keys();
 		barrier(); // the next tile overwrites this one
 	}
 
 	[[unroll]] for (uint step = OWN_ROWS; step < SUBGROUP; step *= 2u) total += subgroupShuffleXor(total, step);
-	if (KEPT) { // lanes that have the sums of rows j and j + 8 give them to those that finish rows
-		totals += subgroupShuffleXor(totals, 1u);
-		totals += subgroupShuffleXor(totals, 2u);
-		const uint from = j % 8u * 4u;
-		const vec2 t = subgroupShuffle(tops, from), n = subgroupShuffle(totals, from);
-		top = t[j / 8u % 2u];
-		total = n[j / 8u % 2u];
-	}
 	total /= WEIGHT_ONE;
-	if (quad0 == 0u) row_s[j] = query_done(j, top, total);
+	if (quad0 == 0u) {
+		row_s[j] = query_done(j, top, total);
+	}
 	[[dont_unroll]] for (uint first = 0; first < QUERIES; first += STAGED_ROWS) {
 		if (row0 / STAGED_ROWS == first / STAGED_ROWS)
 			[[unroll]] for (uint r = 0; r < ROW_TILES; r++)

@@ -39,7 +39,7 @@
 #define ATTEND_K_MEANS 512u       // K has means
 #define ATTEND_K_DOT 1024u        // INT8: integer dot products of K
 #define ATTEND_V_DOT 2048u        // of V
-#define ATTEND_SLOW_CONVERT 4096u // INT8, matrices: a conversion to float costs more than an addition
+#define ATTEND_SLOW_CONVERT 4096u // INT8: a conversion to float costs more than an addition
 #define ATTEND_LOAD_AHEAD 8192u   // registers suffice to load keys ahead
 #define ATTEND_SOFTCAP 16384u     // scores have a cap
 #define ATTEND_SINKS 32768u       // heads have sinks, which a kernel that merges adds
@@ -95,8 +95,4 @@
 #define PACK_P_MEANS 2u  // the mean of each channel over the page is stored
 #define PACK_P_ROTATE 4u // heads are rotated
 #define PACK_P_BYTES 8u  // norms are bytes
-
-// Layouts of lib/attend_matrix.glsl
-#define MATRIX_VALUES_BY_TOKEN 1u // in shared memory, not by channel
-#define MATRIX_SCORES_KEPT 2u     // sums and first operands have the layout of m16n8k16: scores stay in registers
 #endif

@@ -28,5 +28,4 @@
 #define SPEC_QUAD_LANES 27    // lanes that share 4 tokens
 #define SPEC_BUFFERS 28       // tiles in shared memory: 2: one is written while the other is multiplied
 #define SPEC_STEP 29          // elements of a row that a tile holds
-#define SPEC_LAYOUT 30        // how matrices lie in shared memory and registers, bits: MATRIX_* of shared/flags.h
 #endif
