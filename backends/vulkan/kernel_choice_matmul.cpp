@@ -133,27 +133,29 @@ uint32_t subgroup_rows(const Caps& c, MatrixTile tile) {
 	return best;
 }
 
-// Elements of a row in a tile. 64 have half as many barriers, and loads of a whole block, but take twice the memory.
-uint32_t tile_step(const Caps& c) { return c.vendor == kNvidia ? 64 : 32; }
+constexpr uint32_t kStep = 32, kWideStep = 64; // elements of a row in a tile
 
-bool tile_fits(const Caps& c, MatrixTile tile, uint32_t buffers = 1) {
-	const uint32_t row_bytes = (tile_step(c) + 8) * 2; // in shared memory, with padding
+bool tile_fits(const Caps& c, MatrixTile tile, uint32_t buffers = 1, uint32_t step = kStep) {
+	const uint32_t row_bytes = (step + 8) * 2; // in shared memory, with padding
 	const uint32_t sums = tile.local / c.subgroup * c.matrix.m * c.matrix.n * 4;
 	return tile.local <= c.workgroup && buffers * (tile.rows() + tile.cols) * row_bytes + sums <= c.shared_bytes &&
 	       subgroup_rows(c, tile) > 0;
 }
 
 MatmulChoice matrix_matmul(const Caps& c, DType type, uint32_t rows, uint32_t tokens, uint32_t flags, MatrixTile tile) {
+	const uint32_t buffers = c.knobs[Knob::TileBuffers] > 1 && tile_fits(c, tile, 2) ? 2 : 1;
+	// Wide steps have half as many barriers, and load whole blocks of weights. Measured on NVIDIA only.
+	const bool wide = c.vendor == kNvidia && tile_fits(c, tile, buffers, kWideStep);
 	MatmulChoice x{{build_of(Kernel::matmul, need::matrices | grid_of(type)),
 	                {{SPEC_LOCAL_X, tile.local},
 	                 {SPEC_COLS, tile.cols},
 	                 {SPEC_WTYPE, uint32_t(type)},
 	                 {SPEC_FLAGS, flags},
 	                 {SPEC_SUBGROUP_ROWS, subgroup_rows(c, tile)},
-	                 {SPEC_STEP, tile_step(c)}}},
+	                 {SPEC_STEP, wide ? kWideStep : kStep}}},
 	               {ceil_div(rows, tile.rows()), ceil_div(tokens, tile.cols), 1}};
 	add_matrices(x.spec, c);
-	if (c.knobs[Knob::TileBuffers] > 1 && tile_fits(c, tile, 2)) x.spec.push_back({SPEC_BUFFERS, 2});
+	if (buffers > 1) x.spec.push_back({SPEC_BUFFERS, buffers});
 	return x;
 }
 

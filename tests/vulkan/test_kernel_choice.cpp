@@ -139,7 +139,8 @@ TEST_CASE(
 			}
 }
 
-TEST_CASE("kernel choice: on AMD two lanes share 4 tokens where queries halve, and tiles keep their tokens") {
+TEST_CASE(
+    "kernel choice: on AMD and NVIDIA two lanes share 4 tokens where queries halve, and tiles keep their tokens") {
 	const Quant k2{.bits = 2, .scale = Scale::PerChannel}, v2{.bits = 2};
 	struct Row {
 		uint32_t vendor, subgroup, share, head_dim;
@@ -151,7 +152,7 @@ TEST_CASE("kernel choice: on AMD two lanes share 4 tokens where queries halve, a
 	                       Row{0x1002, 64, 2, 64, {}, false, 128, 2}, Row{0x1002, 32, 4, 64, {k2, v2}, false, 64, 1},
 	                       Row{0x1002, 32, 1, 128, {}, false, 64, 1}, Row{0x1002, 32, 3, 128, {}, false, 64, 1},
 	                       Row{0x1002, 32, 4, 128, {}, true, 64, 1}, Row{0x1002, 4, 4, 128, {}, false, 64, 1},
-	                       Row{0x10de, 32, 8, 128, {}, false, 64, 1}, Row{0x8086, 16, 4, 128, {}, false, 32, 1}}) {
+	                       Row{0x10de, 32, 8, 128, {}, false, 128, 2}, Row{0x8086, 16, 4, 128, {}, false, 32, 1}}) {
 		vk::Caps c;
 		c.vendor = row.vendor;
 		c.workgroup = 1024, c.shared_bytes = 64 << 10;
