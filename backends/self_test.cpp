@@ -6,6 +6,7 @@
 #include "engine/core/f16.h"
 #include "engine/core/splitmix64.h"
 #include "shared/kv_page.h"
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <deque>
@@ -261,10 +262,13 @@ std::string self_test(Backend& device, Backend& reference) {
 	const std::vector<Result> have = run(device), want = run(reference);
 	for (size_t i = 0; i < have.size(); ++i) {
 		const Difference d = compare(have[i].x, want[i].x, limit(have[i].rule));
-		if (d.n_bad)
-			return fmt::format("its driver computes wrongly: {} of {} results of {} differ from the cpu backend's, by "
-			                   "up to {:.3g}; update the driver",
-			                   d.n_bad, d.n, have[i].what, d.max_error);
+		if (!d.n_bad) continue;
+		const auto none = std::ranges::count_if(have[i].x, [](float x) { return !std::isfinite(x); });
+		return fmt::format(
+		    "its driver computes wrongly: {} of {} results of {} differ from the cpu backend's, {}; update "
+		    "the driver",
+		    d.n_bad, d.n, have[i].what,
+		    none ? fmt::format("{} are no numbers", none) : fmt::format("by up to {:.3g}", d.max_error));
 	}
 	return "";
 }

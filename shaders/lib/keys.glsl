@@ -17,6 +17,7 @@ const uint LOADS_OF_FOUR = RUN_LOADS % (4u * QUAD_LANES); // a step of its own: 
 const uint K_LOADS_AHEAD = LOADS_AHEAD && LOADS_OF_FOUR == 0u ? 4u : 1u;
 // A lane's half of the channels: every other run where a run has few words, else every other group of words.
 const bool HALF_RUNS = QUAD_LANES > 1u && K_RUNS > 1u && K_BITS < 4u;
+const bool LOADS_UNEVEN = !HALF_RUNS && RUN_LOADS % QUAD_LANES != 0u; // the second lane has none for the last one
 #define ADDS (HALF == 0u)          // whether a lane adds what belongs to all channels
 #define COUNTS (HALF_RUNS || ADDS) // what belongs to the run
 const uint SLOT_LANES = LOCAL_X < SUBGROUP ? LOCAL_X : SUBGROUP; // a subgroup sums or stages a page
@@ -170,9 +171,9 @@ void add_run(uint k_at, uint r, uint params, uint in_page, inout vec4 dots[QUERI
 	[[dont_unroll]] for (uint of_n = 0; of_n < RUN_LOADS; of_n += lanes * K_LOADS_AHEAD) {
 		const uint n = of_n + (HALF_RUNS ? 0u : HALF);
 		uvec4 w[K_LOADS_AHEAD][LOAD_WORDS];
+		if (LOADS_UNEVEN && n >= RUN_LOADS) break; // then K_LOADS_AHEAD is 1
 		[[unroll]] for (uint a = 0; a < K_LOADS_AHEAD; a++) load_k(k_at, r * RUN_LOADS + n + a * lanes, w[a]);
 		[[unroll]] for (uint a = 0; a < K_LOADS_AHEAD; a++) {
-			if (!HALF_RUNS && RUN_LOADS % QUAD_LANES != 0u && n + a * lanes >= RUN_LOADS) break;
 			if (LOAD_STEPS == 1u) {
 				add_step(r, n + a * lanes, 0u, w[a]);
 			} else { // rolled: unrolled, it takes more registers than it saves time
