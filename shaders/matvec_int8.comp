@@ -165,7 +165,7 @@ void main() {
 	const uint lane = gl_SubgroupInvocationID, group = gl_SubgroupID;
 	uint first = (gl_WorkGroupID.x * (LOCAL_X / SUBGROUP) + group) * ROWS;
 	const uint row_pieces = weight_row_pieces(WEIGHT, p.cols), blocks = p.cols / 32u;
-	const uint stride = gl_NumWorkGroups.x * (LOCAL_X / SUBGROUP) * ROWS;
+	const uint stride = p.groups * (LOCAL_X / SUBGROUP) * ROWS;
 	const uint slots = EPILOGUE == MATMUL_SWIGLU ? 2u * p.rows[0] : p.rows[0] + p.rows[1] + p.rows[2];
 	uint row[ROWS]; // first piece
 	find_rows(first, row_pieces, row);

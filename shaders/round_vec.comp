@@ -33,7 +33,7 @@ const bool NORM = (FLAGS & MATMUL_NORM) != 0u;
 shared float squares_s[LOCAL_X / SUBGROUP];
 
 void main() {
-	const uint j = gl_LocalInvocationIndex % BLOCK_LANES, t = gl_WorkGroupID.y, n_t = gl_NumWorkGroups.y;
+	const uint j = gl_LocalInvocationIndex % BLOCK_LANES, t = gl_WorkGroupID.y, n_t = p.cols;
 	const uint tiles = (p.blocks + 31u) / 32u, x_at = KV_AT(2) / 4u + min(t, p.rows - 1u) * p.blocks * 8u;
 	float squares = 0.0;
 	for (uint b = gl_LocalInvocationIndex / BLOCK_LANES; b < tiles * 32u; b += LOCAL_X / BLOCK_LANES) {

@@ -79,6 +79,7 @@ void record(Kernels& kernels, Recorder& rec, const Caps& c, const Job& job, cons
 	MatmulPush push{};
 	push.cols = job.cols();
 	push.tokens = job.tokens();
+	push.groups = how.groups.x;
 	push.eps = job.in.eps;
 	for (size_t i = 0; i < job.projs.size(); ++i) {
 		const Proj& p = job.projs[i];
@@ -179,7 +180,7 @@ void VulkanBackend::round_vec(MatmulX& in) {
 	in.rounded = view(rounded_, 0, DType::U32, uint32_t(codes / 4));
 	in.units = view(rounded_, codes, DType::U32, uint32_t(units / 4));
 	rec_.dispatch(pipeline(choose_round_vec(caps(), bool(in.norm))),
-	              RoundVecPush{.blocks = blocks, .rows = in.x.shape[0], .eps = in.eps},
+	              RoundVecPush{.blocks = blocks, .rows = in.x.shape[0], .cols = n, .eps = in.eps},
 	              {bind(in.rounded), bind(in.units), bind(in.x), bind(in.norm ? in.norm : in.x)}, {1, n, 1},
 	              {.label = "round_vec", .bytes = 4.0 * double(in.x.elements()) + double(codes + units)});
 }

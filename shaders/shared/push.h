@@ -40,6 +40,7 @@ struct MatmulPush { // matmul and matvec kernels: up to three projections i of t
 	uint share;        // slots that share a row of x
 	uint first_expert; // of the bound range
 	uint n_experts;    // of the bound range
+	uint groups;       // workgroups of the whole dispatch, which may run in pieces; matvec_int8
 };
 #define MATMUL_STORE 0u  // epilogue: out = sum
 #define MATMUL_ADD 1u    // out += sum
@@ -85,8 +86,9 @@ struct HalveRowsPush {
 struct RoundVecPush {
 	KV_PUSH_HEAD
 	uint blocks; // of a row, 32 elements each
-	uint rows;
-	float eps; // of the norm
+	uint rows;   // of x
+	uint cols;   // rows of the codes: COLS of the dispatch that reads them
+	float eps;   // of the norm
 };
 struct RmsNormPush {
 	KV_PUSH_HEAD
