@@ -263,12 +263,11 @@ std::string self_test(Backend& device, Backend& reference) {
 	for (size_t i = 0; i < have.size(); ++i) {
 		const Difference d = compare(have[i].x, want[i].x, limit(have[i].rule));
 		if (!d.n_bad) continue;
-		const auto none = std::ranges::count_if(have[i].x, [](float x) { return !std::isfinite(x); });
-		return fmt::format(
-		    "its driver computes wrongly: {} of {} results of {} differ from the cpu backend's, {}; update "
-		    "the driver",
-		    d.n_bad, d.n, have[i].what,
-		    none ? fmt::format("{} are no numbers", none) : fmt::format("by up to {:.3g}", d.max_error));
+		const auto n = std::ranges::count_if(have[i].x, [](float x) { return !std::isfinite(x); });
+		const std::string how = n ? fmt::format("{} are not finite", n) : fmt::format("by up to {:.3g}", d.max_error);
+		return fmt::format("its driver computes wrongly: {} of {} results of {} differ from the cpu backend's, {}; "
+		                   "update the driver",
+		                   d.n_bad, d.n, have[i].what, how);
 	}
 	return "";
 }

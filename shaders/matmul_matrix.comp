@@ -53,6 +53,7 @@ layout(binding = GRID) restrict readonly buffer Grid { uint grid[]; };
 #define WEIGHT_WORD(i) w1[i]
 #define WEIGHT_BLOCKS
 #include "lib/unpack_weights.glsl"
+#include "lib/halves.glsl"
 #include "lib/matmul_rows.glsl"
 
 const uint ROWS = LOCAL_X / 2u;
@@ -66,8 +67,6 @@ const uint UNITS = STEP / 32u;             // of weights that an invocation load
 shared uvec4 w_tile[BUFFERS * ROWS * STRIDE]; // [row][piece]
 shared uvec4 x_tile[BUFFERS * COLS * STRIDE]; // [token][piece]
 shared float sums[SUBGROUPS * M * N];         // [subgroup][token][row]
-
-uvec2 halves(vec4 v) { return uvec2(packHalf2x16(v.xy), packHalf2x16(v.zw)); }
 
 // What an invocation holds of a row's step until it is needed: decoding waits for memory.
 WeightUnit unit[UNITS];
@@ -109,20 +108,18 @@ void main() {
 	for (uint step = 0; step < steps; ++step) {
 		// With two buffers, this step writes one while slower subgroups still multiply the other.
 		const uint buf = step % BUFFERS, w0 = buf * (ROWS * STRIDE), x0 = buf * (COLS * STRIDE);
+		vec4 scales = unit_scale.xyxy; // of both units
+		if (UNITS == 2u && !WEIGHT_PLAIN)
+			scales = weight_block_scale(block_scales, min(2u * step + h, blocks - 1u) % 8u, unit[0], unit[UNITS - 1u]);
 		[[unroll]] for (uint u = 0; u < UNITS; ++u) {
-			vec2 scale = unit_scale;
-			if (UNITS == 2u && !WEIGHT_PLAIN) {
-				const uint block = min(2u * step + h, blocks - 1u);
-				const vec4 both = weight_block_scale(block_scales, block % 8u, unit[0], unit[UNITS - 1u]);
-				scale = u == 0u ? both.xy : both.zw;
-			}
+			const vec2 scale = u == 0u ? scales.xy : scales.zw;
 			[[unroll]] for (uint i = 0; i < 2; ++i) {
 				vec4 low = weight_quad(unit[u], 2u * i), high = weight_quad(unit[u], 2u * i + 1u);
 				if (!WEIGHT_PLAIN) {
 					low = fma(low, vec4(scale.x), vec4(-scale.y));
 					high = fma(high, vec4(scale.x), vec4(-scale.y));
 				}
-				w_tile[w0 + m * STRIDE + (h * UNITS + u) * 2u + i] = uvec4(halves(low), halves(high));
+				w_tile[w0 + m * STRIDE + (h * UNITS + u) * 2u + i] = halves8(low, high);
 			}
 		}
 		[[unroll]] for (uint i = 0; i < X_LOADS; ++i)

@@ -460,7 +460,7 @@ void clamp_caps(Caps& c, const std::string& text) {
 		} else if (key == "visible") { // 0: the device's memory is written by copies only, as a card's
 			allow(c.visible);
 		} else if (key.starts_with("rate") || key.starts_with("bus")) { // read_rates.h
-		} else if (key == "cores")                                      // of a device that does not tell
+		} else if (key == "cores")                                      // for a device that does not report it
 			c.cores = uint32_t(v);
 		else if (key == "int_dot")
 			c.int_dot = v > 1 || (c.int_dot && v != 0); // 2: also where they are slow

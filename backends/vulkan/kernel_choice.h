@@ -55,11 +55,11 @@ RowsOfX rows_of_x(Kernel);
 Choice choose_halve_rows();
 constexpr uint32_t kHalvePieces = 64; // of a workgroup of halve_rows.comp, 8 elements each
 Choice choose_round_rows();
+constexpr uint32_t kRoundBlocks = 32; // of a workgroup of round_rows.comp, 32 elements each
 // Whether x of so many decode rows is rounded by round_vec.comp before matvec_int8.comp, and COLS of the latter.
 bool rounds_first(const Caps&, uint32_t tokens);
 uint32_t int8_cols(uint32_t tokens);
 Choice choose_round_vec(const Caps&, bool norm);
-constexpr uint32_t kRoundBlocks = 32; // of a workgroup of round_rows.comp, 32 elements each
 // Whether projections of decode rows by weights of this type also compute the norm of x.
 bool fuses_norm(const Caps&, DType);
 constexpr uint32_t kMatvecTokens = 8, kInt8Tokens = 16; // most of one dispatch of matvec.comp, matvec_int8.comp

@@ -212,7 +212,7 @@ MatmulChoice choose_matmul(const Caps& c, DType type, uint32_t rows, uint32_t co
 		return matvec_int8(c, type, rows, cols, tokens, epilogue | (norm ? MATMUL_NORM : 0));
 	if (decode) return matvec(c, type, rows, tokens, flags | (norm ? MATMUL_NORM : 0));
 	KV_ASSERT(!norm);
-	if (const auto by_matrices = matrix_matmul(c, type, rows, tokens, flags)) return *by_matrices;
+	if (const auto by_matrices = matrix_matmul(c, type, rows, tokens, epilogue)) return *by_matrices;
 	return matmul(c, type, rows, tokens, flags);
 }
 
@@ -256,7 +256,7 @@ MatmulChoice choose_expert_matmul(const Caps& c, DType type, uint32_t rows, uint
 	else if (decode)
 		m = matvec(c, type, rows, 1, flags);
 	else if (uses_matrices(c))
-		m = matrix_matmul(c, type, rows, each, flags,
+		m = matrix_matmul(c, type, rows, each, epilogue,
 		                  each <= 16           ? kNarrowTile
 		                  : c.vendor == kIntel ? kIntelTile
 		                                       : kTile);

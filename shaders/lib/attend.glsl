@@ -183,12 +183,14 @@ void tile_values(uint at, uint live, uint params, uint more, uint quads) {
 			const uint i = (first + a) * V_ROWS + row, quad = min(i, QUADS - 1u);
 			const uint v_at = quad_s[quad].x;
 			const uint v_live = i >= QUADS || row >= V_ROWS ? 0u : quad_s[quad].y;
-			[[unroll]] for (uint o = 0; o < OWN; o++)
+			[[unroll]] for (uint o = 0; o < OWN; o++) {
+				const uint c = min(chunk + o * ROW_LANES, CHUNKS - 1u);
 				[[unroll]] for (uint t = 0; t < 4u; t++) {
 					// A token that is not live may lie outside the buffer, or hold anything, infinities included.
 					const uint mask = 0u - (v_live >> t & 1u);
-					v[a][o * 4u + t] = load_v(v_at + (t * V_STRIDE & mask), min(chunk + o * ROW_LANES, CHUNKS - 1u), mask);
+					v[a][o * 4u + t] = load_v(v_at + (t * V_STRIDE & mask), c, mask);
 				}
+			}
 		}
 		[[unroll]] for (uint a = 0; a < V_LOADS_AHEAD; a++) {
 			const uint i = (first + a) * V_ROWS + row, quad = min(i, QUADS - 1u);
@@ -240,6 +242,7 @@ void tile_values(uint at, uint live, uint params, uint more, uint quads) {
 	barrier(); // the next tile writes work_s
 }
 
+// Of a whole tile.
 void tile_values(uint at, uint live, uint params, uint more) { tile_values(at, live, params, more, QUADS); }
 
 // Memory where lanes leave sums for the lanes of row 0.

@@ -1,4 +1,4 @@
-// f16 pairs in 32-bit words to floats.
+// Pairs of halves in 32-bit words to floats, and back.
 
 // (scale, zero) words of 4 tokens or 4 channels.
 void params_of(uvec4 w, out vec4 scale, out vec4 zero) {
