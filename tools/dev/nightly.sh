@@ -6,6 +6,8 @@
 #   mutate                                    seeded faults that tests must notice (tools/dev/mutate.py)
 #   cuda-mutants                              the same for the CUDA sources (tools/dev/cuda_mutants.py)
 #   swiftshader                               every row of the device tests on SwiftShader, of which the suite runs some
+#   radv                                      every use of every kernel in AMD's compiler for three chips, of which the
+#                                             suite compiles a part
 #   fuzz                                      each fuzzer for KVRUN_NIGHTLY_FUZZ_SECONDS [600]
 #   attack                                    damaged files, options and environments through every command
 #   soak                                      64 clients and a server (tools/dev/soak.py)
@@ -14,7 +16,7 @@
 # Exit code 1: a stage failed.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-case ${1:-} in -h | --help) sed -n '2,15s/^# \?//p' "$0"; exit 0 ;; esac
+case ${1:-} in -h | --help) sed -n '2,17s/^# \?//p' "$0"; exit 0 ;; esac
 . tools/environment.sh
 
 sanitized() { # asan|tsan gcc|clang
@@ -35,6 +37,7 @@ stage() {
 			tools/dev/mutate.py --build build-mutate ;;
 	cuda-mutants) release && tools/dev/cuda_mutants.py ;;
 	swiftshader) release && KVRUN_TEST_DEVICES=swiftshader build/tests/kvrun_device_tests --no-version ;;
+	radv) release && build/tests/kvrun_vulkan_tests --no-version '--source-file=*test_radv.cpp' ;;
 	fuzz) tools/dev/fuzz.sh "${KVRUN_NIGHTLY_FUZZ_SECONDS:-600}" ;;
 	attack) release && tools/dev/attack.py --kvrun build/kvrun ;;
 	soak) release && tools/dev/soak.py build/kvrun ;;
@@ -51,7 +54,7 @@ export TSAN_OPTIONS=halt_on_error=1:suppressions=$PWD/tests/support/races.supp${
 
 mkdir -p build-nightly
 failed=()
-[ $# -gt 0 ] || set -- asan-gcc asan-clang tsan-gcc tsan-clang mutate cuda-mutants swiftshader fuzz attack soak memory
+[ $# -gt 0 ] || set -- asan-gcc asan-clang tsan-gcc tsan-clang mutate cuda-mutants swiftshader radv fuzz attack soak memory
 for name in "$@"; do
 	echo "nightly: $name ..."
 	if stage "$name" >"build-nightly/$name.log" 2>&1; then
