@@ -1,19 +1,20 @@
 // The gated delta rule: rows of a sequence go through the states of its heads in order, see op_state.h.
 //
 // With k and q divided by their lengths, q also by sqrt(K_DIM), for each column of a head's state S (K_DIM, v_dim):
-//   delta = sigmoid(beta) * (v - decay * (k . S))
-//   out   = decay * (q . S) + (q . k) * delta
-//   S     = decay * S + k * delta
+//   miss  = v - decay * (k . S)
+//   out   = decay * (q . S) + (q . k) * sigmoid(beta) * miss
+//   S     = decay * S + k * sigmoid(beta) * miss
 //   decay = exp(rate * softplus(alpha + shift))
 // With DELTA_BY_CHANNEL decay is a number per row of S; S is then multiplied by it before the sums.
-// Columns are independent of each other. A workgroup takes COLS of them; an invocation holds ROWS rows of one column in
-// registers. Sums are added row by row, then over the invocations of a column in order. So a row's bits do not depend
-// on how a sequence is cut into dispatches.
+// Columns are independent of each other; lib/state_rows.glsl has their place. What does not
+// depend on S is computed for TILE tokens at once, so that a token needs no barrier.
+// Order of sums: each component of an invocation's quads, quad by quad; x + y and z + w; over invocations as a tree.
+// So a row's bits do not depend on how a sequence is cut into dispatches.
 //
 // dims     out (rows, n_heads, v_dim) f32; x f32: q, k (rows, n_key_heads, K_DIM), v (rows, n_heads, v_dim), row by row
 //          or apart; beta, alpha (rows, n_heads) f32; rate, shift (n_heads) f32; by channel: alpha (rows, n_heads,
 //          K_DIM), shift (n_heads, K_DIM); work (items) StateWork; from, to f32 words
-// grid     x: blocks of columns, y: heads, z: items; COLS * K_DIM / ROWS invocations
+// grid     x: blocks of columns, y: heads, z: items; SLICES * COLS / LANE_COLS invocations, TILE or more
 // FLAGS    DELTA_BY_CHANNEL
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -22,11 +23,7 @@
 #include "shared/spec.h"
 #include "shared/work.h"
 layout(local_size_x_id = SPEC_LOCAL_X) in;
-layout(constant_id = SPEC_HEAD_DIM) const uint K_DIM = 128;
-layout(constant_id = SPEC_STATE_ROWS) const uint ROWS = 16;
-layout(constant_id = SPEC_STATE_COLS) const uint COLS = 32;
 layout(constant_id = SPEC_FLAGS) const uint FLAGS = 0;
-const uint SLICES = K_DIM / ROWS; // invocations that share a column
 const bool BY_CHANNEL = (FLAGS & DELTA_BY_CHANNEL) != 0;
 layout(push_constant) uniform Push { DeltaRulePush p; };
 layout(std430, binding = 0) writeonly buffer Out { float out_x[]; };
@@ -39,72 +36,134 @@ layout(std430, binding = 6) readonly buffer Work { uint work[]; };
 layout(std430, binding = 7) readonly buffer From { float from[]; };
 layout(std430, binding = 8) writeonly buffer To { float to[]; }; // may be the same memory as From
 
-// Double buffers for even and odd rows: one invocation may be a barrier ahead of another.
-shared float key[2 * K_DIM], query[2 * K_DIM];
-shared float kept[BY_CHANNEL ? 2 * K_DIM : 1];                        // decays
-shared float key_sum[2 * SLICES * COLS], query_sum[2 * SLICES * COLS]; // k . S, q . S
-shared vec3 lengths[2 * SLICES];                                      // k . k, q . q, q . k
-
+#define SUMMED vec2
+#define KV_FROM KV_AT(7)
+#define KV_TO KV_AT(8)
+#include "lib/state_rows.glsl"
 #include "lib/softplus.glsl"
 
+uint head() { return gl_WorkGroupID.y; }
+uint gate_at(uint row) { return row * p.n_heads + head(); }
+
+#ifdef NO_SUBGROUP
+const uint SUBGROUP = 32;
+#else
+layout(constant_id = SPEC_SUBGROUP) const uint SUBGROUP = 32;
+#endif
+// Neighbours that share a token's lengths, within a subgroup.
+const uint PARTS = LOCAL_X / TILE < SUBGROUP ? LOCAL_X / TILE : SUBGROUP;
+
+shared vec4 kept[BY_CHANNEL ? TILE * KEYS / 4u : 1u]; // decays
+shared vec2 gates[TILE];                          // decay or 1, sigmoid(beta)
+shared vec4 factors[TILE]; // of a token: decay; decay / length of k, of q; sigmoid(beta) / length of k
+shared float own_value[TILE]; // (q . k) * sigmoid(beta), of k and q that are divided by their lengths
+
+float next_alpha[AHEAD && BY_CHANNEL ? LOADS : 1u], next_beta;
+
+float channel_decay(uint i, float a) {
+	return exp(rate[KV_AT(4) + head()] * softplus(a + shift[KV_AT(5) + head() * K_DIM + key_offset(i)]));
+}
+uint alpha_at(uint row, uint i) { return KV_AT(3) + gate_at(row) * K_DIM + key_offset(i); }
+void load_gates(uint row, uint n) {
+	if (LANE < n) next_beta = beta[KV_AT(2) + gate_at(row + LANE)];
+	if (!BY_CHANNEL) {
+		if (LANE < n) next_alpha[0] = alpha[KV_AT(3) + gate_at(row + LANE)];
+	} else if (AHEAD) {
+		[[unroll]] for (uint j = 0u; j < LOADS; ++j) {
+			const uint i = LANE + j * LOCAL_X;
+			if (j == 0u || needs_more(n)) next_alpha[j] = alpha[alpha_at(row + min(i / KEYS, n - 1u), i)];
+		}
+	}
+}
+void store_gates(uint row, uint n) {
+	if (!AHEAD) load_gates(row, n);
+	if (LANE < n) {
+		float decay = 1.0;
+		if (!BY_CHANNEL) decay = exp(rate[KV_AT(4) + head()] * softplus(next_alpha[0] + shift[KV_AT(5) + head()]));
+		gates[LANE] = vec2(decay, 1.0 / (1.0 + exp(-next_beta)));
+	}
+	if (BY_CHANNEL && AHEAD) {
+		[[unroll]] for (uint j = 0u; j < LOADS; ++j) {
+			const uint i = LANE + j * LOCAL_X;
+			if ((j == 0u || needs_more(n)) && i < TILE * KEYS) kept[i / 4u][i % 4u] = channel_decay(i, next_alpha[j]);
+		}
+	} else if (BY_CHANNEL)
+		for (uint i = LANE; i < n * KEYS; i += LOCAL_X) kept[i / 4u][i % 4u] = channel_decay(i, alpha[alpha_at(row + i / KEYS, i)]);
+}
+void make_factors(uint n) {
+	const uint t = LANE / PARTS, first = min(t, n - 1u) * (KEYS / 4u);
+	vec2 squares = vec2(0), mixed = vec2(0);
+	for (uint i = LANE % PARTS; i < KEYS / 4u; i += PARTS) {
+		const vec4 k = key[first + i], q = query[first + i];
+		squares += vec2(dot(k, k), dot(q, q)), mixed.x += dot(q, k);
+	}
+	squares = tree_sum(squares, PARTS), mixed = tree_sum(mixed, PARTS);
+	if (t < n && LANE % PARTS == 0u) {
+		const float of_k = 1.0 / sqrt(squares.x + p.eps), of_q = p.scale / sqrt(squares.y + p.eps);
+		factors[t] = vec4(gates[t].x, gates[t].x * of_k, gates[t].x * of_q, gates[t].y * of_k);
+		own_value[t] = mixed.x * of_k * of_q * gates[t].y;
+	}
+}
+
 void main() {
-	const uint lane = gl_LocalInvocationID.x, slice = lane / COLS, head = gl_WorkGroupID.y;
-	const uint col = gl_WorkGroupID.x * COLS + lane % COLS, first = slice * ROWS;
-	const bool inside = col < p.v_dim;
 	const uint item = KV_AT(6) + gl_WorkGroupID.z * STATE_WORDS;
 	const uint row = work[item], n = work[item + 1], from_at = work[item + 2], to_at = work[item + 3];
-	const uint key_head = p.tiled != 0 ? head % p.n_key_heads : head / (p.n_heads / p.n_key_heads);
-	const uint state_at = (head * K_DIM + first) * p.v_dim + col;
-	const float rate_of = rate[KV_AT(4) + head], shift_of = BY_CHANNEL ? 0.0 : shift[KV_AT(5) + head];
-
-	float s[ROWS];
-	for (uint i = 0; i < ROWS; ++i) {
-		s[i] = 0.0;
-		if (inside && from_at != STATE_ZERO) s[i] = from[KV_AT(7) + from_at + state_at + i * p.v_dim];
+	const uint key_head = p.tiled != 0 ? head() % p.n_key_heads : head() / (p.n_heads / p.n_key_heads);
+	query_at = KV_AT(1) + key_head * K_DIM, key_at = query_at + p.k_at, key_stride = p.key_stride;
+	value_at = KV_AT(1) + p.v_at + head() * p.v_dim, value_stride = p.value_stride;
+	load_state(head(), from_at);
+	if (AHEAD && n > 0u) {
+		load_tokens(row, min(n, TILE));
+		load_gates(row, min(n, TILE));
 	}
-	for (uint t = 0; t < n; ++t) {
-		const uint at = KV_AT(1) + (row + t) * p.key_stride + key_head * K_DIM, odd = t & 1;
-		const uint gate = (row + t) * p.n_heads + head;
-		for (uint i = lane; i < K_DIM; i += gl_WorkGroupSize.x) {
-			query[odd * K_DIM + i] = x[at + i];
-			key[odd * K_DIM + i] = x[at + p.k_at + i];
-			if (BY_CHANNEL)
-				kept[odd * K_DIM + i] =
-				    exp(rate_of * softplus(alpha[KV_AT(3) + gate * K_DIM + i] + shift[KV_AT(5) + head * K_DIM + i]));
-		}
-		const float v = inside ? x[KV_AT(1) + p.v_at + (row + t) * p.value_stride + head * p.v_dim + col] : 0.0;
-		const float share = 1.0 / (1.0 + exp(-beta[KV_AT(2) + gate]));
-		float decay = 1.0;
-		if (!BY_CHANNEL) decay = exp(rate_of * softplus(alpha[KV_AT(3) + gate] + shift_of));
+	// Loops end in `break`: software drivers run what is behind a test once more, masked.
+	uint tile = 0u;
+	if (n > 0u) [[dont_unroll]] while (true) {
+		const uint first = row + tile, here = min(n - tile, TILE);
+		store_tokens(first, here);
+		store_gates(first, here);
 		barrier();
-		float k_s = 0.0, q_s = 0.0;
-		vec3 own = vec3(0.0);
-		for (uint i = 0; i < ROWS; ++i) {
-			const float k = key[odd * K_DIM + first + i], q = query[odd * K_DIM + first + i];
-			if (BY_CHANNEL) s[i] *= kept[odd * K_DIM + first + i];
-			k_s += k * s[i];
-			q_s += q * s[i];
-			own += vec3(k * k, q * q, q * k);
+		tile += TILE;
+		if (AHEAD && tile < n) {
+			load_tokens(row + tile, min(n - tile, TILE));
+			load_gates(row + tile, min(n - tile, TILE));
 		}
-		key_sum[odd * SLICES * COLS + lane] = k_s;
-		query_sum[odd * SLICES * COLS + lane] = q_s;
-		if (lane % COLS == 0) lengths[odd * SLICES + slice] = own;
+		make_factors(here);
 		barrier();
-		k_s = 0.0;
-		q_s = 0.0;
-		own = vec3(0.0);
-		for (uint i = 0; i < SLICES; ++i) {
-			k_s += key_sum[(odd * SLICES + i) * COLS + lane % COLS];
-			q_s += query_sum[(odd * SLICES + i) * COLS + lane % COLS];
-			own += lengths[odd * SLICES + i];
+		uint t = 0u;
+		[[dont_unroll]] while (true) {
+			vec4 k_s[LANE_COLS], q_s[LANE_COLS]; // k . S, q . S
+			[[unroll]] for (uint c = 0u; c < LANE_COLS; ++c) k_s[c] = vec4(0), q_s[c] = vec4(0);
+			for (uint i = 0u; i < QUADS; ++i) {
+				const uint at = quad_at(t, i);
+				const vec4 k = key[at], q = query[at];
+				[[unroll]] for (uint c = 0u; c < LANE_COLS; ++c) {
+					if (BY_CHANNEL) set_state_quad(i, c, state_quad(i, c) * kept[at]);
+					const vec4 s = state_quad(i, c);
+					k_s[c] += k * s, q_s[c] += q * s;
+				}
+			}
+			const vec4 factor = factors[t];
+			float change[LANE_COLS];
+			[[unroll]] for (uint c = 0u; c < LANE_COLS; ++c) {
+				const vec2 sums = tree_sum(vec2((k_s[c].x + k_s[c].y) + (k_s[c].z + k_s[c].w),
+				                                (q_s[c].x + q_s[c].y) + (q_s[c].z + q_s[c].w)),
+				                           SLICES);
+				const float miss = value[t * COLS + COLUMN + c] - factor.y * sums.x;
+				change[c] = factor.w * miss;
+				if (SLICE == c % SLICES && has_column(c))
+					out_x[KV_AT(0) + gate_at(first + t) * p.v_dim + gl_WorkGroupID.x * COLS + COLUMN + c] =
+					    factor.z * sums.y + own_value[t] * miss;
+			}
+			for (uint i = 0u; i < QUADS; ++i) {
+				const vec4 k = key[quad_at(t, i)];
+				[[unroll]] for (uint c = 0u; c < LANE_COLS; ++c)
+					set_state_quad(i, c, factor.x * state_quad(i, c) + k * change[c]);
+			}
+			if (++t >= here) break;
 		}
-		const float of_k = 1.0 / sqrt(own.x + p.eps), of_q = p.scale / sqrt(own.y + p.eps);
-		const float delta = share * (v - decay * (k_s * of_k));
-		if (inside && slice == 0)
-			out_x[KV_AT(0) + gate * p.v_dim + col] = decay * (q_s * of_q) + own.z * of_k * of_q * delta;
-		const float change = of_k * delta;
-		for (uint i = 0; i < ROWS; ++i) s[i] = decay * s[i] + key[odd * K_DIM + first + i] * change;
+		if (tile >= n) break;
+		barrier(); // all of the tile has been read
 	}
-	if (!inside) return;
-	for (uint i = 0; i < ROWS; ++i) to[KV_AT(8) + to_at + state_at + i * p.v_dim] = s[i];
+	store_state(head(), to_at);
 }

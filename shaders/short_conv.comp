@@ -2,11 +2,12 @@
 // tokens; f is silu or nothing.
 //
 // The TAPS - 1 rows of x before an item's first row are its state, the oldest first. The item's latest rows replace
-// them.
+// them. A workgroup takes TILE rows, unless the state is replaced in its place: then the first one takes all, so that
+// no other writes what it reads.
 //
 // dims     out, x (rows, channels) f32; w (channels, TAPS), bias (channels) f32; without bias, w is bound in its place;
 //          work (items) StateWork; from, to f32 words
-// grid     x: channels, y: items
+// grid     x: channels, y: items, z: blocks of TILE rows
 // FLAGS    CONV_*
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -15,6 +16,7 @@
 #include "shared/work.h"
 layout(local_size_x_id = SPEC_LOCAL_X) in;
 layout(constant_id = SPEC_TAPS) const uint TAPS = 4;
+layout(constant_id = SPEC_TILE) const uint TILE = 16; // 0: all
 layout(constant_id = SPEC_FLAGS) const uint FLAGS = 0;
 layout(push_constant) uniform Push { ShortConvPush p; };
 layout(std430, binding = 0) writeonly buffer Out { float out_x[]; };
@@ -30,14 +32,20 @@ void main() {
 	if (c >= p.channels) return;
 	const uint item = KV_AT(3) + gl_WorkGroupID.y * STATE_WORDS;
 	const uint row = work[item], n = work[item + 1], from_at = work[item + 2], to_at = work[item + 3];
+	const bool whole = TILE == 0 || from_at == to_at;
+	const uint first = gl_WorkGroupID.z * TILE, end = whole || n - first < TILE ? n : first + TILE;
+	if (first > 0 && (whole || first >= n)) return;
 	float weight[TAPS], seen[TAPS]; // x of the current row, last, and of those before
 	for (uint j = 0; j < TAPS; ++j) {
 		weight[j] = w[KV_AT(2) + c * TAPS + j];
 		seen[j] = 0.0;
-		if (j > 0 && from_at != STATE_ZERO) seen[j] = from[KV_AT(4) + from_at + (j - 1) * p.channels + c];
+		if (TILE != 0 && first + j >= TAPS)
+			seen[j] = x[KV_AT(1) + (row + first + j - TAPS) * p.channels + c];
+		else if (j > 0 && from_at != STATE_ZERO)
+			seen[j] = from[KV_AT(4) + from_at + (first + j - 1) * p.channels + c];
 	}
 	const float shift = (FLAGS & CONV_BIAS) != 0 ? bias[KV_AT(6) + c] : 0.0;
-	for (uint t = 0; t < n; ++t) {
+	for (uint t = first; t < end; ++t) {
 		const uint at = (row + t) * p.channels + c;
 		float sum = 0.0;
 		for (uint j = 0; j + 1 < TAPS; ++j) {
@@ -49,5 +57,6 @@ void main() {
 		if ((FLAGS & CONV_BIAS) != 0) sum += shift;
 		out_x[KV_AT(0) + at] = (FLAGS & CONV_SILU) != 0 ? sum / (1.0 + exp(-sum)) : sum;
 	}
+	if (end < n) return;
 	for (uint j = 1; j < TAPS; ++j) to[KV_AT(5) + to_at + (j - 1) * p.channels + c] = seen[j];
 }

@@ -5,23 +5,20 @@
 //   S   = exp(rate * step) * S + B * (step * value)
 //   out = C . S + skip * value
 //   step = softplus(step + shift)
-// Columns are independent of each other. A workgroup takes COLS of them; an invocation holds ROWS rows of one column in
-// registers. Products with C are added row by row, then over the invocations of a column in order. So a row's bits do
-// not depend on how a sequence is cut into dispatches.
+// Columns are independent of each other; lib/state_rows.glsl has their place. What does not depend on S is computed for
+// TILE tokens at once: a token needs no barrier then.
+// Order of sums: each component of an invocation's quads, quad by quad; x + y and z + w; over invocations as a tree.
+// So a row's bits do not depend on how a sequence is cut into dispatches.
 //
 // dims     out (rows, n_heads, v_dim) f32; x (rows, channels) f32: values (n_heads, v_dim), B, C (n_groups, K_DIM);
 //          step (rows, n_heads) f32; rate, shift, skip (n_heads) f32; work (items) StateWork; from, to f32 words
-// grid     x: blocks of columns, y: heads, z: items; COLS * K_DIM / ROWS invocations
+// grid     x: blocks of columns, y: heads, z: items; SLICES * COLS / LANE_COLS invocations, TILE or more
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "shared/push.h"
 #include "shared/spec.h"
 #include "shared/work.h"
 layout(local_size_x_id = SPEC_LOCAL_X) in;
-layout(constant_id = SPEC_HEAD_DIM) const uint K_DIM = 128;
-layout(constant_id = SPEC_STATE_ROWS) const uint ROWS = 16;
-layout(constant_id = SPEC_STATE_COLS) const uint COLS = 32;
-const uint SLICES = K_DIM / ROWS; // invocations that share a column
 layout(push_constant) uniform Push { SsmScanPush p; };
 layout(std430, binding = 0) writeonly buffer Out { float out_x[]; };
 layout(std430, binding = 1) readonly buffer X { float x[]; };
@@ -33,51 +30,80 @@ layout(std430, binding = 6) readonly buffer Work { uint work[]; };
 layout(std430, binding = 7) readonly buffer From { float from[]; };
 layout(std430, binding = 8) writeonly buffer To { float to[]; }; // may be the same memory as From
 
-// Double buffers for even and odd rows: one invocation may be a barrier ahead of another.
-shared float written[2 * K_DIM], read[2 * K_DIM]; // B, C
-shared float sums[2 * SLICES * COLS];             // C . S
-
+#define SUMMED float
+#define KV_FROM KV_AT(7)
+#define KV_TO KV_AT(8)
+#include "lib/state_rows.glsl"
 #include "lib/softplus.glsl"
 
+uint head() { return gl_WorkGroupID.y; }
+uint gate_at(uint row) { return row * p.n_heads + head(); }
+
+shared vec2 factors[TILE]; // of a token: exp(rate * step), step
+
+float next_step;
+void load_step(uint row, uint n) {
+	if (LANE < n) next_step = step_of[KV_AT(2) + gate_at(row + LANE)];
+}
+void make_factors(uint row, uint n) {
+	if (!AHEAD) load_step(row, n);
+	if (LANE >= n) return;
+	const float span = softplus(next_step + shift[KV_AT(4) + head()]);
+	factors[LANE] = vec2(exp(rate[KV_AT(3) + head()] * span), span);
+}
+
 void main() {
-	const uint lane = gl_LocalInvocationID.x, slice = lane / COLS, head = gl_WorkGroupID.y;
-	const uint col = gl_WorkGroupID.x * COLS + lane % COLS, first = slice * ROWS;
-	const bool inside = col < p.v_dim;
 	const uint item = KV_AT(6) + gl_WorkGroupID.z * STATE_WORDS;
 	const uint row = work[item], n = work[item + 1], from_at = work[item + 2], to_at = work[item + 3];
-	const uint values = p.n_heads * p.v_dim, group = head / (p.n_heads / p.n_groups);
-	const uint state_at = (head * K_DIM + first) * p.v_dim + col;
-	const float rate_of = rate[KV_AT(3) + head], shift_of = shift[KV_AT(4) + head], skip_of = skip[KV_AT(5) + head];
-
-	float s[ROWS];
-	for (uint i = 0; i < ROWS; ++i) {
-		s[i] = 0.0;
-		if (inside && from_at != STATE_ZERO) s[i] = from[KV_AT(7) + from_at + state_at + i * p.v_dim];
+	const float skip_of = skip[KV_AT(5) + head()];
+	value_at = KV_AT(1) + head() * p.v_dim, value_stride = p.channels;
+	key_at = KV_AT(1) + p.n_heads * p.v_dim + head() / (p.n_heads / p.n_groups) * K_DIM, key_stride = p.channels;
+	query_at = key_at + p.n_groups * K_DIM;
+	load_state(head(), from_at);
+	if (AHEAD && n > 0u) {
+		load_tokens(row, min(n, TILE));
+		load_step(row, min(n, TILE));
 	}
-	for (uint t = 0; t < n; ++t) {
-		const uint at = KV_AT(1) + (row + t) * p.channels, odd = t & 1;
-		for (uint i = lane; i < K_DIM; i += gl_WorkGroupSize.x) {
-			written[odd * K_DIM + i] = x[at + values + group * K_DIM + i];
-			read[odd * K_DIM + i] = x[at + values + (p.n_groups + group) * K_DIM + i];
-		}
-		const float v = inside ? x[at + head * p.v_dim + col] : 0.0;
-		const uint gate = (row + t) * p.n_heads + head;
-		const float span = softplus(step_of[KV_AT(2) + gate] + shift_of), decay = exp(rate_of * span);
-		const float change = span * v;
+	// Loops end in `break`: software drivers run what is behind a test once more, masked.
+	uint tile = 0u;
+	if (n > 0u) [[dont_unroll]] while (true) {
+		const uint first = row + tile, here = min(n - tile, TILE);
+		store_tokens(first, here);
+		make_factors(first, here);
 		barrier();
-		float sum = 0.0;
-		for (uint i = 0; i < ROWS; ++i) {
-			s[i] = decay * s[i] + written[odd * K_DIM + first + i] * change;
-			sum += read[odd * K_DIM + first + i] * s[i];
+		tile += TILE;
+		if (AHEAD && tile < n) {
+			load_tokens(row + tile, min(n - tile, TILE));
+			load_step(row + tile, min(n - tile, TILE));
 		}
-		sums[odd * SLICES * COLS + lane] = sum;
-		barrier();
-		if (inside && slice == 0) {
-			sum = 0.0;
-			for (uint i = 0; i < SLICES; ++i) sum += sums[(odd * SLICES + i) * COLS + lane % COLS];
-			out_x[KV_AT(0) + gate * p.v_dim + col] = sum + skip_of * v;
+		uint t = 0u;
+		[[dont_unroll]] while (true) {
+			const vec2 factor = factors[t];
+			float change[LANE_COLS];
+			vec4 sum[LANE_COLS]; // C . S
+			[[unroll]] for (uint c = 0u; c < LANE_COLS; ++c) {
+				change[c] = factor.y * value[t * COLS + COLUMN + c];
+				sum[c] = vec4(0);
+			}
+			for (uint i = 0u; i < QUADS; ++i) {
+				const uint at = quad_at(t, i);
+				const vec4 written = key[at], read = query[at];
+				[[unroll]] for (uint c = 0u; c < LANE_COLS; ++c) {
+					const vec4 s = factor.x * state_quad(i, c) + written * change[c];
+					set_state_quad(i, c, s);
+					sum[c] += read * s;
+				}
+			}
+			[[unroll]] for (uint c = 0u; c < LANE_COLS; ++c) {
+				const float all = tree_sum((sum[c].x + sum[c].y) + (sum[c].z + sum[c].w), SLICES);
+				if (SLICE == c % SLICES && has_column(c))
+					out_x[KV_AT(0) + gate_at(first + t) * p.v_dim + gl_WorkGroupID.x * COLS + COLUMN + c] =
+					    all + skip_of * value[t * COLS + COLUMN + c];
+			}
+			if (++t >= here) break;
 		}
+		if (tile >= n) break;
+		barrier(); // all of the tile has been read
 	}
-	if (!inside) return;
-	for (uint i = 0; i < ROWS; ++i) to[KV_AT(8) + to_at + state_at + i * p.v_dim] = s[i];
+	store_state(head(), to_at);
 }

@@ -21,10 +21,12 @@ constexpr uint32_t kMaxGroups = 2048;       // (scale, zero) pairs of one kv hea
 constexpr uint32_t kPackRows = 8;           // tokens that pack_pages rotates at a time
 constexpr uint32_t kMostTaps = 8;           // taps of a short convolution
 constexpr uint32_t kMostStateRows = 256;    // rows of a head's state
-constexpr uint32_t kStateRows = 8;          // rows of one column that a thread holds
-constexpr uint32_t kStateColumns = 16;      // columns of a block
-constexpr uint32_t kMostStateThreads = kMostStateRows / kStateRows * kStateColumns;
-constexpr uint32_t kQueries = 8; // pairs of row and query head a block of attention serves
+constexpr uint32_t kStateRows = 16;         // rows of a column that a thread holds
+constexpr uint32_t kLaneColumns = 2;        // columns of a thread
+constexpr uint32_t kStateColumns = 32;      // columns of a block
+constexpr uint32_t kStateTile = 8;          // tokens that pass through shared memory together
+constexpr uint32_t kConvTile = 16;          // rows of a block of short_conv
+constexpr uint32_t kQueries = 8;            // pairs of row and query head a block of attention serves
 
 struct Weight { // rows in the layout of shaders/shared/weight_row.h
 	const void* rows;

@@ -2,6 +2,7 @@
 #include "backends/cuda/cuda_backend.h"
 #include "shared/kv_page.h"
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 namespace kvrun::cuda {
@@ -137,7 +138,8 @@ StatePlaces CudaBackend::places(const StateRows& r) {
 
 void CudaBackend::compute(const op::ShortConv& o) {
 	const uint32_t channels = o.w.shape[0];
-	launch(kernels_.short_conv, {groups(channels, kThreads), o.rows.work.shape[0], 1}, kThreads,
+	launch(kernels_.short_conv, {groups(channels, kThreads), o.rows.work.shape[0], groups(o.x.shape[0], kConvTile)},
+	       kThreads,
 	       ShortConvArgs{data<float>(o.out), data<float>(o.x), data<float>(o.w), data<float>(o.how.bias),
 	                     places(o.rows), channels, o.w.shape[1], o.how.silu},
 	       {"short_conv", o.bytes()});
@@ -147,7 +149,7 @@ void CudaBackend::compute(const op::DeltaRule& o) {
 	const uint32_t heads = o.out.shape[1], v_dim = o.out.shape[2], k_dim = o.how.k_dim;
 	const op::DeltaPlaces at = o.places();
 	launch(kernels_.delta_rule, {groups(v_dim, kStateColumns), heads, o.rows.work.shape[0]},
-	       k_dim / kStateRows * kStateColumns,
+	       std::bit_ceil(groups(k_dim, kStateRows)) * (kStateColumns / kLaneColumns),
 	       DeltaRuleArgs{data<float>(o.out), data<float>(o.x), data<float>(o.gates.beta), data<float>(o.gates.alpha),
 	                     data<float>(o.gates.rate), data<float>(o.gates.shift), places(o.rows), heads,
 	                     o.how.n_key_heads, k_dim, v_dim, at.key_stride, at.value_stride, at.k, at.v, o.how.tiled,
@@ -158,7 +160,7 @@ void CudaBackend::compute(const op::DeltaRule& o) {
 void CudaBackend::compute(const op::SsmScan& o) {
 	const uint32_t heads = o.out.shape[1], v_dim = o.out.shape[2], k_dim = o.how.k_dim;
 	launch(kernels_.ssm_scan, {groups(v_dim, kStateColumns), heads, o.rows.work.shape[0]},
-	       k_dim / kStateRows * kStateColumns,
+	       std::bit_ceil(groups(k_dim, kStateRows)) * (kStateColumns / kLaneColumns),
 	       SsmScanArgs{data<float>(o.out), data<float>(o.x), data<float>(o.gates.step), data<float>(o.gates.rate),
 	                   data<float>(o.gates.shift), data<float>(o.gates.skip), places(o.rows), heads, o.how.n_groups,
 	                   k_dim, v_dim, uint32_t(o.x.row_elements())},

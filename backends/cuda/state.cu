@@ -4,16 +4,22 @@
 
 namespace kvrun::cuda::KV_CUDA_BUILD {
 
-// Grid: channels in x, items in y.
+// Grid: channels in x, items in y, blocks of kConvTile rows in z.
 __global__ void short_conv_kernel(ShortConvArgs a) {
 	const uint32_t c = blockIdx.x * blockDim.x + threadIdx.x;
 	if (c >= a.channels) return;
 	const uint32_t* item = a.rows.work + blockIdx.y * STATE_WORDS;
 	const uint32_t row = item[0], n = item[1], from = item[2], to = item[3];
+	const bool whole = from == to;
+	const uint32_t first = blockIdx.z * kConvTile, end = whole || n - first < kConvTile ? n : first + kConvTile;
+	if (first > 0 && (whole || first >= n)) return;
 	float seen[kMostTaps] = {}; // x of the current row, last, and of those before
-	for (uint32_t j = 1; j < a.taps && from != STATE_ZERO; ++j)
-		seen[j] = a.rows.from[from + uint64_t(j - 1) * a.channels + c];
-	for (uint32_t t = row; t < row + n; ++t) {
+	for (uint32_t j = 1; j < a.taps; ++j)
+		if (first + j >= a.taps)
+			seen[j] = a.x[uint64_t(row + first + j - a.taps) * a.channels + c];
+		else if (from != STATE_ZERO)
+			seen[j] = a.rows.from[from + uint64_t(first + j - 1) * a.channels + c];
+	for (uint32_t t = row + first; t < row + end; ++t) {
 		float sum = 0;
 		for (uint32_t j = 0; j + 1 < a.taps; ++j) {
 			seen[j] = seen[j + 1];
@@ -24,126 +30,178 @@ __global__ void short_conv_kernel(ShortConvArgs a) {
 		if (a.bias) sum += a.bias[c];
 		a.out[uint64_t(t) * a.channels + c] = a.silu ? sum / (1 + expf(-sum)) : sum;
 	}
-	for (uint32_t j = 1; j < a.taps; ++j) a.rows.to[to + uint64_t(j - 1) * a.channels + c] = seen[j];
+	for (uint32_t j = 1; j < a.taps && end == n; ++j) a.rows.to[to + uint64_t(j - 1) * a.channels + c] = seen[j];
 }
 
 __device__ inline float softplus(float x) { return x > 20 ? x : log1pf(expf(x)); }
 
-// A thread's rows of one column of a state, whose first element is at state_at of the state.
-__device__ inline void load_column(float* s, const StatePlaces& rows, uint32_t from, uint64_t state_at, uint32_t v_dim,
-                                   bool inside) {
-	for (uint32_t i = 0; i < kStateRows; ++i)
-		s[i] = inside && from != STATE_ZERO ? rows.from[from + state_at + uint64_t(i) * v_dim] : 0.f;
-}
-__device__ inline void store_column(const float* s, const StatePlaces& rows, uint64_t to, uint32_t v_dim) {
-	for (uint32_t i = 0; i < kStateRows; ++i) rows.to[to + uint64_t(i) * v_dim] = s[i];
-}
+// Where a thread's part of a head's state lies, as in shaders/lib/state_rows.glsl: neighbours share kLaneColumns
+// columns, and each has every slices-th quad of their rows; rows behind k_dim are zero.
+struct StateLane {
+	__device__ StateLane(uint32_t k_dim, uint32_t v_dim)
+	    : k_dim(k_dim), v_dim(v_dim), slices(blockDim.x / (kStateColumns / kLaneColumns)), keys(slices * kStateRows),
+	      slice(threadIdx.x % slices), column(threadIdx.x / slices * kLaneColumns),
+	      col(blockIdx.x * kStateColumns + column) {}
+	__device__ uint32_t row(uint32_t i) const { return (i / 4 * slices + slice) * 4 + i % 4; } // its i-th one
+	__device__ bool has(uint32_t i, uint32_t c) const { return row(i) < k_dim && col + c < v_dim; }
+	__device__ uint64_t word(uint32_t i, uint32_t c) const {
+		return (uint64_t(blockIdx.y) * k_dim + row(i)) * v_dim + col + c;
+	}
+	uint32_t k_dim, v_dim, slices, keys, slice, column, col;
+};
 
-// A thread holds kStateRows rows of one column of a head's state; blockDim.x / kStateColumns of them share the column.
-// Grid: blocks of columns in x, heads in y, items in z.
+__device__ inline void load_state(float s[kStateRows][kLaneColumns], const StatePlaces& rows, uint32_t from,
+                                  const StateLane& lane) {
+	for (uint32_t i = 0; i < kStateRows; ++i)
+		for (uint32_t c = 0; c < kLaneColumns; ++c)
+			s[i][c] = from != STATE_ZERO && lane.has(i, c) ? rows.from[from + lane.word(i, c)] : 0.f;
+}
+__device__ inline void store_state(const float s[kStateRows][kLaneColumns], const StatePlaces& rows, uint32_t to,
+                                   const StateLane& lane) {
+	for (uint32_t i = 0; i < kStateRows; ++i)
+		for (uint32_t c = 0; c < kLaneColumns; ++c)
+			if (lane.has(i, c)) rows.to[to + lane.word(i, c)] = s[i][c];
+}
+// Over neighbours, a power of two of them: pairs first, then pairs of pairs.
+__device__ inline float tree_sum(float x, uint32_t parts) {
+	for (uint32_t by = 1; by < parts; by *= 2) x += __shfl_xor_sync(kAllLanes, x, by);
+	return x;
+}
+// The four sums of a thread over its quads.
+__device__ inline float quad_sum(const float sums[4]) { return (sums[0] + sums[1]) + (sums[2] + sums[3]); }
+
+// Grid: blocks of columns in x, heads in y, items in z. Sums are added in the order of delta_rule.comp.
 __global__ void delta_rule_kernel(DeltaRuleArgs a) {
-	// double buffers for even and odd rows: one thread may be a barrier ahead of another
-	__shared__ Shared<float, 2 * kMostStateRows> key, query, kept;                             // kept: by_channel
-	__shared__ Shared<float, 2 * kMostStateThreads> key_sum, query_sum;                        // k . S, q . S
-	__shared__ Shared<float, 2 * kMostStateRows / kStateRows> key_key, query_query, query_key; // products of the two
-	const uint32_t thread = threadIdx.x, column = thread % kStateColumns, slice = thread / kStateColumns;
-	const uint32_t slices = a.k_dim / kStateRows, first = slice * kStateRows, head = blockIdx.y;
-	const uint32_t col = blockIdx.x * kStateColumns + column;
-	const bool inside = col < a.v_dim;
+	constexpr uint32_t kKeys = kStateTile * kMostStateRows;
+	__shared__ Shared<float, kKeys> key, query, kept; // kept: by_channel
+	__shared__ Shared<float, kStateTile * kStateColumns> value;
+	// decay; decay / length of k, of q; share / length of k; q . k * share
+	__shared__ Shared<float, kStateTile> decays, of_keys, of_queries, change_of, own_value;
+	const uint32_t thread = threadIdx.x, head = blockIdx.y;
+	const StateLane lane(a.k_dim, a.v_dim);
 	const uint32_t* item = a.rows.work + blockIdx.z * STATE_WORDS;
 	const uint32_t row = item[0], n = item[1], from = item[2], to = item[3];
 	const uint32_t key_head = a.tiled ? head % a.n_key_heads : head / (a.n_heads / a.n_key_heads);
-	const uint64_t state_at = uint64_t(head * a.k_dim + first) * a.v_dim + col;
-	float s[kStateRows];
-	load_column(s, a.rows, from, state_at, a.v_dim, inside);
-	for (uint32_t t = 0; t < n; ++t) {
-		const float* x = a.x + uint64_t(row + t) * a.key_stride + key_head * a.k_dim;
-		const uint32_t odd = t & 1;
-		const uint64_t gate = uint64_t(row + t) * a.n_heads + head;
-		for (uint32_t i = thread; i < a.k_dim; i += blockDim.x) {
-			query[odd * kMostStateRows + i] = x[i];
-			key[odd * kMostStateRows + i] = x[a.k_at + i];
+	const uint32_t parts = blockDim.x < kWarp ? 1 : blockDim.x / kStateTile < kWarp ? blockDim.x / kStateTile : kWarp;
+	float s[kStateRows][kLaneColumns];
+	load_state(s, a.rows, from, lane);
+	for (uint32_t tile = 0; tile < n; tile += kStateTile) {
+		const uint32_t here = n - tile < kStateTile ? n - tile : kStateTile;
+		__syncthreads(); // the tile before has been read
+		for (uint32_t i = thread; i < here * lane.keys; i += blockDim.x) {
+			const uint32_t t = row + tile + i / lane.keys, k = i % lane.keys;
+			const float* x = a.x + uint64_t(t) * a.key_stride + key_head * a.k_dim;
+			query[i] = k < a.k_dim ? x[k] : 0.f;
+			key[i] = k < a.k_dim ? x[a.k_at + k] : 0.f;
+			const uint64_t gate = uint64_t(t) * a.n_heads + head;
 			if (a.by_channel)
-				kept[odd * kMostStateRows + i] =
-				    expf(a.rate[head] * softplus(a.alpha[gate * a.k_dim + i] + a.shift[head * a.k_dim + i]));
+				kept[i] = k < a.k_dim
+				              ? expf(a.rate[head] * softplus(a.alpha[gate * a.k_dim + k] + a.shift[head * a.k_dim + k]))
+				              : 0.f;
 		}
-		const float v = inside ? a.x[a.v_at + uint64_t(row + t) * a.value_stride + head * a.v_dim + col] : 0.f;
-		const float share = 1 / (1 + expf(-a.beta[gate]));
-		const float decay = a.by_channel ? 1.f : expf(a.rate[head] * softplus(a.alpha[gate] + a.shift[head]));
+		for (uint32_t i = thread; i < here * kStateColumns; i += blockDim.x) {
+			const uint32_t col = blockIdx.x * kStateColumns + i % kStateColumns;
+			const uint64_t t = row + tile + i / kStateColumns;
+			value[i] = col < a.v_dim ? a.x[a.v_at + t * a.value_stride + head * a.v_dim + col] : 0.f;
+		}
 		__syncthreads();
-		float k_s = 0, q_s = 0, k_k = 0, q_q = 0, q_k = 0;
-		for (uint32_t i = 0; i < kStateRows; ++i) {
-			const float k = key[odd * kMostStateRows + first + i], q = query[odd * kMostStateRows + first + i];
-			if (a.by_channel) s[i] *= kept[odd * kMostStateRows + first + i];
-			k_s += k * s[i], q_s += q * s[i];
+		const uint32_t own = thread / parts, first = (own < here ? own : 0) * lane.keys;
+		float k_k = 0, q_q = 0, q_k = 0;
+		for (uint32_t i = thread % parts; i < lane.keys; i += parts) {
+			const float k = key[first + i], q = query[first + i];
 			k_k += k * k, q_q += q * q, q_k += q * k;
 		}
-		key_sum[odd * kMostStateThreads + thread] = k_s;
-		query_sum[odd * kMostStateThreads + thread] = q_s;
-		const uint32_t lengths = odd * kMostStateRows / kStateRows;
-		if (column == 0) {
-			key_key[lengths + slice] = k_k;
-			query_query[lengths + slice] = q_q;
-			query_key[lengths + slice] = q_k;
+		k_k = tree_sum(k_k, parts), q_q = tree_sum(q_q, parts), q_k = tree_sum(q_k, parts);
+		if (own < here && thread % parts == 0) {
+			const uint64_t gate = uint64_t(row + tile + own) * a.n_heads + head;
+			const float decay = a.by_channel ? 1.f : expf(a.rate[head] * softplus(a.alpha[gate] + a.shift[head]));
+			const float share = 1 / (1 + expf(-a.beta[gate]));
+			const float of_k = 1 / sqrtf(k_k + a.eps), of_q = a.scale / sqrtf(q_q + a.eps);
+			decays[own] = decay, of_keys[own] = decay * of_k, of_queries[own] = decay * of_q;
+			change_of[own] = share * of_k, own_value[own] = q_k * of_k * of_q * share;
 		}
 		__syncthreads();
-		k_s = q_s = k_k = q_q = q_k = 0;
-		for (uint32_t i = 0; i < slices; ++i) {
-			k_s += key_sum[odd * kMostStateThreads + i * kStateColumns + column];
-			q_s += query_sum[odd * kMostStateThreads + i * kStateColumns + column];
-			k_k += key_key[lengths + i], q_q += query_query[lengths + i], q_k += query_key[lengths + i];
+		for (uint32_t t = 0; t < here; ++t) {
+			float k_s[kLaneColumns][4] = {}, q_s[kLaneColumns][4] = {}; // k . S, q . S
+			for (uint32_t i = 0; i < kStateRows; ++i) {
+				const uint32_t at = t * lane.keys + lane.row(i);
+				const float k = key[at], q = query[at], by = a.by_channel ? kept[at] : 1.f;
+				for (uint32_t c = 0; c < kLaneColumns; ++c) {
+					s[i][c] *= by;
+					k_s[c][i % 4] += k * s[i][c], q_s[c][i % 4] += q * s[i][c];
+				}
+			}
+			const float decay = decays[t];
+			float change[kLaneColumns];
+			for (uint32_t c = 0; c < kLaneColumns; ++c) {
+				const float held = tree_sum(quad_sum(k_s[c]), lane.slices),
+				            read = tree_sum(quad_sum(q_s[c]), lane.slices);
+				const float miss = value[t * kStateColumns + lane.column + c] - of_keys[t] * held;
+				change[c] = change_of[t] * miss;
+				if (lane.slice == c % lane.slices && lane.col + c < a.v_dim)
+					a.out[(uint64_t(row + tile + t) * a.n_heads + head) * a.v_dim + lane.col + c] =
+					    of_queries[t] * read + own_value[t] * miss;
+			}
+			for (uint32_t i = 0; i < kStateRows; ++i)
+				for (uint32_t c = 0; c < kLaneColumns; ++c)
+					s[i][c] = decay * s[i][c] + key[t * lane.keys + lane.row(i)] * change[c];
 		}
-		const float of_k = 1 / sqrtf(k_k + a.eps), of_q = a.scale / sqrtf(q_q + a.eps);
-		const float delta = share * (v - decay * (k_s * of_k));
-		if (inside && slice == 0) a.out[gate * a.v_dim + col] = decay * (q_s * of_q) + q_k * of_k * of_q * delta;
-		const float change = of_k * delta;
-		for (uint32_t i = 0; i < kStateRows; ++i) s[i] = decay * s[i] + key[odd * kMostStateRows + first + i] * change;
 	}
-	if (inside) store_column(s, a.rows, to + state_at, a.v_dim);
+	store_state(s, a.rows, to, lane);
 }
 
-// A thread holds kStateRows rows of one column of a head's state, as in delta_rule_kernel.
-// Grid: blocks of columns in x, heads in y, items in z.
+// Grid: blocks of columns in x, heads in y, items in z. Sums are added in the order of ssm_scan.comp.
 __global__ void ssm_scan_kernel(SsmScanArgs a) {
-	// double buffers for even and odd rows: one thread may be a barrier ahead of another
-	__shared__ Shared<float, 2 * kMostStateRows> written, read;
-	__shared__ Shared<float, 2 * kMostStateThreads> sums; // C . S
-	const uint32_t thread = threadIdx.x, column = thread % kStateColumns, slice = thread / kStateColumns;
-	const uint32_t slices = a.k_dim / kStateRows, first = slice * kStateRows, head = blockIdx.y;
-	const uint32_t col = blockIdx.x * kStateColumns + column;
-	const bool inside = col < a.v_dim;
+	constexpr uint32_t kKeys = kStateTile * kMostStateRows;
+	__shared__ Shared<float, kKeys> written, read; // B, C
+	__shared__ Shared<float, kStateTile * kStateColumns> value;
+	__shared__ Shared<float, kStateTile> decays, spans;
+	const uint32_t thread = threadIdx.x, head = blockIdx.y, group = head / (a.n_heads / a.n_groups);
+	const StateLane lane(a.k_dim, a.v_dim);
 	const uint32_t* item = a.rows.work + blockIdx.z * STATE_WORDS;
 	const uint32_t row = item[0], n = item[1], from = item[2], to = item[3];
-	const uint32_t group = head / (a.n_heads / a.n_groups);
-	const uint64_t state_at = uint64_t(head * a.k_dim + first) * a.v_dim + col;
-	float s[kStateRows];
-	load_column(s, a.rows, from, state_at, a.v_dim, inside);
-	for (uint32_t t = 0; t < n; ++t) {
-		const float* x = a.x + uint64_t(row + t) * a.channels;
-		const uint32_t odd = t & 1;
-		for (uint32_t i = thread; i < a.k_dim; i += blockDim.x) {
-			written[odd * kMostStateRows + i] = x[a.n_heads * a.v_dim + group * a.k_dim + i];
-			read[odd * kMostStateRows + i] = x[a.n_heads * a.v_dim + (a.n_groups + group) * a.k_dim + i];
+	float s[kStateRows][kLaneColumns];
+	load_state(s, a.rows, from, lane);
+	for (uint32_t tile = 0; tile < n; tile += kStateTile) {
+		const uint32_t here = n - tile < kStateTile ? n - tile : kStateTile;
+		__syncthreads(); // the tile before has been read
+		for (uint32_t i = thread; i < here * lane.keys; i += blockDim.x) {
+			const uint32_t k = i % lane.keys;
+			const float* x = a.x + uint64_t(row + tile + i / lane.keys) * a.channels + a.n_heads * a.v_dim;
+			written[i] = k < a.k_dim ? x[group * a.k_dim + k] : 0.f;
+			read[i] = k < a.k_dim ? x[(a.n_groups + group) * a.k_dim + k] : 0.f;
 		}
-		const float v = inside ? x[head * a.v_dim + col] : 0.f;
-		const uint64_t gate = uint64_t(row + t) * a.n_heads + head;
-		const float step = softplus(a.step[gate] + a.shift[head]), decay = expf(a.rate[head] * step);
-		const float change = step * v;
-		__syncthreads();
-		float sum = 0;
-		for (uint32_t i = 0; i < kStateRows; ++i) {
-			s[i] = decay * s[i] + written[odd * kMostStateRows + first + i] * change;
-			sum += read[odd * kMostStateRows + first + i] * s[i];
+		for (uint32_t i = thread; i < here * kStateColumns; i += blockDim.x) {
+			const uint32_t col = blockIdx.x * kStateColumns + i % kStateColumns;
+			const uint64_t t = row + tile + i / kStateColumns;
+			value[i] = col < a.v_dim ? a.x[t * a.channels + head * a.v_dim + col] : 0.f;
 		}
-		sums[odd * kMostStateThreads + thread] = sum;
+		if (thread < here) {
+			const uint64_t gate = uint64_t(row + tile + thread) * a.n_heads + head;
+			const float step = softplus(a.step[gate] + a.shift[head]);
+			spans[thread] = step, decays[thread] = expf(a.rate[head] * step);
+		}
 		__syncthreads();
-		if (inside && slice == 0) {
-			sum = 0;
-			for (uint32_t i = 0; i < slices; ++i) sum += sums[odd * kMostStateThreads + i * kStateColumns + column];
-			a.out[gate * a.v_dim + col] = sum + a.skip[head] * v;
+		for (uint32_t t = 0; t < here; ++t) {
+			float sums[kLaneColumns][4] = {}; // C . S
+			const float decay = decays[t];
+			for (uint32_t i = 0; i < kStateRows; ++i) {
+				const uint32_t at = t * lane.keys + lane.row(i);
+				for (uint32_t c = 0; c < kLaneColumns; ++c) {
+					const float change = spans[t] * value[t * kStateColumns + lane.column + c];
+					s[i][c] = decay * s[i][c] + written[at] * change;
+					sums[c][i % 4] += read[at] * s[i][c];
+				}
+			}
+			for (uint32_t c = 0; c < kLaneColumns; ++c) {
+				const float sum = tree_sum(quad_sum(sums[c]), lane.slices);
+				if (lane.slice == c % lane.slices && lane.col + c < a.v_dim)
+					a.out[(uint64_t(row + tile + t) * a.n_heads + head) * a.v_dim + lane.col + c] =
+					    sum + a.skip[head] * value[t * kStateColumns + lane.column + c];
+			}
 		}
 	}
-	if (inside) store_column(s, a.rows, to + state_at, a.v_dim);
+	store_state(s, a.rows, to, lane);
 }
 
 void add_state(Kernels& k) {

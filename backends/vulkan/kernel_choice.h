@@ -82,7 +82,10 @@ MatmulChoice choose_expert_matmul(const Caps&, DType, uint32_t rows, uint32_t co
 // ---- recurrent layers
 
 constexpr uint32_t kShortConvLocal = 64;
-Choice choose_short_conv(uint32_t taps, bool silu, bool bias);
+struct ConvChoice : Choice {
+	uint32_t rows; // of a workgroup; 0: all
+};
+ConvChoice choose_short_conv(const Caps&, uint32_t taps, bool silu, bool bias);
 struct StateChoice : Choice {
 	uint32_t cols; // columns of a state in one workgroup
 };

@@ -5,27 +5,44 @@
 
 namespace kvrun::vk {
 
-Choice choose_short_conv(uint32_t taps, bool silu, bool bias) {
+ConvChoice choose_short_conv(const Caps& c, uint32_t taps, bool silu, bool bias) {
 	const uint32_t flags = (silu ? CONV_SILU : 0) | (bias ? CONV_BIAS : 0);
-	return {Kernel::short_conv, {{SPEC_LOCAL_X, kShortConvLocal}, {SPEC_TAPS, taps}, {SPEC_FLAGS, flags}}};
+	const uint32_t tile = c.is_cpu ? 0 : 16; // cores have enough to do, and the rows before a tile are read twice
+	return {{Kernel::short_conv,
+	         {{SPEC_LOCAL_X, kShortConvLocal}, {SPEC_TAPS, taps}, {SPEC_TILE, tile}, {SPEC_FLAGS, flags}}},
+	        tile};
 }
 // On a software driver an invocation takes whole columns: a barrier costs more than sharing a column would save.
-static StateChoice choose_state_kernel(Kernel kernel, const Caps& c, uint32_t k_dim, uint32_t v_dim) {
-	const uint32_t rows = c.is_cpu ? k_dim : k_dim % 16 ? 8 : 16, slices = k_dim / rows;
-	const uint32_t most = c.is_cpu ? kLocal : std::min(kLocal * 2, c.workgroup);
-	const uint32_t cols =
-	    std::clamp(std::bit_floor(most / slices), 1u, std::min(std::bit_ceil(v_dim), c.is_cpu ? kLocal : 32u));
+// On GPUs an invocation holds 16 rows of two columns: each word of k and q that it reads from shared memory, which is
+// slower than arithmetic, then serves two columns. The invocations that share them fit a subgroup. Intel's GPUs before
+// Xe2, and with decays by channel all of Intel's, have registers for one column and none for tokens loaded ahead.
+static StateChoice choose_state_kernel(Kernel kernel, const Caps& c, uint32_t k_dim, uint32_t v_dim, bool by_channel) {
+	const bool few = few_registers(c) || (c.vendor == kIntel && by_channel), ahead = !c.is_cpu && !few;
+	const uint32_t subgroup = !c.subgroup_ops ? 32 : c.can_narrow() ? c.subgroup_min : c.subgroup;
+	const uint32_t slices = c.is_cpu ? 1 : std::min(std::bit_ceil(ceil_div(k_dim, 16)), subgroup);
+	const uint32_t lane_cols = c.is_cpu || few || v_dim == 1 ? 1 : 2;
+	const uint32_t tile = k_dim > 128 ? 4 : 8; // all of it in 16 KiB of shared memory
+	const uint32_t fewest = std::max(1u, tile / slices),
+	               most = std::max(fewest, std::min(kLocal, c.workgroup) / slices);
+	const uint32_t n = std::clamp(std::bit_ceil(ceil_div(v_dim, lane_cols)), fewest,
+	                              std::bit_floor(c.is_cpu ? most : std::min(most, 32u)));
 	return {{kernel,
-	         {{SPEC_LOCAL_X, cols * slices}, {SPEC_HEAD_DIM, k_dim}, {SPEC_STATE_ROWS, rows}, {SPEC_STATE_COLS, cols}}},
-	        cols};
+	         {{SPEC_LOCAL_X, n * slices},
+	          {SPEC_HEAD_DIM, k_dim},
+	          {SPEC_STATE_ROWS, align_up(ceil_div(k_dim, slices), 4)},
+	          {SPEC_STATE_COLS, n * lane_cols},
+	          {SPEC_LANE_COLS, lane_cols},
+	          {SPEC_TILE, tile},
+	          {SPEC_AHEAD, ahead}}},
+	        n * lane_cols};
 }
 StateChoice choose_delta_rule(const Caps& c, uint32_t k_dim, uint32_t v_dim, bool by_channel) {
-	StateChoice how = choose_state_kernel(Kernel::delta_rule, c, k_dim, v_dim);
+	StateChoice how = choose_state_kernel(Kernel::delta_rule, c, k_dim, v_dim, by_channel);
 	if (by_channel) how.spec.push_back({SPEC_FLAGS, DELTA_BY_CHANNEL});
 	return how;
 }
 StateChoice choose_ssm_scan(const Caps& c, uint32_t k_dim, uint32_t v_dim) {
-	return choose_state_kernel(Kernel::ssm_scan, c, k_dim, v_dim);
+	return choose_state_kernel(Kernel::ssm_scan, c, k_dim, v_dim, false);
 }
 
 } // namespace kvrun::vk

@@ -125,9 +125,9 @@ void expert_uses(const Caps& c, Uses& out) {
 }
 
 void state_uses(const Caps& c, Uses& out) {
-	add(out, choose_short_conv(4, true, false), "4 taps");
-	add(out, choose_short_conv(4, true, true), "4 taps, bias");
-	add(out, choose_short_conv(3, false, false), "3 taps, linear");
+	add(out, choose_short_conv(c, 4, true, false), "4 taps");
+	add(out, choose_short_conv(c, 4, true, true), "4 taps, bias");
+	add(out, choose_short_conv(c, 3, false, false), "3 taps, linear");
 	for (const uint32_t d : {64u, 128u})
 		add(out, choose_delta_rule(c, d, d, false), fmt::format("states of {} x {}", d, d));
 	add(out, choose_delta_rule(c, 128, 128, true), "states of 128 x 128, by channel");

@@ -28,4 +28,6 @@
 #define SPEC_QUAD_LANES 27    // lanes that share 4 tokens
 #define SPEC_BUFFERS 28       // tiles in shared memory: 2: one is written while the other is multiplied
 #define SPEC_STEP 29          // elements of a row that a tile holds
+#define SPEC_LANE_COLS 30     // columns of a state that an invocation holds
+#define SPEC_AHEAD 31         // whether the next tile is loaded while one is computed
 #endif

@@ -277,7 +277,8 @@ TEST_CASE("ops: short_conv") {
 		const uint32_t T = sum(c.rows), before = c.taps - 1;
 		const Floats x = random.normals(size_t(T) * c.channels), w = random.normals(size_t(c.channels) * c.taps),
 		             bias = random.normals(c.channels);
-		Pool pool(rig, c.rows, before * c.channels, random);
+		Random same = random;
+		Pool pool(rig, c.rows, before * c.channels, random), apart(rig, c.rows, before * c.channels, same);
 		std::vector<Floats> states;
 		Floats want;
 		size_t at = 0;
@@ -301,6 +302,20 @@ TEST_CASE("ops: short_conv") {
 		check_close(row, rig.get(out), want, "short_conv");
 		check_same_bits(row, rig.get(pool.view), pool.with(states));
 		check_same_bits(row, rig.get(vx), x);
+		// States that go to other memory: a sequence's rows may then pass in any order.
+		constexpr uint32_t kFurther = 3;
+		Words items = rig.get_words(apart.work);
+		for (size_t i = 3; i < items.size(); i += STATE_WORDS) items[i] += kFurther;
+		const View out2 = rig.out(T, c.channels), to = rig.f32(Floats(apart.n + kFurther, 0), apart.n + kFurther);
+		backend.short_conv(out2, vx, rig.f32(w, c.channels, c.taps),
+		                   {rig.u32(items, uint32_t(c.rows.size()), STATE_WORDS), apart.view, to},
+		                   {c.bias ? rig.f32(bias, c.channels) : View(), c.silu});
+		check_same_bits(row, rig.get(out2), rig.get(out));
+		const Floats moved = rig.get(to);
+		for (size_t i = 0; i < states.size(); ++i) {
+			const auto begin = moved.begin() + items[i * STATE_WORDS + 3];
+			check_same_bits(row, Floats(begin, begin + pool.words), states[i]);
+		}
 	});
 }
 
