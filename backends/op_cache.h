@@ -94,6 +94,27 @@ struct KvLoad { // rows [dst.first, dst.first + n) of dst = the f16 keys and val
 	}
 };
 
+// out = for each of n tokens and each head of out: the channels of a, then those of b, then zeros, as far as out has
+// channels. Of b, which may be empty, one head may serve all. Widths are even.
+struct JoinHeads {
+	HeadRows out, a, b;
+	uint32_t n;
+
+	const char* name() const { return "join_heads"; }
+	std::string text() const;
+	void check() const;
+	double bytes() const;
+	static void views(auto& o, auto& f) {
+		const auto type = [](const HeadRows& x) { return x.halves() ? F16 : F32; };
+		const View &out = o.out.v, &a = o.a.v, &b = o.b.v;
+		f(output("out", type(o.out), {out.shape[0], out.shape[1], out.shape[2]}, o.out.halves() ? "kv" : "copy")
+		      .slots(),
+		  o.out.v);
+		f(input("a", type(o.a), {a.shape[0], a.shape[1], a.shape[2]}), o.a.v);
+		f(input("b", type(o.b), {b.shape[0], b.shape[1], b.shape[2]}).optional(), o.b.v);
+	}
+};
+
 // ---- attention
 
 ViewRow q_rope_row(auto& softmax, uint64_t T, uint64_t n_heads) {

@@ -214,6 +214,23 @@ void KvLoad::check() const {
 }
 double KvLoad::bytes() const { return row_bytes(dst, n); }
 
+std::string JoinHeads::text() const { return fmt::format("{} tokens to {}", n, shape_text(out.v)); }
+void JoinHeads::check() const {
+	for (const HeadRows* x : {&out, &a, &b}) {
+		if (!x->v) continue;
+		KV_ASSERT(x->v.shape[3] == 1 && x->channels() % 2 == 0);
+		KV_ASSERT(x->first + n <= x->v.shape[x->halves() ? 1 : 0] && (x->halves() || !x->first));
+	}
+	KV_ASSERT(a.n_heads() == out.n_heads() && (!b.v || b.n_heads() == out.n_heads() || b.n_heads() == 1));
+}
+double JoinHeads::bytes() const {
+	const auto of = [](const HeadRows& x, uint32_t channels) {
+		return (x.halves() ? 2. : 4.) * x.n_heads() * std::min(channels, x.channels());
+	};
+	const uint32_t wide = out.channels(), left = wide - std::min(wide, a.channels());
+	return n * (of(out, wide) + of(a, wide) + (b.v ? of(b, left) : 0));
+}
+
 // ---- attention
 
 std::string Attend::text() const {

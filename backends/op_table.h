@@ -48,6 +48,7 @@ namespace op {
 	X(RopeStore) \
 	X(KvStore) \
 	X(KvLoad) \
+	X(JoinHeads) \
 	X(Attend) \
 	X(AttendPrompt) \
 	X(KvPack) \
@@ -109,6 +110,9 @@ class OpCalls {
 	}
 	void kv_store(const KvRows& src, uint32_t n, const KvDst& dst) { run(op::KvStore{src, n, dst}); }
 	void kv_load(const KvRows& dst, uint32_t n, const KvDst& src) { run(op::KvLoad{dst, n, src}); }
+	void join_heads(const HeadRows& out, const HeadRows& a, const HeadRows& b, uint32_t n) {
+		run(op::JoinHeads{out, a, b, n});
+	}
 	void attend(View out, View lse, View q, const KvRead& kv) { run(op::Attend{out, lse, q, kv}); }
 	void attend_prompt(View out, View lse, View q, const KvRows& own, const KvRead* older) {
 		run(op::AttendPrompt{out, lse, q, own, older});

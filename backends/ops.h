@@ -136,6 +136,19 @@ struct KvRows {         // keys and values of one layer outside of pages: a prom
 	Softmax softmax = {}; // attend_prompt(), score_prompt()
 };
 
+// Channels of heads of consecutive tokens: (T, n_heads, channels) f32, or as KvRows (n_heads, capacity, channels) f16,
+// where `first` is the row of token 0.
+struct HeadRows {
+	View v;
+	uint32_t first = 0;
+	bool halves() const { return v.type == DType::F16; }
+	uint32_t n_heads() const { return v.shape[halves() ? 0 : 1]; }
+	uint32_t channels() const { return v ? v.shape[2] : 0; }
+	uint32_t head_stride() const { return halves() ? v.shape[1] * v.shape[2] : v.shape[2]; } // elements
+	uint32_t token_stride() const { return halves() ? v.shape[2] : v.shape[1] * v.shape[2]; }
+	size_t start() const { return halves() ? size_t(first) * v.shape[2] : 0; } // element of token 0 and head 0
+};
+
 // ---- attention over pages. All word offsets of a step's sequences are in one table, so that one dispatch serves any
 // number of sequences whose pages have the same format.
 

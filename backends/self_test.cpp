@@ -197,6 +197,11 @@ void SelfTestRun::prompt() {
 	// Keys and values that f16 holds exactly, so that the device's rounding of `own` is not counted twice.
 	const KvRows exact{f16(numbers(own.k.elements(), 11), kKvHeads, T, kHeadDim),
 	                   f16(numbers(own.v.elements(), 12), kKvHeads, T, kHeadDim)};
+	const View joined = space(DType::F32, T, kKvHeads, 2 * kHeadDim - 8);
+	b_.join_heads({joined}, {exact.k}, {f32(numbers(size_t(T) * kHeadDim, 13), T, 1, kHeadDim)}, T);
+	keep("join_heads", "copy", joined);
+	b_.join_heads({own.k}, {k}, {}, T);
+	keep("join_heads", "kv", own.k);
 	const View out = space(DType::F32, T, kHeads, kHeadDim);
 	b_.attend_prompt(out, {}, q, exact, nullptr);
 	keep("attend_prompt", attend_tolerance(b_.info(), /*prompt=*/true, /*packed=*/false, "attend_prompt"), out);

@@ -1,8 +1,8 @@
 // attend.comp for rows of a prompt, on devices with cooperative matrices: the same states, bindings and FLAGS.
 //
 // Codes are decoded to halves once for all rows and heads of a workgroup. Queries, keys, values and weights are halves;
-// scores and sums are f32 (lib/attend_matrix.glsl). A tile is 32 tokens, so it lies in one page and has one word of
-// live bits.
+// scores and sums are f32 (lib/attend_matrix.glsl). A tile is 32 or 16 tokens, so it lies in one page and
+// its live bits in one word.
 //
 // Grid: x = (work item * row_blocks + block of TOKENS rows) * blocks + block of up to HEADS query heads of a kv head,
 // y = kv head; HEADS * TOKENS <= 64.
@@ -27,6 +27,8 @@ layout(constant_id = SPEC_K_GROUP) const uint K_GROUP = 32;
 layout(constant_id = SPEC_V_GROUP) const uint V_GROUP = 32;
 layout(constant_id = SPEC_FLAGS) const uint FLAGS = 0;
 layout(constant_id = SPEC_PAGE) const uint PAGE = 32;
+layout(constant_id = SPEC_TILE) const uint KEYS = 32;
+layout(constant_id = SPEC_AHEAD) const uint LOADS_AHEAD = 1;
 layout(constant_id = SPEC_SUBGROUP) const uint SUBGROUP = 32;
 layout(constant_id = SPEC_HEADS) const uint HEADS = 1;
 layout(constant_id = SPEC_COLS) const uint TOKENS = 64;
@@ -89,7 +91,7 @@ void tile_fetch(uint tile) {
 	k_param = KV_AT(6) + tables[at + 2u];
 	v_param = KV_AT(7) + tables[at + 3u];
 	if (V_NORM) factor = KV_AT(8) + tables[factors_at + page] + kv_factor_word(kv_head, 0u, HEAD_DIM);
-	live = tables[live_at + page * 4u + in_page / 32u];
+	live = tables[live_at + page * 4u + in_page / 32u] >> in_page % 32u;
 	[[unroll]] for (uint i = 0; i < OWN_PIECES; i++) {
 		const uvec2 k = key_place(i);
 		if (K_BITS == 16u) {

@@ -1,12 +1,12 @@
 // attend_prompt.comp on devices with cooperative matrices: the same result, bindings and FLAGS.
 //
 // Queries, keys, values and weights are halves; scores and sums are f32 (lib/attend_matrix.glsl). Tiles of tokens start
-// at multiples of 32 from token 0. A tile of which a row sees nothing leaves the row's state unchanged. So a row's bits
+// at multiples of KEYS from token 0. A tile of which a row sees nothing leaves the row's state unchanged. So a row's bits
 // do not depend on how the prompt is cut.
 //
 // Grid: x = block of TOKENS rows, y = kv head * blocks + block of up to HEADS of its query heads; HEADS * TOKENS <= 64.
 // M, N, K: a shape that the device has for f16 x f16 + f32.
-// Needs: HEAD_DIM a multiple of 8, N and K, at most 128; whole matrices in the 64 * SUBGROUP * GROUPS / LOCAL_X rows of
+// Needs: HEAD_DIM a multiple of 8, N and K, at most 256; whole matrices in the 64 * SUBGROUP * GROUPS / LOCAL_X rows of
 // GROUPS subgroups; 1, 2, 4 or 8 lanes for each of the 64 * SUBGROUP / LOCAL_X rows of a subgroup.
 #version 460
 #pragma use_vulkan_memory_model
@@ -22,6 +22,8 @@ layout(local_size_x_id = SPEC_LOCAL_X) in;
 layout(constant_id = SPEC_LOCAL_X) const uint LOCAL_X = 128;
 layout(constant_id = SPEC_HEAD_DIM) const uint HEAD_DIM = 128;
 layout(constant_id = SPEC_FLAGS) const uint FLAGS = 0;
+layout(constant_id = SPEC_TILE) const uint KEYS = 32;
+layout(constant_id = SPEC_AHEAD) const uint LOADS_AHEAD = 1;
 layout(constant_id = SPEC_SUBGROUP) const uint SUBGROUP = 32;
 layout(constant_id = SPEC_HEADS) const uint HEADS = 1;
 layout(constant_id = SPEC_COLS) const uint TOKENS = 64;

@@ -1,4 +1,4 @@
-// rope_store, kv_store, kv_load: move keys and values into and out of pages.
+// rope_store, kv_store, kv_load, join_heads: move keys and values into and out of pages.
 #include "backends/cpu/cpu_backend.h"
 #include "engine/core/f16.h"
 #include <algorithm>
@@ -117,6 +117,29 @@ void CpuBackend::compute(const op::KvLoad& o) {
 		for (uint32_t w = 0; from.k && w < k_words; ++w) put(k + 2 * w, from.k[size_t(w) * stride]);
 		for (uint32_t w = 0; from.v && w < v_words; ++w) put(v + 2 * w, from.v[w]);
 	});
+}
+
+void CpuBackend::compute(const op::JoinHeads& o) {
+	const auto& [out, a, b, n] = o;
+	const auto value = [this](const HeadRows& x, uint32_t t, uint32_t h, uint32_t c) {
+		const size_t at = x.start() + size_t(t) * x.token_stride() + size_t(h) * x.head_stride() + c;
+		return x.halves() ? f16_to_f32(data<uint16_t>(x.v)[at]) : data<float>(x.v)[at];
+	};
+	const uint32_t wide = out.channels(), from_a = a.channels(), joined = from_a + b.channels();
+	for (uint32_t t = 0; t < n; ++t)
+		for (uint32_t h = 0; h < out.n_heads(); ++h)
+			for (uint32_t c = 0; c < wide; ++c) {
+				float x = 0;
+				if (c < from_a)
+					x = value(a, t, h, c);
+				else if (c < joined)
+					x = value(b, t, b.n_heads() == 1 ? 0 : h, c - from_a);
+				const size_t at = out.start() + size_t(t) * out.token_stride() + size_t(h) * out.head_stride() + c;
+				if (out.halves())
+					data<uint16_t>(out.v)[at] = f32_to_f16(x);
+				else
+					data<float>(out.v)[at] = x;
+			}
 }
 
 } // namespace kvrun

@@ -116,6 +116,16 @@ struct MatchRmsArgs {
 	uint32_t dim;
 	float eps;
 };
+struct HeadPlace { // as HeadRows: words of f32, or pairs of f16 in words; strides in words
+	uint32_t* words;
+	uint64_t head_stride, token_stride;
+	uint32_t pairs;
+	bool halves;
+};
+struct JoinHeadsArgs {
+	HeadPlace out, a, b; // b: no pairs if there is none
+	uint32_t n;
+};
 struct GaussianTopKArgs {
 	float* out;
 	const float* x;
@@ -358,6 +368,7 @@ struct Kernels {
 	Kernel<SsmScanArgs> ssm_scan;
 	Kernel<RopeStoreArgs> rope_store;
 	Kernel<KvStoreArgs> kv_store, kv_load;
+	Kernel<JoinHeadsArgs> join_heads;
 	Kernel<AttendArgs> attend, attend_narrow; // narrow: heads of at most kThreads channels
 	Kernel<AttendPromptArgs> attend_prompt, attend_prompt_narrow;
 	Kernel<AttendArgs> attend_latent;

@@ -254,6 +254,20 @@ void CudaBackend::compute(const op::KvLoad& o) {
 	move_rows(kernels_.kv_load, dst, n, src);
 }
 
+void CudaBackend::compute(const op::JoinHeads& o) {
+	const auto place = [this](const HeadRows& x) {
+		if (!x.v) return HeadPlace{};
+		const uint32_t per_word = x.halves() ? 2 : 1; // elements
+		uint32_t* words = x.halves() ? data<uint32_t>(as_words(x.v)) : reinterpret_cast<uint32_t*>(data<float>(x.v));
+		return HeadPlace{words + x.start() / per_word, x.head_stride() / per_word, x.token_stride() / per_word,
+		                 x.channels() / 2, x.halves()};
+	};
+	JoinHeadsArgs args{place(o.out), place(o.a), place(o.b), o.n};
+	if (o.b.v && o.b.n_heads() == 1) args.b.head_stride = 0;
+	launch(kernels_.join_heads, {o.n, o.out.n_heads(), groups(args.out.pairs, kWarp)}, kWarp, args,
+	       {"join_heads", o.bytes()});
+}
+
 // Moves rows outside of pages to their places in pages, or back.
 void CudaBackend::move_rows(const Kernel<KvStoreArgs>& kernel, const KvRows& kv, uint32_t n, const KvDst& pages) {
 	const uint32_t n_kv_heads = kv.k.shape[0], k_words = kv.k.shape[2] / 2, v_words = kv.v.shape[2] / 2;

@@ -1,4 +1,4 @@
-// rope_store, kv_store, kv_load: keys and values on their way into and out of pages.
+// rope_store, kv_store, kv_load, join_heads: keys and values on their way into and out of pages.
 #include "backends/cuda/device.cuh"
 #include "backends/cuda/kernels.h"
 
@@ -104,7 +104,35 @@ __global__ void kv_load_kernel(KvStoreArgs a) {
 	}
 }
 
+struct Pair {
+	float low, high;
+};
+__device__ inline Pair pair_at(const HeadPlace& x, uint32_t t, uint32_t h, uint32_t c) {
+	const uint32_t* w = x.words + h * x.head_stride + t * x.token_stride;
+	if (x.halves) return {low_half(w[c]), high_half(w[c])};
+	return {__int_as_float(int(w[2 * c])), __int_as_float(int(w[2 * c + 1]))};
+}
+
+// Channels of a, then those of b, then zeros. Grid: tokens in x, heads in y, pairs of channels in z.
+__global__ void join_heads_kernel(JoinHeadsArgs a) {
+	const uint32_t t = blockIdx.x, h = blockIdx.y, c = blockIdx.z * blockDim.x + threadIdx.x;
+	if (c >= a.out.pairs) return;
+	Pair x{0, 0};
+	if (c < a.a.pairs)
+		x = pair_at(a.a, t, h, c);
+	else if (c - a.a.pairs < a.b.pairs)
+		x = pair_at(a.b, t, h, c - a.a.pairs);
+	uint32_t* to = a.out.words + h * a.out.head_stride + t * a.out.token_stride;
+	if (a.out.halves) {
+		to[c] = half_pair(x.low, x.high);
+	} else {
+		to[2 * c] = uint32_t(__float_as_int(x.low));
+		to[2 * c + 1] = uint32_t(__float_as_int(x.high));
+	}
+}
+
 void add_kv(Kernels& k) {
+	k.join_heads = {{KV_KERNEL(join_heads, JoinHeadsArgs)}};
 	k.rope_store = {{KV_KERNEL(rope_store, RopeStoreArgs)}};
 	k.kv_store = {{KV_KERNEL(kv_store, KvStoreArgs)}};
 	k.kv_load = {{KV_KERNEL(kv_load, KvStoreArgs)}};

@@ -66,6 +66,7 @@ Choice choose_kv_store(const Caps& c, uint32_t head_dim, uint32_t rope_dim) { //
 	if (rope_dim) r.spec.push_back({SPEC_ROPE_DIM, rope_dim});
 	return r;
 }
+Choice choose_join_heads(uint32_t flags) { return {Kernel::join_heads, {{SPEC_LOCAL_X, kLocal}, {SPEC_FLAGS, flags}}}; }
 Choice choose_kv_load() { return {Kernel::kv_load, {{SPEC_LOCAL_X, kLocal}}}; }
 
 // ---- attention
@@ -182,7 +183,7 @@ AttendCut attend_cut(const Caps& c, uint32_t share, const Format& f, uint32_t he
 
 // Constants of lib/attend_matrix.glsl: queries of a workgroup, those staged at a time, tokens of a tile, most channels
 // of a head, subgroups that share queries (queries and their sums take registers).
-constexpr uint32_t kMatrixQueries = 64, kMatrixStaged = 16, kMatrixKeys = 32, kMatrixHeadDim = 128, kMatrixGroups = 2;
+constexpr uint32_t kMatrixQueries = 64, kMatrixStaged = 16, kMatrixKeys = 32, kMatrixHeadDim = 256, kMatrixGroups = 2;
 
 uint32_t matrix_subgroups(const Caps& c) { return kMatrixQueries / std::max(c.matrix.m, 8u) * kMatrixGroups; }
 
@@ -193,13 +194,34 @@ AttendCut matrix_cut(const Caps& c, uint32_t share) {
 	return cut;
 }
 
+// Whether a tile of so many tokens of lib/attend_matrix.glsl fits: whole matrices, and shared memory as declared there,
+// in pieces of 16 bytes.
+bool matrix_tile_fits(const Caps& c, uint32_t head_dim, uint32_t keys) {
+	const MatrixShape& m = c.matrix;
+	if (keys / kMatrixGroups % m.n || keys % m.k) return false;
+	const uint32_t pieces = head_dim / 8, steps = head_dim / m.k, staged = kMatrixStaged * head_dim / 4;
+	const uint32_t tile = keys * (pieces + 1) + head_dim * (keys / 8 + 1) + kMatrixQueries * (keys / 4 + 1);
+	const auto queries = [&](uint32_t parts) { return kMatrixQueries * (pieces / parts + 1) + staged; };
+	const uint32_t parts = queries(1) <= tile ? 1 : queries(2) <= tile ? 2 : 4;
+	return steps % parts == 0 && 16 * std::max(tile, queries(parts)) + 4 * kMatrixQueries <= c.shared_bytes;
+}
+// Tokens of a tile: 32, or 16 where no more fit; 0: none.
+uint32_t matrix_keys(const Caps& c, uint32_t head_dim) {
+	for (const uint32_t keys : {kMatrixKeys, kMatrixKeys / 2})
+		if (matrix_tile_fits(c, head_dim, keys)) return keys;
+	return 0;
+}
+
 // The kernel for a device (with `matrices`, the one of lib/attend_matrix.glsl) and how it cuts rows.
-AttendChoice attend_choice(const Caps& c, Kernel kernel, bool matrices, bool int8, const AttendCut& cut,
-                           std::vector<SpecValue> spec) {
+AttendChoice attend_choice(const Caps& c, Kernel kernel, bool matrices, bool int8, uint32_t head_dim,
+                           const AttendCut& cut, std::vector<SpecValue> spec) {
+	spec.push_back({SPEC_HEAD_DIM, head_dim});
 	spec.insert(spec.end(), {{SPEC_LOCAL_X, cut.local}, {SPEC_HEADS, cut.heads}, {SPEC_COLS, cut.tokens}});
 	if (cut.quad_lanes > 1) spec.push_back({SPEC_QUAD_LANES, cut.quad_lanes});
 	if (matrices) {
-		spec.push_back({SPEC_SUBGROUP_COLS, kMatrixGroups});
+		spec.insert(spec.end(), {{SPEC_SUBGROUP_COLS, kMatrixGroups}, {SPEC_TILE, matrix_keys(c, head_dim)}});
+		// On RDNA 3, where every element of an operand lies in two lanes, wide heads leave no registers for it.
+		if (c.vendor == kAmd && head_dim > 128) spec.push_back({SPEC_AHEAD, 0});
 		add_matrices(spec, c);
 	}
 	const uint32_t have = texels_of(c) | (matrices ? need::matrices : 0) | (int8 ? need::int8 : 0);
@@ -225,20 +247,11 @@ bool attends_by_matrices(const Caps& c, uint32_t head_dim) {
 	    head_dim % 8)
 		return false;
 	const MatrixShape& m = c.matrix;
-	const auto whole = [&](uint32_t size, uint32_t keys) {
-		return size >= 8 && head_dim % size == 0 && keys % size == 0;
-	};
+	const auto whole = [&](uint32_t size) { return size >= 8 && head_dim % size == 0; };
 	const uint32_t subgroups = matrix_subgroups(c), rows = kMatrixQueries / subgroups;
 	const uint32_t lanes = c.subgroup / rows; // lanes of a row of scores
-	// Shared memory, in pieces of 16 bytes, as lib/attend_matrix.glsl declares it.
-	const uint32_t row = head_dim / 8 + 1;
-	const uint32_t tile = kMatrixKeys * row + head_dim * (kMatrixKeys / 8 + 1),
-	               scores = kMatrixQueries * (kMatrixKeys / 4 + 1);
-	const uint32_t shared =
-	    16 * (std::max(tile, kMatrixQueries * row) + std::max(scores, kMatrixStaged * head_dim / 4)) +
-	    4 * kMatrixQueries;
-	return m.m <= 16 && lanes >= 1 && lanes <= 8 && whole(m.n, kMatrixKeys / kMatrixGroups) &&
-	       whole(m.k, kMatrixKeys) && subgroups * c.subgroup <= c.workgroup && shared <= c.shared_bytes;
+	const uint32_t most = whole(m.n) && whole(m.k) ? matrix_keys(c, head_dim) / 4 : 0;
+	return m.m <= 16 && lanes >= 1 && lanes <= most && subgroups * c.subgroup <= c.workgroup;
 }
 
 void check_attend_format(const Format& f, uint32_t head_dim) {
@@ -259,9 +272,8 @@ AttendChoice choose_attend(const Caps& c, uint32_t share, const Format& f, uint3
 	const AttendCut cut = matrices ? matrix_cut(c, share) : attend_cut(c, share, f, head_dim, page, prompt);
 	const uint32_t dots = matrices ? 0 : dot_flags(c, f),
 	               ahead = loads_ahead(c, f, page) && !matrices ? ATTEND_LOAD_AHEAD : 0;
-	return attend_choice(c, Kernel::attend, matrices, dots != 0, cut,
-	                     {{SPEC_HEAD_DIM, head_dim},
-	                      {SPEC_K_BITS, f.k.bits},
+	return attend_choice(c, Kernel::attend, matrices, dots != 0, head_dim, cut,
+	                     {{SPEC_K_BITS, f.k.bits},
 	                      {SPEC_V_BITS, f.v.bits},
 	                      {SPEC_K_GROUP, run_of(f.k, head_dim)},
 	                      {SPEC_V_GROUP, run_of(f.v, head_dim)},
@@ -322,8 +334,7 @@ AttendChoice choose_attend_latent_prompt(const Caps& c, const LatentShape& s, ui
 AttendChoice choose_attend_prompt(const Caps& c, uint32_t share, uint32_t head_dim, uint32_t flags) {
 	const bool matrices = attends_by_matrices(c, head_dim);
 	const AttendCut cut = matrices ? matrix_cut(c, share) : attend_cut(c, share, head_dim);
-	return attend_choice(c, Kernel::attend_prompt, matrices, false, cut,
-	                     {{SPEC_HEAD_DIM, head_dim}, {SPEC_FLAGS, flags}});
+	return attend_choice(c, Kernel::attend_prompt, matrices, false, head_dim, cut, {{SPEC_FLAGS, flags}});
 }
 
 Choice choose_attend_merge(const Caps& c, uint32_t head_dim, uint32_t flags) {

@@ -36,6 +36,7 @@ Choice choose_activate(uint32_t flags);  // ACTIVATE_*
 Choice choose_rope_store(const Caps&, bool vec4_aligned, uint32_t head_dim, uint32_t flags);
 Choice choose_kv_store(const Caps&, uint32_t head_dim, uint32_t rope_dim = 0); // of V, where it is another
 Choice choose_kv_load();
+Choice choose_join_heads(uint32_t flags); // JOIN_*
 
 // ---- matmul
 

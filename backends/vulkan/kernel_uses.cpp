@@ -265,6 +265,10 @@ void latent_uses(const Caps& c, Uses& out) {
 		for (const uint32_t flags : {0u, PROMPT_STATE, PROMPT_LSE})
 			add(out, choose_attend_latent_prompt(c, shape, flags), fmt::format("{}, flags {}", what, flags));
 	}
+	add(out, choose_attend_prompt(c, 1, 128 + kRope, 0), "heads of latents"); // the expanded form
+	for (const uint32_t flags : {0u, uint32_t(JOIN_B), uint32_t(JOIN_OUT_HALVES),
+	                             uint32_t(JOIN_OUT_HALVES | JOIN_B | JOIN_B_HALVES), uint32_t(JOIN_A_HALVES)})
+		add(out, choose_join_heads(flags), fmt::format("flags {}", flags));
 	add(out, choose_score_latent(c, kRank, kRope, false), "latents");
 	for (const uint32_t page : kPages)
 		add(out, choose_score_latent_slots(c, kRank, kRope, page, false), fmt::format("latents, pages of {}", page));

@@ -1,7 +1,9 @@
-// rope_store, kv_store, kv_load, kv_pack, kv_block on Vulkan: keys and values on their way into and out of pages.
+// rope_store, kv_store, kv_load, join_heads, kv_pack, kv_block on Vulkan: keys and values on their way into and out of
+// pages.
 #include "backends/vulkan/kernel_choice.h"
 #include "backends/vulkan/vulkan_backend.h"
 #include "engine/kv_host/quant.h"
+#include "shared/flags.h"
 #include "shared/push.h"
 #include "shared/spec.h"
 #include <algorithm>
@@ -73,6 +75,36 @@ void VulkanBackend::compute(const op::KvLoad& o) {
 	    pipeline(how), push, {bind(dst.k), bind(dst.v), bind(src.k), bind(src.v), bind(src.at)},
 	    {uint32_t(ceil_div(uint64_t(n) * std::max(push.k_words, push.v_words), how.spec[0].value)), n_kv_heads, 2},
 	    {.label = "kv_load", .bytes = 4.0 * n * n_kv_heads * (k_dim + v_dim)});
+}
+
+void VulkanBackend::compute(const op::JoinHeads& o) {
+	const auto& [out, a, b, n] = o;
+	const auto words = [](const HeadRows& x, size_t elements) {
+		return uint32_t(x.halves() ? elements / 2 : elements);
+	};
+	const uint32_t n_heads = out.n_heads(), pairs = out.channels() / 2;
+	const uint32_t flags = (out.halves() ? JOIN_OUT_HALVES : 0) | (a.halves() ? JOIN_A_HALVES : 0) |
+	                       (b.v ? JOIN_B | (b.halves() ? JOIN_B_HALVES : 0) : 0);
+	JoinHeadsPush push{.n_pairs = n * pairs,
+	                   .pairs = pairs,
+	                   .a_pairs = a.channels() / 2,
+	                   .b_pairs = b.channels() / 2,
+	                   .out_at = words(out, out.start()),
+	                   .out_head = words(out, out.head_stride()),
+	                   .out_token = words(out, out.token_stride()),
+	                   .a_at = words(a, a.start()),
+	                   .a_head = words(a, a.head_stride()),
+	                   .a_token = words(a, a.token_stride()),
+	                   .b_at = 0,
+	                   .b_head = 0,
+	                   .b_token = 0};
+	if (b.v) {
+		push.b_at = words(b, b.start()), push.b_token = words(b, b.token_stride());
+		if (b.n_heads() > 1) push.b_head = words(b, b.head_stride());
+	}
+	const Choice how = choose_join_heads(flags);
+	rec_.dispatch(pipeline(how), push, {bind(out.v), bind(a.v), bind(b.v)},
+	              {ceil_div(push.n_pairs, how.spec[0].value), n_heads, 1}, {.label = "join_heads", .bytes = o.bytes()});
 }
 
 void VulkanBackend::compute(const op::KvPack& o) {

@@ -18,7 +18,8 @@ KvPrefill::KvPrefill(Backend& be, KvScratch& scratch, KvSequence& seq, uint32_t 
     : be_(be), scratch_(scratch), seq_(seq), own_(own), by_layer_(std::move(by_layer)), n_new_(n_new),
       n_heads_(n_heads), most_rows_(std::min(most_rows, n_new)) {
 	const uint32_t first = seq.n_tokens();
-	own_.first = older_rows(seq, own.window);
+	if (own.window) own_.first = older_rows(seq, own.window);
+	KV_ASSERT(!own_.first || own.window || (own_.first == first && seq.plan().keeps_all));
 	if (KvFetch* f = seq.fetch()) f->reserve_host(seq.cache(), first + n_new);
 	seq_.cache().begin_prompt(n_new, probes);
 	try {
@@ -152,7 +153,7 @@ void KvPrefill::attend(uint32_t l, const View& out, const View& q, uint32_t firs
                        bool counts) {
 	const uint32_t n = q.shape[0];
 	KV_ASSERT(n <= most_rows_ && first + n <= n_new_);
-	const KvRead* read = own_.window ? nullptr : older(l, n, softmax);
+	const KvRead* read = own_.window || own_.first ? nullptr : older(l, n, softmax);
 	const auto lo = std::ranges::lower_bound(probes_, first);
 	const bool scores = counts && lo != probes_.end() && *lo < first + n;
 	KvRows kv = own(l);

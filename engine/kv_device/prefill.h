@@ -15,10 +15,11 @@ class KvPrefill {
  public:
 	// own: memory for this block's keys and values of one layer: older_rows() rows, its tokens, tail_rows() rows.
 	// own.window: window of all layers, whose cache follows make_window_plan(); rows then see older tokens as copies in
-	// older_rows(), ordered by position. most_rows: limit of a piece. probes: prompt rows (ascending) that feed the
-	// score; empty: the policy chooses. Throws Error{OutOfMemory}; the sequence is then unchanged.
-	// by_layer: memory like that of `own` for each layer; pieces of several layers may then come in turns, each
-	// layer's in order, and layers end in order.
+	// older_rows(), ordered by position. own.first: without a window, the number of older tokens if all of them are to
+	// be copied like that, from a cache that keeps every token in f16; else 0. most_rows: limit of a piece. probes:
+	// prompt rows (ascending) that feed the score; empty: the policy chooses. Throws Error{OutOfMemory}; the sequence
+	// is then unchanged. by_layer: memory like that of `own` for each layer; pieces of several layers may then come in
+	// turns, each layer's in order, and layers end in order.
 	KvPrefill(Backend&, KvScratch&, KvSequence&, uint32_t n_new, const KvRows& own, uint32_t n_heads,
 	          uint32_t most_rows, std::span<const uint32_t> probes = {}, std::vector<KvMemory> by_layer = {});
 	// Cancels the block unless end() was called: restores the sequence, or leaves it empty where that is impossible
@@ -36,6 +37,7 @@ class KvPrefill {
 	// holds the block from its token `first` on. Replaces writing to destination().
 	void load_own(uint32_t l, const KvSequence& from, uint32_t first);
 	KvDst destination(uint32_t l, uint32_t first, uint32_t n) const; // rows of the block -> its own K and V
+	KvRows own(uint32_t l) const; // memory of layer l; first: the block's first token
 	// out, q (n, n_heads, head_dim): exact attention of rows first .. first + n - 1 over older tokens and the block's
 	// own; adds scores where the policy asks. counts: false for a model layer without keys and values of its own: its
 	// queries change neither scores nor balancers.
@@ -56,7 +58,6 @@ class KvPrefill {
 
  private:
 	void prepare(uint32_t first_token);
-	KvRows own(uint32_t l) const; // memory of layer l
 	View sums(uint32_t l) const;
 	View q_max(uint32_t l) const;
 	void load_older(uint32_t l);

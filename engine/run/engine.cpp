@@ -88,6 +88,7 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 	e->pool_->host().set_budget(opt.host_budget);
 	e->pool_->host().set_offload(opt.offload_dir);
 	e->ubatch_ = std::clamp(opt.ubatch, 1u, std::max(cfg.max_seq, 1u));
+	e->latent_form_ = opt.latent_form;
 	e->prefill_block_ = longest_block(dev, cfg, e->cache_layers_, opt.prefill_block);
 	e->runner_ = std::make_unique<LayerRunner>(be, cfg, e->weights_, std::max(e->ubatch_, 2 * opt.max_rows));
 	e->decoder_ =

@@ -27,7 +27,8 @@ struct EngineOptions {
 	WeightOptions weights = {};        // which weights lie in host memory
 	uint32_t fit_ctx = 0;              // context in tokens for which WeightOptions::fit makes room; 0: FitGoal::ctx
 	std::vector<KvPolicy> fit_kv = {}; // under these policies
-	bool mtp = false;                  // the model's own prediction layer drafts: Engine::mtp()
+	LatentForm latent_form = LatentForm::Auto; // of latent attention in prompts, for tests
+	bool mtp = false;                          // the model's own prediction layer drafts: Engine::mtp()
 };
 
 // Bytes that caches may take of the memory left by weights: a tenth is reserved for activations and the driver.
@@ -49,6 +50,7 @@ class Engine {
 	uint32_t max_rows() const { return decoder_->most_rows(); }
 	uint32_t ubatch() const { return ubatch_; }
 	uint32_t prefill_block() const { return prefill_block_; }
+	LatentForm latent_form() const { return latent_form_; }
 
 	size_t weight_bytes() const { return weights_.bytes; }
 	size_t host_weight_bytes() const { return weights_.host_bytes; }  // of them, read over the bus
@@ -92,6 +94,7 @@ class Engine {
 	mutable std::once_flag trie_made_;
 	mutable std::shared_ptr<const grammar::TokenTrie> trie_;
 	uint32_t ubatch_ = 0, prefill_block_ = 0;
+	LatentForm latent_form_ = LatentForm::Auto;
 	size_t prompt_peak_ = 0; // bytes
 	double pace_ = 0;
 };

@@ -1,7 +1,6 @@
 // Activations of latent attention.
 #pragma once
-#include "engine/run/arena.h"
-#include "models/config.h"
+#include "engine/run/expanded.h"
 
 namespace kvrun {
 
@@ -12,6 +11,12 @@ struct LatentMemory { // all layers that have one have the same shape; empty wit
 	View values;      // (rows, n_heads * v_dim) f32
 	View heads;       // (rows, n_heads) u32: numbers of heads, in the place of experts
 	View tiles;       // (tiles, KV_TILE_WORDS) u32, of rows of a prompt: heads sorted
+	// Of the expanded form, else empty: turned into columns, attn_k_b's rows make keys of latents.
+	View units;      // (n_heads * nope_dim, nope_dim) f32: of each head the unit vectors
+	View unit_heads; // (n_heads, nope_dim) u32: their heads
+	View unit_tiles; // (tiles, KV_TILE_WORDS) u32
+	View columns;    // (n_heads, nope_dim, rank) f32, where activations have fewer rows
+	View key_rows;   // (n_heads * nope_dim, rank) f16
 
 	void lay(Arena& a, const Config& c, uint32_t rows) {
 		Latent t;
@@ -25,6 +30,12 @@ struct LatentMemory { // all layers that have one have the same shape; empty wit
 		values = a.take(DType::F32, rows, n * t.v_dim);
 		heads = a.take(DType::U32, rows, n);
 		tiles = a.take(DType::U32, expert_tiles(rows * n, n), KV_TILE_WORDS);
+		if (!can_expand(t)) return;
+		units = a.take(DType::F32, n * t.nope_dim, t.nope_dim);
+		unit_heads = a.take(DType::U32, n, t.nope_dim);
+		unit_tiles = a.take(DType::U32, expert_tiles(n * t.nope_dim, n), KV_TILE_WORDS);
+		if (rows < t.nope_dim) columns = a.take(DType::F32, n, t.nope_dim, t.rank);
+		key_rows = a.take(DType::F16, n * t.nope_dim, t.rank);
 	}
 	static size_t bytes(const Config& c, uint32_t rows) {
 		Arena dry(nullptr);

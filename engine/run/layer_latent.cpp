@@ -26,7 +26,7 @@ void LayerRunner::project_in_latent(uint32_t l, const LayerRows& r, bool decode)
 	const Proj keys[] = {{r.k, w.kv_a, {}}, {r.v, w.k_rope, {}}};
 	be_.matmul(keys, r.h, Epilogue::None, decode);
 	be_.rmsnorm(shaped(r.k, r.n, t.rank), shaped(r.k, r.n, t.rank), w.kv_norm, cfg_.norm_eps);
-	const View nope = rows(latent_.q_nope, 0, r.n);
+	const View nope = shaped(r.q_nope, r.n, layer.n_heads * t.nope_dim);
 	View from = r.h;
 	if (t.q_rank) {
 		from = rows(latent_.q_a, 0, r.n);
@@ -36,7 +36,74 @@ void LayerRunner::project_in_latent(uint32_t l, const LayerRows& r, bool decode)
 	}
 	const Proj queries[] = {{nope, w.q_nope, {}}, {r.q_rope, w.q_rope, {}}};
 	be_.matmul(queries, from, Epilogue::None, decode);
-	project_heads(r.q, w.k_b, shaped(nope, r.n, layer.n_heads, t.nope_dim), decode);
+	if (!r.expanded) project_heads(r.q, w.k_b, r.q_nope, decode);
+}
+
+void LayerRunner::write_latent_tables() {
+	const auto write = [this](const View& to, const auto& values) {
+		be_.write(*to.buf, to.at, std::as_bytes(std::span(values)));
+		be_.submit();
+		be_.wait();
+	};
+	std::vector<uint32_t> heads(latent_.heads.elements());
+	for (size_t i = 0; i < heads.size(); ++i) heads[i] = uint32_t(i % latent_.heads.shape[1]);
+	write(latent_.heads, heads);
+	if (!latent_.units) return;
+	const size_t n = latent_.units.shape[1];
+	heads.resize(latent_.unit_heads.elements());
+	for (size_t i = 0; i < heads.size(); ++i) heads[i] = uint32_t(i / n);
+	write(latent_.unit_heads, heads);
+	std::vector<float> units(latent_.units.elements());
+	for (size_t i = 0; i < units.size() / n; ++i) units[i * n + i % n] = 1;
+	write(latent_.units, units);
+}
+
+// A key of a head is W^T latent, where rows of W, attn_k_b, are of channels of the latent. The product of unit vectors
+// with W has W's columns as rows.
+void LayerRunner::make_key_rows(uint32_t l) {
+	if (key_rows_of_ == l) return;
+	const Layer& layer = cfg_.layers[l];
+	const Latent& t = layer.latent;
+	const uint32_t n = layer.n_heads * t.nope_dim;
+	KV_ASSERT(be_.weight_row_bytes(DType::F16, t.rank) == 2 * t.rank);
+	be_.sort_slots(latent_.unit_tiles, latent_.unit_heads, layer.n_heads);
+	const View columns = shaped(latent_.columns ? latent_.columns : att_, layer.n_heads, t.nope_dim, t.rank);
+	const Proj each[] = {{columns, weights_of(l).latent.k_b, {}}};
+	be_.expert_matmul(each, latent_.units, {layer.n_heads, latent_.unit_heads, latent_.unit_tiles}, Epilogue::None,
+	                  /*decode=*/false);
+	be_.join_heads({shaped(latent_.key_rows, 1, n, t.rank)}, {shaped(columns, n, 1, t.rank)}, {}, n);
+	key_rows_of_ = l;
+}
+
+void LayerRunner::expand(uint32_t l, const ExpandedMemory& to, const KvRows& from, uint32_t first, uint32_t n) {
+	const Layer& layer = cfg_.layers[l];
+	const Latent& t = layer.latent;
+	const uint32_t n_heads = layer.n_heads;
+	make_key_rows(l);
+	for (uint32_t at = first, m = 0; at < first + n; at += m) {
+		m = std::min(most_rows_, first + n - at);
+		const View latents = shaped(k_, m, t.rank), k = shaped(latent_.q_nope, m, n_heads * t.nope_dim),
+		           v = shaped(latent_.values, m, n_heads * t.v_dim);
+		be_.join_heads({shaped(latents, m, 1, t.rank)}, {from.k, at}, {}, m);
+		const Proj keys[] = {{k, latent_.key_rows, {}}}, sums[] = {{v, weights_of(l).latent.v_b, {}}};
+		be_.matmul(keys, latents, Epilogue::None, /*decode=*/false);
+		be_.matmul(sums, latents, Epilogue::None, /*decode=*/false);
+		be_.join_heads({to.k, at}, {shaped(k, m, n_heads, t.nope_dim)}, {from.v, at}, m);
+		be_.join_heads({to.v, at}, {shaped(v, m, n_heads, t.v_dim)}, {}, m);
+	}
+}
+
+void LayerRunner::attend_expanded(uint32_t l, const LayerRows& r, const ExpandedMemory& to, const KvRows& own,
+                                  uint32_t first) {
+	const Layer& layer = cfg_.layers[l];
+	const uint32_t width = expanded_width(layer.latent);
+	const View q = shaped(r.q, r.n, layer.n_heads, width), out = shaped(r.att, r.n, layer.n_heads, width);
+	be_.join_heads({q}, {r.q_nope}, {r.q_rope}, r.n);
+	expand(l, to, own, first, r.n);
+	Softmax softmax = this->softmax(l, r);
+	softmax.q_rope = {};
+	be_.attend_prompt(out, {}, q, {to.k, to.v, first, {}, softmax}, nullptr);
+	be_.join_heads({shaped(r.values, r.n, layer.n_heads, layer.latent.v_dim)}, {out}, {}, r.n);
 }
 
 } // namespace kvrun

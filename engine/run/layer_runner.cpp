@@ -60,12 +60,7 @@ LayerRunner::LayerRunner(Backend& be, const Config& cfg, const Weights& w, uint3
 		be.submit();
 		be.wait();
 	}
-	if (!latent_.heads) return;
-	std::vector<uint32_t> heads(latent_.heads.elements());
-	for (size_t i = 0; i < heads.size(); ++i) heads[i] = uint32_t(i % latent_.heads.shape[1]);
-	be.write(*latent_.heads.buf, latent_.heads.at, std::as_bytes(std::span(heads)));
-	be.submit();
-	be.wait();
+	if (latent_.heads) write_latent_tables();
 }
 
 // Whether outputs of a layer's parts are added to the residual stream unchanged.
@@ -101,6 +96,7 @@ LayerRows LayerRunner::rows_of(uint32_t l, const View& x, const TokenViews& toke
 	if (recurrent_.values) r.values = rows(recurrent_.values, 0, n);
 	if (layer.latent.rank) {
 		r.q_rope = shaped(latent_.q_rope, n, layer.n_heads, layer.latent.rope_dim);
+		r.q_nope = shaped(latent_.q_nope, n, layer.n_heads, layer.latent.nope_dim);
 		r.values = shaped(latent_.values, n, layer.n_heads * layer.latent.v_dim);
 	}
 	for (size_t i = 0; i < cfg_.ropes.size(); ++i) r.rope[i] = rows(rope[i], first, n);
@@ -188,7 +184,7 @@ void LayerRunner::rotate(uint32_t l, const LayerRows& r, uint32_t first, uint32_
 	if (!has_own_kv(cfg_, l)) dst = {nowhere_, nowhere_, shaped(nowhere_, n, layer.n_kv_heads, 2), 1};
 	const LayerWeights& L = weights_of(l);
 	const Rope& rope = cfg_.ropes[layer.rope];
-	const View q = rows(r.q, first, n);
+	const View q = rows(r.expanded ? r.q_nope : r.q, first, n);
 	HeadNorm head_norm{{}, {}, cfg_.norm_eps, layer.qk_norm == QkNorm::HeadLast};
 	if (layer.qk_norm == QkNorm::Head || head_norm.weigh_last) head_norm.q = L.q_norm, head_norm.k = L.k_norm;
 	if (layer.qk_norm == QkNorm::HeadUnit) head_norm.q = head_norm.k = rows(ones_, 0, layer.head_dim);
@@ -197,7 +193,8 @@ void LayerRunner::rotate(uint32_t l, const LayerRows& r, uint32_t first, uint32_
 	be_.rope_store(rotated, rows(r.k, first, n), rows(r.v, first, n),
 	               {rows(r.rope[layer.rope], first, n), rope.dim, rope.neox, latent}, head_norm, dst);
 	// attention multiplies by 1 / sqrt(head_dim)
-	const float scale = layer.attention_scale * std::sqrt(float(layer.head_dim));
+	const uint32_t head_dim = r.expanded ? expanded_width(layer.latent) : layer.head_dim;
+	const float scale = layer.attention_scale * std::sqrt(float(head_dim));
 	if (layer.attention_scale != 0 && scale != 1) be_.activate(q, q, {}, {.scale = scale});
 	if (latent && scale != 1) be_.activate(rotated, rotated, {}, {.scale = scale});
 	if (cfg_.temperature.scale == 0 || (cfg_.temperature.unrotated && rope.rotates)) return;
@@ -232,7 +229,8 @@ void LayerRunner::project_out(uint32_t l, const LayerRows& r, bool decode) {
 	const LayerWeights& L = weights_of(l);
 	if (layer.output_gate) be_.activate(r.att, r.out_gate, r.att, {.function = Activation::Sigmoid});
 	const Latent& latent = layer.latent;
-	if (latent.rank) project_heads(shaped(r.values, r.n, layer.n_heads, latent.v_dim), L.latent.v_b, r.att, decode);
+	if (latent.rank && !r.expanded)
+		project_heads(shaped(r.values, r.n, layer.n_heads, latent.v_dim), L.latent.v_b, r.att, decode);
 	const NormWeights* out_norm = layer.attn_out_norm ? &L.attn_out_norm : nullptr;
 	if (attends(layer)) add(layer, r, {{}, L.wo, L.bo}, latent.rank ? r.values : r.att, out_norm, decode);
 	if (layer.recurrent.n_heads) add(layer, r, {{}, L.recurrent.out, {}}, r.values, out_norm, decode);

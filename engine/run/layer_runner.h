@@ -10,6 +10,7 @@
 #include "models/config.h"
 #include "models/weights.h"
 #include <array>
+#include <optional>
 
 namespace kvrun {
 
@@ -31,9 +32,11 @@ struct LayerRows { // rows of one pass through a layer
 	View k, v;     // (n, n_kv_heads, channels) f32
 	View gate, up; // (n, channels of the widest dense MLP) f32
 	RopeViews rope;
-	View out_gate = {}; // (n, n_heads, head_dim) f32, of Layer::output_gate
-	View values = {};   // (n, values) f32: output of a recurrent layer, or of heads that attend to latents
-	View q_rope = {};   // (n, n_heads, rope_dim) f32, of Layer::latent
+	View out_gate = {};    // (n, n_heads, head_dim) f32, of Layer::output_gate
+	View values = {};      // (n, values) f32: output of a recurrent layer, or of heads that attend to latents
+	View q_rope = {};      // (n, n_heads, rope_dim) f32, of Layer::latent
+	View q_nope = {};      // (n, n_heads, nope_dim) f32, of Layer::latent
+	bool expanded = false; // Layer::latent in its expanded form: q is not computed, and attention's result is `values`
 	TokenViews tokens = {};
 	// (n, dim) f32: output of attention or MLP, if it is changed before it is added to x; weighed input of experts
 	View branch = {};
@@ -67,6 +70,12 @@ class LayerRunner {
 	void recur(uint32_t l, const LayerRows&, std::span<const StateGroup>, bool decode);
 	Softmax softmax(uint32_t l, const LayerRows&) const;         // of attention, between rotate() and project_out()
 	void project_out(uint32_t l, const LayerRows&, bool decode); // attention output, MLP
+	// The expanded form of latent attention (LayerRows::expanded), for rows of a prompt. Latents and rotated keys of
+	// `from`, rows first .. first + n - 1, become keys and values of heads in the same rows of `to`. attend_expanded()
+	// does that for its own rows, and takes the place of attention: rows of r are tokens first .. of `to`.
+	bool expands() const { return bool(latent_.units); }
+	void expand(uint32_t l, const ExpandedMemory& to, const KvRows& from, uint32_t first, uint32_t n);
+	void attend_expanded(uint32_t l, const LayerRows& r, const ExpandedMemory& to, const KvRows& own, uint32_t first);
 	// After the last layer, once: rows first .. first + n - 1 of x, the first stream, become the model's output. No
 	// effect with one stream.
 	void merge_streams(const View& x, uint32_t first, uint32_t n, bool decode);
@@ -101,6 +110,8 @@ class LayerRunner {
 	// Latent attention, layer_latent.cpp.
 	void project_in_latent(uint32_t l, const LayerRows&, bool decode);
 	void project_heads(const View& out, const View& w, const View& x, bool decode); // a matrix for each head
+	void write_latent_tables();
+	void make_key_rows(uint32_t l);
 	void run_mlp_part(uint32_t l, const LayerRows&, bool decode);
 	void run_dense(const Layer&, const LayerWeights&, const LayerRows&, bool decode);
 	void add_layer_input(uint32_t l, const LayerRows&, bool decode);
@@ -132,13 +143,14 @@ class LayerRunner {
 	uint32_t copied_layer_ = 0;
 	uint32_t most_rows_;
 	Buffer memory_;
-	View h_, q_, k_, v_, att_;    // (most_rows, elements of the widest layer) f32
-	MlpMemory mlp_;               // of most_rows
-	RecurrentMemory recurrent_;   // of most_rows
-	LatentMemory latent_;         // of most_rows
-	StreamMemory streams_;        // of most_rows
-	View branch_;                 // (most_rows, dim) f32, or empty
-	View ones_;                   // (channels of a head) f32, or empty
+	View h_, q_, k_, v_, att_;            // (most_rows, elements of the widest layer) f32
+	MlpMemory mlp_;                       // of most_rows
+	RecurrentMemory recurrent_;           // of most_rows
+	LatentMemory latent_;                 // of most_rows
+	std::optional<uint32_t> key_rows_of_; // layer whose weights LatentMemory::key_rows has
+	StreamMemory streams_;                // of most_rows
+	View branch_;                         // (most_rows, dim) f32, or empty
+	View ones_;                           // (channels of a head) f32, or empty
 	View nowhere_;                // (most_rows, KV heads, 2) u32, kSkip; empty where all layers store keys and values
 	View logits_, final_;         // (kLogitRows, vocab), (kLogitRows, dim) f32
 	View block_max_, candidates_; // (kLogitRows, blocks of logits), (kLogitRows, KV_CANDIDATE_WORDS) u32

@@ -122,6 +122,7 @@ double Prefill::begin_block() {
 	KvSequence& seq = session_.seq();
 	n_ = std::min(block_, n_tokens() - n_read_);
 	const bool by_layer = begin_lanes();
+	choose_form();
 	session_.engine().note_prompt_bytes(memory_->bytes());
 	runner_.write_tokens(memory_->tokens, std::span(tokens_).subspan(n_read_, n_));
 	std::vector<float> rope;
@@ -137,8 +138,10 @@ double Prefill::begin_block() {
 		Engine& e = session_.engine();
 		const CacheLayers& layers = e.cache_layers();
 		give_up_block(); // of an earlier attempt with less room
-		kv_.emplace(be, e.scratch(), seq, n_, memory_->kv(false, session_.window()), layers.n_heads(false), ubatch_,
-		            std::span<const uint32_t>(), memory_->by_layer(false));
+		KvRows own = memory_->kv(false, session_.window());
+		own.first = copied_;
+		kv_.emplace(be, e.scratch(), seq, n_, own, layers.n_heads(false), ubatch_, std::span<const uint32_t>(),
+		            memory_->by_layer(false));
 		if (const StateOfRow s{session_.states()}; s.seq)
 			states_step_.emplace(be, e.scratch().states, std::span(&s, 1), /*in_place=*/false);
 		if (KvSequence* w = session_.window_seq())
@@ -186,6 +189,29 @@ bool Prefill::begin_lanes() {
 		++lanes_.back().end;
 	}
 	return true;
+}
+
+// Latent attention of the block: in its expanded form where that takes fewer multiplications, the queries of the
+// absorbed form are not needed, and keys and values of heads have room, which may take an eighth of what is free.
+// Older tokens are then copied, which needs them in f16.
+void Prefill::choose_form() {
+	expanded_ = false, copied_ = 0;
+	Engine& e = session_.engine();
+	Backend& be = runner_.backend();
+	const KvSequence& seq = session_.seq();
+	const uint32_t older = seq.n_tokens(), all = older + n_;
+	if (e.latent_form() == LatentForm::Absorbed || !runner_.expands() || be.n_parts() > 1 || hooks_.queries ||
+	    seq.plan().ranked())
+		return;
+	if (older && !seq.plan().keeps_all) return;
+	const std::vector<Layer>& layers = runner_.config().layers;
+	const auto layer = std::ranges::find_if(layers, [](const Layer& l) { return l.latent.rank != 0; });
+	if (e.latent_form() == LatentForm::Auto && !expanding_pays(layer->latent, n_, older)) return;
+	const size_t bytes = size_t(all) * layer->n_heads * expanded_width(layer->latent) * 4;
+	if (older && bytes > be.info().free_bytes / 8) return;
+	if (!memory_->fit_expanded(*layer, all)) return;
+	memory_->fit(n_, session_.prompt_rows() + older);
+	expanded_ = true, copied_ = older;
 }
 
 // Goes to the next cell: that of the lane that is furthest behind, if each lane is to be one slice behind the one
@@ -260,9 +286,11 @@ double Prefill::layer_rows(uint32_t m) {
 	KvPrefill& kv = cache_of(layer_);
 	const bool all = computes_all(layer_), owns = owns_kv(layer_);
 	if (at_ == 0 && owns) kv.begin_layer(k);
-	const LayerRows r = runner_.rows_of(layer_, memory_->x, memory_->tokens, memory_->rope, at_, m);
+	LayerRows r = runner_.rows_of(layer_, memory_->x, memory_->tokens, memory_->rope, at_, m);
+	r.expanded = expanded_ && runner_.config().layers[layer_].latent.rank;
 	if (looking_ && layer_ == 0) runner_.read_rows(r.x, looks_.emplace_back(Look{"the embeddings are", {}}).rows);
 	recur(r);
+	if (r.expanded && at_ == 0) runner_.expand(layer_, memory_->expanded(), kv.own(k), 0, copied_);
 	runner_.project_in(layer_, r, /*decode=*/false);
 	runner_.rotate(layer_, r, 0, m, owns ? kv.destination(k, at_, m) : KvDst());
 	if (hooks_.queries && !looking_) {
@@ -273,11 +301,16 @@ double Prefill::layer_rows(uint32_t m) {
 	// Of the last layer with keys and values only these and one row of logits are needed.
 	const bool last_rows = at_ + m == n_;
 	if (all || last_rows || kv.wants_queries()) {
-		kv.attend(k, r.att, r.q, at_, runner_.softmax(layer_, r), owns);
+		if (r.expanded)
+			runner_.attend_expanded(layer_, r, memory_->expanded(), kv.own(k), copied_ + at_);
+		else
+			kv.attend(k, r.att, r.q, at_, runner_.softmax(layer_, r), owns);
 		if (all)
 			runner_.project_out(layer_, r, /*decode=*/false);
 		else if (last_rows)
 			runner_.project_out(layer_, LayerRunner::last_row(r), /*decode=*/false);
+	} else if (r.expanded) { // later rows attend to these
+		runner_.expand(layer_, memory_->expanded(), kv.own(k), copied_ + at_, m);
 	}
 	if (looking_ && (all || last_rows))
 		runner_.read_rows((all ? r : LayerRunner::last_row(r)).x,

@@ -5,8 +5,10 @@
 #include "engine/kv_device/prefill.h"
 #include "engine/run/arena.h"
 #include "engine/run/cache_layers.h"
+#include "engine/run/expanded.h"
 #include "engine/run/layer_runner.h"
 #include "models/config.h"
+#include <algorithm>
 
 namespace kvrun {
 
@@ -62,6 +64,21 @@ class PromptMemory {
 		}
 		return true;
 	}
+	// Keys and values of all heads for n tokens of the expanded form of latent attention; false where the device has no
+	// room for them.
+	bool fit_expanded(const Layer& l, uint32_t n) {
+		if (expanded_.k && n <= expanded_.k.shape[1]) return true;
+		heads_ = {}, expanded_ = {};
+		try {
+			allocate(be_, heads_, "prompt keys and values of heads",
+			         [&](Arena& a) { expanded_.lay(a, l.latent, l.n_heads, align_up(n, 64)); });
+		} catch (const Error& e) {
+			if (e.code != Code::OutOfMemory) throw;
+			expanded_ = {};
+		}
+		return bool(expanded_.k);
+	}
+	const ExpandedMemory& expanded() const { return expanded_; }
 	// This block's own keys and values of one layer of a cache; of its first layer after fit_layers().
 	KvRows kv(bool in_window, Window window) const {
 		const KvMemory& own = all_kv_[in_window].empty() ? kv_[in_window] : all_kv_[in_window][0];
@@ -75,11 +92,14 @@ class PromptMemory {
 			const KvShape& s = layers.shape(window);
 			return s.n_layers ? 2 * s.token_channels() : 0;
 		};
-		return uint64_t(c.dim) * c.streams.n * 4 + (c.layer_input_dim ? 8 : 4) + uint64_t(rope_width(c)) * 4 +
+		const auto expanded = std::ranges::find_if(c.layers, [](const Layer& l) { return can_expand(l.latent); });
+		const uint64_t heads =
+		    expanded == c.layers.end() ? 0 : uint64_t(expanded->n_heads) * expanded_width(expanded->latent) * 4;
+		return heads + uint64_t(c.dim) * c.streams.n * 4 + (c.layer_input_dim ? 8 : 4) + uint64_t(rope_width(c)) * 4 +
 		       (layers.shares() ? own(false) + own(true) : std::max(own(false), own(true)));
 	}
 	size_t bytes() const {
-		size_t n = rows_.bytes() + own_.bytes();
+		size_t n = rows_.bytes() + own_.bytes() + heads_.bytes();
 		for (const Buffer& b : all_own_) n += b.bytes();
 		return n;
 	}
@@ -120,7 +140,8 @@ class PromptMemory {
 	Backend& be_;
 	const Config& cfg_;
 	const CacheLayers& layers_;
-	Buffer rows_, own_;
+	Buffer rows_, own_, heads_;
+	ExpandedMemory expanded_;
 	KvMemory kv_[2];                  // of a layer of the main cache; of a layer of the cache of layers with a window
 	std::vector<Buffer> all_own_;     // by layer
 	std::vector<KvMemory> all_kv_[2]; // by layer of each of both caches

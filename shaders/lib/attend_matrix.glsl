@@ -10,8 +10,8 @@
 //
 // A query's bits depend on its own tiles alone: neither on the other queries nor on tiles of which it sees nothing.
 //
-// The including file defines LOCAL_X, SUBGROUP, GROUPS, HEAD_DIM, M, N, K, Q_ROTATE, V_ROTATE and what
-// lib/softcap.glsl needs, declares q, and supplies:
+// The including file defines LOCAL_X, SUBGROUP, GROUPS, HEAD_DIM, KEYS (32, or 16 where shared memory does not hold more),
+// LOADS_AHEAD, M, N, K, Q_ROTATE, V_ROTATE and what lib/softcap.glsl needs, declares q, and supplies:
 //   uint query_at(uint j)                  first 16-byte piece of query j in q; any valid one where there is no query j
 //   vec4 query_fit(vec4 x, uint c)         x, channels 4 c .. 4 c + 3 of a query, as the keys want them
 //   void tile_fetch(uint tile)             loads what tile_key() and tile_value() need
@@ -32,8 +32,9 @@
 #include "lib/pieces.glsl"
 #include "lib/softcap.glsl"
 
-const uint QUERIES = 64u, KEYS = 32u; // one word of live bits; 64 keys beside 64 queries would not fit 32 KiB
-const uint STAGED_ROWS = 16u;         // queries or results in score_s at a time, as floats
+const bool AHEAD = LOADS_AHEAD != 0u; // the next tile is loaded while one is multiplied
+const uint QUERIES = 64u;     // 64 keys beside 64 queries would not fit 32 KiB
+const uint STAGED_ROWS = 16u; // queries or results in shared memory at a time, as floats
 const uint GROUP_ROWS = QUERIES * SUBGROUP * GROUPS / LOCAL_X;
 const uint ROW_TILES = GROUP_ROWS / M;
 const uint COL_TILES = HEAD_DIM / N, OWN_COLS = (COL_TILES + GROUPS - 1u) / GROUPS; // matrices of values, of a subgroup
@@ -46,22 +47,26 @@ const uint OWN_VALUES = 2u * OWN_PAIRS;
 // Strides in 16-byte pieces: from token to token of keys, from channel to channel of values, from query to query of
 // scores and of the weights that replace them. The 1 spreads them over banks.
 const uint STRIDE = PIECES + 1u, VALUE_STRIDE = KEYS / 8u + 1u, SCORE_STRIDE = KEYS / 4u + 1u;
-const uint VALUES = KEYS * STRIDE;       // where values begin in kv_s
-const uint TILE = VALUES + HEAD_DIM * VALUE_STRIDE, ALL_QUERIES = QUERIES * STRIDE;
+const uint VALUES = KEYS * STRIDE; // where values begin in tile_s
+const uint SCORES = VALUES + HEAD_DIM * VALUE_STRIDE, TILE = SCORES + QUERIES * SCORE_STRIDE;
 const uint OWN_ROWS = GROUP_ROWS / GROUPS; // rows of scores that a subgroup turns into weights
 const uint ROW_LANES = SUBGROUP / OWN_ROWS, LANE_QUADS = KEYS / 4u / ROW_LANES; // lanes of a row; quads of a lane
 // Weights are at most 1, and normal numbers as halves down to 2^-26 with this factor.
 const float WEIGHT_ONE = 4096.0;
 
-const uint SCORES = QUERIES * SCORE_STRIDE, STAGED_PIECES = STAGED_ROWS * (HEAD_DIM / 4u);
-shared uvec4 kv_s[TILE > ALL_QUERIES ? TILE : ALL_QUERIES]; // halves: keys [token][piece], values [channel][8 tokens];
-                                                            // queries first
-shared uvec4 score_s[SCORES > STAGED_PIECES ? SCORES : STAGED_PIECES]; // [query][4 tokens] floats, then weights
-                                                                       // [query][8 tokens] halves
+const uint STAGED_PIECES = STAGED_ROWS * (HEAD_DIM / 4u);
+// Queries become matrices in parts of their channels, so that wide heads need no more room than a tile.
+const uint NEED_1 = QUERIES * STRIDE + STAGED_PIECES, NEED_2 = QUERIES * (PIECES / 2u + 1u) + STAGED_PIECES;
+const uint PARTS = NEED_1 <= TILE ? 1u : NEED_2 <= TILE ? 2u : 4u;
+const uint PART_PIECES = PIECES / PARTS, PART_STEPS = STEPS / PARTS, PART_STRIDE = PART_PIECES + 1u;
+const uint STAGED_AT = QUERIES * PART_STRIDE, QUERIES_END = STAGED_AT + STAGED_PIECES;
+// Halves: keys [token][piece], values [channel][8 tokens]; then scores [query][4 tokens] as floats, which become
+// weights [query][8 tokens] as halves. Before: queries [query][piece]. Before and after: staged rows as floats.
+shared uvec4 tile_s[TILE > QUERIES_END ? TILE : QUERIES_END];
 shared float row_s[QUERIES];                                // a factor of each query
 
-#define STAGED(i) uintBitsToFloat(score_s[i])
-#define STAGED_SET(i, x) score_s[i] = floatBitsToUint(x)
+#define STAGED(i) uintBitsToFloat(tile_s[STAGED_AT + (i)])
+#define STAGED_SET(i, x) tile_s[STAGED_AT + (i)] = floatBitsToUint(x)
 #include "lib/rotate.glsl"
 
 vec4 query_fit(vec4 x, uint c);
@@ -84,7 +89,7 @@ void put_values(uint pair, uvec4 even, uvec4 odd) {
 	if (pair * LOCAL_X + LANE >= TILE_PAIRS) return;
 	[[unroll]] for (uint c = 0; c < 8u; c++) {
 		const uint e = even[c / 2u], o = odd[c / 2u];
-		kv_s[VALUES + (at.y * 8u + c) * VALUE_STRIDE + at.x / 8u][at.x / 2u % 4u] =
+		tile_s[VALUES + (at.y * 8u + c) * VALUE_STRIDE + at.x / 8u][at.x / 2u % 4u] =
 			c % 2u == 0u ? (e & 0xffffu) | o << 16u : e >> 16u | (o & 0xffff0000u);
 	}
 }
@@ -93,22 +98,28 @@ void put_values(uint pair, uvec4 even, uvec4 odd) {
 void attend(uint first_tile, uint n_tiles) {
 	const uint row0 = gl_SubgroupID / GROUPS * GROUP_ROWS, group = gl_SubgroupID % GROUPS;
 	fcoopmatNV<16, gl_ScopeSubgroup, M, K> queries[ROW_TILES * STEPS];
-	[[dont_unroll]] for (uint first = 0; first < QUERIES; first += STAGED_ROWS) {
-		for (uint i = LANE; i < STAGED_PIECES; i += LOCAL_X) {
-			const uint c = i % (HEAD_DIM / 4u);
-			STAGED_SET(i, query_fit(uintBitsToFloat(q[query_at(first + i / (HEAD_DIM / 4u)) + c]), c));
+	[[unroll]] for (uint part = 0; part < PARTS; part++) {
+		[[dont_unroll]] for (uint first = 0; first < QUERIES; first += STAGED_ROWS) {
+			for (uint i = LANE; i < STAGED_PIECES; i += LOCAL_X) {
+				const uint c = i % (HEAD_DIM / 4u);
+				STAGED_SET(i, query_fit(uintBitsToFloat(q[query_at(first + i / (HEAD_DIM / 4u)) + c]), c));
+			}
+			barrier();
+			if (Q_ROTATE) rotate_staged(false);
+			for (uint i = LANE; i < STAGED_ROWS * PART_PIECES; i += LOCAL_X) {
+				const uint from = i / PART_PIECES * PIECES + part * PART_PIECES + i % PART_PIECES;
+				tile_s[(first + i / PART_PIECES) * PART_STRIDE + i % PART_PIECES] =
+					finite_halves8(STAGED(2u * from), STAGED(2u * from + 1u));
+			}
+			barrier();
 		}
-		barrier();
-		if (Q_ROTATE) rotate_staged(false);
-		for (uint i = LANE; i < STAGED_ROWS * PIECES; i += LOCAL_X)
-			kv_s[(first + i / PIECES) * STRIDE + i % PIECES] = finite_halves8(STAGED(2u * i), STAGED(2u * i + 1u));
+		// Not inside a branch: Mesa's AMD compiler would then copy the halves of these matrices for every tile.
+		[[unroll]] for (uint r = 0; r < ROW_TILES; r++)
+			[[unroll]] for (uint k = 0; k < PART_STEPS; k++)
+				coopMatLoadNV(queries[r * STEPS + part * PART_STEPS + k], tile_s,
+				              (row0 + r * M) * PART_STRIDE + k * (K / 8u), PART_STRIDE, false);
 		barrier();
 	}
-	// Not inside a branch: Mesa's AMD compiler would then copy the halves of these matrices for every tile.
-	[[unroll]] for (uint r = 0; r < ROW_TILES; r++)
-		[[unroll]] for (uint k = 0; k < STEPS; k++)
-			coopMatLoadNV(queries[r * STEPS + k], kv_s, (row0 + r * M) * STRIDE + k * (K / 8u), STRIDE, false);
-	barrier();
 
 	// This lane's part of a row of scores: query j, quads quad0 ..
 	const uint in_subgroup = gl_SubgroupInvocationID, j = gl_SubgroupID * OWN_ROWS + in_subgroup % OWN_ROWS;
@@ -117,17 +128,18 @@ void attend(uint first_tile, uint n_tiles) {
 	fcoopmatNV<32, gl_ScopeSubgroup, M, N> acc[ROW_TILES * OWN_COLS];
 	[[unroll]] for (uint i = 0; i < ROW_TILES * OWN_COLS; i++) acc[i] = fcoopmatNV<32, gl_ScopeSubgroup, M, N>(0.0);
 
-	tile_fetch(first_tile);
+	if (AHEAD) tile_fetch(first_tile);
 	for (uint tile = first_tile; tile < n_tiles; tile++) {
+		if (!AHEAD) tile_fetch(tile);
 		[[unroll]] for (uint i = 0; i < OWN_PIECES; i++) {
 			const uvec4 k = tile_key(i);
 			const uvec2 at = key_place(i);
-			if (i * LOCAL_X + LANE < TILE_PIECES) kv_s[at.x * STRIDE + at.y] = k;
+			if (i * LOCAL_X + LANE < TILE_PIECES) tile_s[at.x * STRIDE + at.y] = k;
 		}
 		[[unroll]] for (uint i = 0; i < OWN_PAIRS; i++) put_values(i, tile_value(2u * i), tile_value(2u * i + 1u));
 		const uint seen = tile_seen(tile, j) >> quad0 * 4u;
 		barrier();
-		if (tile + 1u < n_tiles) tile_fetch(tile + 1u); // loaded while this one is multiplied
+		if (AHEAD && tile + 1u < n_tiles) tile_fetch(tile + 1u); // loaded while this one is multiplied
 
 		[[unroll]] for (uint i = 0; i < KEYS / N / GROUPS; i++) {
 			const uint n = i * GROUPS + group;
@@ -135,12 +147,12 @@ void attend(uint first_tile, uint n_tiles) {
 			[[unroll]] for (uint r = 0; r < ROW_TILES; r++) score[r] = fcoopmatNV<32, gl_ScopeSubgroup, M, N>(0.0);
 			[[unroll]] for (uint k = 0; k < STEPS; k++) {
 				fcoopmatNV<16, gl_ScopeSubgroup, K, N> keys;
-				coopMatLoadNV(keys, kv_s, n * N * STRIDE + k * (K / 8u), STRIDE, true);
+				coopMatLoadNV(keys, tile_s, n * N * STRIDE + k * (K / 8u), STRIDE, true);
 				[[unroll]] for (uint r = 0; r < ROW_TILES; r++) score[r] =
 				    coopMatMulAddNV(queries[r * STEPS + k], keys, score[r]);
 			}
 			[[unroll]] for (uint r = 0; r < ROW_TILES; r++)
-				coopMatStoreNV(score[r], score_s, (row0 + r * M) * SCORE_STRIDE + n * (N / 4u), SCORE_STRIDE, false);
+				coopMatStoreNV(score[r], tile_s, SCORES + (row0 + r * M) * SCORE_STRIDE + n * (N / 4u), SCORE_STRIDE, false);
 		}
 		barrier();
 
@@ -148,7 +160,7 @@ void attend(uint first_tile, uint n_tiles) {
 		float most = NO_TOKEN;
 		[[unroll]] for (uint i = 0; i < LANE_QUADS; i++) {
 			const bvec4 blind = equal(uvec4(seen >> i * 4u) & uvec4(1, 2, 4, 8), uvec4(0));
-			w[i] = mix(scores(uintBitsToFloat(score_s[j * SCORE_STRIDE + quad0 + i])), vec4(NO_TOKEN), blind);
+			w[i] = mix(scores(uintBitsToFloat(tile_s[SCORES + j * SCORE_STRIDE + quad0 + i])), vec4(NO_TOKEN), blind);
 			most = max(most, max(max(w[i].x, w[i].y), max(w[i].z, w[i].w)));
 		}
 		[[unroll]] for (uint step = OWN_ROWS; step < SUBGROUP; step *= 2u) most =
@@ -164,9 +176,9 @@ void attend(uint first_tile, uint n_tiles) {
 			const uvec2 halves = uvec2(packHalf2x16(x.xy), packHalf2x16(x.zw));
 			const vec2 used = unpackHalf2x16(halves.x) + unpackHalf2x16(halves.y); // rounded: a mean stays a mean
 			total += used.x + used.y;
-			const uint at = j * SCORE_STRIDE + (quad0 + i) / 2u;
-			if ((quad0 + i) % 2u == 0u) score_s[at].xy = halves;
-			else score_s[at].zw = halves;
+			const uint at = SCORES + j * SCORE_STRIDE + (quad0 + i) / 2u;
+			if ((quad0 + i) % 2u == 0u) tile_s[at].xy = halves;
+			else tile_s[at].zw = halves;
 		}
 		if (quad0 == 0u) row_s[j] = shrink;
 		barrier();
@@ -180,11 +192,12 @@ void attend(uint first_tile, uint n_tiles) {
 		[[unroll]] for (uint k = 0; k < KEY_STEPS; k++) {
 			fcoopmatNV<16, gl_ScopeSubgroup, M, K> weights[ROW_TILES];
 			[[unroll]] for (uint r = 0; r < ROW_TILES; r++)
-				coopMatLoadNV(weights[r], score_s, (row0 + r * M) * SCORE_STRIDE + k * (K / 8u), SCORE_STRIDE, false);
+				coopMatLoadNV(weights[r], tile_s, SCORES + (row0 + r * M) * SCORE_STRIDE + k * (K / 8u),
+				              SCORE_STRIDE, false);
 			[[unroll]] for (uint c = 0; c < OWN_COLS; c++) {
 				if (UNEVEN && c * GROUPS + group >= COL_TILES) break;
 				fcoopmatNV<16, gl_ScopeSubgroup, K, N> values;
-				coopMatLoadNV(values, kv_s, VALUES + (c * GROUPS + group) * N * VALUE_STRIDE + k * (K / 8u),
+				coopMatLoadNV(values, tile_s, VALUES + (c * GROUPS + group) * N * VALUE_STRIDE + k * (K / 8u),
 				              VALUE_STRIDE, true);
 				[[unroll]] for (uint r = 0; r < ROW_TILES; r++)
 					acc[r * OWN_COLS + c] = coopMatMulAddNV(weights[r], values, acc[r * OWN_COLS + c]);
@@ -202,8 +215,8 @@ void attend(uint first_tile, uint n_tiles) {
 		if (row0 / STAGED_ROWS == first / STAGED_ROWS)
 			[[unroll]] for (uint r = 0; r < ROW_TILES; r++)
 				[[unroll]] for (uint c = 0; c < OWN_COLS; c++) if (!UNEVEN || c * GROUPS + group < COL_TILES)
-				    coopMatStoreNV(acc[r * OWN_COLS + c], score_s,
-				                   (row0 - first + r * M) * (HEAD_DIM / 4u) + (c * GROUPS + group) * (N / 4u),
+				    coopMatStoreNV(acc[r * OWN_COLS + c], tile_s,
+				                   STAGED_AT + (row0 - first + r * M) * (HEAD_DIM / 4u) + (c * GROUPS + group) * (N / 4u),
 				                   HEAD_DIM / 4u, false);
 		barrier();
 		if (V_ROTATE) rotate_staged(true);

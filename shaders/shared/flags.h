@@ -63,6 +63,12 @@
 
 #define LAYER_NORM_BIAS 1u // layer_norm: there is b
 
+// join_heads
+#define JOIN_OUT_HALVES 1u // out is f16, else f32
+#define JOIN_A_HALVES 2u
+#define JOIN_B_HALVES 4u
+#define JOIN_B 8u // there is b
+
 // attend_prompt kernels
 #define PROMPT_STATE 1u   // the state goes to the row's last part, instead of the result to out
 #define PROMPT_LSE 2u     // lse is written

@@ -152,6 +152,22 @@ struct KvStorePush {
 	uint n;     // tokens
 	uint k_word_stride;
 };
+struct JoinHeadsPush {
+	KV_PUSH_HEAD
+	uint n_pairs; // pairs of channels of all tokens of a head of out
+	uint pairs;   // of one token
+	uint a_pairs;
+	uint b_pairs;
+	uint out_at; // word of token 0 and head 0; words from head to head, from token to token
+	uint out_head;
+	uint out_token;
+	uint a_at;
+	uint a_head;
+	uint a_token;
+	uint b_at;
+	uint b_head; // 0: one head for all
+	uint b_token;
+};
 struct AttendPush {
 	KV_PUSH_HEAD
 	uint first_work;

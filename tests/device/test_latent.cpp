@@ -84,6 +84,57 @@ TEST_CASE("latent: any cut of a prompt has the same bits, decode steps between t
 	});
 }
 
+TEST_CASE("latent: the expanded form of prompts") {
+	const std::vector<Case> all = {{"deepseek2_lite"}, {"deepseek2_v2"}, {"deepseek2_v3"}, {"deepseek2_wide"}};
+	each_row(all, [](Backend&, const Case& c, const TestRow& row) {
+		const Golden g(c.name);
+		const auto open = [&](LatentForm form, uint32_t ubatch, uint32_t block) {
+			EngineOptions o;
+			o.model = g.model, o.backend = select_test_device(row.device), o.latent_form = form;
+			o.ubatch = ubatch, o.prefill_block = block;
+			return Engine::open(o);
+		};
+		const auto engine = open(LatentForm::Expanded, 64, 0), absorbed = open(LatentForm::Absorbed, 64, 0);
+		const double most = logits_tolerance(engine->backend(), c.name, /*decode=*/false);
+		Session a(*engine, with("fp16", 64)), b(*absorbed, with("fp16", 64));
+		const Floats want = prompt_logits(a, g.tokens);
+		CHECK(g.error(0, want) < most);
+		const Floats other = prompt_logits(b, g.tokens);
+		CHECK(relative_error(other, want) < most);
+		CHECK(other != want); // another computation
+		for (const uint32_t ubatch : {1u, 7u}) {
+			const auto cut = open(LatentForm::Expanded, ubatch, 0);
+			Session s(*cut, with("fp16", 64));
+			check_same_bits({row.device, row.number, fmt::format("{}, {} rows at a time", c.name, ubatch)},
+			                prompt_logits(s, g.tokens), want);
+		}
+		const auto blocks = open(LatentForm::Expanded, 4, 7); // later ones copy older tokens
+		Session s(*blocks, with("fp16", 64));
+		CHECK(g.error(0, prompt_logits(s, g.tokens)) < most);
+		// Tokens are packed from the latents, whatever the form; older packed tokens need the absorbed one.
+		const Tokens first = random_tokens(50, engine->config().vocab, 3),
+		             more = random_tokens(20, engine->config().vocab, 4);
+		for (const char* policy :
+		     {"turbo4,recent_keep=0,flush=32,group=32,sinks=0", "rtn8,recent_keep=0,flush=32,sinks=0"}) {
+			CAPTURE(policy);
+			Session x(*engine, with(policy, 90)), y(*absorbed, with(policy, 90));
+			CHECK(relative_error(prompt_logits(x, first), prompt_logits(y, first)) < most);
+			CHECK(relative_error(prompt_logits(x, more), prompt_logits(y, more)) < 3 * most);
+		}
+	});
+}
+
+TEST_CASE("latent: a prompt is expanded where that takes fewer multiplications") {
+	const Latent t{.rank = 512, .rope_dim = 64, .nope_dim = 128, .v_dim = 128, .q_rank = 0};
+	CHECK_FALSE(expanding_pays(t, 150, 0));
+	CHECK(expanding_pays(t, 160, 0));
+	CHECK_FALSE(expanding_pays(t, 180, 4096)); // keys and values of older tokens
+	CHECK(expanding_pays(t, 260, 4096));
+	CHECK(can_expand(t));
+	CHECK_FALSE(can_expand({.rank = 64, .rope_dim = 64, .nope_dim = 128, .v_dim = 128, .q_rank = 0}));
+	CHECK_FALSE(can_expand({}));
+}
+
 TEST_CASE("latent: rows of one step have the bits each has alone; forks, undo and files too") {
 	const TempFolder folder;
 	each_row(kTwo, [&](Backend&, const Case& c, const TestRow& row) {

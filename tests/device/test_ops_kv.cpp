@@ -362,6 +362,57 @@ void run_attend(Backend& backend, const AttendRow& r, const TestRow& row) {
 	check_same_bits(row, rig.get(vq), q);
 }
 
+// ---- join_heads
+
+struct JoinRow {
+	uint32_t n, n_heads, a, b, out;
+	uint32_t halves = 0; // bit 0: out, 1: a, 2: b
+	bool shared = false; // b has one head
+	std::string text() const {
+		return fmt::format("join_heads: n {} heads {} a {} b {} out {} halves {}{}", n, n_heads, a, b, out, halves,
+		                   shared ? " shared" : "");
+	}
+};
+
+void run_join(Backend& backend, const JoinRow& r, const TestRow& row) {
+	Rig rig(backend);
+	Random random(uint32_t(row.number) + 1);
+	const uint32_t cap = r.n + 7, first = 3;
+	// A side's numbers by (token, head, channel), and where it lies; f16 between rows that are not named.
+	const auto side = [&](uint32_t n_heads, uint32_t channels, bool halves, Floats& x) {
+		x = rounded(random.normals(size_t(r.n) * n_heads * channels));
+		if (!halves) return HeadRows{rig.f32(x, r.n, n_heads, channels)};
+		Floats rows(size_t(n_heads) * cap * channels, 99);
+		for (uint32_t t = 0; t < r.n; ++t)
+			for (uint32_t h = 0; h < n_heads; ++h)
+				for (uint32_t c = 0; c < channels; ++c)
+					rows[(size_t(h) * cap + first + t) * channels + c] = x[(size_t(t) * n_heads + h) * channels + c];
+		return HeadRows{rig.f16(rows, n_heads, cap, channels), first};
+	};
+	Floats xa, xb, unused;
+	const uint32_t b_heads = r.shared ? 1 : r.n_heads;
+	const HeadRows a = side(r.n_heads, r.a, r.halves & 2, xa);
+	const HeadRows b = r.b ? side(b_heads, r.b, r.halves & 4, xb) : HeadRows{};
+	const HeadRows out = side(r.n_heads, r.out, r.halves & 1, unused);
+	backend.join_heads(out, a, b, r.n);
+	Floats want, got, all = r.halves & 1 ? halves(rig.get_words(as_words(out.v))) : rig.get(out.v);
+	for (uint32_t t = 0; t < r.n; ++t)
+		for (uint32_t h = 0; h < r.n_heads; ++h)
+			for (uint32_t c = 0; c < r.out; ++c) {
+				float x = 0;
+				if (c < r.a)
+					x = xa[(size_t(t) * r.n_heads + h) * r.a + c];
+				else if (c - r.a < r.b)
+					x = xb[(size_t(t) * b_heads + (r.shared ? 0 : h)) * r.b + c - r.a];
+				want.push_back(x);
+				got.push_back(all[out.start() + size_t(t) * out.token_stride() + size_t(h) * out.head_stride() + c]);
+			}
+	check_same_bits(row, got, want);
+	if (!out.first) return;
+	CHECK(all[0] == 99); // rows before and after are unchanged
+	CHECK(all.back() == 99);
+}
+
 } // namespace
 
 TEST_CASE("ops: rope_store") { each_row(rope_rows(), run_rope_store); }
@@ -371,6 +422,14 @@ TEST_CASE("ops: kv_store and kv_load") {
 	                              {128, 1, 129, 2, 128, 128},    {5, 3, 9, 3, 80, 32},   {2, 0, 64, 8, 96, 64},
 	                              {40, 10, 50, 2, 64, 32, true}, {70, 0, 70, 1, 128, 0}};
 	each_row(rows, run_kv_store);
+}
+
+TEST_CASE("ops: join_heads") {
+	std::vector<JoinRow> rows = {{1, 1, 2, 0, 2, 0},          {3, 4, 16, 8, 24, 0b000},
+	                             {33, 2, 64, 64, 128, 0b001}, {7, 5, 128, 64, 192, 5, true},
+	                             {40, 3, 32, 0, 48, 0b001},   {9, 1, 512, 0, 512, 0b010},
+	                             {5, 6, 192, 0, 128, 0b000},  {12, 2, 10, 6, 14, 0b111, true}};
+	each_row(rows, run_join);
 }
 
 TEST_CASE("ops: attend over f16 pages") {
@@ -414,6 +473,8 @@ TEST_CASE("ops: attend_prompt, alone and after older tokens in pages") {
 		}
 	rows.push_back({9, 8, 1, 512, 45, 32, 1, true, 20});
 	rows.push_back({33, 4, 2, 320, 0, 32, 1, false, 7});
+	rows.push_back({40, 4, 4, 192, 0, 32, 1, false, 9}); // wide heads, which matrices take in parts
+	rows.push_back({17, 8, 2, 256, 130, 64, 2, true, 20});
 	rows.push_back({6, 24, 2, 64, 50, 32, 1, false, 1, 6}); // more heads in a group than a workgroup takes
 	each_row(rows, run_attend);
 }

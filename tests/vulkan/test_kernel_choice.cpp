@@ -62,7 +62,8 @@ TEST_CASE("kernel choice: attention by matrices, where rows of a subgroup are wh
 		c.matrix = row.shape;
 		INFO(row.shape.m << "x" << row.shape.n << "x" << row.shape.k << " in " << row.subgroup);
 		CHECK(vk::attends_by_matrices(c, 128) == (row.local > 0));
-		CHECK_FALSE(vk::attends_by_matrices(c, 136)); // no room for a tile
+		CHECK(vk::attends_by_matrices(c, 256) == (row.local > 0)); // queries in parts
+		CHECK_FALSE(vk::attends_by_matrices(c, 264));
 		CHECK(vk::attends_by_matrices(c, 80) == (row.local > 0));
 		CHECK_FALSE(vk::attends_by_matrices(c, row.shape.k == 8 ? 12 : 88)); // not a multiple of the matrices
 		if (!row.local) continue;
@@ -80,6 +81,19 @@ TEST_CASE("kernel choice: attention by matrices, where rows of a subgroup are wh
 				CHECK(f.local[0] == row.local);
 				CHECK(f.shared_bytes == 28416);
 			}
+		for (const uint32_t d : {192u, 256u}) { // shared memory is what attends_by_matrices() reckons with
+			const vk::AttendChoice how = vk::choose_attend_prompt(c, 4, d, 0);
+			std::vector<vk::SpecValue> spec = how.spec;
+			spec.push_back({SPEC_SUBGROUP, row.subgroup});
+			const KernelBlob& blob = kernel_blobs()[size_t(how.kernel)];
+			const uint32_t shared = vk::footprint(blob.spirv, vk::reflect(blob.spirv, blob.name), spec).shared_bytes;
+			CHECK(shared <= c.shared_bytes);
+			vk::Caps least = c;
+			least.shared_bytes = shared;
+			CHECK(vk::attends_by_matrices(least, d));
+			least.shared_bytes = shared - 1;
+			CHECK(vk::choose_attend_prompt(least, 4, d, 0).spec != how.spec);
+		}
 		const vk::ScoreChoice score = vk::choose_score_prompt(c, 128, 4, 8);
 		CHECK(score.kernel == Kernel::score_prompt_matrix);
 		std::vector<vk::SpecValue> spec = score.spec;
@@ -94,7 +108,7 @@ TEST_CASE("kernel choice: attention by matrices, where rows of a subgroup are wh
 		      Kernel::score_prompt); // no matrix products
 		vk::Caps tight = c;
 		tight.shared_bytes = 28415;
-		CHECK_FALSE(vk::attends_by_matrices(tight, 128));
+		CHECK(vk::attends_by_matrices(tight, 128) == (row.shape.n == 8)); // with half as many tokens in a tile
 		CHECK(vk::attends_by_matrices(tight, 96));
 		const vk::AttendChoice decode = vk::choose_attend(c, 4, {}, 128, 32, /*prompt=*/false);
 		CHECK(decode.kernel == Kernel::attend);
