@@ -17,6 +17,6 @@ set_source_files_properties(host/test_pretokenize.cpp PROPERTIES COMPILE_DEFINIT
 set(device_tests attend attend_softmax fetch models ops ops_experts ops_kv ops_matmul ops_state ops_streams pack
 	pack_scores policies recurrent session stored)
 list(TRANSFORM device_tests REPLACE "(.+)" "device/test_\\1.cpp" OUTPUT_VARIABLE device_sources)
-add_executable(kvrun_device_tests device/main.cpp support/devices.cpp ${device_sources})
+add_executable(kvrun_device_tests device/main.cpp support/devices.cpp support/kept_devices.cpp ${device_sources})
 target_link_libraries(kvrun_device_tests PRIVATE kvrun_engine kvrun_eval kvrun_env nlohmann_json::nlohmann_json
 	PkgConfig::XXHASH kvrun_posix_names)

@@ -5,12 +5,15 @@
 #include "tests/support/devices.h"
 #include "tests/support/sanitizer.h"
 #include <cstdio>
+#include <cstdlib>
 #include <doctest/doctest.h>
 
 int main(int argc, char** argv) {
 	keep_driver_loaded();
+	if (std::getenv("KVRUN_LOG")) kvrun::log_to_stderr();
 	doctest::Context context(argc, argv);
 	size_t usable = 0;
+	kvrun::keep_test_device("swiftshader");
 	try {
 		for (const kvrun::TestDevice& d : kvrun::test_devices()) {
 			if (!d.backend) {

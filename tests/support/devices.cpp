@@ -1,5 +1,6 @@
 // Opens the devices of the device tests by their short names.
 #include "tests/support/devices.h"
+#include "tests/support/kept_devices.h"
 #ifdef KVRUN_TEST_CUDA_HOST
 #include "tests/cuda/host_runtime.h"
 #endif
@@ -72,6 +73,11 @@ std::vector<TestDevice> open_all() {
 	return r;
 }
 
+std::string& kept_name() {
+	static std::string name;
+	return name;
+}
+
 std::vector<TestDevice>& storage() {
 	static std::vector<TestDevice> devices = open_all();
 	return devices;
@@ -99,8 +105,10 @@ BackendOptions select_test_device(const std::string& name) {
 	// vendor-drivers/run turns the cache off, which takes minutes
 	if (name == "lavapipe26") setenv("MESA_SHADER_CACHE_DISABLE", "false", 1);
 	setenv("XDG_RUNTIME_DIR", fs::temp_directory_path().string().c_str(), 0); // the drivers print a warning without it
-	return options;
+	return name == kept_name() ? kept_device(options) : options;
 }
+
+void keep_test_device(const std::string& name) { kept_name() = name; }
 
 std::unique_ptr<Backend> open_test_device(const std::string& name) {
 	std::unique_ptr<Backend> b = open_backend(select_test_device(name));
@@ -113,6 +121,9 @@ std::string starter_of(const std::string& name) {
 }
 
 std::vector<TestDevice>& test_devices() { return storage(); }
-void close_test_devices() { storage().clear(); }
+void close_test_devices() {
+	storage().clear();
+	close_kept_devices();
+}
 
 } // namespace kvrun

@@ -18,6 +18,8 @@ struct TestDevice {
 // Opened on the first call, one after the other, and kept until close_test_devices().
 std::vector<TestDevice>& test_devices();
 void close_test_devices();
+// This device stays open until then; whoever opens it again with the same options gets the open one (kept_devices.h).
+void keep_test_device(const std::string& name);
 
 // The words before the test program's name on a command line for this device; empty for most.
 std::string starter_of(const std::string& name);

@@ -5,7 +5,7 @@
 #                                             ThreadSanitizer, in build-STAGE
 #   mutate                                    seeded faults that tests must notice (tools/dev/mutate.py)
 #   cuda-mutants                              the same for the CUDA sources (tools/dev/cuda_mutants.py)
-#   swiftshader                               every row of the device tests on SwiftShader, of which the suite runs some
+#   swiftshader lavapipe26                    every row of the device tests on this driver, of which the suite runs some
 #   radv                                      every use of every kernel in AMD's compiler for three chips, of which the
 #                                             suite compiles a part
 #   fuzz                                      each fuzzer for KVRUN_NIGHTLY_FUZZ_SECONDS [600]
@@ -37,6 +37,8 @@ stage() {
 			tools/dev/mutate.py --build build-mutate ;;
 	cuda-mutants) release && tools/dev/cuda_mutants.py ;;
 	swiftshader) release && KVRUN_TEST_DEVICES=swiftshader build/tests/kvrun_device_tests --no-version ;;
+	lavapipe26) release && KVRUN_TEST_DEVICES=lavapipe26 tests/support/vendor_drivers.sh build/vendor lavapipe \
+		build/tests/kvrun_device_tests --no-version ;;
 	radv) release && build/tests/kvrun_vulkan_tests --no-version '--source-file=*test_radv.cpp' ;;
 	fuzz) tools/dev/fuzz.sh "${KVRUN_NIGHTLY_FUZZ_SECONDS:-600}" ;;
 	attack) release && tools/dev/attack.py --kvrun build/kvrun ;;
@@ -54,7 +56,8 @@ export TSAN_OPTIONS=halt_on_error=1:suppressions=$PWD/tests/support/races.supp${
 
 mkdir -p build-nightly
 failed=()
-[ $# -gt 0 ] || set -- asan-gcc asan-clang tsan-gcc tsan-clang mutate cuda-mutants swiftshader radv fuzz attack soak memory
+[ $# -gt 0 ] || set -- asan-gcc asan-clang tsan-gcc tsan-clang mutate cuda-mutants swiftshader lavapipe26 radv fuzz \
+	attack soak memory
 for name in "$@"; do
 	echo "nightly: $name ..."
 	if stage "$name" >"build-nightly/$name.log" 2>&1; then
