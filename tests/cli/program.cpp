@@ -119,7 +119,14 @@ void pump(const RunSpec& spec, int pid, int in, int out, int err, Ran& ran) {
 
 } // namespace
 
+bool windows_program() { return std::getenv("KVRUN_TEST_WINDOWS") != nullptr; }
+bool needs_posix(const std::string& what) {
+	if (windows_program()) skip("not for a Windows program: " + what);
+	return windows_program();
+}
+
 bool no_terminal() {
+	if (needs_posix("terminals")) return true;
 	int master = -1, slave = -1;
 	if (openpty(&master, &slave, nullptr, nullptr, nullptr) != 0) {
 		skip(fmt::format("no terminal (openpty: {})", std::strerror(errno)));

@@ -37,6 +37,12 @@ struct Ran {
 	std::string out, err;
 };
 
+// The program is kvrun.exe under Wine (tools/dev/windows_tests.sh). What it lacks there counts as skipped: signals
+// other than SIGINT and SIGKILL, limits of a process, libraries loaded before others, modes and kinds of files,
+// terminals.
+bool windows_program();
+bool needs_posix(const std::string& what);
+
 // This machine cannot create a terminal, for example a container without /dev/pts: the part counts as skipped.
 bool no_terminal();
 Ran run_program(const RunSpec&);

@@ -62,6 +62,7 @@ struct FileLimit { // limits the size of files of this process and of those it s
 
 TEST_CASE("T70, T48 cli: SIGKILL in the middle of saving the pipeline cache leaves the old file or the new one" *
           doctest::test_suite("lavapipe")) {
+	if (needs_posix("libraries loaded before others")) return;
 	const std::string icd = lavapipe();
 	if (icd.empty()) return;
 	const TempFolder cache;
@@ -94,6 +95,7 @@ TEST_CASE("T70, T48 cli: SIGKILL in the middle of saving the pipeline cache leav
 
 TEST_CASE("T70 cli: a pipeline cache that may not grow is a warning, and nothing is left of it" *
           doctest::test_suite("lavapipe")) {
+	if (needs_posix("limits of file sizes")) return;
 	const std::string icd = lavapipe();
 	if (icd.empty()) return;
 	const TempFolder cache;
@@ -111,6 +113,7 @@ TEST_CASE("T70 cli: a pipeline cache that may not grow is a warning, and nothing
 }
 
 TEST_CASE("T32 cli: results that may not grow end with 5, and no half of them stays") {
+	if (needs_posix("limits of file sizes")) return;
 	const TempFolder out;
 	const std::string cases = kRoot + "/tests/golden/replay/";
 	RunSpec spec{.args = {"replay", "--kv", "kivi2", "--q", cases + "q.npy", "--k", cases + "k.npy", "--v",
@@ -127,6 +130,7 @@ TEST_CASE("T32 cli: results that may not grow end with 5, and no half of them st
 }
 
 TEST_CASE("T74 cli: memory that ends for good, at any allocation, is one line and exit code 4") {
+	if (needs_posix("libraries loaded before others")) return;
 	const TempFolder folder;
 	const auto run_with = [&](const char* variable, long n) {
 		RunSpec spec{.args = {"run", "-m", kTiny, "--device", "cpu", "-p", "a", "-n", "2", "--temp", "0", "--kv",
@@ -162,6 +166,7 @@ TEST_CASE("T74 cli: memory that ends for good, at any allocation, is one line an
 }
 
 TEST_CASE("T62 cli: a crash inside a driver's library says which one and ends with 4") {
+	if (needs_posix("a driver as a shared object")) return;
 	RunSpec spec{.args = {"devices"}};
 	spec.env = {{"VK_DRIVER_FILES", KVRUN_HOSTILE_DRIVER_ICD},
 	            {"VK_ICD_FILENAMES", KVRUN_HOSTILE_DRIVER_ICD},
@@ -256,6 +261,7 @@ struct Job {
 } // namespace
 
 TEST_CASE("T77 cli: SIGHUP ends the program; one that is stopped and continued goes on as if nothing was") {
+	if (needs_posix("signals of job control")) return;
 	const std::vector<std::string> args = {"run",    "-m", kModel, "--device", "cpu",          "-p", "Once upon a time",
 	                                       "--temp", "0",  "-n",   "150",      "--ignore-eos", "-c", "512"};
 	const std::string whole = run_program(args).out;
@@ -284,6 +290,7 @@ TEST_CASE("T77 cli: SIGHUP ends the program; one that is stopped and continued g
 }
 
 TEST_CASE("T78 cli: a clock that jumps changes no time that is measured") {
+	if (needs_posix("libraries loaded before others")) return;
 	for (const char* jump : {"-86400", "86400", "-1"}) {
 		RunSpec spec{.args = {"run", "-m", kModel, "--device", "cpu", "-p", "Once upon a time", "-n", "20", "--json"}};
 		spec.env = {{"LD_PRELOAD", KVRUN_FAULT_SHIM}, {"KVRUN_SHIM_CLOCK", jump}};
@@ -362,6 +369,7 @@ TEST_CASE("T30 cli: a flag is stronger than the environment, and a bad variable 
 }
 
 TEST_CASE("T62, T74 cli: a driver in too little memory is no silent crash" * doctest::test_suite("lavapipe")) {
+	if (needs_posix("limits of memory")) return;
 	const std::string icd = lavapipe();
 	if (icd.empty()) return;
 	const TempFolder cache;

@@ -2,7 +2,7 @@
 """kvrun serve: conversations kept by name across restarts, its Unix socket, logprobs, slots.
 Usage: test_serve_sessions.py KVRUN [LIBRARY WITH A BLOCKING fsync()]."""
 import json, math, os, shutil, signal, socket, stat, subprocess, sys, tempfile, threading, time
-from serving import MODEL, Server, check, equal, finish, until
+from serving import END, MODEL, WINDOWS, Server, check, equal, finish, posix, until
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 ASK = {"role": "user", "content": "The code of Anna is 4711. The code of Ben is 1234. What is the code of Anna?"}
@@ -25,9 +25,10 @@ def kept_conversations(folder):
             turn = [ASK, answer, {"role": "user", "content": "And of Ben?"}]
             want = s.post(CHAT, chat(turn)).json()
             equal(f"{kv}: the list", [c["id"] for c in s.get("/sessions").json()["data"]], [name])
-            s.stop(signal.SIGKILL if kv == "fp16" else signal.SIGTERM)  # nothing is written at the end
+            s.stop(signal.SIGKILL if kv == "fp16" else END)  # nothing is written at the end
         path = os.path.join(folder, name + ".kvs")
-        equal("the folder is its owner's", stat.S_IMODE(os.stat(folder).st_mode), 0o700)
+        if not WINDOWS:
+            equal("the folder is its owner's", stat.S_IMODE(os.stat(folder).st_mode), 0o700)
         with Server(*options) as s:
             equal(f"{kv}: what was said", s.get("/sessions/" + name).json()["messages"], [ASK, answer])
             second = s.post(CHAT, chat(turn, session=name)).json()
@@ -59,21 +60,24 @@ def damaged_and_odd(folder):
             f.write("secret")
         other = os.path.join(folder, "other")  # a valid conversation that a link must not reach
         shutil.copy(path, other)
-        os.symlink(other, os.path.join(folder, "link.kvs"))
+        link = [] if WINDOWS else ["link"]  # Wine shows a link as the file
+        if link:
+            os.symlink(other, os.path.join(folder, "link.kvs"))
         os.mkdir(os.path.join(folder, "folder.kvs"))
-        for name in ("../b", "/etc/passwd", "a/b", ".", "..", ".hidden", "", "a\0b", "a b", "é", "x" * 65, "link",
-                     "folder", "b.kvs/"):
+        for name in ("../b", "/etc/passwd", "a/b", ".", "..", ".hidden", "", "a\0b", "a b", "é", "x" * 65,
+                     "folder", "b.kvs/", *link):
             r = s.post(CHAT, chat([ASK], session=name))
             check(f"T61: session {name!r}", (r.status == 400 and r.error()) or (name == "" and r.status == 200),
                   (r.status, r.body))
-        for path in ("/sessions/../b", "/sessions/%2e%2e", "/sessions/link", "/sessions/folder", "/sessions/none"):
+        for path in ("/sessions/../b", "/sessions/%2e%2e", "/sessions/folder", "/sessions/none",
+                     *("/sessions/" + name for name in link)):
             check(f"T61: {path}", s.get(path).status in (400, 404))
             check(f"T61: DELETE {path}", s.ask("DELETE", path).status in (400, 404))
-        for name in ("link", "folder", "none"):
+        for name in ("folder", "none", *link):
             r = s.post("/sessions/" + name, {"pinned": True})
             check(f"T61: pin {name}", r.status == 404 and r.error(), (r.status, r.body))
         equal("nothing was touched", (open(secret).read(), sorted(os.listdir(folder))),
-              ("secret", ["b.kvs", "folder.kvs", "link.kvs", "other", "secret"]))
+              ("secret", ["b.kvs", "folder.kvs", *(name + ".kvs" for name in link), "other", "secret"]))
         check("links and folders are not listed", [c["id"] for c in s.get("/sessions").json()["data"]] == ["b"])
         long = s.connect()
         long.request("POST", CHAT, json.dumps(chat([ASK], session="b", max_tokens=100000, ignore_eos=True)))
@@ -259,8 +263,10 @@ def fetching(folder):
         check("its slot says what it fetches", fetch.get("tokens") == 8 and 0 < fetch["attention_in_f16"] <= 1.001,
               fetch)
         check("from a file", fetch.get("host_bytes") == fetch.get("file_bytes") != 0, fetch)
-        equal("which has no name", os.listdir(folder), [])
+        if not WINDOWS:  # there it has one until it is closed
+            equal("which has no name", os.listdir(folder), [])
         long.close()
+    check("nothing of it is left", until(lambda: os.listdir(folder) == [], 10))
     r = subprocess.run([sys.argv[1], "serve", MODEL, "--device", "cpu", "--port", "0", "--offload-dir", "/nonexistent"],
                        capture_output=True, timeout=60)
     check("a folder that is not there", r.returncode == 5 and b"--offload-dir /nonexistent" in r.stderr, r)
@@ -274,10 +280,10 @@ def main():
         lost_folder(os.path.join(folder, "d"))
         if len(sys.argv) > 2:
             os.mkdir(os.path.join(folder, "e"))
-            slow_disk(os.path.join(folder, "e"))
+            posix(slow_disk, os.path.join(folder, "e"))
         else:
             print("skipped: a slow disk; no library was given")
-        unix_socket(folder)
+        posix(unix_socket, folder)
         os.mkdir(os.path.join(folder, "f"))
         fetching(os.path.join(folder, "f"))
     with Server("--chat-template", "chatml") as s:

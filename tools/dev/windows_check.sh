@@ -99,15 +99,36 @@ else
 	diff <(echo "$a") <(echo "$b")
 fi
 
-result() { # what, whether it is good, details
+result() { # what, whether it is good, details, device
 	if [ "$2" = 0 ]; then
-		row "$1" cpu works "$3"
+		row "$1" "${4:-cpu}" works "$3"
 	else
 		bad=$((bad + 1))
-		row "$1" cpu FAILS "$3"
+		row "$1" "${4:-cpu}" FAILS "$3"
 	fi
 }
 export KVRUN_CACHE_DIR=$work/wine-cache
+# kvrun.dll from a program in C: on lavapipe the bits of Linux' libkvrun.so in logits and session files, and each goes on
+# with the other's file.
+bits=$work/bits
+library_bits() {
+	mkdir "$bits" && cp "$windows/kvrun.dll" "$windows/kvrun-probe.exe" "$bits/" &&
+		cc -std=c11 -O1 -I. -o "$bits/linux" tools/dev/session_bits.c -L"$(dirname "$linux")/lib" -lkvrun \
+			-Wl,-rpath,"$(realpath "$(dirname "$linux")/lib")" -Wl,--allow-shlib-undefined &&
+		x86_64-w64-mingw32-gcc-posix -std=c11 -O1 -I. -o "$bits/bits.exe" tools/dev/session_bits.c \
+			"$windows/lib/libkvrun.dll.a" || return 1
+	local kv
+	for kv in fp16 kivi2 turbo3/2 zipcache; do
+		KVRUN_CACHE_DIR=$work/linux-cache "$bits/linux" "$model" "$text" "$kv" llvmpipe "$bits/a" "$bits/a.kvs" &&
+			"$wine" "$bits/bits.exe" "$model" "$text" "$kv" llvmpipe "$bits/b" "$bits/b.kvs" &&
+			"$bits/linux" "$model" --restore "$bits/b.kvs" llvmpipe "$bits/c" &&
+			"$wine" "$bits/bits.exe" "$model" --restore "$bits/a.kvs" llvmpipe "$bits/d" &&
+			[ -s "$bits/a" ] && [ -s "$bits/c" ] && cmp "$bits/a" "$bits/b" && cmp "$bits/a.kvs" "$bits/b.kvs" &&
+			cmp "$bits/c" "$bits/d" || return 1
+	done
+}
+library_bits >"$work/library" 2>&1
+result 'kvrun.dll from C, bits' $? "$(tail -n 1 "$work/library")" llvmpipe
 # Files of a hub on this machine, cut in the middle once: the whole file comes, and kvrun list knows it.
 PYTHONPATH=tests/hub python3 -B - "$wine" "$windows/kvrun.exe" "$work" >"$work/pull" 2>&1 <<-'PY'
 	import os, pathlib, subprocess, sys
