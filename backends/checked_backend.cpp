@@ -63,7 +63,8 @@ View CheckedBackend::reference_weight(const View& w) const {
 			return r;
 		}
 	}
-	KV_ASSERT(w.type == DType::F32); // other types reach a device by write_weight()
+	// Not written by write_weight(), but by write() or by an op.
+	KV_ASSERT(w.type == DType::F32 || w.type == DType::F16);
 	return reference(w);
 }
 

@@ -121,8 +121,8 @@ double Prefill::begin_block() {
 	Backend& be = runner_.backend();
 	KvSequence& seq = session_.seq();
 	n_ = std::min(block_, n_tokens() - n_read_);
-	const bool by_layer = begin_lanes();
 	choose_form();
+	const bool by_layer = begin_lanes();
 	session_.engine().note_prompt_bytes(memory_->bytes());
 	runner_.write_tokens(memory_->tokens, std::span(tokens_).subspan(n_read_, n_));
 	std::vector<float> rope;
@@ -176,10 +176,11 @@ bool Prefill::begin_lanes() {
 	    parts > 1 && slices > 1 && !e.ring().bytes() && !looking_ && !hooks_.queries; // queries come layer by layer
 	for (uint32_t l = 0; l < layers_ && together; ++l)
 		together = be.part_of(e.cache_layers().last_reader(l)) == be.part_of(l);
+	together = together && !expanded_; // keys and values of heads have memory for one layer
 	together = together && memory_->fit_layers(n_, session_.prompt_rows(), be.info().free_bytes / 4);
 	lanes_.clear(), lane_ = 0, slice_rows_ = n_;
 	if (!together) {
-		memory_->fit(n_, session_.prompt_rows());
+		memory_->fit(n_, session_.prompt_rows() + copied_);
 		lanes_.push_back({0, layers_, 0});
 		return false;
 	}
@@ -200,9 +201,7 @@ void Prefill::choose_form() {
 	Backend& be = runner_.backend();
 	const KvSequence& seq = session_.seq();
 	const uint32_t older = seq.n_tokens(), all = older + n_;
-	if (e.latent_form() == LatentForm::Absorbed || !runner_.expands() || be.n_parts() > 1 || hooks_.queries ||
-	    seq.plan().ranked())
-		return;
+	if (e.latent_form() == LatentForm::Absorbed || !runner_.expands() || hooks_.queries || seq.plan().ranked()) return;
 	if (older && !seq.plan().keeps_all) return;
 	const std::vector<Layer>& layers = runner_.config().layers;
 	const auto layer = std::ranges::find_if(layers, [](const Layer& l) { return l.latent.rank != 0; });
@@ -210,7 +209,6 @@ void Prefill::choose_form() {
 	const size_t bytes = size_t(all) * layer->n_heads * expanded_width(layer->latent) * 4;
 	if (older && bytes > be.info().free_bytes / 8) return;
 	if (!memory_->fit_expanded(*layer, all)) return;
-	memory_->fit(n_, session_.prompt_rows() + older);
 	expanded_ = true, copied_ = older;
 }
 

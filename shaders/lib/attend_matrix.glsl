@@ -11,7 +11,7 @@
 // A query's bits depend on its own tiles alone: neither on the other queries nor on tiles of which it sees nothing.
 //
 // The including file defines LOCAL_X, SUBGROUP, GROUPS, HEAD_DIM, KEYS (32, or 16 where shared memory does not hold more),
-// LOADS_AHEAD, M, N, K, Q_ROTATE, V_ROTATE and what lib/softcap.glsl needs, declares q, and supplies:
+// AHEAD, M, N, K, Q_ROTATE, V_ROTATE and what lib/softcap.glsl needs, declares q, and supplies:
 //   uint query_at(uint j)                  first 16-byte piece of query j in q; any valid one where there is no query j
 //   vec4 query_fit(vec4 x, uint c)         x, channels 4 c .. 4 c + 3 of a query, as the keys want them
 //   void tile_fetch(uint tile)             loads what tile_key() and tile_value() need
@@ -32,7 +32,6 @@
 #include "lib/pieces.glsl"
 #include "lib/softcap.glsl"
 
-const bool AHEAD = LOADS_AHEAD != 0u; // the next tile is loaded while one is multiplied
 const uint QUERIES = 64u;     // 64 keys beside 64 queries would not fit 32 KiB
 const uint STAGED_ROWS = 16u; // queries or results in shared memory at a time, as floats
 const uint GROUP_ROWS = QUERIES * SUBGROUP * GROUPS / LOCAL_X;

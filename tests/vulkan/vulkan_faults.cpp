@@ -3,6 +3,7 @@
 #include "tests/vulkan/vulkan_faults.h"
 #include "backends/vulkan/vk.h"
 #include <cstring>
+#include <utility>
 #include <vector>
 
 namespace kvrun {
@@ -42,12 +43,18 @@ VkResult create_wrong_module(PFN_vkCreateShaderModule real, VkDevice device, con
                              const VkAllocationCallbacks* callbacks, VkShaderModule* out) {
 	constexpr uint32_t kHeader = 5, kExtInst = 12, kFAdd = 129, kFSub = 131; // words; opcodes of SPIR-V
 	constexpr uint32_t kClamp = 43, kFma = 50;                               // of GLSL.std.450, three operands each
+	constexpr uint32_t kPackUnorm = 57, kPackHalf = 58, kUnpackUnorm = 61, kUnpackHalf = 62; // of two numbers
 	std::vector<uint32_t> code(info->pCode, info->pCode + info->codeSize / 4);
 	for (size_t at = kHeader; at < code.size() && code[at] >> 16; at += code[at] >> 16)
 		if (const uint32_t op = code[at] & 0xffff; op == kFAdd || op == kFSub)
 			code[at] += kFAdd + kFSub - 2 * op;
-		else if (op == kExtInst && at + 4 < code.size() && code[at + 4] == kFma)
-			code[at + 4] = kClamp;
+		else if (op == kExtInst && at + 4 < code.size())
+			for (const auto& [right, wrong] :
+			     {std::pair(kFma, kClamp), std::pair(kPackHalf, kPackUnorm), std::pair(kUnpackHalf, kUnpackUnorm)})
+				if (code[at + 4] == right) {
+					code[at + 4] = wrong;
+					break;
+				}
 	VkShaderModuleCreateInfo changed = *info;
 	changed.pCode = code.data();
 	return real(device, &changed, callbacks, out);
