@@ -21,7 +21,8 @@ static StateChoice choose_state_kernel(Kernel kernel, const Caps& c, uint32_t k_
 	const uint32_t subgroup = !c.subgroup_ops ? 32 : c.can_narrow() ? c.subgroup_min : c.subgroup;
 	const uint32_t slices = c.is_cpu ? 1 : std::min(std::bit_ceil(ceil_div(k_dim, 16)), subgroup);
 	const uint32_t lane_cols = c.is_cpu || few || v_dim == 1 ? 1 : 2;
-	const uint32_t tile = k_dim > 128 ? 4 : 8; // all of it in 16 KiB of shared memory
+	// Keys, queries, decays by channel and values of the workgroup's columns in 16 KiB of shared memory.
+	const uint32_t tile = k_dim > 128 || (c.is_cpu && by_channel) ? 4 : 8;
 	const uint32_t fewest = std::max(1u, tile / slices),
 	               most = std::max(fewest, std::min(kLocal, c.workgroup) / slices);
 	const uint32_t n = std::clamp(std::bit_ceil(ceil_div(v_dim, lane_cols)), fewest,
