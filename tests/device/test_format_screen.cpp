@@ -96,7 +96,7 @@ TEST_CASE("attend_as: latents and rotated keys, each with errors that fall with 
 		CapturedPrompt prompt(*e, with("fp16", 512), tokens, 64);
 		const auto error = [&](const std::string& kv) { return prompt.attention_error(parse_policy(kv + ",sinks=0")); };
 		for (const double x : error("fp16")) CHECK(x < 1e-9);
-		CHECK(prompt.kld(parse_policy("fp16")) < 1e-9);
+		CHECK(prompt.kld(parse_policy("fp16")) < 1e-7); // one of both prompts is expanded, which rounds keys of heads
 		const auto falls = [&](std::initializer_list<const char*> policies, double factor) {
 			std::vector<double> last;
 			for (const char* kv : policies) {
