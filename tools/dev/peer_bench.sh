@@ -15,8 +15,8 @@
 # A row: the programs alternate N times; each time a program loads the model, warms up and measures once.
 # Models: small and deep of random_model.py; a tenth of the layers of mixtures, made by `kvrun synth` (1 to 2 GB each):
 # qwen3moe (qwen3-30b-a3b, Q4_K), gptoss (gpt-oss-20b, MXFP4), gemma4 (gemma-4-26b-a4b, Q4_K), qwen35 (qwen3.5-9b,
-# Q4_K) and qwen35moe (qwen3.5-35b-a3b, Q4_K), of whose 4 layers 3 are recurrent; deepseek2 (deepseek-v2-lite, Q4_K), 2
-# of 27 layers.
+# Q4_K) and qwen35moe (qwen3.5-35b-a3b, Q4_K), of whose 4 layers 3 are recurrent; glmflash (glm-4.7-flash, Q4_K), 2
+# of 47 layers, with latent attention.
 # Row `packed`: 8 tokens at depth 2048 of `deep`; llama.cpp once with a q4_0 cache (minutes on a software driver, where
 # reading its prompt back is slow), then kvrun with the policies in turn, N times.
 set -euo pipefail
@@ -56,7 +56,7 @@ make_model() { # NAME
 	gptoss) synth_model "$1" gpt-oss-20b layers=2,vocab=32000 mxfp4 ;;
 	gemma4) synth_model "$1" gemma-4-26b-a4b layers=3,vocab=32000 q4_k ;;
 	qwen35) synth_model "$1" qwen3.5-9b layers=4,vocab=32000 q4_k ;;
-	deepseek2) synth_model "$1" deepseek-v2-lite layers=2,vocab=32000 q4_k ;;
+	glmflash) synth_model "$1" glm-4.7-flash layers=2,vocab=32000 q4_k ;;
 	qwen35moe) synth_model "$1" qwen3.5-35b-a3b layers=4,vocab=32000 q4_k ;;
 	*) echo "peer_bench: there is no model '$1'; --help lists them" >&2; exit 2 ;;
 	esac
