@@ -447,6 +447,7 @@ TEST_CASE("ops: attend over f16 pages") {
 	rows.push_back({8, 8, 2, 64, 100, 32, 2, false, 0, 3});
 	rows.push_back({5, 4, 4, 128, 65, 64, 3, true, 0, 8}); // more than there are tokens
 	rows.push_back({1, 16, 8, 128, 700, 32, 7});
+	rows.push_back({1, 4, 2, 64, 32 * 40, 32, 40}); // more parts than attend.comp merges itself
 	each_row(rows, run_attend);
 }
 
