@@ -1,8 +1,8 @@
 // attend.comp for rows of a prompt, on devices with cooperative matrices: the same states, bindings and FLAGS.
 //
 // Codes are decoded to halves once for all rows and heads of a workgroup. Queries, keys, values and weights are halves;
-// scores and sums are f32 (lib/attend_matrix.glsl). A tile is 32 or 16 tokens, so it lies in one page and
-// its live bits in one word.
+// scores and sums are f32 (lib/attend_matrix.glsl). A tile is 32 or 16 tokens, so it lies in
+// one page and its live bits in one word.
 //
 // Grid: x = (work item * row_blocks + block of TOKENS rows) * blocks + block of up to HEADS query heads of a kv head,
 // y = kv head; HEADS * TOKENS <= 64.

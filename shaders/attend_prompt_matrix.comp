@@ -1,8 +1,8 @@
 // attend_prompt.comp on devices with cooperative matrices: the same result, bindings and FLAGS.
 //
 // Queries, keys, values and weights are halves; scores and sums are f32 (lib/attend_matrix.glsl). Tiles of tokens start
-// at multiples of KEYS from token 0. A tile of which a row sees nothing leaves the row's state unchanged. So a row's bits
-// do not depend on how the prompt is cut.
+// at multiples of KEYS from token 0. A tile of which a row sees nothing leaves the row's state unchanged. So a row's
+// bits do not depend on how the prompt is cut.
 //
 // Grid: x = block of TOKENS rows, y = kv head * blocks + block of up to HEADS of its query heads; HEADS * TOKENS <= 64.
 // M, N, K: a shape that the device has for f16 x f16 + f32.

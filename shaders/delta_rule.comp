@@ -6,8 +6,8 @@
 //   S     = decay * S + k * sigmoid(beta) * miss
 //   decay = exp(rate * softplus(alpha + shift))
 // With DELTA_BY_CHANNEL decay is a number per row of S; S is then multiplied by it before the sums.
-// Columns are independent of each other; lib/state_rows.glsl has their place. What does not
-// depend on S is computed for TILE tokens at once, so that a token needs no barrier.
+// Columns are independent of each other; lib/state_rows.glsl has their place. What does not depend on S is computed for
+// TILE tokens at once, so that a token needs no barrier.
 // Order of sums: each component of an invocation's quads, quad by quad; x + y and z + w; over invocations as a tree.
 // So a row's bits do not depend on how a sequence is cut into dispatches.
 //
@@ -54,7 +54,7 @@ layout(constant_id = SPEC_SUBGROUP) const uint SUBGROUP = 32;
 const uint PARTS = LOCAL_X / TILE < SUBGROUP ? LOCAL_X / TILE : SUBGROUP;
 
 shared vec4 kept[BY_CHANNEL ? TILE * KEYS / 4u : 1u]; // decays
-shared vec2 gates[TILE];                          // decay or 1, sigmoid(beta)
+shared vec2 gates[TILE];                              // decay or 1, sigmoid(beta)
 shared vec4 factors[TILE]; // of a token: decay; decay / length of k, of q; sigmoid(beta) / length of k
 shared float own_value[TILE]; // (q . k) * sigmoid(beta), of k and q that are divided by their lengths
 
@@ -88,7 +88,8 @@ void store_gates(uint row, uint n) {
 			if ((j == 0u || needs_more(n)) && i < TILE * KEYS) kept[i / 4u][i % 4u] = channel_decay(i, next_alpha[j]);
 		}
 	} else if (BY_CHANNEL)
-		for (uint i = LANE; i < n * KEYS; i += LOCAL_X) kept[i / 4u][i % 4u] = channel_decay(i, alpha[alpha_at(row + i / KEYS, i)]);
+		for (uint i = LANE; i < n * KEYS; i += LOCAL_X)
+			kept[i / 4u][i % 4u] = channel_decay(i, alpha[alpha_at(row + i / KEYS, i)]);
 }
 void make_factors(uint n) {
 	const uint t = LANE / PARTS, first = min(t, n - 1u) * (KEYS / 4u);

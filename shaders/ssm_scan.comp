@@ -6,7 +6,7 @@
 //   out = C . S + skip * value
 //   step = softplus(step + shift)
 // Columns are independent of each other; lib/state_rows.glsl has their place. What does not depend on S is computed for
-// TILE tokens at once: a token needs no barrier then.
+// TILE tokens at once, so that a token needs no barrier.
 // Order of sums: each component of an invocation's quads, quad by quad; x + y and z + w; over invocations as a tree.
 // So a row's bits do not depend on how a sequence is cut into dispatches.
 //

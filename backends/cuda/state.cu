@@ -62,6 +62,14 @@ __device__ inline void store_state(const float s[kStateRows][kLaneColumns], cons
 		for (uint32_t c = 0; c < kLaneColumns; ++c)
 			if (lane.has(i, c)) rows.to[to + lane.word(i, c)] = s[i][c];
 }
+// Values of n tokens, a stride apart from x on, of the block's columns.
+__device__ inline void load_values(Shared<float, kStateTile * kStateColumns>& value, const float* x, uint64_t stride,
+                                   uint32_t n, uint32_t v_dim) {
+	for (uint32_t i = threadIdx.x; i < n * kStateColumns; i += blockDim.x) {
+		const uint32_t col = blockIdx.x * kStateColumns + i % kStateColumns;
+		value[i] = col < v_dim ? x[i / kStateColumns * stride + col] : 0.f;
+	}
+}
 // Over neighbours, a power of two of them: pairs first, then pairs of pairs.
 __device__ inline float tree_sum(float x, uint32_t parts) {
 	for (uint32_t by = 1; by < parts; by *= 2) x += __shfl_xor_sync(kAllLanes, x, by);
@@ -99,11 +107,8 @@ __global__ void delta_rule_kernel(DeltaRuleArgs a) {
 				              ? expf(a.rate[head] * softplus(a.alpha[gate * a.k_dim + k] + a.shift[head * a.k_dim + k]))
 				              : 0.f;
 		}
-		for (uint32_t i = thread; i < here * kStateColumns; i += blockDim.x) {
-			const uint32_t col = blockIdx.x * kStateColumns + i % kStateColumns;
-			const uint64_t t = row + tile + i / kStateColumns;
-			value[i] = col < a.v_dim ? a.x[a.v_at + t * a.value_stride + head * a.v_dim + col] : 0.f;
-		}
+		load_values(value, a.x + a.v_at + uint64_t(row + tile) * a.value_stride + head * a.v_dim, a.value_stride, here,
+		            a.v_dim);
 		__syncthreads();
 		const uint32_t own = thread / parts, first = (own < here ? own : 0) * lane.keys;
 		float k_k = 0, q_q = 0, q_k = 0;
@@ -171,11 +176,7 @@ __global__ void ssm_scan_kernel(SsmScanArgs a) {
 			written[i] = k < a.k_dim ? x[group * a.k_dim + k] : 0.f;
 			read[i] = k < a.k_dim ? x[(a.n_groups + group) * a.k_dim + k] : 0.f;
 		}
-		for (uint32_t i = thread; i < here * kStateColumns; i += blockDim.x) {
-			const uint32_t col = blockIdx.x * kStateColumns + i % kStateColumns;
-			const uint64_t t = row + tile + i / kStateColumns;
-			value[i] = col < a.v_dim ? a.x[t * a.channels + head * a.v_dim + col] : 0.f;
-		}
+		load_values(value, a.x + uint64_t(row + tile) * a.channels + head * a.v_dim, a.channels, here, a.v_dim);
 		if (thread < here) {
 			const uint64_t gate = uint64_t(row + tile + thread) * a.n_heads + head;
 			const float step = softplus(a.step[gate] + a.shift[head]);

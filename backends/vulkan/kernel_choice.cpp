@@ -220,7 +220,7 @@ AttendChoice attend_choice(const Caps& c, Kernel kernel, bool matrices, bool int
 	if (cut.quad_lanes > 1) spec.push_back({SPEC_QUAD_LANES, cut.quad_lanes});
 	if (matrices) {
 		spec.insert(spec.end(), {{SPEC_SUBGROUP_COLS, kMatrixGroups}, {SPEC_TILE, matrix_keys(c, head_dim)}});
-		// On RDNA 3, where every element of an operand lies in two lanes, wide heads leave no registers for it.
+		// RDNA 3, where every element of an operand lies in two lanes, would spill. RDNA 4 is not told apart.
 		if (c.vendor == kAmd && head_dim > 128) spec.push_back({SPEC_AHEAD, 0});
 		add_matrices(spec, c);
 	}

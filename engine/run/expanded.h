@@ -8,6 +8,7 @@
 #pragma once
 #include "engine/run/arena.h"
 #include "models/config.h"
+#include <algorithm>
 
 namespace kvrun {
 
@@ -29,12 +30,22 @@ inline bool expanding_pays(const Latent& t, double n_new, double n_older) {
 	return pairs * (absorbed - 2. * expanded_width(t)) > more;
 }
 
+// A layer with latent attention, all of which have the same shape; null if there is none.
+inline const Layer* latent_layer(const Config& c) {
+	const auto at = std::ranges::find_if(c.layers, [](const Layer& l) { return l.latent.rank != 0; });
+	return at == c.layers.end() ? nullptr : &*at;
+}
+
 struct ExpandedMemory { // keys and values of all heads, of one layer
 	View k, v;          // (n_heads, rows, nope_dim + rope_dim) f16
 
 	void lay(Arena& a, const Latent& t, uint32_t n_heads, uint32_t rows) {
 		k = a.take(DType::F16, n_heads, rows, expanded_width(t));
 		v = a.take(DType::F16, n_heads, rows, expanded_width(t));
+	}
+	static uint64_t row_bytes(const Config& c) { // of a token; 0 if no layer can have this form
+		const Layer* l = latent_layer(c);
+		return l && can_expand(l->latent) ? uint64_t(l->n_heads) * expanded_width(l->latent) * 4 : 0;
 	}
 };
 

@@ -19,11 +19,10 @@ struct LatentMemory { // all layers that have one have the same shape; empty wit
 	View key_rows;   // (n_heads * nope_dim, rank) f16
 
 	void lay(Arena& a, const Config& c, uint32_t rows) {
-		Latent t;
-		for (const Layer& l : c.layers)
-			if (l.latent.rank) t = l.latent;
+		const Layer* layer = latent_layer(c);
+		if (!layer) return;
+		const Latent& t = layer->latent;
 		const uint32_t n = c.n_heads;
-		if (!t.rank) return;
 		if (t.q_rank) q_a = a.take(DType::F32, rows, t.q_rank);
 		q_nope = a.take(DType::F32, rows, n * t.nope_dim);
 		q_rope = a.take(DType::F32, rows, n * t.rope_dim);

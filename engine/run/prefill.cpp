@@ -192,23 +192,19 @@ bool Prefill::begin_lanes() {
 	return true;
 }
 
-// Latent attention of the block: in its expanded form where that takes fewer multiplications, the queries of the
-// absorbed form are not needed, and keys and values of heads have room, which may take an eighth of what is free.
-// Older tokens are then copied, which needs them in f16.
+// Latent attention of the block takes the expanded form where that is fewer multiplications and nothing needs the
+// absorbed form's queries. Older tokens are copied in front of the block's own: they must be in f16, and all together
+// no more than the longest block, whose memory `kvrun plan` counts.
 void Prefill::choose_form() {
 	expanded_ = false, copied_ = 0;
 	Engine& e = session_.engine();
-	Backend& be = runner_.backend();
 	const KvSequence& seq = session_.seq();
 	const uint32_t older = seq.n_tokens(), all = older + n_;
 	if (e.latent_form() == LatentForm::Absorbed || !runner_.expands() || hooks_.queries || seq.plan().ranked()) return;
-	if (older && !seq.plan().keeps_all) return;
-	const std::vector<Layer>& layers = runner_.config().layers;
-	const auto layer = std::ranges::find_if(layers, [](const Layer& l) { return l.latent.rank != 0; });
-	if (e.latent_form() == LatentForm::Auto && !expanding_pays(layer->latent, n_, older)) return;
-	const size_t bytes = size_t(all) * layer->n_heads * expanded_width(layer->latent) * 4;
-	if (older && bytes > be.info().free_bytes / 8) return;
-	if (!memory_->fit_expanded(*layer, all)) return;
+	if (older && (!seq.plan().keeps_all || all > block_)) return;
+	const Latent& latent = latent_layer(runner_.config())->latent;
+	if (e.latent_form() == LatentForm::Auto && !expanding_pays(latent, n_, older)) return;
+	if (!memory_->fit_expanded(all)) return;
 	expanded_ = true, copied_ = older;
 }
 
@@ -288,7 +284,8 @@ double Prefill::layer_rows(uint32_t m) {
 	r.expanded = expanded_ && runner_.config().layers[layer_].latent.rank;
 	if (looking_ && layer_ == 0) runner_.read_rows(r.x, looks_.emplace_back(Look{"the embeddings are", {}}).rows);
 	recur(r);
-	if (r.expanded && at_ == 0) runner_.expand(layer_, memory_->expanded(), kv.own(k), 0, copied_);
+	if (r.expanded && at_ == 0) // older tokens
+		runner_.expand(layer_, memory_->expanded(), kv.own(k), 0, copied_);
 	runner_.project_in(layer_, r, /*decode=*/false);
 	runner_.rotate(layer_, r, 0, m, owns ? kv.destination(k, at_, m) : KvDst());
 	if (hooks_.queries && !looking_) {

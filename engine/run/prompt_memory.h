@@ -8,7 +8,6 @@
 #include "engine/run/expanded.h"
 #include "engine/run/layer_runner.h"
 #include "models/config.h"
-#include <algorithm>
 
 namespace kvrun {
 
@@ -64,14 +63,15 @@ class PromptMemory {
 		}
 		return true;
 	}
-	// Keys and values of all heads for n tokens of the expanded form of latent attention; false where the device has no
-	// room for them.
-	bool fit_expanded(const Layer& l, uint32_t n) {
+	// Makes room for keys and values of all heads of n tokens (expanded form of latent attention); returns false where
+	// the device does not hold them.
+	bool fit_expanded(uint32_t n) {
 		if (expanded_.k && n <= expanded_.k.shape[1]) return true;
 		heads_ = {}, expanded_ = {};
+		const Layer* layer = latent_layer(cfg_);
 		try {
 			allocate(be_, heads_, "prompt keys and values of heads",
-			         [&](Arena& a) { expanded_.lay(a, l.latent, l.n_heads, align_up(n, 64)); });
+			         [&](Arena& a) { expanded_.lay(a, layer->latent, layer->n_heads, align_up(n, 64)); });
 		} catch (const Error& e) {
 			if (e.code != Code::OutOfMemory) throw;
 			expanded_ = {};
@@ -92,10 +92,8 @@ class PromptMemory {
 			const KvShape& s = layers.shape(window);
 			return s.n_layers ? 2 * s.token_channels() : 0;
 		};
-		const auto expanded = std::ranges::find_if(c.layers, [](const Layer& l) { return can_expand(l.latent); });
-		const uint64_t heads =
-		    expanded == c.layers.end() ? 0 : uint64_t(expanded->n_heads) * expanded_width(expanded->latent) * 4;
-		return heads + uint64_t(c.dim) * c.streams.n * 4 + (c.layer_input_dim ? 8 : 4) + uint64_t(rope_width(c)) * 4 +
+		return uint64_t(c.dim) * c.streams.n * 4 + (c.layer_input_dim ? 8 : 4) + uint64_t(rope_width(c)) * 4 +
+		       ExpandedMemory::row_bytes(c) +
 		       (layers.shares() ? own(false) + own(true) : std::max(own(false), own(true)));
 	}
 	size_t bytes() const {

@@ -10,8 +10,8 @@
 //
 // A query's bits depend on its own tiles alone: neither on the other queries nor on tiles of which it sees nothing.
 //
-// The including file defines LOCAL_X, SUBGROUP, GROUPS, HEAD_DIM, KEYS (32, or 16 where shared memory does not hold more),
-// AHEAD, M, N, K, Q_ROTATE, V_ROTATE and what lib/softcap.glsl needs, declares q, and supplies:
+// The including file defines LOCAL_X, SUBGROUP, GROUPS, HEAD_DIM, KEYS (32, or 16 where shared memory does not hold
+// more), AHEAD, M, N, K, Q_ROTATE, V_ROTATE and what lib/softcap.glsl needs, declares q, and supplies:
 //   uint query_at(uint j)                  first 16-byte piece of query j in q; any valid one where there is no query j
 //   vec4 query_fit(vec4 x, uint c)         x, channels 4 c .. 4 c + 3 of a query, as the keys want them
 //   void tile_fetch(uint tile)             loads what tile_key() and tile_value() need
@@ -62,7 +62,7 @@ const uint STAGED_AT = QUERIES * PART_STRIDE, QUERIES_END = STAGED_AT + STAGED_P
 // Halves: keys [token][piece], values [channel][8 tokens]; then scores [query][4 tokens] as floats, which become
 // weights [query][8 tokens] as halves. Before: queries [query][piece]. Before and after: staged rows as floats.
 shared uvec4 tile_s[TILE > QUERIES_END ? TILE : QUERIES_END];
-shared float row_s[QUERIES];                                // a factor of each query
+shared float row_s[QUERIES]; // a factor of each query
 
 #define STAGED(i) uintBitsToFloat(tile_s[STAGED_AT + (i)])
 #define STAGED_SET(i, x) tile_s[STAGED_AT + (i)] = floatBitsToUint(x)
@@ -151,7 +151,8 @@ void attend(uint first_tile, uint n_tiles) {
 				    coopMatMulAddNV(queries[r * STEPS + k], keys, score[r]);
 			}
 			[[unroll]] for (uint r = 0; r < ROW_TILES; r++)
-				coopMatStoreNV(score[r], tile_s, SCORES + (row0 + r * M) * SCORE_STRIDE + n * (N / 4u), SCORE_STRIDE, false);
+				coopMatStoreNV(score[r], tile_s, SCORES + (row0 + r * M) * SCORE_STRIDE + n * (N / 4u), SCORE_STRIDE,
+				               false);
 		}
 		barrier();
 
@@ -215,7 +216,8 @@ void attend(uint first_tile, uint n_tiles) {
 			[[unroll]] for (uint r = 0; r < ROW_TILES; r++)
 				[[unroll]] for (uint c = 0; c < OWN_COLS; c++) if (!UNEVEN || c * GROUPS + group < COL_TILES)
 				    coopMatStoreNV(acc[r * OWN_COLS + c], tile_s,
-				                   STAGED_AT + (row0 - first + r * M) * (HEAD_DIM / 4u) + (c * GROUPS + group) * (N / 4u),
+				                   STAGED_AT + (row0 - first + r * M) * (HEAD_DIM / 4u) +
+				                       (c * GROUPS + group) * (N / 4u),
 				                   HEAD_DIM / 4u, false);
 		barrier();
 		if (V_ROTATE) rotate_staged(true);

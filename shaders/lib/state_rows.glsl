@@ -139,7 +139,8 @@ void store_tokens(uint row, uint n) {
 		key[i / 4u][i % 4u] = key_or_zero(i, x[key_at + (row + i / KEYS) * key_stride + key_offset(i)]);
 		query[i / 4u][i % 4u] = key_or_zero(i, x[query_at + (row + i / KEYS) * key_stride + key_offset(i)]);
 	}
-	for (uint i = LANE; i < n * COLS; i += LOCAL_X) value[i] = x[value_at + (row + i / COLS) * value_stride + value_offset(i)];
+	for (uint i = LANE; i < n * COLS; i += LOCAL_X)
+		value[i] = x[value_at + (row + i / COLS) * value_stride + value_offset(i)];
 }
 
 uint quad_at(uint t, uint i) { return t * (KEYS / 4u) + i * SLICES + SLICE; } // of token t, the invocation's quad i

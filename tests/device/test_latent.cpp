@@ -108,9 +108,15 @@ TEST_CASE("latent: the expanded form of prompts") {
 			check_same_bits({row.device, row.number, fmt::format("{}, {} rows at a time", c.name, ubatch)},
 			                prompt_logits(s, g.tokens), want);
 		}
-		const auto blocks = open(LatentForm::Expanded, 4, 7); // later ones copy older tokens
+		const auto blocks = open(LatentForm::Expanded, 4, 7); // copies of older tokens would be longer than a block
 		Session s(*blocks, with("fp16", 64));
 		CHECK(g.error(0, prompt_logits(s, g.tokens)) < most);
+		a.reset(), b.reset();
+		CHECK(g.error(0, prompt_logits(a, g.part(0, 9))) < most);
+		const Floats rest = prompt_logits(a, g.part(9)); // copies nine older tokens
+		CHECK(g.error(9, rest) < most);
+		prompt_logits(b, g.part(0, 9));
+		CHECK(prompt_logits(b, g.part(9)) != rest);
 		// Tokens are packed from the latents, whatever the form; older packed tokens need the absorbed one.
 		const Tokens first = random_tokens(50, engine->config().vocab, 3),
 		             more = random_tokens(20, engine->config().vocab, 4);

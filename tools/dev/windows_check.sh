@@ -108,8 +108,8 @@ result() { # what, whether it is good, details, device
 	fi
 }
 export KVRUN_CACHE_DIR=$work/wine-cache
-# kvrun.dll from a program in C: on lavapipe the bits of Linux' libkvrun.so in logits and session files, and each goes on
-# with the other's file.
+# kvrun.dll from a program in C: on lavapipe the bits of Linux' libkvrun.so in logits and session files, and each
+# continues with the other's file.
 bits=$work/bits
 library_bits() {
 	mkdir "$bits" && cp "$windows/kvrun.dll" "$windows/kvrun-probe.exe" "$bits/" &&

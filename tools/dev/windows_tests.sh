@@ -18,7 +18,8 @@ counts() { # of doctest's last lines, or of the servers' tests: "12 cases, 3456 
 	tr -d '\r' | sed -n 's/^\[doctest\] test cases: *[0-9]* | *\([0-9]*\) passed | *\([0-9]*\) failed.*/\1 \2/p
 		s/^\[doctest\] assertions: *[0-9]* | *\([0-9]*\) passed | *\([0-9]*\) failed.*/\1 \2/p
 		s/^\([0-9]*\) checks, \([0-9]*\) failed$/1 0 \1 \2/p' | paste -sd' ' |
-		awk '{ for (i = 1; i + 3 <= NF; i += 4) { cases += $i; failed += $(i + 1); checks += $(i + 2); wrong += $(i + 3) } }
+		awk '{ for (i = 1; i + 3 <= NF; i += 4) {
+				cases += $i; failed += $(i + 1); checks += $(i + 2); wrong += $(i + 3) } }
 			cases + failed > 0 { printf "%d cases, %d checks", cases, checks
 				if (failed + wrong) printf ", %d FAILED", failed ? failed : wrong }
 			cases + failed == 0 { printf "no result" }'
