@@ -120,6 +120,13 @@ struct JoinHeads {
 ViewRow q_rope_row(auto& softmax, uint64_t T, uint64_t n_heads) {
 	return input("q_rope", F32, {T, n_heads, softmax.q_rope.shape[2]}).optional();
 }
+void page_views(auto& g, auto& f) { // of an AttendGroup
+	f(memory("k_codes"), g.k_codes);
+	f(memory("v_codes"), g.v_codes);
+	f(memory("k_params").only_if(g.format.k.bits != 16), g.k_params);
+	f(memory("v_params").only_if(g.format.v.bits != 16), g.v_params);
+	f(memory("v_factors").only_if(g.format.v.prescale == Prescale::SqrtMax), g.v_factors);
+}
 // Views that attention reads of pages; dumped: whether the lists are dumped.
 void read_views(auto& kv, auto& f, const View& q, bool dumped) {
 	const auto list = [&](const ViewRow& row) { return dumped ? row : row.undumped(); };
@@ -129,11 +136,7 @@ void read_views(auto& kv, auto& f, const View& q, bool dumped) {
 	f(scratch("parts", F32, {kAny, q.shape[1] * (q.shape[2] + uint64_t(2))}), kv.parts);
 	bool balanced = false;
 	for (auto& g : f.items(kv.groups)) {
-		f(memory("k_codes"), g.k_codes);
-		f(memory("v_codes"), g.v_codes);
-		f(memory("k_params").only_if(g.format.k.bits != 16), g.k_params);
-		f(memory("v_params").only_if(g.format.v.bits != 16), g.v_params);
-		f(memory("v_factors").only_if(g.format.v.prescale == Prescale::SqrtMax), g.v_factors);
+		page_views(g, f);
 		balanced |= g.format.k.prescale == Prescale::Balance;
 	}
 	f(memory("balance").only_if(balanced), kv.balance);
@@ -189,6 +192,28 @@ struct AttendPrompt {
 			read_views(kv, f, o.q, /*dumped=*/false);
 			f(q_rope_row(kv.softmax, T, n_heads).undumped(), kv.softmax.q_rope); // the same rows
 		}
+	}
+};
+
+// Rows of dst = latents and rotated keys of the live tokens of pages of any format; rotated latents are turned back.
+// The first live token of a work item becomes row dst.first + AttendWork::row, its others follow in the order of pages
+// and slots. The part, live_stride, factors and balance of an item are not used. Other rows keep what they hold.
+struct UnpackLatents {
+	KvRows dst; // one kv head, (1, capacity, channels)
+	std::span<const AttendGroup> groups;
+	View work, tables; // as in KvRead
+
+	const char* name() const { return "unpack_latents"; }
+	std::string text() const;
+	void check() const;
+	double bytes() const;
+	static void views(auto& o, auto& f) {
+		const auto& k = o.dst.k;
+		f(input("work", U32, {kAny, ATTEND_WORDS}), o.work);
+		f(words_input("tables"), o.tables);
+		for (auto& g : f.items(o.groups)) page_views(g, f);
+		f(output("dst.k", F16, {k.shape[0], k.shape[1], k.shape[2]}, "kv").slots(), o.dst.k);
+		f(output("dst.v", F16, {k.shape[0], k.shape[1], o.dst.v.shape[2]}, "kv").slots(), o.dst.v);
 	}
 };
 

@@ -75,13 +75,16 @@ void check_rows(const KvRows& rows, uint32_t n) {
 
 // ---- bytes and texts that ops share
 
-double page_bytes(const View& q, const KvRead& kv) { // bytes of codes
-	const uint32_t k_dim = q.shape[2];
+// Bytes of codes.
+double page_bytes(std::span<const AttendGroup> groups, uint32_t n_kv_heads, uint32_t k_dim, uint32_t v_dim) {
 	double words = 0;
-	for (const AttendGroup& g : kv.groups)
-		words += g.n_pages * (double(kv_code_words(kv.n_kv_heads, k_dim, g.format.k.bits, g.page)) +
-		                      double(kv_code_words(kv.n_kv_heads, v_dim(q, kv.softmax), g.format.v.bits, g.page)));
+	for (const AttendGroup& g : groups)
+		words += g.n_pages * (double(kv_code_words(n_kv_heads, k_dim, g.format.k.bits, g.page)) +
+		                      double(kv_code_words(n_kv_heads, v_dim, g.format.v.bits, g.page)));
 	return 4 * words;
+}
+double page_bytes(const View& q, const KvRead& kv) {
+	return page_bytes(kv.groups, kv.n_kv_heads, q.shape[2], v_dim(q, kv.softmax));
 }
 
 double row_bytes(const KvRows& kv, uint32_t n) { return 4. * n * kv.k.shape[0] * (kv.k.shape[2] + kv.v.shape[2]); }
@@ -258,6 +261,24 @@ void AttendPrompt::check() const {
 double AttendPrompt::bytes() const {
 	return 8. * double(q.elements()) + row_bytes(own, own.first + q.shape[0]) / 2 +
 	       (older ? page_bytes(q, *older) : 0.);
+}
+
+std::string UnpackLatents::text() const {
+	return fmt::format("{} items to {} and {}", work.shape[0], shape_text(dst.k), dst.v.shape[2]);
+}
+void UnpackLatents::check() const {
+	check_head_dim(dst);
+	KV_ASSERT(dst.k.shape[0] == 1);
+	for (const AttendGroup& g : groups) {
+		KV_ASSERT(g.first_work + g.n_work <= work.shape[0] && is_page(g.page));
+		KV_ASSERT(g.format.k.prescale == Prescale::None && g.format.v.prescale == Prescale::None);
+		KV_ASSERT(g.format.v.scale != Scale::Codebook);
+	}
+}
+double UnpackLatents::bytes() const {
+	double tokens = 0;
+	for (const AttendGroup& g : groups) tokens += g.n_pages * g.page;
+	return page_bytes(groups, 1, dst.k.shape[2], dst.v.shape[2]) + 2. * tokens * (dst.k.shape[2] + dst.v.shape[2]);
 }
 
 // ---- packing

@@ -51,6 +51,7 @@ namespace op {
 	X(JoinHeads) \
 	X(Attend) \
 	X(AttendPrompt) \
+	X(UnpackLatents) \
 	X(KvPack) \
 	X(KvBlock) \
 	X(ScorePrompt) \
@@ -116,6 +117,9 @@ class OpCalls {
 	void attend(View out, View lse, View q, const KvRead& kv) { run(op::Attend{out, lse, q, kv}); }
 	void attend_prompt(View out, View lse, View q, const KvRows& own, const KvRead* older) {
 		run(op::AttendPrompt{out, lse, q, own, older});
+	}
+	void unpack_latents(const KvRows& dst, const KvRead& from) {
+		run(op::UnpackLatents{dst, from.groups, from.work, from.tables});
 	}
 	void kv_pack(const KvRows& src, const PackArgs& args) { run(op::KvPack{src, args}); }
 	void kv_block(const KvRows& src, const BlockArgs& args) { run(op::KvBlock{src, args}); }

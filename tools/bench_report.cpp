@@ -12,7 +12,7 @@ struct PartOps {
 	std::vector<std::string_view> ops;
 };
 const PartOps kPartOps[kAttentionParts] = {
-    {"attend", {"attend", "attend_prompt", "join_heads"}},
+    {"attend", {"attend", "attend_prompt", "join_heads", "unpack_latents"}},
     {"saliency", {"score_prompt", "score_slots", "channel_max", "kv_balance"}},
     {"packing", {"kv_load", "kv_block", "kv_pack", "kv_store"}},
 };

@@ -1,4 +1,5 @@
-// attend, attend_prompt: pages of any format decoded one at a time, a softmax state per row and query head.
+// attend, attend_prompt, unpack_latents: pages of any format decoded one at a time, a softmax state per row and query
+// head.
 #include "backends/cpu/cpu_backend.h"
 #include "engine/core/block_quant.h"
 #include "engine/core/f16.h"
@@ -258,6 +259,37 @@ void CpuBackend::attend_work(const View& q, const KvRead& kv, const AttendGroup&
 	if (values.bits < 16 && values.rotate)
 		for (uint32_t row = 0; row < n_rows; ++row)
 			for (uint32_t h = 0; h < n_heads; ++h) rotate_back(std::span(state(row, h), D));
+}
+
+void CpuBackend::compute(const op::UnpackLatents& o) {
+	const auto& [dst, groups, work, tables_view] = o;
+	const uint32_t k_dim = dst.k.shape[2], v_dim = dst.v.shape[2];
+	const uint32_t* tables = data<uint32_t>(tables_view);
+	const auto put = [](uint16_t* to, std::span<const float> x) { // values beyond the largest half become that one
+		for (const float v : x) *to++ = f32_to_f16(std::clamp(v, -65504.f, 65504.f));
+	};
+	for (const AttendGroup& g : groups) {
+		std::vector<float> k(size_t(g.page) * k_dim), v(size_t(g.page) * v_dim);
+		for (uint32_t i = g.first_work; i < g.first_work + g.n_work; ++i) {
+			const AttendWork w = work_item<AttendWork>(data<uint32_t>(work), i);
+			size_t row = size_t(dst.first) + w.row;
+			for (uint32_t p = 0; p < w.n_pages; ++p) {
+				const uint32_t* bits = page_words(tables, tables_view, w.live + p * 4, 4);
+				const uint32_t* entry = page_words(tables, tables_view, w.pages + p * 4, 4);
+				load_k({1, k_dim}, g, entry, 0, k.data());
+				load_v({1, v_dim}, g, entry, 0, 0, v.data());
+				for (uint32_t t = 0; t < g.page; ++t) {
+					if (!(bits[t / 32] >> t % 32 & 1)) continue;
+					KV_ASSERT(row < dst.k.shape[1]);
+					const std::span<float> latent(&k[size_t(t) * k_dim], k_dim);
+					if (g.format.k.bits < 16 && g.format.k.rotate) rotate_back(latent);
+					put(data<uint16_t>(dst.k) + row * k_dim, latent);
+					put(data<uint16_t>(dst.v) + row * v_dim, {&v[size_t(t) * v_dim], v_dim});
+					++row;
+				}
+			}
+		}
+	}
 }
 
 void CpuBackend::attend_pages(const View& q, const KvRead& kv) {

@@ -230,6 +230,14 @@ struct AttendArgs {
 	const float* q_rope; // (n_rows, n_heads, rope_dim)
 	uint32_t rope_dim;
 };
+struct UnpackArgs {
+	uint32_t *k, *v;                   // (rows, k_dim / 2), (rows, v_dim / 2) words of two halves
+	const uint32_t *k_codes, *v_codes; // as in AttendArgs
+	const uint32_t *k_params, *v_params;
+	const uint32_t *work, *tables;
+	CodeSide k_side, v_side;
+	uint32_t first_work, page, k_dim, v_dim, first_row;
+};
 struct AttendPromptArgs {
 	float *out, *lse;          // results, where row_parts is null; lse may be null
 	float* parts;              // else the state goes to the row's last part
@@ -372,6 +380,7 @@ struct Kernels {
 	Kernel<AttendArgs> attend, attend_narrow; // narrow: heads of at most kThreads channels
 	Kernel<AttendPromptArgs> attend_prompt, attend_prompt_narrow;
 	Kernel<AttendArgs> attend_latent;
+	Kernel<UnpackArgs> unpack_latents;
 	Kernel<AttendPromptArgs> attend_latent_prompt;
 	Kernel<AttendMergeArgs> attend_merge;
 	Kernel<PackSideArgs> pack_tokens, pack_channels, pack_pages, pack_runs;

@@ -1,4 +1,4 @@
-// attend, attend_prompt and attend_merge: softmax over tokens in one pass, a tile at a time.
+// attend, attend_prompt, attend_merge and unpack_latents: softmax over tokens in one pass, a tile at a time.
 //
 // A block serves up to 8 queries (pairs of row and query head) of one kv head. Thread t owns token t of a tile while
 // scores are computed, and channels t and t + 128 while values are added. Threads exchange data through shared memory.
@@ -181,6 +181,40 @@ __global__ void __launch_bounds__(kThreads, kBlocks) attend_latent_kernel(Attend
 	attend_item<true, kMostParts>(a);
 }
 
+// Live tokens of a work item's pages, one after the other, as rows of halves. Grid: work items in x.
+__global__ void unpack_latents_kernel(UnpackArgs a) {
+	__shared__ Shared<float, kMaxHeadDim> x;
+	const uint32_t* words = a.work + uint64_t(a.first_work + blockIdx.x) * ATTEND_WORDS;
+	const AttendWork w = {words[0], words[1], words[2], words[3], words[4], words[5], words[6], words[7]};
+	uint64_t row = uint64_t(a.first_row) + w.row;
+	const auto put = [&](uint32_t* to, uint32_t n) { // values beyond the largest half become that one
+		const auto finite = [](float y) { return y > 65504.f ? 65504.f : y < -65504.f ? -65504.f : y; };
+		for (uint32_t i = threadIdx.x; i < n / 2; i += blockDim.x)
+			to[i] = half_pair(finite(x[2 * i]), finite(x[2 * i + 1]));
+	};
+	for (uint32_t p = 0; p < w.n_pages; ++p) {
+		const uint32_t *entry = a.tables + w.pages + p * 4, *live = a.tables + w.live + p * 4;
+		const PageKeys keys = {
+		    {a.k_codes + entry[0], a.k_params ? a.k_params + entry[2] : nullptr, a.k_side, 0, a.k_dim, a.page, 1}};
+		const PageValues values = {
+		    {a.v_codes + entry[1], a.v_params ? a.v_params + entry[3] : nullptr, a.v_side, 0, a.v_dim, a.page, 1},
+		    nullptr};
+		for (uint32_t t = 0; t < a.page; ++t) {
+			if (!is_live(live, t)) continue; // uniform over the block
+			for (uint32_t c = threadIdx.x; c < a.k_dim; c += blockDim.x) x[c] = keys.at(t, c);
+			if (a.k_side.rotate) rotate_rows(x, 1, a.k_dim, a.k_dim, true);
+			__syncthreads();
+			put(a.k + row * (a.k_dim / 2), a.k_dim);
+			__syncthreads();
+			for (uint32_t c = threadIdx.x; c < a.v_dim; c += blockDim.x) x[c] = values.at(t, c);
+			__syncthreads();
+			put(a.v + row * (a.v_dim / 2), a.v_dim);
+			__syncthreads();
+			++row;
+		}
+	}
+}
+
 // The factor that turns a state's sums into its output, and the log of the sum of exp(score); no token seen: 0 and
 // -inf.
 __device__ inline float inverse(float sum) { return sum > 0 ? 1 / sum : 0.f; }
@@ -290,6 +324,7 @@ void add_attend(Kernels& k) {
 	k.attend_prompt = {{KV_KERNEL(attend_prompt, AttendPromptArgs)}};
 	k.attend_latent = {{KV_KERNEL(attend_latent, AttendArgs)}};
 	k.attend_latent_prompt = {{KV_KERNEL(attend_latent_prompt, AttendPromptArgs)}};
+	k.unpack_latents = {{KV_KERNEL(unpack_latents, UnpackArgs)}};
 	k.attend_merge = {{KV_KERNEL(attend_merge, AttendMergeArgs)}};
 }
 

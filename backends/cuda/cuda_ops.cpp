@@ -496,6 +496,34 @@ void CudaBackend::attend_pages(const char* op, View q, const KvRead& kv) {
 	}
 }
 
+void CudaBackend::compute(const op::UnpackLatents& o) {
+	const auto& [dst, all, work, tables] = o;
+	const uint32_t k_dim = dst.k.shape[2], v_dim = dst.v.shape[2];
+	check_head_dim(std::max(k_dim, v_dim));
+	bool first = true;
+	for (const AttendGroup& g : all) {
+		const Quant &k = g.format.k, &v = g.format.v;
+		const UnpackArgs args{data<uint32_t>(as_words(dst.k)),
+		                      data<uint32_t>(as_words(dst.v)),
+		                      data<uint32_t>(g.k_codes),
+		                      data<uint32_t>(g.v_codes),
+		                      k.bits == 16 ? nullptr : data<uint32_t>(g.k_params),
+		                      v.bits == 16 ? nullptr : data<uint32_t>(g.v_params),
+		                      data<uint32_t>(work),
+		                      data<uint32_t>(tables),
+		                      side_of(k),
+		                      side_of(v),
+		                      g.first_work,
+		                      g.page,
+		                      k_dim,
+		                      v_dim,
+		                      dst.first};
+		launch(kernels_.unpack_latents, {g.n_work, 1, 1}, kThreads, args,
+		       {"unpack_latents", o.bytes() / double(all.size()), first});
+		first = false;
+	}
+}
+
 void CudaBackend::merge_parts(const char* op, View out, View lse, const KvRead& kv) {
 	const uint32_t rows = out.shape[0], n_heads = out.shape[1], D = out.shape[2];
 	launch(kernels_.attend_merge, {rows, n_heads, 1}, kThreads,

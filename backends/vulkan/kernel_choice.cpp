@@ -331,6 +331,16 @@ AttendChoice choose_attend_latent_prompt(const Caps& c, const LatentShape& s, ui
 	return latent_choice(c, Kernel::attend_latent_prompt, s, /*rows=*/true, {{SPEC_FLAGS, flags}});
 }
 
+Choice choose_unpack_latent(const Caps& c, uint32_t rank, uint32_t rope_dim, const Format& f, uint32_t page) {
+	std::vector<SpecValue> spec = latent_format({1, rank, rope_dim}, f, page, 0);
+	const uint32_t fit = std::bit_floor(c.shared_bytes / (rank * 4)); // tokens whose rotation has shared memory
+	spec.insert(spec.end(), {{SPEC_LOCAL_X, kLocal},
+	                         {SPEC_HEAD_DIM, rank},
+	                         {SPEC_ROPE_DIM, rope_dim},
+	                         {SPEC_TILE, std::clamp(fit, 1u, kLatentTile)}});
+	return {Kernel::unpack_latent, std::move(spec)};
+}
+
 AttendChoice choose_attend_prompt(const Caps& c, uint32_t share, uint32_t head_dim, uint32_t flags) {
 	const bool matrices = attends_by_matrices(c, head_dim);
 	const AttendCut cut = matrices ? matrix_cut(c, share) : attend_cut(c, share, head_dim);

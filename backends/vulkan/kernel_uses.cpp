@@ -256,6 +256,7 @@ void latent_uses(const Caps& c, Uses& out) {
 					for (const bool prompt : {false, true})
 						add(out, choose_attend_latent(c, shape, f.fmt, f.page, prompt),
 						    text + (prompt ? ", rows of a prompt" : ""));
+					if (heads == 16) add(out, choose_unpack_latent(c, kRank, kRope, f.fmt, f.page), text);
 					if (f.fmt.k.bits != 3 && f.fmt.k.scale != Scale::Codebook) // as in attend_uses()
 						add(out, choose_weigh_latent(c, shape, f.fmt, f.page, 0), text);
 				}
@@ -265,7 +266,8 @@ void latent_uses(const Caps& c, Uses& out) {
 		for (const uint32_t flags : {0u, PROMPT_STATE, PROMPT_LSE})
 			add(out, choose_attend_latent_prompt(c, shape, flags), fmt::format("{}, flags {}", what, flags));
 	}
-	add(out, choose_attend_prompt(c, 1, 128 + kRope, 0), "heads of latents"); // the expanded form
+	for (const uint32_t flags : {0u, PROMPT_LSE}) // the expanded form
+		add(out, choose_attend_prompt(c, 1, 128 + kRope, flags), fmt::format("heads of latents, flags {}", flags));
 	for (const uint32_t flags : {0u, uint32_t(JOIN_B), uint32_t(JOIN_OUT_HALVES),
 	                             uint32_t(JOIN_OUT_HALVES | JOIN_B | JOIN_B_HALVES), uint32_t(JOIN_A_HALVES)})
 		add(out, choose_join_heads(flags), fmt::format("flags {}", flags));

@@ -1,4 +1,5 @@
-// attend, attend_prompt and weigh of latent attention on Vulkan: K is a latent, which is read as values too.
+// attend, attend_prompt, weigh and unpack_latents of latent attention on Vulkan: K is a latent, which is read as values
+// too.
 #include "backends/vulkan/kernel_choice.h"
 #include "backends/vulkan/vulkan_backend.h"
 #include "shared/kv_page.h"
@@ -48,6 +49,24 @@ void VulkanBackend::attend_latents(const char* label, View q, const KvRead& kv, 
 			               .bytes = g.n_pages * page_bytes * part,
 			               .flops = 2.0 * tokens * shape.n_heads * (2 * shape.rank + shape.rope_dim) * part,
 			               .continues = continues});
+		}
+	}
+}
+
+void VulkanBackend::compute(const op::UnpackLatents& o) {
+	const auto& [dst, groups, work, tables] = o;
+	const uint32_t rank = dst.k.shape[2], rope_dim = dst.v.shape[2];
+	bool continues = false; // work items write different rows
+	for (const AttendGroup& g : groups) {
+		Pipeline& p = pipeline(choose_unpack_latent(caps(), rank, rope_dim, g.format, g.page));
+		for (uint32_t done = 0; done < g.n_work; continues = true) {
+			const uint32_t n = std::min(caps().groups[0], g.n_work - done);
+			rec_.dispatch(p, UnpackPush{.first_work = g.first_work + done, .first_row = dst.first},
+			              {bind(dst.k), bind(dst.v), bind(g.k_codes), bind(g.v_codes), bind(work), bind(tables),
+			               bind(g.k_params), bind(g.v_params)},
+			              {n, 1, 1},
+			              {.label = "unpack_latents", .bytes = o.bytes() * n / work.shape[0], .continues = continues});
+			done += n;
 		}
 	}
 }

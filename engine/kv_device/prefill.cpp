@@ -19,7 +19,6 @@ KvPrefill::KvPrefill(Backend& be, KvScratch& scratch, KvSequence& seq, uint32_t 
       n_heads_(n_heads), most_rows_(std::min(most_rows, n_new)) {
 	const uint32_t first = seq.n_tokens();
 	if (own.window) own_.first = older_rows(seq, own.window);
-	KV_ASSERT(!own_.first || own.window || (own_.first == first && seq.plan().keeps_all));
 	if (KvFetch* f = seq.fetch()) f->reserve_host(seq.cache(), first + n_new);
 	seq_.cache().begin_prompt(n_new, probes);
 	try {
@@ -132,6 +131,17 @@ void KvPrefill::begin_layer(uint32_t l) {
 	if (balances_) zero(q_max(l));
 }
 
+uint32_t KvPrefill::unpack_older(uint32_t l, const KvMemory& to) {
+	StepTable table;
+	const uint32_t n = read_plan_.build_rows(l, seq_, table);
+	read_layer_ = kNone;
+	if (!n) return 0;
+	KV_ASSERT(n <= to.k.shape[1]);
+	table.upload(be_, read_words_);
+	be_.unpack_latents({to.k, to.v}, read_plan_.read(seq_.pool(), read_words_, {}, 1));
+	return n;
+}
+
 const KvRead* KvPrefill::older(uint32_t l, uint32_t n_rows, const Softmax& softmax) {
 	if (seq_.runs(l).empty()) return nullptr;
 	if (read_layer_ != l || read_rows_ != n_rows) {
@@ -153,19 +163,25 @@ void KvPrefill::attend(uint32_t l, const View& out, const View& q, uint32_t firs
                        bool counts) {
 	const uint32_t n = q.shape[0];
 	KV_ASSERT(n <= most_rows_ && first + n <= n_new_);
-	const KvRead* read = own_.window || own_.first ? nullptr : older(l, n, softmax);
-	const auto lo = std::ranges::lower_bound(probes_, first);
-	const bool scores = counts && lo != probes_.end() && *lo < first + n;
+	const KvRead* read = own_.window ? nullptr : older(l, n, softmax);
+	const bool scores = counts && scores_rows(first, n);
 	KvRows kv = own(l);
 	kv.first += first, kv.softmax = softmax;
-	const View lse = scores ? rows(lse_, 0, n) : View();
+	const View lse = scores ? this->lse(n) : View();
 	be_.attend_prompt(out, lse, q, kv, read);
-	if (scores) score(l, q, lse, first, kv);
+	if (scores) score(l, q, lse, first, softmax);
 	if (counts && balances_ && seq_.plan().layers[l].balanced) be_.channel_max(q_max(l), q);
 }
 
+bool KvPrefill::scores_rows(uint32_t first, uint32_t n) const {
+	const auto lo = std::ranges::lower_bound(probes_, first);
+	return lo != probes_.end() && *lo < first + n;
+}
+
 // Attention that tokens receive from the probe rows of a piece.
-void KvPrefill::score(uint32_t l, const View& q, const View& lse, uint32_t first, const KvRows& own) {
+void KvPrefill::score(uint32_t l, const View& q, const View& lse, uint32_t first, const Softmax& softmax) {
+	KvRows own = this->own(l);
+	own.first += first, own.softmax = softmax;
 	std::vector<uint32_t> listed; // relative to the piece
 	for (auto at = std::ranges::lower_bound(probes_, first); at != probes_.end() && *at < first + q.shape[0]; ++at)
 		listed.push_back(*at - first);

@@ -15,11 +15,10 @@ class KvPrefill {
  public:
 	// own: memory for this block's keys and values of one layer: older_rows() rows, its tokens, tail_rows() rows.
 	// own.window: window of all layers, whose cache follows make_window_plan(); rows then see older tokens as copies in
-	// older_rows(), ordered by position. own.first: without a window, the number of older tokens if all of them are to
-	// be copied like that, from a cache that keeps every token in f16; else 0. most_rows: limit of a piece. probes:
-	// prompt rows (ascending) that feed the score; empty: the policy chooses. Throws Error{OutOfMemory}; the sequence
-	// is then unchanged. by_layer: memory like that of `own` for each layer; pieces of several layers may then come in
-	// turns, each layer's in order, and layers end in order.
+	// older_rows(), ordered by position. most_rows: limit of a piece. probes: prompt rows (ascending) that feed the
+	// score; empty: the policy chooses. Throws Error{OutOfMemory}; the sequence is then unchanged. by_layer: memory
+	// like that of `own` for each layer; pieces of several layers may then come in turns, each layer's in order, and
+	// layers end in order.
 	KvPrefill(Backend&, KvScratch&, KvSequence&, uint32_t n_new, const KvRows& own, uint32_t n_heads,
 	          uint32_t most_rows, std::span<const uint32_t> probes = {}, std::vector<KvMemory> by_layer = {});
 	// Cancels the block unless end() was called: restores the sequence, or leaves it empty where that is impossible
@@ -38,10 +37,17 @@ class KvPrefill {
 	void load_own(uint32_t l, const KvSequence& from, uint32_t first);
 	KvDst destination(uint32_t l, uint32_t first, uint32_t n) const; // rows of the block -> its own K and V
 	KvRows own(uint32_t l) const; // memory of layer l; first: the block's first token
+	// Of latent attention: cached older tokens of layer l become rows 0, 1, .. of `to` in f16. Returns their number.
+	uint32_t unpack_older(uint32_t l, const KvMemory& to);
 	// out, q (n, n_heads, head_dim): exact attention of rows first .. first + n - 1 over older tokens and the block's
 	// own; adds scores where the policy asks. counts: false for a model layer without keys and values of its own: its
 	// queries change neither scores nor balancers.
 	void attend(uint32_t l, const View& out, const View& q, uint32_t first, const Softmax& = {}, bool counts = true);
+	// For attention that is computed elsewhere: whether some of rows first .. first + n - 1 feed the scores; memory for
+	// its lse, (n, n_heads); what the rows' tokens receive.
+	bool scores_rows(uint32_t first, uint32_t n) const;
+	View lse(uint32_t n) const { return rows(lse_, 0, n); }
+	void score(uint32_t l, const View& q, const View& lse, uint32_t first, const Softmax&);
 	// Scratch and leaving f16 slots -> pages. A policy that ranks reads its scores first: a submission and a wait.
 	void end_layer(uint32_t l) {
 		plan_moves(l);
@@ -64,7 +70,6 @@ class KvPrefill {
 	void load_rows(uint32_t l, const KvSequence& from, uint32_t first_token, uint32_t n, uint32_t first_row);
 	const KvRead* older(uint32_t l, uint32_t n_rows,
 	                    const Softmax&); // tokens before this block; null if none
-	void score(uint32_t l, const View& q, const View& lse, uint32_t first, const KvRows& own);
 
 	Backend& be_;
 	KvScratch& scratch_;

@@ -2,6 +2,7 @@
 #include "engine/kv_device/read_plan.h"
 #include "engine/kv_device/fetch.h"
 #include <algorithm>
+#include <bit>
 #include <tuple>
 
 namespace kvrun {
@@ -148,6 +149,26 @@ void ReadPlan::build(uint32_t l, std::span<const ReadRows> rows, uint32_t extra,
 	std::tie(work_at_, n_work_) = put_groups(open_, groups_, table);
 }
 
+uint32_t ReadPlan::build_rows(uint32_t l, const KvSequence& seq, StepTable& table) {
+	open_.clear();
+	n_rows_ = 0, n_parts_ = 0, item_rows_ = 1, part_step_ = most_parts_ = 0;
+	row_parts_at_ = table.take(2); // not read
+	uint32_t n = 0, part = 0;
+	for (const PageRun& run : seq.runs(l)) {
+		const std::span<const uint32_t> live = seq.cache().live(l, run.tier, 0);
+		for (uint32_t page = run.first; page < run.first + run.n; ++page) { // an item each: decoding is the work
+			AttendWork w{};
+			w.row = n;
+			w.pages = seq.page_word(l, page), w.live = seq.live_word(l, page);
+			add_run({&seq, 0, 1, 1}, l, {run.tier, run.chunk, page, 1}, w, part);
+			for (const uint32_t bits : live.subspan(size_t(page - seq.tier_first(run.tier)) * 4, 4))
+				n += uint32_t(std::popcount(bits));
+		}
+	}
+	std::tie(work_at_, n_work_) = put_groups(open_, groups_, table);
+	return n;
+}
+
 KvRead ReadPlan::read(const KvPool& pool, const Buffer& words, const View& parts, uint32_t n_kv_heads) const {
 	View p = parts;
 	p.shape[0] = std::max(n_parts_, 1u);
@@ -155,7 +176,7 @@ KvRead ReadPlan::read(const KvPool& pool, const Buffer& words, const View& parts
 	        .work = table_view(words, work_at_, std::max(n_work_, 1u), ATTEND_WORDS),
 	        .tables = pool.tables().view(),
 	        .balance = pool.balances().view(),
-	        .row_parts = table_view(words, row_parts_at_, n_rows_, 2),
+	        .row_parts = table_view(words, row_parts_at_, std::max(n_rows_, 1u), 2),
 	        .parts = p,
 	        .n_kv_heads = n_kv_heads,
 	        .item_rows = item_rows_,

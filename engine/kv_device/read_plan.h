@@ -37,6 +37,9 @@ class ReadPlan : public GroupPlan<AttendGroup> {
 	void build(uint32_t l, std::span<const ReadRows> rows, uint32_t extra, StepTable&);
 	// Arguments of attention after build(); `words` must have the table's words. Valid until the next build().
 	KvRead read(const KvPool&, const Buffer& words, const View& parts, uint32_t n_kv_heads) const;
+	// In place of build(), for unpack_latents(): all cached tokens of a layer, tier by tier in the order of slots,
+	// become rows 0, 1, .. Returns their number.
+	uint32_t build_rows(uint32_t l, const KvSequence&, StepTable&);
 	uint32_t n_parts() const { return n_parts_; }
 	// Parts of a row, those of f16 pages first. Only if every element of `rows` was one row.
 	ShareWork share_of(uint32_t row) const { return shares_[row]; }

@@ -4,8 +4,10 @@
 // For T new rows behind o older tokens a head multiplies T (o + T / 2) pairs by 2 rank + rope_dim channels in the
 // absorbed form, and by 2 (nope_dim + rope_dim) in this one, because values are padded with zeros to the width of keys.
 // In addition it makes keys and values of o tokens, and turns attn_k_b's rows into columns. Keys and values of the new
-// tokens cost as much as the projections of the absorbed form, which fall away.
+// tokens cost as much as the projections of the absorbed form, which fall away; where a policy ranks tokens, scores
+// need the queries of that form, too.
 #pragma once
+#include "engine/kv_device/prefill.h"
 #include "engine/run/arena.h"
 #include "models/config.h"
 #include <algorithm>
@@ -24,9 +26,10 @@ inline bool can_expand(const Latent& t) {
 }
 
 // Whether it takes fewer multiplications.
-inline bool expanding_pays(const Latent& t, double n_new, double n_older) {
+inline bool expanding_pays(const Latent& t, double n_new, double n_older, bool ranked) {
 	const double pairs = n_new * (n_older + n_new / 2), absorbed = 2. * t.rank + t.rope_dim;
-	const double more = n_older * t.rank * (t.nope_dim + t.v_dim) + double(t.nope_dim) * t.nope_dim * t.rank;
+	const double more = n_older * t.rank * (t.nope_dim + t.v_dim) + double(t.nope_dim) * t.nope_dim * t.rank +
+	                    (ranked ? n_new * t.rank * t.nope_dim : 0);
 	return pairs * (absorbed - 2. * expanded_width(t)) > more;
 }
 
@@ -36,16 +39,20 @@ inline const Layer* latent_layer(const Config& c) {
 	return at == c.layers.end() ? nullptr : &*at;
 }
 
-struct ExpandedMemory { // keys and values of all heads, of one layer
-	View k, v;          // (n_heads, rows, nope_dim + rope_dim) f16
+struct ExpandedMemory { // of one layer
+	View k, v;          // (n_heads, rows, nope_dim + rope_dim) f16: keys and values of all heads
+	KvMemory older;     // (1, rows, rank), (1, rows, rope_dim) f16: latents and rotated keys of older tokens
 
 	void lay(Arena& a, const Latent& t, uint32_t n_heads, uint32_t rows) {
 		k = a.take(DType::F16, n_heads, rows, expanded_width(t));
 		v = a.take(DType::F16, n_heads, rows, expanded_width(t));
+		older.k = a.take(DType::F16, 1, rows, t.rank);
+		older.v = a.take(DType::F16, 1, rows, t.rope_dim);
 	}
 	static uint64_t row_bytes(const Config& c) { // of a token; 0 if no layer can have this form
 		const Layer* l = latent_layer(c);
-		return l && can_expand(l->latent) ? uint64_t(l->n_heads) * expanded_width(l->latent) * 4 : 0;
+		if (!l || !can_expand(l->latent)) return 0;
+		return uint64_t(l->n_heads) * expanded_width(l->latent) * 4 + 2 * (l->latent.rank + l->latent.rope_dim);
 	}
 };
 

@@ -1,6 +1,7 @@
 // Latent attention (MLA): projections around it. Heads differ only in the matrices that queries and outputs pass, so
 // all of them read one latent.
 #include "engine/run/layer_runner.h"
+#include <cmath>
 
 namespace kvrun {
 
@@ -75,35 +76,43 @@ void LayerRunner::make_key_rows(uint32_t l) {
 	key_rows_of_ = l;
 }
 
-void LayerRunner::expand(uint32_t l, const ExpandedMemory& to, const KvRows& from, uint32_t first, uint32_t n) {
+void LayerRunner::expand(uint32_t l, const ExpandedMemory& to, uint32_t first, const KvRows& from, uint32_t n) {
 	const Layer& layer = cfg_.layers[l];
 	const Latent& t = layer.latent;
 	const uint32_t n_heads = layer.n_heads;
 	make_key_rows(l);
-	for (uint32_t at = first, m = 0; at < first + n; at += m) {
-		m = std::min(most_rows_, first + n - at);
-		const View latents = shaped(k_, m, t.rank), k = shaped(latent_.q_nope, m, n_heads * t.nope_dim),
+	for (uint32_t at = 0, m = 0; at < n; at += m) {
+		m = std::min(most_rows_, n - at);
+		const View latents = shaped(k_, m, t.rank), k = shaped(att_, m, n_heads * t.nope_dim),
 		           v = shaped(latent_.values, m, n_heads * t.v_dim);
-		be_.join_heads({shaped(latents, m, 1, t.rank)}, {from.k, at}, {}, m);
+		be_.join_heads({shaped(latents, m, 1, t.rank)}, {from.k, from.first + at}, {}, m);
 		const Proj keys[] = {{k, latent_.key_rows, {}}}, sums[] = {{v, weights_of(l).latent.v_b, {}}};
 		be_.matmul(keys, latents, Epilogue::None, /*decode=*/false);
 		be_.matmul(sums, latents, Epilogue::None, /*decode=*/false);
-		be_.join_heads({to.k, at}, {shaped(k, m, n_heads, t.nope_dim)}, {from.v, at}, m);
-		be_.join_heads({to.v, at}, {shaped(v, m, n_heads, t.v_dim)}, {}, m);
+		be_.join_heads({to.k, first + at}, {shaped(k, m, n_heads, t.nope_dim)}, {from.v, from.first + at}, m);
+		be_.join_heads({to.v, first + at}, {shaped(v, m, n_heads, t.v_dim)}, {}, m);
 	}
 }
 
-void LayerRunner::attend_expanded(uint32_t l, const LayerRows& r, const ExpandedMemory& to, const KvRows& own,
-                                  uint32_t first) {
+void LayerRunner::attend_expanded(uint32_t l, const LayerRows& r, const ExpandedMemory& to, uint32_t first,
+                                  const KvRows& own, const View& lse) {
 	const Layer& layer = cfg_.layers[l];
 	const uint32_t width = expanded_width(layer.latent);
 	const View q = shaped(r.q, r.n, layer.n_heads, width), out = shaped(r.att, r.n, layer.n_heads, width);
 	be_.join_heads({q}, {r.q_nope}, {r.q_rope}, r.n);
-	expand(l, to, own, first, r.n);
+	expand(l, to, first, own, r.n);
 	Softmax softmax = this->softmax(l, r);
 	softmax.q_rope = {};
-	be_.attend_prompt(out, {}, q, {to.k, to.v, first, {}, softmax}, nullptr);
+	be_.attend_prompt(out, lse, q, {to.k, to.v, first, {}, softmax}, nullptr);
 	be_.join_heads({shaped(r.values, r.n, layer.n_heads, layer.latent.v_dim)}, {out}, {}, r.n);
+}
+
+// Attention divides scores by the root of the queries' width, which rotate() took into account.
+void LayerRunner::absorb_queries(uint32_t l, const LayerRows& r) {
+	const Layer& layer = cfg_.layers[l];
+	project_heads(r.q, weights_of(l).latent.k_b, r.q_nope, /*decode=*/false);
+	const float scale = std::sqrt(float(layer.head_dim) / float(expanded_width(layer.latent)));
+	for (const View& part : {r.q, r.q_rope}) be_.activate(part, part, {}, {.scale = scale});
 }
 
 } // namespace kvrun

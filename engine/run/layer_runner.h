@@ -70,12 +70,17 @@ class LayerRunner {
 	void recur(uint32_t l, const LayerRows&, std::span<const StateGroup>, bool decode);
 	Softmax softmax(uint32_t l, const LayerRows&) const;         // of attention, between rotate() and project_out()
 	void project_out(uint32_t l, const LayerRows&, bool decode); // attention output, MLP
-	// The expanded form of latent attention (LayerRows::expanded), for rows of a prompt. Latents and rotated keys of
-	// `from`, rows first .. first + n - 1, become keys and values of heads in the same rows of `to`. attend_expanded()
-	// does that for its own rows, and takes the place of attention: rows of r are tokens first .. of `to`.
+	// The expanded form of latent attention (LayerRows::expanded), for rows of a prompt. n latents and rotated keys of
+	// `from`, from row from.first on, become keys and values of heads in rows first .. first + n - 1 of `to`.
+	// attend_expanded() does that for its own rows, and takes the place of attention: rows of r are tokens first .. of
+	// `to`.
 	bool expands() const { return bool(latent_.units); }
-	void expand(uint32_t l, const ExpandedMemory& to, const KvRows& from, uint32_t first, uint32_t n);
-	void attend_expanded(uint32_t l, const LayerRows& r, const ExpandedMemory& to, const KvRows& own, uint32_t first);
+	void expand(uint32_t l, const ExpandedMemory& to, uint32_t first, const KvRows& from, uint32_t n);
+	// lse: as in op::AttendPrompt; may be empty.
+	void attend_expanded(uint32_t l, const LayerRows& r, const ExpandedMemory& to, uint32_t first, const KvRows& own,
+	                     const View& lse);
+	// After attend_expanded(), replaces q and q_rope by the absorbed form's, which scores read.
+	void absorb_queries(uint32_t l, const LayerRows& r);
 	// After the last layer, once: rows first .. first + n - 1 of x, the first stream, become the model's output. No
 	// effect with one stream.
 	void merge_streams(const View& x, uint32_t first, uint32_t n, bool decode);

@@ -138,10 +138,8 @@ double Prefill::begin_block() {
 		Engine& e = session_.engine();
 		const CacheLayers& layers = e.cache_layers();
 		give_up_block(); // of an earlier attempt with less room
-		KvRows own = memory_->kv(false, session_.window());
-		own.first = copied_;
-		kv_.emplace(be, e.scratch(), seq, n_, own, layers.n_heads(false), ubatch_, std::span<const uint32_t>(),
-		            memory_->by_layer(false));
+		kv_.emplace(be, e.scratch(), seq, n_, memory_->kv(false, session_.window()), layers.n_heads(false), ubatch_,
+		            std::span<const uint32_t>(), memory_->by_layer(false));
 		if (const StateOfRow s{session_.states()}; s.seq)
 			states_step_.emplace(be, e.scratch().states, std::span(&s, 1), /*in_place=*/false);
 		if (KvSequence* w = session_.window_seq())
@@ -180,7 +178,7 @@ bool Prefill::begin_lanes() {
 	together = together && memory_->fit_layers(n_, session_.prompt_rows(), be.info().free_bytes / 4);
 	lanes_.clear(), lane_ = 0, slice_rows_ = n_;
 	if (!together) {
-		memory_->fit(n_, session_.prompt_rows() + copied_);
+		memory_->fit(n_, session_.prompt_rows());
 		lanes_.push_back({0, layers_, 0});
 		return false;
 	}
@@ -193,19 +191,19 @@ bool Prefill::begin_lanes() {
 }
 
 // Latent attention of the block takes the expanded form where that is fewer multiplications and nothing needs the
-// absorbed form's queries. Older tokens are copied in front of the block's own: they must be in f16, and all together
-// no more than the longest block, whose memory `kvrun plan` counts.
+// absorbed form's queries. Older tokens are unpacked in front of the block's own: all together are no more than the
+// longest block, whose memory `kvrun plan` counts.
 void Prefill::choose_form() {
-	expanded_ = false, copied_ = 0;
+	expanded_ = false;
 	Engine& e = session_.engine();
 	const KvSequence& seq = session_.seq();
 	const uint32_t older = seq.n_tokens(), all = older + n_;
-	if (e.latent_form() == LatentForm::Absorbed || !runner_.expands() || hooks_.queries || seq.plan().ranked()) return;
-	if (older && (!seq.plan().keeps_all || all > block_)) return;
+	if (e.latent_form() == LatentForm::Absorbed || !runner_.expands() || hooks_.queries) return;
+	if (older && all > block_) return;
 	const Latent& latent = latent_layer(runner_.config())->latent;
-	if (e.latent_form() == LatentForm::Auto && !expanding_pays(latent, n_, older)) return;
+	if (e.latent_form() == LatentForm::Auto && !expanding_pays(latent, n_, older, seq.plan().ranked())) return;
 	if (!memory_->fit_expanded(all)) return;
-	expanded_ = true, copied_ = older;
+	expanded_ = true;
 }
 
 // Goes to the next cell: that of the lane that is furthest behind, if each lane is to be one slice behind the one
@@ -284,8 +282,13 @@ double Prefill::layer_rows(uint32_t m) {
 	r.expanded = expanded_ && runner_.config().layers[layer_].latent.rank;
 	if (looking_ && layer_ == 0) runner_.read_rows(r.x, looks_.emplace_back(Look{"the embeddings are", {}}).rows);
 	recur(r);
-	if (r.expanded && at_ == 0) // older tokens
-		runner_.expand(layer_, memory_->expanded(), kv.own(k), 0, copied_);
+	const ExpandedMemory& heads = memory_->expanded();
+	KvRows from = kv.own(k); // of these rows
+	from.first += at_;
+	if (r.expanded && at_ == 0) {
+		unpacked_ = kv.unpack_older(k, heads.older);
+		runner_.expand(layer_, heads, 0, {heads.older.k, heads.older.v}, unpacked_);
+	}
 	runner_.project_in(layer_, r, /*decode=*/false);
 	runner_.rotate(layer_, r, 0, m, owns ? kv.destination(k, at_, m) : KvDst());
 	if (hooks_.queries && !looking_) {
@@ -297,7 +300,7 @@ double Prefill::layer_rows(uint32_t m) {
 	const bool last_rows = at_ + m == n_;
 	if (all || last_rows || kv.wants_queries()) {
 		if (r.expanded)
-			runner_.attend_expanded(layer_, r, memory_->expanded(), kv.own(k), copied_ + at_);
+			attend_expanded(r, kv, from);
 		else
 			kv.attend(k, r.att, r.q, at_, runner_.softmax(layer_, r), owns);
 		if (all)
@@ -305,7 +308,7 @@ double Prefill::layer_rows(uint32_t m) {
 		else if (last_rows)
 			runner_.project_out(layer_, LayerRunner::last_row(r), /*decode=*/false);
 	} else if (r.expanded) { // later rows attend to these
-		runner_.expand(layer_, memory_->expanded(), kv.own(k), copied_ + at_, m);
+		runner_.expand(layer_, heads, unpacked_ + at_, from, m);
 	}
 	if (looking_ && (all || last_rows))
 		runner_.read_rows((all ? r : LayerRunner::last_row(r)).x,
@@ -317,6 +320,14 @@ double Prefill::layer_rows(uint32_t m) {
 	else if (at_ == cell_end())
 		next_cell();
 	return work;
+}
+
+void Prefill::attend_expanded(const LayerRows& r, KvPrefill& kv, const KvRows& own) {
+	const View lse = kv.scores_rows(at_, r.n) ? kv.lse(r.n) : View();
+	runner_.attend_expanded(layer_, r, memory_->expanded(), unpacked_ + at_, own, lse);
+	if (!lse) return;
+	runner_.absorb_queries(layer_, r);
+	kv.score(session_.engine().cache_layers()[layer_].index, r.q, lse, at_, runner_.softmax(layer_, r));
 }
 
 // Takes rows through the layer's state, if it has one.

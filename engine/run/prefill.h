@@ -89,6 +89,7 @@ class Prefill {
 	void end_block();
 	bool begin_lanes();
 	void choose_form();
+	void attend_expanded(const LayerRows& r, KvPrefill& kv, const KvRows& own);
 	void next_cell();
 	uint32_t cell_end() const { return std::min(n_, (lanes_[lane_].slice + 1) * slice_rows_); }
 	uint32_t rows_that_fit(double room) const;
@@ -123,7 +124,7 @@ class Prefill {
 	};
 	std::vector<Lane> lanes_;
 	bool expanded_ = false; // the block has latent attention in its expanded form
-	uint32_t copied_ = 0;   // and so many older tokens copied in front of its own
+	uint32_t unpacked_ = 0; // older tokens of the layer in front of the block's own, in that form
 	uint32_t lane_ = 0, slice_rows_ = 0;
 	uint32_t moving_ = 0;              // layer whose keys and values are being stored in pages
 	bool planned_ = false;             // its moves are decided

@@ -168,6 +168,11 @@ struct JoinHeadsPush {
 	uint b_head; // 0: one head for all
 	uint b_token;
 };
+struct UnpackPush {
+	KV_PUSH_HEAD
+	uint first_work;
+	uint first_row; // of k and v, added to rows of work items
+};
 struct AttendPush {
 	KV_PUSH_HEAD
 	uint first_work;

@@ -1,6 +1,9 @@
 // Latent attention (MLA): one latent per token, which is keys and values, and a rotated key. Cuts of a prompt, steps of
 // several sequences, forks, files and rewinds have the bits of a sequence that was read in one go; policies pack
 // latents.
+#include "engine/core/f16.h"
+#include "engine/kv_device/read_plan.h"
+#include "engine/kv_device/readback.h"
 #include "engine/run/session_file.h"
 #include "tests/device/golden.h"
 #include "tests/support/gguf_builder.h"
@@ -108,34 +111,165 @@ TEST_CASE("latent: the expanded form of prompts") {
 			check_same_bits({row.device, row.number, fmt::format("{}, {} rows at a time", c.name, ubatch)},
 			                prompt_logits(s, g.tokens), want);
 		}
-		const auto blocks = open(LatentForm::Expanded, 4, 7); // copies of older tokens would be longer than a block
+		const auto blocks = open(LatentForm::Expanded, 4, 7); // older and new tokens would be longer than a block
 		Session s(*blocks, with("fp16", 64));
 		CHECK(g.error(0, prompt_logits(s, g.tokens)) < most);
 		a.reset(), b.reset();
 		CHECK(g.error(0, prompt_logits(a, g.part(0, 9))) < most);
-		const Floats rest = prompt_logits(a, g.part(9)); // copies nine older tokens
+		const Floats rest = prompt_logits(a, g.part(9)); // behind nine older tokens
 		CHECK(g.error(9, rest) < most);
 		prompt_logits(b, g.part(0, 9));
 		CHECK(prompt_logits(b, g.part(9)) != rest);
-		// Tokens are packed from the latents, whatever the form; older packed tokens need the absorbed one.
+	});
+}
+
+TEST_CASE("latent: the expanded form behind packed tokens") {
+	each_row(std::vector<Case>{{"deepseek2_v3"}, {"deepseek2_wide"}}, [](Backend&, const Case& c, const TestRow& row) {
+		const Golden g(c.name);
+		const auto open = [&](LatentForm form, uint32_t ubatch) {
+			EngineOptions o;
+			o.model = g.model, o.backend = select_test_device(row.device), o.latent_form = form, o.ubatch = ubatch;
+			return Engine::open(o);
+		};
+		const auto engine = open(LatentForm::Expanded, 64), absorbed = open(LatentForm::Absorbed, 64),
+		           cut = open(LatentForm::Expanded, 7);
+		const double most = logits_tolerance(engine->backend(), c.name, /*decode=*/false);
 		const Tokens first = random_tokens(50, engine->config().vocab, 3),
-		             more = random_tokens(20, engine->config().vocab, 4);
+		             more = random_tokens(20, engine->config().vocab, 4),
+		             step = random_tokens(4, engine->config().vocab, 5);
 		for (const char* policy :
-		     {"turbo4,recent_keep=0,flush=32,group=32,sinks=0", "rtn8,recent_keep=0,flush=32,sinks=0"}) {
+		     {"turbo4,recent_keep=0,flush=32,group=32,sinks=0", "rtn8,recent_keep=0,flush=32,sinks=0",
+		      "kivi4,group=32,recent_keep=8,flush=32", "streaming,sinks=4,recent=33"}) {
 			CAPTURE(policy);
-			Session x(*engine, with(policy, 90)), y(*absorbed, with(policy, 90));
+			Session x(*engine, with(policy, 90)), y(*absorbed, with(policy, 90)), z(*cut, with(policy, 90));
+			// Tokens are packed from the latents, whatever the form.
 			CHECK(relative_error(prompt_logits(x, first), prompt_logits(y, first)) < most);
-			CHECK(relative_error(prompt_logits(x, more), prompt_logits(y, more)) < 3 * most);
+			prompt_logits(z, first);
+			const Floats want = prompt_logits(y, more), got = prompt_logits(x, more);
+			CHECK(relative_error(got, want) < 3 * most);
+			CHECK(got != want); // another computation
+			check_same_bits({row.device, row.number, fmt::format("{} {}, 7 rows at a time", c.name, policy)},
+			                prompt_logits(z, more), got);
+			CHECK(relative_error(fed(x, step), fed(y, step)) < 3 * most); // decode steps go on from either
+		}
+	});
+}
+
+TEST_CASE("latent: tokens are ranked in the expanded form as in the absorbed one") {
+	each_row(kTwo, [](Backend&, const Case& c, const TestRow& row) {
+		const Golden g(c.name);
+		for (const std::string policy :
+		     {"zipcache,group=32,flush=25,recent_keep=8", "h2o,recent_keep=8,flush=16,budget=40"}) {
+			CAPTURE(policy);
+			std::vector<uint8_t> absorbed_tiers;
+			Floats expanded;
+			for (const auto& [form, ubatch] :
+			     {std::pair{LatentForm::Absorbed, 64u}, {LatentForm::Expanded, 64u}, {LatentForm::Expanded, 7u}}) {
+				EngineOptions o;
+				o.model = g.model, o.backend = select_test_device(row.device), o.latent_form = form, o.ubatch = ubatch;
+				const auto engine = Engine::open(o);
+				Session s(*engine, with(policy, 300));
+				Floats got = keep(s.prefill(random_tokens(150, engine->config().vocab, 3)));
+				const Floats more =
+				    prompt_logits(s, random_tokens(40, engine->config().vocab, 4)); // behind ranked ones
+				got.insert(got.end(), more.begin(), more.end());
+				const std::vector<uint8_t> tiers = s.tiers(0, 0);
+				if (form == LatentForm::Absorbed) {
+					absorbed_tiers = tiers;
+					continue;
+				}
+				REQUIRE(tiers.size() == absorbed_tiers.size());
+				size_t same = 0; // but for tokens whose attention is nearly the same
+				for (size_t i = 0; i < tiers.size(); ++i) same += tiers[i] == absorbed_tiers[i];
+				CHECK(same >= tiers.size() * 95 / 100);
+				if (expanded.empty()) expanded = got;
+				check_same_bits({row.device, row.number, fmt::format("{} {}, {} rows", c.name, policy, ubatch)}, got,
+				                expanded);
+			}
+		}
+	});
+}
+
+TEST_CASE("latent: unpack_latents gives the tokens of every format as rows") {
+	each_row(kTwo, [](Backend&, const Case& c, const TestRow& row) {
+		const Golden g(c.name);
+		const auto engine = open_engine(row.device, g.model, 64);
+		Backend& be = engine->backend();
+		const Latent& t = engine->config().layers[0].latent;
+		const std::string window = ",recent_keep=5,flush=32";
+		for (const std::string policy :
+		     {"fp16", "rtn2,group=32", "turbo3,param_bits=8,sinks=0,rope.bits=4", "rtn8,group=32", "kivi2,group=32",
+		      "kivi1,group=32,param_bits=8", "turbo3,sinks=0", "turbo2,param_bits=16,mean=off,rotate=off", "turbo4",
+		      "logquant", "mixed4/1", "xquant", "zipcache,group=32", "rtn4,group=32,recent_keep=5,flush=30",
+		      "streaming,sinks=4,recent=33"}) {
+			CAPTURE(policy);
+			const bool bare = policy.find("flush") != policy.npos || policy == "fp16" || policy == "logquant" ||
+			                  policy == "mixed4/1" || policy == "xquant" || policy.starts_with("streaming");
+			Session s(*engine, with(bare ? policy : policy + window, 300));
+			s.prefill(random_tokens(150, engine->config().vocab, 4));
+			fed(s, random_tokens(7, engine->config().vocab, 5));
+			const KvSequence& seq = s.seq();
+			const std::vector<LayerValues> values = read_back(be, seq);
+			const uint32_t capacity = seq.n_tokens() + 2;
+			const Buffer k = be.alloc(size_t(capacity) * t.rank * 2, Mem::Device, "k"),
+			             v = be.alloc(size_t(capacity) * t.rope_dim * 2, Mem::Device, "v");
+			const KvRows to{view(k, 0, DType::F16, 1, capacity, t.rank),
+			                view(v, 0, DType::F16, 1, capacity, t.rope_dim), 1}; // the first row stays
+			for (uint32_t l = 0; l < engine->config().n_layers; ++l) {
+				CAPTURE(l);
+				be.at_layer(l);
+				const std::vector<uint16_t> before_k(size_t(capacity) * t.rank, 0x3555),
+				    before_v(size_t(capacity) * t.rope_dim, 0x3555);
+				be.write(k, 0, std::as_bytes(std::span(before_k)));
+				be.write(v, 0, std::as_bytes(std::span(before_v)));
+				ReadPlan plan;
+				StepTable table;
+				Buffer words;
+				const uint32_t n = plan.build_rows(l, seq, table);
+				table.upload(be, words);
+				be.unpack_latents(to, plan.read(seq.pool(), words, {}, 1));
+				std::vector<uint16_t> got_k(before_k.size()), got_v(before_v.size());
+				be.read(k, 0, std::as_writable_bytes(std::span(got_k)));
+				be.read(v, 0, std::as_writable_bytes(std::span(got_v)));
+				be.submit();
+				be.wait();
+				uint32_t r = 1;
+				Floats latents, want_latents, keys, want_keys;
+				for (const Tier tier : {Tier::F16, Tier::Salient, Tier::Regular})
+					for (const uint32_t position : seq.cache().positions(l, tier, 0)) {
+						if (position == kNone) continue;
+						REQUIRE(r < capacity);
+						for (uint32_t i = 0; i < t.rank; ++i) {
+							latents.push_back(f16_to_f32(got_k[size_t(r) * t.rank + i]));
+							want_latents.push_back(values[l].k[size_t(position) * t.rank + i]);
+						}
+						for (uint32_t i = 0; i < t.rope_dim; ++i) {
+							keys.push_back(f16_to_f32(got_v[size_t(r) * t.rope_dim + i]));
+							want_keys.push_back(values[l].v[size_t(position) * t.rope_dim + i]);
+						}
+						++r;
+					}
+				CHECK(r == n + 1);
+				CHECK((policy.starts_with("streaming") ? n < 60 : n == seq.n_tokens()));
+				CHECK(relative_error(latents, want_latents) < 5e-4); // of rounding to f16
+				CHECK(relative_error(keys, want_keys) < 5e-4);
+				for (const uint32_t untouched : {0u, r}) {
+					CHECK(got_k[size_t(untouched) * t.rank] == 0x3555);
+					CHECK(got_v[size_t(untouched) * t.rope_dim + t.rope_dim - 1] == 0x3555);
+				}
+			}
 		}
 	});
 }
 
 TEST_CASE("latent: a prompt is expanded where that takes fewer multiplications") {
 	const Latent t{.rank = 512, .rope_dim = 64, .nope_dim = 128, .v_dim = 128, .q_rank = 0};
-	CHECK_FALSE(expanding_pays(t, 150, 0));
-	CHECK(expanding_pays(t, 160, 0));
-	CHECK_FALSE(expanding_pays(t, 180, 4096)); // keys and values of older tokens
-	CHECK(expanding_pays(t, 260, 4096));
+	CHECK_FALSE(expanding_pays(t, 150, 0, false));
+	CHECK(expanding_pays(t, 160, 0, false));
+	CHECK_FALSE(expanding_pays(t, 180, 4096, false)); // keys and values of older tokens
+	CHECK(expanding_pays(t, 260, 4096, false));
+	CHECK_FALSE(expanding_pays(t, 250, 0, /*ranked=*/true)); // queries of the absorbed form
+	CHECK(expanding_pays(t, 300, 0, /*ranked=*/true));
 	CHECK(can_expand(t));
 	CHECK_FALSE(can_expand({.rank = 64, .rope_dim = 64, .nope_dim = 128, .v_dim = 128, .q_rank = 0}));
 	CHECK_FALSE(can_expand({}));
