@@ -24,6 +24,7 @@ layout(constant_id = SPEC_HEAD_DIM) const uint HEAD_DIM = 128;
 layout(constant_id = SPEC_FLAGS) const uint FLAGS = 0;
 layout(constant_id = SPEC_TILE) const uint KEYS = 32;
 layout(constant_id = SPEC_AHEAD) const bool AHEAD = true;
+layout(constant_id = SPEC_KEPT) const bool KEPT = false;
 layout(constant_id = SPEC_SUBGROUP) const uint SUBGROUP = 32;
 layout(constant_id = SPEC_HEADS) const uint HEADS = 1;
 layout(constant_id = SPEC_COLS) const uint TOKENS = 64;

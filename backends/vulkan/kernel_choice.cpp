@@ -195,22 +195,29 @@ AttendCut matrix_cut(const Caps& c, uint32_t share) {
 }
 
 // Whether a tile of so many tokens of lib/attend_matrix.glsl fits: whole matrices, and shared memory as declared there,
-// in pieces of 16 bytes.
-bool matrix_tile_fits(const Caps& c, uint32_t head_dim, uint32_t keys) {
+// in pieces of 16 bytes. kept: with the queries.
+bool matrix_tile_fits(const Caps& c, uint32_t head_dim, uint32_t keys, bool kept) {
 	const MatrixShape& m = c.matrix;
 	if (keys / kMatrixGroups % m.n || keys % m.k) return false;
 	const uint32_t pieces = head_dim / 8, steps = head_dim / m.k, staged = kMatrixStaged * head_dim / 4;
 	const uint32_t tile = keys * (pieces + 1) + head_dim * (keys / 8 + 1) + kMatrixQueries * (keys / 4 + 1);
 	const auto queries = [&](uint32_t parts) { return kMatrixQueries * (pieces / parts + 1) + staged; };
-	const uint32_t parts = queries(1) <= tile ? 1 : queries(2) <= tile ? 2 : 4;
-	return steps % parts == 0 && 16 * std::max(tile, queries(parts)) + 4 * kMatrixQueries <= c.shared_bytes;
+	const uint32_t parts = kept || queries(1) <= tile ? 1 : queries(2) <= tile ? 2 : 4;
+	const uint32_t all = kept ? std::max(tile, staged) + kMatrixQueries * (pieces + 1) : std::max(tile, queries(parts));
+	return steps % parts == 0 && 16 * all + 4 * kMatrixQueries <= c.shared_bytes;
 }
-// Tokens of a tile: 32, or 16 where no more fit; 0: none.
-uint32_t matrix_keys(const Caps& c, uint32_t head_dim) {
+uint32_t matrix_keys(const Caps& c, uint32_t head_dim, bool kept) {
 	for (const uint32_t keys : {kMatrixKeys, kMatrixKeys / 2})
-		if (matrix_tile_fits(c, head_dim, keys)) return keys;
+		if (matrix_tile_fits(c, head_dim, keys, kept)) return keys;
 	return 0;
 }
+// Whether queries stay in shared memory. Xe2's registers do not hold those of wide heads beside their sums.
+bool matrix_keeps(const Caps& c, uint32_t head_dim) {
+	if (c.vendor == kIntel) return head_dim > 64;
+	return c.knobs[Knob::SharedQueries] && matrix_keys(c, head_dim, /*kept=*/true);
+}
+// Tokens of a tile: 32, or 16 where no more fit; 0: none.
+uint32_t matrix_keys(const Caps& c, uint32_t head_dim) { return matrix_keys(c, head_dim, matrix_keeps(c, head_dim)); }
 
 // The kernel for a device (with `matrices`, the one of lib/attend_matrix.glsl) and how it cuts rows.
 AttendChoice attend_choice(const Caps& c, Kernel kernel, bool matrices, bool int8, uint32_t head_dim,
@@ -221,7 +228,9 @@ AttendChoice attend_choice(const Caps& c, Kernel kernel, bool matrices, bool int
 	if (matrices) {
 		spec.insert(spec.end(), {{SPEC_SUBGROUP_COLS, kMatrixGroups}, {SPEC_TILE, matrix_keys(c, head_dim)}});
 		// RDNA 3, where every element of an operand lies in two lanes, would spill. RDNA 4 is not told apart.
-		if (c.vendor == kAmd && head_dim > 128) spec.push_back({SPEC_AHEAD, 0});
+		const uint32_t most_ahead = c.vendor == kAmd ? 128 : c.vendor == kIntel ? 64 : kMatrixHeadDim;
+		if (head_dim > most_ahead) spec.push_back({SPEC_AHEAD, 0});
+		if (matrix_keeps(c, head_dim)) spec.push_back({SPEC_KEPT, 1});
 		add_matrices(spec, c);
 	}
 	const uint32_t have = texels_of(c) | (matrices ? need::matrices : 0) | (int8 ? need::int8 : 0);
@@ -242,7 +251,7 @@ bool attend_merges(const Caps& c) { return !reads_texels(c); }
 
 // Independent of the number of rows, so that a row has the same bits in any chunk of its prompt.
 bool attends_by_matrices(const Caps& c, uint32_t head_dim) {
-	if (c.vendor == kIntel && head_dim > 64) return false; // Xe2 would spill: 44 registers with 128 channels
+	if (c.vendor == kIntel && head_dim > 128) return false; // Xe2 would spill
 	if (!uses_matrices(c) || !c.attend_matrices || !c.knobs[Knob::AttendMatrices] || head_dim > kMatrixHeadDim ||
 	    head_dim % 8)
 		return false;
@@ -252,6 +261,10 @@ bool attends_by_matrices(const Caps& c, uint32_t head_dim) {
 	const uint32_t lanes = c.subgroup / rows; // lanes of a row of scores
 	const uint32_t most = whole(m.n) && whole(m.k) ? matrix_keys(c, head_dim) / 4 : 0;
 	return m.m <= 16 && lanes >= 1 && lanes <= most && subgroups * c.subgroup <= c.workgroup;
+}
+
+bool chooses_shared_queries(const Caps& c) {
+	return c.vendor != kIntel && attends_by_matrices(c, 64) && matrix_keys(c, 64, /*kept=*/true);
 }
 
 void check_attend_format(const Format& f, uint32_t head_dim) {
@@ -380,7 +393,7 @@ ScoreChoice choose_score_prompt(const Caps& c, uint32_t head_dim, uint32_t share
 	if (reads_texels(c))
 		x = {{build_of(Kernel::score_prompt, need::texels), texel_score(head_dim, share, n_rows)}, kQuadLanes * 4};
 	if (s.attention && attends_by_matrices(c, head_dim)) {
-		const uint32_t local = std::min(256u, 8 * c.subgroup);
+		const uint32_t local = std::min(256u, (c.vendor == kIntel ? 16 : 8) * c.subgroup); // Xe2: registers of queries
 		x = {{build_of(Kernel::score_prompt, need::matrices),
 		      {{SPEC_LOCAL_X, local}, {SPEC_HEAD_DIM, head_dim}, {SPEC_HEADS, share}}},
 		     local / c.subgroup * c.matrix.m};

@@ -3,7 +3,7 @@
 //
 // A tile's keys and values lie in shared memory as halves, decoded once for all queries. Keys lie by token and values
 // by channel, so that a lane's elements of a matrix are contiguous. GROUPS subgroups share GROUP_ROWS queries, which
-// they keep in matrices. Each subgroup multiplies them with every GROUPS-th matrix of the tile's keys, and their
+// they keep in matrices, or with KEPT in shared memory. Each subgroup multiplies them with every GROUPS-th matrix of the tile's keys, and their
 // weights with every GROUPS-th matrix of its values. In between, scores pass through shared memory, where lanes turn
 // them into weights. Products are of halves, sums in f32. The mapping of matrix elements to lanes is unknown, so a
 // factor per row is also loaded as a matrix, with a stride of 0.
@@ -11,7 +11,7 @@
 // A query's bits depend on its own tiles alone: neither on the other queries nor on tiles of which it sees nothing.
 //
 // The including file defines LOCAL_X, SUBGROUP, GROUPS, HEAD_DIM, KEYS (32, or 16 where shared memory does not hold
-// more), AHEAD, M, N, K, Q_ROTATE, V_ROTATE and what lib/softcap.glsl needs, declares q, and supplies:
+// more), AHEAD, KEPT, M, N, K, Q_ROTATE, V_ROTATE and what lib/softcap.glsl needs, declares q, and supplies:
 //   uint query_at(uint j)                  first 16-byte piece of query j in q; any valid one where there is no query j
 //   vec4 query_fit(vec4 x, uint c)         x, channels 4 c .. 4 c + 3 of a query, as the keys want them
 //   void tile_fetch(uint tile)             loads what tile_key() and tile_value() need
@@ -56,12 +56,13 @@ const float WEIGHT_ONE = 4096.0;
 const uint STAGED_PIECES = STAGED_ROWS * (HEAD_DIM / 4u);
 // Queries become matrices in parts of their channels, so that wide heads need no more room than a tile.
 const uint NEED_1 = QUERIES * STRIDE + STAGED_PIECES, NEED_2 = QUERIES * (PIECES / 2u + 1u) + STAGED_PIECES;
-const uint PARTS = NEED_1 <= TILE ? 1u : NEED_2 <= TILE ? 2u : 4u;
+const uint PARTS = KEPT || NEED_1 <= TILE ? 1u : NEED_2 <= TILE ? 2u : 4u;
 const uint PART_PIECES = PIECES / PARTS, PART_STEPS = STEPS / PARTS, PART_STRIDE = PART_PIECES + 1u;
-const uint STAGED_AT = QUERIES * PART_STRIDE, QUERIES_END = STAGED_AT + STAGED_PIECES;
+const uint STAGED_AT = KEPT ? 0u : QUERIES * PART_STRIDE, QUERIES_END = STAGED_AT + STAGED_PIECES;
+const uint TILE_END = TILE > QUERIES_END ? TILE : QUERIES_END, QUERIES_AT = KEPT ? TILE_END : 0u;
 // Halves: keys [token][piece], values [channel][8 tokens]; then scores [query][4 tokens] as floats, which become
 // weights [query][8 tokens] as halves. Before: queries [query][piece]. Before and after: staged rows as floats.
-shared uvec4 tile_s[TILE > QUERIES_END ? TILE : QUERIES_END];
+shared uvec4 tile_s[TILE_END + (KEPT ? QUERIES * STRIDE : 0u)];
 shared float row_s[QUERIES]; // a factor of each query
 
 #define STAGED(i) uintBitsToFloat(tile_s[STAGED_AT + (i)])
@@ -96,7 +97,7 @@ void put_values(uint pair, uvec4 even, uvec4 odd) {
 // Attends to the tokens of tiles 0 .. n_tiles - 1.
 void attend(uint first_tile, uint n_tiles) {
 	const uint row0 = gl_SubgroupID / GROUPS * GROUP_ROWS, group = gl_SubgroupID % GROUPS;
-	fcoopmatNV<16, gl_ScopeSubgroup, M, K> queries[ROW_TILES * STEPS];
+	fcoopmatNV<16, gl_ScopeSubgroup, M, K> queries[KEPT ? ROW_TILES : ROW_TILES * STEPS];
 	[[unroll]] for (uint part = 0; part < PARTS; part++) {
 		[[dont_unroll]] for (uint first = 0; first < QUERIES; first += STAGED_ROWS) {
 			for (uint i = LANE; i < STAGED_PIECES; i += LOCAL_X) {
@@ -107,11 +108,12 @@ void attend(uint first_tile, uint n_tiles) {
 			if (Q_ROTATE) rotate_staged(false);
 			for (uint i = LANE; i < STAGED_ROWS * PART_PIECES; i += LOCAL_X) {
 				const uint from = i / PART_PIECES * PIECES + part * PART_PIECES + i % PART_PIECES;
-				tile_s[(first + i / PART_PIECES) * PART_STRIDE + i % PART_PIECES] =
+				tile_s[QUERIES_AT + (first + i / PART_PIECES) * PART_STRIDE + i % PART_PIECES] =
 					finite_halves8(STAGED(2u * from), STAGED(2u * from + 1u));
 			}
 			barrier();
 		}
+		if (KEPT) break;
 		// Not inside a branch: Mesa's AMD compiler would then copy the halves of these matrices for every tile.
 		[[unroll]] for (uint r = 0; r < ROW_TILES; r++)
 			[[unroll]] for (uint k = 0; k < PART_STEPS; k++)
@@ -147,8 +149,13 @@ void attend(uint first_tile, uint n_tiles) {
 			[[unroll]] for (uint k = 0; k < STEPS; k++) {
 				fcoopmatNV<16, gl_ScopeSubgroup, K, N> keys;
 				coopMatLoadNV(keys, tile_s, n * N * STRIDE + k * (K / 8u), STRIDE, true);
-				[[unroll]] for (uint r = 0; r < ROW_TILES; r++) score[r] =
-				    coopMatMulAddNV(queries[r * STEPS + k], keys, score[r]);
+				[[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
+					const uint query = KEPT ? r : r * STEPS + k;
+					if (KEPT)
+						coopMatLoadNV(queries[query], tile_s, QUERIES_AT + (row0 + r * M) * STRIDE + k * (K / 8u), STRIDE,
+						              false);
+					score[r] = coopMatMulAddNV(queries[query], keys, score[r]);
+				}
 			}
 			[[unroll]] for (uint r = 0; r < ROW_TILES; r++)
 				coopMatStoreNV(score[r], tile_s, SCORES + (row0 + r * M) * SCORE_STRIDE + n * (N / 4u), SCORE_STRIDE,

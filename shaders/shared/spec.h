@@ -13,6 +13,7 @@
 #define SPEC_SUBGROUP 8  // subgroup size of the pipeline, from kernel_choice.cpp or chosen by kernels.cpp
 #define SPEC_ROWS 9      // output rows of a workgroup
 #define SPEC_COLS 10     // rows of x (tokens) of a workgroup
+#define SPEC_KEPT 11     // whether queries stay in shared memory, where registers do not hold them
 #define SPEC_WTYPE 12    // element type of a weight: the value of DType
 #define SPEC_HEADS 15    // heads of a group a workgroup serves
 #define SPEC_MATRIX_M 16 // rows, columns and depth of a cooperative matrix product

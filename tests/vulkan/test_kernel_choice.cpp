@@ -115,7 +115,27 @@ TEST_CASE("kernel choice: attention by matrices, where rows of a subgroup are wh
 		vk::Caps intel = c; // registers suffice for 64 channels since Xe2, whose subgroups have at least 16 lanes
 		intel.vendor = 0x8086;
 		CHECK(vk::attends_by_matrices(intel, 64) == (row.subgroup >= 16));
-		CHECK_FALSE(vk::attends_by_matrices(intel, 96));
+		CHECK_FALSE(vk::attends_by_matrices(intel, 136));
+		vk::Caps kept = c; // queries in shared memory, as wider heads have them there
+		kept.shared_bytes = 64 << 10;
+		const auto keeps = [](const vk::Caps& caps, uint32_t head_dim) {
+			const auto spec = vk::choose_attend_prompt(caps, 4, head_dim, 0).spec;
+			return std::ranges::count(spec, SPEC_KEPT, &vk::SpecValue::id) == 1;
+		};
+		CHECK_FALSE(keeps(kept, 128));
+		CHECK(vk::set_knob(kept.knobs, "shared_queries", "on"));
+		CHECK(keeps(kept, 128));
+		CHECK(keeps(kept, 256) == (row.shape.n == 8)); // no room beside a tile of 32 tokens
+		spec = vk::choose_attend_prompt(kept, 4, 128, 0).spec;
+		spec.push_back({SPEC_SUBGROUP, row.subgroup});
+		const KernelBlob& attend = kernel_blobs()[size_t(Kernel::attend_prompt_matrix)];
+		kept.shared_bytes = vk::footprint(attend.spirv, vk::reflect(attend.spirv, attend.name), spec).shared_bytes;
+		CHECK(keeps(kept, 128));
+		intel.shared_bytes = kept.shared_bytes;
+		CHECK(vk::attends_by_matrices(intel, 128) == (row.subgroup >= 16));
+		--kept.shared_bytes, --intel.shared_bytes;
+		CHECK(keeps(kept, 128) == (row.shape.n == 8)); // with half as many tokens in a tile
+		CHECK(vk::attends_by_matrices(intel, 128) == (row.subgroup >= 16 && row.shape.n == 8));
 		c.attend_matrices = false;
 		CHECK(vk::choose_attend_prompt(c, 4, 128, 0).kernel == Kernel::attend_prompt);
 	}
@@ -298,8 +318,8 @@ TEST_CASE("kernel choice: every value that can be measured is one, and changes w
 		for (const Tunable& t : vk::tunables(caps)) out.push_back(t.name);
 		return out;
 	};
-	CHECK(names(c) == std::vector<std::string>{"matrices", "attend_matrices", "project_int8", "attend_int8",
-	                                           "matvec_rows", "tile_fill", "tile_buffers", "pieces"});
+	CHECK(names(c) == std::vector<std::string>{"matrices", "attend_matrices", "shared_queries", "project_int8",
+	                                           "attend_int8", "matvec_rows", "tile_fill", "tile_buffers", "pieces"});
 	const auto with = [&](const char* name, const char* value) {
 		vk::Caps out = c;
 		REQUIRE(vk::set_knob(out.knobs, name, value));
