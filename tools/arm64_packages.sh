@@ -2,6 +2,7 @@
 # Fetches the arm64 packages that kvrun for 64-bit Arm is built from and runs with, and unpacks them into a folder. The
 # places are those of this system's own packages; apt checks the hashes. Nothing is installed: apt has its own state
 # here, and knows only arm64. tools/packages.sh arm64 calls it. A complete folder is left as it is.
+#   tools/arm64_packages.sh [FOLDER [SUITE PACKAGE...]]     SUITE: another release of Debian, with packages of it
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/apt_places.sh
@@ -12,6 +13,11 @@ packages=(libc6-dev libstdc++-12-dev
 	libvulkan-dev libvulkan-volk-dev libvulkan1 mesa-vulkan-drivers)
 gcc=$(aarch64-linux-gnu-g++ -dumpversion)
 packages=("${packages[@]/libstdc++-12-dev/libstdc++-${gcc%%.*}-dev}")
+release=
+if [ $# -gt 1 ]; then
+	release="s/$(. /etc/os-release && echo "${VERSION_CODENAME:?}")/$2/; "
+	packages=("${@:3}")
+fi
 stamp=$root/complete-1 # another number for other packages
 if [ -e "$stamp" ]; then exit 0; fi
 
@@ -21,7 +27,7 @@ mkdir -p "$work"/{parts,lists/partial,archives/partial}
 : >"$work/status"
 # Ubuntu has its arm64 packages at another place.
 ports='s#https\?://[a-z.]*ubuntu.com/ubuntu/\?#http://ports.ubuntu.com/ubuntu-ports/#'
-apt_places "$work/parts" "$ports; s/arch=[a-z0-9,]*//" "$ports; /^Architectures:/d"
+apt_places "$work/parts" "$release$ports; s/arch=[a-z0-9,]*//" "$release$ports; /^Architectures:/d"
 apt_get() {
 	apt-get -q -y -o APT::Architecture=arm64 -o APT::Architectures::=arm64 -o APT::Sandbox::User=root \
 		-o Dir::Etc::sourcelist=/dev/null -o Dir::Etc::sourceparts="$work/parts" -o Dir::State="$work" \

@@ -10,6 +10,11 @@
 #include <string>
 #include <unistd.h>
 #include <vector>
+#ifdef _WIN32
+#include <windows.h>
+
+#include <psapi.h>
+#endif
 
 using namespace api;
 
@@ -353,10 +358,16 @@ TEST_CASE("api: log lines go to the sink, which may use the library") {
 // The memory of the process after many engines is the same as after a few.
 TEST_CASE("T81 api: 1000 engines and sessions opened and closed leave nothing behind") {
 	const auto resident = [] {
+#ifdef _WIN32
+		PROCESS_MEMORY_COUNTERS m{};
+		REQUIRE(K32GetProcessMemoryInfo(GetCurrentProcess(), &m, sizeof m));
+		return size_t(m.WorkingSetSize);
+#else
 		std::ifstream f("/proc/self/statm");
 		size_t pages = 0, r = 0;
 		f >> pages >> r;
 		return r * size_t(sysconf(_SC_PAGESIZE));
+#endif
 	};
 	size_t early = 0;
 	for (int i = 0; i < 1000; ++i) {

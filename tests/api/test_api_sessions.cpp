@@ -452,7 +452,7 @@ TEST_CASE("api: other sessions of the engine can be used in a callback") {
 TEST_CASE("T44 api: sessions on disk") {
 	Engine e;
 	const std::string path =
-	    std::filesystem::temp_directory_path() / ("kvrun-api-" + std::to_string(getpid()) + ".kvs");
+	    (std::filesystem::temp_directory_path() / ("kvrun-api-" + std::to_string(getpid()) + ".kvs")).string();
 	const auto want = answer(e, "zipcache", kText, 30);
 	Session s(e, "zipcache");
 	Told told;

@@ -3,8 +3,8 @@
 # cases and checks that passed. The exit code is 1 where a test fails under Wine.
 #   cmake --preset windows -DKVRUN_BUILD_TESTS=ON && cmake --build --preset windows
 #   tools/dev/windows_tests.sh [SUITE...]
-# SUITE: host; of devices, ops attend pack policies session stored; cli and serve, where Linux' tests start kvrun.exe
-# under Wine. [all of these]
+# SUITE: host; of devices, ops attend pack policies session stored; api (kvrun.dll); serve_answers; cli and serve, where
+# Linux' tests start kvrun.exe under Wine. [all of these]
 # KVRUN_TEST_EVERY=N runs every Nth row of the tables. KVRUN_TEST_CASES=FILTER: doctest's filter of cases.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -12,7 +12,7 @@ source tools/environment.sh
 windows=${KVRUN_WINDOWS_BUILD:-build-windows} linux=${KVRUN_LINUX_BUILD:-build}
 source tools/dev/wine.sh
 suites=("$@")
-[ $# -gt 0 ] || suites=(host ops attend pack policies session stored cli serve)
+[ $# -gt 0 ] || suites=(host ops attend pack policies session stored api serve_answers cli serve)
 bad=0
 counts() { # of doctest's last lines, or of the servers' tests: "12 cases, 3456 checks"
 	tr -d '\r' | sed -n 's/^\[doctest\] test cases: *[0-9]* | *\([0-9]*\) passed | *\([0-9]*\) failed.*/\1 \2/p
@@ -60,6 +60,8 @@ for suite in "${suites[@]}"; do
 		;;
 	host) # terminal and others of the suites that need a person's machine
 		program=kvrun_tests devices=(none) filter=--source-file-exclude="*test_gguf_files*" ;;
+	api) program=kvrun_api_tests devices=(cpu lavapipe) filter=--no-version ;;
+	serve_answers) program=kvrun_serve_tests devices=(none) filter=--source-file-exclude="*test_serve_connection*" ;;
 	*) program=kvrun_device_tests devices=(cpu lavapipe) filter=--source-file="*test_$suite*" ;;
 	esac
 	for device in "${devices[@]}"; do

@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# Builds kvrun for Windows and runs it under Wine: its answers beside those of the Linux build, on the processor and on
+# lavapipe, and host tests. The shaders are those of the Linux build. Code is optimised a little: not at all makes
+# archives that binutils takes minutes to index. Exit code 77: something that it needs is not here.
+#   tests/cli/windows.sh SOURCE_FOLDER BUILD_FOLDER PROGRAM         the build folder and the program of Linux
+# tools/dev/windows_check.sh and windows_tests.sh compare more.
+set -euo pipefail
+source=$1 build=$(realpath "$2") linux=$(realpath "$3")
+skip() {
+	echo "skipped: $1; tools/packages.sh tests installs it where this system has it"
+	exit 77
+}
+[ "$(uname -m)" = x86_64 ] || { echo "skipped: Wine runs programs of x86-64 on such processors alone"; exit 77; }
+command -v x86_64-w64-mingw32-g++-posix >/dev/null || skip "no mingw-w64 (package g++-mingw-w64-x86-64-posix)"
+command -v wine64 wine >/dev/null || [ -x /usr/lib/wine/wine64 ] || skip "no Wine (package wine64)"
+command -v Xvfb >/dev/null || skip "no Xvfb (package xvfb)"
+packages=${KVRUN_WINDOWS_PACKAGES:-$source/build-windows-packages}
+ls "$packages"/complete-* >/dev/null 2>&1 || skip "no libraries for Windows in $packages"
+
+cd "$source"
+folder=$build/windows
+host_tests='core|gguf|npy|quant|system|weights' # files, threads, bits of the C library; the others take minutes
+started=$SECONDS
+{
+	cmake -G Ninja -S . -B "$folder" -DCMAKE_TOOLCHAIN_FILE=tools/windows.cmake -DKVRUN_WINDOWS_PACKAGES="$packages" \
+		-DKVRUN_SHADERS_OF="$build" -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE='-O1 -DNDEBUG' \
+		-DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=64 -DKVRUN_CUDA=OFF -DKVRUN_INSTALL=OFF \
+		-DKVRUN_HOST_TESTS="$host_tests" &&
+		cmake --build "$folder" -j 1 --target kvrun kvrun-probe kvrun_tests
+} >"$folder.log" 2>&1 || {
+	grep -E 'error|FAILED' "$folder.log" | head -n 20
+	echo "error: the Windows build failed; its output is in $folder.log"
+	exit 1
+}
+echo "built in $((SECONDS - started)) s"
+
+source tools/dev/wine.sh
+model=models/bundled/recall-4m-f16.gguf text=models/bundled/record40.txt
+answer() { # device, a command that starts the program
+	KVRUN_DEVICE=$1 timeout 600 "${@:2}" run $model -f $text -n 24 --temp 0 2>"$work/err" | tr -d '\r'
+}
+export KVRUN_CACHE_DIR=$work/cache
+devices=(cpu llvmpipe)
+if ! "$linux" devices | grep -qi llvmpipe; then
+	devices=(cpu)
+	echo "no lavapipe here (package mesa-vulkan-drivers): the answer on it is left out"
+fi
+for device in "${devices[@]}"; do
+	started=$SECONDS
+	expected=$(answer $device "$linux") || { cat "$work/err"; exit 1; }
+	got=$(answer $device "$wine" "$folder/kvrun.exe") || { cat "$work/err"; exit 1; }
+	if [ -z "$got" ] || [ "$got" != "$expected" ]; then
+		echo "error: on $device Windows answers otherwise than Linux:"
+		diff <(echo "$expected") <(echo "$got") || true
+		exit 1
+	fi
+	echo "$device: the answer of Linux, $((SECONDS - started)) s"
+done
+started=$SECONDS
+timeout 1200 "$wine" "$folder/tests/kvrun_tests.exe" --no-version >"$work/host" 2>&1 || {
+	code=$?
+	grep -E 'TEST CASE|ERROR|values:|skipped:' "$work/host" | head -n 40
+	[ $code -eq 77 ] || { echo "error: host tests fail under Wine, exit code $code"; exit 1; }
+}
+tr -d '\r' <"$work/host" | grep '^\[doctest\] test cases: *[1-9]'
+echo "host tests: $((SECONDS - started)) s"
