@@ -3,6 +3,8 @@
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"
 #include "models/pre_patterns.h"
+#include <memory>
+#include <mutex>
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
@@ -41,7 +43,7 @@ struct PreTokenizer::Pattern {
 
 namespace {
 
-// State of matching besides the pattern; one per thread, because threads may share a tokenizer.
+// State of matching besides the pattern; threads that share a tokenizer use one each.
 class Splitter {
  public:
 	Splitter()
@@ -78,6 +80,42 @@ class Splitter {
 	JitStack stack_;
 };
 
+// Splitters are kept between calls: a text with many special tokens is split in as many calls. One for each thread
+// would be simpler, but mingw-w64 frees the memory of thread_local objects before their destructors run (GCC bug
+// 80816).
+class Borrowed {
+ public:
+	Borrowed() {
+		Kept& k = kept();
+		{
+			std::lock_guard lock(k.mutex);
+			if (!k.free.empty()) splitter_ = std::move(k.free.back()), k.free.pop_back();
+		}
+		if (!splitter_) splitter_ = std::make_unique<Splitter>();
+	}
+	~Borrowed() {
+		Kept& k = kept();
+		std::lock_guard lock(k.mutex);
+		try {
+			k.free.push_back(std::move(splitter_));
+		} catch (const std::bad_alloc&) {} // then it is made again
+	}
+	Borrowed(const Borrowed&) = delete;
+	Borrowed& operator=(const Borrowed&) = delete;
+	Splitter* operator->() { return splitter_.get(); }
+
+ private:
+	struct Kept {
+		std::mutex mutex;
+		std::vector<std::unique_ptr<Splitter>> free; // as many as were in use at once
+	};
+	static Kept& kept() {
+		static Kept& all = *new Kept; // never destroyed: threads may outlive main()
+		return all;
+	}
+	std::unique_ptr<Splitter> splitter_;
+};
+
 } // namespace
 
 PreTokenizer::PreTokenizer(std::string_view name, const std::string& file) {
@@ -94,8 +132,7 @@ PreTokenizer& PreTokenizer::operator=(PreTokenizer&&) noexcept = default;
 PreTokenizer::~PreTokenizer() = default;
 
 std::vector<std::string_view> PreTokenizer::split(std::string_view text) const {
-	// kept between calls: a text with many special tokens is split in as many calls
-	thread_local Splitter splitter;
+	Borrowed splitter;
 	std::vector<std::string_view> out, pieces, next;
 	for (size_t begin = 0; begin < text.size();) {
 		size_t end = begin;
@@ -103,7 +140,7 @@ std::vector<std::string_view> PreTokenizer::split(std::string_view text) const {
 		if (end > begin) pieces.push_back(text.substr(begin, end - begin));
 		for (const auto& p : patterns_) {
 			next.clear();
-			for (std::string_view piece : pieces) splitter.split(p->code.get(), piece, next);
+			for (std::string_view piece : pieces) splitter->split(p->code.get(), piece, next);
 			pieces.swap(next);
 		}
 		out.insert(out.end(), pieces.begin(), pieces.end());

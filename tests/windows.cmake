@@ -5,6 +5,7 @@ add_library(kvrun_posix_names INTERFACE)
 target_compile_options(kvrun_posix_names INTERFACE -O1 -include ${CMAKE_CURRENT_SOURCE_DIR}/support/posix_names.h)
 target_compile_definitions(kvrun_posix_names INTERFACE KVRUN_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
 target_link_libraries(kvrun_posix_names INTERFACE kvrun_options) # doctest.h lies among the packages
+target_sources(kvrun_posix_names INTERFACE ${CMAKE_CURRENT_SOURCE_DIR}/support/thread_exit_windows.cpp)
 
 # left out by name: gguf_files (sockets, FIFOs, device files), memory_faults (replaces operator new),
 # fetch_faults (limits of file sizes)
@@ -27,7 +28,7 @@ target_link_libraries(kvrun_device_tests PRIVATE kvrun_engine kvrun_eval kvrun_e
 
 # The library from outside: only its header and kvrun.dll, which lies beside the program.
 file(GLOB api_sources CONFIGURE_DEPENDS api/*.cpp)
-add_executable(kvrun_api_tests ${api_sources})
+add_executable(kvrun_api_tests ${api_sources} support/thread_exit_windows.cpp)
 target_link_libraries(kvrun_api_tests PRIVATE kvrun_shared Threads::Threads)
 target_include_directories(kvrun_api_tests SYSTEM PRIVATE ${KVRUN_WINDOWS_PACKAGES}/include) # doctest.h
 target_compile_options(kvrun_api_tests PRIVATE -O1 -Wall -Wextra)

@@ -25,9 +25,12 @@ counts() { # of doctest's last lines, or of the servers' tests: "12 cases, 3456 
 			cases + failed == 0 { printf "no result" }'
 }
 report() { # suite, device, Linux, exit code, log
-	echo "| $1 | $2 | $3 | $(counts <"$5") |"
-	if [ "$4" -ne 0 ] && [ "$4" -ne 77 ]; then
+	local got
+	got=$(counts <"$5")
+	echo "| $1 | $2 | $3 | $got |"
+	if { [ "$4" -ne 0 ] && [ "$4" -ne 77 ]; } || [ "$got" = 'no result' ]; then
 		bad=$((bad + 1))
+		[ "$got" != 'no result' ] || cat "$5.err" >&2 2>/dev/null
 		grep -E 'TEST CASE|ERROR|values:|logged:|skipped:|FAILED' "$5" | head -n 80 >&2
 		echo "exit code $4" >&2
 	fi
