@@ -1,5 +1,5 @@
-// attend, attend_prompt, unpack_latents: pages of any format decoded one at a time, a softmax state per row and query
-// head.
+// attend, attend_prompt: pages of any format decoded one at a time, a softmax state per row and query head;
+// unpack_latents.
 #include "backends/cpu/cpu_backend.h"
 #include "engine/core/block_quant.h"
 #include "engine/core/f16.h"

@@ -1,4 +1,4 @@
-// attend, attend_prompt, attend_merge and unpack_latents: softmax over tokens in one pass, a tile at a time.
+// attend, attend_prompt and attend_merge: softmax over tokens in one pass, a tile at a time; unpack_latents.
 //
 // A block serves up to 8 queries (pairs of row and query head) of one kv head. Thread t owns token t of a tile while
 // scores are computed, and channels t and t + 128 while values are added. Threads exchange data through shared memory.

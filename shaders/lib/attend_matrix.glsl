@@ -3,10 +3,10 @@
 //
 // A tile's keys and values lie in shared memory as halves, decoded once for all queries. Keys lie by token and values
 // by channel, so that a lane's elements of a matrix are contiguous. GROUPS subgroups share GROUP_ROWS queries, which
-// they keep in matrices, or with KEPT in shared memory. Each subgroup multiplies them with every GROUPS-th matrix of the tile's keys, and their
-// weights with every GROUPS-th matrix of its values. In between, scores pass through shared memory, where lanes turn
-// them into weights. Products are of halves, sums in f32. The mapping of matrix elements to lanes is unknown, so a
-// factor per row is also loaded as a matrix, with a stride of 0.
+// they keep in matrices, or with KEPT in shared memory. Each subgroup multiplies them with every GROUPS-th matrix of
+// the tile's keys, and their weights with every GROUPS-th matrix of its values. In between, scores pass through shared
+// memory, where lanes turn them into weights. Products are of halves, sums in f32. The mapping of matrix elements to
+// lanes is unknown, so a factor per row is also loaded as a matrix, with a stride of 0.
 //
 // A query's bits depend on its own tiles alone: neither on the other queries nor on tiles of which it sees nothing.
 //
@@ -152,8 +152,8 @@ void attend(uint first_tile, uint n_tiles) {
 				[[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
 					const uint query = KEPT ? r : r * STEPS + k;
 					if (KEPT)
-						coopMatLoadNV(queries[query], tile_s, QUERIES_AT + (row0 + r * M) * STRIDE + k * (K / 8u), STRIDE,
-						              false);
+						coopMatLoadNV(queries[query], tile_s,
+						              QUERIES_AT + (row0 + r * M) * STRIDE + k * (K / 8u), STRIDE, false);
 					score[r] = coopMatMulAddNV(queries[query], keys, score[r]);
 				}
 			}

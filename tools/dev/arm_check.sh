@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Builds kvrun for 64-bit Arm and runs it under qemu-user, on the cpu backend and, one answer, on lavapipe. Compares it
-# with this machine's build: answers, logits and session files bit for bit, session files that the other build wrote, the
-# test programs. Prints a table; the exit code is 1 if something differs. Debian 12's lavapipe does not work there, so
-# that Debian 13's is fetched, with its C library (KVRUN_ARM64_LAVAPIPE, a folder [build-arm64-lavapipe]).
+# with this machine's build: answers, logits and session files bit for bit, session files that the other build wrote,
+# the test programs. Prints a table; the exit code is 1 if something differs. Debian 12's lavapipe does not work there,
+# so that Debian 13's is fetched, with its C library (KVRUN_ARM64_LAVAPIPE, a folder [build-arm64-lavapipe]).
 #   tools/dev/arm_check.sh [--no-build] [--no-tests] [BUILD]         BUILD: this machine's build folder [build]
 # KVRUN_TEST_EVERY=N: the test programs run every Nth row of their tables [19]. What it showed: tools/arm.md
 set -uo pipefail
