@@ -5,7 +5,7 @@
 // one page and its live bits in one word.
 //
 // Grid: x = (work item * row_blocks + block of TOKENS rows) * blocks + block of up to HEADS query heads of a kv head,
-// y = kv head; HEADS * TOKENS <= 64.
+// y = kv head; HEADS * TOKENS <= QUERIES.
 // M, N, K and requirements: as attend_prompt_matrix.comp; runs that are multiples of 32 or of HEAD_DIM.
 #version 460
 #pragma use_vulkan_memory_model
@@ -27,6 +27,7 @@ layout(constant_id = SPEC_K_GROUP) const uint K_GROUP = 32;
 layout(constant_id = SPEC_V_GROUP) const uint V_GROUP = 32;
 layout(constant_id = SPEC_FLAGS) const uint FLAGS = 0;
 layout(constant_id = SPEC_PAGE) const uint PAGE = 32;
+layout(constant_id = SPEC_QUERIES) const uint QUERIES = 64;
 layout(constant_id = SPEC_TILE) const uint KEYS = 32;
 layout(constant_id = SPEC_AHEAD) const bool AHEAD = true;
 layout(constant_id = SPEC_KEPT) const bool KEPT = false;

@@ -4,10 +4,10 @@
 // at multiples of KEYS from token 0. A tile of which a row sees nothing leaves the row's state unchanged. So a row's
 // bits do not depend on how the prompt is cut.
 //
-// Grid: x = block of TOKENS rows, y = kv head * blocks + block of up to HEADS of its query heads; HEADS * TOKENS <= 64.
-// M, N, K: a shape that the device has for f16 x f16 + f32.
-// Needs: HEAD_DIM a multiple of 8, N and K, at most 256; whole matrices in the 64 * SUBGROUP * GROUPS / LOCAL_X rows of
-// GROUPS subgroups; 1, 2, 4 or 8 lanes for each of the 64 * SUBGROUP / LOCAL_X rows of a subgroup.
+// Grid: x = block of TOKENS rows, y = kv head * blocks + block of up to HEADS of its query heads; HEADS * TOKENS <=
+// QUERIES. M, N, K: a shape that the device has for f16 x f16 + f32.
+// Needs: HEAD_DIM a multiple of 8, N and K, at most 256; whole matrices in the QUERIES * SUBGROUP * GROUPS / LOCAL_X
+// rows of GROUPS subgroups; 1, 2, 4 or 8 lanes for each of the QUERIES * SUBGROUP / LOCAL_X rows of a subgroup.
 #version 460
 #pragma use_vulkan_memory_model
 #extension GL_GOOGLE_include_directive : require
@@ -22,6 +22,7 @@ layout(local_size_x_id = SPEC_LOCAL_X) in;
 layout(constant_id = SPEC_LOCAL_X) const uint LOCAL_X = 128;
 layout(constant_id = SPEC_HEAD_DIM) const uint HEAD_DIM = 128;
 layout(constant_id = SPEC_FLAGS) const uint FLAGS = 0;
+layout(constant_id = SPEC_QUERIES) const uint QUERIES = 64;
 layout(constant_id = SPEC_TILE) const uint KEYS = 32;
 layout(constant_id = SPEC_AHEAD) const bool AHEAD = true;
 layout(constant_id = SPEC_KEPT) const bool KEPT = false;

@@ -182,42 +182,53 @@ AttendCut attend_cut(const Caps& c, uint32_t share, const Format& f, uint32_t he
 }
 
 // Constants of lib/attend_matrix.glsl: queries of a workgroup, those staged at a time, tokens of a tile, most channels
-// of a head, subgroups that share queries (queries and their sums take registers).
+// of a head, subgroups that share queries (queries and their sums take registers). With more queries, a subgroup has
+// more rows.
 constexpr uint32_t kMatrixQueries = 64, kMatrixStaged = 16, kMatrixKeys = 32, kMatrixHeadDim = 256, kMatrixGroups = 2;
 
 uint32_t matrix_subgroups(const Caps& c) { return kMatrixQueries / std::max(c.matrix.m, 8u) * kMatrixGroups; }
 
-AttendCut matrix_cut(const Caps& c, uint32_t share) {
+struct AttendTile { // of lib/attend_matrix.glsl
+	uint32_t queries, keys;
+	bool kept; // queries stay in shared memory
+};
+
+// Whether there are whole matrices and lanes of a row of scores, and shared memory as declared there, in pieces of 16
+// bytes.
+bool fits(const Caps& c, uint32_t head_dim, const AttendTile& t) {
+	const MatrixShape& m = c.matrix;
+	const uint32_t lanes = c.subgroup / (t.queries / matrix_subgroups(c));
+	if (t.keys / kMatrixGroups % m.n || t.keys % m.k || lanes < 1 || lanes > t.keys / 4) return false;
+	const uint32_t pieces = head_dim / 8, steps = head_dim / m.k, staged = kMatrixStaged * head_dim / 4;
+	const uint32_t tile = t.keys * (pieces + 1) + head_dim * (t.keys / 8 + 1) + t.queries * (t.keys / 4 + 1);
+	const auto queries = [&](uint32_t parts) { return t.queries * (pieces / parts + 1) + staged; };
+	const uint32_t parts = t.kept || queries(1) <= tile ? 1 : queries(2) <= tile ? 2 : 4;
+	const uint32_t all = t.kept ? std::max(tile, staged) + t.queries * (pieces + 1) : std::max(tile, queries(parts));
+	return steps % parts == 0 && 16 * all + 4 * t.queries <= c.shared_bytes;
+}
+// With 32 tokens, or 16 where no more fit; none: no keys.
+AttendTile attend_tile(const Caps& c, uint32_t head_dim, bool kept) {
+	for (const uint32_t keys : {kMatrixKeys, kMatrixKeys / 2})
+		if (const AttendTile t{kMatrixQueries, keys, kept}; fits(c, head_dim, t)) return t;
+	return {};
+}
+AttendTile attend_tile(const Caps& c, uint32_t head_dim) {
+	// Xe2's registers do not hold queries of wide heads beside their sums.
+	if (c.vendor == kIntel) return attend_tile(c, head_dim, head_dim > 64);
+	if (c.knobs[Knob::SharedQueries])
+		if (const AttendTile t = attend_tile(c, head_dim, /*kept=*/true); t.keys) return t;
+	// A lane's share of twice as many rows fits 255 registers up to 128 channels.
+	if (const AttendTile t{c.knobs[Knob::PromptQueries], kMatrixKeys, false}; head_dim <= 128 && fits(c, head_dim, t))
+		return t;
+	return attend_tile(c, head_dim, /*kept=*/false);
+}
+
+AttendCut matrix_cut(const Caps& c, uint32_t share, const AttendTile& tile) {
 	AttendCut cut;
-	cut_heads(cut, share, kMatrixQueries);
+	cut_heads(cut, share, tile.queries);
 	cut.local = matrix_subgroups(c) * c.subgroup;
 	return cut;
 }
-
-// Whether a tile of so many tokens of lib/attend_matrix.glsl fits: whole matrices, and shared memory as declared there,
-// in pieces of 16 bytes. kept: with the queries.
-bool matrix_tile_fits(const Caps& c, uint32_t head_dim, uint32_t keys, bool kept) {
-	const MatrixShape& m = c.matrix;
-	if (keys / kMatrixGroups % m.n || keys % m.k) return false;
-	const uint32_t pieces = head_dim / 8, steps = head_dim / m.k, staged = kMatrixStaged * head_dim / 4;
-	const uint32_t tile = keys * (pieces + 1) + head_dim * (keys / 8 + 1) + kMatrixQueries * (keys / 4 + 1);
-	const auto queries = [&](uint32_t parts) { return kMatrixQueries * (pieces / parts + 1) + staged; };
-	const uint32_t parts = kept || queries(1) <= tile ? 1 : queries(2) <= tile ? 2 : 4;
-	const uint32_t all = kept ? std::max(tile, staged) + kMatrixQueries * (pieces + 1) : std::max(tile, queries(parts));
-	return steps % parts == 0 && 16 * all + 4 * kMatrixQueries <= c.shared_bytes;
-}
-uint32_t matrix_keys(const Caps& c, uint32_t head_dim, bool kept) {
-	for (const uint32_t keys : {kMatrixKeys, kMatrixKeys / 2})
-		if (matrix_tile_fits(c, head_dim, keys, kept)) return keys;
-	return 0;
-}
-// Whether queries stay in shared memory. Xe2's registers do not hold those of wide heads beside their sums.
-bool matrix_keeps(const Caps& c, uint32_t head_dim) {
-	if (c.vendor == kIntel) return head_dim > 64;
-	return c.knobs[Knob::SharedQueries] && matrix_keys(c, head_dim, /*kept=*/true);
-}
-// Tokens of a tile: 32, or 16 where no more fit; 0: none.
-uint32_t matrix_keys(const Caps& c, uint32_t head_dim) { return matrix_keys(c, head_dim, matrix_keeps(c, head_dim)); }
 
 // The kernel for a device (with `matrices`, the one of lib/attend_matrix.glsl) and how it cuts rows.
 AttendChoice attend_choice(const Caps& c, Kernel kernel, bool matrices, bool int8, uint32_t head_dim,
@@ -226,11 +237,13 @@ AttendChoice attend_choice(const Caps& c, Kernel kernel, bool matrices, bool int
 	spec.insert(spec.end(), {{SPEC_LOCAL_X, cut.local}, {SPEC_HEADS, cut.heads}, {SPEC_COLS, cut.tokens}});
 	if (cut.quad_lanes > 1) spec.push_back({SPEC_QUAD_LANES, cut.quad_lanes});
 	if (matrices) {
-		spec.insert(spec.end(), {{SPEC_SUBGROUP_COLS, kMatrixGroups}, {SPEC_TILE, matrix_keys(c, head_dim)}});
+		const AttendTile tile = attend_tile(c, head_dim);
+		spec.insert(spec.end(), {{SPEC_SUBGROUP_COLS, kMatrixGroups}, {SPEC_TILE, tile.keys}});
+		if (tile.queries != kMatrixQueries) spec.push_back({SPEC_QUERIES, tile.queries});
 		// RDNA 3, where every element of an operand lies in two lanes, would spill. RDNA 4 is not told apart.
 		const uint32_t most_ahead = c.vendor == kAmd ? 128 : c.vendor == kIntel ? 64 : kMatrixHeadDim;
 		if (head_dim > most_ahead) spec.push_back({SPEC_AHEAD, 0});
-		if (matrix_keeps(c, head_dim)) spec.push_back({SPEC_KEPT, 1});
+		if (tile.kept) spec.push_back({SPEC_KEPT, 1});
 		add_matrices(spec, c);
 	}
 	const uint32_t have = texels_of(c) | (matrices ? need::matrices : 0) | (int8 ? need::int8 : 0);
@@ -257,14 +270,18 @@ bool attends_by_matrices(const Caps& c, uint32_t head_dim) {
 		return false;
 	const MatrixShape& m = c.matrix;
 	const auto whole = [&](uint32_t size) { return size >= 8 && head_dim % size == 0; };
-	const uint32_t subgroups = matrix_subgroups(c), rows = kMatrixQueries / subgroups;
-	const uint32_t lanes = c.subgroup / rows; // lanes of a row of scores
-	const uint32_t most = whole(m.n) && whole(m.k) ? matrix_keys(c, head_dim) / 4 : 0;
-	return m.m <= 16 && lanes >= 1 && lanes <= most && subgroups * c.subgroup <= c.workgroup;
+	return m.m <= 16 && matrix_subgroups(c) * c.subgroup <= c.workgroup && whole(m.n) && whole(m.k) &&
+	       attend_tile(c, head_dim).keys;
 }
 
 bool chooses_shared_queries(const Caps& c) {
-	return c.vendor != kIntel && attends_by_matrices(c, 64) && matrix_keys(c, 64, /*kept=*/true);
+	return c.vendor != kIntel && attends_by_matrices(c, 64) && attend_tile(c, 64, /*kept=*/true).keys;
+}
+
+bool chooses_prompt_queries(const Caps& c) {
+	// RDNA 3 spills with f16 pages and holds 4 waves then; Xe2 keeps queries in shared memory.
+	return c.vendor == kNvidia && attends_by_matrices(c, 64) && !attend_tile(c, 64).kept &&
+	       fits(c, 64, {2 * kMatrixQueries, kMatrixKeys, false});
 }
 
 void check_attend_format(const Format& f, uint32_t head_dim) {
@@ -282,7 +299,8 @@ void check_attend_format(const Format& f, uint32_t head_dim) {
 AttendChoice choose_attend(const Caps& c, uint32_t share, const Format& f, uint32_t head_dim, uint32_t page,
                            bool prompt, uint32_t flags) {
 	const bool matrices = prompt && attends_by_matrices(c, head_dim);
-	const AttendCut cut = matrices ? matrix_cut(c, share) : attend_cut(c, share, f, head_dim, page, prompt);
+	const AttendCut cut =
+	    matrices ? matrix_cut(c, share, attend_tile(c, head_dim)) : attend_cut(c, share, f, head_dim, page, prompt);
 	const uint32_t dots = matrices ? 0 : dot_flags(c, f),
 	               ahead = loads_ahead(c, f, page) && !matrices ? ATTEND_LOAD_AHEAD : 0;
 	return attend_choice(c, Kernel::attend, matrices, dots != 0, head_dim, cut,
@@ -356,7 +374,7 @@ Choice choose_unpack_latent(const Caps& c, uint32_t rank, uint32_t rope_dim, con
 
 AttendChoice choose_attend_prompt(const Caps& c, uint32_t share, uint32_t head_dim, uint32_t flags) {
 	const bool matrices = attends_by_matrices(c, head_dim);
-	const AttendCut cut = matrices ? matrix_cut(c, share) : attend_cut(c, share, head_dim);
+	const AttendCut cut = matrices ? matrix_cut(c, share, attend_tile(c, head_dim)) : attend_cut(c, share, head_dim);
 	return attend_choice(c, Kernel::attend_prompt, matrices, false, head_dim, cut, {{SPEC_FLAGS, flags}});
 }
 

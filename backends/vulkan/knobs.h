@@ -16,6 +16,7 @@ enum class Knob : uint8_t {
 	Matrices,       // prompts are multiplied by cooperative matrices, where the device has them; 0: off
 	AttendMatrices, // attention of prompts uses them, too
 	SharedQueries,  // its queries stay in shared memory instead of registers
+	PromptQueries,  // queries of a workgroup of it
 	ProjectInt8,    // decode rows are rounded to int8, where the device has fast products of bytes
 	AttendInt8,     // attention over packed tokens uses products of bytes
 	MatvecRows,     // weight rows per subgroup in decode steps; 0: by the number of rows
@@ -23,7 +24,7 @@ enum class Knob : uint8_t {
 	TileBuffers,    // of prompts by matrices in shared memory
 	Pieces,         // of attention in decode steps, in percent of kvrun's own
 };
-constexpr size_t kKnobs = 10;
+constexpr size_t kKnobs = 11;
 
 class Knobs { // values of all
  public:
@@ -31,7 +32,7 @@ class Knobs { // values of all
 	uint32_t& operator[](Knob k) { return values_[size_t(k)]; }
 
  private:
-	std::array<uint32_t, kKnobs> values_{1, 1, 1, 0, 1, 1, 0, 128, 1, 100};
+	std::array<uint32_t, kKnobs> values_{1, 1, 1, 0, 64, 1, 1, 0, 128, 1, 100};
 };
 
 // What there is to choose on this device, in the order in which it is measured. It depends on earlier choices.

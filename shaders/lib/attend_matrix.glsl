@@ -10,8 +10,9 @@
 //
 // A query's bits depend on its own tiles alone: neither on the other queries nor on tiles of which it sees nothing.
 //
-// The including file defines LOCAL_X, SUBGROUP, GROUPS, HEAD_DIM, KEYS (32, or 16 where shared memory does not hold
-// more), AHEAD, KEPT, M, N, K, Q_ROTATE, V_ROTATE and what lib/softcap.glsl needs, declares q, and supplies:
+// The including file defines LOCAL_X, SUBGROUP, GROUPS, HEAD_DIM, QUERIES (64, or 128 where registers hold a subgroup's
+// sums for 32 rows), KEYS (32, or 16 where shared memory does not hold more), AHEAD, KEPT, M, N, K, Q_ROTATE, V_ROTATE
+// and what lib/softcap.glsl needs, declares q, and supplies:
 //   uint query_at(uint j)                  first 16-byte piece of query j in q; any valid one where there is no query j
 //   vec4 query_fit(vec4 x, uint c)         x, channels 4 c .. 4 c + 3 of a query, as the keys want them
 //   void tile_fetch(uint tile)             loads what tile_key() and tile_value() need
@@ -32,7 +33,6 @@
 #include "lib/pieces.glsl"
 #include "lib/softcap.glsl"
 
-const uint QUERIES = 64u;     // 64 keys beside 64 queries would not fit 32 KiB
 const uint STAGED_ROWS = 16u; // queries or results in shared memory at a time, as floats
 const uint GROUP_ROWS = QUERIES * SUBGROUP * GROUPS / LOCAL_X;
 const uint ROW_TILES = GROUP_ROWS / M;
@@ -219,11 +219,11 @@ void attend(uint first_tile, uint n_tiles) {
 		row_s[j] = query_done(j, top, total);
 	}
 	[[dont_unroll]] for (uint first = 0; first < QUERIES; first += STAGED_ROWS) {
-		if (row0 / STAGED_ROWS == first / STAGED_ROWS)
-			[[unroll]] for (uint r = 0; r < ROW_TILES; r++)
+		[[unroll]] for (uint r = 0; r < ROW_TILES; r++)
+			if ((row0 + r * M) / STAGED_ROWS == first / STAGED_ROWS)
 				[[unroll]] for (uint c = 0; c < OWN_COLS; c++) if (!UNEVEN || c * GROUPS + group < COL_TILES)
 				    coopMatStoreNV(acc[r * OWN_COLS + c], tile_s,
-				                   STAGED_AT + (row0 - first + r * M) * (HEAD_DIM / 4u) +
+				                   STAGED_AT + (row0 + r * M - first) * (HEAD_DIM / 4u) +
 				                       (c * GROUPS + group) * (N / 4u),
 				                   HEAD_DIM / 4u, false);
 		barrier();

@@ -15,6 +15,7 @@
 #define SPEC_COLS 10     // rows of x (tokens) of a workgroup
 #define SPEC_KEPT 11     // whether queries stay in shared memory, where registers do not hold them
 #define SPEC_WTYPE 12    // element type of a weight: the value of DType
+#define SPEC_QUERIES 13  // queries that a workgroup takes, by matrices
 #define SPEC_HEADS 15    // heads of a group a workgroup serves
 #define SPEC_MATRIX_M 16 // rows, columns and depth of a cooperative matrix product
 #define SPEC_MATRIX_N 17

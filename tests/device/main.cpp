@@ -12,6 +12,7 @@ int main(int argc, char** argv) {
 	keep_driver_loaded();
 	if (std::getenv("KVRUN_LOG")) kvrun::log_to_stderr();
 	doctest::Context context(argc, argv);
+	context.setOption("duration", true); // in the log of ctest, Testing/Temporary/LastTest.log
 	size_t usable = 0;
 	kvrun::keep_test_device("swiftshader");
 	try {

@@ -6,5 +6,7 @@
 
 int main(int argc, char** argv) {
 	keep_driver_loaded();
-	return kvrun::exit_code(doctest::Context(argc, argv).run());
+	doctest::Context context(argc, argv);
+	context.setOption("duration", true); // in the log of ctest, Testing/Temporary/LastTest.log
+	return kvrun::exit_code(context.run());
 }

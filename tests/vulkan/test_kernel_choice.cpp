@@ -136,6 +136,20 @@ TEST_CASE("kernel choice: attention by matrices, where rows of a subgroup are wh
 		--kept.shared_bytes, --intel.shared_bytes;
 		CHECK(keeps(kept, 128) == (row.shape.n == 8)); // with half as many tokens in a tile
 		CHECK(vk::attends_by_matrices(intel, 128) == (row.subgroup >= 16 && row.shape.n == 8));
+		vk::Caps twice = c; // twice as many queries for a workgroup of the same size
+		twice.shared_bytes = 48 << 10;
+		CHECK(vk::set_knob(twice.knobs, "prompt_queries", "128"));
+		const vk::AttendChoice more = vk::choose_attend_prompt(twice, 4, 128, 0);
+		CHECK(more.tokens == 32);
+		CHECK(vk::choose_attend_prompt(twice, 4, 192, 0).tokens == 16); // registers do not hold the sums
+		spec = more.spec;
+		spec.push_back({SPEC_SUBGROUP, row.subgroup});
+		const vk::Footprint wide = vk::footprint(attend.spirv, vk::reflect(attend.spirv, attend.name), spec);
+		CHECK(wide.local[0] == row.local);
+		twice.shared_bytes = wide.shared_bytes;
+		CHECK(vk::choose_attend_prompt(twice, 4, 128, 0).tokens == 32);
+		--twice.shared_bytes;
+		CHECK(vk::choose_attend_prompt(twice, 4, 128, 0).tokens == 16);
 		c.attend_matrices = false;
 		CHECK(vk::choose_attend_prompt(c, 4, 128, 0).kernel == Kernel::attend_prompt);
 	}
@@ -318,8 +332,9 @@ TEST_CASE("kernel choice: every value that can be measured is one, and changes w
 		for (const Tunable& t : vk::tunables(caps)) out.push_back(t.name);
 		return out;
 	};
-	CHECK(names(c) == std::vector<std::string>{"matrices", "attend_matrices", "shared_queries", "project_int8",
-	                                           "attend_int8", "matvec_rows", "tile_fill", "tile_buffers", "pieces"});
+	CHECK(names(c) == std::vector<std::string>{"matrices", "attend_matrices", "shared_queries", "prompt_queries",
+	                                           "project_int8", "attend_int8", "matvec_rows", "tile_fill",
+	                                           "tile_buffers", "pieces"});
 	const auto with = [&](const char* name, const char* value) {
 		vk::Caps out = c;
 		REQUIRE(vk::set_knob(out.knobs, name, value));
