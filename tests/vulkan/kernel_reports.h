@@ -12,8 +12,9 @@ inline std::string key(const std::string& chip, const vk::KernelReport& k) {
 	return chip + " " + k.kernel + " " + k.use;
 }
 
-// Errors regardless of the driver's version.
-inline std::vector<std::string> faults_of(const std::string& chip, const std::vector<vk::KernelReport>& all) {
+// Errors regardless of the driver's version. few_spills: registers of a use that may spill.
+inline std::vector<std::string> faults_of(const std::string& chip, const std::vector<vk::KernelReport>& all,
+                                          uint32_t few_spills = 0) {
 	std::vector<std::string> out;
 	std::map<std::string, int> seen;
 	for (const vk::KernelReport& k : all) {
@@ -22,7 +23,7 @@ inline std::vector<std::string> faults_of(const std::string& chip, const std::ve
 			out.push_back(fmt::format("{}: {}", name, k.error));
 		else if (!k.measured || !k.code_bytes)
 			out.push_back(fmt::format("{}: the driver gives no numbers", name));
-		if (k.spilling())
+		if (k.spilling() && (!k.spills || k.spills > few_spills))
 			out.push_back(fmt::format("{}: spills {} registers, {} bytes of scratch", name, k.spills, k.scratch_bytes));
 		if (++seen[name] == 2) out.push_back(fmt::format("{}: two uses have this name", name));
 	}

@@ -22,6 +22,8 @@ using vk::KernelReport;
 
 namespace {
 
+constexpr uint32_t kFewSpills = 8;
+
 std::vector<std::string> families(bool recording) { // recording always includes all
 	const char* asked = std::getenv("KVRUN_TEST_FAMILIES");
 	std::istringstream list(asked && *asked && !recording ? asked : "navi21,gfx1100,vega20");
@@ -111,6 +113,8 @@ TEST_CASE("radv: the comparison sees growth, spills, new kernels and old ones") 
 	CHECK(faults_of("navi21", was).empty());
 	CHECK(faults_of("navi21", {report("embed", "F16", 16, 3)}) ==
 	      std::vector<std::string>{"navi21 embed F16: spills 3 registers, 0 bytes of scratch"});
+	CHECK(faults_of("navi21", {report("embed", "F16", 16, 3)}, 3).empty());
+	CHECK(faults_of("navi21", {report("embed", "F16", 16, 3)}, 2).size() == 1);
 	CHECK(faults_of("navi21", {was[0], was[0]}).size() == 1);
 	CHECK(faults_of("navi21", {KernelReport{}}).size() == 1);
 }
@@ -174,7 +178,12 @@ TEST_CASE("radv: every kernel compiles for AMD chips without spilling, with the 
 		};
 		measured.emplace_back(chip, devices.compile_all(0, wanted));
 		CHECK(measured.back().second.size() + left_out.size() > 10 * size_t(Kernel::Count));
-		for (const std::string& line : faults_of(chip, measured.back().second)) FAIL_CHECK(line);
+		// Kernels are made for the compilers of the baselines; others may need a few registers more.
+		const bool known = recording || vendor_drivers() || driver == baseline.driver;
+		const std::vector<KernelReport>& all = measured.back().second;
+		for (const std::string& line : faults_of(chip, all, known ? 0 : kFewSpills)) FAIL_CHECK(line);
+		if (const auto n = std::ranges::count_if(all, &KernelReport::spilling))
+			MESSAGE(chip << ": " << n << " of " << all.size() << " uses spill up to " << kFewSpills << " registers");
 		if (recording) continue;
 		if (driver == baseline.driver)
 			for (const std::string& line : compare_with(baseline, chip, measured.back().second, left_out))
