@@ -3,12 +3,12 @@
 
   links.py [FOLDER]     default: the project's root; web addresses are not tried
 """
-import os, re, subprocess, sys
+import os, re, shutil, subprocess, sys
 
 root = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
-listed = subprocess.run(["git", "-C", root, "ls-files", "-co", "--exclude-standard", "*.md"], capture_output=True,
-                        text=True)
-names = listed.stdout.split() if listed.returncode == 0 else [  # sources without git
+listed = shutil.which("git") and subprocess.run(
+    ["git", "-C", root, "ls-files", "-co", "--exclude-standard", "*.md"], capture_output=True, text=True)
+names = listed.stdout.split() if listed and listed.returncode == 0 else [  # sources without git
     os.path.relpath(os.path.join(folder, f), root) for folder, _, files in os.walk(root) for f in files
     if f.endswith(".md") and not os.path.relpath(folder, root).startswith("build")]
 
