@@ -182,34 +182,37 @@ AttendCut attend_cut(const Caps& c, uint32_t share, const Format& f, uint32_t he
 }
 
 // Constants of lib/attend_matrix.glsl: queries of a workgroup, those staged at a time, tokens of a tile, most channels
-// of a head, subgroups that share queries (queries and their sums take registers). With more queries, a subgroup has
-// more rows.
-constexpr uint32_t kMatrixQueries = 64, kMatrixStaged = 16, kMatrixKeys = 32, kMatrixHeadDim = 256, kMatrixGroups = 2;
-
-uint32_t matrix_subgroups(const Caps& c) { return kMatrixQueries / std::max(c.matrix.m, 8u) * kMatrixGroups; }
+// of a head. With more queries, a subgroup has more rows.
+constexpr uint32_t kMatrixQueries = 64, kMatrixStaged = 16, kMatrixKeys = 32, kMatrixHeadDim = 256;
 
 struct AttendTile { // of lib/attend_matrix.glsl
 	uint32_t queries, keys;
-	bool kept; // queries stay in shared memory
+	bool kept;           // queries stay in shared memory
+	uint32_t groups = 2; // subgroups that share queries: these and their sums take registers
 };
+
+uint32_t subgroups(const Caps& c, const AttendTile& t) { return kMatrixQueries / std::max(c.matrix.m, 8u) * t.groups; }
 
 // Whether there are whole matrices and lanes of a row of scores, and shared memory as declared there, in pieces of 16
 // bytes.
 bool fits(const Caps& c, uint32_t head_dim, const AttendTile& t) {
 	const MatrixShape& m = c.matrix;
-	const uint32_t lanes = c.subgroup / (t.queries / matrix_subgroups(c));
-	if (t.keys / kMatrixGroups % m.n || t.keys % m.k || lanes < 1 || lanes > t.keys / 4) return false;
-	const uint32_t pieces = head_dim / 8, steps = head_dim / m.k, staged = kMatrixStaged * head_dim / 4;
-	const uint32_t tile = t.keys * (pieces + 1) + head_dim * (t.keys / 8 + 1) + t.queries * (t.keys / 4 + 1);
+	const uint32_t all_subgroups = subgroups(c, t), lanes = c.subgroup / std::max(1u, t.queries / all_subgroups);
+	if (t.keys % m.n || t.keys % m.k || lanes < 1 || lanes > t.keys / 4 || all_subgroups * c.subgroup > c.workgroup)
+		return false;
+	const uint32_t key_tiles = t.keys / m.n, splits = t.groups > key_tiles ? t.groups / key_tiles : 1;
+	if (t.groups % std::min(t.groups, key_tiles) || splits > 2 || head_dim / m.k % splits) return false;
+	const uint32_t pieces = head_dim / 8, steps = head_dim / m.k / splits, staged = kMatrixStaged * head_dim / 4;
+	const uint32_t tile = t.keys * (pieces + 1) + head_dim * (t.keys / 8 + 1) + splits * t.queries * (t.keys / 4 + 1);
 	const auto queries = [&](uint32_t parts) { return t.queries * (pieces / parts + 1) + staged; };
 	const uint32_t parts = t.kept || queries(1) <= tile ? 1 : queries(2) <= tile ? 2 : 4;
 	const uint32_t all = t.kept ? std::max(tile, staged) + t.queries * (pieces + 1) : std::max(tile, queries(parts));
 	return steps % parts == 0 && 16 * all + 4 * t.queries <= c.shared_bytes;
 }
 // With 32 tokens, or 16 where no more fit; none: no keys.
-AttendTile attend_tile(const Caps& c, uint32_t head_dim, bool kept) {
+AttendTile attend_tile(const Caps& c, uint32_t head_dim, bool kept, uint32_t groups = 2) {
 	for (const uint32_t keys : {kMatrixKeys, kMatrixKeys / 2})
-		if (const AttendTile t{kMatrixQueries, keys, kept}; fits(c, head_dim, t)) return t;
+		if (const AttendTile t{kMatrixQueries, keys, kept, groups}; fits(c, head_dim, t)) return t;
 	return {};
 }
 AttendTile attend_tile(const Caps& c, uint32_t head_dim) {
@@ -220,13 +223,16 @@ AttendTile attend_tile(const Caps& c, uint32_t head_dim) {
 	// A lane's share of twice as many rows fits 255 registers up to 128 channels.
 	if (const AttendTile t{c.knobs[Knob::PromptQueries], kMatrixKeys, false}; head_dim <= 128 && fits(c, head_dim, t))
 		return t;
+	// On AMD a processor holds twice as many subgroups if each keeps half of the channels of wide queries.
+	if (c.vendor == kAmd && head_dim > 128)
+		if (const AttendTile t = attend_tile(c, head_dim, /*kept=*/false, 4); t.keys) return t;
 	return attend_tile(c, head_dim, /*kept=*/false);
 }
 
 AttendCut matrix_cut(const Caps& c, uint32_t share, const AttendTile& tile) {
 	AttendCut cut;
 	cut_heads(cut, share, tile.queries);
-	cut.local = matrix_subgroups(c) * c.subgroup;
+	cut.local = subgroups(c, tile) * c.subgroup;
 	return cut;
 }
 
@@ -238,10 +244,12 @@ AttendChoice attend_choice(const Caps& c, Kernel kernel, bool matrices, bool int
 	if (cut.quad_lanes > 1) spec.push_back({SPEC_QUAD_LANES, cut.quad_lanes});
 	if (matrices) {
 		const AttendTile tile = attend_tile(c, head_dim);
-		spec.insert(spec.end(), {{SPEC_SUBGROUP_COLS, kMatrixGroups}, {SPEC_TILE, tile.keys}});
+		spec.insert(spec.end(), {{SPEC_SUBGROUP_COLS, tile.groups}, {SPEC_TILE, tile.keys}});
 		if (tile.queries != kMatrixQueries) spec.push_back({SPEC_QUERIES, tile.queries});
-		// RDNA 3, where every element of an operand lies in two lanes, would spill. RDNA 4 is not told apart.
-		const uint32_t most_ahead = c.vendor == kAmd ? 128 : c.vendor == kIntel ? 64 : kMatrixHeadDim;
+		// Registers that hold whole wide queries (RDNA 3 holds every element in two lanes) hold no tile beside them.
+		const uint32_t most_ahead = c.vendor == kIntel                     ? 64
+		                            : c.vendor == kAmd && tile.groups == 2 ? 128
+		                                                                   : kMatrixHeadDim;
 		if (head_dim > most_ahead) spec.push_back({SPEC_AHEAD, 0});
 		if (tile.kept) spec.push_back({SPEC_KEPT, 1});
 		add_matrices(spec, c);
@@ -270,8 +278,7 @@ bool attends_by_matrices(const Caps& c, uint32_t head_dim) {
 		return false;
 	const MatrixShape& m = c.matrix;
 	const auto whole = [&](uint32_t size) { return size >= 8 && head_dim % size == 0; };
-	return m.m <= 16 && matrix_subgroups(c) * c.subgroup <= c.workgroup && whole(m.n) && whole(m.k) &&
-	       attend_tile(c, head_dim).keys;
+	return m.m <= 16 && whole(m.n) && whole(m.k) && attend_tile(c, head_dim).keys;
 }
 
 bool chooses_shared_queries(const Caps& c) {

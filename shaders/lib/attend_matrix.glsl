@@ -4,9 +4,11 @@
 // A tile's keys and values lie in shared memory as halves, decoded once for all queries. Keys lie by token and values
 // by channel, so that a lane's elements of a matrix are contiguous. GROUPS subgroups share GROUP_ROWS queries, which
 // they keep in matrices, or with KEPT in shared memory. Each subgroup multiplies them with every GROUPS-th matrix of
-// the tile's keys, and their weights with every GROUPS-th matrix of its values. In between, scores pass through shared
-// memory, where lanes turn them into weights. Products are of halves, sums in f32. The mapping of matrix elements to
-// lanes is unknown, so a factor per row is also loaded as a matrix, with a stride of 0.
+// the tile's keys, and their weights with every GROUPS-th matrix of its values. With more subgroups than matrices of
+// keys, SPLITS subgroups share one, and each takes a part of the channels, so that it keeps that part of the queries
+// alone. In between, scores pass through shared memory, where lanes add the parts and turn them into weights. Products
+// are of halves, sums in f32. The mapping of matrix elements to lanes is unknown, so a factor per row is also loaded as
+// a matrix, with a stride of 0.
 //
 // A query's bits depend on its own tiles alone: neither on the other queries nor on tiles of which it sees nothing.
 //
@@ -38,7 +40,9 @@ const uint GROUP_ROWS = QUERIES * SUBGROUP * GROUPS / LOCAL_X;
 const uint ROW_TILES = GROUP_ROWS / M;
 const uint COL_TILES = HEAD_DIM / N, OWN_COLS = (COL_TILES + GROUPS - 1u) / GROUPS; // matrices of values, of a subgroup
 const bool UNEVEN = COL_TILES % GROUPS != 0u; // not every subgroup has a last matrix
-const uint STEPS = HEAD_DIM / K, KEY_STEPS = KEYS / K;
+const uint KEY_TILES = KEYS / N, SPLITS = GROUPS > KEY_TILES ? GROUPS / KEY_TILES : 1u;
+const uint KEY_GROUPS = GROUPS / SPLITS, OWN_KEYS = KEY_TILES / KEY_GROUPS; // of keys: subgroups, matrices of each
+const uint STEPS = HEAD_DIM / K / SPLITS, KEY_STEPS = KEYS / K;             // of scores, of values
 const uint PIECES = HEAD_DIM / 8u, TILE_PIECES = KEYS * PIECES, OWN_PIECES = (TILE_PIECES + LOCAL_X - 1u) / LOCAL_X;
 const uint TILE_PAIRS = KEYS / 2u * PIECES,
            OWN_PAIRS = (TILE_PAIRS + LOCAL_X - 1u) / LOCAL_X; // pieces of two tokens' values
@@ -47,7 +51,8 @@ const uint OWN_VALUES = 2u * OWN_PAIRS;
 // scores and of the weights that replace them. The 1 spreads them over banks.
 const uint STRIDE = PIECES + 1u, VALUE_STRIDE = KEYS / 8u + 1u, SCORE_STRIDE = KEYS / 4u + 1u;
 const uint VALUES = KEYS * STRIDE; // where values begin in tile_s
-const uint SCORES = VALUES + HEAD_DIM * VALUE_STRIDE, TILE = SCORES + QUERIES * SCORE_STRIDE;
+const uint SCORES = VALUES + HEAD_DIM * VALUE_STRIDE, SPLIT_SCORES = QUERIES * SCORE_STRIDE;
+const uint TILE = SCORES + SPLITS * SPLIT_SCORES;
 const uint OWN_ROWS = GROUP_ROWS / GROUPS; // rows of scores that a subgroup turns into weights
 const uint ROW_LANES = SUBGROUP / OWN_ROWS, LANE_QUADS = KEYS / 4u / ROW_LANES; // lanes of a row; quads of a lane
 // Weights are at most 1, and normal numbers as halves down to 2^-26 with this factor.
@@ -58,6 +63,7 @@ const uint STAGED_PIECES = STAGED_ROWS * (HEAD_DIM / 4u);
 const uint NEED_1 = QUERIES * STRIDE + STAGED_PIECES, NEED_2 = QUERIES * (PIECES / 2u + 1u) + STAGED_PIECES;
 const uint PARTS = KEPT || NEED_1 <= TILE ? 1u : NEED_2 <= TILE ? 2u : 4u;
 const uint PART_PIECES = PIECES / PARTS, PART_STEPS = STEPS / PARTS, PART_STRIDE = PART_PIECES + 1u;
+const uint SPLIT_PIECES = PIECES / SPLITS, PART_SPLIT = PART_PIECES / SPLITS; // a part has channels of every split
 const uint STAGED_AT = KEPT ? 0u : QUERIES * PART_STRIDE, QUERIES_END = STAGED_AT + STAGED_PIECES;
 const uint TILE_END = TILE > QUERIES_END ? TILE : QUERIES_END, QUERIES_AT = KEPT ? TILE_END : 0u;
 // Halves: keys [token][piece], values [channel][8 tokens]; then scores [query][4 tokens] as floats, which become
@@ -97,6 +103,7 @@ void put_values(uint pair, uvec4 even, uvec4 odd) {
 // Attends to the tokens of tiles 0 .. n_tiles - 1.
 void attend(uint first_tile, uint n_tiles) {
 	const uint row0 = gl_SubgroupID / GROUPS * GROUP_ROWS, group = gl_SubgroupID % GROUPS;
+	const uint split = SPLITS == 1u ? 0u : group / KEY_GROUPS, key_group = SPLITS == 1u ? group : group % KEY_GROUPS;
 	fcoopmatNV<16, gl_ScopeSubgroup, M, K> queries[KEPT ? ROW_TILES : ROW_TILES * STEPS];
 	[[unroll]] for (uint part = 0; part < PARTS; part++) {
 		[[dont_unroll]] for (uint first = 0; first < QUERIES; first += STAGED_ROWS) {
@@ -107,7 +114,8 @@ void attend(uint first_tile, uint n_tiles) {
 			barrier();
 			if (Q_ROTATE) rotate_staged(false);
 			for (uint i = LANE; i < STAGED_ROWS * PART_PIECES; i += LOCAL_X) {
-				const uint from = i / PART_PIECES * PIECES + part * PART_PIECES + i % PART_PIECES;
+				const uint at = i % PART_PIECES, s = SPLITS == 1u ? 0u : at / PART_SPLIT;
+				const uint from = i / PART_PIECES * PIECES + s * SPLIT_PIECES + part * PART_SPLIT + at - s * PART_SPLIT;
 				tile_s[QUERIES_AT + (first + i / PART_PIECES) * PART_STRIDE + i % PART_PIECES] =
 					finite_halves8(STAGED(2u * from), STAGED(2u * from + 1u));
 			}
@@ -118,7 +126,7 @@ void attend(uint first_tile, uint n_tiles) {
 		[[unroll]] for (uint r = 0; r < ROW_TILES; r++)
 			[[unroll]] for (uint k = 0; k < PART_STEPS; k++)
 				coopMatLoadNV(queries[r * STEPS + part * PART_STEPS + k], tile_s,
-				              (row0 + r * M) * PART_STRIDE + k * (K / 8u), PART_STRIDE, false);
+				              (row0 + r * M) * PART_STRIDE + split * PART_SPLIT + k * (K / 8u), PART_STRIDE, false);
 		barrier();
 	}
 
@@ -142,24 +150,26 @@ void attend(uint first_tile, uint n_tiles) {
 		barrier();
 		if (AHEAD && tile + 1u < n_tiles) tile_fetch(tile + 1u); // loaded while this one is multiplied
 
-		[[unroll]] for (uint i = 0; i < KEYS / N / GROUPS; i++) {
-			const uint n = i * GROUPS + group;
+		[[unroll]] for (uint i = 0; i < OWN_KEYS; i++) {
+			const uint n = i * KEY_GROUPS + key_group;
 			fcoopmatNV<32, gl_ScopeSubgroup, M, N> score[ROW_TILES];
 			[[unroll]] for (uint r = 0; r < ROW_TILES; r++) score[r] = fcoopmatNV<32, gl_ScopeSubgroup, M, N>(0.0);
 			[[unroll]] for (uint k = 0; k < STEPS; k++) {
 				fcoopmatNV<16, gl_ScopeSubgroup, K, N> keys;
-				coopMatLoadNV(keys, tile_s, n * N * STRIDE + k * (K / 8u), STRIDE, true);
+				coopMatLoadNV(keys, tile_s, n * N * STRIDE + split * SPLIT_PIECES + k * (K / 8u), STRIDE, true);
 				[[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
 					const uint query = KEPT ? r : r * STEPS + k;
 					if (KEPT)
 						coopMatLoadNV(queries[query], tile_s,
-						              QUERIES_AT + (row0 + r * M) * STRIDE + k * (K / 8u), STRIDE, false);
+						              QUERIES_AT + (row0 + r * M) * STRIDE + split * SPLIT_PIECES + k * (K / 8u),
+						              STRIDE, false);
 					score[r] = coopMatMulAddNV(queries[query], keys, score[r]);
 				}
 			}
 			[[unroll]] for (uint r = 0; r < ROW_TILES; r++)
-				coopMatStoreNV(score[r], tile_s, SCORES + (row0 + r * M) * SCORE_STRIDE + n * (N / 4u), SCORE_STRIDE,
-				               false);
+				coopMatStoreNV(score[r], tile_s,
+				               SCORES + split * SPLIT_SCORES + (row0 + r * M) * SCORE_STRIDE + n * (N / 4u),
+				               SCORE_STRIDE, false);
 		}
 		barrier();
 
@@ -167,7 +177,10 @@ void attend(uint first_tile, uint n_tiles) {
 		float most = NO_TOKEN;
 		[[unroll]] for (uint i = 0; i < LANE_QUADS; i++) {
 			const bvec4 blind = equal(uvec4(seen >> i * 4u) & uvec4(1, 2, 4, 8), uvec4(0));
-			w[i] = mix(scores(uintBitsToFloat(tile_s[SCORES + j * SCORE_STRIDE + quad0 + i])), vec4(NO_TOKEN), blind);
+			const uint from = SCORES + j * SCORE_STRIDE + quad0 + i;
+			vec4 product = uintBitsToFloat(tile_s[from]);
+			[[unroll]] for (uint s = 1; s < SPLITS; s++) product += uintBitsToFloat(tile_s[from + s * SPLIT_SCORES]);
+			w[i] = mix(scores(product), vec4(NO_TOKEN), blind);
 			most = max(most, max(max(w[i].x, w[i].y), max(w[i].z, w[i].w)));
 		}
 		[[unroll]] for (uint step = OWN_ROWS; step < SUBGROUP; step *= 2u) most =

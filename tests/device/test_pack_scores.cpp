@@ -154,11 +154,13 @@ TEST_CASE("pack: scores of tokens in f16 pages") {
 		Floats v(size_t(r.n_kv_heads) * slots * r.R);
 		const Floats before = random.normals(size_t(r.n_kv_heads) * slots, 0.01f);
 		Floats k(size_t(r.n_kv_heads) * slots * r.D), want = before;
-		Words pool(size_t(n_pages) * (words + v_words), 0x7e007e00u), pages, live(n_pages * 4, 0), probes = {0};
+		Words pool(size_t(n_pages) * (words + v_words), 0x7e007e00u), pages(n_pages * 4), live(n_pages * 4, 0),
+		    probes = {0};
 		if (r.T > 1) probes.push_back(r.T - 1);
-		for (uint32_t p = 0; p < n_pages; ++p)
-			for (const uint32_t w : {(n_pages - 1 - p) * words, n_pages * words + p * v_words, 0u, 0u})
-				pages.push_back(w);
+		for (uint32_t p = 0; p < n_pages; ++p) {
+			pages[p * 4] = (n_pages - 1 - p) * words;
+			pages[p * 4 + 1] = n_pages * words + p * v_words;
+		}
 		for (uint32_t i = 0; i < r.first; ++i) { // live slots, spread
 			const uint32_t s = i * 37 % slots;
 			live[s / page * 4] |= 1u << s % page;

@@ -136,6 +136,29 @@ TEST_CASE("kernel choice: attention by matrices, where rows of a subgroup are wh
 		--kept.shared_bytes, --intel.shared_bytes;
 		CHECK(keeps(kept, 128) == (row.shape.n == 8)); // with half as many tokens in a tile
 		CHECK(vk::attends_by_matrices(intel, 128) == (row.subgroup >= 16 && row.shape.n == 8));
+		vk::Caps amd = c; // twice as many subgroups share queries of wide heads, if they have lanes
+		amd.vendor = 0x1002, amd.shared_bytes = 64 << 10;
+		const auto groups_of = [](const vk::Caps& caps, uint32_t head_dim) {
+			for (const vk::SpecValue& v : vk::choose_attend_prompt(caps, 4, head_dim, 0).spec)
+				if (v.id == SPEC_SUBGROUP_COLS) return v.value;
+			return 0u;
+		};
+		CHECK(groups_of(amd, 128) == 2);
+		CHECK(groups_of(c, 256) == 2);
+		const bool lanes = row.subgroup == 32 || row.shape.m == 8;
+		CHECK(groups_of(amd, 256) == (lanes ? 4 : 2));
+		for (const uint32_t d : {192u, 256u}) {
+			const vk::AttendChoice four = vk::choose_attend_prompt(amd, 4, d, 0);
+			std::vector<vk::SpecValue> of_four = four.spec;
+			of_four.push_back({SPEC_SUBGROUP, row.subgroup});
+			const vk::Footprint size = vk::footprint(attend.spirv, vk::reflect(attend.spirv, attend.name), of_four);
+			CHECK(size.local[0] == row.local * (lanes ? 2 : 1));
+			vk::Caps least = amd;
+			least.shared_bytes = size.shared_bytes;
+			CHECK(vk::choose_attend_prompt(least, 4, d, 0).spec == four.spec);
+			--least.shared_bytes;
+			CHECK(vk::choose_attend_prompt(least, 4, d, 0).spec != four.spec);
+		}
 		vk::Caps twice = c; // twice as many queries for a workgroup of the same size
 		twice.shared_bytes = 48 << 10;
 		CHECK(vk::set_knob(twice.knobs, "prompt_queries", "128"));
