@@ -12,10 +12,13 @@ constexpr uint32_t kMaxHeadDim = 512;       // channels of a head
 constexpr uint32_t kMaxRuns = 512;          // (scale, zero) pairs of one token over all kv heads
 constexpr uint32_t kNoOffset = 0xffffffffu; // kSkip of backends/ops.h; as a head: all heads
 constexpr uint32_t kWarp = 32;              // threads
-constexpr uint32_t kVecWarps = 4;           // weight rows of a block of matvec, one per warp
+constexpr uint32_t kVecWarps = 4;           // warps of a block of matvec
+constexpr uint32_t kVecRows = 4;            // weight rows of a block of matvec_row: of one weight or of two together
 constexpr uint32_t kVecTokens = 8;          // rows of x of a block of matvec
-constexpr uint32_t kTile = 64;              // rows of x, weight rows and columns of a block of matmul
-constexpr uint32_t kMatmulThreads = 256;    // threads of a block; each has 4 x 4 sums
+constexpr uint32_t kTileRows = 128;         // weight rows of a block of matmul
+constexpr uint32_t kTile = 64;              // rows of x of a block of matmul and expert_matmul
+constexpr uint32_t kWideTile = 128;         // the same of matmul_wide
+constexpr uint32_t kMatmulThreads = 256;    // threads of a block; each has 4 x 8 or 8 x 8 sums
 constexpr uint32_t kThreads = 128;          // threads of a block of any other kernel; the most tokens of a page
 constexpr uint32_t kMaxGroups = 2048;       // (scale, zero) pairs of one kv head of a page: 128 tokens, runs of 32
 constexpr uint32_t kPackRows = 8;           // tokens that pack_pages rotates at a time
@@ -27,6 +30,7 @@ constexpr uint32_t kStateColumns = 32;      // columns of a block
 constexpr uint32_t kStateTile = 8;          // tokens that pass through shared memory together
 constexpr uint32_t kConvTile = 16;          // rows of a block of short_conv
 constexpr uint32_t kQueries = 8;            // pairs of row and query head a block of attention serves
+constexpr uint32_t kAttendBlocks = 4;       // blocks of attention with fewer queries at once on a multiprocessor
 
 struct Weight { // rows in the layout of shaders/shared/weight_row.h
 	const void* rows;
@@ -207,6 +211,7 @@ struct CodeSide { // how K, or V, of a page is stored: Quant of engine/kv_host/p
 	uint32_t norms;       // 1: codes of a codebook and a norm per token and head; 0: codes have scale and zero
 	uint32_t param_bits;  // of a norm, scale or zero: 16, or 8 and relative to the largest of the page and head
 	uint32_t rotate, mean;
+	uint32_t factors; // 1: V has channel factors
 };
 struct Scores {    // of products q . k
 	float scale;   // 1 / sqrt(head_dim)
@@ -366,7 +371,7 @@ struct Kernels {
 	Kernel<GaussianTopKArgs> gaussian_top_k;
 	Kernel<StreamSumArgs> stream_sum;
 	Kernel<ActivateArgs> activate;
-	Kernel<MatmulArgs> matvec, matvec_row, matmul;
+	Kernel<MatmulArgs> matvec, matvec_row, matmul, matmul_wide;
 	Kernel<ExpertMatmulArgs> expert_matvec, expert_matvec_row, expert_matmul;
 	Kernel<RouteArgs> route;
 	Kernel<SortSlotsArgs> sort_slots;
@@ -377,7 +382,8 @@ struct Kernels {
 	Kernel<RopeStoreArgs> rope_store;
 	Kernel<KvStoreArgs> kv_store, kv_load;
 	Kernel<JoinHeadsArgs> join_heads;
-	Kernel<AttendArgs> attend, attend_narrow; // narrow: heads of at most kThreads channels
+	Kernel<AttendArgs> attend, attend_narrow;        // narrow: heads of at most kThreads channels
+	Kernel<AttendArgs> attend_4, attend_2, attend_1; // at most so many queries of a work item
 	Kernel<AttendPromptArgs> attend_prompt, attend_prompt_narrow;
 	Kernel<AttendArgs> attend_latent;
 	Kernel<UnpackArgs> unpack_latents;

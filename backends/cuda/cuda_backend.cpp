@@ -131,7 +131,10 @@ std::byte* CudaBackend::bytes_at(const Buffer& b, size_t at, size_t n) const {
 	return block.data + at;
 }
 
-const uint32_t* CudaBackend::half_words(const View& v) const { return data<uint32_t>(as_words(v)); }
+const uint32_t* CudaBackend::half_words(const View& v) const {
+	KV_ASSERT(v.at % 8 == 0); // kernels read four halves at a time
+	return data<uint32_t>(as_words(v));
+}
 
 // The table for types with grids, made when the first such weight is read.
 const uint32_t* CudaBackend::grids() {

@@ -15,9 +15,9 @@ constexpr uint32_t kMostBlocks = 65535; // of a grid in y and z
 uint32_t groups(uint64_t n, uint32_t size) { return uint32_t((n + size - 1) / size); }
 
 void check_head_dim(uint32_t head_dim) {
-	if (head_dim > kMaxHeadDim)
-		fail(Code::Unsupported, "head_dim {}: attention on CUDA goes up to {}; use --device cpu", head_dim,
-		     kMaxHeadDim);
+	if (head_dim % 4 || head_dim > kMaxHeadDim)
+		fail(Code::Unsupported, "head_dim {}: attention on CUDA needs a multiple of 4, at most {}; use --device cpu",
+		     head_dim, kMaxHeadDim);
 }
 
 } // namespace
@@ -88,15 +88,18 @@ void CudaBackend::compute(const op::Activate& o) {
 constexpr auto is_known = [](auto... types) { return (is_known_type(uint32_t(types)) && ...); };
 static_assert(is_known(DType::F16, DType::Q8_0, DType::Q4_0, DType::Q4_K, DType::Q5_K, DType::Q6_K));
 
-// Whether kernels for one row of x and types known at compile time take these: they read whole units of 16 elements.
-static bool reads_units(const View& w, const View& x) {
-	return is_known_type(uint32_t(w.type)) && w.shape[1] % 16 == 0 && x.at % 16 == 0;
+// Whether kernels for one row of x and types known at compile time take these: they read whole units of 16 elements. q:
+// a second weight, or none.
+static bool reads_units(const View& w, const View& q, const View& x) {
+	return is_known_type(uint32_t(w.type)) && (!q.buf || q.type == w.type) && w.shape[1] % 16 == 0 && x.at % 16 == 0;
 }
+// Blocks of these kernels for d rows of one weight, or of each of two.
+static uint32_t row_blocks(uint32_t d, bool two) { return groups(d, two ? kVecRows / 2 : kVecRows); }
 
 void CudaBackend::compute(const op::Matmul& o) {
 	const auto& [projs, x, epilogue, decode] = o;
 	const bool swiglu = epilogue == Epilogue::SwiGLU;
-	const uint32_t T = x.shape[0];
+	const uint32_t T = x.shape[0], multiprocessors = info_.fill_workgroups / kAttendBlocks;
 	for (size_t i = 0; i < (swiglu ? 1 : projs.size()); ++i) {
 		const Proj &p = projs[i], second = swiglu ? projs[1] : Proj();
 		const uint32_t d = p.w.shape[0];
@@ -111,14 +114,16 @@ void CudaBackend::compute(const op::Matmul& o) {
 		                                                  : kStore};
 		const double bytes = 4. * double(x.elements()) +
 		                     double(d) * (double(weight_row_bytes(p.w.type, p.w.shape[1])) * (swiglu ? 2 : 1) + 4. * T);
-		if (decode && T == 1 && reads_units(p.w, x) && (!swiglu || reads_units(second.w, x)))
-			launch(kernels_.matvec_row, {groups(d, kVecWarps), 1, 1}, kVecWarps * kWarp, args,
+		if (decode && T == 1 && reads_units(p.w, second.w, x))
+			launch(kernels_.matvec_row, {row_blocks(d, swiglu), 1, 1}, kVecWarps * kWarp, args,
 			       {"matvec", bytes, i == 0});
 		else if (decode)
-			launch(kernels_.matvec, {groups(d, kVecWarps), groups(T, kVecTokens), 1}, kVecWarps * kWarp, args,
-			       {"matvec", bytes, i == 0});
+			launch(kernels_.matvec, {d, groups(T, kVecTokens), 1}, kVecWarps * kWarp, args, {"matvec", bytes, i == 0});
+		else if (T > kTile && uint64_t(groups(d, kTileRows)) * groups(T, kWideTile) * 2 > multiprocessors)
+			launch(kernels_.matmul_wide, {groups(d, kTileRows), groups(T, kWideTile), 1}, kMatmulThreads, args,
+			       {"matmul", bytes, i == 0});
 		else
-			launch(kernels_.matmul, {groups(d, kTile), groups(T, kTile), 1}, kMatmulThreads, args,
+			launch(kernels_.matmul, {groups(d, kTileRows), groups(T, kTile), 1}, kMatmulThreads, args,
 			       {"matmul", bytes, i == 0});
 	}
 }
@@ -212,12 +217,12 @@ void CudaBackend::compute(const op::ExpertMatmul& o) {
 		                  4. * (double(x.elements()) + double(slots) * d) +
 		                      rows * double(weight_row_bytes(p.w.type, p.w.shape[1])),
 		                  i == 0};
-		const bool units = reads_units(p.w, x) && (!gated || reads_units(second.w, x));
-		if (decode)
-			launch(units ? kernels_.expert_matvec_row : kernels_.expert_matvec, {groups(d, kVecWarps), slots, 1},
-			       kVecWarps * kWarp, args, info);
+		if (decode && reads_units(p.w, second.w, x))
+			launch(kernels_.expert_matvec_row, {row_blocks(d, gated), slots, 1}, kVecWarps * kWarp, args, info);
+		else if (decode)
+			launch(kernels_.expert_matvec, {d, slots, 1}, kVecWarps * kWarp, args, info);
 		else
-			launch(kernels_.expert_matmul, {groups(d, kTile), e.tiles.shape[0], 1}, kMatmulThreads, args, info);
+			launch(kernels_.expert_matmul, {groups(d, kTileRows), e.tiles.shape[0], 1}, kMatmulThreads, args, info);
 	}
 }
 
@@ -282,7 +287,8 @@ void CudaBackend::move_rows(const Kernel<KvStoreArgs>& kernel, const KvRows& kv,
 // ---- packing
 
 static CodeSide side_of(const Quant& q) {
-	return {q.bits, q.group, q.scale == Scale::PerChannel, q.scale == Scale::Codebook, q.param_bits, q.rotate, q.mean};
+	return {q.bits,   q.group, q.scale == Scale::PerChannel,   q.scale == Scale::Codebook, q.param_bits,
+	        q.rotate, q.mean,  q.prescale == Prescale::SqrtMax};
 }
 
 void CudaBackend::pack_side(const KvRows& src, const PackArgs& a, bool is_k) {
@@ -463,7 +469,7 @@ void CudaBackend::attend_pages(const char* op, View q, const KvRead& kv) {
 	bool first = true;
 	for (const AttendGroup& g : kv.groups) {
 		const Quant &k = g.format.k, &v = g.format.v;
-		const uint32_t blocks = groups(uint64_t(kv.item_rows) * share, kQueries);
+		const uint32_t queries = kv.item_rows * share, blocks = groups(queries, kQueries);
 		const double page_bytes = 4. * (kv_code_words(kv.n_kv_heads, D, k.bits, g.page) +
 		                                kv_code_words(kv.n_kv_heads, v_dim, v.bits, g.page));
 		const AttendArgs args{data<float>(kv.parts),
@@ -490,7 +496,12 @@ void CudaBackend::attend_pages(const char* op, View q, const KvRead& kv) {
 		                      scores_of(D, kv.softmax.softcap),
 		                      data<float>(q_rope),
 		                      rope_dim};
-		const auto& kernel = q_rope ? kernels_.attend_latent : D <= kThreads ? kernels_.attend_narrow : kernels_.attend;
+		const auto& kernel = q_rope          ? kernels_.attend_latent
+		                     : queries == 1  ? kernels_.attend_1
+		                     : queries == 2  ? kernels_.attend_2
+		                     : queries <= 4  ? kernels_.attend_4
+		                     : D <= kThreads ? kernels_.attend_narrow
+		                                     : kernels_.attend;
 		launch(kernel, {g.n_work * blocks, kv.n_kv_heads, 1}, kThreads, args, {op, g.n_pages * page_bytes, first});
 		first = false;
 	}

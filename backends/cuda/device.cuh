@@ -17,9 +17,12 @@ namespace kvrun::cuda {
 
 #ifndef KV_HOST_GRID
 // An array in shared memory; on the host, it also records which thread wrote each element.
-template <class T, uint32_t N> struct Shared {
+template <class T, uint32_t N> struct alignas(16) Shared {
 	T values[N];
 	__device__ T& operator[](uint32_t i) { return values[i]; }
+	// Elements i .. i + 3 of an array of floats; i is a multiple of 4.
+	__device__ float4 quad(uint32_t i) const { return *reinterpret_cast<const float4*>(values + i); }
+	__device__ void set_quad(uint32_t i, float4 x) { *reinterpret_cast<float4*>(values + i) = x; }
 };
 #endif
 
@@ -43,6 +46,13 @@ __device__ inline float half_at(const uint32_t* words, uint64_t i) {
 	return half_to_float(words[i / 2] >> 16 * (i % 2) & 0xffffu);
 }
 __device__ inline uint32_t half_pair(float low, float high) { return float_to_half(low) | float_to_half(high) << 16; }
+
+// The float of an integer below 2^23, by instructions that are faster than a conversion.
+__device__ inline float small_float(uint32_t x) { return __int_as_float(int(x | 0x4b000000u)) - 8388608.f; }
+// The float of byte i of a word of signed bytes, in the same way: of the byte + 128, below the exponent of 2^23.
+__device__ inline float signed_float(uint32_t word, uint32_t i) {
+	return __int_as_float(int(__byte_perm(word ^ 0x80808080u, 0x4b000000u, 0x7540u + i))) - 8388736.f;
+}
 
 // Sums over a warp; every lane gets the result, always added in the same order.
 template <class T> __device__ inline T warp_sum(T x) {

@@ -7,9 +7,13 @@ namespace kvrun::cuda::KV_CUDA_BUILD {
 
 struct BalancedKeys { // divided by the channel balancer of the kv head, if there is one
 	PageKeys keys;
+	uint32_t head_dim;
 	const uint32_t* balance;
-	template <class F> __device__ void each(uint32_t t, F f) const {
-		keys.each(t, [&](uint32_t c, float x) { f(c, balance ? x / half_at(balance, c) : x); });
+	__device__ float4 quad(uint32_t t, uint32_t c) const {
+		const float4 x = keys.quad(t, c);
+		if (!balance) return x;
+		const float4 by = half_quad(balance[c / 2], balance[c / 2 + 1]);
+		return {x.x / by.x, x.y / by.y, x.z / by.z, x.w / by.w};
 	}
 };
 
@@ -26,12 +30,12 @@ __global__ void weigh_kernel(WeighArgs a) {
 		if (is_live(a.tables + w.live + h * w.live_stride + p * 4, t)) {
 			const PageKeys keys = {
 			    a.k_codes + entry[0], a.k_params ? a.k_params + entry[2] : nullptr, a.k, h, D, a.page, a.n_kv_heads};
-			const BalancedKeys balanced = {keys, a.balance ? a.balance + w.balance + h * D / 2 : nullptr};
+			const BalancedKeys balanced = {keys, D, a.balance ? a.balance + w.balance + h * D / 2 : nullptr};
 			if (a.q_rope) {
 				const PageValues values = {{a.v_codes + entry[1], a.v_params ? a.v_params + entry[3] : nullptr, a.v, h,
 				                            a.rope_dim, a.page, a.n_kv_heads},
 				                           nullptr};
-				const RopePart<PageRopeKeys> rope = {a.q_rope + head * a.rope_dim, {values}, a.rope_dim};
+				const RopePart<PageValues> rope = {a.q_rope + head * a.rope_dim, values, a.rope_dim};
 				x = received(a.q + head * D, a.lse + head, share, D, a.scores, keys, t, rope);
 			} else {
 				x = received(a.q + head * D, a.lse + head, share, D, a.scores, balanced, t);

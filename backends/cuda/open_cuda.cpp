@@ -62,6 +62,8 @@ class CudaDevices final : public DeviceSet {
 		r.info.shares_memory = p.integrated;
 		r.info.mapped_bytes = p.maps_host && !p.integrated ? host_free_bytes() : 0;
 		r.info.peak_bytes_per_s = p.peak_bytes_per_s;
+		r.info.piece_tokens = kThreads; // a tile of attention
+		r.info.fill_workgroups = uint32_t(p.multiprocessors) * kAttendBlocks;
 		if (p.major < kLeastMajor || (p.major == kLeastMajor && p.minor < kLeastMinor))
 			r.refused = fmt::format("CUDA: compute capability {}.{}, kvrun needs {}.{}; Vulkan may do", p.major,
 			                        p.minor, kLeastMajor, kLeastMinor);

@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(kThreads) pack_tokens_kernel(PackSideArgs a) {
 }
 
 // K's parameters per channel: over the tokens of the page, or from a block. Grid: work items in x, kv heads in y.
-__global__ void __launch_bounds__(kThreads) pack_channels_kernel(PackSideArgs a) {
+__global__ void __launch_bounds__(kThreads, 8) pack_channels_kernel(PackSideArgs a) {
 	__shared__ Shared<float, kMaxHeadDim> scale, zero;
 	__shared__ Shared<uint32_t, kMaxHeadDim> stored; // f16 parameters, if they are stored in bytes
 	const bool bytes = a.side.param_bits == 8;
@@ -214,7 +214,8 @@ __global__ void __launch_bounds__(kThreads) pack_runs_kernel(PackSideArgs a) {
 // The codebook's code nearest to x.
 __device__ inline uint32_t book_code(float x, uint32_t bits) {
 	uint32_t code = 0;
-	for (uint32_t i = 0; i + 1 < 1u << bits; ++i) code += x > 0.5f * (book_value(i, bits) + book_value(i + 1, bits));
+	for (uint32_t i = 0; i + 1 < 1u << bits; ++i)
+		code += x > 0.5f * (book_value(float(i), bits) + book_value(float(i + 1), bits));
 	return code;
 }
 
@@ -259,7 +260,7 @@ __device__ inline void pack_row(const PackSideArgs& a, const PackWork& w, PackRo
 		const float factor = kv_codebook_factor(bits, i);
 		float dot = 0, length = 0;
 		for (uint32_t c = 0; c < D; ++c) {
-			const float z = s.y[row * kMaxHeadDim + c], v = book_value(book_code(z * factor, bits), bits);
+			const float z = s.y[row * kMaxHeadDim + c], v = book_value(float(book_code(z * factor, bits)), bits);
 			dot += z * v, length += v * v;
 		}
 		const float near = dot * dot / length;

@@ -1,4 +1,4 @@
-// Keys and values of one kv head, read token by token: pages of any format, and f16 rows outside of pages.
+// Keys and values of one kv head, four channels at a time: pages of any format, and f16 rows outside of pages.
 // x = scale * code + zero, times V's channel factor. shaders/shared/kv_page.h has the layout of codes and parameters.
 #pragma once
 #include "backends/cuda/device.cuh"
@@ -11,14 +11,15 @@ __device__ inline bool is_live(const uint32_t* bits, uint32_t t) { return bits[t
 struct Group { // (scale, zero) of codes
 	float scale, zero;
 };
+__device__ inline Group half_group(uint32_t pair) { return {low_half(pair), high_half(pair)}; }
 // From a pair of bytes in the low half of a word; `largest`: the word of the largest (scale, |zero|).
 __device__ inline Group byte_group(uint32_t bytes, uint32_t largest) {
-	return {float(bytes & 0xffu) * kv_255th(low_half(largest)),
-	        (float(bytes >> 8 & 0xffu) - 128.f) * kv_127th(high_half(largest))};
+	return {small_float(bytes & 0xffu) * kv_255th(low_half(largest)),
+	        (small_float(bytes >> 8 & 0xffu) - 128.f) * kv_127th(high_half(largest))};
 }
 
-__device__ inline float book_value(uint32_t code, uint32_t bits) {
-	const float u = float(code) - kv_codebook_middle(bits);
+__device__ inline float book_value(float code, uint32_t bits) {
+	const float u = code - kv_codebook_middle(bits);
 	return u * (kv_codebook_linear(bits) + kv_codebook_cubic(bits) * (u * u));
 }
 
@@ -44,23 +45,87 @@ template <class Rows> __device__ inline void rotate_rows(Rows& y, uint32_t n, ui
 	__syncthreads();
 }
 
+// ---- formats. Decoding takes the most frequent ones as constants, so that branches on them vanish.
+
+constexpr CodeSide kHalves = {16, 0, 0, 0, 16, 0, 0, 0};
+constexpr CodeSide of_channels(uint32_t bits) { return {bits, 0, 1, 0, 16, 0, 0, 0}; }
+constexpr CodeSide of_tokens(uint32_t bits) { return {bits, 0, 0, 0, 16, 0, 0, 0}; }
+constexpr CodeSide of_book(uint32_t bits, uint32_t mean) { return {bits, 0, 0, 1, 8, 0, mean, 0}; }
+
+#define KV_KNOWN_KEYS(X)                                                                                               \
+	X(kHalves) X(of_channels(2)) X(of_channels(4)) X(of_tokens(4)) X(of_tokens(8)) X(of_book(3, 1)) X(of_book(4, 1))
+#define KV_KNOWN_VALUES(X)                                                                                             \
+	X(kHalves) X(of_tokens(2)) X(of_tokens(4)) X(of_tokens(8)) X(of_book(2, 0)) X(of_book(3, 0)) X(of_book(4, 0))
+#define KV_KNOWN_LATENTS(X) X(kHalves)
+
+// All that decoding depends on, except the group, in one number.
+constexpr uint32_t kind_of(const CodeSide& s) {
+	if (s.bits == 16) return 16;
+	return s.bits | s.per_channel << 8 | s.norms << 9 | (s.param_bits == 8) << 10 | s.mean << 11 | s.factors << 12;
+}
+
+// Calls f(side), with constants in place of the members of a known format.
+#define KV_KNOWN(known)                                                                                                \
+	case kind_of(known):                                                                                               \
+		return f(CodeSide{(known).bits, side.group, (known).per_channel, (known).norms, (known).param_bits,            \
+		                  side.rotate, (known).mean, 0});
+template <class F> __device__ inline void known_keys(CodeSide side, F f) {
+	switch (kind_of(side)) { KV_KNOWN_KEYS(KV_KNOWN) }
+	f(side);
+}
+template <class F> __device__ inline void known_values(CodeSide side, F f) {
+	switch (kind_of(side)) { KV_KNOWN_VALUES(KV_KNOWN) }
+	f(side);
+}
+template <class F> __device__ inline void known_latents(CodeSide side, F f) {
+	switch (kind_of(side)) { KV_KNOWN_LATENTS(KV_KNOWN) }
+	f(side);
+}
+#undef KV_KNOWN
+
+// ---- keys and values, four channels at a time
+
+__device__ inline float4 half_quad(uint32_t first, uint32_t second) {
+	return {low_half(first), high_half(first), low_half(second), high_half(second)};
+}
+
+// f(c) for c = 0, 4, ... below D. Constants where they are compared with what lies inside of 16 channels.
+template <class F> __device__ inline void each_quad(uint32_t D, F f) {
+	for (uint32_t block = 0; block < D / 16; ++block) {
+#pragma unroll
+		for (uint32_t quad = 0; quad < 4; ++quad) f(block * 16 + quad * 4);
+	}
+	for (uint32_t c = D / 16 * 16; c < D; c += 4) f(c);
+}
+// f(channel, value) for every channel of token t, in order.
+template <class Keys, class F> __device__ inline void each_channel(const Keys& keys, uint32_t t, F f) {
+	each_quad(keys.head_dim, [&](uint32_t c) {
+		const float4 x = keys.quad(t, c);
+		f(c, x.x), f(c + 1, x.y), f(c + 2, x.z), f(c + 3, x.w);
+	});
+}
+
 struct PageSide { // keys or values of one kv head
 	const uint32_t *codes, *params;
 	CodeSide side;
 	uint32_t head, head_dim, page, n_kv_heads;
 
-	// Code of channel c of a token whose words are codes[word(0)], codes[word(1)], ...
-	template <class Word> __device__ uint32_t code(uint32_t c, Word word) const {
-		if (side.bits == 3)
-			return (codes[word(c / 16)] >> c % 16 * 2 & 3u) |
-			       (codes[word(kv_token_words(head_dim, 2) + c / 32)] >> c % 32 & 1u) << 2;
-		const uint32_t per_word = 32 / side.bits;
-		return codes[word(c / per_word)] >> c % per_word * side.bits & ((1u << side.bits) - 1);
+	// Codes of channels c .. c + 3 of a token whose words are codes[word(0)], codes[word(1)], ...
+	template <class Word> __device__ uint4 quad_codes(uint32_t c, Word word) const {
+		if (side.bits == 3) {
+			const uint32_t low = codes[word(c / 16)] >> c % 16 * 2;
+			const uint32_t high = codes[word(kv_token_words(head_dim, 2) + c / 32)] >> c % 32;
+			const auto code = [&](uint32_t i) { return (low >> 2 * i & 3u) | (high >> i & 1u) << 2; };
+			return {code(0), code(1), code(2), code(3)};
+		}
+		const uint32_t per_word = 32 / side.bits, mask = (1u << side.bits) - 1;
+		const uint32_t four = codes[word(c / per_word)] >> c % per_word * side.bits;
+		return {four & mask, four >> side.bits & mask, four >> 2 * side.bits & mask, four >> 3 * side.bits & mask};
 	}
 	__device__ float norm(uint32_t t) const {
 		const uint32_t word = params[kv_norm_word(head, t, page, side.param_bits)];
 		if (side.param_bits == 16) return t % 2 ? high_half(word) : low_half(word);
-		return float(word >> t % 4 * 8 & 0xffu) *
+		return small_float(word >> t % 4 * 8 & 0xffu) *
 		       kv_255th(low_half(params[kv_norm_scale_word(n_kv_heads, head, page)]));
 	}
 	__device__ uint32_t n_params() const {
@@ -71,95 +136,73 @@ struct PageSide { // keys or values of one kv head
 		if (side.param_bits == 8)
 			return byte_group(params[kv_byte_param_word(i)] >> i % 2 * 16,
 			                  params[kv_byte_largest_word(n_params(), head)]);
-		return {low_half(params[i]), high_half(params[i])};
+		return half_group(params[i]);
 	}
-	// The value of a code; `norm`: the token's norm, if the page has norms.
-	__device__ float value(uint32_t code, uint32_t t, uint32_t c, float norm) const {
-		if (!side.norms) {
-			const Group g = group(side.per_channel ? kv_channel_param(head, c, head_dim)
-			                                       : kv_token_param(head, c, t, head_dim, side.group, page));
-			return float(code) * g.scale + g.zero;
+	__device__ float scaled(float code, const Group& g) const {
+		// the product of a half and a code is exact
+		return side.param_bits == 16 ? fmaf(code, g.scale, g.zero) : code * g.scale + g.zero;
+	}
+	// Values of codes of channels c .. c + 3 of token t.
+	__device__ float4 values_of(const uint4& code, uint32_t t, uint32_t c) const {
+		const float x = small_float(code.x), y = small_float(code.y), z = small_float(code.z), w = small_float(code.w);
+		if (side.norms) {
+			const float n = norm(t);
+			const auto value = [&](float i) { return book_value(i, side.bits) * n; };
+			if (!side.mean) return {value(x), value(y), value(z), value(w)};
+			const uint32_t* pair = params + kv_mean_word(n_kv_heads, head, c, head_dim, page, side.param_bits);
+			const float4 mean = half_quad(pair[0], pair[1]);
+			return {value(x) + mean.x, value(y) + mean.y, value(z) + mean.z, value(w) + mean.w};
 		}
-		const float x = book_value(code, side.bits) * norm;
-		if (!side.mean) return x;
-		const uint32_t pair = params[kv_mean_word(n_kv_heads, head, c, head_dim, page, side.param_bits)];
-		return x + (c % 2 ? high_half(pair) : low_half(pair));
+		if (!side.per_channel) {
+			// 16 channels lie in one group
+			const Group g = group(kv_token_param(head, c / 16 * 16, t, head_dim, side.group, page));
+			return {scaled(x, g), scaled(y, g), scaled(z, g), scaled(w, g)};
+		}
+		const uint32_t first = kv_channel_param(head, c, head_dim);
+		Group a, b, d, e;
+		if (side.param_bits == 16) {
+			const uint4 four = *reinterpret_cast<const uint4*>(params + first);
+			a = half_group(four.x), b = half_group(four.y), d = half_group(four.z), e = half_group(four.w);
+		} else {
+			a = group(first), b = group(first + 1), d = group(first + 2), e = group(first + 3);
+		}
+		return {scaled(x, a), scaled(y, b), scaled(z, d), scaled(w, e)};
 	}
 };
 
 struct PageKeys : PageSide {
-	// f(channel, value) for every channel of token t, in order.
-	template <class F> __device__ void each(uint32_t t, F f) const {
+	__device__ float4 quad(uint32_t t, uint32_t c) const {
 		const auto word = [&](uint32_t w) { return kv_k_word(head, w, t, head_dim, side.bits, page); };
-		if (side.bits == 16) {
-			for (uint32_t w = 0; w < head_dim / 2; ++w) {
-				const uint32_t pair = codes[word(w)];
-				f(2 * w, low_half(pair));
-				f(2 * w + 1, high_half(pair));
-			}
-			return;
-		}
-		const float n = side.norms ? norm(t) : 0.f;
-		for (uint32_t c = 0; c < head_dim; ++c) f(c, value(code(c, word), t, c, n));
-	}
-	__device__ float at(uint32_t t, uint32_t c) const { // as a value
-		const auto word = [&](uint32_t w) { return kv_k_word(head, w, t, head_dim, side.bits, page); };
-		if (side.bits == 16) {
-			const uint32_t pair = codes[word(c / 2)];
-			return c % 2 ? high_half(pair) : low_half(pair);
-		}
-		return value(code(c, word), t, c, side.norms ? norm(t) : 0.f);
+		if (side.bits == 16) return half_quad(codes[word(c / 2)], codes[word(c / 2 + 1)]);
+		return values_of(quad_codes(c, word), t, c);
 	}
 };
 
 struct PageValues : PageSide {
-	const uint32_t* factors; // null if there are none
+	const uint32_t* factors;
 
-	__device__ float at(uint32_t t, uint32_t c) const {
+	__device__ float4 quad(uint32_t t, uint32_t c) const {
 		const auto word = [&](uint32_t w) { return kv_v_word(head, t, w, head_dim, side.bits, page); };
 		if (side.bits == 16) {
-			const uint32_t pair = codes[word(c / 2)];
-			return c % 2 ? high_half(pair) : low_half(pair);
+			const uint2 pairs = *reinterpret_cast<const uint2*>(codes + word(c / 2));
+			return half_quad(pairs.x, pairs.y);
 		}
-		const float x = value(code(c, word), t, c, side.norms ? norm(t) : 0.f);
-		if (!factors) return x;
-		const uint32_t pair = factors[kv_factor_word(head, c, head_dim)];
-		return x * (kv_factor_half(head, c, head_dim) ? high_half(pair) : low_half(pair));
-	}
-};
-struct PageRopeKeys { // rotated keys of latent attention, where others have values
-	PageValues values;
-	template <class F> __device__ void each(uint32_t t, F f) const {
-		for (uint32_t c = 0; c < values.head_dim; ++c) f(c, values.at(t, c));
+		const float4 x = values_of(quad_codes(c, word), t, c);
+		if (!side.factors) return x;
+		const uint32_t* pair = factors + kv_factor_word(head, c, head_dim);
+		const float4 factor = half_quad(pair[0], pair[1]);
+		return {x.x * factor.x, x.y * factor.y, x.z * factor.z, x.w * factor.w};
 	}
 };
 
-// (t_cap, head_dim) halves of one kv head.
-struct RowKeys {
+// (t_cap, head_dim) halves of one kv head: keys or values outside of pages. Tokens beyond `last` may be asked for.
+struct Rows {
 	const uint32_t* words;
-	uint32_t first, head_dim; // token 0 is row `first`
-	template <class F> __device__ void each(uint32_t t, F f) const {
-		for (uint32_t w = 0; w < head_dim / 2; ++w) {
-			const uint32_t pair = words[uint64_t(first + t) * (head_dim / 2) + w];
-			f(2 * w, low_half(pair));
-			f(2 * w + 1, high_half(pair));
-		}
-	}
-};
-struct RowValues {
-	const uint32_t* words;
-	uint32_t first, head_dim;
-	__device__ float at(uint32_t t, uint32_t c) const { return half_at(words, uint64_t(first + t) * head_dim + c); }
-};
-
-// Keys of latent attention: a latent, then a rotated key, which is where others have values.
-template <class Keys, class Rope> struct LatentKeys {
-	Keys keys;
-	Rope rope;
-	uint32_t head_dim, rope_dim;
-	template <class F> __device__ void each(uint32_t t, F f) const {
-		keys.each(t, f);
-		for (uint32_t c = 0; c < rope_dim; ++c) f(head_dim + c, rope.at(t, c));
+	uint32_t first, head_dim, last; // token 0 is row `first`
+	__device__ float4 quad(uint32_t t, uint32_t c) const {
+		const uint32_t row = first + t < last ? first + t : last;
+		const uint2 pairs = *reinterpret_cast<const uint2*>(words + uint64_t(row) * (head_dim / 2) + c / 2);
+		return half_quad(pairs.x, pairs.y);
 	}
 };
 
@@ -169,7 +212,7 @@ constexpr uint32_t kLanes = 16;
 
 template <class Keys> __device__ inline float dot(const float* q, const Keys& keys, uint32_t t) {
 	float lane[kLanes] = {};
-	keys.each(t, [&](uint32_t c, float x) {
+	each_channel(keys, t, [&](uint32_t c, float x) {
 #pragma unroll
 		for (uint32_t i = 0; i < kLanes; ++i) // indices of registers are constants
 			if (c % kLanes == i) lane[i] += q[c] * x;
@@ -212,7 +255,7 @@ __device__ inline float salient(const ScoreBy& by, const float* q, const float* 
 	const float given = by.attention ? received(q, lse, share, D, scores, keys, t) : 1.f;
 	if (!by.large && !by.small) return given;
 	float squares = 0;
-	keys.each(t, [&](uint32_t, float x) { squares += x * x; });
+	each_channel(keys, t, [&](uint32_t, float x) { squares += x * x; });
 	return by.large ? given * sqrtf(squares) : given / fmaxf(sqrtf(squares), 1e-6f);
 }
 

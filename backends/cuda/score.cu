@@ -10,7 +10,7 @@ __global__ void score_prompt_kernel(ScorePromptArgs a) {
 	const uint32_t t = blockIdx.x * blockDim.x + threadIdx.x, h = blockIdx.y, D = a.head_dim;
 	if (t >= a.n_tokens) return;
 	const uint32_t share = a.n_heads / a.n_kv_heads;
-	const RowKeys keys = {a.k + uint64_t(h) * a.t_cap * (D / 2), 0, D};
+	const Rows keys = {a.k + uint64_t(h) * a.t_cap * (D / 2), 0, D, a.n_tokens - 1};
 	float& score = a.score[uint64_t(h) * a.stride + t];
 	float sum = score;
 	for (uint32_t i = 0; i < a.n_rows; ++i) {
@@ -19,7 +19,7 @@ __global__ void score_prompt_kernel(ScorePromptArgs a) {
 		const uint64_t head = uint64_t(row) * a.n_heads + h * share;
 		if (a.q_rope) {
 			const uint32_t* v = a.v + uint64_t(h) * a.t_cap * (a.rope_dim / 2);
-			const RopePart<RowKeys> rope = {a.q_rope + head * a.rope_dim, {v, 0, a.rope_dim}, a.rope_dim};
+			const RopePart<Rows> rope = {a.q_rope + head * a.rope_dim, {v, 0, a.rope_dim, a.n_tokens - 1}, a.rope_dim};
 			sum += received(a.q + head * D, a.lse + head, share, D, a.scores, keys, t, rope);
 		} else {
 			sum += salient(a.by, a.q + head * D, a.lse + head, share, D, a.scores, keys, t);
@@ -36,22 +36,16 @@ __global__ void score_slots_kernel(ScoreSlotsArgs a) {
 	if (t >= a.page) return;
 	for (uint32_t p = 0; p < w.n_pages; ++p) {
 		if (!is_live(a.tables + w.live + h * w.live_stride + p * 4, t)) continue;
-		const PageKeys keys = {a.k_codes + a.tables[w.pages + p * 4],
-		                       nullptr,
-		                       CodeSide{16, 0, 0, 0, 16, 0, 0},
-		                       h,
-		                       D,
-		                       a.page,
-		                       a.n_kv_heads};
+		const PageKeys keys = {a.k_codes + a.tables[w.pages + p * 4], nullptr, kHalves, h, D, a.page, a.n_kv_heads};
 		float& score = a.score[w.score + uint64_t(h) * w.score_stride + p * a.page + t];
 		float sum = score;
 		for (uint32_t r = w.first; r < w.first + w.n; ++r) {
 			const uint64_t head = uint64_t(a.rows[r]) * a.n_heads + h * share;
 			if (a.q_rope) {
-				const PageValues values = {{a.v_codes + a.tables[w.pages + p * 4 + 1], nullptr,
-				                            CodeSide{16, 0, 0, 0, 16, 0, 0}, h, a.rope_dim, a.page, a.n_kv_heads},
-				                           nullptr};
-				const RopePart<PageRopeKeys> rope = {a.q_rope + head * a.rope_dim, {values}, a.rope_dim};
+				const PageValues values = {
+				    {a.v_codes + a.tables[w.pages + p * 4 + 1], nullptr, kHalves, h, a.rope_dim, a.page, a.n_kv_heads},
+				    nullptr};
+				const RopePart<PageValues> rope = {a.q_rope + head * a.rope_dim, values, a.rope_dim};
 				sum += received(a.q + head * D, a.lse + head, share, D, a.scores, keys, t, rope);
 			} else {
 				sum += salient(a.by, a.q + head * D, a.lse + head, share, D, a.scores, keys, t);

@@ -95,7 +95,7 @@ __device__ inline UnitScale unit_scale(const WeightRow& w, uint32_t unit) {
 		return {low_half(word), -high_half(word)};
 	}
 	case SCALE_K: {
-		const uint4& head = w.scales[unit / 16];
+		const uint4 head = w.scales[unit / 16];
 		const uint32_t run = unit / 2 % 8;
 		return {low_half(head.x) * float(weight_k_scale(head.y, head.w, run)),
 		        __fmul_rn(high_half(head.x), float(weight_k_min(head.z, head.w, run)))};
@@ -134,8 +134,14 @@ __device__ inline uint32_t code_bytes(const WeightRow& w, const uint4& codes, ui
 	return w.traits.zero ? weight_centred(code, w.traits.zero) : code;
 }
 
-// Elements [16 * unit, 16 * unit + 16) of a row; past the end of a row of plain floats, zeros.
-__device__ inline void weight_unit(const WeightRow& w, uint32_t unit, float* e) {
+// Whether two units that begin at a multiple of 32 elements have different scales.
+constexpr bool scales_units(const WeightTraits& t) {
+	return t.scale == SCALE_BYTE || t.scale == SCALE_NIBBLES || t.scale == SCALE_E4M3 || t.scale == SCALE_ODD ||
+	       t.scale == SCALE_ODD_HALVES;
+}
+
+// Elements [16 * unit, 16 * unit + 16) of a row; past the end of a row of plain floats, zeros. scale(): unit_scale().
+template <class Scale> __device__ inline void weight_unit(const WeightRow& w, uint32_t unit, float* e, Scale scale) {
 	switch (w.traits.codes) {
 	case CODE_F32:
 #pragma unroll
@@ -158,17 +164,17 @@ __device__ inline void weight_unit(const WeightRow& w, uint32_t unit, float* e) 
 		return;
 	}
 	}
-	const UnitScale s = unit_scale(w, unit);
+	const UnitScale s = scale();
 	const uint4 codes = unit_codes(w, unit);
 #pragma unroll
 	for (uint32_t i = 0; i < kUnit; i += 4) {
 		const uint32_t code = code_bytes(w, codes, unit, i / 4);
 #pragma unroll
-		for (uint32_t c = 0; c < 4; ++c) {
-			const float x = float(int(code << (24 - 8 * c)) >> 24);
-			e[i + c] = s.scale * x - s.min;
-		}
+		for (uint32_t c = 0; c < 4; ++c) { e[i + c] = s.scale * signed_float(code, c) - s.min; }
 	}
+}
+__device__ inline void weight_unit(const WeightRow& w, uint32_t unit, float* e) {
+	weight_unit(w, unit, e, [&] { return unit_scale(w, unit); });
 }
 
 } // namespace kvrun::cuda::KV_CUDA_BUILD

@@ -162,6 +162,10 @@ template <class T, uint32_t N> class Shared {
 		if (i >= N) host_grid::fail_index(i, N);
 		return {values_[i], access_[i]};
 	}
+	float4 quad(uint32_t i) { return {(*this)[i], (*this)[i + 1], (*this)[i + 2], (*this)[i + 3]}; }
+	void set_quad(uint32_t i, float4 x) {
+		(*this)[i] = x.x, (*this)[i + 1] = x.y, (*this)[i + 2] = x.z, (*this)[i + 3] = x.w;
+	}
 
  private:
 	T values_[N] = {};
@@ -201,5 +205,12 @@ inline unsigned short __half_as_ushort(__half x) { return x.bits; }
 inline float __half2float(__half x) { return kvrun::f16_to_f32(x.bits); }
 inline __half __float2half_rn(float x) { return {kvrun::f32_to_f16(x)}; }
 inline float __fmul_rn(float x, float y) { return x * y; }
+// Byte i of the result is byte (choice >> 4 i) & 7 of y * 2^32 + x.
+inline unsigned __byte_perm(unsigned x, unsigned y, unsigned choice) {
+	unsigned r = 0;
+	for (unsigned i = 0; i < 4; ++i)
+		r |= unsigned((uint64_t(y) << 32 | x) >> (choice >> 4 * i & 7u) * 8 & 0xffu) << 8 * i;
+	return r;
+}
 inline float __int_as_float(int x) { return std::bit_cast<float>(x); }
 inline int __float_as_int(float x) { return std::bit_cast<int>(x); }

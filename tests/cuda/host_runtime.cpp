@@ -63,7 +63,7 @@ int properties(int, DeviceProperties* p) {
 	for (size_t i = 0; i < p->uuid.size(); ++i) p->uuid[i] = uint8_t(i + 1);
 	p->memory_bytes = kMemory;
 	p->major = 9;
-	p->multiprocessors = 1;
+	p->multiprocessors = 16;
 	p->maps_host = true;
 	return faults().before("properties");
 }

@@ -52,6 +52,11 @@ __device__ inline unsigned __shfl_xor_sync(unsigned mask, unsigned x, int lanes)
 	return unsigned(__nvvm_shfl_sync_bfly_i32(mask, int(x), lanes, 0x1f));
 }
 __device__ inline unsigned __ballot_sync(unsigned mask, bool vote) { return __nvvm_vote_ballot_sync(mask, vote); }
+__device__ inline unsigned __byte_perm(unsigned x, unsigned y, unsigned choice) {
+	unsigned r;
+	asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(x), "r"(y), "r"(choice));
+	return r;
+}
 __device__ inline int __popc(unsigned x) { return __builtin_popcount(x); }
 __device__ inline float __shfl_xor_sync(unsigned mask, float x, int lanes) {
 	return __nvvm_shfl_sync_bfly_f32(mask, x, lanes, 0x1f);
@@ -74,6 +79,7 @@ __device__ float tanhf(float);
 __device__ inline float sqrtf(float x) { return __nvvm_sqrt_rn_f(x); }
 __device__ inline double sqrt(double x) { return __nvvm_sqrt_rn_d(x); }
 __device__ inline float __fmul_rn(float x, float y) { return __nvvm_mul_rn_f(x, y); }
+__device__ inline float fmaf(float x, float y, float z) { return __nvvm_fma_rn_f(x, y, z); }
 __device__ inline float fabsf(float x) { return __builtin_fabsf(x); }
 __device__ inline float fminf(float x, float y) { return __builtin_fminf(x, y); }
 __device__ inline float fmaxf(float x, float y) { return __builtin_fmaxf(x, y); }

@@ -295,6 +295,8 @@ TEST_CASE("ops: a row of matmul has the same bits whatever rows come with it") {
 			                false,
 			                0});
 	}
+	for (DType t : {DType::F16, DType::Q8_0, DType::Q4_K, DType::Q6_K}) // threads that take several parts of a row
+		rows.push_back({t, 2, t == DType::F16 ? 4368u : 4352u, {37}, Epilogue::None, true, false, 0});
 	each_row(rows, [](Backend& backend, const MatmulRow& m, const TestRow& row) {
 		Random random(uint32_t(row.number) + 1);
 		Rig rig(backend);
