@@ -192,6 +192,8 @@ struct AttendTile { // of lib/attend_matrix.glsl
 };
 
 uint32_t subgroups(const Caps& c, const AttendTile& t) { return kMatrixQueries / std::max(c.matrix.m, 8u) * t.groups; }
+// Parts of the channels, where there are more subgroups than matrices of keys.
+uint32_t splits(const Caps& c, const AttendTile& t) { return std::max(1u, t.groups * c.matrix.n / t.keys); }
 
 // Whether there are whole matrices and lanes of a row of scores, and shared memory as declared there, in pieces of 16
 // bytes.
@@ -200,10 +202,10 @@ bool fits(const Caps& c, uint32_t head_dim, const AttendTile& t) {
 	const uint32_t all_subgroups = subgroups(c, t), lanes = c.subgroup / std::max(1u, t.queries / all_subgroups);
 	if (t.keys % m.n || t.keys % m.k || lanes < 1 || lanes > t.keys / 4 || all_subgroups * c.subgroup > c.workgroup)
 		return false;
-	const uint32_t key_tiles = t.keys / m.n, splits = t.groups > key_tiles ? t.groups / key_tiles : 1;
-	if (t.groups % std::min(t.groups, key_tiles) || splits > 2 || head_dim / m.k % splits) return false;
-	const uint32_t pieces = head_dim / 8, steps = head_dim / m.k / splits, staged = kMatrixStaged * head_dim / 4;
-	const uint32_t tile = t.keys * (pieces + 1) + head_dim * (t.keys / 8 + 1) + splits * t.queries * (t.keys / 4 + 1);
+	const uint32_t n_splits = splits(c, t), steps = head_dim / m.k / n_splits;
+	if (n_splits > 2 || head_dim / m.k % n_splits) return false;
+	const uint32_t pieces = head_dim / 8, staged = kMatrixStaged * head_dim / 4;
+	const uint32_t tile = t.keys * (pieces + 1) + head_dim * (t.keys / 8 + 1) + n_splits * t.queries * (t.keys / 4 + 1);
 	const auto queries = [&](uint32_t parts) { return t.queries * (pieces / parts + 1) + staged; };
 	const uint32_t parts = t.kept || queries(1) <= tile ? 1 : queries(2) <= tile ? 2 : 4;
 	const uint32_t all = t.kept ? std::max(tile, staged) + t.queries * (pieces + 1) : std::max(tile, queries(parts));
@@ -247,9 +249,9 @@ AttendChoice attend_choice(const Caps& c, Kernel kernel, bool matrices, bool int
 		spec.insert(spec.end(), {{SPEC_SUBGROUP_COLS, tile.groups}, {SPEC_TILE, tile.keys}});
 		if (tile.queries != kMatrixQueries) spec.push_back({SPEC_QUERIES, tile.queries});
 		// Registers that hold whole wide queries (RDNA 3 holds every element in two lanes) hold no tile beside them.
-		const uint32_t most_ahead = c.vendor == kIntel                     ? 64
-		                            : c.vendor == kAmd && tile.groups == 2 ? 128
-		                                                                   : kMatrixHeadDim;
+		const uint32_t most_ahead = c.vendor == kIntel                         ? 64
+		                            : c.vendor == kAmd && splits(c, tile) == 1 ? 128
+		                                                                       : kMatrixHeadDim;
 		if (head_dim > most_ahead) spec.push_back({SPEC_AHEAD, 0});
 		if (tile.kept) spec.push_back({SPEC_KEPT, 1});
 		add_matrices(spec, c);

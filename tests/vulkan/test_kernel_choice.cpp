@@ -108,7 +108,8 @@ TEST_CASE("kernel choice: attention by matrices, where rows of a subgroup are wh
 		      Kernel::score_prompt); // no matrix products
 		vk::Caps tight = c;
 		tight.shared_bytes = 28415;
-		CHECK(vk::attends_by_matrices(tight, 128) == (row.shape.n == 8)); // with half as many tokens in a tile
+		const bool half = row.subgroup < 64; // a tile of half as many tokens has a quad for each lane of a row
+		CHECK(vk::attends_by_matrices(tight, 128) == half);
 		CHECK(vk::attends_by_matrices(tight, 96));
 		const vk::AttendChoice decode = vk::choose_attend(c, 4, {}, 128, 32, /*prompt=*/false);
 		CHECK(decode.kernel == Kernel::attend);
@@ -125,7 +126,7 @@ TEST_CASE("kernel choice: attention by matrices, where rows of a subgroup are wh
 		CHECK_FALSE(keeps(kept, 128));
 		CHECK(vk::set_knob(kept.knobs, "shared_queries", "on"));
 		CHECK(keeps(kept, 128));
-		CHECK(keeps(kept, 256) == (row.shape.n == 8)); // no room beside a tile of 32 tokens
+		CHECK(keeps(kept, 256) == half); // no room beside a tile of 32 tokens
 		spec = vk::choose_attend_prompt(kept, 4, 128, 0).spec;
 		spec.push_back({SPEC_SUBGROUP, row.subgroup});
 		const KernelBlob& attend = kernel_blobs()[size_t(Kernel::attend_prompt_matrix)];
@@ -134,8 +135,8 @@ TEST_CASE("kernel choice: attention by matrices, where rows of a subgroup are wh
 		intel.shared_bytes = kept.shared_bytes;
 		CHECK(vk::attends_by_matrices(intel, 128) == (row.subgroup >= 16));
 		--kept.shared_bytes, --intel.shared_bytes;
-		CHECK(keeps(kept, 128) == (row.shape.n == 8)); // with half as many tokens in a tile
-		CHECK(vk::attends_by_matrices(intel, 128) == (row.subgroup >= 16 && row.shape.n == 8));
+		CHECK(keeps(kept, 128) == half);
+		CHECK(vk::attends_by_matrices(intel, 128) == (row.subgroup >= 16 && half));
 		vk::Caps amd = c; // twice as many subgroups share queries of wide heads, if they have lanes
 		amd.vendor = 0x1002, amd.shared_bytes = 64 << 10;
 		const auto groups_of = [](const vk::Caps& caps, uint32_t head_dim) {
