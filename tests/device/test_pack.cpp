@@ -82,6 +82,7 @@ std::vector<PackRow> pack_rows() {
 	    {"turbo1/4, wide heads", norms(1, true), norms(4, false), 4, 1, 256, 64, 128},
 	    {"turbo2/3 of the paper, per head", norms(2, false, 16), norms(3, false, 16), 8, 8, 128, 128, 256, false, true},
 	    {"turbo2/3, 5 kv heads, not rotated", norms(2, true, 8, false), norms(3, false, 8, false), 15, 5, 96, 32, 64},
+	    {"turbo4/3 without means", norms(4, false), norms(3, false), 8, 2, 64, 128, 256},
 	    {"turbo keys, grouped values", norms(2, true), token(2, 32), 4, 2, 64, 64, 128},
 	    {"grouped keys, turbo values", channel(4, 32), norms(2, false), 4, 2, 64, 32, 64},
 	    {"turbo3/2, heads of 512", norms(3, true), norms(2, false), 8, 1, 512, 128, 128},
