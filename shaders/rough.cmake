@@ -13,7 +13,8 @@ file(READ ${FILE} source)
 string(REPLACE "#version 450\n" "#version 450\n${prelude}" source "${source}")
 file(WRITE ${OUT}.comp "${source}")
 string(REPLACE "," ";" defines "${DEFINES}")
-execute_process(COMMAND ${GLSLANG} --quiet --target-env vulkan1.2 -I${CMAKE_CURRENT_LIST_DIR} ${defines} -o ${OUT} ${OUT}.comp
+execute_process(COMMAND ${GLSLANG} --quiet --target-env vulkan1.2 -I${CMAKE_CURRENT_LIST_DIR} ${defines} -o ${OUT}
+	${OUT}.comp
 	RESULT_VARIABLE failed)
 if(failed)
 	message(FATAL_ERROR "${FILE} does not compile at the limits of precision")

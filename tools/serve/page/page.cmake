@@ -21,8 +21,8 @@ endmacro()
 if(MARKED AND HIGHLIGHT)
 	file(READ ${MARKED} text)
 	add_library_text("${text}")
-	# These are CommonJS modules. Version 9 (Debian 13, Ubuntu 24.04) prints on the console that it is outdated. Version 10
-	# has its text in another file, and another name for C#.
+	# These are CommonJS modules. Version 9 (Debian 13, Ubuntu 24.04) prints on the console that it is outdated. Version
+	# 10 has its text in another file, and another name for C#.
 	set(file highlight.js)
 	set(csharp cs)
 	if(EXISTS ${HIGHLIGHT}/languages/csharp.js)
