@@ -16,7 +16,7 @@ enum class Knob : uint8_t {
 	Matrices,       // prompts are multiplied by cooperative matrices, where the device has them; 0: off
 	AttendMatrices, // attention of prompts uses them, too
 	SharedQueries,  // its queries stay in shared memory instead of registers
-	PromptQueries,  // queries of a workgroup of it
+	PromptQueries,  // queries that one of its workgroups takes
 	ProjectInt8,    // decode rows are rounded to int8, where the device has fast products of bytes
 	AttendInt8,     // attention over packed tokens uses products of bytes
 	MatvecRows,     // weight rows per subgroup in decode steps; 0: by the number of rows

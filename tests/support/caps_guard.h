@@ -10,8 +10,10 @@ namespace kvrun {
 // dot products.
 inline constexpr const char* kCaps[] = {"", "texel_range=0", "texel_range=0,subgroup_ops=0", "texel_range=0,int_dot=2"};
 
+inline constexpr const char* kCapsVariable = "KVRUN_TEST_CAPS";
+
 // Whether the environment chooses capabilities. Tests that set others leave them to the entries where it does not.
-inline bool has_own_caps() { return std::getenv("KVRUN_TEST_CAPS") != nullptr; }
+inline bool has_own_caps() { return std::getenv(kCapsVariable) != nullptr; }
 
 // Those that a device runs. Drivers of this system have all kernels.
 inline std::span<const char* const> caps_of(const std::string& device) {
@@ -22,14 +24,13 @@ inline std::span<const char* const> caps_of(const std::string& device) {
 class CapsGuard { // sets KVRUN_TEST_CAPS for devices opened during its lifetime
  public:
 	explicit CapsGuard(const char* caps) {
-		if (const char* old = std::getenv(kName)) before_ = old;
-		if (*caps) setenv(kName, caps, 1);
+		if (const char* old = std::getenv(kCapsVariable)) before_ = old;
+		if (*caps) setenv(kCapsVariable, caps, 1);
 	}
-	~CapsGuard() { before_.empty() ? unsetenv(kName) : setenv(kName, before_.c_str(), 1); }
+	~CapsGuard() { before_.empty() ? unsetenv(kCapsVariable) : setenv(kCapsVariable, before_.c_str(), 1); }
 	CapsGuard(const CapsGuard&) = delete;
 
  private:
-	static constexpr const char* kName = "KVRUN_TEST_CAPS";
 	std::string before_;
 };
 
