@@ -117,7 +117,8 @@ struct Side {
 	Words codes, params, block; // pool memory after the op; block: K's parameters, V's channel factors
 	Words code_at, param_at;    // word offset of each page
 	Floats balance;             // (n_kv, D), K with Prescale::Balance
-	Floats decoded;             // (n, n_kv, D), Scale::Codebook: decoded codes and norms
+	// Scale::Codebook, (n, n_kv, D): decoded codes and norms; before the rotation is undone, values of codes and means
+	Floats decoded, books, means;
 	uint32_t word(uint32_t h, uint32_t t, uint32_t w) const {
 		const uint32_t i = t % page;
 		return codes[code_at[t / page] +
@@ -173,10 +174,15 @@ struct Side {
 	}
 };
 
+// The codebook's value for code c of `bits`: u = c - (2^bits - 1) / 2.
+double book_value(double u, uint32_t bits) {
+	return u * double(kv_codebook_linear(bits) + kv_codebook_cubic(bits) * float(u * u));
+}
+
 // Decodes the codes, norms and means of a side, in double and with the rotation as a matrix.
 void decode_norms(Side& s) {
 	if (s.q.bits == 16 || s.q.scale != Scale::Codebook) return;
-	s.decoded.resize(s.x.size());
+	for (Floats* f : {&s.decoded, &s.books, &s.means}) f->resize(s.x.size());
 	const uint32_t D = s.D, block = s.q.rotate ? D & (~D + 1) : 1;
 	for (uint32_t t = 0; t < s.n; ++t)
 		for (uint32_t h = 0; h < s.n_kv; ++h) {
@@ -191,9 +197,12 @@ void decode_norms(Side& s) {
 			std::vector<double> y(D);
 			for (uint32_t c = 0; c < D; ++c) {
 				const double u = s.code(h, t, c) - ((1 << s.q.bits) - 1) / 2.;
-				y[c] = norm * u * double(kv_codebook_linear(s.q.bits) + kv_codebook_cubic(s.q.bits) * float(u * u));
+				y[c] = norm * book_value(u, s.q.bits);
+				const size_t at = (t * s.n_kv + h) * D + c;
+				s.books[at] = float(book_value(u, s.q.bits));
 				const uint32_t means = rest + (s.q.param_bits == 8 ? (s.n_kv + 3) / 4 * 4 : 0), m = h * D + c;
-				if (s.q.mean) y[c] += double(f16_to_f32(uint16_t(params[means + m / 2] >> m % 2 * 16)));
+				if (s.q.mean) s.means[at] = f16_to_f32(uint16_t(params[means + m / 2] >> m % 2 * 16));
+				y[c] += double(s.means[at]);
 			}
 			for (uint32_t c = 0; c < D; ++c) { // row c of the inverse: the matrix is symmetric, signs come last
 				double x = 0;
@@ -203,6 +212,47 @@ void decode_norms(Side& s) {
 				    float(x / std::sqrt(double(block)) * (s.q.rotate && kv_sign(c) ? -1 : 1));
 			}
 		}
+}
+
+// Of the scales that are tried for a head of a token, its codes have the one with the nearest direction: the squared
+// sine of the angle between codes and values is the least, but for values between two codes.
+void check_scales(const TestRow& row, const Side& s) {
+	const uint32_t D = s.D, block = s.q.rotate ? D & (~D + 1) : 1, bits = s.q.bits;
+	const double middle = ((1 << bits) - 1) / 2.;
+	size_t worse = 0;
+	std::vector<double> y(D), v(D);
+	const auto sine2 = [&] {
+		double dot = 0, yy = 0, vv = 0;
+		for (uint32_t c = 0; c < D; ++c) dot += y[c] * v[c], yy += y[c] * y[c], vv += v[c] * v[c];
+		return 1 - dot * dot / (yy * vv);
+	};
+	for (uint32_t t = 0; t < s.n; ++t)
+		for (uint32_t h = 0; h < s.n_kv; ++h) {
+			const size_t at = (t * s.n_kv + h) * D;
+			double sum = 0;
+			for (uint32_t c = 0; c < D; ++c) {
+				y[c] = 0;
+				for (uint32_t j = c / block * block; j < (c / block + 1) * block; ++j)
+					y[c] += (std::popcount(c % block & j % block) % 2 ? -1 : 1) * (s.q.rotate && kv_sign(j) ? -1 : 1) *
+					        double(s.x[at + j]);
+				y[c] = y[c] / std::sqrt(double(block)) - double(s.means[at + c]);
+				v[c] = double(s.books[at + c]);
+				sum += y[c] * y[c];
+			}
+			const double rms = std::sqrt(sum / D), have = sine2();
+			double best = 1;
+			for (uint32_t i = 0; i < kv_codebook_tries(bits); ++i) {
+				for (uint32_t c = 0; c < D; ++c) {
+					const double z = y[c] / rms * double(kv_codebook_factor(bits, i));
+					double code = -middle;
+					while (code < middle && z > (book_value(code, bits) + book_value(code + 1, bits)) / 2) ++code;
+					v[c] = book_value(code, bits);
+				}
+				best = std::min(best, sine2());
+			}
+			worse += have > best * 1.01 + 1e-5;
+		}
+	CHECK_MESSAGE(worse == 0, row_text(row) << ": " << worse << " of " << s.n * s.n_kv << " heads have another scale");
 }
 
 // The error of a codebook is about that of its bits for Gaussian values, and lengths are preserved.
@@ -236,7 +286,10 @@ void check_norms(const TestRow& row, const Side& s) {
 // may be off by one unit in the last place of f16, because of the device's division.
 void check_side(const TestRow& row, const Side& s) {
 	if (s.q.bits == 16) return;
-	if (s.q.scale == Scale::Codebook) return check_norms(row, s);
+	if (s.q.scale == Scale::Codebook) {
+		check_scales(row, s);
+		return check_norms(row, s);
+	}
 	size_t bad = 0, total = 0;
 	std::string first;
 	const auto check_group = [&](const Floats& x,
@@ -432,8 +485,8 @@ void make_packed(Rig& rig, const PackRow& r, Random& random, Packed& p) {
 	}
 	p.src_k = rig.f16(k, n_kv, kPrompt, D), p.src_v = rig.f16(v, n_kv, kPrompt, D);
 	const Floats x(size_t(r.n) * n_kv * D);
-	p.k = {r.k, true, n_kv, D, r.page, r.n, x, {}, {}, {}, {}, {}, {}, {}};
-	p.v = {r.v, false, n_kv, D, r.page, r.n, x, {}, {}, {}, {}, {}, {}, {}};
+	p.k = {r.k, true, n_kv, D, r.page, r.n, x, {}, {}, {}, {}, {}, {}, {}, {}, {}};
+	p.v = {r.v, false, n_kv, D, r.page, r.n, x, {}, {}, {}, {}, {}, {}, {}, {}, {}};
 	make_pools(rig, p.k, p.n_pages, random, p.k_codes, p.k_params);
 	make_pools(rig, p.v, p.n_pages, random, p.v_codes, p.v_params);
 	if (r.k.prescale == Prescale::Balance) {
