@@ -200,7 +200,11 @@ uvec4 tile_value(uint i) {
 	}
 	return halves8(low, high) & uvec4(mask);
 }
-uint tile_seen(uint tile, uint j) { return live; }
+uint tile_live() { return live; }
+uint tile_seen(uint tile, uint live, uint j) { return live; }
+#ifdef IN_REGISTERS
+bool tile_whole(uint tile, uint live) { return (~live & ~0u >> 32u - KEYS) == 0u; }
+#endif
 
 uint part = 0u; // first part of row row_first
 uint head_at(uint j) { // where the state of query j begins

@@ -78,13 +78,20 @@ uvec4 tile_value(uint i) { return v_next[i]; }
 uint unseen(uint all) { // tokens before those that a row sees; all: these and the row's
 	return IN_CHUNKS ? (all - 1u) / p.window * p.window : all - min(all, p.window);
 }
-uint tile_seen(uint tile, uint j) {
+uint tile_live() { return 0u; }
+uint tile_seen(uint tile, uint live, uint j) {
 	const uint seen = min(p.first + row_of(j) + 1u, n_tokens), before = min(tile * KEYS, seen);
 	const uint mask = seen - before >= 32u ? ~0u : (1u << (seen - before)) - 1u;
 	if (!WINDOW) return mask;
 	const uint lost = unseen(p.first + row_of(j) + 1u), gone = lost - min(lost, tile * KEYS);
 	return gone >= 32u ? 0u : mask & ~0u << gone;
 }
+#ifdef IN_REGISTERS
+bool tile_whole(uint tile, uint live) {
+	const uint last = p.first + min(row_first + TOKENS, p.n_rows); // tokens that the block's last row sees
+	return tile * KEYS + KEYS <= p.first + row_first + 1u && (!WINDOW || unseen(last) <= tile * KEYS);
+}
+#endif
 
 uint head_at(uint j) { // where the result of query j begins
 	const uint row = row_of(j), parts = KV_AT(4) + row * 2u;

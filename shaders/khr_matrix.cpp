@@ -6,6 +6,9 @@
 // products that take it; so operands of different use must have different types (other ids for their sizes). In NV the
 // length of a matrix is a constant of the module; in KHR it becomes an instruction where it bounds a loop.
 //
+// Calls of the functions of lib/matrix_rows.glsl become instructions of SPV_NV_cooperative_matrix2, which glslang
+// does not know either; these functions are left out.
+//
 // Usage: khr_matrix IN.spv OUT.spv
 #include <cstdint>
 #include <cstdio>
@@ -14,6 +17,7 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -24,6 +28,7 @@ namespace {
 using Words = std::vector<uint32_t>;
 
 enum Op : uint32_t {
+	OpName = 5,
 	OpExtension = 10,
 	OpCapability = 17,
 	OpTypeInt = 21,
@@ -32,7 +37,12 @@ enum Op : uint32_t {
 	OpConstant = 43,
 	OpConstantComposite = 44,
 	OpSpecConstantOp = 52,
+	OpFunction = 54,
+	OpFunctionParameter = 55,
+	OpFunctionEnd = 56,
+	OpFunctionCall = 57,
 	OpLoad = 61,
+	OpFConvert = 115,
 	OpIAdd = 128,
 	OpSLessThan = 177,
 	OpTypeMatrixKhr = 4456,
@@ -45,8 +55,22 @@ enum Op : uint32_t {
 	OpMatrixStoreNv = 5360,
 	OpMatrixMulAddNv = 5361,
 	OpMatrixLengthNv = 5362,
+	OpMatrixReduceNv = 5366,
+	OpMatrixPerElementNv = 5369,
 };
 constexpr uint32_t kCapabilityNv = 5357, kCapabilityKhr = 6022, kNoUse = UINT32_MAX;
+constexpr uint32_t kReduceRows = 1, kVersion16 = 0x00010600; // the extension requires SPIR-V 1.6
+
+// Functions of lib/matrix_rows.glsl that stand for instructions. Their first parameter is a matrix.
+struct StandIn {
+	const char* name;
+	Op op;
+	uint32_t capability;
+	const char* calls; // function that the instruction takes; empty: none
+};
+constexpr StandIn kStandIns[] = {{"row_largest(", OpMatrixReduceNv, 5430, "largest("},
+                                 {"to_operand(", OpFConvert, 5431, ""},
+                                 {"masked(", OpMatrixPerElementNv, 5432, "masked_element("}};
 
 [[noreturn]] void stop(const std::string& why) {
 	std::fprintf(stderr, "khr_matrix: %s\n", why.c_str());
@@ -72,12 +96,35 @@ std::vector<Instruction> instructions(const Words& w) {
 
 struct Facts {
 	uint32_t uint_type = 0;
-	std::map<uint32_t, uint32_t> use;     // by matrix type: 0 first operand, 1 second, 2 sum
-	std::map<uint32_t, uint32_t> type_of; // by loaded value or product
-	std::map<uint32_t, bool> is_true;     // by boolean constant
-	std::map<uint32_t, uint32_t> length;  // by constant that is the number of elements of a lane: the matrix type
-	std::map<uint32_t, uint32_t> number;  // by 32-bit constant
+	std::map<uint32_t, uint32_t> use;          // by matrix type: 0 first operand, 1 second, 2 sum
+	std::map<uint32_t, uint32_t> type_of;      // by loaded value or product
+	std::map<uint32_t, bool> is_true;          // by boolean constant
+	std::map<uint32_t, uint32_t> length;       // by constant that is the number of elements of a lane: the matrix type
+	std::map<uint32_t, uint32_t> number;       // by 32-bit constant
+	std::map<std::string, uint32_t> functions; // by the beginning of a name, up to its parameters
+	std::map<uint32_t, const StandIn*> stand_ins; // by function
+	std::set<uint32_t> left_out;                  // ids of these functions and of what is in them
 };
+
+void find_stand_ins(Facts& f, const std::vector<Instruction>& all) {
+	for (const auto& [op, a] : all)
+		if (op == OpName) {
+			const std::string name(reinterpret_cast<const char*>(&a[1]));
+			f.functions[name.substr(0, name.find('(') + 1)] = a[0];
+		}
+	bool inside = false;
+	for (const auto& [op, a] : all) {
+		if (op == OpFunction)
+			for (const StandIn& s : kStandIns) {
+				const auto at = f.functions.find(s.name);
+				if (at == f.functions.end() || at->second != a[1]) continue;
+				f.stand_ins[a[1]] = &s;
+				inside = true;
+			}
+		if (inside && (op == OpFunction || op == OpFunctionParameter)) f.left_out.insert(a[1]);
+		if (op == OpFunctionEnd) inside = false;
+	}
+}
 
 void set_use(Facts& f, uint32_t value, uint32_t use) {
 	const auto type = f.type_of.find(value);
@@ -109,6 +156,7 @@ Facts facts(const std::vector<Instruction>& all) {
 		case OpConstant: f.number[a[1]] = a[2]; break;
 		case OpConstantComposite:
 		case OpLoad:
+		case OpFunctionCall:
 		case OpMatrixLoadNv:
 		case OpMatrixMulAddNv: f.type_of[a[1]] = a[0]; break;
 		default: break;
@@ -119,6 +167,7 @@ Facts facts(const std::vector<Instruction>& all) {
 	for (const auto& [type, use] : f.use)
 		if (use == kNoUse) stop("a matrix type is in no product");
 	if (!f.uint_type) stop("there is no type uint");
+	find_stand_ins(f, all);
 	return f;
 }
 
@@ -126,11 +175,25 @@ class Writer {
  public:
 	Writer(const Words& in, const Facts& f) : out_(in.begin(), in.begin() + 5), facts_(f), numbers_(in[3]) {
 		out_[3] += 3; // the ids of the constants 0, 1, 2
+		if (!f.stand_ins.empty()) out_[1] = kVersion16;
 	}
 	void add(const Instruction& i) {
 		const auto a = i.args;
+		if (i.op == OpFunction) leaving_out_ = facts_.stand_ins.count(a[1]) > 0;
+		if (leaving_out_) {
+			if (i.op == OpFunctionEnd) leaving_out_ = false;
+			return;
+		}
 		switch (i.op) {
-		case OpCapability: return put(i.op, {a[0] == kCapabilityNv ? kCapabilityKhr : a[0]});
+		case OpName: return facts_.left_out.count(a[0]) ? void() : put(i.op, {}, a);
+		case OpCapability:
+			if (a[0] != kCapabilityNv) return put(i.op, {}, a);
+			for (const auto& [_, s] : facts_.stand_ins) put(i.op, {s->capability});
+			return put(i.op, {kCapabilityKhr});
+		case OpFunctionCall: {
+			const auto s = facts_.stand_ins.find(a[2]);
+			return s == facts_.stand_ins.end() ? put(i.op, {}, a) : stand_in(*s->second, a);
+		}
 		case OpExtension: return extension(i);
 		case OpTypeMatrixNv:
 			if (!std::exchange(has_numbers_, true))
@@ -163,6 +226,14 @@ class Writer {
 		if (b == facts_.is_true.end()) stop("the order in memory of a load or store is no constant");
 		return number(b->second);
 	}
+	void stand_in(const StandIn& s, std::span<const uint32_t> call) {
+		switch (s.op) {
+		case OpMatrixReduceNv: return put(s.op, {call[0], call[1], call[3], kReduceRows, facts_.functions.at(s.calls)});
+		case OpMatrixPerElementNv:
+			return put(s.op, {call[0], call[1], call[3], facts_.functions.at(s.calls)}, call.subspan(4));
+		default: return put(s.op, {call[0], call[1], call[3]});
+		}
+	}
 	void put(uint32_t op, std::initializer_list<uint32_t> first, std::span<const uint32_t> rest = {}) {
 		out_.push_back(uint32_t(1 + first.size() + rest.size()) << 16 | op);
 		out_.insert(out_.end(), first);
@@ -171,15 +242,17 @@ class Writer {
 	void extension(const Instruction& i) {
 		const std::string name(reinterpret_cast<const char*>(i.args.data()));
 		if (name != "SPV_NV_cooperative_matrix") return put(i.op, {}, i.args);
-		constexpr char khr[28] = "SPV_KHR_cooperative_matrix";
+		constexpr char names[2][28] = {"SPV_KHR_cooperative_matrix", "SPV_NV_cooperative_matrix2"};
 		uint32_t text[7];
-		std::memcpy(text, khr, sizeof text);
-		put(i.op, {}, text);
+		for (const auto& n : names) {
+			std::memcpy(text, n, sizeof text);
+			if (&n == names || !facts_.stand_ins.empty()) put(i.op, {}, text);
+		}
 	}
 	Words out_;
 	const Facts& facts_;
 	const uint32_t numbers_;
-	bool has_numbers_ = false;
+	bool has_numbers_ = false, leaving_out_ = false;
 };
 
 } // namespace

@@ -29,9 +29,10 @@ struct Features { // one chain for the query and for creation
 	    make<VkPhysicalDevicePipelineExecutablePropertiesFeaturesKHR>(
 	        VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PIPELINE_EXECUTABLE_PROPERTIES_FEATURES_KHR);
 	MatrixFeatures matrix;
+	MatrixRowsFeatures rows;
 	VkPhysicalDevicePipelineRobustnessFeaturesEXT robustness = make<VkPhysicalDevicePipelineRobustnessFeaturesEXT>(
 	    VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PIPELINE_ROBUSTNESS_FEATURES_EXT);
-	Features(bool with_executable, bool with_matrix, bool with_robustness) {
+	Features(bool with_executable, bool with_matrix, bool with_rows, bool with_robustness) {
 		base.pNext = &v11;
 		v11.pNext = &v12;
 		v12.pNext = &v13;
@@ -42,6 +43,7 @@ struct Features { // one chain for the query and for creation
 		};
 		if (with_executable) append(executable);
 		if (with_matrix) append(matrix);
+		if (with_rows) append(rows);
 		if (with_robustness) append(robustness);
 	}
 	Features(const Features&) = delete;
@@ -162,13 +164,14 @@ std::string read_features(Caps& c, VkInstance instance, VkPhysicalDevice d) {
 	c.push_descriptor = ext.count(VK_KHR_PUSH_DESCRIPTOR_EXTENSION_NAME);
 	c.memory_budget = ext.count(VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
 	c.pipeline_robustness = ext.count(VK_EXT_PIPELINE_ROBUSTNESS_EXTENSION_NAME);
-	const bool matrix = ext.count(kMatrixExtension);
-	Features f(c.executable_properties, matrix, c.pipeline_robustness);
+	const bool matrix = ext.count(kMatrixExtension), rows = matrix && ext.count(kMatrixRowsExtension);
+	Features f(c.executable_properties, matrix, rows, c.pipeline_robustness);
 	vkGetPhysicalDeviceFeatures2(d, &f.base);
 	c.pipeline_robustness = c.pipeline_robustness && f.robustness.pipelineRobustness;
 	c.executable_properties = c.executable_properties && f.executable.pipelineExecutableInfo;
 	if (matrix && f.matrix.cooperativeMatrix && f.v12.vulkanMemoryModel && f.v12.shaderFloat16)
 		c.matrix = best_matrix_shape(instance, d);
+	c.matrix_rows = c.matrix && f.rows.suffice();
 	const std::pair<VkBool32, const char*> required[] = {{f.v13.synchronization2, "synchronization2"},
 	                                                     {f.v13.maintenance4, "maintenance4"},
 	                                                     {f.v13.subgroupSizeControl, "subgroupSizeControl"},
@@ -253,7 +256,9 @@ void describe(DeviceReport& r, const Caps& c) {
 	            {"texel buffer", c.texel_range ? mib(c.texel_range) : "not used"},
 	            {"offset alignment", fmt::format("{} B", c.align)},
 	            {"integer dot product", yes(c.int_dot)},
-	            {"matrices", c.matrix ? fmt::format("{}x{}x{}", c.matrix.m, c.matrix.n, c.matrix.k) : "no"},
+	            {"matrices",
+	             c.matrix ? fmt::format("{}x{}x{}{}", c.matrix.m, c.matrix.n, c.matrix.k, c.matrix_rows ? ", rows" : "")
+	                      : "no"},
 	            {"push descriptors", yes(c.push_descriptor)},
 	            {"bounds checks off", c.pipeline_robustness ? "per kernel" : "no"},
 	            {"memory budget", yes(c.memory_budget)},
@@ -468,6 +473,8 @@ void clamp_caps(Caps& c, const std::string& text) {
 			if (v == 0) c.matrix = {};
 		} else if (key == "attend_matrices")
 			allow(c.attend_matrices);
+		else if (key == "matrix_rows")
+			allow(c.matrix_rows);
 		else if (key == "push_descriptor")
 			allow(c.push_descriptor);
 		else if (key == "pipeline_robustness")
@@ -503,11 +510,13 @@ Device::Device(std::unique_ptr<Instance> instance, const Candidate& from, bool f
 	if (caps_.push_descriptor) extensions.push_back(VK_KHR_PUSH_DESCRIPTOR_EXTENSION_NAME);
 	if (caps_.memory_budget) extensions.push_back(VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
 	if (statistics) extensions.push_back(VK_KHR_PIPELINE_EXECUTABLE_PROPERTIES_EXTENSION_NAME);
+	const bool rows = caps_.matrix && caps_.matrix_rows;
 	if (caps_.matrix) extensions.push_back(kMatrixExtension);
+	if (rows) extensions.push_back(kMatrixRowsExtension);
 	if (caps_.pipeline_robustness) extensions.push_back(VK_EXT_PIPELINE_ROBUSTNESS_EXTENSION_NAME);
-	Features f(statistics, bool(caps_.matrix), caps_.pipeline_robustness); // only what is used
-	f.base.features.robustBufferAccess = caps_.robust;                     // indices from data cannot leave a buffer
-	f.robustness.pipelineRobustness = VK_TRUE; // kernels marked IN_BOUNDS are compiled without it
+	Features f(statistics, bool(caps_.matrix), rows, caps_.pipeline_robustness); // only what is used
+	f.base.features.robustBufferAccess = caps_.robust; // indices from data cannot leave a buffer
+	f.robustness.pipelineRobustness = VK_TRUE;         // kernels marked IN_BOUNDS are compiled without it
 	f.v13.synchronization2 = VK_TRUE;
 	f.v13.maintenance4 = VK_TRUE;
 	f.v13.subgroupSizeControl = VK_TRUE;
@@ -517,6 +526,7 @@ Device::Device(std::unique_ptr<Instance> instance, const Candidate& from, bool f
 	const bool transfers = caps_.transfer_family != UINT32_MAX;
 	f.v12.timelineSemaphore = transfers; // every 1.3 driver has them
 	f.v12.vulkanMemoryModel = f.v12.shaderFloat16 = f.matrix.cooperativeMatrix = bool(caps_.matrix);
+	f.rows.reductions = f.rows.conversions = f.rows.perElementOperations = rows;
 	const float priority = 1;
 	VkDeviceQueueCreateInfo queues[2];
 	for (VkDeviceQueueCreateInfo& q : queues) {

@@ -54,6 +54,7 @@ struct Caps {
 	bool executable_properties = false;
 	MatrixShape matrix;          // of cooperative matrices; m = 0 if the device has none
 	bool attend_matrices = true; // attention of prompts may use them, not only matmul
+	bool matrix_rows = false;    // they are reduced by row, converted, and changed by element: MatrixRowsFeatures
 	// A smaller subgroup has more registers per lane, and the driver says which pipelines spill.
 	bool can_narrow() const { return subgroup_pin && subgroup > subgroup_min && executable_properties; }
 	// memory

@@ -189,9 +189,13 @@ struct AttendTile { // of lib/attend_matrix.glsl
 	uint32_t queries, keys;
 	bool kept;           // queries stay in shared memory
 	uint32_t groups = 2; // subgroups that share queries: these and their sums take registers
+	// Scores stay in registers: the build for matrix_rows. With more queries, there are more subgroups.
+	bool registers = false;
 };
 
-uint32_t subgroups(const Caps& c, const AttendTile& t) { return kMatrixQueries / std::max(c.matrix.m, 8u) * t.groups; }
+uint32_t subgroups(const Caps& c, const AttendTile& t) {
+	return (t.registers ? t.queries : kMatrixQueries) / std::max(c.matrix.m, 8u) * t.groups;
+}
 // Parts of the channels, where there are more subgroups than matrices of keys.
 uint32_t splits(const Caps& c, const AttendTile& t) { return std::max(1u, t.groups * c.matrix.n / t.keys); }
 
@@ -200,15 +204,17 @@ uint32_t splits(const Caps& c, const AttendTile& t) { return std::max(1u, t.grou
 bool fits(const Caps& c, uint32_t head_dim, const AttendTile& t) {
 	const MatrixShape& m = c.matrix;
 	const uint32_t all_subgroups = subgroups(c, t), lanes = c.subgroup / std::max(1u, t.queries / all_subgroups);
-	if (t.keys % m.n || t.keys % m.k || lanes < 1 || lanes > t.keys / 4 || all_subgroups * c.subgroup > c.workgroup)
-		return false;
+	if (t.keys % m.n || t.keys % m.k || all_subgroups * c.subgroup > c.workgroup) return false;
+	if (t.registers ? m.n != m.k : lanes < 1 || lanes > t.keys / 4) return false;
 	const uint32_t n_splits = splits(c, t), steps = head_dim / m.k / n_splits;
 	if (n_splits > 2 || head_dim / m.k % n_splits) return false;
 	const uint32_t pieces = head_dim / 8, staged = kMatrixStaged * head_dim / 4;
-	const uint32_t tile = t.keys * (pieces + 1) + head_dim * (t.keys / 8 + 1) + n_splits * t.queries * (t.keys / 4 + 1);
+	const uint32_t scores = t.registers ? 0 : n_splits * t.queries * (t.keys / 4 + 1);
+	const uint32_t tile = t.keys * (pieces + 1) + head_dim * (t.keys / 8 + 1) + scores;
 	const auto queries = [&](uint32_t parts) { return t.queries * (pieces / parts + 1) + staged; };
 	const uint32_t parts = t.kept || queries(1) <= tile ? 1 : queries(2) <= tile ? 2 : 4;
-	const uint32_t all = t.kept ? std::max(tile, staged) + t.queries * (pieces + 1) : std::max(tile, queries(parts));
+	const uint32_t least = std::max(tile, t.registers ? t.queries * m.n / 2 : 0);
+	const uint32_t all = t.kept ? std::max(least, staged) + t.queries * (pieces + 1) : std::max(least, queries(parts));
 	return steps % parts == 0 && 16 * all + 4 * t.queries <= c.shared_bytes;
 }
 // With 32 tokens, or 16 where no more fit; none: no keys.
@@ -217,9 +223,15 @@ AttendTile attend_tile(const Caps& c, uint32_t head_dim, bool kept, uint32_t gro
 		if (const AttendTile t{kMatrixQueries, keys, kept, groups}; fits(c, head_dim, t)) return t;
 	return {};
 }
+bool in_registers(const Caps& c) { return c.matrix_rows && c.knobs[Knob::RegisterScores]; }
 AttendTile attend_tile(const Caps& c, uint32_t head_dim) {
 	// Xe2's registers do not hold queries of wide heads beside their sums.
 	if (c.vendor == kIntel) return attend_tile(c, head_dim, head_dim > 64);
+	if (in_registers(c) && head_dim <= 128)
+		for (const uint32_t queries : {c.knobs[Knob::PromptQueries], kMatrixQueries})
+			if (const AttendTile t{queries, kMatrixKeys, c.knobs[Knob::SharedQueries] != 0, 1, true};
+			    fits(c, head_dim, t))
+				return t;
 	if (c.knobs[Knob::SharedQueries])
 		if (const AttendTile t = attend_tile(c, head_dim, /*kept=*/true); t.keys) return t;
 	// A lane's share of twice as many rows fits 255 registers up to 128 channels.
@@ -256,7 +268,9 @@ AttendChoice attend_choice(const Caps& c, Kernel kernel, bool matrices, bool int
 		if (tile.kept) spec.push_back({SPEC_KEPT, 1});
 		add_matrices(spec, c);
 	}
-	const uint32_t have = texels_of(c) | (matrices ? need::matrices : 0) | (int8 ? need::int8 : 0);
+	const bool rows = matrices && attend_tile(c, head_dim).registers;
+	const uint32_t have =
+	    texels_of(c) | (matrices ? need::matrices : 0) | (rows ? need::matrix_rows : 0) | (int8 ? need::int8 : 0);
 	return {{build_of(kernel, have), std::move(spec)}, cut.heads, cut.blocks, cut.tokens};
 }
 
@@ -283,14 +297,22 @@ bool attends_by_matrices(const Caps& c, uint32_t head_dim) {
 	return m.m <= 16 && whole(m.n) && whole(m.k) && attend_tile(c, head_dim).keys;
 }
 
+bool chooses_register_scores(const Caps& c) {
+	Caps on = c;
+	on.knobs[Knob::RegisterScores] = 1;
+	return attends_by_matrices(c, 64) && attend_tile(on, 64).registers;
+}
+
 bool chooses_shared_queries(const Caps& c) {
 	return c.vendor != kIntel && attends_by_matrices(c, 64) && attend_tile(c, 64, /*kept=*/true).keys;
 }
 
 bool chooses_prompt_queries(const Caps& c) {
 	// RDNA 3 spills with f16 pages and holds 4 waves then; Xe2 keeps queries in shared memory.
-	return c.vendor == kNvidia && attends_by_matrices(c, 64) && !attend_tile(c, 64).kept &&
-	       fits(c, 64, {2 * kMatrixQueries, kMatrixKeys, false});
+	if (c.vendor != kNvidia || !attends_by_matrices(c, 64)) return false;
+	AttendTile twice = attend_tile(c, 64);
+	twice.queries = 2 * kMatrixQueries;
+	return (twice.registers || !twice.kept) && fits(c, 64, twice);
 }
 
 void check_attend_format(const Format& f, uint32_t head_dim) {

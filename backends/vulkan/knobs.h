@@ -15,6 +15,7 @@ enum class Knob : uint8_t {
 	Texels,         // software drivers: kernels of shaders/texel; 0: those of GPUs
 	Matrices,       // prompts are multiplied by cooperative matrices, where the device has them; 0: off
 	AttendMatrices, // attention of prompts uses them, too
+	RegisterScores, // its scores stay in registers instead of shared memory
 	SharedQueries,  // its queries stay in shared memory instead of registers
 	PromptQueries,  // queries that one of its workgroups takes
 	ProjectInt8,    // decode rows are rounded to int8, where the device has fast products of bytes
@@ -24,7 +25,7 @@ enum class Knob : uint8_t {
 	TileBuffers,    // of prompts by matrices in shared memory
 	Pieces,         // of attention in decode steps, in percent of kvrun's own
 };
-constexpr size_t kKnobs = 11;
+constexpr size_t kKnobs = 12;
 
 class Knobs { // values of all
  public:
@@ -32,7 +33,7 @@ class Knobs { // values of all
 	uint32_t& operator[](Knob k) { return values_[size_t(k)]; }
 
  private:
-	std::array<uint32_t, kKnobs> values_{1, 1, 1, 0, 64, 1, 1, 0, 128, 1, 100};
+	std::array<uint32_t, kKnobs> values_{1, 1, 1, 0, 0, 64, 1, 1, 0, 128, 1, 100};
 };
 
 // What there is to choose on this device, in the order in which it is measured. It depends on earlier choices.

@@ -1,5 +1,5 @@
-// VK_KHR_cooperative_matrix: the matrix products that a device has. Debian 12's Vulkan headers are older than the
-// extension, so its structures are declared here.
+// VK_KHR_cooperative_matrix: the matrix products that a device has, and what VK_NV_cooperative_matrix2 adds. Debian
+// 12's Vulkan headers are older than both, so their structures are declared here.
 #pragma once
 #include "backends/vulkan/vk.h"
 
@@ -11,6 +11,17 @@ struct MatrixFeatures { // VkPhysicalDeviceCooperativeMatrixFeaturesKHR
 	VkStructureType sType = VkStructureType(1000506000);
 	void* pNext = nullptr;
 	VkBool32 cooperativeMatrix = VK_FALSE, cooperativeMatrixRobustBufferAccess = VK_FALSE;
+};
+
+inline constexpr char kMatrixRowsExtension[] = "VK_NV_cooperative_matrix2";
+
+struct MatrixRowsFeatures { // VkPhysicalDeviceCooperativeMatrix2FeaturesNV
+	VkStructureType sType = VkStructureType(1000593000);
+	void* pNext = nullptr;
+	VkBool32 workgroupScope = VK_FALSE, flexibleDimensions = VK_FALSE, reductions = VK_FALSE, conversions = VK_FALSE,
+	         perElementOperations = VK_FALSE, tensorAddressing = VK_FALSE, blockLoads = VK_FALSE;
+	// Those that kvrun uses: shaders/lib/matrix_rows.glsl.
+	bool suffice() const { return reductions && conversions && perElementOperations; }
 };
 
 struct MatrixShape { // (m, k) x (k, n) + (m, n); m = 0: none

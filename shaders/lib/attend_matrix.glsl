@@ -10,6 +10,10 @@
 // are of halves, sums in f32. The mapping of matrix elements to lanes is unknown, so a factor per row is also loaded as
 // a matrix, with a stride of 0.
 //
+// IN_REGISTERS: the device reduces and converts matrices (lib/matrix_rows.glsl). Then each subgroup takes rows of its
+// own (GROUPS is 1), and scores become weights in the registers of the product: between the barriers around a tile
+// there is none. All columns of the matrices `top`, `total` and `factor` are equal.
+//
 // A query's bits depend on its own tiles alone: neither on the other queries nor on tiles of which it sees nothing.
 //
 // The including file defines LOCAL_X, SUBGROUP, GROUPS, HEAD_DIM, QUERIES (64, or 128 where registers hold a subgroup's
@@ -20,7 +24,9 @@
 //   void tile_fetch(uint tile)             loads what tile_key() and tile_value() need
 //   uvec2 key_place(uint i)                token of the tile and piece of its row: the i-th piece of keys of this lane
 //   uvec4 tile_key(uint i), tile_value(i)  the halves at key_place(i), value_place(i) of the tile that was fetched last
-//   uint tile_seen(uint tile, uint j)      bit t: query j sees token t of the tile, which was fetched last
+//   uint tile_live()                       what tile_seen() needs of the tile that was fetched last
+//   uint tile_seen(uint tile, uint live, uint j)  bit t: query j sees token t of the tile
+//   bool tile_whole(uint tile, uint live)  IN_REGISTERS: whether every query sees all of it; may be false then, too
 //   float query_done(uint j, float top, float total)   takes the maximum of its scores and the sum of its weights;
 //                                                      returns the total that piece_done() gets
 //   void piece_done(uint j, uint c, vec4 sums, float total)  takes its weighted sums of values, channels 4 c .. 4 c + 3
@@ -35,6 +41,7 @@
 #include "lib/pieces.glsl"
 #include "lib/softcap.glsl"
 
+#define SUMS fcoopmatNV<32, gl_ScopeSubgroup, M, N>
 const uint STAGED_ROWS = 16u; // queries or results in shared memory at a time, as floats
 const uint GROUP_ROWS = QUERIES * SUBGROUP * GROUPS / LOCAL_X;
 const uint ROW_TILES = GROUP_ROWS / M;
@@ -52,7 +59,12 @@ const uint OWN_VALUES = 2u * OWN_PAIRS;
 const uint STRIDE = PIECES + 1u, VALUE_STRIDE = KEYS / 8u + 1u, SCORE_STRIDE = KEYS / 4u + 1u;
 const uint VALUES = KEYS * STRIDE; // where values begin in tile_s
 const uint SCORES = VALUES + HEAD_DIM * VALUE_STRIDE, SPLIT_SCORES = QUERIES * SCORE_STRIDE;
-const uint TILE = SCORES + SPLITS * SPLIT_SCORES;
+#ifdef IN_REGISTERS
+const bool REGISTERS = true;
+#else
+const bool REGISTERS = false;
+#endif
+const uint TILE = SCORES + (REGISTERS ? 0u : SPLITS * SPLIT_SCORES);
 const uint OWN_ROWS = GROUP_ROWS / GROUPS; // rows of scores that a subgroup turns into weights
 const uint ROW_LANES = SUBGROUP / OWN_ROWS, LANE_QUADS = KEYS / 4u / ROW_LANES; // lanes of a row; quads of a lane
 // Weights are at most 1, and normal numbers as halves down to 2^-26 with this factor.
@@ -65,7 +77,9 @@ const uint PARTS = KEPT || NEED_1 <= TILE ? 1u : NEED_2 <= TILE ? 2u : 4u;
 const uint PART_PIECES = PIECES / PARTS, PART_STEPS = STEPS / PARTS, PART_STRIDE = PART_PIECES + 1u;
 const uint SPLIT_PIECES = PIECES / SPLITS, PART_SPLIT = PART_PIECES / SPLITS; // a part has channels of every split
 const uint STAGED_AT = KEPT ? 0u : QUERIES * PART_STRIDE, QUERIES_END = STAGED_AT + STAGED_PIECES;
-const uint TILE_END = TILE > QUERIES_END ? TILE : QUERIES_END, QUERIES_AT = KEPT ? TILE_END : 0u;
+const uint ROW_SUMS = REGISTERS ? 2u * QUERIES * (N / 4u) : 0u; // maxima and totals of rows, after the last tile
+const uint TILE_MOST = TILE > QUERIES_END ? TILE : QUERIES_END;
+const uint TILE_END = TILE_MOST > ROW_SUMS ? TILE_MOST : ROW_SUMS, QUERIES_AT = KEPT ? TILE_END : 0u;
 // Halves: keys [token][piece], values [channel][8 tokens]; then scores [query][4 tokens] as floats, which become
 // weights [query][8 tokens] as halves. Before: queries [query][piece]. Before and after: staged rows as floats.
 shared uvec4 tile_s[TILE_END + (KEPT ? QUERIES * STRIDE : 0u)];
@@ -80,7 +94,12 @@ void tile_fetch(uint tile);
 uvec4 tile_key(uint i);
 uvec4 tile_value(uint i);
 uvec2 key_place(uint i);
-uint tile_seen(uint tile, uint j);
+uint tile_live();
+uint tile_seen(uint tile, uint live, uint j);
+#ifdef IN_REGISTERS
+bool tile_whole(uint tile, uint live);
+#include "lib/matrix_rows.glsl"
+#endif
 float query_done(uint j, float top, float total);
 void piece_done(uint j, uint c, vec4 sums, float total);
 
@@ -130,12 +149,21 @@ void attend(uint first_tile, uint n_tiles) {
 		barrier();
 	}
 
+#ifdef IN_REGISTERS
+	SUMS top[ROW_TILES], total[ROW_TILES]; // maximum; sum of weights
+	[[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
+		top[r] = SUMS(NO_TOKEN);
+		total[r] = SUMS(0.0);
+	}
+	const fcoopmatNV<16, gl_ScopeSubgroup, K, N> ones = fcoopmatNV<16, gl_ScopeSubgroup, K, N>(1.0);
+#else
 	// This lane's part of a row of scores: query j, quads quad0 ..
 	const uint in_subgroup = gl_SubgroupInvocationID, j = gl_SubgroupID * OWN_ROWS + in_subgroup % OWN_ROWS;
 	const uint quad0 = in_subgroup / OWN_ROWS * LANE_QUADS;
 	float top = NO_TOKEN, total = 0; // maximum; sum of weights, this lane's share
-	fcoopmatNV<32, gl_ScopeSubgroup, M, N> acc[ROW_TILES * OWN_COLS];
-	[[unroll]] for (uint i = 0; i < ROW_TILES * OWN_COLS; i++) acc[i] = fcoopmatNV<32, gl_ScopeSubgroup, M, N>(0.0);
+#endif
+	SUMS acc[ROW_TILES * OWN_COLS];
+	[[unroll]] for (uint i = 0; i < ROW_TILES * OWN_COLS; i++) acc[i] = SUMS(0.0);
 
 	if (AHEAD) tile_fetch(first_tile);
 	for (uint tile = first_tile; tile < n_tiles; tile++) {
@@ -146,14 +174,19 @@ void attend(uint first_tile, uint n_tiles) {
 			if (i * LOCAL_X + LANE < TILE_PIECES) tile_s[at.x * STRIDE + at.y] = k;
 		}
 		[[unroll]] for (uint i = 0; i < OWN_PAIRS; i++) put_values(i, tile_value(2u * i), tile_value(2u * i + 1u));
-		const uint seen = tile_seen(tile, j) >> quad0 * 4u;
+#ifdef IN_REGISTERS
+		const uint live = tile_live();
+		const bool whole = tile_whole(tile, live);
+#else
+		const uint seen = tile_seen(tile, tile_live(), j) >> quad0 * 4u;
+#endif
 		barrier();
 		if (AHEAD && tile + 1u < n_tiles) tile_fetch(tile + 1u); // loaded while this one is multiplied
 
+		SUMS score[REGISTERS ? OWN_KEYS * ROW_TILES : ROW_TILES];
 		[[unroll]] for (uint i = 0; i < OWN_KEYS; i++) {
-			const uint n = i * KEY_GROUPS + key_group;
-			fcoopmatNV<32, gl_ScopeSubgroup, M, N> score[ROW_TILES];
-			[[unroll]] for (uint r = 0; r < ROW_TILES; r++) score[r] = fcoopmatNV<32, gl_ScopeSubgroup, M, N>(0.0);
+			const uint n = i * KEY_GROUPS + key_group, at = REGISTERS ? i * ROW_TILES : 0u;
+			[[unroll]] for (uint r = 0; r < ROW_TILES; r++) score[at + r] = SUMS(0.0);
 			[[unroll]] for (uint k = 0; k < STEPS; k++) {
 				fcoopmatNV<16, gl_ScopeSubgroup, K, N> keys;
 				coopMatLoadNV(keys, tile_s, n * N * STRIDE + split * SPLIT_PIECES + k * (K / 8u), STRIDE, true);
@@ -163,14 +196,17 @@ void attend(uint first_tile, uint n_tiles) {
 						coopMatLoadNV(queries[query], tile_s,
 						              QUERIES_AT + (row0 + r * M) * STRIDE + split * SPLIT_PIECES + k * (K / 8u),
 						              STRIDE, false);
-					score[r] = coopMatMulAddNV(queries[query], keys, score[r]);
+					score[at + r] = coopMatMulAddNV(queries[query], keys, score[at + r]);
 				}
 			}
+#ifndef IN_REGISTERS
 			[[unroll]] for (uint r = 0; r < ROW_TILES; r++)
 				coopMatStoreNV(score[r], tile_s,
 				               SCORES + split * SPLIT_SCORES + (row0 + r * M) * SCORE_STRIDE + n * (N / 4u),
 				               SCORE_STRIDE, false);
+#endif
 		}
+#ifndef IN_REGISTERS
 		barrier();
 
 		vec4 w[LANE_QUADS];
@@ -202,18 +238,48 @@ void attend(uint first_tile, uint n_tiles) {
 		}
 		if (quad0 == 0u) row_s[j] = shrink;
 		barrier();
+#endif
 
 		[[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
-			fcoopmatNV<32, gl_ScopeSubgroup, M, N> factor;
+			SUMS factor;
+#ifdef IN_REGISTERS
+			SUMS now = top[r];
+			[[unroll]] for (uint n = 0; n < KEY_TILES; n++) {
+				const uint at = n * ROW_TILES + r;
+				for (int e = 0; e < now.length(); e++) score[at][e] = score_of(score[at][e]);
+				if (!whole) score[at] = masked(score[at], row0 + r * M, n * N, tile, live);
+				for (int e = 0; e < now.length(); e++) now[e] = max(now[e], score[at][e]);
+			}
+			now = row_largest(now);
+			for (int e = 0; e < now.length(); e++) {
+				const float base = now[e] == NO_TOKEN ? 0.0 : now[e];
+				// Exactly 1 where the tile changes nothing.
+				factor[e] = now[e] == top[r][e] ? 1.0 : exp(top[r][e] - base);
+				total[r][e] *= factor[e];
+			}
+			[[unroll]] for (uint n = 0; n < KEY_TILES; n++)
+				for (int e = 0; e < now.length(); e++)
+					score[n * ROW_TILES + r][e] =
+						exp(score[n * ROW_TILES + r][e] - (now[e] == NO_TOKEN ? 0.0 : now[e])) * WEIGHT_ONE;
+			top[r] = now;
+#else
 			coopMatLoadNV(factor, row_s, row0 + r * M, 0u, true);
+#endif
 			[[unroll]] for (uint c = 0; c < OWN_COLS; c++)
 				for (int e = 0; e < factor.length(); e++) acc[r * OWN_COLS + c][e] *= factor[e];
 		}
 		[[unroll]] for (uint k = 0; k < KEY_STEPS; k++) {
 			fcoopmatNV<16, gl_ScopeSubgroup, M, K> weights[ROW_TILES];
+#ifdef IN_REGISTERS
+			[[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
+				weights[r] = to_operand(score[k * ROW_TILES + r]);
+				total[r] = coopMatMulAddNV(weights[r], ones, total[r]); // sums of rounded weights: a mean stays a mean
+			}
+#else
 			[[unroll]] for (uint r = 0; r < ROW_TILES; r++)
 				coopMatLoadNV(weights[r], tile_s, SCORES + (row0 + r * M) * SCORE_STRIDE + k * (K / 8u),
 				              SCORE_STRIDE, false);
+#endif
 			[[unroll]] for (uint c = 0; c < OWN_COLS; c++) {
 				if (UNEVEN && c * GROUPS + group >= COL_TILES) break;
 				fcoopmatNV<16, gl_ScopeSubgroup, K, N> values;
@@ -226,11 +292,23 @@ void attend(uint first_tile, uint n_tiles) {
 		barrier(); // the next tile overwrites this one
 	}
 
+#ifdef IN_REGISTERS
+	[[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
+		coopMatStoreNV(top[r], tile_s, (row0 + r * M) * (N / 4u), N / 4u, false);
+		coopMatStoreNV(total[r], tile_s, (QUERIES + row0 + r * M) * (N / 4u), N / 4u, false);
+	}
+	barrier();
+	for (uint j = LANE; j < QUERIES; j += LOCAL_X)
+		row_s[j] = query_done(j, uintBitsToFloat(tile_s[j * (N / 4u)].x),
+		                      uintBitsToFloat(tile_s[(QUERIES + j) * (N / 4u)].x) / WEIGHT_ONE);
+	barrier();
+#else
 	[[unroll]] for (uint step = OWN_ROWS; step < SUBGROUP; step *= 2u) total += subgroupShuffleXor(total, step);
 	total /= WEIGHT_ONE;
 	if (quad0 == 0u) {
 		row_s[j] = query_done(j, top, total);
 	}
+#endif
 	[[dont_unroll]] for (uint first = 0; first < QUERIES; first += STAGED_ROWS) {
 		[[unroll]] for (uint r = 0; r < ROW_TILES; r++)
 			if ((row0 + r * M) / STAGED_ROWS == first / STAGED_ROWS)

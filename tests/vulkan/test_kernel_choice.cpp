@@ -174,6 +174,36 @@ TEST_CASE("kernel choice: attention by matrices, where rows of a subgroup are wh
 		CHECK(vk::choose_attend_prompt(twice, 4, 128, 0).tokens == 32);
 		--twice.shared_bytes;
 		CHECK(vk::choose_attend_prompt(twice, 4, 128, 0).tokens == 16);
+		vk::Caps rows = c; // scores in registers, where matrices can be reduced and are as wide as deep
+		rows.shared_bytes = 48 << 10;
+		CHECK(vk::set_knob(rows.knobs, "register_scores", "on"));
+		CHECK(vk::choose_attend_prompt(rows, 4, 128, 0).kernel == Kernel::attend_prompt_matrix);
+		rows.matrix_rows = true;
+		const bool square = row.shape.n == row.shape.k;
+		CHECK(vk::chooses_register_scores(rows) == square);
+		const Kernel reducing = square ? Kernel::attend_prompt_matrix_rows : Kernel::attend_prompt_matrix;
+		for (const char* queries : {"64", "128"}) {
+			if (!square) break;
+			CHECK(vk::set_knob(rows.knobs, "prompt_queries", queries));
+			for (const uint32_t d : {64u, 128u}) {
+				vk::Caps least = rows;
+				const vk::AttendChoice alone = vk::choose_attend_prompt(rows, 4, d, 0);
+				CHECK(alone.kernel == reducing);
+				spec = alone.spec;
+				spec.push_back({SPEC_SUBGROUP, row.subgroup});
+				const KernelBlob& b = kernel_blobs()[size_t(reducing)];
+				const vk::Footprint size = vk::footprint(b.spirv, vk::reflect(b.spirv, b.name), spec);
+				CHECK(size.local[0] == alone.tokens * 4 / std::max(row.shape.m, 8u) * row.subgroup);
+				least.shared_bytes = size.shared_bytes;
+				if (!vk::uses_matrices(least)) continue; // products need more
+				CHECK(vk::choose_attend_prompt(least, 4, d, 0).spec == alone.spec);
+				--least.shared_bytes;
+				CHECK(vk::choose_attend_prompt(least, 4, d, 0).spec != alone.spec);
+			}
+		}
+		CHECK(vk::choose_attend_prompt(rows, 4, 192, 0).kernel == Kernel::attend_prompt_matrix);
+		CHECK(vk::choose_attend(rows, 4, {}, 128, 32, /*prompt=*/true).kernel ==
+		      (square ? Kernel::attend_matrix_rows : Kernel::attend_matrix));
 		c.attend_matrices = false;
 		CHECK(vk::choose_attend_prompt(c, 4, 128, 0).kernel == Kernel::attend_prompt);
 	}
@@ -376,6 +406,9 @@ TEST_CASE("kernel choice: every value that can be measured is one, and changes w
 	CHECK_FALSE(vk::set_knob(knobs, "matvec_rows", "3"));
 	CHECK_FALSE(vk::set_knob(knobs, "rows", "4"));
 
+	vk::Caps rows = c;
+	rows.matrix_rows = true;
+	CHECK(std::ranges::count(names(rows), "register_scores") == 1);
 	CHECK_FALSE(vk::uses_matrices(with("matrices", "off")));
 	CHECK(names(with("matrices", "off")) ==
 	      std::vector<std::string>{"matrices", "project_int8", "attend_int8", "matvec_rows", "tile_fill", "pieces"});
