@@ -94,16 +94,16 @@ std::string unknown_word(const Command& where, const std::string& typed) {
 	} else if (root) {
 		for (const auto& c : where.commands) known.push_back(c->name);
 	}
-	std::string near = nearest(word, known);
+	std::string similar = nearest(word, known);
 	if (flag && word[1] != '-' && word.size() > 2) { // -temp is --temp; -hf is neither -h nor -f
-		if (near.size() == 2) near.clear();
-		if (std::ranges::count(known, "-" + word)) near = "-" + word;
+		if (similar.size() == 2) similar.clear();
+		if (std::ranges::count(known, "-" + word)) similar = "-" + word;
 	}
 	return fmt::format("unknown {} '{}'{}; see kvrun {}--help",
 	                   flag   ? "option"
 	                   : root ? "command"
 	                          : "argument",
-	                   one_line(word), near.empty() ? "" : ", did you mean '" + near + "'?",
+	                   one_line(word), similar.empty() ? "" : ", did you mean '" + similar + "'?",
 	                   root ? "" : where.name + " ");
 }
 

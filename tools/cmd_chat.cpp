@@ -160,9 +160,9 @@ const ChatCommand* find_command(std::string& entry) {
 		if (name == c.name) return &c;
 		names.push_back(c.name);
 	}
-	const std::string near = nearest(name, names);
+	const std::string similar = nearest(name, names);
 	fail_status(KVRUN_EINVALID, "unknown command '/{}'{}; /help lists them", name,
-	            near.empty() ? "" : fmt::format(", did you mean '/{}'?", near));
+	            similar.empty() ? "" : fmt::format(", did you mean '/{}'?", similar));
 }
 
 // Handles one message or command. Returns false to leave the chat.

@@ -69,9 +69,9 @@ Setting setting_of(const std::string& key, const toml::node& n, const std::strin
 
 [[noreturn]] void fail_unknown(const toml::node& n, const std::string& what, const std::string& word,
                                const std::vector<std::string>& known) {
-	const std::string near = nearest(word, known);
+	const std::string similar = nearest(word, known);
 	fail(Code::Invalid, "{}: {} '{}'{}", place(n), what, one_line(word),
-	     near.empty() ? "" : fmt::format(", did you mean '{}'?", near));
+	     similar.empty() ? "" : fmt::format(", did you mean '{}'?", similar));
 }
 
 } // namespace

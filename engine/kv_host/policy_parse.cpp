@@ -222,8 +222,8 @@ std::string policy_names() {
 		fail(Code::Invalid, "no KV policy '{}'; available are{}, or bits=1, 2, 4 or 8 after the name", name, bits);
 	std::vector<std::string> names;
 	for (const KvPolicy& p : all_policies()) names.push_back(p.name);
-	const std::string near = nearest(name, names);
-	fail(Code::Invalid, "no KV policy '{}'{} Available are {}", name, near.empty() ? "." : near, policy_names());
+	const std::string similar = nearest(name, names);
+	fail(Code::Invalid, "no KV policy '{}'{} Available are {}", name, similar.empty() ? "." : similar, policy_names());
 }
 
 // Layers below n store 2 bits, the others the bits of the policy.

@@ -22,8 +22,9 @@ enum class ToolFormat : uint8_t {
 	CommandR, // <|START_ACTION|>[{"tool_call_id": "0", "tool_name": ..., "parameters": {...}}]<|END_ACTION|>
 	Phi4,     // [{"name": ..., "arguments": {...}}] between markers: <|tool_call|> and <|/tool_call|>, <TOOLCALL> and
 	          // </TOOLCALL> (Nemotron Nano 2)
-	Kimi, // <|tool_calls_section_begin|><|tool_call_begin|>functions.name:0<|tool_call_argument_begin|>{...}<|tool_call_end|>
-	      // <|tool_calls_section_end|>                                                          (Kimi K2)
+	Kimi,     // <|tool_calls_section_begin|>
+	          // <|tool_call_begin|>functions.name:0<|tool_call_argument_begin|>{...}<|tool_call_end|>
+	          // <|tool_calls_section_end|> (Kimi K2)
 };
 const char* tool_format_name(ToolFormat);
 

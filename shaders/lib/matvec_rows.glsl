@@ -11,6 +11,7 @@ void matvec_store(uint first) {
 		const float add = matmul_bias(s), up_add = each == 2u ? matmul_bias(uvec2(1, s.y)) : 0.0;
 		[[unroll]] for (uint t = 0; t < COLS; ++t)
 			if (COLS <= 8u || t < p.tokens) // up to 8, COLS is the number of tokens
-				matmul_store(to.x + vec_out(t) * to.y, acc[r * COLS + t] + add, acc[(r | (each - 1u)) * COLS + t] + up_add);
+				matmul_store(to.x + vec_out(t) * to.y, acc[r * COLS + t] + add,
+				             acc[(r | (each - 1u)) * COLS + t] + up_add);
 	}
 }

@@ -86,15 +86,15 @@ void judge_tokens(Findings& f, Json& d, const Json& reference) {
 		if (at < 0) continue;
 		const double margin = std::min(number(t["margin"][size_t(at)]), number(other["margin"][size_t(at)])),
 		             spread = number(other["spread"][size_t(at)]);
-		const bool near = margin <= kNearTie * spread; // false for NaN
-		partings[policy]["near_tie"] = near, partings[policy]["margin"] = margin;
+		const bool tied = margin <= kNearTie * spread; // false for NaN
+		partings[policy]["near_tie"] = tied, partings[policy]["margin"] = margin;
 		// a code that rounds the other way changes later logits by more than rounding does
 		const bool exact = policy == "fp16" || policy == "f16";
-		f.add(exact && !near ? "wrong" : "note", d, "tokens",
+		f.add(exact && !tied ? "wrong" : "note", d, "tokens",
 		      fmt::format("{}: parts from {} at token {} of {}, where the best two logits are {:.4g} apart ({:.2g} "
 		                  "deviations{})",
 		                  policy, reference["label"].get<std::string>(), at, t["ids"].size(), margin, margin / spread,
-		                  near ? ", a near tie" : ""));
+		                  tied ? ", a near tie" : ""));
 	}
 }
 

@@ -40,9 +40,16 @@ fi
 # Libraries that NVIDIA's driver needs and containers lack: used if the machine has none (portable/run).
 for name in libX11.so.6 libXext.so.6 libEGL.so.1 libGLX.so.0 libGL.so.1 libGLdispatch.so.0; do
 	so=$(ldconfig -p | awk -v name="$name" '$1 == name && /x86-64/ { print $NF; exit }')
-	[ -e "$so" ] || { echo "portable: no $name (packages libx11-6, libxext6, libgl1, libegl1): a container without it may not load NVIDIA's driver" >&2; continue; }
+	if [ ! -e "$so" ]; then
+		echo "portable: no $name (packages libx11-6, libxext6, libgl1, libegl1): a container without it may not" \
+			"load NVIDIA's driver" >&2
+		continue
+	fi
 	for file in "$so" $(ldd "$so" | awk '$3 ~ /^\// { print $3 }'); do
-		case $(basename "$file") in libc.so.* | libm.so.* | libpthread.so.* | libdl.so.* | librt.so.*) ;; *) cp -L "$file" "$p/glvnd/" ;; esac
+		case $(basename "$file") in
+		libc.so.* | libm.so.* | libpthread.so.* | libdl.so.* | librt.so.*) ;;
+		*) cp -L "$file" "$p/glvnd/" ;;
+		esac
 	done
 done
 for file in "$p"/bin/* "$loader" $layer; do ldd "$file"; done | awk '$3 ~ /^\// { print $3 }' | sort -u | while read -r so; do

@@ -30,16 +30,16 @@ std::vector<std::string> names_of(const LocalModel& m) {
 
 std::vector<LocalModel> find_local(const std::vector<LocalModel>& all, const std::string& given) {
 	const std::string name = lower_case(given), begins = bare_name(given);
-	std::vector<LocalModel> exact, near;
+	std::vector<LocalModel> exact, similar;
 	for (const LocalModel& m : all) {
 		const std::vector<std::string> names = names_of(m);
 		if (std::ranges::any_of(names, [&](const std::string& n) { return lower_case(n) == name; }))
 			exact.push_back(m);
 		else if (!begins.empty() &&
 		         std::ranges::any_of(names, [&](const std::string& n) { return bare_name(n).starts_with(begins); }))
-			near.push_back(m);
+			similar.push_back(m);
 	}
-	std::vector<LocalModel>& found = exact.empty() ? near : exact;
+	std::vector<LocalModel>& found = exact.empty() ? similar : exact;
 	if (found.size() > 1 && std::ranges::count(found, given, &LocalModel::name) == 1)
 		std::erase_if(found, [&](const LocalModel& m) { return m.name != given; });
 	// one file under several names, or in folders of two programs, is one model
@@ -78,10 +78,10 @@ std::vector<std::string> nearest_names(const std::vector<LocalModel>& all, const
 
 [[noreturn]] void fail_unknown(const std::vector<LocalModel>& all, const std::string& given) {
 	const auto repo = as_repo(given);
-	const std::vector<std::string> near = nearest_names(all, given);
+	const std::vector<std::string> similar = nearest_names(all, given);
 	std::string text = fmt::format("no file and no model here is called '{}'; ", one_line(given));
-	if (!near.empty())
-		text += fmt::format("here {}: {}; ", near.size() == 1 ? "is" : "are", fmt::join(near, ", "));
+	if (!similar.empty())
+		text += fmt::format("here {}: {}; ", similar.size() == 1 ? "is" : "are", fmt::join(similar, ", "));
 	else
 		text += fmt::format("{}; ", all.empty() ? "no models are here yet" : "'kvrun list' shows what is here");
 	text += repo ? fmt::format("'kvrun pull {}' fetches it", one_line(given))
