@@ -72,6 +72,7 @@ TEST_CASE("tune --kernels: choices are measured, kept, shown, used and forgotten
 	for (const json& c : j["choices"]) {
 		names.push_back(c["choice"]);
 		CHECK(c["values"].size() > 1);
+		CHECK_FALSE(c["values"][0]["loads"].empty()); // something measures it
 		bool chosen = false;
 		for (const json& v : c["values"]) {
 			CHECK(v["agrees"] == true);

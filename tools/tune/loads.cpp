@@ -152,48 +152,71 @@ class ProjectionLoad final : public TuneLoad {
 	size_t next_ = 0;
 };
 
-// ---- attention of a decode step over pages
+// What a prompt's attention measures: kernels by matrices, and how these keep queries and scores.
+const std::vector<std::string> kPromptChoices = {"texels",          "matrices",       "attend_matrices",
+                                                 "register_scores", "shared_queries", "prompt_queries"};
+
+KvRows prompt_rows(Backend& b, Held& held, const TuneShapes& s, uint32_t tokens) {
+	KvRows own;
+	own.k = held.make(b, DType::F16, s.n_kv_heads, tokens, s.head_dim);
+	own.v = held.make(b, DType::F16, s.n_kv_heads, tokens, s.head_dim);
+	write_all(b, own.k, load_halves(own.k.elements(), 7));
+	write_all(b, own.v, load_halves(own.v.elements(), 8));
+	return own;
+}
+
+// ---- attention over pages: of a decode step, or of rows of a prompt, to these and to themselves
 
 class PagesLoad final : public TuneLoad {
  public:
-	PagesLoad(Backend& b, const TuneShapes& s, uint8_t bits, uint32_t tokens) : shapes_(s), tokens_(tokens) {
-		name = fmt::format("attention over {} tokens of {} bits", tokens, bits);
-		choices = {"texels", "pieces"};
+	PagesLoad(Backend& b, const TuneShapes& s, uint8_t bits, uint32_t tokens, uint32_t rows = 1)
+	    : shapes_(s), tokens_(tokens), rows_(rows) {
+		name = prompt() ? fmt::format("attention of {} rows of a prompt over {} tokens of {} bits", rows, tokens, bits)
+		                : fmt::format("attention over {} tokens of {} bits", tokens, bits);
+		choices = prompt() ? kPromptChoices : std::vector<std::string>{"texels", "pieces"};
 		if (bits < 16) {
-			choices.push_back("attend_int8");
+			if (!prompt()) choices.push_back("attend_int8");
 			format_.k = {.bits = bits, .scale = Scale::PerChannel, .group = kPage};
 			format_.v = {.bits = bits, .scale = Scale::PerToken, .group = kGroup};
 		}
-		make(b, held_, q_, out_, group_);
+		make(b, held_, q_, out_, group_, own_);
 	}
 	void prepare(Backend& b) override {
 		pieces_ = Held();
 		read_ = cut(b, pieces_, group_);
 	}
-	void run(Backend& b) override {
-		read_.groups = {&group_, 1};
-		b.attend(out_, {}, q_, read_);
-	}
+	void run(Backend& b) override { attend(b, out_, q_, read_, group_, own_); }
 
  protected:
 	Result result(Backend& b) override {
 		const bool packed = format_.k.bits < 16;
-		return {read_floats(b, out_),
-		        attend_tolerance(b.info(), /*prompt=*/false, packed, packed ? "attend packed" : "attend")};
+		return {read_floats(b, out_), attend_tolerance(b.info(), prompt(), packed,
+		                                               prompt() ? "attend_prompt"
+		                                               : packed ? "attend packed"
+		                                                        : "attend")};
 	}
 	std::vector<float> expected(Backend& b) override {
 		Held held;
 		View q, out;
 		AttendGroup group;
-		make(b, held, q, out, group);
+		KvRows own;
+		make(b, held, q, out, group, own);
 		KvRead read = cut(b, held, group);
-		read.groups = {&group, 1};
-		b.attend(out, {}, q, read);
+		attend(b, out, q, read, group, own);
 		return read_floats(b, out);
 	}
 
  private:
 	static constexpr uint32_t kPage = 128, kGroup = 32;
+	bool prompt() const { return rows_ > 1; }
+	void attend(Backend& b, const View& out, const View& q, KvRead& read, const AttendGroup& group,
+	            const KvRows& own) const {
+		read.groups = {&group, 1};
+		if (prompt())
+			b.attend_prompt(out, {}, q, own, &read);
+		else
+			b.attend(out, {}, q, read);
+	}
 	uint32_t n_pages() const { return tokens_ / kPage; }
 	uint32_t k_words() const { return kv_code_words(shapes_.n_kv_heads, shapes_.head_dim, format_.k.bits, kPage); }
 	uint32_t page_words() const {
@@ -220,21 +243,22 @@ class PagesLoad final : public TuneLoad {
 		}
 		return words;
 	}
-	void make(Backend& b, Held& held, View& q, View& out, AttendGroup& group) const {
+	void make(Backend& b, Held& held, View& q, View& out, AttendGroup& group, KvRows& own) const {
 		const View pool = held.make(b, DType::U32, page_words() * n_pages());
 		const std::vector<uint32_t> one = page();
 		for (uint32_t i = 0; i < n_pages(); ++i)
 			b.write(*pool.buf, size_t(i) * one.size() * 4, std::as_bytes(std::span(one)));
-		q = held.make(b, DType::F32, 1, shapes_.n_heads, shapes_.head_dim);
+		q = held.make(b, DType::F32, rows_, shapes_.n_heads, shapes_.head_dim);
 		write_all(b, q, load_values(q.elements(), 5));
-		out = held.make(b, DType::F32, 1, shapes_.n_heads, shapes_.head_dim);
+		out = held.make(b, DType::F32, rows_, shapes_.n_heads, shapes_.head_dim);
+		if (prompt()) own = prompt_rows(b, held, shapes_, rows_);
 		group = {.format = format_, .page = kPage};
 		group.k_codes = group.v_codes = pool;
 		if (format_.k.bits < 16) group.k_params = group.v_params = pool;
 		group.n_pages = n_pages();
 	}
 	KvRead cut(Backend& b, Held& held, AttendGroup& group) const {
-		const uint32_t piece = decode_piece(b.info(), shapes_.n_kv_heads, n_pages(), kPage);
+		const uint32_t piece = prompt() ? n_pages() : decode_piece(b.info(), shapes_.n_kv_heads, n_pages(), kPage);
 		std::vector<uint32_t> tables, work;
 		for (uint32_t i = 0; i < n_pages(); ++i) {
 			const uint32_t at = i * page_words(), params = at + 2 * k_words();
@@ -253,18 +277,26 @@ class PagesLoad final : public TuneLoad {
 		write_all(b, read.tables, tables);
 		read.work = held.make(b, DType::U32, n_parts, ATTEND_WORDS);
 		write_all(b, read.work, work);
-		read.row_parts = held.make(b, DType::U32, 1, 2);
-		write_all(b, read.row_parts, std::vector<uint32_t>{0, n_parts});
-		read.parts = held.make(b, DType::F32, n_parts, shapes_.n_heads, shapes_.head_dim + 2);
-		read.n_kv_heads = shapes_.n_kv_heads, read.most_parts = n_parts;
+		const uint32_t row_parts = prompt() ? n_parts + 1 : n_parts; // the last one: of the prompt itself
+		std::vector<uint32_t> parts;
+		for (uint32_t row = 0; row < rows_; ++row) parts.insert(parts.end(), {row * row_parts, row_parts});
+		read.row_parts = held.make(b, DType::U32, rows_, 2);
+		write_all(b, read.row_parts, parts);
+		read.parts = held.make(b, DType::F32, rows_ * row_parts, shapes_.n_heads, shapes_.head_dim + 2);
+		read.n_kv_heads = shapes_.n_kv_heads;
+		if (prompt())
+			read.item_rows = rows_, read.part_step = row_parts;
+		else
+			read.most_parts = n_parts;
 		return read;
 	}
 
 	TuneShapes shapes_;
-	uint32_t tokens_;
+	uint32_t tokens_, rows_;
 	Format format_;
 	Held held_, pieces_;
 	View q_, out_;
+	KvRows own_;
 	AttendGroup group_{};
 	KvRead read_{};
 };
@@ -275,7 +307,7 @@ class PromptLoad final : public TuneLoad {
  public:
 	PromptLoad(Backend& b, const TuneShapes& s, uint32_t tokens) : shapes_(s), tokens_(tokens) {
 		name = fmt::format("attention of {} rows of a prompt", tokens);
-		choices = {"texels", "matrices", "attend_matrices"};
+		choices = kPromptChoices;
 		make(b, held_, q_, out_, own_);
 	}
 	void run(Backend& b) override { b.attend_prompt(out_, {}, q_, own_, nullptr); }
@@ -298,10 +330,7 @@ class PromptLoad final : public TuneLoad {
 		q = held.make(b, DType::F32, tokens_, shapes_.n_heads, shapes_.head_dim);
 		write_all(b, q, load_values(q.elements(), 6));
 		out = held.make(b, DType::F32, tokens_, shapes_.n_heads, shapes_.head_dim);
-		own.k = held.make(b, DType::F16, shapes_.n_kv_heads, tokens_, shapes_.head_dim);
-		own.v = held.make(b, DType::F16, shapes_.n_kv_heads, tokens_, shapes_.head_dim);
-		write_all(b, own.k, load_halves(own.k.elements(), 7));
-		write_all(b, own.v, load_halves(own.v.elements(), 8));
+		own = prompt_rows(b, held, shapes_, tokens_);
 	}
 
 	TuneShapes shapes_;
@@ -369,6 +398,8 @@ std::vector<std::unique_ptr<TuneLoad>> make_loads(Backend& b, const TuneShapes& 
 		for (const uint32_t tokens : d.is_cpu ? std::vector<uint32_t>{512} : std::vector<uint32_t>{1024, 16384})
 			out.push_back(std::make_unique<PagesLoad>(b, s, bits, tokens));
 	out.push_back(std::make_unique<PromptLoad>(b, s, d.is_cpu ? 64 : 512));
+	for (const uint8_t bits : {16, 2})
+		out.push_back(std::make_unique<PagesLoad>(b, s, bits, d.is_cpu ? 256 : 1024, d.is_cpu ? 64 : 512));
 	return out;
 }
 
