@@ -16,6 +16,18 @@ inline std::string test_driver() {
 	return name.substr(0, name.find(','));
 }
 
+// select_test_device() of the test's driver; false, with the reason, if it is not installed.
+inline bool select_test_driver() {
+	try {
+		select_test_device(test_driver());
+		return true;
+	} catch (const Error& e) {
+		if (e.code != Code::NotFound) throw;
+		skip(test_driver() + ": " + e.what());
+		return false;
+	}
+}
+
 class VulkanDevice {
  public:
 	VulkanDevice() : check_("KVRUN_CHECK", "") { // a checked backend would hide the one to test
