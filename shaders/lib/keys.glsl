@@ -94,7 +94,7 @@ void add_means(uint page, uint last, uint own) {
 	const uint lanes = SLOT_LANES;
 #endif
 	for (uint first = 0; first < TILE_PAGES; first += LOCAL_X / lanes) {
-		const uint n = min(first + LANE / lanes, TILE_PAGES - 1u);
+		const uint slot = first + LANE / lanes, n = min(slot, TILE_PAGES - 1u);
 		const uint means = KV_AT(6) / 4 + (tables[pages_at + min(page + n, last) * 4 + 2] +
 			kv_mean_word(p.n_kv_heads, kv_head, 0, HEAD_DIM, PAGE, K_BYTES ? 8u : 16u)) / 4;
 		float sum[QUERIES];
@@ -109,7 +109,7 @@ void add_means(uint page, uint last, uint own) {
 #else
 		[[unroll]] for (uint j = 0; j < QUERIES; j++) sum[j] = subgroupAdd(sum[j]);
 #endif
-		if (LANE % lanes == 0u)
+		if (LANE % lanes == 0u && slot < TILE_PAGES) // others have computed the last page, too
 			[[unroll]] for (uint j = 0; j < QUERIES; j++) means_s[n * QUERIES + j] = sum[j];
 	}
 	barrier(); // and there is one before the next tile

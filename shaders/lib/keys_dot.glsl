@@ -137,7 +137,9 @@ void stage_queries(uint page, uint last, uint own) {
 	const uint lane = LANE % SLOT_LANES;
 	const float middle = dot_middle(K_BITS, false);
 	[[dont_unroll]] for (uint first = 0; first < TILE_PAGES; first += SLOTS) {
-		const uint n = min(first + LANE / SLOT_LANES, TILE_PAGES - 1u);
+		// Subgroups without a page compute the last one, too, and write nothing.
+		const uint slot = first + LANE / SLOT_LANES, n = min(slot, TILE_PAGES - 1u);
+		const bool mine = TILE_PAGES % SLOTS == 0u || slot < TILE_PAGES;
 		const uint params = KV_AT(6) + tables[pages_at + min(page + n, last) * 4 + 2];
 		vec4 x[Q_HELD ? OWN_GROUPS * QUERIES : 1u];
 		float most[QUERIES], sum[QUERIES];
@@ -169,11 +171,11 @@ void stage_queries(uint page, uint last, uint own) {
 				const vec4 scaled = Q_HELD ? x[Q_HELD ? i * QUERIES + j : 0u] : sorted_query(j, g) * scale;
 				bytes[j] += round_group(scaled, q_most() / most[j], high[j], low[j]);
 			}
-			put_queries(n, g, high, low);
+			if (mine) put_queries(n, g, high, low);
 		}
 		[[unroll]] for (uint j = 0; j < QUERIES; j++)
 			sum[j] = subgroupAdd(sum[j] - middle * (most[j] * (1.0 / q_most())) * float(bytes[j]));
-		if (lane == 0u)
+		if (mine && lane == 0u)
 			[[unroll]] for (uint j = 0; j < QUERIES; j++)
 				units_s[n * QUERIES + j] = vec2(most[j] * (1.0 / q_most()), sum[j]);
 	}
