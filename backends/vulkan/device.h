@@ -65,9 +65,13 @@ struct Caps {
 	uint32_t mapped_heaps = 0; // bits; 0 where tests describe a card on a device that has one heap
 	uint64_t mapped_bytes = 0;
 	bool visible = true; // false: the host does not access Mem::Device and Mem::Arrival, whatever their type allows
-	Knobs knobs;         // choices between designs, measured on this device or kvrun's own
+	// The validation layer takes what a dispatch writes for all that is bound, also between dispatches of one op, which
+	// write different parts.
+	bool whole_bindings = false;
+	Knobs knobs; // choices between designs, measured on this device or kvrun's own
 };
 
+uint32_t validation_layer_version(); // the Vulkan version it was made for; 0: there is none
 // Collects messages of the validation layer.
 class Messages {
  public:

@@ -38,16 +38,6 @@ VkBool32 VKAPI_PTR on_message(VkDebugUtilsMessageSeverityFlagBitsEXT, VkDebugUti
 	return VK_FALSE;
 }
 
-bool has_layer(const char* name) {
-	uint32_t n = 0;
-	VK_TRY(vkEnumerateInstanceLayerProperties(&n, nullptr));
-	std::vector<VkLayerProperties> all(n);
-	VK_TRY(vkEnumerateInstanceLayerProperties(&n, all.data()));
-	for (const VkLayerProperties& l : all)
-		if (!std::strcmp(l.layerName, name)) return true;
-	return false;
-}
-
 struct Layers { // structs for VkInstanceCreateInfo under validation
 	std::vector<VkValidationFeatureEnableEXT> on;
 	std::vector<VkValidationFeatureDisableEXT> off;
@@ -76,7 +66,7 @@ void set_up_validation(Layers& v, const std::string& mode, Messages& sink) {
 	} else if (mode != "1") {
 		fail(Code::Invalid, "validation is '{}', expected 0, 1, sync or gpu", mode);
 	}
-	if (!has_layer(kLayer))
+	if (!validation_layer_version())
 		fail(Code::Device, "validation '{}' needs {}, which is not installed; install package vulkan-validationlayers",
 		     mode, kLayer);
 #ifdef VK_EXT_layer_settings
@@ -98,6 +88,16 @@ void set_up_validation(Layers& v, const std::string& mode, Messages& sink) {
 }
 
 } // namespace
+
+uint32_t validation_layer_version() {
+	uint32_t n = 0;
+	VK_TRY(vkEnumerateInstanceLayerProperties(&n, nullptr));
+	std::vector<VkLayerProperties> all(n);
+	VK_TRY(vkEnumerateInstanceLayerProperties(&n, all.data()));
+	for (const VkLayerProperties& l : all)
+		if (!std::strcmp(l.layerName, kLayer)) return l.specVersion;
+	return 0;
+}
 
 void Messages::add(std::string text) {
 	log_line(0, "validation: " + text);

@@ -102,7 +102,7 @@ void Recorder::barrier(bool for_transfer) {
 // the elements around its view, but validation layers assume that a dispatch accesses whole bindings.
 void Recorder::hazards(const Pipeline& p, std::span<const Bind> binds, bool continues) {
 	const Reflection& r = *p.reflection;
-	const uint64_t mine = continues ? op_ : ++op_;
+	const uint64_t mine = continues && !dev_.caps().whole_bindings ? op_ : ++op_;
 	bool needed = pending_.size() + binds.size() > kMostPending;
 	Access now[kMaxBindings];
 	for (size_t i = 0; i < binds.size(); ++i) {

@@ -206,6 +206,11 @@ TEST_CASE("vulkan: synchronisation validation sees a missing barrier") {
 		VulkanDevice device;
 		if (!device) return;
 		VulkanBackend& b = *device;
+		if (b.caps().whole_bindings) {
+			skip("with this validation layer the recorder puts barriers between dispatches of one op, too"
+			     "out");
+			return;
+		}
 		Board x(b, 2);
 		x.finish();
 		vk::Pipeline& p = b.kernels().get(Kernel::rmsnorm, {{SPEC_LOCAL_X, 128}});
@@ -223,16 +228,6 @@ TEST_CASE("vulkan: synchronisation validation sees a missing barrier") {
 	CHECK(said.find("SYNC-HAZARD-READ-AFTER-WRITE") != said.npos);
 }
 
-uint32_t validation_layer_version() {
-	uint32_t n = 0;
-	vkEnumerateInstanceLayerProperties(&n, nullptr);
-	std::vector<VkLayerProperties> layers(n);
-	vkEnumerateInstanceLayerProperties(&n, layers.data());
-	for (const VkLayerProperties& layer : layers)
-		if (std::string_view(layer.layerName) == "VK_LAYER_KHRONOS_validation") return layer.specVersion;
-	return 0;
-}
-
 // Kernels marked IN_BOUNDS (shaders/CMakeLists.txt) rely on GPU-assisted validation, so it must report an access
 // outside a buffer. Debian 12's layer does not report one outside a binding but inside its buffer.
 TEST_CASE("vulkan: GPU-assisted validation reports an access outside a buffer") {
@@ -242,7 +237,7 @@ TEST_CASE("vulkan: GPU-assisted validation reports an access outside a buffer") 
 		VulkanDevice device;
 		if (!device) return;
 		// The report of Ubuntu 24.04's layer reads a null descriptor there; programs without a fault run.
-		if (test_driver() == "lavapipe26" && validation_layer_version() == VK_MAKE_API_VERSION(0, 1, 3, 275)) {
+		if (test_driver() == "lavapipe26" && vk::validation_layer_version() == VK_MAKE_API_VERSION(0, 1, 3, 275)) {
 			skip("what validation layer 1.3.275 adds to shaders crashes in Mesa 26.1's lavapipe where it reports");
 			return;
 		}
