@@ -248,7 +248,9 @@ void run_shaders(const DevicesOptions& o) {
 				if (!devices->reports().front().limits.empty()) break;
 			}
 			const DeviceReport& found = devices->reports().front();
-			if (found.limits.empty()) fail(Code::Device, "--family {}: {} {}", family, found.info.name, found.refused);
+			if (found.limits.empty())
+				fail(Code::Device, "--family {}: {} {}; newer RADV drivers have no RADV_FORCE_FAMILY, which it needs",
+				     family, found.info.name, found.refused);
 			runs.push_back(compile_on(*devices, 0, o, family));
 		}
 	}

@@ -30,7 +30,7 @@ struct Tuned { // lavapipe with the kernels of an NVIDIA GPU, which has more to 
 		spec.env = {{"VK_DRIVER_FILES", icd},
 		            {"VK_ICD_FILENAMES", icd},
 		            {"KVRUN_CACHE_DIR", (folder.path / "kvrun").string()},
-		            {"KVRUN_TEST_CAPS", "texel_range=0,cpu=0,int_dot=2,vendor=4318"},
+		            {"KVRUN_TEST_CAPS", "texel_range=0,cpu=0,int_dot=2,vendor=4318,matrices=0"},
 		            {"XDG_RUNTIME_DIR", "/tmp"}};
 		return run_program(spec);
 	}

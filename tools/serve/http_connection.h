@@ -140,8 +140,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 		take_header();
 		if (parser_->get().count(http::field::host) > 1)
 			return answer_and_close(failure(400, "the request has more than one Host field"));
-		if (!known_encoding())
-			return answer_and_close(failure(501, "the only Transfer-Encoding that is supported is chunked"));
+		if (!known_encoding()) return unknown_encoding();
 		if (std::optional<Response> r = shared_.handler->refuse(request_)) return answer_and_close(std::move(*r));
 		if (parser_->is_done()) return dispatch();
 		if (!shared_.bodies->has_room(parser_->content_length().value_or(0))) return no_room();
@@ -173,6 +172,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
 	bool known_encoding() const {
 		const auto [begin, end] = parser_->get().equal_range(http::field::transfer_encoding);
 		return begin == end || (std::next(begin) == end && beast::iequals(begin->value(), "chunked"));
+	}
+
+	void unknown_encoding() {
+		answer_and_close(failure(501, "the only Transfer-Encoding that is supported is chunked"));
 	}
 
 	void no_room() {
@@ -209,6 +212,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
 			return answer_and_close(failure(431, fmt_bytes("the header is longer than ", kMaxHeader)));
 		if (ec == http::error::body_limit)
 			return answer_and_close(failure(413, fmt_bytes("the body is longer than ", shared_.options.max_body)));
+		// Beast of newer Boosts refuses unknown encodings itself; all of them refuse one beside a length.
+		if (ec == http::error::bad_transfer_encoding && !parser_->get().count(http::field::content_length))
+			return unknown_encoding();
 		if (ec.category() != http::make_error_code(http::error::bad_method).category() ||
 		    ec == http::error::end_of_stream || ec == http::error::partial_message)
 			return close();

@@ -64,7 +64,8 @@ function copy_children(from, into) {
 }
 
 if (typeof marked !== "undefined") { // HTML in an answer is shown, not followed
-	const escape = text => text.replace(/[&<>]/g, c => ({"&": "&amp;", "<": "&lt;", ">": "&gt;"})[c]);
+	const signs = {"&": "&amp;", "<": "&lt;", ">": "&gt;"};
+	const escape = html => (html.text ?? html).replace(/[&<>]/g, c => signs[c]); // since marked 13 a token, not its text
 	marked.use({gfm: true, breaks: true, mangle: false, headerIds: false, renderer: {html: escape}});
 }
 
