@@ -284,7 +284,7 @@ Candidate inspect(VkInstance instance, VkPhysicalDevice d, const BackendOptions&
 	if (o.validate == "gpu") c.push_descriptor = false; // GPU-assisted validation (1.3.239) ignores them
 	// Validation layers older than the extension report its structures as errors.
 	if (o.f32_matmul || (!o.validate.empty() && o.validate != "0")) c.matrix = {};
-	// 1.4.309 does not, 1.4.363 does.
+	// Validation layer 1.4.309 does not count whole bindings, 1.4.363 does.
 	c.whole_bindings = o.validate == "sync" && validation_layer_version() > VK_MAKE_API_VERSION(0, 1, 4, 309);
 	if (!o.transfers) c.transfer_family = UINT32_MAX;
 	clamp_caps(c, o.test_caps);

@@ -65,8 +65,8 @@ struct Caps {
 	uint32_t mapped_heaps = 0; // bits; 0 where tests describe a card on a device that has one heap
 	uint64_t mapped_bytes = 0;
 	bool visible = true; // false: the host does not access Mem::Device and Mem::Arrival, whatever their type allows
-	// The validation layer takes what a dispatch writes for all that is bound, also between dispatches of one op, which
-	// write different parts.
+	// The validation layer assumes that a dispatch writes all that is bound. So dispatches of one op, which write
+	// different parts, need barriers between them.
 	bool whole_bindings = false;
 	Knobs knobs; // choices between designs, measured on this device or kvrun's own
 };

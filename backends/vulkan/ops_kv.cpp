@@ -151,8 +151,8 @@ void VulkanBackend::compute(const op::KvPack& o) {
 			              {uint32_t(ceil_div(pairs, how.spec[0].value)), n_work, 1},
 			              {.label = "kv_pack", .bytes = bytes, .continues = continues && !factors});
 		}
-		// With bytes a side reads back the parameters that it wrote; that counts as a read of all that is bound.
-		continues = q.param_bits != 8;
+		// kv_pack_channels also reads parameters, which counts as a read of all that is bound.
+		continues = q.scale != Scale::PerChannel;
 	};
 	side(a.format.k, false, src.k, a.k_codes, a.k_params);
 	side(a.format.v, true, src.v, a.v_codes, a.v_params);

@@ -156,23 +156,14 @@ class ProjectionLoad final : public TuneLoad {
 const std::vector<std::string> kPromptChoices = {"texels",          "matrices",       "attend_matrices",
                                                  "register_scores", "shared_queries", "prompt_queries"};
 
-KvRows prompt_rows(Backend& b, Held& held, const TuneShapes& s, uint32_t tokens) {
-	KvRows own;
-	own.k = held.make(b, DType::F16, s.n_kv_heads, tokens, s.head_dim);
-	own.v = held.make(b, DType::F16, s.n_kv_heads, tokens, s.head_dim);
-	write_all(b, own.k, load_halves(own.k.elements(), 7));
-	write_all(b, own.v, load_halves(own.v.elements(), 8));
-	return own;
-}
+// ---- attention over pages of a decode step, or of rows of a prompt, to themselves and to pages if there are some
 
-// ---- attention over pages: of a decode step, or of rows of a prompt, to these and to themselves
-
-class PagesLoad final : public TuneLoad {
+class AttendLoad final : public TuneLoad {
  public:
-	PagesLoad(Backend& b, const TuneShapes& s, uint8_t bits, uint32_t tokens, uint32_t rows = 1)
+	AttendLoad(Backend& b, const TuneShapes& s, uint8_t bits, uint32_t tokens, uint32_t rows = 1)
 	    : shapes_(s), tokens_(tokens), rows_(rows) {
-		name = prompt() ? fmt::format("attention of {} rows of a prompt over {} tokens of {} bits", rows, tokens, bits)
-		                : fmt::format("attention over {} tokens of {} bits", tokens, bits);
+		const std::string over = tokens ? fmt::format(" over {} tokens of {} bits", tokens, bits) : "";
+		name = "attention" + (prompt() ? fmt::format(" of {} rows of a prompt", rows) : std::string()) + over;
 		choices = prompt() ? kPromptChoices : std::vector<std::string>{"texels", "pieces"};
 		if (bits < 16) {
 			if (!prompt()) choices.push_back("attend_int8");
@@ -183,7 +174,7 @@ class PagesLoad final : public TuneLoad {
 	}
 	void prepare(Backend& b) override {
 		pieces_ = Held();
-		read_ = cut(b, pieces_, group_);
+		if (tokens_) read_ = cut(b, pieces_, group_);
 	}
 	void run(Backend& b) override { attend(b, out_, q_, read_, group_, own_); }
 
@@ -201,7 +192,8 @@ class PagesLoad final : public TuneLoad {
 		AttendGroup group;
 		KvRows own;
 		make(b, held, q, out, group, own);
-		KvRead read = cut(b, held, group);
+		KvRead read{};
+		if (tokens_) read = cut(b, held, group);
 		attend(b, out, q, read, group, own);
 		return read_floats(b, out);
 	}
@@ -213,7 +205,7 @@ class PagesLoad final : public TuneLoad {
 	            const KvRows& own) const {
 		read.groups = {&group, 1};
 		if (prompt())
-			b.attend_prompt(out, {}, q, own, &read);
+			b.attend_prompt(out, {}, q, own, tokens_ ? &read : nullptr);
 		else
 			b.attend(out, {}, q, read);
 	}
@@ -244,14 +236,20 @@ class PagesLoad final : public TuneLoad {
 		return words;
 	}
 	void make(Backend& b, Held& held, View& q, View& out, AttendGroup& group, KvRows& own) const {
+		q = held.make(b, DType::F32, rows_, shapes_.n_heads, shapes_.head_dim);
+		write_all(b, q, load_values(q.elements(), 5));
+		out = held.make(b, DType::F32, rows_, shapes_.n_heads, shapes_.head_dim);
+		if (prompt()) {
+			own.k = held.make(b, DType::F16, shapes_.n_kv_heads, rows_, shapes_.head_dim);
+			own.v = held.make(b, DType::F16, shapes_.n_kv_heads, rows_, shapes_.head_dim);
+			write_all(b, own.k, load_halves(own.k.elements(), 7));
+			write_all(b, own.v, load_halves(own.v.elements(), 8));
+		}
+		if (!tokens_) return;
 		const View pool = held.make(b, DType::U32, page_words() * n_pages());
 		const std::vector<uint32_t> one = page();
 		for (uint32_t i = 0; i < n_pages(); ++i)
 			b.write(*pool.buf, size_t(i) * one.size() * 4, std::as_bytes(std::span(one)));
-		q = held.make(b, DType::F32, rows_, shapes_.n_heads, shapes_.head_dim);
-		write_all(b, q, load_values(q.elements(), 5));
-		out = held.make(b, DType::F32, rows_, shapes_.n_heads, shapes_.head_dim);
-		if (prompt()) own = prompt_rows(b, held, shapes_, rows_);
 		group = {.format = format_, .page = kPage};
 		group.k_codes = group.v_codes = pool;
 		if (format_.k.bits < 16) group.k_params = group.v_params = pool;
@@ -299,45 +297,6 @@ class PagesLoad final : public TuneLoad {
 	KvRows own_;
 	AttendGroup group_{};
 	KvRead read_{};
-};
-
-// ---- attention of a prompt to itself
-
-class PromptLoad final : public TuneLoad {
- public:
-	PromptLoad(Backend& b, const TuneShapes& s, uint32_t tokens) : shapes_(s), tokens_(tokens) {
-		name = fmt::format("attention of {} rows of a prompt", tokens);
-		choices = kPromptChoices;
-		make(b, held_, q_, out_, own_);
-	}
-	void run(Backend& b) override { b.attend_prompt(out_, {}, q_, own_, nullptr); }
-
- protected:
-	Result result(Backend& b) override {
-		return {read_floats(b, out_), attend_tolerance(b.info(), /*prompt=*/true, /*packed=*/false, "attend_prompt")};
-	}
-	std::vector<float> expected(Backend& b) override {
-		Held held;
-		View q, out;
-		KvRows own;
-		make(b, held, q, out, own);
-		b.attend_prompt(out, {}, q, own, nullptr);
-		return read_floats(b, out);
-	}
-
- private:
-	void make(Backend& b, Held& held, View& q, View& out, KvRows& own) const {
-		q = held.make(b, DType::F32, tokens_, shapes_.n_heads, shapes_.head_dim);
-		write_all(b, q, load_values(q.elements(), 6));
-		out = held.make(b, DType::F32, tokens_, shapes_.n_heads, shapes_.head_dim);
-		own = prompt_rows(b, held, shapes_, tokens_);
-	}
-
-	TuneShapes shapes_;
-	uint32_t tokens_;
-	Held held_;
-	View q_, out_;
-	KvRows own_;
 };
 
 } // namespace
@@ -396,10 +355,10 @@ std::vector<std::unique_ptr<TuneLoad>> make_loads(Backend& b, const TuneShapes& 
 	if (!s.n_heads) return out;
 	for (const uint8_t bits : {16, 2, 4})
 		for (const uint32_t tokens : d.is_cpu ? std::vector<uint32_t>{512} : std::vector<uint32_t>{1024, 16384})
-			out.push_back(std::make_unique<PagesLoad>(b, s, bits, tokens));
-	out.push_back(std::make_unique<PromptLoad>(b, s, d.is_cpu ? 64 : 512));
-	for (const uint8_t bits : {16, 2})
-		out.push_back(std::make_unique<PagesLoad>(b, s, bits, d.is_cpu ? 256 : 1024, d.is_cpu ? 64 : 512));
+			out.push_back(std::make_unique<AttendLoad>(b, s, bits, tokens));
+	const uint32_t rows = d.is_cpu ? 64 : 512, older = d.is_cpu ? 256 : 1024;
+	out.push_back(std::make_unique<AttendLoad>(b, s, 16, 0, rows));
+	for (const uint8_t bits : {16, 2}) out.push_back(std::make_unique<AttendLoad>(b, s, bits, older, rows));
 	return out;
 }
 

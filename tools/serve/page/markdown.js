@@ -65,7 +65,7 @@ function copy_children(from, into) {
 
 if (typeof marked !== "undefined") { // HTML in an answer is shown, not followed
 	const signs = {"&": "&amp;", "<": "&lt;", ">": "&gt;"};
-	const escape = html => (html.text ?? html).replace(/[&<>]/g, c => signs[c]); // since marked 13 a token, not its text
+	const escape = html => (html.text ?? html).replace(/[&<>]/g, c => signs[c]); // from marked 13 on a token
 	marked.use({gfm: true, breaks: true, mangle: false, headerIds: false, renderer: {html: escape}});
 }
 
