@@ -4,12 +4,17 @@
 
 namespace kvrun {
 
-enum class Activation : uint8_t { // the values of ACTIVATE_* in shaders/shared/push.h
+enum class Activation : uint8_t { // the values of ACTIVATE_* in shaders/shared/flags.h
 	None,
 	Silu,     // x / (1 + exp(-x))
 	GeluTanh, // GELU by its approximation with tanh
 	Relu2,    // max(x, 0)^2
 	Sigmoid,  // 1 / (1 + exp(-x))
+	Xielu,    // as in struct Xielu
+};
+// x > 0: positive * x^2 + linear * x; else negative * (exp(min(x, limit)) - 1 - x) + linear * x. arXiv:2411.13010
+struct Xielu {
+	float positive = 0, negative = 0, linear = 0, limit = 0;
 };
 
 } // namespace kvrun

@@ -41,18 +41,19 @@ struct RmsNorm { // out (T, dim) = x / rms(x) * w; w is (dim), or (groups, dim):
 	}
 };
 
-// out (T, dim) = (x - mean) / sqrt(variance + eps) * w (dim) + b (dim), of each row; b may be empty
+// out (T, dim) = (x - mean) / sqrt(variance + eps) * w + b (dim), of each row; w as in RmsNorm, b may be empty
 struct LayerNorm {
 	View out, x, w, b;
 	float eps;
 
 	const char* name() const { return "layer_norm"; }
 	std::string text() const { return shape_text(x); }
+	uint32_t groups() const { return std::max(uint32_t(w.elements() / x.row_elements()), 1u); }
 	static void views(auto& o, auto& f) {
 		const uint64_t T = o.x.shape[0], dim = o.x.row_elements();
 		f(output("out", F32, {T, dim}, "rmsnorm"), o.out);
 		f(input("x", F32, {T, dim}), o.x);
-		f(input("w", F32, {dim}).uploaded(), o.w);
+		f(input("w", F32, {o.groups() * dim}).uploaded(), o.w);
 		f(input("b", F32, {dim}).optional(), o.b);
 	}
 };

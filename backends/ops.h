@@ -27,6 +27,7 @@ struct Elementwise { // arguments of activate()
 	float scale = 1;
 	float cap = 0;    // if > 0, v becomes cap * tanh(v / cap)
 	bool add = false; // adds to out
+	Xielu xielu = {}; // of Activation::Xielu
 };
 
 // ---- several residual streams

@@ -14,6 +14,15 @@ layout(std430, binding = 0) buffer Out { float out_x[]; }; // may be x or y
 layout(std430, binding = 1) readonly buffer X { float x[]; };
 layout(std430, binding = 2) readonly buffer Y { float y[]; };
 
+// x > 0: positive * x^2 + linear * x; else negative * (exp(min(x, limit)) - 1 - x) + linear * x
+float xielu(float x) {
+	if (x > 0.0) return x * (p.xielu[0] * x + p.xielu[2]);
+	const float m = min(x, p.xielu[3]);
+	// exp(m) - 1 - m; near 0, where the difference loses digits, by its Taylor series
+	const float s = m * m * 0.5 * (1.0 + m / 3.0 * (1.0 + m / 4.0 * (1.0 + m / 5.0 * (1.0 + m / 6.0))));
+	return p.xielu[1] * ((m > -0.25 ? s : exp(m) - 1.0 - m) + (m - x)) + p.xielu[2] * x;
+}
+
 float activation(float v) {
 	const uint f = FLAGS & ACTIVATE_FUNCTION;
 	if (f == ACTIVATE_SILU) return v / (1.0 + exp(-v));
@@ -21,6 +30,7 @@ float activation(float v) {
 	if (f == ACTIVATE_GELU_TANH) return v / (1.0 + exp(-1.5957691216057308 * (v + 0.044715 * v * v * v)));
 	if (f == ACTIVATE_RELU2) return v > 0.0 ? v * v : 0.0;
 	if (f == ACTIVATE_SIGMOID) return 1.0 / (1.0 + exp(-v));
+	if (f == ACTIVATE_XIELU) return xielu(v);
 	return v;
 }
 

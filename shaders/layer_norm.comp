@@ -1,6 +1,6 @@
-// out[r][c] = (x[r][c] - mean) / sqrt(variance + eps) * w[c] + b[c], mean and variance of row r
+// out[r][c] = (x[r][c] - mean) / sqrt(variance + eps) * w[r % groups][c] + b[c], mean and variance of row r
 //
-// dims     out, x (rows, dim) f32; w, b (dim) f32; without b, w is bound in its place
+// dims     out, x (rows, dim) f32; w (groups, dim), b (dim) f32; without b, w is bound in its place
 // grid     one workgroup per row: row = x + y * row_stride
 // FLAGS    LAYER_NORM_BIAS
 #version 450
@@ -30,8 +30,9 @@ void main() {
 		squares += d * d;
 	}
 	const float scale = 1.0 / sqrt(workgroup_sum(squares) / float(n) + p.eps);
+	const uint weight = KV_AT(2) + (p.groups > 1 ? row % p.groups : 0) * n;
 	for (uint c = gl_LocalInvocationID.x; c < n; c += gl_WorkGroupSize.x) {
-		const float v = (x[from + c] - mean) * scale * w[KV_AT(2) + c];
+		const float v = (x[from + c] - mean) * scale * w[weight + c];
 		out_x[to + c] = (FLAGS & LAYER_NORM_BIAS) != 0 ? v + b[KV_AT(3) + c] : v;
 	}
 }

@@ -1,5 +1,6 @@
 // embed, norms, stream_sum, activate, matmul, copy: the definitions of the shaders of the same names.
 #include "backends/cpu/cpu_backend.h"
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -46,8 +47,8 @@ void CpuBackend::compute(const op::LayerNorm& o) {
 		const double mean = sum / double(dim);
 		for (size_t i = 0; i < dim; ++i) squares += (double(in[i]) - mean) * (double(in[i]) - mean);
 		const double scale = 1 / std::sqrt(squares / double(dim) + double(eps));
-		for (size_t i = 0; i < dim; ++i)
-			y[i] = float((double(in[i]) - mean) * scale) * weight[i] + (bias ? bias[i] : 0.f);
+		const float* own = weight + t % o.groups() * dim;
+		for (size_t i = 0; i < dim; ++i) y[i] = float((double(in[i]) - mean) * scale) * own[i] + (bias ? bias[i] : 0.f);
 	}
 }
 
@@ -101,13 +102,19 @@ void CpuBackend::compute(const op::StreamSum& o) {
 		}
 }
 
-static double activation(Activation f, double x) {
-	switch (f) {
+static double xielu(const Xielu& f, double x) {
+	if (x > 0) return x * (double(f.positive) * x + double(f.linear));
+	return double(f.negative) * (std::expm1(std::min(x, double(f.limit))) - x) + double(f.linear) * x;
+}
+
+static double activation(const Elementwise& e, double x) {
+	switch (e.function) {
 	case Activation::None: return x;
 	case Activation::Silu: return x / (1 + std::exp(-x));
 	case Activation::GeluTanh: return 0.5 * x * (1 + std::tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
 	case Activation::Relu2: return x > 0 ? x * x : 0;
 	case Activation::Sigmoid: return 1 / (1 + std::exp(-x));
+	case Activation::Xielu: return xielu(e.xielu, x);
 	}
 	return x;
 }
@@ -117,7 +124,7 @@ void CpuBackend::compute(const op::Activate& o) {
 	const float *a = data<float>(x), *b = y ? data<float>(y) : nullptr;
 	float* to = data<float>(out);
 	for (size_t i = 0; i < x.elements(); ++i) {
-		double v = double(e.scale) * activation(e.function, double(a[i])) * (b ? double(b[i]) : 1);
+		double v = double(e.scale) * activation(e, double(a[i])) * (b ? double(b[i]) : 1);
 		if (e.cap > 0) v = double(e.cap) * std::tanh(v / double(e.cap));
 		to[i] = e.add ? to[i] + float(v) : float(v);
 	}

@@ -1,6 +1,7 @@
 // Arguments of every CUDA kernel, and the table of kernels that the host launches. Read by nvcc and by C++.
 // Pointers are device memory; "words" are 32 bits. Work items are in shared/work.h.
 #pragma once
+#include "backends/activation.h"
 #include "shared/streams.h"
 #include "shared/weight_row.h"
 #include "shared/work.h"
@@ -65,8 +66,8 @@ struct RmsNormArgs {
 struct LayerNormArgs {
 	float* out;            // (rows, dim)
 	const float* x;        // (rows, dim)
-	const float *w, *bias; // (dim); bias may be null
-	uint32_t dim;
+	const float *w, *bias; // (groups, dim), (dim); bias may be null
+	uint32_t dim, groups;
 	float eps;
 };
 struct ActivateArgs {
@@ -76,6 +77,7 @@ struct ActivateArgs {
 	uint32_t function; // the value of Activation
 	float scale, cap;  // cap 0: no cap
 	bool add;
+	Xielu xielu;
 };
 enum MatmulMode : uint32_t { // what happens to a sum
 	kStore,

@@ -29,7 +29,7 @@ __global__ void rmsnorm_kernel(RmsNormArgs a) {
 	for (uint32_t c = threadIdx.x; c < a.dim; c += blockDim.x) out[c] = x[c] * scale * w[c];
 }
 
-// out = (x - mean) / sqrt(variance + eps) * w + bias. Grid: one block per row.
+// out = (x - mean) / sqrt(variance + eps) * w + bias, of w one of the rows. Grid: one block per row.
 __global__ void layer_norm_kernel(LayerNormArgs a) {
 	__shared__ Shared<double, 8> partial, partial_squares;
 	const float* x = a.x + uint64_t(blockIdx.x) * a.dim;
@@ -42,8 +42,9 @@ __global__ void layer_norm_kernel(LayerNormArgs a) {
 		squares += d * d;
 	}
 	const double scale = 1 / sqrt(block_sum(squares, partial_squares) / double(a.dim) + double(a.eps));
+	const float* w = a.w + uint64_t(blockIdx.x % a.groups) * a.dim;
 	for (uint32_t c = threadIdx.x; c < a.dim; c += blockDim.x)
-		out[c] = float((double(x[c]) - mean) * scale) * a.w[c] + (a.bias ? a.bias[c] : 0.f);
+		out[c] = float((double(x[c]) - mean) * scale) * w[c] + (a.bias ? a.bias[c] : 0.f);
 }
 
 // out = x * w * rms(like) / rms(x). Grid: one block per row.
@@ -99,12 +100,15 @@ __global__ void stream_sum_kernel(StreamSumArgs a) {
 }
 
 // The functions of backends/activation.h.
-__device__ inline float activation(uint32_t function, float x) {
-	switch (function) {
+__device__ inline float activation(const ActivateArgs& a, float x) {
+	switch (a.function) {
 	case 1: return x / (1 + expf(-x));
 	case 2: return x / (1 + expf(-1.5957691216f * (x + 0.044715f * x * x * x)));
 	case 3: return x > 0 ? x * x : 0.f;
 	case 4: return 1 / (1 + expf(-x));
+	case 5:
+		return x > 0 ? x * (a.xielu.positive * x + a.xielu.linear)
+		             : a.xielu.negative * (expm1f(fminf(x, a.xielu.limit)) - x) + a.xielu.linear * x;
 	default: return x;
 	}
 }
@@ -113,7 +117,7 @@ __device__ inline float activation(uint32_t function, float x) {
 __global__ void activate_kernel(ActivateArgs a) {
 	const uint64_t i = (uint64_t(blockIdx.y) * gridDim.x + blockIdx.x) * blockDim.x + threadIdx.x;
 	if (i >= a.n) return;
-	float v = a.scale * activation(a.function, a.x[i]);
+	float v = a.scale * activation(a, a.x[i]);
 	if (a.y) v *= a.y[i];
 	if (a.cap > 0) v = a.cap * tanhf(v / a.cap);
 	a.out[i] = a.add ? a.out[i] + v : v;

@@ -47,7 +47,7 @@ void CudaBackend::compute(const op::LayerNorm& o) {
 	const auto& [out, x, w, b, eps] = o;
 	const uint32_t dim = uint32_t(x.row_elements());
 	launch(kernels_.layer_norm, {x.shape[0], 1, 1}, 256,
-	       LayerNormArgs{data<float>(out), data<float>(x), data<float>(w), data<float>(b), dim, eps},
+	       LayerNormArgs{data<float>(out), data<float>(x), data<float>(w), data<float>(b), dim, o.groups(), eps},
 	       {"layer_norm", 4. * double(2 * x.elements() + 2 * dim)});
 }
 
@@ -79,10 +79,10 @@ void CudaBackend::compute(const op::Activate& o) {
 	const auto& [out, x, y, e] = o;
 	const uint64_t n = x.elements();
 	const uint32_t blocks = groups(n, kThreads), across = std::min(blocks, kMostBlocks);
-	launch(
-	    kernels_.activate, {across, groups(blocks, across), 1}, kThreads,
-	    ActivateArgs{data<float>(out), data<float>(x), data<float>(y), n, uint32_t(e.function), e.scale, e.cap, e.add},
-	    {"activate", 4. * double(n) * (2 + bool(y) + e.add)});
+	launch(kernels_.activate, {across, groups(blocks, across), 1}, kThreads,
+	       ActivateArgs{data<float>(out), data<float>(x), data<float>(y), n, uint32_t(e.function), e.scale, e.cap,
+	                    e.add, e.xielu},
+	       {"activate", 4. * double(n) * (2 + bool(y) + e.add)});
 }
 
 constexpr auto is_known = [](auto... types) { return (is_known_type(uint32_t(types)) && ...); };

@@ -27,6 +27,7 @@ void basic_uses(const Caps& c, Uses& out) {
 	for (const auto& [flags, what] : {std::pair{ACTIVATE_GELU_TANH | ACTIVATE_TIMES, "gelu, times"},
 	                                  {ACTIVATE_RELU2, "relu2"},
 	                                  {ACTIVATE_SIGMOID | ACTIVATE_TIMES, "sigmoid, times"},
+	                                  {ACTIVATE_XIELU, "xielu"},
 	                                  {ACTIVATE_ADD, "scale, add"},
 	                                  {ACTIVATE_CAP, "cap"}})
 		add(out, choose_activate(flags), what);

@@ -43,7 +43,7 @@ void VulkanBackend::compute(const op::RmsNorm& o) {
 void VulkanBackend::compute(const op::LayerNorm& o) {
 	const auto& [out, x, w, b, eps] = o;
 	const uint32_t rows = x.shape[0], dim = uint32_t(x.row_elements()), across = std::min(rows, kMostRows);
-	const LayerNormPush push{.dim = dim, .rows = rows, .row_stride = across, .eps = eps};
+	const LayerNormPush push{.dim = dim, .rows = rows, .row_stride = across, .eps = eps, .groups = o.groups()};
 	rec_.dispatch(pipeline(choose_layer_norm(caps(), bool(b))), push, {bind(out), bind(x), bind(w), bind(b ? b : w)},
 	              {across, ceil_div(rows, kMostRows), 1},
 	              {.label = "layer_norm", .bytes = 4.0 * (2.0 * double(x.elements()) + 2.0 * dim)});
@@ -93,7 +93,12 @@ void VulkanBackend::compute(const op::Activate& o) {
 	const uint32_t across = std::min(groups, kMostRows);
 	const uint32_t flags =
 	    uint32_t(e.function) | (y ? ACTIVATE_TIMES : 0) | (e.cap > 0 ? ACTIVATE_CAP : 0) | (e.add ? ACTIVATE_ADD : 0);
-	const ActivatePush push{.n = n, .row_stride = across, .scale = e.scale, .cap = e.cap};
+	const Xielu& f = e.xielu;
+	const ActivatePush push{.n = n,
+	                        .row_stride = across,
+	                        .scale = e.scale,
+	                        .cap = e.cap,
+	                        .xielu = {f.positive, f.negative, f.linear, f.limit}};
 	rec_.dispatch(pipeline(choose_activate(flags)), push, {bind(out), bind(x), bind(y ? y : x)},
 	              {across, ceil_div(groups, kMostRows), 1},
 	              {.label = "activate", .bytes = 4.0 * n * (2 + bool(y) + e.add)});

@@ -104,6 +104,7 @@ struct LayerNormPush {
 	uint rows;
 	uint row_stride; // as in RmsNormPush
 	float eps;
+	uint groups; // rows of w
 };
 struct GaussianTopKPush {
 	KV_PUSH_HEAD
@@ -130,6 +131,7 @@ struct ActivatePush {
 	uint row_stride; // workgroup = group x + group y * row_stride
 	float scale;
 	float cap;
+	float xielu[4]; // positive, negative, linear, limit
 };
 struct RopeStorePush {
 	KV_PUSH_HEAD

@@ -196,18 +196,23 @@ TEST_CASE("ops: layer_norm") {
 	struct LayerNormRow {
 		uint32_t T, dim;
 		bool bias;
-		std::string text() const { return fmt::format("layer_norm: T {} dim {}{}", T, dim, bias ? " bias" : ""); }
+		uint32_t groups = 1;
+		std::string text() const {
+			return fmt::format("layer_norm: T {} dim {} groups {}{}", T, dim, groups, bias ? " bias" : "");
+		}
 	};
 	std::vector<LayerNormRow> rows;
 	for (uint32_t T : {1u, 3u, 33u})
 		for (uint32_t dim : {8u, 172u, 1031u, 4096u}) rows.push_back({T, dim, T != 3});
+	for (const bool bias : {false, true}) rows.push_back({35, 40, bias, 5});
 	each_row(rows, [](Backend& backend, const LayerNormRow& n, const TestRow& row) {
 		Random random(uint32_t(row.number) + 1);
 		Rig rig(backend);
 		Floats x = random.normals(size_t(n.T) * n.dim), want(x.size());
-		const Floats w = random.normals(n.dim), b = random.normals(n.dim);
+		const Floats w = random.normals(size_t(n.groups) * n.dim), b = random.normals(n.dim);
 		const float eps = 1e-2f; // large compared with the smallest rows, so that it has an effect
 		for (uint32_t t = 0; t < n.T; ++t) {
+			const float* own = w.data() + size_t(t % n.groups) * n.dim;
 			double sum = 0, squares = 0;
 			for (uint32_t c = 0; c < n.dim; ++c) {
 				float& v = x[size_t(t) * n.dim + c];
@@ -218,15 +223,15 @@ TEST_CASE("ops: layer_norm") {
 			for (uint32_t c = 0; c < n.dim; ++c) squares += std::pow(double(x[size_t(t) * n.dim + c]) - mean, 2);
 			for (uint32_t c = 0; c < n.dim; ++c) {
 				const size_t i = size_t(t) * n.dim + c;
-				want[i] = float((double(x[i]) - mean) / std::sqrt(squares / n.dim + double(eps)) * double(w[c]) +
+				want[i] = float((double(x[i]) - mean) / std::sqrt(squares / n.dim + double(eps)) * double(own[c]) +
 				                (n.bias ? double(b[c]) : 0));
 			}
 		}
 		const View out = rig.out(n.T, n.dim), vx = rig.f32(x, n.T, n.dim);
-		backend.layer_norm(out, vx, rig.f32(w, n.dim), n.bias ? rig.f32(b, n.dim) : View(), eps);
+		backend.layer_norm(out, vx, rig.f32(w, n.groups, n.dim), n.bias ? rig.f32(b, n.dim) : View(), eps);
 		check_close(row, rig.get(out), want, "rmsnorm");
 		check_same_bits(row, rig.get(vx), x);
-		backend.layer_norm(vx, vx, rig.f32(w, n.dim), n.bias ? rig.f32(b, n.dim) : View(), eps); // in place
+		backend.layer_norm(vx, vx, rig.f32(w, n.groups, n.dim), n.bias ? rig.f32(b, n.dim) : View(), eps); // in place
 		check_close(row, rig.get(vx), want, "rmsnorm");
 	});
 }
@@ -242,12 +247,13 @@ TEST_CASE("ops: activate") {
 		}
 	};
 	std::vector<ActivateRow> rows;
-	for (const Activation f :
-	     {Activation::None, Activation::Silu, Activation::GeluTanh, Activation::Relu2, Activation::Sigmoid})
+	for (const Activation f : {Activation::None, Activation::Silu, Activation::GeluTanh, Activation::Relu2,
+	                           Activation::Sigmoid, Activation::Xielu})
 		for (const bool y : {false, true}) {
-			rows.push_back({3, 173, {.function = f}, y, true});
-			rows.push_back({2, 4096, {.function = f, .scale = 0.25f, .add = true}, y, false});
-			rows.push_back({1, 7, {.function = f, .scale = -3, .cap = 1.5f}, y, false});
+			const Xielu published{0.8f, 0.9f, 0.5f, -1e-6f}, other{0.2f, 1.7f, 0.3f, -0.4f};
+			rows.push_back({3, 173, {.function = f, .xielu = other}, y, true});
+			rows.push_back({2, 4096, {.function = f, .scale = 0.25f, .add = true, .xielu = published}, y, false});
+			rows.push_back({1, 7, {.function = f, .scale = -3, .cap = 1.5f, .xielu = published}, y, false});
 		}
 	rows.push_back({40, 1000, {.scale = 0.5f, .cap = 30}, false, true});
 	each_row(rows, [](Backend& backend, const ActivateRow& r, const TestRow& row) {
@@ -265,6 +271,11 @@ TEST_CASE("ops: activate") {
 				v = a / 2 * (1 + std::tanh(std::sqrt(2 / 3.14159265358979) * (a + 0.044715 * a * a * a)));
 			if (r.e.function == Activation::Relu2) v = std::pow(std::max(a, 0.), 2);
 			if (r.e.function == Activation::Sigmoid) v = 1 / (1 + std::exp(-a));
+			if (r.e.function == Activation::Xielu) {
+				const Xielu& f = r.e.xielu;
+				const double below = std::expm1(std::min(a, double(f.limit))) - a;
+				v = double(f.linear) * a + (a > 0 ? double(f.positive) * a * a : double(f.negative) * below);
+			}
 			v *= double(r.e.scale) * (r.y ? double(y[i]) : 1);
 			if (r.e.cap > 0) v = double(r.e.cap) * std::tanh(v / double(r.e.cap));
 			want[i] = float(v + (r.e.add ? double(r.in_place ? x[i] : before[i]) : 0));

@@ -282,6 +282,7 @@ TEST_CASE("check: what does not fit is named with its shape and the shape that i
 	refused("rmsnorm: out is U32 (2, 64); expected F32 (2, 64)", [&] { b->rmsnorm(words, x, w, 1e-5f); });
 	refused("layer_norm: b is F32 (63); expected F32 (64)", [&] { b->layer_norm(x, x, w, narrow, 1e-5f); });
 	b->layer_norm(x, x, w, {}, 1e-5f);
+	refused("layer_norm: w is F32 (63); expected F32 (64)", [&] { b->layer_norm(x, x, narrow, {}, 1e-5f); });
 	const Proj proj{x, m, {}};
 	refused("matvec: out is F32 (2, 64); expected F32 (2, 32)", [&] {
 		b->matmul({&proj, 1}, x, Epilogue::None, true);
