@@ -11,6 +11,7 @@
 #include "models/prediction.h"
 #include "models/recurrent.h"
 #include "models/streams.h"
+#include "models/traits.h"
 #include "models/weight_factors.h"
 #include <algorithm>
 #include <charconv>
@@ -302,29 +303,6 @@ void read_temperature(const Keys& k, const Family& f, Config& c) {
 	if (c.temperature.length == 0) fail(Code::Format, "{}: key {} is 0; the file is damaged", k.g.name(), k.key(key));
 }
 
-// Which layers have a window. The key has a flag or number per layer, or a period: every so-many-th layer has none.
-Windows read_windows(const Keys& k, const Family& f, uint32_t n_layers) {
-	Windows w;
-	w.tokens = k.u32("attention.sliding_window", f.window);
-	w.theta = k.f32("rope.freq_base_swa", w.theta);
-	const std::string key = k.key("attention.sliding_window_pattern");
-	const GgufEntry* e = k.g.find(key);
-	if (!w.tokens || !e) return w;
-	if (e->type != GgufType::Array) {
-		const uint32_t period = k.g.u32(key);
-		for (uint32_t l = 0; l < n_layers; ++l) w.layers.push_back(period == 0 || (l + 1) % period != 0);
-		return w;
-	}
-	if (e->element == GgufType::Bool)
-		for (const std::byte b : e->bytes) w.layers.push_back(b != std::byte(0));
-	else
-		for (const int64_t x : k.g.ints(key)) w.layers.push_back(x != 0);
-	if (w.layers.size() != n_layers)
-		fail(Code::Format, "{}: key {} has {} elements, the model has {} layers; the file is damaged", k.g.name(), key,
-		     w.layers.size(), n_layers);
-	return w;
-}
-
 // (outermost, ..., innermost), at least two.
 std::string shape_text(const uint64_t* shape) {
 	const std::string matrix = fmt::format("{}, {}", shape[1], shape[0]);
@@ -423,13 +401,14 @@ void add_attention_specs(std::vector<TensorSpec>& out, const Layer& layer, uint3
 	if (layer.fused_qkv) {
 		matrix(name("attn_qkv.weight"), uint64_t(q) + 2 * uint64_t(kv), dim);
 	} else {
-		if (layer.output_gate) {
+		if (layer.output_gate && !layer.gate_apart) {
 			TensorSpec both{name("attn_q.weight"), 2 * q, dim, true, layer.n_heads, true};
 			both.flat = true;
 			out.push_back(both);
 		} else {
 			matrix(name("attn_q.weight"), q, dim);
 		}
+		if (layer.gate_apart) matrix(name("attn_gate.weight"), q, dim);
 		if (owns) matrix(name("attn_k.weight"), kv, dim);
 		if (owns && !layer.v_is_k) matrix(name("attn_v.weight"), kv, dim);
 	}
@@ -439,9 +418,11 @@ void add_attention_specs(std::vector<TensorSpec>& out, const Layer& layer, uint3
 		vector(name("attn_v.bias"), kv);
 	}
 	if (layer.qk_norm != QkNorm::None && layer.qk_norm != QkNorm::HeadUnit) {
-		const bool row = layer.qk_norm == QkNorm::Row;
-		vector(name("attn_q_norm.weight"), row ? q : layer.head_dim);
-		if (owns) vector(name("attn_k_norm.weight"), row ? kv : layer.head_dim);
+		const bool all = layer.qk_norm == QkNorm::Row || layer.qk_norm == QkNorm::HeadLayer;
+		vector(name("attn_q_norm.weight"), all ? q : layer.head_dim);
+		if (layer.qk_norm == QkNorm::HeadLayer) out.back().depth = layer.n_heads;
+		if (owns) vector(name("attn_k_norm.weight"), all ? kv : layer.head_dim);
+		if (owns && layer.qk_norm == QkNorm::HeadLayer) out.back().depth = layer.n_kv_heads;
 	}
 	if (layer.sinks) vector(name("attn_sinks.weight"), layer.n_heads);
 	matrix(name("attn_output.weight"), dim, q);
@@ -549,7 +530,7 @@ Config read_config(const Gguf& g) {
 	Config c;
 	c.arch = f.arch;
 	c.name = g.text("general.name", "");
-	c.norm = f.norm, c.output_bias = f.output_bias;
+	c.norm = see_norm(k, f), c.output_bias = f.output_bias;
 	if (!g.find_tensor("output_norm.weight")) c.final_norm = f.final_norm;
 	check_vocab(g, k, c);
 	read_layer_count(k, c);
@@ -562,11 +543,7 @@ Config read_config(const Gguf& g) {
 	check_sizes(k, f, c);
 	c.tied_embedding = !g.find_tensor("output.weight");
 	Layer layer = f.layer;
-	layer.qkv_bias |= !layer.fused_qkv && g.find_tensor("blk.0.attn_q.bias");
-	layer.out_bias |= g.find_tensor("blk.0.attn_output.bias") != nullptr;
-	if (f.head_norm_optional && g.find_tensor("blk.0.attn_q_norm.weight")) layer.qk_norm = QkNorm::Head;
-	layer.mlp_bias |= g.find_tensor("blk.0.ffn_down.bias") != nullptr;
-	if (f.unnormed_experts && k.u32("expert_count", 0) == f.unnormed_experts) layer.qk_norm = QkNorm::None;
+	see_traits(k, f, layer);
 	read_scales(k, f, c, layer);
 	read_rope_scaling(k, f, c);
 	if (layer.qk_norm == QkNorm::HeadLast && rope_attention_scale(c.ropes[0]) != 1) // the norm would cancel it
@@ -577,6 +554,7 @@ Config read_config(const Gguf& g) {
 	describe_layers(c, f, layer, windows, sizes);
 	for (const Layer& l : c.layers) check_layer(k, f, c, l);
 	look_at_layers(g, f, c);
+	read_xielu(k, c);
 	read_layer_inputs(k, f.layer_inputs, c);
 	read_streams(k, f, c);
 	place_experts(c, read_mixture(k, f, c));

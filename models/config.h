@@ -36,12 +36,13 @@ enum class NormKind : uint8_t {
 	Layer,       // LayerNorm without bias
 	LayerBiased, // LayerNorm with bias
 };
-enum class QkNorm : uint8_t { // RMS norm of q and k before RoPE
+enum class QkNorm : uint8_t { // of q and k before RoPE; RMS norms except the last
 	None,
-	Head,     // each head by itself, the same weights for all heads
-	HeadLast, // the same after RoPE
-	HeadUnit, // each head by itself, without weights; after RoPE it would be the same
-	Row,      // all heads of a token together
+	Head,      // each head by itself, the same weights for all heads
+	HeadLast,  // the same after RoPE
+	HeadUnit,  // each head by itself, without weights; after RoPE it would be the same
+	Row,       // all heads of a token together
+	HeadLayer, // LayerNorm of each head by itself, each head with weights of its own
 };
 enum class MlpKind : uint8_t {
 	Gated, // down(activation(gate(x)) * up(x)); with Silu: SwiGLU
@@ -77,6 +78,7 @@ struct Experts {             // a mixture of experts in place of a dense MLP
 	bool clamped = false;                   // clamped SwiGLU (KV_GLU_LIMIT in shaders/shared/experts.h)
 	bool fused_gate_up = false;             // the file has gate and up of an expert in one tensor, gate first
 	uint32_t shared_dim = 0;                // channels inside the MLP that every token also uses; 0: none
+	bool shared_mean = false;               // its output and that of the experts are halved
 	bool shared_gate = false;               // its output is multiplied by the sigmoid of a logit of its own
 	bool factors = false;                   // weights are finally multiplied by a factor per expert
 	bool weigh_input = false;               // the weight multiplies what the expert reads, not its output
@@ -157,12 +159,14 @@ struct Layer { // what one layer computes
 	bool fused_qkv = false;     // the file has q, k, v in one tensor, rows in that order
 	// Attention's output is multiplied by the sigmoid of a gate. In the file wq has both: per head query, then gate.
 	bool output_gate = false;
+	bool gate_apart = false;  // the file has the gate in a tensor of its own, attn_gate
 	Recurrent recurrent = {}; // replaces attention, unless it is beside it
 	bool mixes = true;        // false: no attention and no state, the layer is its MLP alone
 	Latent latent = {};       // n_kv_heads is 1, head_dim its rank
 	// MLP
 	MlpKind mlp = MlpKind::Gated;
 	Activation activation = Activation::Silu;
+	Xielu xielu = {}; // of Activation::Xielu
 	MlpInput mlp_input = MlpInput::Normed;
 	const char* mlp_norm_name = "ffn_norm"; // in the file
 	bool mlp_norm_bare = false;             // the name has no ".weight" behind it

@@ -24,6 +24,21 @@ constexpr Family kFamilies[] = {
      .partial_rotary = true,
      .strips_after_special = true,
      .layer = {.fused_qkv = true, .fused_gate_up = true}},
+    {.arch = "afmoe",
+     .neox = true,
+     .scales_embedding = true,
+     .second_rope = SecondRope::NoneInFull,
+     .window_period = 4,
+     .mixture = true,
+     .layer = {.qk_norm = QkNorm::Head,
+               .attn_out_norm = true,
+               .output_gate = true,
+               .gate_apart = true,
+               .mlp_out_norm = true,
+               .experts = {.gating = Gating::Sigmoid, .normalise = true}}},
+    {.arch = "apertus",
+     .neox = true,
+     .layer = {.qk_norm = QkNorm::Head, .mlp = MlpKind::Plain, .activation = Activation::Xielu}},
     {.arch = "arcee", .layer = {.mlp = MlpKind::Plain, .activation = Activation::Relu2}},
     {.arch = "bailingmoe2",
      .neox = true,
@@ -36,6 +51,15 @@ constexpr Family kFamilies[] = {
      .second_rope = SecondRope::NoneInFull,
      .window_period = 4,
      .layer = {.mlp_input = MlpInput::Parallel}},
+    {.arch = "cohere2moe",
+     .norm = NormKind::Layer,
+     .norm_by_key = true,
+     .second_rope = SecondRope::NoneInFull,
+     .window_period = 4,
+     .full_first = true,
+     .dense_rotated = true,
+     .mixture = true,
+     .layer = {.mlp_input = MlpInput::Parallel, .experts = {.gating = Gating::Sigmoid, .shared_mean = true}}},
     {.arch = "deepseek2", .partial_rotary = true, .mixture = true, .latent = true, .predicts = true},
     {.arch = "dots1", .neox = true, .mixture = true, .layer = {.qk_norm = QkNorm::Head, .experts = kSigmoid}},
     {.arch = "ernie4_5"},
@@ -116,7 +140,7 @@ constexpr Family kFamilies[] = {
      .neox = true,
      .partial_rotary = true,
      .mixture = true,
-     .head_norm_optional = true,
+     .optional_qk_norm = QkNorm::Head,
      .predicts = true,
      .layer = {.mlp_norm_name = "post_attention_norm", .experts = kSigmoid}},
     {.arch = "gpt-oss",
@@ -290,7 +314,12 @@ constexpr Family kFamilies[] = {
      .layer = with_experts(kGatedAttention, {.normalise = true})},
     {.arch = "seed_oss", .neox = true, .layer = {.qkv_bias = true, .mlp_norm_name = "post_attention_norm"}},
     {.arch = "smollm3", .second_rope = SecondRope::NoneEveryFourth},
-    {.arch = "stablelm", .neox = true, .partial_rotary = true, .norm = NormKind::LayerBiased},
+    {.arch = "stablelm",
+     .neox = true,
+     .partial_rotary = true,
+     .norm = NormKind::LayerBiased,
+     .optional_qk_norm = QkNorm::HeadLayer,
+     .parallel_optional = true},
     {.arch = "starcoder2",
      .neox = true,
      .norm = NormKind::LayerBiased,
@@ -321,7 +350,7 @@ std::string family_names(std::string_view between) {
 }
 
 bool has_window(const Family& f, const Windows& w, uint32_t l) {
-	const bool by_period = f.window_period == 0 || (l + 1) % f.window_period != 0;
+	const bool by_period = f.window_period == 0 || (l + !f.full_first) % f.window_period != 0;
 	return w.tokens && (w.layers.empty() ? by_period : w.layers[l]);
 }
 
@@ -359,7 +388,7 @@ void describe_layers(Config& c, const Family& f, Layer layer, const Windows& win
 		switch (f.second_rope) {
 		case SecondRope::None: break;
 		case SecondRope::NoneEveryFourth: c.layers[l].rope = l % 4 == 3; break;
-		case SecondRope::NoneInFull: c.layers[l].rope = windows.tokens && !window; break;
+		case SecondRope::NoneInFull: c.layers[l].rope = windows.tokens && !window && l >= windows.rotated; break;
 		case SecondRope::OwnInWindow:
 		case SecondRope::UnscaledInWindow: c.layers[l].rope = window; break;
 		}

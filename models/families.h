@@ -26,6 +26,7 @@ struct Family {
 	bool partial_rotary = false;       // RoPE may rotate only a part of a head's channels
 	bool strips_after_special = false; // white space after a control token belongs to it; SentencePiece vocabularies
 	NormKind norm = NormKind::Rms;
+	bool norm_by_key = false;      // RMS norms if the file has the key of their epsilon
 	bool yarn_rounded = true;      // YaRN's ramp begins and ends at whole pairs; GGUF has no key for it
 	float longrope_factor = 0;     // factor of cos and sin with LongRope, instead of the file's; 0: the file's
 	bool scales_embedding = false; // the embedding is multiplied by sqrt(dim)
@@ -37,7 +38,9 @@ struct Family {
 	SecondRope second_rope = SecondRope::None;
 	// If a file names a window but not its layers: every so-many-th layer has none; 0: all layers have one.
 	uint32_t window_period = 0;
-	bool chunks = false; // windows are chunks
+	bool full_first = false;    // the first of so many has none, not the last
+	bool dense_rotated = false; // the first dense layers of a mixture have positions, with or without a window
+	bool chunks = false;        // windows are chunks
 	// Defaults for files without the keys; 0: none.
 	uint32_t window = 0;
 	float score_softcap = 0, logit_softcap = 0;
@@ -48,7 +51,9 @@ struct Family {
 	bool layer_inputs = false;    // files may have Config::layer_input_dim
 	bool streams = false;         // files have Config::streams, Layer::laurel_rank and Layer::gate_cut
 	bool mixture = false;         // files may have experts instead of the MLP; layer.experts says how they are chosen
-	bool head_norm_optional = false; // QkNorm::Head only if the file has the tensors
+	QkNorm optional_qk_norm = QkNorm::None; // layers have it only if the file has the tensors
+	// Layers whose file says so, and has no norm in front of MLPs, are MlpInput::Parallel.
+	bool parallel_optional = false;
 	// A model with this number of experts has no norm of heads; GGUF has no key for it.
 	uint32_t unnormed_experts = 0;
 	// A model with this number of layers scales q . k by 1 / sqrt(dim / n_heads); GGUF has no key for it.
@@ -71,6 +76,7 @@ struct Windows {                                          // windows, as a file 
 	uint32_t tokens = 0;                                  // 0: none
 	std::vector<bool> layers = {};                        // which layers have one; empty: default of the family
 	float theta = 10000;                                  // base of RoPE in these layers, for SecondRope::OwnInWindow
+	uint32_t rotated = 0; // so many first layers have positions, whatever SecondRope::NoneInFull says
 };
 bool has_window(const Family&, const Windows&, uint32_t l);
 uint32_t first_full(const Family&, const Windows&, uint32_t n_layers); // first layer without a window; 0: all have one

@@ -333,7 +333,10 @@ LayerWeights layer_weights(const Layer& layer, uint32_t l, const Views& views, B
 		w.wv = matrix_rows(b, all, q + kv, kv);
 	} else {
 		w.wq = find("attn_q"), w.wk = find("attn_k"), w.wv = find("attn_v");
-		if (layer.output_gate) w.wq_gate = matrix_rows(b, w.wq, q, q), w.wq = matrix_rows(b, w.wq, 0, q);
+		if (layer.gate_apart)
+			w.wq_gate = find("attn_gate");
+		else if (layer.output_gate)
+			w.wq_gate = matrix_rows(b, w.wq, q, q), w.wq = matrix_rows(b, w.wq, 0, q);
 		w.bq = bias("attn_q"), w.bk = bias("attn_k"), w.bv = bias("attn_v");
 	}
 	const auto scale = [&](const char* what) { return optional(what, "scale"); };

@@ -53,13 +53,14 @@ struct StreamWeights {           // of Config::streams and Layer::laurel_rank
 };
 struct LayerWeights { // empty where the layer (Layer) has no such tensor
 	NormWeights attn_norm;
-	View wq;             // (n_heads * head_dim, dim)
-	View wq_gate;        // the same, for Layer::output_gate
-	View wk, wv;         // (n_kv_heads * head_dim, dim)
-	View bq, bk, bv;     // (n_heads * head_dim), (n_kv_heads * head_dim) f32
-	View q_norm, k_norm; // QkNorm::Head: (head_dim) f32; QkNorm::Row: (n_heads * head_dim), (n_kv_heads * head_dim)
-	View sinks;          // (n_heads) f32
-	View wo;             // (dim, n_heads * head_dim); latent: (dim, n_heads * v_dim)
+	View wq;         // (n_heads * head_dim, dim)
+	View wq_gate;    // the same, for Layer::output_gate
+	View wk, wv;     // (n_kv_heads * head_dim, dim)
+	View bq, bk, bv; // (n_heads * head_dim), (n_kv_heads * head_dim) f32
+	// QkNorm::Head: (head_dim) f32; QkNorm::Row, HeadLayer: (n_heads * head_dim), (n_kv_heads * head_dim)
+	View q_norm, k_norm;
+	View sinks; // (n_heads) f32
+	View wo;    // (dim, n_heads * head_dim); latent: (dim, n_heads * v_dim)
 	RecurrentWeights recurrent;
 	LatentWeights latent;
 	View bo; // (dim) f32

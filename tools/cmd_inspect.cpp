@@ -81,6 +81,7 @@ Json config_json(const Config& c) {
 		           {"groups", e.n_groups},
 		           {"used_groups", e.used_groups}};
 	}
+	const auto windowed = std::ranges::find_if(c.layers, [](const Layer& l) { return bool(l.window); });
 	return {{"dim", c.dim},
 	        {"hidden_dim", c.hidden_dim},
 	        {"n_layers", c.n_layers},
@@ -89,7 +90,7 @@ Json config_json(const Config& c) {
 	        {"head_dim", c.head_dim},
 	        {"vocab", c.vocab},
 	        {"context", c.max_seq},
-	        {"sliding_window", c.layers[0].window.tokens},
+	        {"sliding_window", windowed == c.layers.end() ? 0 : windowed->window.tokens},
 	        {"norm_eps", real(c.norm_eps)},
 	        {"tied_embedding", c.tied_embedding},
 	        {"qkv_bias", c.layers[0].qkv_bias},

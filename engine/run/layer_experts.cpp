@@ -82,7 +82,8 @@ void LayerRunner::mix(const Layer& layer, const LayerWeights& L, const LayerRows
 	if (layer.mlp_input == MlpInput::Normed) norm(r.h, r.x, L.mlp_norm);
 	const uint32_t n = r.n;
 	const View ids = shaped(mlp_.ids, n, e.used), weights = shaped(mlp_.weights, n, e.used);
-	const float scale = layer.mlp_out_norm ? 1 : layer.residual_scale;
+	const float share = e.shared_mean && e.shared_dim ? 0.5f : 1,
+	            scale = share * (layer.mlp_out_norm ? 1 : layer.residual_scale);
 	choose(layer, w, r.h, 1, scale, decode);
 	View sum = r.x;
 	KV_ASSERT(!e.weigh_input || (scale == 1 && !layer.mlp_out_norm));

@@ -172,6 +172,12 @@ void LayerRunner::project_in(uint32_t l, const LayerRows& r, bool decode) {
 		const auto heads = [&](const View& v) { return shaped(v, r.n * layer.n_kv_heads, layer.head_dim); };
 		be_.rmsnorm(heads(r.v), heads(layer.v_is_k ? r.k : r.v), rows(ones_, 0, layer.head_dim), cfg_.norm_eps);
 	}
+	if (layer.qk_norm == QkNorm::HeadLayer) {
+		const View q = shaped(r.q, r.n * layer.n_heads, layer.head_dim),
+		           k = shaped(r.k, r.n * layer.n_kv_heads, layer.head_dim);
+		be_.layer_norm(q, q, L.q_norm, {}, cfg_.norm_eps);
+		if (owns) be_.layer_norm(k, k, L.k_norm, {}, cfg_.norm_eps);
+	}
 	if (layer.qk_norm == QkNorm::Row) {
 		be_.rmsnorm(r.q, r.q, L.q_norm, cfg_.norm_eps);
 		if (owns) be_.rmsnorm(r.k, r.k, L.k_norm, cfg_.norm_eps);
@@ -296,7 +302,8 @@ View LayerRunner::run_mlp(const Layer& layer, const std::array<Proj, 2>& gate_up
 		be_.matmul(in, x, epilogue, decode);
 	const View &gate = gate_up[0].out, &up = gate_up[1].out, &hidden = gated ? gate : up;
 	if (std::isfinite(layer.gate_cut)) be_.gaussian_top_k(gate, gate, layer.gate_cut);
-	if (!swiglu) be_.activate(hidden, hidden, gated ? up : View(), {.function = layer.activation});
+	if (!swiglu)
+		be_.activate(hidden, hidden, gated ? up : View(), {.function = layer.activation, .xielu = layer.xielu});
 	return hidden;
 }
 

@@ -92,7 +92,7 @@ void complete_mixture(SynthSpec& s, const Family& family) {
 	if (e.gating == Gating::Softmax) e.gating = own.gating;
 	e.normalise |= own.normalise, e.clamped = own.clamped;
 	e.router_bias |= own.router_bias, e.bias |= own.bias, e.beside_mlp = own.beside_mlp;
-	e.weigh_input = own.weigh_input;
+	e.weigh_input = own.weigh_input, e.shared_mean = own.shared_mean;
 	s.mixture.first = std::min(s.mixture.first, s.config.n_layers - 1);
 	s.mixture.period = std::min(s.mixture.period, s.config.n_layers);
 	place_experts(s.config, s.mixture);
@@ -150,7 +150,7 @@ void complete(SynthSpec& s, const SynthRow& r) {
 	Config& c = s.config;
 	const Family& family = *find_family(c.arch);
 	Layer layer = family.layer;
-	c.norm = family.norm, c.output_bias = family.output_bias;
+	c.norm = r.more.rms && family.norm_by_key ? NormKind::Rms : family.norm, c.output_bias = family.output_bias;
 	c.embedding_scale = r.more.embedding_scale    ? r.more.embedding_scale
 	                    : family.scales_embedding ? std::sqrt(float(c.dim))
 	                                              : 1;
@@ -160,6 +160,8 @@ void complete(SynthSpec& s, const SynthRow& r) {
 	c.ropes[0].dim = r.more.rotary_dim && c.head_dim == r.head_dim ? r.more.rotary_dim : c.head_dim;
 	c.ropes[0].neox = family.neox, c.ropes[0].rotates = !r.more.no_rope;
 	layer.qkv_bias |= r.more.qkv_bias;
+	if (r.more.parallel && family.parallel_optional)
+		layer.mlp_input = MlpInput::Parallel, layer.qk_norm = family.optional_qk_norm;
 	if (family.unnormed_experts && s.mixture.experts.n == family.unnormed_experts) layer.qk_norm = QkNorm::None;
 	if (family.latent) {
 		layer.latent = r.more.latent;
@@ -168,7 +170,9 @@ void complete(SynthSpec& s, const SynthRow& r) {
 			     c.arch);
 		c.head_dim = layer.latent.rank, c.n_kv_heads = 1, c.ropes[0].dim = layer.latent.rope_dim;
 	}
-	describe_layers(c, family, layer, {.tokens = r.more.window}, layer_sizes(c, family, r));
+	describe_layers(c, family, layer,
+	                {.tokens = r.more.window, .rotated = family.dense_rotated ? r.more.dense_layers : 0},
+	                layer_sizes(c, family, r));
 	for (Layer& l : c.layers) l.v_is_k = r.more.v_is_k && !l.window;
 	c.layer_input_dim = r.more.layer_input_dim;
 	if (family.streams) {

@@ -114,6 +114,8 @@ void add_config(Header& h, const SynthSpec& s) {
 	      c.norm_eps);
 	const Layer& layer = c.layers[0];
 	add_windows(h, c);
+	if (find_family(c.arch)->parallel_optional)
+		h.flag(key("use_parallel_residual"), layer.mlp_input == MlpInput::Parallel);
 	uint32_t shared = 0; // layers without keys and values of their own
 	for (uint32_t l = 0; l < c.n_layers; ++l) shared += c.layers[l].kv_layer != l;
 	if (shared) h.u32(key("attention.shared_kv_layers"), shared);
@@ -137,6 +139,17 @@ void add_config(Header& h, const SynthSpec& s) {
 	if (t.q_rank) h.u32(key("attention.q_lora_rank"), t.q_rank);
 	h.u32(key("attention.key_length_mla"), t.nope_dim + t.rope_dim);
 	h.u32(key("attention.value_length_mla"), t.v_dim);
+}
+
+// alpha 0.8, beta 0.5 and eps -1e-6, with which training begins.
+void add_xielu(Header& h, const Config& c) {
+	if (c.layers[0].activation != Activation::Xielu) return;
+	constexpr std::pair<const char*, float> keys[] = {
+	    {"xielu.alpha_p", 0.20327f}, {"xielu.alpha_n", -1.05023f}, {"xielu.beta", 0.5f}, {"xielu.eps", -1e-6f}};
+	for (const auto& [key, value] : keys) {
+		h.array(key, GgufType::F32, c.layers.size());
+		for (size_t l = 0; l < c.layers.size(); ++l) h.raw(value);
+	}
 }
 
 void add_recurrent(Header& h, const Config& c, uint32_t more_layers) {
@@ -229,6 +242,7 @@ SynthFile::SynthFile(const SynthSpec& s) {
 	}
 	Header keys, table;
 	add_config(keys, s);
+	add_xielu(keys, s.config);
 	add_experts(keys, s.config.arch, s.mixture);
 	add_recurrent(keys, s.config, s.mtp);
 	add_tokenizer(keys, s);

@@ -11,10 +11,10 @@ using namespace kvrun;
 namespace {
 
 // Layers of both kinds; all with a window.
-const std::vector<Case> kWindowed = {{"gemma2"},  {"gemma3"},          {"gpt_oss"},
-                                     {"cohere2"}, {"exaone4_windows"}, {"phi3_window"},
-                                     {"gemma4"},  {"gemma4_shared"},   {"gemma4_layer_inputs"},
-                                     {"gemma3n"}, {"llama4"}};
+const std::vector<Case> kWindowed = {
+    {"gemma2"},          {"gemma3"},      {"gpt_oss"}, {"cohere2"},       {"afmoe"},
+    {"exaone4_windows"}, {"phi3_window"}, {"gemma4"},  {"gemma4_shared"}, {"gemma4_layer_inputs"},
+    {"gemma3n"},         {"llama4"}};
 constexpr uint32_t kWindow = 8;
 
 } // namespace

@@ -485,18 +485,90 @@ TEST_CASE("config: files that need more than the family's row are refused by nam
 		b.erase(key);
 		has(refusal(b), fmt::format("key {} is missing, as in files of 2024; convert the model again", key));
 	}
-	// StableLM 2 12B has no norm in front of the MLP; norms of heads alone would be refused, too.
-	GgufBuilder b = golden("stablelm", "stablelm");
-	CHECK(refusal(b) == "");
-	b.tensor_f32("blk.0.attn_q_norm.weight", {8}, std::vector<float>(8));
-	has(refusal(b), "tensor blk.0.attn_q_norm.weight belongs to a variant of stablelm that kvrun does not run");
-	b.erase_tensor("blk.0.ffn_norm.weight");
-	has(refusal(b), "tensor blk.0.ffn_norm.weight is missing");
+	GgufBuilder b;
 	// A bias of the choice, by both names.
 	b = golden("hy_v3", "hy_v3");
 	CHECK(refusal(b) == "");
 	b.tensor_f32("blk.1.exp_probs_b.bias", {6}, std::vector<float>(6));
 	has(refusal(b), "tensor blk.1.exp_probs_b.bias belongs to a variant of hy_v3 that kvrun does not run");
+}
+
+TEST_CASE("config: stablelm in parallel is what the file's key and all its layers say") {
+	const auto golden = [](const char* name) {
+		return GgufBuilder::copy_as(Gguf::open(fmt::format("{}/tests/golden/tiny/{}.gguf", KVRUN_SOURCE_DIR, name)),
+		                            "stablelm");
+	};
+	const auto is_parallel = [](const GgufBuilder& b) {
+		return config_of(b).layers[0].mlp_input == MlpInput::Parallel;
+	};
+	const std::vector<float> ones(32, 1);
+	const GgufBuilder parallel = golden("stablelm_parallel"), sequential = golden("stablelm_plain");
+	CHECK(is_parallel(parallel));
+	CHECK(config_of(parallel).layers[1].qk_norm == QkNorm::HeadLayer);
+	CHECK(!is_parallel(sequential));
+	CHECK(config_of(sequential).layers[1].qk_norm == QkNorm::None);
+	GgufBuilder b = sequential; // converters write the key for files of the other kind, too
+	b.flag("stablelm.use_parallel_residual", true);
+	CHECK(!is_parallel(b));
+	b.erase_tensor("blk.0.ffn_norm.weight");
+	has(refusal(b), "tensor blk.0.ffn_norm.weight is missing");
+	b = sequential;
+	for (const char* name : {"blk.0.ffn_norm.weight", "blk.1.ffn_norm.weight", "blk.0.ffn_norm.bias"})
+		b.erase_tensor(name);
+	has(refusal(b), "tensor blk.0.ffn_norm.weight is missing");
+	b.erase_tensor("blk.1.ffn_norm.bias"); // all are missing, but the key says that they should be there
+	has(refusal(b), "tensor blk.0.ffn_norm.weight is missing");
+	b = parallel;
+	b.erase("stablelm.use_parallel_residual");
+	has(refusal(b), "tensor blk.0.ffn_norm.weight is missing");
+	b = parallel;
+	b.tensor_f32("blk.1.ffn_norm.weight", {32}, ones);
+	has(refusal(b), "tensor blk.0.ffn_norm.weight is missing");
+	for (const char* name :
+	     {"blk.0.attn_k_norm.weight", "blk.1.attn_q_norm.weight"}) { // one of a file's norms of heads
+		b = parallel;
+		b.erase_tensor(name);
+		has(refusal(b), fmt::format("tensor {} is missing", name));
+	}
+	b = parallel;
+	b.erase_tensor("blk.0.attn_q_norm.weight");
+	has(refusal(b), "tensor blk.0.attn_k_norm.weight belongs to a variant of stablelm that kvrun does not run");
+	b = parallel;
+	b.find("blk.0.attn_q_norm.weight").dims = {16, 2};
+	has(refusal(b), "tensor blk.0.attn_q_norm.weight is (2, 16), the config says (4, 8)");
+}
+
+TEST_CASE("config: factors of xIELU, of each layer or of all") {
+	const GgufBuilder good =
+	    GgufBuilder::copy_as(Gguf::open(std::string(KVRUN_SOURCE_DIR) + "/tests/golden/tiny/apertus.gguf"), "apertus");
+	const auto numbers = [](GgufBuilder& b, const char* key, std::vector<float> v) {
+		b.numbers(key, GgufType::F32, v);
+	};
+	GgufBuilder b = good;
+	numbers(b, "xielu.alpha_p", {0, 50});
+	numbers(b, "xielu.alpha_n", {-50, 1});
+	numbers(b, "xielu.beta", {0.5f, 0.25f});
+	b.f32("xielu.eps", -0.125f);
+	Config c = config_of(b);
+	CHECK(c.layers[0].xielu.positive == doctest::Approx(std::log(2.)));
+	CHECK(c.layers[1].xielu.positive == 50);
+	CHECK(c.layers[0].xielu.negative == 0.5f);
+	CHECK(c.layers[1].xielu.negative == doctest::Approx(0.25 + std::log(1 + std::exp(1.))));
+	CHECK((c.layers[0].xielu.linear == 0.5f && c.layers[1].xielu.linear == 0.25f));
+	CHECK((c.layers[0].xielu.limit == -0.125f && c.layers[1].xielu.limit == -0.125f));
+	for (const char* key : {"xielu.alpha_p", "xielu.alpha_n", "xielu.beta", "xielu.eps"}) {
+		b = good;
+		b.erase(key);
+		has(refusal(b), fmt::format("key {} is missing", key));
+		numbers(b, key, {1, 2, 3});
+		has(refusal(b), fmt::format("key {} has 3 elements, the model has 2 layers; the file is damaged", key));
+		for (const float bad : {NAN, INFINITY, -INFINITY}) {
+			numbers(b, key, {1, bad});
+			has(refusal(b), fmt::format("key {} is {} for layer 1; the file is damaged", key, bad));
+		}
+		b.f32(key, NAN);
+		has(refusal(b), fmt::format("key {} is nan", key));
+	}
 }
 
 TEST_CASE("config: the tiny checkpoints of every family open") {

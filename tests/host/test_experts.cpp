@@ -4,6 +4,7 @@
 #include "models/model.h"
 #include "tests/support/config_of.h"
 #include "tests/support/mixture_builder.h"
+#include <cmath>
 #include <doctest/doctest.h>
 
 using namespace kvrun;
@@ -246,4 +247,46 @@ TEST_CASE("T14: tensors of experts that nobody asked for are refused by name, pa
 	CHECK(config_of(b).n_layers == 2);
 	b.tensor_f32("blk.3.attn_norm.weight", {16}, std::vector<float>(16));
 	has(refusal(b, Code::Unsupported), "tensor blk.3.attn_norm.weight");
+}
+
+TEST_CASE("experts: cohere2moe: which layers have windows and positions, which norm, the mean with shared experts") {
+	const auto file = [](const char* name) {
+		return GgufBuilder::copy_as(Gguf::open(fmt::format("{}/tests/golden/tiny/{}.gguf", KVRUN_SOURCE_DIR, name)),
+		                            "cohere2moe");
+	};
+	const auto windows = [](const Config& c) {
+		std::string out;
+		for (const Layer& l : c.layers) out += l.window ? 'w' : c.ropes[l.rope].rotates ? 'r' : '-';
+		return out;
+	};
+	const GgufBuilder good = file("cohere2moe");
+	Config c = config_of(good);
+	CHECK(windows(c) == "rwww-");
+	CHECK(c.norm == NormKind::Layer);
+	CHECK((c.layers[0].experts.n == 0 && c.layers[1].experts.shared_mean && c.layers[1].experts.normalise));
+	GgufBuilder b = good;
+	b.erase("cohere2moe.attention.sliding_window_pattern"); // the family's
+	CHECK(windows(config_of(b)) == "rwww-");
+	b.u32("cohere2moe.attention.sliding_window_pattern", 2);
+	CHECK(windows(config_of(b)) == "rw-w-");
+	b = file("cohere2moe_rms");
+	CHECK(config_of(b).norm == NormKind::Rms);
+	CHECK(config_of(b).norm_eps == 2e-2f);
+	b.f32("cohere2moe.attention.layer_norm_rms_epsilon", 0);
+	c = config_of(b);
+	CHECK((c.norm == NormKind::Layer && c.norm_eps == 1e-3f));
+}
+
+TEST_CASE("experts: afmoe: the gate of attention has a tensor of its own") {
+	GgufBuilder b =
+	    GgufBuilder::copy_as(Gguf::open(std::string(KVRUN_SOURCE_DIR) + "/tests/golden/tiny/afmoe.gguf"), "afmoe");
+	const Config c = config_of(b);
+	CHECK((c.layers[0].output_gate && c.layers[0].gate_apart && c.embedding_scale == std::sqrt(32.f)));
+	CHECK((c.layers[0].experts.n == 0 && c.layers[1].experts.choice_bias && c.layers[1].experts.shared_dim == 32));
+	CHECK((c.layers[2].window && !c.layers[3].window && !c.ropes[c.layers[3].rope].rotates));
+	GgufBuilder bad = b;
+	bad.find("blk.2.attn_gate.weight").dims = {64, 32};
+	has(refusal(bad, Code::Format), "tensor blk.2.attn_gate.weight is (32, 64), the config says (64, 32)");
+	b.erase_tensor("blk.2.attn_gate.weight");
+	has(refusal(b, Code::Format), "tensor blk.2.attn_gate.weight is missing");
 }

@@ -71,6 +71,46 @@ def softmax_scores(model):
         router.forward = forward
 
 
+def unnormalised(model):
+    """A wrong program: AFMoE's weights without division by their sum."""
+    for router in routers(model):
+        def forward(x, bias, router=router, right=router.forward):
+            logits, _, indices = right(x, bias)
+            return logits, torch.sigmoid(logits).gather(1, indices) * router.route_scale, indices
+        router.forward = forward
+
+
+def open_gates(model):
+    for layer in model.model.layers:
+        layer.self_attn.gate_proj.forward = lambda x, n=layer.self_attn.gate_proj.out_features: torch.full(
+            (*x.shape[:-1], n), 20.0)
+
+
+def rotated_everywhere(model):
+    for layer in model.model.layers:
+        layer.self_attn.is_local_attention = True
+
+
+def cohere(**changes):
+    """The first layer is dense, attends to all tokens and has positions."""
+    return base(num_hidden_layers=5, head_dim=16, layer_norm_eps=1e-3, logit_scale=0.5, sliding_window=WINDOW,
+                first_k_dense_replace=1, intermediate_size=16, prefix_dense_intermediate_size=40, num_experts=6,
+                num_experts_per_tok=2, expert_selection_fn="sigmoid", rms_norm_eps=None) | changes
+
+
+def no_forced_rope(model):
+    model.model.layers[0].self_attn.force_rope = False
+
+
+def forced_rope(model):
+    model.model.layers[-1].self_attn.force_rope = True
+
+
+def layer_norms(model):
+    for norm in [layer.input_layernorm for layer in model.model.layers] + [model.model.norm]:
+        norm.forward = lambda x, norm=norm: norm.weight * torch.nn.functional.layer_norm(x, x.shape[-1:], eps=1e-3)
+
+
 def without_shared_gate(model):
     for m in model.modules():
         if hasattr(m, "shared_expert_gate"):
@@ -135,6 +175,26 @@ def models():
              "no bias of the choice": zeroed("e_score_correction_bias"),
              "bias in weights": weighed(torch.sigmoid, True, 1.5, bias=True),
              "no shared expert": zeroed("shared_experts.down_proj")}),
+        # Prompts are three windows long.
+        "afmoe": (hf.AfmoeConfig(**base(
+            num_hidden_layers=4, head_dim=16, num_dense_layers=1, num_experts=8, num_experts_per_tok=3,
+            num_shared_experts=2, moe_intermediate_size=16, route_scale=1.7, mup_enabled=True, sliding_window=WINDOW,
+            layer_types=layers(4), tie_word_embeddings=False)),
+            {"no window": {"sliding_window": 256}, "two experts": {"num_experts_per_tok": 2},
+             "plain embedding": {"mup_enabled": False}, "scale of weights": {"route_scale": 1.0},
+             "weights as they are": unnormalised, "no bias of the choice": zeroed("expert_bias"),
+             "no shared expert": zeroed("shared_experts.down_proj"), "no gate of attention": open_gates,
+             "RoPE everywhere": rotated_everywhere}),
+        # Prompts are three windows long.
+        "cohere2moe": (hf.Cohere2MoeConfig(**cohere(num_shared_experts=1)),
+                       {"logit scale": {"logit_scale": 1.0}, "one expert": {"num_experts_per_tok": 1},
+                        "no window": {"sliding_window": 256}, "weights as they are": {"norm_topk_prob": False},
+                        "softmax": {"expert_selection_fn": "softmax"}, "no shared expert": zeroed("shared_experts.down"),
+                        "sum with the shared expert": {"shared_expert_combination_strategy": "sum"},
+                        "first layer without positions": no_forced_rope, "last layer with positions": forced_rope}),
+        "cohere2moe_rms": (hf.Cohere2MoeConfig(**cohere(norm_topk_prob=False, rms_norm_eps=2e-2)),
+                           {"LayerNorm": layer_norms, "epsilon of LayerNorm": {"rms_norm_eps": 1e-3},
+                            "normalised weights": {"norm_topk_prob": True}}),
         "dots1": (hf.Dots1Config(**base(
             num_hidden_layers=3, head_dim=16, n_routed_experts=8, num_experts_per_tok=2, moe_intermediate_size=16,
             n_shared_experts=2, routed_scaling_factor=2.0, norm_topk_prob=True, first_k_dense_replace=1, n_group=4,

@@ -13,7 +13,6 @@ except for its vocabulary. The script fails if a trait of the family hardly chan
 import copy
 import json
 import os
-import re
 import sys
 import tempfile
 import zlib
@@ -26,6 +25,7 @@ import transformers as hf
 LLAMA_CPP = Path(next((a for a in sys.argv[1:] if not a.startswith("-")), "."))
 sys.path[:0] = [str(LLAMA_CPP), str(LLAMA_CPP / "gguf-py")]  # before make_tiny_models imports gguf
 
+from checkpoint_names import CHECKPOINTS, kimi_checkpoint, publish
 from make_tiny_models import LLAMA3, TOLERANCE, VOCAB, check_rounding, logits, prompt, relative, vocabulary
 
 PROMPT = 24
@@ -69,6 +69,14 @@ def models():
                                      tie_word_embeddings=False, head_dim=8, partial_rotary_factor=0.5,
                                      rope_parameters=half)), {"SiLU": {"hidden_act": "silu"}}),
         "ernie4_5": (hf.Ernie4_5Config(**base(head_dim=8, use_bias=False)), {}),
+        "apertus": (hf.ApertusConfig(**base(tie_word_embeddings=False, rope_parameters=LLAMA3)),
+                    {"SiLU": each_layer(lambda l: setattr(l.mlp, "act_fn", torch.nn.SiLU())),
+                     "factor above zero": filled("act_fn.alpha_p", 0.0),
+                     "factor below zero": filled("act_fn.alpha_n", 0.0),
+                     "linear part": each_layer(lambda l: l.mlp.act_fn.beta.fill_(0.5)),
+                     "no limit": each_layer(lambda l: l.mlp.act_fn.eps.fill_(-1e-6)),
+                     "activation of the other layer": other_activation,
+                     "factors of RoPE": {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}}),
         "arcee": (hf.ArceeConfig(**base()), {"SiLU": {"hidden_act": "silu"}}),
         "nemotron": (hf.NemotronConfig(**base(head_dim=8, norm_eps=1e-3, partial_rotary_factor=0.5,
                                               rope_parameters=half, tie_word_embeddings=False)),
@@ -80,6 +88,11 @@ def models():
             tie_word_embeddings=False)), {"all channels rotated": {"partial_rotary_factor": 1.0}}),
         "stablelm_plain": (hf.StableLmConfig(**base(
             layer_norm_eps=1e-3, partial_rotary_factor=0.5, rope_parameters=half, tie_word_embeddings=False)), {}),
+        "stablelm_parallel": (hf.StableLmConfig(**base(
+            layer_norm_eps=1e-3, partial_rotary_factor=0.5, rope_parameters=half, tie_word_embeddings=False,
+            use_parallel_residual=True, qk_layernorm=True)),
+            {"all channels rotated": {"partial_rotary_factor": 1.0}, "RMS norm of heads": rms_heads,
+             "weights of the first head": first_head_weighs, "MLP behind attention": mlp_behind}),
         "exaone4": (hf.Exaone4Config(**base(sliding_window=None, sliding_window_pattern=None,
                                             layer_types=["full_attention"] * 2)), {}),
         "hunyuan_dense": (hf.HunYuanDenseV1Config(**base(head_dim=16)), {"norms before RoPE": norms_first}),
@@ -202,6 +215,11 @@ def each_layer(change):
     return lambda model: [change(layer) for layer in model.model.layers]
 
 
+def other_activation(model):
+    a, b = (layer.mlp for layer in model.model.layers)
+    a.act_fn, b.act_fn = b.act_fn, a.act_fn
+
+
 def same_input(layer):
     layer.pre_feedforward_layernorm_2 = layer.pre_feedforward_layernorm
 
@@ -244,6 +262,30 @@ def norms_first(model):
         a = layer.self_attn
         a.q_proj, a.query_layernorm = NormedProjection(a.q_proj, a.query_layernorm), torch.nn.Identity()
         a.k_proj, a.key_layernorm = NormedProjection(a.k_proj, a.key_layernorm), torch.nn.Identity()
+
+
+def head_norms(model):
+    """All norms of heads (StableLM), by q and k of each layer."""
+    for layer in model.model.layers:
+        yield layer.self_attn.q_layernorm.norms
+        yield layer.self_attn.k_layernorm.norms
+
+
+def rms_heads(model):
+    for norms in head_norms(model):
+        for norm in norms:
+            norm.forward = lambda x, norm=norm: torch.nn.functional.rms_norm(x, x.shape[-1:], norm.weight, norm.eps)
+
+
+def first_head_weighs(model):
+    for norms in head_norms(model):
+        for norm in norms:
+            norm.weight.copy_(norms[0].weight)
+
+
+def mlp_behind(model):
+    for layer in model.model.layers:
+        layer.use_parallel_residual, layer.post_attention_layernorm = False, layer.input_layernorm
 
 
 def ministral_rope(**changes):
@@ -332,6 +374,10 @@ def build(config, seed):
             if name.endswith(("e_score_correction_bias", "expert_bias", "layer_scalar")):
                 a = 0.3 * rng.standard_normal(b.shape) + name.endswith("layer_scalar")
                 b.copy_(torch.from_numpy(np.asarray(a, np.float16).astype(np.float32)))
+            elif name.endswith("act_fn.beta"):
+                b.fill_(float(np.float16(rng.uniform(0.3, 0.9))))
+            elif name.endswith("act_fn.eps"):  # published models have -1e-6, which has no effect
+                b.fill_(float(np.float16(-rng.uniform(0.2, 0.6))))
     return model
 
 
@@ -379,70 +425,6 @@ def check_sensitivity(name, model, flips, tokens, expected, verbose):
             print(f"    {what}: {moved:.1e}")
         if moved < 5 * TOLERANCE:
             sys.exit(f"{name}: '{what}' moves the logits by {moved:.2e} only; a program that gets it wrong would pass")
-
-
-def renamed(tensors, names):
-    out = {}
-    for name, tensor in tensors.items():
-        for old, new in names.items():
-            name = name.replace(old, new)
-        out[name] = tensor
-    return out
-
-
-def ling_names(tensors):
-    """Tensors of GLM 4.5 by the names of Ling 2, with q, k and v in one."""
-    for name in [n for n in tensors if n.endswith("q_proj.weight")]:
-        parts = [tensors.pop(name.replace("q_proj", part)) for part in ("q_proj", "k_proj", "v_proj")]
-        tensors[name.replace("q_proj", "query_key_value")] = torch.cat(parts)
-    return renamed(tensors, {"embed_tokens": "word_embeddings", "self_attn": "attention", "o_proj": "dense",
-                             "q_norm": "query_layernorm", "k_norm": "key_layernorm",
-                             "e_score_correction_bias": "expert_bias"})
-
-
-def exaone_names(tensors):
-    """Tensors of Llama by the names of EXAONE 3.5."""
-    return renamed(tensors, {"model.embed_tokens": "transformer.wte", "model.norm": "transformer.ln_f",
-                             "model.layers": "transformer.h", "input_layernorm": "ln_1",
-                             "post_attention_layernorm": "ln_2", "self_attn": "attn.attention", "o_proj": "out_proj",
-                             "gate_proj": "c_fc_0", "up_proj": "c_fc_1", "down_proj": "c_proj"})
-
-
-# Families that transformers computes under another name: name -> (what config.json says, names of tensors).
-CHECKPOINTS = {
-    "minicpm": ({"architectures": ["MiniCPMForCausalLM"], "scale_emb": 6.0, "scale_depth": 0.5 * 2 ** 0.5,
-                 "dim_model_base": 8}, lambda tensors: tensors),
-    "bailingmoe2": ({"architectures": ["BailingMoeV2ForCausalLM"], "num_experts": 8, "num_shared_experts": 1,
-                     "score_function": "sigmoid", "num_nextn_predict_layers": 0}, ling_names),
-    "exaone_moe": ({"scoring_func": "sigmoid"}, lambda tensors: tensors),
-    "exaone": ({"architectures": ["ExaoneForCausalLM"], "activation_function": "silu"}, exaone_names),
-}
-
-
-def publish(folder, name):
-    """Makes a saved checkpoint what is published under CHECKPOINTS[name]."""
-    from safetensors.torch import load_file, save_file
-    keys, rename = CHECKPOINTS[name]
-    save_file(rename(load_file(folder / "model.safetensors")), folder / "model.safetensors", {"format": "pt"})
-    saved = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(saved | keys))
-
-
-def kimi_checkpoint(folder):
-    """Published checkpoints name some keys and the dense MLP in another way than transformers does."""
-    from safetensors.torch import load_file, save_file
-    tensors = load_file(folder / "model.safetensors")
-    for name in [n for n in tensors if re.search(r"block_sparse_moe\.(gate|up|down)_proj", n)]:
-        tensors[name.replace("block_sparse_moe", "mlp")] = tensors.pop(name)
-    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-    saved = json.loads((folder / "config.json").read_text())
-    full = [i + 1 for i, kind in enumerate(saved["layer_types"]) if kind == "full_attention"]
-    saved["linear_attn_config"] = {"full_attn_layers": full, "head_dim": saved["linear_head_dim"],
-                                   "num_heads": saved["linear_num_heads"],
-                                   "short_conv_kernel_size": saved["linear_conv_kernel_dim"]}
-    saved |= {"first_k_dense_replace": saved["mlp_layer_types"].count("dense"),
-              "moe_router_activation_func": "sigmoid"}
-    (folder / "config.json").write_text(json.dumps(saved))
 
 
 def convert(model, path, keys={}, unused={}, **options):

@@ -121,10 +121,10 @@ def logits(model, tokens):
 
 def logits_f16_kv(model, tokens):
     """Logits with keys and values stored as f16, the only difference that a correct program may show."""
-    def attention(module, query, key, value, mask, **kwargs):
+    def attention(module, query, key, value, attention_mask, **kwargs):
         own = sys.modules[type(module).__module__]  # of the family: softcaps, sinks
         forward = getattr(own, "eager_attention_forward", eager_attention_forward)
-        return forward(module, query, key.half().float(), value.half().float(), mask, **kwargs)
+        return forward(module, query, key.half().float(), value.half().float(), attention_mask, **kwargs)
 
     AttentionInterface.register("f16_kv", attention)
     AttentionMaskInterface.register("f16_kv", AttentionMaskInterface()["eager"])

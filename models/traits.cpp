@@ -1,0 +1,74 @@
+// Traits of layers that a family leaves to its files.
+#include "models/traits.h"
+#include <algorithm>
+#include <cmath>
+
+namespace kvrun {
+
+void see_traits(const ConfigKeys& k, const Family& f, Layer& layer) {
+	const auto has = [&](const char* tensor) { return k.g.find_tensor(tensor) != nullptr; };
+	layer.qkv_bias |= !layer.fused_qkv && has("blk.0.attn_q.bias");
+	layer.out_bias |= has("blk.0.attn_output.bias");
+	layer.mlp_bias |= has("blk.0.ffn_down.bias");
+	if (f.optional_qk_norm != QkNorm::None && has("blk.0.attn_q_norm.weight")) layer.qk_norm = f.optional_qk_norm;
+	// The key alone is not enough: converters write it also for files with the norm.
+	const auto is_mlp_norm = [](const GgufTensor& t) { return t.name.find(".ffn_norm.") != t.name.npos; };
+	if (f.parallel_optional && k.flag("use_parallel_residual", false) &&
+	    std::ranges::none_of(k.g.tensors(), is_mlp_norm))
+		layer.mlp_input = MlpInput::Parallel;
+	if (f.unnormed_experts && k.u32("expert_count", 0) == f.unnormed_experts) layer.qk_norm = QkNorm::None;
+}
+
+NormKind see_norm(const ConfigKeys& k, const Family& f) {
+	return f.norm_by_key && k.f32("attention.layer_norm_rms_epsilon", 0) != 0 ? NormKind::Rms : f.norm;
+}
+
+Windows read_windows(const ConfigKeys& k, const Family& f, uint32_t n_layers) {
+	Windows w;
+	w.tokens = k.u32("attention.sliding_window", f.window);
+	w.theta = k.f32("rope.freq_base_swa", w.theta);
+	const std::string key = k.key("attention.sliding_window_pattern");
+	const GgufEntry* e = k.g.find(key);
+	if (f.dense_rotated) w.rotated = k.u32("leading_dense_block_count", 0);
+	if (!w.tokens || !e) return w;
+	if (e->type != GgufType::Array) {
+		const uint32_t period = k.g.u32(key);
+		for (uint32_t l = 0; l < n_layers; ++l) w.layers.push_back(period == 0 || (l + !f.full_first) % period != 0);
+		return w;
+	}
+	if (e->element == GgufType::Bool)
+		for (const std::byte b : e->bytes) w.layers.push_back(b != std::byte(0));
+	else
+		for (const int64_t x : k.g.ints(key)) w.layers.push_back(x != 0);
+	if (w.layers.size() != n_layers)
+		fail(Code::Format, "{}: key {} has {} elements, the model has {} layers; the file is damaged", k.g.name(), key,
+		     w.layers.size(), n_layers);
+	return w;
+}
+
+// A number for each layer, or one for all, of a key that does not begin with the family's name.
+static std::vector<float> of_layers(const Gguf& g, const char* key, uint32_t n_layers) {
+	const GgufEntry* e = g.find(key);
+	if (!e || e->type != GgufType::Array) return std::vector<float>(n_layers, g.f32(key));
+	std::vector<float> v = g.floats(key);
+	if (v.size() != n_layers)
+		fail(Code::Format, "{}: key {} has {} elements, the model has {} layers; the file is damaged", g.name(), key,
+		     v.size(), n_layers);
+	for (uint32_t l = 0; l < n_layers; ++l)
+		if (!std::isfinite(v[l]))
+			fail(Code::Format, "{}: key {} is {} for layer {}; the file is damaged", g.name(), key, v[l], l);
+	return v;
+}
+
+void read_xielu(const ConfigKeys& k, Config& c) {
+	if (c.layers[0].activation != Activation::Xielu) return;
+	const auto softplus = [](double x) { return std::max(x, 0.) + std::log1p(std::exp(-std::abs(x))); };
+	const auto read = [&](const char* key) { return of_layers(k.g, key, c.n_layers); };
+	const std::vector<float> positive = read("xielu.alpha_p"), negative = read("xielu.alpha_n"),
+	                         linear = read("xielu.beta"), limit = read("xielu.eps");
+	for (uint32_t l = 0; l < c.n_layers; ++l) // the file has what training changes: softplus keeps factors positive
+		c.layers[l].xielu = {float(softplus(double(positive[l]))),
+		                     float(double(linear[l]) + softplus(double(negative[l]))), linear[l], limit[l]};
+}
+
+} // namespace kvrun

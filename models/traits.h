@@ -1,0 +1,16 @@
+// Traits of layers that a family leaves to its files: some keys show them, or only the tensors.
+#pragma once
+#include "models/config_keys.h"
+#include "models/families.h"
+
+namespace kvrun {
+
+// Of all layers alike, seen in the first.
+void see_traits(const ConfigKeys&, const Family&, Layer&);
+NormKind see_norm(const ConfigKeys&, const Family&);
+// Which layers have a window. The key has a flag or number per layer, or a period: one layer of so many has none.
+Windows read_windows(const ConfigKeys&, const Family&, uint32_t n_layers);
+// Needs layers in c. Sets Layer::xielu where layers have that activation.
+void read_xielu(const ConfigKeys&, Config& c);
+
+} // namespace kvrun
