@@ -155,7 +155,7 @@ void main() {
 	query_base = KV_AT(1) / 4 + head * (HEAD_DIM / 4);
 	queries_stage();
 	state_clear();
-	if (K_ROTATE) rotate_staged(false);
+	if (K_ROTATE) rotate_staged(STAGED_PIECES, false);
 	if (K_TOKEN) sum_queries();
 	keys_start();
 

@@ -123,7 +123,7 @@ void main() {
 	head_first = gl_WorkGroupID.x % p.blocks * HEADS;
 	heads_here = min(HEADS, p.n_heads - head_first);
 	state_begin();
-	if (ROTATE) rotate_staged(false);
+	if (ROTATE) rotate_staged(STAGED_PIECES, false);
 	for (uint first = 0; first < n_pages * PAGE; first += TILE) {
 		next_tile(first, live_at, pages_at);
 		tile_attend();

@@ -6,9 +6,9 @@
 //
 // Grid: x = block of TOKENS rows, y = kv head * blocks + block of up to HEADS of its query heads; HEADS * TOKENS <=
 // QUERIES. M, N, K: a shape that the device has for f16 x f16 + f32.
-// Needs: HEAD_DIM a multiple of 8, N and K, at most 256; whole matrices in the QUERIES * SUBGROUP * GROUPS / LOCAL_X
-// rows of GROUPS subgroups; 1, 2, 4 or 8 lanes for each of the QUERIES * SUBGROUP / LOCAL_X rows of a subgroup; GROUPS
-// at most KEYS / N, or twice that and HEAD_DIM a multiple of 2 * K.
+// Needs: HEAD_DIM a multiple of 8, N and K, at most 512; whole matrices in the QUERIES * SUBGROUP * GROUPS / LOCAL_X
+// rows of GROUPS subgroups; a lane or more for each of the QUERIES * SUBGROUP / LOCAL_X rows of a subgroup; GROUPS at
+// most KEYS / N, or 2, 4 or 8 times that and HEAD_DIM a multiple of as many K.
 #version 460
 #pragma use_vulkan_memory_model
 #extension GL_GOOGLE_include_directive : require

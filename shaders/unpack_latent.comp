@@ -68,7 +68,7 @@ void main() {
 				rotated_s[t * PIECES + c] = (here >> t & 1u) == 0u ? vec4(0) : latent_values(in_page + t, c);
 			}
 			barrier();
-			rotate_staged(true);
+			rotate_staged(STAGED_PIECES, true);
 		}
 		for (uint i = LANE; i < TILE * (PIECES + ROPE_PIECES); i += LOCAL_X) {
 			const uint t = i % TILE, c = i / TILE;

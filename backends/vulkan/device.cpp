@@ -440,8 +440,8 @@ void clamp_caps(Caps& c, const std::string& text) {
 		if (key == "workgroup") {
 			least32(c.workgroup);
 			for (uint32_t& s : c.workgroup_size) least32(s);
-		} else if (key == "shared")
-			least32(c.shared_bytes);
+		} else if (key == "shared") // a software driver has more than it says: its shared memory is the host's
+			c.shared_bytes = c.is_cpu ? uint32_t(v) : std::min(c.shared_bytes, uint32_t(v));
 		else if (key == "ssbo")
 			least32(c.ssbo);
 		else if (key == "push")

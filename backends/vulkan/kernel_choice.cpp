@@ -182,9 +182,11 @@ AttendCut attend_cut(const Caps& c, uint32_t share, const Format& f, uint32_t he
 	return cut;
 }
 
-// Constants of lib/attend_matrix.glsl: queries of a workgroup, those staged at a time, tokens of a tile, most channels
-// of a head. With more queries, a subgroup has more rows.
-constexpr uint32_t kMatrixQueries = 64, kMatrixStaged = 16, kMatrixKeys = 32, kMatrixHeadDim = 256;
+// Constants of lib/attend_matrix.glsl: queries of a workgroup, rows of results staged at a time, tokens of a tile, most
+// channels of a head; of score_prompt_matrix, whose registers hold whole keys. With more queries, a subgroup has more
+// rows.
+constexpr uint32_t kMatrixQueries = 64, kMatrixStaged = 16, kMatrixKeys = 32, kMatrixHeadDim = 512,
+                   kScoreMatrixHeadDim = 256;
 
 struct AttendTile { // of lib/attend_matrix.glsl
 	uint32_t queries, keys;
@@ -195,7 +197,7 @@ struct AttendTile { // of lib/attend_matrix.glsl
 };
 
 uint32_t subgroups(const Caps& c, const AttendTile& t) {
-	return (t.registers ? t.queries : kMatrixQueries) / std::max(c.matrix.m, 8u) * t.groups;
+	return (t.registers ? t.queries : std::min(t.queries, kMatrixQueries)) / std::max(c.matrix.m, 8u) * t.groups;
 }
 // Parts of the channels, where there are more subgroups than matrices of keys.
 uint32_t splits(const Caps& c, const AttendTile& t) { return std::max(1u, t.groups * c.matrix.n / t.keys); }
@@ -204,30 +206,44 @@ uint32_t splits(const Caps& c, const AttendTile& t) { return std::max(1u, t.grou
 // bytes.
 bool fits(const Caps& c, uint32_t head_dim, const AttendTile& t) {
 	const MatrixShape& m = c.matrix;
-	const uint32_t all_subgroups = subgroups(c, t), lanes = c.subgroup / std::max(1u, t.queries / all_subgroups);
-	if (t.keys % m.n || t.keys % m.k || all_subgroups * c.subgroup > c.workgroup) return false;
-	if (t.registers ? m.n != m.k : lanes < 1 || lanes > t.keys / 4) return false;
+	if (t.keys % m.n || t.keys % m.k) return false;
+	const uint32_t all_subgroups = subgroups(c, t),
+	               rows = t.queries / all_subgroups; // rows that lanes turn into weights
+	if (all_subgroups * c.subgroup > c.workgroup) return false;
+	if (t.registers ? m.n != m.k : rows < 1 || rows > c.subgroup) return false;
 	const uint32_t n_splits = splits(c, t), steps = head_dim / m.k / n_splits;
-	if (n_splits > 2 || head_dim / m.k % n_splits) return false;
+	const bool over_keys = n_splits > 2;
+	if (head_dim / m.k % n_splits || (over_keys && t.groups * m.n % t.keys)) return false;
 	const uint32_t pieces = head_dim / 8, staged = kMatrixStaged * head_dim / 4;
 	const uint32_t scores = t.registers ? 0 : n_splits * t.queries * (t.keys / 4 + 1);
-	const uint32_t tile = t.keys * (pieces + 1) + head_dim * (t.keys / 8 + 1) + scores;
-	const auto queries = [&](uint32_t parts) { return t.queries * (pieces / parts + 1) + staged; };
+	const uint32_t keys = t.keys * (pieces + 1), values = head_dim * (t.keys / 8 + 1);
+	const uint32_t tile = values + (over_keys ? std::max(keys, scores) : keys + scores);
+	const uint32_t before = head_dim > 256 ? staged / 4 : staged; // queries staged
+	const auto queries = [&](uint32_t parts) { return before + t.queries * (pieces / parts + 1); };
 	const uint32_t parts = t.kept || queries(1) <= tile ? 1 : queries(2) <= tile ? 2 : 4;
-	const uint32_t least = std::max(tile, t.registers ? t.queries * m.n / 2 : 0);
-	const uint32_t all = t.kept ? std::max(least, staged) + t.queries * (pieces + 1) : std::max(least, queries(parts));
+	const uint32_t after = std::max(staged, t.registers ? t.queries * m.n / 2 : 0), least = std::max(tile, after);
+	const uint32_t all = t.kept ? least + t.queries * (pieces + 1) : std::max(least, queries(parts));
 	return steps % parts == 0 && 16 * all + 4 * t.queries <= c.shared_bytes;
 }
 // With 32 tokens, or 16 where no more fit; none: no keys.
-AttendTile attend_tile(const Caps& c, uint32_t head_dim, bool kept, uint32_t groups = 2) {
+AttendTile attend_tile(const Caps& c, uint32_t head_dim, bool kept) {
 	for (const uint32_t keys : {kMatrixKeys, kMatrixKeys / 2})
-		if (const AttendTile t{kMatrixQueries, keys, kept, groups}; fits(c, head_dim, t)) return t;
+		if (const AttendTile t{kMatrixQueries, keys, kept}; fits(c, head_dim, t)) return t;
+	return {};
+}
+// With so many subgroups that each keeps at most `channels` of its queries' channels.
+AttendTile split_tile(const Caps& c, uint32_t head_dim, uint32_t channels) {
+	const uint32_t n_splits = std::bit_ceil(ceil_div(head_dim, channels));
+	for (const uint32_t queries : {kMatrixQueries, kMatrixQueries / 2})
+		for (const uint32_t keys : {kMatrixKeys, kMatrixKeys / 2})
+			if (const AttendTile t{queries, keys, false, n_splits * keys / c.matrix.n}; fits(c, head_dim, t)) return t;
 	return {};
 }
 bool in_registers(const Caps& c) { return c.matrix_rows && c.knobs[Knob::RegisterScores]; }
 AttendTile attend_tile(const Caps& c, uint32_t head_dim) {
 	// Xe2's registers do not hold queries of wide heads beside their sums.
-	if (c.vendor == kIntel) return attend_tile(c, head_dim, head_dim > 64);
+	if (c.vendor == kIntel)
+		return head_dim > 128 ? split_tile(c, head_dim, 64) : attend_tile(c, head_dim, head_dim > 64);
 	if (in_registers(c) && head_dim <= 128)
 		for (const uint32_t queries : {c.knobs[Knob::PromptQueries], kMatrixQueries})
 			if (const AttendTile t{queries, kMatrixKeys, c.knobs[Knob::SharedQueries] != 0, 1, true};
@@ -239,8 +255,8 @@ AttendTile attend_tile(const Caps& c, uint32_t head_dim) {
 	if (const AttendTile t{c.knobs[Knob::PromptQueries], kMatrixKeys, false}; head_dim <= 128 && fits(c, head_dim, t))
 		return t;
 	// On AMD a processor holds twice as many subgroups if each keeps half of the channels of wide queries.
-	if (c.vendor == kAmd && head_dim > 128)
-		if (const AttendTile t = attend_tile(c, head_dim, /*kept=*/false, 4); t.keys) return t;
+	if ((c.vendor == kAmd && head_dim > 128) || head_dim > 256)
+		if (const AttendTile t = split_tile(c, head_dim, 128); t.keys) return t;
 	return attend_tile(c, head_dim, /*kept=*/false);
 }
 
@@ -262,9 +278,7 @@ AttendChoice attend_choice(const Caps& c, Kernel kernel, bool matrices, bool int
 		spec.insert(spec.end(), {{SPEC_SUBGROUP_COLS, tile.groups}, {SPEC_TILE, tile.keys}});
 		if (tile.queries != kMatrixQueries) spec.push_back({SPEC_QUERIES, tile.queries});
 		// Registers that hold whole wide queries (RDNA 3 holds every element in two lanes) hold no tile beside them.
-		const uint32_t most_ahead = c.vendor == kIntel                         ? 64
-		                            : c.vendor == kAmd && splits(c, tile) == 1 ? 128
-		                                                                       : kMatrixHeadDim;
+		const uint32_t most_ahead = c.vendor == kIntel ? 64 : c.vendor == kAmd && splits(c, tile) == 1 ? 128 : 256;
 		if (head_dim > most_ahead) spec.push_back({SPEC_AHEAD, 0});
 		if (tile.kept) spec.push_back({SPEC_KEPT, 1});
 		add_matrices(spec, c);
@@ -289,7 +303,6 @@ bool attend_merges(const Caps& c) { return !reads_texels(c); }
 
 // Independent of the number of rows, so that a row has the same bits in any chunk of its prompt.
 bool attends_by_matrices(const Caps& c, uint32_t head_dim) {
-	if (c.vendor == kIntel && head_dim > 128) return false; // Xe2 would spill
 	if (!uses_matrices(c) || !c.attend_matrices || !c.knobs[Knob::AttendMatrices] || head_dim > kMatrixHeadDim ||
 	    head_dim % 8)
 		return false;
@@ -437,12 +450,17 @@ void add_saliency(Choice& x, Saliency s, bool softcap) {
 
 } // namespace
 
+bool scores_by_matrices(const Caps& c, uint32_t head_dim) {
+	// Xe2's registers hold keys of 128 channels.
+	return head_dim <= (c.vendor == kIntel ? 128 : kScoreMatrixHeadDim) && attends_by_matrices(c, head_dim);
+}
+
 ScoreChoice choose_score_prompt(const Caps& c, uint32_t head_dim, uint32_t share, uint32_t n_rows, Saliency s,
                                 bool softcap) {
 	ScoreChoice x{{Kernel::score_prompt, {{SPEC_LOCAL_X, lanes(c)}, {SPEC_HEAD_DIM, head_dim}}}, lanes(c)};
 	if (reads_texels(c))
 		x = {{build_of(Kernel::score_prompt, need::texels), texel_score(head_dim, share, n_rows)}, kQuadLanes * 4};
-	if (s.attention && attends_by_matrices(c, head_dim)) {
+	if (s.attention && scores_by_matrices(c, head_dim)) {
 		const uint32_t local = std::min(256u, (c.vendor == kIntel ? 16 : 8) * c.subgroup); // Xe2: registers of queries
 		x = {{build_of(Kernel::score_prompt, need::matrices),
 		      {{SPEC_LOCAL_X, local}, {SPEC_HEAD_DIM, head_dim}, {SPEC_HEADS, share}}},

@@ -102,10 +102,11 @@ struct AttendChoice : Choice {
 };
 // Whether attention of prompt rows uses cooperative matrices: products of f16, sums in f32.
 bool attends_by_matrices(const Caps&, uint32_t head_dim);
-bool chooses_register_scores(const Caps&); // whether Knob::RegisterScores makes a difference
-bool chooses_shared_queries(const Caps&);  // whether Knob::SharedQueries makes a difference
-bool chooses_prompt_queries(const Caps&);  // whether Knob::PromptQueries does
-uint32_t attend_quads(const Caps&);        // of a tile of attend.comp in decode steps, if shared memory suffices
+bool scores_by_matrices(const Caps&, uint32_t head_dim); // the same of saliency from attention of prompt rows
+bool chooses_register_scores(const Caps&);               // whether Knob::RegisterScores makes a difference
+bool chooses_shared_queries(const Caps&);                // whether Knob::SharedQueries makes a difference
+bool chooses_prompt_queries(const Caps&);                // whether Knob::PromptQueries does
+uint32_t attend_quads(const Caps&); // of a tile of attend.comp in decode steps, if shared memory suffices
 // Whether attention over tokens of 1 to 4 bits uses integer dot products, with queries and weights rounded to int8
 // (queries of 4-bit keys to int16).
 bool attends_in_int8(const Caps&);

@@ -321,7 +321,7 @@ void score_uses(const Caps& c, Uses& out) {
 	for (const uint32_t d : kHeadDims)
 		for (const uint32_t share : {1u, 4u, 8u}) {
 			add(out, choose_score_prompt(c, d, share, 8),
-			    fmt::format("head_dim {}{}", d, heads(reads_texels(c) || attends_by_matrices(c, d), share)));
+			    fmt::format("head_dim {}{}", d, heads(reads_texels(c) || scores_by_matrices(c, d), share)));
 			for (const uint32_t page : kPages)
 				add(out, choose_score_slots(c, d, share, 1, page),
 				    fmt::format("head_dim {}{}, pages of {}", d, heads(reads_texels(c), share), page));

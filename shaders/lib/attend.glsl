@@ -294,7 +294,7 @@ void values_rotate_back() {
 			q_s[j * Q_PIECES + c * 2u + 1u] = acc[(j * OWN + o) * 2u + 1u];
 		}
 	barrier();
-	rotate_staged(true);
+	rotate_staged(STAGED_PIECES, true);
 	[[unroll]] for (uint j = 0; j < QUERIES; j++)
 		[[unroll]] for (uint o = 0; o < OWN; o++) {
 			const uint c = min(chunk + o * ROW_LANES, CHUNKS - 1u);

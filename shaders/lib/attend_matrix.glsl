@@ -6,9 +6,10 @@
 // they keep in matrices, or with KEPT in shared memory. Each subgroup multiplies them with every GROUPS-th matrix of
 // the tile's keys, and their weights with every GROUPS-th matrix of its values. With more subgroups than matrices of
 // keys, SPLITS subgroups share one, and each takes a part of the channels, so that it keeps that part of the queries
-// alone. In between, scores pass through shared memory, where lanes add the parts and turn them into weights. Products
-// are of halves, sums in f32. The mapping of matrix elements to lanes is unknown, so a factor per row is also loaded as
-// a matrix, with a stride of 0.
+// alone. In between, scores pass through shared memory, where lanes add the parts and turn them into weights. More than
+// two parts of scores take the place of the tile's keys, at the price of a barrier. Products are of halves, sums in
+// f32. The mapping of matrix elements to lanes is unknown, so a factor per row is also loaded as a matrix, with a
+// stride of 0.
 //
 // IN_REGISTERS: the device reduces and converts matrices (lib/matrix_rows.glsl). Then each subgroup takes rows of its
 // own (GROUPS is 1), and scores become weights in the registers of the product: between the barriers around a tile
@@ -16,8 +17,8 @@
 //
 // A query's bits depend on its own tiles alone: neither on the other queries nor on tiles of which it sees nothing.
 //
-// The including file defines LOCAL_X, SUBGROUP, GROUPS, HEAD_DIM, QUERIES (64, or 128 where registers hold a subgroup's
-// sums for 32 rows), KEYS (32, or 16 where shared memory does not hold more), AHEAD, KEPT, M, N, K, Q_ROTATE, V_ROTATE
+// The including file defines LOCAL_X, SUBGROUP, GROUPS, HEAD_DIM, QUERIES (64; 128 where registers hold a subgroup's
+// sums for 32 rows; 32 where shared memory does not hold more), KEYS (32, or 16 where shared memory does not hold more), AHEAD, KEPT, M, N, K, Q_ROTATE, V_ROTATE
 // and what lib/softcap.glsl needs, declares q, and supplies:
 //   uint query_at(uint j)                  first 16-byte piece of query j in q; any valid one where there is no query j
 //   vec4 query_fit(vec4 x, uint c)         x, channels 4 c .. 4 c + 3 of a query, as the keys want them
@@ -42,7 +43,8 @@
 #include "lib/softcap.glsl"
 
 #define SUMS fcoopmatNV<32, gl_ScopeSubgroup, M, N>
-const uint STAGED_ROWS = 16u; // queries or results in shared memory at a time, as floats
+const uint STAGED_ROWS = 16u;                                // results in shared memory at a time, as floats
+const uint STAGED_QUERIES = HEAD_DIM > 256u ? 4u : STAGED_ROWS; // the same, of queries
 const uint GROUP_ROWS = QUERIES * SUBGROUP * GROUPS / LOCAL_X;
 const uint ROW_TILES = GROUP_ROWS / M;
 const uint COL_TILES = HEAD_DIM / N, OWN_COLS = (COL_TILES + GROUPS - 1u) / GROUPS; // matrices of values, of a subgroup
@@ -57,36 +59,39 @@ const uint OWN_VALUES = 2u * OWN_PAIRS;
 // Strides in 16-byte pieces: from token to token of keys, from channel to channel of values, from query to query of
 // scores and of the weights that replace them. The 1 spreads them over banks.
 const uint STRIDE = PIECES + 1u, VALUE_STRIDE = KEYS / 8u + 1u, SCORE_STRIDE = KEYS / 4u + 1u;
-const uint VALUES = KEYS * STRIDE; // where values begin in tile_s
-const uint SCORES = VALUES + HEAD_DIM * VALUE_STRIDE, SPLIT_SCORES = QUERIES * SCORE_STRIDE;
+const uint KEYS_END = KEYS * STRIDE, SPLIT_SCORES = QUERIES * SCORE_STRIDE, ALL_SCORES = SPLITS * SPLIT_SCORES;
+const bool OVER_KEYS = SPLITS > 2u; // scores take the place of keys; OWN_KEYS is 1 then
+const uint VALUES = OVER_KEYS && ALL_SCORES > KEYS_END ? ALL_SCORES : KEYS_END; // where values begin in tile_s
+const uint VALUES_END = VALUES + HEAD_DIM * VALUE_STRIDE, SCORES = OVER_KEYS ? 0u : VALUES_END;
 #ifdef IN_REGISTERS
 const bool REGISTERS = true;
 #else
 const bool REGISTERS = false;
 #endif
-const uint TILE = SCORES + (REGISTERS ? 0u : SPLITS * SPLIT_SCORES);
+const uint TILE = REGISTERS || OVER_KEYS ? VALUES_END : VALUES_END + ALL_SCORES;
 const uint OWN_ROWS = GROUP_ROWS / GROUPS; // rows of scores that a subgroup turns into weights
-const uint ROW_LANES = SUBGROUP / OWN_ROWS, LANE_QUADS = KEYS / 4u / ROW_LANES; // lanes of a row; quads of a lane
+const uint ROW_LANES = SUBGROUP / OWN_ROWS < KEYS / 4u ? SUBGROUP / OWN_ROWS : KEYS / 4u;
+const uint LANE_QUADS = KEYS / 4u / ROW_LANES, BUSY = OWN_ROWS * ROW_LANES; // quads of a lane; lanes with a row
 // Weights are at most 1, and normal numbers as halves down to 2^-26 with this factor.
 const float WEIGHT_ONE = 4096.0;
 
-const uint STAGED_PIECES = STAGED_ROWS * (HEAD_DIM / 4u);
+const uint STAGED_PIECES = STAGED_ROWS * (HEAD_DIM / 4u), QUERY_PIECES = STAGED_QUERIES * (HEAD_DIM / 4u);
 // Queries become matrices in parts of their channels, so that wide heads need no more room than a tile.
-const uint NEED_1 = QUERIES * STRIDE + STAGED_PIECES, NEED_2 = QUERIES * (PIECES / 2u + 1u) + STAGED_PIECES;
+const uint NEED_1 = QUERY_PIECES + QUERIES * STRIDE, NEED_2 = QUERY_PIECES + QUERIES * (PIECES / 2u + 1u);
 const uint PARTS = KEPT || NEED_1 <= TILE ? 1u : NEED_2 <= TILE ? 2u : 4u;
 const uint PART_PIECES = PIECES / PARTS, PART_STEPS = STEPS / PARTS, PART_STRIDE = PART_PIECES + 1u;
 const uint SPLIT_PIECES = PIECES / SPLITS, PART_SPLIT = PART_PIECES / SPLITS; // a part has channels of every split
-const uint STAGED_AT = KEPT ? 0u : QUERIES * PART_STRIDE, QUERIES_END = STAGED_AT + STAGED_PIECES;
+const uint QUERIES_END = KEPT ? QUERY_PIECES : QUERY_PIECES + QUERIES * PART_STRIDE;
 const uint ROW_SUMS = REGISTERS ? 2u * QUERIES * (N / 4u) : 0u; // maxima and totals of rows, after the last tile
-const uint TILE_MOST = TILE > QUERIES_END ? TILE : QUERIES_END;
-const uint TILE_END = TILE_MOST > ROW_SUMS ? TILE_MOST : ROW_SUMS, QUERIES_AT = KEPT ? TILE_END : 0u;
+const uint BEFORE = TILE > QUERIES_END ? TILE : QUERIES_END, AFTER = STAGED_PIECES > ROW_SUMS ? STAGED_PIECES : ROW_SUMS;
+const uint TILE_END = BEFORE > AFTER ? BEFORE : AFTER, QUERIES_AT = KEPT ? TILE_END : QUERY_PIECES;
 // Halves: keys [token][piece], values [channel][8 tokens]; then scores [query][4 tokens] as floats, which become
 // weights [query][8 tokens] as halves. Before: queries [query][piece]. Before and after: staged rows as floats.
 shared uvec4 tile_s[TILE_END + (KEPT ? QUERIES * STRIDE : 0u)];
 shared float row_s[QUERIES]; // a factor of each query
 
-#define STAGED(i) uintBitsToFloat(tile_s[STAGED_AT + (i)])
-#define STAGED_SET(i, x) tile_s[STAGED_AT + (i)] = floatBitsToUint(x)
+#define STAGED(i) uintBitsToFloat(tile_s[i])
+#define STAGED_SET(i, x) tile_s[i] = floatBitsToUint(x)
 #include "lib/rotate.glsl"
 
 vec4 query_fit(vec4 x, uint c);
@@ -119,34 +124,49 @@ void put_values(uint pair, uvec4 even, uvec4 odd) {
 	}
 }
 
+// Stages queries as floats, and one part of their channels as halves.
+void stage_part(const uint part) {
+	[[dont_unroll]] for (uint first = 0; first < QUERIES; first += STAGED_QUERIES) {
+		for (uint i = LANE; i < QUERY_PIECES; i += LOCAL_X) {
+			const uint c = i % (HEAD_DIM / 4u);
+			STAGED_SET(i, query_fit(uintBitsToFloat(q[query_at(first + i / (HEAD_DIM / 4u)) + c]), c));
+		}
+		barrier();
+		if (Q_ROTATE) rotate_staged(QUERY_PIECES, false);
+		for (uint i = LANE; i < STAGED_QUERIES * PART_PIECES; i += LOCAL_X) {
+			const uint at = i % PART_PIECES, s = SPLITS == 1u ? 0u : at / PART_SPLIT;
+			const uint from = i / PART_PIECES * PIECES + s * SPLIT_PIECES + part * PART_SPLIT + at - s * PART_SPLIT;
+			tile_s[QUERIES_AT + (first + i / PART_PIECES) * PART_STRIDE + i % PART_PIECES] =
+				finite_halves8(STAGED(2u * from), STAGED(2u * from + 1u));
+		}
+		barrier();
+	}
+}
+// The part as matrices. Not a loop over parts, which Mesa's compilers for Intel and NVIDIA do not unroll: the matrices
+// would lie in memory. Not inside a branch: Mesa's AMD compiler would copy their halves for every tile.
+#define LOAD_PART(part)                                                                                                \
+	{                                                                                                                  \
+		stage_part(part);                                                                                              \
+		if (!KEPT) {                                                                                                   \
+			[[unroll]] for (uint r = 0; r < ROW_TILES; r++)                                                            \
+				[[unroll]] for (uint k = 0; k < PART_STEPS; k++) coopMatLoadNV(                                        \
+				    queries[r * STEPS + part * PART_STEPS + k], tile_s,                                                \
+				    QUERIES_AT + (row0 + r * M) * PART_STRIDE + split * PART_SPLIT + k * (K / 8u), PART_STRIDE,        \
+				    false);                                                                                            \
+			barrier();                                                                                                 \
+		}                                                                                                              \
+	}
+
 // Attends to the tokens of tiles 0 .. n_tiles - 1.
 void attend(uint first_tile, uint n_tiles) {
 	const uint row0 = gl_SubgroupID / GROUPS * GROUP_ROWS, group = gl_SubgroupID % GROUPS;
 	const uint split = SPLITS == 1u ? 0u : group / KEY_GROUPS, key_group = SPLITS == 1u ? group : group % KEY_GROUPS;
 	fcoopmatNV<16, gl_ScopeSubgroup, M, K> queries[KEPT ? ROW_TILES : ROW_TILES * STEPS];
-	[[unroll]] for (uint part = 0; part < PARTS; part++) {
-		[[dont_unroll]] for (uint first = 0; first < QUERIES; first += STAGED_ROWS) {
-			for (uint i = LANE; i < STAGED_PIECES; i += LOCAL_X) {
-				const uint c = i % (HEAD_DIM / 4u);
-				STAGED_SET(i, query_fit(uintBitsToFloat(q[query_at(first + i / (HEAD_DIM / 4u)) + c]), c));
-			}
-			barrier();
-			if (Q_ROTATE) rotate_staged(false);
-			for (uint i = LANE; i < STAGED_ROWS * PART_PIECES; i += LOCAL_X) {
-				const uint at = i % PART_PIECES, s = SPLITS == 1u ? 0u : at / PART_SPLIT;
-				const uint from = i / PART_PIECES * PIECES + s * SPLIT_PIECES + part * PART_SPLIT + at - s * PART_SPLIT;
-				tile_s[QUERIES_AT + (first + i / PART_PIECES) * PART_STRIDE + i % PART_PIECES] =
-					finite_halves8(STAGED(2u * from), STAGED(2u * from + 1u));
-			}
-			barrier();
-		}
-		if (KEPT) break;
-		// Not inside a branch: Mesa's AMD compiler would then copy the halves of these matrices for every tile.
-		[[unroll]] for (uint r = 0; r < ROW_TILES; r++)
-			[[unroll]] for (uint k = 0; k < PART_STEPS; k++)
-				coopMatLoadNV(queries[r * STEPS + part * PART_STEPS + k], tile_s,
-				              (row0 + r * M) * PART_STRIDE + split * PART_SPLIT + k * (K / 8u), PART_STRIDE, false);
-		barrier();
+	LOAD_PART(0u);
+	if (PARTS > 1u) LOAD_PART(1u);
+	if (PARTS > 2u) {
+		LOAD_PART(2u);
+		LOAD_PART(3u);
 	}
 
 #ifdef IN_REGISTERS
@@ -159,7 +179,8 @@ void attend(uint first_tile, uint n_tiles) {
 #else
 	// This lane's part of a row of scores: query j, quads quad0 ..
 	const uint in_subgroup = gl_SubgroupInvocationID, j = gl_SubgroupID * OWN_ROWS + in_subgroup % OWN_ROWS;
-	const uint quad0 = in_subgroup / OWN_ROWS * LANE_QUADS;
+	const bool busy = BUSY == SUBGROUP || in_subgroup < BUSY; // the others do the same as these, and write nothing
+	const uint quad0 = in_subgroup % BUSY / OWN_ROWS * LANE_QUADS;
 	float top = NO_TOKEN, total = 0; // maximum; sum of weights, this lane's share
 #endif
 	SUMS acc[ROW_TILES * OWN_COLS];
@@ -200,6 +221,7 @@ void attend(uint first_tile, uint n_tiles) {
 				}
 			}
 #ifndef IN_REGISTERS
+			if (OVER_KEYS) barrier(); // all have multiplied the keys
 			[[unroll]] for (uint r = 0; r < ROW_TILES; r++)
 				coopMatStoreNV(score[r], tile_s,
 				               SCORES + split * SPLIT_SCORES + (row0 + r * M) * SCORE_STRIDE + n * (N / 4u),
@@ -219,7 +241,7 @@ void attend(uint first_tile, uint n_tiles) {
 			w[i] = mix(scores(product), vec4(NO_TOKEN), blind);
 			most = max(most, max(max(w[i].x, w[i].y), max(w[i].z, w[i].w)));
 		}
-		[[unroll]] for (uint step = OWN_ROWS; step < SUBGROUP; step *= 2u) most =
+		[[unroll]] for (uint step = OWN_ROWS; step < BUSY; step *= 2u) most =
 		    max(most, subgroupShuffleXor(most, step));
 		const float now = max(top, most), base = now == NO_TOKEN ? 0.0 : now;
 		// Exactly 1 where the tile changes nothing.
@@ -233,10 +255,11 @@ void attend(uint first_tile, uint n_tiles) {
 			const vec2 used = unpackHalf2x16(halves.x) + unpackHalf2x16(halves.y); // rounded: a mean stays a mean
 			total += used.x + used.y;
 			const uint at = SCORES + j * SCORE_STRIDE + (quad0 + i) / 2u;
+			if (!busy) continue;
 			if ((quad0 + i) % 2u == 0u) tile_s[at].xy = halves;
 			else tile_s[at].zw = halves;
 		}
-		if (quad0 == 0u) row_s[j] = shrink;
+		if (busy && quad0 == 0u) row_s[j] = shrink;
 		barrier();
 #endif
 
@@ -303,22 +326,19 @@ void attend(uint first_tile, uint n_tiles) {
 		                      uintBitsToFloat(tile_s[(QUERIES + j) * (N / 4u)].x) / WEIGHT_ONE);
 	barrier();
 #else
-	[[unroll]] for (uint step = OWN_ROWS; step < SUBGROUP; step *= 2u) total += subgroupShuffleXor(total, step);
+	[[unroll]] for (uint step = OWN_ROWS; step < BUSY; step *= 2u) total += subgroupShuffleXor(total, step);
 	total /= WEIGHT_ONE;
-	if (quad0 == 0u) {
-		row_s[j] = query_done(j, top, total);
-	}
+	if (busy && quad0 == 0u) row_s[j] = query_done(j, top, total);
 #endif
 	[[dont_unroll]] for (uint first = 0; first < QUERIES; first += STAGED_ROWS) {
 		[[unroll]] for (uint r = 0; r < ROW_TILES; r++)
 			if ((row0 + r * M) / STAGED_ROWS == first / STAGED_ROWS)
 				[[unroll]] for (uint c = 0; c < OWN_COLS; c++) if (!UNEVEN || c * GROUPS + group < COL_TILES)
 				    coopMatStoreNV(acc[r * OWN_COLS + c], tile_s,
-				                   STAGED_AT + (row0 + r * M - first) * (HEAD_DIM / 4u) +
-				                       (c * GROUPS + group) * (N / 4u),
+				                   (row0 + r * M - first) * (HEAD_DIM / 4u) + (c * GROUPS + group) * (N / 4u),
 				                   HEAD_DIM / 4u, false);
 		barrier();
-		if (V_ROTATE) rotate_staged(true);
+		if (V_ROTATE) rotate_staged(STAGED_PIECES, true);
 		for (uint i = LANE; i < STAGED_PIECES; i += LOCAL_X) {
 			const uint row = first + i / (HEAD_DIM / 4u);
 			piece_done(row, i % (HEAD_DIM / 4u), STAGED(i) / WEIGHT_ONE, row_s[row]);

@@ -123,7 +123,7 @@ void state_finish(const bool rotated) {
 		[[unroll]] for (uint o = 0; o < OWN; o++)
 			if (LANE + o * LOCAL_X < PIECES) q_s[j * ALL_PIECES + LANE + o * LOCAL_X] = acc[j * OWN + o];
 	barrier();
-	rotate_staged(true);
+	rotate_staged(STAGED_PIECES, true);
 	[[unroll]] for (uint j = 0; j < QUERIES; j++)
 		[[unroll]] for (uint o = 0; o < OWN; o++)
 			acc[j * OWN + o] = q_s[j * ALL_PIECES + min(LANE + o * LOCAL_X, PIECES - 1u)];

@@ -1,17 +1,16 @@
-// The rotation of shared/kv_page.h, or its inverse, of every vector in shared memory. Signs come first; in the inverse,
-// last.
+// The rotation of shared/kv_page.h, or its inverse, of vectors in shared memory: `staged` pieces of 4 channels. Signs
+// come first; in the inverse, last.
 //
-// The including file defines HEAD_DIM, LOCAL_X, LANE and, for the vectors in pieces of 4 channels, STAGED_PIECES (their
-// number), STAGED(i) and STAGED_SET(i, x).
-void rotate_staged(const bool back) {
+// The including file defines HEAD_DIM, LOCAL_X, LANE and, for piece i, STAGED(i) and STAGED_SET(i, x).
+void rotate_staged(const uint staged, const bool back) {
 	const uint block = kv_rotation_block(HEAD_DIM), pieces = HEAD_DIM / 4u; // of a vector
-	for (uint i = LANE; i < STAGED_PIECES; i += LOCAL_X) {
+	for (uint i = LANE; i < staged; i += LOCAL_X) {
 		const vec4 x = STAGED(i) * kv_rotation_scale(block);
 		STAGED_SET(i, hadamard4(back ? x : signed4(x, i % pieces * 4u)));
 	}
 	barrier();
 	for (uint step = 1u; step < block / 4u; step *= 2u) {
-		for (uint i = LANE; i < STAGED_PIECES / 2u; i += LOCAL_X) {
+		for (uint i = LANE; i < staged / 2u; i += LOCAL_X) {
 			const uint at = i / step * 2u * step + i % step;
 			const vec4 a = STAGED(at), b = STAGED(at + step);
 			STAGED_SET(at, a + b);
@@ -20,6 +19,6 @@ void rotate_staged(const bool back) {
 		barrier();
 	}
 	if (!back) return;
-	for (uint i = LANE; i < STAGED_PIECES; i += LOCAL_X) STAGED_SET(i, signed4(STAGED(i), i % pieces * 4u));
+	for (uint i = LANE; i < staged; i += LOCAL_X) STAGED_SET(i, signed4(STAGED(i), i % pieces * 4u));
 	barrier();
 }

@@ -112,10 +112,16 @@ TEST_CASE("attend: rows of a prompt over packed pages") {
 				rows.push_back({shape, {{{}, 32, 33}, {fit, 32, 70, fit.v.prescale == Prescale::SqrtMax}}});
 			++i;
 		}
-	rows.push_back({{5, 8, 1, 512, 1, false, false, 5, true}, {{{channel(4), token(4, 512)}, 32, 60}}});
 	rows.push_back({{6, 24, 2, 64, 2, false, false, 6, true},
 	                {{formats[2], 32, 96}}}); // more heads in a group than a workgroup takes
 	rows.push_back({{6, 8, 2, 64, 2, false, false, 4}, {{formats[2], 32, 96}}}); // decode rows that share a cache
+	each_row(rows, run_packed);
+}
+
+TEST_CASE("attend: rows of a prompt over packed pages, wide heads") {
+	std::vector<PackedRow> rows{{{5, 8, 1, 512, 1, false, false, 5, true}, {{{channel(4), token(4, 512)}, 32, 60}}}};
+	for (const Format& f : {Format{channel(2), token(2, 512)}, {token(4, 32), token(8, 32)}, {bytes(channel(4)), {}}})
+		rows.push_back({{19, 8, 2, 512, 2, true, false, 19, true}, {{f, 64, 150}}});
 	each_row(rows, run_packed);
 }
 

@@ -472,12 +472,20 @@ TEST_CASE("ops: attend_prompt, alone and after older tokens in pages") {
 			    {T, h[0], h[1], D, 45 + T, pages[i % 3], uint32_t(1 + i % 2), i % 2 == 0, 1, i % 4 == 3 ? 4 : T});
 			++i;
 		}
-	rows.push_back({9, 8, 1, 512, 45, 32, 1, true, 20});
-	rows.push_back({33, 4, 2, 320, 0, 32, 1, false, 7});
 	rows.push_back({40, 4, 4, 192, 0, 32, 1, false, 9}); // wide heads, which matrices take in parts
 	rows.push_back({17, 8, 2, 256, 130, 64, 2, true, 20});
 	rows.push_back({6, 24, 2, 64, 50, 32, 1, false, 1, 6}); // more heads in a group than a workgroup takes
 	each_row(rows, run_attend);
+}
+
+// attend.lavapipe26.wide runs these with the shared memory of a GPU, which matrices need for them.
+TEST_CASE("ops: attend_prompt, wide heads") {
+	each_row<AttendRow>({{9, 8, 1, 512, 45, 32, 1, true, 20},
+	                     {33, 4, 2, 320, 0, 32, 1, false, 7},
+	                     {40, 8, 1, 512, 0, 32, 1, false, 30},
+	                     {33, 6, 2, 512, 130, 64, 2, true, 20, 33},
+	                     {20, 4, 2, 384, 70, 32, 1, false, 3, 20}},
+	                    run_attend);
 }
 
 TEST_CASE("ops: attend_prompt over a sliding window, and over chunks") {
@@ -500,7 +508,8 @@ TEST_CASE("ops: attend_prompt over a sliding window, and over chunks") {
 TEST_CASE("ops: a row of attend_prompt has the same bits however the prompt is cut") {
 	std::vector<AttendRow> rows = {{70, 8, 2, 64, 0, 32, 1, false, 1},
 	                               {50, 4, 4, 80, 40, 32, 2, false, 1},
-	                               {50, 4, 2, 64, 90, 32, 2, false, 1, 50}};
+	                               {50, 4, 2, 64, 90, 32, 2, false, 1, 50},
+	                               {40, 8, 1, 512, 90, 32, 2, false, 1, 40}};
 	each_row(rows, [](Backend& backend, const AttendRow& r, const TestRow& row) {
 		Random random(uint32_t(row.number) + 1);
 		Rig rig(backend);

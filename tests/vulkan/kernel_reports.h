@@ -2,6 +2,7 @@
 #pragma once
 #include "backends/vulkan/open_vulkan.h"
 #include <fmt/format.h>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -12,9 +13,10 @@ inline std::string key(const std::string& chip, const vk::KernelReport& k) {
 	return chip + " " + k.kernel + " " + k.use;
 }
 
-// Errors regardless of the driver's version. few_spills: registers of a use that may spill.
-inline std::vector<std::string> faults_of(const std::string& chip, const std::vector<vk::KernelReport>& all,
-                                          uint32_t few_spills = 0) {
+// Errors regardless of the driver's version. may_spill: registers of a use that may spill.
+inline std::vector<std::string> faults_of(
+    const std::string& chip, const std::vector<vk::KernelReport>& all,
+    const std::function<uint32_t(const vk::KernelReport&)>& may_spill = [](const auto&) { return 0; }) {
 	std::vector<std::string> out;
 	std::map<std::string, int> seen;
 	for (const vk::KernelReport& k : all) {
@@ -23,7 +25,7 @@ inline std::vector<std::string> faults_of(const std::string& chip, const std::ve
 			out.push_back(fmt::format("{}: {}", name, k.error));
 		else if (!k.measured || !k.code_bytes)
 			out.push_back(fmt::format("{}: the driver gives no numbers", name));
-		if (k.spilling() && (!k.spills || k.spills > few_spills))
+		if (k.spilling() && (!k.spills || k.spills > may_spill(k)))
 			out.push_back(fmt::format("{}: spills {} registers, {} bytes of scratch", name, k.spills, k.scratch_bytes));
 		if (++seen[name] == 2) out.push_back(fmt::format("{}: two uses have this name", name));
 	}

@@ -45,6 +45,52 @@ TEST_CASE(
 	}
 }
 
+TEST_CASE("kernel choice: heads of up to 512 channels take matrices, in the shared memory of GPUs") {
+	struct Row {
+		uint32_t vendor;
+		vk::MatrixShape shape;
+		uint32_t subgroup, shared, head_dim;
+		uint32_t groups, local, rows; // subgroups that share queries, lanes, rows of 4 heads; 0: no matrices
+	};
+	for (const Row& row : {Row{0x10de, {16, 16, 16}, 32, 48u << 10, 512, 4, 512, 16},
+	                       Row{0x10de, {16, 16, 16}, 32, 48u << 10, 384, 4, 512, 16},
+	                       Row{0x10de, {16, 16, 16}, 32, 32u << 10, 512, 0, 0, 0},
+	                       Row{0x1002, {16, 16, 16}, 32, 64u << 10, 512, 4, 512, 16},
+	                       Row{0x1002, {16, 16, 16}, 64, 64u << 10, 512, 4, 1024, 16},
+	                       Row{0x8086, {8, 16, 16}, 16, 48u << 10, 256, 4, 512, 16},
+	                       Row{0x8086, {8, 16, 16}, 16, 48u << 10, 512, 8, 512, 8},
+	                       Row{0x8086, {8, 16, 16}, 16, 44u << 10, 512, 0, 0, 0},
+	                       Row{0x10005, {8, 8, 8}, 8, 48u << 10, 512, 8, 512, 16}}) { // lavapipe
+		vk::Caps c;
+		c.vendor = row.vendor, c.workgroup = 1024, c.shared_bytes = row.shared;
+		c.subgroup = c.subgroup_min = c.subgroup_max = row.subgroup, c.subgroup_ops = true;
+		c.matrix = row.shape;
+		INFO(row.vendor << ", " << row.head_dim << " channels, subgroups of " << row.subgroup);
+		CHECK(vk::attends_by_matrices(c, row.head_dim) == (row.groups > 0));
+		if (!row.groups) continue;
+		CHECK_FALSE(vk::scores_by_matrices(c, row.head_dim));
+		CHECK_FALSE(vk::attends_by_matrices(c, 520));
+		for (const bool own : {false, true}) {
+			const vk::AttendChoice how = own ? vk::choose_attend_prompt(c, 4, row.head_dim, 0)
+			                                 : vk::choose_attend(c, 4, {}, row.head_dim, 32, /*prompt=*/true);
+			CHECK(how.tokens == row.rows);
+			std::vector<vk::SpecValue> spec = how.spec;
+			CHECK(std::ranges::count(spec, vk::SpecValue{SPEC_SUBGROUP_COLS, row.groups}) == 1);
+			spec.push_back({SPEC_SUBGROUP, row.subgroup});
+			const KernelBlob& blob = kernel_blobs()[size_t(how.kernel)];
+			const vk::Footprint f = vk::footprint(blob.spirv, vk::reflect(blob.spirv, blob.name), spec);
+			CHECK(f.local[0] == row.local);
+			CHECK(f.shared_bytes <= row.shared);
+			vk::Caps least = c;
+			least.shared_bytes = f.shared_bytes;
+			CHECK(vk::choose_attend_prompt(least, 4, row.head_dim, 0).tokens == row.rows);
+			--least.shared_bytes;
+			CHECK(vk::choose_attend_prompt(least, 4, row.head_dim, 0).spec !=
+			      vk::choose_attend_prompt(c, 4, row.head_dim, 0).spec);
+		}
+	}
+}
+
 TEST_CASE("kernel choice: attention by matrices, where rows of a subgroup are whole matrices and have whole lanes") {
 	struct Row {
 		vk::MatrixShape shape;
@@ -54,7 +100,7 @@ TEST_CASE("kernel choice: attention by matrices, where rows of a subgroup are wh
 	for (const Row& row :
 	     {Row{{16, 16, 16}, 32, 48u << 10, 256}, Row{{16, 16, 16}, 64, 48u << 10, 512},
 	      Row{{8, 16, 16}, 16, 64u << 10, 256}, Row{{8, 8, 8}, 8, 32u << 10, 128}, Row{{16, 8, 16}, 32, 48u << 10, 256},
-	      Row{{16, 16, 16}, 128, 48u << 10, 0}, Row{{16, 16, 16}, 32, 20u << 10, 0}, Row{{}, 32, 48u << 10, 0}}) {
+	      Row{{16, 16, 16}, 128, 48u << 10, 1024}, Row{{16, 16, 16}, 32, 20u << 10, 0}, Row{{}, 32, 48u << 10, 0}}) {
 		vk::Caps c;
 		c.vendor = 0x10de;
 		c.workgroup = 1024, c.shared_bytes = row.shared;
@@ -108,8 +154,7 @@ TEST_CASE("kernel choice: attention by matrices, where rows of a subgroup are wh
 		      Kernel::score_prompt); // no matrix products
 		vk::Caps tight = c;
 		tight.shared_bytes = 28415;
-		const bool half = row.subgroup < 64; // a tile of half as many tokens has a quad for each lane of a row
-		CHECK(vk::attends_by_matrices(tight, 128) == half);
+		CHECK(vk::attends_by_matrices(tight, 128)); // a tile of half as many tokens
 		CHECK(vk::attends_by_matrices(tight, 96));
 		const vk::AttendChoice decode = vk::choose_attend(c, 4, {}, 128, 32, /*prompt=*/false);
 		CHECK(decode.kernel == Kernel::attend);
@@ -126,7 +171,7 @@ TEST_CASE("kernel choice: attention by matrices, where rows of a subgroup are wh
 		CHECK_FALSE(keeps(kept, 128));
 		CHECK(vk::set_knob(kept.knobs, "shared_queries", "on"));
 		CHECK(keeps(kept, 128));
-		CHECK(keeps(kept, 256) == half); // no room beside a tile of 32 tokens
+		CHECK(keeps(kept, 256));
 		spec = vk::choose_attend_prompt(kept, 4, 128, 0).spec;
 		spec.push_back({SPEC_SUBGROUP, row.subgroup});
 		const KernelBlob& attend = kernel_blobs()[size_t(Kernel::attend_prompt_matrix)];
@@ -135,9 +180,9 @@ TEST_CASE("kernel choice: attention by matrices, where rows of a subgroup are wh
 		intel.shared_bytes = kept.shared_bytes;
 		CHECK(vk::attends_by_matrices(intel, 128) == (row.subgroup >= 16));
 		--kept.shared_bytes, --intel.shared_bytes;
-		CHECK(keeps(kept, 128) == half);
-		CHECK(vk::attends_by_matrices(intel, 128) == (row.subgroup >= 16 && half));
-		vk::Caps amd = c; // twice as many subgroups share queries of wide heads, if they have lanes
+		CHECK(keeps(kept, 128));
+		CHECK(vk::attends_by_matrices(intel, 128) == (row.subgroup >= 16));
+		vk::Caps amd = c; // more subgroups share queries of wide heads, each with half of their channels
 		amd.vendor = 0x1002, amd.shared_bytes = 64 << 10;
 		const auto groups_of = [](const vk::Caps& caps, uint32_t head_dim) {
 			for (const vk::SpecValue& v : vk::choose_attend_prompt(caps, 4, head_dim, 0).spec)
@@ -146,14 +191,14 @@ TEST_CASE("kernel choice: attention by matrices, where rows of a subgroup are wh
 		};
 		CHECK(groups_of(amd, 128) == 2);
 		CHECK(groups_of(c, 256) == 2);
-		const bool lanes = row.subgroup == 32 || row.shape.m == 8;
-		CHECK(groups_of(amd, 256) == (lanes ? 4 : 2));
+		if (2 * row.local > c.workgroup) continue;
+		CHECK(groups_of(amd, 256) == 64 / row.shape.n); // two for each matrix of keys
 		for (const uint32_t d : {192u, 256u}) {
 			const vk::AttendChoice four = vk::choose_attend_prompt(amd, 4, d, 0);
 			std::vector<vk::SpecValue> of_four = four.spec;
 			of_four.push_back({SPEC_SUBGROUP, row.subgroup});
 			const vk::Footprint size = vk::footprint(attend.spirv, vk::reflect(attend.spirv, attend.name), of_four);
-			CHECK(size.local[0] == row.local * (lanes ? 2 : 1));
+			CHECK(size.local[0] == row.local * groups_of(amd, d) / 2);
 			vk::Caps least = amd;
 			least.shared_bytes = size.shared_bytes;
 			CHECK(vk::choose_attend_prompt(least, 4, d, 0).spec == four.spec);
