@@ -18,8 +18,8 @@
 // A query's bits depend on its own tiles alone: neither on the other queries nor on tiles of which it sees nothing.
 //
 // The including file defines LOCAL_X, SUBGROUP, GROUPS, HEAD_DIM, QUERIES (64; 128 where registers hold a subgroup's
-// sums for 32 rows; 32 where shared memory does not hold more), KEYS (32, or 16 where shared memory does not hold more), AHEAD, KEPT, M, N, K, Q_ROTATE, V_ROTATE
-// and what lib/softcap.glsl needs, declares q, and supplies:
+// sums for 32 rows; 32 where shared memory does not hold more), KEYS (32, or 16 where shared memory does not hold
+// more), AHEAD, KEPT, M, N, K, Q_ROTATE, V_ROTATE and what lib/softcap.glsl needs, declares q, and supplies:
 //   uint query_at(uint j)                  first 16-byte piece of query j in q; any valid one where there is no query j
 //   vec4 query_fit(vec4 x, uint c)         x, channels 4 c .. 4 c + 3 of a query, as the keys want them
 //   void tile_fetch(uint tile)             loads what tile_key() and tile_value() need
@@ -83,7 +83,8 @@ const uint PART_PIECES = PIECES / PARTS, PART_STEPS = STEPS / PARTS, PART_STRIDE
 const uint SPLIT_PIECES = PIECES / SPLITS, PART_SPLIT = PART_PIECES / SPLITS; // a part has channels of every split
 const uint QUERIES_END = KEPT ? QUERY_PIECES : QUERY_PIECES + QUERIES * PART_STRIDE;
 const uint ROW_SUMS = REGISTERS ? 2u * QUERIES * (N / 4u) : 0u; // maxima and totals of rows, after the last tile
-const uint BEFORE = TILE > QUERIES_END ? TILE : QUERIES_END, AFTER = STAGED_PIECES > ROW_SUMS ? STAGED_PIECES : ROW_SUMS;
+const uint BEFORE = TILE > QUERIES_END ? TILE : QUERIES_END;
+const uint AFTER = STAGED_PIECES > ROW_SUMS ? STAGED_PIECES : ROW_SUMS;
 const uint TILE_END = BEFORE > AFTER ? BEFORE : AFTER, QUERIES_AT = KEPT ? TILE_END : QUERY_PIECES;
 // Halves: keys [token][piece], values [channel][8 tokens]; then scores [query][4 tokens] as floats, which become
 // weights [query][8 tokens] as halves. Before: queries [query][piece]. Before and after: staged rows as floats.
