@@ -218,7 +218,7 @@ bool fits(const Caps& c, uint32_t head_dim, const AttendTile& t) {
 	const uint32_t scores = t.registers ? 0 : n_splits * t.queries * (t.keys / 4 + 1);
 	const uint32_t keys = t.keys * (pieces + 1), values = head_dim * (t.keys / 8 + 1);
 	const uint32_t tile = values + (over_keys ? std::max(keys, scores) : keys + scores);
-	const uint32_t before = head_dim > 256 ? staged / 4 : staged; // queries staged
+	const uint32_t before = head_dim > 256 ? staged / 4 : staged; // STAGED_QUERIES rows of queries
 	const auto queries = [&](uint32_t parts) { return before + t.queries * (pieces / parts + 1); };
 	const uint32_t parts = t.kept || queries(1) <= tile ? 1 : queries(2) <= tile ? 2 : 4;
 	const uint32_t after = std::max(staged, t.registers ? t.queries * m.n / 2 : 0), least = std::max(tile, after);
@@ -231,7 +231,7 @@ AttendTile attend_tile(const Caps& c, uint32_t head_dim, bool kept) {
 		if (const AttendTile t{kMatrixQueries, keys, kept}; fits(c, head_dim, t)) return t;
 	return {};
 }
-// With so many subgroups that each keeps at most `channels` of its queries' channels.
+// As many subgroups share queries as it takes for each to keep at most `channels` of their channels.
 AttendTile split_tile(const Caps& c, uint32_t head_dim, uint32_t channels) {
 	const uint32_t n_splits = std::bit_ceil(ceil_div(head_dim, channels));
 	for (const uint32_t queries : {kMatrixQueries, kMatrixQueries / 2})

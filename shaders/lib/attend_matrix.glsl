@@ -143,8 +143,9 @@ void stage_part(const uint part) {
 		barrier();
 	}
 }
-// The part as matrices. Not a loop over parts, which Mesa's compilers for Intel and NVIDIA do not unroll: the matrices
-// would lie in memory. Not inside a branch: Mesa's AMD compiler would copy their halves for every tile.
+// Stages the part and loads its matrices. A macro instead of a loop over parts: Mesa's compilers for Intel (2 parts)
+// and NVIDIA (4) do not unroll that loop, and keep the matrices in memory. Not inside a branch at run time: Mesa's AMD
+// compiler would copy their halves for every tile.
 #define LOAD_PART(part)                                                                                                \
 	{                                                                                                                  \
 		stage_part(part);                                                                                              \
@@ -180,7 +181,7 @@ void attend(uint first_tile, uint n_tiles) {
 #else
 	// This lane's part of a row of scores: query j, quads quad0 ..
 	const uint in_subgroup = gl_SubgroupInvocationID, j = gl_SubgroupID * OWN_ROWS + in_subgroup % OWN_ROWS;
-	const bool busy = BUSY == SUBGROUP || in_subgroup < BUSY; // the others do the same as these, and write nothing
+	const bool busy = BUSY == SUBGROUP || in_subgroup < BUSY; // other lanes repeat a busy lane's work, without writing
 	const uint quad0 = in_subgroup % BUSY / OWN_ROWS * LANE_QUADS;
 	float top = NO_TOKEN, total = 0; // maximum; sum of weights, this lane's share
 #endif
