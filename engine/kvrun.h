@@ -193,9 +193,11 @@ typedef struct {
 	                            kvrun_generate_options.draft_max, or KVRUN_DRAFT_MTP; NULL: guesses are looked up in the
 	                            text. Its weights and caches take memory of the same device, in addition to this
 	                            engine's */
+	const char* loras; /* LoRA adapters of the model, .gguf files: "FILE[:SCALE]", several separated by commas; NULL:
+	                      none. Sessions saved with them are restored with the same ones only */
 } kvrun_engine_options;
 #define KVRUN_ENGINE_OPTIONS_INIT                                                                                      \
-	{ sizeof(kvrun_engine_options), NULL, NULL, 0, 512, 0, 8, NULL, NULL, NULL, NULL, 1, NULL, NULL, NULL }
+	{ sizeof(kvrun_engine_options), NULL, NULL, 0, 512, 0, 8, NULL, NULL, NULL, NULL, 1, NULL, NULL, NULL, NULL }
 
 KVRUN_API kvrun_status kvrun_engine_open(kvrun_engine** out, const kvrun_engine_options* options);
 /* The engine is destroyed when its last session and batch are also freed. */

@@ -525,6 +525,8 @@ uint64_t kv_f16_bytes(const Config& c) {
 }
 
 Config read_config(const Gguf& g) {
+	if (g.text("general.type", "model") == "adapter")
+		fail(Code::Unsupported, "{}: an adapter; give its model with -m, and it with --lora", g.name());
 	const Family& f = family_of(g);
 	const Keys k{g, f.arch};
 	Config c;

@@ -12,6 +12,14 @@
 #include <unordered_map>
 
 namespace kvrun {
+
+RowPlace row_place(const TensorSpec& s, uint32_t n, uint32_t row) {
+	if (!s.halves) return {row, n - row};
+	const uint32_t all = n / s.depth, first = s.first ? s.first : all / 2, of = row / all, at = row % all;
+	if (at < first) return {of * first + at, first - at};
+	return {s.depth * first + of * (all - first) + at - first, all - at};
+}
+
 namespace {
 
 constexpr size_t kAlign = 256;                     // of a tensor inside a buffer, in bytes
@@ -107,18 +115,6 @@ std::vector<float> row_factors(const WeightPiece& p) {
 
 unsigned reading_threads() { return std::clamp(std::thread::hardware_concurrency(), 2u, 5u) - 1; }
 
-struct Place {
-	uint32_t to; // row on the device
-	uint32_t n;  // rows of the file from here on that stay consecutive
-};
-// Where row `row` of n goes: see TensorSpec::halves.
-Place place(const TensorSpec& s, uint32_t n, uint32_t row) {
-	if (!s.halves) return {row, n - row};
-	const uint32_t all = n / s.depth, first = s.first ? s.first : all / 2, of = row / all, at = row % all;
-	if (at < first) return {of * first + at, first - at};
-	return {s.depth * first + of * (all - first) + at - first, all - at};
-}
-
 class Uploader {
  public:
 	Uploader(const Gguf& g, Backend& b, const LoadProgress& p, const std::vector<Item>& items)
@@ -134,7 +130,7 @@ class Uploader {
 			const std::vector<float> factors = row_factors(piece.piece);
 			const WeightRows rows(piece.bytes, factors);
 			for (uint32_t done = 0; done < n;) {
-				const auto [to, most] = place(*i.spec, i.spec->rows, row + done);
+				const auto [to, most] = row_place(*i.spec, i.spec->rows, row + done);
 				const uint32_t m = std::min(n - done, most);
 				backend_.write_weight(v, to, m, rows.rows(done, m, row_bytes),
 				                      piece.arranged.subspan(done * arranged_bytes, m * arranged_bytes));
@@ -149,7 +145,7 @@ class Uploader {
 		std::vector<float> values(i.spec->cols), placed(i.spec->cols);
 		dequantise_row(i.tensor->type, piece.data(), values.data(), values.size());
 		for (uint32_t at = 0; at < i.spec->cols;) {
-			const auto [to, n] = place(*i.spec, i.spec->cols, at);
+			const auto [to, n] = row_place(*i.spec, i.spec->cols, at);
 			std::copy_n(values.begin() + at, n, placed.begin() + to);
 			at += n;
 		}
@@ -389,6 +385,7 @@ Weights load_weights(const Gguf& g, const Config& c, Backend& backend, const Loa
 		else
 			up.vector(i, v);
 		views.emplace(i.spec->name, v);
+		if (i.spec->matrix) w.matrices.emplace(i.spec->name, v);
 	}
 	up.finish();
 	up.warn_about_values();

@@ -4,6 +4,8 @@
 #include "models/config.h"
 #include <deque>
 #include <functional>
+#include <string>
+#include <unordered_map>
 
 namespace kvrun {
 
@@ -90,10 +92,18 @@ struct Weights { // immutable after load; views point into `buffers`. Of a predi
 	View streams_in, streams_out; // ((streams - 1) * dim, dim): of all streams but the first
 	std::vector<LayerWeights> layers;
 	PredictionWeights prediction;
-	std::deque<Buffer> buffers; // addresses survive a move of Weights
-	size_t bytes = 0;           // all weights
-	size_t host_bytes = 0;      // the part in host memory, read over the bus
+	std::unordered_map<std::string, View> matrices; // by name in the file
+	std::deque<Buffer> buffers;                     // addresses survive a move of Weights
+	size_t bytes = 0;                               // all weights
+	size_t host_bytes = 0;                          // the part in host memory, read over the bus
 };
+
+struct RowPlace {
+	uint32_t to; // row on the device
+	uint32_t n;  // rows of the file from here on that stay consecutive
+};
+// Where row `row` of a tensor's n rows goes: see TensorSpec::halves.
+RowPlace row_place(const TensorSpec&, uint32_t n, uint32_t row);
 
 using LoadProgress = std::function<void(uint64_t done_bytes, uint64_t total_bytes)>; // of the file; may throw
 

@@ -42,6 +42,8 @@ kvrun_status open_model(const ModelArgs& a, const DraftArgs& draft, const std::s
 	o.ubatch = a.ubatch_within_ctx();
 	o.max_rows = draft.rows(answers);
 	if (draft.given() && !draft.looks_up()) o.draft_model = draft.predicts() ? KVRUN_DRAFT_MTP : draft.what.c_str();
+	const std::string loras = a.lora_text();
+	o.loras = or_null(loras);
 	o.canceller = canceller;
 	if (show) o.progress = show_loading;
 	o.payload = &bar;

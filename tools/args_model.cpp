@@ -79,8 +79,15 @@ void add_weight_options(Command& c, WeightArgs& a) {
 	});
 }
 
+std::string ModelArgs::lora_text() const { return fmt::format("{}", fmt::join(loras, ",")); }
+
 void add_model_options(Command& c, ModelArgs& a, const std::string& longest) {
 	add_model(c, a.model)->required();
+	add_texts(
+	    c, "--lora,--lora-scaled", a.loras, "FILE[:SCALE]",
+	    "a LoRA adapter of the model (.gguf), times a scale [1]; several are separated by commas, or the option is "
+	    "repeated")
+	    ->group(kModelGroup);
 	add_device(c, a.device);
 	add_split(c, a.split);
 	add_tokens(c, "-c,--ctx-size", a.ctx, 0, 1 << 24,

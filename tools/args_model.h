@@ -20,17 +20,19 @@ struct WeightArgs {         // which weights lie in host memory
 };
 
 struct ModelArgs {
-	std::string model, device; // file; index or part of a name, several separated by commas, or empty for the best
-	std::string split;         // layers of each device, or in proportion; empty: by speed and free memory
-	int64_t ctx = 0;           // tokens; 0: the engine's choice
-	int64_t ubatch = 512;      // prompt tokens that go through a layer together
-	uint64_t kv_budget = 0;    // bytes; 0: the free device memory
-	uint64_t host_budget = 0;  // bytes; 0: a quarter of the machine's memory
-	std::string offload_dir;   // folder for data beyond host_budget; empty if none
-	bool check = false;        // compare every op with the cpu backend
+	std::string model, device;      // file; index or part of a name, several separated by commas, or empty for the best
+	std::string split;              // layers of each device, or in proportion; empty: by speed and free memory
+	int64_t ctx = 0;                // tokens; 0: the engine's choice
+	int64_t ubatch = 512;           // prompt tokens that go through a layer together
+	uint64_t kv_budget = 0;         // bytes; 0: the free device memory
+	uint64_t host_budget = 0;       // bytes; 0: a quarter of the machine's memory
+	std::string offload_dir;        // folder for data beyond host_budget; empty if none
+	bool check = false;             // compare every op with the cpu backend
+	std::vector<std::string> loras; // adapters: FILE[:SCALE], or several separated by commas
 	WeightArgs weights;
 
 	// ubatch limited to the context, because no prompt is longer.
+	std::string lora_text() const; // all of them, for parse_loras(); empty: none
 	uint32_t ubatch_within_ctx() const { return uint32_t(ctx ? std::min(ctx, ubatch) : ubatch); }
 };
 

@@ -63,6 +63,7 @@ std::shared_ptr<EngineObject> open_engine(const kvrun_engine_options* given) {
 		refuse(KVRUN_EINVALID, "ubatch is {}, expected 1 to {}", o.ubatch, kMaxUbatch);
 	EngineOptions e;
 	e.model = o.model_path;
+	e.loras = parse_loras(text_or_empty(o.loras));
 	e.backend = backend_options(o.device);
 	e.ubatch = o.ubatch;
 	e.prefill_block = o.prefill_block;

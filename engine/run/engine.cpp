@@ -31,12 +31,15 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 	const uint32_t n_layers = model.config.n_layers;
 	std::optional<Config> prediction;
 	if (opt.mtp) prediction = read_prediction(model.file, model.config);
+	std::vector<LoraFile> lora_files = open_loras(opt.loras, model.file, model.config);
 	FitGoal goal{opt.fit_kv, opt.fit_ctx, opt.kv_budget, opt.ubatch};
 	OpenedDevices devices =
 	    open_devices(opt.backend, n_layers, fit_bytes(model.file, model.config, goal) / std::max(n_layers, 1u));
 	std::unique_ptr<Engine> e(new Engine(std::move(model), std::move(devices.backend)));
+	e->lora_files_ = std::move(lora_files);
 	const Config& cfg = e->config();
 	DeviceInfo empty = e->backend_->info();
+	empty.free_bytes -= std::min<uint64_t>(lora_bytes(e->lora_files_, cfg), empty.free_bytes);
 	if (prediction) {
 		if (empty.parts > 1)
 			fail(Code::Unsupported, "the prediction layer (--draft mtp) runs on one device; leave --split out");
@@ -69,6 +72,7 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 	}
 	Backend& be = *e->backend_;
 	e->weights_ = load_weights(e->file(), cfg, be, progress, e->weight_plan_->in_host());
+	e->loras_ = load_loras(e->lora_files_, cfg, e->weights_, be);
 	e->ring_ = std::make_unique<WeightRing>(be, cfg, e->weights_, e->weight_plan_->ring());
 	std::unique_ptr<PredictionLayer> layer;
 	if (prediction) layer = std::make_unique<PredictionLayer>(be, e->file(), std::move(*prediction), e->weights_);
@@ -90,14 +94,15 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 	e->ubatch_ = std::clamp(opt.ubatch, 1u, std::max(cfg.max_seq, 1u));
 	e->latent_form_ = opt.latent_form;
 	e->prefill_block_ = longest_block(dev, cfg, e->cache_layers_, opt.prefill_block);
-	e->runner_ = std::make_unique<LayerRunner>(be, cfg, e->weights_, std::max(e->ubatch_, 2 * opt.max_rows));
+	e->runner_ =
+	    std::make_unique<LayerRunner>(be, cfg, e->weights_, std::max(e->ubatch_, 2 * opt.max_rows), &e->loras_);
 	e->decoder_ =
 	    std::make_unique<Decoder>(*e->runner_, e->cache_layers_, e->scratch_, e->window_scratch_, opt.max_rows);
 	return e;
 }
 
 size_t Engine::activation_bytes() const {
-	return (mtp_ ? mtp_->layer().bytes() : 0) + ring_->bytes() + runner_->bytes() + decoder_->bytes() +
+	return loras_.bytes + (mtp_ ? mtp_->layer().bytes() : 0) + ring_->bytes() + runner_->bytes() + decoder_->bytes() +
 	       scratch_.bytes() + window_scratch_.bytes() + (spare_ ? spare_->bytes() : 0);
 }
 

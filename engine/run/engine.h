@@ -8,6 +8,7 @@
 #include "engine/run/weight_fit.h"
 #include "engine/run/weight_ring.h"
 #include "models/grammar/token_trie.h"
+#include "models/lora.h"
 #include "models/model.h"
 #include <memory>
 #include <mutex>
@@ -28,6 +29,7 @@ struct EngineOptions {
 	uint32_t fit_ctx = 0;              // context in tokens for which WeightOptions::fit makes room; 0: FitGoal::ctx
 	std::vector<KvPolicy> fit_kv = {}; // under these policies
 	LatentForm latent_form = LatentForm::Auto; // of latent attention in prompts, for tests
+	std::vector<LoraOption> loras = {};        // adapters, all of them at once
 	bool mtp = false;                          // the model's own prediction layer drafts: Engine::mtp()
 };
 
@@ -42,6 +44,8 @@ class Engine {
 	const Config& config() const { return model_.config; }
 	const Tokenizer& tokenizer() const { return model_.tokenizer; }
 	const Gguf& file() const { return model_.file; }
+	uint64_t fingerprint() const { return kvrun::fingerprint(file(), lora_files_); } // of the model with its adapters
+	const std::vector<LoraFile>& lora_files() const { return lora_files_; }
 	std::shared_ptr<const grammar::TokenTrie> token_trie() const; // created on first use; any thread may call it
 	Backend& backend() { return *backend_; }
 	const CacheLayers& cache_layers() const { return cache_layers_; }
@@ -82,6 +86,8 @@ class Engine {
 	Model model_;
 	CacheLayers cache_layers_;
 	Weights weights_;
+	std::vector<LoraFile> lora_files_;
+	Loras loras_;
 	std::unique_ptr<MtpModel> mtp_; // views into weights_
 	std::optional<WeightPlan> weight_plan_;
 	std::string weights_text_, weights_trade_;

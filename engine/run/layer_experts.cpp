@@ -44,7 +44,7 @@ void LayerRunner::choose(const Layer& layer, const ExpertWeights& w, const View&
 	const uint32_t n = h.shape[0];
 	const View logits = shaped(mlp_.logits, n, e.n);
 	const Proj router[] = {{logits, w.router, w.router_bias}};
-	be_.matmul(router, h, Epilogue::None, decode);
+	multiply(router, h, Epilogue::None, decode);
 	if (logit_scale != 1) be_.activate(logits, logits, {}, {.scale = logit_scale});
 	be_.route(shaped(mlp_.ids, n, e.used), shaped(mlp_.weights, n, e.used), logits,
 	          {e.gating, e.normalise, e.scale * scale, w.choice_bias, e.n_groups, e.used_groups, w.factors});
@@ -59,7 +59,7 @@ void LayerRunner::mix_beside_mlp(const Layer& layer, const LayerWeights& L, cons
 	const View hidden =
 	    run_mlp(layer, {{{gate, L.w_gate, L.b_gate}, {up, L.w_up, L.b_up}}}, r.x, &L.mlp_norm, r.h, decode);
 	const Proj down[] = {{r.branch, L.w_down, L.b_down}};
-	be_.matmul(down, hidden, Epilogue::None, decode);
+	multiply(down, hidden, Epilogue::None, decode);
 	norm(r.branch, r.branch, w.mlp_out_norm);
 	be_.rmsnorm(r.h, r.x, w.router_norm, cfg_.norm_eps);
 	choose(layer, w, r.h, 1 / std::sqrt(float(cfg_.dim)), 1, decode);
@@ -115,16 +115,16 @@ void LayerRunner::add_shared(const Layer& layer, const ExpertWeights& w, const L
 	const View hidden = run_mlp(layer, {{{gate, w.shared_gate, {}}, {up, w.shared_up, {}}}}, r.h, nullptr, {}, decode);
 	if (!w.shared_switch && scale == 1) {
 		const Proj down[] = {{sum, w.shared_down, {}}};
-		return be_.matmul(down, hidden, Epilogue::Add, decode);
+		return multiply(down, hidden, Epilogue::Add, decode);
 	}
 	const View out = shaped(mlp_.slot_out, n, cfg_.dim);
 	const Proj down[] = {{out, w.shared_down, {}}};
-	be_.matmul(down, hidden, Epilogue::None, decode);
+	multiply(down, hidden, Epilogue::None, decode);
 	if (!w.shared_switch) return be_.activate(sum, out, {}, {.scale = scale, .add = true});
 	// It is treated as one expert that every token chooses; its weight is the sigmoid of its logit.
 	const View logit = shaped(mlp_.logits, n, 1), id = shaped(mlp_.ids, n, 1), weight = shaped(mlp_.weights, n, 1);
 	const Proj open[] = {{logit, w.shared_switch, {}}};
-	be_.matmul(open, r.h, Epilogue::None, decode);
+	multiply(open, r.h, Epilogue::None, decode);
 	be_.route(id, weight, logit, {Gating::Sigmoid, false, scale, {}});
 	be_.expert_sum(sum, shaped(out, n, 1, cfg_.dim), weight);
 }

@@ -25,18 +25,18 @@ void LayerRunner::project_in_latent(uint32_t l, const LayerRows& r, bool decode)
 	const LatentWeights& w = L.latent;
 	norm(r.h, r.x, L.attn_norm);
 	const Proj keys[] = {{r.k, w.kv_a, {}}, {r.v, w.k_rope, {}}};
-	be_.matmul(keys, r.h, Epilogue::None, decode);
+	multiply(keys, r.h, Epilogue::None, decode);
 	be_.rmsnorm(shaped(r.k, r.n, t.rank), shaped(r.k, r.n, t.rank), w.kv_norm, cfg_.norm_eps);
 	const View nope = shaped(r.q_nope, r.n, layer.n_heads * t.nope_dim);
 	View from = r.h;
 	if (t.q_rank) {
 		from = rows(latent_.q_a, 0, r.n);
 		const Proj q_a[] = {{from, w.q_a, {}}};
-		be_.matmul(q_a, r.h, Epilogue::None, decode);
+		multiply(q_a, r.h, Epilogue::None, decode);
 		be_.rmsnorm(from, from, w.q_a_norm, cfg_.norm_eps);
 	}
 	const Proj queries[] = {{nope, w.q_nope, {}}, {r.q_rope, w.q_rope, {}}};
-	be_.matmul(queries, from, Epilogue::None, decode);
+	multiply(queries, from, Epilogue::None, decode);
 	if (!r.expanded) project_heads(r.q, w.k_b, r.q_nope, decode);
 }
 
@@ -87,8 +87,8 @@ void LayerRunner::expand(uint32_t l, const ExpandedMemory& to, uint32_t first, c
 		           v = shaped(latent_.values, m, n_heads * t.v_dim);
 		be_.join_heads({shaped(latents, m, 1, t.rank)}, {from.k, from.first + at}, {}, m);
 		const Proj keys[] = {{k, latent_.key_rows, {}}}, sums[] = {{v, weights_of(l).latent.v_b, {}}};
-		be_.matmul(keys, latents, Epilogue::None, /*decode=*/false);
-		be_.matmul(sums, latents, Epilogue::None, /*decode=*/false);
+		multiply(keys, latents, Epilogue::None, /*decode=*/false);
+		multiply(sums, latents, Epilogue::None, /*decode=*/false);
 		be_.join_heads({to.k, first + at}, {shaped(k, m, n_heads, t.nope_dim)}, {from.v, from.first + at}, m);
 		be_.join_heads({to.v, first + at}, {shaped(v, m, n_heads, t.v_dim)}, {}, m);
 	}

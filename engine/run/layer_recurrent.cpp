@@ -18,8 +18,8 @@ void LayerRunner::recur(uint32_t l, const LayerRows& r, std::span<const StateGro
 	           alpha = rows(recurrent_.alpha, 0, n);
 	norm(r.h, r.x, weights_of(l).attn_norm);
 	const Proj wide[] = {{mixed, w.qkv, {}}, {gate, w.gate, {}}}, narrow[] = {{beta, w.beta, {}}, {alpha, w.alpha, {}}};
-	be_.matmul(wide, r.h, Epilogue::None, decode);
-	be_.matmul(narrow, r.h, Epilogue::None, decode);
+	multiply(wide, r.h, Epilogue::None, decode);
+	multiply(narrow, r.h, Epilogue::None, decode);
 	for (const StateGroup& g : groups) {
 		be_.short_conv(conv, mixed, w.conv, g.conv, {});
 		be_.delta_rule(shaped(r.values, n, how.n_heads, how.v_dim), conv, {beta, alpha, w.rate, w.shift}, g.rule,
@@ -48,10 +48,10 @@ void LayerRunner::recur_by_channel(uint32_t l, const LayerRows& r, std::span<con
 	const Proj wide[] = {{third(mixed, 0), w.q, {}}, {third(mixed, 1), w.k, {}}, {third(mixed, 2), w.v, {}}},
 	           narrow[] = {{low, w.alpha_low, {}}, {low_gate, w.gate_low, {}}, {beta, w.beta, {}}},
 	           decays[] = {{alpha, w.alpha, {}}}, gates[] = {{gate, w.gate, {}}};
-	be_.matmul(wide, r.h, Epilogue::None, decode);
-	be_.matmul(narrow, r.h, Epilogue::None, decode);
-	be_.matmul(decays, low, Epilogue::None, decode);
-	be_.matmul(gates, low_gate, Epilogue::None, decode);
+	multiply(wide, r.h, Epilogue::None, decode);
+	multiply(narrow, r.h, Epilogue::None, decode);
+	multiply(decays, low, Epilogue::None, decode);
+	multiply(gates, low_gate, Epilogue::None, decode);
 	const View* taps[] = {&w.conv_q, &w.conv_k, &w.conv_v};
 	for (const StateGroup& g : groups) {
 		for (uint32_t i = 0; i < 3; ++i)
@@ -74,7 +74,7 @@ void LayerRunner::scan(uint32_t l, const LayerRows& r, std::span<const StateGrou
 	           gate = rows(recurrent_.gate, 0, n), step = rows(recurrent_.alpha, 0, n);
 	norm(r.h, r.x, weights_of(l).attn_norm);
 	const Proj in[] = {{gate, w.gate, {}}, {mixed, w.qkv, {}}, {step, w.alpha, {}}};
-	be_.matmul(in, r.h, Epilogue::None, decode);
+	multiply(in, r.h, Epilogue::None, decode);
 	for (const StateGroup& g : groups) {
 		be_.short_conv(conv, mixed, w.conv, g.conv, {.bias = w.conv_bias});
 		be_.ssm_scan(shaped(r.values, n, how.n_heads, how.v_dim), conv, {step, w.rate, w.shift, w.skip}, g.rule,
@@ -93,7 +93,7 @@ void LayerRunner::convolve(uint32_t l, const LayerRows& r, std::span<const State
 	           gate = rows(recurrent_.gate, 0, r.n);
 	norm(r.h, r.x, weights_of(l).attn_norm);
 	const Proj in[] = {{mixed, w.qkv, {}}, {gate, w.gate, {}}, {r.values, w.value, {}}};
-	be_.matmul(in, r.h, Epilogue::None, decode);
+	multiply(in, r.h, Epilogue::None, decode);
 	be_.activate(mixed, mixed, r.values, {});
 	for (const StateGroup& g : groups) be_.short_conv(conv, mixed, w.conv, g.conv, {.silu = false});
 	be_.activate(r.values, gate, conv, {});

@@ -22,8 +22,8 @@ static uint32_t unit_norms(const Config& cfg) {
 	return cfg.streams.n > 1 ? std::max(n, cfg.dim) : n;
 }
 
-LayerRunner::LayerRunner(Backend& be, const Config& cfg, const Weights& w, uint32_t most_rows)
-    : be_(be), cfg_(cfg), w_(w), most_rows_(most_rows) {
+LayerRunner::LayerRunner(Backend& be, const Config& cfg, const Weights& w, uint32_t most_rows, const Loras* loras)
+    : be_(be), cfg_(cfg), w_(w), most_rows_(most_rows), loras_(be, w, loras, most_rows) {
 	KV_ASSERT(most_rows >= 1);
 	const Widest most = widest(cfg);
 	allocate(be, memory_, "activations", [&](Arena& a) {
@@ -144,9 +144,18 @@ void LayerRunner::norm(const View& out, const View& x, const NormWeights& w) {
 
 void LayerRunner::norm_matmul(std::span<const Proj> projs, const View& h, const View& x, const NormWeights& w,
                               Epilogue epilogue, bool decode) {
-	if (cfg_.norm == NormKind::Rms) return be_.norm_matmul(projs, h, x, w.w, cfg_.norm_eps, epilogue, decode);
+	if (cfg_.norm == NormKind::Rms && !loras_.change(projs))
+		return be_.norm_matmul(projs, h, x, w.w, cfg_.norm_eps, epilogue, decode);
 	norm(h, x, w);
-	be_.matmul(projs, h, epilogue, decode);
+	multiply(projs, h, epilogue, decode);
+}
+
+void LayerRunner::multiply(std::span<const Proj> projs, const View& x, Epilogue epilogue, bool decode) {
+	if (!loras_.change(projs)) return be_.matmul(projs, x, epilogue, decode);
+	const bool gated = epilogue == Epilogue::SwiGLU; // reads what the adapters have changed
+	be_.matmul(projs, x, gated ? Epilogue::None : epilogue, decode);
+	loras_.add(projs, x, decode);
+	if (gated) be_.activate(projs[0].out, projs[0].out, projs[1].out, {.function = Activation::Silu});
 }
 
 void LayerRunner::project_in(uint32_t l, const LayerRows& r, bool decode) {
@@ -158,12 +167,12 @@ void LayerRunner::project_in(uint32_t l, const LayerRows& r, bool decode) {
 	const bool owns = has_own_kv(cfg_, l);
 	const std::span<const Proj> qkv = std::span(all).first(!owns ? 1 : layer.v_is_k ? 2 : 3);
 	if (!layer.attn_norm) {
-		be_.matmul(qkv, r.x, Epilogue::None, decode);
+		multiply(qkv, r.x, Epilogue::None, decode);
 	} else if (layer.mlp_input == MlpInput::Parallel || layer.output_gate || layer.laurel_rank) { // others also read h
 		norm(r.h, r.x, L.attn_norm);
-		be_.matmul(qkv, r.h, Epilogue::None, decode);
+		multiply(qkv, r.h, Epilogue::None, decode);
 		const Proj gate[] = {{r.out_gate, L.wq_gate, {}}};
-		if (layer.output_gate) be_.matmul(gate, r.h, Epilogue::None, decode);
+		if (layer.output_gate) multiply(gate, r.h, Epilogue::None, decode);
 		if (layer.laurel_rank) project_laurel(l, r, decode);
 	} else {
 		norm_matmul(qkv, r.h, r.x, L.attn_norm, Epilogue::None, decode);
@@ -221,10 +230,10 @@ void LayerRunner::add(const Layer& layer, const LayerRows& r, const Proj& proj, 
                       const NormWeights* out_norm, bool decode) {
 	if (adds_plainly(layer, out_norm)) {
 		const Proj into[] = {{r.x, proj.w, proj.bias}};
-		return be_.matmul(into, from, Epilogue::Add, decode);
+		return multiply(into, from, Epilogue::Add, decode);
 	}
 	const Proj into[] = {{r.branch, proj.w, proj.bias}};
-	be_.matmul(into, from, Epilogue::None, decode);
+	multiply(into, from, Epilogue::None, decode);
 	if (out_norm) norm(r.branch, r.branch, *out_norm);
 	be_.activate(r.x, r.branch, {}, {.scale = layer.residual_scale, .add = true});
 }
@@ -277,15 +286,15 @@ void LayerRunner::add_layer_input(uint32_t l, const LayerRows& r, bool decode) {
 	const float scale = cfg_.embedding_scale / std::sqrt(float(cfg_.dim)); // usually 1
 	if (scale != 1) be_.activate(r.h, r.h, {}, {.scale = scale});
 	const Proj own[] = {{input, part(w_.input_model_proj, l * dim, dim), {}}};
-	be_.matmul(own, r.h, Epilogue::None, decode);
+	multiply(own, r.h, Epilogue::None, decode);
 	be_.rmsnorm(input, input, w_.input_proj_norm, cfg_.norm_eps);
 	be_.embed(other, part(w_.input_table, l, (cfg_.vocab - 1) * cfg_.n_layers + 1), r.tokens.inputs);
 	be_.activate(input, other, {}, {.scale = std::sqrt(float(dim)), .add = true});
 	const Proj gate[] = {{other, L.input_gate, {}}};
-	be_.matmul(gate, r.x, Epilogue::None, decode);
+	multiply(gate, r.x, Epilogue::None, decode);
 	be_.activate(other, other, input, {.function = cfg_.layers[l].activation, .scale = std::sqrt(0.5f)});
 	const Proj out[] = {{r.branch, L.input_proj, {}}};
-	be_.matmul(out, other, Epilogue::None, decode);
+	multiply(out, other, Epilogue::None, decode);
 	be_.rmsnorm(r.branch, r.branch, L.input_norm, cfg_.norm_eps);
 	if (cfg_.streams.n > 1) return add_to_others(r, r.branch);
 	be_.activate(r.x, r.branch, {}, {.add = true});
@@ -299,7 +308,7 @@ View LayerRunner::run_mlp(const Layer& layer, const std::array<Proj, 2>& gate_up
 	if (norm)
 		norm_matmul(in, h, x, *norm, epilogue, decode);
 	else
-		be_.matmul(in, x, epilogue, decode);
+		multiply(in, x, epilogue, decode);
 	const View &gate = gate_up[0].out, &up = gate_up[1].out, &hidden = gated ? gate : up;
 	if (std::isfinite(layer.gate_cut)) be_.gaussian_top_k(gate, gate, layer.gate_cut);
 	if (!swiglu)

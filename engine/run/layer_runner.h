@@ -4,6 +4,7 @@
 #include "engine/kv_device/states.h"
 #include "engine/run/latent_memory.h"
 #include "engine/run/logits.h"
+#include "engine/run/lora_products.h"
 #include "engine/run/mlp_memory.h"
 #include "engine/run/recurrent_memory.h"
 #include "engine/run/stream_memory.h"
@@ -46,12 +47,12 @@ struct LayerRows { // rows of one pass through a layer
 
 class LayerRunner {
  public:
-	// most_rows: limit of one pass. Backend, config and weights must outlive the runner.
-	LayerRunner(Backend&, const Config&, const Weights&, uint32_t most_rows);
+	// most_rows: limit of one pass. Backend, config, weights and adapters must outlive the runner.
+	LayerRunner(Backend&, const Config&, const Weights&, uint32_t most_rows, const Loras* = nullptr);
 
 	// While set, layer l is computed with these weights: the same ones at another place. Null: those of the
 	// constructor.
-	void use(uint32_t l, const LayerWeights* w) { copied_layer_ = l, copied_ = w; }
+	void use(uint32_t l, const LayerWeights* w) { copied_layer_ = l, copied_ = w, loras_.use(l, w); }
 
 	// Rows first .. first + n - 1 of x, tokens and rope, and activations of a pass through layer l, whose memory the
 	// next pass reuses.
@@ -100,11 +101,13 @@ class LayerRunner {
 	Backend& backend() const { return be_; }
 	const Config& config() const { return cfg_; }
 	uint32_t most_rows() const { return most_rows_; }
-	size_t bytes() const { return memory_.bytes(); } // of activations
+	size_t bytes() const { return memory_.bytes() + loras_.bytes(); } // of activations
 
  private:
 	const LayerWeights& weights_of(uint32_t l) const { return copied_ && copied_layer_ == l ? *copied_ : w_.layers[l]; }
 	void norm(const View& out, const View& x, const NormWeights&);
+	// Backend::matmul() with what adapters change.
+	void multiply(std::span<const Proj>, const View& x, Epilogue, bool decode);
 	// h: memory for the norm of x.
 	void norm_matmul(std::span<const Proj>, const View& h, const View& x, const NormWeights&, Epilogue, bool decode);
 	// x += proj(from), followed by a norm and a factor if the layer has them.
@@ -147,6 +150,7 @@ class LayerRunner {
 	const LayerWeights* copied_ = nullptr; // of use()
 	uint32_t copied_layer_ = 0;
 	uint32_t most_rows_;
+	LoraProducts loras_;
 	Buffer memory_;
 	View h_, q_, k_, v_, att_;            // (most_rows, elements of the widest layer) f32
 	MlpMemory mlp_;                       // of most_rows

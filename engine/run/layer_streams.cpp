@@ -29,7 +29,7 @@ void LayerRunner::spread(const View& x, uint32_t first, uint32_t n, bool decode)
 	for (uint32_t i = 1; i < cfg_.streams.n; ++i)
 		all[i] = {stream(s, i, n), part(w_.streams_in, (i - 1) * cfg_.dim, cfg_.dim), {}};
 	const std::span<const Proj> others = std::span(all).subspan(1, cfg_.streams.n - 1);
-	be_.matmul(others, stream(s, 0, n), Epilogue::None, decode);
+	multiply(others, stream(s, 0, n), Epilogue::None, decode);
 	for (const Proj& p : others) be_.match_rms(p.out, p.out, rows(ones_, 0, cfg_.dim), stream(s, 0, n), kTiny);
 }
 
@@ -41,7 +41,7 @@ void LayerRunner::merge_streams(const View& x, uint32_t first, uint32_t n, bool 
 	for (uint32_t i = 1; i < cfg_.streams.n; ++i) {
 		const View other = stream(s, i, n);
 		const Proj p[] = {{branch, part(w_.streams_out, (i - 1) * cfg_.dim, cfg_.dim), {}}};
-		be_.matmul(p, other, Epilogue::None, decode);
+		multiply(p, other, Epilogue::None, decode);
 		be_.match_rms(other, branch, rows(ones_, 0, cfg_.dim), out, kTiny);
 	}
 	const float share = 1 / float(cfg_.streams.n);
@@ -54,7 +54,7 @@ View LayerRunner::modes(const StreamWeights& w, const LayerRows& r, const View& 
 	const View out = rows(streams_.modes, 0, r.n);
 	be_.rmsnorm(r.h, x, w.router_norm, cfg_.norm_eps);
 	const Proj router[] = {{out, w.router, {}}};
-	be_.matmul(router, r.h, Epilogue::None, decode);
+	multiply(router, r.h, Epilogue::None, decode);
 	be_.activate(out, out, {}, {.scale = 1 / float(cfg_.dim), .cap = 1}); // tanh
 	return out;
 }
@@ -66,7 +66,7 @@ void LayerRunner::predict_streams(uint32_t l, const LayerRows& r, bool decode) {
 	const View active = stream(r.streams, cfg_.streams.active, r.n), coefs = rows(streams_.coefs, 0, r.n);
 	const View m = modes(w, r, active, decode);
 	const Proj predict[] = {{coefs, w.predict, {}}};
-	be_.matmul(predict, m, Epilogue::None, decode);
+	multiply(predict, m, Epilogue::None, decode);
 	be_.stream_sum(r.streams, r.streams, shaped(coefs, r.n, n, n));
 	be_.copy(r.x, active);
 }
@@ -79,7 +79,7 @@ void LayerRunner::correct_streams(uint32_t l, const LayerRows& r, bool decode) {
 	const View active = stream(r.streams, cfg_.streams.active, r.n), coefs = shaped(streams_.coefs, r.n, n);
 	const View m = modes(w, r, r.x, decode);
 	const Proj correct[] = {{coefs, w.correct, rows(ones_, 0, n)}}; // product + 1
-	be_.matmul(correct, m, Epilogue::None, decode);
+	multiply(correct, m, Epilogue::None, decode);
 	be_.activate(r.x, active, {}, {.scale = -1, .add = true});
 	be_.stream_sum(r.streams, {shaped(r.x, 1, r.n, cfg_.dim)}, shaped(coefs, r.n, n, 1));
 	be_.match_rms(r.x, active, w.scale, active, kTiny); // the norms are equal: only the factors are left
@@ -96,8 +96,8 @@ void LayerRunner::project_laurel(uint32_t l, const LayerRows& r, bool decode) {
 	const StreamWeights& w = weights_of(l).streams;
 	const View low = rows(streams_.low, 0, r.n);
 	const Proj left[] = {{low, w.left, {}}}, right[] = {{r.laurel, w.right, {}}};
-	be_.matmul(left, r.h, Epilogue::None, decode);
-	be_.matmul(right, low, Epilogue::None, decode);
+	multiply(left, r.h, Epilogue::None, decode);
+	multiply(right, low, Epilogue::None, decode);
 	be_.rmsnorm(r.laurel, r.laurel, w.left_norm, cfg_.norm_eps);
 	be_.activate(r.laurel, r.h, {}, {.add = true});
 }

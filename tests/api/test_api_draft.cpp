@@ -84,6 +84,44 @@ TEST_CASE("api: a draft model of the same vocabulary drafts, another one is refu
 	kvrun_engine_free(h);
 }
 
+TEST_CASE("api: adapters change the answer; a file that is none, and a bad scale, are refused") {
+	const std::string model = KVRUN_SOURCE_DIR "/tests/golden/tiny/llama.gguf",
+	                  adapter = KVRUN_SOURCE_DIR "/tests/golden/lora/llama.gguf";
+	const auto tokens = [&](const char* loras) {
+		kvrun_device_options d = KVRUN_DEVICE_OPTIONS_INIT;
+		d.device = device();
+		kvrun_engine_options o = KVRUN_ENGINE_OPTIONS_INIT;
+		o.model_path = model.c_str(), o.device = &d, o.loras = loras;
+		kvrun_engine* h = nullptr;
+		const kvrun_status opened = kvrun_engine_open(&h, &o);
+		std::vector<uint32_t> out = {uint32_t(opened)};
+		if (opened != KVRUN_OK) return out;
+		kvrun_session_options so = KVRUN_SESSION_OPTIONS_INIT;
+		so.ctx = 64;
+		kvrun_session* session = nullptr;
+		REQUIRE(kvrun_session_open(&session, h, &so) == KVRUN_OK);
+		Told told;
+		kvrun_generate_options g = KVRUN_GENERATE_OPTIONS_INIT;
+		g.max_tokens = 12, g.temperature = 0, g.ignore_eos = 1, g.on_token = on_token, g.payload = &told;
+		CHECK(kvrun_generate_text(session, "a b c", &g, nullptr) == KVRUN_OK);
+		kvrun_session_free(session);
+		kvrun_engine_free(h);
+		out.insert(out.end(), told.tokens.begin(), told.tokens.end());
+		return out;
+	};
+	const std::vector<uint32_t> plain = tokens(nullptr), with = tokens(adapter.c_str());
+	CHECK(plain.size() == 13);
+	CHECK(with.size() == 13);
+	CHECK(with != plain);
+	CHECK(tokens("") == plain);
+	CHECK(tokens((adapter + ":0").c_str()) == plain);
+	CHECK(tokens((adapter + ":0.5," + adapter + ":0.5").c_str()) == with);
+	CHECK(tokens(model.c_str()) == std::vector<uint32_t>{KVRUN_EUNSUPPORTED});
+	CHECK_MESSAGE(said("is no adapter"), error());
+	CHECK(tokens((adapter + ":inf").c_str()) == std::vector<uint32_t>{KVRUN_EINVALID});
+	CHECK(tokens("/nowhere.gguf") == std::vector<uint32_t>{KVRUN_ENOTFOUND});
+}
+
 TEST_CASE("api: a model's own prediction layer drafts, and a file without one is refused") {
 	const std::string right = KVRUN_SOURCE_DIR "/tests/golden/prediction/right.gguf";
 	kvrun_device_options d = KVRUN_DEVICE_OPTIONS_INIT;

@@ -45,6 +45,27 @@ class TempFile {
 
 } // namespace
 
+TEST_CASE("cli: adapters, with scales, several of them, and files that are none") {
+	const std::string model = kRoot + "/tests/golden/tiny/llama.gguf", lora = kRoot + "/tests/golden/lora/llama.gguf";
+	const auto run = [&](std::vector<std::string> more) {
+		more.insert(more.begin(), {"run", "-m", model, "--device", "cpu", "--temp", "0", "-p", "a b c", "-n", "12"});
+		return run_program({.args = more});
+	};
+	const std::string plain = run({}).out, with = run({"--lora", lora}).out;
+	CHECK(with != plain);
+	CHECK(run({"--lora", lora + ":0"}).out == plain);
+	CHECK(run({"--lora-scaled", lora + ":0.5," + lora + ":0.5"}).out == with);
+	CHECK(run({"--lora", lora + ":0.5", "--lora", lora + ":0.5"}).out == with);
+	const Ran none = run({"--lora", model}), other = run_model({"-p", "x", "--lora", lora}),
+	          bad = run({"--lora", ":2"});
+	CHECK(none.code == 3);
+	CHECK(none.err.find("is no adapter") != std::string::npos);
+	CHECK(other.code == 3);
+	CHECK(other.err.find("the adapter is of another model") != std::string::npos);
+	CHECK(bad.code == 2);
+	CHECK(run({"--lora", "/nowhere.gguf"}).code == 3);
+}
+
 TEST_CASE("cli: answers of a form") {
 	const TempFile grammar("root ::= (\"yes\" | \"no\") \"!\"{2}\n");
 	const Ran r = run_model({"-p", "Is it?", "--grammar", grammar.path});

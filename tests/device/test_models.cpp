@@ -23,9 +23,11 @@ namespace {
 
 const fs::path kGolden = fs::path(test_root()) / "tests" / "golden";
 
-std::unique_ptr<Engine> open_engine(const std::string& device, const fs::path& model, uint32_t ubatch) {
+std::unique_ptr<Engine> open_engine(const std::string& device, const fs::path& model, uint32_t ubatch,
+                                    std::vector<LoraOption> loras = {}) {
 	EngineOptions o;
 	o.model = model.string();
+	o.loras = std::move(loras);
 	o.backend = select_test_device(device);
 	o.ubatch = ubatch;
 	return Engine::open(o);
@@ -193,7 +195,7 @@ TEST_CASE("models: last hidden states times the output matrix are the logits of 
 
 TEST_CASE("models: greedy tokens are llama.cpp's; near-ties are said") {
 	on_every_device([&](const std::string& device) {
-		for (const char* name : {"tiny_llama", "tiny_qwen2", "stories260K"}) {
+		for (const char* name : {"tiny_llama", "tiny_qwen2", "stories260K", "lora_llama"}) {
 			INFO("continuation " << name);
 			std::ifstream in(kGolden / "peer" / (std::string(name) + ".json"));
 			REQUIRE(in);
@@ -205,7 +207,9 @@ TEST_CASE("models: greedy tokens are llama.cpp's; near-ties are said") {
 			const std::vector<uint32_t> prompt = j.at("prompt"), tokens = j.at("tokens"), second = j.at("second");
 			const std::vector<float> gap = j.at("gap"), largest = j.at("largest");
 			REQUIRE(tokens.size() == 64);
-			const auto engine = open_engine(device, model, 512);
+			std::vector<LoraOption> loras;
+			if (j.contains("lora")) loras = {{(kGolden / std::string(j.at("lora"))).string(), j.at("scale")}};
+			const auto engine = open_engine(device, model, 512, loras);
 			Session s(*engine, {.ctx = 128});
 			std::span<const float> logits = s.prefill(prompt);
 			for (size_t i = 0; i < tokens.size(); ++i) {

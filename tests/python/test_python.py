@@ -2,6 +2,7 @@
 folder: PYTHONPATH=python python3 -m pytest ../tests/python/test_python.py"""
 import asyncio
 import gc
+import json
 import os
 import subprocess
 import sys
@@ -212,6 +213,23 @@ def test_prediction_layer_drafts():
         assert drafted.text == plain.text and drafted.drafts_accepted == drafted.drafted > 0
     with pytest.raises(kvrun.Unsupported, match="prediction layers"):
         kvrun.Engine(MODEL, device="cpu", draft_model="mtp")
+
+
+def test_adapters_give_the_tokens_of_llama_cpp():
+    golden = os.path.join(ROOT, "tests", "golden")
+    with open(os.path.join(golden, "peer", "lora_llama.json"), encoding="utf-8") as f:
+        peer = json.load(f)
+    model, adapter = os.path.join(golden, peer["model"]), os.path.join(golden, peer["lora"])
+    options = {"max_tokens": 12, "ignore_eos": True, "temperature": 0}  # then comes a near-tie
+    for loras in ([(adapter, peer["scale"])], [(adapter, 0.5), f"{adapter}:0.25"]):
+        with kvrun.Engine(model, device="cpu", loras=loras) as e:
+            assert e.session(ctx=64).ask(peer["prompt"], **options).tokens.tolist() == peer["tokens"][:12]
+    with kvrun.Engine(model, device="cpu") as e:
+        assert e.session(ctx=64).ask(peer["prompt"], **options).tokens.tolist() != peer["tokens"][:12]
+    with pytest.raises(kvrun.Unsupported, match="no adapter"):
+        kvrun.Engine(model, device="cpu", loras=[model])
+    with pytest.raises(kvrun.InvalidArgument, match="FILE:SCALE"):
+        kvrun.Engine(model, device="cpu", loras=[("", 1)])
 
 
 def test_hidden_states_and_embeddings(engine):

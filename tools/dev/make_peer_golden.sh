@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Greedy tokens of llama.cpp as expectations, and a comparison of the tiny checkpoints with llama.cpp.
-#   tools/dev/make_peer_golden.sh PEER            writes tests/golden/peer/*.json
+#   tools/dev/make_peer_golden.sh PEER            writes tests/golden/peer/*.json, and the adapters in tests/golden/lora
 #   tools/dev/make_peer_golden.sh PEER --check    compares tests/golden/tiny/*.logits.npy with llama.cpp's logits
 # PEER is a folder with Debian and llama.cpp (../shared/peer/setup.sh makes one; needs root for chroot). The first run
 # adds headers and a compiler to it. stories260K.gguf is taken from $KVRUN_SHARED or ../shared.
@@ -36,8 +36,9 @@ mode, version = sys.argv[1:3]
 ORIGINAL = "phi3.rope.scaling.original_context_length"
 
 
-def evaluate(path, tokens, kv, n_predict=0, n_ctx=256, replace=()):
-    run = subprocess.run(["./peer_eval", path, str(n_ctx), kv, str(n_predict), *replace],
+def evaluate(path, tokens, kv, n_predict=0, n_ctx=256, replace=(), lora=None):
+    env = {**os.environ, "LORA": lora[0], "LORA_SCALE": str(lora[1])} if lora else None
+    run = subprocess.run(["./peer_eval", path, str(n_ctx), kv, str(n_predict), *replace], env=env,
                          input=" ".join(map(str, tokens)).encode(), stdout=subprocess.PIPE, check=True)
     vocab, rows = np.frombuffer(run.stdout[:8], np.int32)
     return np.frombuffer(run.stdout[8:], np.float32).reshape(rows, vocab)
@@ -66,21 +67,42 @@ def check():
     sys.exit(1 if worst else 0)
 
 
-def continuation(model, prompt):
+def continuation(model, prompt, lora=None):
     """Logits (64, vocab) of the steps of a greedy continuation, best and second token and the gap between them."""
-    logits = evaluate(model, prompt, "f16", n_predict=64)[len(prompt) - 1:]
+    logits = evaluate(model, prompt, "f16", n_predict=64, lora=lora)[len(prompt) - 1:]
     order = np.argsort(-logits, axis=1, kind="stable")
     rows = np.arange(len(logits))
     return logits, order[:, 0], order[:, 1], logits[rows, order[:, 0]] - logits[rows, order[:, 1]]
 
 
-def calm_prompt(model):
+def make_adapter(model, path, rank=6):
+    """A LoRA adapter with random matrices, about half as large as the weights."""
+    reader, rng = gguf.GGUFReader(model), np.random.default_rng(7)
+    arch = reader.get_field("general.architecture").contents()
+    writer = gguf.GGUFWriter(path, arch)
+    writer.add_type("adapter")
+    writer.add_string("adapter.type", "lora")
+    writer.add_float32("adapter.lora.alpha", 2.0 * rank)
+    for t in reader.tensors:
+        if not t.name.startswith("blk.") or len(t.shape) != 2:
+            continue
+        n, d = (int(x) for x in t.shape)
+        size = float(np.sqrt(np.mean(np.square(t.data)) / rank)) / 4
+        writer.add_tensor(t.name + ".lora_a", rng.standard_normal((rank, n)).astype(np.float16))
+        writer.add_tensor(t.name + ".lora_b", (size * rng.standard_normal((d, rank))).astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def calm_prompt(model, lora=None):
     """Of random prompts the one whose varied continuation, free of special tokens, has the widest smallest gap."""
     best, special = (0.0, None), 3
     for seed in range(40):
         rng = np.random.default_rng(seed)
         prompt = [1, *rng.integers(special, 300, 11).tolist()]
-        _, first, _, gap = continuation(model, prompt)
+        _, first, _, gap = continuation(model, prompt, lora)
         if first.min() >= special and len(set(first.tolist())) >= 16:
             best = max(best, (float(gap.min()), prompt))
     if not best[1]:
@@ -89,19 +111,24 @@ def calm_prompt(model):
 
 
 def write():
-    cases = [("stories260K", "stories260K.gguf", [1]),
-             ("tiny_llama", "tiny/llama.gguf", calm_prompt("tiny/llama.gguf")),
-             ("tiny_qwen2", "tiny/qwen2.gguf", calm_prompt("tiny/qwen2.gguf"))]
+    os.makedirs("lora", exist_ok=True)
+    make_adapter("tiny/llama.gguf", "lora/llama.gguf")
+    lora = ("lora/llama.gguf", 0.75)
+    cases = [("stories260K", "stories260K.gguf", [1], None),
+             ("tiny_llama", "tiny/llama.gguf", calm_prompt("tiny/llama.gguf"), None),
+             ("tiny_qwen2", "tiny/qwen2.gguf", calm_prompt("tiny/qwen2.gguf"), None),
+             ("lora_llama", "tiny/llama.gguf", calm_prompt("tiny/llama.gguf", lora), lora)]
     os.makedirs("out", exist_ok=True)
-    for name, model, prompt in cases:
+    for name, model, prompt, lora in cases:
         if not os.path.exists(model):
             print(f"left out: {name}, {model} is not there")
             continue
         prompt = [int(t) for t in prompt]
-        logits, first, second, gap = continuation(model, prompt)
+        logits, first, second, gap = continuation(model, prompt, lora)
         doc = {"what": "greedy tokens of llama.cpp, CPU, f16 KV cache; gap is the best logit minus the second, "
                        "largest the largest absolute logit of the step",
                "peer": version, "model": model, "sha256": hashlib.sha256(open(model, "rb").read()).hexdigest(),
+               **({"lora": lora[0], "scale": lora[1]} if lora else {}),
                "prompt": prompt, "tokens": first.tolist(), "second": second.tolist(),
                "gap": [round(float(g), 5) for g in gap],
                "largest": [round(float(g), 3) for g in np.abs(logits).max(1)]}
@@ -120,4 +147,6 @@ chroot "$peer" sh -c "cd '$in' && PYTHONDONTWRITEBYTECODE=1 python3 golden.py '$
 if [ "$mode" != --check ]; then
 	mkdir -p "$root/tests/golden/peer"
 	cp "$work"/out/*.json "$root/tests/golden/peer/"
+	mkdir -p "$root/tests/golden/lora"
+	cp "$work"/lora/*.gguf "$root/tests/golden/lora/"
 fi

@@ -1,5 +1,6 @@
 // Prints llama.cpp's logits of a prompt and of a greedy continuation; built by make_peer_golden.sh against the peer's
 // libllama. peer_eval MODEL N_CTX KV_TYPE(f16|f32|q8_0|q4_0) N_PREDICT [KEY=INT] < token ids, separated by white space
+// LORA, LORA_SCALE in the environment: an adapter and its scale.
 // stdout: i32 n_vocab, i32 rows, then rows x n_vocab f32: one row per prompt position, one per generated token except
 // the last. KEY=INT replaces an integer of the file's metadata. Runs on the CPU with the given KV type.
 #include <llama.h>
@@ -66,6 +67,12 @@ int main(int argc, char** argv) {
 	struct llama_context* ctx =
 		open_context(argv[1], atoi(argv[2]), kv_type(argv[3]), argc > 5 ? argv[5] : NULL, &model);
 	if (!ctx) return fprintf(stderr, "%s: llama.cpp cannot load it\n", argv[1]), 3;
+	if (getenv("LORA")) {
+		struct llama_adapter_lora* adapter = llama_adapter_lora_init(model, getenv("LORA"));
+		float scale = (float)atof(getenv("LORA_SCALE"));
+		if (!adapter || llama_set_adapters_lora(ctx, &adapter, 1, &scale) != 0)
+			return fprintf(stderr, "%s: llama.cpp cannot load it\n", getenv("LORA")), 3;
+	}
 	const int n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(model)), n_predict = atoi(argv[4]);
 	int n = 0, token;
 	struct llama_batch batch = llama_batch_init(MAX_TOKENS, 0, 1);

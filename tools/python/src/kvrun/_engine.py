@@ -4,7 +4,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ._errors import error_of
@@ -116,6 +116,12 @@ def plan(model: str | os.PathLike[str], *, kv: str = "fp16", ctx: int = 0, memor
     return made(Plan, fields_of(out.p))
 
 
+def lora_text(loras: Iterable[str | os.PathLike[str] | tuple[str | os.PathLike[str], float]]) -> str | None:
+    """kvrun_engine_options.loras: "FILE:SCALE,FILE:SCALE"."""
+    pairs = [x if isinstance(x, tuple) else (x, None) for x in loras]
+    return ",".join(os.fspath(path) + ("" if scale is None else f":{scale}") for path, scale in pairs) or None
+
+
 class Engine:
     """A model on a device. Any number of threads may use it.
 
@@ -129,6 +135,7 @@ class Engine:
     progress: called with the loaded share. canceller: stops loading.
     draft_model: a small model with the same vocabulary that guesses tokens for draft_max, or "mtp": the prediction
         layer of the model itself; None: tokens are looked up in the text.
+    loras: LoRA adapters of the model, .gguf files, or pairs of a file and a scale.
     gpu_layers: the weights of this many layers, the last ones, lie on the device, which reads the others in host
         memory; None: all that fit. cpu_moe_layers: the experts of this many layers, the first ones, lie in host memory.
         weights_budget: most bytes of weights on the device. fit: more weights move to host memory until a cache of
@@ -142,7 +149,9 @@ class Engine:
                  offload_dir: str | os.PathLike[str] | None = None,
                  progress: Callable[[float], None] | None = None, canceller: Canceller | None = None,
                  check_operations: bool = False, f32: bool = False,
-                 draft_model: str | os.PathLike[str] | None = None, gpu_layers: int | None = None,
+                 draft_model: str | os.PathLike[str] | None = None,
+                 loras: Iterable[str | os.PathLike[str] | tuple[str | os.PathLike[str], float]] = (),
+                 gpu_layers: int | None = None,
                  cpu_moe_layers: int = 0, weights_budget: int | str | None = None, fit: bool = True,
                  fit_kv: str = "fp16", fit_ctx: int = 0) -> None:
         self.path = os.fspath(model)
@@ -155,7 +164,8 @@ class Engine:
         options = Struct("kvrun_engine_options", model_path=self.path, device=where.p, weights=weights.p,
                          max_rows=max_rows, ubatch=ubatch, prefill_block=prefill_block,
                          kv_budget_bytes=bytes_of(kv_budget), canceller=canceller.pointer,
-                         draft_model=None if draft_model is None else os.fspath(draft_model), **loading.fields)
+                         draft_model=None if draft_model is None else os.fspath(draft_model),
+                         loras=lora_text(loras), **loading.fields)
         out = ffi.new("kvrun_engine **")
         with running([canceller.pointer]):
             status = lib.kvrun_engine_open(out, options.p)

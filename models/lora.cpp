@@ -1,0 +1,260 @@
+// LoRA adapters: low-rank changes of a model's matrices.
+#include "models/lora.h"
+#include "engine/core/block_quant.h"
+#include "engine/core/f16.h"
+#include "engine/core/round.h"
+#include "engine/core/utf8.h"
+#include "models/fingerprint.h"
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <optional>
+
+namespace kvrun {
+namespace {
+
+constexpr uint32_t kRankStep = 32; // ranks are padded with zeros, so that kernels read whole vectors
+constexpr uint64_t kMostRank = 8192;
+constexpr size_t kPieceBytes = size_t(8) << 20; // handed to the backend at once
+constexpr std::string_view kA = ".lora_a", kB = ".lora_b";
+
+std::optional<float> scale_of(std::string_view text) {
+	float x = 0;
+	const auto r = std::from_chars(text.data(), text.data() + text.size(), x);
+	if (text.empty() || r.ec != std::errc() || r.ptr != text.data() + text.size()) return {};
+	return x;
+}
+
+// One matrix in the file and on the device.
+bool can_change(const TensorSpec& s) {
+	return s.matrix && s.together == 1 && (s.depth == 1 || s.flat) &&
+	       (s.name.starts_with("blk.") || s.name == "output.weight");
+}
+
+std::map<std::string, TensorSpec, std::less<>> specs_by_name(const Config& c) {
+	std::map<std::string, TensorSpec, std::less<>> out;
+	for (TensorSpec& s : tensor_specs(c)) out.emplace(s.name, s);
+	return out;
+}
+
+LoraMatrix matrix_of(const Gguf& g, const std::string& name, const TensorSpec& s) {
+	const GgufTensor *a = g.find_tensor(name + std::string(kA)), *b = g.find_tensor(name + std::string(kB));
+	if (!a || !b)
+		fail(Code::Format, "{}: {}{} is there without {}{}; get the file again", g.name(), one_line(name), a ? kA : kB,
+		     one_line(name), a ? kB : kA);
+	const uint64_t rank = a->rows();
+	if (a->cols() != s.cols || b->cols() != rank || b->rows() != s.rows || rank > kMostRank)
+		fail(Code::Format,
+		     "{}: {} has A {} x {} and B {} x {}, expected A rank x {} and B {} x rank, of the same rank up "
+		     "to {}; the adapter is of another model, or damaged",
+		     g.name(), one_line(name), rank, a->cols(), b->rows(), b->cols(), s.cols, s.rows, kMostRank);
+	return {a, b, uint32_t(rank)};
+}
+
+LoraFile open_lora(const LoraOption& o, const Gguf& model,
+                   const std::map<std::string, TensorSpec, std::less<>>& specs) {
+	LoraFile f{Gguf::open(o.path), o.scale, 0, {}};
+	const Gguf& g = f.file;
+	if (g.text("general.type", "model") != "adapter")
+		fail(Code::Unsupported, "{} is no adapter (general.type is '{}'); give models with -m", g.name(),
+		     one_line(g.text("general.type", "model")));
+	if (g.text("adapter.type", "") != "lora" || g.find("adapter.alora.invocation_tokens"))
+		fail(Code::Unsupported, "{}: adapter.type is '{}'{}; kvrun applies plain 'lora' alone", g.name(),
+		     one_line(g.text("adapter.type", "")),
+		     g.find("adapter.alora.invocation_tokens") ? " with invocation tokens" : "");
+	if (const auto arch = model.text("general.architecture"); g.text("general.architecture", arch) != arch)
+		fail(Code::Unsupported, "{}: the adapter is of architecture '{}', {} has '{}'", g.name(),
+		     one_line(g.text("general.architecture")), model.name(), one_line(arch));
+	f.alpha = g.f32("adapter.lora.alpha", 0);
+	for (const GgufTensor& t : g.tensors()) {
+		if (!t.name.ends_with(kA) && !t.name.ends_with(kB))
+			fail(Code::Unsupported, "{}: tensor {} is neither {} nor {} of another; kvrun applies these alone",
+			     g.name(), one_line(t.name), kA, kB);
+		const std::string name(t.name.substr(0, t.name.size() - kA.size()));
+		if (f.matrices.contains(name)) continue;
+		const auto s = specs.find(name);
+		if (s == specs.end() && !model.find_tensor(name))
+			fail(Code::Format, "{}: it changes {}, which {} does not have; the adapter is of another model", g.name(),
+			     one_line(name), model.name());
+		if (s == specs.end() && !name.ends_with(".attn_kv_b.weight")) continue; // nothing reads the model's, either
+		if (s == specs.end() || !can_change(s->second))
+			fail(Code::Unsupported,
+			     "{}: it changes {}; kvrun applies adapters to matrices of layers, but not to those of experts and "
+			     "attn_kv_b, and to an output that is not the embedding",
+			     g.name(), one_line(name));
+		f.matrices.emplace(name, matrix_of(g, name, s->second));
+	}
+	if (f.matrices.empty())
+		fail(Code::Format, "{}: it changes nothing that the model reads; the adapter is of another model", g.name());
+	return f;
+}
+
+// Matrices of all files for one tensor, side by side.
+struct Joined {
+	std::vector<std::pair<const LoraFile*, LoraMatrix>> parts;
+	uint32_t rank() const {
+		uint32_t n = 0;
+		for (const auto& [f, m] : parts) n += m.rank;
+		return align_up(n, kRankStep);
+	}
+	DType type() const { // a type that loses nothing of halves, and little of blocks
+		for (const auto& [f, m] : parts)
+			for (const GgufTensor* t : {m.a, m.b})
+				if (t->type == DType::F32 || t->type == DType::BF16) return DType::F32;
+		return DType::F16;
+	}
+};
+
+std::map<std::string, Joined> joined(const std::vector<LoraFile>& files) {
+	std::map<std::string, Joined> out;
+	for (const LoraFile& f : files)
+		for (const auto& [name, m] : f.matrices) out[name].parts.emplace_back(&f, m);
+	return out;
+}
+
+std::vector<float> values_of(const Gguf& g, const GgufTensor& t) {
+	std::vector<std::byte> bytes(t.bytes);
+	g.read(t, 0, bytes);
+	std::vector<float> out(t.rows() * t.cols());
+	const size_t row_bytes = t.bytes / t.rows();
+	for (uint64_t r = 0; r < t.rows(); ++r)
+		dequantise_row(t.type, bytes.data() + r * row_bytes, out.data() + r * t.cols(), t.cols());
+	if (std::ranges::any_of(out, [](float x) { return !std::isfinite(x); }))
+		fail(Code::Format, "{}: tensor {} holds values that are not finite; get the file again", g.name(),
+		     one_line(t.name));
+	return out;
+}
+
+void write_matrix(Backend& be, const View& v, const std::vector<float>& values) {
+	std::vector<std::byte> bytes(values.size() * dtype_info(v.type).bytes);
+	if (v.type == DType::F32) {
+		std::memcpy(bytes.data(), values.data(), bytes.size());
+	} else {
+		for (size_t i = 0; i < values.size(); ++i) {
+			const uint16_t half = f32_to_f16(std::clamp(values[i], -65504.f, 65504.f));
+			std::memcpy(bytes.data() + 2 * i, &half, 2);
+		}
+	}
+	const size_t row_bytes = bytes.size() / v.shape[0];
+	const uint32_t step = uint32_t(std::max<size_t>(kPieceBytes / row_bytes, 1));
+	for (uint32_t row = 0; row < v.shape[0]; row += step) {
+		const uint32_t n = std::min(step, v.shape[0] - row);
+		be.write_weight(v, row, n, WeightRows(bytes).rows(row, n, row_bytes), {});
+		be.submit(); // the backend waits if it has no more staging memory
+	}
+}
+
+// a (rank, n) and b (d, rank) of all parts; rows of b where the tensor's rows are on the device.
+void upload(Backend& be, const Joined& j, const TensorSpec& s, const LoraWeights& to) {
+	const uint32_t rank = to.a.shape[0];
+	std::vector<float> a(size_t(rank) * s.cols), b(size_t(s.rows) * rank);
+	uint32_t first = 0;
+	for (const auto& [f, m] : j.parts) {
+		const std::vector<float> from_a = values_of(f->file, *m.a), from_b = values_of(f->file, *m.b);
+		std::ranges::copy(from_a, a.begin() + ptrdiff_t(size_t(first) * s.cols));
+		const float factor = f->factor(m);
+		for (uint32_t row = 0; row < s.rows; ++row) {
+			float* out = &b[size_t(row_place(s, s.rows, row).to) * rank + first];
+			for (uint32_t i = 0; i < m.rank; ++i) out[i] = factor * from_b[size_t(row) * m.rank + i];
+		}
+		first += m.rank;
+	}
+	write_matrix(be, to.a, a);
+	write_matrix(be, to.b, b);
+}
+
+using LayerViews = std::array<View, sizeof(LayerWeights) / sizeof(View)>; // LayerWeights has only views
+static_assert(sizeof(LayerViews) == sizeof(LayerWeights));
+
+// b's rows for `part`, which is rows of the tensor `whole`; nothing if it is no part.
+std::optional<View> rows_for(Backend& be, const View& b, const View& whole, const View& part) {
+	if (!part || part.buf != whole.buf || part.at < whole.at || part.shape[1] != whole.shape[1]) return {};
+	const size_t row = (part.at - whole.at) / be.weight_row_bytes(whole.type, whole.shape[1]);
+	if (row + part.shape[0] > whole.shape[0]) return {};
+	View v = b;
+	v.at += row * be.weight_row_bytes(b.type, b.shape[1]), v.shape[0] = part.shape[0];
+	return v;
+}
+
+} // namespace
+
+std::vector<LoraOption> parse_loras(std::string_view text) {
+	std::vector<LoraOption> out;
+	while (!text.empty()) {
+		const size_t end = std::min(text.find(','), text.size());
+		std::string_view one = text.substr(0, end);
+		text.remove_prefix(std::min(end + 1, text.size()));
+		LoraOption o;
+		const size_t colon = one.rfind(':'); // also of "C:\..."
+		if (colon != one.npos)
+			if (const auto scale = scale_of(one.substr(colon + 1))) o.scale = *scale, one = one.substr(0, colon);
+		if (one.empty() || !std::isfinite(o.scale))
+			fail(Code::Invalid, "adapter '{}': expected FILE or FILE:SCALE, several separated by commas",
+			     one_line(one));
+		o.path = one;
+		out.push_back(std::move(o));
+	}
+	return out;
+}
+
+std::vector<LoraFile> open_loras(const std::vector<LoraOption>& options, const Gguf& model, const Config& c) {
+	std::vector<LoraFile> out;
+	if (options.empty()) return out;
+	const auto specs = specs_by_name(c);
+	for (const LoraOption& o : options) out.push_back(open_lora(o, model, specs));
+	return out;
+}
+
+uint64_t fingerprint(const Gguf& model, const std::vector<LoraFile>& files) {
+	uint64_t all = fingerprint(model);
+	for (const LoraFile& f : files) // order counts: sums are rounded
+		all = std::rotl(all, 17) * 0x9e3779b97f4a7c15u ^ fingerprint(f.file) ^ std::bit_cast<uint32_t>(f.scale);
+	return all;
+}
+
+uint64_t lora_bytes(const std::vector<LoraFile>& files, const Config& c) {
+	uint64_t bytes = 0;
+	if (files.empty()) return bytes;
+	const auto specs = specs_by_name(c);
+	for (const auto& [name, j] : joined(files)) {
+		const TensorSpec& s = specs.at(name);
+		bytes += uint64_t(j.rank()) * (uint64_t(s.cols) + s.rows) * dtype_info(j.type()).bytes;
+	}
+	return bytes;
+}
+
+Loras load_loras(const std::vector<LoraFile>& files, const Config& c, const Weights& w, Backend& be) {
+	Loras out;
+	if (files.empty()) return out;
+	out.layers.resize(c.n_layers);
+	const auto specs = specs_by_name(c);
+	for (const auto& [name, j] : joined(files)) {
+		const TensorSpec& s = specs.at(name);
+		const uint32_t rank = j.rank();
+		const size_t a_bytes = align_up(be.weight_row_bytes(j.type(), s.cols) * rank, size_t(kBufferAlign)),
+		             b_bytes = be.weight_row_bytes(j.type(), rank) * s.rows;
+		const bool in_layer = name.starts_with("blk.");
+		const uint32_t l = in_layer ? uint32_t(layer_of_tensor(name)) : c.n_layers;
+		const Buffer& buffer =
+		    out.buffers.emplace_back(be.alloc_part(be.part_of(l), a_bytes + b_bytes, Mem::Device, "adapters"));
+		out.bytes += buffer.bytes();
+		const LoraWeights both{view(buffer, 0, j.type(), rank, s.cols), view(buffer, a_bytes, j.type(), s.rows, rank)};
+		upload(be, j, s, both);
+		out.rank = std::max(out.rank, rank);
+		if (!in_layer) {
+			out.output = both;
+			continue;
+		}
+		const View& whole = w.matrices.at(name);
+		const LayerViews views = std::bit_cast<LayerViews>(w.layers[l]);
+		for (size_t i = 0; i < views.size(); ++i)
+			if (const auto b = rows_for(be, both.b, whole, views[i])) out.layers[l].push_back({i, {both.a, *b}});
+	}
+	be.wait();
+	return out;
+}
+
+} // namespace kvrun

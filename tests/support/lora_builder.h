@@ -1,0 +1,93 @@
+// Adapters with random matrices for a model, and the model with them merged into its weights, computed here.
+#pragma once
+#include "engine/core/block_quant.h"
+#include "tests/support/gguf_builder.h"
+#include <cmath>
+#include <map>
+#include <random>
+#include <regex>
+
+namespace kvrun {
+
+// Matrices of layers that adapters usually change: one for all tokens, not those of experts.
+inline bool is_projection(const GgufTensor& t) {
+	static const std::regex names(
+	    R"(blk\.\d+\.(attn_(q|k|v|qkv|output|gate|q_a|q_b|kv_a_mqa)|ffn_(gate|up|down)(_shexp)?|)"
+	    R"(ssm_(in|out|ba)|shortconv\.(in|out)_proj|inp_gate|proj)\.weight)");
+	return t.n_dims == 2 && std::regex_match(std::string(t.name), names);
+}
+
+inline std::vector<float> tensor_values(const Gguf& g, const GgufTensor& t) {
+	std::vector<std::byte> bytes(t.bytes);
+	g.read(t, 0, bytes);
+	std::vector<float> out(t.rows() * t.cols());
+	dequantise_row(t.type, bytes.data(), out.data(), out.size());
+	return out;
+}
+
+struct LoraPair {
+	std::vector<float> a, b; // (rank, n), (d, rank)
+	uint32_t rank;
+};
+
+// A pair for each projection. B A is about half as large as the weights.
+inline std::map<std::string, LoraPair> random_pairs(const Gguf& g, uint32_t rank, uint32_t seed) {
+	std::mt19937 rng(seed);
+	std::normal_distribution<float> normal;
+	std::map<std::string, LoraPair> out;
+	for (const GgufTensor& t : g.tensors()) {
+		if (!is_projection(t)) continue;
+		double squares = 0;
+		for (const float x : tensor_values(g, t)) squares += double(x) * double(x);
+		const float size = float(0.5 * std::sqrt(squares / double(t.rows() * t.cols()) / rank));
+		LoraPair p{std::vector<float>(rank * t.cols()), std::vector<float>(t.rows() * rank), rank};
+		for (float& x : p.a) x = normal(rng);
+		for (float& x : p.b) x = size * normal(rng);
+		out.emplace(t.name, std::move(p));
+	}
+	return out;
+}
+
+inline GgufBuilder lora_file(const Gguf& model, const std::map<std::string, LoraPair>& pairs, float alpha) {
+	GgufBuilder b;
+	b.text("general.type", "adapter").text("general.architecture", model.text("general.architecture"));
+	b.text("adapter.type", "lora").f32("adapter.lora.alpha", alpha);
+	for (const auto& [name, p] : pairs) {
+		b.tensor_f32(name + ".lora_a", {p.a.size() / p.rank, p.rank}, p.a);
+		b.tensor_f32(name + ".lora_b", {p.rank, p.b.size() / p.rank}, p.b);
+	}
+	return b;
+}
+
+// The model with W + factor * B A in place of W, in f32.
+inline GgufBuilder merged(const Gguf& model,
+                          const std::vector<std::pair<std::map<std::string, LoraPair>, float>>& all) {
+	GgufBuilder m = GgufBuilder::copy_as(model, std::string(model.text("general.architecture")));
+	for (const GgufTensor& t : model.tensors()) {
+		if (!is_projection(t)) continue;
+		std::vector<float> w = tensor_values(model, t);
+		const std::string name(t.name), factor_name = name.substr(0, name.rfind('.')) + ".scale"; // of NVFP4
+		if (const GgufTensor* scale = model.find_tensor(factor_name)) {
+			const float by = tensor_values(model, *scale).front();
+			for (float& x : w) x *= by;
+			m.erase_tensor(factor_name);
+		}
+		for (const auto& [pairs, factor] : all) {
+			const LoraPair& p = pairs.at(std::string(t.name));
+			for (uint64_t row = 0; row < t.rows(); ++row)
+				for (uint64_t col = 0; col < t.cols(); ++col) {
+					double sum = 0;
+					for (uint32_t r = 0; r < p.rank; ++r)
+						sum += double(p.b[row * p.rank + r]) * p.a[r * t.cols() + col];
+					w[row * t.cols() + col] += float(factor * sum);
+				}
+		}
+		m.find(std::string(t.name)) = {std::string(t.name),
+		                               {t.cols(), t.rows()},
+		                               GgufBuilder::type_number(DType::F32),
+		                               {reinterpret_cast<const char*>(w.data()), w.size() * 4}};
+	}
+	return m;
+}
+
+} // namespace kvrun
