@@ -288,8 +288,14 @@ std::vector<CheckedBackend::Output> CheckedBackend::compared(const Op& op) {
 	    [&](const ViewRow& row, const View& v) {
 		    if (!v || row.needed == ViewRow::Needed::No) return;
 		    if (row.compare == Compare::No || row.compare == Compare::Adopted) return;
-		    r.push_back({row.name, v, tolerance(row.tolerance), row.compare == Compare::Slots,
-		                 row.compare == Compare::Words ? 32u : 0u});
+		    Tolerance allowed = tolerance(row.tolerance);
+		    if (row.queries) {
+			    const std::vector<std::byte> q = fetch(*inner_, inner(*row.queries));
+			    const double factor = score_factor(rms_of_stored(as_floats(*row.queries, q)));
+			    allowed.rel *= factor, allowed.slack *= factor;
+		    }
+		    r.push_back(
+		        {row.name, v, allowed, row.compare == Compare::Slots, row.compare == Compare::Words ? 32u : 0u});
 	    },
 	    info_);
 	for (const WrittenWords& w : op_written(op, [this](const View& v) { return fetch_words(v); }))

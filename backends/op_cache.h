@@ -158,8 +158,9 @@ struct Attend {
 		const uint64_t T = o.q.shape[0], n_heads = o.q.shape[1];
 		const std::string_view rule =
 		    attend_tolerance(f.device(), /*prompt=*/false, packed(o.kv), "attend", bool(o.kv.softmax.q_rope));
-		f(output("out", F32, {o.q.elements()}, rule), o.out);
-		f(output("lse", F32, {T * n_heads}, rule).slots().optional(), o.lse); // -inf for a row that sees nothing
+		f(output("out", F32, {o.q.elements()}, rule).widened_by(o.q), o.out);
+		f(output("lse", F32, {T * n_heads}, rule).widened_by(o.q).slots().optional(),
+		  o.lse); // -inf for a row that sees nothing
 		f(input("q", F32, {T, n_heads, o.q.shape[2]}), o.q);
 		f(q_rope_row(o.kv.softmax, T, n_heads), o.kv.softmax.q_rope);
 		read_views(o.kv, f, o.q, /*dumped=*/true);
@@ -183,8 +184,8 @@ struct AttendPrompt {
 		const bool reads_packed = o.older && packed(*o.older);
 		const std::string_view rule =
 		    attend_tolerance(f.device(), /*prompt=*/true, reads_packed, "attend_prompt", bool(o.own.softmax.q_rope));
-		f(output("out", F32, {o.q.elements()}, rule), o.out);
-		f(output("lse", F32, {T * n_heads}, rule).optional(), o.lse);
+		f(output("out", F32, {o.q.elements()}, rule).widened_by(o.q), o.out);
+		f(output("lse", F32, {T * n_heads}, rule).widened_by(o.q).optional(), o.lse);
 		f(input("q", F32, {T, n_heads, o.q.shape[2]}), o.q);
 		f(q_rope_row(o.own.softmax, T, n_heads), o.own.softmax.q_rope);
 		row_views(o.own, f);

@@ -44,6 +44,7 @@ struct ViewRow {
 	Needed needed = Needed::Yes;
 	Compare compare = Compare::No;
 	std::string_view tolerance = ""; // rule of tolerance()
+	const View* queries = nullptr;   // whose size widens the tolerance, see score_factor()
 	// Outermost first. The last extent is the number of elements of all further dimensions: {n} accepts any shape of n.
 	uint64_t shape[4] = {};
 	uint8_t dims = 0;
@@ -59,6 +60,7 @@ struct ViewRow {
 	constexpr ViewRow words() const { return with(&ViewRow::compare, Compare::Words); }
 	constexpr ViewRow adopted_if(bool c) const { return with(&ViewRow::compare, c ? Compare::Adopted : compare); }
 	constexpr ViewRow added_to_if(bool c) const { return with(&ViewRow::use, c ? Use::InOut : use); }
+	constexpr ViewRow widened_by(const View& q) const { return with(&ViewRow::queries, &q); }
 	constexpr ViewRow sized(std::initializer_list<uint64_t> extents) const {
 		ViewRow r = *this;
 		r.has_shape = true;

@@ -26,6 +26,11 @@ std::string_view matmul_tolerance(const DeviceInfo&, DType, bool swiglu, bool de
 std::string_view attend_tolerance(const DeviceInfo&, bool prompt, bool packed, std::string_view plain,
                                   bool latent = false);
 
+// Factor of the tolerance of attention: rounding changes a weight in proportion to the scores, which are as large as
+// the queries (their rms) where keys are normed. The tolerances above are for scores of up to tens, queries of rms 8;
+// in models whose scores are not divided by sqrt(head_dim) the queries hold that factor.
+constexpr double score_factor(double queries_rms) { return queries_rms > 8 ? queries_rms / 8 : 1; }
+
 struct Difference {
 	size_t n = 0, n_bad = 0; // elements compared, elements outside the tolerance (non-finite ones included)
 	size_t n_nonfinite = 0;  // NaN or infinity in x

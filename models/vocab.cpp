@@ -24,6 +24,14 @@ constexpr std::string_view kEndTexts[] = {"<|eot_id|>",
                                           "<|tool_response>",
                                           "<|return|>",
                                           "<|call|>",
+                                          "<|fim_pad|>", // the rest of a project behind an answer in its middle
+                                          "<fim-pad>",
+                                          "<fim_pad>",
+                                          "<|fim_repo|>",
+                                          "<|repo_name|>",
+                                          "<fim-repo>",
+                                          "<reponame>",
+                                          "<|file_sep|>",
                                           "[EOT]",
                                           "[EOS]"};
 

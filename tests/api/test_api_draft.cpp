@@ -116,10 +116,10 @@ TEST_CASE("api: adapters change the answer; a file that is none, and a bad scale
 	CHECK(tokens("") == plain);
 	CHECK(tokens((adapter + ":0").c_str()) == plain);
 	CHECK(tokens((adapter + ":0.5," + adapter + ":0.5").c_str()) == with);
-	CHECK(tokens(model.c_str()) == std::vector<uint32_t>{KVRUN_EUNSUPPORTED});
+	CHECK(tokens(model.c_str()) == std::vector<uint32_t>{uint32_t(KVRUN_EUNSUPPORTED)});
 	CHECK_MESSAGE(said("is no adapter"), error());
-	CHECK(tokens((adapter + ":inf").c_str()) == std::vector<uint32_t>{KVRUN_EINVALID});
-	CHECK(tokens("/nowhere.gguf") == std::vector<uint32_t>{KVRUN_ENOTFOUND});
+	CHECK(tokens((adapter + ":inf").c_str()) == std::vector<uint32_t>{uint32_t(KVRUN_EINVALID)});
+	CHECK(tokens("/nowhere.gguf") == std::vector<uint32_t>{uint32_t(KVRUN_ENOTFOUND)});
 }
 
 TEST_CASE("api: a model's own prediction layer drafts, and a file without one is refused") {

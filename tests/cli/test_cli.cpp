@@ -49,7 +49,7 @@ TEST_CASE("cli: adapters, with scales, several of them, and files that are none"
 	const std::string model = kRoot + "/tests/golden/tiny/llama.gguf", lora = kRoot + "/tests/golden/lora/llama.gguf";
 	const auto run = [&](std::vector<std::string> more) {
 		more.insert(more.begin(), {"run", "-m", model, "--device", "cpu", "--temp", "0", "-p", "a b c", "-n", "12"});
-		return run_program({.args = more});
+		return run_program(RunSpec{.args = more});
 	};
 	const std::string plain = run({}).out, with = run({"--lora", lora}).out;
 	CHECK(with != plain);

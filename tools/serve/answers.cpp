@@ -13,8 +13,7 @@ Json kv_json(const std::string& policy, const SessionBytes& b) {
 	        {"overhead_bytes", b.overhead}};
 }
 
-// Uses llama.cpp's field names.
-static Json timings_json(const kvrun_generate_result& r) {
+Json timings_json(const kvrun_generate_result& r) {
 	return {{"prompt_n", r.prompt_tokens},    {"prompt_ms", r.prefill_seconds * 1e3},
 	        {"predicted_n", r.answer_tokens}, {"predicted_ms", r.decode_seconds * 1e3},
 	        {"draft_n", r.drafted},           {"draft_n_accepted", r.drafts_accepted}};

@@ -8,6 +8,7 @@ namespace kvrun::serve {
 
 // {"policy", "f16_bytes", ...}
 Json kv_json(const std::string& policy, const SessionBytes&);
+Json timings_json(const kvrun_generate_result&); // by llama.cpp's names
 Json kv_json(const Ended&); // of an answer that ended; includes its conversation's name if it has one
 
 // The token counts in the log line of an answer.

@@ -321,7 +321,8 @@ void add_serve(Command& root) {
 	      {"GET /health", "{\"status\": \"ok\", \"model\": \"loaded\"}; 503 while it is loaded at the start"},
 	      {"GET /v1/models, /v1/models/NAME", "the model"},
 	      {"POST /v1/chat/completions", "the next message of a conversation, with tools, whole or as a stream"},
-	      {"POST /v1/completions", "continues a text, or several"},
+	      {"POST /v1/completions", "continues a text, or several; fills in the middle before a suffix"},
+	      {"POST /infill", "fills in the middle, as llama.cpp's server does for editors"},
 	      {"POST /v1/responses", "the same as conversations, in the form of OpenAI's Responses API"},
 	      {"POST /v1/messages", "the same in the form of Anthropic's Messages API; /count_tokens below it"},
 	      {"POST /v1/embeddings", "a vector of length 1 for each text: the mean of the last hidden states, or what the "

@@ -59,6 +59,16 @@ std::string Model::token_text(uint32_t token, bool special) const {
 	return all.substr(std::min(n, all.size()));
 }
 
+std::string Model::metadata(const char* key) const {
+	kvrun_engine* e = engine();
+	for (size_t i = 0, n = kvrun_metadata_count(e); i < n; ++i) {
+		const char *name = nullptr, *value = nullptr;
+		check(kvrun_metadata_get(e, i, &name, &value));
+		if (std::string_view(name) == key) return value;
+	}
+	return "";
+}
+
 ChatPrompt Model::with_template(ChatPrompt p) const {
 	if (p.template_name.empty() && p.template_text.empty())
 		p.template_name = chat_.template_name, p.template_text = chat_.template_text;

@@ -26,6 +26,7 @@ class Model {
 	std::string text(const std::vector<uint32_t>& tokens, uint32_t flags) const;
 	// The bytes that a token adds to a text. special: control tokens are written out; otherwise they add no bytes.
 	std::string token_text(uint32_t token, bool special) const;
+	std::string metadata(const char* key) const; // a value of the model's file as text; empty if it has none
 	std::vector<uint32_t> chat_tokens(ChatPrompt) const;
 	std::string chat_text(ChatPrompt) const; // the text that chat_tokens() tokenizes
 	size_t longest_token() const;            // in bytes, at least 1

@@ -114,45 +114,6 @@ std::optional<uint32_t> read_max_tokens(const Fields& f, const char* name) {
 	return *n < 0 ? UINT32_MAX : uint32_t(*n);
 }
 
-GenerationRequest common(const Fields& f, const std::string& default_kv) {
-	GenerationRequest r;
-	Sampling& s = r.sampling;
-	r.model = f.text("model").value_or("");
-	r.kv = f.text("kv").value_or(default_kv);
-	if (r.kv.empty() || r.kv.size() > kMaxPolicy || r.kv.find('\0') != std::string::npos)
-		throw ApiError(400, "kv is not the name of a policy, like \"kivi2\"", "kv");
-	r.session = f.text("session").value_or("");
-	s.temperature = f.number("temperature", 0, 100).value_or(s.temperature);
-	s.top_p = f.number("top_p", 0, 1).value_or(s.top_p);
-	s.min_p = f.number("min_p", 0, 1).value_or(s.min_p);
-	s.top_k = f.integer("top_k", 0, UINT32_MAX).value_or(s.top_k);
-	s.repeat_penalty = f.number("repeat_penalty", 0.01, 100).value_or(s.repeat_penalty);
-	s.repeat_last = f.integer("repeat_last_n", 0, 65536).value_or(s.repeat_last);
-	s.ignore_eos = f.flag("ignore_eos", false);
-	s.draft_max = uint32_t(f.integer("speculative.n_max", 0, UINT32_MAX).value_or(s.draft_max));
-	const std::optional<int64_t> seed = f.integer("seed", INT64_MIN, INT64_MAX);
-	s.seed = seed ? uint64_t(*seed) : std::random_device()();
-	s.frequency_penalty = f.number("frequency_penalty", -2, 2).value_or(0);
-	s.presence_penalty = f.number("presence_penalty", -2, 2).value_or(0);
-	read_bias(f, s);
-	read_stops(f, s);
-	r.stream = f.flag("stream", false);
-	r.reuse = f.flag("cache_prompt", true);
-	if (const Json* o = f.find("stream_options")) {
-		if (!o->is_object()) throw ApiError(400, "stream_options is not an object", "stream_options");
-		if (!r.stream) throw ApiError(400, "stream_options is for requests with stream: true", "stream_options");
-		const Fields options(*o, "stream_options.");
-		r.include_usage = options.flag("include_usage", false);
-		constexpr const char* padding[] = {"include_obfuscation"};
-		options.refuse_unknown(padding);
-	}
-	r.n = uint32_t(f.integer("n", 1, kMaxChoices).value_or(1));
-	if (r.n > 1 && !r.session.empty())
-		throw ApiError(400, "n is " + std::to_string(r.n) + ", but a conversation with a name has one answer", "n");
-	for (const auto& [name, plain] : kPlain) refuse_unless_plain(f, name, Json::parse(plain));
-	return r;
-}
-
 // Checks that a message's content is a string or an array of text parts.
 void check_content(const Json& content, const std::string& where) {
 	if (content.is_string() || content.is_null()) return;
@@ -284,9 +245,48 @@ std::vector<TextPrompt> text_prompts(const Fields& f, const char* name, size_t m
 	return out;
 }
 
+GenerationRequest common_fields(const Fields& f, const std::string& default_kv) {
+	GenerationRequest r;
+	Sampling& s = r.sampling;
+	r.model = f.text("model").value_or("");
+	r.kv = f.text("kv").value_or(default_kv);
+	if (r.kv.empty() || r.kv.size() > kMaxPolicy || r.kv.find('\0') != std::string::npos)
+		throw ApiError(400, "kv is not the name of a policy, like \"kivi2\"", "kv");
+	r.session = f.text("session").value_or("");
+	s.temperature = f.number("temperature", 0, 100).value_or(s.temperature);
+	s.top_p = f.number("top_p", 0, 1).value_or(s.top_p);
+	s.min_p = f.number("min_p", 0, 1).value_or(s.min_p);
+	s.top_k = f.integer("top_k", 0, UINT32_MAX).value_or(s.top_k);
+	s.repeat_penalty = f.number("repeat_penalty", 0.01, 100).value_or(s.repeat_penalty);
+	s.repeat_last = f.integer("repeat_last_n", 0, 65536).value_or(s.repeat_last);
+	s.ignore_eos = f.flag("ignore_eos", false);
+	s.draft_max = uint32_t(f.integer("speculative.n_max", 0, UINT32_MAX).value_or(s.draft_max));
+	const std::optional<int64_t> seed = f.integer("seed", INT64_MIN, INT64_MAX);
+	s.seed = seed ? uint64_t(*seed) : std::random_device()();
+	s.frequency_penalty = f.number("frequency_penalty", -2, 2).value_or(0);
+	s.presence_penalty = f.number("presence_penalty", -2, 2).value_or(0);
+	read_bias(f, s);
+	read_stops(f, s);
+	r.stream = f.flag("stream", false);
+	r.reuse = f.flag("cache_prompt", true);
+	if (const Json* o = f.find("stream_options")) {
+		if (!o->is_object()) throw ApiError(400, "stream_options is not an object", "stream_options");
+		if (!r.stream) throw ApiError(400, "stream_options is for requests with stream: true", "stream_options");
+		const Fields options(*o, "stream_options.");
+		r.include_usage = options.flag("include_usage", false);
+		constexpr const char* padding[] = {"include_obfuscation"};
+		options.refuse_unknown(padding);
+	}
+	r.n = uint32_t(f.integer("n", 1, kMaxChoices).value_or(1));
+	if (r.n > 1 && !r.session.empty())
+		throw ApiError(400, "n is " + std::to_string(r.n) + ", but a conversation with a name has one answer", "n");
+	for (const auto& [name, plain] : kPlain) refuse_unless_plain(f, name, Json::parse(plain));
+	return r;
+}
+
 ChatRequest chat_request(const Json& j, const std::string& default_kv) {
 	const Fields f(j);
-	ChatRequest r{common(f, default_kv), {}};
+	ChatRequest r{common_fields(f, default_kv), {}};
 	r.prompt.messages = read_messages(f);
 	r.form = read_answer_form(f, /*chat=*/true);
 	r.prompt.tools = read_tools(f, r.form);
@@ -309,7 +309,7 @@ ChatRequest chat_request(const Json& j, const std::string& default_kv) {
 
 CompletionRequest completion_request(const Json& j, const std::string& default_kv) {
 	const Fields f(j);
-	CompletionRequest r{common(f, default_kv), {}};
+	CompletionRequest r{common_fields(f, default_kv), {}, {}};
 	r.form = read_answer_form(f, /*chat=*/false);
 	refuse_unless_plain(f, "response_format", {{"type", "text"}});
 	r.prompts = text_prompts(f, "prompt", kMaxChoices / r.n);
@@ -319,7 +319,9 @@ CompletionRequest completion_request(const Json& j, const std::string& default_k
 	if (const std::optional<int64_t> top = f.integer("logprobs", 0, kMostLogprobs))
 		r.sampling.logprobs = uint32_t(*top);
 	refuse_unless_plain(f, "echo", false);
-	refuse_unless_plain(f, "suffix", "");
+	r.suffix = f.text("suffix").value_or("");
+	if (!r.suffix.empty() && std::ranges::any_of(r.prompts, [](const TextPrompt& p) { return p.tokens.has_value(); }))
+		throw ApiError(400, "suffix is for prompts that are texts; leave it out", "suffix");
 	refuse_unless_plain(f, "best_of", r.n); // exactly n are generated and returned
 	f.refuse_unknown(kHarmless);
 	return r;

@@ -68,9 +68,11 @@ struct TextPrompt {
 };
 struct CompletionRequest : GenerationRequest {
 	std::vector<TextPrompt> prompts;
+	std::string suffix; // text behind the answer, with texts as prompts; empty: the answer is the end
 };
 
 // default_kv: policy of requests that do not name one.
+GenerationRequest common_fields(const Fields&, const std::string& default_kv); // of all of these requests
 ChatRequest chat_request(const Json& body, const std::string& default_kv);
 CompletionRequest completion_request(const Json& body, const std::string& default_kv);
 std::vector<uint32_t> token_list(const Json&, const char* name); // throws ApiError

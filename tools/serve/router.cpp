@@ -1,6 +1,7 @@
 // Routes: checks who may send a request, and dispatches it to the function that answers it.
 #include "tools/serve/router.h"
 #include "tools/serve/embeddings.h"
+#include "tools/serve/infill.h"
 #include "tools/serve/messages.h"
 #include "tools/serve/page/page.h"
 #include "tools/serve/responses.h"
@@ -28,6 +29,7 @@ const Router::Route Router::kRoutes[] = {
     {"GET", kModelPath, false, &Router::model},
     {"POST", "/v1/chat/completions", false, &Router::chat, Needs::Queue},
     {"POST", "/v1/completions", false, &Router::completion, Needs::Queue},
+    {"POST", "/infill", false, &Router::infill, Needs::Queue},
     {"POST", "/v1/responses", false, &Router::responses, Needs::Queue},
     {"POST", kMessagesPath, false, &Router::messages, Needs::Queue},
     {"POST", "/v1/messages/count_tokens", false, &Router::count_tokens, Needs::Model},
@@ -450,9 +452,11 @@ void Router::completion(const HttpRequest& request, std::shared_ptr<Responder> o
 	check_request(r);
 	std::vector<Job> jobs;
 	for (const TextPrompt& p : r.prompts) {
-		check_length(p.text.size());
+		check_length(p.text.size() + r.suffix.size());
 		Job job;
-		job.prompt = p.tokens ? *p.tokens : model_.tokens(p.text, 0);
+		job.prompt = !r.suffix.empty() ? infill_tokens(model_, {p.text, r.suffix, {}}, SIZE_MAX)
+		             : p.tokens        ? *p.tokens
+		                               : model_.tokens(p.text, 0);
 		job.sampling = r.sampling, job.kv = r.kv, job.reuse = r.reuse;
 		if (job.prompt.empty()) throw ApiError(400, "the prompt has no tokens; give it some text", "prompt");
 		check_tokens(job.prompt);
@@ -464,6 +468,19 @@ void Router::completion(const HttpRequest& request, std::shared_ptr<Responder> o
 	}
 	const auto all = std::make_shared<Choices>(std::move(out), r, model_.id(), kCompletionObject, jobs.size());
 	generate(std::move(jobs), r, [&](uint32_t i) { return std::make_shared<CompletionAnswer>(all, i); });
+}
+
+void Router::infill(const HttpRequest& request, std::shared_ptr<Responder> out) {
+	InfillRequest r = infill_request(body_of(request, *out), options_.kv);
+	check_request(r);
+	const size_t most = generator_.longest_context();
+	std::vector<Job> jobs(1);
+	Job& job = jobs[0];
+	job.prompt = infill_tokens(model_, r.text, most - std::min<size_t>(most / 4, r.sampling.max_tokens));
+	if (out->gone()) return;
+	job.sampling = r.sampling, job.kv = r.kv, job.reuse = r.reuse, job.body = request.held;
+	name_conversation(job, r);
+	generate(std::move(jobs), r, [&](uint32_t) { return std::make_shared<InfillAnswer>(out, r, model_.id()); });
 }
 
 void Router::embeddings(const HttpRequest& request, std::shared_ptr<Responder> out) {

@@ -74,6 +74,7 @@ class Router final : public Handler {
 	void remove_session(const HttpRequest&, std::shared_ptr<Responder>);
 	void chat(const HttpRequest&, std::shared_ptr<Responder>);
 	void completion(const HttpRequest&, std::shared_ptr<Responder>);
+	void infill(const HttpRequest&, std::shared_ptr<Responder>);
 	void responses(const HttpRequest&, std::shared_ptr<Responder>);
 	void messages(const HttpRequest&, std::shared_ptr<Responder>);
 	void count_tokens(const HttpRequest&, std::shared_ptr<Responder>);
