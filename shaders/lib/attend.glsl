@@ -245,15 +245,7 @@ void tile_values(uint at, uint live, uint params, uint more, uint quads) {
 // Of a whole tile.
 void tile_values(uint at, uint live, uint params, uint more) { tile_values(at, live, params, more, QUADS); }
 
-// Memory where lanes leave the sums of as many items (chunks of a query) at a time as there is room for.
-const uint ITEMS = QUERIES * OWN;
-#ifdef INT8
-const uint SUM_ROOM = V_DOT ? DOT_PIECES : WORK;
-#else
-const uint SUM_ROOM = WORK;
-#endif
-const uint ROOM_FOR = ROW_SUMS > 0u ? SUM_ROOM / (2u * LOCAL_X) : 1u;
-const uint TOGETHER = ROOM_FOR < ITEMS ? ROOM_FOR : ITEMS;
+// Memory where lanes leave sums for the lanes of row 0.
 #ifdef INT8
 #define SUM(i) (V_DOT ? uintBitsToFloat(dot_s[i]) : work_s[i])
 #define SUM_SET(i, x) if (V_DOT) dot_s[i] = floatBitsToUint(x); else work_s[i] = x
@@ -261,8 +253,7 @@ const uint TOGETHER = ROOM_FOR < ITEMS ? ROOM_FOR : ITEMS;
 #define SUM(i) work_s[i]
 #define SUM_SET(i, x) work_s[i] = x
 #endif
-// Sums over lanes: afterwards total is complete everywhere, acc in the lanes of row 0. Rows share the items, each of
-// which is added in the order of rows: the bits do not depend on how many are taken together.
+// Sums over lanes: afterwards total is complete everywhere, acc in the lanes of row 0.
 void state_finish() {
 	reduce_own(total, false);
 	const uint row = LANE / ROW_LANES;
@@ -275,31 +266,19 @@ void state_finish() {
 			acc[i * 2u] += zero_acc[i];
 			acc[i * 2u + 1u] += zero_acc[i];
 		}
-	if (V_ROWS == 1u) return;
-	[[unroll]] for (uint first = 0; first < ITEMS; first += TOGETHER) {
-		if (first > 0u) barrier(); // row 0 has read the sums before
-		[[unroll]] for (uint b = 0; b < TOGETHER; b++) {
-			const uint i = min(first + b, ITEMS - 1u);
-			SUM_SET(b * ROW_SUMS + LANE * 2u, acc[i * 2u]);
-			SUM_SET(b * ROW_SUMS + LANE * 2u + 1u, acc[i * 2u + 1u]);
-		}
+	if (V_ROWS > 1u) [[unroll]] for (uint i = 0; i < QUERIES * OWN; i++) {
+		vec4 low = acc[i * 2u], high = acc[i * 2u + 1u];
+		SUM_SET(LANE * 2u, low);
+		SUM_SET(LANE * 2u + 1u, high);
 		barrier();
-		for (uint b = row; row < V_ROWS && b < TOGETHER; b += V_ROWS) { // an item's sum replaces row 0's share
-			const uint at = b * ROW_SUMS + LANE % ROW_LANES * 2u;
-			vec4 low = SUM(at), high = SUM(at + 1u);
+		if (row == 0)
 			for (uint r = 1; r < V_ROWS; r++) {
-				low += SUM(at + r * ROW_LANES * 2u);
-				high += SUM(at + r * ROW_LANES * 2u + 1u);
+				low += SUM((LANE + r * ROW_LANES) * 2u);
+				high += SUM((LANE + r * ROW_LANES) * 2u + 1u);
 			}
-			SUM_SET(at, low);
-			SUM_SET(at + 1u, high);
-		}
 		barrier();
-		if (row == 0u) [[unroll]] for (uint b = 0; b < TOGETHER; b++) {
-			const uint i = min(first + b, ITEMS - 1u);
-			acc[i * 2u] = SUM(b * ROW_SUMS + LANE * 2u);
-			acc[i * 2u + 1u] = SUM(b * ROW_SUMS + LANE * 2u + 1u);
-		}
+		acc[i * 2u] = low;
+		acc[i * 2u + 1u] = high;
 	}
 }
 // After state_finish(): undoes the rotation of values.
