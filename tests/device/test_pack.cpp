@@ -559,8 +559,10 @@ void check_attention(Rig& rig, const PackRow& r, const TestRow& row, const Packe
 	for (size_t i = 0; i < want_lse.size(); ++i)
 		want_lse[i] = float(attend_reference(p, uint32_t(i % H) / (H / r.n_kv_heads), &q[i * D], &want[i * D]));
 	const std::string_view allowed = attend_tolerance(rig.backend.info(), /*prompt=*/false, /*packed=*/true, "attend");
-	check_close(row, rig.get(out), want, allowed);
-	check_close(row, rig.get(lse), want_lse, allowed);
+	// A balancer makes some channels of a query several times as large as others, and the steps of 8 bits with them.
+	const double factor = r.k.prescale == Prescale::Balance ? 1.5 : 1;
+	check_close(row, rig.get(out), want, allowed, factor);
+	check_close(row, rig.get(lse), want_lse, allowed, factor);
 }
 
 void run_pack(Backend& backend, const PackRow& r, const TestRow& row) {

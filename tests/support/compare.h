@@ -45,13 +45,15 @@ template <class T, class F> void each_row(const std::vector<T>& table, F f) {
 }
 
 // x against ref within tolerance(what); tolerances are in backends/tolerance.cpp, for tests and KVRUN_CHECK alike.
-inline void check_close(const TestRow& row, std::span<const float> x, std::span<const float> ref,
-                        std::string_view what) {
+inline void check_close(const TestRow& row, std::span<const float> x, std::span<const float> ref, std::string_view what,
+                        double factor = 1) { // of the tolerance
 	if (x.size() != ref.size()) {
 		FAIL_CHECK(row_text(row) << "\n" << x.size() << " elements, expected " << ref.size());
 		return;
 	}
-	const Difference d = compare(x, ref, tolerance(what));
+	Tolerance allowed = tolerance(what);
+	allowed.rel *= factor, allowed.slack *= factor;
+	const Difference d = compare(x, ref, allowed);
 	if (d.n_bad == 0) {
 		CHECK(d.n_bad == 0); // counts the comparison
 		return;
