@@ -283,16 +283,17 @@ MappedOp CheckedBackend::for_reference(const Op& op) const {
 std::vector<CheckedBackend::Output> CheckedBackend::compared(const Op& op) {
 	using Compare = ViewRow::Compare;
 	std::vector<Output> r;
+	double wider = 0; // score_factor() of the op's queries, once they are read
 	read_views_of(
 	    op,
 	    [&](const ViewRow& row, const View& v) {
 		    if (!v || row.needed == ViewRow::Needed::No) return;
 		    if (row.compare == Compare::No || row.compare == Compare::Adopted) return;
 		    Tolerance allowed = tolerance(row.tolerance);
-		    if (row.queries) {
-			    const std::vector<std::byte> q = fetch(*inner_, inner(*row.queries));
-			    const double factor = score_factor(rms_of_stored(as_floats(*row.queries, q)));
-			    allowed.rel *= factor, allowed.slack *= factor;
+		    if (row.queries && reference_) {
+			    if (wider == 0)
+				    wider = score_factor(rms_of_stored(as_floats(*row.queries, fetch(*inner_, inner(*row.queries)))));
+			    allowed.rel *= wider, allowed.slack *= wider;
 		    }
 		    r.push_back(
 		        {row.name, v, allowed, row.compare == Compare::Slots, row.compare == Compare::Words ? 32u : 0u});

@@ -159,8 +159,8 @@ struct Attend {
 		const std::string_view rule =
 		    attend_tolerance(f.device(), /*prompt=*/false, packed(o.kv), "attend", bool(o.kv.softmax.q_rope));
 		f(output("out", F32, {o.q.elements()}, rule).widened_by(o.q), o.out);
-		f(output("lse", F32, {T * n_heads}, rule).widened_by(o.q).slots().optional(),
-		  o.lse); // -inf for a row that sees nothing
+		const ViewRow lse = output("lse", F32, {T * n_heads}, rule); // -inf for a row that sees nothing
+		f(lse.widened_by(o.q).slots().optional(), o.lse);
 		f(input("q", F32, {T, n_heads, o.q.shape[2]}), o.q);
 		f(q_rope_row(o.kv.softmax, T, n_heads), o.kv.softmax.q_rope);
 		read_views(o.kv, f, o.q, /*dumped=*/true);

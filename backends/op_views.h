@@ -44,7 +44,7 @@ struct ViewRow {
 	Needed needed = Needed::Yes;
 	Compare compare = Compare::No;
 	std::string_view tolerance = ""; // rule of tolerance()
-	const View* queries = nullptr;   // whose size widens the tolerance, see score_factor()
+	const View* queries = nullptr;   // of attention; larger ones widen the tolerance (score_factor())
 	// Outermost first. The last extent is the number of elements of all further dimensions: {n} accepts any shape of n.
 	uint64_t shape[4] = {};
 	uint8_t dims = 0;

@@ -26,9 +26,9 @@ std::string_view matmul_tolerance(const DeviceInfo&, DType, bool swiglu, bool de
 std::string_view attend_tolerance(const DeviceInfo&, bool prompt, bool packed, std::string_view plain,
                                   bool latent = false);
 
-// Factor of the tolerance of attention: rounding changes a weight in proportion to the scores, which are as large as
-// the queries (their rms) where keys are normed. The tolerances above are for scores of up to tens, queries of rms 8;
-// in models whose scores are not divided by sqrt(head_dim) the queries hold that factor.
+// Factor of attention's tolerance for queries of this rms. An error of a score is proportional to the size of the
+// query, and changes the weight by as much, relative to its size. The tolerances above suffice up to an rms of 8.
+// Queries are larger in models whose scores are not divided by sqrt(head_dim): they are multiplied by it beforehand.
 constexpr double score_factor(double queries_rms) { return queries_rms > 8 ? queries_rms / 8 : 1; }
 
 struct Difference {

@@ -6,7 +6,6 @@
 #include "engine/core/utf8.h"
 #include "models/fingerprint.h"
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <charconv>
 #include <cmath>
@@ -166,9 +165,6 @@ void upload(Backend& be, const Joined& j, const TensorSpec& s, const LoraWeights
 	write_matrix(be, to.b, b);
 }
 
-using LayerViews = std::array<View, sizeof(LayerWeights) / sizeof(View)>; // LayerWeights has only views
-static_assert(sizeof(LayerViews) == sizeof(LayerWeights));
-
 // b's rows for `part`, which is rows of the tensor `whole`; nothing if it is no part.
 std::optional<View> rows_for(Backend& be, const View& b, const View& whole, const View& part) {
 	if (!part || part.buf != whole.buf || part.at < whole.at || part.shape[1] != whole.shape[1]) return {};
@@ -249,7 +245,7 @@ Loras load_loras(const std::vector<LoraFile>& files, const Config& c, const Weig
 			continue;
 		}
 		const View& whole = w.matrices.at(name);
-		const LayerViews views = std::bit_cast<LayerViews>(w.layers[l]);
+		const LayerViews views = views_of(w.layers[l]);
 		for (size_t i = 0; i < views.size(); ++i)
 			if (const auto b = rows_for(be, both.b, whole, views[i])) out.layers[l].push_back({i, {both.a, *b}});
 	}

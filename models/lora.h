@@ -30,18 +30,19 @@ struct LoraFile {
 	std::map<std::string, LoraMatrix> matrices; // by name of the model's tensor
 	float factor(const LoraMatrix& m) const { return alpha == 0 ? scale : scale * alpha / float(m.rank); }
 };
-// Opens adapters of this model. Throws Error{Io, Format}; Unsupported if a file is not a LoRA adapter, is of another
-// architecture, or changes a tensor that kvrun cannot change: all but matrices of layers, outside of experts, and an
-// output of its own.
+// Opens adapters of this model. They may change matrices of layers, except those of experts and attn_kv_b, and an
+// output that is not the embedding; what they change in tensors that the model does not read has no effect. Throws
+// Error{Io, Format}; Unsupported if a file is not a LoRA adapter, is of another architecture, or changes another
+// tensor.
 std::vector<LoraFile> open_loras(const std::vector<LoraOption>&, const Gguf& model, const Config&);
-// Identifies adapters with their scales, together with the model's fingerprint; that one without adapters.
+// Identifies a model with its adapters and their scales; without adapters it is the model's own fingerprint.
 uint64_t fingerprint(const Gguf& model, const std::vector<LoraFile>&);
 
 struct LoraWeights { // of one matrix of all adapters together: y += b . (a . x)
 	View a;          // (rank, n)
 	View b;          // (d, rank), with the scales
 };
-// On a backend, where the matrices are that they change.
+// Adapters on a backend; each matrix is on the device that has the weight it changes.
 struct Loras {
 	struct Entry {
 		size_t view; // index among the views of LayerWeights

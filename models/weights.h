@@ -2,6 +2,8 @@
 #pragma once
 #include "backends/backend.h"
 #include "models/config.h"
+#include <array>
+#include <bit>
 #include <deque>
 #include <functional>
 #include <string>
@@ -76,6 +78,10 @@ struct LayerWeights { // empty where the layer (Layer) has no such tensor
 	View input_norm;             // (dim) f32
 	StreamWeights streams;
 };
+// All views of a layer's weights, in the order of the members.
+using LayerViews = std::array<View, sizeof(LayerWeights) / sizeof(View)>;
+static_assert(sizeof(LayerViews) == sizeof(LayerWeights), "LayerWeights has only views");
+inline LayerViews views_of(const LayerWeights& w) { return std::bit_cast<LayerViews>(w); }
 struct PredictionWeights {       // of Config::prediction
 	View embed_norm, state_norm; // (dim) f32
 	View join;                   // (dim, 2 * dim): of the embedding's norm, then of the hidden state's

@@ -45,7 +45,6 @@ class Engine {
 	const Tokenizer& tokenizer() const { return model_.tokenizer; }
 	const Gguf& file() const { return model_.file; }
 	uint64_t fingerprint() const { return kvrun::fingerprint(file(), lora_files_); } // of the model with its adapters
-	const std::vector<LoraFile>& lora_files() const { return lora_files_; }
 	std::shared_ptr<const grammar::TokenTrie> token_trie() const; // created on first use; any thread may call it
 	Backend& backend() { return *backend_; }
 	const CacheLayers& cache_layers() const { return cache_layers_; }

@@ -2,14 +2,12 @@
 #include "engine/run/lora_products.h"
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <functional>
 
 namespace kvrun {
 namespace {
 
 constexpr size_t kTogether = 4; // projections of one x whose low rows are computed together
-using LayerViews = std::array<View, sizeof(LayerWeights) / sizeof(View)>; // LayerWeights has only views
 
 } // namespace
 
@@ -17,7 +15,7 @@ LoraProducts::LoraProducts(Backend& be, const Weights& w, const Loras* loras, ui
     : be_(be), loras_(loras && *loras ? loras : nullptr), most_rows_(most_rows) {
 	if (!loras_) return;
 	for (size_t l = 0; l < loras_->layers.size(); ++l) {
-		const LayerViews views = std::bit_cast<LayerViews>(w.layers[l]);
+		const LayerViews views = views_of(w.layers[l]);
 		for (const Loras::Entry& e : loras_->layers[l])
 			places_.push_back({views[e.view].buf, views[e.view].at, &e.weights});
 	}
@@ -31,7 +29,7 @@ uint64_t LoraProducts::bytes(uint32_t rank, uint32_t rows) { return kTogether * 
 void LoraProducts::use(uint32_t l, const LayerWeights* w) {
 	copied_.clear();
 	if (!loras_ || !w) return;
-	const LayerViews views = std::bit_cast<LayerViews>(*w);
+	const LayerViews views = views_of(*w);
 	for (const Loras::Entry& e : loras_->layers[l])
 		copied_.push_back({views[e.view].buf, views[e.view].at, &e.weights});
 }

@@ -2,7 +2,6 @@
 #include "engine/run/session_file.h"
 #include "engine/core/regular_file.h"
 #include "engine/core/utf8.h"
-#include "models/fingerprint.h"
 #include <algorithm>
 #include <array>
 #include <bit>

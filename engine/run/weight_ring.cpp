@@ -19,10 +19,6 @@ constexpr double kDenseReads = 2;
 // experts, and the kernels read only those.
 constexpr double kExpertReads = 0.9;
 
-// LayerWeights has only views, so it can be gone through as a list of them.
-using LayerViews = std::array<View, sizeof(LayerWeights) / sizeof(View)>;
-static_assert(sizeof(LayerViews) == sizeof(LayerWeights));
-
 bool is_expert(const LayerWeights& w, const View& v) {
 	const ExpertWeights& e = w.experts;
 	return std::ranges::any_of(std::array{e.w_gate, e.w_up, e.w_down},
@@ -94,7 +90,7 @@ RingPass::~RingPass() {
 // Indices of the layer's views that are copied: dense weights first, because they are read more often.
 std::vector<size_t> RingPass::views_to_copy(uint32_t l) const {
 	const LayerWeights& w = ring_.weights_.layers[l];
-	const LayerViews views = std::bit_cast<LayerViews>(w);
+	const LayerViews views = views_of(w);
 	const BlockReads reads = block_reads(ring_.cfg_.layers[l].experts, rows_, ubatch_);
 	std::vector<size_t> out;
 	size_t end = 0;
@@ -145,7 +141,7 @@ void RingPass::begin(WeightRing::Slot& s, uint32_t l) {
 		be.wait_for(s.readers);
 	}
 	s.copy = 0, s.under_way = true;
-	LayerViews views = std::bit_cast<LayerViews>(ring_.weights_.layers[l]);
+	LayerViews views = views_of(ring_.weights_.layers[l]);
 	size_t at = 0;
 	for (const size_t i : views_to_copy(l)) {
 		View& v = views[i];

@@ -115,10 +115,7 @@ void Choices::end(size_t index, const Json& choice, const Ended& e) {
 }
 
 void Choices::fail(const ApiError& e) {
-	if (std::exchange(failed_, true)) return;
-	if (!out_.begun()) return out_.out().respond(error_response(e));
-	out_.data(error_json(e));
-	out_.end();
+	if (!std::exchange(failed_, true)) out_.fail(e);
 }
 
 // ---- one choice

@@ -38,4 +38,10 @@ void EventStream::reading(double share, double seconds_left) {
 
 void EventStream::end() { out_->end(); }
 
+void EventStream::fail(const ApiError& e) {
+	if (!begun_) return out_->respond(error_response(e));
+	data(error_json(e));
+	end();
+}
+
 } // namespace kvrun::serve

@@ -20,6 +20,7 @@ class EventStream {
 	// connection is alive.
 	void reading(double share, double seconds_left);
 	void end();
+	void fail(const ApiError&); // as the response if nothing was sent yet, else as the last event
 	Responder& out() const { return *out_; }
 
  private:

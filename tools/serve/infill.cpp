@@ -9,8 +9,7 @@ namespace {
 constexpr size_t kMostInputFiles = 256; // of a request
 
 struct Marker {
-	std::initializer_list<const char*> keys;  // of the model's metadata
-	std::initializer_list<const char*> texts; // of the token, by family
+	std::vector<const char*> keys, texts; // of the model's metadata; of the token, by family
 };
 const Marker kPrefix{{"tokenizer.ggml.fim_pre_token_id", "tokenizer.ggml.prefix_token_id"},
                      {"<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>", "<|code_prefix|>"}};
@@ -58,17 +57,23 @@ std::vector<InfillFile> input_files(const Fields& f) {
 
 } // namespace
 
-InfillRequest infill_request(const Json& body, const std::string& default_kv) {
-	// What editors send to decide when a suggestion is long enough, or which fields they read: it may be longer here,
-	// and have more fields.
-	constexpr const char* kNoEffect[] = {"n_indent",    "t_max_prompt_ms", "t_max_predict_ms",
-	                                     "samplers",    "n_probs",         "response_fields",
-	                                     "cache_reuse", "n_predict",       "input_extra"};
-	Json plain = body; // fields of every request
-	for (const char* name : kNoEffect) plain.erase(name);
-	const Fields own(body), f(plain);
+InfillMarkers infill_markers(const Model& m) {
+	return {marker_token(m, kPrefix), marker_token(m, kSuffix), marker_token(m, kMiddle), marker_token(m, kRepository),
+	        marker_token(m, kFile)};
+}
+
+InfillRequest infill_request(Json body, const std::string& default_kv) {
+	// Limits of the length of a suggestion, and a choice of the answer's fields. The answer may be longer here and have
+	// more fields.
+	constexpr const char* kNoEffect[] = {"n_indent", "t_max_prompt_ms", "t_max_predict_ms",
+	                                     "samplers", "response_fields", "cache_reuse"};
+	const Fields own(body);
 	const std::optional<int64_t> n = own.integer("n_predict", -1, UINT32_MAX - 1);
 	std::vector<InfillFile> files = input_files(own);
+	body.erase("n_predict"); // completions name this limit in another way
+	body.erase("input_extra");
+	for (const char* name : kNoEffect) body.erase(name);
+	const Fields f(body);
 	InfillRequest r{{common_fields(f, default_kv)}, {}};
 	r.text = {infill_field(f, "input_prefix") + infill_field(f, "prompt"), infill_field(f, "input_suffix"),
 	          std::move(files)};
@@ -79,8 +84,8 @@ InfillRequest infill_request(const Json& body, const std::string& default_kv) {
 	return r;
 }
 
-std::vector<uint32_t> infill_tokens(const Model& m, const InfillText& t, size_t most) {
-	const auto pre = marker_token(m, kPrefix), suf = marker_token(m, kSuffix), mid = marker_token(m, kMiddle);
+std::vector<uint32_t> infill_tokens(const Model& m, const InfillMarkers& markers, const InfillText& t, size_t most) {
+	const auto [pre, suf, mid, repository, file] = markers;
 	if (!pre || !suf || !mid)
 		throw ApiError(400,
 		               "the model has no tokens for filling in the middle (" +
@@ -102,7 +107,6 @@ std::vector<uint32_t> infill_tokens(const Model& m, const InfillText& t, size_t 
 		prefix.erase(prefix.begin(), prefix.end() - ptrdiff_t(kept));
 	}
 	if (!t.files.empty()) {
-		const auto repository = marker_token(m, kRepository), file = marker_token(m, kFile);
 		std::vector<uint32_t> head, own;
 		if (repository) head = {*repository}, add(head, plain("myproject\n"));
 		if (file) own = {*file}, add(own, plain("filename\n"));
@@ -164,10 +168,7 @@ void InfillAnswer::end(const Ended& e) {
 }
 
 void InfillAnswer::fail(const ApiError& e) {
-	if (std::exchange(failed_, true)) return;
-	if (!out_.begun()) return out_.out().respond(error_response(e));
-	out_.data(error_json(e));
-	out_.end();
+	if (!std::exchange(failed_, true)) out_.fail(e);
 }
 
 } // namespace kvrun::serve

@@ -18,12 +18,17 @@ struct InfillRequest : GenerationRequest {
 	bool warm = false; // n_predict is 0: the prompt is read, and nothing is shown
 };
 // The body of /infill. Throws ApiError 400 that names the field.
-InfillRequest infill_request(const Json& body, const std::string& default_kv);
+InfillRequest infill_request(Json body, const std::string& default_kv);
+
+struct InfillMarkers { // tokens in front of the parts of a prompt, by the model's metadata or by their texts
+	std::optional<uint32_t> prefix, suffix, middle, repository, file;
+};
+InfillMarkers infill_markers(const Model&);
 
 // The tokens of [repository name, files,] prefix, suffix, each behind its marker, and the marker of the middle. If they
 // are more than `most`, the oldest files go first, then the beginning of the prefix and the end of the suffix, of which
-// a quarter of `most` stays. Throws ApiError 400 if the model has no such markers.
-std::vector<uint32_t> infill_tokens(const Model&, const InfillText&, size_t most);
+// a quarter of `most` stays. Throws ApiError 400 if the model has no marker of prefix, suffix or middle.
+std::vector<uint32_t> infill_tokens(const Model&, const InfillMarkers&, const InfillText&, size_t most);
 
 // The answer in the form of llama.cpp's /infill, whole or as a stream of events.
 class InfillAnswer final : public Listener {

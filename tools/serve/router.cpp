@@ -1,7 +1,6 @@
 // Routes: checks who may send a request, and dispatches it to the function that answers it.
 #include "tools/serve/router.h"
 #include "tools/serve/embeddings.h"
-#include "tools/serve/infill.h"
 #include "tools/serve/messages.h"
 #include "tools/serve/page/page.h"
 #include "tools/serve/responses.h"
@@ -353,6 +352,11 @@ bool Router::has_channels() {
 	return channels_;
 }
 
+const InfillMarkers& Router::markers() {
+	std::call_once(markers_known_, [this] { markers_ = infill_markers(model_); });
+	return markers_;
+}
+
 void Router::name_conversation(Job& job, const GenerationRequest& r) const {
 	if (r.session.empty()) return;
 	job.named = std::make_shared<SessionStore::Hold>(store_, r.session);
@@ -454,7 +458,7 @@ void Router::completion(const HttpRequest& request, std::shared_ptr<Responder> o
 	for (const TextPrompt& p : r.prompts) {
 		check_length(p.text.size() + r.suffix.size());
 		Job job;
-		job.prompt = !r.suffix.empty() ? infill_tokens(model_, {p.text, r.suffix, {}}, SIZE_MAX)
+		job.prompt = !r.suffix.empty() ? infill_tokens(model_, markers(), {p.text, r.suffix, {}}, SIZE_MAX)
 		             : p.tokens        ? *p.tokens
 		                               : model_.tokens(p.text, 0);
 		job.sampling = r.sampling, job.kv = r.kv, job.reuse = r.reuse;
@@ -476,7 +480,7 @@ void Router::infill(const HttpRequest& request, std::shared_ptr<Responder> out) 
 	const size_t most = generator_.longest_context();
 	std::vector<Job> jobs(1);
 	Job& job = jobs[0];
-	job.prompt = infill_tokens(model_, r.text, most - std::min<size_t>(most / 4, r.sampling.max_tokens));
+	job.prompt = infill_tokens(model_, markers(), r.text, most - std::min<size_t>(most / 4, r.sampling.max_tokens));
 	if (out->gone()) return;
 	job.sampling = r.sampling, job.kv = r.kv, job.reuse = r.reuse, job.body = request.held;
 	name_conversation(job, r);

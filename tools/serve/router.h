@@ -1,6 +1,7 @@
 // Routes: checks who may send a request, and dispatches it to the function that answers it.
 #pragma once
 #include "tools/serve/answers.h"
+#include "tools/serve/infill.h"
 #include "tools/serve/metrics.h"
 #include "tools/serve/worker.h"
 
@@ -58,6 +59,7 @@ class Router final : public Handler {
 	// Answers a conversation. check_chat() has been called.
 	void converse(const HttpRequest&, const ChatRequest&, std::vector<uint32_t> tokens, const NewListener&);
 	std::vector<uint32_t> conversation_tokens(const ChatRequest&) const; // throws ApiError if no context can hold them
+	const InfillMarkers& markers();                                      // of the model, for filling in the middle
 	bool has_channels(); // whether the template separates channels of an answer by control tokens
 	Response preflight(const HttpRequest&) const;
 
@@ -92,6 +94,8 @@ class Router final : public Handler {
 	Grammars grammars_;
 	std::once_flag channels_known_;
 	bool channels_ = false;
+	std::once_flag markers_known_;
+	InfillMarkers markers_;
 	// These threads parse and tokenize requests, so that neither the network nor running answers wait. Short bodies
 	// do not wait for long ones, and requests without a body wait for neither. Declared last: destroyed first.
 	Worker looks_, short_, long_;
