@@ -6,11 +6,12 @@ namespace kvrun {
 
 enum class Activation : uint8_t { // the values of ACTIVATE_* in shaders/shared/flags.h
 	None,
-	Silu,     // x / (1 + exp(-x))
-	GeluTanh, // GELU by its approximation with tanh
-	Relu2,    // max(x, 0)^2
-	Sigmoid,  // 1 / (1 + exp(-x))
-	Xielu,    // as in struct Xielu
+	Silu,      // x / (1 + exp(-x))
+	GeluTanh,  // GELU by its approximation with tanh
+	Relu2,     // max(x, 0)^2
+	Sigmoid,   // 1 / (1 + exp(-x))
+	Xielu,     // as in struct Xielu
+	GeluQuick, // x / (1 + exp(-1.702 x))
 };
 // x > 0: positive * x^2 + linear * x; else negative * (exp(min(x, limit)) - 1 - x) + linear * x. arXiv:2411.13010
 struct Xielu {

@@ -31,6 +31,7 @@ float activation(float v) {
 	if (f == ACTIVATE_RELU2) return v > 0.0 ? v * v : 0.0;
 	if (f == ACTIVATE_SIGMOID) return 1.0 / (1.0 + exp(-v));
 	if (f == ACTIVATE_XIELU) return xielu(v);
+	if (f == ACTIVATE_GELU_QUICK) return v / (1.0 + exp(-1.702 * v));
 	return v;
 }
 

@@ -1,7 +1,8 @@
-// Prompt attention: causal, rows over the keys and values of their own prompt. Scores are never written to memory.
+// Prompt attention, causal unless rows see others ahead: rows over the keys and values of their own prompt. Scores are
+// never written to memory.
 //
-//   out(row, head) = sum_t w_t v_t / sum_t w_t,  s_t = q . k_t / sqrt(head_dim), w_t = exp(s_t - max),  t <= first +
-//   row
+//   out(row, head) = sum_t w_t v_t / sum_t w_t,  s_t = q . k_t / sqrt(head_dim), w_t = exp(s_t - max),
+//   t <= first + row + ahead, and there are first + n_rows tokens
 // With PROMPT_STATE the state (sum_t w_t v_t, max, sum_t w_t) goes to the row's last part instead of the result to out.
 // With PROMPT_LSE, lse gets max + log(sum_t w_t). With PROMPT_WINDOW a row sees only its latest `window` tokens, or
 // with PROMPT_CHUNKS too those since the last multiple of `window`. With PROMPT_SINKS the divisor also has exp(sink -
@@ -77,7 +78,8 @@ void main() {
 #endif
 	state_clear();
 
-	const uint n_tokens = p.first + min(row_first + TOKENS, p.n_rows); // tokens that the last row of the block sees
+	// tokens that the last row of the block sees
+	const uint n_tokens = p.first + min(row_first + TOKENS + p.ahead, p.n_rows);
 	const uint head_at = kv_head * p.t_cap * PIECES, k_head = KV_AT(2) / 4 + head_at, v_head = KV_AT(3) / 4 + head_at;
 	const uint first_last = p.first + row_first; // last token that the block's first row sees
 	uint unseen = 0; // tokens that no row of the block sees
@@ -106,7 +108,7 @@ void main() {
 			[[unroll]] for (uint t = 0; t < 4; t++) at[t]++;
 		}
 		[[unroll]] for (uint j = 0; j < QUERIES; j++) {
-			const uint last = p.first + row_first + j / HEADS; // token the query sees last
+			const uint last = p.first + row_first + j / HEADS + p.ahead; // token the query sees last
 			bvec4 blind = greaterThan(token + uvec4(0, 1, 2, 3), uvec4(min(last, n_tokens - 1)));
 			if (IN_CHUNKS)
 				blind = bvec4(uvec4(blind) |

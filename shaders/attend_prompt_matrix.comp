@@ -80,7 +80,7 @@ uint unseen(uint all) { // tokens before those that a row sees; all: these and t
 }
 uint tile_live() { return 0u; }
 uint tile_seen(uint tile, uint live, uint j) {
-	const uint seen = min(p.first + row_of(j) + 1u, n_tokens), before = min(tile * KEYS, seen);
+	const uint seen = min(p.first + row_of(j) + 1u + p.ahead, n_tokens), before = min(tile * KEYS, seen);
 	const uint mask = seen - before >= 32u ? ~0u : (1u << (seen - before)) - 1u;
 	if (!WINDOW) return mask;
 	const uint lost = unseen(p.first + row_of(j) + 1u), gone = lost - min(lost, tile * KEYS);
@@ -89,7 +89,8 @@ uint tile_seen(uint tile, uint live, uint j) {
 #ifdef IN_REGISTERS
 bool tile_whole(uint tile, uint live) {
 	const uint last = p.first + min(row_first + TOKENS, p.n_rows); // tokens that the block's last row sees
-	return tile * KEYS + KEYS <= p.first + row_first + 1u && (!WINDOW || unseen(last) <= tile * KEYS);
+	const uint seen = min(p.first + row_first + 1u + p.ahead, n_tokens); // by the first row
+	return tile * KEYS + KEYS <= seen && (!WINDOW || unseen(last) <= tile * KEYS);
 }
 #endif
 
@@ -127,7 +128,7 @@ void main() {
 	n_heads_here = min(HEADS, share - block_first);
 	row_first = gl_WorkGroupID.x * TOKENS;
 	query_base = KV_AT(1) / 4u + head * (HEAD_DIM / 4u);
-	n_tokens = p.first + min(row_first + TOKENS, p.n_rows); // tokens that the last row of the block sees
+	n_tokens = p.first + min(row_first + TOKENS + p.ahead, p.n_rows); // tokens that the last row of the block sees
 	k_head = KV_AT(2) / 4u + kv_head * p.t_cap * PIECES;
 	v_head = KV_AT(3) / 4u + kv_head * p.t_cap * PIECES;
 	const uint first_all = p.first + row_first + 1u; // tokens that the block's first row sees

@@ -115,6 +115,7 @@ static double activation(const Elementwise& e, double x) {
 	case Activation::Relu2: return x > 0 ? x * x : 0;
 	case Activation::Sigmoid: return 1 / (1 + std::exp(-x));
 	case Activation::Xielu: return xielu(e.xielu, x);
+	case Activation::GeluQuick: return x / (1 + std::exp(-1.702 * x));
 	}
 	return x;
 }

@@ -300,7 +300,8 @@ template <uint32_t kMostChannels, bool kLatent> __device__ inline void attend_ro
 	const auto query = [&](uint32_t j) { return row_of(j) * a.n_heads + head_of(j); };
 	load_queries<kQueries>(s, a.q, n, D, query, nullptr);
 	if (kLatent) load_rope<kQueries>(s, a.q_rope, n, D, a.rope_dim, query);
-	const uint32_t seen = a.first + row_of(n - 1) + 1; // tokens that the last row sees
+	const uint32_t last = row_of(n - 1) + 1 + a.ahead,
+	               seen = a.first + (last < a.n_rows ? last : a.n_rows); // tokens that the last row sees
 	const uint32_t v_dim = kLatent ? a.rope_dim : D;
 	const auto first_seen = [&](uint32_t token) {
 		return a.chunked ? token / a.window * a.window : token < a.window ? 0u : token - a.window + 1;
@@ -312,7 +313,7 @@ template <uint32_t kMostChannels, bool kLatent> __device__ inline void attend_ro
 		const Rows values = {a.v + uint64_t(h) * a.t_cap * (v_dim / 2), t0, v_dim, seen - 1};
 		const uint32_t t = t0 + threadIdx.x;
 		const auto sees = [&](uint32_t j) {
-			return t <= a.first + row_of(j) && t >= first_seen(a.first + row_of(j)) && j < n;
+			return t <= a.first + row_of(j) + a.ahead && t < seen && t >= first_seen(a.first + row_of(j)) && j < n;
 		};
 		float dot[kQueries] = {};
 		if (t < seen) {

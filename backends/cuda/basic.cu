@@ -109,6 +109,7 @@ __device__ inline float activation(const ActivateArgs& a, float x) {
 	case 5:
 		return x > 0 ? x * (a.xielu.positive * x + a.xielu.linear)
 		             : a.xielu.negative * (expm1f(fminf(x, a.xielu.limit)) - x) + a.xielu.linear * x;
+	case 6: return x / (1 + expf(-1.702f * x));
 	default: return x;
 	}
 }

@@ -58,6 +58,7 @@
 #define ACTIVATE_RELU2 3u
 #define ACTIVATE_SIGMOID 4u
 #define ACTIVATE_XIELU 5u
+#define ACTIVATE_GELU_QUICK 6u
 #define ACTIVATE_TIMES 8u // y is a factor
 #define ACTIVATE_CAP 16u  // there is a cap
 #define ACTIVATE_ADD 32u  // out += v, else out = v

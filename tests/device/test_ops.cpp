@@ -248,7 +248,7 @@ TEST_CASE("ops: activate") {
 	};
 	std::vector<ActivateRow> rows;
 	for (const Activation f : {Activation::None, Activation::Silu, Activation::GeluTanh, Activation::Relu2,
-	                           Activation::Sigmoid, Activation::Xielu})
+	                           Activation::Sigmoid, Activation::Xielu, Activation::GeluQuick})
 		for (const bool y : {false, true}) {
 			const Xielu published{0.8f, 0.9f, 0.5f, -1e-6f}, other{0.2f, 1.7f, 0.3f, -0.4f};
 			rows.push_back({3, 173, {.function = f, .xielu = other}, y, true});
@@ -271,6 +271,7 @@ TEST_CASE("ops: activate") {
 				v = a / 2 * (1 + std::tanh(std::sqrt(2 / 3.14159265358979) * (a + 0.044715 * a * a * a)));
 			if (r.e.function == Activation::Relu2) v = std::pow(std::max(a, 0.), 2);
 			if (r.e.function == Activation::Sigmoid) v = 1 / (1 + std::exp(-a));
+			if (r.e.function == Activation::GeluQuick) v = a / (1 + std::exp(-1.702 * a));
 			if (r.e.function == Activation::Xielu) {
 				const Xielu& f = r.e.xielu;
 				const double below = std::expm1(std::min(a, double(f.limit))) - a;
