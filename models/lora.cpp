@@ -1,15 +1,13 @@
 // LoRA adapters: low-rank changes of a model's matrices.
 #include "models/lora.h"
-#include "engine/core/block_quant.h"
-#include "engine/core/f16.h"
 #include "engine/core/round.h"
 #include "engine/core/utf8.h"
 #include "models/fingerprint.h"
+#include "models/tensor_values.h"
 #include <algorithm>
 #include <bit>
 #include <charconv>
 #include <cmath>
-#include <cstring>
 #include <optional>
 
 namespace kvrun {
@@ -17,7 +15,6 @@ namespace {
 
 constexpr uint32_t kRankStep = 32; // ranks are padded with zeros, so that kernels read whole vectors
 constexpr uint64_t kMostRank = 8192;
-constexpr size_t kPieceBytes = size_t(8) << 20; // handed to the backend at once
 constexpr std::string_view kA = ".lora_a", kB = ".lora_b";
 
 std::optional<float> scale_of(std::string_view text) {
@@ -114,45 +111,13 @@ std::map<std::string, Joined> joined(const std::vector<LoraFile>& files) {
 	return out;
 }
 
-std::vector<float> values_of(const Gguf& g, const GgufTensor& t) {
-	std::vector<std::byte> bytes(t.bytes);
-	g.read(t, 0, bytes);
-	std::vector<float> out(t.rows() * t.cols());
-	const size_t row_bytes = t.bytes / t.rows();
-	for (uint64_t r = 0; r < t.rows(); ++r)
-		dequantise_row(t.type, bytes.data() + r * row_bytes, out.data() + r * t.cols(), t.cols());
-	if (std::ranges::any_of(out, [](float x) { return !std::isfinite(x); }))
-		fail(Code::Format, "{}: tensor {} holds values that are not finite; get the file again", g.name(),
-		     one_line(t.name));
-	return out;
-}
-
-void write_matrix(Backend& be, const View& v, const std::vector<float>& values) {
-	std::vector<std::byte> bytes(values.size() * dtype_info(v.type).bytes);
-	if (v.type == DType::F32) {
-		std::memcpy(bytes.data(), values.data(), bytes.size());
-	} else {
-		for (size_t i = 0; i < values.size(); ++i) {
-			const uint16_t half = f32_to_f16(std::clamp(values[i], -65504.f, 65504.f));
-			std::memcpy(bytes.data() + 2 * i, &half, 2);
-		}
-	}
-	const size_t row_bytes = bytes.size() / v.shape[0];
-	const uint32_t step = uint32_t(std::max<size_t>(kPieceBytes / row_bytes, 1));
-	for (uint32_t row = 0; row < v.shape[0]; row += step) {
-		const uint32_t n = std::min(step, v.shape[0] - row);
-		be.write_weight(v, row, n, WeightRows(bytes).rows(row, n, row_bytes), {});
-		be.submit(); // the backend waits if it has no more staging memory
-	}
-}
-
 // a (rank, n) and b (d, rank) of all parts; rows of b where the tensor's rows are on the device.
 void upload(Backend& be, const Joined& j, const TensorSpec& s, const LoraWeights& to) {
 	const uint32_t rank = to.a.shape[0];
 	std::vector<float> a(size_t(rank) * s.cols), b(size_t(s.rows) * rank);
 	uint32_t first = 0;
 	for (const auto& [f, m] : j.parts) {
-		const std::vector<float> from_a = values_of(f->file, *m.a), from_b = values_of(f->file, *m.b);
+		const std::vector<float> from_a = tensor_values(f->file, *m.a), from_b = tensor_values(f->file, *m.b);
 		std::ranges::copy(from_a, a.begin() + ptrdiff_t(size_t(first) * s.cols));
 		const float factor = f->factor(m);
 		for (uint32_t row = 0; row < s.rows; ++row) {
@@ -161,8 +126,8 @@ void upload(Backend& be, const Joined& j, const TensorSpec& s, const LoraWeights
 		}
 		first += m.rank;
 	}
-	write_matrix(be, to.a, a);
-	write_matrix(be, to.b, b);
+	write_values(be, to.a, a);
+	write_values(be, to.b, b);
 }
 
 // b's rows for `part`, which is rows of the tensor `whole`; nothing if it is no part.

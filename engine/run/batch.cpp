@@ -47,7 +47,7 @@ struct Batch::Stream {
 	}
 	void accept(std::span<const uint32_t> tokens) { // tokens that precede the answer
 		for (const uint32_t t : tokens)
-			if (t != kNoToken) sampler.accept(t);
+			if (t != kNoToken && !is_image_row(t)) sampler.accept(t);
 		if (!tokens.empty()) prev = tokens.back();
 		if (drafter) drafter->accept(tokens);
 	}
@@ -212,7 +212,7 @@ void Batch::Stream::choose_drafts(uint32_t most) {
 	if (most == 0) return;
 	const std::span<const uint32_t> tokens = drafter->draft(most);
 	for (const uint32_t t : tokens.first(std::min<size_t>(most, tokens.size()))) {
-		if (t >= session.engine().config().vocab) break; // kNoToken in the history
+		if (t >= session.engine().config().vocab) break; // noise or an image in the history
 		drafts.push_back(t);
 	}
 }

@@ -2,6 +2,7 @@
 #include "engine/run/engine.h"
 #include "backends/split_devices.h"
 #include "engine/run/tuning_file.h"
+#include "models/fingerprint.h"
 #include "models/prediction.h"
 #include <algorithm>
 
@@ -32,6 +33,12 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 	std::optional<Config> prediction;
 	if (opt.mtp) prediction = read_prediction(model.file, model.config);
 	std::vector<LoraFile> lora_files = open_loras(opt.loras, model.file, model.config);
+	std::optional<Gguf> vision_file;
+	std::optional<VisionConfig> vision;
+	if (!opt.mmproj.empty()) {
+		vision_file = Gguf::open(opt.mmproj);
+		vision = read_vision(*vision_file, model.config);
+	}
 	FitGoal goal{opt.fit_kv, opt.fit_ctx, opt.kv_budget, opt.ubatch};
 	OpenedDevices devices =
 	    open_devices(opt.backend, n_layers, fit_bytes(model.file, model.config, goal) / std::max(n_layers, 1u));
@@ -40,6 +47,7 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 	const Config& cfg = e->config();
 	DeviceInfo empty = e->backend_->info();
 	empty.free_bytes -= std::min<uint64_t>(lora_bytes(e->lora_files_, cfg), empty.free_bytes);
+	if (vision_file) empty.free_bytes -= std::min<uint64_t>(vision_file->tensor_bytes(), empty.free_bytes);
 	if (prediction) {
 		if (empty.parts > 1)
 			fail(Code::Unsupported, "the prediction layer (--draft mtp) runs on one device; leave --split out");
@@ -73,6 +81,10 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 	Backend& be = *e->backend_;
 	e->weights_ = load_weights(e->file(), cfg, be, progress, e->weight_plan_->in_host());
 	e->loras_ = load_loras(e->lora_files_, cfg, e->weights_, be);
+	if (vision)
+		e->images_ =
+		    std::make_unique<ImageStore>(std::make_unique<ImageEncoder>(be, *vision_file, std::move(*vision)),
+		                                 e->tokenizer(), kvrun::fingerprint(*vision_file), cfg.embedding_scale);
 	e->ring_ = std::make_unique<WeightRing>(be, cfg, e->weights_, e->weight_plan_->ring());
 	std::unique_ptr<PredictionLayer> layer;
 	if (prediction) layer = std::make_unique<PredictionLayer>(be, e->file(), std::move(*prediction), e->weights_);
@@ -102,8 +114,9 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 }
 
 size_t Engine::activation_bytes() const {
-	return loras_.bytes + (mtp_ ? mtp_->layer().bytes() : 0) + ring_->bytes() + runner_->bytes() + decoder_->bytes() +
-	       scratch_.bytes() + window_scratch_.bytes() + (spare_ ? spare_->bytes() : 0);
+	return loras_.bytes + (images_ ? images_->encoder().weight_bytes() : 0) + (mtp_ ? mtp_->layer().bytes() : 0) +
+	       ring_->bytes() + runner_->bytes() + decoder_->bytes() + scratch_.bytes() + window_scratch_.bytes() +
+	       (spare_ ? spare_->bytes() : 0);
 }
 
 std::unique_ptr<PromptMemory> Engine::take_prompt_memory() {

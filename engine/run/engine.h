@@ -4,6 +4,7 @@
 #include "engine/run/cache_layers.h"
 #include "engine/run/decode.h"
 #include "engine/run/draft_mtp.h"
+#include "engine/run/image_store.h"
 #include "engine/run/prompt_memory.h"
 #include "engine/run/weight_fit.h"
 #include "engine/run/weight_ring.h"
@@ -30,6 +31,7 @@ struct EngineOptions {
 	std::vector<KvPolicy> fit_kv = {}; // under these policies
 	LatentForm latent_form = LatentForm::Auto; // of latent attention in prompts, for tests
 	std::vector<LoraOption> loras = {};        // adapters, all of them at once
+	std::string mmproj = {};                   // path of the model's vision encoder; empty: it reads no images
 	bool mtp = false;                          // the model's own prediction layer drafts: Engine::mtp()
 };
 
@@ -64,7 +66,8 @@ class Engine {
 	size_t activation_bytes() const;                          // device memory of everything but weights and cache
 	size_t prompt_peak_bytes() const { return prompt_peak_; } // of them, the most a prompt has taken
 
-	MtpModel* mtp() const { return mtp_.get(); } // null without EngineOptions::mtp
+	MtpModel* mtp() const { return mtp_.get(); }         // null without EngineOptions::mtp
+	ImageStore* images() const { return images_.get(); } // null without EngineOptions::mmproj
 
 	// ---- for sessions and prompts
 	LayerRunner& runner() { return *runner_; }
@@ -88,6 +91,7 @@ class Engine {
 	std::vector<LoraFile> lora_files_;
 	Loras loras_;
 	std::unique_ptr<MtpModel> mtp_; // views into weights_
+	std::unique_ptr<ImageStore> images_;
 	std::optional<WeightPlan> weight_plan_;
 	std::string weights_text_, weights_trade_;
 	std::unique_ptr<WeightRing> ring_;

@@ -54,6 +54,10 @@ Prefill::Prefill(Session& s, std::span<const uint32_t> tokens, PrefillHooks hook
 		warn_once(fmt::format(
 		    "a prompt of {} tokens is taken in blocks of {}: later blocks attend to the packed cache of earlier ones",
 		    tokens.size(), block_));
+	if (ImageStore* all = s.engine().images()) {
+		images_ = all->of(tokens);
+		for (const auto& image : images_) total_ += all->work_left(*image);
+	}
 	for (uint32_t at = 0; at < n_tokens(); at += block_)
 		total_ += block_work(s.n_tokens() + at, std::min(block_, n_tokens() - at));
 	s.reserve_hint(n_tokens());
@@ -108,13 +112,53 @@ bool Prefill::step(double seconds) {
 
 double Prefill::piece(double room, bool must) {
 	switch (stage_) {
-	case Stage::Block: return begin_block();
+	case Stage::Block:
+		if (const double work = encode_images()) return work;
+		return begin_block();
 	case Stage::Rows: return rows(room, must);
 	case Stage::Moves: return moves(room);
 	case Stage::Logits: return logits_piece();
 	case Stage::Done: break;
 	}
 	return 0;
+}
+
+// One tile of an image; 0 if all images have their rows.
+double Prefill::encode_images() {
+	for (const auto& image : images_)
+		if (const double work = session_.engine().images()->encode_next(*image)) return work;
+	return 0;
+}
+
+// Rows of images are embedded as token 0, before write_images().
+void Prefill::write_tokens() {
+	std::vector<uint32_t> tokens(tokens_.begin() + n_read_, tokens_.begin() + n_read_ + n_);
+	if (!images_.empty())
+		for (uint32_t& t : tokens)
+			if (is_image_row(t)) t = 0;
+	runner_.write_tokens(memory_->tokens, tokens);
+}
+
+const float* Prefill::image_row(uint32_t token) const {
+	for (const auto& image : images_)
+		if (token >= image->first && token - image->first < image->n_rows)
+			return &image->rows[size_t(token - image->first) * runner_.config().dim];
+	return nullptr;
+}
+
+// Rows of images take the place of embeddings.
+void Prefill::write_images() {
+	if (images_.empty()) return;
+	const View& x = memory_->x;
+	const size_t dim = runner_.config().dim;
+	const auto token = [&](uint32_t i) { return tokens_[n_read_ + i]; };
+	for (uint32_t i = 0, n; i < n_; i += n) {
+		n = 1;
+		if (!is_image_row(token(i))) continue;
+		const float* from = image_row(token(i));
+		while (i + n < n_ && image_row(token(i + n)) == from + n * dim) ++n; // of one image, in order
+		runner_.backend().write(*x.buf, x.at + i * dim * sizeof(float), std::as_bytes(std::span(from, n * dim)));
+	}
 }
 
 double Prefill::begin_block() {
@@ -124,7 +168,7 @@ double Prefill::begin_block() {
 	choose_form();
 	const bool by_layer = begin_lanes();
 	session_.engine().note_prompt_bytes(memory_->bytes());
-	runner_.write_tokens(memory_->tokens, std::span(tokens_).subspan(n_read_, n_));
+	write_tokens();
 	std::vector<float> rope;
 	for (size_t i = 0; i < runner_.config().ropes.size(); ++i, rope.clear()) {
 		session_.rope()[i].append(seq.n_tokens(), n_, rope);
@@ -150,6 +194,7 @@ double Prefill::begin_block() {
 		const uint32_t m = std::min(ubatch_, n_ - at);
 		runner_.embed(memory_->x, at, kvrun::rows(memory_->tokens.ids, at, m), /*decode=*/false);
 	}
+	write_images();
 	std::vector<bool> whole(layers_);
 	for (uint32_t l = 0; l < layers_; ++l) whole[l] = computes_all(l);
 	ring_.emplace(session_.engine().ring(), n_, ubatch_, whole);

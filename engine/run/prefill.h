@@ -13,6 +13,7 @@ namespace kvrun {
 
 class Session;
 class Prefill;
+struct StoredImage;
 
 struct QueryRows {                  // of one layer
 	uint32_t layer, first, n;       // rows [first, first + n) of the prompt
@@ -44,8 +45,8 @@ class Prefill {
  public:
 	static constexpr double kPieceSeconds = 0.1;
 
-	// Throws Error{Context} if the tokens do not fit, Invalid on a token outside the vocabulary; nothing is then
-	// changed.
+	// Throws Error{Context} if the tokens do not fit, Invalid on a token outside the vocabulary that is no row of an
+	// image, NotFound if such an image is no longer held; nothing is then changed.
 	Prefill(Session&, std::span<const uint32_t> tokens, PrefillHooks = {});
 	~Prefill();
 	Prefill(const Prefill&) = delete;
@@ -76,7 +77,11 @@ class Prefill {
 	// Each enqueues one piece of about `room` work at most and returns its work; 0 if none was enqueued because a piece
 	// is larger. `must`: enqueues a piece of any size.
 	double piece(double room, bool must);
+	double encode_images();
 	double begin_block();
+	void write_tokens();
+	void write_images();
+	const float* image_row(uint32_t token) const;
 	double rows(double room, bool must);
 	double layer_rows(uint32_t m);
 	double recurrent_rows(uint32_t m);
@@ -108,6 +113,7 @@ class Prefill {
 	std::vector<uint32_t> tokens_;
 	PrefillHooks hooks_;
 	uint32_t layers_, ubatch_, block_;
+	std::vector<std::shared_ptr<StoredImage>> images_; // whose rows are among the tokens
 	std::unique_ptr<PromptMemory> memory_;
 	std::optional<KvPrefill> kv_, window_kv_; // of the block, for each cache
 	std::optional<StateStep> states_step_;    // of the block, if layers are recurrent

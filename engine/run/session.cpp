@@ -179,7 +179,7 @@ void Session::check_room(std::span<const uint32_t> tokens) const {
 	if (tokens.empty()) fail(Code::Invalid, "no tokens to prefill");
 	check_room(tokens.size());
 	for (const uint32_t t : tokens)
-		if (t >= engine_.config().vocab)
+		if (t >= engine_.config().vocab && !(is_image_row(t) && engine_.images()))
 			fail(Code::Invalid, "token {} is outside the vocabulary of {}", t, engine_.config().vocab);
 }
 

@@ -6,7 +6,8 @@
 
 namespace kvrun {
 
-constexpr uint32_t kNoToken = UINT32_MAX; // in a history: noise, not a token of the vocabulary
+// In a history, neither tokens of the vocabulary: noise, and rows of images (is_image_row()).
+constexpr uint32_t kNoToken = UINT32_MAX;
 
 struct SessionOptions {
 	KvPolicy kv = {};         // how the cache is stored

@@ -246,7 +246,7 @@ std::unique_ptr<Session> restore_session(Engine& e, const std::string& path, uin
 	std::vector<uint32_t> history(f.n_tokens);
 	std::ranges::copy(tokens, std::as_writable_bytes(std::span(history)).begin());
 	for (const uint32_t t : history)
-		if (t >= e.config().vocab && t != kNoToken)
+		if (t >= e.config().vocab && t != kNoToken && !is_image_row(t))
 			file.damaged("token {} is outside the vocabulary of {}", t, e.config().vocab);
 	SessionOptions options;
 	try {

@@ -1,0 +1,200 @@
+// Runs a vision encoder on a backend.
+#include "engine/run/image_encoder.h"
+#include "engine/run/arena.h"
+#include "engine/run/layer_runner.h"
+#include "engine/run/mlp_memory.h"
+#include <algorithm>
+#include <cmath>
+
+namespace kvrun {
+namespace {
+
+constexpr float kMergeNormEps = 1e-5f; // of LayerNorm in projectors, whatever the transformer's
+constexpr float kRopeTheta = 10000;
+
+void write(Backend& be, const View& to, const auto& values) {
+	be.write(*to.buf, to.at, std::as_bytes(std::span(values)));
+}
+void read(Backend& be, const View& from, std::vector<float>& out) {
+	out.resize(from.elements());
+	be.read(*from.buf, from.at, std::as_writable_bytes(std::span(out)));
+	be.submit();
+	be.wait();
+}
+
+} // namespace
+
+ImageEncoder::ImageEncoder(Backend& be, const Gguf& file, VisionConfig config)
+    : be_(be), config_(std::move(config)), weights_(load_vision(file, config_, be)) {}
+
+ImageEncoder::Grid ImageEncoder::grid_of(const Image& tile) const {
+	KV_ASSERT(tile.width % config_.align() == 0 && tile.height % config_.align() == 0);
+	return {tile.width / config_.patch, tile.height / config_.patch};
+}
+
+double ImageEncoder::work(const Image& tile) const {
+	const Config& c = config_.transformer;
+	const double n = grid_of(tile).n(), dim = c.dim, heads = double(c.n_heads) * c.head_dim;
+	return c.n_layers * n * (2 * dim * (4 * heads + 3. * c.hidden_dim) + 4 * heads * n);
+}
+
+// (patches, patch_columns()): channel, row, column; as the file's convolution has its weights.
+std::vector<float> ImageEncoder::pixels(const Image& tile, Grid g) const {
+	const uint32_t edge = config_.patch, columns = patch_columns(config_);
+	std::vector<float> out(size_t(g.n()) * columns);
+	for (uint32_t i = 0; i < g.n(); ++i) {
+		float* row = &out[size_t(i) * columns];
+		for (uint32_t c = 0; c < 3; ++c)
+			for (uint32_t y = 0; y < edge; ++y)
+				for (uint32_t x = 0; x < edge; ++x) {
+					const size_t at = size_t(i / g.columns * edge + y) * tile.width + i % g.columns * edge + x;
+					*row++ = (float(tile.rgb[at * 3 + c]) / 255 - config_.mean[c]) / config_.deviation[c];
+				}
+	}
+	return out;
+}
+
+// (patches, dim), and the class token behind them, whose position is the table's first.
+std::vector<float> ImageEncoder::position_rows(Grid g) const {
+	const size_t dim = config_.transformer.dim, first = config_.class_token ? dim : 0;
+	const std::vector<float>& table = weights_.positions;
+	std::vector<float> out(g.n() * dim);
+	if (!table.empty()) std::copy_n(table.begin() + ptrdiff_t(first), out.size(), out.begin());
+	for (size_t i = 0; i < first; ++i) out.push_back(weights_.class_token[i] + (table.empty() ? 0 : table[i]));
+	return out;
+}
+
+// (patches, head_dim / 2, 2): cos and sin. Frequencies go alternately to the row's half and to the column's.
+std::vector<float> ImageEncoder::rotations(Grid g) const {
+	const uint32_t pairs = config_.transformer.head_dim / 2, n = g.n() + (config_.class_token ? 1 : 0);
+	std::vector<float> out(size_t(n) * pairs * 2);
+	for (uint32_t t = 0; t < n; ++t)
+		for (uint32_t i = 0; i < pairs; ++i) {
+			double angle = 0;
+			if (config_.projector->positions == Positions::Rope2d) {
+				const bool by_row = i < pairs / 2;
+				const uint32_t f = by_row ? 2 * i : 2 * (i - pairs / 2) + 1;
+				angle = (by_row ? t / g.columns : t % g.columns) * std::pow(double(kRopeTheta), -double(f) / pairs);
+			}
+			out[(size_t(t) * pairs + i) * 2] = float(std::cos(angle));
+			out[(size_t(t) * pairs + i) * 2 + 1] = float(std::sin(angle));
+		}
+	return out;
+}
+
+void ImageEncoder::norm(const View& x, const NormWeights& w, NormKind kind, float eps) {
+	if (!w.w) return;
+	if (kind == NormKind::Rms)
+		be_.rmsnorm(x, x, w.w, eps);
+	else
+		be_.layer_norm(x, x, w.w, w.b, eps);
+}
+
+std::vector<float> ImageEncoder::transform(const Image& tile, Grid g) {
+	const Config& c = config_.transformer;
+	const uint32_t n = g.n(), all = n + (config_.class_token ? 1 : 0);
+	LayerRunner runner(be_, c, weights_.transformer, all);
+	Buffer memory;
+	View x, patches, positions, ids, rope, k, v, at;
+	allocate(be_, memory, "image", [&](Arena& a) {
+		x = a.take(DType::F32, all, c.dim);
+		patches = a.take(DType::F32, n, patch_columns(config_));
+		positions = a.take(DType::F32, all, c.dim);
+		ids = a.take(DType::U32, all);
+		rope = a.take(DType::F32, all, c.head_dim / 2, 2);
+		k = a.take(DType::F16, c.n_kv_heads, all, c.head_dim);
+		v = a.take(DType::F16, c.n_kv_heads, all, c.head_dim);
+		at = a.take(DType::U32, all, c.n_kv_heads, 2);
+	});
+	std::vector<uint32_t> places;
+	for (uint32_t t = 0; t < all; ++t)
+		for (uint32_t h = 0; h < c.n_kv_heads; ++h) places.insert(places.end(), 2, (h * all + t) * (c.head_dim / 2));
+	write(be_, patches, pixels(tile, g));
+	write(be_, positions, position_rows(g));
+	write(be_, rope, rotations(g));
+	write(be_, at, places);
+	be_.at_layer(0); // of a split the first device has the encoder
+	const Proj embed[] = {{rows(x, 0, n), weights_.patch, weights_.patch_bias}};
+	be_.matmul(embed, patches, Epilogue::None, /*decode=*/false);
+	be_.activate(rows(x, 0, n), rows(positions, 0, n), {}, {.add = true});
+	if (all > n) be_.copy(rows(x, n, 1), rows(positions, n, 1));
+	norm(x, weights_.pre, c.norm, c.norm_eps);
+	for (uint32_t l = 0; l < c.n_layers; ++l) {
+		const LayerRows r = runner.rows_of(l, x, {ids, {}}, {rope}, 0, all);
+		runner.project_in(l, r, /*decode=*/false);
+		runner.rotate(l, r, 0, all, {as_words(k), as_words(v), at, 1});
+		be_.attend_prompt(r.att, {}, r.q, {k, v, 0, {}, {}, kAllRows}, nullptr);
+		runner.project_out(l, r, /*decode=*/false);
+		be_.submit();
+	}
+	norm(x, weights_.post, c.norm, c.norm_eps);
+	norm(rows(x, 0, n), weights_.patch_norm, NormKind::Rms, c.norm_eps);
+	std::vector<float> out;
+	read(be_, rows(x, 0, n), out);
+	return out;
+}
+
+// (rows, dim * merge^2): each row is a square of patches.
+std::vector<float> ImageEncoder::merged(const std::vector<float>& patches, Grid g) const {
+	const uint32_t m = config_.merge, dim = config_.transformer.dim;
+	if (m == 1) return patches;
+	std::vector<float> out(patches.size());
+	float* to = out.data();
+	for (uint32_t y = 0; y < g.rows; y += m)
+		for (uint32_t x = 0; x < g.columns; x += m, to += size_t(m) * m * dim)
+			for (uint32_t i = 0; i < m * m; ++i) {
+				const float* from = &patches[(size_t(y + i / m) * g.columns + x + i % m) * dim];
+				if (config_.projector->merge == Merge::Patches)
+					std::copy_n(from, dim, to + size_t(i) * dim);
+				else
+					for (uint32_t c = 0; c < dim; ++c) to[size_t(c) * m * m + i] = from[c];
+			}
+	return out;
+}
+
+std::vector<float> ImageEncoder::project(const std::vector<float>& from) {
+	const uint32_t cols = config_.transformer.dim * config_.merge * config_.merge, n = uint32_t(from.size() / cols);
+	const VisionWeights& w = weights_;
+	Buffer memory;
+	View x, y, hidden, out;
+	allocate(be_, memory, "rows of an image", [&](Arena& a) {
+		x = a.take(DType::F32, n, cols);
+		y = w.linear ? a.take(DType::F32, n, w.linear.shape[0]) : x;
+		hidden = w.in ? a.take(DType::F32, n, w.in.shape[0]) : View();
+		out = w.in ? a.take(DType::F32, n, config_.out_dim) : y;
+	});
+	write(be_, x, from);
+	be_.at_layer(0);
+	norm(x, w.merge_norm, NormKind::LayerBiased, kMergeNormEps);
+	const auto multiply = [&](const View& to, const View& weight, const View& bias, const View& by) {
+		const Proj p[] = {{to, weight, bias}};
+		be_.matmul(p, by, Epilogue::None, /*decode=*/false);
+	};
+	if (w.linear) multiply(y, w.linear, {}, x);
+	if (w.in) {
+		multiply(hidden, w.in, w.in_bias, y);
+		be_.activate(hidden, hidden, {}, {.function = Activation::GeluTanh});
+		multiply(out, w.out, w.out_bias, hidden);
+	}
+	std::vector<float> result;
+	read(be_, out, result);
+	return result;
+}
+
+std::vector<float> ImageEncoder::encode(const Image& tile) {
+	const Grid g = grid_of(tile);
+	std::vector<float> out = project(merged(transform(tile, g), g));
+	if (std::ranges::any_of(out, [](float x) { return !std::isfinite(x); }))
+		fail(Code::Device, "the vision encoder's result is not finite; check its file with kvrun inspect --check, or "
+		                   "try --device cpu");
+	if (!config_.row_ends) return out;
+	std::vector<float> all;
+	const size_t row = size_t(g.columns / config_.merge) * config_.out_dim;
+	for (size_t i = 0; i < out.size(); i += row) {
+		if (i) all.insert(all.end(), weights_.row_end.begin(), weights_.row_end.end());
+		all.insert(all.end(), out.begin() + ptrdiff_t(i), out.begin() + ptrdiff_t(i + row));
+	}
+	return all;
+}
+
+} // namespace kvrun

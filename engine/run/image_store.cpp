@@ -1,0 +1,137 @@
+// Images that prompts refer to.
+#include "engine/run/image_store.h"
+#include <algorithm>
+
+namespace kvrun {
+namespace {
+
+constexpr uint32_t kMostEdge = 1 << 15; // pixels
+constexpr uint32_t kIds = UINT32_MAX - kFirstImageRow;
+
+[[noreturn]] void gone(const char* what) {
+	fail(Code::NotFound, "{} is of an image that is no longer held; give the image again", what);
+}
+
+} // namespace
+
+size_t StoredImage::bytes() const {
+	size_t n = rows.capacity() * sizeof(float);
+	for (const Image& t : tiles) n += t.rgb.size();
+	return n;
+}
+
+void ImageStore::check_size(uint32_t width, uint32_t height) {
+	if (width == 0 || height == 0 || width > kMostEdge || height > kMostEdge)
+		fail(Code::Invalid, "an image of {} x {} pixels; edges may have 1 to {}", width, height, kMostEdge);
+}
+
+uint64_t ImageStore::add(const Image& image) {
+	check_size(image.width, image.height);
+	const uint64_t id = image_hash(image, fingerprint_);
+	if (find(id)) return id;
+	const VisionConfig& c = encoder_->config();
+	TiledImage tiled = tile_image(c, image);
+	auto stored = std::make_shared<StoredImage>();
+	stored->id = id;
+	for (const TiledImage::Tile& t : tiled.tiles) stored->n_rows += c.rows(t.pixels.width, t.pixels.height);
+	std::lock_guard lock(mutex_);
+	if (find_held(id)) return id; // another thread has added it meanwhile
+	stored->first = free_ids(uint32_t(id % (kIds - stored->n_rows)), stored->n_rows);
+	uint32_t next = stored->first;
+	const auto text = [&](const std::string& t) {
+		const std::vector<uint32_t> more = tokenizer_.encode(t, {.bos = false, .special = true});
+		stored->tokens.insert(stored->tokens.end(), more.begin(), more.end());
+	};
+	for (TiledImage::Tile& t : tiled.tiles) {
+		text(t.before);
+		for (uint32_t n = c.rows(t.pixels.width, t.pixels.height); n > 0; --n) stored->tokens.push_back(next++);
+		stored->tiles.push_back(std::move(t.pixels));
+	}
+	text(tiled.end);
+	images_[stored->first] = {stored, ++now_};
+	forget_oldest();
+	return id;
+}
+
+std::shared_ptr<StoredImage> ImageStore::find_held(uint64_t id) {
+	for (auto& [first, e] : images_)
+		if (e.image->id == id) {
+			e.used = ++now_;
+			return e.image;
+		}
+	return nullptr;
+}
+std::shared_ptr<StoredImage> ImageStore::find(uint64_t id) {
+	std::lock_guard lock(mutex_);
+	return find_held(id);
+}
+
+// The first ids from this place on that no other image has.
+uint32_t ImageStore::free_ids(uint32_t place, uint32_t n) const {
+	for (uint32_t first = kFirstImageRow + place;;) {
+		const auto next = images_.lower_bound(first);
+		const bool hits_next = next != images_.end() && next->first - first < n;
+		const bool hits_last =
+		    next != images_.begin() && first - std::prev(next)->first < std::prev(next)->second.image->n_rows;
+		if (!hits_next && !hits_last) return first;
+		place = uint32_t((uint64_t(place) + 0x9e3779b9u) % (kIds - n));
+		first = kFirstImageRow + place;
+	}
+}
+
+// Prompts hold their images, whatever is forgotten here. The newest stays.
+void ImageStore::forget_oldest() {
+	for (;;) {
+		size_t bytes = 0;
+		auto oldest = images_.begin();
+		for (auto i = images_.begin(); i != images_.end(); ++i) {
+			bytes += i->second.image->bytes();
+			if (i->second.used < oldest->second.used) oldest = i;
+		}
+		if (bytes <= kMostBytes || images_.size() <= 1) return;
+		images_.erase(oldest);
+	}
+}
+
+std::vector<uint32_t> ImageStore::tokens(uint64_t id) {
+	const auto image = find(id);
+	if (!image) gone("the id");
+	return image->tokens;
+}
+
+std::vector<std::shared_ptr<StoredImage>> ImageStore::of(std::span<const uint32_t> tokens) {
+	std::vector<std::shared_ptr<StoredImage>> out;
+	std::lock_guard lock(mutex_);
+	for (const uint32_t t : tokens) {
+		if (!is_image_row(t)) continue;
+		if (!out.empty() && t >= out.back()->first && t - out.back()->first < out.back()->n_rows) continue;
+		auto i = images_.upper_bound(t);
+		if (i == images_.begin()) gone("a token");
+		Entry& e = std::prev(i)->second;
+		if (t - e.image->first >= e.image->n_rows) gone("a token");
+		e.used = ++now_;
+		if (std::ranges::find(out, e.image) == out.end()) out.push_back(e.image);
+	}
+	return out;
+}
+
+double ImageStore::work_left(const StoredImage& image) const {
+	double work = 0;
+	for (size_t i = image.encoded; i < image.tiles.size(); ++i) work += encoder_->work(image.tiles[i]);
+	return work;
+}
+
+double ImageStore::encode_next(StoredImage& image) {
+	if (image.encoded == image.tiles.size()) return 0;
+	Image& tile = image.tiles[image.encoded];
+	std::vector<float> rows = encoder_->encode(tile);
+	for (float& x : rows) x *= scale_;
+	const double work = encoder_->work(tile);
+	std::lock_guard lock(mutex_); // bytes() reads both
+	image.rows.insert(image.rows.end(), rows.begin(), rows.end());
+	tile = {};
+	++image.encoded;
+	return work;
+}
+
+} // namespace kvrun

@@ -1,0 +1,67 @@
+// Images that prompts refer to. An image is tokens of the vocabulary around it, and ids that are no tokens, one for
+// each row that the vision encoder makes of it. The ids depend on the image's content alone, so equal images in two
+// prompts are a common beginning, also of a session that was restored.
+#pragma once
+#include "engine/run/image_encoder.h"
+#include "models/tokenizer.h"
+#include <map>
+#include <memory>
+#include <mutex>
+
+namespace kvrun {
+
+constexpr uint32_t kFirstImageRow = 0x80000000u; // ids of rows of images, up to UINT32_MAX - 1
+constexpr bool is_image_row(uint32_t token) { return token >= kFirstImageRow && token != UINT32_MAX; }
+
+struct StoredImage {
+	uint64_t id = 0;
+	std::vector<uint32_t> tokens;   // all of them
+	uint32_t first = 0, n_rows = 0; // ids first .. first + n_rows - 1
+	std::vector<Image> tiles;       // emptied once their rows are there
+	std::vector<float> rows;        // (n_rows, dim), tile after tile
+	uint32_t encoded = 0;           // tiles
+	size_t bytes() const;
+};
+
+class ImageStore {
+ public:
+	static constexpr size_t kMostBytes = size_t(512) << 20; // of host memory, of images that no prompt uses
+
+	ImageStore(std::unique_ptr<ImageEncoder> encoder, const Tokenizer& t, uint64_t fingerprint, float scale)
+	    : encoder_(std::move(encoder)), tokenizer_(t), fingerprint_(fingerprint), scale_(scale) {}
+
+	// Any thread may call these. Adds an image, unless it is there, and returns its id. Those used longest ago go
+	// first where there are too many. Throws Error{Invalid} for an image that no tile can be made of.
+	uint64_t add(const Image&);
+	static void check_size(uint32_t width, uint32_t height); // throws Error{Invalid}
+	// Of an image of add(). Throws Error{NotFound} if it is no longer there.
+	std::vector<uint32_t> tokens(uint64_t id);
+	// The images whose rows are among these tokens, each once. Throws Error{NotFound} likewise.
+	std::vector<std::shared_ptr<StoredImage>> of(std::span<const uint32_t> tokens);
+
+	// Work of the tiles that have no rows yet.
+	double work_left(const StoredImage&) const;
+	// During a turn on the device: makes rows of the next tile, and returns the work it took; 0 if all have them.
+	double encode_next(StoredImage&);
+	const ImageEncoder& encoder() const { return *encoder_; }
+
+ private:
+	std::shared_ptr<StoredImage> find(uint64_t id); // null: it is not held
+	// With mutex_ held.
+	std::shared_ptr<StoredImage> find_held(uint64_t id);
+	uint32_t free_ids(uint32_t place, uint32_t n) const;
+	void forget_oldest();
+	std::unique_ptr<ImageEncoder> encoder_;
+	const Tokenizer& tokenizer_;
+	uint64_t fingerprint_;
+	float scale_; // factor of rows: Config::embedding_scale
+	std::mutex mutex_;
+	struct Entry {
+		std::shared_ptr<StoredImage> image;
+		uint64_t used; // when
+	};
+	std::map<uint32_t, Entry> images_; // by first id
+	uint64_t now_ = 0;
+};
+
+} // namespace kvrun

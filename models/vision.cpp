@@ -1,0 +1,179 @@
+// Vision encoders as llama.cpp's mmproj files describe them.
+#include "models/vision.h"
+#include "engine/core/utf8.h"
+#include "models/config_keys.h"
+#include <algorithm>
+#include <cmath>
+#include <xxhash.h>
+
+namespace kvrun {
+namespace {
+
+constexpr Projector kProjectors[] = {
+    // LLaVA 1.5
+    {.name = "mlp",
+     .tiling = Tiling::Square,
+     .resample = Resample::Bicubic,
+     .norm = NormKind::LayerBiased,
+     .positions = Positions::Learned,
+     .unused_layers = 1,
+     .swapped_mlp = true,
+     .in = "mm.0",
+     .out = "mm.2",
+     .border = {122, 116, 104}},
+    // Idefics 3, SmolVLM, SmolVLM2, Granite-Docling
+    {.name = "idefics3",
+     .tiling = Tiling::GridByEdge,
+     .resample = Resample::Lanczos,
+     .norm = NormKind::LayerBiased,
+     .positions = Positions::Learned,
+     .swapped_mlp = true,
+     .merge = Merge::Patches,
+     .linear = "mm.model.fc",
+     .tile = "<fake_token_around_image><row_{row}_col_{column}>",
+     .tile_row_end = "\n",
+     .overview = "\n\n<fake_token_around_image><global-img>",
+     .overview_end = "<fake_token_around_image>"},
+    // Pixtral, Mistral Small 3.1 and 3.2, Ministral 3
+    {.name = "pixtral",
+     .tiling = Tiling::Free,
+     .resample = Resample::Bicubic,
+     .norm = NormKind::Rms,
+     .positions = Positions::Rope2d,
+     .merge = Merge::Channels,
+     .patch_norm = "mm.input_norm",
+     .linear = "mm.patch_merger",
+     .in = "mm.1",
+     .out = "mm.2",
+     .row_end = "v.token_embd.img_break",
+     .least_rows = 8,
+     .most_rows = 1024,
+     .end = "[IMG_END]"},
+    // InternVL 2.5, 3 and 3.5
+    {.name = "internvl",
+     .tiling = Tiling::GridByArea,
+     .resample = Resample::Bicubic,
+     .norm = NormKind::LayerBiased,
+     .positions = Positions::Learned,
+     .merge = Merge::Patches,
+     .merge_norm = "mm.model.mlp.0",
+     .in = "mm.model.mlp.1",
+     .out = "mm.model.mlp.3",
+     .begin = "<img>",
+     .end = "</img>"},
+};
+
+std::string projector_names() {
+	std::string all;
+	for (const Projector& p : kProjectors) all += fmt::format("{}{}", all.empty() ? "" : ", ", p.name);
+	return all;
+}
+
+const Projector& projector_of(const Gguf& g) {
+	const std::string_view type = g.text("clip.projector_type", g.text("clip.vision.projector_type", ""));
+	const auto p = std::ranges::find(kProjectors, type, [](const Projector& x) { return std::string_view(x.name); });
+	if (p == std::end(kProjectors))
+		fail(Code::Unsupported, "{}: projector '{}' is not supported; kvrun runs {}", g.name(), one_line(type),
+		     projector_names());
+	return *p;
+}
+
+// A size in 1 .. most.
+uint32_t sized(const Gguf& g, const char* key, uint32_t value, uint32_t most) {
+	if (value == 0 || value > most)
+		fail(Code::Format, "{}: key {} is {}, expected 1 to {}; the file is damaged", g.name(), key, value, most);
+	return value;
+}
+uint32_t sized(const Gguf& g, const char* key, uint32_t most) { return sized(g, key, g.u32(key), most); }
+
+void read_colours(const Gguf& g, const char* key, bool positive, float (&out)[3]) {
+	const std::vector<float> v = g.floats(key);
+	const auto usable = [&](float x) { return std::isfinite(x) && (!positive || x > 0); };
+	if (v.size() < 3 || !std::ranges::all_of(v, usable))
+		fail(Code::Format, "{}: key {} needs three {}numbers; the file is damaged", g.name(), key,
+		     positive ? "positive " : "");
+	std::copy_n(v.begin(), 3, out);
+}
+
+constexpr uint32_t kMostDim = 1 << 16, kMostLayers = 256, kMostEdge = 1 << 14, kMostHeadDim = 512;
+
+Config transformer_of(const Gguf& g, const Projector& p) {
+	Config c;
+	c.arch = "clip", c.vocab = 1;
+	c.dim = sized(g, "clip.vision.embedding_length", kMostDim);
+	const uint32_t layers = sized(g, "clip.vision.block_count", kMostLayers);
+	c.n_heads = c.n_kv_heads = sized(g, "clip.vision.attention.head_count", 1024);
+	c.head_dim = g.u32("clip.vision.attention.head_dim", c.dim / c.n_heads);
+	c.hidden_dim = sized(g, "clip.vision.feed_forward_length", kMostDim);
+	if (layers <= p.unused_layers || c.head_dim == 0 || c.head_dim % 8 != 0 || c.head_dim > kMostHeadDim ||
+	    c.dim % 4 != 0 || c.hidden_dim % 4 != 0)
+		fail(Code::Unsupported,
+		     "{}: {} layers of {} channels, {} in the MLP and {} in a head; kvrun runs at least {} layers, multiples "
+		     "of 4, and in heads multiples of 8 up to {}",
+		     g.name(), layers, c.dim, c.hidden_dim, c.head_dim, p.unused_layers + 1, kMostHeadDim);
+	c.n_layers = layers - p.unused_layers;
+	c.norm = p.norm, c.norm_eps = g.f32("clip.vision.attention.layer_norm_epsilon");
+	c.ropes = {{.dim = c.head_dim, .neox = false}};
+	const bool gelu = g.flag("clip.use_gelu", false), silu = g.flag("clip.use_silu", false);
+	Layer layer;
+	layer.n_heads = c.n_heads, layer.n_kv_heads = c.n_kv_heads, layer.head_dim = c.head_dim;
+	layer.hidden_dim = c.hidden_dim;
+	layer.mlp = g.find_tensor("v.blk.0.ffn_gate.weight") ? MlpKind::Gated : MlpKind::Plain;
+	layer.activation = gelu ? Activation::GeluTanh : silu ? Activation::Silu : Activation::GeluQuick;
+	for (uint32_t l = 0; l < c.n_layers; ++l) {
+		layer.kv_layer = l;
+		c.layers.push_back(layer);
+	}
+	return c;
+}
+
+} // namespace
+
+std::span<const Projector> projectors() { return kProjectors; }
+
+VisionConfig read_vision(const Gguf& g, const Config& model) {
+	if (g.text("general.architecture", "") != "clip" || !g.flag("clip.has_vision_encoder", false))
+		fail(Code::Unsupported,
+		     "{} is no vision encoder (general.architecture is '{}', clip.has_vision_encoder is not set); give the "
+		     "file whose name begins with mmproj",
+		     g.name(), one_line(g.text("general.architecture", "")));
+	const Projector& p = projector_of(g);
+	if (model.layer_input_dim || model.streams.n > 1)
+		fail(Code::Unsupported, "{}: kvrun reads no images for models of architecture '{}'", g.name(),
+		     one_line(model.arch));
+	VisionConfig v;
+	v.projector = &p;
+	v.transformer = transformer_of(g, p);
+	v.image_size = sized(g, "clip.vision.image_size", kMostEdge);
+	v.patch = sized(g, "clip.vision.patch_size", v.image_size);
+	if (p.merge == Merge::Patches) v.merge = g.u32("clip.vision.projector.scale_factor", 2);
+	if (p.merge == Merge::Channels) v.merge = g.u32("clip.vision.spatial_merge_size", 1);
+	if (v.merge == 0 || v.merge > 16 || v.image_size % v.align() != 0)
+		fail(Code::Unsupported, "{}: tiles of {} pixels are no multiple of {} x {} patches of {}", g.name(),
+		     v.image_size, v.merge, v.merge, v.patch);
+	v.longest_edge = g.u32("clip.vision.preproc_image_size", 0);
+	if (v.longest_edge) sized(g, "clip.vision.preproc_image_size", v.longest_edge, kMostEdge);
+	v.least_tiles = g.u32("clip.vision.preproc_min_tiles", v.least_tiles);
+	v.most_tiles = g.u32("clip.vision.preproc_max_tiles", std::max(v.least_tiles, v.most_tiles));
+	sized(g, "clip.vision.preproc_max_tiles", v.most_tiles, 64);
+	sized(g, "clip.vision.preproc_min_tiles", v.least_tiles, v.most_tiles);
+	read_colours(g, "clip.vision.image_mean", false, v.mean);
+	read_colours(g, "clip.vision.image_std", true, v.deviation);
+	v.class_token = g.find_tensor("v.class_embd") != nullptr;
+	v.row_ends = *p.row_end && g.find_tensor(p.row_end);
+	v.layer_scales = g.find_tensor("v.blk.0.ls1.weight") != nullptr;
+	v.out_dim = g.u32("clip.vision.projection_dim");
+	const GgufTensor* last = g.find_tensor(std::string(*p.out ? p.out : p.linear) + ".weight");
+	if (last) v.out_dim = uint32_t(std::min<uint64_t>(last->rows(), kMostDim)); // old files have other numbers there
+	if (v.out_dim != model.dim)
+		fail(Code::Unsupported, "{}: its rows have {} channels, the model's {}; take the mmproj file of this model",
+		     g.name(), v.out_dim, model.dim);
+	return v;
+}
+
+uint64_t image_hash(const Image& image, uint64_t encoder) {
+	const uint64_t about[] = {encoder, image.width, image.height};
+	return XXH3_64bits_withSeed(image.rgb.data(), image.rgb.size(), XXH3_64bits(about, sizeof about));
+}
+
+} // namespace kvrun

@@ -1,0 +1,87 @@
+// Vision encoders: from an image to rows of the model's residual stream, as llama.cpp's mmproj files describe them
+// (architecture "clip"). A transformer reads patches of pixels, a projector makes rows of the model of them.
+#pragma once
+#include "engine/core/image.h"
+#include "models/config.h"
+
+namespace kvrun {
+
+enum class Tiling : uint8_t { // how an image becomes tiles that the encoder reads one by one
+	Square,                   // one tile: fitted into the square, with a border
+	Free,                     // one tile of any size within limits
+	GridByEdge, // squares that cover the image, its longest edge set by the file; then the whole image as one square
+	GridByArea, // squares in the arrangement that keeps most pixels; then the whole image. Small images: it alone
+};
+enum class Merge : uint8_t { // how neighbouring patches, merge x merge, become one row of the projector
+	None,
+	Patches,  // channels of the first patch, of the second, ..
+	Channels, // first channels of all patches, second channels, ..
+};
+enum class Positions : uint8_t { // of patches
+	Learned,                     // a row of a table is added; with a class token the table's first row is its
+	Rope2d,                      // one half of a head's channels is rotated by the patch's row, the other by its column
+};
+
+// What a projector type of the files means: a row of the table in vision.cpp.
+struct Projector {
+	const char* name; // clip.projector_type
+	Tiling tiling;
+	Resample resample;
+	NormKind norm; // of the transformer
+	Positions positions;
+	uint32_t unused_layers = 0; // last layers of the file whose output nothing reads
+	bool swapped_mlp = false;   // old files have the names of ffn_up and ffn_down the wrong way round
+	Merge merge = Merge::None;
+	const char* merge_norm = "";            // of the merged rows: LayerNorm
+	const char* patch_norm = "";            // of patches before they are merged: RMS norm
+	const char* linear = "";                // a matrix without bias behind the merge
+	const char *in = "", *out = "";         // matrices with biases, GELU between them
+	const char* row_end = "";               // tensor with a row of the model behind each row of patches but the last
+	uint32_t least_rows = 0, most_rows = 0; // of the model, of a tile that is Tiling::Free
+	Rgb border = {0, 0, 0};
+	// Texts around tiles, with control tokens; {row} and {column} count from 1.
+	const char *begin = "", *end = "";             // of the image
+	const char* tile = "";                         // before each square of a grid
+	const char* tile_row_end = "";                 // behind each row of squares but the last
+	const char *overview = "", *overview_end = ""; // around the whole image of a grid
+};
+std::span<const Projector> projectors();
+
+struct VisionConfig {
+	const Projector* projector = nullptr;
+	uint32_t image_size = 0, patch = 0;        // pixels: edge of a square tile, edge of a patch
+	uint32_t merge = 1;                        // patches in each direction that become one row
+	uint32_t longest_edge = 0;                 // pixels, of Tiling::GridByEdge; 0: that of the image
+	uint32_t least_tiles = 1, most_tiles = 12; // of Tiling::GridByArea
+	float mean[3] = {}, deviation[3] = {};     // of pixels in 0 .. 1
+	uint32_t out_dim = 0;                      // channels of the model
+	bool class_token = false;                  // one more row, whose output is not used
+	Config transformer;                        // its layers, as LayerRunner runs them; no vocabulary
+	bool row_ends = false;                     // there is a row of the model behind each row of patches but the last
+	bool layer_scales = false;                 // outputs of attention and MLP have a factor per channel
+
+	uint32_t align() const { return patch * merge; } // edges of tiles are multiples
+	// Rows of the model that a tile becomes; its size is one that tiles have.
+	uint32_t rows(uint32_t width, uint32_t height) const {
+		const uint32_t x = width / align(), y = height / align();
+		return x * y + (row_ends ? y - 1 : 0);
+	}
+};
+// Throws Error{Unsupported} if the file is no vision encoder or kvrun does not run it, Format if it is damaged or of
+// another model.
+VisionConfig read_vision(const Gguf&, const Config& model);
+
+// A whole image as the encoder reads it.
+struct TiledImage {
+	struct Tile {
+		std::string before; // text, with control tokens
+		Image pixels;
+	};
+	std::vector<Tile> tiles;
+	std::string end; // text behind the last one
+};
+TiledImage tile_image(const VisionConfig&, const Image&);
+// Identifies an image for an encoder.
+uint64_t image_hash(const Image&, uint64_t encoder);
+
+} // namespace kvrun

@@ -1,0 +1,117 @@
+// How an image becomes the tiles that a vision encoder reads, by the rules that its model was published with.
+#include "models/vision.h"
+#include <algorithm>
+#include <cmath>
+
+namespace kvrun {
+namespace {
+
+struct Size {
+	uint32_t width, height;
+	uint64_t area() const { return uint64_t(width) * height; }
+};
+
+// Multiples of `step`, within limits of the area; the shape changes as little as that allows.
+Size free_size(const VisionConfig& v, const Image& image) {
+	const uint64_t row_area = uint64_t(v.align()) * v.align();
+	const uint64_t least = v.projector->least_rows * row_area, most = v.projector->most_rows * row_area;
+	const float step = float(v.align()), width = float(image.width), height = float(image.height);
+	const auto edge = [&](float pixels, auto rounded) {
+		return std::max(uint32_t(rounded(pixels / step)), 1u) * v.align();
+	};
+	const auto nearest = [](float x) { return std::round(x); };
+	Size s{edge(width, nearest), edge(height, nearest)};
+	if (s.area() > most) {
+		const auto down = [](float x) { return std::floor(x); };
+		const float by = std::sqrt(height * width / float(most));
+		s = {edge(width / by, down), edge(height / by, down)};
+	} else if (s.area() < least) {
+		const auto up = [](float x) { return std::ceil(x); };
+		const float by = std::sqrt(float(least) / (height * width));
+		s = {edge(width * by, up), edge(height * by, up)};
+	}
+	// an image far from a square has edges of at least one step
+	const uint32_t longest = uint32_t(most / row_area) * v.align();
+	return {std::min(s.width, longest), std::min(s.height, longest)};
+}
+
+std::string numbered(std::string text, uint32_t row, uint32_t column) {
+	for (const auto& [name, n] : {std::pair("{row}", row), std::pair("{column}", column)})
+		if (const size_t at = text.find(name); at != text.npos)
+			text.replace(at, std::string_view(name).size(), std::to_string(n));
+	return text;
+}
+
+// Squares of an image whose edges are multiples of theirs.
+void add_grid(const VisionConfig& v, const Image& image, TiledImage& out) {
+	const Projector& p = *v.projector;
+	const uint32_t edge = v.image_size, rows = image.height / edge, columns = image.width / edge;
+	for (uint32_t y = 0; y < rows; ++y)
+		for (uint32_t x = 0; x < columns; ++x) {
+			std::string before = numbered(p.tile, y + 1, x + 1);
+			if (x == 0 && y > 0) before.insert(0, p.tile_row_end);
+			out.tiles.push_back({std::move(before), cropped(image, x * edge, y * edge, edge, edge)});
+		}
+}
+void add_overview(const VisionConfig& v, const Image& from, TiledImage& out) {
+	out.tiles.push_back({v.projector->overview, resized(from, v.image_size, v.image_size, v.projector->resample)});
+	out.end = v.projector->overview_end;
+}
+
+// Idefics 3: the longest edge is set, the other one follows, then both grow to multiples of a square's. Each step
+// works on the result of the one before.
+void tile_by_edge(const VisionConfig& v, const Image& image, TiledImage& out) {
+	const Resample how = v.projector->resample;
+	const uint32_t edge = v.image_size, longest = v.longest_edge ? v.longest_edge : std::max(image.width, image.height);
+	const double ratio = double(image.width) / image.height;
+	const auto even = [](double x) { return std::max((uint32_t(x) + 1) / 2 * 2, 2u); };
+	const Size s = ratio >= 1 ? Size{longest, even(longest / ratio)} : Size{even(longest * ratio), longest};
+	const auto covered = [&](uint32_t n) { return (n + edge - 1) / edge * edge; };
+	const Image whole = resized(resized(image, s.width, s.height, how), covered(s.width), covered(s.height), how);
+	add_grid(v, whole, out);
+	add_overview(v, whole, out);
+}
+
+// InternVL: of all arrangements the one that keeps most of the image's pixels, of these the one that wastes least.
+void tile_by_area(const VisionConfig& v, const Image& image, TiledImage& out) {
+	const Projector& p = *v.projector;
+	const uint32_t edge = v.image_size;
+	if (std::max(image.width, image.height) > edge) {
+		Size best{1, 1};
+		int64_t most = 0, least_waste = INT64_MAX;
+		for (uint32_t x = v.least_tiles; x <= v.most_tiles; ++x)
+			for (uint32_t y = std::max((v.least_tiles + x - 1) / x, v.least_tiles); y <= v.most_tiles / x; ++y) {
+				const Size s{x * edge, y * edge};
+				const float by = std::min(float(s.width) / float(image.width), float(s.height) / float(image.height));
+				const int64_t kept = int64_t(float(image.width) * by) * int64_t(float(image.height) * by),
+				              useful = std::min(kept, int64_t(image.width) * image.height),
+				              waste = int64_t(s.area()) - useful;
+				if (useful > most || (useful == most && waste < least_waste))
+					best = {x, y}, most = useful, least_waste = waste;
+			}
+		add_grid(v, fitted(image, best.width * edge, best.height * edge, p.resample, p.border), out);
+	}
+	add_overview(v, image, out);
+}
+
+} // namespace
+
+TiledImage tile_image(const VisionConfig& v, const Image& image) {
+	const Projector& p = *v.projector;
+	TiledImage out;
+	switch (p.tiling) {
+	case Tiling::Square: out.tiles = {{"", fitted(image, v.image_size, v.image_size, p.resample, p.border)}}; break;
+	case Tiling::Free: {
+		const Size s = free_size(v, image);
+		out.tiles = {{"", fitted(image, s.width, s.height, p.resample, p.border)}};
+		break;
+	}
+	case Tiling::GridByEdge: tile_by_edge(v, image, out); break;
+	case Tiling::GridByArea: tile_by_area(v, image, out); break;
+	}
+	out.tiles[0].before.insert(0, p.begin);
+	out.end += p.end;
+	return out;
+}
+
+} // namespace kvrun

@@ -1,0 +1,172 @@
+// Vision encoders on every device, beside HF transformers (golden/vision, tools/dev/make_vision_models.py).
+#include "engine/core/npy.h"
+#include "engine/run/session.h"
+#include "engine/run/session_file.h"
+#include "models/fingerprint.h"
+#include "tests/support/assets.h"
+#include "tests/support/compare.h"
+#include "tests/support/devices.h"
+#include "tests/support/errors.h"
+#include "tests/support/rig.h"
+#include "tests/support/temp_folder.h"
+#include <algorithm>
+#include <cmath>
+#include <doctest/doctest.h>
+#include <filesystem>
+
+using namespace kvrun;
+namespace fs = std::filesystem;
+
+namespace {
+
+const fs::path kGolden = fs::path(test_root()) / "tests" / "golden";
+const std::string kModel = (kGolden / "tiny" / "llama.gguf").string();
+const std::vector<uint32_t> kBefore = {1, 17, 200, 45}, kAfter = {9, 150, 33, 71, 12, 250};
+
+std::string encoder_file(const std::string& name) { return (kGolden / "vision" / (name + ".gguf")).string(); }
+NpyArray golden(const std::string& name) { return npy_read(kGolden / "vision" / (name + ".npy")); }
+
+Image pixels_of(const std::string& name) {
+	const NpyArray a = golden(name + ".pixels");
+	Image image(uint32_t(a.shape[1]), uint32_t(a.shape[0]));
+	std::ranges::copy(a.as<uint8_t>(), image.rgb.begin());
+	return image;
+}
+
+double difference(std::span<const float> x, std::span<const float> y) {
+	REQUIRE(x.size() == y.size());
+	double worst = 0, largest = 0;
+	for (size_t i = 0; i < x.size(); ++i) {
+		worst = std::max(worst, std::abs(double(x[i]) - double(y[i])));
+		largest = std::max(largest, std::abs(double(y[i])));
+		REQUIRE(std::isfinite(x[i]));
+	}
+	return worst / largest;
+}
+
+std::unique_ptr<Engine> open(const std::string& device, const std::string& encoder, uint32_t block = 0) {
+	EngineOptions o;
+	o.model = kModel;
+	o.backend = select_test_device(device);
+	o.ubatch = 16;
+	o.prefill_block = block;
+	if (!encoder.empty()) o.mmproj = encoder_file(encoder);
+	return Engine::open(o);
+}
+
+void on_every_device(const auto& f) {
+	for (const TestDevice& d : test_devices()) {
+		if (!d.backend) continue;
+		INFO("device " << d.name);
+		f(d.name);
+	}
+}
+
+std::vector<uint32_t> prompt_with(const std::vector<uint32_t>& image) {
+	std::vector<uint32_t> all = kBefore;
+	all.insert(all.end(), image.begin(), image.end());
+	all.insert(all.end(), kAfter.begin(), kAfter.end());
+	return all;
+}
+
+std::vector<float> logits_of(Session& s, std::span<const uint32_t> tokens) {
+	std::vector<float> out;
+	PrefillHooks hooks;
+	hooks.all_logits = [&](uint32_t, uint32_t, std::span<const float> l) { out.insert(out.end(), l.begin(), l.end()); };
+	s.prefill(tokens, hooks);
+	return out;
+}
+
+} // namespace
+
+TEST_CASE("images: the rows of every encoder are those of transformers") {
+	on_every_device([&](const std::string& device) {
+		for (const Projector& p : projectors()) {
+			CAPTURE(p.name);
+			const auto e = open(device, p.name);
+			const Gguf file = Gguf::open(encoder_file(p.name));
+			ImageEncoder encoder(e->backend(), file, read_vision(file, e->config()));
+			const NpyArray want = golden(std::string(p.name) + ".rows");
+			const std::vector<float> got = encoder.encode(pixels_of(p.name));
+			CHECK(difference(got, want.as<float>()) < logits_tolerance(e->backend(), "llama", /*decode=*/false));
+		}
+	});
+}
+
+TEST_CASE("images: a prompt with an image has the logits of transformers, however it is read") {
+	const NpyArray want = golden("mlp.logits");
+	on_every_device([&](const std::string& device) {
+		for (const uint32_t block : {0u, 7u}) { // the second one cuts the image
+			const auto e = open(device, "mlp", block);
+			ImageStore& images = *e->images();
+			const uint64_t id = images.add(pixels_of("mlp"));
+			CHECK(images.add(pixels_of("mlp")) == id);
+			const std::vector<uint32_t> tokens = prompt_with(images.tokens(id));
+			REQUIRE(tokens.size() == want.shape[0]);
+			CHECK(std::ranges::count_if(tokens, is_image_row) == 16);
+			Session s(*e, {.ctx = 64});
+			CHECK(difference(logits_of(s, tokens), want.as<float>()) <
+			      logits_tolerance(e->backend(), "llama", /*decode=*/false));
+			CHECK(std::ranges::equal(s.history(), tokens));
+			s.decode(7); // goes on
+		}
+		const auto e = open(device, "mlp");
+		const std::vector<uint32_t> tokens = prompt_with(e->images()->tokens(e->images()->add(pixels_of("mlp"))));
+		for (const size_t cut : {size_t(2), size_t(5), size_t(13), tokens.size() - 3}) {
+			Session s(*e, {.ctx = 64});
+			std::vector<float> got = logits_of(s, std::span(tokens).first(cut));
+			const std::vector<float> rest = logits_of(s, std::span(tokens).subspan(cut));
+			got.insert(got.end(), rest.begin(), rest.end());
+			CHECK(difference(got, want.as<float>()) < logits_tolerance(e->backend(), "llama", /*decode=*/false));
+		}
+	});
+}
+
+TEST_CASE("images: other pixels are another image; sessions keep, save and restore what they hold") {
+	on_every_device([&](const std::string& device) {
+		const auto e = open(device, "mlp");
+		ImageStore& images = *e->images();
+		Image other = pixels_of("mlp");
+		other.rgb[100] ^= 128;
+		const std::vector<uint32_t> one = prompt_with(images.tokens(images.add(pixels_of("mlp")))),
+		                            two = prompt_with(images.tokens(images.add(other)));
+		Session s(*e, {.ctx = 64});
+		const std::vector<float> first = logits_of(s, one);
+		CHECK(s.keep_common(two) == kBefore.size());
+		const std::vector<float> changed = logits_of(s, std::span(two).subspan(kBefore.size()));
+		CHECK(difference(std::span(changed).last(10), std::span(first).last(10)) > 1e-3);
+		s.reset();
+		CHECK(logits_of(s, one) == first);
+
+		const TempFolder folder;
+		const std::string path = (folder.path / "s").string();
+		save_session(s, path, {});
+		const auto again = open(device, "mlp"); // an engine that has never seen the image
+		const std::unique_ptr<Session> restored = restore_session(*again, path);
+		CHECK(std::ranges::equal(restored->history(), one));
+		std::vector<uint32_t> longer = one;
+		longer.push_back(33);
+		CHECK(restored->keep_common(longer) == one.size());
+		logits_of(*restored, std::span(longer).last(1));
+		restored->reset();
+		Code code{};
+		CHECK(error_of([&] { restored->prefill(one); }, &code) ==
+		      "a token is of an image that is no longer held; give the image again");
+		CHECK(code == Code::NotFound);
+		CHECK(restored->n_tokens() == 0);
+	});
+}
+
+TEST_CASE("images: refused without an encoder, and as a decoded token") {
+	on_every_device([&](const std::string& device) {
+		const auto e = open(device, ""), with = open(device, "mlp");
+		Session s(*e, {.ctx = 64}), t(*with, {.ctx = 64});
+		const uint32_t row = with->images()->tokens(with->images()->add(pixels_of("mlp")))[0];
+		Code code{};
+		CHECK(error_of([&] { s.prefill(std::vector{row}); }, &code).find("outside the vocabulary") !=
+		      std::string::npos);
+		CHECK(code == Code::Invalid);
+		t.prefill(std::vector{1u});
+		CHECK(error_of([&] { t.decode(row); }, &code).find("outside the vocabulary") != std::string::npos);
+	});
+}

@@ -1,0 +1,306 @@
+#!/usr/bin/env python3
+"""Writes tiny random vision encoders of each projector type, with the rows that HF transformers makes of an image.
+
+make_vision_models.py OUT_DIR [NAME...]
+Needs transformers, torch (the CPU is enough), numpy and gguf from PyPI; downloads no model.
+
+Files per encoder, beside the model golden/tiny/llama.gguf, whose residual stream has DIM channels: NAME.gguf (F32,
+architecture clip), NAME.pixels.npy (height, width, 3) u8, a tile; NAME.rows.npy (rows, DIM) f32, what the encoder makes
+of it. For mlp also mlp.logits.npy (T, vocab) f32: of the prompt BEFORE, the rows, AFTER. The tests allow 1e-3 of the
+largest value; the script fails if a trait of an encoder changes the rows by less than five times that.
+GELU is its approximation with tanh everywhere, as in llama.cpp; transformers takes the exact one where a published
+config says "gelu". sizes.json has sizes of images and of their tiles, by the rules of the image processors.
+"""
+import copy
+import os
+import sys
+import zlib
+
+import gguf
+import numpy as np
+import torch
+import transformers as hf
+
+from make_tiny_models import build, models
+
+DIM, TOLERANCE = 32, 1e-3
+BEFORE, AFTER = [1, 17, 200, 45], [9, 150, 33, 71, 12, 250]
+GELU = "gelu_pytorch_tanh"
+MEAN, DEVIATION = [0.48, 0.46, 0.41], [0.27, 0.26, 0.28]
+TEXT = hf.LlamaConfig(hidden_size=DIM, intermediate_size=40, num_hidden_layers=1, num_attention_heads=4, vocab_size=300)
+
+
+def fill(model, seed):
+    """Random weights, large enough that each part matters."""
+    rng = np.random.default_rng(seed)
+    with torch.no_grad():
+        for name, p in sorted(model.named_parameters()):
+            if "norm" in name and name.endswith("weight"):
+                a = 1 + 0.3 * rng.standard_normal(p.shape)
+            elif name.endswith("bias") or "lambda" in name:
+                a = 0.4 * rng.standard_normal(p.shape)
+            elif "embed" in name or "token" in name:
+                a = 0.5 * rng.standard_normal(p.shape)
+            else:
+                a = (1.8 if "mlp" in name or "feed_forward" in name else 0.9) * rng.standard_normal(p.shape)
+                a /= np.sqrt(p[0].numel())
+            p.copy_(torch.from_numpy(a.astype(np.float32)))
+    return model.float().eval()
+
+
+def permuted(w, heads):
+    """Rows of q and k in the order that rotates neighbouring channels (llama.cpp's converter)."""
+    return w.reshape(heads, 2, w.shape[0] // heads // 2, *w.shape[1:]).swapaxes(1, 2).reshape(w.shape)
+
+
+class Encoder:
+    """name, the model, and how its tensors are called in the file."""
+    keys, mlp, layer = {}, ("fc1", "fc2"), {}
+
+    def __init__(self, config):
+        torch.manual_seed(0)
+        self.config = config
+        self.model = fill(self.make(config), zlib.crc32(self.name.encode()))
+
+    def file(self, path):
+        v = self.config.vision_config
+        w = gguf.GGUFWriter(path, "clip")
+        w.add_bool("clip.has_vision_encoder", True)
+        w.add_string("clip.projector_type", self.name)
+        for key, value in {"image_size": v.image_size if isinstance(v.image_size, int) else v.image_size[0],
+                           "patch_size": v.patch_size if isinstance(v.patch_size, int) else v.patch_size[0],
+                           "embedding_length": v.hidden_size, "feed_forward_length": v.intermediate_size,
+                           "block_count": v.num_hidden_layers, "attention.head_count": v.num_attention_heads,
+                           "projection_dim": DIM, **self.keys}.items():
+            w.add_uint32("clip.vision." + key, value)
+        w.add_float32("clip.vision.attention.layer_norm_epsilon", self.eps)
+        w.add_array("clip.vision.image_mean", MEAN)
+        w.add_array("clip.vision.image_std", DEVIATION)
+        for key in self.flags:
+            w.add_bool(key, True)
+        for name, tensor in self.tensors():
+            w.add_tensor(name, np.ascontiguousarray(tensor.detach().numpy().astype(np.float32)))
+        w.write_header_to_file()
+        w.write_kv_data_to_file()
+        w.write_tensors_to_file()
+        w.close()
+
+    def tensors(self):
+        for name, tensor in self.model.named_parameters():
+            to = self.tensor_name(name)
+            if to:
+                yield to, self.value(name, tensor)
+
+    def value(self, name, tensor):
+        return tensor
+
+    def tensor_name(self, name):
+        for old, new in self.names.items():
+            if name.startswith(old):
+                rest = name[len(old):]
+                if "{}" not in new:
+                    return new + rest
+                number, rest = rest.split(".", 1)
+                part, _, kind = rest.rpartition(".")
+                if rest in self.layer:
+                    return f"v.blk.{number}.{self.layer[rest]}"
+                if part in self.layer:
+                    return f"v.blk.{number}.{self.layer[part]}.{kind}"
+                raise KeyError(name)
+        return None
+
+
+CLIP_LAYER = {"layer_norm1": "ln1", "layer_norm2": "ln2", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
+              "self_attn.v_proj": "attn_v", "self_attn.out_proj": "attn_out", "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down"}
+
+
+class Llava(Encoder):
+    name, eps, flags, layer = "mlp", 1e-5, [], CLIP_LAYER
+    names = {"model.vision_tower.embeddings.class_embedding": "v.class_embd",
+             "model.vision_tower.embeddings.patch_embedding": "v.patch_embd",
+             "model.vision_tower.embeddings.position_embedding": "v.position_embd",
+             "model.vision_tower.pre_layrnorm": "v.pre_ln", "model.vision_tower.encoder.layers.": "{}",
+             "model.multi_modal_projector.linear_1": "mm.0", "model.multi_modal_projector.linear_2": "mm.2"}
+    size = (16, 16)
+
+    @staticmethod
+    def configs():
+        vision = hf.CLIPVisionConfig(hidden_size=24, intermediate_size=36, num_hidden_layers=3, num_attention_heads=3,
+                                     image_size=16, patch_size=4, hidden_act="quick_gelu", projection_dim=DIM)
+        config = hf.LlavaConfig(vision_config=vision, text_config=TEXT, projector_hidden_act=GELU,
+                                vision_feature_layer=-2)
+        return config, {"gelu": lambda c: setattr(c.vision_config, "hidden_act", GELU),
+                        "the last layer": lambda c: setattr(c, "vision_feature_layer", -1)}
+
+    @staticmethod
+    def make(config):
+        return hf.LlavaForConditionalGeneration(config)
+
+    def rows(self, pixels):
+        return self.model.model.get_image_features(pixel_values=pixels).pooler_output[0]
+
+
+class Idefics(Encoder):
+    name, eps, flags, layer = "idefics3", 1e-6, ["clip.use_gelu"], CLIP_LAYER
+    keys = {"projector.scale_factor": 2, "preproc_image_size": 32}
+    names = {"model.vision_model.embeddings.patch_embedding": "v.patch_embd",
+             "model.vision_model.embeddings.position_embedding": "v.position_embd",
+             "model.vision_model.post_layernorm": "v.post_ln", "model.vision_model.encoder.layers.": "{}",
+             "model.connector.modality_projection.proj": "mm.model.fc"}
+    size = (16, 16)
+
+    @staticmethod
+    def configs():
+        vision = dict(hidden_size=24, intermediate_size=36, num_hidden_layers=2, num_attention_heads=3, image_size=16,
+                      patch_size=4, hidden_act=GELU)
+        config = hf.Idefics3Config(vision_config=vision, text_config=TEXT, scale_factor=2, image_token_id=299)
+        return config, {"gelu": lambda c: setattr(c.vision_config, "hidden_act", "silu")}
+
+    @staticmethod
+    def make(config):
+        return hf.Idefics3ForConditionalGeneration(config)
+
+    def rows(self, pixels):
+        return self.model.model.get_image_features(pixel_values=pixels[None]).pooler_output[0]
+
+
+class Pixtral(Encoder):
+    name, eps, flags = "pixtral", 1e-5, ["clip.use_silu"]
+    keys = {"spatial_merge_size": 2}
+    layer = {"attention_norm": "ln1", "ffn_norm": "ln2", "attention.q_proj": "attn_q", "attention.k_proj": "attn_k",
+             "attention.v_proj": "attn_v", "attention.o_proj": "attn_out", "feed_forward.gate_proj": "ffn_gate",
+             "feed_forward.up_proj": "ffn_up", "feed_forward.down_proj": "ffn_down"}
+    names = {"model.vision_tower.patch_conv": "v.patch_embd", "model.vision_tower.ln_pre": "v.pre_ln",
+             "model.vision_tower.transformer.layers.": "{}", "model.multi_modal_projector.norm": "mm.input_norm",
+             "model.multi_modal_projector.patch_merger.merging_layer": "mm.patch_merger",
+             "model.multi_modal_projector.linear_1": "mm.1", "model.multi_modal_projector.linear_2": "mm.2"}
+    size = (16, 24)
+
+    @staticmethod
+    def configs():
+        vision = hf.PixtralVisionConfig(hidden_size=24, intermediate_size=36, num_hidden_layers=2,
+                                        num_attention_heads=3, image_size=64, patch_size=4, hidden_act="silu",
+                                        rope_parameters={"rope_type": "axial", "rope_theta": 10000.0})
+        text = copy.deepcopy(TEXT)
+        text.rms_norm_eps = 1e-5
+        config = hf.Mistral3Config(vision_config=vision, text_config=text, projector_hidden_act=GELU,
+                                   spatial_merge_size=2, vision_feature_layer=-1)
+        return config, {"positions": lambda c: setattr(c.vision_config, "rope_parameters",
+                                                       {"rope_type": "axial", "rope_theta": 100.0})}
+
+    @staticmethod
+    def make(config):
+        return hf.Mistral3ForConditionalGeneration(config)
+
+    def value(self, name, tensor):
+        if "q_proj" in name or "k_proj" in name:
+            return permuted(tensor, self.config.vision_config.num_attention_heads) if "vision_tower" in name else tensor
+        return tensor
+
+    def tensors(self):
+        yield from super().tensors()
+        yield "v.token_embd.img_break", torch.from_numpy(self.row_end())
+
+    def row_end(self):
+        return np.random.default_rng(1).standard_normal(DIM).astype(np.float32)
+
+    def rows(self, pixels):
+        rows = self.model.model.get_image_features(
+            pixel_values=pixels, image_sizes=torch.tensor([pixels.shape[2:]])).pooler_output[0]
+        width = pixels.shape[3] // 8
+        lines = [rows[i:i + width] for i in range(0, len(rows), width)]
+        end = torch.from_numpy(self.row_end())[None]
+        return torch.cat([part for line in lines for part in (end, line)][1:])
+
+
+class InternVl(Encoder):
+    name, eps, flags = "internvl", 1e-6, ["clip.use_gelu"]
+    keys = {"projector.scale_factor": 2, "preproc_min_tiles": 1, "preproc_max_tiles": 6}
+    layer = {"layernorm_before": "ln1", "layernorm_after": "ln2", "attention.q_proj": "attn_q",
+             "attention.k_proj": "attn_k", "attention.v_proj": "attn_v", "attention.projection_layer": "attn_out",
+             "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down", "lambda_1": "ls1.weight", "lambda_2": "ls2.weight"}
+    names = {"model.vision_tower.embeddings.cls_token": "v.class_embd",
+             "model.vision_tower.embeddings.position_embeddings": "v.position_embd.weight",
+             "model.vision_tower.embeddings.patch_embeddings.projection": "v.patch_embd",
+             "model.vision_tower.encoder.layer.": "{}",
+             "model.multi_modal_projector.layer_norm": "mm.model.mlp.0",
+             "model.multi_modal_projector.linear_1": "mm.model.mlp.1",
+             "model.multi_modal_projector.linear_2": "mm.model.mlp.3"}
+    size = (16, 16)
+
+    @staticmethod
+    def configs():
+        vision = hf.InternVLVisionConfig(hidden_size=24, intermediate_size=36, num_hidden_layers=2,
+                                         num_attention_heads=3, image_size=[16, 16], patch_size=[4, 4], hidden_act=GELU,
+                                         attention_bias=True, layer_norm_eps=1e-6)
+        config = hf.InternVLConfig(vision_config=vision, text_config=TEXT, projector_hidden_act=GELU,
+                                   downsample_ratio=0.5, vision_feature_layer=-1)
+        return config, {"gelu": lambda c: setattr(c.vision_config, "hidden_act", "silu")}
+
+    @staticmethod
+    def make(config):
+        return hf.InternVLForConditionalGeneration(config)
+
+    def value(self, name, tensor):
+        return tensor.reshape(tensor.shape[-2:]) if "position" in name else tensor.reshape(-1) if "cls" in name else tensor
+
+    def rows(self, pixels):
+        return self.model.model.get_image_features(pixel_values=pixels, vision_feature_layer=-1,
+                                                   vision_feature_select_strategy="default").pooler_output[0]
+
+
+ENCODERS = [Llava, Idefics, Pixtral, InternVl]
+
+
+def pixel_values(pixels):
+    x = (torch.from_numpy(pixels.astype(np.float32)) / 255 - torch.tensor(MEAN)) / torch.tensor(DEVIATION)
+    return x.permute(2, 0, 1)[None].float()
+
+
+def difference(a, b):
+    return float((a - b).abs().max() / b.abs().max())
+
+
+def prompt_logits(rows):
+    """Of golden/tiny/llama.gguf."""
+    model = build(models()["llama"][1], zlib.crc32(b"llama"))
+    with torch.no_grad():
+        embed = model.get_input_embeddings()
+        parts = [embed(torch.tensor(BEFORE)), rows, embed(torch.tensor(AFTER))]
+        return model(inputs_embeds=torch.cat(parts)[None], use_cache=False).logits[0].float().numpy()
+
+
+def main():
+    if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
+        sys.exit(__doc__.strip())
+    out, wanted = sys.argv[1], sys.argv[2:]
+    torch.set_num_threads(1)
+    for kind in ENCODERS:
+        if wanted and kind.name not in wanted:
+            continue
+        config, mistakes = kind.configs()
+        encoder = kind(config)
+        pixels = np.random.default_rng(7).integers(0, 256, (*kind.size, 3)).astype(np.uint8)
+        with torch.no_grad():
+            rows = encoder.rows(pixel_values(pixels))
+            changes = {}
+            for what, mistake in mistakes.items():
+                wrong = kind.configs()[0]
+                mistake(wrong)
+                changes[what] = difference(kind(wrong).rows(pixel_values(pixels)), rows)
+                if changes[what] < 5 * TOLERANCE:
+                    sys.exit(f"{kind.name}: {what} changes the rows by {changes[what]:.1e} only")
+            flipped = encoder.rows(pixel_values(np.ascontiguousarray(pixels.transpose(1, 0, 2))))
+            if flipped.shape == rows.shape and difference(flipped, rows) < 5 * TOLERANCE:
+                sys.exit(f"{kind.name}: rows and columns of the image may be exchanged")
+        encoder.file(f"{out}/{kind.name}.gguf")
+        np.save(f"{out}/{kind.name}.pixels.npy", pixels)
+        np.save(f"{out}/{kind.name}.rows.npy", rows.numpy())
+        if kind is Llava:
+            np.save(f"{out}/mlp.logits.npy", prompt_logits(rows))
+        print(f"{kind.name}: {tuple(rows.shape)} rows, {os.path.getsize(f'{out}/{kind.name}.gguf')} bytes, "
+              + ", ".join(f"{w} {c:.1e}" for w, c in changes.items()))
+
+
+if __name__ == "__main__":
+    main()
