@@ -193,11 +193,12 @@ typedef struct {
 	                            kvrun_generate_options.draft_max, or KVRUN_DRAFT_MTP; NULL: guesses are looked up in the
 	                            text. Its weights and caches take memory of the same device, in addition to this
 	                            engine's */
-	const char* loras; /* LoRA adapters of the model, .gguf files: "FILE[:SCALE]", several separated by commas; NULL:
-	                      none. Sessions saved with them are restored with the same ones only */
+	const char* loras;  /* LoRA adapters of the model, .gguf files: "FILE[:SCALE]", several separated by commas; NULL:
+	                       none. Sessions saved with them are restored with the same ones only */
+	const char* mmproj; /* the model's vision encoder, a .gguf file (mmproj-...); NULL: the model reads no images */
 } kvrun_engine_options;
 #define KVRUN_ENGINE_OPTIONS_INIT                                                                                      \
-	{ sizeof(kvrun_engine_options), NULL, NULL, 0, 512, 0, 8, NULL, NULL, NULL, NULL, 1, NULL, NULL, NULL, NULL }
+	{ sizeof(kvrun_engine_options), NULL, NULL, 0, 512, 0, 8, NULL, NULL, NULL, NULL, 1, NULL, NULL, NULL, NULL, NULL }
 
 KVRUN_API kvrun_status kvrun_engine_open(kvrun_engine** out, const kvrun_engine_options* options);
 /* The engine is destroyed when its last session and batch are also freed. */
@@ -222,11 +223,12 @@ typedef struct {
 	int device_is_cpu;          /* 1: it runs on the host's processor: the cpu backend or a software driver */
 	uint64_t host_weight_bytes; /* in host memory, read by the device over the bus */
 	const char* weights;        /* one line that says which weights lie where; "" if all are on one device */
+	int reads_images;           /* 1: it has a vision encoder */
 } kvrun_engine_info;
 #define KVRUN_ENGINE_INFO_INIT                                                                                         \
 	{                                                                                                                  \
 		sizeof(kvrun_engine_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, \
-		    NULL                                                                                                       \
+		    NULL, 0                                                                                                    \
 	}
 KVRUN_API kvrun_status kvrun_engine_get_info(kvrun_engine* engine, kvrun_engine_info* out);
 
@@ -265,6 +267,21 @@ KVRUN_API kvrun_status kvrun_tokenize(kvrun_engine* engine, const char* text, si
 KVRUN_API kvrun_status kvrun_detokenize(kvrun_engine* engine, const uint32_t* tokens, size_t count, uint32_t flags,
                                         char* out, size_t capacity, size_t* out_length);
 
+/* ---- images, for models with a vision encoder (kvrun_engine_options.mmproj) */
+
+/* In a list of tokens, from this number up to KVRUN_NO_TOKEN - 1: a row that the encoder made of an image. */
+#define KVRUN_FIRST_IMAGE_ROW 0x80000000u
+
+/* Adds an image: rgb holds height rows of width pixels of 3 bytes (red, green, blue), the top row first. Equal images
+ * have equal ids. The engine holds up to 512 MiB of images and forgets those used longest ago. KVRUN_EUNSUPPORTED
+ * without an encoder. */
+KVRUN_API kvrun_status kvrun_image_add(kvrun_engine* engine, const uint8_t* rgb, uint32_t width, uint32_t height,
+                                       uint64_t* out_id);
+/* The tokens of an image, for a prompt; buffers as in kvrun_tokenize(). Rows of images have no text. The encoder runs
+ * when the prompt is read. KVRUN_ENOTFOUND if the image is no longer held, also of a prompt: add it again. */
+KVRUN_API kvrun_status kvrun_image_tokens(kvrun_engine* engine, uint64_t id, uint32_t* out, size_t capacity,
+                                          size_t* out_count);
+
 /* ---- chat templates */
 
 typedef struct {
@@ -275,7 +292,8 @@ typedef struct {
 	uint32_t struct_size;
 	const kvrun_message* messages; /* (n_messages); NULL if messages_json is given */
 	size_t n_messages;
-	const char* messages_json;  /* array of messages in the form of OpenAI's API, with content, tool_calls... */
+	const char* messages_json;  /* array of messages in the form of OpenAI's API, with content, tool_calls... An
+	                               image is a part {"type": "image", "id": "0123456789abcdef"}, kvrun_image_add() */
 	const char* tools_json;     /* array of tool definitions; NULL: none */
 	const char* variables_json; /* object of more template variables: {"enable_thinking": false}; NULL: none */
 	const char* template_name;  /* name of a template in the file or of a built-in one; NULL: the file's default */

@@ -79,6 +79,12 @@ void add_weight_options(Command& c, WeightArgs& a) {
 	});
 }
 
+void add_mmproj(Command& c, std::string& mmproj) {
+	add_text(c, "--mmproj,-mm", mmproj, kModelFile,
+	         "the model's vision encoder, a .gguf file whose name begins with mmproj: the model reads images")
+	    ->group(kModelGroup);
+}
+
 std::string ModelArgs::lora_text() const { return fmt::format("{}", fmt::join(loras, ",")); }
 
 void add_model_options(Command& c, ModelArgs& a, const std::string& longest) {

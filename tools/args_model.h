@@ -28,6 +28,7 @@ struct ModelArgs {
 	uint64_t host_budget = 0;       // bytes; 0: a quarter of the machine's memory
 	std::string offload_dir;        // folder for data beyond host_budget; empty if none
 	bool check = false;             // compare every op with the cpu backend
+	std::string mmproj;             // vision encoder; empty: none
 	std::vector<std::string> loras; // adapters: FILE[:SCALE], or several separated by commas
 	WeightArgs weights;
 
@@ -46,6 +47,7 @@ void add_split(Command&, std::string& split);
 // Model, device, context, ubatch and weight placement. longest: describes the context, e.g. "the longest sequence in
 // tokens".
 void add_model_options(Command&, ModelArgs&, const std::string& longest);
+void add_mmproj(Command&, std::string& mmproj);
 void add_weight_options(Command&, WeightArgs&);
 void add_check(Command&, bool& check);
 void add_kv_budget(Command&, uint64_t& bytes, const std::string& what);

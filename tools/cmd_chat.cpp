@@ -126,6 +126,8 @@ const std::vector<ChatCommand>& commands() {
 	     quiet([](Chat& c, S rest) { c.set_system(rest); })},
 	    {"file", "PATH", "put a text file in front of the next message",
 	     quiet([](Chat& c, S rest) { c.attach(rest); })},
+	    {"image", "PATH", "put an image in front of the next message, for models with --mmproj",
+	     quiet([](Chat& c, S rest) { c.attach_image(rest); })},
 	    {"edit", "[TEXT]", "write the message in the editor of $VISUAL or $EDITOR", edit_message},
 	    {"save", "[NAME]", "keep this chat under a name, from now on", quiet([](Chat& c, S rest) { c.save(rest); })},
 	    {"load", "[NAME]", "go on with a saved chat; no NAME: list them", quiet([](Chat& c, S rest) { c.load(rest); })},
@@ -220,6 +222,7 @@ void run_chat(const ChatArgs& given) {
 		else
 			chat.save(a.name);
 	}
+	for (const std::string& path : a.images) chat.attach_image(path);
 	const auto input = terminal ? editor_input(history_file(a)) : plain_input();
 	if (terminal) say("/help lists the commands; Ctrl-C ends an answer, Ctrl-D leaves");
 	converse(chat, *input, terminal);
@@ -240,6 +243,12 @@ void add_options(Command& c, ChatArgs& a) {
 	         "chat template: a name, like chatml, or a file in Jinja [the model's own]")
 	    ->group(chat);
 	add_text(c, "--system", a.system, "TEXT", "instructions for the model, in front of the conversation")->group(chat);
+	add_mmproj(c, a.mmproj);
+	add_texts(
+	    c, "--image", a.images, kFile,
+	    "an image in front of the first message: a PNG, JPEG or WebP file; needs --mmproj; the option is repeated "
+	    "for several")
+	    ->group(chat);
 	add_text(c, "--chat", a.name, "NAME", "go on with the saved chat of this name, or begin it")->group(chat);
 	add_flag(c, "--no-think", a.no_think, "answer without reasoning, where the template knows how")->group(chat);
 	add_flag(c, "--no-history", a.no_history, "keep neither the lines that are typed nor a chat without a name")

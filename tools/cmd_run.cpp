@@ -17,6 +17,7 @@
 #include "tools/args_grammar.h"
 #include "tools/args_says.h"
 #include "tools/commands.h"
+#include "tools/image/image_file.h"
 #include "tools/output.h"
 #include "tools/terminal.h"
 #include <cerrno>
@@ -40,6 +41,7 @@ struct RunArgs : SamplingArgs {
 	std::vector<std::string> stops;    // texts that end the answer
 	bool chat = false;                 // -p is a message, from which the model's template makes a prompt
 	std::string system, chat_template; // with --chat
+	std::vector<std::string> images;   // files, in front of the prompt
 	bool special = false, no_bos = false, ignore_eos = false, truncate = false, json = false, raw = false;
 };
 
@@ -77,23 +79,48 @@ std::string read_prompt(const RunArgs& a) {
 	return read_all(fd, a.file);
 }
 
+std::vector<uint64_t> add_images(Engine& e, std::vector<Pixels> pixels) {
+	std::vector<uint64_t> ids;
+	for (Pixels& p : pixels) {
+		Image image;
+		image.width = p.width, image.height = p.height, image.rgb = std::move(p.rgb);
+		ids.push_back(e.images()->add(image));
+	}
+	return ids;
+}
+
 // The prompt as a message of a conversation.
-std::vector<uint32_t> message_tokens(const RunArgs& a, const Engine& e, const std::string& text) {
+std::vector<uint32_t> message_tokens(const RunArgs& a, const Engine& e, const std::string& text,
+                                     std::span<const uint64_t> images) {
 	const ChatTemplate chat = choose_chat_template(e.file(), a.chat_template, /*tools=*/false);
 	ChatInput in;
 	in.messages = Json::array();
 	if (!a.system.empty()) in.messages.push_back({{"role", "system"}, {"content", a.system}});
-	in.messages.push_back({{"role", "user"}, {"content", text}});
+	Json content = text;
+	if (!images.empty()) {
+		content = Json::array();
+		for (const uint64_t id : images) content.push_back({{"type", "image"}, {"id", image_id_text(id)}});
+		content.push_back({{"type", "text"}, {"text", text}});
+	}
+	in.messages.push_back({{"role", "user"}, {"content", std::move(content)}});
+	mark_images(in.messages);
 	set_token_texts(in, e.tokenizer());
 	in.messages = fit_messages(chat_features(chat), std::move(in.messages));
-	return encode_chat(e.tokenizer(), chat.render(in));
+	return encode_chat(e.tokenizer(), chat.render(in), [&](uint64_t id) { return e.images()->tokens(id); });
 }
 
 // Token IDs of the prompt, cut to the context with --truncate.
-std::vector<uint32_t> prompt_tokens(const RunArgs& a, const Session& s, const std::string& text) {
+std::vector<uint32_t> prompt_tokens(const RunArgs& a, const Session& s, const std::string& text,
+                                    std::span<const uint64_t> images) {
 	const Tokenizer& tok = s.engine().tokenizer();
-	if (a.chat) return message_tokens(a, s.engine(), text);
+	if (a.chat) return message_tokens(a, s.engine(), text, images);
 	std::vector<uint32_t> ids = tok.encode(text, {.bos = !a.no_bos, .special = a.special});
+	size_t at = !ids.empty() && tok.bos() && ids.front() == *tok.bos() ? 1 : 0;
+	for (const uint64_t id : images) {
+		const std::vector<uint32_t> image = s.engine().images()->tokens(id);
+		ids.insert(ids.begin() + ptrdiff_t(at), image.begin(), image.end());
+		at += image.size();
+	}
 	if (ids.empty())
 		fail(Code::Invalid, "the prompt has no tokens and {}; give it some text",
 		     a.no_bos ? "--no-bos omits the begin-of-text token" : "this model has no begin-of-text token");
@@ -207,6 +234,8 @@ void run(RunArgs a) {
 	if (const std::string schema = a.form.schema(); !schema.empty()) form.schema = read_schema(schema);
 	check_form(form); // before a model is loaded
 	const std::string prompt = read_prompt(a);
+	std::vector<Pixels> pixels;
+	for (const std::string& file : a.images) pixels.push_back(read_image(file));
 
 	const auto start = std::chrono::steady_clock::now();
 	const std::unique_ptr<DraftModel> small = open_draft_model(a.engine, a.draft);
@@ -218,7 +247,7 @@ void run(RunArgs a) {
 		    "this model has a chat template, and 'run' continues raw text: --chat asks it, 'kvrun chat' talks with it");
 	Session session(*engine, session_options(a.engine, policy, seed));
 	const double load_s = seconds_since(start);
-	const std::vector<uint32_t> ids = prompt_tokens(a, session, prompt);
+	const std::vector<uint32_t> ids = prompt_tokens(a, session, prompt, add_images(*engine, std::move(pixels)));
 	if (a.form.given()) opt.grammar = answer_grammar(form, engine->tokenizer(), engine->token_trie());
 
 	Interrupt interrupt;
@@ -277,6 +306,8 @@ void add_run(Command& root) {
 	c.examples = {
 	    {"kvrun run model.gguf -p \"Once upon a time\" -n 64", "continue a text by 64 tokens"},
 	    {"kvrun run model.gguf -f report.txt --temp 0 --kv kivi2", "greedy, with a cache of 2 bits per value"},
+	    {"kvrun run model.gguf --mmproj mmproj.gguf --image photo.jpg --chat -p \"What is this?\"",
+	     "ask about an image"},
 	    {"kvrun run model.gguf -f code.py --draft lookup", "several tokens in a step where the text repeats itself"},
 	    {"kvrun run model.gguf -p \"A person: \" --json-schema person.json", "JSON that is valid under a schema"},
 	    {"echo \"The capital of France is\" | kvrun run model.gguf -n 8 --json", "prompt from a pipe, result as JSON"}};
@@ -294,6 +325,15 @@ void add_run(Command& root) {
 	add_text(c, "--chat-template", a->chat_template, "NAME", "with --chat: a template by name [the model's own]")
 	    ->needs(chat)
 	    ->group(prompt);
+	add_mmproj(c, a->engine.mmproj);
+	Option* images = add_texts(c, "--image", a->images, kFile,
+	                           "an image in front of the prompt: a PNG, JPEG or WebP file; needs --mmproj; the option "
+	                           "is repeated for several");
+	images->group(prompt);
+	c.before_run.push_back([a] {
+		if (!a->images.empty() && a->engine.mmproj.empty())
+			fail(Code::Invalid, "--image needs --mmproj with the model's vision encoder");
+	});
 	add_flag(c, "--no-bos", a->no_bos, "do not prepend the model's begin-of-text token")->group(prompt);
 	add_flag(c, "--special", a->special, "parse control tokens in the prompt text, and print those of the answer")
 	    ->group(prompt);

@@ -1,5 +1,6 @@
 // Conversations in the C API: rendering and encoding of chat templates, and parsing of answers.
 #include "engine/api/chat.h"
+#include "engine/api/images.h"
 #include "engine/core/json_reader.h"
 #include "models/chat/builtin.h"
 #include "models/chat/encode.h"
@@ -46,6 +47,7 @@ Rendered render_chat(const Engine& engine, const kvrun_chat_options& o, const Ch
 	in.tools = parse_json(o.tools_json, "tools_json");
 	in.variables = parse_json(o.variables_json, "variables_json");
 	in.add_generation_prompt = !o.no_answer;
+	mark_images(in.messages);
 	set_token_texts(in, engine.tokenizer());
 	in.messages = fit_messages(chat_features(t), std::move(in.messages));
 	return t.render(in);
@@ -111,7 +113,8 @@ kvrun_status kvrun_chat_tokens(kvrun_engine* engine, const kvrun_chat_options* o
                                size_t* out_count) {
 	return guard([&] {
 		const auto e = engines().get(engine);
-		const std::vector<uint32_t> tokens = encode_chat(e->engine->tokenizer(), render_chat(*e->engine, options));
+		const std::vector<uint32_t> tokens = encode_chat(e->engine->tokenizer(), render_chat(*e->engine, options),
+		                                                 [&](uint64_t id) { return images_of(*e).tokens(id); });
 		fill_buffer(tokens.data(), tokens.size(), out, capacity, out_count, "tokens");
 	});
 }

@@ -64,6 +64,7 @@ std::shared_ptr<EngineObject> open_engine(const kvrun_engine_options* given) {
 	EngineOptions e;
 	e.model = o.model_path;
 	e.loras = parse_loras(text_or_empty(o.loras));
+	e.mmproj = text_or_empty(o.mmproj);
 	e.backend = backend_options(o.device);
 	e.ubatch = o.ubatch;
 	e.prefill_block = o.prefill_block;
@@ -127,6 +128,7 @@ kvrun_status kvrun_engine_get_info(kvrun_engine* engine, kvrun_engine_info* out)
 		i.device_name = object->device.name.c_str();
 		i.device_driver = object->device.driver.c_str();
 		i.backend = e.backend().name();
+		i.reads_images = e.images() != nullptr;
 		i.weight_bytes = e.weight_bytes() - e.host_weight_bytes();
 		i.host_weight_bytes = e.host_weight_bytes();
 		i.weights = e.weights_text().c_str();
@@ -189,6 +191,8 @@ kvrun_status kvrun_detokenize(kvrun_engine* engine, const uint32_t* tokens, size
 		const auto e = engines().get(engine);
 		if (count) check_pointer(tokens, "tokens");
 		const bool special = flags & KVRUN_TOKENS_SPECIAL;
-		fill_text(e->engine->tokenizer().decode({tokens, count}, special), out, capacity, out_length);
+		std::vector<uint32_t> ids(tokens, tokens + count);
+		std::erase_if(ids, is_image_row);
+		fill_text(e->engine->tokenizer().decode(ids, special), out, capacity, out_length);
 	});
 }

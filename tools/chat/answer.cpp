@@ -83,9 +83,12 @@ bool Chat::ask(std::string text) {
 	if (conversation_.open()) // templates do not accept two questions in a row
 		conversation_.messages.back().text += "\n\n" + text;
 	else
-		conversation_.messages.push_back({/*user=*/true, std::move(text), {}});
+		conversation_.messages.push_back({/*user=*/true, std::move(text), {}, {}});
+	std::vector<ChatImage>& images = conversation_.messages.back().images;
+	images.insert(images.end(), images_.begin(), images_.end());
 	const bool done = answer(before);
 	attached_.clear();
+	images_.clear();
 	return done;
 }
 
@@ -107,6 +110,10 @@ std::vector<uint32_t> Chat::prompt_tokens(bool answer) const {
 	const auto differ = std::ranges::mismatch(held, wanted);
 	const size_t equal = size_t(differ.in1 - held.begin());
 	if (equal == 0 || equal == held.size() || equal == wanted.size()) return wanted;
+	const auto is_image = [](uint32_t t) { return t >= KVRUN_FIRST_IMAGE_ROW; }; // its text says nothing about it
+	if (std::any_of(held.begin() + ptrdiff_t(equal), held.end(), is_image) ||
+	    std::any_of(wanted.begin() + ptrdiff_t(equal), wanted.end(), is_image))
+		return wanted;
 	// starts at the last common token, because a token's text depends on the token before it
 	const std::span<const uint32_t> old(held.begin() + ptrdiff_t(equal - 1), held.end());
 	const std::span<const uint32_t> now(wanted.begin() + ptrdiff_t(equal - 1), wanted.end());

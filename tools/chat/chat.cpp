@@ -1,6 +1,7 @@
 // One chat: a conversation, the session that holds its tokens, and the files it is kept in.
 #include "tools/chat/chat.h"
 #include "tools/chat/input.h"
+#include "tools/image/image_file.h"
 #include "tools/output.h"
 #include "tools/terminal.h"
 #include "tools/user_files.h"
@@ -53,6 +54,7 @@ void Chat::clear() {
 	next.system = conversation_.system;
 	conversation_ = std::move(next);
 	attached_.clear();
+	images_.clear();
 	new_session();
 	say("a new conversation");
 }
@@ -79,6 +81,21 @@ void Chat::attach(const std::string& path) {
 	if (well_formed(text) != text) fail_status(KVRUN_EINVALID, "{} is no UTF-8 text", path);
 	attached_ += text + "\n\n";
 	say(fmt::format("{}: {} go in front of the next message", path, human_bytes(double(text.size()))));
+}
+
+void Chat::attach_image(const std::string& path) {
+	if (!engine_info(model_.engine()).reads_images)
+		fail_status(KVRUN_EUNSUPPORTED,
+		            "this model reads no images: its vision encoder was not given; start again with --mmproj FILE");
+	const Pixels pixels = read_image(path);
+	images_.push_back({path, add_image(model_.engine(), pixels)});
+	say(fmt::format("{}: {} x {} pixels go in front of the next message", path, pixels.width, pixels.height));
+}
+
+// Images of a chat that was loaded are read from their files again.
+void Chat::read_images(Conversation& c) const {
+	for (ChatMessage& m : c.messages)
+		for (ChatImage& image : m.images) image.id = add_image(model_.engine(), read_image(image.path));
 }
 
 void Chat::change_policy(const std::string& kv, int64_t ctx) {
@@ -180,6 +197,7 @@ void Chat::load(const std::string& name) {
 	}
 	ChatFiles files(name);
 	SavedChat saved = chat_from_json(read_private_file(files.conversation(), kLongestText), files.conversation());
+	read_images(saved.conversation);
 	const std::string kv = policy_given_ ? args_.kv : saved.kv;
 	model_.session(kv, args_.ctx, seed_); // a bad policy changes nothing
 	close();
@@ -187,6 +205,7 @@ void Chat::load(const std::string& name) {
 	named_ = true;
 	conversation_ = std::move(saved.conversation);
 	attached_.clear();
+	images_.clear();
 	args_.kv = kv;
 	restore(name);
 	const kvrun_session_info i = session_info(session_.get());

@@ -21,6 +21,7 @@ class Chat {
 	void set_thinking(bool on);                             // if the template supports it
 	void set_seed(int64_t seed);                            // seed of the next answer
 	void attach(const std::string& path);                   // puts the file's text in front of the next question
+	void attach_image(const std::string& path);             // likewise; the model must read images
 	void change_policy(const std::string& kv, int64_t ctx); // ctx 0: unchanged
 	void save(const std::string& name);                     // empty: keeps its current name
 	void load(const std::string& name);
@@ -38,6 +39,7 @@ class Chat {
 	bool too_long(size_t prompt) const;
 	std::string full_line(size_t prompt) const;
 	std::string make_room(size_t prompt);
+	void read_images(Conversation&) const;
 	void new_session();
 	void read_again();
 	void restore(const std::string& name);
@@ -55,6 +57,7 @@ class Chat {
 	SessionHandle session_;
 	Conversation conversation_;
 	std::string attached_;           // text for the next question
+	std::vector<ChatImage> images_;  // for the next question
 	std::optional<ChatFiles> files_; // nullopt if the chat is not saved
 	bool named_ = false;             // the user gave a name; otherwise kLastChat
 	bool last_tried_ = false;        // saving an unnamed chat was attempted

@@ -56,6 +56,11 @@ std::string Conversation::messages_json() const {
 		const ChatMessage& m = messages[i];
 		out.push_back(message_json(m.user ? "user" : "assistant", m.text));
 		if (!m.reasoning.empty()) out.back()["reasoning_content"] = m.reasoning;
+		if (m.images.empty()) continue;
+		Json parts = Json::array();
+		for (const ChatImage& image : m.images) parts.push_back({{"type", "image"}, {"id", image.id}});
+		parts.push_back({{"type", "text"}, {"text", m.text}});
+		out.back()["content"] = std::move(parts);
 	}
 	return json_line(out);
 }
@@ -72,6 +77,7 @@ std::string chat_to_json(const SavedChat& chat) {
 	for (const ChatMessage& m : c.messages) {
 		messages.push_back(message_json(m.user ? "user" : "assistant", m.text));
 		if (!m.reasoning.empty()) messages.back()["reasoning"] = m.reasoning;
+		for (const ChatImage& image : m.images) messages.back()["images"].push_back(image.path);
 	}
 	const Json out = {{kFormatKey, kFormat},    {"kv", chat.kv},        {"system", c.system},
 	                  {"left_out", c.left_out}, {"answers", c.answers}, {"messages", std::move(messages)}};
@@ -97,7 +103,13 @@ SavedChat chat_from_json(std::string_view json, const std::string& file) {
 		const std::string role = f.text("role");
 		if (role != "user" && role != "assistant") f.bad("role", "is neither user nor assistant");
 		if ((role == "user") == c.open()) f.bad("role", "does not alternate");
-		c.messages.push_back({role == "user", f.text("content"), f.text("reasoning", /*optional=*/true)});
+		c.messages.push_back({role == "user", f.text("content"), f.text("reasoning", /*optional=*/true), {}});
+		if (!m.contains("images")) continue;
+		if (!m["images"].is_array()) f.bad("images", "is no array");
+		for (const Json& path : m["images"]) {
+			if (!path.is_string()) f.bad("images", "has an entry that is no text");
+			c.messages.back().images.push_back({path.get<std::string>(), {}});
+		}
 	}
 	c.answers = fields.number("answers", kMostAnswers);
 	c.left_out = fields.number("left_out", c.messages.size());

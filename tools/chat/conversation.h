@@ -7,10 +7,15 @@
 
 namespace kvrun {
 
+struct ChatImage {
+	std::string path; // of its file
+	std::string id;   // of the engine
+};
 struct ChatMessage {
-	bool user = false;     // otherwise the model's answer
-	std::string text;      // UTF-8
-	std::string reasoning; // of an answer; may be empty
+	bool user = false;                  // otherwise the model's answer
+	std::string text;                   // UTF-8
+	std::string reasoning;              // of an answer; may be empty
+	std::vector<ChatImage> images = {}; // of a question, in front of its text
 };
 
 struct Conversation {

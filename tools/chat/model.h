@@ -15,6 +15,7 @@ namespace kvrun {
 struct ChatArgs : ModelArgs, SamplingArgs { // options of the command; /set changes the sampling ones
 	std::string kv;                         // policy; empty for that of a saved chat, or fp16
 	std::string chat_template, system, name;
+	std::vector<std::string> images; // files, for the first message
 	bool no_think = false, no_history = false;
 	std::string on_full = "stop"; // or drop-oldest
 	int64_t predict = -1;         // tokens of an answer; -1: until the model ends it or the context is full

@@ -50,6 +50,30 @@ std::string text_of(const Json& content, const std::string& where, const char* p
 	return out;
 }
 
+Json content_of(const Json& content, const std::string& where, const char* param, std::span<const char* const> types,
+                Json (*image)(const Json& part, const std::string& where)) {
+	Json parts = Json::array(), texts = Json::array();
+	bool any = false;
+	const auto end_text = [&] {
+		if (!texts.empty()) parts.push_back({{"type", "text"}, {"text", text_of(texts, where, param, types)}});
+		texts = Json::array();
+	};
+	if (content.is_array())
+		for (const Json& part : content) {
+			Json one = part.is_object() ? image(part, where) : Json();
+			if (one.is_null()) {
+				texts.push_back(part);
+				continue;
+			}
+			end_text();
+			parts.push_back(std::move(one));
+			any = true;
+		}
+	if (!any) return text_of(content, where, param, types);
+	end_text();
+	return parts;
+}
+
 const std::string& text_in(const Json& object, const char* name, const std::string& where, const char* param) {
 	const auto at = object.find(name);
 	if (at == object.end() || !at->is_string())

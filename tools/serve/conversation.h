@@ -8,8 +8,8 @@ namespace kvrun::serve {
 // Messages in order. Consecutive text, reasoning and tool calls of the assistant form one message.
 class Conversation {
  public:
-	void say(const char* role, std::string text) {
-		messages_.push_back({{"role", role}, {"content", std::move(text)}});
+	void say(const char* role, Json content) { // text, or parts
+		messages_.push_back({{"role", role}, {"content", std::move(content)}});
 	}
 	void result(std::string call, std::string text); // of a tool call
 	// These append to the assistant's message.
@@ -29,6 +29,10 @@ class Conversation {
 // `where`, and `param` as the field.
 std::string text_of(const Json& content, const std::string& where, const char* param,
                     std::span<const char* const> types);
+// The same with images: image(part) gives one in the form of chats, or null for a part that is none. Then the result is
+// an array of parts, else the text.
+Json content_of(const Json& content, const std::string& where, const char* param, std::span<const char* const> types,
+                Json (*image)(const Json& part, const std::string& where));
 // A field of an object that must be a string. Throws ApiError 400.
 const std::string& text_in(const Json& object, const char* name, const std::string& where, const char* param);
 // Removes a field from the object and returns it; null if absent.

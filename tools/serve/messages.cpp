@@ -2,6 +2,7 @@
 #include "tools/serve/messages.h"
 #include "tools/serve/answers.h"
 #include "tools/serve/conversation.h"
+#include "tools/serve/images.h"
 #include "tools/serve/parts_answer.h"
 
 namespace kvrun::serve {
@@ -9,20 +10,31 @@ namespace {
 
 constexpr const char* kText[] = {"text"};
 
-void add_text(std::string& all, const std::string& text) {
-	if (!all.empty() && !text.empty()) all += "\n";
-	all += text;
+Json block_image(const Json& block, const std::string& where) {
+	if (block.value("type", Json()) != Json("image")) return {};
+	const Json source = block.value("source", Json());
+	if (!source.is_object() || source.value("type", Json()) != Json("base64"))
+		throw ApiError(400,
+		               where + " has an image whose source is not base64; this server fetches none, send the image",
+		               "messages", "unsupported_parameter");
+	return image_part("data:" + text_in(source, "media_type", where, "messages") + ";base64," +
+	                  text_in(source, "data", where, "messages"));
 }
 
+// What the user says goes to `said`, an array of blocks.
 void read_user_block(const Json& block, const std::string& type, const std::string& where, Conversation& c,
-                     std::string& text) {
+                     Json& said) {
 	constexpr const char* field = "messages";
-	if (type == "text") return add_text(text, text_in(block, "text", where, field));
+	if (type == "text" || type == "image") {
+		said.push_back(block);
+		return;
+	}
 	if (type != "tool_result")
-		throw ApiError(
-		    400, where + " is a block of type '" + type.substr(0, 40) + "'; this server takes text and tool_result",
-		    field, "unsupported_parameter");
-	if (!text.empty()) c.say("user", std::exchange(text, {}));
+		throw ApiError(400,
+		               where + " is a block of type '" + type.substr(0, 40) +
+		                   "'; this server takes text, image and tool_result",
+		               field, "unsupported_parameter");
+	if (!said.empty()) c.say("user", content_of(std::exchange(said, Json::array()), where, field, kText, block_image));
 	const auto content = block.find("content");
 	std::string result = content == block.end() || content->is_null()
 	                         ? std::string()
@@ -60,18 +72,18 @@ void read_message(const Json& m, const std::string& where, Conversation& c) {
 		const std::string& text = content->get_ref<const std::string&>();
 		return user ? c.say("user", text) : c.answer(text);
 	}
-	std::string text;
+	Json said = Json::array();
 	for (size_t i = 0; i < content->size(); ++i) {
 		const Json& block = (*content)[i];
 		const std::string at = where + ".content[" + std::to_string(i) + "]";
 		if (!block.is_object()) throw ApiError(400, at + " is not an object", field);
 		const std::string& type = text_in(block, "type", at, field);
 		if (user)
-			read_user_block(block, type, at, c, text);
+			read_user_block(block, type, at, c, said);
 		else
 			read_assistant_block(block, type, at, c);
 	}
-	if (!text.empty()) c.say("user", text);
+	if (!said.empty()) c.say("user", content_of(said, where + ".content", field, kText, block_image));
 }
 
 Json read_messages(const Json& system, const Json& messages) {

@@ -1,5 +1,6 @@
 // The model that is served: tokenization, chat prompts, and its name.
 #include "tools/serve/model.h"
+#include "tools/serve/images.h"
 #include <algorithm>
 
 namespace kvrun::serve {
@@ -74,6 +75,8 @@ ChatPrompt Model::with_template(ChatPrompt p) const {
 		p.template_name = chat_.template_name, p.template_text = chat_.template_text;
 	return p;
 }
+
+void Model::take_images(ChatPrompt& p) const { p.messages = serve::take_images(engine(), std::move(p.messages)); }
 
 std::vector<uint32_t> Model::chat_tokens(ChatPrompt p) const {
 	std::vector<uint32_t> out;

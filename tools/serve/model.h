@@ -27,6 +27,7 @@ class Model {
 	// The bytes that a token adds to a text. special: control tokens are written out; otherwise they add no bytes.
 	std::string token_text(uint32_t token, bool special) const;
 	std::string metadata(const char* key) const; // a value of the model's file as text; empty if it has none
+	void take_images(ChatPrompt&) const;         // those of its messages become the engine's (serve/images.h)
 	std::vector<uint32_t> chat_tokens(ChatPrompt) const;
 	std::string chat_text(ChatPrompt) const; // the text that chat_tokens() tokenizes
 	size_t longest_token() const;            // in bytes, at least 1

@@ -1,6 +1,7 @@
 // Parses and validates request bodies.
 #include "tools/serve/requests.h"
 #include "engine/core/json_reader.h"
+#include "tools/serve/images.h"
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -114,15 +115,21 @@ std::optional<uint32_t> read_max_tokens(const Fields& f, const char* name) {
 	return *n < 0 ? UINT32_MAX : uint32_t(*n);
 }
 
-// Checks that a message's content is a string or an array of text parts.
+// Checks that a message's content is a string or an array of parts, texts and images.
 void check_content(const Json& content, const std::string& where) {
 	if (content.is_string() || content.is_null()) return;
 	if (!content.is_array()) throw ApiError(400, where + " is not a text or an array of parts", "messages");
 	for (const Json& part : content) {
+		if (part.is_object() && part.value("type", Json()) == Json("image_url")) {
+			check_image_part(part, where, "messages");
+			continue;
+		}
 		const bool text = part.is_object() && part.value("type", Json()) == Json("text") && part.contains("text") &&
 		                  part["text"].is_string();
 		if (!text)
-			throw ApiError(400, where + " has a part that is not {\"type\": \"text\", \"text\": ...}", "messages");
+			throw ApiError(400,
+			               where + " has a part that is neither {\"type\": \"text\", \"text\": ...} nor an image_url",
+			               "messages");
 	}
 }
 

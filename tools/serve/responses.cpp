@@ -2,6 +2,7 @@
 #include "tools/serve/responses.h"
 #include "tools/serve/answers.h"
 #include "tools/serve/conversation.h"
+#include "tools/serve/images.h"
 #include "tools/serve/parts_answer.h"
 #include <algorithm>
 
@@ -11,16 +12,22 @@ namespace {
 constexpr const char* kTextParts[] = {"input_text", "output_text", "text", "refusal"};
 constexpr const char* kThoughts[] = {"reasoning_text", "summary_text", "text"};
 
+Json item_image(const Json& part, const std::string& where) {
+	if (part.value("type", Json()) != Json("input_image")) return {};
+	return image_part(text_in(part, "image_url", where, "input"));
+}
+
 void read_item(const Json& item, const std::string& where, Conversation& c) {
 	constexpr const char* input = "input";
 	if (!item.is_object()) throw ApiError(400, where + " is not an object", input);
 	const std::string type = item.contains("type") ? text_in(item, "type", where, input) : "message";
 	if (type == "message") {
 		const std::string& role = text_in(item, "role", where, input);
-		const std::string text =
-		    text_of(item.contains("content") ? item["content"] : Json(), where + ".content", input, kTextParts);
+		const Json content = item.contains("content") ? item["content"] : Json();
+		if (role == "user")
+			return c.say("user", content_of(content, where + ".content", input, kTextParts, item_image));
+		const std::string text = text_of(content, where + ".content", input, kTextParts);
 		if (role == "assistant") return c.answer(text);
-		if (role == "user") return c.say("user", text);
 		if (role == "system" || role == "developer") return c.say("system", text);
 		throw ApiError(
 		    400, where + ".role is '" + role.substr(0, 40) + "', expected user, assistant, system or developer", input);

@@ -386,6 +386,7 @@ void Router::generate(std::vector<Job> jobs, const GenerationRequest& r, const N
 void Router::check_chat(ChatRequest& r) {
 	check_request(r);
 	r.sampling.special = has_channels();
+	model_.take_images(r.prompt);
 	if (r.prompt.tools.empty()) return;
 	const kvrun_chat_features f = model_.features(r.prompt);
 	if (!f.tools) throw ApiError(400, "the chat template has no place for tools; leave them out", "tools");

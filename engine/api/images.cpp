@@ -1,0 +1,37 @@
+// Images in the C API.
+#include "engine/api/images.h"
+
+namespace kvrun::api {
+
+ImageStore& images_of(const EngineObject& e) {
+	if (!e.engine->images())
+		refuse(KVRUN_EUNSUPPORTED, "this model reads no images: its vision encoder was not given (mmproj)");
+	return *e.engine->images();
+}
+
+} // namespace kvrun::api
+
+using namespace kvrun;
+using namespace kvrun::api;
+
+kvrun_status kvrun_image_add(kvrun_engine* engine, const uint8_t* rgb, uint32_t width, uint32_t height,
+                             uint64_t* out_id) {
+	return guard([&] {
+		check_pointer(rgb, "rgb");
+		check_pointer(out_id, "out_id");
+		const auto e = engines().get(engine);
+		ImageStore& images = images_of(*e);
+		images.check_size(width, height);
+		Image image(width, height);
+		std::copy_n(rgb, image.rgb.size(), image.rgb.begin());
+		*out_id = images.add(image);
+	});
+}
+
+kvrun_status kvrun_image_tokens(kvrun_engine* engine, uint64_t id, uint32_t* out, size_t capacity, size_t* out_count) {
+	return guard([&] {
+		const auto e = engines().get(engine);
+		const std::vector<uint32_t> tokens = images_of(*e).tokens(id);
+		fill_buffer(tokens.data(), tokens.size(), out, capacity, out_count, "tokens");
+	});
+}
