@@ -13,8 +13,11 @@
 #include <cmath>
 #include <doctest/doctest.h>
 #include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
 
 using namespace kvrun;
+using Json = nlohmann::json;
 namespace fs = std::filesystem;
 
 namespace {
@@ -44,9 +47,10 @@ double difference(std::span<const float> x, std::span<const float> y) {
 	return worst / largest;
 }
 
-std::unique_ptr<Engine> open(const std::string& device, const std::string& encoder, uint32_t block = 0) {
+std::unique_ptr<Engine> open(const std::string& device, const std::string& encoder, uint32_t block = 0,
+                             const std::string& model = kModel) {
 	EngineOptions o;
-	o.model = kModel;
+	o.model = model;
 	o.backend = select_test_device(device);
 	o.ubatch = 16;
 	o.prefill_block = block;
@@ -155,6 +159,39 @@ TEST_CASE("images: other pixels are another image; sessions keep, save and resto
 		CHECK(code == Code::NotFound);
 		CHECK(restored->n_tokens() == 0);
 	});
+}
+
+// tools/dev/make_vision_peer.py. Answers depend on each pixel, so they also compare how images are cut and resized.
+TEST_CASE("images: prompts and answers are those of llama.cpp for images of all shapes") {
+	std::ifstream in(kGolden / "vision" / "peer.json");
+	const Json peer = Json::parse(in);
+	const std::string device = test_devices().front().name;
+	for (const Projector& p : projectors()) {
+		CAPTURE(p.name);
+		const auto e = open(device, p.name, 0, (kGolden / "vision" / "text.gguf").string());
+		const Tokenizer& t = e->tokenizer();
+		for (const Json& row : peer.at(p.name)) {
+			const uint32_t width = row["width"], height = row["height"];
+			CAPTURE(width);
+			CAPTURE(height);
+			Image image(width, height);
+			for (uint32_t y = 0; y < height; ++y)
+				for (uint32_t x = 0; x < width; ++x)
+					for (uint32_t c = 0; c < 3; ++c)
+						image.rgb[(y * width + x) * 3 + c] = uint8_t(x * 7 + y * 13 + c * 50 + x * y % 31 * 3);
+			std::vector<uint32_t> prompt = e->images()->tokens(e->images()->add(image));
+			prompt.insert(prompt.begin(), t.bos().value());
+			for (const uint32_t id : t.encode("abc", {.bos = false})) prompt.push_back(id);
+			CHECK(prompt.size() == row["prompt"].get<size_t>());
+			Session s(*e, {.ctx = 256});
+			const std::span<const float> logits = s.prefill(prompt);
+			double sum = 0;
+			for (const float x : logits) sum += std::exp(double(x));
+			for (size_t i = 0; i < row["tokens"].size(); ++i)
+				CHECK(double(logits[row["tokens"][i]]) - std::log(sum) ==
+				      doctest::Approx(row["logprobs"][i].get<double>()).epsilon(0.01));
+		}
+	}
 }
 
 TEST_CASE("images: refused without an encoder, and as a decoded token") {

@@ -2,14 +2,18 @@
 """Writes tiny random vision encoders of each projector type, with the rows that HF transformers makes of an image.
 
 make_vision_models.py OUT_DIR [NAME...]
-Needs transformers, torch (the CPU is enough), numpy and gguf from PyPI; downloads no model.
+Needs transformers, torch (the CPU is enough), numpy, gguf and pillow from PyPI; downloads no model.
 
 Files per encoder, beside the model golden/tiny/llama.gguf, whose residual stream has DIM channels: NAME.gguf (F32,
 architecture clip), NAME.pixels.npy (height, width, 3) u8, a tile; NAME.rows.npy (rows, DIM) f32, what the encoder makes
 of it. For mlp also mlp.logits.npy (T, vocab) f32: of the prompt BEFORE, the rows, AFTER. The tests allow 1e-3 of the
 largest value; the script fails if a trait of an encoder changes the rows by less than five times that.
 GELU is its approximation with tanh everywhere, as in llama.cpp; transformers takes the exact one where a published
-config says "gelu". sizes.json has sizes of images and of their tiles, by the rules of the image processors.
+config says "gelu".
+
+text.gguf is the same model with control tokens around images in its vocabulary, for make_vision_peer.py.
+resize.FILTER.npy (n, m, 3) u8: the test image of SIZE with another size, by Pillow, which takes the horizontal
+direction first for these; before version 13 it always did.
 """
 import copy
 import os
@@ -20,12 +24,14 @@ import gguf
 import numpy as np
 import torch
 import transformers as hf
+from PIL import Image
 
-from make_tiny_models import build, models
+import make_tiny_models as tiny
 
 DIM, TOLERANCE = 32, 1e-3
 BEFORE, AFTER = [1, 17, 200, 45], [9, 150, 33, 71, 12, 250]
 GELU = "gelu_pytorch_tanh"
+SIZE = 37, 23  # width and height of the image that is resized
 MEAN, DEVIATION = [0.48, 0.46, 0.41], [0.27, 0.26, 0.28]
 TEXT = hf.LlamaConfig(hidden_size=DIM, intermediate_size=40, num_hidden_layers=1, num_attention_heads=4, vocab_size=300)
 
@@ -257,13 +263,44 @@ def pixel_values(pixels):
     return x.permute(2, 0, 1)[None].float()
 
 
+def text_model():
+    """That of golden/tiny/llama.gguf."""
+    return tiny.build(tiny.models()["llama"][1], zlib.crc32(b"llama"))
+
+
+def write_text_model(path):
+    tokens, scores, types = tiny.vocabulary()
+    names = ["<fake_token_around_image>", "<global-img>", "[IMG_END]", "<img>", "</img>"]
+    names += [f"<row_{r}_col_{c}>" for r in (1, 2) for c in (1, 2)]
+    for at, (name, kind) in enumerate([(n, 3) for n in names] + [("\n\n", 4)], tiny.VOCAB - 15):
+        tokens[at], scores[at], types[at] = name.encode(), 0.0, kind
+    newline = tokens.index(b"<0x0A>")  # as a token that is found in any text, as in vocabularies of byte-level BPE
+    tokens[newline], types[newline] = b"\n", 4
+    original, tiny.vocabulary = tiny.vocabulary, lambda: (tokens, scores, types)
+    tiny.write_gguf(path, "llama", text_model())
+    tiny.vocabulary = original
+
+
+def test_image(width, height):
+    """The same as in tests/device/test_images.cpp."""
+    y, x, c = np.indices((height, width, 3))
+    return (x * 7 + y * 13 + c * 50 + x * y % 31 * 3 & 255).astype(np.uint8)
+
+
+def write_resized(out):
+    image = Image.fromarray(test_image(*SIZE))
+    for name, size, how in [("bilinear", (20, 50), Image.BILINEAR), ("bicubic", (15, 61), Image.BICUBIC),
+                            ("lanczos", (16, 16), Image.LANCZOS)]:
+        np.save(f"{out}/resize.{name}.npy", np.asarray(image.resize(size, how)))
+
+
 def difference(a, b):
     return float((a - b).abs().max() / b.abs().max())
 
 
 def prompt_logits(rows):
     """Of golden/tiny/llama.gguf."""
-    model = build(models()["llama"][1], zlib.crc32(b"llama"))
+    model = text_model()
     with torch.no_grad():
         embed = model.get_input_embeddings()
         parts = [embed(torch.tensor(BEFORE)), rows, embed(torch.tensor(AFTER))]
@@ -275,6 +312,9 @@ def main():
         sys.exit(__doc__.strip())
     out, wanted = sys.argv[1], sys.argv[2:]
     torch.set_num_threads(1)
+    if not wanted:
+        write_text_model(f"{out}/text.gguf")
+        write_resized(out)
     for kind in ENCODERS:
         if wanted and kind.name not in wanted:
             continue

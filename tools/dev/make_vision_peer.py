@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""What llama.cpp makes of prompts with images: writes tests/golden/vision/peer.json.
+
+make_vision_peer.py PEER
+PEER is a folder with Debian and llama.cpp (../shared/peer/setup.sh makes one; needs root for chroot). Needs numpy and
+pillow. For each encoder of tests/golden/vision and each size of an image: the number of tokens of the prompt (image,
+then "abc"), and the likeliest tokens behind it with their log probabilities, of llama-server on the CPU with an f32
+cache. mlp and internvl have no probabilities: llama.cpp 0.7.0 puts their class token behind the patches, but keeps its
+position in front, so each patch has the position of its neighbour; kvrun's rows are those of transformers.
+"""
+import base64
+import io
+import json
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+GOLDEN = Path(__file__).resolve().parents[2] / "tests/golden/vision"
+SIZES = {"mlp": [(16, 16), (40, 17), (9, 30)], "idefics3": [(16, 16), (50, 20), (20, 50), (300, 10), (37, 37)],
+         "pixtral": [(16, 24), (40, 40), (100, 30), (7, 5), (30, 200)],
+         "internvl": [(16, 16), (12, 9), (40, 20), (20, 50), (100, 30), (33, 33)]}
+CLASS_TOKEN = "mlp", "internvl"
+PORT, LIKELIEST = 8099, 10
+
+
+def test_image(width, height):
+    """The same as in make_vision_models.py."""
+    y, x, c = np.indices((height, width, 3))
+    return (x * 7 + y * 13 + c * 50 + x * y % 31 * 3 & 255).astype(np.uint8)
+
+
+def ask(path, body=None):
+    data = json.dumps(body).encode() if body else None
+    request = urllib.request.Request(f"http://127.0.0.1:{PORT}{path}", data, {"Content-Type": "application/json"})
+    return json.load(urllib.request.urlopen(request))
+
+
+def answers(peer, folder, name):
+    server = subprocess.Popen(["chroot", peer, "llama-server", "-m", f"{folder}/text.gguf", "--mmproj",
+                               f"{folder}/{name}.gguf", "--port", str(PORT), "--no-warmup", "-c", "1024", "-np", "1",
+                               "-ngl", "0", "--no-mmproj-offload", "-ctk", "f32", "-ctv", "f32", "-fa", "off"],
+                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(100):
+            time.sleep(0.2)
+            try:
+                ask("/health")
+                break
+            except OSError:
+                pass
+        marker = ask("/props").get("media_marker", "<__media__>")
+        for width, height in SIZES[name]:
+            png = io.BytesIO()
+            Image.fromarray(test_image(width, height)).save(png, "png")
+            r = ask("/completion", {"prompt": {"prompt_string": marker + "abc",
+                                               "multimodal_data": [base64.b64encode(png.getvalue()).decode()]},
+                                    "n_predict": 2, "ignore_eos": True, "temperature": 0, "n_probs": LIKELIEST, "cache_prompt": False})
+            row = {"width": width, "height": height, "prompt": r["tokens_evaluated"], "tokens": [], "logprobs": []}
+            for t in r["completion_probabilities"][0]["top_logprobs"] if name not in CLASS_TOKEN else []:
+                row["tokens"].append(t["id"])
+                row["logprobs"].append(round(t["logprob"], 4))
+            yield row
+    finally:
+        server.kill()
+        server.wait()
+
+
+def main():
+    if len(sys.argv) != 2:
+        sys.exit(__doc__.strip())
+    peer = sys.argv[1]
+    folder = Path(peer) / "tmp/kvrun-vision"
+    shutil.copytree(GOLDEN, folder, dirs_exist_ok=True)
+    try:
+        out = {name: list(answers(peer, "/tmp/kvrun-vision", name)) for name in SIZES}
+    finally:
+        shutil.rmtree(folder)
+    version = subprocess.run(["dpkg-query", f"--admindir={peer}/var/lib/dpkg", "-W", "-f=${Version}",
+                              "llama.cpp-tools"], stdout=subprocess.PIPE, text=True, check=True).stdout
+    lines = [f"  {json.dumps(n)}: [\n" + ",\n".join(f"    {json.dumps(r)}" for r in rows) + "\n  ]"
+             for n, rows in out.items()]
+    (GOLDEN / "peer.json").write_text("{\n" + ",\n".join([f'  "version": {json.dumps(version)}'] + lines) + "\n}\n")
+
+
+if __name__ == "__main__":
+    main()
