@@ -48,7 +48,9 @@ struct Batch::Stream {
 	void accept(std::span<const uint32_t> tokens) { // tokens that precede the answer
 		for (const uint32_t t : tokens)
 			if (t != kNoToken && !is_image_row(t)) sampler.accept(t);
-		if (!tokens.empty()) prev = tokens.back();
+		// A text goes on from its last token; behind rows of an image, or noise, from the last one before.
+		for (const uint32_t t : tokens)
+			if (t < session.engine().config().vocab) prev = t;
 		if (drafter) drafter->accept(tokens);
 	}
 	void choose_drafts(uint32_t most);
@@ -67,7 +69,7 @@ struct Batch::Stream {
 	std::vector<float> changed;       // (vocab) logits that on_logits may change; empty without it
 	std::optional<Prefill> prefill;   // while the prompt is read
 	Stream* reader = nullptr;         // stream that reads this stream's prompt; null: none, or the prompt is read
-	uint32_t prev = kNoToken;         // token before the next one
+	uint32_t prev = kNoToken;         // token of the vocabulary before the next one, if any
 	std::unique_ptr<Drafter> drafter; // null: every step has one token
 	DraftLength draft_length;
 	std::vector<uint32_t> drafts; // of the next step
@@ -317,7 +319,8 @@ void Batch::choose(Stream& s, RowLogits logits, const std::function<std::span<co
 	r.tokens.push_back(token);
 	if (s.drafter) s.drafter->accept({&token, 1});
 	if (s.hooks.token) s.hooks.token(token);
-	const std::string piece = s.text.feed(tok.decode_one(s.prev, token, s.options.special));
+	const std::optional<uint32_t> before = s.prev == kNoToken ? std::nullopt : std::optional(s.prev);
+	const std::string piece = s.text.feed(tok.decode_one(before, token, s.options.special));
 	s.prev = token;
 	if (!piece.empty() && s.hooks.text && !s.hooks.text(piece)) return end(s, StopReason::Cancelled);
 	if (s.text.stopped()) {

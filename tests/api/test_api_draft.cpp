@@ -1,5 +1,6 @@
 // Speculation through the C API: the same answers with fewer steps, a draft model, refused requests.
 #include "objects.h"
+#include <algorithm>
 
 using namespace api;
 
@@ -120,6 +121,76 @@ TEST_CASE("api: adapters change the answer; a file that is none, and a bad scale
 	CHECK_MESSAGE(said("is no adapter"), error());
 	CHECK(tokens((adapter + ":inf").c_str()) == std::vector<uint32_t>{uint32_t(KVRUN_EINVALID)});
 	CHECK(tokens("/nowhere.gguf") == std::vector<uint32_t>{uint32_t(KVRUN_ENOTFOUND)});
+}
+
+TEST_CASE("api: images, as tokens of prompts and as parts of messages") {
+	const std::string vision = KVRUN_SOURCE_DIR "/tests/golden/vision/", model = vision + "text.gguf",
+	                  encoder = vision + "mlp.gguf";
+	kvrun_device_options d = KVRUN_DEVICE_OPTIONS_INIT;
+	d.device = device();
+	kvrun_engine_options o = KVRUN_ENGINE_OPTIONS_INIT;
+	o.model_path = model.c_str(), o.device = &d, o.mmproj = encoder.c_str();
+	kvrun_engine* h = nullptr;
+	REQUIRE_MESSAGE(kvrun_engine_open(&h, &o) == KVRUN_OK, error());
+	kvrun_engine_info info = KVRUN_ENGINE_INFO_INIT;
+	CHECK(kvrun_engine_get_info(h, &info) == KVRUN_OK);
+	CHECK(info.reads_images == 1);
+	std::vector<uint8_t> rgb(20 * 10 * 3, 77);
+	uint64_t id = 0, same = 0;
+	CHECK(kvrun_image_add(h, rgb.data(), 20, 10, &id) == KVRUN_OK);
+	CHECK(kvrun_image_add(h, rgb.data(), 20, 10, &same) == KVRUN_OK);
+	CHECK(id == same);
+	CHECK(kvrun_image_add(h, rgb.data(), 10, 20, &same) == KVRUN_OK);
+	CHECK(id != same);
+	uint32_t rows[16] = {};
+	size_t n = 0;
+	CHECK(kvrun_image_tokens(h, id, rows, 8, &n) == KVRUN_EBUFFER);
+	CHECK(n == 16);
+	CHECK(kvrun_image_tokens(h, id, rows, 16, &n) == KVRUN_OK);
+	for (const uint32_t t : rows) CHECK((t >= KVRUN_FIRST_IMAGE_ROW && t != KVRUN_NO_TOKEN));
+	char text[8] = "x";
+	CHECK(kvrun_detokenize(h, rows, 16, 0, text, sizeof text, &n) == KVRUN_OK);
+	CHECK(n == 0);
+
+	char messages[200];
+	std::snprintf(messages, sizeof messages,
+	              "[{\"role\":\"user\",\"content\":[{\"type\":\"image\",\"id\":\"%016llx\"},"
+	              "{\"type\":\"text\",\"text\":\"ab\"}]}]",
+	              (unsigned long long)id);
+	kvrun_chat_options c = KVRUN_CHAT_OPTIONS_INIT;
+	c.messages_json = messages, c.template_name = "chatml";
+	uint32_t chat[256] = {};
+	REQUIRE_MESSAGE(kvrun_chat_tokens(h, &c, chat, 256, &n) == KVRUN_OK, error());
+	CHECK(std::search(chat, chat + n, rows, rows + 16) != chat + n);
+	c.messages_json = "[{\"role\":\"user\",\"content\":[{\"type\":\"image\",\"id\":\"xyz\"}]}]";
+	CHECK(kvrun_chat_tokens(h, &c, chat, 256, &n) == KVRUN_EINVALID);
+	c.messages_json = "[{\"role\":\"user\",\"content\":[{\"type\":\"image\",\"id\":\"0123456789abcdef\"}]}]";
+	CHECK(kvrun_chat_tokens(h, &c, chat, 256, &n) == KVRUN_ENOTFOUND);
+
+	kvrun_session_options so = KVRUN_SESSION_OPTIONS_INIT;
+	so.ctx = 64;
+	kvrun_session* session = nullptr;
+	REQUIRE(kvrun_session_open(&session, h, &so) == KVRUN_OK);
+	kvrun_generate_options g = KVRUN_GENERATE_OPTIONS_INIT;
+	kvrun_generate_result r = KVRUN_GENERATE_RESULT_INIT;
+	g.max_tokens = 4, g.temperature = 0, g.ignore_eos = 1, g.draft_max = 3;
+	CHECK_MESSAGE(kvrun_generate(session, rows, 16, &g, &r) == KVRUN_OK, error());
+	CHECK(r.prompt_tokens == 16);
+	uint32_t row = 0x80000000u;
+	CHECK(kvrun_prefill(session, &row, 1, nullptr, nullptr) == KVRUN_ENOTFOUND);
+	CHECK(kvrun_image_add(h, rgb.data(), 0, 10, &id) == KVRUN_EINVALID);
+	CHECK(kvrun_image_add(h, nullptr, 1, 1, &id) == KVRUN_EINVALID);
+	kvrun_session_free(session);
+	kvrun_engine_free(h);
+
+	o.mmproj = nullptr;
+	REQUIRE(kvrun_engine_open(&h, &o) == KVRUN_OK);
+	CHECK(kvrun_image_add(h, rgb.data(), 20, 10, &id) == KVRUN_EUNSUPPORTED);
+	CHECK_MESSAGE(said("vision encoder"), error());
+	kvrun_engine_free(h);
+	o.mmproj = model.c_str();
+	CHECK(kvrun_engine_open(&h, &o) == KVRUN_EUNSUPPORTED);
+	CHECK_MESSAGE(said("is no vision encoder"), error());
 }
 
 TEST_CASE("api: a model's own prediction layer drafts, and a file without one is refused") {

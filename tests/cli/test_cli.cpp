@@ -66,6 +66,38 @@ TEST_CASE("cli: adapters, with scales, several of them, and files that are none"
 	CHECK(run({"--lora", "/nowhere.gguf"}).code == 3);
 }
 
+TEST_CASE("cli: images in front of a prompt and in a message; files that are none") {
+	const std::string vision = kRoot + "/tests/golden/vision/", model = vision + "text.gguf";
+	const auto run = [&](std::vector<std::string> more) {
+		more.insert(more.begin(), {"run", "-m", model, "--device", "cpu", "--temp", "0", "-p", "a b c", "-n", "12"});
+		return run_program(RunSpec{.args = more});
+	};
+	const std::vector<std::string> mlp = {"--mmproj", vision + "mlp.gguf"};
+	const auto with = [&](std::vector<std::string> more) {
+		more.insert(more.end(), mlp.begin(), mlp.end());
+		return run(more);
+	};
+	const Ran plain = run({}), image = with({"--image", vision + "tile.png"});
+	CHECK(image.code == 0);
+	CHECK(with({}).out == plain.out);
+	CHECK(image.out != plain.out);
+	CHECK(with({"--image", vision + "tile.webp"}).out == image.out);
+	CHECK(with({"--image", vision + "tile.png", "--kv", "kivi4"}).code == 0);
+	const Ran two = with({"--image", vision + "tile.png", "--image", vision + "tile.jpg", "--json"});
+	CHECK(two.out.find("\"prompt_tokens\": 36") != std::string::npos); // 2 * 16 rows, BOS and three tokens
+	CHECK(with({"--image", vision + "tile.png", "--chat", "--chat-template", "chatml"}).code == 0);
+
+	const auto refused = [](const Ran& r, int code, const std::string& why) {
+		CHECK(r.code == code);
+		CHECK_MESSAGE(r.err.find(why) != std::string::npos, r.err);
+	};
+	refused(run({"--image", vision + "tile.png"}), 2, "--image needs --mmproj");
+	refused(with({"--image", vision + "mlp.gguf"}), 3, "neither PNG, JPEG nor WebP");
+	refused(with({"--image", "/nowhere.png"}), 3, "/nowhere.png");
+	refused(run({"--mmproj", model}), 3, "is no vision encoder");
+	refused(run_model({"-p", "x", "--mmproj", vision + "mlp.gguf"}), 3, "take the mmproj file of this model");
+}
+
 TEST_CASE("cli: answers of a form") {
 	const TempFile grammar("root ::= (\"yes\" | \"no\") \"!\"{2}\n");
 	const Ran r = run_model({"-p", "Is it?", "--grammar", grammar.path});

@@ -232,6 +232,28 @@ def test_adapters_give_the_tokens_of_llama_cpp():
         kvrun.Engine(model, device="cpu", loras=[("", 1)])
 
 
+def test_images_have_the_logits_of_transformers():
+    vision = os.path.join(ROOT, "tests", "golden", "vision")
+    pixels = np.load(os.path.join(vision, "mlp.pixels.npy"))
+    logits = np.load(os.path.join(vision, "mlp.logits.npy"))
+    text = os.path.join(vision, "text.gguf")
+    with kvrun.Engine(text, device="cpu", mmproj=os.path.join(vision, "mlp.gguf")) as e:
+        image = e.image(pixels)
+        assert image == e.image(pixels.copy()) != e.image(pixels[::-1])
+        rows = e.image_tokens(image)
+        assert len(rows) == 16 and e.detokenize(rows) == ""
+        prompt = [1, 17, 200, 45, *rows, 9, 150, 33, 71, 12, 250]
+        got = e.session(ctx=64).prefill(prompt)
+        assert np.abs(got - logits[-1]).max() < 1e-3 * np.abs(logits).max()
+        message = {"role": "user", "content": [image, {"type": "text", "text": "ab"}]}
+        tokens = e.chat_tokens([message], template="chatml").tolist()
+        assert any(tokens[i:i + 16] == rows.tolist() for i in range(len(tokens)))
+        with pytest.raises(ValueError, match="height, width, 3"):
+            e.image(np.zeros((4, 4)))
+    with kvrun.Engine(text, device="cpu") as e, pytest.raises(kvrun.Unsupported, match="vision encoder"):
+        e.image(pixels)
+
+
 def test_hidden_states_and_embeddings(engine):
     tokens = engine.tokenize(ONCE)
     states = engine.session().hidden_states(tokens)

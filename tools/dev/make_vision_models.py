@@ -13,7 +13,8 @@ config says "gelu".
 
 text.gguf is the same model with control tokens around images in its vocabulary, for make_vision_peer.py.
 resize.FILTER.npy (n, m, 3) u8: the test image of SIZE with another size, by Pillow, which takes the horizontal
-direction first for these; before version 13 it always did.
+direction first for these; before version 13 it always did. tile.png, tile.webp, tile.jpg: mlp.pixels.npy as a file,
+the first two without loss.
 """
 import copy
 import os
@@ -336,6 +337,11 @@ def main():
         encoder.file(f"{out}/{kind.name}.gguf")
         np.save(f"{out}/{kind.name}.pixels.npy", pixels)
         np.save(f"{out}/{kind.name}.rows.npy", rows.numpy())
+        if kind is Llava:
+            image = Image.fromarray(pixels)
+            image.save(f"{out}/tile.png")
+            image.save(f"{out}/tile.webp", lossless=True)
+            image.save(f"{out}/tile.jpg", quality=95, subsampling=0)
         if kind is Llava:
             np.save(f"{out}/mlp.logits.npy", prompt_logits(rows))
         print(f"{kind.name}: {tuple(rows.shape)} rows, {os.path.getsize(f'{out}/{kind.name}.gguf')} bytes, "

@@ -136,6 +136,7 @@ class Engine:
     draft_model: a small model with the same vocabulary that guesses tokens for draft_max, or "mtp": the prediction
         layer of the model itself; None: tokens are looked up in the text.
     loras: LoRA adapters of the model, .gguf files, or pairs of a file and a scale.
+    mmproj: the model's vision encoder, a .gguf file: the model reads images (image(), image_tokens()).
     gpu_layers: the weights of this many layers, the last ones, lie on the device, which reads the others in host
         memory; None: all that fit. cpu_moe_layers: the experts of this many layers, the first ones, lie in host memory.
         weights_budget: most bytes of weights on the device. fit: more weights move to host memory until a cache of
@@ -151,7 +152,7 @@ class Engine:
                  check_operations: bool = False, f32: bool = False,
                  draft_model: str | os.PathLike[str] | None = None,
                  loras: Iterable[str | os.PathLike[str] | tuple[str | os.PathLike[str], float]] = (),
-                 gpu_layers: int | None = None,
+                 mmproj: str | os.PathLike[str] | None = None, gpu_layers: int | None = None,
                  cpu_moe_layers: int = 0, weights_budget: int | str | None = None, fit: bool = True,
                  fit_kv: str = "fp16", fit_ctx: int = 0) -> None:
         self.path = os.fspath(model)
@@ -165,7 +166,8 @@ class Engine:
                          max_rows=max_rows, ubatch=ubatch, prefill_block=prefill_block,
                          kv_budget_bytes=bytes_of(kv_budget), canceller=canceller.pointer,
                          draft_model=None if draft_model is None else os.fspath(draft_model),
-                         loras=lora_text(loras), **loading.fields)
+                         loras=lora_text(loras), mmproj=None if mmproj is None else os.fspath(mmproj),
+                         **loading.fields)
         out = ffi.new("kvrun_engine **")
         with running([canceller.pointer]):
             status = lib.kvrun_engine_open(out, options.p)
@@ -241,6 +243,31 @@ class Engine:
             len(array) * 8, lambda memory, room, count: lib.kvrun_detokenize(
                 self._handle.pointer, from_array(array, "uint32_t[]"), len(array), SPECIAL
                 if special else 0, memory, room, count)).decode("utf-8", "replace")
+
+    # ---- images
+
+    def image(self, pixels: Any) -> dict[str, str]:
+        """A part of a message that is an image: {"type": "image", "id": ...}. pixels: (height, width, 3) u8, red, green
+        and blue, such as numpy.asarray(PIL.Image.open(file).convert("RGB"))."""
+        import numpy as np
+
+        array = np.ascontiguousarray(pixels, dtype=np.uint8)
+        if array.ndim != 3 or array.shape[2] != 3:
+            raise ValueError(f"pixels have the shape {array.shape}, expected (height, width, 3)")
+        out = ffi.new("uint64_t *")
+        check(lib.kvrun_image_add(self._handle.pointer, from_array(array.reshape(-1), "uint8_t[]"), array.shape[1],
+                                  array.shape[0], out))
+        return {"type": "image", "id": f"{out[0]:016x}"}
+
+    def image_tokens(self, image: dict[str, str]) -> Tokens:
+        """The tokens of an image of image(), for a prompt that is no conversation."""
+        import numpy as np
+
+        tokens: Tokens = fill_array(
+            np.uint32, "uint32_t[]", 1024,
+            lambda memory, room, count: lib.kvrun_image_tokens(self._handle.pointer, int(image["id"], 16), memory, room,
+                                                               count))
+        return tokens
 
     def chat_options(self, messages: Sequence[Message] | None, *, tools: Sequence[dict[str, Any]] | None = None,
                      variables: dict[str, Any] | None = None, template: str | None = None,

@@ -61,6 +61,7 @@ class EngineInfo(NamedTuple):
     device_is_cpu: bool
     host_weight_bytes: int
     weights: str
+    reads_images: bool
 
 
 class SessionInfo(NamedTuple):
