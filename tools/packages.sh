@@ -20,7 +20,7 @@ done
 packages=(g++ make cmake ninja-build pkg-config
 	libfmt-dev nlohmann-json3-dev libcli11-dev doctest-dev libpcre2-dev libutf8proc-dev libxxhash-dev libboost-dev
 	libedit-dev
-	libcurl4-openssl-dev libssl-dev libtomlplusplus-dev
+	libcurl4-openssl-dev libssl-dev libtomlplusplus-dev libpng-dev libturbojpeg0-dev libwebp-dev
 	libvulkan-dev libvulkan-volk-dev glslang-tools spirv-tools
 	libjs-marked node-highlight.js
 	libvulkan1 mesa-vulkan-drivers)
