@@ -113,8 +113,7 @@ struct HeadNorm { // RMS norm of each head before RoPE (qwen3); both empty for n
 	bool weigh_last = false; // q and k multiply what RoPE gives, which is a norm after it (hunyuan)
 };
 
-constexpr uint32_t kAllRows = UINT32_MAX / 4; // of KvRows::ahead
-constexpr uint32_t kSkip = UINT32_MAX;        // in place of an offset: nothing is read or written
+constexpr uint32_t kSkip = UINT32_MAX; // in place of an offset: nothing is read or written
 
 struct KvDst {              // where rows of K and V lie in pages or in a KvRows, as f16
 	View k, v;              // u32 words; word w of kv head h of row t is k[at[t][h][0] + w * k_word_stride]
@@ -136,9 +135,8 @@ struct KvRows {         // keys and values of one layer outside of pages: a prom
 	// attend_prompt(): with a window there are no older tokens, and token 0 begins a chunk
 	Window window = {};
 	Softmax softmax = {}; // attend_prompt(), score_prompt()
-	// attend_prompt(): of the rows behind its own, so many as a row also sees; the op's last row is the last of all.
-	// Without a window. kAllRows: attention is not causal.
-	uint32_t ahead = 0;
+	// attend_prompt(): each row of the op sees all of them, as well as what it sees before them; no chunks.
+	bool together = false;
 };
 
 // Channels of heads of consecutive tokens: (T, n_heads, channels) f32, or as KvRows (n_heads, capacity, channels) f16,

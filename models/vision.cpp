@@ -49,6 +49,23 @@ constexpr Projector kProjectors[] = {
      .least_rows = 8,
      .most_rows = 1024,
      .end = "[IMG_END]"},
+    // Gemma 3
+    {.name = "gemma3",
+     .tiling = Tiling::Square,
+     .resample = Resample::Bilinear,
+     .norm = NormKind::LayerBiased,
+     .positions = Positions::Learned,
+     .swapped_mlp = true,
+     .merge = Merge::Mean,
+     .merge_default = 4,
+     .merge_norm = "mm.soft_emb_norm",
+     .linear = "mm.input_projection",
+     .transposed = true,
+     .stretched = true,
+     .scaled = false,
+     .together = true,
+     .begin = "\n\n<start_of_image>",
+     .end = "<end_of_image>\n\n"},
     // InternVL 2.5, 3 and 3.5
     {.name = "internvl",
      .tiling = Tiling::GridByArea,
@@ -146,7 +163,8 @@ VisionConfig read_vision(const Gguf& g, const Config& model) {
 	v.transformer = transformer_of(g, p);
 	v.image_size = sized(g, "clip.vision.image_size", kMostEdge);
 	v.patch = sized(g, "clip.vision.patch_size", v.image_size);
-	if (p.merge == Merge::Patches) v.merge = g.u32("clip.vision.projector.scale_factor", 2);
+	if (p.merge == Merge::Patches || p.merge == Merge::Mean)
+		v.merge = g.u32("clip.vision.projector.scale_factor", p.merge_default);
 	if (p.merge == Merge::Channels) v.merge = g.u32("clip.vision.spatial_merge_size", 1);
 	if (v.merge == 0 || v.merge > 16 || v.image_size % v.align() != 0)
 		fail(Code::Unsupported, "{}: tiles of {} pixels are no multiple of {} x {} patches of {}", g.name(),
@@ -164,7 +182,9 @@ VisionConfig read_vision(const Gguf& g, const Config& model) {
 	v.layer_scales = g.find_tensor("v.blk.0.ls1.weight") != nullptr;
 	v.out_dim = g.u32("clip.vision.projection_dim");
 	const GgufTensor* last = g.find_tensor(std::string(*p.out ? p.out : p.linear) + ".weight");
-	if (last) v.out_dim = uint32_t(std::min<uint64_t>(last->rows(), kMostDim)); // old files have other numbers there
+	if (last)
+		v.out_dim = uint32_t(std::min<uint64_t>(p.transposed ? last->cols() : last->rows(),
+		                                        kMostDim)); // old files have other numbers there
 	if (v.out_dim != model.dim)
 		fail(Code::Unsupported, "{}: its rows have {} channels, the model's {}; take the mmproj file of this model",
 		     g.name(), v.out_dim, model.dim);

@@ -16,6 +16,7 @@ enum class Merge : uint8_t { // how neighbouring patches, merge x merge, become 
 	None,
 	Patches,  // channels of the first patch, of the second, ..
 	Channels, // first channels of all patches, second channels, ..
+	Mean,     // their mean
 };
 enum class Positions : uint8_t { // of patches
 	Learned,                     // a row of a table is added; with a class token the table's first row is its
@@ -32,13 +33,18 @@ struct Projector {
 	uint32_t unused_layers = 0; // last layers of the file whose output nothing reads
 	bool swapped_mlp = false;   // old files have the names of ffn_up and ffn_down the wrong way round
 	Merge merge = Merge::None;
-	const char* merge_norm = "";            // of the merged rows: LayerNorm
+	uint32_t merge_default = 2;             // patches in each direction, of files that do not say
+	const char* merge_norm = "";            // of the merged rows: LayerNorm, of means RMS norm
 	const char* patch_norm = "";            // of patches before they are merged: RMS norm
 	const char* linear = "";                // a matrix without bias behind the merge
+	bool transposed = false;                // the file has it so
 	const char *in = "", *out = "";         // matrices with biases, GELU between them
 	const char* row_end = "";               // tensor with a row of the model behind each row of patches but the last
 	uint32_t least_rows = 0, most_rows = 0; // of the model, of a tile that is Tiling::Free
 	Rgb border = {0, 0, 0};
+	bool stretched = false; // Tiling::Square: the image takes the shape of the square, without a border
+	bool scaled = true;     // rows are multiplied by Config::embedding_scale, as embeddings are
+	bool together = false;  // in the model, rows of an image see each other
 	// Texts around tiles, with control tokens; {row} and {column} count from 1.
 	const char *begin = "", *end = "";             // of the image
 	const char* tile = "";                         // before each square of a grid
@@ -60,6 +66,9 @@ struct VisionConfig {
 	bool row_ends = false;                     // there is a row of the model behind each row of patches but the last
 	bool layer_scales = false;                 // outputs of attention and MLP have a factor per channel
 
+	uint32_t merged_dim() const { // channels of what the projector reads
+		return transformer.dim * (projector->merge == Merge::Mean ? 1 : merge * merge);
+	}
 	uint32_t align() const { return patch * merge; } // edges of tiles are multiples
 	// Rows of the model that a tile becomes; its size is one that tiles have.
 	uint32_t rows(uint32_t width, uint32_t height) const {

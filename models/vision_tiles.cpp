@@ -100,7 +100,10 @@ TiledImage tile_image(const VisionConfig& v, const Image& image) {
 	const Projector& p = *v.projector;
 	TiledImage out;
 	switch (p.tiling) {
-	case Tiling::Square: out.tiles = {{"", fitted(image, v.image_size, v.image_size, p.resample, p.border)}}; break;
+	case Tiling::Square:
+		out.tiles = {{"", p.stretched ? resized(image, v.image_size, v.image_size, p.resample)
+		                              : fitted(image, v.image_size, v.image_size, p.resample, p.border)}};
+		break;
 	case Tiling::Free: {
 		const Size s = free_size(v, image);
 		out.tiles = {{"", fitted(image, s.width, s.height, p.resample, p.border)}};

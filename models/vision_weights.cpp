@@ -127,13 +127,19 @@ void load_layer(Group& g, const Gguf& file, const VisionConfig& v, uint32_t l, L
 
 void load_projector(Group& g, const VisionConfig& v, VisionWeights& out) {
 	const Projector& p = *v.projector;
-	const uint64_t dim = v.transformer.dim, merged = dim * v.merge * v.merge;
+	const uint64_t dim = v.transformer.dim, merged = v.merged_dim();
 	uint64_t cols = merged;
 	const auto weight = [](const char* name) { return std::string(name) + ".weight"; };
-	const bool merges = v.merge > 1 || p.merge == Merge::Patches;
+	const bool merges = v.merge > 1 || p.merge != Merge::Channels;
 	if (*p.patch_norm && merges) g.norm(out.patch_norm, p.patch_norm, dim);
 	if (*p.merge_norm) g.norm(out.merge_norm, p.merge_norm, merged);
-	if (*p.linear && merges) {
+	if (*p.linear && p.transposed) {
+		const std::vector<float> from = g.values(g.need(weight(p.linear), merged, v.out_dim));
+		std::vector<float> to(from.size());
+		for (size_t r = 0; r < merged; ++r)
+			for (size_t c = 0; c < v.out_dim; ++c) to[c * merged + r] = from[r * v.out_dim + c];
+		g.matrix(out.linear, v.out_dim, uint32_t(merged), std::move(to));
+	} else if (*p.linear && merges) {
 		const GgufTensor& t = g.need(weight(p.linear), *p.in ? kAny : v.out_dim, merged);
 		g.matrix(out.linear, t);
 		cols = t.rows();

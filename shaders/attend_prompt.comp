@@ -1,8 +1,7 @@
-// Prompt attention, causal unless rows see others ahead: rows over the keys and values of their own prompt. Scores are
-// never written to memory.
+// Prompt attention: rows over the keys and values of their own prompt. Scores are never written to memory.
 //
 //   out(row, head) = sum_t w_t v_t / sum_t w_t,  s_t = q . k_t / sqrt(head_dim), w_t = exp(s_t - max),
-//   t <= first + row + ahead, and there are first + n_rows tokens
+//   t <= first + row, or with p.ahead t < first + n_rows
 // With PROMPT_STATE the state (sum_t w_t v_t, max, sum_t w_t) goes to the row's last part instead of the result to out.
 // With PROMPT_LSE, lse gets max + log(sum_t w_t). With PROMPT_WINDOW a row sees only its latest `window` tokens, or
 // with PROMPT_CHUNKS too those since the last multiple of `window`. With PROMPT_SINKS the divisor also has exp(sink -
@@ -67,6 +66,13 @@ vec4 query_fit(vec4 x, uint c) { return x; }
 
 const uint PIECES = HEAD_DIM / 8; // 16-byte pieces of a token's K or V
 
+uint first_seen(uint own) { // first token that the row of this token sees
+	if (!WINDOW) return 0;
+	if (IN_CHUNKS) return own / p.window * p.window;
+	const uint first = own < p.window ? 0 : own - p.window + 1;
+	return p.ahead != 0 ? min(first, p.first) : first;
+}
+
 void main() {
 	const uint kv_head = gl_WorkGroupID.y / p.blocks, share = p.n_heads / p.n_kv_heads;
 	const uint block_first = gl_WorkGroupID.y % p.blocks * HEADS, head = kv_head * share + block_first;
@@ -81,10 +87,7 @@ void main() {
 	// tokens that the last row of the block sees
 	const uint n_tokens = p.first + min(row_first + TOKENS + p.ahead, p.n_rows);
 	const uint head_at = kv_head * p.t_cap * PIECES, k_head = KV_AT(2) / 4 + head_at, v_head = KV_AT(3) / 4 + head_at;
-	const uint first_last = p.first + row_first; // last token that the block's first row sees
-	uint unseen = 0; // tokens that no row of the block sees
-	if (WINDOW && first_last >= p.window) unseen = first_last - p.window + 1;
-	if (IN_CHUNKS) unseen = first_last / p.window * p.window;
+	const uint unseen = first_seen(p.first + row_first); // tokens that no row of the block sees
 	const uint skipped = unseen / (QUADS * 4) * (QUADS * 4);
 	for (uint tile = skipped; tile < n_tokens; tile += QUADS * 4) {
 		const uint token = tile + LANE * 4;
@@ -108,14 +111,10 @@ void main() {
 			[[unroll]] for (uint t = 0; t < 4; t++) at[t]++;
 		}
 		[[unroll]] for (uint j = 0; j < QUERIES; j++) {
-			const uint last = p.first + row_first + j / HEADS + p.ahead; // token the query sees last
-			bvec4 blind = greaterThan(token + uvec4(0, 1, 2, 3), uvec4(min(last, n_tokens - 1)));
-			if (IN_CHUNKS)
-				blind = bvec4(uvec4(blind) |
-				              uvec4(lessThan(token + uvec4(0, 1, 2, 3), uvec4(last / p.window * p.window))));
-			else if (WINDOW)
-				blind = bvec4(uvec4(blind) | uvec4(greaterThanEqual(uvec4(last) - (token + uvec4(0, 1, 2, 3)),
-				                                                    uvec4(p.window))));
+			const uint own = p.first + row_first + j / HEADS;
+			bvec4 blind = greaterThan(token + uvec4(0, 1, 2, 3), uvec4(min(own + p.ahead, n_tokens - 1)));
+			if (WINDOW)
+				blind = bvec4(uvec4(blind) | uvec4(lessThan(token + uvec4(0, 1, 2, 3), uvec4(first_seen(own)))));
 			score[j] = mix(scores(score[j]), vec4(NO_TOKEN), blind);
 		}
 		tile_softmax(stored, 0, 0);

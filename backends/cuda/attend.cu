@@ -304,7 +304,8 @@ template <uint32_t kMostChannels, bool kLatent> __device__ inline void attend_ro
 	               seen = a.first + (last < a.n_rows ? last : a.n_rows); // tokens that the last row sees
 	const uint32_t v_dim = kLatent ? a.rope_dim : D;
 	const auto first_seen = [&](uint32_t token) {
-		return a.chunked ? token / a.window * a.window : token < a.window ? 0u : token - a.window + 1;
+		const uint32_t from = a.chunked ? token / a.window * a.window : token < a.window ? 0u : token - a.window + 1;
+		return a.ahead && a.first < from ? a.first : from;
 	};
 	const Lane lane = lane_of(D);
 	float4 sum[kQueries] = {};

@@ -159,14 +159,14 @@ const KvRead* KvPrefill::older(uint32_t l, uint32_t n_rows, const Softmax& softm
 	return &read_;
 }
 
-void KvPrefill::attend(uint32_t l, const View& out, const View& q, uint32_t first, const Softmax& softmax,
-                       bool counts) {
+void KvPrefill::attend(uint32_t l, const View& out, const View& q, uint32_t first, const Softmax& softmax, bool counts,
+                       bool together) {
 	const uint32_t n = q.shape[0];
 	KV_ASSERT(n <= most_rows_ && first + n <= n_new_);
 	const KvRead* read = own_.window ? nullptr : older(l, n, softmax);
 	const bool scores = counts && scores_rows(first, n);
 	KvRows kv = own(l);
-	kv.first += first, kv.softmax = softmax;
+	kv.first += first, kv.softmax = softmax, kv.together = together;
 	const View lse = scores ? this->lse(n) : View();
 	be_.attend_prompt(out, lse, q, kv, read);
 	if (scores) score(l, q, lse, first, softmax);

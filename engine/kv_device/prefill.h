@@ -41,8 +41,9 @@ class KvPrefill {
 	uint32_t unpack_older(uint32_t l, const KvMemory& to);
 	// out, q (n, n_heads, head_dim): exact attention of rows first .. first + n - 1 over older tokens and the block's
 	// own; adds scores where the policy asks. counts: false for a model layer without keys and values of its own: its
-	// queries change neither scores nor balancers.
-	void attend(uint32_t l, const View& out, const View& q, uint32_t first, const Softmax& = {}, bool counts = true);
+	// queries change neither scores nor balancers. together: these rows see each other, else causal.
+	void attend(uint32_t l, const View& out, const View& q, uint32_t first, const Softmax& = {}, bool counts = true,
+	            bool together = false);
 	// For attention that is computed elsewhere: whether some of rows first .. first + n - 1 feed the scores; memory for
 	// its lse, (n, n_heads); what the rows' tokens receive.
 	bool scores_rows(uint32_t first, uint32_t n) const;

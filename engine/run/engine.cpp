@@ -81,10 +81,10 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 	Backend& be = *e->backend_;
 	e->weights_ = load_weights(e->file(), cfg, be, progress, e->weight_plan_->in_host());
 	e->loras_ = load_loras(e->lora_files_, cfg, e->weights_, be);
+	const float scale = vision && vision->projector->scaled ? cfg.embedding_scale : 1;
 	if (vision)
-		e->images_ =
-		    std::make_unique<ImageStore>(std::make_unique<ImageEncoder>(be, *vision_file, std::move(*vision)),
-		                                 e->tokenizer(), kvrun::fingerprint(*vision_file), cfg.embedding_scale);
+		e->images_ = std::make_unique<ImageStore>(std::make_unique<ImageEncoder>(be, *vision_file, std::move(*vision)),
+		                                          e->tokenizer(), kvrun::fingerprint(*vision_file), scale);
 	e->ring_ = std::make_unique<WeightRing>(be, cfg, e->weights_, e->weight_plan_->ring());
 	std::unique_ptr<PredictionLayer> layer;
 	if (prediction) layer = std::make_unique<PredictionLayer>(be, e->file(), std::move(*prediction), e->weights_);

@@ -123,7 +123,7 @@ std::vector<float> ImageEncoder::transform(const Image& tile, Grid g) {
 		const LayerRows r = runner.rows_of(l, x, {ids, {}}, {rope}, 0, all);
 		runner.project_in(l, r, /*decode=*/false);
 		runner.rotate(l, r, 0, all, {as_words(k), as_words(v), at, 1});
-		be_.attend_prompt(r.att, {}, r.q, {k, v, 0, {}, {}, kAllRows}, nullptr);
+		be_.attend_prompt(r.att, {}, r.q, {k, v, 0, {}, {}, /*together=*/true}, nullptr);
 		runner.project_out(l, r, /*decode=*/false);
 		be_.submit();
 	}
@@ -134,26 +134,32 @@ std::vector<float> ImageEncoder::transform(const Image& tile, Grid g) {
 	return out;
 }
 
-// (rows, dim * merge^2): each row is a square of patches.
+// (rows, merged_dim()): each row is a square of patches.
 std::vector<float> ImageEncoder::merged(const std::vector<float>& patches, Grid g) const {
 	const uint32_t m = config_.merge, dim = config_.transformer.dim;
 	if (m == 1) return patches;
-	std::vector<float> out(patches.size());
+	std::vector<float> out(size_t(g.n() / (m * m)) * config_.merged_dim());
 	float* to = out.data();
 	for (uint32_t y = 0; y < g.rows; y += m)
-		for (uint32_t x = 0; x < g.columns; x += m, to += size_t(m) * m * dim)
+		for (uint32_t x = 0; x < g.columns; x += m, to += config_.merged_dim())
 			for (uint32_t i = 0; i < m * m; ++i) {
 				const float* from = &patches[(size_t(y + i / m) * g.columns + x + i % m) * dim];
-				if (config_.projector->merge == Merge::Patches)
-					std::copy_n(from, dim, to + size_t(i) * dim);
-				else
+				switch (config_.projector->merge) {
+				case Merge::Patches: std::copy_n(from, dim, to + size_t(i) * dim); break;
+				case Merge::Channels:
 					for (uint32_t c = 0; c < dim; ++c) to[size_t(c) * m * m + i] = from[c];
+					break;
+				case Merge::Mean:
+					for (uint32_t c = 0; c < dim; ++c) to[c] += from[c] / float(m * m);
+					break;
+				case Merge::None: break;
+				}
 			}
 	return out;
 }
 
 std::vector<float> ImageEncoder::project(const std::vector<float>& from) {
-	const uint32_t cols = config_.transformer.dim * config_.merge * config_.merge, n = uint32_t(from.size() / cols);
+	const uint32_t cols = config_.merged_dim(), n = uint32_t(from.size() / cols);
 	const VisionWeights& w = weights_;
 	Buffer memory;
 	View x, y, hidden, out;
@@ -165,7 +171,10 @@ std::vector<float> ImageEncoder::project(const std::vector<float>& from) {
 	});
 	write(be_, x, from);
 	be_.at_layer(0);
-	norm(x, w.merge_norm, NormKind::LayerBiased, kMergeNormEps);
+	if (config_.projector->merge == Merge::Mean)
+		norm(x, w.merge_norm, NormKind::Rms, config_.transformer.norm_eps);
+	else
+		norm(x, w.merge_norm, NormKind::LayerBiased, kMergeNormEps);
 	const auto multiply = [&](const View& to, const View& weight, const View& bias, const View& by) {
 		const Proj p[] = {{to, weight, bias}};
 		be_.matmul(p, by, Epilogue::None, /*decode=*/false);

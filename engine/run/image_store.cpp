@@ -99,6 +99,12 @@ std::vector<uint32_t> ImageStore::tokens(uint64_t id) {
 	return image->tokens;
 }
 
+ImageStore::Rows ImageStore::rows(uint64_t id) {
+	const auto image = find(id);
+	if (!image) gone("the id");
+	return {image->first, image->n_rows};
+}
+
 std::vector<std::shared_ptr<StoredImage>> ImageStore::of(std::span<const uint32_t> tokens) {
 	std::vector<std::shared_ptr<StoredImage>> out;
 	std::lock_guard lock(mutex_);

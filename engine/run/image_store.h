@@ -36,6 +36,10 @@ class ImageStore {
 	static void check_size(uint32_t width, uint32_t height); // throws Error{Invalid}
 	// Of an image of add(). Throws Error{NotFound} if it is no longer there.
 	std::vector<uint32_t> tokens(uint64_t id);
+	struct Rows {
+		uint32_t first, n; // ids
+	};
+	Rows rows(uint64_t id); // likewise
 	// The images whose rows are among these tokens, each once. Throws Error{NotFound} likewise.
 	std::vector<std::shared_ptr<StoredImage>> of(std::span<const uint32_t> tokens);
 

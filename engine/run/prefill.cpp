@@ -57,6 +57,14 @@ Prefill::Prefill(Session& s, std::span<const uint32_t> tokens, PrefillHooks hook
 	if (ImageStore* all = s.engine().images()) {
 		images_ = all->of(tokens);
 		for (const auto& image : images_) total_ += all->work_left(*image);
+		together_ = !images_.empty() && all->encoder().config().projector->together;
+		for (const auto& image : images_)
+			if (together_ && image->n_rows > std::min(ubatch_, block_))
+				fail(Code::Invalid,
+				     "rows of an image see each other, so its {} rows are read together, but {} is {}; {}",
+				     image->n_rows, ubatch_ < image->n_rows ? "--ubatch-size" : "the longest block of a prompt",
+				     std::min(ubatch_, block_),
+				     ubatch_ < image->n_rows ? "raise it" : "free device memory, or take a smaller cache");
 	}
 	for (uint32_t at = 0; at < n_tokens(); at += block_)
 		total_ += block_work(s.n_tokens() + at, std::min(block_, n_tokens() - at));
@@ -139,11 +147,52 @@ void Prefill::write_tokens() {
 	runner_.write_tokens(memory_->tokens, tokens);
 }
 
-const float* Prefill::image_row(uint32_t token) const {
-	for (const auto& image : images_)
-		if (token >= image->first && token - image->first < image->n_rows)
-			return &image->rows[size_t(token - image->first) * runner_.config().dim];
+// Null for a token of the vocabulary.
+const StoredImage* Prefill::image_of(uint32_t token) const {
+	if (is_image_row(token))
+		for (const auto& image : images_)
+			if (token >= image->first && token - image->first < image->n_rows) return image.get();
 	return nullptr;
+}
+
+const float* Prefill::image_row(uint32_t token) const {
+	const StoredImage* image = image_of(token);
+	return image ? &image->rows[size_t(token - image->first) * runner_.config().dim] : nullptr;
+}
+
+// The end of what begins at token i of the prompt, at most `end`: rows of one image that see each other, or others.
+uint32_t Prefill::run_end(uint32_t i, uint32_t end, bool& together) const {
+	const StoredImage* image = together_ ? image_of(tokens_[i]) : nullptr;
+	together = image != nullptr;
+	if (!together_) return end;
+	for (++i; i < end && image_of(tokens_[i]) == image; ++i)
+		if (image && tokens_[i] != tokens_[i - 1] + 1) break; // the same image again
+	return i;
+}
+
+// Where a part of the prompt that begins at token `from` and is to end at `end` ends instead, so that it cuts no rows
+// that see each other: before them, or behind them if it begins with them.
+uint32_t Prefill::whole_images(uint32_t from, uint32_t end) const {
+	if (!together_) return end;
+	for (uint32_t i = from; i < end;) {
+		bool together = false;
+		const uint32_t next = run_end(i, n_tokens(), together);
+		if (together && next > end) return i > from ? i : next;
+		i = next;
+	}
+	return end;
+}
+
+// Attention of rows of a layer, from row at_ of the block on.
+void Prefill::attend(KvPrefill& kv, uint32_t k, const LayerRows& r, bool owns) {
+	const Softmax softmax = runner_.softmax(layer_, r);
+	if (!together_) return kv.attend(k, r.att, r.q, at_, softmax, owns);
+	for (uint32_t i = 0, n; i < r.n; i += n) {
+		bool together = false;
+		const uint32_t at = n_read_ + at_ + i;
+		n = run_end(at, n_read_ + at_ + r.n, together) - at;
+		kv.attend(k, kvrun::rows(r.att, i, n), kvrun::rows(r.q, i, n), at_ + i, softmax, owns, together);
+	}
 }
 
 // Rows of images take the place of embeddings.
@@ -164,7 +213,7 @@ void Prefill::write_images() {
 double Prefill::begin_block() {
 	Backend& be = runner_.backend();
 	KvSequence& seq = session_.seq();
-	n_ = std::min(block_, n_tokens() - n_read_);
+	n_ = whole_images(n_read_, n_read_ + std::min(block_, n_tokens() - n_read_)) - n_read_;
 	choose_form();
 	const bool by_layer = begin_lanes();
 	session_.engine().note_prompt_bytes(memory_->bytes());
@@ -219,6 +268,7 @@ bool Prefill::begin_lanes() {
 	    parts > 1 && slices > 1 && !e.ring().bytes() && !looking_ && !hooks_.queries; // queries come layer by layer
 	for (uint32_t l = 0; l < layers_ && together; ++l)
 		together = be.part_of(e.cache_layers().last_reader(l)) == be.part_of(l);
+	together = together && !together_; // slices would cut images
 	together = together && !expanded_; // keys and values of heads have memory for one layer
 	together = together && memory_->fit_layers(n_, session_.prompt_rows(), be.info().free_bytes / 4);
 	lanes_.clear(), lane_ = 0, slice_rows_ = n_;
@@ -347,7 +397,7 @@ double Prefill::layer_rows(uint32_t m) {
 		if (r.expanded)
 			attend_expanded(r, kv, from);
 		else
-			kv.attend(k, r.att, r.q, at_, runner_.softmax(layer_, r), owns);
+			attend(kv, k, r, owns);
 		if (all)
 			runner_.project_out(layer_, r, /*decode=*/false);
 		else if (last_rows)
@@ -532,7 +582,7 @@ uint32_t Prefill::rows_that_fit(double room) const {
 		const uint32_t enough = std::min({ubatch_, cell_end() - at_, e.n * kMatmulRows / e.used});
 		if (enough > m && rows_work(layer_, at_, enough) <= kLonger * room) m = enough;
 	}
-	return m;
+	return whole_images(n_read_ + at_, n_read_ + at_ + m) - n_read_ - at_;
 }
 
 double Prefill::rows_work(uint32_t l, uint32_t first, uint32_t n) const {

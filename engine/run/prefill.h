@@ -81,7 +81,11 @@ class Prefill {
 	double begin_block();
 	void write_tokens();
 	void write_images();
+	const StoredImage* image_of(uint32_t token) const;
 	const float* image_row(uint32_t token) const;
+	uint32_t whole_images(uint32_t from, uint32_t end) const;
+	uint32_t run_end(uint32_t i, uint32_t end, bool& together) const;
+	void attend(KvPrefill& kv, uint32_t k, const LayerRows& r, bool owns);
 	double rows(double room, bool must);
 	double layer_rows(uint32_t m);
 	double recurrent_rows(uint32_t m);
@@ -114,6 +118,7 @@ class Prefill {
 	PrefillHooks hooks_;
 	uint32_t layers_, ubatch_, block_;
 	std::vector<std::shared_ptr<StoredImage>> images_; // whose rows are among the tokens
+	bool together_ = false;                            // rows of an image see each other
 	std::unique_ptr<PromptMemory> memory_;
 	std::optional<KvPrefill> kv_, window_kv_; // of the block, for each cache
 	std::optional<StateStep> states_step_;    // of the block, if layers are recurrent

@@ -232,14 +232,14 @@ struct AttendRow {
 	uint32_t item_rows = 1; // rows of a work item
 	uint32_t window = 0;    // attend_prompt: latest tokens that a row sees
 	bool chunked = false;   // or those since the last multiple of window
-	uint32_t ahead = 0;     // attend_prompt: rows behind its own that a row also sees
+	bool together = false;  // attend_prompt: rows see each other
 	std::string text() const {
 		return fmt::format("{}: T {} heads {}:{} head_dim {} {} tokens in pages of {}, {} splits{}{}{}{}{}",
 		                   prompt ? "attend_prompt" : "attend", T, n_heads, n_kv_heads, D, n_old, page, splits,
 		                   per_head ? ", live per head" : "", prompt ? fmt::format(", prompt from {}", prompt - 1) : "",
 		                   item_rows > 1 ? fmt::format(", {} rows together", item_rows) : "",
 		                   window ? fmt::format(", {} {}", chunked ? "chunks of" : "window", window) : "",
-		                   ahead ? fmt::format(", {} rows ahead", std::min(ahead, T)) : "");
+		                   together ? ", together" : "");
 	}
 };
 
@@ -349,8 +349,13 @@ void run_attend(Backend& backend, const AttendRow& r, const TestRow& row) {
 		for (uint32_t head = 0; head < r.n_heads; ++head) {
 			const size_t at = (size_t(t) * r.n_heads + head) * r.D;
 			const uint32_t h = head / (r.n_heads / r.n_kv_heads);
+			const uint32_t lost = first_seen(r, first + t);
 			attend_reference(c, h, &q[at], r.D, &k[size_t(h) * T_cap * r.D], &v[size_t(h) * T_cap * r.D],
-			                 first_seen(r, first + t), r.prompt ? std::min(first + t + 1 + r.ahead, n) : 0, &want[at]);
+			                 r.together ? std::min(lost, first) : lost,
+			                 r.together ? n
+			                 : r.prompt ? first + t + 1
+			                            : 0,
+			                 &want[at]);
 		}
 	const View out = rig.out(r.T, r.n_heads, r.D), vq = rig.f32(q, r.T, r.n_heads, r.D);
 	if (r.prompt) {
@@ -359,7 +364,7 @@ void run_attend(Backend& backend, const AttendRow& r, const TestRow& row) {
 		                 first,
 		                 Window{r.window, r.chunked},
 		                 {},
-		                 r.ahead};
+		                 r.together};
 		backend.attend_prompt(out, {}, vq, own, r.n_old ? &c.kv : nullptr);
 	} else {
 		backend.attend(out, {}, vq, c.kv);
@@ -511,20 +516,21 @@ TEST_CASE("ops: attend_prompt over a sliding window, and over chunks") {
 	each_row(rows, run_attend);
 }
 
-TEST_CASE("ops: attend_prompt that sees rows ahead") {
+TEST_CASE("ops: attend_prompt with rows that see each other") {
 	std::vector<AttendRow> rows;
 	const uint32_t heads[][2] = {{4, 4}, {8, 2}, {3, 1}};
 	size_t i = 0;
 	for (const uint32_t D : {64u, 72u, 88u, 128u, 8u})
-		for (const uint32_t ahead : {1u, 31u, 33u, kAllRows}) {
+		for (const uint32_t window : {0u, 5u, 33u, 1000u}) {
 			const auto& h = heads[i % 3];
-			AttendRow r{i % 2 ? 70u : 9u, h[0], h[1], D, 0, 32, 1, false, i % 3 == 0 ? 1u : 30u};
-			r.ahead = ahead;
+			AttendRow r{i % 2 ? 70u : 9u, h[0], h[1], D, 0, 32, 1, false, i % 3 == 0 ? 1u : 100u};
+			r.window = window;
 			rows.push_back(r), ++i;
 		}
-	for (AttendRow r : {AttendRow{1, 4, 2, 64, 0, 32, 1, false, 5}, AttendRow{40, 4, 2, 64, 90, 32, 2, false, 8, 40},
-	                    AttendRow{150, 2, 2, 64, 0, 32, 1, false, 1}})
-		r.ahead = kAllRows, rows.push_back(r);
+	rows.push_back({1, 4, 2, 64, 0, 32, 1, false, 5});
+	rows.push_back({40, 4, 2, 64, 90, 32, 2, false, 8, 40});
+	rows.push_back({150, 2, 2, 64, 0, 32, 1, false, 1});
+	for (AttendRow& r : rows) r.together = true;
 	each_row(rows, run_attend);
 }
 

@@ -4,10 +4,11 @@
 make_vision_models.py OUT_DIR [NAME...]
 Needs transformers, torch (the CPU is enough), numpy, gguf and pillow from PyPI; downloads no model.
 
-Files per encoder, beside the model golden/tiny/llama.gguf, whose residual stream has DIM channels: NAME.gguf (F32,
-architecture clip), NAME.pixels.npy (height, width, 3) u8, a tile; NAME.rows.npy (rows, DIM) f32, what the encoder makes
-of it. For mlp also mlp.logits.npy (T, vocab) f32: of the prompt BEFORE, the rows, AFTER. The tests allow 1e-3 of the
-largest value; the script fails if a trait of an encoder changes the rows by less than five times that.
+Files per encoder, beside the model golden/tiny/llama.gguf (gemma3: gemma3.gguf), whose residual stream has DIM channels:
+NAME.gguf (F32, architecture clip), NAME.pixels.npy (height, width, 3) u8, a tile; NAME.rows.npy (rows, DIM) f32, what
+the encoder makes of it. mlp.logits.npy (T, vocab) f32: of the prompt BEFORE, the rows, AFTER; gemma3.logits.npy: of
+BEFORE, the rows, the first two of AFTER, the rows, AFTER. The tests allow 1e-3 of the largest value; the script fails if
+a trait of an encoder changes the rows by less than five times that.
 GELU is its approximation with tanh everywhere, as in llama.cpp; transformers takes the exact one where a published
 config says "gelu".
 
@@ -27,6 +28,7 @@ import torch
 import transformers as hf
 from PIL import Image
 
+import make_family_models as families
 import make_tiny_models as tiny
 
 DIM, TOLERANCE = 32, 1e-3
@@ -256,7 +258,55 @@ class InternVl(Encoder):
                                                    vision_feature_select_strategy="default").pooler_output[0]
 
 
-ENCODERS = [Llava, Idefics, Pixtral, InternVl]
+class Gemma3(Encoder):
+    """Of golden/tiny/gemma3.gguf."""
+    name, eps, flags, layer = "gemma3", 1e-6, ["clip.use_gelu"], CLIP_LAYER
+    keys = {"projector.scale_factor": 2}
+    names = {"model.vision_tower.embeddings.patch_embedding": "v.patch_embd",
+             "model.vision_tower.embeddings.position_embedding": "v.position_embd",
+             "model.vision_tower.post_layernorm": "v.post_ln", "model.vision_tower.encoder.layers.": "{}",
+             "model.multi_modal_projector.mm_soft_emb_norm": "mm.soft_emb_norm",
+             "model.multi_modal_projector.mm_input_projection_weight": "mm.input_projection.weight"}
+    size = (16, 16)
+
+    @staticmethod
+    def configs():
+        vision = dict(hidden_size=24, intermediate_size=36, num_hidden_layers=2, num_attention_heads=3, image_size=16,
+                      patch_size=4, hidden_act=GELU, vision_use_head=False)
+        text = copy.deepcopy(families.models()["gemma3"][0])
+        config = hf.Gemma3Config(vision_config=vision, text_config=text, mm_tokens_per_image=4,
+                                 image_token_id=text.vocab_size - 1)
+        return config, {"gelu": lambda c: setattr(c.vision_config, "hidden_act", "silu")}
+
+    @staticmethod
+    def make(config):
+        config._attn_implementation = "eager"
+        return hf.Gemma3ForConditionalGeneration(config)
+
+    def value(self, name, tensor):
+        return tensor + 1 if "soft_emb_norm" in name else tensor
+
+    def rows(self, pixels):
+        return self.model.model.get_image_features(pixel_values=pixels).pooler_output[0]
+
+    def logits(self, pixels):
+        """Of a prompt with the image twice, whose rows see each other."""
+        text = families.build(self.config.text_config, zlib.crc32(b"gemma3"))
+        self.model.model.language_model.load_state_dict(text.model.state_dict())
+        self.model.lm_head.load_state_dict(text.lm_head.state_dict())
+        image = [self.config.image_token_id] * 4
+        ids = torch.tensor([BEFORE + image + AFTER[:2] + image + AFTER])
+        kinds = (ids == self.config.image_token_id).long()
+        two = torch.cat([pixels, pixels])
+        with torch.no_grad():
+            out = [self.model(input_ids=ids, pixel_values=two, token_type_ids=kinds * see, use_cache=False).logits[0]
+                   for see in (1, 0)]
+        if difference(out[1], out[0]) < 5 * TOLERANCE:
+            sys.exit("gemma3: it hardly matters whether rows of an image see each other")
+        return out[0].float().numpy()
+
+
+ENCODERS = [Llava, Idefics, Pixtral, InternVl, Gemma3]
 
 
 def pixel_values(pixels):
@@ -344,6 +394,8 @@ def main():
             image.save(f"{out}/tile.jpg", quality=95, subsampling=0)
         if kind is Llava:
             np.save(f"{out}/mlp.logits.npy", prompt_logits(rows))
+        if kind is Gemma3:
+            np.save(f"{out}/gemma3.logits.npy", encoder.logits(pixel_values(pixels)))
         print(f"{kind.name}: {tuple(rows.shape)} rows, {os.path.getsize(f'{out}/{kind.name}.gguf')} bytes, "
               + ", ".join(f"{w} {c:.1e}" for w, c in changes.items()))
 
