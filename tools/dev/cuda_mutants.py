@@ -33,7 +33,7 @@ BUGS = [  # file, text that occurs once, its replacement, description
      "no barrier between groups that add their sums"),
     ("attend.cu", "__syncthreads(); // every thread has read the maxima", "",
      "no barrier before factors replace maxima"),
-    ("attend.cu", "return t <= a.first + row_of(j) &&", "return t < a.first + row_of(j) &&",
+    ("attend.cu", "return t <= a.first + row_of(j) + a.ahead &&", "return t < a.first + row_of(j) &&",
      "a row of a prompt does not see itself"),
     ("attend.cu", "w.part + uint64_t(row_of(j)) * a.part_step", "w.part + uint64_t(row_of(j))",
      "wrong stride between rows' partial states"),

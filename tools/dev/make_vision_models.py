@@ -4,11 +4,11 @@
 make_vision_models.py OUT_DIR [NAME...]
 Needs transformers, torch (the CPU is enough), numpy, gguf and pillow from PyPI; downloads no model.
 
-Files per encoder, beside the model golden/tiny/llama.gguf (gemma3: gemma3.gguf), whose residual stream has DIM channels:
-NAME.gguf (F32, architecture clip), NAME.pixels.npy (height, width, 3) u8, a tile; NAME.rows.npy (rows, DIM) f32, what
-the encoder makes of it. mlp.logits.npy (T, vocab) f32: of the prompt BEFORE, the rows, AFTER; gemma3.logits.npy: of
-BEFORE, the rows, the first two of AFTER, the rows, AFTER. The tests allow 1e-3 of the largest value; the script fails if
-a trait of an encoder changes the rows by less than five times that.
+Files per encoder, beside the model golden/tiny/llama.gguf (gemma3: gemma3.gguf), whose residual stream has DIM
+channels: NAME.gguf (F32, architecture clip), NAME.pixels.npy (height, width, 3) u8, a tile; NAME.rows.npy (rows, DIM)
+f32, what the encoder makes of it. mlp.logits.npy (T, vocab) f32: of the prompt BEFORE, the rows, AFTER;
+gemma3.logits.npy: of BEFORE, the rows, the first two of AFTER, the rows, AFTER. The tests allow 1e-3 of the largest
+value; the script fails if a trait of an encoder changes the rows by less than five times that.
 GELU is its approximation with tanh everywhere, as in llama.cpp; transformers takes the exact one where a published
 config says "gelu".
 
