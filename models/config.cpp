@@ -26,6 +26,9 @@ constexpr uint32_t kHeadDimStep = 8, kMaxHeadDim = 512; // limits of attention o
 const Family& family_of(const Gguf& g) {
 	const std::string_view arch = g.text("general.architecture");
 	if (const Family* f = find_family(arch)) return *f;
+	if (arch == "clip")
+		fail(Code::Unsupported, "{} is an encoder of images or sound and no model; give a vision encoder with --mmproj",
+		     g.name());
 	fail(Code::Unsupported, "{}: architecture is {}; kvrun runs {}", g.name(), one_line(arch), family_names());
 }
 

@@ -112,7 +112,7 @@ void read_colours(const Gguf& g, const char* key, bool positive, float (&out)[3]
 	std::copy_n(v.begin(), 3, out);
 }
 
-constexpr uint32_t kMostDim = 1 << 16, kMostLayers = 256, kMostEdge = 1 << 14, kMostHeadDim = 512;
+constexpr uint32_t kMostDim = 1 << 16, kMostLayers = 256, kMostEdge = 1 << 13, kMostHeadDim = 512;
 
 Config transformer_of(const Gguf& g, const Projector& p) {
 	Config c;
@@ -130,6 +130,10 @@ Config transformer_of(const Gguf& g, const Projector& p) {
 		     g.name(), layers, c.dim, c.hidden_dim, c.head_dim, p.unused_layers + 1, kMostHeadDim);
 	c.n_layers = layers - p.unused_layers;
 	c.norm = p.norm, c.norm_eps = g.f32("clip.vision.attention.layer_norm_epsilon");
+	if (c.norm_eps < 0 || c.norm_eps > 1)
+		fail(Code::Format,
+		     "{}: key clip.vision.attention.layer_norm_epsilon is {}, expected 0 to 1; the file is damaged", g.name(),
+		     c.norm_eps);
 	c.ropes = {{.dim = c.head_dim, .neox = false}};
 	const bool gelu = g.flag("clip.use_gelu", false), silu = g.flag("clip.use_silu", false);
 	Layer layer;
@@ -144,6 +148,26 @@ Config transformer_of(const Gguf& g, const Projector& p) {
 	return c;
 }
 
+// Limits for hostile files: an image must not become more tiles, pixels or rows than published models make of one.
+void check_sizes(const Gguf& g, const VisionConfig& v) {
+	constexpr uint64_t kMostPatches = 1 << 16, kMostPixels = 1 << 26, kMostRows = 1 << 20;
+	const Projector& p = *v.projector;
+	const uint64_t edge = v.image_size, side = edge / v.patch;
+	const uint64_t across = v.longest_edge ? (v.longest_edge + edge - 1) / edge : kMostGridEdge;
+	const uint64_t tiles = p.tiling == Tiling::GridByEdge   ? across * across + 1
+	                       : p.tiling == Tiling::GridByArea ? v.most_tiles + 1
+	                                                        : 1;
+	const bool free = p.tiling == Tiling::Free;
+	const uint64_t patches = free ? uint64_t(p.most_rows) * v.merge * v.merge : side * side;
+	const uint64_t pixels = free ? patches * v.patch * v.patch : tiles * edge * edge;
+	if (across <= kMostGridEdge && patches <= kMostPatches && pixels <= kMostPixels &&
+	    tiles * patches / (v.merge * v.merge) <= kMostRows)
+		return;
+	fail(Code::Unsupported,
+	     "{}: an image becomes up to {} tiles of {} patches, {} pixels in all; kvrun runs up to {} x {}, {} and {}",
+	     g.name(), tiles, patches, pixels, kMostGridEdge, kMostGridEdge, kMostPatches, kMostPixels);
+}
+
 } // namespace
 
 std::span<const Projector> projectors() { return kProjectors; }
@@ -151,7 +175,7 @@ std::span<const Projector> projectors() { return kProjectors; }
 VisionConfig read_vision(const Gguf& g, const Config& model) {
 	if (g.text("general.architecture", "") != "clip" || !g.flag("clip.has_vision_encoder", false))
 		fail(Code::Unsupported,
-		     "{} is no vision encoder (general.architecture is '{}', clip.has_vision_encoder is not set); give the "
+		     "{}: it is no vision encoder (general.architecture is '{}', clip.has_vision_encoder is not set); give the "
 		     "file whose name begins with mmproj",
 		     g.name(), one_line(g.text("general.architecture", "")));
 	const Projector& p = projector_of(g);
@@ -175,6 +199,7 @@ VisionConfig read_vision(const Gguf& g, const Config& model) {
 	v.most_tiles = g.u32("clip.vision.preproc_max_tiles", std::max(v.least_tiles, v.most_tiles));
 	sized(g, "clip.vision.preproc_max_tiles", v.most_tiles, 64);
 	sized(g, "clip.vision.preproc_min_tiles", v.least_tiles, v.most_tiles);
+	check_sizes(g, v);
 	read_colours(g, "clip.vision.image_mean", false, v.mean);
 	read_colours(g, "clip.vision.image_std", true, v.deviation);
 	v.class_token = g.find_tensor("v.class_embd") != nullptr;

@@ -23,6 +23,8 @@ enum class Positions : uint8_t { // of patches
 	Rope2d,                      // one half of a head's channels is rotated by the patch's row, the other by its column
 };
 
+constexpr uint32_t kMostGridEdge = 16; // squares along an edge of Tiling::GridByEdge
+
 // What a projector type of the files means: a row of the table in vision.cpp.
 struct Projector {
 	const char* name; // clip.projector_type

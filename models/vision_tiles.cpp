@@ -62,7 +62,9 @@ void add_overview(const VisionConfig& v, const Image& from, TiledImage& out) {
 // works on the result of the one before.
 void tile_by_edge(const VisionConfig& v, const Image& image, TiledImage& out) {
 	const Resample how = v.projector->resample;
-	const uint32_t edge = v.image_size, longest = v.longest_edge ? v.longest_edge : std::max(image.width, image.height);
+	const uint32_t edge = v.image_size;
+	const uint32_t longest =
+	    v.longest_edge ? v.longest_edge : std::min(std::max(image.width, image.height), kMostGridEdge * edge);
 	const double ratio = double(image.width) / image.height;
 	const auto even = [](double x) { return std::max((uint32_t(x) + 1) / 2 * 2, 2u); };
 	const Size s = ratio >= 1 ? Size{longest, even(longest / ratio)} : Size{even(longest * ratio), longest};

@@ -36,6 +36,14 @@ kvrun_status status_of(std::span<const std::byte> file, std::string* why = nullp
 	}
 }
 
+// Whether the library of this format was there when kvrun was built.
+bool reads(const std::string& name) {
+	std::string why;
+	if (status_of(bytes_of(kGolden / name), &why) != KVRUN_EUNSUPPORTED) return true;
+	MESSAGE("skipped: " << why);
+	return false;
+}
+
 } // namespace
 
 TEST_CASE("image files: PNG, WebP and JPEG have their pixels") {
@@ -43,6 +51,7 @@ TEST_CASE("image files: PNG, WebP and JPEG have their pixels") {
 	const std::span<const uint8_t> rgb = want.as<uint8_t>();
 	for (const char* name : {"tile.png", "tile.webp", "tile.jpg"}) {
 		CAPTURE(name);
+		if (!reads(name)) continue;
 		const Pixels p = read_image((kGolden / name).string());
 		REQUIRE(p.width == 16);
 		REQUIRE(p.height == 16);
@@ -71,9 +80,11 @@ TEST_CASE("image files: damaged ones, other formats and those that are too large
 	}
 	std::string why;
 	std::vector<std::byte> png = bytes_of(kGolden / "tile.png");
-	CHECK(status_of(std::span(png).first(40), &why) == KVRUN_EFORMAT);
-	CHECK(why.starts_with("x.png: damaged image: "));
-	CHECK(why.find('\n') == why.npos);
+	if (reads("tile.png")) {
+		CHECK(status_of(std::span(png).first(40), &why) == KVRUN_EFORMAT);
+		CHECK(why.starts_with("x.png: damaged image: "));
+		CHECK(why.find('\n') == why.npos);
+	}
 	CHECK(status_of(std::as_bytes(std::span(std::string_view("GIF89a"))), &why) == KVRUN_EUNSUPPORTED);
 	CHECK(why == "x.png: it is neither PNG, JPEG nor WebP; convert the image to one of these");
 	CHECK(status_of({}) == KVRUN_EUNSUPPORTED);

@@ -1,0 +1,107 @@
+// Files of vision encoders: what is read, and hostile ones, refused in one line.
+#include "backends/registry.h"
+#include "models/vision_weights.h"
+#include "tests/support/assets.h"
+#include "tests/support/errors.h"
+#include "tests/support/gguf_builder.h"
+#include <cmath>
+#include <doctest/doctest.h>
+#include <filesystem>
+
+using namespace kvrun;
+
+namespace {
+
+std::string file_of(const std::string& name) {
+	return (std::filesystem::path(test_root()) / "tests" / "golden" / "vision" / (name + ".gguf")).string();
+}
+const Config& text_model() {
+	static const Config c = read_config(Gguf::open(file_of("text")));
+	return c;
+}
+GgufBuilder encoder(const std::string& name) { return GgufBuilder::copy_as(Gguf::open(file_of(name)), "clip"); }
+
+std::string refusal(const GgufBuilder& b) {
+	const std::vector<std::byte> bytes = b.bytes();
+	return refusal_by([&] { read_vision(Gguf::parse("test.gguf", bytes), text_model()); });
+}
+// With one key changed.
+std::string with_u32(const std::string& encoder_name, const std::string& key, uint32_t value) {
+	GgufBuilder b = encoder(encoder_name);
+	b.u32("clip.vision." + key, value);
+	return refusal(b);
+}
+
+} // namespace
+
+TEST_CASE("vision files: what the golden encoders are") {
+	for (const Projector& p : projectors()) {
+		CAPTURE(p.name);
+		const VisionConfig v = read_vision(Gguf::open(file_of(p.name)), text_model());
+		CHECK(v.projector == &p);
+		CHECK(v.patch == 4);
+		CHECK(v.out_dim == 32);
+		CHECK(v.transformer.layers.size() == 2);
+		CHECK(v.transformer.head_dim == 8);
+		CHECK(v.class_token == (std::string(p.name) == "mlp" || std::string(p.name) == "internvl"));
+		CHECK(v.layer_scales == (std::string(p.name) == "internvl"));
+		CHECK(v.row_ends == (std::string(p.name) == "pixtral"));
+		CHECK(refusal(encoder(p.name)).empty());
+	}
+}
+
+TEST_CASE("vision files: hostile sizes are refused by name, before memory is taken for them") {
+	for (const uint32_t x : {0u, 1u << 31, UINT32_MAX})
+		for (const char* key : {"embedding_length", "block_count", "attention.head_count", "feed_forward_length",
+		                        "image_size", "patch_size", "projector.scale_factor", "preproc_max_tiles"}) {
+			CAPTURE(key);
+			CAPTURE(x);
+			CHECK(!with_u32("internvl", key, x).empty());
+		}
+	has(with_u32("internvl", "image_size", 8192), "pixels in all");
+	has(with_u32("idefics3", "preproc_image_size", 8000), "tiles of");
+	has(with_u32("idefics3", "preproc_image_size", 1 << 20), "preproc_image_size");
+	has(with_u32("pixtral", "spatial_merge_size", 16), "patches");
+	has(with_u32("mlp", "patch_size", 5), "no multiple");
+	has(with_u32("mlp", "attention.head_count", 2), "in heads multiples of 8");
+	has(with_u32("internvl", "preproc_min_tiles", 7), "preproc_min_tiles");
+	GgufBuilder b = encoder("mlp");
+	b.text("clip.projector_type", "resampler\n");
+	has(refusal(b), "projector 'resampler\\n' is not supported; kvrun runs mlp, idefics3, ");
+	for (const float eps : {-1.f, NAN, INFINITY, 2.f}) {
+		b = encoder("mlp");
+		b.f32("clip.vision.attention.layer_norm_epsilon", eps);
+		CHECK(!refusal(b).empty());
+	}
+	has(refusal(GgufBuilder::copy_as(Gguf::open(file_of("text")), "llama")), "is no vision encoder");
+	has(error_of([] { read_config(Gguf::open(file_of("mlp"))); }), "give a vision encoder with --mmproj");
+}
+
+TEST_CASE("vision files: tensors that are missing or have another shape are refused by name") {
+	BackendOptions o;
+	o.device = "cpu";
+	const std::unique_ptr<Backend> cpu = open_backend(o);
+	for (const Projector& p : projectors()) {
+		CAPTURE(p.name);
+		const GgufBuilder whole = encoder(p.name);
+		for (size_t i = 0; i < whole.tensors.size(); ++i) {
+			const std::string name = whole.tensors[i].name;
+			CAPTURE(name);
+			const auto load = [&](const GgufBuilder& b) {
+				const std::vector<std::byte> bytes = b.bytes();
+				const Gguf g = Gguf::parse("test.gguf", bytes);
+				return refusal_by([&] { load_vision(g, read_vision(g, text_model()), *cpu); });
+			};
+			GgufBuilder without = whole;
+			without.tensors.erase(without.tensors.begin() + ptrdiff_t(i));
+			load(without); // some are optional
+			GgufBuilder shorter = whole; // half of the innermost dimension
+			if (shorter.tensors[i].dims[0] % 2 != 0) continue;
+			shorter.tensors[i].dims[0] /= 2;
+			shorter.tensors[i].data.resize(shorter.tensors[i].data.size() / 2);
+			const std::string wrong = load(shorter);
+			const bool unused = name.starts_with("v.blk.2."); // by mlp
+			CHECK((!wrong.empty() || unused));
+		}
+	}
+}
