@@ -2,6 +2,7 @@
 #include "engine/core/error.h"
 #include "engine/core/system/process.h"
 #include "engine/core/utf8.h"
+#include "tools/api_call.h"
 #include "tools/commands_setup.h"
 #include "tools/config_file.h"
 #include "tools/crash.h"
@@ -151,6 +152,8 @@ int guarded(int argc, char** argv) {
 		return run(argc, argv);
 	} catch (const Exit& e) { return e.code; } catch (const Error& e) {
 		return say(exit_code(e.code), e.what());
+	} catch (const StatusError& e) {
+		return say(exit_code_of(e.status), e.what());
 	} catch (const std::system_error& e) { // from fmt::print, when writing fails
 		return e.code().value() == EPIPE ? 5 : say(5, e.what());
 	} catch (const std::bad_alloc&) {

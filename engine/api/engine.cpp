@@ -192,7 +192,7 @@ kvrun_status kvrun_detokenize(kvrun_engine* engine, const uint32_t* tokens, size
 		if (count) check_pointer(tokens, "tokens");
 		const bool special = flags & KVRUN_TOKENS_SPECIAL;
 		std::vector<uint32_t> ids(tokens, tokens + count);
-		std::erase_if(ids, is_image_row);
+		if (e->engine->images()) std::erase_if(ids, is_image_row);
 		fill_text(e->engine->tokenizer().decode(ids, special), out, capacity, out_length);
 	});
 }

@@ -84,7 +84,7 @@ TEST_CASE("cli: images in front of a prompt and in a message; files that are non
 	CHECK(with({"--image", vision + "tile.webp"}).out == image.out);
 	CHECK(with({"--image", vision + "tile.png", "--kv", "kivi4"}).code == 0);
 	const Ran two = with({"--image", vision + "tile.png", "--image", vision + "tile.jpg", "--json"});
-	CHECK(two.out.find("\"prompt_tokens\": 36") != std::string::npos); // 2 * 16 rows, BOS and three tokens
+	CHECK(two.out.find("\"prompt_tokens\": 38") != std::string::npos); // 2 * 16 rows, BOS and five tokens
 	CHECK(with({"--image", vision + "tile.png", "--chat", "--chat-template", "chatml"}).code == 0);
 
 	const auto refused = [](const Ran& r, int code, const std::string& why) {
