@@ -198,20 +198,20 @@ TEST_CASE("chat: /image and --image; a chat with images is the same after /load"
 	};
 	const std::vector<std::string> mlp = {"--mmproj", vision + "mlp.gguf"};
 	const State state;
-	const Ran typed = chat(state, mlp, "/image " + vision + "tile.png\na b\n/save one\nc d\n");
+	const Ran typed = chat(state, mlp, "/image " + vision + "tile.png\na b\n/save one\n");
 	REQUIRE_MESSAGE(typed.code == 0, typed.err);
 	CHECK(typed.err.find("16 x 16 pixels go in front of the next message") != std::string::npos);
 	CHECK(state.chat("one")["messages"][0]["images"][0] == vision + "tile.png");
 	std::vector<std::string> given = mlp;
 	given.insert(given.end(), {"--image", vision + "tile.webp"});
-	CHECK(chat(State(), given, "a b\nc d\n").out == typed.out);
-	const Ran plain = chat(State(), mlp, "a b\nc d\n");
+	CHECK(chat(State(), given, "a b\n").out == typed.out);
+	const Ran plain = chat(State(), mlp, "a b\n");
 	CHECK(plain.out != typed.out);
 
 	const State other; // the last answer again, from the files
-	const Ran whole = chat(other, mlp, "/image " + vision + "tile.png\na b\n/save two\nc d\ne f\n");
-	const Ran first = chat(State(), mlp, "/image " + vision + "tile.png\na b\n/save two\nc d\n");
-	const Ran resumed = chat(state, mlp, "/load one\ne f\n");
+	const Ran whole = chat(other, mlp, "/image " + vision + "tile.png\na b\n/save two\nc d\n");
+	const Ran first = chat(State(), mlp, "/image " + vision + "tile.png\na b\n/save two\n");
+	const Ran resumed = chat(state, mlp, "/load one\nc d\n");
 	REQUIRE_MESSAGE(resumed.code == 0, resumed.err);
 	CHECK(whole.out == first.out + resumed.out);
 	// Another image in the place of one: none of the first one's tokens is kept.

@@ -94,7 +94,7 @@ TEST_CASE("vision files: tensors that are missing or have another shape are refu
 			};
 			GgufBuilder without = whole;
 			without.tensors.erase(without.tensors.begin() + ptrdiff_t(i));
-			load(without); // some are optional
+			load(without);               // some are optional
 			GgufBuilder shorter = whole; // half of the innermost dimension
 			if (shorter.tensors[i].dims[0] % 2 != 0) continue;
 			shorter.tensors[i].dims[0] /= 2;
