@@ -306,7 +306,7 @@ typedef struct {
  * the file has no template, none is assumed: the message of KVRUN_ENOTFOUND lists the names that can be given. */
 KVRUN_API kvrun_status kvrun_chat_tokens(kvrun_engine* engine, const kvrun_chat_options* options, uint32_t* out,
                                          size_t capacity, size_t* out_count);
-/* The same as text: *out_length bytes and a terminating zero. */
+/* The same as text: *out_length bytes and a terminating zero. An image is "[image]". */
 KVRUN_API kvrun_status kvrun_chat_text(kvrun_engine* engine, const kvrun_chat_options* options, char* out,
                                        size_t capacity, size_t* out_length);
 

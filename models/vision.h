@@ -6,21 +6,24 @@
 
 namespace kvrun {
 
-enum class Tiling : uint8_t { // how an image becomes tiles that the encoder reads one by one
-	Square,                   // one tile: fitted into the square, with a border
-	Free,                     // one tile of any size within limits
+// How an image becomes tiles that the encoder reads one by one.
+enum class Tiling : uint8_t {
+	Square,     // one tile: fitted into the square, with a border
+	Free,       // one tile of any size within limits
 	GridByEdge, // squares that cover the image, its longest edge set by the file; then the whole image as one square
 	GridByArea, // squares in the arrangement that keeps most pixels; then the whole image. Small images: it alone
 };
-enum class Merge : uint8_t { // how neighbouring patches, merge x merge, become one row of the projector
+// How neighbouring patches, merge x merge, become one row of the projector.
+enum class Merge : uint8_t {
 	None,
 	Patches,  // channels of the first patch, of the second, ..
 	Channels, // first channels of all patches, second channels, ..
 	Mean,     // their mean
 };
-enum class Positions : uint8_t { // of patches
-	Learned,                     // a row of a table is added; with a class token the table's first row is its
-	Rope2d,                      // one half of a head's channels is rotated by the patch's row, the other by its column
+// Of patches.
+enum class Positions : uint8_t {
+	Learned, // a row of a table is added; with a class token the table's first row is its
+	Rope2d,  // one half of a head's channels is rotated by the patch's row, the other by its column
 };
 
 constexpr uint32_t kMostGridEdge = 16; // squares along an edge of Tiling::GridByEdge

@@ -11,7 +11,7 @@ struct Size {
 	uint64_t area() const { return uint64_t(width) * height; }
 };
 
-// Multiples of `step`, within limits of the area; the shape changes as little as that allows.
+// Multiples of align(), within limits of the area; the shape changes as little as that allows.
 Size free_size(const VisionConfig& v, const Image& image) {
 	const uint64_t row_area = uint64_t(v.align()) * v.align();
 	const uint64_t least = v.projector->least_rows * row_area, most = v.projector->most_rows * row_area;
@@ -58,7 +58,7 @@ void add_overview(const VisionConfig& v, const Image& from, TiledImage& out) {
 	out.end = v.projector->overview_end;
 }
 
-// Idefics 3: the longest edge is set, the other one follows, then both grow to multiples of a square's. Each step
+// The longest edge is set, the other one follows, then both grow to multiples of a square's. Each step
 // works on the result of the one before.
 void tile_by_edge(const VisionConfig& v, const Image& image, TiledImage& out) {
 	const Resample how = v.projector->resample;
@@ -74,7 +74,7 @@ void tile_by_edge(const VisionConfig& v, const Image& image, TiledImage& out) {
 	add_overview(v, whole, out);
 }
 
-// InternVL: of all arrangements the one that keeps most of the image's pixels, of these the one that wastes least.
+// Of all arrangements the one that keeps most of the image's pixels, of these the one that wastes least.
 void tile_by_area(const VisionConfig& v, const Image& image, TiledImage& out) {
 	const Projector& p = *v.projector;
 	const uint32_t edge = v.image_size;

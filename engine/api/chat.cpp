@@ -123,7 +123,10 @@ kvrun_status kvrun_chat_text(kvrun_engine* engine, const kvrun_chat_options* opt
                              size_t* out_length) {
 	return guard([&] {
 		const auto e = engines().get(engine);
-		fill_text(render_chat(*e->engine, options).text(), out, capacity, out_length);
+		std::string text;
+		for (const ChatPiece& piece : split_at_images(render_chat(*e->engine, options)))
+			text += piece.text.text() + (piece.image ? "[image]" : "");
+		fill_text(text, out, capacity, out_length);
 	});
 }
 

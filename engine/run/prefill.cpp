@@ -50,22 +50,12 @@ Prefill::Prefill(Session& s, std::span<const uint32_t> tokens, PrefillHooks hook
     : session_(s), runner_(s.engine().runner()), tokens_(tokens.begin(), tokens.end()), hooks_(std::move(hooks)),
       layers_(s.engine().config().n_layers), ubatch_(s.engine().ubatch()), block_(s.engine().prefill_block()) {
 	s.check_room(tokens);
+	images_.emplace(s.engine().images(), tokens, std::min(ubatch_, block_), ubatch_ <= block_);
 	if (tokens.size() > block_)
 		warn_once(fmt::format(
 		    "a prompt of {} tokens is taken in blocks of {}: later blocks attend to the packed cache of earlier ones",
 		    tokens.size(), block_));
-	if (ImageStore* all = s.engine().images()) {
-		images_ = all->of(tokens);
-		for (const auto& image : images_) total_ += all->work_left(*image);
-		together_ = !images_.empty() && all->encoder().config().projector->together;
-		for (const auto& image : images_)
-			if (together_ && image->n_rows > std::min(ubatch_, block_))
-				fail(Code::Invalid,
-				     "rows of an image see each other, so its {} rows are read together, but {} is {}; {}",
-				     image->n_rows, ubatch_ < image->n_rows ? "--ubatch-size" : "the longest block of a prompt",
-				     std::min(ubatch_, block_),
-				     ubatch_ < image->n_rows ? "raise it" : "free device memory, or take a smaller cache");
-	}
+	total_ = images_->work_left();
 	for (uint32_t at = 0; at < n_tokens(); at += block_)
 		total_ += block_work(s.n_tokens() + at, std::min(block_, n_tokens() - at));
 	s.reserve_hint(n_tokens());
@@ -121,7 +111,7 @@ bool Prefill::step(double seconds) {
 double Prefill::piece(double room, bool must) {
 	switch (stage_) {
 	case Stage::Block:
-		if (const double work = encode_images()) return work;
+		if (const double work = images_->encode_next()) return work;
 		return begin_block();
 	case Stage::Rows: return rows(room, must);
 	case Stage::Moves: return moves(room);
@@ -131,89 +121,28 @@ double Prefill::piece(double room, bool must) {
 	return 0;
 }
 
-// One tile of an image; 0 if all images have their rows.
-double Prefill::encode_images() {
-	for (const auto& image : images_)
-		if (const double work = session_.engine().images()->encode_next(*image)) return work;
-	return 0;
-}
-
-// Rows of images are embedded as token 0, before write_images().
+// Rows of images are embedded as token 0, and then written over.
 void Prefill::write_tokens() {
 	std::vector<uint32_t> tokens(tokens_.begin() + n_read_, tokens_.begin() + n_read_ + n_);
-	if (!images_.empty())
-		for (uint32_t& t : tokens)
-			if (is_image_row(t)) t = 0;
+	std::ranges::replace_if(tokens, is_image_row, 0u);
 	runner_.write_tokens(memory_->tokens, tokens);
-}
-
-// Null for a token of the vocabulary.
-const StoredImage* Prefill::image_of(uint32_t token) const {
-	if (is_image_row(token))
-		for (const auto& image : images_)
-			if (token >= image->first && token - image->first < image->n_rows) return image.get();
-	return nullptr;
-}
-
-const float* Prefill::image_row(uint32_t token) const {
-	const StoredImage* image = image_of(token);
-	return image ? &image->rows[size_t(token - image->first) * runner_.config().dim] : nullptr;
-}
-
-// The end of what begins at token i of the prompt, at most `end`: rows of one image that see each other, or others.
-uint32_t Prefill::run_end(uint32_t i, uint32_t end, bool& together) const {
-	const StoredImage* image = together_ ? image_of(tokens_[i]) : nullptr;
-	together = image != nullptr;
-	if (!together_) return end;
-	for (++i; i < end && image_of(tokens_[i]) == image; ++i)
-		if (image && tokens_[i] != tokens_[i - 1] + 1) break; // the same image again
-	return i;
-}
-
-// Where a part of the prompt that begins at token `from` and is to end at `end` ends instead, so that it cuts no rows
-// that see each other: before them, or behind them if it begins with them.
-uint32_t Prefill::whole_images(uint32_t from, uint32_t end) const {
-	if (!together_) return end;
-	for (uint32_t i = from; i < end;) {
-		bool together = false;
-		const uint32_t next = run_end(i, n_tokens(), together);
-		if (together && next > end) return i > from ? i : next;
-		i = next;
-	}
-	return end;
 }
 
 // Attention of rows of a layer, from row at_ of the block on.
 void Prefill::attend(KvPrefill& kv, uint32_t k, const LayerRows& r, bool owns) {
 	const Softmax softmax = runner_.softmax(layer_, r);
-	if (!together_) return kv.attend(k, r.att, r.q, at_, softmax, owns);
+	const uint32_t first = n_read_ + at_;
 	for (uint32_t i = 0, n; i < r.n; i += n) {
-		bool together = false;
-		const uint32_t at = n_read_ + at_ + i;
-		n = run_end(at, n_read_ + at_ + r.n, together) - at;
-		kv.attend(k, kvrun::rows(r.att, i, n), kvrun::rows(r.q, i, n), at_ + i, softmax, owns, together);
-	}
-}
-
-// Rows of images take the place of embeddings.
-void Prefill::write_images() {
-	if (images_.empty()) return;
-	const View& x = memory_->x;
-	const size_t dim = runner_.config().dim;
-	const auto token = [&](uint32_t i) { return tokens_[n_read_ + i]; };
-	for (uint32_t i = 0, n; i < n_; i += n) {
-		n = 1;
-		if (!is_image_row(token(i))) continue;
-		const float* from = image_row(token(i));
-		while (i + n < n_ && image_row(token(i + n)) == from + n * dim) ++n; // of one image, in order
-		runner_.backend().write(*x.buf, x.at + i * dim * sizeof(float), std::as_bytes(std::span(from, n * dim)));
+		const PromptImages::Part part = images_->part(first + i, first + r.n);
+		n = part.end - first - i;
+		kv.attend(k, kvrun::rows(r.att, i, n), kvrun::rows(r.q, i, n), at_ + i, softmax, owns, part.together);
 	}
 }
 
 double Prefill::begin_block() {
 	Backend& be = runner_.backend();
 	KvSequence& seq = session_.seq();
-	n_ = whole_images(n_read_, n_read_ + std::min(block_, n_tokens() - n_read_)) - n_read_;
+	n_ = images_->whole(n_read_, n_read_ + std::min(block_, n_tokens() - n_read_)) - n_read_;
 	choose_form();
 	const bool by_layer = begin_lanes();
 	session_.engine().note_prompt_bytes(memory_->bytes());
@@ -243,7 +172,7 @@ double Prefill::begin_block() {
 		const uint32_t m = std::min(ubatch_, n_ - at);
 		runner_.embed(memory_->x, at, kvrun::rows(memory_->tokens.ids, at, m), /*decode=*/false);
 	}
-	write_images();
+	images_->write(be, memory_->x, n_read_, n_);
 	std::vector<bool> whole(layers_);
 	for (uint32_t l = 0; l < layers_; ++l) whole[l] = computes_all(l);
 	ring_.emplace(session_.engine().ring(), n_, ubatch_, whole);
@@ -268,8 +197,8 @@ bool Prefill::begin_lanes() {
 	    parts > 1 && slices > 1 && !e.ring().bytes() && !looking_ && !hooks_.queries; // queries come layer by layer
 	for (uint32_t l = 0; l < layers_ && together; ++l)
 		together = be.part_of(e.cache_layers().last_reader(l)) == be.part_of(l);
-	together = together && !together_; // slices would cut images
-	together = together && !expanded_; // keys and values of heads have memory for one layer
+	together = together && !images_->together(); // slices would cut images
+	together = together && !expanded_;           // keys and values of heads have memory for one layer
 	together = together && memory_->fit_layers(n_, session_.prompt_rows(), be.info().free_bytes / 4);
 	lanes_.clear(), lane_ = 0, slice_rows_ = n_;
 	if (!together) {
@@ -582,7 +511,7 @@ uint32_t Prefill::rows_that_fit(double room) const {
 		const uint32_t enough = std::min({ubatch_, cell_end() - at_, e.n * kMatmulRows / e.used});
 		if (enough > m && rows_work(layer_, at_, enough) <= kLonger * room) m = enough;
 	}
-	return whole_images(n_read_ + at_, n_read_ + at_ + m) - n_read_ - at_;
+	return images_->whole(n_read_ + at_, n_read_ + at_ + m) - n_read_ - at_;
 }
 
 double Prefill::rows_work(uint32_t l, uint32_t first, uint32_t n) const {

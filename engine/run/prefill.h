@@ -2,6 +2,7 @@
 #pragma once
 #include "engine/kv_device/prefill.h"
 #include "engine/run/layer_runner.h"
+#include "engine/run/prompt_images.h"
 #include "engine/run/prompt_memory.h"
 #include "engine/run/weight_ring.h"
 #include <algorithm>
@@ -13,7 +14,6 @@ namespace kvrun {
 
 class Session;
 class Prefill;
-struct StoredImage;
 
 struct QueryRows {                  // of one layer
 	uint32_t layer, first, n;       // rows [first, first + n) of the prompt
@@ -77,14 +77,8 @@ class Prefill {
 	// Each enqueues one piece of about `room` work at most and returns its work; 0 if none was enqueued because a piece
 	// is larger. `must`: enqueues a piece of any size.
 	double piece(double room, bool must);
-	double encode_images();
 	double begin_block();
 	void write_tokens();
-	void write_images();
-	const StoredImage* image_of(uint32_t token) const;
-	const float* image_row(uint32_t token) const;
-	uint32_t whole_images(uint32_t from, uint32_t end) const;
-	uint32_t run_end(uint32_t i, uint32_t end, bool& together) const;
 	void attend(KvPrefill& kv, uint32_t k, const LayerRows& r, bool owns);
 	double rows(double room, bool must);
 	double layer_rows(uint32_t m);
@@ -117,8 +111,7 @@ class Prefill {
 	std::vector<uint32_t> tokens_;
 	PrefillHooks hooks_;
 	uint32_t layers_, ubatch_, block_;
-	std::vector<std::shared_ptr<StoredImage>> images_; // whose rows are among the tokens
-	bool together_ = false;                            // rows of an image see each other
+	std::optional<PromptImages> images_;
 	std::unique_ptr<PromptMemory> memory_;
 	std::optional<KvPrefill> kv_, window_kv_; // of the block, for each cache
 	std::optional<StateStep> states_step_;    // of the block, if layers are recurrent

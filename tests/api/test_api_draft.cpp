@@ -162,6 +162,9 @@ TEST_CASE("api: images, as tokens of prompts and as parts of messages") {
 	uint32_t chat[256] = {};
 	REQUIRE_MESSAGE(kvrun_chat_tokens(h, &c, chat, 256, &n) == KVRUN_OK, error());
 	CHECK(std::search(chat, chat + n, rows, rows + 16) != chat + n);
+	char shown[200];
+	CHECK(kvrun_chat_text(h, &c, shown, sizeof shown, &n) == KVRUN_OK);
+	CHECK_MESSAGE(std::strstr(shown, "[image]ab"), shown);
 	c.messages_json = "[{\"role\":\"user\",\"content\":[{\"type\":\"image\",\"id\":\"xyz\"}]}]";
 	CHECK(kvrun_chat_tokens(h, &c, chat, 256, &n) == KVRUN_EINVALID);
 	c.messages_json = "[{\"role\":\"user\",\"content\":[{\"type\":\"image\",\"id\":\"0123456789abcdef\"}]}]";

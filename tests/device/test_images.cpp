@@ -36,17 +36,6 @@ Image pixels_of(const std::string& name) {
 	return image;
 }
 
-double difference(std::span<const float> x, std::span<const float> y) {
-	REQUIRE(x.size() == y.size());
-	double worst = 0, largest = 0;
-	for (size_t i = 0; i < x.size(); ++i) {
-		worst = std::max(worst, std::abs(double(x[i]) - double(y[i])));
-		largest = std::max(largest, std::abs(double(y[i])));
-		REQUIRE(std::isfinite(x[i]));
-	}
-	return worst / largest;
-}
-
 std::unique_ptr<Engine> open(const std::string& device, const std::string& encoder, uint32_t block = 0,
                              const std::string& model = kModel) {
 	EngineOptions o;
@@ -92,7 +81,8 @@ TEST_CASE("images: the rows of every encoder are those of transformers") {
 			ImageEncoder encoder(e->backend(), file, read_vision(file, e->config()));
 			const NpyArray want = golden(std::string(p.name) + ".rows");
 			const std::vector<float> got = encoder.encode(pixels_of(p.name));
-			CHECK(difference(got, want.as<float>()) < logits_tolerance(e->backend(), "llama", /*decode=*/false));
+			CHECK(relative_difference(got, want.as<float>()) <
+			      logits_tolerance(e->backend(), "llama", /*decode=*/false));
 		}
 	});
 }
@@ -109,7 +99,7 @@ TEST_CASE("images: a prompt with an image has the logits of transformers, howeve
 			REQUIRE(tokens.size() == want.shape[0]);
 			CHECK(std::ranges::count_if(tokens, is_image_row) == 16);
 			Session s(*e, {.ctx = 64});
-			CHECK(difference(logits_of(s, tokens), want.as<float>()) <
+			CHECK(relative_difference(logits_of(s, tokens), want.as<float>()) <
 			      logits_tolerance(e->backend(), "llama", /*decode=*/false));
 			CHECK(std::ranges::equal(s.history(), tokens));
 			s.decode(7); // goes on
@@ -121,7 +111,8 @@ TEST_CASE("images: a prompt with an image has the logits of transformers, howeve
 			std::vector<float> got = logits_of(s, std::span(tokens).first(cut));
 			const std::vector<float> rest = logits_of(s, std::span(tokens).subspan(cut));
 			got.insert(got.end(), rest.begin(), rest.end());
-			CHECK(difference(got, want.as<float>()) < logits_tolerance(e->backend(), "llama", /*decode=*/false));
+			CHECK(relative_difference(got, want.as<float>()) <
+			      logits_tolerance(e->backend(), "llama", /*decode=*/false));
 		}
 	});
 }
@@ -155,7 +146,7 @@ TEST_CASE("images: rows of an image see each other in Gemma 3, however the promp
 				};
 				Prefill p(s, tokens, hooks);
 				while (!p.step(seconds)) {}
-				CHECK(difference(got, want.as<float>()) < logits_tolerance(e->backend(), "gemma3", false));
+				CHECK(relative_difference(got, want.as<float>()) < logits_tolerance(e->backend(), "gemma3", false));
 			}
 		}
 		EngineOptions o;
@@ -183,7 +174,7 @@ TEST_CASE("images: other pixels are another image; sessions keep, save and resto
 		const std::vector<float> first = logits_of(s, one);
 		CHECK(s.keep_common(two) == kBefore.size());
 		const std::vector<float> changed = logits_of(s, std::span(two).subspan(kBefore.size()));
-		CHECK(difference(std::span(changed).last(10), std::span(first).last(10)) > 1e-3);
+		CHECK(relative_difference(std::span(changed).last(10), std::span(first).last(10)) > 1e-3);
 		s.reset();
 		CHECK(logits_of(s, one) == first);
 

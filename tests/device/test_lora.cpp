@@ -55,17 +55,6 @@ Logits logits_of(Engine& e, uint32_t n) {
 	return out;
 }
 
-double difference(const std::vector<float>& x, const std::vector<float>& y) {
-	REQUIRE(x.size() == y.size());
-	double worst = 0, largest = 0;
-	for (size_t i = 0; i < x.size(); ++i) {
-		worst = std::max(worst, std::abs(double(x[i]) - double(y[i])));
-		largest = std::max(largest, std::abs(double(y[i])));
-		REQUIRE(std::isfinite(x[i]));
-	}
-	return worst / largest;
-}
-
 EngineOptions options_of(const std::string& device, const std::string& model, std::vector<LoraOption> loras = {}) {
 	EngineOptions o;
 	o.model = model;
@@ -105,10 +94,11 @@ TEST_CASE("lora: a model of each family with an adapter has the logits of the mo
 			const auto plain = Engine::open(options_of(device, path.string()));
 			const auto other = Engine::open(options_of(device, whole));
 			const Logits got = logits_of(*changed, 12), want = logits_of(*other, 12), base = logits_of(*plain, 12);
-			const double prompt = difference(got.prompt, want.prompt), decode = difference(got.decode, want.decode);
+			const double prompt = relative_difference(got.prompt, want.prompt),
+			             decode = relative_difference(got.decode, want.decode);
 			CHECK(prompt < logits_tolerance(changed->backend(), path.stem().string(), /*decode=*/false));
 			CHECK(decode < logits_tolerance(changed->backend(), path.stem().string(), /*decode=*/true));
-			CHECK(difference(base.decode, want.decode) > 5e-2); // the adapter changes much
+			CHECK(relative_difference(base.decode, want.decode) > 5e-2); // the adapter changes much
 			CHECK(changed->activation_bytes() > plain->activation_bytes());
 		}
 	});
@@ -126,12 +116,12 @@ TEST_CASE("lora: adapters add up, each with its own rank and scale; a scale of 0
 		const auto both = Engine::open(options_of(device, kModel, {{first, 2}, {second, -0.25f}}));
 		const auto other = Engine::open(options_of(device, whole));
 		const Logits want = logits_of(*other, 12), got = logits_of(*both, 12);
-		CHECK(difference(got.decode, want.decode) < logits_tolerance(both->backend(), "qwen2", true));
-		CHECK(difference(got.prompt, want.prompt) < logits_tolerance(both->backend(), "qwen2", false));
+		CHECK(relative_difference(got.decode, want.decode) < logits_tolerance(both->backend(), "qwen2", true));
+		CHECK(relative_difference(got.prompt, want.prompt) < logits_tolerance(both->backend(), "qwen2", false));
 
 		const auto none = Engine::open(options_of(device, kModel, {{first, 0}}));
 		const auto plain = Engine::open(options_of(device, kModel));
-		CHECK(difference(logits_of(*none, 12).decode, logits_of(*plain, 12).decode) < 1e-5);
+		CHECK(relative_difference(logits_of(*none, 12).decode, logits_of(*plain, 12).decode) < 1e-5);
 		CHECK(none->fingerprint() != plain->fingerprint());
 		CHECK(none->fingerprint() != both->fingerprint());
 	});

@@ -82,6 +82,18 @@ inline void check_matmul(const TestRow& row, const Backend& backend, bool decode
 		FAIL_CHECK(row_text(row) << "\nerror " << std::sqrt(wrong / all) << " (rms), expected at most 0.001");
 }
 
+// The largest |x - ref| over the largest |ref|: what whole models and encoders are compared by. All x are finite.
+inline double relative_difference(std::span<const float> x, std::span<const float> ref) {
+	REQUIRE(x.size() == ref.size());
+	double worst = 0, largest = 0;
+	for (size_t i = 0; i < x.size(); ++i) {
+		worst = std::max(worst, std::abs(double(x[i]) - double(ref[i])));
+		largest = std::max(largest, std::abs(double(ref[i])));
+		REQUIRE(std::isfinite(x[i]));
+	}
+	return worst / largest;
+}
+
 // Compares bits, for determinism and independence of chunking. The message tells rounding from wrong results.
 inline void check_same_bits(const TestRow& row, std::span<const float> x, std::span<const float> ref) {
 	size_t bad = 0, first = 0;

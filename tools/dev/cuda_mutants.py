@@ -8,7 +8,7 @@
 Bugs that no test notices are printed, and the exit code is then 1. backends/cuda/README.md has the list.
 """
 import os, re, subprocess, sys
-from seeded_faults import ROOT, compile_fault, text_with, write_fault
+from seeded_faults import ROOT, compile_fault, failed_case, text_with, write_fault
 
 CUDA = "backends/cuda/"
 SUITES = ["pack", "attend", "ops"]  # quick ones first
@@ -35,6 +35,8 @@ BUGS = [  # file, text that occurs once, its replacement, description
      "no barrier before factors replace maxima"),
     ("attend.cu", "return t <= a.first + row_of(j) + a.ahead &&", "return t < a.first + row_of(j) &&",
      "a row of a prompt does not see itself"),
+    ("attend.cu", "return t <= a.first + row_of(j) + a.ahead &&", "return t <= a.first + row_of(j) &&",
+     "rows of an image do not see rows behind their own"),
     ("attend.cu", "w.part + uint64_t(row_of(j)) * a.part_step", "w.part + uint64_t(row_of(j))",
      "wrong stride between rows' partial states"),
     ("attend.cu", "factor = own_max == minus_inf() && own_sum == 0 ? 0.f : expf(own_max - max);", "factor = 1;",
@@ -121,8 +123,7 @@ def run_mutant(build, number, bug, compiles, link):
         if done.returncode == 77:
             sys.exit("error: cuda-host is not there: " + done.stdout.strip())
         if done.returncode:
-            cases = re.findall(r"TEST CASE:  (.*)", done.stdout)
-            noticed = cases[0].strip() if cases else f"{suite}: exit code {done.returncode}"
+            noticed = failed_case(done.stdout) or f"{suite}: exit code {done.returncode}"
             break
     os.remove(program)
     return noticed

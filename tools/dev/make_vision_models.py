@@ -120,7 +120,8 @@ class Encoder:
 
 
 CLIP_LAYER = {"layer_norm1": "ln1", "layer_norm2": "ln2", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
-              "self_attn.v_proj": "attn_v", "self_attn.out_proj": "attn_out", "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down"}
+              "self_attn.v_proj": "attn_v", "self_attn.out_proj": "attn_out", "mlp.fc1": "ffn_up",
+              "mlp.fc2": "ffn_down"}
 
 
 class Llava(Encoder):
@@ -251,7 +252,9 @@ class InternVl(Encoder):
         return hf.InternVLForConditionalGeneration(config)
 
     def value(self, name, tensor):
-        return tensor.reshape(tensor.shape[-2:]) if "position" in name else tensor.reshape(-1) if "cls" in name else tensor
+        if "position" in name:
+            return tensor.reshape(tensor.shape[-2:])
+        return tensor.reshape(-1) if "cls" in name else tensor
 
     def rows(self, pixels):
         return self.model.model.get_image_features(pixel_values=pixels, vision_feature_layer=-1,

@@ -60,7 +60,8 @@ def answers(peer, folder, name):
             Image.fromarray(test_image(width, height)).save(png, "png")
             r = ask("/completion", {"prompt": {"prompt_string": marker + "abc",
                                                "multimodal_data": [base64.b64encode(png.getvalue()).decode()]},
-                                    "n_predict": 2, "ignore_eos": True, "temperature": 0, "n_probs": LIKELIEST, "cache_prompt": False})
+                                    "n_predict": 2, "ignore_eos": True, "temperature": 0, "n_probs": LIKELIEST,
+                                    "cache_prompt": False})
             row = {"width": width, "height": height, "prompt": r["tokens_evaluated"], "tokens": [], "logprobs": []}
             for t in r["completion_probabilities"][0]["top_logprobs"] if name not in CLASS_TOKEN else []:
                 row["tokens"].append(t["id"])

@@ -29,7 +29,7 @@ import sys
 import time
 from collections import namedtuple
 
-from seeded_faults import ROOT, compile_fault, text_with, write_fault
+from seeded_faults import ROOT, compile_fault, failed_case, text_with, write_fault
 
 Fault = namedtuple("Fault", "note path unit tests there instead")  # unit: source file to compile
 MOST_MEMORY = 12 << 30  # bytes of address space of a test, because a fault may remove a limit
@@ -54,6 +54,8 @@ def read_faults():
             if not there or not tests or there == instead:
                 sys.exit(f"error: {name}: a fault without text, tests or change: {block!r}")
             path, _, unit = path.partition(" in ")
+            if not (unit or path).endswith((".cpp", ".cc")):
+                sys.exit(f"error: {name}: {unit or path} is no C++ source file: {block!r}")
             faults.append(Fault(note, path, unit or path, tests.split(), there, instead))
     return faults
 
@@ -163,8 +165,7 @@ def run_test(build, name, replaced, environment, limit):
     if done.returncode == 0 and not any(re.search(r, done.stdout)
                                         for r in properties.get("FAIL_REGULAR_EXPRESSION", [])):
         return None
-    cases = re.findall(r"TEST CASE:  (.*)", done.stdout)
-    return f"{name}: " + (cases[0].strip() if cases else f"exit code {done.returncode}")
+    return f"{name}: " + (failed_case(done.stdout) or f"exit code {done.returncode}")
 
 
 def noticed_by(build, fault, folder, limits):

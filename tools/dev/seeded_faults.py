@@ -35,3 +35,10 @@ def compile_fault(build, command, folder, source, out):
     compiler = next(i for i, w in enumerate(words) if re.search(r"(g\+\+|clang\+\+|c\+\+)[^/]*$", w))
     words.insert(compiler + 1, "-I" + folder)
     subprocess.run(words + ["-w"], cwd=build, check=True)
+
+
+def failed_case(output):
+    """The first test case that failed in a doctest program's output, or None. Cases that passed are named too, with
+    their time."""
+    cases = re.findall(r"TEST CASE:  (.*)", output.partition("ERROR:")[0])
+    return cases[-1].strip() if cases else None

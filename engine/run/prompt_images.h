@@ -1,0 +1,44 @@
+// The rows of images in a prompt: where they are, and where a prompt may be cut.
+#pragma once
+#include "engine/run/image_store.h"
+#include <optional>
+
+namespace kvrun {
+
+class PromptImages {
+ public:
+	// store: null if the model reads no images. Throws Error{NotFound} as ImageStore::of() does; Invalid if rows that
+	// see each other are more than most_rows, which are read together; ubatch_limits: --ubatch-size sets most_rows.
+	PromptImages(ImageStore* store, std::span<const uint32_t> tokens, uint32_t most_rows, bool ubatch_limits);
+
+	double work_left() const; // of the vision encoder
+	// Makes rows of the next tile, and returns the work it took; 0 if all tiles have them.
+	double encode_next();
+	bool together() const { return together_; } // whether rows of an image see each other
+	// Row i of x (n, dim) f32 is token first + i of the prompt: writes the rows of images.
+	void write(Backend&, const View& x, uint32_t first, uint32_t n) const;
+	// Where a part that begins at token `from` and is to end at `end` ends instead, so that it cuts no rows that see
+	// each other: before them, or behind them if it begins with them.
+	uint32_t whole(uint32_t from, uint32_t end) const;
+	// The part of [from, end) that begins at `from`: rows that see each other (`together`), or the tokens before such.
+	struct Part {
+		uint32_t end;
+		bool together;
+	};
+	Part part(uint32_t from, uint32_t end) const;
+
+ private:
+	struct Run { // consecutive rows of one image
+		uint32_t begin, end;
+		const StoredImage* image;
+		uint32_t row; // of the image
+	};
+	const Run* run_behind(uint32_t token) const; // the first that ends behind it; null: none
+
+	ImageStore* store_;
+	std::vector<std::shared_ptr<StoredImage>> images_;
+	std::vector<Run> runs_; // in order
+	bool together_ = false;
+};
+
+} // namespace kvrun
