@@ -6,8 +6,9 @@ work=$(mktemp -d)
 export WINEPREFIX=${KVRUN_WINE_PREFIX:-$work/prefix} WINEDEBUG=-all WINEDLLOVERRIDES=mscoree,mshtml=
 export KVRUN_CACHE_DIR=$work/linux-cache
 
-# Without a display Wine has no Vulkan instance.
-Xvfb -displayfd 3 -screen 0 640x480x24 -nolisten tcp 3>"$work/display" 2>/dev/null &
+# Without a display Wine has no Vulkan instance. A server that starts anew when its last client leaves (which is what
+# Xvfb does without -noreset) has no display for the client that comes just then.
+Xvfb -displayfd 3 -screen 0 640x480x24 -nolisten tcp -noreset 3>"$work/display" 2>/dev/null &
 display=$!
 cleanup() {
 	"$server" -k 2>/dev/null
