@@ -44,7 +44,7 @@ kvrun_status open_model(const ModelArgs& a, const DraftArgs& draft, const std::s
 	if (draft.given() && !draft.looks_up()) o.draft_model = draft.predicts() ? KVRUN_DRAFT_MTP : draft.what.c_str();
 	const std::string loras = a.lora_text();
 	o.loras = or_null(loras);
-	o.mmproj = or_null(a.mmproj);
+	o.mmproj = or_null(a.vision.mmproj);
 	o.canceller = canceller;
 	if (show) o.progress = show_loading;
 	o.payload = &bar;

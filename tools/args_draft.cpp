@@ -22,7 +22,7 @@ void add_draft_options(Command& c, DraftArgs& a, const char* group) {
 	        ->group(group);
 	add_integer(c, "--draft-max", a.most, 1, kMostRows - 1, "most tokens guessed for a step [7]")->group(group);
 	c.before_run.push_back([draft, &a] {
-		if (draft->count && a.has_model()) a.what = resolve_model(a.what);
+		if (draft->count && a.has_model()) a.what = resolve_model(a.what).path;
 	});
 }
 

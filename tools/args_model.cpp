@@ -2,35 +2,52 @@
 #include "tools/args_model.h"
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"
+#include "models/vision.h"
 #include "tools/hub/local.h"
 #include "tools/hub/pull.h"
+#include "tools/terminal.h"
 #include <charconv>
 
 namespace kvrun {
 
-void add_hub(Command& c, Option* option, std::string& model) {
+// The encoder of a repository, if kvrun runs it with the model; else the reason is printed.
+static std::string usable_encoder(const ModelPath& m) {
+	if (m.encoder.empty()) return "";
+	try {
+		read_vision(Gguf::open(m.encoder), read_config(Gguf::open(m.path)));
+		return m.encoder;
+	} catch (const Error& e) {
+		say_stats(fmt::format("images are not read: {}", one_line(e.what())));
+		return "";
+	}
+}
+
+void add_hub(Command& c, Option* option, std::string& model, VisionArgs* vision) {
 	const auto name = std::make_shared<std::string>();
 	const Option* hub = add_text(c, "--hf-repo,-hf,-hfr", *name, kHubModel,
 	                             "a model of huggingface.co, which is fetched unless it is here (kvrun help pull)")
 	                        ->group(option->group_name);
 	option->other = hub;
-	c.before_run.push_back([option, hub, name, &model] {
+	c.before_run.push_back([option, hub, name, &model, vision] {
 		if (option->is_required && !hub->count && !option->count)
 			fail(Code::Invalid, "{} is required, or {}", option->shown(), hub->shown());
 		if (hub->count && option->count) fail(Code::Invalid, "{} and -hf are both given; give one", option->shown());
-		if (hub->count)
-			model = model_of_hub(*name);
-		else if (option->count)
-			model = resolve_model(model);
+		if (!hub->count && !option->count) return;
+		if (vision && vision->none && !vision->mmproj.empty())
+			fail(Code::Invalid, "--mmproj and --no-mmproj are both given; give one");
+		const bool encoder = vision && vision->read && !vision->none && vision->mmproj.empty();
+		const ModelPath found = hub->count ? model_of_hub(*name, encoder) : resolve_model(model);
+		model = found.path;
+		if (encoder) vision->mmproj = usable_encoder(found);
 	});
 }
 
-Option* add_model(Command& c, std::string& model, const char* group) {
+Option* add_model(Command& c, std::string& model, const char* group, VisionArgs* vision) {
 	Option* o = add_text(c, "-m,--model,model", model, kModelFile,
 	                     "the model: a .gguf file (the first part of a split one), a name of kvrun list or its "
 	                     "beginning, or synth:NAME:TYPE (kvrun help synth)")
 	                ->group(group);
-	add_hub(c, o, model);
+	add_hub(c, o, model, vision);
 	return o;
 }
 
@@ -79,21 +96,29 @@ void add_weight_options(Command& c, WeightArgs& a) {
 	});
 }
 
-void add_mmproj(Command& c, std::string& mmproj) {
-	add_text(c, "--mmproj,-mm", mmproj, kModelFile,
-	         "the model's vision encoder, a .gguf file whose name begins with mmproj: the model reads images")
-	    ->group(kModelGroup);
+void add_mmproj(Command& c, VisionArgs& a, const char* group) {
+	a.read = true;
+	add_text(
+	    c, "--mmproj,-mm", a.mmproj, kModelFile,
+	    "the model's vision encoder, a .gguf file whose name begins with mmproj: the model reads images [the one in "
+	    "the repository of a model of -hf or kvrun list]")
+	    ->group(group);
+	add_flag(c, "--no-mmproj", a.none, "no vision encoder, even if the model's repository has one")->group(group);
+}
+
+void add_lora(Command& c, std::vector<std::string>& loras, const char* group) {
+	add_texts(
+	    c, "--lora,--lora-scaled", loras, "FILE[:SCALE]",
+	    "a LoRA adapter of the model (.gguf), times a scale [1]; several are separated by commas, or the option is "
+	    "repeated")
+	    ->group(group);
 }
 
 std::string ModelArgs::lora_text() const { return fmt::format("{}", fmt::join(loras, ",")); }
 
 void add_model_options(Command& c, ModelArgs& a, const std::string& longest) {
-	add_model(c, a.model)->required();
-	add_texts(
-	    c, "--lora,--lora-scaled", a.loras, "FILE[:SCALE]",
-	    "a LoRA adapter of the model (.gguf), times a scale [1]; several are separated by commas, or the option is "
-	    "repeated")
-	    ->group(kModelGroup);
+	add_model(c, a.model, kModelGroup, &a.vision)->required();
+	add_lora(c, a.loras);
 	add_device(c, a.device);
 	add_split(c, a.split);
 	add_tokens(c, "-c,--ctx-size", a.ctx, 0, 1 << 24,

@@ -19,16 +19,22 @@ struct WeightArgs {         // which weights lie in host memory
 	uint32_t moe_layers() const { return cpu_moe ? UINT32_MAX : uint32_t(n_cpu_moe); }
 };
 
+struct VisionArgs {     // the model's vision encoder
+	std::string mmproj; // file; empty: none. Before the command runs: that of the model's repository, if any
+	bool none = false;  // not even that
+	bool read = false;  // the command reads images: it has these options
+};
+
 struct ModelArgs {
-	std::string model, device;      // file; index or part of a name, several separated by commas, or empty for the best
-	std::string split;              // layers of each device, or in proportion; empty: by speed and free memory
-	int64_t ctx = 0;                // tokens; 0: the engine's choice
-	int64_t ubatch = 512;           // prompt tokens that go through a layer together
-	uint64_t kv_budget = 0;         // bytes; 0: the free device memory
-	uint64_t host_budget = 0;       // bytes; 0: a quarter of the machine's memory
-	std::string offload_dir;        // folder for data beyond host_budget; empty if none
-	bool check = false;             // compare every op with the cpu backend
-	std::string mmproj;             // vision encoder; empty: none
+	std::string model, device; // file; index or part of a name, several separated by commas, or empty for the best
+	std::string split;         // layers of each device, or in proportion; empty: by speed and free memory
+	int64_t ctx = 0;           // tokens; 0: the engine's choice
+	int64_t ubatch = 512;      // prompt tokens that go through a layer together
+	uint64_t kv_budget = 0;    // bytes; 0: the free device memory
+	uint64_t host_budget = 0;  // bytes; 0: a quarter of the machine's memory
+	std::string offload_dir;   // folder for data beyond host_budget; empty if none
+	bool check = false;        // compare every op with the cpu backend
+	VisionArgs vision;
 	std::vector<std::string> loras; // adapters: FILE[:SCALE], or several separated by commas
 	WeightArgs weights;
 
@@ -39,15 +45,17 @@ struct ModelArgs {
 
 // The model as a file, a name from 'kvrun list', or with -hf one of the hub; `model` is the path of its file when the
 // command runs.
-Option* add_model(Command&, std::string& model, const char* group = kModelGroup);
+Option* add_model(Command&, std::string& model, const char* group = kModelGroup, VisionArgs* = nullptr);
 // Adds -hf and model names to an option that a command adds itself.
-void add_hub(Command&, Option* option, std::string& model);
+void add_hub(Command&, Option* option, std::string& model, VisionArgs* = nullptr);
 void add_device(Command&, std::string& device);
 void add_split(Command&, std::string& split);
 // Model, device, context, ubatch and weight placement. longest: describes the context, e.g. "the longest sequence in
 // tokens".
 void add_model_options(Command&, ModelArgs&, const std::string& longest);
-void add_mmproj(Command&, std::string& mmproj);
+// Of the model for whose option add_model() got the same VisionArgs.
+void add_mmproj(Command&, VisionArgs&, const char* group = kModelGroup);
+void add_lora(Command&, std::vector<std::string>& loras, const char* group = kModelGroup);
 void add_weight_options(Command&, WeightArgs&);
 void add_check(Command&, bool& check);
 void add_kv_budget(Command&, uint64_t& bytes, const std::string& what);

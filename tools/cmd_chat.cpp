@@ -243,7 +243,7 @@ void add_options(Command& c, ChatArgs& a) {
 	         "chat template: a name, like chatml, or a file in Jinja [the model's own]")
 	    ->group(chat);
 	add_text(c, "--system", a.system, "TEXT", "instructions for the model, in front of the conversation")->group(chat);
-	add_mmproj(c, a.mmproj);
+	add_mmproj(c, a.vision);
 	add_texts(
 	    c, "--image", a.images, kFile,
 	    "an image in front of the first message: a PNG, JPEG or WebP file; needs --mmproj; the option is repeated "

@@ -5,7 +5,9 @@
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"
 #include "engine/run/tuning_file.h"
+#include "models/lora.h"
 #include "models/prediction.h"
+#include "models/vision.h"
 #include "tools/args_engine.h"
 #include "tools/commands.h"
 #include "tools/env.h"
@@ -27,6 +29,8 @@ struct PlanArgs {
 	WeightArgs weights;
 	double bus = 0, bandwidth = 0; // bytes per second; 0 if unknown
 	std::string draft;             // "mtp": count the model's prediction layer
+	std::vector<std::string> loras;
+	VisionArgs vision;
 	bool json = false;
 };
 
@@ -88,6 +92,8 @@ PlanSubject subject_of(const PlanArgs& a) {
 		     "--draft is '{}'; plan counts mtp, and lookup, which needs no device memory; a small model "
 		     "has a plan of its own",
 		     a.draft);
+	if (a.model.empty() && !(a.loras.empty() && a.vision.mmproj.empty()))
+		fail(Code::Invalid, "--lora and --mmproj are of a model; give -m FILE");
 	if (a.draft == "mtp" && a.model.empty()) fail(Code::Invalid, "--draft mtp is of a model; give -m FILE");
 	if (a.model.empty() == a.shape.empty())
 		fail(Code::Invalid, "give one of -m FILE and --shape LAYERSxKVHEADSxHEADDIM");
@@ -107,6 +113,14 @@ PlanSubject subject_of(const PlanArgs& a) {
 		s.prediction_bytes = prediction_tensor_bytes(file, c);
 		s.model = model_memory(c, file.tensor_bytes() - s.prediction_bytes, uint32_t(a.ubatch));
 		if (a.draft == "mtp") s.model = with_prediction(s.model, file, c, read_prediction(file, c));
+		if (!a.loras.empty())
+			s.model.lora_bytes =
+			    lora_bytes(open_loras(parse_loras(fmt::format("{}", fmt::join(a.loras, ","))), file, c), c);
+		if (!a.vision.mmproj.empty()) {
+			const Gguf encoder = Gguf::open(a.vision.mmproj);
+			read_vision(encoder, c);
+			s.model.vision_bytes = encoder.tensor_bytes();
+		}
 		const FitGoal goal{a.kv == "all" ? std::vector<KvPolicy>() : parse_policies(a.kv), uint32_t(a.ctx)};
 		layer_bytes = fit_bytes(file, c, goal) / std::max(n_layers, 1u);
 	}
@@ -114,7 +128,7 @@ PlanSubject subject_of(const PlanArgs& a) {
 	s.bus = a.bus, s.bandwidth = a.bandwidth;
 	if (s.requested) s.n_tokens = uint64_t(a.ctx);
 	find_memory(a, n_layers, layer_bytes, s);
-	s.room.free_bytes -= std::min(s.model.draft_bytes, s.room.free_bytes); // before weights are placed, as a run does
+	s.room.free_bytes -= std::min(s.model.beside_bytes(), s.room.free_bytes); // before weights, as a run does
 	return s;
 }
 
@@ -196,7 +210,7 @@ void add_plan(Command& root) {
 	               "which weights lie in host memory, and what that costs"},
 	              {"kvrun plan --shape 32x8x128 --kv kivi2,group=64", "the account of one policy, without a model"}};
 	add_text(c, "--kv", a->kv, kPolicies, "plan this policy in detail, or rank several; all: every one [fp16]");
-	add_model(c, a->model, kOtherGroup)->help =
+	add_model(c, a->model, kOtherGroup, &a->vision)->help =
 	    "plan for this .gguf file, or name of kvrun list; only its header is read";
 	add_text(c, "--shape", a->shape, "LxHxD", "plan for this many layers, KV heads and channels per head, as 32x8x128");
 	add_tokens(c, "-c,--ctx-size", a->ctx, 0, 1 << 24,
@@ -214,6 +228,8 @@ void add_plan(Command& root) {
 	add_weight_options(c, a->weights);
 	add_text(c, "--draft", a->draft, "mtp|lookup",
 	         "count the prediction layer that --draft mtp loads: its weights, and a cache in f16 of its own");
+	add_lora(c, a->loras, kOtherGroup);
+	add_mmproj(c, a->vision, kOtherGroup);
 	add_flag(c, "--json", a->json, "print JSON: an object, or an array of them for several policies");
 	c.sections = {
 	    {"Verdict",
@@ -248,7 +264,9 @@ void add_plan(Command& root) {
 	         {"memory",
 	          "{device, total_bytes, weight_bytes, activation_bytes, window_bytes, state_bytes, prompt_bytes, "
 	          "reserve_bytes, bytes (left "
-	          "for the cache), tokens_that_fit; with --draft mtp draft_bytes (the prediction layer) and "
+	          "for the cache), tokens_that_fit; lora_bytes, mmproj_bytes of adapters and the vision encoder; with "
+	          "--draft "
+	          "mtp draft_bytes (the prediction layer) and "
 	          "draft_cache_bytes}; else, where the file has a prediction layer, prediction_bytes, which are not "
 	          "counted"},
 	         {"weights", "where some lie in host memory: {bytes, device_bytes, host_bytes, host (of what), ring_bytes "

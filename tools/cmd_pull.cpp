@@ -21,8 +21,12 @@ void list_models(const ListArgs& a) {
 	if (a.json) {
 		Json out = Json::array();
 		for (const LocalModel& m : models)
-			out.push_back(
-			    {{"name", m.name}, {"owner", m.owner}, {"bytes", m.bytes}, {"parts", m.parts}, {"path", m.path}});
+			out.push_back({{"name", m.name},
+			               {"owner", m.owner},
+			               {"bytes", m.bytes},
+			               {"parts", m.parts},
+			               {"path", m.path},
+			               {"mmproj", m.encoder.empty() ? Json() : Json(m.encoder)}});
 		return print_json(out);
 	}
 	if (models.empty()) {
@@ -43,6 +47,7 @@ void list_models(const ListArgs& a) {
 
 void add_pull(Command& root) {
 	auto name = std::make_shared<std::string>();
+	auto no_mmproj = std::make_shared<bool>(false);
 	Command& c = add_command(root, "pull", "Fetches a model from huggingface.co, or another hub of its kind.");
 	c.examples = {{"kvrun pull unsloth/Qwen3-0.6B-GGUF", "the file that fits this device; says which, and why"},
 	              {"kvrun pull unsloth/Qwen3-0.6B-GGUF:Q4_K_M", "this one"},
@@ -50,6 +55,7 @@ void add_pull(Command& root) {
 	add_text(c, "name", *name, "USER/REPO[:QUANT]",
 	         "the repository, and which of its GGUF files: a quant, or a file's name")
 	    ->required();
+	add_flag(c, "--no-mmproj", *no_mmproj, "without the repository's vision encoder");
 	c.sections = {
 	    {"Choice",
 	     "Without QUANT the largest file is taken whose weights leave room on the device (KVRUN_DEVICE, else the best) "
@@ -58,7 +64,8 @@ void add_pull(Command& root) {
 	    {"Files",
 	     "They lie where huggingface_hub keeps them, in its layout, so that each finds what the other fetched. A fetch "
 	     "that was cut or stopped by Ctrl-C goes on with the same command. What comes is compared with the hub's "
-	     "SHA-256 before it gets its name. All parts of a split model are fetched. The path is printed on stdout."}};
+	     "SHA-256 before it gets its name. All parts of a split model are fetched, and with it the repository's vision "
+	     "encoder (mmproj), if kvrun runs it: of several the one in f16. The model's path is printed on stdout."}};
 	c.sections.push_back(
 	    {"Environment",
 	     "",
@@ -68,7 +75,9 @@ void add_pull(Command& root) {
 	      {"HF_HUB_OFFLINE", "1: ask no hub"},
 	      {"HF_HUB_DOWNLOAD_TIMEOUT", "seconds without a byte after which a connection is given up [30]"},
 	      {"https_proxy, no_proxy", "proxy, and hosts that are reached without"}}});
-	c.run = [name] { write_stdout(pull_model(*name, /*must_run=*/false) + "\n"); };
+	c.run = [name, no_mmproj] {
+		write_stdout(pull_model(*name, /*must_run=*/false, /*encoder=*/!*no_mmproj).path + "\n");
+	};
 }
 
 void add_list(Command& root) {
@@ -84,7 +93,8 @@ void add_list(Command& root) {
 	     "those of Ollama (OLLAMA_MODELS), LM Studio and llama.cpp (LLAMA_CACHE). Those of other programs are used "
 	     "where they lie."},
 	    json_section({{"name, owner", "what commands take; hub, kvrun, ollama, lmstudio or llama.cpp"},
-	                  {"bytes, parts, path", "of the model; files it is split into; the first of them"}})};
+	                  {"bytes, parts, path", "of the model; files it is split into; the first of them"},
+	                  {"mmproj", "file of the repository's vision encoder, which the model gets; null: none"}})};
 	c.run = [a] { list_models(*a); };
 }
 

@@ -325,13 +325,13 @@ void add_run(Command& root) {
 	add_text(c, "--chat-template", a->chat_template, "NAME", "with --chat: a template by name [the model's own]")
 	    ->needs(chat)
 	    ->group(prompt);
-	add_mmproj(c, a->engine.mmproj);
+	add_mmproj(c, a->engine.vision);
 	Option* images = add_texts(c, "--image", a->images, kFile,
 	                           "an image in front of the prompt: a PNG, JPEG or WebP file; needs --mmproj; the option "
 	                           "is repeated for several");
 	images->group(prompt);
 	c.before_run.push_back([a] {
-		if (!a->images.empty() && a->engine.mmproj.empty())
+		if (!a->images.empty() && a->engine.vision.mmproj.empty())
 			fail(Code::Invalid, "--image needs --mmproj with the model's vision encoder");
 	});
 	add_flag(c, "--no-bos", a->no_bos, "do not prepend the model's begin-of-text token")->group(prompt);

@@ -73,6 +73,8 @@ Json memory_json(const PlanSubject& s, const PlanVerdict& v) {
 	          {"window_bytes", m.window},  {"state_bytes", m.states},
 	          {"prompt_bytes", m.prompt},  {"reserve_bytes", m.reserve},
 	          {"bytes", m.cache},          {"tokens_that_fit", v.capacity.kept}};
+	if (m.loras) j["lora_bytes"] = m.loras;
+	if (m.vision) j["mmproj_bytes"] = m.vision;
 	if (m.draft)
 		j["draft_bytes"] = m.draft, j["draft_cache_bytes"] = m.draft_cache;
 	else if (s.prediction_bytes)
@@ -179,6 +181,8 @@ std::string memory_text(const PlanSubject& s, const PlanVerdict& v) {
 	};
 	if (s.model.trained_tokens) {
 		line("weights", m.weights);
+		if (m.loras) line("adapters", m.loras);
+		if (m.vision) line("vision encoder", m.vision);
 		if (m.draft) line("prediction layer", m.draft), line("its cache, f16", m.draft_cache);
 		if (m.window) line("sliding windows", m.window);
 		if (m.states) line("recurrent states", m.states);

@@ -56,6 +56,8 @@ MemoryAccount memory_account(const ModelMemory& m, uint64_t total_bytes, uint64_
 		return bytes;
 	};
 	a.weights = take(m.weight_bytes);
+	a.loras = take(m.lora_bytes);
+	a.vision = take(m.vision_bytes);
 	a.draft = take(m.draft_bytes);
 	a.window = take(m.window_bytes);
 	a.states = take(m.state_bytes);

@@ -2,6 +2,7 @@
 #include "tests/cli/program.h"
 #include <cmath>
 #include <doctest/doctest.h>
+#include <filesystem>
 #include <fmt/format.h>
 #include <fstream>
 #include <map>
@@ -9,6 +10,7 @@
 
 using namespace kvrun;
 using nlohmann::json;
+namespace fs = std::filesystem;
 
 namespace {
 
@@ -74,6 +76,36 @@ TEST_CASE("plan: the prediction layer of a file counts with --draft mtp alone, w
 	const Ran none = run_program({"plan", "synth:qwen3.5-9b:q4_k", "--memory", "8G", "--draft", "mtp"});
 	CHECK(none.code == 3);
 	CHECK(none.err.find("key qwen35.nextn_predict_layers is missing") != std::string::npos);
+}
+
+TEST_CASE("plan: adapters and the vision encoder are counted") {
+	const std::string golden = KVRUN_SOURCE_DIR "/tests/golden/", vision = golden + "vision/text.gguf";
+	const auto memory = [](const std::string& model, std::vector<std::string> more) {
+		more.insert(more.begin(), {model, "-c", "64"});
+		return plan(more)["memory"];
+	};
+	const auto check = [](const json& without, const json& with, const char* part, uint64_t least, uint64_t most) {
+		CHECK_FALSE(without.contains(part));
+		const uint64_t bytes = with[part];
+		CHECK(bytes >= least);
+		CHECK(bytes <= most);
+		CHECK(with["weight_bytes"] == without["weight_bytes"]);
+		double sum = bytes;
+		for (const char* p : {"weight_bytes", "activation_bytes", "window_bytes", "state_bytes", "prompt_bytes",
+		                      "reserve_bytes", "bytes"})
+			sum += with[p].get<double>();
+		CHECK(sum == with["total_bytes"].get<double>());
+	};
+	const std::string encoder = golden + "vision/mlp.gguf";
+	const uint64_t file = fs::file_size(encoder);
+	check(memory(vision, {}), memory(vision, {"--mmproj", encoder}), "mmproj_bytes", file / 2, file);
+	const std::string lora = golden + "lora/llama.gguf", model = golden + "tiny/llama.gguf";
+	check(memory(model, {}), memory(model, {"--lora", lora}), "lora_bytes", fs::file_size(lora) / 2,
+	      fs::file_size(lora) * 8); // in f32, and ranks are padded
+	check_refused({"--shape", "2x2x64", "--mmproj", encoder}, {"are of a model", "-m FILE"});
+	const Ran other = run_program({"plan", golden + "tiny/llama_q4_0.gguf", "--mmproj", encoder});
+	CHECK(other.code == 3);
+	CHECK(other.err.find("take the mmproj file of this model") != std::string::npos);
 }
 
 TEST_CASE("plan: what of a model lies in host memory beside a described card, and what that costs") {

@@ -152,6 +152,65 @@ def test_split():
         p.refused("a part that is missing", p.pull(), 3, "no GGUF file")
 
 
+def test_encoder():
+    """A repository's vision encoder comes with its models, is used with them and goes with the last one."""
+    vision = ROOT / "tests" / "golden" / "vision"
+    model, encoder = ((vision / name).read_bytes() for name in ("text.gguf", "mlp.gguf"))
+    files = {"Sees-Q4_0.gguf": model, "Sees-Q8_0.gguf": model + b"\0", "mmproj-Sees-f32.gguf": encoder + b"\0",
+             "mmproj-Sees-f16.gguf": encoder, "more/mmproj-other-f16.gguf": encoder}
+    image = ("run", "--image", vision / "tile.png", "-p", "a b", "-n", "4", "--temp", "0", "--json")
+
+    def answer(r):
+        return [json.loads(r.stdout or "{}").get(k) for k in ("prompt_tokens", "text")]
+
+    def names(p):
+        return sorted(q.name for q in p.folder.glob("snapshots/*/**/*") if not q.is_dir())
+
+    with Place(files) as p:
+        r = p.pull(":Q4_0")
+        check("the encoder in f16 comes with it", names(p) == ["Sees-Q4_0.gguf", "mmproj-Sees-f16.gguf"], names(p))
+        check("the model's path is printed alone", r.stdout.endswith("/Sees-Q4_0.gguf\n") and
+              r.stdout.count("\n") == 1, r)
+        rows = json.loads(p.run("list", "--json").stdout)
+        check("list has it", len(rows) == 1 and rows[0]["mmproj"].endswith("/mmproj-Sees-f16.gguf"), rows)
+        explicit = p.run(*image, "-m", vision / "text.gguf", "--mmproj", vision / "mlp.gguf")
+        for words in (("-m", "tiny-chat"), ("-hf", p.name)):
+            r = p.run(*image, *words)
+            same = r.returncode == 0 and answer(r) == answer(explicit)
+            check(f"{words}: the model reads images", same, (r, explicit))
+        r = p.run(*image, "-hf", p.name, "--no-mmproj")
+        check("not with --no-mmproj", r.returncode == 2 and "--image needs --mmproj" in r.stderr, r)
+        r = p.run(*image, "-hf", p.name, "--no-mmproj", "--mmproj", vision / "mlp.gguf")
+        check("not with both", r.returncode == 2 and "give one" in r.stderr, r)
+        plans = [json.loads(p.run("plan", *words, "--memory", "1G", "--json").stdout)["memory"] for words in
+                 (("tiny-chat",), ("tiny-chat", "--no-mmproj"), (rows[0]["path"], "--mmproj", rows[0]["mmproj"]))]
+        check("plan counts it", plans[0] == plans[2] and 40000 < plans[0]["mmproj_bytes"] < len(encoder) and
+              "mmproj_bytes" not in plans[1] and plans[0]["bytes"] < plans[1]["bytes"], plans)
+        check("another model", p.pull(":Q8_0").returncode == 0)
+        p.run("rm", p.name + ":Q4_0")
+        check("rm leaves it to the other", names(p) == ["Sees-Q8_0.gguf", "mmproj-Sees-f16.gguf"], names(p))
+        p.run("rm", p.name + ":Q8_0")
+        check("rm of the last takes it", not p.folder.exists(), p.files())
+    with Place(files) as p:
+        p.pull(":Q4_0")
+        p.run("rm", p.name)
+        check("pull --no-mmproj leaves it", p.run("pull", p.name + ":Q4_0", "--no-mmproj").returncode == 0 and
+              names(p) == ["Sees-Q4_0.gguf"], names(p))
+    with Place(files) as p:
+        r = p.run("tokenize", "-hf", p.name + ":Q4_0", stdin="a")
+        check("-hf of a command without images leaves it", r.returncode == 0 and
+              names(p) == ["Sees-Q4_0.gguf"], names(p))
+        check("pull fetches it later", p.pull(":Q4_0").returncode == 0 and len(names(p)) == 2, names(p))
+    with Place({"Sees-Q4_0.gguf": SMALL, "mmproj-Sees-f16.gguf": encoder}) as p:
+        r = p.pull()
+        check("an encoder of another model is not fetched", names(p) == ["Sees-Q4_0.gguf"] and
+              "without its vision encoder mmproj-Sees-f16.gguf: " in r.stderr, r)
+        link = next(p.folder.glob("snapshots/*/*")).parent / "mmproj-Sees-f16.gguf"
+        link.write_bytes(encoder)
+        r = p.run("run", "-hf", p.name, "-p", "a", "-n", "1", "--json")
+        check("nor used", r.returncode == 0 and "images are not read: " in r.stderr, r)
+
+
 def test_cuts():
     with Place() as p:
         p.repo.cut = [5000, 1000, 7000]

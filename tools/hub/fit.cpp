@@ -23,12 +23,15 @@ bool is_wide(const HubModel& m) { // judged by its name
 	return false;
 }
 
+uint64_t encoder_bytes(const HubModel& m) { return m.encoder ? m.encoder->bytes : 0; }
+
 bool fits_by_size(const HubModel& m, const DeviceInfo& d) {
-	return m.bytes() + m.bytes() / 8 + kGuessedRest <= d.free_bytes;
+	return m.bytes() + m.bytes() / 8 + encoder_bytes(m) + kGuessedRest <= d.free_bytes;
 }
 
 bool fits(const HubModel& m, const DeviceInfo& d, const Config& c, const char* policy, uint64_t tokens) {
-	const ModelMemory memory = model_memory(c, m.bytes(), /*ubatch=*/512);
+	ModelMemory memory = model_memory(c, m.bytes(), /*ubatch=*/512);
+	memory.vision_bytes = encoder_bytes(m);
 	const KvPlan plan = plan_of_model(CacheLayers(c), parse_policy(policy), tokens);
 	return capacity(plan, memory, d.free_bytes).by_memory >= tokens;
 }

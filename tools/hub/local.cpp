@@ -30,27 +30,35 @@ template <class F> void each_file(const fs::path& folder, int deepest, const Sto
 	}
 }
 
-// Complete models among the files below `folder`, each with the path of its first part.
-std::vector<std::pair<HubModel, fs::path>> models_below(const fs::path& folder, int deepest, const Stop& stop) {
+struct Found {
+	HubModel model;
+	fs::path path;       // of its first part
+	std::string encoder; // path; empty: none
+};
+
+// Complete models among the files below `folder`.
+std::vector<Found> models_below(const fs::path& folder, int deepest, const Stop& stop) {
 	std::vector<HubFile> files;
 	each_file(folder, deepest, stop, [&](const fs::path& p) {
 		std::error_code ec;
 		if (const uint64_t bytes = fs::file_size(p, ec); !ec && is_gguf(p.string()))
 			files.push_back({fs::path(p).lexically_relative(folder).generic_string(), bytes, {}, {}});
 	});
-	std::vector<std::pair<HubModel, fs::path>> out;
+	std::vector<Found> out;
 	for (HubModel& m : models_of(std::move(files))) {
 		const auto split = split_name(m.files.front().path);
 		if (split && split->count != m.files.size()) continue;
 		const fs::path first = folder / sys::path_of(m.files.front().path);
-		out.emplace_back(std::move(m), first);
+		const fs::path encoder = m.encoder ? folder / sys::path_of(m.encoder->path) : fs::path();
+		out.push_back({std::move(m), first, encoder.string()});
 	}
 	return out;
 }
 
-LocalModel local(std::string name, const std::string& owner, const HubModel& m, const fs::path& path,
-                 std::string repo = {}) {
-	return {std::move(name), owner, path.string(), m.bytes(), uint32_t(m.files.size()), std::move(repo)};
+LocalModel local(std::string name, const std::string& owner, const Found& f, std::string repo) {
+	std::string encoder = repo.empty() ? "" : f.encoder; // else the folder may have encoders of other models
+	return {std::move(name),   owner, f.path.string(), f.model.bytes(), uint32_t(f.model.files.size()), std::move(repo),
+	        std::move(encoder)};
 }
 
 // Adds models--USER--REPO/snapshots/COMMIT/FILE; the same file in several commits counts once.
@@ -67,10 +75,9 @@ void add_hub(const ModelFolder& cache, const Stop& stop, std::vector<LocalModel>
 		std::map<std::string, LocalModel> by_name;
 		std::error_code inner;
 		for (fs::directory_iterator s(it->path() / "snapshots", inner), last; !inner && s != last; s.increment(inner))
-			for (const auto& [m, path] : models_below(s->path(), cache.deepest, stop)) {
-				const std::string name = repo + ":" + m.quant;
-				if (!by_name.count(name) || s->path().filename() == newest)
-					by_name[name] = local(name, "hub", m, path, repo);
+			for (const Found& f : models_below(s->path(), cache.deepest, stop)) {
+				const std::string name = repo + ":" + f.model.quant;
+				if (!by_name.count(name) || s->path().filename() == newest) by_name[name] = local(name, "hub", f, repo);
 			}
 		for (auto& [name, m] : by_name) out.push_back(std::move(m));
 	}
@@ -106,15 +113,15 @@ void add_ollama(const ModelFolder& f, const Stop& stop, std::vector<LocalModel>&
 			std::string shown;
 			for (size_t i = 1; i + 1 < parts.size(); ++i) // without the registry and its default user
 				if (parts[i] != "library") shown += (shown.empty() ? "" : "/") + parts[i];
-			out.push_back({shown + ":" + parts.back(), "ollama", blob.string(), bytes, 1, {}});
+			out.push_back({shown + ":" + parts.back(), "ollama", blob.string(), bytes, 1, {}, {}});
 			return;
 		}
 	});
 }
 
 void add_folder(const ModelFolder& f, const Stop& stop, std::vector<LocalModel>& out) {
-	for (const auto& [m, path] : models_below(f.path, f.deepest, stop)) {
-		const std::string below = path.lexically_relative(f.path).generic_string();
+	for (const Found& found : models_below(f.path, f.deepest, stop)) {
+		const std::string below = found.path.lexically_relative(f.path).generic_string();
 		const auto split = split_name(below);
 		const std::string stem = split ? split->stem : below.substr(0, below.size() - 5);
 		const fs::path relative = sys::path_of(below);
@@ -123,7 +130,7 @@ void add_folder(const ModelFolder& f, const Stop& stop, std::vector<LocalModel>&
 		std::string repo;
 		if (f.owner == "lmstudio" && parts.size() == 3) repo = parts[0] + "/" + parts[1];
 		out.push_back(local(repo.empty() ? sys::path_of(stem).filename().string() : repo + ":" + quant_of(below),
-		                    f.owner, m, path, repo));
+		                    f.owner, found, repo));
 	}
 }
 

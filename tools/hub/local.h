@@ -14,7 +14,12 @@ struct LocalModel {
 	std::string path;  // of the file, or of the first part
 	uint64_t bytes = 0;
 	uint32_t parts = 1;
-	std::string repo; // "USER/REPO" if the owner has repositories; else empty
+	std::string repo;    // "USER/REPO" if the owner has repositories; else empty
+	std::string encoder; // file of the repository's vision encoder; empty: none
+};
+struct ModelPath {
+	std::string path;    // of the file, or of the first part
+	std::string encoder; // LocalModel::encoder; of a file that is given by its path empty
 };
 
 // Sorted by name. A split model is listed if all parts exist. Folders that cannot be read are skipped. stop: called
@@ -28,6 +33,6 @@ std::vector<LocalModel> find_local(const std::vector<LocalModel>&, const std::st
 
 // The path of the model given to a command: a file, or a local model by its name. Throws Error{NotFound}, which says
 // what to do, or Error{Invalid} if the name matches several.
-std::string resolve_model(const std::string& given);
+ModelPath resolve_model(const std::string& given);
 
 } // namespace kvrun

@@ -90,6 +90,10 @@ bool is_safe_path(std::string_view path) {
 
 bool is_gguf(std::string_view path) { return path.size() > 5 && lower_case(path.substr(path.size() - 5)) == ".gguf"; }
 
+bool is_encoder(std::string_view path) {
+	return is_gguf(path) && lower_case(file_name(path)).find("mmproj") != std::string::npos;
+}
+
 std::optional<SplitName> split_name(std::string_view path) {
 	// -00002-of-00003
 	constexpr size_t kTail = 15;
@@ -132,12 +136,30 @@ uint64_t HubModel::bytes() const {
 	return sum;
 }
 
+// The best of the encoders for a model at `path`; the nearest folder first.
+static std::optional<HubFile> encoder_of(const std::vector<HubFile>& encoders, std::string_view path) {
+	const auto folder = [](std::string_view p) { return p.substr(0, p.rfind('/') + 1); }; // npos + 1 is 0
+	const auto rank = [&](const HubFile& f) {
+		constexpr const char* kBestFirst[] = {"F16", "FP16", "BF16", "Q8_0", "F32", "FP32"};
+		const size_t at = size_t(std::ranges::find(kBestFirst, quant_of(f.path)) - kBestFirst);
+		return std::pair(path.size() - folder(f.path).size(), at);
+	};
+	const HubFile* best = nullptr;
+	for (const HubFile& f : encoders)
+		if (folder(path).starts_with(folder(f.path)) && (!best || rank(f) < rank(*best))) best = &f;
+	return best ? std::optional(*best) : std::nullopt;
+}
+
 std::vector<HubModel> models_of(std::vector<HubFile> files) {
 	std::map<std::string, HubModel> by_stem;
+	std::vector<HubFile> encoders;
 	std::ranges::sort(files, {}, &HubFile::path);
 	for (HubFile& f : files) {
-		const std::string name = lower_case(file_name(f.path));
-		if (!is_gguf(f.path) || name.find("mmproj") != name.npos || name.find("imatrix") != name.npos) continue;
+		if (is_encoder(f.path)) {
+			encoders.push_back(std::move(f));
+			continue;
+		}
+		if (!is_gguf(f.path) || lower_case(file_name(f.path)).find("imatrix") != std::string::npos) continue;
 		const auto split = split_name(f.path);
 		HubModel& m = by_stem[split ? split->stem : std::string(without_end(f.path))];
 		m.quant = quant_of(f.path);
@@ -148,6 +170,7 @@ std::vector<HubModel> models_of(std::vector<HubFile> files) {
 	for (const auto& [stem, m] : by_stem) ++named[m.quant];
 	for (auto& [stem, m] : by_stem) {
 		if (m.quant.empty() || named[m.quant] > 1) m.quant = stem; // else two models would have the same name
+		m.encoder = encoder_of(encoders, m.files.front().path);
 		out.push_back(std::move(m));
 	}
 	std::ranges::stable_sort(out, {}, &HubModel::bytes);

@@ -21,6 +21,7 @@ std::optional<RepoName> as_repo(std::string_view text);
 bool is_safe_path(std::string_view path);
 
 bool is_gguf(std::string_view path);
+bool is_encoder(std::string_view path); // a GGUF file with mmproj in its name
 // Name of a part of a split model: "NAME-00002-of-00003.gguf".
 struct SplitName {
 	std::string stem; // "NAME", with its folder
@@ -43,10 +44,12 @@ struct HubFile {
 struct HubModel {
 	std::string quant; // name after the colon: the quant, else the file's name without its extension
 	std::vector<HubFile> files;
+	std::optional<HubFile> encoder; // the vision encoder beside it
 	uint64_t bytes() const;
 };
-// The models among files of one repository, by size, without files that only accompany a model (image projectors,
-// importance matrices).
+// The models among files of one repository, by size, without files that only accompany a model (importance matrices).
+// A vision encoder (mmproj-F16.gguf) belongs to the models in its folder and below; of several, the one in f16 is
+// taken, else in bf16, 8 bits, f32.
 std::vector<HubModel> models_of(std::vector<HubFile> files);
 // The model that `want` names, a quant or a file, ignoring case; null: none.
 const HubModel* find_model(const std::vector<HubModel>&, const std::string& want);

@@ -4,6 +4,7 @@
 #include "engine/core/system/files.h"
 #include "engine/core/utf8.h"
 #include "models/model.h"
+#include "models/vision.h"
 #include "tools/args_engine.h"
 #include "tools/hub/fetch.h"
 #include "tools/hub/fit.h"
@@ -57,6 +58,18 @@ struct Look { // what is known of a model before it is fetched
 // An error text without the name of the temporary file.
 std::string reason(const std::string& what, const std::string& file) {
 	return what.starts_with(file + ": ") ? what.substr(file.size() + 2) : what;
+}
+
+// Why kvrun cannot run the encoder with the model; empty: it can, or this is unknown.
+std::string encoder_refused(const RemoteRepo& r, const HubFile& f, const Config& model) {
+	const uint64_t known = std::min(kHeader, f.bytes);
+	const Beginning beginning(fetch_beginning(r, f, known), known, f.bytes);
+	const std::string path = beginning.path();
+	if (path.empty()) return "";
+	try {
+		read_vision(Gguf::open(path), model);
+		return "";
+	} catch (const Error& e) { return reason(e.what(), path); }
 }
 
 Look look_at(const RemoteRepo& r, const HubModel& m) {
@@ -141,19 +154,34 @@ HubModel named_model(const RemoteRepo& r, const std::string& want, bool must_run
 
 } // namespace
 
-std::string pull_model(const std::string& name, bool must_run) {
+ModelPath pull_model(const std::string& name, bool must_run, bool encoder) {
 	const RepoName asked = parse_repo(name);
-	const RemoteRepo repo = read_repo(asked.repo);
-	const HubModel model = asked.want.empty() ? chosen_model(repo) : named_model(repo, asked.want, must_run);
-	uint64_t here = 0;
-	for (const HubFile& f : model.files) here += bytes_here(repo, f);
-	if (here < model.bytes())
-		say_stats(fmt::format("fetching {}:{}, {}{}", repo.repo, model.quant, human_bytes(double(model.bytes())),
+	RemoteRepo repo = read_repo(asked.repo);
+	if (!encoder)
+		for (HubModel& m : repo.models) m.encoder.reset();
+	HubModel model = asked.want.empty() ? chosen_model(repo) : named_model(repo, asked.want, must_run);
+	if (model.encoder)
+		if (const Look look = look_at(repo, model); look.config)
+			if (const std::string why = encoder_refused(repo, *model.encoder, *look.config); !why.empty()) {
+				say_stats(
+				    fmt::format("without its vision encoder {}: {}", one_line(model.encoder->path), one_line(why)));
+				model.encoder.reset();
+			}
+	std::vector<HubFile> files = model.files;
+	if (model.encoder) files.push_back(*model.encoder);
+	check_room(repo, files);
+	uint64_t here = 0, bytes = 0;
+	for (const HubFile& f : files) here += bytes_here(repo, f), bytes += f.bytes;
+	if (here < bytes)
+		say_stats(fmt::format("fetching {}:{}{}, {}{}", repo.repo, model.quant,
+		                      model.encoder ? fmt::format(" and {}", one_line(model.encoder->path)) : "",
+		                      human_bytes(double(bytes)),
 		                      here ? fmt::format(", {} of them are here", human_bytes(double(here))) : ""));
-	return fetch_files(repo, model.files).string();
+	const std::string path = fetch_files(repo, files).string();
+	return {path, model.encoder ? snapshot_path(repo, *model.encoder).string() : ""};
 }
 
-std::string model_of_hub(const std::string& name) {
+ModelPath model_of_hub(const std::string& name, bool encoder) {
 	const RepoName asked = parse_repo(name);
 	std::vector<LocalModel> found;
 	for (const LocalModel& m : local_models()) {
@@ -163,8 +191,8 @@ std::string model_of_hub(const std::string& name) {
 		                   sys::path_of(m.path).generic_string().ends_with("/" + asked.want);
 		if (asked.want.empty() || named) found.push_back(m);
 	}
-	if (found.empty()) return pull_model(name, /*must_run=*/true);
-	if (found.size() == 1) return found.front().path;
+	if (found.empty()) return pull_model(name, /*must_run=*/true, encoder);
+	if (found.size() == 1) return {found.front().path, found.front().encoder};
 	std::vector<std::string> names;
 	for (const LocalModel& m : found) names.push_back(one_line(m.name));
 	fail(Code::Invalid, "{} means {} models here: {}; give one of these names", one_line(name), found.size(),

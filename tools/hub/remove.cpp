@@ -50,7 +50,7 @@ uint64_t remove_blobs(const fs::path& repo, const std::set<fs::path>& named, boo
 	return freed;
 }
 
-// Removes the files of a model in all snapshots of its repository.
+// Removes the files of models in all snapshots of their repository, and vision encoders that no other model has.
 uint64_t remove_from_hub(const std::vector<LocalModel>& models, const fs::path& repo, bool parts) {
 	std::error_code ec;
 	std::set<std::string> quants;
@@ -62,17 +62,22 @@ uint64_t remove_from_hub(const std::vector<LocalModel>& models, const fs::path& 
 		for (const fs::path& p : below(s->path()))
 			if (std::error_code e; !fs::is_directory(p, e) && is_gguf(p.string()))
 				files.push_back({p.lexically_relative(s->path()).generic_string(), 0, {}, {}});
+		std::set<std::string> gone, kept;
+		for (const HubFile& f : files)
+			if (is_encoder(f.path)) gone.insert(f.path);
 		for (const HubModel& m : models_of(std::move(files))) {
-			if (!quants.count(m.quant)) continue;
-			for (const HubFile& f : m.files) {
-				const fs::path p = s->path() / sys::path_of(f.path);
-				std::error_code e;
-				if (fs::is_symlink(p, e))
-					named.insert(fs::weakly_canonical(p, e));
-				else
-					freed += fs::file_size(p, e);
-				remove_file(p);
-			}
+			for (const HubFile& f : m.files) (quants.count(m.quant) ? gone : kept).insert(f.path);
+			if (m.encoder && !quants.count(m.quant)) kept.insert(m.encoder->path);
+		}
+		for (const std::string& path : gone) {
+			if (kept.count(path)) continue;
+			const fs::path p = s->path() / sys::path_of(path);
+			std::error_code e;
+			if (fs::is_symlink(p, e))
+				named.insert(fs::weakly_canonical(p, e));
+			else
+				freed += fs::file_size(p, e);
+			remove_file(p);
 		}
 	}
 	freed += remove_blobs(repo, named, parts);

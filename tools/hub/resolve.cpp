@@ -92,17 +92,17 @@ std::vector<std::string> nearest_names(const std::vector<LocalModel>& all, const
 
 } // namespace
 
-std::string resolve_model(const std::string& given) {
+ModelPath resolve_model(const std::string& given) {
 	std::error_code ec;
 	if (given.empty() || given.find('\0') != given.npos || is_synth(given) || fs::exists(sys::path_of(given), ec) || ec)
-		return given; // opening the file reports what is wrong
+		return {given, ""}; // opening the file reports what is wrong
 	const bool path = is_gguf(given) || given.starts_with("/") || given.starts_with("./") || given.starts_with("../") ||
 	                  given.starts_with("~");
-	if (path) return given;
+	if (path) return {given, ""};
 	const std::vector<LocalModel> all = local_models();
 	const std::vector<LocalModel> found = find_local(all, given);
 	if (found.empty()) fail_unknown(all, given);
-	if (found.size() == 1) return found[0].path;
+	if (found.size() == 1) return {found[0].path, found[0].encoder};
 	constexpr size_t kMost = 8;
 	std::vector<std::string> names;
 	for (const LocalModel& m : found)

@@ -226,7 +226,7 @@ void serve_model(const ServeArgs& a) {
 
 void add_served_model(Command& c, ServeArgs& a) {
 	add_model_options(c, a, "the longest prompt and answer of one request, in tokens");
-	add_mmproj(c, a.mmproj);
+	add_mmproj(c, a.vision);
 	add_text(c, "--chat-template", a.chat_template, "NAME|FILE",
 	         "chat template: a name, like chatml, or a file in Jinja [the model's own]")
 	    ->group(kModelGroup);
