@@ -191,6 +191,14 @@ void read_rope(const Keys& k, const Family& f, Config& c) {
 	if (f.rope_use == RopeUse::Never) c.ropes[0].rotates = false;
 	if (f.rope_use == RopeUse::Never && !f.latent) c.ropes[0].dim = c.head_dim;
 	if (f.rope_use == RopeUse::IfFinetuned) c.ropes[0].rotates = k.flag("rope.scaling.finetuned", true);
+	if (!k.has("rope.dimension_sections")) return;
+	std::vector<int64_t> axes = k.g.ints(k.key("rope.dimension_sections"));
+	axes.resize(4);
+	for (const int64_t n : axes)
+		if (n < 0 || n > c.ropes[0].dim / 2)
+			fail(Code::Format, "{}: key {} has {} pairs of channels, {} are rotated; the file is damaged", k.g.name(),
+			     k.key("rope.dimension_sections"), n, c.ropes[0].dim / 2);
+	c.ropes[0].axes = {uint32_t(axes[0]), uint32_t(axes[1]), uint32_t(axes[2]), f.axes_interleaved};
 }
 
 RopeScaling scaling_type(const Keys& k, const Rope& r) {

@@ -15,11 +15,25 @@ enum class RopeScaling : uint8_t {
 	LongRope, // a factor per frequency, one list for short and one for long contexts; arXiv:2402.13753
 };
 
+// Which of a position's numbers turns each pair of channels (M-RoPE, arXiv:2409.12191; of text all are equal).
+struct RopeAxes {
+	uint32_t time = 0, line = 0, column = 0; // pairs of each; all 0: positions are one number
+	bool interleaved = false;                // the pairs alternate between the axes; else they follow each other
+	explicit operator bool() const { return line || column; }
+	enum Axis : uint8_t { Time, Line, Column };
+	Axis of(uint32_t pair) const {
+		if (!interleaved)
+			return pair < time || pair >= time + line + column ? Time : pair < time + line ? Line : Column;
+		return pair % 3 == 1 && pair / 3 < line ? Line : pair % 3 == 2 && pair / 3 < column ? Column : Time;
+	}
+};
+
 struct Rope {
 	uint32_t dim = 0;    // leading channels of a head that are rotated (rotary_dim)
 	float theta = 10000; // base of the frequencies
 	bool rotates = true; // false: no positions at all (NoPE); cos is 1, sin is 0
 	bool neox = false;   // pairs are (i, i + dim / 2), else (2i, 2i + 1)
+	RopeAxes axes = {};
 	RopeScaling scaling = RopeScaling::None;
 	float factor = 1;                    // context extension
 	uint32_t original_ctx = 0;           // trained context before extension; 0 for None and Linear

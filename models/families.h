@@ -23,6 +23,7 @@ enum class RopeUse : uint8_t {
 struct Family {
 	const char* arch;                  // general.architecture
 	bool neox = false;                 // how RoPE pairs channels
+	bool axes_interleaved = false;     // RopeAxes::interleaved
 	bool partial_rotary = false;       // RoPE may rotate only a part of a head's channels
 	bool strips_after_special = false; // white space after a control token belongs to it; SentencePiece vocabularies
 	NormKind norm = NormKind::Rms;

@@ -11,6 +11,7 @@ std::vector<float> tensor_values(const Gguf&, const GgufTensor&);
 // Writes values (rows, cols) into a weight of type F32 or F16, in pieces; waits only where staging memory is short.
 void write_values(Backend&, const View& weight, const std::vector<float>& values);
 // Copies a whole tensor's rows into a weight of the same type and size, likewise.
-void write_tensor(Backend&, const View& weight, const Gguf&, const GgufTensor&);
+// Rows from `first` on, as many as the weight has.
+void write_tensor(Backend&, const View& weight, const Gguf&, const GgufTensor&, uint32_t first = 0);
 
 } // namespace kvrun

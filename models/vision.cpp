@@ -9,6 +9,24 @@
 namespace kvrun {
 namespace {
 
+constexpr Projector qwen(const char* name, NormKind norm, Positions positions) {
+	return {.name = name,
+	        .tiling = Tiling::Free,
+	        .resample = Resample::Bicubic,
+	        .norm = norm,
+	        .positions = positions,
+	        .swapped_mlp = true,
+	        .merge = Merge::Patches,
+	        .in = "mm.0",
+	        .out = "mm.2",
+	        .least_rows = 8,
+	        .most_rows = 4096,
+	        .stretched = true,
+	        .lines = true,
+	        .begin = "<|vision_start|>",
+	        .end = "<|vision_end|>"};
+}
+
 constexpr Projector kProjectors[] = {
     // LLaVA 1.5
     {.name = "mlp",
@@ -78,6 +96,9 @@ constexpr Projector kProjectors[] = {
      .out = "mm.model.mlp.3",
      .begin = "<img>",
      .end = "</img>"},
+    qwen("qwen2vl_merger", NormKind::LayerBiased, Positions::RopeHalves),     // Qwen2-VL
+    qwen("qwen2.5vl_merger", NormKind::Rms, Positions::RopeHalves),           // Qwen2.5-VL
+    qwen("qwen3vl_merger", NormKind::LayerBiased, Positions::ResizedAndRope), // Qwen3-VL, Qwen3.5
 };
 
 std::string projector_names() {
@@ -112,6 +133,7 @@ void read_colours(const Gguf& g, const char* key, bool positive, float (&out)[3]
 	std::copy_n(v.begin(), 3, out);
 }
 
+constexpr uint32_t kWindowEdge = 112; // pixels; files do not say
 constexpr uint32_t kMostDim = 1 << 16, kMostLayers = 256, kMostEdge = 1 << 13, kMostHeadDim = 512;
 
 Config transformer_of(const Gguf& g, const Projector& p) {
@@ -121,7 +143,11 @@ Config transformer_of(const Gguf& g, const Projector& p) {
 	const uint32_t layers = sized(g, "clip.vision.block_count", kMostLayers);
 	c.n_heads = c.n_kv_heads = sized(g, "clip.vision.attention.head_count", 1024);
 	c.head_dim = g.u32("clip.vision.attention.head_dim", c.dim / c.n_heads);
-	c.hidden_dim = sized(g, "clip.vision.feed_forward_length", kMostDim);
+	// Files of Qwen2-VL have other numbers under the key.
+	const GgufTensor* up = g.find_tensor("v.blk.0.ffn_up.weight");
+	const uint64_t hidden = !up ? 0 : up->cols() == c.dim ? up->rows() : up->cols();
+	c.hidden_dim =
+	    hidden ? uint32_t(std::min<uint64_t>(hidden, kMostDim)) : sized(g, "clip.vision.feed_forward_length", kMostDim);
 	if (layers <= p.unused_layers || c.head_dim == 0 || c.head_dim % 8 != 0 || c.head_dim > kMostHeadDim ||
 	    c.dim % 4 != 0 || c.hidden_dim % 4 != 0)
 		fail(Code::Unsupported,
@@ -134,7 +160,7 @@ Config transformer_of(const Gguf& g, const Projector& p) {
 		fail(Code::Format,
 		     "{}: key clip.vision.attention.layer_norm_epsilon is {}, expected 0 to 1; the file is damaged", g.name(),
 		     c.norm_eps);
-	c.ropes = {{.dim = c.head_dim, .neox = false}};
+	c.ropes = {{.dim = c.head_dim, .neox = p.positions >= Positions::RopeHalves}};
 	const bool gelu = g.flag("clip.use_gelu", false), silu = g.flag("clip.use_silu", false);
 	Layer layer;
 	layer.n_heads = c.n_heads, layer.n_kv_heads = c.n_kv_heads, layer.head_dim = c.head_dim;
@@ -188,7 +214,7 @@ VisionConfig read_vision(const Gguf& g, const Config& model) {
 	v.image_size = sized(g, "clip.vision.image_size", kMostEdge);
 	v.patch = sized(g, "clip.vision.patch_size", v.image_size);
 	if (p.merge == Merge::Patches || p.merge == Merge::Mean)
-		v.merge = g.u32("clip.vision.projector.scale_factor", p.merge_default);
+		v.merge = g.u32("clip.vision.projector.scale_factor", g.u32("clip.vision.spatial_merge_size", p.merge_default));
 	if (p.merge == Merge::Channels) v.merge = g.u32("clip.vision.spatial_merge_size", 1);
 	if (v.merge == 0 || v.merge > 16 || v.image_size % v.align() != 0)
 		fail(Code::Unsupported, "{}: tiles of {} pixels are no multiple of {} x {} patches of {}", g.name(),
@@ -204,6 +230,25 @@ VisionConfig read_vision(const Gguf& g, const Config& model) {
 	read_colours(g, "clip.vision.image_std", true, v.deviation);
 	v.class_token = g.find_tensor("v.class_embd") != nullptr;
 	v.row_ends = *p.row_end && g.find_tensor(p.row_end);
+	v.window_period = g.u32("clip.vision.n_wa_pattern", 0);
+	if (v.class_token && v.window_period)
+		fail(Code::Unsupported, "{}: it has windows and a class token, which is in none of them", g.name());
+	v.window = v.window_period ? kWindowEdge / v.align() * v.merge : 0;
+	if (v.window_period && v.window == 0)
+		fail(Code::Unsupported, "{}: windows of {} pixels hold no {} x {} patches of {}", g.name(), kWindowEdge,
+		     v.merge, v.merge, v.patch);
+	for (uint32_t l = 0; l < v.transformer.n_layers; ++l)
+		if (g.find_tensor(fmt::format("v.deepstack.{}.fc1.weight", l))) v.deep.push_back(l);
+	if (v.deep.size() >= model.n_layers)
+		fail(Code::Unsupported,
+		     "{}: its rows are for {} layers of the model, which has {}; take the mmproj file of this "
+		     "model",
+		     g.name(), v.deep.size() + 1, model.n_layers);
+	if (p.lines && !model.ropes[0].axes)
+		fail(
+		    Code::Unsupported,
+		    "{}: rows of its images have lines and columns, but the model's file has no key {}.rope.dimension_sections",
+		    g.name(), model.arch);
 	v.layer_scales = g.find_tensor("v.blk.0.ls1.weight") != nullptr;
 	v.out_dim = g.u32("clip.vision.projection_dim");
 	const GgufTensor* last = g.find_tensor(std::string(*p.out ? p.out : p.linear) + ".weight");

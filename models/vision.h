@@ -24,6 +24,9 @@ enum class Merge : uint8_t {
 enum class Positions : uint8_t {
 	Learned, // a row of a table is added; with a class token the table's first row is its
 	Rope2d,  // one half of a head's channels is rotated by the patch's row, the other by its column
+	// The first half of the pairs (i, i + head_dim / 2) by the row, the other by the column, with the same frequencies.
+	RopeHalves,
+	ResizedAndRope, // the same, and a table of a square, resized to the image (bilinear, corners on corners), is added
 };
 
 constexpr uint32_t kMostGridEdge = 16; // squares along an edge of Tiling::GridByEdge
@@ -47,9 +50,10 @@ struct Projector {
 	const char* row_end = "";               // tensor with a row of the model behind each row of patches but the last
 	uint32_t least_rows = 0, most_rows = 0; // of the model, of a tile that is Tiling::Free
 	Rgb border = {0, 0, 0};
-	bool stretched = false; // Tiling::Square: the image takes the shape of the square, without a border
+	bool stretched = false; // the image takes the shape of the tile, without a border
 	bool scaled = true;     // rows are multiplied by Config::embedding_scale, as embeddings are
 	bool together = false;  // in the model, rows of an image see each other
+	bool lines = false;     // in the model, rows have positions in two directions (Rope::axes)
 	// Texts around tiles, with control tokens; {row} and {column} count from 1.
 	const char *begin = "", *end = "";             // of the image
 	const char* tile = "";                         // before each square of a grid
@@ -70,11 +74,18 @@ struct VisionConfig {
 	Config transformer;                        // its layers, as LayerRunner runs them; no vocabulary
 	bool row_ends = false;                     // there is a row of the model behind each row of patches but the last
 	bool layer_scales = false;                 // outputs of attention and MLP have a factor per channel
+	// Patches see those of their window, window x window patches; every so-many-th layer has none. 0: all see all.
+	uint32_t window = 0, window_period = 0;
+	// Layers whose output also becomes rows, by projectors of their own; the first ones are added behind layer 0 of the
+	// model, and so on (DeepStack, arXiv:2406.04334).
+	std::vector<uint32_t> deep = {};
 
 	uint32_t merged_dim() const { // channels of what the projector reads
 		return transformer.dim * (projector->merge == Merge::Mean ? 1 : merge * merge);
 	}
 	uint32_t align() const { return patch * merge; } // edges of tiles are multiples
+	bool windowed(uint32_t layer) const { return window_period && (layer + 1) % window_period != 0; }
+	uint32_t deep_layers() const { return uint32_t(deep.size()); }
 	// Rows of the model that a tile becomes; its size is one that tiles have.
 	uint32_t rows(uint32_t width, uint32_t height) const {
 		const uint32_t x = width / align(), y = height / align();

@@ -108,7 +108,8 @@ TiledImage tile_image(const VisionConfig& v, const Image& image) {
 		break;
 	case Tiling::Free: {
 		const Size s = free_size(v, image);
-		out.tiles = {{"", fitted(image, s.width, s.height, p.resample, p.border)}};
+		out.tiles = {{"", p.stretched ? resized(image, s.width, s.height, p.resample)
+		                              : fitted(image, s.width, s.height, p.resample, p.border)}};
 		break;
 	}
 	case Tiling::GridByEdge: tile_by_edge(v, image, out); break;

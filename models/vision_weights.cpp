@@ -53,6 +53,18 @@ class Group {
 		for (size_t i = 0; i < factors.size(); ++i) v[i] *= factors[i];
 		vector(to, std::move(v));
 	}
+	// Three matrices or biases that the file has as one.
+	void thirds(const std::array<View*, 3>& to, const GgufTensor& t) {
+		const auto n = uint32_t(t.rows() / 3);
+		for (uint32_t i = 0; i < 3; ++i) items_.push_back({to[i], t.type, n, uint32_t(t.cols()), &t, {}, i * n});
+	}
+	void thirds_of_bias(const std::array<View*, 3>& to, const std::string& name, uint64_t n) {
+		const GgufTensor* t = find(name, 1, 3 * n);
+		if (!t) return;
+		const std::vector<float> v = values(*t);
+		for (size_t i = 0; i < 3; ++i)
+			vector(*to[i], {v.begin() + ptrdiff_t(i * n), v.begin() + ptrdiff_t((i + 1) * n)});
+	}
 	void norm(NormWeights& to, const std::string& name, uint64_t n, bool needed = true) {
 		const GgufTensor* w = needed ? &need(name + ".weight", 1, n) : find(name + ".weight", 1, n);
 		if (!w) return;
@@ -73,7 +85,7 @@ class Group {
 			*i.to = i.cols ? view(buffer, at, i.type, i.rows, i.cols) : view(buffer, at, i.type, i.rows);
 			at += align_up(size_of(i), kBufferAlign);
 			if (i.tensor)
-				write_tensor(be_, *i.to, g_, *i.tensor);
+				write_tensor(be_, *i.to, g_, *i.tensor, i.first);
 			else if (i.cols)
 				write_values(be_, *i.to, i.values);
 			else
@@ -90,6 +102,7 @@ class Group {
 		uint32_t rows, cols; // no columns: a vector
 		const GgufTensor* tensor;
 		std::vector<float> values; // where there is no tensor
+		uint32_t first = 0;        // row of the tensor
 	};
 	const Gguf& g_;
 	Backend& be_;
@@ -111,9 +124,14 @@ void load_layer(Group& g, const Gguf& file, const VisionConfig& v, uint32_t l, L
 		g.matrix(w, g.need(name(what) + ".weight", rows, cols), factors);
 		g.bias(b, name(what) + ".bias", rows, factors);
 	};
-	project(to.wq, to.bq, "attn_q", heads, dim);
-	project(to.wk, to.bk, "attn_k", heads, dim);
-	project(to.wv, to.bv, "attn_v", heads, dim);
+	if (file.find_tensor(name("attn_qkv.weight"))) {
+		g.thirds({&to.wq, &to.wk, &to.wv}, g.need(name("attn_qkv.weight"), 3 * heads, dim));
+		g.thirds_of_bias({&to.bq, &to.bk, &to.bv}, name("attn_qkv.bias"), heads);
+	} else {
+		project(to.wq, to.bq, "attn_q", heads, dim);
+		project(to.wk, to.bk, "attn_k", heads, dim);
+		project(to.wv, to.bv, "attn_v", heads, dim);
+	}
 	project(to.wo, to.bo, "attn_out", dim, heads, factors_of(g, v, name("ls1.weight")));
 	g.norm(to.mlp_norm, name("ln2"), dim);
 	const char *up = "ffn_up", *down = "ffn_down";
@@ -125,6 +143,15 @@ void load_layer(Group& g, const Gguf& file, const VisionConfig& v, uint32_t l, L
 	project(to.w_down, to.b_down, down, dim, hidden, factors_of(g, v, name("ls2.weight")));
 }
 
+void load_mlp(Group& g, ProjectorWeights& to, const std::string& in_name, const std::string& out_name, uint64_t cols,
+              uint64_t out_dim) {
+	const GgufTensor& in = g.need(in_name + ".weight", kAny, cols);
+	g.matrix(to.in, in);
+	g.bias(to.in_bias, in_name + ".bias", in.rows());
+	g.matrix(to.out, g.need(out_name + ".weight", out_dim, in.rows()));
+	g.bias(to.out_bias, out_name + ".bias", out_dim);
+}
+
 void load_projector(Group& g, const VisionConfig& v, VisionWeights& out) {
 	const Projector& p = *v.projector;
 	const uint64_t dim = v.transformer.dim, merged = v.merged_dim();
@@ -132,24 +159,27 @@ void load_projector(Group& g, const VisionConfig& v, VisionWeights& out) {
 	const auto weight = [](const char* name) { return std::string(name) + ".weight"; };
 	const bool merges = v.merge > 1 || p.merge != Merge::Channels;
 	if (*p.patch_norm && merges) g.norm(out.patch_norm, p.patch_norm, dim);
-	if (*p.merge_norm) g.norm(out.merge_norm, p.merge_norm, merged);
+	ProjectorWeights& to = out.projector;
+	if (*p.merge_norm) g.norm(to.norm, p.merge_norm, merged);
 	if (*p.linear && p.transposed) {
 		const std::vector<float> from = g.values(g.need(weight(p.linear), merged, v.out_dim));
-		std::vector<float> to(from.size());
+		std::vector<float> turned(from.size());
 		for (size_t r = 0; r < merged; ++r)
-			for (size_t c = 0; c < v.out_dim; ++c) to[c * merged + r] = from[r * v.out_dim + c];
-		g.matrix(out.linear, v.out_dim, uint32_t(merged), std::move(to));
+			for (size_t c = 0; c < v.out_dim; ++c) turned[c * merged + r] = from[r * v.out_dim + c];
+		g.matrix(to.linear, v.out_dim, uint32_t(merged), std::move(turned));
 	} else if (*p.linear && merges) {
 		const GgufTensor& t = g.need(weight(p.linear), *p.in ? kAny : v.out_dim, merged);
-		g.matrix(out.linear, t);
+		g.matrix(to.linear, t);
 		cols = t.rows();
 	}
 	if (!*p.in) return;
-	const GgufTensor& in = g.need(weight(p.in), kAny, cols);
-	g.matrix(out.in, in);
-	g.bias(out.in_bias, std::string(p.in) + ".bias", in.rows());
-	g.matrix(out.out, g.need(weight(p.out), v.out_dim, in.rows()));
-	g.bias(out.out_bias, std::string(p.out) + ".bias", v.out_dim);
+	load_mlp(g, to, p.in, p.out, cols, v.out_dim);
+	out.deep.resize(v.deep.size());
+	for (size_t i = 0; i < v.deep.size(); ++i) {
+		const std::string name = fmt::format("v.deepstack.{}.", v.deep[i]);
+		g.norm(out.deep[i].norm, name + "norm", merged);
+		load_mlp(g, out.deep[i], name + "fc1", name + "fc2", merged, v.out_dim);
+	}
 	if (v.row_ends) out.row_end = g.values(g.need(p.row_end, 1, v.out_dim));
 }
 
@@ -163,7 +193,12 @@ VisionWeights load_vision(const Gguf& file, const VisionConfig& v, Backend& be) 
 	const Config& c = v.transformer;
 	{
 		const GgufTensor& t = g.need("v.patch_embd.weight", uint64_t(3) * v.patch * c.dim, v.patch);
-		const std::vector<float> pixels = g.values(t);
+		std::vector<float> pixels = g.values(t);
+		if (const GgufTensor* second =
+		        g.find("v.patch_embd.weight.1", t.rows(), t.cols())) { // of the next frame: the same
+			const std::vector<float> more = g.values(*second);
+			for (size_t i = 0; i < more.size(); ++i) pixels[i] += more[i];
+		}
 		const size_t n = size_t(3) * v.patch * v.patch, columns = patch_columns(v);
 		std::vector<float> rows(columns * c.dim);
 		for (size_t i = 0; i < c.dim; ++i) std::copy_n(&pixels[i * n], n, &rows[i * columns]);
@@ -171,7 +206,8 @@ VisionWeights load_vision(const Gguf& file, const VisionConfig& v, Backend& be) 
 	}
 	g.bias(out.patch_bias, "v.patch_embd.bias", c.dim);
 	if (v.class_token) out.class_token = g.values(g.need("v.class_embd", 1, c.dim));
-	if (v.projector->positions == Positions::Learned) {
+	const Positions positions = v.projector->positions;
+	if (positions == Positions::Learned || positions == Positions::ResizedAndRope) {
 		const uint64_t side = v.image_size / v.patch;
 		out.positions = g.values(g.need("v.position_embd.weight", side * side + (v.class_token ? 1 : 0), c.dim));
 	}

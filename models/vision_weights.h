@@ -5,13 +5,18 @@
 
 namespace kvrun {
 
-struct VisionWeights {                  // empty where the file has no such tensor
-	View patch, patch_bias;             // (dim, patch_columns()), (dim) f32
-	NormWeights pre, post;              // around the layers
-	Weights transformer;                // its layers alone
-	NormWeights patch_norm, merge_norm; // (dim), (dim * merge^2) f32
-	View linear;                        // (dim or out_dim, dim * merge^2)
-	View in, in_bias, out, out_bias;    // (hidden, ..), (out_dim, hidden)
+struct ProjectorWeights {            // empty where the file has no such tensor
+	NormWeights norm;                // (dim * merge^2) f32
+	View linear;                     // (dim or out_dim, dim * merge^2)
+	View in, in_bias, out, out_bias; // (hidden, ..), (out_dim, hidden)
+};
+struct VisionWeights {      // likewise
+	View patch, patch_bias; // (dim, patch_columns()), (dim) f32
+	NormWeights pre, post;  // around the layers
+	Weights transformer;    // its layers alone
+	NormWeights patch_norm; // (dim) f32
+	ProjectorWeights projector;
+	std::vector<ProjectorWeights> deep; // of VisionConfig::deep
 	// On the host: (n, dim), (dim), (out_dim).
 	std::vector<float> positions, class_token, row_end;
 	std::deque<Buffer> buffers;

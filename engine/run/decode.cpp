@@ -28,23 +28,21 @@ std::span<RowLogits> Decoder::decode(KvPool& pool, std::span<const DecodeRow> st
 	std::vector<Row> first, rows, ahead;
 	for (const DecodeRow& r : step) {
 		KvFetch* f = r.seq->fetch();
-		const uint32_t at = r.seq->n_tokens();
-		rows.push_back({{r.seq, true}, r.window_seq, r.states, r.rope, r.token, at, r.top});
+		rows.push_back({{r.seq, true}, r.window_seq, r.states, r.rope, r.token, r.position, r.top});
 		if (f && r.seq->plan().speculates() && !f->ready())
-			first.push_back({{r.seq, false}, nullptr, nullptr, r.rope, r.token, at});
+			first.push_back({{r.seq, false}, nullptr, nullptr, r.rope, r.token, r.position});
 	}
 	for (const DecodeRow& r : step)
 		for (uint32_t i = 0; i < r.drafts.size(); ++i) {
 			rows.push_back(
-			    {{r.seq, true, i + 1}, r.window_seq, r.states, r.rope, r.drafts[i], r.seq->n_tokens() + i + 1, r.top});
+			    {{r.seq, true, i + 1}, r.window_seq, r.states, r.rope, r.drafts[i], r.position + i + 1, r.top});
 		}
 	KV_ASSERT(!rows.empty() && rows.size() <= most_rows_);
 	try {
 		if (!first.empty()) run(pool, first);
 		for (const DecodeRow& r : step) {
 			if (r.seq->fetch() && r.seq->fetch()->ready())
-				ahead.push_back(
-				    {{r.seq, false}, nullptr, nullptr, r.rope, r.seq->fetch()->token(), r.seq->n_tokens() + 1});
+				ahead.push_back({{r.seq, false}, nullptr, nullptr, r.rope, r.seq->fetch()->token(), r.position + 1});
 		}
 		rows.insert(rows.end(), ahead.begin(), ahead.end());
 		run(pool, rows);
@@ -79,7 +77,7 @@ void Decoder::run(KvPool& pool, std::span<const Row> step) {
 		tokens.push_back(r.token);
 		kv_rows.push_back(r.step);
 		if (r.window_seq) window_rows.push_back({r.window_seq, true, r.step.draft});
-		for (size_t i = 0; i < n_ropes; ++i) (*r.rope)[i].append(r.position, 1, host_rope_[i]);
+		for (size_t i = 0; i < n_ropes; ++i) (*r.rope)[i].append(r.position, host_rope_[i]);
 		if (rope_[kTemperature]) r.rope->append_temperature(r.position, 1, host_rope_[kTemperature]);
 	}
 	std::vector<StateOfRow> states;

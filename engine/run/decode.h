@@ -13,6 +13,7 @@ struct DecodeRow { // the next token of one sequence
 	KvSequence* window_seq; // of layers with a window; null where the model has no such cache
 	StateSequence* states;  // of recurrent layers; null where the model has none
 	const RopeTables* rope;
+	uint32_t position; // of the token (engine/run/positions.h)
 	uint32_t token;
 	uint32_t top = 0;                      // number of largest logits that suffice; 0: all are wanted
 	std::span<const uint32_t> drafts = {}; // tokens that may follow it: one row each, with the same `top`

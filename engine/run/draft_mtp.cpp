@@ -1,6 +1,7 @@
 // A model's own prediction layer as a drafter.
 #include "engine/run/draft_mtp.h"
 #include "engine/core/log.h"
+#include "engine/run/positions.h"
 #include <algorithm>
 
 namespace kvrun {
@@ -12,7 +13,9 @@ constexpr uint32_t kPiece = 8 * PredictionLayer::kRows; // rows that are read be
 // further guesses go on from the layer's own hidden state, and their entries are removed again.
 class MtpDrafter final : public Drafter {
  public:
-	explicit MtpDrafter(MtpModel& m) : model_(m), layer_(m.layer()) { model_.add(text_); }
+	explicit MtpDrafter(MtpModel& m) : model_(m), layer_(m.layer()), positions_(bool(layer_.config().ropes[0].axes)) {
+		model_.add(text_);
+	}
 	~MtpDrafter() override { model_.end(text_); }
 	void accept(std::span<const uint32_t> tokens) override {
 		text_.tokens.insert(text_.tokens.end(), tokens.begin(), tokens.end());
@@ -36,7 +39,7 @@ class MtpDrafter final : public Drafter {
 		attempt([&] {
 			if (most == 0 || !read(kPiece)) return;
 			const uint32_t kept = text_.seq->n_tokens();
-			for (uint32_t at = text_.at.back();;) {
+			for (uint32_t at = position(text_.at.back());;) {
 				drafted_.push_back(layer_.guess());
 				if (drafted_.size() >= most) break;
 				layer_.step(*text_.seq, {++at, {&drafted_.back(), 1}, layer_.state(), /*own=*/true}, /*guess=*/true);
@@ -48,6 +51,9 @@ class MtpDrafter final : public Drafter {
 
  private:
 	uint32_t n_waiting() const { return uint32_t(text_.waiting.size() / layer_.config().dim - text_.used); }
+	uint32_t position(uint32_t i) {
+		return positions_.next(std::span(text_.tokens).first(i));
+	}                       // of token i of the text
 	void take(uint32_t n) { // removes the first n states
 		text_.waiting_at += n, text_.used += n;
 		if (n_waiting() == 0) text_.waiting.clear(), text_.used = 0;
@@ -80,7 +86,7 @@ class MtpDrafter final : public Drafter {
 			guessed = first + n + 1 == tokens.size();
 			if (n) {
 				if (!text_.seq) text_.seq = layer_.sequence();
-				const PredictionRows rows{first, next.first(n),
+				const PredictionRows rows{position(first), next.first(n),
 				                          std::span(text_.waiting).subspan(text_.used * dim, size_t(n) * dim)};
 				layer_.step(*text_.seq, rows, guessed);
 				for (uint32_t i = 0; i < n; ++i) text_.at.push_back(first + i);
@@ -95,6 +101,7 @@ class MtpDrafter final : public Drafter {
 	MtpModel& model_;
 	PredictionLayer& layer_;
 	PredictionText text_;
+	TextPositions positions_;
 	std::vector<uint32_t> drafted_;
 	bool begun_ = false, lost_ = false;
 };

@@ -38,12 +38,27 @@ double ImageEncoder::work(const Image& tile) const {
 	return c.n_layers * n * (2 * dim * (4 * heads + 3. * c.hidden_dim) + 4 * heads * n);
 }
 
+ImageEncoder::Order ImageEncoder::order_of(Grid g) const {
+	Order out;
+	const uint32_t edge = config_.window_period ? config_.window : std::max(g.columns, g.rows);
+	for (uint32_t top = 0; top < g.rows; top += edge)
+		for (uint32_t left = 0; left < g.columns; left += edge) {
+			out.begins.push_back(uint32_t(out.patches.size()));
+			for (uint32_t y = top; y < std::min(top + edge, g.rows); ++y)
+				for (uint32_t x = left; x < std::min(left + edge, g.columns); ++x)
+					out.patches.push_back(y * g.columns + x);
+		}
+	out.begins.push_back(g.n());
+	return out;
+}
+
 // (patches, patch_columns()): channel, row, column; as the file's convolution has its weights.
-std::vector<float> ImageEncoder::pixels(const Image& tile, Grid g) const {
+std::vector<float> ImageEncoder::pixels(const Image& tile, Grid g, const Order& order) const {
 	const uint32_t edge = config_.patch, columns = patch_columns(config_);
 	std::vector<float> out(size_t(g.n()) * columns);
-	for (uint32_t i = 0; i < g.n(); ++i) {
-		float* row = &out[size_t(i) * columns];
+	for (uint32_t t = 0; t < g.n(); ++t) {
+		const uint32_t i = order.patches[t];
+		float* row = &out[size_t(t) * columns];
 		for (uint32_t c = 0; c < 3; ++c)
 			for (uint32_t y = 0; y < edge; ++y)
 				for (uint32_t x = 0; x < edge; ++x) {
@@ -54,27 +69,62 @@ std::vector<float> ImageEncoder::pixels(const Image& tile, Grid g) const {
 	return out;
 }
 
+std::vector<float> ImageEncoder::resized_positions(Grid g) const {
+	const size_t dim = config_.transformer.dim;
+	const uint32_t side = config_.image_size / config_.patch;
+	struct Between { // places of the table, and the share of the second one
+		uint32_t low, high;
+		float share;
+	};
+	const auto between = [&](uint32_t i, uint32_t n) {
+		const float at = n > 1 ? float(i) * float(side - 1) / float(n - 1) : 0;
+		const auto low = std::min(uint32_t(at), side - 1);
+		return Between{low, std::min(low + 1, side - 1), at - float(low)};
+	};
+	std::vector<float> out(g.n() * dim);
+	for (uint32_t i = 0; i < g.n(); ++i) {
+		const Between y = between(i / g.columns, g.rows), x = between(i % g.columns, g.columns);
+		const auto row = [&](uint32_t line, uint32_t column) {
+			return &weights_.positions[(size_t(line) * side + column) * dim];
+		};
+		const float *a = row(y.low, x.low), *b = row(y.low, x.high), *c = row(y.high, x.low), *d = row(y.high, x.high);
+		for (size_t k = 0; k < dim; ++k)
+			out[i * dim + k] = (1 - y.share) * ((1 - x.share) * a[k] + x.share * b[k]) +
+			                   y.share * ((1 - x.share) * c[k] + x.share * d[k]);
+	}
+	return out;
+}
+
 // (patches, dim), and the class token behind them, whose position is the table's first.
-std::vector<float> ImageEncoder::position_rows(Grid g) const {
+std::vector<float> ImageEncoder::position_rows(Grid g, const Order& order) const {
 	const size_t dim = config_.transformer.dim, first = config_.class_token ? dim : 0;
 	const std::vector<float>& table = weights_.positions;
 	std::vector<float> out(g.n() * dim);
-	if (!table.empty()) std::copy_n(table.begin() + ptrdiff_t(first), out.size(), out.begin());
+	if (!table.empty()) {
+		const bool resized = config_.projector->positions == Positions::ResizedAndRope;
+		const std::vector<float> rows = resized ? resized_positions(g) : std::vector<float>();
+		const float* from = resized ? rows.data() : table.data() + first;
+		for (size_t t = 0; t < g.n(); ++t) std::copy_n(from + order.patches[t] * dim, dim, &out[t * dim]);
+	}
 	for (size_t i = 0; i < first; ++i) out.push_back(weights_.class_token[i] + (table.empty() ? 0 : table[i]));
 	return out;
 }
 
-// (patches, head_dim / 2, 2): cos and sin. Frequencies go alternately to the row's half and to the column's.
-std::vector<float> ImageEncoder::rotations(Grid g) const {
+// (patches, head_dim / 2, 2): cos and sin.
+std::vector<float> ImageEncoder::rotations(Grid g, const Order& order) const {
 	const uint32_t pairs = config_.transformer.head_dim / 2, n = g.n() + (config_.class_token ? 1 : 0);
+	const Positions kind = config_.projector->positions;
 	std::vector<float> out(size_t(n) * pairs * 2);
 	for (uint32_t t = 0; t < n; ++t)
 		for (uint32_t i = 0; i < pairs; ++i) {
 			double angle = 0;
-			if (config_.projector->positions == Positions::Rope2d) {
+			if (kind != Positions::Learned && t < g.n()) {
 				const bool by_row = i < pairs / 2;
-				const uint32_t f = by_row ? 2 * i : 2 * (i - pairs / 2) + 1;
-				angle = (by_row ? t / g.columns : t % g.columns) * std::pow(double(kRopeTheta), -double(f) / pairs);
+				const uint32_t patch = order.patches[t], k = by_row ? i : i - pairs / 2;
+				// frequencies go alternately to the row's half and to the column's, or are the same in both
+				const uint32_t f = kind == Positions::Rope2d && !by_row ? 2 * k + 1 : 2 * k;
+				angle =
+				    (by_row ? patch / g.columns : patch % g.columns) * std::pow(double(kRopeTheta), -double(f) / pairs);
 			}
 			out[(size_t(t) * pairs + i) * 2] = float(std::cos(angle));
 			out[(size_t(t) * pairs + i) * 2 + 1] = float(std::sin(angle));
@@ -90,12 +140,13 @@ void ImageEncoder::norm(const View& x, const NormWeights& w, NormKind kind, floa
 		be_.layer_norm(x, x, w.w, w.b, eps);
 }
 
-std::vector<float> ImageEncoder::transform(const Image& tile, Grid g) {
+std::vector<float> ImageEncoder::transform(const Image& tile, Grid g, std::vector<std::vector<float>>& deep) {
 	const Config& c = config_.transformer;
-	const uint32_t n = g.n(), all = n + (config_.class_token ? 1 : 0);
+	const uint32_t n = g.n(), all = n + (config_.class_token ? 1 : 0), words = c.head_dim / 2;
+	const Order order = order_of(g);
 	LayerRunner runner(be_, c, weights_.transformer, all);
 	Buffer memory;
-	View x, patches, positions, ids, rope, k, v, at;
+	View x, patches, positions, ids, rope, k, v, at, at_windows;
 	allocate(be_, memory, "image", [&](Arena& a) {
 		x = a.take(DType::F32, all, c.dim);
 		patches = a.take(DType::F32, n, patch_columns(config_));
@@ -105,33 +156,59 @@ std::vector<float> ImageEncoder::transform(const Image& tile, Grid g) {
 		k = a.take(DType::F16, c.n_kv_heads, all, c.head_dim);
 		v = a.take(DType::F16, c.n_kv_heads, all, c.head_dim);
 		at = a.take(DType::U32, all, c.n_kv_heads, 2);
+		if (config_.window_period) at_windows = a.take(DType::U32, all, c.n_kv_heads, 2);
 	});
-	std::vector<uint32_t> places;
-	for (uint32_t t = 0; t < all; ++t)
-		for (uint32_t h = 0; h < c.n_kv_heads; ++h) places.insert(places.end(), 2, (h * all + t) * (c.head_dim / 2));
-	write(be_, patches, pixels(tile, g));
-	write(be_, positions, position_rows(g));
-	write(be_, rope, rotations(g));
-	write(be_, at, places);
+	// Keys and values of windows lie one window after the other.
+	const auto places = [&](const std::vector<uint32_t>& begins) {
+		std::vector<uint32_t> out;
+		for (size_t w = 0; w + 1 < begins.size(); ++w)
+			for (uint32_t t = begins[w]; t < begins[w + 1]; ++t)
+				for (uint32_t h = 0; h < c.n_kv_heads; ++h) {
+					const uint32_t row = c.n_kv_heads * begins[w] + h * (begins[w + 1] - begins[w]) + t - begins[w];
+					out.insert(out.end(), 2, row * words);
+				}
+		return out;
+	};
+	const std::vector<uint32_t> one = {0, all};
+	write(be_, patches, pixels(tile, g, order));
+	write(be_, positions, position_rows(g, order));
+	write(be_, rope, rotations(g, order));
+	write(be_, at, places(one));
+	if (at_windows) write(be_, at_windows, places(order.begins));
 	be_.at_layer(0); // of a split the first device has the encoder
 	const Proj embed[] = {{rows(x, 0, n), weights_.patch, weights_.patch_bias}};
 	be_.matmul(embed, patches, Epilogue::None, /*decode=*/false);
 	be_.activate(rows(x, 0, n), rows(positions, 0, n), {}, {.add = true});
 	if (all > n) be_.copy(rows(x, n, 1), rows(positions, n, 1));
 	norm(x, weights_.pre, c.norm, c.norm_eps);
+	const auto read_patches = [&] { // in the image's order
+		std::vector<float> values, out(size_t(n) * c.dim);
+		read(be_, rows(x, 0, n), values);
+		for (size_t t = 0; t < n; ++t) std::copy_n(&values[t * c.dim], c.dim, &out[size_t(order.patches[t]) * c.dim]);
+		return out;
+	};
 	for (uint32_t l = 0; l < c.n_layers; ++l) {
 		const LayerRows r = runner.rows_of(l, x, {ids, {}}, {rope}, 0, all);
+		const bool windowed = config_.windowed(l);
+		const std::vector<uint32_t>& begins = windowed ? order.begins : one;
 		runner.project_in(l, r, /*decode=*/false);
-		runner.rotate(l, r, 0, all, {as_words(k), as_words(v), at, 1});
-		be_.attend_prompt(r.att, {}, r.q, {k, v, 0, {}, {}, /*together=*/true}, nullptr);
+		runner.rotate(l, r, 0, all, {as_words(k), as_words(v), windowed ? at_windows : at, 1});
+		for (size_t w = 0; w + 1 < begins.size(); ++w) {
+			const uint32_t from = begins[w], m = begins[w + 1] - from;
+			const auto part = [&](const View& all_rows) {
+				const size_t offset = size_t(c.n_kv_heads) * from * c.head_dim * sizeof(uint16_t);
+				return view(*all_rows.buf, all_rows.at + offset, DType::F16, c.n_kv_heads, m, c.head_dim);
+			};
+			be_.attend_prompt(rows(r.att, from, m), {}, rows(r.q, from, m),
+			                  {part(k), part(v), 0, {}, {}, /*together=*/true}, nullptr);
+		}
 		runner.project_out(l, r, /*decode=*/false);
 		be_.submit();
+		if (std::ranges::binary_search(config_.deep, l)) deep.push_back(read_patches());
 	}
 	norm(x, weights_.post, c.norm, c.norm_eps);
 	norm(rows(x, 0, n), weights_.patch_norm, NormKind::Rms, c.norm_eps);
-	std::vector<float> out;
-	read(be_, rows(x, 0, n), out);
-	return out;
+	return read_patches();
 }
 
 // (rows, merged_dim()): each row is a square of patches.
@@ -158,9 +235,8 @@ std::vector<float> ImageEncoder::merged(const std::vector<float>& patches, Grid 
 	return out;
 }
 
-std::vector<float> ImageEncoder::project(const std::vector<float>& from) {
+std::vector<float> ImageEncoder::project(const ProjectorWeights& w, const std::vector<float>& from, float norm_eps) {
 	const uint32_t cols = config_.merged_dim(), n = uint32_t(from.size() / cols);
-	const VisionWeights& w = weights_;
 	Buffer memory;
 	View x, y, hidden, out;
 	allocate(be_, memory, "rows of an image", [&](Arena& a) {
@@ -171,10 +247,7 @@ std::vector<float> ImageEncoder::project(const std::vector<float>& from) {
 	});
 	write(be_, x, from);
 	be_.at_layer(0);
-	if (config_.projector->merge == Merge::Mean)
-		norm(x, w.merge_norm, NormKind::Rms, config_.transformer.norm_eps);
-	else
-		norm(x, w.merge_norm, NormKind::LayerBiased, kMergeNormEps);
+	norm(x, w.norm, config_.projector->merge == Merge::Mean ? NormKind::Rms : NormKind::LayerBiased, norm_eps);
 	const auto multiply = [&](const View& to, const View& weight, const View& bias, const View& by) {
 		const Proj p[] = {{to, weight, bias}};
 		be_.matmul(p, by, Epilogue::None, /*decode=*/false);
@@ -187,15 +260,19 @@ std::vector<float> ImageEncoder::project(const std::vector<float>& from) {
 	}
 	std::vector<float> result;
 	read(be_, out, result);
+	if (std::ranges::any_of(result, [](float v) { return !std::isfinite(v); }))
+		fail(Code::Device, "the vision encoder's result is not finite; check its file with kvrun inspect --check, or "
+		                   "try --device cpu");
 	return result;
 }
 
-std::vector<float> ImageEncoder::encode(const Image& tile) {
+std::vector<float> ImageEncoder::encode(const Image& tile, std::vector<std::vector<float>>& deep) {
 	const Grid g = grid_of(tile);
-	std::vector<float> out = project(merged(transform(tile, g), g));
-	if (std::ranges::any_of(out, [](float x) { return !std::isfinite(x); }))
-		fail(Code::Device, "the vision encoder's result is not finite; check its file with kvrun inspect --check, or "
-		                   "try --device cpu");
+	const float eps = config_.transformer.norm_eps;
+	const std::vector<float> patches = transform(tile, g, deep);
+	for (size_t i = 0; i < deep.size(); ++i) deep[i] = project(weights_.deep[i], merged(deep[i], g), eps);
+	std::vector<float> out =
+	    project(weights_.projector, merged(patches, g), config_.projector->merge == Merge::Mean ? eps : kMergeNormEps);
 	if (!config_.row_ends) return out;
 	std::vector<float> all;
 	const size_t row = size_t(g.columns / config_.merge) * config_.out_dim;

@@ -13,9 +13,10 @@ class ImageEncoder {
 	size_t weight_bytes() const { return weights_.bytes; }
 	// Multiplies and adds that a tile takes.
 	double work(const Image& tile) const;
-	// The rows of a tile, (config().rows(), out_dim) f32. Waits for the device. Memory is allocated for the call: about
-	// ten rows of the widest layer per patch. Throws Error{OutOfMemory}; Device if the result is not finite.
-	std::vector<float> encode(const Image& tile);
+	// The rows of a tile, (config().rows(), out_dim) f32, and in `deep` those of VisionConfig::deep. Waits for the
+	// device. Memory is allocated for the call: about ten rows of the widest layer per patch. Throws
+	// Error{OutOfMemory}; Device if a result is not finite.
+	std::vector<float> encode(const Image& tile, std::vector<std::vector<float>>& deep);
 
  private:
 	struct Grid { // of patches
@@ -23,12 +24,20 @@ class ImageEncoder {
 		uint32_t n() const { return columns * rows; }
 	};
 	Grid grid_of(const Image&) const;
-	std::vector<float> pixels(const Image&, Grid) const;
-	std::vector<float> position_rows(Grid) const;
-	std::vector<float> rotations(Grid) const;
-	std::vector<float> transform(const Image&, Grid); // (patches, dim): behind the layers
+	// The order in which the layers have patches: windows one after the other (VisionConfig::window).
+	struct Order {
+		std::vector<uint32_t> patches; // (n)
+		std::vector<uint32_t> begins;  // of windows, then n
+	};
+	Order order_of(Grid) const;
+	std::vector<float> pixels(const Image&, Grid, const Order&) const;
+	std::vector<float> resized_positions(Grid) const; // (patches, dim)
+	std::vector<float> position_rows(Grid, const Order&) const;
+	std::vector<float> rotations(Grid, const Order&) const;
+	// (patches, dim): behind the layers; `deep`: behind layers of VisionConfig::deep.
+	std::vector<float> transform(const Image&, Grid, std::vector<std::vector<float>>& deep);
 	std::vector<float> merged(const std::vector<float>& patches, Grid) const;
-	std::vector<float> project(const std::vector<float>& rows);
+	std::vector<float> project(const ProjectorWeights&, const std::vector<float>& rows, float norm_eps);
 	void norm(const View& x, const NormWeights&, NormKind, float eps);
 
 	Backend& be_;

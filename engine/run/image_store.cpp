@@ -6,7 +6,7 @@ namespace kvrun {
 namespace {
 
 constexpr uint32_t kMostEdge = 1 << 15; // pixels
-constexpr uint32_t kIds = UINT32_MAX - kFirstImageRow;
+constexpr uint32_t kIds = kLineBegins - 1;
 
 [[noreturn]] void gone(const char* what) {
 	fail(Code::NotFound, "{} is of an image that is no longer held; give the image again", what);
@@ -16,6 +16,7 @@ constexpr uint32_t kIds = UINT32_MAX - kFirstImageRow;
 
 size_t StoredImage::bytes() const {
 	size_t n = rows.capacity() * sizeof(float);
+	for (const std::vector<float>& d : deep) n += d.capacity() * sizeof(float);
 	for (const Image& t : tiles) n += t.rgb.size();
 	return n;
 }
@@ -44,7 +45,9 @@ uint64_t ImageStore::add(const Image& image) {
 	};
 	for (TiledImage::Tile& t : tiled.tiles) {
 		text(t.before);
-		for (uint32_t n = c.rows(t.pixels.width, t.pixels.height); n > 0; --n) stored->tokens.push_back(next++);
+		const uint32_t n = c.rows(t.pixels.width, t.pixels.height), line = t.pixels.width / c.align();
+		for (uint32_t i = 0; i < n; ++i, ++next)
+			stored->tokens.push_back(c.projector->lines && i % line == 0 ? next | kLineBegins : next);
 		stored->tiles.push_back(std::move(t.pixels));
 	}
 	text(tiled.end);
@@ -108,8 +111,9 @@ ImageStore::Rows ImageStore::rows(uint64_t id) {
 std::vector<std::shared_ptr<StoredImage>> ImageStore::of(std::span<const uint32_t> tokens) {
 	std::vector<std::shared_ptr<StoredImage>> out;
 	std::lock_guard lock(mutex_);
-	for (const uint32_t t : tokens) {
-		if (!is_image_row(t)) continue;
+	for (const uint32_t token : tokens) {
+		if (!is_image_row(token)) continue;
+		const uint32_t t = image_row(token);
 		if (!out.empty() && t >= out.back()->first && t - out.back()->first < out.back()->n_rows) continue;
 		auto i = images_.upper_bound(t);
 		if (i == images_.begin()) gone("a token");
@@ -130,11 +134,14 @@ double ImageStore::work_left(const StoredImage& image) const {
 double ImageStore::encode_next(StoredImage& image) {
 	if (image.encoded == image.tiles.size()) return 0;
 	Image& tile = image.tiles[image.encoded];
-	std::vector<float> rows = encoder_->encode(tile);
+	std::vector<std::vector<float>> deep;
+	std::vector<float> rows = encoder_->encode(tile, deep);
 	for (float& x : rows) x *= scale_;
 	const double work = encoder_->work(tile);
 	std::lock_guard lock(mutex_); // bytes() reads both
 	image.rows.insert(image.rows.end(), rows.begin(), rows.end());
+	image.deep.resize(deep.size());
+	for (size_t l = 0; l < deep.size(); ++l) image.deep[l].insert(image.deep[l].end(), deep[l].begin(), deep[l].end());
 	tile = {};
 	++image.encoded;
 	return work;

@@ -3,6 +3,7 @@
 // prompts are a common beginning, also of a session that was restored.
 #pragma once
 #include "engine/run/image_encoder.h"
+#include "engine/run/image_rows.h"
 #include "models/tokenizer.h"
 #include <map>
 #include <memory>
@@ -10,16 +11,14 @@
 
 namespace kvrun {
 
-constexpr uint32_t kFirstImageRow = 0x80000000u; // ids of rows of images, up to UINT32_MAX - 1
-constexpr bool is_image_row(uint32_t token) { return token >= kFirstImageRow && token != UINT32_MAX; }
-
 struct StoredImage {
 	uint64_t id = 0;
-	std::vector<uint32_t> tokens;   // all of them
-	uint32_t first = 0, n_rows = 0; // ids first .. first + n_rows - 1
-	std::vector<Image> tiles;       // emptied once their rows are there
-	std::vector<float> rows;        // (n_rows, dim), tile after tile
-	uint32_t encoded = 0;           // tiles
+	std::vector<uint32_t> tokens;         // all of them
+	uint32_t first = 0, n_rows = 0;       // image_row() of its ids: first .. first + n_rows - 1
+	std::vector<Image> tiles;             // emptied once their rows are there
+	std::vector<float> rows;              // (n_rows, dim), tile after tile
+	std::vector<std::vector<float>> deep; // the same, added behind the model's first layers
+	uint32_t encoded = 0;                 // tiles
 	size_t bytes() const;
 };
 
@@ -37,7 +36,7 @@ class ImageStore {
 	// Of an image of add(). Throws Error{NotFound} if it is no longer there.
 	std::vector<uint32_t> tokens(uint64_t id);
 	struct Rows {
-		uint32_t first, n; // ids
+		uint32_t first, n; // image_row() of the first id
 	};
 	Rows rows(uint64_t id); // likewise
 	// The images whose rows are among these tokens, each once. Throws Error{NotFound} likewise.

@@ -87,7 +87,7 @@ void PredictionLayer::step(KvSequence& seq, const PredictionRows& in, bool guess
 		if (i == kTemperature)
 			rope_.append_temperature(in.first, n, host_rope_[i]);
 		else
-			rope_[i].append(in.first, n, host_rope_[i]);
+			for (uint32_t at = in.first; at < in.first + n; ++at) rope_[i].append(at, host_rope_[i]);
 		be_.write(*positions_[i].buf, positions_[i].at, std::as_bytes(std::span(host_rope_[i])));
 	}
 	be_.at_layer(0);

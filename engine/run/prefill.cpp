@@ -148,8 +148,9 @@ double Prefill::begin_block() {
 	session_.engine().note_prompt_bytes(memory_->bytes());
 	write_tokens();
 	std::vector<float> rope;
+	const std::vector<Position> positions = session_.positions(std::span(tokens_).subspan(n_read_, n_));
 	for (size_t i = 0; i < runner_.config().ropes.size(); ++i, rope.clear()) {
-		session_.rope()[i].append(seq.n_tokens(), n_, rope);
+		for (const Position& at : positions) session_.rope()[i].append(at, rope);
 		be.write(*memory_->rope[i].buf, memory_->rope[i].at, std::as_bytes(std::span(rope)));
 	}
 	if (const View& t = memory_->rope[kTemperature]) {
@@ -296,6 +297,12 @@ double Prefill::rows(double room, bool must) {
 	return work;
 }
 
+// Rows from row `first` of the block on.
+void Prefill::project_out(const LayerRows& r, uint32_t first) {
+	runner_.project_out(layer_, r, /*decode=*/false);
+	images_->add_deep(runner_.backend(), layer_, r.x, r.h, n_read_ + first, r.n);
+}
+
 // The next m rows of a layer that attends.
 double Prefill::layer_rows(uint32_t m) {
 	const uint32_t k = session_.engine().cache_layers()[layer_].index;
@@ -328,9 +335,9 @@ double Prefill::layer_rows(uint32_t m) {
 		else
 			attend(kv, k, r, owns);
 		if (all)
-			runner_.project_out(layer_, r, /*decode=*/false);
+			project_out(r, at_);
 		else if (last_rows)
-			runner_.project_out(layer_, LayerRunner::last_row(r), /*decode=*/false);
+			project_out(LayerRunner::last_row(r), n_ - 1);
 	} else if (r.expanded) { // later rows attend to these
 		runner_.expand(layer_, heads, unpacked_ + at_, from, m);
 	}
@@ -369,7 +376,7 @@ double Prefill::recurrent_rows(uint32_t m) {
 	if (looking_ && layer_ == 0) runner_.read_rows(r.x, looks_.emplace_back(Look{"the embeddings are", {}}).rows);
 	recur(r);
 	const LayerRows out = all ? r : LayerRunner::last_row(r);
-	if (all || last_rows) runner_.project_out(layer_, out, /*decode=*/false);
+	if (all || last_rows) project_out(out, all ? at_ : n_ - 1);
 	if (looking_ && (all || last_rows))
 		runner_.read_rows(out.x, looks_.emplace_back(Look{fmt::format("the output of layer {} is", layer_), {}}).rows);
 	const double work = rows_work(layer_, at_, m);

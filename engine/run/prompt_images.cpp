@@ -11,15 +11,17 @@ PromptImages::PromptImages(ImageStore* store, std::span<const uint32_t> tokens, 
 	if (images_.empty()) return;
 	for (uint32_t i = 0; i < tokens.size(); ++i) {
 		if (!is_image_row(tokens[i])) continue;
-		if (!runs_.empty() && runs_.back().end == i && tokens[i] == tokens[i - 1] + 1 &&
-		    tokens[i] - runs_.back().image->first < runs_.back().image->n_rows) {
+		const uint32_t row = image_row(tokens[i]);
+		if (!runs_.empty() && runs_.back().end == i && row == image_row(tokens[i - 1]) + 1 &&
+		    row - runs_.back().image->first < runs_.back().image->n_rows) {
 			++runs_.back().end;
 			continue;
 		}
-		const auto image = std::ranges::find_if(
-		    images_, [&](const auto& x) { return tokens[i] >= x->first && tokens[i] - x->first < x->n_rows; });
-		runs_.push_back({i, i + 1, image->get(), tokens[i] - (*image)->first});
+		const auto image =
+		    std::ranges::find_if(images_, [&](const auto& x) { return row >= x->first && row - x->first < x->n_rows; });
+		runs_.push_back({i, i + 1, image->get(), row - (*image)->first});
 	}
+	deep_layers_ = store->encoder().config().deep_layers();
 	together_ = store->encoder().config().projector->together;
 	for (const Run& r : runs_)
 		if (together_ && r.end - r.begin > most_rows)
@@ -45,15 +47,34 @@ const PromptImages::Run* PromptImages::run_behind(uint32_t token) const {
 	return run == runs_.end() ? nullptr : &*run;
 }
 
-void PromptImages::write(Backend& be, const View& x, uint32_t first, uint32_t n) const {
+// Calls f(rows of x, values of them) for rows of images among these; values_of(image): (n_rows, dim).
+void PromptImages::each_run(const View& x, uint32_t first, uint32_t n, auto values_of, auto f) const {
 	const size_t dim = x.shape[1];
 	for (uint32_t at = first; const Run* r = run_behind(at); at = r->end) {
 		const uint32_t begin = std::max(r->begin, first), end = std::min(r->end, first + n);
 		if (begin >= end) return;
-		const std::span rows(r->image->rows);
-		be.write(*x.buf, x.at + (begin - first) * dim * sizeof(float),
-		         std::as_bytes(rows.subspan((r->row + begin - r->begin) * dim, (end - begin) * dim)));
+		const std::span<const float> values(values_of(*r->image));
+		f(rows(x, begin - first, end - begin),
+		  std::as_bytes(values.subspan((r->row + begin - r->begin) * dim, (end - begin) * dim)));
 	}
+}
+
+void PromptImages::write(Backend& be, const View& x, uint32_t first, uint32_t n) const {
+	each_run(
+	    x, first, n, [](const StoredImage& i) -> auto& { return i.rows; },
+	    [&](const View& to, std::span<const std::byte> values) { be.write(*to.buf, to.at, values); });
+}
+
+void PromptImages::add_deep(Backend& be, uint32_t l, const View& x, const View& room, uint32_t first,
+                            uint32_t n) const {
+	if (l >= deep_layers_) return;
+	each_run(
+	    x, first, n, [l](const StoredImage& i) -> auto& { return i.deep[l]; },
+	    [&](const View& to, std::span<const std::byte> values) {
+		    const View from = rows(room, 0, to.shape[0]);
+		    be.write(*from.buf, from.at, values);
+		    be.activate(to, from, {}, {.add = true});
+	    });
 }
 
 uint32_t PromptImages::whole(uint32_t from, uint32_t end) const {

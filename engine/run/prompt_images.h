@@ -17,6 +17,9 @@ class PromptImages {
 	bool together() const { return together_; } // whether rows of an image see each other
 	// Row i of x (n, dim) f32 is token first + i of the prompt: writes the rows of images.
 	void write(Backend&, const View& x, uint32_t first, uint32_t n) const;
+	// Behind layer l of the model: adds to rows of images what the encoder has for it, if anything. x, first, n as in
+	// write(); room: (n, dim) f32 whose content is lost.
+	void add_deep(Backend&, uint32_t l, const View& x, const View& room, uint32_t first, uint32_t n) const;
 	// Where a part that begins at token `from` and is to end at `end` ends instead, so that it cuts no rows that see
 	// each other: before them, or behind them if it begins with them.
 	uint32_t whole(uint32_t from, uint32_t end) const;
@@ -34,11 +37,13 @@ class PromptImages {
 		uint32_t row; // of the image
 	};
 	const Run* run_behind(uint32_t token) const; // the first that ends behind it; null: none
+	void each_run(const View& x, uint32_t first, uint32_t n, auto values_of, auto f) const;
 
 	ImageStore* store_;
 	std::vector<std::shared_ptr<StoredImage>> images_;
 	std::vector<Run> runs_; // in order
 	bool together_ = false;
+	uint32_t deep_layers_ = 0;
 };
 
 } // namespace kvrun

@@ -1,5 +1,6 @@
 // cos and sin of the rotation of each position, for a model and a given context.
 #pragma once
+#include "engine/run/positions.h"
 #include "models/config.h"
 #include <cmath>
 
@@ -8,19 +9,24 @@ namespace kvrun {
 class RopeTable {
  public:
 	RopeTable(const Rope& rope, uint32_t ctx)
-	    : inv_freq_(rope_inv_freq(rope, ctx)), scale_(rope_attention_scale(rope)) {}
-	// Appends (n, rotary_dim / 2, 2): cos, sin of positions first .. first + n - 1. Computed on the host in double:
-	// errors of drivers may be as large as 2^-11, and results at position 100 000 useless.
-	void append(uint32_t first, uint32_t n, std::vector<float>& out) const {
-		for (uint32_t pos = first; pos < first + n; ++pos)
-			for (const float f : inv_freq_) {
-				const double angle = double(pos) * double(f);
-				out.push_back(float(std::cos(angle) * scale_));
-				out.push_back(float(std::sin(angle) * scale_));
-			}
+	    : axes_(rope.axes), inv_freq_(rope_inv_freq(rope, ctx)), scale_(rope_attention_scale(rope)) {}
+	// Appends (rotary_dim / 2, 2): cos, sin of a position. Computed on the host in double: errors of drivers may be as
+	// large as 2^-11, and results at position 100 000 useless.
+	void append(const Position& at, std::vector<float>& out) const {
+		for (uint32_t i = 0; i < inv_freq_.size(); ++i) {
+			const RopeAxes::Axis axis = axes_ ? axes_.of(i) : RopeAxes::Time;
+			const double angle = double(axis == RopeAxes::Time   ? at.time
+			                            : axis == RopeAxes::Line ? at.line
+			                                                     : at.column) *
+			                     double(inv_freq_[i]);
+			out.push_back(float(std::cos(angle) * scale_));
+			out.push_back(float(std::sin(angle) * scale_));
+		}
 	}
+	void append(uint32_t at, std::vector<float>& out) const { append({at, at, at}, out); } // of text
 
  private:
+	RopeAxes axes_;
 	std::vector<float> inv_freq_; // (rotary_dim / 2) radians per position
 	float scale_;                 // multiplies cos and sin
 };

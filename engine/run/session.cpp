@@ -16,7 +16,8 @@ static KvPolicy policy_of(Engine& e, const SessionOptions& opt) {
 	return c.policy;
 }
 
-Session::Session(Engine& e, const SessionOptions& options) : engine_(e), options_(options) {
+Session::Session(Engine& e, const SessionOptions& options)
+    : engine_(e), options_(options), positions_(bool(e.config().ropes[0].axes)) {
 	options_.kv = policy_of(e, options);
 	const SessionOptions& opt = options_;
 	const uint32_t trained = std::max(e.config().max_seq, 1u), longest = opt.ctx ? opt.ctx : trained;
@@ -145,7 +146,15 @@ void Session::fit_host_copy() {
 
 Session::Session(const Session& s, Sequences seqs)
     : engine_(s.engine_), options_(s.options_), plan_(s.plan_), window_plan_(s.window_plan_), window_(s.window_),
-      rope_(s.rope_), ctx_(s.ctx_), ctx_by_budget_(s.ctx_by_budget_), seqs_(std::move(seqs)), history_(s.history_) {}
+      rope_(s.rope_), ctx_(s.ctx_), ctx_by_budget_(s.ctx_by_budget_), seqs_(std::move(seqs)), history_(s.history_),
+      positions_(s.positions_) {}
+
+std::vector<Position> Session::positions(std::span<const uint32_t> tokens) {
+	std::vector<Position> out;
+	out.reserve(tokens.size());
+	positions_.append(history_, tokens, out);
+	return out;
+}
 
 Session::~Session() = default;
 
@@ -238,8 +247,8 @@ std::span<const RowLogits> decode_step(std::span<const SessionRow> rows) {
 		drafts |= !rows[i].drafts.empty();
 		if (s.plan().policy.fetch_sync != rows[0].session->plan().policy.fetch_sync)
 			refuse(Code::Invalid, "fetch_mode=sync shares no step with sessions of other policies");
-		step.push_back({s.seqs_.main.get(), s.seqs_.window.get(), s.seqs_.states.get(), s.rope_.get(), rows[i].token,
-		                rows[i].top, rows[i].drafts});
+		step.push_back({s.seqs_.main.get(), s.seqs_.window.get(), s.seqs_.states.get(), s.rope_.get(),
+		                s.next_position(), rows[i].token, rows[i].top, rows[i].drafts});
 	}
 	for (;;) try {
 			const std::span<RowLogits> logits = e.decoder().decode(e.pool(), step);
@@ -276,7 +285,9 @@ std::exception_ptr Session::fault_of(uint32_t token) {
 }
 
 void Session::sync_history() noexcept {
-	if (history_.size() > n_tokens()) history_.resize(n_tokens());
+	if (history_.size() <= n_tokens()) return;
+	history_.resize(n_tokens());
+	positions_.cut();
 }
 
 void Session::restore(std::span<const std::byte> books, std::span<const std::byte> window_books,
@@ -306,6 +317,7 @@ void Session::reset() {
 	KV_ASSERT(!reading_);
 	checkpoints_.clear();
 	history_.clear();
+	positions_.cut();
 	seqs_.main->reset();
 	if (seqs_.window) seqs_.window->reset();
 	if (seqs_.states) seqs_.states->reset();
@@ -325,6 +337,7 @@ void Session::take_fork(Session& other) {
 	std::vector<uint32_t> history = other.history_;
 	seqs_ = other.seqs_.fork();
 	history_ = std::move(history);
+	positions_.cut();
 	checkpoints_.clear();
 }
 
@@ -379,6 +392,7 @@ void Session::truncate(uint32_t n) {
 		     n, exact_position(n));
 	}
 	history_.resize(n);
+	positions_.cut();
 	std::erase_if(checkpoints_, [&](const Sequences& c) { return c.main->n_tokens() > n; });
 }
 

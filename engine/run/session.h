@@ -1,6 +1,7 @@
 // A sequence of tokens under one policy, and decode steps of several sequences.
 #pragma once
 #include "engine/run/engine.h"
+#include "engine/run/positions.h"
 #include "engine/run/prefill.h"
 #include <memory>
 
@@ -77,6 +78,9 @@ class Session {
 	uint32_t prompt_rows() const;             // rows of keys and values that a prompt needs in addition to its own
 	void reserve_hint(uint32_t n_new);        // KvCache::reserve_hint() of all caches
 	const RopeTables& rope() const { return *rope_; }
+	// Of tokens that come next: those of a prompt, or a token of the vocabulary.
+	std::vector<Position> positions(std::span<const uint32_t> tokens);
+	uint32_t next_position() { return positions_.next(history_); }
 
 	// ---- for session files
 	// Replaces an empty session's sequences: KvSequence::restore(). window_books: those of the cache of window_seq().
@@ -135,6 +139,7 @@ class Session {
 	bool reading_ = false; // a Prefill lives
 	Sequences seqs_;
 	std::vector<uint32_t> history_;
+	TextPositions positions_;            // behind history_
 	std::vector<Sequences> checkpoints_; // by length
 	std::vector<float> logits_;          // (vocab) of the latest prompt
 };

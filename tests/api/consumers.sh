@@ -56,7 +56,7 @@ subdirectory)
 	# file alone is what the presets dev and debug compile, and tools/dev/nightly.sh mutate.
 	consumer=$work/by-subdirectory
 	quietly cmake -S "$here" -B "$consumer" -G "$(cached CMAKE_GENERATOR)" -DKVRUN_SOURCE="$source" \
-		-DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O0 -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=24
+		-DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O0 -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=64
 	quietly cmake --build "$consumer" -j2 --target list generate
 	"$consumer/list" | grep -q '^cpu: '
 	say "C++ by add_subdirectory: ok"

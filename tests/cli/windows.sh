@@ -23,7 +23,8 @@ host_tests='core|gguf|npy|quant|system|weights' # files, threads, bits of the C 
 started=$SECONDS
 {
 	cmake -G Ninja -S . -B "$folder" -DCMAKE_TOOLCHAIN_FILE=tools/windows.cmake -DKVRUN_WINDOWS_PACKAGES="$packages" \
-		-DKVRUN_SHADERS_OF="$build" -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE='-O1 -DNDEBUG' \
+		-DKVRUN_SHADERS_OF="$build" -DCMAKE_BUILD_TYPE=Release \
+		-DCMAKE_CXX_FLAGS_RELEASE='-Og -DNDEBUG -DXXH_NO_INLINE_HINTS=1' \
 		-DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=64 -DKVRUN_CUDA=OFF -DKVRUN_INSTALL=OFF \
 		-DKVRUN_HOST_TESTS="$host_tests" &&
 		cmake --build "$folder" -j 1 --target kvrun kvrun-probe kvrun_tests
