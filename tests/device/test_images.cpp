@@ -39,7 +39,7 @@ Image pixels_of(const std::string& name) {
 
 // A text model with the architecture and the axes of positions that an encoder's rows need.
 struct WithLines {
-	const char *encoder, *text, *arch;
+	std::string encoder, text, arch;
 	std::vector<int32_t> axes;
 };
 const std::vector<WithLines> kWithLines = {
@@ -52,9 +52,15 @@ std::string model_of(const std::string& encoder, const TempFolder& folder) {
 	const auto w = std::ranges::find(kWithLines, encoder, &WithLines::encoder);
 	if (w == kWithLines.end()) return kModel;
 	const std::string arch = w->arch, path = (folder.path / (arch + ".gguf")).string();
-	GgufBuilder b =
-	    GgufBuilder::copy_as(Gguf::open((kGolden / "tiny" / (std::string(w->text) + ".gguf")).string()), arch);
+	const Gguf text = Gguf::open((kGolden / "tiny" / (w->text + ".gguf")).string());
+	GgufBuilder b = GgufBuilder::copy_as(text, arch);
 	b.numbers(arch + ".rope.dimension_sections", GgufType::I32, w->axes);
+	std::vector<std::string> tokens;
+	for (const std::string_view t : text.texts("tokenizer.ggml.tokens")) tokens.emplace_back(t);
+	std::vector<int32_t> types;
+	for (const int64_t t : text.ints("tokenizer.ggml.token_type")) types.push_back(int32_t(t));
+	tokens[285] = "<|vision_start|>", tokens[286] = "<|vision_end|>", types[285] = types[286] = 3; // control tokens
+	b.texts("tokenizer.ggml.tokens", tokens).numbers("tokenizer.ggml.token_type", GgufType::I32, types);
 	const std::vector<std::byte> file = b.bytes();
 	std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(file.data()), long(file.size()));
 	return path;
@@ -193,9 +199,9 @@ TEST_CASE("images: rows have lines and columns in Qwen's models, however the pro
 	const TempFolder folder;
 	on_every_device([&](const std::string& device) {
 		for (const WithLines& w : kWithLines) {
-			if (!fs::exists(kGolden / "vision" / (std::string(w.encoder) + ".logits.npy"))) continue;
+			if (!fs::exists(kGolden / "vision" / (w.encoder + ".logits.npy"))) continue;
 			CAPTURE(w.encoder);
-			const NpyArray want = golden(std::string(w.encoder) + ".logits");
+			const NpyArray want = golden(w.encoder + ".logits");
 			const std::string model = model_of(w.encoder, folder);
 			const auto compare = [&](Engine& e, std::span<const float> got, size_t first) {
 				const size_t vocab = want.shape[1];
@@ -280,10 +286,13 @@ TEST_CASE("images: prompts and answers are those of llama.cpp for images of all 
 	std::ifstream in(kGolden / "vision" / "peer.json");
 	const Json peer = Json::parse(in);
 	const std::string device = test_devices().front().name;
+	const TempFolder folder;
 	for (const Projector& p : projectors()) {
 		CAPTURE(p.name);
 		if (!peer.contains(p.name)) continue;
-		const auto e = open(device, p.name, 0, (kGolden / "vision" / "text.gguf").string());
+		const bool lines = std::ranges::count(kWithLines, std::string_view(p.name), &WithLines::encoder) > 0;
+		const auto e =
+		    open(device, p.name, 0, lines ? model_of(p.name, folder) : (kGolden / "vision" / "text.gguf").string());
 		const Tokenizer& t = e->tokenizer();
 		for (const Json& row : peer.value(p.name, Json::array())) {
 			const uint32_t width = row["width"], height = row["height"];

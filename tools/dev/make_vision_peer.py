@@ -2,11 +2,12 @@
 """What llama.cpp makes of prompts with images: writes tests/golden/vision/peer.json.
 
 make_vision_peer.py PEER
-PEER is a folder with Debian and llama.cpp (../shared/peer/setup.sh makes one; needs root for chroot). Needs numpy and
-pillow. For each encoder of tests/golden/vision and each size of an image: the number of tokens of the prompt (image,
+PEER is a folder with Debian and llama.cpp (../shared/peer/setup.sh makes one; needs root for chroot). Needs numpy,
+pillow and gguf. For each encoder of tests/golden/vision and each size of an image: the number of tokens of the prompt (image,
 then "abc"), and the likeliest tokens behind it with their log probabilities, of llama-server on the CPU with an f32
 cache. mlp and internvl have no probabilities: llama.cpp 0.7.0 puts their class token behind the patches, but keeps its
-position in front, so each patch has the position of its neighbour; kvrun's rows are those of transformers.
+position in front, so each patch has the position of its neighbour; kvrun's rows are those of transformers. Images for
+Qwen's encoders keep their shape: llama.cpp adds a border where Qwen's own processor stretches.
 """
 import base64
 import io
@@ -18,21 +19,57 @@ import time
 import urllib.request
 from pathlib import Path
 
+import gguf
 import numpy as np
 from PIL import Image
 
 GOLDEN = Path(__file__).resolve().parents[2] / "tests/golden/vision"
 SIZES = {"mlp": [(16, 16), (40, 17), (9, 30)], "idefics3": [(16, 16), (50, 20), (20, 50), (300, 10), (37, 37)],
          "pixtral": [(16, 24), (40, 40), (100, 30), (7, 5), (30, 200)],
-         "internvl": [(16, 16), (12, 9), (40, 20), (20, 50), (100, 30), (33, 33)]}
+         "internvl": [(16, 16), (12, 9), (40, 20), (20, 50), (100, 30), (33, 33)],
+         "qwen2vl_merger": [(40, 16), (64, 24), (16, 8), (8, 64)], "qwen2.5vl_merger": [(168, 140), (112, 112), (84, 280)],
+         "qwen3vl_merger": [(40, 16), (64, 24), (16, 8), (8, 64)]}
+# As in tests/device/test_images.cpp: the text model of golden/tiny, its new architecture, axes of positions.
+WITH_LINES = {"qwen2vl_merger": ("qwen2", "qwen2vl", [2, 1, 1, 0]), "qwen2.5vl_merger": ("qwen2", "qwen2vl", [2, 1, 1, 0]),
+              "qwen3vl_merger": ("qwen3", "qwen3vl", [6, 5, 5, 0])}
+CONTROLS = {285: "<|vision_start|>", 286: "<|vision_end|>"}
 CLASS_TOKEN = "mlp", "internvl"
 PORT, LIKELIEST = 8099, 10
+# The token that is sampled, which changes no probabilities: its text is whole characters, and probabilities of tokens
+# whose text is not are left out.
+WHOLE = 261
 
 
 def test_image(width, height):
     """The same as in make_vision_models.py."""
     y, x, c = np.indices((height, width, 3))
     return (x * 7 + y * 13 + c * 50 + x * y % 31 * 3 & 255).astype(np.uint8)
+
+
+def write_text_model(path, text, arch, axes):
+    """A model of golden/tiny as one of another architecture, with control tokens."""
+    reader = gguf.GGUFReader(GOLDEN.parent / "tiny" / f"{text}.gguf")
+    old = reader.fields["general.architecture"].contents()
+    w = gguf.GGUFWriter(path, arch)
+    for key, field in reader.fields.items():
+        if key.startswith("GGUF.") or key == "general.architecture":
+            continue
+        value, kind = field.contents(), field.types[0]
+        if key == "tokenizer.ggml.tokens":
+            value = [CONTROLS.get(i, t) for i, t in enumerate(value)]
+        if key == "tokenizer.ggml.token_type":
+            value = [3 if i in CONTROLS else t for i, t in enumerate(value)]
+        key = key.replace(old + ".", arch + ".") if key.startswith(old + ".") else key
+        w.add_key_value(key, value, kind, field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None)
+    w.add_array(f"{arch}.rope.dimension_sections", axes)
+    if arch == "qwen3vl":
+        w.add_uint32("qwen3vl.n_deepstack_layers", 1)
+    for t in reader.tensors:
+        w.add_tensor(t.name, t.data, raw_dtype=t.tensor_type)
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
 
 
 def ask(path, body=None):
@@ -42,7 +79,11 @@ def ask(path, body=None):
 
 
 def answers(peer, folder, name):
-    server = subprocess.Popen(["chroot", peer, "llama-server", "-m", f"{folder}/text.gguf", "--mmproj",
+    model = f"{folder}/text.gguf"
+    if name in WITH_LINES:
+        model = f"{folder}/text-of-{name}.gguf"
+        write_text_model(peer + model, *WITH_LINES[name])
+    server = subprocess.Popen(["chroot", peer, "llama-server", "-m", model, "--mmproj",
                                f"{folder}/{name}.gguf", "--port", str(PORT), "--no-warmup", "-c", "1024", "-np", "1",
                                "-ngl", "0", "--no-mmproj-offload", "-ctk", "f32", "-ctv", "f32", "-fa", "off"],
                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -61,7 +102,7 @@ def answers(peer, folder, name):
             r = ask("/completion", {"prompt": {"prompt_string": marker + "abc",
                                                "multimodal_data": [base64.b64encode(png.getvalue()).decode()]},
                                     "n_predict": 2, "ignore_eos": True, "temperature": 0, "n_probs": LIKELIEST,
-                                    "cache_prompt": False})
+                                    "logit_bias": [[WHOLE, 1000]], "cache_prompt": False})
             row = {"width": width, "height": height, "prompt": r["tokens_evaluated"], "tokens": [], "logprobs": []}
             for t in r["completion_probabilities"][0]["top_logprobs"] if name not in CLASS_TOKEN else []:
                 row["tokens"].append(t["id"])
