@@ -144,7 +144,7 @@ Config transformer_of(const Gguf& g, const Projector& p) {
 	c.n_heads = c.n_kv_heads = sized(g, "clip.vision.attention.head_count", 1024);
 	c.head_dim = g.u32("clip.vision.attention.head_dim", c.dim / c.n_heads);
 	// Files of Qwen2-VL have other numbers under the key.
-	const GgufTensor* up = g.find_tensor("v.blk.0.ffn_up.weight");
+	const GgufTensor* up = p.lines ? g.find_tensor("v.blk.0.ffn_up.weight") : nullptr;
 	const uint64_t hidden = !up ? 0 : up->cols() == c.dim ? up->rows() : up->cols();
 	c.hidden_dim =
 	    hidden ? uint32_t(std::min<uint64_t>(hidden, kMostDim)) : sized(g, "clip.vision.feed_forward_length", kMostDim);

@@ -5,6 +5,7 @@
 #include "engine/run/image_rows.h"
 #include <algorithm>
 #include <span>
+#include <vector>
 
 namespace kvrun {
 
@@ -15,48 +16,27 @@ struct Position {
 
 class PositionCounter {
  public:
-	Position take(uint32_t token) { // the next one
-		if (!is_image_row(token)) {
-			const uint32_t at = next();
-			*this = {};
-			begin_ = at + 1;
-			return {at, at, at};
-		}
-		const bool goes_on = last_ && image_row(token) == last_ + 1;
-		if (!goes_on) begin_ = next(), line_ = column_ = lines_ = columns_ = 0;
-		if (goes_on) column_ = begins_line(token) ? 0 : column_ + 1;
-		if (goes_on && column_ == 0) ++line_;
-		last_ = image_row(token), lines_ = line_ + 1, columns_ = std::max(columns_, column_ + 1);
-		return {begin_, begin_ + line_, begin_ + column_};
-	}
+	Position take(uint32_t token);                                        // of the next token
 	uint32_t next() const { return begin_ + std::max(lines_, columns_); } // of a token of the vocabulary
 
  private:
-	uint32_t begin_ = 0;                                       // of the image, or of what comes next
-	uint32_t last_ = 0;                                        // image_row() of the latest row; 0: no image
+	uint32_t begin_ = 0; // of the image, or of what comes next
+	uint32_t last_ = 0;  // image_row() of the latest row; 0: the latest token is none
 	uint32_t line_ = 0, column_ = 0, lines_ = 0, columns_ = 0; // of the image
 };
 
-// The positions behind a text that grows.
+// The positions behind a text.
 class TextPositions {
  public:
 	explicit TextPositions(bool axes) : axes_(axes) {}
-	void cut() { counter_ = {}, counted_ = 0; } // to be called where tokens of the text change
-	// Of a token of the vocabulary behind the text.
-	uint32_t next(std::span<const uint32_t> text) { return axes_ ? counted(text).next() : uint32_t(text.size()); }
+	// To be called where the next text is none that the one before begins with, nor a beginning of that one.
+	void forget() { counter_ = {}, counted_ = 0; }
+	uint32_t next(std::span<const uint32_t> text); // of a token of the vocabulary behind the text
 	// Appends those of tokens that come behind the text.
-	void append(std::span<const uint32_t> text, std::span<const uint32_t> tokens, auto& out) {
-		PositionCounter c = axes_ ? counted(text) : PositionCounter();
-		for (uint32_t i = 0, at = uint32_t(text.size()); i < tokens.size(); ++i, ++at)
-			out.push_back(axes_ ? c.take(tokens[i]) : Position{at, at, at});
-	}
+	void append(std::span<const uint32_t> text, std::span<const uint32_t> tokens, std::vector<Position>& out);
 
  private:
-	const PositionCounter& counted(std::span<const uint32_t> text) {
-		if (counted_ > text.size()) cut();
-		for (; counted_ < text.size(); ++counted_) counter_.take(text[counted_]);
-		return counter_;
-	}
+	const PositionCounter& counted(std::span<const uint32_t> text);
 	bool axes_;
 	PositionCounter counter_;
 	size_t counted_ = 0; // tokens

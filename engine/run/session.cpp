@@ -285,9 +285,7 @@ std::exception_ptr Session::fault_of(uint32_t token) {
 }
 
 void Session::sync_history() noexcept {
-	if (history_.size() <= n_tokens()) return;
-	history_.resize(n_tokens());
-	positions_.cut();
+	if (history_.size() > n_tokens()) history_.resize(n_tokens());
 }
 
 void Session::restore(std::span<const std::byte> books, std::span<const std::byte> window_books,
@@ -317,7 +315,6 @@ void Session::reset() {
 	KV_ASSERT(!reading_);
 	checkpoints_.clear();
 	history_.clear();
-	positions_.cut();
 	seqs_.main->reset();
 	if (seqs_.window) seqs_.window->reset();
 	if (seqs_.states) seqs_.states->reset();
@@ -337,7 +334,7 @@ void Session::take_fork(Session& other) {
 	std::vector<uint32_t> history = other.history_;
 	seqs_ = other.seqs_.fork();
 	history_ = std::move(history);
-	positions_.cut();
+	positions_.forget();
 	checkpoints_.clear();
 }
 
@@ -392,7 +389,6 @@ void Session::truncate(uint32_t n) {
 		     n, exact_position(n));
 	}
 	history_.resize(n);
-	positions_.cut();
 	std::erase_if(checkpoints_, [&](const Sequences& c) { return c.main->n_tokens() > n; });
 }
 

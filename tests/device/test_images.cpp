@@ -46,6 +46,7 @@ const std::vector<WithLines> kWithLines = {
     {"qwen2vl_merger", "qwen2", "qwen2vl", {2, 1, 1, 0}},
     {"qwen2.5vl_merger", "qwen2", "qwen2vl", {2, 1, 1, 0}},
     {"qwen3vl_merger", "qwen3", "qwen3vl", {6, 5, 5, 0}},
+    {"qwen35", "qwen35", "qwen35", {2, 1, 1, 0}},
 };
 
 std::string model_of(const std::string& encoder, const TempFolder& folder) {
@@ -239,8 +240,11 @@ TEST_CASE("images: rows have lines and columns in Qwen's models, however the pro
 			CHECK(s.next_position() == kBefore.size() + 5 + 2 + 5); // an image of 2 lines and 5 columns advances by 5
 			const std::string path = (folder.path / "s").string();
 			save_session(s, path, {});
-			const auto fork = s.fork(), restored = restore_session(*e, path);
-			for (Session* each : {&s, fork.get(), restored.get()})
+			const auto fork = s.fork(), restored = restore_session(*e, path), other = s.fork();
+			other->reset();
+			other->prefill(kAfter);
+			other->take_fork(s);
+			for (Session* each : {&s, fork.get(), restored.get(), other.get()})
 				for (size_t i = text; i < tokens.size(); ++i) compare(*e, each->decode(tokens[i]), i);
 		}
 	});

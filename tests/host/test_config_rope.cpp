@@ -1,4 +1,5 @@
 // Config: RoPE scaling, and queries scaled by position.
+#include "tests/support/assets.h"
 #include "tests/support/config_of.h"
 #include <algorithm>
 #include <cmath>
@@ -161,4 +162,21 @@ TEST_CASE("rope: longrope has one list of factors for short contexts and one for
 	CHECK(rope_attention_scale(config_of(b).ropes[0]) == 1.25f);
 	b.text("phi3.rope.scaling.type", "longrope").erase_tensor("rope_factors_long.weight");
 	has(refusal(b), "longrope needs tensors rope_factors_long.weight and rope_factors_short.weight");
+}
+
+TEST_CASE("rope: axes of positions, in the order of the family") {
+	const auto with = [](const char* arch, std::vector<int32_t> axes) {
+		const std::string text = std::string(arch).substr(0, 5) + ".gguf";
+		GgufBuilder b = GgufBuilder::copy_as(Gguf::open(test_root() + "/tests/golden/tiny/" + text), arch);
+		if (!axes.empty()) b.numbers(std::string(arch) + ".rope.dimension_sections", GgufType::I32, axes);
+		return b;
+	};
+	const RopeAxes a = config_of(with("qwen2vl", {2, 1, 1, 0})).ropes[0].axes;
+	CHECK((a.time == 2 && a.line == 1 && a.column == 1 && !a.interleaved));
+	CHECK(config_of(with("qwen3vl", {2, 1, 1, 0})).ropes[0].axes.interleaved);
+	CHECK(!config_of(with("qwen2vl", {})).ropes[0].axes);
+	CHECK(config_of(with("qwen2vl", {2, 1, 1})).ropes[0].axes);
+	for (const int32_t bad : {-1, 5, INT32_MAX})
+		has(refusal(with("qwen2vl", {2, bad, 1, 0})), "rope.dimension_sections has " + std::to_string(bad) + " pairs");
+	has(refusal(with("qwen2vl", {1, 1, 1, 1, 1})), "rope.dimension_sections");
 }

@@ -15,21 +15,28 @@ namespace {
 std::string file_of(const std::string& name) {
 	return (std::filesystem::path(test_root()) / "tests" / "golden" / "vision" / (name + ".gguf")).string();
 }
-const Config& text_model() {
-	static const Config c = read_config(Gguf::open(file_of("text")));
-	return c;
+// Of an encoder.
+const Config& text_model(const std::string& encoder = "mlp") {
+	static const Config llama = read_config(Gguf::open(file_of("text")));
+	static const auto with_axes = [](const char* name) {
+		Config c = read_config(Gguf::open((std::filesystem::path(test_root()) / "tests/golden/tiny" / name).string()));
+		c.ropes[0].axes = {2, 1, 1};
+		return c;
+	};
+	static const Config qwen2 = with_axes("qwen2.gguf"), qwen3 = with_axes("qwen3.gguf");
+	return encoder.starts_with("qwen2") ? qwen2 : encoder.starts_with("qwen3") ? qwen3 : llama;
 }
 GgufBuilder encoder(const std::string& name) { return GgufBuilder::copy_as(Gguf::open(file_of(name)), "clip"); }
 
-std::string refusal(const GgufBuilder& b) {
+std::string refusal(const GgufBuilder& b, const Config& model = text_model()) {
 	const std::vector<std::byte> bytes = b.bytes();
-	return refusal_by([&] { read_vision(Gguf::parse("test.gguf", bytes), text_model()); });
+	return refusal_by([&] { read_vision(Gguf::parse("test.gguf", bytes), model); });
 }
 // With one key changed.
 std::string with_u32(const std::string& encoder_name, const std::string& key, uint32_t value) {
 	GgufBuilder b = encoder(encoder_name);
 	b.u32("clip.vision." + key, value);
-	return refusal(b);
+	return refusal(b, text_model(encoder_name));
 }
 
 } // namespace
@@ -37,17 +44,43 @@ std::string with_u32(const std::string& encoder_name, const std::string& key, ui
 TEST_CASE("vision files: what the golden encoders are") {
 	for (const Projector& p : projectors()) {
 		CAPTURE(p.name);
-		const VisionConfig v = read_vision(Gguf::open(file_of(p.name)), text_model());
+		const Config& model = text_model(p.name);
+		const VisionConfig v = read_vision(Gguf::open(file_of(p.name)), model);
+		const bool windows = std::string(p.name) == "qwen2.5vl_merger", deep = std::string(p.name) == "qwen3vl_merger";
 		CHECK(v.projector == &p);
-		CHECK(v.patch == 4);
-		CHECK(v.out_dim == 32);
-		CHECK(v.transformer.layers.size() == 2);
+		CHECK(v.patch == (windows ? 14 : 4));
+		CHECK(v.window == (windows ? 8 : 0));
+		CHECK(v.windowed(0) == windows);
+		CHECK(!v.windowed(1));
+		CHECK(v.deep == (deep ? std::vector<uint32_t>{1} : std::vector<uint32_t>()));
+		CHECK(v.out_dim == model.dim);
+		CHECK(v.transformer.layers.size() == (windows || deep ? 3 : 2));
 		CHECK(v.transformer.head_dim == 8);
 		CHECK(v.class_token == (std::string(p.name) == "mlp" || std::string(p.name) == "internvl"));
 		CHECK(v.layer_scales == (std::string(p.name) == "internvl"));
 		CHECK(v.row_ends == (std::string(p.name) == "pixtral"));
-		CHECK(refusal(encoder(p.name)).empty());
+		CHECK(refusal(encoder(p.name), model).empty());
 	}
+}
+
+TEST_CASE("vision files: encoders whose rows have lines and columns, and models that have none") {
+	const std::string name = "qwen3vl_merger";
+	Config model = text_model(name);
+	model.ropes[0].axes = {};
+	has(refusal(encoder(name), model), "has no key qwen3.rope.dimension_sections");
+	model = text_model(name);
+	model.n_layers = 1;
+	has(refusal(encoder(name), model), "rows are for 2 layers of the model, which has 1");
+	for (const uint32_t merge : {0u, 3u, 16u, UINT32_MAX}) CHECK(!with_u32(name, "spatial_merge_size", merge).empty());
+	GgufBuilder b = encoder("qwen2.5vl_merger");
+	b.u32("clip.vision.patch_size", 64).u32("clip.vision.image_size", 512);
+	has(refusal(b, text_model("qwen2")), "windows of 112 pixels hold no 2 x 2 patches of 64");
+	b = encoder("internvl");
+	b.u32("clip.vision.n_wa_pattern", 2);
+	has(refusal(b), "windows and a class token");
+	// files of Qwen2-VL have another number, or 0
+	for (const uint32_t hidden : {0u, 48u, 123u})
+		CHECK(with_u32("qwen2vl_merger", "feed_forward_length", hidden) == "");
 }
 
 TEST_CASE("vision files: hostile sizes are refused by name, before memory is taken for them") {
@@ -90,7 +123,7 @@ TEST_CASE("vision files: tensors that are missing or have another shape are refu
 			const auto load = [&](const GgufBuilder& b) {
 				const std::vector<std::byte> bytes = b.bytes();
 				const Gguf g = Gguf::parse("test.gguf", bytes);
-				return refusal_by([&] { load_vision(g, read_vision(g, text_model()), *cpu); });
+				return refusal_by([&] { load_vision(g, read_vision(g, text_model(p.name)), *cpu); });
 			};
 			GgufBuilder without = whole;
 			without.tensors.erase(without.tensors.begin() + ptrdiff_t(i));

@@ -29,6 +29,7 @@ import transformers as hf
 from PIL import Image
 
 import make_family_models as families
+import make_recurrent_models as recurrent
 import make_tiny_models as tiny
 
 DIM, TOLERANCE = 32, 1e-3
@@ -64,7 +65,7 @@ def permuted(w, heads):
 
 class Encoder:
     """name, the model, and how its tensors are called in the file."""
-    keys, mlp, layer = {}, ("fc1", "fc2"), {}
+    keys, layer, projector = {}, {}, ""
 
     def __init__(self, config):
         torch.manual_seed(0)
@@ -75,7 +76,7 @@ class Encoder:
         v = self.config.vision_config
         w = gguf.GGUFWriter(path, "clip")
         w.add_bool("clip.has_vision_encoder", True)
-        w.add_string("clip.projector_type", self.name)
+        w.add_string("clip.projector_type", self.projector or self.name)
         for key, value in {"image_size": v.image_size if isinstance(v.image_size, int) else v.image_size[0],
                            "patch_size": v.patch_size if isinstance(v.patch_size, int) else v.patch_size[0],
                            "embedding_length": v.hidden_size, "feed_forward_length": v.intermediate_size,
@@ -321,11 +322,19 @@ class Qwen(Encoder):
     names = {"model.visual.patch_embed.proj": "v.patch_embd", "model.visual.blocks.": "{}",
              "model.visual.merger.ln_q": "v.post_ln", "model.visual.merger.mlp.0": "mm.0",
              "model.visual.merger.mlp.2": "mm.2"}
-    eps, sections = 1e-6, [2, 1, 1]
+    eps, sections, least = 1e-6, [2, 1, 1], 5
+
+    @classmethod
+    def text_config(cls):
+        return tiny.models()[cls.text][1]
+
+    @classmethod
+    def text_model(cls):
+        return tiny.build(cls.text_config(), zlib.crc32(cls.text.encode()))
 
     @classmethod
     def configs(cls):
-        text = tiny.models()[cls.text][1].to_dict()
+        text = cls.text_config().to_dict()
         text["rope_parameters"] |= {"mrope_section": cls.sections} | cls.rope
         text.pop("model_type")
         vision = dict(depth=2, num_heads=3, in_channels=3, patch_size=4, spatial_merge_size=2, temporal_patch_size=2)
@@ -382,7 +391,7 @@ class Qwen(Encoder):
 
     def logits(self, pixels):
         """Of a prompt with the image twice."""
-        text = tiny.build(tiny.models()[self.text][1], zlib.crc32(self.text.encode()))
+        text = self.text_model()
         self.model.model.language_model.load_state_dict(text.model.state_dict())
         self.model.lm_head.load_state_dict(text.lm_head.state_dict())
         patches, grid = self.patches(pixels)
@@ -394,8 +403,8 @@ class Qwen(Encoder):
             out = self.model(input_ids=ids, mm_token_type_ids=kinds, **more).logits[0]
             flat = torch.arange(ids.shape[1])[None, None].expand(3, 1, -1)
             wrong = self.model(input_ids=ids, mm_token_type_ids=kinds, position_ids=flat, **more).logits[0]
-        if difference(wrong, out) < 5 * TOLERANCE:
-            sys.exit(f"{self.name}: lines and columns hardly matter")
+        if difference(wrong, out) < self.least * TOLERANCE:
+            sys.exit(f"{self.name}: lines and columns change the logits by {difference(wrong, out):.1e} only")
         return out.float().numpy()
 
 
@@ -434,7 +443,25 @@ class Qwen3Vl(Qwen):
     mistakes = {"deep layer": lambda c: setattr(c.vision_config, "deepstack_visual_indexes", [0])}
 
 
-ENCODERS = [Llava, Idefics, Pixtral, InternVl, Gemma3, Qwen2Vl, Qwen25Vl, Qwen3Vl]
+class Qwen35(Qwen3Vl):
+    """Of golden/tiny/qwen35.gguf, with recurrent layers."""
+    name, projector, text, sections = "qwen35", "qwen3vl_merger", "qwen35", [2, 1, 1]
+    least = 3  # one of four layers attends, and rotates half of its channels
+    kinds = hf.Qwen3_5Config, hf.Qwen3_5ForConditionalGeneration
+    vision = dict(hidden_size=24, intermediate_size=36, out_hidden_size=32, num_position_embeddings=16, depth=2,
+                  hidden_act=GELU)
+    mistakes = {"gelu": lambda c: setattr(c.vision_config, "hidden_act", "silu")}
+
+    @classmethod
+    def text_config(cls):
+        return recurrent.models()[cls.text][0]
+
+    @classmethod
+    def text_model(cls):
+        return families.build(cls.text_config(), zlib.crc32(cls.text.encode()))
+
+
+ENCODERS = [Llava, Idefics, Pixtral, InternVl, Gemma3, Qwen2Vl, Qwen25Vl, Qwen3Vl, Qwen35]
 
 
 def pixel_values(pixels):
@@ -522,7 +549,7 @@ def main():
             image.save(f"{out}/tile.jpg", quality=95, subsampling=0)
         if kind is Llava:
             np.save(f"{out}/mlp.logits.npy", prompt_logits(rows))
-        if kind in (Gemma3, Qwen2Vl, Qwen3Vl):
+        if kind in (Gemma3, Qwen2Vl, Qwen3Vl, Qwen35):
             np.save(f"{out}/{kind.name}.logits.npy", encoder.logits(pixel_values(pixels)))
         print(f"{kind.name}: {tuple(rows.shape)} rows, {os.path.getsize(f'{out}/{kind.name}.gguf')} bytes, "
               + ", ".join(f"{w} {c:.1e}" for w, c in changes.items()))
