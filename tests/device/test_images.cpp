@@ -243,6 +243,7 @@ TEST_CASE("images: rows have lines and columns in Qwen's models, however the pro
 			const auto fork = s.fork(), restored = restore_session(*e, path), other = s.fork();
 			other->reset();
 			other->prefill(kAfter);
+			other->decode(7);
 			other->take_fork(s);
 			for (Session* each : {&s, fork.get(), restored.get(), other.get()})
 				for (size_t i = text; i < tokens.size(); ++i) compare(*e, each->decode(tokens[i]), i);

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """The page of kvrun serve in a browser without a screen: asking, stopping, editing, forking, policies, Markdown, the
 state after a reload, the bar of KV bytes. Usage: test_page.py KVRUN. Exit code 77: there is no chromium."""
-import json, sys, tempfile
+import base64, json, os, sys, tempfile
 from browser import CHROMIUM, Browser
 from serving import Server, check, equal, finish
 
+VISION = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "golden", "vision")
 HOSTILE = """# Title
 <script>window.harm = 1</script><img src=x onerror="window.harm = 2"><a href="javascript:window.harm=3">x</a>
 [bad](javascript:alert(1)) [good](https://example.org/) ![picture](https://example.org/p.png) **bold** ~~gone~~
@@ -146,6 +147,41 @@ def use(b, s):
     equal("no script failed and no rule of the page was broken", b.errors, [])
 
 
+def use_images(b, s):
+    """A message with an image that is chosen, and one that is removed again; sent, edited, kept."""
+    b.open(f"http://127.0.0.1:{s.port}/")
+    check("images can be added", b.wait("!$('attach').hidden"))
+    with open(os.path.join(VISION, "tile.png"), "rb") as f:
+        tile = base64.b64encode(f.read()).decode()
+    b.value("(() => { const f = window.fetch; window.fetch = (u, o) => "
+            "{ if (o && o.body) { const j = JSON.parse(o.body); j.max_tokens = 4; window.sent = j; o = {...o, body: JSON.stringify(j)}; } return f(u, o); }; })()")
+    add = "add_images([new File([Uint8Array.from(atob('%s'), c => c.charCodeAt(0))], 'x.png', {type: 'image/png'})])"
+    b.value(add % tile)
+    b.value(add % tile)
+    check("they are shown", b.wait("document.querySelectorAll('#images img').length === 2"))
+    b.value("document.querySelector('#images button').click()")
+    equal("one is removed", b.value("[images.length, document.querySelectorAll('#images img').length]"), [1, 1])
+    b.value(add % base64.b64encode(b"no image").decode())
+    check("what is none is named", b.wait("/x.png is no image/.test($('log').textContent)"))
+    b.value("$('text').value = 'abc', $('send').click()")
+    check("it is answered", b.wait("$('stop').hidden && chat.messages.length === 2"), b.value("$('log').textContent"))
+    parts = b.value("window.sent.messages.at(-1).content")
+    equal("the image comes before the text", [p["type"] for p in parts], ["image_url", "text"])
+    check("as data", parts[0]["image_url"]["url"].startswith("data:image/jpeg;base64,"), parts)
+    check("it is shown in the conversation",
+          b.wait("(i => i && i.complete && i.naturalWidth === 16)(document.querySelector('.message.user img'))"))
+    equal("and no longer for the next message", b.value("images.length"), 0)
+    b.value("again(0, 'abcd')")
+    check("an edited message is answered", b.wait("$('stop').hidden && chat.messages.length === 2"))
+    equal("with its image", b.value("window.sent.messages.at(-1).content.map(p => p.text || 'image')"),
+          ["image", "abcd"])
+    kept = b.value("JSON.stringify(chats.map(c => c.messages))")
+    b.call("Page.reload")
+    check("after a reload", b.wait("typeof chats !== 'undefined' && document.readyState === 'complete'"))
+    equal("the image is there", b.value("JSON.stringify(chats.map(c => c.messages))"), kept)
+    equal("no script failed and no rule of the page was broken", b.errors, [])
+
+
 def check_size(s):
     page = s.get("/")
     check("the page is small", len(page.body) < 210000, len(page.body))
@@ -165,6 +201,10 @@ def main():
         browser = Browser(folder)
         try:
             use(browser, s)
+            equal("no images without an encoder", browser.value("$('attach').hidden"), True)
+            with Server("--mmproj", os.path.join(VISION, "mlp.gguf"), "--chat-template", "chatml", "--ctx-size", "256",
+                        model=os.path.join(VISION, "text.gguf")) as sees:
+                use_images(browser, sees)
         finally:
             browser.end()
     finish()

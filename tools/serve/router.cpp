@@ -228,6 +228,7 @@ Json Router::model_json() const {
 	          {"n_embd", i.dim},
 	          {"weight_bytes", i.weight_bytes},
 	          {"device", i.device_name},
+	          {"reads_images", bool(i.reads_images)},
 	          {"loaded", model_.residency().state() == Residency::State::Loaded},
 	          {"kv", options_.kv}}}};
 }

@@ -14,16 +14,19 @@ let chats = Array.isArray(kept.chats) ? kept.chats.filter(c => c && Array.isArra
 const settings = {temperature: "", top_p: "", min_p: "", max_tokens: "", seed: "", system: "", kv: "", theme: "",
 	...kept.settings};
 let chat = chats.find(c => c.id === kept.chat), abort = null, editing = -1;
+let images = []; // of the next message, as addresses that hold them (data:)
 
 function save() {
-	const what = () => JSON.stringify({chats: chats.filter(c => c.messages.length), chat: chat.id, settings});
-	try {
-		localStorage.setItem("kvrun", what());
-		$("store").textContent = "Conversations are kept in this browser.";
-	} catch {
-		$("store").textContent =
-			"This browser keeps no more conversations: delete some, or these are gone with the page.";
-	}
+	const what = without => JSON.stringify({chats: chats.filter(c => c.messages.length), chat: chat.id, settings},
+		(key, value) => key === without ? undefined : value);
+	for (const [without, said] of [[null, "Conversations are kept in this browser."],
+		["images", "This browser keeps no more images: delete conversations, or these are gone with the page."]])
+		try {
+			localStorage.setItem("kvrun", what(without));
+			$("store").textContent = said;
+			return;
+		} catch {}
+	$("store").textContent = "This browser keeps no more conversations: delete some, or these are gone with the page.";
 }
 // crypto.randomUUID is for secure contexts only
 const new_id = () => Date.now().toString(36) + Math.random().toString(36).slice(2, 8);
@@ -34,7 +37,7 @@ function new_chat(messages, title) {
 	editing = -1;
 }
 const title_of = c =>
-	c.title || (c.messages.find(m => m.role === "user") || {content: "New chat"}).content.slice(0, 120);
+	c.title || (c.messages.find(m => m.role === "user") || {content: "New chat"}).content.slice(0, 120) || "Image";
 
 // ---- drawing
 
@@ -54,9 +57,10 @@ function tool(name, action) {
 const at_end = () => $("log").scrollHeight - $("log").scrollTop - $("log").clientHeight < 80;
 function to_end() { $("log").scrollTop = $("log").scrollHeight; }
 
+const picture = src => element("img", {src, alt: "Image"});
 function fill(body, m) {
 	if (m.role === "user") {
-		body.textContent = m.content;
+		body.replaceChildren(...(m.images || []).map(picture), m.content);
 		return;
 	}
 	const parts = [];
@@ -150,7 +154,7 @@ function edit(i) {
 function again(i, text) { // answers message i anew; what came behind it goes
 	if (abort || i < 0) return;
 	chat.messages.length = i + 1;
-	if (text !== undefined) chat.messages[i] = {role: "user", content: text};
+	if (text !== undefined) chat.messages[i] = {...chat.messages[i], content: text};
 	editing = -1;
 	answer();
 }
@@ -173,7 +177,9 @@ async function read_events(response, on_event) {
 	}
 }
 function request() {
-	const messages = chat.messages.map(m => ({role: m.role, content: m.content}));
+	const messages = chat.messages.map(m => ({role: m.role, content: !m.images ? m.content :
+		[...m.images.map(url => ({type: "image_url", image_url: {url}})),
+			...m.content ? [{type: "text", text: m.content}] : []]}));
 	if (settings.system) messages.unshift({role: "system", content: settings.system});
 	const body = {messages, stream: true, stream_options: {include_usage: true}};
 	for (const name of numbers)
@@ -234,12 +240,41 @@ async function answer() {
 }
 function send() {
 	const text = $("text").value.trim();
-	if (!text || abort) return;
-	chat.messages.push({role: "user", content: text});
+	if (!text && !images.length || abort) return;
+	chat.messages.push({role: "user", content: text, ...images.length && {images}});
 	$("text").value = "";
-	grow();
+	images = [];
+	grow(), draw_images();
 	save();
 	answer();
+}
+// Models read images of about this many pixels along an edge, and the browser keeps little.
+const longest_edge = 1280;
+async function as_address(file) {
+	const image = await createImageBitmap(file);
+	const scale = Math.min(1, longest_edge / Math.max(image.width, image.height));
+	const size = n => Math.max(1, Math.round(n * scale));
+	const canvas = element("canvas", {width: size(image.width), height: size(image.height)});
+	const pen = canvas.getContext("2d");
+	pen.fillStyle = "#fff"; // where it is transparent
+	pen.fillRect(0, 0, canvas.width, canvas.height);
+	pen.drawImage(image, 0, 0, canvas.width, canvas.height);
+	return canvas.toDataURL("image/jpeg", .9);
+}
+async function add_images(files) {
+	for (const file of files)
+		if (file.type.startsWith("image/"))
+			try {
+				images.push(await as_address(file));
+				draw_images();
+			} catch { fail(`${file.name || "That"} is no image that this browser reads.`); }
+}
+function draw_images() {
+	$("images").replaceChildren(...images.map((src, i) => {
+		const drop = tool("✕", () => (images.splice(i, 1), draw_images(), $("text").focus()));
+		drop.setAttribute("aria-label", "Remove this image");
+		return element("span", {}, picture(src), drop);
+	}));
 }
 function grow() {
 	$("text").style.height = "auto";
@@ -275,6 +310,16 @@ $("forget").onclick = () => ask("Delete all conversations?", () => {
 	chats = [];
 	new_chat(), save(), draw(), $("settings").close();
 });
+$("attach").onclick = () => $("files").click();
+$("files").onchange = () => (add_images([...$("files").files]), $("files").value = "", $("text").focus());
+const takes = e => !$("attach").hidden && e && [...e.items].some(i => i.kind === "file");
+document.onpaste = e => {
+	if (takes(e.clipboardData)) e.preventDefault(), add_images([...e.clipboardData.files]);
+};
+document.ondragover = e => takes(e.dataTransfer) && e.preventDefault();
+document.ondrop = e => {
+	if (takes(e.dataTransfer)) e.preventDefault(), add_images([...e.dataTransfer.files]);
+};
 $("text").oninput = grow;
 $("text").onkeydown = e => {
 	if (e.key === "Enter" && !e.shiftKey && !e.isComposing) e.preventDefault(), send();
@@ -318,6 +363,7 @@ async function show_model() {
 	$("model").textContent = document.title = m.id;
 	$("model").title = m.meta.device;
 	$("kv").placeholder = m.meta.kv;
+	$("attach").hidden = !m.meta.reads_images;
 }
 $("key").onchange = show_model;
 if (!chat) chats.length ? chat = chats[0] : new_chat();
