@@ -489,6 +489,7 @@ std::string Prefill::locate_fault() {
 }
 
 void Prefill::end_block() {
+	session_.history_room(n_);
 	kv_->end();
 	if (window_kv_) window_kv_->end();
 	if (states_step_) states_step_->end(n_);

@@ -250,6 +250,12 @@ std::span<const RowLogits> decode_step(std::span<const SessionRow> rows) {
 		step.push_back({s.seqs_.main.get(), s.seqs_.window.get(), s.seqs_.states.get(), s.rope_.get(),
 		                s.next_position(), rows[i].token, rows[i].top, rows[i].drafts});
 	}
+	for (const SessionRow& r : rows) r.session->history_room(1 + uint32_t(r.drafts.size()));
+	const auto lose = [&] { // whether a sequence has lost its tokens
+		bool lost = false;
+		for (const SessionRow& r : rows) lost |= r.session->sync_history();
+		return lost;
+	};
 	for (;;) try {
 			const std::span<RowLogits> logits = e.decoder().decode(e.pool(), step);
 			uint32_t draft = uint32_t(rows.size()); // row of the logits
@@ -265,11 +271,13 @@ std::span<const RowLogits> decode_step(std::span<const SessionRow> rows) {
 			}
 			return logits;
 		} catch (const Error& error) {
-			for (const SessionRow& r : rows) r.session->sync_history();
-			// Nothing has been appended; checkpoints are dropped to make room, but not for drafts.
-			if (drafts || error.code != Code::OutOfMemory ||
+			// Else nothing has been appended; checkpoints are dropped to make room, but not for drafts.
+			if (lose() || drafts || error.code != Code::OutOfMemory ||
 			    std::ranges::none_of(rows, [](const SessionRow& r) { return r.session->drop_checkpoint(); }))
 				throw;
+		} catch (...) { // std::bad_alloc
+			lose();
+			throw;
 		}
 }
 
@@ -284,8 +292,15 @@ std::exception_ptr Session::fault_of(uint32_t token) {
 	return std::make_exception_ptr(Prefill::fault(where));
 }
 
-void Session::sync_history() noexcept {
-	if (history_.size() > n_tokens()) history_.resize(n_tokens());
+bool Session::sync_history() noexcept {
+	if (history_.size() <= n_tokens()) return false;
+	history_.resize(n_tokens());
+	return true;
+}
+
+void Session::history_room(uint32_t n) {
+	const size_t all = history_.size() + n;
+	if (all > history_.capacity()) history_.reserve(std::max(all, history_.capacity() * 2));
 }
 
 void Session::restore(std::span<const std::byte> books, std::span<const std::byte> window_books,

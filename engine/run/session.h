@@ -116,7 +116,8 @@ class Session {
 	}
 	void fit_host_copy();
 	std::exception_ptr fault_of(uint32_t token); // token: just appended by a decode step that got no usable logits
-	void sync_history() noexcept;                // after a failure: the sequence may have become shorter
+	bool sync_history() noexcept;                // after a failure: whether the sequence has become shorter
+	void history_room(uint32_t n);               // makes append_history() of n tokens one that does not fail
 	void prompt_read();                          // call when a prompt is complete: makes a checkpoint
 	const Sequences* checkpoint_at(uint32_t n) const;
 	bool drop_checkpoint(); // the oldest one; false if there is none
