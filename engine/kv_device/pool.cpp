@@ -15,10 +15,11 @@ uint32_t KvPool::alloc(uint32_t layer, uint32_t words, uint32_t table_bytes) {
 	KV_ASSERT(words > 0 && layer < layers_.size());
 	const size_t cost = size_t(words) * 4 + table_bytes;
 	if (used_ + cost > budget_) return kNone;
-	if (free_ids_.empty()) {
+	if (free_ids_.empty()) { // both lists grow before either has the new id
+		if (pages_.size() == pages_.capacity()) pages_.reserve(pages_.size() * 2 + 1);
+		free_ids_.reserve(pages_.capacity()); // so that free() cannot throw
 		free_ids_.push_back(uint32_t(pages_.size()));
 		pages_.push_back({});
-		free_ids_.reserve(pages_.capacity()); // so that free() cannot throw
 	}
 	uint32_t chunk = 0;
 	const uint64_t at = find_room(layer, words, chunk);
@@ -86,6 +87,7 @@ void KvPool::add_room(uint32_t layer, uint32_t words) {
 			chunks_[c] = std::move(fresh);
 			return;
 		}
+	L.chunks.reserve(L.chunks.size() + 1);
 	chunks_.push_back(std::move(fresh));
 	L.chunks.push_back(uint32_t(chunks_.size() - 1));
 }

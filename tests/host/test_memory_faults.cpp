@@ -80,7 +80,7 @@ template <class F> void check_every_n(const char* policy, F f) {
 	s.reset();
 	const uint64_t n_calls = with_faults(0, 0, [&] { f(s, prompt); }).calls;
 	REQUIRE(n_calls > 0);
-	for (uint64_t n = 1; n <= n_calls; n += n < 100 ? 1 : 7)
+	for (uint64_t n = 1; n <= n_calls; n += n < 200 ? 1 : 7)
 		for (const uint64_t to : {n, kForGood}) {
 			CAPTURE(n);
 			CAPTURE(to == n);
