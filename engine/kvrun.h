@@ -196,9 +196,14 @@ typedef struct {
 	const char* loras;  /* LoRA adapters of the model, .gguf files: "FILE[:SCALE]", several separated by commas; NULL:
 	                       none. Sessions saved with them are restored with the same ones only */
 	const char* mmproj; /* the model's vision encoder, a .gguf file (mmproj-...); NULL: the model reads no images */
+	/* Tokens of an image, where its size decides: it is made smaller or larger for them. 0: the encoder's limits. */
+	uint32_t image_min_tokens, image_max_tokens;
 } kvrun_engine_options;
 #define KVRUN_ENGINE_OPTIONS_INIT                                                                                      \
-	{ sizeof(kvrun_engine_options), NULL, NULL, 0, 512, 0, 8, NULL, NULL, NULL, NULL, 1, NULL, NULL, NULL, NULL, NULL }
+	{                                                                                                                  \
+		sizeof(kvrun_engine_options), NULL, NULL, 0, 512, 0, 8, NULL, NULL, NULL, NULL, 1, NULL, NULL, NULL, NULL,     \
+		    NULL, 0, 0                                                                                                 \
+	}
 
 KVRUN_API kvrun_status kvrun_engine_open(kvrun_engine** out, const kvrun_engine_options* options);
 /* The engine is destroyed when its last session and batch are also freed. */

@@ -174,6 +174,20 @@ Config transformer_of(const Gguf& g, const Projector& p) {
 	return c;
 }
 
+void limit_rows(const Gguf& g, VisionConfig& v, const ImageRows& rows) {
+	const Projector& p = *v.projector;
+	if ((rows.least || rows.most) && p.tiling != Tiling::Free)
+		fail(Code::Invalid,
+		     "{}: an encoder of type {} makes the same number of tokens of every tile; leave the limits "
+		     "of an image's tokens out",
+		     g.name(), p.name);
+	v.most_rows = rows.most ? rows.most : std::max(p.most_rows, rows.least);
+	v.least_rows = rows.least ? rows.least : std::min(p.least_rows, v.most_rows);
+	if (v.least_rows > v.most_rows)
+		fail(Code::Invalid, "an image becomes at least {} tokens and at most {}; the first must not be more",
+		     v.least_rows, v.most_rows);
+}
+
 // Limits for hostile files: an image must not become more tiles, pixels or rows than published models make of one.
 void check_sizes(const Gguf& g, const VisionConfig& v) {
 	constexpr uint64_t kMostPatches = 1 << 16, kMostPixels = 1 << 26, kMostRows = 1 << 20;
@@ -184,7 +198,7 @@ void check_sizes(const Gguf& g, const VisionConfig& v) {
 	                       : p.tiling == Tiling::GridByArea ? v.most_tiles + 1
 	                                                        : 1;
 	const bool free = p.tiling == Tiling::Free;
-	const uint64_t patches = free ? uint64_t(p.most_rows) * v.merge * v.merge : side * side;
+	const uint64_t patches = free ? uint64_t(v.most_rows) * v.merge * v.merge : side * side;
 	const uint64_t pixels = free ? patches * v.patch * v.patch : tiles * edge * edge;
 	if (across <= kMostGridEdge && patches <= kMostPatches && pixels <= kMostPixels &&
 	    tiles * patches / (v.merge * v.merge) <= kMostRows)
@@ -198,7 +212,7 @@ void check_sizes(const Gguf& g, const VisionConfig& v) {
 
 std::span<const Projector> projectors() { return kProjectors; }
 
-VisionConfig read_vision(const Gguf& g, const Config& model) {
+VisionConfig read_vision(const Gguf& g, const Config& model, const ImageRows& rows) {
 	if (g.text("general.architecture", "") != "clip" || !g.flag("clip.has_vision_encoder", false))
 		fail(Code::Unsupported,
 		     "{}: it is no vision encoder (general.architecture is '{}', clip.has_vision_encoder is not set); give the "
@@ -225,6 +239,7 @@ VisionConfig read_vision(const Gguf& g, const Config& model) {
 	v.most_tiles = g.u32("clip.vision.preproc_max_tiles", std::max(v.least_tiles, v.most_tiles));
 	sized(g, "clip.vision.preproc_max_tiles", v.most_tiles, 64);
 	sized(g, "clip.vision.preproc_min_tiles", v.least_tiles, v.most_tiles);
+	limit_rows(g, v, rows);
 	check_sizes(g, v);
 	read_colours(g, "clip.vision.image_mean", false, v.mean);
 	read_colours(g, "clip.vision.image_std", true, v.deviation);

@@ -48,7 +48,7 @@ struct Projector {
 	bool transposed = false;                // the file has it so
 	const char *in = "", *out = "";         // matrices with biases, GELU between them
 	const char* row_end = "";               // tensor with a row of the model behind each row of patches but the last
-	uint32_t least_rows = 0, most_rows = 0; // of the model, of a tile that is Tiling::Free
+	uint32_t least_rows = 0, most_rows = 0; // of the model, of a tile that is Tiling::Free; a user may change them
 	Rgb border = {0, 0, 0};
 	bool stretched = false; // the image takes the shape of the tile, without a border
 	bool scaled = true;     // rows are multiplied by Config::embedding_scale, as embeddings are
@@ -62,12 +62,19 @@ struct Projector {
 };
 std::span<const Projector> projectors();
 
+// A user's limits for the rows of an image that is Tiling::Free; 0: the projector's.
+struct ImageRows {
+	uint32_t least = 0, most = 0;
+	uint64_t bits() const { return uint64_t(most) << 32 | least; }
+};
+
 struct VisionConfig {
 	const Projector* projector = nullptr;
 	uint32_t image_size = 0, patch = 0;        // pixels: edge of a square tile, edge of a patch
 	uint32_t merge = 1;                        // patches in each direction that become one row
 	uint32_t longest_edge = 0;                 // pixels, of Tiling::GridByEdge; 0: that of the image
 	uint32_t least_tiles = 1, most_tiles = 12; // of Tiling::GridByArea
+	uint32_t least_rows = 0, most_rows = 0;    // of the model, of a tile that is Tiling::Free
 	float mean[3] = {}, deviation[3] = {};     // of pixels in 0 .. 1
 	uint32_t out_dim = 0;                      // channels of the model
 	bool class_token = false;                  // one more row, whose output is not used
@@ -93,8 +100,8 @@ struct VisionConfig {
 	}
 };
 // Throws Error{Unsupported} if the file is no vision encoder or kvrun does not run it, Format if it is damaged or of
-// another model.
-VisionConfig read_vision(const Gguf&, const Config& model);
+// another model; Invalid for limits that cannot be.
+VisionConfig read_vision(const Gguf&, const Config& model, const ImageRows& = {});
 
 // A whole image as the encoder reads it.
 struct TiledImage {

@@ -14,7 +14,7 @@ struct Size {
 // Multiples of align(), within limits of the area; the shape changes as little as that allows.
 Size free_size(const VisionConfig& v, const Image& image) {
 	const uint64_t row_area = uint64_t(v.align()) * v.align();
-	const uint64_t least = v.projector->least_rows * row_area, most = v.projector->most_rows * row_area;
+	const uint64_t least = v.least_rows * row_area, most = v.most_rows * row_area;
 	const float step = float(v.align()), width = float(image.width), height = float(image.height);
 	const auto edge = [&](float pixels, auto rounded) {
 		return std::max(uint32_t(rounded(pixels / step)), 1u) * v.align();

@@ -45,6 +45,7 @@ kvrun_status open_model(const ModelArgs& a, const DraftArgs& draft, const std::s
 	const std::string loras = a.lora_text();
 	o.loras = or_null(loras);
 	o.mmproj = or_null(a.vision.mmproj);
+	o.image_min_tokens = a.vision.rows().least, o.image_max_tokens = a.vision.rows().most;
 	o.canceller = canceller;
 	if (show) o.progress = show_loading;
 	o.payload = &bar;

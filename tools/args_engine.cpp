@@ -90,6 +90,7 @@ std::unique_ptr<Engine> open_engine(const EngineArgs& a, uint32_t max_rows, bool
 	o.model = a.model;
 	o.loras = parse_loras(a.lora_text());
 	o.mmproj = a.vision.mmproj;
+	o.image_rows = a.vision.rows();
 	o.backend = backend_options(a);
 	o.backend.transfers = std::ranges::any_of(cache_policies(a), [](const KvPolicy& p) { return p.fetch > 0; });
 	o.ubatch = a.ubatch_within_ctx();

@@ -2,7 +2,6 @@
 #include "tools/args_model.h"
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"
-#include "models/vision.h"
 #include "tools/hub/local.h"
 #include "tools/hub/pull.h"
 #include "tools/terminal.h"
@@ -11,6 +10,7 @@
 namespace kvrun {
 
 // The encoder of a repository, if kvrun runs it with the model; else the reason is printed.
+constexpr int64_t kMostImageTokens = 65536;
 static std::string usable_encoder(const ModelPath& m) {
 	if (m.encoder.empty()) return "";
 	try {
@@ -104,6 +104,17 @@ void add_mmproj(Command& c, VisionArgs& a, const char* group) {
 	    "the repository of a model of -hf or kvrun list]")
 	    ->group(group);
 	add_flag(c, "--no-mmproj", a.none, "no vision encoder, even if the model's repository has one")->group(group);
+	add_integer(c, "--image-min-tokens", a.least_tokens, 0, kMostImageTokens,
+	            "an image becomes at least so many tokens, where its size decides; 0: the encoder's limit [0]")
+	    ->group(group);
+	add_integer(c, "--image-max-tokens", a.most_tokens, 0, kMostImageTokens,
+	            "and at most so many: fewer take less time and memory, and show less [0]")
+	    ->group(group);
+	c.before_run.push_back([&a] { // behind add_model()'s, which may have found the encoder
+		if ((a.least_tokens || a.most_tokens) && a.mmproj.empty())
+			fail(Code::Invalid,
+			     "--image-min-tokens and --image-max-tokens are of a vision encoder; give --mmproj FILE");
+	});
 }
 
 void add_lora(Command& c, std::vector<std::string>& loras, const char* group) {

@@ -1,5 +1,6 @@
 // Options shared by several commands, with the engine or the C API: model and device, cache budget, sampling.
 #pragma once
+#include "models/vision.h"
 #include "tools/answer/sampling.h"
 #include "tools/args.h"
 #include <optional>
@@ -22,7 +23,9 @@ struct WeightArgs {         // which weights lie in host memory
 struct VisionArgs {     // the model's vision encoder
 	std::string mmproj; // file; empty: none. Before the command runs: that of the model's repository, if any
 	bool none = false;  // not even that
-	bool read = false;  // the command reads images: it has these options
+	int64_t least_tokens = 0, most_tokens = 0; // of an image; 0: the encoder's limits
+	ImageRows rows() const { return {uint32_t(least_tokens), uint32_t(most_tokens)}; }
+	bool read = false; // the command reads images: it has these options
 };
 
 struct ModelArgs {

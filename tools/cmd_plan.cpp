@@ -118,7 +118,7 @@ PlanSubject subject_of(const PlanArgs& a) {
 			    lora_bytes(open_loras(parse_loras(fmt::format("{}", fmt::join(a.loras, ","))), file, c), c);
 		if (!a.vision.mmproj.empty()) {
 			const Gguf encoder = Gguf::open(a.vision.mmproj);
-			read_vision(encoder, c);
+			read_vision(encoder, c, a.vision.rows());
 			s.model.vision_bytes = encoder.tensor_bytes();
 		}
 		const FitGoal goal{a.kv == "all" ? std::vector<KvPolicy>() : parse_policies(a.kv), uint32_t(a.ctx)};

@@ -65,6 +65,7 @@ std::shared_ptr<EngineObject> open_engine(const kvrun_engine_options* given) {
 	e.model = o.model_path;
 	e.loras = parse_loras(text_or_empty(o.loras));
 	e.mmproj = text_or_empty(o.mmproj);
+	e.image_rows = {o.image_min_tokens, o.image_max_tokens};
 	e.backend = backend_options(o.device);
 	e.ubatch = o.ubatch;
 	e.prefill_block = o.prefill_block;

@@ -37,7 +37,7 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 	std::optional<VisionConfig> vision;
 	if (!opt.mmproj.empty()) {
 		vision_file = Gguf::open(opt.mmproj);
-		vision = read_vision(*vision_file, model.config);
+		vision = read_vision(*vision_file, model.config, opt.image_rows);
 	}
 	FitGoal goal{opt.fit_kv, opt.fit_ctx, opt.kv_budget, opt.ubatch};
 	OpenedDevices devices =
@@ -84,7 +84,8 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 	const float scale = vision && vision->projector->scaled ? cfg.embedding_scale : 1;
 	if (vision)
 		e->images_ = std::make_unique<ImageStore>(std::make_unique<ImageEncoder>(be, *vision_file, std::move(*vision)),
-		                                          e->tokenizer(), kvrun::fingerprint(*vision_file), scale);
+		                                          e->tokenizer(),
+		                                          kvrun::fingerprint(*vision_file) ^ opt.image_rows.bits(), scale);
 	e->ring_ = std::make_unique<WeightRing>(be, cfg, e->weights_, e->weight_plan_->ring());
 	std::unique_ptr<PredictionLayer> layer;
 	if (prediction) layer = std::make_unique<PredictionLayer>(be, e->file(), std::move(*prediction), e->weights_);

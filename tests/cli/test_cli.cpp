@@ -87,10 +87,22 @@ TEST_CASE("cli: images in front of a prompt and in a message; files that are non
 	CHECK(two.out.find("\"prompt_tokens\": 38") != std::string::npos); // 2 * 16 rows, BOS and five tokens
 	CHECK(with({"--image", vision + "tile.png", "--chat", "--chat-template", "chatml"}).code == 0);
 
+	const auto limited =
+	    [&](std::vector<std::string> more) { // 4 rows of 8 x 8 pixels, made 9; row ends, a token behind
+		    more.insert(more.end(), {"--mmproj", vision + "pixtral.gguf", "--image", vision + "tile.png", "--json"});
+		    return run(more);
+	    };
+	CHECK(limited({}).out.find("\"prompt_tokens\": 18,") != std::string::npos);
+	CHECK(limited({"--image-max-tokens", "4"}).out.find("\"prompt_tokens\": 12,") != std::string::npos);
+	CHECK(limited({"--image-min-tokens", "20"}).out.find("\"prompt_tokens\": 36,") != std::string::npos); // 5 x 5
+
 	const auto refused = [](const Ran& r, int code, const std::string& why) {
 		CHECK(r.code == code);
 		CHECK_MESSAGE(r.err.find(why) != std::string::npos, r.err);
 	};
+	refused(run({"--image-max-tokens", "4"}), 2, "give --mmproj FILE");
+	refused(with({"--image-max-tokens", "4"}), 2, "the same number of tokens of every tile");
+	refused(limited({"--image-max-tokens", "4", "--image-min-tokens", "5"}), 2, "at least 5 tokens and at most 4");
 	refused(run({"--image", vision + "tile.png"}), 2, "--image needs --mmproj");
 	refused(with({"--image", vision + "mlp.gguf"}), 3, "neither PNG, JPEG nor WebP");
 	refused(with({"--image", "/nowhere.png"}), 3, "/nowhere.png");

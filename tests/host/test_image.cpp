@@ -52,6 +52,7 @@ TEST_CASE("image: tiles of every encoder have sizes it takes, for images of any 
 	for (const Projector& p : projectors()) {
 		VisionConfig v;
 		v.projector = &p, v.image_size = 32, v.patch = 4, v.merge = 2, v.longest_edge = 100;
+		v.least_rows = p.least_rows, v.most_rows = p.most_rows;
 		for (const auto& [w, h] :
 		     {std::pair(1u, 1u), {1u, 3000u}, {3000u, 1u}, {31u, 33u}, {500u, 700u}, {2000u, 90u}}) {
 			CAPTURE(p.name);

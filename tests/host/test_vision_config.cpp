@@ -83,6 +83,29 @@ TEST_CASE("vision files: encoders whose rows have lines and columns, and models 
 		CHECK(with_u32("qwen2vl_merger", "feed_forward_length", hidden) == "");
 }
 
+TEST_CASE("vision files: limits of the rows of an image whose size decides") {
+	const auto rows_of = [](const char* name, ImageRows limits, uint32_t width, uint32_t height) {
+		const VisionConfig v = read_vision(Gguf::open(file_of(name)), text_model(name), limits);
+		const TiledImage t = tile_image(v, Image(width, height));
+		REQUIRE(t.tiles.size() == 1);
+		return v.rows(t.tiles[0].pixels.width, t.tiles[0].pixels.height);
+	};
+	CHECK(rows_of("qwen2vl_merger", {}, 80, 40) == 50);      // rows of 8 x 8 pixels
+	CHECK(rows_of("qwen2vl_merger", {0, 20}, 80, 40) == 18); // 6 x 3
+	CHECK(rows_of("qwen2vl_merger", {0, 1}, 80, 40) == 1);
+	CHECK(rows_of("qwen2vl_merger", {100, 0}, 80, 40) >= 100);
+	CHECK(rows_of("qwen2vl_merger", {5000, 0}, 80, 40) >= 5000); // above the projector's upper limit
+	CHECK(rows_of("pixtral", {0, 4}, 16, 16) == 5);              // with a row end
+	CHECK(rows_of("pixtral", {}, 16, 16) == 11);
+	const auto refused = [](const char* name, ImageRows limits) {
+		return error_of([&] { read_vision(Gguf::open(file_of(name)), text_model(name), limits); });
+	};
+	has(refused("mlp", {0, 4}), "an encoder of type mlp makes the same number of tokens");
+	has(refused("pixtral", {10, 9}), "at least 10 tokens and at most 9");
+	has(refused("qwen2vl_merger", {0, 1 << 20}), "patches");
+	CHECK(refused("qwen2vl_merger", {7, 7}) == "");
+}
+
 TEST_CASE("vision files: hostile sizes are refused by name, before memory is taken for them") {
 	for (const uint32_t x : {0u, 1u << 31, UINT32_MAX})
 		for (const char* key : {"embedding_length", "block_count", "attention.head_count", "feed_forward_length",

@@ -137,6 +137,7 @@ class Engine:
         layer of the model itself; None: tokens are looked up in the text.
     loras: LoRA adapters of the model, .gguf files, or pairs of a file and a scale.
     mmproj: the model's vision encoder, a .gguf file: the model reads images (image(), image_tokens()).
+        image_min_tokens, image_max_tokens: limits of an image's tokens where its size decides; 0: the encoder's.
     gpu_layers: the weights of this many layers, the last ones, lie on the device, which reads the others in host
         memory; None: all that fit. cpu_moe_layers: the experts of this many layers, the first ones, lie in host memory.
         weights_budget: most bytes of weights on the device. fit: more weights move to host memory until a cache of
@@ -152,7 +153,8 @@ class Engine:
                  check_operations: bool = False, f32: bool = False,
                  draft_model: str | os.PathLike[str] | None = None,
                  loras: Iterable[str | os.PathLike[str] | tuple[str | os.PathLike[str], float]] = (),
-                 mmproj: str | os.PathLike[str] | None = None, gpu_layers: int | None = None,
+                 mmproj: str | os.PathLike[str] | None = None, image_min_tokens: int = 0, image_max_tokens: int = 0,
+                 gpu_layers: int | None = None,
                  cpu_moe_layers: int = 0, weights_budget: int | str | None = None, fit: bool = True,
                  fit_kv: str = "fp16", fit_ctx: int = 0) -> None:
         self.path = os.fspath(model)
@@ -167,6 +169,7 @@ class Engine:
                          kv_budget_bytes=bytes_of(kv_budget), canceller=canceller.pointer,
                          draft_model=None if draft_model is None else os.fspath(draft_model),
                          loras=lora_text(loras), mmproj=None if mmproj is None else os.fspath(mmproj),
+                         image_min_tokens=image_min_tokens, image_max_tokens=image_max_tokens,
                          **loading.fields)
         out = ffi.new("kvrun_engine **")
         with running([canceller.pointer]):
