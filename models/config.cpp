@@ -193,11 +193,11 @@ void read_rope(const Keys& k, const Family& f, Config& c) {
 	if (f.rope_use == RopeUse::IfFinetuned) c.ropes[0].rotates = k.flag("rope.scaling.finetuned", true);
 	if (!k.has("rope.dimension_sections")) return;
 	std::vector<int64_t> axes = k.g.ints(k.key("rope.dimension_sections"));
-	const size_t given = axes.size();
-	axes.resize(4);
-	if (given > axes.size())
+	constexpr size_t kAxes = 4; // the last one is of no model that kvrun reads
+	if (axes.size() > kAxes)
 		fail(Code::Format, "{}: key {} has {} axes, expected at most {}; the file is damaged", k.g.name(),
-		     k.key("rope.dimension_sections"), given, axes.size());
+		     k.key("rope.dimension_sections"), axes.size(), kAxes);
+	axes.resize(kAxes);
 	for (const int64_t n : axes)
 		if (n < 0 || n > c.ropes[0].dim / 2)
 			fail(Code::Format, "{}: key {} has {} pairs of channels, {} are rotated; the file is damaged", k.g.name(),

@@ -160,7 +160,7 @@ Config transformer_of(const Gguf& g, const Projector& p) {
 		fail(Code::Format,
 		     "{}: key clip.vision.attention.layer_norm_epsilon is {}, expected 0 to 1; the file is damaged", g.name(),
 		     c.norm_eps);
-	c.ropes = {{.dim = c.head_dim, .neox = p.positions >= Positions::RopeHalves}};
+	c.ropes = {{.dim = c.head_dim, .neox = pairs_halves(p.positions)}};
 	const bool gelu = g.flag("clip.use_gelu", false), silu = g.flag("clip.use_silu", false);
 	Layer layer;
 	layer.n_heads = c.n_heads, layer.n_kv_heads = c.n_kv_heads, layer.head_dim = c.head_dim;

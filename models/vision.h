@@ -29,6 +29,10 @@ enum class Positions : uint8_t {
 	ResizedAndRope, // the same, and a table of a square, resized to the image (bilinear, corners on corners), is added
 };
 
+constexpr bool has_table(Positions p) { return p == Positions::Learned || p == Positions::ResizedAndRope; }
+constexpr bool rotates(Positions p) { return p != Positions::Learned; }
+constexpr bool pairs_halves(Positions p) { return p == Positions::RopeHalves || p == Positions::ResizedAndRope; }
+
 constexpr uint32_t kMostGridEdge = 16; // squares along an edge of Tiling::GridByEdge
 
 // What a projector type of the files means: a row of the table in vision.cpp.

@@ -206,8 +206,7 @@ VisionWeights load_vision(const Gguf& file, const VisionConfig& v, Backend& be) 
 	}
 	g.bias(out.patch_bias, "v.patch_embd.bias", c.dim);
 	if (v.class_token) out.class_token = g.values(g.need("v.class_embd", 1, c.dim));
-	const Positions positions = v.projector->positions;
-	if (positions == Positions::Learned || positions == Positions::ResizedAndRope) {
+	if (has_table(v.projector->positions)) {
 		const uint64_t side = v.image_size / v.patch;
 		out.positions = g.values(g.need("v.position_embd.weight", side * side + (v.class_token ? 1 : 0), c.dim));
 	}

@@ -42,7 +42,7 @@ kvrun_status open_model(const ModelArgs& a, const DraftArgs& draft, const std::s
 	o.ubatch = a.ubatch_within_ctx();
 	o.max_rows = draft.rows(answers);
 	if (draft.given() && !draft.looks_up()) o.draft_model = draft.predicts() ? KVRUN_DRAFT_MTP : draft.what.c_str();
-	const std::string loras = a.lora_text();
+	const std::string loras = lora_text(a.loras);
 	o.loras = or_null(loras);
 	o.mmproj = or_null(a.vision.mmproj);
 	o.image_min_tokens = a.vision.rows().least, o.image_max_tokens = a.vision.rows().most;

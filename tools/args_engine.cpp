@@ -88,7 +88,7 @@ std::unique_ptr<Engine> open_engine(const EngineArgs& a, uint32_t max_rows, bool
 	EngineOptions o;
 	o.mtp = mtp;
 	o.model = a.model;
-	o.loras = parse_loras(a.lora_text());
+	o.loras = parse_loras(lora_text(a.loras));
 	o.mmproj = a.vision.mmproj;
 	o.image_rows = a.vision.rows();
 	o.backend = backend_options(a);

@@ -125,7 +125,7 @@ void add_lora(Command& c, std::vector<std::string>& loras, const char* group) {
 	    ->group(group);
 }
 
-std::string ModelArgs::lora_text() const { return fmt::format("{}", fmt::join(loras, ",")); }
+std::string lora_text(const std::vector<std::string>& loras) { return fmt::format("{}", fmt::join(loras, ",")); }
 
 void add_model_options(Command& c, ModelArgs& a, const std::string& longest) {
 	add_model(c, a.model, kModelGroup, &a.vision)->required();

@@ -42,7 +42,6 @@ struct ModelArgs {
 	WeightArgs weights;
 
 	// ubatch limited to the context, because no prompt is longer.
-	std::string lora_text() const; // all of them, for parse_loras(); empty: none
 	uint32_t ubatch_within_ctx() const { return uint32_t(ctx ? std::min(ctx, ubatch) : ubatch); }
 };
 
@@ -59,6 +58,7 @@ void add_model_options(Command&, ModelArgs&, const std::string& longest);
 // Of the model for whose option add_model() got the same VisionArgs.
 void add_mmproj(Command&, VisionArgs&, const char* group = kModelGroup);
 void add_lora(Command&, std::vector<std::string>& loras, const char* group = kModelGroup);
+std::string lora_text(const std::vector<std::string>& loras); // all of them, for parse_loras(); empty: none
 void add_weight_options(Command&, WeightArgs&);
 void add_check(Command&, bool& check);
 void add_kv_budget(Command&, uint64_t& bytes, const std::string& what);

@@ -113,9 +113,7 @@ PlanSubject subject_of(const PlanArgs& a) {
 		s.prediction_bytes = prediction_tensor_bytes(file, c);
 		s.model = model_memory(c, file.tensor_bytes() - s.prediction_bytes, uint32_t(a.ubatch));
 		if (a.draft == "mtp") s.model = with_prediction(s.model, file, c, read_prediction(file, c));
-		if (!a.loras.empty())
-			s.model.lora_bytes =
-			    lora_bytes(open_loras(parse_loras(fmt::format("{}", fmt::join(a.loras, ","))), file, c), c);
+		if (!a.loras.empty()) s.model.lora_bytes = lora_bytes(open_loras(parse_loras(lora_text(a.loras)), file, c), c);
 		if (!a.vision.mmproj.empty()) {
 			const Gguf encoder = Gguf::open(a.vision.mmproj);
 			read_vision(encoder, c, a.vision.rows());

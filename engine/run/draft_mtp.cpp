@@ -51,9 +51,8 @@ class MtpDrafter final : public Drafter {
 
  private:
 	uint32_t n_waiting() const { return uint32_t(text_.waiting.size() / layer_.config().dim - text_.used); }
-	uint32_t position(uint32_t i) {
-		return positions_.next(std::span(text_.tokens).first(i));
-	}                       // of token i of the text
+	// Of token i of the text.
+	uint32_t position(uint32_t i) { return positions_.next(std::span(text_.tokens).first(i)); }
 	void take(uint32_t n) { // removes the first n states
 		text_.waiting_at += n, text_.used += n;
 		if (n_waiting() == 0) text_.waiting.clear(), text_.used = 0;

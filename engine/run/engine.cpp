@@ -82,7 +82,7 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 	e->weights_ = load_weights(e->file(), cfg, be, progress, e->weight_plan_->in_host());
 	e->loras_ = load_loras(e->lora_files_, cfg, e->weights_, be);
 	const float scale = vision && vision->projector->scaled ? cfg.embedding_scale : 1;
-	if (vision)
+	if (vision) // other limits make other rows, so other ids
 		e->images_ = std::make_unique<ImageStore>(std::make_unique<ImageEncoder>(be, *vision_file, std::move(*vision)),
 		                                          e->tokenizer(),
 		                                          kvrun::fingerprint(*vision_file) ^ opt.image_rows.bits(), scale);

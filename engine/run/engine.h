@@ -32,8 +32,8 @@ struct EngineOptions {
 	LatentForm latent_form = LatentForm::Auto; // of latent attention in prompts, for tests
 	std::vector<LoraOption> loras = {};        // adapters, all of them at once
 	std::string mmproj = {};                   // path of the model's vision encoder; empty: it reads no images
-	ImageRows image_rows = {};
-	bool mtp = false; // the model's own prediction layer drafts: Engine::mtp()
+	ImageRows image_rows = {};                 // limits of the rows of an image
+	bool mtp = false;                          // the model's own prediction layer drafts: Engine::mtp()
 };
 
 // Bytes that caches may take of the memory left by weights: a tenth is reserved for activations and the driver.

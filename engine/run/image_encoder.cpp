@@ -118,11 +118,11 @@ std::vector<float> ImageEncoder::rotations(Grid g, const Order& order) const {
 	for (uint32_t t = 0; t < n; ++t)
 		for (uint32_t i = 0; i < pairs; ++i) {
 			double angle = 0;
-			if (kind != Positions::Learned && t < g.n()) {
+			if (rotates(kind) && t < g.n()) {
 				const bool by_row = i < pairs / 2;
 				const uint32_t patch = order.patches[t], k = by_row ? i : i - pairs / 2;
 				// frequencies go alternately to the row's half and to the column's, or are the same in both
-				const uint32_t f = kind == Positions::Rope2d && !by_row ? 2 * k + 1 : 2 * k;
+				const uint32_t f = !pairs_halves(kind) && !by_row ? 2 * k + 1 : 2 * k;
 				angle =
 				    (by_row ? patch / g.columns : patch % g.columns) * std::pow(double(kRopeTheta), -double(f) / pairs);
 			}

@@ -297,10 +297,13 @@ double Prefill::rows(double room, bool must) {
 	return work;
 }
 
-// Rows from row `first` of the block on.
-void Prefill::project_out(const LayerRows& r, uint32_t first) {
-	runner_.project_out(layer_, r, /*decode=*/false);
-	images_->add_deep(runner_.backend(), layer_, r.x, r.h, n_read_ + first, r.n);
+// Of the rows from at_ on; of a layer whose rows are not all needed, the last one.
+void Prefill::project_out(const LayerRows& r, bool all) {
+	const LayerRows out = all ? r : LayerRunner::last_row(r);
+	runner_.project_out(layer_, out, /*decode=*/false);
+	images_->add_deep(runner_.backend(), layer_, out.x, out.h, n_read_ + at_ + r.n - out.n, out.n);
+	if (looking_)
+		runner_.read_rows(out.x, looks_.emplace_back(Look{fmt::format("the output of layer {} is", layer_), {}}).rows);
 }
 
 // The next m rows of a layer that attends.
@@ -334,16 +337,10 @@ double Prefill::layer_rows(uint32_t m) {
 			attend_expanded(r, kv, from);
 		else
 			attend(kv, k, r, owns);
-		if (all)
-			project_out(r, at_);
-		else if (last_rows)
-			project_out(LayerRunner::last_row(r), n_ - 1);
+		if (all || last_rows) project_out(r, all);
 	} else if (r.expanded) { // later rows attend to these
 		runner_.expand(layer_, heads, unpacked_ + at_, from, m);
 	}
-	if (looking_ && (all || last_rows))
-		runner_.read_rows((all ? r : LayerRunner::last_row(r)).x,
-		                  looks_.emplace_back(Look{fmt::format("the output of layer {} is", layer_), {}}).rows);
 	const double work = rows_work(layer_, at_, m);
 	at_ += m;
 	if (at_ == n_)
@@ -375,10 +372,7 @@ double Prefill::recurrent_rows(uint32_t m) {
 	const LayerRows r = runner_.rows_of(layer_, memory_->x, memory_->tokens, memory_->rope, at_, m);
 	if (looking_ && layer_ == 0) runner_.read_rows(r.x, looks_.emplace_back(Look{"the embeddings are", {}}).rows);
 	recur(r);
-	const LayerRows out = all ? r : LayerRunner::last_row(r);
-	if (all || last_rows) project_out(out, all ? at_ : n_ - 1);
-	if (looking_ && (all || last_rows))
-		runner_.read_rows(out.x, looks_.emplace_back(Look{fmt::format("the output of layer {} is", layer_), {}}).rows);
+	if (all || last_rows) project_out(r, all);
 	const double work = rows_work(layer_, at_, m);
 	at_ += m;
 	if (at_ == cell_end()) next_cell();

@@ -81,7 +81,7 @@ class Prefill {
 	void write_tokens();
 	void attend(KvPrefill& kv, uint32_t k, const LayerRows& r, bool owns);
 	double rows(double room, bool must);
-	void project_out(const LayerRows&, uint32_t first);
+	void project_out(const LayerRows&, bool all);
 	double layer_rows(uint32_t m);
 	double recurrent_rows(uint32_t m);
 	void recur(const LayerRows&);

@@ -87,11 +87,11 @@ TEST_CASE("cli: images in front of a prompt and in a message; files that are non
 	CHECK(two.out.find("\"prompt_tokens\": 38") != std::string::npos); // 2 * 16 rows, BOS and five tokens
 	CHECK(with({"--image", vision + "tile.png", "--chat", "--chat-template", "chatml"}).code == 0);
 
-	const auto limited =
-	    [&](std::vector<std::string> more) { // 4 rows of 8 x 8 pixels, made 9; row ends, a token behind
-		    more.insert(more.end(), {"--mmproj", vision + "pixtral.gguf", "--image", vision + "tile.png", "--json"});
-		    return run(more);
-	    };
+	// 4 rows of 8 x 8 pixels, made 9; row ends, and a token behind them
+	const auto limited = [&](std::vector<std::string> more) {
+		more.insert(more.end(), {"--mmproj", vision + "pixtral.gguf", "--image", vision + "tile.png", "--json"});
+		return run(more);
+	};
 	CHECK(limited({}).out.find("\"prompt_tokens\": 18,") != std::string::npos);
 	CHECK(limited({"--image-max-tokens", "4"}).out.find("\"prompt_tokens\": 12,") != std::string::npos);
 	CHECK(limited({"--image-min-tokens", "20"}).out.find("\"prompt_tokens\": 36,") != std::string::npos); // 5 x 5

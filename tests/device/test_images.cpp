@@ -200,7 +200,7 @@ TEST_CASE("images: rows have lines and columns in Qwen's models, however the pro
 	const TempFolder folder;
 	on_every_device([&](const std::string& device) {
 		for (const WithLines& w : kWithLines) {
-			if (!fs::exists(kGolden / "vision" / (w.encoder + ".logits.npy"))) continue;
+			if (w.encoder == "qwen2.5vl_merger") continue; // in the model its rows are as Qwen2-VL's
 			CAPTURE(w.encoder);
 			const NpyArray want = golden(w.encoder + ".logits");
 			const std::string model = model_of(w.encoder, folder);

@@ -154,7 +154,8 @@ def use_images(b, s):
     with open(os.path.join(VISION, "tile.png"), "rb") as f:
         tile = base64.b64encode(f.read()).decode()
     b.value("(() => { const f = window.fetch; window.fetch = (u, o) => "
-            "{ if (o && o.body) { const j = JSON.parse(o.body); j.max_tokens = 4; window.sent = j; o = {...o, body: JSON.stringify(j)}; } return f(u, o); }; })()")
+            "{ if (o && o.body) { const j = JSON.parse(o.body); j.max_tokens = 4; "
+            "window.sent = j; o = {...o, body: JSON.stringify(j)}; } return f(u, o); }; })()")
     add = "add_images([new File([Uint8Array.from(atob('%s'), c => c.charCodeAt(0))], 'x.png', {type: 'image/png'})])"
     b.value(add % tile)
     b.value(add % tile)

@@ -3,11 +3,11 @@
 
 make_vision_peer.py PEER
 PEER is a folder with Debian and llama.cpp (../shared/peer/setup.sh makes one; needs root for chroot). Needs numpy,
-pillow and gguf. For each encoder of tests/golden/vision and each size of an image: the number of tokens of the prompt (image,
-then "abc"), and the likeliest tokens behind it with their log probabilities, of llama-server on the CPU with an f32
-cache. mlp and internvl have no probabilities: llama.cpp 0.7.0 puts their class token behind the patches, but keeps its
-position in front, so each patch has the position of its neighbour; kvrun's rows are those of transformers. Images for
-Qwen's encoders keep their shape: llama.cpp adds a border where Qwen's own processor stretches.
+pillow and gguf. For each encoder of tests/golden/vision and each size of an image: the number of tokens of the prompt
+(image, then "abc"), and the likeliest tokens behind it with their log probabilities, of llama-server on the CPU with an
+f32 cache. mlp and internvl have no probabilities: llama.cpp 0.7.0 puts their class token behind the patches, but keeps
+its position in front, so each patch has the position of its neighbour; kvrun's rows are those of transformers. Images
+for Qwen's encoders keep their shape: llama.cpp adds a border where Qwen's own processor stretches.
 """
 import base64
 import io
@@ -27,10 +27,12 @@ GOLDEN = Path(__file__).resolve().parents[2] / "tests/golden/vision"
 SIZES = {"mlp": [(16, 16), (40, 17), (9, 30)], "idefics3": [(16, 16), (50, 20), (20, 50), (300, 10), (37, 37)],
          "pixtral": [(16, 24), (40, 40), (100, 30), (7, 5), (30, 200)],
          "internvl": [(16, 16), (12, 9), (40, 20), (20, 50), (100, 30), (33, 33)],
-         "qwen2vl_merger": [(40, 16), (64, 24), (16, 8), (8, 64)], "qwen2.5vl_merger": [(168, 140), (112, 112), (84, 280)],
+         "qwen2vl_merger": [(40, 16), (64, 24), (16, 8), (8, 64)],
+         "qwen2.5vl_merger": [(168, 140), (112, 112), (84, 280)],
          "qwen3vl_merger": [(40, 16), (64, 24), (16, 8), (8, 64)]}
 # As in tests/device/test_images.cpp: the text model of golden/tiny, its new architecture, axes of positions.
-WITH_LINES = {"qwen2vl_merger": ("qwen2", "qwen2vl", [2, 1, 1, 0]), "qwen2.5vl_merger": ("qwen2", "qwen2vl", [2, 1, 1, 0]),
+WITH_LINES = {"qwen2vl_merger": ("qwen2", "qwen2vl", [2, 1, 1, 0]),
+              "qwen2.5vl_merger": ("qwen2", "qwen2vl", [2, 1, 1, 0]),
               "qwen3vl_merger": ("qwen3", "qwen3vl", [6, 5, 5, 0])}
 CONTROLS = {285: "<|vision_start|>", 286: "<|vision_end|>"}
 CLASS_TOKEN = "mlp", "internvl"

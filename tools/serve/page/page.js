@@ -314,7 +314,9 @@ $("attach").onclick = () => $("files").click();
 $("files").onchange = () => (add_images([...$("files").files]), $("files").value = "", $("text").focus());
 const takes = e => !$("attach").hidden && e && [...e.items].some(i => i.kind === "file");
 document.onpaste = e => {
-	if (takes(e.clipboardData)) e.preventDefault(), add_images([...e.clipboardData.files]);
+	// office programs put a picture of a copied text beside it
+	if (takes(e.clipboardData) && !e.clipboardData.types.includes("text/plain"))
+		e.preventDefault(), add_images([...e.clipboardData.files]);
 };
 document.ondragover = e => takes(e.dataTransfer) && e.preventDefault();
 document.ondrop = e => {
