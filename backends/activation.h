@@ -12,10 +12,15 @@ enum class Activation : uint8_t { // the values of ACTIVATE_* in shaders/shared/
 	Sigmoid,   // 1 / (1 + exp(-x))
 	Xielu,     // as in struct Xielu
 	GeluQuick, // x / (1 + exp(-1.702 x))
+	Clamp,     // min(max(x, low), high), of struct Range
 };
 // x > 0: positive * x^2 + linear * x; else negative * (exp(min(x, limit)) - 1 - x) + linear * x. arXiv:2411.13010
 struct Xielu {
 	float positive = 0, negative = 0, linear = 0, limit = 0;
+};
+
+struct Range {
+	float low = 0, high = 0;
 };
 
 } // namespace kvrun

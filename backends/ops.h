@@ -28,6 +28,7 @@ struct Elementwise { // arguments of activate()
 	float cap = 0;    // if > 0, v becomes cap * tanh(v / cap)
 	bool add = false; // adds to out
 	Xielu xielu = {}; // of Activation::Xielu
+	Range range = {}; // of Activation::Clamp
 };
 
 // ---- several residual streams

@@ -203,6 +203,7 @@ void read_rope(const Keys& k, const Family& f, Config& c) {
 			fail(Code::Format, "{}: key {} has {} pairs of channels, {} are rotated; the file is damaged", k.g.name(),
 			     k.key("rope.dimension_sections"), n, c.ropes[0].dim / 2);
 	c.ropes[0].axes = {uint32_t(axes[0]), uint32_t(axes[1]), uint32_t(axes[2]), f.axes_interleaved};
+	if (c.ropes[0].axes) c.ropes[0].neox = true; // also in GLM's files, whose converter orders the channels so
 }
 
 RopeScaling scaling_type(const Keys& k, const Rope& r) {

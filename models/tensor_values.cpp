@@ -53,13 +53,17 @@ void write_values(Backend& be, const View& v, const std::vector<float>& values) 
 	           [&](uint32_t row, uint32_t n) { return std::span(bytes).subspan(row * row_bytes, n * row_bytes); });
 }
 
-void write_tensor(Backend& be, const View& v, const Gguf& g, const GgufTensor& t, uint32_t first) {
+void write_tensor(Backend& be, const View& v, const Gguf& g, const GgufTensor& t, uint32_t first,
+                  std::span<const uint32_t> order) {
 	KV_ASSERT(v.type == t.type && uint64_t(first) + v.shape[0] <= t.rows() && v.shape[1] == t.cols());
 	const size_t row_bytes = t.bytes / t.rows();
 	std::vector<std::byte> piece;
 	write_rows(be, v, row_bytes, [&](uint32_t row, uint32_t n) {
 		piece.resize(n * row_bytes);
-		g.read(t, (uint64_t(first) + row) * row_bytes, piece);
+		if (order.empty()) g.read(t, (uint64_t(first) + row) * row_bytes, piece);
+		for (uint32_t i = 0; i < n && !order.empty(); ++i)
+			g.read(t, (uint64_t(first) + order[row + i]) * row_bytes,
+			       std::span(piece).subspan(i * row_bytes, row_bytes));
 		return std::span<const std::byte>(piece);
 	});
 }

@@ -9,16 +9,20 @@
 namespace kvrun {
 namespace {
 
-constexpr Projector qwen(const char* name, NormKind norm, Positions positions) {
+constexpr Steps mlp(const char* in, const char* out) {
+	return {{{Step::Matrix, in}, {Step::Gelu}, {Step::Matrix, out}}};
+}
+
+constexpr Projector qwen(const char* name, NormKind norm, PositionTable table) {
 	return {.name = name,
 	        .tiling = Tiling::Free,
 	        .resample = Resample::Bicubic,
 	        .norm = norm,
-	        .positions = positions,
+	        .table = table,
+	        .rotation = {.pairs = PatchRotation::Halves},
 	        .swapped_mlp = true,
 	        .merge = Merge::Patches,
-	        .in = "mm.0",
-	        .out = "mm.2",
+	        .steps = mlp("mm.0", "mm.2"),
 	        .least_rows = 8,
 	        .most_rows = 4096,
 	        .stretched = true,
@@ -27,27 +31,44 @@ constexpr Projector qwen(const char* name, NormKind norm, Positions positions) {
 	        .end = "<|vision_end|>"};
 }
 
+// The encoder MoonViT, whose pairs of channels are in another order in files of the second kind.
+constexpr Projector moon(const char* name, PatchRotation::By by, uint32_t most_rows, const char* begin,
+                         const char* end) {
+	return {.name = name,
+	        .tiling = Tiling::Free,
+	        .resample = Resample::Bicubic,
+	        .norm = NormKind::LayerBiased,
+	        .table = PositionTable::Bicubic,
+	        .rotation = {.pairs = PatchRotation::Neighbours, .by = by},
+	        .merge = Merge::Patches,
+	        .patch_norm = "mm.input_norm",
+	        .steps = mlp("mm.1", "mm.2"),
+	        .least_rows = 2,
+	        .most_rows = most_rows,
+	        .begin = begin,
+	        .end = end};
+}
+
 constexpr Projector kProjectors[] = {
     // LLaVA 1.5
     {.name = "mlp",
      .tiling = Tiling::Square,
      .resample = Resample::Bicubic,
      .norm = NormKind::LayerBiased,
-     .positions = Positions::Learned,
+     .table = PositionTable::Square,
      .unused_layers = 1,
      .swapped_mlp = true,
-     .in = "mm.0",
-     .out = "mm.2",
+     .steps = mlp("mm.0", "mm.2"),
      .border = {122, 116, 104}},
     // Idefics 3, SmolVLM, SmolVLM2, Granite-Docling
     {.name = "idefics3",
      .tiling = Tiling::GridByEdge,
      .resample = Resample::Lanczos,
      .norm = NormKind::LayerBiased,
-     .positions = Positions::Learned,
+     .table = PositionTable::Square,
      .swapped_mlp = true,
      .merge = Merge::Patches,
-     .linear = "mm.model.fc",
+     .steps = {{{Step::Matrix, "mm.model.fc"}}},
      .tile = "<fake_token_around_image><row_{row}_col_{column}>",
      .tile_row_end = "\n",
      .overview = "\n\n<fake_token_around_image><global-img>",
@@ -57,12 +78,15 @@ constexpr Projector kProjectors[] = {
      .tiling = Tiling::Free,
      .resample = Resample::Bicubic,
      .norm = NormKind::Rms,
-     .positions = Positions::Rope2d,
+     .table = PositionTable::None,
+     .rotation = {.pairs = PatchRotation::Neighbours, .odd = true},
      .merge = Merge::Channels,
+     .merge_default = 1,
      .patch_norm = "mm.input_norm",
-     .linear = "mm.patch_merger",
-     .in = "mm.1",
-     .out = "mm.2",
+     .steps = {{{Step::Matrix, "mm.patch_merger", /*optional=*/true},
+                {Step::Matrix, "mm.1"},
+                {Step::Gelu},
+                {Step::Matrix, "mm.2"}}},
      .row_end = "v.token_embd.img_break",
      .least_rows = 8,
      .most_rows = 1024,
@@ -72,33 +96,76 @@ constexpr Projector kProjectors[] = {
      .tiling = Tiling::Square,
      .resample = Resample::Bilinear,
      .norm = NormKind::LayerBiased,
-     .positions = Positions::Learned,
+     .table = PositionTable::Square,
      .swapped_mlp = true,
      .merge = Merge::Mean,
      .merge_default = 4,
-     .merge_norm = "mm.soft_emb_norm",
-     .linear = "mm.input_projection",
-     .transposed = true,
+     .steps = {{{Step::RmsNorm, "mm.soft_emb_norm"}, {Step::Turned, "mm.input_projection"}}},
      .stretched = true,
      .scaled = false,
-     .together = true,
+     .sight = Sight::All,
      .begin = "\n\n<start_of_image>",
      .end = "<end_of_image>\n\n"},
+    // Gemma 4
+    {.name = "gemma4v",
+     .tiling = Tiling::Free,
+     .resample = Resample::Bicubic,
+     .norm = NormKind::Rms,
+     .table = PositionTable::ColumnAndLine,
+     .rotation = {.pairs = PatchRotation::Quarters, .by = PatchRotation::ColumnThenLine, .theta = 100},
+     .activation = Activation::GeluTanh,
+     .attention_scale = 1,
+     .unit_values = true,
+     .merge = Merge::Mean,
+     .merge_default = 3,
+     .mean_scaled = true,
+     .steps = {{{Step::UnitNorm}, {Step::Matrix, "mm.input_projection"}}},
+     .least_rows = 1,
+     .most_rows = 280,
+     .stretched = true,
+     .scaled = false,
+     .signed_pixels = true,
+     .filled = true,
+     .sight = Sight::AllInWindows,
+     .begin = "<|image>",
+     .end = "<image|>"},
     // InternVL 2.5, 3 and 3.5
     {.name = "internvl",
      .tiling = Tiling::GridByArea,
      .resample = Resample::Bicubic,
      .norm = NormKind::LayerBiased,
-     .positions = Positions::Learned,
+     .table = PositionTable::Square,
      .merge = Merge::Patches,
-     .merge_norm = "mm.model.mlp.0",
-     .in = "mm.model.mlp.1",
-     .out = "mm.model.mlp.3",
+     .steps = {{{Step::LayerNorm, "mm.model.mlp.0"},
+                {Step::Matrix, "mm.model.mlp.1"},
+                {Step::Gelu},
+                {Step::Matrix, "mm.model.mlp.3"}}},
      .begin = "<img>",
      .end = "</img>"},
-    qwen("qwen2vl_merger", NormKind::LayerBiased, Positions::RopeHalves),     // Qwen2-VL
-    qwen("qwen2.5vl_merger", NormKind::Rms, Positions::RopeHalves),           // Qwen2.5-VL
-    qwen("qwen3vl_merger", NormKind::LayerBiased, Positions::ResizedAndRope), // Qwen3-VL, Qwen3.5
+    moon("kimivl", PatchRotation::ColumnAndLine, 1024, "<|media_start|>", "<|media_end|>"),   // Kimi-VL
+    moon("kimik25", PatchRotation::ColumnThenLine, 4096, "<|media_begin|>", "<|media_end|>"), // Kimi K2.5
+    qwen("qwen2vl_merger", NormKind::LayerBiased, PositionTable::None),                       // Qwen2-VL
+    qwen("qwen2.5vl_merger", NormKind::Rms, PositionTable::None),                             // Qwen2.5-VL
+    qwen("qwen3vl_merger", NormKind::LayerBiased, PositionTable::Corners),                    // Qwen3-VL, Qwen3.5
+    // GLM-4.1V, GLM-4.5V, GLM-4.6V, GLM-OCR
+    {.name = "glm4v",
+     .tiling = Tiling::Free,
+     .resample = Resample::Bicubic,
+     .norm = NormKind::Rms,
+     .table = PositionTable::Bicubic,
+     .rotation = {.pairs = PatchRotation::Halves},
+     .merge = Merge::Channels,
+     .steps = {{{Step::Matrix, "mm.patch_merger"},
+                {Step::Matrix, "mm.model.fc"},
+                {Step::LayerNorm, "mm.post_norm"},
+                {Step::Gelu},
+                {Step::GatedMlp, "mm."}}},
+     .least_rows = 8,
+     .most_rows = 4096,
+     .stretched = true,
+     .lines = true,
+     .begin = "<|begin_of_image|>",
+     .end = "<|end_of_image|>"},
 };
 
 std::string projector_names() {
@@ -160,13 +227,17 @@ Config transformer_of(const Gguf& g, const Projector& p) {
 		fail(Code::Format,
 		     "{}: key clip.vision.attention.layer_norm_epsilon is {}, expected 0 to 1; the file is damaged", g.name(),
 		     c.norm_eps);
-	c.ropes = {{.dim = c.head_dim, .neox = pairs_halves(p.positions)}};
+	c.ropes = {{.dim = c.head_dim, .neox = p.rotation.pairs != PatchRotation::Neighbours}};
 	const bool gelu = g.flag("clip.use_gelu", false), silu = g.flag("clip.use_silu", false);
 	Layer layer;
 	layer.n_heads = c.n_heads, layer.n_kv_heads = c.n_kv_heads, layer.head_dim = c.head_dim;
 	layer.hidden_dim = c.hidden_dim;
 	layer.mlp = g.find_tensor("v.blk.0.ffn_gate.weight") ? MlpKind::Gated : MlpKind::Plain;
-	layer.activation = gelu ? Activation::GeluTanh : silu ? Activation::Silu : Activation::GeluQuick;
+	layer.activation = gelu ? Activation::GeluTanh : silu ? Activation::Silu : p.activation;
+	layer.attention_scale = p.attention_scale, layer.v_norm = p.unit_values;
+	if (g.find_tensor("v.blk.0.attn_q_norm.weight")) layer.qk_norm = QkNorm::Head;
+	layer.attn_out_norm = g.find_tensor("v.blk.0.attn_post_norm.weight") != nullptr;
+	layer.mlp_out_norm = g.find_tensor("v.blk.0.ffn_post_norm.weight") != nullptr;
 	for (uint32_t l = 0; l < c.n_layers; ++l) {
 		layer.kv_layer = l;
 		c.layers.push_back(layer);
@@ -181,16 +252,32 @@ void limit_rows(const Gguf& g, VisionConfig& v, const ImageRows& rows) {
 		     "{}: an encoder of type {} makes the same number of tokens of every tile; leave the limits "
 		     "of an image's tokens out",
 		     g.name(), p.name);
-	v.most_rows = rows.most ? rows.most : std::max(p.most_rows, rows.least);
-	v.least_rows = rows.least ? rows.least : std::min(p.least_rows, v.most_rows);
+	const uint32_t area = v.align() * v.align(); // pixels of a row
+	const uint32_t least = g.u32("clip.vision.image_min_pixels", 0) / area,
+	               most = g.u32("clip.vision.image_max_pixels", 0) / area;
+	v.most_rows = rows.most ? rows.most : std::max(most ? most : p.most_rows, rows.least);
+	v.least_rows = rows.least ? rows.least : std::min(least ? least : p.least_rows, v.most_rows);
 	if (v.least_rows > v.most_rows)
 		fail(Code::Invalid, "an image becomes at least {} tokens and at most {}; the first must not be more",
 		     v.least_rows, v.most_rows);
 }
 
+// Rows of the last matrix of the projector; 0: it is missing.
+uint64_t projected_dim(const Gguf& g, const Projector& p) {
+	uint64_t dim = 0;
+	for (const Step& s : p.steps) {
+		if (s.kind != Step::Matrix && s.kind != Step::Turned && s.kind != Step::GatedMlp) continue;
+		const GgufTensor* t =
+		    g.find_tensor(std::string(s.tensor) + (s.kind == Step::GatedMlp ? "down.weight" : ".weight"));
+		dim = !t ? 0 : s.kind == Step::Turned ? t->cols() : t->rows();
+	}
+	return dim;
+}
+
+constexpr uint64_t kMostPatches = 1 << 16;
 // Limits for hostile files: an image must not become more tiles, pixels or rows than published models make of one.
 void check_sizes(const Gguf& g, const VisionConfig& v) {
-	constexpr uint64_t kMostPatches = 1 << 16, kMostPixels = 1 << 26, kMostRows = 1 << 20;
+	constexpr uint64_t kMostPixels = 1 << 26, kMostRows = 1 << 20;
 	const Projector& p = *v.projector;
 	const uint64_t edge = v.image_size, side = edge / v.patch;
 	const uint64_t across = v.longest_edge ? (v.longest_edge + edge - 1) / edge : kMostGridEdge;
@@ -219,7 +306,7 @@ VisionConfig read_vision(const Gguf& g, const Config& model, const ImageRows& ro
 		     "file whose name begins with mmproj",
 		     g.name(), one_line(g.text("general.architecture", "")));
 	const Projector& p = projector_of(g);
-	if (model.layer_input_dim || model.streams.n > 1)
+	if (model.streams.n > 1)
 		fail(Code::Unsupported, "{}: kvrun reads no images for models of architecture '{}'", g.name(),
 		     one_line(model.arch));
 	VisionConfig v;
@@ -227,10 +314,10 @@ VisionConfig read_vision(const Gguf& g, const Config& model, const ImageRows& ro
 	v.transformer = transformer_of(g, p);
 	v.image_size = sized(g, "clip.vision.image_size", kMostEdge);
 	v.patch = sized(g, "clip.vision.patch_size", v.image_size);
-	if (p.merge == Merge::Patches || p.merge == Merge::Mean)
+	if (p.merge != Merge::None)
 		v.merge = g.u32("clip.vision.projector.scale_factor", g.u32("clip.vision.spatial_merge_size", p.merge_default));
-	if (p.merge == Merge::Channels) v.merge = g.u32("clip.vision.spatial_merge_size", 1);
-	if (v.merge == 0 || v.merge > 16 || v.image_size % v.align() != 0)
+	const bool sizes = p.table != PositionTable::ColumnAndLine; // that of the file is of use
+	if (v.merge == 0 || v.merge > 16 || (sizes && v.image_size % v.align() != 0))
 		fail(Code::Unsupported, "{}: tiles of {} pixels are no multiple of {} x {} patches of {}", g.name(),
 		     v.image_size, v.merge, v.merge, v.patch);
 	v.longest_edge = g.u32("clip.vision.preproc_image_size", 0);
@@ -243,6 +330,7 @@ VisionConfig read_vision(const Gguf& g, const Config& model, const ImageRows& ro
 	check_sizes(g, v);
 	read_colours(g, "clip.vision.image_mean", false, v.mean);
 	read_colours(g, "clip.vision.image_std", true, v.deviation);
+	for (size_t c = 0; c < 3 && p.signed_pixels; ++c) v.deviation[c] /= 2, v.mean[c] += v.deviation[c];
 	v.class_token = g.find_tensor("v.class_embd") != nullptr;
 	v.row_ends = *p.row_end && g.find_tensor(p.row_end);
 	v.window_period = g.u32("clip.vision.n_wa_pattern", 0);
@@ -264,12 +352,16 @@ VisionConfig read_vision(const Gguf& g, const Config& model, const ImageRows& ro
 		    Code::Unsupported,
 		    "{}: rows of its images have lines and columns, but the model's file has no key {}.rope.dimension_sections",
 		    g.name(), model.arch);
+	if (const GgufTensor* t = g.find_tensor("v.position_embd.weight"); t && p.table == PositionTable::ColumnAndLine)
+		v.table_edge = uint32_t(std::min<uint64_t>(t->rows() / 2, kMostPatches));
+	if (p.table == PositionTable::ColumnAndLine && v.table_edge < v.merge)
+		fail(Code::Format, "{}: tensor v.position_embd.weight is missing or has too few rows; get the file again",
+		     g.name());
+	v.sight = p.sight == Sight::AllInWindows && model.layer_input_dim ? Sight::Before : p.sight;
 	v.layer_scales = g.find_tensor("v.blk.0.ls1.weight") != nullptr;
 	v.out_dim = g.u32("clip.vision.projection_dim");
-	const GgufTensor* last = g.find_tensor(std::string(*p.out ? p.out : p.linear) + ".weight");
-	if (last)
-		v.out_dim = uint32_t(std::min<uint64_t>(p.transposed ? last->cols() : last->rows(),
-		                                        kMostDim)); // old files have other numbers there
+	if (const uint64_t dim = projected_dim(g, p)) // old files have other numbers under the key
+		v.out_dim = uint32_t(std::min<uint64_t>(dim, kMostDim));
 	if (v.out_dim != model.dim)
 		fail(Code::Unsupported, "{}: its rows have {} channels, the model's {}; take the mmproj file of this model",
 		     g.name(), v.out_dim, model.dim);

@@ -3,6 +3,7 @@
 #pragma once
 #include "engine/core/image.h"
 #include "models/config.h"
+#include <array>
 
 namespace kvrun {
 
@@ -20,18 +21,59 @@ enum class Merge : uint8_t {
 	Channels, // first channels of all patches, second channels, ..
 	Mean,     // their mean
 };
-// Of patches.
-enum class Positions : uint8_t {
-	Learned, // a row of a table is added; with a class token the table's first row is its
-	Rope2d,  // one half of a head's channels is rotated by the patch's row, the other by its column
-	// The first half of the pairs (i, i + head_dim / 2) by the row, the other by the column, with the same frequencies.
-	RopeHalves,
-	ResizedAndRope, // the same, and a table of a square, resized to the image (bilinear, corners on corners), is added
+// What is added to a patch for its place. A class token, which is behind the patches, has a row of its own.
+enum class PositionTable : uint8_t {
+	None,
+	Square,          // a row for each patch of the square tile; with a class token the first row is its
+	SquareThenClass, // the same, but the last row is the class token's
+	// The same without a class token, resized to the tile:
+	Corners,       // bilinear, corners on corners
+	Antialiased,   // bilinear, as an image is resized
+	Bicubic,       // a = -0.75, without averaging
+	ColumnAndLine, // two tables: a row of the first by the patch's column, and one of the second by its line
+};
+// Rotation of a head's channels, whose first half of pairs has the frequencies theta^(-2k / pairs), as the second.
+struct PatchRotation {
+	enum Pairs : uint8_t {
+		None,
+		Neighbours, // channels 2i and 2i + 1
+		Halves,     // channels i and i + head_dim / 2
+		Quarters,   // channels i and i + head_dim / 4 of each half
+	} pairs = None;
+	// What turns the pairs.
+	enum By : uint8_t {
+		LineThenColumn, // the line the first half of them, the column the second
+		ColumnThenLine,
+		ColumnAndLine, // alternately
+	} by = LineThenColumn;
+	bool odd = false; // the second half has the frequencies between those of the first, theta^(-(2k + 1) / pairs)
+	float theta = 10000;
+	uint32_t first = 0; // number of the first line and column; a class token has 0
 };
 
-constexpr bool has_table(Positions p) { return p == Positions::Learned || p == Positions::ResizedAndRope; }
-constexpr bool rotates(Positions p) { return p != Positions::Learned; }
-constexpr bool pairs_halves(Positions p) { return p == Positions::RopeHalves || p == Positions::ResizedAndRope; }
+// From merged patches to rows of the model.
+struct Step {
+	enum Kind : uint8_t {
+		End,
+		Matrix, // and a bias, if the file has one
+		Turned, // a matrix that lies transposed in the file
+		LayerNorm,
+		RmsNorm,
+		UnitNorm, // RMS norm without weights
+		Gelu,
+		GatedMlp, // down(silu(gate) * up), with the names of its matrices behind the tensor's
+	} kind = End;
+	const char* tensor = ""; // in the file, without ".weight"
+	bool optional = false;   // left out where the file has no such tensor
+};
+using Steps = std::array<Step, 7>;
+
+// Which rows of an image a row of it sees in the model, beside those before it.
+enum class Sight : uint8_t {
+	Before,
+	All,          // all of them, also across a window
+	AllInWindows, // in layers with a window all of them; not in models with layer inputs (Config::layer_input_dim)
+};
 
 constexpr uint32_t kMostGridEdge = 16; // squares along an edge of Tiling::GridByEdge
 
@@ -41,23 +83,27 @@ struct Projector {
 	Tiling tiling;
 	Resample resample;
 	NormKind norm; // of the transformer
-	Positions positions;
-	uint32_t unused_layers = 0; // last layers of the file whose output nothing reads
-	bool swapped_mlp = false;   // old files have the names of ffn_up and ffn_down the wrong way round
+	PositionTable table;
+	PatchRotation rotation = {};
+	Activation activation = Activation::GeluQuick; // of files that name none
+	float attention_scale = 0;                     // as in Layer
+	bool unit_values = false;                      // each head of v is divided by its RMS
+	uint32_t unused_layers = 0;                    // last layers of the file whose output nothing reads
+	bool swapped_mlp = false; // old files have the names of ffn_up and ffn_down the wrong way round
 	Merge merge = Merge::None;
-	uint32_t merge_default = 2;             // patches in each direction, of files that do not say
-	const char* merge_norm = "";            // of the merged rows: LayerNorm, of means RMS norm
-	const char* patch_norm = "";            // of patches before they are merged: RMS norm
-	const char* linear = "";                // a matrix without bias behind the merge
-	bool transposed = false;                // the file has it so
-	const char *in = "", *out = "";         // matrices with biases, GELU between them
+	uint32_t merge_default = 2;  // patches in each direction, of files that do not say
+	const char* patch_norm = ""; // of patches before they are merged, as the transformer's norms; if the file has it
+	bool mean_scaled = false;    // means are multiplied by sqrt(channels), and then standardised if the file says how
+	Steps steps = {};
 	const char* row_end = "";               // tensor with a row of the model behind each row of patches but the last
 	uint32_t least_rows = 0, most_rows = 0; // of the model, of a tile that is Tiling::Free; a user may change them
 	Rgb border = {0, 0, 0};
-	bool stretched = false; // the image takes the shape of the tile, without a border
-	bool scaled = true;     // rows are multiplied by Config::embedding_scale, as embeddings are
-	bool together = false;  // in the model, rows of an image see each other
-	bool lines = false;     // in the model, rows have positions in two directions (Rope::axes)
+	bool stretched = false;     // the image takes the shape of the tile, without a border
+	bool scaled = true;         // rows are multiplied by Config::embedding_scale, as embeddings are
+	bool signed_pixels = false; // after mean and deviation pixels in 0 .. 1 become -1 .. 1
+	bool filled = false;        // Tiling::Free: the image takes the most rows it may
+	Sight sight = Sight::Before;
+	bool lines = false; // in the model, rows have positions in two directions (Rope::axes)
 	// Texts around tiles, with control tokens; {row} and {column} count from 1.
 	const char *begin = "", *end = "";             // of the image
 	const char* tile = "";                         // before each square of a grid
@@ -84,7 +130,9 @@ struct VisionConfig {
 	bool class_token = false;                  // one more row, whose output is not used
 	Config transformer;                        // its layers, as LayerRunner runs them; no vocabulary
 	bool row_ends = false;                     // there is a row of the model behind each row of patches but the last
-	bool layer_scales = false;                 // outputs of attention and MLP have a factor per channel
+	Sight sight = Sight::Before;
+	uint32_t table_edge = 0;   // lines and columns that PositionTable::ColumnAndLine has
+	bool layer_scales = false; // outputs of attention and MLP have a factor per channel
 	// Patches see those of their window, window x window patches; every so-many-th layer has none. 0: all see all.
 	uint32_t window = 0, window_period = 0;
 	// Layers whose output also becomes rows, by projectors of their own; the first ones are added behind layer 0 of the

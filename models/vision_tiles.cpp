@@ -20,9 +20,15 @@ Size free_size(const VisionConfig& v, const Image& image) {
 		return std::max(uint32_t(rounded(pixels / step)), 1u) * v.align();
 	};
 	const auto nearest = [](float x) { return std::round(x); };
+	const auto down = [](float x) { return std::floor(x); };
 	Size s{edge(width, nearest), edge(height, nearest)};
-	if (s.area() > most) {
-		const auto down = [](float x) { return std::floor(x); };
+	if (v.projector->filled) {
+		const double by = std::sqrt(double(most) / (double(image.height) * image.width));
+		uint32_t columns = uint32_t(image.width * by / step), rows = uint32_t(image.height * by / step);
+		if (!rows) rows = 1, columns = std::min(image.width / image.height, v.most_rows);
+		if (!columns) columns = 1, rows = std::min(image.height / image.width, v.most_rows);
+		s = {columns * v.align(), rows * v.align()};
+	} else if (s.area() > most) {
 		const float by = std::sqrt(height * width / float(most));
 		s = {edge(width / by, down), edge(height / by, down)};
 	} else if (s.area() < least) {
@@ -31,7 +37,7 @@ Size free_size(const VisionConfig& v, const Image& image) {
 		s = {edge(width * by, up), edge(height * by, up)};
 	}
 	// an image far from a square has edges of at least one step
-	const uint32_t longest = uint32_t(most / row_area) * v.align();
+	const uint32_t longest = std::min(v.most_rows, v.table_edge ? v.table_edge / v.merge : v.most_rows) * v.align();
 	return {std::min(s.width, longest), std::min(s.height, longest)};
 }
 

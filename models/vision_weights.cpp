@@ -2,6 +2,7 @@
 #include "models/vision_weights.h"
 #include "engine/core/round.h"
 #include "models/tensor_values.h"
+#include <cmath>
 
 namespace kvrun {
 namespace {
@@ -26,12 +27,22 @@ class Group {
 		if (!t) fail(Code::Format, "{}: tensor {} is missing; get the file again", g_.name(), name);
 		return *t;
 	}
+	// A matrix, or the weights of a convolution over merged patches, as a matrix.
+	const GgufTensor& need_matrix(const std::string& name, uint64_t columns) {
+		const GgufTensor* t = find(name, kAny, kAny);
+		if (!t || t->n_dims != 4 || t->cols() * t->shape[1] * t->shape[2] != columns) return need(name, kAny, columns);
+		GgufTensor& flat = flat_.emplace_back(*t);
+		flat.shape[0] = columns, flat.shape[1] = t->shape[3], flat.shape[2] = flat.shape[3] = 1;
+		return flat;
+	}
 	std::vector<float> values(const GgufTensor& t) const { return tensor_values(g_, t); }
 
-	// A matrix in its own type; with factors (rows) that its rows are multiplied by, in f32.
-	void matrix(View& to, const GgufTensor& t, const std::vector<float>& factors = {}) {
+	// A matrix in its own type, its rows in another order if given; with factors (rows) that its rows are multiplied
+	// by, in f32.
+	void matrix(View& to, const GgufTensor& t, const std::vector<float>& factors = {},
+	            const std::vector<uint32_t>& order = {}) {
 		if (factors.empty()) {
-			items_.push_back({&to, t.type, uint32_t(t.rows()), uint32_t(t.cols()), &t, {}});
+			items_.push_back({&to, t.type, uint32_t(t.rows()), uint32_t(t.cols()), &t, {}, 0, order});
 			return;
 		}
 		std::vector<float> v = values(t);
@@ -45,13 +56,14 @@ class Group {
 		const uint32_t n = uint32_t(v.size());
 		items_.push_back({&to, DType::F32, n, 0, nullptr, std::move(v)});
 	}
-	// Nothing if the file has none; then with factors, if given.
-	void bias(View& to, const std::string& name, uint64_t n, const std::vector<float>& factors = {}) {
+	// Nothing if the file has none; then with factors or in another order, if given.
+	void bias(View& to, const std::string& name, uint64_t n, const std::vector<float>& factors = {},
+	          const std::vector<uint32_t>& order = {}) {
 		const GgufTensor* t = find(name, 1, n);
 		if (!t) return;
 		std::vector<float> v = values(*t);
 		for (size_t i = 0; i < factors.size(); ++i) v[i] *= factors[i];
-		vector(to, std::move(v));
+		vector(to, ordered(v, order));
 	}
 	// Three matrices or biases that the file has as one.
 	void thirds(const std::array<View*, 3>& to, const GgufTensor& t) {
@@ -65,10 +77,18 @@ class Group {
 		for (size_t i = 0; i < 3; ++i)
 			vector(*to[i], {v.begin() + ptrdiff_t(i * n), v.begin() + ptrdiff_t((i + 1) * n)});
 	}
+	// Limits of a matrix, in four tensors of one value beside it.
+	void limits(const View& w, const std::string& name) {
+		if (!find(name + ".input_min", 1, 1)) return;
+		const auto value = [&](const char* what) { return values(need(name + what, 1, 1))[0]; };
+		limits_.push_back({&w, {value(".input_min"), value(".input_max"), value(".output_min"), value(".output_max")}});
+	}
+	void weights(View& to, const std::string& name, uint64_t n, const std::vector<uint32_t>& order = {}) {
+		vector(to, ordered(values(need(name + ".weight", 1, n)), order));
+	}
 	void norm(NormWeights& to, const std::string& name, uint64_t n, bool needed = true) {
-		const GgufTensor* w = needed ? &need(name + ".weight", 1, n) : find(name + ".weight", 1, n);
-		if (!w) return;
-		vector(to.w, values(*w));
+		if (!needed && !find(name + ".weight", 1, n)) return;
+		weights(to.w, name, n);
 		bias(to.b, name + ".bias", n);
 	}
 	void upload() {
@@ -85,7 +105,7 @@ class Group {
 			*i.to = i.cols ? view(buffer, at, i.type, i.rows, i.cols) : view(buffer, at, i.type, i.rows);
 			at += align_up(size_of(i), kBufferAlign);
 			if (i.tensor)
-				write_tensor(be_, *i.to, g_, *i.tensor, i.first);
+				write_tensor(be_, *i.to, g_, *i.tensor, i.first, i.order);
 			else if (i.cols)
 				write_values(be_, *i.to, i.values);
 			else
@@ -93,6 +113,8 @@ class Group {
 		}
 		be_.submit();
 		items_.clear();
+		for (const auto& [w, limits] : limits_) to_.transformer.limits.push_back({w->buf, w->at, limits});
+		limits_.clear();
 	}
 
  private:
@@ -103,12 +125,32 @@ class Group {
 		const GgufTensor* tensor;
 		std::vector<float> values; // where there is no tensor
 		uint32_t first = 0;        // row of the tensor
+		std::vector<uint32_t> order = {};
 	};
+	static std::vector<float> ordered(std::vector<float> v, const std::vector<uint32_t>& order) {
+		std::vector<float> out(order.size());
+		for (size_t i = 0; i < order.size(); ++i) out[i] = v[order[i]];
+		return order.empty() ? v : out;
+	}
 	const Gguf& g_;
 	Backend& be_;
 	VisionWeights& to_;
 	std::vector<Item> items_;
+	std::vector<std::pair<const View*, Limits>> limits_;
+	std::deque<GgufTensor> flat_;
 };
+
+// Channels of n heads of q and k in the order in which PatchRotation::Quarters pairs i and i + head_dim / 2.
+std::vector<uint32_t> paired_quarters(uint32_t n, uint32_t head_dim) {
+	std::vector<uint32_t> out;
+	const uint32_t half = head_dim / 2, quarter = head_dim / 4;
+	for (uint32_t h = 0; h < n; ++h)
+		for (uint32_t i = 0; i < head_dim; ++i) {
+			const uint32_t second = i / half, pair = i % half;
+			out.push_back(h * head_dim + pair / quarter * half + second * quarter + pair % quarter);
+		}
+	return out;
+}
 
 std::vector<float> factors_of(const Group& g, const VisionConfig& v, const std::string& name) {
 	return v.layer_scales ? g.values(g.need(name, 1, v.transformer.dim)) : std::vector<float>();
@@ -120,20 +162,29 @@ void load_layer(Group& g, const Gguf& file, const VisionConfig& v, uint32_t l, L
 	const auto name = [&](const char* what) { return fmt::format("v.blk.{}.{}", l, what); };
 	g.norm(to.attn_norm, name("ln1"), dim);
 	const auto project = [&](View& w, View& b, const char* what, uint64_t rows, uint64_t cols,
-	                         const std::vector<float>& factors = {}) {
-		g.matrix(w, g.need(name(what) + ".weight", rows, cols), factors);
-		g.bias(b, name(what) + ".bias", rows, factors);
+	                         const std::vector<float>& factors = {}, const std::vector<uint32_t>& order = {}) {
+		g.matrix(w, g.need(name(what) + ".weight", rows, cols), factors, order);
+		g.bias(b, name(what) + ".bias", rows, factors, order);
+		g.limits(w, name(what));
 	};
-	if (file.find_tensor(name("attn_qkv.weight"))) {
+	const bool quarters = v.projector->rotation.pairs == PatchRotation::Quarters;
+	const auto order = [&](uint32_t n) { return quarters ? paired_quarters(n, c.head_dim) : std::vector<uint32_t>(); };
+	if (!quarters && file.find_tensor(name("attn_qkv.weight"))) {
 		g.thirds({&to.wq, &to.wk, &to.wv}, g.need(name("attn_qkv.weight"), 3 * heads, dim));
 		g.thirds_of_bias({&to.bq, &to.bk, &to.bv}, name("attn_qkv.bias"), heads);
 	} else {
-		project(to.wq, to.bq, "attn_q", heads, dim);
-		project(to.wk, to.bk, "attn_k", heads, dim);
+		project(to.wq, to.bq, "attn_q", heads, dim, {}, order(c.n_heads));
+		project(to.wk, to.bk, "attn_k", heads, dim, {}, order(c.n_heads));
 		project(to.wv, to.bv, "attn_v", heads, dim);
 	}
+	if (c.layers[l].qk_norm != QkNorm::None) {
+		g.weights(to.q_norm, name("attn_q_norm"), c.head_dim, order(1));
+		g.weights(to.k_norm, name("attn_k_norm"), c.head_dim, order(1));
+	}
 	project(to.wo, to.bo, "attn_out", dim, heads, factors_of(g, v, name("ls1.weight")));
+	if (c.layers[l].attn_out_norm) g.norm(to.attn_out_norm, name("attn_post_norm"), dim);
 	g.norm(to.mlp_norm, name("ln2"), dim);
+	if (c.layers[l].mlp_out_norm) g.norm(to.mlp_out_norm, name("ffn_post_norm"), dim);
 	const char *up = "ffn_up", *down = "ffn_down";
 	if (const GgufTensor* t = file.find_tensor(name("ffn_down.weight"));
 	    v.projector->swapped_mlp && t && t->cols() == dim && dim != hidden)
@@ -143,44 +194,75 @@ void load_layer(Group& g, const Gguf& file, const VisionConfig& v, uint32_t l, L
 	project(to.w_down, to.b_down, down, dim, hidden, factors_of(g, v, name("ls2.weight")));
 }
 
-void load_mlp(Group& g, ProjectorWeights& to, const std::string& in_name, const std::string& out_name, uint64_t cols,
-              uint64_t out_dim) {
-	const GgufTensor& in = g.need(in_name + ".weight", kAny, cols);
-	g.matrix(to.in, in);
-	g.bias(to.in_bias, in_name + ".bias", in.rows());
-	g.matrix(to.out, g.need(out_name + ".weight", out_dim, in.rows()));
-	g.bias(to.out_bias, out_name + ".bias", out_dim);
+constexpr float kLayerNormEps = 1e-5f; // in projectors, whatever the transformer's
+
+// One step after the other; `columns` of what the first one reads.
+std::vector<StepWeights> load_steps(Group& g, std::span<const Step> steps, uint32_t columns, float layer_norm_eps,
+                                    float rms_eps, const std::string& prefix = "") {
+	std::vector<StepWeights> out;
+	out.reserve(steps.size()); // the group keeps their addresses
+	for (const Step& s : steps) {
+		if (s.kind == Step::End) break;
+		const std::string name = prefix + s.tensor;
+		const std::string weight = name + (s.kind == Step::GatedMlp ? "gate.weight" : ".weight");
+		if (s.optional && !g.find(weight, kAny, kAny)) continue;
+		StepWeights& to = out.emplace_back(StepWeights{.kind = s.kind, .rows = columns});
+		to.norm_eps = s.kind == Step::LayerNorm ? layer_norm_eps : rms_eps;
+		switch (s.kind) {
+		case Step::Matrix: {
+			const GgufTensor& t = g.need_matrix(weight, columns);
+			g.matrix(to.w, t);
+			to.rows = uint32_t(t.rows());
+			g.bias(to.bias, name + ".bias", to.rows);
+			break;
+		}
+		case Step::Turned: {
+			const GgufTensor& t = g.need(weight, columns, kAny);
+			const std::vector<float> from = g.values(t);
+			std::vector<float> turned(from.size());
+			to.rows = uint32_t(t.cols());
+			for (size_t r = 0; r < columns; ++r)
+				for (size_t c = 0; c < to.rows; ++c) turned[c * columns + r] = from[r * to.rows + c];
+			g.matrix(to.w, to.rows, columns, std::move(turned));
+			break;
+		}
+		case Step::LayerNorm:
+		case Step::RmsNorm: g.norm(to.norm, name, columns); break;
+		case Step::UnitNorm: g.vector(to.norm.w, std::vector<float>(columns, 1)); break;
+		case Step::GatedMlp: {
+			const GgufTensor &gate = g.need(weight, kAny, columns),
+			                 &down = g.need(name + "down.weight", kAny, gate.rows());
+			g.matrix(to.gate, gate);
+			g.matrix(to.up, g.need(name + "up.weight", gate.rows(), columns));
+			g.matrix(to.w, down);
+			to.rows = uint32_t(down.rows());
+			break;
+		}
+		case Step::Gelu:
+		case Step::End: break;
+		}
+		columns = to.rows;
+	}
+	return out;
 }
 
 void load_projector(Group& g, const VisionConfig& v, VisionWeights& out) {
 	const Projector& p = *v.projector;
-	const uint64_t dim = v.transformer.dim, merged = v.merged_dim();
-	uint64_t cols = merged;
-	const auto weight = [](const char* name) { return std::string(name) + ".weight"; };
-	const bool merges = v.merge > 1 || p.merge != Merge::Channels;
-	if (*p.patch_norm && merges) g.norm(out.patch_norm, p.patch_norm, dim);
-	ProjectorWeights& to = out.projector;
-	if (*p.merge_norm) g.norm(to.norm, p.merge_norm, merged);
-	if (*p.linear && p.transposed) {
-		const std::vector<float> from = g.values(g.need(weight(p.linear), merged, v.out_dim));
-		std::vector<float> turned(from.size());
-		for (size_t r = 0; r < merged; ++r)
-			for (size_t c = 0; c < v.out_dim; ++c) turned[c * merged + r] = from[r * v.out_dim + c];
-		g.matrix(to.linear, v.out_dim, uint32_t(merged), std::move(turned));
-	} else if (*p.linear && merges) {
-		const GgufTensor& t = g.need(weight(p.linear), *p.in ? kAny : v.out_dim, merged);
-		g.matrix(to.linear, t);
-		cols = t.rows();
-	}
-	if (!*p.in) return;
-	load_mlp(g, to, p.in, p.out, cols, v.out_dim);
-	out.deep.resize(v.deep.size());
-	for (size_t i = 0; i < v.deep.size(); ++i) {
-		const std::string name = fmt::format("v.deepstack.{}.", v.deep[i]);
-		g.norm(out.deep[i].norm, name + "norm", merged);
-		load_mlp(g, out.deep[i], name + "fc1", name + "fc2", merged, v.out_dim);
-	}
+	const uint32_t dim = v.transformer.dim;
+	const float eps = v.transformer.norm_eps;
+	if (*p.patch_norm) g.norm(out.patch_norm, p.patch_norm, dim, false);
+	out.projector = load_steps(g, p.steps, v.merged_dim(), kLayerNormEps, eps);
+	constexpr Step kDeep[] = {{Step::LayerNorm, "norm"}, {Step::Matrix, "fc1"}, {Step::Gelu}, {Step::Matrix, "fc2"}};
+	for (const uint32_t l : v.deep)
+		out.deep.push_back(load_steps(g, kDeep, v.merged_dim(), eps, eps, fmt::format("v.deepstack.{}.", l)));
 	if (v.row_ends) out.row_end = g.values(g.need(p.row_end, 1, v.out_dim));
+	if (!p.mean_scaled) return;
+	const GgufTensor *bias = g.find("v.std_bias", 1, dim), *scale = g.find("v.std_scale", 1, dim);
+	const float root = std::sqrt(float(dim));
+	out.mean_bias.assign(dim, 0), out.mean_scale.assign(dim, root);
+	if (!bias || !scale) return;
+	out.mean_bias = g.values(*bias), out.mean_scale = g.values(*scale);
+	for (size_t i = 0; i < dim; ++i) out.mean_bias[i] /= root, out.mean_scale[i] *= root;
 }
 
 } // namespace
@@ -206,10 +288,15 @@ VisionWeights load_vision(const Gguf& file, const VisionConfig& v, Backend& be) 
 	}
 	g.bias(out.patch_bias, "v.patch_embd.bias", c.dim);
 	if (v.class_token) out.class_token = g.values(g.need("v.class_embd", 1, c.dim));
-	if (has_table(v.projector->positions)) {
+	if (v.projector->table != PositionTable::None) {
 		const uint64_t side = v.image_size / v.patch;
-		out.positions = g.values(g.need("v.position_embd.weight", side * side + (v.class_token ? 1 : 0), c.dim));
+		const uint64_t n = v.table_edge ? 2 * v.table_edge : side * side + (v.class_token ? 1 : 0);
+		// GLM-OCR has none
+		const bool needed = v.projector->table != PositionTable::Bicubic;
+		if (const GgufTensor* t = g.find("v.position_embd.weight", n, c.dim); t || needed)
+			out.positions = g.values(g.need("v.position_embd.weight", n, c.dim));
 	}
+	g.norm(out.embedded, "v.norm_embd", c.dim, false);
 	g.norm(out.pre, "v.pre_ln", c.dim, false);
 	g.norm(out.post, "v.post_ln", c.dim, false);
 	load_projector(g, v, out);

@@ -5,20 +5,25 @@
 
 namespace kvrun {
 
-struct ProjectorWeights {            // empty where the file has no such tensor
-	NormWeights norm;                // (dim * merge^2) f32
-	View linear;                     // (dim or out_dim, dim * merge^2)
-	View in, in_bias, out, out_bias; // (hidden, ..), (out_dim, hidden)
+struct StepWeights { // of a Step
+	Step::Kind kind = Step::End;
+	NormWeights norm = {}; // (columns) f32
+	float norm_eps = 0;
+	View w = {}, bias = {};  // (rows, columns), (rows) f32; of a gated MLP its last matrix
+	View gate = {}, up = {}; // (hidden, columns)
+	uint32_t rows = 0;       // columns of the result
 };
-struct VisionWeights {      // likewise
+struct VisionWeights {      // empty where the file has no such tensor
 	View patch, patch_bias; // (dim, patch_columns()), (dim) f32
+	NormWeights embedded;   // (dim) f32: of patches before their positions are added
 	NormWeights pre, post;  // around the layers
 	Weights transformer;    // its layers alone
 	NormWeights patch_norm; // (dim) f32
-	ProjectorWeights projector;
-	std::vector<ProjectorWeights> deep; // of VisionConfig::deep
+	std::vector<StepWeights> projector;
+	std::vector<std::vector<StepWeights>> deep; // of VisionConfig::deep
 	// On the host: (n, dim), (dim), (out_dim).
 	std::vector<float> positions, class_token, row_end;
+	std::vector<float> mean_bias, mean_scale; // (dim) of Projector::mean_scaled: (mean - bias) * scale
 	std::deque<Buffer> buffers;
 	size_t bytes = 0;
 };

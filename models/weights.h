@@ -86,6 +86,16 @@ struct PredictionWeights {       // of Config::prediction
 	View embed_norm, state_norm; // (dim) f32
 	View join;                   // (dim, 2 * dim): of the embedding's norm, then of the hidden state's
 };
+// Limits of what a projection reads and writes: out = clamp(w . clamp(x)) (Gemma 4's vision encoder).
+struct Limits {
+	float in_low, in_high, out_low, out_high;
+};
+struct LimitedWeight {
+	const Buffer* buf;
+	size_t at;
+	Limits limits;
+};
+
 struct Weights { // immutable after load; views point into `buffers`. Of a prediction layer, empty: what it shares.
 	View embed;  // (vocab, dim)
 	NormWeights final_norm;
@@ -97,6 +107,7 @@ struct Weights { // immutable after load; views point into `buffers`. Of a predi
 	View input_proj_norm;         // (layer_input_dim) f32
 	View streams_in, streams_out; // ((streams - 1) * dim, dim): of all streams but the first
 	std::vector<LayerWeights> layers;
+	std::vector<LimitedWeight> limits; // of matrices of layers
 	PredictionWeights prediction;
 	std::unordered_map<std::string, View> matrices; // by name in the file
 	std::deque<Buffer> buffers;                     // addresses survive a move of Weights

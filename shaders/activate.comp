@@ -16,11 +16,11 @@ layout(std430, binding = 2) readonly buffer Y { float y[]; };
 
 // x > 0: positive * x^2 + linear * x; else negative * (exp(min(x, limit)) - 1 - x) + linear * x
 float xielu(float x) {
-	if (x > 0.0) return x * (p.xielu[0] * x + p.xielu[2]);
-	const float m = min(x, p.xielu[3]);
+	if (x > 0.0) return x * (p.parameters[0] * x + p.parameters[2]);
+	const float m = min(x, p.parameters[3]);
 	// exp(m) - 1 - m; near 0, where the difference loses digits, by its Taylor series
 	const float s = m * m * 0.5 * (1.0 + m / 3.0 * (1.0 + m / 4.0 * (1.0 + m / 5.0 * (1.0 + m / 6.0))));
-	return p.xielu[1] * ((m > -0.25 ? s : exp(m) - 1.0 - m) + (m - x)) + p.xielu[2] * x;
+	return p.parameters[1] * ((m > -0.25 ? s : exp(m) - 1.0 - m) + (m - x)) + p.parameters[2] * x;
 }
 
 float activation(float v) {
@@ -32,6 +32,7 @@ float activation(float v) {
 	if (f == ACTIVATE_SIGMOID) return 1.0 / (1.0 + exp(-v));
 	if (f == ACTIVATE_XIELU) return xielu(v);
 	if (f == ACTIVATE_GELU_QUICK) return v / (1.0 + exp(-1.702 * v));
+	if (f == ACTIVATE_CLAMP) return min(max(v, p.parameters[0]), p.parameters[1]);
 	return v;
 }
 

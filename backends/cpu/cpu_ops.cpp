@@ -116,6 +116,7 @@ static double activation(const Elementwise& e, double x) {
 	case Activation::Sigmoid: return 1 / (1 + std::exp(-x));
 	case Activation::Xielu: return xielu(e.xielu, x);
 	case Activation::GeluQuick: return x / (1 + std::exp(-1.702 * x));
+	case Activation::Clamp: return std::min(std::max(x, double(e.range.low)), double(e.range.high));
 	}
 	return x;
 }

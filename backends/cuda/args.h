@@ -78,6 +78,7 @@ struct ActivateArgs {
 	float scale, cap;  // cap 0: no cap
 	bool add;
 	Xielu xielu;
+	Range range;
 };
 enum MatmulMode : uint32_t { // what happens to a sum
 	kStore,

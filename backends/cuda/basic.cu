@@ -110,6 +110,7 @@ __device__ inline float activation(const ActivateArgs& a, float x) {
 		return x > 0 ? x * (a.xielu.positive * x + a.xielu.linear)
 		             : a.xielu.negative * (expm1f(fminf(x, a.xielu.limit)) - x) + a.xielu.linear * x;
 	case 6: return x / (1 + expf(-1.702f * x));
+	case 7: return fminf(fmaxf(x, a.range.low), a.range.high);
 	default: return x;
 	}
 }

@@ -81,7 +81,7 @@ void CudaBackend::compute(const op::Activate& o) {
 	const uint32_t blocks = groups(n, kThreads), across = std::min(blocks, kMostBlocks);
 	launch(kernels_.activate, {across, groups(blocks, across), 1}, kThreads,
 	       ActivateArgs{data<float>(out), data<float>(x), data<float>(y), n, uint32_t(e.function), e.scale, e.cap,
-	                    e.add, e.xielu},
+	                    e.add, e.xielu, e.range},
 	       {"activate", 4. * double(n) * (2 + bool(y) + e.add)});
 }
 

@@ -53,7 +53,8 @@ Choice choose_activate(uint32_t flags) {
 	static_assert(uint32_t(Activation::Silu) == ACTIVATE_SILU && uint32_t(Activation::GeluTanh) == ACTIVATE_GELU_TANH &&
 	              uint32_t(Activation::Relu2) == ACTIVATE_RELU2 && uint32_t(Activation::Sigmoid) == ACTIVATE_SIGMOID &&
 	              uint32_t(Activation::Xielu) == ACTIVATE_XIELU &&
-	              uint32_t(Activation::GeluQuick) == ACTIVATE_GELU_QUICK);
+	              uint32_t(Activation::GeluQuick) == ACTIVATE_GELU_QUICK &&
+	              uint32_t(Activation::Clamp) == ACTIVATE_CLAMP);
 	return {Kernel::activate, {{SPEC_LOCAL_X, kActivateLocal}, {SPEC_FLAGS, flags}}};
 }
 

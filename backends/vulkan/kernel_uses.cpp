@@ -29,6 +29,7 @@ void basic_uses(const Caps& c, Uses& out) {
 	                                  {ACTIVATE_SIGMOID | ACTIVATE_TIMES, "sigmoid, times"},
 	                                  {ACTIVATE_XIELU, "xielu"},
 	                                  {ACTIVATE_GELU_QUICK, "quick gelu"},
+	                                  {ACTIVATE_CLAMP, "clamp"},
 	                                  {ACTIVATE_ADD, "scale, add"},
 	                                  {ACTIVATE_CAP, "cap"}})
 		add(out, choose_activate(flags), what);

@@ -93,12 +93,14 @@ void VulkanBackend::compute(const op::Activate& o) {
 	const uint32_t across = std::min(groups, kMostRows);
 	const uint32_t flags =
 	    uint32_t(e.function) | (y ? ACTIVATE_TIMES : 0) | (e.cap > 0 ? ACTIVATE_CAP : 0) | (e.add ? ACTIVATE_ADD : 0);
+	const bool clamps = e.function == Activation::Clamp;
 	const Xielu& f = e.xielu;
-	const ActivatePush push{.n = n,
-	                        .row_stride = across,
-	                        .scale = e.scale,
-	                        .cap = e.cap,
-	                        .xielu = {f.positive, f.negative, f.linear, f.limit}};
+	const ActivatePush push{
+	    .n = n,
+	    .row_stride = across,
+	    .scale = e.scale,
+	    .cap = e.cap,
+	    .parameters = {clamps ? e.range.low : f.positive, clamps ? e.range.high : f.negative, f.linear, f.limit}};
 	rec_.dispatch(pipeline(choose_activate(flags)), push, {bind(out), bind(x), bind(y ? y : x)},
 	              {across, ceil_div(groups, kMostRows), 1},
 	              {.label = "activate", .bytes = 4.0 * n * (2 + bool(y) + e.add)});

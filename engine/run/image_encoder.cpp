@@ -9,9 +9,6 @@
 namespace kvrun {
 namespace {
 
-constexpr float kMergeNormEps = 1e-5f; // of LayerNorm in projectors, whatever the transformer's
-constexpr float kRopeTheta = 10000;
-
 void write(Backend& be, const View& to, const auto& values) {
 	be.write(*to.buf, to.at, std::as_bytes(std::span(values)));
 }
@@ -69,66 +66,18 @@ std::vector<float> ImageEncoder::pixels(const Image& tile, Grid g, const Order& 
 	return out;
 }
 
-std::vector<float> ImageEncoder::resized_positions(Grid g) const {
+// (patches, dim), and the class token behind them, with what the table has for it.
+std::vector<float> ImageEncoder::added_rows(Grid g, const Order& order) const {
 	const size_t dim = config_.transformer.dim;
-	const uint32_t side = config_.image_size / config_.patch;
-	struct Between { // places of the table, and the share of the second one
-		uint32_t low, high;
-		float share;
-	};
-	const auto between = [&](uint32_t i, uint32_t n) {
-		const float at = n > 1 ? float(i) * float(side - 1) / float(n - 1) : 0;
-		const auto low = std::min(uint32_t(at), side - 1);
-		return Between{low, std::min(low + 1, side - 1), at - float(low)};
-	};
-	std::vector<float> out(g.n() * dim);
-	for (uint32_t i = 0; i < g.n(); ++i) {
-		const Between y = between(i / g.columns, g.rows), x = between(i % g.columns, g.columns);
-		const auto row = [&](uint32_t line, uint32_t column) {
-			return &weights_.positions[(size_t(line) * side + column) * dim];
-		};
-		const float *a = row(y.low, x.low), *b = row(y.low, x.high), *c = row(y.high, x.low), *d = row(y.high, x.high);
-		for (size_t k = 0; k < dim; ++k)
-			out[i * dim + k] = (1 - y.share) * ((1 - x.share) * a[k] + x.share * b[k]) +
-			                   y.share * ((1 - x.share) * c[k] + x.share * d[k]);
-	}
-	return out;
-}
-
-// (patches, dim), and the class token behind them, whose position is the table's first.
-std::vector<float> ImageEncoder::position_rows(Grid g, const Order& order) const {
-	const size_t dim = config_.transformer.dim, first = config_.class_token ? dim : 0;
 	const std::vector<float>& table = weights_.positions;
 	std::vector<float> out(g.n() * dim);
 	if (!table.empty()) {
-		const bool resized = config_.projector->positions == Positions::ResizedAndRope;
-		const std::vector<float> rows = resized ? resized_positions(g) : std::vector<float>();
-		const float* from = resized ? rows.data() : table.data() + first;
-		for (size_t t = 0; t < g.n(); ++t) std::copy_n(from + order.patches[t] * dim, dim, &out[t * dim]);
+		const std::vector<float> rows = position_rows(config_, table, g);
+		for (size_t t = 0; t < g.n(); ++t) std::copy_n(&rows[order.patches[t] * dim], dim, &out[t * dim]);
 	}
-	for (size_t i = 0; i < first; ++i) out.push_back(weights_.class_token[i] + (table.empty() ? 0 : table[i]));
-	return out;
-}
-
-// (patches, head_dim / 2, 2): cos and sin.
-std::vector<float> ImageEncoder::rotations(Grid g, const Order& order) const {
-	const uint32_t pairs = config_.transformer.head_dim / 2, n = g.n() + (config_.class_token ? 1 : 0);
-	const Positions kind = config_.projector->positions;
-	std::vector<float> out(size_t(n) * pairs * 2);
-	for (uint32_t t = 0; t < n; ++t)
-		for (uint32_t i = 0; i < pairs; ++i) {
-			double angle = 0;
-			if (rotates(kind) && t < g.n()) {
-				const bool by_row = i < pairs / 2;
-				const uint32_t patch = order.patches[t], k = by_row ? i : i - pairs / 2;
-				// frequencies go alternately to the row's half and to the column's, or are the same in both
-				const uint32_t f = !pairs_halves(kind) && !by_row ? 2 * k + 1 : 2 * k;
-				angle =
-				    (by_row ? patch / g.columns : patch % g.columns) * std::pow(double(kRopeTheta), -double(f) / pairs);
-			}
-			out[(size_t(t) * pairs + i) * 2] = float(std::cos(angle));
-			out[(size_t(t) * pairs + i) * 2 + 1] = float(std::sin(angle));
-		}
+	if (!config_.class_token) return out;
+	const size_t own = config_.projector->table == PositionTable::SquareThenClass ? g.n() * dim : 0;
+	for (size_t i = 0; i < dim; ++i) out.push_back(weights_.class_token[i] + (table.empty() ? 0 : table[own + i]));
 	return out;
 }
 
@@ -171,13 +120,14 @@ std::vector<float> ImageEncoder::transform(const Image& tile, Grid g, std::vecto
 	};
 	const std::vector<uint32_t> one = {0, all};
 	write(be_, patches, pixels(tile, g, order));
-	write(be_, positions, position_rows(g, order));
-	write(be_, rope, rotations(g, order));
+	write(be_, positions, added_rows(g, order));
+	write(be_, rope, patch_rotations(config_, g, order.patches));
 	write(be_, at, places(one));
 	if (at_windows) write(be_, at_windows, places(order.begins));
 	be_.at_layer(0); // of a split the first device has the encoder
 	const Proj embed[] = {{rows(x, 0, n), weights_.patch, weights_.patch_bias}};
 	be_.matmul(embed, patches, Epilogue::None, /*decode=*/false);
+	norm(rows(x, 0, n), weights_.embedded, c.norm, c.norm_eps);
 	be_.activate(rows(x, 0, n), rows(positions, 0, n), {}, {.add = true});
 	if (all > n) be_.copy(rows(x, n, 1), rows(positions, n, 1));
 	norm(x, weights_.pre, c.norm, c.norm_eps);
@@ -207,14 +157,14 @@ std::vector<float> ImageEncoder::transform(const Image& tile, Grid g, std::vecto
 		if (std::ranges::binary_search(config_.deep, l)) deep.push_back(read_patches());
 	}
 	norm(x, weights_.post, c.norm, c.norm_eps);
-	norm(rows(x, 0, n), weights_.patch_norm, NormKind::Rms, c.norm_eps);
+	norm(rows(x, 0, n), weights_.patch_norm, c.norm, c.norm_eps);
 	return read_patches();
 }
 
 // (rows, merged_dim()): each row is a square of patches.
 std::vector<float> ImageEncoder::merged(const std::vector<float>& patches, Grid g) const {
 	const uint32_t m = config_.merge, dim = config_.transformer.dim;
-	if (m == 1) return patches;
+	if (m == 1 && !config_.projector->mean_scaled) return patches;
 	std::vector<float> out(size_t(g.n() / (m * m)) * config_.merged_dim());
 	float* to = out.data();
 	for (uint32_t y = 0; y < g.rows; y += m)
@@ -232,34 +182,54 @@ std::vector<float> ImageEncoder::merged(const std::vector<float>& patches, Grid 
 				case Merge::None: break;
 				}
 			}
+	for (size_t i = 0; i < out.size() && config_.projector->mean_scaled; ++i)
+		out[i] = (out[i] - weights_.mean_bias[i % dim]) * weights_.mean_scale[i % dim];
 	return out;
 }
 
-std::vector<float> ImageEncoder::project(const ProjectorWeights& w, const std::vector<float>& from, float norm_eps) {
+std::vector<float> ImageEncoder::project(std::span<const StepWeights> steps, const std::vector<float>& from) {
 	const uint32_t cols = config_.merged_dim(), n = uint32_t(from.size() / cols);
+	uint32_t widest = cols, hidden = 0;
+	for (const StepWeights& s : steps) {
+		widest = std::max(widest, s.rows);
+		if (s.gate) hidden = std::max(hidden, s.gate.shape[0]);
+	}
 	Buffer memory;
-	View x, y, hidden, out;
+	View now, next, gate, up; // rooms for x in turn
 	allocate(be_, memory, "rows of an image", [&](Arena& a) {
-		x = a.take(DType::F32, n, cols);
-		y = w.linear ? a.take(DType::F32, n, w.linear.shape[0]) : x;
-		hidden = w.in ? a.take(DType::F32, n, w.in.shape[0]) : View();
-		out = w.in ? a.take(DType::F32, n, config_.out_dim) : y;
+		now = a.take(DType::F32, n, widest);
+		next = a.take(DType::F32, n, widest);
+		if (hidden) gate = a.take(DType::F32, n, hidden), up = a.take(DType::F32, n, hidden);
 	});
+	View x = shaped(now, n, cols);
 	write(be_, x, from);
 	be_.at_layer(0);
-	norm(x, w.norm, config_.projector->merge == Merge::Mean ? NormKind::Rms : NormKind::LayerBiased, norm_eps);
-	const auto multiply = [&](const View& to, const View& weight, const View& bias, const View& by) {
-		const Proj p[] = {{to, weight, bias}};
+	const auto multiply = [&](const View& by, const StepWeights& s) {
+		x = shaped(next, n, s.rows);
+		const Proj p[] = {{x, s.w, s.bias}};
 		be_.matmul(p, by, Epilogue::None, /*decode=*/false);
+		std::swap(now, next);
 	};
-	if (w.linear) multiply(y, w.linear, {}, x);
-	if (w.in) {
-		multiply(hidden, w.in, w.in_bias, y);
-		be_.activate(hidden, hidden, {}, {.function = Activation::GeluTanh});
-		multiply(out, w.out, w.out_bias, hidden);
+	for (const StepWeights& s : steps) {
+		switch (s.kind) {
+		case Step::Matrix:
+		case Step::Turned: multiply(View(x), s); break;
+		case Step::LayerNorm: norm(x, s.norm, NormKind::LayerBiased, s.norm_eps); break;
+		case Step::RmsNorm:
+		case Step::UnitNorm: norm(x, s.norm, NormKind::Rms, s.norm_eps); break;
+		case Step::Gelu: be_.activate(x, x, {}, {.function = Activation::GeluTanh}); break;
+		case Step::GatedMlp: {
+			const View g = shaped(gate, n, s.gate.shape[0]);
+			const Proj both[] = {{g, s.gate, {}}, {shaped(up, n, s.gate.shape[0]), s.up, {}}};
+			be_.matmul(both, x, Epilogue::SwiGLU, /*decode=*/false);
+			multiply(g, s);
+			break;
+		}
+		case Step::End: break;
+		}
 	}
 	std::vector<float> result;
-	read(be_, out, result);
+	read(be_, x, result);
 	if (std::ranges::any_of(result, [](float v) { return !std::isfinite(v); }))
 		fail(Code::Device, "the vision encoder's result is not finite; check its file with kvrun inspect --check, or "
 		                   "try --device cpu");
@@ -268,11 +238,9 @@ std::vector<float> ImageEncoder::project(const ProjectorWeights& w, const std::v
 
 std::vector<float> ImageEncoder::encode(const Image& tile, std::vector<std::vector<float>>& deep) {
 	const Grid g = grid_of(tile);
-	const float eps = config_.transformer.norm_eps;
 	const std::vector<float> patches = transform(tile, g, deep);
-	for (size_t i = 0; i < deep.size(); ++i) deep[i] = project(weights_.deep[i], merged(deep[i], g), eps);
-	std::vector<float> out =
-	    project(weights_.projector, merged(patches, g), config_.projector->merge == Merge::Mean ? eps : kMergeNormEps);
+	for (size_t i = 0; i < deep.size(); ++i) deep[i] = project(weights_.deep[i], merged(deep[i], g));
+	std::vector<float> out = project(weights_.projector, merged(patches, g));
 	if (!config_.row_ends) return out;
 	std::vector<float> all;
 	const size_t row = size_t(g.columns / config_.merge) * config_.out_dim;

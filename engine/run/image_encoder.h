@@ -1,5 +1,6 @@
 // Runs a vision encoder (models/vision.h) on a backend: a tile of an image becomes rows of the model's residual stream.
 #pragma once
+#include "engine/run/patch_positions.h"
 #include "models/vision_weights.h"
 
 namespace kvrun {
@@ -19,10 +20,7 @@ class ImageEncoder {
 	std::vector<float> encode(const Image& tile, std::vector<std::vector<float>>& deep);
 
  private:
-	struct Grid { // of patches
-		uint32_t columns, rows;
-		uint32_t n() const { return columns * rows; }
-	};
+	using Grid = PatchGrid;
 	Grid grid_of(const Image&) const;
 	// The order in which the layers have patches: windows one after the other (VisionConfig::window).
 	struct Order {
@@ -31,13 +29,11 @@ class ImageEncoder {
 	};
 	Order order_of(Grid) const;
 	std::vector<float> pixels(const Image&, Grid, const Order&) const;
-	std::vector<float> resized_positions(Grid) const; // (patches, dim)
-	std::vector<float> position_rows(Grid, const Order&) const;
-	std::vector<float> rotations(Grid, const Order&) const;
+	std::vector<float> added_rows(Grid, const Order&) const;
 	// (patches, dim): behind the layers; `deep`: behind layers of VisionConfig::deep.
 	std::vector<float> transform(const Image&, Grid, std::vector<std::vector<float>>& deep);
 	std::vector<float> merged(const std::vector<float>& patches, Grid) const;
-	std::vector<float> project(const ProjectorWeights&, const std::vector<float>& rows, float norm_eps);
+	std::vector<float> project(std::span<const StepWeights>, const std::vector<float>& rows);
 	void norm(const View& x, const NormWeights&, NormKind, float eps);
 
 	Backend& be_;

@@ -14,6 +14,13 @@ static uint32_t skipped_heads(const Config& cfg) {
 	return n;
 }
 
+// Elements of the widest row that a projection of a layer with attention and a dense MLP reads.
+static uint32_t widest_input(const Config& cfg) {
+	uint32_t n = cfg.dim;
+	for (const Layer& l : cfg.layers) n = std::max({n, l.n_heads * l.head_dim, l.hidden_dim});
+	return n;
+}
+
 // Most channels that norms without weights have.
 static uint32_t unit_norms(const Config& cfg) {
 	uint32_t n = 0;
@@ -36,6 +43,7 @@ LayerRunner::LayerRunner(Backend& be, const Config& cfg, const Weights& w, uint3
 		recurrent_.lay(a, cfg, most_rows);
 		latent_.lay(a, cfg, most_rows);
 		streams_.lay(a, cfg, most_rows);
+		if (!w.limits.empty()) within_ = a.take(DType::F32, most_rows, widest_input(cfg));
 		if (has_branch_rows(cfg)) branch_ = a.take(DType::F32, most_rows, cfg.dim);
 		if (const uint32_t n = unit_norms(cfg)) ones_ = a.take(DType::F32, n);
 		if (const uint32_t n = skipped_heads(cfg)) nowhere_ = a.take(DType::U32, most_rows, n, 2);
@@ -144,18 +152,43 @@ void LayerRunner::norm(const View& out, const View& x, const NormWeights& w) {
 
 void LayerRunner::norm_matmul(std::span<const Proj> projs, const View& h, const View& x, const NormWeights& w,
                               Epilogue epilogue, bool decode) {
-	if (cfg_.norm == NormKind::Rms && !loras_.change(projs))
+	if (cfg_.norm == NormKind::Rms && !loras_.change(projs) && !within_)
 		return be_.norm_matmul(projs, h, x, w.w, cfg_.norm_eps, epilogue, decode);
 	norm(h, x, w);
 	multiply(projs, h, epilogue, decode);
 }
 
 void LayerRunner::multiply(std::span<const Proj> projs, const View& x, Epilogue epilogue, bool decode) {
-	if (!loras_.change(projs)) return be_.matmul(projs, x, epilogue, decode);
-	const bool gated = epilogue == Epilogue::SwiGLU; // reads what the adapters have changed
-	be_.matmul(projs, x, gated ? Epilogue::None : epilogue, decode);
-	loras_.add(projs, x, decode);
+	if (!loras_.change(projs) && !within_) return be_.matmul(projs, x, epilogue, decode);
+	const bool gated = epilogue == Epilogue::SwiGLU; // reads what the adapters or limits have changed
+	if (within_) {
+		KV_ASSERT(epilogue != Epilogue::Add);
+		multiply_within_limits(projs, x, decode);
+	} else {
+		be_.matmul(projs, x, gated ? Epilogue::None : epilogue, decode);
+		loras_.add(projs, x, decode);
+	}
 	if (gated) be_.activate(projs[0].out, projs[0].out, projs[1].out, {.function = Activation::Silu});
+}
+
+void LayerRunner::multiply_within_limits(std::span<const Proj> projs, const View& x, bool decode) {
+	const auto clamp = [&](const View& to, const View& from, float low, float high) {
+		be_.activate(to, from, {}, {.function = Activation::Clamp, .range = {low, high}});
+	};
+	const View within = shaped(within_, x.shape[0], uint32_t(x.row_elements()));
+	for (const Proj& p : projs) {
+		const auto limited =
+		    std::ranges::find_if(w_.limits, [&](const LimitedWeight& l) { return l.buf == p.w.buf && l.at == p.w.at; });
+		const std::span<const Proj> one(&p, 1);
+		if (limited == w_.limits.end()) {
+			be_.matmul(one, x, Epilogue::None, decode);
+			continue;
+		}
+		const Limits& l = limited->limits;
+		clamp(within, x, l.in_low, l.in_high);
+		be_.matmul(one, within, Epilogue::None, decode);
+		clamp(p.out, p.out, l.out_low, l.out_high);
+	}
 }
 
 void LayerRunner::project_in(uint32_t l, const LayerRows& r, bool decode) {
@@ -282,9 +315,18 @@ void LayerRunner::add_layer_input(uint32_t l, const LayerRows& r, bool decode) {
 	const uint32_t n = r.n, dim = cfg_.layer_input_dim;
 	const LayerWeights& L = weights_of(l);
 	const View input = shaped(r.gate, n, dim), other = shaped(r.up, n, dim);
+	const auto scale_by = [&](float scale) {
+		if (scale != 1) be_.activate(r.h, r.h, {}, {.scale = scale});
+	};
+	const float root = std::sqrt(float(cfg_.dim));
 	be_.embed(r.h, w_.embed, r.tokens.ids);
-	const float scale = cfg_.embedding_scale / std::sqrt(float(cfg_.dim)); // usually 1
-	if (scale != 1) be_.activate(r.h, r.h, {}, {.scale = scale});
+	if (r.replace) {
+		scale_by(cfg_.embedding_scale);
+		(*r.replace)(r.h);
+		scale_by(1 / root);
+	} else {
+		scale_by(cfg_.embedding_scale / root); // usually 1
+	}
 	const Proj own[] = {{input, part(w_.input_model_proj, l * dim, dim), {}}};
 	multiply(own, r.h, Epilogue::None, decode);
 	be_.rmsnorm(input, input, w_.input_proj_norm, cfg_.norm_eps);

@@ -11,6 +11,7 @@
 #include "models/config.h"
 #include "models/weights.h"
 #include <array>
+#include <functional>
 #include <optional>
 
 namespace kvrun {
@@ -39,6 +40,8 @@ struct LayerRows { // rows of one pass through a layer
 	View q_nope = {};      // (n, n_heads, nope_dim) f32, of Layer::latent
 	bool expanded = false; // Layer::latent in its expanded form: q is not computed, and attention's result is `values`
 	TokenViews tokens = {};
+	// Config::layer_input_dim: writes over embeddings (n, dim) f32 of rows that are no tokens; null: all are tokens.
+	const std::function<void(const View&)>* replace = nullptr;
 	// (n, dim) f32: output of attention or MLP, if it is changed before it is added to x; weighed input of experts
 	View branch = {};
 	StreamRows streams = {}; // of Config::streams: all of them; x is then the active one inside the layer
@@ -106,8 +109,9 @@ class LayerRunner {
  private:
 	const LayerWeights& weights_of(uint32_t l) const { return copied_ && copied_layer_ == l ? *copied_ : w_.layers[l]; }
 	void norm(const View& out, const View& x, const NormWeights&);
-	// Backend::matmul() with what adapters change.
+	// Backend::matmul() with what adapters and limits of weights change.
 	void multiply(std::span<const Proj>, const View& x, Epilogue, bool decode);
+	void multiply_within_limits(std::span<const Proj>, const View& x, bool decode);
 	// h: memory for the norm of x.
 	void norm_matmul(std::span<const Proj>, const View& h, const View& x, const NormWeights&, Epilogue, bool decode);
 	// x += proj(from), followed by a norm and a factor if the layer has them.
@@ -159,6 +163,7 @@ class LayerRunner {
 	std::optional<uint32_t> key_rows_of_; // layer whose weights LatentMemory::key_rows has
 	StreamMemory streams_;                // of most_rows
 	View branch_;                         // (most_rows, dim) f32, or empty
+	View within_;                         // (most_rows, elements of the widest input) f32, or empty
 	View ones_;                           // (channels of a head) f32, or empty
 	View nowhere_;                // (most_rows, KV heads, 2) u32, kSkip; empty where all layers store keys and values
 	View logits_, final_;         // (kLogitRows, vocab), (kLogitRows, dim) f32

@@ -132,8 +132,9 @@ void Prefill::write_tokens() {
 void Prefill::attend(KvPrefill& kv, uint32_t k, const LayerRows& r, bool owns) {
 	const Softmax softmax = runner_.softmax(layer_, r);
 	const uint32_t first = n_read_ + at_;
+	const bool windowed = bool(runner_.config().layers[layer_].window);
 	for (uint32_t i = 0, n; i < r.n; i += n) {
-		const PromptImages::Part part = images_->part(first + i, first + r.n);
+		const PromptImages::Part part = images_->part(first + i, first + r.n, windowed);
 		n = part.end - first - i;
 		kv.attend(k, kvrun::rows(r.att, i, n), kvrun::rows(r.q, i, n), at_ + i, softmax, owns, part.together);
 	}
@@ -299,9 +300,14 @@ double Prefill::rows(double room, bool must) {
 
 // Of the rows from at_ on; of a layer whose rows are not all needed, the last one.
 void Prefill::project_out(const LayerRows& r, bool all) {
-	const LayerRows out = all ? r : LayerRunner::last_row(r);
+	LayerRows out = all ? r : LayerRunner::last_row(r);
+	const uint32_t first = n_read_ + at_ + r.n - out.n;
+	const std::function<void(const View&)> write_images = [&](const View& x) {
+		images_->write(runner_.backend(), x, first, out.n);
+	};
+	if (!images_->empty()) out.replace = &write_images;
 	runner_.project_out(layer_, out, /*decode=*/false);
-	images_->add_deep(runner_.backend(), layer_, out.x, out.h, n_read_ + at_ + r.n - out.n, out.n);
+	images_->add_deep(runner_.backend(), layer_, out.x, out.h, first, out.n);
 	if (looking_)
 		runner_.read_rows(out.x, looks_.emplace_back(Look{fmt::format("the output of layer {} is", layer_), {}}).rows);
 }

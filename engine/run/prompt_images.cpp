@@ -22,9 +22,9 @@ PromptImages::PromptImages(ImageStore* store, std::span<const uint32_t> tokens, 
 		runs_.push_back({i, i + 1, image->get(), row - (*image)->first});
 	}
 	deep_layers_ = store->encoder().config().deep_layers();
-	together_ = store->encoder().config().projector->together;
+	sight_ = store->encoder().config().sight;
 	for (const Run& r : runs_)
-		if (together_ && r.end - r.begin > most_rows)
+		if (together() && r.end - r.begin > most_rows)
 			fail(Code::Invalid, "rows of an image see each other, so its {} rows are read together, but {} is {}; {}",
 			     r.end - r.begin, ubatch_limits ? "--ubatch-size" : "the longest block of a prompt", most_rows,
 			     ubatch_limits ? "raise it" : "free device memory, or take a smaller cache");
@@ -78,13 +78,14 @@ void PromptImages::add_deep(Backend& be, uint32_t l, const View& x, const View& 
 }
 
 uint32_t PromptImages::whole(uint32_t from, uint32_t end) const {
-	const Run* r = together_ && end > from ? run_behind(end - 1) : nullptr;
+	const Run* r = together() && end > from ? run_behind(end - 1) : nullptr;
 	if (!r || r->begin >= end) return end;
 	return r->end == end ? end : r->begin > from ? r->begin : r->end;
 }
 
-PromptImages::Part PromptImages::part(uint32_t from, uint32_t end) const {
-	const Run* r = together_ ? run_behind(from) : nullptr;
+PromptImages::Part PromptImages::part(uint32_t from, uint32_t end, bool windowed) const {
+	const bool sees = sight_ == Sight::All || (sight_ == Sight::AllInWindows && windowed);
+	const Run* r = sees ? run_behind(from) : nullptr;
 	if (!r || r->begin >= end) return {end, false};
 	if (r->begin > from) return {r->begin, false};
 	return {std::min(r->end, end), true};

@@ -14,7 +14,8 @@ class PromptImages {
 	double work_left() const; // of the vision encoder
 	// Makes rows of the next tile, and returns the work it took; 0 if all tiles have them.
 	double encode_next();
-	bool together() const { return together_; } // whether rows of an image see each other
+	bool empty() const { return runs_.empty(); }
+	bool together() const { return sight_ != Sight::Before; } // whether rows of an image see each other in any layer
 	// Row i of x (n, dim) f32 is token first + i of the prompt: writes the rows of images.
 	void write(Backend&, const View& x, uint32_t first, uint32_t n) const;
 	// Behind layer l of the model: adds to rows of images what the encoder has for it, if anything. x, first, n as in
@@ -23,12 +24,13 @@ class PromptImages {
 	// Where a part that begins at token `from` and is to end at `end` ends instead, so that it cuts no rows that see
 	// each other: before them, or behind them if it begins with them.
 	uint32_t whole(uint32_t from, uint32_t end) const;
-	// The part of [from, end) that begins at `from`: rows that see each other (`together`), or the tokens before such.
+	// The part of [from, end) that begins at `from`: rows that see each other (`together`), or the tokens before such,
+	// in a layer with a window or without.
 	struct Part {
 		uint32_t end;
 		bool together;
 	};
-	Part part(uint32_t from, uint32_t end) const;
+	Part part(uint32_t from, uint32_t end, bool windowed) const;
 
  private:
 	struct Run { // consecutive rows of one image
@@ -42,7 +44,7 @@ class PromptImages {
 	ImageStore* store_;
 	std::vector<std::shared_ptr<StoredImage>> images_;
 	std::vector<Run> runs_; // in order
-	bool together_ = false;
+	Sight sight_ = Sight::Before;
 	uint32_t deep_layers_ = 0;
 };
 

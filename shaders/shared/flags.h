@@ -59,6 +59,7 @@
 #define ACTIVATE_SIGMOID 4u
 #define ACTIVATE_XIELU 5u
 #define ACTIVATE_GELU_QUICK 6u
+#define ACTIVATE_CLAMP 7u
 #define ACTIVATE_TIMES 8u // y is a factor
 #define ACTIVATE_CAP 16u  // there is a cap
 #define ACTIVATE_ADD 32u  // out += v, else out = v

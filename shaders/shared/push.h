@@ -131,7 +131,7 @@ struct ActivatePush {
 	uint row_stride; // workgroup = group x + group y * row_stride
 	float scale;
 	float cap;
-	float xielu[4]; // positive, negative, linear, limit
+	float parameters[4]; // xielu: positive, negative, linear, limit; clamp: low, high
 };
 struct RopeStorePush {
 	KV_PUSH_HEAD

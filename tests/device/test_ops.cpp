@@ -248,12 +248,15 @@ TEST_CASE("ops: activate") {
 	};
 	std::vector<ActivateRow> rows;
 	for (const Activation f : {Activation::None, Activation::Silu, Activation::GeluTanh, Activation::Relu2,
-	                           Activation::Sigmoid, Activation::Xielu, Activation::GeluQuick})
+	                           Activation::Sigmoid, Activation::Xielu, Activation::GeluQuick, Activation::Clamp})
 		for (const bool y : {false, true}) {
 			const Xielu published{0.8f, 0.9f, 0.5f, -1e-6f}, other{0.2f, 1.7f, 0.3f, -0.4f};
-			rows.push_back({3, 173, {.function = f, .xielu = other}, y, true});
-			rows.push_back({2, 4096, {.function = f, .scale = 0.25f, .add = true, .xielu = published}, y, false});
-			rows.push_back({1, 7, {.function = f, .scale = -3, .cap = 1.5f, .xielu = published}, y, false});
+			const Range range{-0.6f, 0.9f}, half{-INFINITY, 0.3f};
+			rows.push_back({3, 173, {.function = f, .xielu = other, .range = range}, y, true});
+			rows.push_back(
+			    {2, 4096, {.function = f, .scale = 0.25f, .add = true, .xielu = published, .range = half}, y, false});
+			rows.push_back(
+			    {1, 7, {.function = f, .scale = -3, .cap = 1.5f, .xielu = published, .range = range}, y, false});
 		}
 	rows.push_back({40, 1000, {.scale = 0.5f, .cap = 30}, false, true});
 	each_row(rows, [](Backend& backend, const ActivateRow& r, const TestRow& row) {
@@ -272,6 +275,7 @@ TEST_CASE("ops: activate") {
 			if (r.e.function == Activation::Relu2) v = std::pow(std::max(a, 0.), 2);
 			if (r.e.function == Activation::Sigmoid) v = 1 / (1 + std::exp(-a));
 			if (r.e.function == Activation::GeluQuick) v = a / (1 + std::exp(-1.702 * a));
+			if (r.e.function == Activation::Clamp) v = std::clamp(a, double(r.e.range.low), double(r.e.range.high));
 			if (r.e.function == Activation::Xielu) {
 				const Xielu& f = r.e.xielu;
 				const double below = std::expm1(std::min(a, double(f.limit))) - a;

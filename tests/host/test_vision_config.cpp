@@ -23,7 +23,8 @@ const Config& text_model(const std::string& encoder = "mlp") {
 		c.ropes[0].axes = {2, 1, 1};
 		return c;
 	};
-	static const Config qwen2 = with_axes("qwen2.gguf"), qwen3 = with_axes("qwen3.gguf");
+	static const Config qwen2 = with_axes("qwen2.gguf"), qwen3 = with_axes("qwen3.gguf"), glm4 = with_axes("glm4.gguf");
+	if (encoder == "glm4v") return glm4;
 	return encoder.starts_with("qwen2") ? qwen2 : encoder.starts_with("qwen3") ? qwen3 : llama;
 }
 GgufBuilder encoder(const std::string& name) { return GgufBuilder::copy_as(Gguf::open(file_of(name)), "clip"); }
@@ -104,6 +105,23 @@ TEST_CASE("vision files: limits of the rows of an image whose size decides") {
 	has(refused("pixtral", {10, 9}), "at least 10 tokens and at most 9");
 	has(refused("qwen2vl_merger", {0, 1 << 20}), "patches");
 	CHECK(refused("qwen2vl_merger", {7, 7}) == "");
+}
+
+// get_aspect_ratio_preserving_size() of transformers 5.24 with patches of 4 pixels.
+TEST_CASE("vision files: Gemma 4's images take the most rows they may") {
+	VisionConfig v = read_vision(Gguf::open(file_of("gemma4v")), text_model());
+	CHECK(v.table_edge == 12);
+	v.table_edge = 0; // this file's table is for smaller images
+	const uint32_t sizes[][4] = {{640, 480, 19, 14}, {36, 24, 20, 13},   {1000, 10, 167, 1},  {3, 1200, 1, 280},
+	                             {500, 500, 16, 16}, {20000, 7, 280, 1}, {4000, 3000, 19, 14}};
+	for (const auto& [width, height, columns, rows] : sizes) {
+		CAPTURE(width);
+		const TiledImage t = tile_image(v, Image(width, height));
+		CHECK(t.tiles[0].pixels.width == columns * 12);
+		CHECK(t.tiles[0].pixels.height == rows * 12);
+	}
+	v.table_edge = 12;
+	CHECK(tile_image(v, Image(1000, 10)).tiles[0].pixels.width == 4 * 12);
 }
 
 TEST_CASE("vision files: hostile sizes are refused by name, before memory is taken for them") {

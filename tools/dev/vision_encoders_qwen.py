@@ -1,0 +1,197 @@
+"""Encoders whose rows have lines and columns in the model. See make_vision_models.py."""
+import sys
+import zlib
+
+import torch
+import transformers as hf
+
+import make_family_models as families
+import make_recurrent_models as recurrent
+import make_tiny_models as tiny
+from vision_encoder import AFTER, BEFORE, GELU, TOLERANCE, Encoder, difference, with_tanh
+
+
+class Qwen(Encoder):
+    """Of golden/tiny/TEXT.gguf, as a model whose rows of images have lines and columns."""
+    flags, keys, size = [], {"spatial_merge_size": 2}, (16, 40)
+    # In transformers' order; the converter gives q, k and v of the first two tensors of their own.
+    layer = {"norm1": "ln1", "norm2": "ln2", "attn.qkv": "attn_qkv", "attn.proj": "attn_out", "mlp.fc1": "ffn_up",
+             "mlp.fc2": "ffn_down"}
+    names = {"model.visual.patch_embed.proj": "v.patch_embd", "model.visual.blocks.": "{}",
+             "model.visual.merger.ln_q": "v.post_ln", "model.visual.merger.mlp.0": "mm.0",
+             "model.visual.merger.mlp.2": "mm.2"}
+    eps, sections, least, with_logits = 1e-6, [2, 1, 1], 5, True
+
+    @classmethod
+    def text_config(cls):
+        return tiny.models()[cls.text][1]
+
+    @classmethod
+    def text_model(cls):
+        return tiny.build(cls.text_config(), zlib.crc32(cls.text.encode()))
+
+    @classmethod
+    def configs(cls):
+        text = cls.text_config().to_dict()
+        text["rope_parameters"] |= {"mrope_section": cls.sections} | cls.rope
+        text.pop("model_type")
+        vision = dict(depth=2, num_heads=3, in_channels=3, patch_size=4, spatial_merge_size=2, temporal_patch_size=2)
+        config = cls.kinds[0](vision_config=vision | cls.vision, text_config=text, image_token_id=tiny.VOCAB - 1,
+                              video_token_id=tiny.VOCAB - 2, vision_start_token_id=tiny.VOCAB - 3)
+        config._attn_implementation = "eager"
+        return config, cls.mistakes
+
+    @classmethod
+    def make(cls, config):
+        return with_tanh(cls.kinds[1](config))
+
+    def dim(self):
+        return self.config.text_config.hidden_size
+
+    def file(self, path):
+        v = self.config.vision_config
+        v.image_size, v.num_hidden_layers, v.num_attention_heads = self.image_size, v.depth, v.num_heads
+        wide = v.hidden_size
+        if self.text == "qwen2" and self.name == "qwen2vl_merger":  # as the converter: these are other numbers
+            v.hidden_size, v.intermediate_size = v.embed_dim, v.hidden_size
+        super().file(path)
+        v.hidden_size = wide
+
+    def tensors(self):
+        for name, tensor in super().tensors():
+            if name == "v.patch_embd.weight":
+                yield name, tensor[:, :, 0]
+                yield name + ".1", tensor[:, :, 1]
+            elif "attn_qkv" in name and self.splits:
+                for part, third in zip("qkv", tensor.chunk(3)):
+                    yield name.replace("attn_qkv", "attn_" + part), third
+            else:
+                yield name, tensor
+
+    def patches(self, pixels):
+        """As their processors have them: the four patches of a row one after the other, each with two frames."""
+        p = self.config.vision_config.patch_size
+        h, w = pixels.shape[2] // p, pixels.shape[3] // p
+        x = pixels[0].reshape(3, h // 2, 2, p, w // 2, 2, p).permute(1, 4, 2, 5, 0, 3, 6)
+        x = x[:, :, :, :, :, None].expand(-1, -1, -1, -1, -1, 2, -1, -1)
+        return x.reshape(h * w, -1), torch.tensor([[1, h, w]])
+
+    def rows(self, pixels):
+        out = self.model.model.get_image_features(*self.patches(pixels))
+        deep = getattr(out, "deepstack_features", None) or []
+        parts = [x if torch.is_tensor(x) else torch.cat(x) for x in [out.pooler_output, *deep]]
+        return torch.cat(parts)
+
+    def logits(self, pixels):
+        """Of a prompt with the image twice."""
+        text = self.text_model()
+        self.model.model.language_model.load_state_dict(text.model.state_dict())
+        self.model.lm_head.load_state_dict(text.lm_head.state_dict())
+        patches, grid = self.patches(pixels)
+        image = [self.config.image_token_id] * int(grid.prod() // 4)
+        ids = torch.tensor([BEFORE + image + AFTER[:2] + image + AFTER])
+        kinds = (ids == self.config.image_token_id).int()
+        more = dict(pixel_values=torch.cat([patches] * 2), image_grid_thw=torch.cat([grid] * 2), use_cache=False)
+        with torch.no_grad():
+            out = self.model(input_ids=ids, mm_token_type_ids=kinds, **more).logits[0]
+            flat = torch.arange(ids.shape[1])[None, None].expand(3, 1, -1)
+            wrong = self.model(input_ids=ids, mm_token_type_ids=kinds, position_ids=flat, **more).logits[0]
+        if difference(wrong, out) < self.least * TOLERANCE:
+            sys.exit(f"{self.name}: lines and columns change the logits by {difference(wrong, out):.1e} only")
+        return out.float().numpy()
+
+
+class Qwen2Vl(Qwen):
+    name, text, splits, image_size, rope = "qwen2vl_merger", "qwen2", True, 560, {}
+    kinds = hf.Qwen2VLConfig, hf.Qwen2VLForConditionalGeneration
+    vision = dict(embed_dim=24, hidden_size=48, mlp_ratio=2, hidden_act="quick_gelu")
+    mistakes = {"gelu": lambda c: setattr(c.vision_config, "hidden_act", "silu")}
+
+
+class Qwen25Vl(Qwen):
+    """Its image is larger than a window of 112 pixels."""
+    name, text, splits, image_size, rope, size = "qwen2.5vl_merger", "qwen2", True, 560, {}, (140, 168)
+    with_logits = False  # in the model its rows are as Qwen2-VL's
+    kinds = hf.Qwen2_5_VLConfig, hf.Qwen2_5_VLForConditionalGeneration
+    flags, keys = ["clip.use_silu"], Qwen.keys | {"n_wa_pattern": 2}
+    layer = Qwen.layer | {"mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
+    vision = dict(hidden_size=16, num_heads=2, intermediate_size=24, out_hidden_size=48, patch_size=14,
+                  window_size=112, fullatt_block_indexes=[1, 3], depth=3, hidden_act="silu")
+    mistakes = {"windows": lambda c: setattr(c.vision_config, "window_size", 56),
+                "layers without": lambda c: setattr(c.vision_config, "fullatt_block_indexes", [0])}
+
+
+class Qwen3Vl(Qwen):
+    name, text, splits, image_size, rope = "qwen3vl_merger", "qwen3", False, 16, {"mrope_interleaved": True}
+    kinds = hf.Qwen3VLConfig, hf.Qwen3VLForConditionalGeneration
+    sections, flags = [6, 5, 5], ["clip.use_gelu"]
+    layer = Qwen.layer | {"mlp.linear_fc1": "ffn_up", "mlp.linear_fc2": "ffn_down"}
+    names = {"model.visual.patch_embed.proj": "v.patch_embd", "model.visual.pos_embed": "v.position_embd",
+             "model.visual.blocks.": "{}", "model.visual.merger.norm": "v.post_ln",
+             "model.visual.merger.linear_fc1": "mm.0", "model.visual.merger.linear_fc2": "mm.2",
+             "model.visual.deepstack_merger_list.0.norm": "v.deepstack.1.norm",
+             "model.visual.deepstack_merger_list.0.linear_fc1": "v.deepstack.1.fc1",
+             "model.visual.deepstack_merger_list.0.linear_fc2": "v.deepstack.1.fc2"}
+    vision = dict(hidden_size=24, intermediate_size=36, out_hidden_size=32, num_position_embeddings=16,
+                  deepstack_visual_indexes=[1], depth=3, hidden_act=GELU)
+    mistakes = {"deep layer": lambda c: setattr(c.vision_config, "deepstack_visual_indexes", [0])}
+
+
+class Qwen35(Qwen3Vl):
+    """Of golden/tiny/qwen35.gguf, with recurrent layers."""
+    name, projector, text, sections = "qwen35", "qwen3vl_merger", "qwen35", [2, 1, 1]
+    least = 3  # one of four layers attends, and rotates half of its channels
+    kinds = hf.Qwen3_5Config, hf.Qwen3_5ForConditionalGeneration
+    vision = dict(hidden_size=24, intermediate_size=36, out_hidden_size=32, num_position_embeddings=16, depth=2,
+                  hidden_act=GELU)
+    mistakes = {"gelu": lambda c: setattr(c.vision_config, "hidden_act", "silu")}
+
+    @classmethod
+    def text_config(cls):
+        return recurrent.models()[cls.text][0]
+
+    @classmethod
+    def text_model(cls):
+        return families.build(cls.text_config(), zlib.crc32(cls.text.encode()))
+
+
+class Glm(Qwen):
+    """Of golden/tiny/glm4.gguf."""
+    name, text, splits, image_size, rope = "glm4v", "glm4", False, 16, {}
+    kinds = hf.Glm4vConfig, hf.Glm4vForConditionalGeneration
+    flags, eps = ["clip.use_silu"], 1e-5
+    layer = Qwen.layer | {"mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
+    names = {"model.visual.patch_embed.proj": "v.patch_embd", "model.visual.post_conv_layernorm": "v.norm_embd",
+             "model.visual.embeddings.position_embedding": "v.position_embd", "model.visual.blocks.": "{}",
+             "model.visual.post_layernorm": "v.post_ln", "model.visual.downsample": "mm.patch_merger",
+             "model.visual.merger.proj": "mm.model.fc", "model.visual.merger.post_projection_norm": "mm.post_norm",
+             "model.visual.merger.gate_proj": "mm.gate", "model.visual.merger.up_proj": "mm.up",
+             "model.visual.merger.down_proj": "mm.down"}
+    vision = dict(hidden_size=24, intermediate_size=36, out_hidden_size=32, image_size=16, depth=2, num_heads=3,
+                  hidden_act="silu", rms_norm_eps=1e-5)
+    mistakes = {"silu": lambda c: setattr(c.vision_config, "hidden_act", "gelu"),
+                "table": lambda c: setattr(c.vision_config, "image_size", 24)}
+
+    @classmethod
+    def make(cls, config):
+        model = super().make(config)
+        text = config.text_config
+        for layer in model.model.language_model.layers:  # transformers derives the size of heads from hidden_size
+            a, d = layer.self_attn, text.head_dim
+            a.head_dim, a.scaling = d, d ** -0.5
+            for name, heads in [("q_proj", text.num_attention_heads), ("k_proj", text.num_key_value_heads),
+                                ("v_proj", text.num_key_value_heads)]:
+                setattr(a, name, torch.nn.Linear(text.hidden_size, heads * d, bias=text.attention_bias))
+            a.o_proj = torch.nn.Linear(text.num_attention_heads * d, text.hidden_size, bias=False)
+        return model
+
+    @classmethod
+    def text_config(cls):
+        return families.models()[cls.text][0]
+
+    @classmethod
+    def text_model(cls):
+        return families.build(cls.text_config(), zlib.crc32(cls.text.encode()))
+
+
+ENCODERS = [Qwen2Vl, Qwen25Vl, Qwen3Vl, Qwen35, Glm]
