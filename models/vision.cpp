@@ -129,6 +129,47 @@ constexpr Projector kProjectors[] = {
      .sight = Sight::AllInWindows,
      .begin = "<|image>",
      .end = "<image|>"},
+    // LFM2-VL, LFM2.5-VL
+    {.name = "lfm2",
+     .tiling = Tiling::GridByShape,
+     .resample = Resample::Bilinear,
+     .norm = NormKind::LayerBiased,
+     .table = PositionTable::Antialiased,
+     .merge = Merge::Patches,
+     .steps = {{{Step::LayerNorm, "mm.input_norm", /*optional=*/true},
+                {Step::Matrix, "mm.1"},
+                {Step::Gelu},
+                {Step::Matrix, "mm.2"}}},
+     .least_rows = 64,
+     .most_rows = 256,
+     .square = 512,
+     .least_tiles = 2,
+     .most_tiles = 10,
+     .stretched = true,
+     .begin = "<|image_start|>",
+     .end = "<|image_end|>",
+     .tile = "<|img_row_{row}_col_{column}|>",
+     .overview = "<|img_thumbnail|>"},
+    // Llama 4
+    {.name = "llama4",
+     .tiling = Tiling::GridByFit,
+     .resample = Resample::Bilinear,
+     .norm = NormKind::LayerBiased,
+     .table = PositionTable::SquareThenClass,
+     .rotation = {.pairs = PatchRotation::Neighbours, .by = PatchRotation::ColumnThenLine, .first = 1},
+     .merge = Merge::Patches,
+     .steps = {{{Step::Matrix, "mm.model.mlp.1"},
+                {Step::Gelu},
+                {Step::Matrix, "mm.model.mlp.2"},
+                {Step::Gelu},
+                {Step::Matrix, "mm.model.fc"}}},
+     .most_tiles = 16,
+     .begin = "<|image_start|>",
+     .end = "<|image_end|>",
+     .tile_between = "<|tile_x_separator|>",
+     .tile_row_end = "<|tile_y_separator|>",
+     .overview = "<|tile_y_separator|><|image|>",
+     .alone = "<|image|>"},
     // InternVL 2.5, 3 and 3.5
     {.name = "internvl",
      .tiling = Tiling::GridByArea,
@@ -247,7 +288,7 @@ Config transformer_of(const Gguf& g, const Projector& p) {
 
 void limit_rows(const Gguf& g, VisionConfig& v, const ImageRows& rows) {
 	const Projector& p = *v.projector;
-	if ((rows.least || rows.most) && p.tiling != Tiling::Free)
+	if ((rows.least || rows.most) && !p.most_rows)
 		fail(Code::Invalid,
 		     "{}: an encoder of type {} makes the same number of tokens of every tile; leave the limits "
 		     "of an image's tokens out",
@@ -279,14 +320,12 @@ constexpr uint64_t kMostPatches = 1 << 16;
 void check_sizes(const Gguf& g, const VisionConfig& v) {
 	constexpr uint64_t kMostPixels = 1 << 26, kMostRows = 1 << 20;
 	const Projector& p = *v.projector;
-	const uint64_t edge = v.image_size, side = edge / v.patch;
+	const uint64_t edge = v.square, side = edge / v.patch;
 	const uint64_t across = v.longest_edge ? (v.longest_edge + edge - 1) / edge : kMostGridEdge;
-	const uint64_t tiles = p.tiling == Tiling::GridByEdge   ? across * across + 1
-	                       : p.tiling == Tiling::GridByArea ? v.most_tiles + 1
-	                                                        : 1;
-	const bool free = p.tiling == Tiling::Free;
-	const uint64_t patches = free ? uint64_t(v.most_rows) * v.merge * v.merge : side * side;
-	const uint64_t pixels = free ? patches * v.patch * v.patch : tiles * edge * edge;
+	const bool free = p.tiling == Tiling::Free, grid = !free && p.tiling != Tiling::Square;
+	const uint64_t tiles = p.tiling == Tiling::GridByEdge ? across * across + 1 : grid ? v.most_tiles + 1 : 1;
+	const uint64_t any = uint64_t(v.most_rows) * v.merge * v.merge, patches = free ? any : std::max(any, side * side);
+	const uint64_t pixels = free ? patches * v.patch * v.patch : tiles * std::max(edge * edge, any * v.patch * v.patch);
 	if (across <= kMostGridEdge && patches <= kMostPatches && pixels <= kMostPixels &&
 	    tiles * patches / (v.merge * v.merge) <= kMostRows)
 		return;
@@ -320,10 +359,14 @@ VisionConfig read_vision(const Gguf& g, const Config& model, const ImageRows& ro
 	if (v.merge == 0 || v.merge > 16 || (sizes && v.image_size % v.align() != 0))
 		fail(Code::Unsupported, "{}: tiles of {} pixels are no multiple of {} x {} patches of {}", g.name(),
 		     v.image_size, v.merge, v.merge, v.patch);
+	v.square = p.square ? p.square : v.image_size;
+	if (p.square && v.square % v.align() != 0)
+		fail(Code::Unsupported, "{}: squares of {} pixels are no multiple of {} x {} patches of {}", g.name(), v.square,
+		     v.merge, v.merge, v.patch);
 	v.longest_edge = g.u32("clip.vision.preproc_image_size", 0);
 	if (v.longest_edge) sized(g, "clip.vision.preproc_image_size", v.longest_edge, kMostEdge);
-	v.least_tiles = g.u32("clip.vision.preproc_min_tiles", v.least_tiles);
-	v.most_tiles = g.u32("clip.vision.preproc_max_tiles", std::max(v.least_tiles, v.most_tiles));
+	v.least_tiles = g.u32("clip.vision.preproc_min_tiles", p.least_tiles);
+	v.most_tiles = g.u32("clip.vision.preproc_max_tiles", std::max(v.least_tiles, p.most_tiles));
 	sized(g, "clip.vision.preproc_max_tiles", v.most_tiles, 64);
 	sized(g, "clip.vision.preproc_min_tiles", v.least_tiles, v.most_tiles);
 	limit_rows(g, v, rows);

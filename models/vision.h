@@ -13,6 +13,12 @@ enum class Tiling : uint8_t {
 	Free,       // one tile of any size within limits
 	GridByEdge, // squares that cover the image, its longest edge set by the file; then the whole image as one square
 	GridByArea, // squares in the arrangement that keeps most pixels; then the whole image. Small images: it alone
+	// Squares in the arrangement whose shape is nearest to the image's; then the whole image as Free. Images of less
+	// than twice the most pixels of Free: it alone.
+	GridByShape,
+	// Squares in the arrangement that changes the size least, with a border; then the whole image, stretched. What fits
+	// into one square: it alone, with a border.
+	GridByFit,
 };
 // How neighbouring patches, merge x merge, become one row of the projector.
 enum class Merge : uint8_t {
@@ -95,8 +101,10 @@ struct Projector {
 	const char* patch_norm = ""; // of patches before they are merged, as the transformer's norms; if the file has it
 	bool mean_scaled = false;    // means are multiplied by sqrt(channels), and then standardised if the file says how
 	Steps steps = {};
-	const char* row_end = "";               // tensor with a row of the model behind each row of patches but the last
-	uint32_t least_rows = 0, most_rows = 0; // of the model, of a tile that is Tiling::Free; a user may change them
+	const char* row_end = "";                  // tensor with a row of the model behind each row of patches but the last
+	uint32_t least_rows = 0, most_rows = 0;    // of the model, of a tile of any size; a user may change them
+	uint32_t square = 0;                       // pixels: edge of a square of a grid; 0: clip.vision.image_size
+	uint32_t least_tiles = 1, most_tiles = 12; // of grids, of files that do not say
 	Rgb border = {0, 0, 0};
 	bool stretched = false;     // the image takes the shape of the tile, without a border
 	bool scaled = true;         // rows are multiplied by Config::embedding_scale, as embeddings are
@@ -107,12 +115,14 @@ struct Projector {
 	// Texts around tiles, with control tokens; {row} and {column} count from 1.
 	const char *begin = "", *end = "";             // of the image
 	const char* tile = "";                         // before each square of a grid
+	const char* tile_between = "";                 // between the squares of a row
 	const char* tile_row_end = "";                 // behind each row of squares but the last
 	const char *overview = "", *overview_end = ""; // around the whole image of a grid
+	const char* alone = "";                        // before an image without a grid
 };
 std::span<const Projector> projectors();
 
-// A user's limits for the rows of an image that is Tiling::Free; 0: the projector's.
+// A user's limits for the rows of an image, or of its overview, that may have any size; 0: the projector's.
 struct ImageRows {
 	uint32_t least = 0, most = 0;
 	uint64_t bits() const { return uint64_t(most) << 32 | least; }
@@ -121,10 +131,11 @@ struct ImageRows {
 struct VisionConfig {
 	const Projector* projector = nullptr;
 	uint32_t image_size = 0, patch = 0;        // pixels: edge of a square tile, edge of a patch
+	uint32_t square = 0;                       // pixels: edge of a square of a grid
 	uint32_t merge = 1;                        // patches in each direction that become one row
 	uint32_t longest_edge = 0;                 // pixels, of Tiling::GridByEdge; 0: that of the image
-	uint32_t least_tiles = 1, most_tiles = 12; // of Tiling::GridByArea
-	uint32_t least_rows = 0, most_rows = 0;    // of the model, of a tile that is Tiling::Free
+	uint32_t least_tiles = 1, most_tiles = 12; // of grids
+	uint32_t least_rows = 0, most_rows = 0;    // of the model, of a tile of any size
 	float mean[3] = {}, deviation[3] = {};     // of pixels in 0 .. 1
 	uint32_t out_dim = 0;                      // channels of the model
 	bool class_token = false;                  // one more row, whose output is not used

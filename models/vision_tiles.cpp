@@ -19,7 +19,8 @@ Size free_size(const VisionConfig& v, const Image& image) {
 	const auto edge = [&](float pixels, auto rounded) {
 		return std::max(uint32_t(rounded(pixels / step)), 1u) * v.align();
 	};
-	const auto nearest = [](float x) { return std::round(x); };
+	// halves: as Python rounds them where that is what a model was published with
+	const auto nearest = [&](float x) { return v.projector->stretched ? std::nearbyint(x) : std::round(x); };
 	const auto down = [](float x) { return std::floor(x); };
 	Size s{edge(width, nearest), edge(height, nearest)};
 	if (v.projector->filled) {
@@ -51,24 +52,28 @@ std::string numbered(std::string text, uint32_t row, uint32_t column) {
 // Squares of an image whose edges are multiples of theirs.
 void add_grid(const VisionConfig& v, const Image& image, TiledImage& out) {
 	const Projector& p = *v.projector;
-	const uint32_t edge = v.image_size, rows = image.height / edge, columns = image.width / edge;
+	const uint32_t edge = v.square, rows = image.height / edge, columns = image.width / edge;
 	for (uint32_t y = 0; y < rows; ++y)
 		for (uint32_t x = 0; x < columns; ++x) {
 			std::string before = numbered(p.tile, y + 1, x + 1);
+			if (x > 0) before.insert(0, p.tile_between);
 			if (x == 0 && y > 0) before.insert(0, p.tile_row_end);
 			out.tiles.push_back({std::move(before), cropped(image, x * edge, y * edge, edge, edge)});
 		}
 }
 void add_overview(const VisionConfig& v, const Image& from, TiledImage& out) {
-	out.tiles.push_back({v.projector->overview, resized(from, v.image_size, v.image_size, v.projector->resample)});
-	out.end = v.projector->overview_end;
+	const bool alone = out.tiles.empty();
+	const Size s = v.most_rows ? free_size(v, from) : Size{v.square, v.square};
+	out.tiles.push_back(
+	    {alone ? v.projector->alone : v.projector->overview, resized(from, s.width, s.height, v.projector->resample)});
+	out.end = alone ? "" : v.projector->overview_end;
 }
 
 // The longest edge is set, the other one follows, then both grow to multiples of a square's. Each step
 // works on the result of the one before.
 void tile_by_edge(const VisionConfig& v, const Image& image, TiledImage& out) {
 	const Resample how = v.projector->resample;
-	const uint32_t edge = v.image_size;
+	const uint32_t edge = v.square;
 	const uint32_t longest =
 	    v.longest_edge ? v.longest_edge : std::min(std::max(image.width, image.height), kMostGridEdge * edge);
 	const double ratio = double(image.width) / image.height;
@@ -83,7 +88,7 @@ void tile_by_edge(const VisionConfig& v, const Image& image, TiledImage& out) {
 // Of all arrangements the one that keeps most of the image's pixels, of these the one that wastes least.
 void tile_by_area(const VisionConfig& v, const Image& image, TiledImage& out) {
 	const Projector& p = *v.projector;
-	const uint32_t edge = v.image_size;
+	const uint32_t edge = v.square;
 	if (std::max(image.width, image.height) > edge) {
 		Size best{1, 1};
 		int64_t most = 0, least_waste = INT64_MAX;
@@ -99,6 +104,59 @@ void tile_by_area(const VisionConfig& v, const Image& image, TiledImage& out) {
 			}
 		add_grid(v, fitted(image, best.width * edge, best.height * edge, p.resample, p.border), out);
 	}
+	add_overview(v, image, out);
+}
+
+// Of arrangements of the same shape the larger one, if the image has more than half of its pixels.
+void tile_by_shape(const VisionConfig& v, const Image& image, TiledImage& out) {
+	const double step = v.align();
+	const auto rounded = [&](uint32_t pixels) {
+		return std::max<double>(std::nearbyint(pixels / step) * step, v.patch);
+	};
+	const double most = double(v.most_rows) * step * step;
+	if (v.most_tiles > 1 && rounded(image.width) * rounded(image.height) > 2 * most) {
+		const uint32_t edge = v.square;
+		const double shape = double(image.width) / image.height, area = double(image.width) * image.height;
+		Size best{1, 1};
+		double least = INFINITY;
+		for (uint32_t n = v.least_tiles; n <= v.most_tiles; ++n)
+			for (uint32_t x = 1; x <= n; ++x) {
+				if (n % x != 0) continue;
+				const double difference = std::abs(shape - double(x) / (n / x));
+				if (difference < least || (difference == least && area > 0.5 * edge * edge * n))
+					best = {x, n / x}, least = difference;
+			}
+		add_grid(v, resized(image, best.width * edge, best.height * edge, v.projector->resample), out);
+	}
+	add_overview(v, image, out);
+}
+
+// An image that is smaller than the arrangement stays as large as it is, but for what fills a square.
+void tile_by_fit(const VisionConfig& v, const Image& image, TiledImage& out) {
+	const Projector& p = *v.projector;
+	const uint32_t edge = v.square;
+	Size best{};
+	float scale = 0; // of the image, to fill it
+	for (uint32_t n = 1; n <= v.most_tiles; ++n)
+		for (uint32_t x = 1; x <= n; ++x) {
+			if (n % x != 0) continue;
+			const Size s{x * edge, n / x * edge};
+			const float by = std::min(float(s.width) / float(image.width), float(s.height) / float(image.height));
+			const bool up = by >= 1, was_up = scale >= 1;
+			if (up != was_up ? up : up ? by < scale : by > scale) best = s, scale = by;
+		}
+	const double width = std::min(std::max(image.width, edge), best.width),
+	             height = std::min(std::max(image.height, edge), best.height);
+	const double across = width / image.width, down = height / image.height;
+	const auto part = [](double pixels, double most) { return std::max(uint32_t(std::min(pixels, most)), 1u); };
+	const Size s = across < down ? Size{uint32_t(width), part(image.height * across, height)}
+	                             : Size{part(image.width * down, width), uint32_t(height)};
+	const Image whole = extended(resized(image, s.width, s.height, p.resample), best.width, best.height, p.border);
+	if (best.area() == uint64_t(edge) * edge) {
+		out.tiles = {{p.alone, whole}};
+		return;
+	}
+	add_grid(v, whole, out);
 	add_overview(v, image, out);
 }
 
@@ -120,6 +178,8 @@ TiledImage tile_image(const VisionConfig& v, const Image& image) {
 	}
 	case Tiling::GridByEdge: tile_by_edge(v, image, out); break;
 	case Tiling::GridByArea: tile_by_area(v, image, out); break;
+	case Tiling::GridByShape: tile_by_shape(v, image, out); break;
+	case Tiling::GridByFit: tile_by_fit(v, image, out); break;
 	}
 	out.tiles[0].before.insert(0, p.begin);
 	out.end += p.end;

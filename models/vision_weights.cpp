@@ -274,7 +274,11 @@ VisionWeights load_vision(const Gguf& file, const VisionConfig& v, Backend& be) 
 	Group g(file, be, out);
 	const Config& c = v.transformer;
 	{
-		const GgufTensor& t = g.need("v.patch_embd.weight", uint64_t(3) * v.patch * c.dim, v.patch);
+		const uint64_t pixels_of = uint64_t(3) * v.patch * v.patch;
+		const GgufTensor* flat = file.find_tensor("v.patch_embd.weight"); // Llama 4's is a matrix
+		const bool matrix = flat && flat->cols() == pixels_of;
+		const GgufTensor& t = matrix ? g.need("v.patch_embd.weight", c.dim, pixels_of)
+		                             : g.need("v.patch_embd.weight", uint64_t(3) * v.patch * c.dim, v.patch);
 		std::vector<float> pixels = g.values(t);
 		if (const GgufTensor* second =
 		        g.find("v.patch_embd.weight.1", t.rows(), t.cols())) { // of the next frame: the same

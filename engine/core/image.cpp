@@ -91,18 +91,31 @@ Image resized(const Image& image, uint32_t width, uint32_t height, Resample r) {
 	return out;
 }
 
-Image fitted(const Image& image, uint32_t width, uint32_t height, Resample r, Rgb around) {
+namespace {
+
+// With the inner image at (x, y).
+Image around(const Image& inner, uint32_t x, uint32_t y, uint32_t width, uint32_t height, Rgb colour) {
+	KV_ASSERT(x + inner.width <= width && y + inner.height <= height);
+	Image out(width, height, colour);
+	for (uint32_t row = 0; row < inner.height; ++row)
+		std::copy_n(inner.rgb.begin() + ptrdiff_t(size_t(row) * inner.width * 3), size_t(inner.width) * 3,
+		            out.rgb.begin() + ptrdiff_t((size_t(y + row) * width + x) * 3));
+	return out;
+}
+
+} // namespace
+
+Image extended(const Image& image, uint32_t width, uint32_t height, Rgb colour) {
+	return around(image, 0, 0, width, height, colour);
+}
+
+Image fitted(const Image& image, uint32_t width, uint32_t height, Resample r, Rgb colour) {
 	const float scale = std::min(float(width) / float(image.width), float(height) / float(image.height));
 	const auto side = [&](uint32_t from, uint32_t most) {
 		return std::clamp(uint32_t(std::ceil(float(from) * scale)), 1u, most);
 	};
 	const Image inner = resized(image, side(image.width, width), side(image.height, height), r);
-	Image out(width, height, around);
-	const uint32_t x = (width - inner.width) / 2, y = (height - inner.height) / 2;
-	for (uint32_t row = 0; row < inner.height; ++row)
-		std::copy_n(inner.rgb.begin() + ptrdiff_t(size_t(row) * inner.width * 3), size_t(inner.width) * 3,
-		            out.rgb.begin() + ptrdiff_t((size_t(y + row) * width + x) * 3));
-	return out;
+	return around(inner, (width - inner.width) / 2, (height - inner.height) / 2, width, height, colour);
 }
 
 Image cropped(const Image& image, uint32_t x, uint32_t y, uint32_t width, uint32_t height) {

@@ -57,7 +57,8 @@ TEST_CASE("vision files: what the golden encoders are") {
 		CHECK(v.out_dim == model.dim);
 		CHECK(v.transformer.layers.size() == (windows || deep ? 3 : 2));
 		CHECK(v.transformer.head_dim == 8);
-		CHECK(v.class_token == (std::string(p.name) == "mlp" || std::string(p.name) == "internvl"));
+		CHECK(v.class_token ==
+		      (std::string(p.name) == "mlp" || std::string(p.name) == "internvl" || std::string(p.name) == "llama4"));
 		CHECK(v.layer_scales == (std::string(p.name) == "internvl"));
 		CHECK(v.row_ends == (std::string(p.name) == "pixtral"));
 		CHECK(refusal(encoder(p.name), model).empty());
@@ -122,6 +123,80 @@ TEST_CASE("vision files: Gemma 4's images take the most rows they may") {
 	}
 	v.table_edge = 12;
 	CHECK(tile_image(v, Image(1000, 10)).tiles[0].pixels.width == 4 * 12);
+}
+
+// The expected numbers of the next two are those of the processors of transformers 5.24.
+TEST_CASE("vision files: LFM2's images become squares of the nearest shape, and the whole") {
+	VisionConfig v = read_vision(Gguf::open(file_of("lfm2")), text_model());
+	v.patch = 16, v.image_size = 256; // as published
+	struct Row {
+		uint32_t width, height, columns, rows, whole_columns, whole_rows; // in rows of the model
+	};
+	for (const Row& r : {Row{200, 100, 0, 0, 12, 6},
+	                     {512, 512, 0, 0, 16, 16},
+	                     {640, 480, 0, 0, 18, 13},
+	                     {700, 700, 0, 0, 16, 16},
+	                     {730, 720, 0, 0, 16, 15},
+	                     {1040, 1040, 2, 2, 16, 16},
+	                     {1920, 1080, 4, 2, 21, 12},
+	                     {3000, 400, 8, 1, 43, 5},
+	                     {400, 3000, 1, 8, 5, 43},
+	                     {4000, 3000, 3, 2, 18, 13},
+	                     {528, 1040, 0, 0, 11, 22}}) {
+		CAPTURE(r.width);
+		CAPTURE(r.height);
+		const TiledImage t = tile_image(v, Image(r.width, r.height));
+		REQUIRE(t.tiles.size() == r.columns * r.rows + 1);
+		const TiledImage::Tile& whole = t.tiles.back();
+		CHECK(whole.pixels.width == r.whole_columns * 32);
+		CHECK(whole.pixels.height == r.whole_rows * 32);
+		CHECK(whole.before == (r.rows ? "<|img_thumbnail|>" : "<|image_start|>"));
+		CHECK(t.end == "<|image_end|>");
+		if (!r.rows) continue;
+		CHECK(t.tiles[0].before == "<|image_start|><|img_row_1_col_1|>");
+		CHECK(t.tiles[t.tiles.size() - 2].before == fmt::format("<|img_row_{}_col_{}|>", r.rows, r.columns));
+		CHECK(t.tiles[0].pixels.width == 512);
+	}
+}
+
+TEST_CASE("vision files: Llama 4's images become squares that change their size least, and the whole") {
+	VisionConfig v = read_vision(Gguf::open(file_of("llama4")), text_model());
+	v.patch = 14, v.image_size = v.square = 336; // as published
+	struct Row {
+		uint32_t width, height, columns, rows, inner_width, inner_height; // of the image in the squares
+	};
+	for (const Row& r : {Row{200, 100, 1, 1, 336, 168},
+	                     {336, 336, 1, 1, 336, 336},
+	                     {640, 480, 2, 2, 640, 480},
+	                     {700, 700, 3, 3, 700, 700},
+	                     {1920, 1080, 5, 3, 1680, 945},
+	                     {3000, 400, 8, 2, 2688, 358},
+	                     {400, 3000, 2, 8, 358, 2688},
+	                     {4000, 3000, 4, 3, 1344, 1008},
+	                     {500, 100, 2, 1, 500, 100},
+	                     {30, 1000, 1, 3, 30, 1000},
+	                     {337, 336, 2, 1, 337, 336},
+	                     {1344, 1344, 4, 4, 1344, 1344},
+	                     {5000, 5000, 4, 4, 1344, 1344},
+	                     {60, 3, 1, 1, 336, 16}}) {
+		CAPTURE(r.width);
+		CAPTURE(r.height);
+		const TiledImage t = tile_image(v, Image(r.width, r.height, {255, 255, 255}));
+		const bool alone = r.columns * r.rows == 1;
+		REQUIRE(t.tiles.size() == r.columns * r.rows + !alone);
+		const auto pixel = [&](uint32_t x, uint32_t y) {
+			return t.tiles[y / 336 * r.columns + x / 336].pixels.rgb[(y % 336 * 336 + x % 336) * 3];
+		};
+		CHECK(pixel(r.inner_width - 1, r.inner_height - 1) == 255);
+		if (r.inner_width < r.columns * 336) CHECK(pixel(r.inner_width, 0) == 0);
+		if (r.inner_height < r.rows * 336) CHECK(pixel(0, r.inner_height) == 0);
+		CHECK(t.tiles[0].before == (alone ? "<|image_start|><|image|>" : "<|image_start|>"));
+		if (alone) continue;
+		if (r.columns > 1) CHECK(t.tiles[1].before == "<|tile_x_separator|>");
+		if (r.rows > 1) CHECK(t.tiles[r.columns].before == "<|tile_y_separator|>");
+		CHECK(t.tiles.back().before == "<|tile_y_separator|><|image|>");
+		CHECK(t.tiles.back().pixels.rgb[3 * 336 * 336 - 1] == 255);
+	}
 }
 
 TEST_CASE("vision files: hostile sizes are refused by name, before memory is taken for them") {

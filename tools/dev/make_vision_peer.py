@@ -29,12 +29,16 @@ SIZES = {"mlp": [(16, 16), (40, 17), (9, 30)], "idefics3": [(16, 16), (50, 20), 
          "internvl": [(16, 16), (12, 9), (40, 20), (20, 50), (100, 30), (33, 33)],
          "qwen2vl_merger": [(40, 16), (64, 24), (16, 8), (8, 64)],
          "qwen2.5vl_merger": [(168, 140), (112, 112), (84, 280)],
-         "qwen3vl_merger": [(40, 16), (64, 24), (16, 8), (8, 64)]}
+         "qwen3vl_merger": [(40, 16), (64, 24), (16, 8), (8, 64)],
+         "lfm2": [(64, 64), (80, 64), (40, 144)], "kimik25": [(40, 16), (16, 64), (24, 24)],
+         "glm4v": [(40, 16), (64, 24), (16, 32)]}
 # As in tests/device/test_images.cpp: the text model of golden/tiny, its new architecture, axes of positions.
 WITH_LINES = {"qwen2vl_merger": ("qwen2", "qwen2vl", [2, 1, 1, 0]),
               "qwen2.5vl_merger": ("qwen2", "qwen2vl", [2, 1, 1, 0]),
-              "qwen3vl_merger": ("qwen3", "qwen3vl", [6, 5, 5, 0])}
+              "qwen3vl_merger": ("qwen3", "qwen3vl", [6, 5, 5, 0]),
+              "glm4v": ("glm4", "glm4", [2, 1, 1, 0])}
 CONTROLS = {285: "<|vision_start|>", 286: "<|vision_end|>"}
+GLM_CONTROLS = {285: "<|begin_of_image|>", 286: "<|end_of_image|>"}
 CLASS_TOKEN = "mlp", "internvl"
 PORT, LIKELIEST = 8099, 10
 # The token that is sampled, which changes no probabilities: its text is whole characters, and probabilities of tokens
@@ -52,22 +56,27 @@ def write_text_model(path, text, arch, axes):
     """A model of golden/tiny as one of another architecture, with control tokens."""
     reader = gguf.GGUFReader(GOLDEN.parent / "tiny" / f"{text}.gguf")
     old = reader.fields["general.architecture"].contents()
+    controls = GLM_CONTROLS if arch == "glm4" else CONTROLS
     w = gguf.GGUFWriter(path, arch)
     for key, field in reader.fields.items():
         if key.startswith("GGUF.") or key == "general.architecture":
             continue
         value, kind = field.contents(), field.types[0]
         if key == "tokenizer.ggml.tokens":
-            value = [CONTROLS.get(i, t) for i, t in enumerate(value)]
+            value = [controls.get(i, t) for i, t in enumerate(value)]
         if key == "tokenizer.ggml.token_type":
-            value = [3 if i in CONTROLS else t for i, t in enumerate(value)]
+            value = [3 if i in controls else t for i, t in enumerate(value)]
         key = key.replace(old + ".", arch + ".") if key.startswith(old + ".") else key
         w.add_key_value(key, value, kind, field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None)
     w.add_array(f"{arch}.rope.dimension_sections", axes)
     if arch == "qwen3vl":
         w.add_uint32("qwen3vl.n_deepstack_layers", 1)
     for t in reader.tensors:
-        w.add_tensor(t.name, t.data, raw_dtype=t.tensor_type)
+        data = t.data
+        if arch == "glm4" and ("attn_q." in t.name or "attn_k." in t.name):  # pairs (i, i + 4) of heads of 16
+            heads = data.reshape(-1, 16, *data.shape[1:])
+            data = np.concatenate([heads[:, 0:8:2], heads[:, 1:8:2], heads[:, 8:]], axis=1).reshape(data.shape)
+        w.add_tensor(t.name, data, raw_dtype=t.tensor_type)
     w.write_header_to_file()
     w.write_kv_data_to_file()
     w.write_tensors_to_file()

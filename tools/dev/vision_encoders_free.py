@@ -6,9 +6,12 @@ import zlib
 import torch
 import transformers as hf
 from transformers.models.kimi_k25 import modeling_kimi_k25 as kimi
+from transformers.models.lfm2_vl import modeling_lfm2_vl as lfm2
+from transformers.models.llama4 import modeling_llama4 as llama4
 
 import make_family_models as families
-from vision_encoder import AFTER, BEFORE, DIM, GELU, TEXT, TOLERANCE, Encoder, difference, permuted, with_tanh
+from vision_encoders_clip import CLIP_LAYER
+from vision_encoder import AFTER, BEFORE, DIM, GELU, TOLERANCE, Encoder, difference, permuted, with_tanh
 
 
 def patches_of(pixels, p):
@@ -165,4 +168,86 @@ class KimiK25(Kimi):
         return tensor if "position" in name else super().value(name, tensor)
 
 
-ENCODERS = [Gemma4, Gemma4WithInputs, Kimi, KimiK25]
+class SiglipModel(torch.nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.vision_tower = hf.Siglip2VisionModel(config.vision_config)
+        self.multi_modal_projector = lfm2.Lfm2VlMultiModalProjector(config)
+
+
+class Lfm2(Encoder):
+    name, eps, size, flags, layer = "lfm2", 1e-6, (24, 40), ["clip.use_gelu"], CLIP_LAYER
+    keys = {"projector.scale_factor": 2}
+    names = {"vision_tower.embeddings.patch_embedding": "v.patch_embd",
+             "vision_tower.embeddings.position_embedding": "v.position_embd",
+             "vision_tower.encoder.layers.": "{}", "vision_tower.post_layernorm": "v.post_ln",
+             "multi_modal_projector.layer_norm": "mm.input_norm", "multi_modal_projector.linear_1": "mm.1",
+             "multi_modal_projector.linear_2": "mm.2"}
+
+    @staticmethod
+    def configs():
+        vision = hf.Siglip2VisionConfig(hidden_size=24, intermediate_size=36, num_hidden_layers=2,
+                                        num_attention_heads=3, num_patches=64, patch_size=4, vision_use_head=False,
+                                        hidden_act=GELU)
+        config = hf.Lfm2VlConfig(vision_config=vision, text_config=hf.Lfm2Config(hidden_size=DIM, vocab_size=300),
+                                 projector_hidden_size=40, projector_hidden_act=GELU, downsample_factor=2)
+        config.vision_config.image_size = 32
+        return config, {"gelu": lambda c: setattr(c.vision_config, "hidden_act", "silu"),
+                        "norm": lambda c: setattr(c, "projector_use_layernorm", False)}
+
+    @staticmethod
+    def make(config):
+        return SiglipModel(config)
+
+    def value(self, name, tensor):  # the file has channels outside of lines and columns
+        return tensor.reshape(-1, 4, 4, 3).permute(0, 3, 1, 2) if tensor.shape == (24, 48) else tensor
+
+    def rows(self, pixels):
+        patches, h, w = patches_of(pixels, 4)
+        out = self.model.vision_tower(pixel_values=patches.permute(0, 2, 3, 1).reshape(1, h * w, -1),
+                                      pixel_attention_mask=torch.ones(1, h * w),
+                                      spatial_shapes=torch.tensor([[h, w]]))
+        return self.model.multi_modal_projector(out.last_hidden_state.reshape(1, h, w, -1)).reshape(-1, DIM)
+
+
+class Llama4Model(torch.nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.vision_model = hf.Llama4VisionModel(config.vision_config)
+        self.multi_modal_projector = llama4.Llama4MultiModalProjector(config)
+
+
+class Llama4(Encoder):
+    name, eps, size, flags = "llama4", 1e-5, (16, 16), ["clip.use_gelu"]
+    keys = {"projector.scale_factor": 2}
+    layer = {"input_layernorm": "ln1", "post_attention_layernorm": "ln2", "self_attn.q_proj": "attn_q",
+             "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_out",
+             "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down"}
+    names = {"vision_model.class_embedding": "v.class_embd",
+             "vision_model.positional_embedding_vlm": "v.position_embd.weight",
+             "vision_model.patch_embedding.linear": "v.patch_embd", "vision_model.layernorm_pre": "v.pre_ln",
+             "vision_model.layernorm_post": "v.post_ln", "vision_model.model.layers.": "{}",
+             "vision_model.vision_adapter.mlp.fc1": "mm.model.mlp.1",
+             "vision_model.vision_adapter.mlp.fc2": "mm.model.mlp.2",
+             "multi_modal_projector.linear_1": "mm.model.fc"}
+
+    @staticmethod
+    def configs():
+        vision = dict(hidden_size=24, intermediate_size=96, num_hidden_layers=2, num_attention_heads=3, image_size=16,
+                      patch_size=4, pixel_shuffle_ratio=0.5, projector_input_dim=40, projector_output_dim=40,
+                      vision_output_dim=40)
+        config = hf.Llama4Config(vision_config=vision, text_config=dict(hidden_size=DIM, num_hidden_layers=1))
+        config.vision_config._attn_implementation = "eager"
+        return config, {"positions": lambda c: setattr(c.vision_config, "rope_parameters",
+                                                       {"rope_type": "default", "rope_theta": 3.0})}
+
+    @staticmethod
+    def make(config):
+        return with_tanh(Llama4Model(config))
+
+    def rows(self, pixels):
+        out = self.model.vision_model(pixels).last_hidden_state
+        return self.model.multi_modal_projector(out.reshape(-1, out.shape[-1]))
+
+
+ENCODERS = [Lfm2, Llama4, Gemma4, Gemma4WithInputs, Kimi, KimiK25]
