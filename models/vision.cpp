@@ -188,7 +188,7 @@ constexpr Projector kProjectors[] = {
     qwen("qwen2vl_merger", NormKind::LayerBiased, PositionTable::None),                       // Qwen2-VL
     qwen("qwen2.5vl_merger", NormKind::Rms, PositionTable::None),                             // Qwen2.5-VL
     qwen("qwen3vl_merger", NormKind::LayerBiased, PositionTable::Corners),                    // Qwen3-VL, Qwen3.5
-    // GLM-4.1V, GLM-4.5V, GLM-4.6V, GLM-OCR
+    // GLM-4.1V, GLM-4.5V, GLM-4.6V
     {.name = "glm4v",
      .tiling = Tiling::Free,
      .resample = Resample::Bicubic,

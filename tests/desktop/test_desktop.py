@@ -2,7 +2,7 @@
 """kvrun-desktop as a user has it: keys and text in, the app's state and pictures of the window out; on Xvfb and
 lavapipe, with the bundled model. Usage: test_desktop.py KVRUN_DESKTOP. Exit code 77: there is no Xvfb."""
 import json, os, shutil, signal, subprocess, sys, time
-from xvfb import Desktop, Display, colours
+from xvfb import ROOT, Desktop, Display, colours
 
 CHATML = ("--chat-template", "chatml", "--temp", "0")
 
@@ -186,6 +186,49 @@ def right_to_left(app):
         assert middle > width * 0.6 if first_is_right else middle < width * 0.4, (name, middle, width)
 
 
+def images(app):
+    golden = os.path.join(ROOT, "tests/golden/vision")
+    app.model = os.path.join(golden, "text.gguf")
+    shutil.copy(os.path.join(golden, "mlp.gguf"), app.path("mmproj-mlp.gguf"))
+    shutil.copy(os.path.join(golden, "qwen3vl_merger.gguf"), app.path("mmproj-wrong.gguf"))
+    photo, other = os.path.join(golden, "tile.png"), os.path.join(golden, "tile.webp")
+    app.run(["wait loaded", f"paste-image {photo}", "dump without", f"drop {app.path('mmproj-mlp.gguf')}",
+             "wait loaded", "type What is this?", "key Return", "wait idle", "dump text", "key ctrl+N",
+             f"paste-image {photo}", f"drop {other}", f"drop {other}", "dump two", "screenshot two.ppm",
+             "press Remove image 2", "dump attached", "type What is this?", "key Return", "wait idle", "dump asked",
+             "key ctrl+E", "key ctrl+A", "type And this?", "key Return", "wait idle", "dump edited",
+             f"drop {photo}", "key Return", "wait idle", "dump alone", "quit"], *CHATML, "-n", "4")
+    assert "reads no images" in app.dump("without")["problem"], app.dump("without")["problem"]
+
+    def tokens(name):
+        dump = app.dump(name)
+        assert dump["problem"] == "", (name, dump["problem"])
+        return sum(next(c for c in dump["conversations"] if c["id"] == dump["current"])["tiers"])
+
+    def asked(name):
+        dump = app.dump(name)
+        return [m["images"] for c in dump["conversations"] if c["id"] == dump["current"] for m in c["shown"]][::2]
+    assert tokens("asked") == tokens("text") + 16, (tokens("asked"), tokens("text"))  # the rows of the image
+    assert "Remove image 2" in app.dump("two")["buttons"] and "Remove image 3" not in app.dump("two")["buttons"]
+    assert "Remove image 2" not in app.dump("attached")["buttons"]
+    assert "Remove image 1" not in app.dump("asked")["buttons"] and "Image 1" in app.dump("asked")["buttons"]
+    [[name]] = asked("asked")
+    assert asked("edited") == [[name]] and shown(app.dump("edited"))[0] == "And this?"
+    [first, [second]] = asked("alone")  # the file as it is; a pasted image is written anew
+    folder = app.path("state/kvrun/desktop/images")
+    assert first == [name] and {name, second} < set(os.listdir(folder)) and len(os.listdir(folder)) == 3, (first, second)
+    assert app.dump("two")["unnamed"] == [], app.dump("two")["unnamed"]
+    # the encoder is remembered; images that no conversation has are gone; an encoder of another model is refused
+    app.run(["wait loaded", "dump again", "key ctrl+R", "wait idle", "dump retried",
+             f"drop {app.path('mmproj-wrong.gguf')}", "wait loaded", "dump wrong", f"drop {app.path('script')}",
+             "dump neither", "quit"], *CHATML, "-n", "4")
+    assert set(os.listdir(folder)) == {name, second}, os.listdir(folder)
+    assert app.dump("again")["reads_images"] and app.dump("retried")["problem"] == "", app.dump("retried")["problem"]
+    assert "Images are not read" in app.dump("wrong")["problem"], app.dump("wrong")["problem"]
+    assert not app.dump("wrong")["reads_images"]
+    assert "neither a model" in app.dump("neither")["problem"]
+
+
 def refusals(app):
     for options, code, words in ((("--scale", "9"), 2, "--scale"), (("--script", "nowhere"), 3, "nowhere"),
                                  (("--theme", "pink"), 2, "--theme")):
@@ -211,7 +254,7 @@ def main():
     display = Display()
     try:
         for test in (first_user, question_and_answer, two_at_once_and_branches, long_question, stop_and_kill,
-                     settings_and_errors, right_to_left, refusals):
+                     settings_and_errors, right_to_left, images, refusals):
             app = Desktop(sys.argv[1], display, device="llvmpipe" if test is question_and_answer else "cpu")
             began = time.monotonic()
             try:

@@ -1,6 +1,8 @@
 // Active answers on one engine: sessions by conversation, one batch for all, events for the window.
 #include "tools/desktop/answers.h"
 #include "tools/answer/reply.h"
+#include "tools/image/image_file.h"
+#include "tools/json_text.h"
 #include <algorithm>
 
 namespace kvrun::desktop {
@@ -96,13 +98,36 @@ void Answers::make_room(const Answer& a, const std::function<kvrun_status()>& ca
 	}
 }
 
+std::string Answers::add_images(const std::string& messages) {
+	if (messages.find("\"image\"") == messages.npos) return messages;
+	auto all = nlohmann::ordered_json::parse(messages);
+	for (auto& m : all) {
+		if (!m["content"].is_array()) continue;
+		for (auto& part : m["content"]) {
+			if (part["type"] != "image") continue;
+			std::string& id = images_[part["id"].get<std::string>()];
+			if (id.empty()) id = add_image(engine_.get(), read_image(part["id"].get<std::string>()));
+			part["id"] = id;
+		}
+	}
+	return json_line(all);
+}
+
+std::vector<uint32_t> Answers::prompt_of(const Answer& a, ChatPrompt& chat) {
+	std::vector<uint32_t> prompt;
+	for (bool again = false;; again = true) {
+		chat.messages = add_images(a.messages);
+		const kvrun_status s = chat_tokens(engine_.get(), chat, prompt);
+		if (s != KVRUN_ENOTFOUND || again || images_.empty()) return check_call(s), prompt;
+		images_.clear(); // the engine has forgotten some
+	}
+}
+
 // n_prompt: set as soon as it is known.
 std::unique_ptr<Answers::Active> Answers::add_to_batch(const Answer& a, uint32_t& n_prompt) {
 	kvrun_session* session = session_for(a);
 	ChatPrompt chat = chat_;
-	chat.messages = a.messages;
-	std::vector<uint32_t> prompt;
-	check_call(chat_tokens(engine_.get(), chat, prompt));
+	const std::vector<uint32_t> prompt = prompt_of(a, chat);
 	n_prompt = uint32_t(prompt.size());
 	ReplyHandle reply;
 	check_call(new_reply(engine_.get(), chat, reply));

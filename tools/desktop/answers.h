@@ -37,6 +37,9 @@ class Answers {
 	void make_room(const Answer&, const std::function<kvrun_status()>& call);
 	bool drop_oldest(const std::string& but); // false: none to drop
 	std::unique_ptr<Active> add_to_batch(const Answer&, uint32_t& n_prompt);
+	// The conversation with images of the engine in place of files.
+	std::string add_images(const std::string& messages);
+	std::vector<uint32_t> prompt_of(const Answer&, ChatPrompt&);
 	void finish(Active&);
 	void report_cache(const std::string& conversation, kvrun_session*);
 
@@ -46,7 +49,8 @@ class Answers {
 	bool has_template_ = true;
 	Watch watch_;
 	uint64_t n_answers_ = 0;
-	std::map<std::string, Held> held_; // by conversation
+	std::map<std::string, Held> held_;          // by conversation
+	std::map<std::string, std::string> images_; // ids that the engine gave, by file
 	BatchHandle batch_;
 	std::vector<std::unique_ptr<Active>> active_;
 	std::chrono::steady_clock::time_point reported_{}; // when caches were last reported

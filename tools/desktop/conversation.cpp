@@ -16,8 +16,8 @@ constexpr size_t kTitleBytes = 48;
 
 } // namespace
 
-int Conversation::add(int parent, bool user, std::string text) {
-	messages.push_back({parent, user, std::move(text), {}, {}, false});
+int Conversation::add(int parent, bool user, std::string text, std::vector<std::string> images) {
+	messages.push_back({parent, user, std::move(text), {}, {}, false, std::move(images)});
 	return last = int(messages.size()) - 1;
 }
 
@@ -41,11 +41,19 @@ void Conversation::show(int m) {
 		if (messages[size_t(i)].parent == last) last = i, i = int(messages.size()); // then its newest child
 }
 
-std::string Conversation::template_messages(const std::string& system, int last_message) const {
+std::string Conversation::template_messages(const std::string& system, int last_message,
+                                            const std::string& images_folder) const {
 	Json out = Json::array();
 	for (int m = last_message; m != kNone; m = messages[size_t(m)].parent) {
 		const Message& one = messages[size_t(m)];
 		out.push_back({{"role", one.user ? "user" : "assistant"}, {"content", one.text}});
+		if (!one.images.empty()) {
+			Json parts = Json::array();
+			for (const std::string& name : one.images)
+				parts.push_back({{"type", "image"}, {"id", images_folder + "/" + name}});
+			parts.push_back({{"type", "text"}, {"text", one.text}});
+			out.back()["content"] = std::move(parts);
+		}
 		if (!one.reasoning.empty()) out.back()["reasoning_content"] = one.reasoning;
 	}
 	if (!system.empty()) out.push_back({{"role", "system"}, {"content", system}});
@@ -75,6 +83,7 @@ std::string to_json(const Conversation& c) {
 		if (!m.reasoning.empty()) messages.back()["reasoning"] = m.reasoning;
 		if (!m.note.empty()) messages.back()["note"] = m.note;
 		if (m.unfinished) messages.back()["unfinished"] = true;
+		if (!m.images.empty()) messages.back()["images"] = m.images;
 	}
 	const Json out = {
 	    {kFormatKey, kFormat},  {"title", c.title},     {"kv", c.kv},     {"ctx", c.ctx},
@@ -107,12 +116,22 @@ Conversation conversation_from_json(std::string_view json, const std::string& fi
 			const bool after_question = parent != kNone && c.messages[size_t(parent)].user;
 			if (after_question == (role == "user")) damaged("role does not alternate");
 			c.messages.push_back({parent, role == "user", m.at("content").get<std::string>(), m.value("reasoning", ""),
-			                      m.value("note", ""), m.value("unfinished", false)});
+			                      m.value("note", ""), m.value("unfinished", false),
+			                      m.value("images", std::vector<std::string>())});
+			if (!std::ranges::all_of(c.messages.back().images, is_image_name))
+				damaged("images has no name of an image");
 		}
 	} catch (const Json::exception& e) { damaged(e.what()); }
 	if (c.last < kNone || c.last >= int(c.messages.size()) || (c.last == kNone) != c.messages.empty())
 		damaged("last is no message");
 	return c;
+}
+
+bool is_image_name(std::string_view name) {
+	constexpr size_t kDigits = 16;
+	const std::string_view digits = name.substr(0, kDigits), rest = name.substr(digits.size());
+	return digits.size() == kDigits && digits.find_first_not_of("0123456789abcdef") == digits.npos &&
+	       (rest == ".png" || rest == ".jpg" || rest == ".webp");
 }
 
 std::string title_of(const std::string& text) {

@@ -10,12 +10,13 @@ namespace kvrun::desktop {
 constexpr int kNone = -1; // no message
 
 struct Message {
-	int parent = kNone;      // previous message
-	bool user = false;       // false: the model's answer
-	std::string text;        // UTF-8
-	std::string reasoning;   // of an answer; may be empty
-	std::string note;        // why an answer ended early, and its speed; may be empty
-	bool unfinished = false; // the answer is active, or was when the program ended
+	int parent = kNone;                   // previous message
+	bool user = false;                    // false: the model's answer
+	std::string text;                     // UTF-8
+	std::string reasoning;                // of an answer; may be empty
+	std::string note;                     // why an answer ended early, and its speed; may be empty
+	bool unfinished = false;              // the answer is active, or was when the program ended
+	std::vector<std::string> images = {}; // of a question, in front of its text: names of files (Store::add_image())
 };
 
 struct Conversation {
@@ -29,11 +30,12 @@ struct Conversation {
 	int last = kNone;              // message that the shown branch ends with
 
 	// Adds a message and shows the branch that ends with it; returns its number.
-	int add(int parent, bool user, std::string text);
+	int add(int parent, bool user, std::string text, std::vector<std::string> images = {});
 	std::vector<int> branch() const;        // messages from the first to `last`
 	std::vector<int> siblings(int m) const; // messages with the parent of m, including m, oldest first
 	void show(int m);                       // shows the branch through m, continued to the newest message after it
-	std::string template_messages(const std::string& system, int last_message) const; // JSON array for chat templates
+	// JSON array for chat templates; images are parts {"type": "image", "id": path in the folder}.
+	std::string template_messages(const std::string& system, int last_message, const std::string& images_folder) const;
 	// A copy of the shown branch, without other branches.
 	Conversation fork(std::string new_id) const;
 };
@@ -41,6 +43,9 @@ struct Conversation {
 std::string to_json(const Conversation&);
 // Throws StatusError{KVRUN_EFORMAT} that names `file` and the fault.
 Conversation conversation_from_json(std::string_view json, const std::string& file);
+
+// Whether it is a name that Store::add_image() gives: 16 hexadecimal digits, and png, jpg or webp.
+bool is_image_name(std::string_view);
 
 // The first words of a text, for a title.
 std::string title_of(const std::string& text);

@@ -4,6 +4,7 @@
 #include "tools/desktop/answers.h"
 #include "tools/desktop/state.h"
 #include "tools/desktop/words.h"
+#include "tools/hub/local.h"
 #include <cstdlib>
 #include <exception>
 #include <functional>
@@ -26,18 +27,27 @@ Loaded facts_of(const Answers& answers, const std::string& model) {
 	f.weight_bytes = i.weight_bytes + i.host_weight_bytes; // as in plans
 	f.activation_bytes = i.activation_bytes, f.kv_budget_bytes = i.kv_budget_bytes;
 	f.has_template = answers.has_template();
+	f.reads_images = i.reads_images;
 	f.templates = template_names(answers.engine());
 	return f;
 }
 
 using Tell = std::function<void(Event)>;
 
-EngineHandle open_engine(const Load& load, kvrun_canceller* canceller, Tell& tell) {
+// The vision encoder of the model's repository; empty: none.
+std::string encoder_of(const std::string& model) {
+	for (const LocalModel& m : local_models())
+		if (m.path == model) return m.encoder;
+	return {};
+}
+
+EngineHandle open_engine(const Load& load, const std::string& encoder, kvrun_canceller* canceller, Tell& tell) {
 	ApiDevice device(load.device);
 	if (!std::getenv("KVRUN_SUBMIT_MS")) device.options.submit_ms = kSubmitMs;
 	kvrun_engine_options o = KVRUN_ENGINE_OPTIONS_INIT;
 	o.model_path = load.model.c_str();
 	o.device = &device.options;
+	o.mmproj = encoder.empty() ? nullptr : encoder.c_str();
 	o.kv_budget_bytes = load.kv_budget;
 	o.canceller = canceller;
 	o.payload = &tell;
@@ -95,8 +105,21 @@ void EngineThread::run() {
 	const auto load = [&](const Load& l) {
 		answers.reset(); // frees its memory before the next engine needs it
 		try {
-			answers = std::make_unique<Answers>(open_engine(l, loading_, tell), l.chat_template, tell);
-			tell(facts_of(*answers, l.model));
+			std::string encoder = l.encoder.empty() ? encoder_of(l.model) : l.encoder, no_images;
+			EngineHandle engine;
+			try {
+				engine = open_engine(l, encoder, loading_, tell);
+			} catch (const StatusError& e) {
+				const bool may_be_encoder = e.status == KVRUN_EUNSUPPORTED || e.status == KVRUN_EFORMAT ||
+				                            e.status == KVRUN_ENOTFOUND || e.status == KVRUN_ENOMEM;
+				if (encoder.empty() || !may_be_encoder) throw;
+				engine = open_engine(l, "", loading_, tell); // throws if the model was the reason
+				no_images = e.what();
+			}
+			answers = std::make_unique<Answers>(std::move(engine), l.chat_template, tell);
+			Loaded facts = facts_of(*answers, l.model);
+			facts.no_images = std::move(no_images);
+			tell(std::move(facts));
 		} catch (const StatusError& e) {
 			answers.reset();
 			tell(LoadFailed{advice(e.status, e.what())});

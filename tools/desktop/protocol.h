@@ -18,11 +18,12 @@ struct Load { // a model, replacing the current one
 	std::string model, device;
 	uint64_t kv_budget = 0;    // bytes for the caches of all conversations; 0: the device's free memory
 	std::string chat_template; // name, or path of a Jinja file; empty: the model's own
+	std::string encoder;       // vision encoder; empty: that of the model's repository, if it has one
 };
 struct Answer {
 	std::string conversation;
 	int message = 0;      // the answer's number
-	std::string messages; // JSON array, up to the question
+	std::string messages; // JSON array, up to the question; the ids of images are paths of files
 	std::string kv;       // policy
 	uint32_t ctx = 0;     // tokens; 0: what fits
 	Sampling sampling;
@@ -48,6 +49,8 @@ struct Loaded { // facts of the model and its device
 	uint32_t n_layers = 0, n_kv_heads = 0, ctx_train = 0;
 	uint64_t weight_bytes = 0, activation_bytes = 0, kv_budget_bytes = 0;
 	bool has_template = true;
+	bool reads_images = false;
+	std::string no_images;              // why the vision encoder is not used; empty: it is, or there is none
 	std::vector<std::string> templates; // names of chat templates
 };
 struct LoadFailed {

@@ -49,11 +49,23 @@ void State::load(const std::string& chosen) {
 	settings.recent.insert(settings.recent.begin(), path);
 	if (settings.recent.size() > kMostRecent) settings.recent.resize(kMostRecent);
 	changed("");
-	send(Load{path, settings.device, 0, settings.chat_template});
+	const auto encoder = settings.encoders.find(path);
+	send(Load{path, settings.device, 0, settings.chat_template,
+	          encoder == settings.encoders.end() ? "" : encoder->second});
+}
+
+void State::use_encoder(const std::string& file) {
+	if (model.empty()) {
+		problem = file + " is the vision encoder of a model. Choose the model first, then drop its encoder.";
+		return;
+	}
+	settings.encoders[model] = file;
+	load(model);
 }
 
 void State::forget_model(const std::string& path) {
 	std::erase(settings.recent, path);
+	settings.encoders.erase(path);
 	changed("");
 }
 
@@ -116,13 +128,14 @@ void State::fork(const std::string& id) {
 	conversations.insert(conversations.begin(), std::move(c));
 }
 
-bool State::ask(const std::string& text) {
+bool State::ask(const std::string& text, const std::vector<std::string>& images) {
 	const size_t first = text.find_first_not_of(" \t\r\n");
-	if (first == std::string::npos) return false;
+	if (first == std::string::npos && images.empty()) return false;
 	Conversation& c = current() ? *current() : create();
 	if (answering(c.id)) return problem = "The answer is still under way: wait for it, or stop it (Esc).", false;
-	if (c.messages.empty()) c.title = title_of(well_formed(text.substr(first)));
-	begin_answer(c, c.add(c.last, /*user=*/true, well_formed(text)));
+	if (c.messages.empty())
+		c.title = first == std::string::npos ? "An image" : title_of(well_formed(text.substr(first)));
+	begin_answer(c, c.add(c.last, /*user=*/true, well_formed(text), images));
 	return true;
 }
 
@@ -136,7 +149,8 @@ bool State::retry(int m) {
 bool State::edit(int m, const std::string& text) {
 	Conversation* c = current();
 	if (!c || m < 0 || m >= int(c->messages.size()) || !c->messages[size_t(m)].user || answering(c->id)) return false;
-	begin_answer(*c, c->add(c->messages[size_t(m)].parent, /*user=*/true, well_formed(text)));
+	const Message old = c->messages[size_t(m)];
+	begin_answer(*c, c->add(old.parent, /*user=*/true, well_formed(text), old.images));
 	return true;
 }
 
@@ -145,7 +159,7 @@ void State::begin_answer(Conversation& c, int question) {
 	const int m = c.add(question, /*user=*/false, {});
 	c.messages[size_t(m)].unfinished = true;
 	c.changed = calendar();
-	Answer a{c.id, m, c.template_messages(settings.system, question), c.kv, c.ctx, settings.sampling, 0};
+	Answer a{c.id, m, c.template_messages(settings.system, question, images_folder), c.kv, c.ctx, settings.sampling, 0};
 	a.seed = settings.sampling.seed < 0 ? std::random_device{}() : uint64_t(settings.sampling.seed) + c.answers;
 	++c.answers;
 	Live& l = live_[c.id];
@@ -196,6 +210,10 @@ void State::take(const Event& event) {
 	if (const auto* e = std::get_if<Loaded>(&event)) {
 		phase = EnginePhase::Ready;
 		facts = *e;
+		if (!e->no_images.empty()) {
+			problem = "Images are not read: " + window_words(e->no_images);
+			if (settings.encoders.erase(e->model)) changed("");
+		}
 		if (!e->has_template)
 			problem =
 			    "This model does not say how a conversation is written. Choose a chat template in Settings (Ctrl+,), "

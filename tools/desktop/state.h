@@ -15,11 +15,12 @@ struct Settings {
 	std::string system;        // instructions for the model; empty: none
 	std::string chat_template; // name or file; empty: the model's own
 	Sampling sampling;
-	double scale = 0;                // of text and widgets; 0: the desktop's
-	std::string theme = "system";    // or "light", "dark"
-	bool expert = false;             // show settings that need knowledge of the engine
-	bool show_cache = false;         // show the cache of the conversation, token by token
-	std::vector<std::string> recent; // models by path, the latest first
+	double scale = 0;                            // of text and widgets; 0: the desktop's
+	std::string theme = "system";                // or "light", "dark"
+	bool expert = false;                         // show settings that need knowledge of the engine
+	bool show_cache = false;                     // show the cache of the conversation, token by token
+	std::vector<std::string> recent;             // models by path, the latest first
+	std::map<std::string, std::string> encoders; // vision encoders that the user gave, by model
 };
 std::string to_json(const Settings&);
 Settings settings_from_json(std::string_view json, const std::string& file); // throws StatusError
@@ -47,13 +48,15 @@ class State {
 	// ---- what the user does
 	void load(const std::string& model);         // also makes it the first of the recent models
 	void forget_model(const std::string& model); // removes it from the recent models
+	void use_encoder(const std::string& file);   // a vision encoder for the current model, which is loaded again
 	Conversation& create();                      // a new conversation, which becomes current
 	void select(const std::string& id);          // no effect if it does not exist
 	void select_next(int step);                  // in the list, wrapping at its ends
 	void rename(const std::string& id, const std::string& title);
 	void remove(const std::string& id);
-	void fork(const std::string& id);                // copies the shown branch; the copy becomes current
-	bool ask(const std::string& text);               // in the current conversation; false: refused, `problem` says why
+	void fork(const std::string& id); // copies the shown branch; the copy becomes current
+	// In the current conversation; false: refused, `problem` says why.
+	bool ask(const std::string& text, const std::vector<std::string>& images = {});
 	bool retry(int message);                         // another answer beside this one
 	bool edit(int message, const std::string& text); // another question beside this one
 	void show(int message);                          // shows the branch through it
@@ -80,8 +83,9 @@ class State {
 	std::string model; // path
 	EnginePhase phase = EnginePhase::Off;
 	double load_share = 0;
-	Loaded facts;        // valid in phase Ready
-	std::string problem; // last error, with advice; empty: none
+	Loaded facts;              // valid in phase Ready
+	std::string images_folder; // of Message::images
+	std::string problem;       // last error, with advice; empty: none
 	uint32_t watched_layer = 0, watched_head = 0;
 
 	void adopt(std::vector<Conversation>); // saved conversations, at the start

@@ -35,7 +35,8 @@ std::string to_json(const Settings& s) {
 	                   {"theme", s.theme},
 	                   {"expert", s.expert},
 	                   {"show_cache", s.show_cache},
-	                   {"recent", s.recent}});
+	                   {"recent", s.recent},
+	                   {"encoders", s.encoders}});
 }
 
 Settings settings_from_json(std::string_view json, const std::string& file) {
@@ -49,6 +50,7 @@ Settings settings_from_json(std::string_view json, const std::string& file) {
 		read("device", s.device), read("kv", s.kv), read("ctx", s.ctx), read("system", s.system);
 		read("chat_template", s.chat_template), read("scale", s.scale), read("theme", s.theme);
 		read("expert", s.expert), read("show_cache", s.show_cache), read("recent", s.recent);
+		read("encoders", s.encoders);
 		read("temperature", p.temperature), read("top_k", p.top_k), read("top_p", p.top_p), read("min_p", p.min_p);
 		read("repeat_penalty", p.repeat_penalty), read("max_tokens", p.max_tokens), read("seed", p.seed);
 	} catch (const Json::exception& e) { fail_status(KVRUN_EFORMAT, "{}: damaged settings: {}", file, e.what()); }
@@ -66,6 +68,7 @@ std::string State::dump() const {
 			                 {"role", one.user ? "user" : "assistant"},
 			                 {"text", one.text},
 			                 {"note", one.note},
+			                 {"images", one.images},
 			                 {"siblings", c.siblings(m).size()}});
 		}
 		Json tiers = Json::array();
@@ -84,6 +87,7 @@ std::string State::dump() const {
 	return json_lines({{"model", model},
 	                   {"phase", kPhases[int(phase)]},
 	                   {"device", facts.device},
+	                   {"reads_images", phase == EnginePhase::Ready && facts.reads_images},
 	                   {"current", current_id},
 	                   {"problem", problem},
 	                   {"settings", Json::parse(to_json(settings))},

@@ -2,8 +2,10 @@
 #include "tools/desktop/store.h"
 #include "tools/text.h"
 #include <filesystem>
+#include <set>
 #include <system_error>
 #include <utility>
+#include <xxhash.h>
 
 namespace kvrun::desktop {
 namespace {
@@ -72,6 +74,27 @@ Store::Saved Store::read() const {
 void Store::save(const Conversation& c) { put(path(c.id), to_json(c)); }
 void Store::save(const Settings& s) { put(path(kSettings), to_json(s)); }
 void Store::remove(const std::string& id) { put(path(id), {}); }
+
+std::string Store::add_image(std::string_view content, std::string_view extension) {
+	make_private_folder(images_folder());
+	const std::string name =
+	    fmt::format("{:016x}.{}", uint64_t(XXH3_64bits(content.data(), content.size())), extension);
+	const std::string file = images_folder() + "/" + name;
+	std::error_code ec;
+	if (!fs::exists(file, ec)) write_private_file(file, content);
+	return name;
+}
+
+void Store::keep_images_of(const std::vector<Conversation>& all) const {
+	std::set<std::string> kept;
+	for (const Conversation& c : all)
+		for (const Message& m : c.messages) kept.insert(m.images.begin(), m.images.end());
+	std::error_code ec;
+	std::vector<fs::path> gone;
+	for (const auto& entry : fs::directory_iterator(images_folder(), ec))
+		if (!kept.count(entry.path().filename().string())) gone.push_back(entry.path());
+	for (const fs::path& p : gone) fs::remove(p, ec);
+}
 
 void Store::put(const std::string& file, std::optional<std::string> content) {
 	{

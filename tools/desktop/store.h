@@ -27,6 +27,12 @@ class Store {
 	void save(const Conversation&);
 	void save(const Settings&);
 	void remove(const std::string& id);
+	// Keeps an image, at once; returns its name, which follows from its content. extension: png, jpg or webp. Throws
+	// StatusError.
+	std::string add_image(std::string_view content, std::string_view extension);
+	std::string images_folder() const { return folder_ + "/images"; }
+	// Deletes images that none of these conversations has; call it if all could be read.
+	void keep_images_of(const std::vector<Conversation>&) const;
 	void flush();               // waits until everything is written
 	std::string take_problem(); // error of writing since the last call; empty: none
 

@@ -18,8 +18,14 @@ App::App(const AppOptions& o) : store_(o.folder.empty() ? default_folder() : o.f
 	state.settings = saved.settings;
 	state.adopt(std::move(saved.conversations));
 	take_options(o);
+	state.images_folder = store_.images_folder();
 	if (!o.model.empty()) state.load(o.model);
 	state.problem = saved.problem;
+	if (saved.problem.empty()) store_.keep_images_of(state.conversations);
+}
+
+std::string App::keep_image(const std::string& content, const std::string& extension) {
+	return store_.add_image(content, extension);
 }
 
 App::~App() {

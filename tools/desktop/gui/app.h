@@ -37,6 +37,7 @@ class App {
 	void begin();                                       // begins to poll
 	void listen();                                      // handles events of the engine and the files
 	static double clock();                              // seconds
+	std::string keep_image(const std::string& content, const std::string& extension); // Store::add_image()
 
  private:
 	void connect();

@@ -8,9 +8,12 @@
 #include "tools/desktop/memory_choices.h"
 #include "tools/desktop/models_found.h"
 #include "tools/desktop/words.h"
+#include <QDir>
+#include <QFileDialog>
 #include <QHBoxLayout>
 #include <QMenu>
 #include <QProgressBar>
+#include <algorithm>
 
 namespace kvrun::desktop {
 ChatPage::ChatPage(State& s, Actions a) : state_(s), actions_(std::move(a)) {
@@ -31,6 +34,7 @@ ChatPage::ChatPage(State& s, Actions a) : state_(s), actions_(std::move(a)) {
 	column->addWidget(loading_);
 
 	MessageActions m;
+	m.images_folder = state_.images_folder;
 	m.retry = [this](int n) { state_.retry(n), messages_->to_end(), actions_.acted(); };
 	m.show = [this](int n) { state_.show(n), actions_.acted(); };
 	m.edit = [this](int n, const QString& text) {
@@ -52,6 +56,16 @@ ChatPage::ChatPage(State& s, Actions a) : state_(s), actions_(std::move(a)) {
 	lines->setSpacing(em(0.3));
 	composer_ = new Composer;
 	composer_->send = [this](const QString& text) { return ask(text); };
+	composer_->choose_images = [this] { choose_images(); };
+	composer_->add_files = [this](const QStringList& files) { add_images(files); };
+	composer_->paste = [this](const QImage& image) {
+		if (!image.isNull()) add_image(image_bytes(image));
+		actions_.acted();
+	};
+	composer_->remove_image = [this](size_t i) {
+		images.erase(images.begin() + ptrdiff_t(i));
+		actions_.acted();
+	};
 	composer_->stop = [this] { state_.stop(), actions_.acted(); };
 	composer_->scroll = [this](int by) { messages_->page(by); };
 	lines->addWidget(composer_);
@@ -93,15 +107,44 @@ QWidget* ChatPage::new_head() {
 	return head;
 }
 
+void ChatPage::add_image(const ImageBytes& image) {
+	if (state_.phase == EnginePhase::Ready && !state_.facts.reads_images) {
+		state_.problem =
+		    "This model reads no images. Models with a vision encoder do: fetch one from its repository, or "
+		    "drop its file mmproj-….gguf on the window.";
+		return;
+	}
+	try {
+		const std::string name = actions_.keep_image(image.content, image.extension);
+		if (std::ranges::find(images, name) == images.end()) images.push_back(name);
+	} catch (const StatusError& e) { state_.problem = "The image could not be kept: " + std::string(e.what()); }
+}
+
+void ChatPage::add_images(const QStringList& files) {
+	for (const QString& file : files)
+		if (const auto image = image_bytes(file))
+			add_image(*image);
+		else
+			state_.problem = file.toStdString() + " is no image that can be read.";
+	actions_.acted();
+	composer_->take_focus();
+}
+
+void ChatPage::choose_images() {
+	add_images(QFileDialog::getOpenFileNames(this, "Add images", QDir::homePath(),
+	                                         "Images (*.png *.jpg *.jpeg *.webp *.bmp *.gif);;All files (*)"));
+}
+
 bool ChatPage::ask(const QString& text) {
-	if (text.trimmed().isEmpty()) return false;
+	if (text.trimmed().isEmpty() && images.empty()) return false;
 	const bool no_model = state_.phase == EnginePhase::Off || state_.phase == EnginePhase::Failed;
 	if (no_model) {
 		if (state_.settings.recent.empty()) return actions_.choose_model(), false;
 		state_.load(state_.phase == EnginePhase::Failed && !state_.model.empty() ? state_.model
 		                                                                         : state_.settings.recent.front());
 	}
-	const bool asked = state_.ask(text.toStdString());
+	const bool asked = state_.ask(text.toStdString(), images);
+	if (asked) images.clear();
 	messages_->to_end();
 	actions_.acted();
 	return asked;
@@ -156,6 +199,9 @@ void ChatPage::refresh_status() {
 void ChatPage::refresh() {
 	refresh_head();
 	messages_->refresh(state_.current(), state_.live(state_.current_id));
+	std::vector<std::string> paths;
+	for (const std::string& name : images) paths.push_back(state_.images_folder + "/" + name);
+	composer_->set_images(paths, state_.phase == EnginePhase::Ready && state_.facts.reads_images);
 	composer_->set_answering(state_.answering(state_.current_id));
 	refresh_status();
 	const bool shows = state_.settings.show_cache;

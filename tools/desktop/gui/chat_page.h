@@ -1,5 +1,6 @@
 // A conversation: its header, its messages, the field for the next question, and the memory it uses.
 #pragma once
+#include "tools/desktop/gui/images.h"
 #include "tools/desktop/state.h"
 #include <QWidget>
 #include <functional>
@@ -20,14 +21,20 @@ class ChatPage : public QWidget {
 	struct Actions {
 		std::function<void()> acted; // the state has changed
 		std::function<void()> choose_model, settings, rename, fork, remove;
+		// Keeps an image; returns its name. Throws StatusError.
+		std::function<std::string(const std::string& content, const std::string& extension)> keep_image;
 	};
 	ChatPage(State&, Actions);
 	void refresh();
 	Messages& messages() { return *messages_; }
 	Composer& composer() { return *composer_; }
+	void add_images(const QStringList& files); // to the next question
+	void choose_images();                      // by a dialog
+	std::vector<std::string> images;           // of the next question: names of files
 
  private:
 	bool ask(const QString&);
+	void add_image(const ImageBytes&);
 	QWidget* new_head();
 	void refresh_head();
 	void refresh_status();

@@ -18,12 +18,31 @@ namespace {
 constexpr int kMostLines = 8; // visible lines
 
 class Field : public QPlainTextEdit {
+ public:
+	explicit Field(Composer& c) : composer_(c) {}
+
  protected:
-	bool canInsertFromMimeData(const QMimeData* m) const override { return m->hasText() && !m->hasUrls(); }
+	static QStringList image_files(const QMimeData* m) {
+		QStringList out;
+		for (const QUrl& u : m->urls())
+			if (u.isLocalFile() && looks_like_image(u.toLocalFile())) out.push_back(u.toLocalFile());
+		return out;
+	}
+	bool canInsertFromMimeData(const QMimeData* m) const override {
+		return m->hasImage() || !image_files(m).isEmpty() || (m->hasText() && !m->hasUrls());
+	}
+	void insertFromMimeData(const QMimeData* m) override {
+		if (const QStringList files = image_files(m); !files.isEmpty()) return composer_.add_files(files);
+		if (m->hasText()) return QPlainTextEdit::insertFromMimeData(m); // office programs add a picture of their text
+		composer_.paste(qvariant_cast<QImage>(m->imageData()));
+	}
 	void dragEnterEvent(QDragEnterEvent* e) override { // the window handles files
 		if (e->mimeData()->hasUrls()) return e->ignore();
 		QPlainTextEdit::dragEnterEvent(e);
 	}
+
+ private:
+	Composer& composer_;
 };
 
 } // namespace
@@ -31,9 +50,19 @@ class Field : public QPlainTextEdit {
 Composer::Composer() {
 	set_role(this, "composer");
 	setProperty("region", "question");
-	auto* row = new QHBoxLayout(this);
-	row->setContentsMargins(em(0.6), em(0.3), em(0.3), em(0.3));
-	field_ = new Field;
+	auto* column = new QVBoxLayout(this);
+	column->setContentsMargins(em(0.6), em(0.3), em(0.3), em(0.3));
+	column->setSpacing(em(0.3));
+	images_ = new ImageRow(4, "Remove image %1", "Press to leave this image out");
+	images_->pressed = [this](size_t i) { remove_image(i); };
+	column->addWidget(images_);
+	auto* row = new QHBoxLayout;
+	column->addLayout(row);
+	attach_ = new_tool(Icon::Image, "Add images to the question (Ctrl+I)");
+	attach_->hide();
+	connect(attach_, &QToolButton::clicked, this, [this] { choose_images(); });
+	row->addWidget(attach_, 0, Qt::AlignBottom);
+	field_ = new Field(*this);
 	field_->setAccessibleName("Your question");
 	field_->setTabChangesFocus(true);
 	field_->document()->setDocumentMargin(em(0.2));
@@ -65,6 +94,14 @@ void Composer::set_hint(const QString& hint) {
 	if (field_->placeholderText() != hint) field_->setPlaceholderText(hint);
 }
 
+void Composer::set_images(const std::vector<std::string>& paths, bool reads_images) {
+	attach_->setVisible(reads_images || !paths.empty());
+	images_->show_files(paths);
+	if (has_images_ == !paths.empty()) return;
+	has_images_ = !paths.empty();
+	fit();
+}
+
 void Composer::take_focus() { field_->setFocus(); }
 
 void Composer::fit() {
@@ -74,7 +111,7 @@ void Composer::fit() {
 		lines += std::max(1, b.layout() ? b.layout()->lineCount() : 1);
 	field_->setFixedHeight(std::clamp(lines, 1, kMostLines) * line + 2 * em(0.2) + 4);
 	field_->setVerticalScrollBarPolicy(lines < kMostLines ? Qt::ScrollBarAlwaysOff : Qt::ScrollBarAsNeeded);
-	button_->setEnabled(answering_ || !field_->document()->isEmpty());
+	button_->setEnabled(answering_ || has_images_ || !field_->document()->isEmpty());
 }
 
 void Composer::submit() {

@@ -22,7 +22,8 @@ enum class Icon {
 	Close,
 	Left,
 	Right,
-	Back
+	Back,
+	Image
 };
 QIcon icon(Icon);
 QIcon icon(Icon, const QColor&);

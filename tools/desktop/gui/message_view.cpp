@@ -6,6 +6,7 @@
 #include "tools/desktop/gui/rich_text.h"
 #include "tools/desktop/gui/theme.h"
 #include <QClipboard>
+#include <QDesktopServices>
 #include <QGuiApplication>
 #include <QHBoxLayout>
 #include <QKeyEvent>
@@ -15,6 +16,7 @@
 #include <QPushButton>
 #include <QTimer>
 #include <QToolButton>
+#include <QUrl>
 #include <algorithm>
 
 namespace kvrun::desktop {
@@ -121,6 +123,14 @@ void MessageView::update_text(const Message& m) {
 		}
 		reasoning_->set_plain(text_of(m.reasoning));
 	}
+	if (!m.images.empty() && !images_) {
+		std::vector<std::string> paths;
+		for (const std::string& name : m.images) paths.push_back(actions_.images_folder + "/" + name);
+		images_ = new ImageRow(8, "Image %1", "Press to open this image");
+		images_->pressed = [paths](size_t i) { QDesktopServices::openUrl(QUrl::fromLocalFile(text_of(paths[i]))); };
+		images_->show_files(paths);
+		layout_->insertWidget(0, images_);
+	}
 	if (m.user) {
 		if (widgets_.empty()) {
 			widgets_.push_back(new RichText);
@@ -128,6 +138,7 @@ void MessageView::update_text(const Message& m) {
 			widgets_[0]->setAccessibleName("Your question");
 		}
 		static_cast<RichText*>(widgets_[0])->set_plain(text_);
+		widgets_[0]->setVisible(!text_.isEmpty());
 		return;
 	}
 	std::vector<Part> parts = parse_markdown(m.text);

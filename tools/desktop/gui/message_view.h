@@ -1,5 +1,6 @@
 // One message: its author, its text with code and tables, and its actions.
 #pragma once
+#include "tools/desktop/gui/images.h"
 #include "tools/desktop/markdown.h"
 #include "tools/desktop/state.h"
 #include <QFrame>
@@ -19,6 +20,7 @@ struct MessageActions {
 	std::function<void(int)> retry, show;
 	std::function<void(int, const QString&)> edit;
 	std::function<void()> edited; // the editor has closed
+	std::string images_folder;
 };
 
 class MessageView : public QFrame {
@@ -51,6 +53,7 @@ class MessageView : public QFrame {
 	QFrame* body_ = nullptr;
 	QVBoxLayout *all_ = nullptr, *layout_ = nullptr;
 	RichText* reasoning_ = nullptr;
+	ImageRow* images_ = nullptr;
 	QWidget* bar_ = nullptr; // of buttons
 	QLabel *note_ = nullptr, *place_ = nullptr, *progress_text_ = nullptr;
 	QToolButton *copy_ = nullptr, *retry_ = nullptr, *edit_ = nullptr, *older_ = nullptr, *newer_ = nullptr;

@@ -219,6 +219,11 @@ bool Script::run(const Command& c, double now) {
 	} else if (c.name == "paste") {
 		QApplication::clipboard()->setText(QString::fromStdString(read_text_file(c.rest, kLongestFile)));
 		press_key({c.line, "key", "ctrl+V"});
+	} else if (c.name == "paste-image") {
+		const QImage image(rest);
+		if (image.isNull()) bad(c, "the image cannot be read");
+		QApplication::clipboard()->setImage(image);
+		press_key({c.line, "key", "ctrl+V"});
 	} else if (c.name == "key") {
 		press_key(c);
 	} else if (c.name == "press") {

@@ -8,6 +8,7 @@
 #include "tools/desktop/gui/sidebar.h"
 #include "tools/desktop/gui/start_page.h"
 #include "tools/desktop/gui/theme.h"
+#include "tools/hub/names.h"
 #include <QAbstractButton>
 #include <QApplication>
 #include <QClipboard>
@@ -33,6 +34,7 @@ constexpr const char* kKeys[][2] = {
     {"Ctrl+N", "new conversation"},
     {"Ctrl+K", "search the conversations"},
     {"Ctrl+Tab, Ctrl+Shift+Tab", "next, previous conversation"},
+    {"Ctrl+I", "add images to the question; they can also be pasted or dropped"},
     {"Ctrl+R", "another answer to the last question"},
     {"Ctrl+E", "edit the last question"},
     {"Alt+Left, Alt+Right", "other versions of the last answer"},
@@ -51,10 +53,11 @@ constexpr const char* kKeys[][2] = {
     {"F1", "this list"},
 };
 
-QString model_in(const QMimeData* m) { // the dropped file; empty: none
+QStringList files_in(const QMimeData* m) { // dropped ones
+	QStringList out;
 	for (const QUrl& u : m->urls())
-		if (u.isLocalFile()) return u.toLocalFile();
-	return {};
+		if (u.isLocalFile()) out.push_back(u.toLocalFile());
+	return out;
 }
 
 } // namespace
@@ -72,6 +75,7 @@ void Window::build() {
 	const Settings& s = app_.state.settings;
 	theme_ = s.theme, scale_ = s.scale;
 	const QString draft = chat_ ? chat_->composer().field()->toPlainText() : QString();
+	std::vector<std::string> images = chat_ ? chat_->images : std::vector<std::string>();
 	apply_theme(theme_, scale_);
 	setWindowIcon(QIcon::fromTheme("org.kvrun.desktop", icon(Icon::Model, theme().accent)));
 	auto* all = new QWidget;
@@ -116,8 +120,12 @@ void Window::build() {
 	start_ = new StartPage(state);
 	start_->chosen = [this](const std::string& path) { load(path); };
 	chat_ = new ChatPage(state, {[this] { refresh(); }, [this] { open_start(); }, [this] { open_settings(); },
-	                             [this] { rename(); }, [this] { fork(); }, [this] { remove(); }});
+	                             [this] { rename(); }, [this] { fork(); }, [this] { remove(); },
+	                             [this](const std::string& content, const std::string& extension) {
+		                             return app_.keep_image(content, extension);
+	                             }});
 	chat_->composer().field()->setPlainText(draft);
+	chat_->images = std::move(images);
 	settings_ = new SettingsPage(state, app_.planner);
 	settings_->closed = [this](bool) { open_chat(); };
 	for (QWidget* p : std::initializer_list<QWidget*>{start_, chat_, settings_}) pages_->addWidget(p);
@@ -143,6 +151,9 @@ void Window::add_keys() {
 	};
 	key("Ctrl+Tab", [next] { next(1); });
 	for (const char* k : {"Ctrl+Shift+Tab", "Ctrl+Shift+Backtab"}) key(k, [next] { next(-1); });
+	key("Ctrl+I", [this] {
+		if (pages_->currentWidget() == chat_) chat_->choose_images();
+	});
 	key("Ctrl+R", [this] { retry(); });
 	key("Ctrl+E", [this] { edit(); });
 	key("Alt+Left", [this] { step_sibling(-1); });
@@ -361,7 +372,7 @@ void Window::keyPressEvent(QKeyEvent* e) { // Enter also presses buttons
 }
 
 void Window::dragEnterEvent(QDragEnterEvent* e) {
-	if (model_in(e->mimeData()).isEmpty()) return;
+	if (files_in(e->mimeData()).isEmpty()) return;
 	e->acceptProposedAction();
 	start_->show_drop(true);
 }
@@ -370,10 +381,18 @@ void Window::dragLeaveEvent(QDragLeaveEvent*) { start_->show_drop(false); }
 
 void Window::dropEvent(QDropEvent* e) {
 	start_->show_drop(false);
-	const QString path = model_in(e->mimeData());
+	const QStringList files = files_in(e->mimeData());
 	e->acceptProposedAction();
+	const QString path = files.value(0);
+	if (is_encoder(path.toStdString())) return act([&] { app_.state.use_encoder(path.toStdString()); });
 	if (path.endsWith(".gguf", Qt::CaseInsensitive)) return load(path.toStdString());
-	act([&] { app_.state.problem = path.toStdString() + " is no model: models are files that end in .gguf."; });
+	if (looks_like_image(path)) {
+		if (pages_->currentWidget() != chat_) open_chat();
+		return chat_->add_images(files);
+	}
+	act([&] {
+		app_.state.problem = path.toStdString() + " is neither a model, a file that ends in .gguf, nor an image.";
+	});
 }
 
 } // namespace kvrun::desktop
