@@ -216,7 +216,8 @@ def images(app):
     assert asked("edited") == [[name]] and shown(app.dump("edited"))[0] == "And this?"
     [first, [second]] = asked("alone")  # the file as it is; a pasted image is written anew
     folder = app.path("state/kvrun/desktop/images")
-    assert first == [name] and {name, second} < set(os.listdir(folder)) and len(os.listdir(folder)) == 3, (first, second)
+    assert first == [name] and {name, second} < set(os.listdir(folder)), (first, second)
+    assert len(os.listdir(folder)) == 3, os.listdir(folder)
     assert app.dump("two")["unnamed"] == [], app.dump("two")["unnamed"]
     # the encoder is remembered; images that no conversation has are gone; an encoder of another model is refused
     app.run(["wait loaded", "dump again", "key ctrl+R", "wait idle", "dump retried",

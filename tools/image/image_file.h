@@ -15,8 +15,9 @@ struct Pixels {
 constexpr size_t kMostImageBytes = size_t(64) << 20;  // of a file
 constexpr uint64_t kMostPixels = uint64_t(100) << 20; // of an image
 
-// Transparent pixels are drawn on white. name: for messages. Throws StatusError{KVRUN_EFORMAT} if the file is damaged,
-// EUNSUPPORTED for another format, a format whose library was absent, and an image that is too large.
+// Transparent pixels are drawn on white, JPEG images turned as their camera says. name: for messages. Throws
+// StatusError{KVRUN_EFORMAT} if the file is damaged, EUNSUPPORTED for another format, a format whose library was
+// absent, and an image that is too large.
 Pixels decode_image(std::span<const std::byte> file, const std::string& name);
 Pixels read_image(const std::string& path); // also throws EIO and ENOTFOUND
 // The bytes of a text in base64, without spaces and line ends; empty for a text that is none.

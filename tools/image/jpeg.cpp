@@ -1,5 +1,6 @@
 // JPEG files, by libjpeg-turbo.
 #include "tools/image/formats.h"
+#include "tools/image/orientation.h"
 #include <memory>
 #include <turbojpeg.h>
 
@@ -18,7 +19,7 @@ Pixels decode_jpeg(std::span<const std::byte> file, const std::string& name) {
 	                  TJFLAG_ACCURATEDCT | TJFLAG_LIMITSCANS) != 0 &&
 	    tjGetErrorCode(jpeg.get()) == TJERR_FATAL)
 		damaged_image(name, tjGetErrorStr2(jpeg.get()));
-	return out;
+	return upright(std::move(out), jpeg_orientation(file));
 }
 
 } // namespace kvrun
