@@ -38,7 +38,7 @@ class Group {
 	std::vector<float> values(const GgufTensor& t) const { return tensor_values(g_, t); }
 
 	// A matrix in its own type, its rows in another order if given; with factors (rows) that its rows are multiplied
-	// by, in f32.
+	// by, in f32 or f16.
 	void matrix(View& to, const GgufTensor& t, const std::vector<float>& factors = {},
 	            const std::vector<uint32_t>& order = {}) {
 		if (factors.empty()) {
@@ -47,10 +47,10 @@ class Group {
 		}
 		std::vector<float> v = values(t);
 		for (size_t i = 0; i < v.size(); ++i) v[i] *= factors[i / t.cols()];
-		matrix(to, uint32_t(t.rows()), uint32_t(t.cols()), std::move(v));
+		matrix(to, uint32_t(t.rows()), uint32_t(t.cols()), std::move(v), t.type == DType::F32 ? t.type : DType::F16);
 	}
-	void matrix(View& to, uint32_t rows, uint32_t cols, std::vector<float> v) {
-		items_.push_back({&to, DType::F32, rows, cols, nullptr, std::move(v)});
+	void matrix(View& to, uint32_t rows, uint32_t cols, std::vector<float> v, DType type = DType::F32) {
+		items_.push_back({&to, type, rows, cols, nullptr, std::move(v)});
 	}
 	void vector(View& to, std::vector<float> v) {
 		const uint32_t n = uint32_t(v.size());

@@ -131,20 +131,15 @@ double ImageStore::work_left(const StoredImage& image) const {
 	return work;
 }
 
-double ImageStore::encode_next(StoredImage& image) {
-	if (image.encoded == image.tiles.size()) return 0;
-	Image& tile = image.tiles[image.encoded];
-	std::vector<std::vector<float>> deep;
-	std::vector<float> rows = encoder_->encode(tile, deep);
-	for (float& x : rows) x *= scale_;
-	const double work = encoder_->work(tile);
+void ImageStore::add_rows(StoredImage& image, TileRows add) {
+	for (float& x : add.rows) x *= scale_;
 	std::lock_guard lock(mutex_); // bytes() reads both
-	image.rows.insert(image.rows.end(), rows.begin(), rows.end());
-	image.deep.resize(deep.size());
-	for (size_t l = 0; l < deep.size(); ++l) image.deep[l].insert(image.deep[l].end(), deep[l].begin(), deep[l].end());
-	tile = {};
+	image.rows.insert(image.rows.end(), add.rows.begin(), add.rows.end());
+	image.deep.resize(add.deep.size());
+	for (size_t l = 0; l < add.deep.size(); ++l)
+		image.deep[l].insert(image.deep[l].end(), add.deep[l].begin(), add.deep[l].end());
+	image.tiles[image.encoded] = {};
 	++image.encoded;
-	return work;
 }
 
 } // namespace kvrun

@@ -44,9 +44,10 @@ class ImageStore {
 
 	// Work of the tiles that have no rows yet.
 	double work_left(const StoredImage&) const;
-	// During a turn on the device: makes rows of the next tile, and returns the work it took; 0 if all have them.
-	double encode_next(StoredImage&);
-	const ImageEncoder& encoder() const { return *encoder_; }
+	// During a turn on the device.
+	ImageEncoder& encoder() { return *encoder_; }
+	// The rows of the next tile, StoredImage::encoded.
+	void add_rows(StoredImage&, TileRows);
 
  private:
 	std::shared_ptr<StoredImage> find(uint64_t id); // null: it is not held

@@ -37,8 +37,23 @@ double PromptImages::work_left() const {
 }
 
 double PromptImages::encode_next() {
-	for (const auto& image : images_)
-		if (const double work = store_->encode_next(*image)) return work;
+	for (const auto& image : images_) {
+		if (image->encoded == image->tiles.size()) continue;
+		const Image& pixels = image->tiles[image->encoded];
+		ImageEncoder& encoder = store_->encoder();
+		if (tile_of_ != image.get() || tile_number_ != image->encoded) { // another prompt may have finished the tile
+			tile_.reset();
+			tile_ = encoder.begin(pixels);
+			tile_of_ = image.get(), tile_number_ = image->encoded;
+		}
+		const double work = encoder.work(pixels) / encoder.config().transformer.n_layers;
+		tile_->step();
+		if (!tile_->done()) return work;
+		store_->add_rows(*image, encoder.finish(*tile_));
+		tile_.reset(), tile_of_ = nullptr;
+		return work;
+	}
+	tile_.reset();
 	return 0;
 }
 

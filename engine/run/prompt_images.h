@@ -12,7 +12,7 @@ class PromptImages {
 	PromptImages(ImageStore* store, std::span<const uint32_t> tokens, uint32_t most_rows, bool ubatch_limits);
 
 	double work_left() const; // of the vision encoder
-	// Makes rows of the next tile, and returns the work it took; 0 if all tiles have them.
+	// Takes the next tile through a layer of the encoder, and returns the work it took; 0 if all tiles have their rows.
 	double encode_next();
 	bool empty() const { return runs_.empty(); }
 	bool together() const { return sight_ != Sight::Before; } // whether rows of an image see each other in any layer
@@ -43,6 +43,9 @@ class PromptImages {
 
 	ImageStore* store_;
 	std::vector<std::shared_ptr<StoredImage>> images_;
+	std::unique_ptr<TileEncoder> tile_; // on its way; of the first image that lacks rows, its tile number tile_number_
+	const StoredImage* tile_of_ = nullptr;
+	uint32_t tile_number_ = 0;
 	std::vector<Run> runs_; // in order
 	Sight sight_ = Sight::Before;
 	uint32_t deep_layers_ = 0;

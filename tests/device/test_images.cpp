@@ -135,9 +135,9 @@ TEST_CASE("images: the rows of every encoder are those of transformers") {
 			const Gguf file = Gguf::open(encoder_file(name));
 			ImageEncoder encoder(e->backend(), file, read_vision(file, e->config()));
 			const NpyArray want = golden(name + ".rows");
-			std::vector<std::vector<float>> deep;
-			std::vector<float> got = encoder.encode(pixels_of(name), deep);
-			for (const std::vector<float>& rows : deep) got.insert(got.end(), rows.begin(), rows.end());
+			const TileRows tile = encoder.encode(pixels_of(name));
+			std::vector<float> got = tile.rows;
+			for (const std::vector<float>& rows : tile.deep) got.insert(got.end(), rows.begin(), rows.end());
 			CHECK(relative_difference(got, want.as<float>()) <
 			      logits_tolerance(e->backend(), "llama", /*decode=*/false));
 		}
