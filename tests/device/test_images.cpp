@@ -174,6 +174,38 @@ TEST_CASE("images: a prompt with an image has the logits of transformers, howeve
 	});
 }
 
+TEST_CASE("images: several prompts read an image at once, also when one gives up") {
+	on_every_device([&](const std::string& device) {
+		const auto e = open(device, "internvl", 0, (kGolden / "vision" / "text.gguf").string());
+		Image image(40, 20); // two squares and the whole
+		for (size_t i = 0; i < image.rgb.size(); ++i) image.rgb[i] = uint8_t(i * 7 + i / 97);
+		const std::vector<uint32_t> tokens = prompt_with(e->images()->tokens(e->images()->add(image)));
+		Session a(*e, {.ctx = 256}), b(*e, {.ctx = 256}), c(*e, {.ctx = 256});
+		std::vector<float> got[3];
+		const auto hooks = [&](std::vector<float>& to) {
+			PrefillHooks h;
+			h.all_logits = [&](uint32_t, uint32_t, std::span<const float> l) {
+				to.insert(to.end(), l.begin(), l.end());
+			};
+			return h;
+		};
+		{
+			Prefill one(a, tokens, hooks(got[0])), two(b, tokens, hooks(got[1])), three(c, tokens, hooks(got[2]));
+			one.step(1e-9);
+			for (bool more = true; more;) { // each finishes tiles that the others have begun
+				more = !two.step(1e-9);
+				if (more) more = !two.step(1e-9);
+				more |= !one.step(1e-9);
+				if (three.progress() < 0.1) three.step(1e-9);
+			}
+		}
+		CHECK(c.n_tokens() == 0); // it gave up
+		const std::vector<float> alone = logits_of(c, tokens);
+		CHECK(got[0] == alone);
+		CHECK(got[1] == alone);
+	});
+}
+
 // In Gemma 4's layers without a window they do not, nor in its models with layer inputs, which take those of token 0.
 TEST_CASE("images: rows of an image see each other in Gemma's models, however the prompt is read") {
 	const TempFolder folder;
