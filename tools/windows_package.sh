@@ -26,6 +26,7 @@ done
 # of what is linked into the programs, and of the scripts in the server's page
 for package in libboost-dev libcli11-dev libfmt-dev libjs-marked libpcre2-dev libtomlplusplus-dev libutf8proc-dev \
 	libvulkan-dev libvulkan-volk-dev libxxhash-dev node-highlight.js nlohmann-json3-dev \
+	libpng-dev libturbojpeg0-dev libwebp-dev libz-mingw-w64-dev \
 	gcc-mingw-w64-base mingw-w64-common; do
 	file=/usr/share/doc/$package/copyright
 	if [ -e "$file" ]; then

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Builds the libraries that kvrun for Windows needs into a folder: fmt, PCRE2, utf8proc and xxHash from Debian's source
-# packages, whose hashes apt checks; header-only libraries are copied from this system's packages. tools/packages.sh
-# windows calls it. A complete folder is left as it is.
+# Builds the libraries that kvrun for Windows needs into a folder: fmt, PCRE2, utf8proc, xxHash, and those that read
+# images (libpng, libjpeg-turbo, libwebp), from Debian's source packages, whose hashes apt checks; header-only
+# libraries are copied from this system's packages. tools/packages.sh windows calls it. A complete folder is left as it
+# is.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/apt_places.sh
 root=$PWD
 prefix=${1:-$root/build-windows-packages}
-sources=(fmtlib pcre2 utf8proc xxhash)
-stamp=$prefix/complete-1 # another number for another way to build them
+sources=(fmtlib pcre2 utf8proc xxhash libpng1.6 libjpeg-turbo libwebp)
+stamp=$prefix/complete-2 # another number for another way to build them
 if [ -e "$stamp" ]; then exit 0; fi
 
 work=$(mktemp -d)
@@ -50,16 +51,26 @@ build fmtlib -DFMT_TEST=OFF -DFMT_DOC=OFF
 build pcre2 -DPCRE2_BUILD_PCRE2GREP=OFF -DPCRE2_BUILD_TESTS=OFF -DPCRE2_SUPPORT_JIT=ON
 build utf8proc
 build xxhash -DXXHASH_BUILD_XXHSUM=OFF
+build libpng1.6 -DPNG_SHARED=OFF -DPNG_TESTS=OFF -DPNG_BUILD_ZLIB=OFF
+build libjpeg-turbo -DENABLE_SHARED=OFF -DWITH_SIMD=OFF -DWITH_JAVA=OFF -DCMAKE_SYSTEM_PROCESSOR=x86_64
+build libwebp -DWEBP_BUILD_ANIM_UTILS=OFF -DWEBP_BUILD_CWEBP=OFF -DWEBP_BUILD_DWEBP=OFF -DWEBP_BUILD_GIF2WEBP=OFF \
+	-DWEBP_BUILD_IMG2WEBP=OFF -DWEBP_BUILD_VWEBP=OFF -DWEBP_BUILD_WEBPINFO=OFF -DWEBP_BUILD_WEBPMUX=OFF \
+	-DWEBP_BUILD_EXTRAS=OFF -DWEBP_BUILD_LIBWEBPMUX=OFF
 
 # pkg-config's files of static libraries: what is compiled against them must know that they are static.
-module() { # name, library, flags
+module() { # name, libraries, flags
 	mkdir -p "$prefix/lib/pkgconfig"
-	printf 'Name: %s\nDescription: built for Windows\nVersion: 0\nLibs: -L%s/lib -l%s\nCflags: -I%s/include %s\n' \
+	printf 'Name: %s\nDescription: built for Windows\nVersion: 0\nLibs: -L%s/lib %s\nCflags: -I%s/include %s\n' \
 		"$1" "$prefix" "$2" "$prefix" "$3" >"$prefix/lib/pkgconfig/$1.pc"
 }
-module libpcre2-8 pcre2-8 -DPCRE2_STATIC
-module libutf8proc utf8proc -DUTF8PROC_STATIC
-module libxxhash xxhash ''
+module libpcre2-8 -lpcre2-8 -DPCRE2_STATIC
+module libutf8proc -lutf8proc -DUTF8PROC_STATIC
+module libxxhash -lxxhash ''
+module libpng '-lpng16 -lz' ''
+module libturbojpeg -lturbojpeg ''
+sharpyuv= # of newer versions of libwebp
+if [ -e "$prefix/lib/libsharpyuv.a" ]; then sharpyuv=-lsharpyuv; fi
+module libwebp "-lwebp $sharpyuv" ''
 
 # Headers, and what CMake reads of them: only these, for the system's other headers are of another system.
 for headers in boost nlohmann CLI doctest toml++ vulkan vk_video volk.h volk.c; do

@@ -63,6 +63,23 @@ for device in "${devices[@]}"; do
 	fi
 	echo "$device: the answer of Linux, $((SECONDS - started)) s"
 done
+vision=tests/golden/vision
+look() { # image, a command that starts the program
+	KVRUN_DEVICE=cpu timeout 600 "${@:2}" run $vision/text.gguf --mmproj $vision/mlp.gguf --image $vision/tile.$1 -p ab \
+		-n 12 --temp 0 2>"$work/err" | tr -d '\r'
+}
+for image in png jpg webp; do
+	if ! expected=$(look $image "$linux"); then
+		cat "$work/err" # this Linux build lacks the format's library
+		continue
+	fi
+	got=$(look $image "$wine" "$folder/kvrun.exe") || { cat "$work/err"; exit 1; }
+	if [ -z "$got" ] || [ "$got" != "$expected" ]; then
+		echo "error: Windows sees tile.$image otherwise than Linux: $got, expected $expected"
+		exit 1
+	fi
+done
+echo "images: the answers of Linux"
 started=$SECONDS
 code=0
 # Two files: in one, lines of stderr would be written into the middle of buffered lines of stdout.
