@@ -31,6 +31,32 @@ constexpr Projector qwen(const char* name, NormKind norm, PositionTable table) {
 	        .end = "<|vision_end|>"};
 }
 
+constexpr Projector pixtral(std::string_view name) {
+	Projector p = {.name = name.data(),
+	               .tiling = Tiling::Free,
+	               .resample = Resample::Bicubic,
+	               .norm = NormKind::Rms,
+	               .table = PositionTable::None,
+	               .rotation = {.pairs = PatchRotation::Neighbours, .odd = true},
+	               .merge = Merge::Channels,
+	               .merge_default = 1,
+	               .patch_norm = "mm.input_norm",
+	               .steps = {{{Step::Matrix, "mm.patch_merger", /*optional=*/true},
+	                          {Step::Matrix, "mm.1"},
+	                          {Step::Gelu},
+	                          {Step::Matrix, "mm.2"}}},
+	               .least_rows = 8,
+	               .most_rows = 1024};
+	if (name == "pixtral") {
+		p.row_end = "v.token_embd.img_break", p.end = "[IMG_END]";
+	} else { // pages
+		p.within = p.stretched = true;
+		p.least_rows = 1, p.most_rows = 4096;
+		p.begin = "<|im_start|>", p.end = "<|im_end|>";
+	}
+	return p;
+}
+
 // The encoder MoonViT, whose pairs of channels are in another order in files of the second kind.
 constexpr Projector moon(const char* name, PatchRotation::By by, uint32_t most_rows, const char* begin,
                          const char* end) {
@@ -73,24 +99,8 @@ constexpr Projector kProjectors[] = {
      .tile_row_end = "\n",
      .overview = "\n\n<fake_token_around_image><global-img>",
      .overview_end = "<fake_token_around_image>"},
-    // Pixtral, Mistral Small 3.1 and 3.2, Ministral 3
-    {.name = "pixtral",
-     .tiling = Tiling::Free,
-     .resample = Resample::Bicubic,
-     .norm = NormKind::Rms,
-     .table = PositionTable::None,
-     .rotation = {.pairs = PatchRotation::Neighbours, .odd = true},
-     .merge = Merge::Channels,
-     .merge_default = 1,
-     .patch_norm = "mm.input_norm",
-     .steps = {{{Step::Matrix, "mm.patch_merger", /*optional=*/true},
-                {Step::Matrix, "mm.1"},
-                {Step::Gelu},
-                {Step::Matrix, "mm.2"}}},
-     .row_end = "v.token_embd.img_break",
-     .least_rows = 8,
-     .most_rows = 1024,
-     .end = "[IMG_END]"},
+    pixtral("pixtral"),    // Pixtral, Mistral Small 3.1 and 3.2, Ministral 3
+    pixtral("lightonocr"), // LightOnOCR
     // Gemma 3
     {.name = "gemma3",
      .tiling = Tiling::Square,
@@ -183,8 +193,8 @@ constexpr Projector kProjectors[] = {
                 {Step::Matrix, "mm.model.mlp.3"}}},
      .begin = "<img>",
      .end = "</img>"},
-    moon("kimivl", PatchRotation::ColumnAndLine, 1024, "<|media_start|>", "<|media_end|>"),   // Kimi-VL
-    moon("kimik25", PatchRotation::ColumnThenLine, 4096, "<|media_begin|>", "<|media_end|>"), // Kimi K2.5
+    moon("kimivl", PatchRotation::ColumnAndLine, 1024, "<|media_start|>image<|media_content|>", "<|media_end|>"),   // Kimi-VL
+    moon("kimik25", PatchRotation::ColumnThenLine, 4096, "<|media_begin|>image<|media_content|>", "<|media_end|>"), // Kimi K2.5
     qwen("qwen2vl_merger", NormKind::LayerBiased, PositionTable::None),                       // Qwen2-VL
     qwen("qwen2.5vl_merger", NormKind::Rms, PositionTable::None),                             // Qwen2.5-VL
     qwen("qwen3vl_merger", NormKind::LayerBiased, PositionTable::Corners),                    // Qwen3-VL, Qwen3.5

@@ -15,14 +15,18 @@ struct Size {
 Size free_size(const VisionConfig& v, const Image& image) {
 	const uint64_t row_area = uint64_t(v.align()) * v.align();
 	const uint64_t least = v.least_rows * row_area, most = v.most_rows * row_area;
-	const float step = float(v.align()), width = float(image.width), height = float(image.height);
+	const float longest_edge = float(std::max(image.width, image.height));
+	const float by_edge = v.projector->within ? std::min(float(v.image_size) / longest_edge, 1.f) : 1;
+	const float step = float(v.align()), width = float(image.width) * by_edge, height = float(image.height) * by_edge;
 	const auto edge = [&](float pixels, auto rounded) {
 		return std::max(uint32_t(rounded(pixels / step)), 1u) * v.align();
 	};
 	// halves: as Python rounds them where that is what a model was published with
 	const auto nearest = [&](float x) { return v.projector->stretched ? std::nearbyint(x) : std::round(x); };
 	const auto down = [](float x) { return std::floor(x); };
-	Size s{edge(width, nearest), edge(height, nearest)};
+	const auto up = [](float x) { return std::ceil(x); };
+	Size s = v.projector->within ? Size{edge(std::floor(width), up), edge(std::floor(height), up)}
+	                             : Size{edge(width, nearest), edge(height, nearest)};
 	if (v.projector->filled) {
 		const double by = std::sqrt(double(most) / (double(image.height) * image.width));
 		uint32_t columns = uint32_t(image.width * by / step), rows = uint32_t(image.height * by / step);
@@ -33,7 +37,6 @@ Size free_size(const VisionConfig& v, const Image& image) {
 		const float by = std::sqrt(height * width / float(most));
 		s = {edge(width / by, down), edge(height / by, down)};
 	} else if (s.area() < least) {
-		const auto up = [](float x) { return std::ceil(x); };
 		const float by = std::sqrt(float(least) / (height * width));
 		s = {edge(width * by, up), edge(height * by, up)};
 	}

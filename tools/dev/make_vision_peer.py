@@ -7,7 +7,8 @@ pillow and gguf. For each encoder of tests/golden/vision and each size of an ima
 (image, then "abc"), and the likeliest tokens behind it with their log probabilities, of llama-server on the CPU with an
 f32 cache. mlp and internvl have no probabilities: llama.cpp 0.7.0 puts their class token behind the patches, but keeps
 its position in front, so each patch has the position of its neighbour; kvrun's rows are those of transformers. Images
-for Qwen's encoders keep their shape: llama.cpp adds a border where Qwen's own processor stretches.
+for Qwen's encoders keep their shape: llama.cpp adds a border where Qwen's own processor stretches. kimik25 is left out:
+llama.cpp leaves out a part of the text before an image; without it, the probabilities were the same.
 """
 import base64
 import io
@@ -30,8 +31,7 @@ SIZES = {"mlp": [(16, 16), (40, 17), (9, 30)], "idefics3": [(16, 16), (50, 20), 
          "qwen2vl_merger": [(40, 16), (64, 24), (16, 8), (8, 64)],
          "qwen2.5vl_merger": [(168, 140), (112, 112), (84, 280)],
          "qwen3vl_merger": [(40, 16), (64, 24), (16, 8), (8, 64)],
-         "lfm2": [(64, 64), (80, 64), (40, 144)], "kimik25": [(40, 16), (16, 64), (24, 24)],
-         "glm4v": [(40, 16), (64, 24), (16, 32)]}
+         "lfm2": [(64, 64), (80, 64), (40, 144)], "glm4v": [(40, 16), (64, 24), (16, 32)]}
 # As in tests/device/test_images.cpp: the text model of golden/tiny, its new architecture, axes of positions.
 WITH_LINES = {"qwen2vl_merger": ("qwen2", "qwen2vl", [2, 1, 1, 0]),
               "qwen2.5vl_merger": ("qwen2", "qwen2vl", [2, 1, 1, 0]),

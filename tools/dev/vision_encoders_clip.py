@@ -6,9 +6,10 @@ import zlib
 import numpy as np
 import torch
 import transformers as hf
+from transformers.models.lighton_ocr import modeling_lighton_ocr as lighton
 
 import make_family_models as families
-from vision_encoder import AFTER, BEFORE, DIM, GELU, TEXT, TOLERANCE, Encoder, difference, permuted
+from vision_encoder import AFTER, BEFORE, DIM, GELU, TEXT, TOLERANCE, Encoder, difference, permuted, with_tanh
 
 CLIP_LAYER = {"layer_norm1": "ln1", "layer_norm2": "ln2", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
               "self_attn.v_proj": "attn_v", "self_attn.out_proj": "attn_out", "mlp.fc1": "ffn_up",
@@ -114,6 +115,46 @@ class Pixtral(Encoder):
         return torch.cat([part for line in lines for part in (end, line)][1:])
 
 
+class LightOnModel(torch.nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.vision_encoder = hf.PixtralVisionModel(config.vision_config)
+        self.vision_projection = lighton.LightOnOcrMultiModalProjector(config)
+
+
+class LightOn(Pixtral):
+    """Pixtral's without ends of lines."""
+    name, eps = "lightonocr", 1e-5
+    names = {"vision_encoder.patch_conv": "v.patch_embd", "vision_encoder.ln_pre": "v.pre_ln",
+             "vision_encoder.transformer.layers.": "{}", "vision_projection.norm": "mm.input_norm",
+             "vision_projection.patch_merger.merging_layer": "mm.patch_merger",
+             "vision_projection.linear_1": "mm.1", "vision_projection.linear_2": "mm.2"}
+
+    @staticmethod
+    def configs():
+        _, mistakes = Pixtral.configs()
+        vision = hf.PixtralVisionConfig(hidden_size=24, intermediate_size=36, num_hidden_layers=2,
+                                        num_attention_heads=3, image_size=64, patch_size=4, hidden_act="silu",
+                                        rope_parameters={"rope_type": "axial", "rope_theta": 10000.0})
+        text = hf.Qwen3Config(hidden_size=DIM, intermediate_size=40, num_hidden_layers=1, rms_norm_eps=1e-5)
+        return hf.LightOnOcrConfig(vision_config=vision, text_config=text, spatial_merge_size=2), mistakes
+
+    @staticmethod
+    def make(config):
+        return with_tanh(LightOnModel(config))
+
+    def value(self, name, tensor):
+        return permuted(tensor, 3) if "q_proj" in name or "k_proj" in name else tensor
+
+    def tensors(self):
+        return Encoder.tensors(self)
+
+    def rows(self, pixels):
+        size = torch.tensor([pixels.shape[2:]])
+        out = self.model.vision_encoder(pixels, image_sizes=size).last_hidden_state
+        return self.model.vision_projection(out.squeeze(0), [tuple(pixels.shape[2:])])
+
+
 class InternVl(Encoder):
     name, eps, flags = "internvl", 1e-6, ["clip.use_gelu"]
     keys = {"projector.scale_factor": 2, "preproc_min_tiles": 1, "preproc_max_tiles": 6}
@@ -201,4 +242,4 @@ class Gemma3(Encoder):
         return out[0].float().numpy()
 
 
-ENCODERS = [Llava, Idefics, Pixtral, InternVl, Gemma3]
+ENCODERS = [Llava, Idefics, Pixtral, LightOn, InternVl, Gemma3]
