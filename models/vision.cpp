@@ -193,11 +193,13 @@ constexpr Projector kProjectors[] = {
                 {Step::Matrix, "mm.model.mlp.3"}}},
      .begin = "<img>",
      .end = "</img>"},
-    moon("kimivl", PatchRotation::ColumnAndLine, 1024, "<|media_start|>image<|media_content|>", "<|media_end|>"),   // Kimi-VL
-    moon("kimik25", PatchRotation::ColumnThenLine, 4096, "<|media_begin|>image<|media_content|>", "<|media_end|>"), // Kimi K2.5
-    qwen("qwen2vl_merger", NormKind::LayerBiased, PositionTable::None),                       // Qwen2-VL
-    qwen("qwen2.5vl_merger", NormKind::Rms, PositionTable::None),                             // Qwen2.5-VL
-    qwen("qwen3vl_merger", NormKind::LayerBiased, PositionTable::Corners),                    // Qwen3-VL, Qwen3.5
+    moon("kimivl", PatchRotation::ColumnAndLine, 1024, "<|media_start|>image<|media_content|>",
+         "<|media_end|>"), // Kimi-VL
+    moon("kimik25", PatchRotation::ColumnThenLine, 4096, "<|media_begin|>image<|media_content|>",
+         "<|media_end|>"),                                                 // Kimi K2.5
+    qwen("qwen2vl_merger", NormKind::LayerBiased, PositionTable::None),    // Qwen2-VL
+    qwen("qwen2.5vl_merger", NormKind::Rms, PositionTable::None),          // Qwen2.5-VL
+    qwen("qwen3vl_merger", NormKind::LayerBiased, PositionTable::Corners), // Qwen3-VL, Qwen3.5
     // GLM-4.1V, GLM-4.5V, GLM-4.6V
     {.name = "glm4v",
      .tiling = Tiling::Free,

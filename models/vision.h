@@ -109,7 +109,7 @@ struct Projector {
 	bool stretched = false;     // the image takes the shape of the tile, without a border
 	bool scaled = true;         // rows are multiplied by Config::embedding_scale, as embeddings are
 	bool signed_pixels = false; // after mean and deviation pixels in 0 .. 1 become -1 .. 1
-	bool within = false; // Tiling::Free: no edge is longer than clip.vision.image_size
+	bool within = false;        // Tiling::Free: no edge is longer than clip.vision.image_size
 	bool filled = false;        // Tiling::Free: the image takes the most rows it may
 	Sight sight = Sight::Before;
 	bool lines = false; // in the model, rows have positions in two directions (Rope::axes)

@@ -57,6 +57,8 @@ build libwebp -DWEBP_BUILD_ANIM_UTILS=OFF -DWEBP_BUILD_CWEBP=OFF -DWEBP_BUILD_DW
 	-DWEBP_BUILD_IMG2WEBP=OFF -DWEBP_BUILD_VWEBP=OFF -DWEBP_BUILD_WEBPINFO=OFF -DWEBP_BUILD_WEBPMUX=OFF \
 	-DWEBP_BUILD_EXTRAS=OFF -DWEBP_BUILD_LIBWEBPMUX=OFF
 
+cp "/usr/x86_64-w64-mingw32/lib/libz.a" "$prefix/lib/" # of libz-mingw-w64-dev, without the DLL's import library
+
 # pkg-config's files of static libraries: what is compiled against them must know that they are static.
 module() { # name, libraries, flags
 	mkdir -p "$prefix/lib/pkgconfig"

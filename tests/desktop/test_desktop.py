@@ -96,7 +96,7 @@ def first_user(app):
     assert start["focus"] == names[0], (start["focus"], names)
     settings = app.dump("settings")
     assert settings["page"] == "settings" and settings["unnamed"] == [], settings["unnamed"]
-    assert "note.txt is no model" in app.dump("dropped")["problem"], app.dump("dropped")["problem"]
+    assert "note.txt is neither" in app.dump("dropped")["problem"], app.dump("dropped")["problem"]
     loaded = app.dump("loaded")
     assert loaded["page"] == "chat" and loaded["focus"] == "Your question" and loaded["problem"] == "", loaded
     answered = app.dump("answered")

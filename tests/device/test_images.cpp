@@ -200,7 +200,11 @@ TEST_CASE("images: several prompts read an image at once, also when one gives up
 			}
 		}
 		CHECK(c.n_tokens() == 0); // it gave up
-		const std::vector<float> alone = logits_of(c, tokens);
+		CHECK(logits_of(c, tokens) == got[0]);
+		const auto other = open(device, "internvl", 0, (kGolden / "vision" / "text.gguf").string());
+		other->images()->add(image);
+		Session d(*other, {.ctx = 256});
+		const std::vector<float> alone = logits_of(d, tokens);
 		CHECK(got[0] == alone);
 		CHECK(got[1] == alone);
 	});

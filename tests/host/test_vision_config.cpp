@@ -128,8 +128,8 @@ TEST_CASE("vision files: Gemma 4's images take the most rows they may") {
 TEST_CASE("vision files: pages of LightOnOCR have no edge longer than the encoder's square") {
 	VisionConfig v = read_vision(Gguf::open(file_of("lightonocr")), text_model());
 	v.patch = 14, v.image_size = v.square = 1540; // as published
-	const uint32_t sizes[][4] = {{1654, 2339, 39, 55}, {28, 28, 1, 1}, {29, 10, 2, 1}, {5000, 100, 55, 2},
-	                             {1540, 1540, 55, 55}};
+	const uint32_t sizes[][4] = {
+	    {1654, 2339, 39, 55}, {28, 28, 1, 1}, {29, 10, 2, 1}, {5000, 100, 55, 2}, {1540, 1540, 55, 55}};
 	for (const auto& [width, height, columns, rows] : sizes) {
 		CAPTURE(width);
 		const TiledImage t = tile_image(v, Image(width, height));
