@@ -90,7 +90,8 @@ def kvrun(program, folder):
 
 def peer(root, folder, *options):
     inside = folder.removeprefix(root)
-    command = ["chroot", root, "env", "VK_LOADER_DRIVERS_SELECT=*lvp*", "XDG_RUNTIME_DIR=/tmp", "llama-server", "-m",
+    command = ["chroot", root, "env", "VK_LOADER_DRIVERS_SELECT=*lvp*", "GGML_VK_VISIBLE_DEVICES=0",
+               "XDG_RUNTIME_DIR=/tmp", "llama-server", "-m",
                f"{inside}/text.gguf", "--mmproj", f"{inside}/encoder.gguf", "--port", str(PORT), "-c", "1024", "-np",
                "1", "-ngl", "99", *options]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
