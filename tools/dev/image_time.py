@@ -3,10 +3,10 @@
 
 image_time.py KVRUN [PEER]
 PEER is a folder with Debian and llama.cpp (../shared/peer/setup.sh; needs root for chroot). Needs gguf, numpy, pillow.
-The encoder has LAYERS layers of InternViT-300M (1024 channels, 16 heads, 4096 in the MLP; random weights, f16) and reads
-1024 patches of 448 x 448 pixels; the model is golden/vision/text.gguf, which costs nothing beside it. kvrun runs on
-KVRUN_DEVICE [llvmpipe], llama.cpp on lavapipe through Vulkan and on its CPU code. Times are seconds of a prompt with the
-image, the least of ROUNDS; the first one, which compiles kernels, does not count.
+The encoder has LAYERS layers of InternViT-300M (1024 channels, 16 heads, 4096 in the MLP; random weights, f16) and
+reads 1024 patches of 448 x 448 pixels; the model is golden/vision/text.gguf, which costs nothing beside it. kvrun runs
+on KVRUN_DEVICE [llvmpipe], llama.cpp on lavapipe through Vulkan and on its CPU code. Times are seconds of a prompt with
+the image, the least of ROUNDS; the first one, which compiles kernels, does not count.
 """
 import base64
 import json
