@@ -413,6 +413,7 @@ VisionConfig read_vision(const Gguf& g, const Config& model, const ImageRows& ro
 		fail(Code::Format, "{}: tensor v.position_embd.weight is missing or has too few rows; get the file again",
 		     g.name());
 	v.sight = p.sight == Sight::AllInWindows && model.layer_input_dim ? Sight::Before : p.sight;
+	v.limited = g.find_tensor("v.blk.0.attn_q.input_min") != nullptr;
 	v.layer_scales = g.find_tensor("v.blk.0.ls1.weight") != nullptr;
 	v.out_dim = g.u32("clip.vision.projection_dim");
 	if (const uint64_t dim = projected_dim(g, p)) // old files have other numbers under the key

@@ -3,6 +3,7 @@
 #pragma once
 #include "engine/core/image.h"
 #include "models/config.h"
+#include <algorithm>
 #include <array>
 
 namespace kvrun {
@@ -141,6 +142,7 @@ struct VisionConfig {
 	uint32_t out_dim = 0;                      // channels of the model
 	bool class_token = false;                  // one more row, whose output is not used
 	Config transformer;                        // its layers, as LayerRunner runs them; no vocabulary
+	bool limited = false;                      // projections have limits (Weights::limits)
 	bool row_ends = false;                     // there is a row of the model behind each row of patches but the last
 	Sight sight = Sight::Before;
 	uint32_t table_edge = 0;   // lines and columns that PositionTable::ColumnAndLine has
@@ -155,6 +157,10 @@ struct VisionConfig {
 		return transformer.dim * (projector->merge == Merge::Mean ? 1 : merge * merge);
 	}
 	uint32_t align() const { return patch * merge; } // edges of tiles are multiples
+	uint32_t most_patches() const {                  // of a tile
+		const uint32_t side = projector->tiling == Tiling::Free ? 0 : square / patch;
+		return std::max(side * side, most_rows * merge * merge);
+	}
 	bool windowed(uint32_t layer) const { return window_period && (layer + 1) % window_period != 0; }
 	uint32_t deep_layers() const { return uint32_t(deep.size()); }
 	// Rows of the model that a tile becomes; its size is one that tiles have.

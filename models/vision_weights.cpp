@@ -79,7 +79,6 @@ class Group {
 	}
 	// Limits of a matrix, in four tensors of one value beside it.
 	void limits(const View& w, const std::string& name) {
-		if (!find(name + ".input_min", 1, 1)) return;
 		const auto value = [&](const char* what) { return values(need(name + what, 1, 1))[0]; };
 		limits_.push_back({&w, {value(".input_min"), value(".input_max"), value(".output_min"), value(".output_max")}});
 	}
@@ -165,7 +164,7 @@ void load_layer(Group& g, const Gguf& file, const VisionConfig& v, uint32_t l, L
 	                         const std::vector<float>& factors = {}, const std::vector<uint32_t>& order = {}) {
 		g.matrix(w, g.need(name(what) + ".weight", rows, cols), factors, order);
 		g.bias(b, name(what) + ".bias", rows, factors, order);
-		g.limits(w, name(what));
+		if (v.limited) g.limits(w, name(what));
 	};
 	const bool quarters = v.projector->rotation.pairs == PatchRotation::Quarters;
 	const auto order = [&](uint32_t n) { return quarters ? paired_quarters(n, c.head_dim) : std::vector<uint32_t>(); };

@@ -7,6 +7,7 @@
 #include "engine/run/tuning_file.h"
 #include "models/lora.h"
 #include "models/prediction.h"
+#include "engine/run/tile_encoder.h"
 #include "models/vision.h"
 #include "tools/args_engine.h"
 #include "tools/commands.h"
@@ -116,8 +117,9 @@ PlanSubject subject_of(const PlanArgs& a) {
 		if (!a.loras.empty()) s.model.lora_bytes = lora_bytes(open_loras(parse_loras(lora_text(a.loras)), file, c), c);
 		if (!a.vision.mmproj.empty()) {
 			const Gguf encoder = Gguf::open(a.vision.mmproj);
-			read_vision(encoder, c, a.vision.rows());
+			const VisionConfig v = read_vision(encoder, c, a.vision.rows());
 			s.model.vision_bytes = encoder.tensor_bytes();
+			s.model.image_bytes = TileEncoder::bytes(v, v.most_patches());
 		}
 		const FitGoal goal{a.kv == "all" ? std::vector<KvPolicy>() : parse_policies(a.kv), uint32_t(a.ctx)};
 		layer_bytes = fit_bytes(file, c, goal) / std::max(n_layers, 1u);
@@ -262,9 +264,8 @@ void add_plan(Command& root) {
 	         {"memory",
 	          "{device, total_bytes, weight_bytes, activation_bytes, window_bytes, state_bytes, prompt_bytes, "
 	          "reserve_bytes, bytes (left "
-	          "for the cache), tokens_that_fit; lora_bytes, mmproj_bytes of adapters and the vision encoder; with "
-	          "--draft "
-	          "mtp draft_bytes (the prediction layer) and "
+	          "for the cache), tokens_that_fit; lora_bytes, mmproj_bytes, image_bytes of adapters, the vision encoder and the "
+	          "largest image while it is encoded; with --draft mtp draft_bytes (the prediction layer) and "
 	          "draft_cache_bytes}; else, where the file has a prediction layer, prediction_bytes, which are not "
 	          "counted"},
 	         {"weights", "where some lie in host memory: {bytes, device_bytes, host_bytes, host (of what), ring_bytes "

@@ -74,7 +74,7 @@ Json memory_json(const PlanSubject& s, const PlanVerdict& v) {
 	          {"prompt_bytes", m.prompt},  {"reserve_bytes", m.reserve},
 	          {"bytes", m.cache},          {"tokens_that_fit", v.capacity.kept}};
 	if (m.loras) j["lora_bytes"] = m.loras;
-	if (m.vision) j["mmproj_bytes"] = m.vision;
+	if (m.vision) j["mmproj_bytes"] = m.vision, j["image_bytes"] = m.image;
 	if (m.draft)
 		j["draft_bytes"] = m.draft, j["draft_cache_bytes"] = m.draft_cache;
 	else if (s.prediction_bytes)
@@ -182,7 +182,7 @@ std::string memory_text(const PlanSubject& s, const PlanVerdict& v) {
 	if (s.model.trained_tokens) {
 		line("weights", m.weights);
 		if (m.loras) line("adapters", m.loras);
-		if (m.vision) line("vision encoder", m.vision);
+		if (m.vision) line("vision encoder", m.vision), line("an image, encoded", m.image);
 		if (m.draft) line("prediction layer", m.draft), line("its cache, f16", m.draft_cache);
 		if (m.window) line("sliding windows", m.window);
 		if (m.states) line("recurrent states", m.states);

@@ -58,6 +58,7 @@ MemoryAccount memory_account(const ModelMemory& m, uint64_t total_bytes, uint64_
 	a.weights = take(m.weight_bytes);
 	a.loras = take(m.lora_bytes);
 	a.vision = take(m.vision_bytes);
+	a.image = take(m.image_bytes);
 	a.draft = take(m.draft_bytes);
 	a.window = take(m.window_bytes);
 	a.states = take(m.state_bytes);

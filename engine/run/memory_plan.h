@@ -15,11 +15,12 @@ struct ModelMemory {           // memory of a model besides its cache; all 0 for
 	uint64_t row_bytes = 0;    // of a prompt's scratch memory, per token
 	uint64_t lora_bytes = 0;   // of adapters
 	uint64_t vision_bytes = 0; // weights of the vision encoder
+	uint64_t image_bytes = 0;  // that its largest tile takes while it is encoded
 	uint64_t draft_bytes = 0;  // weights and activations of the prediction layer, where it drafts
 	uint32_t draft_parts = 0;  // and its cache has one of so many equal parts of what caches get; 0: it does not draft
 	uint32_t trained_tokens = 0; // context length the model was trained for; 0: unknown
 
-	uint64_t beside_bytes() const { return lora_bytes + vision_bytes + draft_bytes; } // what is placed before weights
+	uint64_t beside_bytes() const { return lora_bytes + vision_bytes + image_bytes + draft_bytes; } // what is placed before weights
 };
 // The main cache of a context of n_tokens (Session::plan()).
 KvPlan plan_of_model(const CacheLayers&, const KvPolicy&, uint64_t n_tokens);
@@ -31,7 +32,7 @@ ModelMemory with_prediction(ModelMemory, const Gguf&, const Config& model, const
 
 struct MemoryAccount { // of one context; the parts and the cache's share add up to the total
 	uint64_t total = 0, weights = 0, window = 0, states = 0, activations = 0, prompt = 0, reserve = 0; // bytes
-	uint64_t loras = 0, vision = 0;
+	uint64_t loras = 0, vision = 0, image = 0;
 	uint64_t draft = 0, draft_cache = 0; // of the prediction layer; its cache holds f16
 	uint64_t cache = 0;                  // left for the cache of layers that attend to all tokens
 };

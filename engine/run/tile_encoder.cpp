@@ -1,6 +1,7 @@
 // A tile of an image on its way through the layers of a vision encoder.
 #include "engine/run/tile_encoder.h"
 #include "engine/run/arena.h"
+#include "engine/run/memory_plan.h"
 #include <algorithm>
 
 namespace kvrun {
@@ -26,15 +27,21 @@ std::vector<float> read_view(Backend& be, const View& from) {
 	return out;
 }
 
+// Elements of a row that holds a query, and before the first layer pixels of a patch or its position.
+static uint32_t row_room(const VisionConfig& v) {
+	const Config& c = v.transformer;
+	return std::max({c.n_heads * c.head_dim, c.dim, patch_columns(v)});
+}
+
 TileEncoder::TileEncoder(Backend& be, const VisionConfig& config, const VisionWeights& weights, const Image& tile)
     : be_(be), config_(config), weights_(weights), grid_(grid_of(config, tile)), n_(grid_.n()),
       all_(n_ + (config.class_token ? 1 : 0)), order_(order_of()), one_{0, all_},
-      runner_(be, config.transformer, weights.transformer, all_) {
+      runner_(be, config.transformer, weights.transformer, std::min(all_, kRows)) {
 	const Config& c = config.transformer;
 	allocate(be, memory_, "image", [&](Arena& a) {
 		x_ = a.take(DType::F32, all_, c.dim);
-		pixels_ = a.take(DType::F32, n_, patch_columns(config));
-		positions_ = a.take(DType::F32, all_, c.dim);
+		q_ = a.take(DType::F32, all_, row_room(config));
+		att_ = a.take(DType::F32, all_, row_room(config));
 		ids_ = a.take(DType::U32, all_);
 		rope_ = a.take(DType::F32, all_, c.head_dim / 2, 2);
 		k_ = a.take(DType::F16, c.n_kv_heads, all_, c.head_dim);
@@ -42,12 +49,21 @@ TileEncoder::TileEncoder(Backend& be, const VisionConfig& config, const VisionWe
 		at_ = a.take(DType::U32, all_, c.n_kv_heads, 2);
 		if (config.window_period) at_windows_ = a.take(DType::U32, all_, c.n_kv_heads, 2);
 	});
-	write_view(be, pixels_, pixels(tile));
-	write_view(be, positions_, added_rows());
 	write_view(be, rope_, patch_rotations(config, grid_, order_.patches));
 	write_view(be, at_, places(one_));
 	if (at_windows_) write_view(be, at_windows_, places(order_.begins));
-	embed();
+	embed(pixels(tile));
+	q_ = shaped(q_, all_, c.n_heads, c.head_dim), att_ = shaped(att_, all_, c.n_heads, c.head_dim);
+}
+
+uint64_t TileEncoder::bytes(const VisionConfig& v, uint32_t patches) {
+	Config c = v.transformer;
+	const uint64_t all = patches + (v.class_token ? 1 : 0), rows = std::min<uint64_t>(all, kRows);
+	const uint64_t kv = uint64_t(c.n_kv_heads) * c.head_dim;
+	const uint64_t words = 4 * (c.dim + 2 * uint64_t(row_room(v)) + c.head_dim + 1) + 2 * 2 * kv;
+	c.max_seq = uint32_t(rows);
+	return all * (words + (v.window_period ? 2 : 1) * 8ull * c.n_kv_heads) +
+	       model_memory(c, 0, uint32_t(rows)).fixed_bytes + (v.limited ? rows * 4 * row_room(v) : 0);
 }
 
 TileEncoder::Order TileEncoder::order_of() const {
@@ -112,15 +128,18 @@ std::vector<uint32_t> TileEncoder::places(const std::vector<uint32_t>& begins) c
 	return out;
 }
 
-void TileEncoder::embed() {
+void TileEncoder::embed(const std::vector<float>& values) {
 	const Config& c = config_.transformer;
 	const View patches = rows(x_, 0, n_);
+	const View pixels = shaped(q_, n_, patch_columns(config_)), positions = shaped(att_, all_, c.dim);
+	write_view(be_, pixels, values);
+	write_view(be_, positions, added_rows());
 	be_.at_layer(0); // of a split the first device has the encoder
 	const Proj embed[] = {{patches, weights_.patch, weights_.patch_bias}};
-	be_.matmul(embed, pixels_, Epilogue::None, /*decode=*/false);
+	be_.matmul(embed, pixels, Epilogue::None, /*decode=*/false);
 	norm_rows(be_, patches, weights_.embedded, c.norm, c.norm_eps);
-	be_.activate(patches, rows(positions_, 0, n_), {}, {.add = true});
-	if (all_ > n_) be_.copy(rows(x_, n_, 1), rows(positions_, n_, 1));
+	be_.activate(patches, rows(positions, 0, n_), {}, {.add = true});
+	if (all_ > n_) be_.copy(rows(x_, n_, 1), rows(positions, n_, 1));
 	norm_rows(be_, x_, weights_.pre, c.norm, c.norm_eps);
 }
 
@@ -132,26 +151,36 @@ std::vector<float> TileEncoder::read_patches() {
 	return out;
 }
 
+LayerRows TileEncoder::rows_of(uint32_t layer, uint32_t first) const {
+	const uint32_t n = std::min(kRows, all_ - first);
+	LayerRows r = runner_.rows_of(layer, x_, {ids_, {}}, {rope_}, first, n);
+	r.q = rows(q_, first, n), r.att = rows(att_, first, n);
+	return r;
+}
+
 void TileEncoder::step() {
 	KV_ASSERT(!done());
 	const Config& c = config_.transformer;
 	const uint32_t l = layer_++;
 	be_.at_layer(0);
-	const LayerRows r = runner_.rows_of(l, x_, {ids_, {}}, {rope_}, 0, all_);
 	const bool windowed = config_.windowed(l);
 	const std::vector<uint32_t>& begins = windowed ? order_.begins : one_;
-	runner_.project_in(l, r, /*decode=*/false);
-	runner_.rotate(l, r, 0, all_, {as_words(k_), as_words(v_), windowed ? at_windows_ : at_, 1});
+	for (uint32_t first = 0; first < all_; first += kRows) {
+		const LayerRows r = rows_of(l, first);
+		runner_.project_in(l, r, /*decode=*/false);
+		runner_.rotate(l, r, 0, r.n,
+		               {as_words(k_), as_words(v_), rows(windowed ? at_windows_ : at_, first, r.n), 1});
+	}
 	for (size_t w = 0; w + 1 < begins.size(); ++w) {
 		const uint32_t from = begins[w], m = begins[w + 1] - from;
 		const auto part = [&](const View& all_rows) {
 			const size_t offset = size_t(c.n_kv_heads) * from * c.head_dim * sizeof(uint16_t);
 			return view(*all_rows.buf, all_rows.at + offset, DType::F16, c.n_kv_heads, m, c.head_dim);
 		};
-		be_.attend_prompt(rows(r.att, from, m), {}, rows(r.q, from, m),
+		be_.attend_prompt(rows(att_, from, m), {}, rows(q_, from, m),
 		                  {part(k_), part(v_), 0, {}, {}, /*together=*/true}, nullptr);
 	}
-	runner_.project_out(l, r, /*decode=*/false);
+	for (uint32_t first = 0; first < all_; first += kRows) runner_.project_out(l, rows_of(l, first), /*decode=*/false);
 	be_.submit();
 	if (std::ranges::binary_search(config_.deep, l)) deep_.push_back(read_patches());
 	if (!done()) return;

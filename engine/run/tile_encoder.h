@@ -8,9 +8,11 @@ namespace kvrun {
 
 class TileEncoder {
  public:
-	// All but the image must outlive it. Memory is allocated: about ten rows of the widest layer per patch. Throws
-	// Error{OutOfMemory}.
+	// All but the image must outlive it. Throws Error{OutOfMemory}.
 	TileEncoder(Backend&, const VisionConfig&, const VisionWeights&, const Image& tile);
+	// Of device memory: 16 bytes per patch and channel, and activations of kRows patches.
+	static uint64_t bytes(const VisionConfig&, uint32_t patches);
+	size_t bytes() const { return memory_.bytes() + runner_.bytes(); }
 	TileEncoder(const TileEncoder&) = delete; // views look at the buffer
 
 	PatchGrid grid() const { return grid_; }
@@ -22,6 +24,7 @@ class TileEncoder {
 	const std::vector<std::vector<float>>& deep() const { return deep_; }
 
  private:
+	static constexpr uint32_t kRows = 1024; // that pass a projection together
 	// The order in which the layers have patches: windows one after the other (VisionConfig::window).
 	struct Order {
 		std::vector<uint32_t> patches; // (n)
@@ -31,7 +34,8 @@ class TileEncoder {
 	std::vector<float> pixels(const Image&) const;
 	std::vector<float> added_rows() const;
 	std::vector<uint32_t> places(const std::vector<uint32_t>& begins) const;
-	void embed();
+	void embed(const std::vector<float>& pixels);
+	LayerRows rows_of(uint32_t layer, uint32_t first) const; // of at most kRows patches
 	std::vector<float> read_patches();
 
 	Backend& be_;
@@ -43,7 +47,8 @@ class TileEncoder {
 	const std::vector<uint32_t> one_; // begins of a single window with all of them
 	LayerRunner runner_;
 	Buffer memory_;
-	View x_, pixels_, positions_, ids_, rope_, k_, v_, at_, at_windows_;
+	View x_, q_, att_; // (all, dim), (all, n_heads, head_dim) f32
+	View ids_, rope_, k_, v_, at_, at_windows_;
 	uint32_t layer_ = 0; // the next
 	std::vector<float> patches_;
 	std::vector<std::vector<float>> deep_;

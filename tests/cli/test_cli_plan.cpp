@@ -90,7 +90,7 @@ TEST_CASE("plan: adapters and the vision encoder are counted") {
 		CHECK(bytes >= least);
 		CHECK(bytes <= most);
 		CHECK(with["weight_bytes"] == without["weight_bytes"]);
-		double sum = bytes;
+		double sum = bytes + with.value("image_bytes", 0.);
 		for (const char* p : {"weight_bytes", "activation_bytes", "window_bytes", "state_bytes", "prompt_bytes",
 		                      "reserve_bytes", "bytes"})
 			sum += with[p].get<double>();
@@ -99,6 +99,10 @@ TEST_CASE("plan: adapters and the vision encoder are counted") {
 	const std::string encoder = golden + "vision/mlp.gguf";
 	const uint64_t file = fs::file_size(encoder);
 	check(memory(vision, {}), memory(vision, {"--mmproj", encoder}), "mmproj_bytes", file / 2, file);
+	// 16 patches: 16 bytes per patch and channel, activations, and rooms for logits, which are no more for real encoders
+	const uint64_t image = memory(vision, {"--mmproj", encoder})["image_bytes"];
+	CHECK(image > 16 * 16 * 24);
+	CHECK(image < 1 << 20);
 	const std::string lora = golden + "lora/llama.gguf", model = golden + "tiny/llama.gguf";
 	check(memory(model, {}), memory(model, {"--lora", lora}), "lora_bytes", fs::file_size(lora) / 2,
 	      fs::file_size(lora) * 8); // in f32, and ranks are padded

@@ -135,7 +135,14 @@ TEST_CASE("images: the rows of every encoder are those of transformers") {
 			const Gguf file = Gguf::open(encoder_file(name));
 			ImageEncoder encoder(e->backend(), file, read_vision(file, e->config()));
 			const NpyArray want = golden(name + ".rows");
-			const TileRows tile = encoder.encode(pixels_of(name));
+			const Image pixels = pixels_of(name);
+			{
+				const auto tile = encoder.begin(pixels);
+				const double planned = double(TileEncoder::bytes(encoder.config(), tile->grid().n()));
+				CHECK(double(tile->bytes()) <= planned * 1.02 + (64 << 10)); // buffers are aligned
+				CHECK(double(tile->bytes()) >= planned * 0.9);
+			}
+			const TileRows tile = encoder.encode(pixels);
 			std::vector<float> got = tile.rows;
 			for (const std::vector<float>& rows : tile.deep) got.insert(got.end(), rows.begin(), rows.end());
 			CHECK(relative_difference(got, want.as<float>()) <
