@@ -4,10 +4,10 @@
 #include "backends/weight_rows.h"
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"
+#include "engine/run/tile_encoder.h"
 #include "engine/run/tuning_file.h"
 #include "models/lora.h"
 #include "models/prediction.h"
-#include "engine/run/tile_encoder.h"
 #include "models/vision.h"
 #include "tools/args_engine.h"
 #include "tools/commands.h"
@@ -264,7 +264,8 @@ void add_plan(Command& root) {
 	         {"memory",
 	          "{device, total_bytes, weight_bytes, activation_bytes, window_bytes, state_bytes, prompt_bytes, "
 	          "reserve_bytes, bytes (left "
-	          "for the cache), tokens_that_fit; lora_bytes, mmproj_bytes, image_bytes of adapters, the vision encoder and the "
+	          "for the cache), tokens_that_fit; lora_bytes, mmproj_bytes, image_bytes of adapters, the vision encoder "
+	          "and the "
 	          "largest image while it is encoded; with --draft mtp draft_bytes (the prediction layer) and "
 	          "draft_cache_bytes}; else, where the file has a prediction layer, prediction_bytes, which are not "
 	          "counted"},

@@ -48,8 +48,7 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 	DeviceInfo empty = e->backend_->info();
 	empty.free_bytes -= std::min<uint64_t>(lora_bytes(e->lora_files_, cfg), empty.free_bytes);
 	const uint64_t image_bytes = vision ? TileEncoder::bytes(*vision, vision->most_patches()) : 0;
-	if (vision)
-		empty.free_bytes -= std::min<uint64_t>(vision_file->tensor_bytes() + image_bytes, empty.free_bytes);
+	if (vision) empty.free_bytes -= std::min<uint64_t>(vision_file->tensor_bytes() + image_bytes, empty.free_bytes);
 	if (prediction) {
 		if (empty.parts > 1)
 			fail(Code::Unsupported, "the prediction layer (--draft mtp) runs on one device; leave --split out");
@@ -96,7 +95,8 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 	std::vector<uint32_t> parts = e->cache_layers_.model_layers(cfg); // by layer of the pool
 	for (uint32_t& l : parts) l = be.part_of(l);
 	const uint32_t pool_layers = uint32_t(parts.size());
-	size_t budget = opt.kv_budget ? opt.kv_budget : cache_room(dev.free_bytes - std::min<uint64_t>(image_bytes, dev.free_bytes));
+	size_t budget =
+	    opt.kv_budget ? opt.kv_budget : cache_room(dev.free_bytes - std::min<uint64_t>(image_bytes, dev.free_bytes));
 	if (layer) { // its cache, in f16, gets as much as each layer's
 		const size_t share = budget / (pool_layers + 1);
 		if (!opt.kv_budget) budget -= share;

@@ -90,8 +90,8 @@ std::vector<float> ImageEncoder::project(std::span<const StepWeights> steps, con
 	return result;
 }
 
-std::unique_ptr<TileEncoder> ImageEncoder::begin(const Image& tile) {
-	return std::make_unique<TileEncoder>(be_, config_, weights_, tile);
+std::unique_ptr<TileEncoder> ImageEncoder::begin(const Image& tile, uint32_t most_rows) {
+	return std::make_unique<TileEncoder>(be_, config_, weights_, tile, most_rows);
 }
 
 TileRows ImageEncoder::finish(const TileEncoder& tile) {

@@ -20,7 +20,9 @@ struct ModelMemory {           // memory of a model besides its cache; all 0 for
 	uint32_t draft_parts = 0;  // and its cache has one of so many equal parts of what caches get; 0: it does not draft
 	uint32_t trained_tokens = 0; // context length the model was trained for; 0: unknown
 
-	uint64_t beside_bytes() const { return lora_bytes + vision_bytes + image_bytes + draft_bytes; } // what is placed before weights
+	uint64_t beside_bytes() const {
+		return lora_bytes + vision_bytes + image_bytes + draft_bytes;
+	} // what is placed before weights
 };
 // The main cache of a context of n_tokens (Session::plan()).
 KvPlan plan_of_model(const CacheLayers&, const KvPolicy&, uint64_t n_tokens);

@@ -33,10 +33,11 @@ static uint32_t row_room(const VisionConfig& v) {
 	return std::max({c.n_heads * c.head_dim, c.dim, patch_columns(v)});
 }
 
-TileEncoder::TileEncoder(Backend& be, const VisionConfig& config, const VisionWeights& weights, const Image& tile)
+TileEncoder::TileEncoder(Backend& be, const VisionConfig& config, const VisionWeights& weights, const Image& tile,
+                         uint32_t most_rows)
     : be_(be), config_(config), weights_(weights), grid_(grid_of(config, tile)), n_(grid_.n()),
-      all_(n_ + (config.class_token ? 1 : 0)), order_(order_of()), one_{0, all_},
-      runner_(be, config.transformer, weights.transformer, std::min(all_, kRows)) {
+      all_(n_ + (config.class_token ? 1 : 0)), most_rows_(std::min(all_, most_rows)), order_(order_of()), one_{0, all_},
+      runner_(be, config.transformer, weights.transformer, most_rows_) {
 	const Config& c = config.transformer;
 	allocate(be, memory_, "image", [&](Arena& a) {
 		x_ = a.take(DType::F32, all_, c.dim);
@@ -152,7 +153,7 @@ std::vector<float> TileEncoder::read_patches() {
 }
 
 LayerRows TileEncoder::rows_of(uint32_t layer, uint32_t first) const {
-	const uint32_t n = std::min(kRows, all_ - first);
+	const uint32_t n = std::min(most_rows_, all_ - first);
 	LayerRows r = runner_.rows_of(layer, x_, {ids_, {}}, {rope_}, first, n);
 	r.q = rows(q_, first, n), r.att = rows(att_, first, n);
 	return r;
@@ -165,11 +166,10 @@ void TileEncoder::step() {
 	be_.at_layer(0);
 	const bool windowed = config_.windowed(l);
 	const std::vector<uint32_t>& begins = windowed ? order_.begins : one_;
-	for (uint32_t first = 0; first < all_; first += kRows) {
+	for (uint32_t first = 0; first < all_; first += most_rows_) {
 		const LayerRows r = rows_of(l, first);
 		runner_.project_in(l, r, /*decode=*/false);
-		runner_.rotate(l, r, 0, r.n,
-		               {as_words(k_), as_words(v_), rows(windowed ? at_windows_ : at_, first, r.n), 1});
+		runner_.rotate(l, r, 0, r.n, {as_words(k_), as_words(v_), rows(windowed ? at_windows_ : at_, first, r.n), 1});
 	}
 	for (size_t w = 0; w + 1 < begins.size(); ++w) {
 		const uint32_t from = begins[w], m = begins[w + 1] - from;
@@ -180,7 +180,8 @@ void TileEncoder::step() {
 		be_.attend_prompt(rows(att_, from, m), {}, rows(q_, from, m),
 		                  {part(k_), part(v_), 0, {}, {}, /*together=*/true}, nullptr);
 	}
-	for (uint32_t first = 0; first < all_; first += kRows) runner_.project_out(l, rows_of(l, first), /*decode=*/false);
+	for (uint32_t first = 0; first < all_; first += most_rows_)
+		runner_.project_out(l, rows_of(l, first), /*decode=*/false);
 	be_.submit();
 	if (std::ranges::binary_search(config_.deep, l)) deep_.push_back(read_patches());
 	if (!done()) return;

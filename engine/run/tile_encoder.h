@@ -8,8 +8,9 @@ namespace kvrun {
 
 class TileEncoder {
  public:
+	static constexpr uint32_t kRows = 1024; // patches that pass a projection together
 	// All but the image must outlive it. Throws Error{OutOfMemory}.
-	TileEncoder(Backend&, const VisionConfig&, const VisionWeights&, const Image& tile);
+	TileEncoder(Backend&, const VisionConfig&, const VisionWeights&, const Image& tile, uint32_t most_rows = kRows);
 	// Of device memory: 16 bytes per patch and channel, and activations of kRows patches.
 	static uint64_t bytes(const VisionConfig&, uint32_t patches);
 	size_t bytes() const { return memory_.bytes() + runner_.bytes(); }
@@ -24,7 +25,6 @@ class TileEncoder {
 	const std::vector<std::vector<float>>& deep() const { return deep_; }
 
  private:
-	static constexpr uint32_t kRows = 1024; // that pass a projection together
 	// The order in which the layers have patches: windows one after the other (VisionConfig::window).
 	struct Order {
 		std::vector<uint32_t> patches; // (n)
@@ -35,14 +35,14 @@ class TileEncoder {
 	std::vector<float> added_rows() const;
 	std::vector<uint32_t> places(const std::vector<uint32_t>& begins) const;
 	void embed(const std::vector<float>& pixels);
-	LayerRows rows_of(uint32_t layer, uint32_t first) const; // of at most kRows patches
+	LayerRows rows_of(uint32_t layer, uint32_t first) const; // of patches from `first` on
 	std::vector<float> read_patches();
 
 	Backend& be_;
 	const VisionConfig& config_;
 	const VisionWeights& weights_;
 	const PatchGrid grid_;
-	const uint32_t n_, all_; // patches; with the class token
+	const uint32_t n_, all_, most_rows_; // patches; with the class token; that pass a projection together
 	const Order order_;
 	const std::vector<uint32_t> one_; // begins of a single window with all of them
 	LayerRunner runner_;

@@ -99,7 +99,8 @@ TEST_CASE("plan: adapters and the vision encoder are counted") {
 	const std::string encoder = golden + "vision/mlp.gguf";
 	const uint64_t file = fs::file_size(encoder);
 	check(memory(vision, {}), memory(vision, {"--mmproj", encoder}), "mmproj_bytes", file / 2, file);
-	// 16 patches: 16 bytes per patch and channel, activations, and rooms for logits, which are no more for real encoders
+	// 16 patches: 16 bytes per patch and channel, activations, and rooms for logits, which are no more for real
+	// encoders
 	const uint64_t image = memory(vision, {"--mmproj", encoder})["image_bytes"];
 	CHECK(image > 16 * 16 * 24);
 	CHECK(image < 1 << 20);

@@ -143,6 +143,9 @@ TEST_CASE("images: the rows of every encoder are those of transformers") {
 				CHECK(double(tile->bytes()) >= planned * 0.9);
 			}
 			const TileRows tile = encoder.encode(pixels);
+			const auto in_parts = encoder.begin(pixels, 5);
+			while (!in_parts->done()) in_parts->step();
+			CHECK(relative_difference(encoder.finish(*in_parts).rows, tile.rows) < 1e-5);
 			std::vector<float> got = tile.rows;
 			for (const std::vector<float>& rows : tile.deep) got.insert(got.end(), rows.begin(), rows.end());
 			CHECK(relative_difference(got, want.as<float>()) <
