@@ -346,23 +346,9 @@ void check_sizes(const Gguf& g, const VisionConfig& v) {
 	     g.name(), tiles, patches, pixels, kMostGridEdge, kMostGridEdge, kMostPatches, kMostPixels);
 }
 
-} // namespace
-
-std::span<const Projector> projectors() { return kProjectors; }
-
-VisionConfig read_vision(const Gguf& g, const Config& model, const ImageRows& rows) {
-	if (g.text("general.architecture", "") != "clip" || !g.flag("clip.has_vision_encoder", false))
-		fail(Code::Unsupported,
-		     "{}: it is no vision encoder (general.architecture is '{}', clip.has_vision_encoder is not set); give the "
-		     "file whose name begins with mmproj",
-		     g.name(), one_line(g.text("general.architecture", "")));
-	const Projector& p = projector_of(g);
-	if (model.streams.n > 1)
-		fail(Code::Unsupported, "{}: kvrun reads no images for models of architecture '{}'", g.name(),
-		     one_line(model.arch));
-	VisionConfig v;
-	v.projector = &p;
-	v.transformer = transformer_of(g, p);
+// How an image becomes tiles, and their pixels.
+void read_tiles(const Gguf& g, const ImageRows& rows, VisionConfig& v) {
+	const Projector& p = *v.projector;
 	v.image_size = sized(g, "clip.vision.image_size", kMostEdge);
 	v.patch = sized(g, "clip.vision.patch_size", v.image_size);
 	if (p.merge != Merge::None)
@@ -386,6 +372,11 @@ VisionConfig read_vision(const Gguf& g, const Config& model, const ImageRows& ro
 	read_colours(g, "clip.vision.image_mean", false, v.mean);
 	read_colours(g, "clip.vision.image_std", true, v.deviation);
 	for (size_t c = 0; c < 3 && p.signed_pixels; ++c) v.deviation[c] /= 2, v.mean[c] += v.deviation[c];
+}
+
+// What the file's tensors tell of the layers.
+void read_layers(const Gguf& g, VisionConfig& v) {
+	const Projector& p = *v.projector;
 	v.class_token = g.find_tensor("v.class_embd") != nullptr;
 	v.row_ends = *p.row_end && g.find_tensor(p.row_end);
 	v.window_period = g.u32("clip.vision.n_wa_pattern", 0);
@@ -397,6 +388,18 @@ VisionConfig read_vision(const Gguf& g, const Config& model, const ImageRows& ro
 		     v.merge, v.merge, v.patch);
 	for (uint32_t l = 0; l < v.transformer.n_layers; ++l)
 		if (g.find_tensor(fmt::format("v.deepstack.{}.fc1.weight", l))) v.deep.push_back(l);
+	if (const GgufTensor* t = g.find_tensor("v.position_embd.weight"); t && p.table == PositionTable::ColumnAndLine)
+		v.table_edge = uint32_t(std::min<uint64_t>(t->rows() / 2, kMostPatches));
+	if (p.table == PositionTable::ColumnAndLine && v.table_edge < v.merge)
+		fail(Code::Format, "{}: tensor v.position_embd.weight is missing or has too few rows; get the file again",
+		     g.name());
+	v.limited = g.find_tensor("v.blk.0.attn_q.input_min") != nullptr;
+	v.layer_scales = g.find_tensor("v.blk.0.ls1.weight") != nullptr;
+}
+
+// Whether the rows are those of this model, and how it sees them.
+void check_model(const Gguf& g, const Config& model, VisionConfig& v) {
+	const Projector& p = *v.projector;
 	if (v.deep.size() >= model.n_layers)
 		fail(Code::Unsupported,
 		     "{}: its rows are for {} layers of the model, which has {}; take the mmproj file of this "
@@ -407,20 +410,38 @@ VisionConfig read_vision(const Gguf& g, const Config& model, const ImageRows& ro
 		    Code::Unsupported,
 		    "{}: rows of its images have lines and columns, but the model's file has no key {}.rope.dimension_sections",
 		    g.name(), model.arch);
-	if (const GgufTensor* t = g.find_tensor("v.position_embd.weight"); t && p.table == PositionTable::ColumnAndLine)
-		v.table_edge = uint32_t(std::min<uint64_t>(t->rows() / 2, kMostPatches));
-	if (p.table == PositionTable::ColumnAndLine && v.table_edge < v.merge)
-		fail(Code::Format, "{}: tensor v.position_embd.weight is missing or has too few rows; get the file again",
-		     g.name());
 	v.sight = p.sight == Sight::AllInWindows && model.layer_input_dim ? Sight::Before : p.sight;
-	v.limited = g.find_tensor("v.blk.0.attn_q.input_min") != nullptr;
-	v.layer_scales = g.find_tensor("v.blk.0.ls1.weight") != nullptr;
+	for (const Layer& l : model.layers) // rows that see each other are in one window
+		if (v.sight == Sight::AllInWindows && l.window) v.most_rows = std::min(v.most_rows, l.window.tokens);
+	v.least_rows = std::min(v.least_rows, v.most_rows);
 	v.out_dim = g.u32("clip.vision.projection_dim");
 	if (const uint64_t dim = projected_dim(g, p)) // old files have other numbers under the key
 		v.out_dim = uint32_t(std::min<uint64_t>(dim, kMostDim));
 	if (v.out_dim != model.dim)
 		fail(Code::Unsupported, "{}: its rows have {} channels, the model's {}; take the mmproj file of this model",
 		     g.name(), v.out_dim, model.dim);
+}
+
+} // namespace
+
+std::span<const Projector> projectors() { return kProjectors; }
+
+VisionConfig read_vision(const Gguf& g, const Config& model, const ImageRows& rows) {
+	if (g.text("general.architecture", "") != "clip" || !g.flag("clip.has_vision_encoder", false))
+		fail(Code::Unsupported,
+		     "{}: it is no vision encoder (general.architecture is '{}', clip.has_vision_encoder is not set); give the "
+		     "file whose name begins with mmproj",
+		     g.name(), one_line(g.text("general.architecture", "")));
+	const Projector& p = projector_of(g);
+	if (model.streams.n > 1)
+		fail(Code::Unsupported, "{}: kvrun reads no images for models of architecture '{}'", g.name(),
+		     one_line(model.arch));
+	VisionConfig v;
+	v.projector = &p;
+	v.transformer = transformer_of(g, p);
+	read_tiles(g, rows, v);
+	read_layers(g, v);
+	check_model(g, model, v);
 	return v;
 }
 

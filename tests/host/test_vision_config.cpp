@@ -121,6 +121,11 @@ TEST_CASE("vision files: Gemma 4's images take the most rows they may") {
 		CHECK(t.tiles[0].pixels.width == columns * 12);
 		CHECK(t.tiles[0].pixels.height == rows * 12);
 	}
+	Config windows = text_model(); // rows that see each other are in one window
+	windows.layers[0].window.tokens = 50;
+	CHECK(read_vision(Gguf::open(file_of("gemma4v")), windows).most_rows == 50);
+	windows.layer_input_dim = 8;
+	CHECK(read_vision(Gguf::open(file_of("gemma4v")), windows).most_rows == 280);
 	v.table_edge = 12;
 	CHECK(tile_image(v, Image(1000, 10)).tiles[0].pixels.width == 4 * 12);
 }
