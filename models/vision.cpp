@@ -394,6 +394,12 @@ void read_layers(const Gguf& g, VisionConfig& v) {
 		fail(Code::Format, "{}: tensor v.position_embd.weight is missing or has too few rows; get the file again",
 		     g.name());
 	v.limited = g.find_tensor("v.blk.0.attn_q.input_min") != nullptr;
+	const Layer& layer = v.transformer.layers[0];
+	if (v.limited && !(layer.attn_out_norm && layer.mlp_out_norm))
+		fail(Code::Unsupported,
+		     "{}: its projections have limits, but the outputs of attention and MLP no norms (attn_post_norm, "
+		     "ffn_post_norm)",
+		     g.name());
 	v.layer_scales = g.find_tensor("v.blk.0.ls1.weight") != nullptr;
 }
 

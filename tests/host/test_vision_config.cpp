@@ -85,6 +85,16 @@ TEST_CASE("vision files: encoders whose rows have lines and columns, and models 
 		CHECK(with_u32("qwen2vl_merger", "feed_forward_length", hidden) == "");
 }
 
+TEST_CASE("vision files: limits of projections without norms of outputs are refused") {
+	GgufBuilder b = encoder("gemma4_layer_inputs");
+	CHECK(refusal(b) == "");
+	for (const char* name : {"v.blk.0.attn_post_norm.weight", "v.blk.0.ffn_post_norm.weight"}) {
+		GgufBuilder without = b;
+		std::erase_if(without.tensors, [&](const auto& t) { return t.name == name; });
+		has(refusal(without), "its projections have limits");
+	}
+}
+
 TEST_CASE("vision files: limits of the rows of an image whose size decides") {
 	const auto rows_of = [](const char* name, ImageRows limits, uint32_t width, uint32_t height) {
 		const VisionConfig v = read_vision(Gguf::open(file_of(name)), text_model(name), limits);
