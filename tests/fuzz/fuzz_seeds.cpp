@@ -1,5 +1,5 @@
 // Writes the seeds of the fuzzers: fuzz_seeds OUT_DIR fills OUT_DIR/gguf, grammar, http, npy, policy, session, spirv,
-// template and tokenizer with small valid files.
+// template, tokenizer and vision with small valid files.
 #include "engine/core/npy.h"
 #include "engine/kv_host/policy.h"
 #include "engine/run/session_file.h"
@@ -173,6 +173,13 @@ int main(int argc, char** argv) {
 	                            tok = std::filesystem::path(argv[1]) / "tokenizer";
 	std::filesystem::create_directories(gguf);
 	std::filesystem::create_directories(tok);
+	const std::filesystem::path vision = std::filesystem::path(argv[1]) / "vision",
+	                            golden = KVRUN_SOURCE_DIR "/tests/golden/vision";
+	std::filesystem::create_directories(vision);
+	for (const auto& entry : std::filesystem::directory_iterator(golden))
+		if (entry.path().extension() == ".gguf" && entry.path().stem() != "text")
+			std::filesystem::copy_file(entry.path(), vision / entry.path().filename(),
+			                           std::filesystem::copy_options::overwrite_existing);
 	for (const char* arch : {"llama", "qwen2", "qwen3", "phi3"}) {
 		TinyShape s;
 		s.arch = arch;

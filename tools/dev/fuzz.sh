@@ -15,7 +15,7 @@ esac
 seconds=${1:-600}
 shift || true
 names=("$@")
-[ ${#names[@]} -gt 0 ] || names=(gguf grammar http npy policy session spirv template tokenizer)
+[ ${#names[@]} -gt 0 ] || names=(gguf grammar http npy policy session spirv template tokenizer vision)
 cmake --preset $preset >/dev/null
 cmake --build build-$preset -j "$(nproc)" --target fuzz_seeds "${names[@]/#/fuzz_}"
 build-$preset/tests/fuzz_seeds build-fuzz/seeds
