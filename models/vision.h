@@ -39,7 +39,8 @@ enum class PositionTable : uint8_t {
 	Bicubic,       // a = -0.75, without averaging
 	ColumnAndLine, // two tables: a row of the first by the patch's column, and one of the second by its line
 };
-// Rotation of a head's channels, whose first half of pairs has the frequencies theta^(-2k / pairs), as the second.
+// Rotation of a head's channels by the patch's line and column. Of `pairs` pairs of channels, pair k of each half has
+// the frequency theta^(-2k / pairs).
 struct PatchRotation {
 	enum Pairs : uint8_t {
 		None,
@@ -47,9 +48,9 @@ struct PatchRotation {
 		Halves,     // channels i and i + head_dim / 2
 		Quarters,   // channels i and i + head_dim / 4 of each half
 	} pairs = None;
-	// What turns the pairs.
+	// Which number turns a pair.
 	enum By : uint8_t {
-		LineThenColumn, // the line the first half of them, the column the second
+		LineThenColumn, // the line turns the first half of the pairs, the column the second
 		ColumnThenLine,
 		ColumnAndLine, // alternately
 	} by = LineThenColumn;
@@ -68,14 +69,14 @@ struct Step {
 		RmsNorm,
 		UnitNorm, // RMS norm without weights
 		Gelu,
-		GatedMlp, // down(silu(gate) * up), with the names of its matrices behind the tensor's
+		GatedMlp, // down(silu(gate) * up); the names of the three matrices begin with `tensor`
 	} kind = End;
 	const char* tensor = ""; // in the file, without ".weight"
 	bool optional = false;   // left out where the file has no such tensor
 };
 using Steps = std::array<Step, 7>;
 
-// Which rows of an image a row of it sees in the model, beside those before it.
+// Which rows of its image a row sees in the model, besides those before it.
 enum class Sight : uint8_t {
 	Before,
 	All,          // all of them, also across a window

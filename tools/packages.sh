@@ -32,7 +32,9 @@ fi
 
 if [ "$want" = windows ]; then packages+=(g++-mingw-w64-x86-64-posix libz-mingw-w64-dev nsis wine64 xvfb); fi
 extra=() # of the test `windows`, which is skipped without them: 165 MB
-if [ "$want" = tests ] && [ "$(uname -m)" = x86_64 ]; then extra=(g++-mingw-w64-x86-64-posix libz-mingw-w64-dev wine64); fi
+if [ "$want" = tests ] && [ "$(uname -m)" = x86_64 ]; then
+	extra=(g++-mingw-w64-x86-64-posix libz-mingw-w64-dev wine64)
+fi
 if [ "$want" = arm64 ]; then packages+=(g++-aarch64-linux-gnu qemu-user); fi
 if [ "$want" = models ]; then packages=(python3 python3-pip unzip); fi
 

@@ -26,9 +26,9 @@ enum class Resample : uint8_t { Bilinear, Bicubic, Lanczos }; // support of 1, 2
 // not be 0.
 Image resized(const Image&, uint32_t width, uint32_t height, Resample);
 // As large as fits into the size without a change of shape, in the middle of an image of one colour.
-Image fitted(const Image&, uint32_t width, uint32_t height, Resample, Rgb around);
-// The image at the top left of one of one colour, which is not smaller.
-Image extended(const Image&, uint32_t width, uint32_t height, Rgb around);
+Image fitted(const Image&, uint32_t width, uint32_t height, Resample, Rgb colour);
+// The image in the top left corner of an image of one colour, which is at least as large.
+Image extended(const Image&, uint32_t width, uint32_t height, Rgb colour);
 // The part of the image that begins at (x, y), all of it inside.
 Image cropped(const Image&, uint32_t x, uint32_t y, uint32_t width, uint32_t height);
 

@@ -50,7 +50,7 @@ std::vector<float> ImageEncoder::project(std::span<const StepWeights> steps, con
 		if (s.gate) hidden = std::max(hidden, s.gate.shape[0]);
 	}
 	Buffer memory;
-	View now, next, gate, up; // rooms for x in turn
+	View now, next, gate, up; // x is in `now`, the result of a matrix goes to `next`
 	allocate(be_, memory, "rows of an image", [&](Arena& a) {
 		now = a.take(DType::F32, n, widest);
 		next = a.take(DType::F32, n, widest);

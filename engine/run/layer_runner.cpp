@@ -176,6 +176,7 @@ void LayerRunner::multiply_within_limits(std::span<const Proj> projs, const View
 		be_.activate(to, from, {}, {.function = Activation::Clamp, .range = {low, high}});
 	};
 	const View within = shaped(within_, x.shape[0], uint32_t(x.row_elements()));
+	const Limits* clamped = nullptr; // `within` is x between these; q, k and v usually share them
 	for (const Proj& p : projs) {
 		const auto limited =
 		    std::ranges::find_if(w_.limits, [&](const LimitedWeight& l) { return l.buf == p.w.buf && l.at == p.w.at; });
@@ -185,7 +186,9 @@ void LayerRunner::multiply_within_limits(std::span<const Proj> projs, const View
 			continue;
 		}
 		const Limits& l = limited->limits;
-		clamp(within, x, l.in_low, l.in_high);
+		if (!clamped || clamped->in_low != l.in_low || clamped->in_high != l.in_high)
+			clamp(within, x, l.in_low, l.in_high);
+		clamped = &l;
 		be_.matmul(one, within, Epilogue::None, decode);
 		clamp(p.out, p.out, l.out_low, l.out_high);
 	}

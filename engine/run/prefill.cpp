@@ -302,10 +302,8 @@ double Prefill::rows(double room, bool must) {
 void Prefill::project_out(const LayerRows& r, bool all) {
 	LayerRows out = all ? r : LayerRunner::last_row(r);
 	const uint32_t first = n_read_ + at_ + r.n - out.n;
-	const std::function<void(const View&)> write_images = [&](const View& x) {
-		images_->write(runner_.backend(), x, first, out.n);
-	};
-	if (!images_->empty()) out.replace = &write_images;
+	const std::function<void(const View&)> write_images = images_->writer(runner_.backend(), first, out.n);
+	if (write_images) out.replace = &write_images;
 	runner_.project_out(layer_, out, /*decode=*/false);
 	images_->add_deep(runner_.backend(), layer_, out.x, out.h, first, out.n);
 	if (looking_)

@@ -80,6 +80,11 @@ void PromptImages::write(Backend& be, const View& x, uint32_t first, uint32_t n)
 	    [&](const View& to, std::span<const std::byte> values) { be.write(*to.buf, to.at, values); });
 }
 
+std::function<void(const View&)> PromptImages::writer(Backend& be, uint32_t first, uint32_t n) const {
+	if (runs_.empty()) return {};
+	return [this, &be, first, n](const View& x) { write(be, x, first, n); };
+}
+
 void PromptImages::add_deep(Backend& be, uint32_t l, const View& x, const View& room, uint32_t first,
                             uint32_t n) const {
 	if (l >= deep_layers_) return;

@@ -1,6 +1,7 @@
 // The rows of images in a prompt: where they are, and where a prompt may be cut.
 #pragma once
 #include "engine/run/image_store.h"
+#include <functional>
 #include <optional>
 
 namespace kvrun {
@@ -14,10 +15,11 @@ class PromptImages {
 	double work_left() const; // of the vision encoder
 	// Takes the next tile through a layer of the encoder, and returns the work it took; 0 if all tiles have their rows.
 	double encode_next();
-	bool empty() const { return runs_.empty(); }
 	bool together() const { return sight_ != Sight::Before; } // whether rows of an image see each other in any layer
 	// Row i of x (n, dim) f32 is token first + i of the prompt: writes the rows of images.
 	void write(Backend&, const View& x, uint32_t first, uint32_t n) const;
+	// Calls write() for any x; empty if the prompt has no images. The backend and this must outlive it.
+	std::function<void(const View& x)> writer(Backend&, uint32_t first, uint32_t n) const;
 	// Behind layer l of the model: adds to rows of images what the encoder has for it, if anything. x, first, n as in
 	// write(); room: (n, dim) f32 whose content is lost.
 	void add_deep(Backend&, uint32_t l, const View& x, const View& room, uint32_t first, uint32_t n) const;
@@ -43,10 +45,10 @@ class PromptImages {
 
 	ImageStore* store_;
 	std::vector<std::shared_ptr<StoredImage>> images_;
-	std::unique_ptr<TileEncoder> tile_; // on its way; of the first image that lacks rows, its tile number tile_number_
-	const StoredImage* tile_of_ = nullptr;
-	uint32_t tile_number_ = 0;
-	std::vector<Run> runs_; // in order
+	std::unique_ptr<TileEncoder> tile_;    // that is being encoded; null: none
+	const StoredImage* tile_of_ = nullptr; // its image
+	uint32_t tile_number_ = 0;             // in the image
+	std::vector<Run> runs_;                // in order
 	Sight sight_ = Sight::Before;
 	uint32_t deep_layers_ = 0;
 };

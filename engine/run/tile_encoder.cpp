@@ -1,4 +1,4 @@
-// A tile of an image on its way through the layers of a vision encoder.
+// Runs a tile of an image through the layers of a vision encoder.
 #include "engine/run/tile_encoder.h"
 #include "engine/run/arena.h"
 #include "engine/run/memory_plan.h"

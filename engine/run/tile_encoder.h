@@ -1,4 +1,4 @@
-// A tile of an image on its way through the layers of a vision encoder.
+// Runs a tile of an image through the layers of a vision encoder, one layer at a time.
 #pragma once
 #include "engine/run/layer_runner.h"
 #include "engine/run/patch_positions.h"
@@ -8,7 +8,7 @@ namespace kvrun {
 
 class TileEncoder {
  public:
-	static constexpr uint32_t kRows = 1024; // patches that pass a projection together
+	static constexpr uint32_t kRows = 1024; // patches that a projection or MLP takes at once
 	// All but the image must outlive it. Throws Error{OutOfMemory}.
 	TileEncoder(Backend&, const VisionConfig&, const VisionWeights&, const Image& tile, uint32_t most_rows = kRows);
 	// Of device memory: 16 bytes per patch and channel, and activations of kRows patches.
@@ -42,7 +42,8 @@ class TileEncoder {
 	const VisionConfig& config_;
 	const VisionWeights& weights_;
 	const PatchGrid grid_;
-	const uint32_t n_, all_, most_rows_; // patches; with the class token; that pass a projection together
+	const uint32_t n_, all_;   // patches; with the class token
+	const uint32_t most_rows_; // of them that a projection or MLP takes at once
 	const Order order_;
 	const std::vector<uint32_t> one_; // begins of a single window with all of them
 	LayerRunner runner_;

@@ -65,8 +65,8 @@ for device in "${devices[@]}"; do
 done
 vision=tests/golden/vision
 look() { # image, a command that starts the program
-	KVRUN_DEVICE=cpu timeout 600 "${@:2}" run $vision/text.gguf --mmproj $vision/mlp.gguf --image $vision/tile.$1 -p ab \
-		-n 12 --temp 0 2>"$work/err" | tr -d '\r'
+	KVRUN_DEVICE=cpu timeout 600 "${@:2}" run $vision/text.gguf --mmproj $vision/mlp.gguf \
+		--image $vision/tile.$1 -p ab -n 12 --temp 0 2>"$work/err" | tr -d '\r'
 }
 for image in png jpg webp; do
 	if ! expected=$(look $image "$linux"); then

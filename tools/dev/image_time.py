@@ -16,11 +16,12 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 
 import gguf
 import numpy as np
 from PIL import Image
+
+from peer_server import PeerServer
 
 LAYERS, ROUNDS, PORT = 4, 3, 8098
 DIM, HIDDEN, HEADS, PATCH, SIZE, OUT = 1024, 4096, 16, 14, 448, 32
@@ -90,37 +91,19 @@ def kvrun(program, folder):
 
 def peer(root, folder, *options):
     inside = folder.removeprefix(root)
-    command = ["chroot", root, "env", "VK_LOADER_DRIVERS_SELECT=*lvp*", "GGML_VK_VISIBLE_DEVICES=0",
-               "XDG_RUNTIME_DIR=/tmp", "llama-server", "-m",
-               f"{inside}/text.gguf", "--mmproj", f"{inside}/encoder.gguf", "--port", str(PORT), "-c", "1024", "-np",
-               "1", "-ngl", "99", *options]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-    def ask(path, body=None):
-        data = json.dumps(body).encode() if body else None
-        request = urllib.request.Request(f"http://127.0.0.1:{PORT}{path}", data, {"Content-Type": "application/json"})
-        return json.load(urllib.request.urlopen(request))
-    try:
-        for _ in range(300):
-            time.sleep(0.2)
-            try:
-                ask("/health")
-                break
-            except OSError:
-                pass
-        marker = ask("/props").get("media_marker", "<__media__>")
-        with open(f"{folder}/image.png", "rb") as f:
-            image = base64.b64encode(f.read()).decode()
-        times = []
+    options = ["-m", f"{inside}/text.gguf", "--mmproj", f"{inside}/encoder.gguf", "-c", "1024", "-ngl", "99", *options]
+    driver = "VK_LOADER_DRIVERS_SELECT=*lvp*", "GGML_VK_VISIBLE_DEVICES=0", "XDG_RUNTIME_DIR=/tmp"
+    with open(f"{folder}/image.png", "rb") as f:
+        image = base64.b64encode(f.read()).decode()
+    times = []
+    with PeerServer(root, options, PORT, driver) as server:
+        marker = server.image_marker()
         for i in range(ROUNDS + 1):
             began = time.monotonic()
-            ask("/completion", {"prompt": {"prompt_string": marker + "x" * (i + 1), "multimodal_data": [image]},
-                                "n_predict": 1, "cache_prompt": False})
+            server.ask("/completion", {"prompt": {"prompt_string": marker + "x" * (i + 1), "multimodal_data": [image]},
+                                       "n_predict": 1, "cache_prompt": False})
             times.append(time.monotonic() - began)
-        return min(times[1:])
-    finally:
-        server.kill()
-        server.wait()
+    return min(times[1:])
 
 
 def main():

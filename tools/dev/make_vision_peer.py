@@ -16,13 +16,13 @@ import json
 import shutil
 import subprocess
 import sys
-import time
-import urllib.request
 from pathlib import Path
 
 import gguf
 import numpy as np
 from PIL import Image
+
+from peer_server import PeerServer
 
 GOLDEN = Path(__file__).resolve().parents[2] / "tests/golden/vision"
 SIZES = {"mlp": [(16, 16), (40, 17), (9, 30)], "idefics3": [(16, 16), (50, 20), (20, 50), (300, 10), (37, 37)],
@@ -83,45 +83,27 @@ def write_text_model(path, text, arch, axes):
     w.close()
 
 
-def ask(path, body=None):
-    data = json.dumps(body).encode() if body else None
-    request = urllib.request.Request(f"http://127.0.0.1:{PORT}{path}", data, {"Content-Type": "application/json"})
-    return json.load(urllib.request.urlopen(request))
-
-
 def answers(peer, folder, name):
     model = f"{folder}/text.gguf"
     if name in WITH_LINES:
         model = f"{folder}/text-of-{name}.gguf"
         write_text_model(peer + model, *WITH_LINES[name])
-    server = subprocess.Popen(["chroot", peer, "llama-server", "-m", model, "--mmproj",
-                               f"{folder}/{name}.gguf", "--port", str(PORT), "--no-warmup", "-c", "1024", "-np", "1",
-                               "-ngl", "0", "--no-mmproj-offload", "-ctk", "f32", "-ctv", "f32", "-fa", "off"],
-                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        for _ in range(100):
-            time.sleep(0.2)
-            try:
-                ask("/health")
-                break
-            except OSError:
-                pass
-        marker = ask("/props").get("media_marker", "<__media__>")
+    options = ["-m", model, "--mmproj", f"{folder}/{name}.gguf", "--no-warmup", "-c", "1024", "-ngl", "0",
+               "--no-mmproj-offload", "-ctk", "f32", "-ctv", "f32", "-fa", "off"]
+    with PeerServer(peer, options, PORT) as server:
+        marker = server.image_marker()
         for width, height in SIZES[name]:
             png = io.BytesIO()
             Image.fromarray(test_image(width, height)).save(png, "png")
-            r = ask("/completion", {"prompt": {"prompt_string": marker + "abc",
-                                               "multimodal_data": [base64.b64encode(png.getvalue()).decode()]},
-                                    "n_predict": 2, "ignore_eos": True, "temperature": 0, "n_probs": LIKELIEST,
-                                    "logit_bias": [[WHOLE, 1000]], "cache_prompt": False})
+            prompt = {"prompt_string": marker + "abc", "multimodal_data": [base64.b64encode(png.getvalue()).decode()]}
+            r = server.ask("/completion", {"prompt": prompt, "n_predict": 2, "ignore_eos": True, "temperature": 0,
+                                           "n_probs": LIKELIEST, "logit_bias": [[WHOLE, 1000]],
+                                           "cache_prompt": False})
             row = {"width": width, "height": height, "prompt": r["tokens_evaluated"], "tokens": [], "logprobs": []}
             for t in r["completion_probabilities"][0]["top_logprobs"] if name not in CLASS_TOKEN else []:
                 row["tokens"].append(t["id"])
                 row["logprobs"].append(round(t["logprob"], 4))
             yield row
-    finally:
-        server.kill()
-        server.wait()
 
 
 def main():

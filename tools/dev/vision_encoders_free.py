@@ -24,10 +24,11 @@ class Gemma4(Encoder):
     """Of golden/tiny/gemma4.gguf; its rows are standardised."""
     name, text, eps, size, with_logits = "gemma4v", "gemma4", 1e-6, (24, 36), True
     layer = {"self_attn.q_proj.linear": "attn_q", "self_attn.k_proj.linear": "attn_k",
-             "self_attn.v_proj.linear": "attn_v", "self_attn.o_proj.linear": "attn_out", "self_attn.q_norm": "attn_q_norm",
-             "self_attn.k_norm": "attn_k_norm", "input_layernorm": "ln1", "post_attention_layernorm": "attn_post_norm",
-             "pre_feedforward_layernorm": "ln2", "post_feedforward_layernorm": "ffn_post_norm",
-             "mlp.gate_proj.linear": "ffn_gate", "mlp.up_proj.linear": "ffn_up", "mlp.down_proj.linear": "ffn_down"}
+             "self_attn.v_proj.linear": "attn_v", "self_attn.o_proj.linear": "attn_out",
+             "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm", "input_layernorm": "ln1",
+             "post_attention_layernorm": "attn_post_norm", "pre_feedforward_layernorm": "ln2",
+             "post_feedforward_layernorm": "ffn_post_norm", "mlp.gate_proj.linear": "ffn_gate",
+             "mlp.up_proj.linear": "ffn_up", "mlp.down_proj.linear": "ffn_down"}
     names = {"model.vision_tower.patch_embedder.input_proj": "v.patch_embd",
              "model.vision_tower.patch_embedder.position_embedding_table": "v.position_embd.weight",
              "model.vision_tower.encoder.layers.": "{}", "model.vision_tower.std_bias": "v.std_bias",
