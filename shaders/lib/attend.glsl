@@ -245,15 +245,24 @@ void tile_values(uint at, uint live, uint params, uint more, uint quads) {
 // Of a whole tile.
 void tile_values(uint at, uint live, uint params, uint more) { tile_values(at, live, params, more, QUADS); }
 
-// Memory where lanes leave sums for the lanes of row 0.
+// Memory where the sums of all rows meet.
 #ifdef INT8
 #define SUM(i) (V_DOT ? uintBitsToFloat(dot_s[i]) : work_s[i])
 #define SUM_SET(i, x) if (V_DOT) dot_s[i] = floatBitsToUint(x); else work_s[i] = x
+const uint SUM_PIECES = V_DOT ? SUMS_DOT : WORK;
 #else
 #define SUM(i) work_s[i]
 #define SUM_SET(i, x) work_s[i] = x
+const uint SUM_PIECES = WORK;
 #endif
-// Sums over lanes: afterwards total is complete everywhere, acc in the lanes of row 0.
+const uint CHUNK_SUMS = QUERIES * OWN, ROOM_FOR = SUM_PIECES >= 2u * LOCAL_X ? SUM_PIECES / (2u * LOCAL_X) : 1u;
+const uint TOGETHER = ROOM_FOR < CHUNK_SUMS ? ROOM_FOR : CHUNK_SUMS;          // chunks of a lane that are added at once
+const uint BATCHES = V_ROWS > 1u ? (CHUNK_SUMS + TOGETHER - 1u) / TOGETHER : 0u;
+const uint ROW_SHARE = (TOGETHER + V_ROWS - 1u) / V_ROWS;                     // of these, what a row adds
+
+// Sums over lanes: afterwards total is complete everywhere, acc in the lanes of row 0. Rows share the chunks, and each
+// chunk's sums are added in the order of rows. Batches are as large as the memory, so that lanes wait for each other
+// as rarely as can be. All counts are constants: with others NVK would keep acc in memory.
 void state_finish() {
 	reduce_own(total, false);
 	const uint row = LANE / ROW_LANES;
@@ -266,19 +275,31 @@ void state_finish() {
 			acc[i * 2u] += zero_acc[i];
 			acc[i * 2u + 1u] += zero_acc[i];
 		}
-	if (V_ROWS > 1u) [[unroll]] for (uint i = 0; i < QUERIES * OWN; i++) {
-		vec4 low = acc[i * 2u], high = acc[i * 2u + 1u];
-		SUM_SET(LANE * 2u, low);
-		SUM_SET(LANE * 2u + 1u, high);
-		barrier();
-		if (row == 0)
-			for (uint r = 1; r < V_ROWS; r++) {
-				low += SUM((LANE + r * ROW_LANES) * 2u);
-				high += SUM((LANE + r * ROW_LANES) * 2u + 1u);
+	[[unroll]] for (uint b = 0; b < BATCHES; b++) {
+		[[unroll]] for (uint k = 0; k < TOGETHER; k++)
+			if (b * TOGETHER + k < CHUNK_SUMS) {
+				SUM_SET(k * 2u * LOCAL_X + LANE, acc[(b * TOGETHER + k) * 2u]);
+				SUM_SET((k * 2u + 1u) * LOCAL_X + LANE, acc[(b * TOGETHER + k) * 2u + 1u]);
 			}
 		barrier();
-		acc[i * 2u] = low;
-		acc[i * 2u + 1u] = high;
+		[[unroll]] for (uint s = 0; s < ROW_SHARE; s++) {
+			const uint k = s * V_ROWS + row, at = k * 2u * LOCAL_X + LANE % ROW_LANES;
+			if (row < V_ROWS && k < TOGETHER && b * TOGETHER + k < CHUNK_SUMS) {
+				vec4 low = SUM(at), high = SUM(at + LOCAL_X);
+				[[unroll]] for (uint r = 1; r < V_ROWS; r++) {
+					low += SUM(at + r * ROW_LANES);
+					high += SUM(at + r * ROW_LANES + LOCAL_X);
+				}
+				SUM_SET(at, low);
+				SUM_SET(at + LOCAL_X, high);
+			}
+		}
+		barrier();
+		[[unroll]] for (uint k = 0; k < TOGETHER; k++)
+			if (b * TOGETHER + k < CHUNK_SUMS) {
+				acc[(b * TOGETHER + k) * 2u] = SUM(k * 2u * LOCAL_X + LANE);
+				acc[(b * TOGETHER + k) * 2u + 1u] = SUM((k * 2u + 1u) * LOCAL_X + LANE);
+			}
 	}
 }
 // After state_finish(): undoes the rotation of values.
