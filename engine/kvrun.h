@@ -534,11 +534,28 @@ typedef struct {
 	 * stops the answer at one of them, the later ones are already in the session. KVRUN_EUNSUPPORTED if the session
 	 * cannot remove tokens (kvrun_session_info.takes_drafts). 0: no speculation. */
 	uint32_t draft_max;
+	/* Further samplers. Penalties come first, DRY among them; then these choose in turn what is kept: top_n_sigma,
+	 * top_k, typical_p, top_p, min_p, XTC; then the temperature counts. With temperature 0 only penalties do. */
+	double top_n_sigma; /* keeps logits within this many standard deviations of the largest; 0: all */
+	double typical_p;   /* keeps tokens of typical surprise that hold this share (arXiv:2202.00666); 1: all */
+	/* XTC: at each token, with this probability, the tokens at least as probable as the threshold are excluded, except
+	 * for the least probable of them. Probability 0, or a threshold above 0.5: off. */
+	double xtc_probability, xtc_threshold;
+	/* Dynamic temperature, from temperature - range to temperature + range: by the entropy of what is kept, divided by
+	 * the largest possible, to the power of the exponent. Range 0: off. */
+	double dynatemp_range, dynatemp_exponent;
+	/* DRY: the logit of a token that would lengthen a repetition of n tokens falls by multiplier * base^(n -
+	 * dry_allowed_length), if n is at least dry_allowed_length. Multiplier 0: off. */
+	double dry_multiplier, dry_base;
+	uint32_t dry_allowed_length;
+	uint32_t dry_penalty_last_n;     /* tokens in which repetitions are looked for; UINT32_MAX: all */
+	const char* const* dry_breakers; /* (n_dry_breakers) texts at which a repetition ends; NULL: "\n", ":", "\"", "*" */
+	size_t n_dry_breakers;
 } kvrun_generate_options;
 #define KVRUN_GENERATE_OPTIONS_INIT                                                                                    \
 	{                                                                                                                  \
 		sizeof(kvrun_generate_options), UINT32_MAX, 0.8, 40, 0.95, 0.05, 1.0, 64, 0, NULL, 0, 0, 0, NULL, NULL, NULL,  \
-		    NULL, 0.0, 0.0, NULL, 0, 0                                                                                 \
+		    NULL, 0.0, 0.0, NULL, 0, 0, 0.0, 1.0, 0.0, 0.1, 0.0, 1.0, 0.0, 1.75, 2, UINT32_MAX, NULL, 0                \
 	}
 
 typedef enum KVRUN_INT_ENUM {

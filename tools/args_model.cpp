@@ -162,20 +162,20 @@ void add_host_memory(Command& c, ModelArgs& a) {
 
 void add_sampling(Command& c, SamplingArgs& a, const std::string& seed_help) {
 	const char* group = kSamplingGroup;
-	add_real(c, "--temp,--temperature", a.temperature, 0, 1e6, "sampling temperature; 0 is greedy [0.8]")->group(group);
-	add_integer(c, "--top-k", a.top_k, 0, UINT32_MAX, "keep this many of the most likely tokens; 0: all [40]")
+	for (const SamplingOption& o : sampling_options()) {
+		if (const auto* real = std::get_if<double Sampling::*>(&o.at))
+			add_real(c, o.flags, a.**real, o.lowest, o.highest, o.help)->group(group);
+		else
+			add_integer(c, o.flags, a.*std::get<int64_t Sampling::*>(o.at), int64_t(o.lowest), int64_t(o.highest),
+			            o.help)
+			    ->group(group);
+	}
+	add_texts(c, "--dry-sequence-breaker", a.dry_breakers, "TEXT",
+	          "DRY: a repetition ends at this text; may be given several times; none: nowhere [line break : \" *]")
 	    ->group(group);
-	add_real(c, "--top-p", a.top_p, 0, 1,
-	         "keep the most likely tokens whose probabilities sum to this (nucleus sampling); 1: all [0.95]")
-	    ->group(group);
-	add_real(c, "--min-p", a.min_p, 0, 1,
-	         "keep tokens at least this probable relative to the most likely one; 0: all [0.05]")
-	    ->group(group);
-	add_real(c, "--repeat-penalty", a.repeat_penalty, 0.01, 100,
-	         "penalty factor for the last --repeat-last-n tokens; 1: off [1]")
-	    ->group(group);
-	add_integer(c, "--repeat-last-n", a.repeat_last, 0, 65536, "number of last tokens --repeat-penalty considers [64]")
-	    ->group(group);
+	c.before_run.push_back([&a] {
+		if (a.dry_breakers == std::vector<std::string>{"none"}) a.dry_breakers.clear();
+	});
 	add_integer(c, "-s,--seed", a.seed, -1, INT64_MAX, seed_help)->group(group);
 }
 

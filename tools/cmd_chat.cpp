@@ -43,9 +43,28 @@ bool on_or_off(const std::string& name, const std::string& s) {
 	return s == "on";
 }
 
+std::string setting_name(const SamplingOption& o) { // of the flags "--temp,--temperature": temp
+	const std::string_view flags = o.flags;
+	return std::string(flags.substr(2, flags.find(',') - 2));
+}
+std::string setting_names() {
+	std::string names;
+	for (const SamplingOption& o : sampling_options()) names += setting_name(o) + ", ";
+	return names;
+}
+
+// Options that are rarely used are shown if they are set.
 std::string shown_settings(const ChatArgs& a) {
-	return fmt::format("temp {}, top-k {}, top-p {}, min-p {}, max-tokens {}, seed {}, think {}, on-full {}",
-	                   a.temperature, a.top_k, a.top_p, a.min_p, a.predict, a.seed,
+	constexpr int kUsual = 4;
+	std::string sampling;
+	for (const SamplingOption& o : sampling_options()) {
+		const auto value = [&](const Sampling& of) {
+			return std::visit([&](auto at) { return fmt::format("{}", of.*at); }, o.at);
+		};
+		if (&o - sampling_options().data() < kUsual || value(a) != value({}))
+			sampling += fmt::format("{} {}, ", setting_name(o), value(a));
+	}
+	return fmt::format("{}max-tokens {}, seed {}, think {}, on-full {}", sampling, a.predict, a.seed,
 	                   !a.think   ? "as the template has it"
 	                   : *a.think ? "on"
 	                              : "off",
@@ -54,19 +73,18 @@ std::string shown_settings(const ChatArgs& a) {
 
 void change_setting(Chat& chat, const std::string& name, const std::string& value) {
 	ChatArgs& a = chat.settings();
-	const auto real = [&](double lowest, double highest) { return number_of(name, value, lowest, highest, false); };
 	const auto whole = [&](double lowest, double highest) {
 		return int64_t(number_of(name, value, lowest, highest, true));
 	};
-	if (name == "temp")
-		a.temperature = real(0, 5);
-	else if (name == "top-k")
-		a.top_k = whole(0, UINT32_MAX);
-	else if (name == "top-p")
-		a.top_p = real(0, 1);
-	else if (name == "min-p")
-		a.min_p = real(0, 1);
-	else if (name == "max-tokens")
+	for (const SamplingOption& o : sampling_options()) {
+		if (name != setting_name(o)) continue;
+		if (const auto* at = std::get_if<double Sampling::*>(&o.at))
+			a.** at = number_of(name, value, o.lowest, o.highest, false);
+		else
+			a.*std::get<int64_t Sampling::*>(o.at) = whole(o.lowest, o.highest);
+		return;
+	}
+	if (name == "max-tokens")
 		a.predict = whole(-1, INT32_MAX);
 	else if (name == "seed")
 		chat.set_seed(whole(0, INT32_MAX));
@@ -77,8 +95,8 @@ void change_setting(Chat& chat, const std::string& name, const std::string& valu
 	else if (name == "on-full")
 		fail_status(KVRUN_EINVALID, "on-full is '{}', expected stop or drop-oldest", value);
 	else
-		fail_status(KVRUN_EINVALID,
-		            "'{}' cannot be set; names are temp, top-k, top-p, min-p, max-tokens, seed, think, on-full", name);
+		fail_status(KVRUN_EINVALID, "'{}' cannot be set; names are {}max-tokens, seed, think, on-full", name,
+		            setting_names());
 }
 
 void set(Chat& chat, std::string rest) {
@@ -120,7 +138,7 @@ const std::vector<ChatCommand>& commands() {
 	};
 	static const std::vector<ChatCommand> all = {
 	    {"help", "", "list these commands", quiet([](Chat&, S) { say_commands(); })},
-	    {"set", "[NAME VALUE]", "show or change temp, top-k, top-p, min-p, max-tokens, seed, think, on-full",
+	    {"set", "[NAME VALUE]", "show or change temp and other sampling options, max-tokens, seed, think, on-full",
 	     quiet(set)},
 	    {"system", "[TEXT]", "instruct the model; no TEXT: without instructions",
 	     quiet([](Chat& c, S rest) { c.set_system(rest); })},

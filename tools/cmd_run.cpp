@@ -1,4 +1,5 @@
 // kvrun run: continues a prompt with a model; prints the text as it is generated.
+#include "engine/api/sampling.h"
 #include "engine/core/error.h"
 #include "engine/core/json_reader.h"
 #include "engine/core/system/files.h"
@@ -197,10 +198,6 @@ Json json_answer(const RunArgs& a, const Session& s, const GenerateResult& r, co
 	return j;
 }
 
-SamplerOptions sampler_options(const RunArgs& a, uint64_t seed) {
-	return {a.temperature, uint32_t(a.top_k), a.top_p, a.min_p, a.repeat_penalty, uint32_t(a.repeat_last), seed};
-}
-
 Json read_schema(const std::string& text) {
 	Json schema;
 	std::string why;
@@ -221,13 +218,13 @@ void run(RunArgs a) {
 	const uint64_t seed = a.seed >= 0 ? uint64_t(a.seed) : std::random_device()();
 	GenerateOptions opt;
 	opt.n = a.predict < 0 ? UINT32_MAX : uint32_t(a.predict);
-	opt.sampling = sampler_options(a, seed);
+	std::vector<const char*> breakers;
+	opt.sampling = api::sampler_options(a.options(seed, breakers)); // refuses bad options before a model is loaded
 	opt.stops = a.stops;
 	opt.ignore_end = a.ignore_eos;
 	opt.special = a.special;
 	opt.cancel = &Interrupt::requested();
-	check_sampler(opt.sampling);
-	StopStream{a.stops}; // refuses bad options before a model is loaded
+	StopStream{a.stops}; // refuses bad texts
 	const KvPolicy policy = cache_policy(a.engine);
 	AnswerRules form;
 	form.gbnf = a.form.gbnf();

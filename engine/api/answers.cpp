@@ -1,5 +1,6 @@
 // Prompts and answers of the C API: kvrun_generate, kvrun_prefill, kvrun_decode, batches.
 #include "engine/api/objects.h"
+#include "engine/api/sampling.h"
 
 namespace kvrun::api {
 namespace {
@@ -21,16 +22,13 @@ GenerateOptions generate_options(const kvrun_generate_options& o, EngineObject& 
 	g.draft_max = o.draft_max;
 	if (e.draft_model) g.drafter = [&e] { return e.draft_model->drafter(); };
 	g.n = o.max_tokens;
-	SamplerOptions& s = g.sampling;
-	s.temperature = o.temperature, s.top_k = o.top_k, s.top_p = o.top_p, s.min_p = o.min_p, s.seed = o.seed;
-	s.repeat_penalty = o.repeat_penalty, s.repeat_last = o.repeat_last_n;
-	s.presence_penalty = o.presence_penalty, s.frequency_penalty = o.frequency_penalty;
+	g.sampling = sampler_options(o);
 	if (o.n_bias) check_pointer(o.bias, "bias");
 	for (const kvrun_logit_bias& b : std::span(o.bias, o.n_bias)) {
 		if (b.token >= vocab) refuse(KVRUN_EINVALID, "bias of token {}: the vocabulary has {} tokens", b.token, vocab);
-		s.bias.emplace_back(b.token, b.bias);
+		g.sampling.bias.emplace_back(b.token, b.bias);
 	}
-	check_sampler(s);
+	check_sampler(g.sampling);
 	for (size_t i = 0; i < o.n_stops; ++i) {
 		check_pointer(o.stops, "stops");
 		check_pointer(o.stops[i], "a stop string");

@@ -24,7 +24,9 @@ const char* stop_reason_name(StopReason r) {
 
 struct Batch::Stream {
 	Stream(Session& s, const GenerateOptions& o, GenerateHooks h)
-	    : session(s), options(o), hooks(std::move(h)), sampler(o.sampling), text(o.stops), draft_length(o.draft_max) {
+	    : session(s), options(o), hooks(std::move(h)),
+	      sampler(o.sampling, [&t = s.engine().tokenizer()](uint32_t id) { return t.decode_one(id, id, true); }),
+	      text(o.stops), draft_length(o.draft_max) {
 		if (o.draft_max) {
 			if (const std::string why = s.why_one_token(); !why.empty())
 				fail(Code::Unsupported, "speculation (--draft) takes back what was guessed wrongly: {}", why);

@@ -1,4 +1,3 @@
-// Chooses the next token from logits: penalties, bias, top-k, top-p, min-p, temperature; same seed, same tokens.
 #include "engine/run/sampler.h"
 #include "engine/core/error.h"
 #include <algorithm>
@@ -7,38 +6,39 @@
 #include <limits>
 
 namespace kvrun {
-namespace {
-
-using Candidate = Sampler::Candidate;
-
-bool likelier(const Candidate& a, const Candidate& b) { return a.logit != b.logit ? a.logit > b.logit : a.id < b.id; }
-
-double share_of(float logit, float max, double temperature) {
-	return logit == max ? 1 : std::exp((double(logit) - double(max)) / temperature);
-}
-
-} // namespace
-
 void check_sampler(const SamplerOptions& o) {
 	// each condition is written so that NaN fails
-	if (!(o.temperature >= 0 && o.temperature <= 1e6))
-		fail(Code::Invalid, "temperature is {}, expected 0 to 1e6", o.temperature);
-	if (!(o.top_p >= 0 && o.top_p <= 1)) fail(Code::Invalid, "top-p is {}, expected 0 to 1", o.top_p);
-	if (!(o.min_p >= 0 && o.min_p <= 1)) fail(Code::Invalid, "min-p is {}, expected 0 to 1", o.min_p);
-	if (!(o.repeat_penalty >= 0.01 && o.repeat_penalty <= 100))
-		fail(Code::Invalid, "repeat penalty is {}, expected 0.01 to 100", o.repeat_penalty);
-	if (o.repeat_last > 65536) fail(Code::Invalid, "repeat window is {} tokens, expected 0 to 65536", o.repeat_last);
-	for (const auto& [name, x] :
-	     {std::pair("presence penalty", o.presence_penalty), std::pair("frequency penalty", o.frequency_penalty)})
-		if (!(std::abs(x) <= 100)) fail(Code::Invalid, "{} is {}, expected -100 to 100", name, x);
+	const auto check = [](const char* name, double x, double lowest, double highest) {
+		if (!(x >= lowest && x <= highest))
+			fail(Code::Invalid, "{} is {}, expected {} to {}", name, x, lowest, highest);
+	};
+	check("temperature", o.temperature, 0, 1e6);
+	check("top-p", o.top_p, 0, 1);
+	check("min-p", o.min_p, 0, 1);
+	check("repeat penalty", o.repeat_penalty, 0.01, 100);
+	check("repeat window (tokens)", o.repeat_last, 0, 65536);
+	check("presence penalty", o.presence_penalty, -100, 100);
+	check("frequency penalty", o.frequency_penalty, -100, 100);
+	check("top-n-sigma", o.top_n_sigma, -1, 1e6);
+	check("typical-p", o.typical_p, 0, 1);
+	check("XTC probability", o.xtc_probability, 0, 1);
+	check("XTC threshold", o.xtc_threshold, 0, 1);
+	check("range of dynamic temperature", o.dynatemp_range, 0, 1e6);
+	check("exponent of dynamic temperature", o.dynatemp_exponent, 0, 100);
+	check("DRY multiplier", o.dry.multiplier, 0, 100);
+	check("DRY base", o.dry.base, 1, 100);
+	if (std::ranges::any_of(o.dry.breakers, &std::string::empty))
+		fail(Code::Invalid, "a DRY sequence breaker is empty");
 	for (const auto& [token, x] : o.bias)
 		if (std::isnan(x) || x == INFINITY)
 			fail(Code::Invalid, "bias of token {} is {}, expected a finite number or -infinity", token, x);
 }
 
-Sampler::Sampler(const SamplerOptions& o) : options_(o), random_(o.seed) { check_sampler(o); }
+Sampler::Sampler(const SamplerOptions& o, Dry::TokenText text)
+    : options_((check_sampler(o), o)), random_(o.seed), dry_(o.dry, std::move(text)) {}
 
 void Sampler::accept(uint32_t token) {
+	dry_.accept(token);
 	if (options_.repeat_penalty == 1 || options_.repeat_last == 0) return;
 	if (recent_.size() < options_.repeat_last) {
 		recent_.push_back(token);
@@ -72,9 +72,10 @@ void Sampler::penalise_recent() {
 
 // Additions follow divisions, so that a bias has the same effect whatever the other options.
 std::span<const float> Sampler::changed(std::span<const float> logits) {
-	if (recent_.empty() && counts_.empty() && options_.bias.empty()) return logits;
+	if (recent_.empty() && counts_.empty() && options_.bias.empty() && !dry_.on()) return logits;
 	changed_.assign(logits.begin(), logits.end());
 	penalise_recent();
+	dry_.penalise(changed_);
 	for (const auto& [t, n] : counts_)
 		if (t < changed_.size() && std::isfinite(changed_[t]))
 			changed_[t] = finite(changed_[t] - options_.presence_penalty - n * options_.frequency_penalty);
@@ -84,15 +85,29 @@ std::span<const float> Sampler::changed(std::span<const float> logits) {
 	return changed_;
 }
 
+// max - n * sigma over the logits that are not -inf
+static float sigma_bound(std::span<const float> logits, float max, double n) {
+	double sum = 0, squares = 0;
+	size_t count = 0;
+	for (const float l : logits)
+		if (l != -INFINITY) sum += double(l), ++count;
+	const double mean = sum / double(count);
+	for (const float l : logits)
+		if (l != -INFINITY) squares += (double(l) - mean) * (double(l) - mean);
+	return float(double(max) - n * std::sqrt(squares / double(count)));
+}
+
 // If top-k keeps all, top-p and min-p bound the kept logits from below, and only logits above that bound become
-// candidates.
+// candidates. Not behind another cut, which changes what is left to them.
 std::optional<double> Sampler::gather(std::span<const float> logits) {
 	const size_t k = options_.top_k;
+	const bool sigma = options_.top_n_sigma > 0;
 	float bound = -INFINITY;
 	std::optional<double> all;
+	if (sigma) bound = sigma_bound(logits, blocks_.max(), options_.top_n_sigma);
 	if (k && k < logits.size()) {
-		bound = blocks_.bound(k + 1);
-	} else {
+		bound = std::max(bound, blocks_.bound(k + 1));
+	} else if (!sigma && options_.typical_p == 1) {
 		if (options_.top_p < 1) {
 			const LogitBlocks::Mass mass = blocks_.mass(options_.top_p);
 			bound = mass.bound, all = mass.sum;
@@ -105,32 +120,25 @@ std::optional<double> Sampler::gather(std::span<const float> logits) {
 	return all;
 }
 
-// Applies top-k, top-p and min-p. The resulting order of candidates_ depends on the logits alone, the most likely
-// first.
+// The resulting order of candidates_ depends on the logits alone, the most likely first.
 void Sampler::cut(std::optional<double> all) {
 	auto& c = candidates_;
-	const size_t k = options_.top_k == 0 ? c.size() : std::min<size_t>(options_.top_k, c.size());
+	const SamplerOptions& o = options_;
+	const bool typical = o.typical_p < 1, top_p = o.top_p<1, min_p = o.min_p> 0;
+	const bool exclude = o.xtc_probability > 0 && random() < o.xtc_probability;
+	const size_t k = o.top_k == 0 ? c.size() : std::min<size_t>(o.top_k, c.size());
 	if (k < c.size()) {
 		std::partial_sort(c.begin(), c.begin() + ptrdiff_t(k), c.end(), likelier);
 		c.resize(k);
-	} else if (options_.top_p < 1 || options_.min_p > 0) {
+	} else if (typical || top_p || min_p || exclude) {
 		std::sort(c.begin(), c.end(), likelier);
 	} else {
 		std::iter_swap(c.begin(), std::min_element(c.begin(), c.end(), likelier));
 	}
-	const float max = c[0].logit;
-	if (options_.top_p < 1) { // probabilities at temperature 1, as in other programs
-		double have = 0, of_all = all.value_or(0);
-		if (!all)
-			for (const Candidate& x : c) of_all += share_of(x.logit, max, 1);
-		size_t n = 0;
-		while (n == 0 || (n < c.size() && have < options_.top_p * of_all)) have += share_of(c[n++].logit, max, 1);
-		c.resize(n);
-	}
-	if (options_.min_p > 0) {
-		const auto rare = [&](const Candidate& x) { return share_of(x.logit, max, 1) < options_.min_p; };
-		c.erase(std::find_if(c.begin(), c.end(), rare), c.end());
-	}
+	if (typical) keep_typical(c, o.typical_p);
+	if (top_p) keep_top_p(c, o.top_p, all);
+	if (min_p) keep_min_p(c, o.min_p);
+	if (exclude) exclude_top(c, o.xtc_threshold);
 }
 
 std::span<const float> Sampler::scanned(std::span<const float> logits) {
@@ -159,8 +167,9 @@ uint32_t Sampler::sample(std::span<const float> logits) {
 // One more than top-k, as in gather(): cut() then sorts them and decides ties by id.
 uint32_t Sampler::wanted() const {
 	constexpr uint32_t most = KV_CANDIDATES / 4; // longer lists overflow more often
-	if (!recent_.empty() || !counts_.empty() || !options_.bias.empty()) return 0;
+	if (!recent_.empty() || !counts_.empty() || !options_.bias.empty() || dry_.on()) return 0;
 	if (greedy()) return 1;
+	if (options_.top_n_sigma > 0) return 0; // standard deviation of all
 	return options_.top_k == 0 || options_.top_k >= most ? 0 : options_.top_k + 1;
 }
 
@@ -195,7 +204,7 @@ std::optional<uint32_t> Sampler::sample(const RowLogits& logits, const TokenFilt
 uint32_t Sampler::sample_allowed(std::span<const float> logits, const TokenFilter& filter) {
 	const std::span<const float> x = scanned(logits);
 	const size_t need = greedy() ? 1 : size_t(options_.top_k) + 1;
-	if (greedy() || options_.top_k > 0) {
+	if (greedy() || (options_.top_k > 0 && options_.top_n_sigma <= 0)) {
 		for (size_t m = 4 * need + 28; m <= std::min<size_t>(x.size() / 128, 1024); m *= 4) {
 			const float bound = blocks_.bound(m);
 			candidates_.clear();
@@ -232,12 +241,19 @@ uint32_t Sampler::choose_only(Candidate c) {
 	return c.id;
 }
 
+// 53 random bits; std::uniform_real_distribution differs between standard libraries
+double Sampler::random() { return double(random_() >> 11) * 0x1p-53; }
+
 uint32_t Sampler::draw(std::optional<double> all) {
 	cut(all);
+	double temperature = options_.temperature;
+	if (options_.dynatemp_range > 0)
+		temperature =
+		    std::max(kGreedyTemperature, dynamic_temperature(candidates_, temperature, options_.dynatemp_range,
+		                                                     options_.dynatemp_exponent));
 	total_ = 0;
-	for (Candidate& c : candidates_) total_ += c.share = share_of(c.logit, candidates_[0].logit, options_.temperature);
-	// 53 random bits; std::uniform_real_distribution differs between standard libraries
-	const double at = double(random_() >> 11) * 0x1p-53 * total_;
+	for (Candidate& c : candidates_) total_ += c.share = share_of(c.logit, candidates_[0].logit, temperature);
+	const double at = random() * total_;
 	double sum = 0;
 	for (const Candidate& c : candidates_)
 		if ((sum += c.share) > at) return c.id;

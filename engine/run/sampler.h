@@ -1,7 +1,9 @@
-// Chooses the next token from logits: penalties, bias, top-k, top-p, min-p, temperature; same seed, same tokens.
+// Chooses the next token from logits: penalties, bias, cuts, temperature; same seed, same tokens.
 #pragma once
+#include "engine/run/dry.h"
 #include "engine/run/logit_blocks.h"
 #include "engine/run/logits.h"
+#include "engine/run/sampler_cuts.h"
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -13,8 +15,10 @@
 
 namespace kvrun {
 
+// Penalties and bias come first, then the cuts in the order sigma, top-k, typical, top-p, min-p, XTC, and last the
+// temperature, as in llama.cpp.
 struct SamplerOptions {
-	double temperature = 0.8;  // logits are divided by it; <= kGreedyTemperature: always the most likely token
+	double temperature = 0.8;  // logits are divided by it; <= kGreedyTemperature: the most likely token, without cuts
 	uint32_t top_k = 40;       // candidates kept; 0: all
 	double top_p = 0.95;       // of those, the most likely that hold this share of the probability; 1: all
 	double min_p = 0.05;       // of those, the ones at least this likely relative to the most likely; 0: all
@@ -24,6 +28,12 @@ struct SamplerOptions {
 	// Subtracted from the logit of a token of the answer: once per token, and once per occurrence. 0: off.
 	double presence_penalty = 0, frequency_penalty = 0;
 	std::vector<std::pair<uint32_t, float>> bias = {}; // (token, added to its logit); -INFINITY: never this token
+	double top_n_sigma = 0;     // keeps logits within this many standard deviations of the largest; <= 0: all
+	double typical_p = 1;       // keep_typical(); 1: off
+	double xtc_probability = 0; // of exclude_top() at a token; 0: off
+	double xtc_threshold = 0.1; // more than 0.5: off, because two tokens cannot be as probable
+	double dynatemp_range = 0, dynatemp_exponent = 1; // dynamic_temperature(); range 0: off
+	DryOptions dry = {};
 };
 constexpr double kGreedyTemperature = 1e-6;
 
@@ -41,15 +51,11 @@ struct TokenFilter {
 // and the resulting answer would look valid.
 class Sampler {
  public:
-	struct Candidate {
-		float logit;  // after penalties and bias
-		uint32_t id;  // token
-		double share; // its probability after all cuts, before normalisation
-	};
+	using Candidate = kvrun::Candidate;
 
-	explicit Sampler(const SamplerOptions&);
-	void accept(uint32_t token);                    // a token of the prompt or the answer, for the repeat penalty
-	void count(uint32_t token);                     // a token of the answer, for the other two
+	explicit Sampler(const SamplerOptions&, Dry::TokenText = {}); // text: only for options.dry.breakers
+	void accept(uint32_t token);                    // a token of the prompt or the answer, for repeat penalty and DRY
+	void count(uint32_t token);                     // a token of the answer, for presence and frequency penalty
 	uint32_t sample(std::span<const float> logits); // logits (vocab); does not accept() the result
 	// How many of the largest logits suffice to sample the same token as from all; 0: all are needed.
 	uint32_t wanted() const;
@@ -66,8 +72,9 @@ class Sampler {
  private:
 	std::span<const float> changed(std::span<const float> logits); // by penalties and bias; else the logits themselves
 	void penalise_recent();
-	// Candidates by id: logits above -inf, among them all that the cuts keep. Returns the sum of exp(logit - maximum)
-	// over all logits where top-p needs it, and not only that of the candidates.
+	// Candidates by id: logits above -inf, among them all that the cuts keep, and none that the first of them, sigma,
+	// removes. Returns the sum of exp(logit - maximum) over all logits where top-p needs it, and not only that of the
+	// candidates.
 	std::optional<double> gather(std::span<const float> logits);
 	std::span<const float>
 	scanned(std::span<const float> logits); // after the penalty; throws if they are not finite numbers
@@ -76,8 +83,10 @@ class Sampler {
 	uint32_t choose_only(Candidate);
 	uint32_t draw(std::optional<double> all); // one of candidates_; `all` as gather() returned it
 	bool greedy() const { return options_.temperature <= kGreedyTemperature || options_.top_k == 1; }
+	double random(); // 0 to 1, without 1
 	SamplerOptions options_;
 	std::mt19937_64 random_;
+	Dry dry_;
 	std::vector<uint32_t> recent_;                  // (<= repeat_last) ring of accepted tokens
 	size_t recent_at_ = 0;                          // next place in the ring
 	std::unordered_map<uint32_t, uint32_t> counts_; // of tokens of the answer; empty without their penalties

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <limits>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <unistd.h>
@@ -208,6 +209,26 @@ TEST_CASE("api: bias and penalties change what is chosen; the stop string that e
 	o.bias = nullptr;
 	CHECK(kvrun_generate_text(s.h, kText.c_str(), &o, nullptr) == KVRUN_EINVALID);
 	o = greedy(8, nullptr), o.presence_penalty = 101;
+	CHECK(kvrun_generate_text(s.h, kText.c_str(), &o, nullptr) == KVRUN_EINVALID);
+
+	// No pair of tokens occurs twice: each would lengthen a repetition of one token.
+	o = greedy(60, nullptr), o.ignore_eos = 1;
+	const auto pairs_twice = [](const std::vector<uint32_t>& t) {
+		std::set<std::pair<uint32_t, uint32_t>> seen;
+		size_t twice = 0;
+		for (size_t i = 1; i < t.size(); ++i) twice += !seen.emplace(t[i - 1], t[i]).second;
+		return twice;
+	};
+	CHECK(pairs_twice(run(o)) > 0);
+	o.dry_multiplier = 100, o.dry_allowed_length = 1;
+	const char* none[] = {nullptr};
+	o.dry_breakers = none;
+	CHECK(pairs_twice(run(o)) == 0);
+	const char* breakers[] = {"", "x"};
+	o.dry_breakers = breakers, o.n_dry_breakers = 2;
+	CHECK(kvrun_generate_text(s.h, kText.c_str(), &o, nullptr) == KVRUN_EINVALID);
+	CHECK(said("breaker is empty"));
+	o.dry_breakers = none, o.n_dry_breakers = 1;
 	CHECK(kvrun_generate_text(s.h, kText.c_str(), &o, nullptr) == KVRUN_EINVALID);
 
 	size_t n = 0;

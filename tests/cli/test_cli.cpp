@@ -280,6 +280,10 @@ TEST_CASE("T37 cli: sampling options outside their range end with 2 and say the 
 	    {"--top-k", {"-1", "1.5", "4294967296", "nan"}},
 	    {"--repeat-penalty", {"inf", "-inf", "0", "nan", "-1"}},
 	    {"--repeat-last-n", {"-1", "65537"}},
+	    {"--typical", {"-0.1", "1.1", "nan"}},
+	    {"--xtc-probability", {"-0.1", "2"}},
+	    {"--dry-base", {"0.9", "x"}},
+	    {"--dry-penalty-last-n", {"-2", "1.5"}},
 	    {"--seed", {"-2", "9223372036854775808", "x"}},
 	};
 	for (const auto& [flag, values] : bad)
@@ -295,6 +299,9 @@ TEST_CASE("T37 cli: extreme values inside the range generate") {
 	                                           {"--top-p", "0"},
 	                                           {"--min-p", "1"},
 	                                           {"--top-k", "4294967295"},
+	                                           {"--dry-multiplier", "100", "--dry-sequence-breaker", "none"},
+	                                           {"--typical", "0"},
+	                                           {"--dynatemp-range", "1e6", "--dynatemp-exp", "100"},
 	                                           {"--seed", "9223372036854775807"}}) {
 		std::vector<std::string> args = {"run", "-m", kModel, "--device", "cpu", "-p", "Once upon a time", "-n", "3"};
 		args.insert(args.end(), more.begin(), more.end());

@@ -388,6 +388,8 @@ TEST_CASE("chat: wrong commands and settings end a pipe, with what was meant") {
 	const std::vector<std::array<std::string, 2>> bad = {{"/hlp", "did you mean '/help'?"},
 	                                                     {"/set temp hot", "temp is 'hot', expected a number from 0"},
 	                                                     {"/set top-k 1.5", "an integer"},
+	                                                     {"/set xtc-probability 2", "expected a number from 0 to 1"},
+	                                                     {"/set dry-multiplier 0.5", "min-p 0.05, dry-multiplier 0.5"},
 	                                                     {"/set colour red", "'colour' cannot be set"},
 	                                                     {"/set think maybe", "on or off"},
 	                                                     {"/set on-full never", "stop or drop-oldest"},

@@ -67,6 +67,22 @@ TEST_CASE("T37 sampler: options outside their range are refused by name") {
 		o = all_off(), o.frequency_penalty = x;
 		CHECK_THROWS_WITH_AS(Sampler{o}, doctest::Contains("frequency penalty"), Error);
 	}
+	const std::pair<const char*, double& (*)(SamplerOptions&)> further[] = {
+	    {"top-n-sigma", [](SamplerOptions& s) -> double& { return s.top_n_sigma; }},
+	    {"typical-p", [](SamplerOptions& s) -> double& { return s.typical_p; }},
+	    {"XTC probability", [](SamplerOptions& s) -> double& { return s.xtc_probability; }},
+	    {"XTC threshold", [](SamplerOptions& s) -> double& { return s.xtc_threshold; }},
+	    {"range of dynamic", [](SamplerOptions& s) -> double& { return s.dynatemp_range; }},
+	    {"exponent of dynamic", [](SamplerOptions& s) -> double& { return s.dynatemp_exponent; }},
+	    {"DRY multiplier", [](SamplerOptions& s) -> double& { return s.dry.multiplier; }},
+	    {"DRY base", [](SamplerOptions& s) -> double& { return s.dry.base; }}};
+	for (const auto& [name, field] : further)
+		for (const double x : {double(kNan), double(kInf), -2.0, 1e30}) {
+			o = all_off(), field(o) = x;
+			CHECK_THROWS_WITH_AS(Sampler{o}, doctest::Contains(name), Error);
+		}
+	o = all_off(), o.dry.breakers = {"\n", ""};
+	CHECK_THROWS_WITH_AS(Sampler{o}, doctest::Contains("breaker is empty"), Error);
 	for (const float x : {kNan, kInf}) {
 		o = all_off(), o.bias = {{3, x}};
 		CHECK_THROWS_WITH_AS(Sampler{o}, doctest::Contains("bias of token 3"), Error);
@@ -377,4 +393,75 @@ TEST_CASE("sampler: same seed, same tokens; another seed, other tokens") {
 	};
 	CHECK(run(7) == run(7));
 	CHECK(run(7) != run(8));
+}
+
+TEST_CASE("sampler: XTC excludes at as many tokens as its probability says") {
+	const std::vector<float> logits = {3, 2.9f, 2.8f, 0};
+	SamplerOptions o = all_off();
+	o.xtc_threshold = 0.2;
+	for (const double probability : {0.0, 0.25, 1.0}) {
+		o.xtc_probability = probability;
+		Sampler s(o);
+		constexpr int kDraws = 4000;
+		int excluded = 0;
+		for (int i = 0; i < kDraws; ++i) {
+			s.sample(logits);
+			excluded += s.candidates()[0].id == 2; // the least likely of the three above the threshold
+			CHECK(s.candidates().back().id == 3);
+		}
+		CHECK(std::abs(double(excluded) / kDraws - probability) <=
+		      5 * std::sqrt(probability * (1 - probability) / kDraws));
+	}
+	o.xtc_probability = 1, o.xtc_threshold = 0.6; // one token cannot be excluded in favour of another
+	Sampler s(o);
+	s.sample(logits);
+	CHECK(s.candidates().size() == 4);
+}
+
+TEST_CASE("sampler: DRY ends repetitions at texts that cross tokens, and keeps tokens with such a text") {
+	const std::vector<std::string> texts = {"a", "b", "c", "x<", "br>y", "<br>", "d"};
+	SamplerOptions o = all_off();
+	o.dry.multiplier = 1, o.dry.base = 2, o.dry.allowed = 1;
+	o.dry.breakers = {"<br>"};
+	const auto penalty = [&](std::span<const uint32_t> before) {
+		Sampler s(o, [&](uint32_t t) { return texts[t]; });
+		for (const uint32_t t : before) s.accept(t);
+		s.sample(std::vector<float>(texts.size(), 10));
+		std::vector<float> out(texts.size());
+		for (const auto& c : s.candidates()) out[c.id] = 10 - c.logit;
+		return out;
+	};
+	using T = std::vector<uint32_t>;
+	CHECK(penalty(T{0, 1, 2, 6, 0, 1}) == std::vector<float>{0, 0, 2, 0, 0, 0, 0});    // a b -> c
+	CHECK(penalty(T{0, 1, 2, 0, 1, 6, 1}) == std::vector<float>{0, 0, 1, 0, 0, 0, 1}); // b -> c or d
+	CHECK(penalty(T{0, 1, 3, 4, 0, 1}) == std::vector<float>{0, 0, 0, 2, 0, 0, 0});    // begins a breaker, has none
+	CHECK(penalty(T{0, 1, 5, 0, 1}) == std::vector<float>(7));                         // would be a breaker
+	CHECK(penalty(T{3, 4, 0, 3, 4}) == std::vector<float>(7));                         // nothing is behind the breaker
+	CHECK(penalty(T{3, 4, 0, 2, 3, 4, 0}) == std::vector<float>{0, 0, 1, 0, 0, 0, 0}); // only "a" is
+	o.dry.last = 3;
+	CHECK(penalty(T{0, 1, 2, 6, 0, 1}) == std::vector<float>(7)); // forgotten
+	o.dry.last = 5;
+	CHECK(penalty(T{6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 0, 1, 2, 6, 1}) == std::vector<float>{0, 0, 1, 0, 0, 0, 0});
+	o.dry.last = UINT32_MAX, o.dry.multiplier = 100, o.dry.base = 100; // finite
+	const T same(200, 0);
+	CHECK(penalty(same)[0] > 1e38f);
+}
+
+TEST_CASE("sampler: with a filter, sigma and DRY see the allowed tokens") {
+	SamplerOptions o = all_off();
+	o.top_n_sigma = 1, o.top_k = 3, o.dry.multiplier = 1;
+	Sampler s(o);
+	CHECK(s.wanted() == 0);
+	const std::vector<float> logits = some_logits(4096, 5);
+	std::vector<uint64_t> mask(64);
+	std::vector<float> excluded(logits.size(), -kInf);
+	for (size_t t = 0; t < logits.size(); t += 700) mask[t / 64] |= uint64_t(1) << t % 64, excluded[t] = logits[t];
+	const TokenFilter filter = {[&](uint32_t t) { return t % 700 == 0; },
+	                            [&] { return std::span<const uint64_t>(mask); }};
+	RowLogits row;
+	row.all = logits;
+	REQUIRE(s.sample(row, filter));
+	std::set<uint32_t> ids;
+	for (const auto& c : s.candidates()) ids.insert(c.id);
+	CHECK(ids == kept(o, excluded));
 }

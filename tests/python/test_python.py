@@ -188,6 +188,11 @@ def test_biases_and_penalties(engine):
     assert set(engine.session().ask(ONCE, logit_bias={77: 1000.0}, **GREEDY).tokens) == {77}
     tokens = engine.session().ask(ONCE, presence_penalty=100, temperature=0, max_tokens=40, ignore_eos=True).tokens
     assert len(set(tokens.tolist())) == 40  # none twice
+    dry = engine.session().ask(ONCE, dry_multiplier=100, dry_allowed_length=1, dry_sequence_breakers=[], temperature=0,
+                               max_tokens=40, ignore_eos=True).tokens.tolist()
+    assert len(set(zip(dry, dry[1:]))) == 39  # no pair twice
+    sure = engine.session().ask(ONCE, top_n_sigma=0.01, temperature=1, max_tokens=12, ignore_eos=True).tokens
+    assert sure.tolist() == engine.session().ask(ONCE, temperature=0, max_tokens=12, ignore_eos=True).tokens.tolist()
 
 
 @pytest.mark.parametrize("kv", ["fp16", "kivi2,recent_keep=8,flush=32"])

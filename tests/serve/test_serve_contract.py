@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """kvrun serve as clients expect it: names of models, ids of requests, penalties, several prompts, keep-alive comments,
 embeddings, a model that is unloaded and loaded again. Usage: test_serve_contract.py KVRUN."""
-import base64, math, os, struct
+import base64, json, math, os, struct
 from serving import MODEL, TINY, Server, check, equal, finish, until
 
 CHAT, COMPLETION, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
@@ -65,6 +65,16 @@ def choosing(s):
     r = s.post(COMPLETION, {**PLAIN, "logit_bias": {str(tokens[-1]): -100}})
     check("a token that is ruled out", r.status == 200 and
           not r.json()["choices"][0]["text"].startswith(first["tokens"][0]), r.body)
+    dry = {**PLAIN, "prompt": "red blue green red blue green red blue", "dry_multiplier": 100, "dry_allowed_length": 1}
+    texts = [s.post(COMPLETION, {**dry, **more}).json()["choices"][0]["text"]
+             for more in ({}, {"dry_multiplier": 0}, {"dry_sequence_breakers": [" "]}, {"dry_penalty_last_n": 0})]
+    check("DRY keeps the text from going on as before", texts[0] != texts[1] == texts[3], texts)
+    check("unless each word ends a repetition", texts[2] != texts[0], texts)
+    likely = {**PLAIN, "temperature": 1, "seed": 3, "max_tokens": 24}
+    chosen = {json.dumps(more): s.post(COMPLETION, {**likely, **more}).json()["choices"][0]["text"]
+              for more in ({}, {"xtc_probability": 1, "xtc_threshold": 0.02}, {"typical_p": 0.2}, {"top_n_sigma": 0.1},
+                           {"dynatemp_range": 0.9})}
+    equal("samplers choose other tokens", len(set(chosen.values())), len(chosen))
     r = s.post(COMPLETION, {**PLAIN, "logit_bias": {str(rare): 100}}).json()
     text = s.post("/detokenize", {"tokens": [rare] * 12}).json()["content"]
     equal("a token that is forced", r["choices"][0]["text"].strip(), text.strip())

@@ -1,23 +1,33 @@
 // How the tokens of an answer are chosen: the part that kvrun run, chat, serve and the window have in common.
 #pragma once
 #include "engine/kvrun.h"
-#include <algorithm>
 #include <cstdint>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
 
 namespace kvrun {
 
 struct Sampling { // as in kvrun_generate_options
-	double temperature = 0.8, top_p = 0.95, min_p = 0.05, repeat_penalty = 1;
-	int64_t top_k = 40, repeat_last = 64;
+	double temperature = 0.8, top_p = 0.95, min_p = 0.05, repeat_penalty = 1, presence_penalty = 0;
+	double frequency_penalty = 0, top_n_sigma = 0, typical_p = 1, xtc_probability = 0, xtc_threshold = 0.1;
+	double dynatemp_range = 0, dynatemp_exponent = 1, dry_multiplier = 0, dry_base = 1.75;
+	int64_t top_k = 40, repeat_last = 64, dry_allowed_length = 2, dry_last = -1; // dry_last -1: all
+	std::vector<std::string> dry_breakers = {"\n", ":", "\"", "*"};
 
-	kvrun_generate_options options(uint64_t seed) const {
-		kvrun_generate_options o = KVRUN_GENERATE_OPTIONS_INIT;
-		o.temperature = temperature, o.top_p = top_p, o.min_p = min_p, o.repeat_penalty = repeat_penalty;
-		o.top_k = uint32_t(std::clamp<int64_t>(top_k, 0, UINT32_MAX));
-		o.repeat_last_n = uint32_t(repeat_last);
-		o.seed = seed;
-		return o;
-	}
+	// `breakers` must live as long as the options are used, and this struct.
+	kvrun_generate_options options(uint64_t seed, std::vector<const char*>& breakers) const;
 };
+
+// A number of Sampling that users can set. The value without effect or the default is in `help`.
+struct SamplingOption {
+	const char* flags; // of the command line; the first, without its dashes, is the name of `/set`
+	const char* field; // of a request
+	std::variant<double Sampling::*, int64_t Sampling::*> at;
+	double lowest, highest;
+	const char* help;
+};
+std::span<const SamplingOption> sampling_options();
 
 } // namespace kvrun

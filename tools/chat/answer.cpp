@@ -212,7 +212,8 @@ kvrun_status Chat::generate(const std::vector<uint32_t>& prompt, ChatMessage& ou
 	ReplyHandle reply;
 	check_call(new_reply(model_.engine(), chat, reply));
 	AnswerStream stream(std::move(reply), terminal_);
-	kvrun_generate_options o = args_.options(seed_ + conversation_.answers);
+	std::vector<const char*> breakers;
+	kvrun_generate_options o = args_.options(seed_ + conversation_.answers, breakers);
 	if (args_.predict >= 0) o.max_tokens = uint32_t(args_.predict);
 	stream.set_on(o);
 	o.canceller = canceller_.get();

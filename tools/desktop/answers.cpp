@@ -135,7 +135,8 @@ std::unique_ptr<Answers::Active> Answers::add_to_batch(const Answer& a, uint32_t
 	active->session = session;
 	active->prompt = n_prompt;
 	check_call(kvrun_session_keep_common(session, prompt.data(), prompt.size(), &active->reused));
-	kvrun_generate_options o = a.sampling.options(a.seed);
+	std::vector<const char*> breakers;
+	kvrun_generate_options o = a.sampling.options(a.seed, breakers);
 	if (a.sampling.max_tokens > 0) o.max_tokens = uint32_t(a.sampling.max_tokens);
 	active->set_on(o);
 	make_room(a, [&] {

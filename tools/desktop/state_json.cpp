@@ -18,25 +18,22 @@ constexpr const char* kPhases[] = {"off", "loading", "ready", "failed"};
 
 std::string to_json(const Settings& s) {
 	const Sampling& p = s.sampling;
-	return json_lines({{kSettingsKey, kSettingsFormat},
-	                   {"device", s.device},
-	                   {"kv", s.kv},
-	                   {"ctx", s.ctx},
-	                   {"system", s.system},
-	                   {"chat_template", s.chat_template},
-	                   {"temperature", p.temperature},
-	                   {"top_k", p.top_k},
-	                   {"top_p", p.top_p},
-	                   {"min_p", p.min_p},
-	                   {"repeat_penalty", p.repeat_penalty},
-	                   {"max_tokens", p.max_tokens},
-	                   {"seed", p.seed},
-	                   {"scale", s.scale},
-	                   {"theme", s.theme},
-	                   {"expert", s.expert},
-	                   {"show_cache", s.show_cache},
-	                   {"recent", s.recent},
-	                   {"encoders", s.encoders}});
+	Json j = {{kSettingsKey, kSettingsFormat},
+	          {"device", s.device},
+	          {"kv", s.kv},
+	          {"ctx", s.ctx},
+	          {"system", s.system},
+	          {"chat_template", s.chat_template},
+	          {"max_tokens", p.max_tokens},
+	          {"seed", p.seed},
+	          {"scale", s.scale},
+	          {"theme", s.theme},
+	          {"expert", s.expert},
+	          {"show_cache", s.show_cache},
+	          {"recent", s.recent},
+	          {"encoders", s.encoders}};
+	for (const SamplingOption& o : sampling_options()) std::visit([&](auto at) { j[o.field] = p.*at; }, o.at);
+	return json_lines(j);
 }
 
 Settings settings_from_json(std::string_view json, const std::string& file) {
@@ -51,8 +48,8 @@ Settings settings_from_json(std::string_view json, const std::string& file) {
 		read("chat_template", s.chat_template), read("scale", s.scale), read("theme", s.theme);
 		read("expert", s.expert), read("show_cache", s.show_cache), read("recent", s.recent);
 		read("encoders", s.encoders);
-		read("temperature", p.temperature), read("top_k", p.top_k), read("top_p", p.top_p), read("min_p", p.min_p);
-		read("repeat_penalty", p.repeat_penalty), read("max_tokens", p.max_tokens), read("seed", p.seed);
+		read("max_tokens", p.max_tokens), read("seed", p.seed);
+		for (const SamplingOption& o : sampling_options()) std::visit([&](auto at) { read(o.field, p.*at); }, o.at);
 	} catch (const Json::exception& e) { fail_status(KVRUN_EFORMAT, "{}: damaged settings: {}", file, e.what()); }
 	return s;
 }

@@ -303,6 +303,12 @@ std::string listed(std::span<const char* const> names) {
 	return out;
 }
 
+std::string sampling_fields() {
+	std::vector<const char*> names;
+	for (const SamplingOption& o : sampling_options()) names.push_back(o.field);
+	return listed(names);
+}
+
 } // namespace
 
 void add_serve(Command& root) {
@@ -345,10 +351,12 @@ void add_serve(Command& root) {
 	         "Beyond OpenAI's fields: kv, the cache policy of the request; session, the name under which its "
 	         "conversation "
 	         "is kept; cache_prompt, false: nothing of an earlier request "
-	         "is reused; top_k, min_p, repeat_penalty, repeat_last_n and ignore_eos; chat_template_kwargs; "
+	         "is reused; sampling options, with the ranges of kvrun run: " +
+	         sampling_fields() +
+	         " and dry_sequence_breakers; ignore_eos; chat_template_kwargs; "
 	         "speculative.n_max, most tokens guessed for a step under --draft, 0: none. Answers then have timings with "
 	         "draft_n and draft_n_accepted; those with logprobs are not guessed. Without "
-	         "temperature, top_p, top_k and min_p the values of kvrun run hold. n asks for several answers to one "
+	         "sampling options the values of kvrun run hold. n asks for several answers to one "
 	         "prompt, "
 	         "which is read once: choice i has the seed + i."},
 	    {"SIGTERM and Ctrl-C",

@@ -232,11 +232,10 @@ void Generator::admit() {
 // `reader` reads the prompt of the first answer; its session already holds `kept` tokens of that prompt.
 kvrun_status Generator::add_one(const Job& job, const Job& first, uint32_t kept, Active& active, const Active& reader) {
 	const Sampling& s = job.sampling;
-	kvrun_generate_options o = s.options(s.seed);
-	std::vector<const char*> stops;
+	std::vector<const char*> stops, breakers;
+	kvrun_generate_options o = s.options(s.seed, breakers);
 	for (const std::string& text : s.stops) stops.push_back(text.c_str());
 	o.max_tokens = s.max_tokens, o.special = s.special, o.ignore_eos = s.ignore_eos;
-	o.presence_penalty = s.presence_penalty, o.frequency_penalty = s.frequency_penalty;
 	o.bias = s.bias.data(), o.n_bias = s.bias.size();
 	o.stops = stops.data(), o.n_stops = stops.size();
 	active.set_on(o);

@@ -10,7 +10,6 @@ namespace kvrun::serve {
 
 struct Sampling : kvrun::Sampling { // the fields of kvrun_generate_options that requests can set
 	uint32_t max_tokens = UINT32_MAX;
-	double presence_penalty = 0, frequency_penalty = 0;
 	std::vector<kvrun_logit_bias> bias;
 	uint64_t seed = 0;
 	std::vector<std::string> stops;

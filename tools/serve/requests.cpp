@@ -17,8 +17,6 @@ constexpr uint32_t kCompletionTokens = 16; // default max_tokens of a completion
 // that has no effect.
 constexpr std::pair<const char*, const char*> kPlain[] = {
     {"audio", "null"},
-    {"dry_multiplier", "0"},
-    {"dynatemp_range", "0"},
     {"function_call", "\"auto\""},
     {"add_generation_prompt", "true"},
     {"continue_final_message", "false"},
@@ -35,12 +33,9 @@ constexpr std::pair<const char*, const char*> kPlain[] = {
     {"skip_special_tokens", "true"},
     {"tfs_z", "1"},
     {"top_a", "0"},
-    {"top_n_sigma", "-1"},
-    {"typical_p", "1"},
     {"use_beam_search", "false"},
     {"verbosity", "\"medium\""},
     {"web_search_options", "null"},
-    {"xtc_probability", "0"},
 };
 
 constexpr const char* kHarmless[] = {
@@ -50,8 +45,7 @@ constexpr const char* kHarmless[] = {
     // other servers: names, queue priority, extra output about an answer
     "id_slot", "keep_alive", "priority", "request_id", "return_progress", "return_tokens", "timings_per_token",
     // parameters of features whose enabling field is refused
-    "dry_allowed_length", "dry_base", "dry_penalty_last_n", "dry_sequence_breakers", "dynatemp_exponent",
-    "mirostat_eta", "mirostat_tau", "xtc_threshold",
+    "mirostat_eta", "mirostat_tau",
     // for beam search, which is refused
     "early_stopping", "length_penalty"};
 
@@ -69,21 +63,24 @@ void refuse_unless_plain(const Fields& f, const char* name, const Json& plain) {
 		               "unsupported_parameter");
 }
 
-void read_stops(const Fields& f, Sampling& s) {
-	const Json* stop = f.find("stop");
-	if (!stop) return;
-	const Json list = stop->is_array() ? *stop : Json::array({*stop});
-	if (list.size() > kMaxStops)
-		throw ApiError(400, "stop has more than " + std::to_string(kMaxStops) + " texts", "stop");
+// A text or an array of texts; none if the field is absent.
+std::vector<std::string> short_texts(const Fields& f, const char* name, size_t most) {
+	const Json* given = f.find(name);
+	if (!given) return {};
+	const Json list = given->is_array() ? *given : Json::array({*given});
+	if (list.size() > most)
+		throw ApiError(400, std::string(name) + " has more than " + std::to_string(most) + " texts", name);
+	std::vector<std::string> out;
 	for (const Json& text : list) {
 		const std::string* t = text.get_ptr<const std::string*>();
 		if (!t || t->empty() || t->size() > kMaxStop || t->find('\0') != std::string::npos)
 			throw ApiError(400,
-			               "stop is " + shown(text) + ", expected texts of 1 to " + std::to_string(kMaxStop) +
-			                   " bytes, without a zero byte",
-			               "stop");
-		s.stops.push_back(*t);
+			               std::string(name) + " is " + shown(text) + ", expected texts of 1 to " +
+			                   std::to_string(kMaxStop) + " bytes, without a zero byte",
+			               name);
+		out.push_back(*t);
 	}
+	return out;
 }
 
 // Reads {"token": bias} in OpenAI's range; -100 practically bans a token.
@@ -260,20 +257,22 @@ GenerationRequest common_fields(const Fields& f, const std::string& default_kv) 
 	if (r.kv.empty() || r.kv.size() > kMaxPolicy || r.kv.find('\0') != std::string::npos)
 		throw ApiError(400, "kv is not the name of a policy, like \"kivi2\"", "kv");
 	r.session = f.text("session").value_or("");
-	s.temperature = f.number("temperature", 0, 100).value_or(s.temperature);
-	s.top_p = f.number("top_p", 0, 1).value_or(s.top_p);
-	s.min_p = f.number("min_p", 0, 1).value_or(s.min_p);
-	s.top_k = f.integer("top_k", 0, UINT32_MAX).value_or(s.top_k);
-	s.repeat_penalty = f.number("repeat_penalty", 0.01, 100).value_or(s.repeat_penalty);
-	s.repeat_last = f.integer("repeat_last_n", 0, 65536).value_or(s.repeat_last);
+	for (const SamplingOption& o : sampling_options()) {
+		if (const auto* real = std::get_if<double kvrun::Sampling::*>(&o.at)) {
+			double& to = s.**real;
+			to = f.number(o.field, o.lowest, o.highest).value_or(to);
+		} else {
+			int64_t& to = s.*std::get<int64_t kvrun::Sampling::*>(o.at);
+			to = f.integer(o.field, int64_t(o.lowest), int64_t(o.highest)).value_or(to);
+		}
+	}
+	if (f.find("dry_sequence_breakers")) s.dry_breakers = short_texts(f, "dry_sequence_breakers", kMaxStops);
 	s.ignore_eos = f.flag("ignore_eos", false);
 	s.draft_max = uint32_t(f.integer("speculative.n_max", 0, UINT32_MAX).value_or(s.draft_max));
 	const std::optional<int64_t> seed = f.integer("seed", INT64_MIN, INT64_MAX);
 	s.seed = seed ? uint64_t(*seed) : std::random_device()();
-	s.frequency_penalty = f.number("frequency_penalty", -2, 2).value_or(0);
-	s.presence_penalty = f.number("presence_penalty", -2, 2).value_or(0);
 	read_bias(f, s);
-	read_stops(f, s);
+	s.stops = short_texts(f, "stop", kMaxStops);
 	r.stream = f.flag("stream", false);
 	r.reuse = f.flag("cache_prompt", true);
 	if (const Json* o = f.find("stream_options")) {

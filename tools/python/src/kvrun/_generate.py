@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ._errors import KvrunError, error_of
@@ -64,6 +64,7 @@ class Request:
     def __init__(self, session: Handle, prompt: Tokens, options: SamplingOptions) -> None:
         wanted = dict(options)
         stops = wanted.pop("stop", ())
+        breakers: Any = wanted.pop("dry_sequence_breakers", None)
         bias = wanted.pop("logit_bias", None)
         logits = wanted.pop("logits", None)
         progress = wanted.pop("progress", None)
@@ -92,14 +93,19 @@ class Request:
             self.options.p.on_prefill = _on_prefill
         texts = [stops] if isinstance(stops, str) else list(stops)  # type: ignore[call-overload]
         if texts:
-            keep = [self.options.keep(ffi.new("char[]", encoded(t))) for t in texts]
-            self.options.p.stops = self.options.keep(ffi.new("char *[]", keep))
+            self.options.p.stops = self.texts_of(texts)
             self.options.p.n_stops = len(texts)
-
+        if breakers is not None:
+            self.options.p.dry_breakers = self.texts_of(breakers)
+            self.options.p.n_dry_breakers = len(breakers)
         if bias:
             rows = [(t, b) for t, b in bias.items()]  # type: ignore[attr-defined]
             self.options.p.bias = self.options.keep(ffi.new("kvrun_logit_bias[]", rows))
             self.options.p.n_bias = len(rows)
+
+    def texts_of(self, texts: Sequence[str]) -> Any:
+        keep = [self.options.keep(ffi.new("char[]", encoded(t))) for t in texts]
+        return self.options.keep(ffi.new("char *[]", keep or 1))
 
     def guarded(self, call: Callable[[], object]) -> int:
         """Calls the user's code; an exception ends this answer, and is raised where the answer is awaited."""

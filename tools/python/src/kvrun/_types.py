@@ -143,6 +143,9 @@ class SamplingOptions(TypedDict, total=False):
     max_tokens: None: until the model ends its answer or the context is full.
     temperature: 0 is greedy. top_k, top_p, min_p: candidates. repeat_penalty over the last repeat_last_n tokens.
     presence_penalty, frequency_penalty: subtracted from the logits of tokens in the answer, once or per occurrence.
+    top_n_sigma, typical_p, xtc_probability, xtc_threshold, dynatemp_range, dynatemp_exponent: further samplers.
+    dry_multiplier, dry_base, dry_allowed_length, dry_penalty_last_n: penalty of tokens that lengthen a repetition; it
+        ends at one of the texts dry_sequence_breakers.
     logit_bias: per token, added to its logit; -inf: it is never chosen.
     seed: the same seed on the same device gives the same tokens; of several choices, choice i has seed + i.
     stop: texts that end the answer and are not part of it.
@@ -164,6 +167,17 @@ class SamplingOptions(TypedDict, total=False):
     repeat_last_n: int
     presence_penalty: float
     frequency_penalty: float
+    top_n_sigma: float
+    typical_p: float
+    xtc_probability: float
+    xtc_threshold: float
+    dynatemp_range: float
+    dynatemp_exponent: float
+    dry_multiplier: float
+    dry_base: float
+    dry_allowed_length: int
+    dry_penalty_last_n: int
+    dry_sequence_breakers: Sequence[str]
     logit_bias: Mapping[int, float]
     seed: int
     stop: str | Sequence[str]

@@ -1,0 +1,81 @@
+/* What llama.cpp's samplers keep of given logits: built by make_sampling_golden.py against the peer's libllama.
+ * peer_sampling MODEL < cases. A case is numbers separated by white space: DRY's multiplier, base, allowed length, last
+ * n; top-n-sigma, top-k, typical-p, top-p, min-p, XTC's threshold (1: off), temperature, range and exponent of its
+ * dynamic form; the number of tokens before, and these; a logit for each token of the vocabulary.
+ * stdout: a line for each case, the kept tokens with their probabilities. */
+#include <llama.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum {
+	DRY_MULTIPLIER,
+	DRY_BASE,
+	DRY_ALLOWED,
+	DRY_LAST,
+	SIGMA,
+	TOP_K,
+	TYPICAL,
+	TOP_P,
+	MIN_P,
+	XTC,
+	TEMP,
+	RANGE,
+	EXPONENT,
+	N_OPTIONS
+};
+
+static void quiet(enum ggml_log_level level, const char* text, void* user) {
+	(void)user;
+	if (level == GGML_LOG_LEVEL_ERROR) fputs(text, stderr);
+}
+
+int main(int argc, char** argv) {
+	llama_log_set(quiet, NULL);
+	struct llama_model_params mp = llama_model_default_params();
+	mp.vocab_only = true;
+	struct llama_model* model = argc == 2 ? llama_model_load_from_file(argv[1], mp) : NULL;
+	if (!model) return 2;
+	const struct llama_vocab* vocab = llama_model_get_vocab(model);
+	const int n_vocab = llama_vocab_n_tokens(vocab);
+	llama_token_data* data = malloc(sizeof *data * (size_t)n_vocab);
+	const char* breakers[] = {"\n", ":", "\"", "*"};
+	double o[N_OPTIONS];
+	while (scanf("%lf", &o[0]) == 1) {
+		for (int i = 1; i < N_OPTIONS; ++i)
+			if (scanf("%lf", &o[i]) != 1) return 2;
+		struct llama_sampler* chain = llama_sampler_chain_init(llama_sampler_chain_default_params());
+		llama_sampler_chain_add(chain, llama_sampler_init_dry(vocab, (float)o[DRY_MULTIPLIER], (float)o[DRY_BASE],
+															  (int)o[DRY_ALLOWED], (int)o[DRY_LAST], breakers, 4));
+		llama_sampler_chain_add(chain, llama_sampler_init_top_n_sigma((float)o[SIGMA]));
+		llama_sampler_chain_add(chain, llama_sampler_init_top_k((int)o[TOP_K]));
+		llama_sampler_chain_add(chain, llama_sampler_init_typical((float)o[TYPICAL], 1));
+		llama_sampler_chain_add(chain, llama_sampler_init_top_p((float)o[TOP_P], 1));
+		llama_sampler_chain_add(chain, llama_sampler_init_min_p((float)o[MIN_P], 1));
+		llama_sampler_chain_add(chain, llama_sampler_init_xtc(1, (float)o[XTC], 1, 0));
+		llama_sampler_chain_add(chain,
+								llama_sampler_init_temp_ext((float)o[TEMP], (float)o[RANGE], (float)o[EXPONENT]));
+		int n_before;
+		if (scanf("%d", &n_before) != 1) return 2;
+		for (int i = 0; i < n_before; ++i) {
+			int token;
+			if (scanf("%d", &token) != 1) return 2;
+			llama_sampler_accept(chain, token);
+		}
+		for (int i = 0; i < n_vocab; ++i) {
+			data[i].id = i, data[i].p = 0;
+			if (scanf("%f", &data[i].logit) != 1) return 2;
+		}
+		llama_token_data_array all = {data, (size_t)n_vocab, -1, false};
+		llama_sampler_apply(chain, &all);
+		double max = -INFINITY, sum = 0;
+		for (size_t i = 0; i < all.size; ++i) max = fmax(max, all.data[i].logit);
+		for (size_t i = 0; i < all.size; ++i) sum += exp(all.data[i].logit - max);
+		for (size_t i = 0; i < all.size; ++i)
+			if (all.data[i].logit != -INFINITY)
+				printf("%d %.9g ", all.data[i].id, exp(all.data[i].logit - max) / sum);
+		printf("\n");
+		llama_sampler_free(chain);
+	}
+	return 0;
+}
