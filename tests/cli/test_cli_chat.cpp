@@ -389,7 +389,6 @@ TEST_CASE("chat: wrong commands and settings end a pipe, with what was meant") {
 	                                                     {"/set temp hot", "temp is 'hot', expected a number from 0"},
 	                                                     {"/set top-k 1.5", "an integer"},
 	                                                     {"/set xtc-probability 2", "expected a number from 0 to 1"},
-	                                                     {"/set dry-multiplier 0.5", "min-p 0.05, dry-multiplier 0.5"},
 	                                                     {"/set colour red", "'colour' cannot be set"},
 	                                                     {"/set think maybe", "on or off"},
 	                                                     {"/set on-full never", "stop or drop-oldest"},
@@ -406,6 +405,9 @@ TEST_CASE("chat: wrong commands and settings end a pipe, with what was meant") {
 		CHECK(contains(r.err, says));
 		CHECK(r.out == "");
 	}
+	const Ran shown = state.run(kGreedy, "/set dry-multiplier 0.5\n");
+	CHECK(shown.code == 0);
+	CHECK(contains(shown.err, "min-p 0.05, dry-multiplier 0.5, max-tokens"));
 	CHECK(state.run(kGreedy, "/file " + kModel + "\n").code == 2); // not a text file
 	CHECK(state.run(kGreedy, "/file /nowhere\n").code == 3);
 	const Ran help = state.run(kGreedy, "/help\n/exit\nHello\n");
