@@ -27,7 +27,7 @@ packages=(g++ make cmake ninja-build pkg-config
 if [ "$want" = tests ]; then
 	packages+=(qt6-base-dev libmd4c-dev xvfb) # kvrun-desktop
 	packages+=(libboost-context-dev vulkan-validationlayers python3 python3-cffi python3-jinja2 python3-jsonschema
-		python3-numpy python3-pytest xz-utils locales)
+		python3-numpy python3-pytest openssl xz-utils locales)
 fi
 
 if [ "$want" = windows ]; then packages+=(g++-mingw-w64-x86-64-posix libz-mingw-w64-dev nsis wine64 xvfb); fi

@@ -82,7 +82,7 @@ class UnixConnection(http.client.HTTPConnection):
 
 
 class Server:
-    def __init__(self, *options, model=MODEL, device="cpu", prefix=(), unix=None, env=None):
+    def __init__(self, *options, model=MODEL, device="cpu", prefix=(), unix=None, env=None, scheme="http"):
         where = ["--unix", unix] if unix else ["--port", "0"]
         command = [*prefix, sys.argv[1], "serve", model, "--device", device, *where, *options]
         self.process = subprocess.Popen(command,
@@ -90,7 +90,7 @@ class Server:
                                         stderr=subprocess.PIPE,
                                         env={**os.environ, **(env or {})})
         line = self.process.stdout.readline().decode()
-        found = re.search(r"listening on (?:http://127\.0\.0\.1:(\d+)|unix:(.+))$", line)
+        found = re.search(rf"listening on (?:{scheme}://127\.0\.0\.1:(\d+)|unix:(.+))$", line)
         if not found or (found.group(2) or None) != unix:
             raise RuntimeError(f"{command} said {line!r} {self.process.stderr.read().decode()!r}")
         self.port, self.unix = int(found.group(1) or 0), unix

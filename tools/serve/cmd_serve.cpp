@@ -22,6 +22,7 @@ using namespace serve;
 struct ServeArgs : ModelArgs {
 	DraftArgs draft;
 	std::string alias, chat_template, kv = "fp16", key, key_file, cors, host = "127.0.0.1", unix_path, sessions;
+	std::string certificate, private_key; // of TLS
 	int64_t port = 8080, parallel = 4, queue = 32, idle_sessions = 64, connections = 256;
 	uint64_t max_body = 8 << 20, max_bodies = 64 << 20;
 	uint64_t sessions_max = 0; // 0 if not given
@@ -133,6 +134,7 @@ struct Service { // what the server needs to answer, created after the model is 
 		generator = std::make_unique<Generator>(*model, o);
 		RouterOptions r;
 		r.host = a.unix_path.empty() ? a.host : "", r.api_key = key, r.cors = a.cors, r.kv = a.kv, r.log = a.log;
+		r.tls = !a.certificate.empty();
 		r.strict_model = a.strict_model, r.ping_s = a.ping, r.embeddings = uint32_t(a.queue + a.parallel);
 		router = std::make_unique<Router>(*model, *generator, store, server, r);
 	}
@@ -144,7 +146,7 @@ struct Service { // what the server needs to answer, created after the model is 
 std::string address(const ServeArgs& a, const HttpServer& server) {
 	if (!a.unix_path.empty()) return "unix:" + a.unix_path;
 	const std::string host = a.host.find(':') == std::string::npos ? a.host : "[" + a.host + "]";
-	return "http://" + host + ":" + std::to_string(server.port());
+	return (a.certificate.empty() ? "http://" : "https://") + host + ":" + std::to_string(server.port());
 }
 
 constexpr uint64_t kLeastBytes = 64 << 10; // --sessions-max: a smaller number is a number of conversations
@@ -185,9 +187,12 @@ class LastResort {
 void serve_model(const ServeArgs& a) {
 	const std::string key = api_key(a);
 	if (a.max_bodies < a.max_body) give_up(2, "--max-bodies is less than --max-body; give it at least as much");
+	if (a.certificate.empty() != a.private_key.empty()) give_up(2, "--ssl-cert-file and --ssl-key-file go together");
+	if (!a.certificate.empty() && !a.unix_path.empty()) give_up(2, "--ssl-cert-file is for a port, not for --unix");
 	const std::optional<StoreLimit> limit = store_limit(a);
 	HttpOptions http;
 	http.host = a.host, http.port = uint16_t(a.port), http.unix_path = a.unix_path;
+	http.certificate = a.certificate, http.private_key = a.private_key;
 	http.max_body = a.max_body, http.max_bodies = a.max_bodies, http.max_connections = size_t(a.connections);
 	http.timeout_s = a.timeout, http.drain_s = a.drain;
 	std::unique_ptr<SessionStore> store;
@@ -272,6 +277,11 @@ void add_server_options(Command& c, ServeArgs& a) {
 	    "key that requests must give, as Authorization: Bearer KEY or X-Api-Key: KEY; the page and /health need none")
 	    ->group(group);
 	add_text(c, "--api-key-file", a.key_file, kFile, "the same, from the first line of a file")->group(group);
+	add_text(c, "--ssl-cert-file", a.certificate, kFile,
+	         "use TLS (https://): certificate in PEM form, followed by those of its authorities")
+	    ->group(group);
+	add_text(c, "--ssl-key-file", a.private_key, kFile, "its private key in PEM form, without a password")
+	    ->group(group);
 	add_text(c, "--cors", a.cors, "ORIGIN",
 	         "let pages of this origin use the server, like https://example.org; *: of all")
 	    ->group(group);

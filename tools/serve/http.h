@@ -96,6 +96,8 @@ struct HttpOptions {
 	std::string host = "127.0.0.1";
 	uint16_t port = 8080;         // 0: any free port
 	std::string unix_path;        // Unix socket in the file system, used instead of host and port; empty if not used
+	std::string certificate;      // file in PEM form, the server's first: connections use TLS; empty: they do not
+	std::string private_key;      // its file, in PEM form
 	size_t max_body = 8 << 20;    // bytes of a request's body
 	size_t max_bodies = 64 << 20; // bytes of all request bodies being received or waiting; further ones are refused
 	size_t max_connections = 256; // at once; further connections get 503
@@ -107,7 +109,7 @@ constexpr size_t kMaxHeader = 16 << 10; // bytes of the request line and header 
 // Listens from the constructor on; answers requests while run() runs.
 class HttpServer {
  public:
-	// Throws std::runtime_error naming host and port, or the socket's path.
+	// Throws std::runtime_error naming host and port, the socket's path, or a file of TLS.
 	explicit HttpServer(const HttpOptions&);
 	~HttpServer();
 	uint16_t port() const;        // 0 if it listens on a Unix socket

@@ -4,8 +4,8 @@
 #include "engine/core/system/machine.h"
 #include "tools/serve/http.h"
 #include "tools/serve/id.h"
+#include "tools/serve/tls_stream.h"
 #include <algorithm>
-#include <boost/asio.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
 #include <chrono>
@@ -15,19 +15,18 @@
 
 namespace kvrun::serve {
 
-namespace asio = boost::asio;
 namespace beast = boost::beast;
 namespace http = beast::http;
 using tcp = asio::ip::tcp;
-using Socket = asio::generic::stream_protocol::socket; // TCP or a Unix socket
 using Clock = std::chrono::steady_clock;
-using ErrorCode = boost::system::error_code;
 
 class Connection;
 
 struct Shared { // state shared by the connections of a server
 	explicit Shared(const HttpOptions& o) : options(o), bodies(std::make_shared<BodyMemory>(o.max_bodies)) {}
 	const HttpOptions options;
+	const std::unique_ptr<TlsContext> tls =
+	    options.certificate.empty() ? nullptr : tls_context(options.certificate, options.private_key);
 	const std::shared_ptr<BodyMemory> bodies; // shared ownership: requests may outlive the server
 	Handler* handler = nullptr;
 	bool draining = false; // connections close when their answer ends
@@ -39,17 +38,19 @@ struct Shared { // state shared by the connections of a server
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
 	Connection(Socket socket, Shared& shared)
-	    : socket_(std::move(socket)), shared_(shared), deadline_(socket_.get_executor()),
-	      watch_(socket_.get_executor()) {}
+	    : stream_(std::move(socket), shared.tls.get()), shared_(shared), deadline_(stream_.get_executor()),
+	      watch_(stream_.get_executor()) {}
 
 	void start() {
 		ErrorCode ignored; // small system buffer: data that a client does not read stays in out_, where it is counted
-		socket_.set_option(asio::socket_base::send_buffer_size(64 << 10), ignored);
-		socket_.set_option(tcp::no_delay(true), ignored);
-		read_header();
+		stream_.socket().set_option(asio::socket_base::send_buffer_size(64 << 10), ignored);
+		stream_.socket().set_option(tcp::no_delay(true), ignored);
+		shake_hands([](Connection& c) { c.read_header(); });
 	}
 	// Answers 503 and closes: the server has too many connections.
-	void turn_away() { answer_and_close(failure(503, "too many connections; try again later")); }
+	void turn_away() {
+		shake_hands([](Connection& c) { c.answer_and_close(c.failure(503, "too many connections; try again later")); });
+	}
 	// Closes now if no request is being answered; otherwise closes after the answer.
 	void drain() {
 		if (!answering_ && out_.empty()) close();
@@ -59,7 +60,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 		closed_ = true;
 		if (const auto exchange = exchange_.lock()) set_gone(*exchange);
 		ErrorCode ignored;
-		socket_.close(ignored);
+		stream_.socket().close(ignored);
 		cancel_deadline();
 		watch_.cancel();
 		drop_body();
@@ -117,6 +118,20 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
 	// ---- reading
 
+	void shake_hands(void (*then)(Connection&)) {
+		set_deadline(timeout(), [this] { close(); });
+		stream_.async_handshake([self = shared_from_this(), then](ErrorCode ec) {
+			if (self->closed_) return;
+			self->cancel_deadline();
+			if (!ec) return then(*self);
+			if (!Stream::is_plain_http(ec)) return self->close();
+			asio::post(self->stream_.get_executor(), [self] {
+				self->stream_.drop_tls();
+				self->answer_and_close(self->failure(400, "this port takes TLS only; write https:// in the address"));
+			});
+		});
+	}
+
 	void read_header() {
 		parser_.emplace();
 		parser_->header_limit(kMaxHeader);
@@ -126,7 +141,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 		request_.held = std::make_shared<BodyMemory::Held>(shared_.bodies);
 		++n_requests_;
 		set_deadline(timeout(), [this] { late(parser_->got_some() || buffer_.size() > 0); });
-		http::async_read_header(socket_, buffer_, *parser_,
+		http::async_read_header(stream_, buffer_, *parser_,
 		                        [self = shared_from_this()](ErrorCode ec, size_t) { self->on_header(ec); });
 	}
 
@@ -148,7 +163,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 		parser_->eager(false); // so that every chunk of a body is counted as soon as it arrives
 		if (beast::iequals(parser_->get()[http::field::expect], "100-continue")) {
 			static const std::string go_on = "HTTP/1.1 100 Continue\r\n\r\n";
-			asio::async_write(socket_, asio::buffer(go_on), [self = shared_from_this()](ErrorCode failed, size_t) {
+			asio::async_write(stream_, asio::buffer(go_on), [self = shared_from_this()](ErrorCode failed, size_t) {
 				if (failed) return self->close();
 				self->read_body();
 			});
@@ -159,7 +174,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
 	void read_body() {
 		if (!reading()) return;
-		http::async_read_some(socket_, buffer_, *parser_, [self = shared_from_this()](ErrorCode ec, size_t) {
+		http::async_read_some(stream_, buffer_, *parser_, [self = shared_from_this()](ErrorCode ec, size_t) {
 			if (!self->reading()) return;
 			if (ec) return self->read_failed(ec);
 			if (!self->request_.held->grow(self->parser_->get().body().size())) return self->no_room();
@@ -229,7 +244,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 	void dispatch() {
 		cancel_deadline();
 		answering_ = true;
-		auto exchange = std::make_shared<Exchange>(shared_from_this(), socket_.get_executor());
+		auto exchange = std::make_shared<Exchange>(shared_from_this(), stream_.get_executor());
 		exchange_ = exchange;
 		watch();
 		HttpRequest request = request_;
@@ -243,7 +258,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 		watch_.expires_after(kWatch);
 		watch_.async_wait([self = shared_from_this()](ErrorCode ec) {
 			if (ec || self->closed_ || !self->answering_) return;
-			if (sys::peer_closed(intptr_t(self->socket_.native_handle()))) return self->close();
+			if (sys::peer_closed(intptr_t(self->stream_.socket().native_handle()))) return self->close();
 			self->watch();
 		});
 	}
@@ -311,7 +326,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 	}
 	void write_front() {
 		set_deadline(timeout(), [this] { close(); });
-		asio::async_write(socket_, asio::buffer(out_.front()), [self = shared_from_this()](ErrorCode ec, size_t) {
+		asio::async_write(stream_, asio::buffer(out_.front()), [self = shared_from_this()](ErrorCode ec, size_t) {
 			if (self->closed_) return;
 			if (ec) return self->close();
 			self->unsent_ -= self->out_.front().size();
@@ -327,13 +342,13 @@ class Connection : public std::enable_shared_from_this<Connection> {
 		if (keep_alive_ && !shared_.draining) return read_header();
 		// closing with unread bytes would reset the connection, and the client would lose the answer
 		lingering_ = true;
-		ErrorCode ignored;
-		socket_.shutdown(Socket::shutdown_send, ignored);
 		set_deadline(kLinger, [this] { close(); });
-		discard();
+		stream_.async_finish([self = shared_from_this()] {
+			if (!self->closed_) self->discard();
+		});
 	}
 	void discard() {
-		socket_.async_read_some(asio::buffer(scratch_), [self = shared_from_this()](ErrorCode ec, size_t) {
+		stream_.socket().async_read_some(asio::buffer(scratch_), [self = shared_from_this()](ErrorCode ec, size_t) {
 			if (self->closed_) return;
 			if (ec) return self->close();
 			self->discard();
@@ -365,7 +380,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 		deadline_.cancel();
 	}
 
-	Socket socket_;
+	Stream stream_;
 	Shared& shared_;
 	asio::steady_timer deadline_, watch_;
 	beast::flat_buffer buffer_{64 << 10};

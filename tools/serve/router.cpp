@@ -76,7 +76,8 @@ bool Router::good_host(const HttpRequest& r) const {
 }
 
 bool Router::good_origin(const HttpRequest& r) const {
-	return r.origin.empty() || options_.cors == "*" || r.origin == options_.cors || r.origin == "http://" + r.host;
+	return r.origin.empty() || options_.cors == "*" || r.origin == options_.cors ||
+	       r.origin == (options_.tls ? "https://" : "http://") + r.host;
 }
 
 static char lower(char c) { return c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c; }
