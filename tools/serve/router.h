@@ -12,11 +12,11 @@ struct RouterOptions {
 	std::string api_key;       // empty if no key is required
 	std::string cors;          // origin whose pages may use the server, or "*"; empty if none
 	std::string kv;            // policy of requests that do not name one
-	bool tls = false;          // pages of this server have addresses that begin with https
 	bool log = false;          // writes a line to stderr for each request
 	bool strict_model = false; // refuses requests that name another model; otherwise this one answers
 	double ping_s = 10;        // seconds between progress comments in a stream while its prompt is read
 	uint32_t embeddings = 36;  // embedding requests at once, including waiting ones; further ones are refused
+	bool tls = false;          // pages of this server have addresses that begin with https
 };
 
 class Router final : public Handler {
