@@ -534,8 +534,9 @@ typedef struct {
 	 * stops the answer at one of them, the later ones are already in the session. KVRUN_EUNSUPPORTED if the session
 	 * cannot remove tokens (kvrun_session_info.takes_drafts). 0: no speculation. */
 	uint32_t draft_max;
-	/* Further samplers. Penalties come first, DRY among them; then these choose in turn what is kept: top_n_sigma,
-	 * top_k, typical_p, top_p, min_p, XTC; then the temperature counts. With temperature 0 only penalties do. */
+	/* Further samplers. Penalties come first, DRY among them; then top_n_sigma, top_k, typical_p, top_p, min_p and XTC
+	 * remove tokens, in this order; last, logits are divided by the temperature. With temperature 0 the most likely
+	 * token after the penalties is chosen. */
 	double top_n_sigma; /* keeps logits within this many standard deviations of the largest; 0: all */
 	double typical_p;   /* keeps tokens of typical surprise that hold this share (arXiv:2202.00666); 1: all */
 	/* XTC: at each token, with this probability, the tokens at least as probable as the threshold are excluded, except

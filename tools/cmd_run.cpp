@@ -219,12 +219,13 @@ void run(RunArgs a) {
 	GenerateOptions opt;
 	opt.n = a.predict < 0 ? UINT32_MAX : uint32_t(a.predict);
 	std::vector<const char*> breakers;
-	opt.sampling = api::sampler_options(a.options(seed, breakers)); // refuses bad options before a model is loaded
+	opt.sampling = api::sampler_options(a.options(seed, breakers));
 	opt.stops = a.stops;
 	opt.ignore_end = a.ignore_eos;
 	opt.special = a.special;
 	opt.cancel = &Interrupt::requested();
-	StopStream{a.stops}; // refuses bad texts
+	check_sampler(opt.sampling);
+	StopStream{a.stops}; // refuses bad options before a model is loaded
 	const KvPolicy policy = cache_policy(a.engine);
 	AnswerRules form;
 	form.gbnf = a.form.gbnf();

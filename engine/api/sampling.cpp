@@ -19,7 +19,6 @@ SamplerOptions sampler_options(const kvrun_generate_options& o) {
 		check_pointer(o.dry_breakers[i], "a DRY sequence breaker");
 		s.dry.breakers.emplace_back(o.dry_breakers[i]);
 	}
-	check_sampler(s);
 	return s;
 }
 

@@ -5,7 +5,7 @@
 
 namespace kvrun::api {
 
-// All but `bias`. Throws Error{Invalid} naming the first option outside its range.
+// All but `bias`; for check_sampler().
 SamplerOptions sampler_options(const kvrun_generate_options&);
 
 } // namespace kvrun::api

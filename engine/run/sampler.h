@@ -51,8 +51,6 @@ struct TokenFilter {
 // and the resulting answer would look valid.
 class Sampler {
  public:
-	using Candidate = kvrun::Candidate;
-
 	explicit Sampler(const SamplerOptions&, Dry::TokenText = {}); // text: only for options.dry.breakers
 	void accept(uint32_t token);                    // a token of the prompt or the answer, for repeat penalty and DRY
 	void count(uint32_t token);                     // a token of the answer, for presence and frequency penalty

@@ -6,7 +6,7 @@
 //           [page of the tile][query][Q8_PIECES]   words [word of codes][plane][step], unless BY_FOUR
 //   weights [run of channels][quad][query / 4]     words of 4 queries, lib/values_dot.glsl
 //           [query][run of channels][quads / 4]    words of 4 quads of tokens, unless BY_FOUR
-// At the end, sums of lanes overwrite them: SUM() of lib/attend.glsl, two pieces for each lane.
+// At the end, sums of lanes overwrite them: SUM() of lib/attend.glsl, two pieces for each lane and chunk.
 // Uses LOCAL_X, HEAD_DIM, QUERIES, TILE_QUADS, TILE_PAGES, K_..., V_...
 const uint K_STEPS = K_BITS == 4u ? 2u : K_BITS == 1u ? 8u : 4u; // words of bytes that a word of codes expands to
 const uint K_PLANES = K_BITS == 4u ? 2u : 1u;                    // bytes of a rounded query's channel: high, low

@@ -72,10 +72,11 @@ def test_results_have_all_fields(struct, kind):
 
 def test_sampling_has_all_options():
     # by other names, or the package's
-    own = {"n_stops", "stops", "dry_breakers", "n_dry_breakers", "bias", "n_bias", "on_token", "on_prefill", "payload", "struct_size"}
+    own = {"n_stops", "stops", "dry_breakers", "n_dry_breakers", "bias", "n_bias", "on_token", "on_prefill", "payload",
+           "struct_size"}
     fields = {n for n, _ in _cffi.ffi.typeof("kvrun_generate_options").fields} - own
-    assert set(kvrun.SamplingOptions.__annotations__) - {"stop", "dry_sequence_breakers", "logit_bias",
-                                                               "logits", "progress"} == fields
+    package = {"stop", "dry_sequence_breakers", "logit_bias", "logits", "progress"}
+    assert set(kvrun.SamplingOptions.__annotations__) - package == fields
 
 
 def test_statuses_have_classes():

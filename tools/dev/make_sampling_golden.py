@@ -77,8 +77,9 @@ def main():
         sys.exit(__doc__)
     peer = Path(sys.argv[1])
     if not (peer / "usr/include/llama.h").exists() or not (peer / "usr/bin/gcc").exists():
-        subprocess.run(["chroot", peer, "sh", "-c", "apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install "
-                        "-y -q --no-install-recommends libllama-dev gcc libc6-dev"], check=True, stdout=sys.stderr)
+        install = ("apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "
+                   "libllama-dev gcc libc6-dev")
+        subprocess.run(["chroot", peer, "sh", "-c", install], check=True, stdout=sys.stderr)
     work = peer / "tmp/kvrun-sampling"
     work.mkdir(parents=True, exist_ok=True)
     shutil.copy(ROOT / "tools/dev/peer_sampling.c", work)

@@ -1,4 +1,4 @@
-// The bytes of a connection, of a socket or through TLS. Included by http_server.cpp only, like http_connection.h.
+// The stream of a connection's bytes: a socket, or TLS on one. For http_connection.h only.
 #pragma once
 #include <boost/asio.hpp>
 #ifdef KVRUN_TLS
@@ -96,25 +96,19 @@ class Stream {
 		shut({});
 	}
 	template <class Buffers, class F> void async_read_some(const Buffers& to, F&& f) {
-#ifdef KVRUN_TLS
-		if (tls_) {
-			tls_->async_read_some(to, std::forward<F>(f));
-			return;
-		}
-#endif
-		socket_.async_read_some(to, std::forward<F>(f));
+		with_stream([&](auto& s) { s.async_read_some(to, std::forward<F>(f)); });
 	}
 	template <class Buffers, class F> void async_write_some(const Buffers& from, F&& f) {
-#ifdef KVRUN_TLS
-		if (tls_) {
-			tls_->async_write_some(from, std::forward<F>(f));
-			return;
-		}
-#endif
-		socket_.async_write_some(from, std::forward<F>(f));
+		with_stream([&](auto& s) { s.async_write_some(from, std::forward<F>(f)); });
 	}
 
  private:
+	template <class F> void with_stream(F f) {
+#ifdef KVRUN_TLS
+		if (tls_) return f(*tls_);
+#endif
+		f(socket_);
+	}
 	Socket socket_;
 #ifdef KVRUN_TLS
 	std::optional<asio::ssl::stream<Socket&>> tls_;
