@@ -447,6 +447,28 @@ TEST_CASE("sampler: DRY ends repetitions at texts that cross tokens, and keeps t
 	CHECK(penalty(same)[0] > 1e38f);
 }
 
+TEST_CASE("sampler: DRY finds the repetitions that a search at every place finds") {
+	std::mt19937_64 rng(3);
+	for (int text = 0; text < 300; ++text) {
+		std::vector<uint32_t> t(1 + rng() % 40);
+		for (uint32_t& x : t) x = uint32_t(rng() % (2 + text % 2)); // few tokens: repetitions overlap
+		DryOptions o;
+		o.multiplier = 1, o.base = 2, o.allowed = uint32_t(rng() % 3);
+		std::vector<float> want(3);
+		for (size_t end = 0; end + 1 < t.size(); ++end) { // t[end + 1] goes on after a repetition that ends at `end`
+			size_t n = 0;
+			while (n <= end && t[end - n] == t[t.size() - 1 - n]) ++n;
+			if (n >= o.allowed) want[t[end + 1]] = std::max(want[t[end + 1]], float(std::exp2(n - o.allowed)));
+		}
+		if (t.size() <= o.allowed) want.assign(3, 0);
+		Dry dry(o);
+		for (const uint32_t x : t) dry.accept(x);
+		std::vector<float> logits(3);
+		dry.penalise(logits);
+		for (size_t i = 0; i < want.size(); ++i) CHECK(-logits[i] == want[i]);
+	}
+}
+
 TEST_CASE("sampler: with a filter, sigma and DRY see the allowed tokens") {
 	SamplerOptions o = all_off();
 	o.top_n_sigma = 1, o.top_k = 3, o.dry.multiplier = 1;
