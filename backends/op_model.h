@@ -114,16 +114,17 @@ struct StreamSum {
 };
 
 // v = scale * function(x) * y, then the cap; out = v or out + v. All have one shape; y may be empty; out may be x or y.
+// With how.each > 1 element i of out and y meets element i / each of x.
 struct Activate {
 	View out, x, y;
 	Elementwise how;
 
 	const char* name() const { return "activate"; }
 	std::string text() const { return shape_text(x); }
-	void check() const { KV_ASSERT(how.cap >= 0); }
+	void check() const { KV_ASSERT(how.cap >= 0 && how.each >= 1); }
 	static void views(auto& o, auto& f) {
-		const uint64_t n = o.x.elements();
-		f(input("x", F32, {n}), o.x);
+		const uint64_t n = o.x.elements() * o.how.each;
+		f(input("x", F32, {o.x.elements()}), o.x);
 		f(input("y", F32, {n}).optional(), o.y);
 		f(output("out", F32, {n}, "activate").added_to_if(o.how.add), o.out);
 	}

@@ -25,10 +25,11 @@ enum class Epilogue : uint8_t {
 struct Elementwise { // arguments of activate()
 	Activation function = Activation::None;
 	float scale = 1;
-	float cap = 0;    // if > 0, v becomes cap * tanh(v / cap)
-	bool add = false; // adds to out
-	Xielu xielu = {}; // of Activation::Xielu
-	Range range = {}; // of Activation::Clamp
+	float cap = 0;     // if > 0, v becomes cap * tanh(v / cap)
+	bool add = false;  // adds to out
+	Xielu xielu = {};  // of Activation::Xielu
+	Range range = {};  // of Activation::Clamp
+	uint32_t each = 1; // so many consecutive elements of out and y share an element of x
 };
 
 // ---- several residual streams

@@ -73,11 +73,12 @@ void read_sizes(const Keys& k, const Family& f, Config& c, uint32_t full, LayerS
 		return;
 	}
 	const bool experts_only = !k.has("feed_forward_length") && k.has("expert_feed_forward_length");
-	sizes.hidden_dim = of_layers(experts_only ? "expert_feed_forward_length" : "feed_forward_length", f.single_parts,
-	                             f.single_parts ? c.dim : 0);
-	sizes.n_heads = of_layers("attention.head_count");
-	sizes.n_kv_heads =
-	    k.has("attention.head_count_kv") ? of_layers("attention.head_count_kv", attends_by_kv_heads(f)) : sizes.n_heads;
+	sizes.hidden_dim = of_layers(experts_only ? "expert_feed_forward_length" : "feed_forward_length",
+	                             f.single_parts || f.skips_parts, f.single_parts ? c.dim : 0);
+	sizes.n_heads = of_layers("attention.head_count", f.skips_parts);
+	sizes.n_kv_heads = k.has("attention.head_count_kv")
+	                       ? of_layers("attention.head_count_kv", attends_by_kv_heads(f) || f.skips_parts)
+	                       : sizes.n_heads;
 	c.hidden_dim = sizes.hidden_dim[full], c.n_heads = sizes.n_heads[full], c.n_kv_heads = sizes.n_kv_heads[full];
 	c.max_seq = k.u32("context_length");
 	c.norm_eps = k.g.f32(k.key(eps_key(k, c)));
@@ -100,7 +101,7 @@ void read_window_sizes(const Keys& k, const Family& f, const Config& c, const Wi
 		     k.g.name(), key_length, value_length);
 	if (w.tokens) sizes.window_head_dim = key_length;
 	if (w.tokens && f.second_rope == SecondRope::OwnInWindow) {
-		const uint32_t all = key_length == c.head_dim ? c.ropes[0].dim : key_length;
+		const uint32_t all = key_length == c.head_dim ? c.ropes[0].dim * (f.half_rotary ? 2 : 1) : key_length;
 		sizes.window_rope_dim = k.u32("rope.dimension_count_swa", all);
 	}
 	if (!f.shares_kv) return;
@@ -157,7 +158,7 @@ void check_layer(const Keys& k, const Family& f, const Config& c, const Layer& l
 		return x.n_heads == l.n_heads && x.n_kv_heads == l.n_kv_heads && x.head_dim == l.head_dim;
 	};
 	for (const Layer& x : c.layers) // pages of a cache are of one size
-		if (x.window == l.window && !alike(x))
+		if (x.mixes && l.mixes && x.window == l.window && !alike(x))
 			fail(
 			    Code::Unsupported,
 			    "{}: layers {} a window have {} heads, {} key/value heads of {} channels, and {}, {} of {}; kvrun runs "
@@ -188,6 +189,7 @@ std::vector<float> read_factors(const Gguf& g, const char* tensor, uint32_t rope
 void read_rope(const Keys& k, const Family& f, Config& c) {
 	c.ropes = {
 	    {.dim = k.u32("rope.dimension_count", c.head_dim), .theta = k.f32("rope.freq_base", 10000), .neox = f.neox}};
+	if (f.half_rotary) c.ropes[0].dim /= 2;
 	if (f.rope_use == RopeUse::Never) c.ropes[0].rotates = false;
 	if (f.rope_use == RopeUse::Never && !f.latent) c.ropes[0].dim = c.head_dim;
 	if (f.rope_use == RopeUse::IfFinetuned) c.ropes[0].rotates = k.flag("rope.scaling.finetuned", true);
@@ -273,15 +275,16 @@ float read_softcap(const Keys& k, const char* key, float of_family) {
 
 // Factors that few families use; files of other families may have the keys too.
 void read_scales(const Keys& k, const Family& f, Config& c, Layer& layer) {
-	for (const char* key : {"embedding_scale", "residual_scale", "logit_scale"})
-		if (f.scales_required && !k.has(key))
-			fail(Code::Unsupported, "{}: key {} is missing, as in files of 2024; convert the model again", k.g.name(),
-			     k.key(key));
-	c.embedding_scale = k.positive("embedding_scale", f.scales_embedding ? std::sqrt(float(c.dim)) : 1);
-	c.logit_scale = k.positive("logit_scale", 1);
+	// scale_emb, scale_depth and dim_model_base of MiniCPM 2B to 4B (config.json)
+	const bool mini = f.minicpm_scales;
+	const float residual = mini ? 1.4f / std::sqrt(float(c.n_layers)) : 1, logits = mini ? float(c.dim) / 256 : 1;
+	c.embedding_scale = k.positive("embedding_scale", f.scales_embedding ? std::sqrt(float(c.dim)) : mini ? 12 : 1);
+	c.embedding_norm = f.norms_embedding;
+	c.out_norm_eps = f.out_norm_eps;
+	c.logit_scale = k.positive("logit_scale", logits);
 	if (f.divides_logits) c.logit_scale = 1 / c.logit_scale;
 	c.logit_softcap = read_softcap(k, "final_logit_softcapping", f.logit_softcap);
-	layer.residual_scale = k.positive("residual_scale", 1);
+	layer.residual_scale = k.positive("residual_scale", residual);
 	if (k.has("attention.scale")) layer.attention_scale = k.positive("attention.scale", 1);
 	layer.score_softcap = read_softcap(k, "attn_logit_softcapping", f.score_softcap);
 	for (const char* key : {"attention.temperature_scale", "residual_softcap"})
@@ -414,8 +417,10 @@ void add_attention_specs(std::vector<TensorSpec>& out, const Layer& layer, uint3
 		out.push_back({std::move(tensor), uint32_t(rows), cols, true});
 	};
 	auto vector = [&](std::string tensor, uint32_t n) { out.push_back({std::move(tensor), 1, n, false}); };
+	if (layer.gate_apart) matrix(name("attn_gate.weight"), layer.gate_by_head ? layer.n_heads : q, dim);
 	if (layer.fused_qkv) {
 		matrix(name("attn_qkv.weight"), uint64_t(q) + 2 * uint64_t(kv), dim);
+		if (layer.qkv_bias) vector(name("attn_qkv.bias"), q + 2 * kv);
 	} else {
 		if (layer.output_gate && !layer.gate_apart) {
 			TensorSpec both{name("attn_q.weight"), 2 * q, dim, true, layer.n_heads, true};
@@ -424,12 +429,11 @@ void add_attention_specs(std::vector<TensorSpec>& out, const Layer& layer, uint3
 		} else {
 			matrix(name("attn_q.weight"), q, dim);
 		}
-		if (layer.gate_apart) matrix(name("attn_gate.weight"), q, dim);
 		if (owns) matrix(name("attn_k.weight"), kv, dim);
 		if (owns && !layer.v_is_k) matrix(name("attn_v.weight"), kv, dim);
+		if (layer.qkv_bias) vector(name("attn_q.bias"), q);
 	}
-	if (layer.qkv_bias) vector(name("attn_q.bias"), q);
-	if (layer.qkv_bias && owns) {
+	if (layer.qkv_bias && owns && !layer.fused_qkv) {
 		vector(name("attn_k.bias"), kv);
 		vector(name("attn_v.bias"), kv);
 	}
@@ -576,6 +580,8 @@ Config read_config(const Gguf& g) {
 	read_layer_inputs(k, f.layer_inputs, c);
 	read_streams(k, f, c);
 	place_experts(c, read_mixture(k, f, c));
+	read_limits(k, f, c);
+	if (f.skips_parts) skip_parts(k, c);
 	place_recurrent(c, read_recurrent(k, f, c));
 	if (f.single_parts) place_single_parts(c, read_mlp_layers(k, c));
 	const std::vector<TensorSpec> specs = tensor_specs(c);

@@ -77,6 +77,8 @@ struct Temperature {
 	bool unrotated = false; // only in layers without positions (Rope::rotates)
 };
 
+constexpr float kUnlimited = std::numeric_limits<float>::infinity();
+
 struct Experts {             // a mixture of experts in place of a dense MLP
 	uint32_t n = 0;          // 0: the MLP is dense
 	uint32_t used = 0;       // experts that a token uses
@@ -92,6 +94,7 @@ struct Experts {             // a mixture of experts in place of a dense MLP
 	bool clamped = false;                   // clamped SwiGLU (KV_GLU_LIMIT in shaders/shared/experts.h)
 	bool fused_gate_up = false;             // the file has gate and up of an expert in one tensor, gate first
 	uint32_t shared_dim = 0;                // channels inside the MLP that every token also uses; 0: none
+	float limit = kUnlimited;               // as Layer::mlp_limit, of experts
 	bool shared_mean = false;               // its output and that of the experts are halved
 	bool shared_gate = false;               // its output is multiplied by the sigmoid of a logit of its own
 	bool factors = false;                   // weights are finally multiplied by a factor per expert
@@ -173,10 +176,12 @@ struct Layer { // what one layer computes
 	bool fused_qkv = false;     // the file has q, k, v in one tensor, rows in that order
 	// Attention's output is multiplied by the sigmoid of a gate. In the file wq has both: per head query, then gate.
 	bool output_gate = false;
-	bool gate_apart = false;  // the file has the gate in a tensor of its own, attn_gate
-	Recurrent recurrent = {}; // replaces attention, unless it is beside it
-	bool mixes = true;        // false: no attention and no state, the layer is its MLP alone
-	Latent latent = {};       // n_kv_heads is 1, head_dim its rank
+	bool gate_apart = false;                        // the file has the gate in a tensor of its own, attn_gate
+	bool gate_by_head = false;                      // and it has one channel for each head
+	Activation gate_function = Activation::Sigmoid; // of the gate
+	Recurrent recurrent = {};                       // replaces attention, unless it is beside it
+	bool mixes = true;                              // false: no attention and no state, the layer is its MLP alone
+	Latent latent = {};                             // n_kv_heads is 1, head_dim its rank
 	// MLP
 	MlpKind mlp = MlpKind::Gated;
 	Activation activation = Activation::Silu;
@@ -188,8 +193,9 @@ struct Layer { // what one layer computes
 	bool mlp_bias = false;                  // w_gate, w_up and w_down have biases
 	bool fused_gate_up = false;             // the file has gate and up in one tensor, gate first
 	uint32_t hidden_dim = 0;                // channels inside the MLP
+	float mlp_limit = kUnlimited; // SwiGLU takes silu(gate) as at most this, and up as at most this far from 0
 	// Gate channels become max(gate - (mean + cut * deviation), 0) before the activation; -infinity: unchanged.
-	float gate_cut = -std::numeric_limits<float>::infinity();
+	float gate_cut = -kUnlimited;
 	Experts experts = {}; // with their own activation and biases
 
 	// Attention's sum with the stream becomes (sum + h + norm(right(left(h)))) / sqrt(2), h: what attention reads
@@ -213,7 +219,9 @@ struct Config {
 	uint32_t max_seq = 0; // trained context length, in tokens
 	NormKind norm = NormKind::Rms;
 	float norm_eps = 0;
+	float out_norm_eps = 0;                 // of norms behind attention and MLP; 0: norm_eps
 	float embedding_scale = 1;              // factor of the embedding's rows
+	bool embedding_norm = false;            // the embedding's rows are divided by their RMS
 	float logit_scale = 1;                  // factor of logits
 	float logit_softcap = 0;                // then cap * tanh(logit / cap); 0: none
 	std::vector<Rope> ropes;                // at least one

@@ -25,14 +25,18 @@ struct Family {
 	bool neox = false;                 // how RoPE pairs channels
 	bool axes_interleaved = false;     // RopeAxes::interleaved
 	bool partial_rotary = false;       // RoPE may rotate only a part of a head's channels
+	bool half_rotary = false;          // the first RoPE rotates half of the channels that the file says
 	bool strips_after_special = false; // white space after a control token belongs to it; SentencePiece vocabularies
 	NormKind norm = NormKind::Rms;
 	bool norm_by_key = false;      // RMS norms if the file has the key of their epsilon
 	bool yarn_rounded = true;      // YaRN's ramp begins and ends at whole pairs; GGUF has no key for it
 	float longrope_factor = 0;     // factor of cos and sin with LongRope, instead of the file's; 0: the file's
 	bool scales_embedding = false; // the embedding is multiplied by sqrt(dim)
-	bool scales_required = false;  // files without the scales of embedding, residual stream and logits are refused
-	bool divides_logits = false;   // the file's logit_scale is a divisor
+	bool norms_embedding = false;  // Config::embedding_norm
+	float out_norm_eps = 0;        // of norms behind attention and MLP; 0: that of the others. GGUF has no key for it
+	// Scales of embedding, residual stream and logits of files without the keys are MiniCPM's.
+	bool minicpm_scales = false;
+	bool divides_logits = false; // the file's logit_scale is a divisor
 	RopeUse rope_use = RopeUse::Always;
 	bool output_bias = false;
 	const char* final_norm = "output_norm"; // in the file; other programs write output_norm for all families
@@ -67,7 +71,9 @@ struct Family {
 	bool all_recurrent = false;
 	// A layer is attention, a state or an MLP alone: those without KV heads and MLP are recurrent.
 	bool single_parts = false;
-	Layer layer = {}; // of every layer, except sizes (in the file) and what depends on the layer's number
+	bool skips_parts = false; // layers may lack attention, the MLP or both: their number of heads or channels is 0
+	bool limits_mlp = false;  // files may have Layer::mlp_limit and Experts::limit
+	Layer layer = {};         // of every layer, except sizes (in the file) and what depends on the layer's number
 };
 
 std::span<const Family> families();

@@ -154,7 +154,9 @@ void Gguf::split_latents() {
 		return own ? own : number(fmt::format("attention.{}", key));
 	};
 	const uint32_t n_heads = number("attention.head_count"), rope = number("rope.dimension_count"),
-	               key = length("key_length"), value = length("value_length");
+	               key = length("key_length");
+	uint32_t value = length("value_length");
+	if (!value && n_heads) value = number("embedding_length") / n_heads;
 	if (!number("attention.kv_lora_rank") || key <= rope) return;
 	constexpr std::string_view kWhole = ".attn_kv_b.weight";
 	for (size_t i = 0, n = tensors_.size(); i < n; ++i) {

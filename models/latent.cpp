@@ -29,7 +29,7 @@ Latent read_latent(const ConfigKeys& k, const Family& f, Config& c, LayerSizes& 
 	Latent t;
 	t.rank = channels(k, "attention.kv_lora_rank", k.u32("attention.kv_lora_rank"));
 	t.rope_dim = channels(k, "rope.dimension_count", k.u32("rope.dimension_count"), 128);
-	t.v_dim = channels(k, value_length, k.u32(value_length));
+	t.v_dim = channels(k, value_length, k.u32(value_length, old ? c.dim / c.n_heads : 0));
 	const uint32_t key = k.u32(key_length);
 	if (key <= t.rope_dim)
 		fail(Code::Format, "{}: key {} is {}, of which RoPE takes {}; the file is damaged", k.g.name(),

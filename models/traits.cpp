@@ -7,7 +7,11 @@ namespace kvrun {
 
 void see_traits(const ConfigKeys& k, const Family& f, Layer& layer) {
 	const auto has = [&](const char* tensor) { return k.g.find_tensor(tensor) != nullptr; };
-	layer.qkv_bias |= !layer.fused_qkv && has("blk.0.attn_q.bias");
+	if (!f.recurrent && !f.latent) layer.fused_qkv = has("blk.0.attn_qkv.weight"); // of any family, since 2026
+	layer.qkv_bias |= has(layer.fused_qkv ? "blk.0.attn_qkv.bias" : "blk.0.attn_q.bias");
+	const GgufTensor *gate = k.g.find_tensor("blk.0.attn_gate.weight"),
+	                 *out = k.g.find_tensor("blk.0.attn_output.weight");
+	layer.gate_by_head = layer.gate_apart && gate && out && gate->rows() < out->cols();
 	layer.out_bias |= has("blk.0.attn_output.bias");
 	layer.mlp_bias |= has("blk.0.ffn_down.bias");
 	if (f.optional_qk_norm != QkNorm::None && has("blk.0.attn_q_norm.weight")) layer.qk_norm = f.optional_qk_norm;
@@ -46,11 +50,12 @@ Windows read_windows(const ConfigKeys& k, const Family& f, uint32_t n_layers) {
 	return w;
 }
 
-// A number for each layer, or one for all, of a key that does not begin with the family's name.
-static std::vector<float> of_layers(const Gguf& g, const char* key, uint32_t n_layers) {
+// A number for each layer, or one for all. A list may be longer by `extra`, for layers that are ignored.
+static std::vector<float> of_layers(const Gguf& g, const std::string& key, uint32_t n_layers, uint32_t extra = 0) {
 	const GgufEntry* e = g.find(key);
 	if (!e || e->type != GgufType::Array) return std::vector<float>(n_layers, g.f32(key));
 	std::vector<float> v = g.floats(key);
+	if (v.size() == n_layers + extra) v.resize(n_layers);
 	if (v.size() != n_layers)
 		fail(Code::Format, "{}: key {} has {} elements, the model has {} layers; the file is damaged", g.name(), key,
 		     v.size(), n_layers);
@@ -58,6 +63,40 @@ static std::vector<float> of_layers(const Gguf& g, const char* key, uint32_t n_l
 		if (!std::isfinite(v[l]))
 			fail(Code::Format, "{}: key {} is {} for layer {}; the file is damaged", g.name(), key, v[l], l);
 	return v;
+}
+
+void read_limits(const ConfigKeys& k, const Family& f, Config& c) {
+	if (!f.limits_mlp) return;
+	const auto read = [&](const char* key) {
+		if (!k.has(key)) return std::vector<float>(c.n_layers, kUnlimited);
+		std::vector<float> v = of_layers(k.g, k.key(key), c.n_layers, k.u32("block_count") - c.n_layers);
+		for (float& x : v) {
+			if (x < 0)
+				fail(Code::Format, "{}: key {} is {} for a layer; the file is damaged", k.g.name(), k.key(key), x);
+			if (x == 0) x = kUnlimited;
+		}
+		return v;
+	};
+	const std::vector<float> experts = read("swiglu_clamp_exp"), others = read("swiglu_clamp_shexp");
+	for (uint32_t l = 0; l < c.n_layers; ++l) {
+		if (c.layers[l].experts.n) c.layers[l].experts.limit = experts[l];
+		c.layers[l].mlp_limit = others[l];
+	}
+}
+
+void skip_parts(const ConfigKeys& k, Config& c) {
+	const auto of = [&](const char* key) { return k.u32_each(key, c.n_layers, k.u32("block_count")); };
+	const std::vector<uint32_t> heads = of("attention.head_count"), kv_heads = of("attention.head_count_kv"),
+	                            hidden = of("feed_forward_length");
+	for (uint32_t l = 0; l < c.n_layers; ++l) {
+		Layer& layer = c.layers[l];
+		if (heads[l] && !kv_heads[l])
+			fail(Code::Unsupported,
+			     "{}: layer {} has {} heads without keys and values (linear attention); kvrun runs {} without it",
+			     k.g.name(), l, heads[l], k.arch);
+		if (!heads[l]) layer.mixes = layer.attn_norm = false;
+		if (!hidden[l]) layer.mlp = MlpKind::None, layer.mlp_input = MlpInput::Raw;
+	}
 }
 
 void read_xielu(const ConfigKeys& k, Config& c) {

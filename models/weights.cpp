@@ -327,14 +327,15 @@ LayerWeights layer_weights(const Layer& layer, uint32_t l, const Views& views, B
 		w.wq = matrix_rows(b, all, 0, q);
 		w.wk = matrix_rows(b, all, q, kv);
 		w.wv = matrix_rows(b, all, q + kv, kv);
+		const View biases = bias("attn_qkv");
+		w.bq = elements(biases, 0, q), w.bk = elements(biases, q, kv), w.bv = elements(biases, q + kv, kv);
 	} else {
 		w.wq = find("attn_q"), w.wk = find("attn_k"), w.wv = find("attn_v");
-		if (layer.gate_apart)
-			w.wq_gate = find("attn_gate");
-		else if (layer.output_gate)
+		if (layer.output_gate && !layer.gate_apart)
 			w.wq_gate = matrix_rows(b, w.wq, q, q), w.wq = matrix_rows(b, w.wq, 0, q);
 		w.bq = bias("attn_q"), w.bk = bias("attn_k"), w.bv = bias("attn_v");
 	}
+	if (layer.gate_apart) w.wq_gate = find("attn_gate");
 	const auto scale = [&](const char* what) { return optional(what, "scale"); };
 	if (layer.experts.n) w.experts = expert_weights(layer.experts, find, bias, scale, b);
 	if (layer.experts.choice_bias_bare) w.experts.choice_bias = views.at(fmt::format("blk.{}.exp_probs_b", l));

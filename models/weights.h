@@ -58,7 +58,7 @@ struct StreamWeights {           // of Config::streams and Layer::laurel_rank
 struct LayerWeights { // empty where the layer (Layer) has no such tensor
 	NormWeights attn_norm;
 	View wq;         // (n_heads * head_dim, dim)
-	View wq_gate;    // the same, for Layer::output_gate
+	View wq_gate;    // the same, for Layer::output_gate; of Layer::gate_by_head (n_heads, dim)
 	View wk, wv;     // (n_kv_heads * head_dim, dim)
 	View bq, bk, bv; // (n_heads * head_dim), (n_kv_heads * head_dim) f32
 	// QkNorm::Head: (head_dim) f32; QkNorm::Row, HeadLayer: (n_heads * head_dim), (n_kv_heads * head_dim)

@@ -1,6 +1,6 @@
 // Elementwise activation: v = scale * f(x) * y, then v = cap * tanh(v / cap) if there is a cap; out = v or out + v.
 //
-// dims     out, x, y (n) f32; without y, x is bound in its place
+// dims     out, y (n) f32, x (n / each) f32; without y, x is bound in its place
 // grid     one invocation for 4 elements: workgroup = x + y * row_stride
 // FLAGS    ACTIVATE_*: f in the lowest bits, then one bit per option
 #version 450
@@ -23,6 +23,12 @@ float xielu(float x) {
 	return p.parameters[1] * ((m > -0.25 ? s : exp(m) - 1.0 - m) + (m - x)) + p.parameters[2] * x;
 }
 
+// log(1 + exp(v)), also where exp(v) is more than a float holds, and where 1 + exp(v) loses it
+float softplus(float v) {
+	const float e = exp(-abs(v));
+	return max(v, 0.0) + (e < 0.01 ? e * (1.0 - e * (0.5 - e * (1.0 / 3.0))) : log(1.0 + e));
+}
+
 float activation(float v) {
 	const uint f = FLAGS & ACTIVATE_FUNCTION;
 	if (f == ACTIVATE_SILU) return v / (1.0 + exp(-v));
@@ -33,6 +39,7 @@ float activation(float v) {
 	if (f == ACTIVATE_XIELU) return xielu(v);
 	if (f == ACTIVATE_GELU_QUICK) return v / (1.0 + exp(-1.702 * v));
 	if (f == ACTIVATE_CLAMP) return min(max(v, p.parameters[0]), p.parameters[1]);
+	if (f == ACTIVATE_SOFTPLUS) return softplus(v);
 	return v;
 }
 
@@ -49,7 +56,7 @@ void main() {
 	for (uint k = 0; k < 4; ++k) {
 		const uint i = (group * 4 + k) * gl_WorkGroupSize.x + gl_LocalInvocationID.x;
 		if (i >= p.n) return;
-		float v = p.scale * activation(x[KV_AT(1) + i]);
+		float v = p.scale * activation(x[KV_AT(1) + ((FLAGS & ACTIVATE_EACH) != 0 ? i / p.each : i)]);
 		if ((FLAGS & ACTIVATE_TIMES) != 0) v *= y[KV_AT(2) + i];
 		if ((FLAGS & ACTIVATE_CAP) != 0) v = capped(v);
 		const uint to = KV_AT(0) + i;

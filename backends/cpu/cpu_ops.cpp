@@ -117,6 +117,7 @@ static double activation(const Elementwise& e, double x) {
 	case Activation::Xielu: return xielu(e.xielu, x);
 	case Activation::GeluQuick: return x / (1 + std::exp(-1.702 * x));
 	case Activation::Clamp: return std::min(std::max(x, double(e.range.low)), double(e.range.high));
+	case Activation::Softplus: return std::max(x, 0.) + std::log1p(std::exp(-std::abs(x)));
 	}
 	return x;
 }
@@ -125,8 +126,8 @@ void CpuBackend::compute(const op::Activate& o) {
 	const auto& [out, x, y, e] = o;
 	const float *a = data<float>(x), *b = y ? data<float>(y) : nullptr;
 	float* to = data<float>(out);
-	for (size_t i = 0; i < x.elements(); ++i) {
-		double v = double(e.scale) * activation(e, double(a[i])) * (b ? double(b[i]) : 1);
+	for (size_t i = 0; i < out.elements(); ++i) {
+		double v = double(e.scale) * activation(e, double(a[i / e.each])) * (b ? double(b[i]) : 1);
 		if (e.cap > 0) v = double(e.cap) * std::tanh(v / double(e.cap));
 		to[i] = e.add ? to[i] + float(v) : float(v);
 	}

@@ -72,13 +72,14 @@ struct LayerNormArgs {
 };
 struct ActivateArgs {
 	float* out;         // (n)
-	const float *x, *y; // (n); y may be null
+	const float *x, *y; // (n / each), (n); y may be null
 	uint64_t n;
 	uint32_t function; // the value of Activation
 	float scale, cap;  // cap 0: no cap
 	bool add;
 	Xielu xielu;
 	Range range;
+	uint32_t each;
 };
 enum MatmulMode : uint32_t { // what happens to a sum
 	kStore,

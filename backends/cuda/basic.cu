@@ -111,6 +111,7 @@ __device__ inline float activation(const ActivateArgs& a, float x) {
 		             : a.xielu.negative * (expm1f(fminf(x, a.xielu.limit)) - x) + a.xielu.linear * x;
 	case 6: return x / (1 + expf(-1.702f * x));
 	case 7: return fminf(fmaxf(x, a.range.low), a.range.high);
+	case 8: return fmaxf(x, 0.f) + log1pf(expf(-fabsf(x)));
 	default: return x;
 	}
 }
@@ -119,7 +120,7 @@ __device__ inline float activation(const ActivateArgs& a, float x) {
 __global__ void activate_kernel(ActivateArgs a) {
 	const uint64_t i = (uint64_t(blockIdx.y) * gridDim.x + blockIdx.x) * blockDim.x + threadIdx.x;
 	if (i >= a.n) return;
-	float v = a.scale * activation(a, a.x[i]);
+	float v = a.scale * activation(a, a.x[i / a.each]);
 	if (a.y) v *= a.y[i];
 	if (a.cap > 0) v = a.cap * tanhf(v / a.cap);
 	a.out[i] = a.add ? a.out[i] + v : v;

@@ -77,11 +77,11 @@ void CudaBackend::compute(const op::StreamSum& o) {
 
 void CudaBackend::compute(const op::Activate& o) {
 	const auto& [out, x, y, e] = o;
-	const uint64_t n = x.elements();
+	const uint64_t n = out.elements();
 	const uint32_t blocks = groups(n, kThreads), across = std::min(blocks, kMostBlocks);
 	launch(kernels_.activate, {across, groups(blocks, across), 1}, kThreads,
 	       ActivateArgs{data<float>(out), data<float>(x), data<float>(y), n, uint32_t(e.function), e.scale, e.cap,
-	                    e.add, e.xielu, e.range},
+	                    e.add, e.xielu, e.range, e.each},
 	       {"activate", 4. * double(n) * (2 + bool(y) + e.add)});
 }
 

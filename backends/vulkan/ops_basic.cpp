@@ -88,11 +88,11 @@ void VulkanBackend::compute(const op::StreamSum& o) {
 
 void VulkanBackend::compute(const op::Activate& o) {
 	const auto& [out, x, y, e] = o;
-	KV_ASSERT(x.elements() <= UINT32_MAX / 2);
-	const uint32_t n = uint32_t(x.elements()), groups = ceil_div(n, 4 * kActivateLocal);
+	KV_ASSERT(out.elements() <= UINT32_MAX / 2);
+	const uint32_t n = uint32_t(out.elements()), groups = ceil_div(n, 4 * kActivateLocal);
 	const uint32_t across = std::min(groups, kMostRows);
-	const uint32_t flags =
-	    uint32_t(e.function) | (y ? ACTIVATE_TIMES : 0) | (e.cap > 0 ? ACTIVATE_CAP : 0) | (e.add ? ACTIVATE_ADD : 0);
+	const uint32_t flags = uint32_t(e.function) | (y ? ACTIVATE_TIMES : 0) | (e.cap > 0 ? ACTIVATE_CAP : 0) |
+	                       (e.add ? ACTIVATE_ADD : 0) | (e.each > 1 ? ACTIVATE_EACH : 0);
 	const bool clamps = e.function == Activation::Clamp;
 	const Xielu& f = e.xielu;
 	const ActivatePush push{
@@ -100,6 +100,7 @@ void VulkanBackend::compute(const op::Activate& o) {
 	    .row_stride = across,
 	    .scale = e.scale,
 	    .cap = e.cap,
+	    .each = e.each,
 	    .parameters = {clamps ? e.range.low : f.positive, clamps ? e.range.high : f.negative, f.linear, f.limit}};
 	rec_.dispatch(pipeline(choose_activate(flags)), push, {bind(out), bind(x), bind(y ? y : x)},
 	              {across, ceil_div(groups, kMostRows), 1},

@@ -31,7 +31,10 @@ void LayerRunner::run_experts(const Layer& layer, const ExpertWeights& w, const 
 			be_.expert_sum(shaped(from, all, e.hidden_dim), shaped(gate, all, 1, e.hidden_dim),
 			               shaped(mlp_.weights, all, 1));
 		}
-		be_.activate(gate, from, gated ? up : View(), {.function = layer.activation});
+		if (e.limit != kUnlimited)
+			limited_swiglu(gate, up, e.limit);
+		else
+			be_.activate(gate, from, gated ? up : View(), {.function = layer.activation});
 	}
 	const Proj down[] = {{shaped(mlp_.slot_out, n, e.used, cfg_.dim), w.w_down, w.b_down}};
 	be_.expert_matmul(down, shaped(gate, n * e.used, e.hidden_dim), slots, Epilogue::None, decode);
@@ -70,7 +73,7 @@ void LayerRunner::mix_beside_mlp(const Layer& layer, const LayerWeights& L, cons
 	be_.expert_sum(r.h, shaped(mlp_.slot_out, n, e.used, cfg_.dim), weights);
 	norm(r.h, r.h, w.out_norm);
 	be_.activate(r.branch, r.h, {}, {.add = true});
-	norm(r.branch, r.branch, L.mlp_out_norm);
+	norm(r.branch, r.branch, L.mlp_out_norm, out_norm_eps());
 	be_.activate(r.x, r.branch, {}, {.scale = layer.residual_scale, .add = true});
 }
 
@@ -103,7 +106,7 @@ void LayerRunner::mix(const Layer& layer, const LayerWeights& L, const LayerRows
 	be_.expert_sum(sum, shaped(mlp_.slot_out, n, e.used, cfg_.dim), weights);
 	if (e.shared_dim) add_shared(layer, w, r, sum, scale, decode);
 	if (!layer.mlp_out_norm) return;
-	norm(sum, sum, L.mlp_out_norm);
+	norm(sum, sum, L.mlp_out_norm, out_norm_eps());
 	be_.activate(r.x, sum, {}, {.scale = layer.residual_scale, .add = true});
 }
 

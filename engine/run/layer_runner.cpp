@@ -26,7 +26,7 @@ static uint32_t unit_norms(const Config& cfg) {
 	uint32_t n = 0;
 	for (const Layer& l : cfg.layers)
 		if (l.v_norm || l.qk_norm == QkNorm::HeadUnit) n = std::max(n, l.head_dim);
-	return cfg.streams.n > 1 ? std::max(n, cfg.dim) : n;
+	return cfg.streams.n > 1 || cfg.embedding_norm ? std::max(n, cfg.dim) : n;
 }
 
 LayerRunner::LayerRunner(Backend& be, const Config& cfg, const Weights& w, uint32_t most_rows, const Loras* loras)
@@ -100,7 +100,8 @@ LayerRows LayerRunner::rows_of(uint32_t l, const View& x, const TokenViews& toke
 	if (branch_) r.branch = rows(branch_, 0, n);
 	if (cfg_.streams.n > 1)
 		r.streams = {all_streams(x), first}, r.x = rows(streams_.x, 0, n), r.laurel = rows(streams_.laurel, 0, n);
-	if (recurrent_.out_gate) r.out_gate = rows(recurrent_.out_gate, 0, n);
+	if (layer.output_gate)
+		r.out_gate = shaped(recurrent_.out_gate, n, layer.n_heads * (layer.gate_by_head ? 1 : layer.head_dim));
 	if (recurrent_.values) r.values = rows(recurrent_.values, 0, n);
 	if (layer.latent.rank) {
 		r.q_rope = shaped(latent_.q_rope, n, layer.n_heads, layer.latent.rope_dim);
@@ -134,6 +135,7 @@ void LayerRunner::embed(const View& x, uint32_t first, const View& tokens, bool 
 	const View to = rows(x, first, tokens.shape[0]);
 	be_.embed(to, w_.embed, tokens);
 	if (cfg_.embedding_scale != 1) be_.activate(to, to, {}, {.scale = cfg_.embedding_scale});
+	if (cfg_.embedding_norm) be_.rmsnorm(to, to, rows(ones_, 0, cfg_.dim), cfg_.norm_eps);
 	if (cfg_.streams.n > 1) spread(x, first, tokens.shape[0], decode);
 }
 
@@ -143,11 +145,11 @@ View LayerRunner::part(const View& w, uint32_t first, uint32_t n) const {
 	return p;
 }
 
-void LayerRunner::norm(const View& out, const View& x, const NormWeights& w) {
+void LayerRunner::norm(const View& out, const View& x, const NormWeights& w, float eps) {
 	if (cfg_.norm == NormKind::Rms)
-		be_.rmsnorm(out, x, w.w, cfg_.norm_eps);
+		be_.rmsnorm(out, x, w.w, eps);
 	else
-		be_.layer_norm(out, x, w.w, w.b, cfg_.norm_eps);
+		be_.layer_norm(out, x, w.w, w.b, eps);
 }
 
 void LayerRunner::norm_matmul(std::span<const Proj> projs, const View& h, const View& x, const NormWeights& w,
@@ -270,7 +272,7 @@ void LayerRunner::add(const Layer& layer, const LayerRows& r, const Proj& proj, 
 	}
 	const Proj into[] = {{r.branch, proj.w, proj.bias}};
 	multiply(into, from, Epilogue::None, decode);
-	if (out_norm) norm(r.branch, r.branch, *out_norm);
+	if (out_norm) norm(r.branch, r.branch, *out_norm, out_norm_eps());
 	be_.activate(r.x, r.branch, {}, {.scale = layer.residual_scale, .add = true});
 }
 
@@ -278,7 +280,9 @@ void LayerRunner::project_out(uint32_t l, const LayerRows& r, bool decode) {
 	const Layer& layer = cfg_.layers[l];
 	if (!layer.mixes) return run_mlp_part(l, r, decode);
 	const LayerWeights& L = weights_of(l);
-	if (layer.output_gate) be_.activate(r.att, r.out_gate, r.att, {.function = Activation::Sigmoid});
+	if (layer.output_gate)
+		be_.activate(r.att, r.out_gate, r.att,
+		             {.function = layer.gate_function, .each = layer.gate_by_head ? layer.head_dim : 1});
 	const Latent& latent = layer.latent;
 	if (latent.rank && !r.expanded)
 		project_heads(shaped(r.values, r.n, layer.n_heads, latent.v_dim), L.latent.v_b, r.att, decode);
@@ -347,7 +351,8 @@ void LayerRunner::add_layer_input(uint32_t l, const LayerRows& r, bool decode) {
 
 View LayerRunner::run_mlp(const Layer& layer, const std::array<Proj, 2>& gate_up, const View& x,
                           const NormWeights* norm, const View& h, bool decode) {
-	const bool gated = layer.mlp == MlpKind::Gated, swiglu = gated && layer.activation == Activation::Silu;
+	const bool gated = layer.mlp == MlpKind::Gated, limited = layer.mlp_limit != kUnlimited,
+	           swiglu = gated && layer.activation == Activation::Silu && !limited;
 	const std::span<const Proj> in = std::span(gate_up).subspan(gated ? 0 : 1);
 	const Epilogue epilogue = swiglu ? Epilogue::SwiGLU : Epilogue::None;
 	if (norm)
@@ -356,9 +361,17 @@ View LayerRunner::run_mlp(const Layer& layer, const std::array<Proj, 2>& gate_up
 		multiply(in, x, epilogue, decode);
 	const View &gate = gate_up[0].out, &up = gate_up[1].out, &hidden = gated ? gate : up;
 	if (std::isfinite(layer.gate_cut)) be_.gaussian_top_k(gate, gate, layer.gate_cut);
-	if (!swiglu)
+	if (limited)
+		limited_swiglu(gate, up, layer.mlp_limit);
+	else if (!swiglu)
 		be_.activate(hidden, hidden, gated ? up : View(), {.function = layer.activation, .xielu = layer.xielu});
 	return hidden;
+}
+
+void LayerRunner::limited_swiglu(const View& gate, const View& up, float limit) {
+	be_.activate(gate, gate, {}, {.function = Activation::Silu});
+	be_.activate(up, up, {}, {.function = Activation::Clamp, .range = {-limit, limit}});
+	be_.activate(gate, gate, up, {.function = Activation::Clamp, .range = {-kUnlimited, limit}});
 }
 
 void LayerRunner::read_rows(const View& x, std::vector<float>& out) {

@@ -34,7 +34,7 @@ struct LayerRows { // rows of one pass through a layer
 	View k, v;     // (n, n_kv_heads, channels) f32
 	View gate, up; // (n, channels of the widest dense MLP) f32
 	RopeViews rope;
-	View out_gate = {};    // (n, n_heads, head_dim) f32, of Layer::output_gate
+	View out_gate = {};    // (n, n_heads * head_dim) f32, or (n, n_heads), of Layer::output_gate
 	View values = {};      // (n, values) f32: output of a recurrent layer, or of heads that attend to latents
 	View q_rope = {};      // (n, n_heads, rope_dim) f32, of Layer::latent
 	View q_nope = {};      // (n, n_heads, nope_dim) f32, of Layer::latent
@@ -108,7 +108,9 @@ class LayerRunner {
 
  private:
 	const LayerWeights& weights_of(uint32_t l) const { return copied_ && copied_layer_ == l ? *copied_ : w_.layers[l]; }
-	void norm(const View& out, const View& x, const NormWeights&);
+	void norm(const View& out, const View& x, const NormWeights& w) { norm(out, x, w, cfg_.norm_eps); }
+	void norm(const View& out, const View& x, const NormWeights&, float eps);
+	float out_norm_eps() const { return cfg_.out_norm_eps ? cfg_.out_norm_eps : cfg_.norm_eps; }
 	// Backend::matmul() with what adapters and limits of weights change.
 	void multiply(std::span<const Proj>, const View& x, Epilogue, bool decode);
 	void multiply_within_limits(std::span<const Proj>, const View& x, bool decode);
@@ -119,6 +121,8 @@ class LayerRunner {
 	// gate_up of x, or of its norm, which is stored in h; then the function between them and the projection out.
 	View run_mlp(const Layer&, const std::array<Proj, 2>& gate_up, const View& x, const NormWeights*, const View& h,
 	             bool decode);
+	// gate = min(silu(gate), limit) * clamp(up, -limit, limit); changes up.
+	void limited_swiglu(const View& gate, const View& up, float limit);
 	// Latent attention, layer_latent.cpp.
 	void project_in_latent(uint32_t l, const LayerRows&, bool decode);
 	void project_heads(const View& out, const View& w, const View& x, bool decode); // a matrix for each head

@@ -6,7 +6,7 @@ namespace kvrun {
 
 bool experts_weigh_gates(const Layer& l) { return l.experts.weigh_input && l.experts.used > 1; }
 bool experts_fuse_gates(const Layer& l) {
-	return !experts_weigh_gates(l) && l.mlp == MlpKind::Gated &&
+	return !experts_weigh_gates(l) && l.mlp == MlpKind::Gated && l.experts.limit == kUnlimited &&
 	       (l.experts.clamped || l.activation == Activation::Silu);
 }
 

@@ -139,9 +139,12 @@ LayerSizes layer_sizes(const Config& c, const Family& family, const SynthRow& r)
 	sizes.shared_kv = c.n_layers == r.layers ? r.more.shared_kv : 0;
 	if (r.more.window_head_dim && c.head_dim == r.head_dim)
 		sizes.window_head_dim = sizes.window_rope_dim = r.more.window_head_dim;
-	for (uint32_t l = 0; l < c.n_layers && r.more.window_kv_heads && c.n_kv_heads == r.kv_heads; ++l)
-		sizes.n_kv_heads.push_back(has_window(family, {.tokens = r.more.window}, l) ? r.more.window_kv_heads
-		                                                                            : c.n_kv_heads);
+	const auto of_windows = [&](std::vector<uint32_t>& each, uint32_t in_window, uint32_t other, bool as_in_row) {
+		for (uint32_t l = 0; l < c.n_layers && in_window && as_in_row; ++l)
+			each.push_back(has_window(family, {.tokens = r.more.window}, l) ? in_window : other);
+	};
+	of_windows(sizes.n_heads, r.more.window_heads, c.n_heads, c.n_heads == r.heads && c.n_kv_heads == r.kv_heads);
+	of_windows(sizes.n_kv_heads, r.more.window_kv_heads, c.n_kv_heads, c.n_kv_heads == r.kv_heads);
 	return sizes;
 }
 
@@ -159,7 +162,7 @@ void complete(SynthSpec& s, const SynthRow& r) {
 	layer.score_softcap = family.score_softcap, c.logit_softcap = family.logit_softcap;
 	c.ropes[0].dim = r.more.rotary_dim && c.head_dim == r.head_dim ? r.more.rotary_dim : c.head_dim;
 	c.ropes[0].neox = family.neox, c.ropes[0].rotates = !r.more.no_rope;
-	layer.qkv_bias |= r.more.qkv_bias;
+	layer.qkv_bias |= r.more.qkv_bias, layer.gate_by_head = r.more.gate_by_head;
 	if (r.more.parallel && family.parallel_optional)
 		layer.mlp_input = MlpInput::Parallel, layer.qk_norm = family.optional_qk_norm;
 	if (family.unnormed_experts && s.mixture.experts.n == family.unnormed_experts) layer.qk_norm = QkNorm::None;

@@ -11,11 +11,13 @@ struct SynthTraits {         // traits of few families
 	float embedding_scale = 0, residual_scale = 1, logit_scale = 1,
 	      attention_scale = 0; // as in Config; 0: the family's
 	uint32_t window = 0;
-	uint32_t window_kv_heads = 0, window_head_dim = 0; // of layers with a window; 0: as in other layers
-	uint32_t shared_kv = 0;                            // so many last layers use keys and values of earlier ones
-	uint32_t layer_input_dim = 0;                      // as in Config
-	uint32_t laurel_rank = 0, cut_layers = 0;          // as in Layer; first layers with Layer::gate_cut
-	bool v_is_k = false;                               // in layers without a window
+	// Of layers with a window; 0: as in other layers. RoPE rotates all of window_head_dim.
+	uint32_t window_heads = 0, window_kv_heads = 0, window_head_dim = 0;
+	bool gate_by_head = false;                // as in Layer
+	uint32_t shared_kv = 0;                   // so many last layers use keys and values of earlier ones
+	uint32_t layer_input_dim = 0;             // as in Config
+	uint32_t laurel_rank = 0, cut_layers = 0; // as in Layer; first layers with Layer::gate_cut
+	bool v_is_k = false;                      // in layers without a window
 	bool qkv_bias = false;
 	bool rms = false;            // of Family::norm_by_key
 	bool parallel = false;       // of Family::parallel_optional, with Family::optional_qk_norm

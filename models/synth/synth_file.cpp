@@ -48,6 +48,14 @@ class Header { // builds the bytes of a GGUF header
 };
 
 // One number if all layers have the same, else a list.
+void add_heads(Header& h, const Config& c) {
+	const std::string key = c.arch + ".attention.head_count";
+	if (std::ranges::all_of(c.layers, [&](const Layer& l) { return l.n_heads == c.n_heads; }))
+		return h.u32(key, c.n_heads);
+	h.array(key, GgufType::U32, c.layers.size());
+	for (const Layer& l : c.layers) h.raw(l.n_heads);
+}
+
 void add_kv_heads(Header& h, const Config& c) {
 	const std::string key = c.arch + ".attention.head_count_kv";
 	const bool by_heads = attends_by_kv_heads(*find_family(c.arch));
@@ -63,7 +71,7 @@ void add_windows(Header& h, const Config& c) {
 	const auto window = std::ranges::find_if(c.layers, [](const Layer& l) { return bool(l.window); });
 	if (window == c.layers.end()) return;
 	h.u32(key("attention.sliding_window"), window->window.tokens);
-	if (window->head_dim == c.head_dim) return;
+	if (window->head_dim == c.head_dim && c.ropes[window->rope].dim == c.ropes[0].dim) return;
 	h.array(key("attention.sliding_window_pattern"), GgufType::Bool, c.layers.size());
 	for (const Layer& l : c.layers) h.raw(uint8_t(bool(l.window)));
 	h.u32(key("attention.key_length_swa"), window->head_dim);
@@ -101,14 +109,14 @@ void add_config(Header& h, const SynthSpec& s) {
 	} else {
 		h.u32(key("feed_forward_length"), c.hidden_dim);
 	}
-	h.u32(key("attention.head_count"), c.n_heads);
+	add_heads(h, c);
 	add_kv_heads(h, c);
 	Latent t;
 	for (const Layer& l : c.layers)
 		if (l.latent.rank) t = l.latent;
 	h.u32(key("attention.key_length"), c.head_dim + t.rope_dim);
 	h.u32(key("attention.value_length"), c.head_dim);
-	h.u32(key("rope.dimension_count"), c.ropes[0].dim);
+	h.u32(key("rope.dimension_count"), c.ropes[0].dim * (find_family(c.arch)->half_rotary ? 2 : 1));
 	h.f32(key("rope.freq_base"), c.ropes[0].theta);
 	h.f32(key(c.norm == NormKind::Rms ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon"),
 	      c.norm_eps);

@@ -52,7 +52,7 @@
 #define DELTA_BY_CHANNEL 1u // each channel of keys has a decay of its own, else each head
 
 // activate
-#define ACTIVATE_FUNCTION 7u // these bits are one of the following
+#define ACTIVATE_FUNCTION 15u // these bits are one of the following
 #define ACTIVATE_SILU 1u
 #define ACTIVATE_GELU_TANH 2u
 #define ACTIVATE_RELU2 3u
@@ -60,9 +60,11 @@
 #define ACTIVATE_XIELU 5u
 #define ACTIVATE_GELU_QUICK 6u
 #define ACTIVATE_CLAMP 7u
-#define ACTIVATE_TIMES 8u // y is a factor
-#define ACTIVATE_CAP 16u  // there is a cap
-#define ACTIVATE_ADD 32u  // out += v, else out = v
+#define ACTIVATE_SOFTPLUS 8u
+#define ACTIVATE_TIMES 16u // y is a factor
+#define ACTIVATE_CAP 32u   // there is a cap
+#define ACTIVATE_ADD 64u   // out += v, else out = v
+#define ACTIVATE_EACH 128u // an element of x belongs to several of out
 
 #define LAYER_NORM_BIAS 1u // layer_norm: there is b
 

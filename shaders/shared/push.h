@@ -131,6 +131,7 @@ struct ActivatePush {
 	uint row_stride; // workgroup = group x + group y * row_stride
 	float scale;
 	float cap;
+	uint each;           // elements of out and y that share one of x, with ACTIVATE_EACH
 	float parameters[4]; // xielu: positive, negative, linear, limit; clamp: low, high
 };
 struct RopeStorePush {

@@ -242,13 +242,15 @@ TEST_CASE("ops: activate") {
 		Elementwise e;
 		bool y, in_place;
 		std::string text() const {
-			return fmt::format("activate: T {} dim {} function {} scale {} cap {}{}{}{}", T, dim, int(e.function),
-			                   e.scale, e.cap, e.add ? " add" : "", y ? " times" : "", in_place ? " in place" : "");
+			return fmt::format("activate: T {} dim {} function {} scale {} cap {} each {}{}{}{}", T, dim,
+			                   int(e.function), e.scale, e.cap, e.each, e.add ? " add" : "", y ? " times" : "",
+			                   in_place ? " in place" : "");
 		}
 	};
 	std::vector<ActivateRow> rows;
-	for (const Activation f : {Activation::None, Activation::Silu, Activation::GeluTanh, Activation::Relu2,
-	                           Activation::Sigmoid, Activation::Xielu, Activation::GeluQuick, Activation::Clamp})
+	for (const Activation f :
+	     {Activation::None, Activation::Silu, Activation::GeluTanh, Activation::Relu2, Activation::Sigmoid,
+	      Activation::Xielu, Activation::GeluQuick, Activation::Clamp, Activation::Softplus})
 		for (const bool y : {false, true}) {
 			const Xielu published{0.8f, 0.9f, 0.5f, -1e-6f}, other{0.2f, 1.7f, 0.3f, -0.4f};
 			const Range range{-0.6f, 0.9f}, half{-INFINITY, 0.3f};
@@ -259,6 +261,10 @@ TEST_CASE("ops: activate") {
 			    {1, 7, {.function = f, .scale = -3, .cap = 1.5f, .xielu = published, .range = range}, y, false});
 		}
 	rows.push_back({40, 1000, {.scale = 0.5f, .cap = 30}, false, true});
+	for (const uint32_t each : {2u, 24u, 128u}) { // gates of heads
+		rows.push_back({5, 3 * each, {.function = Activation::Softplus, .each = each}, true, false});
+		rows.push_back({33, 6 * each, {.function = Activation::Sigmoid, .scale = 0.5f, .each = each}, true, false});
+	}
 	each_row(rows, [](Backend& backend, const ActivateRow& r, const TestRow& row) {
 		Random random(uint32_t(row.number) + 1);
 		Rig rig(backend);
@@ -267,7 +273,7 @@ TEST_CASE("ops: activate") {
 		const float extremes[] = {0, -0.f, 1e-6f, 30, -30, 100, -100}; // exp() of some is not finite
 		for (size_t i = 0; i < 7 && i < n; ++i) x[i] = extremes[i];
 		for (size_t i = 0; i < n; ++i) {
-			const double a = double(x[i]);
+			const double a = double(x[i / r.e.each]);
 			double v = a;
 			if (r.e.function == Activation::Silu) v = a / (1 + std::exp(-a));
 			if (r.e.function == Activation::GeluTanh)
@@ -276,6 +282,7 @@ TEST_CASE("ops: activate") {
 			if (r.e.function == Activation::Sigmoid) v = 1 / (1 + std::exp(-a));
 			if (r.e.function == Activation::GeluQuick) v = a / (1 + std::exp(-1.702 * a));
 			if (r.e.function == Activation::Clamp) v = std::clamp(a, double(r.e.range.low), double(r.e.range.high));
+			if (r.e.function == Activation::Softplus) v = a > 30 ? a : std::log1p(std::exp(a));
 			if (r.e.function == Activation::Xielu) {
 				const Xielu& f = r.e.xielu;
 				const double below = std::expm1(std::min(a, double(f.limit))) - a;
@@ -285,7 +292,8 @@ TEST_CASE("ops: activate") {
 			if (r.e.cap > 0) v = double(r.e.cap) * std::tanh(v / double(r.e.cap));
 			want[i] = float(v + (r.e.add ? double(r.in_place ? x[i] : before[i]) : 0));
 		}
-		const View vx = rig.f32(x, r.T, r.dim), out = r.in_place ? vx : rig.f32(before, r.T, r.dim);
+		x.resize(n / r.e.each);
+		const View vx = rig.f32(x, r.T, r.dim / r.e.each), out = r.in_place ? vx : rig.f32(before, r.T, r.dim);
 		backend.activate(out, vx, r.y ? rig.f32(y, r.T, r.dim) : View(), r.e);
 		check_close(row, rig.get(out), want, "activate");
 		if (!r.in_place) check_same_bits(row, rig.get(vx), x);

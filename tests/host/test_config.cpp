@@ -479,18 +479,95 @@ TEST_CASE("config: files that need more than the family's row are refused by nam
 		return GgufBuilder::copy_as(Gguf::open(fmt::format("{}/tests/golden/tiny/{}.gguf", KVRUN_SOURCE_DIR, name)),
 		                            arch);
 	};
-	for (const char* key : {"minicpm.embedding_scale", "minicpm.residual_scale", "minicpm.logit_scale"}) {
-		GgufBuilder b = golden("minicpm", "minicpm");
-		CHECK(refusal(b) == "");
-		b.erase(key);
-		has(refusal(b), fmt::format("key {} is missing, as in files of 2024; convert the model again", key));
-	}
 	GgufBuilder b;
 	// A bias of the choice, by both names.
 	b = golden("hy_v3", "hy_v3");
 	CHECK(refusal(b) == "");
 	b.tensor_f32("blk.1.exp_probs_b.bias", {6}, std::vector<float>(6));
 	has(refusal(b), "tensor blk.1.exp_probs_b.bias belongs to a variant of hy_v3 that kvrun does not run");
+}
+
+TEST_CASE("config: minicpm: files of 2024 have no scales; they are those of the published models") {
+	GgufBuilder b =
+	    GgufBuilder::copy_as(Gguf::open(std::string(KVRUN_SOURCE_DIR) + "/tests/golden/tiny/minicpm.gguf"), "minicpm");
+	for (const char* key : {"minicpm.embedding_scale", "minicpm.residual_scale", "minicpm.logit_scale"}) b.erase(key);
+	const Config c = config_of(b);
+	CHECK(c.embedding_scale == 12);
+	CHECK(c.layers[1].residual_scale == doctest::Approx(1.4 / std::sqrt(2)));
+	CHECK(c.logit_scale == doctest::Approx(256. / 32));
+	b.f32("minicpm.embedding_scale", 3);
+	CHECK(config_of(b).embedding_scale == 3);
+}
+
+TEST_CASE("config: deci: layers lack attention, the MLP, or both") {
+	const GgufBuilder good =
+	    GgufBuilder::copy_as(Gguf::open(std::string(KVRUN_SOURCE_DIR) + "/tests/golden/tiny/deci.gguf"), "deci");
+	const Config c = config_of(good);
+	const auto parts = [](const Config& of) {
+		std::string out;
+		for (const Layer& l : of.layers)
+			out += fmt::format("{}{} ", l.mixes ? l.n_heads : 0, l.mlp == MlpKind::None ? 0 : l.hidden_dim);
+		return out;
+	};
+	CHECK(parts(c) == "4256 0256 00 4512 ");
+	CHECK((has_own_kv(c, 0) && !has_own_kv(c, 1) && !has_own_kv(c, 2) && has_own_kv(c, 3)));
+	const auto numbers = [&](const char* key, std::vector<uint32_t> v) {
+		GgufBuilder b = good;
+		b.numbers(key, GgufType::U32, v);
+		return b;
+	};
+	has(refusal(numbers("deci.attention.head_count", {4, 4, 0, 4})),
+	    "layer 1 has 4 heads without keys and values (linear attention); kvrun runs deci without it");
+	has(refusal(numbers("deci.attention.head_count", {0, 0, 0, 0})),
+	    "key deci.attention.head_count is 0; the file is damaged");
+	has(refusal(numbers("deci.attention.head_count_kv", {2, 0, 0, 0})), "layer 3 has 4 heads without keys and values");
+	has(refusal(numbers("deci.feed_forward_length", {256, 256, 256, 512})), "tensor blk.2.ffn_norm.weight is missing");
+	has(refusal(numbers("deci.feed_forward_length", {256, 0, 0, 512})),
+	    "tensor blk.1.ffn_norm.weight belongs to a variant of deci");
+}
+
+TEST_CASE("config: gates of attention, of heads or of channels, with q, k and v in one tensor or in three") {
+	const auto golden = [](const char* name, const char* arch) {
+		return GgufBuilder::copy_as(Gguf::open(fmt::format("{}/tests/golden/tiny/{}.gguf", KVRUN_SOURCE_DIR, name)),
+		                            arch);
+	};
+	GgufBuilder b = golden("laguna", "laguna");
+	Config c = config_of(b);
+	CHECK((c.layers[0].gate_by_head && c.layers[0].gate_function == Activation::Softplus));
+	CHECK((c.layers[0].n_heads == 4 && c.layers[1].n_heads == 8 && !c.layers[0].window && c.layers[3].window));
+	CHECK((c.ropes[c.layers[0].rope].dim == 8 && c.ropes[c.layers[1].rope].dim == 16));
+	CHECK((c.ropes[0].scaling == RopeScaling::Yarn && c.ropes[1].scaling == RopeScaling::None));
+	b.find("blk.2.attn_gate.weight").dims = {64, 4};
+	has(refusal(b), "tensor blk.2.attn_gate.weight is (4, 64), the config says (8, 32)");
+	CHECK(!config_of(golden("laguna_channels", "laguna")).layers[0].gate_by_head);
+	c = config_of(golden("spark2_5", "spark2_5"));
+	CHECK((c.layers[0].fused_qkv && c.layers[0].gate_by_head && c.layers[0].gate_function == Activation::Sigmoid));
+	CHECK((c.layers[0].window && !c.layers[1].window && c.layers[2].window));
+	b = golden("muse_glimmer", "muse-glimmer");
+	c = config_of(b);
+	CHECK((c.embedding_norm && c.out_norm_eps == 1e-8f && c.layers[0].output_gate && !c.layers[0].gate_by_head));
+	b.erase_tensor("blk.1.attn_gate.weight");
+	has(refusal(b), "tensor blk.1.attn_gate.weight is missing");
+}
+
+TEST_CASE("config: step35: limits of SwiGLU of each layer, and RoPE over half of the channels that the file says") {
+	const GgufBuilder good =
+	    GgufBuilder::copy_as(Gguf::open(std::string(KVRUN_SOURCE_DIR) + "/tests/golden/tiny/step35.gguf"), "step35");
+	Config c = config_of(good);
+	CHECK((c.ropes[0].dim == 8 && c.ropes[1].dim == 16 && c.ropes[1].theta == 1e2f));
+	CHECK((c.layers[1].experts.limit == kUnlimited && c.layers[2].experts.limit == 0.05f));
+	CHECK((c.layers[0].mlp_limit == kUnlimited && c.layers[1].mlp_limit == 0.1f && c.layers[3].mlp_limit == 0.05f));
+	const auto limits = [&](std::vector<float> v) {
+		GgufBuilder b = good;
+		b.numbers("step35.swiglu_clamp_exp", GgufType::F32, v);
+		return b;
+	};
+	has(refusal(limits({0, 0, -1, 0})), "key step35.swiglu_clamp_exp is -1 for a layer; the file is damaged");
+	has(refusal(limits({0, 0, 1})), "key step35.swiglu_clamp_exp has 3 elements, the model has 4 layers");
+	has(refusal(limits({0, 0, 1, NAN})), "key step35.swiglu_clamp_exp is nan for layer 3; the file is damaged");
+	GgufBuilder b = good;
+	b.erase("step35.swiglu_clamp_exp");
+	CHECK(config_of(b).layers[2].experts.limit == kUnlimited);
 }
 
 TEST_CASE("config: stablelm in parallel is what the file's key and all its layers say") {

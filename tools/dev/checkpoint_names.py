@@ -32,6 +32,58 @@ def exaone_names(tensors):
                              "gate_proj": "c_fc_0", "up_proj": "c_fc_1", "down_proj": "c_proj"})
 
 
+def fused_qkv(tensors, name, join=torch.cat):
+    """q, k and v of each layer in one tensor `name`; join: [q, k, v] -> it."""
+    for q in [n for n in tensors if n.endswith("self_attn.q_proj.weight")]:
+        parts = [tensors.pop(q.replace("q_proj", part)) for part in ("q_proj", "k_proj", "v_proj")]
+        tensors[q.replace("self_attn.q_proj", name)] = join(parts)
+    return tensors
+
+
+def internlm_names(tensors):
+    """Tensors of Llama by the names of InternLM 2; wqkv: for each KV head its query heads, its keys, its values."""
+    def by_groups(parts):
+        q, k, v = (part.unflatten(0, (2, -1, 8)) for part in parts)  # 2 KV heads of 8 channels
+        return torch.cat([q, k, v], dim=1).flatten(0, 2)
+    return renamed(fused_qkv(tensors, "attention.wqkv", by_groups), {
+        "embed_tokens": "tok_embeddings", "self_attn.o_proj": "attention.wo", "mlp.gate_proj": "feed_forward.w1",
+        "mlp.down_proj": "feed_forward.w2", "mlp.up_proj": "feed_forward.w3", "input_layernorm": "attention_norm",
+        "post_attention_layernorm": "ffn_norm", "lm_head": "output"})
+
+
+def ling1_names(tensors):
+    """Tensors of Granite's mixture by the names of Ling 1, with a tensor for each expert."""
+    out = {}
+    for name, tensor in fused_qkv(tensors, "attention.query_key_value").items():
+        name = name.replace("block_sparse_moe.router.layer", "mlp.gate").replace("self_attn.o_proj", "attention.dense")
+        name = name.replace("embed_tokens", "word_embeddings").replace("block_sparse_moe", "mlp.experts")
+        name = name.replace("shared_mlp", "mlp.shared_experts")
+        head, _, part = name.rpartition(".mlp.shared_experts." if "shared" in name else ".mlp.experts.")
+        if "input_linear" in part or "output_linear" in part:
+            shared = "shared" in name
+            for i, matrix in enumerate([tensor] if shared else tensor):
+                to = f"{head}.mlp.shared_experts" if shared else f"{head}.mlp.experts.{i}"
+                halves = matrix.chunk(2) if "input" in part else [matrix]
+                for what, half in zip(("gate_proj", "up_proj") if "input" in part else ("down_proj",), halves):
+                    out[f"{to}.{what}.weight"] = half.contiguous()
+        else:
+            out[name] = tensor
+    return out
+
+
+def step_names(tensors):
+    out = {}
+    for name, tensor in tensors.items():
+        name = name.replace(".mlp.gate.weight", ".moe.gate.weight").replace(".mlp.shared_experts.", ".share_expert.")
+        name = name.replace(".mlp.gate.e_score_correction_bias", ".moe.router_bias")
+        if name.endswith("experts.gate_up_proj"):
+            for part, half in zip(("gate_proj", "up_proj"), tensor.chunk(2, dim=1)):
+                out[name.replace("mlp.experts.gate_up_proj", f"moe.{part}.weight")] = half.contiguous()
+        else:
+            out[name.replace(".mlp.experts.down_proj", ".moe.down_proj.weight")] = tensor
+    return out
+
+
 def stacked_norms(tensors):
     """StableLM's norms of heads as one tensor: llama.cpp (of llama-cpp-python 0.3.36) makes them so, but loses them."""
     out = {}
@@ -54,6 +106,23 @@ CHECKPOINTS = {
     "stablelm_parallel": ({}, stacked_norms),
     "exaone_moe": ({"scoring_func": "sigmoid"}, lambda tensors: tensors),
     "exaone": ({"architectures": ["ExaoneForCausalLM"], "activation_function": "silu"}, exaone_names),
+    "internlm2": ({"architectures": ["InternLM2ForCausalLM"]}, internlm_names),
+    "pangu": ({"architectures": ["PanguEmbeddedForCausalLM"]}, lambda tensors: tensors),
+    "deci": ({"architectures": ["DeciLMForCausalLM"], "block_configs": [
+        {"attention": {"n_heads_in_group": 2 if attends else None, "replace_with_linear": False},
+         "ffn": {"ffn_mult": width * 3 / 2 / 32 if width else None}}
+        for attends, width in [(True, 256), (False, 256), (False, 0), (True, 512)]]}, lambda tensors: tensors),
+    "bailingmoe": ({"architectures": ["BailingMoeForCausalLM"], "num_experts": 6, "num_shared_experts": 2,
+                    "norm_topk_prob": True, "first_k_dense_replace": 0, "moe_intermediate_size": 16}, ling1_names),
+    "muse_glimmer": ({"architectures": ["MuseGlimmerForConditionalGeneration"]}, lambda tensors: tensors),
+    "spark2_5": ({"architectures": ["Spark2_5ForCausalLM"], "hidden_act": "gelu", "gate_attn_act_mode": "sigmoid",
+                  "headwise_attn_output_gate": True, "num_experts": None, "num_experts_per_tok": None,
+                  "moe_intermediate_size": None, "shared_expert_intermediate_size": None},
+                 lambda tensors: fused_qkv(tensors, "self_attn.q_k_v_proj")),
+    "step35": ({"architectures": ["Step3p5ForCausalLM"], "num_attention_groups": 2, "moe_num_experts": 8,
+                "moe_top_k": 3, "moe_layers_enum": "1,2,3", "norm_expert_weight": True, "rope_theta": [1e6, 1e2],
+                "partial_rotary_factors": [0.5, 1.0, 1.0, 1.0], "attention_other_setting": {"num_attention_heads": 8},
+                "rope_parameters": None}, step_names),
 }
 
 

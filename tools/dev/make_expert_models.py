@@ -160,6 +160,12 @@ def models():
                        {"one expert": {"num_experts_per_tok": 1}, "residual scale": {"residual_multiplier": 1.0}}),
         "granitemoe_shared": (hf.GraniteMoeSharedConfig(**base(**granite, shared_intermediate_size=24)),
                               {"no shared expert": zeroed("shared_mlp.output_linear")}),
+        # Granite's layers without its scales are what Ling computes; CHECKPOINTS makes the published form.
+        "bailingmoe": (hf.GraniteMoeSharedConfig(**base(
+            num_local_experts=6, num_experts_per_tok=2, intermediate_size=16, shared_intermediate_size=32,
+            tie_word_embeddings=False, embedding_multiplier=1.0, residual_multiplier=1.0, logits_scaling=1.0,
+            attention_multiplier=8 ** -0.5)),
+            {"one expert": {"num_experts_per_tok": 1}, "no shared expert": zeroed("shared_mlp.output_linear")}),
         "ernie4_5_moe": (hf.Ernie4_5_MoeConfig(**base(
             num_hidden_layers=3, intermediate_size=32, moe_num_experts=6, moe_k=2, moe_intermediate_size=16,
             moe_num_shared_experts=1, moe_layer_start_index=1, moe_layer_end_index=2)),

@@ -27,6 +27,7 @@ sys.path[:0] = [str(LLAMA_CPP), str(LLAMA_CPP / "gguf-py")]  # before make_tiny_
 
 from checkpoint_names import CHECKPOINTS, kimi_checkpoint, publish
 from make_tiny_models import LLAMA3, TOLERANCE, VOCAB, check_rounding, logits, prompt, relative, vocabulary
+from text_models import from_config
 
 PROMPT = 24
 
@@ -58,6 +59,17 @@ def models():
         "olmo2": (hf.Olmo2Config(**base(tie_word_embeddings=False)), {}),
         "glm4": (hf.Glm4Config(**base(head_dim=16, partial_rotary_factor=0.5, rope_parameters=half,
                                       attention_bias=True)), {"all channels rotated": {"partial_rotary_factor": 1.0}}),
+        "chatglm": (hf.GlmConfig(**base(head_dim=8, rms_norm_eps=1e-5, partial_rotary_factor=0.5, rope_parameters=half,
+                                        attention_bias=True, tie_word_embeddings=False)),
+                    {"all channels rotated": {"partial_rotary_factor": 1.0}}),
+        # Llama computes these two; CHECKPOINTS makes the published form of them.
+        "internlm2": (hf.LlamaConfig(**base(tie_word_embeddings=False)), {}),
+        "pangu": (hf.LlamaConfig(**base(head_dim=8, tie_word_embeddings=False, attention_bias=True)), {}),
+        # (attention, channels of the MLP) of each layer; the converter's widths are multiples of 256.
+        "deci": (hf.LlamaConfig(**base(num_hidden_layers=4, tie_word_embeddings=False, rope_parameters=LLAMA3,
+                                       parts=[(True, 256), (False, 256), (False, 0), (True, 512)])),
+                 {"no attention": filled("o_proj", 0.0), "no MLP": filled("down_proj", 0.0),
+                  "factors of RoPE": {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}}),
         "seed_oss": (hf.SeedOssConfig(**base(head_dim=16, attention_bias=True, attention_out_bias=False)), {}),
         "gemma": (hf.GemmaConfig(**base(head_dim=16, hidden_activation="gelu_pytorch_tanh")),
                   {"SwiGLU": {"hidden_activation": "silu", "hidden_act": "silu"}}),
@@ -306,6 +318,10 @@ def two_ropes(full, window):
 def shifted(config, name):
     """Whether a norm multiplies by 1 + w."""
     kind = config.model_type
+    if kind.startswith("muse_glimmer"):
+        return name.endswith("layernorm.weight")
+    if kind.startswith("step3p"):
+        return True
     if kind.startswith(("qwen3_next", "qwen3_5")):
         return "linear_attn" not in name
     return ("gemma" in kind and "gemma4" not in kind and "gemma3n" not in kind) or kind == "nemotron"
@@ -315,6 +331,8 @@ def untrained(config):
     if config.model_type == "mistral4":  # AutoModelForCausalLM does not know it
         return hf.models.mistral4.modeling_mistral4.Mistral4ForCausalLM._from_config(
             config, attn_implementation="eager").float().eval()
+    if model := from_config(config):
+        return model
     return hf.AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
 
 
@@ -330,7 +348,7 @@ def build(config, seed):
     names = [n for n, _ in model.named_parameters()]
     if not any("input_layernorm" in n for n in names) or any("post_feedforward" in n for n in names):
         quiet.append("post_attention_layernorm")
-    scales = getattr(config, "embedding_multiplier", 1.0)
+    scales = getattr(config, "embedding_multiplier", getattr(config, "scale_emb", 1.0))
     if config.model_type.startswith("gemma"):
         scales = config.hidden_size ** 0.5
     with torch.no_grad():
@@ -338,6 +356,8 @@ def build(config, seed):
             if "norm" in name and name.endswith("weight"):
                 # norms after attention and MLP determine the weight of their outputs
                 low = 0.35 if config.num_hidden_layers <= 4 else 0.22
+                if config.model_type.startswith("muse_glimmer"):
+                    low = 0.2
                 if "gemma4" in config.model_type or "gemma3n" in config.model_type:
                     low = 0.12 if config.hidden_size_per_layer_input else 0.2
                 wide = low if any(part in name for part in quiet) else 1.0
@@ -453,6 +473,8 @@ def convert(model, path, keys={}, unused={}, **options):
             kimi_checkpoint(Path(folder))
         if Path(path).stem in CHECKPOINTS:
             publish(Path(folder), Path(path).stem)
+        if model.config.model_type == "step3p5":  # what transformers would make of it lacks keys
+            options["hparams"] = json.loads(Path(folder, "config.json").read_text())
         vocab = {f"t{i}": i for i in range(model.config.vocab_size)}  # Gemma's converter needs their number
         Path(folder, "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocab}, "added_tokens": []}))
         hparams = ModelBase.load_hparams(Path(folder), False)

@@ -12,6 +12,8 @@ from make_family_models import base, each_attention, main
 # Prompts are three original contexts long.
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0,
         "mscale": 0.707, "mscale_all_dim": 0.707, "original_max_position_embeddings": 8}
+MINICPM_ROPE = {"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0, 1.3, 1.6, 2.0],
+                "long_factor": [1.0, 2.0, 3.0, 4.0], "original_max_position_embeddings": 256}
 # What the models have by default, and the converter's files do not say.
 EPS = 1e-6
 
@@ -85,6 +87,14 @@ def models():
                                     "partial_rotary_factor": 1 / 3})),
             wrong | mixture | norm | scale | {"weights as they are": {"norm_topk_prob": False},
                                               "no temperature": each_attention(untempered)}),
+        # The converter writes no scales; they are those of the published model.
+        "minicpm3": (hf.MiniCPM3Config(**base(
+            num_hidden_layers=4, num_key_value_heads=4, q_lora_rank=40, kv_lora_rank=32, qk_nope_head_dim=16,
+            qk_rope_head_dim=8, v_head_dim=8, rms_norm_eps=EPS, scale_emb=12, scale_depth=1.4, dim_model_base=256,
+            rope_parameters=MINICPM_ROPE)),
+            wrong | norm | {"embedding scale": {"scale_emb": 1}, "residual scale": {"scale_depth": 2.0},
+                            "logit scale": {"dim_model_base": 32},
+                            "no factors of RoPE": {"rope_parameters": MINICPM_ROPE | {"short_factor": [1.0] * 4}}}),
         # As wide as real ones: one latent of 512, a rotated key of 64.
         "deepseek2_wide": (hf.DeepseekV3Config(**base(
             **shape | dict(num_hidden_layers=1, kv_lora_rank=512, qk_nope_head_dim=32, qk_rope_head_dim=64,

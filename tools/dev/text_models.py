@@ -1,0 +1,87 @@
+"""Models for make_family_models.py that transformers has in parts only: text models without their head, and layers
+that lack parts or have other gates."""
+import copy
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+import transformers as hf
+
+
+class Alone(torch.nn.Module):
+    """The text part of a model that reads images too, with an output projection."""
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        self.model = hf.AutoModel.from_config(config, attn_implementation="eager") \
+            if config.model_type != "step3p5" else hf.models.step3p7.modeling_step3p7.Step3p7TextModel(config)
+        self.lm_head = torch.nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+
+    def forward(self, input_ids, use_cache=False):
+        out = self.lm_head(self.model(input_ids=input_ids, use_cache=use_cache).last_hidden_state)
+        if cap := getattr(self.config, "final_logit_softcapping", None):
+            out = cap * torch.tanh(out * self.config.output_multiplier / cap)
+        return SimpleNamespace(logits=out)
+
+    def save_pretrained(self, folder):
+        from safetensors.torch import save_file
+        tensors = {n: t.contiguous() for n, t in self.state_dict().items()}
+        save_file(tensors, Path(folder, "model.safetensors"), {"format": "pt"})
+        Path(folder, "config.json").write_text(json.dumps(self.config.to_dict(), default=str))
+
+
+def alone(config):
+    config._attn_implementation = "eager"
+    config.text_alone = True
+    return config
+
+
+class Nothing(torch.nn.Module):
+    """What a layer without attention or MLP adds to the residual stream."""
+    def forward(self, hidden_states, **more):
+        return (torch.zeros_like(hidden_states), None) if more else torch.zeros_like(hidden_states)
+
+
+def without_parts(model):
+    """Deci: layers of a Llama whose config says which parts they have, and how wide their MLP is."""
+    for layer, (attends, width) in zip(model.model.layers, model.config.parts):
+        if not attends:
+            layer.self_attn, layer.input_layernorm = Nothing(), torch.nn.Identity()
+        if not width:
+            layer.mlp, layer.post_attention_layernorm = Nothing(), torch.nn.Identity()
+        else:
+            config = copy.copy(model.config)
+            config.intermediate_size = width
+            layer.mlp = type(layer.mlp)(config)
+    return model
+
+
+class SigmoidGate(torch.nn.Linear):
+    """softplus() of what this computes is the sigmoid of the projection."""
+    def forward(self, x):
+        return torch.sigmoid(super().forward(x)).expm1().log()
+
+
+def spark(config):
+    """Spark X2.5: Laguna's dense layers with sigmoid gates and without norms of heads."""
+    config.sigmoid_gates = True
+    return config
+
+
+def with_sigmoid_gates(model):
+    for layer in model.model.layers:
+        a = layer.self_attn
+        a.q_norm, a.k_norm = torch.nn.Identity(), torch.nn.Identity()
+        a.g_proj = SigmoidGate(a.g_proj.in_features, a.g_proj.out_features, bias=False)
+    return model
+
+
+def from_config(config):
+    """A model whose layers or head transformers does not have as they are; None: it has them."""
+    if getattr(config, "text_alone", False):
+        return Alone(config).float().eval()
+    edit = without_parts if hasattr(config, "parts") else with_sigmoid_gates if hasattr(config, "sigmoid_gates") else None
+    if edit is None:
+        return None
+    return edit(hf.AutoModelForCausalLM.from_config(config, attn_implementation="eager")).float().eval()
