@@ -36,12 +36,14 @@ double ShortConv::bytes() const {
 }
 
 std::string DeltaRule::text() const {
-	return fmt::format("out {} key heads {} of {}{}{}{}", shape_text(out), how.n_key_heads, how.k_dim,
-	                   how.tiled ? " tiled" : "", how.by_channel ? " by channel" : "", how.apart ? " apart" : "");
+	return fmt::format("out {} key heads {} of {}{}{}{}{}", shape_text(out), how.n_key_heads, how.k_dim,
+	                   how.tiled ? " tiled" : "", how.by_channel ? " by channel" : "", how.bound < 0 ? " bounded" : "",
+	                   how.apart ? " apart" : "");
 }
 void DeltaRule::check() const {
 	KV_ASSERT(x.shape[0] >= 1 && how.n_key_heads >= 1 && out.shape[1] % how.n_key_heads == 0);
 	KV_ASSERT(how.k_dim >= 8 && how.k_dim % 8 == 0 && how.k_dim <= kMostStateRows && how.eps >= 0);
+	KV_ASSERT(how.bound == 0 || (how.bound < 0 && how.by_channel));
 	check_state_rows(rows, state_words());
 }
 double DeltaRule::bytes() const {

@@ -91,6 +91,9 @@ struct DeltaArgs {
 	float eps;                   // added to the squared lengths of queries and keys
 	bool by_channel = false;     // each channel of keys has a decay of its own, else each head
 	bool apart = false;          // queries of all rows come first, then keys, then values; else row by row
+	// by_channel: < 0: the logarithm of a decay is bound * sigmoid(rate * (alpha + shift)); 0: rate * softplus(alpha +
+	// shift)
+	float bound = 0;
 };
 struct ScanGates {
 	View step;              // (T, n_heads), before softplus(step + shift)

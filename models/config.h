@@ -109,7 +109,7 @@ enum class RecurrentKind : uint8_t {
 	StateSpace, // Mamba-2: a short convolution with silu of values, B (keys) and C (queries), then the scan
 	// Kimi delta attention: the delta rule with a decay for each channel of keys; q, k and v have tensors and
 	// convolutions of their own; decays and the gate of the output are products with two matrices, the first of which
-	// has k_dim rows.
+	// has k_dim rows, or with one (Recurrent::full_gates).
 	ChannelDelta,
 	ShortConv, // out = c * conv(b * x): a short convolution between two gates, one head of v_dim channels without keys
 };
@@ -121,9 +121,11 @@ struct Recurrent {            // instead of attention, or beside it: a state
 	bool tiled = false;       // head h uses key head h % n_key_heads, else h / (n_heads / n_key_heads)
 	bool fused_gates = false; // the file has beta and alpha in one tensor: per key head beta, then alpha
 	RecurrentKind kind = RecurrentKind::DeltaRule;
-	bool conv_bias = false; // the convolution has a bias
-	bool normed = true;     // StateSpace: a norm of each group of heads behind the gate
-	bool beside = false;    // the layer also attends: both read the same norm, and the stream gets both outputs
+	bool conv_bias = false;  // the convolution has a bias
+	bool full_gates = false; // ChannelDelta: decays and the gate are products with one matrix each
+	float bound = 0;         // ChannelDelta: as DeltaArgs::bound
+	bool normed = true;      // StateSpace: a norm of each group of heads behind the gate
+	bool beside = false;     // the layer also attends: both read the same norm, and the stream gets both outputs
 	uint32_t values() const { return n_heads * v_dim; }
 	uint32_t channels() const { return 2 * n_key_heads * k_dim + values(); } // convolved: q, k, v
 	uint32_t decays() const { return kind == RecurrentKind::ChannelDelta ? n_heads * k_dim : n_heads; } // of a token

@@ -80,6 +80,7 @@ void add_latent_specs(std::vector<TensorSpec>& out, const Layer& layer, uint32_t
 	out.push_back({name("attn_kv_a_norm"), 1, t.rank, false});
 	out.push_back({name("attn_k_b"), n * t.rank, t.nope_dim, true, n});
 	out.push_back({name("attn_v_b"), n * t.v_dim, t.rank, true, n});
+	if (layer.output_gate) out.push_back({name("attn_gate"), layer.gate_by_head ? n : n * t.v_dim, dim, true});
 	out.push_back({name("attn_output"), dim, n * t.v_dim, true});
 }
 

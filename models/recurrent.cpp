@@ -76,6 +76,12 @@ RecurrentLayers read_recurrent(const ConfigKeys& k, const Family& f, const Confi
 			     "{}: recurrent layers have {} heads of {} channels; kvrun runs multiples of 8, and "
 			     "up to {} heads",
 			     k.g.name(), c.n_heads, r.shape.k_dim, kMostHeads);
+		if (r.shape.full_gates && k.flag("kda.safe_gate", true)) {
+			r.shape.bound = k.f32("kda.gate_lower_bound", 0);
+			if (!(r.shape.bound < 0))
+				fail(Code::Format, "{}: key {} is {}, expected less than 0; the file is damaged", k.g.name(),
+				     k.key("kda.gate_lower_bound"), r.shape.bound);
+		}
 		return r;
 	}
 	r.shape.k_dim = read_size(k, "ssm.state_size", 8, kMostStateRows);
@@ -156,8 +162,12 @@ void add_recurrent_specs(std::vector<TensorSpec>& out, const Recurrent& r, uint3
 		for (const char* what : {"attn_q.weight", "attn_k.weight", "attn_v.weight"}) matrix(what, r.values(), dim);
 		for (const char* what : {"ssm_conv1d_q.weight", "ssm_conv1d_k.weight", "ssm_conv1d_v.weight"})
 			vector(what, r.values() * r.taps, r.values());
-		matrix("ssm_f_a.weight", r.k_dim, dim), matrix("ssm_f_b.weight", r.decays(), r.k_dim);
-		matrix("ssm_g_a.weight", r.k_dim, dim), matrix("ssm_g_b.weight", r.values(), r.k_dim);
+		if (r.full_gates) {
+			matrix("ssm_f_a.weight", r.decays(), dim), matrix("ssm_g_a.weight", r.values(), dim);
+		} else {
+			matrix("ssm_f_a.weight", r.k_dim, dim), matrix("ssm_f_b.weight", r.decays(), r.k_dim);
+			matrix("ssm_g_a.weight", r.k_dim, dim), matrix("ssm_g_b.weight", r.values(), r.k_dim);
+		}
 		matrix("ssm_beta.weight", r.n_heads, dim);
 		vector("ssm_a", r.n_heads, r.n_heads);
 		vector("ssm_dt.bias", r.decays());

@@ -11,7 +11,7 @@ void see_traits(const ConfigKeys& k, const Family& f, Layer& layer) {
 	layer.qkv_bias |= has(layer.fused_qkv ? "blk.0.attn_qkv.bias" : "blk.0.attn_q.bias");
 	const GgufTensor *gate = k.g.find_tensor("blk.0.attn_gate.weight"),
 	                 *out = k.g.find_tensor("blk.0.attn_output.weight");
-	layer.gate_by_head = layer.gate_apart && gate && out && gate->rows() < out->cols();
+	layer.gate_by_head |= layer.gate_apart && gate && out && gate->rows() < out->cols();
 	layer.out_bias |= has("blk.0.attn_output.bias");
 	layer.mlp_bias |= has("blk.0.ffn_down.bias");
 	if (f.optional_qk_norm != QkNorm::None && has("blk.0.attn_q_norm.weight")) layer.qk_norm = f.optional_qk_norm;

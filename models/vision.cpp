@@ -75,6 +75,17 @@ constexpr Projector moon(const char* name, PatchRotation::By by, uint32_t most_r
 	        .end = end};
 }
 
+// PaddleOCR-VL: Qwen's sizes of tiles and positions, but SigLIP's layers.
+constexpr Projector paddle() {
+	Projector p = qwen("paddleocr", NormKind::LayerBiased, PositionTable::Bilinear);
+	p.swapped_mlp = false;
+	p.patch_norm = "mm.input_norm", p.patch_norm_eps = 1e-5f;
+	p.steps = mlp("mm.1", "mm.2");
+	p.least_rows = 188, p.most_rows = 3009;
+	p.begin = "<|IMAGE_START|>", p.end = "<|IMAGE_END|>";
+	return p;
+}
+
 constexpr Projector kProjectors[] = {
     // LLaVA 1.5
     {.name = "mlp",
@@ -200,6 +211,7 @@ constexpr Projector kProjectors[] = {
     qwen("qwen2vl_merger", NormKind::LayerBiased, PositionTable::None),    // Qwen2-VL
     qwen("qwen2.5vl_merger", NormKind::Rms, PositionTable::None),          // Qwen2.5-VL
     qwen("qwen3vl_merger", NormKind::LayerBiased, PositionTable::Corners), // Qwen3-VL, Qwen3.5
+    paddle(),                                                              // PaddleOCR-VL
     // GLM-4.1V, GLM-4.5V, GLM-4.6V
     {.name = "glm4v",
      .tiling = Tiling::Free,
@@ -353,7 +365,7 @@ void read_tiles(const Gguf& g, const ImageRows& rows, VisionConfig& v) {
 	v.patch = sized(g, "clip.vision.patch_size", v.image_size);
 	if (p.merge != Merge::None)
 		v.merge = g.u32("clip.vision.projector.scale_factor", g.u32("clip.vision.spatial_merge_size", p.merge_default));
-	const bool sizes = p.table != PositionTable::ColumnAndLine; // that of the file is of use
+	const bool sizes = p.table != PositionTable::ColumnAndLine && p.table != PositionTable::Bilinear; // it is of use
 	if (v.merge == 0 || v.merge > 16 || (sizes && v.image_size % v.align() != 0))
 		fail(Code::Unsupported, "{}: tiles of {} pixels are no multiple of {} x {} patches of {}", g.name(),
 		     v.image_size, v.merge, v.merge, v.patch);
@@ -388,6 +400,9 @@ void read_layers(const Gguf& g, VisionConfig& v) {
 		     v.merge, v.merge, v.patch);
 	for (uint32_t l = 0; l < v.transformer.n_layers; ++l)
 		if (g.find_tensor(fmt::format("v.deepstack.{}.fc1.weight", l))) v.deep.push_back(l);
+	v.table_side = v.image_size / v.patch;
+	if (const GgufTensor* t = g.find_tensor("v.position_embd.weight"); t && p.table == PositionTable::Bilinear)
+		v.table_side = uint32_t(std::sqrt(double(std::min<uint64_t>(t->rows(), kMostPatches))));
 	if (const GgufTensor* t = g.find_tensor("v.position_embd.weight"); t && p.table == PositionTable::ColumnAndLine)
 		v.table_edge = uint32_t(std::min<uint64_t>(t->rows() / 2, kMostPatches));
 	if (p.table == PositionTable::ColumnAndLine && v.table_edge < v.merge)

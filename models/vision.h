@@ -37,6 +37,7 @@ enum class PositionTable : uint8_t {
 	Corners,       // bilinear, corners on corners
 	Antialiased,   // bilinear, as an image is resized
 	Bicubic,       // a = -0.75, without averaging
+	Bilinear,      // without averaging; the file's table may have another size than image_size says
 	ColumnAndLine, // two tables: a row of the first by the patch's column, and one of the second by its line
 };
 // Rotation of a head's channels by the patch's line and column. Of `pairs` pairs of channels, pair k of each half has
@@ -101,6 +102,7 @@ struct Projector {
 	Merge merge = Merge::None;
 	uint32_t merge_default = 2;  // patches in each direction, of files that do not say
 	const char* patch_norm = ""; // of patches before they are merged, as the transformer's norms; if the file has it
+	float patch_norm_eps = 0;    // 0: the transformer's
 	bool mean_scaled = false;    // means are multiplied by sqrt(channels), and then standardised if the file says how
 	Steps steps = {};
 	const char* row_end = "";                  // tensor with a row of the model behind each row of patches but the last
@@ -147,6 +149,7 @@ struct VisionConfig {
 	bool row_ends = false;                     // there is a row of the model behind each row of patches but the last
 	Sight sight = Sight::Before;
 	uint32_t table_edge = 0;   // lines and columns that PositionTable::ColumnAndLine has
+	uint32_t table_side = 0;   // the same of square tables
 	bool layer_scales = false; // outputs of attention and MLP have a factor per channel
 	// Patches see those of their window, window x window patches; every so-many-th layer has none. 0: all see all.
 	uint32_t window = 0, window_period = 0;

@@ -292,7 +292,7 @@ VisionWeights load_vision(const Gguf& file, const VisionConfig& v, Backend& be) 
 	g.bias(out.patch_bias, "v.patch_embd.bias", c.dim);
 	if (v.class_token) out.class_token = g.values(g.need("v.class_embd", 1, c.dim));
 	if (v.projector->table != PositionTable::None) {
-		const uint64_t side = v.image_size / v.patch;
+		const uint64_t side = v.table_side;
 		const uint64_t n = v.table_edge ? 2 * v.table_edge : side * side + (v.class_token ? 1 : 0);
 		// GLM-OCR has none
 		const bool needed = v.projector->table != PositionTable::Bicubic;

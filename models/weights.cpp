@@ -266,6 +266,7 @@ RecurrentWeights recurrent_weights(const Recurrent& r, Find find, Named named, B
 		w.conv_q = conv("ssm_conv1d_q"), w.conv_k = conv("ssm_conv1d_k"), w.conv_v = conv("ssm_conv1d_v");
 		w.alpha_low = find("ssm_f_a"), w.alpha = find("ssm_f_b");
 		w.gate_low = find("ssm_g_a"), w.gate = find("ssm_g_b");
+		if (r.full_gates) w.alpha = std::exchange(w.alpha_low, {}), w.gate = std::exchange(w.gate_low, {});
 		w.beta = find("ssm_beta"), w.rate = named("ssm_a"), w.shift = named("ssm_dt.bias");
 		w.norm = find("ssm_norm"), w.out = find("attn_output");
 		return w;

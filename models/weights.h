@@ -32,7 +32,8 @@ struct RecurrentWeights {
 	View qkv, gate;   // (channels, dim), (values, dim)
 	View beta, alpha; // (n_heads, dim)
 	// Of RecurrentKind::ChannelDelta: (values, dim) each in place of qkv; (k_dim, dim), behind which gate is (values,
-	// k_dim) and alpha (decays, k_dim); (values, taps) f32 each in place of conv.
+	// k_dim) and alpha (decays, k_dim), or with Recurrent::full_gates nothing; (values, taps) f32 each in place of
+	// conv.
 	View q, k, v, gate_low, alpha_low, conv_q, conv_k, conv_v;
 	View value;       // (values, dim), of RecurrentKind::ShortConv, whose gates are qkv and gate
 	View out;         // (dim, values)

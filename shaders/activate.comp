@@ -14,6 +14,8 @@ layout(std430, binding = 0) buffer Out { float out_x[]; }; // may be x or y
 layout(std430, binding = 1) readonly buffer X { float x[]; };
 layout(std430, binding = 2) readonly buffer Y { float y[]; };
 
+#include "lib/softplus.glsl"
+
 // x > 0: positive * x^2 + linear * x; else negative * (exp(min(x, limit)) - 1 - x) + linear * x
 float xielu(float x) {
 	if (x > 0.0) return x * (p.parameters[0] * x + p.parameters[2]);
@@ -21,12 +23,6 @@ float xielu(float x) {
 	// exp(m) - 1 - m; near 0, where the difference loses digits, by its Taylor series
 	const float s = m * m * 0.5 * (1.0 + m / 3.0 * (1.0 + m / 4.0 * (1.0 + m / 5.0 * (1.0 + m / 6.0))));
 	return p.parameters[1] * ((m > -0.25 ? s : exp(m) - 1.0 - m) + (m - x)) + p.parameters[2] * x;
-}
-
-// log(1 + exp(v)), also where exp(v) is more than a float holds, and where 1 + exp(v) loses it
-float softplus(float v) {
-	const float e = exp(-abs(v));
-	return max(v, 0.0) + (e < 0.01 ? e * (1.0 - e * (0.5 - e * (1.0 / 3.0))) : log(1.0 + e));
 }
 
 float activation(float v) {

@@ -5,7 +5,8 @@
 //   out   = decay * (q . S) + (q . k) * sigmoid(beta) * miss
 //   S     = decay * S + k * sigmoid(beta) * miss
 //   decay = exp(rate * softplus(alpha + shift))
-// With DELTA_BY_CHANNEL decay is a number per row of S; S is then multiplied by it before the sums.
+// With DELTA_BY_CHANNEL decay is a number per row of S; S is then multiplied by it before the sums. With DELTA_BOUNDED,
+// too, decay = exp(bound * sigmoid(rate * (alpha + shift))).
 // Columns are independent of each other; lib/state_rows.glsl has their place. What does not depend on S is computed for
 // TILE tokens at once, so that a token needs no barrier.
 // Order of sums: each component of an invocation's quads, quad by quad; x + y and z + w; over invocations as a tree.
@@ -15,7 +16,7 @@
 //          or apart; beta, alpha (rows, n_heads) f32; rate, shift (n_heads) f32; by channel: alpha (rows, n_heads,
 //          K_DIM), shift (n_heads, K_DIM); work (items) StateWork; from, to f32 words
 // grid     x: blocks of columns, y: heads, z: items; SLICES * COLS / LANE_COLS invocations, TILE or more
-// FLAGS    DELTA_BY_CHANNEL
+// FLAGS    DELTA_*
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "shared/flags.h"
@@ -61,7 +62,8 @@ shared float own_value[TILE]; // (q . k) * sigmoid(beta), of k and q that are di
 float next_alpha[AHEAD && BY_CHANNEL ? LOADS : 1u], next_beta;
 
 float channel_decay(uint i, float a) {
-	return exp(rate[KV_AT(4) + head()] * softplus(a + shift[KV_AT(5) + head() * K_DIM + key_offset(i)]));
+	const float of_head = rate[KV_AT(4) + head()], v = a + shift[KV_AT(5) + head() * K_DIM + key_offset(i)];
+	return exp((FLAGS & DELTA_BOUNDED) != 0 ? p.bound / (1.0 + exp(-of_head * v)) : of_head * softplus(v));
 }
 uint alpha_at(uint row, uint i) { return KV_AT(3) + gate_at(row) * K_DIM + key_offset(i); }
 void load_gates(uint row, uint n) {

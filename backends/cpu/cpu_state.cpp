@@ -69,8 +69,11 @@ void CpuBackend::compute(const op::DeltaRule& o) {
 				const float share = 1 / (1 + std::exp(-beta[size_t(t) * heads + h]));
 				for (uint32_t i = 0; i < decays; ++i) {
 					const size_t of = size_t(h) * decays + i;
-					const double step = softplus(double(alpha[size_t(t) * heads * decays + of]) + double(shift[of]));
-					kept[i] = float(std::exp(double(rate[h]) * step));
+					const double v = double(alpha[size_t(t) * heads * decays + of]) + double(shift[of]),
+					             r = double(rate[h]);
+					const double power =
+					    o.how.bound < 0 ? double(o.how.bound) / (1 + std::exp(-r * v)) : r * softplus(v);
+					kept[i] = float(std::exp(power));
 				}
 				const float of_k = 1 / std::sqrt(dot(k, k, k_dim) + o.how.eps);
 				const float of_q = 1 / std::sqrt((dot(q, q, k_dim) + o.how.eps) * float(k_dim));

@@ -183,6 +183,7 @@ struct DeltaRuleArgs {
 	uint32_t tiled;                                // 1: head h has the key head h % n_key_heads
 	uint32_t by_channel;                           // 1: each channel of keys has a decay of its own
 	float eps, scale;
+	float bound; // by_channel: of logarithms of decays; 0: none
 };
 
 struct KvPlace {        // KvDst of backends/ops.h

@@ -102,10 +102,11 @@ __global__ void delta_rule_kernel(DeltaRuleArgs a) {
 			query[i] = k < a.k_dim ? x[k] : 0.f;
 			key[i] = k < a.k_dim ? x[a.k_at + k] : 0.f;
 			const uint64_t gate = uint64_t(t) * a.n_heads + head;
-			if (a.by_channel)
-				kept[i] = k < a.k_dim
-				              ? expf(a.rate[head] * softplus(a.alpha[gate * a.k_dim + k] + a.shift[head * a.k_dim + k]))
-				              : 0.f;
+			if (a.by_channel) {
+				const float v = k < a.k_dim ? a.alpha[gate * a.k_dim + k] + a.shift[head * a.k_dim + k] : 0.f;
+				const float power = a.bound < 0 ? a.bound / (1 + expf(-a.rate[head] * v)) : a.rate[head] * softplus(v);
+				kept[i] = k < a.k_dim ? expf(power) : 0.f;
+			}
 		}
 		load_values(value, a.x + a.v_at + uint64_t(row + tile) * a.value_stride + head * a.v_dim, a.value_stride, here,
 		            a.v_dim);

@@ -90,7 +90,7 @@ ConvChoice choose_short_conv(const Caps&, uint32_t taps, bool silu, bool bias);
 struct StateChoice : Choice {
 	uint32_t cols; // columns of a state in one workgroup
 };
-StateChoice choose_delta_rule(const Caps&, uint32_t k_dim, uint32_t v_dim, bool by_channel);
+StateChoice choose_delta_rule(const Caps&, uint32_t k_dim, uint32_t v_dim, bool by_channel, bool bounded);
 StateChoice choose_ssm_scan(const Caps&, uint32_t k_dim, uint32_t v_dim);
 
 // ---- attention

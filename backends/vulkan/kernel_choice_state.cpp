@@ -37,9 +37,9 @@ static StateChoice choose_state_kernel(Kernel kernel, const Caps& c, uint32_t k_
 	          {SPEC_AHEAD, ahead}}},
 	        n * lane_cols};
 }
-StateChoice choose_delta_rule(const Caps& c, uint32_t k_dim, uint32_t v_dim, bool by_channel) {
+StateChoice choose_delta_rule(const Caps& c, uint32_t k_dim, uint32_t v_dim, bool by_channel, bool bounded) {
 	StateChoice how = choose_state_kernel(Kernel::delta_rule, c, k_dim, v_dim, by_channel);
-	if (by_channel) how.spec.push_back({SPEC_FLAGS, DELTA_BY_CHANNEL});
+	if (by_channel) how.spec.push_back({SPEC_FLAGS, DELTA_BY_CHANNEL | (bounded ? DELTA_BOUNDED : 0)});
 	return how;
 }
 StateChoice choose_ssm_scan(const Caps& c, uint32_t k_dim, uint32_t v_dim) {

@@ -133,8 +133,10 @@ void state_uses(const Caps& c, Uses& out) {
 	add(out, choose_short_conv(c, 4, true, true), "4 taps, bias");
 	add(out, choose_short_conv(c, 3, false, false), "3 taps, linear");
 	for (const uint32_t d : {64u, 128u})
-		add(out, choose_delta_rule(c, d, d, false), fmt::format("states of {} x {}", d, d));
-	add(out, choose_delta_rule(c, 128, 128, true), "states of 128 x 128, by channel");
+		add(out, choose_delta_rule(c, d, d, false, false), fmt::format("states of {} x {}", d, d));
+	for (const bool bounded : {false, true})
+		add(out, choose_delta_rule(c, 128, 128, true, bounded),
+		    fmt::format("states of 128 x 128, by channel{}", bounded ? ", bounded" : ""));
 	add(out, choose_ssm_scan(c, 128, 64), "states of 128 x 64");
 	add(out, choose_ssm_scan(c, 256, 64), "states of 256 x 64");
 }

@@ -20,7 +20,7 @@ void VulkanBackend::compute(const op::ShortConv& o) {
 
 void VulkanBackend::compute(const op::DeltaRule& o) {
 	const uint32_t heads = o.out.shape[1], v_dim = o.out.shape[2], k_dim = o.how.k_dim;
-	const StateChoice how = choose_delta_rule(caps(), k_dim, v_dim, o.how.by_channel);
+	const StateChoice how = choose_delta_rule(caps(), k_dim, v_dim, o.how.by_channel, o.how.bound < 0);
 	const op::DeltaPlaces at = o.places();
 	const DeltaRulePush push{.n_heads = heads,
 	                         .n_key_heads = o.how.n_key_heads,
@@ -31,7 +31,8 @@ void VulkanBackend::compute(const op::DeltaRule& o) {
 	                         .v_at = at.v,
 	                         .tiled = o.how.tiled,
 	                         .eps = o.how.eps,
-	                         .scale = 1 / std::sqrt(float(k_dim))};
+	                         .scale = 1 / std::sqrt(float(k_dim)),
+	                         .bound = o.how.bound};
 	rec_.dispatch(pipeline(how), push,
 	              {bind(o.out), bind(o.x), bind(o.gates.beta), bind(o.gates.alpha), bind(o.gates.rate),
 	               bind(o.gates.shift), bind(o.rows.work), bind(o.rows.from), bind(o.rows.to)},

@@ -26,6 +26,8 @@ void LayerRunner::project_in_latent(uint32_t l, const LayerRows& r, bool decode)
 	norm(r.h, r.x, L.attn_norm);
 	const Proj keys[] = {{r.k, w.kv_a, {}}, {r.v, w.k_rope, {}}};
 	multiply(keys, r.h, Epilogue::None, decode);
+	const Proj gate[] = {{r.out_gate, L.wq_gate, {}}};
+	if (layer.output_gate) multiply(gate, r.h, Epilogue::None, decode);
 	be_.rmsnorm(shaped(r.k, r.n, t.rank), shaped(r.k, r.n, t.rank), w.kv_norm, cfg_.norm_eps);
 	const View nope = shaped(r.q_nope, r.n, layer.n_heads * t.nope_dim);
 	View from = r.h;

@@ -37,8 +37,7 @@ void LayerRunner::recur_by_channel(uint32_t l, const LayerRows& r, std::span<con
 	const uint32_t n = r.n, words = how.conv_words() / 3;
 	const View mixed = rows(recurrent_.mixed, 0, n), conv = rows(recurrent_.conv, 0, n),
 	           gate = rows(recurrent_.gate, 0, n), beta = rows(recurrent_.beta, 0, n),
-	           alpha = rows(recurrent_.alpha, 0, n), low = rows(recurrent_.low, 0, n),
-	           low_gate = rows(recurrent_.low_gate, 0, n);
+	           alpha = rows(recurrent_.alpha, 0, n);
 	const auto third = [&](const View& v, uint32_t i) { return rows(shaped(v, 3 * n, how.values()), i * n, n); };
 	const auto behind = [&](View v, uint32_t i) {
 		v.at += size_t(i) * words * sizeof(float), v.shape[0] -= i * words;
@@ -46,19 +45,25 @@ void LayerRunner::recur_by_channel(uint32_t l, const LayerRows& r, std::span<con
 	};
 	norm(r.h, r.x, weights_of(l).attn_norm);
 	const Proj wide[] = {{third(mixed, 0), w.q, {}}, {third(mixed, 1), w.k, {}}, {third(mixed, 2), w.v, {}}},
-	           narrow[] = {{low, w.alpha_low, {}}, {low_gate, w.gate_low, {}}, {beta, w.beta, {}}},
 	           decays[] = {{alpha, w.alpha, {}}}, gates[] = {{gate, w.gate, {}}};
 	multiply(wide, r.h, Epilogue::None, decode);
-	multiply(narrow, r.h, Epilogue::None, decode);
-	multiply(decays, low, Epilogue::None, decode);
-	multiply(gates, low_gate, Epilogue::None, decode);
+	if (how.full_gates) {
+		const Proj all[] = {decays[0], gates[0], {beta, w.beta, {}}};
+		multiply(all, r.h, Epilogue::None, decode);
+	} else {
+		const View low = rows(recurrent_.low, 0, n), low_gate = rows(recurrent_.low_gate, 0, n);
+		const Proj narrow[] = {{low, w.alpha_low, {}}, {low_gate, w.gate_low, {}}, {beta, w.beta, {}}};
+		multiply(narrow, r.h, Epilogue::None, decode);
+		multiply(decays, low, Epilogue::None, decode);
+		multiply(gates, low_gate, Epilogue::None, decode);
+	}
 	const View* taps[] = {&w.conv_q, &w.conv_k, &w.conv_v};
 	for (const StateGroup& g : groups) {
 		for (uint32_t i = 0; i < 3; ++i)
 			be_.short_conv(third(conv, i), third(mixed, i), *taps[i],
 			               {g.conv.work, behind(g.conv.from, i), behind(g.conv.to, i)}, {});
 		be_.delta_rule(shaped(r.values, n, how.n_heads, how.v_dim), conv, {beta, alpha, w.rate, w.shift}, g.rule,
-		               {how.n_heads, how.k_dim, false, kDeltaEps, true, true});
+		               {how.n_heads, how.k_dim, false, kDeltaEps, true, true, how.bound});
 	}
 	const View heads = shaped(r.values, n * how.n_heads, how.v_dim);
 	be_.rmsnorm(heads, heads, w.norm, cfg_.norm_eps);

@@ -71,6 +71,9 @@ LayerRunner::LayerRunner(Backend& be, const Config& cfg, const Weights& w, uint3
 	if (latent_.heads) write_latent_tables();
 }
 
+// Channels of what a head makes of the tokens it attends to.
+static uint32_t value_dim(const Layer& l) { return l.latent.rank ? l.latent.v_dim : l.head_dim; }
+
 // Whether outputs of a layer's parts are added to the residual stream unchanged.
 static bool adds_plainly(const Layer& layer, bool norm) { return !norm && layer.residual_scale == 1; }
 
@@ -101,7 +104,7 @@ LayerRows LayerRunner::rows_of(uint32_t l, const View& x, const TokenViews& toke
 	if (cfg_.streams.n > 1)
 		r.streams = {all_streams(x), first}, r.x = rows(streams_.x, 0, n), r.laurel = rows(streams_.laurel, 0, n);
 	if (layer.output_gate)
-		r.out_gate = shaped(recurrent_.out_gate, n, layer.n_heads * (layer.gate_by_head ? 1 : layer.head_dim));
+		r.out_gate = shaped(recurrent_.out_gate, n, layer.n_heads * (layer.gate_by_head ? 1 : value_dim(layer)));
 	if (recurrent_.values) r.values = rows(recurrent_.values, 0, n);
 	if (layer.latent.rank) {
 		r.q_rope = shaped(latent_.q_rope, n, layer.n_heads, layer.latent.rope_dim);
@@ -280,14 +283,15 @@ void LayerRunner::project_out(uint32_t l, const LayerRows& r, bool decode) {
 	const Layer& layer = cfg_.layers[l];
 	if (!layer.mixes) return run_mlp_part(l, r, decode);
 	const LayerWeights& L = weights_of(l);
-	if (layer.output_gate)
-		be_.activate(r.att, r.out_gate, r.att,
-		             {.function = layer.gate_function, .each = layer.gate_by_head ? layer.head_dim : 1});
 	const Latent& latent = layer.latent;
 	if (latent.rank && !r.expanded)
 		project_heads(shaped(r.values, r.n, layer.n_heads, latent.v_dim), L.latent.v_b, r.att, decode);
+	const View& attended = latent.rank ? r.values : r.att;
+	if (layer.output_gate)
+		be_.activate(attended, r.out_gate, attended,
+		             {.function = layer.gate_function, .each = layer.gate_by_head ? value_dim(layer) : 1});
 	const NormWeights* out_norm = layer.attn_out_norm ? &L.attn_out_norm : nullptr;
-	if (attends(layer)) add(layer, r, {{}, L.wo, L.bo}, latent.rank ? r.values : r.att, out_norm, decode);
+	if (attends(layer)) add(layer, r, {{}, L.wo, L.bo}, attended, out_norm, decode);
 	if (layer.recurrent.n_heads) add(layer, r, {{}, L.recurrent.out, {}}, r.values, out_norm, decode);
 
 	if (layer.laurel_rank) add_laurel(r);

@@ -34,7 +34,7 @@ struct LayerRows { // rows of one pass through a layer
 	View k, v;     // (n, n_kv_heads, channels) f32
 	View gate, up; // (n, channels of the widest dense MLP) f32
 	RopeViews rope;
-	View out_gate = {};    // (n, n_heads * head_dim) f32, or (n, n_heads), of Layer::output_gate
+	View out_gate = {};    // (n, n_heads * channels) f32, or (n, n_heads), of Layer::output_gate
 	View values = {};      // (n, values) f32: output of a recurrent layer, or of heads that attend to latents
 	View q_rope = {};      // (n, n_heads, rope_dim) f32, of Layer::latent
 	View q_nope = {};      // (n, n_heads, nope_dim) f32, of Layer::latent

@@ -20,6 +20,13 @@ Taps corners(uint32_t i, uint32_t n, uint32_t side) {
 	return {{low, 1 - share}, {std::min(low + 1, side - 1), share}};
 }
 
+Taps bilinear(uint32_t i, uint32_t n, uint32_t side) {
+	const float at = std::max((float(i) + 0.5f) * float(side) / float(n) - 0.5f, 0.f);
+	const auto low = std::min(uint32_t(at), side - 1);
+	const float share = at - float(low);
+	return {{low, 1 - share}, {std::min(low + 1, side - 1), share}};
+}
+
 Taps antialiased(uint32_t i, uint32_t n, uint32_t side) {
 	const float scale = float(side) / float(n), support = std::max(scale, 1.f);
 	const float centre = (float(i) + 0.5f) * scale - 0.5f;
@@ -49,6 +56,7 @@ Taps taps(PositionTable table, uint32_t i, uint32_t n, uint32_t side) {
 	case PositionTable::Corners: return corners(i, n, side);
 	case PositionTable::Antialiased: return antialiased(i, n, side);
 	case PositionTable::Bicubic: return bicubic(i, n, side);
+	case PositionTable::Bilinear: return bilinear(i, n, side);
 	default: return {{i, 1}};
 	}
 }
@@ -66,7 +74,7 @@ std::vector<float> position_rows(const VisionConfig& c, std::span<const float> t
 		for (uint32_t i = 0; i < g.n(); ++i) add(i, i % g.columns, 1), add(i, c.table_edge + i / g.columns, 1);
 		return out;
 	}
-	const uint32_t side = c.image_size / c.patch, first = kind == PositionTable::Square && c.class_token ? 1 : 0;
+	const uint32_t side = c.table_side, first = kind == PositionTable::Square && c.class_token ? 1 : 0;
 	std::vector<Taps> across, down;
 	for (uint32_t x = 0; x < g.columns; ++x) across.push_back(taps(kind, x, g.columns, side));
 	for (uint32_t y = 0; y < g.rows; ++y) down.push_back(taps(kind, y, g.rows, side));

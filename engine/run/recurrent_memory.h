@@ -27,7 +27,7 @@ struct RecurrentMemory { // all recurrent layers of a model have the same shape;
 		gate = a.take(DType::F32, rows, r.values());
 		beta = a.take(DType::F32, rows, r.n_heads);
 		alpha = a.take(DType::F32, rows, r.decays());
-		if (r.kind == RecurrentKind::ChannelDelta) {
+		if (r.kind == RecurrentKind::ChannelDelta && !r.full_gates) {
 			low = a.take(DType::F32, rows, r.k_dim);
 			low_gate = a.take(DType::F32, rows, r.k_dim);
 		}

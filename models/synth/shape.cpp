@@ -162,7 +162,7 @@ void complete(SynthSpec& s, const SynthRow& r) {
 	layer.score_softcap = family.score_softcap, c.logit_softcap = family.logit_softcap;
 	c.ropes[0].dim = r.more.rotary_dim && c.head_dim == r.head_dim ? r.more.rotary_dim : c.head_dim;
 	c.ropes[0].neox = family.neox, c.ropes[0].rotates = !r.more.no_rope;
-	layer.qkv_bias |= r.more.qkv_bias, layer.gate_by_head = r.more.gate_by_head;
+	layer.qkv_bias |= r.more.qkv_bias, layer.gate_by_head |= r.more.gate_by_head;
 	if (r.more.parallel && family.parallel_optional)
 		layer.mlp_input = MlpInput::Parallel, layer.qk_norm = family.optional_qk_norm;
 	if (family.unnormed_experts && s.mixture.experts.n == family.unnormed_experts) layer.qk_norm = QkNorm::None;

@@ -8,6 +8,14 @@ constexpr SynthVocab kSpm = SynthVocab::Spm, kLlama3 = SynthVocab::Llama3, kQwen
 constexpr Recurrent kDeltaNet = {.n_heads = 32, .n_key_heads = 16, .k_dim = 128, .v_dim = 128, .taps = 4};
 constexpr Recurrent kKimiDelta = {
     .n_heads = 32, .n_key_heads = 32, .k_dim = 128, .v_dim = 128, .taps = 4, .kind = RecurrentKind::ChannelDelta};
+constexpr Recurrent kLingDelta = {.n_heads = 32,
+                                  .n_key_heads = 32,
+                                  .k_dim = 128,
+                                  .v_dim = 128,
+                                  .taps = 4,
+                                  .kind = RecurrentKind::ChannelDelta,
+                                  .full_gates = true,
+                                  .bound = -5};
 constexpr Recurrent kConv = {.n_heads = 1, .v_dim = 2048, .taps = 3, .kind = RecurrentKind::ShortConv};
 constexpr Recurrent mamba(uint32_t n_heads, uint32_t v_dim, uint32_t n_groups, uint32_t k_dim = 128) {
 	return {.n_heads = n_heads,
@@ -63,6 +71,10 @@ constexpr SynthRow kSynthRows[] = {
     {"laguna-xs", "laguna", 2048, 8192, 40, 48, 8, 128, 100352, 131072, 5e5f, 1e-6f, false, kLlama3,
      {.rotary_dim = 64, .window = 512, .window_heads = 64, .window_head_dim = 128, .gate_by_head = true,
       .experts = {.n = 256, .used = 8, .hidden_dim = 512, .choice_bias = true, .shared_dim = 512}, .dense_layers = 1}},
+    {"ling-3.0-flash", "bailingmoe3", 2560, 6144, 42, 32, 1, 512, 157184, 262144, 6e6f, 1e-6f, false, kLlama3,
+     {.experts = {.n = 512, .used = 8, .hidden_dim = 768, .normalise = true, .scale = 2.5f, .n_groups = 8,
+      .used_groups = 4, .choice_bias = true, .shared_dim = 768}, .dense_layers = 2, .recurrent = kLingDelta,
+      .attending = bits({5, 11, 17, 23, 29, 35, 41}), .latent = latent(128, 128, 0)}},
     {"ling-lite", "bailingmoe", 2048, 5632, 28, 16, 4, 128, 126464, 16384, 6e5f, 1e-6f, false, kLlama3,
      {.experts = {.n = 64, .used = 6, .hidden_dim = 1408, .normalise = true, .shared_dim = 2816}}},
     {"minicpm3-4b", "minicpm3", 2560, 6400, 62, 40, 1, 256, 73448, 32768, 1e4f, 1e-5f, true, kSpm,

@@ -176,7 +176,10 @@ void add_recurrent(Header& h, const Config& c, uint32_t more_layers) {
 	if (one == c.layers.end()) return;
 	const Recurrent& r = one->recurrent;
 	h.u32(key("ssm.conv_kernel"), r.taps);
-	if (r.kind == RecurrentKind::ChannelDelta) return h.u32(key("kda.head_dim"), r.k_dim);
+	if (r.kind == RecurrentKind::ChannelDelta) {
+		if (r.bound < 0) h.f32(key("kda.gate_lower_bound"), r.bound);
+		return h.u32(key("kda.head_dim"), r.k_dim);
+	}
 	h.u32(key("ssm.state_size"), r.k_dim);
 	h.u32(key("ssm.group_count"), r.n_key_heads);
 	h.u32(key("ssm.time_step_rank"), r.n_heads);

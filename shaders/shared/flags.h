@@ -50,6 +50,7 @@
 
 // delta_rule
 #define DELTA_BY_CHANNEL 1u // each channel of keys has a decay of its own, else each head
+#define DELTA_BOUNDED 2u    // decays have a bound
 
 // activate
 #define ACTIVATE_FUNCTION 15u // these bits are one of the following

@@ -298,6 +298,7 @@ struct DeltaRulePush {
 	uint tiled; // 1: head h has the key head h % n_key_heads, else h / (n_heads / n_key_heads)
 	float eps;
 	float scale; // of queries: 1 / sqrt(k_dim)
+	float bound; // of logarithms of decays, with DELTA_BOUNDED
 };
 struct SsmScanPush {
 	KV_PUSH_HEAD

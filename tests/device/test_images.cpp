@@ -48,6 +48,7 @@ const std::vector<WithLines> kWithLines = {
     {"qwen3vl_merger", "qwen3", "qwen3vl", {6, 5, 5, 0}},
     {"qwen35", "qwen35", "qwen35", {2, 1, 1, 0}},
     {"glm4v", "glm4", "glm4", {2, 1, 1, 0}},
+    {"paddleocr", "ernie4_5", "paddleocr", {2, 1, 1, 0}},
 };
 
 // GLM's converter orders channels of q and k in pairs (i, i + 4) where rows of images have lines and columns.
@@ -78,9 +79,10 @@ std::string model_of(const std::string& encoder, const TempFolder& folder) {
 	for (const std::string_view t : text.texts("tokenizer.ggml.tokens")) tokens.emplace_back(t);
 	std::vector<int32_t> types;
 	for (const int64_t t : text.ints("tokenizer.ggml.token_type")) types.push_back(int32_t(t));
-	const bool glm = arch == "glm4";
-	tokens[285] = glm ? "<|begin_of_image|>" : "<|vision_start|>";
-	tokens[286] = glm ? "<|end_of_image|>" : "<|vision_end|>";
+	const Projector& p =
+	    *std::ranges::find(projectors(), std::string_view(encoder == "qwen35" ? "qwen3vl_merger" : encoder),
+	                       [](const Projector& x) { return std::string_view(x.name); });
+	tokens[285] = p.begin, tokens[286] = p.end;
 	types[285] = types[286] = 3; // control tokens
 	b.texts("tokenizer.ggml.tokens", tokens).numbers("tokenizer.ggml.token_type", GgufType::I32, types);
 	const std::vector<std::byte> file = b.bytes();

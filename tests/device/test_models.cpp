@@ -120,29 +120,70 @@ TEST_CASE("models: logits of every tiny checkpoint are those of transformers, as
 	});
 }
 
+// A changed file of a model has the logits of the model.
+static void check_same_logits(const std::string& device, const Expected& e, const GgufBuilder& changed) {
+	const TempFolder folder;
+	const fs::path path = folder.path / "model.gguf";
+	const std::vector<std::byte> file = changed.bytes();
+	std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(file.data()), long(file.size()));
+	const auto engine = open_engine(device, path, /*ubatch=*/16);
+	Session s(*engine, {.ctx = e.ctx});
+	double error = 0;
+	PrefillHooks hooks;
+	hooks.all_logits = [&](uint32_t first, uint32_t, std::span<const float> logits) {
+		error = std::max(error, error_of(e, first, logits));
+	};
+	s.prefill(e.tokens, hooks);
+	CHECK(error < logits_tolerance(engine->backend(), e.name, /*decode=*/false));
+}
+
 TEST_CASE("models: of models that also read images, the part that reads text has the logits of the text model") {
 	const std::vector<Expected> models = tiny_models();
 	on_every_device([&](const std::string& device) {
-		for (const auto& [arch, text] :
-		     {std::pair{"qwen2vl", "qwen2"}, {"qwen3vl", "qwen3"}, {"qwen3vlmoe", "qwen3moe"}}) {
+		for (const auto& [arch, text] : {std::pair{"qwen2vl", "qwen2"},
+		                                 {"qwen3vl", "qwen3"},
+		                                 {"qwen3vlmoe", "qwen3moe"},
+		                                 {"paddleocr", "ernie4_5"}}) {
 			const std::string family = arch;
 			CAPTURE(family);
 			const auto e = std::ranges::find(models, text, &Expected::name);
 			REQUIRE(e != models.end());
-			const TempFolder folder;
-			const fs::path path = folder.path / "model.gguf";
-			const std::vector<std::byte> file = GgufBuilder::copy_as(Gguf::open(e->model.string()), arch).bytes();
-			std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(file.data()), long(file.size()));
-			const auto engine = open_engine(device, path, /*ubatch=*/16);
-			CHECK(engine->config().arch == arch);
-			Session s(*engine, {.ctx = e->ctx});
-			double error = 0;
-			PrefillHooks hooks;
-			hooks.all_logits = [&](uint32_t first, uint32_t, std::span<const float> logits) {
-				error = std::max(error, error_of(*e, first, logits));
+			check_same_logits(device, *e, GgufBuilder::copy_as(Gguf::open(e->model.string()), arch));
+		}
+	});
+}
+
+// q, k and v of each layer as one tensor, and their biases.
+static void fuse_qkv(GgufBuilder& b, uint32_t n_layers) {
+	for (uint32_t l = 0; l < n_layers; ++l)
+		for (const char* kind : {"weight", "bias"}) {
+			const auto name = [&](const char* what) { return fmt::format("blk.{}.{}.{}", l, what, kind); };
+			const auto has = [&](const char* what) {
+				return std::ranges::find(b.tensors, name(what), &GgufBuilder::Tensor::name) != b.tensors.end();
 			};
-			s.prefill(e->tokens, hooks);
-			CHECK(error < logits_tolerance(engine->backend(), text, /*decode=*/false));
+			if (!has("attn_q")) continue;
+			GgufBuilder::Tensor all = b.find(name("attn_q"));
+			for (const char* what : {"attn_k", "attn_v"}) {
+				const GgufBuilder::Tensor& t = b.find(name(what));
+				all.dims.back() += t.dims.back(), all.data += t.data;
+			}
+			for (const char* what : {"attn_q", "attn_k", "attn_v"}) b.erase_tensor(name(what));
+			all.name = name("attn_qkv");
+			b.tensors.push_back(all);
+		}
+}
+
+TEST_CASE("models: q, k and v may be one tensor in the file of any family, with biases, gates and norms of heads") {
+	const std::vector<Expected> models = tiny_models();
+	on_every_device([&](const std::string& device) {
+		for (const char* model : {"llama", "qwen2", "qwen3", "pangu", "laguna", "muse_glimmer", "gemma3"}) {
+			CAPTURE(model);
+			const auto e = std::ranges::find(models, model, &Expected::name);
+			REQUIRE(e != models.end());
+			const Gguf file = Gguf::open(e->model.string());
+			GgufBuilder b = GgufBuilder::copy_as(file, std::string(file.text("general.architecture")));
+			fuse_qkv(b, 4);
+			check_same_logits(device, *e, b);
 		}
 	});
 }

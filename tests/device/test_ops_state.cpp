@@ -72,10 +72,12 @@ struct DeltaRow {
 	uint32_t heads, key_heads, k_dim, v_dim;
 	bool tiled;
 	bool by_channel = false, apart = false;
+	float bound = 0;
 	uint32_t decays() const { return by_channel ? heads * k_dim : heads; } // of a token
 	std::string text() const {
-		return fmt::format("delta_rule: T {} heads {}:{} states {} x {}{}{}{}", fmt::join(rows, "+"), heads, key_heads,
-		                   k_dim, v_dim, tiled ? " tiled" : "", by_channel ? " by channel" : "", apart ? " apart" : "");
+		return fmt::format("delta_rule: T {} heads {}:{} states {} x {}{}{}{}{}", fmt::join(rows, "+"), heads,
+		                   key_heads, k_dim, v_dim, tiled ? " tiled" : "", by_channel ? " by channel" : "",
+		                   bound < 0 ? " bounded" : "", apart ? " apart" : "");
 	}
 };
 
@@ -110,7 +112,9 @@ const std::vector<DeltaRow> kDeltaRows = {{{1}, 4, 2, 128, 128, false},
                                           {{9, 1, 3}, 3, 3, 16, 24, false, true, true},
                                           {{40}, 4, 2, 24, 33, true, true},
                                           {{2, 5}, 2, 1, 256, 8, false, true},
-                                          {{3, 66}, 4, 2, 8, 16, true, false, true}};
+                                          {{3, 66}, 4, 2, 8, 16, true, false, true},
+                                          {{1, 1}, 2, 2, 128, 128, false, true, true, -5},
+                                          {{40, 3}, 4, 2, 24, 33, true, true, false, -0.5f}};
 
 const std::vector<ScanRow> kScanRows = {{{1}, 4, 1, 128, 64},    {{1, 1, 1}, 6, 2, 64, 64},   {{40}, 4, 4, 16, 24},
                                         {{9, 2}, 4, 2, 8, 8},    {{3, 1, 20}, 6, 3, 128, 80}, {{2}, 2, 1, 256, 72},
@@ -136,7 +140,7 @@ struct DeltaInput {
 		};
 		b.delta_rule(kvrun::rows(out, first, n), kvrun::rows(vx, first, n),
 		             {part(beta, d.heads), part(alpha, d.decays()), rig.f32(rate, d.heads), rig.f32(shift, d.decays())},
-		             rows, {d.key_heads, d.k_dim, d.tiled, kEps, d.by_channel, d.apart});
+		             rows, {d.key_heads, d.k_dim, d.tiled, kEps, d.by_channel, d.apart, d.bound});
 	}
 	// x with queries, keys and values of all rows one behind the other.
 	Floats apart(const DeltaRow& d) const {
@@ -170,7 +174,10 @@ std::vector<double> delta_reference(const DeltaRow& d, const DeltaInput& in, uin
 			for (uint32_t r = 0; r < K; ++r) {
 				const size_t of = d.by_channel ? h * K + r : h;
 				const double a = double(in.alpha[size_t(t) * d.decays() + of]) + double(in.shift[of]);
-				decay.push_back(std::exp(double(in.rate[h]) * (a > 40 ? a : std::log1p(std::exp(a)))));
+				const double rate = double(in.rate[h]), power = d.bound < 0
+				                                                    ? double(d.bound) / (1 + std::exp(-rate * a))
+				                                                    : rate * (a > 40 ? a : std::log1p(std::exp(a)));
+				decay.push_back(std::exp(power));
 			}
 			const double beta = 1 / (1 + std::exp(-double(in.beta[size_t(t) * d.heads + h])));
 			for (uint32_t c = 0; c < V; ++c) {

@@ -23,8 +23,10 @@ const Config& text_model(const std::string& encoder = "mlp") {
 		c.ropes[0].axes = {2, 1, 1};
 		return c;
 	};
-	static const Config qwen2 = with_axes("qwen2.gguf"), qwen3 = with_axes("qwen3.gguf"), glm4 = with_axes("glm4.gguf");
+	static const Config qwen2 = with_axes("qwen2.gguf"), qwen3 = with_axes("qwen3.gguf"), glm4 = with_axes("glm4.gguf"),
+	                    ernie = with_axes("ernie4_5.gguf");
 	if (encoder == "glm4v") return glm4;
+	if (encoder == "paddleocr") return ernie;
 	return encoder.starts_with("qwen2") ? qwen2 : encoder.starts_with("qwen3") ? qwen3 : llama;
 }
 GgufBuilder encoder(const std::string& name) { return GgufBuilder::copy_as(Gguf::open(file_of(name)), "clip"); }

@@ -473,7 +473,7 @@ def convert(model, path, keys={}, unused={}, **options):
             kimi_checkpoint(Path(folder))
         if Path(path).stem in CHECKPOINTS:
             publish(Path(folder), Path(path).stem)
-        if model.config.model_type == "step3p5":  # what transformers would make of it lacks keys
+        if model.config.model_type in ("step3p5", "bailing_hybrid"):  # what transformers would make of it lacks keys
             options["hparams"] = json.loads(Path(folder, "config.json").read_text())
         vocab = {f"t{i}": i for i in range(model.config.vocab_size)}  # Gemma's converter needs their number
         Path(folder, "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocab}, "added_tokens": []}))

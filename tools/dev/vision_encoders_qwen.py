@@ -8,6 +8,7 @@ import transformers as hf
 import make_family_models as families
 import make_recurrent_models as recurrent
 import make_tiny_models as tiny
+from vision_encoders_clip import CLIP_LAYER
 from vision_encoder import AFTER, BEFORE, GELU, TOLERANCE, Encoder, difference, with_tanh
 
 
@@ -194,4 +195,47 @@ class Glm(Qwen):
         return families.build(cls.text_config(), zlib.crc32(cls.text.encode()))
 
 
-ENCODERS = [Qwen2Vl, Qwen25Vl, Qwen3Vl, Qwen35, Glm]
+class Paddle(Qwen):
+    """Of golden/tiny/ernie4_5.gguf. The file's image_size is not that of its table of positions."""
+    name, text, rope, layer = "paddleocr", "ernie4_5", {}, CLIP_LAYER
+    kinds = hf.PaddleOCRVLConfig, hf.PaddleOCRVLForConditionalGeneration
+    flags, eps, keys = ["clip.use_gelu"], 1e-3, {"image_min_pixels": 2 * 64, "image_max_pixels": 256 * 64}
+    names = {"model.visual.vision_model.embeddings.patch_embedding": "v.patch_embd",
+             "model.visual.vision_model.embeddings.position_embedding": "v.position_embd",
+             "model.visual.vision_model.encoder.layers.": "{}", "model.visual.vision_model.post_layernorm": "v.post_ln",
+             "model.projector.pre_norm": "mm.input_norm", "model.projector.linear_1": "mm.1",
+             "model.projector.linear_2": "mm.2"}
+    vision = dict(hidden_size=24, intermediate_size=36, num_hidden_layers=2, num_attention_heads=3, image_size=32,
+                  layer_norm_eps=1e-3)
+    mistakes = {"gelu": lambda c: setattr(c.vision_config, "hidden_act", "silu"),
+                "epsilon": lambda c: setattr(c.vision_config, "layer_norm_eps", 1.0)}
+
+    @classmethod
+    def text_config(cls):
+        return families.models()[cls.text][0]
+
+    @classmethod
+    def text_model(cls):
+        return families.build(cls.text_config(), zlib.crc32(cls.text.encode()))
+
+    @classmethod
+    def make(cls, config):
+        model = super().make(config)
+        model.model.projector.act = torch.nn.GELU(approximate="tanh")
+        return model
+
+    def file(self, path):
+        self.config.vision_config.image_size = 50
+        Encoder.file(self, path)
+
+    def tensors(self):
+        return Encoder.tensors(self)
+
+    def patches(self, pixels):
+        p = self.config.vision_config.patch_size
+        h, w = pixels.shape[2] // p, pixels.shape[3] // p
+        return pixels[0].reshape(3, h, p, w, p).permute(1, 3, 0, 2, 4).reshape(h * w, 3, p, p), \
+            torch.tensor([[1, h, w]])
+
+
+ENCODERS = [Qwen2Vl, Qwen25Vl, Qwen3Vl, Qwen35, Glm, Paddle]
