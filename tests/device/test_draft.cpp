@@ -15,8 +15,8 @@ namespace {
 const std::string kModel = kGolden + "tiny/" + kPolicyModel + ".gguf";
 
 // Delta rule, short convolutions, state spaces, states beside attention, decays by channel beside latent attention.
-const std::vector<Case> kRecurrentModels{{"qwen35"},    {"lfm2moe"},     {"granitehybrid"},
-                                         {"falcon_h1"}, {"kimi_linear"}, {"mamba2"}};
+const std::vector<Case> kRecurrentModels{{"qwen35"},      {"lfm2moe"},     {"granitehybrid"}, {"falcon_h1"},
+                                         {"kimi_linear"}, {"bailingmoe3"}, {"mamba2"}};
 
 // Drafts given tokens: the answer itself, with some wrong tokens.
 struct Script final : Drafter {
