@@ -87,7 +87,7 @@ void Decoder::run(KvPool& pool, std::span<const Row> step) {
 	KV_ASSERT(states.empty() || states.size() == step.size());
 	if (!states.empty()) recurrent.emplace(be, scratch_.states, states, /*in_place=*/true);
 	KvStep main(be, scratch_, pool, kv_rows, cache_layers_.n_heads(false));
-	std::optional<KvStep> window; // all rows or none, because policies that fetch have no window rows
+	std::optional<KvStep> window; // all rows or none: there are no speculative ones then
 	KV_ASSERT(window_rows.empty() || window_rows.size() == kv_rows.size());
 	if (!window_rows.empty()) window.emplace(be, window_scratch_, pool, window_rows, cache_layers_.n_heads(true));
 	runner_.write_tokens(tokens_, tokens);

@@ -13,7 +13,24 @@ static KvPolicy policy_of(Engine& e, const SessionOptions& opt) {
 	const uint32_t n = opt.ctx ? opt.ctx : std::max(e.config().max_seq, 1u);
 	const Choice c = choose_policy(opt.kv, e.kv_shape(), e.file(), n, e.pool().budget_bytes());
 	if (!c.why.empty()) log_at(1, "{}: {}", opt.kv.text, c.why);
-	return c.policy;
+	KvPolicy p = c.policy;
+	const CacheLayers& layers = e.cache_layers();
+	if (p.fetch && layers.shares())
+		fail(Code::Unsupported,
+		     "policy '{}' fetches tokens, which kvrun does not do for models whose layers share keys and values; give "
+		     "fetch=0",
+		     p.text);
+	// A speculative token is not cached, but windows and states would keep it.
+	if (p.fetch && !p.fetch_sync && (layers.both_kinds() || layers.states().n_layers)) {
+		if (p.text.find("fetch_mode") != std::string::npos)
+			fail(Code::Unsupported,
+			     "policy '{}' fetches by speculation, which kvrun does not do for models with {}; give fetch_mode=sync",
+			     p.text, layers.both_kinds() ? "sliding windows" : "recurrent layers");
+		p.fetch_sync = true, p.text += ",fetch_mode=sync";
+		log_at(1, "{}: the model has {}, so each token chooses for itself what it fetches", p.text,
+		       layers.both_kinds() ? "sliding windows" : "recurrent layers");
+	}
+	return p;
 }
 
 Session::Session(Engine& e, const SessionOptions& options)
@@ -24,10 +41,6 @@ Session::Session(Engine& e, const SessionOptions& options)
 	plan_ = std::make_shared<const KvPlan>(make_device_plan(opt.kv, e.kv_shape()));
 	const CacheLayers& layers = e.cache_layers();
 	if (layers.both_kinds()) {
-		if (plan().fetches())
-			fail(Code::Unsupported,
-			     "policy '{}' fetches tokens, which kvrun does not do for models with sliding windows; give fetch=0",
-			     opt.kv.text);
 		KvPlan windows = make_window_plan(layers.window_shape(), layers.window());
 		windows.first_layer = layers.pool_layer({true, 0});
 		window_plan_ = std::make_shared<const KvPlan>(std::move(windows));
@@ -39,10 +52,6 @@ Session::Session(Engine& e, const SessionOptions& options)
 		window_ = layers.window();
 		plan_ = std::make_shared<const KvPlan>(make_window_plan(e.kv_shape(), window_));
 	}
-	if (layers.states().n_layers && plan().fetches())
-		fail(Code::Unsupported,
-		     "policy '{}' fetches tokens, which kvrun does not do for models with recurrent layers; give fetch=0",
-		     opt.kv.text);
 	check_split();
 	const size_t all = e.pool().budget_bytes(), budget = all - std::min(all, window_bytes(longest) + state_bytes());
 	const uint64_t fits = tokens_that_fit(plan(), budget, longest);

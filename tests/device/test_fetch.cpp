@@ -344,3 +344,41 @@ TEST_CASE("fetch: a policy that fetches every packed token computes what an f16 
 		CHECK(stats.share / double(stats.steps) == doctest::Approx(1).epsilon(1e-3));
 	});
 }
+
+TEST_CASE("fetch: in models with windows or recurrent layers each token chooses for itself, and computes what f16 does") {
+	const std::vector<Case> models = {{"gpt_oss"}, {"gemma3"},        {"laguna"},
+	                                  {"qwen35"},  {"granitehybrid"}, {"bailingmoe3"}};
+	each_row(models, [](Backend&, const Case& c, const TestRow& row) {
+		const auto engine = open_engine(row.device, kGolden + "tiny/" + c.name + ".gguf");
+		const uint32_t vocab = engine->config().vocab;
+		const Tokens prompt = random_tokens(100, vocab, 3), tokens = random_tokens(40, vocab, 4);
+		const std::string packed = "kivi2" + kWindow;
+		Session exact(*engine), all(*engine, with(packed + ",fetch=4096")), plain(*engine, with(packed)),
+		    few(*engine, with(packed + ",fetch=8"));
+		CHECK(all.plan().policy.text == packed + ",fetch=4096,fetch_mode=sync");
+		const Floats want = follow(exact, prompt, tokens);
+		const double error = relative_error(follow(all, prompt, tokens), want),
+		             of_plain = relative_error(follow(plain, prompt, tokens), want);
+		INFO(c.name << " error " << error << ", packed " << of_plain);
+		CHECK(error < 5e-3);
+		CHECK(of_plain > 2 * error);
+		const FetchStats& stats = all.seq().fetch()->stats();
+		CHECK(stats.steps == tokens.size());
+		CHECK(stats.share / double(stats.steps) == doctest::Approx(1).epsilon(1e-3));
+		CHECK(relative_error(follow(few, prompt, tokens), want) < of_plain);
+		const auto fork = few.fork();
+		check_same_bits(row, keep(fork->decode(7)), keep(few.decode(7)));
+	});
+	for (const TestDevice& d : test_devices()) {
+		if (!d.backend || d.name != "cpu") continue;
+		const auto refused = [&](const std::string& model, const std::string& policy) {
+			const auto engine = open_engine(d.name, kGolden + "tiny/" + model + ".gguf");
+			return refusal_by([&] { Session(*engine, with(policy)); });
+		};
+		CHECK(refused("gemma3", "specache2,fetch_mode=spec") ==
+		      "policy 'specache2,fetch_mode=spec' fetches by speculation, which kvrun does not do for models with "
+		      "sliding windows; give fetch_mode=sync");
+		CHECK(refused("gemma3n", "specache2").find("whose layers share keys and values; give fetch=0") !=
+		      std::string::npos);
+	}
+}
