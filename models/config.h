@@ -176,7 +176,7 @@ struct Layer { // what one layer computes
 	bool v_norm = false;        // each head of v is divided by its RMS
 	bool v_is_k = false;        // there is no wv: v is k before its norm
 	bool fused_qkv = false;     // the file has q, k, v in one tensor, rows in that order
-	// Attention's output is multiplied by the sigmoid of a gate. In the file wq has both: per head query, then gate.
+	// Attention's output is multiplied by a function of a gate. In the file wq has both: per head query, then gate.
 	bool output_gate = false;
 	bool gate_apart = false;                        // the file has the gate in a tensor of its own, attn_gate
 	bool gate_by_head = false;                      // and it has one channel for each head
@@ -237,6 +237,10 @@ struct Config {
 
 inline bool attends(const Layer& l) { return l.mixes && (!l.recurrent.n_heads || l.recurrent.beside); }
 inline bool has_own_kv(const Config& c, uint32_t l) { return attends(c.layers[l]) && c.layers[l].kv_layer == l; }
+// Channels of what a head makes of the tokens it attends to.
+inline uint32_t value_dim(const Layer& l) { return l.latent.rank ? l.latent.v_dim : l.head_dim; }
+// Of Layer::output_gate: channels of a token.
+inline uint32_t gate_width(const Layer& l) { return l.n_heads * (l.gate_by_head ? 1 : value_dim(l)); }
 // Channels of what is stored beside a head's keys: values, or the rotated key of a latent.
 inline uint32_t second_dim(const Layer& l) { return l.latent.rank ? l.latent.rope_dim : l.head_dim; }
 struct Widest { // elements of a row, maximum over layers

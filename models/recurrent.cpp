@@ -76,7 +76,10 @@ RecurrentLayers read_recurrent(const ConfigKeys& k, const Family& f, const Confi
 			     "{}: recurrent layers have {} heads of {} channels; kvrun runs multiples of 8, and "
 			     "up to {} heads",
 			     k.g.name(), c.n_heads, r.shape.k_dim, kMostHeads);
-		if (r.shape.full_gates && k.flag("kda.safe_gate", true)) {
+		if (r.shape.full_gates) {
+			if (!k.flag("kda.safe_gate", true))
+				fail(Code::Unsupported, "{}: key {} is false; kvrun runs {} with bounded decays", k.g.name(),
+				     k.key("kda.safe_gate"), k.arch);
 			r.shape.bound = k.f32("kda.gate_lower_bound", 0);
 			if (!(r.shape.bound < 0))
 				fail(Code::Format, "{}: key {} is {}, expected less than 0; the file is damaged", k.g.name(),

@@ -71,9 +71,6 @@ LayerRunner::LayerRunner(Backend& be, const Config& cfg, const Weights& w, uint3
 	if (latent_.heads) write_latent_tables();
 }
 
-// Channels of what a head makes of the tokens it attends to.
-static uint32_t value_dim(const Layer& l) { return l.latent.rank ? l.latent.v_dim : l.head_dim; }
-
 // Whether outputs of a layer's parts are added to the residual stream unchanged.
 static bool adds_plainly(const Layer& layer, bool norm) { return !norm && layer.residual_scale == 1; }
 
@@ -103,8 +100,7 @@ LayerRows LayerRunner::rows_of(uint32_t l, const View& x, const TokenViews& toke
 	if (branch_) r.branch = rows(branch_, 0, n);
 	if (cfg_.streams.n > 1)
 		r.streams = {all_streams(x), first}, r.x = rows(streams_.x, 0, n), r.laurel = rows(streams_.laurel, 0, n);
-	if (layer.output_gate)
-		r.out_gate = shaped(recurrent_.out_gate, n, layer.n_heads * (layer.gate_by_head ? 1 : value_dim(layer)));
+	if (layer.output_gate) r.out_gate = shaped(recurrent_.out_gate, n, gate_width(layer));
 	if (recurrent_.values) r.values = rows(recurrent_.values, 0, n);
 	if (layer.latent.rank) {
 		r.q_rope = shaped(latent_.q_rope, n, layer.n_heads, layer.latent.rope_dim);

@@ -11,16 +11,16 @@ struct RecurrentMemory { // all recurrent layers of a model have the same shape;
 	View beta, alpha;    // (rows, n_heads), (rows, decays) f32
 	View low, low_gate;  // (rows, k_dim) f32, of RecurrentKind::ChannelDelta
 	View values;         // (rows, values) f32
-	View out_gate;       // (rows, widest n_heads * head_dim) f32, of Layer::output_gate
+	View out_gate;       // (rows, widest gate_width()) f32, of Layer::output_gate
 
 	void lay(Arena& a, const Config& c, uint32_t rows) {
 		Recurrent r;
-		bool gated = false;
+		uint32_t gated = 0;
 		for (const Layer& l : c.layers) {
 			if (l.recurrent.n_heads) r = l.recurrent;
-			gated |= l.output_gate;
+			if (l.output_gate) gated = std::max(gated, gate_width(l));
 		}
-		if (gated) out_gate = a.take(DType::F32, rows, widest(c).q);
+		if (gated) out_gate = a.take(DType::F32, rows, gated);
 		if (!r.n_heads) return;
 		mixed = a.take(DType::F32, rows, r.channels());
 		conv = a.take(DType::F32, rows, r.channels());
