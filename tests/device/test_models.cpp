@@ -181,8 +181,9 @@ TEST_CASE("models: q, k and v may be one tensor in the file of any family, with 
 			const auto e = std::ranges::find(models, model, &Expected::name);
 			REQUIRE(e != models.end());
 			const Gguf file = Gguf::open(e->model.string());
-			GgufBuilder b = GgufBuilder::copy_as(file, std::string(file.text("general.architecture")));
-			fuse_qkv(b, 4);
+			const std::string arch(file.text("general.architecture"));
+			GgufBuilder b = GgufBuilder::copy_as(file, arch);
+			fuse_qkv(b, file.u32(arch + ".block_count"));
 			check_same_logits(device, *e, b);
 		}
 	});

@@ -151,7 +151,7 @@ TEST_CASE("recurrent: policies apply to the layers that attend") {
 			CHECK(s.tiers(3, 0).size() == 105);
 			CHECK_THROWS_WITH_AS(s.tiers(0, 0), doctest::Contains("recurrent"), Error);
 		}
-		CHECK_THROWS_WITH_AS(Session(*engine, with("specache2,recent_keep=8,fetch=24", 64)),
+		CHECK_THROWS_WITH_AS(Session(*engine, with("specache2,recent_keep=8,fetch=24,fetch_mode=spec", 64)),
 		                     doctest::Contains("recurrent"), Error);
 	});
 }
