@@ -14,6 +14,7 @@ enum class Activation : uint8_t { // the values of ACTIVATE_* in shaders/shared/
 	GeluQuick, // x / (1 + exp(-1.702 x))
 	Clamp,     // min(max(x, low), high), of struct Range
 	Softplus,  // log(1 + exp(x))
+	Relu,      // max(x, 0)
 };
 // x > 0: positive * x^2 + linear * x; else negative * (exp(min(x, limit)) - 1 - x) + linear * x. arXiv:2411.13010
 struct Xielu {

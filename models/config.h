@@ -91,6 +91,7 @@ struct Experts {             // a mixture of experts in place of a dense MLP
 	bool choice_bias_bare = false;          // the name has no ".bias" behind it
 	bool router_bias = false;               // logits of experts have a bias
 	bool bias = false;                      // matrices of experts have biases
+	bool early = false;                     // the layer's input chooses them, before attention
 	bool clamped = false;                   // clamped SwiGLU (KV_GLU_LIMIT in shaders/shared/experts.h)
 	bool fused_gate_up = false;             // the file has gate and up of an expert in one tensor, gate first
 	uint32_t shared_dim = 0;                // channels inside the MLP that every token also uses; 0: none

@@ -7,7 +7,8 @@ namespace kvrun {
 
 void see_traits(const ConfigKeys& k, const Family& f, Layer& layer) {
 	const auto has = [&](const char* tensor) { return k.g.find_tensor(tensor) != nullptr; };
-	if (!f.recurrent && !f.latent) layer.fused_qkv = has("blk.0.attn_qkv.weight"); // of any family, since 2026
+	if (!f.recurrent && !f.latent) // files of any family have q, k and v in one tensor or in three, since 2026
+		layer.fused_qkv = has("blk.0.attn_qkv.weight") || (layer.fused_qkv && !has("blk.0.attn_q.weight"));
 	layer.qkv_bias |= has(layer.fused_qkv ? "blk.0.attn_qkv.bias" : "blk.0.attn_q.bias");
 	const GgufTensor *gate = k.g.find_tensor("blk.0.attn_gate.weight"),
 	                 *out = k.g.find_tensor("blk.0.attn_output.weight");

@@ -36,6 +36,7 @@ float activation(float v) {
 	if (f == ACTIVATE_GELU_QUICK) return v / (1.0 + exp(-1.702 * v));
 	if (f == ACTIVATE_CLAMP) return min(max(v, p.parameters[0]), p.parameters[1]);
 	if (f == ACTIVATE_SOFTPLUS) return softplus(v);
+	if (f == ACTIVATE_RELU) return max(v, 0.0);
 	return v;
 }
 

@@ -112,6 +112,7 @@ __device__ inline float activation(const ActivateArgs& a, float x) {
 	case 6: return x / (1 + expf(-1.702f * x));
 	case 7: return fminf(fmaxf(x, a.range.low), a.range.high);
 	case 8: return fmaxf(x, 0.f) + log1pf(expf(-fabsf(x)));
+	case 9: return fmaxf(x, 0.f);
 	default: return x;
 	}
 }

@@ -54,7 +54,8 @@ Choice choose_activate(uint32_t flags) {
 	              uint32_t(Activation::Relu2) == ACTIVATE_RELU2 && uint32_t(Activation::Sigmoid) == ACTIVATE_SIGMOID &&
 	              uint32_t(Activation::Xielu) == ACTIVATE_XIELU &&
 	              uint32_t(Activation::GeluQuick) == ACTIVATE_GELU_QUICK &&
-	              uint32_t(Activation::Clamp) == ACTIVATE_CLAMP && uint32_t(Activation::Softplus) == ACTIVATE_SOFTPLUS);
+	              uint32_t(Activation::Clamp) == ACTIVATE_CLAMP &&
+	              uint32_t(Activation::Softplus) == ACTIVATE_SOFTPLUS && uint32_t(Activation::Relu) == ACTIVATE_RELU);
 	return {Kernel::activate, {{SPEC_LOCAL_X, kActivateLocal}, {SPEC_FLAGS, flags}}};
 }
 

@@ -31,6 +31,7 @@ void basic_uses(const Caps& c, Uses& out) {
 	                                  {ACTIVATE_GELU_QUICK, "quick gelu"},
 	                                  {ACTIVATE_CLAMP, "clamp"},
 	                                  {ACTIVATE_SOFTPLUS | ACTIVATE_TIMES | ACTIVATE_EACH, "softplus, times, each"},
+	                                  {ACTIVATE_RELU | ACTIVATE_TIMES, "relu, times"},
 	                                  {ACTIVATE_ADD, "scale, add"},
 	                                  {ACTIVATE_CAP, "cap"}})
 		add(out, choose_activate(flags), what);

@@ -40,6 +40,11 @@ void LayerRunner::run_experts(const Layer& layer, const ExpertWeights& w, const 
 	be_.expert_matmul(down, shaped(gate, n * e.used, e.hidden_dim), slots, Epilogue::None, decode);
 }
 
+float LayerRunner::expert_scale(const Layer& layer) {
+	const Experts& e = layer.experts;
+	return (e.shared_mean && e.shared_dim ? 0.5f : 1) * (layer.mlp_out_norm ? 1 : layer.residual_scale);
+}
+
 // Chooses experts for h (n, dim); writes mlp_.ids and mlp_.weights.
 void LayerRunner::choose(const Layer& layer, const ExpertWeights& w, const View& h, float logit_scale, float scale,
                          bool decode) {
@@ -85,9 +90,8 @@ void LayerRunner::mix(const Layer& layer, const LayerWeights& L, const LayerRows
 	if (layer.mlp_input == MlpInput::Normed) norm(r.h, r.x, L.mlp_norm);
 	const uint32_t n = r.n;
 	const View ids = shaped(mlp_.ids, n, e.used), weights = shaped(mlp_.weights, n, e.used);
-	const float share = e.shared_mean && e.shared_dim ? 0.5f : 1,
-	            scale = share * (layer.mlp_out_norm ? 1 : layer.residual_scale);
-	choose(layer, w, r.h, 1, scale, decode);
+	const float scale = expert_scale(layer);
+	if (!e.early) choose(layer, w, r.h, 1, scale, decode);
 	View sum = r.x;
 	KV_ASSERT(!e.weigh_input || (scale == 1 && !layer.mlp_out_norm));
 	if (e.weigh_input && e.used == 1) {

@@ -279,6 +279,7 @@ void LayerRunner::project_out(uint32_t l, const LayerRows& r, bool decode) {
 	const Layer& layer = cfg_.layers[l];
 	if (!layer.mixes) return run_mlp_part(l, r, decode);
 	const LayerWeights& L = weights_of(l);
+	if (layer.experts.early) choose(layer, L.experts, r.x, 1, expert_scale(layer), decode);
 	const Latent& latent = layer.latent;
 	if (latent.rank && !r.expanded)
 		project_heads(shaped(r.values, r.n, layer.n_heads, latent.v_dim), L.latent.v_b, r.att, decode);

@@ -148,6 +148,7 @@ class LayerRunner {
 	// A mixture of experts, layer_experts.cpp.
 	void mix(const Layer&, const LayerWeights&, const LayerRows&, bool decode);
 	void mix_beside_mlp(const Layer&, const LayerWeights&, const LayerRows&, bool decode);
+	static float expert_scale(const Layer&); // of their outputs
 	void choose(const Layer&, const ExpertWeights&, const View& h, float logit_scale, float scale, bool decode);
 	void run_experts(const Layer&, const ExpertWeights&, const View& h, const View& ids, bool decode);
 	void add_shared(const Layer&, const ExpertWeights&, const LayerRows&, const View& sum, float scale, bool decode);

@@ -204,6 +204,8 @@ constexpr SynthRow kSynthRows[] = {
      {.rotary_dim = 64, .experts = {.n = 256, .used = 8, .hidden_dim = 512, .shared_dim = 512, .shared_gate = true},
       .recurrent = kDeltaNet}},
     {"seed-oss-36b", "seed_oss", 5120, 27648, 64, 80, 8, 128, 155136, 524288, 1e7f, 1e-6f, false, kLlama3},
+    {"smallthinker-21b", "smallthinker", 2560, 768, 52, 28, 4, 128, 151936, 16384, 1.5e6f, 1e-6f, false, kQwen2,
+     {.window = 4096, .experts = {.n = 64, .used = 6, .hidden_dim = 768, .normalise = true}}},
     {"smollm3-3b", "smollm3", 2048, 11008, 36, 16, 4, 128, 128256, 65536, 5e6f, 1e-6f, true, kLlama3},
     {"step-3.5-flash", "step35", 4096, 11264, 45, 64, 8, 128, 128815, 262144, 5e6f, 1e-5f, false, kLlama3,
      {.rotary_dim = 64, .window = 512, .window_heads = 96, .window_head_dim = 128, .gate_by_head = true,

@@ -48,6 +48,7 @@ const std::vector<WithLines> kWithLines = {
     {"qwen3vl_merger", "qwen3", "qwen3vl", {6, 5, 5, 0}},
     {"qwen35", "qwen35", "qwen35", {2, 1, 1, 0}},
     {"glm4v", "glm4", "glm4", {2, 1, 1, 0}},
+    {"glm_ocr", "glm4", "glm4", {2, 1, 1, 0}},
     {"paddleocr", "ernie4_5", "paddleocr", {2, 1, 1, 0}},
 };
 
@@ -79,9 +80,9 @@ std::string model_of(const std::string& encoder, const TempFolder& folder) {
 	for (const std::string_view t : text.texts("tokenizer.ggml.tokens")) tokens.emplace_back(t);
 	std::vector<int32_t> types;
 	for (const int64_t t : text.ints("tokenizer.ggml.token_type")) types.push_back(int32_t(t));
-	const Projector& p =
-	    *std::ranges::find(projectors(), std::string_view(encoder == "qwen35" ? "qwen3vl_merger" : encoder),
-	                       [](const Projector& x) { return std::string_view(x.name); });
+	const Gguf encoder_gguf = Gguf::open(encoder_file(encoder));
+	const Projector& p = *std::ranges::find(projectors(), encoder_gguf.text("clip.projector_type"),
+	                                        [](const Projector& x) { return std::string_view(x.name); });
 	tokens[285] = p.begin, tokens[286] = p.end;
 	types[285] = types[286] = 3; // control tokens
 	b.texts("tokenizer.ggml.tokens", tokens).numbers("tokenizer.ggml.token_type", GgufType::I32, types);
@@ -129,7 +130,7 @@ std::vector<float> logits_of(Session& s, std::span<const uint32_t> tokens) {
 TEST_CASE("images: the rows of every encoder are those of transformers") {
 	const TempFolder folder;
 	on_every_device([&](const std::string& device) {
-		std::vector<std::string> names = {"gemma4_layer_inputs"}; // with limits of projections
+		std::vector<std::string> names = {"gemma4_layer_inputs", "glm_ocr"}; // limits of projections; norms of heads
 		for (const Projector& p : projectors()) names.push_back(p.name);
 		for (const std::string& name : names) {
 			CAPTURE(name);
@@ -373,14 +374,14 @@ TEST_CASE("images: prompts and answers are those of llama.cpp for images of all 
 	const Json peer = Json::parse(in);
 	const std::string device = test_devices().front().name;
 	const TempFolder folder;
-	for (const Projector& p : projectors()) {
-		CAPTURE(p.name);
-		if (!peer.contains(p.name)) continue;
-		const bool lines = std::ranges::count(kWithLines, std::string_view(p.name), &WithLines::encoder) > 0;
+	for (const auto& [name, rows] : peer.items()) {
+		if (!rows.is_array()) continue; // llama.cpp's version
+		CAPTURE(name);
+		const bool lines = std::ranges::count(kWithLines, name, &WithLines::encoder) > 0;
 		const auto e =
-		    open(device, p.name, 0, lines ? model_of(p.name, folder) : (kGolden / "vision" / "text.gguf").string());
+		    open(device, name, 0, lines ? model_of(name, folder) : (kGolden / "vision" / "text.gguf").string());
 		const Tokenizer& t = e->tokenizer();
-		for (const Json& row : peer.value(p.name, Json::array())) {
+		for (const Json& row : rows) {
 			const uint32_t width = row["width"], height = row["height"];
 			CAPTURE(width);
 			CAPTURE(height);

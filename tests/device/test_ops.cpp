@@ -250,7 +250,7 @@ TEST_CASE("ops: activate") {
 	std::vector<ActivateRow> rows;
 	for (const Activation f :
 	     {Activation::None, Activation::Silu, Activation::GeluTanh, Activation::Relu2, Activation::Sigmoid,
-	      Activation::Xielu, Activation::GeluQuick, Activation::Clamp, Activation::Softplus})
+	      Activation::Xielu, Activation::GeluQuick, Activation::Clamp, Activation::Softplus, Activation::Relu})
 		for (const bool y : {false, true}) {
 			const Xielu published{0.8f, 0.9f, 0.5f, -1e-6f}, other{0.2f, 1.7f, 0.3f, -0.4f};
 			const Range range{-0.6f, 0.9f}, half{-INFINITY, 0.3f};

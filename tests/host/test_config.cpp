@@ -550,6 +550,20 @@ TEST_CASE("config: gates of attention, of heads or of channels, with q, k and v 
 	has(refusal(b), "tensor blk.1.attn_gate.weight is missing");
 }
 
+TEST_CASE("config: smallthinker: layers without a window come first and have no positions, if others have one") {
+	GgufBuilder b = GgufBuilder::copy_as(
+	    Gguf::open(std::string(KVRUN_SOURCE_DIR) + "/tests/golden/tiny/smallthinker.gguf"), "smallthinker");
+	Config c = config_of(b);
+	for (uint32_t l = 0; l < 5; ++l) {
+		CHECK(bool(c.layers[l].window) == (l % 4 != 0));
+		CHECK(c.ropes[c.layers[l].rope].rotates == (l % 4 != 0));
+		CHECK((c.layers[l].experts.early && c.layers[l].experts.gating == Gating::Sigmoid));
+	}
+	b.erase("smallthinker.attention.sliding_window");
+	c = config_of(b);
+	for (const Layer& l : c.layers) CHECK((!l.window && c.ropes[l.rope].rotates));
+}
+
 TEST_CASE("config: step35: limits of SwiGLU of each layer, and RoPE over half of the channels that the file says") {
 	const GgufBuilder good =
 	    GgufBuilder::copy_as(Gguf::open(std::string(KVRUN_SOURCE_DIR) + "/tests/golden/tiny/step35.gguf"), "step35");

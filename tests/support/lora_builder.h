@@ -1,6 +1,7 @@
 // Adapters with random matrices for a model, and the model with them merged into its weights, computed here.
 #pragma once
 #include "engine/core/block_quant.h"
+#include "models/config.h"
 #include "tests/support/gguf_builder.h"
 #include <cmath>
 #include <map>
@@ -62,7 +63,14 @@ inline GgufBuilder lora_file(const Gguf& model, const std::map<std::string, Lora
 // The model with W + factor * B A in place of W, in f32.
 inline GgufBuilder merged(const Gguf& model,
                           const std::vector<std::pair<std::map<std::string, LoraPair>, float>>& all) {
-	GgufBuilder m = GgufBuilder::copy_as(model, std::string(model.text("general.architecture")));
+	const std::string arch(model.text("general.architecture"));
+	GgufBuilder m = GgufBuilder::copy_as(model, arch);
+	// The copy has attn_kv_b in two parts (Gguf::splits_latents()), which go with other keys.
+	if (model.splits_latents() && !model.find(arch + ".attention.key_length_mla")) {
+		const Latent latent = read_config(model).layers[0].latent;
+		m.u32(arch + ".attention.key_length_mla", latent.nope_dim + latent.rope_dim);
+		m.u32(arch + ".attention.value_length_mla", latent.v_dim);
+	}
 	for (const GgufTensor& t : model.tensors()) {
 		if (!is_projection(t)) continue;
 		std::vector<float> w = tensor_values(model, t);

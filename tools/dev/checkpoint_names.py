@@ -71,6 +71,11 @@ def ling1_names(tensors):
     return out
 
 
+def primary_names(tensors):
+    return renamed(tensors, {"mlp": "block_sparse_moe", "gate_proj": "gate", "up_proj": "up",
+                             "down_proj": "down"})
+
+
 def step_names(tensors):
     out = {}
     for name, tensor in tensors.items():
@@ -123,6 +128,9 @@ CHECKPOINTS = {
                   "headwise_attn_output_gate": True, "num_experts": None, "num_experts_per_tok": None,
                   "moe_intermediate_size": None, "shared_expert_intermediate_size": None},
                  lambda tensors: fused_qkv(tensors, "self_attn.q_k_v_proj")),
+    "smallthinker": ({"architectures": ["SmallThinkerForCausalLM"], "sliding_window_layout": [0, 1, 1, 1, 0],
+                      "sliding_window_size": 8}, primary_names),
+    "smallthinker_softmax": ({"architectures": ["SmallThinkerForCausalLM"]}, primary_names),
     "step35": ({"architectures": ["Step3p5ForCausalLM"], "num_attention_groups": 2, "moe_num_experts": 8,
                 "moe_top_k": 3, "moe_layers_enum": "1,2,3", "norm_expert_weight": True, "rope_theta": [1e6, 1e2],
                 "partial_rotary_factors": [0.5, 1.0, 1.0, 1.0], "attention_other_setting": {"num_attention_heads": 8},

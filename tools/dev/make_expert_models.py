@@ -8,7 +8,7 @@ import math
 import torch
 import transformers as hf
 
-from make_family_models import WINDOW, base, layers, main, norms_first
+from make_family_models import WINDOW, base, each_layer, layers, main, norms_first
 from make_tiny_models import LLAMA3
 
 
@@ -137,11 +137,36 @@ def unscaled_in_windows():
             "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}
 
 
+def smallthinker(**changes):
+    return hf.SmolLM3Config(**base(moe_num_primary_experts=8, moe_num_active_primary_experts=3, moe_ffn_hidden_size=16,
+                                   moe_primary_router_apply_softmax=False, tie_word_embeddings=False) | changes)
+
+
+def late(layer):
+    """A wrong program: the router reads what the experts do."""
+    layer.mlp.forward = lambda x, m=layer.mlp: (setattr(m, "stream", x), type(m).forward(m, x))[1]
+
+
+def silu_experts(layer):
+    for expert in layer.mlp.experts:
+        expert.act_fn = torch.nn.SiLU()
+
+
 def models():
     half = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
     granite = dict(embedding_multiplier=6.0, residual_multiplier=0.4, logits_scaling=4.0, attention_multiplier=0.5,
                    num_local_experts=6, num_experts_per_tok=2, intermediate_size=16)
     return {
+        # Prompts are three windows long.
+        "smallthinker": (smallthinker(
+            num_hidden_layers=5, no_rope_layers=[0, 1, 1, 1, 0], use_sliding_window=True, sliding_window=WINDOW,
+            layer_types=["full_attention"] + layers(4)),
+            {"router reads what experts do": each_layer(late), "SiLU": each_layer(silu_experts),
+             "one expert": {"moe_num_active_primary_experts": 1}, "no window": {"sliding_window": 256},
+             "softmax": {"moe_primary_router_apply_softmax": True}, "RoPE everywhere": {"no_rope_layers": [1] * 5}}),
+        "smallthinker_softmax": (smallthinker(no_rope_layers=[1, 1], moe_primary_router_apply_softmax=True),
+                                 {"router reads what experts do": each_layer(late),
+                                  "sigmoid": {"moe_primary_router_apply_softmax": False}}),
         "mixtral": (hf.MixtralConfig(**base(num_local_experts=5, num_experts_per_tok=2, intermediate_size=24)),
                     {"one expert": {"num_experts_per_tok": 1}, "three experts": {"num_experts_per_tok": 3},
                      "weights as they are": weighed(softmax), "sigmoid": weighed(torch.sigmoid, True)}),

@@ -77,11 +77,48 @@ def with_sigmoid_gates(model):
     return model
 
 
+class EarlyExperts(torch.nn.Module):
+    """SmallThinker's MLP: gated ReLU experts. The layer's input chooses them, before attention."""
+    def __init__(self, config):
+        super().__init__()
+        self.config, self.stream = config, None
+        self.primary_router = torch.nn.Linear(config.hidden_size, config.moe_num_primary_experts, bias=False)
+        self.experts = torch.nn.ModuleList(hf.models.llama.modeling_llama.LlamaMLP(self.of_expert(config))
+                                           for _ in range(config.moe_num_primary_experts))
+
+    @staticmethod
+    def of_expert(config):
+        of_expert = copy.copy(config)
+        of_expert.intermediate_size, of_expert.hidden_act = config.moe_ffn_hidden_size, "relu"
+        return of_expert
+
+    def forward(self, x):
+        best, chosen = self.primary_router(self.stream).topk(self.config.moe_num_active_primary_experts, dim=-1)
+        weights = best.softmax(dim=-1) if self.config.moe_primary_router_apply_softmax else best.sigmoid()
+        weights = weights / weights.sum(dim=-1, keepdim=True)
+        outputs = torch.stack([e(x) for e in self.experts], dim=-2)
+        outputs = outputs.gather(-2, chosen[..., None].expand(*chosen.shape, x.shape[-1]))
+        return (weights[..., None] * outputs).sum(dim=-2)
+
+
+def with_early_experts(model):
+    def keep(layer, args, more):
+        layer.mlp.stream = args[0] if args else more["hidden_states"]
+    for layer in model.model.layers:
+        layer.mlp = EarlyExperts(model.config)
+        layer.register_forward_pre_hook(keep, with_kwargs=True)
+    return model
+
+
+# What a config has that is not transformers' -> what it makes of the model.
+EDITS = {"parts": without_parts, "sigmoid_gates": with_sigmoid_gates, "moe_num_primary_experts": with_early_experts}
+
+
 def from_config(config):
     """A model whose layers or head transformers does not have as they are; None: it has them."""
     if getattr(config, "text_alone", False):
         return Alone(config).float().eval()
-    edit = without_parts if hasattr(config, "parts") else with_sigmoid_gates if hasattr(config, "sigmoid_gates") else None
-    if edit is None:
+    edits = [edit for key, edit in EDITS.items() if hasattr(config, key)]
+    if not edits:
         return None
-    return edit(hf.AutoModelForCausalLM.from_config(config, attn_implementation="eager")).float().eval()
+    return edits[0](hf.AutoModelForCausalLM.from_config(config, attn_implementation="eager")).float().eval()

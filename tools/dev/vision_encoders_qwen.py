@@ -195,6 +195,15 @@ class Glm(Qwen):
         return families.build(cls.text_config(), zlib.crc32(cls.text.encode()))
 
 
+class GlmOcr(Glm):
+    """Of golden/tiny/glm4.gguf, too: no table of positions; q and k have norms, projections have biases."""
+    name, projector = "glm_ocr", "glm4v"
+    kinds = hf.GlmOcrConfig, hf.GlmOcrForConditionalGeneration
+    layer = Glm.layer | {"attn.q_norm": "attn_q_norm", "attn.k_norm": "attn_k_norm"}
+    vision = Glm.vision | dict(attention_bias=True)
+    mistakes = {"silu": lambda c: setattr(c.vision_config, "hidden_act", "gelu")}
+
+
 class Paddle(Qwen):
     """Of golden/tiny/ernie4_5.gguf. The file's image_size is not that of its table of positions."""
     name, text, rope, layer = "paddleocr", "ernie4_5", {}, CLIP_LAYER
@@ -238,4 +247,4 @@ class Paddle(Qwen):
             torch.tensor([[1, h, w]])
 
 
-ENCODERS = [Qwen2Vl, Qwen25Vl, Qwen3Vl, Qwen35, Glm, Paddle]
+ENCODERS = [Qwen2Vl, Qwen25Vl, Qwen3Vl, Qwen35, Glm, GlmOcr, Paddle]
