@@ -283,6 +283,7 @@ TEST_CASE("ops: activate") {
 			if (r.e.function == Activation::GeluQuick) v = a / (1 + std::exp(-1.702 * a));
 			if (r.e.function == Activation::Clamp) v = std::clamp(a, double(r.e.range.low), double(r.e.range.high));
 			if (r.e.function == Activation::Softplus) v = a > 30 ? a : std::log1p(std::exp(a));
+			if (r.e.function == Activation::Relu) v = a > 0 ? a : 0;
 			if (r.e.function == Activation::Xielu) {
 				const Xielu& f = r.e.xielu;
 				const double below = std::expm1(std::min(a, double(f.limit))) - a;
