@@ -1,5 +1,6 @@
 // Elementwise activation functions, used by models and backends.
 #pragma once
+#include <cmath>
 #include <cstdint>
 
 namespace kvrun {
@@ -24,5 +25,7 @@ struct Xielu {
 struct Range {
 	float low = 0, high = 0;
 };
+
+inline double softplus(double x) { return x > 20 ? x : std::log1p(std::exp(x)); } // f32 cannot hold the difference
 
 } // namespace kvrun

@@ -86,6 +86,7 @@ void read_limits(const ConfigKeys& k, const Family& f, Config& c) {
 }
 
 void skip_parts(const ConfigKeys& k, Config& c) {
+	// In c.layers other layers' sizes stand in place of 0.
 	const auto of = [&](const char* key) { return k.u32_each(key, c.n_layers, k.u32("block_count")); };
 	const std::vector<uint32_t> heads = of("attention.head_count"), kv_heads = of("attention.head_count_kv"),
 	                            hidden = of("feed_forward_length");
@@ -102,7 +103,6 @@ void skip_parts(const ConfigKeys& k, Config& c) {
 
 void read_xielu(const ConfigKeys& k, Config& c) {
 	if (c.layers[0].activation != Activation::Xielu) return;
-	const auto softplus = [](double x) { return std::max(x, 0.) + std::log1p(std::exp(-std::abs(x))); };
 	const auto read = [&](const char* key) { return of_layers(k.g, key, c.n_layers); };
 	const std::vector<float> positive = read("xielu.alpha_p"), negative = read("xielu.alpha_n"),
 	                         linear = read("xielu.beta"), limit = read("xielu.eps");

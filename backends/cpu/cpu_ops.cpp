@@ -117,7 +117,7 @@ static double activation(const Elementwise& e, double x) {
 	case Activation::Xielu: return xielu(e.xielu, x);
 	case Activation::GeluQuick: return x / (1 + std::exp(-1.702 * x));
 	case Activation::Clamp: return std::min(std::max(x, double(e.range.low)), double(e.range.high));
-	case Activation::Softplus: return std::max(x, 0.) + std::log1p(std::exp(-std::abs(x)));
+	case Activation::Softplus: return softplus(x);
 	case Activation::Relu: return std::max(x, 0.);
 	}
 	return x;

@@ -2,11 +2,7 @@
 #include "backends/cpu/cpu_backend.h"
 
 namespace kvrun {
-namespace {
-
-double softplus(double x) { return x > 20 ? x : std::log1p(std::exp(x)); }
-
-} // namespace
+namespace {} // namespace
 
 void CpuBackend::compute(const op::ShortConv& o) {
 	const uint32_t channels = o.w.shape[0], taps = o.w.shape[1], before = taps - 1, words = o.state_words();

@@ -111,7 +111,7 @@ __device__ inline float activation(const ActivateArgs& a, float x) {
 		             : a.xielu.negative * (expm1f(fminf(x, a.xielu.limit)) - x) + a.xielu.linear * x;
 	case 6: return x / (1 + expf(-1.702f * x));
 	case 7: return fminf(fmaxf(x, a.range.low), a.range.high);
-	case 8: return fmaxf(x, 0.f) + log1pf(expf(-fabsf(x)));
+	case 8: return softplus(x);
 	case 9: return fmaxf(x, 0.f);
 	default: return x;
 	}

@@ -15,6 +15,9 @@ struct OpenOptions {
 	bool poison = false; // fill new memory with NaN
 };
 
+constexpr uint32_t kMostBlocks = 65535; // of a grid in y and z
+inline uint32_t groups(uint64_t n, uint32_t size) { return uint32_t((n + size - 1) / size); }
+
 class CudaBackend : public Backend {
  public:
 	// `runtime` must outlive the backend. Throws Error{Device} when the device cannot be used.

@@ -33,6 +33,9 @@ template <class Args> const void* entry_of(void (*kernel)(Args)) { return reinte
 
 constexpr uint32_t kAllLanes = 0xffffffffu;
 
+// f32 cannot hold the difference beyond 20.
+__device__ inline float softplus(float x) { return x > 20 ? x : log1pf(expf(x)); }
+
 __device__ inline float minus_inf() { return __int_as_float(int(0xff800000u)); }
 
 __device__ inline float half_to_float(uint32_t bits) {

@@ -33,8 +33,6 @@ __global__ void short_conv_kernel(ShortConvArgs a) {
 	for (uint32_t j = 1; j < a.taps && end == n; ++j) a.rows.to[to + uint64_t(j - 1) * a.channels + c] = seen[j];
 }
 
-__device__ inline float softplus(float x) { return x > 20 ? x : log1pf(expf(x)); }
-
 // Where a thread's part of a head's state lies, as in shaders/lib/state_rows.glsl: neighbours share kLaneColumns
 // columns, and each has every slices-th quad of their rows; rows behind k_dim are zero.
 struct StateLane {

@@ -13,18 +13,17 @@ struct Tap { // of one direction of a table
 using Taps = std::vector<Tap>;
 
 // What place i of n takes of a table with `side` places.
-Taps corners(uint32_t i, uint32_t n, uint32_t side) {
-	const float at = n > 1 ? float(i) * float(side - 1) / float(n - 1) : 0;
+// Linear between the two neighbours of a place in 0 .. side - 1.
+Taps between(float at, uint32_t side) {
 	const auto low = std::min(uint32_t(at), side - 1);
 	const float share = at - float(low);
 	return {{low, 1 - share}, {std::min(low + 1, side - 1), share}};
 }
-
+Taps corners(uint32_t i, uint32_t n, uint32_t side) {
+	return between(n > 1 ? float(i) * float(side - 1) / float(n - 1) : 0, side);
+}
 Taps bilinear(uint32_t i, uint32_t n, uint32_t side) {
-	const float at = std::max((float(i) + 0.5f) * float(side) / float(n) - 0.5f, 0.f);
-	const auto low = std::min(uint32_t(at), side - 1);
-	const float share = at - float(low);
-	return {{low, 1 - share}, {std::min(low + 1, side - 1), share}};
+	return between(std::max((float(i) + 0.5f) * float(side) / float(n) - 0.5f, 0.f), side);
 }
 
 Taps antialiased(uint32_t i, uint32_t n, uint32_t side) {

@@ -84,8 +84,8 @@ def models():
             output_multiplier=0.4, final_logit_softcapping=3.0, post_norm_eps=1e-8))),
             {"no window": {"sliding_window": 256}, "no gate": open_gates("gate_proj"),
              "no softcap": {"final_logit_softcapping": 1e6}, "logit scale": {"output_multiplier": 1.0},
-             "scale of queries": {"qk_scale_factor": 1.0}, "RoPE everywhere": {"layer_rope_theta": [1e4] * 4}, "one epsilon": {"post_norm_eps": 1e-3},
-             "plain embedding": unnormed_embedding}),
+             "scale of queries": {"qk_scale_factor": 1.0}, "RoPE everywhere": {"layer_rope_theta": [1e4] * 4},
+             "one epsilon": {"post_norm_eps": 1e-3}, "plain embedding": unnormed_embedding}),
         "spark2_5": (spark(laguna(
             gating=True, num_attention_heads_per_layer=[4] * 4, mlp_layer_types=["dense"] * 4,
             layer_types=["sliding_attention", "full_attention"] * 2, sliding_window=WINDOW,

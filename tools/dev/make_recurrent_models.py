@@ -191,8 +191,8 @@ def models():
         head_dim=16, layer_group_size=2, kda_lower_bound=-2.0, q_lora_rank=40, n_group=2, topk_group=1,
         num_experts_per_tok=2, first_k_dense_replace=1, routed_scaling_factor=1.7, short_conv_kernel_size=4)
     bounded = {k: v for k, v in deltas.items() if k not in (
-        "one decay for a head", "decays of other channels", "rates of other heads", "decays of the bias alone", "no gate",
-        "SiLU of the gate", "rotated", "no decay")} | {
+        "one decay for a head", "decays of other channels", "rates of other heads", "decays of the bias alone",
+        "no gate", "SiLU of the gate", "rotated", "no decay")} | {
         "decays of the bias alone": changed("f_proj.weight", lambda p: p.zero_()),
         "rates of other heads": changed("A_log", lambda p: p.copy_(p.roll(1, dims=0))),
         "another bound": lambda m: [setattr(x, "lower_bound", -1.0) for x in m.modules() if hasattr(x, "lower_bound")],

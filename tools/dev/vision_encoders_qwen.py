@@ -25,11 +25,14 @@ class Qwen(Encoder):
 
     @classmethod
     def text_config(cls):
-        return tiny.models()[cls.text][1]
+        if cls.text in tiny.models():
+            return tiny.models()[cls.text][1]
+        return (families.models() | recurrent.models())[cls.text][0]
 
     @classmethod
     def text_model(cls):
-        return tiny.build(cls.text_config(), zlib.crc32(cls.text.encode()))
+        build = tiny.build if cls.text in tiny.models() else families.build
+        return build(cls.text_config(), zlib.crc32(cls.text.encode()))
 
     @classmethod
     def configs(cls):
@@ -147,14 +150,6 @@ class Qwen35(Qwen3Vl):
                   hidden_act=GELU)
     mistakes = {"gelu": lambda c: setattr(c.vision_config, "hidden_act", "silu")}
 
-    @classmethod
-    def text_config(cls):
-        return recurrent.models()[cls.text][0]
-
-    @classmethod
-    def text_model(cls):
-        return families.build(cls.text_config(), zlib.crc32(cls.text.encode()))
-
 
 class Glm(Qwen):
     """Of golden/tiny/glm4.gguf."""
@@ -186,14 +181,6 @@ class Glm(Qwen):
             a.o_proj = torch.nn.Linear(text.num_attention_heads * d, text.hidden_size, bias=False)
         return model
 
-    @classmethod
-    def text_config(cls):
-        return families.models()[cls.text][0]
-
-    @classmethod
-    def text_model(cls):
-        return families.build(cls.text_config(), zlib.crc32(cls.text.encode()))
-
 
 class GlmOcr(Glm):
     """Of golden/tiny/glm4.gguf, too: no table of positions; q and k have norms, projections have biases."""
@@ -218,14 +205,6 @@ class Paddle(Qwen):
                   layer_norm_eps=1e-3)
     mistakes = {"gelu": lambda c: setattr(c.vision_config, "hidden_act", "silu"),
                 "epsilon": lambda c: setattr(c.vision_config, "layer_norm_eps", 1.0)}
-
-    @classmethod
-    def text_config(cls):
-        return families.models()[cls.text][0]
-
-    @classmethod
-    def text_model(cls):
-        return families.build(cls.text_config(), zlib.crc32(cls.text.encode()))
 
     @classmethod
     def make(cls, config):
