@@ -95,6 +95,7 @@ struct Experts {             // a mixture of experts in place of a dense MLP
 	bool clamped = false;                   // clamped SwiGLU (KV_GLU_LIMIT in shaders/shared/experts.h)
 	bool fused_gate_up = false;             // the file has gate and up of an expert in one tensor, gate first
 	uint32_t shared_dim = 0;                // channels inside the MLP that every token also uses; 0: none
+	bool shared_fused = false;              // the file has gate and up of that MLP in one tensor, gate first
 	float limit = kUnlimited;               // as Layer::mlp_limit, of experts
 	bool shared_mean = false;               // its output and that of the experts are halved
 	bool shared_gate = false;               // its output is multiplied by the sigmoid of a logit of its own

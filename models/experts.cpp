@@ -67,7 +67,9 @@ void look_at_tensors(const ConfigKeys& k, uint32_t l, Experts& e) {
 	const GgufTensor* down = find("ffn_down_exps");
 	e.factors = find("ffn_down_exps", "scale") && !(down && has_row_factor(down->type)); // weight_factors()
 	const uint32_t said = k.u32("expert_shared_feed_forward_length", 0);
-	if (const GgufTensor* up = find("ffn_up_shexp"))
+	const GgufTensor* up = find("ffn_up_shexp");
+	e.shared_fused = up && said && up->rows() == 2 * uint64_t(said) && !find("ffn_gate_shexp");
+	if (up)
 		e.shared_dim = uint32_t(std::min<uint64_t>(up->rows(), UINT32_MAX));
 	else if (k.u32("expert_shared_count", 0))
 		e.shared_dim = e.hidden_dim; // check_tensor() reports a missing tensor
@@ -110,6 +112,7 @@ Mixture read_mixture(const ConfigKeys& k, const Family& f, const Config& c) {
 	const float scale = k.f32("expert_weights_scale", 0);
 	if (scale != 0) e.scale = k.positive("expert_weights_scale", 1); // some files write 0 for "no scaling"
 	look_at_tensors(k, first, e);
+	e.shared_fused &= f.layer.mlp == MlpKind::Gated;
 	if (e.weigh_input && (e.bias || e.factors))
 		fail(Code::Unsupported, "{}: tensor {} does not fit {}, where weights of experts multiply their inputs",
 		     k.g.name(), tensor_name(first, "ffn_down_exps", e.bias ? "bias" : "scale"), f.arch);
@@ -159,8 +162,8 @@ void add_expert_specs(std::vector<TensorSpec>& out, const Layer& layer, uint32_t
 	if (e.factors) vector("ffn_down_exps", e.n, "scale");
 	if (!e.shared_dim) return;
 	if (e.shared_gate) matrix("ffn_gate_inp_shexp", 1, dim);
-	if (layer.mlp == MlpKind::Gated) matrix("ffn_gate_shexp", e.shared_dim, dim);
-	matrix("ffn_up_shexp", e.shared_dim, dim);
+	if (layer.mlp == MlpKind::Gated && !e.shared_fused) matrix("ffn_gate_shexp", e.shared_dim, dim);
+	matrix("ffn_up_shexp", e.shared_fused ? 2 * e.shared_dim : e.shared_dim, dim);
 	matrix("ffn_down_shexp", dim, e.shared_dim);
 }
 

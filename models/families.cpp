@@ -71,6 +71,7 @@ constexpr Family kFamilies[] = {
      .mixture = true,
      .layer = {.mlp_input = MlpInput::Parallel, .experts = {.gating = Gating::Sigmoid, .shared_mean = true}}},
     {.arch = "deci", .skips_parts = true},
+    {.arch = "deepseek", .mixture = true},
     {.arch = "deepseek2", .partial_rotary = true, .mixture = true, .latent = true, .predicts = true},
     {.arch = "dots1", .neox = true, .mixture = true, .layer = {.qk_norm = QkNorm::Head, .experts = kSigmoid}},
     {.arch = "ernie4_5"},
@@ -165,6 +166,14 @@ constexpr Family kFamilies[] = {
                .mlp_norm_name = "post_attention_norm",
                .experts = {.normalise = true, .router_bias = true, .bias = true, .clamped = true}}},
     {.arch = "granite", .divides_logits = true, .rope_use = RopeUse::IfFinetuned},
+    {.arch = "granite_swa",
+     .divides_logits = true,
+     .rope_use = RopeUse::IfFinetuned,
+     .second_rope = SecondRope::NoneByKey,
+     .window_period = 4,
+     .full_first = true,
+     .mixture = true,
+     .layer = {.sinks = true, .experts = {.normalise = true}}},
     {.arch = "granitehybrid",
      .divides_logits = true,
      .rope_use = RopeUse::IfFinetuned,
@@ -234,6 +243,7 @@ constexpr Family kFamilies[] = {
      .mixture = true,
      .unnormed_experts = 128,
      .layer = {.qk_norm = QkNorm::HeadUnit, .experts = {.gating = Gating::Sigmoid, .weigh_input = true}}},
+    {.arch = "maincoder", .layer = {.qk_norm = QkNorm::HeadLast}},
     {.arch = "mamba2",
      .rope_use = RopeUse::Never,
      .recurrent = true,
@@ -455,6 +465,7 @@ void describe_layers(Config& c, const Family& f, Layer layer, const Windows& win
 		case SecondRope::None: break;
 		case SecondRope::NoneEveryFourth: c.layers[l].rope = l % 4 == 3; break;
 		case SecondRope::NoneInFull: c.layers[l].rope = windows.tokens && !window && l >= windows.rotated; break;
+		case SecondRope::NoneByKey: c.layers[l].rope = !windows.positions.empty() && !windows.positions[l]; break;
 		case SecondRope::OwnInWindow:
 		case SecondRope::UnscaledInWindow: c.layers[l].rope = window; break;
 		}

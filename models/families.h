@@ -10,6 +10,7 @@ enum class SecondRope : uint8_t { // what some layers use instead of the first R
 	None,
 	NoneEveryFourth, // every fourth layer has no positions
 	NoneInFull,      // layers without a window have no positions, if other layers have a window
+	NoneByKey,       // layers that the file names have no positions
 	OwnInWindow,     // layers with a window have their own base and no scaling
 	UnscaledInWindow // layers with a window have no scaling
 };
@@ -83,7 +84,8 @@ struct Windows {                                          // windows, as a file 
 	uint32_t tokens = 0;                                  // 0: none
 	std::vector<bool> layers = {};                        // which layers have one; empty: default of the family
 	float theta = 10000;                                  // base of RoPE in these layers, for SecondRope::OwnInWindow
-	uint32_t rotated = 0; // so many first layers have positions, whatever SecondRope::NoneInFull says
+	uint32_t rotated = 0;             // so many first layers have positions, whatever SecondRope::NoneInFull says
+	std::vector<bool> positions = {}; // which layers have positions, for SecondRope::NoneByKey; empty: all
 };
 bool has_window(const Family&, const Windows&, uint32_t l);
 uint32_t first_full(const Family&, const Windows&, uint32_t n_layers); // first layer without a window; 0: all have one

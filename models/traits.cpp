@@ -28,26 +28,36 @@ NormKind see_norm(const ConfigKeys& k, const Family& f) {
 	return f.norm_by_key && k.f32("attention.layer_norm_rms_epsilon", 0) != 0 ? NormKind::Rms : f.norm;
 }
 
+// A yes or no for each layer; empty: the file does not say it.
+static std::vector<bool> flags_of_layers(const ConfigKeys& k, const char* key, uint32_t n_layers) {
+	std::vector<bool> out;
+	const GgufEntry* e = k.g.find(k.key(key));
+	if (!e) return out;
+	if (e->type == GgufType::Array && e->element == GgufType::Bool)
+		for (const std::byte b : e->bytes) out.push_back(b != std::byte(0));
+	else
+		for (const int64_t x : k.g.ints(k.key(key))) out.push_back(x != 0);
+	if (out.size() != n_layers)
+		fail(Code::Format, "{}: key {} has {} elements, the model has {} layers; the file is damaged", k.g.name(),
+		     k.key(key), out.size(), n_layers);
+	return out;
+}
+
 Windows read_windows(const ConfigKeys& k, const Family& f, uint32_t n_layers) {
 	Windows w;
 	w.tokens = k.u32("attention.sliding_window", f.window);
 	w.theta = k.f32("rope.freq_base_swa", w.theta);
-	const std::string key = k.key("attention.sliding_window_pattern");
-	const GgufEntry* e = k.g.find(key);
+	const char* pattern = "attention.sliding_window_pattern";
+	const GgufEntry* e = k.g.find(k.key(pattern));
+	if (f.second_rope == SecondRope::NoneByKey) w.positions = flags_of_layers(k, "attention.rope_pattern", n_layers);
 	if (f.dense_rotated) w.rotated = k.u32("leading_dense_block_count", 0);
 	if (!w.tokens || !e) return w;
 	if (e->type != GgufType::Array) {
-		const uint32_t period = k.g.u32(key);
+		const uint32_t period = k.u32(pattern);
 		for (uint32_t l = 0; l < n_layers; ++l) w.layers.push_back(period == 0 || (l + !f.full_first) % period != 0);
 		return w;
 	}
-	if (e->element == GgufType::Bool)
-		for (const std::byte b : e->bytes) w.layers.push_back(b != std::byte(0));
-	else
-		for (const int64_t x : k.g.ints(key)) w.layers.push_back(x != 0);
-	if (w.layers.size() != n_layers)
-		fail(Code::Format, "{}: key {} has {} elements, the model has {} layers; the file is damaged", k.g.name(), key,
-		     w.layers.size(), n_layers);
+	w.layers = flags_of_layers(k, pattern, n_layers);
 	return w;
 }
 

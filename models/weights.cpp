@@ -242,6 +242,11 @@ ExpertWeights expert_weights(const Experts& e, Find find, Bias bias, Scale scale
 		w.mlp_out_norm = {find("post_ffw_norm_1"), {}};
 	}
 	w.shared_gate = find("ffn_gate_shexp"), w.shared_up = find("ffn_up_shexp"), w.shared_down = find("ffn_down_shexp");
+	if (e.shared_fused) {
+		const View all = w.shared_up;
+		w.shared_gate = matrix_rows(b, all, 0, e.shared_dim);
+		w.shared_up = matrix_rows(b, all, e.shared_dim, e.shared_dim);
+	}
 	return w;
 }
 

@@ -156,6 +156,30 @@ TEST_CASE("config: deci: layers lack attention, the MLP, or both") {
 	    "tensor blk.1.ffn_norm.weight belongs to a variant of deci");
 }
 
+TEST_CASE("config: layers without positions by key, and a shared expert whose gate and up are one tensor") {
+	const auto golden = [](const char* name) {
+		return GgufBuilder::copy_as(Gguf::open(fmt::format("{}/tests/golden/tiny/{}.gguf", KVRUN_SOURCE_DIR, name)),
+		                            "granite_swa");
+	};
+	GgufBuilder b = golden("granite_swa");
+	Config c = config_of(b);
+	CHECK((c.layers[0].sinks && !c.layers[0].window && c.layers[1].window.tokens == 8));
+	CHECK((!c.ropes[c.layers[0].rope].rotates && c.ropes[c.layers[1].rope].rotates));
+	b.numbers("granite_swa.attention.rope_pattern", GgufType::U32, std::vector<uint32_t>{1, 0, 1});
+	has(refusal(b), "key granite_swa.attention.rope_pattern has 3 elements, the model has 4 layers");
+	b.numbers("granite_swa.attention.rope_pattern", GgufType::U32, std::vector<uint32_t>{1, 1, 1, 0});
+	c = config_of(b);
+	CHECK((c.ropes[c.layers[0].rope].rotates && !c.ropes[c.layers[3].rope].rotates && c.layers[3].window));
+	b = golden("granite_swa_moe");
+	c = config_of(b);
+	CHECK((c.layers[0].experts.shared_fused && c.layers[0].experts.shared_dim == 24 && c.ropes.size() == 1));
+	b.u32("granite_swa.expert_shared_feed_forward_length", 23);
+	has(refusal(b), "tensor blk.0.ffn_gate_shexp.weight is missing");
+	b.erase_tensor("blk.1.attn_sinks.weight");
+	b.u32("granite_swa.expert_shared_feed_forward_length", 24);
+	has(refusal(b), "tensor blk.1.attn_sinks.weight is missing");
+}
+
 TEST_CASE("config: gates of attention, of heads or of channels, with q, k and v in one tensor or in three") {
 	const auto golden = [](const char* name, const char* arch) {
 		return GgufBuilder::copy_as(Gguf::open(fmt::format("{}/tests/golden/tiny/{}.gguf", KVRUN_SOURCE_DIR, name)),

@@ -71,6 +71,16 @@ def ling1_names(tensors):
     return out
 
 
+def neighbours(tensors):
+    """Hunyuan's channels of heads (16), whose pairs are halves apart, as pairs of neighbours (Maincoder)."""
+    out = {}
+    for name, t in tensors.items():
+        if any(part in name for part in ("q_proj", "k_proj", "query_layernorm", "key_layernorm")):
+            t = t.unflatten(0, (-1, 2, 8)).transpose(1, 2).flatten(0, 2).contiguous()
+        out[name.replace("query_layernorm", "q_norm").replace("key_layernorm", "k_norm")] = t
+    return out
+
+
 def primary_names(tensors):
     return renamed(tensors, {"mlp": "block_sparse_moe", "gate_proj": "gate", "up_proj": "up",
                              "down_proj": "down"})
@@ -112,6 +122,10 @@ CHECKPOINTS = {
     "exaone_moe": ({"scoring_func": "sigmoid"}, lambda tensors: tensors),
     "exaone": ({"architectures": ["ExaoneForCausalLM"], "activation_function": "silu"}, exaone_names),
     "internlm2": ({"architectures": ["InternLM2ForCausalLM"]}, internlm_names),
+    "deepseek": ({"architectures": ["DeepseekForCausalLM"], "n_routed_experts": 6, "n_shared_experts": 2,
+                  "first_k_dense_replace": 1}, lambda t: renamed(t, {"shared_expert.": "shared_experts."})),
+    "granite_swa": ({"no_rope_layers": [0, 1, 1, 1]}, lambda tensors: tensors),
+    "maincoder": ({"architectures": ["MaincoderForCausalLM"]}, neighbours),
     "pangu": ({"architectures": ["PanguEmbeddedForCausalLM"]}, lambda tensors: tensors),
     "deci": ({"architectures": ["DeciLMForCausalLM"], "block_configs": [
         {"attention": {"n_heads_in_group": 2 if attends else None, "replace_with_linear": False},

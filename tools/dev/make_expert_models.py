@@ -191,6 +191,19 @@ def models():
             tie_word_embeddings=False, embedding_multiplier=1.0, residual_multiplier=1.0, logits_scaling=1.0,
             attention_multiplier=8 ** -0.5)),
             {"one expert": {"num_experts_per_tok": 1}, "no shared expert": zeroed("shared_mlp.output_linear")}),
+        # Qwen 2's mixture without biases and without the shared expert's gate is what DeepSeek 1 computes.
+        "deepseek": (hf.Qwen2MoeConfig(**base(
+            num_hidden_layers=3, num_experts=6, num_experts_per_tok=3, moe_intermediate_size=16,
+            shared_expert_intermediate_size=32, mlp_only_layers=[0], qkv_bias=False, plain_shared_expert=True,
+            tie_word_embeddings=False)),
+            {"two experts": {"num_experts_per_tok": 2}, "normalised weights": weighed(softmax, True),
+             "no shared expert": zeroed("shared_expert.down_proj")}),
+        # Prompts are three windows long.
+        "granite_swa_moe": (hf.GraniteMoeSWAConfig(**base(
+            **granite, num_hidden_layers=4, head_dim=8, shared_intermediate_size=24, sliding_window=WINDOW,
+            layer_types=layers(4)[::-1])),
+            {"one expert": {"num_experts_per_tok": 1}, "no shared expert": zeroed("shared_mlp.output_linear"),
+             "no window": {"sliding_window": 256}, "no sinks": without_sinks, "weights as they are": weighed(softmax)}),
         "ernie4_5_moe": (hf.Ernie4_5_MoeConfig(**base(
             num_hidden_layers=3, intermediate_size=32, moe_num_experts=6, moe_k=2, moe_intermediate_size=16,
             moe_num_shared_experts=1, moe_layer_start_index=1, moe_layer_end_index=2)),

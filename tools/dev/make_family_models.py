@@ -49,6 +49,15 @@ def models():
                                             attention_multiplier=0.7)),
                     {"embedding scale": {"embedding_multiplier": 1.0}, "residual scale": {"residual_multiplier": 1.0},
                      "logit scale": {"logits_scaling": 1.0}, "attention scale": {"attention_multiplier": 8 ** -0.5}}),
+        # Prompts are three windows long. Attention to all tokens has no positions.
+        "granite_swa": (hf.GraniteSWAConfig(**base(
+            num_hidden_layers=4, embedding_multiplier=6.0, residual_multiplier=0.3, logits_scaling=4.0,
+            attention_multiplier=0.7, sliding_window=WINDOW, layer_types=layers(4)[::-1],
+            layer_rope_theta=[0.0, 1e4, 1e4, 1e4])),
+            {"no window": {"sliding_window": 256}, "RoPE everywhere": {"layer_rope_theta": [1e4] * 4},
+             "no sinks": filled("sinks", -1e4), "residual scale": {"residual_multiplier": 1.0}}),
+        # Hunyuan with other pairs of channels; CHECKPOINTS orders them.
+        "maincoder": (hf.HunYuanDenseV1Config(**base(head_dim=16)), {"norms before RoPE": norms_first}),
         # transformers has neither; these compute the same. CHECKPOINTS makes the published form of them.
         "minicpm": (hf.GraniteConfig(**base(embedding_multiplier=6.0, residual_multiplier=0.5, logits_scaling=4.0,
                                             attention_multiplier=8 ** -0.5)),

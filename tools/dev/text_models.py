@@ -110,8 +110,18 @@ def with_early_experts(model):
     return model
 
 
+def with_plain_shared(model):
+    """DeepSeek 1: the shared expert has no gate."""
+    for layer in model.model.layers:
+        if hasattr(layer.mlp, "shared_expert_gate"):
+            del layer.mlp.shared_expert_gate
+            layer.mlp.shared_expert_gate = lambda x: torch.full((*x.shape[:-1], 1), 40.0)
+    return model
+
+
 # What a config has that is not transformers' -> what it makes of the model.
-EDITS = {"parts": without_parts, "sigmoid_gates": with_sigmoid_gates, "moe_num_primary_experts": with_early_experts}
+EDITS = {"parts": without_parts, "sigmoid_gates": with_sigmoid_gates, "moe_num_primary_experts": with_early_experts,
+         "plain_shared_expert": with_plain_shared}
 
 
 def from_config(config):
