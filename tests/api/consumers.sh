@@ -52,11 +52,17 @@ installed)
 	fi
 	;;
 subdirectory)
-	# It compiles the whole library again: without optimisation and in batches of files, in a tenth of the time. Each
-	# file alone is what the presets dev and debug compile, and tools/dev/nightly.sh mutate.
+	# It compiles the whole library again: without optimisation, in batches of files and with the shaders of the other
+	# build, in a tenth of the time. Each file alone is what the presets dev and debug compile, and tools/dev/nightly.sh
+	# mutate. Shaders are compiled the same wherever the source lies, unless a script means the outermost project.
+	if (cd "$source" && grep -rnE 'CMAKE_(SOURCE|BINARY)_DIR' CMakeLists.txt */CMakeLists.txt); then
+		say "failed: these lines name folders of the outermost project"
+		exit 1
+	fi
 	consumer=$work/by-subdirectory
 	quietly cmake -S "$here" -B "$consumer" -G "$(cached CMAKE_GENERATOR)" -DKVRUN_SOURCE="$source" \
-		-DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O0 -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=64
+		-DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O0 -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=64 \
+		-DKVRUN_SHADERS_OF="$build"
 	quietly cmake --build "$consumer" -j2 --target list generate
 	"$consumer/list" | grep -q '^cpu: '
 	say "C++ by add_subdirectory: ok"

@@ -20,11 +20,14 @@ struct TestRow {
 	std::string text; // op, shapes, types
 };
 // KVRUN_TEST_EVERY=n runs rows 0, n, 2n, ...: for slow runs, as under the validation layer.
+inline uint64_t test_every() {
+	const char* every = std::getenv("KVRUN_TEST_EVERY");
+	return every && *every ? std::max(std::strtoull(every, nullptr, 10), 1ull) : 1;
+}
 inline bool row_wanted(size_t number) {
 	if (const char* only = std::getenv("KVRUN_TEST_ROW"); only && *only)
 		return std::strtoull(only, nullptr, 10) == number;
-	const char* every = std::getenv("KVRUN_TEST_EVERY");
-	return number % (every && *every ? std::max(std::strtoull(every, nullptr, 10), 1ull) : 1) == 0;
+	return number % test_every() == 0;
 }
 inline std::string row_text(const TestRow& r) {
 	const char* test = doctest::getContextOptions()->currentTest->m_name;

@@ -3,6 +3,7 @@
 #include "backends/vulkan/vulkan_backend.h"
 #include "tests/device/outcome.h"
 #include "tests/device/sequences.h"
+#include "tests/support/compare.h"
 #include "tests/support/scoped_env.h"
 #include "tests/vulkan/vulkan_device.h"
 #include "tests/vulkan/vulkan_faults.h"
@@ -79,7 +80,7 @@ TEST_CASE("faults: T66 no memory at the n-th allocation") {
 	const uint64_t n_calls = f.calls["vkAllocateMemory"];
 	MESSAGE(n_calls << " allocations");
 	REQUIRE(n_calls >= 3);
-	for (uint64_t n = 1; n <= n_calls; ++n) {
+	for (uint64_t n = 1; n <= n_calls; n += test_every()) {
 		CAPTURE(n);
 		f.fail_calls("vkAllocateMemory", n, kAll, VK_ERROR_OUT_OF_DEVICE_MEMORY); // from this call on
 		const Outcome o = attempt(want, kBundled);
@@ -100,7 +101,7 @@ TEST_CASE("faults: T66 an engine whose cache found no memory answers when there 
 	for (const std::string policy : {kPolicy, "mikv,recent_keep=8,flush=16", "zipcache,flush=25"}) {
 		CAPTURE(policy);
 		Floats want;
-		for (uint64_t n = 0;; ++n) { // every buffer of a prompt and the next tokens; at first none fails
+		for (uint64_t n = 0;; n += n ? test_every() : 1) { // every buffer of a prompt and the next tokens; first none
 			CAPTURE(n);
 			REQUIRE(n < 50);
 			f.reset();
@@ -143,7 +144,7 @@ TEST_CASE("faults: T66 an engine that fetches and found no memory answers when t
 		const Floats want = ask();
 		const uint64_t n_calls = f.calls["vkCreateBuffer"];
 		CHECK(n_calls > 5);
-		for (uint64_t n = 1; n <= n_calls; ++n) {
+		for (uint64_t n = 1; n <= n_calls; n += test_every()) {
 			CAPTURE(n);
 			engine->pool().trim();
 			f.fail_calls("vkCreateBuffer", n, n % 2 ? n : kAll, VK_ERROR_OUT_OF_DEVICE_MEMORY);

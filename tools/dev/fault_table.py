@@ -4,7 +4,7 @@
     tools/dev/fault_table.py [--check] [ROOT]
 
 Rows are taken from the names of the tests: TEST_CASE("T62, T74 cli: ..."), the first line of a Python test function's
-docstring (T50 ...), and a comment `# T65: ...` in tests/CMakeLists.txt tags the ctest entries under it. ROWS below has
+docstring (T50 ...), and a comment `# T65: ...` in a CMake file of tests tags the ctest entries under it. ROWS below has
 the requirement of each row, and the reason if it has no test. --check: exit code 1 if the file is not what would be
 written, or if a row has neither test nor reason.
 """
@@ -67,12 +67,13 @@ def cases(root):
                     for said in FUNCTION.findall(f.read()):
                         for row in {int(t) for t in TAG.findall(said)}:
                             yield row, shown, said
-            elif name == "CMakeLists.txt":
-                rows = set()
+            elif name.endswith((".cmake", "CMakeLists.txt")):
+                rows, comment = set(), False
                 with open(path, encoding="utf-8") as f:
                     for line in f:
-                        if line.startswith("#"):
-                            rows = {int(t) for t in TAG.findall(line)}
+                        if line.startswith("#"):  # of several lines, any may have the tag
+                            rows = {int(t) for t in TAG.findall(line)} | (rows if comment else set())
+                        comment = line.startswith("#")
                         entry = re.match(r"\w*test\((?:NAME )?([\w.]+)", line)
                         if entry and rows:
                             for row in rows:
