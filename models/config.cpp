@@ -487,7 +487,7 @@ std::vector<TensorSpec> tensor_specs(const Config& c) {
 		add_layer_input_specs(out, c);
 		add_stream_specs(out, c);
 	}
-	for (uint32_t i = 0; i < c.n_layers; ++i) {
+	for (uint32_t i = 0; i < layers_with_weights(c); ++i) {
 		const Layer& layer = c.layers[i];
 		const uint32_t l = i + c.prediction.block; // in the file
 		auto name = [l](const char* what) { return fmt::format("blk.{}.{}", l, what); };
@@ -550,8 +550,7 @@ Config read_config(const Gguf& g) {
 	const Family& f = family_of(g);
 	const Keys k{g, f.arch};
 	Config c;
-	c.arch = f.arch;
-	c.name = g.text("general.name", "");
+	c.arch = f.arch, c.name = g.text("general.name", "");
 	c.norm = see_norm(k, f), c.output_bias = f.output_bias;
 	if (!g.find_tensor("output_norm.weight")) c.final_norm = f.final_norm;
 	check_vocab(g, k, c);
@@ -587,6 +586,7 @@ Config read_config(const Gguf& g) {
 	const std::vector<TensorSpec> specs = tensor_specs(c);
 	for (const TensorSpec& s : specs) check_tensor(g, s);
 	check_extra_tensors(k, specs, c);
+	repeat_layers(k, f, c);
 	return c;
 }
 

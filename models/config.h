@@ -207,6 +207,7 @@ struct Layer { // what one layer computes
 	uint32_t laurel_rank = 0;
 	float output_scale = 1;   // factor of the residual stream after the layer
 	float residual_scale = 1; // factor of the outputs of attention and MLP, before they are added
+	bool ends_round = false;  // behind the layer the residual stream passes the model's final norm
 };
 
 struct Config {
@@ -214,6 +215,8 @@ struct Config {
 	std::string name; // general.name, may be empty
 	uint32_t dim = 0; // channels of the residual stream
 	uint32_t n_layers = 0;
+	// The layers of the file run so often, each time with keys and values of their own; n_layers counts all of them.
+	uint32_t rounds = 1;
 	// Sizes of the first layer that attends to all tokens; each layer has its own (Layer).
 	uint32_t n_heads = 0, n_kv_heads = 0, head_dim = 0, hidden_dim = 0;
 	uint32_t vocab = 0; // rows of the embedding
@@ -237,6 +240,8 @@ struct Config {
 	Prediction prediction;
 };
 
+// Layers of the file; layer l has the weights of l % this.
+inline uint32_t layers_with_weights(const Config& c) { return c.n_layers / c.rounds; }
 inline bool attends(const Layer& l) { return l.mixes && (!l.recurrent.n_heads || l.recurrent.beside); }
 inline bool has_own_kv(const Config& c, uint32_t l) { return attends(c.layers[l]) && c.layers[l].kv_layer == l; }
 // Channels of what a head makes of the tokens it attends to.

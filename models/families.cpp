@@ -280,6 +280,7 @@ constexpr Family kFamilies[] = {
                .output_gate = true,
                .gate_apart = true,
                .mlp_out_norm = true}},
+    {.arch = "nanbeige", .rounds = true},
     {.arch = "nemotron",
      .neox = true,
      .partial_rotary = true,

@@ -73,6 +73,7 @@ struct Family {
 	// A layer is attention, a state or an MLP alone: those without KV heads and MLP are recurrent.
 	bool single_parts = false;
 	bool skips_parts = false; // layers may lack attention, the MLP or both: their number of heads or channels is 0
+	bool rounds = false;      // files may have Config::rounds
 	bool limits_mlp = false;  // files may have Layer::mlp_limit and Experts::limit
 	Layer layer = {};         // of every layer, except sizes (in the file) and what depends on the layer's number
 };

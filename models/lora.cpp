@@ -210,9 +210,11 @@ Loras load_loras(const std::vector<LoraFile>& files, const Config& c, const Weig
 			continue;
 		}
 		const View& whole = w.matrices.at(name);
-		const LayerViews views = views_of(w.layers[l]);
-		for (size_t i = 0; i < views.size(); ++i)
-			if (const auto b = rows_for(be, both.b, whole, views[i])) out.layers[l].push_back({i, {both.a, *b}});
+		for (uint32_t at = l; at < c.n_layers; at += layers_with_weights(c)) {
+			const LayerViews views = views_of(w.layers[at]);
+			for (size_t i = 0; i < views.size(); ++i)
+				if (const auto b = rows_for(be, both.b, whole, views[i])) out.layers[at].push_back({i, {both.a, *b}});
+		}
 	}
 	be.wait();
 	return out;

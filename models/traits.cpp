@@ -111,6 +111,22 @@ void skip_parts(const ConfigKeys& k, Config& c) {
 	}
 }
 
+void repeat_layers(const ConfigKeys& k, const Family& f, Config& c) {
+	constexpr uint32_t kMost = 64;
+	const uint32_t rounds = f.rounds ? k.u32("num_loops", 1) : 1, own = c.n_layers;
+	if (rounds < 1 || rounds > kMost)
+		fail(Code::Format, "{}: key {} is {}, expected 1 to {}; the file is damaged", k.g.name(), k.key("num_loops"),
+		     rounds, kMost);
+	const bool normed = rounds > 1 && !k.flag("skip_loop_final_norm", false);
+	c.rounds = rounds, c.n_layers = rounds * own;
+	for (uint32_t l = own; l < c.n_layers; ++l) {
+		Layer again = c.layers[l - own];
+		again.kv_layer += own, again.ends_round = false;
+		if (l % own == 0) c.layers.back().ends_round = normed;
+		c.layers.push_back(std::move(again));
+	}
+}
+
 void read_xielu(const ConfigKeys& k, Config& c) {
 	if (c.layers[0].activation != Activation::Xielu) return;
 	const auto read = [&](const char* key) { return of_layers(k.g, key, c.n_layers); };

@@ -14,6 +14,8 @@ Windows read_windows(const ConfigKeys&, const Family&, uint32_t n_layers);
 void read_limits(const ConfigKeys&, const Family&, Config& c);
 // Of Family::skips_parts: takes attention and MLPs from layers that lack them.
 void skip_parts(const ConfigKeys&, Config& c);
+// Of Family::rounds; needs layers in c, complete. Repeats them and sets Config::rounds and Layer::ends_round.
+void repeat_layers(const ConfigKeys&, const Family&, Config& c);
 // Needs layers in c. Sets Layer::xielu where layers have that activation.
 void read_xielu(const ConfigKeys&, Config& c);
 

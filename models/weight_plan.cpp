@@ -31,7 +31,8 @@ std::optional<WeightPart> part_of(const TensorSpec& s, const Config& c) {
 
 // Bytes of a tensor that a token reads, in the file's type: the minimum for any device.
 uint64_t token_bytes(const TensorSpec& s, DType type, std::optional<WeightPart> part, const Config& c) {
-	const uint64_t row = s.matrix ? dtype_row_bytes(type, s.cols) : uint64_t(s.cols) * 4;
+	const uint64_t rounds = s.name.starts_with("blk.") ? c.rounds : 1;
+	const uint64_t row = rounds * (s.matrix ? dtype_row_bytes(type, s.cols) : uint64_t(s.cols) * 4);
 	if (s.together > 1) return row * s.together;                                 // a row for each layer
 	const uint64_t looked_up = row * (1 + (c.layer_input_dim ? c.n_layers : 0)); // each layer reads it again
 	if (part == WeightPart::Embedding) return looked_up;
@@ -54,7 +55,7 @@ bool leaves_first(const WeightGroup& a, const WeightGroup& b) {
 
 WeightPlan::WeightPlan(const Gguf& g, const Config& c) : WeightPlan(g, c, device_row_bytes) {}
 
-WeightPlan::WeightPlan(const Gguf& g, const Config& c, const RowBytes& row_bytes) : n_layers_(c.n_layers) {
+WeightPlan::WeightPlan(const Gguf& g, const Config& c, const RowBytes& row_bytes) : n_layers_(layers_with_weights(c)) {
 	std::map<std::pair<WeightPart, uint32_t>, WeightGroup> groups;
 	const std::vector<TensorSpec> specs = tensor_specs(c);
 	n_tensors_ = specs.size();

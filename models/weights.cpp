@@ -397,7 +397,7 @@ Weights load_weights(const Gguf& g, const Config& c, Backend& backend, const Loa
 	up.finish();
 	up.warn_about_values();
 	for (uint32_t l = 0; l < c.n_layers; ++l)
-		w.layers.push_back(layer_weights(c.layers[l], l + c.prediction.block, views, backend));
+		w.layers.push_back(layer_weights(c.layers[l], l % layers_with_weights(c) + c.prediction.block, views, backend));
 	if (c.prediction.block) {
 		const auto own = [&](const char* what) {
 			const auto v = views.find(prediction_tensor(c, what));

@@ -296,6 +296,7 @@ void LayerRunner::project_out(uint32_t l, const LayerRows& r, bool decode) {
 	if (cfg_.streams.n > 1) correct_streams(l, r, decode);
 	if (cfg_.layer_input_dim) add_layer_input(l, r, decode);
 	if (layer.output_scale != 1) be_.activate(r.x, r.x, {}, {.scale = layer.output_scale});
+	if (layer.ends_round) norm(r.x, r.x, w_.final_norm, cfg_.norm_eps);
 }
 
 void LayerRunner::run_mlp_part(uint32_t l, const LayerRows& r, bool decode) {

@@ -9,7 +9,7 @@ using namespace kvrun;
 
 namespace {
 
-const std::vector<Case> kModels = {{"qwen3moe"}, {"gpt_oss"}, {"llama_tied"}, {"gemma4_layer_inputs"}};
+const std::vector<Case> kModels = {{"qwen3moe"}, {"gpt_oss"}, {"llama_tied"}, {"gemma4_layer_inputs"}, {"nanbeige"}};
 const std::string kCard = "mapped=1073741824,visible=0"; // 1 GiB of host memory
 // 300 MB, three times what a heap of 128 MiB has free.
 const std::string kLarge = "synth:llama-3.1-8b,layers=9,dim=1024,hidden=2048,vocab=4000:f16";

@@ -4,6 +4,7 @@
 #include "models/streams.h"
 #include "tests/support/config_of.h"
 #include "tests/support/gguf_builder.h"
+#include <algorithm>
 #include <cmath>
 #include <doctest/doctest.h>
 
@@ -178,6 +179,27 @@ TEST_CASE("config: layers without positions by key, and a shared expert whose ga
 	b.erase_tensor("blk.1.attn_sinks.weight");
 	b.u32("granite_swa.expert_shared_feed_forward_length", 24);
 	has(refusal(b), "tensor blk.1.attn_sinks.weight is missing");
+}
+
+TEST_CASE("config: layers that run several times have keys and values of their own each time") {
+	const auto golden = [](const char* name) {
+		return GgufBuilder::copy_as(Gguf::open(fmt::format("{}/tests/golden/tiny/{}.gguf", KVRUN_SOURCE_DIR, name)),
+		                            "nanbeige");
+	};
+	GgufBuilder b = golden("nanbeige");
+	b.u32("nanbeige.num_loops", 3);
+	Config c = config_of(b);
+	CHECK((c.n_layers == 6 && c.rounds == 3 && layers_with_weights(c) == 2 && c.layers.size() == 6));
+	for (uint32_t l = 0; l < c.n_layers; ++l) {
+		CHECK((c.layers[l].kv_layer == l && has_own_kv(c, l)));
+		CHECK(c.layers[l].ends_round == (l == 1 || l == 3)); // the last round ends with the model's norm anyway
+	}
+	CHECK(tensor_specs(c).size() == tensor_specs(config_of(golden("nanbeige"))).size());
+	CHECK(kv_f16_bytes(c) == 3 * kv_f16_bytes(config_of(b.u32("nanbeige.num_loops", 1))));
+	has(refusal(b.u32("nanbeige.num_loops", 0)), "key nanbeige.num_loops is 0, expected 1 to 64");
+	has(refusal(b.u32("nanbeige.num_loops", 65)), "key nanbeige.num_loops is 65, expected 1 to 64");
+	c = config_of(golden("nanbeige_plain"));
+	CHECK((c.rounds == 3 && std::ranges::none_of(c.layers, &Layer::ends_round)));
 }
 
 TEST_CASE("config: gates of attention, of heads or of channels, with q, k and v in one tensor or in three") {

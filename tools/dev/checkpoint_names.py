@@ -126,6 +126,8 @@ CHECKPOINTS = {
                   "first_k_dense_replace": 1}, lambda t: renamed(t, {"shared_expert.": "shared_experts."})),
     "granite_swa": ({"no_rope_layers": [0, 1, 1, 1]}, lambda tensors: tensors),
     "maincoder": ({"architectures": ["MaincoderForCausalLM"]}, neighbours),
+    "nanbeige": ({"architectures": ["NanbeigeForCausalLM"]}, lambda tensors: tensors),
+    "nanbeige_plain": ({"architectures": ["NanbeigeForCausalLM"]}, lambda tensors: tensors),
     "pangu": ({"architectures": ["PanguEmbeddedForCausalLM"]}, lambda tensors: tensors),
     "deci": ({"architectures": ["DeciLMForCausalLM"], "block_configs": [
         {"attention": {"n_heads_in_group": 2 if attends else None, "replace_with_linear": False},

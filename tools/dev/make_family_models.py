@@ -56,6 +56,11 @@ def models():
             layer_rope_theta=[0.0, 1e4, 1e4, 1e4])),
             {"no window": {"sliding_window": 256}, "RoPE everywhere": {"layer_rope_theta": [1e4] * 4},
              "no sinks": filled("sinks", -1e4), "residual scale": {"residual_multiplier": 1.0}}),
+        # Llama computes these rounds of layers.
+        "nanbeige": (hf.LlamaConfig(**base(head_dim=16, num_loops=2, skip_loop_final_norm=False)),
+                     {"one round": {"num_loops": 1}, "no norm between rounds": {"skip_loop_final_norm": True}}),
+        "nanbeige_plain": (hf.LlamaConfig(**base(num_loops=3, skip_loop_final_norm=True, tie_word_embeddings=False)),
+                           {"two rounds": {"num_loops": 2}, "norm between rounds": {"skip_loop_final_norm": False}}),
         # Hunyuan with other pairs of channels; CHECKPOINTS orders them.
         "maincoder": (hf.HunYuanDenseV1Config(**base(head_dim=16)), {"norms before RoPE": norms_first}),
         # transformers has neither; these compute the same. CHECKPOINTS makes the published form of them.

@@ -119,9 +119,30 @@ def with_plain_shared(model):
     return model
 
 
+class LoopedLayers(torch.nn.ModuleList):
+    """Nanbeige 4.2: the layers run several times; between two rounds the stream passes the final norm."""
+    def loop(self, rounds, norm):
+        self.rounds, self.norm = rounds, [norm] if norm else []  # a list: its weights belong to the model
+        return self
+
+    def __getitem__(self, which):
+        if not isinstance(which, slice):
+            return super().__getitem__(which)
+        def end(*args, layer=list(self)[-1], **more):
+            out = layer(*args, **more)
+            return self.norm[0](out) if self.norm else out
+        return (list(self)[:-1] + [end]) * (self.rounds - 1) + list(self)
+
+
+def looped(model):
+    norm = None if model.config.skip_loop_final_norm else model.model.norm
+    model.model.layers = LoopedLayers(model.model.layers).loop(model.config.num_loops, norm)
+    return model
+
+
 # What a config has that is not transformers' -> what it makes of the model.
 EDITS = {"parts": without_parts, "sigmoid_gates": with_sigmoid_gates, "moe_num_primary_experts": with_early_experts,
-         "plain_shared_expert": with_plain_shared}
+         "plain_shared_expert": with_plain_shared, "num_loops": looped}
 
 
 def from_config(config):
