@@ -105,6 +105,11 @@ TEST_CASE("inspect: the bundled model as text and as JSON") {
 	CHECK(d["metadata"]["general.architecture"] == "llama");
 }
 
+TEST_CASE("inspect: layers that run several times are counted each time") {
+	const Ran r = run_program({"inspect", std::string(KVRUN_SOURCE_DIR) + "/tests/golden/tiny/nanbeige.gguf"});
+	CHECK_MESSAGE(contains(r.out, "n_layers 4, rounds 2,"), r.out);
+}
+
 TEST_CASE("inspect: a file kvrun does not run is described, and says why") {
 	GgufBuilder b = tiny_model();
 	b.text("general.architecture", "mamba").text("general.name", "odd \xff\n name");
