@@ -58,6 +58,7 @@ set(except_fetch_swiftshader EXCEPT
 	"*a fork goes on*,*alone and beside sessions*,*latents: the same bits*,*begins anew*,*latents: a policy*"
 	"*windows*,*KVRUN_CHECK*,*poisoned*")
 set(except_batch_swiftshader EXCEPT "*finds no page*,*pieces of a prompt between*,*joining and leaving*")
+set(except_session_swiftshader EXCEPT "*budget is spent*,*in two turns*,*few partial states*")
 set(except_models_swiftshader EXCEPT "*stories260K*,*greedy tokens*")
 set(except_policies_swiftshader EXCEPT "*with softcaps*,*cancelled prompt*,*in every run,*bundled model*,*first step*")
 foreach(suite ${device_tests})
@@ -78,7 +79,7 @@ foreach(suite draft eval format_screen latent mixtures prediction recurrent spli
 	device_test(${suite}.lavapipe ${suite} KVRUN_TEST_DEVICES=lavapipe ${rows_${suite}_lavapipe})
 endforeach()
 device_test(lora.cpu lora KVRUN_TEST_DEVICES=cpu)
-device_test(lora.lavapipe lora KVRUN_TEST_DEVICES=lavapipe KVRUN_TEST_EVERY=7)
+device_test(lora.lavapipe lora KVRUN_TEST_DEVICES=lavapipe KVRUN_TEST_EVERY=17)
 device_test(lora.lavapipe.sync lora KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=sync KVRUN_TEST_EVERY=31)
 set(except_images_swiftshader EXCEPT "*in Qwen's models*,*in Gemma's models*")
 set(except_images_lavapipe26 EXCEPT "*in Qwen's models*")
@@ -127,7 +128,8 @@ device_test(attend.lavapipe26.rows attend KVRUN_TEST_DEVICES=lavapipe26
 	KVRUN_TEST_CAPS=texel_range=0,tune_register_scores=1 KVRUN_TEST_EVERY=43)
 # what kvrun tune --kernels measures on NVIDIA GPUs
 device_test(tune.lavapipe26 tune KVRUN_TEST_DEVICES=lavapipe26 KVRUN_TEST_CAPS=texel_range=0,vendor=4318)
-device_test(images.lavapipe26.matrices images KVRUN_TEST_DEVICES=lavapipe26 KVRUN_TEST_CAPS=texel_range=0)
+device_test(images.lavapipe26.matrices images KVRUN_TEST_DEVICES=lavapipe26 KVRUN_TEST_CAPS=texel_range=0
+	EXCEPT "*in Gemma's models*")
 device_test(session.lavapipe26.matrices session KVRUN_TEST_DEVICES=lavapipe26 KVRUN_TEST_CAPS=texel_range=0
 	KVRUN_TEST_EVERY=3)
 device_test(limits.lavapipe26.matrices limits KVRUN_TEST_DEVICES=lavapipe26 KVRUN_TEST_CAPS=texel_range=0)
@@ -153,7 +155,7 @@ device_test(latent.lavapipe.validate latent KVRUN_TEST_DEVICES=lavapipe KVRUN_VA
 device_test(latent.swiftshader latent KVRUN_TEST_DEVICES=swiftshader KVRUN_TEST_EVERY=37
 	EXCEPT "*expanded form*,*pack latents*,*attn_kv_b*,*rows of one step*")
 device_test(images.lavapipe.int8 images KVRUN_TEST_DEVICES=lavapipe ${as_gpu}4098 EXCEPT "*in Gemma's models*")
-device_test(models.lavapipe.int8 models KVRUN_TEST_DEVICES=lavapipe ${as_gpu}4098 KVRUN_TEST_EVERY=7)
+device_test(models.lavapipe.int8 models KVRUN_TEST_DEVICES=lavapipe ${as_gpu}4098 KVRUN_TEST_EVERY=13)
 # Choices of kvrun tune --kernels, other ones than kvrun's own: results within tolerances, and rows with the same bits
 # whatever comes with them. The first set is rounded as by default, the second in f32.
 set(tuned ${as_gpu}4318,cores=1,tune_matvec_rows=4,tune_tile_fill=32,tune_pieces=400)
@@ -194,7 +196,7 @@ set(rows_ops_cudahost KVRUN_TEST_EVERY=5)
 set(rows_models_cudahost KVRUN_TEST_EVERY=11)
 set(rows_session_cudahost KVRUN_TEST_EVERY=3)
 set(except_models_cudahost EXCEPT "*stories260K*")
-set(rows_latent_cudahost KVRUN_TEST_EVERY=5)
+set(rows_latent_cudahost KVRUN_TEST_EVERY=11)
 set(rows_host_weights_cudahost KVRUN_TEST_EVERY=3)
 set(except_host_weights_cudahost EXCEPT "*three times as large*,*cross the bus once*")
 foreach(suite attend host_weights images latent models ops pack replay session)
