@@ -190,7 +190,7 @@ uint64_t lora_bytes(const std::vector<LoraFile>& files, const Config& c) {
 Loras load_loras(const std::vector<LoraFile>& files, const Config& c, const Weights& w, Backend& be) {
 	Loras out;
 	if (files.empty()) return out;
-	out.layers.resize(c.n_layers);
+	out.layers.resize(layers_with_weights(c));
 	const auto specs = specs_by_name(c);
 	for (const auto& [name, j] : joined(files)) {
 		const TensorSpec& s = specs.at(name);
@@ -210,11 +210,9 @@ Loras load_loras(const std::vector<LoraFile>& files, const Config& c, const Weig
 			continue;
 		}
 		const View& whole = w.matrices.at(name);
-		for (uint32_t at = l; at < c.n_layers; at += layers_with_weights(c)) {
-			const LayerViews views = views_of(w.layers[at]);
-			for (size_t i = 0; i < views.size(); ++i)
-				if (const auto b = rows_for(be, both.b, whole, views[i])) out.layers[at].push_back({i, {both.a, *b}});
-		}
+		const LayerViews views = views_of(w.layers[l]);
+		for (size_t i = 0; i < views.size(); ++i)
+			if (const auto b = rows_for(be, both.b, whole, views[i])) out.layers[l].push_back({i, {both.a, *b}});
 	}
 	be.wait();
 	return out;

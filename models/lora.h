@@ -48,9 +48,9 @@ struct Loras {
 		size_t view; // index among the views of LayerWeights
 		LoraWeights weights;
 	};
-	std::vector<std::vector<Entry>> layers;
-	LoraWeights output; // empty: it is not changed
-	uint32_t rank = 0;  // widest
+	std::vector<std::vector<Entry>> layers; // of layers_with_weights()
+	LoraWeights output;                     // empty: it is not changed
+	uint32_t rank = 0;                      // widest
 	std::deque<Buffer> buffers;
 	size_t bytes = 0;
 	explicit operator bool() const { return rank != 0; }

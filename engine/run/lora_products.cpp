@@ -30,7 +30,7 @@ void LoraProducts::use(uint32_t l, const LayerWeights* w) {
 	copied_.clear();
 	if (!loras_ || !w) return;
 	const LayerViews views = views_of(*w);
-	for (const Loras::Entry& e : loras_->layers[l])
+	for (const Loras::Entry& e : loras_->layers[l % loras_->layers.size()]) // layers that run again have the same
 		copied_.push_back({views[e.view].buf, views[e.view].at, &e.weights});
 }
 
