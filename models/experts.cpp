@@ -47,7 +47,7 @@ void read_groups(const ConfigKeys& k, Experts& e) {
 }
 
 // Traits that only tensors show; looks at the first layer that is a mixture.
-void look_at_tensors(const ConfigKeys& k, uint32_t l, Experts& e) {
+void look_at_tensors(const ConfigKeys& k, MlpKind mlp, uint32_t l, Experts& e) {
 	const Gguf& g = k.g;
 	const auto find = [&](const char* what, const char* kind = "weight") {
 		return g.find_tensor(tensor_name(l, what, kind));
@@ -68,7 +68,7 @@ void look_at_tensors(const ConfigKeys& k, uint32_t l, Experts& e) {
 	e.factors = find("ffn_down_exps", "scale") && !(down && has_row_factor(down->type)); // weight_factors()
 	const uint32_t said = k.u32("expert_shared_feed_forward_length", 0);
 	const GgufTensor* up = find("ffn_up_shexp");
-	e.shared_fused = up && said && up->rows() == 2 * uint64_t(said) && !find("ffn_gate_shexp");
+	e.shared_fused = mlp == MlpKind::Gated && up && said && up->rows() == 2 * uint64_t(said) && !find("ffn_gate_shexp");
 	if (up)
 		e.shared_dim = uint32_t(std::min<uint64_t>(up->rows(), UINT32_MAX));
 	else if (k.u32("expert_shared_count", 0))
@@ -111,8 +111,7 @@ Mixture read_mixture(const ConfigKeys& k, const Family& f, const Config& c) {
 	e.normalise = k.flag("expert_weights_norm", e.normalise);
 	const float scale = k.f32("expert_weights_scale", 0);
 	if (scale != 0) e.scale = k.positive("expert_weights_scale", 1); // some files write 0 for "no scaling"
-	look_at_tensors(k, first, e);
-	e.shared_fused &= f.layer.mlp == MlpKind::Gated;
+	look_at_tensors(k, f.layer.mlp, first, e);
 	if (e.weigh_input && (e.bias || e.factors))
 		fail(Code::Unsupported, "{}: tensor {} does not fit {}, where weights of experts multiply their inputs",
 		     k.g.name(), tensor_name(first, "ffn_down_exps", e.bias ? "bias" : "scale"), f.arch);

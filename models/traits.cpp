@@ -112,11 +112,14 @@ void skip_parts(const ConfigKeys& k, Config& c) {
 }
 
 void repeat_layers(const ConfigKeys& k, const Family& f, Config& c) {
-	constexpr uint32_t kMost = 64;
+	constexpr uint32_t kMost = 64, kMostLayers = 4096;
 	const uint32_t rounds = f.rounds ? k.u32("num_loops", 1) : 1, own = c.n_layers;
 	if (rounds < 1 || rounds > kMost)
 		fail(Code::Format, "{}: key {} is {}, expected 1 to {}; the file is damaged", k.g.name(), k.key("num_loops"),
 		     rounds, kMost);
+	if (rounds > 1 && uint64_t(rounds) * own > kMostLayers)
+		fail(Code::Format, "{}: {} layers repeated {} times, at most {} are possible; the file is damaged", k.g.name(),
+		     own, rounds, kMostLayers);
 	const bool normed = rounds > 1 && !k.flag("skip_loop_final_norm", false);
 	c.rounds = rounds, c.n_layers = rounds * own;
 	for (uint32_t l = own; l < c.n_layers; ++l) {

@@ -85,7 +85,7 @@ Json config_json(const Config& c) {
 	return {{"dim", c.dim},
 	        {"hidden_dim", c.hidden_dim},
 	        {"n_layers", c.n_layers},
-	        {"rounds", c.rounds}, // layers of the file run so often
+	        {"rounds", c.rounds}, // times that each layer of the file runs
 	        {"n_heads", c.n_heads},
 	        {"n_kv_heads", c.n_kv_heads},
 	        {"head_dim", c.head_dim},

@@ -50,7 +50,7 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 	const uint64_t image_bytes = vision ? TileEncoder::bytes(*vision, vision->most_patches()) : 0;
 	if (vision) empty.free_bytes -= std::min<uint64_t>(vision_file->tensor_bytes() + image_bytes, empty.free_bytes);
 	if (cfg.rounds > 1 && empty.parts > 1)
-		fail(Code::Unsupported, "{}: its layers run {} times with the same weights, on one device; leave --split out",
+		fail(Code::Unsupported, "{}: repeats its layers {} times; kvrun runs such models on one device, choose one",
 		     e->file().name(), cfg.rounds);
 	if (prediction) {
 		if (empty.parts > 1)

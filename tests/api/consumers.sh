@@ -55,7 +55,8 @@ subdirectory)
 	# It compiles the whole library again: without optimisation, in batches of files and with the shaders of the other
 	# build, in a tenth of the time. Each file alone is what the presets dev and debug compile, and tools/dev/nightly.sh
 	# mutate. Shaders are compiled the same wherever the source lies, unless a script means the outermost project.
-	if (cd "$source" && grep -rnE 'CMAKE_(SOURCE|BINARY)_DIR' CMakeLists.txt */CMakeLists.txt); then
+	if (cd "$source" && grep -rnE 'CMAKE_(SOURCE|BINARY)_DIR' \
+		--include=CMakeLists.txt --include='*.cmake' CMakeLists.txt backends engine models shaders tools); then
 		say "failed: these lines name folders of the outermost project"
 		exit 1
 	fi

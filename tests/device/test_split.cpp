@@ -207,8 +207,9 @@ TEST_CASE("split: wrong lists and codes shared across devices are refused in one
 			says(device + ",cpu", "1000,1", "leaves device 1 without one of the");
 			says(device + ",nowhere", "", "no device is called 'nowhere'");
 		}
-		CHECK_THROWS_WITH_AS(open_pair(row, tiny("nanbeige"), {1, 3}),
-		                     doctest::Contains("its layers run 2 times with the same weights, on one device"), Error);
+		CHECK_THROWS_WITH_AS(
+		    open_pair(row, tiny("nanbeige"), {1, 3}),
+		    doctest::Contains("repeats its layers 2 times; kvrun runs such models on one device, choose one"), Error);
 		const uint32_t n = layers_of(o.model);
 		const auto engine = open_pair(row, o.model, {1, n - 1});
 		CHECK_THROWS_WITH_AS(Session(*engine, with("xquant,km=0,vm=0", 64)),

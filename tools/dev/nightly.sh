@@ -7,6 +7,7 @@
 #   cuda-mutants                              the same for the CUDA sources (tools/dev/cuda_mutants.py)
 #   swiftshader lavapipe lavapipe26           every row of the device tests on this driver, of which the suite runs some
 #   cuda-host                                 the same for the CUDA sources, run on the host
+#   faults                                    every position of the faults that are injected into Vulkan calls
 #   radv                                      every use of every kernel in AMD's compiler for three chips, of which the
 #                                             suite compiles a part
 #   fuzz                                      each fuzzer for KVRUN_NIGHTLY_FUZZ_SECONDS [600]
@@ -17,7 +18,7 @@
 # Exit code 1: a stage failed.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-case ${1:-} in -h | --help) sed -n '2,18s/^# \?//p' "$0"; exit 0 ;; esac
+case ${1:-} in -h | --help) sed -n '2,19s/^# \?//p' "$0"; exit 0 ;; esac
 . tools/environment.sh
 
 sanitized() { # asan|tsan gcc|clang
@@ -41,6 +42,8 @@ stage() {
 		release && KVRUN_TEST_DEVICES=$1 build/tests/kvrun_device_tests --no-version ;;
 	lavapipe26) release && KVRUN_TEST_DEVICES=lavapipe26 tests/support/vendor_drivers.sh build/vendor lavapipe \
 		build/tests/kvrun_device_tests --no-version ;;
+	faults) release && KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=1 build/tests/kvrun_vulkan_tests --no-version \
+		'--source-file=*test_faults.cpp' ;;
 	radv) release && build/tests/kvrun_vulkan_tests --no-version '--source-file=*test_radv.cpp' ;;
 	fuzz) tools/dev/fuzz.sh "${KVRUN_NIGHTLY_FUZZ_SECONDS:-600}" ;;
 	attack) release && tools/dev/attack.py --kvrun build/kvrun ;;
@@ -59,7 +62,7 @@ export TSAN_OPTIONS=halt_on_error=1:suppressions=$PWD/tests/support/races.supp${
 mkdir -p build-nightly
 failed=()
 [ $# -gt 0 ] || set -- asan-gcc asan-clang tsan-gcc tsan-clang mutate cuda-mutants swiftshader lavapipe lavapipe26 \
-	cuda-host radv fuzz attack soak memory
+	cuda-host faults radv fuzz attack soak memory
 for name in "$@"; do
 	echo "nightly: $name ..."
 	if stage "$name" >"build-nightly/$name.log" 2>&1; then
