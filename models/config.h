@@ -215,7 +215,7 @@ struct Config {
 	std::string name; // general.name, may be empty
 	uint32_t dim = 0; // channels of the residual stream
 	uint32_t n_layers = 0;
-	// The layers of the file run so often, each time with keys and values of their own; n_layers counts all of them.
+	// Times that the layers of the file run, each time with keys and values of their own; n_layers counts every run.
 	uint32_t rounds = 1;
 	// Sizes of the first layer that attends to all tokens; each layer has its own (Layer).
 	uint32_t n_heads = 0, n_kv_heads = 0, head_dim = 0, hidden_dim = 0;

@@ -2,6 +2,7 @@
 #include "models/config.h"
 #include "models/families.h"
 #include "models/streams.h"
+#include "models/traits.h"
 #include "tests/support/config_of.h"
 #include "tests/support/gguf_builder.h"
 #include <algorithm>
@@ -198,6 +199,14 @@ TEST_CASE("config: layers that run several times have keys and values of their o
 	CHECK(kv_f16_bytes(c) == 3 * kv_f16_bytes(config_of(b.u32("nanbeige.num_loops", 1))));
 	has(refusal(b.u32("nanbeige.num_loops", 0)), "key nanbeige.num_loops is 0, expected 1 to 64");
 	has(refusal(b.u32("nanbeige.num_loops", 65)), "key nanbeige.num_loops is 65, expected 1 to 64");
+	const auto bytes = golden("nanbeige").u32("nanbeige.num_loops", 64).bytes();
+	const Gguf file = Gguf::parse("test.gguf", bytes);
+	Config many;
+	many.n_layers = 65, many.layers.resize(65);
+	has(refusal_by([&] {
+		    repeat_layers({file, "nanbeige"}, *find_family("nanbeige"), many);
+	    }),
+	    "65 layers repeated 64 times, at most 4096 are possible");
 	c = config_of(golden("nanbeige_plain"));
 	CHECK((c.rounds == 3 && std::ranges::none_of(c.layers, &Layer::ends_round)));
 }
