@@ -552,11 +552,16 @@ typedef struct {
 	uint32_t dry_penalty_last_n;     /* tokens in which repetitions are looked for; UINT32_MAX: all */
 	const char* const* dry_breakers; /* (n_dry_breakers) texts at which a repetition ends; NULL: "\n", ":", "\"", "*" */
 	size_t n_dry_breakers;
+	/* Mirostat 1 or 2 (arXiv:2007.14966); 0: off. It keeps the mean of -log2 of the probability of chosen tokens near
+	 * tau: a limit, first 2 * tau, moves at each token by eta times its distance from tau. top_n_sigma to
+	 * dynatemp_exponent have no effect then, nor have top_k, top_p and min_p. */
+	uint32_t mirostat;
+	double mirostat_tau, mirostat_eta;
 } kvrun_generate_options;
 #define KVRUN_GENERATE_OPTIONS_INIT                                                                                    \
 	{                                                                                                                  \
 		sizeof(kvrun_generate_options), UINT32_MAX, 0.8, 40, 0.95, 0.05, 1.0, 64, 0, NULL, 0, 0, 0, NULL, NULL, NULL,  \
-		    NULL, 0.0, 0.0, NULL, 0, 0, 0.0, 1.0, 0.0, 0.1, 0.0, 1.0, 0.0, 1.75, 2, UINT32_MAX, NULL, 0                \
+		    NULL, 0.0, 0.0, NULL, 0, 0, 0.0, 1.0, 0.0, 0.1, 0.0, 1.0, 0.0, 1.75, 2, UINT32_MAX, NULL, 0, 0, 5.0, 0.1   \
 	}
 
 typedef enum KVRUN_INT_ENUM {

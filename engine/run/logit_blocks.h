@@ -14,8 +14,9 @@ class LogitBlocks {
 	// The logits must outlive the calls below, which refer to them.
 	void scan(std::span<const float> logits);
 	bool ordered() const { return ordered_; } // no logit is NaN or +inf
-	float max() const { return max_; }        // -inf of none; only if ordered()
-	size_t first_max() const;                 // first index of max(); some index if not ordered(). n >= 1
+	size_t size() const { return logits_.size(); }
+	float max() const { return max_; } // -inf of none; only if ordered()
+	size_t first_max() const;          // first index of max(); some index if not ordered(). n >= 1
 	// A bound that at least k logits reach, and not many more if logits are in no special order; -inf if there are
 	// fewer blocks than k.
 	float bound(size_t k);

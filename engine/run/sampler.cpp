@@ -27,6 +27,9 @@ void check_sampler(const SamplerOptions& o) {
 	check("exponent of dynamic temperature", o.dynatemp_exponent, 0, 100);
 	check("DRY multiplier", o.dry.multiplier, 0, 100);
 	check("DRY base", o.dry.base, 1, 100);
+	check("Mirostat", o.mirostat.version, 0, 2);
+	check("target of Mirostat", o.mirostat.target, 0, 1000);
+	check("rate of Mirostat", o.mirostat.rate, 0, 1);
 	if (std::ranges::any_of(o.dry.breakers, &std::string::empty))
 		fail(Code::Invalid, "a DRY sequence breaker is empty");
 	for (const auto& [token, x] : o.bias)
@@ -35,7 +38,11 @@ void check_sampler(const SamplerOptions& o) {
 }
 
 Sampler::Sampler(const SamplerOptions& o, Dry::TokenText text)
-    : options_((check_sampler(o), o)), random_(o.seed), dry_(o.dry, std::move(text)) {}
+    : options_((check_sampler(o), o)), random_(o.seed), dry_(o.dry, std::move(text)), mirostat_(o.mirostat) {
+	if (!mirostat_.on()) return;
+	options_.top_k = 0, options_.top_p = options_.typical_p = 1, options_.min_p = 0;
+	options_.top_n_sigma = options_.xtc_probability = options_.dynatemp_range = 0;
+}
 
 void Sampler::accept(uint32_t token) {
 	dry_.accept(token);
@@ -100,6 +107,7 @@ static float sigma_bound(std::span<const float> logits, float max, double n) {
 // If top-k keeps all, top-p and min-p bound the kept logits from below, and only logits above that bound become
 // candidates. Not behind another cut, which changes what is left to them.
 std::optional<double> Sampler::gather(std::span<const float> logits) {
+	if (mirostat_.on()) return gather_surprising(logits);
 	const size_t k = options_.top_k;
 	const bool sigma = options_.top_n_sigma > 0;
 	float bound = -INFINITY;
@@ -118,6 +126,46 @@ std::optional<double> Sampler::gather(std::span<const float> logits) {
 		if (logit != -INFINITY) candidates_.push_back({logit, uint32_t(id), 0});
 	});
 	return all;
+}
+
+double Sampler::gather_surprising(std::span<const float> logits) {
+	const double temperature = options_.temperature;
+	const float max = blocks_.max();
+	double all = 0;
+	for (const float l : logits) all += share_of(l, max, temperature);
+	// Version 1 may take more than it looks at first: cut_surprising().
+	const float bound = mirostat_.by_rank()
+	                        ? blocks_.bound(Mirostat::kRanked)
+	                        : float(double(max) + std::min(0., temperature * (std::log(all) + mirostat_.least_log())));
+	blocks_.at_least(std::nextafter(bound, -INFINITY), [&](size_t id, float logit) {
+		if (logit != -INFINITY) candidates_.push_back({logit, uint32_t(id), 0});
+	});
+	return all;
+}
+
+void Sampler::cut_surprising(double all) {
+	auto& c = candidates_;
+	const float max = blocks_.max();
+	const auto log_probability = [&](const Candidate& x) {
+		return (double(x.logit) - double(max)) / options_.temperature - std::log(all);
+	};
+	std::sort(c.begin(), c.end(), likelier);
+	if (!mirostat_.by_rank()) {
+		const auto rare = [&](const Candidate& x) { return log_probability(x) < mirostat_.least_log(); };
+		c.erase(std::find_if(c.begin() + 1, c.end(), rare), c.end());
+		return;
+	}
+	std::vector<double> logs;
+	for (size_t i = 0; i < std::min(c.size(), Mirostat::kRanked); ++i) logs.push_back(log_probability(c[i]));
+	const size_t k = mirostat_.ranks(logs, blocks_.size());
+	if (k > c.size()) {
+		c.clear();
+		blocks_.at_least(blocks_.bound(k), [&](size_t id, float logit) {
+			if (logit != -INFINITY) c.push_back({logit, uint32_t(id), 0});
+		});
+		std::sort(c.begin(), c.end(), likelier);
+	}
+	if (k < c.size()) c.resize(k);
 }
 
 // The resulting order of candidates_ depends on the logits alone, the most likely first.
@@ -245,7 +293,10 @@ uint32_t Sampler::choose_only(Candidate c) {
 double Sampler::random() { return double(random_() >> 11) * 0x1p-53; }
 
 uint32_t Sampler::draw(std::optional<double> all) {
-	cut(all);
+	if (mirostat_.on())
+		cut_surprising(*all);
+	else
+		cut(all);
 	double temperature = options_.temperature;
 	if (options_.dynatemp_range > 0)
 		temperature =
@@ -255,9 +306,11 @@ uint32_t Sampler::draw(std::optional<double> all) {
 	for (Candidate& c : candidates_) total_ += c.share = share_of(c.logit, candidates_[0].logit, temperature);
 	const double at = random() * total_;
 	double sum = 0;
-	for (const Candidate& c : candidates_)
-		if ((sum += c.share) > at) return c.id;
-	return candidates_[0].id; // rounding put `at` beyond the last one
+	const auto chosen = std::ranges::find_if(candidates_, [&](const Candidate& c) { return (sum += c.share) > at; });
+	const Candidate& c =
+	    chosen == candidates_.end() ? candidates_[0] : *chosen; // rounding put `at` beyond the last one
+	mirostat_.observe(c.share / total_);
+	return c.id;
 }
 
 } // namespace kvrun

@@ -3,6 +3,7 @@
 #include "engine/run/dry.h"
 #include "engine/run/logit_blocks.h"
 #include "engine/run/logits.h"
+#include "engine/run/mirostat.h"
 #include "engine/run/sampler_cuts.h"
 #include <cstdint>
 #include <functional>
@@ -16,7 +17,7 @@
 namespace kvrun {
 
 // Penalties and bias come first, then the cuts in the order sigma, top-k, typical, top-p, min-p, XTC, and last the
-// temperature, as in llama.cpp.
+// temperature, as in llama.cpp. With Mirostat it alone decides what is kept, of probabilities with the temperature.
 struct SamplerOptions {
 	double temperature = 0.8;  // logits are divided by it; <= kGreedyTemperature: the most likely token, without cuts
 	uint32_t top_k = 40;       // candidates kept; 0: all
@@ -34,6 +35,7 @@ struct SamplerOptions {
 	double xtc_threshold = 0.1; // more than 0.5: off, because two tokens cannot be as probable
 	double dynatemp_range = 0, dynatemp_exponent = 1; // dynamic_temperature(); range 0: off
 	DryOptions dry = {};
+	MirostatOptions mirostat = {};
 };
 constexpr double kGreedyTemperature = 1e-6;
 
@@ -78,6 +80,9 @@ class Sampler {
 	scanned(std::span<const float> logits); // after the penalty; throws if they are not finite numbers
 	uint32_t sample_allowed(std::span<const float> logits, const TokenFilter&);
 	void cut(std::optional<double> all); // `all` as gather() returned it
+	// Mirostat: the sum of shares of all logits, with the temperature; candidates that it may keep, and its cut.
+	double gather_surprising(std::span<const float> logits);
+	void cut_surprising(double all);
 	uint32_t choose_only(Candidate);
 	uint32_t draw(std::optional<double> all); // one of candidates_; `all` as gather() returned it
 	bool greedy() const { return options_.temperature <= kGreedyTemperature || options_.top_k == 1; }
@@ -93,6 +98,7 @@ class Sampler {
 	LogitBlocks blocks_;                            // of the logits, after penalties and bias
 	std::vector<Candidate> candidates_;             // (vocab) and fewer after the cuts
 	double total_ = 0;                              // sum of shares
+	Mirostat mirostat_;
 };
 
 } // namespace kvrun

@@ -75,12 +75,16 @@ TEST_CASE("T37 sampler: options outside their range are refused by name") {
 	    {"range of dynamic", [](SamplerOptions& s) -> double& { return s.dynatemp_range; }},
 	    {"exponent of dynamic", [](SamplerOptions& s) -> double& { return s.dynatemp_exponent; }},
 	    {"DRY multiplier", [](SamplerOptions& s) -> double& { return s.dry.multiplier; }},
-	    {"DRY base", [](SamplerOptions& s) -> double& { return s.dry.base; }}};
+	    {"DRY base", [](SamplerOptions& s) -> double& { return s.dry.base; }},
+	    {"target of Mirostat", [](SamplerOptions& s) -> double& { return s.mirostat.target; }},
+	    {"rate of Mirostat", [](SamplerOptions& s) -> double& { return s.mirostat.rate; }}};
 	for (const auto& [name, field] : further)
 		for (const double x : {double(kNan), double(kInf), -2.0, 1e30}) {
 			o = all_off(), field(o) = x;
 			CHECK_THROWS_WITH_AS(Sampler{o}, doctest::Contains(name), Error);
 		}
+	o = all_off(), o.mirostat.version = 3;
+	CHECK_THROWS_WITH_AS(Sampler{o}, doctest::Contains("Mirostat is 3"), Error);
 	o = all_off(), o.dry.breakers = {"\n", ""};
 	CHECK_THROWS_WITH_AS(Sampler{o}, doctest::Contains("breaker is empty"), Error);
 	for (const float x : {kNan, kInf}) {

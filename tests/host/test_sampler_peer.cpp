@@ -1,4 +1,5 @@
 // Samplers beside llama.cpp's: what they keep of the same logits, behind the same tokens.
+#include "engine/run/mirostat.h"
 #include "engine/run/sampler.h"
 #include "models/gguf.h"
 #include "models/tokenizer.h"
@@ -8,6 +9,7 @@
 #include <doctest/doctest.h>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 using namespace kvrun;
 using Json = nlohmann::json;
@@ -65,4 +67,71 @@ TEST_CASE("sampler: keeps the tokens that llama.cpp's samplers keep, as probable
 		changed += !std::ranges::equal(have, sorted(without), {}, id, id);
 	}
 	CHECK(changed >= 10);
+}
+
+// The peer has its own random numbers: each step here goes on from the token that it chose.
+TEST_CASE("sampler: Mirostat keeps the tokens that llama.cpp's keeps, step by step") {
+	std::ifstream file(test_root() + "/tests/golden/sampling/peer.json");
+	const Json golden = Json::parse(file);
+	REQUIRE(golden["mirostat"].size() == 8);
+	for (const Json& c : golden["mirostat"]) {
+		const std::vector<float> logits = golden["logits"][c["logits"].get<std::string>()];
+		const double temperature = c["temperature"];
+		CAPTURE(c["mirostat"].dump() << " tau " << c["tau"].dump() << " of " << c["logits"].dump());
+		Mirostat m({c["mirostat"].get<uint32_t>(), c["tau"].get<double>(), c["eta"].get<double>()});
+		std::vector<double> logs;
+		std::vector<uint32_t> order(logits.size());
+		std::iota(order.begin(), order.end(), 0u);
+		std::ranges::sort(order, [&](uint32_t a, uint32_t b) { return logits[a] > logits[b]; });
+		double sum = 0;
+		for (const float l : logits) sum += std::exp(double(l) / temperature);
+		for (const uint32_t t : order) logs.push_back(double(logits[t]) / temperature - std::log(sum));
+		for (const Json& step : c["steps"]) {
+			size_t n = 1;
+			if (m.by_rank())
+				n = m.ranks(std::span(logs).first(Mirostat::kRanked), logits.size());
+			else
+				while (n < logs.size() && logs[n] >= m.least_log()) ++n;
+			CHECK(n == step["n_kept"].get<size_t>());
+			double of_kept = 0, chosen = 0;
+			for (size_t i = 0; i < n; ++i) of_kept += std::exp(logs[i]);
+			for (size_t i = 0; i < n; ++i)
+				if (order[i] == step["chosen"].get<uint32_t>()) chosen = std::exp(logs[i]) / of_kept;
+			REQUIRE(chosen > 0);
+			m.observe(chosen);
+		}
+	}
+}
+
+TEST_CASE("sampler: Mirostat's answers have the surprise that was asked for; other cuts have no effect") {
+	std::ifstream file(test_root() + "/tests/golden/sampling/peer.json");
+	const Json golden = Json::parse(file);
+	const std::vector<float> logits = golden["logits"]["normal"];
+	double sum = 0;
+	for (const float l : logits) sum += std::exp(double(l));
+	for (const uint32_t version : {1u, 2u})
+		for (const double target : {2.0, 4.0}) {
+			CAPTURE(version);
+			CAPTURE(target);
+			SamplerOptions o = {.temperature = 1, .seed = 7, .mirostat = {version, target, 0.1}};
+			o.top_k = 1, o.xtc_probability = 1, o.typical_p = 0.1;
+			Sampler s(o);
+			CHECK(s.wanted() == 0);
+			double surprise = 0; // among what is kept
+			constexpr int n = 2000;
+			for (int i = 0; i < n; ++i) {
+				const uint32_t t = s.sample(logits);
+				const auto chosen = std::ranges::find(s.candidates(), t, &Candidate::id);
+				REQUIRE(chosen != s.candidates().end());
+				surprise -= std::log2(chosen->share / s.total()) / n;
+			}
+			CHECK(std::abs(surprise - target) < 0.1);
+			Sampler same(o), filtered(o);
+			const TokenFilter all{[](uint32_t) { return true; },
+			                      [&] {
+				                      static const std::vector<uint64_t> bits(logits.size() / 64, ~uint64_t(0));
+				                      return std::span<const uint64_t>(bits);
+			                      }};
+			for (int i = 0; i < 50; ++i) CHECK(same.sample(logits) == *filtered.sample({.all = logits}, all));
+		}
 }

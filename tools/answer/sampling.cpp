@@ -14,6 +14,7 @@ kvrun_generate_options Sampling::options(uint64_t seed, std::vector<const char*>
 	o.dry_multiplier = dry_multiplier, o.dry_base = dry_base;
 	o.dry_allowed_length = uint32_t(dry_allowed_length);
 	o.dry_penalty_last_n = dry_last < 0 ? UINT32_MAX : uint32_t(dry_last);
+	o.mirostat = uint32_t(mirostat), o.mirostat_tau = mirostat_tau, o.mirostat_eta = mirostat_eta;
 	breakers.clear();
 	for (const std::string& b : dry_breakers) breakers.push_back(b.c_str());
 	breakers.push_back(nullptr); // a pointer to none is not null
@@ -59,6 +60,13 @@ std::span<const SamplingOption> sampling_options() {
 	     "tokens that may repeat without DRY's penalty [2]"},
 	    {"--dry-penalty-last-n", "dry_penalty_last_n", &S::dry_last, -1, kMost,
 	     "number of last tokens in which DRY looks for repetitions; -1: all, 0: off [-1]"},
+	    {"--mirostat", "mirostat", &S::mirostat, 0, 2,
+	     "1 or 2: Mirostat, or its second version, decides what is kept, in place of the options from --top-k on; 0: "
+	     "off [0]"},
+	    {"--mirostat-ent", "mirostat_tau", &S::mirostat_tau, 0, 1000,
+	     "Mirostat: mean surprise of the tokens of an answer, in bits [5]"},
+	    {"--mirostat-lr", "mirostat_eta", &S::mirostat_eta, 0, 1,
+	     "Mirostat: by how much of a token's distance from that the limit of surprise moves [0.1]"},
 	};
 	return all;
 }
