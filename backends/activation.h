@@ -16,6 +16,7 @@ enum class Activation : uint8_t { // the values of ACTIVATE_* in shaders/shared/
 	Clamp,     // min(max(x, low), high), of struct Range
 	Softplus,  // log(1 + exp(x))
 	Relu,      // max(x, 0)
+	Gelu,      // x * the normal distribution's share below x
 };
 // x > 0: positive * x^2 + linear * x; else negative * (exp(min(x, limit)) - 1 - x) + linear * x. arXiv:2411.13010
 struct Xielu {

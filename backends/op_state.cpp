@@ -63,4 +63,14 @@ double SsmScan::bytes() const {
 	return 4. * double(x.elements() + out.elements() + gates.step.elements()) + state_bytes(rows, state_words());
 }
 
+std::string SelectiveScan::text() const { return fmt::format("out {} states of {}", shape_text(out), k_dim()); }
+void SelectiveScan::check() const {
+	KV_ASSERT(x.shape[0] >= 1 && k_dim() >= 4 && k_dim() % 4 == 0 && k_dim() <= kMostChannelRows);
+	check_state_rows(rows, state_words());
+}
+double SelectiveScan::bytes() const {
+	return 4. * double(x.elements() + out.elements() + gates.step.elements() + gates.rate.elements()) +
+	       state_bytes(rows, state_words());
+}
+
 } // namespace kvrun::op

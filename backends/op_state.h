@@ -115,5 +115,38 @@ struct SsmScan {
 	}
 };
 
+// The selective scan (Mamba 1). Each channel has a state S (k_dim), whose elements decay at rates of their own; all
+// channels share what a row is written at, b, and what the state is read at, c. For each row in order, with step =
+// softplus(step + shift):
+//   S[k] = exp(rate[k] * step) * S[k] + b[k] * (step * x);  out (T, channels) = c . S + skip * x
+// In memory a state is (k_dim, channels).
+struct SelectiveScan {
+	View out, x;
+	SelectiveGates gates;
+	StateRows rows;
+
+	const char* name() const { return "selective_scan"; }
+	std::string text() const;
+	void check() const;
+	double bytes() const;
+	uint32_t k_dim() const { return gates.b.shape[1]; }
+	uint32_t state_words() const { return k_dim() * out.shape[1]; }
+	std::vector<WrittenWords> written(const WordReader& r) const {
+		return written_states(rows, state_words(), "selective_scan", r);
+	}
+	static void views(auto& o, auto& f) {
+		const uint64_t T = o.out.shape[0], channels = o.out.shape[1], k_dim = o.gates.b.shape[1];
+		f(input("x", F32, {T, channels}), o.x);
+		f(input("step", F32, {T, channels}), o.gates.step);
+		f(input("b", F32, {T, k_dim}), o.gates.b);
+		f(input("c", F32, {T, k_dim}), o.gates.c);
+		f(input("rate", F32, {channels, k_dim}).undumped(), o.gates.rate);
+		f(input("shift", F32, {channels}).undumped(), o.gates.shift);
+		f(input("skip", F32, {channels}).undumped(), o.gates.skip);
+		state_views(o.rows, f);
+		f(output("out", F32, {T, channels}, "selective_scan").slots(), o.out);
+	}
+};
+
 } // namespace op
 } // namespace kvrun

@@ -45,6 +45,7 @@ namespace op {
 	X(ShortConv) \
 	X(DeltaRule) \
 	X(SsmScan) \
+	X(SelectiveScan) \
 	X(RopeStore) \
 	X(KvStore) \
 	X(KvLoad) \
@@ -105,6 +106,9 @@ class OpCalls {
 	}
 	void ssm_scan(View out, View x, const ScanGates& gates, const StateRows& rows, const ScanArgs& how) {
 		run(op::SsmScan{out, x, gates, rows, how});
+	}
+	void selective_scan(View out, View x, const SelectiveGates& gates, const StateRows& rows) {
+		run(op::SelectiveScan{out, x, gates, rows});
 	}
 	void rope_store(View q, View k, View v, const RopeArgs& rope, const HeadNorm& norm, const KvDst& dst) {
 		run(op::RopeStore{q, k, v, rope, norm, dst});

@@ -70,6 +70,7 @@ constexpr uint32_t expert_tiles(uint32_t n_slots, uint32_t n_experts) {
 // ---- recurrent layers: a state per sequence in place of keys and values per token
 
 constexpr uint32_t kMostTaps = 8, kMostStateRows = 256; // of a short convolution, of a state of a head
+constexpr uint32_t kMostChannelRows = 32;               // of a channel's state, see SelectiveGates
 
 struct StateRows { // which rows belong to which sequence, and where its state is
 	View work;     // (n, 4) u32, StateWork; rows of different items are different ones
@@ -101,6 +102,12 @@ struct ScanGates {
 };
 struct ScanArgs {
 	uint32_t n_groups, k_dim; // heads of a group share keys and queries; k_dim: a multiple of 8, at most kMostStateRows
+};
+struct SelectiveGates {
+	View step;        // (T, channels), before softplus(step + shift)
+	View b, c;        // (T, k_dim); k_dim: a multiple of 4, at most kMostChannelRows
+	View rate;        // (channels, k_dim) f32; <= 0
+	View shift, skip; // (channels) f32
 };
 
 // ---- keys and values on their way into the cache

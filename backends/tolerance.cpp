@@ -45,6 +45,7 @@ Tolerance tolerance(std::string_view what) {
 	    {"expert_sum", {1e-5, 1e-6}},
 	    {"short_conv", {1e-5, 1e-5}},
 	    {"ssm_scan", {1e-4, 1e-4}},
+	    {"selective_scan", {1e-4, 1e-4}},
 	    {"delta_rule", {1e-4, 1e-4}}, // sums of sums: an error of one token stays in the state
 	    {"rope", {1e-5, 1e-5}},
 	    {"kv", {1e-3, 1e-5, 6e-8}}, // last: the unit of the smallest halves

@@ -492,7 +492,7 @@ std::vector<TensorSpec> tensor_specs(const Config& c) {
 		const uint32_t l = i + c.prediction.block; // in the file
 		auto name = [l](const char* what) { return fmt::format("blk.{}.{}", l, what); };
 		auto norm = [&](const char* what) { norm_vectors(name(what)); };
-		if (layer.attn_norm) norm("attn_norm");
+		if (layer.attn_norm) norm(layer.attn_norm_name);
 		if (layer.recurrent.n_heads) add_recurrent_specs(out, layer.recurrent, l, c.dim);
 		if (layer.latent.rank)
 			add_latent_specs(out, layer, l, c.dim);
@@ -501,7 +501,7 @@ std::vector<TensorSpec> tensor_specs(const Config& c) {
 		if (layer.attn_out_norm) norm("post_attention_norm");
 		if (layer.mlp_norm_bare)
 			vector(name(layer.mlp_norm_name), c.dim);
-		else if (layer.mlp_input == MlpInput::Normed)
+		else if (has_mlp_norm(layer.mlp_input))
 			norm(layer.mlp_norm_name);
 		if (layer.experts.n) add_expert_specs(out, layer, l, c.dim);
 		if (layer.mlp != MlpKind::None && (!layer.experts.n || layer.experts.beside_mlp))

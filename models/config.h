@@ -66,6 +66,7 @@ enum class MlpKind : uint8_t {
 enum class MlpInput : uint8_t {
 	Normed,   // the residual stream after attention, normalised
 	Raw,      // the same without a norm
+	Beside,   // the stream before attention, by a norm of its own; outputs of both are added to the stream
 	Parallel, // the input of attention: outputs of attention and MLP are added to the stream together
 };
 
@@ -113,7 +114,16 @@ enum class RecurrentKind : uint8_t {
 	// convolutions of their own; decays and the gate of the output are products with two matrices, the first of which
 	// has k_dim rows, or with one (Recurrent::full_gates).
 	ChannelDelta,
+	// Mamba 1: a short convolution with silu of values alone; matrices make B, C and the step of each channel of what
+	// it gives, the step by way of a vector of Recurrent::rank channels. One head of v_dim channels, whose elements of
+	// the state decay at rates of their own.
+	SelectiveScan,
 	ShortConv, // out = c * conv(b * x): a short convolution between two gates, one head of v_dim channels without keys
+};
+enum class StepNorm : uint8_t { // SelectiveScan: of B, C and what steps are made of
+	None,
+	Unit, // RMS norms without weights
+	Weighted,
 };
 struct Recurrent {            // instead of attention, or beside it: a state
 	uint32_t n_heads = 0;     // 0: the layer attends
@@ -126,11 +136,18 @@ struct Recurrent {            // instead of attention, or beside it: a state
 	bool conv_bias = false;  // the convolution has a bias
 	bool full_gates = false; // ChannelDelta: decays and the gate are products with one matrix each
 	float bound = 0;         // ChannelDelta: as DeltaArgs::bound
-	bool normed = true;      // StateSpace: a norm of each group of heads behind the gate
-	bool beside = false;     // the layer also attends: both read the same norm, and the stream gets both outputs
+	uint32_t rank = 0;       // SelectiveScan: channels that steps are made of
+	StepNorm step_norm = StepNorm::None;
+	bool normed = true;  // StateSpace: a norm of each group of heads behind the gate
+	bool beside = false; // the layer also attends: both read the same norm, and the stream gets both outputs
 	uint32_t values() const { return n_heads * v_dim; }
-	uint32_t channels() const { return 2 * n_key_heads * k_dim + values(); } // convolved: q, k, v
-	uint32_t decays() const { return kind == RecurrentKind::ChannelDelta ? n_heads * k_dim : n_heads; } // of a token
+	uint32_t channels() const { // convolved: q, k, v
+		return kind == RecurrentKind::SelectiveScan ? values() : 2 * n_key_heads * k_dim + values();
+	}
+	uint32_t decays() const { // of a token
+		if (kind == RecurrentKind::SelectiveScan) return values();
+		return kind == RecurrentKind::ChannelDelta ? n_heads * k_dim : n_heads;
+	}
 	uint32_t conv_words() const { return (taps - 1) * channels(); } // of a sequence's state
 	uint32_t rule_words() const { return n_heads * k_dim * v_dim; }
 	bool operator==(const Recurrent&) const = default;
@@ -161,6 +178,8 @@ struct Prediction {
 	bool own_embedding = false, own_norm = false, own_head = false;
 };
 
+inline bool has_mlp_norm(MlpInput i) { return i == MlpInput::Normed || i == MlpInput::Beside; }
+
 struct Layer { // what one layer computes
 	// attention
 	uint32_t n_heads = 0, n_kv_heads = 0, head_dim = 0;
@@ -171,13 +190,14 @@ struct Layer { // what one layer computes
 	float score_softcap = 0;   // then cap * tanh(score / cap); 0: none
 	bool sinks = false;        // each query head has an extra logit in the softmax, without a value
 	QkNorm qk_norm = QkNorm::None;
-	bool attn_norm = true;      // a norm between the residual stream and attention
-	bool attn_out_norm = false; // a norm between attention and the residual stream
-	bool qkv_bias = false;      // wq, wk, wv have biases
-	bool out_bias = false;      // wo has a bias
-	bool v_norm = false;        // each head of v is divided by its RMS
-	bool v_is_k = false;        // there is no wv: v is k before its norm
-	bool fused_qkv = false;     // the file has q, k, v in one tensor, rows in that order
+	bool attn_norm = true;                    // a norm between the residual stream and attention
+	const char* attn_norm_name = "attn_norm"; // in the file
+	bool attn_out_norm = false;               // a norm between attention and the residual stream
+	bool qkv_bias = false;                    // wq, wk, wv have biases
+	bool out_bias = false;                    // wo has a bias
+	bool v_norm = false;                      // each head of v is divided by its RMS
+	bool v_is_k = false;                      // there is no wv: v is k before its norm
+	bool fused_qkv = false;                   // the file has q, k, v in one tensor, rows in that order
 	// Attention's output is multiplied by a function of a gate. In the file wq has both: per head query, then gate.
 	bool output_gate = false;
 	bool gate_apart = false;                        // the file has the gate in a tensor of its own, attn_gate
@@ -198,6 +218,7 @@ struct Layer { // what one layer computes
 	bool fused_gate_up = false;             // the file has gate and up in one tensor, gate first
 	uint32_t hidden_dim = 0;                // channels inside the MLP
 	float mlp_limit = kUnlimited; // SwiGLU takes silu(gate) as at most this, and up as at most this far from 0
+	bool limits_gate = false;     // that limit is gate's, not silu(gate)'s; of experts, too
 	// Gate channels become max(gate - (mean + cut * deviation), 0) before the activation; -infinity: unchanged.
 	float gate_cut = -kUnlimited;
 	Experts experts = {}; // with their own activation and biases

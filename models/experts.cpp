@@ -92,12 +92,16 @@ Mixture read_mixture(const ConfigKeys& k, const Family& f, const Config& c) {
 	if (k.has("expert_feed_forward_length")) e.hidden_dim = k.u32_same("expert_feed_forward_length");
 	if (e.hidden_dim == 0) e.hidden_dim = c.hidden_dim;
 	m.first = within(k, "leading_dense_block_count", k.u32("leading_dense_block_count", 0), 0, c.n_layers, " layers");
+	const auto dense = [&](uint32_t l) {
+		return !k.g.find_tensor(tensor_name(l, "ffn_gate_inp")) && k.g.find_tensor(tensor_name(l, "ffn_gate"));
+	};
 	if (!k.has("leading_dense_block_count") && !f.single_parts) // in some files only the tensors show it
-		while (m.first < c.n_layers && !k.g.find_tensor(tensor_name(m.first, "ffn_gate_inp")) &&
-		       k.g.find_tensor(tensor_name(m.first, "ffn_gate")))
-			++m.first;
+		while (m.first < c.n_layers && dense(m.first)) ++m.first;
 	m.period = std::max(k.u32("interleave_moe_layer_step", 1), 1u);
-	if (f.single_parts) m.layers = read_mlp_layers(k, c);
+	if (f.single_parts)
+		m.layers = read_mlp_layers(k, c);
+	else if (f.dense_between)
+		for (uint32_t l = 0; l < c.n_layers; ++l) m.layers.push_back(!dense(l));
 	if (k.u32("moe_latent_size", 0))
 		fail(Code::Unsupported, "{}: key {} is {}; kvrun runs {} without a latent of experts", k.g.name(),
 		     k.key("moe_latent_size"), k.u32("moe_latent_size"), f.arch);

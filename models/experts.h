@@ -9,7 +9,7 @@ struct Mixture {
 	Experts experts = {};          // n == 0: the model is dense
 	uint32_t first = 0;            // layers before it are dense
 	uint32_t period = 1;           // every so-many-th of the other layers is a mixture
-	std::vector<bool> layers = {}; // of Family::single_parts: which layers are an MLP; empty: all have one
+	std::vector<bool> layers = {}; // which layers may be one, whatever first and period say; empty: all
 	bool has(uint32_t layer) const {
 		return experts.n && layer >= first && (layer + 1) % period == 0 && (layers.empty() || layers[layer]);
 	}

@@ -57,9 +57,12 @@ struct Family {
 	bool layer_inputs = false;    // files may have Config::layer_input_dim
 	bool streams = false;         // files have Config::streams, Layer::laurel_rank and Layer::gate_cut
 	bool mixture = false;         // files may have experts instead of the MLP; layer.experts says how they are chosen
+	bool dense_between = false;   // layers between mixtures are dense; the tensors show which
 	QkNorm optional_qk_norm = QkNorm::None; // layers have it only if the file has the tensors
 	// Layers whose file says so, and has no norm in front of MLPs, are MlpInput::Parallel.
 	bool parallel_optional = false;
+	bool beside_by_key = false;      // layers are MlpInput::Beside unless key use_parallel_residual is false
+	bool two_norms_optional = false; // layers with a norm attn_norm_2, of attention, are MlpInput::Beside
 	// A model with this number of experts has no norm of heads; GGUF has no key for it.
 	uint32_t unnormed_experts = 0;
 	// A model with this number of layers scales q . k by 1 / sqrt(dim / n_heads); GGUF has no key for it.

@@ -87,6 +87,22 @@ RecurrentLayers read_recurrent(const ConfigKeys& k, const Family& f, const Confi
 		}
 		return r;
 	}
+	if (r.shape.kind == RecurrentKind::SelectiveScan) {
+		r.shape.k_dim = read_size(k, "ssm.state_size", 4, kMostChannelRows);
+		if (r.shape.k_dim % 4 != 0)
+			fail(Code::Unsupported, "{}: key {} is {}; kvrun runs multiples of 4", k.g.name(), k.key("ssm.state_size"),
+			     r.shape.k_dim);
+		r.shape.n_heads = r.shape.n_key_heads = 1;
+		r.shape.v_dim = read_size(k, "ssm.inner_size", 1, 1 << 20);
+		r.shape.rank = read_size(k, "ssm.time_step_rank", 1, r.shape.v_dim);
+		r.shape.conv_bias = true;
+		const auto first = uint32_t(std::ranges::find(r.layers, true) - r.layers.begin());
+		if (k.g.find_tensor(fmt::format("blk.{}.ssm_dt_norm.weight", first)))
+			r.shape.step_norm = StepNorm::Weighted;
+		else if (k.flag("ssm.dt_b_c_rms", false))
+			r.shape.step_norm = StepNorm::Unit;
+		return r;
+	}
 	r.shape.k_dim = read_size(k, "ssm.state_size", 8, kMostStateRows);
 	r.shape.n_key_heads = read_size(k, "ssm.group_count", 1, kMostHeads);
 	r.shape.n_heads = read_size(k, "ssm.time_step_rank", 1, kMostHeads);
@@ -145,6 +161,22 @@ void add_recurrent_specs(std::vector<TensorSpec>& out, const Recurrent& r, uint3
 		out.push_back({name("shortconv.in_proj.weight"), 3 * r.values(), dim, true});
 		vector("shortconv.conv.weight", r.channels() * r.taps, r.channels());
 		out.push_back({name("shortconv.out_proj.weight"), dim, r.values(), true});
+		return;
+	}
+	if (r.kind == RecurrentKind::SelectiveScan) {
+		out.push_back({name("ssm_in.weight"), 2 * r.values(), dim, true});
+		vector("ssm_conv1d.weight", r.channels() * r.taps, r.channels());
+		vector("ssm_conv1d.bias", r.channels());
+		out.push_back({name("ssm_x.weight"), r.rank + 2 * r.k_dim, r.values(), true});
+		if (r.step_norm == StepNorm::Weighted) {
+			vector("ssm_dt_norm.weight", r.rank);
+			vector("ssm_b_norm.weight", r.k_dim), vector("ssm_c_norm.weight", r.k_dim);
+		}
+		out.push_back({name("ssm_dt.weight"), r.values(), r.rank, true});
+		vector("ssm_dt.bias", r.values());
+		vector("ssm_a", r.values() * r.k_dim, r.values());
+		vector("ssm_d", r.values());
+		out.push_back({name("ssm_out.weight"), dim, r.values(), true});
 		return;
 	}
 	if (r.kind == RecurrentKind::StateSpace) {

@@ -21,6 +21,11 @@ void see_traits(const ConfigKeys& k, const Family& f, Layer& layer) {
 	if (f.parallel_optional && k.flag("use_parallel_residual", false) &&
 	    std::ranges::none_of(k.g.tensors(), is_mlp_norm))
 		layer.mlp_input = MlpInput::Parallel;
+	if (f.beside_by_key && !k.flag("use_parallel_residual", true)) layer.mlp_input = MlpInput::Normed;
+	if (f.two_norms_optional && has("blk.0.attn_norm_2.weight")) {
+		layer.mlp_input = MlpInput::Beside;
+		layer.attn_norm_name = "attn_norm_2", layer.mlp_norm_name = "attn_norm";
+	}
 	if (f.unnormed_experts && k.u32("expert_count", 0) == f.unnormed_experts) layer.qk_norm = QkNorm::None;
 }
 

@@ -279,7 +279,18 @@ RecurrentWeights recurrent_weights(const Recurrent& r, Find find, Named named, B
 	w.out = find("ssm_out");
 	w.conv = find("ssm_conv1d");
 	w.conv.shape[0] = r.channels(), w.conv.shape[1] = r.taps;
-	w.rate = named("ssm_a"), w.shift = named("ssm_dt.bias"), w.norm = find("ssm_norm");
+	w.rate = named("ssm_a"), w.shift = named("ssm_dt.bias");
+	if (r.kind == RecurrentKind::SelectiveScan) {
+		const View in = find("ssm_in"), x = find("ssm_x");
+		w.qkv = matrix_rows(b, in, 0, r.values()), w.gate = matrix_rows(b, in, r.values(), r.values());
+		w.step_low = matrix_rows(b, x, 0, r.rank), w.alpha = find("ssm_dt");
+		w.b = matrix_rows(b, x, r.rank, r.k_dim), w.c = matrix_rows(b, x, r.rank + r.k_dim, r.k_dim);
+		w.b_norm = find("ssm_b_norm"), w.c_norm = find("ssm_c_norm"), w.step_norm = find("ssm_dt_norm");
+		w.conv_bias = named("ssm_conv1d.bias"), w.skip = named("ssm_d");
+		w.rate.shape[0] = r.values(), w.rate.shape[1] = r.k_dim;
+		return w;
+	}
+	w.norm = find("ssm_norm");
 	if (r.kind == RecurrentKind::StateSpace) {
 		const View in = find("ssm_in");
 		w.gate = matrix_rows(b, in, 0, r.values()), w.qkv = matrix_rows(b, in, r.values(), r.channels());
@@ -321,7 +332,7 @@ LayerWeights layer_weights(const Layer& layer, uint32_t l, const Views& views, B
 	const uint32_t q = layer.n_heads * layer.head_dim, kv = layer.n_kv_heads * layer.head_dim,
 	               hidden = layer.hidden_dim;
 	LayerWeights w;
-	if (layer.attn_norm) w.attn_norm = norm("attn_norm");
+	if (layer.attn_norm) w.attn_norm = norm(layer.attn_norm_name);
 	if (layer.recurrent.n_heads) {
 		const auto named = [&](const char* what) { return views.at(fmt::format("blk.{}.{}", l, what)); };
 		w.recurrent = recurrent_weights(layer.recurrent, find, named, b);
@@ -351,7 +362,7 @@ LayerWeights layer_weights(const Layer& layer, uint32_t l, const Views& views, B
 	if (layer.attn_out_norm) w.attn_out_norm = norm("post_attention_norm");
 	if (layer.mlp_norm_bare)
 		w.mlp_norm = {views.at(fmt::format("blk.{}.{}", l, layer.mlp_norm_name)), {}};
-	else if (layer.mlp_input == MlpInput::Normed)
+	else if (has_mlp_norm(layer.mlp_input))
 		w.mlp_norm = norm(layer.mlp_norm_name);
 	if (layer.fused_gate_up && !layer.experts.n) {
 		const View all = find("ffn_up");

@@ -35,13 +35,17 @@ struct RecurrentWeights {
 	// k_dim) and alpha (decays, k_dim), or with Recurrent::full_gates nothing; (values, taps) f32 each in place of
 	// conv.
 	View q, k, v, gate_low, alpha_low, conv_q, conv_k, conv_v;
-	View value;       // (values, dim), of RecurrentKind::ShortConv, whose gates are qkv and gate
-	View out;         // (dim, values)
-	View conv;        // (channels, taps) f32
-	View conv_bias;   // (channels) f32, or empty
-	View rate, shift; // (n_heads) f32; ChannelDelta: shift (decays)
-	View skip;        // (n_heads) f32, of RecurrentKind::StateSpace, whose steps alpha projects
-	View norm;        // (v_dim) f32; StateSpace: (n_key_heads, values of a group)
+	// Of RecurrentKind::SelectiveScan, from the convolution's output: (k_dim, values) each and (rank, values), behind
+	// which alpha is (values, rank). Norms of Recurrent::step_norm, (k_dim) each and (rank) f32.
+	View b, c, step_low, b_norm, c_norm, step_norm;
+	View value;     // (values, dim), of RecurrentKind::ShortConv, whose gates are qkv and gate
+	View out;       // (dim, values)
+	View conv;      // (channels, taps) f32
+	View conv_bias; // (channels) f32, or empty
+	// (n_heads) f32; ChannelDelta: shift (decays); SelectiveScan: (values, k_dim), (values)
+	View rate, shift;
+	View skip; // (n_heads) f32, of StateSpace, whose steps alpha projects; SelectiveScan: (values)
+	View norm; // (v_dim) f32; StateSpace: (n_key_heads, values of a group)
 };
 struct LatentWeights {
 	View q_a, q_a_norm;  // (q_rank, dim), (q_rank) f32; empty without Latent::q_rank

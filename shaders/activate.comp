@@ -25,6 +25,14 @@ float xielu(float x) {
 	return p.parameters[1] * ((m > -0.25 ? s : exp(m) - 1.0 - m) + (m - x)) + p.parameters[2] * x;
 }
 
+// Its tail by Abramowitz and Stegun, 7.1.26: off by at most 8e-8.
+float gelu(float v) {
+	const float x = abs(v) * 0.7071067811865476, t = 1.0 / (1.0 + 0.3275911 * x);
+	const float sum = 0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429)));
+	const float tail = 0.5 * t * sum * exp(-x * x);
+	return v < 0.0 ? v * tail : v - v * tail;
+}
+
 float activation(float v) {
 	const uint f = FLAGS & ACTIVATE_FUNCTION;
 	if (f == ACTIVATE_SILU) return v / (1.0 + exp(-v));
@@ -37,6 +45,7 @@ float activation(float v) {
 	if (f == ACTIVATE_CLAMP) return min(max(v, p.parameters[0]), p.parameters[1]);
 	if (f == ACTIVATE_SOFTPLUS) return softplus(v);
 	if (f == ACTIVATE_RELU) return max(v, 0.0);
+	if (f == ACTIVATE_GELU) return gelu(v);
 	return v;
 }
 

@@ -119,6 +119,7 @@ static double activation(const Elementwise& e, double x) {
 	case Activation::Clamp: return std::min(std::max(x, double(e.range.low)), double(e.range.high));
 	case Activation::Softplus: return softplus(x);
 	case Activation::Relu: return std::max(x, 0.);
+	case Activation::Gelu: return 0.5 * x * std::erfc(-x * 0.7071067811865476);
 	}
 	return x;
 }

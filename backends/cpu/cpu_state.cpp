@@ -1,9 +1,7 @@
-// Recurrent layers: short convolution, gated delta rule, scan of a state space.
+// Recurrent layers: short convolution, gated delta rule, scans of state spaces.
 #include "backends/cpu/cpu_backend.h"
 
 namespace kvrun {
-namespace {} // namespace
-
 void CpuBackend::compute(const op::ShortConv& o) {
 	const uint32_t channels = o.w.shape[0], taps = o.w.shape[1], before = taps - 1, words = o.state_words();
 	const uint32_t* work = data<uint32_t>(o.rows.work);
@@ -119,6 +117,33 @@ void CpuBackend::compute(const op::SsmScan& o) {
 						s = decay * s + b[r] * (float(step) * v[j]);
 						y[j] += c[r] * s;
 					}
+			}
+	}
+}
+
+void CpuBackend::compute(const op::SelectiveScan& o) {
+	const uint32_t channels = o.out.shape[1], k_dim = o.k_dim(), words = o.state_words();
+	const uint32_t* work = data<uint32_t>(o.rows.work);
+	const float *x = data<float>(o.x), *steps = data<float>(o.gates.step), *b = data<float>(o.gates.b),
+	            *c = data<float>(o.gates.c), *rate = data<float>(o.gates.rate), *shift = data<float>(o.gates.shift),
+	            *skip = data<float>(o.gates.skip), *from = data<float>(o.rows.from);
+	float *out = data<float>(o.out), *to = data<float>(o.rows.to);
+	for (uint32_t i = 0; i < o.rows.work.shape[0]; ++i) {
+		const StateWork item = work_item<StateWork>(work, i);
+		begin_state(o.rows, item, words, o.x.shape[0], from, to);
+		float* S = to + item.to;
+		for (uint32_t t = item.row; t < item.row + item.n; ++t)
+			for (uint32_t j = 0; j < channels; ++j) {
+				const size_t at = size_t(t) * channels + j;
+				const double step = softplus(double(steps[at]) + double(shift[j]));
+				float sum = skip[j] * x[at];
+				for (uint32_t k = 0; k < k_dim; ++k) {
+					float& s = S[size_t(k) * channels + j];
+					s = float(std::exp(double(rate[size_t(j) * k_dim + k]) * step)) * s +
+					    b[size_t(t) * k_dim + k] * (float(step) * x[at]);
+					sum += c[size_t(t) * k_dim + k] * s;
+				}
+				out[at] = sum;
 			}
 	}
 }

@@ -25,10 +25,12 @@ constexpr uint32_t kMaxGroups = 2048;       // (scale, zero) pairs of one kv hea
 constexpr uint32_t kPackRows = 8;           // tokens that pack_pages rotates at a time
 constexpr uint32_t kMostTaps = 8;           // taps of a short convolution
 constexpr uint32_t kMostStateRows = 256;    // rows of a head's state
+constexpr uint32_t kMostChannelRows = 32;   // rows of a channel's state
 constexpr uint32_t kStateRows = 16;         // rows of a column that a thread holds
 constexpr uint32_t kLaneColumns = 2;        // columns of a thread
 constexpr uint32_t kStateColumns = 32;      // columns of a block
 constexpr uint32_t kStateTile = 8;          // tokens that pass through shared memory together
+constexpr uint32_t kSelectiveChannels = 64; // channels of a block of selective_scan
 constexpr uint32_t kConvTile = 16;          // rows of a block of short_conv
 constexpr uint32_t kQueries = 8;            // pairs of row and query head a block of attention serves
 constexpr uint32_t kAttendBlocks = 4;       // blocks of attention with fewer queries at once on a multiprocessor
@@ -171,6 +173,13 @@ struct SsmScanArgs {
 	const float *rate, *shift, *skip; // (n_heads)
 	StatePlaces rows;
 	uint32_t n_heads, n_groups, k_dim, v_dim, channels;
+};
+struct SelectiveScanArgs {
+	float* out;                       // (rows, channels)
+	const float *x, *step, *b, *c;    // (rows, channels), the same, (rows, k_dim) each
+	const float *rate, *shift, *skip; // (channels, k_dim), (channels) each
+	StatePlaces rows;
+	uint32_t channels, k_dim;
 };
 struct DeltaRuleArgs {
 	float* out;                // (rows, n_heads, v_dim)
@@ -385,6 +394,7 @@ struct Kernels {
 	Kernel<ShortConvArgs> short_conv;
 	Kernel<DeltaRuleArgs> delta_rule;
 	Kernel<SsmScanArgs> ssm_scan;
+	Kernel<SelectiveScanArgs> selective_scan;
 	Kernel<RopeStoreArgs> rope_store;
 	Kernel<KvStoreArgs> kv_store, kv_load;
 	Kernel<JoinHeadsArgs> join_heads;

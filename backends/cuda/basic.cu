@@ -113,6 +113,7 @@ __device__ inline float activation(const ActivateArgs& a, float x) {
 	case 7: return fminf(fmaxf(x, a.range.low), a.range.high);
 	case 8: return softplus(x);
 	case 9: return fmaxf(x, 0.f);
+	case 10: return 0.5f * x * erfcf(-0.70710678f * x);
 	default: return x;
 	}
 }

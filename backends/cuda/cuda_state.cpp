@@ -58,4 +58,13 @@ void CudaBackend::compute(const op::SsmScan& o) {
 	       {"ssm_scan", o.bytes()});
 }
 
+void CudaBackend::compute(const op::SelectiveScan& o) {
+	const uint32_t channels = o.out.shape[1];
+	launch(kernels_.selective_scan, {groups(channels, kSelectiveChannels), o.rows.work.shape[0]}, kSelectiveChannels,
+	       SelectiveScanArgs{data<float>(o.out), data<float>(o.x), data<float>(o.gates.step), data<float>(o.gates.b),
+	                         data<float>(o.gates.c), data<float>(o.gates.rate), data<float>(o.gates.shift),
+	                         data<float>(o.gates.skip), places(o.rows), channels, o.k_dim()},
+	       {"selective_scan", o.bytes()});
+}
+
 } // namespace kvrun::cuda

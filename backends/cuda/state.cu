@@ -1,4 +1,4 @@
-// short_conv, delta_rule, ssm_scan: defined in the shaders of these names.
+// short_conv, delta_rule, ssm_scan, selective_scan: defined in the shaders of these names.
 #include "backends/cuda/device.cuh"
 #include "backends/cuda/kernels.h"
 
@@ -204,9 +204,40 @@ __global__ void ssm_scan_kernel(SsmScanArgs a) {
 	store_state(s, a.rows, to, lane);
 }
 
+// Grid: blocks of channels in x, items in y; a channel per thread. Sums are added in the order of selective_scan.comp.
+__global__ void selective_scan_kernel(SelectiveScanArgs a) {
+	const uint32_t channel = blockIdx.x * blockDim.x + threadIdx.x;
+	if (channel >= a.channels) return;
+	const uint32_t* item = a.rows.work + blockIdx.y * STATE_WORDS;
+	const uint32_t row = item[0], n = item[1], from = item[2], to = item[3];
+	float s[kMostChannelRows], rate[kMostChannelRows];
+#pragma unroll
+	for (uint32_t k = 0; k < kMostChannelRows; ++k)
+		if (k < a.k_dim) {
+			rate[k] = a.rate[uint64_t(channel) * a.k_dim + k];
+			s[k] = from == STATE_ZERO ? 0.f : a.rows.from[from + uint64_t(k) * a.channels + channel];
+		}
+	for (uint32_t t = row; t < row + n; ++t) {
+		const uint64_t at = uint64_t(t) * a.channels + channel, keys = uint64_t(t) * a.k_dim;
+		const float value = a.x[at], span = softplus(a.step[at] + a.shift[channel]), change = span * value;
+		float sums[4] = {}; // c . S
+#pragma unroll
+		for (uint32_t k = 0; k < kMostChannelRows; ++k)
+			if (k < a.k_dim) {
+				s[k] = expf(rate[k] * span) * s[k] + a.b[keys + k] * change;
+				sums[k % 4] += a.c[keys + k] * s[k];
+			}
+		a.out[at] = quad_sum(sums) + a.skip[channel] * value;
+	}
+#pragma unroll
+	for (uint32_t k = 0; k < kMostChannelRows; ++k)
+		if (k < a.k_dim) a.rows.to[to + uint64_t(k) * a.channels + channel] = s[k];
+}
+
 void add_state(Kernels& k) {
 	k.short_conv = {{KV_KERNEL(short_conv, ShortConvArgs)}};
 	k.ssm_scan = {{KV_KERNEL(ssm_scan, SsmScanArgs)}};
+	k.selective_scan = {{KV_KERNEL(selective_scan, SelectiveScanArgs)}};
 	k.delta_rule = {{KV_KERNEL(delta_rule, DeltaRuleArgs)}};
 }
 

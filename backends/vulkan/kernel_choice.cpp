@@ -50,12 +50,12 @@ Choice choose_match_rms(const Caps& c) { return {Kernel::match_rms, {{SPEC_LOCAL
 Choice choose_gaussian_top_k(const Caps& c) { return {Kernel::gaussian_top_k, {{SPEC_LOCAL_X, reduce_local(c, 256)}}}; }
 Choice choose_stream_sum(const Caps& c) { return {Kernel::stream_sum, {{SPEC_LOCAL_X, c.is_cpu ? 32u : 64u}}}; }
 Choice choose_activate(uint32_t flags) {
-	static_assert(uint32_t(Activation::Silu) == ACTIVATE_SILU && uint32_t(Activation::GeluTanh) == ACTIVATE_GELU_TANH &&
-	              uint32_t(Activation::Relu2) == ACTIVATE_RELU2 && uint32_t(Activation::Sigmoid) == ACTIVATE_SIGMOID &&
-	              uint32_t(Activation::Xielu) == ACTIVATE_XIELU &&
-	              uint32_t(Activation::GeluQuick) == ACTIVATE_GELU_QUICK &&
-	              uint32_t(Activation::Clamp) == ACTIVATE_CLAMP &&
-	              uint32_t(Activation::Softplus) == ACTIVATE_SOFTPLUS && uint32_t(Activation::Relu) == ACTIVATE_RELU);
+	static_assert(
+	    uint32_t(Activation::Silu) == ACTIVATE_SILU && uint32_t(Activation::GeluTanh) == ACTIVATE_GELU_TANH &&
+	    uint32_t(Activation::Relu2) == ACTIVATE_RELU2 && uint32_t(Activation::Sigmoid) == ACTIVATE_SIGMOID &&
+	    uint32_t(Activation::Xielu) == ACTIVATE_XIELU && uint32_t(Activation::GeluQuick) == ACTIVATE_GELU_QUICK &&
+	    uint32_t(Activation::Clamp) == ACTIVATE_CLAMP && uint32_t(Activation::Softplus) == ACTIVATE_SOFTPLUS &&
+	    uint32_t(Activation::Relu) == ACTIVATE_RELU && uint32_t(Activation::Gelu) == ACTIVATE_GELU);
 	return {Kernel::activate, {{SPEC_LOCAL_X, kActivateLocal}, {SPEC_FLAGS, flags}}};
 }
 

@@ -92,6 +92,8 @@ struct StateChoice : Choice {
 };
 StateChoice choose_delta_rule(const Caps&, uint32_t k_dim, uint32_t v_dim, bool by_channel, bool bounded);
 StateChoice choose_ssm_scan(const Caps&, uint32_t k_dim, uint32_t v_dim);
+constexpr uint32_t kSelectiveLocal = 64; // channels of a workgroup
+Choice choose_selective_scan(uint32_t k_dim);
 
 // ---- attention
 

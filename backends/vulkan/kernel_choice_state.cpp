@@ -46,4 +46,8 @@ StateChoice choose_ssm_scan(const Caps& c, uint32_t k_dim, uint32_t v_dim) {
 	return choose_state_kernel(Kernel::ssm_scan, c, k_dim, v_dim, false);
 }
 
+Choice choose_selective_scan(uint32_t k_dim) {
+	return {Kernel::selective_scan, {{SPEC_LOCAL_X, kSelectiveLocal}, {SPEC_HEAD_DIM, k_dim}}};
+}
+
 } // namespace kvrun::vk

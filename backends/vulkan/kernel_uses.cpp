@@ -32,6 +32,7 @@ void basic_uses(const Caps& c, Uses& out) {
 	                                  {ACTIVATE_CLAMP, "clamp"},
 	                                  {ACTIVATE_SOFTPLUS | ACTIVATE_TIMES | ACTIVATE_EACH, "softplus, times, each"},
 	                                  {ACTIVATE_RELU | ACTIVATE_TIMES, "relu, times"},
+	                                  {ACTIVATE_GELU, "gelu by its integral"},
 	                                  {ACTIVATE_ADD, "scale, add"},
 	                                  {ACTIVATE_CAP, "cap"}})
 		add(out, choose_activate(flags), what);
@@ -140,6 +141,7 @@ void state_uses(const Caps& c, Uses& out) {
 		    fmt::format("states of 128 x 128, by channel{}", bounded ? ", bounded" : ""));
 	add(out, choose_ssm_scan(c, 128, 64), "states of 128 x 64");
 	add(out, choose_ssm_scan(c, 256, 64), "states of 256 x 64");
+	add(out, choose_selective_scan(16), "states of 16");
 }
 
 struct FormatUse {

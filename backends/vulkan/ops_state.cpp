@@ -1,4 +1,4 @@
-// short_conv, delta_rule, ssm_scan on Vulkan.
+// short_conv, delta_rule, ssm_scan, selective_scan on Vulkan.
 #include "backends/vulkan/kernel_choice.h"
 #include "backends/vulkan/vulkan_backend.h"
 #include "shared/push.h"
@@ -50,6 +50,16 @@ void VulkanBackend::compute(const op::SsmScan& o) {
 	               bind(o.gates.skip), bind(o.rows.work), bind(o.rows.from), bind(o.rows.to)},
 	              {ceil_div(v_dim, how.cols), heads, o.rows.work.shape[0]},
 	              {.label = "ssm_scan", .bytes = o.bytes(), .flops = 5. * k_dim * double(o.out.elements())});
+}
+
+void VulkanBackend::compute(const op::SelectiveScan& o) {
+	const uint32_t channels = o.out.shape[1];
+	const SelectiveScanPush push{.channels = channels};
+	rec_.dispatch(pipeline(choose_selective_scan(o.k_dim())), push,
+	              {bind(o.out), bind(o.x), bind(o.gates.step), bind(o.gates.b), bind(o.gates.c), bind(o.gates.rate),
+	               bind(o.gates.shift), bind(o.gates.skip), bind(o.rows.work), bind(o.rows.from), bind(o.rows.to)},
+	              {ceil_div(channels, kSelectiveLocal), o.rows.work.shape[0]},
+	              {.label = "selective_scan", .bytes = o.bytes(), .flops = 6. * o.k_dim() * double(o.out.elements())});
 }
 
 } // namespace kvrun::vk

@@ -4,13 +4,15 @@
 
 namespace kvrun {
 
-constexpr float kDeltaEps = 1e-6f; // for norms of q and k; files have no key for it
+// For norms of q and k, and for those of StepNorm::Unit (Falcon Mamba); files have no key for them.
+constexpr float kDeltaEps = 1e-6f, kUnitStepEps = 1e-6f;
 
 void LayerRunner::recur(uint32_t l, const LayerRows& r, std::span<const StateGroup> groups, bool decode) {
 	const Recurrent& how = cfg_.layers[l].recurrent;
 	if (how.kind == RecurrentKind::ShortConv) return convolve(l, r, groups, decode);
 	if (how.kind == RecurrentKind::ChannelDelta) return recur_by_channel(l, r, groups, decode);
 	if (how.kind == RecurrentKind::StateSpace) return scan(l, r, groups, decode);
+	if (how.kind == RecurrentKind::SelectiveScan) return scan_by_channel(l, r, groups, decode);
 	const RecurrentWeights& w = weights_of(l).recurrent;
 	const uint32_t n = r.n;
 	const View mixed = rows(recurrent_.mixed, 0, n), conv = rows(recurrent_.conv, 0, n),
@@ -89,6 +91,32 @@ void LayerRunner::scan(uint32_t l, const LayerRows& r, std::span<const StateGrou
 	if (!how.normed) return;
 	const View heads = shaped(r.values, n * how.n_key_heads, how.values() / how.n_key_heads);
 	be_.rmsnorm(heads, heads, w.norm, cfg_.norm_eps);
+}
+
+// values = selective scan of the convolution * silu(gate); B, C and steps are made of the convolution.
+void LayerRunner::scan_by_channel(uint32_t l, const LayerRows& r, std::span<const StateGroup> groups, bool decode) {
+	const Recurrent& how = cfg_.layers[l].recurrent;
+	const RecurrentWeights& w = weights_of(l).recurrent;
+	const uint32_t n = r.n;
+	const View mixed = rows(recurrent_.mixed, 0, n), conv = rows(recurrent_.conv, 0, n),
+	           gate = rows(recurrent_.gate, 0, n), step = rows(recurrent_.alpha, 0, n),
+	           low = rows(recurrent_.step_low, 0, n), b = rows(recurrent_.b, 0, n), c = rows(recurrent_.c, 0, n);
+	norm(r.h, r.x, weights_of(l).attn_norm);
+	const Proj in[] = {{mixed, w.qkv, {}}, {gate, w.gate, {}}};
+	multiply(in, r.h, Epilogue::None, decode);
+	for (const StateGroup& g : groups) be_.short_conv(conv, mixed, w.conv, g.conv, {.bias = w.conv_bias});
+	const Proj of_values[] = {{low, w.step_low, {}}, {b, w.b, {}}, {c, w.c, {}}}, steps[] = {{step, w.alpha, {}}};
+	multiply(of_values, conv, Epilogue::None, decode);
+	if (how.step_norm != StepNorm::None) {
+		const bool unit = how.step_norm == StepNorm::Unit;
+		const float eps = unit ? kUnitStepEps : cfg_.norm_eps;
+		for (const auto& [x, weights] : {std::pair{low, w.step_norm}, {b, w.b_norm}, {c, w.c_norm}})
+			be_.rmsnorm(x, x, unit ? rows(ones_, 0, x.shape[1]) : weights, eps);
+	}
+	multiply(steps, low, Epilogue::None, decode);
+	for (const StateGroup& g : groups)
+		be_.selective_scan(r.values, conv, {step, b, c, w.rate, w.shift, w.skip}, g.rule);
+	be_.activate(r.values, gate, r.values, {.function = Activation::Silu});
 }
 
 // values = gate * convolution of (mixed * values)

@@ -25,7 +25,10 @@ static uint32_t widest_input(const Config& cfg) {
 static uint32_t unit_norms(const Config& cfg) {
 	uint32_t n = 0;
 	for (const Layer& l : cfg.layers)
-		if (l.v_norm || l.qk_norm == QkNorm::HeadUnit) n = std::max(n, l.head_dim);
+		if (l.v_norm || l.qk_norm == QkNorm::HeadUnit)
+			n = std::max(n, l.head_dim);
+		else if (l.recurrent.step_norm == StepNorm::Unit)
+			n = std::max({n, l.recurrent.rank, l.recurrent.k_dim});
 	return cfg.streams.n > 1 || cfg.embedding_norm ? std::max(n, cfg.dim) : n;
 }
 
@@ -287,12 +290,14 @@ void LayerRunner::project_out(uint32_t l, const LayerRows& r, bool decode) {
 	if (layer.output_gate)
 		be_.activate(attended, r.out_gate, attended,
 		             {.function = layer.gate_function, .each = layer.gate_by_head ? value_dim(layer) : 1});
+	const bool mlp_first = layer.mlp_input == MlpInput::Beside; // it reads what attention has not been added to
+	if (mlp_first) run_mlp_part(l, r, decode);
 	const NormWeights* out_norm = layer.attn_out_norm ? &L.attn_out_norm : nullptr;
 	if (attends(layer)) add(layer, r, {{}, L.wo, L.bo}, attended, out_norm, decode);
 	if (layer.recurrent.n_heads) add(layer, r, {{}, L.recurrent.out, {}}, r.values, out_norm, decode);
 
 	if (layer.laurel_rank) add_laurel(r);
-	run_mlp_part(l, r, decode);
+	if (!mlp_first) run_mlp_part(l, r, decode);
 	if (cfg_.streams.n > 1) correct_streams(l, r, decode);
 	if (cfg_.layer_input_dim) add_layer_input(l, r, decode);
 	if (layer.output_scale != 1) be_.activate(r.x, r.x, {}, {.scale = layer.output_scale});
@@ -310,7 +315,7 @@ void LayerRunner::run_mlp_part(uint32_t l, const LayerRows& r, bool decode) {
 
 void LayerRunner::run_dense(const Layer& layer, const LayerWeights& L, const LayerRows& r, bool decode) {
 	const View gate = shaped(r.gate, r.n, layer.hidden_dim), up = shaped(r.up, r.n, layer.hidden_dim);
-	const bool normed = layer.mlp_input == MlpInput::Normed;
+	const bool normed = has_mlp_norm(layer.mlp_input);
 	const View hidden =
 	    run_mlp(layer, {{{gate, L.w_gate, L.b_gate}, {up, L.w_up, L.b_up}}},
 	            layer.mlp_input == MlpInput::Parallel ? r.h : r.x, normed ? &L.mlp_norm : nullptr, r.h, decode);
@@ -364,16 +369,18 @@ View LayerRunner::run_mlp(const Layer& layer, const std::array<Proj, 2>& gate_up
 	const View &gate = gate_up[0].out, &up = gate_up[1].out, &hidden = gated ? gate : up;
 	if (std::isfinite(layer.gate_cut)) be_.gaussian_top_k(gate, gate, layer.gate_cut);
 	if (limited)
-		limited_swiglu(gate, up, layer.mlp_limit);
+		limited_swiglu(gate, up, layer.mlp_limit, layer.limits_gate);
 	else if (!swiglu)
 		be_.activate(hidden, hidden, gated ? up : View(), {.function = layer.activation, .xielu = layer.xielu});
 	return hidden;
 }
 
-void LayerRunner::limited_swiglu(const View& gate, const View& up, float limit) {
-	be_.activate(gate, gate, {}, {.function = Activation::Silu});
+void LayerRunner::limited_swiglu(const View& gate, const View& up, float limit, bool limits_gate) {
+	const Elementwise silu{.function = Activation::Silu},
+	    least{.function = Activation::Clamp, .range = {-kUnlimited, limit}};
+	be_.activate(gate, gate, {}, limits_gate ? least : silu);
 	be_.activate(up, up, {}, {.function = Activation::Clamp, .range = {-limit, limit}});
-	be_.activate(gate, gate, up, {.function = Activation::Clamp, .range = {-kUnlimited, limit}});
+	be_.activate(gate, gate, up, limits_gate ? silu : least);
 }
 
 void LayerRunner::read_rows(const View& x, std::vector<float>& out) {

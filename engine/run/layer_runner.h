@@ -121,8 +121,9 @@ class LayerRunner {
 	// gate_up of x, or of its norm, which is stored in h; then the function between them and the projection out.
 	View run_mlp(const Layer&, const std::array<Proj, 2>& gate_up, const View& x, const NormWeights*, const View& h,
 	             bool decode);
-	// gate = min(silu(gate), limit) * clamp(up, -limit, limit); changes up.
-	void limited_swiglu(const View& gate, const View& up, float limit);
+	// gate = min(silu(gate), limit) * clamp(up, -limit, limit), or of Layer::limits_gate silu(min(gate, limit)) * the
+	// same; changes up.
+	void limited_swiglu(const View& gate, const View& up, float limit, bool limits_gate);
 	// Latent attention, layer_latent.cpp.
 	void project_in_latent(uint32_t l, const LayerRows&, bool decode);
 	void project_heads(const View& out, const View& w, const View& x, bool decode); // a matrix for each head
@@ -145,6 +146,7 @@ class LayerRunner {
 	void convolve(uint32_t l, const LayerRows&, std::span<const StateGroup>, bool decode); // layer_recurrent.cpp
 	void recur_by_channel(uint32_t l, const LayerRows&, std::span<const StateGroup>, bool decode);
 	void scan(uint32_t l, const LayerRows&, std::span<const StateGroup>, bool decode);
+	void scan_by_channel(uint32_t l, const LayerRows&, std::span<const StateGroup>, bool decode);
 	// A mixture of experts, layer_experts.cpp.
 	void mix(const Layer&, const LayerWeights&, const LayerRows&, bool decode);
 	void mix_beside_mlp(const Layer&, const LayerWeights&, const LayerRows&, bool decode);

@@ -10,13 +10,15 @@ struct RecurrentMemory { // all recurrent layers of a model have the same shape;
 	View gate;           // (rows, values) f32
 	View beta, alpha;    // (rows, n_heads), (rows, decays) f32
 	View low, low_gate;  // (rows, k_dim) f32, of RecurrentKind::ChannelDelta
-	View values;         // (rows, values) f32
-	View out_gate;       // (rows, widest gate_width()) f32, of Layer::output_gate
+	// (rows, k_dim) f32 each and (rows, rank), of RecurrentKind::SelectiveScan
+	View b, c, step_low;
+	View values;   // (rows, values) f32
+	View out_gate; // (rows, widest gate_width()) f32, of Layer::output_gate
 
-	void lay(Arena& a, const Config& c, uint32_t rows) {
+	void lay(Arena& a, const Config& cfg, uint32_t rows) {
 		Recurrent r;
 		uint32_t gated = 0;
-		for (const Layer& l : c.layers) {
+		for (const Layer& l : cfg.layers) {
 			if (l.recurrent.n_heads) r = l.recurrent;
 			if (l.output_gate) gated = std::max(gated, gate_width(l));
 		}
@@ -31,11 +33,15 @@ struct RecurrentMemory { // all recurrent layers of a model have the same shape;
 			low = a.take(DType::F32, rows, r.k_dim);
 			low_gate = a.take(DType::F32, rows, r.k_dim);
 		}
+		if (r.kind == RecurrentKind::SelectiveScan) {
+			b = a.take(DType::F32, rows, r.k_dim), c = a.take(DType::F32, rows, r.k_dim);
+			step_low = a.take(DType::F32, rows, r.rank);
+		}
 		values = a.take(DType::F32, rows, r.values());
 	}
-	static size_t bytes(const Config& c, uint32_t rows) {
+	static size_t bytes(const Config& cfg, uint32_t rows) {
 		Arena dry(nullptr);
-		RecurrentMemory().lay(dry, c, rows);
+		RecurrentMemory().lay(dry, cfg, rows);
 		return dry.bytes();
 	}
 };

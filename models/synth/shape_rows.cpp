@@ -26,6 +26,17 @@ constexpr Recurrent mamba(uint32_t n_heads, uint32_t v_dim, uint32_t n_groups, u
 	        .kind = RecurrentKind::StateSpace,
 	        .conv_bias = true};
 }
+constexpr Recurrent selective(uint32_t values, uint32_t rank, StepNorm norm) {
+	return {.n_heads = 1,
+	        .n_key_heads = 1,
+	        .k_dim = 16,
+	        .v_dim = values,
+	        .taps = 4,
+	        .kind = RecurrentKind::SelectiveScan,
+	        .conv_bias = true,
+	        .rank = rank,
+	        .step_norm = norm};
+}
 constexpr uint64_t bits(std::initializer_list<int> set) {
 	uint64_t r = 0;
 	for (const int b : set) r |= uint64_t(1) << b;
@@ -112,6 +123,7 @@ constexpr SynthRow kSynthRows[] = {
     {"glm-4.7-flash", "deepseek2", 2048, 10240, 47, 20, 1, 512, 154880, 202752, 1e6f, 1e-5f, false, kLlama3,
      {.experts = {.n = 64, .used = 4, .hidden_dim = 1536, .gating = Gating::Sigmoid, .normalise = true,
       .scale = 1.8f, .choice_bias = true, .shared_dim = 1536}, .dense_layers = 1, .latent = latent(192, 256, 768)}},
+    {"falcon-7b", "falcon", 4544, 18176, 32, 71, 1, 64, 65024, 2048, 1e4f, 1e-5f, true, kLlama3},
     {"granite-3.1-3b-a800m", "granitemoe", 1536, 512, 32, 24, 8, 64, 49155, 131072, 1e7f, 1e-6f, true, kLlama3,
      {.embedding_scale = 12, .residual_scale = 0.22f, .logit_scale = 1 / 6.f, .attention_scale = 1 / 64.f,
       .experts = {.n = 40, .used = 8, .hidden_dim = 512}}},
@@ -141,6 +153,9 @@ constexpr SynthRow kSynthRows[] = {
     {"hunyuan-7b", "hunyuan-dense", 4096, 14336, 32, 32, 8, 128, 128167, 262144, 11158840, 1e-5f, true, kLlama3},
     {"hunyuan-a13b", "hunyuan-moe", 4096, 3072, 32, 32, 8, 128, 128167, 262144, 11158840, 1e-5f, true, kLlama3,
      {.experts = {.n = 64, .used = 8, .hidden_dim = 3072, .shared_dim = 3072}}},
+    {"jamba-mini", "jamba", 4096, 14336, 32, 32, 8, 128, 65536, 262144, 1e4f, 1e-6f, false, kSpm,
+     {.no_rope = true, .experts = {.n = 16, .used = 2, .hidden_dim = 14336}, .mixture_period = 2,
+      .recurrent = selective(8192, 256, StepNorm::Weighted), .attending = bits({4, 12, 20, 28})}},
     {"kimi-k2", "deepseek2", 7168, 18432, 61, 64, 1, 512, 163840, 131072, 5e4f, 1e-6f, false, kLlama3,
      {.experts = {.n = 384, .used = 8, .hidden_dim = 2048, .gating = Gating::Sigmoid, .normalise = true,
       .scale = 2.827f, .choice_bias = true, .shared_dim = 2048}, .dense_layers = 1, .latent = latent(128, 128,
@@ -160,6 +175,10 @@ constexpr SynthRow kSynthRows[] = {
      {.window = 8192, .experts = {.n = 16, .used = 1, .hidden_dim = 8192, .shared_dim = 8192}}},
     {"llama-4-maverick", "llama4", 5120, 16384, 48, 40, 8, 128, 202048, 1048576, 5e5f, 1e-5f, false, kLlama3,
      {.window = 8192, .experts = {.n = 128, .used = 1, .hidden_dim = 8192, .shared_dim = 8192}, .mixture_period = 2}},
+    {"mamba-2.8b", "mamba", 2560, 2560, 64, 1, 1, 8, 50280, 1048576, 1e4f, 1e-5f, true, kLlama3,
+     {.no_rope = true, .recurrent = selective(5120, 160, StepNorm::None)}},
+    {"falcon-mamba-7b", "mamba", 4096, 4096, 64, 1, 1, 8, 65024, 1048576, 1e4f, 1e-5f, false, kLlama3,
+     {.no_rope = true, .recurrent = selective(8192, 256, StepNorm::Unit)}},
     {"mamba2-2.7b", "mamba2", 2560, 2560, 64, 1, 1, 8, 50288, 1048576, 1e4f, 1e-5f, true, kLlama3,
      {.no_rope = true, .recurrent = mamba(80, 64, 1)}},
     {"mamba-codestral-7b", "mamba2", 4096, 4096, 64, 1, 1, 8, 32768, 262144, 1e4f, 1e-5f, false, kSpm,
@@ -191,6 +210,8 @@ constexpr SynthRow kSynthRows[] = {
     {"phi-2", "phi2", 2560, 10240, 32, 32, 32, 80, 51200, 2048, 1e4f, 1e-5f, false, kLlama3, {.rotary_dim = 32}},
     {"phi-3.5-moe", "phimoe", 4096, 6400, 32, 32, 8, 128, 32064, 131072, 1e4f, 1e-5f, false, kSpm,
      {.experts = {.n = 16, .used = 2, .hidden_dim = 6400}}},
+    {"pythia-6.9b", "gptneox", 4096, 16384, 32, 32, 32, 128, 50432, 2048, 1e4f, 1e-5f, false, kLlama3,
+     {.rotary_dim = 32}},
     {"qwen2-57b-a14b", "qwen2moe", 3584, 18944, 28, 28, 4, 128, 151936, 32768, 1e6f, 1e-6f, false, kQwen2,
      {.experts = {.n = 64, .used = 8, .hidden_dim = 2560, .shared_dim = 20480, .shared_gate = true}}},
     {"qwen3-30b-a3b", "qwen3moe", 2048, 6144, 48, 32, 4, 128, 151936, 40960, 1e6f, 1e-6f, false, kQwen2,

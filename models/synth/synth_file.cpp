@@ -182,7 +182,9 @@ void add_recurrent(Header& h, const Config& c, uint32_t more_layers) {
 	}
 	h.u32(key("ssm.state_size"), r.k_dim);
 	h.u32(key("ssm.group_count"), r.n_key_heads);
-	h.u32(key("ssm.time_step_rank"), r.n_heads);
+	const bool selective = r.kind == RecurrentKind::SelectiveScan;
+	h.u32(key("ssm.time_step_rank"), selective ? r.rank : r.n_heads);
+	if (r.step_norm == StepNorm::Unit) h.flag(key("ssm.dt_b_c_rms"), true);
 	h.u32(key("ssm.inner_size"), r.values());
 }
 

@@ -63,6 +63,7 @@
 #define ACTIVATE_CLAMP 7u
 #define ACTIVATE_SOFTPLUS 8u
 #define ACTIVATE_RELU 9u
+#define ACTIVATE_GELU 10u
 #define ACTIVATE_TIMES 16u // y is a factor
 #define ACTIVATE_CAP 32u   // there is a cap
 #define ACTIVATE_ADD 64u   // out += v, else out = v

@@ -307,6 +307,10 @@ struct SsmScanPush {
 	uint v_dim;
 	uint channels; // of a row of x
 };
+struct SelectiveScanPush {
+	KV_PUSH_HEAD
+	uint channels;
+};
 
 #ifdef __cplusplus
 }

@@ -248,9 +248,9 @@ TEST_CASE("ops: activate") {
 		}
 	};
 	std::vector<ActivateRow> rows;
-	for (const Activation f :
-	     {Activation::None, Activation::Silu, Activation::GeluTanh, Activation::Relu2, Activation::Sigmoid,
-	      Activation::Xielu, Activation::GeluQuick, Activation::Clamp, Activation::Softplus, Activation::Relu})
+	for (const Activation f : {Activation::None, Activation::Silu, Activation::GeluTanh, Activation::Relu2,
+	                           Activation::Sigmoid, Activation::Xielu, Activation::GeluQuick, Activation::Clamp,
+	                           Activation::Softplus, Activation::Relu, Activation::Gelu})
 		for (const bool y : {false, true}) {
 			const Xielu published{0.8f, 0.9f, 0.5f, -1e-6f}, other{0.2f, 1.7f, 0.3f, -0.4f};
 			const Range range{-0.6f, 0.9f}, half{-INFINITY, 0.3f};
@@ -284,6 +284,7 @@ TEST_CASE("ops: activate") {
 			if (r.e.function == Activation::Clamp) v = std::clamp(a, double(r.e.range.low), double(r.e.range.high));
 			if (r.e.function == Activation::Softplus) v = a > 30 ? a : std::log1p(std::exp(a));
 			if (r.e.function == Activation::Relu) v = a > 0 ? a : 0;
+			if (r.e.function == Activation::Gelu) v = a * std::erfc(-a / std::sqrt(2)) / 2;
 			if (r.e.function == Activation::Xielu) {
 				const Xielu& f = r.e.xielu;
 				const double below = std::expm1(std::min(a, double(f.limit))) - a;

@@ -120,6 +120,16 @@ const std::vector<ScanRow> kScanRows = {{{1}, 4, 1, 128, 64},    {{1, 1, 1}, 6, 
                                         {{9, 2}, 4, 2, 8, 8},    {{3, 1, 20}, 6, 3, 128, 80}, {{2}, 2, 1, 256, 72},
                                         {{70, 3}, 3, 1, 24, 33}, {{66}, 1, 1, 32, 128}};
 
+struct SelectiveRow {
+	Sequences rows;
+	uint32_t channels, k_dim;
+	std::string text() const {
+		return fmt::format("selective_scan: T {} channels {} states of {}", fmt::join(rows, "+"), channels, k_dim);
+	}
+};
+const std::vector<SelectiveRow> kSelectiveRows = {{{1}, 64, 16},       {{1, 1, 1}, 200, 16}, {{40}, 33, 8},
+                                                  {{3, 1, 20}, 72, 4}, {{9, 2}, 130, 32},    {{66}, 1, 16}};
+
 constexpr float kEps = 1e-2f; // large, so that it has an effect
 
 struct DeltaInput {
@@ -236,44 +246,109 @@ std::vector<double> scan_reference(const ScanRow& d, const ScanInput& in, uint32
 	return out;
 }
 
+struct SelectiveInput {
+	SelectiveInput(const SelectiveRow& d, Random& random) {
+		const uint32_t T = sum(d.rows);
+		x = random.normals(size_t(T) * d.channels, 0.5f), step = random.normals(size_t(T) * d.channels, 3);
+		b = random.normals(size_t(T) * d.k_dim), c = random.normals(size_t(T) * d.k_dim);
+		shift = random.normals(d.channels), skip = random.normals(d.channels);
+		for (uint32_t i = 0; i < d.channels * d.k_dim; ++i) rate.push_back(-random.uniform(0.02f, 1));
+		const float extremes[] = {-100, 50, -30, 30};
+		for (size_t i = 0; i < 4 && i < step.size(); ++i) step[i] = extremes[i];
+	}
+	void enqueue(Backend& backend, Rig& rig, const SelectiveRow& d, const View& out, const View& vx, uint32_t first,
+	             uint32_t n, const StateRows& rows) const {
+		const auto part = [&](const Floats& all, uint32_t each) {
+			return rig.f32({all.begin() + ptrdiff_t(first * each), all.begin() + ptrdiff_t((first + n) * each)}, n,
+			               each);
+		};
+		backend.selective_scan(kvrun::rows(out, first, n), kvrun::rows(vx, first, n),
+		                       {part(step, d.channels), part(b, d.k_dim), part(c, d.k_dim),
+		                        rig.f32(rate, d.channels, d.k_dim), rig.f32(shift, d.channels),
+		                        rig.f32(skip, d.channels)},
+		                       rows);
+	}
+	Floats x, step, b, c, rate, shift, skip;
+};
+
+std::vector<double> selective_reference(const SelectiveRow& d, const SelectiveInput& in, uint32_t first, uint32_t n,
+                                        Floats& state) {
+	std::vector<double> S(state.begin(), state.end()), out;
+	for (uint32_t t = first; t < first + n; ++t)
+		for (uint32_t j = 0; j < d.channels; ++j) {
+			const size_t at = size_t(t) * d.channels + j;
+			const double a = double(in.step[at]) + double(in.shift[j]), x = double(in.x[at]);
+			const double step = a > 40 ? a : std::log1p(std::exp(a));
+			double y = double(in.skip[j]) * x;
+			for (uint32_t k = 0; k < d.k_dim; ++k) {
+				double& s = S[size_t(k) * d.channels + j];
+				s = std::exp(double(in.rate[size_t(j) * d.k_dim + k]) * step) * s +
+				    double(in.b[size_t(t) * d.k_dim + k]) * step * x;
+				y += double(in.c[size_t(t) * d.k_dim + k]) * s;
+			}
+			out.push_back(y);
+		}
+	state.assign(S.begin(), S.end());
+	return out;
+}
+
+// A scan of sequences, held against its reference, and in pieces, which give the same bits.
+template <class Row, class In, class Reference, class Output>
+void check_scan(Rig& rig, Backend& backend, const Row& d, const TestRow& row, const In& in, Reference reference,
+                Output output, const View& vx, uint32_t words, const char* what) {
+	Random of_states(77);
+	Pool pool(rig, d.rows, words, of_states);
+	std::vector<Floats> states = pool.before;
+	Floats want;
+	uint32_t first = 0;
+	for (size_t i = 0; i < d.rows.size(); first += d.rows[i++]) {
+		const std::vector<double> y = reference(d, in, first, d.rows[i], states[i]);
+		want.insert(want.end(), y.begin(), y.end());
+	}
+	const View out = output();
+	in.enqueue(backend, rig, d, out, vx, 0, sum(d.rows), pool.rows());
+	const Floats got = rig.get(out), after = rig.get(pool.view);
+	check_close(row, got, want, what);
+	check_close(row, after, pool.with(states), what);
+	for (const uint32_t piece : {1u, 7u, 64u}) {
+		Random same(77);
+		Pool pool2(rig, d.rows, words, same);
+		const View again = output();
+		const Words items = rig.get_words(pool2.work);
+		first = 0;
+		for (size_t i = 0; i < d.rows.size(); first += d.rows[i++])
+			for (uint32_t t = 0; t < d.rows[i]; t += piece) {
+				const uint32_t n = std::min(piece, d.rows[i] - t), to = items[i * STATE_WORDS + 3];
+				pool2.work = rig.u32({0, n, t ? to : items[i * STATE_WORDS + 2], to}, 1, STATE_WORDS);
+				in.enqueue(backend, rig, d, again, vx, first + t, n, pool2.rows());
+			}
+		const TestRow cut{row.device, row.number, fmt::format("{}, {} rows at a time", row.text, piece)};
+		check_same_bits(cut, rig.get(again), got);
+		check_same_bits(cut, rig.get(pool2.view), after);
+	}
+}
+
 } // namespace
 
 TEST_CASE("ops: ssm_scan, also in pieces with the same bits") {
 	each_row(kScanRows, [](Backend& backend, const ScanRow& d, const TestRow& row) {
 		Random random(uint32_t(row.number) + 1);
 		Rig rig(backend);
-		const uint32_t T = sum(d.rows), words = d.heads * d.k_dim * d.v_dim;
 		const ScanInput in(d, random);
-		Random of_states(77);
-		Pool pool(rig, d.rows, words, of_states);
-		std::vector<Floats> states = pool.before;
-		Floats want;
-		uint32_t first = 0;
-		for (size_t i = 0; i < d.rows.size(); first += d.rows[i++]) {
-			const std::vector<double> y = scan_reference(d, in, first, d.rows[i], states[i]);
-			want.insert(want.end(), y.begin(), y.end());
-		}
-		const View out = rig.out(T, d.heads, d.v_dim), vx = rig.f32(in.x, T, d.channels());
-		in.enqueue(backend, rig, d, out, vx, 0, T, pool.rows());
-		const Floats got = rig.get(out), after = rig.get(pool.view);
-		check_close(row, got, want, "ssm_scan");
-		check_close(row, after, pool.with(states), "ssm_scan");
-		for (const uint32_t piece : {1u, 7u, 64u}) {
-			const View again = rig.out(T, d.heads, d.v_dim);
-			Random same(77);
-			Pool pool2(rig, d.rows, words, same);
-			const Words items = rig.get_words(pool2.work);
-			first = 0;
-			for (size_t i = 0; i < d.rows.size(); first += d.rows[i++])
-				for (uint32_t t = 0; t < d.rows[i]; t += piece) {
-					const uint32_t n = std::min(piece, d.rows[i] - t), to = items[i * STATE_WORDS + 3];
-					pool2.work = rig.u32({0, n, t ? to : items[i * STATE_WORDS + 2], to}, 1, STATE_WORDS);
-					in.enqueue(backend, rig, d, again, vx, first + t, n, pool2.rows());
-				}
-			const TestRow cut{row.device, row.number, fmt::format("{}, {} rows at a time", row.text, piece)};
-			check_same_bits(cut, rig.get(again), got);
-			check_same_bits(cut, rig.get(pool2.view), after);
-		}
+		const auto output = [&] { return rig.out(sum(d.rows), d.heads, d.v_dim); };
+		check_scan(rig, backend, d, row, in, scan_reference, output, rig.f32(in.x, sum(d.rows), d.channels()),
+		           d.heads * d.k_dim * d.v_dim, "ssm_scan");
+	});
+}
+
+TEST_CASE("ops: selective_scan, also in pieces with the same bits") {
+	each_row(kSelectiveRows, [](Backend& backend, const SelectiveRow& d, const TestRow& row) {
+		Random random(uint32_t(row.number) + 1);
+		Rig rig(backend);
+		const SelectiveInput in(d, random);
+		const auto output = [&] { return rig.out(sum(d.rows), d.channels); };
+		check_scan(rig, backend, d, row, in, selective_reference, output, rig.f32(in.x, sum(d.rows), d.channels),
+		           d.k_dim * d.channels, "selective_scan");
 	});
 }
 

@@ -14,11 +14,13 @@ namespace {
 // convolutions between gates, also in the last layer, without and with experts; state spaces, with two groups of heads,
 // and with experts; layers that are a state, attention or an MLP alone, without and with experts;
 // states beside attention, without and with a norm; decays by channel, with latent attention between them; no
-// attention.
+// attention; selective scans: without norms of steps, with norms that have no weights, with norms, attention and
+// experts.
 const std::vector<Case> kRecurrent = {{"qwen3next"},      {"qwen35"},        {"qwen35moe"},         {"lfm2"},
                                       {"lfm2moe"},        {"granitehybrid"}, {"granitehybrid_moe"}, {"nemotron_h"},
                                       {"nemotron_h_moe"}, {"falcon_h1"},     {"falcon_h1_norm"},    {"kimi_linear"},
-                                      {"bailingmoe3"},    {"mamba2"}};
+                                      {"bailingmoe3"},    {"mamba2"},        {"mamba"},             {"falcon_mamba"},
+                                      {"jamba"}};
 
 } // namespace
 

@@ -235,6 +235,28 @@ TEST_CASE("config: gates of attention, of heads or of channels, with q, k and v 
 	has(refusal(b), "tensor blk.1.attn_gate.weight is missing");
 }
 
+TEST_CASE("config: MLPs beside attention: by a key (gptneox), by tensors (falcon); limits of gates (maple)") {
+	const auto golden = [](const char* name, const char* arch) {
+		return GgufBuilder::copy_as(Gguf::open(fmt::format("{}/tests/golden/tiny/{}.gguf", KVRUN_SOURCE_DIR, name)),
+		                            arch);
+	};
+	CHECK(config_of(golden("gptneox", "gptneox")).layers[0].mlp_input == MlpInput::Beside);
+	CHECK(config_of(golden("gptneox_behind", "gptneox")).layers[0].mlp_input == MlpInput::Normed);
+	const Layer one = config_of(golden("falcon", "falcon")).layers[0];
+	CHECK((one.mlp_input == MlpInput::Parallel && std::string(one.attn_norm_name) == "attn_norm"));
+	GgufBuilder b = golden("falcon_two_norms", "falcon");
+	const Layer two = config_of(b).layers[1];
+	CHECK((two.mlp_input == MlpInput::Beside && std::string(two.attn_norm_name) == "attn_norm_2"));
+	CHECK(std::string(two.mlp_norm_name) == "attn_norm");
+	b.erase_tensor("blk.1.attn_norm_2.bias");
+	has(refusal(b), "tensor blk.1.attn_norm_2.bias is missing");
+	const Config maple = config_of(golden("maple", "maple"));
+	for (uint32_t l = 0; l < 4; ++l) {
+		CHECK((maple.layers[l].experts.limit == 1 && maple.layers[l].limits_gate));
+		CHECK(maple.ropes[maple.layers[l].rope].rotates == bool(maple.layers[l].window));
+	}
+}
+
 TEST_CASE("config: smallthinker: layers without a window come first and have no positions, if others have one") {
 	GgufBuilder b = GgufBuilder::copy_as(
 	    Gguf::open(std::string(KVRUN_SOURCE_DIR) + "/tests/golden/tiny/smallthinker.gguf"), "smallthinker");

@@ -56,6 +56,30 @@ TEST_CASE("recurrent layers: a model of states alone has a cache without layers"
 	      std::string::npos);
 }
 
+TEST_CASE("recurrent layers: selective scans, with attention and experts or alone") {
+	const Config jamba = config_of(golden("jamba")), dense = config_of(golden("jamba_dense"));
+	for (uint32_t l = 0; l < 4; ++l) {
+		CHECK(attends(jamba.layers[l]) == (l == 1));
+		CHECK((jamba.layers[l].experts.n == 6) == (l % 2 == 1)); // only the tensors say it
+		if (l == 1) continue;
+		const Recurrent& r = jamba.layers[l].recurrent;
+		CHECK((r.n_heads == 1 && r.v_dim == 64 && r.k_dim == 16 && r.rank == 8 && r.step_norm == StepNorm::Weighted));
+		CHECK((r.channels() == 64 && r.decays() == 64 && r.conv_words() == 3 * 64 && r.rule_words() == 16 * 64));
+	}
+	CHECK(!jamba.ropes[0].rotates);
+	CHECK(dense.layers[1].experts.n == 0);
+	CHECK(config_of(golden("mamba")).layers[0].recurrent.step_norm == StepNorm::None);
+	CHECK(config_of(golden("falcon_mamba")).layers[0].recurrent.step_norm == StepNorm::Unit);
+	const auto has = [](const std::string& text, const char* part) {
+		CAPTURE(text);
+		CHECK(text.find(part) != std::string::npos);
+	};
+	has(refusal(with_u32(golden("jamba"), "jamba.ssm.state_size", 40)), "jamba.ssm.state_size is 40; kvrun runs 4 to 32");
+	has(refusal(with_u32(golden("jamba"), "jamba.ssm.state_size", 18)), "state_size is 18; kvrun runs multiples of 4");
+	has(refusal(with_u32(golden("jamba"), "jamba.ssm.time_step_rank", 0)), "key jamba.ssm.time_step_rank is 0");
+	has(refusal(with_u32(golden("mamba"), "mamba.ssm.inner_size", 72)), "tensor blk.0.ssm_in.weight is");
+}
+
 TEST_CASE("T13: a prediction layer that is damaged is refused, by name") {
 	const Bytes good = golden("../prediction/qwen35");
 	const auto said = [&](const Bytes& b) {

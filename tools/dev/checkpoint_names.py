@@ -81,6 +81,21 @@ def neighbours(tensors):
     return out
 
 
+def split_experts(tensors):
+    """A tensor for each matrix of each expert."""
+    out = {}
+    for name, tensor in tensors.items():
+        head, _, part = name.rpartition(".experts.")
+        if part not in ("gate_up_proj", "down_proj"):
+            out[name] = tensor
+            continue
+        for i, matrix in enumerate(tensor):
+            parts = zip(("gate_proj", "up_proj"), matrix.chunk(2)) if part == "gate_up_proj" else [(part, matrix)]
+            for what, half in parts:
+                out[f"{head}.experts.{i}.{what}.weight"] = half.contiguous()
+    return out
+
+
 def primary_names(tensors):
     return renamed(tensors, {"mlp": "block_sparse_moe", "gate_proj": "gate", "up_proj": "up",
                              "down_proj": "down"})
@@ -124,8 +139,13 @@ CHECKPOINTS = {
     "internlm2": ({"architectures": ["InternLM2ForCausalLM"]}, internlm_names),
     "deepseek": ({"architectures": ["DeepseekForCausalLM"], "n_routed_experts": 6, "n_shared_experts": 2,
                   "first_k_dense_replace": 1}, lambda t: renamed(t, {"shared_expert.": "shared_experts."})),
+    "gptneox": ({"rotary_pct": 0.5}, lambda tensors: tensors),
+    "gptneox_behind": ({"rotary_pct": 0.5}, lambda tensors: tensors),
+    "falcon": ({"num_kv_heads": 1}, lambda tensors: tensors),
     "granite_swa": ({"no_rope_layers": [0, 1, 1, 1]}, lambda tensors: tensors),
     "maincoder": ({"architectures": ["MaincoderForCausalLM"]}, neighbours),
+    "maple": ({"architectures": ["MapleForCausalLM"], "num_experts": 6, "num_shared_experts": 0,
+               "norm_topk_prob": True}, split_experts),
     "nanbeige": ({"architectures": ["NanbeigeForCausalLM"]}, lambda tensors: tensors),
     "nanbeige_plain": ({"architectures": ["NanbeigeForCausalLM"]}, lambda tensors: tensors),
     "pangu": ({"architectures": ["PanguEmbeddedForCausalLM"]}, lambda tensors: tensors),

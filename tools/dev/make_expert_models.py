@@ -147,6 +147,11 @@ def late(layer):
     layer.mlp.forward = lambda x, m=layer.mlp: (setattr(m, "stream", x), type(m).forward(m, x))[1]
 
 
+def late_limit(layer):
+    """A wrong program: the limit is of silu(gate)."""
+    layer.mlp.experts.of_gate = lambda gate: torch.nn.functional.silu(gate).clamp(max=1.0)
+
+
 def silu_experts(layer):
     for expert in layer.mlp.experts:
         expert.act_fn = torch.nn.SiLU()
@@ -275,6 +280,15 @@ def models():
             tie_word_embeddings=False)),
             {"no window": {"sliding_window": 256}, "two experts": {"num_experts_per_tok": 2},
              "weights as they are": weighed(softmax)}),
+        # Mellum computes this with other positions and limits. Published models have a limit of 7.
+        "maple": (hf.MellumConfig(**base(
+            num_hidden_layers=4, head_dim=16, num_experts=6, num_experts_per_tok=3, moe_intermediate_size=16,
+            sliding_window=WINDOW, layer_types=layers(2) * 2, expert_limit=1.0, nope_on_global_attention=True,
+            rope_parameters={kind: {"rope_type": "default", "rope_theta": 10000.0} for kind in set(layers(2))},
+            tie_word_embeddings=False)),
+            {"no window": {"sliding_window": 256}, "two experts": {"num_experts_per_tok": 2}, "no limit": {
+                "expert_limit": 0}, "RoPE everywhere": {"nope_on_global_attention": False},
+             "limit behind silu": each_layer(late_limit), "weights as they are": weighed(softmax)}),
         "exaone_moe": (hf.ExaoneMoeConfig(**base(
             num_hidden_layers=4, head_dim=16, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=16,
             num_shared_experts=1, routed_scaling_factor=1.2, first_k_dense_replace=1, sliding_window=WINDOW,
@@ -331,5 +345,6 @@ def models():
 if __name__ == "__main__":
     # GGUF files of Llama 4 have no keys for these; kvrun reads them if they are there.
     main(models, {"qwen2moe": {"fuse_gate_up_exps": True},
+                  "maple": {"keys": {"swiglu_clamp_exp": [1.0] * 4}},
                   "llama4": {"keys": {"attention.sliding_window": WINDOW, "attention.temperature_length": WINDOW,
                                       "attention.temperature_scale": 0.5}}})

@@ -43,6 +43,10 @@ def base(**changes):
 # name -> (config, mistakes: description -> attributes of the config that make the mistake)
 def models():
     half = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
+    neox = base(intermediate_size=128, num_attention_heads=2, layer_norm_eps=1e-3, tie_word_embeddings=False,
+                rotary_pct=0.5, rope_parameters=half)
+    falcon = base(ffn_hidden_size=128, num_key_value_heads=None, layer_norm_epsilon=1e-3, tie_word_embeddings=False,
+                  alibi=False, bias=False, parallel_attn=True)
     return {
         "smollm3": (hf.SmolLM3Config(**base(num_hidden_layers=4)), {"RoPE everywhere": {"no_rope_layers": [1] * 4}}),
         "granite": (hf.GraniteConfig(**base(embedding_multiplier=6.0, residual_multiplier=0.3, logits_scaling=4.0,
@@ -94,6 +98,14 @@ def models():
         "phi2": (hf.PhiConfig(**base(intermediate_size=128, num_key_value_heads=4, layer_norm_eps=1e-3,
                                      tie_word_embeddings=False, head_dim=8, partial_rotary_factor=0.5,
                                      rope_parameters=half)), {"SiLU": {"hidden_act": "silu"}}),
+        "gptneox": (hf.GPTNeoXConfig(**neox), {"SiLU": {"hidden_act": "silu"}, "MLP behind attention": {
+            "use_parallel_residual": False}, "all channels rotated": {"partial_rotary_factor": 1.0}}),
+        "gptneox_behind": (hf.GPTNeoXConfig(**neox | {"use_parallel_residual": False}),
+                           {"MLP beside attention": {"use_parallel_residual": True}}),
+        "falcon": (hf.FalconConfig(**falcon, multi_query=True, new_decoder_architecture=False),
+                   {"SiLU": {"activation": "silu"}}),
+        "falcon_two_norms": (hf.FalconConfig(**falcon, new_decoder_architecture=True, num_kv_heads=2),
+                             {"norms exchanged": each_block(exchange_norms)}),
         "ernie4_5": (hf.Ernie4_5Config(**base(head_dim=8, use_bias=False)), {}),
         "apertus": (hf.ApertusConfig(**base(tie_word_embeddings=False, rope_parameters=LLAMA3)),
                     {"SiLU": each_layer(lambda l: setattr(l.mlp, "act_fn", torch.nn.SiLU())),
@@ -241,6 +253,14 @@ def each_layer(change):
     return lambda model: [change(layer) for layer in model.model.layers]
 
 
+def each_block(change):
+    return lambda model: [change(layer) for layer in model.transformer.h]
+
+
+def exchange_norms(layer):
+    layer.ln_attn, layer.ln_mlp = layer.ln_mlp, layer.ln_attn
+
+
 def other_activation(model):
     a, b = (layer.mlp for layer in model.model.layers)
     a.act_fn, b.act_fn = b.act_fn, a.act_fn
@@ -341,6 +361,10 @@ def shifted(config, name):
     return ("gemma" in kind and "gemma4" not in kind and "gemma3n" not in kind) or kind == "nemotron"
 
 
+def is_norm(parameter):
+    return "norm" in parameter or ".ln_" in parameter
+
+
 def untrained(config):
     if config.model_type == "mistral4":  # AutoModelForCausalLM does not know it
         return hf.models.mistral4.modeling_mistral4.Mistral4ForCausalLM._from_config(
@@ -367,7 +391,7 @@ def build(config, seed):
         scales = config.hidden_size ** 0.5
     with torch.no_grad():
         for name, p in sorted(model.named_parameters()):
-            if "norm" in name and name.endswith("weight"):
+            if is_norm(name) and name.endswith("weight"):
                 # norms after attention and MLP determine the weight of their outputs
                 low = 0.35 if config.num_hidden_layers <= 4 else 0.22
                 if config.model_type.startswith("muse_glimmer"):
@@ -423,7 +447,7 @@ def mutants(model, flips):
             edit(m)
         return m
 
-    kinds = sorted({n.split(".")[-2] for n, _ in model.named_parameters() if "norm" in n and n.endswith("weight")})
+    kinds = sorted({n.split(".")[-2] for n, _ in model.named_parameters() if is_norm(n) and n.endswith("weight")})
     for kind in kinds:
         def unit(m, kind=kind):
             for n, p in m.named_parameters():
@@ -487,7 +511,8 @@ def convert(model, path, keys={}, unused={}, **options):
             kimi_checkpoint(Path(folder))
         if Path(path).stem in CHECKPOINTS:
             publish(Path(folder), Path(path).stem)
-        if model.config.model_type in ("step3p5", "bailing_hybrid"):  # what transformers would make of it lacks keys
+        # what transformers would make of these lacks keys
+        if model.config.model_type in ("step3p5", "bailing_hybrid", "gpt_neox") or hasattr(model.config, "expert_limit"):
             options["hparams"] = json.loads(Path(folder, "config.json").read_text())
         vocab = {f"t{i}": i for i in range(model.config.vocab_size)}  # Gemma's converter needs their number
         Path(folder, "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocab}, "added_tokens": []}))
@@ -520,9 +545,10 @@ def convert(model, path, keys={}, unused={}, **options):
 
             def set_gguf_parameters(self):
                 super().set_gguf_parameters()
+                w = self.gguf_writer
                 for key, value in keys.items():
-                    kind = self.gguf_writer.add_float32 if isinstance(value, float) else self.gguf_writer.add_uint32
-                    kind(f"{self.gguf_writer.arch}.{key}", value)
+                    kind = {float: w.add_float32, list: w.add_array}.get(type(value), w.add_uint32)
+                    kind(f"{w.arch}.{key}", value)
 
             def prepare_tensors(self):
                 super().prepare_tensors()

@@ -89,6 +89,42 @@ scans = {"no history": changed("conv1d.weight", without_history),
          "norm before the gate": each_mamba(norm_first), "no gate": each_mamba(ungated)}
 
 
+def selective(model):
+    """The layers that scan selectively (Mamba 1)."""
+    return [m for m in model.modules() if hasattr(m, "x_proj")]
+
+
+def each_selective(change):
+    return lambda model: [change(m) for m in selective(model)]
+
+
+def b_and_c_exchanged(m):
+    at = m.time_step_rank
+    m.x_proj.weight[at:].copy_(m.x_proj.weight[at:].roll(m.ssm_state_size, dims=0))
+
+
+def values_gate(m):
+    """A wrong program: the halves of the projection are exchanged."""
+    m.in_proj.weight.copy_(m.in_proj.weight.roll(m.intermediate_size, dims=0))
+
+
+selections = {"no history": changed("conv1d.weight", without_history),
+              "no bias of the convolution": changed("conv1d.bias", lambda p: p.zero_()),
+              "no decay": changed("A_log", lambda p: p.fill_(-30.0)),
+              "rates of other channels": changed("A_log", lambda p: p.copy_(p.roll(1, dims=0))),
+              "rates of other rows": changed("A_log", lambda p: p.copy_(p.roll(1, dims=1))),
+              "no skip": changed(".D", lambda p: p.zero_()),
+              "no bias of the steps": changed("dt_proj.bias", lambda p: p.zero_()),
+              "steps of the bias alone": changed("dt_proj.weight", lambda p: p.zero_()),
+              "B and C exchanged": each_selective(b_and_c_exchanged),
+              "values and gate exchanged": each_selective(values_gate)}
+
+
+def without_step_norms(m):
+    for norm in (m.dt_layernorm, m.b_layernorm, m.c_layernorm):
+        norm.forward = lambda x: x
+
+
 def each_kimi(change):
     """A wrong program: change(layer) of each layer of Kimi delta attention."""
     return lambda model: [change(m) for m in model.modules() if hasattr(m, "forget_gate")]
@@ -198,7 +234,24 @@ def models():
         "another bound": lambda m: [setattr(x, "lower_bound", -1.0) for x in m.modules() if hasattr(x, "lower_bound")],
         "no bound": lambda m: [setattr(x, "safe_gate", False) for x in m.modules() if hasattr(x, "safe_gate")],
         "no gates": changed("g_proj.weight", lambda p: p.zero_()), "all groups": {"topk_group": 2}}
+    mamba = {k: v for k, v in base(num_hidden_layers=3, layer_norm_epsilon=1e-3, state_size=16, conv_kernel=4, expand=2,
+                                   time_step_rank=8, tie_word_embeddings=False).items()
+             if k not in ("rms_norm_eps", "rope_parameters", "num_attention_heads", "num_key_value_heads",
+                          "intermediate_size")}
+    jamba = {k: v for k, v in base(num_hidden_layers=4, attn_layer_period=4, attn_layer_offset=1, mamba_d_state=16,
+                                   mamba_d_conv=4, mamba_expand=2, mamba_dt_rank=8, tie_word_embeddings=False).items()
+             if k != "rope_parameters"}
     return {
+        "mamba": (hf.MambaConfig(**mamba), selections),
+        "falcon_mamba": (hf.FalconMambaConfig(**mamba | {"layer_norm_epsilon": 1e-5, "mixer_rms_eps": 1e-6, "state_size": 8}), selections | {
+            "no norms of steps": each_selective(without_step_norms)}),
+        # Every other layer is a mixture.
+        "jamba": (hf.JambaConfig(**jamba, num_experts=6, num_experts_per_tok=2, expert_layer_period=2,
+                                 expert_layer_offset=1), selections | {
+            "one expert": {"num_experts_per_tok": 1}, "no norms of steps": each_selective(without_step_norms),
+            "no attention": changed("o_proj.weight", lambda p: p.zero_())}),
+        "jamba_dense": (hf.JambaConfig(**jamba | {"num_hidden_layers": 2}, num_experts=1, num_experts_per_tok=1), {
+            "no attention": changed("o_proj.weight", lambda p: p.zero_())}),
         "bailingmoe3": (hf.BailingHybridConfig(**base(**ling)), bounded),
         "kimi_linear": (hf.KimiLinearConfig(**{k: v for k, v in base(**kimi).items() if k != "rope_parameters"}),
                         deltas),

@@ -3,7 +3,7 @@ that lack parts or have other gates."""
 import copy
 import json
 from pathlib import Path
-from types import SimpleNamespace
+from types import MethodType, SimpleNamespace
 
 import torch
 import transformers as hf
@@ -119,6 +119,31 @@ def with_plain_shared(model):
     return model
 
 
+def with_limits(model):
+    """Maple: experts limit gate and up; layers without a window have no positions."""
+    limit = model.config.expert_limit
+    for kind, layer in zip(model.config.layer_types, model.model.layers):
+        experts = layer.mlp.experts
+        if limit:
+            experts.of_gate = lambda gate: torch.nn.functional.silu(gate.clamp(max=limit))
+            experts.limit, experts.forward = limit, MethodType(limited, experts)
+        if kind == "full_attention" and model.config.nope_on_global_attention:
+            layer.self_attn.register_forward_pre_hook(unrotated, with_kwargs=True)
+    return model
+
+
+def limited(self, x, chosen, weights):
+    """The weighted sum of experts, computed of all experts for all rows."""
+    gate, up = torch.einsum("nhd,td->tnh", self.gate_up_proj, x).chunk(2, dim=-1)
+    out = torch.einsum("ndh,tnh->tnd", self.down_proj, self.of_gate(gate) * up.clamp(-self.limit, self.limit))
+    return (out.gather(1, chosen[..., None].expand(-1, -1, out.shape[-1])) * weights[..., None]).sum(dim=1)
+
+
+def unrotated(layer, args, more):
+    cos, sin = more["position_embeddings"]
+    return args, more | {"position_embeddings": (torch.ones_like(cos), torch.zeros_like(sin))}
+
+
 class LoopedLayers(torch.nn.ModuleList):
     """Nanbeige 4.2: the layers run several times; between two rounds the stream passes the final norm."""
     def loop(self, rounds, norm):
@@ -142,7 +167,7 @@ def looped(model):
 
 # What a config has that is not transformers' -> what it makes of the model.
 EDITS = {"parts": without_parts, "sigmoid_gates": with_sigmoid_gates, "moe_num_primary_experts": with_early_experts,
-         "plain_shared_expert": with_plain_shared, "num_loops": looped}
+         "plain_shared_expert": with_plain_shared, "num_loops": looped, "expert_limit": with_limits}
 
 
 def from_config(config):
