@@ -30,6 +30,8 @@ void check_sampler(const SamplerOptions& o) {
 	check("Mirostat", o.mirostat.version, 0, 2);
 	check("target of Mirostat", o.mirostat.target, 0, 1000);
 	check("rate of Mirostat", o.mirostat.rate, 0, 1);
+	check("target of adaptive-p", o.adaptive.target, -1, 1);
+	check("decay of adaptive-p", o.adaptive.decay, 0, 0.99);
 	if (std::ranges::any_of(o.dry.breakers, &std::string::empty))
 		fail(Code::Invalid, "a DRY sequence breaker is empty");
 	for (const auto& [token, x] : o.bias)
@@ -38,10 +40,12 @@ void check_sampler(const SamplerOptions& o) {
 }
 
 Sampler::Sampler(const SamplerOptions& o, Dry::TokenText text)
-    : options_((check_sampler(o), o)), random_(o.seed), dry_(o.dry, std::move(text)), mirostat_(o.mirostat) {
+    : options_((check_sampler(o), o)), random_(o.seed), dry_(o.dry, std::move(text)), mirostat_(o.mirostat),
+      adaptive_(o.adaptive) {
 	if (!mirostat_.on()) return;
 	options_.top_k = 0, options_.top_p = options_.typical_p = 1, options_.min_p = 0;
 	options_.top_n_sigma = options_.xtc_probability = options_.dynatemp_range = 0;
+	adaptive_ = AdaptiveP({});
 }
 
 void Sampler::accept(uint32_t token) {
@@ -304,12 +308,14 @@ uint32_t Sampler::draw(std::optional<double> all) {
 		                                                     options_.dynatemp_exponent));
 	total_ = 0;
 	for (Candidate& c : candidates_) total_ += c.share = share_of(c.logit, candidates_[0].logit, temperature);
+	if (adaptive_.on()) total_ = adaptive_.reshape(candidates_, total_);
 	const double at = random() * total_;
 	double sum = 0;
 	const auto chosen = std::ranges::find_if(candidates_, [&](const Candidate& c) { return (sum += c.share) > at; });
 	const Candidate& c =
 	    chosen == candidates_.end() ? candidates_[0] : *chosen; // rounding put `at` beyond the last one
 	mirostat_.observe(c.share / total_);
+	if (adaptive_.on()) adaptive_.observe(size_t(&c - candidates_.data()));
 	return c.id;
 }
 

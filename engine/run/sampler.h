@@ -1,5 +1,6 @@
 // Chooses the next token from logits: penalties, bias, cuts, temperature; same seed, same tokens.
 #pragma once
+#include "engine/run/adaptive_p.h"
 #include "engine/run/dry.h"
 #include "engine/run/logit_blocks.h"
 #include "engine/run/logits.h"
@@ -17,7 +18,8 @@
 namespace kvrun {
 
 // Penalties and bias come first, then the cuts in the order sigma, top-k, typical, top-p, min-p, XTC, and last the
-// temperature, as in llama.cpp. With Mirostat it alone decides what is kept, of probabilities with the temperature.
+// temperature, as in llama.cpp; then adaptive-p. With Mirostat it alone decides what is kept, of probabilities with the
+// temperature.
 struct SamplerOptions {
 	double temperature = 0.8;  // logits are divided by it; <= kGreedyTemperature: the most likely token, without cuts
 	uint32_t top_k = 40;       // candidates kept; 0: all
@@ -36,6 +38,7 @@ struct SamplerOptions {
 	double dynatemp_range = 0, dynatemp_exponent = 1; // dynamic_temperature(); range 0: off
 	DryOptions dry = {};
 	MirostatOptions mirostat = {};
+	AdaptiveOptions adaptive = {};
 };
 constexpr double kGreedyTemperature = 1e-6;
 
@@ -99,6 +102,7 @@ class Sampler {
 	std::vector<Candidate> candidates_;             // (vocab) and fewer after the cuts
 	double total_ = 0;                              // sum of shares
 	Mirostat mirostat_;
+	AdaptiveP adaptive_;
 };
 
 } // namespace kvrun

@@ -16,11 +16,10 @@ namespace {
 // states beside attention, without and with a norm; decays by channel, with latent attention between them; no
 // attention; selective scans: without norms of steps, with norms that have no weights, with norms, attention and
 // experts.
-const std::vector<Case> kRecurrent = {{"qwen3next"},      {"qwen35"},        {"qwen35moe"},         {"lfm2"},
-                                      {"lfm2moe"},        {"granitehybrid"}, {"granitehybrid_moe"}, {"nemotron_h"},
-                                      {"nemotron_h_moe"}, {"falcon_h1"},     {"falcon_h1_norm"},    {"kimi_linear"},
-                                      {"bailingmoe3"},    {"mamba2"},        {"mamba"},             {"falcon_mamba"},
-                                      {"jamba"}};
+const std::vector<Case> kRecurrent = {
+    {"qwen3next"},         {"qwen35"},     {"qwen35moe"},      {"lfm2"},         {"lfm2moe"},        {"granitehybrid"},
+    {"granitehybrid_moe"}, {"nemotron_h"}, {"nemotron_h_moe"}, {"falcon_h1"},    {"falcon_h1_norm"}, {"kimi_linear"},
+    {"bailingmoe3"},       {"mamba2"},     {"mamba"},          {"falcon_mamba"}, {"jamba"}};
 
 } // namespace
 

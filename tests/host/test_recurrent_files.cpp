@@ -74,7 +74,8 @@ TEST_CASE("recurrent layers: selective scans, with attention and experts or alon
 		CAPTURE(text);
 		CHECK(text.find(part) != std::string::npos);
 	};
-	has(refusal(with_u32(golden("jamba"), "jamba.ssm.state_size", 40)), "jamba.ssm.state_size is 40; kvrun runs 4 to 32");
+	has(refusal(with_u32(golden("jamba"), "jamba.ssm.state_size", 40)),
+	    "jamba.ssm.state_size is 40; kvrun runs 4 to 32");
 	has(refusal(with_u32(golden("jamba"), "jamba.ssm.state_size", 18)), "state_size is 18; kvrun runs multiples of 4");
 	has(refusal(with_u32(golden("jamba"), "jamba.ssm.time_step_rank", 0)), "key jamba.ssm.time_step_rank is 0");
 	has(refusal(with_u32(golden("mamba"), "mamba.ssm.inner_size", 72)), "tensor blk.0.ssm_in.weight is");

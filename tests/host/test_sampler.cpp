@@ -77,6 +77,8 @@ TEST_CASE("T37 sampler: options outside their range are refused by name") {
 	    {"DRY multiplier", [](SamplerOptions& s) -> double& { return s.dry.multiplier; }},
 	    {"DRY base", [](SamplerOptions& s) -> double& { return s.dry.base; }},
 	    {"target of Mirostat", [](SamplerOptions& s) -> double& { return s.mirostat.target; }},
+	    {"target of adaptive-p", [](SamplerOptions& s) -> double& { return s.adaptive.target; }},
+	    {"decay of adaptive-p", [](SamplerOptions& s) -> double& { return s.adaptive.decay; }},
 	    {"rate of Mirostat", [](SamplerOptions& s) -> double& { return s.mirostat.rate; }}};
 	for (const auto& [name, field] : further)
 		for (const double x : {double(kNan), double(kInf), -2.0, 1e30}) {

@@ -1,4 +1,5 @@
 // Samplers beside llama.cpp's: what they keep of the same logits, behind the same tokens.
+#include "engine/run/adaptive_p.h"
 #include "engine/run/mirostat.h"
 #include "engine/run/sampler.h"
 #include "models/gguf.h"
@@ -73,12 +74,14 @@ TEST_CASE("sampler: keeps the tokens that llama.cpp's samplers keep, as probable
 TEST_CASE("sampler: Mirostat keeps the tokens that llama.cpp's keeps, step by step") {
 	std::ifstream file(test_root() + "/tests/golden/sampling/peer.json");
 	const Json golden = Json::parse(file);
-	REQUIRE(golden["mirostat"].size() == 8);
-	for (const Json& c : golden["mirostat"]) {
+	size_t n_cases = 0;
+	for (const Json& c : golden["steps"]) {
+		if (c["kind"] == 3) continue;
+		++n_cases;
 		const std::vector<float> logits = golden["logits"][c["logits"].get<std::string>()];
 		const double temperature = c["temperature"];
-		CAPTURE(c["mirostat"].dump() << " tau " << c["tau"].dump() << " of " << c["logits"].dump());
-		Mirostat m({c["mirostat"].get<uint32_t>(), c["tau"].get<double>(), c["eta"].get<double>()});
+		CAPTURE(c["kind"].dump() << " tau " << c["target"].dump() << " of " << c["logits"].dump());
+		Mirostat m({c["kind"].get<uint32_t>(), c["target"].get<double>(), c["rate"].get<double>()});
 		std::vector<double> logs;
 		std::vector<uint32_t> order(logits.size());
 		std::iota(order.begin(), order.end(), 0u);
@@ -100,6 +103,63 @@ TEST_CASE("sampler: Mirostat keeps the tokens that llama.cpp's keeps, step by st
 			REQUIRE(chosen > 0);
 			m.observe(chosen);
 		}
+	}
+	CHECK(n_cases == 8);
+}
+
+TEST_CASE("sampler: adaptive-p gives tokens the probabilities that llama.cpp's gives them, step by step") {
+	std::ifstream file(test_root() + "/tests/golden/sampling/peer.json");
+	const Json golden = Json::parse(file);
+	size_t n_cases = 0;
+	for (const Json& c : golden["steps"]) {
+		if (c["kind"] != 3) continue;
+		++n_cases;
+		const std::vector<float> logits = golden["logits"][c["logits"].get<std::string>()];
+		const double temperature = c["temperature"];
+		CAPTURE(c["target"].dump() << " of " << c["logits"].dump());
+		AdaptiveP adaptive({c["target"].get<double>(), c["rate"].get<double>()});
+		for (const Json& step : c["steps"]) {
+			std::vector<Candidate> all;
+			double total = 0;
+			for (uint32_t t = 0; t < logits.size(); ++t) {
+				all.push_back({logits[t], t, std::exp(double(logits[t]) / temperature)});
+				total += all.back().share;
+			}
+			const double sum = adaptive.reshape(all, total);
+			CHECK(step["n_kept"].get<size_t>() == all.size());
+			for (const Json& kept : step["likeliest"]) {
+				const double p = kept[1].get<double>();
+				CHECK(std::abs(all[kept[0].get<size_t>()].share / sum - p) <= 1e-3 * p + 1e-9);
+			}
+			adaptive.observe(step["chosen"].get<size_t>());
+		}
+	}
+	CHECK(n_cases == 4);
+}
+
+TEST_CASE("sampler: adaptive-p's tokens have the probability that was asked for, behind the other cuts") {
+	std::vector<float> logits(64);
+	for (size_t i = 0; i < logits.size(); ++i) logits[i] = -0.15f * float(i * i % 61);
+	for (const double target : {0.02, 0.1}) {
+		CAPTURE(target);
+		SamplerOptions o = {
+		    .temperature = 1, .top_k = 20, .top_p = 1, .min_p = 0, .seed = 3, .adaptive = {target, 0.9}};
+		Sampler s(o);
+		o.adaptive.target = -1;
+		Sampler plain(o);
+		double adapted = 0, usual = 0;
+		constexpr int n = 2000;
+		const auto probability = [&](uint32_t t) { // among the 20 likeliest
+			std::vector<float> sorted = logits;
+			std::ranges::sort(sorted, std::greater());
+			double sum = 0;
+			for (size_t i = 0; i < 20; ++i) sum += std::exp(double(sorted[i]));
+			return std::exp(double(logits[t])) / sum;
+		};
+		for (int i = 0; i < n; ++i)
+			adapted += probability(s.sample(logits)) / n, usual += probability(plain.sample(logits)) / n;
+		CHECK(std::abs(adapted - target) < std::abs(usual - target));
+		CHECK(std::abs(adapted - target) < 0.02);
 	}
 }
 

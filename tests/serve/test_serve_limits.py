@@ -144,7 +144,7 @@ def bad_fields(s):
         ("reasoning_effort", "high"), ("guided_json", {"type": "x"}), ("tool_choice", "any"),
         ("tool_choice", {"type": "function", "function": {"name": "f"}}), ("repetition_penalty", 1.1),
         ("typical_p", 1.5), ("top_n_sigma", -2), ("xtc_probability", "x"), ("xtc_threshold", 2), ("dynatemp_range", -1),
-        ("mirostat", 3), ("mirostat_tau", -1), ("dry_base", 0.5), ("dry_allowed_length", 1.5),
+        ("mirostat", 3), ("mirostat_tau", -1), ("adaptive_target", 2), ("dry_base", 0.5), ("dry_allowed_length", 1.5),
         ("dry_penalty_last_n", -2), ("dry_sequence_breakers", [""]),
         ("dry_sequence_breakers", 5), ("dry_sequence_breakers", ["a"] * 17),
     ]

@@ -15,6 +15,7 @@ kvrun_generate_options Sampling::options(uint64_t seed, std::vector<const char*>
 	o.dry_allowed_length = uint32_t(dry_allowed_length);
 	o.dry_penalty_last_n = dry_last < 0 ? UINT32_MAX : uint32_t(dry_last);
 	o.mirostat = uint32_t(mirostat), o.mirostat_tau = mirostat_tau, o.mirostat_eta = mirostat_eta;
+	o.adaptive_target = adaptive_target, o.adaptive_decay = adaptive_decay;
 	breakers.clear();
 	for (const std::string& b : dry_breakers) breakers.push_back(b.c_str());
 	breakers.push_back(nullptr); // a pointer to none is not null
@@ -67,6 +68,10 @@ std::span<const SamplingOption> sampling_options() {
 	     "Mirostat: mean surprise of the tokens of an answer, in bits [5]"},
 	    {"--mirostat-lr", "mirostat_eta", &S::mirostat_eta, 0, 1,
 	     "Mirostat: by how much of a token's distance from that the limit of surprise moves [0.1]"},
+	    {"--adaptive-target", "adaptive_target", &S::adaptive_target, -1, 1,
+	     "adaptive-p: tokens near this probability become the likeliest; less than 0: off [-1]"},
+	    {"--adaptive-decay", "adaptive_decay", &S::adaptive_decay, 0, 0.99,
+	     "adaptive-p: weight of the tokens before, for which the next one makes up [0.9]"},
 	};
 	return all;
 }

@@ -4,8 +4,8 @@
 make_sampling_golden.py PEER
 PEER is a folder with Debian and llama.cpp (../shared/peer/setup.sh makes one; needs root for chroot). The first run
 adds headers and a compiler to it. The vocabulary is the bundled model's. XTC excludes at every token. Of what is kept,
-the number and the likeliest tokens with their probabilities are written. Mirostat is run for several steps; each also
-has the token that llama.cpp chose.
+the number and the likeliest tokens with their probabilities are written. Mirostat and adaptive-p are run for several
+steps; each also has the token that llama.cpp chose.
 """
 import json
 import random
@@ -73,13 +73,17 @@ def cases(sets):
         yield {**DRY, **more}, "normal", repeats(20, likely, [])
 
 
-def mirostat_cases(sets):
-    """(version, target, rate, temperature, name of the logits)"""
+def step_cases():
+    """(Mirostat's version or 3 for adaptive-p, target, rate or decay, temperature, name of the logits)"""
     for version in 1, 2:
         yield version, 5.0, 0.1, 0.8, "normal"
         yield version, 2.0, 0.5, 1.0, "normal"
         yield version, 6.0, 0.3, 1.0, "peaked"
         yield version, 9.0, 0.2, 1.5, "flat"
+    yield 3, 0.1, 0.9, 1.0, "normal"
+    yield 3, 0.4, 0.5, 0.8, "peaked"
+    yield 3, 0.9, 0.99, 1.2, "peaked"
+    yield 3, 0.0, 0.0, 1.0, "flat"
 
 
 def kept(words):
@@ -115,19 +119,19 @@ def main():
     for row, line in zip(rows, run.stdout.splitlines(), strict=True):
         row |= kept(line.split())
     steps = 12
-    mirostat = [dict(zip(("mirostat", "tau", "eta", "temperature", "logits"), c)) for c in mirostat_cases(sets)]
-    lines = [" ".join(map(str, [c["mirostat"], c["tau"], c["eta"], c["temperature"], seed, steps, *sets[c["logits"]]]))
-             for seed, c in enumerate(mirostat)]
-    run = subprocess.run(["chroot", peer, inside / "peer_sampling", inside / "model.gguf", "mirostat"],
+    stepped = [dict(zip(("kind", "target", "rate", "temperature", "logits"), c)) for c in step_cases()]
+    lines = [" ".join(map(str, [c["kind"], c["target"], c["rate"], c["temperature"], seed, steps, *sets[c["logits"]]]))
+             for seed, c in enumerate(stepped)]
+    run = subprocess.run(["chroot", peer, inside / "peer_sampling", inside / "model.gguf", "steps"],
                          input="\n".join(lines), check=True, stdout=subprocess.PIPE, text=True)
     out = [line.split() for line in run.stdout.splitlines()]
-    for i, case in enumerate(mirostat):
+    for i, case in enumerate(stepped):
         case["steps"] = [{"chosen": int(words[0])} | kept(words[1:]) for words in out[i * steps:(i + 1) * steps]]
     shutil.rmtree(work)
     folder = ROOT / "tests/golden/sampling"
     folder.mkdir(exist_ok=True)
     (folder / "peer.json").write_text(json.dumps({"llama.cpp": version, "logits": sets, "cases": rows,
-                                                  "mirostat": mirostat},
+                                                  "steps": stepped},
                                                  separators=(",", ":")).replace("},{", "},\n{") + "\n")
 
 

@@ -3,7 +3,8 @@
  * n; top-n-sigma, top-k, typical-p, top-p, min-p, XTC's threshold (1: off), temperature, range and exponent of its
  * dynamic form; the number of tokens before, and these; a logit for each token of the vocabulary.
  * stdout: a line for each case, the kept tokens with their probabilities.
- * peer_sampling MODEL mirostat < cases. A case: version, target, rate, temperature, seed, number of steps, logits.
+ * peer_sampling MODEL steps < cases. A case: 1 or 2 Mirostat's version, 3 adaptive-p; target; rate or decay;
+ * temperature, seed, number of steps, logits.
  * stdout: a line for each step, the chosen token and the kept ones with their probabilities. */
 #include <llama.h>
 #include <math.h>
@@ -33,7 +34,7 @@ static void quiet(enum ggml_log_level level, const char* text, void* user) {
 	if (level == GGML_LOG_LEVEL_ERROR) fputs(text, stderr);
 }
 
-static int mirostat(llama_token_data* data, int n_vocab) {
+static int in_steps(llama_token_data* data, int n_vocab) {
 	double version, target, rate, temperature, seed, steps;
 	while (scanf("%lf %lf %lf %lf %lf %lf", &version, &target, &rate, &temperature, &seed, &steps) == 6) {
 		struct llama_sampler* chain = llama_sampler_chain_init(llama_sampler_chain_default_params());
@@ -41,7 +42,9 @@ static int mirostat(llama_token_data* data, int n_vocab) {
 		llama_sampler_chain_add(
 			chain, version == 1
 					   ? llama_sampler_init_mirostat(n_vocab, (uint32_t)seed, (float)target, (float)rate, 100)
-					   : llama_sampler_init_mirostat_v2((uint32_t)seed, (float)target, (float)rate));
+			: version == 2
+				? llama_sampler_init_mirostat_v2((uint32_t)seed, (float)target, (float)rate)
+				: llama_sampler_init_adaptive_p((float)target, (float)rate, (uint32_t)seed));
 		float* logits = malloc(sizeof *logits * (size_t)n_vocab);
 		for (int i = 0; i < n_vocab; ++i)
 			if (scanf("%f", &logits[i]) != 1) return 2;
@@ -49,6 +52,7 @@ static int mirostat(llama_token_data* data, int n_vocab) {
 			for (int i = 0; i < n_vocab; ++i) data[i].id = i, data[i].p = 0, data[i].logit = logits[i];
 			llama_token_data_array all = {data, (size_t)n_vocab, -1, false};
 			llama_sampler_apply(chain, &all);
+			llama_sampler_accept(chain, all.data[all.selected].id);
 			printf("%d ", all.data[all.selected].id);
 			for (size_t i = 0; i < all.size; ++i) printf("%d %.9g ", all.data[i].id, all.data[i].p);
 			printf("\n");
@@ -68,7 +72,7 @@ int main(int argc, char** argv) {
 	const struct llama_vocab* vocab = llama_model_get_vocab(model);
 	const int n_vocab = llama_vocab_n_tokens(vocab);
 	llama_token_data* data = malloc(sizeof *data * (size_t)n_vocab);
-	if (argc == 3 && strcmp(argv[2], "mirostat") == 0) return mirostat(data, n_vocab);
+	if (argc == 3 && strcmp(argv[2], "steps") == 0) return in_steps(data, n_vocab);
 	const char* breakers[] = {"\n", ":", "\"", "*"};
 	double o[N_OPTIONS];
 	while (scanf("%lf", &o[0]) == 1) {
