@@ -2,6 +2,7 @@
 #include "models/lora.h"
 #include "engine/core/round.h"
 #include "engine/core/utf8.h"
+#include "models/experts.h"
 #include "models/fingerprint.h"
 #include "models/tensor_values.h"
 #include <algorithm>
@@ -24,9 +25,12 @@ std::optional<float> scale_of(std::string_view text) {
 	return x;
 }
 
-// One matrix in the file and on the device.
-bool can_change(const TensorSpec& s) {
-	return s.matrix && s.together == 1 && (s.depth == 1 || s.flat) &&
+bool of_experts(const TensorSpec& s) { return s.depth > 1 && is_expert_tensor(s.name); }
+
+// One matrix in the file and on the device, or one for each expert.
+bool can_change(const TensorSpec& s, const Config& c) {
+	if (of_experts(s) && c.layers[layer_of_tensor(s.name)].experts.clamped) return false;
+	return s.matrix && s.together == 1 && (s.depth == 1 || s.flat || of_experts(s)) &&
 	       (s.name.starts_with("blk.") || s.name == "output.weight");
 }
 
@@ -41,16 +45,19 @@ LoraMatrix matrix_of(const Gguf& g, const std::string& name, const TensorSpec& s
 	if (!a || !b)
 		fail(Code::Format, "{}: {}{} is there without {}{}; get the file again", g.name(), one_line(name), a ? kA : kB,
 		     one_line(name), a ? kB : kA);
-	const uint64_t rank = a->rows();
-	if (a->cols() != s.cols || b->cols() != rank || b->rows() != s.rows || rank > kMostRank)
+	const uint32_t experts = of_experts(s) ? s.depth : 1;
+	const uint64_t rank = a->rows() / experts;
+	const bool each = experts == 1 || (a->shape[2] == experts && b->shape[2] == experts);
+	if (a->cols() != s.cols || b->cols() != rank || b->rows() != s.rows || rank > kMostRank || !each)
 		fail(Code::Format,
-		     "{}: {} has A {} x {} and B {} x {}, expected A rank x {} and B {} x rank, of the same rank up "
+		     "{}: {} has A {} x {} and B {} x {}, expected A rank x {} and B {} x rank{}, of the same rank up "
 		     "to {}; the adapter is of another model, or damaged",
-		     g.name(), one_line(name), rank, a->cols(), b->rows(), b->cols(), s.cols, s.rows, kMostRank);
+		     g.name(), one_line(name), rank, a->cols(), b->rows() / experts, b->cols(), s.cols, s.rows / experts,
+		     experts == 1 ? "" : fmt::format(" for each of {} experts", experts), kMostRank);
 	return {a, b, uint32_t(rank)};
 }
 
-LoraFile open_lora(const LoraOption& o, const Gguf& model,
+LoraFile open_lora(const LoraOption& o, const Gguf& model, const Config& c,
                    const std::map<std::string, TensorSpec, std::less<>>& specs) {
 	LoraFile f{Gguf::open(o.path), o.scale, 0, {}};
 	const Gguf& g = f.file;
@@ -76,10 +83,10 @@ LoraFile open_lora(const LoraOption& o, const Gguf& model,
 			fail(Code::Format, "{}: it changes {}, which {} does not have; the adapter is of another model", g.name(),
 			     one_line(name), model.name());
 		if (s == specs.end() && !name.ends_with(".attn_kv_b.weight")) continue; // nothing reads the model's, either
-		if (s == specs.end() || !can_change(s->second))
+		if (s == specs.end() || !can_change(s->second, c))
 			fail(Code::Unsupported,
-			     "{}: it changes {}; kvrun applies adapters to matrices of layers, but not to those of experts and "
-			     "attn_kv_b, and to an output that is not the embedding",
+			     "{}: it changes {}; kvrun applies adapters to matrices of layers, but not to attn_kv_b and experts "
+			     "with a clamped SwiGLU, and to an output that is not the embedding",
 			     g.name(), one_line(name));
 		f.matrices.emplace(name, matrix_of(g, name, s->second));
 	}
@@ -111,14 +118,17 @@ std::map<std::string, Joined> joined(const std::vector<LoraFile>& files) {
 	return out;
 }
 
-// a (rank, n) and b (d, rank) of all parts; rows of b where the tensor's rows are on the device.
+// a (rank, n) and b (d, rank) of all parts, of experts for each of them; rows of b where the tensor's rows are on the
+// device.
 void upload(Backend& be, const Joined& j, const TensorSpec& s, const LoraWeights& to) {
-	const uint32_t rank = to.a.shape[0];
-	std::vector<float> a(size_t(rank) * s.cols), b(size_t(s.rows) * rank);
+	const uint32_t rank = to.b.shape[1], experts = of_experts(s) ? s.depth : 1;
+	std::vector<float> a(size_t(experts) * rank * s.cols), b(size_t(s.rows) * rank);
 	uint32_t first = 0;
 	for (const auto& [f, m] : j.parts) {
 		const std::vector<float> from_a = tensor_values(f->file, *m.a), from_b = tensor_values(f->file, *m.b);
-		std::ranges::copy(from_a, a.begin() + ptrdiff_t(size_t(first) * s.cols));
+		for (size_t e = 0; e < experts; ++e)
+			std::copy_n(from_a.begin() + ptrdiff_t(e * m.rank * s.cols), size_t(m.rank) * s.cols,
+			            a.begin() + ptrdiff_t((e * rank + first) * s.cols));
 		const float factor = f->factor(m);
 		for (uint32_t row = 0; row < s.rows; ++row) {
 			float* out = &b[size_t(row_place(s, s.rows, row).to) * rank + first];
@@ -165,7 +175,7 @@ std::vector<LoraFile> open_loras(const std::vector<LoraOption>& options, const G
 	std::vector<LoraFile> out;
 	if (options.empty()) return out;
 	const auto specs = specs_by_name(c);
-	for (const LoraOption& o : options) out.push_back(open_lora(o, model, specs));
+	for (const LoraOption& o : options) out.push_back(open_lora(o, model, c, specs));
 	return out;
 }
 
@@ -182,7 +192,8 @@ uint64_t lora_bytes(const std::vector<LoraFile>& files, const Config& c) {
 	const auto specs = specs_by_name(c);
 	for (const auto& [name, j] : joined(files)) {
 		const TensorSpec& s = specs.at(name);
-		bytes += uint64_t(j.rank()) * (uint64_t(s.cols) + s.rows) * dtype_info(j.type()).bytes;
+		const uint64_t a_rows = of_experts(s) ? s.depth : 1;
+		bytes += uint64_t(j.rank()) * (a_rows * s.cols + s.rows) * dtype_info(j.type()).bytes;
 	}
 	return bytes;
 }
@@ -194,17 +205,18 @@ Loras load_loras(const std::vector<LoraFile>& files, const Config& c, const Weig
 	const auto specs = specs_by_name(c);
 	for (const auto& [name, j] : joined(files)) {
 		const TensorSpec& s = specs.at(name);
-		const uint32_t rank = j.rank();
-		const size_t a_bytes = align_up(be.weight_row_bytes(j.type(), s.cols) * rank, size_t(kBufferAlign)),
+		const uint32_t rank = j.rank(), a_rows = of_experts(s) ? s.depth * rank : rank;
+		const size_t a_bytes = align_up(be.weight_row_bytes(j.type(), s.cols) * a_rows, size_t(kBufferAlign)),
 		             b_bytes = be.weight_row_bytes(j.type(), rank) * s.rows;
 		const bool in_layer = name.starts_with("blk.");
 		const uint32_t l = in_layer ? uint32_t(layer_of_tensor(name)) : c.n_layers;
 		const Buffer& buffer =
 		    out.buffers.emplace_back(be.alloc_part(be.part_of(l), a_bytes + b_bytes, Mem::Device, "adapters"));
 		out.bytes += buffer.bytes();
-		const LoraWeights both{view(buffer, 0, j.type(), rank, s.cols), view(buffer, a_bytes, j.type(), s.rows, rank)};
+		const LoraWeights both{view(buffer, 0, j.type(), a_rows, s.cols),
+		                       view(buffer, a_bytes, j.type(), s.rows, rank)};
 		upload(be, j, s, both);
-		out.rank = std::max(out.rank, rank);
+		out.rank = std::max(out.rank, rank), out.experts |= of_experts(s);
 		if (!in_layer) {
 			out.output = both;
 			continue;

@@ -1,6 +1,7 @@
 // LoRA adapters: low-rank changes of a model's matrices, W' = W + scale * alpha / rank * B A (Hu et al. 2021, eq. 3),
 // from GGUF files as llama.cpp's convert_lora_to_gguf.py writes them: for a tensor NAME of the model NAME.lora_a (n,
-// rank) and NAME.lora_b (rank, d), innermost first, and the key adapter.lora.alpha. The model's weights stay in their
+// rank) and NAME.lora_b (rank, d), innermost first, for experts with one such matrix each, and the key
+// adapter.lora.alpha. The model's weights stay in their
 // block formats; A and B are multiplied beside them.
 #pragma once
 #include "models/weights.h"
@@ -30,8 +31,9 @@ struct LoraFile {
 	std::map<std::string, LoraMatrix> matrices; // by name of the model's tensor
 	float factor(const LoraMatrix& m) const { return alpha == 0 ? scale : scale * alpha / float(m.rank); }
 };
-// Opens adapters of this model. They may change matrices of layers, except those of experts and attn_kv_b, and an
-// output that is not the embedding; what they change in tensors that the model does not read has no effect. Throws
+// Opens adapters of this model. They may change matrices of layers, except attn_kv_b and those of experts with
+// Experts::clamped, and an output that is not the embedding; what they change in tensors that the model does not read
+// has no effect. Throws
 // Error{Io, Format}; Unsupported if a file is not a LoRA adapter, is of another architecture, or changes another
 // tensor.
 std::vector<LoraFile> open_loras(const std::vector<LoraOption>&, const Gguf& model, const Config&);
@@ -39,8 +41,8 @@ std::vector<LoraFile> open_loras(const std::vector<LoraOption>&, const Gguf& mod
 uint64_t fingerprint(const Gguf& model, const std::vector<LoraFile>&);
 
 struct LoraWeights { // of one matrix of all adapters together: y += b . (a . x)
-	View a;          // (rank, n)
-	View b;          // (d, rank), with the scales
+	View a;          // (rank, n); of experts, one after the other, (experts * rank, n)
+	View b;          // (d, rank), with the scales; of experts (experts * d, rank)
 };
 // Adapters on a backend; each matrix is on the device that has the weight it changes.
 struct Loras {
@@ -51,6 +53,7 @@ struct Loras {
 	std::vector<std::vector<Entry>> layers; // of layers_with_weights()
 	LoraWeights output;                     // empty: it is not changed
 	uint32_t rank = 0;                      // widest
+	bool experts = false;                   // some change matrices of experts
 	std::deque<Buffer> buffers;
 	size_t bytes = 0;
 	explicit operator bool() const { return rank != 0; }

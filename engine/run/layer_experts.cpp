@@ -14,14 +14,17 @@ void LayerRunner::run_experts(const Layer& layer, const ExpertWeights& w, const 
 		be_.sort_slots(slots.tiles, ids, e.n);
 	}
 	const View gate = shaped(mlp_.slot_gate, n, e.used, e.hidden_dim);
-	if (experts_fuse_gates(layer)) {
+	const bool gated = layer.mlp == MlpKind::Gated;
+	const View& room = mlp_.slot_up ? mlp_.slot_up : loras_.slot_up();
+	const View up = room ? shaped(room, n, e.used, e.hidden_dim) : View();
+	const Proj apart[] = {{gate, w.w_gate, w.b_gate}, {up, w.w_up, w.b_up}};
+	const std::span<const Proj> in = std::span(apart).subspan(gated ? 0 : 1);
+	if (experts_fuse_gates(layer) && !loras_.change(in)) {
 		const Proj gate_up[] = {{gate, w.w_gate, w.b_gate}, {gate, w.w_up, w.b_up}};
 		be_.expert_matmul(gate_up, h, slots, e.clamped ? Epilogue::ClampedSwiGLU : Epilogue::SwiGLU, decode);
 	} else {
-		const bool gated = layer.mlp == MlpKind::Gated;
-		const View up = shaped(mlp_.slot_up, n, e.used, e.hidden_dim);
-		const Proj gate_up[] = {{gate, w.w_gate, w.b_gate}, {up, w.w_up, w.b_up}};
-		be_.expert_matmul(std::span(gate_up).subspan(gated ? 0 : 1), h, slots, Epilogue::None, decode);
+		be_.expert_matmul(in, h, slots, Epilogue::None, decode);
+		loras_.add_experts(in, h, slots, decode);
 		View from = gated ? gate : up;
 		if (experts_weigh_gates(layer)) {
 			KV_ASSERT(gated);
@@ -37,7 +40,9 @@ void LayerRunner::run_experts(const Layer& layer, const ExpertWeights& w, const 
 			be_.activate(gate, from, gated ? up : View(), {.function = layer.activation});
 	}
 	const Proj down[] = {{shaped(mlp_.slot_out, n, e.used, cfg_.dim), w.w_down, w.b_down}};
-	be_.expert_matmul(down, shaped(gate, n * e.used, e.hidden_dim), slots, Epilogue::None, decode);
+	const View hidden = shaped(gate, n * e.used, e.hidden_dim);
+	be_.expert_matmul(down, hidden, slots, Epilogue::None, decode);
+	loras_.add_experts(down, hidden, slots, decode);
 }
 
 float LayerRunner::expert_scale(const Layer& layer) {

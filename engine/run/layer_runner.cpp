@@ -33,7 +33,7 @@ static uint32_t unit_norms(const Config& cfg) {
 }
 
 LayerRunner::LayerRunner(Backend& be, const Config& cfg, const Weights& w, uint32_t most_rows, const Loras* loras)
-    : be_(be), cfg_(cfg), w_(w), most_rows_(most_rows), loras_(be, w, loras, most_rows) {
+    : be_(be), cfg_(cfg), w_(w), most_rows_(most_rows), loras_(be, cfg, w, loras, most_rows) {
 	KV_ASSERT(most_rows >= 1);
 	const Widest most = widest(cfg);
 	allocate(be, memory_, "activations", [&](Arena& a) {

@@ -1,5 +1,6 @@
 // Products of LoRA adapters, beside those of the weights that they change.
 #include "engine/run/lora_products.h"
+#include "engine/core/round.h"
 #include <algorithm>
 #include <array>
 #include <functional>
@@ -11,7 +12,7 @@ constexpr size_t kTogether = 4; // projections of one x whose low rows are compu
 
 } // namespace
 
-LoraProducts::LoraProducts(Backend& be, const Weights& w, const Loras* loras, uint32_t most_rows)
+LoraProducts::LoraProducts(Backend& be, const Config& c, const Weights& w, const Loras* loras, uint32_t most_rows)
     : be_(be), loras_(loras && *loras ? loras : nullptr), most_rows_(most_rows) {
 	if (!loras_) return;
 	for (size_t l = 0; l < loras_->layers.size(); ++l) {
@@ -21,10 +22,27 @@ LoraProducts::LoraProducts(Backend& be, const Weights& w, const Loras* loras, ui
 	}
 	if (loras_->output.a) places_.push_back({w.lm_head.buf, w.lm_head.at, &loras_->output});
 	std::ranges::sort(places_, before);
-	low_ = be.alloc(bytes(loras_->rank, most_rows), Mem::Device, "rows of adapters");
+	low_bytes_ = most_rows * size_t(4) * loras_->rank;
+	size_t used = 0;
+	if (loras_->experts) used = lay_slots(c);
+	low_ = be.alloc(std::max(kTogether, used) * low_bytes_, Mem::Device, "rows of adapters");
 }
 
-uint64_t LoraProducts::bytes(uint32_t rank, uint32_t rows) { return kTogether * rows * 4ull * rank; }
+// Returns the most experts of a token.
+uint32_t LoraProducts::lay_slots(const Config& c) {
+	uint32_t used = 0, widest = 0, inside = 0;
+	for (const Layer& l : c.layers) {
+		const Experts& e = l.experts;
+		if (!e.n) continue;
+		used = std::max(used, e.used), widest = std::max(widest, e.used * std::max(e.hidden_dim, c.dim));
+		inside = std::max(inside, e.used * e.hidden_dim);
+	}
+	const size_t change = align_up(size_t(most_rows_) * widest * 4, size_t(kBufferAlign));
+	slots_ = be_.alloc(change + size_t(most_rows_) * inside * 4, Mem::Device, "outputs of adapters of experts");
+	change_ = view(slots_, 0, DType::F32, most_rows_, widest);
+	up_ = view(slots_, change, DType::F32, most_rows_, inside);
+	return used;
+}
 
 void LoraProducts::use(uint32_t l, const LayerWeights* w) {
 	copied_.clear();
@@ -61,11 +79,28 @@ void LoraProducts::add(std::span<const Proj> projs, const View& x, bool decode) 
 		const LoraWeights* w = of(p.w);
 		if (!w) continue;
 		const uint32_t rank = w->a.shape[0];
-		const View low = view(low_, m * bytes(loras_->rank, most_rows_) / kTogether, DType::F32, n, rank);
+		const View low = view(low_, m * low_bytes_, DType::F32, n, rank);
 		in[m] = {low, w->a, {}}, out[m] = {p.out, w->b, {}};
 		if (++m == kTogether) run();
 	}
 	run();
+}
+
+void LoraProducts::add_experts(std::span<const Proj> projs, const View& x, const ExpertRows& slots, bool decode) const {
+	const uint32_t n = slots.ids.shape[0], used = slots.ids.shape[1];
+	KV_ASSERT(n <= most_rows_);
+	for (const Proj& p : projs) {
+		const LoraWeights* w = loras_ ? of(p.w) : nullptr;
+		if (!w) continue;
+		const uint32_t rank = w->b.shape[1];
+		View low = view(low_, 0, DType::F32, n, used, rank), change = p.out;
+		change.buf = change_.buf, change.at = change_.at;
+		const Proj in[] = {{low, w->a, {}}}, out[] = {{change, w->b, {}}};
+		be_.expert_matmul(in, x, slots, Epilogue::None, decode);
+		low.shape[0] = n * used, low.shape[1] = rank, low.shape[2] = 1;
+		be_.expert_matmul(out, low, slots, Epilogue::None, decode);
+		be_.activate(p.out, change, {}, {.add = true});
+	}
 }
 
 } // namespace kvrun

@@ -126,6 +126,37 @@ TEST_CASE("lora: pairs that do not fit the model's tensors are refused by name")
 	          "it changes blk.7.attn_q.weight, which "));
 }
 
+TEST_CASE("lora: pairs of experts: one for each of them") {
+	CHECK(refusal("qwen3moe", [](GgufBuilder&) {}).empty());
+	CHECK(refusal("qwen2moe", [](GgufBuilder&) {}).empty()); // gates and factors in one tensor
+	const std::string down = "blk.0.ffn_down_exps.weight";
+	for (const char* part : {".lora_a", ".lora_b"}) {
+		CAPTURE(part);
+		CHECK(has(refusal("qwen3moe",
+		                  [&](GgufBuilder& b) {
+			                  GgufBuilder::Tensor& t = b.find(down + part);
+			                  t.dims = {t.dims[0], t.dims[1] * t.dims[2]};
+		                  }),
+		          "x rank for each of 8 experts"));
+		CHECK(has(refusal("qwen3moe",
+		                  [&](GgufBuilder& b) {
+			                  GgufBuilder::Tensor& t = b.find(down + part);
+			                  t.dims[2] /= 2, t.data.resize(t.data.size() / 2);
+		                  }),
+		          down + " has A "));
+	}
+	const Gguf model = tiny("qwen3moe");
+	const Config c = read_config(model);
+	const TempFolder folder;
+	const std::string path = (folder.path / "a.gguf").string();
+	const std::vector<std::byte> bytes = lora_file(model, random_pairs(model, 4, 1), 8).bytes();
+	std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(bytes.data()), long(bytes.size()));
+	uint64_t want = 0; // ranks are padded to 32
+	for (const GgufTensor& t : model.tensors())
+		if (is_projection(t)) want += 32 * 4 * (t.rows() + (t.n_dims == 3 ? t.shape[2] : 1) * t.cols());
+	CHECK(lora_bytes(open_loras({{path, 1}}, model, c), c) == want);
+}
+
 TEST_CASE("lora: tensors that kvrun does not change are refused by name") {
 	const auto add = [](const std::string& name, const GgufTensor& t) {
 		return [=, cols = t.cols(), rows = t.rows()](GgufBuilder& b) {
@@ -134,7 +165,7 @@ TEST_CASE("lora: tensors that kvrun does not change are refused by name") {
 		};
 	};
 	for (const auto& [model, name] : {std::pair{"qwen2", "token_embd.weight"},
-	                                  {"qwen3moe", "blk.0.ffn_down_exps.weight"},
+	                                  {"gpt_oss", "blk.0.ffn_down_exps.weight"},
 	                                  {"qwen2", "blk.0.attn_norm.weight"}}) {
 		CAPTURE(name);
 		const Gguf g = tiny(model);

@@ -10,12 +10,14 @@
 
 namespace kvrun {
 
-// Matrices of layers that adapters usually change: one for all tokens, not those of experts.
+// Matrices of layers that adapters usually change. Those of gpt-oss's experts cannot be changed.
 inline bool is_projection(const GgufTensor& t) {
 	static const std::regex names(
 	    R"(blk\.\d+\.(attn_(q|k|v|qkv|output|gate|q_a|q_b|kv_a_mqa)|ffn_(gate|up|down)(_shexp)?|)"
 	    R"(ssm_(in|out|ba)|shortconv\.(in|out)_proj|inp_gate|proj)\.weight)");
-	return t.n_dims == 2 && std::regex_match(std::string(t.name), names);
+	static const std::regex experts(R"(blk\.\d+\.ffn_(gate|up|gate_up|down)_exps\.weight)");
+	const std::string name(t.name);
+	return t.n_dims == 2 ? std::regex_match(name, names) : t.n_dims == 3 && std::regex_match(name, experts);
 }
 
 inline std::vector<float> tensor_values(const Gguf& g, const GgufTensor& t) {
@@ -27,8 +29,8 @@ inline std::vector<float> tensor_values(const Gguf& g, const GgufTensor& t) {
 }
 
 struct LoraPair {
-	std::vector<float> a, b; // (rank, n), (d, rank)
-	uint32_t rank;
+	std::vector<float> a, b; // (rank, n), (d, rank), for each expert
+	uint32_t rank, experts;
 };
 
 // A pair for each projection. B A is about half as large as the weights.
@@ -37,11 +39,12 @@ inline std::map<std::string, LoraPair> random_pairs(const Gguf& g, uint32_t rank
 	std::normal_distribution<float> normal;
 	std::map<std::string, LoraPair> out;
 	for (const GgufTensor& t : g.tensors()) {
-		if (!is_projection(t)) continue;
+		if (!is_projection(t) || (t.n_dims == 3 && g.text("general.architecture") == "gpt-oss")) continue;
 		double squares = 0;
 		for (const float x : tensor_values(g, t)) squares += double(x) * double(x);
 		const float size = float(0.5 * std::sqrt(squares / double(t.rows() * t.cols()) / rank));
-		LoraPair p{std::vector<float>(rank * t.cols()), std::vector<float>(t.rows() * rank), rank};
+		const auto experts = uint32_t(t.n_dims == 3 ? t.shape[2] : 1);
+		LoraPair p{std::vector<float>(experts * rank * t.cols()), std::vector<float>(t.rows() * rank), rank, experts};
 		for (float& x : p.a) x = normal(rng);
 		for (float& x : p.b) x = size * normal(rng);
 		out.emplace(t.name, std::move(p));
@@ -54,8 +57,14 @@ inline GgufBuilder lora_file(const Gguf& model, const std::map<std::string, Lora
 	b.text("general.type", "adapter").text("general.architecture", model.text("general.architecture"));
 	b.text("adapter.type", "lora").f32("adapter.lora.alpha", alpha);
 	for (const auto& [name, p] : pairs) {
-		b.tensor_f32(name + ".lora_a", {p.a.size() / p.rank, p.rank}, p.a);
-		b.tensor_f32(name + ".lora_b", {p.rank, p.b.size() / p.rank}, p.b);
+		const size_t all = size_t(p.rank) * p.experts;
+		if (p.experts == 1) {
+			b.tensor_f32(name + ".lora_a", {p.a.size() / all, p.rank}, p.a);
+			b.tensor_f32(name + ".lora_b", {p.rank, p.b.size() / all}, p.b);
+			continue;
+		}
+		b.tensor_f32(name + ".lora_a", {p.a.size() / all, p.rank, p.experts}, p.a);
+		b.tensor_f32(name + ".lora_b", {p.rank, p.b.size() / all, p.experts}, p.b);
 	}
 	return b;
 }
@@ -72,10 +81,10 @@ inline GgufBuilder merged(const Gguf& model,
 		m.u32(arch + ".attention.value_length_mla", latent.v_dim);
 	}
 	for (const GgufTensor& t : model.tensors()) {
-		if (!is_projection(t)) continue;
+		if (!is_projection(t) || !all.front().first.contains(std::string(t.name))) continue;
 		std::vector<float> w = tensor_values(model, t);
 		const std::string name(t.name), factor_name = name.substr(0, name.rfind('.')) + ".scale"; // of NVFP4
-		if (const GgufTensor* scale = model.find_tensor(factor_name)) {
+		if (const GgufTensor* scale = model.find_tensor(factor_name); scale && t.n_dims == 2) {   // not of experts
 			const float by = tensor_values(model, *scale).front();
 			for (float& x : w) x *= by;
 			m.erase_tensor(factor_name);
@@ -85,13 +94,15 @@ inline GgufBuilder merged(const Gguf& model,
 			for (uint64_t row = 0; row < t.rows(); ++row)
 				for (uint64_t col = 0; col < t.cols(); ++col) {
 					double sum = 0;
-					for (uint32_t r = 0; r < p.rank; ++r)
-						sum += double(p.b[row * p.rank + r]) * p.a[r * t.cols() + col];
+					const float* a = &p.a[row / (t.rows() / p.experts) * p.rank * t.cols()];
+					for (uint32_t r = 0; r < p.rank; ++r) sum += double(p.b[row * p.rank + r]) * a[r * t.cols() + col];
 					w[row * t.cols() + col] += float(factor * sum);
 				}
 		}
 		m.find(std::string(t.name)) = {std::string(t.name),
-		                               {t.cols(), t.rows()},
+		                               t.n_dims == 3
+		                                   ? std::vector<uint64_t>{t.cols(), t.rows() / t.shape[2], t.shape[2]}
+		                                   : std::vector<uint64_t>{t.cols(), t.rows()},
 		                               GgufBuilder::type_number(DType::F32),
 		                               {reinterpret_cast<const char*>(w.data()), w.size() * 4}};
 	}
