@@ -92,7 +92,7 @@ void LayerRunner::mix(const Layer& layer, const LayerWeights& L, const LayerRows
 	if (e.beside_mlp) return mix_beside_mlp(layer, L, r, decode);
 	const ExpertWeights& w = L.experts;
 	KV_ASSERT(layer.mlp_input != MlpInput::Raw); // adding the sum would change rows that are still to be read
-	if (layer.mlp_input == MlpInput::Normed) norm(r.h, r.x, L.mlp_norm);
+	if (has_mlp_norm(layer.mlp_input)) norm(r.h, r.x, L.mlp_norm);
 	const uint32_t n = r.n;
 	const View ids = shaped(mlp_.ids, n, e.used), weights = shaped(mlp_.weights, n, e.used);
 	const float scale = expert_scale(layer);
