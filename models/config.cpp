@@ -10,6 +10,7 @@
 #include "models/layer_inputs.h"
 #include "models/prediction.h"
 #include "models/recurrent.h"
+#include "models/rope_axes.h"
 #include "models/streams.h"
 #include "models/traits.h"
 #include "models/weight_factors.h"
@@ -193,19 +194,7 @@ void read_rope(const Keys& k, const Family& f, Config& c) {
 	if (f.rope_use == RopeUse::Never) c.ropes[0].rotates = false;
 	if (f.rope_use == RopeUse::Never && !f.latent) c.ropes[0].dim = c.head_dim;
 	if (f.rope_use == RopeUse::IfFinetuned) c.ropes[0].rotates = k.flag("rope.scaling.finetuned", true);
-	if (!k.has("rope.dimension_sections")) return;
-	std::vector<int64_t> axes = k.g.ints(k.key("rope.dimension_sections"));
-	constexpr size_t kAxes = 4; // the last one is of no model that kvrun reads
-	if (axes.size() > kAxes)
-		fail(Code::Format, "{}: key {} has {} axes, expected at most {}; the file is damaged", k.g.name(),
-		     k.key("rope.dimension_sections"), axes.size(), kAxes);
-	axes.resize(kAxes);
-	for (const int64_t n : axes)
-		if (n < 0 || n > c.ropes[0].dim / 2)
-			fail(Code::Format, "{}: key {} has {} pairs of channels, {} are rotated; the file is damaged", k.g.name(),
-			     k.key("rope.dimension_sections"), n, c.ropes[0].dim / 2);
-	c.ropes[0].axes = {uint32_t(axes[0]), uint32_t(axes[1]), uint32_t(axes[2]), f.axes_interleaved};
-	if (c.ropes[0].axes) c.ropes[0].neox = true; // also in GLM's files, whose converter orders the channels so
+	read_axes(k, f, c.ropes[0]);
 }
 
 RopeScaling scaling_type(const Keys& k, const Rope& r) {

@@ -19,9 +19,15 @@ enum class RopeScaling : uint8_t {
 struct RopeAxes {
 	uint32_t time = 0, line = 0, column = 0; // pairs of each; all 0: positions are one number
 	bool interleaved = false;                // the pairs alternate between the axes; else they follow each other
+	// XD-RoPE of Hunyuan's models: the axes are time, column, line and the number of the image in the text. Rows of
+	// images have times as tokens have; lines and columns are counted in the image.
+	bool numbered = false;
+	uint32_t image = 0; // pairs
 	explicit operator bool() const { return line || column; }
-	enum Axis : uint8_t { Time, Line, Column };
+	enum Axis : uint8_t { Time, Line, Column, Image };
 	Axis of(uint32_t pair) const {
+		if (numbered)
+			return pair < time ? Time : (pair -= time) < column ? Column : (pair -= column) < line ? Line : Image;
 		if (!interleaved)
 			return pair < time || pair >= time + line + column ? Time : pair < time + line ? Line : Column;
 		return pair % 3 == 1 && pair / 3 < line ? Line : pair % 3 == 2 && pair / 3 < column ? Column : Time;

@@ -209,6 +209,7 @@ constexpr Family kFamilies[] = {
      .neox = true,
      .mixture = true,
      .layer = {.qk_norm = QkNorm::HeadLast, .experts = {.normalise = true}}},
+    {.arch = "hunyuan_vl", .neox = true, .axes_numbered = true, .layer = {.qk_norm = QkNorm::HeadLast}},
     {.arch = "hy_v3",
      .neox = true,
      .mixture = true,

@@ -25,6 +25,7 @@ struct Family {
 	const char* arch;                  // general.architecture
 	bool neox = false;                 // how RoPE pairs channels
 	bool axes_interleaved = false;     // RopeAxes::interleaved
+	bool axes_numbered = false;        // RopeAxes::numbered; the file may also have a factor of RoPE's base
 	bool partial_rotary = false;       // RoPE may rotate only a part of a head's channels
 	bool half_rotary = false;          // the first RoPE rotates half of the channels that the file says
 	bool strips_after_special = false; // white space after a control token belongs to it; SentencePiece vocabularies

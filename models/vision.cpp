@@ -44,12 +44,14 @@ constexpr Projector pixtral(std::string_view name) {
 	               .steps = {{{Step::Matrix, "mm.patch_merger", /*optional=*/true},
 	                          {Step::Matrix, "mm.1"},
 	                          {Step::Gelu},
-	                          {Step::Matrix, "mm.2"}}},
+	                          {Step::Matrix, "mm.2"},
+	                          {Step::Between, "v.token_embd.img_break", /*optional=*/true}}},
 	               .least_rows = 8,
 	               .most_rows = 1024};
 	if (name == "pixtral") {
-		p.row_end = "v.token_embd.img_break", p.end = "[IMG_END]";
+		p.end = "[IMG_END]";
 	} else { // pages
+		p.steps[4] = {};
 		p.within = p.stretched = true;
 		p.least_rows = 1, p.most_rows = 4096;
 		p.begin = "<|im_start|>", p.end = "<|im_end|>";
@@ -83,6 +85,26 @@ constexpr Projector paddle() {
 	p.steps = mlp("mm.1", "mm.2");
 	p.least_rows = 188, p.most_rows = 3009;
 	p.begin = "<|IMAGE_START|>", p.end = "<|IMAGE_END|>";
+	return p;
+}
+
+// Hunyuan-VL: Qwen's sizes of tiles; rows that end lines, and around all.
+constexpr Projector hunyuan() {
+	Projector p = qwen("hunyuanvl", NormKind::LayerBiased, PositionTable::BilinearTenth);
+	p.rotation = {}, p.swapped_mlp = false;
+	p.merge = Merge::Channels;
+	p.patch_norm = "mm.pre_norm", p.patch_norm_rms = true;
+	p.steps = {{{Step::Matrix, "mm.0"},
+	            {Step::Gelu},
+	            {Step::Matrix, "mm.2"},
+	            {Step::Behind, "v.image_newline"},
+	            {Step::Matrix, "mm.model.fc"},
+	            {Step::First, "mm.image_begin"},
+	            {Step::Last, "mm.image_end"},
+	            {Step::RmsNorm, "mm.post_norm"}}};
+	p.least_rows = 256;
+	p.begin = "<｜hy_place▁holder▁no▁100｜>";
+	p.end = "<｜hy_place▁holder▁no▁101｜>";
 	return p;
 }
 
@@ -212,6 +234,7 @@ constexpr Projector kProjectors[] = {
     qwen("qwen2.5vl_merger", NormKind::Rms, PositionTable::None),          // Qwen2.5-VL
     qwen("qwen3vl_merger", NormKind::LayerBiased, PositionTable::Corners), // Qwen3-VL, Qwen3.5
     paddle(),                                                              // PaddleOCR-VL
+    hunyuan(),                                                             // HunyuanOCR, Hunyuan-VL
     // GLM-4.1V, GLM-4.5V, GLM-4.6V
     {.name = "glm4v",
      .tiling = Tiling::Free,
@@ -358,6 +381,9 @@ void check_sizes(const Gguf& g, const VisionConfig& v) {
 	     g.name(), tiles, patches, pixels, kMostGridEdge, kMostGridEdge, kMostPatches, kMostPixels);
 }
 
+// Whether the file's table may have another size than its image_size says.
+bool own_side(PositionTable t) { return t == PositionTable::Bilinear || t == PositionTable::BilinearTenth; }
+
 // How an image becomes tiles, and their pixels.
 void read_tiles(const Gguf& g, const ImageRows& rows, VisionConfig& v) {
 	const Projector& p = *v.projector;
@@ -365,7 +391,7 @@ void read_tiles(const Gguf& g, const ImageRows& rows, VisionConfig& v) {
 	v.patch = sized(g, "clip.vision.patch_size", v.image_size);
 	if (p.merge != Merge::None)
 		v.merge = g.u32("clip.vision.projector.scale_factor", g.u32("clip.vision.spatial_merge_size", p.merge_default));
-	const bool sizes = p.table != PositionTable::ColumnAndLine && p.table != PositionTable::Bilinear; // it is of use
+	const bool sizes = p.table != PositionTable::ColumnAndLine && !own_side(p.table); // it is of use
 	if (v.merge == 0 || v.merge > 16 || (sizes && v.image_size % v.align() != 0))
 		fail(Code::Unsupported, "{}: tiles of {} pixels are no multiple of {} x {} patches of {}", g.name(),
 		     v.image_size, v.merge, v.merge, v.patch);
@@ -390,7 +416,12 @@ void read_tiles(const Gguf& g, const ImageRows& rows, VisionConfig& v) {
 void read_layers(const Gguf& g, VisionConfig& v) {
 	const Projector& p = *v.projector;
 	v.class_token = g.find_tensor("v.class_embd") != nullptr;
-	v.row_ends = *p.row_end && g.find_tensor(p.row_end);
+	for (const Step& s : p.steps) {
+		if (!s.joins() || (s.optional && !g.find_tensor(s.tensor))) continue;
+		v.framed |= s.kind == Step::First;
+		v.last_line_ends |= s.kind == Step::Behind;
+		v.line_ends |= s.kind == Step::Between || s.kind == Step::Behind;
+	}
 	v.window_period = g.u32("clip.vision.n_wa_pattern", 0);
 	if (v.class_token && v.window_period)
 		fail(Code::Unsupported, "{}: it has windows and a class token, which is in none of them", g.name());
@@ -401,7 +432,7 @@ void read_layers(const Gguf& g, VisionConfig& v) {
 	for (uint32_t l = 0; l < v.transformer.n_layers; ++l)
 		if (g.find_tensor(fmt::format("v.deepstack.{}.fc1.weight", l))) v.deep.push_back(l);
 	v.table_side = v.image_size / v.patch;
-	if (const GgufTensor* t = g.find_tensor("v.position_embd.weight"); t && p.table == PositionTable::Bilinear)
+	if (const GgufTensor* t = g.find_tensor("v.position_embd.weight"); t && own_side(p.table))
 		v.table_side = uint32_t(std::sqrt(double(std::min<uint64_t>(t->rows(), kMostPatches))));
 	if (const GgufTensor* t = g.find_tensor("v.position_embd.weight"); t && p.table == PositionTable::ColumnAndLine)
 		v.table_edge = uint32_t(std::min<uint64_t>(t->rows() / 2, kMostPatches));
@@ -431,6 +462,11 @@ void check_model(const Gguf& g, const Config& model, VisionConfig& v) {
 		    Code::Unsupported,
 		    "{}: rows of its images have lines and columns, but the model's file has no key {}.rope.dimension_sections",
 		    g.name(), model.arch);
+	if (p.lines && model.ropes[0].axes.numbered != v.framed)
+		fail(Code::Unsupported,
+		     "{}: in models of architecture '{}' rows of images have other positions; take the mmproj file of this "
+		     "model",
+		     g.name(), one_line(model.arch));
 	v.sight = p.sight == Sight::AllInWindows && model.layer_input_dim ? Sight::Before : p.sight;
 	for (const Layer& l : model.layers) // rows that see each other are in one window
 		if (v.sight == Sight::AllInWindows && l.window) v.most_rows = std::min(v.most_rows, l.window.tokens);

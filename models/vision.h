@@ -38,6 +38,7 @@ enum class PositionTable : uint8_t {
 	Antialiased,   // bilinear, as an image is resized
 	Bicubic,       // a = -0.75, without averaging
 	Bilinear,      // without averaging; the file's table may have another size than image_size says
+	BilinearTenth, // the same, as if the tile had a tenth of a patch more in each direction
 	ColumnAndLine, // two tables: a row of the first by the patch's column, and one of the second by its line
 };
 // Rotation of a head's channels by the patch's line and column. Of `pairs` pairs of channels, pair k of each half has
@@ -71,11 +72,17 @@ struct Step {
 		UnitNorm, // RMS norm without weights
 		Gelu,
 		GatedMlp, // down(silu(gate) * up); the names of the three matrices begin with `tensor`
+		// Rows that join those of patches and pass the steps behind this one; `tensor` is the whole name.
+		Between, // one behind each line of rows but the last
+		Behind,  // one behind each line of rows
+		First,   // one before all others
+		Last,    // one behind all others
 	} kind = End;
 	const char* tensor = ""; // in the file, without ".weight"
 	bool optional = false;   // left out where the file has no such tensor
+	bool joins() const { return kind >= Between; }
 };
-using Steps = std::array<Step, 7>;
+using Steps = std::array<Step, 9>;
 
 // Which rows of its image a row sees in the model, besides those before it.
 enum class Sight : uint8_t {
@@ -103,9 +110,9 @@ struct Projector {
 	uint32_t merge_default = 2;  // patches in each direction, of files that do not say
 	const char* patch_norm = ""; // of patches before they are merged, as the transformer's norms; if the file has it
 	float patch_norm_eps = 0;    // 0: the transformer's
+	bool patch_norm_rms = false; // it is an RMS norm, whatever the transformer's
 	bool mean_scaled = false;    // means are multiplied by sqrt(channels), and then standardised if the file says how
 	Steps steps = {};
-	const char* row_end = "";                  // tensor with a row of the model behind each row of patches but the last
 	uint32_t least_rows = 0, most_rows = 0;    // of the model, of a tile of any size; a user may change them
 	uint32_t square = 0;                       // pixels: edge of a square of a grid; 0: clip.vision.image_size
 	uint32_t least_tiles = 1, most_tiles = 12; // of grids, of files that do not say
@@ -146,7 +153,9 @@ struct VisionConfig {
 	bool class_token = false;                  // one more row, whose output is not used
 	Config transformer;                        // its layers, as LayerRunner runs them; no vocabulary
 	bool limited = false;                      // projections have limits (Weights::limits)
-	bool row_ends = false;                     // there is a row of the model behind each row of patches but the last
+	bool line_ends = false;                    // there is a row of the model behind each line of rows
+	bool last_line_ends = false;               // also behind the last line
+	bool framed = false;                       // there is a row of the model before all others and one behind
 	Sight sight = Sight::Before;
 	uint32_t table_edge = 0;   // lines and columns that PositionTable::ColumnAndLine has
 	uint32_t table_side = 0;   // the same of square tables
@@ -170,7 +179,7 @@ struct VisionConfig {
 	// Rows of the model that a tile becomes; its size is one that tiles have.
 	uint32_t rows(uint32_t width, uint32_t height) const {
 		const uint32_t x = width / align(), y = height / align();
-		return x * y + (row_ends ? y - 1 : 0);
+		return x * y + (line_ends ? y - !last_line_ends : 0) + (framed ? 2 : 0);
 	}
 };
 // Throws Error{Unsupported} if the file is no vision encoder or kvrun does not run it, Format if it is damaged or of

@@ -203,7 +203,7 @@ std::vector<StepWeights> load_steps(Group& g, std::span<const Step> steps, uint3
 	for (const Step& s : steps) {
 		if (s.kind == Step::End) break;
 		const std::string name = prefix + s.tensor;
-		const std::string weight = name + (s.kind == Step::GatedMlp ? "gate.weight" : ".weight");
+		const std::string weight = name + (s.kind == Step::GatedMlp ? "gate.weight" : s.joins() ? "" : ".weight");
 		if (s.optional && !g.find(weight, kAny, kAny)) continue;
 		StepWeights& to = out.emplace_back(StepWeights{.kind = s.kind, .rows = columns});
 		to.norm_eps = s.kind == Step::LayerNorm ? layer_norm_eps : rms_eps;
@@ -237,6 +237,10 @@ std::vector<StepWeights> load_steps(Group& g, std::span<const Step> steps, uint3
 			to.rows = uint32_t(down.rows());
 			break;
 		}
+		case Step::Between:
+		case Step::Behind:
+		case Step::First:
+		case Step::Last: to.row = g.values(g.need(name, 1, columns)); break;
 		case Step::Gelu:
 		case Step::End: break;
 		}
@@ -254,7 +258,6 @@ void load_projector(Group& g, const VisionConfig& v, VisionWeights& out) {
 	constexpr Step kDeep[] = {{Step::LayerNorm, "norm"}, {Step::Matrix, "fc1"}, {Step::Gelu}, {Step::Matrix, "fc2"}};
 	for (const uint32_t l : v.deep)
 		out.deep.push_back(load_steps(g, kDeep, v.merged_dim(), eps, eps, fmt::format("v.deepstack.{}.", l)));
-	if (v.row_ends) out.row_end = g.values(g.need(p.row_end, 1, v.out_dim));
 	if (!p.mean_scaled) return;
 	const GgufTensor *bias = g.find("v.std_bias", 1, dim), *scale = g.find("v.std_scale", 1, dim);
 	const float root = std::sqrt(float(dim));

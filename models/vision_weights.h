@@ -12,6 +12,7 @@ struct StepWeights { // of a Step
 	View w = {}, bias = {};  // (rows, columns), (rows) f32; of a gated MLP its last matrix
 	View gate = {}, up = {}; // (hidden, columns)
 	uint32_t rows = 0;       // columns of the result
+	std::vector<float> row;  // (rows) on the host, of Step::joins()
 };
 struct VisionWeights {      // empty where the file has no such tensor
 	View patch, patch_bias; // (dim, patch_columns()), (dim) f32
@@ -21,8 +22,8 @@ struct VisionWeights {      // empty where the file has no such tensor
 	NormWeights patch_norm; // (dim) f32
 	std::vector<StepWeights> projector;
 	std::vector<std::vector<StepWeights>> deep; // of VisionConfig::deep
-	// On the host: (n, dim), (dim), (out_dim).
-	std::vector<float> positions, class_token, row_end;
+	// On the host: (n, dim), (dim).
+	std::vector<float> positions, class_token;
 	std::vector<float> mean_bias, mean_scale; // (dim) of Projector::mean_scaled: (mean - bias) * scale
 	std::deque<Buffer> buffers;
 	size_t bytes = 0;

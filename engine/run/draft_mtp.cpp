@@ -13,7 +13,7 @@ constexpr uint32_t kPiece = 8 * PredictionLayer::kRows; // rows that are read be
 // further guesses go on from the layer's own hidden state, and their entries are removed again.
 class MtpDrafter final : public Drafter {
  public:
-	explicit MtpDrafter(MtpModel& m) : model_(m), layer_(m.layer()), positions_(bool(layer_.config().ropes[0].axes)) {
+	explicit MtpDrafter(MtpModel& m) : model_(m), layer_(m.layer()), positions_(layer_.config().ropes[0].axes) {
 		model_.add(text_);
 	}
 	~MtpDrafter() override { model_.end(text_); }

@@ -8,7 +8,16 @@
 namespace kvrun {
 
 ImageEncoder::ImageEncoder(Backend& be, const Gguf& file, VisionConfig config)
-    : be_(be), config_(std::move(config)), weights_(load_vision(file, config_, be)) {}
+    : be_(be), config_(std::move(config)), weights_(load_vision(file, config_, be)) {
+	const std::span<const StepWeights> steps = weights_.projector;
+	for (size_t i = 0; i < steps.size(); ++i) {
+		if (steps[i].row.empty()) continue;
+		std::vector<float>& to = steps[i].kind == Step::First  ? first_
+		                         : steps[i].kind == Step::Last ? last_
+		                                                       : line_end_;
+		to = project(steps.subspan(i + 1), steps[i].row, steps[i].rows);
+	}
+}
 
 double ImageEncoder::work(const Image& tile) const {
 	const Config& c = config_.transformer;
@@ -42,8 +51,9 @@ std::vector<float> ImageEncoder::merged(const std::vector<float>& patches, Patch
 	return out;
 }
 
-std::vector<float> ImageEncoder::project(std::span<const StepWeights> steps, const std::vector<float>& from) {
-	const uint32_t cols = config_.merged_dim(), n = uint32_t(from.size() / cols);
+std::vector<float> ImageEncoder::project(std::span<const StepWeights> steps, const std::vector<float>& from,
+                                         uint32_t cols) {
+	const uint32_t n = uint32_t(from.size() / cols);
 	uint32_t widest = cols, hidden = 0;
 	for (const StepWeights& s : steps) {
 		widest = std::max(widest, s.rows);
@@ -80,6 +90,10 @@ std::vector<float> ImageEncoder::project(std::span<const StepWeights> steps, con
 			multiply(g, s);
 			break;
 		}
+		case Step::Between:
+		case Step::Behind:
+		case Step::First:
+		case Step::Last:
 		case Step::End: break;
 		}
 	}
@@ -98,17 +112,22 @@ TileRows ImageEncoder::finish(const TileEncoder& tile) {
 	const PatchGrid g = tile.grid();
 	TileRows out;
 	for (size_t i = 0; i < tile.deep().size(); ++i)
-		out.deep.push_back(project(weights_.deep[i], merged(tile.deep()[i], g)));
-	out.rows = project(weights_.projector, merged(tile.patches(), g));
-	if (!config_.row_ends) return out;
-	std::vector<float> all;
-	const size_t row = size_t(g.columns / config_.merge) * config_.out_dim;
-	for (size_t i = 0; i < out.rows.size(); i += row) {
-		if (i) all.insert(all.end(), weights_.row_end.begin(), weights_.row_end.end());
-		all.insert(all.end(), out.rows.begin() + ptrdiff_t(i), out.rows.begin() + ptrdiff_t(i + row));
-	}
-	out.rows = std::move(all);
+		out.deep.push_back(project(weights_.deep[i], merged(tile.deep()[i], g), config_.merged_dim()));
+	out.rows = project(weights_.projector, merged(tile.patches(), g), config_.merged_dim());
+	if (config_.line_ends || config_.framed) out.rows = joined(out.rows, g.columns / config_.merge);
 	return out;
+}
+
+std::vector<float> ImageEncoder::joined(const std::vector<float>& rows, uint32_t line) const {
+	std::vector<float> all = first_;
+	const auto add = [&](std::span<const float> more) { all.insert(all.end(), more.begin(), more.end()); };
+	const size_t step = size_t(line) * config_.out_dim;
+	for (size_t i = 0; i < rows.size(); i += step) {
+		add(std::span(rows).subspan(i, step));
+		if (config_.last_line_ends || i + step < rows.size()) add(line_end_);
+	}
+	add(last_);
+	return all;
 }
 
 TileRows ImageEncoder::encode(const Image& image) {

@@ -6,10 +6,16 @@ namespace kvrun {
 namespace {
 
 constexpr uint32_t kMostEdge = 1 << 15; // pixels
-constexpr uint32_t kIds = kLineBegins - 1;
+constexpr uint32_t kIds = kLineMark - 1;
 
 [[noreturn]] void gone(const char* what) {
 	fail(Code::NotFound, "{} is of an image that is no longer held; give the image again", what);
+}
+
+// Whether row i of n has kLineMark, where lines have so many rows of patches.
+bool marked(const VisionConfig& c, uint32_t i, uint32_t n, uint32_t line) {
+	if (!c.projector->lines) return false;
+	return c.framed ? i % (line + 1) == 0 || i + 1 == n : i % line == 0;
 }
 
 } // namespace
@@ -47,7 +53,7 @@ uint64_t ImageStore::add(const Image& image) {
 		text(t.before);
 		const uint32_t n = c.rows(t.pixels.width, t.pixels.height), line = t.pixels.width / c.align();
 		for (uint32_t i = 0; i < n; ++i, ++next)
-			stored->tokens.push_back(c.projector->lines && i % line == 0 ? next | kLineBegins : next);
+			stored->tokens.push_back(marked(c, i, n, line) ? next | kLineMark : next);
 		stored->tiles.push_back(std::move(t.pixels));
 	}
 	text(tiled.end);

@@ -22,8 +22,8 @@ Taps between(float at, uint32_t side) {
 Taps corners(uint32_t i, uint32_t n, uint32_t side) {
 	return between(n > 1 ? float(i) * float(side - 1) / float(n - 1) : 0, side);
 }
-Taps bilinear(uint32_t i, uint32_t n, uint32_t side) {
-	return between(std::max((float(i) + 0.5f) * float(side) / float(n) - 0.5f, 0.f), side);
+Taps bilinear(uint32_t i, float n, uint32_t side) {
+	return between(std::max((float(i) + 0.5f) * float(side) / n - 0.5f, 0.f), side);
 }
 
 Taps antialiased(uint32_t i, uint32_t n, uint32_t side) {
@@ -55,7 +55,8 @@ Taps taps(PositionTable table, uint32_t i, uint32_t n, uint32_t side) {
 	case PositionTable::Corners: return corners(i, n, side);
 	case PositionTable::Antialiased: return antialiased(i, n, side);
 	case PositionTable::Bicubic: return bicubic(i, n, side);
-	case PositionTable::Bilinear: return bilinear(i, n, side);
+	case PositionTable::Bilinear: return bilinear(i, float(n), side);
+	case PositionTable::BilinearTenth: return bilinear(i, float(n) + 0.1f, side);
 	default: return {{i, 1}};
 	}
 }

@@ -4,6 +4,7 @@
 namespace kvrun {
 
 Position PositionCounter::take(uint32_t token) {
+	if (numbered_) return take_numbered(token);
 	if (!is_image_row(token)) {
 		const uint32_t at = next();
 		*this = {};
@@ -14,7 +15,7 @@ Position PositionCounter::take(uint32_t token) {
 	if (!goes_on) {
 		begin_ = next();
 		line_ = column_ = columns_ = 0;
-	} else if (begins_line(token)) {
+	} else if (marks_line(token)) {
 		++line_, column_ = 0;
 	} else {
 		++column_;
@@ -22,6 +23,22 @@ Position PositionCounter::take(uint32_t token) {
 	last_ = image_row(token);
 	lines_ = line_ + 1, columns_ = std::max(columns_, column_ + 1);
 	return {begin_, begin_ + line_, begin_ + column_};
+}
+
+Position PositionCounter::take_numbered(uint32_t token) {
+	const uint32_t at = begin_++;
+	if (!is_image_row(token)) {
+		last_ = 0;
+		return {at, at, at, at};
+	}
+	if (!last_ || image_row(token) != last_ + 1) ++images_, line_ = column_ = 0;
+	last_ = image_row(token);
+	const bool ends = marks_line(token);
+	if (ends && column_ == 0) return {at, at, at, at}; // around the lines
+	const Position p = {at, line_, column_, images_ - 1};
+	++column_;
+	if (ends) ++line_, column_ = 0;
+	return p;
 }
 
 const PositionCounter& TextPositions::counted(std::span<const uint32_t> text) {

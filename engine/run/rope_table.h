@@ -15,15 +15,13 @@ class RopeTable {
 	void append(const Position& at, std::vector<float>& out) const {
 		for (uint32_t i = 0; i < inv_freq_.size(); ++i) {
 			const RopeAxes::Axis axis = axes_ ? axes_.of(i) : RopeAxes::Time;
-			const double angle = double(axis == RopeAxes::Time   ? at.time
-			                            : axis == RopeAxes::Line ? at.line
-			                                                     : at.column) *
-			                     double(inv_freq_[i]);
+			const uint32_t numbers[] = {at.time, at.line, at.column, at.image}; // by RopeAxes::Axis
+			const double angle = double(numbers[axis]) * double(inv_freq_[i]);
 			out.push_back(float(std::cos(angle) * scale_));
 			out.push_back(float(std::sin(angle) * scale_));
 		}
 	}
-	void append(uint32_t at, std::vector<float>& out) const { append({at, at, at}, out); } // of text
+	void append(uint32_t at, std::vector<float>& out) const { append({at, at, at, at}, out); } // of text
 
  private:
 	RopeAxes axes_;

@@ -34,7 +34,7 @@ static KvPolicy policy_of(Engine& e, const SessionOptions& opt) {
 }
 
 Session::Session(Engine& e, const SessionOptions& options)
-    : engine_(e), options_(options), positions_(bool(e.config().ropes[0].axes)) {
+    : engine_(e), options_(options), positions_(e.config().ropes[0].axes) {
 	options_.kv = policy_of(e, options);
 	const SessionOptions& opt = options_;
 	const uint32_t trained = std::max(e.config().max_seq, 1u), longest = opt.ctx ? opt.ctx : trained;

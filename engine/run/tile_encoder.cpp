@@ -186,8 +186,9 @@ void TileEncoder::step() {
 	if (std::ranges::binary_search(config_.deep, l)) deep_.push_back(read_patches());
 	if (!done()) return;
 	norm_rows(be_, x_, weights_.post, c.norm, c.norm_eps);
-	const float of_patches = config_.projector->patch_norm_eps;
-	norm_rows(be_, rows(x_, 0, n_), weights_.patch_norm, c.norm, of_patches ? of_patches : c.norm_eps);
+	const Projector& p = *config_.projector;
+	norm_rows(be_, rows(x_, 0, n_), weights_.patch_norm, p.patch_norm_rms ? NormKind::Rms : c.norm,
+	          p.patch_norm_eps ? p.patch_norm_eps : c.norm_eps);
 	patches_ = read_patches();
 }
 

@@ -41,6 +41,7 @@ Image pixels_of(const std::string& name) {
 struct WithLines {
 	std::string encoder, text, arch;
 	std::vector<int32_t> axes;
+	std::vector<int32_t> peer_axes = {}; // of make_vision_peer.py, if they are others
 };
 const std::vector<WithLines> kWithLines = {
     {"qwen2vl_merger", "qwen2", "qwen2vl", {2, 1, 1, 0}},
@@ -50,6 +51,7 @@ const std::vector<WithLines> kWithLines = {
     {"glm4v", "glm4", "glm4", {2, 1, 1, 0}},
     {"glm_ocr", "glm4", "glm4", {2, 1, 1, 0}},
     {"paddleocr", "ernie4_5", "paddleocr", {2, 1, 1, 0}},
+    {"hunyuanvl", "hunyuan_vl", "hunyuan_vl", {2, 1, 2, 3}, {5, 1, 2, 0}},
 };
 
 // GLM's converter orders channels of q and k in pairs (i, i + 4) where rows of images have lines and columns.
@@ -66,7 +68,7 @@ void pair_halves(GgufBuilder& b) {
 	}
 }
 
-std::string model_of(const std::string& encoder, const TempFolder& folder) {
+std::string model_of(const std::string& encoder, const TempFolder& folder, bool for_peer = false) {
 	if (encoder.starts_with("gemma"))
 		return (kGolden / "tiny" / ((encoder == "gemma4v" ? "gemma4" : encoder) + ".gguf")).string();
 	const auto w = std::ranges::find(kWithLines, encoder, &WithLines::encoder);
@@ -74,7 +76,8 @@ std::string model_of(const std::string& encoder, const TempFolder& folder) {
 	const std::string arch = w->arch, path = (folder.path / (arch + ".gguf")).string();
 	const Gguf text = Gguf::open((kGolden / "tiny" / (w->text + ".gguf")).string());
 	GgufBuilder b = GgufBuilder::copy_as(text, arch);
-	b.numbers(arch + ".rope.dimension_sections", GgufType::I32, w->axes);
+	b.numbers(arch + ".rope.dimension_sections", GgufType::I32,
+	          for_peer && !w->peer_axes.empty() ? w->peer_axes : w->axes);
 	if (arch == "glm4") pair_halves(b);
 	std::vector<std::string> tokens;
 	for (const std::string_view t : text.texts("tokenizer.ggml.tokens")) tokens.emplace_back(t);
@@ -278,12 +281,14 @@ TEST_CASE("images: rows of an image see each other in Gemma's models, however th
 	});
 }
 
+// Hunyuan's also have rows that end lines and rows around all, and advance by the number of rows.
 TEST_CASE("images: rows have lines and columns in Qwen's models, however the prompt is read, and behind them") {
 	const TempFolder folder;
 	on_every_device([&](const std::string& device) {
 		for (const WithLines& w : kWithLines) {
 			if (w.encoder == "qwen2.5vl_merger") continue; // in the model its rows are as Qwen2-VL's
 			CAPTURE(w.encoder);
+			const bool framed = w.encoder == "hunyuanvl";
 			const NpyArray want = golden(w.encoder + ".logits");
 			const std::string model = model_of(w.encoder, folder);
 			const auto compare = [&](Engine& e, std::span<const float> got, size_t first) {
@@ -296,8 +301,8 @@ TEST_CASE("images: rows have lines and columns in Qwen's models, however the pro
 				const auto e = open(device, w.encoder, block, model);
 				std::vector<uint32_t> image = e->images()->tokens(e->images()->add(pixels_of(w.encoder)));
 				std::erase_if(image, [](uint32_t t) { return !is_image_row(t); });
-				CHECK(image.size() == 10);
-				CHECK(std::ranges::count_if(image, begins_line) == 2);
+				CHECK(image.size() == (framed ? 14 : 10));
+				CHECK(std::ranges::count_if(image, marks_line) == (framed ? 4 : 2));
 				tokens = kBefore;
 				const auto add = [&](auto from, auto to) { tokens.insert(tokens.end(), from, to); };
 				add(image.begin(), image.end()), add(kAfter.begin(), kAfter.begin() + 2);
@@ -319,7 +324,8 @@ TEST_CASE("images: rows have lines and columns in Qwen's models, however the pro
 			const size_t text = tokens.size() - kAfter.size(); // behind the second image, in decode steps
 			Session s(*e, {.ctx = 64});
 			logits_of(s, std::span(tokens).first(text));
-			CHECK(s.next_position() == kBefore.size() + 5 + 2 + 5); // an image of 2 lines and 5 columns advances by 5
+			// an image of 2 lines and 5 columns advances by 5
+			CHECK(s.next_position() == (framed ? text : kBefore.size() + 5 + 2 + 5));
 			const std::string path = (folder.path / "s").string();
 			save_session(s, path, {});
 			const auto fork = s.fork(), restored = restore_session(*e, path), other = s.fork();
@@ -379,7 +385,8 @@ TEST_CASE("images: prompts and answers are those of llama.cpp for images of all 
 		CAPTURE(name);
 		const bool lines = std::ranges::count(kWithLines, name, &WithLines::encoder) > 0;
 		const auto e =
-		    open(device, name, 0, lines ? model_of(name, folder) : (kGolden / "vision" / "text.gguf").string());
+		    open(device, name, 0,
+		         lines ? model_of(name, folder, /*for_peer=*/true) : (kGolden / "vision" / "text.gguf").string());
 		const Tokenizer& t = e->tokenizer();
 		for (const Json& row : rows) {
 			const uint32_t width = row["width"], height = row["height"];

@@ -1,4 +1,4 @@
-// libFuzzer target: any bytes as the file of a vision encoder for three tiny models, and a small image through it.
+// libFuzzer target: any bytes as the file of a vision encoder for four tiny models, and a small image through it.
 #include "backends/registry.h"
 #include "engine/run/image_encoder.h"
 #include "tests/fuzz/expect.h"
@@ -21,7 +21,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 		o.device = "cpu";
 		return open_backend(o);
 	}();
-	static const Config models[] = {model("llama.gguf"), model("gemma4.gguf"), model("gemma4_layer_inputs.gguf")};
+	static const Config models[] = {model("llama.gguf"), model("gemma4.gguf"), model("gemma4_layer_inputs.gguf"),
+	                                model("hunyuan_vl.gguf")};
 	for (const Config& m : models)
 		expect_errors_only([&] {
 			const Gguf g = Gguf::parse("fuzz", std::as_bytes(std::span(data, size)));

@@ -180,3 +180,26 @@ TEST_CASE("rope: axes of positions, in the order of the family") {
 		has(refusal(with("qwen2vl", {2, bad, 1, 0})), "rope.dimension_sections has " + std::to_string(bad) + " pairs");
 	has(refusal(with("qwen2vl", {1, 1, 1, 1, 1})), "rope.dimension_sections");
 }
+
+TEST_CASE("rope: hunyuan_vl numbers images on a fourth axis, and has a factor of the base") {
+	const GgufBuilder good =
+	    GgufBuilder::copy_as(Gguf::open(test_root() + "/tests/golden/tiny/hunyuan_vl.gguf"), "hunyuan_vl");
+	const auto with = [&](std::vector<int32_t> axes) {
+		GgufBuilder b = good;
+		b.numbers("hunyuan_vl.rope.dimension_sections", GgufType::I32, axes);
+		return b;
+	};
+	const Rope r = config_of(good).ropes[0];
+	CHECK((r.axes.time == 2 && r.axes.column == 1 && r.axes.line == 2 && r.axes.image == 3 && r.axes.numbered));
+	CHECK(close(r.theta, 1.25 * std::pow(2., 16. / 14)));
+	CHECK(config_of(with({4, 2, 2, 0})).ropes[0].axes.image == 0);
+	for (const std::vector<int32_t>& bad : {std::vector{2, 1, 2}, {2, 1, 2, 2}, {8, 8, 8, 8}})
+		has(refusal(with(bad)), "pairs of channels on four axes; kvrun runs hunyuan_vl with all 8");
+	GgufBuilder b = good;
+	b.erase("hunyuan_vl.rope.dimension_sections");
+	CHECK(!config_of(b).ropes[0].axes);
+	b.erase("hunyuan_vl.rope.scaling.alpha");
+	CHECK(config_of(b).ropes[0].theta == 1.25f);
+	for (const float bad : {0.f, -1.f, NAN, INFINITY, 1e38f})
+		has(refusal(b.f32("hunyuan_vl.rope.scaling.alpha", bad)), "hunyuan_vl.rope.scaling.alpha");
+}

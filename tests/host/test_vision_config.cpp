@@ -25,6 +25,9 @@ const Config& text_model(const std::string& encoder = "mlp") {
 	};
 	static const Config qwen2 = with_axes("qwen2.gguf"), qwen3 = with_axes("qwen3.gguf"), glm4 = with_axes("glm4.gguf"),
 	                    ernie = with_axes("ernie4_5.gguf");
+	static const Config hunyuan =
+	    read_config(Gguf::open((std::filesystem::path(test_root()) / "tests/golden/tiny/hunyuan_vl.gguf").string()));
+	if (encoder == "hunyuanvl") return hunyuan;
 	if (encoder == "glm4v") return glm4;
 	if (encoder == "paddleocr") return ernie;
 	return encoder.starts_with("qwen2") ? qwen2 : encoder.starts_with("qwen3") ? qwen3 : llama;
@@ -50,6 +53,7 @@ TEST_CASE("vision files: what the golden encoders are") {
 		const Config& model = text_model(p.name);
 		const VisionConfig v = read_vision(Gguf::open(file_of(p.name)), model);
 		const bool windows = std::string(p.name) == "qwen2.5vl_merger", deep = std::string(p.name) == "qwen3vl_merger";
+		const bool framed = std::string(p.name) == "hunyuanvl";
 		CHECK(v.projector == &p);
 		CHECK(v.patch == (windows ? 14 : 4));
 		CHECK(v.window == (windows ? 8 : 0));
@@ -62,7 +66,9 @@ TEST_CASE("vision files: what the golden encoders are") {
 		CHECK(v.class_token ==
 		      (std::string(p.name) == "mlp" || std::string(p.name) == "internvl" || std::string(p.name) == "llama4"));
 		CHECK(v.layer_scales == (std::string(p.name) == "internvl"));
-		CHECK(v.row_ends == (std::string(p.name) == "pixtral"));
+		CHECK(v.line_ends == (std::string(p.name) == "pixtral" || framed));
+		CHECK(v.last_line_ends == framed);
+		CHECK(v.framed == framed);
 		CHECK(refusal(encoder(p.name), model).empty());
 	}
 }
@@ -72,6 +78,11 @@ TEST_CASE("vision files: encoders whose rows have lines and columns, and models 
 	Config model = text_model(name);
 	model.ropes[0].axes = {};
 	has(refusal(encoder(name), model), "has no key qwen3.rope.dimension_sections");
+	for (const char* own : {"hunyuanvl", "paddleocr"}) {
+		model = text_model(own);
+		model.ropes[0].axes.numbered ^= true;
+		has(refusal(encoder(own), model), "rows of images have other positions; take the mmproj file of this model");
+	}
 	model = text_model(name);
 	model.n_layers = 1;
 	has(refusal(encoder(name), model), "rows are for 2 layers of the model, which has 1");
@@ -111,6 +122,8 @@ TEST_CASE("vision files: limits of the rows of an image whose size decides") {
 	CHECK(rows_of("qwen2vl_merger", {5000, 0}, 80, 40) >= 5000); // above the projector's upper limit
 	CHECK(rows_of("pixtral", {0, 4}, 16, 16) == 5);              // with a row end
 	CHECK(rows_of("pixtral", {}, 16, 16) == 11);
+	CHECK(rows_of("hunyuanvl", {}, 80, 40) == 5 * 11 + 2);
+	CHECK(rows_of("hunyuanvl", {0, 1}, 80, 40) == 4);
 	const auto refused = [](const char* name, ImageRows limits) {
 		return error_of([&] { read_vision(Gguf::open(file_of(name)), text_model(name), limits); });
 	};

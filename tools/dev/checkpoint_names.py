@@ -143,6 +143,7 @@ CHECKPOINTS = {
     "gptneox_behind": ({"rotary_pct": 0.5}, lambda tensors: tensors),
     "falcon": ({"num_kv_heads": 1}, lambda tensors: tensors),
     "granite_swa": ({"no_rope_layers": [0, 1, 1, 1]}, lambda tensors: tensors),
+    "hunyuan_vl": ({"architectures": ["HunYuanVLForConditionalGeneration"]}, lambda tensors: tensors),
     "maincoder": ({"architectures": ["MaincoderForCausalLM"]}, neighbours),
     "maple": ({"architectures": ["MapleForCausalLM"], "num_experts": 6, "num_shared_experts": 0,
                "norm_topk_prob": True}, split_experts),

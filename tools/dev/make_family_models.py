@@ -27,7 +27,7 @@ sys.path[:0] = [str(LLAMA_CPP), str(LLAMA_CPP / "gguf-py")]  # before make_tiny_
 
 from checkpoint_names import CHECKPOINTS, kimi_checkpoint, publish
 from make_tiny_models import LLAMA3, TOLERANCE, VOCAB, check_rounding, logits, prompt, relative, vocabulary
-from text_models import from_config
+from text_models import alone, from_config
 
 PROMPT = 24
 
@@ -134,6 +134,9 @@ def models():
         "exaone4": (hf.Exaone4Config(**base(sliding_window=None, sliding_window_pattern=None,
                                             layer_types=["full_attention"] * 2)), {}),
         "hunyuan_dense": (hf.HunYuanDenseV1Config(**base(head_dim=16)), {"norms before RoPE": norms_first}),
+        "hunyuan_vl": (alone(hf.HunYuanVLTextConfig(**base(head_dim=16, tie_word_embeddings=False,
+                                                           rope_parameters=xd_rope(2.0)))),
+                       {"norms before RoPE": norms_first, "base of RoPE": {"rope_parameters": xd_rope(1.0)}}),
         # Prompts are three windows long.
         "gemma2": (hf.Gemma2Config(**base(
             num_hidden_layers=4, head_dim=16, query_pre_attn_scalar=16, sliding_window=WINDOW,
@@ -337,6 +340,11 @@ def mlp_behind(model):
 def ministral_rope(**changes):
     return dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=8, beta_fast=32.0,
                 beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.5) | changes
+
+
+def xd_rope(alpha):
+    """Of Hunyuan-VL, with a base so small that all axes matter to rows of images; text does not use the sections."""
+    return dict(rope_type="dynamic", rope_theta=1.25, factor=1.0, alpha=alpha, mrope_section=[2, 1, 2, 3])
 
 
 def layers(n):

@@ -32,16 +32,20 @@ SIZES = {"mlp": [(16, 16), (40, 17), (9, 30)], "idefics3": [(16, 16), (50, 20), 
          "qwen2.5vl_merger": [(168, 140), (112, 112), (84, 280)],
          "qwen3vl_merger": [(40, 16), (64, 24), (16, 8), (8, 64)],
          "lfm2": [(64, 64), (80, 64), (40, 144)], "glm4v": [(40, 16), (64, 24), (16, 32)],
-         "glm_ocr": [(40, 16), (64, 24), (16, 32)], "paddleocr": [(40, 16), (64, 24), (16, 32)]}
+         "glm_ocr": [(40, 16), (64, 24), (16, 32)], "paddleocr": [(40, 16), (64, 24), (16, 32)],
+         "hunyuanvl": [(40, 16), (64, 24), (16, 32), (40, 8)]}
 # As in tests/device/test_images.cpp: the text model of golden/tiny, its new architecture, axes of positions.
 WITH_LINES = {"qwen2vl_merger": ("qwen2", "qwen2vl", [2, 1, 1, 0]),
               "qwen2.5vl_merger": ("qwen2", "qwen2vl", [2, 1, 1, 0]),
               "qwen3vl_merger": ("qwen3", "qwen3vl", [6, 5, 5, 0]),
               "glm4v": ("glm4", "glm4", [2, 1, 1, 0]), "glm_ocr": ("glm4", "glm4", [2, 1, 1, 0]),
-              "paddleocr": ("ernie4_5", "paddleocr", [2, 1, 1, 0])}
+              "paddleocr": ("ernie4_5", "paddleocr", [2, 1, 1, 0]),
+              # llama.cpp gives all text the image number 0, so no channels turn by it.
+              "hunyuanvl": ("hunyuan_vl", "hunyuan_vl", [5, 1, 2, 0])}
 CONTROLS = {285: "<|vision_start|>", 286: "<|vision_end|>"}
 PADDLE_CONTROLS = {285: "<|IMAGE_START|>", 286: "<|IMAGE_END|>"}
 GLM_CONTROLS = {285: "<|begin_of_image|>", 286: "<|end_of_image|>"}
+HUNYUAN_CONTROLS = {285: "<｜hy_place▁holder▁no▁100｜>", 286: "<｜hy_place▁holder▁no▁101｜>"}
 CLASS_TOKEN = "mlp", "internvl"
 PORT, LIKELIEST = 8099, 10
 # The token that is sampled, which changes no probabilities: its text is whole characters, and probabilities of tokens
@@ -59,10 +63,10 @@ def write_text_model(path, text, arch, axes):
     """A model of golden/tiny as one of another architecture, with control tokens."""
     reader = gguf.GGUFReader(GOLDEN.parent / "tiny" / f"{text}.gguf")
     old = reader.fields["general.architecture"].contents()
-    controls = {"glm4": GLM_CONTROLS, "paddleocr": PADDLE_CONTROLS}.get(arch, CONTROLS)
+    controls = {"glm4": GLM_CONTROLS, "paddleocr": PADDLE_CONTROLS, "hunyuan_vl": HUNYUAN_CONTROLS}.get(arch, CONTROLS)
     w = gguf.GGUFWriter(path, arch)
     for key, field in reader.fields.items():
-        if key.startswith("GGUF.") or key == "general.architecture":
+        if key.startswith("GGUF.") or key in ("general.architecture", f"{old}.rope.dimension_sections"):
             continue
         value, kind = field.contents(), field.types[0]
         if key == "tokenizer.ggml.tokens":

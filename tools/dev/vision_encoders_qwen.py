@@ -86,22 +86,31 @@ class Qwen(Encoder):
         parts = [x if torch.is_tensor(x) else torch.cat(x) for x in [out.pooler_output, *deep]]
         return torch.cat(parts)
 
+    def n_rows(self, grid):
+        """Of the model, of an image."""
+        return int(grid.prod() // 4)
+
+    def wrong_positions(self, ids, **more):
+        """What is wrong -> positions of the prompt."""
+        return {"no lines and columns": torch.arange(ids.shape[1])[None, None].expand(3, 1, -1)}
+
     def logits(self, pixels):
         """Of a prompt with the image twice."""
         text = self.text_model()
         self.model.model.language_model.load_state_dict(text.model.state_dict())
         self.model.lm_head.load_state_dict(text.lm_head.state_dict())
         patches, grid = self.patches(pixels)
-        image = [self.config.image_token_id] * int(grid.prod() // 4)
+        image = [self.config.image_token_id] * self.n_rows(grid)
         ids = torch.tensor([BEFORE + image + AFTER[:2] + image + AFTER])
         kinds = (ids == self.config.image_token_id).int()
         more = dict(pixel_values=torch.cat([patches] * 2), image_grid_thw=torch.cat([grid] * 2), use_cache=False)
         with torch.no_grad():
             out = self.model(input_ids=ids, mm_token_type_ids=kinds, **more).logits[0]
-            flat = torch.arange(ids.shape[1])[None, None].expand(3, 1, -1)
-            wrong = self.model(input_ids=ids, mm_token_type_ids=kinds, position_ids=flat, **more).logits[0]
-        if difference(wrong, out) < self.least * TOLERANCE:
-            sys.exit(f"{self.name}: lines and columns change the logits by {difference(wrong, out):.1e} only")
+            places = dict(mm_token_type_ids=kinds, image_grid_thw=more["image_grid_thw"])
+            for what, at in self.wrong_positions(ids, **places).items():
+                wrong = self.model(input_ids=ids, mm_token_type_ids=kinds, position_ids=at, **more).logits[0]
+                if difference(wrong, out) < self.least * TOLERANCE:
+                    sys.exit(f"{self.name}: {what}: changes the logits by {difference(wrong, out):.1e} only")
         return out.float().numpy()
 
 
@@ -226,4 +235,74 @@ class Paddle(Qwen):
             torch.tensor([[1, h, w]])
 
 
-ENCODERS = [Qwen2Vl, Qwen25Vl, Qwen3Vl, Qwen35, Glm, GlmOcr, Paddle]
+class Hunyuan(Paddle):
+    """Of golden/tiny/hunyuan_vl.gguf. Two parts are as in the code that the models were published with, in vLLM and in
+    llama.cpp: the table of positions is resized as if the image had a tenth of a patch more, and both channels of a
+    pair turn by the same axis. transformers 5.24 resizes without the tenth, and gives the axes to the channels of a
+    head, not to its pairs."""
+    name, text = "hunyuanvl", "hunyuan_vl"
+    kinds = hf.HunYuanVLConfig, hf.HunYuanVLForConditionalGeneration
+    keys = Paddle.keys | {"spatial_merge_size": 2}
+    layer = CLIP_LAYER | {"self_attn.o_proj": "attn_out"}
+    names = {"model.vision_tower." + part: to for part, to in {
+        "embeddings.patch_embedding": "v.patch_embd", "embeddings.position_embedding": "v.position_embd",
+        "layers.": "{}", "patch_merger.before_rms": "mm.pre_norm", "patch_merger.proj_conv": "mm.0",
+        "patch_merger.proj_out": "mm.2", "patch_merger.image_newline": "v.image_newline",
+        "patch_merger.mlp": "mm.model.fc", "patch_merger.image_begin": "mm.image_begin",
+        "patch_merger.image_end": "mm.image_end", "patch_merger.after_rms": "mm.post_norm"}.items()}
+    vision = dict(hidden_size=24, intermediate_size=36, num_hidden_layers=2, num_attention_heads=3, patch_size=4,
+                  max_image_size=32, rms_norm_eps=1e-3, hidden_act=GELU)
+    mistakes = {"gelu": lambda c: setattr(c.vision_config, "hidden_act", "silu"),
+                "epsilon": lambda c: setattr(c.vision_config, "rms_norm_eps", 1.0),
+                "tenth of a patch": lambda c: setattr(c.vision_config, "more", 0.0)}
+
+    @classmethod
+    def configs(cls):
+        config = cls.kinds[0](vision_config=cls.vision, text_config=cls.text_config().to_dict(),
+                              image_token_id=tiny.VOCAB - 1, tie_word_embeddings=False)
+        config._attn_implementation = "eager"
+        config.vision_config.more = 0.1
+        return config, cls.mistakes
+
+    @classmethod
+    def make(cls, config):
+        model = cls.kinds[1](config)
+        embeddings, rotary = model.model.vision_tower.embeddings, model.model.language_model.rotary_emb
+        side, more = embeddings.position_edge, config.vision_config.more
+
+        def resized(patches, height, width):
+            table = embeddings.position_embedding.weight[1:].T.reshape(1, -1, side, side)
+            scale = [(int(n) + more) / side for n in (height, width)]
+            return torch.nn.functional.interpolate(table, scale_factor=scale, mode="bilinear").flatten(2).mT
+
+        def of_pairs(x):
+            axes = torch.cat([part[i] for i, part in enumerate(x.split(rotary.mrope_section, dim=-1))], dim=-1)
+            return torch.cat([axes, axes], dim=-1)
+        embeddings.interpolate_pos_encoding, rotary.recomposition_frequencies = resized, of_pairs
+        return model
+
+    def file(self, path):
+        self.config.vision_config.image_size = self.config.vision_config.max_image_size
+        Encoder.file(self, path)
+
+    def patches(self, pixels):
+        patches, grid = super().patches(pixels)
+        return patches.flatten(1), grid
+
+    def value(self, name, tensor):
+        return tensor[1:] if "position_embedding" in name else tensor  # the first row is not used
+
+    def n_rows(self, grid):
+        _, h, w = grid[0].tolist()
+        return h // 2 * (w // 2 + 1) + 2
+
+    def wrong_positions(self, ids, **more):
+        right = self.model.model.get_rope_index(ids, **more)[0]
+        images = more["mm_token_type_ids"] == 1
+        return {"no lines and columns": torch.arange(ids.shape[1])[None, None].expand(4, 1, -1),
+                "lines and columns exchanged": right[[0, 2, 1, 3]],
+                "both images are the first": torch.cat([right[:3], right[3:] * (right[3:] != 1)]),
+                "rows share a time": torch.cat([right[:1] - right[1:2] * images, right[1:]])}
+
+
+ENCODERS = [Qwen2Vl, Qwen25Vl, Qwen3Vl, Qwen35, Glm, GlmOcr, Paddle, Hunyuan]
