@@ -9,10 +9,10 @@ struct StepWeights { // of a Step
 	Step::Kind kind = Step::End;
 	NormWeights norm = {}; // (columns) f32
 	float norm_eps = 0;
-	View w = {}, bias = {};  // (rows, columns), (rows) f32; of a gated MLP its last matrix
-	View gate = {}, up = {}; // (hidden, columns)
-	uint32_t rows = 0;       // columns of the result
-	std::vector<float> row;  // (rows) on the host, of Step::joins()
+	View w = {}, bias = {};      // (rows, columns), (rows) f32; of a gated MLP its last matrix
+	View gate = {}, up = {};     // (hidden, columns)
+	uint32_t rows = 0;           // columns of the result
+	std::vector<float> row = {}; // (rows) on the host, of Step::joins()
 };
 struct VisionWeights {      // empty where the file has no such tensor
 	View patch, patch_bias; // (dim, patch_columns()), (dim) f32
