@@ -112,14 +112,14 @@ TEST_CASE("inspect: layers that run several times are counted each time") {
 
 TEST_CASE("inspect: a file kvrun does not run is described, and says why") {
 	GgufBuilder b = tiny_model();
-	b.text("general.architecture", "mamba").text("general.name", "odd \xff\n name");
+	b.text("general.architecture", "bloom").text("general.name", "odd \xff\n name");
 	const TempFile f(b.bytes());
 	const Ran r = run_program({"inspect", f.path});
 	CHECK(r.code == 0);
-	CHECK(contains(r.out, "architecture is mamba; kvrun runs llama qwen2 qwen3 phi3"));
+	CHECK(contains(r.out, "architecture is bloom; kvrun runs llama qwen2 qwen3 phi3"));
 	CHECK(contains(r.out, "odd \\xff\\n name"));
 	CHECK(Json::parse(run_program({"inspect", f.path, "--json"}).out)["runs"] == false);
-	check_error({.args = {"inspect", f.path, "--check"}}, 3, "architecture is mamba");
+	check_error({.args = {"inspect", f.path, "--check"}}, 3, "architecture is bloom");
 }
 
 TEST_CASE("T04 inspect: a header of 32 MiB with as many keys and tensors as can be takes no time") {
