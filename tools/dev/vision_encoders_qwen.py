@@ -204,21 +204,23 @@ class Paddle(Qwen):
     """Of golden/tiny/ernie4_5.gguf. The file's image_size is not that of its table of positions."""
     name, text, rope, layer = "paddleocr", "ernie4_5", {}, CLIP_LAYER
     kinds = hf.PaddleOCRVLConfig, hf.PaddleOCRVLForConditionalGeneration
-    flags, eps, keys = ["clip.use_gelu"], 1e-3, {"image_min_pixels": 2 * 64, "image_max_pixels": 256 * 64}
+    flags, eps, keys = ["clip.use_gelu"], 3e-2, {"image_min_pixels": 2 * 64, "image_max_pixels": 256 * 64}
     names = {"model.visual.vision_model.embeddings.patch_embedding": "v.patch_embd",
              "model.visual.vision_model.embeddings.position_embedding": "v.position_embd",
              "model.visual.vision_model.encoder.layers.": "{}", "model.visual.vision_model.post_layernorm": "v.post_ln",
              "model.projector.pre_norm": "mm.input_norm", "model.projector.linear_1": "mm.1",
              "model.projector.linear_2": "mm.2"}
     vision = dict(hidden_size=24, intermediate_size=36, num_hidden_layers=2, num_attention_heads=3, image_size=32,
-                  layer_norm_eps=1e-3)
+                  layer_norm_eps=3e-2)
     mistakes = {"gelu": lambda c: setattr(c.vision_config, "hidden_act", "silu"),
-                "epsilon": lambda c: setattr(c.vision_config, "layer_norm_eps", 1.0)}
+                "epsilon": lambda c: setattr(c.vision_config, "layer_norm_eps", 1.0),
+                "epsilon behind the layers": lambda c: setattr(c.vision_config, "patch_eps", 3e-2)}
 
     @classmethod
     def make(cls, config):
         model = super().make(config)
         model.model.projector.act = torch.nn.GELU(approximate="tanh")
+        model.model.projector.pre_norm.eps = getattr(config.vision_config, "patch_eps", 1e-5)
         return model
 
     def file(self, path):
@@ -242,7 +244,7 @@ class Hunyuan(Paddle):
     head, not to its pairs."""
     name, text = "hunyuanvl", "hunyuan_vl"
     kinds = hf.HunYuanVLConfig, hf.HunYuanVLForConditionalGeneration
-    keys = Paddle.keys | {"spatial_merge_size": 2}
+    eps, keys = 1e-3, Paddle.keys | {"spatial_merge_size": 2}
     layer = CLIP_LAYER | {"self_attn.o_proj": "attn_out"}
     names = {"model.vision_tower." + part: to for part, to in {
         "embeddings.patch_embedding": "v.patch_embd", "embeddings.position_embedding": "v.position_embd",
