@@ -151,6 +151,6 @@ TEST_CASE("sampler: adaptive-p's tokens have the probability that was asked for,
 			REQUIRE(t % 16 == 0);
 			mean += probable[t / 16] / n;
 		}
-		CHECK(std::abs(mean - target) < 0.03);
+		CHECK(std::abs(mean - target) < 0.04);
 	}
 }
