@@ -71,6 +71,7 @@ __device__ inline double __shfl_xor_sync(unsigned mask, double x, int lanes) {
 }
 
 extern "C" { // of libdevice, which is not available: the PTX names them as external functions
+__device__ float erfcf(float);
 __device__ float expf(float);
 __device__ float expm1f(float);
 __device__ float log1pf(float);

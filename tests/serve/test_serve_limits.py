@@ -138,7 +138,6 @@ def bad_fields(s):
         ("response_format", {"type": "json_schema", "json_schema": {}}), ("response_format", "json_object"),
         ("tools", {}), ("tools", [{}]), ("tool_choice", "required"),
         ("chat_template_kwargs", "x"), ("cache_prompt", 1), ("functions", [{"name": "f"}]), ("grammar", "root ::= x"),
-        ("mirostat", 2),
         ("json_schema", {"not": {}}), ("json_schema", "{"), ("n_predict", 5), ("parallel_tool_calls", "no"),
         ("modalities", ["audio"]),
         ("reasoning_effort", "high"), ("guided_json", {"type": "x"}), ("tool_choice", "any"),

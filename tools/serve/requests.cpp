@@ -25,7 +25,6 @@ constexpr std::pair<const char*, const char*> kPlain[] = {
     {"max_tool_calls", "null"},
     {"min_keep", "0"},
     {"min_tokens", "0"},
-    {"mirostat", "0"},
     {"modalities", "[\"text\"]"},
     {"n_predict", "-1"},
     {"reasoning_effort", "null"},
@@ -44,8 +43,6 @@ constexpr const char* kHarmless[] = {
     "store", "user",
     // other servers: names, queue priority, extra output about an answer
     "id_slot", "keep_alive", "priority", "request_id", "return_progress", "return_tokens", "timings_per_token",
-    // parameters of features whose enabling field is refused
-    "mirostat_eta", "mirostat_tau",
     // for beam search, which is refused
     "early_stopping", "length_penalty"};
 
