@@ -6,7 +6,7 @@
 //   out  = c . S + skip * x
 //   step = softplus(step + shift)
 // An invocation has one channel and its state in registers. b and c are the same for all of a workgroup, so their loads
-// are scalar or broadcast. What the next row needs is loaded while a row is computed.
+// are scalar or broadcast. The next row's x and step are loaded while a row is computed.
 // Order of sums: each component of the quads, quad by quad; x + y and z + w. So a row's bits do not depend on how a
 // sequence is cut into dispatches.
 //

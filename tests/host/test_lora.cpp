@@ -15,14 +15,19 @@ namespace {
 
 Gguf tiny(const std::string& name) { return Gguf::open(test_root() + "/tests/golden/tiny/" + name + ".gguf"); }
 
+std::string write(const TempFolder& folder, const GgufBuilder& b) {
+	const std::string path = (folder.path / "a.gguf").string();
+	const std::vector<std::byte> bytes = b.bytes();
+	std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(bytes.data()), long(bytes.size()));
+	return path;
+}
+
 std::string refusal(const std::string& of, const std::function<void(GgufBuilder&)>& change, Code* code = nullptr) {
 	const Gguf model = tiny(of);
 	GgufBuilder b = lora_file(model, random_pairs(model, 4, 1), 8);
 	change(b);
 	const TempFolder folder;
-	const std::string path = (folder.path / "test.gguf").string();
-	const std::vector<std::byte> bytes = b.bytes();
-	std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(bytes.data()), long(bytes.size()));
+	const std::string path = write(folder, b);
 	const std::string what = error_of([&] { open_loras({{path, 1}}, model, read_config(model)); }, code);
 	CHECK(what.find('\n') == what.npos);
 	if (!what.empty()) CHECK(what.starts_with(path));
@@ -52,9 +57,7 @@ TEST_CASE("lora: an adapter of the model opens, with its rank, alpha and memory"
 	const Gguf model = tiny("qwen2");
 	const Config c = read_config(model);
 	const TempFolder folder;
-	const std::string path = (folder.path / "a.gguf").string();
-	const std::vector<std::byte> bytes = lora_file(model, random_pairs(model, 4, 1), 8).bytes();
-	std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(bytes.data()), long(bytes.size()));
+	const std::string path = write(folder, lora_file(model, random_pairs(model, 4, 1), 8));
 	const std::vector<LoraFile> files = open_loras({{path, 0.5f}}, model, c);
 	REQUIRE(files.size() == 1);
 	CHECK(files[0].factor(files[0].matrices.at("blk.0.attn_q.weight")) == 0.5f * 8 / 4);
@@ -148,9 +151,7 @@ TEST_CASE("lora: pairs of experts: one for each of them") {
 	const Gguf model = tiny("qwen3moe");
 	const Config c = read_config(model);
 	const TempFolder folder;
-	const std::string path = (folder.path / "a.gguf").string();
-	const std::vector<std::byte> bytes = lora_file(model, random_pairs(model, 4, 1), 8).bytes();
-	std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(bytes.data()), long(bytes.size()));
+	const std::string path = write(folder, lora_file(model, random_pairs(model, 4, 1), 8));
 	uint64_t want = 0; // ranks are padded to 32
 	for (const GgufTensor& t : model.tensors())
 		if (is_projection(t)) want += 32 * 4 * (t.rows() + (t.n_dims == 3 ? t.shape[2] : 1) * t.cols());

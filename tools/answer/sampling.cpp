@@ -62,16 +62,16 @@ std::span<const SamplingOption> sampling_options() {
 	    {"--dry-penalty-last-n", "dry_penalty_last_n", &S::dry_last, -1, kMost,
 	     "number of last tokens in which DRY looks for repetitions; -1: all, 0: off [-1]"},
 	    {"--mirostat", "mirostat", &S::mirostat, 0, 2,
-	     "1 or 2: Mirostat, or its second version, decides what is kept, in place of the options from --top-k on; 0: "
-	     "off [0]"},
+	     "version of Mirostat, which replaces top-k, top-p, min-p, typical-p, top-n-sigma, XTC and dynamic "
+	     "temperature: 1 or 2; 0: off [0]"},
 	    {"--mirostat-ent", "mirostat_tau", &S::mirostat_tau, 0, 1000,
 	     "Mirostat: mean surprise of the tokens of an answer, in bits [5]"},
 	    {"--mirostat-lr", "mirostat_eta", &S::mirostat_eta, 0, 1,
-	     "Mirostat: by how much of a token's distance from that the limit of surprise moves [0.1]"},
+	     "Mirostat: learning rate of the limit of surprise [0.1]"},
 	    {"--adaptive-target", "adaptive_target", &S::adaptive_target, -1, 1,
 	     "adaptive-p: tokens near this probability become the likeliest; less than 0: off [-1]"},
 	    {"--adaptive-decay", "adaptive_decay", &S::adaptive_decay, 0, 0.99,
-	     "adaptive-p: weight of the tokens before, for which the next one makes up [0.9]"},
+	     "adaptive-p: decay of the mean probability of earlier tokens, which the next one compensates [0.9]"},
 	};
 	return all;
 }

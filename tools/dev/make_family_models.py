@@ -520,7 +520,8 @@ def convert(model, path, keys={}, unused={}, **options):
         if Path(path).stem in CHECKPOINTS:
             publish(Path(folder), Path(path).stem)
         # what transformers would make of these lacks keys
-        if model.config.model_type in ("step3p5", "bailing_hybrid", "gpt_neox") or hasattr(model.config, "expert_limit"):
+        kind = model.config.model_type
+        if kind in ("step3p5", "bailing_hybrid", "gpt_neox") or hasattr(model.config, "expert_limit"):
             options["hparams"] = json.loads(Path(folder, "config.json").read_text())
         vocab = {f"t{i}": i for i in range(model.config.vocab_size)}  # Gemma's converter needs their number
         Path(folder, "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocab}, "added_tokens": []}))

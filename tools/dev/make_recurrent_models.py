@@ -243,7 +243,8 @@ def models():
              if k != "rope_parameters"}
     return {
         "mamba": (hf.MambaConfig(**mamba), selections),
-        "falcon_mamba": (hf.FalconMambaConfig(**mamba | {"layer_norm_epsilon": 1e-5, "mixer_rms_eps": 1e-6, "state_size": 8}), selections | {
+        "falcon_mamba": (hf.FalconMambaConfig(**mamba | {
+            "layer_norm_epsilon": 1e-5, "mixer_rms_eps": 1e-6, "state_size": 8}), selections | {
             "no norms of steps": each_selective(without_step_norms)}),
         # Every other layer is a mixture.
         "jamba": (hf.JambaConfig(**jamba, num_experts=6, num_experts_per_tok=2, expert_layer_period=2,
