@@ -4,13 +4,9 @@
 
 namespace kvrun {
 
-// As if earlier tokens had met the target.
-AdaptiveP::AdaptiveP(const AdaptiveOptions& o)
-    : options_(o), sum_(o.target / (1 - o.decay)), weight_(1 / (1 - o.decay)) {}
-
 double AdaptiveP::reshape(std::vector<Candidate>& candidates, double total) {
 	constexpr double kWidth = 0.3, kSharpness = 10;
-	const double target = std::clamp(2 * options_.target - sum_ / weight_, 0., 1.);
+	const double target = std::clamp(2 * options_.target - mean_, 0., 1.);
 	before_.clear();
 	double sum = 0;
 	for (Candidate& c : candidates) {
@@ -21,9 +17,6 @@ double AdaptiveP::reshape(std::vector<Candidate>& candidates, double total) {
 	return sum;
 }
 
-void AdaptiveP::observe(size_t chosen) {
-	sum_ = before_[chosen] + options_.decay * sum_;
-	weight_ = 1 + options_.decay * weight_;
-}
+void AdaptiveP::observe(size_t chosen) { mean_ = (1 - options_.decay) * before_[chosen] + options_.decay * mean_; }
 
 } // namespace kvrun

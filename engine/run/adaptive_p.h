@@ -13,7 +13,7 @@ struct AdaptiveOptions {
 
 class AdaptiveP {
  public:
-	explicit AdaptiveP(const AdaptiveOptions&);
+	explicit AdaptiveP(const AdaptiveOptions& o) : options_(o), mean_(o.target) {}
 	bool on() const { return options_.target >= 0; }
 	// Replaces the shares, whose sum is `total`, and returns the sum of the new ones. With p the probability before and
 	// d = |p - target| / 0.3, a share is exp(-10 d^2 / (1 + d)).
@@ -22,7 +22,7 @@ class AdaptiveP {
 
  private:
 	AdaptiveOptions options_;
-	double sum_, weight_;        // of probabilities of chosen tokens, weighted
+	double mean_;                // exponential, of probabilities of chosen tokens
 	std::vector<double> before_; // probabilities before reshape()
 };
 
