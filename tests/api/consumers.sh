@@ -2,7 +2,7 @@
 # Installs kvrun into a folder, moves that folder, and builds and runs applications with it: C99 by pkg-config (shared
 # and static), C++ by find_package, C++ by add_subdirectory, Python by ctypes.
 #
-# Usage: consumers.sh BUILD_FOLDER SOURCE_FOLDER [MODE...]     modes: installed subdirectory; both by default
+# Usage: consumers.sh BUILD_FOLDER SOURCE_FOLDER [MODE...]     modes: installed subdirectory by default; whole
 set -eu
 build=$1 source=$2
 shift 2
@@ -51,10 +51,11 @@ installed)
 		say "the installed program: ok"
 	fi
 	;;
-subdirectory)
-	# It compiles the whole library again: without optimisation, in batches of files and with the shaders of the other
-	# build, in a tenth of the time. Each file alone is what the presets dev and debug compile, and tools/dev/nightly.sh
-	# mutate. Shaders are compiled the same wherever the source lies, unless a script means the outermost project.
+subdirectory | whole)
+	# Compiles the lowest library again and looks for the inputs of everything else; `whole` compiles it all: without
+	# optimisation, in batches of files and with the shaders of the other build, in a tenth of the time. Each file alone
+	# is what the presets dev and debug compile, and tools/dev/nightly.sh mutate. Shaders are compiled the same wherever
+	# the source lies, unless a script means the outermost project.
 	if (cd "$source" && grep -rnE 'CMAKE_(SOURCE|BINARY)_DIR' \
 		--include=CMakeLists.txt --include='*.cmake' CMakeLists.txt backends engine models shaders tools); then
 		say "failed: these lines name folders of the outermost project"
@@ -64,8 +65,13 @@ subdirectory)
 	quietly cmake -S "$here" -B "$consumer" -G "$(cached CMAKE_GENERATOR)" -DKVRUN_SOURCE="$source" \
 		-DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O0 -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=64 \
 		-DKVRUN_SHADERS_OF="$build"
-	quietly cmake --build "$consumer" -j2 --target list generate
-	"$consumer/list" | grep -q '^cpu: '
+	if [ "$mode" = whole ]; then
+		quietly cmake --build "$consumer" -j2 --target list generate
+		"$consumer/list" | grep -q '^cpu: '
+	else
+		quietly cmake --build "$consumer" --target list generate -- -n
+		quietly cmake --build "$consumer" -j2 --target kvrun_core
+	fi
 	say "C++ by add_subdirectory: ok"
 	;;
 *) echo "unknown mode $mode" >&2; exit 2 ;;

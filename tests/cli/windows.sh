@@ -7,7 +7,7 @@
 set -euo pipefail
 source=$1 build=$(realpath "$2") linux=$(realpath "$3")
 skip() {
-	echo "skipped: $1; tools/packages.sh tests installs it where this system has it"
+	echo "skipped: $1; tools/packages.sh windows installs it"
 	exit 77
 }
 [ "$(uname -m)" = x86_64 ] || { echo "skipped: Wine runs programs of x86-64 on such processors alone"; exit 77; }

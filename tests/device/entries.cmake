@@ -23,10 +23,13 @@ else()
 endif()
 file(GLOB device_sources CONFIGURE_DEPENDS device/test_*.cpp)
 add_executable(kvrun_device_tests device/main.cpp support/devices.cpp support/kept_devices.cpp ${device_sources})
+computes(kvrun_device_tests)
 target_link_libraries(kvrun_device_tests PRIVATE kvrun_engine kvrun_tune kvrun_eval kvrun_env
 	nlohmann_json::nlohmann_json PkgConfig::XXHASH
 	doctest::doctest $<TARGET_NAME_IF_EXISTS:kvrun_cuda_host>)
 target_compile_definitions(kvrun_device_tests PRIVATE KVRUN_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+# a filter that matches no test case, and rows of which none runs, must not pass
+set(ran_nothing "test cases: +0 |assertions: +0 ")
 function(device_test name suite) # further arguments: the environment; EXCEPT patterns of test cases
 	cmake_parse_arguments(PARSE_ARGV 2 arg "" "" "EXCEPT")
 	string(REGEX MATCH "lavapipe26" device ${name})
@@ -37,29 +40,44 @@ function(device_test name suite) # further arguments: the environment; EXCEPT pa
 	add_test(NAME ${name} COMMAND ${start_${device}} $<TARGET_FILE:kvrun_device_tests> --source-file=*test_${suite}*
 		--no-version ${except})
 	set_tests_properties(${name} PROPERTIES TIMEOUT ${device_limit} SKIP_RETURN_CODE 77
-		ENVIRONMENT "${arg_UNPARSED_ARGUMENTS}" FAIL_REGULAR_EXPRESSION "test cases: +0 ")
+		ENVIRONMENT "${arg_UNPARSED_ARGUMENTS}" FAIL_REGULAR_EXPRESSION "${ran_nothing}")
 endfunction()
-# Nearly all of the time is the drivers' compilers, for each kernel anew. So each entry runs every n-th row of its
-# tables, another n for each: what is left out on one driver runs on another. Forks and session files are the host's
-# work: not on SwiftShader, which takes ten times as long as the others, and where engines share an open device
+# Nearly all of the time is the drivers' compilers, for each kernel anew. So lavapipe's entries run every n-th row of
+# each test case (KVRUN_TEST_EVERY), the others one row in n over all test cases (KVRUN_TEST_ONE_IN), another n for
+# each: what is left out on one driver runs on another. An entry with the validation layer has a multiple of the n of
+# the entry without it: the driver's cache then has its kernels. Forks and session files are the host's work: not on
+# SwiftShader, which takes ten times as long as the others, and where engines share an open device
 # (support/kept_devices.h). tools/dev/nightly.sh lavapipe lavapipe26 swiftshader run all rows.
-set(rows_swiftshader KVRUN_TEST_EVERY=53)
-foreach(row attend=2 draft=2 fetch=2 latent=3 models=3 ops=7 policies=4 recurrent=5 split=11 windows=3)
+set(rows_swiftshader KVRUN_TEST_ONE_IN=17)
+foreach(row attend=61 batch=3 images=5 models=61 ops=61 policies=41 session=3)
 	string(REGEX MATCH "^[a-z]+" suite ${row})
+	string(REPLACE ${suite} KVRUN_TEST_ONE_IN rows_${suite}_swiftshader ${row})
+endforeach()
+foreach(row attend=7 draft=5 fetch=11 host_weights=9 images=3 latent=15 lora=37 models=9 ops=21 pack=7 policies=9
+		recurrent=13 split=47 windows=7)
+	string(REGEX MATCH "^[a-z_]+" suite ${row})
 	string(REPLACE ${suite} KVRUN_TEST_EVERY rows_${suite}_lavapipe ${row})
 endforeach()
-foreach(suite attend fetch models ops policies)
-	set(rows_${suite}_lavapipe26 KVRUN_TEST_EVERY=7)
+foreach(suite attend fetch models ops pack policies)
+	set(rows_${suite}_lavapipe26 KVRUN_TEST_ONE_IN=23)
 endforeach()
-set(left_out forks.swiftshader stored.swiftshader)
+foreach(suite batch images replay session)
+	set(rows_${suite}_lavapipe26 KVRUN_TEST_ONE_IN=3)
+endforeach()
+set(left_out forks.lavapipe26 forks.swiftshader replay.swiftshader stored.lavapipe26 stored.swiftshader)
 # Where SwiftShader's compiler takes longest, and what the host decides; other devices run these test cases.
 set(except_fetch_swiftshader EXCEPT
 	"*a fork goes on*,*alone and beside sessions*,*latents: the same bits*,*begins anew*,*latents: a policy*"
 	"*windows*,*KVRUN_CHECK*,*poisoned*")
 set(except_batch_swiftshader EXCEPT "*finds no page*,*pieces of a prompt between*,*joining and leaving*")
 set(except_session_swiftshader EXCEPT "*budget is spent*,*in two turns*,*few partial states*")
-set(except_models_swiftshader EXCEPT "*stories260K*,*greedy tokens*")
+# of whole models, the logits
+set(only_logits EXCEPT "*stories260K*,*greedy tokens*,*also read images*,*one tensor in the file*")
+set(except_models_lavapipe26 ${only_logits})
+set(except_models_swiftshader ${only_logits})
 set(except_policies_swiftshader EXCEPT "*with softcaps*,*cancelled prompt*,*in every run*,*bundled model*,*first step*")
+set(rows_forks_lavapipe KVRUN_TEST_ONE_IN=2) # tables of one row
+set(except_format_screen_lavapipe EXCEPT "*screen: latents*")
 foreach(suite ${device_tests})
 	foreach(device ${test_devices})
 		if(NOT ${suite}.${device} IN_LIST left_out)
@@ -70,119 +88,131 @@ foreach(suite ${device_tests})
 endforeach()
 foreach(suite draft eval format_screen latent mixtures prediction recurrent split windows)
 	device_test(${suite}.cpu ${suite} KVRUN_TEST_DEVICES=cpu)
-	device_test(${suite}.lavapipe ${suite} KVRUN_TEST_DEVICES=lavapipe ${rows_${suite}_lavapipe})
+	device_test(${suite}.lavapipe ${suite} KVRUN_TEST_DEVICES=lavapipe ${rows_${suite}_lavapipe}
+		${except_${suite}_lavapipe})
 endforeach()
 device_test(lora.cpu lora KVRUN_TEST_DEVICES=cpu)
-device_test(lora.lavapipe lora KVRUN_TEST_DEVICES=lavapipe KVRUN_TEST_EVERY=17)
-device_test(lora.lavapipe.sync lora KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=sync KVRUN_TEST_EVERY=31)
-set(except_images_swiftshader EXCEPT "*in Qwen's models*,*in Gemma's models*")
-set(except_images_lavapipe26 EXCEPT "*in Qwen's models*")
+device_test(lora.lavapipe lora KVRUN_TEST_DEVICES=lavapipe ${rows_lora_lavapipe})
+device_test(lora.lavapipe.sync lora KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=sync KVRUN_TEST_EVERY=74)
+set(except_positions EXCEPT "*in Qwen's models*,*in Gemma's models*")
+set(except_images_swiftshader ${except_positions})
+set(except_images_lavapipe26 ${except_positions})
 foreach(device cpu lavapipe lavapipe26 swiftshader)
-	device_test(images.${device} images KVRUN_TEST_DEVICES=${device} ${except_images_${device}})
+	device_test(images.${device} images KVRUN_TEST_DEVICES=${device} ${rows_images_${device}}
+		${except_images_${device}})
 endforeach()
-device_test(images.lavapipe.sync images KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=sync EXCEPT "*in Qwen's models*")
+device_test(images.lavapipe.sync images KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=sync KVRUN_TEST_EVERY=6
+	${except_positions})
 device_test(host_weights.cpu host_weights KVRUN_TEST_DEVICES=cpu)
-device_test(host_weights.lavapipe host_weights KVRUN_TEST_DEVICES=lavapipe KVRUN_TEST_EVERY=2)
-device_test(split.lavapipe.validate split KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=1 KVRUN_TEST_EVERY=23)
+device_test(host_weights.lavapipe host_weights KVRUN_TEST_DEVICES=lavapipe ${rows_host_weights_lavapipe})
+device_test(split.lavapipe.validate split KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=1 KVRUN_TEST_EVERY=94)
 device_test(host_weights.lavapipe.validate host_weights KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=1
-	KVRUN_TEST_EVERY=5)
-device_test(host_weights.lavapipe.sync host_weights KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=sync KVRUN_TEST_EVERY=5)
+	KVRUN_TEST_EVERY=18)
+device_test(host_weights.lavapipe.sync host_weights KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=sync
+	KVRUN_TEST_EVERY=18)
 # The validation layer reports nothing: core checks, synchronisation. It sees calls, barriers and bindings, which rows
-# of one op share: every seventh row here.
-device_test(ops.lavapipe.validate ops KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=1 KVRUN_TEST_EVERY=7)
-device_test(ops.lavapipe.sync ops KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=sync KVRUN_TEST_EVERY=7)
+# of one op share.
+device_test(ops.lavapipe.validate ops KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=1 ${rows_ops_lavapipe})
+device_test(ops.lavapipe.sync ops KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=sync ${rows_ops_lavapipe})
 # Dispatches run in pieces, as on a slow or busy device: gl_NumWorkGroups is then a piece's.
 device_test(ops.lavapipe.pieces ops KVRUN_TEST_DEVICES=lavapipe KVRUN_SUBMIT_MS=1
-	KVRUN_TEST_CAPS=texel_range=0,cpu=0,int_dot=2,vendor=4318,cores=1 KVRUN_TEST_EVERY=53)
-device_test(ops.swiftshader.validate ops KVRUN_TEST_DEVICES=swiftshader KVRUN_VALIDATE=1 KVRUN_TEST_EVERY=127)
+	KVRUN_TEST_CAPS=texel_range=0,cpu=0,int_dot=2,vendor=4318,cores=1 KVRUN_TEST_ONE_IN=53)
+device_test(ops.swiftshader.validate ops KVRUN_TEST_DEVICES=swiftshader KVRUN_VALIDATE=1 KVRUN_TEST_ONE_IN=127)
 # T65: Vulkan's required limits and no optional feature at all. Chips that have them, by Mesa's drivers (tools/arm.md):
 # shared V3D before Mesa 26; push V3D; range Adreno; groups all of Arm boards; push_descriptor V3D; subgroup_ops V3D
 # 4.2; int_dot Adreno, Mali before v9. None has a workgroup as small (V3D 256) or an alignment as large (Adreno and V3D
 # 64).
 string(CONCAT minimum "KVRUN_TEST_CAPS=workgroup=128,shared=16384,push=128,range=134217728,groups=65535,align=256,"
 	"push_descriptor=0,subgroup_ops=0,texel_range=0,int_dot=0")
-device_test(ops.lavapipe.minimum ops KVRUN_TEST_DEVICES=lavapipe ${minimum} KVRUN_TEST_EVERY=11)
+device_test(ops.lavapipe.minimum ops KVRUN_TEST_DEVICES=lavapipe ${minimum} KVRUN_TEST_ONE_IN=43)
 # GPU kernels on a driver that executes cooperative matrices
-device_test(ops.lavapipe26.matrices ops KVRUN_TEST_DEVICES=lavapipe26 KVRUN_TEST_CAPS=texel_range=0 KVRUN_TEST_EVERY=29)
+device_test(ops.lavapipe26.matrices ops KVRUN_TEST_DEVICES=lavapipe26 KVRUN_TEST_CAPS=texel_range=0
+	KVRUN_TEST_ONE_IN=47)
 device_test(attend.lavapipe26.kept attend KVRUN_TEST_DEVICES=lavapipe26
-	KVRUN_TEST_CAPS=texel_range=0,tune_shared_queries=1 KVRUN_TEST_EVERY=31)
+	KVRUN_TEST_CAPS=texel_range=0,tune_shared_queries=1 KVRUN_TEST_ONE_IN=61)
 # AMD: 4 subgroups share wide queries
 device_test(attend.lavapipe26.queries attend KVRUN_TEST_DEVICES=lavapipe26
-	KVRUN_TEST_CAPS=texel_range=0,vendor=4098,tune_prompt_queries=128 KVRUN_TEST_EVERY=29)
+	KVRUN_TEST_CAPS=texel_range=0,vendor=4098,tune_prompt_queries=128 KVRUN_TEST_ONE_IN=59)
 # Heads of up to 512 channels: shared memory of AMD's and NVIDIA's GPUs, more than lavapipe says it has. Its own is the
 # host's, so it executes these kernels all the same.
 add_test(NAME attend.lavapipe26.wide COMMAND ${start_lavapipe26} $<TARGET_FILE:kvrun_device_tests> --no-version
 	"--test-case=*wide heads*,*however the prompt is cut*")
 set_tests_properties(attend.lavapipe26.wide PROPERTIES TIMEOUT ${device_limit} SKIP_RETURN_CODE 77
-	FAIL_REGULAR_EXPRESSION "test cases: +0 "
+	FAIL_REGULAR_EXPRESSION "${ran_nothing}"
 	ENVIRONMENT
-	"KVRUN_TEST_DEVICES=lavapipe26;KVRUN_TEST_CAPS=texel_range=0,shared=46080,vendor=4098;KVRUN_TEST_EVERY=3")
+	"KVRUN_TEST_DEVICES=lavapipe26;KVRUN_TEST_CAPS=texel_range=0,shared=46080,vendor=4098;KVRUN_TEST_ONE_IN=5")
 # scores in registers (VK_NV_cooperative_matrix2)
 device_test(attend.lavapipe26.rows attend KVRUN_TEST_DEVICES=lavapipe26
-	KVRUN_TEST_CAPS=texel_range=0,tune_register_scores=1 KVRUN_TEST_EVERY=43)
+	KVRUN_TEST_CAPS=texel_range=0,tune_register_scores=1 KVRUN_TEST_ONE_IN=67)
 # what kvrun tune --kernels measures on NVIDIA GPUs
 device_test(tune.lavapipe26 tune KVRUN_TEST_DEVICES=lavapipe26 KVRUN_TEST_CAPS=texel_range=0,vendor=4318)
 device_test(images.lavapipe26.matrices images KVRUN_TEST_DEVICES=lavapipe26 KVRUN_TEST_CAPS=texel_range=0
-	EXCEPT "*in Gemma's models*")
+	KVRUN_TEST_ONE_IN=4 ${except_positions})
 device_test(session.lavapipe26.matrices session KVRUN_TEST_DEVICES=lavapipe26 KVRUN_TEST_CAPS=texel_range=0
-	KVRUN_TEST_EVERY=3)
+	KVRUN_TEST_ONE_IN=7)
 device_test(limits.lavapipe26.matrices limits KVRUN_TEST_DEVICES=lavapipe26 KVRUN_TEST_CAPS=texel_range=0)
 device_test(pack.lavapipe26.matrices pack KVRUN_TEST_DEVICES=lavapipe26 KVRUN_TEST_CAPS=texel_range=0
-	KVRUN_TEST_EVERY=9)
+	KVRUN_TEST_ONE_IN=19)
 device_test(policies.lavapipe26.matrices policies KVRUN_TEST_DEVICES=lavapipe26 KVRUN_TEST_CAPS=texel_range=0
-	KVRUN_TEST_EVERY=13)
+	KVRUN_TEST_ONE_IN=29)
 # GPU kernels with the workgroup sizes of one vendor's GPUs (32 to 1024 lanes, several subgroups), and with integer dot
 # products, which these drivers have but do not report as fast.
 set(as_gpu "KVRUN_TEST_CAPS=texel_range=0,cpu=0,int_dot=2,vendor=") # PCI ids: AMD 4098, NVIDIA 4318, Intel 32902
 device_test(ops.lavapipe.int8.validate ops KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=1 ${as_gpu}4098
-	KVRUN_TEST_EVERY=19)
-device_test(attend.lavapipe26.int8 attend KVRUN_TEST_DEVICES=lavapipe26 ${as_gpu}32902 KVRUN_TEST_EVERY=31)
-device_test(attend.lavapipe.int8 attend KVRUN_TEST_DEVICES=lavapipe ${as_gpu}4318 KVRUN_TEST_EVERY=19)
+	KVRUN_TEST_ONE_IN=43)
+device_test(attend.lavapipe26.int8 attend KVRUN_TEST_DEVICES=lavapipe26 ${as_gpu}32902 KVRUN_TEST_ONE_IN=71)
+device_test(attend.lavapipe.int8 attend KVRUN_TEST_DEVICES=lavapipe ${as_gpu}4318 KVRUN_TEST_ONE_IN=37)
 device_test(attend.lavapipe.int8.validate attend KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=1 ${as_gpu}4098
-	KVRUN_TEST_EVERY=47)
-device_test(fetch.lavapipe.int8 fetch KVRUN_TEST_DEVICES=lavapipe ${as_gpu}4318 KVRUN_TEST_EVERY=17)
-device_test(pack.lavapipe.int8 pack KVRUN_TEST_DEVICES=lavapipe ${as_gpu}4318 KVRUN_TEST_EVERY=9)
-device_test(replay.lavapipe.int8 replay KVRUN_TEST_DEVICES=lavapipe ${as_gpu}4318 KVRUN_TEST_EVERY=17)
-device_test(session.lavapipe.int8 session KVRUN_TEST_DEVICES=lavapipe ${as_gpu}4318 KVRUN_TEST_EVERY=3)
-device_test(latent.lavapipe.int8 latent KVRUN_TEST_DEVICES=lavapipe ${as_gpu}4098 KVRUN_TEST_EVERY=9)
-device_test(latent.lavapipe.validate latent KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=1 KVRUN_TEST_EVERY=29)
-device_test(latent.swiftshader latent KVRUN_TEST_DEVICES=swiftshader KVRUN_TEST_EVERY=37
+	KVRUN_TEST_ONE_IN=79)
+device_test(fetch.lavapipe.int8 fetch KVRUN_TEST_DEVICES=lavapipe ${as_gpu}4318 KVRUN_TEST_ONE_IN=29)
+device_test(pack.lavapipe.int8 pack KVRUN_TEST_DEVICES=lavapipe ${as_gpu}4318 KVRUN_TEST_ONE_IN=19)
+device_test(replay.lavapipe.int8 replay KVRUN_TEST_DEVICES=lavapipe ${as_gpu}4318 KVRUN_TEST_ONE_IN=17)
+device_test(session.lavapipe.int8 session KVRUN_TEST_DEVICES=lavapipe ${as_gpu}4318 KVRUN_TEST_ONE_IN=9)
+device_test(latent.lavapipe.int8 latent KVRUN_TEST_DEVICES=lavapipe ${as_gpu}4098 KVRUN_TEST_ONE_IN=17)
+device_test(latent.lavapipe.validate latent KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=1 KVRUN_TEST_EVERY=30)
+device_test(latent.swiftshader latent KVRUN_TEST_DEVICES=swiftshader KVRUN_TEST_ONE_IN=17
 	EXCEPT "*expanded form*,*pack latents*,*attn_kv_b*,*rows of one step*")
-device_test(images.lavapipe.int8 images KVRUN_TEST_DEVICES=lavapipe ${as_gpu}4098 EXCEPT "*in Gemma's models*")
-device_test(models.lavapipe.int8 models KVRUN_TEST_DEVICES=lavapipe ${as_gpu}4098 KVRUN_TEST_EVERY=13)
+device_test(images.lavapipe.int8 images KVRUN_TEST_DEVICES=lavapipe ${as_gpu}4098 KVRUN_TEST_ONE_IN=5
+	${except_positions})
+device_test(models.lavapipe.int8 models KVRUN_TEST_DEVICES=lavapipe ${as_gpu}4098 KVRUN_TEST_ONE_IN=29 ${only_logits})
 # Choices of kvrun tune --kernels, other ones than kvrun's own: results within tolerances, and rows with the same bits
 # whatever comes with them. The first set is rounded as by default, the second in f32.
 set(tuned ${as_gpu}4318,cores=1,tune_matvec_rows=4,tune_tile_fill=32,tune_pieces=400)
 set(tuned_f32 ${as_gpu}4098,tune_project_int8=0,tune_attend_int8=0,tune_matvec_rows=1,tune_tile_fill=512,tune_pieces=50)
-foreach(suite ops batch session)
-	device_test(${suite}.lavapipe.tuned ${suite} KVRUN_TEST_DEVICES=lavapipe ${tuned} KVRUN_TEST_EVERY=29)
-	device_test(${suite}.lavapipe.tuned_f32 ${suite} KVRUN_TEST_DEVICES=lavapipe ${tuned_f32} KVRUN_TEST_EVERY=17)
+foreach(row ops=61=53 batch=3=7 session=5=7)
+	string(REPLACE "=" ";" row ${row})
+	list(GET row 0 suite)
+	list(GET row 1 n)
+	list(GET row 2 n_f32)
+	device_test(${suite}.lavapipe.tuned ${suite} KVRUN_TEST_DEVICES=lavapipe ${tuned} KVRUN_TEST_ONE_IN=${n})
+	device_test(${suite}.lavapipe.tuned_f32 ${suite} KVRUN_TEST_DEVICES=lavapipe ${tuned_f32} KVRUN_TEST_ONE_IN=${n_f32})
 endforeach()
 device_test(batch.lavapipe.texels_off batch KVRUN_TEST_DEVICES=lavapipe KVRUN_TEST_CAPS=tune_texels=0
-	KVRUN_TEST_EVERY=5)
+	KVRUN_TEST_ONE_IN=5)
 device_test(ops.lavapipe26.tile_buffers ops KVRUN_TEST_DEVICES=lavapipe26
-	KVRUN_TEST_CAPS=texel_range=0,tune_tile_buffers=2,tune_tile_fill=512 KVRUN_TEST_EVERY=53)
+	KVRUN_TEST_CAPS=texel_range=0,tune_tile_buffers=2,tune_tile_fill=512 KVRUN_TEST_ONE_IN=61)
 device_test(session.lavapipe26.attend_f32 session KVRUN_TEST_DEVICES=lavapipe26
-	KVRUN_TEST_CAPS=texel_range=0,tune_attend_matrices=0)
+	KVRUN_TEST_CAPS=texel_range=0,tune_attend_matrices=0 KVRUN_TEST_ONE_IN=5)
 # GPU-assisted validation: kernels marked IN_BOUNDS (shaders/CMakeLists.txt) stay inside their buffers. It is slow, so a
 # few rows of each table run here; KVRUN_VALIDATE=gpu with the same program runs them all.
 set(gpu_assisted KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=gpu)
 # The longest kernels of their kind are left out: with the layer's code in them the compiler takes minutes.
 set(gpu_assisted ${gpu_assisted} EXCEPT "*wide heads*,*softcaps*,*partial states*,*a row of matmul*")
-device_test(ops.lavapipe.gpu ops ${as_gpu}4098,robust=0 KVRUN_TEST_EVERY=397 ${gpu_assisted})
-device_test(attend.lavapipe.gpu attend ${as_gpu}4318,robust=0 KVRUN_TEST_EVERY=291 ${gpu_assisted})
+device_test(ops.lavapipe.gpu ops ${as_gpu}4098,robust=0 KVRUN_TEST_ONE_IN=397 ${gpu_assisted})
+device_test(attend.lavapipe.gpu attend ${as_gpu}4318,robust=0 KVRUN_TEST_ONE_IN=97 ${gpu_assisted})
 # SwiftShader's subgroups have 4 lanes.
-device_test(ops.swiftshader.int8 ops KVRUN_TEST_DEVICES=swiftshader KVRUN_TEST_CAPS=int_dot=2 KVRUN_TEST_EVERY=127)
-device_test(attend.swiftshader.int8 attend KVRUN_TEST_DEVICES=swiftshader KVRUN_TEST_CAPS=int_dot=2 KVRUN_TEST_EVERY=197
+device_test(ops.swiftshader.int8 ops KVRUN_TEST_DEVICES=swiftshader KVRUN_TEST_CAPS=int_dot=2 KVRUN_TEST_ONE_IN=127)
+device_test(attend.swiftshader.int8 attend KVRUN_TEST_DEVICES=swiftshader KVRUN_TEST_CAPS=int_dot=2
+	KVRUN_TEST_ONE_IN=197
 	EXCEPT "*several rows and caches*,*parameters in bytes*,*partial states*,*wide heads*,*balanced keys*")
-device_test(attend.lavapipe.minimum attend KVRUN_TEST_DEVICES=lavapipe ${minimum} KVRUN_TEST_EVERY=13)
-device_test(pack.lavapipe.minimum pack KVRUN_TEST_DEVICES=lavapipe ${minimum} KVRUN_TEST_EVERY=7)
-device_test(policies.lavapipe.minimum policies KVRUN_TEST_DEVICES=lavapipe ${minimum} KVRUN_TEST_EVERY=31)
+device_test(attend.lavapipe.minimum attend KVRUN_TEST_DEVICES=lavapipe ${minimum} KVRUN_TEST_ONE_IN=43)
+device_test(pack.lavapipe.minimum pack KVRUN_TEST_DEVICES=lavapipe ${minimum} KVRUN_TEST_ONE_IN=17)
+device_test(policies.lavapipe.minimum policies KVRUN_TEST_DEVICES=lavapipe ${minimum} KVRUN_TEST_ONE_IN=61)
 # Whole sequences under the layer.
 device_test(session.lavapipe.validate session KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=1 KVRUN_TEST_EVERY=2)
 device_test(session.lavapipe.sync session KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=sync)
-device_test(pack.lavapipe.validate pack KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=1 KVRUN_TEST_EVERY=3)
-device_test(policies.lavapipe.sync policies KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=sync KVRUN_TEST_EVERY=13)
+device_test(pack.lavapipe.validate pack KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=1 ${rows_pack_lavapipe})
+device_test(policies.lavapipe.sync policies KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=sync KVRUN_TEST_EVERY=27)
 
 # The CUDA sources without a GPU: on the host, and compiled to PTX. Fibers are slow: whole tables of packing and
 # attention, and a part of the others. tools/dev/nightly.sh cuda-host runs all.
@@ -206,7 +236,7 @@ add_test(NAME policies.cudahost COMMAND kvrun_device_tests --no-version --source
 add_test(NAME batch.cudahost COMMAND kvrun_device_tests --no-version --source-file=*test_batch.cpp
 	"--test-case=*logits of rows of any policies*,*a stream's own*")
 set_tests_properties(policies.cudahost batch.cudahost PROPERTIES TIMEOUT ${device_limit} SKIP_RETURN_CODE 77
-	ENVIRONMENT "KVRUN_TEST_DEVICES=cuda-host;KVRUN_TEST_EVERY=9" FAIL_REGULAR_EXPRESSION "test cases: +0 ")
+	ENVIRONMENT "KVRUN_TEST_DEVICES=cuda-host;KVRUN_TEST_EVERY=9" FAIL_REGULAR_EXPRESSION "${ran_nothing}")
 add_test(NAME draft.swiftshader COMMAND kvrun_device_tests --no-version --source-file=*test_draft.cpp
 	"--test-case=*rows of one sequence*,*refuse by name*")
 foreach(name draft.cudahost draft.lavapipe.int8)
@@ -214,7 +244,7 @@ foreach(name draft.cudahost draft.lavapipe.int8)
 		"--test-case=*rows of one sequence*")
 endforeach()
 set_tests_properties(draft.swiftshader draft.cudahost draft.lavapipe.int8 PROPERTIES TIMEOUT ${device_limit}
-	SKIP_RETURN_CODE 77 FAIL_REGULAR_EXPRESSION "test cases: +0 ")
+	SKIP_RETURN_CODE 77 FAIL_REGULAR_EXPRESSION "${ran_nothing}")
 set_tests_properties(draft.swiftshader PROPERTIES ENVIRONMENT "KVRUN_TEST_DEVICES=swiftshader;KVRUN_TEST_EVERY=7")
 set_tests_properties(draft.lavapipe.int8 PROPERTIES
 	ENVIRONMENT "KVRUN_TEST_DEVICES=lavapipe;${as_gpu}4318;KVRUN_TEST_EVERY=7")
@@ -237,12 +267,13 @@ if(TARGET kvrun_cuda_host)
 		cuda/test_cuda_faults.cpp
 		cuda/test_host_grid.cpp
 	)
+	computes(kvrun_cuda_tests)
 	target_link_libraries(kvrun_cuda_tests PRIVATE kvrun_engine kvrun_env kvrun_cuda_host doctest::doctest)
 	target_compile_definitions(kvrun_cuda_tests PRIVATE KVRUN_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
 	foreach(name cuda_codes cuda_faults host_grid)
 		add_test(NAME ${name} COMMAND kvrun_cuda_tests --source-file=*test_${name}.cpp --no-version)
 		set_tests_properties(${name} PROPERTIES TIMEOUT ${host_limit} SKIP_RETURN_CODE 77
-			FAIL_REGULAR_EXPRESSION "test cases: +0 ")
+			FAIL_REGULAR_EXPRESSION "${ran_nothing}")
 	endforeach()
 endif()
 add_test(NAME cuda_ptx COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cuda/ptx.sh ${CMAKE_CURRENT_BINARY_DIR}/ptx

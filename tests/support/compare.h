@@ -19,15 +19,21 @@ struct TestRow {
 	size_t number;
 	std::string text; // op, shapes, types
 };
-// KVRUN_TEST_EVERY=n runs rows 0, n, 2n, ...: for slow runs, as under the validation layer.
-inline uint64_t test_every() {
-	const char* every = std::getenv("KVRUN_TEST_EVERY");
-	return every && *every ? std::max(std::strtoull(every, nullptr, 10), 1ull) : 1;
+inline uint64_t divisor_in(const char* variable) {
+	const char* text = std::getenv(variable);
+	return text && *text ? std::max(std::strtoull(text, nullptr, 10), 1ull) : 1;
 }
+// KVRUN_TEST_EVERY=n runs rows 0, n, 2n, ... of each test case: for slow runs, as under the validation layer.
+inline uint64_t test_every() { return divisor_in("KVRUN_TEST_EVERY"); }
+// KVRUN_TEST_ONE_IN=n runs one row in n over all test cases: the first one depends on the test case's name, and a test
+// case with few rows may run none. A run with a multiple of n runs a part of the same rows.
 inline bool row_wanted(size_t number) {
 	if (const char* only = std::getenv("KVRUN_TEST_ROW"); only && *only)
 		return std::strtoull(only, nullptr, 10) == number;
-	return number % test_every() == 0;
+	uint32_t first = 2166136261u; // FNV-1a: the same on every machine, unlike std::hash
+	for (const char* c = doctest::getContextOptions()->currentTest->m_name; *c; ++c)
+		first = (first ^ uint8_t(*c)) * 16777619u;
+	return number % test_every() == 0 && (number + first) % divisor_in("KVRUN_TEST_ONE_IN") == 0;
 }
 inline std::string row_text(const TestRow& r) {
 	const char* test = doctest::getContextOptions()->currentTest->m_name;

@@ -10,6 +10,8 @@
 #   faults                                    every position of the faults that are injected into Vulkan calls
 #   radv                                      every use of every kernel in AMD's compiler for three chips, of which the
 #                                             suite compiles a part
+#   subdirectory                              kvrun as a folder of another project (tests/api/consumers.sh)
+#   windows                                   the Windows build under Wine (tests/cli/windows.sh)
 #   fuzz                                      each fuzzer for KVRUN_NIGHTLY_FUZZ_SECONDS [600]
 #   attack                                    damaged files, options and environments through every command
 #   soak                                      64 clients and a server (tools/dev/soak.py)
@@ -18,7 +20,7 @@
 # Exit code 1: a stage failed.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-case ${1:-} in -h | --help) sed -n '2,19s/^# \?//p' "$0"; exit 0 ;; esac
+case ${1:-} in -h | --help) sed -n '2,21s/^# \?//p' "$0"; exit 0 ;; esac
 . tools/environment.sh
 
 sanitized() { # asan|tsan gcc|clang
@@ -45,6 +47,8 @@ stage() {
 	faults) release && KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=1 build/tests/kvrun_vulkan_tests --no-version \
 		'--source-file=*test_faults.cpp' ;;
 	radv) release && build/tests/kvrun_vulkan_tests --no-version '--source-file=*test_radv.cpp' ;;
+	subdirectory) release && tests/api/consumers.sh build . whole ;;
+	windows) tools/packages.sh windows && release && ctest --preset release -R '^windows$' ;;
 	fuzz) tools/dev/fuzz.sh "${KVRUN_NIGHTLY_FUZZ_SECONDS:-600}" ;;
 	attack) release && tools/dev/attack.py --kvrun build/kvrun ;;
 	soak) release && tools/dev/soak.py build/kvrun ;;
@@ -62,7 +66,7 @@ export TSAN_OPTIONS=halt_on_error=1:suppressions=$PWD/tests/support/races.supp${
 mkdir -p build-nightly
 failed=()
 [ $# -gt 0 ] || set -- asan-gcc asan-clang tsan-gcc tsan-clang mutate cuda-mutants swiftshader lavapipe lavapipe26 \
-	cuda-host faults radv fuzz attack soak memory
+	cuda-host faults radv subdirectory windows fuzz attack soak memory
 for name in "$@"; do
 	echo "nightly: $name ..."
 	if stage "$name" >"build-nightly/$name.log" 2>&1; then
