@@ -21,6 +21,13 @@ enum class RopeUse : uint8_t {
 	Never,
 };
 
+enum class MlpInputBy : uint8_t { // what decides Layer::mlp_input
+	Family,
+	KeyAndNorm,  // Parallel by key use_parallel_residual if no MLP has a norm: converters write it also for others
+	KeyOrNormed, // Beside, or Normed if that key is false
+	SecondNorm,  // Beside in files with a norm attn_norm_2, which is attention's
+};
+
 struct Family {
 	const char* arch;                  // general.architecture
 	bool neox = false;                 // how RoPE pairs channels
@@ -60,10 +67,7 @@ struct Family {
 	bool mixture = false;         // files may have experts instead of the MLP; layer.experts says how they are chosen
 	bool dense_between = false;   // layers between mixtures are dense; the tensors show which
 	QkNorm optional_qk_norm = QkNorm::None; // layers have it only if the file has the tensors
-	// Layers whose file says so, and has no norm in front of MLPs, are MlpInput::Parallel.
-	bool parallel_optional = false;
-	bool beside_by_key = false;      // layers are MlpInput::Beside unless key use_parallel_residual is false
-	bool two_norms_optional = false; // layers with a norm attn_norm_2, of attention, are MlpInput::Beside
+	MlpInputBy mlp_input_by = MlpInputBy::Family;
 	// A model with this number of experts has no norm of heads; GGUF has no key for it.
 	uint32_t unnormed_experts = 0;
 	// A model with this number of layers scales q . k by 1 / sqrt(dim / n_heads); GGUF has no key for it.

@@ -5,6 +5,25 @@
 
 namespace kvrun {
 
+static void see_mlp_input(const ConfigKeys& k, const Family& f, Layer& layer) {
+	const auto is_mlp_norm = [](const GgufTensor& t) { return t.name.find(".ffn_norm.") != t.name.npos; };
+	const char* key = "use_parallel_residual";
+	switch (f.mlp_input_by) {
+	case MlpInputBy::Family: break;
+	case MlpInputBy::KeyAndNorm:
+		if (k.flag(key, false) && std::ranges::none_of(k.g.tensors(), is_mlp_norm))
+			layer.mlp_input = MlpInput::Parallel;
+		break;
+	case MlpInputBy::KeyOrNormed:
+		if (!k.flag(key, true)) layer.mlp_input = MlpInput::Normed;
+		break;
+	case MlpInputBy::SecondNorm:
+		if (!k.g.find_tensor("blk.0.attn_norm_2.weight")) break;
+		layer.mlp_input = MlpInput::Beside;
+		layer.attn_norm_name = "attn_norm_2", layer.mlp_norm_name = "attn_norm";
+	}
+}
+
 void see_traits(const ConfigKeys& k, const Family& f, Layer& layer) {
 	const auto has = [&](const char* tensor) { return k.g.find_tensor(tensor) != nullptr; };
 	if (!f.recurrent && !f.latent) // files of any family have q, k and v in one tensor or in three, since 2026
@@ -16,16 +35,7 @@ void see_traits(const ConfigKeys& k, const Family& f, Layer& layer) {
 	layer.out_bias |= has("blk.0.attn_output.bias");
 	layer.mlp_bias |= has("blk.0.ffn_down.bias");
 	if (f.optional_qk_norm != QkNorm::None && has("blk.0.attn_q_norm.weight")) layer.qk_norm = f.optional_qk_norm;
-	// The key alone is not enough: converters write it also for files with the norm.
-	const auto is_mlp_norm = [](const GgufTensor& t) { return t.name.find(".ffn_norm.") != t.name.npos; };
-	if (f.parallel_optional && k.flag("use_parallel_residual", false) &&
-	    std::ranges::none_of(k.g.tensors(), is_mlp_norm))
-		layer.mlp_input = MlpInput::Parallel;
-	if (f.beside_by_key && !k.flag("use_parallel_residual", true)) layer.mlp_input = MlpInput::Normed;
-	if (f.two_norms_optional && has("blk.0.attn_norm_2.weight")) {
-		layer.mlp_input = MlpInput::Beside;
-		layer.attn_norm_name = "attn_norm_2", layer.mlp_norm_name = "attn_norm";
-	}
+	see_mlp_input(k, f, layer);
 	if (f.unnormed_experts && k.u32("expert_count", 0) == f.unnormed_experts) layer.qk_norm = QkNorm::None;
 }
 

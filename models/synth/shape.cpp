@@ -163,7 +163,7 @@ void complete(SynthSpec& s, const SynthRow& r) {
 	c.ropes[0].dim = r.more.rotary_dim && c.head_dim == r.head_dim ? r.more.rotary_dim : c.head_dim;
 	c.ropes[0].neox = family.neox, c.ropes[0].rotates = !r.more.no_rope;
 	layer.qkv_bias |= r.more.qkv_bias, layer.gate_by_head |= r.more.gate_by_head;
-	if (r.more.parallel && family.parallel_optional)
+	if (r.more.parallel && family.mlp_input_by == MlpInputBy::KeyAndNorm)
 		layer.mlp_input = MlpInput::Parallel, layer.qk_norm = family.optional_qk_norm;
 	if (family.unnormed_experts && s.mixture.experts.n == family.unnormed_experts) layer.qk_norm = QkNorm::None;
 	if (family.latent) {

@@ -20,7 +20,7 @@ struct SynthTraits {         // traits of few families
 	bool v_is_k = false;                      // in layers without a window
 	bool qkv_bias = false;
 	bool rms = false;            // of Family::norm_by_key
-	bool parallel = false;       // of Family::parallel_optional, with Family::optional_qk_norm
+	bool parallel = false;       // MlpInput::Parallel, with Family::optional_qk_norm
 	bool no_rope = false;        // layers have no positions
 	Experts experts = {};        // sizes; the rest is the family's
 	uint32_t dense_layers = 0;   // layers before the first mixture

@@ -122,7 +122,7 @@ void add_config(Header& h, const SynthSpec& s) {
 	      c.norm_eps);
 	const Layer& layer = c.layers[0];
 	add_windows(h, c);
-	if (find_family(c.arch)->parallel_optional)
+	if (find_family(c.arch)->mlp_input_by == MlpInputBy::KeyAndNorm)
 		h.flag(key("use_parallel_residual"), layer.mlp_input == MlpInput::Parallel);
 	uint32_t shared = 0; // layers without keys and values of their own
 	for (uint32_t l = 0; l < c.n_layers; ++l) shared += c.layers[l].kv_layer != l;
