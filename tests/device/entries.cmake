@@ -53,7 +53,7 @@ foreach(row attend=61 images=5 models=61 ops=61 policies=41 session=3)
 	string(REGEX MATCH "^[a-z]+" suite ${row})
 	string(REPLACE ${suite} KVRUN_TEST_ONE_IN rows_${suite}_swiftshader ${row})
 endforeach()
-foreach(row attend=7 draft=5 fetch=11 images=3 lora=37 models=9 ops=21 pack=7 policies=9 recurrent=13
+foreach(row attend=7 draft=5 fetch=11 host_weights=9 images=3 lora=37 models=9 ops=21 pack=7 policies=9 recurrent=13
 		split=47 windows=7)
 	string(REGEX MATCH "^[a-z_]+" suite ${row})
 	string(REPLACE ${suite} KVRUN_TEST_EVERY rows_${suite}_lavapipe ${row})
@@ -79,7 +79,6 @@ set(except_policies_swiftshader EXCEPT "*with softcaps*,*cancelled prompt*,*in e
 # many test cases with tables of few rows
 set(rows_forks_lavapipe KVRUN_TEST_ONE_IN=2)
 set(rows_format_screen_lavapipe KVRUN_TEST_ONE_IN=3)
-set(rows_host_weights_lavapipe KVRUN_TEST_ONE_IN=5)
 set(rows_latent_lavapipe KVRUN_TEST_ONE_IN=7)
 set(except_format_screen_lavapipe EXCEPT "*screen: latents*")
 foreach(suite ${device_tests})
@@ -164,11 +163,11 @@ device_test(policies.lavapipe26.matrices policies KVRUN_TEST_DEVICES=lavapipe26 
 set(as_gpu "KVRUN_TEST_CAPS=texel_range=0,cpu=0,int_dot=2,vendor=") # PCI ids: AMD 4098, NVIDIA 4318, Intel 32902
 device_test(ops.lavapipe.int8.validate ops KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=1 ${as_gpu}4098
 	KVRUN_TEST_ONE_IN=43)
-device_test(attend.lavapipe26.int8 attend KVRUN_TEST_DEVICES=lavapipe26 ${as_gpu}32902 KVRUN_TEST_ONE_IN=71)
+device_test(attend.lavapipe26.int8 attend KVRUN_TEST_DEVICES=lavapipe26 ${as_gpu}32902 KVRUN_TEST_ONE_IN=41)
 device_test(attend.lavapipe.int8 attend KVRUN_TEST_DEVICES=lavapipe ${as_gpu}4318 KVRUN_TEST_ONE_IN=37)
 device_test(attend.lavapipe.int8.validate attend KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=1 ${as_gpu}4098
 	KVRUN_TEST_ONE_IN=79)
-device_test(fetch.lavapipe.int8 fetch KVRUN_TEST_DEVICES=lavapipe ${as_gpu}4318 KVRUN_TEST_ONE_IN=29)
+device_test(fetch.lavapipe.int8 fetch KVRUN_TEST_DEVICES=lavapipe ${as_gpu}4318 KVRUN_TEST_ONE_IN=7)
 device_test(pack.lavapipe.int8 pack KVRUN_TEST_DEVICES=lavapipe ${as_gpu}4318 KVRUN_TEST_ONE_IN=19)
 device_test(replay.lavapipe.int8 replay KVRUN_TEST_DEVICES=lavapipe ${as_gpu}4318 KVRUN_TEST_ONE_IN=17)
 device_test(session.lavapipe.int8 session KVRUN_TEST_DEVICES=lavapipe ${as_gpu}4318 KVRUN_TEST_ONE_IN=9)
@@ -194,7 +193,7 @@ endforeach()
 device_test(batch.lavapipe.texels_off batch KVRUN_TEST_DEVICES=lavapipe KVRUN_TEST_CAPS=tune_texels=0
 	KVRUN_TEST_ONE_IN=5)
 device_test(ops.lavapipe26.tile_buffers ops KVRUN_TEST_DEVICES=lavapipe26
-	KVRUN_TEST_CAPS=texel_range=0,tune_tile_buffers=2,tune_tile_fill=512 KVRUN_TEST_ONE_IN=61)
+	KVRUN_TEST_CAPS=texel_range=0,tune_tile_buffers=2,tune_tile_fill=512 KVRUN_TEST_ONE_IN=131)
 device_test(session.lavapipe26.attend_f32 session KVRUN_TEST_DEVICES=lavapipe26
 	KVRUN_TEST_CAPS=texel_range=0,tune_attend_matrices=0 KVRUN_TEST_ONE_IN=5)
 # GPU-assisted validation: kernels marked IN_BOUNDS (shaders/CMakeLists.txt) stay inside their buffers. It is slow, so a
@@ -202,7 +201,7 @@ device_test(session.lavapipe26.attend_f32 session KVRUN_TEST_DEVICES=lavapipe26
 set(gpu_assisted KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=gpu)
 # The longest kernels of their kind are left out: with the layer's code in them the compiler takes minutes.
 set(gpu_assisted ${gpu_assisted} EXCEPT "*wide heads*,*softcaps*,*partial states*,*a row of matmul*")
-device_test(ops.lavapipe.gpu ops ${as_gpu}4098,robust=0 KVRUN_TEST_ONE_IN=397 ${gpu_assisted})
+device_test(ops.lavapipe.gpu ops ${as_gpu}4098,robust=0 KVRUN_TEST_ONE_IN=199 ${gpu_assisted})
 device_test(attend.lavapipe.gpu attend ${as_gpu}4318,robust=0 KVRUN_TEST_ONE_IN=97 ${gpu_assisted})
 # SwiftShader's subgroups have 4 lanes.
 device_test(ops.swiftshader.int8 ops KVRUN_TEST_DEVICES=swiftshader KVRUN_TEST_CAPS=int_dot=2 KVRUN_TEST_ONE_IN=127)
@@ -211,7 +210,7 @@ device_test(attend.swiftshader.int8 attend KVRUN_TEST_DEVICES=swiftshader KVRUN_
 	EXCEPT "*several rows and caches*,*parameters in bytes*,*partial states*,*wide heads*,*balanced keys*")
 device_test(attend.lavapipe.minimum attend KVRUN_TEST_DEVICES=lavapipe ${minimum} KVRUN_TEST_ONE_IN=43)
 device_test(pack.lavapipe.minimum pack KVRUN_TEST_DEVICES=lavapipe ${minimum} KVRUN_TEST_ONE_IN=17)
-device_test(policies.lavapipe.minimum policies KVRUN_TEST_DEVICES=lavapipe ${minimum} KVRUN_TEST_ONE_IN=61)
+device_test(policies.lavapipe.minimum policies KVRUN_TEST_DEVICES=lavapipe ${minimum} KVRUN_TEST_ONE_IN=41)
 # Whole sequences under the layer.
 device_test(session.lavapipe.validate session KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=1 KVRUN_TEST_EVERY=2)
 device_test(session.lavapipe.sync session KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=sync)
@@ -222,10 +221,11 @@ device_test(policies.lavapipe.sync policies KVRUN_TEST_DEVICES=lavapipe KVRUN_VA
 # attention, and a part of the others. tools/dev/nightly.sh cuda-host runs all.
 set(rows_ops_cudahost KVRUN_TEST_EVERY=5)
 set(rows_models_cudahost KVRUN_TEST_EVERY=11)
-set(rows_session_cudahost KVRUN_TEST_EVERY=3)
+set(rows_session_cudahost KVRUN_TEST_EVERY=5)
 set(except_models_cudahost EXCEPT "*stories260K*")
-set(rows_latent_cudahost KVRUN_TEST_EVERY=11)
-set(rows_host_weights_cudahost KVRUN_TEST_EVERY=3)
+set(rows_latent_cudahost KVRUN_TEST_ONE_IN=5)
+set(rows_host_weights_cudahost KVRUN_TEST_EVERY=7)
+set(rows_images_cudahost KVRUN_TEST_EVERY=2)
 set(except_host_weights_cudahost EXCEPT "*three times as large*,*cross the bus once*")
 foreach(suite attend host_weights images latent models ops pack replay session)
 	device_test(${suite}.cudahost ${suite} KVRUN_TEST_DEVICES=cuda-host ${rows_${suite}_cudahost}
