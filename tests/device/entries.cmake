@@ -49,11 +49,11 @@ endfunction()
 # SwiftShader, which takes ten times as long as the others, and where engines share an open device
 # (support/kept_devices.h). tools/dev/nightly.sh lavapipe lavapipe26 swiftshader run all rows.
 set(rows_swiftshader KVRUN_TEST_ONE_IN=17)
-foreach(row attend=61 images=5 models=61 ops=61 policies=41 session=3)
+foreach(row attend=83 images=5 models=61 ops=89 policies=41 session=3)
 	string(REGEX MATCH "^[a-z]+" suite ${row})
 	string(REPLACE ${suite} KVRUN_TEST_ONE_IN rows_${suite}_swiftshader ${row})
 endforeach()
-foreach(row attend=7 draft=5 fetch=11 host_weights=9 images=3 lora=37 models=9 ops=21 pack=7 policies=9 recurrent=13
+foreach(row attend=7 draft=5 fetch=11 host_weights=9 images=3 lora=37 models=9 ops=29 pack=7 policies=13 recurrent=13
 		split=47 windows=7)
 	string(REGEX MATCH "^[a-z_]+" suite ${row})
 	string(REPLACE ${suite} KVRUN_TEST_EVERY rows_${suite}_lavapipe ${row})
@@ -182,18 +182,19 @@ device_test(models.lavapipe.int8 models KVRUN_TEST_DEVICES=lavapipe ${as_gpu}409
 # whatever comes with them. The first set is rounded as by default, the second in f32.
 set(tuned ${as_gpu}4318,cores=1,tune_matvec_rows=4,tune_tile_fill=32,tune_pieces=400)
 set(tuned_f32 ${as_gpu}4098,tune_project_int8=0,tune_attend_int8=0,tune_matvec_rows=1,tune_tile_fill=512,tune_pieces=50)
-foreach(row ops=61=53 batch=3=7 session=5=7)
+foreach(row ops=61=53 batch=7=7 session=5=7)
 	string(REPLACE "=" ";" row ${row})
 	list(GET row 0 suite)
 	list(GET row 1 n)
 	list(GET row 2 n_f32)
 	device_test(${suite}.lavapipe.tuned ${suite} KVRUN_TEST_DEVICES=lavapipe ${tuned} KVRUN_TEST_ONE_IN=${n})
-	device_test(${suite}.lavapipe.tuned_f32 ${suite} KVRUN_TEST_DEVICES=lavapipe ${tuned_f32} KVRUN_TEST_ONE_IN=${n_f32})
+	device_test(${suite}.lavapipe.tuned_f32 ${suite} KVRUN_TEST_DEVICES=lavapipe ${tuned_f32}
+		KVRUN_TEST_ONE_IN=${n_f32})
 endforeach()
 device_test(batch.lavapipe.texels_off batch KVRUN_TEST_DEVICES=lavapipe KVRUN_TEST_CAPS=tune_texels=0
 	KVRUN_TEST_ONE_IN=5)
 device_test(ops.lavapipe26.tile_buffers ops KVRUN_TEST_DEVICES=lavapipe26
-	KVRUN_TEST_CAPS=texel_range=0,tune_tile_buffers=2,tune_tile_fill=512 KVRUN_TEST_ONE_IN=131)
+	KVRUN_TEST_CAPS=texel_range=0,tune_tile_buffers=2,tune_tile_fill=512 KVRUN_TEST_ONE_IN=197)
 device_test(session.lavapipe26.attend_f32 session KVRUN_TEST_DEVICES=lavapipe26
 	KVRUN_TEST_CAPS=texel_range=0,tune_attend_matrices=0 KVRUN_TEST_ONE_IN=5)
 # GPU-assisted validation: kernels marked IN_BOUNDS (shaders/CMakeLists.txt) stay inside their buffers. It is slow, so a
@@ -215,7 +216,7 @@ device_test(policies.lavapipe.minimum policies KVRUN_TEST_DEVICES=lavapipe ${min
 device_test(session.lavapipe.validate session KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=1 KVRUN_TEST_EVERY=2)
 device_test(session.lavapipe.sync session KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=sync)
 device_test(pack.lavapipe.validate pack KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=1 ${rows_pack_lavapipe})
-device_test(policies.lavapipe.sync policies KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=sync KVRUN_TEST_EVERY=27)
+device_test(policies.lavapipe.sync policies KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=sync KVRUN_TEST_EVERY=26)
 
 # The CUDA sources without a GPU: on the host, and compiled to PTX. Fibers are slow: whole tables of packing and
 # attention, and a part of the others. tools/dev/nightly.sh cuda-host runs all.
