@@ -47,7 +47,7 @@ stage() {
 	faults) release && KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=1 build/tests/kvrun_vulkan_tests --no-version \
 		'--source-file=*test_faults.cpp' ;;
 	radv) release && build/tests/kvrun_vulkan_tests --no-version '--source-file=*test_radv.cpp' ;;
-	subdirectory) release && tests/api/consumers.sh build . whole ;;
+	subdirectory) release && tests/api/consumers.sh "$PWD/build" "$PWD" whole ;;
 	windows) tools/packages.sh windows && release && ctest --preset release -R '^windows$' ;;
 	fuzz) tools/dev/fuzz.sh "${KVRUN_NIGHTLY_FUZZ_SECONDS:-600}" ;;
 	attack) release && tools/dev/attack.py --kvrun build/kvrun ;;
