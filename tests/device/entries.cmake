@@ -198,7 +198,7 @@ device_test(ops.lavapipe26.tile_buffers ops KVRUN_TEST_DEVICES=lavapipe26
 device_test(session.lavapipe26.attend_f32 session KVRUN_TEST_DEVICES=lavapipe26
 	KVRUN_TEST_CAPS=texel_range=0,tune_attend_matrices=0 KVRUN_TEST_ONE_IN=5)
 # GPU-assisted validation: kernels marked IN_BOUNDS (shaders/CMakeLists.txt) stay inside their buffers. It is slow, so a
-# few rows of each table run here; KVRUN_VALIDATE=gpu with the same program runs them all.
+# few rows run here; KVRUN_VALIDATE=gpu with the same program runs them all.
 set(gpu_assisted KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=gpu)
 # The longest kernels of their kind are left out: with the layer's code in them the compiler takes minutes.
 set(gpu_assisted ${gpu_assisted} EXCEPT "*wide heads*,*softcaps*,*partial states*,*a row of matmul*")
