@@ -3,6 +3,7 @@
 #include "engine/core/block_quant.h"
 #include "engine/core/log.h"
 #include "engine/core/utf8.h"
+#include "models/assistant.h"
 #include "models/config_keys.h"
 #include "models/experts.h"
 #include "models/families.h"
@@ -41,10 +42,11 @@ const char* eps_key(const Keys& k, const Config& c) {
 	return k.has(rms) || !k.has(other) ? rms : other;
 }
 
-void read_layer_count(const Keys& k, Config& c) {
+void read_layer_count(const Keys& k, const Family& f, Config& c) {
 	c.n_layers = k.u32("block_count");
 	if (c.n_layers == 0) fail(Code::Format, "{}: key {} is 0; the file is damaged", k.g.name(), k.key("block_count"));
-	const uint32_t extra = k.u32("nextn_predict_layers", 0); // draft layers behind the model's own; ignored
+	// draft layers behind the model's own; ignored
+	const uint32_t extra = f.assists ? 0 : k.u32("nextn_predict_layers", 0);
 	if (extra != 0 && extra >= c.n_layers)
 		fail(Code::Format, "{}: key {} is {}, the model has {} layers; the file is damaged", k.g.name(),
 		     k.key("nextn_predict_layers"), extra, c.n_layers);
@@ -473,6 +475,7 @@ std::vector<TensorSpec> tensor_specs(const Config& c) {
 		add_prediction_inputs(out, c);
 	} else {
 		matrix("token_embd.weight", c.vocab, c.dim);
+		if (c.target_dim) add_assistant_specs(out, c);
 		add_layer_input_specs(out, c);
 		add_stream_specs(out, c);
 	}
@@ -533,17 +536,22 @@ uint64_t kv_f16_bytes(const Config& c) {
 	return n;
 }
 
-Config read_config(const Gguf& g) {
+Config read_config(const Gguf& g, bool assistant) {
 	if (g.text("general.type", "model") == "adapter")
 		fail(Code::Unsupported, "{}: an adapter; give its model with -m, and it with --lora", g.name());
 	const Family& f = family_of(g);
+	if (f.assists && !assistant)
+		fail(Code::Unsupported,
+		     "{}: an assistant, which drafts for a model of {}; give the model with -m, and it with "
+		     "--draft",
+		     g.name(), f.assists);
 	const Keys k{g, f.arch};
 	Config c;
 	c.arch = f.arch, c.name = g.text("general.name", "");
 	c.norm = see_norm(k, f), c.output_bias = f.output_bias;
 	if (!g.find_tensor("output_norm.weight")) c.final_norm = f.final_norm;
 	check_vocab(g, k, c);
-	read_layer_count(k, c);
+	read_layer_count(k, f, c);
 	const Windows windows = read_windows(k, f, c.n_layers);
 	LayerSizes sizes;
 	read_sizes(k, f, c, first_full(f, windows, c.n_layers), sizes);
@@ -552,6 +560,7 @@ Config read_config(const Gguf& g) {
 	read_window_sizes(k, f, c, windows, sizes);
 	check_sizes(k, f, c);
 	c.tied_embedding = !g.find_tensor("output.weight");
+	if (f.assists) c.target_dim = k.u32("embedding_length_out");
 	Layer layer = f.layer;
 	see_traits(k, f, layer);
 	read_scales(k, f, c, layer);

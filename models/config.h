@@ -186,10 +186,13 @@ struct Prediction {
 
 inline bool has_mlp_norm(MlpInput i) { return i == MlpInput::Normed || i == MlpInput::Beside; }
 
+constexpr uint32_t kOfTarget = UINT32_MAX;
+
 struct Layer { // what one layer computes
 	// attention
 	uint32_t n_heads = 0, n_kv_heads = 0, head_dim = 0;
-	uint32_t kv_layer = 0;     // attends to the keys and values of this layer: usually itself, else an earlier one
+	// Attends to the keys and values of this layer: usually itself, else an earlier one; kOfTarget: of another model.
+	uint32_t kv_layer = 0;
 	Window window = {};        // tokens it attends to
 	uint32_t rope = 0;         // index into Config::ropes
 	float attention_scale = 0; // factor of q . k; 0: 1 / sqrt(head_dim)
@@ -265,6 +268,8 @@ struct Config {
 	std::string final_norm = "output_norm"; // in the file
 	std::vector<Layer> layers;              // (n_layers)
 	Prediction prediction;
+	// Of an assistant (models/assistant.h): channels of the residual stream of the model it drafts for; 0: a model.
+	uint32_t target_dim = 0;
 };
 
 // Layers of the file; layer l has the weights of l % this.
@@ -305,7 +310,8 @@ std::vector<TensorSpec> tensor_specs(const Config&);
 // Throws Error{Format} if the file's tensor is missing or has another shape.
 void check_tensor(const Gguf&, const TensorSpec&);
 // Reads and checks the config; refuses unknown families, contradictions, missing and misshapen tensors.
-Config read_config(const Gguf&);
+// assistant: the file is one (models/assistant.h); else it must be a model.
+Config read_config(const Gguf&, bool assistant = false);
 // Warns once if the context is longer than the model's trained context.
 void warn_about_context(const Config&, uint32_t ctx);
 // (dim / 2) radians per position of each pair, after scaling, for a context of `ctx` tokens.

@@ -151,6 +151,16 @@ constexpr Family kFamilies[] = {
                .activation = Activation::GeluTanh,
                .mlp_out_norm = true,
                .experts = {.normalise = true, .beside_mlp = true}}},
+    {.arch = "gemma4-assistant",
+     .neox = true,
+     .second_rope = SecondRope::OwnInWindow,
+     .output_scales = true,
+     .assists = "gemma4",
+     .layer = {.attention_scale = 1,
+               .qk_norm = QkNorm::Head,
+               .attn_out_norm = true,
+               .activation = Activation::GeluTanh,
+               .mlp_out_norm = true}},
     {.arch = "glm4",
      .partial_rotary = true,
      .layer = {.attn_out_norm = true, .mlp_out_norm = true, .fused_gate_up = true}},
@@ -458,6 +468,7 @@ const Family* find_family(std::string_view arch) {
 std::string family_names(std::string_view between) {
 	std::string out;
 	for (const Family& f : kFamilies) {
+		if (f.assists) continue;
 		if (!out.empty()) out += between;
 		out += f.arch;
 	}
@@ -511,6 +522,8 @@ void describe_layers(Config& c, const Family& f, Layer layer, const Windows& win
 		second |= c.layers[l].rope != 0;
 	}
 	size_layers(c, sizes);
+	if (f.assists)
+		for (Layer& l : c.layers) l.kv_layer = kOfTarget;
 	if (!second) return;
 	Rope other{.dim = sizes.window_rope_dim ? sizes.window_rope_dim : c.ropes[0].dim,
 	           .theta = c.ropes[0].theta,

@@ -72,8 +72,10 @@ struct Family {
 	uint32_t unnormed_experts = 0;
 	// A model with this number of layers scales q . k by 1 / sqrt(dim / n_heads); GGUF has no key for it.
 	uint32_t wide_scale_layers = 0;
-	bool latent = false;    // layers have latent attention (Layer::latent)
-	bool predicts = false;  // kvrun runs the prediction layer (models/prediction.h) that files may have
+	bool latent = false;   // layers have latent attention (Layer::latent)
+	bool predicts = false; // kvrun runs the prediction layer (models/prediction.h) that files may have
+	// Files of this family are no models: they draft for models of this architecture (models/assistant.h).
+	const char* assists = nullptr;
 	bool recurrent = false; // some layers are recurrent; the file says which, and what recurrent_shape leaves open
 	Recurrent recurrent_shape = {};
 	// All layers are a state alone: there is no attention, and no MLP.
@@ -88,7 +90,7 @@ struct Family {
 
 std::span<const Family> families();
 const Family* find_family(std::string_view arch);         // null: unknown
-std::string family_names(std::string_view between = " "); // in the order of the table
+std::string family_names(std::string_view between = " "); // of models, in the order of the table
 struct Windows {                                          // windows, as a file describes them
 	uint32_t tokens = 0;                                  // 0: none
 	std::vector<bool> layers = {};                        // which layers have one; empty: default of the family

@@ -3,6 +3,7 @@
 #include "engine/core/block_quant.h"
 #include "engine/core/log.h"
 #include "engine/core/utf8.h"
+#include "models/assistant.h"
 #include "models/checked.h"
 #include "models/prediction.h"
 #include "models/read_ahead.h"
@@ -424,6 +425,7 @@ Weights load_weights(const Gguf& g, const Config& c, Backend& backend, const Loa
 	if (c.norm == NormKind::LayerBiased) w.final_norm.b = views.at(c.final_norm + ".bias");
 	if (c.output_bias) w.lm_head_b = views.at("output.bias");
 	w.lm_head = c.tied_embedding ? w.embed : views.at("output.weight");
+	if (c.target_dim) w.assistant = {views.at(kAssistantIn), views.at(kAssistantOut)};
 	if (c.layer_input_dim) {
 		w.input_table = views.at("per_layer_token_embd.weight");
 		w.input_model_proj = views.at("per_layer_model_proj.weight");

@@ -91,6 +91,10 @@ struct PredictionWeights {       // of Config::prediction
 	View embed_norm, state_norm; // (dim) f32
 	View join;                   // (dim, 2 * dim): of the embedding's norm, then of the hidden state's
 };
+struct AssistantWeights { // of Config::target_dim
+	View in;              // (dim, 2 * target_dim): of the embedding, then of the hidden state
+	View out;             // (target_dim, dim): makes the hidden state that the next guess reads
+};
 // Limits of what a projection reads and writes: out = clamp(w . clamp(x)) (Gemma 4's vision encoder).
 struct Limits {
 	float in_low, in_high, out_low, out_high;
@@ -114,6 +118,7 @@ struct Weights { // immutable after load; views point into `buffers`. Of a predi
 	std::vector<LayerWeights> layers;
 	std::vector<LimitedWeight> limits; // of matrices of layers
 	PredictionWeights prediction;
+	AssistantWeights assistant;
 	std::unordered_map<std::string, View> matrices; // by name in the file
 	std::deque<Buffer> buffers;                     // addresses survive a move of Weights
 	size_t bytes = 0;                               // all weights

@@ -74,7 +74,7 @@ static LoadProgress shown(Progress& progress) {
 }
 
 std::unique_ptr<DraftModel> open_draft_model(const EngineArgs& a, const DraftArgs& draft) {
-	if (!draft.has_model()) return nullptr;
+	if (!draft.has_model() || draft.is_assistant()) return nullptr;
 	EngineOptions o;
 	o.model = draft.what;
 	o.backend = first_device(backend_options(a));
@@ -84,9 +84,10 @@ std::unique_ptr<DraftModel> open_draft_model(const EngineArgs& a, const DraftArg
 	return std::make_unique<DraftModel>(o, open_model(a.model).tokenizer, uint32_t(a.ctx), shown(progress));
 }
 
-std::unique_ptr<Engine> open_engine(const EngineArgs& a, uint32_t max_rows, bool mtp) {
+std::unique_ptr<Engine> open_engine(const EngineArgs& a, uint32_t max_rows, const DraftArgs& draft) {
 	EngineOptions o;
-	o.mtp = mtp;
+	o.mtp = draft.predicts();
+	if (draft.is_assistant()) o.assistant = draft.what;
 	o.model = a.model;
 	o.loras = parse_loras(lora_text(a.loras));
 	o.mmproj = a.vision.mmproj;

@@ -22,8 +22,8 @@ BackendOptions backend_options(const std::string& device, bool check);
 BackendOptions backend_options(const ModelArgs&); // also --split
 WeightOptions weight_options(const WeightArgs&);
 // Opens the model with a progress bar; the first line on stderr says so when the device is a CPU. max_rows: most
-// sequences in a decode step. mtp: EngineOptions::mtp.
-std::unique_ptr<Engine> open_engine(const EngineArgs&, uint32_t max_rows = 1, bool mtp = false);
+// sequences in a decode step. draft: what the engine itself drafts by.
+std::unique_ptr<Engine> open_engine(const EngineArgs&, uint32_t max_rows = 1, const DraftArgs& draft = {});
 // Opens the small model of --draft MODEL. Must be opened before the large model, whose weights and
 // cache get the remaining memory. Null without one. It must outlive all answers.
 std::unique_ptr<DraftModel> open_draft_model(const EngineArgs&, const DraftArgs&);

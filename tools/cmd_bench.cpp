@@ -263,7 +263,7 @@ void bench_with_drafts(BenchArgs a) {
 	if (!a.file.empty()) b.text = read_text_file(a.file);
 	const auto start = std::chrono::steady_clock::now();
 	const auto small = open_draft_model(a.engine, a.draft);
-	const auto engine = open_engine(a.engine, a.draft.rows(1), a.draft.predicts());
+	const auto engine = open_engine(a.engine, a.draft.rows(1), a.draft);
 	const double load_s = seconds_since(start);
 	std::vector<DraftMeasured> all;
 	{

@@ -6,12 +6,14 @@
 #include "engine/core/utf8.h"
 #include "engine/run/tile_encoder.h"
 #include "engine/run/tuning_file.h"
+#include "models/assistant.h"
 #include "models/lora.h"
 #include "models/prediction.h"
 #include "models/vision.h"
 #include "tools/args_engine.h"
 #include "tools/commands.h"
 #include "tools/env.h"
+#include "tools/hub/local.h"
 #include "tools/plan_report.h"
 #include "tools/terminal.h"
 #include <algorithm>
@@ -88,14 +90,17 @@ PlanSubject subject_of(const PlanArgs& a) {
 	PlanSubject s;
 	uint32_t n_layers = 0;
 	uint64_t layer_bytes = 0;
-	if (!a.draft.empty() && a.draft != "lookup" && a.draft != "mtp")
+	const bool small = !a.draft.empty() && a.draft != "lookup" && a.draft != "mtp";
+	const std::string assistant_file = small ? resolve_model(a.draft).path : "";
+	if (small && !is_assistant(Gguf::open(assistant_file)))
 		fail(Code::Invalid,
-		     "--draft is '{}'; plan counts mtp, and lookup, which needs no device memory; a small model "
+		     "--draft is '{}'; plan counts mtp, an assistant, and lookup, which needs no device memory; a small model "
 		     "has a plan of its own",
 		     a.draft);
 	if (a.model.empty() && !(a.loras.empty() && a.vision.mmproj.empty()))
 		fail(Code::Invalid, "--lora and --mmproj are of a model; give -m FILE");
-	if (a.draft == "mtp" && a.model.empty()) fail(Code::Invalid, "--draft mtp is of a model; give -m FILE");
+	if ((small || a.draft == "mtp") && a.model.empty())
+		fail(Code::Invalid, "--draft {} is of a model; give -m FILE", a.draft);
 	if (a.model.empty() == a.shape.empty())
 		fail(Code::Invalid, "give one of -m FILE and --shape LAYERSxKVHEADSxHEADDIM");
 	if (!a.shape.empty()) {
@@ -114,6 +119,10 @@ PlanSubject subject_of(const PlanArgs& a) {
 		s.prediction_bytes = prediction_tensor_bytes(file, c);
 		s.model = model_memory(c, file.tensor_bytes() - s.prediction_bytes, uint32_t(a.ubatch));
 		if (a.draft == "mtp") s.model = with_prediction(s.model, file, c, read_prediction(file, c));
+		if (small) {
+			const Gguf assistant = Gguf::open(assistant_file);
+			s.model = with_assistant(s.model, assistant, read_assistant(assistant, c));
+		}
 		if (!a.loras.empty()) s.model.lora_bytes = lora_bytes(open_loras(parse_loras(lora_text(a.loras)), file, c), c);
 		if (!a.vision.mmproj.empty()) {
 			const Gguf encoder = Gguf::open(a.vision.mmproj);
@@ -226,8 +235,9 @@ void add_plan(Command& root) {
 	         "plan for a card that reads host memory at this rate, like 12G/s, and put there what does not fit");
 	add_rate(c, "--bandwidth", a->bandwidth, "rate of the card's own memory, for the estimate of tokens per second");
 	add_weight_options(c, a->weights);
-	add_text(c, "--draft", a->draft, "mtp|lookup",
-	         "count the prediction layer that --draft mtp loads: its weights, and a cache in f16 of its own");
+	add_text(
+	    c, "--draft", a->draft, "mtp|lookup|FILE",
+	    "count what --draft loads: the prediction layer (mtp) and a cache in f16 of its own, or an assistant (FILE)");
 	add_lora(c, a->loras, kOtherGroup);
 	add_mmproj(c, a->vision, kOtherGroup);
 	add_flag(c, "--json", a->json, "print JSON: an object, or an array of them for several policies");
@@ -266,8 +276,8 @@ void add_plan(Command& root) {
 	          "reserve_bytes, bytes (left "
 	          "for the cache), tokens_that_fit; lora_bytes, mmproj_bytes, image_bytes of adapters, the vision encoder "
 	          "and the "
-	          "largest image while it is encoded; with --draft mtp draft_bytes (the prediction layer) and "
-	          "draft_cache_bytes}; else, where the file has a prediction layer, prediction_bytes, which are not "
+	          "largest image while it is encoded; with --draft draft_bytes (prediction layer or assistant) "
+	          "and draft_cache_bytes}; else, where the file has a prediction layer, prediction_bytes, which are not "
 	          "counted"},
 	         {"weights", "where some lie in host memory: {bytes, device_bytes, host_bytes, host (of what), ring_bytes "
 	                     "(device memory through which prompts copy them, among activation_bytes), "

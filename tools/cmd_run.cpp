@@ -237,7 +237,7 @@ void run(RunArgs a) {
 
 	const auto start = std::chrono::steady_clock::now();
 	const std::unique_ptr<DraftModel> small = open_draft_model(a.engine, a.draft);
-	const std::unique_ptr<Engine> engine = open_engine(a.engine, a.draft.rows(1), a.draft.predicts());
+	const std::unique_ptr<Engine> engine = open_engine(a.engine, a.draft.rows(1), a.draft);
 	opt.draft_max = a.draft.draft_max();
 	if (small) opt.drafter = [&small] { return small->drafter(); };
 	if (!a.chat && !engine->tokenizer().chat_template().empty())

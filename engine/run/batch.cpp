@@ -30,8 +30,8 @@ struct Batch::Stream {
 		if (o.draft_max) {
 			if (const std::string why = s.why_one_token(); !why.empty())
 				fail(Code::Unsupported, "speculation (--draft) takes back what was guessed wrongly: {}", why);
-			MtpModel* own = s.engine().mtp();
-			drafter = o.drafter ? o.drafter() : own ? own->drafter() : std::make_unique<LookupDrafter>();
+			drafter = o.drafter ? o.drafter() : s.engine().drafter(s);
+			if (!drafter) drafter = std::make_unique<LookupDrafter>();
 		}
 		if (!o.grammar) return;
 		matcher.emplace(o.grammar);
@@ -90,7 +90,7 @@ uint32_t Batch::add(Session& s, std::span<const uint32_t> prompt, const Generate
 	stream->accept(s.history());
 	stream->accept(prompt);
 	PrefillHooks states;
-	if (Drafter* d = stream->drafter.get(); d && d->reads_states())
+	if (Drafter* d = stream->drafter.get(); d && d->reads_prompt())
 		states.all_rows = [d, at = s.n_tokens()](uint32_t first, std::span<const float> rows) {
 			d->states(at + first, rows);
 		};

@@ -30,7 +30,7 @@ struct GenerateOptions {
 	const std::atomic<bool>* cancel = nullptr; // checked between tokens and between pieces of the prompt
 	// Speculation: most drafted tokens per step; 0: none. The answer is the same, token for token.
 	uint32_t draft_max = 0;
-	std::function<std::unique_ptr<Drafter>()> drafter = {}; // null: Engine::mtp(), else LookupDrafter
+	std::function<std::unique_ptr<Drafter>()> drafter = {}; // null: Engine::drafter(), else LookupDrafter
 };
 struct GenerateHooks {
 	std::function<bool(const Prefill&)> prefill = {};     // after each piece of the prompt; false cancels

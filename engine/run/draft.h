@@ -20,6 +20,7 @@ class Drafter {
 	// Whether it reads the model's hidden states: then states() gets those of each token, which was accepted before,
 	// once the model has read it: rows (n, dim) of the residual stream after the last layer, of consecutive positions.
 	virtual bool reads_states() const { return false; }
+	virtual bool reads_prompt() const { return reads_states(); } // those of the prompt's tokens, too
 	virtual void states(uint32_t /*position*/, std::span<const float> /*rows*/) {}
 	virtual void work() {} // between pieces of the prompt and before steps: reads some of the states that came
 };

@@ -1,6 +1,8 @@
 // A model on a device: opened once, used by any number of sessions.
 #include "engine/run/engine.h"
 #include "backends/split_devices.h"
+#include "engine/run/draft_assistant.h"
+#include "engine/run/draft_model.h"
 #include "engine/run/tuning_file.h"
 #include "models/fingerprint.h"
 #include "models/prediction.h"
@@ -32,6 +34,13 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 	const uint32_t n_layers = model.config.n_layers;
 	std::optional<Config> prediction;
 	if (opt.mtp) prediction = read_prediction(model.file, model.config);
+	std::optional<Gguf> assistant_file;
+	std::optional<Config> assistant;
+	if (!opt.assistant.empty()) {
+		assistant_file = Gguf::open(opt.assistant);
+		assistant = read_assistant(*assistant_file, model.config);
+		check_same_vocabulary(Tokenizer(*assistant_file), model.tokenizer, opt.assistant);
+	}
 	std::vector<LoraFile> lora_files = open_loras(opt.loras, model.file, model.config);
 	std::optional<Gguf> vision_file;
 	std::optional<VisionConfig> vision;
@@ -56,6 +65,11 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 		if (empty.parts > 1)
 			fail(Code::Unsupported, "the prediction layer (--draft mtp) runs on one device; leave --split out");
 		empty.free_bytes -= std::min<uint64_t>(PredictionLayer::weight_bytes(e->file(), *prediction), empty.free_bytes);
+	}
+	if (assistant) {
+		if (empty.parts > 1)
+			fail(Code::Unsupported, "an assistant (--draft {}) runs on one device; leave --split out", opt.assistant);
+		empty.free_bytes -= std::min<uint64_t>(Assistant::weight_bytes(*assistant_file, *assistant), empty.free_bytes);
 	}
 	goal.bus = devices.rates.bus;
 	goal.bandwidth = devices.rates.device > 0 ? devices.rates.device : empty.peak_bytes_per_s;
@@ -93,6 +107,7 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 	e->ring_ = std::make_unique<WeightRing>(be, cfg, e->weights_, e->weight_plan_->ring());
 	std::unique_ptr<PredictionLayer> layer;
 	if (prediction) layer = std::make_unique<PredictionLayer>(be, e->file(), std::move(*prediction), e->weights_);
+	if (assistant) e->assistant_ = std::make_unique<Assistant>(be, *assistant_file, std::move(*assistant));
 
 	const DeviceInfo dev = be.info();
 	std::vector<uint32_t> parts = e->cache_layers_.model_layers(cfg); // by layer of the pool
@@ -116,13 +131,24 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 	    std::make_unique<LayerRunner>(be, cfg, e->weights_, std::max(e->ubatch_, 2 * opt.max_rows), &e->loras_);
 	e->decoder_ =
 	    std::make_unique<Decoder>(*e->runner_, e->cache_layers_, e->scratch_, e->window_scratch_, opt.max_rows);
+	if (e->assistant_) e->assistant_->prepare(*e);
 	return e;
+}
+
+Engine::Engine(Model m, std::unique_ptr<Backend> b)
+    : backend_(std::move(b)), model_(std::move(m)), cache_layers_(model_.config) {}
+
+Engine::~Engine() = default;
+
+std::unique_ptr<Drafter> Engine::drafter(Session& s) {
+	if (assistant_) return make_assistant_drafter(*assistant_, s);
+	return mtp_ ? mtp_->drafter() : nullptr;
 }
 
 size_t Engine::activation_bytes() const {
 	return loras_.bytes + (images_ ? images_->encoder().weight_bytes() : 0) + (mtp_ ? mtp_->layer().bytes() : 0) +
-	       ring_->bytes() + runner_->bytes() + decoder_->bytes() + scratch_.bytes() + window_scratch_.bytes() +
-	       (spare_ ? spare_->bytes() : 0);
+	       (assistant_ ? assistant_->bytes() : 0) + ring_->bytes() + runner_->bytes() + decoder_->bytes() +
+	       scratch_.bytes() + window_scratch_.bytes() + (spare_ ? spare_->bytes() : 0);
 }
 
 std::unique_ptr<PromptMemory> Engine::take_prompt_memory() {

@@ -34,13 +34,18 @@ struct EngineOptions {
 	std::string mmproj = {};                   // path of the model's vision encoder; empty: it reads no images
 	ImageRows image_rows = {};                 // limits of the rows of an image
 	bool mtp = false;                          // the model's own prediction layer drafts: Engine::mtp()
+	std::string assistant = {};                // path of an assistant that drafts (models/assistant.h); empty: none
 };
 
 // Bytes that caches may take of the memory left by weights: a tenth is reserved for activations and the driver.
 constexpr uint64_t cache_room(uint64_t free_bytes) { return free_bytes - free_bytes / 10; }
 
+class Assistant;
+class Session;
+
 class Engine {
  public:
+	~Engine();
 	// Throws Error: Io, Format, Unsupported for the model, Device, OutOfMemory for the device, Invalid for options.
 	static std::unique_ptr<Engine> open(const EngineOptions&, const LoadProgress& = {});
 
@@ -67,7 +72,10 @@ class Engine {
 	size_t activation_bytes() const;                          // device memory of everything but weights and cache
 	size_t prompt_peak_bytes() const { return prompt_peak_; } // of them, the most a prompt has taken
 
-	MtpModel* mtp() const { return mtp_.get(); }         // null without EngineOptions::mtp
+	MtpModel* mtp() const { return mtp_.get(); }              // null without EngineOptions::mtp
+	Assistant* assistant() const { return assistant_.get(); } // null without EngineOptions::assistant
+	// Drafts an answer of the session by what this engine has for it: assistant or prediction layer; null: neither.
+	std::unique_ptr<Drafter> drafter(Session&);
 	ImageStore* images() const { return images_.get(); } // null without EngineOptions::mmproj
 
 	// ---- for sessions and prompts
@@ -82,8 +90,7 @@ class Engine {
 	void note_prompt_bytes(size_t bytes) { prompt_peak_ = std::max(prompt_peak_, bytes); }
 
  private:
-	Engine(Model m, std::unique_ptr<Backend> b)
-	    : backend_(std::move(b)), model_(std::move(m)), cache_layers_(model_.config) {}
+	Engine(Model m, std::unique_ptr<Backend> b);
 
 	std::unique_ptr<Backend> backend_; // first, so destroyed last: the members below hold its memory
 	Model model_;
@@ -92,6 +99,7 @@ class Engine {
 	std::vector<LoraFile> lora_files_;
 	Loras loras_;
 	std::unique_ptr<MtpModel> mtp_; // views into weights_
+	std::unique_ptr<Assistant> assistant_;
 	std::unique_ptr<ImageStore> images_;
 	std::optional<WeightPlan> weight_plan_;
 	std::string weights_text_, weights_trade_;

@@ -92,6 +92,7 @@ class LayerRunner {
 	// The model's last hidden state of rows x (n, dim), n <= kLogitRows, after the final norm: the input of the logits.
 	// Reads it into out (n, dim) at the next wait().
 	void read_states(const View& x, std::vector<float>& out);
+	void norm_states(const View& out, const View& x) { norm(out, x, w_.final_norm); } // the final norm of x (n, dim)
 	// Logits of rows x (n, dim), n <= kLogitRows; they stay on the device until the next call.
 	void logits(const View& x, bool decode);
 	// Reads rows [first, first + n) of these logits into out (n, vocab) at the next wait().

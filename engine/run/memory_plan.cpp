@@ -3,6 +3,7 @@
 #include "engine/core/round.h"
 #include "engine/kv_host/counts.h"
 #include "engine/kv_host/window.h"
+#include "engine/run/assistant.h"
 #include "engine/run/cache_layers.h"
 #include "engine/run/layer_runner.h"
 #include "engine/run/prediction_layer.h"
@@ -11,20 +12,23 @@
 
 namespace kvrun {
 
-// Must equal what LayerRunner, Decoder and PromptMemory allocate.
-ModelMemory model_memory(const Config& c, uint64_t weight_bytes, uint32_t ubatch) {
+// Must equal what LayerRunner and Decoder allocate.
+uint64_t activation_bytes(const Config& c, uint32_t ubatch) {
 	const Widest most = widest(c);
 	const uint64_t rope_row = uint64_t(rope_width(c)) * 4;
 	const uint64_t logit_row =
 	    4 * (uint64_t(c.dim) + c.vocab + ceil_div(c.vocab, uint32_t(KV_LOGIT_BLOCK)) + KV_CANDIDATE_WORDS);
+	const uint64_t rows = std::clamp(ubatch, 1u, std::max(c.max_seq, 1u));
+	return rows * 4 * (c.dim * (LayerRunner::has_branch_rows(c) ? 2 : 1) + 2 * uint64_t(most.q) + 2 * most.kv) +
+	       MlpMemory::bytes(c, uint32_t(rows)) + RecurrentMemory::bytes(c, uint32_t(rows)) +
+	       LatentMemory::bytes(c, uint32_t(rows)) + StreamMemory::bytes(c, uint32_t(rows)) +
+	       LayerRunner::kLogitRows * logit_row + uint64_t(c.dim) * c.streams.n * 4 + 8 + rope_row;
+}
+
+ModelMemory model_memory(const Config& c, uint64_t weight_bytes, uint32_t ubatch) {
 	ModelMemory m;
 	m.weight_bytes = weight_bytes;
-	const uint64_t rows = std::clamp(ubatch, 1u, std::max(c.max_seq, 1u));
-	m.fixed_bytes =
-	    rows * 4 * (c.dim * (LayerRunner::has_branch_rows(c) ? 2 : 1) + 2 * uint64_t(most.q) + 2 * most.kv) +
-	    MlpMemory::bytes(c, uint32_t(rows)) + RecurrentMemory::bytes(c, uint32_t(rows)) +
-	    LatentMemory::bytes(c, uint32_t(rows)) + StreamMemory::bytes(c, uint32_t(rows)) +
-	    LayerRunner::kLogitRows * logit_row + uint64_t(c.dim) * c.streams.n * 4 + 8 + rope_row;
+	m.fixed_bytes = activation_bytes(c, ubatch);
 	m.trained_tokens = c.max_seq;
 	const CacheLayers layers(c);
 	m.row_bytes = PromptMemory::row_bytes(c, layers);
@@ -44,6 +48,11 @@ ModelMemory model_memory(const Config& c, const WeightPlan& w, uint32_t ubatch) 
 ModelMemory with_prediction(ModelMemory m, const Gguf& g, const Config& model, const Config& prediction) {
 	m.draft_bytes = PredictionLayer::weight_bytes(g, prediction) + PredictionLayer::activation_bytes(prediction);
 	m.draft_parts = uint32_t(CacheLayers(model).model_layers(model).size()) + 1;
+	return m;
+}
+
+ModelMemory with_assistant(ModelMemory m, const Gguf& file, const Config& assistant) {
+	m.draft_bytes = Assistant::weight_bytes(file, assistant) + Assistant::activation_bytes(assistant);
 	return m;
 }
 

@@ -16,8 +16,8 @@ struct ModelMemory {           // memory of a model besides its cache; all 0 for
 	uint64_t lora_bytes = 0;   // of adapters
 	uint64_t vision_bytes = 0; // weights of the vision encoder
 	uint64_t image_bytes = 0;  // that its largest tile takes while it is encoded
-	uint64_t draft_bytes = 0;  // weights and activations of the prediction layer, where it drafts
-	uint32_t draft_parts = 0;  // and its cache has one of so many equal parts of what caches get; 0: it does not draft
+	uint64_t draft_bytes = 0;  // weights and activations of what drafts: prediction layer or assistant
+	uint32_t draft_parts = 0;  // a prediction layer's cache has one of so many equal parts of what caches get; 0: none
 	uint32_t trained_tokens = 0; // context length the model was trained for; 0: unknown
 
 	uint64_t beside_bytes() const {
@@ -26,17 +26,21 @@ struct ModelMemory {           // memory of a model besides its cache; all 0 for
 };
 // The main cache of a context of n_tokens (Session::plan()).
 KvPlan plan_of_model(const CacheLayers&, const KvPolicy&, uint64_t n_tokens);
+uint64_t activation_bytes(const Config&, uint32_t ubatch); // ModelMemory::fixed_bytes without a ring
 ModelMemory model_memory(const Config&, uint64_t weight_bytes, uint32_t ubatch);
 // With the weights of the plan that lie on the device, and its ring.
 ModelMemory model_memory(const Config&, const WeightPlan&, uint32_t ubatch);
 // The same where the model's prediction layer drafts (EngineOptions::mtp). `prediction`: read_prediction().
 ModelMemory with_prediction(ModelMemory, const Gguf&, const Config& model, const Config& prediction);
+// The same where an assistant drafts (EngineOptions::assistant). `assistant`: read_assistant().
+ModelMemory with_assistant(ModelMemory, const Gguf& file, const Config& assistant);
 
 struct MemoryAccount { // of one context; the parts and the cache's share add up to the total
 	uint64_t total = 0, weights = 0, window = 0, states = 0, activations = 0, prompt = 0, reserve = 0; // bytes
 	uint64_t loras = 0, vision = 0, image = 0;
-	uint64_t draft = 0, draft_cache = 0; // of the prediction layer; its cache holds f16
-	uint64_t cache = 0;                  // left for the cache of layers that attend to all tokens
+	uint64_t draft = 0;       // of prediction layer or assistant
+	uint64_t draft_cache = 0; // of the prediction layer, f16
+	uint64_t cache = 0;       // left for the cache of layers that attend to all tokens
 };
 // total_bytes: free device memory. Assumes a prompt as long as the context. If the parts exceed the total, cache is 0.
 MemoryAccount memory_account(const ModelMemory&, uint64_t total_bytes, uint64_t n_tokens);

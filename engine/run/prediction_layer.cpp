@@ -30,7 +30,7 @@ uint64_t PredictionLayer::weight_bytes(const Gguf& g, const Config& c) {
 
 uint64_t PredictionLayer::activation_bytes(const Config& c) {
 	const uint64_t row = 4 * (5 * uint64_t(c.dim) + 2 + 1) + 4 * uint64_t(rope_width(c)); // of prepare()'s arena
-	return kRows * row + model_memory(c, 0, kRows).fixed_bytes;
+	return kRows * row + kvrun::activation_bytes(c, kRows);
 }
 
 void PredictionLayer::prepare(size_t cache_bytes) {

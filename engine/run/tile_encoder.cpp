@@ -63,8 +63,8 @@ uint64_t TileEncoder::bytes(const VisionConfig& v, uint32_t patches) {
 	const uint64_t kv = uint64_t(c.n_kv_heads) * c.head_dim;
 	const uint64_t words = 4 * (c.dim + 2 * uint64_t(row_room(v)) + c.head_dim + 1) + 2 * 2 * kv;
 	c.max_seq = uint32_t(rows);
-	return all * (words + (v.window_period ? 2 : 1) * 8ull * c.n_kv_heads) +
-	       model_memory(c, 0, uint32_t(rows)).fixed_bytes + (v.limited ? rows * 4 * row_room(v) : 0);
+	return all * (words + (v.window_period ? 2 : 1) * 8ull * c.n_kv_heads) + activation_bytes(c, uint32_t(rows)) +
+	       (v.limited ? rows * 4 * row_room(v) : 0);
 }
 
 TileEncoder::Order TileEncoder::order_of() const {

@@ -89,7 +89,7 @@ foreach(suite ${device_tests})
 		endif()
 	endforeach()
 endforeach()
-foreach(suite draft eval format_screen latent mixtures prediction recurrent split windows)
+foreach(suite assistant draft eval format_screen latent mixtures prediction recurrent split windows)
 	device_test(${suite}.cpu ${suite} KVRUN_TEST_DEVICES=cpu)
 	device_test(${suite}.lavapipe ${suite} KVRUN_TEST_DEVICES=lavapipe ${rows_${suite}_lavapipe}
 		${except_${suite}_lavapipe})

@@ -1,0 +1,207 @@
+// Assistants (--draft FILE): their guesses against tests/golden/assistant; answers are those without drafts, whatever
+// they guess; they attend to the model's cache as it is, packed or not.
+#include "engine/core/npy.h"
+#include "engine/run/batch.h"
+#include "engine/run/draft_assistant.h"
+#include "engine/run/memory_plan.h"
+#include "tests/device/sequences.h"
+#include <doctest/doctest.h>
+
+using namespace kvrun;
+
+namespace {
+
+// Layers that share keys and values with others of the model; KV heads that differ between kinds of layers.
+const std::vector<Case> kAssisted{{"gemma4"}, {"gemma4_shared"}};
+constexpr uint32_t kCuts[] = {1, 5, 8, 21}; // of tools/dev/make_assistant_models.py
+constexpr uint32_t kGuesses = 3;
+
+std::string file_of(const std::string& name) { return kGolden + "assistant/" + name; }
+
+EngineOptions options_of(const std::string& device, const std::string& name) {
+	EngineOptions o;
+	o.model = name == "right" ? file_of("right.model.gguf") : kGolden + "tiny/" + name + ".gguf";
+	o.backend = select_test_device(device), o.assistant = file_of(name) + ".gguf", o.ubatch = 7;
+	return o;
+}
+
+GenerateOptions answer_of(uint32_t n, uint32_t drafts = 0, double temperature = 0, uint64_t seed = 11) {
+	GenerateOptions o;
+	o.n = n, o.ignore_end = true, o.draft_max = drafts;
+	o.sampling.temperature = temperature, o.sampling.seed = seed;
+	return o;
+}
+
+// Reads the tokens; returns the residual stream of the last one.
+Floats read(Session& s, std::span<const uint32_t> tokens) {
+	const uint32_t dim = s.engine().config().dim;
+	Floats state;
+	PrefillHooks hooks;
+	hooks.all_rows = [&](uint32_t, std::span<const float> rows) { state.assign(rows.end() - dim, rows.end()); };
+	s.prefill(tokens, hooks);
+	return state;
+}
+
+template <class F> std::string message_of(F f) {
+	try {
+		f();
+	} catch (const Error& e) { return e.what(); }
+	return {};
+}
+
+} // namespace
+
+TEST_CASE("assistant: guesses behind texts of any length are those of transformers") {
+	each_row(kAssisted, [](Backend&, const Case& c, const TestRow& row) {
+		const auto engine = Engine::open(options_of(row.device, c.name));
+		Assistant& assistant = *engine->assistant();
+		const NpyArray ids = npy_read(file_of(c.name) + ".tokens.npy"), rows = npy_read(file_of(c.name) + ".logits.npy");
+		const Tokens tokens(ids.as<int32_t>().begin(), ids.as<int32_t>().end());
+		const size_t vocab = engine->config().vocab;
+		std::span<const float> want = rows.as<float>();
+		REQUIRE(want.size() == std::size(kCuts) * kGuesses * vocab);
+		const double most = logits_tolerance(engine->backend(), c.name, /*decode=*/true);
+		for (const uint32_t n : kCuts) {
+			Session s(*engine, with("fp16", 64));
+			const Floats state = read(s, std::span(tokens).first(n));
+			for (int again = 0; again < 2; ++again) { // nothing of the session changes
+				assistant.begin(s, state);
+				uint32_t token = tokens[n];
+				for (uint32_t i = 0; i < kGuesses; ++i) {
+					const std::span<const float> logits = want.subspan(i * vocab, vocab);
+					const uint32_t guess = assistant.guess(token);
+					CHECK_MESSAGE(relative_error(assistant.logits(), logits) < most, n << " tokens, guess " << i);
+					token = best(logits);
+					CHECK(guess == token);
+				}
+			}
+			CHECK(s.n_tokens() == n);
+			want = want.subspan(kGuesses * vocab);
+		}
+	});
+}
+
+TEST_CASE("assistant: answers are those without drafts, and so is what the session holds") {
+	each_row(kAssisted, [](Backend&, const Case& c, const TestRow& row) {
+		const auto engine = Engine::open(options_of(row.device, c.name));
+		const Tokens prompt = random_tokens(30, engine->config().vocab, 5);
+		for (const std::string kv : {"fp16", "turbo3,recent_keep=8,flush=16", "kivi2,recent_keep=8,flush=32,group=32"})
+			for (const double temperature : {0.0, 1.0}) {
+				const uint32_t n = row.device == "cpu" ? 60 : 30;
+				Session plain(*engine, with(kv, 200)), s(*engine, with(kv, 200));
+				const GenerateResult want = generate(plain, prompt, answer_of(n, 0, temperature));
+				const GenerateResult r = generate(s, prompt, answer_of(n, 5, temperature));
+				CHECK(r.tokens == want.tokens);
+				CHECK(r.kv.total() == want.kv.total());
+				CHECK(r.draft.drafted > 0);
+				CHECK(s.n_tokens() == plain.n_tokens());
+				check_same_bits(row, keep(s.decode(3)), keep(plain.decode(3)));
+			}
+	});
+}
+
+TEST_CASE("assistant: guesses of an answer are those behind the same text read at once, also when drafts were wrong") {
+	each_row(kAssisted, [](Backend&, const Case& c, const TestRow& row) {
+		const auto engine = Engine::open(options_of(row.device, c.name));
+		const Tokens prompt = random_tokens(20, engine->config().vocab, 5);
+		struct Noted final : Drafter {
+			std::unique_ptr<Drafter> inner;
+			std::map<size_t, uint32_t>& notes; // by length of the text
+			size_t length = 0;
+			Noted(std::unique_ptr<Drafter> d, std::map<size_t, uint32_t>& n) : inner(std::move(d)), notes(n) {}
+			void accept(std::span<const uint32_t> tokens) override { length += tokens.size(), inner->accept(tokens); }
+			bool reads_states() const override { return inner->reads_states(); }
+			bool reads_prompt() const override { return inner->reads_prompt(); }
+			void states(uint32_t at, std::span<const float> rows) override { inner->states(at, rows); }
+			std::span<const uint32_t> draft(uint32_t most) override {
+				const auto tokens = inner->draft(most);
+				if (!tokens.empty()) notes.emplace(length, tokens[0]);
+				return tokens;
+			}
+		};
+		std::map<size_t, uint32_t> notes;
+		GenerateOptions o = answer_of(40, 3, 1);
+		Session s(*engine, with("fp16", 200));
+		o.drafter = [&] { return std::make_unique<Noted>(engine->drafter(s), notes); };
+		const GenerateResult r = generate(s, prompt, o);
+		Tokens text = prompt;
+		text.insert(text.end(), r.tokens.begin(), r.tokens.end());
+		size_t equal = 0;
+		for (const auto& [length, token] : notes) {
+			Session whole(*engine, with("fp16", 200));
+			const Floats state = read(whole, std::span(text).first(length - 1));
+			engine->assistant()->begin(whole, state);
+			equal += engine->assistant()->guess(text[length - 1]) == token;
+		}
+		CHECK(notes.size() > 5);
+		CHECK(r.draft.accepted < r.draft.drafted);
+		CHECK(equal >= notes.size() - notes.size() / 10); // states of steps are rounded in another way than a prompt's
+	});
+}
+
+TEST_CASE("assistant: one that is right has all its guesses taken, in a batch with forks as well") {
+	each_row(std::vector<Case>{{"right"}}, [](Backend&, const Case& c, const TestRow& row) {
+		const auto engine = Engine::open(options_of(row.device, c.name));
+		const Tokens prompt = random_tokens(40, engine->config().vocab, 5);
+		Session plain(*engine, with("turbo4", 200)), s(*engine, with("turbo4", 200));
+		const GenerateResult want = generate(plain, prompt, answer_of(40));
+		for (const uint32_t most : {1u, 5u}) {
+			s.reset();
+			const GenerateResult r = generate(s, prompt, answer_of(40, most));
+			CHECK(r.tokens == want.tokens);
+			CHECK(r.draft.drafted > 15);
+			CHECK(r.draft.accepted == r.draft.drafted);
+		}
+		// Sampled answers of one prompt, each with its own seed.
+		Session first(*engine, with("turbo4", 200));
+		std::vector<std::unique_ptr<Session>> forks;
+		for (int i = 0; i < 2; ++i) forks.push_back(first.fork());
+		Batch batch(*engine);
+		std::vector<uint32_t> ids;
+		std::vector<Tokens> wanted;
+		for (const uint64_t seed : {1, 2, 3}) {
+			Session alone(*engine, with("turbo4", 200));
+			wanted.push_back(generate(alone, prompt, answer_of(30, 0, 0.7, seed)).tokens);
+			const GenerateOptions o = answer_of(30, 5, 0.7, seed);
+			ids.push_back(seed == 1 ? batch.add(first, prompt, o) : batch.add_fork(*forks[seed - 2], ids[0], o));
+		}
+		while (batch.step()) {}
+		for (size_t i = 0; i < ids.size(); ++i) {
+			const GenerateResult r = batch.take(ids[i]);
+			CHECK(!r.error);
+			CHECK(r.tokens == wanted[i]);
+			CHECK(r.draft.drafted > 0);
+		}
+	});
+}
+
+TEST_CASE("assistant: a plan counts its memory as an engine allocates it") {
+	each_row(kAssisted, [](Backend&, const Case& c, const TestRow& row) {
+		if (row.device != "cpu") return; // others round up allocations
+		const auto engine = Engine::open(options_of(row.device, c.name));
+		const Gguf file = Gguf::open(file_of(c.name) + ".gguf");
+		const ModelMemory m = with_assistant({}, file, read_assistant(file, engine->config()));
+		CHECK(double(engine->assistant()->bytes()) == doctest::Approx(double(m.draft_bytes)).epsilon(0.03));
+		const MemoryAccount a = memory_account(m, uint64_t(1) << 30, 100);
+		CHECK(a.draft == m.draft_bytes);
+		CHECK(a.draft_cache == 0);
+	});
+}
+
+TEST_CASE("assistant: what was made for another model, and damaged files, are refused by name") {
+	each_row(std::vector<Case>{{"refused"}}, [](Backend&, const Case&, const TestRow& row) {
+		if (row.device != "cpu") return;
+		const auto refused = [&](const std::string& model, const std::string& assistant) {
+			EngineOptions o;
+			o.model = kGolden + model, o.backend = select_test_device(row.device), o.assistant = assistant;
+			return message_of([&] { Engine::open(o); });
+		};
+		const auto says = [](const std::string& message, const char* what) {
+			CHECK_MESSAGE(message.find(what) != std::string::npos, message);
+		};
+		const std::string good = file_of("gemma4.gguf");
+		says(refused("tiny/llama.gguf", good), "drafts for models of gemma4; this model is one of llama");
+		says(refused("tiny/gemma4_wide.gguf", good), "KV heads of");
+		says(message_of([&] { open_model(good); }), "an assistant, which drafts for a model of gemma4; give the model");
+	});
+}
