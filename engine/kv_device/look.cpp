@@ -4,11 +4,13 @@
 namespace kvrun {
 
 KvLook::KvLook(Backend& be, KvScratch& scratch, KvSequence& seq, uint32_t l, uint32_t n_heads)
-    : be_(be), scratch_(scratch), seq_(seq) {
+    : be_(be), scratch_(scratch), seq_(seq), masks_(seq.pool()) {
 	KV_ASSERT(seq.n_tokens() && !seq.fetch());
 	seq.sync();
+	masks_.add_next(be, seq);
 	StepTable table;
-	const ReadRows row{&seq, 0, 1, decode_piece(be.info(), seq, l)};
+	const RowMask* const mask = masks_.of(seq, 0);
+	const ReadRows row{&seq, 0, 1, decode_piece(seq.pool().device(), seq, l, mask), Fetched::None, mask};
 	read_.build(l, {&row, 1}, /*extra=*/0, table);
 	parts_ = scratch.parts_view(be, read_.n_parts(), n_heads, seq.plan().shape.head_dim);
 	table.upload(be, scratch.step);

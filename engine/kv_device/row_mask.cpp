@@ -1,4 +1,4 @@
-// Which f16 tokens each row of one sequence sees in a step of several tokens.
+// Which f16 tokens a row of a sequence sees.
 #include "engine/kv_device/row_mask.h"
 #include <algorithm>
 
@@ -8,32 +8,71 @@ RowMasks::~RowMasks() {
 	for (const Range& r : ranges_) pool_.tables().give(r.at, r.words);
 }
 
+static uint32_t row_words(const KvSequence& s) {
+	return s.plan().n_groups * s.plan().n_heads * s.cache().n_pages(0, Tier::F16) * 4;
+}
+
+// Appends the f16 live bits of all token sets, as `hide` changes those of each: hide(group, head, bits).
+template <class F> static void append_live(const KvSequence& s, std::vector<uint32_t>& words, F hide) {
+	const size_t n = size_t(s.cache().n_pages(0, Tier::F16)) * 4;
+	for (uint32_t g = 0; g < s.plan().n_groups; ++g)
+		for (uint32_t h = 0; h < s.plan().n_heads; ++h) {
+			const std::span<const uint32_t> live = s.cache().live(g, Tier::F16, h);
+			words.insert(words.end(), live.begin(), live.begin() + ptrdiff_t(n));
+			hide(g, h, std::span(words).last(n));
+		}
+}
+
+static void hide_slot(const KvSequence& s, uint32_t slot, std::span<uint32_t> bits) {
+	const uint32_t page = s.plan().page[int(Tier::F16)], in_page = slot % page;
+	bits[slot / page * 4 + in_page / 32] &= ~(1u << in_page % 32);
+}
+
+// Hides the tokens before the window of a row at `position`.
+static void hide_older(const KvSequence& s, uint32_t g, uint32_t h, uint32_t position, std::span<uint32_t> bits) {
+	const uint32_t window = s.plan().window;
+	if (!window || position < window) return;
+	const std::vector<uint32_t> positions = s.cache().positions(g, Tier::F16, h);
+	for (uint32_t slot = 0; slot < positions.size(); ++slot)
+		if (positions[slot] != kNone && positions[slot] <= position - window) hide_slot(s, slot, bits);
+}
+
 void RowMasks::add(Backend& be, const KvSequence& s, uint32_t n) {
-	if (n < 2 || !s.plan().shape.n_layers) return; // nothing is read
-	const KvCache& c = s.cache();
-	const KvPlan& p = s.plan();
-	const uint32_t page = p.page[int(Tier::F16)], stride = c.n_pages(0, Tier::F16) * 4;
-	const uint32_t row_words = p.n_groups * p.n_heads * stride;
+	const uint32_t n_masks = s.plan().window ? n : n - 1;
+	if (!n_masks || !s.plan().shape.n_layers) return; // without layers nothing is read
+	const uint32_t pos = s.n_tokens() - n;
+	std::vector<uint32_t> words, n_pages;
+	words.reserve(size_t(n_masks) * row_words(s));
+	for (uint32_t i = 0; i < n_masks; ++i) {
+		append_live(s, words, [&](uint32_t g, uint32_t h, std::span<uint32_t> bits) {
+			for (uint32_t later = i + 1; later < n; ++later) hide_slot(s, s.cache().token_slot(g, h, later), bits);
+			hide_older(s, g, h, pos + i, bits);
+		});
+		n_pages.push_back(s.cache().token_f16_pages(i));
+	}
+	add(be, s, words, n_pages);
+}
+
+void RowMasks::add_next(Backend& be, const KvSequence& s) {
+	if (!s.plan().window) return;
 	std::vector<uint32_t> words;
-	words.reserve(size_t(n - 1) * row_words);
-	for (uint32_t i = 0; i + 1 < n; ++i)
-		for (uint32_t g = 0; g < p.n_groups; ++g)
-			for (uint32_t h = 0; h < p.n_heads; ++h) {
-				const std::span<const uint32_t> live = c.live(g, Tier::F16, h);
-				const size_t at = words.size();
-				words.insert(words.end(), live.begin(), live.begin() + stride);
-				for (uint32_t later = i + 1; later < n; ++later) {
-					const uint32_t slot = c.token_slot(g, h, later), in_page = slot % page;
-					words[at + slot / page * 4 + in_page / 32] &= ~(1u << in_page % 32);
-				}
-			}
+	append_live(s, words,
+	            [&](uint32_t g, uint32_t h, std::span<uint32_t> bits) { hide_older(s, g, h, s.n_tokens(), bits); });
+	const uint32_t n_pages = s.cache().n_pages(0, Tier::F16);
+	add(be, s, words, {&n_pages, 1});
+}
+
+void RowMasks::add(Backend& be, const KvSequence& s, std::span<const uint32_t> words,
+                   std::span<const uint32_t> n_pages) {
+	const KvPlan& p = s.plan();
+	const uint32_t stride = s.cache().n_pages(0, Tier::F16) * 4;
 	ranges_.reserve(ranges_.size() + 1);
 	Range r{&s, pool_.tables().take(uint32_t(words.size())), uint32_t(words.size()), {}};
-	for (uint32_t i = 0; i + 1 < n; ++i)
-		r.masks.push_back({c.token_f16_pages(i), r.at + i * row_words, p.n_heads == 1 ? 0 : stride,
+	for (uint32_t i = 0; i < n_pages.size(); ++i)
+		r.masks.push_back({n_pages[i], r.at + i * row_words(s), p.n_heads == 1 ? 0 : stride,
 		                   p.n_groups == 1 ? 0 : p.n_heads * stride});
 	ranges_.push_back(std::move(r));
-	be.write(pool_.tables().buffer(), size_t(ranges_.back().at) * 4, std::as_bytes(std::span(words)));
+	be.write(pool_.tables().buffer(), size_t(ranges_.back().at) * 4, std::as_bytes(words));
 }
 
 const RowMask* RowMasks::of(const KvSequence& s, uint32_t i) const {

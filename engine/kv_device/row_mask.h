@@ -1,10 +1,10 @@
-// Which f16 tokens each row of one sequence sees in a step of several tokens: those up to its own.
+// Which f16 tokens a row of a sequence sees: those up to its own, and no more than a window has.
 #pragma once
 #include "engine/kv_device/sequence.h"
 
 namespace kvrun {
 
-// Live bits of f16 pages without the tokens after a row's own, in the pool's tables.
+// Live bits of f16 pages without the tokens that a row does not see, in the pool's tables.
 struct RowMask {
 	uint32_t n_pages;              // f16 pages of a layer that the row reads: those that exist without later tokens
 	uint32_t at;                   // word of pool().tables(): (n_groups, n_heads, stride)
@@ -21,11 +21,12 @@ class RowMasks {
 	explicit RowMasks(KvPool& pool) : pool_(pool) {}
 	~RowMasks();
 	RowMasks(const RowMasks&) = delete;
-	// Adds masks of the first n - 1 tokens of the sequence's step; the last token uses the sequence's own live bits.
-	// Throws Error{OutOfMemory}.
+	// Adds masks of the n tokens of the sequence's step. Without a window the last token has none: it uses the
+	// sequence's own live bits. Throws Error{OutOfMemory}.
 	void add(Backend&, const KvSequence&, uint32_t n);
-	// Mask of token i of the sequence; null for the last token of the step.
-	const RowMask* of(const KvSequence&, uint32_t i) const;
+	// Adds the mask, if there is a window, of a row at the next position whose token is not cached.
+	void add_next(Backend&, const KvSequence&);
+	const RowMask* of(const KvSequence&, uint32_t i) const; // of token i; null: it sees all
 
  private:
 	struct Range {
@@ -33,6 +34,8 @@ class RowMasks {
 		uint32_t at, words;
 		std::vector<RowMask> masks; // by token
 	};
+	void add(Backend&, const KvSequence&, std::span<const uint32_t> words, std::span<const uint32_t> n_pages);
+
 	KvPool& pool_;
 	std::vector<Range> ranges_;
 };

@@ -64,6 +64,7 @@ struct KvPlan {
 	bool keeps_all;        // no token ever leaves the f16 tier
 	bool salient_stays;    // Salient is 16 bits: its tokens keep their f16 slot, and can still be demoted
 	bool empties_f16;      // a flush may leave no token in f16; then its pages are freed
+	uint32_t window = 0;   // tokens that a row sees, its own and the latest before it; 0: all that are cached
 	uint32_t n_groups;     // token structures: 1, or n_layers if each layer judges separately
 	uint32_t n_heads;      // token sets per structure: 1, or n_kv_heads
 	const PageFormat& page_format(uint32_t l, Tier t) const { return formats[layers[l].tier[int(t)].page_format]; }

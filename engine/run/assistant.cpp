@@ -33,27 +33,29 @@ void Assistant::prepare(Engine& model) {
 	});
 }
 
-void Assistant::begin(Session& s, std::span<const float> state) {
-	KV_ASSERT(state.size() == cfg_.target_dim);
-	for (std::optional<KvLook>& look : looks_) look.reset();
-	for (uint32_t l = 0; l < cfg_.n_layers; ++l) {
-		const auto [in_window, layer] = places_[l];
+Assistant::Round::Round(Assistant& a, Session& s, std::span<const float> state) : a_(a) {
+	KV_ASSERT(state.size() == a.cfg_.target_dim);
+	for (uint32_t l = 0; l < a.cfg_.n_layers; ++l) {
+		const auto [in_window, layer] = a.places_[l];
 		if (looks_[in_window]) continue;
-		KvScratch& scratch = in_window ? model_->window_scratch() : model_->scratch();
-		looks_[in_window].emplace(be_, scratch, in_window ? *s.window_seq() : s.seq(), layer, cfg_.layers[l].n_heads);
+		KvScratch& scratch = in_window ? a.model_->window_scratch() : a.model_->scratch();
+		KvSequence& seq = in_window ? *s.window_seq() : s.seq();
+		looks_[in_window].emplace(a.be_, scratch, seq, layer, a.cfg_.layers[l].n_heads);
 	}
 	std::vector<float> table;
-	for (size_t i = 0; i < cfg_.ropes.size(); ++i) {
+	for (size_t i = 0; i < a.cfg_.ropes.size(); ++i) {
 		table.clear();
-		rope_[i].append(s.next_position(), table);
-		be_.write(*position_[i].buf, position_[i].at, std::as_bytes(std::span(table)));
+		a.rope_[i].append(s.next_position(), table);
+		a.be_.write(*a.position_[i].buf, a.position_[i].at, std::as_bytes(std::span(table)));
 	}
-	const View row = rows(both_, 1, 1);
-	be_.write(*row.buf, row.at, std::as_bytes(state));
-	model_->runner().norm_states(row, row);
+	const View row = rows(a.both_, 1, 1);
+	a.be_.write(*row.buf, row.at, std::as_bytes(state));
+	a.model_->runner().norm_states(row, row);
 }
 
-uint32_t Assistant::guess(uint32_t token) {
+uint32_t Assistant::Round::guess(uint32_t token) { return a_.guess(looks_, token); }
+
+uint32_t Assistant::guess(std::optional<KvLook> (&looks)[2], uint32_t token) {
 	runner_->write_tokens(token_, {&token, 1});
 	model_->runner().embed(both_, 0, token_.ids, /*decode=*/true);
 	const Proj in[] = {{x_, w_.assistant.in, {}}};
@@ -63,7 +65,7 @@ uint32_t Assistant::guess(uint32_t token) {
 		const LayerRows r = runner_->rows_of(l, x_, token_, position_, 0, 1);
 		runner_->project_in(l, r, /*decode=*/true);
 		runner_->rotate(l, r, 0, 1, {});
-		looks_[places_[l].window]->attend(r.att, r.q, runner_->softmax(l, r));
+		looks[places_[l].window]->attend(r.att, r.q, runner_->softmax(l, r));
 		runner_->project_out(l, r, /*decode=*/true);
 	}
 	runner_->logits(x_, /*decode=*/true);

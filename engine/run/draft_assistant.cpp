@@ -24,9 +24,8 @@ class AssistantDrafter final : public Drafter {
 		if (lost_ || most == 0 || known_ == 0 || known_ != session_.n_tokens()) return drafted_;
 		if (latest_ >= assistant_.config().vocab) return drafted_; // noise, or a row of an image
 		try {
-			assistant_.begin(session_, state_);
-			for (uint32_t token = latest_; drafted_.size() < most; drafted_.push_back(token))
-				token = assistant_.guess(token);
+			Assistant::Round round(assistant_, session_, state_);
+			for (uint32_t token = latest_; drafted_.size() < most; drafted_.push_back(token)) token = round.guess(token);
 		} catch (const Error& e) {
 			drafted_.clear();
 			lost_ = e.code != Code::OutOfMemory; // memory may become free again

@@ -34,8 +34,7 @@ ModelMemory model_memory(const Config& c, uint64_t weight_bytes, uint32_t ubatch
 	m.row_bytes = PromptMemory::row_bytes(c, layers);
 	m.state_bytes = 2 * layers.states().bytes();
 	if (layers.both_kinds())
-		m.window_bytes =
-		    bytes_at(make_window_plan(layers.window_shape(), layers.window()), layers.window().tokens).total();
+		m.window_bytes = window_bytes(make_window_plan(layers.window_shape(), layers.window()), m.trained_tokens);
 	return m;
 }
 

@@ -69,7 +69,7 @@ Session::Session(Engine& e, const SessionOptions& options)
 	seqs_.main = std::make_unique<KvSequence>(e.backend(), plan(), e.pool(), ctx_, opt.seed);
 	if (window_plan_)
 		seqs_.window = std::make_unique<KvSequence>(e.backend(), *window_plan_, e.pool(),
-		                                            std::min(ctx_, layers.window().tokens), opt.seed);
+		                                            std::min(ctx_, layers.window().tokens + kLag), opt.seed);
 	if (layers.states().n_layers)
 		seqs_.states = std::make_unique<StateSequence>(e.backend(), e.pool(), layers.states());
 }
@@ -89,7 +89,7 @@ void Session::check_split() const {
 size_t Session::state_bytes() const { return 2 * engine_.cache_layers().states().bytes(); }
 
 size_t Session::window_bytes(uint64_t n_tokens) const {
-	return window_plan_ ? bytes_at(*window_plan_, n_tokens).total() : 0;
+	return window_plan_ ? kvrun::window_bytes(*window_plan_, n_tokens) : 0;
 }
 
 KvBytes Session::kv_bytes() const {

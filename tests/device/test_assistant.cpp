@@ -55,7 +55,8 @@ TEST_CASE("assistant: guesses behind texts of any length are those of transforme
 	each_row(kAssisted, [](Backend&, const Case& c, const TestRow& row) {
 		const auto engine = Engine::open(options_of(row.device, c.name));
 		Assistant& assistant = *engine->assistant();
-		const NpyArray ids = npy_read(file_of(c.name) + ".tokens.npy"), rows = npy_read(file_of(c.name) + ".logits.npy");
+		const NpyArray ids = npy_read(file_of(c.name) + ".tokens.npy"),
+		               rows = npy_read(file_of(c.name) + ".logits.npy");
 		const Tokens tokens(ids.as<int32_t>().begin(), ids.as<int32_t>().end());
 		const size_t vocab = engine->config().vocab;
 		std::span<const float> want = rows.as<float>();
@@ -65,11 +66,11 @@ TEST_CASE("assistant: guesses behind texts of any length are those of transforme
 			Session s(*engine, with("fp16", 64));
 			const Floats state = read(s, std::span(tokens).first(n));
 			for (int again = 0; again < 2; ++again) { // nothing of the session changes
-				assistant.begin(s, state);
+				Assistant::Round round(assistant, s, state);
 				uint32_t token = tokens[n];
 				for (uint32_t i = 0; i < kGuesses; ++i) {
 					const std::span<const float> logits = want.subspan(i * vocab, vocab);
-					const uint32_t guess = assistant.guess(token);
+					const uint32_t guess = round.guess(token);
 					CHECK_MESSAGE(relative_error(assistant.logits(), logits) < most, n << " tokens, guess " << i);
 					token = best(logits);
 					CHECK(guess == token);
@@ -130,8 +131,7 @@ TEST_CASE("assistant: guesses of an answer are those behind the same text read a
 		for (const auto& [length, token] : notes) {
 			Session whole(*engine, with("fp16", 200));
 			const Floats state = read(whole, std::span(text).first(length - 1));
-			engine->assistant()->begin(whole, state);
-			equal += engine->assistant()->guess(text[length - 1]) == token;
+			equal += Assistant::Round(*engine->assistant(), whole, state).guess(text[length - 1]) == token;
 		}
 		CHECK(notes.size() > 5);
 		CHECK(r.draft.accepted < r.draft.drafted);

@@ -54,8 +54,9 @@ TEST_CASE("windows: forks and rewinds") {
 		for (uint32_t i = 0; i < 6; ++i) s.decode(3 + i); // another text
 		CHECK(g.error(13, prompt_logits(*fork, std::span(g.tokens).subspan(13))) < most);
 		// Truncation cannot go back to forgotten tokens, but to the checkpoint.
-		CHECK(s.exact_position(16) == 13);
-		CHECK_THROWS_AS(s.truncate(16), Error);
+		CHECK(s.exact_position(17) == 17); // tokens are dropped together, 8 at a time
+		CHECK(s.exact_position(15) == 13);
+		CHECK_THROWS_AS(s.truncate(15), Error);
 		CHECK(s.keep_common(g.tokens) == 13);
 		CHECK(g.error(13, prompt_logits(s, std::span(g.tokens).subspan(13))) < most);
 		// Within the first window nothing is forgotten.
@@ -106,7 +107,25 @@ TEST_CASE("windows: several sequences in a step, of lengths inside and beyond th
 	});
 }
 
-TEST_CASE("windows: a layer keeps as many tokens as its window, whatever the policy of the others") {
+TEST_CASE("windows: after a step back logits are those of the text up to there") {
+	each_row(kWindowed, [](Backend&, const Case& c, const TestRow& row) {
+		const Golden g(c.name);
+		const auto engine = open_engine(row.device, g.model, 16);
+		const double most = logits_tolerance(engine->backend(), c.name, /*decode=*/true);
+		Session s(*engine, with("fp16", 64));
+		s.prefill(std::span(g.tokens).first(17));
+		for (const uint32_t n : {18u, 20u, 19u, 21u}) { // tokens of the text; behind them one that is wrong
+			s.truncate(std::min(n - 1, s.n_tokens()));
+			while (s.n_tokens() + 1 < n) s.decode(g.tokens[s.n_tokens()]);
+			const std::span<const float> logits = s.decode(g.tokens[n - 1]);
+			CHECK_MESSAGE(g.error(n - 1, {logits.begin(), logits.end()}) < most, n << " tokens");
+			s.decode((g.tokens[n] + 1) % engine->config().vocab);
+			s.truncate(n);
+		}
+	});
+}
+
+TEST_CASE("windows: a layer keeps a window and a few tokens more, whatever the policy of the others") {
 	each_row(std::vector<Case>{{"gemma3"}, {"gemma4_shared"}}, [](Backend&, const Case& c, const TestRow& row) {
 		const Golden g(c.name);
 		const auto engine = open_engine(row.device, g.model, 16);
@@ -119,7 +138,10 @@ TEST_CASE("windows: a layer keeps as many tokens as its window, whatever the pol
 				const std::vector<uint8_t> tiers = s.tiers(l, 0);
 				REQUIRE(tiers.size() == 105);
 				if (engine->config().layers[l].window)
-					for (size_t t = 0; t < 105; ++t) CHECK(tiers[t] == (t + kWindow < 105 ? 3 : 0));
+					for (size_t t = 0; t < 105; ++t) {
+						if (t + kWindow >= 105) CHECK(tiers[t] == 0);
+						if (t + 2 * kWindow < 105) CHECK(tiers[t] == 3);
+					}
 			}
 			CHECK(s.window_plan() != nullptr);
 		}

@@ -59,7 +59,8 @@ class Guesses:
         out = self.target.model(before, return_shared_kv_states=True)
         kv = {kind: tuple(t.clone() for t in pair) for kind, pair in out.shared_kv_states.items()}
         if mistake != "whole text in windows":
-            kv["sliding_attention"] = tuple(t[:, :, -WINDOW:] for t in kv["sliding_attention"])
+            # as in the layers of the model, and in llama.cpp: the token itself is one of the window
+            kv["sliding_attention"] = tuple(t[:, :, 1 - WINDOW:] for t in kv["sliding_attention"])
         state = out.last_hidden_state[:, -1:]
         if mistake == "state before the final norm":
             state = self.before_norm(before)
