@@ -25,7 +25,8 @@ class AssistantDrafter final : public Drafter {
 		if (latest_ >= assistant_.config().vocab) return drafted_; // noise, or a row of an image
 		try {
 			Assistant::Round round(assistant_, session_, state_);
-			for (uint32_t token = latest_; drafted_.size() < most; drafted_.push_back(token)) token = round.guess(token);
+			for (uint32_t token = latest_; drafted_.size() < most; drafted_.push_back(token))
+				token = round.guess(token);
 		} catch (const Error& e) {
 			drafted_.clear();
 			lost_ = e.code != Code::OutOfMemory; // memory may become free again

@@ -82,6 +82,42 @@ TEST_CASE("cli: --draft mtp gives the text without drafts; a file without the la
 	check_error(run_args({"--draft", "mtp", "-q"}), 3, {"architecture is llama", "prediction layers"});
 }
 
+TEST_CASE("cli: --draft with a model's assistant gives the text without drafts; that of another model is refused") {
+	const std::string folder = std::string(KVRUN_SOURCE_DIR) + "/tests/golden/assistant/";
+	std::vector<std::string> args = {"run",
+	                                 folder + "right.model.gguf",
+	                                 "--device",
+	                                 "cpu",
+	                                 "-p",
+	                                 "a b c",
+	                                 "-n",
+	                                 "40",
+	                                 "-s",
+	                                 "9",
+	                                 "--temp",
+	                                 "0",
+	                                 "--ignore-eos",
+	                                 "--kv",
+	                                 "kivi4,group=32"};
+	const Ran plain = run_program(args);
+	REQUIRE(plain.code == 0);
+	args.insert(args.end(), {"--draft", folder + "right.gguf"});
+	const Ran fast = run_program(args);
+	CAPTURE(fast.err);
+	CHECK(fast.code == 0);
+	CHECK(fast.out == plain.out);
+	CHECK(contains(fast.err, " tok taken (100.0 %)"));
+	const Ran bench = run_program({"bench", folder + "right.model.gguf", "--device", "cpu", "-n", "24", "-r", "1",
+	                               "--draft", folder + "right.gguf", "-o", "json"});
+	REQUIRE(bench.code == 0);
+	CHECK(nlohmann::json::parse(bench.out)["results"][0]["draft_n_accepted"].get<int>() > 12);
+	check_error(run_args({"--draft", folder + "right.gguf", "-q"}), 2, {"right.gguf", "models of gemma4", "llama"});
+	check_error({"run", folder + "right.gguf", "--device", "cpu", "-p", "a"}, 3, {"an assistant", "--draft"});
+	const Ran inspect = run_program({"inspect", folder + "right.gguf"});
+	CHECK(inspect.code == 0);
+	CHECK(contains(inspect.out, "an assistant"));
+}
+
 TEST_CASE("cli: bench --draft has both speeds, and tokens that are equal") {
 	const std::vector<std::string> base = {"bench", kModel, "--device", "cpu",  "-n",         "24",      "-d",
 	                                       "0,64",  "-r",   "2",        "--kv", "fp16,kivi2", "--draft", "lookup"};

@@ -72,10 +72,25 @@ TEST_CASE("plan: the prediction layer of a file counts with --draft mtp alone, w
 	CHECK(sum == with["total_bytes"].get<double>());
 	const Ran text = run_program({"plan", asked[0], "--memory", "8G"});
 	CHECK(text.out.find("not counted: the file's prediction layer of ") != std::string::npos);
-	check_refused({asked[0], "--draft", "small.gguf"}, {"--draft is 'small.gguf'", "mtp"});
+	const std::string golden = std::string(KVRUN_SOURCE_DIR) + "/tests/golden/";
+	const std::string small = golden + "tiny/llama.gguf";
+	check_refused({asked[0], "--draft", small}, {"--draft is '" + small, "mtp"});
 	const Ran none = run_program({"plan", "synth:qwen3.5-9b:q4_k", "--memory", "8G", "--draft", "mtp"});
 	CHECK(none.code == 3);
 	CHECK(none.err.find("key qwen35.nextn_predict_layers is missing") != std::string::npos);
+}
+
+TEST_CASE("plan: an assistant counts with --draft, and has no cache") {
+	const std::string golden = std::string(KVRUN_SOURCE_DIR) + "/tests/golden/", model = golden + "tiny/gemma4.gguf",
+	                  assistant = golden + "assistant/gemma4.gguf";
+	const json without = plan({model, "--kv", "turbo4"})["memory"],
+	           with = plan({model, "--kv", "turbo4", "--draft", assistant})["memory"];
+	CHECK(with["draft_bytes"] > std::filesystem::file_size(assistant) / 2);
+	CHECK(with["draft_cache_bytes"] == 0);
+	CHECK(with["bytes"] < without["bytes"]);
+	const Ran text = run_program({"plan", model, "--memory", "8G", "--draft", assistant});
+	CHECK(text.out.find("  assistant   ") != std::string::npos);
+	check_refused({golden + "tiny/gemma3.gguf", "--draft", assistant}, {"models of gemma4", "gemma3"});
 }
 
 TEST_CASE("plan: adapters and the vision encoder are counted") {

@@ -77,18 +77,18 @@ def conversations(plain, s):
     equal("three turns", talk(s), talk(plain))
 
 
-def prediction():
-    """A model's own prediction layer: one that is always right, and one that is not."""
+def prediction(folder, draft, models):
+    """A model's own prediction layer, or its assistant: one that is always right, and one that is not."""
     body = {"prompt": "a b c", "temperature": 0, **LONG}
     asked = [body, {**body, "prompt": "c a", "temperature": 0.8, "seed": 7},
              {**body, "kv": "kivi2,recent_keep=8,flush=32"},
              {**body, "n": 2, "temperature": 0.9, "seed": 3}]
-    for name, right in (("right", True), ("glm4moe", False)):
-        model = os.path.join(ROOT, "tests", "golden", "prediction", name + ".gguf")
+    for name, right in models:
+        model = os.path.join(ROOT, "tests", "golden", folder, name + ".gguf")
         with Server("--parallel", "3", model=model) as plain:
             wanted = [plain.post(COMPLETION, r).json() for r in asked]
         check(f"{name}: no timings without drafts", all("timings" not in w for w in wanted))
-        with Server("--parallel", "3", "--draft", "mtp", "--draft-max", "4", model=model) as s:
+        with Server("--parallel", "3", "--draft", draft(name), "--draft-max", "4", model=model) as s:
             for _ in range(2):  # the second time, the layer goes on with what it has read
                 replies = at_once([lambda r=r: s.post(COMPLETION, r) for r in asked])
                 for i, (want, got) in enumerate(zip(wanted, replies)):
@@ -103,6 +103,7 @@ def prediction():
 def refused():
     for options, code, why in ((("--draft", "lookup", "--kv", "specache2,fetch=24"), 2, "--draft"),
                                (("--draft", "mtp"), 3, "prediction layers"),
+                               (("--draft", os.path.join(ASSISTANTS, "gemma4.gguf")), 2, "models of gemma4"),
                                (("--draft", TINY), 2, "vocabulary")):
         p = subprocess.run([sys.argv[1], "serve", MODEL, "--device", "cpu", "--port", "0", *options],
                            capture_output=True, timeout=120, check=False)
@@ -119,6 +120,8 @@ with Server("--chat-template", "chatml", "--parallel", "6") as plain:
         conversations(plain, s)
     with Server("--parallel", "3", "--draft", MODEL, "--draft-max", "4") as s:
         same_answers(wanted, s, "a model")
-prediction()
+prediction("prediction", lambda name: "mtp", (("right", True), ("glm4moe", False)))
+ASSISTANTS = os.path.join(ROOT, "tests", "golden", "assistant")
+prediction("tiny", lambda name: os.path.join(ASSISTANTS, name + ".gguf"), (("gemma4", False), ("gemma4_shared", False)))
 refused()
 finish()

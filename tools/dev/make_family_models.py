@@ -523,7 +523,8 @@ def convert(model, path, keys={}, unused={}, **options):
         kind = model.config.model_type
         if kind in ("step3p5", "bailing_hybrid", "gpt_neox") or hasattr(model.config, "expert_limit"):
             options["hparams"] = json.loads(Path(folder, "config.json").read_text())
-        vocab = {f"t{i}": i for i in range(model.config.get_text_config().vocab_size)}  # Gemma's converter needs their number
+        n_tokens = model.config.get_text_config().vocab_size
+        vocab = {f"t{i}": i for i in range(n_tokens)}  # Gemma's converter needs their number
         Path(folder, "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocab}, "added_tokens": []}))
         hparams = ModelBase.load_hparams(Path(folder), False)
         cls = get_model_class({"PhimoeForCausalLM": "PhiMoEForCausalLM", "Mistral4ForCausalLM": "Ministral3ForCausalLM"}
