@@ -182,6 +182,7 @@ struct Streams {
 struct Prediction {
 	uint32_t block = 0; // number of the layer in the file; 0: the config is a whole model
 	bool own_embedding = false, own_norm = false, own_head = false;
+	const char* norm_name = "nextn.shared_head_norm"; // in the file
 };
 
 inline bool has_mlp_norm(MlpInput i) { return i == MlpInput::Normed || i == MlpInput::Beside; }

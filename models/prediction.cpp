@@ -9,6 +9,10 @@ std::string prediction_tensor(const Config& c, const char* what) {
 	return fmt::format("blk.{}.nextn.{}", c.prediction.block, what);
 }
 
+std::string prediction_norm(const Config& c) {
+	return fmt::format("blk.{}.{}.weight", c.prediction.block, c.prediction.norm_name);
+}
+
 static std::string families_that_predict() {
 	std::string out;
 	for (const Family& f : families())
@@ -24,7 +28,7 @@ Config prediction_config(const Config& of) {
 	Layer layer;
 	for (const Layer& l : of.layers)
 		if (attends(l)) layer = l;
-	layer.kv_layer = 0, layer.window = {};
+	layer.kv_layer = 0, layer.window = {}, layer.rope = 0;
 	c.layers.assign(1, layer);
 	return c;
 }
@@ -58,7 +62,8 @@ Config read_prediction(const Gguf& g, const Config& of) {
 	const auto found = [&](const char* what) { return g.find_tensor(prediction_tensor(c, what)) != nullptr; };
 	c.prediction.own_embedding = found("embed_tokens.weight");
 	c.prediction.own_head = found("shared_head_head.weight");
-	c.prediction.own_norm = found("shared_head_norm.weight");
+	if (!g.find_tensor(prediction_norm(c))) c.prediction.norm_name = "layer_output_norm"; // bailingmoe3's name
+	c.prediction.own_norm = g.find_tensor(prediction_norm(c)) != nullptr;
 	for (const TensorSpec& s : tensor_specs(c)) check_tensor(g, s);
 	return c;
 }
@@ -71,7 +76,7 @@ void add_prediction_inputs(std::vector<TensorSpec>& out, const Config& c) {
 }
 
 void add_prediction_outputs(std::vector<TensorSpec>& out, const Config& c) {
-	if (c.prediction.own_norm) out.push_back({prediction_tensor(c, "shared_head_norm.weight"), 1, c.dim, false});
+	if (c.prediction.own_norm) out.push_back({prediction_norm(c), 1, c.dim, false});
 	if (c.prediction.own_head) out.push_back({prediction_tensor(c, "shared_head_head.weight"), c.vocab, c.dim, true});
 }
 

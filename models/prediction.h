@@ -19,5 +19,6 @@ void add_prediction_inputs(std::vector<TensorSpec>&, const Config&);
 void add_prediction_outputs(std::vector<TensorSpec>&, const Config&);
 // "blk.12.nextn.WHAT"
 std::string prediction_tensor(const Config&, const char* what);
+std::string prediction_norm(const Config&); // name of the layer's own final norm
 
 } // namespace kvrun

@@ -411,13 +411,14 @@ Weights load_weights(const Gguf& g, const Config& c, Backend& backend, const Loa
 	for (uint32_t l = 0; l < c.n_layers; ++l)
 		w.layers.push_back(layer_weights(c.layers[l], l % layers_with_weights(c) + c.prediction.block, views, backend));
 	if (c.prediction.block) {
-		const auto own = [&](const char* what) {
-			const auto v = views.find(prediction_tensor(c, what));
+		const auto found = [&](const std::string& name) {
+			const auto v = views.find(name);
 			return v == views.end() ? View() : v->second;
 		};
+		const auto own = [&](const char* what) { return found(prediction_tensor(c, what)); };
 		w.prediction = {own("enorm.weight"), own("hnorm.weight"), own("eh_proj.weight")};
 		w.embed = own("embed_tokens.weight"), w.lm_head = own("shared_head_head.weight");
-		w.final_norm.w = own("shared_head_norm.weight");
+		w.final_norm.w = found(prediction_norm(c));
 		return w;
 	}
 	w.embed = views.at("token_embd.weight");

@@ -92,7 +92,8 @@ class LayerRunner {
 	// The model's last hidden state of rows x (n, dim), n <= kLogitRows, after the final norm: the input of the logits.
 	// Reads it into out (n, dim) at the next wait().
 	void read_states(const View& x, std::vector<float>& out);
-	void norm_states(const View& out, const View& x) { norm(out, x, w_.final_norm); } // the final norm of x (n, dim)
+	void norm(const View& out, const View& x, const NormWeights& w) { norm(out, x, w, cfg_.norm_eps); } // of x (n, dim)
+	void norm_states(const View& out, const View& x) { norm(out, x, w_.final_norm); } // the final norm
 	// Logits of rows x (n, dim), n <= kLogitRows; they stay on the device until the next call.
 	void logits(const View& x, bool decode);
 	// Reads rows [first, first + n) of these logits into out (n, vocab) at the next wait().
@@ -109,7 +110,6 @@ class LayerRunner {
 
  private:
 	const LayerWeights& weights_of(uint32_t l) const { return copied_ && copied_layer_ == l ? *copied_ : w_.layers[l]; }
-	void norm(const View& out, const View& x, const NormWeights& w) { norm(out, x, w, cfg_.norm_eps); }
 	void norm(const View& out, const View& x, const NormWeights&, float eps);
 	float out_norm_eps() const { return cfg_.out_norm_eps ? cfg_.out_norm_eps : cfg_.norm_eps; }
 	// Backend::matmul() with what adapters and limits of weights change.

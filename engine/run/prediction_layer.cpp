@@ -65,9 +65,9 @@ void PredictionLayer::join(const LayerRows& r, const PredictionRows& in) {
 	const View embedded = rows(pairs_, 0, n), states = rows(pairs_, kRows, n);
 	be_.write(*states.buf, states.at, std::as_bytes(in.states));
 	runner_->embed(x_, 0, r.tokens.ids, /*decode=*/true);
-	be_.rmsnorm(embedded, r.x, w_.prediction.embed_norm, cfg_.norm_eps);
-	be_.rmsnorm(states, states, (in.own ? w_ : model_).final_norm.w, cfg_.norm_eps);
-	be_.rmsnorm(states, states, w_.prediction.state_norm, cfg_.norm_eps);
+	runner_->norm(embedded, r.x, {w_.prediction.embed_norm, {}});
+	runner_->norm(states, states, (in.own ? w_ : model_).final_norm);
+	runner_->norm(states, states, {w_.prediction.state_norm, {}});
 	const View both = rows(joined_, 0, 2 * n);
 	be_.embed(both, pairs_, rows(order_, 0, 2 * n));
 	const Proj into[] = {{r.x, w_.prediction.join, {}}};

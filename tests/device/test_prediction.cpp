@@ -13,8 +13,9 @@ using namespace kvrun;
 namespace {
 
 // Gated attention, dense and with experts; partial RoPE with biases; latent attention, with an embedding and an output
-// of the layer's own.
-const std::vector<Case> kPredicting{{"qwen35"}, {"qwen35moe"}, {"glm4moe"}, {"deepseek2_v3"}};
+// of the layer's own, or with a gate; attention beside the experts, with LayerNorm.
+const std::vector<Case> kPredicting{{"qwen35"}, {"qwen35moe"},   {"glm4moe"},   {"deepseek2_v3"},
+                                    {"hy_v3"},  {"bailingmoe3"}, {"cohere2moe"}};
 
 std::string file_of(const std::string& name) { return kGolden + "prediction/" + name; }
 

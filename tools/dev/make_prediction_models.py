@@ -34,7 +34,10 @@ GUESSES = 2
 
 def layer_config(config):
     one = copy.deepcopy(config)
-    for key, value in (("num_hidden_layers", 1), ("layer_types", ["full_attention"]), ("first_k_dense_replace", 0),
+    kind = "full_attention"
+    if one.model_type == "cohere2_moe":  # a layer with positions: one with a window that has room for the text
+        kind, one.sliding_window = "sliding_attention", 256
+    for key, value in (("num_hidden_layers", 1), ("layer_types", [kind]), ("first_k_dense_replace", 0),
                        ("mlp_layer_types", ["sparse"])):
         if hasattr(one, key) and getattr(one, key) is not None:
             setattr(one, key, value)
@@ -42,6 +45,9 @@ def layer_config(config):
 
 
 def norm(x, w, eps):
+    """RMS norm; eps is negative for LayerNorm."""
+    if eps < 0:
+        x, eps = x - x.mean(-1, keepdim=True), -eps
     return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * w
 
 
@@ -50,6 +56,7 @@ class Prediction:
 
     def __init__(self, layer, parts, eps):
         self.layer, self.parts, self.eps = layer, parts, eps
+        self.scale = getattr(layer.config, "logit_scale", None) or 1.0
         self.last = None
         layer.model.norm.register_forward_hook(lambda m, args, out: setattr(self, "last", args[0][0]))
 
@@ -69,7 +76,7 @@ class Prediction:
         for i in range(GUESSES + 1):
             x = self.rows(torch.tensor(tokens), states, own, p)
             self.layer.model(inputs_embeds=x[None], use_cache=False)
-            y = norm(self.last, p["own_norm"], self.eps) @ p["head"].T
+            y = norm(self.last, p["own_norm"], self.eps) @ p["head"].T * self.scale
             out = y if out is None else torch.cat([out, y[-1:]])
             tokens.append(int(y[-1].argmax())), states.append(self.last[-1].clone()), own.append(True)
         return out.numpy().astype(np.float32)
@@ -118,11 +125,12 @@ def block_count(path):
     return r.fields[f"{arch}.block_count"].contents() - (promised.contents() if promised else 0)
 
 
-def layer_tensors(layer, block):
-    """Tensors of the one layer, named as those of `block`."""
-    with tempfile.NamedTemporaryFile(suffix=".gguf") as f:
-        convert(layer, f.name)
-        r = gguf.GGUFReader(f.name)
+def layer_tensors(layer, block, name):
+    """Tensors of the one layer of a model like tiny/`name`, named as those of `block`."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/{name}.gguf"
+        convert(layer, path)
+        r = gguf.GGUFReader(path)
         return {t.name.replace("blk.0.", f"blk.{block}."): (np.array(t.data), t.tensor_type)
                 for t in r.tensors if t.name.startswith("blk.0.")}
 
@@ -140,7 +148,8 @@ def make(name, config, out, verbose):
     model, one = build(config, seed), layer_config(config)
     layer = build(one, seed + 2)
     rng = np.random.default_rng(seed + 3)
-    dim, eps = config.hidden_size, config.rms_norm_eps
+    dim = config.hidden_size
+    eps = -config.layer_norm_eps if config.model_type == "cohere2_moe" else config.rms_norm_eps
     shift = 1.0 if config.model_type.startswith("qwen3") else 0.0  # transformers adds 1 to weights of norms
     own = name.startswith("deepseek2")  # published files have these tensors
     parts = {
@@ -175,11 +184,12 @@ def make(name, config, out, verbose):
         if moved < 5 * TOLERANCE:
             sys.exit(f"{name}: '{what}' moves the logits by {moved:.2e} only; a program that gets it wrong would pass")
     block = block_count(main_file(name))
-    extra = layer_tensors(layer, block)
+    extra = layer_tensors(layer, block, name)
     nextn = f"blk.{block}.nextn"
     extra |= {f"{nextn}.eh_proj.weight": half(parts["join"]), f"{nextn}.enorm.weight": single(parts["enorm"]),
               f"{nextn}.hnorm.weight": single(parts["hnorm"]),
-              f"{nextn}.shared_head_norm.weight": single(parts["own_norm"])}
+              (f"blk.{block}.layer_output_norm.weight" if name == "bailingmoe3" else f"{nextn}.shared_head_norm.weight"):
+                  single(parts["own_norm"])}
     if own:
         extra |= {f"{nextn}.embed_tokens.weight": half(parts["embed"]),
                   f"{nextn}.shared_head_head.weight": half(parts["head"])}
@@ -196,7 +206,7 @@ def make_right(layer, dim, out):
     embedding."""
     silent = ("attn_output.weight", "ffn_down.weight", "ssm_out.weight")
     block = block_count(main_file("qwen35"))
-    extra = {n: (np.zeros_like(d) if n.endswith(silent) else d, k) for n, (d, k) in layer_tensors(layer, block).items()}
+    extra = {n: (np.zeros_like(d) if n.endswith(silent) else d, k) for n, (d, k) in layer_tensors(layer, block, "qwen35").items()}
     ones = torch.ones(dim)
     extra |= {f"blk.{block}.nextn.eh_proj.weight": half(torch.cat([torch.eye(dim), torch.zeros(dim, dim)], -1)),
               f"blk.{block}.nextn.enorm.weight": single(ones), f"blk.{block}.nextn.hnorm.weight": single(ones)}
@@ -209,8 +219,8 @@ def main():
     if len(args) < 2 or args[0].startswith("-"):
         sys.exit(__doc__.strip())
     torch.set_num_threads(1)
-    table = {n: m[n][0] for m, names in ((make_recurrent_models.models(), ("qwen35", "qwen35moe")),
-                                         (make_expert_models.models(), ("glm4moe",)),
+    table = {n: m[n][0] for m, names in ((make_recurrent_models.models(), ("qwen35", "qwen35moe", "bailingmoe3")),
+                                         (make_expert_models.models(), ("glm4moe", "hy_v3", "cohere2moe")),
                                          (make_latent_models.models(), ("deepseek2_v3",))) for n in names}
     for name, config in table.items():
         if args[2:] and name not in args[2:]:
