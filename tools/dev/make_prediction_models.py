@@ -206,7 +206,8 @@ def make_right(layer, dim, out):
     embedding."""
     silent = ("attn_output.weight", "ffn_down.weight", "ssm_out.weight")
     block = block_count(main_file("qwen35"))
-    extra = {n: (np.zeros_like(d) if n.endswith(silent) else d, k) for n, (d, k) in layer_tensors(layer, block, "qwen35").items()}
+    own = layer_tensors(layer, block, "qwen35")
+    extra = {n: (np.zeros_like(d) if n.endswith(silent) else d, k) for n, (d, k) in own.items()}
     ones = torch.ones(dim)
     extra |= {f"blk.{block}.nextn.eh_proj.weight": half(torch.cat([torch.eye(dim), torch.zeros(dim, dim)], -1)),
               f"blk.{block}.nextn.enorm.weight": single(ones), f"blk.{block}.nextn.hnorm.weight": single(ones)}
