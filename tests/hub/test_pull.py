@@ -211,6 +211,16 @@ def test_encoder():
         check("nor used", r.returncode == 0 and "images are not read: " in r.stderr, r)
 
 
+def test_assistant():
+    golden = ROOT / "tests" / "golden" / "assistant"
+    with Place({"Tiny-it-assistant-F16.gguf": (golden / "right.gguf").read_bytes()}) as p:
+        r = p.pull()
+        check("an assistant is fetched", r.returncode == 0 and r.stdout.strip().endswith("assistant-F16.gguf"), r)
+        r = p.run("run", str(golden / "right.model.gguf"), "--device", "cpu", "--draft", "tiny-chat", "-p", "a b", "-n", "20",
+                  "--temp", "0", "--ignore-eos")
+        check("it drafts by its name", r.returncode == 0 and "taken (100.0 %)" in r.stderr, r)
+
+
 def test_cuts():
     with Place() as p:
         p.repo.cut = [5000, 1000, 7000]
