@@ -12,6 +12,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <doctest/doctest.h>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -21,6 +22,7 @@
 
 using namespace kvrun;
 using namespace kvrun::desktop;
+namespace fs = std::filesystem;
 
 namespace {
 
@@ -451,6 +453,70 @@ TEST_CASE("desktop engine: two conversations at once, tiers while they go on, st
 	s.stop();
 	wait_for([&] { return listen(), s.n_answering() == 0; });
 	CHECK(!s.current()->messages[3].unfinished);
+}
+
+TEST_CASE("desktop engine: a conversation goes on after a restart without being read again, unless something differs") {
+	const TempFolder folder;
+	const std::string caches = (folder.path / "caches").string();
+	State s;
+	int64_t now = 0;
+	s.calendar = [&] { return ++now; };
+	s.settings.device = "cpu", s.settings.chat_template = "chatml", s.settings.kv = "rtn4,recent=32,sinks=0";
+	s.settings.sampling.max_tokens = 20;
+	// Asks in a program of its own; returns what the answer reused.
+	const auto ask = [&](const std::string& question, const std::string& place) {
+		EngineThread engine(place);
+		s.send = [&](kvrun::desktop::Command c) { engine.send(std::move(c)); };
+		std::optional<Ended> ended;
+		const auto listen = [&] {
+			for (const Event& e : engine.take()) {
+				if (const auto* end = std::get_if<Ended>(&e)) ended = *end;
+				s.take(e);
+			}
+		};
+		s.load(kModel);
+		wait_for([&] { return listen(), s.phase == EnginePhase::Ready; });
+		s.ask(question);
+		wait_for([&] { return listen(), s.n_answering() == 0; });
+		REQUIRE(ended);
+		CHECK_MESSAGE(ended->error == "", ended->error);
+		return std::pair(ended->reused_tokens, ended->prompt_tokens);
+	};
+	CHECK(ask("One upon a time there was a house and a dog and a tree", caches).first == 0);
+	const std::string id = s.current_id, file = caches + "/" + id + ".kvs";
+	REQUIRE(fs::exists(file));
+	CHECK((fs::status(file).permissions() & fs::perms(077)) == fs::perms::none);
+	const auto [reused, all] = ask("and a cat", caches);
+	CHECK(reused > 20);
+	CHECK(reused < all);
+	CHECK(ask("and a bird", "").first == 0);              // nothing is saved there
+	const auto [again, more] = ask("and a fish", caches); // it holds what the text begins with
+	CHECK(again > reused);
+	CHECK(again + 30 < more);
+	{ // what is damaged, or a link to elsewhere, is not read
+		std::ofstream(file, std::ios::in | std::ios::out).seekp(200) << "xxxxxxxx";
+		CHECK(ask("and an ox", caches).first == 0);
+		fs::rename(file, file + "2");
+		fs::create_symlink(file + "2", file);
+		CHECK(ask("and an owl", caches).first == 0);
+		fs::remove(file + "2");
+	}
+	CHECK(ask("and a fox", caches).first > 0);
+	const std::string kv = std::exchange(s.find(id)->kv, "rtn2,recent=32,sinks=0");
+	CHECK(ask("and a hen", caches).first == 0);
+	s.find(id)->kv = kv;
+	Settings other = s.settings;
+	other.kv = "fp16";
+	const auto without_model = [&](auto change) {
+		EngineThread engine(caches);
+		s.send = [&](kvrun::desktop::Command c) { engine.send(std::move(c)); };
+		change();
+		wait_for([&] { return !fs::exists(file); });
+	};
+	without_model([&] { s.apply(other); }); // another policy
+	CHECK(ask("and an ant", caches).first == 0);
+	REQUIRE(fs::exists(file));
+	without_model([&] { s.remove(id); });
 }
 
 TEST_CASE("desktop planner: usual policies, and one that does not exist") {

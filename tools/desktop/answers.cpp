@@ -42,8 +42,8 @@ struct Answers::Active final : ShownAnswer {
 	bool ended = false;
 };
 
-Answers::Answers(EngineHandle engine, const std::string& chat_template, Tell tell)
-    : engine_(std::move(engine)), tell_(std::move(tell)) {
+Answers::Answers(EngineHandle engine, const std::string& chat_template, const SavedCaches& files, Tell tell)
+    : engine_(std::move(engine)), files_(files), tell_(std::move(tell)) {
 	choose_template(chat_, engine_.get(), chat_template);
 	kvrun_chat_features features = KVRUN_CHAT_FEATURES_INIT;
 	const kvrun_status known = chat_features(engine_.get(), chat_, features);
@@ -55,6 +55,24 @@ Answers::Answers(EngineHandle engine, const std::string& chat_template, Tell tel
 Answers::~Answers() {
 	while (!active_.empty()) stop(active_.back()->conversation);
 	batch_.reset();
+	while (unsaved()) save_one();
+}
+
+bool Answers::unsaved() const {
+	return std::ranges::any_of(held_, [](const auto& h) { return h.second.session && !h.second.saved; });
+}
+
+void Answers::save_one() {
+	auto latest = held_.end();
+	for (auto h = held_.begin(); h != held_.end(); ++h)
+		if (h->second.session && !h->second.saved && (latest == held_.end() || h->second.used > latest->second.used))
+			latest = h;
+	if (latest != held_.end()) save(latest->first, latest->second);
+}
+
+void Answers::save(const std::string& conversation, Held& h) {
+	files_.save(conversation, h.session.get(), h.kv, h.ctx);
+	h.saved = true; // or it failed, and would again
 }
 
 bool Answers::drop_oldest(const std::string& but) {
@@ -64,6 +82,7 @@ bool Answers::drop_oldest(const std::string& but) {
 		if (!used && h->first != but && (oldest == held_.end() || h->second.used < oldest->second.used)) oldest = h;
 	}
 	if (oldest == held_.end()) return false;
+	if (oldest->second.session && !oldest->second.saved) save(oldest->first, oldest->second);
 	held_.erase(oldest);
 	return true;
 }
@@ -72,13 +91,15 @@ kvrun_session* Answers::session_for(const Answer& a) {
 	Held& h = held_[a.conversation];
 	h.used = ++n_answers_;
 	if (h.session && h.kv == a.kv && h.ctx == a.ctx) return h.session.get();
-	h.session.reset();
+	h.session.reset(), h.saved = false;
 	h.kv = a.kv, h.ctx = a.ctx;
 	if (held_.size() > kMostHeld) drop_oldest(a.conversation);
 	kvrun_session_options o = KVRUN_SESSION_OPTIONS_INIT;
 	o.kv = a.kv.c_str();
 	o.ctx = a.ctx;
 	o.checkpoints = kCheckpoints;
+	h.session = files_.restore(a.conversation, engine_.get(), a.kv, a.ctx, kCheckpoints);
+	if (h.session) return h.session.get();
 	try {
 		make_room(a, [&] { return create(h.session, kvrun_session_open, engine_.get(), &o); });
 	} catch (...) {
@@ -134,6 +155,7 @@ std::unique_ptr<Answers::Active> Answers::add_to_batch(const Answer& a, uint32_t
 	auto active = std::make_unique<Active>(a, std::move(reply), tell_);
 	active->session = session;
 	active->prompt = n_prompt;
+	held_[a.conversation].saved = false;
 	check_call(kvrun_session_keep_common(session, prompt.data(), prompt.size(), &active->reused));
 	std::vector<const char*> breakers;
 	kvrun_generate_options o = a.sampling.options(a.seed, breakers);

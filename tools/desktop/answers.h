@@ -3,6 +3,7 @@
 #pragma once
 #include "tools/answer/prompt.h"
 #include "tools/desktop/protocol.h"
+#include "tools/desktop/saved_caches.h"
 #include <chrono>
 #include <functional>
 #include <map>
@@ -13,15 +14,17 @@ class Answers {
  public:
 	using Tell = std::function<void(Event)>;
 	// chat_template: name, or path of a file that ends in .jinja; empty: the model's own. Throws StatusError.
-	Answers(EngineHandle, const std::string& chat_template, Tell);
-	~Answers(); // ends active answers
+	Answers(EngineHandle, const std::string& chat_template, const SavedCaches&, Tell);
+	~Answers(); // ends active answers, saves caches
 
 	void begin(const Answer&);
 	void stop(const std::string& conversation);
 	void forget(const std::string& conversation); // drops its cache
 	void watch(const Watch&);
 	bool busy() const { return !active_.empty(); }
-	void step(); // a piece of one prompt and a token of every answer
+	bool unsaved() const; // a conversation's cache is not in its file
+	void save_one();      // saves the cache of the latest such conversation
+	void step();          // a piece of one prompt and a token of every answer
 	kvrun_engine* engine() const { return engine_.get(); }
 	bool has_template() const { return has_template_; }
 
@@ -30,7 +33,8 @@ class Answers {
 		SessionHandle session;
 		std::string kv;
 		uint32_t ctx = 0;
-		uint64_t used = 0; // number of its last answer
+		uint64_t used = 0;  // number of its last answer
+		bool saved = false; // its file is what the session is
 	};
 	struct Active;
 	kvrun_session* session_for(const Answer&);
@@ -42,9 +46,11 @@ class Answers {
 	std::vector<uint32_t> prompt_of(const Answer&, ChatPrompt&);
 	void finish(Active&);
 	void report_cache(const std::string& conversation, kvrun_session*);
+	void save(const std::string& conversation, Held&);
 
 	EngineHandle engine_;
 	ChatPrompt chat_; // the template
+	const SavedCaches& files_;
 	Tell tell_;
 	bool has_template_ = true;
 	Watch watch_;

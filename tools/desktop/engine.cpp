@@ -5,6 +5,7 @@
 #include "tools/desktop/state.h"
 #include "tools/desktop/words.h"
 #include "tools/hub/local.h"
+#include <chrono>
 #include <cstdlib>
 #include <exception>
 #include <functional>
@@ -16,6 +17,8 @@ namespace {
 
 // Longest submission to the device, so that a window on the same GPU can draw in between.
 constexpr double kSubmitMs = 8;
+constexpr double kSaveAfter = 2; // seconds without an answer until a cache is saved
+constexpr double kRest = 3600;   // seconds between looks for commands
 constexpr int kNice = 5; // niceness of the engine's threads, so that with a software driver frames have priority
 
 Loaded facts_of(const Answers& answers, const std::string& model) {
@@ -60,7 +63,7 @@ EngineHandle open_engine(const Load& load, const std::string& encoder, kvrun_can
 
 } // namespace
 
-EngineThread::EngineThread() {
+EngineThread::EngineThread(std::string caches) : caches_(std::move(caches)) {
 	kvrun_canceller_new(&loading_);
 	thread_ = std::thread([this] { run(); });
 }
@@ -89,9 +92,9 @@ std::vector<Event> EngineThread::take() {
 	return std::exchange(events_, {});
 }
 
-std::deque<Command> EngineThread::next_commands(bool wait) {
+std::deque<Command> EngineThread::next_commands(double seconds) {
 	std::unique_lock lock(mutex_);
-	if (wait) wake_.wait(lock, [&] { return ending_ || !commands_.empty(); });
+	wake_.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return ending_ || !commands_.empty(); });
 	return std::exchange(commands_, {});
 }
 
@@ -101,6 +104,7 @@ void EngineThread::run() {
 		std::lock_guard lock(events_mutex_);
 		events_.push_back(std::move(e));
 	};
+	const SavedCaches files(caches_);
 	std::unique_ptr<Answers> answers;
 	const auto load = [&](const Load& l) {
 		answers.reset(); // frees its memory before the next engine needs it
@@ -116,7 +120,7 @@ void EngineThread::run() {
 				engine = open_engine(l, "", loading_, tell); // throws if the model was the reason
 				no_images = e.what();
 			}
-			answers = std::make_unique<Answers>(std::move(engine), l.chat_template, tell);
+			answers = std::make_unique<Answers>(std::move(engine), l.chat_template, files, tell);
 			Loaded facts = facts_of(*answers, l.model);
 			facts.no_images = std::move(no_images);
 			tell(std::move(facts));
@@ -132,9 +136,13 @@ void EngineThread::run() {
 		tell(std::move(e));
 	};
 	for (;;) {
-		for (Command& c : next_commands(/*wait=*/!answers || !answers->busy())) {
+		const bool busy = answers && answers->busy(), unsaved = answers && answers->unsaved();
+		std::deque<Command> commands = next_commands(busy ? 0 : unsaved ? kSaveAfter : kRest);
+		if (!busy && unsaved && commands.empty()) answers->save_one();
+		for (Command& c : commands) {
 			if (const auto* l = std::get_if<Load>(&c)) load(*l);
 			if (const auto* a = std::get_if<Answer>(&c)) answers ? answers->begin(*a) : refuse(*a);
+			if (const auto* f = std::get_if<Forget>(&c)) files.remove(f->conversation);
 			if (!answers) continue;
 			if (const auto* s = std::get_if<Stop>(&c)) answers->stop(s->conversation);
 			if (const auto* f = std::get_if<Forget>(&c)) answers->forget(f->conversation);

@@ -13,8 +13,9 @@ namespace kvrun::desktop {
 
 class EngineThread {
  public:
-	EngineThread();
-	~EngineThread(); // stops active answers within one submission to the device
+	// caches: folder for caches of conversations (SavedCaches); empty: they are not saved.
+	explicit EngineThread(std::string caches = {});
+	~EngineThread(); // stops active answers within one submission to the device, and saves caches
 	EngineThread(const EngineThread&) = delete;
 
 	void send(Command);        // does not wait for the engine
@@ -22,7 +23,8 @@ class EngineThread {
 
  private:
 	void run();
-	std::deque<Command> next_commands(bool wait);
+	// Waits for commands for so many seconds; 0: not at all.
+	std::deque<Command> next_commands(double seconds);
 
 	std::mutex mutex_; // protects the next three
 	std::condition_variable wake_;
@@ -31,6 +33,7 @@ class EngineThread {
 	std::mutex events_mutex_;
 	std::vector<Event> events_;
 	kvrun_canceller* loading_ = nullptr; // stops a load
+	const std::string caches_;
 	std::thread thread_;
 };
 

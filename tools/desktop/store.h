@@ -31,6 +31,7 @@ class Store {
 	// StatusError.
 	std::string add_image(std::string_view content, std::string_view extension);
 	std::string images_folder() const { return folder_ + "/images"; }
+	std::string caches_folder() const { return folder_ + "/caches"; } // of SavedCaches
 	// Deletes images that none of these conversations has; call it if all could be read.
 	void keep_images_of(const std::vector<Conversation>&) const;
 	void flush();               // waits until everything is written

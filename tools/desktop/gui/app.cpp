@@ -12,7 +12,8 @@ constexpr int kRestMs = 250;     // between polls otherwise
 
 } // namespace
 
-App::App(const AppOptions& o) : store_(o.folder.empty() ? default_folder() : o.folder) {
+App::App(const AppOptions& o)
+    : store_(o.folder.empty() ? default_folder() : o.folder), engine_(store_.caches_folder()) {
 	connect();
 	Store::Saved saved = store_.read();
 	state.settings = saved.settings;
