@@ -234,6 +234,8 @@ foreach(suite attend host_weights images latent models ops pack replay session)
 endforeach()
 device_test(split.cudahost split KVRUN_TEST_DEVICES=cuda-host KVRUN_TEST_EVERY=41
 	EXCEPT "*under every kind of policy*,*every policy has the bits*")
+device_test(assistant.cudahost assistant KVRUN_TEST_DEVICES=cuda-host KVRUN_TEST_ONE_IN=6)
+device_test(assistant.swiftshader assistant KVRUN_TEST_DEVICES=swiftshader KVRUN_TEST_ONE_IN=5)
 device_test(prediction.cudahost prediction KVRUN_TEST_DEVICES=cuda-host KVRUN_TEST_EVERY=7
 	EXCEPT "*has no room*,*a layer that is right*")
 add_test(NAME policies.cudahost COMMAND kvrun_device_tests --no-version --source-file=*test_policies.cpp
