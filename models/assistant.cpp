@@ -29,6 +29,13 @@ Config read_assistant(const Gguf& g, const Config& of) {
 		     "{}: drafts for a model of {} channels, this one has {}; take the assistant that was made "
 		     "for it",
 		     g.name(), c.target_dim, of.dim);
+	for (const Layer& a : c.layers)
+		for (const Layer& b : c.layers)
+			if (bool(a.window) == bool(b.window) && a.n_heads != b.n_heads)
+				fail(Code::Unsupported,
+				     "{}: layers of one kind have {} and {} heads; kvrun runs assistants where they are "
+				     "equal",
+				     g.name(), a.n_heads, b.n_heads);
 	for (uint32_t l = 0; l < c.n_layers; ++l)
 		if (const Layer& layer = c.layers[l]; layer_attended(of, layer) == UINT32_MAX)
 			fail(Code::Invalid,

@@ -22,11 +22,12 @@ class AssistantDrafter final : public Drafter {
 	std::span<const uint32_t> draft(uint32_t most) override {
 		drafted_.clear();
 		if (lost_ || most == 0 || known_ == 0 || known_ != session_.n_tokens()) return drafted_;
-		if (latest_ >= assistant_.config().vocab) return drafted_; // noise, or a row of an image
+		const uint32_t vocab = session_.engine().config().vocab; // a guess may be padding behind it
+		if (latest_ >= vocab) return drafted_;                   // noise, or a row of an image
 		try {
 			Assistant::Round round(assistant_, session_, state_);
 			for (uint32_t token = latest_; drafted_.size() < most; drafted_.push_back(token))
-				token = round.guess(token);
+				if ((token = round.guess(token)) >= vocab) break;
 		} catch (const Error& e) {
 			drafted_.clear();
 			lost_ = e.code != Code::OutOfMemory; // memory may become free again
