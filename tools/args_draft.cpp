@@ -17,7 +17,7 @@ bool DraftArgs::is_assistant() const { return has_model() && kvrun::is_assistant
 
 void add_draft_options(Command& c, DraftArgs& a, const char* group) {
 	const Option* draft =
-	    add_text(c, "--draft", a.what, "lookup|mtp|MODEL",
+	    add_text(c, "--draft,-md,--model-draft", a.what, "lookup|mtp|MODEL",
 	             "guess tokens and verify several in one step, which changes speed and no token: from where the text "
 	             "had the latest tokens before (lookup), by the model's own prediction layer (mtp), by the file of the "
 	             "model's assistant, or by a small model of the same vocabulary")

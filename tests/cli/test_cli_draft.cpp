@@ -101,7 +101,7 @@ TEST_CASE("cli: --draft with a model's assistant gives the text without drafts; 
 	                                 "kivi4,group=32"};
 	const Ran plain = run_program(args);
 	REQUIRE(plain.code == 0);
-	args.insert(args.end(), {"--draft", folder + "right.gguf"});
+	args.insert(args.end(), {"-md", folder + "right.gguf"}); // llama.cpp's name of the option
 	const Ran fast = run_program(args);
 	CAPTURE(fast.err);
 	CHECK(fast.code == 0);
