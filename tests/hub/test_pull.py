@@ -216,8 +216,8 @@ def test_assistant():
     with Place({"Tiny-it-assistant-F16.gguf": (golden / "right.gguf").read_bytes()}) as p:
         r = p.pull()
         check("an assistant is fetched", r.returncode == 0 and r.stdout.strip().endswith("assistant-F16.gguf"), r)
-        r = p.run("run", str(golden / "right.model.gguf"), "--device", "cpu", "--draft", "tiny-chat", "-p", "a b", "-n", "20",
-                  "--temp", "0", "--ignore-eos")
+        r = p.run("run", str(golden / "right.model.gguf"), "--device", "cpu", "--draft", "tiny-chat", "-p", "a b",
+                  "-n", "20", "--temp", "0", "--ignore-eos")
         check("it drafts by its name", r.returncode == 0 and "taken (100.0 %)" in r.stderr, r)
 
 

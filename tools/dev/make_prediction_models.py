@@ -186,10 +186,10 @@ def make(name, config, out, verbose):
     block = block_count(main_file(name))
     extra = layer_tensors(layer, block, name)
     nextn = f"blk.{block}.nextn"
+    own_norm = f"blk.{block}.layer_output_norm.weight" if name == "bailingmoe3" else f"{nextn}.shared_head_norm.weight"
     extra |= {f"{nextn}.eh_proj.weight": half(parts["join"]), f"{nextn}.enorm.weight": single(parts["enorm"]),
               f"{nextn}.hnorm.weight": single(parts["hnorm"]),
-              (f"blk.{block}.layer_output_norm.weight" if name == "bailingmoe3" else f"{nextn}.shared_head_norm.weight"):
-                  single(parts["own_norm"])}
+              own_norm: single(parts["own_norm"])}
     if own:
         extra |= {f"{nextn}.embed_tokens.weight": half(parts["embed"]),
                   f"{nextn}.shared_head_head.weight": half(parts["head"])}
