@@ -384,6 +384,12 @@ LayerWeights layer_weights(const Layer& layer, uint32_t l, const Views& views, B
 
 } // namespace
 
+uint64_t weight_bytes(const Gguf& g, const Config& c) {
+	uint64_t n = 0;
+	for (const TensorSpec& s : tensor_specs(c)) n += g.find_tensor(s.name)->bytes;
+	return n;
+}
+
 Weights load_weights(const Gguf& g, const Config& c, Backend& backend, const LoadProgress& progress,
                      const std::vector<bool>& in_host) {
 	const std::vector<TensorSpec> specs = tensor_specs(c);

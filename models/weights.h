@@ -134,6 +134,7 @@ RowPlace row_place(const TensorSpec&, uint32_t n, uint32_t row);
 
 using LoadProgress = std::function<void(uint64_t done_bytes, uint64_t total_bytes)>; // of the file; may throw
 
+uint64_t weight_bytes(const Gguf&, const Config&); // of all tensors of the config, as in the file
 // Uploads all tensors of tensor_specs(). Throws Error{Unsupported} for a tensor that no single buffer can hold,
 // Error{OutOfMemory} from the backend, Error{Io} if the file changed since it was opened.
 // in_host: per tensor of tensor_specs(), whether it is Mem::Mapped; empty: none.

@@ -32,9 +32,10 @@ static void hide_slot(const KvSequence& s, uint32_t slot, std::span<uint32_t> bi
 static void hide_older(const KvSequence& s, uint32_t g, uint32_t h, uint32_t position, std::span<uint32_t> bits) {
 	const uint32_t window = s.plan().window;
 	if (!window || position < window) return;
-	const std::vector<uint32_t> positions = s.cache().positions(g, Tier::F16, h);
-	for (uint32_t slot = 0; slot < positions.size(); ++slot)
-		if (positions[slot] != kNone && positions[slot] <= position - window) hide_slot(s, slot, bits);
+	for (uint32_t slot = 0; slot < s.cache().n_f16_slots(); ++slot) {
+		const uint32_t at = s.cache().position(g, Tier::F16, h, slot); // kNone of an empty slot is behind any window
+		if (at <= position - window) hide_slot(s, slot, bits);
+	}
 }
 
 void RowMasks::add(Backend& be, const KvSequence& s, uint32_t n) {

@@ -3,19 +3,11 @@
 #include "engine/run/arena.h"
 #include "engine/run/engine.h"
 #include "engine/run/memory_plan.h"
-#include <algorithm>
 
 namespace kvrun {
 
 Assistant::Assistant(Backend& be, const Gguf& g, Config c, const LoadProgress& progress)
-    : be_(be), cfg_(std::move(c)), w_(load_weights(g, cfg_, be, progress)), rope_(cfg_, cfg_.max_seq),
-      lists_(be.info().lists_candidates) {}
-
-uint64_t Assistant::weight_bytes(const Gguf& g, const Config& c) {
-	uint64_t n = 0;
-	for (const TensorSpec& s : tensor_specs(c)) n += g.find_tensor(s.name)->bytes;
-	return n;
-}
+    : be_(be), cfg_(std::move(c)), w_(load_weights(g, cfg_, be, progress)), rope_(cfg_, cfg_.max_seq) {}
 
 uint64_t Assistant::activation_bytes(const Config& c) {
 	const uint64_t row = 4 * (uint64_t(c.dim) + 2 * c.target_dim + 1 + rope_width(c)); // of prepare()'s arena
@@ -26,6 +18,7 @@ void Assistant::prepare(Engine& model) {
 	model_ = &model;
 	for (const Layer& l : cfg_.layers) places_.push_back(model.cache_layers()[layer_attended(model.config(), l)]);
 	runner_ = std::make_unique<LayerRunner>(be_, cfg_, w_, 1);
+	top_.emplace(*runner_);
 	allocate(be_, memory_, "assistant rows", [&](Arena& a) {
 		x_ = a.take(DType::F32, 1, cfg_.dim), both_ = a.take(DType::F32, 2, cfg_.target_dim);
 		token_.ids = a.take(DType::U32, 1);
@@ -72,28 +65,10 @@ uint32_t Assistant::guess(std::optional<KvLook> (&looks)[2], uint32_t token) {
 	runner_->norm_states(x_, x_);
 	const Proj out[] = {{rows(both_, 1, 1), w_.assistant.out, {}}};
 	be_.matmul(out, x_, Epilogue::None, /*decode=*/true);
-	logits_.clear();
-	if (lists_)
-		runner_->read_candidates(1, 1, list_);
-	else
-		logits_.resize(cfg_.vocab), runner_->read_logits(0, 1, logits_);
+	top_->read();
 	be_.submit();
 	be_.wait();
-	if (lists_) {
-		list_.arrived(cfg_.vocab);
-		if (const auto top = list_.of(0, 1); !top.empty()) return std::ranges::max_element(top, {}, &Logit::value)->id;
-	}
-	blocks_.scan(logits());
-	return uint32_t(blocks_.first_max());
-}
-
-std::span<const float> Assistant::logits() {
-	if (!logits_.empty()) return logits_;
-	logits_.resize(cfg_.vocab);
-	runner_->read_logits(0, 1, logits_);
-	be_.submit();
-	be_.wait();
-	return logits_;
+	return top_->get();
 }
 
 } // namespace kvrun

@@ -1,10 +1,9 @@
 // An assistant on a device: guesses tokens from the cache of the model it drafts for (models/assistant.h).
 #pragma once
 #include "engine/kv_device/look.h"
-#include "engine/run/layer_runner.h"
-#include "engine/run/logit_blocks.h"
 #include "engine/run/rope_table.h"
 #include "engine/run/session.h"
+#include "engine/run/top_token.h"
 #include "models/assistant.h"
 
 namespace kvrun {
@@ -13,8 +12,7 @@ class Assistant {
  public:
 	// Uploads the weights. c: read_assistant().
 	Assistant(Backend&, const Gguf&, Config c, const LoadProgress& = {});
-	static uint64_t weight_bytes(const Gguf&, const Config&); // as in the file
-	static uint64_t activation_bytes(const Config&);          // what prepare() allocates
+	static uint64_t activation_bytes(const Config&); // what prepare() allocates
 	// Call once, when the model is on the device: makes room for activations.
 	void prepare(Engine& model);
 
@@ -32,7 +30,7 @@ class Assistant {
 		Assistant& a_;
 		std::optional<KvLook> looks_[2]; // into the main cache, and that of layers with a window
 	};
-	std::span<const float> logits(); // (vocab) of the latest guess
+	std::span<const float> logits() { return top_->logits(); } // (vocab) of the latest guess
 	const Config& config() const { return cfg_; }
 	size_t bytes() const { return w_.bytes + memory_.bytes() + (runner_ ? runner_->bytes() : 0); } // device memory
 
@@ -50,10 +48,7 @@ class Assistant {
 	View x_, both_;    // (1, dim), (2, target_dim) f32: embedding and hidden state
 	TokenViews token_; // of one row
 	RopeViews position_;
-	bool lists_; // the device finds the largest logits
-	CandidateLists list_;
-	LogitBlocks blocks_;
-	std::vector<float> logits_;
+	std::optional<TopToken> top_; // of prepare()
 };
 
 } // namespace kvrun

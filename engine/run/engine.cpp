@@ -64,12 +64,12 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 	if (prediction) {
 		if (empty.parts > 1)
 			fail(Code::Unsupported, "the prediction layer (--draft mtp) runs on one device; leave --split out");
-		empty.free_bytes -= std::min<uint64_t>(PredictionLayer::weight_bytes(e->file(), *prediction), empty.free_bytes);
+		empty.free_bytes -= std::min<uint64_t>(kvrun::weight_bytes(e->file(), *prediction), empty.free_bytes);
 	}
 	if (assistant) {
 		if (empty.parts > 1)
 			fail(Code::Unsupported, "an assistant (--draft {}) runs on one device; leave --split out", opt.assistant);
-		empty.free_bytes -= std::min<uint64_t>(Assistant::weight_bytes(*assistant_file, *assistant), empty.free_bytes);
+		empty.free_bytes -= std::min<uint64_t>(kvrun::weight_bytes(*assistant_file, *assistant), empty.free_bytes);
 	}
 	goal.bus = devices.rates.bus;
 	goal.bandwidth = devices.rates.device > 0 ? devices.rates.device : empty.peak_bytes_per_s;

@@ -45,13 +45,13 @@ ModelMemory model_memory(const Config& c, const WeightPlan& w, uint32_t ubatch) 
 }
 
 ModelMemory with_prediction(ModelMemory m, const Gguf& g, const Config& model, const Config& prediction) {
-	m.draft_bytes = PredictionLayer::weight_bytes(g, prediction) + PredictionLayer::activation_bytes(prediction);
+	m.draft_bytes = kvrun::weight_bytes(g, prediction) + PredictionLayer::activation_bytes(prediction);
 	m.draft_parts = uint32_t(CacheLayers(model).model_layers(model).size()) + 1;
 	return m;
 }
 
 ModelMemory with_assistant(ModelMemory m, const Gguf& file, const Config& assistant) {
-	m.draft_bytes = Assistant::weight_bytes(file, assistant) + Assistant::activation_bytes(assistant);
+	m.draft_bytes = kvrun::weight_bytes(file, assistant) + Assistant::activation_bytes(assistant);
 	return m;
 }
 

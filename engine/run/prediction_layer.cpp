@@ -17,15 +17,8 @@ static void share_with_model(Weights& w, const Weights& model) {
 PredictionLayer::PredictionLayer(Backend& be, const Gguf& g, Config cfg, const Weights& model,
                                  const LoadProgress& progress)
     : be_(be), cfg_(std::move(cfg)), model_(model), w_(load_weights(g, cfg_, be, progress)), layers_(cfg_),
-      plan_(make_device_plan(parse_policy("fp16"), layers_.main_shape())), rope_(cfg_, cfg_.max_seq),
-      lists_(be.info().lists_candidates) {
+      plan_(make_device_plan(parse_policy("fp16"), layers_.main_shape())), rope_(cfg_, cfg_.max_seq) {
 	share_with_model(w_, model);
-}
-
-uint64_t PredictionLayer::weight_bytes(const Gguf& g, const Config& c) {
-	uint64_t n = 0;
-	for (const TensorSpec& s : tensor_specs(c)) n += g.find_tensor(s.name)->bytes;
-	return n;
 }
 
 uint64_t PredictionLayer::activation_bytes(const Config& c) {
@@ -36,6 +29,7 @@ uint64_t PredictionLayer::activation_bytes(const Config& c) {
 void PredictionLayer::prepare(size_t cache_bytes) {
 	pool_ = std::make_unique<KvPool>(be_, 1, cache_bytes);
 	runner_ = std::make_unique<LayerRunner>(be_, cfg_, w_, kRows);
+	top_.emplace(*runner_);
 	allocate(be_, memory_, "prediction rows", [&](Arena& a) {
 		x_ = a.take(DType::F32, kRows, cfg_.dim);
 		pairs_ = a.take(DType::F32, 2 * kRows, cfg_.dim), joined_ = a.take(DType::F32, 2 * kRows, cfg_.dim);
@@ -108,33 +102,12 @@ void PredictionLayer::step(KvSequence& seq, const PredictionRows& in, bool guess
 		const View last = rows(r.x, n - 1, 1);
 		runner_->logits(last, /*decode=*/true);
 		runner_->read_rows(last, state_);
-		logits_.clear();
-		if (lists_)
-			runner_->read_candidates(1, 1, lists_of_last_);
-		else
-			logits_.resize(cfg_.vocab), runner_->read_logits(0, 1, logits_);
+		top_->read();
 	}
 	be_.submit();
 	be_.wait();
 	kv.end();
-	if (!guess) return;
-	if (lists_) {
-		lists_of_last_.arrived(cfg_.vocab);
-		const std::span<const Logit> top = lists_of_last_.of(0, 1);
-		if (!top.empty()) guess_ = std::ranges::max_element(top, {}, &Logit::value)->id;
-		if (!top.empty()) return;
-	}
-	blocks_.scan(logits());
-	guess_ = uint32_t(blocks_.first_max());
-}
-
-std::span<const float> PredictionLayer::logits() {
-	if (!logits_.empty()) return logits_;
-	logits_.resize(cfg_.vocab);
-	runner_->read_logits(0, 1, logits_);
-	be_.submit();
-	be_.wait();
-	return logits_;
+	if (guess) guess_ = top_->get();
 }
 
 } // namespace kvrun

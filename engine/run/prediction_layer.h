@@ -4,8 +4,8 @@
 #include "engine/kv_device/step.h"
 #include "engine/run/cache_layers.h"
 #include "engine/run/layer_runner.h"
-#include "engine/run/logit_blocks.h"
 #include "engine/run/rope_table.h"
+#include "engine/run/top_token.h"
 #include "models/gguf.h"
 
 namespace kvrun {
@@ -23,8 +23,6 @@ class PredictionLayer {
 
 	// Uploads the layer's weights. `model`: weights of the model, which it shares; they must outlive it.
 	PredictionLayer(Backend&, const Gguf&, Config, const Weights& model, const LoadProgress& = {});
-	// Device memory of a layer's weights, as in the file.
-	static uint64_t weight_bytes(const Gguf&, const Config&);
 	static uint64_t activation_bytes(const Config&); // what prepare() allocates, caches apart
 	// Call once: makes room for activations, and a budget in bytes for the caches of all sequences.
 	void prepare(size_t cache_bytes);
@@ -34,8 +32,8 @@ class PredictionLayer {
 	// last row and the most likely token after it are read. Throws Error{OutOfMemory} with nothing appended.
 	void step(KvSequence&, const PredictionRows&, bool guess);
 	uint32_t guess() const { return guess_; }
-	std::span<const float> state() const { return state_; } // (dim)
-	std::span<const float> logits();                        // (vocab) of that row
+	std::span<const float> state() const { return state_; }    // (dim)
+	std::span<const float> logits() { return top_->logits(); } // (vocab) of that row
 	const Config& config() const { return cfg_; }
 	size_t bytes() const; // device memory: weights, activations and caches
 
@@ -57,10 +55,8 @@ class PredictionLayer {
 	TokenViews tokens_;               // of rows
 	RopeViews positions_;             // of rows
 	std::array<std::vector<float>, kMostRopes + 1> host_rope_;
-	bool lists_; // the device finds the largest logits
-	CandidateLists lists_of_last_;
-	LogitBlocks blocks_;
-	std::vector<float> state_, logits_;
+	std::optional<TopToken> top_; // of prepare()
+	std::vector<float> state_;
 	uint32_t guess_ = 0;
 };
 
