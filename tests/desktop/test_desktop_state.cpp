@@ -5,6 +5,7 @@
 #include "tools/desktop/memory_choices.h"
 #include "tools/desktop/models_found.h"
 #include "tools/desktop/planner.h"
+#include "tools/desktop/saved_caches.h"
 #include "tools/desktop/store.h"
 #include "tools/desktop/words.h"
 #include "tools/text.h"
@@ -494,14 +495,20 @@ TEST_CASE("desktop engine: a conversation goes on after a restart without being 
 	CHECK(again > reused);
 	CHECK(again + 30 < more);
 	{ // what is damaged, or a link to elsewhere, is not read
-		std::ofstream(file, std::ios::in | std::ios::out).seekp(200) << "xxxxxxxx";
+		std::ofstream(file, std::ios::in | std::ios::out).seekp(200) << "damaged!";
 		CHECK(ask("and an ox", caches).first == 0);
 		fs::rename(file, file + "2");
 		fs::create_symlink(file + "2", file);
 		CHECK(ask("and an owl", caches).first == 0);
 		fs::remove(file + "2");
 	}
+	const std::string old = caches + "/old.kvs"; // of another conversation, and too large to keep
+	std::ofstream(old).put(0);
+	fs::resize_file(old, SavedCaches::kMostBytes);
+	fs::last_write_time(old, fs::file_time_type::clock::now() - std::chrono::hours(24));
 	CHECK(ask("and a fox", caches).first > 0);
+	CHECK(!fs::exists(old));
+	CHECK(fs::exists(file));
 	const std::string kv = std::exchange(s.find(id)->kv, "rtn2,recent=32,sinks=0");
 	CHECK(ask("and a hen", caches).first == 0);
 	s.find(id)->kv = kv;

@@ -1,11 +1,9 @@
 // Assistants (--draft FILE): their guesses against tests/golden/assistant; answers are those without drafts, whatever
 // they guess; they attend to the model's cache as it is, packed or not.
 #include "engine/core/npy.h"
-#include "engine/run/batch.h"
 #include "engine/run/draft_assistant.h"
 #include "engine/run/memory_plan.h"
-#include "tests/device/sequences.h"
-#include <doctest/doctest.h>
+#include "tests/device/drafting.h"
 
 using namespace kvrun;
 
@@ -25,13 +23,6 @@ EngineOptions options_of(const std::string& device, const std::string& name) {
 	return o;
 }
 
-GenerateOptions answer_of(uint32_t n, uint32_t drafts = 0, double temperature = 0, uint64_t seed = 11) {
-	GenerateOptions o;
-	o.n = n, o.ignore_end = true, o.draft_max = drafts;
-	o.sampling.temperature = temperature, o.sampling.seed = seed;
-	return o;
-}
-
 // Reads the tokens; returns the residual stream of the last one.
 Floats read(Session& s, std::span<const uint32_t> tokens) {
 	const uint32_t dim = s.engine().config().dim;
@@ -40,13 +31,6 @@ Floats read(Session& s, std::span<const uint32_t> tokens) {
 	hooks.all_rows = [&](uint32_t, std::span<const float> rows) { state.assign(rows.end() - dim, rows.end()); };
 	s.prefill(tokens, hooks);
 	return state;
-}
-
-template <class F> std::string message_of(F f) {
-	try {
-		f();
-	} catch (const Error& e) { return e.what(); }
-	return {};
 }
 
 } // namespace
@@ -105,22 +89,7 @@ TEST_CASE("assistant: guesses of an answer are those behind the same text read a
 	each_row(kAssisted, [](Backend&, const Case& c, const TestRow& row) {
 		const auto engine = Engine::open(options_of(row.device, c.name));
 		const Tokens prompt = random_tokens(20, engine->config().vocab, 5);
-		struct Noted final : Drafter {
-			std::unique_ptr<Drafter> inner;
-			std::map<size_t, uint32_t>& notes; // by length of the text
-			size_t length = 0;
-			Noted(std::unique_ptr<Drafter> d, std::map<size_t, uint32_t>& n) : inner(std::move(d)), notes(n) {}
-			void accept(std::span<const uint32_t> tokens) override { length += tokens.size(), inner->accept(tokens); }
-			bool reads_states() const override { return inner->reads_states(); }
-			bool reads_prompt() const override { return inner->reads_prompt(); }
-			void states(uint32_t at, std::span<const float> rows) override { inner->states(at, rows); }
-			std::span<const uint32_t> draft(uint32_t most) override {
-				const auto tokens = inner->draft(most);
-				if (!tokens.empty()) notes.emplace(length, tokens[0]);
-				return tokens;
-			}
-		};
-		std::map<size_t, uint32_t> notes;
+		GuessNotes notes;
 		GenerateOptions o = answer_of(40, 3, 1);
 		Session s(*engine, with("fp16", 200));
 		o.drafter = [&] { return std::make_unique<Noted>(engine->drafter(s), notes); };
@@ -141,37 +110,7 @@ TEST_CASE("assistant: guesses of an answer are those behind the same text read a
 
 TEST_CASE("assistant: one that is right has all its guesses taken, in a batch with forks as well") {
 	each_row(std::vector<Case>{{"right"}}, [](Backend&, const Case& c, const TestRow& row) {
-		const auto engine = Engine::open(options_of(row.device, c.name));
-		const Tokens prompt = random_tokens(40, engine->config().vocab, 5);
-		Session plain(*engine, with("turbo4", 200)), s(*engine, with("turbo4", 200));
-		const GenerateResult want = generate(plain, prompt, answer_of(40));
-		for (const uint32_t most : {1u, 5u}) {
-			s.reset();
-			const GenerateResult r = generate(s, prompt, answer_of(40, most));
-			CHECK(r.tokens == want.tokens);
-			CHECK(r.draft.drafted > 15);
-			CHECK(r.draft.accepted == r.draft.drafted);
-		}
-		// Sampled answers of one prompt, each with its own seed.
-		Session first(*engine, with("turbo4", 200));
-		std::vector<std::unique_ptr<Session>> forks;
-		for (int i = 0; i < 2; ++i) forks.push_back(first.fork());
-		Batch batch(*engine);
-		std::vector<uint32_t> ids;
-		std::vector<Tokens> wanted;
-		for (const uint64_t seed : {1, 2, 3}) {
-			Session alone(*engine, with("turbo4", 200));
-			wanted.push_back(generate(alone, prompt, answer_of(30, 0, 0.7, seed)).tokens);
-			const GenerateOptions o = answer_of(30, 5, 0.7, seed);
-			ids.push_back(seed == 1 ? batch.add(first, prompt, o) : batch.add_fork(*forks[seed - 2], ids[0], o));
-		}
-		while (batch.step()) {}
-		for (size_t i = 0; i < ids.size(); ++i) {
-			const GenerateResult r = batch.take(ids[i]);
-			CHECK(!r.error);
-			CHECK(r.tokens == wanted[i]);
-			CHECK(r.draft.drafted > 0);
-		}
+		check_right_guesses(*Engine::open(options_of(row.device, c.name)), "turbo4");
 	});
 }
 

@@ -1,12 +1,10 @@
 // Prediction layers (--draft mtp): logits of the layer against tests/golden/prediction, in any cut; answers are those
 // without drafts, whatever the layer guesses; what it has read goes on in forks and later answers.
 #include "engine/core/npy.h"
-#include "engine/run/batch.h"
 #include "engine/run/memory_plan.h"
 #include "models/prediction.h"
-#include "tests/device/sequences.h"
+#include "tests/device/drafting.h"
 #include "tests/support/gguf_builder.h"
-#include <doctest/doctest.h>
 
 using namespace kvrun;
 
@@ -23,43 +21,6 @@ std::unique_ptr<Engine> open_predicting(const std::string& device, const std::st
 	EngineOptions o;
 	o.model = file_of(name) + ".gguf", o.backend = select_test_device(device), o.mtp = true, o.ubatch = ubatch;
 	return Engine::open(o);
-}
-
-GenerateOptions plain_answer(uint32_t n, double temperature = 0) {
-	GenerateOptions o;
-	o.n = n, o.ignore_end = true;
-	o.sampling.temperature = temperature, o.sampling.seed = 11;
-	return o;
-}
-
-GenerateOptions predicted(GenerateOptions o, Engine& e, uint32_t most = 5) {
-	o.draft_max = most;
-	o.drafter = [&e] { return e.mtp()->drafter(); };
-	return o;
-}
-
-// Notes what another drafter guesses first, by the length of the text.
-struct Noted final : Drafter {
-	std::unique_ptr<Drafter> inner;
-	std::vector<std::pair<size_t, uint32_t>>& notes;
-	size_t length = 0;
-	Noted(std::unique_ptr<Drafter> d, std::vector<std::pair<size_t, uint32_t>>& n) : inner(std::move(d)), notes(n) {}
-	void accept(std::span<const uint32_t> tokens) override { length += tokens.size(), inner->accept(tokens); }
-	bool reads_states() const override { return inner->reads_states(); }
-	void states(uint32_t at, std::span<const float> rows) override { inner->states(at, rows); }
-	void work() override { inner->work(); }
-	std::span<const uint32_t> draft(uint32_t most) override {
-		const auto tokens = inner->draft(4); // each of the others leaves an entry, which must go
-		if (!tokens.empty()) notes.emplace_back(length, tokens[0]);
-		return tokens.first(std::min<size_t>(most, tokens.size()));
-	}
-};
-
-template <class F> std::string message_of(F f) {
-	try {
-		f();
-	} catch (const Error& e) { return e.what(); }
-	return {};
 }
 
 } // namespace
@@ -104,10 +65,10 @@ TEST_CASE("prediction: answers are those without drafts, and so is what the sess
 		const Tokens prompt = random_tokens(30, engine->config().vocab, 5);
 		for (const std::string kv : {"fp16", "rtn4,recent_keep=8,flush=32"})
 			for (const double temperature : {0.0, 1.0}) {
-				const GenerateOptions o = plain_answer(row.device == "cpu" ? 60 : 30, temperature);
+				const uint32_t n = row.device == "cpu" ? 60 : 30;
 				Session plain(*engine, with(kv, 200)), s(*engine, with(kv, 200));
-				const GenerateResult want = generate(plain, prompt, o);
-				const GenerateResult r = generate(s, prompt, predicted(o, *engine));
+				const GenerateResult want = generate(plain, prompt, answer_of(n, 0, temperature));
+				const GenerateResult r = generate(s, prompt, answer_of(n, 5, temperature));
 				CHECK(r.tokens == want.tokens);
 				CHECK(r.kv.total() == want.kv.total());
 				CHECK(r.draft.drafted > 0);
@@ -122,9 +83,8 @@ TEST_CASE("prediction: guesses of an answer are those of the layer on the whole 
 		const auto engine = open_predicting(row.device, c.name, 7);
 		const uint32_t dim = engine->config().dim;
 		Tokens text = random_tokens(20, engine->config().vocab, 5);
-		std::vector<std::pair<size_t, uint32_t>> notes;
-		GenerateOptions o = plain_answer(60, 1);
-		o.draft_max = 3;
+		GuessNotes notes;
+		GenerateOptions o = answer_of(60, 3, 1);
 		o.drafter = [&] { return std::make_unique<Noted>(engine->mtp()->drafter(), notes); };
 		Session s(*engine, with("fp16", 200)), whole(*engine, with("fp16", 200));
 		for (int turn = 0; turn < 2; ++turn) { // the second one goes on with what the layer has read
@@ -156,39 +116,7 @@ TEST_CASE("prediction: guesses of an answer are those of the layer on the whole 
 
 TEST_CASE("prediction: a layer that is right has all its guesses taken, in a batch with forks as well") {
 	each_row(std::vector<Case>{{"right"}}, [](Backend&, const Case& c, const TestRow& row) {
-		const auto engine = open_predicting(row.device, c.name, 7);
-		const Tokens prompt = random_tokens(40, engine->config().vocab, 5);
-		Session plain(*engine, with("fp16", 200)), s(*engine, with("fp16", 200));
-		const GenerateResult want = generate(plain, prompt, plain_answer(40));
-		for (const uint32_t most : {1u, 5u}) {
-			s.reset();
-			const GenerateResult r = generate(s, prompt, predicted(plain_answer(40), *engine, most));
-			CHECK(r.tokens == want.tokens);
-			CHECK(r.draft.drafted > 15);
-			CHECK(r.draft.accepted == r.draft.drafted);
-		}
-		// Sampled answers of one prompt, each with its own seed.
-		Session first(*engine, with("fp16", 200));
-		std::vector<std::unique_ptr<Session>> forks;
-		for (int i = 0; i < 2; ++i) forks.push_back(first.fork());
-		Batch batch(*engine);
-		std::vector<uint32_t> ids;
-		std::vector<Tokens> wanted;
-		for (uint64_t seed : {1, 2, 3}) {
-			GenerateOptions o = plain_answer(30, 0.7);
-			o.sampling.seed = seed;
-			Session alone(*engine, with("fp16", 200));
-			wanted.push_back(generate(alone, prompt, o).tokens);
-			o = predicted(o, *engine);
-			ids.push_back(seed == 1 ? batch.add(first, prompt, o) : batch.add_fork(*forks[seed - 2], ids[0], o));
-		}
-		while (batch.step()) {}
-		for (size_t i = 0; i < ids.size(); ++i) {
-			const GenerateResult r = batch.take(ids[i]);
-			CHECK(!r.error);
-			CHECK(r.tokens == wanted[i]);
-			CHECK(r.draft.drafted > 0);
-		}
+		check_right_guesses(*open_predicting(row.device, c.name, 7), "fp16");
 	});
 }
 
@@ -246,9 +174,9 @@ TEST_CASE("prediction: where its cache has no room, the layer begins anew and th
 		o.kv_budget = size_t(128) << 10;
 		const auto engine = Engine::open(o);
 		Session plain(*engine, with("fp16", 300)), s(*engine, with("fp16", 300));
-		const GenerateResult want = generate(plain, prompt, plain_answer(200));
+		const GenerateResult want = generate(plain, prompt, answer_of(200));
 		plain.reset();
-		const GenerateResult r = generate(s, prompt, predicted(plain_answer(200), *engine));
+		const GenerateResult r = generate(s, prompt, answer_of(200, 5));
 		CHECK(r.tokens == want.tokens);
 		CHECK(r.draft.accepted > 100); // its cache is full after 128 tokens, 88 of which are the answer's
 	});

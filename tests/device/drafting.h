@@ -1,0 +1,78 @@
+// Shared by tests of drafters that belong to an engine: prediction layers and assistants.
+#pragma once
+#include "engine/run/batch.h"
+#include "tests/device/sequences.h"
+#include <doctest/doctest.h>
+#include <functional>
+
+namespace kvrun {
+
+using GuessNotes = std::vector<std::pair<size_t, uint32_t>>; // length of the text, the token that was guessed first
+
+// Notes what another drafter guesses. It always asks for at least four tokens: what they leave behind must go again.
+struct Noted final : Drafter {
+	std::unique_ptr<Drafter> inner;
+	GuessNotes& notes;
+	size_t length = 0;
+	Noted(std::unique_ptr<Drafter> d, GuessNotes& n) : inner(std::move(d)), notes(n) {}
+	void accept(std::span<const uint32_t> tokens) override { length += tokens.size(), inner->accept(tokens); }
+	bool reads_states() const override { return inner->reads_states(); }
+	bool reads_prompt() const override { return inner->reads_prompt(); }
+	void states(uint32_t at, std::span<const float> rows) override { inner->states(at, rows); }
+	void work() override { inner->work(); }
+	std::span<const uint32_t> draft(uint32_t most) override {
+		const auto tokens = inner->draft(std::max(most, 4u));
+		if (!tokens.empty()) notes.emplace_back(length, tokens[0]);
+		return tokens.first(std::min<size_t>(most, tokens.size()));
+	}
+};
+
+inline GenerateOptions answer_of(uint32_t n, uint32_t drafts = 0, double temperature = 0, uint64_t seed = 11) {
+	GenerateOptions o;
+	o.n = n, o.ignore_end = true, o.draft_max = drafts;
+	o.sampling.temperature = temperature, o.sampling.seed = seed;
+	return o;
+}
+
+template <class F> std::string message_of(F f) {
+	try {
+		f();
+	} catch (const Error& e) { return e.what(); }
+	return {};
+}
+
+// Answers of an engine whose drafter is always right: all its guesses are taken, alone and in a batch with forks.
+inline void check_right_guesses(Engine& engine, const std::string& kv) {
+	const Tokens prompt = random_tokens(40, engine.config().vocab, 5);
+	Session plain(engine, with(kv, 200)), s(engine, with(kv, 200));
+	const GenerateResult want = generate(plain, prompt, answer_of(40));
+	for (const uint32_t most : {1u, 5u}) {
+		s.reset();
+		const GenerateResult r = generate(s, prompt, answer_of(40, most));
+		CHECK(r.tokens == want.tokens);
+		CHECK(r.draft.drafted > 15);
+		CHECK(r.draft.accepted == r.draft.drafted);
+	}
+	// Sampled answers of one prompt, each with its own seed.
+	Session first(engine, with(kv, 200));
+	std::vector<std::unique_ptr<Session>> forks;
+	for (int i = 0; i < 2; ++i) forks.push_back(first.fork());
+	Batch batch(engine);
+	std::vector<uint32_t> ids;
+	std::vector<Tokens> wanted;
+	for (const uint64_t seed : {1, 2, 3}) {
+		Session alone(engine, with(kv, 200));
+		wanted.push_back(generate(alone, prompt, answer_of(30, 0, 0.7, seed)).tokens);
+		const GenerateOptions o = answer_of(30, 5, 0.7, seed);
+		ids.push_back(seed == 1 ? batch.add(first, prompt, o) : batch.add_fork(*forks[seed - 2], ids[0], o));
+	}
+	while (batch.step()) {}
+	for (size_t i = 0; i < ids.size(); ++i) {
+		const GenerateResult r = batch.take(ids[i]);
+		CHECK(!r.error);
+		CHECK(r.tokens == wanted[i]);
+		CHECK(r.draft.drafted > 0);
+	}
+}
+
+} // namespace kvrun
