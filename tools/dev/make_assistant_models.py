@@ -20,7 +20,7 @@ import transformers as hf
 
 import make_family_models as family
 from make_family_models import WINDOW, build, convert, gemma4, layers
-from make_prediction_models import main_file
+from make_prediction_models import main_file, rewrite
 from make_tiny_models import TOLERANCE, VOCAB, prompt, relative
 
 import gguf
@@ -161,21 +161,12 @@ def make_right(out):
 
 
 def write_silent(path, source, silent, changed):
-    r = gguf.GGUFReader(source)
-    arch = r.fields["general.architecture"].contents()
-    w = gguf.GGUFWriter(path, arch)
-    for f in r.fields.values():
-        if not f.name.startswith("GGUF.") and f.name != "general.architecture":
-            w.add_key_value(f.name, f.contents(), f.types[0],
-                            f.types[-1] if f.types[0] == gguf.GGUFValueType.ARRAY else None)
-    for t in r.tensors:
-        data = np.zeros_like(t.data) if t.name.endswith(silent) else np.array(changed.get(t.name, t.data))
-        data = np.ones_like(data) if t.name.endswith("layer_output_scale.weight") else data
-        w.add_tensor(t.name, data, raw_dtype=t.tensor_type)
-    w.write_header_to_file()
-    w.write_kv_data_to_file()
-    w.write_tensors_to_file()
-    w.close()
+    def change(name, data):
+        if name.endswith("layer_output_scale.weight"):
+            return np.ones_like(data)
+        return np.zeros_like(data) if name.endswith(silent) else np.array(changed.get(name, data))
+
+    rewrite(path, source, change=change)
 
 
 def main():

@@ -86,32 +86,39 @@ def f16(rng, *shape, scale=1.0, mean=0.0):
     return torch.from_numpy((mean + scale * rng.standard_normal(shape)).astype(np.float16).astype(np.float32))
 
 
-def write(path, main, extra, change=lambda name, data: data):
-    """The file `main` with the tensors of one more layer: name -> (array, type)."""
-    r = gguf.GGUFReader(main)
-    arch = r.fields["general.architecture"].contents()
-    w = gguf.GGUFWriter(path, arch)
+def rewrite(path, source, key=lambda name, value: value, change=lambda name, data: data, added={}, tensors={}):
+    """The file `source` again: key() gives the value of a key, None leaves it out; change() gives a tensor's data.
+    added: keys, name -> u32. tensors: name -> (array, type)."""
+    r = gguf.GGUFReader(source)
+    w = gguf.GGUFWriter(path, r.fields["general.architecture"].contents())
     for f in r.fields.values():
-        if f.name.startswith("GGUF.") or f.name == "general.architecture":
-            continue
-        value = f.contents()
-        if f.name == f"{arch}.block_count":
-            value = block_count(main) + 1
-        if f.name == f"{arch}.nextn_predict_layers":
-            continue
-        if f.name == f"{arch}.attention.recurrent_layers":
-            value = list(value) + [False]
-        w.add_key_value(f.name, value, f.types[0], f.types[-1] if f.types[0] == gguf.GGUFValueType.ARRAY else None)
-    w.add_uint32(f"{arch}.nextn_predict_layers", 1)
+        value = None if f.name.startswith("GGUF.") or f.name == "general.architecture" else key(f.name, f.contents())
+        if value is not None:
+            w.add_key_value(f.name, value, f.types[0], f.types[-1] if f.types[0] == gguf.GGUFValueType.ARRAY else None)
+    for name, value in added.items():
+        w.add_uint32(name, value)
     for t in r.tensors:
         w.add_tensor(t.name, change(t.name, np.array(t.data)), raw_dtype=t.tensor_type)
-    for name, (data, kind) in extra.items():
+    for name, (data, kind) in tensors.items():
         w.add_tensor(name, data, raw_dtype=kind)
     w.write_header_to_file()
     w.write_kv_data_to_file()
     w.write_tensors_to_file()
     w.close()
-    return arch
+
+
+def write(path, main, extra, change=lambda name, data: data):
+    """The file `main` with the tensors of one more layer: name -> (array, type)."""
+    arch = gguf.GGUFReader(main).fields["general.architecture"].contents()
+
+    def key(name, value):
+        if name == f"{arch}.block_count":
+            return block_count(main) + 1
+        if name == f"{arch}.attention.recurrent_layers":
+            return list(value) + [False]
+        return None if name == f"{arch}.nextn_predict_layers" else value
+
+    rewrite(path, main, key, change, {f"{arch}.nextn_predict_layers": 1}, extra)
 
 
 def main_file(name):
