@@ -340,6 +340,7 @@ void to_device_row(DType type, uint32_t cols, const std::byte* src, std::byte* d
 	case DType::Q1_0: return row_q1_0(src, blocks, row);
 	case DType::Q2_0: return row_q2_0(src, blocks, 64, row);
 	case DType::Q2_0_128: return row_q2_0(src, blocks, 128, row);
+	case DType::I64:
 	case DType::U32: break;
 	}
 	fail(Code::Internal, "no device row for {}", dtype_info(type).name);

@@ -189,7 +189,8 @@ typedef struct {
 	int log_level;
 	void* log_payload;
 	const kvrun_weight_options* weights; /* NULL: defaults */
-	const char* draft_model; /* path of a small .gguf file with the same vocabulary, or of the model's assistant, which
+	const char* draft_model; /* path of a small .gguf file with the same vocabulary, or of an EAGLE-3 layer or assistant
+	                            made for the model, which
 	                            guesses tokens for kvrun_generate_options.draft_max, or KVRUN_DRAFT_MTP; NULL: guesses
 	                            are looked up in the text. Its weights and caches take memory of the same device, in
 	                            addition to this engine's */

@@ -4,11 +4,6 @@
 
 namespace kvrun {
 
-bool is_assistant(const Gguf& g) {
-	const Family* f = find_family(g.text("general.architecture", ""));
-	return f && f->assists;
-}
-
 uint32_t layer_attended(const Config& of, const Layer& layer) {
 	uint32_t found = UINT32_MAX;
 	for (uint32_t l = 0; l < of.n_layers; ++l)
@@ -20,7 +15,7 @@ uint32_t layer_attended(const Config& of, const Layer& layer) {
 }
 
 Config read_assistant(const Gguf& g, const Config& of) {
-	Config c = read_config(g, /*assistant=*/true);
+	Config c = read_config(g, &of);
 	const char* arch = find_family(c.arch)->assists;
 	if (of.arch != arch)
 		fail(Code::Invalid, "{}: drafts for models of {}; this model is one of {}", g.name(), arch, of.arch);

@@ -9,9 +9,7 @@ namespace kvrun {
 
 constexpr const char *kAssistantIn = "nextn.pre_projection.weight", *kAssistantOut = "nextn.post_projection.weight";
 
-bool is_assistant(const Gguf&); // by its architecture
-// The assistant as a model without keys and values (Layer::kv_layer is kOfTarget). Throws Error{Invalid} naming what
-// differs if it was made for another model; Format, Unsupported as read_config() does.
+// As read_draft_file(): a model without keys and values (Layer::kv_layer is kOfTarget).
 Config read_assistant(const Gguf&, const Config& of);
 // The layer of the model whose keys and values a layer of its assistant attends to: the last one of its kind that has
 // its own; UINT32_MAX: none fits.

@@ -3,8 +3,9 @@
 #include "engine/core/block_quant.h"
 #include "engine/core/log.h"
 #include "engine/core/utf8.h"
-#include "models/assistant.h"
 #include "models/config_keys.h"
+#include "models/draft_file.h"
+#include "models/eagle.h"
 #include "models/experts.h"
 #include "models/families.h"
 #include "models/latent.h"
@@ -46,7 +47,7 @@ void read_layer_count(const Keys& k, const Family& f, Config& c) {
 	c.n_layers = k.u32("block_count");
 	if (c.n_layers == 0) fail(Code::Format, "{}: key {} is 0; the file is damaged", k.g.name(), k.key("block_count"));
 	// draft layers behind the model's own; ignored
-	const uint32_t extra = f.assists ? 0 : k.u32("nextn_predict_layers", 0);
+	const uint32_t extra = f.drafts != DraftKind::None ? 0 : k.u32("nextn_predict_layers", 0);
 	if (extra != 0 && extra >= c.n_layers)
 		fail(Code::Format, "{}: key {} is {}, the model has {} layers; the file is damaged", k.g.name(),
 		     k.key("nextn_predict_layers"), extra, c.n_layers);
@@ -313,13 +314,6 @@ void read_temperature(const Keys& k, const Family& f, Config& c) {
 	if (c.temperature.length == 0) fail(Code::Format, "{}: key {} is 0; the file is damaged", k.g.name(), k.key(key));
 }
 
-// (outermost, ..., innermost), at least two.
-std::string shape_text(const uint64_t* shape) {
-	const std::string matrix = fmt::format("{}, {}", shape[1], shape[0]);
-	if (shape[3] != 1) return fmt::format("({}, {}, {})", shape[3], shape[2], matrix);
-	return shape[2] != 1 ? fmt::format("({}, {})", shape[2], matrix) : fmt::format("({})", matrix);
-}
-
 bool is_of_prediction(std::string_view tensor, uint64_t layer, const Keys& k, const Config& c) {
 	return tensor.find(".nextn.") != tensor.npos || (layer >= c.n_layers && layer < k.u32("block_count"));
 }
@@ -387,130 +381,13 @@ void check_vocab(const Gguf& g, const Keys& k, Config& c) {
 		     k.key("vocab_size"), said, c.vocab);
 }
 
-void add_mlp_specs(std::vector<TensorSpec>& out, const Layer& layer, uint32_t l, uint32_t dim) {
-	const uint32_t hidden = layer.hidden_dim;
-	auto matrix = [&](const char* what, uint64_t rows, uint32_t cols) {
-		out.push_back({fmt::format("blk.{}.{}.weight", l, what), uint32_t(rows), cols, true});
-	};
-	auto bias = [&](const char* what, uint32_t n) {
-		if (layer.mlp_bias) out.push_back({fmt::format("blk.{}.{}.bias", l, what), 1, n, false});
-	};
-	if (layer.mlp == MlpKind::Gated && !layer.fused_gate_up) matrix("ffn_gate", hidden, dim), bias("ffn_gate", hidden);
-	const uint32_t up = layer.fused_gate_up ? 2 * hidden : hidden;
-	matrix("ffn_up", up, dim), bias("ffn_up", up);
-	matrix("ffn_down", dim, hidden), bias("ffn_down", dim);
-}
-
-void add_attention_specs(std::vector<TensorSpec>& out, const Layer& layer, uint32_t l, uint32_t dim, bool owns) {
-	const uint32_t q = layer.n_heads * layer.head_dim, kv = layer.n_kv_heads * layer.head_dim;
-	auto name = [l](const char* what) { return fmt::format("blk.{}.{}", l, what); };
-	auto matrix = [&](std::string tensor, uint64_t rows, uint32_t cols) {
-		out.push_back({std::move(tensor), uint32_t(rows), cols, true});
-	};
-	auto vector = [&](std::string tensor, uint32_t n) { out.push_back({std::move(tensor), 1, n, false}); };
-	if (layer.gate_apart) matrix(name("attn_gate.weight"), layer.gate_by_head ? layer.n_heads : q, dim);
-	if (layer.fused_qkv) {
-		matrix(name("attn_qkv.weight"), uint64_t(q) + 2 * uint64_t(kv), dim);
-		if (layer.qkv_bias) vector(name("attn_qkv.bias"), q + 2 * kv);
-	} else {
-		if (layer.output_gate && !layer.gate_apart) {
-			TensorSpec both{name("attn_q.weight"), 2 * q, dim, true, layer.n_heads, true};
-			both.flat = true;
-			out.push_back(both);
-		} else {
-			matrix(name("attn_q.weight"), q, dim);
-		}
-		if (owns) matrix(name("attn_k.weight"), kv, dim);
-		if (owns && !layer.v_is_k) matrix(name("attn_v.weight"), kv, dim);
-		if (layer.qkv_bias) vector(name("attn_q.bias"), q);
-	}
-	if (layer.qkv_bias && owns && !layer.fused_qkv) {
-		vector(name("attn_k.bias"), kv);
-		vector(name("attn_v.bias"), kv);
-	}
-	if (layer.qk_norm != QkNorm::None && layer.qk_norm != QkNorm::HeadUnit) {
-		const bool all = layer.qk_norm == QkNorm::Row || layer.qk_norm == QkNorm::HeadLayer;
-		vector(name("attn_q_norm.weight"), all ? q : layer.head_dim);
-		if (layer.qk_norm == QkNorm::HeadLayer) out.back().depth = layer.n_heads;
-		if (owns) vector(name("attn_k_norm.weight"), all ? kv : layer.head_dim);
-		if (owns && layer.qk_norm == QkNorm::HeadLayer) out.back().depth = layer.n_kv_heads;
-	}
-	if (layer.sinks) vector(name("attn_sinks.weight"), layer.n_heads);
-	matrix(name("attn_output.weight"), dim, q);
-	if (layer.out_bias) vector(name("attn_output.bias"), dim);
-}
-
 } // namespace
-
-void check_tensor(const Gguf& g, const TensorSpec& s) {
-	const GgufTensor* t = g.find_tensor(s.name);
-	if (!t) fail(Code::Format, "{}: tensor {} is missing; get the file again", g.name(), s.name);
-	const uint32_t depth = s.flat ? 1 : s.depth;
-	uint64_t want[] = {uint64_t(s.cols) * s.together, s.rows / depth / s.together, depth, 1};
-	if (!s.matrix) want[0] = s.cols / s.depth, want[1] = s.depth, want[2] = 1;
-	const bool between = !s.matrix && t->shape[0] == want[0] && t->shape[1] == 1; // (depth, 1, cols): as good
-	if (!std::equal(want + (between ? 1 : 0), want + (between ? 3 : 4), t->shape + (between ? 2 : 0)))
-		fail(Code::Format, "{}: tensor {} is {}, the config says {}; wrong or damaged file", g.name(), s.name,
-		     shape_text(t->shape), shape_text(want));
-}
 
 uint64_t layer_of_tensor(std::string_view name) {
 	if (!name.starts_with("blk.")) return 0;
 	uint64_t l = 0;
 	const auto [end, error] = std::from_chars(name.data() + 4, name.data() + name.size(), l);
 	return error == std::errc() && end != name.data() + name.size() && *end == '.' ? l : 0;
-}
-
-std::vector<TensorSpec> tensor_specs(const Config& c) {
-	std::vector<TensorSpec> out;
-	auto matrix = [&](std::string name, uint64_t rows, uint32_t cols) {
-		out.push_back({std::move(name), uint32_t(rows), cols, true});
-	};
-	auto vector = [&](std::string name, uint32_t n) { out.push_back({std::move(name), 1, n, false}); };
-	auto norm_vectors = [&](const std::string& name) {
-		vector(name + ".weight", c.dim);
-		if (c.norm == NormKind::LayerBiased) vector(name + ".bias", c.dim);
-	};
-	if (c.prediction.block) {
-		add_prediction_inputs(out, c);
-	} else {
-		matrix("token_embd.weight", c.vocab, c.dim);
-		if (c.target_dim) add_assistant_specs(out, c);
-		add_layer_input_specs(out, c);
-		add_stream_specs(out, c);
-	}
-	for (uint32_t i = 0; i < layers_with_weights(c); ++i) {
-		const Layer& layer = c.layers[i];
-		const uint32_t l = i + c.prediction.block; // in the file
-		auto name = [l](const char* what) { return fmt::format("blk.{}.{}", l, what); };
-		auto norm = [&](const char* what) { norm_vectors(name(what)); };
-		if (layer.attn_norm) norm(layer.attn_norm_name);
-		if (layer.recurrent.n_heads) add_recurrent_specs(out, layer.recurrent, l, c.dim);
-		if (layer.latent.rank)
-			add_latent_specs(out, layer, l, c.dim);
-		else if (attends(layer))
-			add_attention_specs(out, layer, l, c.dim, has_own_kv(c, i));
-		if (layer.attn_out_norm) norm("post_attention_norm");
-		if (layer.mlp_norm_bare)
-			vector(name(layer.mlp_norm_name), c.dim);
-		else if (has_mlp_norm(layer.mlp_input))
-			norm(layer.mlp_norm_name);
-		if (layer.experts.n) add_expert_specs(out, layer, l, c.dim);
-		if (layer.mlp != MlpKind::None && (!layer.experts.n || layer.experts.beside_mlp))
-			add_mlp_specs(out, layer, l, c.dim);
-		if (layer.mlp_out_norm) norm("post_ffw_norm");
-		if (c.prediction.block) continue;
-		add_layer_input_specs(out, c, l);
-		add_stream_specs(out, c, l);
-	}
-	if (c.prediction.block) {
-		add_prediction_outputs(out, c);
-		return out;
-	}
-	norm_vectors(c.final_norm);
-	if (!c.tied_embedding) matrix("output.weight", c.vocab, c.dim);
-	if (c.output_bias) vector("output.bias", c.vocab);
-	return out;
 }
 
 Widest widest(const Config& c) {
@@ -536,21 +413,21 @@ uint64_t kv_f16_bytes(const Config& c) {
 	return n;
 }
 
-Config read_config(const Gguf& g, bool assistant) {
+Config read_config(const Gguf& g, const Config* drafts_for) {
 	if (g.text("general.type", "model") == "adapter")
 		fail(Code::Unsupported, "{}: an adapter; give its model with -m, and it with --lora", g.name());
 	const Family& f = family_of(g);
-	if (f.assists && !assistant)
-		fail(Code::Unsupported,
-		     "{}: an assistant, which drafts for a model of {}; give the model with -m, and it with "
-		     "--draft",
-		     g.name(), f.assists);
+	if (f.drafts != DraftKind::None && !drafts_for)
+		fail(Code::Unsupported, "{}: {}; give the model with -m, and it with --draft", g.name(), draft_kind_text(f));
 	const Keys k{g, f.arch};
 	Config c;
 	c.arch = f.arch, c.name = g.text("general.name", "");
 	c.norm = see_norm(k, f), c.output_bias = f.output_bias;
 	if (!g.find_tensor("output_norm.weight")) c.final_norm = f.final_norm;
-	check_vocab(g, k, c);
+	if (f.drafts == DraftKind::Eagle)
+		read_fusion(k, *drafts_for, c);
+	else
+		check_vocab(g, k, c);
 	read_layer_count(k, f, c);
 	const Windows windows = read_windows(k, f, c.n_layers);
 	LayerSizes sizes;
@@ -560,7 +437,7 @@ Config read_config(const Gguf& g, bool assistant) {
 	read_window_sizes(k, f, c, windows, sizes);
 	check_sizes(k, f, c);
 	c.tied_embedding = !g.find_tensor("output.weight");
-	if (f.assists) c.target_dim = k.u32("embedding_length_out");
+	if (f.drafts == DraftKind::Assistant) c.target_dim = k.u32("embedding_length_out");
 	Layer layer = f.layer;
 	see_traits(k, f, layer);
 	read_scales(k, f, c, layer);

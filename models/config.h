@@ -185,6 +185,16 @@ struct Prediction {
 	const char* norm_name = "nextn.shared_head_norm"; // in the file
 };
 
+// Of a config that describes a layer that drafts for a model from its hidden states (models/eagle.h): which ones, and
+// how they become one row.
+struct Fusion {
+	std::vector<uint32_t> layers; // the residual stream in front of these layers of the model; empty: a model's config
+	uint32_t vocab = 0;           // tokens of the model; Config::vocab is the number of those that can be guessed
+	bool own_embedding = false, own_head = false; // else the model's
+	bool normed = false;                          // a norm of all states together comes before they are joined
+	bool normed_residual = false;                 // the residual stream begins with the norm of what they are joined to
+};
+
 inline bool has_mlp_norm(MlpInput i) { return i == MlpInput::Normed || i == MlpInput::Beside; }
 
 constexpr uint32_t kOfTarget = UINT32_MAX;
@@ -200,7 +210,9 @@ struct Layer { // what one layer computes
 	float score_softcap = 0;   // then cap * tanh(score / cap); 0: none
 	bool sinks = false;        // each query head has an extra logit in the softmax, without a value
 	QkNorm qk_norm = QkNorm::None;
-	bool attn_norm = true;                    // a norm between the residual stream and attention
+	bool attn_norm = true; // a norm between the residual stream and attention
+	// q, k and v are made from two rows side by side: norms of a token's embedding and of the residual stream.
+	bool reads_pair = false;
 	const char* attn_norm_name = "attn_norm"; // in the file
 	bool attn_out_norm = false;               // a norm between attention and the residual stream
 	bool qkv_bias = false;                    // wq, wk, wv have biases
@@ -269,7 +281,8 @@ struct Config {
 	std::string final_norm = "output_norm"; // in the file
 	std::vector<Layer> layers;              // (n_layers)
 	Prediction prediction;
-	// Of an assistant (models/assistant.h): channels of the residual stream of the model it drafts for; 0: a model.
+	Fusion fusion;
+	// Of a file that drafts for a model: channels of that model's residual stream; 0: a model.
 	uint32_t target_dim = 0;
 };
 
@@ -311,8 +324,8 @@ std::vector<TensorSpec> tensor_specs(const Config&);
 // Throws Error{Format} if the file's tensor is missing or has another shape.
 void check_tensor(const Gguf&, const TensorSpec&);
 // Reads and checks the config; refuses unknown families, contradictions, missing and misshapen tensors.
-// assistant: the file is one (models/assistant.h); else it must be a model.
-Config read_config(const Gguf&, bool assistant = false);
+// drafts_for: the file drafts for that model (models/draft_file.h); null: it must be a model.
+Config read_config(const Gguf&, const Config* drafts_for = nullptr);
 // Warns once if the context is longer than the model's trained context.
 void warn_about_context(const Config&, uint32_t ctx);
 // (dim / 2) radians per position of each pair, after scaling, for a context of `ctx` tokens.

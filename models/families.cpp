@@ -76,6 +76,7 @@ constexpr Family kFamilies[] = {
     {.arch = "deepseek", .mixture = true},
     {.arch = "deepseek2", .partial_rotary = true, .mixture = true, .latent = true, .predicts = true},
     {.arch = "dots1", .neox = true, .mixture = true, .layer = {.qk_norm = QkNorm::Head, .experts = kSigmoid}},
+    {.arch = "eagle3", .drafts = DraftKind::Eagle, .layer = {.reads_pair = true}},
     {.arch = "ernie4_5"},
     {.arch = "ernie4_5-moe", .mixture = true, .layer = {.experts = {.normalise = true}}},
     {.arch = "exaone4",
@@ -157,6 +158,7 @@ constexpr Family kFamilies[] = {
      .neox = true,
      .second_rope = SecondRope::OwnInWindow,
      .output_scales = true,
+     .drafts = DraftKind::Assistant,
      .assists = "gemma4",
      .layer = {.attention_scale = 1,
                .qk_norm = QkNorm::Head,
@@ -471,7 +473,7 @@ const Family* find_family(std::string_view arch) {
 std::string family_names(std::string_view between) {
 	std::string out;
 	for (const Family& f : kFamilies) {
-		if (f.assists) continue;
+		if (f.drafts != DraftKind::None) continue;
 		if (!out.empty()) out += between;
 		out += f.arch;
 	}
@@ -525,7 +527,7 @@ void describe_layers(Config& c, const Family& f, Layer layer, const Windows& win
 		second |= c.layers[l].rope != 0;
 	}
 	size_layers(c, sizes);
-	if (f.assists)
+	if (f.drafts == DraftKind::Assistant)
 		for (Layer& l : c.layers) l.kv_layer = kOfTarget;
 	if (!second) return;
 	Rope other{.dim = sizes.window_rope_dim ? sizes.window_rope_dim : c.ropes[0].dim,

@@ -21,6 +21,12 @@ enum class RopeUse : uint8_t {
 	Never,
 };
 
+enum class DraftKind : uint8_t { // of files that are no models: they draft for one
+	None,
+	Assistant, // models/assistant.h
+	Eagle,     // models/eagle.h
+};
+
 enum class MlpInputBy : uint8_t { // what decides Layer::mlp_input
 	Family,
 	KeyAndNorm,  // Parallel by key use_parallel_residual if no MLP has a norm: converters write it also for others
@@ -74,7 +80,8 @@ struct Family {
 	uint32_t wide_scale_layers = 0;
 	bool latent = false;   // layers have latent attention (Layer::latent)
 	bool predicts = false; // kvrun runs the prediction layer (models/prediction.h) that files may have
-	// Files of this family are no models: they draft for models of this architecture (models/assistant.h).
+	// Files of this family are no models: they draft for one. assists: for a model of this architecture.
+	DraftKind drafts = DraftKind::None;
 	const char* assists = nullptr;
 	bool recurrent = false; // some layers are recurrent; the file says which, and what recurrent_shape leaves open
 	Recurrent recurrent_shape = {};

@@ -5,6 +5,7 @@
 #include "engine/core/utf8.h"
 #include "models/assistant.h"
 #include "models/checked.h"
+#include "models/eagle.h"
 #include "models/prediction.h"
 #include "models/read_ahead.h"
 #include "models/weight_factors.h"
@@ -416,15 +417,21 @@ Weights load_weights(const Gguf& g, const Config& c, Backend& backend, const Loa
 	up.warn_about_values();
 	for (uint32_t l = 0; l < c.n_layers; ++l)
 		w.layers.push_back(layer_weights(c.layers[l], l % layers_with_weights(c) + c.prediction.block, views, backend));
+	const auto found = [&](const std::string& name) {
+		const auto v = views.find(name);
+		return v == views.end() ? View() : v->second;
+	};
 	if (c.prediction.block) {
-		const auto found = [&](const std::string& name) {
-			const auto v = views.find(name);
-			return v == views.end() ? View() : v->second;
-		};
 		const auto own = [&](const char* what) { return found(prediction_tensor(c, what)); };
 		w.prediction = {own("enorm.weight"), own("hnorm.weight"), own("eh_proj.weight")};
 		w.embed = own("embed_tokens.weight"), w.lm_head = own("shared_head_head.weight");
 		w.final_norm.w = found(prediction_norm(c));
+		return w;
+	}
+	if (!c.fusion.layers.empty()) {
+		w.fusion = {found(kFusionNorm), views.at(kFusionJoin), views.at(kFusionStateNorm)};
+		w.embed = found("token_embd.weight"), w.lm_head = found("output.weight");
+		w.final_norm.w = views.at("output_norm.weight");
 		return w;
 	}
 	w.embed = views.at("token_embd.weight");

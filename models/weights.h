@@ -91,7 +91,12 @@ struct PredictionWeights {       // of Config::prediction
 	View embed_norm, state_norm; // (dim) f32
 	View join;                   // (dim, 2 * dim): of the embedding's norm, then of the hidden state's
 };
-struct AssistantWeights { // of Config::target_dim
+struct FusionWeights { // of Config::fusion
+	View norm;         // (states) f32, states: Fusion::layers * target_dim; empty without Fusion::normed
+	View join;         // (dim, states)
+	View state_norm;   // (dim) f32
+};
+struct AssistantWeights { // of an assistant
 	View in;              // (dim, 2 * target_dim): of the embedding, then of the hidden state
 	View out;             // (target_dim, dim): makes the hidden state that the next guess reads
 };
@@ -105,7 +110,7 @@ struct LimitedWeight {
 	Limits limits;
 };
 
-struct Weights { // immutable after load; views point into `buffers`. Of a prediction layer, empty: what it shares.
+struct Weights { // immutable after load; views point into `buffers`. Of a layer that drafts, empty: what it shares.
 	View embed;  // (vocab, dim)
 	NormWeights final_norm;
 	View lm_head;   // (vocab, dim); equal to embed if tied
@@ -118,6 +123,7 @@ struct Weights { // immutable after load; views point into `buffers`. Of a predi
 	std::vector<LayerWeights> layers;
 	std::vector<LimitedWeight> limits; // of matrices of layers
 	PredictionWeights prediction;
+	FusionWeights fusion;
 	AssistantWeights assistant;
 	std::unordered_map<std::string, View> matrices; // by name in the file
 	std::deque<Buffer> buffers;                     // addresses survive a move of Weights

@@ -1,6 +1,6 @@
 // Options of speculation.
 #include "tools/args_draft.h"
-#include "models/assistant.h"
+#include "models/draft_file.h"
 #include "tools/hub/local.h"
 #include <algorithm>
 #include <fmt/format.h>
@@ -13,14 +13,14 @@ uint32_t DraftArgs::rows(uint32_t answers) const {
 	return std::max(answers, std::min(answers * (1 + draft_max()), kMostRows));
 }
 
-bool DraftArgs::is_assistant() const { return has_model() && kvrun::is_assistant(Gguf::open(what)); }
+bool DraftArgs::is_of_model() const { return has_model() && draft_kind(Gguf::open(what)) != DraftKind::None; }
 
 void add_draft_options(Command& c, DraftArgs& a, const char* group) {
 	const Option* draft =
 	    add_text(c, "--draft,-md,--model-draft", a.what, "lookup|mtp|MODEL",
 	             "guess tokens and verify several in one step, which changes speed and no token: from where the text "
-	             "had the latest tokens before (lookup), by the model's own prediction layer (mtp), by the file of the "
-	             "model's assistant, or by a small model of the same vocabulary")
+	             "had the latest tokens before (lookup), by the model's own prediction layer (mtp), by the file of an "
+	             "EAGLE-3 layer or assistant made for the model, or by a small model of the same vocabulary")
 	        ->group(group);
 	add_integer(c, "--draft-max", a.most, 1, kMostRows - 1, "most tokens guessed for a step [7]")->group(group);
 	c.before_run.push_back([draft, &a] {

@@ -13,7 +13,7 @@ struct DraftArgs {
 	bool given() const { return !what.empty(); }
 	bool looks_up() const { return what == "lookup"; }
 	bool predicts() const { return what == "mtp"; }
-	bool is_assistant() const; // the model is one of models/assistant.h; throws Error as Gguf::open() does
+	bool is_of_model() const; // the file drafts for one model (models/draft_file.h); throws Error as Gguf::open() does
 	bool has_model() const { return given() && !looks_up() && !predicts(); }
 	uint32_t draft_max() const { return given() ? uint32_t(most) : 0; }
 	// Rows of a decode step that verifies drafts of this many answers.

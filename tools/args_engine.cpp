@@ -74,7 +74,7 @@ static LoadProgress shown(Progress& progress) {
 }
 
 std::unique_ptr<DraftModel> open_draft_model(const EngineArgs& a, const DraftArgs& draft) {
-	if (!draft.has_model() || draft.is_assistant()) return nullptr;
+	if (!draft.has_model() || draft.is_of_model()) return nullptr;
 	EngineOptions o;
 	o.model = draft.what;
 	o.backend = first_device(backend_options(a));
@@ -87,7 +87,7 @@ std::unique_ptr<DraftModel> open_draft_model(const EngineArgs& a, const DraftArg
 std::unique_ptr<Engine> open_engine(const EngineArgs& a, uint32_t max_rows, const DraftArgs& draft) {
 	EngineOptions o;
 	o.mtp = draft.predicts();
-	if (draft.is_assistant()) o.assistant = draft.what;
+	if (draft.is_of_model()) o.draft_file = draft.what;
 	o.model = a.model;
 	o.loras = parse_loras(lora_text(a.loras));
 	o.mmproj = a.vision.mmproj;

@@ -6,7 +6,7 @@
 #include "engine/core/utf8.h"
 #include "engine/run/tile_encoder.h"
 #include "engine/run/tuning_file.h"
-#include "models/assistant.h"
+#include "models/draft_file.h"
 #include "models/lora.h"
 #include "models/prediction.h"
 #include "models/vision.h"
@@ -91,11 +91,11 @@ PlanSubject subject_of(const PlanArgs& a) {
 	uint32_t n_layers = 0;
 	uint64_t layer_bytes = 0;
 	const bool small = !a.draft.empty() && a.draft != "lookup" && a.draft != "mtp";
-	const std::string assistant_file = small ? resolve_model(a.draft).path : "";
-	if (small && !is_assistant(Gguf::open(assistant_file)))
+	const std::string draft_file = small ? resolve_model(a.draft).path : "";
+	if (small && draft_kind(Gguf::open(draft_file)) == DraftKind::None)
 		fail(Code::Invalid,
-		     "--draft is '{}'; plan counts mtp, an assistant, and lookup, which needs no device memory; a small model "
-		     "has a plan of its own",
+		     "--draft is '{}'; plan counts mtp, an EAGLE-3 layer, an assistant, and lookup, which needs no device "
+		     "memory; a small model has a plan of its own",
 		     a.draft);
 	if (a.model.empty() && !(a.loras.empty() && a.vision.mmproj.empty()))
 		fail(Code::Invalid, "--lora and --mmproj are of a model; give -m FILE");
@@ -119,10 +119,7 @@ PlanSubject subject_of(const PlanArgs& a) {
 		s.prediction_bytes = prediction_tensor_bytes(file, c);
 		s.model = model_memory(c, file.tensor_bytes() - s.prediction_bytes, uint32_t(a.ubatch));
 		if (a.draft == "mtp") s.model = with_prediction(s.model, file, c, read_prediction(file, c));
-		if (small) {
-			const Gguf assistant = Gguf::open(assistant_file);
-			s.model = with_assistant(s.model, assistant, read_assistant(assistant, c));
-		}
+		if (small) s.model = with_draft_file(s.model, Gguf::open(draft_file), c);
 		if (!a.loras.empty()) s.model.lora_bytes = lora_bytes(open_loras(parse_loras(lora_text(a.loras)), file, c), c);
 		if (!a.vision.mmproj.empty()) {
 			const Gguf encoder = Gguf::open(a.vision.mmproj);
@@ -235,9 +232,10 @@ void add_plan(Command& root) {
 	         "plan for a card that reads host memory at this rate, like 12G/s, and put there what does not fit");
 	add_rate(c, "--bandwidth", a->bandwidth, "rate of the card's own memory, for the estimate of tokens per second");
 	add_weight_options(c, a->weights);
-	add_text(
-	    c, "--draft", a->draft, "mtp|lookup|FILE",
-	    "count what --draft loads: the prediction layer (mtp) and a cache in f16 of its own, or an assistant (FILE)");
+	add_text(c, "--draft", a->draft, "mtp|lookup|FILE",
+	         "count what --draft loads: the prediction layer (mtp) and a cache in f16 of its own, or FILE, an EAGLE-3 "
+	         "layer likewise "
+	         "or an assistant");
 	add_lora(c, a->loras, kOtherGroup);
 	add_mmproj(c, a->vision, kOtherGroup);
 	add_flag(c, "--json", a->json, "print JSON: an object, or an array of them for several policies");

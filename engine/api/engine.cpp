@@ -2,7 +2,7 @@
 #include "backends/split_devices.h"
 #include "engine/api/objects.h"
 #include "engine/api/weight_options.h"
-#include "models/assistant.h"
+#include "models/draft_file.h"
 
 namespace kvrun::api {
 namespace {
@@ -81,8 +81,8 @@ std::shared_ptr<EngineObject> open_engine(const kvrun_engine_options* given) {
 	if (kvrun_canceller_is_set(o.canceller)) refuse(KVRUN_ECANCELLED, "loading was cancelled");
 	e.mtp = o.draft_model && o.draft_model == std::string_view(KVRUN_DRAFT_MTP);
 	const bool small = o.draft_model && !e.mtp;
-	if (small && is_assistant(Gguf::open(o.draft_model)))
-		e.assistant = o.draft_model;
+	if (small && draft_kind(Gguf::open(o.draft_model)) != DraftKind::None)
+		e.draft_file = o.draft_model;
 	else if (small)
 		object->draft_model = open_draft_model(o, e); // first: the model gets the remaining memory
 	object->engine = Engine::open(e, load_progress(o));

@@ -395,6 +395,7 @@ void dequantise_row(DType type, const std::byte* src, float* dst, size_t n) {
 	case DType::Q1_0: return each_block(type, block_q1_0, s, dst, n);
 	case DType::Q2_0: return each_block(type, block_q2_0<64>, s, dst, n);
 	case DType::Q2_0_128: return each_block(type, block_q2_0<128>, s, dst, n);
+	case DType::I64:
 	case DType::U32: break;
 	}
 	fail(Code::Invalid, "type {} holds no real numbers; only weights and activations can be converted to float",

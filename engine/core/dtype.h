@@ -6,12 +6,14 @@
 
 namespace kvrun {
 
-// Types of the table have GGUF's number, or KV_SECOND_FORMAT more; U32 is for words that are not elements of a model.
+// Types of the table have GGUF's number, or KV_SECOND_FORMAT more. The last two are for words that are not elements of
+// a model: I64 in files, for numbers of tokens; U32 on devices.
 enum class DType : uint8_t {
 #define KV_TYPE(name, id, ...) name = id,
 	KV_TENSOR_TYPES(KV_TYPE)
 #undef KV_TYPE
-	    U32 = 255
+	    I64 = 254,
+	U32 = 255
 };
 
 // The type's number in a GGUF file.
@@ -34,6 +36,7 @@ constexpr DTypeInfo dtype_info(DType t) {
 	case DType::name: return {#name, elements, bytes};
 	switch (t) {
 		KV_TENSOR_TYPES(KV_TYPE)
+	case DType::I64: return {"I64", 1, 8};
 	case DType::U32: break;
 	}
 #undef KV_TYPE
@@ -53,6 +56,7 @@ constexpr TensorTypeInfo tensor_type_info(DType t) {
 	case DType::name: return {file, scales_at, rms, middle, c, s, int8 != 0};
 	switch (t) {
 		KV_TENSOR_TYPES(KV_TYPE)
+	case DType::I64:
 	case DType::U32: break;
 	}
 #undef KV_TYPE

@@ -90,10 +90,12 @@ uint32_t Batch::add(Session& s, std::span<const uint32_t> prompt, const Generate
 	stream->accept(s.history());
 	stream->accept(prompt);
 	PrefillHooks states;
-	if (Drafter* d = stream->drafter.get(); d && d->reads_prompt())
-		states.all_rows = [d, at = s.n_tokens()](uint32_t first, std::span<const float> rows) {
-			d->states(at + first, rows);
-		};
+	if (Drafter* d = stream->drafter.get(); d && d->prompt_states()) {
+		const auto n = uint32_t(prompt.size());
+		states.states = {
+		    engine_.state_layers(), n - std::min(n, d->prompt_states()),
+		    [d, at = s.n_tokens()](uint32_t first, std::span<const float> rows) { d->states(at + first, rows); }};
+	}
 	stream->prefill.emplace(s, prompt, std::move(states));
 	stream->result.prompt_tokens = uint32_t(prompt.size());
 	streams_.emplace(next_id_, std::move(stream));

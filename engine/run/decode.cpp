@@ -11,7 +11,7 @@ namespace kvrun {
 Decoder::Decoder(LayerRunner& runner, const CacheLayers& layers, KvScratch& scratch, KvScratch& window_scratch,
                  uint32_t most_rows)
     : runner_(runner), cache_layers_(layers), scratch_(scratch), window_scratch_(window_scratch), most_rows_(most_rows),
-      lists_(runner.backend().info().lists_candidates) {
+      lists_(runner.backend().info().lists_candidates), state_layers_{runner.config().n_layers} {
 	KV_ASSERT(most_rows >= 1 && most_rows <= LayerRunner::kLogitRows && 2 * most_rows <= runner.most_rows());
 	const Config& cfg = runner.config();
 	allocate(runner.backend(), memory_, "decode rows", [&](Arena& a) {
@@ -98,6 +98,8 @@ void Decoder::run(KvPool& pool, std::span<const Row> step) {
 	runner_.embed(x_, 0, kvrun::rows(tokens_.ids, 0, n), /*decode=*/true);
 	for (uint32_t l = 0; l < runner_.config().n_layers; ++l) {
 		be.at_layer(l);
+		if (kept && std::ranges::find(state_layers_, l) != state_layers_.end())
+			runner_.read_rows(kvrun::rows(x, 0, kept), entering_[l]);
 		const LayerRows rows = runner_.rows_of(l, x_, tokens_, rope_, 0, n);
 		const auto [in_window, k] = cache_layers_[l]; // layer k of its cache
 		const Layer& layer = runner_.config().layers[l];
@@ -142,6 +144,16 @@ void Decoder::run(KvPool& pool, std::span<const Row> step) {
 	if (recurrent) recurrent->end(1);
 	if (lists_ && n > kept) guessed_.arrived(runner_.config().vocab);
 	for (uint32_t i = kept; i < n; ++i) step[i].step.seq->fetch()->speculate(guess(i - kept));
+}
+
+std::span<const float> Decoder::state(uint32_t i) {
+	const size_t dim = runner_.config().dim;
+	state_.clear();
+	for (const uint32_t l : state_layers_) {
+		const std::vector<float>& all = l < runner_.config().n_layers ? entering_.at(l) : hidden_;
+		state_.insert(state_.end(), all.begin() + ptrdiff_t(i * dim), all.begin() + ptrdiff_t((i + 1) * dim));
+	}
+	return state_;
 }
 
 void Decoder::enqueue_guesses(const View& x) {

@@ -5,6 +5,7 @@
 #include "engine/run/layer_runner.h"
 #include "engine/run/logit_blocks.h"
 #include "engine/run/rope_table.h"
+#include <map>
 
 namespace kvrun {
 
@@ -35,11 +36,10 @@ class Decoder {
 	bool usable(uint32_t i) const;
 	// All logits of row i of the latest decode(), even if only the largest were requested; valid until the next one.
 	std::span<const float> whole_row(uint32_t i);
-	// (dim) residual stream of row i after the last layer.
-	std::span<const float> state(uint32_t i) const {
-		const size_t dim = runner_.config().dim;
-		return std::span(hidden_).subspan(i * dim, dim);
-	}
+	// The layers in front of which state() reads the residual stream; the number of layers, as at first: behind them.
+	void read_states_at(std::vector<uint32_t> layers) { state_layers_ = std::move(layers); }
+	// (layers * dim) hidden states of row i of the latest decode(), side by side; valid until the next call.
+	std::span<const float> state(uint32_t i);
 	uint32_t most_rows() const { return most_rows_; }
 	size_t bytes() const { return memory_.bytes(); }
 
@@ -71,8 +71,11 @@ class Decoder {
 	std::array<std::vector<float>, kMostRopes + 1> host_rope_;
 	bool lists_; // the device finds the largest logits
 	CandidateLists candidates_, guessed_;
-	std::vector<float> logits_, guesses_; // (rows, vocab), if they are read
-	std::vector<float> hidden_;           // (rows, dim) residual stream of kept rows after the last layer
+	std::vector<float> logits_, guesses_;             // (rows, vocab), if they are read
+	std::vector<float> hidden_;                       // (rows, dim) residual stream of kept rows after the last layer
+	std::vector<uint32_t> state_layers_;              // of read_states_at()
+	std::map<uint32_t, std::vector<float>> entering_; // of these layers, the same in front of them
+	std::vector<float> state_;
 	std::vector<RowLogits> row_logits_;
 	LogitBlocks likeliest_; // of guesses_
 };

@@ -18,9 +18,10 @@ class Drafter {
 	// At most `most` tokens that may follow all accepted tokens; valid until the next call.
 	virtual std::span<const uint32_t> draft(uint32_t most) = 0;
 	// Whether it reads the model's hidden states: then states() gets those of each token, which was accepted before,
-	// once the model has read it: rows (n, dim) of the residual stream after the last layer, of consecutive positions.
+	// once the model has read it: rows (n, width) of the residual stream at Engine::state_layers(), side by side, of
+	// consecutive positions.
 	virtual bool reads_states() const { return false; }
-	virtual bool reads_prompt() const { return reads_states(); } // those of the prompt's tokens, too
+	virtual uint32_t prompt_states() const { return 0; } // of so many of the prompt's last tokens, too
 	virtual void states(uint32_t /*position*/, std::span<const float> /*rows*/) {}
 	virtual void work() {} // between pieces of the prompt and before steps: reads some of the states that came
 };

@@ -13,7 +13,6 @@ class AssistantDrafter final : public Drafter {
 		if (!tokens.empty()) latest_ = tokens.back();
 	}
 	bool reads_states() const override { return !lost_; }
-	bool reads_prompt() const override { return false; }
 	void states(uint32_t position, std::span<const float> rows) override {
 		const uint32_t dim = assistant_.config().target_dim;
 		known_ = position + uint32_t(rows.size() / dim);

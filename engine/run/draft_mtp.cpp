@@ -21,6 +21,7 @@ class MtpDrafter final : public Drafter {
 		text_.tokens.insert(text_.tokens.end(), tokens.begin(), tokens.end());
 	}
 	bool reads_states() const override { return !lost_; }
+	uint32_t prompt_states() const override { return lost_ ? 0 : layer_.prompt_rows(); }
 	void states(uint32_t position, std::span<const float> rows) override {
 		if (lost_) return;
 		if (!begun_) attempt([&] { model_.begin(text_, position); });
@@ -50,7 +51,7 @@ class MtpDrafter final : public Drafter {
 	}
 
  private:
-	uint32_t n_waiting() const { return uint32_t(text_.waiting.size() / layer_.config().dim - text_.used); }
+	uint32_t n_waiting() const { return uint32_t(text_.waiting.size() / layer_.state_width() - text_.used); }
 	// Of token i of the text.
 	uint32_t position(uint32_t i) { return positions_.next(std::span(text_.tokens).first(i)); }
 	void take(uint32_t n) { // removes the first n states
@@ -74,7 +75,7 @@ class MtpDrafter final : public Drafter {
 	}
 	// At most so many waiting states; returns whether the guess after the whole text is there.
 	bool read(uint32_t most) {
-		const uint32_t dim = layer_.config().dim, vocab = layer_.config().vocab;
+		const uint32_t width = layer_.state_width(), vocab = layer_.vocab();
 		const std::vector<uint32_t>& tokens = text_.tokens;
 		bool guessed = false;
 		while (most && n_waiting() && text_.waiting_at + 1 < tokens.size()) {
@@ -86,7 +87,7 @@ class MtpDrafter final : public Drafter {
 			if (n) {
 				if (!text_.seq) text_.seq = layer_.sequence();
 				const PredictionRows rows{position(first), next.first(n),
-				                          std::span(text_.waiting).subspan(text_.used * dim, size_t(n) * dim)};
+				                          std::span(text_.waiting).subspan(text_.used * width, size_t(n) * width)};
 				layer_.step(*text_.seq, rows, guessed);
 				for (uint32_t i = 0; i < n; ++i) text_.at.push_back(first + i);
 			} else {
@@ -127,9 +128,9 @@ void MtpModel::begin(PredictionText& t, uint32_t position) {
 	t.seq->truncate(most);
 	t.at.assign(best->at.begin(), best->at.begin() + most);
 	// The state before the position, where that text ended: its token has come only now.
-	const uint32_t dim = layer_->config().dim, last = t.at.back() + 1;
-	const std::span<const float> states = std::span(best->waiting).subspan(best->used * dim);
-	const size_t wanted = size_t(position - last) * dim;
+	const uint32_t width = layer_->state_width(), last = t.at.back() + 1;
+	const std::span<const float> states = std::span(best->waiting).subspan(best->used * width);
+	const size_t wanted = size_t(position - last) * width;
 	if (best->waiting_at != last || most_common < position || states.size() < wanted) return;
 	t.waiting_at = last;
 	t.waiting.assign(states.begin(), states.begin() + ptrdiff_t(wanted));

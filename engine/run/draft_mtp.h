@@ -1,4 +1,4 @@
-// A model's own prediction layer as a drafter (--draft mtp).
+// A prediction layer as a drafter: the model's own (--draft mtp), or an EAGLE-3 layer (--draft FILE).
 #pragma once
 #include "engine/run/draft.h"
 #include "engine/run/prediction_layer.h"
@@ -12,7 +12,8 @@ struct PredictionText {
 	std::vector<uint32_t> tokens;
 	std::vector<uint32_t> at;        // by entry of `seq`: its position
 	std::unique_ptr<KvSequence> seq; // null: empty
-	// Hidden states that have no entry yet: rows `used` .. of (n, dim), the first of them of position waiting_at.
+	// Hidden states that have no entry yet: rows `used` .. of (n, state_width()), the first of them of position
+	// waiting_at.
 	uint32_t waiting_at = 0;
 	size_t used = 0;
 	std::vector<float> waiting;

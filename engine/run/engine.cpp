@@ -4,6 +4,7 @@
 #include "engine/run/draft_assistant.h"
 #include "engine/run/draft_model.h"
 #include "engine/run/tuning_file.h"
+#include "models/draft_file.h"
 #include "models/fingerprint.h"
 #include "models/prediction.h"
 #include <algorithm>
@@ -34,12 +35,13 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 	const uint32_t n_layers = model.config.n_layers;
 	std::optional<Config> prediction;
 	if (opt.mtp) prediction = read_prediction(model.file, model.config);
-	std::optional<Gguf> assistant_file;
+	std::optional<Gguf> draft_file;
 	std::optional<Config> assistant;
-	if (!opt.assistant.empty()) {
-		assistant_file = Gguf::open(opt.assistant);
-		assistant = read_assistant(*assistant_file, model.config);
-		check_same_vocabulary(Tokenizer(*assistant_file), model.tokenizer, opt.assistant);
+	if (!opt.draft_file.empty()) {
+		draft_file = Gguf::open(opt.draft_file);
+		(draft_kind(*draft_file) == DraftKind::Eagle ? prediction : assistant) =
+		    read_draft_file(*draft_file, model.config);
+		check_same_vocabulary(Tokenizer(*draft_file), model.tokenizer, opt.draft_file);
 	}
 	std::vector<LoraFile> lora_files = open_loras(opt.loras, model.file, model.config);
 	std::optional<Gguf> vision_file;
@@ -61,15 +63,12 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 	if (cfg.rounds > 1 && empty.parts > 1)
 		fail(Code::Unsupported, "{}: repeats its layers {} times; kvrun runs such models on one device, choose one",
 		     e->file().name(), cfg.rounds);
-	if (prediction) {
+	const Gguf& drafts_from = draft_file ? *draft_file : e->file();
+	if (const std::optional<Config>& drafts = prediction ? prediction : assistant) {
 		if (empty.parts > 1)
-			fail(Code::Unsupported, "the prediction layer (--draft mtp) runs on one device; leave --split out");
-		empty.free_bytes -= std::min<uint64_t>(kvrun::weight_bytes(e->file(), *prediction), empty.free_bytes);
-	}
-	if (assistant) {
-		if (empty.parts > 1)
-			fail(Code::Unsupported, "an assistant (--draft {}) runs on one device; leave --split out", opt.assistant);
-		empty.free_bytes -= std::min<uint64_t>(kvrun::weight_bytes(*assistant_file, *assistant), empty.free_bytes);
+			fail(Code::Unsupported, "what drafts (--draft {}) runs on one device; leave --split out",
+			     draft_file ? opt.draft_file : "mtp");
+		empty.free_bytes -= std::min<uint64_t>(kvrun::weight_bytes(drafts_from, *drafts), empty.free_bytes);
 	}
 	goal.bus = devices.rates.bus;
 	goal.bandwidth = devices.rates.device > 0 ? devices.rates.device : empty.peak_bytes_per_s;
@@ -106,8 +105,8 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 		                                          kvrun::fingerprint(*vision_file) ^ opt.image_rows.bits(), scale);
 	e->ring_ = std::make_unique<WeightRing>(be, cfg, e->weights_, e->weight_plan_->ring());
 	std::unique_ptr<PredictionLayer> layer;
-	if (prediction) layer = std::make_unique<PredictionLayer>(be, e->file(), std::move(*prediction), e->weights_);
-	if (assistant) e->assistant_ = std::make_unique<Assistant>(be, *assistant_file, std::move(*assistant));
+	if (prediction) layer = std::make_unique<PredictionLayer>(be, drafts_from, std::move(*prediction), e->weights_);
+	if (assistant) e->assistant_ = std::make_unique<Assistant>(be, drafts_from, std::move(*assistant));
 
 	const DeviceInfo dev = be.info();
 	std::vector<uint32_t> parts = e->cache_layers_.model_layers(cfg); // by layer of the pool
@@ -131,6 +130,7 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 	    std::make_unique<LayerRunner>(be, cfg, e->weights_, std::max(e->ubatch_, 2 * opt.max_rows), &e->loras_);
 	e->decoder_ =
 	    std::make_unique<Decoder>(*e->runner_, e->cache_layers_, e->scratch_, e->window_scratch_, opt.max_rows);
+	e->decoder_->read_states_at(e->state_layers());
 	if (e->assistant_) e->assistant_->prepare(*e);
 	return e;
 }
@@ -139,6 +139,10 @@ Engine::Engine(Model m, std::unique_ptr<Backend> b)
     : backend_(std::move(b)), model_(std::move(m)), cache_layers_(model_.config) {}
 
 Engine::~Engine() = default;
+
+std::vector<uint32_t> Engine::state_layers() const {
+	return mtp_ ? mtp_->layer().state_layers() : std::vector{config().n_layers};
+}
 
 std::unique_ptr<Drafter> Engine::drafter(Session& s) {
 	if (assistant_) return make_assistant_drafter(*assistant_, s);

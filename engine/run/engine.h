@@ -34,7 +34,7 @@ struct EngineOptions {
 	std::string mmproj = {};                   // path of the model's vision encoder; empty: it reads no images
 	ImageRows image_rows = {};                 // limits of the rows of an image
 	bool mtp = false;                          // the model's own prediction layer drafts: Engine::mtp()
-	std::string assistant = {};                // path of an assistant that drafts (models/assistant.h); empty: none
+	std::string draft_file = {}; // path of a file that drafts for the model (models/draft_file.h); or empty
 };
 
 // Bytes that caches may take of the memory left by weights: a tenth is reserved for activations and the driver.
@@ -72,8 +72,10 @@ class Engine {
 	size_t activation_bytes() const;                          // device memory of everything but weights and cache
 	size_t prompt_peak_bytes() const { return prompt_peak_; } // of them, the most a prompt has taken
 
-	MtpModel* mtp() const { return mtp_.get(); }              // null without EngineOptions::mtp
-	Assistant* assistant() const { return assistant_.get(); } // null without EngineOptions::assistant
+	// Of EngineOptions::mtp, or of a draft_file that is an EAGLE-3 layer; else null.
+	MtpModel* mtp() const { return mtp_.get(); }
+	Assistant* assistant() const { return assistant_.get(); } // of a draft_file that is an assistant; else null
+	std::vector<uint32_t> state_layers() const; // where the residual stream is read for the drafter (StateHook::layers)
 	// Drafts an answer of the session by what this engine has for it: assistant or prediction layer; null: neither.
 	std::unique_ptr<Drafter> drafter(Session&);
 	ImageStore* images() const { return images_.get(); } // null without EngineOptions::mmproj

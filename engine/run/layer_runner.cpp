@@ -233,6 +233,12 @@ void LayerRunner::project_in(uint32_t l, const LayerRows& r, bool decode) {
 	}
 }
 
+void LayerRunner::project_pairs(uint32_t l, const LayerRows& r, const View& pairs, bool decode) {
+	const LayerWeights& L = weights_of(l);
+	const Proj all[] = {{r.q, L.wq, L.bq}, {r.k, L.wk, L.bk}, {r.v, L.wv, L.bv}};
+	multiply(all, pairs, Epilogue::None, decode);
+}
+
 void LayerRunner::rotate(uint32_t l, const LayerRows& r, uint32_t first, uint32_t n, const KvDst& to) {
 	const Layer& layer = cfg_.layers[l];
 	KvDst dst = to;

@@ -68,6 +68,8 @@ class LayerRunner {
 	// Embeds tokens (n) u32 into rows from `first` on of x, the residual stream, or all streams.
 	void embed(const View& x, uint32_t first, const View& tokens, bool decode);
 	void project_in(uint32_t l, const LayerRows&, bool decode); // norm, q, k, v
+	// q, k, v of a layer with Layer::reads_pair, from what it reads: pairs (n, 2 * dim).
+	void project_pairs(uint32_t l, const LayerRows&, const View& pairs, bool decode);
 	// Rows [first, first + n): RoPE, store. The destination is empty for a layer without keys and values of its own.
 	void rotate(uint32_t l, const LayerRows&, uint32_t first, uint32_t n, const KvDst&);
 	// Replaces these calls for a recurrent layer: norm, projections, update of states.

@@ -8,6 +8,7 @@
 #include "engine/run/layer_runner.h"
 #include "engine/run/prediction_layer.h"
 #include "engine/run/prompt_memory.h"
+#include "models/draft_file.h"
 #include <algorithm>
 
 namespace kvrun {
@@ -50,7 +51,9 @@ ModelMemory with_prediction(ModelMemory m, const Gguf& g, const Config& model, c
 	return m;
 }
 
-ModelMemory with_assistant(ModelMemory m, const Gguf& file, const Config& assistant) {
+ModelMemory with_draft_file(ModelMemory m, const Gguf& file, const Config& model) {
+	if (draft_kind(file) == DraftKind::Eagle) return with_prediction(m, file, model, read_draft_file(file, model));
+	const Config assistant = read_draft_file(file, model);
 	m.draft_bytes = kvrun::weight_bytes(file, assistant) + Assistant::activation_bytes(assistant);
 	return m;
 }

@@ -32,8 +32,8 @@ ModelMemory model_memory(const Config&, uint64_t weight_bytes, uint32_t ubatch);
 ModelMemory model_memory(const Config&, const WeightPlan&, uint32_t ubatch);
 // The same where the model's prediction layer drafts (EngineOptions::mtp). `prediction`: read_prediction().
 ModelMemory with_prediction(ModelMemory, const Gguf&, const Config& model, const Config& prediction);
-// The same where an assistant drafts (EngineOptions::assistant). `assistant`: read_assistant().
-ModelMemory with_assistant(ModelMemory, const Gguf& file, const Config& assistant);
+// The same where a file drafts (EngineOptions::draft_file).
+ModelMemory with_draft_file(ModelMemory, const Gguf&, const Config& model);
 
 struct MemoryAccount { // of one context; the parts and the cache's share add up to the total
 	uint64_t total = 0, weights = 0, window = 0, states = 0, activations = 0, prompt = 0, reserve = 0; // bytes

@@ -50,6 +50,7 @@ Prefill::Prefill(Session& s, std::span<const uint32_t> tokens, PrefillHooks hook
     : session_(s), runner_(s.engine().runner()), tokens_(tokens.begin(), tokens.end()), hooks_(std::move(hooks)),
       layers_(s.engine().config().n_layers), ubatch_(s.engine().ubatch()), block_(s.engine().prefill_block()) {
 	s.check_room(tokens);
+	if (!hooks_.states.layers.empty()) for_drafter_.emplace(runner_, hooks_.states);
 	images_.emplace(s.engine().images(), tokens, std::min(ubatch_, block_), ubatch_ <= block_);
 	if (tokens.size() > block_)
 		warn_once(fmt::format(
@@ -95,7 +96,7 @@ bool Prefill::step(double seconds) {
 	while (!done()) {
 		const double w = piece(room - work, work == 0);
 		work += w;
-		if (w == 0 || work >= room || !read_.empty() || !all_rows_.empty()) break;
+		if (w == 0 || work >= room || !read_.empty() || (for_drafter_ && for_drafter_->leaving())) break;
 	}
 	be.submit();
 	be.wait();
@@ -178,7 +179,8 @@ double Prefill::begin_block() {
 	std::vector<bool> whole(layers_);
 	for (uint32_t l = 0; l < layers_; ++l) whole[l] = computes_all(l);
 	ring_.emplace(session_.engine().ring(), n_, ubatch_, whole);
-	layer_ = at_ = rows_at_ = 0;
+	layer_ = at_ = 0;
+	if (for_drafter_) for_drafter_->begin_block(n_read_, n_);
 	stage_ = Stage::Rows;
 	if (by_layer) be.submit();
 	return 2. * n_ * runner_.config().dim;
@@ -269,7 +271,8 @@ void Prefill::next_cell() {
 KvPrefill& Prefill::cache_of(uint32_t l) { return session_.engine().cache_layers()[l].window ? *window_kv_ : *kv_; }
 
 bool Prefill::computes_all(uint32_t l) const {
-	return wants_all() || hooks_.all_rows || l < session_.engine().cache_layers().last_own();
+	return wants_all() || l < session_.engine().cache_layers().last_own() ||
+	       (for_drafter_ && l < for_drafter_->last_layer());
 }
 
 void Prefill::give_up_block() {
@@ -280,6 +283,7 @@ void Prefill::give_up_block() {
 }
 
 double Prefill::rows(double room, bool must) {
+	const uint32_t entered = needs_rows(layer_) ? at_ : 0;
 	if (!needs_rows(layer_)) at_ = n_ - 1; // the others are not needed
 	const uint32_t m = rows_that_fit(room), l = layer_;
 	const bool last = at_ + m == n_;
@@ -291,6 +295,7 @@ double Prefill::rows(double room, bool must) {
 		~Copied() { runner.use(0, nullptr); }
 	} copied{runner_};
 	runner_.use(l, ring_->enter(l));
+	if (for_drafter_) for_drafter_->enter(l, kvrun::rows(memory_->x, entered, at_ + m - entered), n_read_ + entered);
 	const double work = attends(runner_.config().layers[l]) ? layer_rows(m) : recurrent_rows(m);
 	if (last) ring_->leave(l);
 	ring_->ahead(l);
@@ -409,13 +414,8 @@ double Prefill::moves(double room) {
 }
 
 double Prefill::logits_piece() {
-	if (hooks_.all_rows && rows_at_ < n_) {
-		const uint32_t n = std::min(ubatch_, n_ - rows_at_);
-		runner_.merge_streams(memory_->x, rows_at_, n, /*decode=*/false);
-		runner_.read_rows(kvrun::rows(memory_->x, rows_at_, n), all_rows_);
-		rows_at_ += n;
-		return double(n) * runner_.config().dim;
-	}
+	if (for_drafter_)
+		if (const uint32_t n = for_drafter_->leave(memory_->x, ubatch_)) return double(n) * runner_.config().dim;
 	const uint32_t first = wants_all() ? at_ : n_ - 1, n = std::min(LayerRunner::kLogitRows, n_ - first);
 	const View x = kvrun::rows(memory_->x, first, n);
 	runner_.merge_streams(memory_->x, first, n, /*decode=*/false);
@@ -432,11 +432,7 @@ double Prefill::logits_piece() {
 void Prefill::delivered() {
 	for (const Queries& q : queries_) hooks_.queries({q.layer, q.first, q.n, q.rows, q.rope});
 	queries_.clear();
-	if (!all_rows_.empty()) {
-		const uint32_t n = uint32_t(all_rows_.size() / runner_.config().dim);
-		hooks_.all_rows(n_read_ + rows_at_ - n, all_rows_);
-		all_rows_.clear();
-	}
+	if (for_drafter_) for_drafter_->arrived();
 	if (read_.empty()) return;
 	if (!usable()) throw fault(locate_fault());
 	const size_t vocab = runner_.config().vocab, n = read_.size() / vocab;

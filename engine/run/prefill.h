@@ -4,6 +4,7 @@
 #include "engine/run/layer_runner.h"
 #include "engine/run/prompt_images.h"
 #include "engine/run/prompt_memory.h"
+#include "engine/run/prompt_states.h"
 #include "engine/run/weight_ring.h"
 #include <algorithm>
 #include <deque>
@@ -28,8 +29,7 @@ struct PrefillHooks {
 	// If set, and all_logits is not, gets the last hidden state (n, dim) of every row likewise
 	// (LayerRunner::read_states).
 	std::function<void(uint32_t first, uint32_t n, std::span<const float> states)> all_states = {};
-	// If set, gets the residual stream after the last layer (n, dim) of every row, in order and in pieces from `first`.
-	std::function<void(uint32_t first, std::span<const float> rows)> all_rows = {};
+	StateHook states = {}; // hidden states of rows, if it has layers
 	// If set together with one of both, gets the queries of every row of every layer that attends, as attention reads
 	// them.
 	std::function<void(const QueryRows&)> queries = {};
@@ -131,14 +131,13 @@ class Prefill {
 	bool expanded_ = false; // the block has latent attention in its expanded form
 	uint32_t unpacked_ = 0; // older tokens of the layer in front of the block's own, in that form
 	uint32_t lane_ = 0, slice_rows_ = 0;
-	uint32_t moving_ = 0;              // layer whose keys and values are being stored in pages
-	bool planned_ = false;             // its moves are decided
-	double moved_ = 0;                 // work of its moves that is enqueued
-	std::vector<float> read_, hidden_; // logits being read from the device; their hidden states
-	bool reading_ = false;             // inside step(): reads into this object may be pending
-	std::vector<float> states_;        // if wanted, of all these rows; logits are then of the last only
-	std::vector<float> all_rows_;      // being read for the hook
-	uint32_t rows_at_ = 0;             // of the block: rows that it has got or gets
+	uint32_t moving_ = 0;                     // layer whose keys and values are being stored in pages
+	bool planned_ = false;                    // its moves are decided
+	double moved_ = 0;                        // work of its moves that is enqueued
+	std::vector<float> read_, hidden_;        // logits being read from the device; their hidden states
+	bool reading_ = false;                    // inside step(): reads into this object may be pending
+	std::vector<float> states_;               // if wanted, of all these rows; logits are then of the last only
+	std::optional<PromptStates> for_drafter_; // if the hook has layers
 	struct Queries {
 		uint32_t layer, first, n;
 		std::vector<float> rows, rope;

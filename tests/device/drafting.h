@@ -17,7 +17,7 @@ struct Noted final : Drafter {
 	Noted(std::unique_ptr<Drafter> d, GuessNotes& n) : inner(std::move(d)), notes(n) {}
 	void accept(std::span<const uint32_t> tokens) override { length += tokens.size(), inner->accept(tokens); }
 	bool reads_states() const override { return inner->reads_states(); }
-	bool reads_prompt() const override { return inner->reads_prompt(); }
+	uint32_t prompt_states() const override { return inner->prompt_states(); }
 	void states(uint32_t at, std::span<const float> rows) override { inner->states(at, rows); }
 	void work() override { inner->work(); }
 	std::span<const uint32_t> draft(uint32_t most) override {

@@ -19,7 +19,7 @@ std::string file_of(const std::string& name) { return kGolden + "assistant/" + n
 EngineOptions options_of(const std::string& device, const std::string& name) {
 	EngineOptions o;
 	o.model = name == "right" ? file_of("right.model.gguf") : kGolden + "tiny/" + name + ".gguf";
-	o.backend = select_test_device(device), o.assistant = file_of(name) + ".gguf", o.ubatch = 7;
+	o.backend = select_test_device(device), o.draft_file = file_of(name) + ".gguf", o.ubatch = 7;
 	return o;
 }
 
@@ -28,7 +28,9 @@ Floats read(Session& s, std::span<const uint32_t> tokens) {
 	const uint32_t dim = s.engine().config().dim;
 	Floats state;
 	PrefillHooks hooks;
-	hooks.all_rows = [&](uint32_t, std::span<const float> rows) { state.assign(rows.end() - dim, rows.end()); };
+	hooks.states = {{s.engine().config().n_layers}, 0, [&](uint32_t, std::span<const float> rows) {
+		                state.assign(rows.end() - dim, rows.end());
+	                }};
 	s.prefill(tokens, hooks);
 	return state;
 }
@@ -119,7 +121,7 @@ TEST_CASE("assistant: a plan counts its memory as an engine allocates it") {
 		if (row.device != "cpu") return; // others round up allocations
 		const auto engine = Engine::open(options_of(row.device, c.name));
 		const Gguf file = Gguf::open(file_of(c.name) + ".gguf");
-		const ModelMemory m = with_assistant({}, file, read_assistant(file, engine->config()));
+		const ModelMemory m = with_draft_file({}, file, engine->config());
 		CHECK(double(engine->assistant()->bytes()) == doctest::Approx(double(m.draft_bytes)).epsilon(0.03));
 		const MemoryAccount a = memory_account(m, uint64_t(1) << 30, 100);
 		CHECK(a.draft == m.draft_bytes);
@@ -132,7 +134,7 @@ TEST_CASE("assistant: what was made for another model, and damaged files, are re
 		if (row.device != "cpu") return;
 		const auto refused = [&](const std::string& model, const std::string& assistant) {
 			EngineOptions o;
-			o.model = kGolden + model, o.backend = select_test_device(row.device), o.assistant = assistant;
+			o.model = kGolden + model, o.backend = select_test_device(row.device), o.draft_file = assistant;
 			return message_of([&] { Engine::open(o); });
 		};
 		const auto says = [](const std::string& message, const char* what) {

@@ -1,7 +1,9 @@
-// Prediction layers (--draft mtp): logits of the layer against tests/golden/prediction, in any cut; answers are those
-// without drafts, whatever the layer guesses; what it has read goes on in forks and later answers.
+// Prediction layers (--draft mtp) and EAGLE-3 layers (--draft FILE): logits of the layer against
+// tests/golden/prediction and eagle, in any cut; answers are those without drafts, whatever the layer guesses; what it
+// has read goes on in forks and later answers.
 #include "engine/core/npy.h"
 #include "engine/run/memory_plan.h"
+#include "models/eagle.h"
 #include "models/prediction.h"
 #include "tests/device/drafting.h"
 #include "tests/support/gguf_builder.h"
@@ -12,15 +14,37 @@ namespace {
 
 // Gated attention, dense and with experts; partial RoPE with biases; latent attention, with an embedding and an output
 // of the layer's own, or with a gate; attention beside the experts, with LayerNorm.
-const std::vector<Case> kPredicting{{"qwen35"}, {"qwen35moe"},   {"glm4moe"},   {"deepseek2_v3"},
-                                    {"hy_v3"},  {"bailingmoe3"}, {"cohere2moe"}};
+// EAGLE-3: fewer tokens than the model; a width, an embedding and a norm of states of its own; the model's embedding
+// and output, and the other residual.
+const std::vector<Case> kEagle{{"eagle/qwen3moe"}, {"eagle/gpt_oss"}, {"eagle/gemma4"}};
+const std::vector<Case> kPredicting{{"qwen35"},        {"qwen35moe"},   {"glm4moe"},    {"deepseek2_v3"},
+                                    {"hy_v3"},         {"bailingmoe3"}, {"cohere2moe"}, {"eagle/qwen3moe"},
+                                    {"eagle/gpt_oss"}, {"eagle/gemma4"}};
 
-std::string file_of(const std::string& name) { return kGolden + "prediction/" + name; }
+bool is_eagle(const std::string& name) { return name.starts_with("eagle/"); }
+std::string file_of(const std::string& name) { return kGolden + (is_eagle(name) ? "" : "prediction/") + name; }
+
+EngineOptions options_of(const std::string& device, const std::string& name) {
+	EngineOptions o;
+	o.backend = select_test_device(device), o.model = file_of(name) + ".gguf", o.mtp = !is_eagle(name);
+	if (!is_eagle(name)) return o;
+	o.draft_file = std::exchange(o.model, kGolden + "tiny/" + name.substr(6) + ".gguf");
+	if (name == "eagle/right") o.model = file_of(name) + ".model.gguf";
+	return o;
+}
 
 std::unique_ptr<Engine> open_predicting(const std::string& device, const std::string& name, uint32_t ubatch = 512) {
-	EngineOptions o;
-	o.model = file_of(name) + ".gguf", o.backend = select_test_device(device), o.mtp = true, o.ubatch = ubatch;
+	EngineOptions o = options_of(device, name);
+	o.ubatch = ubatch;
 	return Engine::open(o);
+}
+
+// The most likely token by the layer's logits.
+uint32_t best_token(const std::string& name, const PredictionLayer& layer, std::span<const float> logits) {
+	const uint32_t row = best(logits);
+	if (!is_eagle(name)) return row;
+	const std::vector<uint32_t> tokens = read_token_table(Gguf::open(file_of(name) + ".gguf"), layer.config());
+	return tokens.empty() ? row : tokens[row];
 }
 
 } // namespace
@@ -31,30 +55,91 @@ TEST_CASE("prediction: logits of the layer are those of its equations, in any cu
 		PredictionLayer& layer = engine->mtp()->layer();
 		const NpyArray ids = npy_read(file_of(c.name) + ".tokens.npy"),
 		               rows = npy_read(file_of(c.name) + ".logits.npy"), h = npy_read(file_of(c.name) + ".states.npy");
-		const Tokens tokens(ids.as<int32_t>().begin(), ids.as<int32_t>().end());
+		const Tokens tokens(ids.as<int32_t>().begin() + (is_eagle(c.name) ? 1 : 0), ids.as<int32_t>().end());
 		const std::span<const float> want = rows.as<float>(), states = h.as<float>();
-		const size_t vocab = engine->config().vocab, dim = engine->config().dim, n = tokens.size();
+		const size_t vocab = layer.config().vocab, width = layer.state_width(), n = tokens.size();
 		REQUIRE(want.size() == (n + 2) * vocab);
+		REQUIRE(states.size() == n * width);
 		const double most = logits_tolerance(engine->backend(), c.name, /*decode=*/true);
 		Floats last;
 		for (const uint32_t cut : {1u, 7u, 21u}) {
 			const auto seq = layer.sequence();
 			for (uint32_t at = 0; at < n; at += cut) {
 				const uint32_t m = std::min(cut, uint32_t(n) - at);
-				layer.step(*seq, {at, std::span(tokens).subspan(at, m), states.subspan(at * dim, m * dim)}, true);
+				layer.step(*seq, {at, std::span(tokens).subspan(at, m), states.subspan(at * width, m * width)}, true);
 				CHECK(relative_error(layer.logits(), want.subspan((at + m - 1) * vocab, vocab)) < most);
 			}
 			if (last.empty()) last = keep(layer.logits());
 			check_same_bits({row.device, row.number, fmt::format("{}, {} at once", c.name, cut)}, keep(layer.logits()),
 			                last);
 			for (uint32_t i = 0; i < 2; ++i) {
-				const uint32_t token = best(want.subspan((n + i - 1) * vocab, vocab));
+				const uint32_t token = best_token(c.name, layer, want.subspan((n + i - 1) * vocab, vocab));
 				CHECK(layer.guess() == token);
 				const Floats state = keep(layer.state());
 				layer.step(*seq, {uint32_t(n) + i, {&token, 1}, state, true}, true);
 				CHECK(relative_error(layer.logits(), want.subspan((n + i) * vocab, vocab)) < most);
 			}
 			CHECK(seq->n_tokens() == n + 2);
+		}
+	});
+}
+
+TEST_CASE("prediction: hidden states of a prompt and of steps are those of transformers in front of the same layers") {
+	each_row(kEagle, [](Backend&, const Case& c, const TestRow& row) {
+		const auto engine = open_predicting(row.device, c.name, 7);
+		const NpyArray ids = npy_read(file_of(c.name) + ".tokens.npy"), h = npy_read(file_of(c.name) + ".states.npy");
+		const Tokens tokens(ids.as<int32_t>().begin(), ids.as<int32_t>().end() - 1);
+		const size_t width = engine->mtp()->layer().state_width();
+		const std::span<const float> want = h.as<float>();
+		const double most = logits_tolerance(engine->backend(), c.name.substr(6), /*decode=*/true);
+		for (const uint32_t first : {0u, 3u, 9u, 20u}) {
+			Session s(*engine, with("fp16", 64));
+			Floats got;
+			PrefillHooks hooks;
+			hooks.states = {engine->state_layers(), first, [&](uint32_t at, std::span<const float> rows) {
+				                CHECK(at == first + got.size() / width);
+				                got.insert(got.end(), rows.begin(), rows.end());
+			                }};
+			s.prefill(tokens, hooks);
+			REQUIRE(got.size() + first * width == want.size());
+			for (size_t i = 0; i < got.size(); i += width)
+				CHECK(relative_error(std::span(got).subspan(i, width), want.subspan(first * width + i, width)) < most);
+		}
+		Session s(*engine, with("fp16", 64));
+		s.prefill(std::span(tokens).first(1));
+		for (size_t i = 1; i < tokens.size(); ++i) {
+			s.decode(tokens[i]);
+			CHECK(relative_error(engine->decoder().state(0), want.subspan(i * width, width)) < most);
+		}
+	});
+}
+
+TEST_CASE("prediction: a drafter gets the hidden states of as many of a prompt's last tokens as it asks for") {
+	struct Listener final : Drafter {
+		std::vector<uint32_t>& first;
+		uint32_t wanted;
+		Listener(std::vector<uint32_t>& f, uint32_t n) : first(f), wanted(n) {}
+		void accept(std::span<const uint32_t>) override {}
+		bool reads_states() const override { return true; }
+		uint32_t prompt_states() const override { return wanted; }
+		void states(uint32_t at, std::span<const float>) override { first.push_back(at); }
+		std::span<const uint32_t> draft(uint32_t) override { return {}; }
+	};
+	each_row(std::vector<Case>{{"eagle/gpt_oss"}}, [](Backend&, const Case& c, const TestRow& row) {
+		EngineOptions o = options_of(row.device, c.name);
+		o.ubatch = 8, o.prefill_block = 16;
+		const auto engine = Engine::open(o);
+		const Tokens prompt = random_tokens(40, engine->config().vocab, 5);
+		for (const auto& [wanted, first] : {std::pair(0u, 40u), {1u, 39u}, {10u, 30u}, {25u, 15u}, {UINT32_MAX, 0u}}) {
+			Session s(*engine, with("fp16", 64));
+			std::vector<uint32_t> got;
+			GenerateOptions answer = answer_of(2, 3);
+			answer.drafter = [&] { return std::make_unique<Listener>(got, wanted); };
+			generate(s, prompt, answer);
+			REQUIRE(!got.empty());
+			CHECK(got.front() == first);
+			CHECK(std::ranges::is_sorted(got));
+			CHECK(got.back() == 40);
 		}
 	});
 }
@@ -81,7 +166,7 @@ TEST_CASE("prediction: answers are those without drafts, and so is what the sess
 TEST_CASE("prediction: guesses of an answer are those of the layer on the whole text, read at once") {
 	each_row(kPredicting, [](Backend&, const Case& c, const TestRow& row) {
 		const auto engine = open_predicting(row.device, c.name, 7);
-		const uint32_t dim = engine->config().dim;
+		const uint32_t width = engine->mtp()->layer().state_width();
 		Tokens text = random_tokens(20, engine->config().vocab, 5);
 		GuessNotes notes;
 		GenerateOptions o = answer_of(60, 3, 1);
@@ -95,16 +180,17 @@ TEST_CASE("prediction: guesses of an answer are those of the layer on the whole 
 		}
 		Floats states;
 		PrefillHooks hooks;
-		hooks.all_rows = [&](uint32_t first, std::span<const float> rows) {
-			REQUIRE(size_t(first) * dim == states.size());
-			states.insert(states.end(), rows.begin(), rows.end());
-		};
+		hooks.states = {engine->state_layers(), 0, [&](uint32_t first, std::span<const float> rows) {
+			                REQUIRE(size_t(first) * width == states.size());
+			                states.insert(states.end(), rows.begin(), rows.end());
+		                }};
 		whole.prefill(text, hooks);
-		REQUIRE(states.size() == text.size() * dim);
+		REQUIRE(states.size() == text.size() * width);
 		const auto seq = engine->mtp()->layer().sequence();
 		std::vector<uint32_t> guesses;
 		for (uint32_t p = 0; p + 1 < text.size(); ++p) {
-			engine->mtp()->layer().step(*seq, {p, {&text[p + 1], 1}, std::span(states).subspan(p * dim, dim)}, true);
+			engine->mtp()->layer().step(*seq, {p, {&text[p + 1], 1}, std::span(states).subspan(p * width, width)},
+			                            true);
 			guesses.push_back(engine->mtp()->layer().guess());
 		}
 		CHECK(notes.size() > 10);
@@ -115,19 +201,19 @@ TEST_CASE("prediction: guesses of an answer are those of the layer on the whole 
 }
 
 TEST_CASE("prediction: a layer that is right has all its guesses taken, in a batch with forks as well") {
-	each_row(std::vector<Case>{{"right"}}, [](Backend&, const Case& c, const TestRow& row) {
+	each_row(std::vector<Case>{{"right"}, {"eagle/right"}}, [](Backend&, const Case& c, const TestRow& row) {
 		check_right_guesses(*open_predicting(row.device, c.name, 7), "fp16");
 	});
 }
 
 TEST_CASE("prediction: an answer that goes on with a text, or with a part of it, finds what the layer has read") {
-	each_row(std::vector<Case>{{"glm4moe"}}, [](Backend&, const Case& c, const TestRow& row) {
+	each_row(std::vector<Case>{{"glm4moe"}, {"eagle/gpt_oss"}}, [](Backend&, const Case& c, const TestRow& row) {
 		const auto engine = open_predicting(row.device, c.name);
 		MtpModel& mtp = *engine->mtp();
-		const uint32_t dim = engine->config().dim;
+		const uint32_t width = mtp.layer().state_width();
 		const Tokens text = random_tokens(40, engine->config().vocab, 5);
-		const Floats states(size_t(40) * dim, 0.25f);
-		const auto rows = [&](uint32_t n) { return std::span(states).first(size_t(n) * dim); };
+		const Floats states(size_t(40) * width, 0.25f);
+		const auto rows = [&](uint32_t n) { return std::span(states).first(size_t(n) * width); };
 		{
 			const auto d = mtp.drafter();
 			d->accept(std::span(text).first(30));
@@ -139,7 +225,7 @@ TEST_CASE("prediction: an answer that goes on with a text, or with a part of it,
 			t.tokens.assign(tokens.begin(), tokens.end());
 			mtp.begin(t, position);
 			if (!t.at.empty()) CHECK(t.seq->n_tokens() == t.at.size());
-			return std::pair(t.at.size(), t.waiting.size() / dim);
+			return std::pair(t.at.size(), t.waiting.size() / width);
 		};
 		CHECK(entries(std::span(text).first(35), 30) == std::pair<size_t, size_t>(29, 1));
 		CHECK(entries(std::span(text).first(35), 20) == std::pair<size_t, size_t>(20, 0));
@@ -156,8 +242,10 @@ TEST_CASE("prediction: a plan counts the memory of the layer as an engine alloca
 	each_row(kPredicting, [](Backend&, const Case& c, const TestRow& row) {
 		if (row.device != "cpu") return; // others round up allocations
 		const auto engine = open_predicting(row.device, c.name);
-		const ModelMemory m =
-		    with_prediction({}, engine->file(), engine->config(), read_prediction(engine->file(), engine->config()));
+		const ModelMemory m = is_eagle(c.name)
+		                          ? with_draft_file({}, Gguf::open(file_of(c.name) + ".gguf"), engine->config())
+		                          : with_prediction({}, engine->file(), engine->config(),
+		                                            read_prediction(engine->file(), engine->config()));
 		CHECK(double(engine->mtp()->layer().bytes()) == doctest::Approx(double(m.draft_bytes)).epsilon(0.03));
 		const MemoryAccount a = memory_account(m, uint64_t(1) << 30, 100);
 		CHECK(a.draft == m.draft_bytes);
@@ -168,8 +256,7 @@ TEST_CASE("prediction: a plan counts the memory of the layer as an engine alloca
 
 TEST_CASE("prediction: where its cache has no room, the layer begins anew and the answer is the same") {
 	each_row(std::vector<Case>{{"right"}}, [](Backend&, const Case& c, const TestRow& row) {
-		EngineOptions o;
-		o.model = file_of(c.name) + ".gguf", o.backend = select_test_device(row.device), o.mtp = true;
+		EngineOptions o = options_of(row.device, c.name);
 		const Tokens prompt = random_tokens(40, 256, 5);
 		o.kv_budget = size_t(128) << 10;
 		const auto engine = Engine::open(o);

@@ -1,5 +1,6 @@
 // Assistants in files: what they say, which models they fit, and their errors.
 #include "models/assistant.h"
+#include "models/draft_file.h"
 #include "tests/host/file_edits.h"
 
 using namespace kvrun;
@@ -33,9 +34,10 @@ TEST_CASE("assistants: layers attend to the model's last layers of their kind th
 			CHECK(layer_attended(of, c.layers[l]) == (c.layers[l].window ? window : full));
 		}
 	}
-	CHECK(is_assistant(Gguf::parse("a", golden("../assistant/gemma4"))));
-	CHECK(!is_assistant(Gguf::parse("a", golden("gemma4"))));
-	CHECK(!is_assistant(Gguf::parse("a", renamed(golden("llama"), "general.architecture", "general.architecturx"))));
+	CHECK(draft_kind(Gguf::parse("a", golden("../assistant/gemma4"))) == DraftKind::Assistant);
+	CHECK(draft_kind(Gguf::parse("a", golden("gemma4"))) == DraftKind::None);
+	CHECK(draft_kind(Gguf::parse("a", renamed(golden("llama"), "general.architecture", "general.architecturx"))) ==
+	      DraftKind::None);
 }
 
 TEST_CASE("T13: assistants that are damaged, or made for another model, are refused by name") {

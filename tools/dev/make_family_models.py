@@ -493,9 +493,10 @@ def check_sensitivity(name, model, flips, tokens, expected, verbose):
             sys.exit(f"{name}: '{what}' moves the logits by {moved:.2e} only; a program that gets it wrong would pass")
 
 
-def convert(model, path, keys={}, unused={}, **options):
+def convert(model, path, keys={}, unused={}, mask=None, **options):
     """Converts the checkpoint by llama.cpp's converter, with the vocabulary of make_tiny_models.py. keys: more metadata
-    of the family. unused: name -> shape of tensors that files have and models do not use."""
+    of the family. unused: name -> shape of tensors that files have and models do not use. mask: token in place of one
+    that is not known."""
     import gguf
     from conversion import ModelBase, ModelType, get_model_class
 
@@ -543,6 +544,8 @@ def convert(model, path, keys={}, unused={}, **options):
             w.add_bos_token_id(1)
             w.add_eos_token_id(2)
             w.add_unk_token_id(0)
+            if mask is not None:
+                w.add_mask_token_id(mask)
             w.add_add_bos_token(True)
             w.add_add_space_prefix(True)
 
@@ -565,6 +568,8 @@ def convert(model, path, keys={}, unused={}, **options):
                 for name, shape in unused.items():
                     self.gguf_writer.add_tensor(name, np.full(shape, 0.5, np.float32))
         Tiny.set_vocab = set_vocab
+        if "target_model_dir" in options:  # of a file that drafts; save_pretrained() made it
+            options["target_model_dir"] = Path(folder, options["target_model_dir"])
         out = Tiny(Path(folder), gguf.LlamaFileType.MOSTLY_F16, Path(path), is_big_endian=False, use_temp_file=False,
                    eager=True, model_name="tiny random checkpoint", **options)
         out.write()

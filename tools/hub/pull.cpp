@@ -3,7 +3,7 @@
 #include "engine/core/error.h"
 #include "engine/core/system/files.h"
 #include "engine/core/utf8.h"
-#include "models/assistant.h"
+#include "models/draft_file.h"
 #include "models/model.h"
 #include "models/vision.h"
 #include "tools/args_engine.h"
@@ -85,7 +85,7 @@ Look look_at(const RemoteRepo& r, const HubModel& m) {
 		try {
 			const Gguf g = Gguf::open(path);
 			for (const GgufTensor& t : g.tensors()) look.parameters += t.rows() * t.cols();
-			if (is_assistant(g)) return look; // which model it is for is known where both are opened
+			if (draft_kind(g) != DraftKind::None) return look; // which model it is for is known where both are opened
 			look.config = read_config(g);
 			check_model(g, *look.config, Tokenizer(g));
 			return look;

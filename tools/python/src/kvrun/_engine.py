@@ -133,7 +133,7 @@ class Engine:
     max_rows: most answers in one step. ubatch: prompt tokens that go through a layer together.
     host_budget, offload_dir: for policies that fetch from host memory; see kvrun_host_memory_options.
     progress: called with the loaded share. canceller: stops loading.
-    draft_model: a small model with the same vocabulary, or the model's assistant, which guesses tokens for draft_max,
+    draft_model: a small model with the same vocabulary, or an EAGLE-3 layer or assistant made for the model, which guesses tokens for draft_max,
         or "mtp": the prediction layer of the model itself; None: tokens are looked up in the text.
     loras: LoRA adapters of the model, .gguf files, or pairs of a file and a scale.
     mmproj: the model's vision encoder, a .gguf file: the model reads images (image(), image_tokens()).

@@ -1,0 +1,144 @@
+// The tensors that a model of a config has.
+#include "models/assistant.h"
+#include "models/eagle.h"
+#include "models/experts.h"
+#include "models/latent.h"
+#include "models/layer_inputs.h"
+#include "models/prediction.h"
+#include "models/recurrent.h"
+#include "models/streams.h"
+#include <algorithm>
+
+namespace kvrun {
+namespace {
+
+// (outermost, ..., innermost), at least two.
+std::string shape_text(const uint64_t* shape) {
+	const std::string matrix = fmt::format("{}, {}", shape[1], shape[0]);
+	if (shape[3] != 1) return fmt::format("({}, {}, {})", shape[3], shape[2], matrix);
+	return shape[2] != 1 ? fmt::format("({}, {})", shape[2], matrix) : fmt::format("({})", matrix);
+}
+
+void add_mlp_specs(std::vector<TensorSpec>& out, const Layer& layer, uint32_t l, uint32_t dim) {
+	const uint32_t hidden = layer.hidden_dim;
+	auto matrix = [&](const char* what, uint64_t rows, uint32_t cols) {
+		out.push_back({fmt::format("blk.{}.{}.weight", l, what), uint32_t(rows), cols, true});
+	};
+	auto bias = [&](const char* what, uint32_t n) {
+		if (layer.mlp_bias) out.push_back({fmt::format("blk.{}.{}.bias", l, what), 1, n, false});
+	};
+	if (layer.mlp == MlpKind::Gated && !layer.fused_gate_up) matrix("ffn_gate", hidden, dim), bias("ffn_gate", hidden);
+	const uint32_t up = layer.fused_gate_up ? 2 * hidden : hidden;
+	matrix("ffn_up", up, dim), bias("ffn_up", up);
+	matrix("ffn_down", dim, hidden), bias("ffn_down", dim);
+}
+
+void add_attention_specs(std::vector<TensorSpec>& out, const Layer& layer, uint32_t l, uint32_t dim, bool owns) {
+	const uint32_t q = layer.n_heads * layer.head_dim, kv = layer.n_kv_heads * layer.head_dim;
+	const uint32_t in = layer.reads_pair ? 2 * dim : dim;
+	auto name = [l](const char* what) { return fmt::format("blk.{}.{}", l, what); };
+	auto matrix = [&](std::string tensor, uint64_t rows, uint32_t cols) {
+		out.push_back({std::move(tensor), uint32_t(rows), cols, true});
+	};
+	auto vector = [&](std::string tensor, uint32_t n) { out.push_back({std::move(tensor), 1, n, false}); };
+	if (layer.gate_apart) matrix(name("attn_gate.weight"), layer.gate_by_head ? layer.n_heads : q, dim);
+	if (layer.fused_qkv) {
+		matrix(name("attn_qkv.weight"), uint64_t(q) + 2 * uint64_t(kv), dim);
+		if (layer.qkv_bias) vector(name("attn_qkv.bias"), q + 2 * kv);
+	} else {
+		if (layer.output_gate && !layer.gate_apart) {
+			TensorSpec both{name("attn_q.weight"), 2 * q, dim, true, layer.n_heads, true};
+			both.flat = true;
+			out.push_back(both);
+		} else {
+			matrix(name("attn_q.weight"), q, in);
+		}
+		if (owns) matrix(name("attn_k.weight"), kv, in);
+		if (owns && !layer.v_is_k) matrix(name("attn_v.weight"), kv, in);
+		if (layer.qkv_bias) vector(name("attn_q.bias"), q);
+	}
+	if (layer.qkv_bias && owns && !layer.fused_qkv) {
+		vector(name("attn_k.bias"), kv);
+		vector(name("attn_v.bias"), kv);
+	}
+	if (layer.qk_norm != QkNorm::None && layer.qk_norm != QkNorm::HeadUnit) {
+		const bool all = layer.qk_norm == QkNorm::Row || layer.qk_norm == QkNorm::HeadLayer;
+		vector(name("attn_q_norm.weight"), all ? q : layer.head_dim);
+		if (layer.qk_norm == QkNorm::HeadLayer) out.back().depth = layer.n_heads;
+		if (owns) vector(name("attn_k_norm.weight"), all ? kv : layer.head_dim);
+		if (owns && layer.qk_norm == QkNorm::HeadLayer) out.back().depth = layer.n_kv_heads;
+	}
+	if (layer.sinks) vector(name("attn_sinks.weight"), layer.n_heads);
+	matrix(name("attn_output.weight"), dim, q);
+	if (layer.out_bias) vector(name("attn_output.bias"), dim);
+}
+
+} // namespace
+
+void check_tensor(const Gguf& g, const TensorSpec& s) {
+	const GgufTensor* t = g.find_tensor(s.name);
+	if (!t) fail(Code::Format, "{}: tensor {} is missing; get the file again", g.name(), s.name);
+	const uint32_t depth = s.flat ? 1 : s.depth;
+	uint64_t want[] = {uint64_t(s.cols) * s.together, s.rows / depth / s.together, depth, 1};
+	if (!s.matrix) want[0] = s.cols / s.depth, want[1] = s.depth, want[2] = 1;
+	const bool between = !s.matrix && t->shape[0] == want[0] && t->shape[1] == 1; // (depth, 1, cols): as good
+	if (!std::equal(want + (between ? 1 : 0), want + (between ? 3 : 4), t->shape + (between ? 2 : 0)))
+		fail(Code::Format, "{}: tensor {} is {}, the config says {}; wrong or damaged file", g.name(), s.name,
+		     shape_text(t->shape), shape_text(want));
+}
+
+std::vector<TensorSpec> tensor_specs(const Config& c) {
+	std::vector<TensorSpec> out;
+	auto matrix = [&](std::string name, uint64_t rows, uint32_t cols) {
+		out.push_back({std::move(name), uint32_t(rows), cols, true});
+	};
+	auto vector = [&](std::string name, uint32_t n) { out.push_back({std::move(name), 1, n, false}); };
+	auto norm_vectors = [&](const std::string& name) {
+		vector(name + ".weight", c.dim);
+		if (c.norm == NormKind::LayerBiased) vector(name + ".bias", c.dim);
+	};
+	if (c.prediction.block) {
+		add_prediction_inputs(out, c);
+	} else if (!c.fusion.layers.empty()) {
+		add_fusion_specs(out, c);
+	} else {
+		matrix("token_embd.weight", c.vocab, c.dim);
+		if (c.target_dim) add_assistant_specs(out, c);
+		add_layer_input_specs(out, c);
+		add_stream_specs(out, c);
+	}
+	for (uint32_t i = 0; i < layers_with_weights(c); ++i) {
+		const Layer& layer = c.layers[i];
+		const uint32_t l = i + c.prediction.block; // in the file
+		auto name = [l](const char* what) { return fmt::format("blk.{}.{}", l, what); };
+		auto norm = [&](const char* what) { norm_vectors(name(what)); };
+		if (layer.attn_norm) norm(layer.attn_norm_name);
+		if (layer.recurrent.n_heads) add_recurrent_specs(out, layer.recurrent, l, c.dim);
+		if (layer.latent.rank)
+			add_latent_specs(out, layer, l, c.dim);
+		else if (attends(layer))
+			add_attention_specs(out, layer, l, c.dim, has_own_kv(c, i));
+		if (layer.attn_out_norm) norm("post_attention_norm");
+		if (layer.mlp_norm_bare)
+			vector(name(layer.mlp_norm_name), c.dim);
+		else if (has_mlp_norm(layer.mlp_input))
+			norm(layer.mlp_norm_name);
+		if (layer.experts.n) add_expert_specs(out, layer, l, c.dim);
+		if (layer.mlp != MlpKind::None && (!layer.experts.n || layer.experts.beside_mlp))
+			add_mlp_specs(out, layer, l, c.dim);
+		if (layer.mlp_out_norm) norm("post_ffw_norm");
+		if (c.prediction.block) continue;
+		add_layer_input_specs(out, c, l);
+		add_stream_specs(out, c, l);
+	}
+	if (c.prediction.block) {
+		add_prediction_outputs(out, c);
+		return out;
+	}
+	norm_vectors(c.final_norm);
+	if (c.fusion.layers.empty() ? !c.tied_embedding : c.fusion.own_head) matrix("output.weight", c.vocab, c.dim);
+	if (c.output_bias) vector("output.bias", c.vocab);
+	return out;
+}
+
+} // namespace kvrun
