@@ -189,11 +189,10 @@ typedef struct {
 	int log_level;
 	void* log_payload;
 	const kvrun_weight_options* weights; /* NULL: defaults */
-	const char* draft_model; /* path of a small .gguf file with the same vocabulary, or of an EAGLE-3 layer or assistant
-	                            made for the model, which
-	                            guesses tokens for kvrun_generate_options.draft_max, or KVRUN_DRAFT_MTP; NULL: guesses
-	                            are looked up in the text. Its weights and caches take memory of the same device, in
-	                            addition to this engine's */
+	const char* draft_model; /* guesses tokens for kvrun_generate_options.draft_max: path of a small .gguf file with the
+	                            same vocabulary, or of one made for the model (EAGLE-3, DFlash, DSpark, an assistant),
+	                            or KVRUN_DRAFT_MTP; NULL: guesses are looked up in the text. Its weights and caches
+	                            take memory of the same device, in addition to this engine's */
 	const char* loras;  /* LoRA adapters of the model, .gguf files: "FILE[:SCALE]", several separated by commas; NULL:
 	                       none. Sessions saved with them are restored with the same ones only */
 	const char* mmproj; /* the model's vision encoder, a .gguf file (mmproj-...); NULL: the model reads no images */

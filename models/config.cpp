@@ -4,6 +4,7 @@
 #include "engine/core/log.h"
 #include "engine/core/utf8.h"
 #include "models/config_keys.h"
+#include "models/dflash.h"
 #include "models/draft_file.h"
 #include "models/eagle.h"
 #include "models/experts.h"
@@ -424,10 +425,13 @@ Config read_config(const Gguf& g, const Config* drafts_for) {
 	c.arch = f.arch, c.name = g.text("general.name", "");
 	c.norm = see_norm(k, f), c.output_bias = f.output_bias;
 	if (!g.find_tensor("output_norm.weight")) c.final_norm = f.final_norm;
-	if (f.drafts == DraftKind::Eagle)
+	const bool fused = f.drafts == DraftKind::Eagle || f.drafts == DraftKind::Block;
+	if (fused)
 		read_fusion(k, *drafts_for, c);
 	else
 		check_vocab(g, k, c);
+	if (f.drafts == DraftKind::Eagle) read_eagle_keys(k, c);
+	if (f.drafts == DraftKind::Block) read_dflash_keys(k, c);
 	read_layer_count(k, f, c);
 	const Windows windows = read_windows(k, f, c.n_layers);
 	LayerSizes sizes;

@@ -185,14 +185,23 @@ struct Prediction {
 	const char* norm_name = "nextn.shared_head_norm"; // in the file
 };
 
-// Of a config that describes a layer that drafts for a model from its hidden states (models/eagle.h): which ones, and
+// Of a config that describes layers that draft for a model from its hidden states (models/fusion.h): which ones, and
 // how they become one row.
 struct Fusion {
 	std::vector<uint32_t> layers; // the residual stream in front of these layers of the model; empty: a model's config
 	uint32_t vocab = 0;           // tokens of the model; Config::vocab is the number of those that can be guessed
 	bool own_embedding = false, own_head = false; // else the model's
-	bool normed = false;                          // a norm of all states together comes before they are joined
-	bool normed_residual = false;                 // the residual stream begins with the norm of what they are joined to
+	bool normed = false;                          // EAGLE-3: a norm of all states together comes before they are joined
+	bool normed_residual = false; // EAGLE-3: the residual stream begins with the norm of what they are joined to
+};
+
+// Of a config that describes layers that guess a block of tokens at once (models/dflash.h).
+struct DraftBlock {
+	uint32_t size = 0; // tokens that the layers are trained on, the known one included; 0: a config of another kind
+	uint32_t mask = 0; // token in place of one that is to be guessed
+	bool causal = false;
+	uint32_t rank = 0;        // channels of the Markov head; 0: none
+	bool from_anchor = false; // the first guess is the output at the known token
 };
 
 inline bool has_mlp_norm(MlpInput i) { return i == MlpInput::Normed || i == MlpInput::Beside; }
@@ -282,6 +291,7 @@ struct Config {
 	std::vector<Layer> layers;              // (n_layers)
 	Prediction prediction;
 	Fusion fusion;
+	DraftBlock block;
 	// Of a file that drafts for a model: channels of that model's residual stream; 0: a model.
 	uint32_t target_dim = 0;
 };

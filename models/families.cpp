@@ -75,6 +75,7 @@ constexpr Family kFamilies[] = {
     {.arch = "deci", .skips_parts = true},
     {.arch = "deepseek", .mixture = true},
     {.arch = "deepseek2", .partial_rotary = true, .mixture = true, .latent = true, .predicts = true},
+    {.arch = "dflash", .neox = true, .drafts = DraftKind::Block, .layer = {.qk_norm = QkNorm::Head}},
     {.arch = "dots1", .neox = true, .mixture = true, .layer = {.qk_norm = QkNorm::Head, .experts = kSigmoid}},
     {.arch = "eagle3", .drafts = DraftKind::Eagle, .layer = {.reads_pair = true}},
     {.arch = "ernie4_5"},

@@ -25,6 +25,7 @@ enum class DraftKind : uint8_t { // of files that are no models: they draft for 
 	None,
 	Assistant, // models/assistant.h
 	Eagle,     // models/eagle.h
+	Block,     // models/dflash.h
 };
 
 enum class MlpInputBy : uint8_t { // what decides Layer::mlp_input

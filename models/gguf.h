@@ -37,7 +37,7 @@ struct KvBPart { // of a tensor that is computed from attn_kv_b (models/kv_b.h)
 	uint32_t keys = 0, values = 0; // its rows of a head
 };
 
-// The only tensor of I64 that is accepted: numbers of tokens (models/eagle.h).
+// The only tensor of I64 that is accepted: numbers of tokens (models/fusion.h).
 constexpr const char* kTokenTable = "d2t";
 
 struct GgufTensor {

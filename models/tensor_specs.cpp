@@ -1,5 +1,6 @@
 // The tensors that a model of a config has.
 #include "models/assistant.h"
+#include "models/dflash.h"
 #include "models/eagle.h"
 #include "models/experts.h"
 #include "models/latent.h"
@@ -101,6 +102,10 @@ std::vector<TensorSpec> tensor_specs(const Config& c) {
 		add_prediction_inputs(out, c);
 	} else if (!c.fusion.layers.empty()) {
 		add_fusion_specs(out, c);
+		if (c.block.size)
+			add_dflash_specs(out, c);
+		else
+			add_eagle_specs(out, c);
 	} else {
 		matrix("token_embd.weight", c.vocab, c.dim);
 		if (c.target_dim) add_assistant_specs(out, c);

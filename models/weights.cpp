@@ -5,6 +5,7 @@
 #include "engine/core/utf8.h"
 #include "models/assistant.h"
 #include "models/checked.h"
+#include "models/dflash.h"
 #include "models/eagle.h"
 #include "models/prediction.h"
 #include "models/read_ahead.h"
@@ -429,7 +430,8 @@ Weights load_weights(const Gguf& g, const Config& c, Backend& backend, const Loa
 		return w;
 	}
 	if (!c.fusion.layers.empty()) {
-		w.fusion = {found(kFusionNorm), views.at(kFusionJoin), views.at(kFusionStateNorm)};
+		w.fusion = {found(kFusionNorm), views.at(kFusionJoin), found(kEagleStateNorm), found(kMarkovIn),
+		            found(kMarkovOut)};
 		w.embed = found("token_embd.weight"), w.lm_head = found("output.weight");
 		w.final_norm.w = views.at("output_norm.weight");
 		return w;

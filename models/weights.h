@@ -91,10 +91,11 @@ struct PredictionWeights {       // of Config::prediction
 	View embed_norm, state_norm; // (dim) f32
 	View join;                   // (dim, 2 * dim): of the embedding's norm, then of the hidden state's
 };
-struct FusionWeights { // of Config::fusion
-	View norm;         // (states) f32, states: Fusion::layers * target_dim; empty without Fusion::normed
-	View join;         // (dim, states)
-	View state_norm;   // (dim) f32
+struct FusionWeights {          // of Config::fusion
+	View norm;                  // (fused_states()) f32, empty without Fusion::normed; of Config::block (dim)
+	View join;                  // (dim, fused_states())
+	View state_norm;            // (dim) f32, of EAGLE-3
+	View markov_in, markov_out; // (Fusion::vocab, rank), (vocab, rank), of DraftBlock::rank
 };
 struct AssistantWeights { // of an assistant
 	View in;              // (dim, 2 * target_dim): of the embedding, then of the hidden state

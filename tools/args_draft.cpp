@@ -19,8 +19,8 @@ void add_draft_options(Command& c, DraftArgs& a, const char* group) {
 	const Option* draft =
 	    add_text(c, "--draft,-md,--model-draft", a.what, "lookup|mtp|MODEL",
 	             "guess tokens and verify several in one step, which changes speed and no token: from where the text "
-	             "had the latest tokens before (lookup), by the model's own prediction layer (mtp), by the file of an "
-	             "EAGLE-3 layer or assistant made for the model, or by a small model of the same vocabulary")
+	             "had the latest tokens before (lookup), by the model's own prediction layer (mtp), by a file made for "
+	             "the model (EAGLE-3, DFlash, DSpark, an assistant), or by a small model of the same vocabulary")
 	        ->group(group);
 	add_integer(c, "--draft-max", a.most, 1, kMostRows - 1, "most tokens guessed for a step [7]")->group(group);
 	c.before_run.push_back([draft, &a] {

@@ -94,8 +94,8 @@ PlanSubject subject_of(const PlanArgs& a) {
 	const std::string draft_file = small ? resolve_model(a.draft).path : "";
 	if (small && draft_kind(Gguf::open(draft_file)) == DraftKind::None)
 		fail(Code::Invalid,
-		     "--draft is '{}'; plan counts mtp, an EAGLE-3 layer, an assistant, and lookup, which needs no device "
-		     "memory; a small model has a plan of its own",
+		     "--draft is '{}'; plan counts mtp, a file made for the model (EAGLE-3, DFlash, DSpark, an assistant), and "
+		     "lookup, which needs no device memory; a small model has a plan of its own",
 		     a.draft);
 	if (a.model.empty() && !(a.loras.empty() && a.vision.mmproj.empty()))
 		fail(Code::Invalid, "--lora and --mmproj are of a model; give -m FILE");
@@ -232,10 +232,10 @@ void add_plan(Command& root) {
 	         "plan for a card that reads host memory at this rate, like 12G/s, and put there what does not fit");
 	add_rate(c, "--bandwidth", a->bandwidth, "rate of the card's own memory, for the estimate of tokens per second");
 	add_weight_options(c, a->weights);
-	add_text(c, "--draft", a->draft, "mtp|lookup|FILE",
-	         "count what --draft loads: the prediction layer (mtp) and a cache in f16 of its own, or FILE, an EAGLE-3 "
-	         "layer likewise "
-	         "or an assistant");
+	add_text(
+	    c, "--draft", a->draft, "mtp|lookup|FILE",
+	    "count what --draft loads: the prediction layer (mtp), or a file made for the model (EAGLE-3, DFlash, DSpark, "
+	    "an assistant), and a cache in f16 of its own");
 	add_lora(c, a->loras, kOtherGroup);
 	add_mmproj(c, a->vision, kOtherGroup);
 	add_flag(c, "--json", a->json, "print JSON: an object, or an array of them for several policies");
@@ -274,7 +274,7 @@ void add_plan(Command& root) {
 	          "reserve_bytes, bytes (left "
 	          "for the cache), tokens_that_fit; lora_bytes, mmproj_bytes, image_bytes of adapters, the vision encoder "
 	          "and the "
-	          "largest image while it is encoded; with --draft draft_bytes (prediction layer or assistant) "
+	          "largest image while it is encoded; with --draft draft_bytes (layers that draft) "
 	          "and draft_cache_bytes}; else, where the file has a prediction layer, prediction_bytes, which are not "
 	          "counted"},
 	         {"weights", "where some lie in host memory: {bytes, device_bytes, host_bytes, host (of what), ring_bytes "

@@ -183,8 +183,8 @@ std::string memory_text(const PlanSubject& s, const PlanVerdict& v) {
 		line("weights", m.weights);
 		if (m.loras) line("adapters", m.loras);
 		if (m.vision) line("vision encoder", m.vision), line("an image, encoded", m.image);
-		if (m.draft) line(m.draft_cache ? "prediction layer" : "assistant", m.draft);
-		if (m.draft_cache) line("its cache, f16", m.draft_cache);
+		if (m.draft) line(m.draft_cache ? "layers that draft" : "assistant", m.draft);
+		if (m.draft_cache) line("their cache, f16", m.draft_cache);
 		if (m.window) line("sliding windows", m.window);
 		if (m.states) line("recurrent states", m.states);
 		line("activations", m.activations);

@@ -38,18 +38,19 @@ static void hide_older(const KvSequence& s, uint32_t g, uint32_t h, uint32_t pos
 	}
 }
 
-void RowMasks::add(Backend& be, const KvSequence& s, uint32_t n) {
-	const uint32_t n_masks = s.plan().window ? n : n - 1;
+void RowMasks::add(Backend& be, const KvSequence& s, uint32_t n, bool causal) {
+	const uint32_t n_masks = s.plan().window ? n : causal ? n - 1 : 0;
 	if (!n_masks || !s.plan().shape.n_layers) return; // without layers nothing is read
 	const uint32_t pos = s.n_tokens() - n;
 	std::vector<uint32_t> words, n_pages;
 	words.reserve(size_t(n_masks) * row_words(s));
 	for (uint32_t i = 0; i < n_masks; ++i) {
 		append_live(s, words, [&](uint32_t g, uint32_t h, std::span<uint32_t> bits) {
-			for (uint32_t later = i + 1; later < n; ++later) hide_slot(s, s.cache().token_slot(g, h, later), bits);
+			for (uint32_t later = i + 1; causal && later < n; ++later)
+				hide_slot(s, s.cache().token_slot(g, h, later), bits);
 			hide_older(s, g, h, pos + i, bits);
 		});
-		n_pages.push_back(s.cache().token_f16_pages(i));
+		n_pages.push_back(s.cache().token_f16_pages(causal ? i : n - 1));
 	}
 	add(be, s, words, n_pages);
 }

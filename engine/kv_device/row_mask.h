@@ -21,9 +21,9 @@ class RowMasks {
 	explicit RowMasks(KvPool& pool) : pool_(pool) {}
 	~RowMasks();
 	RowMasks(const RowMasks&) = delete;
-	// Adds masks of the n tokens of the sequence's step. Without a window the last token has none: it uses the
-	// sequence's own live bits. Throws Error{OutOfMemory}.
-	void add(Backend&, const KvSequence&, uint32_t n);
+	// Adds masks of the n tokens of the sequence's step. causal: a token does not see later ones. Without a window a
+	// token that sees all has none: it uses the sequence's own live bits. Throws Error{OutOfMemory}.
+	void add(Backend&, const KvSequence&, uint32_t n, bool causal = true);
 	// Adds the mask, if there is a window, of a row at the next position whose token is not cached.
 	void add_next(Backend&, const KvSequence&);
 	const RowMask* of(const KvSequence&, uint32_t i) const; // of token i; null: it sees all

@@ -12,7 +12,8 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 
 } // namespace
 
-KvStep::KvStep(Backend& be, KvScratch& scratch, KvPool& pool, std::span<const StepRow> rows, uint32_t n_heads)
+KvStep::KvStep(Backend& be, KvScratch& scratch, KvPool& pool, std::span<const StepRow> rows, uint32_t n_heads,
+               bool causal)
     : be_(be), scratch_(scratch), pool_(pool), rows_(rows.begin(), rows.end()), masks_(pool),
       shape_(rows[0].seq->plan().shape), n_heads_(n_heads), layers_(shape_.n_layers) {
 	for (const StepRow& r : rows_) {
@@ -30,7 +31,7 @@ KvStep::KvStep(Backend& be, KvScratch& scratch, KvPool& pool, std::span<const St
 		for (KvSequence* s : seqs_) s->fit_sums();
 		for (const StepRow& r : rows_)
 			if (!r.draft) r.seq->sync();
-		for (size_t i = 0; i < seqs_.size(); ++i) masks_.add(be_, *seqs_[i], n_tokens_[i]);
+		for (size_t i = 0; i < seqs_.size(); ++i) masks_.add(be_, *seqs_[i], n_tokens_[i], causal);
 		scoring_at_ = table_.put(scoring_);
 		if (!fetching_.empty()) plan_fetch();
 		for (uint32_t l = 0; l < shape_.n_layers; ++l) plan_layer(l);

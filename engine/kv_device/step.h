@@ -26,8 +26,8 @@ class KvStep {
  public:
 	// Places the new tokens. If that fails (RowError without a page; or out of memory), every sequence is unchanged.
 	// Flushes that rank by score read their sums first, which costs one more submission and wait per flush. All
-	// sequences must use the same pool.
-	KvStep(Backend&, KvScratch&, KvPool&, std::span<const StepRow>, uint32_t n_heads);
+	// sequences must use the same pool. causal: as in RowMasks::add().
+	KvStep(Backend&, KvScratch&, KvPool&, std::span<const StepRow>, uint32_t n_heads, bool causal = true);
 	// Without end(), sequences are restored to their state before the step. If work has been enqueued, those whose
 	// window flushed or whose row feeds a score are emptied instead.
 	~KvStep();

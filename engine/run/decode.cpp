@@ -159,7 +159,7 @@ std::span<const float> Decoder::state(uint32_t i) {
 void Decoder::enqueue_guesses(const View& x) {
 	const uint32_t n = x.shape[0];
 	runner_.logits(x, /*decode=*/true);
-	if (lists_) return runner_.read_candidates(n, 1, guessed_);
+	if (lists_) return runner_.read_candidates(0, n, 1, guessed_);
 	const size_t size = size_t(n) * runner_.config().vocab;
 	if (guesses_.size() < size) guesses_.resize(size);
 	runner_.read_logits(0, n, std::span(guesses_).first(size));
@@ -191,7 +191,7 @@ void Decoder::enqueue_logits(std::span<const Row> kept) {
 	uint32_t k = 0;
 	for (const Row& r : kept)
 		if (!whole(r)) k = std::max(k, r.top);
-	if (k) runner_.read_candidates(n, k, candidates_);
+	if (k) runner_.read_candidates(0, n, k, candidates_);
 	row_logits_.assign(n, {});
 	for (uint32_t i = 0; i < n; ++i)
 		if (whole(kept[i])) row_logits_[i].all = std::span(logits_).subspan(i * vocab, vocab);

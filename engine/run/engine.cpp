@@ -2,6 +2,7 @@
 #include "engine/run/engine.h"
 #include "backends/split_devices.h"
 #include "engine/run/draft_assistant.h"
+#include "engine/run/draft_kinds.h"
 #include "engine/run/draft_model.h"
 #include "engine/run/tuning_file.h"
 #include "models/draft_file.h"
@@ -39,7 +40,7 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 	std::optional<Config> assistant;
 	if (!opt.draft_file.empty()) {
 		draft_file = Gguf::open(opt.draft_file);
-		(draft_kind(*draft_file) == DraftKind::Eagle ? prediction : assistant) =
+		(draft_kind(*draft_file) == DraftKind::Assistant ? assistant : prediction) =
 		    read_draft_file(*draft_file, model.config);
 		check_same_vocabulary(Tokenizer(*draft_file), model.tokenizer, opt.draft_file);
 	}
@@ -104,8 +105,8 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 		                                          e->tokenizer(),
 		                                          kvrun::fingerprint(*vision_file) ^ opt.image_rows.bits(), scale);
 	e->ring_ = std::make_unique<WeightRing>(be, cfg, e->weights_, e->weight_plan_->ring());
-	std::unique_ptr<PredictionLayer> layer;
-	if (prediction) layer = std::make_unique<PredictionLayer>(be, drafts_from, std::move(*prediction), e->weights_);
+	std::unique_ptr<DraftLayers> layers;
+	if (prediction) layers = make_draft_layers(be, drafts_from, std::move(*prediction), e->weights_);
 	if (assistant) e->assistant_ = std::make_unique<Assistant>(be, drafts_from, std::move(*assistant));
 
 	const DeviceInfo dev = be.info();
@@ -114,11 +115,11 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 	const uint32_t pool_layers = uint32_t(parts.size());
 	size_t budget =
 	    opt.kv_budget ? opt.kv_budget : cache_room(dev.free_bytes - std::min<uint64_t>(image_bytes, dev.free_bytes));
-	if (layer) { // its cache, in f16, gets as much as each layer's
-		const size_t share = budget / (pool_layers + 1);
+	if (layers) { // their caches, in f16, get as much as other layers'
+		const size_t share = budget / (pool_layers + layers->config().n_layers) * layers->config().n_layers;
 		if (!opt.kv_budget) budget -= share;
-		layer->prepare(share);
-		e->mtp_ = std::make_unique<MtpModel>(std::move(layer));
+		layers->prepare(share);
+		e->state_drafts_ = std::make_unique<StateDrafts>(std::move(layers));
 	}
 	e->pool_ = std::make_unique<KvPool>(be, pool_layers, budget, std::move(parts));
 	e->pool_->host().set_budget(opt.host_budget);
@@ -141,18 +142,19 @@ Engine::Engine(Model m, std::unique_ptr<Backend> b)
 Engine::~Engine() = default;
 
 std::vector<uint32_t> Engine::state_layers() const {
-	return mtp_ ? mtp_->layer().state_layers() : std::vector{config().n_layers};
+	return state_drafts_ ? state_drafts_->layers().state_layers() : std::vector{config().n_layers};
 }
 
 std::unique_ptr<Drafter> Engine::drafter(Session& s) {
 	if (assistant_) return make_assistant_drafter(*assistant_, s);
-	return mtp_ ? mtp_->drafter() : nullptr;
+	return state_drafts_ ? state_drafts_->drafter() : nullptr;
 }
 
 size_t Engine::activation_bytes() const {
-	return loras_.bytes + (images_ ? images_->encoder().weight_bytes() : 0) + (mtp_ ? mtp_->layer().bytes() : 0) +
-	       (assistant_ ? assistant_->bytes() : 0) + ring_->bytes() + runner_->bytes() + decoder_->bytes() +
-	       scratch_.bytes() + window_scratch_.bytes() + (spare_ ? spare_->bytes() : 0);
+	return loras_.bytes + (images_ ? images_->encoder().weight_bytes() : 0) +
+	       (state_drafts_ ? state_drafts_->layers().bytes() : 0) + (assistant_ ? assistant_->bytes() : 0) +
+	       ring_->bytes() + runner_->bytes() + decoder_->bytes() + scratch_.bytes() + window_scratch_.bytes() +
+	       (spare_ ? spare_->bytes() : 0);
 }
 
 std::unique_ptr<PromptMemory> Engine::take_prompt_memory() {

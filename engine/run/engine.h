@@ -3,7 +3,7 @@
 #include "backends/registry.h"
 #include "engine/run/cache_layers.h"
 #include "engine/run/decode.h"
-#include "engine/run/draft_mtp.h"
+#include "engine/run/draft_states.h"
 #include "engine/run/image_store.h"
 #include "engine/run/prompt_memory.h"
 #include "engine/run/weight_fit.h"
@@ -33,7 +33,7 @@ struct EngineOptions {
 	std::vector<LoraOption> loras = {};        // adapters, all of them at once
 	std::string mmproj = {};                   // path of the model's vision encoder; empty: it reads no images
 	ImageRows image_rows = {};                 // limits of the rows of an image
-	bool mtp = false;                          // the model's own prediction layer drafts: Engine::mtp()
+	bool mtp = false;                          // the model's own prediction layer drafts: Engine::state_drafts()
 	std::string draft_file = {}; // path of a file that drafts for the model (models/draft_file.h); or empty
 };
 
@@ -72,8 +72,8 @@ class Engine {
 	size_t activation_bytes() const;                          // device memory of everything but weights and cache
 	size_t prompt_peak_bytes() const { return prompt_peak_; } // of them, the most a prompt has taken
 
-	// Of EngineOptions::mtp, or of a draft_file that is an EAGLE-3 layer; else null.
-	MtpModel* mtp() const { return mtp_.get(); }
+	// Of EngineOptions::mtp, or of a draft_file that is no assistant; else null.
+	StateDrafts* state_drafts() const { return state_drafts_.get(); }
 	Assistant* assistant() const { return assistant_.get(); } // of a draft_file that is an assistant; else null
 	std::vector<uint32_t> state_layers() const; // where the residual stream is read for the drafter (StateHook::layers)
 	// Drafts an answer of the session by what this engine has for it: assistant or prediction layer; null: neither.
@@ -100,7 +100,7 @@ class Engine {
 	Weights weights_;
 	std::vector<LoraFile> lora_files_;
 	Loras loras_;
-	std::unique_ptr<MtpModel> mtp_; // views into weights_
+	std::unique_ptr<StateDrafts> state_drafts_; // views into weights_
 	std::unique_ptr<Assistant> assistant_;
 	std::unique_ptr<ImageStore> images_;
 	std::optional<WeightPlan> weight_plan_;

@@ -417,9 +417,14 @@ void LayerRunner::read_logits(uint32_t first, uint32_t n, std::span<float> out) 
 	be_.read(*y.buf, y.at, std::as_writable_bytes(out));
 }
 
-void LayerRunner::read_candidates(uint32_t n, uint32_t k, CandidateLists& out) {
-	const View lists = rows(candidates_, 0, n);
-	be_.candidates(lists, rows(block_max_, 0, n), rows(logits_, 0, n), k);
+void LayerRunner::add_to_logits(uint32_t i, const View& w, const View& x, bool decode) {
+	const Proj to[] = {{rows(logits_, i, 1), w, {}}};
+	be_.matmul(to, x, Epilogue::Add, decode);
+}
+
+void LayerRunner::read_candidates(uint32_t first, uint32_t n, uint32_t k, CandidateLists& out) {
+	const View lists = rows(candidates_, first, n);
+	be_.candidates(lists, rows(block_max_, first, n), rows(logits_, first, n), k);
 	be_.read(*lists.buf, lists.at, std::as_writable_bytes(out.words(n)));
 }
 

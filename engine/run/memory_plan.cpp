@@ -5,8 +5,8 @@
 #include "engine/kv_host/window.h"
 #include "engine/run/assistant.h"
 #include "engine/run/cache_layers.h"
+#include "engine/run/draft_kinds.h"
 #include "engine/run/layer_runner.h"
-#include "engine/run/prediction_layer.h"
 #include "engine/run/prompt_memory.h"
 #include "models/draft_file.h"
 #include <algorithm>
@@ -46,14 +46,15 @@ ModelMemory model_memory(const Config& c, const WeightPlan& w, uint32_t ubatch) 
 }
 
 ModelMemory with_prediction(ModelMemory m, const Gguf& g, const Config& model, const Config& prediction) {
-	m.draft_bytes = kvrun::weight_bytes(g, prediction) + PredictionLayer::activation_bytes(prediction);
-	m.draft_parts = uint32_t(CacheLayers(model).model_layers(model).size()) + 1;
+	m.draft_bytes = kvrun::weight_bytes(g, prediction) + draft_activation_bytes(prediction);
+	m.draft_layers = prediction.n_layers;
+	m.cached_layers = uint32_t(CacheLayers(model).model_layers(model).size());
 	return m;
 }
 
 ModelMemory with_draft_file(ModelMemory m, const Gguf& file, const Config& model) {
-	if (draft_kind(file) == DraftKind::Eagle) return with_prediction(m, file, model, read_draft_file(file, model));
 	const Config assistant = read_draft_file(file, model);
+	if (draft_kind(file) != DraftKind::Assistant) return with_prediction(m, file, model, assistant);
 	m.draft_bytes = kvrun::weight_bytes(file, assistant) + Assistant::activation_bytes(assistant);
 	return m;
 }
@@ -81,7 +82,7 @@ MemoryAccount memory_account(const ModelMemory& m, uint64_t total_bytes, uint64_
 	a.prompt = take(rows * m.row_bytes);
 	const uint64_t used = a.activations + a.prompt;
 	a.reserve = tenth > used ? std::min(left, tenth - used) : 0;
-	a.draft_cache = m.draft_parts ? (left - a.reserve) / m.draft_parts : 0;
+	if (m.draft_layers) a.draft_cache = (left - a.reserve) / (m.cached_layers + m.draft_layers) * m.draft_layers;
 	a.cache = left - a.reserve - a.draft_cache;
 	return a;
 }

@@ -17,7 +17,8 @@ struct ModelMemory {           // memory of a model besides its cache; all 0 for
 	uint64_t vision_bytes = 0; // weights of the vision encoder
 	uint64_t image_bytes = 0;  // that its largest tile takes while it is encoded
 	uint64_t draft_bytes = 0;  // weights and activations of what drafts: prediction layer or assistant
-	uint32_t draft_parts = 0;  // a prediction layer's cache has one of so many equal parts of what caches get; 0: none
+	// Layers with a cache that draft, each of which gets as much as one of the model's cached layers; 0: none.
+	uint32_t draft_layers = 0, cached_layers = 0;
 	uint32_t trained_tokens = 0; // context length the model was trained for; 0: unknown
 
 	uint64_t beside_bytes() const {
@@ -39,7 +40,7 @@ struct MemoryAccount { // of one context; the parts and the cache's share add up
 	uint64_t total = 0, weights = 0, window = 0, states = 0, activations = 0, prompt = 0, reserve = 0; // bytes
 	uint64_t loras = 0, vision = 0, image = 0;
 	uint64_t draft = 0;       // of prediction layer or assistant
-	uint64_t draft_cache = 0; // of the prediction layer, f16
+	uint64_t draft_cache = 0; // of layers that draft, f16
 	uint64_t cache = 0;       // left for the cache of layers that attend to all tokens
 };
 // total_bytes: free device memory. Assumes a prompt as long as the context. If the parts exceed the total, cache is 0.

@@ -89,7 +89,7 @@ foreach(suite ${device_tests})
 		endif()
 	endforeach()
 endforeach()
-foreach(suite assistant draft eval format_screen latent mixtures prediction recurrent split windows)
+foreach(suite assistant dflash draft eval format_screen latent mixtures prediction recurrent split windows)
 	device_test(${suite}.cpu ${suite} KVRUN_TEST_DEVICES=cpu)
 	device_test(${suite}.lavapipe ${suite} KVRUN_TEST_DEVICES=lavapipe ${rows_${suite}_lavapipe}
 		${except_${suite}_lavapipe})
@@ -236,6 +236,8 @@ device_test(split.cudahost split KVRUN_TEST_DEVICES=cuda-host KVRUN_TEST_EVERY=4
 	EXCEPT "*under every kind of policy*,*every policy has the bits*")
 device_test(assistant.cudahost assistant KVRUN_TEST_DEVICES=cuda-host KVRUN_TEST_ONE_IN=6)
 device_test(assistant.swiftshader assistant KVRUN_TEST_DEVICES=swiftshader KVRUN_TEST_ONE_IN=5)
+device_test(dflash.cudahost dflash KVRUN_TEST_DEVICES=cuda-host KVRUN_TEST_ONE_IN=6)
+device_test(dflash.swiftshader dflash KVRUN_TEST_DEVICES=swiftshader KVRUN_TEST_ONE_IN=5)
 device_test(prediction.cudahost prediction KVRUN_TEST_DEVICES=cuda-host KVRUN_TEST_EVERY=7
 	EXCEPT "*has no room*,*a layer that is right*")
 add_test(NAME policies.cudahost COMMAND kvrun_device_tests --no-version --source-file=*test_policies.cpp

@@ -3,7 +3,8 @@
 // has read goes on in forks and later answers.
 #include "engine/core/npy.h"
 #include "engine/run/memory_plan.h"
-#include "models/eagle.h"
+#include "engine/run/prediction_layer.h"
+#include "models/fusion.h"
 #include "models/prediction.h"
 #include "tests/device/drafting.h"
 #include "tests/support/gguf_builder.h"
@@ -39,6 +40,8 @@ std::unique_ptr<Engine> open_predicting(const std::string& device, const std::st
 	return Engine::open(o);
 }
 
+PredictionLayer& layer_of(Engine& e) { return dynamic_cast<PredictionLayer&>(e.state_drafts()->layers()); }
+
 // The most likely token by the layer's logits.
 uint32_t best_token(const std::string& name, const PredictionLayer& layer, std::span<const float> logits) {
 	const uint32_t row = best(logits);
@@ -52,7 +55,7 @@ uint32_t best_token(const std::string& name, const PredictionLayer& layer, std::
 TEST_CASE("prediction: logits of the layer are those of its equations, in any cut, and of guesses that go on") {
 	each_row(kPredicting, [](Backend&, const Case& c, const TestRow& row) {
 		const auto engine = open_predicting(row.device, c.name);
-		PredictionLayer& layer = engine->mtp()->layer();
+		PredictionLayer& layer = layer_of(*engine);
 		const NpyArray ids = npy_read(file_of(c.name) + ".tokens.npy"),
 		               rows = npy_read(file_of(c.name) + ".logits.npy"), h = npy_read(file_of(c.name) + ".states.npy");
 		const Tokens tokens(ids.as<int32_t>().begin() + (is_eagle(c.name) ? 1 : 0), ids.as<int32_t>().end());
@@ -63,7 +66,8 @@ TEST_CASE("prediction: logits of the layer are those of its equations, in any cu
 		const double most = logits_tolerance(engine->backend(), c.name, /*decode=*/true);
 		Floats last;
 		for (const uint32_t cut : {1u, 7u, 21u}) {
-			const auto seq = layer.sequence();
+			DraftCache cache = layer.cache();
+			KvSequence* const seq = cache.all.get();
 			for (uint32_t at = 0; at < n; at += cut) {
 				const uint32_t m = std::min(cut, uint32_t(n) - at);
 				layer.step(*seq, {at, std::span(tokens).subspan(at, m), states.subspan(at * width, m * width)}, true);
@@ -89,7 +93,7 @@ TEST_CASE("prediction: hidden states of a prompt and of steps are those of trans
 		const auto engine = open_predicting(row.device, c.name, 7);
 		const NpyArray ids = npy_read(file_of(c.name) + ".tokens.npy"), h = npy_read(file_of(c.name) + ".states.npy");
 		const Tokens tokens(ids.as<int32_t>().begin(), ids.as<int32_t>().end() - 1);
-		const size_t width = engine->mtp()->layer().state_width();
+		const size_t width = layer_of(*engine).state_width();
 		const std::span<const float> want = h.as<float>();
 		const double most = logits_tolerance(engine->backend(), c.name.substr(6), /*decode=*/true);
 		for (const uint32_t first : {0u, 3u, 9u, 20u}) {
@@ -166,11 +170,11 @@ TEST_CASE("prediction: answers are those without drafts, and so is what the sess
 TEST_CASE("prediction: guesses of an answer are those of the layer on the whole text, read at once") {
 	each_row(kPredicting, [](Backend&, const Case& c, const TestRow& row) {
 		const auto engine = open_predicting(row.device, c.name, 7);
-		const uint32_t width = engine->mtp()->layer().state_width();
+		const uint32_t width = layer_of(*engine).state_width();
 		Tokens text = random_tokens(20, engine->config().vocab, 5);
 		GuessNotes notes;
 		GenerateOptions o = answer_of(60, 3, 1);
-		o.drafter = [&] { return std::make_unique<Noted>(engine->mtp()->drafter(), notes); };
+		o.drafter = [&] { return std::make_unique<Noted>(engine->state_drafts()->drafter(), notes); };
 		Session s(*engine, with("fp16", 200)), whole(*engine, with("fp16", 200));
 		for (int turn = 0; turn < 2; ++turn) { // the second one goes on with what the layer has read
 			const size_t known = s.n_tokens();
@@ -186,12 +190,12 @@ TEST_CASE("prediction: guesses of an answer are those of the layer on the whole 
 		                }};
 		whole.prefill(text, hooks);
 		REQUIRE(states.size() == text.size() * width);
-		const auto seq = engine->mtp()->layer().sequence();
+		DraftCache cache = layer_of(*engine).cache();
+		KvSequence* const seq = cache.all.get();
 		std::vector<uint32_t> guesses;
 		for (uint32_t p = 0; p + 1 < text.size(); ++p) {
-			engine->mtp()->layer().step(*seq, {p, {&text[p + 1], 1}, std::span(states).subspan(p * width, width)},
-			                            true);
-			guesses.push_back(engine->mtp()->layer().guess());
+			layer_of(*engine).step(*seq, {p, {&text[p + 1], 1}, std::span(states).subspan(p * width, width)}, true);
+			guesses.push_back(layer_of(*engine).guess());
 		}
 		CHECK(notes.size() > 10);
 		size_t equal = 0;
@@ -209,22 +213,22 @@ TEST_CASE("prediction: a layer that is right has all its guesses taken, in a bat
 TEST_CASE("prediction: an answer that goes on with a text, or with a part of it, finds what the layer has read") {
 	each_row(std::vector<Case>{{"glm4moe"}, {"eagle/gpt_oss"}}, [](Backend&, const Case& c, const TestRow& row) {
 		const auto engine = open_predicting(row.device, c.name);
-		MtpModel& mtp = *engine->mtp();
-		const uint32_t width = mtp.layer().state_width();
+		StateDrafts& drafts = *engine->state_drafts();
+		const uint32_t width = drafts.layers().state_width();
 		const Tokens text = random_tokens(40, engine->config().vocab, 5);
 		const Floats states(size_t(40) * width, 0.25f);
 		const auto rows = [&](uint32_t n) { return std::span(states).first(size_t(n) * width); };
 		{
-			const auto d = mtp.drafter();
+			const auto d = drafts.drafter();
 			d->accept(std::span(text).first(30));
 			d->states(0, rows(30)); // the last of them waits for its token
 			CHECK(d->draft(1).size() == 1);
 		}
 		const auto entries = [&](std::span<const uint32_t> tokens, uint32_t position) {
-			PredictionText t;
+			DraftedText t;
 			t.tokens.assign(tokens.begin(), tokens.end());
-			mtp.begin(t, position);
-			if (!t.at.empty()) CHECK(t.seq->n_tokens() == t.at.size());
+			drafts.begin(t, position);
+			if (!t.at.empty()) CHECK(t.cache->n_tokens() == t.at.size());
 			return std::pair(t.at.size(), t.waiting.size() / width);
 		};
 		CHECK(entries(std::span(text).first(35), 30) == std::pair<size_t, size_t>(29, 1));
@@ -233,7 +237,7 @@ TEST_CASE("prediction: an answer that goes on with a text, or with a part of it,
 		Tokens other(text.begin(), text.begin() + 20);
 		for (const uint32_t t : {7u, 8u, 9u}) other.push_back((text[20] + t) % engine->config().vocab);
 		CHECK(entries(other, 20) == std::pair<size_t, size_t>(19, 0)); // that of token 19 had another one behind it
-		while (mtp.forget()) {}
+		while (drafts.forget()) {}
 		CHECK(entries(std::span(text).first(35), 30).first == 0);
 	});
 }
@@ -246,10 +250,10 @@ TEST_CASE("prediction: a plan counts the memory of the layer as an engine alloca
 		                          ? with_draft_file({}, Gguf::open(file_of(c.name) + ".gguf"), engine->config())
 		                          : with_prediction({}, engine->file(), engine->config(),
 		                                            read_prediction(engine->file(), engine->config()));
-		CHECK(double(engine->mtp()->layer().bytes()) == doctest::Approx(double(m.draft_bytes)).epsilon(0.03));
+		CHECK(double(layer_of(*engine).bytes()) == doctest::Approx(double(m.draft_bytes)).epsilon(0.03));
 		const MemoryAccount a = memory_account(m, uint64_t(1) << 30, 100);
 		CHECK(a.draft == m.draft_bytes);
-		CHECK(a.cache / (m.draft_parts - 1) == doctest::Approx(double(a.draft_cache)).epsilon(1e-6));
+		CHECK(a.cache / m.cached_layers == doctest::Approx(double(a.draft_cache)).epsilon(1e-6));
 		CHECK(a.draft + a.draft_cache + a.cache + a.reserve + a.activations + a.prompt == a.total);
 	});
 }

@@ -1,6 +1,6 @@
 // EAGLE-3 layers in files: what they say, which models they fit, and their errors.
 #include "models/draft_file.h"
-#include "models/eagle.h"
+#include "models/fusion.h"
 #include "tests/host/file_edits.h"
 #include <algorithm>
 
@@ -50,7 +50,7 @@ TEST_CASE("eagle: a file says which states are read, how they are joined, and wh
 TEST_CASE("T13: EAGLE-3 layers that are damaged, or made for another model, are refused by name") {
 	const Bytes good = layer_of("qwen3moe"), model = golden("qwen3moe");
 	CHECK(said(good, model) == "");
-	CHECK(refusal(good).find("an EAGLE-3 layer, which drafts for another model; give the model with -m, and it with "
+	CHECK(refusal(good).find("EAGLE-3 layers, which draft for another model; give the model with -m, and it with "
 	                         "--draft") != std::string::npos);
 	check_said(good, golden("qwen2"), "layer.gguf: drafts for a model of 32 channels, this one has 48");
 	check_said(layer_of("gpt_oss"), golden("llama"), "key eagle3.target_layers has layer 3, the model has 2 layers");

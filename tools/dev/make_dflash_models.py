@@ -8,7 +8,8 @@ and of the published checkpoints' configs. llama.cpp's converter makes the files
 
 Files: NAME.gguf; NAME.tokens.npy (T + 1) i32, a text and the token behind it; NAME.states.npy (T, layers * dim) f32,
 hidden states of the model in transformers; NAME.logits.npy (cuts, GUESSES, draft vocab) f32: of the guesses behind each
-prefix of the text in CUTS and the token behind it.
+prefix of the text in CUTS and the token behind it. right.gguf: for ../eagle/right.model.gguf, which repeats its
+latest token, layers that guess that.
 """
 import json
 import os
@@ -198,10 +199,21 @@ def make(name, config, out, verbose):
         if applies.get(what, True) and moved < 5 * TOLERANCE:
             sys.exit(f"{name}: '{what}' moves the logits by {moved:.2e} only; a program that gets it wrong would pass")
     path = f"{out}/{name}.gguf"
-    convert(Checkpoint(layers, config), path, target_model_dir="target", keys={}, mask=MASK)
+    convert(Checkpoint(layers, config), path, target_model_dir="target", mask=MASK)
     for what, a in (("tokens", tokens), ("states", states.numpy()), ("logits", expected)):
         np.save(f"{out}/{name}.{what}.npy", a)
     print(f"{name}: {os.path.getsize(path)} bytes")
+
+
+def make_right(config, out):
+    """For a model that repeats its latest token: the Markov head alone guesses, that token again."""
+    model = build(config, zlib.crc32(b"qwen3moe"))
+    layers = Layers(dict(layers=[0], windows=[False], markov=True, from_anchor=True), model, 1)
+    for t in layers.p.values():
+        t.zero_()
+    one = torch.nn.functional.normalize(layers.embed, dim=-1)
+    layers.p["markov_head.markov_w1.weight"], layers.p["markov_head.markov_w2.weight"] = one, one.clone()
+    convert(Checkpoint(layers, config), f"{out}/right.gguf", target_model_dir="target", mask=MASK)
 
 
 def main():
@@ -212,6 +224,8 @@ def main():
     for name, config in models().items():
         if not args[2:] or name in args[2:]:
             make(name, config, args[1], "-v" in sys.argv)
+        if name == "qwen3moe":
+            make_right(config, args[1])
 
 
 if __name__ == "__main__":

@@ -133,8 +133,9 @@ class Engine:
     max_rows: most answers in one step. ubatch: prompt tokens that go through a layer together.
     host_budget, offload_dir: for policies that fetch from host memory; see kvrun_host_memory_options.
     progress: called with the loaded share. canceller: stops loading.
-    draft_model: a small model with the same vocabulary, or an EAGLE-3 layer or assistant made for the model, which guesses tokens for draft_max,
-        or "mtp": the prediction layer of the model itself; None: tokens are looked up in the text.
+    draft_model: guesses tokens for draft_max: a small model with the same vocabulary, or a file made for the model
+        (EAGLE-3, DFlash, DSpark, an assistant), or "mtp": the prediction layer of the model itself; None: tokens are
+        looked up in the text.
     loras: LoRA adapters of the model, .gguf files, or pairs of a file and a scale.
     mmproj: the model's vision encoder, a .gguf file: the model reads images (image(), image_tokens()).
         image_min_tokens, image_max_tokens: limits of an image's tokens where its size decides; 0: the encoder's.

@@ -1,5 +1,5 @@
-// A model's own prediction layer as a drafter.
-#include "engine/run/draft_mtp.h"
+// Layers that draft from a model's hidden states as a drafter.
+#include "engine/run/draft_states.h"
 #include "engine/core/log.h"
 #include "engine/run/positions.h"
 #include <algorithm>
@@ -7,21 +7,21 @@
 namespace kvrun {
 namespace {
 
-constexpr uint32_t kPiece = 8 * PredictionLayer::kRows; // rows that are read between two steps
+constexpr uint32_t kPiece = 8 * DraftLayers::kRows; // rows that are read between two steps
 
 // Reads hidden states with the tokens behind them. The entry of the text's last position but one gives the first guess;
 // further guesses go on from the layer's own hidden state, and their entries are removed again.
-class MtpDrafter final : public Drafter {
+class StateDrafter final : public Drafter {
  public:
-	explicit MtpDrafter(MtpModel& m) : model_(m), layer_(m.layer()), positions_(layer_.config().ropes[0].axes) {
+	explicit StateDrafter(StateDrafts& m) : model_(m), layers_(m.layers()), positions_(layers_.config().ropes[0].axes) {
 		model_.add(text_);
 	}
-	~MtpDrafter() override { model_.end(text_); }
+	~StateDrafter() override { model_.end(text_); }
 	void accept(std::span<const uint32_t> tokens) override {
 		text_.tokens.insert(text_.tokens.end(), tokens.begin(), tokens.end());
 	}
 	bool reads_states() const override { return !lost_; }
-	uint32_t prompt_states() const override { return lost_ ? 0 : layer_.prompt_rows(); }
+	uint32_t prompt_states() const override { return lost_ ? 0 : layers_.prompt_rows(); }
 	void states(uint32_t position, std::span<const float> rows) override {
 		if (lost_) return;
 		if (!begun_) attempt([&] { model_.begin(text_, position); });
@@ -32,26 +32,22 @@ class MtpDrafter final : public Drafter {
 	}
 	void work() override {
 		attempt([&] {
-			if (n_waiting() >= PredictionLayer::kRows) read(kPiece);
+			if (n_waiting() >= DraftLayers::kRows) read(kPiece);
 		});
 	}
 	std::span<const uint32_t> draft(uint32_t most) override {
 		drafted_.clear();
 		attempt([&] {
 			if (most == 0 || !read(kPiece)) return;
-			const uint32_t kept = text_.seq->n_tokens();
-			for (uint32_t at = position(text_.at.back());;) {
-				drafted_.push_back(layer_.guess());
-				if (drafted_.size() >= most) break;
-				layer_.step(*text_.seq, {++at, {&drafted_.back(), 1}, layer_.state(), /*own=*/true}, /*guess=*/true);
-			}
-			if (text_.seq->n_tokens() > kept) text_.seq->truncate(kept);
+			const uint32_t kept = text_.cache->n_tokens();
+			layers_.guess(*text_.cache, position(text_.at.back()), text_.tokens.back(), most, drafted_);
+			text_.cache->truncate(kept);
 		});
 		return drafted_;
 	}
 
  private:
-	uint32_t n_waiting() const { return uint32_t(text_.waiting.size() / layer_.state_width() - text_.used); }
+	uint32_t n_waiting() const { return uint32_t(text_.waiting.size() / layers_.state_width() - text_.used); }
 	// Of token i of the text.
 	uint32_t position(uint32_t i) { return positions_.next(std::span(text_.tokens).first(i)); }
 	void take(uint32_t n) { // removes the first n states
@@ -65,30 +61,30 @@ class MtpDrafter final : public Drafter {
 			} catch (const Error& e) {
 				drafted_.clear();
 				if (e.code == Code::OutOfMemory && model_.forget()) continue;
-				const bool empty = !text_.seq || text_.seq->n_tokens() == 0;
-				text_.seq.reset(), text_.at.clear();
+				const bool empty = !text_.cache || text_.cache->n_tokens() == 0;
+				text_.cache.reset(), text_.at.clear();
 				take(n_waiting());
 				lost_ = e.code != Code::OutOfMemory || empty;
-				if (lost_) log_at(1, "the prediction layer drafts no further: {}", e.what());
+				if (lost_) log_at(1, "what drafts (--draft) drafts no further: {}", e.what());
 				return;
 			}
 	}
 	// At most so many waiting states; returns whether the guess after the whole text is there.
 	bool read(uint32_t most) {
-		const uint32_t width = layer_.state_width(), vocab = layer_.vocab();
+		const uint32_t width = layers_.state_width(), vocab = layers_.vocab();
 		const std::vector<uint32_t>& tokens = text_.tokens;
 		bool guessed = false;
 		while (most && n_waiting() && text_.waiting_at + 1 < tokens.size()) {
 			const uint32_t first = text_.waiting_at, known = uint32_t(tokens.size()) - 1 - first;
-			uint32_t n = std::min({most, n_waiting(), known, PredictionLayer::kRows});
+			uint32_t n = std::min({most, n_waiting(), known, DraftLayers::kRows});
 			const auto next = std::span(tokens).subspan(first + 1, n);
 			n = uint32_t(std::ranges::find_if(next, [vocab](uint32_t t) { return t >= vocab; }) - next.begin());
 			guessed = first + n + 1 == tokens.size();
 			if (n) {
-				if (!text_.seq) text_.seq = layer_.sequence();
-				const PredictionRows rows{position(first), next.first(n),
-				                          std::span(text_.waiting).subspan(text_.used * width, size_t(n) * width)};
-				layer_.step(*text_.seq, rows, guessed);
+				if (!text_.cache) text_.cache = layers_.cache();
+				const DraftRows rows{position(first), next.first(n),
+				                     std::span(text_.waiting).subspan(text_.used * width, size_t(n) * width)};
+				layers_.read(*text_.cache, rows, guessed);
 				for (uint32_t i = 0; i < n; ++i) text_.at.push_back(first + i);
 			} else {
 				n = 1; // noise in place of a token has no entry
@@ -98,9 +94,9 @@ class MtpDrafter final : public Drafter {
 		return guessed;
 	}
 
-	MtpModel& model_;
-	PredictionLayer& layer_;
-	PredictionText text_;
+	StateDrafts& model_;
+	DraftLayers& layers_;
+	DraftedText text_;
 	TextPositions positions_;
 	std::vector<uint32_t> drafted_;
 	bool begun_ = false, lost_ = false;
@@ -108,27 +104,27 @@ class MtpDrafter final : public Drafter {
 
 } // namespace
 
-std::unique_ptr<Drafter> MtpModel::drafter() { return std::make_unique<MtpDrafter>(*this); }
+std::unique_ptr<Drafter> StateDrafts::drafter() { return std::make_unique<StateDrafter>(*this); }
 
-void MtpModel::begin(PredictionText& t, uint32_t position) {
-	PredictionText* best = nullptr;
+void StateDrafts::begin(DraftedText& t, uint32_t position) {
+	DraftedText* best = nullptr;
 	uint32_t most = 0;
 	size_t most_common = 0;
-	const auto consider = [&](PredictionText& other) {
-		if (&other == &t || !other.seq) return;
+	const auto consider = [&](DraftedText& other) {
+		if (&other == &t || !other.cache) return;
 		const size_t common = size_t(std::ranges::mismatch(other.tokens, t.tokens).in1 - other.tokens.begin());
 		const size_t usable = std::min<size_t>(common ? common - 1 : 0, position); // positions
 		const auto n = uint32_t(std::ranges::lower_bound(other.at, usable) - other.at.begin());
 		if (n > most) best = &other, most = n, most_common = common;
 	};
-	for (PredictionText* other : live_) consider(*other);
-	for (PredictionText& other : kept_) consider(other);
+	for (DraftedText* other : live_) consider(*other);
+	for (DraftedText& other : kept_) consider(other);
 	if (!best) return;
-	t.seq = best->seq->fork();
-	t.seq->truncate(most);
+	t.cache = best->cache->fork();
+	t.cache->truncate(most);
 	t.at.assign(best->at.begin(), best->at.begin() + most);
 	// The state before the position, where that text ended: its token has come only now.
-	const uint32_t width = layer_->state_width(), last = t.at.back() + 1;
+	const uint32_t width = layers_->state_width(), last = t.at.back() + 1;
 	const std::span<const float> states = std::span(best->waiting).subspan(best->used * width);
 	const size_t wanted = size_t(position - last) * width;
 	if (best->waiting_at != last || most_common < position || states.size() < wanted) return;
@@ -136,16 +132,16 @@ void MtpModel::begin(PredictionText& t, uint32_t position) {
 	t.waiting.assign(states.begin(), states.begin() + ptrdiff_t(wanted));
 }
 
-void MtpModel::end(PredictionText& t) noexcept {
+void StateDrafts::end(DraftedText& t) noexcept {
 	std::erase(live_, &t);
-	if (!t.seq || t.at.empty()) return;
+	if (!t.cache || t.at.empty()) return;
 	try {
 		kept_.push_front(std::move(t));
 		if (kept_.size() > kKept) kept_.pop_back();
 	} catch (const std::bad_alloc&) {} // it is optional
 }
 
-bool MtpModel::forget() {
+bool StateDrafts::forget() {
 	if (kept_.empty()) return false;
 	kept_.pop_back();
 	return true;
