@@ -82,40 +82,39 @@ TEST_CASE("cli: --draft mtp gives the text without drafts; a file without the la
 	check_error(run_args({"--draft", "mtp", "-q"}), 3, {"architecture is llama", "prediction layers"});
 }
 
-TEST_CASE("cli: --draft with a model's assistant gives the text without drafts; that of another model is refused") {
-	const std::string folder = std::string(KVRUN_SOURCE_DIR) + "/tests/golden/assistant/";
-	std::vector<std::string> args = {"run",
-	                                 folder + "right.model.gguf",
-	                                 "--device",
-	                                 "cpu",
-	                                 "-p",
-	                                 "a b c",
-	                                 "-n",
-	                                 "40",
-	                                 "-s",
-	                                 "9",
-	                                 "--temp",
-	                                 "0",
-	                                 "--ignore-eos",
-	                                 "--kv",
-	                                 "kivi4,group=32"};
-	const Ran plain = run_program(args);
-	REQUIRE(plain.code == 0);
-	args.insert(args.end(), {"-md", folder + "right.gguf"}); // llama.cpp's name of the option
-	const Ran fast = run_program(args);
-	CAPTURE(fast.err);
-	CHECK(fast.code == 0);
-	CHECK(fast.out == plain.out);
-	CHECK(contains(fast.err, " tok taken (100.0 %)"));
-	const Ran bench = run_program({"bench", folder + "right.model.gguf", "--device", "cpu", "-n", "24", "-r", "1",
-	                               "--draft", folder + "right.gguf", "-o", "json"});
-	REQUIRE(bench.code == 0);
-	CHECK(nlohmann::json::parse(bench.out)["results"][0]["draft_n_accepted"].get<int>() > 12);
-	check_error(run_args({"--draft", folder + "right.gguf", "-q"}), 2, {"right.gguf", "models of gemma4", "llama"});
-	check_error({"run", folder + "right.gguf", "--device", "cpu", "-p", "a"}, 3, {"an assistant", "--draft"});
-	const Ran inspect = run_program({"inspect", folder + "right.gguf"});
-	CHECK(inspect.code == 0);
-	CHECK(contains(inspect.out, "an assistant"));
+TEST_CASE("cli: --draft with a file made for the model gives the text without drafts; that of another is refused") {
+	struct Made {
+		const char *model, *draft, *kv, *refused, *is;
+	};
+	const std::string folder = std::string(KVRUN_SOURCE_DIR) + "/tests/golden/";
+	for (const Made& m : {Made{"assistant/right.model.gguf", "assistant/right.gguf", "kivi4,group=32",
+	                           "models of gemma4; this model is one of llama", "an assistant"},
+	                      Made{"eagle/right.model.gguf", "eagle/right.gguf", "turbo4",
+	                           "a model of 32 channels, this one has 256", "EAGLE-3 layers"},
+	                      Made{"eagle/right.model.gguf", "dflash/right.gguf", "turbo4",
+	                           "a model of 32 channels, this one has 256", "DFlash layers"}}) {
+		CAPTURE(m.draft);
+		std::vector<std::string> args = {
+		    "run", folder + m.model, "--device", "cpu",          "-p",   "a b c", "-n", "40", "-s",
+		    "9",   "--temp",         "0",        "--ignore-eos", "--kv", m.kv};
+		const Ran plain = run_program(args);
+		REQUIRE(plain.code == 0);
+		args.insert(args.end(), {"-md", folder + m.draft}); // llama.cpp's name of the option
+		const Ran fast = run_program(args);
+		CAPTURE(fast.err);
+		CHECK(fast.code == 0);
+		CHECK(fast.out == plain.out);
+		CHECK(contains(fast.err, " tok taken (100.0 %)"));
+		const Ran bench = run_program({"bench", folder + m.model, "--device", "cpu", "-n", "24", "-r", "1", "--draft",
+		                               folder + m.draft, "-o", "json"});
+		REQUIRE(bench.code == 0);
+		CHECK(nlohmann::json::parse(bench.out)["results"][0]["draft_n_accepted"].get<int>() > 12);
+		check_error(run_args({"--draft", folder + m.draft, "-q"}), 2, {"right.gguf", m.refused});
+		check_error({"run", folder + m.draft, "--device", "cpu", "-p", "a"}, 3, {m.is, "--draft"});
+		const Ran inspect = run_program({"inspect", folder + m.draft});
+		CHECK(inspect.code == 0);
+		CHECK(contains(inspect.out, m.is));
+	}
 }
 
 TEST_CASE("cli: bench --draft has both speeds, and tokens that are equal") {

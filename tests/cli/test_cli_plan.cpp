@@ -93,6 +93,21 @@ TEST_CASE("plan: an assistant counts with --draft, and has no cache") {
 	check_refused({golden + "tiny/gemma3.gguf", "--draft", assistant}, {"models of gemma4", "gemma3"});
 }
 
+TEST_CASE("plan: layers that draft from hidden states count with --draft, with caches of their own") {
+	const std::string golden = std::string(KVRUN_SOURCE_DIR) + "/tests/golden/", model = golden + "tiny/gpt_oss.gguf";
+	const json without = plan({model, "--kv", "fp16"})["memory"];
+	for (const auto& [file, layers] : {std::pair("eagle/gpt_oss.gguf", 1.0), {"dflash/gpt_oss.gguf", 2.0}}) {
+		const json with = plan({model, "--kv", "fp16", "--draft", golden + file})["memory"];
+		CHECK(with["draft_bytes"] > std::filesystem::file_size(golden + file) / 2);
+		const double draft = with["draft_cache_bytes"], cache = with["bytes"];
+		CHECK(draft / layers == doctest::Approx(cache / 4).epsilon(1e-3)); // of one of the model's four layers
+		CHECK(with["bytes"] < without["bytes"]);
+		const Ran text = run_program({"plan", model, "--memory", "8G", "--draft", golden + file});
+		CHECK(text.out.find("  layers that draft") != std::string::npos);
+		check_refused({golden + "tiny/qwen2.gguf", "--draft", golden + file}, {"take the file that was made for it"});
+	}
+}
+
 TEST_CASE("plan: adapters and the vision encoder are counted") {
 	const std::string golden = KVRUN_SOURCE_DIR "/tests/golden/", vision = golden + "vision/text.gguf";
 	const auto memory = [](const std::string& model, std::vector<std::string> more) {

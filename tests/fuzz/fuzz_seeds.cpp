@@ -180,6 +180,11 @@ int main(int argc, char** argv) {
 		if (entry.path().extension() == ".gguf" && entry.path().stem() != "text")
 			std::filesystem::copy_file(entry.path(), vision / entry.path().filename(),
 			                           std::filesystem::copy_options::overwrite_existing);
+	for (const char* kind : {"assistant", "eagle", "dflash"}) // files that draft
+		for (const auto& entry : std::filesystem::directory_iterator(golden.parent_path() / kind))
+			if (entry.path().extension() == ".gguf" && entry.path().stem() != "right.model")
+				std::filesystem::copy_file(entry.path(), gguf / (kind + ("-" + entry.path().filename().string())),
+				                           std::filesystem::copy_options::overwrite_existing);
 	for (const char* arch : {"llama", "qwen2", "qwen3", "phi3"}) {
 		TinyShape s;
 		s.arch = arch;
