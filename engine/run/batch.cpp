@@ -55,7 +55,8 @@ struct Batch::Stream {
 			if (t < session.engine().config().vocab) prev = t;
 		if (drafter) drafter->accept(tokens);
 	}
-	void choose_drafts(uint32_t most);
+	uint32_t most_drafts(uint32_t most);
+	void set_drafts(std::span<const uint32_t> tokens, uint32_t most);
 	void take_back();
 	bool reads() const { return prefill.has_value(); }
 	bool cancelled() const { return options.cancel && options.cancel->load(std::memory_order_relaxed); }
@@ -203,20 +204,18 @@ void Batch::begin_forks(const Stream& of, const RowLogits& logits) {
 	}
 }
 
-// Drafts for the next step. Tokens that cannot become part of the answer are not drafted, and neither is the token that
-// fills the context, because the answer ends there.
-void Batch::Stream::choose_drafts(uint32_t most) {
-	drafts.clear();
-	if (!drafter) return;
-	drafter->work();
-	if (most == 0) return;
+// Most drafts of the next step. Tokens that cannot become part of the answer are not drafted, and neither is the token
+// that fills the context, because the answer ends there.
+uint32_t Batch::Stream::most_drafts(uint32_t most) {
+	if (most == 0) return 0;
 	const uint32_t answer_left = options.n - uint32_t(result.tokens.size()),
 	               ctx_left = session.ctx() - session.n_tokens();
 	most = std::min({most, draft_length.next(), answer_left - 1, ctx_left > 2 ? ctx_left - 2 : 0});
-	if (most == 0) return;
-	most = session.step_tokens(most + 1) - 1;
-	if (most == 0) return;
-	const std::span<const uint32_t> tokens = drafter->draft(most);
+	return most == 0 ? 0 : session.step_tokens(most + 1) - 1;
+}
+
+void Batch::Stream::set_drafts(std::span<const uint32_t> tokens, uint32_t most) {
+	drafts.clear();
 	for (const uint32_t t : tokens.first(std::min<size_t>(most, tokens.size()))) {
 		if (t >= session.engine().config().vocab) break; // noise or an image in the history
 		drafts.push_back(t);
@@ -233,13 +232,32 @@ void Batch::Stream::take_back() {
 }
 
 // Distributes the rows that the step has room for; rows that one stream does not use are available to the next.
+// Drafters that guess together are last.
 void Batch::draft(std::span<Stream* const> streams) {
 	uint32_t room = engine_.max_rows() - uint32_t(streams.size());
 	uint32_t left = uint32_t(streams.size());
+	std::vector<Stream*> together;
 	for (Stream* s : streams) {
-		s->choose_drafts(room / left--);
+		s->drafts.clear();
+		if (s->drafter) s->drafter->work();
+		if (s->drafter && s->drafter->group()) {
+			together.push_back(s);
+			continue;
+		}
+		const uint32_t most = s->drafter ? s->most_drafts(room / left) : 0;
+		--left;
+		if (!most) continue;
+		s->set_drafts(s->drafter->draft(most), most);
 		room -= uint32_t(s->drafts.size());
 	}
+	std::vector<DraftRequest> requests;
+	for (Stream* s : together) {
+		requests.push_back({s->drafter.get(), s->most_drafts(room / left--)});
+		room -= requests.back().most;
+	}
+	if (requests.empty()) return;
+	together[0]->drafter->group()->draft(requests);
+	for (size_t i = 0; i < together.size(); ++i) together[i]->set_drafts(requests[i].tokens, requests[i].most);
 }
 
 void Batch::decode_rows(std::span<Stream* const> streams) {

@@ -8,12 +8,12 @@ BlockLayers::BlockLayers(Backend& be, const Gguf& g, Config cfg, const Weights& 
     : DraftLayers(be, g, cfg, model, cfg.fusion.layers, progress) {}
 
 uint64_t BlockLayers::activation_bytes(const Config& c) {
-	return kRows * (row_bytes(c) + 4 * c.fusion.layers.size() * c.target_dim) + 4 * uint64_t(c.block.rank);
+	return kRows * (row_bytes(c) + 4 * (c.fusion.layers.size() * c.target_dim + c.block.rank));
 }
 
 void BlockLayers::lay(Arena& a) {
 	fused_ = a.take(DType::F32, kRows, state_width());
-	if (cfg_.block.rank) before_ = a.take(DType::F32, 1, cfg_.block.rank);
+	if (cfg_.block.rank) before_ = a.take(DType::F32, kRows, cfg_.block.rank);
 }
 
 // A text has no queries, but RoPE and storing take them: they are finite.
@@ -30,26 +30,39 @@ void BlockLayers::Steps::end() {
 	if (window) window->end();
 }
 
-void BlockLayers::begin(Steps& s, DraftCache& c, uint32_t n, bool causal) {
-	const auto begin_one = [&](std::optional<KvStep>& kv, KvSequence& seq, bool window) {
-		std::vector<StepRow> rows;
-		for (uint32_t i = 0; i < n; ++i) rows.push_back({&seq, true, i});
-		kv.emplace(be_, scratch_[window], *pool_, rows, layers_.n_heads(window), causal);
+void BlockLayers::begin(Steps& s, std::span<const Row> rows, bool causal) {
+	const auto begin_one = [&](std::optional<KvStep>& kv, bool window) {
+		std::vector<StepRow> step;
+		for (const Row& r : rows) step.push_back({(window ? r.cache->window : r.cache->all).get(), true, r.i});
+		kv.emplace(be_, scratch_[window], *pool_, step, layers_.n_heads(window), causal);
 	};
-	begin_one(s.all, *c.all, false);
-	if (c.window) begin_one(s.window, *c.window, true);
+	begin_one(s.all, false);
+	if (layers_.both_kinds()) begin_one(s.window, true);
 }
 
-void BlockLayers::read(DraftCache& c, const DraftRows& in, bool) {
-	const auto n = uint32_t(in.tokens.size());
-	KV_ASSERT(!in.own && in.states.size() == size_t(n) * state_width());
+void BlockLayers::read(std::span<const DraftRows> texts) {
+	std::vector<Row> step;
+	std::vector<uint32_t> positions, tokens;
+	std::vector<float> states;
+	for (uint32_t i = 0, before = UINT32_MAX; before != step.size(); ++i) {
+		before = uint32_t(step.size());
+		for (const DraftRows& t : texts) {
+			if (i >= t.tokens.size()) continue;
+			KV_ASSERT(!t.own && t.states.size() == t.tokens.size() * state_width());
+			step.push_back({t.cache, i});
+			positions.push_back(t.first + i), tokens.push_back(t.tokens[i]);
+			const std::span<const float> state = t.states.subspan(size_t(i) * state_width(), state_width());
+			states.insert(states.end(), state.begin(), state.end());
+		}
+	}
+	const auto n = uint32_t(step.size());
 	Steps steps;
-	begin(steps, c, n, /*causal=*/true);
-	place(in.first, in.tokens);
-	const View states = rows(fused_, 0, n), g = rows(x_, 0, n);
-	be_.write(*states.buf, states.at, std::as_bytes(in.states));
+	begin(steps, step, /*causal=*/true);
+	place(positions, tokens);
+	const View from = rows(fused_, 0, n), g = rows(x_, 0, n);
+	be_.write(*from.buf, from.at, std::as_bytes(std::span(states)));
 	const Proj into[] = {{g, w_.fusion.join, {}}};
-	be_.matmul(into, states, Epilogue::None, /*decode=*/true);
+	be_.matmul(into, from, Epilogue::None, /*decode=*/true);
 	runner_->norm(g, g, {w_.fusion.norm, {}});
 	for (uint32_t l = 0; l < cfg_.n_layers; ++l) {
 		be_.at_layer(l);
@@ -65,15 +78,36 @@ void BlockLayers::read(DraftCache& c, const DraftRows& in, bool) {
 	steps.end();
 }
 
-void BlockLayers::guess(DraftCache& c, uint32_t position, uint32_t next, uint32_t most, std::vector<uint32_t>& out) {
+// Texts with blocks of one length go together, as many as a step takes.
+void BlockLayers::guess(std::span<const DraftGuess> texts) {
+	const uint32_t first = cfg_.block.from_anchor ? 0 : 1; // row whose output is the first guess
+	const auto length = [&](const DraftGuess& t) { return std::min({t.most, cfg_.block.size - first, kRows - first}); };
+	std::vector<DraftGuess> sorted(texts.begin(), texts.end());
+	std::ranges::stable_sort(sorted, {}, length);
+	for (size_t at = 0; at < sorted.size();) {
+		const uint32_t n = length(sorted[at]);
+		size_t end = at;
+		while (end < sorted.size() && length(sorted[end]) == n && (end - at + 1) * (n + first) <= kRows) ++end;
+		guess_together(std::span(sorted).subspan(at, end - at), n);
+		at = end;
+	}
+}
+
+// Row i * texts + t is the i-th one of text t.
+void BlockLayers::guess_together(std::span<const DraftGuess> texts, uint32_t n) {
 	const DraftBlock& b = cfg_.block;
-	const uint32_t first = b.from_anchor ? 0 : 1; // row whose output is the first guess
-	const uint32_t n = std::min({most, b.size - first, kRows - first}), n_rows = n + first;
-	std::vector<uint32_t> tokens(n_rows, b.mask);
-	tokens[0] = next;
+	const auto n_texts = uint32_t(texts.size());
+	const uint32_t first = b.from_anchor ? 0 : n_texts, n_rows = first + n * n_texts;
+	std::vector<Row> step;
+	std::vector<uint32_t> positions, tokens;
+	for (uint32_t i = 0; step.size() < n_rows; ++i)
+		for (const DraftGuess& t : texts) {
+			step.push_back({t.cache, i});
+			positions.push_back(t.position + 1 + i), tokens.push_back(i ? b.mask : t.next);
+		}
 	Steps steps;
-	begin(steps, c, n_rows, b.causal);
-	place(position + 1, tokens);
+	begin(steps, step, b.causal);
+	place(positions, tokens);
 	runner_->embed(x_, 0, rows(tokens_.ids, 0, n_rows), /*decode=*/true);
 	for (uint32_t l = 0; l < cfg_.n_layers; ++l) {
 		be_.at_layer(l);
@@ -86,26 +120,33 @@ void BlockLayers::guess(DraftCache& c, uint32_t position, uint32_t next, uint32_
 		kv.attend(k, r.att, r.q, runner_->softmax(l, r));
 		runner_->project_out(l, r, /*decode=*/true);
 	}
-	runner_->logits(rows(x_, first, n), /*decode=*/true);
-	if (!b.rank) top_->read(0, n);
+	runner_->logits(rows(x_, first, n * n_texts), /*decode=*/true);
+	if (!b.rank) top_->read(0, n * n_texts);
 	be_.submit();
 	be_.wait();
 	steps.end();
-	if (b.rank) return chain(n, next, out);
-	for (uint32_t i = 0; i < n; ++i) out.push_back(token(top_->get(i)));
+	if (b.rank) return chain(texts, n);
+	for (uint32_t i = 0; i < n; ++i)
+		for (uint32_t t = 0; t < n_texts; ++t) texts[t].out->push_back(token(top_->get(i * n_texts + t)));
 }
 
 // Logits of a guess depend on the one before.
-void BlockLayers::chain(uint32_t n, uint32_t next, std::vector<uint32_t>& out) {
+void BlockLayers::chain(std::span<const DraftGuess> texts, uint32_t n) {
+	const auto n_texts = uint32_t(texts.size());
+	std::vector<uint32_t> before;
+	for (const DraftGuess& t : texts) before.push_back(t.next);
+	const View x = rows(before_, 0, n_texts);
 	for (uint32_t i = 0; i < n; ++i) {
-		runner_->write_tokens(tokens_, {&next, 1});
-		be_.embed(before_, w_.fusion.markov_in, rows(tokens_.ids, 0, 1));
-		runner_->add_to_logits(i, w_.fusion.markov_out, before_, /*decode=*/true);
-		top_->read(i);
+		runner_->write_tokens(tokens_, before);
+		be_.embed(x, w_.fusion.markov_in, rows(tokens_.ids, 0, n_texts));
+		runner_->add_to_logits(i * n_texts, w_.fusion.markov_out, x, /*decode=*/true);
+		top_->read(i * n_texts, n_texts);
 		be_.submit();
 		be_.wait();
-		next = token(top_->get());
-		out.push_back(next);
+		for (uint32_t t = 0; t < n_texts; ++t) {
+			before[t] = token(top_->get(t));
+			texts[t].out->push_back(before[t]);
+		}
 	}
 }
 

@@ -9,8 +9,8 @@ class BlockLayers final : public DraftLayers {
 	BlockLayers(Backend&, const Gguf&, Config, const Weights& model, const LoadProgress& = {});
 	static uint64_t activation_bytes(const Config&); // what prepare() allocates, caches apart
 
-	void read(DraftCache&, const DraftRows&, bool guesses) override;
-	void guess(DraftCache&, uint32_t position, uint32_t next, uint32_t most, std::vector<uint32_t>& out) override;
+	void read(std::span<const DraftRows>) override;
+	void guess(std::span<const DraftGuess>) override;
 
  private:
 	struct Steps { // the cache side of a step, of both kinds of layers
@@ -18,12 +18,17 @@ class BlockLayers final : public DraftLayers {
 		KvStep& of(const CacheLayers::Place& p) { return p.window ? *window : *all; }
 		void end();
 	};
+	struct Row { // the i-th of a text's rows
+		DraftCache* cache;
+		uint32_t i;
+	};
 	void lay(Arena&) override;
 	void fill() override;
-	void begin(Steps&, DraftCache&, uint32_t n, bool causal);
-	void chain(uint32_t n, uint32_t next, std::vector<uint32_t>& out);
+	void begin(Steps&, std::span<const Row>, bool causal);
+	void guess_together(std::span<const DraftGuess>, uint32_t n);
+	void chain(std::span<const DraftGuess>, uint32_t n);
 
-	View fused_, before_; // (rows, state_width()), (1, rank) f32
+	View fused_, before_; // (rows, state_width()), (rows, rank) f32
 };
 
 } // namespace kvrun

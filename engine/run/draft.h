@@ -9,6 +9,21 @@
 
 namespace kvrun {
 
+class Drafter;
+
+struct DraftRequest {
+	Drafter* drafter;
+	uint32_t most;                     // tokens
+	std::vector<uint32_t> tokens = {}; // result: as of Drafter::draft()
+};
+
+// Drafters that guess together, which takes fewer passes over weights than one after the other.
+class DraftGroup {
+ public:
+	virtual ~DraftGroup() = default;
+	virtual void draft(std::span<DraftRequest>) = 0; // of drafters of this group
+};
+
 // Guesses how one answer continues. The guesses change only how long the answer takes.
 class Drafter {
  public:
@@ -17,6 +32,7 @@ class Drafter {
 	virtual void accept(std::span<const uint32_t> tokens) = 0;
 	// At most `most` tokens that may follow all accepted tokens; valid until the next call.
 	virtual std::span<const uint32_t> draft(uint32_t most) = 0;
+	virtual DraftGroup* group() { return nullptr; } // null: it guesses alone
 	// Whether it reads the model's hidden states: then states() gets those of each token, which was accepted before,
 	// once the model has read it: rows (n, width) of the residual stream at Engine::state_layers(), side by side, of
 	// consecutive positions.

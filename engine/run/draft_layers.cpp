@@ -70,17 +70,17 @@ size_t DraftLayers::bytes() const {
 	       (runner_ ? runner_->bytes() + pool_->allocated_bytes() : 0);
 }
 
-void DraftLayers::place(uint32_t first, std::span<const uint32_t> tokens) {
-	const auto n = uint32_t(tokens.size());
-	KV_ASSERT(n >= 1 && n <= kRows);
+void DraftLayers::place(std::span<const uint32_t> positions, std::span<const uint32_t> tokens) {
+	KV_ASSERT(!tokens.empty() && tokens.size() <= kRows && positions.size() == tokens.size());
 	runner_->write_tokens(tokens_, tokens);
 	for (size_t i = 0; i < positions_.size(); ++i) {
 		if (!positions_[i]) continue;
 		host_rope_[i].clear();
-		if (i == kTemperature)
-			rope_.append_temperature(first, n, host_rope_[i]);
-		else
-			for (uint32_t at = first; at < first + n; ++at) rope_[i].append(at, host_rope_[i]);
+		for (const uint32_t at : positions)
+			if (i == kTemperature)
+				rope_.append_temperature(at, 1, host_rope_[i]);
+			else
+				rope_[i].append(at, host_rope_[i]);
 		be_.write(*positions_[i].buf, positions_[i].at, std::as_bytes(std::span(host_rope_[i])));
 	}
 }

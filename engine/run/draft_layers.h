@@ -10,19 +10,37 @@
 
 namespace kvrun {
 
-struct DraftRows {                    // consecutive tokens of one text
-	uint32_t first = 0;               // position of the first one
-	std::span<const uint32_t> tokens; // (n) of each, the token behind it
-	std::span<const float> states;    // (n, state_width()) of each: the model's residual stream at state_layers()
-	bool own = false;                 // the states are PredictionLayer's own (n, dim), and may be its state() itself
-};
-
 // Keys and values of a text, f16: an entry for each token that was read.
 struct DraftCache {
 	std::unique_ptr<KvSequence> all, window; // of layers with a window; null if all layers are of one kind
 	uint32_t n_tokens() const { return all->n_tokens(); }
 	void truncate(uint32_t n);
 	DraftCache fork() const;
+};
+
+// What a prediction layer makes of a text's last token: the most likely token behind the next one, and its own hidden
+// state (dim), from which further guesses go on. Unused by layers that guess blocks.
+struct FirstGuess {
+	uint32_t token = 0;
+	std::vector<float> state = {};
+};
+
+struct DraftRows { // consecutive tokens of one text
+	DraftCache* cache;
+	uint32_t first;                   // position of the first one
+	std::span<const uint32_t> tokens; // (n) of each, the token behind it
+	std::span<const float> states;    // (n, state_width()) of each: the model's residual stream at state_layers()
+	bool own = false;                 // the states are those of FirstGuess (n, dim)
+	FirstGuess* result = nullptr;     // behind the last one; null: not wanted
+};
+
+struct DraftGuess { // of one text, whose last entry is that of the token at `position`
+	DraftCache* cache;
+	uint32_t position;
+	uint32_t next; // token behind it
+	uint32_t most; // tokens
+	const FirstGuess* first;
+	std::vector<uint32_t>* out; // may follow `next`; at most `most`
 };
 
 class DraftLayers {
@@ -34,12 +52,11 @@ class DraftLayers {
 	// Call once: makes room for activations, and a budget in bytes for the caches of all texts.
 	void prepare(size_t cache_bytes);
 	DraftCache cache(); // empty
-	// Appends n rows to the cache, whose earlier ones they attend to. Throws Error{OutOfMemory} with nothing appended.
-	// guesses: guess() comes next.
-	virtual void read(DraftCache&, const DraftRows&, bool guesses) = 0;
-	// Appends up to `most` tokens to `out` that may follow the text: its token at `position`, whose entry is the last
-	// one, and `next`. May leave more entries behind.
-	virtual void guess(DraftCache&, uint32_t position, uint32_t next, uint32_t most, std::vector<uint32_t>& out) = 0;
+	// Appends rows to the caches of different texts, at most kRows together; each attends to the earlier ones of its
+	// text. Throws Error{OutOfMemory} with nothing appended.
+	virtual void read(std::span<const DraftRows>) = 0;
+	// Appends guesses to `out` of different texts. May leave more entries behind in their caches.
+	virtual void guess(std::span<const DraftGuess>) = 0;
 
 	// (Config::vocab) of the i-th of the latest guesses that were made together; valid until the next call.
 	std::span<const float> logits(uint32_t i = 0) { return top_->logits(i); }
@@ -61,8 +78,8 @@ class DraftLayers {
 	bool fused() const { return !cfg_.fusion.layers.empty(); }
 	virtual void lay(Arena&) {} // memory of the kind
 	virtual void fill() {}      // writes what stays as it is in it
-	// Of n rows from x_ on at positions first ..: writes tokens and position tables.
-	void place(uint32_t first, std::span<const uint32_t> tokens);
+	// Of rows from x_ on: writes tokens and position tables.
+	void place(std::span<const uint32_t> positions, std::span<const uint32_t> tokens);
 	LayerRows rows_of(uint32_t l, uint32_t n) const { return runner_->rows_of(l, x_, tokens_, positions_, 0, n); }
 	// Layer l of a step: RoPE; keys and values are stored.
 	void store(uint32_t l, const LayerRows&, KvStep&);

@@ -7,10 +7,10 @@
 namespace kvrun {
 namespace {
 
-constexpr uint32_t kPiece = 8 * DraftLayers::kRows; // rows that are read between two steps
+constexpr uint32_t kPiece = 8 * DraftLayers::kRows; // rows of a text that are read between two steps
 
 // Reads hidden states with the tokens behind them. The entry of the text's last position but one gives the first guess;
-// further guesses go on from the layer's own hidden state, and their entries are removed again.
+// entries of guesses are removed again.
 class StateDrafter final : public Drafter {
  public:
 	explicit StateDrafter(StateDrafts& m) : model_(m), layers_(m.layers()), positions_(layers_.config().ropes[0].axes) {
@@ -31,20 +31,35 @@ class StateDrafter final : public Drafter {
 		text_.waiting.insert(text_.waiting.end(), rows.begin(), rows.end());
 	}
 	void work() override {
-		attempt([&] {
-			if (n_waiting() >= DraftLayers::kRows) read(kPiece);
-		});
+		if (n_waiting() < DraftLayers::kRows) return;
+		StateDrafter* const self = this;
+		attempt([&] { read({&self, 1}); });
 	}
 	std::span<const uint32_t> draft(uint32_t most) override {
-		drafted_.clear();
-		attempt([&] {
-			if (most == 0 || !read(kPiece)) return;
-			const uint32_t kept = text_.cache->n_tokens();
-			layers_.guess(*text_.cache, position(text_.at.back()), text_.tokens.back(), most, drafted_);
-			text_.cache->truncate(kept);
-		});
-		return drafted_;
+		request_ = {this, most};
+		model_.draft({&request_, 1});
+		return request_.tokens;
 	}
+	DraftGroup* group() override { return &model_; }
+
+	// ---- of several drafters of one model: reads at most kPiece waiting states of each; guesses. They throw.
+	static void read(std::span<StateDrafter* const>);
+	static void guess(std::span<DraftRequest>);
+	// Where memory is short, ended texts are forgotten, then this one; an error that stays ends the drafts.
+	template <class F> void attempt(F f) {
+		while (!lost_) try {
+				return f();
+			} catch (const Error& e) {
+				if (e.code == Code::OutOfMemory && model_.forget()) continue;
+				const bool empty = !text_.cache || text_.cache->n_tokens() == 0;
+				text_.cache.reset(), text_.at.clear();
+				take(n_waiting());
+				lost_ = e.code != Code::OutOfMemory || empty;
+				if (lost_) log_at(1, "the layers of --draft guess no further: {}", e.what());
+				return;
+			}
+	}
+	bool lost() const { return lost_; }
 
  private:
 	uint32_t n_waiting() const { return uint32_t(text_.waiting.size() / layers_.state_width() - text_.used); }
@@ -54,57 +69,110 @@ class StateDrafter final : public Drafter {
 		text_.waiting_at += n, text_.used += n;
 		if (n_waiting() == 0) text_.waiting.clear(), text_.used = 0;
 	}
-	// Where memory is short, ended texts are forgotten, then this one; an error that stays ends the drafts.
-	template <class F> void attempt(F f) {
-		while (!lost_) try {
-				return f();
-			} catch (const Error& e) {
-				drafted_.clear();
-				if (e.code == Code::OutOfMemory && model_.forget()) continue;
-				const bool empty = !text_.cache || text_.cache->n_tokens() == 0;
-				text_.cache.reset(), text_.at.clear();
-				take(n_waiting());
-				lost_ = e.code != Code::OutOfMemory || empty;
-				if (lost_) log_at(1, "what drafts (--draft) drafts no further: {}", e.what());
-				return;
-			}
-	}
-	// At most so many waiting states; returns whether the guess after the whole text is there.
-	bool read(uint32_t most) {
+	// The next states that get an entry, at most so many.
+	DraftRows next_rows(uint32_t most) {
 		const uint32_t width = layers_.state_width(), vocab = layers_.vocab();
-		const std::vector<uint32_t>& tokens = text_.tokens;
-		bool guessed = false;
+		const std::span<const uint32_t> tokens = text_.tokens;
 		while (most && n_waiting() && text_.waiting_at + 1 < tokens.size()) {
 			const uint32_t first = text_.waiting_at, known = uint32_t(tokens.size()) - 1 - first;
-			uint32_t n = std::min({most, n_waiting(), known, DraftLayers::kRows});
-			const auto next = std::span(tokens).subspan(first + 1, n);
-			n = uint32_t(std::ranges::find_if(next, [vocab](uint32_t t) { return t >= vocab; }) - next.begin());
-			guessed = first + n + 1 == tokens.size();
-			if (n) {
-				if (!text_.cache) text_.cache = layers_.cache();
-				const DraftRows rows{position(first), next.first(n),
-				                     std::span(text_.waiting).subspan(text_.used * width, size_t(n) * width)};
-				layers_.read(*text_.cache, rows, guessed);
-				for (uint32_t i = 0; i < n; ++i) text_.at.push_back(first + i);
-			} else {
-				n = 1; // noise in place of a token has no entry
+			const auto next = tokens.subspan(first + 1, std::min({most, n_waiting(), known}));
+			const auto n =
+			    uint32_t(std::ranges::find_if(next, [vocab](uint32_t t) { return t >= vocab; }) - next.begin());
+			if (n == 0) { // noise in place of a token has no entry
+				take(1);
+				continue;
 			}
-			take(n), most -= std::min(most, n);
+			if (!text_.cache) text_.cache = layers_.cache();
+			return {&*text_.cache, position(first),
+			        next.first(n), std::span(text_.waiting).subspan(text_.used * width, size_t(n) * width),
+			        false,         first + n + 1 == tokens.size() ? &text_.guess : nullptr};
 		}
-		return guessed;
+		return {};
+	}
+	void took(uint32_t n) {
+		for (uint32_t i = 0; i < n; ++i) text_.at.push_back(text_.waiting_at + i);
+		take(n);
+	}
+	// Whether the entry is there that the guess after the whole text needs.
+	bool has_read() const { return !text_.at.empty() && text_.at.back() + 2 == text_.tokens.size(); }
+	void take_back_guesses() {
+		if (text_.cache) text_.cache->truncate(uint32_t(text_.at.size()));
 	}
 
 	StateDrafts& model_;
 	DraftLayers& layers_;
 	DraftedText text_;
 	TextPositions positions_;
-	std::vector<uint32_t> drafted_;
+	DraftRequest request_ = {};
 	bool begun_ = false, lost_ = false;
 };
+
+void StateDrafter::read(std::span<StateDrafter* const> drafters) {
+	std::vector<uint32_t> left(drafters.size(), kPiece);
+	for (;;) {
+		std::vector<DraftRows> rows;
+		std::vector<size_t> of;
+		uint32_t room = DraftLayers::kRows;
+		for (size_t i = 0; i < drafters.size() && room; ++i) {
+			const DraftRows next = drafters[i]->next_rows(std::min(room, left[i]));
+			if (next.tokens.empty()) continue;
+			rows.push_back(next), of.push_back(i);
+			room -= uint32_t(next.tokens.size());
+		}
+		if (rows.empty()) return;
+		drafters[0]->layers_.read(rows);
+		for (size_t i = 0; i < rows.size(); ++i) {
+			const auto n = uint32_t(rows[i].tokens.size());
+			drafters[of[i]]->took(n), left[of[i]] -= n;
+		}
+	}
+}
+
+void StateDrafter::guess(std::span<DraftRequest> requests) {
+	std::vector<StateDrafter*> drafters;
+	for (DraftRequest& r : requests) {
+		r.tokens.clear();
+		if (r.most) drafters.push_back(static_cast<StateDrafter*>(r.drafter));
+	}
+	if (drafters.empty()) return;
+	for (StateDrafter* d : drafters) d->take_back_guesses(); // of an attempt that failed
+	read(drafters);
+	std::vector<DraftGuess> guesses;
+	std::vector<std::vector<uint32_t>> tokens(requests.size()); // handed out once nothing can fail
+	for (size_t i = 0; i < requests.size(); ++i) {
+		const DraftRequest& r = requests[i];
+		auto* d = static_cast<StateDrafter*>(r.drafter);
+		if (!r.most || !d->has_read()) continue;
+		DraftedText& t = d->text_;
+		guesses.push_back({&*t.cache, d->position(t.at.back()), t.tokens.back(), r.most, &t.guess, &tokens[i]});
+	}
+	if (guesses.empty()) return;
+	drafters[0]->layers_.guess(guesses);
+	for (StateDrafter* d : drafters) d->take_back_guesses();
+	for (size_t i = 0; i < requests.size(); ++i) requests[i].tokens = std::move(tokens[i]);
+}
 
 } // namespace
 
 std::unique_ptr<Drafter> StateDrafts::drafter() { return std::make_unique<StateDrafter>(*this); }
+
+// If one of them fails, each is tried alone.
+void StateDrafts::draft(std::span<DraftRequest> requests) {
+	if (requests.size() > 1) try {
+			std::vector<DraftRequest> able;
+			for (const DraftRequest& r : requests)
+				if (!static_cast<StateDrafter*>(r.drafter)->lost()) able.push_back({r.drafter, r.most});
+			StateDrafter::guess(able);
+			size_t next = 0;
+			for (DraftRequest& r : requests)
+				if (next < able.size() && able[next].drafter == r.drafter) r.tokens = std::move(able[next++].tokens);
+			return;
+		} catch (const Error&) {}
+	for (DraftRequest& r : requests) {
+		r.tokens.clear();
+		static_cast<StateDrafter*>(r.drafter)->attempt([&] { StateDrafter::guess({&r, 1}); });
+	}
+}
 
 void StateDrafts::begin(DraftedText& t, uint32_t position) {
 	DraftedText* best = nullptr;

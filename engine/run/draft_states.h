@@ -14,6 +14,7 @@ struct DraftedText {
 	std::vector<uint32_t> tokens;
 	std::vector<uint32_t> at;        // by entry of `cache`: its position
 	std::optional<DraftCache> cache; // empty at first
+	FirstGuess guess;                // of the latest read
 	// Hidden states that have no entry yet: rows `used` .. of (n, state_width()), the first of them of position
 	// waiting_at.
 	uint32_t waiting_at = 0;
@@ -23,13 +24,15 @@ struct DraftedText {
 
 // The texts of a model's answers under way, and of a few that have ended, so that a fork, or an answer that goes on
 // with a conversation, need not begin anew.
-class StateDrafts {
+class StateDrafts final : public DraftGroup {
  public:
 	explicit StateDrafts(std::unique_ptr<DraftLayers> layers) : layers_(std::move(layers)) {}
 	// Drafts one answer. The drafter must end before the model.
 	std::unique_ptr<Drafter> drafter();
 	DraftLayers& layers() { return *layers_; }
 	const DraftLayers& layers() const { return *layers_; }
+
+	void draft(std::span<DraftRequest>) override;
 
 	// ---- for its drafters
 	void begin(DraftedText&, uint32_t position); // entries before the position that another text has

@@ -417,8 +417,8 @@ void LayerRunner::read_logits(uint32_t first, uint32_t n, std::span<float> out) 
 	be_.read(*y.buf, y.at, std::as_writable_bytes(out));
 }
 
-void LayerRunner::add_to_logits(uint32_t i, const View& w, const View& x, bool decode) {
-	const Proj to[] = {{rows(logits_, i, 1), w, {}}};
+void LayerRunner::add_to_logits(uint32_t first, const View& w, const View& x, bool decode) {
+	const Proj to[] = {{rows(logits_, first, x.shape[0]), w, {}}};
 	be_.matmul(to, x, Epilogue::Add, decode);
 }
 

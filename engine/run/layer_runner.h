@@ -100,8 +100,8 @@ class LayerRunner {
 	void logits(const View& x, bool decode);
 	// Reads rows [first, first + n) of these logits into out (n, vocab) at the next wait().
 	void read_logits(uint32_t first, uint32_t n, std::span<float> out);
-	// Adds w . x to row i of these logits; x (1, columns of w).
-	void add_to_logits(uint32_t i, const View& w, const View& x, bool decode);
+	// Adds w . x to rows from `first` on of these logits; x (n, columns of w).
+	void add_to_logits(uint32_t first, const View& w, const View& x, bool decode);
 	// Reads the k largest logits, and a few more, of rows [first, first + n) into `out` at the next wait().
 	void read_candidates(uint32_t first, uint32_t n, uint32_t k, CandidateLists& out);
 

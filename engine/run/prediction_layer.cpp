@@ -1,5 +1,7 @@
 // The prediction layer of a model.
 #include "engine/run/prediction_layer.h"
+#include <algorithm>
+#include <numeric>
 
 namespace kvrun {
 
@@ -10,13 +12,14 @@ PredictionLayer::PredictionLayer(Backend& be, const Gguf& g, Config cfg, const W
 
 uint64_t PredictionLayer::activation_bytes(const Config& c) {
 	const uint64_t states = c.fusion.layers.size() * c.target_dim;
-	return kRows * (row_bytes(c) + 4 * (4 * uint64_t(c.dim) + states + 2));
+	return kRows * (row_bytes(c) + 4 * (5 * uint64_t(c.dim) + states + 3));
 }
 
 void PredictionLayer::lay(Arena& a) {
 	pairs_ = a.take(DType::F32, 2 * kRows, cfg_.dim), joined_ = a.take(DType::F32, 2 * kRows, cfg_.dim);
 	if (fused()) fused_ = a.take(DType::F32, kRows, state_width());
 	order_ = a.take(DType::U32, 2 * kRows);
+	last_ = a.take(DType::F32, kRows, cfg_.dim), last_order_ = a.take(DType::U32, kRows);
 }
 
 void PredictionLayer::fill() {
@@ -25,12 +28,30 @@ void PredictionLayer::fill() {
 	be_.write(*order_.buf, order_.at, std::as_bytes(std::span(order)));
 }
 
+bool PredictionLayer::is_table() const {
+	return be_.weight_row_bytes(DType::F32, cfg_.dim) == cfg_.dim * sizeof(float);
+}
+
+// The wanted rows of x, side by side; or all of x, and `wanted` stays.
+View PredictionLayer::gathered(const View& x, std::vector<uint32_t>& wanted) {
+	const auto n = uint32_t(wanted.size());
+	std::vector<uint32_t> in_order(n);
+	std::iota(in_order.begin(), in_order.end(), 0u);
+	if (wanted == in_order) return rows(x, 0, n);
+	if (!is_table()) return x;
+	const View ids = rows(last_order_, 0, n), out = rows(last_, 0, n);
+	be_.write(*ids.buf, ids.at, std::as_bytes(std::span(wanted)));
+	be_.embed(out, x, ids);
+	wanted = in_order;
+	return out;
+}
+
 // (n, 2 * dim): norms of rows a and b (n, dim), side by side. a is not in the second half of pairs_, nor b in the
 // first.
 View PredictionLayer::side_by_side(const View& a, const View& a_norm, const View& b, const View& b_norm) {
 	const uint32_t n = a.shape[0];
 	const View both = rows(joined_, 0, 2 * n);
-	if (n > 1 && be_.weight_row_bytes(DType::F32, cfg_.dim) == cfg_.dim * sizeof(float)) { // pairs_ is a table of rows
+	if (n > 1 && is_table()) {
 		runner_->norm(rows(pairs_, 0, n), a, {a_norm, {}});
 		runner_->norm(rows(pairs_, kRows, n), b, {b_norm, {}});
 		be_.embed(both, pairs_, rows(order_, 0, 2 * n));
@@ -44,12 +65,12 @@ View PredictionLayer::side_by_side(const View& a, const View& a_norm, const View
 }
 
 // x = join . (norm of the embedding | norm of the hidden state, which has passed the final norm before).
-void PredictionLayer::join(const LayerRows& r, const DraftRows& in) {
+void PredictionLayer::join(const LayerRows& r, std::span<const float> of_rows, bool own) {
 	const uint32_t n = r.n;
 	const View states = rows(pairs_, kRows, n);
-	be_.write(*states.buf, states.at, std::as_bytes(in.states));
+	be_.write(*states.buf, states.at, std::as_bytes(of_rows));
 	runner_->embed(x_, 0, r.tokens.ids, /*decode=*/true);
-	runner_->norm(states, states, (in.own ? w_ : model_).final_norm);
+	runner_->norm(states, states, (own ? w_ : model_).final_norm);
 	const View both = side_by_side(r.x, w_.prediction.embed_norm, states, w_.prediction.state_norm);
 	const Proj into[] = {{r.x, w_.prediction.join, {}}};
 	be_.matmul(into, both, Epilogue::None, /*decode=*/true);
@@ -57,12 +78,12 @@ void PredictionLayer::join(const LayerRows& r, const DraftRows& in) {
 }
 
 // x = join . (states of all layers), or the layer's own state; q, k, v of (norm of the embedding | norm of x).
-void PredictionLayer::fuse(const LayerRows& r, const DraftRows& in) {
+void PredictionLayer::fuse(const LayerRows& r, std::span<const float> of_rows, bool own) {
 	const uint32_t n = r.n;
 	const View embedded = rows(pairs_, 0, n);
-	const View from = in.own ? r.x : rows(fused_, 0, n);
-	be_.write(*from.buf, from.at, std::as_bytes(in.states));
-	if (!in.own) {
+	const View from = own ? r.x : rows(fused_, 0, n);
+	be_.write(*from.buf, from.at, std::as_bytes(of_rows));
+	if (!own) {
 		if (w_.fusion.norm) be_.rmsnorm(from, from, w_.fusion.norm, cfg_.norm_eps);
 		const Proj into[] = {{r.x, w_.fusion.join, {}}};
 		be_.matmul(into, from, Epilogue::None, /*decode=*/true);
@@ -73,39 +94,76 @@ void PredictionLayer::fuse(const LayerRows& r, const DraftRows& in) {
 	runner_->project_pairs(0, r, both, /*decode=*/true);
 }
 
-void PredictionLayer::step(KvSequence& seq, const DraftRows& in, bool guess) {
-	const auto n = uint32_t(in.tokens.size());
-	KV_ASSERT(in.states.size() == size_t(n) * (in.own ? cfg_.dim : state_width()));
+void PredictionLayer::read(std::span<const DraftRows> texts) {
+	const bool own = texts[0].own;
+	const size_t width = own ? cfg_.dim : state_width();
 	std::vector<StepRow> step;
-	for (uint32_t i = 0; i < n; ++i) step.push_back({&seq, true, i});
+	std::vector<uint32_t> positions, tokens, last(texts.size());
+	states_.clear();
+	// The first rows of all texts, then the second ones, as KvStep takes them.
+	for (uint32_t i = 0, before = UINT32_MAX; before != step.size(); ++i) {
+		before = uint32_t(step.size());
+		for (size_t t = 0; t < texts.size(); ++t) {
+			const DraftRows& text = texts[t];
+			if (i >= text.tokens.size()) continue;
+			KV_ASSERT(text.own == own && text.states.size() == text.tokens.size() * width);
+			last[t] = uint32_t(step.size());
+			step.push_back({text.cache->all.get(), true, i});
+			positions.push_back(text.first + i), tokens.push_back(text.tokens[i]);
+			const std::span<const float> state = text.states.subspan(i * width, width);
+			states_.insert(states_.end(), state.begin(), state.end());
+		}
+	}
+	const auto n = uint32_t(step.size());
 	KvStep kv(be_, scratch_[0], *pool_, step, layers_.n_heads(false));
-	place(in.first, in.tokens);
+	place(positions, tokens);
 	be_.at_layer(0);
 	const LayerRows r = rows_of(0, n);
 	kv.before_layer(0);
 	if (fused())
-		fuse(r, in);
+		fuse(r, states_, own);
 	else
-		join(r, in);
+		join(r, states_, own);
 	store(0, r, kv);
 	kv.attend(0, r.att, r.q, runner_->softmax(0, r));
 	runner_->project_out(0, r, /*decode=*/true);
-	if (guess) {
-		const View last = rows(r.x, n - 1, 1);
-		runner_->logits(last, /*decode=*/true);
-		runner_->read_rows(last, state_);
-		top_->read();
+	std::vector<uint32_t> wanted;
+	for (size_t t = 0; t < texts.size(); ++t)
+		if (texts[t].result) wanted.push_back(last[t]);
+	if (!wanted.empty()) {
+		const View x = gathered(r.x, wanted);
+		runner_->logits(x, /*decode=*/true);
+		runner_->read_rows(x, states_);
+		top_->read(0, x.shape[0]);
 	}
 	be_.submit();
 	be_.wait();
 	kv.end();
-	if (guess) guess_ = token(top_->get());
+	size_t k = 0;
+	for (const DraftRows& text : texts) {
+		if (!text.result) continue;
+		const uint32_t row = wanted[k++];
+		text.result->token = token(top_->get(row));
+		const auto state = states_.begin() + ptrdiff_t(row * size_t(cfg_.dim));
+		text.result->state.assign(state, state + cfg_.dim);
+	}
 }
 
-void PredictionLayer::guess(DraftCache& c, uint32_t position, uint32_t, uint32_t most, std::vector<uint32_t>& out) {
-	for (uint32_t i = 0; i < most; ++i) {
-		if (i) step(*c.all, {position + i, {&out.back(), 1}, state_, /*own=*/true}, /*guess=*/true);
-		out.push_back(guess_);
+void PredictionLayer::guess(std::span<const DraftGuess> texts) {
+	std::vector<FirstGuess> latest;
+	for (const DraftGuess& t : texts) latest.push_back(*t.first);
+	for (uint32_t i = 0;; ++i) {
+		std::vector<DraftRows> rows;
+		for (size_t k = 0; k < texts.size(); ++k) {
+			const DraftGuess& t = texts[k];
+			if (i >= t.most) continue;
+			t.out->push_back(latest[k].token);
+			if (i + 1 < t.most)
+				rows.push_back({t.cache, t.position + i + 1, {&t.out->back(), 1}, latest[k].state, true, &latest[k]});
+		}
+		if (rows.empty()) return;
+		for (size_t at = 0; at < rows.size(); at += kRows)
+			read(std::span(rows).subspan(at, std::min<size_t>(kRows, rows.size() - at)));
 	}
 }
 

@@ -11,26 +11,22 @@ class PredictionLayer final : public DraftLayers {
 	PredictionLayer(Backend&, const Gguf&, Config, const Weights& model, const LoadProgress& = {});
 	static uint64_t activation_bytes(const Config&); // what prepare() allocates, caches apart
 
-	void read(DraftCache& c, const DraftRows& rows, bool guesses) override { step(*c.all, rows, guesses); }
-	void guess(DraftCache&, uint32_t position, uint32_t next, uint32_t most, std::vector<uint32_t>& out) override;
-
-	// Appends n rows to the sequence. If `guess`, the layer's hidden state of the last row and the most likely token
-	// after it are read.
-	void step(KvSequence&, const DraftRows&, bool guess);
-	uint32_t guess() const { return guess_; }
-	std::span<const float> state() const { return state_; } // (dim)
+	void read(std::span<const DraftRows>) override;
+	void guess(std::span<const DraftGuess>) override;
 
  private:
 	void lay(Arena&) override;
 	void fill() override;
-	void join(const LayerRows&, const DraftRows&);
-	void fuse(const LayerRows&, const DraftRows&);
+	void join(const LayerRows&, std::span<const float> states, bool own);
+	void fuse(const LayerRows&, std::span<const float> states, bool own);
 	View side_by_side(const View& a, const View& a_norm, const View& b, const View& b_norm);
+	bool is_table() const; // rows of activations lie as those of a table of embeddings
+	View gathered(const View& x, std::vector<uint32_t>& wanted);
 
 	View pairs_, joined_, order_; // (2 rows, dim), (2 rows, dim) f32; (2 rows) u32
+	View last_, last_order_;      // (rows, dim) f32, (rows) u32
 	View fused_;                  // (rows, state_width()) f32, of an EAGLE-3 layer
-	std::vector<float> state_;
-	uint32_t guess_ = 0;
+	std::vector<float> states_;   // of a step
 };
 
 } // namespace kvrun

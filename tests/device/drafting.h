@@ -75,4 +75,57 @@ inline void check_right_guesses(Engine& engine, const std::string& kv) {
 	}
 }
 
+// Guesses of several texts of different lengths, made together, are those of each text alone.
+inline void check_guesses_together(Engine& engine) {
+	StateDrafts& drafts = *engine.state_drafts();
+	const size_t width = drafts.layers().state_width();
+	const uint32_t vocab = engine.config().vocab;
+	struct Text {
+		uint32_t n, known, most; // tokens, of which so many have been read before
+	};
+	const Text texts[] = {{12, 11, 3}, {25, 10, 3}, {40, 0, 3}, {5, 4, 1}, {9, 0, 3}, {2, 0, 2}, {30, 29, 0}};
+	std::vector<Floats> states;
+	std::vector<Tokens> tokens;
+	for (const Text& t : texts) {
+		tokens.push_back(random_tokens(t.n, vocab, t.n + 7));
+		Floats rows(t.n * width);
+		for (size_t i = 0; i < rows.size(); ++i) rows[i] = float((i * 37 + t.n * 11) % 101) / 101 - 0.5f;
+		states.push_back(std::move(rows));
+	}
+	const auto drafter = [&](size_t i) { // has read the known part
+		auto d = drafts.drafter();
+		const Text& t = texts[i];
+		d->accept(std::span(tokens[i]).first(std::max(t.known, 1u)));
+		if (t.known) {
+			d->states(0, std::span(states[i]).first(size_t(t.known - 1) * width));
+			d->draft(1);
+		}
+		const uint32_t from = t.known ? t.known - 1 : 0;
+		d->accept(std::span(tokens[i]).subspan(std::max(t.known, 1u)));
+		d->states(from, std::span(states[i]).subspan(from * width, (t.n - 1 - from) * width));
+		return d;
+	};
+	std::vector<Tokens> alone;
+	for (size_t i = 0; i < std::size(texts); ++i) {
+		while (drafts.forget()) {} // nothing of an earlier text
+		const auto d = drafter(i);
+		alone.push_back({});
+		const std::span<const uint32_t> guesses = d->draft(texts[i].most);
+		alone.back().assign(guesses.begin(), guesses.end());
+		CHECK(alone.back().size() == texts[i].most);
+	}
+	while (drafts.forget()) {}
+	std::vector<std::unique_ptr<Drafter>> drafters;
+	std::vector<DraftRequest> requests;
+	for (size_t i = 0; i < std::size(texts); ++i) {
+		drafters.push_back(drafter(i));
+		requests.push_back({drafters.back().get(), texts[i].most});
+	}
+	CHECK(drafters[0]->group() == &drafts);
+	drafts.draft(requests);
+	for (size_t i = 0; i < std::size(texts); ++i) CHECK_MESSAGE(requests[i].tokens == alone[i], "text " << i);
+	drafts.draft(requests); // the same again: guesses have been taken back
+	for (size_t i = 0; i < std::size(texts); ++i) CHECK_MESSAGE(requests[i].tokens == alone[i], "text " << i);
+}
+
 } // namespace kvrun

@@ -30,8 +30,16 @@ void read(DraftLayers& layers, DraftCache& cache, std::span<const uint32_t> toke
 	const size_t width = layers.state_width();
 	for (uint32_t at = cache.n_tokens(); at < n; at += cut) {
 		const uint32_t m = std::min(cut, n - at);
-		layers.read(cache, {at, tokens.subspan(at + 1, m), states.subspan(at * width, m * width)}, true);
+		const DraftRows rows{&cache, at, tokens.subspan(at + 1, m), states.subspan(at * width, m * width)};
+		layers.read({&rows, 1});
 	}
+}
+
+Tokens guess(DraftLayers& layers, DraftCache& cache, uint32_t next, uint32_t most) {
+	Tokens out;
+	const DraftGuess g{&cache, cache.n_tokens() - 1, next, most, nullptr, &out};
+	layers.guess({&g, 1});
+	return out;
 }
 
 } // namespace
@@ -53,8 +61,7 @@ TEST_CASE("dflash: guesses behind texts of any length are those of the equations
 			for (size_t k = 0; k < std::size(kCuts); ++k) {
 				const uint32_t n = kCuts[k];
 				read(layers, cache, tokens, states, n, cut);
-				std::vector<uint32_t> guesses;
-				layers.guess(cache, n - 1, tokens[n], kGuesses, guesses);
+				const Tokens guesses = guess(layers, cache, tokens[n], kGuesses);
 				REQUIRE(guesses.size() == kGuesses);
 				for (uint32_t i = 0; i < kGuesses; ++i) {
 					const std::span<const float> logits = want.subspan((k * kGuesses + i) * vocab, vocab);
@@ -68,9 +75,8 @@ TEST_CASE("dflash: guesses behind texts of any length are those of the equations
 		// No more than the block that the layers are trained on, however many are asked for.
 		DraftCache cache = layers.cache();
 		read(layers, cache, tokens, states, 21, 21);
-		std::vector<uint32_t> guesses;
-		layers.guess(cache, 20, tokens[21], 31, guesses);
-		CHECK(guesses.size() == layers.config().block.size - (layers.config().block.from_anchor ? 0 : 1));
+		CHECK(guess(layers, cache, tokens[21], 31).size() ==
+		      layers.config().block.size - (layers.config().block.from_anchor ? 0 : 1));
 	});
 }
 
@@ -117,12 +123,16 @@ TEST_CASE("dflash: guesses of an answer are those behind the same text read at o
 		for (const auto& [length, token] : notes) {
 			DraftCache cache = layers.cache();
 			read(layers, cache, text, states, uint32_t(length) - 1, 21);
-			std::vector<uint32_t> guesses;
-			layers.guess(cache, uint32_t(length) - 2, text[length - 1], 4, guesses);
-			equal += guesses[0] == token;
+			equal += guess(layers, cache, text[length - 1], 4)[0] == token;
 		}
 		CHECK(notes.size() > 5);
 		CHECK(equal >= notes.size() - notes.size() / 10); // states of steps are rounded in another way than a prompt's
+	});
+}
+
+TEST_CASE("dflash: several texts are guessed together as they are alone, whatever is to be read of each") {
+	each_row(kBlocks, [](Backend&, const Case& c, const TestRow& row) {
+		check_guesses_together(*Engine::open(options_of(row.device, c.name)));
 	});
 }
 

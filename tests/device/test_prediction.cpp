@@ -3,7 +3,6 @@
 // has read goes on in forks and later answers.
 #include "engine/core/npy.h"
 #include "engine/run/memory_plan.h"
-#include "engine/run/prediction_layer.h"
 #include "models/fusion.h"
 #include "models/prediction.h"
 #include "tests/device/drafting.h"
@@ -40,10 +39,11 @@ std::unique_ptr<Engine> open_predicting(const std::string& device, const std::st
 	return Engine::open(o);
 }
 
-PredictionLayer& layer_of(Engine& e) { return dynamic_cast<PredictionLayer&>(e.state_drafts()->layers()); }
+DraftLayers& layer_of(Engine& e) { return e.state_drafts()->layers(); }
+void read_rows(DraftLayers& layer, const DraftRows& rows) { layer.read({&rows, 1}); }
 
 // The most likely token by the layer's logits.
-uint32_t best_token(const std::string& name, const PredictionLayer& layer, std::span<const float> logits) {
+uint32_t best_token(const std::string& name, const DraftLayers& layer, std::span<const float> logits) {
 	const uint32_t row = best(logits);
 	if (!is_eagle(name)) return row;
 	const std::vector<uint32_t> tokens = read_token_table(Gguf::open(file_of(name) + ".gguf"), layer.config());
@@ -55,7 +55,7 @@ uint32_t best_token(const std::string& name, const PredictionLayer& layer, std::
 TEST_CASE("prediction: logits of the layer are those of its equations, in any cut, and of guesses that go on") {
 	each_row(kPredicting, [](Backend&, const Case& c, const TestRow& row) {
 		const auto engine = open_predicting(row.device, c.name);
-		PredictionLayer& layer = layer_of(*engine);
+		DraftLayers& layer = layer_of(*engine);
 		const NpyArray ids = npy_read(file_of(c.name) + ".tokens.npy"),
 		               rows = npy_read(file_of(c.name) + ".logits.npy"), h = npy_read(file_of(c.name) + ".states.npy");
 		const Tokens tokens(ids.as<int32_t>().begin() + (is_eagle(c.name) ? 1 : 0), ids.as<int32_t>().end());
@@ -67,10 +67,11 @@ TEST_CASE("prediction: logits of the layer are those of its equations, in any cu
 		Floats last;
 		for (const uint32_t cut : {1u, 7u, 21u}) {
 			DraftCache cache = layer.cache();
-			KvSequence* const seq = cache.all.get();
+			FirstGuess guess;
 			for (uint32_t at = 0; at < n; at += cut) {
 				const uint32_t m = std::min(cut, uint32_t(n) - at);
-				layer.step(*seq, {at, std::span(tokens).subspan(at, m), states.subspan(at * width, m * width)}, true);
+				read_rows(layer, {&cache, at, std::span(tokens).subspan(at, m), states.subspan(at * width, m * width),
+				                  false, &guess});
 				CHECK(relative_error(layer.logits(), want.subspan((at + m - 1) * vocab, vocab)) < most);
 			}
 			if (last.empty()) last = keep(layer.logits());
@@ -78,12 +79,12 @@ TEST_CASE("prediction: logits of the layer are those of its equations, in any cu
 			                last);
 			for (uint32_t i = 0; i < 2; ++i) {
 				const uint32_t token = best_token(c.name, layer, want.subspan((n + i - 1) * vocab, vocab));
-				CHECK(layer.guess() == token);
-				const Floats state = keep(layer.state());
-				layer.step(*seq, {uint32_t(n) + i, {&token, 1}, state, true}, true);
+				CHECK(guess.token == token);
+				const Floats state = guess.state;
+				read_rows(layer, {&cache, uint32_t(n) + i, {&token, 1}, state, true, &guess});
 				CHECK(relative_error(layer.logits(), want.subspan((n + i) * vocab, vocab)) < most);
 			}
-			CHECK(seq->n_tokens() == n + 2);
+			CHECK(cache.n_tokens() == n + 2);
 		}
 	});
 }
@@ -191,11 +192,12 @@ TEST_CASE("prediction: guesses of an answer are those of the layer on the whole 
 		whole.prefill(text, hooks);
 		REQUIRE(states.size() == text.size() * width);
 		DraftCache cache = layer_of(*engine).cache();
-		KvSequence* const seq = cache.all.get();
 		std::vector<uint32_t> guesses;
 		for (uint32_t p = 0; p + 1 < text.size(); ++p) {
-			layer_of(*engine).step(*seq, {p, {&text[p + 1], 1}, std::span(states).subspan(p * width, width)}, true);
-			guesses.push_back(layer_of(*engine).guess());
+			FirstGuess guess;
+			read_rows(layer_of(*engine),
+			          {&cache, p, {&text[p + 1], 1}, std::span(states).subspan(p * width, width), false, &guess});
+			guesses.push_back(guess.token);
 		}
 		CHECK(notes.size() > 10);
 		size_t equal = 0;
@@ -208,6 +210,13 @@ TEST_CASE("prediction: a layer that is right has all its guesses taken, in a bat
 	each_row(std::vector<Case>{{"right"}, {"eagle/right"}}, [](Backend&, const Case& c, const TestRow& row) {
 		check_right_guesses(*open_predicting(row.device, c.name, 7), "fp16");
 	});
+}
+
+TEST_CASE("prediction: several texts are guessed together as they are alone, whatever is to be read of each") {
+	each_row(std::vector<Case>{{"glm4moe"}, {"eagle/gpt_oss"}, {"eagle/qwen3moe"}},
+	         [](Backend&, const Case& c, const TestRow& row) {
+		         check_guesses_together(*open_predicting(row.device, c.name));
+	         });
 }
 
 TEST_CASE("prediction: an answer that goes on with a text, or with a part of it, finds what the layer has read") {
