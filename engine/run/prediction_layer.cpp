@@ -1,7 +1,6 @@
 // The prediction layer of a model.
 #include "engine/run/prediction_layer.h"
 #include <algorithm>
-#include <numeric>
 
 namespace kvrun {
 
@@ -32,17 +31,19 @@ bool PredictionLayer::is_table() const {
 	return be_.weight_row_bytes(DType::F32, cfg_.dim) == cfg_.dim * sizeof(float);
 }
 
-// The wanted rows of x, side by side; or all of x, and `wanted` stays.
-View PredictionLayer::gathered(const View& x, std::vector<uint32_t>& wanted) {
+// The wanted rows of x, one below the other.
+View PredictionLayer::gathered(const View& x, std::span<const uint32_t> wanted) {
 	const auto n = uint32_t(wanted.size());
-	std::vector<uint32_t> in_order(n);
-	std::iota(in_order.begin(), in_order.end(), 0u);
-	if (wanted == in_order) return rows(x, 0, n);
-	if (!is_table()) return x;
+	bool together = true;
+	for (uint32_t i = 0; i < n; ++i) together &= wanted[i] == wanted[0] + i;
+	if (together) return rows(x, wanted[0], n);
 	const View ids = rows(last_order_, 0, n), out = rows(last_, 0, n);
-	be_.write(*ids.buf, ids.at, std::as_bytes(std::span(wanted)));
-	be_.embed(out, x, ids);
-	wanted = in_order;
+	if (is_table()) {
+		be_.write(*ids.buf, ids.at, std::as_bytes(wanted));
+		be_.embed(out, x, ids);
+	} else {
+		for (uint32_t i = 0; i < n; ++i) be_.activate(rows(out, i, 1), rows(x, wanted[i], 1), {}, {.scale = 1});
+	}
 	return out;
 }
 
@@ -134,18 +135,18 @@ void PredictionLayer::read(std::span<const DraftRows> texts) {
 		const View x = gathered(r.x, wanted);
 		runner_->logits(x, /*decode=*/true);
 		runner_->read_rows(x, states_);
-		top_->read(0, x.shape[0]);
+		top_->read(0, uint32_t(wanted.size()));
 	}
 	be_.submit();
 	be_.wait();
 	kv.end();
-	size_t k = 0;
+	uint32_t row = 0;
 	for (const DraftRows& text : texts) {
 		if (!text.result) continue;
-		const uint32_t row = wanted[k++];
 		text.result->token = token(top_->get(row));
 		const auto state = states_.begin() + ptrdiff_t(row * size_t(cfg_.dim));
 		text.result->state.assign(state, state + cfg_.dim);
+		++row;
 	}
 }
 

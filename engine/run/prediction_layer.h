@@ -21,7 +21,7 @@ class PredictionLayer final : public DraftLayers {
 	void fuse(const LayerRows&, std::span<const float> states, bool own);
 	View side_by_side(const View& a, const View& a_norm, const View& b, const View& b_norm);
 	bool is_table() const; // rows of activations lie as those of a table of embeddings
-	View gathered(const View& x, std::vector<uint32_t>& wanted);
+	View gathered(const View& x, std::span<const uint32_t> wanted);
 
 	View pairs_, joined_, order_; // (2 rows, dim), (2 rows, dim) f32; (2 rows) u32
 	View last_, last_order_;      // (rows, dim) f32, (rows) u32
