@@ -5,38 +5,47 @@
 #include "engine/run/session.h"
 #include "engine/run/top_token.h"
 #include "models/assistant.h"
+#include <deque>
 
 namespace kvrun {
 
 class Assistant {
  public:
+	static constexpr uint32_t kRows = 8; // most texts of a round
+
 	// Uploads the weights. c: read_assistant().
 	Assistant(Backend&, const Gguf&, Config c, const LoadProgress& = {});
 	static uint64_t activation_bytes(const Config&); // what prepare() allocates
 	// Call once, when the model is on the device: makes room for activations.
 	void prepare(Engine& model);
 
-	// Guesses of what follows the session's tokens and one more token, which the model has not read yet. One round at a
-	// time; it must end before the session changes.
+	struct Text {
+		Session* session; // holds at least one token
+		// (dim of the model): its residual stream after the last layer, of the session's last token.
+		std::span<const float> state;
+	};
+	// Guesses of what follows the tokens of sessions and one more token each, which the model has not read yet. One
+	// round at a time; it must end before a session changes.
 	class Round {
 	 public:
-		// state (dim of the model): its residual stream after the last layer, of the session's last token. The session
-		// holds at least one token. Throws Error{OutOfMemory}.
-		Round(Assistant&, Session&, std::span<const float> state);
-		// The most likely token behind `token`: the one that the session's text goes on with, then the guess before.
-		uint32_t guess(uint32_t token);
+		// At most kRows texts. Throws Error{OutOfMemory}.
+		Round(Assistant&, std::span<const Text>);
+		// The most likely token behind each of `tokens`: those that the texts go on with, then the guesses before.
+		// Texts at the end may be left out, and stay so.
+		std::vector<uint32_t> guess(std::span<const uint32_t> tokens);
 
 	 private:
 		Assistant& a_;
-		std::optional<KvLook> looks_[2]; // into the main cache, and that of layers with a window
+		struct Looks { // into the main cache, and that of layers with a window
+			std::optional<KvLook> of[2];
+		};
+		std::deque<Looks> looks_; // by text
 	};
-	std::span<const float> logits() { return top_->logits(); } // (vocab) of the latest guess
+	std::span<const float> logits(uint32_t i = 0) { return top_->logits(i); } // (vocab) of text i's latest guess
 	const Config& config() const { return cfg_; }
-	size_t bytes() const { return w_.bytes + memory_.bytes() + (runner_ ? runner_->bytes() : 0); } // device memory
+	size_t bytes() const; // device memory
 
  private:
-	uint32_t guess(std::optional<KvLook> (&looks)[2], uint32_t token);
-
 	Backend& be_;
 	Config cfg_;
 	Weights w_;
@@ -45,9 +54,11 @@ class Assistant {
 	std::vector<CacheLayers::Place> places_; // by layer: the model's keys and values that it attends to
 	std::unique_ptr<LayerRunner> runner_;
 	Buffer memory_;
-	View x_, both_;    // (1, dim), (2, target_dim) f32: embedding and hidden state
-	TokenViews token_; // of one row
-	RopeViews position_;
+	View x_, both_;     // (rows, dim), (2 rows, target_dim) f32: of each row embedding and hidden state
+	View states_;       // (rows, target_dim) f32
+	TokenViews tokens_; // of rows
+	RopeViews positions_;
+	KvScratch scratch_[kRows][2];
 	std::optional<TopToken> top_; // of prepare()
 };
 

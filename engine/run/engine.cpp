@@ -132,7 +132,10 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 	e->decoder_ =
 	    std::make_unique<Decoder>(*e->runner_, e->cache_layers_, e->scratch_, e->window_scratch_, opt.max_rows);
 	e->decoder_->read_states_at(e->state_layers());
-	if (e->assistant_) e->assistant_->prepare(*e);
+	if (e->assistant_) {
+		e->assistant_->prepare(*e);
+		e->assistant_drafts_ = std::make_unique<AssistantDrafts>(*e->assistant_);
+	}
 	return e;
 }
 
@@ -146,7 +149,7 @@ std::vector<uint32_t> Engine::state_layers() const {
 }
 
 std::unique_ptr<Drafter> Engine::drafter(Session& s) {
-	if (assistant_) return make_assistant_drafter(*assistant_, s);
+	if (assistant_) return assistant_drafts_->drafter(s);
 	return state_drafts_ ? state_drafts_->drafter() : nullptr;
 }
 

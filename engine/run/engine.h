@@ -41,6 +41,7 @@ struct EngineOptions {
 constexpr uint64_t cache_room(uint64_t free_bytes) { return free_bytes - free_bytes / 10; }
 
 class Assistant;
+class AssistantDrafts;
 class Session;
 
 class Engine {
@@ -102,6 +103,7 @@ class Engine {
 	Loras loras_;
 	std::unique_ptr<StateDrafts> state_drafts_; // views into weights_
 	std::unique_ptr<Assistant> assistant_;
+	std::unique_ptr<AssistantDrafts> assistant_drafts_;
 	std::unique_ptr<ImageStore> images_;
 	std::optional<WeightPlan> weight_plan_;
 	std::string weights_text_, weights_trade_;

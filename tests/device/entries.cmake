@@ -80,6 +80,7 @@ set(except_policies_swiftshader EXCEPT "*with softcaps*,*cancelled prompt*,*in e
 set(rows_forks_lavapipe KVRUN_TEST_ONE_IN=2)
 set(rows_format_screen_lavapipe KVRUN_TEST_ONE_IN=3)
 set(rows_latent_lavapipe KVRUN_TEST_ONE_IN=7)
+set(rows_prediction_lavapipe KVRUN_TEST_ONE_IN=2)
 set(except_format_screen_lavapipe EXCEPT "*screen: latents*")
 foreach(suite ${device_tests})
 	foreach(device ${test_devices})
@@ -237,7 +238,7 @@ device_test(split.cudahost split KVRUN_TEST_DEVICES=cuda-host KVRUN_TEST_EVERY=4
 device_test(assistant.cudahost assistant KVRUN_TEST_DEVICES=cuda-host KVRUN_TEST_ONE_IN=6)
 device_test(assistant.swiftshader assistant KVRUN_TEST_DEVICES=swiftshader KVRUN_TEST_ONE_IN=5)
 device_test(dflash.cudahost dflash KVRUN_TEST_DEVICES=cuda-host KVRUN_TEST_ONE_IN=6)
-device_test(dflash.swiftshader dflash KVRUN_TEST_DEVICES=swiftshader KVRUN_TEST_ONE_IN=5)
+device_test(dflash.swiftshader dflash KVRUN_TEST_DEVICES=swiftshader KVRUN_TEST_ONE_IN=7)
 device_test(prediction.cudahost prediction KVRUN_TEST_DEVICES=cuda-host KVRUN_TEST_EVERY=7
 	EXCEPT "*has no room*,*a layer that is right*")
 add_test(NAME policies.cudahost COMMAND kvrun_device_tests --no-version --source-file=*test_policies.cpp

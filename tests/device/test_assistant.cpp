@@ -52,11 +52,12 @@ TEST_CASE("assistant: guesses behind texts of any length are those of transforme
 			Session s(*engine, with("fp16", 64));
 			const Floats state = read(s, std::span(tokens).first(n));
 			for (int again = 0; again < 2; ++again) { // nothing of the session changes
-				Assistant::Round round(assistant, s, state);
+				const Assistant::Text text{&s, state};
+				Assistant::Round round(assistant, {&text, 1});
 				uint32_t token = tokens[n];
 				for (uint32_t i = 0; i < kGuesses; ++i) {
 					const std::span<const float> logits = want.subspan(i * vocab, vocab);
-					const uint32_t guess = round.guess(token);
+					const uint32_t guess = round.guess({&token, 1})[0];
 					CHECK_MESSAGE(relative_error(assistant.logits(), logits) < most, n << " tokens, guess " << i);
 					token = best(logits);
 					CHECK(guess == token);
@@ -102,11 +103,41 @@ TEST_CASE("assistant: guesses of an answer are those behind the same text read a
 		for (const auto& [length, token] : notes) {
 			Session whole(*engine, with("fp16", 200));
 			const Floats state = read(whole, std::span(text).first(length - 1));
-			equal += Assistant::Round(*engine->assistant(), whole, state).guess(text[length - 1]) == token;
+			const Assistant::Text at{&whole, state};
+			equal += Assistant::Round(*engine->assistant(), {&at, 1}).guess({&text[length - 1], 1})[0] == token;
 		}
 		CHECK(notes.size() > 5);
 		CHECK(r.draft.accepted < r.draft.drafted);
 		CHECK(equal >= notes.size() - notes.size() / 10); // states of steps are rounded in another way than a prompt's
+	});
+}
+
+TEST_CASE("assistant: several sessions are guessed together as they are alone, under policies of their own") {
+	each_row(kAssisted, [](Backend&, const Case& c, const TestRow& row) {
+		const auto engine = Engine::open(options_of(row.device, c.name));
+		const uint32_t vocab = engine->config().vocab;
+		const char* policies[] = {"fp16", "turbo3,recent_keep=8,flush=16", "kivi2,recent_keep=8,flush=32,group=32"};
+		std::vector<std::unique_ptr<Session>> sessions;
+		std::vector<std::unique_ptr<Drafter>> drafters;
+		std::vector<DraftRequest> requests;
+		for (uint32_t i = 0; i < 11; ++i) { // more than a round takes; the last one has no hidden state
+			const Tokens text = random_tokens(3 + 5 * i, vocab, i + 1);
+			Session& s = *sessions.emplace_back(std::make_unique<Session>(*engine, with(policies[i % 3], 200)));
+			const Floats state = read(s, text);
+			Drafter& d = *drafters.emplace_back(engine->drafter(s));
+			d.accept(text);
+			if (i < 10) d.states(s.n_tokens() - 1, state);
+			const uint32_t next = (7 * i) % vocab;
+			d.accept({&next, 1});
+			requests.push_back({&d, i == 4 ? 0 : 1 + i % 3});
+		}
+		drafters[0]->group()->draft(requests);
+		for (size_t i = 0; i < requests.size(); ++i) {
+			const uint32_t most = requests[i].most;
+			const std::span<const uint32_t> alone = drafters[i]->draft(most);
+			CHECK(alone.size() == (i < 10 ? most : 0));
+			CHECK_MESSAGE(std::ranges::equal(alone, requests[i].tokens), "session " << i);
+		}
 	});
 }
 
