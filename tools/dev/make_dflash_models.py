@@ -40,12 +40,13 @@ WINDOW = 8
 RANK = 8
 HEAD_DIM = 16
 
-# name of the model -> the layers: the model's layers whose outputs are read, windows of the drafting layers, and DSpark's
-# Markov head; whether its first guess is the output of the token or that of the mask behind it.
+# name of the model -> the layers: the model's layers whose outputs are read, windows of the drafting layers, and
+# DSpark's Markov head; whether its first guess is the output of the token or that of the mask behind it.
 KINDS = {
     "qwen3moe": dict(layers=[0, 0], windows=[False, False]),
     "gpt_oss": dict(layers=[0, 1, 2], windows=[True, False], markov=True, from_anchor=True, draft_vocab=120),
-    "gemma4": dict(layers=[0, 2], windows=[True, True], markov=True, from_anchor=False, causal=True, embedding_scale=4.0),
+    "gemma4": dict(layers=[0, 2], windows=[True, True], markov=True, from_anchor=False, causal=True,
+                   embedding_scale=4.0),
 }
 
 
@@ -74,8 +75,8 @@ class Layers:
                 ("self_attn.q_proj", matrix(q, dim)), ("self_attn.k_proj", matrix(kv, dim)),
                 ("self_attn.v_proj", matrix(kv, dim)), ("self_attn.o_proj", matrix(dim, q)),
                 ("self_attn.q_norm", weights(HEAD_DIM)), ("self_attn.k_norm", weights(HEAD_DIM)),
-                ("mlp.gate_proj", matrix(56, dim)), ("mlp.up_proj", matrix(56, dim)), ("mlp.down_proj", matrix(dim, 56)),
-                ("input_layernorm", weights(dim)), ("post_attention_layernorm", weights(dim)))}
+                ("mlp.gate_proj", matrix(56, dim)), ("mlp.up_proj", matrix(56, dim)),
+                ("mlp.down_proj", matrix(dim, 56)), ("input_layernorm", weights(dim)), ("post_attention_layernorm", weights(dim)))}
         self.embed = model.model.embed_tokens.weight.detach()
         self.head = model.get_output_embeddings().weight.detach()
         self.ids = np.arange(VOCAB)
@@ -105,7 +106,8 @@ class Layers:
         causal = bool(self.kind.get("causal")) != (mistake == "the other order")
         for l, windowed in enumerate(self.kind["windows"]):
             y = self.norm(x, f"layers.{l}.input_layernorm.weight")
-            both = torch.cat([self.norm(g, f"layers.{l}.input_layernorm.weight") if mistake == "norm of the text" else g, y])
+            text = self.norm(g, f"layers.{l}.input_layernorm.weight") if mistake == "norm of the text" else g
+            both = torch.cat([text, y])
             k, v = self.heads(both, l, "k", True), self.heads(both, l, "v")
             q = self.heads(y, l, "q", True)
             if mistake != "no positions":
@@ -134,9 +136,10 @@ class Layers:
         y = self.norm(x, "norm.weight") @ self.head.T
         y = y[:GUESSES] if from_anchor else y[1:]
         if self.kind.get("markov") and mistake != "no Markov head":
+            w1, w2 = (self.p[f"markov_head.markov_w{i}.weight"] for i in (1, 2))
             before, rows = anchor, []
             for row in y:
-                rows.append(row + self.p["markov_head.markov_w2.weight"] @ self.p["markov_head.markov_w1.weight"][before])
+                rows.append(row + w2 @ w1[before])
                 if mistake != "the same token before all":
                     best = int(rows[-1].argmax())
                     before = best if mistake == "rows of the output as tokens" else int(self.ids[best])
@@ -147,8 +150,8 @@ class Layers:
         return np.stack([self.behind(tokens, states, n, mistake) for n in CUTS])
 
 
-MISTAKES = ("norm of the text", "no positions", "the other order", "no windows", "states without norm", "the other anchor",
-            "embedding not scaled", "no Markov head", "the same token before all", "rows of the output as tokens")
+MISTAKES = ("norm of the text", "no positions", "the other order", "no windows", "states without norm",
+            "the other anchor", "embedding not scaled", "no Markov head", "the same token before all", "rows of the output as tokens")
 
 
 class Checkpoint:
@@ -166,7 +169,8 @@ class Checkpoint:
               "block_size": BLOCK, "rope_theta": 10000.0, "has_embed_tokens": False}
         if any(kind["windows"]):
             names = {True: "sliding_attention", False: "full_attention"}
-            c |= {"use_sliding_window": True, "sliding_window": WINDOW, "layer_types": [names[w] for w in kind["windows"]]}
+            c |= {"use_sliding_window": True, "sliding_window": WINDOW,
+                  "layer_types": [names[w] for w in kind["windows"]]}
         if kind.get("markov"):
             c |= {"sample_from_anchor": kind["from_anchor"], "draft_vocab_size": len(self.layers.ids)}
         if "causal" in kind:

@@ -2,10 +2,10 @@
 """Writes tiny EAGLE-3 layers (--draft FILE) of tiny checkpoints of the other tools, with their guesses.
 
 make_eagle_models.py [-v] LLAMA_CPP_DIR OUT_DIR [NAME...]
-LLAMA_CPP_DIR, packages and the seeds of the models: see make_family_models.py. transformers has no EAGLE-3. Norms, RoPE,
-attention and MLP are those of its Llama; what surrounds them is computed here from the equations of the EAGLE-3 paper,
-3.1, and of the published checkpoints' configs. llama.cpp's converter makes the files from a checkpoint with published
-names.
+LLAMA_CPP_DIR, packages and the seeds of the models: see make_family_models.py. transformers has no EAGLE-3. Norms,
+RoPE, attention and MLP are those of its Llama; what surrounds them is computed here from the equations of the EAGLE-3
+paper, 3.1, and of the published checkpoints' configs. llama.cpp's converter makes the files from a checkpoint with
+published names.
 
 Files per layer: NAME.gguf; NAME.tokens.npy (T + 1) i32, a text and the token behind it; NAME.states.npy (T, 3 * dim)
 f32, hidden states of the model in transformers, in front of three layers; NAME.logits.npy (T + 2, draft vocab) f32: of
@@ -66,8 +66,10 @@ class Layer:
         q, kv, states = heads * 16, heads // 2 * 16, 3 * target.hidden_size
         embed, head = model.model.embed_tokens.weight.detach(), model.get_output_embeddings().weight.detach()
         self.p = {
-            "midlayer.self_attn.q_proj.weight": matrix(q, 2 * dim), "midlayer.self_attn.k_proj.weight": matrix(kv, 2 * dim),
-            "midlayer.self_attn.v_proj.weight": matrix(kv, 2 * dim), "midlayer.self_attn.o_proj.weight": matrix(dim, q),
+            "midlayer.self_attn.q_proj.weight": matrix(q, 2 * dim),
+            "midlayer.self_attn.k_proj.weight": matrix(kv, 2 * dim),
+            "midlayer.self_attn.v_proj.weight": matrix(kv, 2 * dim),
+            "midlayer.self_attn.o_proj.weight": matrix(dim, q),
             "midlayer.mlp.gate_proj.weight": matrix(56, dim), "midlayer.mlp.up_proj.weight": matrix(56, dim),
             "midlayer.mlp.down_proj.weight": matrix(dim, 56), "midlayer.input_layernorm.weight": weights(dim),
             "midlayer.hidden_norm.weight": weights(dim), "midlayer.post_attention_layernorm.weight": weights(dim),
@@ -151,8 +153,8 @@ def hidden_states(model, tokens, layers):
 class Checkpoint:
     """The layer as published, for convert()."""
 
-    def __init__(self, layer, target, ids=None):
-        self.layer, self.ids, self.target = layer, ids, target
+    def __init__(self, layer, target):
+        self.layer, self.target = layer, target
         self.config = layer.config
 
     def save_pretrained(self, folder):
@@ -205,8 +207,8 @@ def make(name, config, out, verbose):
 
 
 def make_right(config, out):
-    """Layers of the model add nothing. The layer attends to its own position, whose value is the embedding; its residual
-    stream begins with 0."""
+    """Layers of the model add nothing. The layer attends to its own position, whose value is the embedding; its
+    residual stream begins with 0."""
     from make_assistant_models import write_silent
 
     write_silent(f"{out}/right.model.gguf", main_file("qwen3moe"),
