@@ -342,6 +342,7 @@ void check_extra_tensors(const Keys& k, const std::vector<TensorSpec>& specs, co
 		if (s.matrix && check_weight_factors(g, s.name, s.depth)) factors.push_back(weight_factors_name(s.name));
 	}
 	used.insert(factors.begin(), factors.end());
+	if (c.block.size) used.insert(std::begin(kConfidence), std::end(kConfidence));
 	const Family& family = *find_family(c.arch);
 	const auto is_used = [&](std::string_view name) {
 		return used.contains(name) || (family.output_scales && name.ends_with(".layer_output_scale.weight") &&
@@ -444,6 +445,7 @@ Config read_config(const Gguf& g, const Config* drafts_for) {
 	if (f.drafts == DraftKind::Assistant) c.target_dim = k.u32("embedding_length_out");
 	Layer layer = f.layer;
 	see_traits(k, f, layer);
+	if (f.drafts == DraftKind::Block) see_dflash_traits(k, layer);
 	read_scales(k, f, c, layer);
 	read_rope_scaling(k, f, c);
 	if (layer.qk_norm == QkNorm::HeadLast && rope_attention_scale(c.ropes[0]) != 1) // the norm would cancel it

@@ -200,6 +200,7 @@ struct DraftBlock {
 	uint32_t size = 0; // tokens that the layers are trained on, the known one included; 0: a config of another kind
 	uint32_t mask = 0; // token in place of one that is to be guessed
 	bool causal = false;
+	float value_scale = 1;    // factor of attention's output
 	uint32_t rank = 0;        // channels of the Markov head; 0: none
 	bool from_anchor = false; // the first guess is the output at the known token
 };

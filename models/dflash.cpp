@@ -1,5 +1,6 @@
 // DFlash and DSpark layers in files.
 #include "models/dflash.h"
+#include "engine/core/utf8.h"
 
 namespace kvrun {
 
@@ -24,6 +25,7 @@ void read_dflash_keys(const ConfigKeys& k, Config& c) {
 		     "made for it",
 		     k.g.name(), b.mask, c.fusion.vocab);
 	b.causal = k.flag("attention.causal", false);
+	b.value_scale = k.positive("attention.value_scale", 1);
 	const GgufTensor* in = k.g.find_tensor(kMarkovIn);
 	if (!in) return;
 	if (in->cols() > kMostRank)
@@ -32,8 +34,23 @@ void read_dflash_keys(const ConfigKeys& k, Config& c) {
 	b.from_anchor = k.flag("sample_from_anchor", true);
 }
 
+void see_dflash_traits(const ConfigKeys& k, Layer& layer) {
+	const auto has = [&](const char* tensor) { return k.g.find_tensor(tensor) != nullptr; };
+	layer.attn_out_norm = has("blk.0.post_attention_norm.weight");
+	layer.mlp_out_norm = has("blk.0.post_ffw_norm.weight");
+	layer.sinks = has("blk.0.attn_sinks.weight");
+	layer.v_norm = !has("blk.0.attn_v.weight"); // values are then keys
+	const std::string_view act = k.g.text(k.key("hidden_activation"), "silu");
+	if (act == "gelu" || act == "gelu_pytorch_tanh")
+		layer.activation = Activation::GeluTanh;
+	else if (act != "silu")
+		fail(Code::Unsupported, "{}: key {} is {}; kvrun runs silu and gelu_pytorch_tanh", k.g.name(),
+		     k.key("hidden_activation"), one_line(act));
+}
+
 Config read_dflash(const Gguf& g, const Config& of) {
-	const Config c = read_config(g, &of);
+	Config c = read_config(g, &of);
+	c.logit_scale = 1, c.logit_softcap = 0; // they change no order, and the Markov head is added to logits without them
 	check_shared(g, c, of);
 	read_token_table(g, c);
 	return c;

@@ -69,8 +69,7 @@ void BlockLayers::read(std::span<const DraftRows> texts) {
 		KvStep& kv = steps.of(layers_[l]);
 		kv.before_layer(layers_[l].index);
 		const LayerRows r = rows_of(l, n);
-		const Proj kv_of_text[] = {{r.k, w_.layers[l].wk, {}}, {r.v, w_.layers[l].wv, {}}};
-		be_.matmul(kv_of_text, g, Epilogue::None, /*decode=*/true);
+		runner_->project_kv(l, r, g, /*decode=*/true);
 		store(l, r, kv);
 	}
 	be_.submit();
@@ -118,6 +117,7 @@ void BlockLayers::guess_together(std::span<const DraftGuess> texts, uint32_t n) 
 		runner_->project_in(l, r, /*decode=*/true);
 		store(l, r, kv);
 		kv.attend(k, r.att, r.q, runner_->softmax(l, r));
+		if (b.value_scale != 1) be_.activate(r.att, r.att, {}, {.scale = b.value_scale});
 		runner_->project_out(l, r, /*decode=*/true);
 	}
 	runner_->logits(rows(x_, first, n * n_texts), /*decode=*/true);

@@ -217,10 +217,7 @@ void LayerRunner::project_in(uint32_t l, const LayerRows& r, bool decode) {
 	} else {
 		norm_matmul(qkv, r.h, r.x, L.attn_norm, Epilogue::None, decode);
 	}
-	if (owns && layer.v_norm) {
-		const auto heads = [&](const View& v) { return shaped(v, r.n * layer.n_kv_heads, layer.head_dim); };
-		be_.rmsnorm(heads(r.v), heads(layer.v_is_k ? r.k : r.v), rows(ones_, 0, layer.head_dim), cfg_.norm_eps);
-	}
+	if (owns && layer.v_norm) norm_values(layer, r);
 	if (layer.qk_norm == QkNorm::HeadLayer) {
 		const View q = shaped(r.q, r.n * layer.n_heads, layer.head_dim),
 		           k = shaped(r.k, r.n * layer.n_kv_heads, layer.head_dim);
@@ -231,6 +228,19 @@ void LayerRunner::project_in(uint32_t l, const LayerRows& r, bool decode) {
 		be_.rmsnorm(r.q, r.q, L.q_norm, cfg_.norm_eps);
 		if (owns) be_.rmsnorm(r.k, r.k, L.k_norm, cfg_.norm_eps);
 	}
+}
+
+void LayerRunner::norm_values(const Layer& layer, const LayerRows& r) {
+	const auto heads = [&](const View& v) { return shaped(v, r.n * layer.n_kv_heads, layer.head_dim); };
+	be_.rmsnorm(heads(r.v), heads(layer.v_is_k ? r.k : r.v), rows(ones_, 0, layer.head_dim), cfg_.norm_eps);
+}
+
+void LayerRunner::project_kv(uint32_t l, const LayerRows& r, const View& x, bool decode) {
+	const Layer& layer = cfg_.layers[l];
+	const LayerWeights& L = weights_of(l);
+	const Proj all[] = {{r.k, L.wk, L.bk}, {r.v, L.wv, L.bv}};
+	multiply(std::span(all).first(layer.v_is_k ? 1 : 2), x, Epilogue::None, decode);
+	if (layer.v_norm) norm_values(layer, r);
 }
 
 void LayerRunner::project_pairs(uint32_t l, const LayerRows& r, const View& pairs, bool decode) {

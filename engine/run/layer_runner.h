@@ -68,6 +68,8 @@ class LayerRunner {
 	// Embeds tokens (n) u32 into rows from `first` on of x, the residual stream, or all streams.
 	void embed(const View& x, uint32_t first, const View& tokens, bool decode);
 	void project_in(uint32_t l, const LayerRows&, bool decode); // norm, q, k, v
+	// k and v of rows that ask nothing, from what the projections read: x (n, dim).
+	void project_kv(uint32_t l, const LayerRows&, const View& x, bool decode);
 	// q, k, v of a layer with Layer::reads_pair, from what it reads: pairs (n, 2 * dim).
 	void project_pairs(uint32_t l, const LayerRows&, const View& pairs, bool decode);
 	// Rows [first, first + n): RoPE, store. The destination is empty for a layer without keys and values of its own.
@@ -116,6 +118,7 @@ class LayerRunner {
 	const LayerWeights& weights_of(uint32_t l) const { return copied_ && copied_layer_ == l ? *copied_ : w_.layers[l]; }
 	void norm(const View& out, const View& x, const NormWeights&, float eps);
 	float out_norm_eps() const { return cfg_.out_norm_eps ? cfg_.out_norm_eps : cfg_.norm_eps; }
+	void norm_values(const Layer&, const LayerRows&); // Layer::v_norm
 	// Backend::matmul() with what adapters and limits of weights change.
 	void multiply(std::span<const Proj>, const View& x, Epilogue, bool decode);
 	void multiply_within_limits(std::span<const Proj>, const View& x, bool decode);

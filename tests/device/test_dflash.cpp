@@ -9,8 +9,8 @@ using namespace kvrun;
 
 namespace {
 
-// Masks that see each other; windows in some layers, DSpark from the token on, fewer tokens than the model; windows in
-// all layers, DSpark from the first mask on, masks that see earlier ones alone, a factor of the embedding.
+// Masks that see each other; windows in some layers, DSpark from the token on, fewer tokens than the model; layers as
+// Gemma 4's, all with windows, DSpark from the first mask on, masks that see earlier ones alone.
 const std::vector<Case> kBlocks{{"qwen3moe"}, {"gpt_oss"}, {"gemma4"}};
 constexpr uint32_t kCuts[] = {1, 6, 12, 21}; // of tools/dev/make_dflash_models.py
 constexpr uint32_t kGuesses = 5;

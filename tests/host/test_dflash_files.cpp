@@ -3,6 +3,7 @@
 #include "models/fusion.h"
 #include "tests/host/file_edits.h"
 #include <algorithm>
+#include <cmath>
 
 using namespace kvrun;
 
@@ -45,7 +46,12 @@ TEST_CASE("dflash: a file says how blocks are made, which states are read and wh
 	CHECK((!plain.layers[0].window && !plain.layers[1].window));
 	CHECK((spark.layers[0].window.tokens == 8 && !spark.layers[1].window));
 	CHECK((causal.layers[0].window.tokens == 8 && causal.layers[1].window.tokens == 8));
-	CHECK(causal.embedding_scale == 4);
+	CHECK(causal.embedding_scale == doctest::Approx(std::sqrt(32.)));
+	const Layer &gemma = causal.layers[1], &qwen = plain.layers[1];
+	CHECK((gemma.attn_out_norm && gemma.mlp_out_norm && gemma.v_norm && gemma.v_is_k && gemma.attention_scale == 1));
+	CHECK((gemma.activation == Activation::GeluTanh && gemma.output_scale != 1));
+	CHECK((!qwen.attn_out_norm && !qwen.mlp_out_norm && !qwen.v_norm && !qwen.v_is_k && qwen.attention_scale == 0));
+	CHECK((qwen.activation == Activation::Silu && qwen.output_scale == 1 && !qwen.sinks && spark.layers[0].sinks));
 	CHECK(plain.embedding_scale == 1);
 	CHECK(spark.vocab == 120);
 	CHECK(std::ranges::is_sorted(read_token_table(Gguf::parse("layers.gguf", layers_of("gpt_oss")), spark)));
@@ -70,6 +76,8 @@ TEST_CASE("T13: DFlash layers that are damaged, or made for another model, are r
 		other[1] = 'x';
 		check_said(renamed(plain, name, other), model, "tensor " + std::string(name) + " is missing");
 	}
+	check_said(renamed(layers_of("gemma4"), "gelu_pytorch_tanh", "gelu_pytorch_tanx"), golden("gemma4"),
+	           "key dflash.hidden_activation is gelu_pytorch_tanx; kvrun runs silu and gelu_pytorch_tanh");
 	const Bytes spark = layers_of("gpt_oss"), target = golden("gpt_oss");
 	check_said(renamed(spark, "markov_w2.weight", "markov_w3.weight"), target, "tensor markov_w2.weight is missing");
 	check_said(renamed(spark, "d2t", "d2x"), target, "tensor d2x has type I64");
