@@ -433,6 +433,7 @@ Weights load_weights(const Gguf& g, const Config& c, Backend& backend, const Loa
 		w.fusion = {found(kFusionNorm), views.at(kFusionJoin), found(kEagleStateNorm), found(kMarkovIn),
 		            found(kMarkovOut)};
 		w.embed = found("token_embd.weight"), w.lm_head = found("output.weight");
+		if (c.block.size && !w.lm_head) w.lm_head = w.embed; // the model's, where there is neither
 		w.final_norm.w = views.at("output_norm.weight");
 		return w;
 	}

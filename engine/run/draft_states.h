@@ -1,6 +1,5 @@
 // Layers that draft from a model's hidden states as a drafter: its own prediction layer (--draft mtp), or those of a
-// file
-// (--draft FILE).
+// file (--draft FILE).
 #pragma once
 #include "engine/run/draft.h"
 #include "engine/run/draft_layers.h"

@@ -119,6 +119,40 @@ TEST_CASE("prediction: hidden states of a prompt and of steps are those of trans
 	});
 }
 
+TEST_CASE("prediction: hidden states in front of every layer are those of steps, in models of all kinds") {
+	// Layers without keys and values, or attention, of their own; states; layers that run several times.
+	const std::vector<Case> kinds{{"gemma4_shared"}, {"deci"}, {"nemotron_h"}, {"qwen35"}, {"nanbeige"}};
+	each_row(kinds, [](Backend&, const Case& c, const TestRow& row) {
+		const auto engine = open_engine(row.device, kGolden + "tiny/" + c.name + ".gguf", 7);
+		const uint32_t n_layers = engine->config().n_layers, dim = engine->config().dim;
+		const Tokens tokens = random_tokens(20, engine->config().vocab, 5);
+		const double most = logits_tolerance(engine->backend(), c.name, /*decode=*/true);
+		std::vector<uint32_t> layers;
+		std::vector<Floats> prompt(n_layers + 1);
+		for (uint32_t l = 0; l <= n_layers; ++l) {
+			layers.push_back(l);
+			Session s(*engine, with("fp16", 64));
+			PrefillHooks hooks;
+			hooks.states = {{l}, 0, [&](uint32_t, std::span<const float> rows) {
+				                prompt[l].insert(prompt[l].end(), rows.begin(), rows.end());
+			                }};
+			s.prefill(tokens, hooks);
+			REQUIRE(prompt[l].size() == tokens.size() * dim);
+		}
+		engine->decoder().read_states_at(layers);
+		Session s(*engine, with("fp16", 64));
+		s.prefill(std::span(tokens).first(1));
+		for (size_t i = 1; i < tokens.size(); ++i) {
+			s.decode(tokens[i]);
+			const std::span<const float> step = engine->decoder().state(0);
+			for (uint32_t l = 0; l <= n_layers; ++l)
+				CHECK_MESSAGE(relative_error(std::span(prompt[l]).subspan(i * dim, dim), step.subspan(l * dim, dim)) <
+				                  most,
+				              "layer " << l << ", token " << i);
+		}
+	});
+}
+
 TEST_CASE("prediction: a drafter gets the hidden states of as many of a prompt's last tokens as it asks for") {
 	struct Listener final : Drafter {
 		std::vector<uint32_t>& first;

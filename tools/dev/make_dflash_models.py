@@ -47,7 +47,8 @@ KINDS = {
     "qwen3moe": dict(layers=[0, 0], windows=[False, False]),
     "gpt_oss": dict(layers=[0, 1, 2], windows=[True, False], markov=True, from_anchor=True, draft_vocab=120,
                     sinks=True),
-    # Gemma 4's DSpark: norms behind attention and MLP, keys as values, factors of layers, scores and embedding.
+    # Gemma 4's DSpark: norms behind attention and MLP, keys as values, factors of layers, scores and embedding; an
+    # embedding of its own, which is the output too.
     "gemma4": dict(layers=[0, 2], windows=[True, True], markov=True, from_anchor=False, causal=True, gemma=True),
 }
 
@@ -93,6 +94,8 @@ class Layers:
             self.p |= {f"layers.{l}.self_attn.sinks": f16(rng, 4) for l in range(n)}
         self.embed = model.model.embed_tokens.weight.detach()
         self.head = model.get_output_embeddings().weight.detach()
+        if kind.get("gemma"):
+            self.p["embed_tokens.weight"] = self.embed = self.head = f16(rng, VOCAB, dim, scale=0.3)
         self.ids = np.arange(VOCAB)
         if draft_vocab := kind.get("draft_vocab"):
             self.ids = np.sort(rng.choice(np.arange(3, VOCAB), draft_vocab, replace=False))
@@ -201,7 +204,7 @@ class Checkpoint:
         own = {"mask_token_id": MASK, "target_layer_ids": kind["layers"]}
         arch = "Gemma4DSparkModel" if kind.get("gemma") else "Qwen3DSparkModel" if kind.get("markov") else None
         c |= {"architectures": [arch or "DFlashDraftModel"], "dflash_config": own,
-              "block_size": BLOCK, "rope_theta": 10000.0, "has_embed_tokens": False}
+              "block_size": BLOCK, "rope_theta": 10000.0, "has_embed_tokens": "embed_tokens.weight" in self.layers.p}
         if kind.get("gemma"):
             own |= {"use_swa": True, "swa_window_size": WINDOW}
             c |= {"attention_k_eq_v": True, "layer_types": ["full_attention"] * len(kind["windows"]),
