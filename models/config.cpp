@@ -4,11 +4,10 @@
 #include "engine/core/log.h"
 #include "engine/core/utf8.h"
 #include "models/config_keys.h"
-#include "models/dflash.h"
 #include "models/draft_file.h"
-#include "models/eagle.h"
 #include "models/experts.h"
 #include "models/families.h"
+#include "models/fusion.h"
 #include "models/latent.h"
 #include "models/layer_inputs.h"
 #include "models/prediction.h"
@@ -342,8 +341,8 @@ void check_extra_tensors(const Keys& k, const std::vector<TensorSpec>& specs, co
 		if (s.matrix && check_weight_factors(g, s.name, s.depth)) factors.push_back(weight_factors_name(s.name));
 	}
 	used.insert(factors.begin(), factors.end());
-	if (c.block.size) used.insert(std::begin(kConfidence), std::end(kConfidence));
 	const Family& family = *find_family(c.arch);
+	if (const FusedFormat* fused = fused_format(family.drafts)) used.insert(fused->unused.begin(), fused->unused.end());
 	const auto is_used = [&](std::string_view name) {
 		return used.contains(name) || (family.output_scales && name.ends_with(".layer_output_scale.weight") &&
 		                               layer_of_tensor(name) < c.n_layers);
@@ -426,13 +425,11 @@ Config read_config(const Gguf& g, const Config* drafts_for) {
 	c.arch = f.arch, c.name = g.text("general.name", "");
 	c.norm = see_norm(k, f), c.output_bias = f.output_bias;
 	if (!g.find_tensor("output_norm.weight")) c.final_norm = f.final_norm;
-	const bool fused = f.drafts == DraftKind::Eagle || f.drafts == DraftKind::Block;
+	const FusedFormat* const fused = fused_format(f.drafts);
 	if (fused)
-		read_fusion(k, *drafts_for, c);
+		read_fusion(k, *drafts_for, c), fused->read_keys(k, c);
 	else
 		check_vocab(g, k, c);
-	if (f.drafts == DraftKind::Eagle) read_eagle_keys(k, c);
-	if (f.drafts == DraftKind::Block) read_dflash_keys(k, c);
 	read_layer_count(k, f, c);
 	const Windows windows = read_windows(k, f, c.n_layers);
 	LayerSizes sizes;
@@ -445,7 +442,7 @@ Config read_config(const Gguf& g, const Config* drafts_for) {
 	if (f.drafts == DraftKind::Assistant) c.target_dim = k.u32("embedding_length_out");
 	Layer layer = f.layer;
 	see_traits(k, f, layer);
-	if (f.drafts == DraftKind::Block) see_dflash_traits(k, layer);
+	if (fused) fused->see_traits(k, layer);
 	read_scales(k, f, c, layer);
 	read_rope_scaling(k, f, c);
 	if (layer.qk_norm == QkNorm::HeadLast && rope_attention_scale(c.ropes[0]) != 1) // the norm would cancel it

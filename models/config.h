@@ -190,6 +190,7 @@ struct Prediction {
 struct Fusion {
 	std::vector<uint32_t> layers; // the residual stream in front of these layers of the model; empty: a model's config
 	uint32_t vocab = 0;           // tokens of the model; Config::vocab is the number of those that can be guessed
+	std::vector<uint32_t> tokens; // (Config::vocab) these, by row of the output; empty: all, in order
 	bool own_embedding = false, own_head = false; // else the model's
 	bool normed = false;                          // EAGLE-3: a norm of all states together comes before they are joined
 	bool normed_residual = false; // EAGLE-3: the residual stream begins with the norm of what they are joined to

@@ -48,14 +48,6 @@ void see_dflash_traits(const ConfigKeys& k, Layer& layer) {
 		     k.key("hidden_activation"), one_line(act));
 }
 
-Config read_dflash(const Gguf& g, const Config& of) {
-	Config c = read_config(g, &of);
-	c.logit_scale = 1, c.logit_softcap = 0; // they change no order, and the Markov head is added to logits without them
-	check_shared(g, c, of);
-	read_token_table(g, c);
-	return c;
-}
-
 void add_dflash_specs(std::vector<TensorSpec>& out, const Config& c) {
 	out.push_back({kFusionNorm, 1, c.dim, false});
 	if (!c.block.rank) return;

@@ -10,12 +10,8 @@ namespace kvrun {
 
 constexpr const char *kMarkovIn = "markov_w1.weight", *kMarkovOut = "markov_w2.weight";
 
-// As read_draft_file().
-Config read_dflash(const Gguf&, const Config& of);
 void read_dflash_keys(const ConfigKeys&, Config&); // after read_fusion()
 void see_dflash_traits(const ConfigKeys&, Layer&);
-// Tensors of the confidence head, which is not used.
-constexpr const char* kConfidence[] = {"conf_proj.weight", "conf_proj.bias"};
 void add_dflash_specs(std::vector<TensorSpec>&, const Config&);
 
 } // namespace kvrun

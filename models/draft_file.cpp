@@ -1,8 +1,7 @@
 // Files that are no models: they draft for one.
 #include "models/draft_file.h"
 #include "models/assistant.h"
-#include "models/dflash.h"
-#include "models/eagle.h"
+#include "models/fusion.h"
 
 namespace kvrun {
 
@@ -13,16 +12,11 @@ DraftKind draft_kind(const Gguf& g) {
 
 std::string draft_kind_text(const Family& f) {
 	if (f.drafts == DraftKind::Assistant) return fmt::format("an assistant, which drafts for a model of {}", f.assists);
-	return fmt::format("{}, which draft for another model",
-	                   f.drafts == DraftKind::Eagle ? "EAGLE-3 layers" : "DFlash layers");
+	return fmt::format("{}, which draft for another model", fused_format(f.drafts)->text);
 }
 
 Config read_draft_file(const Gguf& g, const Config& of) {
-	switch (draft_kind(g)) {
-	case DraftKind::Eagle: return read_eagle(g, of);
-	case DraftKind::Block: return read_dflash(g, of);
-	default: return read_assistant(g, of);
-	}
+	return fused_format(draft_kind(g)) ? read_fused(g, of) : read_assistant(g, of);
 }
 
 } // namespace kvrun

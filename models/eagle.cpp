@@ -15,13 +15,6 @@ void read_eagle_keys(const ConfigKeys& k, Config& c) {
 	c.fusion.normed_residual = k.flag("norm_before_residual", false);
 }
 
-Config read_eagle(const Gguf& g, const Config& of) {
-	const Config c = read_config(g, &of);
-	check_shared(g, c, of);
-	read_token_table(g, c);
-	return c;
-}
-
 void add_eagle_specs(std::vector<TensorSpec>& out, const Config& c) {
 	if (c.fusion.normed) out.push_back({kFusionNorm, 1, fused_states(c), false});
 	out.push_back({kEagleStateNorm, 1, c.dim, false});

@@ -9,8 +9,6 @@ namespace kvrun {
 
 constexpr const char* kEagleStateNorm = "blk.0.attn_norm_2.weight";
 
-// As read_draft_file().
-Config read_eagle(const Gguf&, const Config& of);
 void read_eagle_keys(const ConfigKeys&, Config&); // after read_fusion()
 void add_eagle_specs(std::vector<TensorSpec>&, const Config&);
 

@@ -1,5 +1,7 @@
 // Files whose layers draft for one model from its hidden states.
 #include "models/fusion.h"
+#include "models/dflash.h"
+#include "models/eagle.h"
 #include <algorithm>
 
 namespace kvrun {
@@ -35,26 +37,34 @@ void read_fusion(const ConfigKeys& k, const Config& of, Config& c) {
 	const GgufTensor* head = k.g.find_tensor("output.weight");
 	f.own_head = head != nullptr;
 	if (head && head->rows() > of.vocab)
-		fail(Code::Invalid, "{}: guesses {} tokens, the model has {}; take the file that was made for it", k.g.name(),
-		     head->rows(), of.vocab);
+		fail(Code::Invalid,
+		     "{}: tensor output.weight has {} rows, the model {} tokens; take the file that was made for it",
+		     k.g.name(), head->rows(), of.vocab);
 	c.vocab = head ? uint32_t(head->rows()) : of.vocab;
-}
-
-void check_shared(const Gguf& g, const Config& c, const Config& of) {
-	const bool own[] = {c.fusion.own_embedding, c.fusion.own_head};
-	const char* names[] = {"token_embd.weight", "output.weight"};
-	for (int i = 0; i < 2; ++i)
-		if (!own[i] && c.dim != of.dim)
-			fail(Code::Format, "{}: tensor {} is missing, and the model's has {} channels, not {}; get the file again",
-			     g.name(), names[i], of.dim, c.dim);
 }
 
 void add_fusion_specs(std::vector<TensorSpec>& out, const Config& c) {
 	if (c.fusion.own_embedding) out.push_back({"token_embd.weight", c.fusion.vocab, c.dim, true});
 	out.push_back({kFusionJoin, c.dim, fused_states(c), true});
+	fused_format(find_family(c.arch)->drafts)->add_specs(out, c);
 }
 
-std::vector<uint32_t> read_token_table(const Gguf& g, const Config& c) {
+const FusedFormat* fused_format(DraftKind kind) {
+	static const FusedFormat formats[] = {
+	    {DraftKind::Eagle, "EAGLE-3 layers", read_eagle_keys, [](const ConfigKeys&, Layer&) {}, add_eagle_specs, {}},
+	    {DraftKind::Block,
+	     "DFlash layers",
+	     read_dflash_keys,
+	     see_dflash_traits,
+	     add_dflash_specs,
+	     {"conf_proj.weight", "conf_proj.bias"}}, // of DSpark's confidence head
+	};
+	const auto f = std::ranges::find(formats, kind, &FusedFormat::kind);
+	return f == std::end(formats) ? nullptr : f;
+}
+
+// Config::fusion's tokens.
+static std::vector<uint32_t> read_token_table(const Gguf& g, const Config& c) {
 	const GgufTensor* t = g.find_tensor(kTokenTable);
 	if (!t && c.vocab == c.fusion.vocab) return {};
 	if (!t)
@@ -71,6 +81,20 @@ std::vector<uint32_t> read_token_table(const Gguf& g, const Config& c) {
 		fail(Code::Format, "{}: tensor {}: element {} is {}, the model has {} tokens; wrong or damaged file", g.name(),
 		     kTokenTable, wrong - ids.begin(), *wrong, c.fusion.vocab);
 	return {ids.begin(), ids.end()};
+}
+
+Config read_fused(const Gguf& g, const Config& of) {
+	Config c = read_config(g, &of);
+	// Neither changes the order of logits; what is added to logits (DSpark) takes them without.
+	c.logit_scale = 1, c.logit_softcap = 0;
+	const bool own[] = {c.fusion.own_embedding, c.fusion.own_head};
+	const char* names[] = {"token_embd.weight", "output.weight"};
+	for (int i = 0; i < 2; ++i)
+		if (!own[i] && c.dim != of.dim)
+			fail(Code::Format, "{}: tensor {} is missing, and the model's has {} channels, not {}; get the file again",
+			     g.name(), names[i], of.dim, c.dim);
+	c.fusion.tokens = read_token_table(g, c);
+	return c;
 }
 
 } // namespace kvrun

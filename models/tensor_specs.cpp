@@ -1,8 +1,7 @@
 // The tensors that a model of a config has.
 #include "models/assistant.h"
-#include "models/dflash.h"
-#include "models/eagle.h"
 #include "models/experts.h"
+#include "models/fusion.h"
 #include "models/latent.h"
 #include "models/layer_inputs.h"
 #include "models/prediction.h"
@@ -102,10 +101,6 @@ std::vector<TensorSpec> tensor_specs(const Config& c) {
 		add_prediction_inputs(out, c);
 	} else if (!c.fusion.layers.empty()) {
 		add_fusion_specs(out, c);
-		if (c.block.size)
-			add_dflash_specs(out, c);
-		else
-			add_eagle_specs(out, c);
 	} else {
 		matrix("token_embd.weight", c.vocab, c.dim);
 		if (c.target_dim) add_assistant_specs(out, c);

@@ -148,10 +148,14 @@ void Decoder::run(KvPool& pool, std::span<const Row> step) {
 
 std::span<const float> Decoder::state(uint32_t i) {
 	const size_t dim = runner_.config().dim;
+	const auto row = [&](uint32_t l) {
+		return std::span(l < runner_.config().n_layers ? entering_.at(l) : hidden_).subspan(i * dim, dim);
+	};
+	if (state_layers_.size() == 1) return row(state_layers_[0]);
 	state_.clear();
 	for (const uint32_t l : state_layers_) {
-		const std::vector<float>& all = l < runner_.config().n_layers ? entering_.at(l) : hidden_;
-		state_.insert(state_.end(), all.begin() + ptrdiff_t(i * dim), all.begin() + ptrdiff_t((i + 1) * dim));
+		const std::span<const float> one = row(l);
+		state_.insert(state_.end(), one.begin(), one.end());
 	}
 	return state_;
 }

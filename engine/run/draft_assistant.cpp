@@ -36,7 +36,7 @@ class AssistantDrafter final : public Drafter {
 	uint32_t latest() const { return latest_; }
 	void failed(const Error& e) {
 		lost_ = e.code != Code::OutOfMemory; // memory may become free again
-		if (lost_) log_at(1, "the assistant drafts no further: {}", e.what());
+		if (lost_) log_at(1, "drafting has stopped: {}", e.what());
 	}
 
  private:

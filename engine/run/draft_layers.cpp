@@ -1,7 +1,6 @@
 // Layers on a device that draft for a model from its hidden states.
 #include "engine/run/draft_layers.h"
 #include "engine/run/memory_plan.h"
-#include "models/fusion.h"
 #include <algorithm>
 
 namespace kvrun {
@@ -27,10 +26,7 @@ DraftLayers::DraftLayers(Backend& be, const Gguf& g, Config cfg, const Weights& 
 	plans_[0] = draft_plan(layers_, false);
 	if (layers_.both_kinds())
 		plans_[1] = draft_plan(layers_, true), plans_[1].first_layer = layers_.pool_layer({true, 0});
-	if (fused())
-		tokens_of_ = read_token_table(g, cfg_);
-	else
-		w_.lm_head_b = model.lm_head_b;
+	if (!fused()) w_.lm_head_b = model.lm_head_b;
 	// What the layers do not have of their own is the model's.
 	if (!w_.embed) w_.embed = model.embed;
 	if (!w_.final_norm.w) w_.final_norm = model.final_norm;

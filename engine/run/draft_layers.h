@@ -83,7 +83,9 @@ class DraftLayers {
 	LayerRows rows_of(uint32_t l, uint32_t n) const { return runner_->rows_of(l, x_, tokens_, positions_, 0, n); }
 	// Layer l of a step: RoPE; keys and values are stored.
 	void store(uint32_t l, const LayerRows&, KvStep&);
-	uint32_t token(uint32_t row) const { return tokens_of_.empty() ? row : tokens_of_[row]; } // of the output
+	uint32_t token(uint32_t row) const { // of the output
+		return cfg_.fusion.tokens.empty() ? row : cfg_.fusion.tokens[row];
+	}
 
 	Backend& be_;
 	Config cfg_;
@@ -103,7 +105,7 @@ class DraftLayers {
 	RopeTables rope_;
 	Buffer memory_;
 	std::array<std::vector<float>, kMostRopes + 1> host_rope_;
-	std::vector<uint32_t> state_layers_, tokens_of_; // read_token_table()
+	std::vector<uint32_t> state_layers_;
 };
 
 } // namespace kvrun

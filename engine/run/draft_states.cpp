@@ -55,7 +55,7 @@ class StateDrafter final : public Drafter {
 				text_.cache.reset(), text_.at.clear();
 				take(n_waiting());
 				lost_ = e.code != Code::OutOfMemory || empty;
-				if (lost_) log_at(1, "the layers of --draft guess no further: {}", e.what());
+				if (lost_) log_at(1, "drafting has stopped: {}", e.what());
 				return;
 			}
 	}

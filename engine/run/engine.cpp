@@ -34,13 +34,13 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 		     LayerRunner::kLogitRows);
 	Model model = open_model(opt.model);
 	const uint32_t n_layers = model.config.n_layers;
-	std::optional<Config> prediction;
-	if (opt.mtp) prediction = read_prediction(model.file, model.config);
+	std::optional<Config> drafting;
+	if (opt.mtp) drafting = read_prediction(model.file, model.config);
 	std::optional<Gguf> draft_file;
 	std::optional<Config> assistant;
 	if (!opt.draft_file.empty()) {
 		draft_file = Gguf::open(opt.draft_file);
-		(draft_kind(*draft_file) == DraftKind::Assistant ? assistant : prediction) =
+		(draft_kind(*draft_file) == DraftKind::Assistant ? assistant : drafting) =
 		    read_draft_file(*draft_file, model.config);
 		check_same_vocabulary(Tokenizer(*draft_file), model.tokenizer, opt.draft_file);
 	}
@@ -65,9 +65,9 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 		fail(Code::Unsupported, "{}: repeats its layers {} times; kvrun runs such models on one device, choose one",
 		     e->file().name(), cfg.rounds);
 	const Gguf& drafts_from = draft_file ? *draft_file : e->file();
-	if (const std::optional<Config>& drafts = prediction ? prediction : assistant) {
+	if (const std::optional<Config>& drafts = drafting ? drafting : assistant) {
 		if (empty.parts > 1)
-			fail(Code::Unsupported, "what drafts (--draft {}) runs on one device; leave --split out",
+			fail(Code::Unsupported, "--draft {} runs on one device; leave --split out",
 			     draft_file ? opt.draft_file : "mtp");
 		empty.free_bytes -= std::min<uint64_t>(kvrun::weight_bytes(drafts_from, *drafts), empty.free_bytes);
 	}
@@ -106,7 +106,7 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 		                                          kvrun::fingerprint(*vision_file) ^ opt.image_rows.bits(), scale);
 	e->ring_ = std::make_unique<WeightRing>(be, cfg, e->weights_, e->weight_plan_->ring());
 	std::unique_ptr<DraftLayers> layers;
-	if (prediction) layers = make_draft_layers(be, drafts_from, std::move(*prediction), e->weights_);
+	if (drafting) layers = make_draft_layers(be, drafts_from, std::move(*drafting), e->weights_);
 	if (assistant) e->assistant_ = std::make_unique<Assistant>(be, drafts_from, std::move(*assistant));
 
 	const DeviceInfo dev = be.info();

@@ -41,6 +41,23 @@ template <class F> std::string message_of(F f) {
 	return {};
 }
 
+// Answers with drafts are those without, greedy and sampled, and so is what the session holds.
+inline void check_answers_with_drafts(Engine& engine, const TestRow& row, std::initializer_list<const char*> policies,
+                                      uint32_t n) {
+	const Tokens prompt = random_tokens(30, engine.config().vocab, 5);
+	for (const char* const kv : policies)
+		for (const double temperature : {0.0, 1.0}) {
+			Session plain(engine, with(kv, 200)), s(engine, with(kv, 200));
+			const GenerateResult want = generate(plain, prompt, answer_of(n, 0, temperature));
+			const GenerateResult r = generate(s, prompt, answer_of(n, 5, temperature));
+			CHECK(r.tokens == want.tokens);
+			CHECK(r.kv.total() == want.kv.total());
+			CHECK(r.draft.drafted > 0);
+			CHECK(s.n_tokens() == plain.n_tokens());
+			check_same_bits(row, keep(s.decode(3)), keep(plain.decode(3)));
+		}
+}
+
 // Answers of an engine whose drafter is always right: all its guesses are taken, alone and in a batch with forks.
 inline void check_right_guesses(Engine& engine, const std::string& kv) {
 	const Tokens prompt = random_tokens(40, engine.config().vocab, 5);

@@ -72,19 +72,9 @@ TEST_CASE("assistant: guesses behind texts of any length are those of transforme
 TEST_CASE("assistant: answers are those without drafts, and so is what the session holds") {
 	each_row(kAssisted, [](Backend&, const Case& c, const TestRow& row) {
 		const auto engine = Engine::open(options_of(row.device, c.name));
-		const Tokens prompt = random_tokens(30, engine->config().vocab, 5);
-		for (const std::string kv : {"fp16", "turbo3,recent_keep=8,flush=16", "kivi2,recent_keep=8,flush=32,group=32"})
-			for (const double temperature : {0.0, 1.0}) {
-				const uint32_t n = row.device == "cpu" ? 60 : 30;
-				Session plain(*engine, with(kv, 200)), s(*engine, with(kv, 200));
-				const GenerateResult want = generate(plain, prompt, answer_of(n, 0, temperature));
-				const GenerateResult r = generate(s, prompt, answer_of(n, 5, temperature));
-				CHECK(r.tokens == want.tokens);
-				CHECK(r.kv.total() == want.kv.total());
-				CHECK(r.draft.drafted > 0);
-				CHECK(s.n_tokens() == plain.n_tokens());
-				check_same_bits(row, keep(s.decode(3)), keep(plain.decode(3)));
-			}
+		check_answers_with_drafts(*engine, row,
+		                          {"fp16", "turbo3,recent_keep=8,flush=16", "kivi2,recent_keep=8,flush=32,group=32"},
+		                          row.device == "cpu" ? 60 : 30);
 	});
 }
 

@@ -2,7 +2,6 @@
 // without drafts, whatever they guess.
 #include "engine/core/npy.h"
 #include "engine/run/memory_plan.h"
-#include "models/fusion.h"
 #include "tests/device/drafting.h"
 
 using namespace kvrun;
@@ -52,7 +51,7 @@ TEST_CASE("dflash: guesses behind texts of any length are those of the equations
 		               all = npy_read(file_of(c.name) + ".logits.npy");
 		const Tokens tokens(ids.as<int32_t>().begin(), ids.as<int32_t>().end());
 		const std::span<const float> states = h.as<float>(), want = all.as<float>();
-		const std::vector<uint32_t> table = read_token_table(Gguf::open(file_of(c.name) + ".gguf"), layers.config());
+		const std::vector<uint32_t>& table = layers.config().fusion.tokens;
 		const size_t vocab = layers.config().vocab;
 		REQUIRE(want.size() == std::size(kCuts) * kGuesses * vocab);
 		const double most = logits_tolerance(engine->backend(), c.name, /*decode=*/true);
@@ -83,19 +82,8 @@ TEST_CASE("dflash: guesses behind texts of any length are those of the equations
 TEST_CASE("dflash: answers are those without drafts, and so is what the session holds") {
 	each_row(kBlocks, [](Backend&, const Case& c, const TestRow& row) {
 		const auto engine = Engine::open(options_of(row.device, c.name));
-		const Tokens prompt = random_tokens(30, engine->config().vocab, 5);
-		for (const std::string kv : {"fp16", "kivi2,recent_keep=8,flush=32,group=32"})
-			for (const double temperature : {0.0, 1.0}) {
-				const uint32_t n = row.device == "cpu" ? 60 : 20;
-				Session plain(*engine, with(kv, 200)), s(*engine, with(kv, 200));
-				const GenerateResult want = generate(plain, prompt, answer_of(n, 0, temperature));
-				const GenerateResult r = generate(s, prompt, answer_of(n, 5, temperature));
-				CHECK(r.tokens == want.tokens);
-				CHECK(r.kv.total() == want.kv.total());
-				CHECK(r.draft.drafted > 0);
-				CHECK(s.n_tokens() == plain.n_tokens());
-				check_same_bits(row, keep(s.decode(3)), keep(plain.decode(3)));
-			}
+		check_answers_with_drafts(*engine, row, {"fp16", "kivi2,recent_keep=8,flush=32,group=32"},
+		                          row.device == "cpu" ? 60 : 20);
 	});
 }
 

@@ -3,7 +3,6 @@
 // has read goes on in forks and later answers.
 #include "engine/core/npy.h"
 #include "engine/run/memory_plan.h"
-#include "models/fusion.h"
 #include "models/prediction.h"
 #include "tests/device/drafting.h"
 #include "tests/support/gguf_builder.h"
@@ -43,11 +42,9 @@ DraftLayers& layer_of(Engine& e) { return e.state_drafts()->layers(); }
 void read_rows(DraftLayers& layer, const DraftRows& rows) { layer.read({&rows, 1}); }
 
 // The most likely token by the layer's logits.
-uint32_t best_token(const std::string& name, const DraftLayers& layer, std::span<const float> logits) {
-	const uint32_t row = best(logits);
-	if (!is_eagle(name)) return row;
-	const std::vector<uint32_t> tokens = read_token_table(Gguf::open(file_of(name) + ".gguf"), layer.config());
-	return tokens.empty() ? row : tokens[row];
+uint32_t best_token(const DraftLayers& layer, std::span<const float> logits) {
+	const std::vector<uint32_t>& tokens = layer.config().fusion.tokens;
+	return tokens.empty() ? best(logits) : tokens[best(logits)];
 }
 
 } // namespace
@@ -78,7 +75,7 @@ TEST_CASE("prediction: logits of the layer are those of its equations, in any cu
 			check_same_bits({row.device, row.number, fmt::format("{}, {} at once", c.name, cut)}, keep(layer.logits()),
 			                last);
 			for (uint32_t i = 0; i < 2; ++i) {
-				const uint32_t token = best_token(c.name, layer, want.subspan((n + i - 1) * vocab, vocab));
+				const uint32_t token = best_token(layer, want.subspan((n + i - 1) * vocab, vocab));
 				CHECK(guess.token == token);
 				const Floats state = guess.state;
 				read_rows(layer, {&cache, uint32_t(n) + i, {&token, 1}, state, true, &guess});
@@ -186,19 +183,7 @@ TEST_CASE("prediction: a drafter gets the hidden states of as many of a prompt's
 TEST_CASE("prediction: answers are those without drafts, and so is what the session holds") {
 	each_row(kPredicting, [](Backend&, const Case& c, const TestRow& row) {
 		const auto engine = open_predicting(row.device, c.name, 7);
-		const Tokens prompt = random_tokens(30, engine->config().vocab, 5);
-		for (const std::string kv : {"fp16", "rtn4,recent_keep=8,flush=32"})
-			for (const double temperature : {0.0, 1.0}) {
-				const uint32_t n = row.device == "cpu" ? 60 : 30;
-				Session plain(*engine, with(kv, 200)), s(*engine, with(kv, 200));
-				const GenerateResult want = generate(plain, prompt, answer_of(n, 0, temperature));
-				const GenerateResult r = generate(s, prompt, answer_of(n, 5, temperature));
-				CHECK(r.tokens == want.tokens);
-				CHECK(r.kv.total() == want.kv.total());
-				CHECK(r.draft.drafted > 0);
-				CHECK(s.n_tokens() == plain.n_tokens());
-				check_same_bits(row, keep(s.decode(3)), keep(plain.decode(3)));
-			}
+		check_answers_with_drafts(*engine, row, {"fp16", "rtn4,recent_keep=8,flush=32"}, row.device == "cpu" ? 60 : 30);
 	});
 }
 

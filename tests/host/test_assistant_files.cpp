@@ -1,24 +1,8 @@
 // Assistants in files: what they say, which models they fit, and their errors.
 #include "models/assistant.h"
-#include "models/draft_file.h"
-#include "tests/host/file_edits.h"
+#include "tests/host/draft_edits.h"
 
 using namespace kvrun;
-
-namespace {
-
-// What reading the file as an assistant of the model says; empty: it fits.
-std::string said(const Bytes& assistant, const Bytes& model) {
-	const Config of = config_of(model);
-	return error_of([&] { read_assistant(Gguf::parse("assistant.gguf", assistant), of); });
-}
-
-void check_said(const Bytes& assistant, const Bytes& model, std::string_view words) {
-	const std::string text = said(assistant, model);
-	CHECK_MESSAGE(text.find(words) != text.npos, text << " / " << words);
-}
-
-} // namespace
 
 TEST_CASE("assistants: layers attend to the model's last layers of their kind that have keys and values") {
 	for (const auto& [name, full, window] : {std::tuple("gemma4", 3u, 2u), {"gemma4_shared", 1u, 0u}}) {
@@ -45,7 +29,7 @@ TEST_CASE("T13: assistants that are damaged, or made for another model, are refu
 	CHECK(said(good, model) == "");
 	CHECK(refusal(good).find("an assistant, which drafts for a model of gemma4; give the model with -m, and it with "
 	                         "--draft") != std::string::npos);
-	check_said(good, golden("gemma3"), "assistant.gguf: drafts for models of gemma4; this model is one of gemma3");
+	check_said(good, golden("gemma3"), "draft.gguf: drafts for models of gemma4; this model is one of gemma3");
 	check_said(good, golden("gemma4_shared"),
 	           "layer 1 attends to 1 KV heads of 32 channels, which the last such layer");
 	check_said(golden("../assistant/gemma4_shared"), model, "layer 1 attends to 2 KV heads of 32 channels");

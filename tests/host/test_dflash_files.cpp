@@ -1,7 +1,5 @@
 // DFlash and DSpark layers in files: what they say, which models they fit, and their errors.
-#include "models/draft_file.h"
-#include "models/fusion.h"
-#include "tests/host/file_edits.h"
+#include "tests/host/draft_edits.h"
 #include <algorithm>
 #include <cmath>
 
@@ -11,26 +9,15 @@ namespace {
 
 Bytes layers_of(const std::string& name) { return golden("../dflash/" + name); }
 
-// What reading the file as layers that draft for the model says; empty: they fit.
-std::string said(const Bytes& layers, const Bytes& model) {
-	const Config of = config_of(model);
-	return error_of([&] { read_draft_file(Gguf::parse("layers.gguf", layers), of); });
-}
-
-void check_said(const Bytes& layers, const Bytes& model, std::string_view words) {
-	const std::string text = said(layers, model);
-	CHECK_MESSAGE(text.find(words) != text.npos, text << " / " << words);
-}
-
 Config read(const std::string& name) {
-	return read_draft_file(Gguf::parse("layers.gguf", layers_of(name)), config_of(golden(name)));
+	return read_draft_file(Gguf::parse("draft.gguf", layers_of(name)), config_of(golden(name)));
 }
 
 } // namespace
 
 TEST_CASE("dflash: a file says how blocks are made, which states are read and which layers have windows") {
 	const Config plain = read("qwen3moe"), spark = read("gpt_oss"), causal = read("gemma4");
-	CHECK(draft_kind(Gguf::parse("layers.gguf", layers_of("gpt_oss"))) == DraftKind::Block);
+	CHECK(draft_kind(Gguf::parse("draft.gguf", layers_of("gpt_oss"))) == DraftKind::Block);
 	CHECK(plain.fusion.layers == std::vector<uint32_t>{1, 1});
 	CHECK(spark.fusion.layers == std::vector<uint32_t>{1, 2, 3});
 	for (const Config* c : {&plain, &spark, &causal}) {
@@ -54,7 +41,8 @@ TEST_CASE("dflash: a file says how blocks are made, which states are read and wh
 	CHECK((qwen.activation == Activation::Silu && qwen.output_scale == 1 && !qwen.sinks && spark.layers[0].sinks));
 	CHECK(plain.embedding_scale == 1);
 	CHECK(spark.vocab == 120);
-	CHECK(std::ranges::is_sorted(read_token_table(Gguf::parse("layers.gguf", layers_of("gpt_oss")), spark)));
+	CHECK(spark.fusion.tokens.size() == 120);
+	CHECK(std::ranges::is_sorted(spark.fusion.tokens));
 }
 
 TEST_CASE("T13: DFlash layers that are damaged, or made for another model, are refused by name") {
@@ -62,7 +50,7 @@ TEST_CASE("T13: DFlash layers that are damaged, or made for another model, are r
 	CHECK(said(plain, model) == "");
 	CHECK(refusal(plain).find("DFlash layers, which draft for another model; give the model with -m") !=
 	      std::string::npos);
-	check_said(plain, golden("qwen2"), "layers.gguf: drafts for a model of 32 channels, this one has 48");
+	check_said(plain, golden("qwen2"), "draft.gguf: drafts for a model of 32 channels, this one has 48");
 	check_said(layers_of("gpt_oss"), golden("llama"), "key dflash.target_layers has layer 3, the model has 2 layers");
 	check_said(with_u32(plain, "dflash.block_size", 1), model, "key dflash.block_size is 1, expected 2 to 4096");
 	check_said(with_u32(plain, "dflash.block_size", 1u << 31), model, "key dflash.block_size is 2147483648");

@@ -1,7 +1,5 @@
 // EAGLE-3 layers in files: what they say, which models they fit, and their errors.
-#include "models/draft_file.h"
-#include "models/fusion.h"
-#include "tests/host/file_edits.h"
+#include "tests/host/draft_edits.h"
 #include <algorithm>
 
 using namespace kvrun;
@@ -10,19 +8,8 @@ namespace {
 
 Bytes layer_of(const std::string& name) { return golden("../eagle/" + name); }
 
-// What reading the file as a layer that drafts for the model says; empty: it fits.
-std::string said(const Bytes& layer, const Bytes& model) {
-	const Config of = config_of(model);
-	return error_of([&] { read_draft_file(Gguf::parse("layer.gguf", layer), of); });
-}
-
-void check_said(const Bytes& layer, const Bytes& model, std::string_view words) {
-	const std::string text = said(layer, model);
-	CHECK_MESSAGE(text.find(words) != text.npos, text << " / " << words);
-}
-
 Config read(const std::string& name) {
-	return read_draft_file(Gguf::parse("layer.gguf", layer_of(name)), config_of(golden(name)));
+	return read_draft_file(Gguf::parse("draft.gguf", layer_of(name)), config_of(golden(name)));
 }
 
 } // namespace
@@ -39,12 +26,12 @@ TEST_CASE("eagle: a file says which states are read, how they are joined, and wh
 	CHECK((own.fusion.own_head && own.fusion.own_embedding && own.fusion.normed && !own.fusion.normed_residual));
 	CHECK(own.ropes[0].freqs.size() == 8);
 	CHECK((!shared.fusion.own_head && !shared.fusion.own_embedding && shared.fusion.normed_residual));
-	CHECK(draft_kind(Gguf::parse("layer.gguf", layer_of("gemma4"))) == DraftKind::Eagle);
-	const std::vector<uint32_t> ids = read_token_table(Gguf::parse("layer.gguf", layer_of("qwen3moe")), few);
+	CHECK(draft_kind(Gguf::parse("draft.gguf", layer_of("gemma4"))) == DraftKind::Eagle);
+	const std::vector<uint32_t>& ids = few.fusion.tokens;
 	CHECK(ids.size() == 120);
 	CHECK(std::ranges::is_sorted(ids));
 	CHECK(ids.back() > 250);
-	CHECK(read_token_table(Gguf::parse("layer.gguf", layer_of("gpt_oss")), own).empty());
+	CHECK(own.fusion.tokens.empty());
 }
 
 TEST_CASE("T13: EAGLE-3 layers that are damaged, or made for another model, are refused by name") {
@@ -52,7 +39,7 @@ TEST_CASE("T13: EAGLE-3 layers that are damaged, or made for another model, are 
 	CHECK(said(good, model) == "");
 	CHECK(refusal(good).find("EAGLE-3 layers, which draft for another model; give the model with -m, and it with "
 	                         "--draft") != std::string::npos);
-	check_said(good, golden("qwen2"), "layer.gguf: drafts for a model of 32 channels, this one has 48");
+	check_said(good, golden("qwen2"), "draft.gguf: drafts for a model of 32 channels, this one has 48");
 	check_said(layer_of("gpt_oss"), golden("llama"), "key eagle3.target_layers has layer 3, the model has 2 layers");
 	check_said(good, golden("gemma3n"), "drafts from one residual stream, this model has 4");
 	check_said(with_u32(good, "eagle3.target_hidden_size", 33), model, "drafts for a model of 33 channels");
@@ -70,7 +57,7 @@ TEST_CASE("T13: EAGLE-3 layers that are damaged, or made for another model, are 
 	check_said(renamed(layer_of("gpt_oss"), "token_embd.weight", "token_embx.weight"), golden("gpt_oss"),
 	           "tensor token_embd.weight is missing, and the model's has 32 channels, not 24");
 	// A table that names a token the model does not have; an I64 tensor that is no such table.
-	const GgufTensor table = *Gguf::parse("layer.gguf", good).find_tensor("d2t");
+	const GgufTensor table = *Gguf::parse("draft.gguf", good).find_tensor("d2t");
 	for (const uint8_t high : {uint8_t(1), uint8_t(0x80)}) {
 		Bytes wrong = good;
 		wrong[size_t(table.at) + 8 * 5 + 7] = std::byte(high);

@@ -25,9 +25,7 @@ import transformers as hf
 from safetensors.torch import save_file
 from transformers.models.qwen3 import modeling_qwen3 as qwen3
 
-import make_expert_models
-import make_family_models as family
-from make_eagle_models import hidden_states
+from make_eagle_models import hidden_states, main, models
 from make_family_models import build, convert
 from make_prediction_models import f16
 from make_tiny_models import TOLERANCE, VOCAB, prompt, relative
@@ -51,11 +49,6 @@ KINDS = {
     # embedding of its own, which is the output too.
     "gemma4": dict(layers=[0, 2], windows=[True, True], markov=True, from_anchor=False, causal=True, gemma=True),
 }
-
-
-def models():
-    tables = [make_expert_models.models(), family.models()]
-    return {name: next(t[name][0] for t in tables if name in t) for name in KINDS}
 
 
 class Layers:
@@ -190,7 +183,8 @@ class Layers:
 
 MISTAKES = ("norm of the text", "no positions", "the other order", "no windows", "states without norm",
             "the other anchor", "embedding not scaled", "values without norm", "scale of heads", "no norms behind",
-            "SiLU", "no factors of layers", "no sinks", "no Markov head", "the same token before all", "rows of the output as tokens")
+            "SiLU", "no factors of layers", "no sinks",
+            "no Markov head", "the same token before all", "rows of the output as tokens")
 
 
 class Checkpoint:
@@ -287,17 +281,5 @@ def make_right(config, out):
     convert(Checkpoint(layers, config), f"{out}/right.gguf", target_model_dir="target", mask=MASK)
 
 
-def main():
-    args = [a for a in sys.argv[1:] if a != "-v"]
-    if len(args) < 2 or args[0].startswith("-"):
-        sys.exit(__doc__.strip())
-    torch.set_num_threads(1)
-    for name, config in models().items():
-        if not args[2:] or name in args[2:]:
-            make(name, config, args[1], "-v" in sys.argv)
-        if name == "qwen3moe":
-            make_right(config, args[1])
-
-
 if __name__ == "__main__":
-    main()
+    main(models(KINDS), make, make_right)

@@ -43,9 +43,9 @@ KINDS = {
 }
 
 
-def models():
+def models(names):
     tables = [make_expert_models.models(), family.models()]
-    return {name: next(t[name][0] for t in tables if name in t) for name in KINDS}
+    return {name: next(t[name][0] for t in tables if name in t) for name in names}
 
 
 class Layer:
@@ -230,12 +230,12 @@ def make_right(config, out):
     write(layer, config, f"{out}/right.gguf")
 
 
-def main():
+def main(models, make, make_right):
     args = [a for a in sys.argv[1:] if a != "-v"]
     if len(args) < 2 or args[0].startswith("-"):
-        sys.exit(__doc__.strip())
+        sys.exit(sys.modules["__main__"].__doc__.strip())
     torch.set_num_threads(1)
-    for name, config in models().items():
+    for name, config in models.items():
         if args[2:] and name not in args[2:]:
             continue
         make(name, config, args[1], "-v" in sys.argv)
@@ -244,4 +244,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main(models(KINDS), make, make_right)
