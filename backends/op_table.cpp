@@ -244,7 +244,9 @@ double Attend::bytes() const { return 8. * double(q.elements()) + page_bytes(q, 
 
 std::string AttendPrompt::text() const {
 	return fmt::format("q {} after {} of {}{}{}", shape_text(q), own.first, shape_text(own.k),
-	                   own.together ? ", together" : "",
+	                   !own.ahead              ? ""
+	                   : own.ahead == kAllRows ? ", together"
+	                                           : fmt::format(", {} ahead", own.ahead),
 	                   older ? fmt::format(" and {} pieces", older->work.shape[0]) : "");
 }
 void AttendPrompt::check() const {
@@ -252,7 +254,7 @@ void AttendPrompt::check() const {
 	check_heads(q, own.k.shape[0], own.k.shape[2]);
 	check_softmax(own.softmax, q);
 	KV_ASSERT(own.v.shape[2] == v_dim(q, own.softmax));
-	KV_ASSERT(!(own.together && (own.window.chunked || own.softmax.q_rope)));
+	KV_ASSERT(!(own.ahead && (own.window.chunked || own.softmax.q_rope)));
 	if (!older) return;
 	KV_ASSERT(bool(older->softmax.q_rope) == bool(own.softmax.q_rope));
 	KV_ASSERT(older->softmax.softcap == own.softmax.softcap && bool(older->softmax.sinks) == bool(own.softmax.sinks));

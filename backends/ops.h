@@ -141,14 +141,16 @@ struct Softmax {
 	// and scores are (q . k + q_rope . v) / sqrt(head_dim).
 	View q_rope = {};
 };
+constexpr uint32_t kAllRows = UINT32_MAX;
 struct KvRows {         // keys and values of one layer outside of pages: a prompt's own, tokens on their way
 	View k, v;          // (n_kv_heads, capacity, channels) f16
 	uint32_t first = 0; // row of k and v for row 0 of the op
 	// attend_prompt(): with a window there are no older tokens, and token 0 begins a chunk
 	Window window = {};
 	Softmax softmax = {}; // attend_prompt(), score_prompt()
-	// attend_prompt(): each row of the op sees all of them, as well as what it sees before them; no chunks.
-	bool together = false;
+	// attend_prompt(): so many rows of the op behind its own are also seen by a row; no chunks. kAllRows: each row sees
+	// all of them, whatever the window, as well as what it sees before them.
+	uint32_t ahead = 0;
 };
 
 // Channels of heads of consecutive tokens: (T, n_heads, channels) f32, or as KvRows (n_heads, capacity, channels) f16,

@@ -229,11 +229,16 @@ typedef struct {
 	uint64_t host_weight_bytes; /* in host memory, read by the device over the bus */
 	const char* weights;        /* one line that says which weights lie where; "" if all are on one device */
 	int reads_images;           /* 1: it has a vision encoder */
+	/* 1: the model encodes texts: its tokens see each other, kvrun_embed_texts() makes vectors of texts, and there are
+	 * no sessions (KVRUN_EUNSUPPORTED) */
+	int encodes;
+	uint32_t vector_dim; /* channels of the vectors that kvrun_embed() and kvrun_embed_texts() make */
+	uint32_t n_scores;   /* scores of the model's classifier, for kvrun_score_texts(); 0: it has none */
 } kvrun_engine_info;
 #define KVRUN_ENGINE_INFO_INIT                                                                                         \
 	{                                                                                                                  \
 		sizeof(kvrun_engine_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, \
-		    NULL, 0                                                                                                    \
+		    NULL, 0, 0, 0, 0                                                                                           \
 	}
 KVRUN_API kvrun_status kvrun_engine_get_info(kvrun_engine* engine, kvrun_engine_info* out);
 
@@ -246,7 +251,7 @@ typedef struct {
 	{ sizeof(kvrun_host_memory_options), 0, NULL }
 /* Policies that fetch also keep every token in f16 in host memory; this limits that memory, for allocations from now
  * on. Without offload_dir a session whose context does not fit the budget is not opened. With it, a full or failing
- * disk ends a call with KVRUN_EIO; the answer so far is kept. */
+ * disk ends a call with KVRUN_EIO; the answer so far is kept. No effect on a model that encodes texts. */
 KVRUN_API kvrun_status kvrun_engine_set_host_memory(kvrun_engine* engine, const kvrun_host_memory_options* options);
 
 /* Metadata of the model's file, in file order. value: numbers and flags in decimal, text unchanged, an array as its
@@ -262,7 +267,8 @@ KVRUN_API kvrun_status kvrun_metadata_get(kvrun_engine* engine, size_t index, co
 enum {
 	KVRUN_TOKENS_NO_BOS = 1, /* do not begin with bos */
 	KVRUN_TOKENS_SPECIAL =
-	    2 /* control tokens spelled out in the text become tokens, and are shown; never use it for a user's text */
+	    2, /* control tokens spelled out in the text become tokens, and are shown; never use it for a user's text */
+	KVRUN_TOKENS_END = 4 /* end with the token that the file names for texts that are embedded, if it does */
 };
 /* Writes the tokens of text (length bytes) to out and their number to *out_count. KVRUN_EBUFFER if there are more than
  * capacity; *out_count is then the number. */
@@ -612,10 +618,24 @@ typedef enum KVRUN_INT_ENUM {
 	KVRUN_POOL_FIRST = 2, /* the first token */
 	KVRUN_POOL_LAST = 3   /* the last token */
 } kvrun_pooling;
-/* The same, pooled to one vector for the whole prompt, an embedding: out (dim), not normalised. Needs no memory for the
- * states of single tokens, however long the prompt is. */
+/* The same, pooled to one vector for the whole prompt, an embedding: out (vector_dim), not normalised. Needs no memory
+ * for the states of single tokens, however long the prompt is. */
 KVRUN_API kvrun_status kvrun_embed(kvrun_session* session, const uint32_t* prompt, size_t count, kvrun_pooling pooling,
                                    const kvrun_generate_options* options, float* out);
+/* Vectors of texts, each on its own, not normalised: out (n_texts, vector_dim). Works for every model; those that
+ * encode process many texts at once. tokens: those of all texts, one text after the other; counts: (n_texts) how many
+ * each has, at least one (kvrun_tokenize() with KVRUN_TOKENS_END). KVRUN_ECONTEXT if a text has more tokens than the
+ * model takes. Of the options, only on_prefill, payload and canceller are used. */
+KVRUN_API kvrun_status kvrun_embed_texts(kvrun_engine* engine, const uint32_t* tokens, const size_t* counts,
+                                         size_t n_texts, kvrun_pooling pooling, const kvrun_generate_options* options,
+                                         float* out);
+/* How well documents answer a query, by the classifier of a reranker: out (n_documents), the larger the better; logits,
+ * or of models that answer yes or no the probability of yes. *out_tokens, if not NULL: tokens of all pairs.
+ * KVRUN_EUNSUPPORTED if the model has no classifier. Of the options, only on_prefill, payload and canceller are used.
+ */
+KVRUN_API kvrun_status kvrun_score_texts(kvrun_engine* engine, const char* query, const char* const* documents,
+                                         size_t n_documents, const kvrun_generate_options* options, float* out,
+                                         size_t* out_tokens);
 /* One decode step for callers that sample themselves: appends tokens[i] to sessions[i], different sessions of one
  * engine, at most its max_rows. logits: (count, vocab). On failure no session has changed, and *out_row, if not
  * NULL, is the index of the session that failed, or count if none alone is the cause. KVRUN_EDEVICE is an exception: if

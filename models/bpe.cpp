@@ -107,6 +107,8 @@ void Bpe::piece(const Vocab& v, std::string_view piece, std::vector<Symbol>& s, 
 
 void Bpe::encode(const Vocab& v, std::string_view text, std::vector<uint32_t>& out) const {
 	std::vector<Symbol> symbols;
+	std::string kept;
+	if (pre_.composes()) text = kept = composed(text);
 	for (std::string_view p : pre_.split(text)) piece(v, p, symbols, out);
 }
 

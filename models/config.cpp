@@ -14,6 +14,7 @@
 #include "models/recurrent.h"
 #include "models/rope_axes.h"
 #include "models/streams.h"
+#include "models/text_encoder.h"
 #include "models/traits.h"
 #include "models/weight_factors.h"
 #include <algorithm>
@@ -297,6 +298,7 @@ void look_at_layers(const Gguf& g, const Family& f, Config& c) {
 			of_kind = &layer;
 		}
 		layer.v_is_k = of_kind->v_is_k;
+		if (f.first_unnormed && l == 0) layer.attn_norm = g.find_tensor(tensor(l, "attn_norm")) != nullptr;
 		if (!f.output_scales) continue;
 		const std::vector<float> scale = read_factors(g, tensor(l, "layer_output_scale").c_str(), 2);
 		if (!scale.empty()) layer.output_scale = scale[0];
@@ -430,6 +432,7 @@ Config read_config(const Gguf& g, const Config* drafts_for) {
 		read_fusion(k, *drafts_for, c), fused->read_keys(k, c);
 	else
 		check_vocab(g, k, c);
+	read_encodes(k, f, c);
 	read_layer_count(k, f, c);
 	const Windows windows = read_windows(k, f, c.n_layers);
 	LayerSizes sizes;
@@ -438,7 +441,9 @@ Config read_config(const Gguf& g, const Config* drafts_for) {
 	read_rope(k, f, c);
 	read_window_sizes(k, f, c, windows, sizes);
 	check_sizes(k, f, c);
-	c.tied_embedding = !g.find_tensor("output.weight");
+	c.tied_embedding = c.encodes || !g.find_tensor("output.weight");
+	read_text_input(k, c);
+	read_text_head(k, c);
 	if (f.drafts == DraftKind::Assistant) c.target_dim = k.u32("embedding_length_out");
 	Layer layer = f.layer;
 	see_traits(k, f, layer);
@@ -465,6 +470,7 @@ Config read_config(const Gguf& g, const Config* drafts_for) {
 	for (const TensorSpec& s : specs) check_tensor(g, s);
 	check_extra_tensors(k, specs, c);
 	repeat_layers(k, f, c);
+	check_encoder(k, c);
 	return c;
 }
 

@@ -206,6 +206,27 @@ struct DraftBlock {
 	bool from_anchor = false; // the first guess is the output at the known token
 };
 
+// What the row of a token is made of beside its embedding, in encoders of texts.
+struct TextInput {
+	uint32_t positions = 0; // rows of a table, of which that of the token's position is added; 0: none
+	uint32_t types = 0;     // rows of a table, of which that of the token's part of the text is added; 0: none
+	bool normed = false;    // then a norm with weights follows
+};
+
+enum class Pooling : uint8_t { Mean = 1, First, Last }; // of the states of a text's tokens; the values of pooling_type
+
+// What follows the pooled states of a text.
+struct TextHead {
+	Pooling pooling = Pooling::Mean;
+	uint32_t dense[2] = {}; // rows of matrices through which a vector passes, one behind the other; 0: none
+	// Classifier: scores = w . norm(function(hidden . pooled state + bias)) + bias.
+	uint32_t labels = 0; // its scores; 0: there is none
+	Pooling label_pooling = Pooling::First;
+	bool hidden = false, hidden_bias = false, normed = false, bias = false; // parts that it has
+	Activation activation = Activation::None;                               // of the hidden part; None: tanh
+	bool softmax = false;                                                   // of the scores
+};
+
 inline bool has_mlp_norm(MlpInput i) { return i == MlpInput::Normed || i == MlpInput::Beside; }
 
 constexpr uint32_t kOfTarget = UINT32_MAX;
@@ -247,9 +268,10 @@ struct Layer { // what one layer computes
 	const char* mlp_norm_name = "ffn_norm"; // in the file
 	bool mlp_norm_bare = false;             // the name has no ".weight" behind it
 	bool mlp_out_norm = false;              // a norm between MLP and the residual stream
-	bool mlp_bias = false;                  // w_gate, w_up and w_down have biases
-	bool fused_gate_up = false;             // the file has gate and up in one tensor, gate first
-	uint32_t hidden_dim = 0;                // channels inside the MLP
+	bool norms_sum = false;     // these norms are of the stream itself, after attention or MLP has been added (post-LN)
+	bool mlp_bias = false;      // w_gate, w_up and w_down have biases
+	bool fused_gate_up = false; // the file has gate and up in one tensor, gate first
+	uint32_t hidden_dim = 0;    // channels inside the MLP
 	float mlp_limit = kUnlimited; // SwiGLU takes silu(gate) as at most this, and up as at most this far from 0
 	bool limits_gate = false;     // that limit is gate's, not silu(gate)'s; of experts, too
 	// Gate channels become max(gate - (mean + cut * deviation), 0) before the activation; -infinity: unchanged.
@@ -289,15 +311,25 @@ struct Config {
 	Temperature temperature;                // of all layers
 	bool tied_embedding = false;            // the output projection is the embedding
 	bool output_bias = false;               // the output projection has a bias
-	std::string final_norm = "output_norm"; // in the file
+	std::string final_norm = "output_norm"; // in the file; empty: there is none
 	std::vector<Layer> layers;              // (n_layers)
 	Prediction prediction;
 	Fusion fusion;
 	DraftBlock block;
+	// Tokens see all others of their text, not only earlier ones: texts become vectors, and none are generated. A
+	// window has equally many tokens on both sides.
+	bool encodes = false;
+	TextInput text_input; // of encoders
+	TextHead text_head;
 	// Of a file that drafts for a model: channels of that model's residual stream; 0: a model.
 	uint32_t target_dim = 0;
 };
 
+// Names in the file, of Layer::attn_out_norm and mlp_out_norm.
+inline const char* attn_out_norm_name(const Layer& l) {
+	return l.norms_sum ? "attn_output_norm" : "post_attention_norm";
+}
+inline const char* mlp_out_norm_name(const Layer& l) { return l.norms_sum ? "layer_output_norm" : "post_ffw_norm"; }
 // Layers of the file; layer l has the weights of l % this.
 inline uint32_t layers_with_weights(const Config& c) { return c.n_layers / c.rounds; }
 inline bool attends(const Layer& l) { return l.mixes && (!l.recurrent.n_heads || l.recurrent.beside); }

@@ -93,7 +93,7 @@ Mixture read_mixture(const ConfigKeys& k, const Family& f, const Config& c) {
 	if (e.hidden_dim == 0) e.hidden_dim = c.hidden_dim;
 	m.first = within(k, "leading_dense_block_count", k.u32("leading_dense_block_count", 0), 0, c.n_layers, " layers");
 	const auto dense = [&](uint32_t l) {
-		return !k.g.find_tensor(tensor_name(l, "ffn_gate_inp")) && k.g.find_tensor(tensor_name(l, "ffn_gate"));
+		return !k.g.find_tensor(tensor_name(l, "ffn_gate_inp")) && k.g.find_tensor(tensor_name(l, "ffn_up"));
 	};
 	if (!k.has("leading_dense_block_count") && !f.single_parts) // in some files only the tensors show it
 		while (m.first < c.n_layers && dense(m.first)) ++m.first;

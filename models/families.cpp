@@ -10,6 +10,14 @@ constexpr Experts kSigmoid = {.gating = Gating::Sigmoid};
 
 constexpr Layer kGatedAttention = {
     .qk_norm = QkNorm::Head, .output_gate = true, .mlp_norm_name = "post_attention_norm"};
+// Of encoders: norms come behind attention and MLP, of the residual stream itself.
+constexpr Layer kGatedPostNorm = {
+    .attn_norm = false, .attn_out_norm = true, .mlp_input = MlpInput::Raw, .mlp_out_norm = true, .norms_sum = true};
+constexpr Layer plain(Layer l) {
+	l.mlp = MlpKind::Plain, l.activation = Activation::Gelu;
+	return l;
+}
+constexpr Layer kPostNorm = plain(kGatedPostNorm);
 constexpr Layer with_experts(Layer l, Experts e) {
 	l.experts = e;
 	return l;
@@ -55,6 +63,12 @@ constexpr Family kFamilies[] = {
      .recurrent_shape = {.kind = RecurrentKind::ChannelDelta, .full_gates = true},
      .limits_mlp = true,
      .layer = {.output_gate = true, .gate_apart = true, .gate_by_head = true, .experts = kSigmoid}},
+    {.arch = "bert",
+     .norm = NormKind::LayerBiased,
+     .rope_use = RopeUse::Never,
+     .final_norm = "",
+     .encodes = true,
+     .layer = kPostNorm},
     {.arch = "chatglm", .partial_rotary = true, .layer = {.fused_gate_up = true}},
     {.arch = "command-r", .norm = NormKind::Layer, .layer = {.mlp_input = MlpInput::Parallel}},
     {.arch = "cohere2",
@@ -85,6 +99,7 @@ constexpr Family kFamilies[] = {
     {.arch = "eagle3", .drafts = DraftKind::Eagle, .layer = {.reads_pair = true}},
     {.arch = "ernie4_5"},
     {.arch = "ernie4_5-moe", .mixture = true, .layer = {.experts = {.normalise = true}}},
+    {.arch = "eurobert", .neox = true, .encodes = true},
     {.arch = "exaone4",
      .neox = true,
      .second_rope = SecondRope::NoneInFull,
@@ -128,6 +143,14 @@ constexpr Family kFamilies[] = {
      .second_rope = SecondRope::OwnInWindow,
      .window_period = 6,
      .wide_scale_layers = 62,
+     .layer =
+         {.qk_norm = QkNorm::Head, .attn_out_norm = true, .activation = Activation::GeluTanh, .mlp_out_norm = true}},
+    {.arch = "gemma-embedding",
+     .neox = true,
+     .scales_embedding = true,
+     .encodes = true,
+     .second_rope = SecondRope::OwnInWindow,
+     .window_period = 6,
      .layer =
          {.qk_norm = QkNorm::Head, .attn_out_norm = true, .activation = Activation::GeluTanh, .mlp_out_norm = true}},
     {.arch = "gemma3n",
@@ -254,6 +277,12 @@ constexpr Family kFamilies[] = {
      .recurrent = true,
      .recurrent_shape = {.kind = RecurrentKind::ChannelDelta},
      .layer = {.experts = {.gating = Gating::Sigmoid, .normalise = true}}},
+    {.arch = "jina-bert-v3",
+     .neox = true,
+     .norm = NormKind::LayerBiased,
+     .final_norm = "",
+     .encodes = true,
+     .layer = kPostNorm},
     {.arch = "laguna",
      .neox = true,
      .partial_rotary = true,
@@ -289,6 +318,7 @@ constexpr Family kFamilies[] = {
      .mixture = true,
      .unnormed_experts = 128,
      .layer = {.qk_norm = QkNorm::HeadUnit, .experts = {.gating = Gating::Sigmoid, .weigh_input = true}}},
+    {.arch = "llama-embed", .encodes = true},
     {.arch = "maincoder", .layer = {.qk_norm = QkNorm::HeadLast}},
     {.arch = "mamba",
      .rope_use = RopeUse::Never,
@@ -329,6 +359,15 @@ constexpr Family kFamilies[] = {
      .layer = {.qk_norm = QkNorm::Row, .experts = {.gating = Gating::Sigmoid, .normalise = true}}},
     {.arch = "mistral3", .tempered = true},
     {.arch = "mistral4", .partial_rotary = true, .tempered = true, .mixture = true, .latent = true},
+    {.arch = "modern-bert",
+     .neox = true,
+     .norm = NormKind::Layer,
+     .encodes = true,
+     .first_unnormed = true,
+     .second_rope = SecondRope::OwnInWindow,
+     .window_period = 3,
+     .full_first = true,
+     .layer = {.fused_qkv = true, .activation = Activation::Gelu, .fused_gate_up = true}},
     {.arch = "muse-glimmer",
      .norms_embedding = true,
      .out_norm_eps = 1e-8f,
@@ -358,6 +397,24 @@ constexpr Family kFamilies[] = {
      .recurrent_shape = {.kind = RecurrentKind::StateSpace},
      .single_parts = true,
      .layer = {.mlp = MlpKind::Plain, .activation = Activation::Relu2, .experts = kSigmoid}},
+    {.arch = "neo-bert",
+     .final_norm = "enc.output_norm",
+     .encodes = true,
+     .layer = {.fused_qkv = true, .fused_gate_up = true}},
+    {.arch = "nomic-bert",
+     .neox = true,
+     .norm = NormKind::LayerBiased,
+     .final_norm = "",
+     .encodes = true,
+     .layer = kGatedPostNorm},
+    {.arch = "nomic-bert-moe",
+     .neox = true,
+     .norm = NormKind::LayerBiased,
+     .final_norm = "",
+     .encodes = true,
+     .mixture = true,
+     .dense_between = true,
+     .layer = kPostNorm},
     {.arch = "olmo2",
      .neox = true,
      .second_rope = SecondRope::UnscaledInWindow,

@@ -55,7 +55,10 @@ struct Family {
 	bool divides_logits = false; // the file's logit_scale is a divisor
 	RopeUse rope_use = RopeUse::Always;
 	bool output_bias = false;
-	const char* final_norm = "output_norm"; // in the file; other programs write output_norm for all families
+	// In the file, unless that has output_norm, which other programs write for all families; empty: there is none.
+	const char* final_norm = "output_norm";
+	bool encodes = false;        // Config::encodes, unless the file says otherwise
+	bool first_unnormed = false; // the first layer may lack the norm between the residual stream and attention
 	SecondRope second_rope = SecondRope::None;
 	// If a file names a window but not its layers: every so-many-th layer has none; 0: all layers have one.
 	uint32_t window_period = 0;

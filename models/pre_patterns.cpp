@@ -64,7 +64,11 @@ namespace {
 
 constexpr PrePatterns kPatterns[] = {
     {"default", {"[\\p{P}$+<=>^~|]+", GPT2, "\\p{N}+", "[0-9][0-9][0-9]"}, false, false},
-    {"gpt-2 mpt olmo jais trillion granite-docling phi-2 gigachat a.x-4.0 mellum exaone4", {GPT2}, false, false},
+    {"gpt-2 mpt olmo jais trillion granite-docling phi-2 gigachat a.x-4.0 mellum exaone4 roberta-bpe",
+     {GPT2},
+     false,
+     false},
+    {"modern-bert", {GPT2}, false, false, true},
     {"llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2", {LLAMA3}, true, true},
     {"dbrx smaug-bpe smollm3 chatglm-bpe glm4 glm5", {LLAMA3}, false, false},
     {"qwen2 stablelm2 hunyuan solar-open deepseek-r1-qwen kormo megrez grok-2", {QWEN2}, false, false},

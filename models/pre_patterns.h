@@ -11,6 +11,7 @@ struct PrePatterns {
 	const char* names;                     // values of tokenizer.ggml.pre that share the patterns, separated by spaces
 	const char* patterns[kMaxPrePatterns]; // PCRE2, applied in order; nullptr ends the list
 	bool whole_words, adds_bos;            // as in PreTokenizer
+	bool composes = false;                 // characters are composed first (NFC)
 };
 
 const PrePatterns* find_pre_patterns(std::string_view name); // nullptr: unknown

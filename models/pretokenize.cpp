@@ -3,10 +3,12 @@
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"
 #include "models/pre_patterns.h"
+#include <cstdlib>
 #include <memory>
 #include <mutex>
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
+#include <utf8proc.h>
 
 namespace kvrun {
 namespace {
@@ -126,6 +128,7 @@ PreTokenizer::PreTokenizer(std::string_view name, const std::string& file) {
 		if (p) patterns_.push_back(std::make_unique<Pattern>(p));
 	whole_words_ = row->whole_words;
 	adds_bos_ = row->adds_bos;
+	composes_ = row->composes;
 }
 PreTokenizer::PreTokenizer(PreTokenizer&&) noexcept = default;
 PreTokenizer& PreTokenizer::operator=(PreTokenizer&&) noexcept = default;
@@ -150,6 +153,15 @@ std::vector<std::string_view> PreTokenizer::split(std::string_view text) const {
 		begin = end;
 	}
 	return out;
+}
+
+std::string composed(std::string_view text) {
+	const auto* bytes = reinterpret_cast<const utf8proc_uint8_t*>(text.data());
+	utf8proc_uint8_t* made = nullptr;
+	const utf8proc_ssize_t n = utf8proc_map(bytes, utf8proc_ssize_t(text.size()), &made,
+	                                        utf8proc_option_t(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+	const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> kept(made, &std::free);
+	return n < 0 ? std::string(text) : std::string(reinterpret_cast<const char*>(made), size_t(n));
 }
 
 } // namespace kvrun

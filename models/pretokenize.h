@@ -19,11 +19,16 @@ class PreTokenizer {
 	std::vector<std::string_view> split(std::string_view text) const;
 	bool whole_words() const { return whole_words_; } // a piece that equals a token becomes that token, without merges
 	bool adds_bos() const { return adds_bos_; }       // unless the file says otherwise
+	// Whether texts are composed() before they are split.
+	bool composes() const { return composes_; }
 
  private:
 	struct Pattern;
 	std::vector<std::unique_ptr<Pattern>> patterns_; // each splits the pieces of the previous one
-	bool whole_words_ = false, adds_bos_ = false;
+	bool whole_words_ = false, adds_bos_ = false, composes_ = false;
 };
+
+// Unicode's NFC; a text that is not UTF-8 stays as it is.
+std::string composed(std::string_view text);
 
 } // namespace kvrun

@@ -7,6 +7,7 @@
 #include "models/prediction.h"
 #include "models/recurrent.h"
 #include "models/streams.h"
+#include "models/text_encoder.h"
 #include <algorithm>
 
 namespace kvrun {
@@ -106,6 +107,7 @@ std::vector<TensorSpec> tensor_specs(const Config& c) {
 		if (c.target_dim) add_assistant_specs(out, c);
 		add_layer_input_specs(out, c);
 		add_stream_specs(out, c);
+		add_text_input_specs(out, c);
 	}
 	for (uint32_t i = 0; i < layers_with_weights(c); ++i) {
 		const Layer& layer = c.layers[i];
@@ -118,7 +120,7 @@ std::vector<TensorSpec> tensor_specs(const Config& c) {
 			add_latent_specs(out, layer, l, c.dim);
 		else if (attends(layer))
 			add_attention_specs(out, layer, l, c.dim, has_own_kv(c, i));
-		if (layer.attn_out_norm) norm("post_attention_norm");
+		if (layer.attn_out_norm) norm(attn_out_norm_name(layer));
 		if (layer.mlp_norm_bare)
 			vector(name(layer.mlp_norm_name), c.dim);
 		else if (has_mlp_norm(layer.mlp_input))
@@ -126,7 +128,7 @@ std::vector<TensorSpec> tensor_specs(const Config& c) {
 		if (layer.experts.n) add_expert_specs(out, layer, l, c.dim);
 		if (layer.mlp != MlpKind::None && (!layer.experts.n || layer.experts.beside_mlp))
 			add_mlp_specs(out, layer, l, c.dim);
-		if (layer.mlp_out_norm) norm("post_ffw_norm");
+		if (layer.mlp_out_norm) norm(mlp_out_norm_name(layer));
 		if (c.prediction.block) continue;
 		add_layer_input_specs(out, c, l);
 		add_stream_specs(out, c, l);
@@ -135,9 +137,10 @@ std::vector<TensorSpec> tensor_specs(const Config& c) {
 		add_prediction_outputs(out, c);
 		return out;
 	}
-	norm_vectors(c.final_norm);
+	if (!c.final_norm.empty()) norm_vectors(c.final_norm);
 	if (c.fusion.layers.empty() ? !c.tied_embedding : c.fusion.own_head) matrix("output.weight", c.vocab, c.dim);
 	if (c.output_bias) vector("output.bias", c.vocab);
+	add_text_head_specs(out, c);
 	return out;
 }
 

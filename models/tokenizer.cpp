@@ -1,4 +1,4 @@
-// Text <-> token ids: finds special tokens in a text, encodes the rest by SentencePiece-style or byte-level BPE rules.
+// Text <-> token ids: finds special tokens in a text, encodes the rest by the rules of the vocabulary.
 #include "models/tokenizer.h"
 #include "engine/core/utf8.h"
 #include "models/bpe.h"
@@ -6,6 +6,8 @@
 #include "models/special_tokens.h"
 #include "models/spm.h"
 #include "models/spm_merges.h"
+#include "models/ugm.h"
+#include "models/wpm.h"
 #include <algorithm>
 #include <utility>
 
@@ -41,38 +43,61 @@ std::string without_marks(std::string_view text) {
 struct Tokenizer::Model {
 	Vocab vocab;
 	SpecialTokens special;
-	std::optional<Spm> spm; // exactly one of the three is set
+	std::optional<Spm> spm; // exactly one of the five is set
 	std::optional<SpmMerges> merges;
 	std::optional<Bpe> bpe;
+	std::optional<Wpm> wpm;
+	std::optional<Ugm> ugm;
 	std::string chat_template;
-	bool adds_bos = false;
-	bool space_prefix = false;   // spm: a space precedes text at the start and after a special token
+	bool adds_bos = false, adds_eos = false, adds_sep = false;
+	bool space_prefix = false;   // a space precedes text at the start and after a special token
 	bool special_strips = false; // white space after a control token is dropped
 
 	explicit Model(const Gguf& g) : vocab(g), special(vocab) {
-		if (vocab.merged)
-			merges.emplace(g, vocab);
-		else if (vocab.spm)
-			spm.emplace(vocab);
-		else
-			bpe.emplace(g, vocab);
-		adds_bos = g.flag("tokenizer.ggml.add_bos_token", vocab.spm || bpe->pre().adds_bos());
+		switch (vocab.model) {
+		case VocabModel::Spm: spm.emplace(vocab); break;
+		case VocabModel::SpmMerges: merges.emplace(g, vocab); break;
+		case VocabModel::Bpe: bpe.emplace(g, vocab); break;
+		case VocabModel::Wpm: wpm.emplace(g, vocab); break;
+		case VocabModel::Ugm: ugm.emplace(g, vocab); break;
+		}
+		read_ends(g);
+		space_prefix = vocab.has_marks() && g.flag("tokenizer.ggml.add_space_prefix", !ugm);
+		// GGUF has no key for this
+		const Family* family = g.find("general.architecture") ? find_family(g.text("general.architecture")) : nullptr;
+		special_strips = (spm || merges) && family && family->strips_after_special;
+		chat_template = g.text("tokenizer.chat_template", "");
+	}
+
+	uint32_t end() const { return wpm && vocab.sep != kNoToken ? vocab.sep : vocab.eos; } // of a text to embed
+
+	void read_ends(const Gguf& g) {
+		adds_bos = g.flag("tokenizer.ggml.add_bos_token", ugm ? false : bpe ? bpe->pre().adds_bos() : true);
 		if (adds_bos && vocab.bos == kNoToken) {
 			if (g.find("tokenizer.ggml.add_bos_token"))
 				fail(Code::Format,
 				     "{}: key tokenizer.ggml.add_bos_token is set, but no BOS token is named; the file is damaged",
 				     g.name());
+			if (wpm)
+				fail(Code::Format, "{}: no token is named CLS, with which texts begin; the file is damaged", g.name());
 			adds_bos = false;
 		}
-		space_prefix = vocab.spm && g.flag("tokenizer.ggml.add_space_prefix", true);
-		// GGUF has no key for this
-		const Family* family = g.find("general.architecture") ? find_family(g.text("general.architecture")) : nullptr;
-		special_strips = vocab.spm && family && family->strips_after_special;
-		chat_template = g.text("tokenizer.chat_template", "");
+		adds_eos = g.flag("tokenizer.ggml.add_eos_token", wpm || ugm);
+		// of BERT's files some say only that a separator ends a text; others mean by false that none parts two texts
+		adds_sep = g.flag("tokenizer.ggml.add_sep_token", false);
+		if (wpm) adds_eos |= std::exchange(adds_sep, false);
+		if (adds_eos && end() == kNoToken) {
+			if (wpm || ugm)
+				fail(Code::Format, "{}: no token is named {}, with which texts end; the file is damaged", g.name(),
+				     wpm ? "SEP" : "EOS");
+			adds_eos = false;
+		}
 	}
 
 	void encode_words(std::string_view text, bool prefix, std::vector<uint32_t>& out) const {
 		if (bpe) return bpe->encode(vocab, text, out);
+		if (wpm) return wpm->encode(vocab, text, out);
+		if (ugm) return ugm->encode(vocab, text, prefix && space_prefix, out);
 		const std::string marked = with_marks(text, prefix && space_prefix);
 		if (merges)
 			merges->encode(vocab, marked, out);
@@ -87,6 +112,18 @@ struct Tokenizer::Model {
 			return at;
 		while (at < text.size() && std::string_view(" \t\n\v\f\r").find(text[at]) != std::string_view::npos) ++at;
 		return at;
+	}
+
+	// WordPiece: words are parted by a space, except before what ends a sentence or a part of one.
+	std::string decode_word(std::optional<uint32_t> prev, uint32_t id, bool special) const {
+		const bool role = vocab.kinds[id] == TokenKind::Control || vocab.kinds[id] == TokenKind::Unknown;
+		if (role && !special) return {};
+		std::string_view t = vocab.texts[id];
+		const bool begins = role || (t.starts_with(kSpaceMark) && t != kSpaceMark);
+		if (begins && !role) t.remove_prefix(kSpaceMark.size());
+		const bool first = !prev || (!special && *prev == vocab.bos);
+		const bool attached = first || !begins || t == "." || t == "," || t == "!" || t == "?";
+		return (attached ? "" : " ") + std::string(t);
 	}
 
 	void check(uint32_t id) const {
@@ -120,6 +157,7 @@ std::vector<uint32_t> Tokenizer::encode(std::string_view text, EncodeOptions opt
 		at = m.after(hit.id, text, at + m.vocab.texts[hit.id].size());
 		prefix = true;
 	}
+	if (options.eos && m.adds_eos) out.push_back(m.end());
 	return out;
 }
 
@@ -169,11 +207,12 @@ std::string Tokenizer::decode_one(std::optional<uint32_t> prev, uint32_t id, boo
 	const Vocab& v = model_->vocab;
 	model_->check(id);
 	if (prev) model_->check(*prev);
+	if (model_->wpm) return model_->decode_word(prev, id, special);
 	const TokenKind kind = v.kinds[id];
 	if (kind == TokenKind::Control || kind == TokenKind::Unknown)
 		return special ? std::string(v.texts[id]) : std::string();
 	if (kind == TokenKind::UserDefined) return std::string(v.texts[id]);
-	if (!v.spm) return Bpe::bytes_of(v.texts[id]);
+	if (!v.has_marks()) return Bpe::bytes_of(v.texts[id]);
 	std::string out = v.byte_values[id] >= 0 ? std::string(1, char(v.byte_values[id])) : without_marks(v.texts[id]);
 	const bool first = !prev || v.is_special(*prev); // encode() added a space before it
 	if (first && model_->space_prefix && out.starts_with(' ')) out.erase(0, 1);
@@ -191,7 +230,10 @@ std::string Tokenizer::decode(std::span<const uint32_t> ids, bool special) const
 }
 
 uint32_t Tokenizer::vocab() const { return model_->vocab.size(); }
-const char* Tokenizer::model() const { return model_->vocab.spm ? "spm" : "bpe"; }
+const char* Tokenizer::model() const {
+	const Model& m = *model_;
+	return m.bpe ? "bpe" : m.wpm ? "wpm" : m.ugm ? "ugm" : "spm";
+}
 std::string_view Tokenizer::pre() const {
 	return model_->bpe ? std::string_view(model_->bpe->pre_name()) : std::string_view();
 }
@@ -213,7 +255,14 @@ std::optional<uint32_t> Tokenizer::bos() const {
 std::optional<uint32_t> Tokenizer::eos() const {
 	return model_->vocab.eos == kNoToken ? std::nullopt : std::optional(model_->vocab.eos);
 }
+std::optional<uint32_t> Tokenizer::sep() const {
+	return model_->vocab.sep == kNoToken ? std::nullopt : std::optional(model_->vocab.sep);
+}
 bool Tokenizer::adds_bos() const { return model_->adds_bos; }
+std::optional<uint32_t> Tokenizer::text_end() const {
+	return model_->adds_eos ? std::optional(model_->end()) : std::nullopt;
+}
+std::optional<uint32_t> Tokenizer::between_pairs() const { return model_->adds_sep ? sep() : std::nullopt; }
 bool Tokenizer::is_end(uint32_t id) const {
 	return std::binary_search(model_->vocab.ends.begin(), model_->vocab.ends.end(), id);
 }

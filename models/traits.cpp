@@ -1,5 +1,6 @@
 // Traits of layers that a family leaves to its files.
 #include "models/traits.h"
+#include "engine/core/utf8.h"
 #include <algorithm>
 #include <cmath>
 
@@ -24,6 +25,18 @@ static void see_mlp_input(const ConfigKeys& k, const Family& f, Layer& layer) {
 	}
 }
 
+static void see_activation(const ConfigKeys& k, Layer& layer) {
+	const std::string_view name = k.g.text(k.key("hidden_activation"), "");
+	constexpr std::pair<std::string_view, Activation> kNames[] = {
+	    {"gelu", Activation::Gelu}, {"silu", Activation::Silu}, {"gelu_pytorch_tanh", Activation::GeluTanh}};
+	const auto* known = std::ranges::find(kNames, name, [](const auto& x) { return x.first; });
+	if (known != std::end(kNames))
+		layer.activation = known->second;
+	else if (!name.empty())
+		fail(Code::Unsupported, "{}: key {} is {}; kvrun knows gelu silu gelu_pytorch_tanh", k.g.name(),
+		     k.key("hidden_activation"), one_line(name));
+}
+
 void see_traits(const ConfigKeys& k, const Family& f, Layer& layer) {
 	const auto has = [&](const char* tensor) { return k.g.find_tensor(tensor) != nullptr; };
 	if (!f.recurrent && !f.latent) // files of any family have q, k and v in one tensor or in three, since 2026
@@ -35,6 +48,7 @@ void see_traits(const ConfigKeys& k, const Family& f, Layer& layer) {
 	layer.out_bias |= has("blk.0.attn_output.bias");
 	layer.mlp_bias |= has("blk.0.ffn_down.bias");
 	if (f.optional_qk_norm != QkNorm::None && has("blk.0.attn_q_norm.weight")) layer.qk_norm = f.optional_qk_norm;
+	if (f.encodes) see_activation(k, layer);
 	see_mlp_input(k, f, layer);
 	if (f.unnormed_experts && k.u32("expert_count", 0) == f.unnormed_experts) layer.qk_norm = QkNorm::None;
 }

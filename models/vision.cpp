@@ -293,7 +293,7 @@ constexpr uint32_t kMostDim = 1 << 16, kMostLayers = 256, kMostEdge = 1 << 13, k
 
 Config transformer_of(const Gguf& g, const Projector& p) {
 	Config c;
-	c.arch = "clip", c.vocab = 1;
+	c.arch = "clip", c.encodes = true;
 	c.dim = sized(g, "clip.vision.embedding_length", kMostDim);
 	const uint32_t layers = sized(g, "clip.vision.block_count", kMostLayers);
 	c.n_heads = c.n_kv_heads = sized(g, "clip.vision.attention.head_count", 1024);

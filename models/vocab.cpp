@@ -52,17 +52,23 @@ int byte_of(std::string_view t) {
 } // namespace
 
 Vocab::Vocab(const Gguf& g) : file(g.name()) {
-	const std::string_view model = g.text("tokenizer.ggml.model");
-	merged = model == "gemma4", spm = model == "llama" || merged;
-	if (!spm && model != "gpt2")
+	constexpr std::pair<std::string_view, VocabModel> kModels[] = {{"llama", VocabModel::Spm},
+	                                                               {"gemma4", VocabModel::SpmMerges},
+	                                                               {"gpt2", VocabModel::Bpe},
+	                                                               {"bert", VocabModel::Wpm},
+	                                                               {"t5", VocabModel::Ugm}};
+	const std::string_view name = g.text("tokenizer.ggml.model");
+	const auto known = std::find_if(std::begin(kModels), std::end(kModels), [&](auto& m) { return m.first == name; });
+	if (known == std::end(kModels))
 		fail(Code::Unsupported,
-		     "{}: tokenizer is {}; kvrun knows llama (SentencePiece-style), gemma4 (the same with merges) and gpt2 "
-		     "(byte-level BPE)",
-		     file, one_line(model));
+		     "{}: tokenizer is {}; kvrun knows llama (SentencePiece-style), gemma4 (the same with merges), gpt2 "
+		     "(byte-level BPE), bert (WordPiece) and t5 (unigrams)",
+		     file, one_line(name));
+	model = known->second;
 	read_texts(g);
 	read_kinds(g);
-	if (spm && !merged) read_scores(g);
-	if (spm) read_bytes();
+	if (model == VocabModel::Spm || model == VocabModel::Ugm) read_scores(g);
+	if (has_marks()) read_bytes();
 	read_named(g);
 }
 
@@ -146,18 +152,42 @@ uint32_t Vocab::read_id(const Gguf& g, const char* key) const {
 	return id;
 }
 
+// Ids that the file does not name.
+void Vocab::usual_ids(const Gguf& g) {
+	const auto at_place = [&](uint32_t& id, uint32_t place, TokenKind kind) {
+		if (id == kNoToken && place < size() && kinds[place] == kind) id = place;
+	};
+	const auto by_name = [&](uint32_t& id, std::string_view text) {
+		if (id == kNoToken) id = find(text);
+		if (id != kNoToken && kinds[id] == TokenKind::Normal) kinds[id] = TokenKind::Control; // files without kinds
+	};
+	switch (model) {
+	case VocabModel::Spm: // SentencePiece's defaults
+		at_place(unknown, 0, TokenKind::Unknown);
+		at_place(bos, 1, TokenKind::Control);
+		at_place(eos, 2, TokenKind::Control);
+		break;
+	case VocabModel::Ugm: // T5's
+		at_place(eos, 1, TokenKind::Control);
+		for (uint32_t id = 0; id < size(); ++id) at_place(unknown, id, TokenKind::Unknown); // the only one
+		break;
+	case VocabModel::Wpm:
+		if (const uint32_t cls = read_id(g, "tokenizer.ggml.cls_token_id"); cls != kNoToken) bos = cls;
+		by_name(bos, "[CLS]");
+		by_name(sep, "[SEP]");
+		by_name(unknown, "[UNK]");
+		break;
+	case VocabModel::SpmMerges:
+	case VocabModel::Bpe: break;
+	}
+}
+
 void Vocab::read_named(const Gguf& g) {
 	bos = read_id(g, "tokenizer.ggml.bos_token_id");
 	eos = read_id(g, "tokenizer.ggml.eos_token_id");
+	sep = read_id(g, "tokenizer.ggml.seperator_token_id"); // spelt so in files
 	unknown = read_id(g, "tokenizer.ggml.unknown_token_id");
-	if (spm && !merged) { // SentencePiece's defaults
-		auto usual = [&](uint32_t& id, uint32_t place, TokenKind kind) {
-			if (id == kNoToken && place < size() && kinds[place] == kind) id = place;
-		};
-		usual(unknown, 0, TokenKind::Unknown);
-		usual(bos, 1, TokenKind::Control);
-		usual(eos, 2, TokenKind::Control);
-	}
+	usual_ids(g);
 	ends = {eos, read_id(g, "tokenizer.ggml.eot_token_id"), read_id(g, "tokenizer.ggml.eom_token_id")};
 	for (std::string_view t : kEndTexts) {
 		const uint32_t id = find(t);

@@ -9,6 +9,7 @@
 #include "models/eagle.h"
 #include "models/prediction.h"
 #include "models/read_ahead.h"
+#include "models/text_encoder.h"
 #include "models/weight_factors.h"
 #include <algorithm>
 #include <array>
@@ -362,7 +363,7 @@ LayerWeights layer_weights(const Layer& layer, uint32_t l, const Views& views, B
 	w.q_norm = find("attn_q_norm"), w.k_norm = find("attn_k_norm");
 	if (layer.sinks) w.sinks = find("attn_sinks");
 	w.wo = find("attn_output"), w.bo = bias("attn_output");
-	if (layer.attn_out_norm) w.attn_out_norm = norm("post_attention_norm");
+	if (layer.attn_out_norm) w.attn_out_norm = norm(attn_out_norm_name(layer));
 	if (layer.mlp_norm_bare)
 		w.mlp_norm = {views.at(fmt::format("blk.{}.{}", l, layer.mlp_norm_name)), {}};
 	else if (has_mlp_norm(layer.mlp_input))
@@ -376,11 +377,22 @@ LayerWeights layer_weights(const Layer& layer, uint32_t l, const Views& views, B
 		w.w_up = find("ffn_up"), w.b_up = bias("ffn_up");
 	}
 	w.w_down = find("ffn_down"), w.b_down = bias("ffn_down");
-	if (layer.mlp_out_norm) w.mlp_out_norm = norm("post_ffw_norm");
+	if (layer.mlp_out_norm) w.mlp_out_norm = norm(mlp_out_norm_name(layer));
 	w.streams = {find("altup_router"),       find("altup_router_norm"),   find("altup_predict_coef"),
 	             find("altup_correct_coef"), find("altup_correct_scale"), find("laurel_l"),
 	             find("laurel_r"),           find("laurel_post_norm")};
 	w.input_gate = find("inp_gate"), w.input_proj = find("proj"), w.input_norm = find("post_norm");
+	return w;
+}
+
+template <class Find> TextWeights text_weights(const Config& c, Find find) {
+	TextWeights w;
+	w.positions = find(kPositionTable), w.types = find(kTypeTable);
+	const std::string norm = kEmbeddingNorm;
+	if (c.text_input.normed) w.norm = {find(norm + ".weight"), find(norm + ".bias")};
+	for (size_t i = 0; i < 2; ++i) w.dense[i] = find(kDense[i]);
+	w.hidden = find("cls.weight"), w.hidden_b = find("cls.bias"), w.hidden_norm = find(kHiddenNorm);
+	w.classifier = find("cls.output.weight"), w.classifier_b = find("cls.output.bias");
 	return w;
 }
 
@@ -438,8 +450,11 @@ Weights load_weights(const Gguf& g, const Config& c, Backend& backend, const Loa
 		return w;
 	}
 	w.embed = views.at("token_embd.weight");
-	w.final_norm.w = views.at(c.final_norm + ".weight");
-	if (c.norm == NormKind::LayerBiased) w.final_norm.b = views.at(c.final_norm + ".bias");
+	if (!c.final_norm.empty()) {
+		w.final_norm.w = views.at(c.final_norm + ".weight");
+		if (c.norm == NormKind::LayerBiased) w.final_norm.b = views.at(c.final_norm + ".bias");
+	}
+	w.text = text_weights(c, found);
 	if (c.output_bias) w.lm_head_b = views.at("output.bias");
 	w.lm_head = c.tied_embedding ? w.embed : views.at("output.weight");
 	if (c.target_dim) w.assistant = {views.at(kAssistantIn), views.at(kAssistantOut)};

@@ -97,6 +97,14 @@ struct FusionWeights {          // of Config::fusion
 	View state_norm;            // (dim) f32, of EAGLE-3
 	View markov_in, markov_out; // (Fusion::vocab, rank), (vocab, rank), of DraftBlock::rank
 };
+struct TextWeights {       // of Config::text_input and text_head; empty without them
+	View positions, types; // (TextInput::positions, dim), (TextInput::types, dim)
+	NormWeights norm;
+	View dense[2];                 // (TextHead::dense[i], dim or dense[0])
+	View hidden, hidden_b;         // (dim, dim), (dim) f32
+	View hidden_norm;              // (dim) f32
+	View classifier, classifier_b; // (labels, dim), (labels) f32
+};
 struct AssistantWeights { // of an assistant
 	View in;              // (dim, 2 * target_dim): of the embedding, then of the hidden state
 	View out;             // (target_dim, dim): makes the hidden state that the next guess reads
@@ -113,9 +121,9 @@ struct LimitedWeight {
 
 struct Weights { // immutable after load; views point into `buffers`. Of a layer that drafts, empty: what it shares.
 	View embed;  // (vocab, dim)
-	NormWeights final_norm;
-	View lm_head;   // (vocab, dim); equal to embed if tied
-	View lm_head_b; // (vocab) f32; empty without Config::output_bias
+	NormWeights final_norm; // empty where there is none
+	View lm_head;           // (vocab, dim); equal to embed if tied
+	View lm_head_b;         // (vocab) f32; empty without Config::output_bias
 	// Layer inputs; empty without Config::layer_input_dim. Row t * n_layers + l belongs to token t and layer l.
 	View input_table;             // (vocab * n_layers, layer_input_dim)
 	View input_model_proj;        // (n_layers * layer_input_dim, dim)
@@ -126,6 +134,7 @@ struct Weights { // immutable after load; views point into `buffers`. Of a layer
 	PredictionWeights prediction;
 	FusionWeights fusion;
 	AssistantWeights assistant;
+	TextWeights text;
 	std::unordered_map<std::string, View> matrices; // by name in the file
 	std::deque<Buffer> buffers;                     // addresses survive a move of Weights
 	size_t bytes = 0;                               // all weights

@@ -70,7 +70,7 @@ uint first_seen(uint own) { // first token that the row of this token sees
 	if (!WINDOW) return 0;
 	if (IN_CHUNKS) return own / p.window * p.window;
 	const uint first = own < p.window ? 0 : own - p.window + 1;
-	return p.ahead != 0 ? min(first, p.first) : first;
+	return p.ahead >= p.n_rows ? min(first, p.first) : first;
 }
 
 void main() {

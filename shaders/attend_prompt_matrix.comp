@@ -77,7 +77,7 @@ uvec4 tile_key(uint i) { return k_next[i]; }
 uvec4 tile_value(uint i) { return v_next[i]; }
 uint unseen(uint all) { // tokens before those that a row sees; all: these and the row's
 	const uint n = IN_CHUNKS ? (all - 1u) / p.window * p.window : all - min(all, p.window);
-	return p.ahead != 0u ? min(n, p.first) : n;
+	return p.ahead >= p.n_rows ? min(n, p.first) : n;
 }
 uint tile_live() { return 0u; }
 uint tile_seen(uint tile, uint live, uint j) {

@@ -5,6 +5,7 @@
 #include "models/finite.h"
 #include "models/model.h"
 #include "models/prediction.h"
+#include "models/text_encoder.h"
 #include "tools/args_engine.h"
 #include "tools/commands.h"
 #include "tools/output.h"
@@ -98,7 +99,10 @@ Json config_json(const Config& c) {
 	        {"qk_norm", c.layers[0].qk_norm != QkNorm::None},
 	        {"rope", rope},
 	        {"experts", experts},
-	        {"kv_bytes_per_token", kv_f16_bytes(c)}}; // K and V, two bytes each
+	        {"encodes", c.encodes},
+	        {"vector_dim", vector_dim(c)},
+	        {"scores", c.text_head.labels},
+	        {"kv_bytes_per_token", c.encodes ? 0 : kv_f16_bytes(c)}}; // K and V, two bytes each
 }
 
 Json tokenizer_json(const Tokenizer& t) {

@@ -4,6 +4,7 @@
 #include "backends/weight_rows.h"
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"
+#include "engine/run/engine.h"
 #include "engine/run/tile_encoder.h"
 #include "engine/run/tuning_file.h"
 #include "models/draft_file.h"
@@ -111,6 +112,7 @@ PlanSubject subject_of(const PlanArgs& a) {
 	} else {
 		const Gguf file = Gguf::open(a.model);
 		const Config c = read_config(file);
+		if (c.encodes) fail_encoder(file.name());
 		s.name = c.name.empty() ? a.model : c.name;
 		s.layers = CacheLayers(c);
 		n_layers = c.n_layers;

@@ -1,37 +1,21 @@
 // kvrun tokenize: text on stdin to token IDs on stdout, or back.
 #include "engine/core/error.h"
-#include "engine/core/system/files.h"
 #include "engine/core/utf8.h"
 #include "models/tokenizer.h"
 #include "tools/args.h"
 #include "tools/args_model.h"
 #include "tools/commands.h"
 #include "tools/terminal.h"
-#include <cerrno>
+#include "tools/user_files.h"
 #include <charconv>
-#include <system_error>
 
 namespace kvrun {
 namespace {
 
 struct TokenizeArgs {
 	std::string model;
-	bool no_bos = false, special = false, decode = false;
+	bool no_bos = false, eos = false, special = false, decode = false;
 };
-
-// Reads all of stdin, byte for byte.
-std::string read_stdin() {
-	constexpr size_t kMax = Tokenizer::kMaxText;
-	std::string text;
-	std::vector<char> piece(65536);
-	for (;;) {
-		const ptrdiff_t n = sys::read_file(0, piece);
-		if (n < 0) fail(Code::Io, "standard input: {}", std::generic_category().message(errno));
-		if (n == 0) return text;
-		text.append(piece.data(), size_t(n));
-		if (text.size() > kMax) fail(Code::Invalid, "standard input has more than {} bytes; give it in parts", kMax);
-	}
-}
 
 std::vector<uint32_t> parse_ids(const std::string& text) {
 	constexpr const char* kSpaces = " \t\r\n";
@@ -51,14 +35,14 @@ std::vector<uint32_t> parse_ids(const std::string& text) {
 
 void tokenize(const TokenizeArgs& a) {
 	const Tokenizer t(Gguf::open(a.model));
-	const std::string input = read_stdin();
+	const std::string input = read_stdin(Tokenizer::kMaxText);
 	if (a.decode) {
 		const std::string text = t.decode(parse_ids(input), a.special);
 		TerminalText shown;
 		return write_stdout(stdout_is_terminal() ? shown.pass(text) + shown.rest() : text);
 	}
 	std::string line;
-	for (uint32_t id : t.encode(input, {.bos = !a.no_bos, .special = a.special}))
+	for (uint32_t id : t.encode(input, {.bos = !a.no_bos, .eos = a.eos, .special = a.special}))
 		line += fmt::format("{}{}", line.empty() ? "" : " ", id);
 	write_stdout(line + "\n");
 }
@@ -74,6 +58,8 @@ void add_tokenize(Command& root) {
 	add_model(c, a->model, kOtherGroup)->required()->help =
 	    "take the tokenizer of this .gguf file, which may hold a vocabulary only, or of a name of kvrun list";
 	add_flag(c, "--no-bos", a->no_bos, "do not prepend the model's begin-of-text token");
+	add_flag(c, "--eos", a->eos,
+	         "end with the token that the model's file names for texts that are embedded, if it does");
 	add_flag(c, "--special", a->special, "parse control tokens written in the text; with --decode: print them");
 	add_flag(c, "--decode", a->decode, "convert token IDs on standard input to text");
 	c.run = [a] { tokenize(*a); };

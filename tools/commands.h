@@ -22,6 +22,7 @@ void add_list(Command&);
 void add_rm(Command&);
 void add_plan(Command&);
 void add_inspect(Command&);
+void add_embed(Command&);
 void add_tokenize(Command&);
 void add_replay(Command&);
 void add_eval(Command&);

@@ -114,6 +114,7 @@ int run(int argc, char** argv) {
 	add_rm(app);
 	add_plan(app);
 	add_inspect(app);
+	add_embed(app);
 	add_tokenize(app);
 	add_replay(app);
 	add_eval(app);

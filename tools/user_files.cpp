@@ -20,20 +20,24 @@ struct Fd {
 	}
 };
 
+std::string read_all(int fd, const std::string& name, size_t most) {
+	std::string text;
+	std::vector<char> piece(65536);
+	for (;;) {
+		const ptrdiff_t n = sys::read_file(fd, piece);
+		if (n < 0) fail_file(name);
+		if (n == 0) return text;
+		text.append(piece.data(), size_t(n));
+		if (text.size() > most) fail_status(KVRUN_EINVALID, "{} has more than {} bytes; give it in parts", name, most);
+	}
+}
+
 std::string read_file(const std::string& path, size_t most, sys::Open how) {
 	const Fd f{sys::open_file(path, how)};
 	sys::FileInfo info;
 	if (f.fd < 0 || !sys::stat_file(f.fd, info)) fail_file(path);
 	if (!info.regular()) fail_status(KVRUN_EINVALID, "{} is no regular file", path);
-	std::string text;
-	std::vector<char> piece(65536);
-	for (;;) {
-		const ptrdiff_t n = sys::read_file(f.fd, piece);
-		if (n < 0) fail_file(path);
-		if (n == 0) return text;
-		text.append(piece.data(), size_t(n));
-		if (text.size() > most) fail_status(KVRUN_EINVALID, "{} has more than {} bytes", path, most);
-	}
+	return read_all(f.fd, path, most);
 }
 
 } // namespace
@@ -61,6 +65,8 @@ std::string state_folder() {
 }
 
 std::string read_text_file(const std::string& path, size_t most) { return read_file(path, most, sys::Open::Read); }
+
+std::string read_stdin(size_t most) { return read_all(0, "standard input", most); }
 
 std::string read_private_file(const std::string& path, size_t most) {
 	if (const std::string why = foreign_file(path); !why.empty()) fail_status(KVRUN_EFORMAT, "{}: {}", path, why);

@@ -14,6 +14,8 @@ void make_private_folder(const std::string& path);
 
 // Reads the whole text of a file of at most `most` bytes. Throws StatusError that names the file.
 std::string read_text_file(const std::string& path, size_t most);
+// All of standard input, byte for byte. The same errors.
+std::string read_stdin(size_t most);
 // The same for a file that kvrun wrote: refuses a symbolic link and another user's file.
 std::string read_private_file(const std::string& path, size_t most);
 // Why a file cannot have been written by kvrun: "it is a symbolic link"; empty if it can, or if it does not exist.

@@ -345,7 +345,8 @@ void CpuBackend::compute(const op::AttendPrompt& o) {
 			for (uint32_t head = h * share; head < (h + 1) * share; ++head) {
 				const size_t row = (size_t(t) * n_heads + head) * D;
 				uint32_t seen = own.first + t + 1, lost = own.window.first_seen(own.first + t);
-				if (own.together) seen = own.first + T, lost = std::min(lost, own.first);
+				seen += std::min(own.ahead, T - t - 1);
+				if (own.ahead >= T) lost = std::min(lost, own.first);
 				const float* r = qr ? qr + (size_t(t) * n_heads + head) * v_dim : nullptr;
 				for (uint32_t i = lost; i < seen; ++i)
 					score[i] = score_of(dot(qs + row, k.data() + size_t(i) * D, D) +

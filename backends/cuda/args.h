@@ -271,7 +271,7 @@ struct AttendPromptArgs {
 	const float* sinks;  // (n_heads), or null; unused if row_parts is not null
 	const float* q_rope; // as in AttendArgs
 	uint32_t rope_dim;
-	uint32_t ahead; // rows behind its own that a row also sees: n_rows, if all see each other, else 0
+	uint32_t ahead; // rows behind its own that a row also sees; n_rows: all, whatever the window
 };
 struct AttendMergeArgs {
 	float *out, *lse; // (rows, n_heads, head_dim), (rows, n_heads) or null

@@ -305,7 +305,7 @@ template <uint32_t kMostChannels, bool kLatent> __device__ inline void attend_ro
 	const uint32_t v_dim = kLatent ? a.rope_dim : D;
 	const auto first_seen = [&](uint32_t token) {
 		const uint32_t from = a.chunked ? token / a.window * a.window : token < a.window ? 0u : token - a.window + 1;
-		return a.ahead && a.first < from ? a.first : from;
+		return a.ahead >= a.n_rows && a.first < from ? a.first : from;
 	};
 	const Lane lane = lane_of(D);
 	float4 sum[kQueries] = {};

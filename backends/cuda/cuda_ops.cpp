@@ -531,7 +531,7 @@ void CudaBackend::compute(const op::AttendPrompt& o) {
 	                            data<float>(own.softmax.sinks),
 	                            data<float>(own.softmax.q_rope),
 	                            own.softmax.q_rope ? own.v.shape[2] : 0,
-	                            own.together ? rows : 0};
+	                            std::min(own.ahead, rows)};
 	const uint32_t queries = rows * (n_heads / n_kv_heads);
 	const auto& kernel = own.softmax.q_rope ? kernels_.attend_latent_prompt
 	                     : D <= kThreads    ? kernels_.attend_prompt_narrow

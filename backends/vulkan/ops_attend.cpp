@@ -123,8 +123,8 @@ void VulkanBackend::compute(const op::AttendPrompt& o) {
 	const AttendChoice how = choose_attend_prompt(caps(), n_heads / n_kv_heads, head_dim, flags);
 	const double all = own.first + rows, window = own.window ? own.window.tokens : all;
 	const double tokens = std::min(all, rows + window),
-	             pairs = own.together ? rows * all // at most
-	                                  : std::min(double(rows) * (own.first + 0.5 * (rows + 1)), rows * window);
+	             pairs = own.ahead ? rows * std::min(all, window + own.ahead) // at most
+	                               : std::min(double(rows) * (own.first + 0.5 * (rows + 1)), rows * window);
 	const AttendPromptPush push{.first = own.first,
 	                            .n_rows = rows,
 	                            .n_heads = n_heads,
@@ -134,7 +134,7 @@ void VulkanBackend::compute(const op::AttendPrompt& o) {
 	                            .scale = score_scale(head_dim),
 	                            .window = own.window.tokens,
 	                            .softcap = own.softmax.softcap,
-	                            .ahead = own.together ? rows : 0};
+	                            .ahead = std::min(own.ahead, rows)};
 	// The result is also bound in place of an unused lse: a bind for writing counts as a write.
 	const View result = older ? older->parts : out;
 	rec_.dispatch(pipeline(how), push,

@@ -1,5 +1,6 @@
 // Prompts and answers of the C API: kvrun_generate, kvrun_prefill, kvrun_decode, batches.
 #include "engine/api/objects.h"
+#include "engine/api/prompt.h"
 #include "engine/api/sampling.h"
 
 namespace kvrun::api {
@@ -7,14 +8,7 @@ namespace {
 
 constexpr kvrun_generate_options kGenerateDefaults = KVRUN_GENERATE_OPTIONS_INIT;
 
-kvrun_generate_options read_generate_options(const kvrun_generate_options* given) {
-	return read_options(given, kGenerateDefaults, "kvrun_generate_options",
-	                    offsetof(kvrun_generate_options, presence_penalty));
-}
-
 constexpr size_t kFirstResult = offsetof(kvrun_generate_result, stop); // bytes
-
-bool is_set(const kvrun_canceller* c) { return c && c->set.load(std::memory_order_relaxed); }
 
 GenerateOptions generate_options(const kvrun_generate_options& o, EngineObject& e) {
 	GenerateOptions g;
@@ -52,12 +46,17 @@ kvrun_generate_result result_of(const GenerateResult& r) {
 	return out;
 }
 
+} // namespace
+
+kvrun_generate_options read_generate_options(const kvrun_generate_options* given) {
+	return read_options(given, kGenerateDefaults, "kvrun_generate_options",
+	                    offsetof(kvrun_generate_options, presence_penalty));
+}
+
 std::span<const uint32_t> prompt_span(const uint32_t* tokens, size_t count) {
 	if (count) check_pointer(tokens, "prompt");
 	return {tokens, count};
 }
-
-} // namespace
 
 struct Answers::Answer {
 	Answer(InUse u, const kvrun_generate_options& o) : session(std::move(u)), options(o) {}
@@ -123,7 +122,7 @@ uint32_t Answers::add_fork(InUse session, uint32_t of, const kvrun_generate_opti
 
 void Answers::stop_cancelled() {
 	for (auto& [id, a] : answers_) {
-		if (a->result || !(a->stopped || is_set(a->options.canceller))) continue;
+		if (a->result || !(a->stopped || kvrun_canceller_is_set(a->options.canceller))) continue;
 		std::lock_guard turn(engine_->turn);
 		a->result = batch_->take(id);
 	}
@@ -222,10 +221,8 @@ kvrun_status kvrun_generate_text(kvrun_session* session, const char* prompt, con
 	});
 }
 
-// Reads a prompt into the session, taking turns with other threads; `hooks` are called during this thread's turns.
-// Returns the logits of the last token.
-static std::vector<float> read_prompt(InUse& s, std::span<const uint32_t> prompt, const kvrun_generate_options* options,
-                                      PrefillHooks hooks) {
+std::vector<float> kvrun::api::read_prompt(InUse& s, std::span<const uint32_t> prompt,
+                                           const kvrun_generate_options* options, PrefillHooks hooks) {
 	const kvrun_generate_options o = read_generate_options(options);
 	Turn& turn = s.engine().turn;
 	std::optional<Prefill> prefill;
@@ -242,7 +239,7 @@ static std::vector<float> read_prompt(InUse& s, std::span<const uint32_t> prompt
 		prefill.emplace(*s, prompt, std::move(hooks));
 	}
 	for (bool done = false; !done;) {
-		if (is_set(o.canceller)) refuse(KVRUN_ECANCELLED, "the prompt was cancelled");
+		if (kvrun_canceller_is_set(o.canceller)) refuse(KVRUN_ECANCELLED, "the prompt was cancelled");
 		{
 			std::lock_guard lock(turn);
 			done = prefill->step();
@@ -273,37 +270,6 @@ kvrun_status kvrun_hidden_states(kvrun_session* session, const uint32_t* prompt,
 			std::ranges::copy(states, out + first * dim);
 		};
 		read_prompt(s, prompt_span(prompt, count), options, std::move(hooks));
-	});
-}
-
-// The file's "ARCHITECTURE.pooling_type"; 1 to 3 as in kvrun_pooling.
-static kvrun_pooling pooling_of(const Engine& e) {
-	const uint32_t said = e.file().u32(e.config().arch + ".pooling_type", KVRUN_POOL_MEAN);
-	return said == KVRUN_POOL_FIRST || said == KVRUN_POOL_LAST ? kvrun_pooling(said) : KVRUN_POOL_MEAN;
-}
-
-kvrun_status kvrun_embed(kvrun_session* session, const uint32_t* prompt, size_t count, kvrun_pooling pooling,
-                         const kvrun_generate_options* options, float* out) {
-	return guard([&] {
-		check_pointer(out, "out");
-		if (pooling < KVRUN_POOL_MODEL || pooling > KVRUN_POOL_LAST)
-			refuse(KVRUN_EINVALID, "pooling is {}, expected a kvrun_pooling", int(pooling));
-		InUse s(session);
-		const Engine& e = *s.engine().engine;
-		const kvrun_pooling how = pooling == KVRUN_POOL_MODEL ? pooling_of(e) : pooling;
-		const size_t dim = e.config().dim;
-		std::vector<double> sum(dim);
-		PrefillHooks hooks;
-		hooks.all_states = [&](uint32_t first, uint32_t n, std::span<const float> states) {
-			for (size_t i = 0; i < n; ++i) {
-				const size_t at = first + i;
-				if ((how == KVRUN_POOL_FIRST && at > 0) || (how == KVRUN_POOL_LAST && at + 1 < count)) continue;
-				for (size_t d = 0; d < dim; ++d) sum[d] += states[i * dim + d];
-			}
-		};
-		read_prompt(s, prompt_span(prompt, count), options, std::move(hooks));
-		const double n = how == KVRUN_POOL_MEAN ? double(count) : 1;
-		for (size_t d = 0; d < dim; ++d) out[d] = float(sum[d] / n);
 	});
 }
 
@@ -366,7 +332,7 @@ kvrun_status kvrun_batch_new(kvrun_batch** out, kvrun_engine* engine) {
 	if (out) *out = nullptr;
 	return guard([&] {
 		check_pointer(out, "out");
-		*out = batches().add(std::make_shared<BatchObject>(engines().get(engine)));
+		*out = batches().add(std::make_shared<BatchObject>(with_sessions(engines().get(engine))));
 	});
 }
 

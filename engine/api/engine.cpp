@@ -3,6 +3,7 @@
 #include "engine/api/objects.h"
 #include "engine/api/weight_options.h"
 #include "models/draft_file.h"
+#include "models/text_encoder.h"
 
 namespace kvrun::api {
 namespace {
@@ -64,6 +65,7 @@ std::shared_ptr<EngineObject> open_engine(const kvrun_engine_options* given) {
 		refuse(KVRUN_EINVALID, "ubatch is {}, expected 1 to {}", o.ubatch, kMaxUbatch);
 	EngineOptions e;
 	e.model = o.model_path;
+	e.encoders = true;
 	e.loras = parse_loras(text_or_empty(o.loras));
 	e.mmproj = text_or_empty(o.mmproj);
 	e.image_rows = {o.image_min_tokens, o.image_max_tokens};
@@ -141,8 +143,10 @@ kvrun_status kvrun_engine_get_info(kvrun_engine* engine, kvrun_engine_info* out)
 		i.device_is_cpu = object->device.is_cpu;
 		std::lock_guard turn(object->turn);
 		i.activation_bytes = e.activation_bytes();
-		i.kv_budget_bytes = e.pool().budget_bytes();
-		i.kv_used_bytes = e.pool().used_bytes();
+		i.encodes = c.encodes;
+		i.vector_dim = vector_dim(c);
+		i.n_scores = c.text_head.labels;
+		if (!c.encodes) i.kv_budget_bytes = e.pool().budget_bytes(), i.kv_used_bytes = e.pool().used_bytes();
 		write_result(out, i, "kvrun_engine_info", offsetof(kvrun_engine_info, host_weight_bytes));
 	});
 }
@@ -153,6 +157,7 @@ kvrun_status kvrun_engine_set_host_memory(kvrun_engine* engine, const kvrun_host
 		const kvrun_host_memory_options o = read_options(options, defaults, "kvrun_host_memory_options");
 		const auto object = engines().get(engine);
 		std::lock_guard turn(object->turn);
+		if (object->engine->text_encoder()) return; // it has no caches
 		HostPool& host = object->engine->pool().host();
 		host.set_offload(text_or_empty(o.offload_dir));
 		host.set_budget(o.budget_bytes);
@@ -184,7 +189,9 @@ kvrun_status kvrun_tokenize(kvrun_engine* engine, const char* text, size_t lengt
 	return guard([&] {
 		const auto e = engines().get(engine);
 		if (length) check_pointer(text, "text");
-		const EncodeOptions o = {.bos = !(flags & KVRUN_TOKENS_NO_BOS), .special = (flags & KVRUN_TOKENS_SPECIAL) != 0};
+		const EncodeOptions o = {.bos = !(flags & KVRUN_TOKENS_NO_BOS),
+		                         .eos = (flags & KVRUN_TOKENS_END) != 0,
+		                         .special = (flags & KVRUN_TOKENS_SPECIAL) != 0};
 		const std::vector<uint32_t> tokens = e->engine->tokenizer().encode({text ? text : "", length}, o);
 		fill_buffer(tokens.data(), tokens.size(), out, capacity, out_count, "tokens");
 	});

@@ -49,6 +49,12 @@ struct EngineObject {
 	Turn turn = Turn(log); // held during one piece of work on the device, and during changes of the engine's memory
 };
 
+// Throws the error for an engine that has no sessions, because its model encodes texts.
+inline const std::shared_ptr<EngineObject>& with_sessions(const std::shared_ptr<EngineObject>& e) {
+	if (e->engine->text_encoder()) fail_encoder(e->engine->file().name());
+	return e;
+}
+
 struct SessionObject {
 	SessionObject(std::shared_ptr<EngineObject> e) : engine(std::move(e)) {}
 	~SessionObject();

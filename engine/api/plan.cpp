@@ -3,6 +3,7 @@
 #include "backends/weight_rows.h"
 #include "engine/api/objects.h"
 #include "engine/api/weight_options.h"
+#include "engine/run/engine.h"
 #include "engine/run/memory_plan.h"
 #include "engine/run/tuning_file.h"
 #include "engine/run/weight_fit.h"
@@ -51,6 +52,7 @@ kvrun_status kvrun_plan_memory(kvrun_plan* out, const kvrun_plan_options* option
 		check_pointer(o.model_path, "model_path");
 		const Gguf file = Gguf::open(o.model_path);
 		const Config c = read_config(file);
+		if (c.encodes) fail_encoder(file.name());
 		const DeviceRoom room = room_of_plan(o, c.n_layers);
 		const uint64_t memory = room.free_bytes;
 		kvrun_plan p = KVRUN_PLAN_INIT;

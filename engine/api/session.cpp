@@ -17,7 +17,7 @@ template <class F> void look_at(kvrun_session* session, F&& look) {
 
 kvrun_session* restore(kvrun_engine* engine, const char* path, uint32_t checkpoints) {
 	check_pointer(path, "path");
-	auto s = std::make_shared<SessionObject>(engines().get(engine));
+	auto s = std::make_shared<SessionObject>(with_sessions(engines().get(engine)));
 	{
 		std::lock_guard turn(s->engine->turn);
 		s->session = restore_session(*s->engine->engine, path, checkpoints);
@@ -69,7 +69,7 @@ kvrun_status kvrun_session_open(kvrun_session** out, kvrun_engine* engine, const
 		check_pointer(out, "out");
 		constexpr kvrun_session_options defaults = KVRUN_SESSION_OPTIONS_INIT;
 		const kvrun_session_options o = read_options(options, defaults, "kvrun_session_options");
-		auto s = std::make_shared<SessionObject>(engines().get(engine));
+		auto s = std::make_shared<SessionObject>(with_sessions(engines().get(engine)));
 		SessionOptions so;
 		so.kv = parse_policy(o.kv ? o.kv : "fp16");
 		so.ctx = o.ctx;

@@ -166,7 +166,7 @@ void KvPrefill::attend(uint32_t l, const View& out, const View& q, uint32_t firs
 	const KvRead* read = own_.window ? nullptr : older(l, n, softmax);
 	const bool scores = counts && scores_rows(first, n);
 	KvRows kv = own(l);
-	kv.first += first, kv.softmax = softmax, kv.together = together;
+	kv.first += first, kv.softmax = softmax, kv.ahead = together ? kAllRows : 0;
 	const View lse = scores ? this->lse(n) : View();
 	be_.attend_prompt(out, lse, q, kv, read);
 	if (scores) score(l, q, lse, first, softmax);

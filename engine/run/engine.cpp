@@ -28,12 +28,21 @@ uint32_t longest_block(const DeviceInfo& dev, const Config& cfg, const CacheLaye
 
 } // namespace
 
+void fail_encoder(std::string_view model) {
+	fail(Code::Unsupported,
+	     "{}: encodes texts and generates none; kvrun embed, or /v1/embeddings of kvrun serve, makes vectors of them",
+	     model);
+}
+
 std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgress& progress) {
 	if (opt.max_rows < 1 || opt.max_rows > LayerRunner::kLogitRows)
 		fail(Code::Invalid, "{} sequences in a decode step, 1 to {} are possible", opt.max_rows,
 		     LayerRunner::kLogitRows);
 	Model model = open_model(opt.model);
 	const uint32_t n_layers = model.config.n_layers;
+	if (model.config.encodes && !opt.encoders) fail_encoder(model.file.name());
+	if (const bool drafts = opt.mtp || !opt.draft_file.empty(); model.config.encodes && (drafts || !opt.mmproj.empty()))
+		fail(Code::Unsupported, "{}: encodes texts; leave {} out", model.file.name(), drafts ? "--draft" : "--mmproj");
 	std::optional<Config> drafting;
 	if (opt.mtp) drafting = read_prediction(model.file, model.config);
 	std::optional<Gguf> draft_file;
@@ -61,6 +70,9 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 	empty.free_bytes -= std::min<uint64_t>(lora_bytes(e->lora_files_, cfg), empty.free_bytes);
 	const uint64_t image_bytes = vision ? TileEncoder::bytes(*vision, vision->most_patches()) : 0;
 	if (vision) empty.free_bytes -= std::min<uint64_t>(vision_file->tensor_bytes() + image_bytes, empty.free_bytes);
+	if (cfg.encodes && empty.parts > 1)
+		fail(Code::Unsupported, "{}: encodes texts; kvrun runs such models on one device, choose one",
+		     e->file().name());
 	if (cfg.rounds > 1 && empty.parts > 1)
 		fail(Code::Unsupported, "{}: repeats its layers {} times; kvrun runs such models on one device, choose one",
 		     e->file().name(), cfg.rounds);
@@ -99,6 +111,10 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 	Backend& be = *e->backend_;
 	e->weights_ = load_weights(e->file(), cfg, be, progress, e->weight_plan_->in_host());
 	e->loras_ = load_loras(e->lora_files_, cfg, e->weights_, be);
+	if (cfg.encodes) {
+		e->text_encoder_ = std::make_unique<TextEncoder>(be, cfg, e->weights_, &e->loras_);
+		return e;
+	}
 	const float scale = vision && vision->projector->scaled ? cfg.embedding_scale : 1;
 	if (vision) // other limits make other rows, so other ids
 		e->images_ = std::make_unique<ImageStore>(std::make_unique<ImageEncoder>(be, *vision_file, std::move(*vision)),
@@ -154,6 +170,7 @@ std::unique_ptr<Drafter> Engine::drafter(Session& s) {
 }
 
 size_t Engine::activation_bytes() const {
+	if (text_encoder_) return loras_.bytes;
 	return loras_.bytes + (images_ ? images_->encoder().weight_bytes() : 0) +
 	       (state_drafts_ ? state_drafts_->layers().bytes() : 0) + (assistant_ ? assistant_->bytes() : 0) +
 	       ring_->bytes() + runner_->bytes() + decoder_->bytes() + scratch_.bytes() + window_scratch_.bytes() +

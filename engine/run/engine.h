@@ -6,6 +6,7 @@
 #include "engine/run/draft_states.h"
 #include "engine/run/image_store.h"
 #include "engine/run/prompt_memory.h"
+#include "engine/run/text_encoder.h"
 #include "engine/run/weight_fit.h"
 #include "engine/run/weight_ring.h"
 #include "models/grammar/token_trie.h"
@@ -34,16 +35,21 @@ struct EngineOptions {
 	std::string mmproj = {};                   // path of the model's vision encoder; empty: it reads no images
 	ImageRows image_rows = {};                 // limits of the rows of an image
 	bool mtp = false;                          // the model's own prediction layer drafts: Engine::state_drafts()
+	bool encoders = false;       // also opens models that encode texts, which have no sessions; else they are refused
 	std::string draft_file = {}; // path of a file that drafts for the model (models/draft_file.h); or empty
 };
 
 // Bytes that caches may take of the memory left by weights: a tenth is reserved for activations and the driver.
 constexpr uint64_t cache_room(uint64_t free_bytes) { return free_bytes - free_bytes / 10; }
 
+// Throws the error for a model that encodes texts where one is needed that generates them.
+[[noreturn]] void fail_encoder(std::string_view model);
+
 class Assistant;
 class AssistantDrafts;
 class Session;
 
+// A model that encodes texts has weights and text_encoder() alone: what sessions need, pool() to decoder(), is absent.
 class Engine {
  public:
 	~Engine();
@@ -59,7 +65,7 @@ class Engine {
 	const CacheLayers& cache_layers() const { return cache_layers_; }
 	KvShape kv_shape() const { return cache_layers_.main_shape(); } // shape that a policy applies to
 	KvPool& pool() { return *pool_; }
-	uint32_t max_rows() const { return decoder_->most_rows(); }
+	uint32_t max_rows() const { return decoder_ ? decoder_->most_rows() : 0; }
 	uint32_t ubatch() const { return ubatch_; }
 	uint32_t prefill_block() const { return prefill_block_; }
 	LatentForm latent_form() const { return latent_form_; }
@@ -79,6 +85,9 @@ class Engine {
 	std::vector<uint32_t> state_layers() const; // where the residual stream is read for the drafter (StateHook::layers)
 	// Drafts an answer of the session by what this engine has for it: assistant or prediction layer; null: neither.
 	std::unique_ptr<Drafter> drafter(Session&);
+	// Of a model whose tokens see each other (Config::encodes), which has no sessions; else null.
+	TextEncoder* text_encoder() const { return text_encoder_.get(); }
+	PooledHead pooled_head() { return {*backend_, config(), weights_}; }
 	ImageStore* images() const { return images_.get(); } // null without EngineOptions::mmproj
 
 	// ---- for sessions and prompts
@@ -105,6 +114,7 @@ class Engine {
 	std::unique_ptr<Assistant> assistant_;
 	std::unique_ptr<AssistantDrafts> assistant_drafts_;
 	std::unique_ptr<ImageStore> images_;
+	std::unique_ptr<TextEncoder> text_encoder_;
 	std::optional<WeightPlan> weight_plan_;
 	std::string weights_text_, weights_trade_;
 	std::unique_ptr<WeightRing> ring_;

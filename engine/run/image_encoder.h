@@ -20,7 +20,7 @@ class ImageEncoder {
 	// Multiplies and adds that a tile takes.
 	double work(const Image& tile) const;
 	// Begins a tile. Throws as TileEncoder does.
-	std::unique_ptr<TileEncoder> begin(const Image& tile, uint32_t most_rows = TileEncoder::kRows);
+	std::unique_ptr<TileEncoder> begin(const Image& tile, uint32_t most_rows = RowEncoder::kRows);
 	// The rows of a tile that is done. Waits for the device. Throws Error{Device} if a result is not finite.
 	TileRows finish(const TileEncoder&);
 	TileRows encode(const Image& tile); // all of it

@@ -91,12 +91,14 @@ void LayerRunner::mix(const Layer& layer, const LayerWeights& L, const LayerRows
 	const Experts& e = layer.experts;
 	if (e.beside_mlp) return mix_beside_mlp(layer, L, r, decode);
 	const ExpertWeights& w = L.experts;
-	KV_ASSERT(layer.mlp_input != MlpInput::Raw); // adding the sum would change rows that are still to be read
+	const bool raw = layer.mlp_input == MlpInput::Raw, sum_normed = layer.mlp_out_norm && layer.norms_sum;
+	KV_ASSERT(!raw || (sum_normed && !e.shared_dim)); // adding the sum would change rows that are still to be read
 	if (has_mlp_norm(layer.mlp_input)) norm(r.h, r.x, L.mlp_norm);
+	const View& h = raw ? r.x : r.h;
 	const uint32_t n = r.n;
 	const View ids = shaped(mlp_.ids, n, e.used), weights = shaped(mlp_.weights, n, e.used);
 	const float scale = expert_scale(layer);
-	if (!e.early) choose(layer, w, r.h, 1, scale, decode);
+	if (!e.early) choose(layer, w, h, 1, scale, decode);
 	View sum = r.x;
 	KV_ASSERT(!e.weigh_input || (scale == 1 && !layer.mlp_out_norm));
 	if (e.weigh_input && e.used == 1) {
@@ -107,8 +109,8 @@ void LayerRunner::mix(const Layer& layer, const LayerWeights& L, const LayerRows
 		if (e.shared_dim) add_shared(layer, w, r, sum, scale, decode);
 		return;
 	}
-	run_experts(layer, w, r.h, ids, decode);
-	if (layer.mlp_out_norm) {
+	run_experts(layer, w, h, ids, decode);
+	if (layer.mlp_out_norm && !sum_normed) {
 		sum = r.branch;
 		be_.activate(sum, r.h, {}, {.scale = 0});
 	}
@@ -116,6 +118,7 @@ void LayerRunner::mix(const Layer& layer, const LayerWeights& L, const LayerRows
 	if (e.shared_dim) add_shared(layer, w, r, sum, scale, decode);
 	if (!layer.mlp_out_norm) return;
 	norm(sum, sum, L.mlp_out_norm, out_norm_eps());
+	if (sum_normed) return;
 	be_.activate(r.x, sum, {}, {.scale = layer.residual_scale, .add = true});
 }
 

@@ -50,6 +50,7 @@ LayerRunner::LayerRunner(Backend& be, const Config& cfg, const Weights& w, uint3
 		if (has_branch_rows(cfg)) branch_ = a.take(DType::F32, most_rows, cfg.dim);
 		if (const uint32_t n = unit_norms(cfg)) ones_ = a.take(DType::F32, n);
 		if (const uint32_t n = skipped_heads(cfg)) nowhere_ = a.take(DType::U32, most_rows, n, 2);
+		if (cfg.encodes) return;
 		final_ = a.take(DType::F32, kLogitRows, cfg.dim);
 		logits_ = a.take(DType::F32, kLogitRows, cfg.vocab);
 		block_max_ = a.take(DType::U32, kLogitRows, ceil_div(cfg.vocab, uint32_t(KV_LOGIT_BLOCK)));
@@ -75,7 +76,9 @@ LayerRunner::LayerRunner(Backend& be, const Config& cfg, const Weights& w, uint3
 }
 
 // Whether outputs of a layer's parts are added to the residual stream unchanged.
-static bool adds_plainly(const Layer& layer, bool norm) { return !norm && layer.residual_scale == 1; }
+static bool adds_plainly(const Layer& layer, bool norm) {
+	return (!norm || layer.norms_sum) && layer.residual_scale == 1;
+}
 
 bool LayerRunner::has_branch_rows(const Config& cfg) {
 	for (const Layer& l : cfg.layers)
@@ -286,7 +289,9 @@ void LayerRunner::add(const Layer& layer, const LayerRows& r, const Proj& proj, 
                       const NormWeights* out_norm, bool decode) {
 	if (adds_plainly(layer, out_norm)) {
 		const Proj into[] = {{r.x, proj.w, proj.bias}};
-		return multiply(into, from, Epilogue::Add, decode);
+		multiply(into, from, Epilogue::Add, decode);
+		if (out_norm) norm(r.x, r.x, *out_norm, out_norm_eps());
+		return;
 	}
 	const Proj into[] = {{r.branch, proj.w, proj.bias}};
 	multiply(into, from, Epilogue::None, decode);

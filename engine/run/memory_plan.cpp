@@ -23,7 +23,7 @@ uint64_t activation_bytes(const Config& c, uint32_t ubatch) {
 	return rows * 4 * (c.dim * (LayerRunner::has_branch_rows(c) ? 2 : 1) + 2 * uint64_t(most.q) + 2 * most.kv) +
 	       MlpMemory::bytes(c, uint32_t(rows)) + RecurrentMemory::bytes(c, uint32_t(rows)) +
 	       LatentMemory::bytes(c, uint32_t(rows)) + StreamMemory::bytes(c, uint32_t(rows)) +
-	       LayerRunner::kLogitRows * logit_row + uint64_t(c.dim) * c.streams.n * 4 + 8 + rope_row;
+	       (c.encodes ? 0 : LayerRunner::kLogitRows * logit_row) + uint64_t(c.dim) * c.streams.n * 4 + 8 + rope_row;
 }
 
 ModelMemory model_memory(const Config& c, uint64_t weight_bytes, uint32_t ubatch) {

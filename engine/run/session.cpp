@@ -35,6 +35,7 @@ static KvPolicy policy_of(Engine& e, const SessionOptions& opt) {
 
 Session::Session(Engine& e, const SessionOptions& options)
     : engine_(e), options_(options), positions_(e.config().ropes[0].axes) {
+	if (e.text_encoder()) fail_encoder(e.file().name());
 	options_.kv = policy_of(e, options);
 	const SessionOptions& opt = options_;
 	const uint32_t trained = std::max(e.config().max_seq, 1u), longest = opt.ctx ? opt.ctx : trained;

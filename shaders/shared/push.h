@@ -204,7 +204,7 @@ struct AttendPromptPush {
 	float scale;   // 1 / sqrt(head_dim)
 	uint window;   // latest tokens that a row sees, or tokens of a chunk; unused without PROMPT_WINDOW
 	float softcap; // unused without PROMPT_SOFTCAP
-	uint ahead;    // rows behind its own that a row also sees: n_rows, if all rows see each other, else 0
+	uint ahead;    // rows behind its own that a row also sees; n_rows: all, whatever the window
 };
 struct AttendMergePush {
 	KV_PUSH_HEAD

@@ -232,14 +232,16 @@ struct AttendRow {
 	uint32_t item_rows = 1; // rows of a work item
 	uint32_t window = 0;    // attend_prompt: latest tokens that a row sees
 	bool chunked = false;   // or those since the last multiple of window
-	bool together = false;  // attend_prompt: rows see each other
+	uint32_t ahead = 0;     // attend_prompt: rows behind its own that a row sees
 	std::string text() const {
 		return fmt::format("{}: T {} heads {}:{} head_dim {} {} tokens in pages of {}, {} splits{}{}{}{}{}",
 		                   prompt ? "attend_prompt" : "attend", T, n_heads, n_kv_heads, D, n_old, page, splits,
 		                   per_head ? ", live per head" : "", prompt ? fmt::format(", prompt from {}", prompt - 1) : "",
 		                   item_rows > 1 ? fmt::format(", {} rows together", item_rows) : "",
 		                   window ? fmt::format(", {} {}", chunked ? "chunks of" : "window", window) : "",
-		                   together ? ", together" : "");
+		                   ahead == kAllRows ? ", together"
+		                   : ahead           ? fmt::format(", {} ahead", ahead)
+		                                     : "");
 	}
 };
 
@@ -351,11 +353,8 @@ void run_attend(Backend& backend, const AttendRow& r, const TestRow& row) {
 			const uint32_t h = head / (r.n_heads / r.n_kv_heads);
 			const uint32_t lost = first_seen(r, first + t);
 			attend_reference(c, h, &q[at], r.D, &k[size_t(h) * T_cap * r.D], &v[size_t(h) * T_cap * r.D],
-			                 r.together ? std::min(lost, first) : lost,
-			                 r.together ? n
-			                 : r.prompt ? first + t + 1
-			                            : 0,
-			                 &want[at]);
+			                 r.ahead == kAllRows ? std::min(lost, first) : lost,
+			                 r.prompt ? std::min<uint64_t>(n, first + t + 1 + uint64_t(r.ahead)) : 0, &want[at]);
 		}
 	const View out = rig.out(r.T, r.n_heads, r.D), vq = rig.f32(q, r.T, r.n_heads, r.D);
 	if (r.prompt) {
@@ -364,7 +363,7 @@ void run_attend(Backend& backend, const AttendRow& r, const TestRow& row) {
 		                 first,
 		                 Window{r.window, r.chunked},
 		                 {},
-		                 r.together};
+		                 r.ahead};
 		backend.attend_prompt(out, {}, vq, own, r.n_old ? &c.kv : nullptr);
 	} else {
 		backend.attend(out, {}, vq, c.kv);
@@ -530,7 +529,24 @@ TEST_CASE("ops: attend_prompt with rows that see each other") {
 	rows.push_back({1, 4, 2, 64, 0, 32, 1, false, 5});
 	rows.push_back({40, 4, 2, 64, 90, 32, 2, false, 8, 40});
 	rows.push_back({150, 2, 2, 64, 0, 32, 1, false, 1});
-	for (AttendRow& r : rows) r.together = true;
+	for (AttendRow& r : rows) r.ahead = kAllRows;
+	each_row(rows, run_attend);
+}
+
+TEST_CASE("ops: attend_prompt with windows on both sides of a row") {
+	std::vector<AttendRow> rows;
+	const uint32_t heads[][2] = {{4, 4}, {8, 2}, {3, 1}};
+	size_t i = 0;
+	for (const uint32_t D : {64u, 32u, 256u})
+		for (const uint32_t ahead : {1u, 16u, 32u, 64u, 200u}) {
+			const auto& h = heads[i % 3];
+			AttendRow r{i % 2 ? 150u : 70u, h[0], h[1], D, 0, 32, 1, false, 1};
+			r.window = ahead + 1, r.ahead = ahead;
+			rows.push_back(r), ++i;
+		}
+	rows.push_back({150, 4, 2, 64, 0, 32, 1, false, 1, 1, 9, false, 40}); // more ahead than behind
+	rows.push_back({150, 4, 2, 64, 0, 32, 1, false, 1, 1, 40, false, 9});
+	rows.push_back({1, 4, 2, 64, 0, 32, 1, false, 1, 1, 9, false, 8});
 	each_row(rows, run_attend);
 }
 

@@ -180,7 +180,7 @@ int main(int argc, char** argv) {
 		if (entry.path().extension() == ".gguf" && entry.path().stem() != "text")
 			std::filesystem::copy_file(entry.path(), vision / entry.path().filename(),
 			                           std::filesystem::copy_options::overwrite_existing);
-	for (const char* kind : {"assistant", "eagle", "dflash"}) // files that draft
+	for (const char* kind : {"assistant", "eagle", "dflash", "encoder"}) // files that draft; encoders of texts
 		for (const auto& entry : std::filesystem::directory_iterator(golden.parent_path() / kind))
 			if (entry.path().extension() == ".gguf" && entry.path().stem() != "right.model")
 				std::filesystem::copy_file(entry.path(), gguf / (kind + ("-" + entry.path().filename().string())),
@@ -259,6 +259,18 @@ int main(int argc, char** argv) {
 		const std::string words = std::string{char(pre), 6} + std::string(kWords, sizeof kWords - 1);
 		write(tok / fmt::format("words-bpe-{}", pre), std::string(1, '\0') + text + words, {});
 		write(tok / fmt::format("words-spm-{}", pre), "\2" + text + words, {});
+	}
+	for (int flags = 0; flags < 16; ++flags) { // of text encoders; unigrams: also units of a normalizer
+		constexpr char kWords[] = "\0\1\2ll\0\0\1H\3\0\3<x>\0\0\5hello\7\2\2 a\0\5\3ell\0\0\1o";
+		const std::string front = text + std::string{char(flags), 7}, words(kWords, sizeof kWords - 1);
+		std::string units(128 * 4, '\0'); // of which H and l are keys: the texts at 0 and 2
+		const auto unit = [&](uint32_t at, uint32_t v) { std::memcpy(units.data() + at * 4, &v, sizeof v); };
+		unit('H', 'H' | 1u << 8 | uint32_t('H' ^ 1) << 10);
+		unit('l', 'l' | 1u << 8 | uint32_t('l' ^ 2) << 10);
+		unit(1, 1u << 31);
+		unit(2, 1u << 31 | 2);
+		write(tok / fmt::format("words-wpm-{}", flags), "\4" + front + words, {});
+		write(tok / fmt::format("words-ugm-{}", flags), "\6" + front + char(128) + units + words, {});
 	}
 	return 0;
 }

@@ -78,6 +78,33 @@ GgufBuilder vocabulary(Input& in, bool spm) {
 	return b;
 }
 
+// Words of a text encoder with kinds and scores from the input; for unigrams, also a normalizer.
+GgufBuilder encoder_vocabulary(Input& in, bool unigrams) {
+	GgufBuilder b;
+	std::vector<std::string> tokens = {"[CLS]", "[SEP]", "[UNK]"};
+	std::vector<int32_t> kinds = {3, 3, 2};
+	std::vector<float> scores(3);
+	const uint8_t flags = in.byte();
+	const uint8_t n = in.byte();
+	const std::string units(in.bytes(unigrams ? in.byte() * size_t(4) : 0));
+	for (int i = 0; i < n && !in.rest.empty(); ++i) {
+		const uint8_t kind = in.byte(), score = in.byte();
+		tokens.push_back((score % 4 == 0 ? "\xe2\x96\x81" : "") + std::string(in.bytes(in.byte() % 16)));
+		kinds.push_back(kind % 8 == 3 ? 4 : kind % 8 == 7 ? 5 : 1);
+		scores.push_back(-float(score));
+	}
+	b.text("tokenizer.ggml.model", unigrams ? "t5" : "bert").texts("tokenizer.ggml.tokens", tokens);
+	b.numbers("tokenizer.ggml.token_type", GgufType::I32, kinds).u32("tokenizer.ggml.eos_token_id", 1);
+	b.flag("tokenizer.ggml.add_space_prefix", flags & 1).flag("tokenizer.ggml.remove_extra_whitespaces", flags & 2);
+	b.flag("tokenizer.ggml.normalizer.lowercase", flags & 4).flag("tokenizer.ggml.normalizer.strip_accents", flags & 8);
+	if (unigrams) b.numbers("tokenizer.ggml.scores", GgufType::F32, scores);
+	if (units.size() % 4 == 0 && !units.empty()) {
+		const std::string map = GgufBuilder::raw(uint32_t(units.size())) + units + std::string("a\0 b \0\xff\0", 8);
+		b.array("tokenizer.ggml.precompiled_charsmap", GgufType::U8, map.size(), map);
+	}
+	return b;
+}
+
 // `exact`: the vocabulary can encode every text, so that decoding must return it.
 void through(const Gguf& g, std::string_view text, bool exact) {
 	const Tokenizer t(g);
@@ -100,7 +127,7 @@ void through(const Gguf& g, std::string_view text, bool exact) {
 		}
 		if (streamed + stream.finish() != back) std::abort();
 	}
-	(void)t.encode(text); // with BOS
+	(void)t.encode(text, {.eos = true}); // with BOS
 }
 
 } // namespace
@@ -114,8 +141,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 		if (mode & 1) {
 			through(Gguf::parse("fuzz", std::as_bytes(std::span(in.rest))), text, false);
 		} else {
-			const auto bytes = vocabulary(in, mode & 2).bytes();
-			through(Gguf::parse("fuzz", bytes), text, true);
+			const bool encoder = mode & 4; // else of a chat model
+			const auto bytes = (encoder ? encoder_vocabulary(in, mode & 2) : vocabulary(in, mode & 2)).bytes();
+			through(Gguf::parse("fuzz", bytes), text, !encoder);
 		}
 	} catch (const Error& e) {
 		if (e.code == Code::Internal) std::abort(); // a violated invariant of kvrun is a finding

@@ -271,9 +271,9 @@ TEST_CASE("T19: vocabularies that cannot be are refused") {
 	for (const char* bad : {"ab", "", " ", "a ", "  "})
 		has(refusal(bpe({}, {bad})), fmt::format("element 0 is '{}', expected two parts", bad));
 	b = spm();
-	b.text("tokenizer.ggml.model", "bert");
-	has(refusal(b), "tokenizer is bert; kvrun knows llama (SentencePiece-style), gemma4 (the same with merges) and "
-	                "gpt2 (byte-level BPE)");
+	b.text("tokenizer.ggml.model", "rwkv");
+	has(refusal(b), "tokenizer is rwkv; kvrun knows llama (SentencePiece-style), gemma4 (the same with merges), "
+	                "gpt2 (byte-level BPE), bert (WordPiece) and t5 (unigrams)");
 	b = bpe({}, {});
 	b.text("tokenizer.ggml.pre", "no-such");
 	has(refusal(b), "pre-tokenizer is no-such; kvrun knows default gpt-2 mpt");

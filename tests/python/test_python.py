@@ -269,6 +269,39 @@ def test_hidden_states_and_embeddings(engine):
         engine.session().embed(tokens, "middle")
 
 
+def golden_encoder(name):
+    folder = os.path.join(ROOT, "tests", "golden", "encoder")
+    with open(os.path.join(folder, name + ".json"), encoding="utf-8") as f:
+        return os.path.join(folder, name + ".gguf"), json.load(f)
+
+
+def test_vectors_of_texts(engine):
+    got = engine.embed(["A house", "x"])
+    assert got.shape == (2, engine.info.vector_dim) and np.allclose(np.linalg.norm(got, axis=1), 1, atol=1e-5)
+    alone = engine.session().embed(engine.tokenize("A house", end=True))
+    assert np.allclose(got[0], alone / np.linalg.norm(alone), atol=1e-5)
+    assert engine.embed([]).shape == (0, engine.info.vector_dim)
+    with pytest.raises(TypeError):
+        engine.embed("A house")
+    for name in ("bert", "gemma_embedding"):
+        path, want = golden_encoder(name)
+        with kvrun.Engine(path, device="cpu") as encoder:
+            assert encoder.info.encodes
+            got = encoder.embed(want["texts"], normalise=False)
+            assert np.abs(got - np.array(want["embeddings"])).max() < 1e-3 * np.abs(got).max(), name
+            with pytest.raises(kvrun.Error, match="encodes texts"):
+                encoder.session()
+
+
+def test_scores_of_documents(engine):
+    path, want = golden_encoder("bert_reranker")
+    with kvrun.Engine(path, device="cpu") as reranker:
+        for pair in want["pairs"]:
+            assert abs(reranker.score(pair["query"], [pair["document"]])[0] - pair["typed"]) < 2e-3
+    with pytest.raises(kvrun.Error, match="no classifier"):
+        engine.score("a", ["b"])
+
+
 def test_policy_and_tiers(engine):
     s = engine.session(kv="kivi2,recent=32", ctx=512)
     s.prefill(engine.tokenize(record(16)[0]))

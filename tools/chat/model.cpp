@@ -14,6 +14,7 @@ constexpr const char* kSmaller[] = {"rtn8", "kivi4", "kivi2"}; // policies to su
 
 ChatModel::ChatModel(const ChatArgs& a) : path_(a.model), gbnf_(a.form.gbnf()), schema_(a.form.schema()) {
 	check_call(open_model(a, a.draft, a.kv, /*answers=*/1, /*canceller=*/nullptr, /*show=*/true, engine_));
+	if (engine_info(engine()).encodes) created<SessionHandle>(kvrun_session_open, engine(), nullptr); // says why not
 	new_grammar(nullptr); // reports a bad grammar before the first question
 	choose_template(prompt_, engine(), a.chat_template);
 	const kvrun_status known = chat_features(engine(), prompt_, features_);

@@ -81,6 +81,7 @@ int64_t file_time(const std::string& path) {
 
 // Checks that a session of the default policy can be opened; returns its context.
 uint32_t try_session(const ServeArgs& a, kvrun_engine* engine) {
+	if (const kvrun_engine_info i = engine_info(engine); i.encodes) return i.ctx_train;
 	kvrun_session_options o = KVRUN_SESSION_OPTIONS_INIT;
 	o.kv = a.kv.c_str();
 	o.ctx = uint32_t(a.ctx);
@@ -100,6 +101,12 @@ void say_what_runs(const ServeArgs& a, const serve::Model& model, uint32_t ctx) 
 	text += std::string(i.device_is_cpu ? "running on a CPU device: " : "device: ") + i.device_name;
 	if (*i.device_driver) text += std::string(", driver ") + i.device_driver;
 	if (*i.weights) text += std::string("\n") + i.weights;
+	if (i.encodes) {
+		text += "\nencodes texts of up to " + std::to_string(ctx) + " tokens; it generates none, and answers " +
+		        (i.n_scores ? "/v1/rerank and " : "") + "/v1/embeddings\n";
+		std::fputs(visible(text, /*lines=*/true).c_str(), stderr);
+		return;
+	}
 	text += "\ncontext of " + std::to_string(ctx) + " tokens a request, " + std::to_string(a.parallel) +
 	        " answers at once; policy " + a.kv + " where a request names none; " + bytes(i.kv_budget_bytes) +
 	        " for all caches\n";
@@ -344,6 +351,8 @@ void add_serve(Command& root) {
 	      {"POST /v1/messages", "the same in the form of Anthropic's Messages API; /count_tokens below it"},
 	      {"POST /v1/embeddings", "a vector of length 1 for each text: the mean of the last hidden states, or what the "
 	                              "model's file says"},
+	      {"POST /v1/rerank",
+	       "{query, documents, top_n}: documents by how well they answer the query, with a reranker"},
 	      {"POST /tokenize, /detokenize", "{content, add_special, parse_special} to {tokens}, and back"},
 	      {"GET /slots", "answers under way, with their tokens, KV bytes and what they fetch"},
 	      {"GET /sessions, /sessions/NAME", "kept conversations; the messages of one. DELETE removes it"},

@@ -1,7 +1,9 @@
-// Embeddings: a vector for each text, in the form of OpenAI's API.
+// Vectors of texts, and scores of documents.
 #include "tools/serve/embeddings.h"
+#include <algorithm>
 #include <bit>
 #include <cmath>
+#include <numeric>
 
 namespace kvrun::serve {
 
@@ -15,11 +17,7 @@ EmbeddingsRequest embeddings_request(const Json& body, uint32_t dim) {
 		throw ApiError(400, "encoding_format is '" + format.substr(0, 40) + "', expected float or base64",
 		               "encoding_format");
 	r.base64 = format == "base64";
-	if (const std::optional<int64_t> n = f.integer("dimensions", 1, UINT32_MAX); n && *n != dim)
-		throw ApiError(400,
-		               "dimensions is " + std::to_string(*n) + ", the model's vectors have " + std::to_string(dim) +
-		                   ", which are not shortened",
-		               "dimensions", "unsupported_parameter");
+	r.dimensions = uint32_t(f.integer("dimensions", 1, dim).value_or(dim));
 	f.refuse_unknown(harmless_fields());
 	return r;
 }
@@ -38,51 +36,115 @@ std::string base64_of(std::span<const float> values) {
 	return out;
 }
 
-static int stop_where_gone(double, double, void* out) { return static_cast<const Responder*>(out)->gone(); }
-
-// The pooled last hidden state, normalized to length 1.
-static std::vector<float> vector_of(const Model& model, const std::vector<uint32_t>& tokens,
-                                    const std::function<void()>& make_room, Responder& out) {
-	kvrun_session_options so = KVRUN_SESSION_OPTIONS_INIT;
-	so.ctx = uint32_t(tokens.size());
-	kvrun_generate_options o = KVRUN_GENERATE_OPTIONS_INIT;
-	o.on_prefill = stop_where_gone, o.payload = &out;
-	std::vector<float> v(model.info().dim);
-	const auto run = [&] {
-		SessionHandle session;
-		if (const kvrun_status s = create(session, kvrun_session_open, model.engine(), &so); s != KVRUN_OK) return s;
-		return kvrun_embed(session.get(), tokens.data(), tokens.size(), KVRUN_POOL_MODEL, &o, v.data());
-	};
-	kvrun_status s = run();
-	if (s == KVRUN_ENOMEM) {
-		make_room();
-		s = run();
+RerankRequest rerank_request(const Json& body) {
+	const Fields f(body);
+	RerankRequest r;
+	r.model = f.text("model").value_or("");
+	const std::optional<std::string> query = f.text("query");
+	if (!query || query->empty()) throw ApiError(400, "query is missing, expected a text", "query");
+	r.query = *query;
+	r.plain = f.find("texts") != nullptr;
+	const char* name = r.plain ? "texts" : "documents";
+	const Json* list = f.find(name);
+	if (!list || !list->is_array() || list->empty() || list->size() > kMaxInputs)
+		throw ApiError(400, std::string(name) + " is not an array of 1 to " + std::to_string(kMaxInputs) + " texts",
+		               name);
+	for (const Json& j : *list) {
+		const Json* text = j.is_object() && j.contains("text") ? &j["text"] : &j;
+		if (!text->is_string()) throw ApiError(400, std::string(name) + " has an element that is no text", name);
+		r.documents.push_back(text->get<std::string>());
 	}
-	if (s == KVRUN_EUSER) return {};
-	if (s != KVRUN_OK) throw engine_error(s, kvrun_last_error(), "input");
-	double sum = 0;
-	for (const float x : v) sum += double(x) * x;
-	if (sum > 0)
-		for (float& x : v) x = float(x / std::sqrt(sum));
-	return v;
+	r.top = size_t(f.integer("top_n", 1, INT64_MAX).value_or(INT64_MAX));
+	r.with_documents = f.flag(r.plain ? "return_text" : "return_documents", false);
+	f.refuse_unknown(harmless_fields());
+	return r;
 }
 
-void embed(const Model& model, const std::vector<std::vector<uint32_t>>& texts, bool base64,
-           const std::function<void()>& make_room, Responder& out) {
-	Json data = Json::array();
-	size_t n_tokens = 0;
-	for (const std::vector<uint32_t>& tokens : texts) {
-		const std::vector<float> v = vector_of(model, tokens, make_room, out);
-		if (out.gone()) return;
-		data.push_back(
-		    {{"object", "embedding"}, {"index", data.size()}, {"embedding", base64 ? Json(base64_of(v)) : Json(v)}});
-		n_tokens += tokens.size();
+namespace {
+
+int stop_where_gone(double, double, void* out) { return static_cast<const Responder*>(out)->gone(); }
+
+// Calls run(options), if memory is short again after make_room(). False: the client has gone.
+template <class F> bool compute(const std::function<void()>& make_room, Responder& out, const char* field, F run) {
+	kvrun_generate_options o = KVRUN_GENERATE_OPTIONS_INIT;
+	o.on_prefill = stop_where_gone, o.payload = &out;
+	kvrun_status s = run(o);
+	if (s == KVRUN_ENOMEM) {
+		make_room();
+		s = run(o);
 	}
-	out.note("texts=" + std::to_string(texts.size()) + " prompt=" + std::to_string(n_tokens));
+	if (s == KVRUN_EUSER) return false;
+	if (s != KVRUN_OK) throw engine_error(s, kvrun_last_error(), field);
+	return true;
+}
+
+// The first n channels of a vector, as one of length 1.
+std::vector<float> of_length_1(std::span<const float> v, uint32_t n) {
+	double sum = 0;
+	for (const float x : v.first(n)) sum += double(x) * x;
+	std::vector<float> out(v.begin(), v.begin() + n);
+	if (sum > 0)
+		for (float& x : out) x = float(x / std::sqrt(sum));
+	return out;
+}
+
+Json usage(size_t n_tokens) { return {{"prompt_tokens", n_tokens}, {"total_tokens", n_tokens}}; }
+
+} // namespace
+
+void embed(const Model& model, const EmbeddingsRequest& r, const std::vector<std::vector<uint32_t>>& texts,
+           const std::function<void()>& make_room, Responder& out) {
+	std::vector<uint32_t> tokens;
+	std::vector<size_t> counts;
+	for (const std::vector<uint32_t>& t : texts) {
+		tokens.insert(tokens.end(), t.begin(), t.end());
+		counts.push_back(t.size());
+	}
+	const size_t dim = model.info().vector_dim;
+	std::vector<float> vectors(texts.size() * dim);
+	if (!compute(make_room, out, "input", [&](const kvrun_generate_options& o) {
+		    return kvrun_embed_texts(model.engine(), tokens.data(), counts.data(), counts.size(), KVRUN_POOL_MODEL, &o,
+		                             vectors.data());
+	    }))
+		return;
+	Json data = Json::array();
+	for (size_t i = 0; i < texts.size(); ++i) {
+		const std::vector<float> v = of_length_1(std::span(vectors).subspan(i * dim, dim), r.dimensions);
+		data.push_back({{"object", "embedding"}, {"index", i}, {"embedding", r.base64 ? Json(base64_of(v)) : Json(v)}});
+	}
+	out.note("texts=" + std::to_string(texts.size()) + " prompt=" + std::to_string(tokens.size()));
+	out.respond(
+	    {200,
+	     dump(
+	         {{"object", "list"}, {"data", std::move(data)}, {"model", model.id()}, {"usage", usage(tokens.size())}})});
+}
+
+void rerank(const Model& model, const RerankRequest& r, const std::function<void()>& make_room, Responder& out) {
+	std::vector<const char*> documents;
+	for (const std::string& d : r.documents) documents.push_back(d.c_str());
+	std::vector<float> scores(documents.size());
+	size_t n_tokens = 0;
+	if (!compute(make_room, out, r.plain ? "texts" : "documents", [&](const kvrun_generate_options& o) {
+		    return kvrun_score_texts(model.engine(), r.query.c_str(), documents.data(), documents.size(), &o,
+		                             scores.data(), &n_tokens);
+	    }))
+		return;
+	std::vector<size_t> order(scores.size());
+	std::iota(order.begin(), order.end(), size_t(0));
+	std::ranges::stable_sort(order, std::greater<>(), [&](size_t i) { return scores[i]; });
+	Json results = Json::array();
+	for (const size_t i : std::span(order).first(std::min(r.top, order.size()))) {
+		Json one{{"index", i}, {r.plain ? "score" : "relevance_score", scores[i]}};
+		if (r.with_documents && r.plain) one["text"] = r.documents[i];
+		if (r.with_documents && !r.plain) one["document"] = {{"text", r.documents[i]}};
+		results.push_back(std::move(one));
+	}
+	out.note("texts=" + std::to_string(documents.size()) + " prompt=" + std::to_string(n_tokens));
+	if (r.plain) return out.respond({200, dump(results)});
 	out.respond({200, dump({{"object", "list"},
-	                        {"data", std::move(data)},
+	                        {"results", std::move(results)},
 	                        {"model", model.id()},
-	                        {"usage", {{"prompt_tokens", n_tokens}, {"total_tokens", n_tokens}}}})});
+	                        {"usage", usage(n_tokens)}})});
 }
 
 } // namespace kvrun::serve

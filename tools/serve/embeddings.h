@@ -1,4 +1,4 @@
-// Embeddings: a vector for each text, in the form of OpenAI's API.
+// Vectors of texts, in the form of OpenAI's API, and scores of documents, in that of Jina's and of Hugging Face's.
 #pragma once
 #include "tools/serve/requests.h"
 
@@ -10,14 +10,25 @@ struct EmbeddingsRequest {
 	std::string model;
 	std::vector<TextPrompt> inputs;
 	bool base64 = false;
+	uint32_t dimensions = 0; // channels that are kept
 };
 // dim: length of the model's vectors. Throws ApiError 400 that names the field.
 EmbeddingsRequest embeddings_request(const Json& body, uint32_t dim);
 
-// Computes the vectors one after the other and responds; ends early if the client has disconnected. make_room: frees
-// cache memory of idle sessions. Throws ApiError.
-void embed(const Model&, const std::vector<std::vector<uint32_t>>& texts, bool base64,
+struct RerankRequest {
+	std::string model, query;
+	std::vector<std::string> documents;
+	size_t top = SIZE_MAX; // most results
+	bool with_documents = false;
+	bool plain = false; // the form of Hugging Face's text-embeddings-inference: field "texts", results alone
+};
+RerankRequest rerank_request(const Json& body);
+
+// Compute and respond; end early if the client has disconnected. make_room: frees cache memory of idle sessions. Throw
+// ApiError.
+void embed(const Model&, const EmbeddingsRequest&, const std::vector<std::vector<uint32_t>>& texts,
            const std::function<void()>& make_room, Responder&);
+void rerank(const Model&, const RerankRequest&, const std::function<void()>& make_room, Responder&);
 
 // Little-endian f32 in base64 (RFC 4648).
 std::string base64_of(std::span<const float>);

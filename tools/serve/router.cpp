@@ -33,6 +33,10 @@ const Router::Route Router::kRoutes[] = {
     {"POST", kMessagesPath, false, &Router::messages, Needs::Queue},
     {"POST", "/v1/messages/count_tokens", false, &Router::count_tokens, Needs::Model},
     {"POST", "/v1/embeddings", false, &Router::embeddings, Needs::Model},
+    {"POST", "/v1/rerank", false, &Router::rerank, Needs::Model},
+    {"POST", "/rerank", false, &Router::rerank, Needs::Model},
+    {"POST", "/v1/reranking", false, &Router::rerank, Needs::Model},
+    {"POST", "/reranking", false, &Router::rerank, Needs::Model},
     {"POST", "/tokenize", false, &Router::tokenize, Needs::Model},
     {"POST", "/detokenize", false, &Router::detokenize, Needs::Model},
 };
@@ -193,6 +197,7 @@ void Router::answer(const HttpRequest& request, const std::shared_ptr<Responder>
 	const auto fail = [&](const ApiError& e) { out->respond(error_for(request, e)); };
 	try {
 		const Route& route = *find_route(request);
+		check_encodes(route);
 		const Residency::Use use = route.needs == Needs::Nothing ? nullptr : model_.residency().use();
 		(this->*route.answer)(request, out);
 	} catch (const ApiError& e) { fail(e); } catch (const std::bad_alloc&) {
@@ -205,6 +210,15 @@ void Router::handle(HttpRequest request, std::shared_ptr<Responder> out) {
 	if (how == &Router::health || how == &Router::page) return answer(request, out);
 	Worker& worker = request.body.empty() ? looks_ : request.body.size() <= kShortBody ? short_ : long_;
 	worker.post([this, out, request = std::move(request)] { answer(request, out); }, [out] { return out->gone(); });
+}
+
+void Router::check_encodes(const Route& route) const {
+	if (route.needs != Needs::Queue || !model_.info().encodes) return;
+	throw ApiError(
+	    400,
+	    "the model '" + model_.id() +
+	        "' encodes texts and generates none; it answers /v1/embeddings, and /v1/rerank if it is a reranker",
+	    "model");
 }
 
 // ---- answers
@@ -230,6 +244,7 @@ Json Router::model_json() const {
 	          {"weight_bytes", i.weight_bytes},
 	          {"device", i.device_name},
 	          {"reads_images", bool(i.reads_images)},
+	          {"encodes", bool(i.encodes)},
 	          {"loaded", model_.residency().state() == Residency::State::Loaded},
 	          {"kv", options_.kv}}}};
 }
@@ -491,27 +506,46 @@ void Router::infill(const HttpRequest& request, std::shared_ptr<Responder> out) 
 }
 
 void Router::embeddings(const HttpRequest& request, std::shared_ptr<Responder> out) {
-	EmbeddingsRequest r = embeddings_request(body_of(request, *out), model_.info().dim);
+	EmbeddingsRequest r = embeddings_request(body_of(request, *out), model_.info().vector_dim);
 	GenerationRequest names;
 	names.model = r.model;
 	check_request(names);
 	std::vector<std::vector<uint32_t>> texts;
 	for (const TextPrompt& p : r.inputs) {
 		check_length(p.text.size());
-		texts.push_back(p.tokens ? *p.tokens : model_.tokens(p.text, 0));
+		texts.push_back(p.tokens ? *p.tokens : model_.tokens(p.text, KVRUN_TOKENS_END));
 		if (texts.back().empty()) throw ApiError(400, "input has a text without tokens; give it some text", "input");
 		check_tokens(texts.back());
 		if (out->gone()) return;
 	}
+	post_embedding(request, out, [this, out, r = std::move(r), texts = std::move(texts)] {
+		embed(
+		    model_, r, texts, [this] { generator_.drop_idle(); }, *out);
+	});
+}
+
+void Router::rerank(const HttpRequest& request, std::shared_ptr<Responder> out) {
+	if (!model_.info().n_scores)
+		throw ApiError(400, "the model has no classifier, so it does not score documents; serve a reranker", "model");
+	RerankRequest r = rerank_request(body_of(request, *out));
+	GenerationRequest names;
+	names.model = r.model;
+	check_request(names);
+	for (const std::string& d : r.documents) check_length(r.query.size() + d.size());
+	post_embedding(request, out, [this, out, r = std::move(r)] {
+		serve::rerank(
+		    model_, r, [this] { generator_.drop_idle(); }, *out);
+	});
+}
+
+void Router::post_embedding(const HttpRequest& request, std::shared_ptr<Responder> out, std::function<void()> compute) {
 	if (embedding_ >= options_.embeddings)
 		throw ApiError(429, "the queue is full: other embeddings are under way; try again later", "", "queue_full");
 	++embedding_;
 	const std::shared_ptr<void> counted(nullptr, [this](void*) { --embedding_; });
-	auto run = [this, out, counted, texts = std::move(texts), base64 = r.base64, held = request.held,
-	            use = model_.residency().use()] {
+	auto run = [out, counted, compute = std::move(compute), held = request.held, use = model_.residency().use()] {
 		try {
-			embed(
-			    model_, texts, base64, [this] { generator_.drop_idle(); }, *out);
+			compute();
 		} catch (const ApiError& e) { out->respond(error_response(e)); } catch (const std::exception& e) {
 			out->respond(error_response(ApiError(500, e.what())));
 		}

@@ -82,6 +82,10 @@ class Router final : public Handler {
 	void messages(const HttpRequest&, std::shared_ptr<Responder>);
 	void count_tokens(const HttpRequest&, std::shared_ptr<Responder>);
 	void embeddings(const HttpRequest&, std::shared_ptr<Responder>);
+	void rerank(const HttpRequest&, std::shared_ptr<Responder>);
+	// Runs `compute` on the thread of embeddings. Throws ApiError if too many of them wait.
+	void post_embedding(const HttpRequest&, std::shared_ptr<Responder>, std::function<void()> compute);
+	void check_encodes(const Route&) const; // throws ApiError for answers of a model that generates none
 	void tokenize(const HttpRequest&, std::shared_ptr<Responder>);
 	void detokenize(const HttpRequest&, std::shared_ptr<Responder>);
 

@@ -12,6 +12,7 @@ from ._generate import Batch, Loading, Request, raise_lost
 from ._runtime import (NO_TOKEN, NULL, Canceller, Handle, Struct, check, encoded, ffi, fields_of, fill_array,
                        fill_text, from_array, lib, native_file, running, text_of, token_array)
 from ._types import Answer, DeviceInfo, EngineInfo, Plan, Policy, bytes_of, made
+from ._vectors import scores_of, vectors_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from ._session import Session
     from ._types import Message, Prompt, SamplingOptions
 
-NO_BOS, SPECIAL = 1, 2  # KVRUN_TOKENS_
+NO_BOS, SPECIAL, END = 1, 2, 4  # KVRUN_TOKENS_
 
 
 _DriverFiles = dict(ffi.typeof("kvrun_device_options").fields)["set_driver_files"].type
@@ -228,13 +229,14 @@ class Engine:
 
     # ---- tokens and templates
 
-    def tokenize(self, text: str, *, bos: bool = True, special: bool = False) -> Tokens:
+    def tokenize(self, text: str, *, bos: bool = True, special: bool = False, end: bool = False) -> Tokens:
         """The tokens of a text. bos: with the token that begins a text. special: control tokens written in the text
-        become tokens; do not use it for a user's text."""
+        become tokens; do not use it for a user's text. end: with the token that the file names for texts that are
+        embedded."""
         import numpy as np
 
         data = text.encode("utf-8", "surrogateescape")
-        flags = (0 if bos else NO_BOS) | (SPECIAL if special else 0)
+        flags = (0 if bos else NO_BOS) | (SPECIAL if special else 0) | (END if end else 0)
         tokens: Tokens = fill_array(
             np.uint32, "uint32_t[]", len(data) + 8, lambda memory, room, count: lib.kvrun_tokenize(
                 self._handle.pointer, data, len(data), flags, memory, room, count))
@@ -247,6 +249,31 @@ class Engine:
             len(array) * 8, lambda memory, room, count: lib.kvrun_detokenize(
                 self._handle.pointer, from_array(array, "uint32_t[]"), len(array), SPECIAL
                 if special else 0, memory, room, count)).decode("utf-8", "replace")
+
+    # ---- vectors
+
+    def embed(self, texts: Sequence[str | Sequence[int] | Tokens], *, pooling: str = "model",
+              normalise: bool = True) -> Floats:
+        """A vector for each text, or list of tokens: (texts, vector_dim). Every model makes them; encoders, as BERT,
+        process many at once.
+
+        pooling: "mean", "first" or "last" state of the tokens; "model": as the file says, else the mean. normalise:
+            to length 1.
+        """
+        import numpy as np
+
+        if isinstance(texts, str):
+            raise TypeError("texts is a text; give a list of them")
+        tokens = [self.tokenize(t, end=True) if isinstance(t, str) else token_array(t) for t in texts]
+        out = vectors_of(self._handle, tokens, self.info.vector_dim, pooling)
+        if normalise:
+            length = np.linalg.norm(out, axis=1, keepdims=True)
+            out /= np.where(length > 0, length, 1)
+        return out
+
+    def score(self, query: str, documents: Sequence[str]) -> Floats:
+        """How well documents answer a query, by a reranker's classifier: (documents), the larger the better."""
+        return scores_of(self._handle, query, documents)
 
     # ---- images
 

@@ -11,6 +11,7 @@ from ._generate import Batch, Request, raise_lost
 from ._runtime import (NULL, Canceller, Handle, Struct, check, encoded, ffi, fields_of, fill_array, fill_text,
                        from_array, lib, running, token_array)
 from ._types import Answer, FetchInfo, SessionInfo, made
+from ._vectors import pooling_number
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from ._runtime import Tokens
     from ._types import Message, Prompt, SamplingOptions
 
-POOLINGS = ("model", "mean", "first", "last")  # in the order of kvrun_pooling
 NOTE_FORMAT = 1  # of the note in a session's file
 
 
@@ -283,19 +283,18 @@ class Session:
         return out
 
     def embed(self, prompt: Sequence[int] | Tokens, pooling: str = "model") -> npt.NDArray[np.float32]:
-        """Appends tokens; returns one vector (dim) for all of them, not normalised. pooling: "mean", "first", "last", or
-        "model": as in the file."""
+        """Appends tokens; returns one vector (vector_dim) for all of them, not normalised. pooling: "mean", "first",
+        "last", or "model": as in the file."""
         import numpy as np
 
-        if pooling not in POOLINGS:
-            raise error_of(-1, "KVRUN_EINVALID", f"pooling is {pooling!r}, expected one of {', '.join(POOLINGS)}")
+        how = pooling_number(pooling)
         array = token_array(prompt)
         canceller = Canceller()
         options = Struct("kvrun_generate_options", canceller=canceller.pointer)
-        out = np.empty(self.engine.info.dim, np.float32)
+        out = np.empty(self.engine.info.vector_dim, np.float32)
         with running([canceller.pointer]):
-            check(lib.kvrun_embed(self.handle.pointer, from_array(array, "uint32_t[]"), len(array),
-                                  POOLINGS.index(pooling), options.p, from_array(out, "float[]")))
+            check(lib.kvrun_embed(self.handle.pointer, from_array(array, "uint32_t[]"), len(array), how, options.p,
+                                  from_array(out, "float[]")))
         return out
 
 

@@ -62,6 +62,9 @@ class EngineInfo(NamedTuple):
     host_weight_bytes: int
     weights: str
     reads_images: bool
+    encodes: bool
+    vector_dim: int
+    n_scores: int
 
 
 class SessionInfo(NamedTuple):

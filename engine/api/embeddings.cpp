@@ -1,0 +1,139 @@
+// Vectors and scores of texts: kvrun_embed, kvrun_embed_texts, kvrun_score_texts.
+#include "engine/api/prompt.h"
+#include "models/chat/rank.h"
+#include "models/text_encoder.h"
+
+namespace kvrun::api {
+namespace {
+
+Pooling pooling_of(const Engine& e, kvrun_pooling given) {
+	if (given < KVRUN_POOL_MODEL || given > KVRUN_POOL_LAST)
+		refuse(KVRUN_EINVALID, "pooling is {}, expected a kvrun_pooling", int(given));
+	return given == KVRUN_POOL_MODEL ? e.config().text_head.pooling : Pooling(given);
+}
+
+// The pooled states of a prompt that is appended to a session: (dim).
+std::vector<float> pooled_prompt(InUse& s, std::span<const uint32_t> prompt, Pooling how,
+                                 const kvrun_generate_options* options) {
+	const size_t dim = s.engine().engine->config().dim;
+	std::vector<double> sum(dim);
+	PrefillHooks hooks;
+	hooks.all_states = [&](uint32_t first, uint32_t n, std::span<const float> states) {
+		for (size_t i = 0; i < n; ++i) {
+			const size_t at = first + i;
+			if ((how == Pooling::First && at > 0) || (how == Pooling::Last && at + 1 < prompt.size())) continue;
+			for (size_t d = 0; d < dim; ++d) sum[d] += states[i * dim + d];
+		}
+	};
+	read_prompt(s, prompt, options, std::move(hooks));
+	const double n = how == Pooling::Mean ? double(prompt.size()) : 1;
+	std::vector<float> out(dim);
+	for (size_t d = 0; d < dim; ++d) out[d] = float(sum[d] / n);
+	return out;
+}
+
+// The same of texts on their own, with a model that generates: each gets a session of its own.
+std::vector<float> pooled_prompts(const std::shared_ptr<EngineObject>& e, std::span<const EncoderText> texts,
+                                  Pooling how, const kvrun_generate_options* options) {
+	std::vector<float> out;
+	for (const EncoderText& t : texts) {
+		if (t.tokens.empty()) refuse(KVRUN_EINVALID, "a text has no tokens");
+		auto session = std::make_shared<SessionObject>(e);
+		{
+			std::lock_guard turn(e->turn);
+			session->session = std::make_unique<Session>(*e->engine, SessionOptions{.ctx = uint32_t(t.tokens.size())});
+		}
+		InUse used(std::move(session));
+		const std::vector<float> pooled = pooled_prompt(used, t.tokens, how, options);
+		out.insert(out.end(), pooled.begin(), pooled.end());
+	}
+	return out;
+}
+
+// The same with a model that encodes.
+std::vector<float> encode(EngineObject& e, std::span<const EncoderText> texts, Pooling how,
+                          const kvrun_generate_options* options) {
+	const kvrun_generate_options o = read_generate_options(options);
+	const auto start = std::chrono::steady_clock::now();
+	const auto go_on = [&](double share) {
+		if (kvrun_canceller_is_set(o.canceller)) refuse(KVRUN_ECANCELLED, "the texts were cancelled");
+		const double spent = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+		const double left = share > 0 ? spent * (1 - share) / share : 0;
+		if (o.on_prefill && o.on_prefill(share, left, o.payload)) refuse(KVRUN_EUSER, "a callback stopped the texts");
+		return true;
+	};
+	std::lock_guard turn(e.turn);
+	return e.engine->text_encoder()->encode(texts, how, go_on);
+}
+
+std::vector<float> pooled(const std::shared_ptr<EngineObject>& e, std::span<const EncoderText> texts, Pooling how,
+                          const kvrun_generate_options* options) {
+	return e->engine->text_encoder() ? encode(*e, texts, how, options) : pooled_prompts(e, texts, how, options);
+}
+
+template <class F> auto in_turn(EngineObject& e, F make) {
+	std::lock_guard turn(e.turn);
+	return make(e.engine->pooled_head());
+}
+
+} // namespace
+} // namespace kvrun::api
+
+using namespace kvrun;
+using namespace kvrun::api;
+
+kvrun_status kvrun_embed(kvrun_session* session, const uint32_t* prompt, size_t count, kvrun_pooling pooling,
+                         const kvrun_generate_options* options, float* out) {
+	return guard([&] {
+		check_pointer(out, "out");
+		InUse s(session);
+		const Pooling how = pooling_of(*s.engine().engine, pooling);
+		std::vector<float> states = pooled_prompt(s, prompt_span(prompt, count), how, options);
+		std::ranges::copy(in_turn(s.engine(), [&](const PooledHead& h) { return h.vectors(std::move(states)); }), out);
+	});
+}
+
+kvrun_status kvrun_embed_texts(kvrun_engine* engine, const uint32_t* tokens, const size_t* counts, size_t n_texts,
+                               kvrun_pooling pooling, const kvrun_generate_options* options, float* out) {
+	return guard([&] {
+		if (!n_texts) return;
+		check_pointer(tokens, "tokens");
+		check_pointer(counts, "counts");
+		check_pointer(out, "out");
+		const auto e = engines().get(engine);
+		std::vector<EncoderText> texts;
+		for (const size_t n : std::span(counts, n_texts)) texts.push_back({{tokens, n}}), tokens += n;
+		std::vector<float> states = pooled(e, texts, pooling_of(*e->engine, pooling), options);
+		std::ranges::copy(in_turn(*e, [&](const PooledHead& h) { return h.vectors(std::move(states)); }), out);
+	});
+}
+
+kvrun_status kvrun_score_texts(kvrun_engine* engine, const char* query, const char* const* documents,
+                               size_t n_documents, const kvrun_generate_options* options, float* out,
+                               size_t* out_tokens) {
+	return guard([&] {
+		const auto e = engines().get(engine);
+		const Engine& model = *e->engine;
+		const TextHead& head = model.config().text_head;
+		if (!head.labels)
+			refuse(KVRUN_EUNSUPPORTED, "{}: has no classifier, so it does not score pairs of texts; rerankers have one",
+			       model.file().name());
+		check_pointer(query, "query");
+		if (n_documents) check_pointer(documents, "documents"), check_pointer(out, "out");
+		const RankPrompt prompt(model.file());
+		std::vector<TextPair> pairs;
+		std::vector<EncoderText> texts;
+		size_t n_tokens = 0;
+		for (const char* document : std::span(documents, n_documents)) {
+			check_pointer(document, "a document");
+			pairs.push_back(prompt.encode(model.tokenizer(), query, document));
+			n_tokens += pairs.back().tokens.size();
+		}
+		for (const TextPair& p : pairs) texts.push_back({p.tokens, p.second});
+		if (out_tokens) *out_tokens = n_tokens;
+		if (texts.empty()) return;
+		std::vector<float> states = pooled(e, texts, head.label_pooling, options);
+		const std::vector<float> scores = in_turn(*e, [&](const PooledHead& h) { return h.scores(std::move(states)); });
+		for (size_t i = 0; i < texts.size(); ++i) out[i] = scores[i * head.labels]; // the first: "relevant", or "yes"
+	});
+}

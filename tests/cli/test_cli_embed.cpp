@@ -1,0 +1,120 @@
+// kvrun embed as a user sees it: vectors, ranked texts, and what it refuses.
+#include "tests/cli/checks.h"
+#include "tests/cli/program.h"
+#include "tests/support/temp_folder.h"
+#include <cmath>
+#include <doctest/doctest.h>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+using namespace kvrun;
+using Json = nlohmann::json;
+
+namespace {
+
+const std::string kModel = std::string(KVRUN_SOURCE_DIR) + "/models/bundled/recall-4m-f16.gguf";
+const std::string kEncoders = std::string(KVRUN_SOURCE_DIR) + "/tests/golden/encoder/";
+
+std::vector<std::string> embed_args(const std::string& model, const std::vector<std::string>& more) {
+	std::vector<std::string> args = {"embed", model, "--device", "cpu"};
+	args.insert(args.end(), more.begin(), more.end());
+	return args;
+}
+
+std::vector<std::vector<double>> numbers(const std::string& out) {
+	std::vector<std::vector<double>> rows;
+	std::istringstream in(out);
+	for (std::string line; std::getline(in, line);) {
+		std::istringstream words(line);
+		rows.emplace_back();
+		for (double x; words >> x;) rows.back().push_back(x);
+	}
+	return rows;
+}
+
+double length(const std::vector<double>& v) {
+	double sum = 0;
+	for (const double x : v) sum += x * x;
+	return std::sqrt(sum);
+}
+
+} // namespace
+
+TEST_CASE("cli: embed prints a vector of length 1 for each text, of any kind of model") {
+	for (const std::string& model : {kEncoders + "bert.gguf", kEncoders + "gemma_embedding.gguf", kModel}) {
+		const Ran r = run_program(embed_args(model, {"-p", "hello world", "-p", "a house"}));
+		CAPTURE(r.err);
+		REQUIRE(r.code == 0);
+		const auto rows = numbers(r.out);
+		REQUIRE(rows.size() == 2);
+		for (const auto& v : rows) CHECK(std::abs(length(v) - 1) < 1e-5);
+		CHECK(rows[0] != rows[1]);
+		const Json j = Json::parse(run_program(embed_args(model, {"-p", "a house", "--json"})).out);
+		REQUIRE(j["embeddings"].size() == 1);
+		CHECK(j["dimensions"] == rows[1].size());
+		CHECK(j["tokens"].get<int>() >= 2);
+		for (size_t i = 0; i < rows[1].size(); ++i)
+			CHECK(std::abs(j["embeddings"][0][i].get<double>() - rows[1][i]) < 1e-6);
+		const auto raw = numbers(run_program(embed_args(model, {"-p", "a house", "--raw"})).out);
+		for (size_t i = 0; i < raw[0].size(); ++i) CHECK(std::abs(raw[0][i] / length(raw[0]) - rows[1][i]) < 1e-5);
+		const auto few = numbers(run_program(embed_args(model, {"-p", "a house", "--dimensions", "8"})).out);
+		REQUIRE(few[0].size() == 8);
+		CHECK(std::abs(length(few[0]) - 1) < 1e-5);
+		CHECK(std::abs(few[0][3] / few[0][0] - rows[1][3] / rows[1][0]) < 1e-3 * std::abs(rows[1][3] / rows[1][0]));
+		CHECK(numbers(run_program(embed_args(model, {"-p", "a house", "--pooling", "first"})).out) !=
+		      numbers(run_program(embed_args(model, {"-p", "a house", "--pooling", "last"})).out));
+	}
+}
+
+TEST_CASE("cli: embed takes lines of a file or of standard input") {
+	const TempFolder folder;
+	const std::string file = (folder.path / "lines.txt").string();
+	std::ofstream(file, std::ios::binary) << "hello world\r\n\n a house\nlast";
+	const std::string model = kEncoders + "bert.gguf";
+	const Ran each = run_program(embed_args(model, {"-p", "hello world", "-p", " a house", "-p", "last"}));
+	REQUIRE(lines(each.out) == 3);
+	const auto piped = [&](const std::vector<std::string>& more) {
+		return run_program(RunSpec{.args = embed_args(model, more), .input = "hello world\n a house\nlast\n"});
+	};
+	CHECK(run_program(embed_args(model, {"-f", file})).out == each.out);
+	CHECK(piped({}).out == each.out);
+	CHECK(piped({"-f", "-"}).out == each.out);
+	CHECK(lines(run_program(embed_args(model, {"-p", "x", "-f", file})).out) == 4);
+}
+
+TEST_CASE("cli: embed --query prints the texts that answer best first") {
+	const std::vector<std::string> texts = {"-p", "the cat sat", "-p", "hello world", "-p", "a dog"};
+	for (const char* name : {"bert", "bert_reranker", "qwen3_reranker"}) {
+		std::vector<std::string> args = embed_args(kEncoders + name + ".gguf", texts);
+		args.insert(args.end(), {"--query", "hello world", "--json"});
+		const Json j = Json::parse(run_program(args).out)["results"];
+		REQUIRE(j.size() == 3);
+		for (size_t i = 1; i < 3; ++i) CHECK(j[i - 1]["score"].get<double>() >= j[i]["score"].get<double>());
+		if (std::string(name) == "bert") { // a text is most like itself
+			CHECK(j[0]["text"] == "hello world");
+			CHECK(j[0]["index"] == 1);
+			CHECK(std::abs(j[0]["score"].get<double>() - 1) < 1e-5);
+		}
+		args.back() = "-n";
+		args.push_back("2");
+		const Ran r = run_program(args);
+		CHECK(lines(r.out) == 2);
+		CHECK(contains(r.out, "\t" + j[0]["text"].get<std::string>() + "\n"));
+	}
+}
+
+TEST_CASE("cli: embed names what it cannot do; other commands refuse models that encode") {
+	const std::string bert = kEncoders + "bert.gguf";
+	check_error(embed_args("nowhere.gguf", {"-p", "a"}), 3, {"nowhere.gguf"});
+	check_error(embed_args(bert, {"-f", "nowhere.txt"}), 3, {"nowhere.txt"});
+	check_error(embed_args(bert, {"-p", "a", "--dimensions", "100000", "-q"}), 2, {"--dimensions is 100000"});
+	check_error(embed_args(bert, {"-p", "a", "--pooling", "most"}), 2, {"--pooling", "most"});
+	for (const char* command : {"run", "bench", "plan", "eval", "chat"}) {
+		std::vector<std::string> args = {command, bert, "--device", "cpu"};
+		if (command == std::string("run")) args.insert(args.end(), {"-p", "a"});
+		if (command == std::string("eval"))
+			args.insert(args.end(), {"-f", std::string(KVRUN_SOURCE_DIR) + "/README.md"});
+		check_error(args, 3, {"bert.gguf", "encodes texts", "kvrun embed"});
+	}
+}
