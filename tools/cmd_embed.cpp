@@ -2,12 +2,14 @@
 #include "engine/core/utf8.h"
 #include "tools/api_device.h"
 #include "tools/api_model.h"
+#include "tools/args_says.h"
 #include "tools/commands.h"
 #include "tools/output.h"
 #include "tools/terminal.h"
 #include "tools/text.h"
 #include "tools/user_files.h"
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <numeric>
 
@@ -93,6 +95,10 @@ class Embedder {
 		return out;
 	}
 	size_t n_tokens() const { return n_tokens_; } // of the latest call
+	void say_speed(size_t n_texts) const {
+		say_stats(fmt::format("{} text{}  {} tok in {:.2f} s ({:.1f} tok/s)", n_texts, n_texts == 1 ? "" : "s",
+		                      n_tokens_, seconds_, per_second(double(n_tokens_), seconds_)));
+	}
 
  private:
 	static void scale_to_1(std::vector<float>& v) {
@@ -110,7 +116,9 @@ class Embedder {
 		Progress bar;
 		kvrun_generate_options o = KVRUN_GENERATE_OPTIONS_INIT;
 		o.on_prefill = show, o.payload = &bar;
+		const auto start = std::chrono::steady_clock::now();
 		const kvrun_status s = call(o);
+		seconds_ = seconds_since(start);
 		bar.clear();
 		if (s == KVRUN_EUSER) throw Exit{kInterrupted};
 		check_call(s);
@@ -119,6 +127,7 @@ class Embedder {
 	EngineHandle engine_;
 	kvrun_engine_info info_;
 	size_t n_tokens_ = 0;
+	double seconds_ = 0;
 };
 
 void print_vectors(const EmbedArgs& a, Embedder& model, const std::vector<std::string>& texts) {
@@ -170,6 +179,7 @@ void embed(const EmbedArgs& a) {
 		print_vectors(a, model, texts);
 	else
 		print_ranked(a, model, texts);
+	model.say_speed(texts.size());
 }
 
 } // namespace
@@ -196,6 +206,7 @@ void add_embed(Command& root) {
 	            "keep so many channels of a vector, for models that are trained for it [all]");
 	add_flag(c, "--raw", a->raw, "do not scale vectors to length 1");
 	add_flag(c, "--json", a->json, "print JSON");
+	add_says(c);
 	c.sections = {json_section({{"model, dimensions, tokens", "the file; channels of a vector; tokens of all texts"},
 	                            {"embeddings", "a list of numbers for each text, in their order"},
 	                            {"results", "with --query: index of the text, score, text"}})};

@@ -50,6 +50,8 @@ TEST_CASE("cli: embed prints a vector of length 1 for each text, of any kind of 
 		REQUIRE(rows.size() == 2);
 		for (const auto& v : rows) CHECK(std::abs(length(v) - 1) < 1e-5);
 		CHECK(rows[0] != rows[1]);
+		CHECK((contains(r.err, "2 texts  ") && contains(r.err, " tok/s)")));
+		CHECK(run_program(embed_args(model, {"-p", "a", "-q"})).err == "");
 		const Json j = Json::parse(run_program(embed_args(model, {"-p", "a house", "--json"})).out);
 		REQUIRE(j["embeddings"].size() == 1);
 		CHECK(j["dimensions"] == rows[1].size());

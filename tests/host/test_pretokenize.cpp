@@ -359,6 +359,7 @@ TEST_CASE("pretokenize: every name of the list is known and tested, any other is
 	size_t n = 0;
 	for (std::string name; names >> name; ++n) {
 		CAPTURE(name);
+		if (find_pre_patterns(name)->composes) continue; // llama.cpp does not: test_encoder_files.cpp has these
 		CHECK(rows.contains(find_pre_patterns(name)));
 	}
 	CHECK(n > 70);

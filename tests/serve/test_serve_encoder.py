@@ -101,7 +101,27 @@ def ranked(name):
         check("the server goes on", s.alive())
 
 
+def both():
+    """A model that answers, and another for embeddings and ranks"""
+    want = golden("xlmr_reranker")["pairs"][0]
+    with Server("--embedding-model", file_of("xlmr_reranker"), "--strict-model") as s:
+        equal("both models", [m["id"] for m in s.get("/v1/models").json()["data"]], ["recall-4m-f16", "xlmr_reranker"])
+        equal("one of them", s.get("/v1/models/xlmr_reranker").json()["meta"]["encodes"], True)
+        r = s.post("/v1/completions", {"model": "recall-4m-f16", "prompt": "Once", "max_tokens": 3})
+        equal("answers are the model's", (r.status, r.json()["model"]), (200, "recall-4m-f16"))
+        r = s.post(RERANK, {"model": "xlmr_reranker", "query": want["query"], "documents": [want["document"]]}).json()
+        check("ranks are the other's", abs(r["results"][0]["relevance_score"] - want["score"]) < 2e-3, r)
+        r = s.post(EMBEDDINGS, {"model": "xlmr_reranker", "input": "hello"}).json()
+        equal("its vectors", (r["model"], len(r["data"][0]["embedding"])), ("xlmr_reranker", 32))
+        equal("a wrong name", [s.post(path, {"model": name, **body}).status for path, name, body in (
+            (EMBEDDINGS, "recall-4m-f16", {"input": "a"}), ("/v1/completions", "xlmr_reranker", {"prompt": "a"}))],
+            [404, 404])
+        r = s.post(EMBEDDINGS, {"input": "word " * 100, "model": "xlmr_reranker"})
+        check("its own context", r.status == 400 and "64" in r.error(), r.body)
+
+
 def main():
+    both()
     for name in ("bert", "gemma_embedding", "nomic_bert"):
         vectors(name)
     for name in ("bert_reranker", "xlmr_reranker", "modernbert_reranker", "qwen3_reranker"):

@@ -2,6 +2,7 @@
 #include "engine/core/system/files.h"
 #include "tools/api_model.h"
 #include "tools/commands.h"
+#include "tools/hub/local.h"
 #include "tools/output.h"
 #include "tools/serve/gate.h"
 #include "tools/serve/router.h"
@@ -21,6 +22,7 @@ using namespace serve;
 
 struct ServeArgs : ModelArgs {
 	DraftArgs draft;
+	std::string embedder; // file of the model of embeddings; empty: the model itself
 	std::string alias, chat_template, kv = "fp16", key, key_file, cors, host = "127.0.0.1", unix_path, sessions;
 	std::string certificate, private_key; // of TLS
 	int64_t port = 8080, parallel = 4, queue = 32, idle_sessions = 64, connections = 256;
@@ -63,6 +65,25 @@ EngineHandle open_engine(const ServeArgs& a, kvrun_canceller* canceller) {
 	return opened;
 }
 
+// Modification time of the model's file, in seconds of the system's clock; 0 if it cannot be read.
+int64_t file_time(const std::string& path) {
+	sys::FileInfo info;
+	return sys::stat_file(path, /*follow_link=*/true, info) ? info.changed_ns / 1'000'000'000 : 0;
+}
+
+// On the model's device, or the first of several.
+std::unique_ptr<serve::Model> open_embedder(const ServeArgs& a, kvrun_canceller* canceller) {
+	ModelArgs own;
+	own.model = a.embedder, own.device = a.device.substr(0, a.device.find(',')), own.check = a.check;
+	EngineHandle opened;
+	const kvrun_status s = open_model(own, {}, "", 1, canceller, /*show=*/true, opened);
+	if (s == KVRUN_ECANCELLED) throw Exit{0};
+	must(s);
+	auto model = std::make_unique<serve::Model>(std::move(opened), sys::path_of(a.embedder).stem().string(), "");
+	model->set_created(file_time(a.embedder));
+	return model;
+}
+
 // Reloads the model for a request that arrives after --idle-unload has unloaded it.
 EngineHandle reopen_engine(const ServeArgs& a, kvrun_canceller* canceller) {
 	EngineHandle opened;
@@ -71,12 +92,6 @@ EngineHandle reopen_engine(const ServeArgs& a, kvrun_canceller* canceller) {
 	if (s == KVRUN_ECANCELLED) throw ApiError(503, "the server is shutting down");
 	say_error(std::string("the model cannot be loaded again: ") + kvrun_last_error());
 	throw ApiError(503, "the model cannot be loaded again; the server's log says why", "", "loading");
-}
-
-// Modification time of the model's file, in seconds of the system's clock; 0 if it cannot be read.
-int64_t file_time(const std::string& path) {
-	sys::FileInfo info;
-	return sys::stat_file(path, /*follow_link=*/true, info) ? info.changed_ns / 1'000'000'000 : 0;
 }
 
 // Checks that a session of the default policy can be opened; returns its context.
@@ -94,13 +109,16 @@ uint32_t try_session(const ServeArgs& a, kvrun_engine* engine) {
 }
 
 // Prints what is served, before the first request.
-void say_what_runs(const ServeArgs& a, const serve::Model& model, uint32_t ctx) {
+void say_what_runs(const ServeArgs& a, const serve::Model& model, const serve::Model* embedder, uint32_t ctx) {
 	const kvrun_engine_info i = model.info();
 	const auto bytes = [](uint64_t n) { return human_bytes(double(n)); };
 	std::string text = "model " + model.id() + ": " + i.architecture + ", weights of " + bytes(i.weight_bytes) + "\n";
 	text += std::string(i.device_is_cpu ? "running on a CPU device: " : "device: ") + i.device_name;
 	if (*i.device_driver) text += std::string(", driver ") + i.device_driver;
 	if (*i.weights) text += std::string("\n") + i.weights;
+	if (embedder)
+		text += "\nembeddings by " + embedder->id() + ": " + embedder->info().architecture + ", weights of " +
+		        bytes(embedder->info().weight_bytes);
 	if (i.encodes) {
 		text += "\nencodes texts of up to " + std::to_string(ctx) + " tokens; it generates none, and answers " +
 		        (i.n_scores ? "/v1/rerank and " : "") + "/v1/embeddings\n";
@@ -121,6 +139,7 @@ bool is_loopback(const std::string& host) { return host == "localhost" || host =
 struct Service { // what the server needs to answer, created after the model is loaded
 	Service(const ServeArgs& a, const std::string& key, SessionStore& store, const HttpServer& server,
 	        kvrun_canceller* canceller) {
+		if (!a.embedder.empty()) embedder = open_embedder(a, canceller); // first: the model gets the remaining memory
 		EngineHandle engine = open_engine(a, canceller);
 		const uint32_t ctx = try_session(a, engine.get());
 		const std::string id = a.alias.empty() ? sys::path_of(a.model).stem().string() : a.alias;
@@ -130,7 +149,7 @@ struct Service { // what the server needs to answer, created after the model is 
 			give_up(exit_code_of(e.status), e.what());
 		}
 		model->set_created(file_time(a.model));
-		say_what_runs(a, *model, ctx);
+		say_what_runs(a, *model, embedder.get(), ctx);
 		model->residency().reload_with([&a, canceller] { return reopen_engine(a, canceller); });
 		const GeneratorOptions o{uint32_t(a.parallel),
 		                         uint32_t(a.queue),
@@ -143,8 +162,9 @@ struct Service { // what the server needs to answer, created after the model is 
 		r.host = a.unix_path.empty() ? a.host : "", r.api_key = key, r.cors = a.cors, r.kv = a.kv, r.log = a.log;
 		r.tls = !a.certificate.empty();
 		r.strict_model = a.strict_model, r.ping_s = a.ping, r.embeddings = uint32_t(a.queue + a.parallel);
-		router = std::make_unique<Router>(*model, *generator, store, server, r);
+		router = std::make_unique<Router>(*model, embedder ? *embedder : *model, *generator, store, server, r);
 	}
+	std::unique_ptr<serve::Model> embedder; // null: the model itself
 	std::unique_ptr<serve::Model> model;
 	std::unique_ptr<Generator> generator;
 	std::unique_ptr<Router> router;
@@ -244,6 +264,13 @@ void add_served_model(Command& c, ServeArgs& a) {
 	    ->group(kModelGroup);
 	add_text(c, "-a,--alias", a.alias, "NAME", "what requests call the model [the file's name without .gguf]")
 	    ->group(kModelGroup);
+	const Option* embedder = add_text(c, "--embedding-model", a.embedder, kModelFile,
+	                                  "answer /v1/embeddings and /v1/rerank with this model, a file or a name of kvrun "
+	                                  "list, on the same device [the model itself]")
+	                             ->group(kModelGroup);
+	c.before_run.push_back([embedder, &a] {
+		if (embedder->count) a.embedder = resolve_model(a.embedder).path;
+	});
 	add_flag(c, "--strict-model", a.strict_model,
 	         "refuse requests that name another model; else this one answers them, and its name is in the answer")
 	    ->group(kModelGroup);

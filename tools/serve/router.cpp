@@ -32,18 +32,19 @@ const Router::Route Router::kRoutes[] = {
     {"POST", "/v1/responses", false, &Router::responses, Needs::Queue},
     {"POST", kMessagesPath, false, &Router::messages, Needs::Queue},
     {"POST", "/v1/messages/count_tokens", false, &Router::count_tokens, Needs::Model},
-    {"POST", "/v1/embeddings", false, &Router::embeddings, Needs::Model},
-    {"POST", "/v1/rerank", false, &Router::rerank, Needs::Model},
-    {"POST", "/rerank", false, &Router::rerank, Needs::Model},
-    {"POST", "/v1/reranking", false, &Router::rerank, Needs::Model},
-    {"POST", "/reranking", false, &Router::rerank, Needs::Model},
+    {"POST", "/v1/embeddings", false, &Router::embeddings, Needs::Embedder},
+    {"POST", "/v1/rerank", false, &Router::rerank, Needs::Embedder},
+    {"POST", "/rerank", false, &Router::rerank, Needs::Embedder},
+    {"POST", "/v1/reranking", false, &Router::rerank, Needs::Embedder},
+    {"POST", "/reranking", false, &Router::rerank, Needs::Embedder},
     {"POST", "/tokenize", false, &Router::tokenize, Needs::Model},
     {"POST", "/detokenize", false, &Router::detokenize, Needs::Model},
 };
 
-Router::Router(const Model& model, Generator& generator, SessionStore& store, const HttpServer& server,
-               const RouterOptions& o)
-    : model_(model), generator_(generator), store_(store), server_(server), options_(o), grammars_(model) {}
+Router::Router(const Model& model, const Model& embedder, Generator& generator, SessionStore& store,
+               const HttpServer& server, const RouterOptions& o)
+    : model_(model), embedder_model_(embedder), generator_(generator), store_(store), server_(server), options_(o),
+      grammars_(model) {}
 
 const Router::Route* Router::find_route(const HttpRequest& request) {
 	const Route* other = nullptr;
@@ -198,7 +199,8 @@ void Router::answer(const HttpRequest& request, const std::shared_ptr<Responder>
 	try {
 		const Route& route = *find_route(request);
 		check_encodes(route);
-		const Residency::Use use = route.needs == Needs::Nothing ? nullptr : model_.residency().use();
+		const Model& model = route.needs == Needs::Embedder ? embedder_model_ : model_;
+		const Residency::Use use = route.needs == Needs::Nothing ? nullptr : model.residency().use();
 		(this->*route.answer)(request, out);
 	} catch (const ApiError& e) { fail(e); } catch (const std::bad_alloc&) {
 		fail(ApiError(503, "there is no memory for this request", "", "out_of_memory"));
@@ -230,11 +232,11 @@ void Router::health(const HttpRequest&, std::shared_ptr<Responder> out) {
 	out->respond({200, dump({{"status", "ok"}, {"model", states[size_t(model_.residency().state())]}})});
 }
 
-Json Router::model_json() const {
-	const kvrun_engine_info i = model_.info();
-	return {{"id", model_.id()},
+Json Router::model_json(const Model& model) const {
+	const kvrun_engine_info i = model.info();
+	return {{"id", model.id()},
 	        {"object", "model"},
-	        {"created", model_.created()},
+	        {"created", model.created()},
 	        {"owned_by", "kvrun"},
 	        {"meta",
 	         {{"architecture", i.architecture},
@@ -245,19 +247,21 @@ Json Router::model_json() const {
 	          {"device", i.device_name},
 	          {"reads_images", bool(i.reads_images)},
 	          {"encodes", bool(i.encodes)},
-	          {"loaded", model_.residency().state() == Residency::State::Loaded},
+	          {"loaded", model.residency().state() == Residency::State::Loaded},
 	          {"kv", options_.kv}}}};
 }
 
 void Router::models(const HttpRequest&, std::shared_ptr<Responder> out) {
-	out->respond({200, dump({{"object", "list"}, {"data", Json::array({model_json()})}})});
+	Json list = Json::array({model_json(model_)});
+	if (&embedder_model_ != &model_) list.push_back(model_json(embedder_model_));
+	out->respond({200, dump({{"object", "list"}, {"data", std::move(list)}})});
 }
 
 void Router::model(const HttpRequest& request, std::shared_ptr<Responder> out) {
-	GenerationRequest r;
-	r.model = request.path.substr(std::string_view(kModelPath).size());
-	check_request(r);
-	out->respond({200, dump(model_json())});
+	const std::string name = request.path.substr(std::string_view(kModelPath).size());
+	const Model& model = name == embedder_model_.id() ? embedder_model_ : model_;
+	check_name(name, model);
+	out->respond({200, dump(model_json(model))});
 }
 
 void Router::metrics(const HttpRequest&, std::shared_ptr<Responder> out) {
@@ -329,10 +333,13 @@ static Json body_of(const HttpRequest& request, const Responder& out) {
 	return parse_body(request.body, [&out] { return out.gone(); });
 }
 
+void Router::check_name(const std::string& name, const Model& model) const {
+	if (options_.strict_model && !name.empty() && name != model.id())
+		throw ApiError(404, "there is no such model; this server has '" + model.id() + "'", "model", "model_not_found");
+}
+
 void Router::check_request(GenerationRequest& r) const {
-	if (options_.strict_model && !r.model.empty() && r.model != model_.id())
-		throw ApiError(404, "there is no such model; this server has '" + model_.id() + "'", "model",
-		               "model_not_found");
+	check_name(r.model, model_);
 	const uint32_t vocab = r.sampling.bias.empty() ? 0 : model_.info().vocab;
 	for (const kvrun_logit_bias& b : r.sampling.bias)
 		if (b.token >= vocab)
@@ -343,20 +350,27 @@ void Router::check_request(GenerationRequest& r) const {
 	r.ping_s = options_.ping_s;
 }
 
-void Router::check_length(size_t bytes) const {
-	if (bytes <= generator_.longest_context()) return; // fast path: a token has at least one byte
-	if (bytes / model_.longest_token() <= generator_.longest_context()) return;
+Router::Room Router::room() const { return {model_, generator_.longest_context(), "raise -c or shorten it"}; }
+
+Router::Room Router::embedder_room() const {
+	if (&embedder_model_ == &model_) return room();
+	return {embedder_model_, embedder_model_.info().ctx_train, "shorten or divide it"};
+}
+
+void Router::check_length(size_t bytes, const Room& room) {
+	if (bytes <= room.tokens) return; // fast path: a token has at least one byte
+	if (bytes / room.model.longest_token() <= room.tokens) return;
 	throw ApiError(400,
-	               "the prompt has " + std::to_string(bytes) + " bytes, more than " +
-	                   std::to_string(generator_.longest_context()) + " tokens can hold; raise -c or shorten it",
+	               "the prompt has " + std::to_string(bytes) + " bytes, more than " + std::to_string(room.tokens) +
+	                   " tokens can hold; " + room.advice,
 	               "", "context_length_exceeded");
 }
 
-void Router::check_tokens(const std::vector<uint32_t>& tokens) const {
-	if (tokens.size() <= generator_.longest_context()) return;
+void Router::check_tokens(const std::vector<uint32_t>& tokens, const Room& room) {
+	if (tokens.size() <= room.tokens) return;
 	throw ApiError(400,
 	               "the prompt has " + std::to_string(tokens.size()) + " tokens, the context has room for " +
-	                   std::to_string(generator_.longest_context()) + "; raise -c or shorten it",
+	                   std::to_string(room.tokens) + "; " + room.advice,
 	               "", "context_length_exceeded");
 }
 
@@ -411,9 +425,9 @@ void Router::check_chat(ChatRequest& r) {
 }
 
 std::vector<uint32_t> Router::conversation_tokens(const ChatRequest& r) const {
-	if (r.prompt.messages.size() > kShortBody) check_length(model_.chat_text(r.prompt).size());
+	if (r.prompt.messages.size() > kShortBody) check_length(model_.chat_text(r.prompt).size(), room());
 	std::vector<uint32_t> tokens = model_.chat_tokens(r.prompt);
-	check_tokens(tokens);
+	check_tokens(tokens, room());
 	return tokens;
 }
 
@@ -474,14 +488,14 @@ void Router::completion(const HttpRequest& request, std::shared_ptr<Responder> o
 	check_request(r);
 	std::vector<Job> jobs;
 	for (const TextPrompt& p : r.prompts) {
-		check_length(p.text.size() + r.suffix.size());
+		check_length(p.text.size() + r.suffix.size(), room());
 		Job job;
 		job.prompt = !r.suffix.empty() ? infill_tokens(model_, markers(), {p.text, r.suffix, {}}, SIZE_MAX)
 		             : p.tokens        ? *p.tokens
 		                               : model_.tokens(p.text, 0);
 		job.sampling = r.sampling, job.kv = r.kv, job.reuse = r.reuse;
 		if (job.prompt.empty()) throw ApiError(400, "the prompt has no tokens; give it some text", "prompt");
-		check_tokens(job.prompt);
+		check_tokens(job.prompt, room());
 		job.body = request.held;
 		job.grammar = grammars_.get(r.form, nullptr);
 		name_conversation(job, r);
@@ -506,35 +520,34 @@ void Router::infill(const HttpRequest& request, std::shared_ptr<Responder> out) 
 }
 
 void Router::embeddings(const HttpRequest& request, std::shared_ptr<Responder> out) {
-	EmbeddingsRequest r = embeddings_request(body_of(request, *out), model_.info().vector_dim);
-	GenerationRequest names;
-	names.model = r.model;
-	check_request(names);
+	const Model& model = embedder_model_;
+	EmbeddingsRequest r = embeddings_request(body_of(request, *out), model.info().vector_dim);
+	check_name(r.model, model);
+	const Room room = embedder_room();
 	std::vector<std::vector<uint32_t>> texts;
 	for (const TextPrompt& p : r.inputs) {
-		check_length(p.text.size());
-		texts.push_back(p.tokens ? *p.tokens : model_.tokens(p.text, KVRUN_TOKENS_END));
+		check_length(p.text.size(), room);
+		texts.push_back(p.tokens ? *p.tokens : model.tokens(p.text, KVRUN_TOKENS_END));
 		if (texts.back().empty()) throw ApiError(400, "input has a text without tokens; give it some text", "input");
-		check_tokens(texts.back());
+		check_tokens(texts.back(), room);
 		if (out->gone()) return;
 	}
 	post_embedding(request, out, [this, out, r = std::move(r), texts = std::move(texts)] {
 		embed(
-		    model_, r, texts, [this] { generator_.drop_idle(); }, *out);
+		    embedder_model_, r, texts, [this] { generator_.drop_idle(); }, *out);
 	});
 }
 
 void Router::rerank(const HttpRequest& request, std::shared_ptr<Responder> out) {
-	if (!model_.info().n_scores)
+	const Model& model = embedder_model_;
+	if (!model.info().n_scores)
 		throw ApiError(400, "the model has no classifier, so it does not score documents; serve a reranker", "model");
 	RerankRequest r = rerank_request(body_of(request, *out));
-	GenerationRequest names;
-	names.model = r.model;
-	check_request(names);
-	for (const std::string& d : r.documents) check_length(r.query.size() + d.size());
+	check_name(r.model, model);
+	for (const std::string& d : r.documents) check_length(r.query.size() + d.size(), embedder_room());
 	post_embedding(request, out, [this, out, r = std::move(r)] {
 		serve::rerank(
-		    model_, r, [this] { generator_.drop_idle(); }, *out);
+		    embedder_model_, r, [this] { generator_.drop_idle(); }, *out);
 	});
 }
 
@@ -543,7 +556,8 @@ void Router::post_embedding(const HttpRequest& request, std::shared_ptr<Responde
 		throw ApiError(429, "the queue is full: other embeddings are under way; try again later", "", "queue_full");
 	++embedding_;
 	const std::shared_ptr<void> counted(nullptr, [this](void*) { --embedding_; });
-	auto run = [out, counted, compute = std::move(compute), held = request.held, use = model_.residency().use()] {
+	auto run = [out, counted, compute = std::move(compute), held = request.held,
+	            use = embedder_model_.residency().use()] {
 		try {
 			compute();
 		} catch (const ApiError& e) { out->respond(error_response(e)); } catch (const std::exception& e) {

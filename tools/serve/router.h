@@ -21,7 +21,8 @@ struct RouterOptions {
 
 class Router final : public Handler {
  public:
-	Router(const Model&, Generator&, SessionStore&, const HttpServer&, const RouterOptions&);
+	// embedder: answers requests for embeddings and ranks; may be the same model.
+	Router(const Model&, const Model& embedder, Generator&, SessionStore&, const HttpServer&, const RouterOptions&);
 
 	std::optional<Response> refuse(const HttpRequest&) override;
 	void handle(HttpRequest, std::shared_ptr<Responder>) override;
@@ -32,7 +33,8 @@ class Router final : public Handler {
 
  private:
 	using Answerer = void (Router::*)(const HttpRequest&, std::shared_ptr<Responder>);
-	enum class Needs : uint8_t { Nothing, Model, Queue }; // Model: it is in memory; Queue: also a place in the queue
+	// Model, Embedder: it is in memory; Queue: the model, and a place in the queue
+	enum class Needs : uint8_t { Nothing, Model, Embedder, Queue };
 	struct Route {
 		const char *method, *path; // a path that ends with / is followed by a name
 		bool open;                 // requires no API key
@@ -46,10 +48,18 @@ class Router final : public Handler {
 	bool good_host(const HttpRequest&) const;
 	bool good_origin(const HttpRequest&) const;
 	bool good_key(const HttpRequest&) const;
-	void check_request(GenerationRequest&) const; // throws ApiError; fills in the server's settings
+	void check_request(GenerationRequest&) const;                 // throws ApiError; fills in the server's settings
+	void check_name(const std::string& name, const Model&) const; // throws ApiError if that model must not answer
+	struct Room {                                                 // of a request, whose text is
+		const Model& model;                                       // for this one
+		size_t tokens;                                            // at most so long
+		const char* advice;                                       // for one that is longer
+	};
+	Room room() const; // of answers
+	Room embedder_room() const;
 	// Throw ApiError 400 if no context can hold a text of this many bytes, or these tokens.
-	void check_length(size_t bytes) const;
-	void check_tokens(const std::vector<uint32_t>&) const;
+	static void check_length(size_t bytes, const Room&);
+	static void check_tokens(const std::vector<uint32_t>&, const Room&);
 	void name_conversation(Job&, const GenerationRequest&) const;
 	// Creates the listener of one of the request's choices, given its index.
 	using NewListener = std::function<std::shared_ptr<Listener>(uint32_t)>;
@@ -68,7 +78,7 @@ class Router final : public Handler {
 	void health(const HttpRequest&, std::shared_ptr<Responder>);
 	void models(const HttpRequest&, std::shared_ptr<Responder>);
 	void model(const HttpRequest&, std::shared_ptr<Responder>);
-	Json model_json() const;
+	Json model_json(const Model&) const;
 	void metrics(const HttpRequest&, std::shared_ptr<Responder>);
 	void slots(const HttpRequest&, std::shared_ptr<Responder>);
 	void sessions(const HttpRequest&, std::shared_ptr<Responder>);
@@ -89,7 +99,7 @@ class Router final : public Handler {
 	void tokenize(const HttpRequest&, std::shared_ptr<Responder>);
 	void detokenize(const HttpRequest&, std::shared_ptr<Responder>);
 
-	const Model& model_;
+	const Model &model_, &embedder_model_;
 	Generator& generator_;
 	SessionStore& store_;
 	const HttpServer& server_;
