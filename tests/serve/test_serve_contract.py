@@ -157,7 +157,8 @@ def embeddings(s):
                               ("a number", {"input": 5}, "input"),
                               ("a wrong format", {"input": "x", "encoding_format": "int8"}, "encoding_format"),
                               ("a field", {"input": "x", "nonsense": 1}, "nonsense"),
-                              ("fewer dimensions", {"input": "x", "dimensions": 2}, "dimensions"),
+                              ("no dimensions", {"input": "x", "dimensions": 0}, "dimensions"),
+                              ("more dimensions", {"input": "x", "dimensions": dim + 1}, "dimensions"),
                               ("too many", {"input": ["x"] * 2049}, "input"),
                               ("a token that is none", {"input": [[10**6]]}, "input")):
         r = s.post(EMBEDDINGS, body)
