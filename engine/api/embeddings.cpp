@@ -55,14 +55,17 @@ std::vector<float> encode(EngineObject& e, std::span<const EncoderText> texts, P
                           const kvrun_generate_options* options) {
 	const kvrun_generate_options o = read_generate_options(options);
 	const auto start = std::chrono::steady_clock::now();
+	std::unique_lock turn(e.turn);
 	const auto go_on = [&](double share) {
-		if (kvrun_canceller_is_set(o.canceller)) refuse(KVRUN_ECANCELLED, "the texts were cancelled");
+		turn.unlock(); // others get theirs between two layers, as between pieces of a prompt
 		const double spent = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 		const double left = share > 0 ? spent * (1 - share) / share : 0;
-		if (o.on_prefill && o.on_prefill(share, left, o.payload)) refuse(KVRUN_EUSER, "a callback stopped the texts");
+		const bool stopped = o.on_prefill && o.on_prefill(share, left, o.payload);
+		turn.lock(); // what an error frees is freed during this thread's turn
+		if (kvrun_canceller_is_set(o.canceller)) refuse(KVRUN_ECANCELLED, "the texts were cancelled");
+		if (stopped) refuse(KVRUN_EUSER, "a callback stopped the texts");
 		return true;
 	};
-	std::lock_guard turn(e.turn);
 	return e.engine->text_encoder()->encode(texts, how, go_on);
 }
 

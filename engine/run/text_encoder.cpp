@@ -41,8 +41,6 @@ TextEncoder::TextEncoder(Backend& be, const Config& c, const Weights& w, const L
 	KV_ASSERT(c.encodes);
 }
 
-uint64_t TextEncoder::bytes(const Config& c, uint64_t tokens) { return RowEncoder::bytes(c, tokens, row_room(c), 1); }
-
 void TextEncoder::check(std::span<const EncoderText> texts) const {
 	for (const EncoderText& t : texts) {
 		if (t.tokens.empty()) fail(Code::Invalid, "a text has no tokens");
@@ -90,9 +88,9 @@ bool TextEncoder::run(RowEncoder& rows, std::span<const EncoderText> texts,
 	std::vector<uint32_t> begins = {0};
 	for (const EncoderText& t : texts) begins.push_back(begins.back() + uint32_t(t.tokens.size()));
 	const RowGroups groups = rows.write_groups(std::move(begins));
-	embed(rows, texts);
 	for (uint32_t l = 0; l < config_.n_layers; ++l) {
 		if (go_on && !go_on(l)) return false;
+		if (l == 0) embed(rows, texts);
 		rows.run(l, groups);
 		be_.wait(); // no more work is queued than that of a layer, so that others and cancellers get their turn
 	}

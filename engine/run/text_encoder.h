@@ -17,13 +17,11 @@ class TextEncoder {
 
 	// All must outlive it.
 	TextEncoder(Backend&, const Config&, const Weights&, const Loras*);
-	// Device memory that texts of so many tokens take while they are encoded.
-	static uint64_t bytes(const Config&, uint64_t tokens);
 
 	// Pooled states behind the final norm: (texts, dim). go_on is called before each layer with the share of the work
-	// that is done; if it returns false, the result is empty. Throws Error{Context} for a text that is longer than the
-	// trained context, Invalid for one without tokens or with a token outside the vocabulary, OutOfMemory, and Device
-	// if a result is not finite.
+	// that is done, while the device has no work of the texts; if it returns false, the result is empty. Throws
+	// Error{Context} for a text that is longer than the trained context, Invalid for one without tokens or with a token
+	// outside the vocabulary, OutOfMemory, and Device if a result is not finite.
 	std::vector<float> encode(std::span<const EncoderText>, Pooling, const std::function<bool(double)>& go_on = {});
 	// States of all tokens behind the final norm: (tokens of all texts, dim), in order. The same errors.
 	std::vector<float> states(std::span<const EncoderText>);

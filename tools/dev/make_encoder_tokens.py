@@ -33,22 +33,35 @@ SPACE = "\u2581"
 
 AWKWARD = [
     "", " ", "   ", "\t\n\r\n ", "Hello, World!", "  two  spaces\tand a tab\n", "HELLO hello HeLLo",
-    "don't won't I'm it's 'quoted' \"double\"", "naïve café résumé Ångström Ünïcödé", "e\u0301 e\u0301\u0323 a\u0300\u0316",
+    "don't won't I'm it's 'quoted' \"double\"", "naïve café résumé Ångström Ünïcödé",
+    "e\u0301 e\u0301\u0323 a\u0300\u0316",
     "\u0301\u0302 alone", "İstanbul IĞDIR ı", "ΑΒΓ σς ΣΑΣ", "Straße ẞ GROẞ", "Привет, МИР! ёлка Ёж й",
     "中文字符 without spaces中間", "日本語のテキスト カタカナ ｶﾀｶﾅ", "が ガ か\u3099 \u3042\u309a", "한국어 텍스트 \u1112\u1161\u11ab",
-    "สวัสดีชาวโลก ภาษาไทย น้ำ", "हिन्दी में पाठ क्षत्रिय", "العربية نَصٌّ ﷺ لا", "עִבְרִית שָׁלוֹם", "tiếng Việt Cửa Ự ộ",
+    "สวัสดีชาวโลก ภาษาไทย น้ำ", "हिन्दी में पाठ क्षत्रिय", "العربية نَصٌّ ﷺ لا", "עִבְרִית שָׁלוֹם",
+    "tiếng Việt Cửa Ự ộ",
     "emoji 😀 👨‍👩‍👧 🇩🇪 ✅ ☃️ 1️⃣", "ligatures ﬁne ﬂow oﬀer ﬃ æ œ ĳ", "ＦＵＬＬ　ｗｉｄｔｈ １２３！", "＜ud＞x", "H₂O x² ½ ⅓ Ⅷ ①②",
-    "control \x00\x01\x02 \x07 \x1b[0m \x7f \x85 end", "a\x00b a\x08b", "zero\u200bwidth\u200djoin\u200cer\ufeff soft\u00adhyphen",
-    "spaces\u00a0nbsp\u2003em\u2009thin\u3000wide\u1680ogham\u2028line\u2029para", "\x0b\x0c\x1c\x1d\x1e\x1f separators",
-    "\ufffd replacement \ufffd", "a\ufffdb", "0123456789 3.14159 1,000,000 1e-5", "!!! ??? ... ,,, ;;; --- ___ +++ $$$ ^^^ ``` ~~~ |||",
-    "¡Hola! ¿Qué? «quotes» „low“ ‘single’ – — … ‰ ′ ″", "© ® ™ € £ ¥ § ° µ × ÷ ± ∞ ≠ ≮ ≤ √", "\u037e \u1fef \u2126 \u212b \u212a",
-    "x" * 100, "x" * 101, "x" * 300, "é" * 100, "é" * 101, "before " + "word" * 60 + " after", "https://example.com/a_b?c=d&e=f#g",
-    "mail@example.org (brackets) [square] {curly} <angle>", SPACE + "mark " + SPACE + " in" + SPACE + "side " + SPACE * 2, "##ing # ## ###",
-    "[UNUSED] [unused1] [ CLS ]", "a [SEP] b [MASK][CLS]c [PAD] [UNK]", "tab\tnewline\ncarriage\rreturn\r\nboth", "unaffable unwanted running RUNNING",
-    "𝒳 𝔘𝔫𝔦 𝟙𝟚 \U0001d15f \U0001f1e6", "\U00020000\U0002a6d6 𠮷野家 \uf900\ufa0e \U0002f800", "\u302e\u302f\u0300 a\u302e\U0001d165b", "\u0344 \u0958 \u2adc \ufb1d \ufb2c",
-    "\u01c4\u01c5\u01c6 \u1e9e \u03f4 \u2160\u2170", "\ue000 private \U000f0000 \ufdd0 \uffff \U0010ffff", "ۀ أ إ ؤ", "aáàâäãåāăą",
-    "long " * 30, "\n\n\nHello\n\n", "ends with space ", "日本\n\n語", "a" + "\u0301" * 40 + "b", "a" + "\u0316\u0301" * 20 + "b",
-    b"invalid \xff\xfe bytes", b"\xc3", b"a\xc3(b", b"\xe2\x82 cut", b"over\xc0\xaflong", b"sur\xed\xa0\x80rogate", b"\xf4\x90\x80\x80 high", b"\xf0\x9f\x98",
+    "control \x00\x01\x02 \x07 \x1b[0m \x7f \x85 end", "a\x00b a\x08b",
+    "zero\u200bwidth\u200djoin\u200cer\ufeff soft\u00adhyphen",
+    "spaces\u00a0nbsp\u2003em\u2009thin\u3000wide\u1680ogham\u2028line\u2029para",
+    "\x0b\x0c\x1c\x1d\x1e\x1f separators",
+    "\ufffd replacement \ufffd", "a\ufffdb", "0123456789 3.14159 1,000,000 1e-5",
+    "!!! ??? ... ,,, ;;; --- ___ +++ $$$ ^^^ ``` ~~~ |||",
+    "¡Hola! ¿Qué? «quotes» „low“ ‘single’ – — … ‰ ′ ″", "© ® ™ € £ ¥ § ° µ × ÷ ± ∞ ≠ ≮ ≤ √",
+    "\u037e \u1fef \u2126 \u212b \u212a",
+    "x" * 100, "x" * 101, "x" * 300, "é" * 100, "é" * 101, "before " + "word" * 60 + " after",
+    "https://example.com/a_b?c=d&e=f#g",
+    "mail@example.org (brackets) [square] {curly} <angle>",
+    SPACE + "mark " + SPACE + " in" + SPACE + "side " + SPACE * 2, "##ing # ## ###",
+    "[UNUSED] [unused1] [ CLS ]", "a [SEP] b [MASK][CLS]c [PAD] [UNK]", "tab\tnewline\ncarriage\rreturn\r\nboth",
+    "unaffable unwanted running RUNNING",
+    "𝒳 𝔘𝔫𝔦 𝟙𝟚 \U0001d15f \U0001f1e6", "\U00020000\U0002a6d6 𠮷野家 \uf900\ufa0e \U0002f800",
+    "\u302e\u302f\u0300 a\u302e\U0001d165b", "\u0344 \u0958 \u2adc \ufb1d \ufb2c",
+    "\u01c4\u01c5\u01c6 \u1e9e \u03f4 \u2160\u2170", "\ue000 private \U000f0000 \ufdd0 \uffff \U0010ffff", "ۀ أ إ ؤ",
+    "aáàâäãåāăą",
+    "long " * 30, "\n\n\nHello\n\n", "ends with space ", "日本\n\n語", "a" + "\u0301" * 40 + "b",
+    "a" + "\u0316\u0301" * 20 + "b",
+    b"invalid \xff\xfe bytes", b"\xc3", b"a\xc3(b", b"\xe2\x82 cut", b"over\xc0\xaflong", b"sur\xed\xa0\x80rogate",
+    b"\xf4\x90\x80\x80 high", b"\xf0\x9f\x98",
     b"\x80\x80\x80",
 ]
 
@@ -56,8 +69,10 @@ AWKWARD = [
 def random_texts():
     r = random.Random(7)
     alphabets = [
-        "abcdefghijklmnopqrstuvwxyz", "ABCDEFGHIJ", "eeettaaooinsrhl   ", "    \t\n", ".,!?-'\"()[]#@_", "0123456789", "éèüöñçßÄÖÅø",
-        "\u0300\u0301\u0308\u0323\u0327", "中文日本語漢字", "かきくけこガギグ", "한국어글자", "абвгдЁЙ", "αβγδΣς", "สวัดีนำ้", "😀😁🚀\u200d\ufe0f",
+        "abcdefghijklmnopqrstuvwxyz", "ABCDEFGHIJ", "eeettaaooinsrhl   ", "    \t\n", ".,!?-'\"()[]#@_", "0123456789",
+        "éèüöñçßÄÖÅø",
+        "\u0300\u0301\u0308\u0323\u0327", "中文日本語漢字", "かきくけこガギグ", "한국어글자", "абвгдЁЙ", "αβγδΣς", "สวัดีนำ้",
+        "😀😁🚀\u200d\ufe0f",
         "ﬁﬂＡＢｃ１２", "\u00a0\u200b\u2003\u3000\ufeff", "\x00\x01\x7f\ufffd" + SPACE
     ]
     out = []

@@ -100,7 +100,7 @@ void embed(const Model& model, const EmbeddingsRequest& r, const std::vector<std
 		tokens.insert(tokens.end(), t.begin(), t.end());
 		counts.push_back(t.size());
 	}
-	const size_t dim = model.info().vector_dim;
+	const size_t dim = model.vector_dim();
 	std::vector<float> vectors(texts.size() * dim);
 	if (!compute(make_room, out, "input", [&](const kvrun_generate_options& o) {
 		    return kvrun_embed_texts(model.engine(), tokens.data(), counts.data(), counts.size(), KVRUN_POOL_MODEL, &o,

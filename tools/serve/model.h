@@ -20,6 +20,11 @@ class Model {
 	int64_t created() const { return created_; } // modification time of its file, Unix seconds
 	void set_created(int64_t t) { created_ = t; }
 	kvrun_engine_info info() const; // if the model is unloaded, the last known values
+	// Of these, what never changes; does not wait for work on the device.
+	bool encodes() const { return facts_.info.encodes != 0; }
+	uint32_t vector_dim() const { return facts_.info.vector_dim; }
+	uint32_t n_scores() const { return facts_.info.n_scores; }
+	uint32_t ctx_train() const { return facts_.info.ctx_train; }
 
 	// All of these throw ApiError.
 	std::vector<uint32_t> tokens(const std::string& text, uint32_t flags) const;

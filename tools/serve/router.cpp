@@ -215,7 +215,7 @@ void Router::handle(HttpRequest request, std::shared_ptr<Responder> out) {
 }
 
 void Router::check_encodes(const Route& route) const {
-	if (route.needs != Needs::Queue || !model_.info().encodes) return;
+	if (route.needs != Needs::Queue || !model_.encodes()) return;
 	throw ApiError(
 	    400,
 	    "the model '" + model_.id() +
@@ -354,7 +354,7 @@ Router::Room Router::room() const { return {model_, generator_.longest_context()
 
 Router::Room Router::embedder_room() const {
 	if (&embedder_model_ == &model_) return room();
-	return {embedder_model_, embedder_model_.info().ctx_train, "shorten or divide it"};
+	return {embedder_model_, embedder_model_.ctx_train(), "shorten or divide it"};
 }
 
 void Router::check_length(size_t bytes, const Room& room) {
@@ -521,7 +521,7 @@ void Router::infill(const HttpRequest& request, std::shared_ptr<Responder> out) 
 
 void Router::embeddings(const HttpRequest& request, std::shared_ptr<Responder> out) {
 	const Model& model = embedder_model_;
-	EmbeddingsRequest r = embeddings_request(body_of(request, *out), model.info().vector_dim);
+	EmbeddingsRequest r = embeddings_request(body_of(request, *out), model.vector_dim());
 	check_name(r.model, model);
 	const Room room = embedder_room();
 	std::vector<std::vector<uint32_t>> texts;
@@ -540,7 +540,7 @@ void Router::embeddings(const HttpRequest& request, std::shared_ptr<Responder> o
 
 void Router::rerank(const HttpRequest& request, std::shared_ptr<Responder> out) {
 	const Model& model = embedder_model_;
-	if (!model.info().n_scores)
+	if (!model.n_scores())
 		throw ApiError(400, "the model has no classifier, so it does not score documents; serve a reranker", "model");
 	RerankRequest r = rerank_request(body_of(request, *out));
 	check_name(r.model, model);
