@@ -91,25 +91,60 @@ struct GaussianTopK {
 };
 
 // Of each token t and stream i: x[i][t] += sum over j of w[t][i][j] * y[j][t]; w (T, m, k) f32. y may be x: then the
-// sums are of what x was. Up to kMostStreams streams.
+// sums are of what x was. Up to kMostStreams streams. The layouts of x and y may differ.
 struct StreamSum {
 	StreamRows x, y;
 	View w;
+	bool adds = true; // false: x becomes the sum; what it held may be anything
 
 	const char* name() const { return "stream_sum"; }
-	std::string text() const { return fmt::format("{}, {}", shape_text(w), x.v.shape[2]); }
+	std::string text() const { return fmt::format("{}, {}", shape_text(w), x.dim()); }
 	void check() const {
-		KV_ASSERT(x.v.shape[0] <= kMostStreams && y.v.shape[0] <= kMostStreams);
-		KV_ASSERT(x.first + w.shape[0] <= x.v.shape[1] && y.first + w.shape[0] <= y.v.shape[1]);
+		KV_ASSERT(x.streams() <= kMostStreams && y.streams() <= kMostStreams);
+		KV_ASSERT(uint64_t(x.first) + w.shape[0] <= x.capacity() && uint64_t(y.first) + w.shape[0] <= y.capacity());
 	}
 	double bytes() const {
-		return 4. * w.shape[0] * x.v.shape[2] * (2 * x.v.shape[0] + y.v.shape[0]) + double(w.bytes());
+		return 4. * w.shape[0] * x.dim() * ((adds ? 2 : 1) * x.streams() + y.streams()) + double(w.bytes());
 	}
 	static void views(auto& o, auto& f) {
-		const uint64_t T = o.w.shape[0], m = o.x.v.shape[0], k = o.y.v.shape[0], dim = o.x.v.shape[2];
-		f(inout("x", F32, {m, o.x.v.shape[1], dim}, "expert_sum"), o.x.v);
-		f(input("y", F32, {k, o.y.v.shape[1], dim}), o.y.v);
-		f(input("w", F32, {T, m, k}), o.w);
+		const uint64_t T = o.w.shape[0], dim = o.x.dim();
+		const View &x = o.x.v, &y = o.y.v;
+		const ViewRow sums = output("x", F32, {x.shape[0], x.shape[1], dim}, "expert_sum");
+		const bool kept = T < o.x.capacity(); // rows of x that are not written: without adds they may hold anything
+		f(sums.added_to_if(o.adds || kept).slots(kept && !o.adds), o.x.v);
+		f(input("y", F32, {y.shape[0], y.shape[1], dim}), o.y.v);
+		f(input("w", F32, {T, o.x.streams(), o.y.streams()}), o.w);
+	}
+};
+
+// out (T, dim) = sum over streams i of sigmoid(gate[t][i]) * x[t][i]; x, gate (T, m, dim). Up to kMostStreams streams.
+struct StreamMix {
+	View out, x, gate;
+
+	const char* name() const { return "stream_mix"; }
+	std::string text() const { return shape_text(x); }
+	void check() const { KV_ASSERT(x.shape[1] <= kMostStreams); }
+	static void views(auto& o, auto& f) {
+		const uint64_t T = o.x.shape[0], m = o.x.shape[1], dim = o.x.shape[2];
+		f(output("out", F32, {T, dim}, "activate"), o.out);
+		f(input("x", F32, {T, m, dim}), o.x);
+		f(input("gate", F32, {T, m, dim}), o.gate);
+	}
+};
+
+// out (T, m, dim): out[t][i] = sigmoid(root(s)) * value[t], s = key[t][i] . query[t][i] / sqrt(dim), root(s) = sign(s)
+// * sqrt(max(|s|, KV_GATE_LEAST)), 0 of 0. key, query (T, m, dim), value (T, dim); out may be key.
+struct StreamGate {
+	View out, key, query, value;
+
+	const char* name() const { return "stream_gate"; }
+	std::string text() const { return shape_text(key); }
+	static void views(auto& o, auto& f) {
+		const uint64_t T = o.key.shape[0], m = o.key.shape[1], dim = o.key.shape[2];
+		f(output("out", F32, {T, m, dim}, "stream_gate"), o.out);
+		f(input("key", F32, {T, m, dim}), o.key);
+		f(input("query", F32, {T, m, dim}), o.query);
+		f(input("value", F32, {T, dim}), o.value);
 	}
 };
 

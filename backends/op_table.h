@@ -35,6 +35,8 @@ namespace op {
 	X(MatchRms) \
 	X(GaussianTopK) \
 	X(StreamSum) \
+	X(StreamMix) \
+	X(StreamGate) \
 	X(Activate) \
 	X(Matmul) \
 	X(NormMatmul) \
@@ -87,7 +89,11 @@ class OpCalls {
 	void layer_norm(View out, View x, View w, View b, float eps) { run(op::LayerNorm{out, x, w, b, eps}); }
 	void match_rms(View out, View x, View w, View like, float eps) { run(op::MatchRms{out, x, w, like, eps}); }
 	void gaussian_top_k(View out, View x, float cut) { run(op::GaussianTopK{out, x, cut}); }
-	void stream_sum(const StreamRows& x, const StreamRows& y, View w) { run(op::StreamSum{x, y, w}); }
+	void stream_sum(const StreamRows& x, const StreamRows& y, View w, bool adds = true) {
+		run(op::StreamSum{x, y, w, adds});
+	}
+	void stream_mix(View out, View x, View gate) { run(op::StreamMix{out, x, gate}); }
+	void stream_gate(View out, View key, View query, View value) { run(op::StreamGate{out, key, query, value}); }
 	void activate(View out, View x, View y, const Elementwise& how) { run(op::Activate{out, x, y, how}); }
 	void matmul(std::span<const Proj> projs, View x, Epilogue epilogue, bool decode) {
 		run(op::Matmul{projs, x, epilogue, decode});

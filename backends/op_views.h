@@ -56,7 +56,7 @@ struct ViewRow {
 	constexpr ViewRow undumped() const { return with(&ViewRow::dumped, false); }
 	constexpr ViewRow uploaded() const { return with(&ViewRow::weight, true); } // as weights
 	constexpr ViewRow stores(bool s = true) const { return with(&ViewRow::stored, s); }
-	constexpr ViewRow slots() const { return with(&ViewRow::compare, Compare::Slots); }
+	constexpr ViewRow slots(bool c = true) const { return with(&ViewRow::compare, c ? Compare::Slots : compare); }
 	constexpr ViewRow words() const { return with(&ViewRow::compare, Compare::Words); }
 	constexpr ViewRow adopted_if(bool c) const { return with(&ViewRow::compare, c ? Compare::Adopted : compare); }
 	constexpr ViewRow added_to_if(bool c) const { return with(&ViewRow::use, c ? Use::InOut : use); }

@@ -38,6 +38,12 @@ constexpr uint32_t kMostStreams = KV_MOST_STREAMS;
 struct StreamRows { // rows of T tokens in each of m streams
 	View v;         // (m, capacity, dim) f32
 	uint32_t first = 0;
+	bool by_row = false; // v is (capacity, m, dim): a row's streams lie side by side
+	uint32_t streams() const { return v.shape[by_row ? 1 : 0]; }
+	uint32_t capacity() const { return v.shape[by_row ? 0 : 1]; }
+	uint32_t dim() const { return v.shape[2]; }
+	uint32_t stream_stride() const { return by_row ? 1 : v.shape[1]; } // in rows of dim elements
+	uint32_t row_stride() const { return by_row ? v.shape[1] : 1; }
 };
 
 // ---- mixtures of experts. Row t chooses `used` of n_experts experts; slot t * used + j is its choice number j.
@@ -69,8 +75,8 @@ constexpr uint32_t expert_tiles(uint32_t n_slots, uint32_t n_experts) {
 
 // ---- recurrent layers: a state per sequence in place of keys and values per token
 
-constexpr uint32_t kMostTaps = 8, kMostStateRows = 256; // of a short convolution, of a state of a head
-constexpr uint32_t kMostChannelRows = 32;               // of a channel's state, see SelectiveGates
+constexpr uint32_t kMostTaps = 16, kMostStateRows = 256; // of a short convolution, of a state of a head
+constexpr uint32_t kMostChannelRows = 32;                // of a channel's state, see SelectiveGates
 
 struct StateRows { // which rows belong to which sequence, and where its state is
 	View work;     // (n, 4) u32, StateWork; rows of different items are different ones

@@ -144,6 +144,13 @@ void SelfTestRun::norm() {
 	const View streams = f32(numbers(2 * 3 * 96, 1), 2, 3, 96);
 	b_.stream_sum({streams, 1}, {streams, 1}, f32(numbers(8, 2), 2, 2, 2));
 	keep("stream_sum", "expert_sum", streams);
+	const View by_row = f32(numbers(3 * 2 * 96, 3), 3, 2, 96), gate = f32(numbers(3 * 2 * 96, 4), 3, 2, 96);
+	b_.stream_mix(out, by_row, gate);
+	keep("stream_mix", "activate", out);
+	b_.stream_gate(by_row, by_row, gate, f32(numbers(3 * 96, 5), 3, 96));
+	keep("stream_gate", "stream_gate", by_row);
+	b_.stream_sum({by_row, 0, /*by_row=*/true}, {streams}, f32(numbers(12, 6), 3, 2, 2), /*adds=*/false);
+	keep("stream_sum", "expert_sum", by_row);
 	b_.activate(out, f32(numbers(3 * 96, 1), 3, 96), f32(numbers(3 * 96, 2), 3, 96),
 	            {.function = Activation::GeluTanh, .scale = 3, .cap = 2, .add = true});
 	keep("activate", "activate", out);

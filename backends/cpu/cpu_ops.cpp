@@ -1,4 +1,4 @@
-// embed, norms, stream_sum, activate, matmul, copy: the definitions of the shaders of the same names.
+// embed, norms, sums of streams, activate, matmul, copy: the definitions of the shaders of the same names.
 #include "backends/cpu/cpu_backend.h"
 #include <algorithm>
 #include <cmath>
@@ -87,19 +87,59 @@ void CpuBackend::compute(const op::GaussianTopK& o) {
 
 // x[i][t] += sum of w[t][i][j] * y[j][t]
 void CpuBackend::compute(const op::StreamSum& o) {
-	const auto& [x, y, w] = o;
-	const size_t T = w.shape[0], m = w.shape[1], k = w.shape[2], dim = x.v.shape[2];
+	const auto& [x, y, w, adds] = o;
+	const size_t T = w.shape[0], m = w.shape[1], k = w.shape[2], dim = x.dim();
 	const float *from = data<float>(y.v), *weight = data<float>(w);
 	float* to = data<float>(x.v);
+	const auto at = [&](const StreamRows& s, size_t stream, size_t t) {
+		return (stream * s.stream_stride() + (s.first + t) * s.row_stride()) * dim;
+	};
 	for (size_t t = 0; t < T; ++t, weight += m * k)
 		for (size_t c = 0; c < dim; ++c) {
 			float v[kMostStreams];
-			for (size_t j = 0; j < k; ++j) v[j] = from[(j * y.v.shape[1] + y.first + t) * dim + c];
+			for (size_t j = 0; j < k; ++j) v[j] = from[at(y, j, t) + c];
 			for (size_t i = 0; i < m; ++i) {
-				float& sum = to[(i * x.v.shape[1] + x.first + t) * dim + c];
+				float& sum = to[at(x, i, t) + c];
+				if (!adds) sum = 0;
 				for (size_t j = 0; j < k; ++j) sum += weight[i * k + j] * v[j];
 			}
 		}
+}
+
+static double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+
+// out[t] = sum of sigmoid(gate[t][i]) * x[t][i]
+void CpuBackend::compute(const op::StreamMix& o) {
+	const auto& [out, x, gate] = o;
+	const size_t T = x.shape[0], m = x.shape[1], dim = x.shape[2];
+	const float *in = data<float>(x), *g = data<float>(gate);
+	float* y = data<float>(out);
+	for (size_t t = 0; t < T; ++t)
+		for (size_t c = 0; c < dim; ++c) {
+			double sum = 0;
+			for (size_t i = 0; i < m; ++i) {
+				const size_t at = (t * m + i) * dim + c;
+				sum += sigmoid(double(g[at])) * double(in[at]);
+			}
+			y[t * dim + c] = float(sum);
+		}
+}
+
+// out[t][i] = sigmoid(root(key[t][i] . query[t][i] / sqrt(dim))) * value[t]
+void CpuBackend::compute(const op::StreamGate& o) {
+	const auto& [out, key, query, value] = o;
+	const size_t T = key.shape[0], m = key.shape[1], dim = key.shape[2];
+	const float *k = data<float>(key), *q = data<float>(query), *v = data<float>(value);
+	float* y = data<float>(out);
+	for (size_t row = 0; row < T * m; ++row, k += dim, q += dim, y += dim) {
+		double s = 0;
+		for (size_t c = 0; c < dim; ++c) s += double(k[c]) * double(q[c]);
+		s /= std::sqrt(double(dim));
+		const double root = std::sqrt(std::max(std::abs(s), double(KV_GATE_LEAST)));
+		const double share = sigmoid(s > 0 ? root : s < 0 ? -root : 0);
+		const float* own = v + row / m * dim;
+		for (size_t c = 0; c < dim; ++c) y[c] = float(share * double(own[c]));
+	}
 }
 
 static double xielu(const Xielu& f, double x) {
@@ -113,7 +153,7 @@ static double activation(const Elementwise& e, double x) {
 	case Activation::Silu: return x / (1 + std::exp(-x));
 	case Activation::GeluTanh: return 0.5 * x * (1 + std::tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
 	case Activation::Relu2: return x > 0 ? x * x : 0;
-	case Activation::Sigmoid: return 1 / (1 + std::exp(-x));
+	case Activation::Sigmoid: return sigmoid(x);
 	case Activation::Xielu: return xielu(e.xielu, x);
 	case Activation::GeluQuick: return x / (1 + std::exp(-1.702 * x));
 	case Activation::Clamp: return std::min(std::max(x, double(e.range.low)), double(e.range.high));

@@ -23,7 +23,7 @@ constexpr uint32_t kMatmulThreads = 256;    // threads of a block; each has 4 x 
 constexpr uint32_t kThreads = 128;          // threads of a block of any other kernel; the most tokens of a page
 constexpr uint32_t kMaxGroups = 2048;       // (scale, zero) pairs of one kv head of a page: 128 tokens, runs of 32
 constexpr uint32_t kPackRows = 8;           // tokens that pack_pages rotates at a time
-constexpr uint32_t kMostTaps = 8;           // taps of a short convolution
+constexpr uint32_t kMostTaps = 16;          // taps of a short convolution
 constexpr uint32_t kMostStateRows = 256;    // rows of a head's state
 constexpr uint32_t kMostChannelRows = 32;   // rows of a channel's state
 constexpr uint32_t kStateRows = 16;         // rows of a column that a thread holds
@@ -142,11 +142,26 @@ struct GaussianTopKArgs {
 	uint32_t n;
 	float cut;
 };
+struct StreamPlaces { // as StreamRows; strides in rows of dim elements
+	uint32_t first, row_stride, stream_stride;
+};
 struct StreamSumArgs {
-	float* x;           // (m, x_rows, dim), its row of token 0 in each stream is x_first
-	const float *y, *w; // (k, y_rows, dim), (tokens, m, k)
+	float* x;
+	const float *y, *w; // w (tokens, m, k)
 	uint32_t dim, m, k;
-	uint32_t x_rows, x_first, y_rows, y_first;
+	StreamPlaces in_x, in_y;
+	bool adds; // to x
+};
+struct StreamMixArgs {
+	float* out;            // (tokens, dim)
+	const float *x, *gate; // (tokens, m, dim)
+	uint32_t dim, m;
+};
+struct StreamGateArgs {
+	float* out;               // (tokens, m, dim); may be key
+	const float *key, *query; // the same
+	const float* value;       // (tokens, dim)
+	uint32_t dim, m;
 };
 struct ExpertSumArgs {
 	float* x;                 // (rows, dim), added to
@@ -385,6 +400,8 @@ struct Kernels {
 	Kernel<MatchRmsArgs> match_rms;
 	Kernel<GaussianTopKArgs> gaussian_top_k;
 	Kernel<StreamSumArgs> stream_sum;
+	Kernel<StreamMixArgs> stream_mix;
+	Kernel<StreamGateArgs> stream_gate;
 	Kernel<ActivateArgs> activate;
 	Kernel<MatmulArgs> matvec, matvec_row, matmul, matmul_wide;
 	Kernel<ExpertMatmulArgs> expert_matvec, expert_matvec_row, expert_matmul;

@@ -1,4 +1,4 @@
-// embed, rmsnorm, layer_norm, match_rms, gaussian_top_k, stream_sum, activate, channel_max, kv_balance.
+// embed, norms, gaussian_top_k, sums of streams, activate, channel_max, kv_balance.
 #include "backends/cuda/kernels.h"
 #include "backends/cuda/weights.cuh"
 
@@ -82,21 +82,52 @@ __global__ void gaussian_top_k_kernel(GaussianTopKArgs a) {
 	}
 }
 
-// x[i][t] += sum of w[t][i][j] * y[j][t]. Grid: tokens in x, columns in y, a thread each.
+// The first element of row t of a stream.
+__device__ inline uint64_t start_of(const StreamPlaces& p, uint32_t stream, uint32_t t, uint32_t dim) {
+	return (uint64_t(stream) * p.stream_stride + (uint64_t(p.first) + t) * p.row_stride) * dim;
+}
+
+// x[i][t] += sum of w[t][i][j] * y[j][t], or = sum. Grid: tokens in x, columns in y, a thread each.
 __global__ void stream_sum_kernel(StreamSumArgs a) {
 	const uint32_t c = blockIdx.y * blockDim.x + threadIdx.x, t = blockIdx.x;
 	if (c >= a.dim) return;
 	float v[KV_MOST_STREAMS];
-	for (uint32_t j = 0; j < KV_MOST_STREAMS; ++j)
-		v[j] = j < a.k ? a.y[(uint64_t(j) * a.y_rows + a.y_first + t) * a.dim + c] : 0.f;
+	for (uint32_t j = 0; j < KV_MOST_STREAMS; ++j) v[j] = j < a.k ? a.y[start_of(a.in_y, j, t, a.dim) + c] : 0.f;
 	const float* w = a.w + uint64_t(t) * a.m * a.k;
 	for (uint32_t i = 0; i < a.m; ++i) {
-		float& x = a.x[(uint64_t(i) * a.x_rows + a.x_first + t) * a.dim + c];
-		float sum = x;
+		float& x = a.x[start_of(a.in_x, i, t, a.dim) + c];
+		float sum = a.adds ? x : 0.f;
 		for (uint32_t j = 0; j < KV_MOST_STREAMS; ++j)
 			if (j < a.k) sum += w[i * a.k + j] * v[j];
 		x = sum;
 	}
+}
+
+// out[t] = sum of sigmoid(gate[t][i]) * x[t][i]. Grid: tokens in x, columns in y, a thread each.
+__global__ void stream_mix_kernel(StreamMixArgs a) {
+	const uint32_t c = blockIdx.y * blockDim.x + threadIdx.x, t = blockIdx.x;
+	if (c >= a.dim) return;
+	float sum = 0;
+	for (uint32_t i = 0; i < a.m; ++i) {
+		const uint64_t at = (uint64_t(t) * a.m + i) * a.dim + c;
+		sum += a.x[at] / (1 + expf(-a.gate[at]));
+	}
+	a.out[uint64_t(t) * a.dim + c] = sum;
+}
+
+// out[t][i] = sigmoid(root(key[t][i] . query[t][i] / sqrt(dim))) * value[t], root(s) = sign(s) * sqrt(max(|s|, least)).
+// Grid: one block per row of a stream.
+__global__ void stream_gate_kernel(StreamGateArgs a) {
+	__shared__ Shared<double, 8> partial;
+	const uint64_t row = uint64_t(blockIdx.x) * a.dim;
+	const float *key = a.key + row, *query = a.query + row, *value = a.value + uint64_t(blockIdx.x / a.m) * a.dim;
+	float* out = a.out + row;
+	double sum = 0;
+	for (uint32_t c = threadIdx.x; c < a.dim; c += blockDim.x) sum += double(key[c]) * double(query[c]);
+	const float s = float(block_sum(sum, partial) / sqrt(double(a.dim)));
+	const float root = sqrtf(fmaxf(fabsf(s), KV_GATE_LEAST));
+	const float share = 1 / (1 + expf(s > 0 ? -root : s < 0 ? root : 0.f));
+	for (uint32_t c = threadIdx.x; c < a.dim; c += blockDim.x) out[c] = share * value[c];
 }
 
 // The functions of backends/activation.h.
@@ -169,6 +200,8 @@ void add_basic(Kernels& k) {
 	k.match_rms = {{KV_KERNEL(match_rms, MatchRmsArgs)}};
 	k.gaussian_top_k = {{KV_KERNEL(gaussian_top_k, GaussianTopKArgs)}};
 	k.stream_sum = {{KV_KERNEL(stream_sum, StreamSumArgs)}};
+	k.stream_mix = {{KV_KERNEL(stream_mix, StreamMixArgs)}};
+	k.stream_gate = {{KV_KERNEL(stream_gate, StreamGateArgs)}};
 	k.activate = {{KV_KERNEL(activate, ActivateArgs)}};
 	k.channel_max = {{KV_KERNEL(channel_max, ChannelMaxArgs)}};
 	k.kv_balance = {{KV_KERNEL(kv_balance, KvBalanceArgs)}};

@@ -61,13 +61,31 @@ void CudaBackend::compute(const op::GaussianTopK& o) {
 	       {"gaussian_top_k", 8. * double(x.elements())});
 }
 
+static StreamPlaces stream_places(const StreamRows& s) { return {s.first, s.row_stride(), s.stream_stride()}; }
+
 void CudaBackend::compute(const op::StreamSum& o) {
-	const auto& [x, y, w] = o;
-	const uint32_t dim = x.v.shape[2];
+	const auto& [x, y, w, adds] = o;
+	const uint32_t dim = x.dim();
 	launch(kernels_.stream_sum, {w.shape[0], groups(dim, kThreads), 1}, kThreads,
-	       StreamSumArgs{data<float>(x.v), data<float>(y.v), data<float>(w), dim, w.shape[1], w.shape[2], x.v.shape[1],
-	                     x.first, y.v.shape[1], y.first},
+	       StreamSumArgs{data<float>(x.v), data<float>(y.v), data<float>(w), dim, w.shape[1], w.shape[2],
+	                     stream_places(x), stream_places(y), adds},
 	       {"stream_sum", o.bytes()});
+}
+
+void CudaBackend::compute(const op::StreamMix& o) {
+	const auto& [out, x, gate] = o;
+	const uint32_t dim = x.shape[2];
+	launch(kernels_.stream_mix, {x.shape[0], groups(dim, kThreads), 1}, kThreads,
+	       StreamMixArgs{data<float>(out), data<float>(x), data<float>(gate), dim, x.shape[1]},
+	       {"stream_mix", 4. * double(out.elements() + 2 * x.elements())});
+}
+
+void CudaBackend::compute(const op::StreamGate& o) {
+	const auto& [out, key, query, value] = o;
+	const uint32_t m = key.shape[1], dim = key.shape[2];
+	launch(kernels_.stream_gate, {key.shape[0] * m, 1, 1}, 256,
+	       StreamGateArgs{data<float>(out), data<float>(key), data<float>(query), data<float>(value), dim, m},
+	       {"stream_gate", 4. * double(3 * key.elements() + value.elements())});
 }
 
 void CudaBackend::compute(const op::Activate& o) {

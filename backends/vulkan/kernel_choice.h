@@ -31,6 +31,8 @@ Choice choose_layer_norm(const Caps&, bool biased);
 Choice choose_match_rms(const Caps&);
 Choice choose_gaussian_top_k(const Caps&);
 Choice choose_stream_sum(const Caps&);
+Choice choose_stream_mix(const Caps&);
+Choice choose_stream_gate(const Caps&);
 constexpr uint32_t kActivateLocal = 128; // times 4 elements
 Choice choose_activate(uint32_t flags);  // ACTIVATE_*
 Choice choose_rope_store(const Caps&, bool vec4_aligned, uint32_t head_dim, uint32_t flags);

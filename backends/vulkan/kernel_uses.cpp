@@ -23,7 +23,9 @@ void basic_uses(const Caps& c, Uses& out) {
 	for (const DType t : kTensorTypes) add(out, choose_embed(t), dtype_info(t).name);
 	for (const bool vec4_aligned : {false, true}) add(out, choose_rmsnorm(c, vec4_aligned), "");
 	for (const bool biased : {false, true}) add(out, choose_layer_norm(c, biased), biased ? "bias" : "");
-	for (const Choice& how : {choose_match_rms(c), choose_gaussian_top_k(c), choose_stream_sum(c)}) add(out, how, "");
+	for (const Choice& how : {choose_match_rms(c), choose_gaussian_top_k(c), choose_stream_sum(c), choose_stream_mix(c),
+	                          choose_stream_gate(c)})
+		add(out, how, "");
 	for (const auto& [flags, what] : {std::pair{ACTIVATE_GELU_TANH | ACTIVATE_TIMES, "gelu, times"},
 	                                  {ACTIVATE_RELU2, "relu2"},
 	                                  {ACTIVATE_SIGMOID | ACTIVATE_TIMES, "sigmoid, times"},
@@ -134,6 +136,7 @@ void state_uses(const Caps& c, Uses& out) {
 	add(out, choose_short_conv(c, 4, true, false), "4 taps");
 	add(out, choose_short_conv(c, 4, true, true), "4 taps, bias");
 	add(out, choose_short_conv(c, 3, false, false), "3 taps, linear");
+	add(out, choose_short_conv(c, 10, true, false), "10 taps");
 	for (const uint32_t d : {64u, 128u})
 		add(out, choose_delta_rule(c, d, d, false, false), fmt::format("states of {} x {}", d, d));
 	for (const bool bounded : {false, true})

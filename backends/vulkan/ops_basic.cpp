@@ -1,4 +1,4 @@
-// embed, norms, stream_sum, activate, copy on Vulkan.
+// embed, norms, sums of streams, activate, copy on Vulkan.
 #include "backends/vulkan/kernel_choice.h"
 #include "backends/vulkan/vulkan_backend.h"
 #include "shared/push.h"
@@ -67,23 +67,52 @@ void VulkanBackend::compute(const op::GaussianTopK& o) {
 	              {.label = "gaussian_top_k", .bytes = 8.0 * double(x.elements())});
 }
 
+// Kernels of streams take four elements at a time.
+static void check_quads(const char* op, uint32_t dim) {
+	if (dim % 4) fail(Code::Unsupported, "{}: rows of {} elements, Vulkan kernels need a multiple of 4", op, dim);
+}
+
 void VulkanBackend::compute(const op::StreamSum& o) {
-	const auto& [x, y, w] = o;
-	const uint32_t rows = w.shape[0], dim = x.v.shape[2], across = std::min(rows, kMostRows);
-	if (dim % 4) fail(Code::Unsupported, "stream_sum: rows of {} elements, Vulkan kernels need a multiple of 4", dim);
+	const auto& [x, y, w, adds] = o;
+	const uint32_t rows = w.shape[0], dim = x.dim(), across = std::min(rows, kMostRows);
+	check_quads(o.name(), dim);
 	const Choice how = choose_stream_sum(caps());
 	const StreamSumPush push{.dim = dim,
 	                         .m = w.shape[1],
 	                         .k = w.shape[2],
-	                         .x_rows = x.v.shape[1],
 	                         .x_first = x.first,
-	                         .y_rows = y.v.shape[1],
+	                         .x_row_stride = x.row_stride(),
+	                         .x_stream_stride = x.stream_stride(),
 	                         .y_first = y.first,
+	                         .y_row_stride = y.row_stride(),
+	                         .y_stream_stride = y.stream_stride(),
 	                         .rows = rows,
-	                         .row_stride = across};
+	                         .row_stride = across,
+	                         .adds = adds};
 	rec_.dispatch(pipeline(how), push, {bind(x.v), bind(y.v), bind(w)},
 	              {ceil_div(dim / 4, how.spec[0].value), across, ceil_div(rows, kMostRows)},
 	              {.label = "stream_sum", .bytes = o.bytes()});
+}
+
+void VulkanBackend::compute(const op::StreamMix& o) {
+	const auto& [out, x, gate] = o;
+	const uint32_t rows = x.shape[0], m = x.shape[1], dim = x.shape[2], across = std::min(rows, kMostRows);
+	check_quads(o.name(), dim);
+	const Choice how = choose_stream_mix(caps());
+	const StreamMixPush push{.dim = dim, .m = m, .rows = rows, .row_stride = across};
+	rec_.dispatch(pipeline(how), push, {bind(out), bind(x), bind(gate)},
+	              {ceil_div(dim / 4, how.spec[0].value), across, ceil_div(rows, kMostRows)},
+	              {.label = "stream_mix", .bytes = 4.0 * double(out.elements() + 2 * x.elements())});
+}
+
+void VulkanBackend::compute(const op::StreamGate& o) {
+	const auto& [out, key, query, value] = o;
+	const uint32_t m = key.shape[1], rows = key.shape[0] * m, dim = key.shape[2], across = std::min(rows, kMostRows);
+	check_quads(o.name(), dim);
+	const StreamGatePush push{.dim = dim, .m = m, .rows = rows, .row_stride = across};
+	rec_.dispatch(pipeline(choose_stream_gate(caps())), push, {bind(out), bind(key), bind(query), bind(value)},
+	              {across, ceil_div(rows, kMostRows), 1},
+	              {.label = "stream_gate", .bytes = 4.0 * double(3 * key.elements() + value.elements())});
 }
 
 void VulkanBackend::compute(const op::Activate& o) {

@@ -118,12 +118,29 @@ struct StreamSumPush {
 	uint dim;
 	uint m;
 	uint k;
-	uint x_rows;
 	uint x_first;
-	uint y_rows;
+	uint x_row_stride;    // in rows of dim elements
+	uint x_stream_stride; // the same
 	uint y_first;
+	uint y_row_stride;
+	uint y_stream_stride;
 	uint rows;
 	uint row_stride; // row = group y + group z * row_stride
+	uint adds;       // 0: x is not read
+};
+struct StreamMixPush {
+	KV_PUSH_HEAD
+	uint dim;
+	uint m;
+	uint rows;
+	uint row_stride; // as in StreamSumPush
+};
+struct StreamGatePush {
+	KV_PUSH_HEAD
+	uint dim;
+	uint m;
+	uint rows;       // of all streams
+	uint row_stride; // as in RmsNormPush
 };
 struct ActivatePush {
 	KV_PUSH_HEAD

@@ -99,7 +99,9 @@ const std::vector<ConvRow> kConvRows = {{{1}, 64, 4},
                                         {{130}, 33, 4},
                                         {{4, 1}, 72, 3, false, false},
                                         {{3, 66}, 40, 4, true},
-                                        {{1}, 96, 2, true, false}};
+                                        {{1}, 96, 2, true, false},
+                                        {{3, 1, 24}, 128, 10},
+                                        {{1, 20}, 65, 16, true}};
 const std::vector<DeltaRow> kDeltaRows = {{{1}, 4, 2, 128, 128, false},
                                           {{1, 1, 1}, 6, 2, 64, 64, true},
                                           {{40}, 4, 4, 16, 24, false},

@@ -1,4 +1,4 @@
-// match_rms, gaussian_top_k, stream_sum against sums in double.
+// match_rms, gaussian_top_k, stream_sum, stream_mix, stream_gate against sums in double.
 #include "tests/support/compare.h"
 #include "tests/support/devices.h"
 #include "tests/support/rig.h"
@@ -93,39 +93,136 @@ TEST_CASE("ops: gaussian_top_k") {
 TEST_CASE("ops: stream_sum") {
 	struct SumRow {
 		uint32_t T, m, k, dim, x_first, y_first;
+		bool x_by_row = false, y_by_row = false, adds = true;
 		std::string text() const {
-			return fmt::format("stream_sum: T {}, {} of {} streams, dim {}, from {} and {}", T, m, k, dim, x_first,
-			                   y_first);
+			return fmt::format("stream_sum: T {}, {} of {} streams, dim {}, from {} and {}{}{}{}", T, m, k, dim,
+			                   x_first, y_first, x_by_row ? ", x by row" : "", y_by_row ? ", y by row" : "",
+			                   adds ? "" : ", x not read");
 		}
 	};
 	std::vector<SumRow> rows; // with as many streams, from the same rows: in place
 	for (const uint32_t T : {1u, 5u, 40u})
-		for (const uint32_t dim : {8u, 132u, 2048u}) {
-			rows.push_back({T, 4, 4, dim, T / 2, T / 2});
-			rows.push_back({T, 4, 1, dim, 3, 0});
-			rows.push_back({T, 1, 3, dim, 0, 2});
-		}
+		for (const uint32_t dim : {8u, 132u, 2048u})
+			for (const bool by_row : {false, true})
+				for (const bool adds : {true, false}) {
+					rows.push_back({T, 4, 4, dim, T / 2, T / 2, by_row, by_row, adds});
+					rows.push_back({T, 4, 1, dim, 3, 0, by_row, !by_row, adds});
+					rows.push_back({T, 1, 3, dim, 0, 2, !by_row, by_row, adds});
+				}
+	rows.push_back({5, 3, 2, 132, 1, 2}); // other layouts, of several streams each
+	rows.push_back({5, 3, 2, 132, 1, 2, true, true});
+	rows.push_back({5, 2, 4, 132, 1, 2, true, false, false});
+	rows.push_back({5, 2, 4, 132, 1, 2, false, true});
+	rows.push_back({32771, 1, 2, 8, 1, 0, true, true}); // more rows than a dimension of a grid takes
 	each_row(rows, [](Backend& backend, const SumRow& r, const TestRow& row) {
 		Random random(uint32_t(row.number) + 1);
 		Rig rig(backend);
 		const bool same = r.m == r.k;
 		const uint32_t x_rows = r.x_first + r.T + 2, y_rows = same ? x_rows : r.y_first + r.T + 1;
-		const Floats x = random.normals(size_t(r.m) * x_rows * r.dim), w = random.normals(size_t(r.T) * r.m * r.k);
+		const auto at = [&](bool by_row, uint32_t streams, uint32_t capacity, uint32_t i, uint32_t t) {
+			return (by_row ? size_t(t) * streams + i : size_t(i) * capacity + t) * r.dim;
+		};
+		Floats x = random.normals(size_t(r.m) * x_rows * r.dim);
+		const Floats w = random.normals(size_t(r.T) * r.m * r.k);
 		const Floats y = same ? x : random.normals(size_t(r.k) * y_rows * r.dim);
 		Floats want = x;
 		for (uint32_t t = 0; t < r.T; ++t)
 			for (uint32_t i = 0; i < r.m; ++i)
 				for (uint32_t c = 0; c < r.dim; ++c) {
-					const size_t at = (size_t(i) * x_rows + r.x_first + t) * r.dim + c;
-					double sum = double(x[at]);
+					const size_t to = at(r.x_by_row, r.m, x_rows, i, r.x_first + t) + c;
+					double sum = r.adds ? double(x[to]) : 0;
 					for (uint32_t j = 0; j < r.k; ++j)
 						sum += double(w[(size_t(t) * r.m + i) * r.k + j]) *
-						       double(y[(size_t(j) * y_rows + r.y_first + t) * r.dim + c]);
-					want[at] = float(sum);
+						       double(y[at(r.y_by_row, r.k, y_rows, j, r.y_first + t) + c]);
+					want[to] = float(sum);
+					if (!r.adds && !same) x[to] = NAN;
 				}
-		const View vx = rig.f32(x, r.m, x_rows, r.dim);
-		const View vy = same ? vx : rig.f32(y, r.k, y_rows, r.dim);
-		backend.stream_sum({vx, r.x_first}, {vy, r.y_first}, rig.f32(w, r.T, r.m, r.k));
+		const auto shaped = [&](const Floats& all, bool by_row, uint32_t streams, uint32_t capacity) {
+			return by_row ? rig.f32(all, capacity, streams, r.dim) : rig.f32(all, streams, capacity, r.dim);
+		};
+		const View vx = shaped(x, r.x_by_row, r.m, x_rows), vy = same ? vx : shaped(y, r.y_by_row, r.k, y_rows);
+		backend.stream_sum({vx, r.x_first, r.x_by_row}, {vy, r.y_first, r.y_by_row}, rig.f32(w, r.T, r.m, r.k), r.adds);
 		check_close(row, rig.get(vx), want, "expert_sum");
+	});
+}
+
+namespace {
+
+struct StreamsCase {
+	uint32_t T, m, dim;
+	std::string text() const { return fmt::format("T {}, {} streams, dim {}", T, m, dim); }
+};
+
+std::vector<StreamsCase> stream_cases() {
+	std::vector<StreamsCase> rows;
+	for (const uint32_t T : {1u, 5u, 40u})
+		for (const uint32_t dim : {8u, 132u, 172u, 2048u})
+			for (const uint32_t m : {1u, 3u, 4u}) rows.push_back({T, m, dim});
+	return rows;
+}
+
+double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+
+} // namespace
+
+TEST_CASE("ops: stream_mix") {
+	std::vector<StreamsCase> rows = stream_cases();
+	rows.push_back({32771, 2, 8}); // more rows than a dimension of a grid takes
+	each_row(rows, [](Backend& backend, const StreamsCase& r, const TestRow& row) {
+		Random random(uint32_t(row.number) + 1);
+		Rig rig(backend);
+		const Floats x = random.normals(size_t(r.T) * r.m * r.dim);
+		Floats gate = random.normals(x.size(), 3.f), want(size_t(r.T) * r.dim);
+		const float extremes[] = {0, 100, -100}; // exp() of some is not finite
+		for (size_t i = 0; i < gate.size(); i += 7) gate[i] = extremes[i / 7 % 3];
+		for (uint32_t t = 0; t < r.T; ++t)
+			for (uint32_t c = 0; c < r.dim; ++c) {
+				double sum = 0;
+				for (uint32_t i = 0; i < r.m; ++i) {
+					const size_t at = (size_t(t) * r.m + i) * r.dim + c;
+					sum += sigmoid(double(gate[at])) * double(x[at]);
+				}
+				want[size_t(t) * r.dim + c] = float(sum);
+			}
+		const View out = rig.out(r.T, r.dim);
+		backend.stream_mix(out, rig.f32(x, r.T, r.m, r.dim), rig.f32(gate, r.T, r.m, r.dim));
+		check_close(row, rig.get(out), want, "activate");
+	});
+}
+
+// Keys whose products with their queries are sums of a wanted size: near 0 rounding decides the sign of a sum, and the
+// op's tolerance allows for it; elsewhere a result is far closer.
+TEST_CASE("ops: stream_gate") {
+	std::vector<StreamsCase> rows = stream_cases();
+	rows.push_back({8195, 4, 8}); // more rows than a dimension of a grid takes
+	each_row(rows, [](Backend& backend, const StreamsCase& r, const TestRow& row) {
+		if (r.T > 1000 && row.device == "cuda-host") return; // a fiber for each thread of so many blocks takes 15 s
+		Random random(uint32_t(row.number) + 1);
+		Rig rig(backend);
+		const Floats query = random.normals(size_t(r.T) * r.m * r.dim), value = random.normals(size_t(r.T) * r.dim);
+		Floats key = random.normals(query.size()), want(query.size());
+		const double root_dim = std::sqrt(double(r.dim)), sums[] = {0.3, 30, -2, 0, 1e-8, -0.3, -40, -1e-9, 7};
+		for (size_t i = 0; i < size_t(r.T) * r.m; ++i) {
+			float* k = &key[i * r.dim];
+			const float* q = &query[i * r.dim];
+			const double wanted = sums[(i + row.number) % std::size(sums)];
+			double s = 0, length = 0;
+			for (uint32_t c = 0; c < r.dim; ++c)
+				s += double(k[c]) * double(q[c]), length += double(q[c]) * double(q[c]);
+			if (std::abs(wanted) > 0.1) {
+				for (uint32_t c = 0; c < r.dim; ++c) k[c] += float((wanted * root_dim - s) / length) * q[c];
+			} else { // nothing to round: one product
+				std::fill(k, k + r.dim, 0.f);
+				k[r.dim - 1] = float(wanted * root_dim / double(q[r.dim - 1]));
+			}
+			s = 0;
+			for (uint32_t c = 0; c < r.dim; ++c) s += double(k[c]) * double(q[c]) / root_dim;
+			const double root = s == 0 ? 0 : std::copysign(std::sqrt(std::max(std::abs(s), 1e-6)), s);
+			for (uint32_t c = 0; c < r.dim; ++c)
+				want[i * r.dim + c] = float(sigmoid(root) * double(value[i / r.m * r.dim + c]));
+		}
+		const View vk = rig.f32(key, r.T, r.m, r.dim), out = r.T == 5 ? vk : rig.out(r.T, r.m, r.dim);
+		backend.stream_gate(out, vk, rig.f32(query, r.T, r.m, r.dim), rig.f32(value, r.T, r.dim));
+		check_close(row, rig.get(out), want, "stream_gate", 0.02);
 	});
 }

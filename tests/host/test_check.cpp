@@ -236,6 +236,21 @@ TEST_CASE("check: NaN and infinity are reported, from the op or from its input")
 	                     doctest::Contains("an earlier value or a weight is not finite"), Error);
 }
 
+TEST_CASE("check: what rows hold that an op does not write makes no difference, unless it reads them") {
+	const auto run = [](const char* wrong, size_t element, bool adds) {
+		const auto b = checked(wrong, 0.25f, element);
+		Rig rig(*b);
+		const View x = rig.out(4, 2, 8); // NaN
+		b->stream_sum({x, 1, /*by_row=*/true}, {rig.f32(Floats(3 * 8, 1.f), 1, 3, 8)},
+		              rig.f32(Floats(2 * 2, 1.f), 2, 2, 1), adds);
+		const Floats got = rig.get(x);
+		for (size_t i = 0; i < got.size(); ++i) CHECK(std::isnan(got[i]) == (i < 16 || i >= 48));
+	};
+	run("", 0, false);
+	CHECK_THROWS_WITH_AS(run("stream_sum", 16, false), doctest::Contains("x differs at element 16 ((1, 0, 0)"), Error);
+	CHECK_THROWS_AS(run("", 0, true), Error);
+}
+
 TEST_CASE("check: without a reference only shapes and numbers are checked") {
 	auto faulty = std::make_unique<Faulty>();
 	faulty->wrong = "rmsnorm";
@@ -283,6 +298,17 @@ TEST_CASE("check: what does not fit is named with its shape and the shape that i
 	refused("layer_norm: b is F32 (63); expected F32 (64)", [&] { b->layer_norm(x, x, w, narrow, 1e-5f); });
 	b->layer_norm(x, x, w, {}, 1e-5f);
 	refused("layer_norm: w is F32 (63); expected F32 (64)", [&] { b->layer_norm(x, x, narrow, {}, 1e-5f); });
+	const View streams = rig.f32(Floats(2 * 3 * 8), 2, 3, 8), sums = rig.f32(Floats(12), 3, 2, 2);
+	b->stream_sum({streams}, {streams}, sums);
+	refused("stream_sum: w is F32 (3, 2, 2); expected F32 (3, 3, 2)", [&] {
+		b->stream_sum({rig.out(3, 3, 8), 0, true}, {streams}, sums);
+	});
+	CHECK_THROWS_AS(b->stream_sum({streams, 0, true}, {streams}, sums), Error); // 2 rows of 3 streams
+	CHECK_THROWS_AS(b->stream_sum({streams, 1}, {streams}, sums), Error);
+	CHECK_THROWS_AS(b->stream_sum({rig.out(3, 2, 8), 1, true}, {streams}, sums), Error);
+	CHECK_THROWS_AS(b->stream_mix(rig.out(1, 8), rig.out(1, 5, 8), rig.out(1, 5, 8)), Error); // too many streams
+	refused("stream_gate: value is F32 (2, 64); expected F32 (3, 8)",
+	        [&] { b->stream_gate(rig.out(3, 2, 8), rig.out(3, 2, 8), rig.out(3, 2, 8), x); });
 	const Proj proj{x, m, {}};
 	refused("matvec: out is F32 (2, 64); expected F32 (2, 32)", [&] {
 		b->matmul({&proj, 1}, x, Epilogue::None, true);

@@ -108,7 +108,7 @@ TEST_CASE("T13: sizes and tensors of recurrent layers that are wrong are refused
 	const Bytes good = golden("qwen35");
 	CHECK(refusal(good) == "");
 	for (const Bad& bad :
-	     {Bad{"ssm.conv_kernel", 1, "key qwen35.ssm.conv_kernel is 1; kvrun runs 2 to 8"},
+	     {Bad{"ssm.conv_kernel", 1, "key qwen35.ssm.conv_kernel is 1; kvrun runs 2 to 16"},
 	      {"ssm.conv_kernel", 3, "tensor blk.0.ssm_conv1d.weight is (128, 4), the config says (128, 3)"},
 	      {"ssm.state_size", 0, "key qwen35.ssm.state_size is 0; kvrun runs 8 to 256"},
 	      {"ssm.state_size", 12, "key qwen35.ssm.state_size is 12; kvrun runs multiples of 8"},
@@ -145,8 +145,8 @@ TEST_CASE("T13: layers with a convolution between gates: what files say, and wro
 	CHECK(config_of(moe).layers[0].recurrent.taps == 4);
 	CHECK(config_of(moe).layers[0].experts.n == 0);
 	CHECK(config_of(moe).layers[1].experts.gating == Gating::Sigmoid);
-	check_refused(with_u32(good, "lfm2.shortconv.l_cache", 1), "key lfm2.shortconv.l_cache is 1; kvrun runs 2 to 8");
-	check_refused(with_u32(good, "lfm2.shortconv.l_cache", 9), "key lfm2.shortconv.l_cache is 9; kvrun runs 2 to 8");
+	check_refused(with_u32(good, "lfm2.shortconv.l_cache", 1), "key lfm2.shortconv.l_cache is 1; kvrun runs 2 to 16");
+	check_refused(with_u32(good, "lfm2.shortconv.l_cache", 17), "key lfm2.shortconv.l_cache is 17; kvrun runs 2 to 16");
 	check_refused(with_u32(good, "lfm2.shortconv.l_cache", 4),
 	              "tensor blk.0.shortconv.conv.weight is (32, 3), the config says (32, 4)");
 	check_refused(renamed(good, "lfm2.shortconv.l_cache", "lfm2.shortconv.l_other"), "lfm2.shortconv.l_cache");
@@ -191,7 +191,7 @@ TEST_CASE("T13: layers of Kimi delta attention: what files say, and wrong ones")
 	check_refused(with_u32(good, "kimi-linear.kda.head_dim", 24), "tensor blk.0.attn_q.weight is (64, 32)");
 	check_refused(with_u32(good, "kimi-linear.ssm.conv_kernel", 3),
 	              "tensor blk.0.ssm_conv1d_q.weight is (64, 1, 4), the config says (64, 3)");
-	check_refused(with_u32(good, "kimi-linear.ssm.conv_kernel", 9), "key kimi-linear.ssm.conv_kernel is 9");
+	check_refused(with_u32(good, "kimi-linear.ssm.conv_kernel", 17), "key kimi-linear.ssm.conv_kernel is 17");
 	for (const char* tensor :
 	     {"attn_q.weight", "attn_k.weight", "attn_v.weight", "ssm_conv1d_q.weight", "ssm_conv1d_k.weight",
 	      "ssm_conv1d_v.weight", "ssm_f_a.weight", "ssm_f_b.weight", "ssm_g_a.weight", "ssm_g_b.weight",
@@ -214,7 +214,7 @@ TEST_CASE("T13: state-space layers: what files say, and wrong ones") {
 	const auto with = [&](const char* key, uint32_t v) {
 		return with_u32(good, std::string("granitehybrid.") + key, v);
 	};
-	check_refused(with("ssm.conv_kernel", 9), "key granitehybrid.ssm.conv_kernel is 9; kvrun runs 2 to 8");
+	check_refused(with("ssm.conv_kernel", 17), "key granitehybrid.ssm.conv_kernel is 17; kvrun runs 2 to 16");
 	check_refused(with("ssm.conv_kernel", 3), "tensor blk.0.ssm_conv1d.weight is (128, 4), the config says (128, 3)");
 	check_refused(with("ssm.state_size", 512), "key granitehybrid.ssm.state_size is 512; kvrun runs 8 to 256");
 	check_refused(with("ssm.state_size", 24), "tensor blk.0.ssm_in.weight is (200, 32), the config says (232, 32)");
