@@ -510,8 +510,10 @@ uint32_t Prefill::rows_that_fit(double room) const {
 	// may take longer.
 	constexpr double kLonger = 4;
 	if (const Experts& e = runner_.config().layers[layer_].experts; e.n) {
-		const uint32_t enough = std::min({ubatch_, cell_end() - at_, e.n * kMatmulRows / e.used});
-		if (enough > m && rows_work(layer_, at_, enough) <= kLonger * room) m = enough;
+		uint32_t enough = std::min({ubatch_, cell_end() - at_, e.n * kMatmulRows / e.used});
+		const double least = std::max(room, rows_work(layer_, at_, m)); // one row may already take longer
+		while (enough > m && rows_work(layer_, at_, enough) > kLonger * least) enough = enough * 3 / 4;
+		m = std::max(m, enough);
 	}
 	return images_->whole(n_read_ + at_, n_read_ + at_ + m) - n_read_ - at_;
 }

@@ -51,6 +51,24 @@ TEST_CASE("mixtures: rows of one step have the bits each has alone") {
 	});
 }
 
+TEST_CASE("mixtures: where one row of a prompt takes longer than a piece should, several go together") {
+	each_row(kMixtures, [](Backend&, const Case& c, const TestRow& row) {
+		const Golden g(c.name);
+		const auto engine = open_engine(row.device, g.model, 64);
+		Session s(*engine, with("fp16", 64)), whole(*engine, with("fp16", 64));
+		const Tokens prompt = random_tokens(48, engine->config().vocab, 3);
+		Prefill p(s, prompt);
+		uint32_t pieces = 0;
+		for (bool done = false; !done; ++pieces) {
+			engine->pace() = 1e-3; // work per second: no row fits
+			done = p.step();
+		}
+		// Of each layer a few for its rows and one for their place in the cache, then the logits; not one per row.
+		CHECK(pieces <= engine->config().n_layers * 8 + 2);
+		check_same_bits({row.device, row.number, c.name}, keep(p.logits()), keep(whole.prefill(prompt)));
+	});
+}
+
 TEST_CASE("mixtures: forks and restored sessions go on with the same bits") {
 	const TempFolder folder;
 	each_row(kMixtures, [&](Backend&, const Case& c, const TestRow& row) {
