@@ -8,6 +8,7 @@
 #include "models/experts.h"
 #include "models/families.h"
 #include "models/fusion.h"
+#include "models/hyper_streams.h"
 #include "models/latent.h"
 #include "models/layer_inputs.h"
 #include "models/prediction.h"
@@ -329,6 +330,7 @@ bool is_left_aside(std::string_view tensor, uint64_t layer, const Keys& k, const
 		for (const char* part : {".attn_k.", ".attn_v.", ".attn_k_norm."})
 			if (tensor.find(part) != tensor.npos) return true;
 	if (tensor.ends_with(".input_scale")) return true; // for activations of 4 bits
+	if (c.streams.hyper() && tensor.find(".indexer.") != tensor.npos) return true;
 	return is_of_prediction(tensor, layer, k, c);
 }
 
@@ -343,6 +345,7 @@ void check_extra_tensors(const Keys& k, const std::vector<TensorSpec>& specs, co
 		if (s.matrix && check_weight_factors(g, s.name, s.depth)) factors.push_back(weight_factors_name(s.name));
 	}
 	used.insert(factors.begin(), factors.end());
+	if (c.ngrams.longest) used.insert(kNGramTable);
 	const Family& family = *find_family(c.arch);
 	if (const FusedFormat* fused = fused_format(family.drafts)) used.insert(fused->unused.begin(), fused->unused.end());
 	const auto is_used = [&](std::string_view name) {
@@ -459,8 +462,9 @@ Config read_config(const Gguf& g, const Config* drafts_for) {
 	for (const Layer& l : c.layers) check_layer(k, f, c, l);
 	look_at_layers(g, f, c);
 	read_xielu(k, c);
-	read_layer_inputs(k, f.layer_inputs, c);
+	if (!f.hyper_streams) read_layer_inputs(k, f.layer_inputs, c); // their key means rows of n-grams
 	read_streams(k, f, c);
+	read_hyper_streams(k, f, c);
 	place_experts(c, read_mixture(k, f, c));
 	read_limits(k, f, c);
 	if (f.skips_parts) skip_parts(k, c);
@@ -479,6 +483,10 @@ void warn_about_context(const Config& c, uint32_t ctx) {
 		warn_once(fmt::format(
 		    "the context of {} tokens is longer than the {} the model was trained for; output quality may degrade", ctx,
 		    c.max_seq));
+	else if (c.chosen_tokens && ctx > c.chosen_tokens)
+		warn_once(fmt::format("attention reads the whole context; beyond {} tokens the model was trained to read as "
+		                      "many as its indexer chooses, which kvrun does not run",
+		                      c.chosen_tokens));
 }
 
 } // namespace kvrun

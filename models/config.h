@@ -144,7 +144,8 @@ struct Recurrent {            // instead of attention, or beside it: a state
 	float bound = 0;         // ChannelDelta: as DeltaArgs::bound
 	uint32_t rank = 0;       // SelectiveScan: channels that steps are made of
 	StepNorm step_norm = StepNorm::None;
-	bool normed = true;  // StateSpace: a norm of each group of heads behind the gate
+	Activation gate_function = Activation::Silu; // DeltaRule: of the output's gate
+	bool normed = true;                          // StateSpace: a norm of each group of heads behind the gate
 	bool beside = false; // the layer also attends: both read the same norm, and the stream gets both outputs
 	uint32_t values() const { return n_heads * v_dim; }
 	uint32_t channels() const { // convolved: q, k, v
@@ -170,11 +171,34 @@ struct Latent {
 	bool operator==(const Latent&) const = default;
 };
 
-// Several residual streams per token (AltUp). A layer predicts all of them from all, computes on the active one, and
-// corrects all by what the active one turned out to be. The first is the embedding, the others are projections of it;
-// the model's output is the mean of the first and of projections of the others, each as large as the first.
+// Several residual streams per token, of one of two kinds.
+// AltUp: a layer predicts all of them from all, computes on the active one, and corrects all by what the active one
+// turned out to be. The first is the embedding, the others are projections of it; the model's output is the mean of the
+// first and of projections of the others, each as large as the first.
+// Hyper-connections (arXiv:2409.19606, with gates of low rank): all begin as the embedding. Attention and MLP each read
+// the mean of the normed streams, times gates that are made of all of them; their output is added to every stream with
+// a factor of its own. The model's output is such a mean.
 struct Streams {
 	uint32_t n = 1, active = 0;
+	uint32_t rank = 0; // hyper-connections: channels that the gates are made of; 0: AltUp
+	bool hyper() const { return rank != 0; }
+};
+
+// N-grams of tokens that a layer with hyper-connections adds to the streams: hashes of a token and those before it
+// choose rows of a table.
+struct NGrams {
+	uint32_t longest = 0;          // tokens of the longest ones; there are those of 2 and more. 0: the model has none
+	uint32_t layer = 0;            // that adds them, before its attention or state
+	uint32_t per_length = 0;       // rows of the table for each length
+	uint32_t dim = 0;              // channels of a row
+	uint32_t taps = 0;             // of the convolution over what they become, whose taps are `longest` tokens apart
+	uint32_t separator = 0;        // a token that no n-gram reaches across
+	uint32_t image = 0;            // token in place of a row of an image
+	std::vector<uint64_t> factors; // (longest) of a token and of those before it, in hashes
+	std::vector<uint64_t> first, sizes; // (rows()) part of the table for each of a token's rows
+	uint32_t rows() const { return longest ? (longest - 1) * per_length : 0; } // of a token
+	uint32_t width() const { return rows() * dim; }
+	uint32_t span() const { return (taps - 1) * longest + 1; } // tokens that the convolution reaches over
 };
 
 // Of a config that describes the prediction layer of another one: a model of one layer whose embedding, final norm and
@@ -299,7 +323,11 @@ struct Config {
 	// Channels of a layer's input that depends on the token alone, beside the residual stream; 0: no such input.
 	uint32_t layer_input_dim = 0;
 	Streams streams;
+	NGrams ngrams;
 	uint32_t max_seq = 0; // trained context length, in tokens
+	// An indexer chooses so many tokens that a token attends to; kvrun attends to all, so the results are the model's
+	// up to contexts of this length. 0: there is no indexer.
+	uint32_t chosen_tokens = 0;
 	NormKind norm = NormKind::Rms;
 	float norm_eps = 0;
 	float out_norm_eps = 0;                 // of norms behind attention and MLP; 0: norm_eps
@@ -358,6 +386,10 @@ struct TensorSpec {
 	bool flat = false; // the file has all of them in one matrix
 	uint32_t together = 1; // rows that form one row of the file
 	uint32_t first = 0;    // halves: rows of the first matrix; 0: as many as of the second
+	float factor = 1;      // of the elements of a vector, on the device
+	// On the device the elements of each of `depth` vectors are so far apart, with zeros between them.
+	uint32_t apart = 1;
+	uint32_t device_cols() const { return ((cols / depth - 1) * apart + 1) * depth; } // of a vector
 };
 
 const char* rope_scaling_name(RopeScaling);

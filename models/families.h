@@ -73,7 +73,8 @@ struct Family {
 	bool shares_kv = false;       // the last layers may attend to keys and values of an earlier one (Layer::kv_layer)
 	bool output_scales = false;   // files may have Layer::output_scale, as tensors
 	bool layer_inputs = false;    // files may have Config::layer_input_dim
-	bool streams = false;         // files have Config::streams, Layer::laurel_rank and Layer::gate_cut
+	bool streams = false;         // files have Config::streams (AltUp), Layer::laurel_rank and Layer::gate_cut
+	bool hyper_streams = false;   // files have Config::streams (hyper-connections), and may have Config::ngrams
 	bool mixture = false;         // files may have experts instead of the MLP; layer.experts says how they are chosen
 	bool dense_between = false;   // layers between mixtures are dense; the tensors show which
 	QkNorm optional_qk_norm = QkNorm::None; // layers have it only if the file has the tensors

@@ -49,7 +49,7 @@ void read_streams(const ConfigKeys& k, const Family& f, Config& c) {
 
 void add_stream_specs(std::vector<TensorSpec>& out, const Config& c) {
 	const uint32_t others = c.streams.n - 1;
-	if (!others) return;
+	if (!others || c.streams.hyper()) return;
 	for (const char* name : {"altup_proj.weight", "altup_unembd_proj.weight"})
 		out.push_back({name, others * c.dim, c.dim, true, others});
 }
@@ -57,7 +57,7 @@ void add_stream_specs(std::vector<TensorSpec>& out, const Config& c) {
 void add_stream_specs(std::vector<TensorSpec>& out, const Config& c, uint32_t l) {
 	const uint32_t n = c.streams.n, rank = c.layers[l].laurel_rank;
 	const auto name = [l](const char* what) { return fmt::format("blk.{}.{}.weight", l, what); };
-	if (n > 1) {
+	if (n > 1 && !c.streams.hyper()) {
 		out.push_back({name("altup_router"), n, c.dim, true});
 		out.push_back({name("altup_router_norm"), 1, c.dim, false});
 		out.push_back({name("altup_predict_coef"), n * n, n, true});

@@ -2,6 +2,7 @@
 #include "models/assistant.h"
 #include "models/experts.h"
 #include "models/fusion.h"
+#include "models/hyper_streams.h"
 #include "models/latent.h"
 #include "models/layer_inputs.h"
 #include "models/prediction.h"
@@ -107,6 +108,7 @@ std::vector<TensorSpec> tensor_specs(const Config& c) {
 		if (c.target_dim) add_assistant_specs(out, c);
 		add_layer_input_specs(out, c);
 		add_stream_specs(out, c);
+		add_hyper_specs(out, c);
 		add_text_input_specs(out, c);
 	}
 	for (uint32_t i = 0; i < layers_with_weights(c); ++i) {
@@ -132,6 +134,7 @@ std::vector<TensorSpec> tensor_specs(const Config& c) {
 		if (c.prediction.block) continue;
 		add_layer_input_specs(out, c, l);
 		add_stream_specs(out, c, l);
+		add_hyper_specs(out, c, l);
 	}
 	if (c.prediction.block) {
 		add_prediction_outputs(out, c);

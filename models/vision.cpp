@@ -490,7 +490,7 @@ VisionConfig read_vision(const Gguf& g, const Config& model, const ImageRows& ro
 		     "file whose name begins with mmproj",
 		     g.name(), one_line(g.text("general.architecture", "")));
 	const Projector& p = projector_of(g);
-	if (model.streams.n > 1)
+	if (model.streams.n > 1 && !model.streams.hyper())
 		fail(Code::Unsupported, "{}: kvrun reads no images for models of architecture '{}'", g.name(),
 		     one_line(model.arch));
 	VisionConfig v;

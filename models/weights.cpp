@@ -39,7 +39,7 @@ struct Item { // one tensor of the file
 	size_t at;                  // bytes from the start of the buffer
 	std::vector<float> factors; // weight_factors()
 	View view(const std::deque<Buffer>& buffers) const {
-		if (!spec->matrix) return kvrun::view(buffers[buffer], at, type, spec->cols);
+		if (!spec->matrix) return kvrun::view(buffers[buffer], at, type, spec->device_cols());
 		return kvrun::view(buffers[buffer], at, type, spec->rows, spec->cols);
 	}
 };
@@ -72,7 +72,7 @@ std::vector<Piece> plan(const Gguf& g, const Config& c, const std::vector<Tensor
 		const GgufTensor* t = g.find_tensor(s.name);
 		KV_ASSERT(t && t->rows() * t->cols() == uint64_t(s.rows) * s.cols); // read_config() checked it
 		Item i{&s, t, s.matrix ? t->type : DType::F32, 0, 0, 0, {}};
-		i.bytes = s.matrix ? backend.weight_row_bytes(t->type, s.cols) * size_t(s.rows) : size_t(s.cols) * 4;
+		i.bytes = s.matrix ? backend.weight_row_bytes(t->type, s.cols) * size_t(s.rows) : size_t(s.device_cols()) * 4;
 		if (limit != 0 && i.bytes > limit)
 			fail(Code::Unsupported, "{}: tensor {} takes {} bytes, a buffer of {} holds {}; choose another device",
 			     g.name(), one_line(s.name), i.bytes, one_line(backend.info().name), limit);
@@ -117,6 +117,14 @@ std::vector<float> row_factors(const WeightPiece& p) {
 	return out;
 }
 
+// TensorSpec::apart
+std::vector<float> set_apart(const TensorSpec& s, std::span<const float> values) {
+	std::vector<float> out(s.device_cols());
+	const size_t n = s.cols / s.depth, width = out.size() / s.depth;
+	for (size_t i = 0; i < values.size(); ++i) out[i / n * width + i % n * s.apart] = values[i];
+	return out;
+}
+
 unsigned reading_threads() { return std::clamp(std::thread::hardware_concurrency(), 2u, 5u) - 1; }
 
 class Uploader {
@@ -153,6 +161,9 @@ class Uploader {
 			std::copy_n(values.begin() + at, n, placed.begin() + to);
 			at += n;
 		}
+		if (i.spec->factor != 1)
+			for (float& x : placed) x *= i.spec->factor;
+		if (i.spec->apart > 1) placed = set_apart(*i.spec, placed);
 		backend_.write(*v.buf, v.at, std::as_bytes(std::span(placed)));
 		count(piece.size());
 	}
@@ -325,12 +336,28 @@ template <class Find> LatentWeights latent_weights(const Layer& layer, Find find
 	return w;
 }
 
-LayerWeights layer_weights(const Layer& layer, uint32_t l, const Views& views, Backend& b) {
-	auto optional = [&](const char* what, const char* kind) { // read_config() checked that required tensors exist
+// find: of names without ".weight"
+template <class Find> MixerWeights mixer_weights(const Config& c, const std::string& name, Find find) {
+	MixerWeights w{find(name + "_norm"), find(name + "_down"), find(name + "_up"), find(name + "_inject")};
+	if (w.norm) w.norm.shape[0] = c.streams.n, w.norm.shape[1] = c.dim;
+	return w;
+}
+
+template <class Find> NGramWeights ngram_weights(const Config& c, Find find) {
+	NGramWeights w{find("ple_key"),        find("ple_value"),     find("ple_norm_key"),
+	               find("ple_norm_query"), find("ple_norm_conv"), find("ple_conv1d")};
+	if (!w.key) return w;
+	for (View* v : {&w.key_norm, &w.query_norm, &w.conv_norm}) v->shape[0] = c.streams.n, v->shape[1] = c.dim;
+	w.conv.shape[0] = c.streams.n * c.dim, w.conv.shape[1] = c.ngrams.span();
+	return w;
+}
+
+LayerWeights layer_weights(const Config& c, const Layer& layer, uint32_t l, const Views& views, Backend& b) {
+	auto optional = [&](std::string_view what, const char* kind) { // read_config() checked that required tensors exist
 		const auto v = views.find(fmt::format("blk.{}.{}.{}", l, what, kind));
 		return v == views.end() ? View() : v->second;
 	};
-	auto find = [&](const char* what) { return optional(what, "weight"); };
+	auto find = [&](std::string_view what) { return optional(what, "weight"); };
 	auto bias = [&](const char* what) { return optional(what, "bias"); };
 	auto norm = [&](const char* what) { return NormWeights{find(what), bias(what)}; };
 	const uint32_t q = layer.n_heads * layer.head_dim, kv = layer.n_kv_heads * layer.head_dim,
@@ -381,6 +408,8 @@ LayerWeights layer_weights(const Layer& layer, uint32_t l, const Views& views, B
 	w.streams = {find("altup_router"),       find("altup_router_norm"),   find("altup_predict_coef"),
 	             find("altup_correct_coef"), find("altup_correct_scale"), find("laurel_l"),
 	             find("laurel_r"),           find("laurel_post_norm")};
+	w.attn_mixer = mixer_weights(c, "hc_attn", find), w.mlp_mixer = mixer_weights(c, "hc_ffn", find);
+	w.ngrams = ngram_weights(c, find);
 	w.input_gate = find("inp_gate"), w.input_proj = find("proj"), w.input_norm = find("post_norm");
 	return w;
 }
@@ -429,7 +458,8 @@ Weights load_weights(const Gguf& g, const Config& c, Backend& backend, const Loa
 	up.finish();
 	up.warn_about_values();
 	for (uint32_t l = 0; l < c.n_layers; ++l)
-		w.layers.push_back(layer_weights(c.layers[l], l % layers_with_weights(c) + c.prediction.block, views, backend));
+		w.layers.push_back(
+		    layer_weights(c, c.layers[l], l % layers_with_weights(c) + c.prediction.block, views, backend));
 	const auto found = [&](const std::string& name) {
 		const auto v = views.find(name);
 		return v == views.end() ? View() : v->second;
@@ -463,7 +493,8 @@ Weights load_weights(const Gguf& g, const Config& c, Backend& backend, const Loa
 		w.input_model_proj = views.at("per_layer_model_proj.weight");
 		w.input_proj_norm = views.at("per_layer_proj_norm.weight");
 	}
-	if (c.streams.n > 1)
+	w.out_mixer = mixer_weights(c, "output_hc", [&](const std::string& name) { return found(name + ".weight"); });
+	if (c.streams.n > 1 && !c.streams.hyper())
 		w.streams_in = views.at("altup_proj.weight"), w.streams_out = views.at("altup_unembd_proj.weight");
 	return w;
 }

@@ -60,6 +60,16 @@ struct StreamWeights {           // of Config::streams and Layer::laurel_rank
 	View scale;                  // (dim) f32
 	View left, right, left_norm; // (laurel_rank, dim), (dim, laurel_rank), (dim) f32
 };
+struct MixerWeights { // of hyper-connections
+	View norm;        // (streams, dim) f32, divided by the number of streams
+	View down, up;    // (rank, streams * dim), (streams * dim, rank)
+	View inject;      // (streams, streams * dim); empty for the model's output
+};
+struct NGramWeights {                     // of Config::ngrams, of the layer that adds them
+	View key, value;                      // (streams * dim, width), (dim, width)
+	View key_norm, query_norm, conv_norm; // (streams, dim) f32
+	View conv;                            // (streams * dim, NGrams::span()) f32
+};
 struct LayerWeights { // empty where the layer (Layer) has no such tensor
 	NormWeights attn_norm;
 	View wq;         // (n_heads * head_dim, dim)
@@ -82,6 +92,8 @@ struct LayerWeights { // empty where the layer (Layer) has no such tensor
 	View input_gate, input_proj; // (layer_input_dim, dim), (dim, layer_input_dim)
 	View input_norm;             // (dim) f32
 	StreamWeights streams;
+	MixerWeights attn_mixer, mlp_mixer;
+	NGramWeights ngrams;
 };
 // All views of a layer's weights, in the order of the members.
 using LayerViews = std::array<View, sizeof(LayerWeights) / sizeof(View)>;
@@ -129,6 +141,7 @@ struct Weights { // immutable after load; views point into `buffers`. Of a layer
 	View input_model_proj;        // (n_layers * layer_input_dim, dim)
 	View input_proj_norm;         // (layer_input_dim) f32
 	View streams_in, streams_out; // ((streams - 1) * dim, dim): of all streams but the first
+	MixerWeights out_mixer;       // of hyper-connections
 	std::vector<LayerWeights> layers;
 	std::vector<LimitedWeight> limits; // of matrices of layers
 	PredictionWeights prediction;

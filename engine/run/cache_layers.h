@@ -4,6 +4,7 @@
 #include "engine/kv_device/states.h"
 #include "engine/kv_host/plan.h"
 #include "models/config.h"
+#include <optional>
 
 namespace kvrun {
 
@@ -47,6 +48,11 @@ class CacheLayers {
 			last_readers_.push_back(l);
 			last_own_ = l;
 		}
+		if (c.ngrams.longest) { // pages of states are of one size
+			ngram_layer_ = c.ngrams.layer, ngram_state_ = states_.n_layers++;
+			const uint32_t words = (c.ngrams.span() - 1) * c.streams.n * c.dim;
+			if (words > states_.words()) states_.rule_words = words - states_.conv_words;
+		}
 		if (!states_.first) kinds_[0] = {{0, 1, 8}, 1}; // a cache that only counts tokens
 	}
 	struct Place {
@@ -64,6 +70,7 @@ class CacheLayers {
 			if (c.layers[l].recurrent.n_heads) r[states_.first + state(l)] = l;
 			if (has_own_kv(c, l)) r[pool_layer(places_[l])] = l;
 		}
+		if (ngram_state_) r[states_.first + *ngram_state_] = ngram_layer_;
 		return r;
 	}
 	Window window() const { return window_; }                        // of layers that have one
@@ -75,8 +82,10 @@ class CacheLayers {
 	const KvShape& window_shape() const { return shape(true); }
 	const StateShape& states() const { return states_; }           // of recurrent layers, after all others in the pool
 	uint32_t state(uint32_t l) const { return state_numbers_[l]; } // number of layer l among the recurrent ones
-	bool shares() const { return shares_; }                        // some layers have no keys and values of their own
-	uint32_t last_own() const { return last_own_; }                // the last layer that has its own
+	// Number of the state of the layer with Config::ngrams, behind those of recurrent layers: of its convolution.
+	std::optional<uint32_t> ngram_state() const { return ngram_state_; }
+	bool shares() const { return shares_; }         // some layers have no keys and values of their own
+	uint32_t last_own() const { return last_own_; } // the last layer that has its own
 	// The last layer that attends to the keys and values of layer l, which has its own.
 	uint32_t last_reader(uint32_t l) const { return last_readers_[l]; }
 
@@ -90,7 +99,8 @@ class CacheLayers {
 	std::vector<Place> places_; // by layer
 	std::vector<uint32_t> last_readers_, state_numbers_;
 	Window window_;
-	uint32_t last_own_ = 0;
+	uint32_t last_own_ = 0, ngram_layer_ = 0;
+	std::optional<uint32_t> ngram_state_;
 	bool shares_ = false;
 };
 

@@ -9,9 +9,9 @@
 namespace kvrun {
 
 Decoder::Decoder(LayerRunner& runner, const CacheLayers& layers, KvScratch& scratch, KvScratch& window_scratch,
-                 uint32_t most_rows)
+                 uint32_t most_rows, const NGramTable* grams)
     : runner_(runner), cache_layers_(layers), scratch_(scratch), window_scratch_(window_scratch), most_rows_(most_rows),
-      lists_(runner.backend().info().lists_candidates), state_layers_{runner.config().n_layers} {
+      grams_(grams), lists_(runner.backend().info().lists_candidates), state_layers_{runner.config().n_layers} {
 	KV_ASSERT(most_rows >= 1 && most_rows <= LayerRunner::kLogitRows && 2 * most_rows <= runner.most_rows());
 	const Config& cfg = runner.config();
 	allocate(runner.backend(), memory_, "decode rows", [&](Arena& a) {
@@ -38,6 +38,7 @@ std::span<RowLogits> Decoder::decode(KvPool& pool, std::span<const DecodeRow> st
 			    {{r.seq, true, i + 1}, r.window_seq, r.states, r.rope, r.drafts[i], r.position + i + 1, r.top});
 		}
 	KV_ASSERT(!rows.empty() && rows.size() <= most_rows_);
+	if (grams_) read_grams(step);
 	try {
 		if (!first.empty()) run(pool, first);
 		for (const DecodeRow& r : step) {
@@ -56,6 +57,24 @@ std::span<RowLogits> Decoder::decode(KvPool& pool, std::span<const DecodeRow> st
 		throw;
 	}
 	return row_logits_;
+}
+
+// Reads what n-grams of the step's tokens are made of, in the order of the step's rows. No row is speculative: states
+// cannot be taken ahead.
+void Decoder::read_grams(std::span<const DecodeRow> step) {
+	gram_rows_.clear();
+	std::vector<uint32_t> text;
+	const auto read = [&](const DecodeRow& r, uint32_t first, uint32_t n) { // of its token and drafts
+		const size_t reach = std::min<size_t>(r.before.size(), grams_->reach());
+		text.assign(r.before.end() - ptrdiff_t(reach), r.before.end());
+		text.push_back(r.token);
+		text.insert(text.end(), r.drafts.begin(), r.drafts.begin() + first + n - 1);
+		const std::vector<float> values = grams_->read(text, n);
+		gram_rows_.insert(gram_rows_.end(), values.begin(), values.end());
+	};
+	for (const DecodeRow& r : step) read(r, 0, 1);
+	for (const DecodeRow& r : step)
+		if (!r.drafts.empty()) read(r, 1, uint32_t(r.drafts.size()));
 }
 
 // Submits after the first layer, then after each quarter of the layers, so that the device begins while the host still
@@ -100,7 +119,10 @@ void Decoder::run(KvPool& pool, std::span<const Row> step) {
 		be.at_layer(l);
 		if (kept && std::ranges::find(state_layers_, l) != state_layers_.end())
 			runner_.read_rows(kvrun::rows(x, 0, kept), entering_[l]);
-		const LayerRows rows = runner_.rows_of(l, x_, tokens_, rope_, 0, n);
+		LayerRows rows = runner_.rows_of(l, x_, tokens_, rope_, 0, n);
+		rows.ngrams = gram_rows_;
+		const std::optional<uint32_t> grams = cache_layers_.ngram_state();
+		runner_.enter(l, rows, grams ? recurrent->groups(*grams) : std::span<const StateGroup>(), /*decode=*/true);
 		const auto [in_window, k] = cache_layers_[l]; // layer k of its cache
 		const Layer& layer = runner_.config().layers[l];
 		if (layer.recurrent.n_heads) runner_.recur(l, rows, recurrent->groups(cache_layers_.state(l)), /*decode=*/true);
@@ -127,12 +149,12 @@ void Decoder::run(KvPool& pool, std::span<const Row> step) {
 		runner_.project_out(l, rows, /*decode=*/true);
 		if (is_handed_over(l, runner_.config().n_layers)) be.submit();
 	}
-	runner_.merge_streams(x_, 0, n, /*decode=*/true);
+	const View out = runner_.merge_streams(x_, 0, n, /*decode=*/true);
 	// Rows of guesses first, so that the logits of kept rows are the ones that stay on the device.
-	if (n > kept) enqueue_guesses(kvrun::rows(x, kept, n - kept));
+	if (n > kept) enqueue_guesses(kvrun::rows(out, kept, n - kept));
 	if (kept) {
-		runner_.logits(kvrun::rows(x, 0, kept), /*decode=*/true);
-		runner_.read_rows(kvrun::rows(x, 0, kept), hidden_);
+		runner_.logits(kvrun::rows(out, 0, kept), /*decode=*/true);
+		runner_.read_rows(kvrun::rows(out, 0, kept), hidden_);
 		enqueue_logits(step.first(kept));
 	}
 	main.fetch_next();

@@ -5,6 +5,7 @@
 #include "engine/run/layer_runner.h"
 #include "engine/run/logit_blocks.h"
 #include "engine/run/rope_table.h"
+#include "models/ngram_table.h"
 #include <map>
 
 namespace kvrun {
@@ -18,12 +19,15 @@ struct DecodeRow { // the next token of one sequence
 	uint32_t token;
 	uint32_t top = 0;                      // number of largest logits that suffice; 0: all are wanted
 	std::span<const uint32_t> drafts = {}; // tokens that may follow it: one row each, with the same `top`
+	std::span<const uint32_t> before = {}; // tokens of the sequence; for Config::ngrams
 };
 
 class Decoder {
  public:
 	// most_rows: limit of one step, drafts included; at most LayerRunner::kLogitRows.
-	Decoder(LayerRunner&, const CacheLayers&, KvScratch&, KvScratch& window_scratch, uint32_t most_rows);
+	// grams: of models with Config::ngrams, else null.
+	Decoder(LayerRunner&, const CacheLayers&, KvScratch&, KvScratch& window_scratch, uint32_t most_rows,
+	        const NGramTable* grams = nullptr);
 
 	// Appends each row's token to its sequence, then its drafts, which KvCache::step_tokens() of its caches must allow.
 	// Every token's logits are bit-identical to those of a separate step. A sequence that fetches also runs a
@@ -52,6 +56,7 @@ class Decoder {
 		uint32_t token, position;
 		uint32_t top = 0;
 	};
+	void read_grams(std::span<const DecodeRow>);
 	// Runs the rows through all layers. Kept rows come first; their logits go to row_logits_. The logits of the other
 	// rows choose the next speculative tokens.
 	void run(KvPool&, std::span<const Row>);
@@ -64,6 +69,8 @@ class Decoder {
 	const CacheLayers& cache_layers_;
 	KvScratch &scratch_, &window_scratch_;
 	uint32_t most_rows_;
+	const NGramTable* grams_;
+	std::vector<float> gram_rows_; // of the step's rows, in order
 	Buffer memory_;
 	View x_;            // (2 most_rows, dim) f32
 	TokenViews tokens_; // of 2 * most_rows rows

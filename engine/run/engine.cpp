@@ -145,8 +145,8 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 	e->prefill_block_ = longest_block(dev, cfg, e->cache_layers_, opt.prefill_block);
 	e->runner_ =
 	    std::make_unique<LayerRunner>(be, cfg, e->weights_, std::max(e->ubatch_, 2 * opt.max_rows), &e->loras_);
-	e->decoder_ =
-	    std::make_unique<Decoder>(*e->runner_, e->cache_layers_, e->scratch_, e->window_scratch_, opt.max_rows);
+	e->decoder_ = std::make_unique<Decoder>(*e->runner_, e->cache_layers_, e->scratch_, e->window_scratch_,
+	                                        opt.max_rows, e->ngram_table());
 	e->decoder_->read_states_at(e->state_layers());
 	if (e->assistant_) {
 		e->assistant_->prepare(*e);
@@ -156,7 +156,9 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 }
 
 Engine::Engine(Model m, std::unique_ptr<Backend> b)
-    : backend_(std::move(b)), model_(std::move(m)), cache_layers_(model_.config) {}
+    : backend_(std::move(b)), model_(std::move(m)), cache_layers_(model_.config) {
+	if (config().ngrams.longest) ngram_table_.emplace(file(), config());
+}
 
 Engine::~Engine() = default;
 

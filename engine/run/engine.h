@@ -12,6 +12,7 @@
 #include "models/grammar/token_trie.h"
 #include "models/lora.h"
 #include "models/model.h"
+#include "models/ngram_table.h"
 #include <memory>
 #include <mutex>
 #include <string>
@@ -88,6 +89,7 @@ class Engine {
 	// Of a model whose tokens see each other (Config::encodes), which has no sessions; else null.
 	TextEncoder* text_encoder() const { return text_encoder_.get(); }
 	PooledHead pooled_head() { return {*backend_, config(), weights_}; }
+	const NGramTable* ngram_table() const { return ngram_table_ ? &*ngram_table_ : nullptr; } // of Config::ngrams
 	ImageStore* images() const { return images_.get(); } // null without EngineOptions::mmproj
 
 	// ---- for sessions and prompts
@@ -107,6 +109,7 @@ class Engine {
 	std::unique_ptr<Backend> backend_; // first, so destroyed last: the members below hold its memory
 	Model model_;
 	CacheLayers cache_layers_;
+	std::optional<NGramTable> ngram_table_;
 	Weights weights_;
 	std::vector<LoraFile> lora_files_;
 	Loras loras_;

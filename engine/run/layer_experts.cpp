@@ -92,7 +92,9 @@ void LayerRunner::mix(const Layer& layer, const LayerWeights& L, const LayerRows
 	if (e.beside_mlp) return mix_beside_mlp(layer, L, r, decode);
 	const ExpertWeights& w = L.experts;
 	const bool raw = layer.mlp_input == MlpInput::Raw, sum_normed = layer.mlp_out_norm && layer.norms_sum;
-	KV_ASSERT(!raw || (sum_normed && !e.shared_dim)); // adding the sum would change rows that are still to be read
+	const bool apart = (layer.mlp_out_norm && !sum_normed) || cfg_.streams.hyper(); // the sum is made in `branch`
+	// Adding the sum would change rows that are still to be read.
+	KV_ASSERT(!raw || apart || (sum_normed && !e.shared_dim));
 	if (has_mlp_norm(layer.mlp_input)) norm(r.h, r.x, L.mlp_norm);
 	const View& h = raw ? r.x : r.h;
 	const uint32_t n = r.n;
@@ -106,28 +108,26 @@ void LayerRunner::mix(const Layer& layer, const LayerWeights& L, const LayerRows
 		be_.expert_sum(r.branch, shaped(r.h, n, 1, cfg_.dim), weights);
 		run_experts(layer, w, r.branch, ids, decode);
 		be_.activate(sum, shaped(mlp_.slot_out, n, cfg_.dim), {}, {.add = true});
-		if (e.shared_dim) add_shared(layer, w, r, sum, scale, decode);
+		if (e.shared_dim) add_shared(layer, w, r, h, sum, scale, decode);
 		return;
 	}
 	run_experts(layer, w, h, ids, decode);
-	if (layer.mlp_out_norm && !sum_normed) {
+	if (apart) {
 		sum = r.branch;
-		be_.activate(sum, r.h, {}, {.scale = 0});
+		be_.activate(sum, h, {}, {.scale = 0});
 	}
 	be_.expert_sum(sum, shaped(mlp_.slot_out, n, e.used, cfg_.dim), weights);
-	if (e.shared_dim) add_shared(layer, w, r, sum, scale, decode);
-	if (!layer.mlp_out_norm) return;
-	norm(sum, sum, L.mlp_out_norm, out_norm_eps());
-	if (sum_normed) return;
-	be_.activate(r.x, sum, {}, {.scale = layer.residual_scale, .add = true});
+	if (e.shared_dim) add_shared(layer, w, r, h, sum, scale, decode);
+	if (layer.mlp_out_norm) norm(sum, sum, L.mlp_out_norm, out_norm_eps());
+	if (apart) add_branch(layer, r);
 }
 
-// The shared MLP: sum (n, dim) += scale * (MLP of r.h), times its gate if it has one.
-void LayerRunner::add_shared(const Layer& layer, const ExpertWeights& w, const LayerRows& r, const View& sum,
-                             float scale, bool decode) {
+// The shared MLP: sum (n, dim) += scale * (MLP of h), times its gate if it has one.
+void LayerRunner::add_shared(const Layer& layer, const ExpertWeights& w, const LayerRows& r, const View& h,
+                             const View& sum, float scale, bool decode) {
 	const uint32_t n = r.n, dim = layer.experts.shared_dim;
 	const View gate = shaped(r.gate, n, dim), up = shaped(r.up, n, dim);
-	const View hidden = run_mlp(layer, {{{gate, w.shared_gate, {}}, {up, w.shared_up, {}}}}, r.h, nullptr, {}, decode);
+	const View hidden = run_mlp(layer, {{{gate, w.shared_gate, {}}, {up, w.shared_up, {}}}}, h, nullptr, {}, decode);
 	if (!w.shared_switch && scale == 1) {
 		const Proj down[] = {{sum, w.shared_down, {}}};
 		return multiply(down, hidden, Epilogue::Add, decode);
@@ -139,7 +139,7 @@ void LayerRunner::add_shared(const Layer& layer, const ExpertWeights& w, const L
 	// It is treated as one expert that every token chooses; its weight is the sigmoid of its logit.
 	const View logit = shaped(mlp_.logits, n, 1), id = shaped(mlp_.ids, n, 1), weight = shaped(mlp_.weights, n, 1);
 	const Proj open[] = {{logit, w.shared_switch, {}}};
-	multiply(open, r.h, Epilogue::None, decode);
+	multiply(open, h, Epilogue::None, decode);
 	be_.route(id, weight, logit, {Gating::Sigmoid, false, scale, {}});
 	be_.expert_sum(sum, shaped(out, n, 1, cfg_.dim), weight);
 }

@@ -18,10 +18,10 @@ void LayerRunner::recur(uint32_t l, const LayerRows& r, std::span<const StateGro
 	const View mixed = rows(recurrent_.mixed, 0, n), conv = rows(recurrent_.conv, 0, n),
 	           gate = rows(recurrent_.gate, 0, n), beta = rows(recurrent_.beta, 0, n),
 	           alpha = rows(recurrent_.alpha, 0, n);
-	norm(r.h, r.x, weights_of(l).attn_norm);
+	const View& h = input(l, r);
 	const Proj wide[] = {{mixed, w.qkv, {}}, {gate, w.gate, {}}}, narrow[] = {{beta, w.beta, {}}, {alpha, w.alpha, {}}};
-	multiply(wide, r.h, Epilogue::None, decode);
-	multiply(narrow, r.h, Epilogue::None, decode);
+	multiply(wide, h, Epilogue::None, decode);
+	multiply(narrow, h, Epilogue::None, decode);
 	for (const StateGroup& g : groups) {
 		be_.short_conv(conv, mixed, w.conv, g.conv, {});
 		be_.delta_rule(shaped(r.values, n, how.n_heads, how.v_dim), conv, {beta, alpha, w.rate, w.shift}, g.rule,
@@ -29,7 +29,7 @@ void LayerRunner::recur(uint32_t l, const LayerRows& r, std::span<const StateGro
 	}
 	const View heads = shaped(r.values, n * how.n_heads, how.v_dim);
 	be_.rmsnorm(heads, heads, w.norm, cfg_.norm_eps);
-	be_.activate(r.values, gate, r.values, {.function = Activation::Silu});
+	be_.activate(r.values, gate, r.values, {.function = how.gate_function});
 }
 
 // Queries, keys and values are one third of `mixed` and of the convolution's state each, one behind the other.
@@ -45,17 +45,17 @@ void LayerRunner::recur_by_channel(uint32_t l, const LayerRows& r, std::span<con
 		v.at += size_t(i) * words * sizeof(float), v.shape[0] -= i * words;
 		return v;
 	};
-	norm(r.h, r.x, weights_of(l).attn_norm);
+	const View& h = input(l, r);
 	const Proj wide[] = {{third(mixed, 0), w.q, {}}, {third(mixed, 1), w.k, {}}, {third(mixed, 2), w.v, {}}},
 	           decays[] = {{alpha, w.alpha, {}}}, gates[] = {{gate, w.gate, {}}};
-	multiply(wide, r.h, Epilogue::None, decode);
+	multiply(wide, h, Epilogue::None, decode);
 	if (how.full_gates) {
 		const Proj all[] = {decays[0], gates[0], {beta, w.beta, {}}};
-		multiply(all, r.h, Epilogue::None, decode);
+		multiply(all, h, Epilogue::None, decode);
 	} else {
 		const View low = rows(recurrent_.low, 0, n), low_gate = rows(recurrent_.low_gate, 0, n);
 		const Proj narrow[] = {{low, w.alpha_low, {}}, {low_gate, w.gate_low, {}}, {beta, w.beta, {}}};
-		multiply(narrow, r.h, Epilogue::None, decode);
+		multiply(narrow, h, Epilogue::None, decode);
 		multiply(decays, low, Epilogue::None, decode);
 		multiply(gates, low_gate, Epilogue::None, decode);
 	}
@@ -79,9 +79,9 @@ void LayerRunner::scan(uint32_t l, const LayerRows& r, std::span<const StateGrou
 	const uint32_t n = r.n;
 	const View mixed = rows(recurrent_.mixed, 0, n), conv = rows(recurrent_.conv, 0, n),
 	           gate = rows(recurrent_.gate, 0, n), step = rows(recurrent_.alpha, 0, n);
-	norm(r.h, r.x, weights_of(l).attn_norm);
+	const View& h = input(l, r);
 	const Proj in[] = {{gate, w.gate, {}}, {mixed, w.qkv, {}}, {step, w.alpha, {}}};
-	multiply(in, r.h, Epilogue::None, decode);
+	multiply(in, h, Epilogue::None, decode);
 	for (const StateGroup& g : groups) {
 		be_.short_conv(conv, mixed, w.conv, g.conv, {.bias = w.conv_bias});
 		be_.ssm_scan(shaped(r.values, n, how.n_heads, how.v_dim), conv, {step, w.rate, w.shift, w.skip}, g.rule,
@@ -101,9 +101,9 @@ void LayerRunner::scan_by_channel(uint32_t l, const LayerRows& r, std::span<cons
 	const View mixed = rows(recurrent_.mixed, 0, n), conv = rows(recurrent_.conv, 0, n),
 	           gate = rows(recurrent_.gate, 0, n), step = rows(recurrent_.alpha, 0, n),
 	           low = rows(recurrent_.step_low, 0, n), b = rows(recurrent_.b, 0, n), c = rows(recurrent_.c, 0, n);
-	norm(r.h, r.x, weights_of(l).attn_norm);
+	const View& h = input(l, r);
 	const Proj in[] = {{mixed, w.qkv, {}}, {gate, w.gate, {}}};
-	multiply(in, r.h, Epilogue::None, decode);
+	multiply(in, h, Epilogue::None, decode);
 	for (const StateGroup& g : groups) be_.short_conv(conv, mixed, w.conv, g.conv, {.bias = w.conv_bias});
 	const Proj of_values[] = {{low, w.step_low, {}}, {b, w.b, {}}, {c, w.c, {}}}, steps[] = {{step, w.alpha, {}}};
 	multiply(of_values, conv, Epilogue::None, decode);
@@ -124,9 +124,9 @@ void LayerRunner::convolve(uint32_t l, const LayerRows& r, std::span<const State
 	const RecurrentWeights& w = weights_of(l).recurrent;
 	const View mixed = rows(recurrent_.mixed, 0, r.n), conv = rows(recurrent_.conv, 0, r.n),
 	           gate = rows(recurrent_.gate, 0, r.n);
-	norm(r.h, r.x, weights_of(l).attn_norm);
+	const View& h = input(l, r);
 	const Proj in[] = {{mixed, w.qkv, {}}, {gate, w.gate, {}}, {r.values, w.value, {}}};
-	multiply(in, r.h, Epilogue::None, decode);
+	multiply(in, h, Epilogue::None, decode);
 	be_.activate(mixed, mixed, r.values, {});
 	for (const StateGroup& g : groups) be_.short_conv(conv, mixed, w.conv, g.conv, {.silu = false});
 	be_.activate(r.values, gate, conv, {});

@@ -29,7 +29,7 @@ static uint32_t unit_norms(const Config& cfg) {
 			n = std::max(n, l.head_dim);
 		else if (l.recurrent.step_norm == StepNorm::Unit)
 			n = std::max({n, l.recurrent.rank, l.recurrent.k_dim});
-	return cfg.streams.n > 1 || cfg.embedding_norm ? std::max(n, cfg.dim) : n;
+	return (cfg.streams.n > 1 && !cfg.streams.hyper()) || cfg.embedding_norm ? std::max(n, cfg.dim) : n;
 }
 
 LayerRunner::LayerRunner(Backend& be, const Config& cfg, const Weights& w, uint32_t most_rows, const Loras* loras)
@@ -67,7 +67,8 @@ LayerRunner::LayerRunner(Backend& be, const Config& cfg, const Weights& w, uint3
 	fill(ones_, 1.f);
 	if (streams_.others) {
 		std::vector<float> others(streams_.others.elements(), 1);
-		for (size_t i = 0; i < others.size(); i += cfg.streams.n) others[i] = 0;
+		if (!cfg.streams.hyper())
+			for (size_t i = 0; i < others.size(); i += cfg.streams.n) others[i] = 0;
 		be.write(*streams_.others.buf, streams_.others.at, std::as_bytes(std::span(others)));
 		be.submit();
 		be.wait();
@@ -81,6 +82,7 @@ static bool adds_plainly(const Layer& layer, bool norm) {
 }
 
 bool LayerRunner::has_branch_rows(const Config& cfg) {
+	if (cfg.streams.hyper()) return true;
 	for (const Layer& l : cfg.layers)
 		if (!adds_plainly(l, l.attn_out_norm) || !adds_plainly(l, l.mlp_out_norm) || l.experts.weigh_input) return true;
 	return false;
@@ -104,8 +106,9 @@ LayerRows LayerRunner::rows_of(uint32_t l, const View& x, const TokenViews& toke
 	r.tokens.ids = rows(tokens.ids, first, n);
 	if (tokens.inputs) r.tokens.inputs = rows(tokens.inputs, first, n);
 	if (branch_) r.branch = rows(branch_, 0, n);
-	if (cfg_.streams.n > 1)
-		r.streams = {all_streams(x), first}, r.x = rows(streams_.x, 0, n), r.laurel = rows(streams_.laurel, 0, n);
+	if (cfg_.streams.n > 1) r.streams = streams_of(x, first, n), r.x = rows(streams_.x, 0, n);
+	if (streams_.laurel) r.laurel = rows(streams_.laurel, 0, n);
+	if (streams_.inject) r.inject = rows(streams_.inject, 0, n);
 	if (layer.output_gate) r.out_gate = shaped(recurrent_.out_gate, n, gate_width(layer));
 	if (recurrent_.values) r.values = rows(recurrent_.values, 0, n);
 	if (layer.latent.rank) {
@@ -121,8 +124,9 @@ LayerRows LayerRunner::rows_of(uint32_t l, const View& x, const TokenViews& toke
 LayerRows LayerRunner::last_row(const LayerRows& r) {
 	LayerRows out = r;
 	out.n = 1;
-	for (View* v : {&out.x, &out.h, &out.q, &out.att, &out.k, &out.v, &out.gate, &out.up, &out.branch, &out.out_gate,
-	                &out.values, &out.laurel, &out.tokens.ids, &out.tokens.inputs, &out.rope[0], &out.rope[1]})
+	for (View* v :
+	     {&out.x, &out.h, &out.q, &out.att, &out.k, &out.v, &out.gate, &out.up, &out.branch, &out.out_gate, &out.values,
+	      &out.laurel, &out.inject, &out.tokens.ids, &out.tokens.inputs, &out.rope[0], &out.rope[1]})
 		if (*v) *v = rows(*v, r.n - 1, 1);
 	out.streams.first += r.n - 1;
 	return out;
@@ -136,11 +140,13 @@ void LayerRunner::write_tokens(const TokenViews& to, std::span<const uint32_t> t
 	be_.write(*to.inputs.buf, to.inputs.at, std::as_bytes(std::span(inputs)));
 }
 
-void LayerRunner::embed(const View& x, uint32_t first, const View& tokens, bool decode) {
-	const View to = rows(x, first, tokens.shape[0]);
+void LayerRunner::embed(const View& x, uint32_t first, const View& tokens, bool decode,
+                        const std::function<void(const View&)>& replace) {
+	const View to = rows(cfg_.streams.hyper() ? h_ : x, cfg_.streams.hyper() ? 0 : first, tokens.shape[0]);
 	be_.embed(to, w_.embed, tokens);
 	if (cfg_.embedding_scale != 1) be_.activate(to, to, {}, {.scale = cfg_.embedding_scale});
 	if (cfg_.embedding_norm) be_.rmsnorm(to, to, rows(ones_, 0, cfg_.dim), cfg_.norm_eps);
+	if (replace) replace(to);
 	if (cfg_.streams.n > 1) spread(x, first, tokens.shape[0], decode);
 }
 
@@ -155,6 +161,12 @@ void LayerRunner::norm(const View& out, const View& x, const NormWeights& w, flo
 		be_.rmsnorm(out, x, w.w, eps);
 	else
 		be_.layer_norm(out, x, w.w, w.b, eps);
+}
+
+const View& LayerRunner::input(uint32_t l, const LayerRows& r) {
+	if (!cfg_.layers[l].attn_norm) return r.x;
+	norm(r.h, r.x, weights_of(l).attn_norm);
+	return r.h;
 }
 
 void LayerRunner::norm_matmul(std::span<const Proj> projs, const View& h, const View& x, const NormWeights& w,
@@ -204,19 +216,18 @@ void LayerRunner::multiply_within_limits(std::span<const Proj> projs, const View
 void LayerRunner::project_in(uint32_t l, const LayerRows& r, bool decode) {
 	const Layer& layer = cfg_.layers[l];
 	if (layer.latent.rank) return project_in_latent(l, r, decode);
-	if (cfg_.streams.n > 1) predict_streams(l, r, decode);
 	const LayerWeights& L = weights_of(l);
 	const Proj all[] = {{r.q, L.wq, L.bq}, {r.k, L.wk, L.bk}, {r.v, L.wv, L.bv}};
 	const bool owns = has_own_kv(cfg_, l);
 	const std::span<const Proj> qkv = std::span(all).first(!owns ? 1 : layer.v_is_k ? 2 : 3);
-	if (!layer.attn_norm) {
-		multiply(qkv, r.x, Epilogue::None, decode);
-	} else if (layer.mlp_input == MlpInput::Parallel || layer.output_gate || layer.laurel_rank) { // others also read h
-		norm(r.h, r.x, L.attn_norm);
-		multiply(qkv, r.h, Epilogue::None, decode);
+	if (layer.mlp_input == MlpInput::Parallel || layer.output_gate || layer.laurel_rank) { // others read it, too
+		const View& h = input(l, r);
+		multiply(qkv, h, Epilogue::None, decode);
 		const Proj gate[] = {{r.out_gate, L.wq_gate, {}}};
-		if (layer.output_gate) multiply(gate, r.h, Epilogue::None, decode);
+		if (layer.output_gate) multiply(gate, h, Epilogue::None, decode);
 		if (layer.laurel_rank) project_laurel(l, r, decode);
+	} else if (!layer.attn_norm) {
+		multiply(qkv, r.x, Epilogue::None, decode);
 	} else {
 		norm_matmul(qkv, r.h, r.x, L.attn_norm, Epilogue::None, decode);
 	}
@@ -287,7 +298,7 @@ Softmax LayerRunner::softmax(uint32_t l, const LayerRows& r) const {
 
 void LayerRunner::add(const Layer& layer, const LayerRows& r, const Proj& proj, const View& from,
                       const NormWeights* out_norm, bool decode) {
-	if (adds_plainly(layer, out_norm)) {
+	if (adds_plainly(layer, out_norm) && !cfg_.streams.hyper()) {
 		const Proj into[] = {{r.x, proj.w, proj.bias}};
 		multiply(into, from, Epilogue::Add, decode);
 		if (out_norm) norm(r.x, r.x, *out_norm, out_norm_eps());
@@ -296,7 +307,14 @@ void LayerRunner::add(const Layer& layer, const LayerRows& r, const Proj& proj, 
 	const Proj into[] = {{r.branch, proj.w, proj.bias}};
 	multiply(into, from, Epilogue::None, decode);
 	if (out_norm) norm(r.branch, r.branch, *out_norm, out_norm_eps());
-	be_.activate(r.x, r.branch, {}, {.scale = layer.residual_scale, .add = true});
+	add_branch(layer, r);
+}
+
+void LayerRunner::add_branch(const Layer& layer, const LayerRows& r) {
+	if (cfg_.streams.hyper())
+		be_.stream_sum(r.streams, {shaped(r.branch, 1, r.n, cfg_.dim)}, shaped(r.inject, r.n, cfg_.streams.n, 1));
+	else
+		be_.activate(r.x, r.branch, {}, {.scale = layer.residual_scale, .add = true});
 }
 
 void LayerRunner::project_out(uint32_t l, const LayerRows& r, bool decode) {
@@ -318,8 +336,9 @@ void LayerRunner::project_out(uint32_t l, const LayerRows& r, bool decode) {
 	if (layer.recurrent.n_heads) add(layer, r, {{}, L.recurrent.out, {}}, r.values, out_norm, decode);
 
 	if (layer.laurel_rank) add_laurel(r);
+	if (cfg_.streams.hyper()) mix_streams(r.x, r.inject, all_rows(r), L.mlp_mixer, decode);
 	if (!mlp_first) run_mlp_part(l, r, decode);
-	if (cfg_.streams.n > 1) correct_streams(l, r, decode);
+	if (cfg_.streams.n > 1 && !cfg_.streams.hyper()) correct_streams(l, r, decode);
 	if (cfg_.layer_input_dim) add_layer_input(l, r, decode);
 	if (layer.output_scale != 1) be_.activate(r.x, r.x, {}, {.scale = layer.output_scale});
 	if (layer.ends_round) norm(r.x, r.x, w_.final_norm, cfg_.norm_eps);
@@ -412,8 +431,8 @@ void LayerRunner::read_rows(const View& x, std::vector<float>& out) {
 void LayerRunner::read_states(const View& x, std::vector<float>& out) {
 	KV_ASSERT(x.shape[0] <= kLogitRows);
 	const View states = rows(final_, 0, x.shape[0]);
-	norm(states, x, w_.final_norm);
-	read_rows(states, out);
+	if (w_.final_norm.w) norm(states, x, w_.final_norm);
+	read_rows(w_.final_norm.w ? states : x, out);
 }
 
 void LayerRunner::logits(const View& x, bool decode) {
@@ -421,7 +440,10 @@ void LayerRunner::logits(const View& x, bool decode) {
 	KV_ASSERT(n <= kLogitRows);
 	const View out = rows(logits_, 0, n);
 	const Proj head[] = {{out, w_.lm_head, w_.lm_head_b}};
-	norm_matmul(head, rows(final_, 0, n), x, w_.final_norm, Epilogue::None, decode);
+	if (!w_.final_norm.w)
+		multiply(head, x, Epilogue::None, decode);
+	else
+		norm_matmul(head, rows(final_, 0, n), x, w_.final_norm, Epilogue::None, decode);
 	if (cfg_.logit_scale != 1 || cfg_.logit_softcap > 0)
 		be_.activate(out, out, {}, {.scale = cfg_.logit_scale, .cap = cfg_.logit_softcap});
 }

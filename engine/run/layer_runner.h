@@ -44,8 +44,11 @@ struct LayerRows { // rows of one pass through a layer
 	const std::function<void(const View&)>* replace = nullptr;
 	// (n, dim) f32: output of attention or MLP, if it is changed before it is added to x; weighed input of experts
 	View branch = {};
-	StreamRows streams = {}; // of Config::streams: all of them; x is then the active one inside the layer
-	View laurel = {};        // (n, dim) f32, of Layer::laurel_rank
+	// Of Config::streams: all of them; x is then the active one inside the layer, or what a mixer made of all.
+	StreamRows streams = {};
+	View inject = {};                   // (n, streams) f32, of hyper-connections: factors of what is added to each
+	std::span<const float> ngrams = {}; // (n, NGrams::width()), in the layer of Config::ngrams
+	View laurel = {};                   // (n, dim) f32, of Layer::laurel_rank
 };
 
 class LayerRunner {
@@ -65,8 +68,13 @@ class LayerRunner {
 
 	void write_tokens(const TokenViews& to, std::span<const uint32_t> tokens);
 	// decode: as in Backend::matmul().
-	// Embeds tokens (n) u32 into rows from `first` on of x, the residual stream, or all streams.
-	void embed(const View& x, uint32_t first, const View& tokens, bool decode);
+	// Embeds tokens (n) u32 into rows from `first` on of x, the residual stream, or all streams. replace: as in
+	// LayerRows; may be empty.
+	void embed(const View& x, uint32_t first, const View& tokens, bool decode,
+	           const std::function<void(const View&)>& replace = {});
+	// Before recur() and project_in(): what a layer reads of several residual streams. gram_states: of the convolution
+	// of n-grams, in the layer of Config::ngrams.
+	void enter(uint32_t l, const LayerRows&, std::span<const StateGroup> gram_states, bool decode);
 	void project_in(uint32_t l, const LayerRows&, bool decode); // norm, q, k, v
 	// k and v of rows that ask nothing, from what the projections read: x (n, dim).
 	void project_kv(uint32_t l, const LayerRows&, const View& x, bool decode);
@@ -89,9 +97,9 @@ class LayerRunner {
 	                     const View& lse);
 	// After attend_expanded(), replaces q and q_rope by the absorbed form's, which scores read.
 	void absorb_queries(uint32_t l, const LayerRows& r);
-	// After the last layer, once: rows first .. first + n - 1 of x, the first stream, become the model's output. No
-	// effect with one stream.
-	void merge_streams(const View& x, uint32_t first, uint32_t n, bool decode);
+	// After the last layer, once: the model's output (n, dim) of rows first .. first + n - 1 of x. With several streams
+	// it is written over these rows.
+	View merge_streams(const View& x, uint32_t first, uint32_t n, bool decode);
 	void read_rows(const View& x, std::vector<float>& out); // x (n, dim) into `out` at the next wait()
 	// The model's last hidden state of rows x (n, dim), n <= kLogitRows, after the final norm: the input of the logits.
 	// Reads it into out (n, dim) at the next wait().
@@ -117,6 +125,8 @@ class LayerRunner {
  private:
 	const LayerWeights& weights_of(uint32_t l) const { return copied_ && copied_layer_ == l ? *copied_ : w_.layers[l]; }
 	void norm(const View& out, const View& x, const NormWeights&, float eps);
+	// What attention or the state of a layer reads: the norm of x, in h, or x.
+	const View& input(uint32_t l, const LayerRows&);
 	float out_norm_eps() const { return cfg_.out_norm_eps ? cfg_.out_norm_eps : cfg_.norm_eps; }
 	void norm_values(const Layer&, const LayerRows&); // Layer::v_norm
 	// Backend::matmul() with what adapters and limits of weights change.
@@ -126,6 +136,8 @@ class LayerRunner {
 	void norm_matmul(std::span<const Proj>, const View& h, const View& x, const NormWeights&, Epilogue, bool decode);
 	// x += proj(from), followed by a norm and a factor if the layer has them.
 	void add(const Layer&, const LayerRows&, const Proj&, const View& from, const NormWeights* out_norm, bool decode);
+	// Adds rows of branch, what attention or the MLP has made, to the residual stream.
+	void add_branch(const Layer&, const LayerRows&);
 	// gate_up of x, or of its norm, which is stored in h; then the function between them and the projection out.
 	View run_mlp(const Layer&, const std::array<Proj, 2>& gate_up, const View& x, const NormWeights*, const View& h,
 	             bool decode);
@@ -142,6 +154,7 @@ class LayerRunner {
 	void add_layer_input(uint32_t l, const LayerRows&, bool decode);
 	// Several residual streams, layer_streams.cpp.
 	View all_streams(const View& x) const;
+	StreamRows streams_of(const View& x, uint32_t first, uint32_t n) const;
 	View stream(const StreamRows&, uint32_t i, uint32_t n) const; // (n, dim)
 	void spread(const View& x, uint32_t first, uint32_t n, bool decode);
 	View modes(const StreamWeights&, const LayerRows&, const View& x, bool decode);
@@ -150,6 +163,11 @@ class LayerRunner {
 	void add_to_others(const LayerRows&, const View& from);
 	void project_laurel(uint32_t l, const LayerRows&, bool decode);
 	void add_laurel(const LayerRows&);
+	// Hyper-connections, layer_hyper.cpp.
+	void mix_streams(const View& out, const View& inject, const View& x, const MixerWeights&, bool decode);
+	void add_ngrams(uint32_t l, const LayerRows&, std::span<const StateGroup>, bool decode);
+	View mix_output(const View& x, bool decode);
+	View all_rows(const LayerRows&) const;
 	View part(const View& w, uint32_t first, uint32_t n) const;                            // rows of weights
 	void convolve(uint32_t l, const LayerRows&, std::span<const StateGroup>, bool decode); // layer_recurrent.cpp
 	void recur_by_channel(uint32_t l, const LayerRows&, std::span<const StateGroup>, bool decode);
@@ -161,7 +179,8 @@ class LayerRunner {
 	static float expert_scale(const Layer&); // of their outputs
 	void choose(const Layer&, const ExpertWeights&, const View& h, float logit_scale, float scale, bool decode);
 	void run_experts(const Layer&, const ExpertWeights&, const View& h, const View& ids, bool decode);
-	void add_shared(const Layer&, const ExpertWeights&, const LayerRows&, const View& sum, float scale, bool decode);
+	void add_shared(const Layer&, const ExpertWeights&, const LayerRows&, const View& h, const View& sum, float scale,
+	                bool decode);
 
 	Backend& be_;
 	const Config& cfg_;

@@ -15,6 +15,12 @@ View LayerRunner::all_streams(const View& x) const {
 	return v;
 }
 
+// Rows first .. first + n - 1 of x. Side by side they are a view of their own.
+StreamRows LayerRunner::streams_of(const View& x, uint32_t first, uint32_t n) const {
+	if (!cfg_.streams.hyper()) return {all_streams(x), first};
+	return {shaped(rows(x, first, n), n, cfg_.streams.n, cfg_.dim), 0, true};
+}
+
 View LayerRunner::stream(const StreamRows& s, uint32_t i, uint32_t n) const {
 	View v = s.v;
 	v.at += (size_t(i) * s.v.shape[1] + s.first) * cfg_.dim * sizeof(float);
@@ -24,7 +30,10 @@ View LayerRunner::stream(const StreamRows& s, uint32_t i, uint32_t n) const {
 
 // All streams of the first, which is the embedding: projections of it, as large as it is.
 void LayerRunner::spread(const View& x, uint32_t first, uint32_t n, bool decode) {
-	const StreamRows s{all_streams(x), first};
+	const StreamRows s = streams_of(x, first, n);
+	if (s.by_row) // h_ has the embedding
+		return be_.stream_sum(s, {shaped(rows(h_, 0, n), 1, n, cfg_.dim)},
+		                      shaped(rows(streams_.others, 0, n), n, cfg_.streams.n, 1), /*adds=*/false);
 	std::array<Proj, kMostStreams> all;
 	for (uint32_t i = 1; i < cfg_.streams.n; ++i)
 		all[i] = {stream(s, i, n), part(w_.streams_in, (i - 1) * cfg_.dim, cfg_.dim), {}};
@@ -33,8 +42,10 @@ void LayerRunner::spread(const View& x, uint32_t first, uint32_t n, bool decode)
 	for (const Proj& p : others) be_.match_rms(p.out, p.out, rows(ones_, 0, cfg_.dim), stream(s, 0, n), kTiny);
 }
 
-void LayerRunner::merge_streams(const View& x, uint32_t first, uint32_t n, bool decode) {
-	if (cfg_.streams.n < 2) return;
+View LayerRunner::merge_streams(const View& x, uint32_t first, uint32_t n, bool decode) {
+	if (cfg_.streams.hyper()) return mix_output(rows(x, first, n), decode);
+	const View merged = rows(x, first, n);
+	if (cfg_.streams.n < 2) return merged;
 	for (; n > most_rows_; first += most_rows_, n -= most_rows_) merge_streams(x, first, most_rows_, decode);
 	const StreamRows s{all_streams(x), first};
 	const View out = stream(s, 0, n), branch = rows(branch_, 0, n);
@@ -47,6 +58,7 @@ void LayerRunner::merge_streams(const View& x, uint32_t first, uint32_t n, bool 
 	const float share = 1 / float(cfg_.streams.n);
 	be_.activate(out, out, {}, {.scale = share});
 	for (uint32_t i = 1; i < cfg_.streams.n; ++i) be_.activate(out, stream(s, i, n), {}, {.scale = share, .add = true});
+	return merged;
 }
 
 // What the router makes of x: (n, streams).

@@ -36,7 +36,8 @@ double projection_work(const Config& c, const Layer& l, double n, bool all, bool
 		kv += double(l.n_kv_heads) * (l.head_dim + second_dim(l)) / 2;
 	}
 	const double rows = cold ? std::max(n, double(kMatmulRows)) : n;
-	const double work = rows * 2 * dim * (q + 2 * kv);
+	const double mixers = c.streams.hyper() ? 4. * c.streams.n * dim * (2. * c.streams.rank + c.streams.n) : 0; // two
+	const double work = rows * (2 * dim * (q + 2 * kv) + mixers);
 	return all ? work + rows * dim * 2 * q + mlp_work(c, l, n, cold) : work;
 }
 // Work of one token on a recurrent layer's state; the factor is large, because few lanes process the rows in sequence.
@@ -173,9 +174,9 @@ double Prefill::begin_block() {
 	});
 	for (uint32_t at = 0; at < n_; at += ubatch_) {
 		const uint32_t m = std::min(ubatch_, n_ - at);
-		runner_.embed(memory_->x, at, kvrun::rows(memory_->tokens.ids, at, m), /*decode=*/false);
+		runner_.embed(memory_->x, at, kvrun::rows(memory_->tokens.ids, at, m), /*decode=*/false,
+		              images_->writer(be, n_read_ + at, m));
 	}
-	images_->write(be, memory_->x, n_read_, n_);
 	std::vector<bool> whole(layers_);
 	for (uint32_t l = 0; l < layers_; ++l) whole[l] = computes_all(l);
 	ring_.emplace(session_.engine().ring(), n_, ubatch_, whole);
@@ -244,7 +245,8 @@ void Prefill::next_cell() {
 			if (lane_ + 1 < lanes_.size()) {
 				const View& x = memory_->x;
 				View rows = kvrun::rows(x, now.slice * slice_rows_, cell_end() - now.slice * slice_rows_);
-				for (uint32_t i = 0; i < runner_.config().streams.n; ++i, rows.at += x.bytes())
+				const Streams& s = runner_.config().streams;
+				for (uint32_t i = 0; i < (s.hyper() ? 1 : s.n); ++i, rows.at += x.bytes())
 					runner_.backend().hand_over(rows, runner_.backend().part_of(now.end));
 			}
 			now.layer = now.first, ++now.slice;
@@ -312,7 +314,8 @@ void Prefill::project_out(const LayerRows& r, bool all) {
 	runner_.project_out(layer_, out, /*decode=*/false);
 	images_->add_deep(runner_.backend(), layer_, out.x, out.h, first, out.n);
 	if (looking_)
-		runner_.read_rows(out.x, looks_.emplace_back(Look{fmt::format("the output of layer {} is", layer_), {}}).rows);
+		runner_.read_rows(kvrun::rows(memory_->x, first - n_read_, out.n),
+		                  looks_.emplace_back(Look{fmt::format("the output of layer {} is", layer_), {}}).rows);
 }
 
 // The next m rows of a layer that attends.
@@ -323,7 +326,7 @@ double Prefill::layer_rows(uint32_t m) {
 	if (at_ == 0 && owns) kv.begin_layer(k);
 	LayerRows r = runner_.rows_of(layer_, memory_->x, memory_->tokens, memory_->rope, at_, m);
 	r.expanded = expanded_ && runner_.config().layers[layer_].latent.rank;
-	if (looking_ && layer_ == 0) runner_.read_rows(r.x, looks_.emplace_back(Look{"the embeddings are", {}}).rows);
+	enter(r);
 	recur(r);
 	const ExpandedMemory& heads = memory_->expanded();
 	KvRows from = kv.own(k); // of these rows
@@ -367,6 +370,27 @@ void Prefill::attend_expanded(const LayerRows& r, KvPrefill& kv, const KvRows& o
 	kv.score(session_.engine().cache_layers()[layer_].index, r.q, lse, at_, runner_.softmax(layer_, r));
 }
 
+void Prefill::enter(LayerRows& r) {
+	if (looking_ && layer_ == 0)
+		runner_.read_rows(kvrun::rows(memory_->x, at_, r.n), looks_.emplace_back(Look{"the embeddings are", {}}).rows);
+	const NGrams& grams = runner_.config().ngrams;
+	if (!grams.longest || grams.layer != layer_) return runner_.enter(layer_, r, {}, /*decode=*/false);
+	const NGramTable& table = *session_.engine().ngram_table();
+	// Of the tokens of this block, and behind the history, those that n-grams of these rows reach.
+	const std::span<const uint32_t> history = session_.history();
+	const uint32_t in_block = std::min(table.reach(), at_);
+	const size_t older = std::min<size_t>(table.reach() - in_block, history.size());
+	std::vector<uint32_t> text(history.end() - ptrdiff_t(older), history.end());
+	const auto begin = tokens_.begin() + n_read_ + at_;
+	text.insert(text.end(), begin - in_block, begin + r.n);
+	const std::vector<float> values = table.read(text, r.n);
+	r.ngrams = values;
+	const uint32_t k = *session_.engine().cache_layers().ngram_state();
+	states_step_->piece(k, at_ == 0, r.n);
+	runner_.enter(layer_, r, states_step_->groups(k), /*decode=*/false);
+	r.ngrams = {};
+}
+
 // Takes rows through the layer's state, if it has one.
 void Prefill::recur(const LayerRows& r) {
 	if (!has_state(layer_)) return;
@@ -378,8 +402,8 @@ void Prefill::recur(const LayerRows& r) {
 // The next m rows of a recurrent layer, whose state needs all rows, or of an MLP alone.
 double Prefill::recurrent_rows(uint32_t m) {
 	const bool all = computes_all(layer_), last_rows = at_ + m == n_;
-	const LayerRows r = runner_.rows_of(layer_, memory_->x, memory_->tokens, memory_->rope, at_, m);
-	if (looking_ && layer_ == 0) runner_.read_rows(r.x, looks_.emplace_back(Look{"the embeddings are", {}}).rows);
+	LayerRows r = runner_.rows_of(layer_, memory_->x, memory_->tokens, memory_->rope, at_, m);
+	enter(r);
 	recur(r);
 	if (all || last_rows) project_out(r, all);
 	const double work = rows_work(layer_, at_, m);
@@ -417,8 +441,7 @@ double Prefill::logits_piece() {
 	if (for_drafter_)
 		if (const uint32_t n = for_drafter_->leave(memory_->x, ubatch_)) return double(n) * runner_.config().dim;
 	const uint32_t first = wants_all() ? at_ : n_ - 1, n = std::min(LayerRunner::kLogitRows, n_ - first);
-	const View x = kvrun::rows(memory_->x, first, n);
-	runner_.merge_streams(memory_->x, first, n, /*decode=*/false);
+	const View x = runner_.merge_streams(memory_->x, first, n, /*decode=*/false);
 	uint32_t m = n; // rows whose logits are read
 	if (hooks_.all_states && !hooks_.all_logits) runner_.read_states(x, states_), m = 1;
 	runner_.logits(kvrun::rows(x, n - m, m), /*decode=*/false);

@@ -84,6 +84,7 @@ class Prefill {
 	void project_out(const LayerRows&, bool all);
 	double layer_rows(uint32_t m);
 	double recurrent_rows(uint32_t m);
+	void enter(LayerRows&);
 	void recur(const LayerRows&);
 	double moves(double room);
 	void begin_moves(uint32_t from);

@@ -30,9 +30,9 @@ uint32_t PromptStates::leave(const View& x, uint32_t most) {
 	leaving_ = std::min(most, n_ - handed_);
 	if (!leaving_) return 0;
 	const uint32_t from = in_block_ + handed_;
-	runner_.merge_streams(x, from, leaving_, /*decode=*/false);
+	const View out = runner_.merge_streams(x, from, leaving_, /*decode=*/false);
 	for (size_t i = 0; i < read_.size(); ++i)
-		if (is_output(i)) runner_.read_rows(rows(x, from, leaving_), read_[i]);
+		if (is_output(i)) runner_.read_rows(out, read_[i]);
 	return leaving_;
 }
 

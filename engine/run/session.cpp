@@ -260,7 +260,10 @@ std::span<const RowLogits> decode_step(std::span<const SessionRow> rows) {
 		step.push_back({s.seqs_.main.get(), s.seqs_.window.get(), s.seqs_.states.get(), s.rope_.get(),
 		                s.next_position(), rows[i].token, rows[i].top, rows[i].drafts});
 	}
-	for (const SessionRow& r : rows) r.session->history_room(1 + uint32_t(r.drafts.size()));
+	for (size_t i = 0; i < rows.size(); ++i) {
+		rows[i].session->history_room(1 + uint32_t(rows[i].drafts.size()));
+		step[i].before = rows[i].session->history(); // its memory stays where it is now
+	}
 	const auto lose = [&] { // whether a sequence has lost its tokens
 		bool lost = false;
 		for (const SessionRow& r : rows) lost |= r.session->sync_history();

@@ -6,17 +6,30 @@
 namespace kvrun {
 
 struct StreamMemory { // empty without Config::streams
-	View x;           // (rows, dim) f32: the active stream inside a layer
+	View x;           // (rows, dim) f32: inside a layer, the active stream, or what a mixer gives
 	View laurel;      // (rows, dim) f32
-	View low;         // (rows, laurel_rank) f32
+	View low;         // (rows, laurel_rank) f32; (rows, Streams::rank)
 	View modes;       // (rows, streams) f32: output of the router
 	View coefs;       // (rows, streams * streams) f32
-	View others;      // (rows, streams) f32: 1 for all streams but the first
+	View others;      // (rows, streams) f32: 1 for all streams but the first; of hyper-connections for all
+	// Of hyper-connections: all streams of a row, normed; gates of these; what goes through the convolution of n-grams.
+	View normed, gates, grams; // (rows, streams, dim) f32
+	View inject;               // (rows, streams) f32: factors of what is added to each stream
+	View table_rows;           // (rows, NGrams::width()) f32
 
 	void lay(Arena& a, const Config& c, uint32_t rows) {
 		const uint32_t n = c.streams.n;
 		if (n < 2) return;
 		x = a.take(DType::F32, rows, c.dim);
+		if (c.streams.hyper()) {
+			normed = a.take(DType::F32, rows, n, c.dim), gates = a.take(DType::F32, rows, n, c.dim);
+			low = a.take(DType::F32, rows, c.streams.rank);
+			inject = a.take(DType::F32, rows, n), others = a.take(DType::F32, rows, n);
+			if (!c.ngrams.longest) return;
+			grams = a.take(DType::F32, rows, n, c.dim);
+			table_rows = a.take(DType::F32, rows, c.ngrams.width());
+			return;
+		}
 		laurel = a.take(DType::F32, rows, c.dim);
 		low = a.take(DType::F32, rows, c.layers[0].laurel_rank);
 		modes = a.take(DType::F32, rows, n);
@@ -30,8 +43,10 @@ struct StreamMemory { // empty without Config::streams
 	}
 };
 
-// Rows of the residual stream, of all streams if there are several: one after the other. The view has the first.
+// Rows of the residual stream. If there are several: of hyper-connections a row has all of them, side by side; others
+// follow each other, and the view has the first.
 inline View take_streams(Arena& a, const Config& c, uint32_t rows) {
+	if (c.streams.hyper()) return a.take(DType::F32, rows, c.streams.n * c.dim);
 	View x = a.take(DType::F32, rows * c.streams.n, c.dim);
 	x.shape[0] = rows;
 	return x;

@@ -1,6 +1,7 @@
 // Synthetic models: the parser of the text that names one.
 #include "models/synth/shape.h"
 #include "engine/core/split.h"
+#include "engine/core/splitmix64.h"
 #include "engine/core/utf8.h"
 #include "models/families.h"
 #include "models/recurrent.h"
@@ -133,6 +134,21 @@ void complete_recurrent(SynthSpec& s, const Family& family, const SynthTraits& t
 	place_recurrent(s.config, r);
 }
 
+// Four streams, and n-grams of two and three tokens: 16 rows of a small table for a token.
+void complete_hyper(Config& c, uint32_t rank) {
+	if (!rank)
+		fail(Code::Invalid, "{} has hyper-connections, which the shape has not; begin with qwen4exp-a3b", c.arch);
+	if (c.dim % 512 != 0) // rows of 32 channels
+		fail(Code::Invalid, "dim {} of a synthetic model of {} must be a multiple of 512", c.dim, c.arch);
+	constexpr uint64_t kRows = 20011; // and more, for each of the 16
+	c.streams = {.n = 4, .rank = rank};
+	NGrams& g = c.ngrams;
+	g.longest = 3, g.per_length = 8, g.taps = 4, g.dim = c.dim / g.rows();
+	g.layer = c.n_layers > 2 ? 1 : 0;
+	for (uint64_t i = 0; i < g.longest; ++i) g.factors.push_back((splitmix64(i) >> 24) | 1); // products fit 64 bits
+	for (uint64_t i = 0; i < g.rows(); ++i) g.first.push_back(i * 2 * kRows), g.sizes.push_back(kRows + 2 * i);
+}
+
 // Sizes of layers with a window, if keys have not changed those of other layers.
 LayerSizes layer_sizes(const Config& c, const Family& family, const SynthRow& r) {
 	LayerSizes sizes;
@@ -190,6 +206,7 @@ void complete(SynthSpec& s, const SynthRow& r) {
 	}
 	complete_mixture(s, family);
 	if (family.recurrent) complete_recurrent(s, family, r.more);
+	if (family.hyper_streams) complete_hyper(c, r.more.hyper_rank);
 	if (c.n_heads % c.n_kv_heads != 0)
 		fail(Code::Invalid, "{} heads of a synthetic model do not divide into {} kv_heads", c.n_heads, c.n_kv_heads);
 	if (s.mtp && !family.predicts) fail(Code::Invalid, "{} has no prediction layer, which mtp=1 asks for", family.arch);

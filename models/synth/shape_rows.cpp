@@ -228,6 +228,10 @@ constexpr SynthRow kSynthRows[] = {
     {"qwen3.5-35b-a3b", "qwen35moe", 2048, 512, 40, 16, 2, 256, 248320, 262144, 1e7f, 1e-6f, false, kQwen2,
      {.rotary_dim = 64, .experts = {.n = 256, .used = 8, .hidden_dim = 512, .shared_dim = 512, .shared_gate = true},
       .recurrent = kDeltaNet}},
+    // Sizes by transformers' default config. The published table of n-grams has 1000 times as many rows.
+    {"qwen4exp-a3b", "qwen4exp", 2048, 512, 40, 16, 2, 256, 248320, 262144, 1e7f, 1e-6f, false, kQwen2,
+     {.rotary_dim = 64, .experts = {.n = 512, .used = 10, .hidden_dim = 512, .shared_dim = 512, .shared_gate = true},
+      .recurrent = kDeltaNet, .hyper_rank = 320}},
     {"seed-oss-36b", "seed_oss", 5120, 27648, 64, 80, 8, 128, 155136, 524288, 1e7f, 1e-6f, false, kLlama3},
     {"smallthinker-21b", "smallthinker", 2560, 768, 52, 28, 4, 128, 151936, 16384, 1.5e6f, 1e-6f, false, kQwen2,
      {.window = 4096, .experts = {.n = 64, .used = 6, .hidden_dim = 768, .normalise = true}}},

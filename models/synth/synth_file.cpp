@@ -2,6 +2,7 @@
 #include "models/synth/synth_file.h"
 #include "engine/core/splitmix64.h"
 #include "models/families.h"
+#include "models/hyper_streams.h"
 #include "models/prediction.h"
 #include "models/recurrent.h"
 #include "models/synth/blocks.h"
@@ -80,11 +81,9 @@ void add_windows(Header& h, const Config& c) {
 }
 
 // Pairs of channels in each section of RoPE, for which llama.cpp asks. The positions of a text are the same in all.
-constexpr std::pair<std::string_view, std::array<int32_t, 4>> kRopeSections[] = {{"qwen2vl", {16, 24, 24, 0}},
-                                                                                 {"qwen3vl", {24, 20, 20, 0}},
-                                                                                 {"qwen3vlmoe", {24, 20, 20, 0}},
-                                                                                 {"qwen35", {11, 11, 10, 0}},
-                                                                                 {"qwen35moe", {11, 11, 10, 0}}};
+constexpr std::pair<std::string_view, std::array<int32_t, 4>> kRopeSections[] = {
+    {"qwen2vl", {16, 24, 24, 0}}, {"qwen3vl", {24, 20, 20, 0}},   {"qwen3vlmoe", {24, 20, 20, 0}},
+    {"qwen35", {11, 11, 10, 0}},  {"qwen35moe", {11, 11, 10, 0}}, {"qwen4exp", {11, 11, 10, 0}}};
 void add_rope_sections(Header& h, const Config& c) {
 	for (const auto& [arch, sections] : kRopeSections) {
 		if (c.arch != arch) continue;
@@ -128,7 +127,7 @@ void add_config(Header& h, const SynthSpec& s) {
 	for (uint32_t l = 0; l < c.n_layers; ++l) shared += c.layers[l].kv_layer != l;
 	if (shared) h.u32(key("attention.shared_kv_layers"), shared);
 	if (c.layer_input_dim) h.u32(key("embedding_length_per_layer_input"), c.layer_input_dim);
-	if (c.streams.n > 1) {
+	if (c.streams.n > 1 && !c.streams.hyper()) {
 		h.u32(key("altup.num_inputs"), c.streams.n);
 		h.u32(key("altup.active_idx"), c.streams.active);
 		h.array(key("activation_sparsity_scale"), GgufType::F32, c.layers.size());
@@ -147,6 +146,45 @@ void add_config(Header& h, const SynthSpec& s) {
 	if (t.q_rank) h.u32(key("attention.q_lora_rank"), t.q_rank);
 	h.u32(key("attention.key_length_mla"), t.nope_dim + t.rope_dim);
 	h.u32(key("attention.value_length_mla"), t.v_dim);
+}
+
+// An indexer, for which llama.cpp asks; kvrun does not run it.
+constexpr uint32_t kIndexHeads = 4, kIndexDim = 128, kIndexBlock = 4, kIndexTokens = 2048;
+
+void add_hyper(Header& h, const Config& c) {
+	if (!c.streams.hyper()) return;
+	const auto key = [&](const char* k) { return c.arch + "." + k; };
+	const auto numbers = [&](const char* k, const std::vector<uint64_t>& v) {
+		h.array(key(k), GgufType::U64, v.size());
+		for (const uint64_t x : v) h.raw(x);
+	};
+	h.u32(key("hyper_connection.count"), c.streams.n);
+	h.u32(key("hyper_connection.low_rank"), c.streams.rank);
+	h.u32(key("attention.indexer.head_count"), kIndexHeads);
+	h.u32(key("attention.indexer.key_length"), kIndexDim);
+	h.u32(key("attention.indexer.top_k"), kIndexTokens);
+	h.array(key("attention.compress_ratios"), GgufType::I32, c.layers.size());
+	for (const Layer& l : c.layers) h.raw(int32_t(attends(l) ? kIndexBlock : 0));
+	const NGrams& g = c.ngrams;
+	h.array(key("ple.layers"), GgufType::I32, 1), h.raw(int32_t(g.layer));
+	h.u32(key("ple.ngram_size"), g.longest), h.u32(key("ple.heads_per_ngram"), g.per_length);
+	h.u32(key("ple.conv_kernel"), g.taps), h.u32(key("ple.eos_token_id"), g.separator);
+	h.u32(key("embedding_length_per_layer_input"), g.dim);
+	numbers("ple.layer_multipliers", g.factors);
+	numbers("ple.head_offsets", g.first), numbers("ple.head_vocab_sizes", g.sizes);
+}
+
+void add_hyper_tensors(std::vector<TensorSpec>& out, const Config& c) {
+	if (!c.streams.hyper()) return;
+	const NGrams& g = c.ngrams;
+	out.push_back({kNGramTable, uint32_t(g.first.back() + g.sizes.back()), g.dim, true});
+	for (uint32_t l = 0; l < c.n_layers; ++l) {
+		if (!attends(c.layers[l])) continue;
+		const auto name = [l](const char* what) { return fmt::format("blk.{}.indexer.{}.weight", l, what); };
+		out.push_back({name("q_proj"), kIndexHeads * kIndexDim, c.dim, true});
+		out.push_back({name("k_proj"), kIndexDim, c.dim, true});
+		for (const char* norm : {"q_norm", "k_norm"}) out.push_back({name(norm), 1, kIndexDim, false});
+	}
 }
 
 // alpha 0.8, beta 0.5 and eps -1e-6, with which training begins.
@@ -258,6 +296,8 @@ SynthFile::SynthFile(const SynthSpec& s) {
 	add_xielu(keys, s.config);
 	add_experts(keys, s.config.arch, s.mixture);
 	add_recurrent(keys, s.config, s.mtp);
+	add_hyper(keys, s.config);
+	add_hyper_tensors(specs, s.config);
 	add_tokenizer(keys, s);
 	for (const TensorSpec& t : specs) {
 		const DType type = type_of(s, t);

@@ -42,12 +42,14 @@ struct WithLines {
 	std::string encoder, text, arch;
 	std::vector<int32_t> axes;
 	std::vector<int32_t> peer_axes = {}; // of make_vision_peer.py, if they are others
+	std::string logits = encoder;        // of golden/vision
 };
 const std::vector<WithLines> kWithLines = {
     {"qwen2vl_merger", "qwen2", "qwen2vl", {2, 1, 1, 0}},
     {"qwen2.5vl_merger", "qwen2", "qwen2vl", {2, 1, 1, 0}},
     {"qwen3vl_merger", "qwen3", "qwen3vl", {6, 5, 5, 0}},
     {"qwen35", "qwen35", "qwen35", {2, 1, 1, 0}},
+    {"qwen35", "qwen4exp", "qwen4exp", {2, 1, 1, 0}, {}, "qwen4exp"},
     {"glm4v", "glm4", "glm4", {2, 1, 1, 0}},
     {"glm_ocr", "glm4", "glm4", {2, 1, 1, 0}},
     {"paddleocr", "ernie4_5", "paddleocr", {2, 1, 1, 0}},
@@ -68,22 +70,19 @@ void pair_halves(GgufBuilder& b) {
 	}
 }
 
-std::string model_of(const std::string& encoder, const TempFolder& folder, bool for_peer = false) {
-	if (encoder.starts_with("gemma"))
-		return (kGolden / "tiny" / ((encoder == "gemma4v" ? "gemma4" : encoder) + ".gguf")).string();
-	const auto w = std::ranges::find(kWithLines, encoder, &WithLines::encoder);
-	if (w == kWithLines.end()) return kModel;
-	const std::string arch = w->arch, path = (folder.path / (arch + ".gguf")).string();
-	const Gguf text = Gguf::open((kGolden / "tiny" / (w->text + ".gguf")).string());
+std::string model_of(const WithLines& w, const TempFolder& folder, bool for_peer = false) {
+	const std::string arch = w.arch, path = (folder.path / (arch + ".gguf")).string();
+	const Gguf text = Gguf::open((kGolden / "tiny" / (w.text + ".gguf")).string());
 	GgufBuilder b = GgufBuilder::copy_as(text, arch);
 	b.numbers(arch + ".rope.dimension_sections", GgufType::I32,
-	          for_peer && !w->peer_axes.empty() ? w->peer_axes : w->axes);
+	          for_peer && !w.peer_axes.empty() ? w.peer_axes : w.axes);
 	if (arch == "glm4") pair_halves(b);
+	if (arch == "qwen4exp") b.u32("qwen4exp.ple.image_token_id", 7); // n-grams have it in place of rows
 	std::vector<std::string> tokens;
 	for (const std::string_view t : text.texts("tokenizer.ggml.tokens")) tokens.emplace_back(t);
 	std::vector<int32_t> types;
 	for (const int64_t t : text.ints("tokenizer.ggml.token_type")) types.push_back(int32_t(t));
-	const Gguf encoder_gguf = Gguf::open(encoder_file(encoder));
+	const Gguf encoder_gguf = Gguf::open(encoder_file(w.encoder));
 	const Projector& p = *std::ranges::find(projectors(), encoder_gguf.text("clip.projector_type"),
 	                                        [](const Projector& x) { return std::string_view(x.name); });
 	tokens[285] = p.begin, tokens[286] = p.end;
@@ -92,6 +91,13 @@ std::string model_of(const std::string& encoder, const TempFolder& folder, bool 
 	const std::vector<std::byte> file = b.bytes();
 	std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(file.data()), long(file.size()));
 	return path;
+}
+
+std::string model_of(const std::string& encoder, const TempFolder& folder, bool for_peer = false) {
+	if (encoder.starts_with("gemma"))
+		return (kGolden / "tiny" / ((encoder == "gemma4v" ? "gemma4" : encoder) + ".gguf")).string();
+	const auto w = std::ranges::find(kWithLines, encoder, &WithLines::encoder);
+	return w == kWithLines.end() ? kModel : model_of(*w, folder, for_peer);
 }
 
 std::unique_ptr<Engine> open(const std::string& device, const std::string& encoder, uint32_t block = 0,
@@ -291,10 +297,10 @@ TEST_CASE("images: rows have lines and columns in Qwen's models, however the pro
 			const WithLines& w = kWithLines[i];
 			// the merger's rows are in the model as Qwen2-VL's
 			if (w.encoder == "qwen2.5vl_merger" || !row_wanted(i)) continue;
-			CAPTURE(w.encoder);
+			CAPTURE(w.logits);
 			const bool framed = w.encoder == "hunyuanvl";
-			const NpyArray want = golden(w.encoder + ".logits");
-			const std::string model = model_of(w.encoder, folder);
+			const NpyArray want = golden(w.logits + ".logits");
+			const std::string model = model_of(w, folder);
 			const auto compare = [&](Engine& e, std::span<const float> got, size_t first) {
 				const size_t vocab = want.shape[1];
 				CHECK(relative_difference(got, want.as<float>().subspan(first * vocab, got.size())) <

@@ -19,7 +19,8 @@ namespace {
 const std::vector<Case> kRecurrent = {
     {"qwen3next"},         {"qwen35"},     {"qwen35moe"},      {"lfm2"},         {"lfm2moe"},        {"granitehybrid"},
     {"granitehybrid_moe"}, {"nemotron_h"}, {"nemotron_h_moe"}, {"falcon_h1"},    {"falcon_h1_norm"}, {"kimi_linear"},
-    {"bailingmoe3"},       {"mamba2"},     {"mamba"},          {"falcon_mamba"}, {"jamba"}};
+    {"bailingmoe3"},       {"mamba2"},     {"mamba"},          {"falcon_mamba"}, {"jamba"},          {"qwen4exp"},
+    {"qwen4exp_plain"}};
 
 } // namespace
 

@@ -30,6 +30,13 @@ from make_tiny_models import LLAMA3, TOLERANCE, VOCAB, check_rounding, logits, p
 from text_models import alone, from_config
 
 PROMPT = 24
+# Published models have the names of layer types that the converter reads: model type -> transformers' name -> theirs
+LAYER_NAMES = {"granitemoehybrid": {"full_attention": "attention", "linear_attention": "mamba"},
+               "qwen4_exp_text": {"indexed_attention": "full_attention"}}
+# Weights of Qwen4-Exp: gates of streams that differ, rows of n-grams, what attention gives. Sums of the first two are
+# divided by the number of streams.
+LOUD = {"input_mix_weight_down": 2.0, "block_inject_weight": 1.5, "input_mix_weight_up": 3.0, "ngram_embedding": 4.0,
+        "self_attn.o_proj": 3.0}
 
 
 def base(**changes):
@@ -364,7 +371,7 @@ def shifted(config, name):
         return name.endswith("layernorm.weight")
     if kind.startswith("step3p"):
         return True
-    if kind.startswith(("qwen3_next", "qwen3_5")):
+    if kind.startswith(("qwen3_next", "qwen3_5", "qwen4_exp")):
         return "linear_attn" not in name
     return ("gemma" in kind and "gemma4" not in kind and "gemma3n" not in kind) or kind == "nemotron"
 
@@ -394,6 +401,8 @@ def build(config, seed):
     names = [n for n, _ in model.named_parameters()]
     if not any("input_layernorm" in n for n in names) or any("post_feedforward" in n for n in names):
         quiet.append("post_attention_layernorm")
+    if config.model_type == "qwen4_exp_text":
+        quiet = []
     scales = getattr(config, "embedding_multiplier", getattr(config, "scale_emb", 1.0))
     if config.model_type.startswith("gemma"):
         scales = config.hidden_size ** 0.5
@@ -423,6 +432,9 @@ def build(config, seed):
                 a = (0.4 if out else 0.7) * rng.standard_normal(p.shape) / p.shape[-1] ** 0.5
             if name.endswith(("gate.weight", "gate.wg.weight")) or "router" in name:  # routers: clear choices
                 a = 3.0 * rng.standard_normal(p.shape) / p.shape[-1] ** 0.5
+            for part, factor in LOUD.items() if config.model_type == "qwen4_exp_text" else ():
+                if name.endswith(part + ".weight"):
+                    a *= factor * (config.hc_count if part in ("input_mix_weight_down", "block_inject_weight") else 1)
             if name.endswith(("router.scale", "per_expert_scale")):
                 a = (1 + 0.4 * rng.standard_normal(p.shape)) * (p.shape[0] ** 0.5 if "router.scale" in name else 1)
             elif "embed_tokens_per_layer" in name:
@@ -455,7 +467,10 @@ def mutants(model, flips):
             edit(m)
         return m
 
-    kinds = sorted({n.split(".")[-2] for n, _ in model.named_parameters() if is_norm(n) and n.endswith("weight")})
+    kinds = {n.split(".")[-2] for n, _ in model.named_parameters() if is_norm(n) and n.endswith("weight")}
+    if (getattr(model.config, "indexer_budget", None) or 0) >= PROMPT:
+        kinds -= {"q_layernorm", "k_layernorm"}  # of what chooses tokens: here it chooses all
+    kinds = sorted(kinds)
     for kind in kinds:
         def unit(m, kind=kind):
             for n, p in m.named_parameters():
@@ -502,9 +517,8 @@ def convert(model, path, keys={}, unused={}, mask=None, **options):
 
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
-        if model.config.model_type == "granitemoehybrid":  # published models have the names that the converter reads
+        if names := LAYER_NAMES.get(model.config.model_type):
             config = Path(folder, "config.json")
-            names = {"full_attention": "attention", "linear_attention": "mamba"}
             saved = json.loads(config.read_text())
             saved["layer_types"] = [names.get(kind, kind) for kind in saved["layer_types"]]
             config.write_text(json.dumps(saved))
@@ -522,7 +536,7 @@ def convert(model, path, keys={}, unused={}, mask=None, **options):
             publish(Path(folder), Path(path).stem)
         # what transformers would make of these lacks keys
         kind = model.config.model_type
-        if kind in ("step3p5", "bailing_hybrid", "gpt_neox") or hasattr(model.config, "expert_limit"):
+        if kind in ("step3p5", "bailing_hybrid", "gpt_neox", "qwen4_exp_text") or hasattr(model.config, "expert_limit"):
             options["hparams"] = json.loads(Path(folder, "config.json").read_text())
         n_tokens = model.config.get_text_config().vocab_size
         vocab = {f"t{i}": i for i in range(n_tokens)}  # Gemma's converter needs their number
@@ -575,8 +589,8 @@ def convert(model, path, keys={}, unused={}, mask=None, **options):
         out.write()
 
 
-def main(models, options={}):
-    """options: name -> options of the converter."""
+def main(models, options={}, prompts={}):
+    """options: name -> options of the converter. prompts: name -> what makes a prompt of the model and a seed."""
     args = [a for a in sys.argv[1:] if a != "-v"]
     verbose = "-v" in sys.argv
     if len(args) < 2 or args[0].startswith("-"):
@@ -592,7 +606,7 @@ def main(models, options={}):
             continue
         seed = zlib.crc32(name.encode())
         model = build(config, seed)
-        tokens = prompt(PROMPT, seed + 1)
+        tokens = prompts[name](model, seed + 1) if name in prompts else prompt(PROMPT, seed + 1)
         expected = logits(model, tokens)
         gguf = f"{out}/{name.split('.')[0]}.gguf"
         check_sensitivity(name, model, flips, tokens, expected, verbose)

@@ -6,7 +6,8 @@ make_recurrent_models.py [-v] LLAMA_CPP_DIR OUT_DIR [NAME...]
 import torch
 import transformers as hf
 
-from make_family_models import base, main
+from make_family_models import PROMPT, base, main
+from stream_models import choices, clear_choice, ngrams, streams, with_resets
 
 
 def changed(part, edit):
@@ -178,6 +179,13 @@ def models():
              "no gate of attention": without_gate, "no gate of the norm": without_norm_gate}
     halves = {"beta of one half": changed("in_proj_b.weight", lambda p: p.zero_()),
               "decay of the bias alone": changed("in_proj_a.weight", lambda p: p.zero_())}
+    hyper = dict(head_dim=16, linear_key_head_dim=8, linear_value_head_dim=8, linear_conv_kernel_dim=4,
+                 rope_parameters=sections, hc_count=4, hc_lowrank=16, indexer_n_heads=2, indexer_kv_heads=1,
+                 indexer_head_dim=16, indexer_budget=64, indexer_compress_ratio=4, output_gate_type="sigmoid")
+    grams = dict(ple_layer_ids=[2], ngram_size=3, heads_per_ngram=2, ple_conv_kernel_size=4, ngram_vocab_size_base=89,
+                 split_ngram_parts=2, make_ngram_vocab_size_divisible_by=8)
+    hyper_wrong = wrong | halves | streams | {
+        "no history": changed("linear_attn.conv1d.weight", without_history), "one expert": {"num_experts_per_tok": 1}}
     # the file's last layer is recurrent
     mixed = dict(num_hidden_layers=4, norm_eps=1e-3, conv_L_cache=3,
                  layer_types=["conv", "full_attention", "conv", "conv"])
@@ -303,8 +311,17 @@ def models():
         "qwen35moe": (hf.Qwen3_5MoeTextConfig(**base(
             **shape, **experts, rope_parameters=sections, linear_key_head_dim=8, linear_value_head_dim=8,
             linear_conv_kernel_dim=3)), wrong | halves),
+        # The first two choose all tokens of their prompts.
+        "qwen4exp": (hf.Qwen4ExpTextConfig(**base(**shape | experts | hyper | grams)), hyper_wrong | ngrams),
+        "qwen4exp_plain": (hf.Qwen4ExpTextConfig(**base(**shape | experts | hyper | dict(
+            num_hidden_layers=5, layer_types=["linear_attention", "indexed_attention"] * 2 + ["linear_attention"],
+            hc_count=2, hc_lowrank=12, num_experts=5, num_attention_heads=6, num_key_value_heads=3,
+            linear_num_key_heads=3, linear_num_value_heads=3, tie_word_embeddings=False))), hyper_wrong),
+        "qwen4exp_sparse": (hf.Qwen4ExpTextConfig(**base(**shape | experts | hyper | grams | {"indexer_budget": 8})),
+                            hyper_wrong | ngrams | choices),
     }
 
 
 if __name__ == "__main__":
-    main(models)
+    main(models, prompts={"qwen4exp": with_resets(PROMPT, (6, 14, 15)),
+                          "qwen4exp_sparse": clear_choice(with_resets(40, (9, 20, 21, 33)))})

@@ -7,8 +7,9 @@ Needs transformers, torch (the CPU is enough), numpy, gguf and pillow from PyPI;
 Files per encoder, beside the model golden/tiny/llama.gguf (gemma3: gemma3.gguf), whose residual stream has DIM
 channels: NAME.gguf (F32, architecture clip), NAME.pixels.npy (height, width, 3) u8, a tile; NAME.rows.npy (rows, DIM)
 f32, what the encoder makes of it. mlp.logits.npy (T, vocab) f32: of the prompt BEFORE, the rows, AFTER;
-gemma3.logits.npy: of BEFORE, the rows, the first two of AFTER, the rows, AFTER. The tests allow 1e-3 of the largest
-value; the script fails if a trait of an encoder changes the rows by less than five times that.
+gemma3.logits.npy, and each other one: of BEFORE, the rows, the first two of AFTER, the rows, AFTER. qwen4exp.logits.npy
+is of the encoder qwen35. The tests allow 1e-3 of the largest value; the script fails if a trait of an encoder changes
+the rows by less than five times that.
 GELU is its approximation with tanh everywhere, as in llama.cpp; transformers takes the exact one where a published
 config says "gelu".
 
@@ -106,9 +107,10 @@ def main():
             flipped = encoder.rows(pixel_values(np.ascontiguousarray(pixels.transpose(1, 0, 2))))
             if flipped.shape == rows.shape and difference(flipped, rows) < 5 * TOLERANCE:
                 sys.exit(f"{kind.name}: rows and columns of the image may be exchanged")
-        encoder.file(f"{out}/{kind.name}.gguf")
-        np.save(f"{out}/{kind.name}.pixels.npy", pixels)
-        np.save(f"{out}/{kind.name}.rows.npy", rows.numpy())
+        if not kind.of:
+            encoder.file(f"{out}/{kind.name}.gguf")
+            np.save(f"{out}/{kind.name}.pixels.npy", pixels)
+            np.save(f"{out}/{kind.name}.rows.npy", rows.numpy())
         if kind is clip.Llava:
             image = Image.fromarray(pixels)
             image.save(f"{out}/tile.png")
@@ -118,8 +120,9 @@ def main():
             np.save(f"{out}/mlp.logits.npy", prompt_logits(rows))
         if kind.with_logits:
             np.save(f"{out}/{kind.name}.logits.npy", encoder.logits(pixel_values(pixels)))
-        print(f"{kind.name}: {tuple(rows.shape)} rows, {os.path.getsize(f'{out}/{kind.name}.gguf')} bytes, "
-              + ", ".join(f"{w} {c:.1e}" for w, c in changes.items()))
+        size = f"as {kind.of.name}" if kind.of else f"{os.path.getsize(f'{out}/{kind.name}.gguf')} bytes"
+        print(f"{kind.name}: {tuple(rows.shape)} rows, {size}"
+              + "".join(f", {w} {c:.1e}" for w, c in changes.items()))
 
 
 if __name__ == "__main__":

@@ -48,6 +48,7 @@ def permuted(w, heads):
 class Encoder:
     """name, the model, and how its tensors are called in the file."""
     keys, layer, projector, flags, with_logits = {}, {}, "", [], False
+    of = None  # the class whose encoder, file and tile these are: only logits are others
 
     def __init__(self, config):
         torch.manual_seed(0)

@@ -8,6 +8,7 @@ import transformers as hf
 import make_family_models as families
 import make_recurrent_models as recurrent
 import make_tiny_models as tiny
+from stream_models import EOS
 from vision_encoders_clip import CLIP_LAYER
 from vision_encoder import AFTER, BEFORE, GELU, TOLERANCE, Encoder, difference, with_tanh
 
@@ -22,6 +23,7 @@ class Qwen(Encoder):
              "model.visual.merger.ln_q": "v.post_ln", "model.visual.merger.mlp.0": "mm.0",
              "model.visual.merger.mlp.2": "mm.2"}
     eps, sections, least, with_logits = 1e-6, [2, 1, 1], 5, True
+    image_token = tiny.VOCAB - 1
 
     @classmethod
     def text_config(cls):
@@ -40,7 +42,7 @@ class Qwen(Encoder):
         text["rope_parameters"] |= {"mrope_section": cls.sections} | cls.rope
         text.pop("model_type")
         vision = dict(depth=2, num_heads=3, in_channels=3, patch_size=4, spatial_merge_size=2, temporal_patch_size=2)
-        config = cls.kinds[0](vision_config=vision | cls.vision, text_config=text, image_token_id=tiny.VOCAB - 1,
+        config = cls.kinds[0](vision_config=vision | cls.vision, text_config=text, image_token_id=cls.image_token,
                               video_token_id=tiny.VOCAB - 2, vision_start_token_id=tiny.VOCAB - 3)
         config._attn_implementation = "eager"
         return config, cls.mistakes
@@ -94,6 +96,10 @@ class Qwen(Encoder):
         """What is wrong -> positions of the prompt."""
         return {"no lines and columns": torch.arange(ids.shape[1])[None, None].expand(3, 1, -1)}
 
+    def must_differ(self, what, wrong, right):
+        if difference(wrong, right) < self.least * TOLERANCE:
+            sys.exit(f"{self.name}: {what}: changes the logits by {difference(wrong, right):.1e} only")
+
     def logits(self, pixels):
         """Of a prompt with the image twice."""
         text = self.text_model()
@@ -109,8 +115,7 @@ class Qwen(Encoder):
             places = dict(mm_token_type_ids=kinds, image_grid_thw=more["image_grid_thw"])
             for what, at in self.wrong_positions(ids, **places).items():
                 wrong = self.model(input_ids=ids, mm_token_type_ids=kinds, position_ids=at, **more).logits[0]
-                if difference(wrong, out) < self.least * TOLERANCE:
-                    sys.exit(f"{self.name}: {what}: changes the logits by {difference(wrong, out):.1e} only")
+                self.must_differ(what, wrong, out)
         return out.float().numpy()
 
 
@@ -158,6 +163,29 @@ class Qwen35(Qwen3Vl):
     vision = dict(hidden_size=24, intermediate_size=36, out_hidden_size=32, num_position_embeddings=16, depth=2,
                   hidden_act=GELU)
     mistakes = {"gelu": lambda c: setattr(c.vision_config, "hidden_act", "silu")}
+
+
+class Qwen4Exp(Qwen35):
+    """Of golden/tiny/qwen4exp.gguf: n-grams have image_token in place of rows of images."""
+    name, text, of, image_token, least = "qwen4exp", "qwen4exp", Qwen35, 7, 5
+    kinds = hf.Qwen4ExpConfig, hf.Qwen4ExpForConditionalGeneration
+    mistakes = {}
+
+    def __init__(self, config):
+        super().__init__(config)
+        same = self.of(self.of.configs()[0])
+        self.model.model.visual.load_state_dict(same.model.model.visual.state_dict())
+
+    def logits(self, pixels):
+        right = super().logits(pixels)
+        for what, token in {"n-grams of EOS": EOS, "n-grams of token 0": 0}.items():
+            def replace(model, args, more):
+                ids = more["ple_input_ids"]
+                return args, more | {"ple_input_ids": ids.masked_fill(ids == self.image_token, token)}
+            hook = self.model.model.language_model.register_forward_pre_hook(replace, with_kwargs=True)
+            self.must_differ(what, torch.from_numpy(super().logits(pixels)), torch.from_numpy(right))
+            hook.remove()
+        return right
 
 
 class Glm(Qwen):
@@ -307,4 +335,4 @@ class Hunyuan(Paddle):
                 "rows share a time": torch.cat([right[:1] - right[1:2] * images, right[1:]])}
 
 
-ENCODERS = [Qwen2Vl, Qwen25Vl, Qwen3Vl, Qwen35, Glm, GlmOcr, Paddle, Hunyuan]
+ENCODERS = [Qwen2Vl, Qwen25Vl, Qwen3Vl, Qwen35, Qwen4Exp, Glm, GlmOcr, Paddle, Hunyuan]

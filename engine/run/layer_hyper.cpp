@@ -1,0 +1,70 @@
+// Hyper-connections: what attention and MLP read of several residual streams, and n-grams that are added to these.
+#include "engine/run/layer_runner.h"
+#include <algorithm>
+
+namespace kvrun {
+
+void LayerRunner::enter(uint32_t l, const LayerRows& r, std::span<const StateGroup> gram_states, bool decode) {
+	if (cfg_.streams.n < 2) return;
+	if (!cfg_.streams.hyper()) return predict_streams(l, r, decode);
+	if (cfg_.ngrams.longest && cfg_.ngrams.layer == l) add_ngrams(l, r, gram_states, decode);
+	mix_streams(r.x, r.inject, all_rows(r), weights_of(l).attn_mixer, decode);
+}
+
+// (n, streams * dim) of rows inside a layer.
+View LayerRunner::all_rows(const LayerRows& r) const {
+	return rows(shaped(r.streams.v, r.streams.v.shape[0], cfg_.streams.n * cfg_.dim), r.streams.first, r.n);
+}
+
+// x (n, streams * dim), s: norm of each stream over their number, by weights of its own.
+//   out = sum over streams of sigmoid(up . silu(down . s)) * s,  inject = 2 * sigmoid(inject . s)
+void LayerRunner::mix_streams(const View& out, const View& inject, const View& x, const MixerWeights& w, bool decode) {
+	const uint32_t n = x.shape[0], m = cfg_.streams.n, dim = cfg_.dim;
+	const View normed = rows(streams_.normed, 0, n), gates = rows(streams_.gates, 0, n), low = rows(streams_.low, 0, n);
+	const View flat = shaped(normed, n, m * dim);
+	be_.rmsnorm(shaped(normed, n * m, dim), shaped(x, n * m, dim), w.norm, cfg_.norm_eps);
+	const Proj down[] = {{low, w.down, {}}, {inject, w.inject, {}}};
+	multiply(std::span(down).first(w.inject ? 2 : 1), flat, Epilogue::None, decode);
+	be_.activate(low, low, {}, {.function = Activation::Silu});
+	const Proj up[] = {{shaped(gates, n, m * dim), w.up, {}}};
+	multiply(up, low, Epilogue::None, decode);
+	be_.stream_mix(out, normed, gates);
+	if (w.inject) be_.activate(inject, inject, {}, {.function = Activation::Sigmoid, .scale = 2});
+}
+
+// The model's output (n, dim), written over x (n, streams * dim), whose rows are wider.
+View LayerRunner::mix_output(const View& x, bool decode) {
+	const uint32_t n = x.shape[0];
+	const View all = shaped(x, n * cfg_.streams.n, cfg_.dim);
+	for (uint32_t at = 0; at < n; at += most_rows_) {
+		const uint32_t some = std::min(most_rows_, n - at);
+		mix_streams(rows(all, at, some), {}, rows(x, at, some), w_.out_mixer, decode);
+	}
+	return rows(all, 0, n);
+}
+
+// x += g + silu(convolution of norm(g)), each stream: g = gate * value of a token's rows of the table, with a gate by
+// how well its key matches the stream.
+void LayerRunner::add_ngrams(uint32_t l, const LayerRows& r, std::span<const StateGroup> states, bool decode) {
+	const NGramWeights& w = weights_of(l).ngrams;
+	const uint32_t n = r.n, m = cfg_.streams.n, dim = cfg_.dim;
+	KV_ASSERT(r.ngrams.size() == size_t(n) * cfg_.ngrams.width());
+	const View table_rows = rows(streams_.table_rows, 0, n), grams = rows(streams_.grams, 0, n),
+	           keys = rows(streams_.gates, 0, n), queries = rows(streams_.normed, 0, n), x = all_rows(r);
+	const auto norm = [&](const View& out, const View& in, const View& weights) {
+		be_.rmsnorm(shaped(out, n * m, dim), shaped(in, n * m, dim), weights, cfg_.norm_eps);
+	};
+	be_.write(*table_rows.buf, table_rows.at, std::as_bytes(r.ngrams));
+	const Proj made[] = {{shaped(keys, n, m * dim), w.key, {}}, {r.h, w.value, {}}};
+	multiply(made, table_rows, Epilogue::None, decode);
+	norm(keys, keys, w.key_norm);
+	norm(queries, x, w.query_norm);
+	be_.stream_gate(grams, keys, queries, r.h);
+	norm(keys, grams, w.conv_norm);
+	const View conv = shaped(queries, n, m * dim);
+	for (const StateGroup& g : states) be_.short_conv(conv, shaped(keys, n, m * dim), w.conv, g.conv, {});
+	be_.activate(x, shaped(grams, n, m * dim), {}, {.add = true});
+	be_.activate(x, conv, {}, {.add = true});
+}
+
+} // namespace kvrun
