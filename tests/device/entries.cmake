@@ -53,7 +53,7 @@ foreach(row attend=83 images=5 models=61 ops=89 policies=41 session=3)
 	string(REGEX MATCH "^[a-z]+" suite ${row})
 	string(REPLACE ${suite} KVRUN_TEST_ONE_IN rows_${suite}_swiftshader ${row})
 endforeach()
-foreach(row attend=7 draft=5 fetch=11 host_weights=9 images=3 lora=37 models=9 ops=29 pack=7 policies=13 recurrent=13
+foreach(row attend=7 draft=5 fetch=11 host_weights=9 images=5 lora=37 models=9 ops=29 pack=7 policies=13 recurrent=13
 		split=47 windows=7)
 	string(REGEX MATCH "^[a-z_]+" suite ${row})
 	string(REPLACE ${suite} KVRUN_TEST_EVERY rows_${suite}_lavapipe ${row})
@@ -106,13 +106,13 @@ foreach(device cpu lavapipe lavapipe26 swiftshader)
 	device_test(images.${device} images KVRUN_TEST_DEVICES=${device} ${rows_images_${device}}
 		${except_images_${device}})
 endforeach()
-device_test(images.lavapipe.sync images KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=sync KVRUN_TEST_EVERY=6
+device_test(images.lavapipe.sync images KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=sync KVRUN_TEST_EVERY=10
 	${except_positions})
 device_test(host_weights.cpu host_weights KVRUN_TEST_DEVICES=cpu)
 device_test(host_weights.lavapipe host_weights KVRUN_TEST_DEVICES=lavapipe ${rows_host_weights_lavapipe})
-device_test(split.lavapipe.validate split KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=1 KVRUN_TEST_ONE_IN=11)
+device_test(split.lavapipe.validate split KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=1 KVRUN_TEST_ONE_IN=19)
 device_test(host_weights.lavapipe.validate host_weights KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=1
-	KVRUN_TEST_ONE_IN=10)
+	KVRUN_TEST_ONE_IN=19)
 device_test(host_weights.lavapipe.sync host_weights KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=sync
 	KVRUN_TEST_ONE_IN=15)
 # The validation layer reports nothing: core checks, synchronisation. It sees calls, barriers and bindings, which rows
@@ -121,18 +121,18 @@ device_test(ops.lavapipe.validate ops KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE
 device_test(ops.lavapipe.sync ops KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=sync ${rows_ops_lavapipe})
 # Dispatches run in pieces, as on a slow or busy device: gl_NumWorkGroups is then a piece's.
 device_test(ops.lavapipe.pieces ops KVRUN_TEST_DEVICES=lavapipe KVRUN_SUBMIT_MS=1
-	KVRUN_TEST_CAPS=texel_range=0,cpu=0,int_dot=2,vendor=4318,cores=1 KVRUN_TEST_ONE_IN=53)
-device_test(ops.swiftshader.validate ops KVRUN_TEST_DEVICES=swiftshader KVRUN_VALIDATE=1 KVRUN_TEST_ONE_IN=127)
+	KVRUN_TEST_CAPS=texel_range=0,cpu=0,int_dot=2,vendor=4318,cores=1 KVRUN_TEST_ONE_IN=97)
+device_test(ops.swiftshader.validate ops KVRUN_TEST_DEVICES=swiftshader KVRUN_VALIDATE=1 KVRUN_TEST_ONE_IN=211)
 # T65: Vulkan's required limits and no optional feature at all. Chips that have them, by Mesa's drivers (tools/arm.md):
 # shared V3D before Mesa 26; push V3D; range Adreno; groups all of Arm boards; push_descriptor V3D; subgroup_ops V3D
 # 4.2; int_dot Adreno, Mali before v9. None has a workgroup as small (V3D 256) or an alignment as large (Adreno and V3D
 # 64).
 string(CONCAT minimum "KVRUN_TEST_CAPS=workgroup=128,shared=16384,push=128,range=134217728,groups=65535,align=256,"
 	"push_descriptor=0,subgroup_ops=0,texel_range=0,int_dot=0")
-device_test(ops.lavapipe.minimum ops KVRUN_TEST_DEVICES=lavapipe ${minimum} KVRUN_TEST_ONE_IN=43)
+device_test(ops.lavapipe.minimum ops KVRUN_TEST_DEVICES=lavapipe ${minimum} KVRUN_TEST_ONE_IN=79)
 # GPU kernels on a driver that executes cooperative matrices
 device_test(ops.lavapipe26.matrices ops KVRUN_TEST_DEVICES=lavapipe26 KVRUN_TEST_CAPS=texel_range=0
-	KVRUN_TEST_ONE_IN=97)
+	KVRUN_TEST_ONE_IN=151)
 device_test(attend.lavapipe26.kept attend KVRUN_TEST_DEVICES=lavapipe26
 	KVRUN_TEST_CAPS=texel_range=0,tune_shared_queries=1 KVRUN_TEST_ONE_IN=61)
 # AMD: 4 subgroups share wide queries
@@ -145,17 +145,17 @@ add_test(NAME attend.lavapipe26.wide COMMAND ${start_lavapipe26} $<TARGET_FILE:k
 set_tests_properties(attend.lavapipe26.wide PROPERTIES TIMEOUT ${device_limit} SKIP_RETURN_CODE 77
 	FAIL_REGULAR_EXPRESSION "${ran_nothing}"
 	ENVIRONMENT
-	"KVRUN_TEST_DEVICES=lavapipe26;KVRUN_TEST_CAPS=texel_range=0,shared=46080,vendor=4098;KVRUN_TEST_ONE_IN=5")
+	"KVRUN_TEST_DEVICES=lavapipe26;KVRUN_TEST_CAPS=texel_range=0,shared=46080,vendor=4098;KVRUN_TEST_ONE_IN=11")
 # scores in registers (VK_NV_cooperative_matrix2)
 device_test(attend.lavapipe26.rows attend KVRUN_TEST_DEVICES=lavapipe26
 	KVRUN_TEST_CAPS=texel_range=0,tune_register_scores=1 KVRUN_TEST_ONE_IN=131)
 # what kvrun tune --kernels measures on NVIDIA GPUs
 device_test(tune.lavapipe26 tune KVRUN_TEST_DEVICES=lavapipe26 KVRUN_TEST_CAPS=texel_range=0,vendor=4318
-	KVRUN_TEST_EVERY=3)
+	KVRUN_TEST_EVERY=5)
 device_test(images.lavapipe26.matrices images KVRUN_TEST_DEVICES=lavapipe26 KVRUN_TEST_CAPS=texel_range=0
-	KVRUN_TEST_ONE_IN=9 ${except_positions})
+	KVRUN_TEST_ONE_IN=17 ${except_positions})
 device_test(session.lavapipe26.matrices session KVRUN_TEST_DEVICES=lavapipe26 KVRUN_TEST_CAPS=texel_range=0
-	KVRUN_TEST_ONE_IN=7)
+	KVRUN_TEST_ONE_IN=13)
 device_test(pack.lavapipe26.matrices pack KVRUN_TEST_DEVICES=lavapipe26 KVRUN_TEST_CAPS=texel_range=0
 	KVRUN_TEST_ONE_IN=19)
 device_test(policies.lavapipe26.matrices policies KVRUN_TEST_DEVICES=lavapipe26 KVRUN_TEST_CAPS=texel_range=0
@@ -166,20 +166,20 @@ set(as_gpu "KVRUN_TEST_CAPS=texel_range=0,cpu=0,int_dot=2,vendor=") # PCI ids: A
 device_test(ops.lavapipe.int8.validate ops KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=1 ${as_gpu}4098
 	KVRUN_TEST_ONE_IN=43)
 device_test(attend.lavapipe26.int8 attend KVRUN_TEST_DEVICES=lavapipe26 ${as_gpu}32902 KVRUN_TEST_ONE_IN=41)
-device_test(attend.lavapipe.int8 attend KVRUN_TEST_DEVICES=lavapipe ${as_gpu}4318 KVRUN_TEST_ONE_IN=37)
+device_test(attend.lavapipe.int8 attend KVRUN_TEST_DEVICES=lavapipe ${as_gpu}4318 KVRUN_TEST_ONE_IN=61)
 device_test(attend.lavapipe.int8.validate attend KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=1 ${as_gpu}4098
 	KVRUN_TEST_ONE_IN=79)
-device_test(fetch.lavapipe.int8 fetch KVRUN_TEST_DEVICES=lavapipe ${as_gpu}4318 KVRUN_TEST_ONE_IN=7)
+device_test(fetch.lavapipe.int8 fetch KVRUN_TEST_DEVICES=lavapipe ${as_gpu}4318 KVRUN_TEST_ONE_IN=13)
 device_test(pack.lavapipe.int8 pack KVRUN_TEST_DEVICES=lavapipe ${as_gpu}4318 KVRUN_TEST_ONE_IN=19)
 device_test(replay.lavapipe.int8 replay KVRUN_TEST_DEVICES=lavapipe ${as_gpu}4318 KVRUN_TEST_ONE_IN=17)
-device_test(session.lavapipe.int8 session KVRUN_TEST_DEVICES=lavapipe ${as_gpu}4318 KVRUN_TEST_ONE_IN=9)
+device_test(session.lavapipe.int8 session KVRUN_TEST_DEVICES=lavapipe ${as_gpu}4318 KVRUN_TEST_ONE_IN=15)
 device_test(latent.lavapipe.int8 latent KVRUN_TEST_DEVICES=lavapipe ${as_gpu}4098 KVRUN_TEST_ONE_IN=17)
 device_test(latent.lavapipe.validate latent KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=1 KVRUN_TEST_ONE_IN=14)
 device_test(latent.swiftshader latent KVRUN_TEST_DEVICES=swiftshader KVRUN_TEST_ONE_IN=17
 	EXCEPT "*expanded form*,*pack latents*,*attn_kv_b*,*rows of one step*")
-device_test(images.lavapipe.int8 images KVRUN_TEST_DEVICES=lavapipe ${as_gpu}4098 KVRUN_TEST_ONE_IN=5
+device_test(images.lavapipe.int8 images KVRUN_TEST_DEVICES=lavapipe ${as_gpu}4098 KVRUN_TEST_ONE_IN=9
 	${except_positions})
-device_test(models.lavapipe.int8 models KVRUN_TEST_DEVICES=lavapipe ${as_gpu}4098 KVRUN_TEST_ONE_IN=29 ${only_logits})
+device_test(models.lavapipe.int8 models KVRUN_TEST_DEVICES=lavapipe ${as_gpu}4098 KVRUN_TEST_ONE_IN=47 ${only_logits})
 # Choices of kvrun tune --kernels, other ones than kvrun's own: results within tolerances, and rows with the same bits
 # whatever comes with them. The first set is rounded as by default, the second in f32.
 set(tuned ${as_gpu}4318,cores=1,tune_matvec_rows=4,tune_tile_fill=32,tune_pieces=400)
@@ -213,22 +213,22 @@ device_test(attend.swiftshader.int8 attend KVRUN_TEST_DEVICES=swiftshader KVRUN_
 	EXCEPT "*several rows and caches*,*parameters in bytes*,*partial states*,*wide heads*,*balanced keys*")
 device_test(attend.lavapipe.minimum attend KVRUN_TEST_DEVICES=lavapipe ${minimum} KVRUN_TEST_ONE_IN=43)
 device_test(pack.lavapipe.minimum pack KVRUN_TEST_DEVICES=lavapipe ${minimum} KVRUN_TEST_ONE_IN=17)
-device_test(policies.lavapipe.minimum policies KVRUN_TEST_DEVICES=lavapipe ${minimum} KVRUN_TEST_ONE_IN=41)
+device_test(policies.lavapipe.minimum policies KVRUN_TEST_DEVICES=lavapipe ${minimum} KVRUN_TEST_ONE_IN=67)
 # Whole sequences under the layer.
-device_test(session.lavapipe.validate session KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=1 KVRUN_TEST_EVERY=2)
-device_test(session.lavapipe.sync session KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=sync)
+device_test(session.lavapipe.validate session KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=1 KVRUN_TEST_EVERY=4)
+device_test(session.lavapipe.sync session KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=sync KVRUN_TEST_EVERY=2)
 device_test(pack.lavapipe.validate pack KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=1 ${rows_pack_lavapipe})
-device_test(policies.lavapipe.sync policies KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=sync KVRUN_TEST_EVERY=26)
+device_test(policies.lavapipe.sync policies KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=sync KVRUN_TEST_EVERY=52)
 
 # The CUDA sources without a GPU: on the host, and compiled to PTX. Fibers are slow: whole tables of packing and
 # attention, and a part of the others. tools/dev/nightly.sh cuda-host runs all.
 set(rows_ops_cudahost KVRUN_TEST_EVERY=5)
-set(rows_models_cudahost KVRUN_TEST_EVERY=11)
-set(rows_session_cudahost KVRUN_TEST_EVERY=5)
+set(rows_models_cudahost KVRUN_TEST_EVERY=17)
+set(rows_session_cudahost KVRUN_TEST_EVERY=9)
 set(except_models_cudahost EXCEPT "*stories260K*")
-set(rows_latent_cudahost KVRUN_TEST_ONE_IN=5)
+set(rows_latent_cudahost KVRUN_TEST_ONE_IN=9)
 set(rows_host_weights_cudahost KVRUN_TEST_EVERY=7)
-set(rows_images_cudahost KVRUN_TEST_EVERY=2)
+set(rows_images_cudahost KVRUN_TEST_EVERY=4)
 set(except_host_weights_cudahost EXCEPT "*three times as large*,*cross the bus once*")
 foreach(suite attend host_weights images latent models ops pack replay session)
 	device_test(${suite}.cudahost ${suite} KVRUN_TEST_DEVICES=cuda-host ${rows_${suite}_cudahost}
@@ -244,14 +244,14 @@ device_test(encoder.lavapipe26 encoder KVRUN_TEST_DEVICES=lavapipe26 KVRUN_TEST_
 device_test(encoder.lavapipe.sync encoder KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=sync KVRUN_TEST_ONE_IN=4)
 device_test(dflash.cudahost dflash KVRUN_TEST_DEVICES=cuda-host KVRUN_TEST_ONE_IN=6)
 device_test(dflash.swiftshader dflash KVRUN_TEST_DEVICES=swiftshader KVRUN_TEST_ONE_IN=7)
-device_test(prediction.cudahost prediction KVRUN_TEST_DEVICES=cuda-host KVRUN_TEST_EVERY=7
+device_test(prediction.cudahost prediction KVRUN_TEST_DEVICES=cuda-host KVRUN_TEST_EVERY=11
 	EXCEPT "*has no room*,*a layer that is right*")
 add_test(NAME policies.cudahost COMMAND kvrun_device_tests --no-version --source-file=*test_policies.cpp
 	"--test-case=*every policy on a model of every family*,*fp16 has the bits*,*first step after a prompt*")
 add_test(NAME batch.cudahost COMMAND kvrun_device_tests --no-version --source-file=*test_batch.cpp
 	"--test-case=*logits of rows of any policies*,*a stream's own*")
 set_tests_properties(policies.cudahost batch.cudahost PROPERTIES TIMEOUT ${device_limit} SKIP_RETURN_CODE 77
-	ENVIRONMENT "KVRUN_TEST_DEVICES=cuda-host;KVRUN_TEST_EVERY=9" FAIL_REGULAR_EXPRESSION "${ran_nothing}")
+	ENVIRONMENT "KVRUN_TEST_DEVICES=cuda-host;KVRUN_TEST_EVERY=17" FAIL_REGULAR_EXPRESSION "${ran_nothing}")
 add_test(NAME draft.swiftshader COMMAND kvrun_device_tests --no-version --source-file=*test_draft.cpp
 	"--test-case=*rows of one sequence*,*refuse by name*")
 foreach(name draft.cudahost draft.lavapipe.int8)
