@@ -140,8 +140,8 @@ void complete_hyper(Config& c, uint32_t rank) {
 		fail(Code::Invalid, "{} has hyper-connections, which the shape has not; begin with qwen4exp-a3b", c.arch);
 	if (c.dim % 512 != 0) // rows of 32 channels
 		fail(Code::Invalid, "dim {} of a synthetic model of {} must be a multiple of 512", c.dim, c.arch);
-	constexpr uint64_t kRows = 20011; // and more, for each of the 16
-	c.streams = {.n = 4, .rank = rank};
+	constexpr uint64_t kRows = 20011;                         // and more, for each of the 16
+	c.streams = {.n = 4, .rank = rank}, c.final_norm.clear(); // a mixer takes its place
 	NGrams& g = c.ngrams;
 	g.longest = 3, g.per_length = 8, g.taps = 4, g.dim = c.dim / g.rows();
 	g.layer = c.n_layers > 2 ? 1 : 0;

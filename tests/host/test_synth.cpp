@@ -39,6 +39,9 @@ TEST_CASE("synth: every shape in the table is a model kvrun runs") {
 		const std::string text = "Some words, 12 + 30 = 42; batako."; // any text can be decoded again
 		CHECK(m.tokenizer.decode(m.tokenizer.encode(text, {.bos = false})).ends_with(text));
 	}
+	const Model hyper = open_model("synth:qwen4exp-a3b,layers=4:q4_k");
+	CHECK((hyper.config.streams.hyper() && hyper.config.ngrams.layer == 1 && hyper.config.final_norm.empty()));
+	CHECK(hyper.file.find_tensor("output_norm.weight") == nullptr); // llama.cpp refuses tensors it does not know
 	CHECK(open_model("synth:llama-3.1-8b:q4_k").file.tensor_bytes() > (uint64_t(4) << 30));
 	const Config c = open_model("synth:glm-4.5-air,layers=3,experts=16,used=4:q4_k").config;
 	CHECK(c.layers[0].experts.n == 0);
