@@ -484,8 +484,8 @@ void warn_about_context(const Config& c, uint32_t ctx) {
 		    "the context of {} tokens is longer than the {} the model was trained for; output quality may degrade", ctx,
 		    c.max_seq));
 	else if (c.chosen_tokens && ctx > c.chosen_tokens)
-		warn_once(fmt::format("attention reads the whole context; beyond {} tokens the model was trained to read as "
-		                      "many as its indexer chooses, which kvrun does not run",
+		warn_once(fmt::format("attention reads all tokens; in contexts of more than {} the model was trained to read "
+		                      "only those that an indexer chooses, which kvrun does not run",
 		                      c.chosen_tokens));
 }
 

@@ -64,17 +64,17 @@ std::span<RowLogits> Decoder::decode(KvPool& pool, std::span<const DecodeRow> st
 void Decoder::read_grams(std::span<const DecodeRow> step) {
 	gram_rows_.clear();
 	std::vector<uint32_t> text;
-	const auto read = [&](const DecodeRow& r, uint32_t first, uint32_t n) { // of its token and drafts
+	const auto read = [&](const DecodeRow& r, std::span<const uint32_t> drafts) { // of these, or of the row's token
 		const size_t reach = std::min<size_t>(r.before.size(), grams_->reach());
 		text.assign(r.before.end() - ptrdiff_t(reach), r.before.end());
 		text.push_back(r.token);
-		text.insert(text.end(), r.drafts.begin(), r.drafts.begin() + first + n - 1);
-		const std::vector<float> values = grams_->read(text, n);
+		text.insert(text.end(), drafts.begin(), drafts.end());
+		const std::vector<float> values = grams_->read(text, std::max(uint32_t(drafts.size()), 1u));
 		gram_rows_.insert(gram_rows_.end(), values.begin(), values.end());
 	};
-	for (const DecodeRow& r : step) read(r, 0, 1);
+	for (const DecodeRow& r : step) read(r, {});
 	for (const DecodeRow& r : step)
-		if (!r.drafts.empty()) read(r, 1, uint32_t(r.drafts.size()));
+		if (!r.drafts.empty()) read(r, r.drafts);
 }
 
 // Submits after the first layer, then after each quarter of the layers, so that the device begins while the host still

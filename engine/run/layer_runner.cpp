@@ -142,12 +142,13 @@ void LayerRunner::write_tokens(const TokenViews& to, std::span<const uint32_t> t
 
 void LayerRunner::embed(const View& x, uint32_t first, const View& tokens, bool decode,
                         const std::function<void(const View&)>& replace) {
-	const View to = rows(cfg_.streams.hyper() ? h_ : x, cfg_.streams.hyper() ? 0 : first, tokens.shape[0]);
+	const uint32_t n = tokens.shape[0];
+	const View to = cfg_.streams.hyper() ? rows(h_, 0, n) : rows(x, first, n);
 	be_.embed(to, w_.embed, tokens);
 	if (cfg_.embedding_scale != 1) be_.activate(to, to, {}, {.scale = cfg_.embedding_scale});
 	if (cfg_.embedding_norm) be_.rmsnorm(to, to, rows(ones_, 0, cfg_.dim), cfg_.norm_eps);
 	if (replace) replace(to);
-	if (cfg_.streams.n > 1) spread(x, first, tokens.shape[0], decode);
+	if (cfg_.streams.n > 1) spread(x, first, n, decode);
 }
 
 View LayerRunner::part(const View& w, uint32_t first, uint32_t n) const {
