@@ -29,6 +29,7 @@ void row_views(auto& kv, auto& f) {
 	f(input("v", F16, {k.shape[0], k.shape[1], kv.v.shape[2]}).undumped(), kv.v);
 	f(memory("sinks", F32).optional(), kv.softmax.sinks);
 }
+ViewRow seen_row(auto& kv, uint64_t T) { return input("seen", U32, {T, kv.seen.shape[1]}).optional(); }
 // Views of places in pages, for n rows that are stored there or read from there.
 void place_views(auto& place, auto& f, uint64_t n, uint64_t n_kv_heads, bool stores) {
 	f(memory("k").stores(stores), place.k);
@@ -167,7 +168,8 @@ struct Attend {
 	}
 };
 
-// The same for prompt rows over their own K and V, causal: row i sees tokens 0 .. own.first + i. If `older` is not
+// The same for prompt rows over their own K and V, causal: row i sees tokens 0 .. own.first + i, or those of them in
+// own.seen. If `older` is not
 // null, also over older tokens: then the last part of each row in older->row_parts has no work item, and holds the
 // state over the prompt's own tokens. Both have the same Softmax.
 struct AttendPrompt {
@@ -189,6 +191,7 @@ struct AttendPrompt {
 		f(input("q", F32, {T, n_heads, o.q.shape[2]}), o.q);
 		f(q_rope_row(o.own.softmax, T, n_heads), o.own.softmax.q_rope);
 		row_views(o.own, f);
+		f(seen_row(o.own, T), o.own.seen);
 		for (auto& kv : f.items(o.older)) {
 			read_views(kv, f, o.q, /*dumped=*/false);
 			f(q_rope_row(kv.softmax, T, n_heads).undumped(), kv.softmax.q_rope); // the same rows

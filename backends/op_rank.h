@@ -15,8 +15,8 @@ using enum DType;
 // With latent attention (Softmax::q_rope) a score has q_rope . v_t as well, and keys have no length.
 // Without attention each row counts 1. If the key's length counts, times |k_t|, or divided by max(|k_t|, 1e-6).
 
-// Prompt tokens, causal: row r sees tokens 0 .. kv.first + r. score (n_kv_heads, >= kv.first + T). Scores have kv's
-// softcap.
+// Prompt tokens, causal: row r sees tokens 0 .. kv.first + r, or those of them in KvRows::seen. score (n_kv_heads, >=
+// kv.first + T). Scores have kv's softcap.
 struct ScorePrompt {
 	View score, q, lse, rows;
 	KvRows kv;
@@ -32,6 +32,7 @@ struct ScorePrompt {
 		f(words_input("rows"), o.rows);
 		f(input("lse", F32, {T * n_heads}), o.lse);
 		row_views(o.kv, f);
+		f(seen_row(o.kv, T), o.kv.seen);
 		f(q_rope_row(o.kv.softmax, T, n_heads), o.kv.softmax.q_rope);
 		const std::string_view rule = attend_tolerance(f.device(), /*prompt=*/true, /*packed=*/false, "attend");
 		f(inout("score", F32, {o.kv.k.shape[0], o.score.shape[1]}, rule).undumped(), o.score);

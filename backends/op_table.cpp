@@ -73,6 +73,12 @@ void check_rows(const KvRows& rows, uint32_t n) {
 	KV_ASSERT(n >= 1 && uint64_t(rows.first) + n <= rows.k.shape[1]);
 }
 
+void check_seen(const KvRows& kv, uint32_t n) {
+	if (!kv.seen) return;
+	KV_ASSERT(!kv.window && !kv.softmax.q_rope && !kv.ahead);
+	KV_ASSERT(uint64_t(kv.seen_at) + kv.first + n <= uint64_t(kv.seen.shape[1]) * 32);
+}
+
 // ---- bytes and texts that ops share
 
 // Bytes of codes.
@@ -255,6 +261,7 @@ void AttendPrompt::check() const {
 	check_softmax(own.softmax, q);
 	KV_ASSERT(own.v.shape[2] == v_dim(q, own.softmax));
 	KV_ASSERT(!(own.ahead && (own.window.chunked || own.softmax.q_rope)));
+	check_seen(own, q.shape[0]);
 	if (!older) return;
 	KV_ASSERT(bool(older->softmax.q_rope) == bool(own.softmax.q_rope));
 	KV_ASSERT(older->softmax.softcap == own.softmax.softcap && bool(older->softmax.sinks) == bool(own.softmax.sinks));
@@ -363,6 +370,7 @@ std::string ScorePrompt::text() const {
 void ScorePrompt::check() const {
 	check_rows(kv, q.shape[0]);
 	check_heads(q, kv.k.shape[0], kv.k.shape[2]);
+	check_seen(kv, q.shape[0]);
 	KV_ASSERT(!kv.softmax.q_rope || saliency == Saliency{});
 	KV_ASSERT(score.shape[1] >= kv.first + q.shape[0]);
 }

@@ -1,7 +1,7 @@
 // The operation table: every op of a device, its arguments, and the description of its views. Code that treats all ops
 // alike (shape checks, CheckedBackend, dumps, bytes of --ops, test backends) reads it and names no op.
 //
-// A new op is a struct in op_model.h, op_cache.h, op_rank.h or op_state.h with
+// A new op is a struct in op_model.h, op_cache.h, op_rank.h, op_state.h or op_index.h with
 //   name()    in messages, dumps and times
 //   text()    its shape, for messages
 //   views()   f(row, view) for each view, in the order of dumps and comparisons; lists of arguments go through
@@ -16,6 +16,7 @@
 //
 // Shapes are (outermost, ..., innermost); T = rows (tokens) in this call. Activations are f32.
 #pragma once
+#include "backends/op_index.h"
 #include "backends/op_model.h"
 #include "backends/op_rank.h"
 #include "backends/op_state.h"
@@ -66,7 +67,10 @@ namespace op {
 	X(TopK) \
 	X(Candidates) \
 	X(Scatter) \
-	X(PartShare)
+	X(PartShare) \
+	X(IndexScore) \
+	X(IndexPick) \
+	X(IndexLive)
 // clang-format on
 
 template <class First, class... Ops> using Rest = std::variant<Ops...>; // without the element before the first comma
@@ -145,6 +149,13 @@ class OpCalls {
 	void candidates(View list, View block_max, View x, uint32_t k) { run(op::Candidates{list, block_max, x, k}); }
 	void scatter(View words, View list) { run(op::Scatter{words, list}); }
 	void part_share(View out, View parts, View work) { run(op::PartShare{out, parts, work}); }
+	void index_score(View score, View q, View weights, View keys, View work) {
+		run(op::IndexScore{score, q, weights, keys, work});
+	}
+	void index_pick(View bits, View score, View seen, uint32_t block, uint32_t most) {
+		run(op::IndexPick{bits, score, seen, block, most});
+	}
+	void index_live(View tables, View bits, View work) { run(op::IndexLive{tables, bits, work}); }
 
  protected:
 	~OpCalls() = default;

@@ -44,6 +44,7 @@ Tolerance tolerance(std::string_view what) {
 	    {"route", {1e-5, 1e-6}},
 	    {"expert_sum", {1e-5, 1e-6}},
 	    {"stream_gate", {1e-3, 1e-5}}, // rounding decides the sign of a sum near 0, and 1e-3 of what is gated
+	    {"index_score", {1e-4, 1e-4}},
 	    {"short_conv", {1e-5, 1e-5}},
 	    {"ssm_scan", {1e-4, 1e-4}},
 	    {"selective_scan", {1e-4, 1e-4}},

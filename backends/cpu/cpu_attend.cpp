@@ -333,7 +333,9 @@ void CpuBackend::compute(const op::AttendPrompt& o) {
 	const View& q_rope = own.softmax.q_rope;
 	const float* qr = q_rope ? data<float>(q_rope) : nullptr;
 	const uint32_t v_dim = own.v.shape[2];
+	const uint32_t *seen_bits = own.seen ? data<uint32_t>(own.seen) : nullptr, seen_words = own.seen.shape[1];
 	std::vector<float> k(size_t(n) * D), v(size_t(n) * v_dim), score(n), state(D + 2);
+	std::vector<uint32_t> tokens;
 	const std::vector<float>& values = qr ? k : v;
 	for (uint32_t h = 0; h < n_kv_heads; ++h) {
 		const size_t first = size_t(h) * T_cap;
@@ -354,8 +356,14 @@ void CpuBackend::compute(const op::AttendPrompt& o) {
 				clear_state(state.data(), D);
 				if (older)
 					merge_parts(state.data(), D, parts, older->parts.shape[0], row_parts + t * 2, 1, n_heads, head);
-				add_tokens(state.data(), D, score.data() + lost, nullptr, seen - lost,
-				           values.data() + size_t(lost) * D);
+				if (seen_bits) {
+					tokens.clear();
+					for (uint32_t i = 0; i < seen; ++i)
+						if (const uint32_t at = own.seen_at + i; seen_bits[t * seen_words + at / 32] >> at % 32 & 1)
+							score[tokens.size()] = score[i], tokens.push_back(i);
+				}
+				add_tokens(state.data(), D, score.data() + lost, seen_bits ? tokens.data() : nullptr,
+				           seen_bits ? uint32_t(tokens.size()) : seen - lost, values.data() + size_t(lost) * D);
 				if (sinks) add_sink(state.data(), D, sinks[head]);
 				if (lse) lse[size_t(t) * n_heads + head] = log_sum(state.data(), D);
 				finish_state(y + row, state.data(), D);

@@ -71,6 +71,31 @@ struct ShareWork { // one row's partial states
 };
 #define SHARE_WORDS 4u
 
+struct IndexWork { // keys of blocks of tokens, which are scored for rows
+	uint row;      // first row
+	uint n_rows;
+	uint key;   // first block: column of IndexScore::score
+	uint n;     // blocks
+	uint words; // word of IndexScore::keys: the first one's key
+	uint reserved[3];
+};
+#define INDEX_WORDS 8u
+
+struct LiveWork {  // pages of one sequence, of which a row attends to some tokens
+	uint row;      // of IndexLive::bits
+	uint n_pages;  // consecutive pages
+	uint page;     // tokens of a page
+	uint live;     // word of IndexLive::tables: live bits of the first page, 4 words a page
+	uint to;       // word of IndexLive::tables: live bits for the row
+	uint position; // word of IndexLive::tables: positions of the first page's tokens, LIVE_POSITIONS words a page;
+	               // LIVE_IN_ORDER: token i of the pages is at position first + i
+	uint first;    // a multiple of 32
+	uint reserved; // 0: a work item is 32 bytes
+};
+#define LIVE_WORDS 8u
+#define LIVE_POSITIONS 128u
+#define LIVE_IN_ORDER 0xffffffffu
+
 struct PackWork { // tokens that become consecutive slots of one page
 	uint src;     // PackArgs::sources[src .. src + n)
 	uint n;
@@ -101,6 +126,8 @@ static_assert(sizeof(ScoreWork) == 4 * SCORE_WORDS);
 static_assert(sizeof(WeighWork) == 4 * WEIGH_WORDS);
 static_assert(sizeof(TopWork) == 4 * TOP_WORDS);
 static_assert(sizeof(ShareWork) == 4 * SHARE_WORDS);
+static_assert(sizeof(IndexWork) == 4 * INDEX_WORDS);
+static_assert(sizeof(LiveWork) == 4 * LIVE_WORDS);
 static_assert(sizeof(PackWork) == 4 * PACK_WORDS);
 static_assert(sizeof(BlockWork) == 4 * BLOCK_WORDS);
 } // namespace kvrun
