@@ -9,6 +9,7 @@
 #include "models/families.h"
 #include "models/fusion.h"
 #include "models/hyper_streams.h"
+#include "models/indexer.h"
 #include "models/latent.h"
 #include "models/layer_inputs.h"
 #include "models/prediction.h"
@@ -330,7 +331,7 @@ bool is_left_aside(std::string_view tensor, uint64_t layer, const Keys& k, const
 		for (const char* part : {".attn_k.", ".attn_v.", ".attn_k_norm."})
 			if (tensor.find(part) != tensor.npos) return true;
 	if (tensor.ends_with(".input_scale")) return true; // for activations of 4 bits
-	if (c.streams.hyper() && tensor.find(".indexer.") != tensor.npos) return true;
+	if (layer < c.n_layers && !c.layers[layer].indexed && tensor.find(".indexer.") != tensor.npos) return true;
 	return is_of_prediction(tensor, layer, k, c);
 }
 
@@ -408,6 +409,7 @@ Widest widest(const Config& c) {
 uint32_t rope_width(const Config& c) {
 	uint32_t n = c.temperature.scale != 0 ? 1 : 0;
 	for (const Rope& r : c.ropes) n += r.dim;
+	if (c.indexer.block > 1) n += c.ropes[0].dim;
 	return n;
 }
 
@@ -469,6 +471,7 @@ Config read_config(const Gguf& g, const Config* drafts_for) {
 	read_limits(k, f, c);
 	if (f.skips_parts) skip_parts(k, c);
 	place_recurrent(c, read_recurrent(k, f, c));
+	read_indexer(k, f, c);
 	if (f.single_parts) place_single_parts(c, read_mlp_layers(k, c));
 	const std::vector<TensorSpec> specs = tensor_specs(c);
 	for (const TensorSpec& s : specs) check_tensor(g, s);
@@ -483,10 +486,6 @@ void warn_about_context(const Config& c, uint32_t ctx) {
 		warn_once(fmt::format(
 		    "the context of {} tokens is longer than the {} the model was trained for; output quality may degrade", ctx,
 		    c.max_seq));
-	else if (c.chosen_tokens && ctx > c.chosen_tokens)
-		warn_once(fmt::format("attention reads all tokens; in contexts of more than {} the model was trained to read "
-		                      "only those that an indexer chooses, which kvrun does not run",
-		                      c.chosen_tokens));
 }
 
 } // namespace kvrun

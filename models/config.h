@@ -201,6 +201,17 @@ struct NGrams {
 	uint32_t span() const { return (taps - 1) * longest + 1; } // tokens that the convolution reaches over
 };
 
+// Chooses the tokens that a token attends to in some layers (Layer::indexed): of the whole blocks of tokens up to its
+// own those with the best scores, and the tokens behind the last whole block. A block's score is the sum over the
+// indexer's heads of relu(q . k), where k is the norm of the mean of its tokens' keys, rotated as its first token.
+struct Indexer {
+	uint32_t n_heads = 0, dim = 0; // heads of queries, channels of a head; keys have one
+	uint32_t block = 0;            // tokens of a block, a power of two; 0: the model has none
+	uint32_t most = 0;             // blocks that are chosen
+	// A token that sees no more tokens than this attends to all of them.
+	uint32_t all_up_to() const { return most * block + block - 1; }
+};
+
 // Of a config that describes the prediction layer of another one: a model of one layer whose embedding, final norm and
 // output are those of the other model unless it has its own.
 struct Prediction {
@@ -278,6 +289,7 @@ struct Layer { // what one layer computes
 	bool fused_qkv = false;                   // the file has q, k, v in one tensor, rows in that order
 	// Attention's output is multiplied by a function of a gate. In the file wq has both: per head query, then gate.
 	bool output_gate = false;
+	bool indexed = false;                           // attends to what Config::indexer chooses
 	bool gate_apart = false;                        // the file has the gate in a tensor of its own, attn_gate
 	bool gate_by_head = false;                      // and it has one channel for each head
 	Activation gate_function = Activation::Sigmoid; // of the gate
@@ -325,9 +337,7 @@ struct Config {
 	Streams streams;
 	NGrams ngrams;
 	uint32_t max_seq = 0; // trained context length, in tokens
-	// An indexer chooses so many tokens that a token attends to; kvrun attends to all, so the results are the model's
-	// up to contexts of this length. 0: there is no indexer.
-	uint32_t chosen_tokens = 0;
+	Indexer indexer;
 	NormKind norm = NormKind::Rms;
 	float norm_eps = 0;
 	float out_norm_eps = 0;                 // of norms behind attention and MLP; 0: norm_eps

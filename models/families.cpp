@@ -487,6 +487,7 @@ constexpr Family kFamilies[] = {
      .axes_interleaved = true,
      .partial_rotary = true,
      .final_norm = "",
+     .indexed = true,
      .hyper_streams = true,
      .mixture = true,
      .recurrent = true,

@@ -74,6 +74,7 @@ struct Family {
 	bool output_scales = false;   // files may have Layer::output_scale, as tensors
 	bool layer_inputs = false;    // files may have Config::layer_input_dim
 	bool streams = false;         // files have Config::streams (AltUp), Layer::laurel_rank and Layer::gate_cut
+	bool indexed = false;         // files may have Config::indexer
 	bool hyper_streams = false;   // files have Config::streams (hyper-connections), and may have Config::ngrams
 	bool mixture = false;         // files may have experts instead of the MLP; layer.experts says how they are chosen
 	bool dense_between = false;   // layers between mixtures are dense; the tensors show which

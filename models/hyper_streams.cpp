@@ -75,10 +75,6 @@ void read_hyper_streams(const ConfigKeys& k, const Family& f, Config& c) {
 		fail(Code::Format, "{}: {} residual streams of {} channels: too large; the file is damaged", k.g.name(),
 		     c.streams.n, c.dim);
 	read_ngrams(k, c);
-	// Blocks of so many tokens are chosen together, beside the last, incomplete one. 0: the layer attends to all
-	// tokens.
-	for (const uint32_t block : k.u32_each("attention.compress_ratios", c.n_layers, k.u32("block_count")))
-		if (block) c.chosen_tokens = std::max(c.chosen_tokens, k.u32("attention.indexer.top_k") + block - 1);
 }
 
 // A mixer's mean is a sum of norms whose weights are divided by the number of streams. So is what its matrices read,

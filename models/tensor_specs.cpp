@@ -3,6 +3,7 @@
 #include "models/experts.h"
 #include "models/fusion.h"
 #include "models/hyper_streams.h"
+#include "models/indexer.h"
 #include "models/latent.h"
 #include "models/layer_inputs.h"
 #include "models/prediction.h"
@@ -135,6 +136,7 @@ std::vector<TensorSpec> tensor_specs(const Config& c) {
 		add_layer_input_specs(out, c, l);
 		add_stream_specs(out, c, l);
 		add_hyper_specs(out, c, l);
+		add_indexer_specs(out, c, l);
 	}
 	if (c.prediction.block) {
 		add_prediction_outputs(out, c);

@@ -70,6 +70,10 @@ struct NGramWeights {                     // of Config::ngrams, of the layer tha
 	View key_norm, query_norm, conv_norm; // (streams, dim) f32
 	View conv;                            // (streams * dim, NGrams::span()) f32
 };
+struct IndexWeights {    // of Layer::indexed
+	View q, k;           // (n_heads * dim, dim of the model), (dim, dim of the model)
+	View q_norm, k_norm; // (dim) f32
+};
 struct LayerWeights { // empty where the layer (Layer) has no such tensor
 	NormWeights attn_norm;
 	View wq;         // (n_heads * head_dim, dim)
@@ -94,6 +98,7 @@ struct LayerWeights { // empty where the layer (Layer) has no such tensor
 	StreamWeights streams;
 	MixerWeights attn_mixer, mlp_mixer;
 	NGramWeights ngrams;
+	IndexWeights index;
 };
 // All views of a layer's weights, in the order of the members.
 using LayerViews = std::array<View, sizeof(LayerWeights) / sizeof(View)>;

@@ -16,7 +16,7 @@ KvPrefill::KvPrefill(Backend& be, KvScratch& scratch, KvSequence& seq, uint32_t 
                      uint32_t n_heads, uint32_t most_rows, std::span<const uint32_t> probes,
                      std::vector<KvMemory> by_layer)
     : be_(be), scratch_(scratch), seq_(seq), own_(own), by_layer_(std::move(by_layer)), n_new_(n_new),
-      n_heads_(n_heads), most_rows_(std::min(most_rows, n_new)) {
+      n_heads_(n_heads), most_rows_(std::min(most_rows, n_new)), choices_(seq.pool()) {
 	const uint32_t first = seq.n_tokens();
 	if (own.window) own_.first = older_rows(seq, own.window);
 	if (KvFetch* f = seq.fetch()) f->reserve_host(seq.cache(), first + n_new);
@@ -142,16 +142,24 @@ uint32_t KvPrefill::unpack_older(uint32_t l, const KvMemory& to) {
 	return n;
 }
 
-const KvRead* KvPrefill::older(uint32_t l, uint32_t n_rows, const Softmax& softmax) {
+const KvRead* KvPrefill::older(uint32_t l, uint32_t n_rows, const Softmax& softmax, const View& chosen) {
 	if (seq_.runs(l).empty()) return nullptr;
-	if (read_layer_ != l || read_rows_ != n_rows) {
+	const bool chooses = bool(chosen);
+	if (read_layer_ != l || read_rows_ != n_rows || chooses != !choices_.empty()) {
 		StepTable table;
 		const uint32_t piece = prompt_piece(seq_.pool().device(), seq_, l);
-		const ReadRows rows{&seq_, 0, n_rows, piece};
-		read_plan_.build(l, {&rows, 1}, /*extra=*/1, table);
+		std::vector<ReadRows> rows;
+		choices_.clear();
+		if (chooses) choices_.add(seq_, 0, n_rows);
+		for (uint32_t i = 0; chooses && i < n_rows; ++i)
+			rows.push_back({&seq_, i, 1, piece, Fetched::None, nullptr, choices_.of(i)});
+		if (!chooses) rows.push_back({&seq_, 0, n_rows, piece});
+		choices_at_ = choices_.plan(l, table);
+		read_plan_.build(l, rows, /*extra=*/1, table);
 		table.upload(be_, read_words_);
 		read_layer_ = l, read_rows_ = n_rows;
 	}
+	if (chooses) choices_.enqueue(be_, chosen, read_words_, choices_at_, choices_.n_work());
 	const KvShape& shape = seq_.plan().shape;
 	const View parts = scratch_.parts_view(be_, read_plan_.n_parts(), n_heads_, shape.head_dim);
 	read_ = read_plan_.read(seq_.pool(), read_words_, parts, shape.n_kv_heads);
@@ -160,16 +168,17 @@ const KvRead* KvPrefill::older(uint32_t l, uint32_t n_rows, const Softmax& softm
 }
 
 void KvPrefill::attend(uint32_t l, const View& out, const View& q, uint32_t first, const Softmax& softmax, bool counts,
-                       bool together) {
+                       bool together, const View& chosen) {
 	const uint32_t n = q.shape[0];
 	KV_ASSERT(n <= most_rows_ && first + n <= n_new_);
-	const KvRead* read = own_.window ? nullptr : older(l, n, softmax);
+	const KvRead* read = own_.window ? nullptr : older(l, n, softmax, chosen);
 	const bool scores = counts && scores_rows(first, n);
 	KvRows kv = own(l);
 	kv.first += first, kv.softmax = softmax, kv.ahead = together ? kAllRows : 0;
+	kv.seen = chosen, kv.seen_at = seq_.n_tokens();
 	const View lse = scores ? this->lse(n) : View();
 	be_.attend_prompt(out, lse, q, kv, read);
-	if (scores) score(l, q, lse, first, softmax);
+	if (scores) score(l, q, lse, first, softmax, chosen);
 	if (counts && balances_ && seq_.plan().layers[l].balanced) be_.channel_max(q_max(l), q);
 }
 
@@ -179,9 +188,12 @@ bool KvPrefill::scores_rows(uint32_t first, uint32_t n) const {
 }
 
 // Attention that tokens receive from the probe rows of a piece.
-void KvPrefill::score(uint32_t l, const View& q, const View& lse, uint32_t first, const Softmax& softmax) {
+// chosen: as older() has planned it.
+void KvPrefill::score(uint32_t l, const View& q, const View& lse, uint32_t first, const Softmax& softmax,
+                      const View& chosen) {
 	KvRows own = this->own(l);
 	own.first += first, own.softmax = softmax;
+	own.seen = chosen, own.seen_at = seq_.n_tokens();
 	std::vector<uint32_t> listed; // relative to the piece
 	for (auto at = std::ranges::lower_bound(probes_, first); at != probes_.end() && *at < first + q.shape[0]; ++at)
 		listed.push_back(*at - first);
@@ -190,8 +202,12 @@ void KvPrefill::score(uint32_t l, const View& q, const View& lse, uint32_t first
 	be_.score_prompt(sums(l), q, lse, probe, own, seq_.plan().policy.select.saliency());
 	if (!seq_.cache().n_f16_slots()) return;
 	StepTable table;
-	const ScoreRows rows{&seq_, 0, uint32_t(listed.size()), prompt_piece(seq_.pool().device(), seq_, l)};
-	slot_plan_.build(l, {&rows, 1}, table);
+	const uint32_t piece = prompt_piece(seq_.pool().device(), seq_, l);
+	std::vector<ScoreRows> rows;
+	for (uint32_t i = 0; chosen && i < listed.size(); ++i)
+		rows.push_back({&seq_, i, 1, piece, nullptr, choices_.of(listed[i])});
+	if (!chosen) rows.push_back({&seq_, 0, uint32_t(listed.size()), piece});
+	slot_plan_.build(l, rows, table);
 	if (slot_plan_.empty()) return;
 	table.upload(be_, slot_words_);
 	ScoreArgs args = slot_plan_.read(seq_.pool(), slot_words_, probe, seq_.plan().shape.n_kv_heads);

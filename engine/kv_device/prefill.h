@@ -42,13 +42,14 @@ class KvPrefill {
 	// out, q (n, n_heads, head_dim): exact attention of rows first .. first + n - 1 over older tokens and the block's
 	// own; adds scores where the policy asks. counts: false for a model layer without keys and values of its own: its
 	// queries change neither scores nor balancers. together: these rows see each other, else causal.
+	// chosen: (n, words) u32 bits of the tokens, by position, that rows attend to (op::IndexPick); empty: all.
 	void attend(uint32_t l, const View& out, const View& q, uint32_t first, const Softmax& = {}, bool counts = true,
-	            bool together = false);
+	            bool together = false, const View& chosen = {});
 	// For attention that is computed elsewhere: whether some of rows first .. first + n - 1 feed the scores; memory for
 	// its lse, (n, n_heads); what the rows' tokens receive.
 	bool scores_rows(uint32_t first, uint32_t n) const;
 	View lse(uint32_t n) const { return rows(lse_, 0, n); }
-	void score(uint32_t l, const View& q, const View& lse, uint32_t first, const Softmax&);
+	void score(uint32_t l, const View& q, const View& lse, uint32_t first, const Softmax&, const View& chosen = {});
 	// Scratch and leaving f16 slots -> pages. A policy that ranks reads its scores first: a submission and a wait.
 	void end_layer(uint32_t l) {
 		plan_moves(l);
@@ -69,8 +70,8 @@ class KvPrefill {
 	View q_max(uint32_t l) const;
 	void load_older(uint32_t l);
 	void load_rows(uint32_t l, const KvSequence& from, uint32_t first_token, uint32_t n, uint32_t first_row);
-	const KvRead* older(uint32_t l, uint32_t n_rows,
-	                    const Softmax&); // tokens before this block; null if none
+	const KvRead* older(uint32_t l, uint32_t n_rows, const Softmax&,
+	                    const View& chosen); // tokens before this block; null if none
 
 	Backend& be_;
 	KvScratch& scratch_;
@@ -93,8 +94,10 @@ class KvPrefill {
 	MovePlan moves_;                 // of the latest layer
 	KvUndo undo_;
 	ReadPlan read_plan_; // of the latest older()
+	RowChoices choices_; // of the same, if its rows choose
 	ScorePlan slot_plan_;
 	KvRead read_;
+	size_t choices_at_ = 0; // first word of their work in read_words_
 	uint32_t move_layer_ = 0;
 	uint32_t read_layer_ = kNone, read_rows_ = 0; // layer and rows of read_plan_
 };

@@ -123,12 +123,14 @@ void ReadPlan::build(uint32_t l, std::span<const ReadRows> rows, uint32_t extra,
 			         .part = 0,
 			         .n_pages = 0,
 			         .pages = r.seq->page_word(l, run.first),
-			         .live = masked   ? r.seq->fetch()->mask_word(l, run.tier, page)
-			                 : by_row ? r.mask->live_word(l, run.first)
-			                          : r.seq->live_word(l, run.first),
-			         .live_stride = masked   ? r.seq->fetch()->mask_stride()
-			                        : by_row ? r.mask->stride
-			                                 : r.seq->live_stride(),
+			         .live = masked     ? r.seq->fetch()->mask_word(l, run.tier, page)
+			                 : r.choice ? r.choice->live_word(run.first)
+			                 : by_row   ? r.mask->live_word(l, run.first)
+			                            : r.seq->live_word(l, run.first),
+			         .live_stride = masked     ? r.seq->fetch()->mask_stride()
+			                        : r.choice ? r.choice->stride
+			                        : by_row   ? r.mask->stride
+			                                   : r.seq->live_stride(),
 			         .factors = r.seq->factor_word(l, run.first),
 			         .balance = 0},
 			        part);
@@ -216,15 +218,18 @@ void ScorePlan::build(uint32_t l, std::span<const ScoreRows> rows, StepTable& ta
 				g = open.end() - 1;
 			}
 			for (uint32_t at = 0; at < run.n; at += r.piece) // f16 pages come first in a table
-				g->work.push_back(
-				    {.first = r.first,
-				     .n = r.n,
-				     .n_pages = std::min(r.piece, run.n - at),
-				     .pages = r.seq->page_word(l, run.first + at),
-				     .live = r.mask ? r.mask->live_word(l, run.first + at) : r.seq->live_word(l, run.first + at),
-				     .live_stride = r.mask ? r.mask->stride : r.seq->live_stride(),
-				     .score = r.seq->sums_word(l) + (run.first + at) * page,
-				     .score_stride = r.seq->sums_stride()});
+				g->work.push_back({.first = r.first,
+				                   .n = r.n,
+				                   .n_pages = std::min(r.piece, run.n - at),
+				                   .pages = r.seq->page_word(l, run.first + at),
+				                   .live = r.choice ? r.choice->live_word(run.first + at)
+				                           : r.mask ? r.mask->live_word(l, run.first + at)
+				                                    : r.seq->live_word(l, run.first + at),
+				                   .live_stride = r.choice ? r.choice->stride
+				                                  : r.mask ? r.mask->stride
+				                                           : r.seq->live_stride(),
+				                   .score = r.seq->sums_word(l) + (run.first + at) * page,
+				                   .score_stride = r.seq->sums_stride()});
 			g->args.n_pages += run.n;
 		}
 	std::tie(work_at_, n_work_) = put_groups(open, groups_, table);

@@ -1,6 +1,7 @@
 // Plans which pages of one layer attention and scores read, for rows of any number of sequences. Work lists are built
 // on the host; each format in use has one group of work items, which is one dispatch.
 #pragma once
+#include "engine/kv_device/chosen.h"
 #include "engine/kv_device/row_mask.h"
 #include "engine/kv_device/step_table.h"
 
@@ -16,7 +17,8 @@ struct ReadRows { // rows of q that attend to the cache of one sequence; without
 	uint32_t row, n; // rows row .. row + n - 1
 	uint32_t piece;  // pages of a work item
 	Fetched fetched = Fetched::None;
-	const RowMask* mask = nullptr; // set for a row that does not see the sequence's newest tokens
+	const RowMask* mask = nullptr;     // set for a row that does not see the sequence's newest tokens
+	const RowChoice* choice = nullptr; // set for a row that attends to chosen tokens
 };
 
 // Groups of work items, one dispatch each, whose words are in the step table.
@@ -81,6 +83,7 @@ struct ScoreRows {
 	uint32_t first, n; // ScoreArgs::rows[first .. first + n)
 	uint32_t piece;    // pages of a work item
 	const RowMask* mask = nullptr;
+	const RowChoice* choice = nullptr;
 };
 class ScorePlan : public GroupPlan<ScoreGroup> {
  public:

@@ -89,6 +89,12 @@ uint32_t KvSequence::live_word(uint32_t l, uint32_t row) const {
 	return live_at() + (group * plan_.n_heads * table_pages_ + row) * 4;
 }
 
+uint32_t KvSequence::position_word(uint32_t l, uint32_t head, uint32_t row) const {
+	if (!plan_.has_positions()) return LIVE_IN_ORDER;
+	const uint32_t group = plan_.n_groups == 1 ? 0 : l;
+	return positions_at() + ((group * plan_.n_heads + head) * table_pages_ + row) * LIVE_POSITIONS;
+}
+
 View KvSequence::balance(uint32_t l) const {
 	if (!plan_.layers[l].balanced) return {};
 	return view(pool_.balances().buffer(), size_t(balance_word(l)) * 4, DType::F16, plan_.shape.n_kv_heads,
@@ -129,6 +135,7 @@ void KvSequence::fit_tables() {
 		throw;
 	}
 	live_.assign(n_live_words(), 0x5a5a5a5au);
+	positions_.assign(n_position_words(), kNone - 1); // no token's
 	for (Layer& L : layers_) {
 		L.table.assign(size_t(table_pages_) * 4, kNone); // no page starts at this word, so every entry differs
 		L.factors.assign(has_factors_ ? table_pages_ : 0, kNone);
@@ -192,6 +199,18 @@ void KvSequence::sync_live(uint32_t l, Tier t) {
 	}
 }
 
+void KvSequence::sync_positions(uint32_t l, Tier t) {
+	const uint32_t group = plan_.n_groups == 1 ? 0 : l, page = plan_.page[int(t)];
+	std::vector<uint32_t> now;
+	for (uint32_t h = 0; h < plan_.n_heads; ++h) {
+		const std::vector<uint32_t> at = cache_.positions(l, t, h);
+		now.assign(at.size() / page * LIVE_POSITIONS, kNone);
+		for (size_t i = 0; i < at.size(); ++i) now[i / page * LIVE_POSITIONS + i % page] = at[i];
+		const size_t first = (size_t(group * plan_.n_heads + h) * table_pages_ + tier_first(t)) * LIVE_POSITIONS;
+		write_changed(positions_, first, now, positions_at() + first);
+	}
+}
+
 void KvSequence::sync() {
 	fit_tables();
 	// Most tokens change live bits only, and no page.
@@ -205,7 +224,10 @@ void KvSequence::sync() {
 			const uint32_t n = cache_.n_pages(l, t);
 			if (others) L.n_pages[int(t)] = 0;
 			if (others || n != L.n_pages[int(t)]) sync_pages(l, t, std::exchange(L.n_pages[int(t)], n));
-			if (l == 0 || plan_.n_groups > 1) sync_live(l, t);
+			if (l == 0 || plan_.n_groups > 1) {
+				sync_live(l, t);
+				if (plan_.has_positions()) sync_positions(l, t);
+			}
 		}
 	pages_version_ = cache_.pages_version();
 }

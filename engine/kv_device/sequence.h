@@ -66,6 +66,10 @@ class KvSequence {
 	// `row`: of the page table of layer l, as PageRun counts.
 	uint32_t page_word(uint32_t l, uint32_t row) const { return table_at_ + (l * table_pages_ + row) * 4; }
 	uint32_t live_word(uint32_t l, uint32_t row) const;
+	// Of token set `head`: positions of tokens in row's page, LIVE_POSITIONS words; LIVE_IN_ORDER if slots are in
+	// order.
+	uint32_t position_word(uint32_t l, uint32_t head, uint32_t row) const;
+	uint32_t table_pages() const { return table_pages_; }                              // rows of the page table
 	uint32_t live_stride() const { return plan_.n_heads == 1 ? 0 : table_pages_ * 4; } // words between kv heads
 	uint32_t factor_word(uint32_t l, uint32_t row) const { return factors_at() + l * table_pages_ + row; }
 
@@ -109,14 +113,15 @@ class KvSequence {
 	void fit_tables();
 	void sync_pages(uint32_t l, Tier, uint32_t from);
 	void sync_live(uint32_t l, Tier);
+	void sync_positions(uint32_t l, Tier);
 	void write_changed(std::vector<uint32_t>& mirror, size_t at, std::span<const uint32_t> now, size_t device_word);
 	uint32_t n_live_words() const { return plan_.n_groups * plan_.n_heads * table_pages_ * 4; }
 	uint32_t live_at() const { return table_at_ + uint32_t(layers_.size()) * table_pages_ * 4; }
 	uint32_t factors_at() const { return live_at() + n_live_words(); }
-	uint32_t table_words() const { // of the whole range
-		const uint32_t L = uint32_t(layers_.size());
-		return L * table_pages_ * 4 + n_live_words() + (has_factors_ ? L * table_pages_ : 0);
-	}
+	uint32_t n_factor_words() const { return has_factors_ ? uint32_t(layers_.size()) * table_pages_ : 0; }
+	uint32_t positions_at() const { return align_up(factors_at() + n_factor_words(), 4u); }
+	uint32_t n_position_words() const { return plan_.has_positions() ? n_live_words() / 4 * LIVE_POSITIONS : 0; }
+	uint32_t table_words() const { return positions_at() + n_position_words() - table_at_; } // of the whole range
 	uint32_t sums_words() const { return uint32_t(layers_.size()) * plan_.shape.n_kv_heads * sum_slots_; }
 	uint32_t balance_words() const { return uint32_t(layers_.size() * plan_.balancer_bytes() / 4); }
 	void give_tables();
@@ -132,10 +137,11 @@ class KvSequence {
 	uint32_t tier_pages_[kTiers] = {}; // rows of the table reserved for each tier
 	uint32_t table_pages_ = 0;         // their sum; 0: no tables yet
 	// Page tables (n_layers, table_pages, 4), live bits (n_groups, n_heads, table_pages, 4), factors (n_layers,
-	// table_pages): words of pool_.tables() from here on.
+	// table_pages), positions (n_groups, n_heads, table_pages, LIVE_POSITIONS): words of pool_.tables() from here on.
 	uint32_t table_at_ = 0;
 	uint64_t pages_version_ = UINT64_MAX; // version of the cache when the tables were written
 	std::vector<Layer> layers_;
+	std::vector<uint32_t> positions_;      // (n_groups, n_heads, table_pages, LIVE_POSITIONS) likewise; or empty
 	std::vector<uint32_t> live_;           // (n_groups, n_heads, table_pages, 4) copy of the device's words
 	uint32_t sums_at_ = 0, sum_slots_ = 0; // (n_layers, n_kv_heads, sum_slots) words of pool_.sums(); 0 slots: none yet
 	uint32_t balance_at_ = kNone;          // (n_layers, n_kv_heads, head_dim) f16 in pool_.balances()

@@ -64,13 +64,13 @@ void StateSequence::truncate(uint32_t n) {
 	drop_earlier();
 }
 
-View StateSequence::page(uint32_t l) const { return words_at(pool_, pool_.addr(pages_[l]), shape_.words()); }
+View StateSequence::page(uint32_t l) const { return words_at(pool_, pool_.addr(pages_[l]), shape_.words[l]); }
 
 void StateSequence::take_pages(std::vector<uint32_t>& out) const {
-	out.reserve(shape_.n_layers);
+	out.reserve(shape_.n_layers());
 	try {
-		for (uint32_t l = 0; l < shape_.n_layers; ++l) {
-			const uint32_t id = pool_.alloc(shape_.first + l, shape_.words(), 0);
+		for (uint32_t l = 0; l < shape_.n_layers(); ++l) {
+			const uint32_t id = pool_.alloc(shape_.first + l, shape_.words[l], 0);
 			if (id == kNone)
 				fail(
 				    Code::OutOfMemory,
@@ -103,10 +103,11 @@ void StateSequence::restore(uint32_t n_tokens, const std::function<void(std::spa
 	if (n_tokens == 0) return;
 	take_pages(pages_);
 	n_tokens_ = n_tokens;
-	std::vector<std::byte> bytes(size_t(shape_.words()) * 4);
-	for (uint32_t l = 0; l < shape_.n_layers; ++l) {
-		source(bytes);
+	std::vector<std::byte> bytes;
+	for (uint32_t l = 0; l < shape_.n_layers(); ++l) {
 		const View v = page(l);
+		bytes.resize(v.bytes());
+		source(bytes);
 		be_.write(*v.buf, v.at, bytes);
 		be_.submit();
 		be_.wait();
@@ -127,7 +128,7 @@ StateStep::StateStep(Backend& be, Buffer& table, std::span<const StateOfRow> row
     : be_(be), table_(table) {
 	KV_ASSERT(!rows.empty());
 	const StateShape& shape = rows[0].seq->shape();
-	groups_.resize(shape.n_layers);
+	groups_.resize(shape.n_layers());
 	rows_.reserve(rows.size());
 	try {
 		for (const auto& [s, draft] : rows) {
@@ -147,7 +148,7 @@ StateStep::StateStep(Backend& be, Buffer& table, std::span<const StateOfRow> row
 				s->take_pages(r.to);
 			} catch (const Error& e) { throw RowError(rows_.size() - 1, e); }
 		}
-		const size_t bytes = size_t(shape.n_layers) * align_up(rows.size() * STATE_WORDS, 64) * 4;
+		const size_t bytes = size_t(shape.n_layers()) * align_up(rows.size() * STATE_WORDS, 64) * 4;
 		if (table_.bytes() < bytes) table_ = be.alloc(bytes, Mem::Device, "rows of states");
 	} catch (...) {
 		give_pages();
@@ -208,7 +209,7 @@ void StateStep::add_groups(uint32_t l, bool first, uint32_t n, std::vector<uint3
 			return StateRows{work, chunk_from(pool, items[i].from_chunk, from),
 			                 chunk_from(pool, items[i].to_chunk, from)};
 		};
-		groups_[l].push_back({places(0), places(shape.conv_words)});
+		groups_[l].push_back({places(0), places(std::min(shape.conv_words, shape.words[l]))});
 		i = end;
 	}
 }

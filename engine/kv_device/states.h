@@ -4,16 +4,16 @@
 #include "engine/kv_device/pool.h"
 #include <functional>
 #include <memory>
+#include <numeric>
 
 namespace kvrun {
 
 struct StateShape {
-	uint32_t n_layers = 0;   // 0: the model has no recurrent layers
-	uint32_t first = 0;      // layer of the pool that has the pages of the first of them
-	uint32_t conv_words = 0; // of a layer
-	uint32_t rule_words = 0;
-	uint32_t words() const { return conv_words + rule_words; }
-	size_t bytes() const { return size_t(n_layers) * words() * 4; } // per sequence
+	uint32_t first = 0;          // layer of the pool that has the pages of the first state
+	uint32_t conv_words = 0;     // words of a state before those of the rule; of recurrent layers
+	std::vector<uint32_t> words; // of each state; empty: the model has none
+	uint32_t n_layers() const { return uint32_t(words.size()); }
+	size_t bytes() const { return std::accumulate(words.begin(), words.end(), size_t(0)) * 4; } // per sequence
 };
 
 class StateSequence {

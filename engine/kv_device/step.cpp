@@ -14,7 +14,7 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 
 KvStep::KvStep(Backend& be, KvScratch& scratch, KvPool& pool, std::span<const StepRow> rows, uint32_t n_heads,
                bool causal)
-    : be_(be), scratch_(scratch), pool_(pool), rows_(rows.begin(), rows.end()), masks_(pool),
+    : be_(be), scratch_(scratch), pool_(pool), rows_(rows.begin(), rows.end()), masks_(pool), choices_(pool),
       shape_(rows[0].seq->plan().shape), n_heads_(n_heads), layers_(shape_.n_layers) {
 	for (const StepRow& r : rows_) {
 		if (r.draft) {
@@ -32,6 +32,8 @@ KvStep::KvStep(Backend& be, KvScratch& scratch, KvPool& pool, std::span<const St
 		for (const StepRow& r : rows_)
 			if (!r.draft) r.seq->sync();
 		for (size_t i = 0; i < seqs_.size(); ++i) masks_.add(be_, *seqs_[i], n_tokens_[i], causal);
+		for (uint32_t r = 0; r < rows_.size(); ++r)
+			if (rows_[r].chooses) choices_.add(*rows_[r].seq, r);
 		scoring_at_ = table_.put(scoring_);
 		if (!fetching_.empty()) plan_fetch();
 		for (uint32_t l = 0; l < shape_.n_layers; ++l) plan_layer(l);
@@ -134,15 +136,21 @@ void KvStep::plan_layer(uint32_t l) {
 		const RowMask* const mask = keep ? masks_.of(s, rows_[r].draft) : nullptr;
 		const uint32_t piece = decode_piece(pool_.device(), s, l, mask);
 		const bool ahead = s.plan().speculates(); // its tokens were fetched before the step
-		read.push_back({&s, r, 1, piece, !keep ? Fetched::Speculative : ahead ? Fetched::Tokens : Fetched::None, mask});
+		const RowChoice* const choice = choices_.of(r);
+		read.push_back({&s, r, 1, piece,
+		                !keep   ? Fetched::Speculative
+		                : ahead ? Fetched::Tokens
+		                        : Fetched::None,
+		                mask, choice});
 		fetched_read.push_back({&s, r, 1, piece,
 		                        !keep       ? Fetched::Speculative
 		                        : s.fetch() ? Fetched::Tokens
 		                                    : Fetched::None});
 		if (keep && !rows_[r].draft && s.cache().token_scores())
-			score.push_back({&s, uint32_t(score.size()), 1, piece, mask});
+			score.push_back({&s, uint32_t(score.size()), 1, piece, mask, choice});
 	}
 	if (!scattered.empty()) L.scatter = lay_rows(pool_, scattered, n_kv, table_);
+	L.choices_at = choices_.plan(l, table_), L.n_choices = choices_.n_work();
 	L.read.build(l, read, /*extra=*/0, table_);
 	L.score.build(l, score, table_);
 	if (fetching_.empty()) return;
@@ -240,8 +248,12 @@ void KvStep::plan_fetch() {
 	n_edits_ = uint32_t(edits.size() / 2);
 }
 
+void KvStep::choose(uint32_t l, const View& bits) {
+	choices_.enqueue(be_, bits, scratch_.step, layers_[l].choices_at, layers_[l].n_choices);
+}
+
 // Weighs packed tokens by the choosing rows, and reads their picks.
-void KvStep::choose(uint32_t l, const View& q, const Softmax& softmax) {
+void KvStep::weigh(uint32_t l, const View& q, const Softmax& softmax) {
 	Layer& L = layers_[l];
 	L.picks.assign(n_picks_, kNone);
 	if (!n_picks_) return;
@@ -320,7 +332,7 @@ void KvStep::attend(uint32_t l, const View& out, const View& q, const Softmax& s
 		be_.score_slots(q, lse_, args);
 	}
 	if (fetching_.empty()) return;
-	if (!choosers_.empty()) choose(l, q, softmax);
+	if (!choosers_.empty()) weigh(l, q, softmax);
 	if (!choosers_.empty() && syncs()) attend_to_fetched(l, out, q, softmax);
 	if (!sharers_.empty()) {
 		const uint32_t n = uint32_t(sharers_.size());

@@ -20,6 +20,7 @@ struct StepRow { // one token of a step
 	// 1, 2, .. for kept tokens after the sequence's next one (KvCache::step_tokens()): each sees those before it, and
 	// truncate() can remove them. In a step such rows follow all next tokens, those of a sequence in order.
 	uint32_t draft = 0;
+	bool chooses = false; // attends to the tokens that choose() is given for it
 };
 
 class KvStep {
@@ -37,6 +38,8 @@ class KvStep {
 	// Where rows first .. first + n - 1 store K and V; sets n to how many rows one op can store.
 	KvDst destination(uint32_t l, uint32_t first, uint32_t& n) const;
 	void stored(uint32_t l); // after all rows have been stored
+	// Before attend(), if some rows choose: bits (rows, words) of tokens by position, as op::IndexPick makes them.
+	void choose(uint32_t l, const View& bits);
 	// out, q (rows, n_heads, head_dim): attention of every row over its own sequence; scores where a policy asks.
 	void attend(uint32_t l, const View& out, const View& q, const Softmax& = {});
 	// The same after attend(), for a model layer without keys and values of its own; its queries change no
@@ -58,9 +61,11 @@ class KvStep {
 		// chunks, which are written through `single`.
 		std::vector<std::pair<uint32_t, uint32_t>> where;
 		std::vector<ChunkRows> scatter; // `single` -> slots
-		size_t shares_at = 0;           // first word in the table of the work of part_share()
-		std::vector<uint32_t> picks;    // as read back, of all choosers
-		std::vector<float> shares;      // (sharers, n_heads)
+		size_t choices_at = 0;          // first word in the table of the work of choose()
+		uint32_t n_choices = 0;
+		size_t shares_at = 0;        // first word in the table of the work of part_share()
+		std::vector<uint32_t> picks; // as read back, of all choosers
+		std::vector<float> shares;   // (sharers, n_heads)
 		uint64_t mark = 0;
 	};
 	struct Chooser { // a row that chooses what to fetch
@@ -73,7 +78,7 @@ class KvStep {
 	void plan_layer(uint32_t l);
 	void cancel() noexcept;
 	bool syncs() const { return !choosers_.empty() && choosers_[0].seq->plan().policy.fetch_sync; }
-	void choose(uint32_t l, const View& q, const Softmax&);
+	void weigh(uint32_t l, const View& q, const Softmax&);
 	void take_picks(uint32_t l);
 	void attend_to_fetched(uint32_t l, const View& out, const View& q, const Softmax&);
 
@@ -84,6 +89,7 @@ class KvStep {
 	std::vector<KvSequence*> seqs_;  // of the kept rows that are not drafts; they come first
 	std::vector<uint32_t> n_tokens_; // of seqs_: tokens in this step
 	RowMasks masks_;                 // of sequences with drafts
+	RowChoices choices_;             // of rows that choose
 	KvShape shape_;
 	uint32_t n_heads_;
 	StepTable table_;

@@ -65,15 +65,21 @@ struct KvPlan {
 	bool salient_stays;    // Salient is 16 bits: its tokens keep their f16 slot, and can still be demoted
 	bool empties_f16;      // a flush may leave no token in f16; then its pages are freed
 	uint32_t window = 0;   // tokens that a row sees, its own and the latest before it; 0: all that are cached
-	uint32_t n_groups;     // token structures: 1, or n_layers if each layer judges separately
-	uint32_t n_heads;      // token sets per structure: 1, or n_kv_heads
+	// An indexer chooses what rows attend to: the device has positions of tokens in slots, unless slots are in the
+	// order of positions (keeps_all); keys of the indexer take so many bytes per token.
+	bool chosen = false;
+	size_t index_token_bytes = 0;
+	uint32_t n_groups; // token structures: 1, or n_layers if each layer judges separately
+	uint32_t n_heads;  // token sets per structure: 1, or n_kv_heads
 	const PageFormat& page_format(uint32_t l, Tier t) const { return formats[layers[l].tier[int(t)].page_format]; }
 	const PageFormat& block_format(uint32_t l, Tier t) const { return formats[layers[l].tier[int(t)].block_format]; }
 	bool fetches() const { return policy.fetch > 0; }
 	bool speculates() const { return fetches() && !policy.fetch_sync; }
 	bool ranked() const { return ranks_by_score(policy.select.rank); }
-	// Bytes beside the pages: page table (4 words) and live bits (4 words per token set) of one page of one layer.
-	size_t table_bytes() const { return 16 + 16 * size_t(n_heads); }
+	// Bytes beside the pages: page table (4 words), live bits (4 words per token set) and positions (a word per token
+	// and token set) of one page of one layer.
+	size_t table_bytes() const { return 16 + (has_positions() ? 16 + 4 * 128 : 16) * size_t(n_heads); }
+	bool has_positions() const { return chosen && !keeps_all; }
 	// Pages of a layer for fetched tokens, with this many packed pages.
 	uint32_t fetch_pages(const uint32_t (&pages)[kTiers]) const;
 	uint32_t fetch_slots(const uint32_t (&pages)[kTiers]) const; // most tokens that can be fetched then
@@ -97,7 +103,7 @@ struct KvBytes {
 	size_t tables = 0;                 // page tables
 	size_t live = 0;                   // live masks
 	size_t fetch = 0;                  // for fetching: f16 pages, memory for arrivals, masks and tables
-	size_t states = 0;                 // of recurrent layers
+	size_t states = 0;                 // of recurrent layers; keys of an indexer
 	size_t total() const { return f16 + codes + k_params + v_params + slack + tables + live + fetch + states; }
 	KvBytes& operator+=(const KvBytes& b) {
 		f16 += b.f16, codes += b.codes, k_params += b.k_params, v_params += b.v_params;

@@ -1,6 +1,7 @@
 // Which cache holds the tokens of a layer: layers that attend to all tokens share one, layers with a sliding window
 // share another. A model whose layers are all of one kind has one cache.
 #pragma once
+#include "engine/kv_device/index.h"
 #include "engine/kv_device/states.h"
 #include "engine/kv_host/plan.h"
 #include "models/config.h"
@@ -18,10 +19,10 @@ class CacheLayers {
 		const bool both = windows && windows < states_.first;
 		for (uint32_t l = 0; l < c.n_layers; ++l) {
 			const Layer& layer = c.layers[l];
-			state_numbers_.push_back(states_.n_layers);
+			state_numbers_.push_back(states_.n_layers());
 			if (layer.recurrent.n_heads) {
-				states_.conv_words = layer.recurrent.conv_words(), states_.rule_words = layer.recurrent.rule_words();
-				++states_.n_layers;
+				states_.conv_words = layer.recurrent.conv_words();
+				states_.words.push_back(states_.conv_words + layer.recurrent.rule_words());
 			}
 			if (!layer.mixes) {
 				places_.push_back({false, 0});
@@ -48,11 +49,19 @@ class CacheLayers {
 			last_readers_.push_back(l);
 			last_own_ = l;
 		}
-		if (c.ngrams.longest) { // pages of states are of one size
-			ngram_layer_ = c.ngrams.layer, ngram_state_ = states_.n_layers++;
-			const uint32_t words = (c.ngrams.span() - 1) * c.streams.n * c.dim;
-			if (words > states_.words()) states_.rule_words = words - states_.conv_words;
+		if (c.ngrams.longest) {
+			ngram_layer_ = c.ngrams.layer, ngram_state_ = states_.n_layers();
+			states_.words.push_back((c.ngrams.span() - 1) * c.streams.n * c.dim);
 		}
+		for (const Layer& l : c.layers) {
+			index_numbers_.push_back(index_.n_layers);
+			index_.n_layers += l.indexed;
+		}
+		if (index_.n_layers) index_.dim = c.indexer.dim, index_.block = c.indexer.block, index_.most = c.indexer.most;
+		first_index_state_ = states_.n_layers();
+		if (index_.block > 1)
+			states_.words.resize(first_index_state_ + index_.n_layers, (index_.block - 1) * index_.dim);
+		index_.first = states_.first + states_.n_layers();
 		if (!states_.first) kinds_[0] = {{0, 1, 8}, 1}; // a cache that only counts tokens
 	}
 	struct Place {
@@ -65,10 +74,12 @@ class CacheLayers {
 	uint32_t pool_layer(const Place& p) const { return p.index + (p.window ? main_shape().n_layers : 0); }
 	// By layer of KvPool: the layer of the model whose tokens or state lie there.
 	std::vector<uint32_t> model_layers(const Config& c) const {
-		std::vector<uint32_t> r(states_.first + states_.n_layers); // a layer with both has two
+		std::vector<uint32_t> r(index_.first + index_.n_layers); // a layer may have several
 		for (uint32_t l = 0; l < c.n_layers; ++l) {
 			if (c.layers[l].recurrent.n_heads) r[states_.first + state(l)] = l;
 			if (has_own_kv(c, l)) r[pool_layer(places_[l])] = l;
+			if (c.layers[l].indexed) r[index_.first + index(l)] = l;
+			if (c.layers[l].indexed && index_.block > 1) r[states_.first + index_state(l)] = l;
 		}
 		if (ngram_state_) r[states_.first + *ngram_state_] = ngram_layer_;
 		return r;
@@ -84,6 +95,11 @@ class CacheLayers {
 	uint32_t state(uint32_t l) const { return state_numbers_[l]; } // number of layer l among the recurrent ones
 	// Number of the state of the layer with Config::ngrams, behind those of recurrent layers: of its convolution.
 	std::optional<uint32_t> ngram_state() const { return ngram_state_; }
+	const IndexShape& index_shape() const { return index_; }       // after states in the pool
+	uint32_t index(uint32_t l) const { return index_numbers_[l]; } // number of layer l among those with an indexer
+	// Number of the state of layer l with the latest keys of tokens, which the mean of a block may need: of a short
+	// convolution. Of layers with an indexer whose blocks have several tokens.
+	uint32_t index_state(uint32_t l) const { return first_index_state_ + index(l); }
 	bool shares() const { return shares_; }         // some layers have no keys and values of their own
 	uint32_t last_own() const { return last_own_; } // the last layer that has its own
 	// The last layer that attends to the keys and values of layer l, which has its own.
@@ -101,6 +117,9 @@ class CacheLayers {
 	Window window_;
 	uint32_t last_own_ = 0, ngram_layer_ = 0;
 	std::optional<uint32_t> ngram_state_;
+	IndexShape index_;
+	std::vector<uint32_t> index_numbers_; // by layer
+	uint32_t first_index_state_ = 0;
 	bool shares_ = false;
 };
 

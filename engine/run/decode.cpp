@@ -9,9 +9,10 @@
 namespace kvrun {
 
 Decoder::Decoder(LayerRunner& runner, const CacheLayers& layers, KvScratch& scratch, KvScratch& window_scratch,
-                 uint32_t most_rows, const NGramTable* grams)
-    : runner_(runner), cache_layers_(layers), scratch_(scratch), window_scratch_(window_scratch), most_rows_(most_rows),
-      grams_(grams), lists_(runner.backend().info().lists_candidates), state_layers_{runner.config().n_layers} {
+                 IndexScratch& index_scratch, uint32_t most_rows, const NGramTable* grams)
+    : runner_(runner), cache_layers_(layers), scratch_(scratch), window_scratch_(window_scratch),
+      index_scratch_(index_scratch), most_rows_(most_rows), grams_(grams),
+      lists_(runner.backend().info().lists_candidates), state_layers_{runner.config().n_layers} {
 	KV_ASSERT(most_rows >= 1 && most_rows <= LayerRunner::kLogitRows && 2 * most_rows <= runner.most_rows());
 	const Config& cfg = runner.config();
 	allocate(runner.backend(), memory_, "decode rows", [&](Arena& a) {
@@ -21,6 +22,7 @@ Decoder::Decoder(LayerRunner& runner, const CacheLayers& layers, KvScratch& scra
 		for (size_t i = 0; i < cfg.ropes.size(); ++i)
 			rope_[i] = a.take(DType::F32, 2 * most_rows, cfg.ropes[i].dim / 2, 2);
 		if (cfg.temperature.scale != 0) rope_[kTemperature] = a.take(DType::F32, 2 * most_rows);
+		if (cfg.indexer.block > 1) rope_[kBlockStart] = a.take(DType::F32, 2 * most_rows, cfg.ropes[0].dim / 2, 2);
 	});
 }
 
@@ -28,14 +30,22 @@ std::span<RowLogits> Decoder::decode(KvPool& pool, std::span<const DecodeRow> st
 	std::vector<Row> first, rows, ahead;
 	for (const DecodeRow& r : step) {
 		KvFetch* f = r.seq->fetch();
-		rows.push_back({{r.seq, true}, r.window_seq, r.states, r.rope, r.token, r.position, r.top});
+		rows.push_back({{r.seq, true}, r.window_seq, r.states, r.rope, r.token, r.position, r.top, r.index});
+		if (!r.starts.empty()) rows.back().start = r.starts[0];
 		if (f && r.seq->plan().speculates() && !f->ready())
 			first.push_back({{r.seq, false}, nullptr, nullptr, r.rope, r.token, r.position});
 	}
 	for (const DecodeRow& r : step)
 		for (uint32_t i = 0; i < r.drafts.size(); ++i) {
-			rows.push_back(
-			    {{r.seq, true, i + 1}, r.window_seq, r.states, r.rope, r.drafts[i], r.position + i + 1, r.top});
+			rows.push_back({{r.seq, true, i + 1},
+			                r.window_seq,
+			                r.states,
+			                r.rope,
+			                r.drafts[i],
+			                r.position + i + 1,
+			                r.top,
+			                r.index});
+			if (!r.starts.empty()) rows.back().start = r.starts[i + 1];
 		}
 	KV_ASSERT(!rows.empty() && rows.size() <= most_rows_);
 	if (grams_) read_grams(step);
@@ -54,6 +64,8 @@ std::span<RowLogits> Decoder::decode(KvPool& pool, std::span<const DecodeRow> st
 			r.states->reset(), r.seq->reset();
 			if (r.window_seq) r.window_seq->reset();
 		}
+		for (const DecodeRow& r : step)
+			if (r.index) r.index->truncate(r.seq->n_tokens());
 		throw;
 	}
 	return row_logits_;
@@ -92,12 +104,15 @@ void Decoder::run(KvPool& pool, std::span<const Row> step) {
 	std::vector<StepRow> kv_rows, window_rows;
 	const size_t n_ropes = runner_.config().ropes.size();
 	for (std::vector<float>& rope : host_rope_) rope.clear();
+	std::optional<IndexStep> index = begin_index(pool, step);
 	for (const Row& r : step) {
 		tokens.push_back(r.token);
 		kv_rows.push_back(r.step);
+		kv_rows.back().chooses = index && index->chooses(uint32_t(&r - step.data()));
 		if (r.window_seq) window_rows.push_back({r.window_seq, true, r.step.draft});
 		for (size_t i = 0; i < n_ropes; ++i) (*r.rope)[i].append(r.position, host_rope_[i]);
 		if (rope_[kTemperature]) r.rope->append_temperature(r.position, 1, host_rope_[kTemperature]);
+		if (rope_[kBlockStart]) (*r.rope)[0].append(r.start, host_rope_[kBlockStart]);
 	}
 	std::vector<StateOfRow> states;
 	for (const Row& r : step)
@@ -142,6 +157,11 @@ void Decoder::run(KvPool& pool, std::span<const Row> step) {
 			runner_.rotate(l, rows, i, same, dst);
 			i += same;
 		}
+		if (layer.indexed) {
+			if (cache_layers_.index_shape().block > 1)
+				runner_.mean_index_keys(rows, recurrent->groups(cache_layers_.index_state(l)));
+			if (index) choose(*index, l, rows, kv);
+		}
 		if (owns)
 			kv.stored(k), kv.attend(k, rows.att, rows.q, runner_.softmax(l, rows));
 		else
@@ -164,8 +184,40 @@ void Decoder::run(KvPool& pool, std::span<const Row> step) {
 	main.end();
 	if (window) window->end();
 	if (recurrent) recurrent->end(1);
+	for (const Row& r : step)
+		if (r.index) r.index->append(1);
 	if (lists_ && n > kept) guessed_.arrived(runner_.config().vocab);
 	for (uint32_t i = kept; i < n; ++i) step[i].step.seq->fetch()->speculate(guess(i - kept));
+}
+
+// Makes room for keys of the rows' tokens; null without an indexer.
+std::optional<IndexStep> Decoder::begin_index(KvPool& pool, std::span<const Row> step) {
+	std::vector<IndexRow> rows;
+	bool any = false;
+	for (const Row& r : step) {
+		any |= r.index != nullptr;
+		rows.push_back({r.index, r.index ? r.index->n_tokens() + r.step.draft : 0});
+	}
+	if (!any) return std::nullopt;
+	for (uint32_t i = 0; i < step.size(); ++i)
+		if (step[i].index) try {
+				step[i].index->make_room(step[i].step.draft + 1);
+			} catch (const Error& e) { throw RowError(i, e); }
+	return std::optional<IndexStep>(std::in_place, runner_.backend(), index_scratch_, pool, std::move(rows));
+}
+
+// Stores keys of the rows' blocks, and chooses what rows attend to.
+void Decoder::choose(IndexStep& index, uint32_t l, const LayerRows& rows, KvStep& kv) {
+	const uint32_t k = cache_layers_.index(l);
+	const View q = runner_.index_queries(l, rows);
+	for (uint32_t i = 0, n; i < rows.n; i += n) {
+		n = rows.n - i;
+		const KvDst dst = index.destination(k, i, n);
+		runner_.store_index_keys(l, rows, i, n, dst);
+	}
+	bool any = false;
+	for (uint32_t i = 0; i < rows.n; ++i) any |= index.chooses(i);
+	if (any) kv.choose(cache_layers_[l].index, index.choose(k, q, 0));
 }
 
 std::span<const float> Decoder::state(uint32_t i) {

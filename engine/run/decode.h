@@ -1,5 +1,6 @@
 // Decode steps: the next token, or several, of several sequences in one step, which reads the weights once.
 #pragma once
+#include "engine/kv_device/index_step.h"
 #include "engine/kv_device/step.h"
 #include "engine/run/cache_layers.h"
 #include "engine/run/layer_runner.h"
@@ -20,13 +21,15 @@ struct DecodeRow { // the next token of one sequence
 	uint32_t top = 0;                      // number of largest logits that suffice; 0: all are wanted
 	std::span<const uint32_t> drafts = {}; // tokens that may follow it: one row each, with the same `top`
 	std::span<const uint32_t> before = {}; // tokens of the sequence; for Config::ngrams
+	IndexSequence* index = nullptr;        // of layers with an indexer; null: they attend to all tokens
+	std::vector<Position> starts = {};     // of the token and its drafts: see kBlockStart; empty where not needed
 };
 
 class Decoder {
  public:
 	// most_rows: limit of one step, drafts included; at most LayerRunner::kLogitRows.
 	// grams: of models with Config::ngrams, else null.
-	Decoder(LayerRunner&, const CacheLayers&, KvScratch&, KvScratch& window_scratch, uint32_t most_rows,
+	Decoder(LayerRunner&, const CacheLayers&, KvScratch&, KvScratch& window_scratch, IndexScratch&, uint32_t most_rows,
 	        const NGramTable* grams = nullptr);
 
 	// Appends each row's token to its sequence, then its drafts, which KvCache::step_tokens() of its caches must allow.
@@ -55,11 +58,15 @@ class Decoder {
 		const RopeTables* rope;
 		uint32_t token, position;
 		uint32_t top = 0;
+		IndexSequence* index = nullptr;
+		Position start = {}; // see DecodeRow::starts
 	};
 	void read_grams(std::span<const DecodeRow>);
 	// Runs the rows through all layers. Kept rows come first; their logits go to row_logits_. The logits of the other
 	// rows choose the next speculative tokens.
 	void run(KvPool&, std::span<const Row>);
+	std::optional<IndexStep> begin_index(KvPool&, std::span<const Row>);
+	void choose(IndexStep&, uint32_t l, const LayerRows&, KvStep&);
 	void enqueue_logits(std::span<const Row> kept);
 	void read_logits(std::span<const Row> kept); // after the wait
 	void enqueue_guesses(const View& x);
@@ -68,6 +75,7 @@ class Decoder {
 	LayerRunner& runner_;
 	const CacheLayers& cache_layers_;
 	KvScratch &scratch_, &window_scratch_;
+	IndexScratch& index_scratch_;
 	uint32_t most_rows_;
 	const NGramTable* grams_;
 	std::vector<float> gram_rows_; // of the step's rows, in order
@@ -75,7 +83,7 @@ class Decoder {
 	View x_;            // (2 most_rows, dim) f32
 	TokenViews tokens_; // of 2 * most_rows rows
 	RopeViews rope_;    // of 2 * most_rows rows
-	std::array<std::vector<float>, kMostRopes + 1> host_rope_;
+	std::array<std::vector<float>, kPositionTables> host_rope_;
 	bool lists_; // the device finds the largest logits
 	CandidateLists candidates_, guessed_;
 	std::vector<float> logits_, guesses_;             // (rows, vocab), if they are read

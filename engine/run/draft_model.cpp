@@ -103,7 +103,7 @@ DraftModel::DraftModel(const EngineOptions& o, const Tokenizer& target, uint32_t
 	engine_ = Engine::open(o, progress);
 	if (const uint32_t trained = engine_->config().max_seq) ctx = std::min(ctx, trained);
 	empty_ = std::make_unique<Session>(*engine_, SessionOptions{.kv = parse_policy("fp16"), .ctx = ctx});
-	if (engine_->cache_layers().states().n_layers) // its drafts are steps of one token, whose states are not kept
+	if (engine_->cache_layers().states().n_layers()) // its drafts are steps of one token, whose states are not kept
 		fail(Code::Unsupported,
 		     "{}: as a draft model it takes back what it guessed wrongly: a model with recurrent layers cannot go back "
 		     "to an earlier token",

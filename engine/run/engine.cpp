@@ -146,7 +146,7 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 	e->runner_ =
 	    std::make_unique<LayerRunner>(be, cfg, e->weights_, std::max(e->ubatch_, 2 * opt.max_rows), &e->loras_);
 	e->decoder_ = std::make_unique<Decoder>(*e->runner_, e->cache_layers_, e->scratch_, e->window_scratch_,
-	                                        opt.max_rows, e->ngram_table());
+	                                        e->index_scratch_, opt.max_rows, e->ngram_table());
 	e->decoder_->read_states_at(e->state_layers());
 	if (e->assistant_) {
 		e->assistant_->prepare(*e);
@@ -176,7 +176,7 @@ size_t Engine::activation_bytes() const {
 	return loras_.bytes + (images_ ? images_->encoder().weight_bytes() : 0) +
 	       (state_drafts_ ? state_drafts_->layers().bytes() : 0) + (assistant_ ? assistant_->bytes() : 0) +
 	       ring_->bytes() + runner_->bytes() + decoder_->bytes() + scratch_.bytes() + window_scratch_.bytes() +
-	       (spare_ ? spare_->bytes() : 0);
+	       index_scratch_.bytes() + (spare_ ? spare_->bytes() : 0);
 }
 
 std::unique_ptr<PromptMemory> Engine::take_prompt_memory() {

@@ -97,6 +97,7 @@ class Engine {
 	WeightRing& ring() { return *ring_; }
 	Decoder& decoder() { return *decoder_; }
 	KvScratch& scratch() { return scratch_; }
+	IndexScratch& index_scratch() { return index_scratch_; }
 	KvScratch& window_scratch() { return window_scratch_; } // for steps and prompts, of layers with a window
 	double& pace() { return pace_; }                        // of prompts: Prefill::step()
 	std::unique_ptr<PromptMemory> take_prompt_memory();
@@ -123,6 +124,7 @@ class Engine {
 	std::unique_ptr<WeightRing> ring_;
 	std::unique_ptr<KvPool> pool_;
 	KvScratch scratch_, window_scratch_;
+	IndexScratch index_scratch_;
 	std::unique_ptr<LayerRunner> runner_;
 	std::unique_ptr<Decoder> decoder_;
 	std::unique_ptr<PromptMemory> spare_;

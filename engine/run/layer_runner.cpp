@@ -6,9 +6,9 @@
 
 namespace kvrun {
 
-// Largest number of KV heads of a layer without keys and values of its own.
+// Largest number of KV heads whose keys and values are not stored: of a layer without its own.
 static uint32_t skipped_heads(const Config& cfg) {
-	uint32_t n = 0;
+	uint32_t n = cfg.indexer.block ? 1 : 0; // its queries are turned without keys
 	for (uint32_t l = 0; l < cfg.n_layers; ++l)
 		if (attends(cfg.layers[l]) && !has_own_kv(cfg, l)) n = std::max(n, cfg.layers[l].n_kv_heads);
 	return n;
@@ -46,6 +46,7 @@ LayerRunner::LayerRunner(Backend& be, const Config& cfg, const Weights& w, uint3
 		recurrent_.lay(a, cfg, most_rows);
 		latent_.lay(a, cfg, most_rows);
 		streams_.lay(a, cfg, most_rows);
+		index_.lay(a, cfg, most_rows);
 		if (!w.limits.empty()) within_ = a.take(DType::F32, most_rows, widest_input(cfg));
 		if (has_branch_rows(cfg)) branch_ = a.take(DType::F32, most_rows, cfg.dim);
 		if (const uint32_t n = unit_norms(cfg)) ones_ = a.take(DType::F32, n);
@@ -65,6 +66,7 @@ LayerRunner::LayerRunner(Backend& be, const Config& cfg, const Weights& w, uint3
 	};
 	fill(nowhere_, kSkip);
 	fill(ones_, 1.f);
+	fill(index_.shares, 1 / float(std::max(cfg.indexer.block, 1u)));
 	if (streams_.others) {
 		std::vector<float> others(streams_.others.elements(), 1);
 		if (!cfg.streams.hyper())
@@ -109,6 +111,7 @@ LayerRows LayerRunner::rows_of(uint32_t l, const View& x, const TokenViews& toke
 	if (cfg_.streams.n > 1) r.streams = streams_of(x, first, n), r.x = rows(streams_.x, 0, n);
 	if (streams_.laurel) r.laurel = rows(streams_.laurel, 0, n);
 	if (streams_.inject) r.inject = rows(streams_.inject, 0, n);
+	if (layer.indexed) r.index_q = rows(index_.q, 0, n), r.index_k = rows(index_.k, 0, n);
 	if (layer.output_gate) r.out_gate = shaped(recurrent_.out_gate, n, gate_width(layer));
 	if (recurrent_.values) r.values = rows(recurrent_.values, 0, n);
 	if (layer.latent.rank) {
@@ -117,7 +120,8 @@ LayerRows LayerRunner::rows_of(uint32_t l, const View& x, const TokenViews& toke
 		r.values = shaped(latent_.values, n, layer.n_heads * layer.latent.v_dim);
 	}
 	for (size_t i = 0; i < cfg_.ropes.size(); ++i) r.rope[i] = rows(rope[i], first, n);
-	if (cfg_.temperature.scale != 0) r.rope[kTemperature] = rows(rope[kTemperature], first, n);
+	for (const size_t i : {kTemperature, kBlockStart})
+		if (rope[i]) r.rope[i] = rows(rope[i], first, n);
 	return r;
 }
 
@@ -224,8 +228,8 @@ void LayerRunner::project_in(uint32_t l, const LayerRows& r, bool decode) {
 	if (layer.mlp_input == MlpInput::Parallel || layer.output_gate || layer.laurel_rank) { // others read it, too
 		const View& h = input(l, r);
 		multiply(qkv, h, Epilogue::None, decode);
-		const Proj gate[] = {{r.out_gate, L.wq_gate, {}}};
-		if (layer.output_gate) multiply(gate, h, Epilogue::None, decode);
+		const Proj more[] = {{r.out_gate, L.wq_gate, {}}, {r.index_q, L.index.q, {}}, {r.index_k, L.index.k, {}}};
+		if (layer.output_gate) multiply(std::span(more).first(layer.indexed ? 3 : 1), h, Epilogue::None, decode);
 		if (layer.laurel_rank) project_laurel(l, r, decode);
 	} else if (!layer.attn_norm) {
 		multiply(qkv, r.x, Epilogue::None, decode);

@@ -2,6 +2,7 @@
 #pragma once
 #include "backends/backend.h"
 #include "engine/kv_device/states.h"
+#include "engine/run/index_memory.h"
 #include "engine/run/latent_memory.h"
 #include "engine/run/logits.h"
 #include "engine/run/lora_products.h"
@@ -18,9 +19,10 @@ namespace kvrun {
 
 constexpr size_t kMostRopes = 2;
 // Position tables of rows: one for each of Config::ropes, (n, rotary_dim / 2, 2) f32; then, if there is a
-// Config::temperature, the amount it adds to q as a share of q, (n, 1) f32.
-using RopeViews = std::array<View, kMostRopes + 1>;
-constexpr size_t kTemperature = kMostRopes;
+// Config::temperature, the amount it adds to q as a share of q, (n, 1) f32; then, if Config::indexer has blocks of
+// several tokens, as the first of ropes, the position of the first token of the block that would end with the row.
+constexpr size_t kTemperature = kMostRopes, kBlockStart = kMostRopes + 1, kPositionTables = kMostRopes + 2;
+using RopeViews = std::array<View, kPositionTables>;
 
 struct TokenViews {   // of rows
 	View ids = {};    // (n) u32
@@ -49,6 +51,7 @@ struct LayerRows { // rows of one pass through a layer
 	View inject = {};                   // (n, streams) f32, of hyper-connections: factors of what is added to each
 	std::span<const float> ngrams = {}; // (n, NGrams::width()), in the layer of Config::ngrams
 	View laurel = {};                   // (n, dim) f32, of Layer::laurel_rank
+	View index_q = {}, index_k = {};    // (n, heads * channels), (n, channels) f32, of Layer::indexed
 };
 
 class LayerRunner {
@@ -84,6 +87,12 @@ class LayerRunner {
 	void rotate(uint32_t l, const LayerRows&, uint32_t first, uint32_t n, const KvDst&);
 	// Replaces these calls for a recurrent layer: norm, projections, update of states.
 	void recur(uint32_t l, const LayerRows&, std::span<const StateGroup>, bool decode);
+	// Of Layer::indexed, after project_in(): queries (n, heads, channels), normed and rotated; means of the latest
+	// keys, which take all rows through `states`; the keys of blocks that end with rows first .. first + n - 1, of
+	// these means.
+	View index_queries(uint32_t l, const LayerRows&);
+	void mean_index_keys(const LayerRows&, std::span<const StateGroup> states);
+	void store_index_keys(uint32_t l, const LayerRows&, uint32_t first, uint32_t n, const KvDst&);
 	Softmax softmax(uint32_t l, const LayerRows&) const;         // of attention, between rotate() and project_out()
 	void project_out(uint32_t l, const LayerRows&, bool decode); // attention output, MLP
 	// The expanded form of latent attention (LayerRows::expanded), for rows of a prompt. n latents and rotated keys of
@@ -196,6 +205,7 @@ class LayerRunner {
 	LatentMemory latent_;                 // of most_rows
 	std::optional<uint32_t> key_rows_of_; // layer whose weights LatentMemory::key_rows has
 	StreamMemory streams_;                // of most_rows
+	IndexMemory index_;                   // of most_rows
 	View branch_;                         // (most_rows, dim) f32, or empty
 	View within_;                         // (most_rows, elements of the widest input) f32, or empty
 	View ones_;                           // (channels of a head) f32, or empty

@@ -23,7 +23,8 @@ uint64_t activation_bytes(const Config& c, uint32_t ubatch) {
 	return rows * 4 * (c.dim * (LayerRunner::has_branch_rows(c) ? 2 : 1) + 2 * uint64_t(most.q) + 2 * most.kv) +
 	       MlpMemory::bytes(c, uint32_t(rows)) + RecurrentMemory::bytes(c, uint32_t(rows)) +
 	       LatentMemory::bytes(c, uint32_t(rows)) + StreamMemory::bytes(c, uint32_t(rows)) +
-	       (c.encodes ? 0 : LayerRunner::kLogitRows * logit_row) + uint64_t(c.dim) * c.streams.n * 4 + 8 + rope_row;
+	       IndexMemory::bytes(c, uint32_t(rows)) + (c.encodes ? 0 : LayerRunner::kLogitRows * logit_row) +
+	       uint64_t(c.dim) * c.streams.n * 4 + 8 + rope_row;
 }
 
 ModelMemory model_memory(const Config& c, uint64_t weight_bytes, uint32_t ubatch) {
@@ -89,8 +90,9 @@ MemoryAccount memory_account(const ModelMemory& m, uint64_t total_bytes, uint64_
 
 KvPlan plan_of_model(const CacheLayers& layers, const KvPolicy& policy, uint64_t n_tokens) {
 	const bool window = !layers.both_kinds() && layers.window() && n_tokens > layers.window().tokens;
-	return window ? make_window_plan(layers.main_shape(), layers.window())
-	              : make_device_plan(policy, layers.main_shape());
+	return with_index(window ? make_window_plan(layers.main_shape(), layers.window())
+	                         : make_device_plan(policy, layers.main_shape()),
+	                  layers.index_shape());
 }
 
 bool evicts(const KvPlan& plan) { return !plan.keeps_all && plan.fill[int(Tier::Regular)] == Fill::None; }

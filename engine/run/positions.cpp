@@ -43,8 +43,15 @@ Position PositionCounter::take_numbered(uint32_t token) {
 
 const PositionCounter& TextPositions::counted(std::span<const uint32_t> text) {
 	if (counted_ > text.size()) forget();
-	for (; counted_ < text.size(); ++counted_) counter_.take(text[counted_]);
+	for (; counted_ < text.size(); ++counted_) latest_[counted_ % kLatest] = counter_.take(text[counted_]);
 	return counter_;
+}
+
+Position TextPositions::latest(std::span<const uint32_t> text, uint32_t n) {
+	const uint32_t at = uint32_t(text.size()) - n;
+	if (!axes_) return {at, at, at, at};
+	counted(text);
+	return latest_[at % kLatest];
 }
 
 uint32_t TextPositions::next(std::span<const uint32_t> text) {

@@ -7,6 +7,7 @@
 #include "engine/run/image_rows.h"
 #include "models/config.h"
 #include <algorithm>
+#include <array>
 #include <span>
 #include <vector>
 
@@ -43,12 +44,16 @@ class TextPositions {
 	uint32_t next(std::span<const uint32_t> text); // of a token of the vocabulary behind the text
 	// Appends those of tokens that come behind the text.
 	void append(std::span<const uint32_t> text, std::span<const uint32_t> tokens, std::vector<Position>& out);
+	// Of the text's latest tokens, the n-th from its end: 1 <= n <= kLatest, n <= its length.
+	Position latest(std::span<const uint32_t> text, uint32_t n);
+	static constexpr uint32_t kLatest = 32;
 
  private:
 	const PositionCounter& counted(std::span<const uint32_t> text);
 	RopeAxes axes_;
 	PositionCounter counter_;
-	size_t counted_ = 0; // tokens
+	size_t counted_ = 0;                        // tokens
+	std::array<Position, kLatest> latest_ = {}; // of the counted token i: i % kLatest
 };
 
 } // namespace kvrun

@@ -99,15 +99,47 @@ void Prefill::write_tokens() {
 }
 
 // Attention of rows of a layer, from row at_ of the block on.
-void Prefill::attend(KvPrefill& kv, uint32_t k, const LayerRows& r, bool owns) {
+void Prefill::attend(KvPrefill& kv, uint32_t k, const LayerRows& r, bool owns, IndexStep* index) {
 	const Softmax softmax = runner_.softmax(layer_, r);
 	const uint32_t first = n_read_ + at_;
 	const bool windowed = bool(runner_.config().layers[layer_].window);
+	const CacheLayers& layers = session_.engine().cache_layers();
+	uint32_t choosing = 0; // the first row that attends to chosen tokens
+	while (choosing < r.n && !(index && index->chooses(choosing))) ++choosing;
+	const uint32_t most = IndexStep::most_rows(layers.index_shape(), session_.n_tokens() + at_ + r.n);
+	const View queries = choosing < r.n ? runner_.index_queries(layer_, r) : View();
 	for (uint32_t i = 0, n; i < r.n; i += n) {
 		const PromptImages::Part part = images_->part(first + i, first + r.n, windowed);
 		n = part.end - first - i;
-		kv.attend(k, kvrun::rows(r.att, i, n), kvrun::rows(r.q, i, n), at_ + i, softmax, owns, part.together);
+		View chosen;
+		if (i < choosing)
+			n = std::min(n, choosing - i);
+		else
+			n = std::min(n, most), chosen = index->choose(layers.index(layer_), kvrun::rows(queries, i, n), i);
+		kv.attend(k, kvrun::rows(r.att, i, n), kvrun::rows(r.q, i, n), at_ + i, softmax, owns, part.together, chosen);
 	}
+}
+
+// Of a layer with an indexer: stores the keys of these rows' blocks. Null where rows attend to all tokens.
+std::optional<IndexStep> Prefill::store_index(const LayerRows& r) {
+	if (!runner_.config().layers[layer_].indexed) return std::nullopt;
+	Engine& e = session_.engine();
+	const CacheLayers& layers = e.cache_layers();
+	if (layers.index_shape().block > 1) {
+		const uint32_t k = layers.index_state(layer_);
+		states_step_->piece(k, at_ == 0, r.n);
+		runner_.mean_index_keys(r, states_step_->groups(k));
+	}
+	if (!session_.index()) return std::nullopt;
+	std::vector<IndexRow> rows;
+	for (uint32_t i = 0; i < r.n; ++i) rows.push_back({session_.index(), session_.n_tokens() + at_ + i});
+	std::optional<IndexStep> index(std::in_place, e.backend(), e.index_scratch(), e.pool(), std::move(rows));
+	for (uint32_t i = 0, n; i < r.n; i += n) {
+		n = r.n - i;
+		const KvDst dst = index->destination(layers.index(layer_), i, n);
+		runner_.store_index_keys(layer_, r, i, n, dst);
+	}
+	return index;
 }
 
 double Prefill::begin_block() {
@@ -124,6 +156,11 @@ double Prefill::begin_block() {
 		for (const Position& at : positions) session_.rope()[i].append(at, rope);
 		be.write(*memory_->rope[i].buf, memory_->rope[i].at, std::as_bytes(std::span(rope)));
 	}
+	if (const View& t = memory_->rope[kBlockStart]) {
+		for (const Position& at : session_.block_starts(positions)) session_.rope()[0].append(at, rope);
+		be.write(*t.buf, t.at, std::as_bytes(std::span(rope)));
+		rope.clear();
+	}
 	if (const View& t = memory_->rope[kTemperature]) {
 		session_.rope().append_temperature(seq.n_tokens(), n_, rope);
 		be.write(*t.buf, t.at, std::as_bytes(std::span(rope)));
@@ -132,6 +169,7 @@ double Prefill::begin_block() {
 		Engine& e = session_.engine();
 		const CacheLayers& layers = e.cache_layers();
 		give_up_block(); // of an earlier attempt with less room
+		if (session_.index()) session_.index()->make_room(n_);
 		kv_.emplace(be, e.scratch(), seq, n_, memory_->kv(false, session_.window()), layers.n_heads(false), ubatch_,
 		            std::span<const uint32_t>(), memory_->by_layer(false));
 		if (const StateOfRow s{session_.states()}; s.seq)
@@ -250,6 +288,7 @@ void Prefill::give_up_block() {
 	states_step_.reset();
 	window_kv_.reset();
 	kv_.reset();
+	if (session_.index()) session_.index()->truncate(session_.n_tokens());
 }
 
 double Prefill::rows(double room, bool must) {
@@ -305,6 +344,7 @@ double Prefill::layer_rows(uint32_t m) {
 	}
 	runner_.project_in(layer_, r, /*decode=*/false);
 	runner_.rotate(layer_, r, 0, m, owns ? kv.destination(k, at_, m) : KvDst());
+	std::optional<IndexStep> index = store_index(r);
 	if (hooks_.queries && !looking_) {
 		Queries& read = queries_.emplace_back(Queries{layer_, n_read_ + at_, m, {}, {}});
 		runner_.read_rows(r.q, read.rows);
@@ -316,7 +356,7 @@ double Prefill::layer_rows(uint32_t m) {
 		if (r.expanded)
 			attend_expanded(r, kv, from);
 		else
-			attend(kv, k, r, owns);
+			attend(kv, k, r, owns, index ? &*index : nullptr);
 		if (all || last_rows) project_out(r, all);
 	} else if (r.expanded) { // later rows attend to these
 		runner_.expand(layer_, heads, unpacked_ + at_, from, m);
@@ -478,6 +518,7 @@ void Prefill::end_block() {
 	kv_->end();
 	if (window_kv_) window_kv_->end();
 	if (states_step_) states_step_->end(n_);
+	if (session_.index()) session_.index()->append(n_);
 	give_up_block();
 	session_.append_history(std::span(tokens_).subspan(n_read_, n_));
 	n_read_ += n_;
@@ -527,6 +568,7 @@ void fill_with_noise(Session& s, uint32_t n) {
 			constexpr float kNoise[] = {0.5f, -0.75f, 0.625f, -0.5f};
 			states->fill(m, kNoise);
 		}
+		if (IndexSequence* index = s.index()) index->fill(m, std::span(noise).first(size_t(1) << 16));
 		s.append_history(std::vector<uint32_t>(m, kNoToken));
 	}
 	e.note_prompt_bytes(memory->bytes());

@@ -1,5 +1,6 @@
 // Prefill: reads a prompt into a session, in pieces of bounded time.
 #pragma once
+#include "engine/kv_device/index_step.h"
 #include "engine/kv_device/prefill.h"
 #include "engine/run/layer_runner.h"
 #include "engine/run/prompt_images.h"
@@ -79,7 +80,8 @@ class Prefill {
 	double piece(double room, bool must);
 	double begin_block();
 	void write_tokens();
-	void attend(KvPrefill& kv, uint32_t k, const LayerRows& r, bool owns);
+	void attend(KvPrefill& kv, uint32_t k, const LayerRows& r, bool owns, IndexStep* index);
+	std::optional<IndexStep> store_index(const LayerRows&);
 	double rows(double room, bool must);
 	void project_out(const LayerRows&, bool all);
 	double layer_rows(uint32_t m);

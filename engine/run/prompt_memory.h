@@ -120,6 +120,7 @@ class PromptMemory {
 				for (size_t i = 0; i < cfg_.ropes.size(); ++i)
 					rope[i] = a.take(DType::F32, n_rows, cfg_.ropes[i].dim / 2, 2);
 				if (cfg_.temperature.scale != 0) rope[kTemperature] = a.take(DType::F32, n_rows);
+				if (cfg_.indexer.block > 1) rope[kBlockStart] = a.take(DType::F32, n_rows, cfg_.ropes[0].dim / 2, 2);
 			});
 		}
 	}

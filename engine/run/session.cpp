@@ -21,7 +21,7 @@ static KvPolicy policy_of(Engine& e, const SessionOptions& opt) {
 		     "fetch=0",
 		     p.text);
 	// A speculative token is not cached, but windows and states would keep it.
-	if (p.fetch && !p.fetch_sync && (layers.both_kinds() || layers.states().n_layers)) {
+	if (p.fetch && !p.fetch_sync && (layers.both_kinds() || layers.states().n_layers())) {
 		if (p.text.find("fetch_mode") != std::string::npos)
 			fail(Code::Unsupported,
 			     "policy '{}' fetches by speculation, which kvrun does not do for models with {}; give fetch_mode=sync",
@@ -53,6 +53,11 @@ Session::Session(Engine& e, const SessionOptions& options)
 		window_ = layers.window();
 		plan_ = std::make_shared<const KvPlan>(make_window_plan(e.kv_shape(), window_));
 	}
+	plan_ = std::make_shared<const KvPlan>(with_index(*plan_, layers.index_shape()));
+	if (layers.index_shape().n_layers && !plan().chosen && longest > e.config().indexer.all_up_to())
+		warn_once(fmt::format("policy '{}' fetches tokens, so attention reads all of them; in contexts of more than {} "
+		                      "the model was trained to read only those that its indexer chooses; give fetch=0",
+		                      opt.kv.text, e.config().indexer.all_up_to()));
 	check_split();
 	const size_t all = e.pool().budget_bytes(), budget = all - std::min(all, window_bytes(longest) + state_bytes());
 	const uint64_t fits = tokens_that_fit(plan(), budget, longest);
@@ -71,8 +76,9 @@ Session::Session(Engine& e, const SessionOptions& options)
 	if (window_plan_)
 		seqs_.window = std::make_unique<KvSequence>(e.backend(), *window_plan_, e.pool(),
 		                                            std::min(ctx_, layers.window().tokens + kLag), opt.seed);
-	if (layers.states().n_layers)
+	if (layers.states().n_layers())
 		seqs_.states = std::make_unique<StateSequence>(e.backend(), e.pool(), layers.states());
+	if (plan().chosen) seqs_.index = std::make_unique<IndexSequence>(e.backend(), e.pool(), layers.index_shape());
 }
 
 // Layers that share codes must lie on one device.
@@ -163,6 +169,18 @@ std::vector<Position> Session::positions(std::span<const uint32_t> tokens) {
 	std::vector<Position> out;
 	out.reserve(tokens.size());
 	positions_.append(history_, tokens, out);
+	return out;
+}
+
+std::vector<Position> Session::block_starts(std::span<const Position> next) {
+	const uint32_t back = engine_.config().indexer.block - 1;
+	if (!engine_.config().indexer.block || !back) return {};
+	std::vector<Position> out(next.size());
+	for (size_t i = 0; i < next.size(); ++i)
+		if (i >= back)
+			out[i] = next[i - back];
+		else if (const uint32_t n = back - uint32_t(i); n <= history_.size())
+			out[i] = positions_.latest(history_, n);
 	return out;
 }
 
@@ -257,8 +275,22 @@ std::span<const RowLogits> decode_step(std::span<const SessionRow> rows) {
 		drafts |= !rows[i].drafts.empty();
 		if (s.plan().policy.fetch_sync != rows[0].session->plan().policy.fetch_sync)
 			refuse(Code::Invalid, "fetch_mode=sync shares no step with sessions of other policies");
-		step.push_back({s.seqs_.main.get(), s.seqs_.window.get(), s.seqs_.states.get(), s.rope_.get(),
-		                s.next_position(), rows[i].token, rows[i].top, rows[i].drafts});
+		step.push_back({s.seqs_.main.get(),
+		                s.seqs_.window.get(),
+		                s.seqs_.states.get(),
+		                s.rope_.get(),
+		                s.next_position(),
+		                rows[i].token,
+		                rows[i].top,
+		                rows[i].drafts,
+		                {},
+		                s.index()});
+		if (e.config().indexer.block > 1) {
+			std::vector<Position> next;
+			for (uint32_t j = 0, at = step.back().position; j <= rows[i].drafts.size(); ++j, ++at)
+				next.push_back({at, at, at, at});
+			step.back().starts = s.block_starts(next);
+		}
 	}
 	for (size_t i = 0; i < rows.size(); ++i) {
 		rows[i].session->history_room(1 + uint32_t(rows[i].drafts.size()));
@@ -308,6 +340,7 @@ std::exception_ptr Session::fault_of(uint32_t token) {
 bool Session::sync_history() noexcept {
 	if (history_.size() <= n_tokens()) return false;
 	history_.resize(n_tokens());
+	if (seqs_.index) seqs_.index->truncate(n_tokens());
 	return true;
 }
 
@@ -327,9 +360,14 @@ void Session::restore(std::span<const std::byte> books, std::span<const std::byt
 	};
 	Sequences seqs{read(plan(), books), nullptr};
 	if (window_plan_) seqs.window = read(*window_plan_, window_books);
-	if (const StateShape& states = engine_.cache_layers().states(); states.n_layers) {
+	if (const StateShape& states = engine_.cache_layers().states(); states.n_layers()) {
 		seqs.states = std::make_unique<StateSequence>(engine_.backend(), engine_.pool(), states);
 		seqs.states->restore(uint32_t(history.size()), source);
+	}
+	if (plan().chosen) {
+		seqs.index =
+		    std::make_unique<IndexSequence>(engine_.backend(), engine_.pool(), engine_.cache_layers().index_shape());
+		seqs.index->restore(uint32_t(history.size()), source);
 	}
 	seqs_ = std::move(seqs);
 	history_ = std::move(history);
@@ -346,6 +384,7 @@ void Session::reset() {
 	seqs_.main->reset();
 	if (seqs_.window) seqs_.window->reset();
 	if (seqs_.states) seqs_.states->reset();
+	if (seqs_.index) seqs_.index->reset();
 }
 
 // ---- forks and checkpoints
@@ -406,6 +445,7 @@ void Session::truncate(uint32_t n) {
 		seqs_.main->truncate(n);
 		if (seqs_.window) seqs_.window->truncate(n);
 		if (seqs_.states) seqs_.states->truncate(n);
+		if (seqs_.index) seqs_.index->truncate(n);
 	} else if (const Sequences* c = checkpoint_at(n)) {
 		seqs_ = c->fork(); // the checkpoint stays for further attempts
 	} else {

@@ -73,6 +73,7 @@ class Session {
 	KvSequence& seq() { return *seqs_.main; } // of the main cache
 	const KvSequence& seq() const { return *seqs_.main; }
 	KvSequence* window_seq() const { return seqs_.window.get(); } // of layers with a window; null: no such cache
+	IndexSequence* index() const { return seqs_.index.get(); }    // null: the model has no indexer, or it is not used
 	StateSequence* states() const { return seqs_.states.get(); }  // of recurrent layers; null if the model has none
 	Window window() const { return window_; } // of the main cache's layers, if the context is longer
 	uint32_t prompt_rows() const;             // rows of keys and values that a prompt needs in addition to its own
@@ -81,6 +82,9 @@ class Session {
 	// Of tokens that come next: those of a prompt, or a token of the vocabulary.
 	std::vector<Position> positions(std::span<const uint32_t> tokens);
 	uint32_t next_position() { return positions_.next(history_); }
+	// Of tokens at these positions that come next: those of the first tokens of blocks that would end with them, 0
+	// where there is none. Empty unless Config::indexer has blocks of several tokens.
+	std::vector<Position> block_starts(std::span<const Position> next);
 
 	// ---- for session files
 	// Replaces an empty session's sequences: KvSequence::restore(). window_books: those of the cache of window_seq().
@@ -102,8 +106,10 @@ class Session {
 	struct Sequences { // one for each cache
 		std::unique_ptr<KvSequence> main, window;
 		std::unique_ptr<StateSequence> states = nullptr;
+		std::unique_ptr<IndexSequence> index = nullptr;
 		Sequences fork() const {
-			return {main->fork(), window ? window->fork() : nullptr, states ? states->fork() : nullptr};
+			return {main->fork(), window ? window->fork() : nullptr, states ? states->fork() : nullptr,
+			        index ? index->fork() : nullptr};
 		}
 		uint32_t exact_position(uint32_t n) const; // that all of them can go back to
 	};

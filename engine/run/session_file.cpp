@@ -70,8 +70,16 @@ uint64_t layout_of(const Session& s) {
 	if (s.window_plan()) h ^= std::rotl(layout_of(*s.window_plan()), 1);
 	if (const StateSequence* states = s.states()) {
 		const StateShape& shape = states->shape();
-		const uint64_t words[] = {shape.n_layers, shape.conv_words, shape.rule_words};
+		// Without n-grams or an indexer all states have the same size.
+		std::vector<uint64_t> words = {shape.n_layers(), shape.conv_words, shape.words[0] - shape.conv_words};
+		if (std::ranges::any_of(shape.words, [&](uint32_t w) { return w != shape.words[0]; }))
+			words.insert(words.end(), shape.words.begin(), shape.words.end());
 		h ^= std::rotl(hash_of(std::as_bytes(std::span(words))), 2);
+	}
+	if (const IndexSequence* index = s.index()) {
+		const IndexShape& shape = index->shape();
+		const uint64_t words[] = {shape.n_layers, shape.dim, shape.block, shape.kPageKeys};
+		h ^= std::rotl(hash_of(std::as_bytes(std::span(words))), 3);
 	}
 	return h;
 }
@@ -218,6 +226,7 @@ void write_session(Session& s, NewFile& file, std::span<const std::byte> note) {
 	s.seq().save_device(sink);
 	if (KvSequence* w = s.window_seq()) w->save_device(sink);
 	if (const StateSequence* states = s.states()) states->save_device(sink);
+	if (const IndexSequence* index = s.index()) index->save_device(sink);
 	header.sections[kDevice] = {file.bytes() - at, hash.value()};
 	add(kNote, note);
 	header.magic = kMagic;

@@ -22,7 +22,7 @@ TEST_CASE("hyper-connections: what the converter's files say") {
 	CHECK(c.layers[0].recurrent.gate_function == Activation::Sigmoid);
 	for (uint32_t l = 0; l < plain.n_layers; ++l) CHECK(attends(plain.layers[l]) == (l == 1 || l == 3));
 	CHECK(c.layer_input_dim == 0);
-	CHECK(c.chosen_tokens == 64 + 3); // whole blocks of 4 tokens, and up to 3 behind them
+	CHECK(c.indexer.all_up_to() == 64 + 3); // whole blocks of 4 tokens, and up to 3 behind them
 	CHECK_FALSE(plain.ngrams.longest);
 	const NGrams& g = c.ngrams;
 	CHECK((g.longest == 3 && g.layer == 1 && g.per_length == 2 && g.dim == 8 && g.taps == 4));
@@ -30,12 +30,12 @@ TEST_CASE("hyper-connections: what the converter's files say") {
 	CHECK((g.rows() == 4 && g.width() == 32 && g.span() == 10));
 	CHECK(g.first == std::vector<uint64_t>{0, 89, 186, 287});
 	CHECK(g.sizes == std::vector<uint64_t>{89, 97, 101, 103});
-	// The convolution's state is a page behind those of recurrent layers, as large as they are at least.
+	// The convolution's state is a page behind those of recurrent layers; behind it are the latest keys of the indexer.
 	const CacheLayers layers(c), without(plain);
-	CHECK(layers.states().n_layers == 4);
+	CHECK(layers.states().n_layers() == 5);
 	CHECK(layers.ngram_state() == 3u);
-	CHECK(layers.states().words() >= 9 * 4 * 32);
-	CHECK(layers.model_layers(c) == std::vector<uint32_t>{3, 0, 1, 2, 1});
+	CHECK((layers.states().words[3] == 9 * 4 * 32 && layers.states().words[4] == 3 * 16));
+	CHECK(layers.model_layers(c) == std::vector<uint32_t>{3, 0, 1, 2, 1, 3, 3});
 	CHECK_FALSE(without.ngram_state());
 	// A row of the residual stream has all streams; activations are counted with them.
 	Arena dry(nullptr);
@@ -82,7 +82,7 @@ TEST_CASE("hyper-connections: what files may not say") {
 		check_refused(renamed(good, tensor, other), fmt::format("tensor {} is missing", tensor));
 	}
 	// Files without an indexer, and of a converter that lost which layers have one, attend to all tokens.
-	CHECK(config_of(array("qwen4exp.attention.compress_ratios", 4, 3, 0)).chosen_tokens == 0);
+	CHECK(config_of(array("qwen4exp.attention.compress_ratios", 4, 3, 0)).indexer.block == 0);
 }
 
 TEST_CASE("n-grams: rows of the table") {

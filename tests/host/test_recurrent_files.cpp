@@ -42,7 +42,7 @@ TEST_CASE("recurrent layers: a model of states alone has a cache without layers"
 	CHECK(kv_f16_bytes(c) == 0);
 	const CacheLayers layers(c);
 	CHECK(layers.main_shape().n_layers == 0);
-	CHECK(layers.states().n_layers == 3);
+	CHECK(layers.states().n_layers() == 3);
 	CHECK(layers.states().first == 0);
 	for (const char* policy : {"fp16", "kivi2", "zipcache", "h2o,budget=64", "turbo3/2"}) {
 		CAPTURE(policy);
@@ -279,7 +279,7 @@ TEST_CASE("recurrent layers: plans count states, and tokens of the layers that a
 	CHECK(scan.states().bytes() == size_t(36) * 4 * (48 * 128 * 64 + 3 * 3328));
 	const CacheLayers single(parse_synth("nemotron-nano-9b-v2:q4_k").config);
 	CHECK(single.main_shape().n_layers == 4);
-	CHECK(single.states().n_layers == 27);
+	CHECK(single.states().n_layers() == 27);
 	CHECK(conv.states().bytes() == size_t(10) * 4 * 2 * 2048); // 10 layers: 2 rows of 2048 channels, f32
 	const MemoryAccount a = memory_account(m, uint64_t(24) << 30, 4096);
 	CHECK(a.states == m.state_bytes);

@@ -1,0 +1,45 @@
+// Live bits of pages for rows that attend to chosen tokens.
+#include "engine/kv_device/chosen.h"
+#include <algorithm>
+
+namespace kvrun {
+
+void RowChoices::clear() {
+	for (const Range& r : ranges_) pool_.tables().give(r.at, r.words);
+	ranges_.clear(), rows_.clear();
+}
+
+void RowChoices::add(const KvSequence& s, uint32_t first, uint32_t n) {
+	const uint32_t stride = s.table_pages() * 4, words = s.plan().n_heads * stride;
+	ranges_.reserve(ranges_.size() + 1);
+	ranges_.push_back({pool_.tables().take(n * words), n * words});
+	for (uint32_t i = 0; i < n; ++i)
+		rows_.push_back({&s, first + i, {ranges_.back().at + i * words, s.plan().n_heads == 1 ? 0 : stride}});
+}
+
+const RowChoice* RowChoices::of(uint32_t row) const {
+	const auto r = std::ranges::lower_bound(rows_, row, {}, &Row::row); // added in order
+	return r == rows_.end() || r->row != row ? nullptr : &r->choice;
+}
+
+size_t RowChoices::plan(uint32_t l, StepTable& table) {
+	std::vector<uint32_t> words;
+	for (const Row& r : rows_)
+		for (uint32_t h = 0; h < r.seq->plan().n_heads; ++h)
+			for (const PageRun& run : r.seq->runs(l)) {
+				const uint32_t page = r.seq->plan().page[int(run.tier)];
+				words.insert(words.end(),
+				             {r.row, run.n, page, r.seq->live_word(l, run.first) + h * r.seq->live_stride(),
+				              r.choice.live_word(run.first) + h * r.choice.stride,
+				              r.seq->position_word(l, h, run.first), (run.first - r.seq->tier_first(run.tier)) * page,
+				              0});
+			}
+	n_work_ = uint32_t(words.size() / LIVE_WORDS);
+	return table.put(words);
+}
+
+void RowChoices::enqueue(Backend& be, const View& bits, const Buffer& words, size_t at, uint32_t n_work) const {
+	if (n_work) be.index_live(pool_.tables().view(), bits, table_view(words, at, n_work, LIVE_WORDS));
+}
+
+} // namespace kvrun

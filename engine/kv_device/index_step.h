@@ -1,0 +1,43 @@
+// The indexer's part of a decode step or a piece of a prompt: where new keys go, and which tokens rows attend to.
+#pragma once
+#include "engine/kv_device/index.h"
+#include "engine/kv_device/step_table.h"
+
+namespace kvrun {
+
+struct IndexRow {
+	IndexSequence* seq; // null: the row's sequence has no indexer and attends to all tokens
+	uint32_t position;  // tokens of the sequence before the row's own
+};
+
+struct IndexScratch { // device memory that steps and prompts share
+	Buffer words;     // work lists
+	Buffer score;     // (rows, keys) f32
+	Buffer bits;      // (rows, words) u32
+	size_t bytes() const { return words.bytes() + score.bytes() + bits.bytes(); }
+};
+
+class IndexStep {
+ public:
+	// Rows of which one at least has a sequence; those of a sequence follow each other in its order. Call make_room()
+	// of the sequences before, and append() behind the work.
+	IndexStep(Backend&, IndexScratch&, KvPool&, std::vector<IndexRow>);
+	bool chooses(uint32_t row) const { return rows_[row].seq && shape_.chooses(rows_[row].position + 1); }
+	// Where rows first .. first + n - 1 store the keys of blocks that end with them, in layer l of the indexer's; sets
+	// n to how many rows one op can store. Uses the work lists: enqueue the op before the next call.
+	KvDst destination(uint32_t l, uint32_t first, uint32_t& n);
+	// Bits of the tokens that rows first .. first + q.shape[0] - 1 attend to, (rows, words) u32: op::IndexPick. The
+	// keys of all their blocks are stored. q (n, n_heads, dim).
+	View choose(uint32_t l, const View& q, uint32_t first);
+	// So many rows choose at once: of a prompt, whose last token is at this position.
+	static uint32_t most_rows(const IndexShape&, uint32_t last_position);
+
+ private:
+	Backend& be_;
+	IndexScratch& scratch_;
+	KvPool& pool_;
+	std::vector<IndexRow> rows_;
+	IndexShape shape_;
+};
+
+} // namespace kvrun
