@@ -25,6 +25,7 @@ constexpr SizeRow kSizeRows[] = {
     {"live", "live masks", &KvBytes::live},
     {"fetch", "fetched tokens, masks", &KvBytes::fetch},
     {"states", "recurrent states", &KvBytes::states},
+    {"index", "keys of the indexer", &KvBytes::index},
 };
 
 const char* tier_name(int t) {

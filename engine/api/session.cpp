@@ -34,7 +34,7 @@ kvrun_session_info info_of(const Session& s) {
 	i.f16_bytes = b.f16;
 	i.code_bytes = b.codes;
 	i.param_bytes = b.k_params + b.v_params;
-	i.overhead_bytes = b.slack + b.tables + b.live + b.fetch + b.states;
+	i.overhead_bytes = b.slack + b.tables + b.live + b.fetch + b.states + b.index;
 	i.total_bytes = b.total();
 	i.f16_equivalent = s.f16_bytes();
 	i.takes_drafts = s.why_one_token().empty();

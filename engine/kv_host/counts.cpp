@@ -149,7 +149,7 @@ KvBytes bytes_of(const KvPlan& plan, const KvCounts& c) {
 	b.slack = pages - b.f16 - b.codes - b.k_params - b.v_params;
 	for (const LayerPlan& L : plan.layers) b.k_params += L.balanced ? plan.balancer_bytes() : 0;
 	b.tables = n_pages * 16;
-	b.states = plan.index_token_bytes * c.n_tokens;
+	b.index = plan.index_token_bytes * c.n_tokens;
 	b.live = n_pages * (plan.table_bytes() - 16);
 	if (plan.fetches()) {
 		const size_t L = plan.layers.size(), n = plan.fetch_pages(c.pages),

@@ -103,12 +103,13 @@ struct KvBytes {
 	size_t tables = 0;                 // page tables
 	size_t live = 0;                   // live masks
 	size_t fetch = 0;                  // for fetching: f16 pages, memory for arrivals, masks and tables
-	size_t states = 0;                 // of recurrent layers; keys of an indexer
-	size_t total() const { return f16 + codes + k_params + v_params + slack + tables + live + fetch + states; }
+	size_t states = 0;                 // of recurrent layers
+	size_t index = 0;                  // keys of an indexer
+	size_t total() const { return f16 + codes + k_params + v_params + slack + tables + live + fetch + states + index; }
 	KvBytes& operator+=(const KvBytes& b) {
 		f16 += b.f16, codes += b.codes, k_params += b.k_params, v_params += b.v_params;
 		slack += b.slack, tables += b.tables, live += b.live, fetch += b.fetch;
-		states += b.states;
+		states += b.states, index += b.index;
 		return *this;
 	}
 };

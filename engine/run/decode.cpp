@@ -30,21 +30,17 @@ std::span<RowLogits> Decoder::decode(KvPool& pool, std::span<const DecodeRow> st
 	std::vector<Row> first, rows, ahead;
 	for (const DecodeRow& r : step) {
 		KvFetch* f = r.seq->fetch();
-		rows.push_back({{r.seq, true}, r.window_seq, r.states, r.rope, r.token, r.position, r.top, r.index});
+		rows.push_back({{r.seq, true}, r.window_seq, r.states, r.rope, r.token, r.position, r.top});
+		rows.back().index = r.index;
 		if (!r.starts.empty()) rows.back().start = r.starts[0];
 		if (f && r.seq->plan().speculates() && !f->ready())
 			first.push_back({{r.seq, false}, nullptr, nullptr, r.rope, r.token, r.position});
 	}
 	for (const DecodeRow& r : step)
 		for (uint32_t i = 0; i < r.drafts.size(); ++i) {
-			rows.push_back({{r.seq, true, i + 1},
-			                r.window_seq,
-			                r.states,
-			                r.rope,
-			                r.drafts[i],
-			                r.position + i + 1,
-			                r.top,
-			                r.index});
+			rows.push_back(
+			    {{r.seq, true, i + 1}, r.window_seq, r.states, r.rope, r.drafts[i], r.position + i + 1, r.top});
+			rows.back().index = r.index;
 			if (!r.starts.empty()) rows.back().start = r.starts[i + 1];
 		}
 	KV_ASSERT(!rows.empty() && rows.size() <= most_rows_);

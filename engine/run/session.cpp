@@ -275,16 +275,9 @@ std::span<const RowLogits> decode_step(std::span<const SessionRow> rows) {
 		drafts |= !rows[i].drafts.empty();
 		if (s.plan().policy.fetch_sync != rows[0].session->plan().policy.fetch_sync)
 			refuse(Code::Invalid, "fetch_mode=sync shares no step with sessions of other policies");
-		step.push_back({s.seqs_.main.get(),
-		                s.seqs_.window.get(),
-		                s.seqs_.states.get(),
-		                s.rope_.get(),
-		                s.next_position(),
-		                rows[i].token,
-		                rows[i].top,
-		                rows[i].drafts,
-		                {},
-		                s.index()});
+		step.push_back({s.seqs_.main.get(), s.seqs_.window.get(), s.seqs_.states.get(), s.rope_.get(),
+		                s.next_position(), rows[i].token, rows[i].top, rows[i].drafts});
+		step.back().index = s.index();
 		if (e.config().indexer.block > 1) {
 			std::vector<Position> next;
 			for (uint32_t j = 0, at = step.back().position; j <= rows[i].drafts.size(); ++j, ++at)

@@ -134,7 +134,8 @@ void complete_recurrent(SynthSpec& s, const Family& family, const SynthTraits& t
 	place_recurrent(s.config, r);
 }
 
-// Four streams, and n-grams of two and three tokens: 16 rows of a small table for a token.
+// Four streams, and n-grams of two and three tokens: 16 rows of a small table for a token; an indexer that chooses 2048
+// tokens, in blocks of four.
 void complete_hyper(Config& c, uint32_t rank) {
 	if (!rank)
 		fail(Code::Invalid, "{} has hyper-connections, which the shape has not; begin with qwen4exp-a3b", c.arch);
@@ -146,6 +147,8 @@ void complete_hyper(Config& c, uint32_t rank) {
 	g.longest = 3, g.per_length = 8, g.taps = 4, g.dim = c.dim / g.rows();
 	g.layer = c.n_layers > 2 ? 1 : 0;
 	for (uint64_t i = 0; i < g.longest; ++i) g.factors.push_back((splitmix64(i) >> 24) | 1); // products fit 64 bits
+	c.indexer = {.n_heads = 4, .dim = 128, .block = 4, .most = 512};
+	for (Layer& l : c.layers) l.indexed = attends(l);
 	for (uint64_t i = 0; i < g.rows(); ++i) g.first.push_back(i * 2 * kRows), g.sizes.push_back(kRows + 2 * i);
 }
 

@@ -148,9 +148,6 @@ void add_config(Header& h, const SynthSpec& s) {
 	h.u32(key("attention.value_length_mla"), t.v_dim);
 }
 
-// An indexer, for which llama.cpp asks; kvrun does not run it.
-constexpr uint32_t kIndexHeads = 4, kIndexDim = 128, kIndexBlock = 4, kIndexTokens = 2048;
-
 void add_hyper(Header& h, const Config& c) {
 	if (!c.streams.hyper()) return;
 	const auto key = [&](const char* k) { return c.arch + "." + k; };
@@ -160,11 +157,12 @@ void add_hyper(Header& h, const Config& c) {
 	};
 	h.u32(key("hyper_connection.count"), c.streams.n);
 	h.u32(key("hyper_connection.low_rank"), c.streams.rank);
-	h.u32(key("attention.indexer.head_count"), kIndexHeads);
-	h.u32(key("attention.indexer.key_length"), kIndexDim);
-	h.u32(key("attention.indexer.top_k"), kIndexTokens);
+	const Indexer& x = c.indexer;
+	h.u32(key("attention.indexer.head_count"), x.n_heads);
+	h.u32(key("attention.indexer.key_length"), x.dim);
+	h.u32(key("attention.indexer.top_k"), x.most * x.block);
 	h.array(key("attention.compress_ratios"), GgufType::I32, c.layers.size());
-	for (const Layer& l : c.layers) h.raw(int32_t(attends(l) ? kIndexBlock : 0));
+	for (const Layer& l : c.layers) h.raw(int32_t(l.indexed ? x.block : 0));
 	const NGrams& g = c.ngrams;
 	h.array(key("ple.layers"), GgufType::I32, 1), h.raw(int32_t(g.layer));
 	h.u32(key("ple.ngram_size"), g.longest), h.u32(key("ple.heads_per_ngram"), g.per_length);
@@ -178,13 +176,6 @@ void add_hyper_tensors(std::vector<TensorSpec>& out, const Config& c) {
 	if (!c.streams.hyper()) return;
 	const NGrams& g = c.ngrams;
 	out.push_back({kNGramTable, uint32_t(g.first.back() + g.sizes.back()), g.dim, true});
-	for (uint32_t l = 0; l < c.n_layers; ++l) {
-		if (!attends(c.layers[l])) continue;
-		const auto name = [l](const char* what) { return fmt::format("blk.{}.indexer.{}.weight", l, what); };
-		out.push_back({name("q_proj"), kIndexHeads * kIndexDim, c.dim, true});
-		out.push_back({name("k_proj"), kIndexDim, c.dim, true});
-		for (const char* norm : {"q_norm", "k_norm"}) out.push_back({name(norm), 1, kIndexDim, false});
-	}
 }
 
 // alpha 0.8, beta 0.5 and eps -1e-6, with which training begins.

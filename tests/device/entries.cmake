@@ -80,6 +80,7 @@ set(except_policies_swiftshader EXCEPT "*with softcaps*,*cancelled prompt*,*in e
 set(rows_encoder_lavapipe KVRUN_TEST_ONE_IN=2)
 set(rows_forks_lavapipe KVRUN_TEST_ONE_IN=2)
 set(rows_format_screen_lavapipe KVRUN_TEST_ONE_IN=3)
+set(rows_indexer_lavapipe KVRUN_TEST_ONE_IN=3)
 set(rows_latent_lavapipe KVRUN_TEST_ONE_IN=7)
 set(rows_prediction_lavapipe KVRUN_TEST_ONE_IN=2)
 set(except_format_screen_lavapipe EXCEPT "*screen: latents*")
@@ -91,7 +92,8 @@ foreach(suite ${device_tests})
 		endif()
 	endforeach()
 endforeach()
-foreach(suite assistant dflash draft encoder eval format_screen latent mixtures prediction recurrent split windows)
+foreach(suite assistant dflash draft encoder eval format_screen indexer latent mixtures prediction recurrent split
+		windows)
 	device_test(${suite}.cpu ${suite} KVRUN_TEST_DEVICES=cpu)
 	device_test(${suite}.lavapipe ${suite} KVRUN_TEST_DEVICES=lavapipe ${rows_${suite}_lavapipe}
 		${except_${suite}_lavapipe})
@@ -244,6 +246,9 @@ device_test(encoder.lavapipe26 encoder KVRUN_TEST_DEVICES=lavapipe26 KVRUN_TEST_
 device_test(encoder.lavapipe.sync encoder KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=sync KVRUN_TEST_ONE_IN=4)
 device_test(dflash.cudahost dflash KVRUN_TEST_DEVICES=cuda-host KVRUN_TEST_ONE_IN=6)
 device_test(dflash.swiftshader dflash KVRUN_TEST_DEVICES=swiftshader KVRUN_TEST_ONE_IN=7)
+device_test(indexer.cudahost indexer KVRUN_TEST_DEVICES=cuda-host KVRUN_TEST_ONE_IN=4)
+device_test(indexer.lavapipe.sync indexer KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=sync KVRUN_TEST_ONE_IN=4)
+device_test(indexer.swiftshader indexer KVRUN_TEST_DEVICES=swiftshader KVRUN_TEST_ONE_IN=7)
 device_test(prediction.cudahost prediction KVRUN_TEST_DEVICES=cuda-host KVRUN_TEST_EVERY=11
 	EXCEPT "*has no room*,*a layer that is right*")
 add_test(NAME policies.cudahost COMMAND kvrun_device_tests --no-version --source-file=*test_policies.cpp

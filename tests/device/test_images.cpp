@@ -49,7 +49,7 @@ const std::vector<WithLines> kWithLines = {
     {"qwen2.5vl_merger", "qwen2", "qwen2vl", {2, 1, 1, 0}},
     {"qwen3vl_merger", "qwen3", "qwen3vl", {6, 5, 5, 0}},
     {"qwen35", "qwen35", "qwen35", {2, 1, 1, 0}},
-    {"qwen35", "qwen4exp", "qwen4exp", {2, 1, 1, 0}, {}, "qwen4exp"},
+    {"qwen35", "qwen4exp_sparse", "qwen4exp", {2, 1, 1, 0}, {}, "qwen4exp"},
     {"glm4v", "glm4", "glm4", {2, 1, 1, 0}},
     {"glm_ocr", "glm4", "glm4", {2, 1, 1, 0}},
     {"paddleocr", "ernie4_5", "paddleocr", {2, 1, 1, 0}},

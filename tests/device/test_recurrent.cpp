@@ -16,11 +16,26 @@ namespace {
 // states beside attention, without and with a norm; decays by channel, with latent attention between them; no
 // attention; selective scans: without norms of steps, with norms that have no weights, with norms, attention and
 // experts.
-const std::vector<Case> kRecurrent = {
-    {"qwen3next"},         {"qwen35"},     {"qwen35moe"},      {"lfm2"},         {"lfm2moe"},        {"granitehybrid"},
-    {"granitehybrid_moe"}, {"nemotron_h"}, {"nemotron_h_moe"}, {"falcon_h1"},    {"falcon_h1_norm"}, {"kimi_linear"},
-    {"bailingmoe3"},       {"mamba2"},     {"mamba"},          {"falcon_mamba"}, {"jamba"},          {"qwen4exp"},
-    {"qwen4exp_plain"}};
+const std::vector<Case> kRecurrent = {{"qwen3next"},
+                                      {"qwen35"},
+                                      {"qwen35moe"},
+                                      {"lfm2"},
+                                      {"lfm2moe"},
+                                      {"granitehybrid"},
+                                      {"granitehybrid_moe"},
+                                      {"nemotron_h"},
+                                      {"nemotron_h_moe"},
+                                      {"falcon_h1"},
+                                      {"falcon_h1_norm"},
+                                      {"kimi_linear"},
+                                      {"bailingmoe3"},
+                                      {"mamba2"},
+                                      {"mamba"},
+                                      {"falcon_mamba"},
+                                      {"jamba"},
+                                      {"qwen4exp"},
+                                      {"qwen4exp_plain"},
+                                      {"qwen4exp_sparse"}};
 
 } // namespace
 
@@ -83,6 +98,7 @@ TEST_CASE("recurrent: forks and restored sessions go on with the same bits") {
 		s.prefill(g.part(0, 12));
 		s.decode(g.tokens[12]);
 		CHECK(s.kv_bytes().states == engine->cache_layers().states().bytes());
+		CHECK(s.kv_bytes().index == 13 * engine->cache_layers().index_shape().token_bytes());
 		const auto fork = s.fork();
 		save_session(s, path, {});
 		fed(s, random_tokens(3, engine->config().vocab, 5)); // another text

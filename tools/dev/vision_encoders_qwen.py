@@ -166,8 +166,8 @@ class Qwen35(Qwen3Vl):
 
 
 class Qwen4Exp(Qwen35):
-    """Of golden/tiny/qwen4exp.gguf: n-grams have image_token in place of rows of images."""
-    name, text, of, image_token, least = "qwen4exp", "qwen4exp", Qwen35, 7, 5
+    """Of golden/tiny/qwen4exp_sparse.gguf: n-grams have image_token in place of rows of images."""
+    name, text, of, image_token, least = "qwen4exp", "qwen4exp_sparse", Qwen35, 7, 5
     kinds = hf.Qwen4ExpConfig, hf.Qwen4ExpForConditionalGeneration
     mistakes = {}
 

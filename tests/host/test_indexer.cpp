@@ -1,0 +1,157 @@
+// The indexer of sparse attention: keys and tensors of files, pages of its keys, which rows choose.
+#include "backends/cpu/open_cpu.h"
+#include "engine/kv_device/index.h"
+#include "engine/run/cache_layers.h"
+#include "engine/run/memory_plan.h"
+#include "engine/run/positions.h"
+#include "tests/host/file_edits.h"
+
+using namespace kvrun;
+
+static Bytes with_block(Bytes b, uint32_t layer, uint32_t tokens) {
+	const std::string key = "qwen4exp.attention.compress_ratios";
+	std::memcpy(&b[place_of(b, key) + key.size() + 4 + 4 + 8 + 4 * layer], &tokens, 4); // after types and length
+	return b;
+}
+
+TEST_CASE("indexer: what files say, and what they may not") {
+	const Bytes good = golden("qwen4exp_sparse");
+	const Config c = config_of(good);
+	const Indexer& x = c.indexer;
+	CHECK((x.n_heads == 2 && x.dim == 16 && x.block == 4 && x.most == 2 && x.all_up_to() == 11));
+	for (uint32_t l = 0; l < c.n_layers; ++l) CHECK(c.layers[l].indexed == (l == 3));
+	CHECK_FALSE(config_of(golden("qwen35")).indexer.block);
+	check_refused(with_block(good, 3, 3),
+	              "key qwen4exp.attention.compress_ratios is 3; kvrun runs powers of two up to 32");
+	check_refused(with_block(good, 3, 64), "compress_ratios is 64; kvrun runs powers of two up to 32");
+	check_refused(with_block(good, 3, uint32_t(-4)), "qwen4exp.attention.compress_ratios");
+	CHECK_FALSE(config_of(with_block(good, 0, 8)).layers[0].indexed); // the layer is recurrent
+	const std::string key = "qwen4exp.attention.indexer.";
+	check_refused(with_u32(good, key + "head_count", 0), "head_count is 0; kvrun runs 1 to 256");
+	check_refused(with_u32(good, key + "head_count", 3), "tensor blk.3.indexer.q_proj.weight is (32, 32)");
+	check_refused(with_u32(good, key + "key_length", 20), "key_length is 20; kvrun runs multiples of 8");
+	check_refused(with_u32(good, key + "key_length", 264), "key_length is 264; kvrun runs 1 to 256");
+	check_refused(with_u32(good, key + "top_k", 3), "kvrun runs at least one block of 4");
+	for (const char* tensor : {"blk.3.indexer.q_proj.weight", "blk.3.indexer.k_proj.weight",
+	                           "blk.3.indexer.q_norm.weight", "blk.3.indexer.k_norm.weight"}) {
+		std::string other = tensor;
+		other.back() = 'x';
+		check_refused(renamed(good, tensor, other), fmt::format("tensor {} is missing", tensor));
+	}
+}
+
+TEST_CASE("indexer: its keys are counted by plans, per token, and not where a policy fetches") {
+	const Config c = config_of(golden("qwen4exp_sparse"));
+	const CacheLayers layers(c);
+	const IndexShape& x = layers.index_shape();
+	CHECK((x.n_layers == 1 && x.dim == 16 && x.block == 4 && x.most == 2));
+	CHECK(x.token_bytes() == 16 * 2 / 4);
+	CHECK(x.first == layers.states().first + layers.states().n_layers());
+	CHECK((!x.chooses(11) && x.chooses(12)));
+	CHECK((x.keys(3) == 0 && x.keys(12) == 3));
+	const KvPlan f16 = plan_of_model(layers, parse_policy("fp16"), 64),
+	             packed = plan_of_model(layers, parse_policy("rtn8"), 64);
+	const KvPlan fetching = plan_of_model(layers, parse_policy("specache2,fetch_mode=sync"), 64);
+	CHECK((f16.chosen && !f16.has_positions()));
+	CHECK((packed.chosen && packed.has_positions()));
+	CHECK((!fetching.chosen && fetching.index_token_bytes == 0));
+	CHECK(bytes_at(f16, 100).index == 100 * x.token_bytes());
+	CHECK(bytes_at(fetching, 100).index == 0);
+	KvPlan dense = packed;
+	dense.chosen = false;
+	CHECK(packed.table_bytes() - dense.table_bytes() == 128 * 4 * packed.n_heads);
+}
+
+TEST_CASE("indexer: sequences share pages of keys until they write to them") {
+	const std::unique_ptr<Backend> be = make_cpu_backend();
+	IndexShape shape;
+	shape.n_layers = 2, shape.dim = 8, shape.block = 4, shape.most = 1;
+	KvPool pool(*be, 2, size_t(1) << 20);
+	const size_t page = size_t(shape.page_words()) * 4;
+	constexpr uint32_t kPerPage = IndexShape::kPageKeys * 4; // tokens
+	const auto same = [&](const KvPool::Addr& a, const KvPool::Addr& b) { return a.chunk == b.chunk && a.at == b.at; };
+	{
+		IndexSequence a(*be, pool, shape);
+		a.make_room(3); // no whole block
+		CHECK(pool.used_bytes() == 0);
+		a.append(3);
+		a.make_room(1);
+		CHECK(pool.used_bytes() == 2 * page);
+		a.append(1);
+		const std::vector<uint16_t> keys = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+		a.fill(kPerPage, keys);
+		CHECK(a.n_tokens() == kPerPage + 4);
+		CHECK(pool.used_bytes() == 4 * page);
+		auto b = a.fork();
+		CHECK(pool.used_bytes() == 4 * page);
+		CHECK(same(a.page(0, 1), b->page(0, 1)));
+		b->make_room(3); // no new key: the page stays shared
+		CHECK(same(a.page(0, 1), b->page(0, 1)));
+		b->make_room(4);
+		CHECK(pool.used_bytes() == 6 * page);
+		CHECK(same(a.page(1, 0), b->page(1, 0)));
+		CHECK_FALSE(same(a.page(1, 1), b->page(1, 1)));
+		b->append(4);
+		// The copy has the keys of the page.
+		std::vector<std::byte> of_a, of_b;
+		a.save_device([&](std::span<const std::byte> x) { of_a.insert(of_a.end(), x.begin(), x.end()); });
+		b->save_device([&](std::span<const std::byte> x) { of_b.insert(of_b.end(), x.begin(), x.end()); });
+		CHECK(of_a.size() == 4 * page);
+		CHECK(of_a == of_b);
+		IndexSequence back(*be, pool, shape);
+		size_t at = 0;
+		back.restore(a.n_tokens(), [&](std::span<std::byte> to) {
+			std::copy_n(of_a.begin() + ptrdiff_t(at), to.size(), to.begin());
+			at += to.size();
+		});
+		CHECK(at == of_a.size());
+		std::vector<std::byte> again;
+		back.save_device([&](std::span<const std::byte> x) { again.insert(again.end(), x.begin(), x.end()); });
+		CHECK(again == of_a);
+		back.reset();
+		b->truncate(kPerPage);
+		CHECK(b->n_tokens() == kPerPage);
+		CHECK(pool.used_bytes() == 4 * page); // of a; b shares the first ones
+		a.truncate(kPerPage + 100);           // longer than it is
+		CHECK(a.n_tokens() == kPerPage + 4);
+	}
+	CHECK(pool.used_bytes() == 0);
+}
+
+TEST_CASE("indexer: a budget without room for its keys leaves the sequence as it was") {
+	const std::unique_ptr<Backend> be = make_cpu_backend();
+	IndexShape shape;
+	shape.n_layers = 2, shape.dim = 8, shape.block = 4, shape.most = 1;
+	const size_t page = size_t(shape.page_words()) * 4;
+	KvPool pool(*be, 2, 3 * page);
+	IndexSequence a(*be, pool, shape);
+	a.make_room(4), a.append(4);
+	CHECK_THROWS_WITH_AS(a.make_room(IndexShape::kPageKeys * 4), doctest::Contains("keys of the indexer"), Error);
+	CHECK(a.n_tokens() == 4);
+	a.truncate(4); // gives back what make_room() took
+	CHECK(pool.used_bytes() == 2 * page);
+}
+
+TEST_CASE("indexer: positions of the latest tokens of a text, around images") {
+	RopeAxes axes;
+	CHECK_FALSE(axes);
+	TextPositions plain(axes);
+	const std::vector<uint32_t> text = {5, 6, 7, 8, 9};
+	CHECK(plain.latest(text, 1) == Position{4, 4, 4, 4});
+	CHECK(plain.latest(text, 5) == Position{0, 0, 0, 0});
+	axes.time = 2, axes.line = axes.column = 1;
+	REQUIRE(axes);
+	TextPositions lines(axes);
+	std::vector<uint32_t> with_image = {
+	    5, 6, kFirstImageRow | kLineMark, kFirstImageRow + 1, (kFirstImageRow + 2) | kLineMark, 7, 8};
+	std::vector<Position> all;
+	TextPositions(axes).append({}, with_image, all);
+	for (uint32_t n = 1; n <= with_image.size(); ++n) CHECK(lines.latest(with_image, n) == all[with_image.size() - n]);
+	with_image.resize(4); // shorter than what was counted
+	CHECK(lines.latest(with_image, 1) == all[3]);
+	for (uint32_t i = 0; i < 100; ++i) with_image.push_back(9);
+	all.clear();
+	TextPositions(axes).append({}, with_image, all);
+	for (const uint32_t n : {1u, 17u, TextPositions::kLatest})
+		CHECK(lines.latest(with_image, n) == all[with_image.size() - n]);
+}
