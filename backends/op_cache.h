@@ -169,9 +169,8 @@ struct Attend {
 };
 
 // The same for prompt rows over their own K and V, causal: row i sees tokens 0 .. own.first + i, or those of them in
-// own.seen. If `older` is not
-// null, also over older tokens: then the last part of each row in older->row_parts has no work item, and holds the
-// state over the prompt's own tokens. Both have the same Softmax.
+// own.seen. If `older` is not null, also over older tokens: then the last part of each row in older->row_parts has no
+// work item, and holds the state over the prompt's own tokens. Both have the same Softmax.
 struct AttendPrompt {
 	View out, lse, q;
 	KvRows own;
@@ -187,7 +186,8 @@ struct AttendPrompt {
 		const std::string_view rule =
 		    attend_tolerance(f.device(), /*prompt=*/true, reads_packed, "attend_prompt", bool(o.own.softmax.q_rope));
 		f(output("out", F32, {o.q.elements()}, rule).widened_by(o.q), o.out);
-		f(output("lse", F32, {T * n_heads}, rule).widened_by(o.q).optional(), o.lse);
+		const ViewRow lse = output("lse", F32, {T * n_heads}, rule); // with own.seen, a row may see nothing
+		f(lse.widened_by(o.q).slots(bool(o.own.seen)).optional(), o.lse);
 		f(input("q", F32, {T, n_heads, o.q.shape[2]}), o.q);
 		f(q_rope_row(o.own.softmax, T, n_heads), o.own.softmax.q_rope);
 		row_views(o.own, f);

@@ -90,5 +90,5 @@ void main() {
 	}
 	// Lane 0 has pair 0, so it has seen the weights in both cases.
 	if (WANTS_LSE && lane == 0)
-		lse[KV_AT(3) + row * p.n_heads + head] = weights > 0 ? top + log(weights) : uintBitsToFloat(0xff800000u);
+		lse[KV_AT(3) + row * p.n_heads + head] = weights > 0 ? top + log(weights) : uintBitsToFloat(MINUS_INF);
 }

@@ -5,7 +5,8 @@
 // With PROMPT_STATE the state (sum_t w_t v_t, max, sum_t w_t) goes to the row's last part instead of the result to out.
 // With PROMPT_LSE, lse gets max + log(sum_t w_t). With PROMPT_WINDOW a row sees only its latest `window` tokens, or
 // with PROMPT_CHUNKS too those since the last multiple of `window`. With PROMPT_SINKS the divisor also has exp(sink -
-// max). Tiles of tokens start at multiples of 4 * LOCAL_X from token 0. A tile of which a row sees nothing leaves the
+// max). With PROMPT_SEEN a row sees only tokens whose bit is set, maybe none: its result is 0 then, its lse -inf. Tiles
+// of tokens start at multiples of 4 * LOCAL_X from token 0. A tile of which a row sees nothing leaves the
 // row's state unchanged. So a row's bits do not depend on how the prompt is cut.
 //
 //   binding  name      shape
@@ -16,6 +17,7 @@
 //   4        row_parts (T, 2) u32: first part, parts of a row; unused without PROMPT_STATE
 //   5        lse       (T, n_heads) f32, written; unused without PROMPT_LSE
 //   6        sinks     (n_heads) f32; unused without PROMPT_SINKS
+//   7        seen      (T, p.seen_words) u32, bits; unused without PROMPT_SEEN
 //
 // Grid: x = block of TOKENS rows, y = kv head * blocks + block of up to HEADS of its query heads.
 // Needs: HEAD_DIM a multiple of 8, LOCAL_X a multiple of 8 (a power of two).
@@ -35,7 +37,7 @@ layout(constant_id = SPEC_HEADS) const uint HEADS = 1;
 layout(constant_id = SPEC_COLS) const uint TOKENS = 8;
 const bool IN_CHUNKS = (FLAGS & PROMPT_CHUNKS) != 0;
 const bool WINDOW = (FLAGS & PROMPT_WINDOW) != 0, SOFTCAP = (FLAGS & PROMPT_SOFTCAP) != 0;
-const bool SINKS = (FLAGS & PROMPT_SINKS) != 0;
+const bool SINKS = (FLAGS & PROMPT_SINKS) != 0, SEEN = (FLAGS & PROMPT_SEEN) != 0;
 const uint QUERIES = HEADS * TOKENS; // query j: row j / HEADS, head j % HEADS
 const uint V_BITS = 16, V_GROUP = 1, PAGE = 1, SCALES = 0, QUAD_LANES = 1;
 const bool V_NORM = false, K_STAGED = false;
@@ -48,6 +50,9 @@ INPUT_WORDS(3, VCodes, v_codes);
 layout(std430, binding = 4) readonly restrict buffer RowParts { uint row_parts[]; };
 layout(std430, binding = 5) writeonly restrict buffer Lse { float lse[]; };
 layout(std430, binding = 6) readonly restrict buffer Sinks { float sinks[]; };
+layout(std430, binding = 7) readonly restrict buffer Seen { uint seen[]; };
+#define SEEN_AT 7
+#include "lib/seen.glsl"
 
 uint query_base = 0, row_first = 0, n_heads_here = 0;
 uint query_at(uint j) {
@@ -115,6 +120,10 @@ void main() {
 			bvec4 blind = greaterThan(token + uvec4(0, 1, 2, 3), uvec4(min(own + p.ahead, n_tokens - 1)));
 			if (WINDOW)
 				blind = bvec4(uvec4(blind) | uvec4(lessThan(token + uvec4(0, 1, 2, 3), uvec4(first_seen(own)))));
+			if (SEEN) {
+				const uint bits = seen_bits(min(row_first + j / HEADS, p.n_rows - 1), token);
+				blind = bvec4(uvec4(blind) | (uvec4(~bits) & uvec4(1, 2, 4, 8)));
+			}
 			score[j] = mix(scores(score[j]), vec4(NO_TOKEN), blind);
 		}
 		tile_softmax(stored, 0, 0);
@@ -135,7 +144,8 @@ void main() {
 		const float most = SINKS ? max(top[j], sink) : top[j];
 		const float shrink = SINKS ? exp(top[j] - most) : 1.0; // factor for what has been summed
 		const float all = SINKS ? total[j] * shrink + exp(sink - most) : total[j];
-		const float factor = partial ? 1.0 : SINKS ? shrink / all : 1.0 / all;
+		const bool none = SEEN && all == 0.0;
+		const float factor = partial ? 1.0 : SINKS ? shrink / all : none ? 0.0 : 1.0 / all;
 		[[unroll]] for (uint o = 0; o < OWN; o++) {
 			const uint c = chunk + o * ROW_LANES;
 			if (mine && lane_row == 0 && c < CHUNKS)
@@ -143,7 +153,7 @@ void main() {
 					result[result_at + c * 8 + i] = acc[(j * OWN + o) * 2 + i / 4][i % 4] * factor;
 		}
 		if ((FLAGS & PROMPT_LSE) != 0 && mine && LANE == 0)
-			lse[KV_AT(5) + row * p.n_heads + head + j % HEADS] = most + log(all);
+			lse[KV_AT(5) + row * p.n_heads + head + j % HEADS] = none ? uintBitsToFloat(MINUS_INF) : most + log(all);
 		if (partial && mine && LANE == 0) {
 			result[result_at + HEAD_DIM] = top[j];
 			result[result_at + HEAD_DIM + 1] = total[j];

@@ -36,7 +36,7 @@ layout(constant_id = SPEC_MATRIX_N) const uint N = 16;
 layout(constant_id = SPEC_MATRIX_K) const uint K = 16;
 const bool IN_CHUNKS = (FLAGS & PROMPT_CHUNKS) != 0u;
 const bool WINDOW = (FLAGS & PROMPT_WINDOW) != 0u, SOFTCAP = (FLAGS & PROMPT_SOFTCAP) != 0u;
-const bool SINKS = (FLAGS & PROMPT_SINKS) != 0u;
+const bool SINKS = (FLAGS & PROMPT_SINKS) != 0u, SEEN = (FLAGS & PROMPT_SEEN) != 0u;
 const bool Q_ROTATE = false, V_ROTATE = false, PARTIAL = (FLAGS & PROMPT_STATE) != 0u;
 
 layout(push_constant) uniform Push { AttendPromptPush p; };
@@ -47,6 +47,9 @@ layout(std430, binding = 3) readonly restrict buffer VCodes { uvec4 v_codes[]; }
 layout(std430, binding = 4) readonly restrict buffer RowParts { uint row_parts[]; };
 layout(std430, binding = 5) writeonly restrict buffer Lse { float lse[]; };
 layout(std430, binding = 6) readonly restrict buffer Sinks { float sinks[]; };
+layout(std430, binding = 7) readonly restrict buffer Seen { uint seen[]; };
+#define SEEN_AT 7
+#include "lib/seen.glsl"
 
 uint query_base = 0u, row_first = 0u, head = 0u, n_heads_here = 0u,
      n_tokens = 0u; // query j: row j / HEADS, head j % HEADS
@@ -81,17 +84,19 @@ uint unseen(uint all) { // tokens before those that a row sees; all: these and t
 }
 uint tile_live() { return 0u; }
 uint tile_seen(uint tile, uint live, uint j) {
-	const uint seen = min(p.first + row_of(j) + 1u + p.ahead, n_tokens), before = min(tile * KEYS, seen);
-	const uint mask = seen - before >= 32u ? ~0u : (1u << (seen - before)) - 1u;
+	const uint n_seen = min(p.first + row_of(j) + 1u + p.ahead, n_tokens), before = min(tile * KEYS, n_seen);
+	uint mask = n_seen - before >= 32u ? ~0u : (1u << (n_seen - before)) - 1u;
+	if (SEEN) mask &= seen_bits(min(row_of(j), p.n_rows - 1u), tile * KEYS);
 	if (!WINDOW) return mask;
 	const uint lost = unseen(p.first + row_of(j) + 1u), gone = lost - min(lost, tile * KEYS);
 	return gone >= 32u ? 0u : mask & ~0u << gone;
 }
 #ifdef IN_REGISTERS
 bool tile_whole(uint tile, uint live) {
+	if (SEEN) return false;
 	const uint last = p.first + min(row_first + TOKENS, p.n_rows); // tokens that the block's last row sees
-	const uint seen = min(p.first + row_first + 1u + p.ahead, n_tokens); // by the first row
-	return tile * KEYS + KEYS <= seen && (!WINDOW || unseen(last) <= tile * KEYS);
+	const uint first_seen = min(p.first + row_first + 1u + p.ahead, n_tokens); // by the first row
+	return tile * KEYS + KEYS <= first_seen && (!WINDOW || unseen(last) <= tile * KEYS);
 }
 #endif
 
@@ -108,8 +113,12 @@ float query_done(uint j, float top, float total) {
 		most = max(top, sink);
 		all = total * exp(top - most) + exp(sink - most);
 	}
-	if ((FLAGS & PROMPT_LSE) != 0u) lse[KV_AT(5) + row_of(j) * p.n_heads + head + j % HEADS] = most + log(all);
-	if (!PARTIAL) return SINKS ? all * exp(most - top) : total; // infinite only where the result is 0
+	const bool none = SEEN && all == 0.0;
+	if ((FLAGS & PROMPT_LSE) != 0u)
+		lse[KV_AT(5) + row_of(j) * p.n_heads + head + j % HEADS] =
+			none ? uintBitsToFloat(MINUS_INF) : most + log(all);
+	// infinite only where the result is 0; none: any divisor of its sums of 0
+	if (!PARTIAL) return SINKS ? all * exp(most - top) : none ? 1.0 : total;
 	const uint to = head_at(j) + HEAD_DIM;
 	result[to] = top;
 	result[to + 1u] = total;

@@ -32,6 +32,9 @@ layout(std430, binding = 1) readonly restrict buffer Q { vec4 q[]; };
 layout(std430, binding = 2) readonly restrict buffer Keys { uvec4 k[]; };
 layout(std430, binding = 3) readonly restrict buffer Lse { float lse[]; };
 layout(std430, binding = 4) readonly restrict buffer Rows { uint rows[]; };
+layout(std430, binding = 5) readonly restrict buffer Seen { uint seen[]; };
+#define SEEN_AT 5
+#include "lib/seen.glsl"
 
 #define LANE gl_LocalInvocationIndex
 #include "lib/halves.glsl"
@@ -53,6 +56,9 @@ shared uvec4
     staged_s[STAGED_MOST > STEP_KEYS ? STAGED_MOST : STEP_KEYS]; // [token or query][piece] halves; [token][N] sums
 shared float row_s[STAGED], lse_s[STAGED]; // of each query: its row's token, base 2 logarithm of its sum
 shared float token_s[TOKENS];
+// [column][token], as floats: bit c is set where the row of query c * N + column sees the token. The mapping of matrix
+// elements to lanes is unknown.
+shared uvec4 seen_s[SEEN ? N * (TOKENS / 4u) : 1u];
 
 uint n_queries = 0u;
 vec4 low_next[OWN_PIECES], high_next[OWN_PIECES];
@@ -117,8 +123,20 @@ void main() {
 			row_s[LANE] = row_next;
 			lse_s[LANE] = lse_next;
 		}
+		if (SEEN)
+			for (uint i = LANE; i < N * (TOKENS / 4u); i += LOCAL_X) {
+				uvec4 of_tokens = uvec4(0u);
+				[[unroll]] for (uint c = 0u; c < COL_TILES; c++) {
+					const uint j = min(first + c * N + i / (TOKENS / 4u), n_queries - 1u);
+					const uint bits = seen_bits(rows[KV_AT(4) + j / HEADS], token0 + i % (TOKENS / 4u) * 4u);
+					of_tokens |= (uvec4(bits) >> uvec4(0, 1, 2, 3) & 1u) << c;
+				}
+				seen_s[i] = floatBitsToUint(vec4(of_tokens));
+			}
 		barrier();
 		if (first + STAGED < n_queries) fetch(first + STAGED); // loaded while these are multiplied
+		fcoopmatNV<32, gl_ScopeSubgroup, M, N> sees;
+		if (SEEN) coopMatLoadNV(sees, seen_s, own0 / 4u, TOKENS / 4u, true);
 		[[unroll]] for (uint c = 0u; c < COL_TILES; c++) {
 			fcoopmatNV<32, gl_ScopeSubgroup, M, N> dots = fcoopmatNV<32, gl_ScopeSubgroup, M, N>(0.0), row, total;
 			[[unroll]] for (uint step = 0u; step < STEPS; step++) {
@@ -131,7 +149,8 @@ void main() {
 			for (int e = 0; e < row.length(); e++)
 			{
 				const float s = SOFTCAP ? score_of(dots[e]) * LOG2_E : dots[e] * (p.scale * LOG2_E);
-				sums[e] += row[e] >= token[e] ? exp2(s - total[e]) : 0.0;
+				const bool in_mask = !SEEN || (uint(sees[e]) >> c & 1u) != 0u;
+				sums[e] += row[e] >= token[e] && in_mask ? exp2(s - total[e]) : 0.0;
 			}
 		}
 		barrier(); // the next queries take the place of these

@@ -272,6 +272,10 @@ struct UnpackArgs {
 	CodeSide k_side, v_side;
 	uint32_t first_work, page, k_dim, v_dim, first_row;
 };
+struct SeenTokens {       // KvRows::seen
+	const uint32_t* bits; // (n_rows, row_words), or null: a row sees all tokens up to its own
+	uint32_t row_words, at;
+};
 struct AttendPromptArgs {
 	float *out, *lse;          // results, where row_parts is null; lse may be null
 	float* parts;              // else the state goes to the row's last part
@@ -287,6 +291,7 @@ struct AttendPromptArgs {
 	const float* q_rope; // as in AttendArgs
 	uint32_t rope_dim;
 	uint32_t ahead; // rows behind its own that a row also sees; n_rows: all, whatever the window
+	SeenTokens seen;
 };
 struct AttendMergeArgs {
 	float *out, *lse; // (rows, n_heads, head_dim), (rows, n_heads) or null
@@ -328,6 +333,7 @@ struct ScorePromptArgs {
 	const float* q_rope; // of latent attention, or null: (rows, n_heads, rope_dim)
 	const uint32_t* v;   // rotated keys, as k
 	uint32_t rope_dim;
+	SeenTokens seen;
 };
 struct ScoreSlotsArgs {
 	float* score; // words, added to

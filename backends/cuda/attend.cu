@@ -288,8 +288,8 @@ __device__ inline float add_sink(float sink, float& max, float& sum) {
 	return keep;
 }
 
-// Rows of a prompt over its own tokens, causal. Tiles begin at token 0, whatever rows share the block. Grid: groups of
-// 8 queries in x, kv heads in y.
+// Rows of a prompt over its own tokens, causal, or those of them whose bits are set. Tiles begin at token 0, whatever
+// rows share the block. Grid: groups of 8 queries in x, kv heads in y.
 template <uint32_t kMostChannels, bool kLatent> __device__ inline void attend_rows(const AttendPromptArgs& a) {
 	__shared__ AttendShared<kQueries, kMostChannels> s;
 	const uint32_t h = blockIdx.y, D = a.head_dim, share = a.n_heads / a.n_kv_heads;
@@ -314,7 +314,8 @@ template <uint32_t kMostChannels, bool kLatent> __device__ inline void attend_ro
 		const Rows values = {a.v + uint64_t(h) * a.t_cap * (v_dim / 2), t0, v_dim, seen - 1};
 		const uint32_t t = t0 + threadIdx.x;
 		const auto sees = [&](uint32_t j) {
-			return t <= a.first + row_of(j) + a.ahead && t < seen && t >= first_seen(a.first + row_of(j)) && j < n;
+			return t <= a.first + row_of(j) + a.ahead && t < seen && t >= first_seen(a.first + row_of(j)) && j < n &&
+			       is_seen(a.seen, row_of(j), t);
 		};
 		float dot[kQueries] = {};
 		if (t < seen) {

@@ -7,6 +7,10 @@
 namespace kvrun::cuda::KV_CUDA_BUILD {
 
 __device__ inline bool is_live(const uint32_t* bits, uint32_t t) { return bits[t / 32] >> t % 32 & 1u; }
+// Whether a row's bits, if there are any, let it see token t.
+__device__ inline bool is_seen(const SeenTokens& s, uint32_t row, uint32_t t) {
+	return !s.bits || is_live(s.bits + uint64_t(row) * s.row_words, s.at + t);
+}
 
 struct Group { // (scale, zero) of codes
 	float scale, zero;

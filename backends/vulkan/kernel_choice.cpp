@@ -445,12 +445,13 @@ std::vector<SpecValue> texel_score(uint32_t head_dim, uint32_t share, uint32_t n
 	return {{SPEC_LOCAL_X, kQuadLanes}, {SPEC_HEAD_DIM, head_dim}, {SPEC_HEADS, heads}, {SPEC_ROWS, rows}};
 }
 
-void add_saliency(Choice& x, Saliency s, bool softcap) {
+void add_saliency(Choice& x, Saliency s, bool softcap, bool seen = false) {
 	const uint32_t length = s.key_length == KeyLength::Large   ? SCORE_KEY_LARGE
 	                        : s.key_length == KeyLength::Small ? SCORE_KEY_SMALL
 	                                                           : 0;
-	if (const uint32_t flags = (s.attention ? 0 : SCORE_COUNT) | length | (softcap && s.attention ? SCORE_SOFTCAP : 0))
-		x.spec.push_back({SPEC_FLAGS, flags});
+	const uint32_t flags = (s.attention ? 0 : SCORE_COUNT) | length | (softcap && s.attention ? SCORE_SOFTCAP : 0) |
+	                       (seen ? SCORE_SEEN : 0);
+	if (flags) x.spec.push_back({SPEC_FLAGS, flags});
 }
 
 } // namespace
@@ -461,7 +462,7 @@ bool scores_by_matrices(const Caps& c, uint32_t head_dim) {
 }
 
 ScoreChoice choose_score_prompt(const Caps& c, uint32_t head_dim, uint32_t share, uint32_t n_rows, Saliency s,
-                                bool softcap) {
+                                bool softcap, bool seen) {
 	ScoreChoice x{{Kernel::score_prompt, {{SPEC_LOCAL_X, lanes(c)}, {SPEC_HEAD_DIM, head_dim}}}, lanes(c)};
 	if (reads_texels(c))
 		x = {{build_of(Kernel::score_prompt, need::texels), texel_score(head_dim, share, n_rows)}, kQuadLanes * 4};
@@ -472,7 +473,7 @@ ScoreChoice choose_score_prompt(const Caps& c, uint32_t head_dim, uint32_t share
 		     local / c.subgroup * c.matrix.m};
 		add_matrices(x.spec, c);
 	}
-	add_saliency(x, s, softcap);
+	add_saliency(x, s, softcap, seen);
 	return x;
 }
 

@@ -139,7 +139,7 @@ struct ScoreChoice : Choice {
 	uint32_t tokens; // of a workgroup of score_prompt
 };
 ScoreChoice choose_score_prompt(const Caps&, uint32_t head_dim, uint32_t share, uint32_t n_rows, Saliency = {},
-                                bool softcap = false);
+                                bool softcap = false, bool seen = false);
 // n_rows: most rows of a work item
 Choice choose_score_slots(const Caps&, uint32_t head_dim, uint32_t share, uint32_t n_rows, uint32_t page, Saliency = {},
                           bool softcap = false);

@@ -252,6 +252,10 @@ void attend_uses(const Caps& c, Uses& out) {
 	softmax_uses(c, out);
 	add(out, choose_attend_prompt(c, 5, 128, PROMPT_WINDOW | PROMPT_CHUNKS),
 	    "head_dim 128, 5 heads, chunks"); // Llama 4
+	for (const uint32_t d : {128u, 256u}) // behind an indexer
+		for (const uint32_t flags : {uint32_t(PROMPT_LSE), uint32_t(PROMPT_STATE)})
+			add(out, choose_attend_prompt(c, 8, d, PROMPT_SEEN | flags),
+			    fmt::format("head_dim {}, 8 heads, seen tokens{}", d, flags == PROMPT_LSE ? ", lse" : ", state"));
 }
 
 // Heads on one latent: DeepSeek V2 Lite's and V3's, GLM-4.7-Flash's.
@@ -337,6 +341,9 @@ void score_uses(const Caps& c, Uses& out) {
 				add(out, choose_score_slots(c, d, share, 1, page),
 				    fmt::format("head_dim {}{}, pages of {}", d, heads(reads_texels(c), share), page));
 		}
+	for (const uint32_t d : {128u, 256u})
+		add(out, choose_score_prompt(c, d, 8, 8, {}, /*softcap=*/false, /*seen=*/true),
+		    fmt::format("head_dim {}, 8 heads, seen tokens", d));
 	add(out, choose_channel_max(c), "");
 	add(out, choose_top_k(c), "");
 	add(out, choose_block_max(), "");

@@ -120,7 +120,9 @@ void VulkanBackend::attend_own_latents(const op::AttendPrompt& o) {
 	                            .scale = score_scale(shape.rank),
 	                            .window = 0,
 	                            .softcap = own.softmax.softcap,
-	                            .ahead = 0};
+	                            .ahead = 0,
+	                            .seen_words = 0,
+	                            .seen_at = 0};
 	const View result = older ? older->parts : out;
 	rec_.dispatch(pipeline(how), push,
 	              {bind(result), bind(q), bind(own.k), bind(own.v), bind(older ? older->row_parts : View()),

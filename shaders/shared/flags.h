@@ -84,6 +84,7 @@
 #define PROMPT_SOFTCAP 8u // scores have a cap
 #define PROMPT_SINKS 16u  // heads have sinks; without PROMPT_STATE
 #define PROMPT_CHUNKS 32u // with PROMPT_WINDOW: a row sees the tokens since the last multiple of `window`
+#define PROMPT_SEEN 64u   // of its tokens a row sees those whose bits are set
 
 #define MERGE_LSE 1u   // attend_merge: lse is written
 #define MERGE_SINKS 2u // heads have sinks
@@ -93,6 +94,7 @@
 #define SCORE_KEY_LARGE 2u // weighted by the length of the token's key
 #define SCORE_KEY_SMALL 4u // divided by it
 #define SCORE_SOFTCAP 8u   // scores have a cap
+#define SCORE_SEEN 16u     // of its tokens a row sees those whose bits are set; score_prompt
 
 // kv_pack_channels, kv_block
 #define PACK_K_BLOCK 1u   // parameters are already in the block

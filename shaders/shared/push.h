@@ -216,12 +216,14 @@ struct AttendPromptPush {
 	uint n_rows;
 	uint n_heads;
 	uint n_kv_heads;
-	uint t_cap;    // tokens per kv head in k, v
-	uint blocks;   // workgroups that share a kv head's query heads
-	float scale;   // 1 / sqrt(head_dim)
-	uint window;   // latest tokens that a row sees, or tokens of a chunk; unused without PROMPT_WINDOW
-	float softcap; // unused without PROMPT_SOFTCAP
-	uint ahead;    // rows behind its own that a row also sees; n_rows: all, whatever the window
+	uint t_cap;      // tokens per kv head in k, v
+	uint blocks;     // workgroups that share a kv head's query heads
+	float scale;     // 1 / sqrt(head_dim)
+	uint window;     // latest tokens that a row sees, or tokens of a chunk; unused without PROMPT_WINDOW
+	float softcap;   // unused without PROMPT_SOFTCAP
+	uint ahead;      // rows behind its own that a row also sees; n_rows: all, whatever the window
+	uint seen_words; // of a row's bits, with PROMPT_SEEN
+	uint seen_at;    // bit of token 0
 };
 struct AttendMergePush {
 	KV_PUSH_HEAD
@@ -246,10 +248,12 @@ struct ScorePromptPush {
 	uint n_rows;   // listed
 	uint n_heads;
 	uint n_kv_heads;
-	uint t_cap;    // tokens per kv head in k
-	uint stride;   // of score, from one kv head to the next
-	float scale;   // 1 / sqrt(head_dim)
-	float softcap; // unused without SCORE_SOFTCAP
+	uint t_cap;      // tokens per kv head in k
+	uint stride;     // of score, from one kv head to the next
+	float scale;     // 1 / sqrt(head_dim)
+	float softcap;   // unused without SCORE_SOFTCAP
+	uint seen_words; // of a row's bits, with SCORE_SEEN
+	uint seen_at;    // bit of token 0
 };
 struct ScoreSlotsPush {
 	KV_PUSH_HEAD

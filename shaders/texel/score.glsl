@@ -4,7 +4,8 @@
 // HEADS.
 //
 // The including file defines LOCAL_X, HEAD_DIM, HEADS, ROWS, FLAGS; declares q, lse and rows, which are bindings Q_AT,
-// LSE_AT and ROWS_AT, and the push struct p with n_heads, scale; and supplies load_quad().
+// LSE_AT and ROWS_AT, and the push struct p with n_heads, scale; and supplies load_quad(). With SEEN_AT, it includes
+// lib/seen.glsl.
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_shuffle : require
@@ -62,7 +63,13 @@ vec4 received(uint list, uint n_rows, uint block, uint head, uint n_heads_here, 
 		}
 	}
 	[[unroll]] for (uint j = 0; j < QUERIES; j++) {
-		const bvec4 sees = lessThanEqual(ivec4(int(token)) + ivec4(0, 1, 2, 3), ivec4(subgroupShuffle(last, j)));
+		bvec4 sees = lessThanEqual(ivec4(int(token)) + ivec4(0, 1, 2, 3), ivec4(subgroupShuffle(last, j)));
+#ifdef SEEN_AT
+		if (SEEN) {
+			const uint of = rows[KV_AT(ROWS_AT) + list + min(block + j / HEADS, n_rows - 1u)];
+			sees = bvec4(uvec4(sees) & uvec4(seen_bits(of, token)) >> uvec4(0, 1, 2, 3));
+		}
+#endif
 		const vec4 share = BY_ATTENTION ? exp(scores(score[j]) - subgroupShuffle(norm, j)) : vec4(1);
 		sum += mix(vec4(0), share, sees);
 	}
