@@ -94,6 +94,8 @@
 #define SCORE_KEY_SMALL 4u // divided by it
 #define SCORE_SOFTCAP 8u   // scores have a cap
 
+#define INDEX_WEIGHTS 1u // index_score: heads have weights
+
 // kv_pack_channels, kv_block
 #define PACK_K_BLOCK 1u   // parameters are already in the block
 #define PACK_K_BALANCE 2u // keys are multiplied by the balancer
