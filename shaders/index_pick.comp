@@ -15,13 +15,16 @@ layout(push_constant) uniform Push { IndexPickPush p; };
 layout(std430, binding = 0) writeonly restrict buffer Bits { uint bits[]; };
 layout(std430, binding = 1) readonly restrict buffer Score { float score[]; };
 layout(std430, binding = 2) readonly restrict buffer Seen { uint seen[]; };
-#include "lib/float_order.glsl"
 
 const uint GROUP = 32, GROUPS = (LOCAL_X + GROUP - 1) / GROUP;
 shared uint ties_s[LOCAL_X], group_s[GROUPS]; // blocks of a lane's words with the last chosen score, of a group's
 
 uint from = 0;
-uint rank(uint i) { return float_order(score[from + i]); }
+// Increases with the score, equal for both zeros; never 0 for a number (lib/float_order.glsl, without tests for NaN).
+uint rank(uint i) {
+	const uint x = floatBitsToUint(score[from + i]), sign = uint(int(x) >> 31);
+	return x == 0x80000000u ? x : x ^ (sign | 0x80000000u);
+}
 
 #include "lib/kth_largest.glsl"
 
@@ -53,18 +56,20 @@ void main() {
 			group_s[lane] = sum;
 		}
 		barrier();
-		for (uint g = 0; g < lane / GROUP; g++) before += group_s[g];
-		for (uint i = lane / GROUP * GROUP; i < lane; i++) before += ties_s[i];
+		// Unrolled, these loops would need a mask of lanes for each round: more scalar registers than there are.
+		[[dont_unroll]] for (uint g = 0; g < lane / GROUP; g++) before += group_s[g];
+		[[dont_unroll]] for (uint i = lane / GROUP * GROUP; i < lane; i++) before += ties_s[i];
 	}
 	for (uint word = begin; word < end; word++) {
 		const uint first = word * per_word, end_block = min(first + per_word, n);
-		uint x[AHEAD], of_word = 0;
+		uint x[AHEAD], of_word = 0, tokens = low_bits(p.block);
 		for (uint b = 0; first + b < end_block; b += AHEAD) {
 			load_ranks(first + b, 1, end_block, x);
 			[[unroll]] for (uint i = 0; i < AHEAD; i++) {
 				const bool tie = bound != 0 && x[i] == bound;
-				if (x[i] > bound || (tie && before < wanted)) of_word |= low_bits(p.block) << ((b + i) * p.block & 31);
+				if (x[i] > bound || (tie && before < wanted)) of_word |= tokens;
 				before += uint(tie);
+				tokens <<= p.block; // by 32: there is no next block
 			}
 		}
 		if (word == n_seen / 32) of_word |= low_bits(n_seen % 32) & ~low_bits(n * p.block - word * 32);
