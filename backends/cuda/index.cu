@@ -33,8 +33,9 @@ template <uint32_t most_dim> __device__ inline void index_score(const IndexScore
 	const uint32_t left = w.n_rows - begin, n_rows = left < kTileQueries ? left : kTileQueries, pieces = a.dim / 8;
 	const uint64_t row0 = uint64_t(w.row) + begin;
 	const uint4* from = reinterpret_cast<const uint4*>(a.keys + w.words);
-	uint32_t span = 1;
-	while (span < a.n_heads && span * 2 * n_rows <= kTileQueries) span *= 2;
+	uint32_t shift = 0;
+	while (1u << shift < a.n_heads && n_rows << (shift + 1) <= kTileQueries) ++shift;
+	const uint32_t span = 1u << shift;
 	for (uint32_t first = 0; first < w.n; first += kKeys) {
 		__syncthreads(); // before keys are overwritten
 		for (uint32_t i = lane; i < pieces * kKeys; i += kThreads) {
@@ -49,7 +50,7 @@ template <uint32_t most_dim> __device__ inline void index_score(const IndexScore
 				__syncthreads(); // before the tile is overwritten
 				for (uint32_t i = lane; i < kTileQueries * (kStep / 4); i += kThreads) {
 					const uint32_t query = i / (kStep / 4), quad = i % (kStep / 4);
-					const uint32_t r = query / span, h = head + query % span;
+					const uint32_t r = query >> shift, h = head + (query & (span - 1));
 					float4 x = {0, 0, 0, 0};
 					if (r < n_rows && h < a.n_heads && c + quad * 4 < a.dim)
 						x = reinterpret_cast<const float4*>(a.q + ((row0 + r) * a.n_heads + h) * a.dim + c)[quad];
@@ -81,13 +82,14 @@ template <uint32_t most_dim> __device__ inline void index_score(const IndexScore
 			}
 #pragma unroll
 			for (uint32_t i = 0; i < 4; ++i) {
-				const uint32_t query = query_lane + i * kQueryLanes, r = query / span, h = head + query % span;
+				const uint32_t query = query_lane + i * kQueryLanes, r = query >> shift,
+				               h = head + (query & (span - 1));
 				const bool weighed = a.weights && r < n_rows && h < a.n_heads;
 				const float weight = weighed ? a.weights[(row0 + r) * a.n_heads + h] : 1.f;
 #pragma unroll
 				for (uint32_t j = 0; j < 4; ++j) dots[i][j] = fmaxf(dots[i][j], 0.f) * weight;
 			}
-			if (span == 1) {
+			if (shift == 0) {
 #pragma unroll
 				for (uint32_t i = 0; i < 4; ++i)
 #pragma unroll
