@@ -121,8 +121,9 @@ template <uint32_t most_dim> __device__ inline void index_score(const IndexScore
 		}
 	}
 }
-__global__ void __launch_bounds__(kThreads) index_score_kernel(IndexScoreArgs a) { index_score<kNarrowKey>(a); }
-__global__ void __launch_bounds__(kThreads) index_score_wide_kernel(IndexScoreArgs a) { index_score<256>(a); }
+// Blocks at once on a multiprocessor: without them ptxas saves registers for more, and spills for some chips.
+__global__ void __launch_bounds__(kThreads, 4) index_score_kernel(IndexScoreArgs a) { index_score<kNarrowKey>(a); }
+__global__ void __launch_bounds__(kThreads, 3) index_score_wide_kernel(IndexScoreArgs a) { index_score<256>(a); }
 
 // ---- index_pick
 
