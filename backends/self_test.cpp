@@ -124,13 +124,7 @@ class SelfTestRun { // the ops on one backend
 		b_.submit();
 		b_.wait();
 		std::vector<float> x(v.elements());
-		if (v.type == DType::U32) { // words below 2^24
-			std::vector<uint32_t> words(x.size());
-			std::memcpy(words.data(), bytes.data(), bytes.size());
-			std::ranges::copy(words, x.begin());
-		} else {
-			dequantise_row(v.type, bytes.data(), x.data(), x.size());
-		}
+		dequantise_row(v.type, bytes.data(), x.data(), x.size());
 		results.push_back({std::move(what), rule, std::move(x)});
 	}
 
@@ -265,7 +259,7 @@ void SelfTestRun::packed() {
 	}
 }
 
-// Scores of keys; from given scores, the tokens that a row attends to; of a page's live tokens, those among them.
+// Scores of keys. What chooses tokens by them only compares and moves bits.
 void SelfTestRun::index() {
 	const uint32_t T = 3, n = 20;
 	const View keys = f16(numbers(size_t(n) * kHeadDim, 14), n, 1, kHeadDim), score = space(DType::F32, T, n);
@@ -273,11 +267,6 @@ void SelfTestRun::index() {
 	               f32(numbers(T * kHeads, 16), T, kHeads), as_words(keys),
 	               u32({0, T, 0, n, 0, 0, 0, 0}, 1, INDEX_WORDS));
 	keep("index_score", "index_score", score);
-	const View bits = space(DType::U32, T, 1), tables = u32({0x00ff0ff5u, 0, 0, 0, 0, 0, 0, 0}, 8);
-	b_.index_pick(bits, f32(numbers(size_t(T) * n, 17), T, n), u32({23, 9, 16}, T), 2, 4);
-	keep("index_pick", "copy", bits);
-	b_.index_live(tables, bits, u32({0, 1, kPage, 0, 4, LIVE_IN_ORDER, 0, 0}, 1, LIVE_WORDS));
-	keep("index_live", "copy", tables);
 }
 
 std::vector<Result> run(Backend& b) {
