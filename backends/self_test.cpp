@@ -95,6 +95,7 @@ class SelfTestRun { // the ops on one backend
 	void project(DType, bool decode);
 	void prompt();
 	void packed();
+	void index();
 	std::vector<Result> results;
 
  private:
@@ -258,6 +259,16 @@ void SelfTestRun::packed() {
 	}
 }
 
+// Scores of keys. What chooses tokens by them only compares and moves bits.
+void SelfTestRun::index() {
+	const uint32_t T = 3, n = 20;
+	const View keys = f16(numbers(size_t(n) * kHeadDim, 14), n, 1, kHeadDim), score = space(DType::F32, T, n);
+	b_.index_score(score, f32(numbers(size_t(T) * kHeads * kHeadDim, 15), T, kHeads, kHeadDim),
+	               f32(numbers(T * kHeads, 16), T, kHeads), as_words(keys),
+	               u32({0, T, 0, n, 0, 0, 0, 0}, 1, INDEX_WORDS));
+	keep("index_score", "index_score", score);
+}
+
 std::vector<Result> run(Backend& b) {
 	SelfTestRun r(b);
 	r.norm();
@@ -265,6 +276,7 @@ std::vector<Result> run(Backend& b) {
 		for (const bool decode : {true, false}) r.project(type, decode);
 	r.prompt();
 	r.packed();
+	r.index();
 	return std::move(r.results);
 }
 

@@ -32,6 +32,10 @@ constexpr uint32_t kStateColumns = 32;      // columns of a block
 constexpr uint32_t kStateTile = 8;          // tokens that pass through shared memory together
 constexpr uint32_t kSelectiveChannels = 64; // channels of a block of selective_scan
 constexpr uint32_t kConvTile = 16;          // rows of a block of short_conv
+constexpr uint32_t kIndexRows = 32;         // rows of a block of index_score
+constexpr uint32_t kNarrowKey = 128;        // most channels of a key of index_score
+constexpr uint32_t kPickThreads = 256;      // threads of a block of index_pick
+constexpr uint32_t kLiveBlocks = 8;         // blocks of a work item of index_live
 constexpr uint32_t kQueries = 8;            // pairs of row and query head a block of attention serves
 constexpr uint32_t kAttendBlocks = 4;       // blocks of attention with fewer queries at once on a multiprocessor
 
@@ -381,6 +385,23 @@ struct PartShareArgs {
 	const uint32_t* work; // (n, 4)
 	uint32_t n, n_heads, head_dim;
 };
+struct IndexScoreArgs {
+	float* score;                // (rows, capacity)
+	const float *q, *weights;    // (rows, n_heads, dim), (rows, n_heads) or null
+	const uint32_t *keys, *work; // words, (n, 8)
+	uint32_t n_heads, dim, capacity;
+};
+struct IndexPickArgs {
+	uint32_t* bits;       // (rows, n_words)
+	const float* score;   // (rows, capacity)
+	const uint32_t* seen; // (rows)
+	uint32_t n_words, capacity, block, most;
+};
+struct IndexLiveArgs {
+	uint32_t* tables;            // words
+	const uint32_t *bits, *work; // (rows, n_words), (n, 8)
+	uint32_t n_words;
+};
 struct ChannelMaxArgs {
 	float* out;     // (n_kv_heads, head_dim)
 	const float* x; // (rows, n_heads, head_dim)
@@ -437,6 +458,9 @@ struct Kernels {
 	Kernel<CandidatesArgs> block_max, candidates;
 	Kernel<ScatterArgs> scatter;
 	Kernel<PartShareArgs> part_share;
+	Kernel<IndexScoreArgs> index_score, index_score_wide; // wide: keys of more than kNarrowKey channels
+	Kernel<IndexPickArgs> index_pick;
+	Kernel<IndexLiveArgs> index_live;
 	Kernel<ChannelMaxArgs> channel_max;
 	Kernel<KvBalanceArgs> kv_balance;
 };

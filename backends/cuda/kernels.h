@@ -17,11 +17,12 @@ void add_pack(Kernels&);
 void add_score(Kernels&);
 void add_fetch(Kernels&);
 void add_state(Kernels&);
+void add_index(Kernels&);
 
 inline Kernels all_kernels() {
 	Kernels k;
 	add_basic(k), add_matmul(k), add_experts(k), add_kv(k), add_attend(k), add_pack(k), add_score(k), add_fetch(k);
-	add_state(k);
+	add_state(k), add_index(k);
 	return k;
 }
 

@@ -529,6 +529,18 @@ Choice choose_candidates(const Caps& c) { return {Kernel::candidates, {{SPEC_LOC
 Choice choose_scatter(const Caps& c) { return {Kernel::scatter, {{SPEC_LOCAL_X, lanes(c)}}}; }
 Choice choose_part_share(const Caps& c) { return {Kernel::part_share, {{SPEC_LOCAL_X, reduce_local(c, 64)}}}; }
 
+// ---- indexers
+
+IndexChoice choose_index_score(const Caps& c, uint32_t dim, bool weighed) {
+	uint32_t keys = 64, rows = 32; // of a workgroup
+	const auto shared_bytes = [&] { return keys * dim * 2 + keys / 4 * (rows + 1) * 16; };
+	while (keys > 8 && shared_bytes() > c.shared_bytes) keys /= 2, rows *= 2;
+	return {{Kernel::index_score, {{SPEC_HEAD_DIM, dim}, {SPEC_TILE, keys}, {SPEC_FLAGS, weighed ? INDEX_WEIGHTS : 0}}},
+	        rows};
+}
+Choice choose_index_pick(const Caps& c) { return {Kernel::index_pick, {{SPEC_LOCAL_X, list_local(c)}}}; }
+Choice choose_index_live() { return {Kernel::index_live, {{SPEC_LOCAL_X, kLiveLocal}}}; }
+
 // ---- packing
 
 Choice choose_pack_channels(const Quant& q, uint32_t head_dim, uint32_t page, uint32_t flags) {

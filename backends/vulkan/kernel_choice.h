@@ -154,6 +154,13 @@ Choice choose_block_max();
 Choice choose_candidates(const Caps&);
 Choice choose_scatter(const Caps&);
 Choice choose_part_share(const Caps&);
+struct IndexChoice : Choice {
+	uint32_t rows; // of a work item, of a workgroup
+};
+IndexChoice choose_index_score(const Caps&, uint32_t dim, bool weighed);
+Choice choose_index_pick(const Caps&);
+constexpr uint32_t kLiveLocal = 64, kLiveGroups = 8; // workgroups of a work item
+Choice choose_index_live();
 Choice choose_channel_max(const Caps&);
 Choice choose_kv_balance(const Caps&);
 

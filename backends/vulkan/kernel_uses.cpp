@@ -351,6 +351,11 @@ void score_uses(const Caps& c, Uses& out) {
 	add(out, choose_scatter(c), "");
 	add(out, choose_part_share(c), "");
 	add(out, choose_kv_balance(c), "");
+	for (const uint32_t d : {64u, 128u})
+		for (const bool weighed : {false, true})
+			add(out, choose_index_score(c, d, weighed), fmt::format("keys of {}{}", d, weighed ? ", weights" : ""));
+	add(out, choose_index_pick(c), "");
+	add(out, choose_index_live(), "");
 }
 
 } // namespace

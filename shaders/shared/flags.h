@@ -96,6 +96,8 @@
 #define SCORE_SOFTCAP 8u   // scores have a cap
 #define SCORE_SEEN 16u     // of its tokens a row sees those whose bits are set; score_prompt
 
+#define INDEX_WEIGHTS 1u // index_score: heads have weights
+
 // kv_pack_channels, kv_block
 #define PACK_K_BLOCK 1u   // parameters are already in the block
 #define PACK_K_BALANCE 2u // keys are multiplied by the balancer

@@ -289,6 +289,24 @@ struct PartSharePush {
 	uint n_heads;
 	uint head_dim;
 };
+struct IndexScorePush {
+	KV_PUSH_HEAD
+	uint n_heads;
+	uint capacity; // columns of score
+	uint n_items;
+	uint item_stride; // work item = group x + group z * item_stride
+};
+struct IndexPickPush {
+	KV_PUSH_HEAD
+	uint n_words;  // of a row of bits
+	uint capacity; // columns of score
+	uint block;    // tokens: 1, 2, 4, 8, 16 or 32
+	uint most;     // blocks
+};
+struct IndexLivePush {
+	KV_PUSH_HEAD
+	uint n_words; // of a row of bits
+};
 struct ChannelMaxPush {
 	KV_PUSH_HEAD
 	uint n_rows;

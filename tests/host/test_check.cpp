@@ -309,6 +309,18 @@ TEST_CASE("check: what does not fit is named with its shape and the shape that i
 	CHECK_THROWS_AS(b->stream_mix(rig.out(1, 8), rig.out(1, 5, 8), rig.out(1, 5, 8)), Error); // too many streams
 	refused("stream_gate: value is F32 (2, 64); expected F32 (3, 8)",
 	        [&] { b->stream_gate(rig.out(3, 2, 8), rig.out(3, 2, 8), rig.out(3, 2, 8), x); });
+	const View keys = rig.u32(Words(8), 8), item = rig.u32(Words(INDEX_WORDS), 1, INDEX_WORDS);
+	b->index_score(rig.f32(Floats(12), 2, 6), rig.out(2, 3, 8), {}, keys, item); // an item without keys
+	refused("index_score: weights is F32 (2, 64); expected F32 (2, 3)",
+	        [&] { b->index_score(rig.out(2, 6), rig.out(2, 3, 8), x, keys, item); });
+	CHECK_THROWS_AS(b->index_score(rig.out(2, 6), rig.out(2, 3, 12), {}, keys, item), Error);
+	CHECK_THROWS_AS(b->index_score(rig.out(2, 6), rig.out(2, 3, 264), {}, keys, item), Error);
+	const View bits = rig.u32(Words(4), 2, 2), tokens = rig.u32(Words(2), 2);
+	b->index_pick(bits, rig.f32(Floats(12), 2, 6), tokens, 16, 1);
+	for (const auto& [block, most] : {std::pair{0u, 1u}, {12u, 1u}, {64u, 1u}, {16u, 0u}})
+		CHECK_THROWS_AS(b->index_pick(bits, rig.f32(Floats(12), 2, 6), tokens, block, most), Error);
+	refused("index_live: work is U32 (1, 7); expected U32 (any, 8)",
+	        [&] { b->index_live(keys, bits, rig.u32(Words(7), 1, 7)); });
 	const Proj proj{x, m, {}};
 	refused("matvec: out is F32 (2, 64); expected F32 (2, 32)", [&] {
 		b->matmul({&proj, 1}, x, Epilogue::None, true);

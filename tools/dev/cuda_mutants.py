@@ -12,10 +12,10 @@ from seeded_faults import ROOT, compile_fault, failed_case, text_with, write_fau
 
 CUDA = "backends/cuda/"
 SUITES = ["pack", "attend", "ops"]  # quick ones first
-SUITES_OF = {"fetch.cu": ["ops", "fetch"]}
+SUITES_OF = {"fetch.cu": ["ops", "fetch"], "index.cu": ["ops"]}
 CASES = {"fetch": "*largest weights*,*share of a row*,*the sets and the attention*"}  # whole models take minutes on the host
 READERS = {"page.cuh": ["attend", "fetch", "pack", "score"], "weights.cuh": ["basic", "matmul"],
-           "device.cuh": ["basic", "matmul", "kv", "attend", "fetch", "pack", "score", "experts", "state"]}
+           "device.cuh": ["basic", "matmul", "kv", "attend", "fetch", "index", "pack", "score", "experts", "state"]}
 
 BUGS = [  # file, text that occurs once, its replacement, description
     ("matmul.cu", "__syncthreads(); // before the next columns are brought", "",
@@ -76,6 +76,12 @@ BUGS = [  # file, text that occurs once, its replacement, description
     ("fetch.cu", "const bool mine = at < a.n && float_order", "const bool mine = float_order",
      "what follows a row is listed"),
     ("fetch.cu", "if (p < w[2]) inside += x;", "if (p <= w[2]) inside += x;", "a part too many counts as fetched"),
+    ("index.cu", "__syncthreads(); // before the tile is overwritten", "", "no barrier before queries are overwritten"),
+    ("index.cu", "__syncthreads(); // before products are read", "", "no barrier before heads are added"),
+    ("index.cu", "(tie && before < wanted)", "(tie && before <= wanted)", "one equal block too many is chosen"),
+    ("index.cu", "else if (digit == d)", "else if (digit == 0)", "blocks above a digit are not counted"),
+    ("index.cu", "(w.first + page * w.page + token) / 32", "(page * w.page + token) / 32",
+     "pages of a sequence's tail are taken for its first ones"),
     ("device.cuh", "if (bits == 0x80000000u) bits = 0;", "", "-0 is less than 0"),
     ("device.cuh", "for (uint32_t step = kWarp / 2; step; step /= 2) x = fminf(",
      "for (uint32_t step = kWarp / 4; step; step /= 2) x = fminf(", "a minimum over half a warp"),
