@@ -40,11 +40,12 @@ uint32_t IndexSequence::take_page(uint32_t l) {
 }
 
 void IndexSequence::make_room(uint32_t n) {
+	if (shape_.keys(n_tokens_ + n) == shape_.keys(n_tokens_)) return;
 	const uint32_t first = shape_.keys(n_tokens_) / IndexShape::kPageKeys; // page of the next key
 	for (uint32_t l = 0; l < shape_.n_layers; ++l) {
 		std::vector<uint32_t>& ids = pages_[l];
 		ids.reserve(pages_of(n_tokens_ + n));
-		if (first < ids.size() && first < pages_of(n_tokens_ + n) && pool_.shared(ids[first])) {
+		if (first < ids.size() && pool_.shared(ids[first])) {
 			const uint32_t id = take_page(l);
 			be_.copy(words(id), words(ids[first]));
 			pool_.free(std::exchange(ids[first], id));
