@@ -22,4 +22,6 @@ void add_says(Command& c) {
 	});
 }
 
+bool is_verbose() { return logs_at(1); }
+
 } // namespace kvrun

@@ -1,6 +1,6 @@
 // Answers of a chat: prompts that reuse cached tokens, streaming, and handling of a full context.
-#include "engine/core/log.h"
 #include "tools/answer/reply.h"
+#include "tools/args_says.h"
 #include "tools/chat/chat.h"
 #include "tools/chat/input.h"
 #include "tools/terminal.h"
@@ -199,7 +199,7 @@ bool Chat::answer(const Conversation& before) {
 		keep();
 		if (last_.reason == KVRUN_STOP_CONTEXT)
 			say("the answer ends here: " + full_line(session_info(session_.get()).n_tokens));
-		if (logs_at(1)) say_lines(stats());
+		if (is_verbose()) say_lines(stats());
 		return status == KVRUN_OK;
 	} catch (...) {
 		conversation_ = before;
