@@ -4,6 +4,7 @@
 #include "engine/core/utf8.h"
 #include "tools/args_engine.h"
 #include "tools/args_llama.h"
+#include "tools/args_says.h"
 #include "tools/commands.h"
 #include "tools/eval/evaluate.h"
 #include "tools/eval/question_file.h"
@@ -331,6 +332,7 @@ void add_eval(Command& root) {
 	         "measure only part I, from 0, of N equal parts of the chunks or questions, with --json: a machine each; "
 	         "python -m kvrun.merge puts them together");
 	add_flag(c, "--json", a->json, "print JSON");
+	add_says(c);
 	add_llama_options(c);
 	c.sections = {
 	    {"Text (-f)",

@@ -14,6 +14,7 @@
 #include "tools/args_cache.h"
 #include "tools/args_engine.h"
 #include "tools/args_llama.h"
+#include "tools/args_says.h"
 #include "tools/commands.h"
 #include "tools/env.h"
 #include "tools/hub/local.h"
@@ -258,6 +259,7 @@ void add_plan(Command& root) {
 	add_lora(c, a->loras, kOtherGroup);
 	add_mmproj(c, a->vision, kOtherGroup);
 	add_flag(c, "--json", a->json, "print JSON: an object, or an array of them for several policies");
+	add_says(c);
 	add_llama_options(c);
 	c.sections = {
 	    {"Verdict",

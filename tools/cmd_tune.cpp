@@ -4,6 +4,7 @@
 #include "engine/run/tuning_file.h"
 #include "tools/args_engine.h"
 #include "tools/args_llama.h"
+#include "tools/args_says.h"
 #include "tools/commands.h"
 #include "tools/eval/format_screen.h"
 #include "tools/eval/text_file.h"
@@ -142,6 +143,7 @@ void add_tune(Command& root) {
 	add_text(c, "-o,--output", a->out, kFile, "write to this file instead of MODEL.kv.json, where the policies look");
 	add_integer(c, "--chunks", a->chunks, 0, 1 << 16,
 	            "chunks of -c tokens [1024], from the texts in turns; 0: three, or one of each text [0]");
+	add_says(c);
 	add_llama_options(c);
 	c.sections = {
 	    {"What is measured",

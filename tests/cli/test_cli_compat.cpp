@@ -54,8 +54,9 @@ TEST_CASE("compat: -ctk and -ctv alone, and types that kvrun has not") {
 
 TEST_CASE("compat: options without effect, in every command that loads or plans a model") {
 	const std::vector<std::string> none = {
-	    "-fa",         "on",      "-t",   "4",     "-tb", "4",     "-b",  "512", "--mlock",    "--no-mmap",
-	    "--no-warmup", "--color", "auto", "-nkvo", "-sm", "layer", "-mg", "0",   "--no-jinja", "--no-display-prompt",
+	    "--jinja",     "-fa", "on",      "-t",        "4",           "-tb",        "4",
+	    "-b",          "512", "--mlock", "--no-mmap", "--no-warmup", "--color",    "auto",
+	    "-nkvo",       "-sm", "layer",   "-mg",       "0",           "--no-jinja", "--no-display-prompt",
 	    "--draft-min", "1"};
 	for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
 	         {"run", kModel, "--device", "cpu", "-p", "x", "-n", "1"},

@@ -1,5 +1,6 @@
 // kvrun plan as a user sees it: JSON, the account of every byte, and refusals.
 #include "tests/cli/program.h"
+#include "tests/support/temp_folder.h"
 #include <cmath>
 #include <doctest/doctest.h>
 #include <filesystem>
@@ -413,6 +414,26 @@ TEST_CASE("plan: measured quality is that of quality_smollm2.csv, with the model
 	CHECK(one.out.find("not measured for this model") != std::string::npos);
 	const Ran own = run_program({"plan", "--shape", "32x8x128", "--kv", "turbo2,recent_keep=64"});
 	CHECK(own.out.find("not measured with these options") != std::string::npos);
+}
+
+TEST_CASE("plan: --kv all has tuned:BITS of a model that was tuned, with what is expected of them") {
+	const TempFolder folder;
+	const std::string model = (folder.path / "m.gguf").string(), root = KVRUN_SOURCE_DIR "/models/bundled/";
+	std::filesystem::copy_file(root + "recall-4m-f16.gguf", model);
+	const std::vector<std::string> all = {"plan", model, "--memory", "1G", "--kv", "all"};
+	const Ran before = run_program(all);
+	CHECK(before.out.find("tuned:") == std::string::npos);
+	const Ran tune =
+	    run_program({"tune", model, "--device", "cpu", "-f", root + "record40.txt", "-c", "256", "--chunks", "1"});
+	CAPTURE(tune.err);
+	REQUIRE(tune.code == 0);
+	const Ran after = run_program(all);
+	CHECK(after.code == 0);
+	for (const char* row : {"| tuned:4.24 ", "| tuned:1.74 ", " ~0.", "~: expected for this model"})
+		CHECK_MESSAGE(after.out.find(row) != std::string::npos, row);
+	CHECK(after.out.find("turbo4/") == std::string::npos); // they are listed by the name that was asked for
+	const Ran one = run_program({"plan", model, "--memory", "1G", "--kv", "tuned:2.74"});
+	CHECK(one.out.find("are expected, by 'kvrun tune'") != std::string::npos);
 }
 
 TEST_CASE("plan: what cannot be is refused in one line") {
