@@ -175,12 +175,15 @@ Option* add_flag(Command& c, const std::string& flags, bool& value, const std::s
 	                  [&value](const std::vector<std::string>& given) { value = given.back() == "true"; });
 }
 
+void warn_no_effect(const std::string& option, const std::string& why) {
+	std::fputs(fmt::format("warning: {} has no effect: {}\n", option, why).c_str(), stderr);
+}
+
 Option* add_ignored(Command& c, const std::string& flags, const std::string& type,
                     const std::vector<std::string>& choices, const std::string& why) {
 	const std::string typed = flags.substr(0, flags.find(',')); // the name known from llama.cpp
-	Option* o = add_value(c, flags, type, why, [typed, why](const std::string&, const std::string&) {
-		std::fputs(fmt::format("warning: {} has no effect: {}\n", typed, why).c_str(), stderr);
-	});
+	Option* o =
+	    add_values(c, flags, type, why, [typed, why](const std::vector<std::string>&) { warn_no_effect(typed, why); });
 	o->choices = choices;
 	if (!choices.empty()) o->implied = choices.front();
 	return o->group(kIgnoredGroup);

@@ -101,9 +101,11 @@ Option* add_positionals(Command&, const std::string& name, std::vector<std::stri
                         const std::string& help);
 Option* add_flag(Command&, const std::string& flags, bool& value, const std::string& help);
 // An option of llama.cpp that changes nothing here: whatever its value, one line on stderr says so and why. Where
-// `choices` are given, the value may be left out.
+// `choices` are given, the value may be left out; a flag if `type` is empty.
 Option* add_ignored(Command&, const std::string& flags, const std::string& type,
                     const std::vector<std::string>& choices, const std::string& why);
+// "warning: OPTION has no effect: WHY"
+void warn_no_effect(const std::string& option, const std::string& why);
 
 // Value names of options; completions use them to choose what to offer.
 constexpr const char *kFile = "FILE", *kModelFile = "FILE.gguf", *kFolder = "FOLDER", *kPolicy = "POLICY",

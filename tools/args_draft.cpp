@@ -22,8 +22,11 @@ void add_draft_options(Command& c, DraftArgs& a, const char* group) {
 	             "had the latest tokens before (lookup), by the model's own prediction layer (mtp), by a file made for "
 	             "the model (EAGLE-3, DFlash, DSpark, an assistant), or by a small model of the same vocabulary")
 	        ->group(group);
-	add_integer(c, "--draft-max", a.most, 1, kMostRows - 1, "most tokens guessed for a step [7]")->group(group);
-	c.before_run.push_back([draft, &a] {
+	const Option* most = add_integer(c, "--draft-max,--draft-n,--draft-n-max", a.most, 1, kMostRows - 1,
+	                                 "most tokens guessed for a step [7]")
+	                         ->group(group);
+	c.before_run.push_back([draft, most, &a] {
+		if (most->count && !a.given()) warn_no_effect(most->shown(), "nothing is guessed without --draft");
 		if (draft->count && a.has_model()) a.what = resolve_model(a.what).path;
 	});
 }

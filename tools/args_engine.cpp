@@ -1,8 +1,11 @@
 // Options of every command that runs a model: file, device, context and cache; opening the model on the device.
 #include "tools/args_engine.h"
 #include "backends/split_devices.h"
+#include "engine/core/log.h"
 #include "engine/core/utf8.h"
+#include "tools/args_cache.h"
 #include "tools/env.h"
+#include "tools/output.h"
 #include "tools/terminal.h"
 #include <algorithm>
 
@@ -11,28 +14,15 @@ namespace kvrun {
 void add_engine_options(Command& c, EngineArgs& a, bool several_policies) {
 	add_model_options(c, a, "the longest sequence in tokens");
 	add_check(c, a.check);
-	add_text(c, "--kv", a.kv, several_policies ? kPolicies : kPolicy,
-	         several_policies ? "policies of the KV cache, compared with each other; kvrun help plan lists them [fp16]"
-	                          : "policy of the KV cache; kvrun help plan lists them [fp16]")
-	    ->group(kCacheGroup);
-	add_text(c, "--cache-type-k,-ctk", a.type_k, "TYPE",
-	         "store keys as f16, q8, q4, q2 or q1 (or q8_0, q4_0), rounded per token; short for a policy [f16]")
-	    ->group(kCacheGroup);
-	add_text(c, "--cache-type-v,-ctv", a.type_v, "TYPE", "the same for values [f16]")->group(kCacheGroup);
+	add_cache_policy(c, a.kv, several_policies ? kPolicies : kPolicy,
+	                 several_policies
+	                     ? "policies of the KV cache, compared with each other; kvrun help plan lists them [fp16]"
+	                     : "policy of the KV cache; kvrun help plan lists them [fp16]");
 	add_kv_budget(c, a.kv_budget, "the KV cache");
 	add_host_memory(c, a);
-	add_ignored(c, "-fa,--flash-attn", "WORD", {"on", "off", "auto", "0", "1"}, "attention is always fused");
-	add_ignored(c, "-t,--threads", "N", {}, "the device's driver decides how many threads it uses");
-	add_ignored(c, "-b,--batch-size", "N", {}, "--ubatch-size alone sets how a prompt is cut");
 }
 
-std::vector<KvPolicy> cache_policies(const EngineArgs& a) {
-	const bool types = !a.type_k.empty() || !a.type_v.empty();
-	if (types && !a.kv.empty())
-		fail(Code::Invalid, "--kv {} and -ctk/-ctv both choose the policy; give one of them", one_line(a.kv));
-	if (types) return {policy_from_types(a.type_k.empty() ? "f16" : a.type_k, a.type_v.empty() ? "f16" : a.type_v)};
-	return parse_policies(a.kv.empty() ? "fp16" : a.kv);
-}
+std::vector<KvPolicy> cache_policies(const EngineArgs& a) { return parse_policies(a.kv.empty() ? "fp16" : a.kv); }
 
 KvPolicy cache_policy(const EngineArgs& a) {
 	const std::vector<KvPolicy> all = cache_policies(a);
@@ -84,6 +74,30 @@ std::unique_ptr<DraftModel> open_draft_model(const EngineArgs& a, const DraftArg
 	return std::make_unique<DraftModel>(o, open_model(a.model).tokenizer, uint32_t(a.ctx), shown(progress));
 }
 
+// -v: what was loaded, where it lies, and which kernels the device has.
+static void log_engine(const Engine& e, Backend& b, KvPool& pool, double seconds) {
+	if (!logs_at(1)) return;
+	const DeviceInfo d = b.info();
+	const auto size = [](uint64_t bytes) { return human_bytes(double(bytes)); };
+	log_at(1, "# loaded in {:.2f} s: {}, {}, {} layers, vocabulary of {}, trained for {} tokens", seconds,
+	       one_line(e.config().name), one_line(e.config().arch), e.config().n_layers, e.config().vocab,
+	       e.config().max_seq);
+	log_at(1, "# memory: weights {}{}, activations {}, at most {} for caches", size(e.weight_bytes()),
+	       e.host_weight_bytes() ? fmt::format(" ({} of them on the host)", size(e.host_weight_bytes())) : "",
+	       size(e.activation_bytes()), size(pool.budget_bytes()));
+	log_at(1, "# device: {} ({}, {}), {} of {} free before; {}, {}", one_line(d.name), d.type, one_line(d.driver),
+	       size(d.free_bytes), size(d.memory_bytes), d.half_matmul ? "matrix units in f16" : "multiplies in f32",
+	       d.int8_matmul || d.int8_attend ? "integer dot products" : "no integer dot products");
+}
+
+void log_session(const Session& s) {
+	if (!logs_at(1)) return;
+	const KvPlan& plan = s.plan();
+	log_at(1, "# cache: {}, up to {} tokens, which take {} ({:.2f} bits per element; f16: {})",
+	       one_line(s.policy_text()), s.ctx(), human_bytes(double(bytes_at(plan, s.ctx()).total())),
+	       stored_bits(plan, s.ctx()), human_bytes(double(plan.f16_bytes(s.ctx()))));
+}
+
 std::unique_ptr<Engine> open_engine(const EngineArgs& a, uint32_t max_rows, const DraftArgs& draft) {
 	EngineOptions o;
 	o.mtp = draft.predicts();
@@ -103,8 +117,10 @@ std::unique_ptr<Engine> open_engine(const EngineArgs& a, uint32_t max_rows, cons
 	o.fit_ctx = uint32_t(a.ctx);
 	o.fit_kv = cache_policies(a);
 	Progress progress;
+	const auto start = std::chrono::steady_clock::now();
 	auto engine = Engine::open(o, shown(progress));
 	progress.clear();
+	log_engine(*engine, engine->backend(), engine->pool(), seconds_since(start));
 	if (!engine->weights_text().empty()) say_stats(engine->weights_text());
 	if (!engine->weights_trade().empty()) say_stats(fmt::format("auto: {}", engine->weights_trade()));
 	const DeviceInfo d = engine->backend().info();

@@ -8,13 +8,12 @@
 namespace kvrun {
 
 struct EngineArgs : ModelArgs {
-	std::string kv;             // one or more cache policies, see parse_policy(); empty: use the types, or fp16
-	std::string type_k, type_v; // llama.cpp's options: the type of keys, the type of values
+	std::string kv; // one or more cache policies, see parse_policy(); empty: fp16
 };
 
-// Also adds llama.cpp's options that have no effect here. several_policies: --kv takes a list.
+// several_policies: --kv takes a list.
 void add_engine_options(Command&, EngineArgs&, bool several_policies = false);
-// Policies of --kv, or of -ctk and -ctv. Throws Error{Invalid} if both are given, or for a list where one is needed.
+// Policies of --kv. Throws Error{Invalid}; cache_policy() also for a list.
 std::vector<KvPolicy> cache_policies(const EngineArgs&);
 KvPolicy cache_policy(const EngineArgs&);
 // The environment's settings, overridden by --device and --check.
@@ -27,6 +26,7 @@ std::unique_ptr<Engine> open_engine(const EngineArgs&, uint32_t max_rows = 1, co
 // Opens the small model of --draft MODEL. Must be opened before the large model, whose weights and
 // cache get the remaining memory. Null without one. It must outlive all answers.
 std::unique_ptr<DraftModel> open_draft_model(const EngineArgs&, const DraftArgs&);
+void log_session(const Session&); // -v: policy, context and size of its cache
 SessionOptions session_options(const EngineArgs&, const KvPolicy&, uint64_t seed);
 
 } // namespace kvrun

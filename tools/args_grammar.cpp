@@ -41,10 +41,10 @@ std::string GrammarArgs::schema() const {
 }
 
 void add_grammar_options(Command& c, GrammarArgs& a, const char* group) {
-	add_text(c, "--grammar", a.grammar, "FILE|TEXT",
+	add_text(c, "--grammar,--grammar-file", a.grammar, "FILE|TEXT",
 	         "hold the answer to this grammar, in GBNF; its rule root is the answer")
 	    ->group(group);
-	add_text(c, "--json-schema", a.json_schema, "FILE|TEXT",
+	add_text(c, "--json-schema,-j,--json-schema-file,-jf", a.json_schema, "FILE|TEXT",
 	         "the answer is JSON that is valid under this schema (draft 2020-12); {} is any JSON")
 	    ->group(group);
 }

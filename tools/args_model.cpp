@@ -2,10 +2,13 @@
 #include "tools/args_model.h"
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"
+#include "tools/args_llama.h"
 #include "tools/hub/local.h"
 #include "tools/hub/pull.h"
 #include "tools/terminal.h"
+#include <algorithm>
 #include <charconv>
+#include <limits>
 
 namespace kvrun {
 
@@ -23,12 +26,15 @@ static std::string usable_encoder(const ModelPath& m) {
 }
 
 void add_hub(Command& c, Option* option, std::string& model, VisionArgs* vision) {
-	const auto name = std::make_shared<std::string>();
+	const auto name = std::make_shared<std::string>(), file = std::make_shared<std::string>();
 	const Option* hub = add_text(c, "--hf-repo,-hf,-hfr", *name, kHubModel,
 	                             "a model of huggingface.co, which is fetched unless it is here (kvrun help pull)")
 	                        ->group(option->group_name);
 	option->other = hub;
-	c.before_run.push_back([option, hub, name, &model, vision] {
+	add_text(c, "--hf-file,-hff", *file, kFile, "with -hf USER/REPO: this file of the repository")
+	    ->needs(hub)
+	    ->group(option->group_name);
+	c.before_run.push_back([option, hub, name, file, &model, vision] {
 		if (option->is_required && !hub->count && !option->count)
 			fail(Code::Invalid, "{} is required, or {}", option->shown(), hub->shown());
 		if (hub->count && option->count) fail(Code::Invalid, "{} and -hf are both given; give one", option->shown());
@@ -36,7 +42,8 @@ void add_hub(Command& c, Option* option, std::string& model, VisionArgs* vision)
 		if (vision && vision->none && !vision->mmproj.empty())
 			fail(Code::Invalid, "--mmproj and --no-mmproj are both given; give one");
 		const bool encoder = vision && vision->read && !vision->none && vision->mmproj.empty();
-		const ModelPath found = hub->count ? model_of_hub(*name, encoder) : resolve_model(model);
+		const std::string wanted = file->empty() ? *name : *name + ":" + *file;
+		const ModelPath found = hub->count ? model_of_hub(wanted, encoder) : resolve_model(model);
 		model = found.path;
 		if (encoder) vision->mmproj = usable_encoder(found);
 	});
@@ -67,7 +74,7 @@ void add_split(Command& c, std::string& split) {
 
 std::optional<uint32_t> WeightArgs::layers() const {
 	constexpr uint32_t kMost = 100000;
-	if (gpu_layers.empty() || gpu_layers == "auto" || gpu_layers == "all") return {};
+	if (gpu_layers.empty() || gpu_layers == "auto" || gpu_layers == "all" || gpu_layers == "-1") return {};
 	uint32_t n = 0;
 	const char* end = gpu_layers.data() + gpu_layers.size();
 	const auto read = std::from_chars(gpu_layers.data(), end, n);
@@ -83,7 +90,8 @@ void add_weight_options(Command& c, WeightArgs& a) {
 	          "most bytes of weights on the device, like 6G; it reads the others over the bus; 0: no limit [0]")
 	    ->group(group);
 	add_text(c, "-ngl,--gpu-layers,--n-gpu-layers", a.gpu_layers, "N",
-	         "most layers on the device, the last ones; one more than the model has: the output, too; auto, all [auto]")
+	         "most layers on the device, the last ones; one more than the model has: the output, too; auto, all or -1 "
+	         "[auto]")
 	    ->group(group);
 	add_flag(c, "--cpu-moe,-cmoe", a.cpu_moe, "experts of all layers lie in host memory")->group(group);
 	add_integer(c, "--n-cpu-moe,-ncmoe", a.n_cpu_moe, 0, 100000, "experts of the first N layers do [0]")->group(group);
@@ -160,23 +168,74 @@ void add_host_memory(Command& c, ModelArgs& a) {
 	    ->group(kCacheGroup);
 }
 
+// "15043+1", "15043-inf", as llama.cpp has them.
+static kvrun_logit_bias read_logit_bias(const std::string& text) {
+	kvrun_logit_bias out{};
+	const size_t sign = text.find_first_of("+-");
+	const std::string token = text.substr(0, sign), bias = sign == text.npos ? "" : text.substr(sign + 1);
+	const auto id = std::from_chars(token.data(), token.data() + token.size(), out.token);
+	double v = 0;
+	const bool never = text.substr(std::min(sign, text.size())) == "-inf";
+	const auto number = std::from_chars(bias.data(), bias.data() + bias.size(), v);
+	const bool good =
+	    id.ec == std::errc() && id.ptr == token.data() + token.size() &&
+	    (never || (number.ec == std::errc() && number.ptr == bias.data() + bias.size() && v >= 0 && v < 1e9));
+	if (!good)
+		fail(Code::Invalid,
+		     "--logit-bias is '{}', expected TOKEN+BIAS or TOKEN-BIAS with a token's ID, like 15043+1 or "
+		     "15043-inf",
+		     one_line(text));
+	out.bias = never ? -std::numeric_limits<float>::infinity() : float(text[sign] == '-' ? -v : v);
+	return out;
+}
+
+static void add_logit_bias(Command& c, std::vector<kvrun_logit_bias>& biases, const char* group) {
+	const auto given = std::make_shared<std::vector<std::string>>();
+	add_texts(c, "--logit-bias,-l", *given, "TOKEN(+|-)BIAS",
+	          "added to the logit of a token, by its ID (kvrun tokenize), as 15043+1; -inf: never this token; may be "
+	          "given several times")
+	    ->group(group);
+	c.before_run.push_back([given, &biases] {
+		for (const std::string& text : *given) biases.push_back(read_logit_bias(text));
+	});
+}
+
+static bool is_replaced_by_mirostat(const std::string& option) {
+	for (const char* o :
+	     {"--top-k", "--top-p", "--min-p", "--typical", "--top-nsigma", "--xtc-probability", "--dynatemp-range"})
+		if (option == o) return true;
+	return false;
+}
+
 void add_sampling(Command& c, SamplingArgs& a, const std::string& seed_help) {
 	const char* group = kSamplingGroup;
 	for (const SamplingOption& o : sampling_options()) {
+		const int64_t lowest = o.also_minus_one ? -1 : int64_t(o.lowest);
 		if (const auto* real = std::get_if<double Sampling::*>(&o.at))
 			add_real(c, o.flags, a.**real, o.lowest, o.highest, o.help)->group(group);
 		else
-			add_integer(c, o.flags, a.*std::get<int64_t Sampling::*>(o.at), int64_t(o.lowest), int64_t(o.highest),
-			            o.help)
+			add_integer(c, o.flags, a.*std::get<int64_t Sampling::*>(o.at), lowest, int64_t(o.highest), o.help)
 			    ->group(group);
 	}
 	add_texts(c, "--dry-sequence-breaker", a.dry_breakers, "TEXT",
 	          "DRY: a repetition ends at this text; may be given several times; none: nowhere [line break : \" *]")
 	    ->group(group);
-	c.before_run.push_back([&a] {
-		if (a.dry_breakers == std::vector<std::string>{"none"}) a.dry_breakers.clear();
-	});
+	add_logit_bias(c, a.logit_bias, group);
+	const auto samplers = std::make_shared<std::string>();
+	add_text(
+	    c, "--samplers", *samplers, "NAME;NAME..",
+	    "use only these, in kvrun's order: penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature [all]")
+	    ->group(group);
 	add_integer(c, "-s,--seed", a.seed, -1, INT64_MAX, seed_help)->group(group);
+	c.before_run.push_back([&c, &a, samplers] {
+		if (a.mirostat)
+			for (const Option& o : c.options)
+				if (o.count && is_replaced_by_mirostat(o.shown()))
+					warn_no_effect(o.shown(), "--mirostat decides alone what is kept");
+		if (a.dry_breakers == std::vector<std::string>{"none"}) a.dry_breakers.clear();
+		if (!samplers->empty()) choose_samplers(a, *samplers);
+		if (a.seed == UINT32_MAX) a.seed = -1; // llama.cpp's word for a random one
+	});
 }
 
 } // namespace kvrun

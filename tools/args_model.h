@@ -66,6 +66,7 @@ void add_host_memory(Command&, ModelArgs&);
 
 struct SamplingArgs : Sampling {
 	int64_t seed = -1; // -1: random
+	std::vector<kvrun_logit_bias> logit_bias;
 };
 void add_sampling(Command&, SamplingArgs&, const std::string& seed_help);
 

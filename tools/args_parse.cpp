@@ -75,6 +75,9 @@ Parsed parse(Command& root, int argc, char** argv) {
 			if (dynamic_cast<const CLI::CallForHelp*>(&e)) return {&named(root, app), true, false};
 			if (dynamic_cast<const CLI::CallForVersion*>(&e)) return {&root, false, true};
 		}
+		const Command& at = named(root, app);
+		if (at.needs_command && at.parent && extras.empty())
+			return {&at, true, false}; // its help lists what may follow
 		// a mistyped --model is also reported as missing: report the unknown word, which is more helpful
 		if (!extras.empty()) fail(Code::Invalid, "{}", unknown_word(named(root, app), extras.front()));
 		if (no_command) fail(Code::Invalid, "no command given; see {} --help", root.name);

@@ -5,6 +5,7 @@
 namespace kvrun {
 
 void add_says(Command&);
+bool is_verbose(); // -v, or KVRUN_LOG
 // Turns off progress bars and lines that begin with "# " from now on.
 void be_quiet();
 

@@ -83,6 +83,21 @@ std::vector<std::string> plain_words(const Command& root, int argc, char** argv)
 	return Reader(root, std::vector<std::string>(argv + std::min(argc, 1), argv + argc)).read();
 }
 
+// A long option that `word` may have been meant to be; empty if none is close. Options of one dash are too short: -cnv
+// is not a mistyped -ctv, and -hf is neither -h nor -f.
+static std::string similar_option(const std::string& word, const std::vector<std::string>& known) {
+	if (word[1] != '-') return word.size() > 3 && std::ranges::count(known, "-" + word) ? "-" + word : "";
+	std::vector<std::string> names; // without dashes, which would make short names look alike
+	const std::string name = word.substr(2);
+	for (const std::string& k : known) {
+		const std::string n = k.starts_with("--") ? k.substr(2) : "";
+		const bool opposite = n == "no-" + name || name == "no-" + n;
+		if (n.size() > 2 && !opposite) names.push_back(n);
+	}
+	const std::string near = nearest(name, names);
+	return near.empty() ? "" : "--" + near;
+}
+
 std::string unknown_word(const Command& where, const std::string& typed) {
 	const std::string word = typed.substr(0, typed.find('='));
 	const bool flag = word.size() > 1 && word[0] == '-', root = !where.parent;
@@ -94,11 +109,7 @@ std::string unknown_word(const Command& where, const std::string& typed) {
 	} else if (root) {
 		for (const auto& c : where.commands) known.push_back(c->name);
 	}
-	std::string similar = nearest(word, known);
-	if (flag && word[1] != '-' && word.size() > 2) { // -temp is --temp; -hf is neither -h nor -f
-		if (similar.size() == 2) similar.clear();
-		if (std::ranges::count(known, "-" + word)) similar = "-" + word;
-	}
+	const std::string similar = flag ? similar_option(word, known) : nearest(word, known);
 	return fmt::format("unknown {} '{}'{}; see kvrun {}--help",
 	                   flag   ? "option"
 	                   : root ? "command"

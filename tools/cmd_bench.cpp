@@ -4,6 +4,8 @@
 #include "engine/core/utf8.h"
 #include "engine/run/sampler.h"
 #include "tools/args_engine.h"
+#include "tools/args_llama.h"
+#include "tools/args_says.h"
 #include "tools/bench_draft.h"
 #include "tools/bench_report.h"
 #include "tools/commands.h"
@@ -420,6 +422,8 @@ void add_bench(Command& root) {
 	add_text(c, "-f,--file", a->file, kFile,
 	         "the text that answers follow, of which -d says how many tokens [64 tokens over and over, 256 of them]")
 	    ->group(drafts);
+	add_says(c);
+	add_llama_options(c);
 	c.sections = {
 	    {"Drafts",
 	     "With --draft the tests of generation are greedy answers to a text, without drafts and with them in turns. "

@@ -1,4 +1,6 @@
 // kvrun chat: a conversation with a model, on a terminal or through pipes.
+#include "tools/args_cache.h"
+#include "tools/args_llama.h"
 #include "tools/args_says.h"
 #include "tools/chat/chat.h"
 #include "tools/chat/external_editor.h"
@@ -78,14 +80,15 @@ void change_setting(Chat& chat, const std::string& name, const std::string& valu
 	};
 	for (const SamplingOption& o : sampling_options()) {
 		if (name != setting_name(o)) continue;
+		const double lowest = o.also_minus_one ? -1 : o.lowest;
 		if (const auto* at = std::get_if<double Sampling::*>(&o.at))
-			a.** at = number_of(name, value, o.lowest, o.highest, false);
+			a.** at = number_of(name, value, lowest, o.highest, false);
 		else
-			a.*std::get<int64_t Sampling::*>(o.at) = whole(o.lowest, o.highest);
+			a.*std::get<int64_t Sampling::*>(o.at) = whole(lowest, o.highest);
 		return;
 	}
 	if (name == "max-tokens")
-		a.predict = whole(-1, INT32_MAX);
+		a.predict = whole(-2, INT32_MAX);
 	else if (name == "seed")
 		chat.set_seed(whole(0, INT32_MAX));
 	else if (name == "think")
@@ -116,14 +119,6 @@ bool edit_message(Chat& chat, const std::string& text) {
 	if (message.find_first_not_of(" \t\r\n") != std::string::npos) return chat.ask(message);
 	say("the message is empty; nothing was sent");
 	return true;
-}
-
-void say_lines(const std::string& text) {
-	for (size_t at = 0; at <= text.size();) {
-		const size_t end = std::min(text.find('\n', at), text.size());
-		say(text.substr(at, end - at));
-		at = end + 1;
-	}
 }
 
 void say_commands();
@@ -231,14 +226,18 @@ void run_chat(const ChatArgs& given) {
 	ChatArgs a = given;
 	const bool terminal = is_interactive();
 	install_interrupt();
+	const bool saved = !a.name.empty() && chat_exists(a.name); // a bad name or folder is found before the model is read
+	check_template_file(a.chat_template);
+	for (std::string& s : a.stops) s = without_escapes(s);
+	for (std::string& s : a.dry_breakers) s = without_escapes(s);
 	const ChatModel model(a);
 	Chat chat(a, model, stdout_is_terminal());
 	if (a.no_think) chat.set_thinking(false);
-	if (!a.name.empty()) {
-		if (chat_exists(a.name))
-			chat.load(a.name);
-		else
-			chat.save(a.name);
+	if (saved) {
+		chat.load(a.name);
+		if (!a.system.empty()) chat.begin_with(a.system);
+	} else if (!a.name.empty()) {
+		chat.save(a.name);
 	}
 	for (const std::string& path : a.images) chat.attach_image(path);
 	const auto input = terminal ? editor_input(history_file(a)) : plain_input();
@@ -250,17 +249,19 @@ void add_options(Command& c, ChatArgs& a) {
 	const char* chat = "Conversation";
 	add_model_options(c, a, "the longest conversation in tokens");
 	add_check(c, a.check);
-	add_text(c, "--kv", a.kv, kPolicy, "policy of the KV cache; kvrun help plan lists them [that of the chat, or fp16]")
-	    ->group(kCacheGroup);
+	add_cache_policy(c, a.kv, kPolicy,
+	                 "policy of the KV cache; kvrun help plan lists them [that of the chat, or fp16]");
 	add_kv_budget(c, a.kv_budget, "the KV cache");
 	add_host_memory(c, a);
 	add_choice(c, "--on-full", a.on_full, {"stop", "drop-oldest"},
 	           "where the context is full: say so, or leave out the oldest messages [stop]")
 	    ->group(kCacheGroup);
-	add_text(c, "--chat-template", a.chat_template, "NAME|FILE",
+	add_text(c, "--chat-template,--chat-template-file", a.chat_template, "NAME|FILE",
 	         "chat template: a name, like chatml, or a file in Jinja [the model's own]")
 	    ->group(chat);
-	add_text(c, "--system", a.system, "TEXT", "instructions for the model, in front of the conversation")->group(chat);
+	add_text(c, "--system,-sys,--system-prompt", a.system, "TEXT",
+	         "instructions for the model, in front of the conversation; of a saved chat where it has no messages")
+	    ->group(chat);
 	add_mmproj(c, a.vision);
 	add_texts(
 	    c, "--image", a.images, kFile,
@@ -271,13 +272,18 @@ void add_options(Command& c, ChatArgs& a) {
 	add_flag(c, "--no-think", a.no_think, "answer without reasoning, where the template knows how")->group(chat);
 	add_flag(c, "--no-history", a.no_history, "keep neither the lines that are typed nor a chat without a name")
 	    ->group(chat);
-	add_tokens(c, "-n,--predict,--n-predict", a.predict, -1, INT32_MAX,
-	           "most tokens of an answer; -1: until the model ends it or the context is full [-1]")
+	add_tokens(c, "-n,--predict,--n-predict", a.predict, -2, INT32_MAX,
+	           "most tokens of an answer; -1 or -2: until the model ends it or the context is full [-1]")
 	    ->group(chat);
+	add_texts(c, "--stop,-r,--reverse-prompt", a.stops, "TEXT",
+	          "end answers before this text, with escapes (\\n); may be given several times")
+	    ->group(chat);
+	add_flag(c, "--ignore-eos", a.ignore_eos, "continue answers after an end-of-text token; give -n")->group(chat);
 	add_says(c);
 	add_grammar_options(c, a.form, chat);
 	add_draft_options(c, a.draft, chat);
-	add_sampling(c, a, "random seed of the first answer; -1: a random one [-1]");
+	add_sampling(c, a, "random seed of the first answer; -1 or 4294967295: a random one [-1]");
+	add_llama_options(c);
 }
 
 } // namespace

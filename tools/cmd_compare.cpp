@@ -1,4 +1,5 @@
 // kvrun compare: devices of one machine measured side by side, and runs of several machines put together.
+#include "engine/core/regular_file.h"
 #include "engine/core/system/files.h"
 #include "engine/core/system/process.h"
 #include "engine/core/utf8.h"
@@ -161,7 +162,10 @@ void add_compare(Command& root) {
 	      {"8", "slower than --baseline by more than the spread"},
 	      {"4", "a stage failed"}}}};
 	add_merge(c);
-	c.run = [o, icd, kv, depths] { run_compare(*o, *icd, depths->count == 0, kv->count == 0); };
+	c.run = [o, icd, kv, depths] {
+		if (!o->text.empty()) RegularFile(o->text, "name a text"); // stages that read it come late
+		run_compare(*o, *icd, depths->count == 0, kv->count == 0);
+	};
 }
 
 } // namespace kvrun

@@ -18,7 +18,7 @@ struct ShowArgs {
 // "0.8" of "sampling temperature; 0 is greedy [0.8]"; empty if the help names no default.
 std::string default_of(const Option& o) {
 	const size_t open = o.help.rfind('['), close = o.help.rfind(']');
-	if (o.type.empty()) return "false";
+	if (o.type.empty()) return o.help.find(": the default") == std::string::npos ? "false" : "true";
 	return open == std::string::npos || close != o.help.size() - 1 ? "" : o.help.substr(open + 1, close - open - 1);
 }
 

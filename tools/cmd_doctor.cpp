@@ -2,6 +2,8 @@
 #include "backends/vulkan/icd_files.h"
 #include "engine/core/error.h"
 #include "engine/core/system/files.h"
+#include "engine/core/system/machine.h"
+#include "engine/core/system/process.h"
 #include "engine/core/utf8.h"
 #include "tools/commands_setup.h"
 #include "tools/config_file.h"
@@ -100,16 +102,40 @@ uint64_t bytes_below(const fs::path& folder) {
 	return sum;
 }
 
+// Whether a folder can be made below this one, or its nearest parent that exists. By doing so: a user's rights alone do
+// not tell of folders that are read-only, or not of files at all, like /proc.
+bool can_write_below(const fs::path& folder) {
+	std::error_code ec;
+	fs::path there = folder;
+	while (!there.empty() && !fs::exists(there, ec) && there != there.parent_path()) there = there.parent_path();
+	const fs::path probe = there / fmt::format(".kvrun-doctor-{}", sys::process_id());
+	if (!sys::may_write(there.string()) || !fs::create_directory(probe, ec)) return false;
+	fs::remove(probe, ec);
+	return true;
+}
+
+void look_at_chats(Checkup& f) {
+	const std::string state = sys::state_folder();
+	if (state.empty()) return f.note("chats", "neither XDG_STATE_HOME nor HOME is set: chats cannot be saved");
+	const std::string folder = state + "/kvrun/chats";
+	if (!can_write_below(sys::path_of(folder)))
+		return f.bad("chats", fmt::format("{} may not be written by you, so chats are not saved; XDG_STATE_HOME names "
+		                                  "another folder",
+		                                  one_line(folder)));
+	std::error_code ec;
+	f.ok("chats", fmt::format("{}{}", one_line(folder),
+	                          fs::exists(sys::path_of(folder), ec) ? "" : ": not there yet, which is fine"));
+}
+
 void look_at_cache(Checkup& f) {
 	const std::string folder = pipeline_cache_folder();
 	if (folder.empty())
 		return f.note("cache", "none (KVRUN_CACHE_DIR is off, or HOME is not set): shaders are compiled at each start");
-	std::error_code ec;
-	fs::path there = sys::path_of(folder);
-	while (!there.empty() && !fs::exists(there, ec) && there != there.parent_path()) there = there.parent_path();
-	if (!sys::may_write(there.string()))
+	if (!can_write_below(sys::path_of(folder)))
 		return f.bad("cache",
-		             fmt::format("{} may not be written by you; KVRUN_CACHE_DIR names another folder", folder));
+		             fmt::format("{} may not be written by you; XDG_CACHE_HOME or KVRUN_CACHE_DIR names another "
+		                         "folder",
+		                         folder));
 	if (sys::FileInfo info; sys::stat_file(folder, /*follow_link=*/true, info) && info.others_write)
 		return f.note("cache",
 		              fmt::format("{} may be written by others, so what is in it is not used; chmod 700 it", folder));
@@ -138,7 +164,7 @@ size_t look_at_models(Checkup& f) {
 	const std::string room = ec ? "" : fmt::format(", {} free there", human_bytes(double(space.available)));
 	const std::string text = fmt::format("{} here, {}; fetched into {}{}", models.size(), human_bytes(double(bytes)),
 	                                     one_line(hub.string()), room);
-	if (hub.empty() || !sys::may_write(there.string()))
+	if (hub.empty() || !can_write_below(hub))
 		f.note("models", text + ", which you may not write: HF_HUB_CACHE names another folder");
 	else
 		f.ok("models", text);
@@ -162,6 +188,7 @@ void examine(const Command& root, bool as_json) {
 	const Chosen device = look_at_devices(f);
 	look_at_watchdog(f);
 	look_at_cache(f);
+	look_at_chats(f);
 	look_at_settings(f, root);
 	const size_t models = look_at_models(f);
 	look_at_limits(f);

@@ -2,6 +2,7 @@
 #include "engine/core/utf8.h"
 #include "tools/api_device.h"
 #include "tools/api_model.h"
+#include "tools/args_llama.h"
 #include "tools/args_says.h"
 #include "tools/commands.h"
 #include "tools/output.h"
@@ -175,6 +176,7 @@ void print_ranked(const EmbedArgs& a, Embedder& model, const std::vector<std::st
 void embed(const EmbedArgs& a) {
 	const std::vector<std::string> texts = texts_of(a);
 	Embedder model(a);
+	if (a.query.empty() && a.top) warn_no_effect("--top", "texts are ranked only with --query");
 	if (a.query.empty())
 		print_vectors(a, model, texts);
 	else
@@ -207,6 +209,7 @@ void add_embed(Command& root) {
 	add_flag(c, "--raw", a->raw, "do not scale vectors to length 1");
 	add_flag(c, "--json", a->json, "print JSON");
 	add_says(c);
+	add_llama_options(c);
 	c.sections = {json_section({{"model, dimensions, tokens", "the file; channels of a vector; tokens of all texts"},
 	                            {"embeddings", "a list of numbers for each text, in their order"},
 	                            {"results", "with --query: index of the text, score, text"}})};

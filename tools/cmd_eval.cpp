@@ -1,7 +1,10 @@
 // kvrun eval: quality of KV cache policies, one row per policy: on a text, or on tasks with one right answer.
+#include "engine/core/regular_file.h"
 #include "engine/core/system/files.h"
 #include "engine/core/utf8.h"
 #include "tools/args_engine.h"
+#include "tools/args_llama.h"
+#include "tools/args_says.h"
 #include "tools/commands.h"
 #include "tools/eval/evaluate.h"
 #include "tools/eval/question_file.h"
@@ -275,9 +278,11 @@ void run_eval(const EvalArgs& a) {
 	if (!a.shard.empty() && !a.json) fail(Code::Invalid, "--shard is of use with --json alone; add that");
 	if (a.turns && a.task != "recall") fail(Code::Invalid, "--turns is for --task recall");
 	if (!a.task.empty() && is_file(a.task) && !std::filesystem::exists(sys::path_of(a.task)))
-		fail(Code::Invalid, "--task is '{}': neither recall or needle nor a file of questions", a.task);
+		fail(a.task.find_first_of("/.") == std::string::npos ? Code::Invalid : Code::NotFound,
+		     "--task is '{}': neither recall or needle nor a file of questions", a.task);
 	std::vector<Question> questions;
 	if (!a.task.empty()) questions = questions_of(a);
+	for (const std::string& file : a.files) RegularFile(file, "name a text"); // before the model is read
 	const auto engine = open_engine(a.engine, uint32_t(a.together));
 	if (a.task.empty())
 		run_text(a, *engine, policies, base);
@@ -327,6 +332,8 @@ void add_eval(Command& root) {
 	         "measure only part I, from 0, of N equal parts of the chunks or questions, with --json: a machine each; "
 	         "python -m kvrun.merge puts them together");
 	add_flag(c, "--json", a->json, "print JSON");
+	add_says(c);
+	add_llama_options(c);
 	c.sections = {
 	    {"Text (-f)",
 	     "The text is cut into chunks of -c tokens [512]. Attention inside a prompt is exact under every policy, so "

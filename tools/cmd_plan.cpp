@@ -11,7 +11,10 @@
 #include "models/lora.h"
 #include "models/prediction.h"
 #include "models/vision.h"
+#include "tools/args_cache.h"
 #include "tools/args_engine.h"
+#include "tools/args_llama.h"
+#include "tools/args_says.h"
 #include "tools/commands.h"
 #include "tools/env.h"
 #include "tools/hub/local.h"
@@ -75,16 +78,27 @@ void find_memory(const PlanArgs& a, uint32_t n_layers, uint64_t layer_bytes, Pla
 	}
 }
 
-// Resolves `auto` and `tuned:BITS` for this subject; prints the reason to stderr.
-KvPolicy chosen(const PlanArgs& a, const PlanSubject& s, const KvPolicy& p) {
-	if (!is_choice(p) && a.model.empty()) return p;
+// Resolves `auto` and `tuned:BITS` for this subject.
+Choice chosen(const PlanArgs& a, const PlanSubject& s, const KvPolicy& p) {
+	if (!is_choice(p) && a.model.empty()) return {p, "", -1};
 	if (s.where.empty() && p.text.starts_with("auto"))
 		fail(Code::Invalid, "{} is chosen for a memory, and no device was found; give --memory", one_line(p.text));
 	const uint64_t budget = memory_account(s.model, s.total_bytes, s.n_tokens).cache;
-	const Choice c = a.model.empty() ? choose_policy(p, s.shape, nullptr, s.n_tokens, budget)
-	                                 : choose_policy(p, s.shape, Gguf::open(a.model), s.n_tokens, budget);
-	if (!c.why.empty()) say_stats(fmt::format("{}: {}", one_line(p.text), one_line(c.why)));
-	return c.policy;
+	return a.model.empty() ? choose_policy(p, s.shape, nullptr, s.n_tokens, budget)
+	                       : choose_policy(p, s.shape, Gguf::open(a.model), s.n_tokens, budget);
+}
+
+// What --kv all ranks: the methods, the ways to write `turbo` that README recommends, and of a model that was tuned
+// those that follow from it.
+std::vector<KvPolicy> every_policy(const PlanArgs& a, const PlanSubject& s) {
+	std::vector<KvPolicy> out;
+	for (const KvPolicy& p : all_policies())
+		if (p.name != "turbo") out.push_back(p);
+	for (const char* kv : {"turbo4", "turbo3", "turbo3/2", "turbo2", "turbo2/1"}) out.push_back(parse_policy(kv));
+	if (a.model.empty() || !read_tuning(Gguf::open(a.model), s.shape)) return out;
+	for (const char* kv : {"tuned:4.24", "tuned:3.24", "tuned:2.74", "tuned:2.24", "tuned:1.74"})
+		out.push_back(parse_policy(kv));
+	return out;
 }
 
 PlanSubject subject_of(const PlanArgs& a) {
@@ -114,6 +128,7 @@ PlanSubject subject_of(const PlanArgs& a) {
 		const Config c = read_config(file);
 		if (c.encodes) fail_encoder(file.name());
 		s.name = c.name.empty() ? a.model : c.name;
+		s.is_measured = is_measured_model(a.model, c.name);
 		s.layers = CacheLayers(c);
 		n_layers = c.n_layers;
 		s.shape = s.layers->main_shape();
@@ -162,13 +177,15 @@ PlanSubject divided(const PlanArgs& a, PlanSubject s, const KvPolicy& p) {
 std::vector<Planned> plans_of(const PlanArgs& a, const PlanSubject& s, std::vector<std::string>& refused) {
 	const bool all = a.kv == "all";
 	std::vector<Planned> plans;
-	for (const KvPolicy& p : all ? all_policies() : parse_policies(a.kv)) try {
+	for (const KvPolicy& p : all ? every_policy(a, s) : parse_policies(a.kv)) try {
 			PlanSubject own = divided(a, s, p);
-			const KvPolicy policy = chosen(a, own, p), f16 = parse_policy("fp16");
+			const Choice choice = chosen(a, own, p);
+			if (!all && !choice.why.empty()) say_stats(fmt::format("{}: {}", one_line(p.text), one_line(choice.why)));
+			const KvPolicy &policy = choice.policy, f16 = parse_policy("fp16");
 			if (own.weights && policy.text != f16.text) own.trade = trade_text(policy, *own.weights, placed(a, s, f16));
 			const KvPlan plan =
 			    s.layers ? plan_of_model(*s.layers, policy, s.n_tokens) : make_device_plan(policy, s.shape);
-			plans.push_back({plan, verdict_of(plan, own), own});
+			plans.push_back({plan, verdict_of(plan, own), own, p.text, is_choice(p) ? choice.kld : -1});
 		} catch (const Error& e) {
 			if (!all) throw;
 			refused.push_back(e.what());
@@ -217,7 +234,8 @@ void add_plan(Command& root) {
 	              {"kvrun plan synth:qwen3-30b-a3b:q4_k -c 16k --memory 8G --bus 12G/s --bandwidth 272G/s",
 	               "which weights lie in host memory, and what that costs"},
 	              {"kvrun plan --shape 32x8x128 --kv kivi2,group=64", "the account of one policy, without a model"}};
-	add_text(c, "--kv", a->kv, kPolicies, "plan this policy in detail, or rank several; all: every one [fp16]");
+	add_cache_policy(c, a->kv, kPolicies, "plan this policy in detail, or rank several; all: every one [fp16]",
+	                 kOtherGroup);
 	add_model(c, a->model, kOtherGroup, &a->vision)->help =
 	    "plan for this .gguf file, or name of kvrun list; only its header is read";
 	add_text(c, "--shape", a->shape, "LxHxD", "plan for this many layers, KV heads and channels per head, as 32x8x128");
@@ -241,13 +259,15 @@ void add_plan(Command& root) {
 	add_lora(c, a->loras, kOtherGroup);
 	add_mmproj(c, a->vision, kOtherGroup);
 	add_flag(c, "--json", a->json, "print JSON: an object, or an array of them for several policies");
+	add_says(c);
+	add_llama_options(c);
 	c.sections = {
 	    {"Verdict",
 	     "The first line says whether the request fits. Memory is that of weights, activations, a prompt's scratch "
 	     "memory, a reserve and the "
-	     "cache; a context is never longer than the model was trained for. A policy that evicts holds only the tokens "
-	     "it "
-	     "keeps. With -c the exit code is 6 if no policy fits."},
+	     "cache. Without -c a context is never longer than the model was trained for; with it, a note says where it "
+	     "is. "
+	     "A policy that evicts holds only the tokens it keeps. With -c the exit code is 6 if no policy fits."},
 	    {"Chosen policies",
 	     "auto takes the policy that loses least among those whose cache of -c tokens fits: f16, 8 bits, or each "
 	     "layer's keys and values as codebooks or uniform codes of 1 to 8 bits. tuned:BITS spreads that many bits per "

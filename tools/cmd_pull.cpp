@@ -17,7 +17,11 @@ struct ListArgs {
 
 void list_models(const ListArgs& a) {
 	std::vector<LocalModel> models = local_models();
-	if (!a.name.empty()) models = find_local(models, a.name);
+	if (!a.name.empty()) {
+		std::vector<LocalModel> found = find_local(models, a.name);
+		if (found.empty()) fail_no_local(models, a.name);
+		models = std::move(found);
+	}
 	if (a.json) {
 		Json out = Json::array();
 		for (const LocalModel& m : models)
@@ -103,14 +107,16 @@ void add_rm(Command& root) {
 	Command& c = add_command(root, "rm", "Deletes models from the hub's cache or from kvrun's own folder.");
 	c.examples = {{"kvrun rm unsloth/Qwen3-0.6B-GGUF:Q4_K_M", "one model, by its name as 'kvrun list' prints it"},
 	              {"kvrun rm unsloth/Qwen3-0.6B-GGUF", "all models of a repository, and parts of interrupted fetches"}};
-	add_positionals(c, "name", *names, "NAME", "names in full; their beginnings are not enough");
+	add_positionals(c, "name", *names, "NAME", "names as 'kvrun list' prints them, or beginnings that mean one model");
 	c.sections = {
 	    {"Other programs",
 	     "What Ollama, LM Studio or llama.cpp keeps is left alone. Programs that use huggingface_hub share its "
 	     "cache: they fetch again what is deleted here."}};
 	c.run = [names] {
-		for (const std::string& name : *names)
-			say_stats(fmt::format("removed {}, {} are free", one_line(name), human_bytes(double(remove_model(name)))));
+		for (const std::string& name : *names) {
+			const RemovedModel gone = remove_model(name);
+			say_stats(fmt::format("removed {}, {} are free", one_line(gone.name), human_bytes(double(gone.bytes))));
+		}
 	};
 }
 

@@ -2,6 +2,7 @@
 #include "engine/api/sampling.h"
 #include "engine/core/error.h"
 #include "engine/core/json_reader.h"
+#include "engine/core/log.h"
 #include "engine/core/system/files.h"
 #include "engine/core/system/terminal.h"
 #include "engine/core/utf8.h"
@@ -16,11 +17,15 @@
 #include "models/grammar/schema.h"
 #include "tools/args_engine.h"
 #include "tools/args_grammar.h"
+#include "tools/args_llama.h"
 #include "tools/args_says.h"
 #include "tools/commands.h"
 #include "tools/image/image_file.h"
 #include "tools/output.h"
 #include "tools/terminal.h"
+#include "tools/user_files.h"
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <optional>
@@ -30,7 +35,8 @@
 namespace kvrun {
 namespace {
 
-constexpr size_t kMaxPrompt = size_t(64) << 20; // bytes
+constexpr size_t kMaxPrompt = size_t(64) << 20;  // bytes
+constexpr size_t kMaxTemplate = size_t(1) << 20; // bytes
 
 struct RunArgs : SamplingArgs {
 	EngineArgs engine;
@@ -41,8 +47,11 @@ struct RunArgs : SamplingArgs {
 	int64_t predict = -1;              // tokens to generate; -1: until the model ends or the context is full
 	std::vector<std::string> stops;    // texts that end the answer
 	bool chat = false;                 // -p is a message, from which the model's template makes a prompt
-	std::string system, chat_template; // with --chat
-	std::vector<std::string> images;   // files, in front of the prompt
+	std::string system, chat_template; // with --chat; the template by its name or file
+	bool no_think = false;             // with --chat
+	int64_t keep = 0;                  // with --truncate: first tokens of the prompt that stay
+	bool escape = false, no_escape = false;
+	std::vector<std::string> images; // files, in front of the prompt
 	bool special = false, no_bos = false, ignore_eos = false, truncate = false, json = false, raw = false;
 };
 
@@ -90,10 +99,23 @@ std::vector<uint64_t> add_images(Engine& e, std::vector<Pixels> pixels) {
 	return ids;
 }
 
+// The template that --chat uses: a name, else the text of a file.
+ChatTemplate chosen_template(const RunArgs& a) {
+	const Gguf file = Gguf::open(a.engine.model);
+	const std::string& given = a.chat_template;
+	sys::FileInfo info;
+	const bool path = given.find_first_of("/.") != given.npos || sys::stat_file(given, /*follow_link=*/true, info);
+	const std::vector<std::string> own = model_chat_templates(file);
+	if (given.empty() || std::ranges::count(own, given) || !builtin_chat_template(given).empty() || !path)
+		return choose_chat_template(file, given, /*tools=*/false);
+	std::string text = read_text_file(given, kMaxTemplate);
+	if (text.empty()) fail(Code::Format, "{}: is empty, expected a chat template in Jinja", given);
+	return ChatTemplate(std::move(text), given);
+}
+
 // The prompt as a message of a conversation.
-std::vector<uint32_t> message_tokens(const RunArgs& a, const Engine& e, const std::string& text,
-                                     std::span<const uint64_t> images) {
-	const ChatTemplate chat = choose_chat_template(e.file(), a.chat_template, /*tools=*/false);
+std::vector<uint32_t> message_tokens(const RunArgs& a, const Engine& e, const ChatTemplate& chat,
+                                     const std::string& text, std::span<const uint64_t> images) {
 	ChatInput in;
 	in.messages = Json::array();
 	if (!a.system.empty()) in.messages.push_back({{"role", "system"}, {"content", a.system}});
@@ -106,15 +128,19 @@ std::vector<uint32_t> message_tokens(const RunArgs& a, const Engine& e, const st
 	in.messages.push_back({{"role", "user"}, {"content", std::move(content)}});
 	mark_images(in.messages);
 	set_token_texts(in, e.tokenizer());
+	if (a.no_think && !chat.reads("enable_thinking"))
+		say_stats("--no-think has no effect: the chat template does not know it");
+	else if (a.no_think)
+		in.variables = {{"enable_thinking", false}};
 	in.messages = fit_messages(chat_features(chat), std::move(in.messages));
 	return encode_chat(e.tokenizer(), chat.render(in), [&](uint64_t id) { return e.images()->tokens(id); });
 }
 
 // Token IDs of the prompt, cut to the context with --truncate.
-std::vector<uint32_t> prompt_tokens(const RunArgs& a, const Session& s, const std::string& text,
-                                    std::span<const uint64_t> images) {
+std::vector<uint32_t> prompt_tokens(const RunArgs& a, const Session& s, const std::optional<ChatTemplate>& chat,
+                                    const std::string& text, std::span<const uint64_t> images) {
 	const Tokenizer& tok = s.engine().tokenizer();
-	if (a.chat) return message_tokens(a, s.engine(), text, images);
+	if (chat) return message_tokens(a, s.engine(), *chat, text, images);
 	std::vector<uint32_t> ids = tok.encode(text, {.bos = !a.no_bos, .special = a.special});
 	size_t at = !ids.empty() && tok.bos() && ids.front() == *tok.bos() ? 1 : 0;
 	for (const uint64_t id : images) {
@@ -129,27 +155,35 @@ std::vector<uint32_t> prompt_tokens(const RunArgs& a, const Session& s, const st
 	// room for the answer: -n tokens, or a quarter of the context if -n is absent or too large
 	const size_t quarter = s.ctx() / 4;
 	const size_t room = a.predict >= 0 ? std::min<size_t>(size_t(a.predict), quarter) : quarter;
-	const size_t head = tok.bos() && ids.front() == *tok.bos() ? 1 : 0;
+	const size_t first = tok.bos() && ids.front() == *tok.bos() ? 1 : 0;
+	const size_t head = std::min<size_t>(first + size_t(a.keep), s.ctx() - room > 1 ? s.ctx() - room - 1 : first);
 	const size_t keep = std::max<size_t>(s.ctx() - room, head + 1);
 	const size_t cut = ids.size() - keep;
 	ids.erase(ids.begin() + ptrdiff_t(head), ids.begin() + ptrdiff_t(head + cut));
-	std::fputs(fmt::format("warning: dropped the first {} tokens of the prompt, kept {}\n", cut, keep).c_str(), stderr);
+	const std::string behind = a.keep ? fmt::format(" behind {}", head) : "";
+	std::fputs(
+	    fmt::format("warning: dropped the first {} tokens of the prompt{}, kept {}\n", cut, behind, keep).c_str(),
+	    stderr);
 	return ids;
 }
 
 // Prompt tokens processed, including those of a cancelled block, which are not cached.
 double tokens_worked(const GenerateResult& r) { return r.prompt_work * r.prompt_tokens; }
 
-std::string stats_line(const RunArgs& a, const Session& s, const GenerateResult& r, uint64_t seed) {
+std::string stats_line(const RunArgs& a, const Session& s, const GenerateResult& r, uint64_t seed, const char* end) {
+	// an answer that was stopped early has no speed
+	const std::string speed = r.decode_steps
+	                              ? fmt::format("  {:.1f} tok/s  {:.1f} ms/tok", per_second(r.decode_steps, r.decode_s),
+	                                            r.decode_s * 1e3 / r.decode_steps)
+	                              : "";
+	const double worked = per_second(tokens_worked(r), r.prefill_s);
 	std::string prompt = fmt::format("prompt {} tok", r.prompt_tokens);
 	if (r.prompt_read < r.prompt_tokens)
 		prompt = fmt::format("prompt {} of {} tok cached, {:.0f} % of the work", r.prompt_read, r.prompt_tokens,
 		                     r.prompt_work * 100);
-	std::string line =
-	    fmt::format("{} tok  {:.1f} tok/s  {:.1f} ms/tok  {} {:.1f} tok/s  kv {} ({}, {} tok)", r.tokens.size(),
-	                per_second(r.decode_steps, r.decode_s), r.decode_steps ? r.decode_s * 1e3 / r.decode_steps : 0,
-	                prompt, per_second(tokens_worked(r), r.prefill_s), human_bytes(double(r.kv.total())),
-	                one_line(s.policy_text()), s.n_tokens());
+	if (worked > 0) prompt += fmt::format(" {:.1f} tok/s", worked);
+	std::string line = fmt::format("{} tok{}  {}  kv {} ({}, {} tok)", r.tokens.size(), speed, prompt,
+	                               human_bytes(double(r.kv.total())), one_line(s.policy_text()), s.n_tokens());
 	if (const KvFetch* f = s.seq().fetch(); f && f->stats().steps) {
 		const FetchStats& t = f->stats();
 		const double n = double(t.steps);
@@ -159,8 +193,7 @@ std::string stats_line(const RunArgs& a, const Session& s, const GenerateResult&
 	}
 	if (a.draft.given()) line += "  " + draft_text(r.draft.drafted, r.draft.accepted);
 	if (a.temperature > kGreedyTemperature) line += fmt::format("  seed {}", seed);
-	return line +
-	       fmt::format("  end: {}  device {}", stop_reason_name(r.reason), one_line(s.engine().backend().info().name));
+	return line + fmt::format("  end: {}  device {}", end, one_line(s.engine().backend().info().name));
 }
 
 Json json_answer(const RunArgs& a, const Session& s, const GenerateResult& r, const std::string& text, uint64_t seed,
@@ -214,12 +247,28 @@ void check_form(const AnswerRules& form) {
 	(void)grammar::Automaton(rules);
 }
 
+// The prompt may be a message that a template wraps, in front of which nothing can be dropped.
+void check_prompt_options(const RunArgs& a) {
+	if (a.chat && a.truncate)
+		fail(Code::Invalid,
+		     "--truncate drops the beginning of a raw prompt, which --chat's template would then lack; leave one out, "
+		     "or raise --ctx-size");
+	if (a.keep && !a.truncate) warn_no_effect("--keep", "it says what --truncate keeps, which is not given");
+}
+
 void run(RunArgs a) {
+	check_prompt_options(a);
+	if (!a.no_escape) {
+		a.prompt = without_escapes(a.prompt);
+		for (std::string& s : a.stops) s = without_escapes(s);
+		for (std::string& s : a.dry_breakers) s = without_escapes(s);
+	}
 	const uint64_t seed = a.seed >= 0 ? uint64_t(a.seed) : std::random_device()();
 	GenerateOptions opt;
 	opt.n = a.predict < 0 ? UINT32_MAX : uint32_t(a.predict);
 	std::vector<const char*> breakers;
 	opt.sampling = api::sampler_options(a.options(seed, breakers));
+	for (const kvrun_logit_bias& b : a.logit_bias) opt.sampling.bias.emplace_back(b.token, b.bias);
 	opt.stops = a.stops;
 	opt.ignore_end = a.ignore_eos;
 	opt.special = a.special;
@@ -234,6 +283,8 @@ void run(RunArgs a) {
 	const std::string prompt = read_prompt(a);
 	std::vector<Pixels> pixels;
 	for (const std::string& file : a.images) pixels.push_back(read_image(file));
+	std::optional<ChatTemplate> chat;
+	if (a.chat) chat = chosen_template(a);
 
 	const auto start = std::chrono::steady_clock::now();
 	const std::unique_ptr<DraftModel> small = open_draft_model(a.engine, a.draft);
@@ -243,9 +294,15 @@ void run(RunArgs a) {
 	if (!a.chat && !engine->tokenizer().chat_template().empty())
 		say_stats(
 		    "this model has a chat template, and 'run' continues raw text: --chat asks it, 'kvrun chat' talks with it");
+	for (const kvrun_logit_bias& b : a.logit_bias)
+		if (b.token >= engine->config().vocab)
+			fail(Code::Invalid, "--logit-bias {}: the vocabulary has {} tokens", b.token, engine->config().vocab);
 	Session session(*engine, session_options(a.engine, policy, seed));
 	const double load_s = seconds_since(start);
-	const std::vector<uint32_t> ids = prompt_tokens(a, session, prompt, add_images(*engine, std::move(pixels)));
+	log_session(session);
+	const std::vector<uint32_t> ids = prompt_tokens(a, session, chat, prompt, add_images(*engine, std::move(pixels)));
+	log_at(1, "# prompt: {} tokens of {} characters{}", ids.size(), prompt.size(),
+	       a.images.empty() ? "" : fmt::format(", {} images", a.images.size()));
 	if (a.form.given()) opt.grammar = answer_grammar(form, engine->tokenizer(), engine->token_trie());
 
 	Interrupt interrupt;
@@ -257,8 +314,16 @@ void run(RunArgs a) {
 	GenerateHooks hooks;
 	hooks.prefill = [&](const Prefill& p) {
 		progress.show("reading", p.progress(), p.seconds_left());
+		log_at(2, "# read {:.1f} % of the prompt's work", p.progress() * 100);
 		return true;
 	};
+	auto last = std::chrono::steady_clock::now();
+	uint32_t n = 0;
+	if (logs_at(2))
+		hooks.token = [&](uint32_t token) {
+			log_at(2, "# token {}: {}, {:.2f} ms", ++n, token, seconds_since(last) * 1e3);
+			last = std::chrono::steady_clock::now();
+		};
 	hooks.text = [&](std::string_view piece) {
 		progress.clear();
 		text += piece;
@@ -291,7 +356,7 @@ void run(RunArgs a) {
 	if (a.json)
 		print_json(json_answer(a, session, r, text, seed, load_s));
 	else
-		say_stats(stats_line(a, session, r, seed));
+		say_stats(stats_line(a, session, r, seed, lost ? "output failed" : stop_reason_name(r.reason)));
 	if (lost) std::rethrow_exception(lost);
 	if (r.reason == StopReason::Cancelled) throw Exit{kInterrupted};
 }
@@ -312,17 +377,33 @@ void add_run(Command& root) {
 	add_engine_options(c, a->engine);
 	const char *prompt = "Prompt", *answer = "Answer";
 	Option* p =
-	    add_text(c, "-p,--prompt", a->prompt, "TEXT", "prompt text (no escapes; no chat template without --chat)");
+	    add_text(c, "-p,--prompt", a->prompt, "TEXT", "prompt text, with escapes; no chat template without --chat");
 	Option* f =
 	    add_text(c, "-f,--file", a->file, kFile,
 	             "read the prompt from this file, without one newline at its end; - or no option: from standard input");
 	p->group(prompt), f->group(prompt);
-	Option* chat = add_flag(c, "--chat", a->chat, "the prompt is a message: give it to the model by its chat template");
-	chat->group(prompt);
-	add_text(c, "--system", a->system, "TEXT", "with --chat: instructions for the model")->needs(chat)->group(prompt);
-	add_text(c, "--chat-template", a->chat_template, "NAME", "with --chat: a template by name [the model's own]")
-	    ->needs(chat)
+	add_flag(c, "-e,--escape", a->escape,
+	         "read \\n, \\r, \\t, \\\\, \\', \\\" and \\xNN in -p, --stop and --dry-sequence-breaker, as llama.cpp "
+	         "does: the "
+	         "default; -f and standard input are taken as they are")
 	    ->group(prompt);
+	add_flag(c, "--no-escape", a->no_escape, "take backslashes as they are")->group(prompt);
+	add_flag(c, "--chat,-st,--single-turn", a->chat,
+	         "the prompt is a message: give it to the model by its chat template")
+	    ->group(prompt);
+	const Option* of_chat[] = {
+	    add_text(c, "--system,-sys,--system-prompt", a->system, "TEXT", "with --chat: instructions for the model")
+	        ->group(prompt),
+	    add_text(c, "--chat-template,--chat-template-file", a->chat_template, "NAME|FILE",
+	             "with --chat: a template by name, or a file in Jinja [the model's own]")
+	        ->group(prompt),
+	    add_flag(c, "--no-think", a->no_think, "with --chat: answer without reasoning, where the template knows how")
+	        ->group(prompt)};
+	// not needs(): the settings file may say chat = true
+	c.before_run.push_back([a, of_chat = std::to_array(of_chat)] {
+		for (const Option* o : of_chat)
+			if (o->count && !a->chat) fail(Code::Invalid, "{} needs --chat: run continues raw text", o->shown());
+	});
 	add_mmproj(c, a->engine.vision);
 	Option* images = add_texts(c, "--image", a->images, kFile,
 	                           "an image in front of the prompt: a PNG, JPEG or WebP file; needs --mmproj; the option "
@@ -337,10 +418,13 @@ void add_run(Command& root) {
 	    ->group(prompt);
 	add_flag(c, "--truncate", a->truncate, "drop the oldest tokens of a prompt that is longer than --ctx-size")
 	    ->group(prompt);
-	add_tokens(c, "-n,--predict,--n-predict", a->predict, -1, INT32_MAX,
-	           "most tokens to generate; -1: until the model ends or the context is full [-1]")
+	add_tokens(c, "--keep", a->keep, 0, 1 << 24, "with --truncate: first tokens of the prompt that stay [0]")
+	    ->group(prompt);
+	add_tokens(c, "-n,--predict,--n-predict", a->predict, -2, INT32_MAX,
+	           "most tokens to generate; -1 or -2: until the model ends or the context is full [-1]")
 	    ->group(answer);
-	add_texts(c, "--stop", a->stops, "TEXT", "end the answer before this text; may be given several times")
+	add_texts(c, "--stop,-r,--reverse-prompt", a->stops, "TEXT",
+	          "end the answer before this text; may be given several times")
 	    ->group(answer);
 	add_grammar_options(c, a->form, answer);
 	add_draft_options(c, a->draft, answer);
@@ -348,7 +432,8 @@ void add_run(Command& root) {
 	add_flag(c, "--raw", a->raw, "print control characters on a terminal as they are, not as \\xNN")->group(answer);
 	add_flag(c, "--json", a->json, "print one JSON object at the end instead of text and statistics")->group(answer);
 	add_says(c);
-	add_sampling(c, *a, "random seed; -1: a random one, printed at the end [-1]");
+	add_sampling(c, *a, "random seed; -1 or 4294967295: a random one, printed at the end [-1]");
+	add_llama_options(c);
 	c.sections = {
 	    {"Ctrl-C",
 	     "Stops the prompt or the answer. The text so far and the statistics are printed, and the exit code is "

@@ -18,7 +18,7 @@ constexpr size_t kPieceBytes = 8u << 20; // bytes generated and written at a tim
 struct SynthArgs {
 	std::string like, shape, type = "q4_k", out;
 	int64_t seed = 1;
-	bool list = false;
+	bool list = false, force = false;
 };
 
 void check_space(const std::string& path, uint64_t bytes) {
@@ -40,6 +40,9 @@ void synth(const SynthArgs& a) {
 	if (a.out.empty()) fail(Code::Invalid, "-o names no file to write");
 	const std::string text = fmt::format("{}{}{}:{}:{}", a.like, a.shape.empty() ? "" : ",", a.shape, a.type, a.seed);
 	const SynthFile model(parse_synth(text));
+	sys::FileInfo there;
+	if (!a.force && sys::stat_file(a.out, /*follow_link=*/true, there) && there.regular())
+		fail(Code::Invalid, "{} is there already; --force writes over it", one_line(a.out));
 	check_space(a.out, model.bytes());
 	NewFile file(a.out);
 	Interrupt interrupt;
@@ -80,6 +83,7 @@ void add_synth(Command& root) {
 	add_text(c, "--type", a->type, "TYPE", "type of the matrices: " + list_text(synth_types()) + " [q4_k]");
 	add_integer(c, "-s,--seed", a->seed, 0, INT64_MAX, "seed of the weights [1]");
 	add_text(c, "-o,--output", a->out, kFile, "write this file");
+	add_flag(c, "--force", a->force, "write over a file that is there");
 	add_flag(c, "--list", a->list, "print the names of --like");
 	c.sections = {
 	    {"Random weights",

@@ -3,6 +3,8 @@
 #include "engine/core/utf8.h"
 #include "engine/run/tuning_file.h"
 #include "tools/args_engine.h"
+#include "tools/args_llama.h"
+#include "tools/args_says.h"
 #include "tools/commands.h"
 #include "tools/eval/format_screen.h"
 #include "tools/eval/text_file.h"
@@ -79,7 +81,7 @@ void run_tune(const TuneArgs& a) {
 	if (a.kernels) return tune_kernels({a.engine.device, a.engine.model, a.forget, a.as_json});
 	if (a.engine.model.empty())
 		fail(Code::Invalid, "--model is required, or --hf-repo; or --kernels, which measures a device");
-	if (!a.engine.kv.empty() || !a.engine.type_k.empty() || !a.engine.type_v.empty())
+	if (!a.engine.kv.empty())
 		fail(Code::Invalid, "kvrun tune measures every layer in every format; leave --kv, -ctk and -ctv out");
 	const auto check_chunk = [](uint32_t chunk) {
 		if (chunk < kLeast)
@@ -141,6 +143,8 @@ void add_tune(Command& root) {
 	add_text(c, "-o,--output", a->out, kFile, "write to this file instead of MODEL.kv.json, where the policies look");
 	add_integer(c, "--chunks", a->chunks, 0, 1 << 16,
 	            "chunks of -c tokens [1024], from the texts in turns; 0: three, or one of each text [0]");
+	add_says(c);
+	add_llama_options(c);
 	c.sections = {
 	    {"What is measured",
 	     "The model reads each chunk once. Its keys and values are then stored in every format (1 to 4 bits as a "

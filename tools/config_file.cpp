@@ -26,8 +26,12 @@ constexpr uint64_t kLongestFile = 1 << 20; // bytes
 // Environment variables that set the same value as an option.
 const std::map<std::string, const char*> kVariables = {{"device", "KVRUN_DEVICE"}, {"check", "KVRUN_CHECK"}};
 // Options with the same purpose: one on the command line overrides the others from the file.
-const std::vector<std::vector<std::string>> kSame = {
-    {"kv", "cache-type-k", "cache-type-v"}, {"api-key", "api-key-file"}, {"prompt", "file"}, {"model", "hf-repo"}};
+const std::vector<std::vector<std::string>> kSame = {{"kv", "cache-type-k", "cache-type-v"},
+                                                     {"api-key", "api-key-file"},
+                                                     {"prompt", "file"},
+                                                     {"model", "hf-repo"},
+                                                     {"escape", "no-escape"},
+                                                     {"fit", "no-fit"}};
 
 std::string long_name(const Option& o) { return o.longs.empty() ? "" : o.longs.front().substr(2); }
 
@@ -59,12 +63,25 @@ std::string value_text(const std::string& key, const toml::node& n) {
 }
 
 Setting setting_of(const std::string& key, const toml::node& n, const std::string& section) {
-	Setting s{key, {}, fmt::format("{}, [{}]", place(n), section)};
+	Setting s{key, {}, fmt::format("{}, [{}]", place(n), section), n.is_boolean()};
 	if (const auto* array = n.as_array())
 		for (const toml::node& one : *array) s.values.push_back(value_text(key, one));
 	else
 		s.values.push_back(value_text(key, n));
 	return s;
+}
+
+// Advice for a line like kv = turbo4, which is not TOML.
+std::string unquoted_text(const std::string& file, size_t line) {
+	std::istringstream in(file);
+	std::string text;
+	for (size_t i = 0; i < line; ++i) std::getline(in, text);
+	const size_t equals = text.find('=');
+	const size_t from = equals == text.npos ? equals : text.find_first_not_of(" \t", equals + 1);
+	if (from == text.npos || std::string_view("\"'[{#+-.").find(text[from]) != std::string_view::npos) return "";
+	const std::string value = text.substr(from, text.find_first_of(" \t#\r", from) - from);
+	if (value == "true" || value == "false") return "";
+	return fmt::format("; texts are in quotes: {}= \"{}\"", one_line(text.substr(0, equals)), one_line(value));
 }
 
 [[noreturn]] void fail_unknown(const toml::node& n, const std::string& what, const std::string& word,
@@ -97,7 +114,8 @@ ConfigFile ConfigFile::read(const Command& root) {
 	try {
 		file = toml::parse(text.str(), path);
 	} catch (const toml::parse_error& e) {
-		fail(Code::Invalid, "{}:{}: {}", one_line(path), e.source().begin.line, one_line(e.description()));
+		fail(Code::Invalid, "{}:{}: {}{}", one_line(path), e.source().begin.line, one_line(e.description()),
+		     unquoted_text(text.str(), e.source().begin.line));
 	}
 	out.exists_ = true;
 
@@ -129,6 +147,10 @@ ConfigFile ConfigFile::read(const Command& root) {
 		} else if (name == "model" && node.is_table()) {
 			for (const auto& [model, section] : *node.as_table()) add("model", std::string(model.str()), section, all);
 		} else {
+			if (!node.is_table())
+				fail(Code::Invalid,
+				     "{}: '{}' stands outside a section; put it below [defaults], or below [run], [chat] ..",
+				     place(node), one_line(name));
 			commands.insert(commands.end(), {"defaults", "model"});
 			fail_unknown(node, "unknown section", name, commands);
 		}
@@ -159,9 +181,18 @@ std::vector<Setting> ConfigFile::settings_for(const Command& c, const std::strin
 	std::ranges::stable_sort(models, {}, [](const Part* p) { return bare_name(p->name).size(); });
 	used.insert(used.end(), models.begin(), models.end());
 	std::vector<Setting> out;
+	// --chat is a flag of run and a name of chat: in a section for several commands the value says which is meant
+	const auto of_other = [&](const Part& p, const Setting& s, const Option& o) {
+		const bool flag = o.type.empty();
+		if (p.kind == "command" || !c.parent || flag == s.is_truth) return false;
+		return std::ranges::any_of(c.parent->commands, [&](const std::unique_ptr<Command>& other) {
+			const Option* same = find_option(*other, s.option);
+			return same && same->type.empty() == s.is_truth;
+		});
+	};
 	for (const Part* p : used)
 		for (const Setting& s : p->settings)
-			if (find_option(c, s.option)) out.push_back(s);
+			if (const Option* o = find_option(c, s.option); o && !of_other(*p, s, *o)) out.push_back(s);
 	return out;
 }
 

@@ -13,6 +13,7 @@ struct Setting {
 	std::string option;              // long name without dashes: "kv", "ctx-size"
 	std::vector<std::string> values; // as on a command line
 	std::string where;               // "config.toml:12, [model.smollm2]"
+	bool is_truth = false;           // true or false
 };
 
 class ConfigFile {

@@ -67,6 +67,10 @@ std::string value_name(const Option& o) {
 	return fmt::format("{}", fmt::join(o.choices, "|"));
 }
 
+std::string help_of(const Option& o) {
+	return o.is_required && !o.other && o.positional.empty() ? o.help + " (required)" : o.help;
+}
+
 std::vector<std::pair<std::string, std::vector<const Option*>>> option_groups(const Command& c) {
 	std::vector<std::pair<std::string, std::vector<const Option*>>> out;
 	const auto add = [&](const Option& o) {
@@ -87,7 +91,7 @@ std::vector<std::pair<std::string, std::vector<const Option*>>> option_groups(co
 
 std::string usage_line(const Command& c) {
 	if (!c.parent && !c.commands.empty()) return c.name + " COMMAND [OPTIONS]";
-	std::string out = " [OPTIONS]";
+	std::string out = c.needs_command ? " COMMAND [OPTIONS]" : " [OPTIONS]";
 	const Command* a = &c;
 	for (; a->parent; a = a->parent) out = " " + a->name + out;
 	out = a->name + out;
@@ -108,13 +112,20 @@ std::string help_text(const Command& c, size_t columns) {
 	out += "\n" + wrapped("Usage: " + usage_line(c), columns, 7, 0);
 	if (!c.examples.empty()) out += "\nExamples:\n";
 	for (const Entry& e : c.examples) out += fmt::format("  {}\n      {}", e.term, wrapped(e.text, columns, 6, 6));
-	if (root) {
+	if (!c.commands.empty()) {
 		out += "\nCommands:\n";
 		for (const auto& sub : c.commands) out += entry(sub->name, sub->summary, columns, 14);
 	}
 	for (const auto& [group, options] : option_groups(c)) {
 		out += "\n" + group + ":\n";
-		for (const Option* o : options) out += entry(term_of(*o), o->help, columns, kTermColumns);
+		if (group != kIgnoredGroup) {
+			for (const Option* o : options) out += entry(term_of(*o), help_of(*o), columns, kTermColumns);
+			continue;
+		}
+		std::vector<std::string> names; // the man page says why
+		for (const Option* o : options)
+			for (const std::string& n : o->names()) names.push_back(n);
+		out += "  " + wrapped(fmt::format("{}", fmt::join(names, ", ")), columns, 2, 2);
 	}
 	bool more = false;
 	for (const Section& s : c.sections) {

@@ -6,6 +6,7 @@ namespace kvrun {
 
 // Placeholder of an option's value: its type, or its choices as "md|json".
 std::string value_name(const Option&);
+std::string help_of(const Option&); // its text, and whether it must be given
 // Options that are listed, by group in the order of the groups; positional ones that have no flag first.
 std::vector<std::pair<std::string, std::vector<const Option*>>> option_groups(const Command&);
 // "kvrun run [OPTIONS] FILE.gguf"

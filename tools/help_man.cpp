@@ -38,7 +38,7 @@ std::string option_entry(const Option& o) {
 	std::string term;
 	for (const std::string& n : o.names()) term += (term.empty() ? "" : ", ") + bold(n);
 	if (!o.type.empty()) term += (term.empty() ? "" : " ") + italic(value_name(o));
-	return fmt::format(".TP\n{}\n{}\n", term, plain(o.help));
+	return fmt::format(".TP\n{}\n{}\n", term, plain(help_of(o)));
 }
 
 std::string section(const Section& s) {

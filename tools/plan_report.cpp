@@ -1,6 +1,8 @@
 // Reports of kvrun plan about a policy and a model: verdict, bytes by kind, ranked table; as text and JSON.
 #include "tools/plan_report.h"
+#include "engine/core/system/files.h"
 #include "engine/core/utf8.h"
+#include "tools/hub/names.h"
 #include "tools/terminal.h"
 #include <algorithm>
 #include <limits>
@@ -269,17 +271,20 @@ constexpr MeasuredQuality kMeasured[] = {
 };
 
 bool evicts_any(const Ranked& r) { return evicts(r.policy->plan); }
-std::string quality_cell(const KvPlan& plan) {
-	if (evicts(plan)) return "forgets";
-	const MeasuredQuality* m = measured_quality(plan.policy);
+std::string quality_cell(const Planned& p) {
+	if (evicts(p.plan)) return "forgets";
+	if (p.expected >= 0) return fmt::format("~{:.4f}", p.expected);
+	const MeasuredQuality* m = measured_quality(p.plan.policy);
 	return m ? fmt::format("{:.4f}", m->kld) : "-";
 }
-std::string quality_text(const KvPlan& plan) {
+std::string quality_text(const Planned& p, const PlanSubject& s) {
+	const KvPlan& plan = p.plan;
 	if (evicts(plan)) return "what it evicts cannot be recalled";
 	const MeasuredQuality* m = measured_quality(plan.policy);
+	if (p.expected >= 0) return fmt::format("{:.4f} nats per token are expected, by 'kvrun tune'", p.expected);
 	if (!m) return "not measured with these options; 'kvrun eval' measures it";
-	return fmt::format("{:.4f} +- {:.4f} nats per token on {}, {}; not measured for this model", m->kld, m->half,
-	                   kMeasuredModel, kMeasuredHow);
+	return fmt::format("{:.4f} +- {:.4f} nats per token on {}, {}{}", m->kld, m->half, kMeasuredModel, kMeasuredHow,
+	                   s.is_measured ? "" : "; not measured for this model");
 }
 
 } // namespace
@@ -294,7 +299,9 @@ PlanVerdict verdict_of(const KvPlan& plan, const PlanSubject& s) {
 	PlanVerdict v;
 	v.kept = tokens_kept(plan, s.n_tokens);
 	v.known = !s.where.empty();
-	if (v.known) v.capacity = capacity(plan, s.model, s.total_bytes);
+	ModelMemory model = s.model;
+	if (s.beyond_training()) model.trained_tokens = 0; // the memory alone decides; the text has a note
+	if (v.known) v.capacity = capacity(plan, model, s.total_bytes);
 	v.fits = v.known && s.n_tokens <= v.capacity.by_memory && v.kept == s.n_tokens;
 	return v;
 }
@@ -312,6 +319,9 @@ std::string verdict_text(const KvPlan& plan, const PlanSubject& s, const PlanVer
 	const uint32_t trained = s.model.trained_tokens;
 	const std::string asked = fmt::format("{} tokens{}", s.n_tokens, s.requested ? " requested" : "");
 	if (v.fits) {
+		if (s.beyond_training())
+			return fmt::format("fits: {}, {} fit; the model was trained for {}, answers beyond them may be poor", asked,
+			                   v.capacity.by_memory, trained);
 		const bool all = trained && v.capacity.by_memory == trained;
 		return fmt::format("fits: {}, {} fit{}", asked, v.capacity.by_memory, all ? " (the trained context)" : "");
 	}
@@ -327,10 +337,31 @@ std::string verdict_text(const KvPlan& plan, const PlanSubject& s, const PlanVer
 const char* const kMeasuredModel = "SmolLM2-135M-Instruct";
 const char* const kMeasuredHow = "1024 tokens of prose, dialogue and code";
 
+static bool store_alike(const KvPolicy& a, const KvPolicy& b) {
+	return a.name == b.name && a.salient == b.salient && a.regular == b.regular && a.select == b.select &&
+	       a.layers == b.layers && a.share == b.share && a.fetch == b.fetch && a.rope_bits == b.rope_bits &&
+	       a.rope_layers == b.rope_layers && a.fetch_sync == b.fetch_sync && a.page == b.page;
+}
+
 const MeasuredQuality* measured_quality(const KvPolicy& p) {
-	const KvPolicy* entry = find_policy(p.text); // short names
-	const auto found = std::ranges::find(kMeasured, entry ? entry->name : p.text, &MeasuredQuality::policy);
-	return found == std::end(kMeasured) ? nullptr : found;
+	const auto same = std::ranges::find(kMeasured, p.text, &MeasuredQuality::policy);
+	if (same != std::end(kMeasured)) return same;
+	static const std::vector<KvPolicy> measured = [] { // other ways to write them: turbo is turbo3/2
+		std::vector<KvPolicy> out;
+		for (const MeasuredQuality& m : kMeasured) out.push_back(parse_policy(m.policy));
+		return out;
+	}();
+	const auto found =
+	    std::ranges::find_if(measured, [&](const KvPolicy& m) { return store_alike(m, parse_policy(p.text)); });
+	return found == measured.end() ? nullptr : &kMeasured[found - measured.begin()];
+}
+
+bool is_measured_model(const std::string& path, const std::string& name) {
+	// the second is what the file calls itself
+	for (const char* is : {"smollm2135minstruct", "smollm2135m8klc100kmix1ep2"})
+		for (const std::string& given : {sys::path_of(path).stem().string(), name})
+			if (bare_name(given).find(is) != std::string::npos) return true;
+	return false;
 }
 
 Json plan_json(const Planned& planned, const PlanSubject& s) {
@@ -404,7 +435,7 @@ void print_plan(const Planned& planned, const PlanSubject& s) {
 		                   "f16 copy", human_bytes(double(plan.f16_bytes(s.n_tokens))), plan.policy.fetch);
 	out += fmt::format("  {:<22}{:>12}{:>16.3f}\n", "plain f16", human_bytes(double(plan.f16_bytes(s.n_tokens))), 16.0);
 	out += fmt::format("  {}; codes alone {:.3g} bits per element\n  KL divergence from f16: {}\n",
-	                   size_ratio(16 / stored), code_bits(plan), quality_text(plan));
+	                   size_ratio(16 / stored), code_bits(plan), quality_text(planned, s));
 	if (evicts(plan)) out += fmt::format("  evicts tokens: {} of {} are kept\n", v.kept, s.n_tokens);
 	out += "\n" + tiers_text(plan);
 	if (v.known) out += memory_text(s, v);
@@ -416,8 +447,8 @@ void print_ranking(const std::vector<Planned>& plans, const PlanSubject& s) {
 	std::vector<Ranked> rows;
 	for (const Planned& p : plans) {
 		const MeasuredQuality* m = measured_quality(p.plan.policy);
-		rows.push_back(
-		    {&p, m ? m->kld : std::numeric_limits<double>::infinity(), bytes_at(p.plan, s.n_tokens).total()});
+		const double none = std::numeric_limits<double>::infinity();
+		rows.push_back({&p, p.expected >= 0 ? p.expected : m ? m->kld : none, bytes_at(p.plan, s.n_tokens).total()});
 	}
 	std::stable_sort(rows.begin(), rows.end(), [](const Ranked& a, const Ranked& b) {
 		const PlanVerdict &x = a.policy->verdict, &y = b.policy->verdict;
@@ -435,9 +466,9 @@ void print_ranking(const std::vector<Planned>& plans, const PlanSubject& s) {
 		                   n_fit, rows.size(), s.n_tokens, human_bytes(double(s.total_bytes)), one_line(s.where)) +
 		       head;
 	std::string why = why_no_cache(s);
-	if (why.empty() && known && !n_fit && s.model.trained_tokens && s.n_tokens > s.model.trained_tokens)
-		why = fmt::format("the model was trained for {} tokens, which no policy changes: -c {} at most",
-		                  s.model.trained_tokens, s.model.trained_tokens);
+	if (why.empty() && s.beyond_training())
+		why = fmt::format("note: the model was trained for {} tokens; answers beyond them may be poor",
+		                  s.model.trained_tokens);
 	if (!why.empty()) head.insert(head.find('\n') + 1, why + "\n");
 	std::vector<std::vector<Column>> table;
 	const bool some_in_host =
@@ -448,7 +479,7 @@ void print_ranking(const std::vector<Planned>& plans, const PlanSubject& s) {
 		const PlanSubject& own = r.policy->subject;
 		auto& row = table.emplace_back();
 		row = {
-		    {"kv", one_line(plan.policy.text)},
+		    {"kv", one_line(r.policy->asked.empty() ? plan.policy.text : r.policy->asked)},
 		    {"fits", !known                ? "-"
 		             : v.fits              ? "yes"
 		             : v.kept < s.n_tokens ? fmt::format("keeps {}", v.kept)
@@ -456,7 +487,7 @@ void print_ranking(const std::vector<Planned>& plans, const PlanSubject& s) {
 		    {"GiB", fmt::format("{:.3f}", double(r.bytes) / double(1 << 30))},
 		    {"most tokens", known ? fmt::format("{}{}", v.capacity.kept, v.capacity.evicts ? " (evicts)" : "") : "-"},
 		    {"stored bits", fmt::format("{:.2f}", stored_bits(plan, s.n_tokens))},
-		    {fmt::format("KLD on {}", kMeasuredModel), quality_cell(plan)}};
+		    {fmt::format("KLD on {}", kMeasuredModel), quality_cell(*r.policy)}};
 		if (!some_in_host) continue;
 		row.push_back({"weights over the bus", own.weights ? human_bytes(double(own.weights->host_bytes())) : "none"});
 		const double rate = expected_rate(plan, own);
@@ -464,11 +495,15 @@ void print_ranking(const std::vector<Planned>& plans, const PlanSubject& s) {
 	}
 	write_stdout(head + "\n");
 	print_table(table);
-	write_stdout(
-	    fmt::format("\nKLD: KL divergence from an f16 cache, nats per token, as measured on {} with {}\n"
-	                "(tools/BENCHMARKS.md); not measured for this model, 'kvrun eval' and 'kvrun tune' do that. "
-	                "-: not measured with\nthese options. forgets: evicts tokens, which cannot be recalled.\n",
-	                kMeasuredModel, kMeasuredHow));
+	write_stdout(fmt::format(
+	    "\nKLD: KL divergence from an f16 cache, nats per token, as measured on {} with {}\n"
+	    "(tools/BENCHMARKS.md){}. -: not measured with\nthese options. forgets: evicts tokens, which cannot "
+	    "be recalled.{}\n",
+	    kMeasuredModel, kMeasuredHow,
+	    s.is_measured ? "" : "; not measured for this model, 'kvrun eval' and 'kvrun tune' do that",
+	    std::ranges::any_of(plans, [](const Planned& p) { return p.expected >= 0; })
+	        ? " ~: expected for this model, by 'kvrun tune'."
+	        : ""));
 }
 
 } // namespace kvrun

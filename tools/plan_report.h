@@ -21,13 +21,16 @@ struct PlanSubject {  // the model or shape that policies are planned for
 	std::optional<WeightPlan> weights = {}; // set if some lie in host memory
 	std::string trade = {};                 // text: what a cache smaller than f16 keeps on the device; empty if nothing
 	double bus = 0, bandwidth = 0;          // bytes per second of bus and device memory; 0 if unknown
+	bool is_measured = false;               // it is the model of measured_quality()
+
+	bool beyond_training() const { return model.trained_tokens && n_tokens > model.trained_tokens; }
 };
 
 struct PlanVerdict {
 	Capacity capacity;  // all 0 if no memory is known
 	uint64_t kept = 0;  // number of the subject's tokens that the policy keeps
 	bool known = false; // the memory is known
-	bool fits = false;  // memory and trained context suffice, and the policy evicts no token
+	bool fits = false;  // the memory suffices, and the policy evicts no token
 };
 PlanVerdict verdict_of(const KvPlan&, const PlanSubject&);
 // Why no policy helps: everything except the cache already fills the memory; empty if it does not.
@@ -35,8 +38,8 @@ std::string why_no_cache(const PlanSubject&);
 // "does NOT fit: 131072 tokens requested, 113000 fit"
 std::string verdict_text(const KvPlan&, const PlanSubject&, const PlanVerdict&);
 
-// Quality loss of a policy, measured on one model with exactly these options. Says nothing about other options, and
-// other models differ.
+// Quality loss of a policy, measured on one model with exactly these options, however they are written. Says nothing
+// about other options, and other models differ.
 struct MeasuredQuality {
 	const char* policy;
 	double kld;  // mean KL divergence from an f16 cache, in nats per token
@@ -44,11 +47,14 @@ struct MeasuredQuality {
 };
 extern const char *const kMeasuredModel, *const kMeasuredHow;
 const MeasuredQuality* measured_quality(const KvPolicy&); // null if not measured
+bool is_measured_model(const std::string& path, const std::string& name);
 
 struct Planned {
 	KvPlan plan;
 	PlanVerdict verdict;
-	PlanSubject subject; // with its weights placed for this policy
+	PlanSubject subject;    // with its weights placed for this policy
+	std::string asked = {}; // the policy as it was asked for: tuned:4.24
+	double expected = -1;   // KL divergence that kvrun tune expects of a chosen policy; below 0: none
 };
 // Tokens per second of decode steps, estimated from bytes and rates at the subject's context; 0 if a rate is unknown.
 double expected_rate(const KvPlan&, const PlanSubject&);

@@ -16,6 +16,8 @@ namespace kvrun {
 namespace {
 
 constexpr size_t kNarrowest = 30; // below this many columns no bar is shown
+// The time that is left is shown after kLongEnough seconds, or after fewer if a good share of the work is done.
+constexpr double kLongEnough = 10, kLeastMeasured = 1, kLeastShare = 0.05;
 
 // Columns of the terminal behind stderr; 0 if it does not say.
 size_t columns() { return sys::columns_of(2); }
@@ -91,13 +93,17 @@ Progress::Progress() { on_ = !quiet && stderr_is_terminal() && sys::terminal_has
 
 void Progress::show(std::string_view what, double done, double seconds_left) {
 	const auto now = std::chrono::steady_clock::now();
+	if (begin_ == decltype(begin_){} || done <= 0) begin_ = now;
 	if (!on_ || now - last_ < std::chrono::milliseconds(100)) return;
 	const size_t width = columns();
 	if (width < kNarrowest) return clear();
 	last_ = now;
 	// only ASCII and a carriage return, which respects NO_COLOR and works on simple terminals; one column stays free so
 	// that no terminal wraps
-	const std::string left = seconds_left >= 1 ? fmt::format("  {} left", duration(seconds_left)) : "";
+	const std::chrono::duration<double> measured = now - begin_;
+	// the first piece of work also prepares the device: its speed says nothing about the rest
+	const bool known = measured.count() >= kLongEnough || (measured.count() >= kLeastMeasured && done >= kLeastShare);
+	const std::string left = known && seconds_left >= 1 ? fmt::format("  {} left", duration(seconds_left)) : "";
 	const size_t words = kNarrowest - 10 + (width >= kNarrowest + left.size() ? left.size() : 0);
 	const size_t bar = std::min<size_t>(40, width - 1 - words);
 	const size_t full = size_t(std::clamp(done, 0., 1.) * double(bar));
@@ -111,6 +117,7 @@ void Progress::show(std::string_view what, double done, double seconds_left) {
 }
 
 void Progress::clear() {
+	begin_ = {};
 	if (shown_ == 0) return;
 	const size_t width = columns();
 	write_stderr("\r" + std::string(width > 1 ? std::min(shown_, width - 1) : 0, ' ') + "\r");

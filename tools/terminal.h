@@ -33,14 +33,14 @@ class Progress {
 	Progress();
 	~Progress() { clear(); }
 	Progress(const Progress&) = delete;
-	// done: 0..1; redrawn at most ten times a second. seconds_left: 0 if unknown.
+	// done: 0..1; redrawn at most ten times a second. seconds_left: 0 if unknown; shown once it is worth something.
 	void show(std::string_view what, double done, double seconds_left = 0);
 	void clear(); // erases the line
 
  private:
 	bool on_ = false;
-	size_t shown_ = 0; // columns on the screen now
-	std::chrono::steady_clock::time_point last_{};
+	size_t shown_ = 0;                                       // columns on the screen now
+	std::chrono::steady_clock::time_point last_{}, begin_{}; // begin_: of the first call since a bar was erased
 };
 
 // While one lives, the first Ctrl-C sets requested() and the second ends the program with 130. Outside, the first does.

@@ -84,7 +84,9 @@ std::string foreign_file(const std::string& path) {
 void make_private_folder(const std::string& path) {
 	std::error_code ec;
 	std::filesystem::create_directories(sys::path_of(path).parent_path(), ec);
-	if (!sys::make_folder(path) && errno != EEXIST) fail_file(path);
+	if (!sys::make_folder(path) && errno != EEXIST)
+		fail_status(KVRUN_EIO, "{} cannot be created: {}; XDG_STATE_HOME names another folder", path,
+		            ec ? ec.message() : std::generic_category().message(errno));
 	switch (sys::claim_folder(path)) {
 	case sys::Claim::Ours: return;
 	case sys::Claim::NoFolder:

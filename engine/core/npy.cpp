@@ -226,7 +226,8 @@ NpyArray npy_parse(std::span<const std::byte> file, std::string_view name) {
 NpyArray npy_read(const std::filesystem::path& path, const NpyCheck& check) {
 	std::error_code ec;
 	if (!std::filesystem::exists(path, ec))
-		fail(Code::Io, "{}: cannot be read as a file; check the path and its permissions", one_line(path.string()));
+		fail(Code::NotFound, "{}: cannot be read as a file; check the path and its permissions",
+		     one_line(path.string()));
 	const RegularFile file(path.string(), "name a .npy file");
 	std::vector<std::byte> bytes(size_t(std::min<uint64_t>(file.bytes(), kStartBytes)));
 	file.read_at(0, bytes);

@@ -1,6 +1,8 @@
 // The table of methods; the only file that names papers. Entries differ only where the papers do.
 #include "engine/core/error.h"
+#include "engine/core/utf8.h"
 #include "engine/kv_host/policy.h"
+#include <algorithm>
 
 namespace kvrun {
 
@@ -155,20 +157,45 @@ const KvPolicy* find_policy(std::string_view name) {
 	return nullptr;
 }
 
-KvPolicy policy_from_types(std::string_view k_type, std::string_view v_type) {
-	auto bits = [](std::string_view option, std::string_view t) -> uint32_t {
-		if (t == "f16" || t == "fp16") return 16;
-		if (t == "q8" || t == "q8_0") return 8;
-		if (t == "q4" || t == "q4_0") return 4;
-		if (t == "q2") return 2;
-		if (t == "q1") return 1;
-		fail(Code::Invalid, "{} is '{}': possible are f16, q8, q4, q2, q1 (q8_0 and q4_0 are read as q8 and q4)",
-		     option, t);
-	};
-	const uint32_t k = bits("-ctk", k_type), v = bits("-ctv", v_type);
-	if (k == 16 && v == 16) return parse_policy("fp16");
-	if (k == v && k > 1) return parse_policy(fmt::format("rtn{}", k));
-	return parse_policy(fmt::format("rtn4,k.bits={},v.bits={}", k, v));
+// GGML's types of a cache, and how kvrun stores them.
+struct TypeBits {
+	std::string_view name;
+	uint32_t bits;
+	bool same; // else a notice says that the bits differ
+};
+static constexpr TypeBits kTypes[] = {{"f16", 16, true}, {"fp16", 16, true}, {"bf16", 16, false}, {"f32", 16, false},
+                                      {"q8_0", 8, true}, {"q8", 8, true},    {"q5_0", 8, false},  {"q5_1", 8, false},
+                                      {"q4_0", 4, true}, {"q4_1", 4, true},  {"q4", 4, true},     {"iq4_nl", 4, false},
+                                      {"q2", 2, true},   {"q1", 1, true}};
+
+// `says` gets what differs from the type.
+static uint32_t bits_of_type(std::string_view option, std::string_view type, std::string& says) {
+	if (type.empty()) return 16; // not given
+	const auto* found = std::ranges::find(kTypes, type, &TypeBits::name);
+	if (found == std::end(kTypes))
+		fail(Code::Invalid, "{} is '{}': possible are f16, q8_0, q4_0, q2, q1; q5_0, q5_1, bf16 and f32 as the nearest",
+		     option, one_line(type));
+	if (!found->same)
+		says += fmt::format("{}{} {} is stored as {}", says.empty() ? "" : "; ", option, type,
+		                    found->bits == 16 ? "f16" : fmt::format("{} bits", found->bits));
+	return found->bits;
+}
+
+KvPolicy policy_from_types(std::string_view k_type, std::string_view v_type, std::string* notice) {
+	std::string says;
+	const uint32_t k = bits_of_type("-ctk", k_type, says), v = bits_of_type("-ctv", v_type, says);
+	// what is compressed leaves the f16 window as a whole token, so no side stays in f16 alone
+	const bool one = (k == 16) != (v == 16);
+	const uint32_t k_bits = one && k == 16 ? 8 : k, v_bits = one && v == 16 ? 8 : v;
+	if (one) {
+		if (!says.empty()) says += "; ";
+		says +=
+		    fmt::format("{} are stored at 8 bits: keys and values are packed together", k == 16 ? "keys" : "values");
+	}
+	if (notice) *notice = std::move(says);
+	if (k_bits == 16) return parse_policy("fp16");
+	if (k_bits == v_bits && k_bits > 1) return parse_policy(fmt::format("rtn{}", k_bits));
+	return parse_policy(fmt::format("rtn4,k.bits={},v.bits={}", k_bits, v_bits));
 }
 
 std::vector<KvPolicy> policy_samples() {

@@ -177,8 +177,9 @@ std::vector<KvPolicy> parse_policies(std::string_view text);
 // Throws Error{Invalid}, naming the policy `text`, for a format that no page can have.
 void check_quant(std::string_view text, const Quant&, bool is_k);
 
-// Separate K and V types (-ctk, -ctv): "f16", "q8", "q4", "q8_0", ...; round-to-nearest per token.
-KvPolicy policy_from_types(std::string_view k_type, std::string_view v_type);
+// Separate K and V types (-ctk, -ctv): "f16", "q8", "q4", "q8_0", ...; round-to-nearest per token. Empty: f16. Where
+// one is f16 and the other is not, 8 bits take its place. notice: one line on what differs from the types; may be null.
+KvPolicy policy_from_types(std::string_view k_type, std::string_view v_type, std::string* notice = nullptr);
 
 // Every key that parse_policy() accepts, with its meaning in one line.
 std::vector<std::pair<std::string, std::string>> policy_options();

@@ -204,8 +204,12 @@ std::string nearest(std::string_view typed, const std::vector<std::string>& know
 }
 std::string policy_names() {
 	std::string out;
-	for (const KvPolicy& p : all_policies()) out += fmt::format("{}{}", out.empty() ? "" : " ", p.name);
-	return out;
+	for (const KvPolicy& p : all_policies())
+		out += fmt::format("{}{}{}", out.empty() ? "" : " ", p.name,
+		                   p.takes_bits     ? "[K/V]"
+		                   : p.takes_layers ? "[A/B]"
+		                                    : "");
+	return out + " auto tuned:BITS";
 }
 
 [[noreturn]] void unknown_name(std::string_view name) {
@@ -467,6 +471,19 @@ std::pair<std::string, std::string> current_names(std::string_view key, std::str
 
 } // namespace
 
+// The summary of a table's entry, with the bits that were given instead of its own.
+static std::string summary_with_bits(const KvPolicy& entry, const KvPolicy& p) {
+	const auto bits_of = [](const KvPolicy& x) {
+		return fmt::format("keys {} bit{}, values {}", x.regular.k.bits, x.regular.k.bits == 1 ? "" : "s",
+		                   x.regular.v.bits);
+	};
+	std::string out = entry.summary;
+	const std::string own = bits_of(entry);
+	if (const size_t at = out.find(own); at != out.npos)
+		out.replace(at, own.size(), p.layers.empty() ? bits_of(p) : "keys and values by layer");
+	return out;
+}
+
 KvPolicy parse_policy(std::string_view text) {
 	while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
 	while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
@@ -498,6 +515,7 @@ KvPolicy parse_policy(std::string_view text) {
 			if (l.path.ends_with("bits") == bits) apply_layered(d.p, l);
 	set_eta(d);
 	finish_window(d);
+	if (entry->takes_bits) d.p.summary = summary_with_bits(*entry, d.p);
 	check(d.p);
 	check_use(d);
 	return d.p;

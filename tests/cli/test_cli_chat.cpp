@@ -223,6 +223,29 @@ TEST_CASE("chat: /image and --image; a chat with images is the same after /load"
 	      std::string::npos);
 }
 
+TEST_CASE("chat: --system of a saved chat, --stop, --ignore-eos, and a name that /clear leaves") {
+	const State state;
+	state.answers(with(kGreedy, {"--chat", "new", "--system", "A"}), "");
+	CHECK(state.chat("new")["system"] == "A");
+	state.answers(with(kGreedy, {"--chat", "new", "-sys", "B"}), ""); // it has no messages yet
+	CHECK(state.chat("new")["system"] == "B");
+	state.answers(with(kGreedy, {"--chat", "new"}), "Hello\n");
+	const Ran late = state.run(with(kGreedy, {"--chat", "new", "--system", "C"}), "");
+	CHECK(
+	    contains(late.err, "# chat 'new' keeps its instructions, because it has messages: /system TEXT changes them"));
+	CHECK(state.chat("new")["system"] == "B");
+	CHECK(!contains(state.run(with(kGreedy, {"--chat", "new", "--system", "B"}), "").err, "keeps its instructions"));
+	CHECK(contains(state.run(with(kGreedy, {"--chat", "new"}), "/clear\n").err, "'new' stays as it is"));
+	CHECK(state.chat("new")["messages"].size() == 2);
+
+	const std::string whole = state.answers(kGreedy, "Hello\n");
+	REQUIRE(whole.size() > 8);
+	const std::string stop = whole.substr(4, 3);
+	CHECK(state.answers(with(kGreedy, {"-r", stop}), "Hello\n") == whole.substr(0, whole.find(stop)) + "\n");
+	CHECK(state.answers(with(kGreedy, {"--ignore-eos"}), "Hello\n").size() >= whole.size());
+	CHECK(contains(state.run(with(kGreedy, {"-v"}), "Hello\n").err, "# last answer: "));
+}
+
 TEST_CASE("chat: kill -9 during an answer loses that answer alone") {
 	const State state;
 	const std::string hello = state.answers(kWarm, "Hello\n/save x\n");

@@ -81,7 +81,7 @@ TEST_CASE("replay and eval refuse in one line") {
 	refused(swapped, 2, "kv heads");
 	auto missing = replay_args("kivi2,group=32", out);
 	missing[4] = "absent.npy";
-	refused(missing, 5, "absent.npy");
+	refused(missing, 3, "absent.npy");
 	CHECK(!fs::exists(out)); // nothing was written
 	refused({"eval", "-m", kModel, "--device", "cpu"}, 2, "--task");
 	refused({"eval", "-m", kModel, "--device", "cpu", "--task", "sums"}, 2, "recall or needle");

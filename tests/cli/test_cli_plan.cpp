@@ -1,5 +1,6 @@
 // kvrun plan as a user sees it: JSON, the account of every byte, and refusals.
 #include "tests/cli/program.h"
+#include "tests/support/temp_folder.h"
 #include <cmath>
 #include <doctest/doctest.h>
 #include <filesystem>
@@ -315,10 +316,18 @@ TEST_CASE("plan: a model's memory is accounted for alike for a device and for --
 	const double allocated = json::parse(run.out)["prompt_bytes"];
 	const json planned = plan({model, "-c", "256"});
 	CHECK(planned["memory"]["prompt_bytes"].get<double>() == doctest::Approx(allocated).epsilon(0.02));
-	// beyond the trained context nothing fits, with any amount of memory
-	const Ran beyond = run_program({"plan", model, "--memory", "1024G", "-c", "4096"});
-	CHECK(beyond.code == 6);
-	CHECK(beyond.out.starts_with("does NOT fit: 4096 tokens requested, 2048 fit (the trained context)\n"));
+	// beyond the trained context the memory decides, and a note says so, as a run does
+	const Ran beyond = run_program({"plan", model, "--memory", "1G", "-c", "4096"});
+	CHECK(beyond.code == 0);
+	CHECK(beyond.out.starts_with("fits: 4096 tokens requested, "));
+	CHECK(beyond.out.find("trained for 2048, answers beyond them may be poor\n") != std::string::npos);
+	const Ran large = run_program({"plan", model, "--memory", "64M", "-c", "1M", "--kv", "auto"});
+	CHECK(large.code != 0);
+	CHECK(run_program({"plan", model, "--memory", "1G", "-c", "4096", "--kv", "auto"}).code == 0);
+	const Ran ranked = run_program({"plan", model, "--memory", "1G", "-c", "4096", "--kv", "all"});
+	CHECK(ranked.code == 0);
+	CHECK(ranked.out.find("note: the model was trained for 2048 tokens") != std::string::npos);
+	CHECK(ranked.out.starts_with("fits: 20 of 22 policies hold 4096 tokens"));
 }
 
 TEST_CASE("plan: policies that evict say so and are never counted as holding what they forget") {
@@ -389,11 +398,42 @@ TEST_CASE("plan: measured quality is that of quality_smollm2.csv, with the model
 	CHECK(n >= 28);
 	CHECK(!plan({"--shape", "32x8x128", "--kv", "kivi2,group=64"}).contains("measured"));
 	CHECK(plan({"--shape", "32x8x128", "--kv", "q4"})["measured"]["policy"] == "rtn4");
+	for (const char* kv : {"turbo", "turbo,k.bits=3", "turbo3/2,sinks=4"}) // other ways to write it
+		CHECK(plan({"--shape", "32x8x128", "--kv", kv})["measured"]["policy"] == "turbo3/2");
+	CHECK(plan({"--shape", "32x8x128", "-ctk", "q8_0"})["policy"] == "rtn8");
+	const Ran all = run_program({"plan", "--shape", "30x3x64", "--memory", "8G", "-c", "4096", "--kv", "all"});
+	for (const char* row : {"turbo4 ", "turbo3 ", "turbo3/2 ", "turbo2 ", "turbo2/1 "}) {
+		const size_t at = all.out.find(std::string("| ") + row);
+		REQUIRE(at != std::string::npos);
+		CHECK(all.out.substr(at, all.out.find('\n', at) - at).find(" 0.0") != std::string::npos);
+	}
+	const Ran four = run_program({"plan", "--shape", "32x8x128", "--kv", "turbo4"});
+	CHECK(four.out.find("]: rotated, codebooks: keys 4 bits, values 4; ") != std::string::npos);
 	const Ran one = run_program({"plan", "--shape", "32x8x128", "--kv", "turbo2"});
 	CHECK(one.out.find("on SmolLM2-135M-Instruct") != std::string::npos);
 	CHECK(one.out.find("not measured for this model") != std::string::npos);
 	const Ran own = run_program({"plan", "--shape", "32x8x128", "--kv", "turbo2,recent_keep=64"});
 	CHECK(own.out.find("not measured with these options") != std::string::npos);
+}
+
+TEST_CASE("plan: --kv all has tuned:BITS of a model that was tuned, with what is expected of them") {
+	const TempFolder folder;
+	const std::string model = (folder.path / "m.gguf").string(), root = KVRUN_SOURCE_DIR "/models/bundled/";
+	std::filesystem::copy_file(root + "recall-4m-f16.gguf", model);
+	const std::vector<std::string> all = {"plan", model, "--memory", "1G", "--kv", "all"};
+	const Ran before = run_program(all);
+	CHECK(before.out.find("tuned:") == std::string::npos);
+	const Ran tune =
+	    run_program({"tune", model, "--device", "cpu", "-f", root + "record40.txt", "-c", "256", "--chunks", "1"});
+	CAPTURE(tune.err);
+	REQUIRE(tune.code == 0);
+	const Ran after = run_program(all);
+	CHECK(after.code == 0);
+	for (const char* row : {"| tuned:4.24 ", "| tuned:1.74 ", " ~0.", "~: expected for this model"})
+		CHECK_MESSAGE(after.out.find(row) != std::string::npos, row);
+	CHECK(after.out.find("turbo4/") == std::string::npos); // they are listed by the name that was asked for
+	const Ran one = run_program({"plan", model, "--memory", "1G", "--kv", "tuned:2.74"});
+	CHECK(one.out.find("are expected, by 'kvrun tune'") != std::string::npos);
 }
 
 TEST_CASE("plan: what cannot be is refused in one line") {

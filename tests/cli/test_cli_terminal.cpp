@@ -54,6 +54,20 @@ TEST_CASE("T33 cli: a terminal gets a bar that fits, a dumb or narrow one gets n
 		}
 }
 
+TEST_CASE("cli: the time that is left is not shown before something was measured") {
+	if (no_terminal()) return;
+	RunSpec spec = run_spec({"-f", kRecord, "-n", "1"});
+	spec.terminal = Terminal{120, "xterm"};
+	std::string row;
+	for (const char c : run_program(spec).out) {
+		row = c == '\r' ? "" : row + c;
+		if (!row.ends_with(" left")) continue;
+		const size_t share = row.find("] ");
+		REQUIRE(share != std::string::npos);
+		CHECK(std::atoi(row.c_str() + share + 2) >= 5); // the first piece also prepares the device
+	}
+}
+
 TEST_CASE("T33 cli: a terminal that becomes narrow in between") {
 	if (no_terminal()) return;
 	RunSpec spec = run_spec({"-f", kRecord, "-n", "5"});

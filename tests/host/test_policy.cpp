@@ -273,11 +273,22 @@ TEST_CASE("policy: short names and types given apart") {
 	CHECK(p.regular.k.bits == 8);
 	CHECK(p.regular.v.bits == 4);
 	CHECK(parse_policy(p.text).regular.k == p.regular.k); // its text is a valid value
-	CHECK(policy_from_types("f16", "q4").regular.k.bits == 16);
+	std::string notice;
+	CHECK(policy_from_types("f16", "q4", &notice).regular.k.bits == 8); // llama.cpp's users give one of them
+	CHECK(notice == "keys are stored at 8 bits: keys and values are packed together");
+	CHECK(policy_from_types("q8_0", "", &notice).text == "rtn8");
+	CHECK(notice == "values are stored at 8 bits: keys and values are packed together");
+	CHECK(policy_from_types("q4_0", "f16").text == "rtn4,k.bits=4,v.bits=8");
+	CHECK(policy_from_types("q5_1", "iq4_nl", &notice).text == "rtn4,k.bits=8,v.bits=4");
+	CHECK(notice == "-ctk q5_1 is stored as 8 bits; -ctv iq4_nl is stored as 4 bits");
+	CHECK(policy_from_types("bf16", "f32", &notice).text == "fp16");
+	CHECK(notice == "-ctk bf16 is stored as f16; -ctv f32 is stored as f16");
+	CHECK(policy_from_types("q8_0", "q4_1", &notice).text == "rtn4,k.bits=8,v.bits=4");
+	CHECK(notice.empty());
 	CHECK(policy_from_types("q1", "q1").regular.v.bits == 1);
-	CHECK_THROWS_WITH_AS(policy_from_types("q5_0", "f16"),
-	                     doctest::Contains("-ctk is 'q5_0': possible are f16, q8, q4"), Error);
-	CHECK_THROWS_WITH_AS(policy_from_types("f16", "f32"), doctest::Contains("-ctv is 'f32'"), Error);
+	CHECK_THROWS_WITH_AS(policy_from_types("q3_k", "f16"),
+	                     doctest::Contains("-ctk is 'q3_k': possible are f16, q8_0, q4_0"), Error);
+	CHECK_THROWS_WITH_AS(policy_from_types("f16", "tq1"), doctest::Contains("-ctv is 'tq1'"), Error);
 }
 
 TEST_CASE("policy: lists of policies; options belong to the policy before them") {

@@ -77,8 +77,13 @@ def test_layout():
         rows = json.loads(p.run("list", "--json").stdout)
         check("list has it", [(m["name"], m["owner"], m["bytes"]) for m in rows] ==
               [("Some-User/Tiny-Chat-GGUF:Q4_0", "hub", len(SMALL))], rows)
-        check("rm needs its whole name", p.run("rm", "tiny").returncode == 3)
-        check("rm removes it", p.run("rm", "Some-User/Tiny-Chat-GGUF:Q4_0").returncode == 0)
+        for command in ("rm", "list"):
+            r = p.run(command, "teny-chat")
+            check(f"{command} says what is not here, and what is", r.returncode == 3 and
+                  "no model here is called 'teny-chat'; here is: Some-User/Tiny-Chat-GGUF:Q4_0" in r.stderr, r)
+        r = p.run("rm", "tiny")
+        check("rm takes the beginning of one name, and says which", r.returncode == 0 and
+              "removed Some-User/Tiny-Chat-GGUF:Q4_0, " in r.stderr, r)
         check("nothing is left", not p.folder.exists(), p.files())
         check("it is known no more", p.run("inspect", "tiny").returncode == 3)
 

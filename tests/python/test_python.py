@@ -131,6 +131,24 @@ def test_stop_and_sampling_options(engine):
         engine.session().ask(ONCE, temprature=1)
 
 
+def test_form_of_answers(engine):
+    session = engine.session()
+    schema = {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2}
+    for given in (schema, json.dumps(schema)):
+        answer = session.ask(ONCE, json_schema=given, max_tokens=60, temperature=0)
+        assert len(json.loads(answer.text)) == 2 and answer.stop_reason == "end"
+    assert session.ask(" x", grammar='root ::= ("yes" | "no") "!"', temperature=0).text in ("yes!", "no!")
+    assert engine.session().ask(ONCE, **GREEDY).text == engine.session().ask(ONCE, grammar=None, **GREEDY).text
+    chat = engine.session(chat="chatml")
+    assert chat.ask("Is it?", grammar='root ::= "yes" | "no"', temperature=0).text in ("yes", "no")
+    forms = engine.generate([ONCE], n=2, grammar='root ::= [a-c]{3}', temperature=1)
+    assert all(len(a.text) == 3 for a in forms[0])
+    with pytest.raises(kvrun.KvrunError, match="rule x"):
+        session.ask("y", grammar="root ::= x")
+    with pytest.raises(kvrun.InvalidArgument, match="give one of them"):
+        session.ask("y", grammar='root ::= "a"', json_schema={})
+
+
 def test_conversation_reads_only_what_is_new(engine):
     chat = engine.session(chat="chatml", system="Be brief.")
     first = chat.ask("Hello", **GREEDY)

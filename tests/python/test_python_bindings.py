@@ -75,7 +75,7 @@ def test_sampling_has_all_options():
     own = {"n_stops", "stops", "dry_breakers", "n_dry_breakers", "bias", "n_bias", "on_token", "on_prefill", "payload",
            "struct_size"}
     fields = {n for n, _ in _cffi.ffi.typeof("kvrun_generate_options").fields} - own
-    package = {"stop", "dry_sequence_breakers", "logit_bias", "logits", "progress"}
+    package = {"stop", "dry_sequence_breakers", "logit_bias", "logits", "progress", "json_schema", "grammar"}
     assert set(kvrun.SamplingOptions.__annotations__) - package == fields
 
 

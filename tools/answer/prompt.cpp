@@ -38,6 +38,11 @@ void choose_template(ChatPrompt& p, kvrun_engine* engine, const std::string& giv
 	if (p.template_text.empty()) fail_status(KVRUN_EFORMAT, "{}: is empty, expected a chat template in Jinja", given);
 }
 
+void check_template_file(const std::string& given) {
+	sys::FileInfo info;
+	if (given.find('/') != std::string::npos && !sys::stat_file(given, /*follow_link=*/true, info)) fail_file(given);
+}
+
 kvrun_status chat_features(kvrun_engine* engine, const ChatPrompt& p, kvrun_chat_features& out) {
 	const kvrun_chat_options o = p.options();
 	return kvrun_chat_get_features(engine, &o, &out);

@@ -20,6 +20,10 @@ std::vector<std::string> template_names(kvrun_engine*);
 // does not exist is kept for kvrun_chat_get_features(), whose message lists the names. Throws StatusError.
 void choose_template(ChatPrompt&, kvrun_engine*, const std::string& given);
 
+// Throws StatusError if `given`, as choose_template() gets it, looks like a path and is no file: before a model is
+// read.
+void check_template_file(const std::string& given);
+
 kvrun_status chat_features(kvrun_engine*, const ChatPrompt&, kvrun_chat_features& out);
 kvrun_status chat_tokens(kvrun_engine*, const ChatPrompt&, std::vector<uint32_t>& out);
 kvrun_status chat_text(kvrun_engine*, const ChatPrompt&, std::string& out);

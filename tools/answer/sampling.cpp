@@ -1,13 +1,17 @@
 #include "tools/answer/sampling.h"
+#include <algorithm>
 
 namespace kvrun {
+
+constexpr uint32_t kMostRepeatLast = 65536; // as many as the engine considers
 
 kvrun_generate_options Sampling::options(uint64_t seed, std::vector<const char*>& breakers) const {
 	kvrun_generate_options o = KVRUN_GENERATE_OPTIONS_INIT;
 	o.seed = seed;
 	o.temperature = temperature, o.top_p = top_p, o.min_p = min_p, o.repeat_penalty = repeat_penalty;
 	o.presence_penalty = presence_penalty, o.frequency_penalty = frequency_penalty;
-	o.top_k = uint32_t(top_k), o.repeat_last_n = uint32_t(repeat_last);
+	o.top_k = uint32_t(std::max<int64_t>(top_k, 0));
+	o.repeat_last_n = repeat_last < 0 ? kMostRepeatLast : uint32_t(repeat_last);
 	o.top_n_sigma = top_n_sigma, o.typical_p = typical_p;
 	o.xtc_probability = xtc_probability, o.xtc_threshold = xtc_threshold;
 	o.dynatemp_range = dynatemp_range, o.dynatemp_exponent = dynatemp_exponent;
@@ -28,15 +32,16 @@ std::span<const SamplingOption> sampling_options() {
 	static constexpr double kMost = UINT32_MAX;
 	static const SamplingOption all[] = {
 	    {"--temp,--temperature", "temperature", &S::temperature, 0, 1e6, "sampling temperature; 0 is greedy [0.8]"},
-	    {"--top-k", "top_k", &S::top_k, 0, kMost, "keep this many of the most likely tokens; 0: all [40]"},
+	    {"--top-k", "top_k", &S::top_k, 0, kMost, "keep this many of the most likely tokens; 0 or -1: all [40]",
+	     /*also_minus_one=*/true},
 	    {"--top-p", "top_p", &S::top_p, 0, 1,
 	     "keep the most likely tokens whose probabilities sum to this (nucleus sampling); 1: all [0.95]"},
 	    {"--min-p", "min_p", &S::min_p, 0, 1,
 	     "keep tokens at least this probable relative to the most likely one; 0: all [0.05]"},
 	    {"--repeat-penalty", "repeat_penalty", &S::repeat_penalty, 0.01, 100,
 	     "penalty factor for the last --repeat-last-n tokens; 1: off [1]"},
-	    {"--repeat-last-n", "repeat_last_n", &S::repeat_last, 0, 65536,
-	     "number of last tokens --repeat-penalty considers [64]"},
+	    {"--repeat-last-n", "repeat_last_n", &S::repeat_last, 0, kMostRepeatLast,
+	     "number of last tokens --repeat-penalty considers; -1: all of the context [64]", /*also_minus_one=*/true},
 	    {"--presence-penalty", "presence_penalty", &S::presence_penalty, -2, 2,
 	     "subtracted from the logits of tokens that are in the answer; 0: off [0]"},
 	    {"--frequency-penalty", "frequency_penalty", &S::frequency_penalty, -2, 2,

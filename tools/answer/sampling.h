@@ -28,6 +28,7 @@ struct SamplingOption {
 	std::variant<double Sampling::*, int64_t Sampling::*> at;
 	double lowest, highest;
 	const char* help;
+	bool also_minus_one = false; // where people type it: -1 is llama.cpp's word for all, or for the whole context
 };
 std::span<const SamplingOption> sampling_options();
 

@@ -1,5 +1,6 @@
 // Answers of a chat: prompts that reuse cached tokens, streaming, and handling of a full context.
 #include "tools/answer/reply.h"
+#include "tools/args_says.h"
 #include "tools/chat/chat.h"
 #include "tools/chat/input.h"
 #include "tools/terminal.h"
@@ -153,6 +154,7 @@ std::string Chat::full_line(size_t prompt) const {
 	const kvrun_session_info i = session_info(session_.get());
 	std::vector<std::string> choices = model_.larger_contexts(i.kv, i.ctx, prompt);
 	for (const char* c : {"/undo", "/clear", "/set on-full drop-oldest"}) choices.push_back(c);
+	if (!is_interactive()) choices.push_back("or begin with -c N, --kv POLICY or --on-full drop-oldest");
 	return fmt::format("context full: the conversation has {} tokens, the context {} ({}); choose {}", prompt, i.ctx,
 	                   i.kv, fmt::join(choices, ", "));
 }
@@ -197,6 +199,7 @@ bool Chat::answer(const Conversation& before) {
 		keep();
 		if (last_.reason == KVRUN_STOP_CONTEXT)
 			say("the answer ends here: " + full_line(session_info(session_.get()).n_tokens));
+		if (is_verbose()) say_lines(stats());
 		return status == KVRUN_OK;
 	} catch (...) {
 		conversation_ = before;
@@ -215,6 +218,11 @@ kvrun_status Chat::generate(const std::vector<uint32_t>& prompt, ChatMessage& ou
 	std::vector<const char*> breakers;
 	kvrun_generate_options o = args_.options(seed_ + conversation_.answers, breakers);
 	if (args_.predict >= 0) o.max_tokens = uint32_t(args_.predict);
+	std::vector<const char*> stops;
+	for (const std::string& s : args_.stops) stops.push_back(s.c_str());
+	o.stops = stops.data(), o.n_stops = stops.size();
+	o.ignore_eos = args_.ignore_eos;
+	o.bias = args_.logit_bias.data(), o.n_bias = args_.logit_bias.size();
 	stream.set_on(o);
 	o.canceller = canceller_.get();
 	o.special = model_.features().special_markers > 1;

@@ -21,6 +21,14 @@ int show_reading(double done, double seconds_left, void* payload) {
 
 } // namespace
 
+void say_lines(const std::string& text) {
+	for (size_t at = 0; at <= text.size();) {
+		const size_t end = std::min(text.find('\n', at), text.size());
+		say(text.substr(at, end - at));
+		at = end + 1;
+	}
+}
+
 Chat::Chat(const ChatArgs& a, const ChatModel& model, bool terminal)
     : args_(a), model_(model), terminal_(terminal), policy_given_(!a.kv.empty()),
       seed_(a.seed >= 0 ? uint64_t(a.seed) : std::random_device()()),
@@ -48,6 +56,7 @@ void Chat::undo() {
 
 void Chat::clear() {
 	close();
+	const std::string left = named_ ? files_->name() : "";
 	files_.reset();
 	named_ = last_tried_ = false;
 	Conversation next;
@@ -56,7 +65,8 @@ void Chat::clear() {
 	attached_.clear();
 	images_.clear();
 	new_session();
-	say("a new conversation");
+	say(left.empty() ? "a new conversation"
+	                 : fmt::format("a new conversation without a name (/save NAME); '{}' stays as it is", left));
 }
 
 void Chat::set_system(const std::string& text) {
@@ -64,6 +74,15 @@ void Chat::set_system(const std::string& text) {
 		fail_status(KVRUN_EUNSUPPORTED, "this model's chat template has no place for a system message");
 	conversation_.system = well_formed(text);
 	if (session_) keep();
+}
+
+void Chat::begin_with(const std::string& system) {
+	if (conversation_.messages.empty()) return set_system(system);
+	if (conversation_.system != well_formed(system))
+		say(fmt::format(
+		    "chat '{}' keeps its instructions, because it has messages: /system TEXT changes them, or begin "
+		    "another chat with --chat NAME",
+		    files_->name()));
 }
 
 void Chat::set_thinking(bool on) {

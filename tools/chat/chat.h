@@ -18,6 +18,7 @@ class Chat {
 	void undo();  // removes the last question and its answer
 	void clear(); // begins a new conversation
 	void set_system(const std::string& text);
+	void begin_with(const std::string& system);             // --system of a saved chat: set if it has no messages yet
 	void set_thinking(bool on);                             // if the template supports it
 	void set_seed(int64_t seed);                            // seed of the next answer
 	void attach(const std::string& path);                   // puts the file's text in front of the next question
@@ -65,6 +66,8 @@ class Chat {
 	uint64_t answer_tokens_ = 0; // tokens of all answers
 	double decode_seconds_ = 0;
 };
+
+void say_lines(const std::string& text);
 
 constexpr const char* kLastChat = "last"; // name under which a terminal's latest unnamed chat is kept
 

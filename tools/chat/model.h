@@ -17,9 +17,11 @@ struct ChatArgs : ModelArgs, SamplingArgs { // options of the command; /set chan
 	std::string chat_template, system, name;
 	std::vector<std::string> images; // files, for the first message
 	bool no_think = false, no_history = false;
-	std::string on_full = "stop"; // or drop-oldest
-	int64_t predict = -1;         // tokens of an answer; -1: until the model ends it or the context is full
-	GrammarArgs form;             // constrains answers
+	std::string on_full = "stop";   // or drop-oldest
+	int64_t predict = -1;           // tokens of an answer; below 0: until the model ends it or the context is full
+	std::vector<std::string> stops; // texts that end an answer
+	bool ignore_eos = false;
+	GrammarArgs form; // constrains answers
 	DraftArgs draft;
 	std::optional<bool> think; // value passed to the template; nullopt if not passed
 

@@ -31,6 +31,11 @@ std::vector<LocalModel> local_models(
 // Models with the full name `name`; else those whose names begin with it. Case and punctuation are ignored.
 std::vector<LocalModel> find_local(const std::vector<LocalModel>&, const std::string& name);
 
+// Throws Error{NotFound}: no model of `all` is called so, and which are similar.
+[[noreturn]] void fail_no_local(const std::vector<LocalModel>& all, const std::string& given);
+// The one model that `given` means; throws the same, or Error{Invalid} that lists several.
+LocalModel one_local(const std::vector<LocalModel>& all, const std::string& given);
+
 // The path of the model given to a command: a file, or a local model by its name. Throws Error{NotFound}, which says
 // what to do, or Error{Invalid} if the name matches several.
 ModelPath resolve_model(const std::string& given);

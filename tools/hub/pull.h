@@ -12,9 +12,13 @@ ModelPath pull_model(const std::string& name, bool must_run, bool encoder);
 // For -hf: a model that is present is used, as it is; another one is fetched first.
 ModelPath model_of_hub(const std::string& name, bool encoder);
 
-// Deletes a model of the hub's cache or of kvrun's own folder by its full name ("USER/REPO": all of its models, and
-// parts left by interrupted fetches); returns the bytes freed. Throws Error{NotFound}, and Error{Invalid} for other
-// folders.
-uint64_t remove_model(const std::string& name);
+struct RemovedModel {
+	std::string name; // in full
+	uint64_t bytes = 0;
+};
+// Deletes a model of the hub's cache or of kvrun's own folder by its name ("USER/REPO": all of its models, and parts
+// left by interrupted fetches; else a beginning that means one model). Throws Error{NotFound}, and Error{Invalid} for
+// several models and for other folders.
+RemovedModel remove_model(const std::string& name);
 
 } // namespace kvrun

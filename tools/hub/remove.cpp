@@ -93,18 +93,20 @@ uint64_t remove_from_hub(const std::vector<LocalModel>& models, const fs::path& 
 
 } // namespace
 
-uint64_t remove_model(const std::string& given) {
+RemovedModel remove_model(const std::string& given) {
 	const std::string name = lower_case(given);
 	const auto asked = as_repo(given);
 	const bool whole = asked && asked->want.empty();
 	std::vector<LocalModel> found;
-	for (const LocalModel& m : local_models()) {
+	const std::vector<LocalModel> all = local_models();
+	for (const LocalModel& m : all) {
 		const std::string full = lower_case(m.name);
 		if (full == name || (!m.repo.empty() && lower_case(m.repo) == name)) found.push_back(m);
 	}
 	std::error_code ec;
 	fs::path repo = whole ? repo_folder(asked->repo) : fs::path();
 	if (whole && !fs::exists(repo, ec)) repo.clear();
+	if (found.empty() && repo.empty()) found.push_back(one_local(all, given));
 	std::vector<LocalModel> of_hub;
 	uint64_t freed = 0;
 	for (const LocalModel& m : found) {
@@ -119,10 +121,8 @@ uint64_t remove_model(const std::string& given) {
 			for (const fs::path& p : {sys::path_of(m.path), sys::path_of(m.path + ".sha256")}) remove_file(p);
 		}
 	}
-	if (found.empty() && repo.empty())
-		fail(Code::NotFound, "no model here is called '{}'; 'kvrun list' shows the names", one_line(given));
 	if (!repo.empty()) freed += remove_from_hub(of_hub, repo, whole);
-	return freed;
+	return {found.size() == 1 ? found[0].name : given, freed};
 }
 
 } // namespace kvrun

@@ -76,14 +76,27 @@ std::vector<std::string> nearest_names(const std::vector<LocalModel>& all, const
 	return out;
 }
 
+// "here is: ..", or where the names are
+std::string what_is_here(const std::vector<LocalModel>& all, const std::string& given) {
+	const std::vector<std::string> similar = nearest_names(all, given);
+	if (!similar.empty())
+		return fmt::format("here {}: {}", similar.size() == 1 ? "is" : "are", fmt::join(similar, ", "));
+	return all.empty() ? "no models are here yet" : "'kvrun list' shows what is here";
+}
+
+[[noreturn]] void fail_several(const std::vector<LocalModel>& found, const std::string& given) {
+	constexpr size_t kMost = 8;
+	std::vector<std::string> names;
+	for (const LocalModel& m : found)
+		if (names.size() < kMost) names.push_back(one_line(m.name));
+	fail(Code::Invalid, "'{}' means {} models here: {}{}; give one of these names", one_line(given), found.size(),
+	     fmt::join(names, ", "), found.size() > kMost ? ", .." : "");
+}
+
 [[noreturn]] void fail_unknown(const std::vector<LocalModel>& all, const std::string& given) {
 	const auto repo = as_repo(given);
-	const std::vector<std::string> similar = nearest_names(all, given);
-	std::string text = fmt::format("no file and no model here is called '{}'; ", one_line(given));
-	if (!similar.empty())
-		text += fmt::format("here {}: {}; ", similar.size() == 1 ? "is" : "are", fmt::join(similar, ", "));
-	else
-		text += fmt::format("{}; ", all.empty() ? "no models are here yet" : "'kvrun list' shows what is here");
+	std::string text =
+	    fmt::format("no file and no model here is called '{}'; {}; ", one_line(given), what_is_here(all, given));
 	text += repo ? fmt::format("'kvrun pull {}' fetches it", one_line(given))
 	             : "'kvrun pull USER/REPO' fetches one from huggingface.co";
 	text += "; or give the path of a .gguf file";
@@ -103,12 +116,18 @@ ModelPath resolve_model(const std::string& given) {
 	const std::vector<LocalModel> found = find_local(all, given);
 	if (found.empty()) fail_unknown(all, given);
 	if (found.size() == 1) return {found[0].path, found[0].encoder};
-	constexpr size_t kMost = 8;
-	std::vector<std::string> names;
-	for (const LocalModel& m : found)
-		if (names.size() < kMost) names.push_back(one_line(m.name));
-	fail(Code::Invalid, "'{}' means {} models here: {}{}; give one of these names", one_line(given), found.size(),
-	     fmt::join(names, ", "), found.size() > kMost ? ", .." : "");
+	fail_several(found, given);
+}
+
+void fail_no_local(const std::vector<LocalModel>& all, const std::string& given) {
+	fail(Code::NotFound, "no model here is called '{}'; {}", one_line(given), what_is_here(all, given));
+}
+
+LocalModel one_local(const std::vector<LocalModel>& all, const std::string& given) {
+	const std::vector<LocalModel> found = find_local(all, given);
+	if (found.empty()) fail_no_local(all, given);
+	if (found.size() > 1) fail_several(found, given);
+	return found[0];
 }
 
 } // namespace kvrun

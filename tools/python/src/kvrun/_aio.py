@@ -122,7 +122,7 @@ class AsyncStream:
 
     def prepare(self) -> Request:
         self._turn = self._session.turn(self._prompt)
-        self.request = Request(self._session.handle, self._turn.prompt, self._sampling)
+        self.request = self._turn.request(self._sampling)
         return self.request
 
     def push(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ._errors import error_of
@@ -336,6 +336,21 @@ class Engine:
             4096, lambda memory, room, count: lib.kvrun_chat_text(self._handle.pointer, o.p, memory, room, count)
         ).decode("utf-8", "replace")
 
+    def form(self, gbnf: str | None, json_schema: Mapping[str, Any] | str | None, chat: Struct | None) -> Handle | None:
+        """What answers must follow: a grammar or a JSON schema, behind the reasoning of a conversation; None: nothing."""
+        import json
+
+        if gbnf is not None and json_schema is not None:
+            raise error_of(-1, "KVRUN_EINVALID", "grammar and json_schema are both given; give one of them")
+        if gbnf is None and json_schema is None:
+            return None
+        schema = json_schema if json_schema is None or isinstance(json_schema, str) else json.dumps(json_schema)
+        options = Struct("kvrun_grammar_options", gbnf=gbnf, json_schema=schema,
+                         **({} if chat is None else {"chat": chat.p}))
+        out = ffi.new("kvrun_grammar **")
+        check(lib.kvrun_grammar_new(out, self._handle.pointer, options.p))
+        return Handle(out[0], lib.kvrun_grammar_free, "grammar") if out[0] else None
+
     @property
     def chat_templates(self) -> list[str]:
         """Valid names for `template`: those in the file, then the built-in ones."""
@@ -427,7 +442,7 @@ class Engine:
                     forks = [first.fork() for _ in range(n - 1)]
                     for i, session in enumerate([first, *forks]):
                         options: SamplingOptions = {**sampling, "seed": sampling.get("seed", 0) + i}
-                        request = Request(session.handle, turn.prompt, options)
+                        request = turn.request(options, session)
                         batch.add(request, of)
                         of = of or request
                         place[id(request)] = (at, i)

@@ -81,6 +81,7 @@ class Request:
         self.on_logits: Callable[[Any], object] = logits  # type: ignore[assignment]
         self.on_progress: Callable[[float], object] = progress  # type: ignore[assignment]
         self.id = 0
+        self.form: Handle | None = None  # its grammar
         unknown = [name for name in wanted if name not in SamplingOptions.__annotations__]
         if unknown:
             raise TypeError(f"'{unknown[0]}' is no option of sampling; there are "

@@ -34,6 +34,22 @@ class Turn:
         self.prompt = prompt
         self._messages = messages  # with the question; None: no conversation
 
+    def request(self, sampling: SamplingOptions, session: Session | None = None) -> Request:
+        """The answer with these options. session: a fork of the turn's session that answers instead."""
+        own = self._session
+        options: Any = dict(sampling)
+        gbnf, schema = options.pop("grammar", None), options.pop("json_schema", None)
+        chat = None
+        if self._messages is not None and own.chat is not False:
+            chat = own.engine.chat_options(self._messages, variables=own.variables,
+                                           template=None if own.chat is True else str(own.chat))
+        form = own.engine.form(gbnf, schema, chat)
+        handle = (own if session is None else session).handle
+        check(lib.kvrun_session_set_grammar(handle.pointer, NULL if form is None else form.pointer))
+        request = Request(handle, self.prompt, options)
+        request.form = form
+        return request
+
     def end(self, answer: Answer) -> None:
         if self._messages is not None:
             self._session.messages = [*self._messages, {"role": "assistant", "content": answer.text}]
@@ -231,7 +247,7 @@ class Session:
             whole conversation, of which only the new part is read; tokens: appended unchanged.
         """
         turn = self.turn(prompt)
-        return Stream(self.engine, turn, Request(self.handle, turn.prompt, sampling))
+        return Stream(self.engine, turn, turn.request(sampling))
 
     def ask(self, prompt: Prompt, **sampling: Unpack[SamplingOptions]) -> Answer:
         """The whole answer; arguments as for stream()."""

@@ -159,6 +159,9 @@ class SamplingOptions(TypedDict, total=False):
         The array is the library's memory, valid during the call; the function must not call this engine.
     draft_max: most tokens that are guessed and verified in one step, within the engine's max_rows; the answer is the
         same, and may be faster. 0: none.
+    json_schema: the answer is JSON that is valid under this schema, an object or a text; {} is any JSON.
+    grammar: the answer follows this grammar in GBNF; its rule root is the answer. Of a conversation, both apply behind
+        the template's reasoning.
     progress: called with the share of the prompt that has been read.
     canceller: stops the answer, from any thread.
     """
@@ -194,6 +197,8 @@ class SamplingOptions(TypedDict, total=False):
     ignore_eos: bool
     special: bool
     draft_max: int
+    json_schema: Mapping[str, Any] | str
+    grammar: str
     logits: LogitsHook
     progress: Callable[[float], None]
     canceller: Canceller

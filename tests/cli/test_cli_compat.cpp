@@ -1,0 +1,184 @@
+// Command lines of llama.cpp: options that mean the same, and those that are taken without effect.
+#include "tests/cli/checks.h"
+#include "tests/cli/program.h"
+#include "tests/support/assets.h"
+#include "tests/support/temp_folder.h"
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+using namespace kvrun;
+
+namespace {
+
+const std::string kRoot = KVRUN_SOURCE_DIR;
+const std::string kModel = kRoot + "/models/bundled/recall-4m-f16.gguf";
+const std::vector<std::string> kRun = {"run", kModel, "--device", "cpu", "--temp", "0", "-n", "4"};
+
+std::vector<std::string> with(std::vector<std::string> a, const std::vector<std::string>& b) {
+	a.insert(a.end(), b.begin(), b.end());
+	return a;
+}
+Ran run(const std::vector<std::string>& more) { return run_program(with(kRun, more)); }
+nlohmann::json answer(std::vector<std::string> more) {
+	more.push_back("--json");
+	const Ran r = run(more);
+	CAPTURE(r.err);
+	REQUIRE(r.code == 0);
+	return nlohmann::json::parse(r.out);
+}
+
+} // namespace
+
+TEST_CASE("compat: -ctk and -ctv alone, and types that kvrun has not") {
+	struct Row {
+		std::vector<std::string> given;
+		const char *policy, *says;
+	};
+	for (const Row& row :
+	     std::vector<Row>{{{"-ctk", "q8_0"}, "rtn8", "# values are stored at 8 bits"},
+	                      {{"-ctv", "q8_0"}, "rtn8", "# keys are stored at 8 bits"},
+	                      {{"-ctk", "q4_0", "-ctv", "f16"}, "rtn4,k.bits=4,v.bits=8", "# values are stored at 8 bits"},
+	                      {{"-ctk", "q5_0", "-ctv", "q5_1"}, "rtn8", "-ctk q5_0 is stored as 8 bits"},
+	                      {{"-ctk", "bf16"}, "fp16", "-ctk bf16 is stored as f16"}}) {
+		CAPTURE(row.policy);
+		CHECK(answer(with({"-p", "x"}, row.given))["kv"]["policy"] == row.policy);
+		const std::string err = run(with({"-p", "x"}, row.given)).err;
+		CHECK(contains(err, row.says));
+		CHECK(err.find(row.says) == err.rfind(row.says));
+		CHECK(!contains(run(with({"-p", "x", "-q"}, row.given)).err, row.says));
+	}
+	check_error(with(kRun, {"-p", "x", "-ctk", "q9"}), 2, {"-ctk is 'q9'", "q8_0"});
+	check_error(with(kRun, {"-p", "x", "-ctk", "q8_0", "--kv", "kivi2"}), 2, {"--kv kivi2 and -ctk/-ctv", "give one"});
+}
+
+TEST_CASE("compat: options without effect, in every command that loads or plans a model") {
+	const std::vector<std::string> none = {
+	    "--jinja",     "-fa", "on",      "-t",        "4",           "-tb",        "4",
+	    "-b",          "512", "--mlock", "--no-mmap", "--no-warmup", "--color",    "auto",
+	    "-nkvo",       "-sm", "layer",   "-mg",       "0",           "--no-jinja", "--no-display-prompt",
+	    "--draft-min", "1"};
+	for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
+	         {"run", kModel, "--device", "cpu", "-p", "x", "-n", "1"},
+	         {"chat", kModel, "--device", "cpu", "--chat-template", "chatml", "-n", "1"},
+	         {"embed", kModel, "--device", "cpu", "-p", "x"},
+	         {"plan", kModel, "--memory", "1G"},
+	         {"bench", kModel, "--device", "cpu", "-p", "1", "-n", "1", "-r", "1"},
+	         {"eval", kModel, "--device", "cpu", "--task", "recall", "--samples", "1", "--lines", "2"}}) {
+		CAPTURE(command[0]);
+		const Ran r = run_program(with(command, none));
+		CAPTURE(r.err);
+		CHECK(r.code == 0);
+		CHECK(contains(r.err, "warning: -fa has no effect: attention is always fused"));
+		CHECK(contains(r.err, "warning: --mlock has no effect"));
+		CHECK(contains(r.err, "warning: --no-warmup has no effect") == (command[0] != "bench")); // bench has its own
+		CHECK(r.err.find("-tb has no") == r.err.rfind("-tb has no"));
+	}
+	CHECK(run_program({"run", "--list-devices"}).out == run_program({"devices"}).out);
+	check_error({"run", "-hf", "nobody/nothing-here", "-p", "x", "--offline"}, 5, {"HF_HUB_OFFLINE"});
+	check_error({"run", kModel, "-hff", "x.gguf", "-p", "x"}, 2, {"--hf-"});
+}
+
+TEST_CASE("compat: nothing of another meaning is suggested") {
+	for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{{"devices", "-cnv"},
+	                                                                                   {"inspect", "--keep"},
+	                                                                                   {"run", "-stt"},
+	                                                                                   {"devices", "--no-json"},
+	                                                                                   {"run", "-ctx", "5"}}) {
+		CAPTURE(words[1]);
+		const Ran r = run_program(words);
+		CHECK(r.code == 2);
+		CHECK(contains(r.err, fmt::format("unknown option '{}'; see ", words[1])));
+	}
+	CHECK(contains(run_program({"run", "--mdoel", "x"}).err, "did you mean '--model'?"));
+}
+
+TEST_CASE("compat: escapes in -p and --stop, as llama-cli reads them") {
+	const auto tokens = [](std::vector<std::string> more) {
+		return answer(std::move(more))["prompt_tokens"].get<int>();
+	};
+	const int line = tokens({"-p", "One\ntwo\tthree", "--no-escape"}); // C++'s escapes: the characters themselves
+	CHECK(tokens({"-p", "One\\ntwo\\tthree"}) == line);
+	CHECK(tokens({"-p", "One\\x0atwo\\tthree", "-e"}) == line);
+	CHECK(tokens({"-p", "One\\ntwo\\tthree", "--no-escape"}) > line);
+	CHECK(tokens({"-p", "a\\qb\\"}) == tokens({"-p", "a\\qb\\", "--no-escape"})); // other backslashes stay
+	CHECK(answer({"-p", "Once upon a time\\n", "--stop", "a"})["stop_reason"] == "stop");
+}
+
+TEST_CASE("compat: numbers that llama.cpp reads in its own way") {
+	const nlohmann::json plain = answer({"-p", "Once upon a time"});
+	for (const std::vector<std::string>& more : std::vector<std::vector<std::string>>{
+	         {"--top-k", "-1"}, {"--repeat-last-n", "-1"}, {"-ngl", "-1"}, {"-s", "-1"}, {"-s", "4294967295"}})
+		CHECK(answer(with({"-p", "Once upon a time"}, more))["tokens"] == plain["tokens"]);
+	CHECK(answer({"-p", "x", "-s", "4294967295"})["seed"] != answer({"-p", "x", "-s", "4294967295"})["seed"]);
+	const std::vector<std::string> full = {"run", kModel, "--device", "cpu", "-p", "a b c", "-c", "24", "--ignore-eos"};
+	for (const char* n : {"-1", "-2"}) CHECK(contains(run_program(with(full, {"-n", n})).err, "end: context"));
+}
+
+TEST_CASE("compat: --logit-bias and --samplers") {
+	const nlohmann::json plain = answer({"-p", "Once upon a time"});
+	const uint32_t first = plain["tokens"][0];
+	CHECK(answer({"-p", "Once upon a time", "--logit-bias", fmt::format("{}-inf", first)})["tokens"][0] != first);
+	CHECK(answer({"-p", "Once upon a time", "--logit-bias", "77+100"})["tokens"][0] == 77);
+	for (const char* bad : {"77", "x+1", "77+", "77+x", "77*2", "+1"})
+		check_error(with(kRun, {"-p", "x", "--logit-bias", bad}), 2, {"--logit-bias is", bad, "15043+1"});
+	CHECK(run({"-p", "x", "--logit-bias", "99999+1"}).code == 2);
+
+	const std::vector<std::string> hot = {"-p", "Once upon a time", "--temp", "2", "-s", "5", "--json"};
+	const std::vector<std::string> warm = {"run", kModel, "--device", "cpu", "-n", "12"};
+	const auto text = [&](const std::vector<std::string>& more) {
+		return run_program(with(with(warm, hot), more)).out;
+	};
+	const auto said = [&](const std::vector<std::string>& more) { return nlohmann::json::parse(text(more))["tokens"]; };
+	CHECK(said({"--samplers", "top_k;temperature", "--top-k", "3"}) ==
+	      said({"--top-k", "3", "--top-p", "1", "--min-p", "0"}));
+	CHECK(said({"--samplers", "min_p;temp"}) == said({"--top-k", "0", "--top-p", "1"}));
+	check_error(with(kRun, {"-p", "x", "--samplers", "temperature;top_k"}), 2, {"one order", "penalties;dry;"});
+	check_error(with(kRun, {"-p", "x", "--samplers", "top_x"}), 2, {"'top_x'", "top_k"});
+}
+
+TEST_CASE("compat: --keep, and options that say that they change nothing") {
+	std::string words;
+	for (int i = 0; i < 200; ++i) words += fmt::format("word{} ", i);
+	const Ran kept = run({"-p", words, "-c", "64", "--truncate", "--keep", "8"});
+	CHECK(kept.code == 0);
+	CHECK(contains(kept.err, "behind 9, kept 60")); // with the begin-of-text token
+	CHECK(contains(run({"-p", "x", "--keep", "8"}).err, "warning: --keep has no effect"));
+	CHECK(contains(run({"-p", "x", "--draft-max", "8"}).err, "warning: --draft-max has no effect"));
+	CHECK(contains(run({"-p", "x", "--mirostat", "2", "--top-k", "5"}).err, "warning: --top-k has no effect"));
+	CHECK(contains(run_program({"embed", kModel, "--device", "cpu", "-p", "x", "-n", "2"}).err, "--top has no effect"));
+}
+
+TEST_CASE("compat: synth asks before it writes over a file") {
+	const TempFolder folder;
+	const std::vector<std::string> synth = {"synth",
+	                                        "--like",
+	                                        "qwen3-0.6b",
+	                                        "--shape",
+	                                        "layers=1,dim=64,vocab=1024",
+	                                        "-o",
+	                                        (folder.path / "m.gguf").string()};
+	CHECK(run_program(synth).code == 0);
+	check_error(synth, 2, {"m.gguf is there already", "--force"});
+	CHECK(run_program(with(synth, {"--force"})).code == 0);
+}
+
+TEST_CASE("compat: a missing input file ends with 3, before the model is read") {
+	const std::string none = "/nowhere/none";
+	for (const std::vector<std::string>& more : std::vector<std::vector<std::string>>{
+	         {"run", kModel, "-f", none},
+	         {"bench", kModel, "--draft", "lookup", "-f", none},
+	         {"eval", kModel, "-f", none},
+	         {"eval", kModel, "--task", none},
+	         {"tune", kModel, "-f", none},
+	         {"embed", kModel, "-f", none},
+	         {"replay", "--kv", "kivi2", "--q", none, "--k", none, "--v", none, "--dq", none, "--out", "/tmp"},
+	         {"compare", "-m", kModel, "--text", none},
+	         {"run", kModel, "-p", "x", "--lora", none}}) {
+		CAPTURE(more[0]);
+		const Ran r = run_program(with(more, {"--device", "cpu"}));
+		CAPTURE(r.err);
+		CHECK(r.code == 3);
+		CHECK(lines(r.err) == 1);
+	}
+}

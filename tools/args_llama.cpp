@@ -1,0 +1,173 @@
+// Options of llama.cpp's programs that have no effect here, or one that belongs to no other group.
+#include "tools/args_llama.h"
+#include "engine/core/error.h"
+#include "engine/core/system/process.h"
+#include "engine/core/utf8.h"
+#include "tools/answer/sampling.h"
+#include "tools/commands.h"
+#include <algorithm>
+#include <cctype>
+#include <fmt/ranges.h>
+
+namespace kvrun {
+namespace {
+
+struct IgnoredOption {
+	const char *flags, *type; // type: "" for a flag
+	std::vector<std::string> choices;
+	const char* why;
+};
+
+const std::vector<IgnoredOption>& ignored_options() {
+	const char* const one_place = "a cache lies on the device; --kv makes it small";
+	const char* const threads = "the device's driver decides how many threads it uses";
+	const char* const talks = "kvrun chat converses, kvrun run answers once";
+	static const std::vector<IgnoredOption> all = {
+	    {"-fa,--flash-attn", "WORD", {"on", "off", "auto", "0", "1"}, "attention is always fused"},
+	    {"-t,--threads", "N", {}, threads},
+	    {"-tb,--threads-batch", "N", {}, threads},
+	    {"-b,--batch-size", "N", {}, "--ubatch-size alone sets how a prompt is cut"},
+	    {"--mlock", "", {}, "weights are on the device, or in memory that it reads"},
+	    {"--mmap,-mmp", "WORD", {"1", "0"}, "files are read in the way that suits the device"},
+	    {"--no-mmap", "", {}, "files are read in the way that suits the device"},
+	    {"--no-warmup", "", {}, "nothing is run before the prompt"},
+	    {"--warmup", "", {}, "nothing is run before the prompt"},
+	    {"--color,-co", "WORD", {"auto", "on", "off"}, "text is printed without colours"},
+	    {"-nkvo,--no-kv-offload", "WORD", {"1", "0"}, one_place},
+	    {"--kv-offload,-kvo", "", {}, one_place},
+	    {"--kv-unified,-kvu", "", {}, "all sequences share one memory for caches"},
+	    {"-sm,--split-mode", "WORD", {}, "several devices (--device 0,1) divide the layers"},
+	    {"-mg,--main-gpu", "N", {}, "--device names the device"},
+	    {"-np,--parallel", "N", {}, "kvrun serve --parallel gives several answers at once"},
+	    {"--display-prompt", "", {}, "the prompt is not printed"},
+	    {"--no-display-prompt", "", {}, "the prompt is not printed"},
+	    {"-cnv,--conversation", "", {}, talks},
+	    {"-st,--single-turn", "", {}, talks},
+	    {"-i,--interactive", "", {}, talks},
+	    {"-if,--interactive-first", "", {}, talks},
+	    {"--no-jinja", "", {}, "chat templates are always Jinja"},
+	    {"--no-context-shift", "", {}, "a full context ends the answer"},
+	    {"--draft-min,--draft-n-min", "N", {}, "a step verifies whatever was guessed"},
+	    {"--draft-p-min", "X", {}, "a step verifies whatever was guessed"},
+	    {"--escape,-e", "", {}, "what is typed is taken as it is"},
+	    {"--no-escape", "", {}, "what is typed is taken as it is"},
+	    {"--keep", "N", {}, "--on-full says what a chat leaves out"},
+	    // of commands that have no such option: texts of kvrun embed
+	    {"-c,--ctx-size", "N", {}, "a text is read whole"},
+	    {"-ub,--ubatch-size", "N", {}, "a text is read whole"},
+	    {"-ngl,--gpu-layers,--n-gpu-layers", "N", {}, "all layers are on the device"},
+	    {"--no-repack", "", {}, "weights are used in the form of the file"},
+	    {"--no-op-offload", "", {}, "all operations run on the device"},
+	    {"--swa-full", "", {}, "caches of sliding windows have their size"},
+	    {"--numa", "WORD", {}, threads},
+	    {"--prio", "N", {}, threads},
+	    {"--perf", "", {}, "statistics are printed unless -q is given"},
+	    {"--no-perf", "", {}, "statistics are printed unless -q is given"},
+	    {"--simple-io", "", {}, "output to a pipe is plain text"},
+	    {"--log-disable", "", {}, "-q leaves progress and statistics out"},
+	};
+	return all;
+}
+
+bool is_taken(const Command& c, const std::string& name) {
+	return std::ranges::any_of(c.options, [&](const Option& o) {
+		return std::ranges::count(o.longs, name) || std::ranges::count(o.shorts, name) ||
+		       std::ranges::count(o.words, name);
+	});
+}
+
+// `flags` without the names that the command uses itself; "--long" comes last, messages show the first.
+std::string free_names(const Command& c, const std::string& flags) {
+	std::string out;
+	for (size_t at = 0; at < flags.size();) {
+		const size_t end = std::min(flags.find(',', at), flags.size());
+		if (const std::string name = flags.substr(at, end - at); !is_taken(c, name))
+			out += (out.empty() ? "" : ",") + name;
+		at = end + 1;
+	}
+	return out.find("--") == out.npos ? "" : out; // what a row is called
+}
+
+} // namespace
+
+void add_llama_options(Command& c) {
+	for (const IgnoredOption& o : ignored_options())
+		if (const std::string names = free_names(c, o.flags); !names.empty())
+			add_ignored(c, names, o.type, o.choices, o.why);
+	struct Given {
+		bool list = false, offline = false;
+	};
+	const auto given = std::make_shared<Given>();
+	add_flag(c, "--list-devices", given->list, "list the devices, as kvrun devices does, and end");
+	add_flag(c, "--offline", given->offline, "fetch nothing: use the models that are here, as HF_HUB_OFFLINE=1");
+	// before the model is looked for
+	c.before_run.insert(c.before_run.begin(), [given] {
+		if (given->list) throw Exit{run_words({"devices"})};
+		if (given->offline) sys::set_variable("HF_HUB_OFFLINE", "1");
+	});
+}
+
+std::string without_escapes(const std::string& text) {
+	std::string out;
+	for (size_t i = 0; i < text.size(); ++i) {
+		if (text[i] != '\\' || i + 1 == text.size()) {
+			out += text[i];
+			continue;
+		}
+		constexpr std::string_view names = "nrt'\"\\", means = "\n\r\t'\"\\";
+		const char c = text[i + 1];
+		const auto hex = [&](size_t at) { return at < text.size() && std::isxdigit(uint8_t(text[at])); };
+		if (const size_t at = names.find(c); at != names.npos) {
+			out += means[at];
+			++i;
+		} else if (c == 'x' && hex(i + 2) && hex(i + 3)) {
+			out += char(std::stoi(text.substr(i + 2, 2), nullptr, 16));
+			i += 3;
+		} else {
+			out += '\\';
+		}
+	}
+	return out;
+}
+
+void choose_samplers(Sampling& s, const std::string& list) {
+	struct Sampler {
+		const char* name;
+		const char* other; // another name
+		void (*off)(Sampling&);
+	};
+	// in the order in which they are applied
+	static const Sampler all[] = {
+	    {"penalties", "penalties",
+	     [](Sampling& x) { x.repeat_penalty = 1, x.presence_penalty = 0, x.frequency_penalty = 0; }},
+	    {"dry", "dry", [](Sampling& x) { x.dry_multiplier = 0; }},
+	    {"top_n_sigma", "top-n-sigma", [](Sampling& x) { x.top_n_sigma = 0; }},
+	    {"top_k", "top-k", [](Sampling& x) { x.top_k = 0; }},
+	    {"typ_p", "typical", [](Sampling& x) { x.typical_p = 1; }},
+	    {"top_p", "top-p", [](Sampling& x) { x.top_p = 1; }},
+	    {"min_p", "min-p", [](Sampling& x) { x.min_p = 0; }},
+	    {"xtc", "xtc", [](Sampling& x) { x.xtc_probability = 0; }},
+	    {"temperature", "temp", [](Sampling& x) { x.temperature = 1, x.dynatemp_range = 0; }},
+	};
+	std::string names;
+	for (const Sampler& k : all) names += fmt::format("{}{}", names.empty() ? "" : ";", k.name);
+	bool used[std::size(all)] = {};
+	size_t next = 0; // the first that may follow
+	for (size_t from = 0; from < list.size();) {
+		const size_t end = std::min(list.find(';', from), list.size());
+		const std::string word = list.substr(from, end - from);
+		from = end + 1;
+		const auto* k = std::ranges::find_if(all, [&](const Sampler& x) { return word == x.name || word == x.other; });
+		if (k == std::end(all))
+			fail(Code::Invalid, "--samplers has '{}', which is none; there are {}", one_line(word), names);
+		const size_t i = size_t(k - all);
+		if (i < next)
+			fail(Code::Invalid, "--samplers {}: kvrun applies them in one order, {}; some may be left out",
+			     one_line(list), names);
+		used[i] = true, next = i + 1;
+	}
+	for (size_t i = 0; i < std::size(all); ++i)
+		if (!used[i]) all[i].off(s);
+}
+
+} // namespace kvrun

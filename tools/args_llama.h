@@ -1,0 +1,18 @@
+// Options of llama.cpp's programs that have no effect here, or one that belongs to no other group.
+#pragma once
+#include "tools/args.h"
+
+namespace kvrun {
+
+// For commands that load or plan a model; called after their own options, whose names stay theirs. Also adds
+// --list-devices and --offline.
+void add_llama_options(Command&);
+// \n \r \t \\ \' \" \xNN in `text`, as llama.cpp reads them; other backslashes stay.
+std::string without_escapes(const std::string& text);
+
+struct Sampling;
+// --samplers: switches off those that are not in the list "top_k;top_p;..". Throws Error{Invalid} for an order that is
+// not kvrun's.
+void choose_samplers(Sampling&, const std::string& list);
+
+} // namespace kvrun
