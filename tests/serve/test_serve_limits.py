@@ -391,7 +391,7 @@ def refused_starts():
         code, said = start("--port", str(s.port))
         check("a port that is taken", code == 5 and said.startswith("error: ") and str(s.port) in said, (code, said))
     rows = [(("--host", "nowhere.invalid"), 5), (("--port", "70000"), 2), (("--kv", "nonsense", "--port", "0"), 2),
-            (("--parallel", "0"), 2), (("--api-key", "a", "--api-key-file", "b"), 2), (("--api-key", "a b"), 2),
+            (("--parallel", "0"), 2), (("--api-key", "a", "--api-key-file", "/nonexistent"), 3), (("--api-key", "a b"), 2),
             (("--api-key-file", "/nonexistent"), 3), (("--chat-template", "nonsense", "--port", "0"), 2),
             (("--chat-template", "/nonexistent.jinja", "--port", "0"), 3),
             (("--timeout", "0"), 2), (("--max-bodies", "1M"), 2), (("--sessions-max", "5"), 2)]
