@@ -17,6 +17,7 @@ void add_engine_options(Command&, EngineArgs&, bool several_policies = false);
 // Policies of --kv, or of -ctk and -ctv. Throws Error{Invalid} if both are given, or for a list where one is needed.
 std::vector<KvPolicy> cache_policies(const EngineArgs&);
 KvPolicy cache_policy(const EngineArgs&);
+std::string policy_of_types(const std::string& k, const std::string& v); // of -ctk and -ctv, as --kv has it
 // The environment's settings, overridden by --device and --check.
 BackendOptions backend_options(const std::string& device, bool check);
 BackendOptions backend_options(const ModelArgs&); // also --split

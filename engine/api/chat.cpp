@@ -140,6 +140,9 @@ ChatFacts chat_facts(const Engine& engine, const kvrun_chat_options* given) {
 	const ChatTemplate t = template_of(engine, o);
 	ChatFacts f{chat_features(t), false, parse_json(o.tools_json, "tools_json")};
 	f.in_reasoning = opens_reasoning(f.features, render_chat(engine, o, t));
+	// the answer goes on in a message whose channel is known: it does not begin with one
+	if (o.no_answer == kContinue && f.features.tool_format == ToolFormat::Harmony)
+		f.features.tool_format = ToolFormat::None;
 	return f;
 }
 

@@ -1,6 +1,6 @@
 // Answers in the form of OpenAI's API, whole or as a stream of events.
 #include "tools/serve/answers.h"
-#include "engine/core/utf8.h"
+#include "tools/text.h"
 #include <algorithm>
 #include <numeric>
 
@@ -245,17 +245,11 @@ void CompletionAnswer::show(std::string_view text) {
 // The text of a token, which may be a part of a character: then its bytes, as in OpenAI's API.
 static std::string token_name(const Json& token) {
 	const std::string& text = token["token"].get_ref<const std::string&>();
-	for (size_t at = 0; at < text.size();) {
-		const size_t n = utf8_char(text, at);
-		if (n == 0) {
-			constexpr const char* digits = "0123456789abcdef";
-			std::string bytes = "bytes:";
-			for (const char c : text) bytes += {'\\', 'x', digits[uint8_t(c) >> 4], digits[uint8_t(c) & 15]};
-			return bytes;
-		}
-		at += n;
-	}
-	return text;
+	if (well_formed(text) == text) return text;
+	constexpr const char* digits = "0123456789abcdef";
+	std::string bytes = "bytes:";
+	for (const char c : text) bytes += {'\\', 'x', digits[uint8_t(c) >> 4], digits[uint8_t(c) & 15]};
+	return bytes;
 }
 
 // Parallel arrays with one entry per token.

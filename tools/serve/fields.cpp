@@ -1,7 +1,7 @@
 // Reads the fields of a request's body.
 #include "tools/serve/fields.h"
 #include "engine/core/json_reader.h"
-#include "engine/core/utf8.h"
+#include "tools/text.h"
 #include <algorithm>
 #include <cmath>
 
@@ -27,9 +27,13 @@ std::string shown(const Json& value) {
 }
 
 void Notices::once(const std::string& text) {
+	constexpr size_t kLongest = 400; // bytes
+	std::string line = well_formed(text.substr(0, kLongest));
+	std::ranges::replace_if(
+	    line, [](char c) { return uint8_t(c) < ' ' || c == 0x7f; }, ' '); // clients chose it
 	std::lock_guard lock(mutex_);
-	if (told_.size() >= kMost || !told_.insert(text).second) return;
-	std::fprintf(stderr, "%s\n", one_line(text, 400).c_str());
+	if (told_.size() >= kMost || !told_.insert(line).second) return;
+	std::fprintf(stderr, "%s\n", line.c_str());
 	if (told_.size() == kMost) std::fputs("no more notices of this kind are written\n", stderr);
 }
 

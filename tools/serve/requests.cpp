@@ -221,7 +221,7 @@ GenerationRequest common_fields(const Fields& f, const Defaults& d) {
 	const std::optional<int64_t> seed = f.integer("seed", INT64_MIN, INT64_MAX);
 	s.seed = seed ? uint64_t(*seed) : d.seed.value_or(std::random_device()());
 	read_bias(f, r);
-	s.stops = short_texts(f, "stop", kMaxStops);
+	if (const Json* stop = f.find("stop"); stop && *stop != Json("")) s.stops = short_texts(f, "stop", kMaxStops);
 	r.stream = f.flag("stream", false);
 	r.reuse = f.flag("cache_prompt", true);
 	if (const Json* o = f.find("stream_options")) {

@@ -1,7 +1,7 @@
 // Routes on texts, without an answer: vectors, ranks, tokens.
-#include "engine/core/utf8.h"
 #include "tools/serve/embeddings.h"
 #include "tools/serve/router.h"
+#include "tools/text.h"
 
 namespace kvrun::serve {
 
@@ -116,16 +116,10 @@ void Router::post_embedding(const HttpRequest& request, std::shared_ptr<Responde
 
 // Pieces of a text as llama.cpp's server shows them: a text, or its bytes if it is a part of a character.
 static Json piece_json(const std::string& piece) {
-	for (size_t at = 0; at < piece.size();) {
-		const size_t n = utf8_char(piece, at);
-		if (n == 0) {
-			Json bytes = Json::array();
-			for (const char c : piece) bytes.push_back(uint8_t(c));
-			return bytes;
-		}
-		at += n;
-	}
-	return piece;
+	if (well_formed(piece) == piece) return piece;
+	Json bytes = Json::array();
+	for (const char c : piece) bytes.push_back(uint8_t(c));
+	return bytes;
 }
 
 void Router::tokenize(const HttpRequest& request, std::shared_ptr<Responder> out) {

@@ -1,7 +1,7 @@
 // The options of kvrun serve.
 #include "tools/serve/serve_options.h"
 #include "engine/core/system/files.h"
-#include "engine/kv_host/policy.h"
+#include "tools/args_engine.h"
 #include "tools/hub/local.h"
 #include "tools/output.h"
 #include <algorithm>
@@ -105,7 +105,7 @@ void add_default_sampling(Command& c, ServeArgs& a) {
 void choose_policy(ServeArgs& a, bool kv_given) {
 	if (a.type_k.empty() && a.type_v.empty()) return;
 	if (kv_given) give_up(2, "--kv " + a.kv + " and -ctk/-ctv both choose the policy; give one of them");
-	a.kv = policy_from_types(a.type_k.empty() ? "f16" : a.type_k, a.type_v.empty() ? "f16" : a.type_v).text;
+	a.kv = policy_of_types(a.type_k, a.type_v);
 }
 
 void add_served_model(Command& c, ServeArgs& a) {
