@@ -309,7 +309,8 @@ typedef struct {
 	const char* variables_json; /* object of more template variables: {"enable_thinking": false}; NULL: none */
 	const char* template_name;  /* name of a template in the file or of a built-in one; NULL: the file's default */
 	const char* template_text;  /* source of a Jinja template, instead of a name; NULL: use template_name */
-	int no_answer;              /* 1: the text does not end with the beginning of an answer */
+	int no_answer;              /* 1: the text does not end with the beginning of an answer; 2: it ends with the text of
+	                               the last message, which is one of the assistant, and the answer continues that */
 } kvrun_chat_options;
 #define KVRUN_CHAT_OPTIONS_INIT                                                                                        \
 	{ sizeof(kvrun_chat_options), NULL, 0, NULL, NULL, NULL, NULL, NULL, 0 }
@@ -350,9 +351,11 @@ typedef struct {
 	const char* calls;     /* JSON array of complete calls of tools, in the form of OpenAI's API; "[]": none */
 	const char* call_deltas; /* JSON array of new parts of calls, in the form in which OpenAI's API streams them: index
 	                            and more text of the arguments, the first also with id and name; "[]": none */
+	size_t unfinished; /* kvrun_reply_finish(): so many bytes at the end of content begin a marker or a call that did
+	                      not come to its end. If the answer was cut off, they are nothing to show */
 } kvrun_reply_part;
 #define KVRUN_REPLY_PART_INIT                                                                                          \
-	{ sizeof(kvrun_reply_part), NULL, NULL, NULL, NULL }
+	{ sizeof(kvrun_reply_part), NULL, NULL, NULL, NULL, 0 }
 /* options: those that the prompt was made with. */
 KVRUN_API kvrun_status kvrun_reply_new(kvrun_reply** out, kvrun_engine* engine, const kvrun_chat_options* options);
 /* Takes more text of the answer. Text that may still become a marker or a call is held back. Calls of functions in

@@ -5,6 +5,7 @@
 #include "models/chat/builtin.h"
 #include "models/chat/encode.h"
 #include "models/chat/reply.h"
+#include <random>
 
 namespace kvrun::api {
 
@@ -23,6 +24,14 @@ Handles<kvrun_reply, ReplyObject, 5>& replies() {
 	return all;
 }
 
+constexpr int kContinue = 2; // kvrun_chat_options::no_answer
+
+// Nobody can write it into a message: it has a number of this process.
+const std::string& end_mark() {
+	static const std::string text = fmt::format("[end {:08x}{:08x}]", std::random_device()(), std::random_device()());
+	return text;
+}
+
 kvrun_chat_options read_chat_options(const kvrun_chat_options* given) {
 	constexpr kvrun_chat_options defaults = KVRUN_CHAT_OPTIONS_INIT;
 	return read_options(given, defaults, "kvrun_chat_options");
@@ -31,6 +40,33 @@ kvrun_chat_options read_chat_options(const kvrun_chat_options* given) {
 ChatTemplate template_of(const Engine& engine, const kvrun_chat_options& o) {
 	if (o.template_text) return ChatTemplate(o.template_text);
 	return choose_chat_template(engine.file(), text_or_empty(o.template_name), o.tools_json != nullptr);
+}
+
+// The prompt ends with the text of the last message: the template renders that text with a mark behind it, and what
+// follows from the mark on is cut off. White space at the text's end stays, which templates strip at the end of a
+// message.
+Rendered cut_at_mark(Rendered r, const std::string& mark) {
+	while (!r.segments.empty()) {
+		std::string& text = r.segments.back().text;
+		const size_t at = text.rfind(mark);
+		if (at == text.npos) {
+			r.segments.pop_back();
+			continue;
+		}
+		text.erase(at);
+		return r;
+	}
+	refuse(KVRUN_EUNSUPPORTED, "the chat template does not show the last message as it is; it cannot be continued");
+}
+
+void mark_last_answer(Json& messages, const std::string& mark) {
+	Json& last = messages.back();
+	Json* content = last.is_object() && last.value("role", Json()) == Json("assistant") ? &last["content"] : nullptr;
+	if (content && content->is_array() && !content->empty() && content->back().is_object())
+		content = &content->back()["text"];
+	if (!content || !(content->is_string() || content->is_null()))
+		refuse(KVRUN_EINVALID, "the last message is not a text of the assistant; it cannot be continued");
+	*content = (content->is_null() ? "" : content->get<std::string>()) + mark;
 }
 
 Rendered render_chat(const Engine& engine, const kvrun_chat_options& o, const ChatTemplate& t) {
@@ -49,8 +85,10 @@ Rendered render_chat(const Engine& engine, const kvrun_chat_options& o, const Ch
 	in.add_generation_prompt = !o.no_answer;
 	mark_images(in.messages);
 	set_token_texts(in, engine.tokenizer());
+	const bool goes_on = o.no_answer == kContinue;
+	if (goes_on) mark_last_answer(in.messages, end_mark());
 	in.messages = fit_messages(chat_features(t), std::move(in.messages));
-	return t.render(in);
+	return goes_on ? cut_at_mark(t.render(in), end_mark()) : t.render(in);
 }
 Rendered render_chat(const Engine& engine, const kvrun_chat_options* given) {
 	const kvrun_chat_options o = read_chat_options(given);
@@ -83,7 +121,8 @@ void show_part(ReplyObject& r, ReplyParser::Part part, kvrun_reply_part* out) {
 	p.reasoning = r.part.reasoning.c_str();
 	p.calls = r.calls.c_str();
 	p.call_deltas = r.deltas.c_str();
-	write_result(out, p, "kvrun_reply_part");
+	p.unfinished = std::min(r.part.unfinished, r.part.content.size());
+	write_result(out, p, "kvrun_reply_part", offsetof(kvrun_reply_part, unfinished));
 }
 
 } // namespace
@@ -101,6 +140,9 @@ ChatFacts chat_facts(const Engine& engine, const kvrun_chat_options* given) {
 	const ChatTemplate t = template_of(engine, o);
 	ChatFacts f{chat_features(t), false, parse_json(o.tools_json, "tools_json")};
 	f.in_reasoning = opens_reasoning(f.features, render_chat(engine, o, t));
+	// the answer goes on in a message whose channel is known: it does not begin with one
+	if (o.no_answer == kContinue && f.features.tool_format == ToolFormat::Harmony)
+		f.features.tool_format = ToolFormat::None;
 	return f;
 }
 

@@ -117,6 +117,7 @@ ChatFeatures chat_features(const ChatTemplate& t) {
 	probe_content(t, f);
 	probe_tools(t, f);
 	f.thinking_switch = t.reads("enable_thinking");
+	f.nine_letter_ids = shows(t.text(), "length != 9") || shows(t.text(), "length!=9");
 	find_format(t.text(), f);
 	constexpr std::pair<const char*, const char*> kThink[] = {{"<think>", "</think>"},
 	                                                          {"[THINK]", "[/THINK]"},
@@ -129,6 +130,8 @@ ChatFeatures chat_features(const ChatTemplate& t) {
 }
 
 namespace {
+
+constexpr size_t kMistralId = 9;
 
 std::string joined_parts(const Json& parts, size_t i) {
 	std::string all;
@@ -145,9 +148,22 @@ std::string joined_parts(const Json& parts, size_t i) {
 	return all;
 }
 
+// The same id for the same text, so that a result still belongs to its call.
+void fit_id(Json& object, const char* field) {
+	const auto at = object.find(field);
+	if (at == object.end() || !at->is_string() || at->get_ref<const std::string&>().size() == kMistralId) return;
+	constexpr std::string_view digits = "0123456789abcdefghijklmnopqrstuvwxyz";
+	uint64_t hash = 0xcbf29ce484222325; // FNV-1a
+	for (const char c : at->get_ref<const std::string&>()) hash = (hash ^ uint8_t(c)) * 0x100000001b3;
+	std::string id;
+	for (size_t i = 0; i < kMistralId; ++i, hash /= digits.size()) id += digits[hash % digits.size()];
+	*at = std::move(id);
+}
+
 void fit_calls(const ChatFeatures& f, Json& message) {
 	for (Json& call : message["tool_calls"]) {
 		if (!call.is_object()) continue;
+		if (f.nine_letter_ids) fit_id(call, "id");
 		Json& function = call.contains("function") ? call["function"] : call;
 		if (!function.is_object() || !function.contains("arguments")) continue;
 		Json& arguments = function["arguments"];
@@ -178,6 +194,7 @@ Json fit_messages(const ChatFeatures& f, Json messages) {
 		if (calls && f.null_content && content.is_string() && content.get_ref<const std::string&>().empty())
 			content = nullptr;
 		if (calls && f.tool_calls) fit_calls(f, m);
+		if (f.nine_letter_ids) fit_id(m, "tool_call_id");
 	}
 	return messages;
 }

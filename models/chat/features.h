@@ -37,6 +37,7 @@ struct ChatFeatures {
 	bool object_arguments = false; // arguments of calls must be objects; else JSON in a string
 	bool null_content = false;     // an answer that only calls tools must have content null; else ""
 	bool thinking_switch = false;  // reads the variable enable_thinking
+	bool nine_letter_ids = false;  // refuses ids of calls that are not nine letters and digits (Mistral)
 	ToolFormat tool_format = ToolFormat::None;
 	std::string tool_begin, tool_end;   // markers around all calls, if the format has several; empty: none
 	bool tool_variant = false;          // Mistral: with [ARGS]; DeepSeek: with the word "function" and a fence
@@ -45,8 +46,8 @@ struct ChatFeatures {
 ChatFeatures chat_features(const ChatTemplate&);
 
 // Converts messages to the template's form: parts of text to one string (joined by newlines) or a string to parts,
-// arguments to objects or strings, missing content to null or "". Throws Error{Invalid} if a part is not text and the
-// template accepts only strings.
+// arguments to objects or strings, missing content to null or "", ids of calls to nine letters and digits. Throws
+// Error{Invalid} if a part is not text and the template accepts only strings.
 Json fit_messages(const ChatFeatures&, Json messages);
 
 // Whether the prompt ends inside the model's reasoning, so that the answer begins there.

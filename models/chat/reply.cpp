@@ -3,6 +3,7 @@
 #include "models/chat/call_grammar.h"
 #include "models/chat/json_prefix.h"
 #include <algorithm>
+#include <cctype>
 #include <fmt/format.h>
 
 namespace kvrun {
@@ -96,13 +97,33 @@ void ReplyParser::add_pieces(Part& part, std::vector<HarmonyStream::Piece> piece
 
 ReplyParser::Part ReplyParser::finish() {
 	Part part;
+	const bool unfinished = holds_call();
 	if (options_.tools == ToolFormat::Harmony) add_pieces(part, harmony_.finish());
 	while (step(part, /*last=*/true)) {}
 	show(part, buffer_);
 	if (state_ == State::Content) part.content += spaces_;
+	if (unfinished && part.calls.empty()) part.unfinished = part.content.size();
 	buffer_.clear();
 	spaces_.clear();
 	return part;
+}
+
+bool ReplyParser::holds_call() const {
+	if (options_.tools == ToolFormat::None || state_ != State::Content) return false;
+	if (options_.tools == ToolFormat::Harmony) return harmony_.in_call();
+	const std::string_view text = std::string_view(buffer_).substr(skip_spaces(buffer_, 0));
+	const auto begins = [&](std::string_view marker) {
+		return !text.empty() && text.substr(0, marker.size()) == marker.substr(0, text.size());
+	};
+	if (!open_.empty()) return begins(open_);
+	if (begins("<|python_tag|>") || begins("<|python_start|>")) return true;
+	if (text.empty() || (text[0] != '{' && text[0] != '[')) return false;
+	// An answer may also be such a value. A call is an object that begins with its name, or a list of names.
+	const std::string_view in = text.substr(1 + skip_spaces(text.substr(1), 0)), name = "\"name\"", type = "\"type\"";
+	if (in.empty()) return true;
+	if (text[0] == '[') return std::isalpha(uint8_t(in[0])) != 0;
+	return in.substr(0, name.size()) == name.substr(0, in.size()) ||
+	       in.substr(0, type.size()) == type.substr(0, in.size());
 }
 
 bool ReplyParser::step(Part& part, bool last) {

@@ -34,6 +34,7 @@ class ReplyParser {
 		std::string content, reasoning; // ready to be shown; without markers and calls
 		std::vector<ToolCall> calls;    // finished calls
 		std::vector<CallDelta> deltas;  // of finished calls and of the unfinished one
+		size_t unfinished = 0;          // finish(): bytes at the end of content that begin a marker or a call
 	};
 
 	explicit ReplyParser(Options);
@@ -48,6 +49,7 @@ class ReplyParser {
  private:
 	enum class State : uint8_t { Content, Reasoning };
 	bool step(Part&, bool last); // false: more text is needed
+	bool holds_call() const;     // the buffer is the beginning of a marker or of a call
 	bool step_reasoning(Part&, bool last);
 	bool step_content(Part&, bool last);
 	bool step_call(Part&, bool last);

@@ -154,12 +154,17 @@ class Writer {
 	ExprId alternatives(const Json& s, const char* key, const Json& list, const std::string& at, int depth) {
 		const std::string where = at + "/" + key;
 		if (!list.is_array() || list.empty()) refuse_schema(where, "it is not an array of schemas");
-		if (std::string_view(key) == "oneOf")
-			check_apart(list, where, [&](const Json& one) -> const Json& { return resolved(one, where); });
 		Json rest = s;
 		rest.erase(key);
 		for (const char* name : {"$defs", "definitions"}) rest.erase(name);
 		const bool alone = is_alone(s, key);
+		if (std::string_view(key) == "oneOf") { // also by what is said beside it, such as a property that is required
+			Json whole = list;
+			for (Json& one : whole)
+				if (const Json& to = resolved(one, where); !alone && to.is_object())
+					one = merge_schemas(rest, to, where);
+			check_apart(whole, where, [&](const Json& one) -> const Json& { return resolved(one, where); });
+		}
 		std::vector<ExprId> parts;
 		for (size_t i = 0; i < list.size(); ++i) {
 			if (list[i] == Json(false)) continue;

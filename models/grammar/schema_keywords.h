@@ -37,6 +37,9 @@ inline Json constants(const Json& s) { // null: neither const nor enum
 	if (!s.is_object()) return nullptr;
 	if (const Json* c = find(s, "const")) return Json::array({*c});
 	if (const Json* e = find(s, "enum"); e && e->is_array()) return *e;
+	if (const Json* all = find(s, "allOf"); all && all->is_array())
+		for (const Json& part : *all)
+			if (Json list = constants(part); !list.is_null()) return list;
 	return nullptr;
 }
 

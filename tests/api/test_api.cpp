@@ -187,6 +187,15 @@ TEST_CASE("api: chat templates: by name, by text, and none is assumed") {
 	o.messages_json = "[{\"role\": \"user\", \"content\": \"x\"}]";
 	REQUIRE(kvrun_chat_text(e.h, &o, text, sizeof text, &n) == KVRUN_OK);
 	CHECK(std::string(text, n) == "[user] x");
+	o.no_answer = 2; // the answer continues the last message
+	CHECK(kvrun_chat_text(e.h, &o, text, sizeof text, &n) == KVRUN_EINVALID);
+	CHECK(said("is not a text of the assistant"));
+	o.messages_json = R"([{"role": "user", "content": "x"}, {"role": "assistant", "content": "It is "}])";
+	o.template_text = "{% for m in messages %}[{{ m.role }}] {{ m.content | trim }}.{% endfor %}";
+	REQUIRE(kvrun_chat_text(e.h, &o, text, sizeof text, &n) == KVRUN_OK);
+	CHECK(std::string(text, n) == "[user] x.[assistant] It is ");
+	o.template_text = "{% for m in messages %}[{{ m.role }}]{% endfor %}";
+	CHECK(kvrun_chat_text(e.h, &o, text, sizeof text, &n) == KVRUN_EUNSUPPORTED);
 }
 
 TEST_CASE("api: answers are taken apart: reasoning, content, calls of tools") {

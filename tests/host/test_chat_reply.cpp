@@ -240,6 +240,44 @@ TEST_CASE("reply: calls in the format of Hermes and Qwen") {
 	expect(later, "<tool_call>{\"name\":\"f\"}</tool_call>", "c= r= call00041:f{}");
 }
 
+TEST_CASE("reply: the end of an answer that was cut off inside a call is told from its text") {
+	const auto shown = [](ToolFormat f, const std::string& reply) {
+		ReplyParser parser(options(f));
+		std::string text;
+		for (const char c : reply) text += parser.push({&c, 1}).content;
+		const ReplyParser::Part rest = parser.finish();
+		CHECK(rest.unfinished <= rest.content.size());
+		return text + rest.content.substr(0, rest.content.size() - rest.unfinished);
+	};
+	for (const char* end :
+	     {"", "<", "<tool", "<tool_call>", "<tool_call>\n", "<tool_call>\n{\"name\": \"f\"", "\n<tool_"})
+		CHECK(shown(ToolFormat::Hermes, std::string("Sure.") + end) == "Sure.");
+	CHECK(shown(ToolFormat::Hermes, "<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>\n<") == "");
+	CHECK(shown(ToolFormat::Hermes, "{\"a\": 1") == "{\"a\": 1");
+	CHECK(shown(ToolFormat::Hermes, "a < b") == "a < b");
+	CHECK(shown(ToolFormat::None, "a <") == "a <");
+	CHECK(shown(ToolFormat::Mistral, "Hm. [TOOL") == "Hm.");
+	for (const char* call : {"{", "{\"na", "{\"name\": \"f\", \"par", "<|python"})
+		CHECK(shown(ToolFormat::Llama3, call) == "");
+	CHECK(shown(ToolFormat::Llama3, "{\"city\": \"Os") == "{\"city\": \"Os"); // the value of a schema
+	CHECK(shown(ToolFormat::Pythonic, "[get_w") == "");
+	CHECK(shown(ToolFormat::Pythonic, "[1, 2") == "[1, 2");
+}
+
+TEST_CASE("fit_messages: ids of calls for templates that want nine letters") {
+	ChatFeatures f;
+	f.text_content = f.tool_calls = f.nine_letter_ids = true;
+	const Json m = fit_messages(f, Json::parse(R"([{"role": "assistant", "content": "", "tool_calls": [
+	    {"id": "call_abcdefghijklmnopqrstuvwx", "function": {"name": "f", "arguments": "{}"}},
+	    {"id": "abcdef123", "function": {"name": "g", "arguments": "{}"}}]},
+	    {"role": "tool", "tool_call_id": "call_abcdefghijklmnopqrstuvwx", "content": "1"}])"));
+	const std::string id = m[0]["tool_calls"][0]["id"];
+	CHECK(id.size() == 9);
+	CHECK(id != "abcdef123");
+	CHECK(m[0]["tool_calls"][1]["id"] == "abcdef123");
+	CHECK(m[1]["tool_call_id"] == id);
+}
+
 TEST_CASE("reply: calls in Mistral's formats") {
 	const auto o = options(ToolFormat::Mistral);
 	expect(o, "[TOOL_CALLS]get_weather[ARGS]{\"city\": \"Oslo\"}", "c= r= call00000:get_weather{\"city\":\"Oslo\"}");

@@ -83,6 +83,10 @@ const Row kRows[] = {
                     "required": ["t", "v"]}]})",
      {"{\"t\":\"a\",\"v\":1}", "{\"t\":\"b\",\"v\":\"\"}"},
      {"{\"t\":\"a\",\"v\":\"\"}"}},
+    {R"({"type": "object", "properties": {"k": {"type": "string"}}, "required": ["k"], "allOf": [{"oneOf": [
+        {"properties": {"k": {"const": "x"}}}, {"properties": {"k": {"const": "y"}}}]}]})",
+     {"{\"k\":\"x\"}", "{\"k\":\"y\"}"},
+     {"{\"k\":\"z\"}", "{}"}},
     {R"({"allOf": [{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]},
                    {"properties": {"a": {"minimum": 3}, "b": {"type": "null"}}, "required": ["b"]}]})",
      {"{\"a\":3,\"b\":null}"},

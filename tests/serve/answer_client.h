@@ -1,6 +1,6 @@
 // A client that stores what it receives, the model whose answers it gets, and texts that the model might write.
 #pragma once
-#include "tools/serve/generator.h"
+#include "tools/serve/requests.h"
 #include <doctest/doctest.h>
 
 namespace kvrun::serve {
@@ -59,6 +59,13 @@ inline void say(Listener& a, const std::string& text, const Ended& how) {
 	a.begin();
 	for (const char c : text) a.piece({&c, 1});
 	a.end(how);
+}
+
+// Rules under which unknown fields are refused.
+inline Defaults strict() {
+	Defaults d;
+	d.strict = true;
+	return d;
 }
 
 constexpr const char* kCall = "Let me see.<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n</tool_call>";

@@ -136,6 +136,10 @@ class Server:
                     out += piece
             return out
 
+    def slots(self):
+        """Answers under way."""
+        return [s for s in self.get("/slots").json() if s["is_processing"]]
+
     def metric(self, name):
         for line in self.get("/metrics").body.decode().splitlines():
             if line.startswith(name + " "):

@@ -57,7 +57,7 @@ def errors(c, url):
     for what, call, kind in (("a model that is not there", lambda: c.chat.completions.create(model="x", messages=HELLO),
                               openai.NotFoundError), ("another", lambda: c.models.retrieve("x"), openai.NotFoundError),
                               ("too many choices", lambda: ask(c, n=5), openai.BadRequestError),
-                             ("a wrong field", lambda: ask(c, temperature=-1), openai.BadRequestError),
+                             ("a wrong field", lambda: ask(c, top_p=2), openai.BadRequestError),
                              ("a wrong key",
                               lambda: openai.OpenAI(base_url=url, api_key="no", max_retries=0).models.list(),
                               openai.AuthenticationError)):

@@ -87,8 +87,10 @@ def streams(s):
     seeded = [s.post(CHAT, chat(temperature=1.5, seed=n)).json()["choices"][0]["message"]["content"] for n in (1, 1, 2)]
     check("a seed", seeded[0] == seeded[1] != seeded[2], seeded)
     r = s.post(CHAT, chat(tools=TOOLS, tool_choice="none")).json()
-    r2 = s.post(CHAT, chat(tools=TOOLS))
-    check("a template without tools", r2.status == 400 and r2.json()["error"]["param"] == "tools", r2.body)
+    equal("a template without tools", s.post(CHAT, chat(tools=TOOLS)).json()["usage"]["prompt_tokens"],
+          whole["usage"]["prompt_tokens"])
+    r2 = s.post(CHAT, chat(tools=TOOLS, tool_choice="required"))
+    check("if one must be called", r2.status == 400 and r2.json()["error"]["param"] == "tools", r2.body)
     equal("tools that are not to be called", r["usage"]["prompt_tokens"], whole["usage"]["prompt_tokens"])
 
     old = b"POST /v1/completions HTTP/1.0\r\nContent-Length: %d\r\n\r\n%s"
@@ -243,7 +245,7 @@ def choices_leave():
             check("three answers are under way", s.wait_for("kvrun_answers_active", 3))
             found = 0
             for _ in range(100):
-                found = found if found == 3 else len(s.get("/slots").json())
+                found = found if found == 3 else len(s.slots())
             equal("/slots has each", found, 3)
             c.close()
             check(f"their client goes away, stream {stream}", s.wait_for("kvrun_answers_active", 0, 10))

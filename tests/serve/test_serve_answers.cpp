@@ -1,6 +1,7 @@
 // Answers of kvrun serve to texts that a model might write: content, reasoning, tool calls; and the check of the API
 // key.
 #include "tests/serve/answer_client.h"
+#include "tools/serve/loose_schema.h"
 #include "tools/serve/router.h"
 #include <random>
 
@@ -148,6 +149,128 @@ TEST_CASE("serve: choices of one request") {
 		a.end(how(0, 10, 1));
 		CHECK(failed->status == 0);
 	}
+}
+
+TEST_CASE("serve: a beginning of a call that the limit of tokens cuts off is not shown") {
+	for (const char* stream : {"", R"(, "stream": true)"})
+		for (const char* end : {"<", "<tool_c", "<tool_call>\n", "<tool_call>\n{\"name\": \"ad"}) {
+			const auto client = answer(std::string(kTools) + R"(, "response_format": {"type": "json_object"})" + stream,
+			                           std::string("Sure.\n") + end, KVRUN_STOP_LENGTH);
+			std::string content;
+			if (*stream) {
+				for (const Json& e : client->events()) content += e["choices"][0]["delta"].value("content", "");
+			} else {
+				content = client->whole["choices"][0]["message"]["content"];
+			}
+			CHECK(content == "Sure.");
+		}
+	CHECK(answer(kTools, "a <", KVRUN_STOP_END)->whole["choices"][0]["message"]["content"] == "a <");
+	const Json after = answer(kTools, std::string(kCall) + "\n<", KVRUN_STOP_LENGTH)->whole["choices"][0]["message"];
+	CHECK(after["content"] == "Let me see.");
+	CHECK(after["tool_calls"].size() == 1);
+}
+
+TEST_CASE("serve: tools and choices of tools that are read") {
+	const auto read = [](const std::string& fields) {
+		return chat_request(parse_body(R"({"messages": [{"role": "user", "content": "x"}], )" + fields + "}"), "fp16");
+	};
+	const std::string hosted = R"("tools": [{"type": "web_search"}, {"type": "custom", "custom": {"name": "c"}},
+	    {"type": "function", "function": {"name": "add"}}, {"type": "function", "function": {"name": "sub"}}])";
+	CHECK(Json::parse(read(hosted).prompt.tools).size() == 2);
+	CHECK(read(R"("tools": [{"type": "web_search"}])").prompt.tools.empty());
+	CHECK(read(hosted + R"(, "tool_choice": {"type": "web_search"})").form.tool_choice.empty());
+	const ChatRequest some = read(hosted + R"(, "tool_choice": {"type": "allowed_tools", "allowed_tools":
+	    {"mode": "required", "tools": [{"type": "function", "function": {"name": "sub"}}]}})");
+	CHECK(some.form.tool_choice == "required");
+	REQUIRE(Json::parse(some.prompt.tools).size() == 1);
+	CHECK(Json::parse(some.prompt.tools)[0]["function"]["name"] == "sub");
+}
+
+TEST_CASE("serve: fields by the names of other servers, and the values with which they turn samplers off") {
+	const auto chat = [](const std::string& fields) {
+		return chat_request(parse_body(R"({"messages": [{"role": "user", "content": "x"}], )" + fields + "}"), "fp16");
+	};
+	CHECK(chat(R"("n_predict": 7)").sampling.max_tokens == 7);
+	CHECK(chat(R"("n_probs": 3)").sampling.logprobs == 3);
+	CHECK(chat(R"("top_k": -1, "temperature": -1)").sampling.top_k == 0);
+	CHECK(chat(R"("temperature": -1)").sampling.temperature == 0);
+	CHECK(chat(R"("repetition_penalty": 1.5)").sampling.repeat_penalty == 1.5);
+	CHECK(chat(R"("max_tokens": 0)").mute);
+	CHECK(chat(R"("samplers": ["top_k"], "nonsense": 1, "stream_options": {"include_usage": true})").n == 1);
+	const ChatRequest bias = chat(R"("logit_bias": [[5, 1.5], [6, false], ["word", -1]])");
+	REQUIRE(bias.sampling.bias.size() == 2);
+	CHECK(bias.sampling.bias[1].bias == -100);
+	CHECK(bias.text_bias.at(0).first == "word");
+	CHECK(Json::parse(chat(R"("reasoning_effort": "none")").prompt.variables)["enable_thinking"] == false);
+	const CompletionRequest mixed = completion_request(parse_body(R"({"prompt": [1, 2, "a", 3]})"), "fp16");
+	REQUIRE(mixed.prompts.size() == 1);
+	CHECK(mixed.prompts[0].size() == 3);
+	Defaults d;
+	d.sampling.temperature = 0.25, d.sampling.max_tokens = 5, d.seed = 9;
+	const CompletionRequest plain = completion_request(parse_body(R"({"prompt": "a"})"), d);
+	CHECK(plain.sampling.temperature == 0.25);
+	CHECK(plain.sampling.max_tokens == 5);
+	CHECK(plain.sampling.seed == 9);
+}
+
+TEST_CASE("serve: an answer that the client begins") {
+	const auto chat = [](const std::string& more, const char* last = R"({"role": "assistant", "content": "It "})") {
+		return chat_request(
+		           parse_body(R"({"messages": [{"role": "user", "content": "x"}, )" + (last + ("]" + more + "}"))),
+		           "fp16")
+		    .prompt;
+	};
+	CHECK(chat("").goes_on);
+	CHECK(!chat(R"(, "add_generation_prompt": true)").goes_on);
+	CHECK(chat(R"(, "add_generation_prompt": false)").goes_on);
+	CHECK(chat(R"(, "continue_final_message": true, "add_generation_prompt": false)").goes_on);
+	const char* user = R"({"role": "user", "content": "y"})";
+	CHECK(chat(R"(, "add_generation_prompt": false)", user).no_answer);
+	CHECK_THROWS_AS(chat(R"(, "continue_final_message": true)", user), ApiError);
+	CHECK(!chat("", R"({"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]})").goes_on);
+	const std::string text = model().chat_text(chat("")),
+	                  whole = model().chat_text(chat(R"(, "add_generation_prompt": true)"));
+	CHECK(text.ends_with("It "));
+	CHECK(whole.size() > text.size());
+	CHECK(whole.starts_with(text.substr(0, text.size() - 1)));
+}
+
+TEST_CASE("serve: log probabilities of a completion: characters, bytes of parts of them, the chosen token") {
+	const auto client = std::make_shared<Client>();
+	const CompletionRequest r = completion_request(parse_body(R"({"prompt": "x", "logprobs": 1})"), "fp16");
+	CompletionAnswer a(std::make_shared<Choices>(client, r, "m", kCompletionObject), 0);
+	const auto token = [](const std::string& text, double p, const Json& top) {
+		Json bytes = Json::array();
+		for (const char c : text) bytes.push_back(uint8_t(c));
+		return Json{{"token", text}, {"logprob", p}, {"bytes", bytes}, {"top_logprobs", top}};
+	};
+	a.token(token("\u00e9", -1, Json::array({token("b", -0.5, Json::array())})));
+	a.token(token("\xe2\x82", -2, Json::array({token("\xe2", -1, Json::array()), token("\xe3", -1.5, Json::array())})));
+	a.token(token("\xac", -3, Json::array()));
+	a.token(token("c", -4, Json::array()));
+	a.end({});
+	const Json p = client->whole["choices"][0]["logprobs"];
+	CHECK(p["text_offset"] == Json({0, 1, 2, 2}));
+	CHECK(p["tokens"][1] == "bytes:\\xe2\\x82");
+	CHECK(p["top_logprobs"][0] == Json{{"b", -0.5}, {"\u00e9", -1.0}});
+	CHECK(p["top_logprobs"][1].size() == 3);
+}
+
+TEST_CASE("serve: keywords of schemas that cannot be enforced are left out, others are not") {
+	const auto left_out = [](const char* schema, const char* message) {
+		Json s = Json::parse(schema);
+		const std::string what = leave_out(s, std::string("the JSON schema at ") + message);
+		return what + " " + dump(s);
+	};
+	CHECK(left_out(R"({"properties": {"a": {"not": {}}}})", "#/properties/a/not: not is not supported") ==
+	      R"(not {"properties":{"a":{}}})");
+	CHECK(left_out(R"({"allOf": [{"uniqueItems": true}]})", "#/uniqueItems: uniqueItems is not supported") ==
+	      R"(uniqueItems {"allOf":[{}]})");
+	CHECK(left_out(R"({"patternProperties": {}})", "#/patternProperties: x") == "patternProperties {}");
+	CHECK(left_out(R"({"patternProperties": {"a": {}}})", "#/patternProperties: x").starts_with(" "));
+	CHECK(left_out(R"({"type": "x"})", "#/type: x").starts_with(" "));
+	CHECK(left_out(R"({"format": "email", "minLength": 1})", "#: two of pattern, format and lengths together") ==
+	      R"(minLength and maxLength {"format":"email"})");
 }
 
 TEST_CASE("serve: bytes that are not UTF-8 become U+FFFD") {

@@ -1,8 +1,11 @@
 // The Responses and the Messages API, with texts that a model might write: conversations, items, blocks, events.
 #include "tests/serve/answer_client.h"
 #include "tools/serve/embeddings.h"
+#include "tools/serve/id.h"
 #include "tools/serve/messages.h"
 #include "tools/serve/responses.h"
+#include <algorithm>
+#include <set>
 
 using namespace kvrun;
 using namespace kvrun::serve;
@@ -149,20 +152,18 @@ TEST_CASE("serve: input of a response as a conversation") {
 TEST_CASE("serve: fields of the Responses API that are refused, by name") {
 	const auto param = [](const std::string& fields) {
 		const auto [message, param] =
-		    refusal([&] { response_request(parse_body(R"({"input": "x", )" + fields + "}"), "fp16"); });
+		    refusal([&] { response_request(parse_body(R"({"input": "x", )" + fields + "}"), strict()); });
 		CHECK(message.find(param) != std::string::npos);
 		return param;
 	};
 	CHECK(param(R"("previous_response_id": "r")") == "previous_response_id");
 	CHECK(param(R"("conversation": "c")") == "conversation");
 	CHECK(param(R"("background": true)") == "background");
-	CHECK(param(R"("truncation": "auto")") == "truncation");
 	CHECK(param(R"("messages": [])") == "messages");
 	CHECK(param(R"("max_tokens": 5)") == "max_tokens");
 	CHECK(param(R"("nonsense": 5)") == "nonsense");
 	CHECK(param(R"("text": {"nonsense": 5})") == "text.nonsense");
 	CHECK(param(R"("reasoning": {"nonsense": 5})") == "reasoning.nonsense");
-	CHECK(param(R"("tools": [{"type": "web_search"}])") == "tools");
 	CHECK(param(R"("tools": [5])") == "tools");
 	CHECK(param(R"("include": ["message.output_text.logprobs"])") == "include");
 	CHECK(param(R"("top_logprobs": 2)") == "top_logprobs");
@@ -179,7 +180,10 @@ TEST_CASE("serve: fields of the Responses API that are refused, by name") {
 	for (const char* harmless :
 	     {R"("store": true)", R"("include": ["reasoning.encrypted_content"])", R"("truncation": "disabled")",
 	      R"("previous_response_id": null)", R"("prompt_cache_key": "k")", R"("background": false)",
-	      R"("text": {"format": {"type": "text"}})", R"("reasoning": {"effort": null, "summary": "auto"})"})
+	      R"("text": {"format": {"type": "text"}, "verbosity": "low"})", R"("truncation": "auto")",
+	      R"("reasoning": {"effort": "high", "summary": "auto"})", R"("client_metadata": {"a": "b"})",
+	      R"("tools": [{"type": "web_search"}, {"type": "custom", "name": "x"}])",
+	      R"("tool_choice": {"type": "web_search"})"})
 		CHECK(param(harmless) == "");
 }
 
@@ -262,7 +266,7 @@ TEST_CASE("serve: fields of the Messages API that are refused, by name") {
 	const auto param = [](const std::string& fields, const char* base = R"("max_tokens": 9, )") {
 		const auto [message, param] = refusal([&] {
 			messages_request(parse_body(R"({"messages": [{"role": "user", "content": "x"}], )" + (base + fields) + "}"),
-			                 "fp16", false);
+			                 strict(), false);
 		});
 		CHECK(message.find(param) != std::string::npos);
 		return param;
@@ -273,24 +277,87 @@ TEST_CASE("serve: fields of the Messages API that are refused, by name") {
 	CHECK(param(R"("stop_sequences": "x")") == "stop_sequences");
 	CHECK(param(R"("stop_sequences": [5])") == "stop_sequences");
 	CHECK(param(R"("container": "c")") == "container");
-	CHECK(param(R"("tools": [{"type": "bash_20250124", "name": "bash"}])") == "tools");
 	CHECK(param(R"("tools": [{"input_schema": {}}])") == "tools");
 	CHECK(param(R"("tool_choice": {"type": "x"})") == "tool_choice");
 	CHECK(param(R"("tool_choice": "auto")") == "tool_choice");
 	CHECK(param(R"("thinking": {"type": "x"})") == "thinking");
 	CHECK(param(R"("thinking": {"nonsense": 1})") == "thinking.nonsense");
 	CHECK(param(R"("system": 5)") == "system");
-	CHECK(param(R"("messages": [{"role": "system", "content": "x"}])") == "messages");
 	CHECK(param(R"("messages": [{"role": "user", "content": [{"type": "image"}]}])") == "messages");
 	CHECK(param(R"("messages": [{"role": "user", "content": [5]}])") == "messages");
-	CHECK(param(R"("messages": [{"role": "assistant", "content": "It is"}])") == "messages");
 	CHECK(param(R"("messages": [{"role": "assistant",
 	    "content": [{"type": "tool_use", "id": "x", "name": "f", "input": "x"}]}])") == "messages");
 	CHECK(param(R"("thinking": {"type": "enabled"}, "chat_template_kwargs": "x")") == "chat_template_kwargs");
 	CHECK(param(R"("messages": [])") == "messages");
-	for (const char* harmless : {R"("metadata": {"user_id": "x"})", R"("service_tier": "auto")", R"("top_k": 5)",
-	                             R"("tool_choice": {"type": "auto"})", R"("thinking": {"type": "disabled"})"})
+	for (const char* harmless :
+	     {R"("metadata": {"user_id": "x"})", R"("service_tier": "auto")", R"("top_k": 5)",
+	      R"("tool_choice": {"type": "auto"})", R"("thinking": {"type": "disabled"})",
+	      R"("tools": [{"type": "web_search_20250305", "name": "web_search"}])", R"("speed": "fast")",
+	      R"("context_management": {"edits": []})", R"("mcp_servers": [])", R"("output_config": {"effort": "low"})",
+	      R"("messages": [{"role": "user", "content": "x"}, {"role": "system", "content": "y"}])",
+	      R"("messages": [{"role": "user", "content": [{"type": "document", "title": "t",
+	    "source": {"type": "text", "media_type": "text/plain", "data": "x"}}]}])"})
 		CHECK(param(harmless) == "");
+}
+
+TEST_CASE("serve: unknown fields are ignored unless the rules are strict") {
+	const auto body = [](const char* fields) { return parse_body(std::string("{") + fields + "}"); };
+	const Defaults d;
+	CHECK_NOTHROW(response_request(body(R"("input": "x", "nonsense": 1, "max_tokens": 5)"), d));
+	CHECK_NOTHROW(
+	    messages_request(body(R"("max_tokens": 1, "nonsense": 1, "stop": ["x"], "thinking": {"type": "disabled",
+	    "nonsense": 1}, "messages": [{"role": "user", "content": "x"}])"),
+	                     d, false));
+	CHECK_NOTHROW(embeddings_request(body(R"("input": "x", "nonsense": 1)"), 8, d));
+	CHECK_NOTHROW(rerank_request(body(R"("query": "", "documents": ["x"], "raw_scores": true, "nonsense": 1)"), d));
+	CHECK(refusal([&] { embeddings_request(body(R"("input": "x", "nonsense": 1)"), 8, strict()); }).second ==
+	      "nonsense");
+	CHECK(refusal([&] {
+		      rerank_request(body(R"("query": "a", "documents": ["x"], "nonsense": 1)"), strict());
+	      }).second == "nonsense");
+}
+
+TEST_CASE("serve: structured output and effort of the Messages API, and answers that the client begins") {
+	const auto read = [](const std::string& fields) {
+		return messages_request(parse_body(R"({"max_tokens": 9, )" + fields + "}"), "fp16", false).chat;
+	};
+	const ChatRequest r =
+	    read(R"("messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "It is"}],
+	    "output_config": {"effort": "high", "format": {"type": "json_schema", "schema": {"type": "object"}}})");
+	CHECK(r.prompt.goes_on);
+	CHECK(r.form.schema == R"({"type":"object"})");
+	CHECK(Json::parse(r.prompt.variables)["reasoning_effort"] == "high");
+	CHECK(!read(R"("messages": [{"role": "user", "content": "x"}])").prompt.goes_on);
+	const ChatRequest doc = read(R"("messages": [{"role": "user", "content": [
+	    {"type": "document", "title": "T", "source": {"type": "text", "data": "words"}}, {"type": "text", "text": "?"}]}])");
+	CHECK(Json::parse(doc.prompt.messages)[0]["content"] == "T\nwords\n?");
+}
+
+TEST_CASE("serve: the last item of a response that is cut off is incomplete in its own event, too") {
+	const std::vector<Json> events = response(R"(, "stream": true)", "2", KVRUN_STOP_LENGTH)->events(/*named=*/true);
+	const auto done =
+	    std::ranges::find(events, Json("response.output_item.done"), [](const Json& e) { return e["type"]; });
+	REQUIRE(done != events.end());
+	CHECK((*done)["item"]["status"] == "incomplete");
+	CHECK((*done)["item"] == events.back()["response"]["output"][0]);
+}
+
+TEST_CASE("serve: ids of calls are of the API, and no two are the same") {
+	const auto id = [](const Json& item, const char* field) { return item[field].get<std::string>(); };
+	std::set<std::string> ids;
+	for (int i = 0; i < 3; ++i) {
+		const Json item = response(kFunction, kCall)->whole["output"][1];
+		CHECK(id(item, "call_id").starts_with("call_"));
+		CHECK(id(item, "id").starts_with("fc_"));
+		const std::string own = id(message(kTool, kCall)->whole["content"][1], "id");
+		CHECK(own.starts_with("toolu_"));
+		CHECK(own.size() == 30);
+		ids.insert(own), ids.insert(id(item, "call_id"));
+	}
+	CHECK(ids.size() == 6);
+	CallIds c("call_");
+	CHECK(c.of(0, "functions.f:0") == "functions.f:0"); // the model's own, which its template expects
+	CHECK(c.of(1, "0").size() == 29);                   // but no plain number
 }
 
 TEST_CASE("serve: errors of the Messages API have its form") {

@@ -76,7 +76,7 @@ def messages(s):
                                                               "content": "2"}]}]
     check("results of tools too", s.post(COUNT, {**body, "tools": tools, "messages": turns}).json()["input_tokens"] >
           counted)
-    for status, r in ((400, s.post(MESSAGES, {**body, "nonsense": 1})), (400, s.post(MESSAGES, "{")),
+    for status, r in ((400, s.post(MESSAGES, {**body, "top_p": 2})), (400, s.post(MESSAGES, "{")),
                       (405, s.get(MESSAGES)),
                       (400, s.post(COUNT, {"messages": 5})), (404, s.get(MESSAGES + "/batches")),
                       (400, s.post(MESSAGES, {**body, "messages": [{"role": "user", "content": "word " * 5000}]}))):
@@ -96,14 +96,14 @@ def both(s):
                                    [{"role": "user", "content": "x"}]}),
             ("blocks", MESSAGES,
              {"max_tokens": 1, "messages": [{"role": "user", "content": [{"type": "text", "text": "x"}] * n}]}),
-            ("fields", RESPONSES, {"input": "x", **{f"f{i}": 0 for i in range(65000)}}),
+            ("fields", RESPONSES, {"input": "x", "max_output_tokens": 1, **{f"f{i}": 0 for i in range(65000)}}),
             ("fields", MESSAGES, {"max_tokens": 1, "messages": [{"role": "user", "content": "x"}],
                                   **{f"f{i}": 0 for i in range(65000)}})]
     for what, path, body in rows:
         before = s.cpu()
         r = s.post(path, body)
         took = s.cpu() - before
-        equal(f"{n} {what} for {path}", r.status, 400)
+        equal(f"{n} {what} for {path}", r.status, 200 if what == "fields" else 400)
         check(f"{n} {what} for {path}: processor time", took < 5, took)
     with Server(model=TINY) as bare:
         for path, body in ((RESPONSES, {"input": "x"}),

@@ -156,7 +156,6 @@ def embeddings(s):
     for what, body, param in (("nothing", {}, "input"), ("an empty list", {"input": []}, "input"),
                               ("a number", {"input": 5}, "input"),
                               ("a wrong format", {"input": "x", "encoding_format": "int8"}, "encoding_format"),
-                              ("a field", {"input": "x", "nonsense": 1}, "nonsense"),
                               ("no dimensions", {"input": "x", "dimensions": 0}, "dimensions"),
                               ("more dimensions", {"input": "x", "dimensions": dim + 1}, "dimensions"),
                               ("too many", {"input": ["x"] * 2049}, "input"),

@@ -114,8 +114,7 @@ def refused(s, plain):
             (s, INFILL, {"input_extra": [{"filename": "a"}]}, "without text"),
             (s, INFILL, {"input_prefix": "a", "n": 2}, "one answer"),
             (s, INFILL, {"input_prefix": "a", "n_predict": "x"}, "n_predict"),
-            (s, INFILL, {"input_prefix": "a", "mirostat": 3}, "mirostat"),
-            (s, INFILL, {"input_prefix": "a", "colour": 2}, "colour")):
+            (s, INFILL, {"input_prefix": "a", "mirostat": 3}, "mirostat")):
         r = server.post(path, body)
         check(f"{path} {body} is refused", r.status == 400 and why in (r.error() or ""), (r.status, r.body))
 

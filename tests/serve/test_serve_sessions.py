@@ -86,13 +86,13 @@ def damaged_and_odd(folder):
         check("two requests for one conversation", r.status == 409 and r.error(), (r.status, r.body))
         slots, until = [], time.monotonic() + 10
         while not slots and time.monotonic() < until: # listed from the answer's first step on
-            slots = s.get("/slots").json()
+            slots = s.slots()
         check("slots", len(slots) == 1 and slots[0]["session"] == "b" and slots[0]["kv"]["f16_bytes"] > 0, slots)
         check("a policy that fetches nothing says nothing of it", "fetch" not in slots[0], slots)
         long.close()
         check("it ends with its client", s.wait_for("kvrun_answers_active", 0, 10))
         equal("and the conversation can go on", s.post(CHAT, chat([ASK], session="b")).status, 200)
-        equal("no slots", s.get("/slots").json(), [])
+        equal("no slots", s.slots(), [])
 
 
 def little_room(folder):
@@ -171,7 +171,7 @@ def slow_disk(folder):
         t = threading.Thread(target=lambda: found.append(s.post(CHAT, chat([ASK], session="a"))))
         t.start()
         check("a conversation is being saved", until(lambda: [a["state"]
-                                                              for a in s.get("/slots").json()] == ["saving"]))
+                                                              for a in s.slots()] == ["saving"]))
         for i in range(3):
             r = s.post(CHAT, chat([ASK], stream=i == 1))
             equal(f"others are answered meanwhile, {i}", r.status, 200)
@@ -181,7 +181,7 @@ def slow_disk(folder):
             f.write(b"x" * 64)
             t.join()
         equal("it has it once the file is on the disk", found[0].json()["kv"]["kept"], True)
-        equal("the slot is free", s.get("/slots").json(), [])
+        equal("the slot is free", s.slots(), [])
 
 
 def unix_socket(folder):
@@ -259,7 +259,7 @@ def fetching(folder):
         check("an answer is under way", s.wait_for("kvrun_answers_active", 1))
         end, fetch = time.monotonic() + 60, {}
         while time.monotonic() < end and not fetch.get("steps"):
-            fetch = (s.get("/slots").json() or [{}])[0].get("fetch", {})
+            fetch = (s.slots() or [{}])[0].get("fetch", {})
         check("its slot says what it fetches", fetch.get("tokens") == 8 and 0 < fetch["attention_in_f16"] <= 1.001,
               fetch)
         check("from a file", fetch.get("host_bytes") == fetch.get("file_bytes") != 0, fetch)

@@ -13,7 +13,7 @@ kvrun_chat_options ChatPrompt::options() const {
 	kvrun_chat_options o = KVRUN_CHAT_OPTIONS_INIT;
 	o.messages_json = or_null(messages), o.tools_json = or_null(tools), o.variables_json = or_null(variables);
 	o.template_name = or_null(template_name), o.template_text = or_null(template_text);
-	o.no_answer = no_answer;
+	o.no_answer = goes_on ? 2 : no_answer;
 	return o;
 }
 

@@ -10,6 +10,7 @@ struct ChatPrompt {                                     // empty: none
 	std::string tools = {}, variables = {};             // JSON array, JSON object
 	std::string template_name = {}, template_text = {}; // both empty: the model's own
 	bool no_answer = false;                             // the prompt does not end with the beginning of an answer
+	bool goes_on = false; // it ends with the text of its last message, which the answer continues
 
 	kvrun_chat_options options() const; // points into this object
 };

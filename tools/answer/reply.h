@@ -13,14 +13,20 @@ class Reply {
 		check_call(kvrun_reply_push(reply_.get(), text.data(), text.size(), &part_));
 		return part_;
 	}
-	const kvrun_reply_part& finish() {
+	// cut: the answer did not come to its own end, so that the beginning of a marker or call is nothing to show.
+	const kvrun_reply_part& finish(bool cut = false) {
 		check_call(kvrun_reply_finish(reply_.get(), &part_));
+		if (!cut || !part_.unfinished) return part_;
+		rest_ = part_.content;
+		rest_.resize(rest_.size() - part_.unfinished);
+		part_.content = rest_.c_str();
 		return part_;
 	}
 
  private:
 	ReplyHandle reply_;
 	kvrun_reply_part part_ = KVRUN_REPLY_PART_INIT;
+	std::string rest_; // content of the last part, if it was cut
 };
 
 // An answer that is shown while it is generated.

@@ -1,5 +1,6 @@
 // The form that a request demands of an answer.
 #include "tools/serve/answer_form.h"
+#include "tools/serve/loose_schema.h"
 #include "tools/serve/requests.h"
 #include <algorithm>
 
@@ -74,57 +75,91 @@ AnswerForm read_answer_form(const Fields& f, bool chat) {
 	return form;
 }
 
-std::string read_tools(const Fields& f, AnswerForm& form) {
+namespace {
+
+// The name of a function in a tool, or in an entry of tool_choice; null if it has none.
+const std::string* function_name(const Json& tool) {
+	if (!tool.is_object()) return nullptr;
+	const auto function = tool.find("function");
+	const Json& at = function == tool.end() ? tool : *function;
+	if (!at.is_object() || !at.contains("name")) return nullptr;
+	return at["name"].get_ptr<const std::string*>();
+}
+
+// The functions among the tools; others are left out.
+Json read_functions(const Fields& f, const Rules& rules) {
 	const Json* tools = f.find("tools");
-	const Json* choice = f.find("tool_choice");
-	const bool none = !tools || (tools->is_array() && tools->empty());
-	if (choice && choice->is_string()) {
-		form.tool_choice = choice->get<std::string>();
-	} else if (choice) {
-		const auto named = [&] {
-			return choice->is_object() && choice->value("type", Json()) == Json("function") &&
-			       choice->contains("function") && (*choice)["function"].is_object() &&
-			       (*choice)["function"].contains("name") && (*choice)["function"]["name"].is_string();
-		};
-		if (!named())
-			throw ApiError(400,
-			               "tool_choice is " + dump(*choice).substr(0, 60) +
-			                   ", expected none, auto, required or a function with a name",
-			               "tool_choice", kUnsupported);
-		const std::string name = (*choice)["function"]["name"].get<std::string>();
-		const auto is = [&](const Json& t) {
-			return t.is_object() && t.contains("function") && t["function"].is_object() &&
-			       t["function"].value("name", Json()) == Json(name);
-		};
-		if (none || !tools->is_array() || std::none_of(tools->begin(), tools->end(), is))
-			throw ApiError(400,
-			               "tool_choice names the function '" + name.substr(0, 60) + "', which is not among the tools",
-			               "tool_choice");
-		form.tool_choice = name;
-		form.one_call = true;
+	if (tools && !tools->is_array()) throw ApiError(400, "tools is not an array", "tools");
+	Json out = Json::array();
+	for (const Json& t : tools ? *tools : out) {
+		const Json type = t.is_object() ? t.value("type", Json("function")) : Json();
+		if (type.is_string() && type != Json("function"))
+			rules.ignored("tools of type " + shown(type) + " are left out: this server has functions alone");
+		else if (t.is_object() && t.contains("function") && function_name(t))
+			out.push_back(t);
+		else
+			throw ApiError(400, "tools has an entry that is not a function with a name", "tools");
 	}
-	const bool is_word = choice && choice->is_string();
-	if (is_word && form.tool_choice != "none" && form.tool_choice != "auto" && form.tool_choice != "required")
+	return out;
+}
+
+[[noreturn]] void refuse_choice(const Json& choice) {
+	throw ApiError(400,
+	               "tool_choice is " + dump(choice).substr(0, 60) +
+	                   ", expected none, auto, required or a function with a name",
+	               "tool_choice", kUnsupported);
+}
+
+// {"mode", "tools"}: the other tools are left out.
+void allow_tools(const Json& choice, const Json& allowed, Json& tools, AnswerForm& form) {
+	if (!allowed.is_object() || !allowed.value("tools", Json()).is_array()) refuse_choice(choice);
+	std::set<std::string> names;
+	for (const Json& t : allowed["tools"])
+		if (const std::string* name = function_name(t)) names.insert(*name);
+	Json kept = Json::array();
+	for (Json& t : tools)
+		if (names.contains(*function_name(t))) kept.push_back(std::move(t));
+	tools = std::move(kept);
+	form.tool_choice = allowed.value("mode", Json()) == Json("required") ? "required" : "auto";
+}
+
+void read_choice(const Json& choice, Json& tools, AnswerForm& form, const Rules& rules) {
+	if (const std::string* word = choice.get_ptr<const std::string*>()) {
+		if (*word != "none" && *word != "auto" && *word != "required") refuse_choice(choice);
+		form.tool_choice = *word;
+		return;
+	}
+	const Json type = choice.is_object() ? choice.value("type", Json()) : Json();
+	if (type == Json("allowed_tools")) return allow_tools(choice, choice.value("allowed_tools", Json()), tools, form);
+	if (type.is_string() && type != Json("function")) {
+		rules.ignored("tool_choice of type " + shown(type) + " is ignored: this server has functions alone");
+		return;
+	}
+	const std::string* name = type == Json("function") && choice.contains("function") ? function_name(choice) : nullptr;
+	if (!name) refuse_choice(choice);
+	if (std::none_of(tools.begin(), tools.end(), [&](const Json& t) { return *function_name(t) == *name; }))
 		throw ApiError(400,
-		               "tool_choice is " + dump(*choice).substr(0, 60) +
-		                   ", expected none, auto, required or a function with a name",
-		               "tool_choice", kUnsupported);
-	if (none && form.tool_choice == "required")
+		               "tool_choice names the function '" + name->substr(0, 60) + "', which is not among the tools",
+		               "tool_choice");
+	form.tool_choice = *name;
+	form.one_call = true;
+}
+
+} // namespace
+
+std::string read_tools(const Fields& f, AnswerForm& form, const Rules& rules) {
+	Json tools = read_functions(f, rules);
+	if (const Json* choice = f.find("tool_choice")) read_choice(*choice, tools, form, rules);
+	if (tools.empty() && form.tool_choice == "required")
 		throw ApiError(400, "tool_choice is required, but there are no tools", "tool_choice");
 	const bool parallel = f.flag("parallel_tool_calls", true);
-	if (none || form.tool_choice == "none") {
+	if (tools.empty() || form.tool_choice == "none") {
 		form.tool_choice.clear();
 		return {};
 	}
 	form.one_call |= !parallel;
-	if (!tools->is_array()) throw ApiError(400, "tools is not an array", "tools");
-	for (const Json& t : *tools) {
-		const bool named = t.is_object() && t.contains("function") && t["function"].is_object() &&
-		                   t["function"].contains("name") && t["function"]["name"].is_string();
-		if (!named) throw ApiError(400, "tools has an entry that is not a function with a name", "tools");
-		form.strict_tools |= t["function"].value("strict", Json()) == Json(true);
-	}
-	return dump(*tools);
+	for (const Json& t : tools) form.strict_tools |= t["function"].value("strict", Json()) == Json(true);
+	return dump(tools);
 }
 
 Grammar Grammars::get(const AnswerForm& form, const ChatPrompt* prompt) {
@@ -146,7 +181,7 @@ Grammar Grammars::get(const AnswerForm& form, const ChatPrompt* prompt) {
 	o.gbnf = or_null(form.gbnf), o.json_schema = or_null(form.schema), o.tool_choice = or_null(form.tool_choice);
 	o.one_call = form.one_call;
 	const char* field = form.field ? form.field : "tools";
-	known_.emplace_front(key, model_.new_grammar(o, prompt, field));
+	known_.emplace_front(key, loose_grammar(model_, o, prompt, field, rules_));
 	if (known_.size() > kMost) known_.pop_back();
 	return known_.front().second;
 }

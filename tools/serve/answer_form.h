@@ -8,6 +8,7 @@
 namespace kvrun::serve {
 
 class Fields;
+struct Rules;
 using Grammar = std::shared_ptr<kvrun_grammar>; // null if the answer is unconstrained
 
 struct AnswerForm {
@@ -22,18 +23,20 @@ struct AnswerForm {
 // Reads grammar, json_schema, guided_json, guided_grammar; if `chat`, also response_format. Throws ApiError 400.
 AnswerForm read_answer_form(const Fields&, bool chat);
 // Reads tools, tool_choice, parallel_tool_calls. Returns the tools that the model is shown, as JSON; empty if none.
-std::string read_tools(const Fields&, AnswerForm&);
+// Tools that are no functions are left out.
+std::string read_tools(const Fields&, AnswerForm&, const Rules&);
 
 // Cache of recently used grammars: state computed for a grammar is reused by later requests.
 class Grammars {
  public:
-	explicit Grammars(const Model& m) : model_(m) {}
+	Grammars(const Model& m, const Rules& r) : model_(m), rules_(r) {}
 	// Throws ApiError 400 that names the field if the grammar is not valid. prompt: null for a text completion.
 	Grammar get(const AnswerForm&, const ChatPrompt* prompt);
 
  private:
 	static constexpr size_t kMost = 16;
 	const Model& model_;
+	const Rules& rules_;
 	std::mutex mutex_;
 	kvrun_engine* engine_ = nullptr;                   // owner of these grammars; a reloaded model has another engine
 	std::list<std::pair<std::string, Grammar>> known_; // key: what the grammar was built from; latest use first

@@ -1,5 +1,6 @@
 // Answers in the form of OpenAI's API, whole or as a stream of events.
 #include "tools/serve/answers.h"
+#include "tools/text.h"
 #include <algorithm>
 #include <numeric>
 
@@ -13,10 +14,21 @@ Json kv_json(const std::string& policy, const SessionBytes& b) {
 	        {"overhead_bytes", b.overhead}};
 }
 
-Json timings_json(const kvrun_generate_result& r) {
-	return {{"prompt_n", r.prompt_tokens},    {"prompt_ms", r.prefill_seconds * 1e3},
-	        {"predicted_n", r.answer_tokens}, {"predicted_ms", r.decode_seconds * 1e3},
-	        {"draft_n", r.drafted},           {"draft_n_accepted", r.drafts_accepted}};
+Json timings_json(const Ended& e) {
+	const kvrun_generate_result& r = e.result;
+	const auto per_second = [](uint32_t n, double s) { return s > 0 ? n / s : 0; };
+	const auto per_token = [](uint32_t n, double s) { return n > 0 ? s * 1e3 / n : 0; };
+	Json j{{"cache_n", e.reused},
+	       {"prompt_n", r.prompt_tokens},
+	       {"prompt_ms", r.prefill_seconds * 1e3},
+	       {"prompt_per_token_ms", per_token(r.prompt_tokens, r.prefill_seconds)},
+	       {"prompt_per_second", per_second(r.prompt_tokens, r.prefill_seconds)},
+	       {"predicted_n", r.answer_tokens},
+	       {"predicted_ms", r.decode_seconds * 1e3},
+	       {"predicted_per_token_ms", per_token(r.answer_tokens, r.decode_seconds)},
+	       {"predicted_per_second", per_second(r.answer_tokens, r.decode_seconds)}};
+	if (e.drafts) j["draft_n"] = r.drafted, j["draft_n_accepted"] = r.drafts_accepted;
+	return j;
 }
 
 Json kv_json(const Ended& e) {
@@ -89,12 +101,12 @@ void Choices::end(size_t index, const Json& choice, const Ended& e) {
 	prompt.cached = std::min(prompt.cached, e.reused);
 	answer_tokens_ += e.result.answer_tokens;
 	--left_;
-	const Json timings = e.drafts ? timings_json(e.result) : Json();
+	const Json timings = timings_json(e);
 	if (stream_) send(Json::array({choice}), nullptr, kv_json(e), timings);
 	choices_[index] = choice;
 	if (choices_.size() > 1) {
 		choices_[index]["kv"] = kv_json(e);
-		if (!timings.is_null()) choices_[index]["timings"] = timings;
+		choices_[index]["timings"] = timings;
 	}
 	if (left_) return;
 	out_.out().note(answer_note(e.policy, prompt_tokens(), cached_tokens(), answer_tokens_) +
@@ -109,7 +121,7 @@ void Choices::end(size_t index, const Json& choice, const Ended& e) {
 	j["usage"] = usage_json();
 	if (choices_.size() == 1) {
 		j["kv"] = kv_json(e);
-		if (!timings.is_null()) j["timings"] = timings;
+		j["timings"] = timings;
 	}
 	out_.out().respond({200, dump(j)});
 }
@@ -137,9 +149,7 @@ Json Answer::take_logprobs() {
 	return tokens.is_null() ? Json() : logprobs_json(tokens);
 }
 
-const char* Answer::finish_reason() const {
-	return reason_ == KVRUN_STOP_LENGTH || reason_ == KVRUN_STOP_CONTEXT ? "length" : "stop";
-}
+const char* Answer::finish_reason() const { return was_cut(reason_) ? "length" : "stop"; }
 
 void Answer::end(const Ended& e) {
 	reason_ = e.result.reason;
@@ -164,8 +174,14 @@ void ChatAnswer::take(const kvrun_reply_part& part) {
 	if (stream_ && *part.reasoning) delta("reasoning_content", part.reasoning);
 	if (stream_ && *part.content) delta("content", part.content);
 	if (stream_)
-		for (Json call : Json::parse(part.call_deltas)) delta("tool_calls", Json::array({std::move(call)}));
-	for (Json call : Json::parse(part.calls)) calls_.push_back(std::move(call));
+		for (Json call : Json::parse(part.call_deltas)) {
+			if (call.contains("id")) call["id"] = ids_.of(call["index"], call["id"]);
+			delta("tool_calls", Json::array({std::move(call)}));
+		}
+	for (Json call : Json::parse(part.calls)) {
+		call["id"] = ids_.of(calls_.size(), call["id"]);
+		calls_.push_back(std::move(call));
+	}
 }
 
 // If the token limit cut off a tool call, its arguments must not be used: the reason is then not "tool_calls".
@@ -212,6 +228,10 @@ Json ChatAnswer::last_choice() {
 
 // ---- completions
 
+void CompletionAnswer::start_stream() {
+	if (!text_.empty()) show(std::exchange(text_, {}));
+}
+
 void CompletionAnswer::show(std::string_view text) {
 	if (stream_)
 		event({{"text", std::string(text)},
@@ -222,15 +242,28 @@ void CompletionAnswer::show(std::string_view text) {
 		text_ += text;
 }
 
+// The text of a token, which may be a part of a character: then its bytes, as in OpenAI's API.
+static std::string token_name(const Json& token) {
+	const std::string& text = token["token"].get_ref<const std::string&>();
+	if (well_formed(text) == text) return text;
+	constexpr const char* digits = "0123456789abcdef";
+	std::string bytes = "bytes:";
+	for (const char c : text) bytes += {'\\', 'x', digits[uint8_t(c) >> 4], digits[uint8_t(c) & 15]};
+	return bytes;
+}
+
 // Parallel arrays with one entry per token.
 Json CompletionAnswer::logprobs_json(const Json& tokens) {
 	Json texts = Json::array(), own = Json::array(), top = Json::array(), offsets = Json::array();
 	for (const Json& t : tokens) {
-		texts.push_back(t["token"]), own.push_back(t["logprob"]), offsets.push_back(offset_);
+		const std::string name = token_name(t);
+		texts.push_back(name), own.push_back(t["logprob"]), offsets.push_back(offset_);
 		Json others = Json::object();
-		for (const Json& o : t["top_logprobs"]) others[o["token"].get<std::string>()] = o["logprob"];
+		for (const Json& o : t["top_logprobs"])
+			others.emplace(token_name(o), Json(o["logprob"])); // the likelier of equal texts
+		others.emplace(name, Json(t["logprob"]));
 		top.push_back(std::move(others));
-		offset_ += t["bytes"].size();
+		for (const Json& byte : t["bytes"]) offset_ += (byte.get<unsigned>() & 0xc0) != 0x80; // begins a character
 	}
 	return {{"tokens", texts}, {"token_logprobs", own}, {"top_logprobs", top}, {"text_offset", offsets}};
 }

@@ -8,9 +8,11 @@ namespace kvrun::serve {
 
 // {"policy", "f16_bytes", ...}
 Json kv_json(const std::string& policy, const SessionBytes&);
-Json timings_json(const kvrun_generate_result&); // by llama.cpp's names
-Json kv_json(const Ended&); // of an answer that ended; includes its conversation's name if it has one
+Json timings_json(const Ended&); // by llama.cpp's names
+Json kv_json(const Ended&);      // of an answer that ended; includes its conversation's name if it has one
 
+// The limit of tokens or the context ended it.
+inline bool was_cut(kvrun_stop_reason r) { return r == KVRUN_STOP_LENGTH || r == KVRUN_STOP_CONTEXT; }
 // The token counts in the log line of an answer.
 std::string answer_note(const std::string& policy, uint32_t prompt, uint32_t reused, uint32_t answer);
 std::string answer_note(const Ended&);
@@ -99,7 +101,7 @@ class ChatAnswer final : public Answer {
  private:
 	void show(std::string_view text) override { take(reply_.push(text)); }
 	void start_stream() override;
-	void show_rest() override { take(reply_.finish()); }
+	void show_rest() override { take(reply_.finish(was_cut(reason_))); }
 	Json whole_choice() override;
 	Json last_choice() override;
 	const char* finish_reason() const override;
@@ -107,6 +109,7 @@ class ChatAnswer final : public Answer {
 	void take(const kvrun_reply_part&);
 
 	Reply reply_;
+	CallIds ids_{"call_"};
 	std::string content_, reasoning_; // the answer so far; empty for a stream
 	Json calls_ = Json::array();
 };
@@ -116,15 +119,18 @@ Json answer_message(ReplyHandle, std::string_view text);
 
 class CompletionAnswer final : public Answer {
  public:
-	using Answer::Answer;
+	// prompt: the beginning of the text, if it is asked for.
+	CompletionAnswer(std::shared_ptr<Choices> all, size_t index, std::string prompt = {})
+	    : Answer(std::move(all), index), text_(std::move(prompt)) {}
 
  private:
+	void start_stream() override;
 	void show(std::string_view text) override;
 	Json whole_choice() override;
 	Json last_choice() override;
 	Json logprobs_json(const Json& tokens) override;
-	std::string text_;  // the answer so far; empty for a stream
-	size_t offset_ = 0; // text offset in bytes: the total length of tokens whose logprobs were taken
+	std::string text_;  // the answer so far; for a stream, what it begins with
+	size_t offset_ = 0; // characters of the tokens whose logprobs were taken
 };
 
 } // namespace kvrun::serve

@@ -6,6 +6,7 @@
 #include "tools/output.h"
 #include "tools/serve/gate.h"
 #include "tools/serve/router.h"
+#include "tools/serve/serve_options.h"
 #include "tools/terminal.h"
 #include "tools/text.h"
 #include <algorithm>
@@ -20,41 +21,8 @@ namespace {
 
 using namespace serve;
 
-struct ServeArgs : ModelArgs {
-	DraftArgs draft;
-	std::string embedder; // file of the model of embeddings; empty: the model itself
-	std::string alias, chat_template, kv = "fp16", key, key_file, cors, host = "127.0.0.1", unix_path, sessions;
-	std::string certificate, private_key; // of TLS
-	int64_t port = 8080, parallel = 4, queue = 32, idle_sessions = 64, connections = 256;
-	uint64_t max_body = 8 << 20, max_bodies = 64 << 20;
-	uint64_t sessions_max = 0; // 0 if not given
-	double timeout = 30, drain = 30, ping = 10, idle_unload = 0;
-	bool log = false, strict_model = false;
-};
-
-[[noreturn]] void give_up(int exit_code, const std::string& message) {
-	say_error(message);
-	throw Exit{exit_code};
-}
-
 void must(kvrun_status s) {
 	if (s != KVRUN_OK) give_up(exit_code_of(s), kvrun_last_error());
-}
-
-std::string api_key(const ServeArgs& a) {
-	if (!a.key.empty() && !a.key_file.empty())
-		give_up(2, "--api-key and --api-key-file are both given; give one of them");
-	std::string key = a.key;
-	if (!a.key_file.empty()) {
-		std::ifstream file(sys::path_of(a.key_file));
-		if (!std::getline(file, key))
-			give_up(3, "--api-key-file " + a.key_file + " has no first line that can be read");
-		if (!key.empty() && key.back() == '\r') key.pop_back();
-		if (key.empty()) give_up(2, "--api-key-file " + a.key_file + " begins with an empty line; write the key there");
-	}
-	if (std::ranges::any_of(key, [](char c) { return c <= ' ' || c > '~'; }))
-		give_up(2, "the key has a character that is not printable ASCII; choose another");
-	return key;
 }
 
 EngineHandle open_engine(const ServeArgs& a, kvrun_canceller* canceller) {
@@ -137,7 +105,7 @@ void say_what_runs(const ServeArgs& a, const serve::Model& model, const serve::M
 bool is_loopback(const std::string& host) { return host == "localhost" || host == "::1" || host.starts_with("127."); }
 
 struct Service { // what the server needs to answer, created after the model is loaded
-	Service(const ServeArgs& a, const std::string& key, SessionStore& store, const HttpServer& server,
+	Service(const ServeArgs& a, const std::vector<std::string>& keys, SessionStore& store, const HttpServer& server,
 	        kvrun_canceller* canceller) {
 		if (!a.embedder.empty()) embedder = open_embedder(a, canceller); // first: the model gets the remaining memory
 		EngineHandle engine = open_engine(a, canceller);
@@ -159,7 +127,10 @@ struct Service { // what the server needs to answer, created after the model is 
 		                         a.draft.draft_max()};
 		generator = std::make_unique<Generator>(*model, o);
 		RouterOptions r;
-		r.host = a.unix_path.empty() ? a.host : "", r.api_key = key, r.cors = a.cors, r.kv = a.kv, r.log = a.log;
+		r.host = a.unix_path.empty() ? a.host : "", r.api_keys = keys, r.log = a.log;
+		r.cors = listed_values(a.cors), r.allow_hosts = listed_values(a.allow_hosts);
+		r.defaults = defaults_of(a), r.ctx = ctx, r.parallel = uint32_t(a.parallel);
+		r.file = sys::path_of(a.model).filename().string();
 		r.tls = !a.certificate.empty();
 		r.strict_model = a.strict_model, r.ping_s = a.ping, r.embeddings = uint32_t(a.queue + a.parallel);
 		router = std::make_unique<Router>(*model, embedder ? *embedder : *model, *generator, store, server, r);
@@ -212,7 +183,7 @@ class LastResort {
 };
 
 void serve_model(const ServeArgs& a) {
-	const std::string key = api_key(a);
+	const std::vector<std::string> keys = api_keys(a);
 	if (a.max_bodies < a.max_body) give_up(2, "--max-bodies is less than --max-body; give it at least as much");
 	if (a.certificate.empty() != a.private_key.empty()) give_up(2, "--ssl-cert-file and --ssl-key-file go together");
 	if (!a.certificate.empty() && !a.unix_path.empty()) give_up(2, "--ssl-cert-file is for a port, not for --unix");
@@ -228,7 +199,7 @@ void serve_model(const ServeArgs& a) {
 		store = std::make_unique<SessionStore>(a.sessions, limit);
 		server = std::make_unique<HttpServer>(http);
 	} catch (const std::exception& e) { give_up(5, e.what()); }
-	if (key.empty() && a.unix_path.empty() && !is_loopback(a.host))
+	if (keys.empty() && a.unix_path.empty() && !is_loopback(a.host))
 		std::fputs("warning: anyone who reaches this machine can use the model; --api-key KEY asks for a key\n",
 		           stderr);
 
@@ -239,7 +210,7 @@ void serve_model(const ServeArgs& a) {
 	Gate gate;
 	std::thread loader([&] { // on a thread of its own, so that /health is answered during loading
 		try {
-			service = std::make_unique<Service>(a, key, *store, *server, canceller.get());
+			service = std::make_unique<Service>(a, keys, *store, *server, canceller.get());
 			gate.open(*service->router);
 			write_stdout("listening on " + address(a, *server) + "\n");
 		} catch (...) {
@@ -256,103 +227,6 @@ void serve_model(const ServeArgs& a) {
 	if (failed) std::rethrow_exception(failed);
 }
 
-void add_served_model(Command& c, ServeArgs& a) {
-	add_model_options(c, a, "the longest prompt and answer of one request, in tokens");
-	add_mmproj(c, a.vision);
-	add_text(c, "--chat-template", a.chat_template, "NAME|FILE",
-	         "chat template: a name, like chatml, or a file in Jinja [the model's own]")
-	    ->group(kModelGroup);
-	add_text(c, "-a,--alias", a.alias, "NAME", "what requests call the model [the file's name without .gguf]")
-	    ->group(kModelGroup);
-	const Option* embedder = add_text(c, "--embedding-model", a.embedder, kModelFile,
-	                                  "answer /v1/embeddings and /v1/rerank with this model, a file or a name of kvrun "
-	                                  "list, on the same device [the model itself]")
-	                             ->group(kModelGroup);
-	c.before_run.push_back([embedder, &a] {
-		if (embedder->count) a.embedder = resolve_model(a.embedder).path;
-	});
-	add_flag(c, "--strict-model", a.strict_model,
-	         "refuse requests that name another model; else this one answers them, and its name is in the answer")
-	    ->group(kModelGroup);
-	add_draft_options(c, a.draft, kModelGroup);
-	add_text(c, "--kv", a.kv, kPolicy,
-	         "policy of requests that have no field kv of their own; kvrun help plan lists them [fp16]")
-	    ->group(kCacheGroup);
-	add_kv_budget(c, a.kv_budget, "all KV caches");
-	add_host_memory(c, a);
-	add_text(c, "--sessions", a.sessions, kFolder,
-	         "keep conversations that requests give a name (field session) in this folder, packed, across restarts")
-	    ->group(kCacheGroup);
-	add_bytes(
-	    c, "--sessions-max", a.sessions_max,
-	    "most that they may have, like 20G; a number below 64K: so many conversations. The one saved longest ago goes "
-	    "first, pinned ones never [a tenth of the disk]")
-	    ->group(kCacheGroup);
-	add_real(c, "--idle-unload", a.idle_unload, 0, 1e6,
-	         "minutes without a request after which the model leaves the device's memory; the next request loads it "
-	         "again; 0: never [0]")
-	    ->group(kCacheGroup);
-	add_integer(c, "--idle-sessions", a.idle_sessions, 0, 4096,
-	            "most caches kept after their answers, so that a prompt that begins like one is not read again; those "
-	            "unused longest go first, also when half of the memory for caches is in use [64]")
-	    ->group(kCacheGroup);
-}
-
-void add_server_options(Command& c, ServeArgs& a) {
-	const char* group = "Server";
-	add_text(c, "--host", a.host, "ADDRESS", "address to listen on [127.0.0.1]")->group(group);
-	add_integer(c, "--port", a.port, 0, 65535, "port to listen on; 0: a free one, which is printed [8080]")
-	    ->group(group);
-	add_text(c, "--unix", a.unix_path, kFile,
-	         "listen on a socket of this name in the file system, for its owner alone, and on no port")
-	    ->group(group);
-	add_text(
-	    c, "--api-key", a.key, "KEY",
-	    "key that requests must give, as Authorization: Bearer KEY or X-Api-Key: KEY; the page and /health need none")
-	    ->group(group);
-	add_text(c, "--api-key-file", a.key_file, kFile, "the same, from the first line of a file")->group(group);
-	add_text(c, "--ssl-cert-file", a.certificate, kFile,
-	         "use TLS (https://): certificate in PEM form, followed by those of its authorities")
-	    ->group(group);
-	add_text(c, "--ssl-key-file", a.private_key, kFile, "its private key in PEM form, without a password")
-	    ->group(group);
-	add_text(c, "--cors", a.cors, "ORIGIN",
-	         "let pages of this origin use the server, like https://example.org; *: of all")
-	    ->group(group);
-	add_integer(c, "--parallel,-np", a.parallel, 1, 64,
-	            "answers that are generated at once, and the most of one request (n) [4]")
-	    ->group(group);
-	add_integer(c, "--queue", a.queue, 0, 10000, "answers that wait for one of them to end; more are refused [32]")
-	    ->group(group);
-	add_integer(c, "--max-connections", a.connections, 1, 10000, "connections at once; more are refused [256]")
-	    ->group(group);
-	add_bytes(c, "--max-body", a.max_body, "longest body of a request [8M]")->group(group);
-	add_bytes(c, "--max-bodies", a.max_bodies,
-	          "most memory for the bodies of all requests that are received or wait; more are refused [64M]")
-	    ->group(group);
-	add_real(c, "--timeout", a.timeout, 0.1, 86400,
-	         "seconds a client may take to send a header or a body, to take an answer, and between requests [30]")
-	    ->group(group);
-	add_real(c, "--ping", a.ping, 0, 86400,
-	         "seconds between signs of life in a stream while its prompt is read: comments that say how far it is [10]")
-	    ->group(group);
-	add_real(c, "--drain", a.drain, 0, 86400, "seconds that requests under way are given after SIGTERM or Ctrl-C [30]")
-	    ->group(group);
-	add_flag(c, "--log", a.log, "one line on stderr for each request, without its content")->group(group);
-}
-
-std::string listed(std::span<const char* const> names) {
-	std::string out;
-	for (const char* name : names) out += (out.empty() ? "" : ", ") + std::string(name);
-	return out;
-}
-
-std::string sampling_fields() {
-	std::vector<const char*> names;
-	for (const SamplingOption& o : sampling_options()) names.push_back(o.field);
-	return listed(names);
-}
-
 } // namespace
 
 void add_serve(Command& root) {
@@ -363,53 +237,8 @@ void add_serve(Command& root) {
 	    {"kvrun serve model.gguf", "for programs on this machine, and a chat page on http://127.0.0.1:8080"},
 	    {"kvrun serve model.gguf --kv kivi2 --parallel 8", "eight answers at once, caches of 2 bits per value"},
 	    {"kvrun serve model.gguf --host 0.0.0.0 --api-key-file key.txt", "for a network, with a key"}};
-	add_served_model(c, *a);
-	add_server_options(c, *a);
-	c.sections = {
-	    {"Routes",
-	     "",
-	     {{"GET /", "a page to chat in"},
-	      {"GET /health", "{\"status\": \"ok\", \"model\": \"loaded\"}; 503 while it is loaded at the start"},
-	      {"GET /v1/models, /v1/models/NAME", "the model"},
-	      {"POST /v1/chat/completions", "the next message of a conversation, with tools, whole or as a stream"},
-	      {"POST /v1/completions", "continues a text, or several; fills in the middle before a suffix"},
-	      {"POST /infill", "fills in the middle, as llama.cpp's server does for editors"},
-	      {"POST /v1/responses", "the same as conversations, in the form of OpenAI's Responses API"},
-	      {"POST /v1/messages", "the same in the form of Anthropic's Messages API; /count_tokens below it"},
-	      {"POST /v1/embeddings", "a vector of length 1 for each text: the mean of the last hidden states, or what the "
-	                              "model's file says"},
-	      {"POST /v1/rerank",
-	       "{query, documents, top_n}: documents by how well they answer the query, with a reranker"},
-	      {"POST /tokenize, /detokenize", "{content, add_special, parse_special} to {tokens}, and back"},
-	      {"GET /slots", "answers under way, with their tokens, KV bytes and what they fetch"},
-	      {"GET /sessions, /sessions/NAME", "kept conversations; the messages of one. DELETE removes it"},
-	      {"POST /sessions/NAME", "{\"pinned\": true}: it stays, whatever --sessions-max says; false: no more"},
-	      {"GET /metrics", "requests, tokens, queue and KV bytes for Prometheus"}}},
-	    {"Requests",
-	     "Fields are those of OpenAI's API. No field is ignored: one that is not provided for, or not known, is "
-	     "refused "
-	     "by name, but for those that change no answer: " +
-	         listed(harmless_fields()) +
-	         ". logit_bias, frequency_penalty and presence_penalty (of the answer's tokens) are applied "
-	         "after repeat_penalty. max_tokens -1: as many as there is room for. prompt may be an array of texts or of "
-	         "arrays of tokens: choices of prompt p begin at p times n. A body's JSON may be nested 64 levels deep and "
-	         "have 2097152 values and 65536 keys. "
-	         "Beyond OpenAI's fields: kv, the cache policy of the request; session, the name under which its "
-	         "conversation "
-	         "is kept; cache_prompt, false: nothing of an earlier request "
-	         "is reused; sampling options, with the ranges of kvrun run: " +
-	         sampling_fields() +
-	         " and dry_sequence_breakers; ignore_eos; chat_template_kwargs; "
-	         "speculative.n_max, most tokens guessed for a step under --draft, 0: none. Answers then have timings with "
-	         "draft_n and draft_n_accepted; those with logprobs are not guessed. Without "
-	         "sampling options the values of kvrun run hold. n asks for several answers to one "
-	         "prompt, "
-	         "which is read once: choice i has the seed + i."},
-	    {"SIGTERM and Ctrl-C",
-	     "No new requests are taken, requests under way are given --drain seconds and then cancelled, and the exit "
-	     "code "
-	     "is 0; work that cannot be stopped is given up 5 seconds later. A second signal ends the program at once: a "
-	     "shell says 143 for SIGTERM and 130 for Ctrl-C."}};
+	add_serve_options(c, *a);
+	c.sections = serve_help();
 	c.run = [a] { serve_model(*a); };
 }
 

@@ -89,11 +89,19 @@ Json take_field(Json& object, const char* name) {
 	return value;
 }
 
-void refuse_fields(const Json& body, std::span<const char* const> names) {
-	for (const char* name : names)
-		if (const auto at = body.find(name); at != body.end() && !at->is_null())
+Json no_function(const Json& type, const Rules& rules) {
+	rules.ignored("tools of type " + shown(type) + " are left out: this server has functions alone");
+	return {};
+}
+
+void drop_fields(Json& body, std::span<const char* const> names, const Rules& rules) {
+	for (const char* name : names) {
+		if (take_field(body, name).is_null()) continue;
+		if (rules.strict)
 			throw ApiError(400, std::string(name) + " is a field of another API; leave it out", name,
 			               "unknown_parameter");
+		rules.ignored(std::string("request field '") + name + "' is one of another API and ignored");
+	}
 }
 
 ApiError renamed(const ApiError& e, std::span<const Renamed> names) {

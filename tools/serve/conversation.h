@@ -1,7 +1,6 @@
 // Shared by the Responses and Messages APIs: builds a conversation in the form of OpenAI's chats from their input.
 #pragma once
-#include "tools/serve/error.h"
-#include <span>
+#include "tools/serve/fields.h"
 
 namespace kvrun::serve {
 
@@ -37,16 +36,20 @@ Json content_of(const Json& content, const std::string& where, const char* param
 const std::string& text_in(const Json& object, const char* name, const std::string& where, const char* param);
 // Removes a field from the object and returns it; null if absent.
 Json take_field(Json& object, const char* name);
-// Refuses a body that has one of these fields, which exist in OpenAI's chats but not in this API. Throws ApiError 400.
-void refuse_fields(const Json& body, std::span<const char* const> names);
+// Removes fields that exist in OpenAI's chats but not in this API, with a notice. Strict rules: throws ApiError 400.
+void drop_fields(Json& body, std::span<const char* const> names, const Rules&);
 
-// Tools in the form of OpenAI's chats. function: makes the "function" of one entry. Throws ApiError 400.
+// A tool that is no function, which other servers run: null, with a notice.
+Json no_function(const Json& type, const Rules&);
+// Tools in the form of OpenAI's chats. function: makes the "function" of one entry; null: the entry is left out. Throws
+// ApiError 400.
 template <class F> Json chat_tools(const Json& tools, F function) {
 	if (!tools.is_array()) throw ApiError(400, "tools is not an array", "tools");
 	Json out = Json::array();
 	for (const Json& t : tools) {
 		if (!t.is_object()) throw ApiError(400, "tools has an entry that is not an object", "tools");
-		out.push_back({{"type", "function"}, {"function", function(t)}});
+		if (Json made = function(t); !made.is_null())
+			out.push_back({{"type", "function"}, {"function", std::move(made)}});
 	}
 	return out;
 }

@@ -7,18 +7,19 @@
 
 namespace kvrun::serve {
 
-EmbeddingsRequest embeddings_request(const Json& body, uint32_t dim) {
+EmbeddingsRequest embeddings_request(const Json& body, uint32_t dim, const Defaults& d) {
 	const Fields f(body);
 	EmbeddingsRequest r;
 	r.model = f.text("model").value_or("");
-	r.inputs = text_prompts(f, "input", kMaxInputs);
+	r.native = f.find("content") && !f.find("input");
+	r.inputs = text_prompts(f, r.native ? "content" : "input", kMaxInputs);
 	const std::string format = f.text("encoding_format").value_or("float");
 	if (format != "float" && format != "base64")
 		throw ApiError(400, "encoding_format is '" + format.substr(0, 40) + "', expected float or base64",
 		               "encoding_format");
 	r.base64 = format == "base64";
 	r.dimensions = uint32_t(f.integer("dimensions", 1, dim).value_or(dim));
-	f.refuse_unknown(harmless_fields());
+	f.check_unknown(harmless_fields(), d);
 	return r;
 }
 
@@ -36,12 +37,12 @@ std::string base64_of(std::span<const float> values) {
 	return out;
 }
 
-RerankRequest rerank_request(const Json& body) {
+RerankRequest rerank_request(const Json& body, const Defaults& d) {
 	const Fields f(body);
 	RerankRequest r;
 	r.model = f.text("model").value_or("");
 	const std::optional<std::string> query = f.text("query");
-	if (!query || query->empty()) throw ApiError(400, "query is missing, expected a text", "query");
+	if (!query) throw ApiError(400, "query is missing, expected a text", "query");
 	r.query = *query;
 	r.plain = f.find("texts") != nullptr;
 	const char* name = r.plain ? "texts" : "documents";
@@ -55,8 +56,11 @@ RerankRequest rerank_request(const Json& body) {
 		r.documents.push_back(text->get<std::string>());
 	}
 	r.top = size_t(f.integer("top_n", 1, INT64_MAX).value_or(INT64_MAX));
+	r.most_tokens = size_t(f.integer("max_tokens_per_doc", 1, INT64_MAX).value_or(INT64_MAX));
+	r.truncate = f.flag("truncate", false);
+	f.find("raw_scores"); // they are the classifier's in any case
 	r.with_documents = f.flag(r.plain ? "return_text" : "return_documents", false);
-	f.refuse_unknown(harmless_fields());
+	f.check_unknown(harmless_fields(), d);
 	return r;
 }
 
@@ -110,9 +114,14 @@ void embed(const Model& model, const EmbeddingsRequest& r, const std::vector<std
 	Json data = Json::array();
 	for (size_t i = 0; i < texts.size(); ++i) {
 		const std::vector<float> v = of_length_1(std::span(vectors).subspan(i * dim, dim), r.dimensions);
-		data.push_back({{"object", "embedding"}, {"index", i}, {"embedding", r.base64 ? Json(base64_of(v)) : Json(v)}});
+		if (r.native)
+			data.push_back({{"index", i}, {"embedding", Json::array({v})}});
+		else
+			data.push_back(
+			    {{"object", "embedding"}, {"index", i}, {"embedding", r.base64 ? Json(base64_of(v)) : Json(v)}});
 	}
 	out.note("texts=" + std::to_string(texts.size()) + " prompt=" + std::to_string(tokens.size()));
+	if (r.native) return out.respond({200, dump(data)});
 	out.respond(
 	    {200,
 	     dump(

@@ -11,18 +11,21 @@ struct EmbeddingsRequest {
 	std::vector<TextPrompt> inputs;
 	bool base64 = false;
 	uint32_t dimensions = 0; // channels that are kept
+	bool native = false;     // the answer has the form of llama.cpp's /embedding: an array of vectors of vectors
 };
 // dim: length of the model's vectors. Throws ApiError 400 that names the field.
-EmbeddingsRequest embeddings_request(const Json& body, uint32_t dim);
+EmbeddingsRequest embeddings_request(const Json& body, uint32_t dim, const Defaults&);
 
 struct RerankRequest {
 	std::string model, query;
 	std::vector<std::string> documents;
-	size_t top = SIZE_MAX; // most results
+	size_t top = SIZE_MAX;         // most results
+	size_t most_tokens = SIZE_MAX; // of a document; the rest of a longer one is not read
+	bool truncate = false;         // nor what the model has no room for
 	bool with_documents = false;
 	bool plain = false; // the form of Hugging Face's text-embeddings-inference: field "texts", results alone
 };
-RerankRequest rerank_request(const Json& body);
+RerankRequest rerank_request(const Json& body, const Defaults&);
 
 // Compute and respond; end early if the client has disconnected. make_room: frees cache memory of idle sessions. Throw
 // ApiError.

@@ -388,6 +388,8 @@ void Generator::settle(Active& a) {
 		stats_.prompt_tokens += a.ended.result.prompt_cached;
 		stats_.reused_tokens += a.ended.reused;
 		stats_.answer_tokens += a.ended.result.answer_tokens;
+		stats_.prompt_seconds += a.ended.result.prefill_seconds;
+		stats_.answer_seconds += a.ended.result.decode_seconds;
 		++(a.cancelled ? stats_.cancelled : a.status == KVRUN_OK ? stats_.answers : stats_.failed);
 	}
 	job.named.reset(); // the conversation's next request may start at once

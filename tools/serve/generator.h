@@ -80,6 +80,7 @@ struct GeneratorOptions {
 struct GeneratorStats {
 	uint32_t active = 0, queued = 0, idle = 0;
 	uint64_t prompt_tokens = 0, reused_tokens = 0, answer_tokens = 0; // since the start, of answers that have ended
+	double prompt_seconds = 0, answer_seconds = 0;                    // that the tokens took which were read; generated
 	uint64_t answers = 0, cancelled = 0, failed = 0;                  // that have ended; each choice counts
 	SessionBytes idle_bytes, active_bytes;                            // of idle sessions; of answers under way
 	std::vector<SlotInfo> slots;                                      // answers under way

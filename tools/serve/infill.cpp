@@ -1,7 +1,6 @@
 // Fill in the middle: the text between a prefix and a suffix.
 #include "tools/serve/infill.h"
 #include <algorithm>
-#include <charconv>
 
 namespace kvrun::serve {
 namespace {
@@ -22,13 +21,8 @@ const Marker kRepository{{"tokenizer.ggml.fim_rep_token_id"},
 const Marker kFile{{"tokenizer.ggml.fim_sep_token_id"}, {"<|file_sep|>"}};
 
 std::optional<uint32_t> marker_token(const Model& m, const Marker& marker) {
-	for (const char* key : marker.keys) {
-		uint32_t id = 0;
-		const std::string value = m.metadata(key);
-		const auto [end, bad] = std::from_chars(value.data(), value.data() + value.size(), id);
-		if (!value.empty() && bad == std::errc() && end == value.data() + value.size() && id < m.info().vocab)
-			return id;
-	}
+	for (const char* key : marker.keys)
+		if (const std::optional<uint32_t> id = m.marker_id(key)) return id;
 	for (const char* text : marker.texts) { // files do not always name the ids
 		const std::vector<uint32_t> t = m.tokens(text, KVRUN_TOKENS_NO_BOS | KVRUN_TOKENS_SPECIAL);
 		if (t.size() == 1) return t[0];
@@ -62,25 +56,16 @@ InfillMarkers infill_markers(const Model& m) {
 	        marker_token(m, kFile)};
 }
 
-InfillRequest infill_request(Json body, const std::string& default_kv) {
-	// Limits of the length of a suggestion, and a choice of the answer's fields. The answer may be longer here and have
-	// more fields.
-	constexpr const char* kNoEffect[] = {"n_indent", "t_max_prompt_ms", "t_max_predict_ms",
-	                                     "samplers", "response_fields", "cache_reuse"};
-	const Fields own(body);
-	const std::optional<int64_t> n = own.integer("n_predict", -1, UINT32_MAX - 1);
-	std::vector<InfillFile> files = input_files(own);
-	body.erase("n_predict"); // completions name this limit in another way
+InfillRequest infill_request(Json body, const Defaults& d) {
+	std::vector<InfillFile> files = input_files(Fields(body));
 	body.erase("input_extra");
-	for (const char* name : kNoEffect) body.erase(name);
 	const Fields f(body);
-	InfillRequest r{{common_fields(f, default_kv)}, {}};
+	InfillRequest r{{common_fields(f, d)}, {}};
 	r.text = {infill_field(f, "input_prefix") + infill_field(f, "prompt"), infill_field(f, "input_suffix"),
 	          std::move(files)};
-	r.warm = n == 0;
-	r.sampling.max_tokens = r.warm ? 1 : !n || *n < 0 ? UINT32_MAX : uint32_t(*n);
+	read_max_tokens(f, {"n_predict"}, d.sampling.max_tokens, r);
 	if (r.n > 1) throw ApiError(400, "n is " + std::to_string(r.n) + ", but /infill has one answer", "n");
-	f.refuse_unknown(harmless_fields());
+	f.check_unknown(harmless_fields(), d);
 	return r;
 }
 
@@ -131,44 +116,6 @@ std::vector<uint32_t> infill_tokens(const Model& m, const InfillMarkers& markers
 	out.push_back(*suf), add(out, suffix);
 	out.push_back(*mid);
 	return out;
-}
-
-void InfillAnswer::begin() {
-	if (stream_) out_.begin();
-}
-
-void InfillAnswer::piece(std::string_view text) {
-	if (warm_) return;
-	if (!stream_)
-		text_ += text;
-	else
-		out_.data({{"content", std::string(text)}, {"stop", false}, {"index", 0}});
-}
-
-void InfillAnswer::end(const Ended& e) {
-	const char* stops[] = {"eos", "word", "limit"};
-	const bool limit = e.result.reason == KVRUN_STOP_LENGTH || e.result.reason == KVRUN_STOP_CONTEXT;
-	Json j{{"index", 0},
-	       {"content", text_},
-	       {"stop", true},
-	       {"stop_type", stops[limit                                  ? 2
-	                           : e.result.reason == KVRUN_STOP_STRING ? 1
-	                                                                  : 0]},
-	       {"model", model_},
-	       {"tokens_predicted", warm_ ? 0 : e.result.answer_tokens},
-	       {"tokens_evaluated", e.reused + e.result.prompt_tokens},
-	       {"tokens_cached", e.reused},
-	       {"truncated", false},
-	       {"timings", timings_json(e.result)},
-	       {"kv", kv_json(e)}};
-	out_.out().note(answer_note(e));
-	if (!stream_) return out_.out().respond({200, dump(j)});
-	out_.data(j);
-	out_.end();
-}
-
-void InfillAnswer::fail(const ApiError& e) {
-	if (!std::exchange(failed_, true)) out_.fail(e);
 }
 
 } // namespace kvrun::serve

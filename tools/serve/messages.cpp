@@ -21,6 +21,20 @@ Json block_image(const Json& block, const std::string& where) {
 	                  text_in(source, "data", where, "messages"));
 }
 
+// The text of a document that is given as text, below its title.
+std::string document_text(const Json& block, const std::string& where) {
+	constexpr const char* field = "messages";
+	const Json source = block.value("source", Json());
+	const Json type = source.is_object() ? source.value("type", Json()) : Json();
+	if (type != Json("text") && type != Json("content"))
+		throw ApiError(400, where + " has a document that is not text; this server reads no other documents", field,
+		               "unsupported_parameter");
+	const Json title = block.value("title", Json());
+	const std::string text = type == Json("text") ? text_in(source, "data", where, field)
+	                                              : text_of(source.value("content", Json()), where, field, kText);
+	return title.is_string() ? title.get<std::string>() + "\n" + text : text;
+}
+
 // What the user says goes to `said`, an array of blocks.
 void read_user_block(const Json& block, const std::string& type, const std::string& where, Conversation& c,
                      Json& said) {
@@ -29,10 +43,14 @@ void read_user_block(const Json& block, const std::string& type, const std::stri
 		said.push_back(block);
 		return;
 	}
+	if (type == "document") {
+		said.push_back({{"type", "text"}, {"text", document_text(block, where)}});
+		return;
+	}
 	if (type != "tool_result")
 		throw ApiError(400,
 		               where + " is a block of type '" + type.substr(0, 40) +
-		                   "'; this server takes text, image and tool_result",
+		                   "'; this server takes text, image, document and tool_result",
 		               field, "unsupported_parameter");
 	if (!said.empty()) c.say("user", content_of(std::exchange(said, Json::array()), where, field, kText, block_image));
 	const auto content = block.find("content");
@@ -63,11 +81,12 @@ void read_message(const Json& m, const std::string& where, Conversation& c) {
 	if (!m.is_object()) throw ApiError(400, where + " is not an object", field);
 	const std::string& role = text_in(m, "role", where, field);
 	const bool user = role == "user";
-	if (!user && role != "assistant")
-		throw ApiError(400, where + ".role is '" + role.substr(0, 40) + "', expected user or assistant", field);
+	if (!user && role != "assistant" && role != "system")
+		throw ApiError(400, where + ".role is '" + role.substr(0, 40) + "', expected user, assistant or system", field);
 	const auto content = m.find("content");
 	if (content == m.end() || !(content->is_string() || content->is_array()))
 		throw ApiError(400, where + ".content is not a text or an array of blocks", field);
+	if (role == "system") return c.say("system", text_of(*content, where + ".content", field, kText));
 	if (content->is_string()) {
 		const std::string& text = content->get_ref<const std::string&>();
 		return user ? c.say("user", text) : c.answer(text);
@@ -92,18 +111,14 @@ Json read_messages(const Json& system, const Json& messages) {
 	if (!messages.is_array() || messages.empty())
 		throw ApiError(400, "messages is not an array of at least one message", "messages");
 	for (size_t i = 0; i < messages.size(); ++i) read_message(messages[i], "messages[" + std::to_string(i) + "]", c);
-	if (c.ends_with_answer())
-		throw ApiError(400, "messages ends with one of the assistant; this server begins answers itself", "messages",
-		               "unsupported_parameter");
 	return c.take();
 }
 
-// Converts tools to the form of OpenAI's chats.
-Json messages_tools(const Json& tools) {
-	return chat_tools(tools, [](const Json& t) {
+// Converts tools to the form of OpenAI's chats. Those that Anthropic's servers run are left out.
+Json messages_tools(const Json& tools, const Rules& rules) {
+	return chat_tools(tools, [&rules](const Json& t) -> Json {
 		const Json type = t.value("type", Json());
-		if (!type.is_null() && type != Json("custom"))
-			unsupported("tools", " has one of type " + dump(type).substr(0, 40) + "; this server has functions alone");
+		if (!type.is_null() && type != Json("custom")) return no_function(type, rules);
 		Json f{{"name", text_in(t, "name", "an entry of tools", "tools")}};
 		if (const auto d = t.find("description"); d != t.end()) f["description"] = *d;
 		if (const auto s = t.find("input_schema"); s != t.end()) f["parameters"] = *s;
@@ -112,14 +127,14 @@ Json messages_tools(const Json& tools) {
 	});
 }
 
-void read_tool_choice(const Json& choice, Json& body) {
+void read_tool_choice(const Json& choice, Json& body, const Rules& rules) {
 	if (choice.is_null()) return;
 	if (!choice.is_object()) throw ApiError(400, "tool_choice is not an object", "tool_choice");
 	const Fields f(choice, "tool_choice.");
 	const std::string type = f.text("type").value_or("");
 	const std::optional<std::string> name = f.text("name");
 	if (f.flag("disable_parallel_tool_use", false)) body["parallel_tool_calls"] = false;
-	f.refuse_unknown({});
+	f.check_unknown({}, rules);
 	if (type == "auto" || type == "none")
 		body["tool_choice"] = type;
 	else if (type == "any")
@@ -131,14 +146,14 @@ void read_tool_choice(const Json& choice, Json& body) {
 }
 
 // budget_tokens is accepted but not enforced as a limit.
-void read_thinking(const Json& thinking, Json& body) {
+void read_thinking(const Json& thinking, Json& body, const Rules& rules) {
 	if (thinking.is_null()) return;
 	if (!thinking.is_object()) throw ApiError(400, "thinking is not an object", "thinking");
 	const Fields f(thinking, "thinking.");
 	const std::string type = f.text("type").value_or("");
 	f.integer("budget_tokens", 1, UINT32_MAX);
 	constexpr const char* shown[] = {"display"};
-	f.refuse_unknown(shown);
+	f.check_unknown(shown, rules);
 	if (type != "enabled" && type != "disabled" && type != "adaptive")
 		throw ApiError(400, "thinking.type is '" + type.substr(0, 40) + "', expected enabled, disabled or adaptive",
 		               "thinking");
@@ -148,12 +163,28 @@ void read_thinking(const Json& thinking, Json& body) {
 	if (variables.is_object()) variables["enable_thinking"] = type == "enabled"; // a non-object is refused later
 }
 
+void read_output(const Json& output, Json& body, const Rules& rules) {
+	if (output.is_null()) return;
+	if (!output.is_object()) throw ApiError(400, "output_config is not an object", "output_config");
+	const Fields f(output, "output_config.");
+	if (const Json* effort = f.find("effort")) body["reasoning_effort"] = *effort;
+	if (const Json* format = f.find("format")) {
+		if (!format->is_object() || format->value("type", Json()) != Json("json_schema"))
+			throw ApiError(400,
+			               "output_config.format is " + shown(*format) + ", expected type json_schema and a schema",
+			               "output_config.format");
+		body["json_schema"] = format->value("schema", Json());
+	}
+	f.check_unknown({}, rules);
+}
+
 constexpr Renamed kMessagesNames[] = {{"stop", "stop_sequences"},
+                                      {"json_schema", "output_config.format"},
                                       {"parallel_tool_calls", "tool_choice.disable_parallel_tool_use"}};
 
 } // namespace
 
-MessagesRequest messages_request(Json body, const std::string& default_kv, bool counting) {
+MessagesRequest messages_request(Json body, const Defaults& d, bool counting) {
 	constexpr const char* others[] = {"max_completion_tokens",
 	                                  "stop",
 	                                  "response_format",
@@ -164,22 +195,23 @@ MessagesRequest messages_request(Json body, const std::string& default_kv, bool 
 	                                  "logprobs",
 	                                  "top_logprobs",
 	                                  "stream_options"};
-	refuse_fields(body, others);
+	drop_fields(body, others, d);
 	const Json system = take_field(body, "system"), stops = take_field(body, "stop_sequences");
 	const Json tools = take_field(body, "tools"), choice = take_field(body, "tool_choice");
 	take_field(body, "cache_control"); // ignored: cached prefixes are always reused
-	read_thinking(take_field(body, "thinking"), body);
+	read_thinking(take_field(body, "thinking"), body, d);
+	read_output(take_field(body, "output_config"), body, d);
 	const Json messages = take_field(body, "messages");
 	body["messages"] = read_messages(system, messages);
 	if (!stops.is_null() && !stops.is_array()) throw ApiError(400, "stop_sequences is not an array", "stop_sequences");
 	if (!stops.is_null()) body["stop"] = stops;
-	if (!tools.is_null()) body["tools"] = messages_tools(tools);
-	read_tool_choice(choice, body);
+	if (!tools.is_null()) body["tools"] = messages_tools(tools, d);
+	read_tool_choice(choice, body, d);
 	if (!counting && !Fields(body).find("max_tokens"))
 		throw ApiError(400, "max_tokens is missing, expected an integer", "max_tokens");
 	MessagesRequest r;
 	try {
-		r.chat = chat_request(body, default_kv);
+		r.chat = chat_request(body, d);
 	} catch (const ApiError& e) { throw renamed(e, kMessagesNames); }
 	r.stops = r.chat.sampling.stops;
 	return r;
@@ -212,8 +244,8 @@ class MessagesAnswer final : public PartsAnswer {
  public:
 	MessagesAnswer(std::shared_ptr<Responder> out, const MessagesRequest& r, const std::string& model,
 	               ReplyHandle reply, uint32_t prompt_tokens)
-	    : PartsAnswer(std::move(out), r.chat, std::move(reply)), id_(new_id("msg_")), model_(model), stops_(r.stops),
-	      prompt_tokens_(prompt_tokens) {}
+	    : PartsAnswer(std::move(out), r.chat, std::move(reply), "toolu_"), id_(new_id("msg_")), model_(model),
+	      stops_(r.stops), prompt_tokens_(prompt_tokens) {}
 
  private:
 	void start() override {
@@ -286,7 +318,7 @@ Json MessagesAnswer::message() const {
 
 void MessagesAnswer::finish(const Ended& e) {
 	Json reason = "end_turn", stop;
-	if (e.result.reason == KVRUN_STOP_LENGTH || e.result.reason == KVRUN_STOP_CONTEXT)
+	if (was_cut(e.result.reason))
 		reason = "max_tokens"; // also if it cut off a tool call
 	else if (calls())
 		reason = "tool_use";

@@ -10,7 +10,7 @@ struct MessagesRequest {
 };
 // counting: only prompt tokens are to be counted, so max_tokens may be missing. Throws ApiError 400 that names the
 // field.
-MessagesRequest messages_request(Json body, const std::string& default_kv, bool counting);
+MessagesRequest messages_request(Json body, const Defaults&, bool counting);
 
 // An error in the form of this API: {"type": "error", "error": {"type", "message", ...}}.
 Response messages_error(const ApiError&);

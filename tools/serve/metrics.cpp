@@ -27,6 +27,32 @@ std::string RequestCounts::text() const {
 	return n.str() + seconds.str();
 }
 
+// The same numbers by the names of llama.cpp's server, for dashboards that are made for it.
+static void add_by_llama_names(std::ostream& out, const GeneratorStats& s, const kvrun_engine_info& engine) {
+	const auto rate = [](uint64_t n, double seconds) { return seconds > 0 ? double(n) / seconds : 0; };
+	const auto share = [](uint64_t part, uint64_t of) { return of ? double(part) / double(of) : 0; };
+	const struct {
+		const char *name, *type, *help;
+		double value;
+	} rows[] = {
+	    {"prompt_tokens_total", "counter", "Prompt tokens read.", double(s.prompt_tokens)},
+	    {"prompt_seconds_total", "counter", "Time that they took.", s.prompt_seconds},
+	    {"tokens_predicted_total", "counter", "Tokens generated.", double(s.answer_tokens)},
+	    {"tokens_predicted_seconds_total", "counter", "Time that they took.", s.answer_seconds},
+	    {"prompt_tokens_seconds", "gauge", "Prompt tokens read in a second.", rate(s.prompt_tokens, s.prompt_seconds)},
+	    {"predicted_tokens_seconds", "gauge", "Tokens of an answer in a second.",
+	     rate(s.answer_tokens, s.answer_seconds)},
+	    {"requests_processing", "gauge", "Answers under way.", double(s.active)},
+	    {"requests_deferred", "gauge", "Answers that wait for others to end.", double(s.queued)},
+	    {"kv_cache_usage_ratio", "gauge", "Share of the memory for KV caches that is allocated.",
+	     share(engine.kv_used_bytes, engine.kv_budget_bytes)},
+	};
+	out.precision(12);
+	for (const auto& r : rows)
+		out << "# HELP llamacpp:" << r.name << " " << r.help << "\n# TYPE llamacpp:" << r.name << " " << r.type
+		    << "\nllamacpp:" << r.name << " " << r.value << "\n";
+}
+
 std::string metrics_text(const RequestCounts& counts, const GeneratorStats& s, const kvrun_engine_info& engine,
                          const HttpServer& server) {
 	std::ostringstream out;
@@ -57,6 +83,7 @@ std::string metrics_text(const RequestCounts& counts, const GeneratorStats& s, c
 	                                  {"params", b.params},
 	                                  {"overhead", b.overhead}})
 		out << "kvrun_kv_bytes{kind=\"" << kind << "\"} " << bytes << "\n";
+	add_by_llama_names(out, s, engine);
 	return out.str();
 }
 

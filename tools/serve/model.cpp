@@ -2,6 +2,7 @@
 #include "tools/serve/model.h"
 #include "tools/serve/images.h"
 #include <algorithm>
+#include <charconv>
 
 namespace kvrun::serve {
 Model::Model(EngineHandle engine, std::string id, const std::string& chat_template)
@@ -68,6 +69,25 @@ std::string Model::metadata(const char* key) const {
 		if (std::string_view(name) == key) return value;
 	}
 	return "";
+}
+
+std::optional<uint32_t> Model::marker_id(const char* key) const {
+	const std::string value = metadata(key);
+	uint32_t id = 0;
+	const auto [end, bad] = std::from_chars(value.data(), value.data() + value.size(), id);
+	if (bad != std::errc() || end != value.data() + value.size() || id >= info().vocab) return {};
+	return id;
+}
+
+std::string Model::marker(const char* key) const {
+	const std::optional<uint32_t> id = marker_id(key);
+	return id ? token_text(*id, /*special=*/true) : "";
+}
+
+std::string Model::template_text() const {
+	if (!chat_.template_text.empty()) return chat_.template_text;
+	const std::string own = metadata("tokenizer.chat_template");
+	return chat_.template_name.empty() ? own : chat_.template_name;
 }
 
 ChatPrompt Model::with_template(ChatPrompt p) const {

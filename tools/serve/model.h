@@ -3,6 +3,7 @@
 #include "tools/answer/prompt.h"
 #include "tools/serve/residency.h"
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,7 +33,11 @@ class Model {
 	// The bytes that a token adds to a text. special: control tokens are written out; otherwise they add no bytes.
 	std::string token_text(uint32_t token, bool special) const;
 	std::string metadata(const char* key) const; // a value of the model's file as text; empty if it has none
-	void take_images(ChatPrompt&) const;         // those of its messages become the engine's (serve/images.h)
+	// The text of the token whose id is a value of the model's file; empty if it has none.
+	std::string marker(const char* key) const;
+	std::optional<uint32_t> marker_id(const char* key) const;
+	std::string template_text() const;   // the chat template, or its name if it is a built-in one
+	void take_images(ChatPrompt&) const; // those of its messages become the engine's (serve/images.h)
 	std::vector<uint32_t> chat_tokens(ChatPrompt) const;
 	std::string chat_text(ChatPrompt) const; // the text that chat_tokens() tokenizes
 	size_t longest_token() const;            // in bytes, at least 1

@@ -4,8 +4,9 @@
 
 namespace kvrun::serve {
 
-PartsAnswer::PartsAnswer(std::shared_ptr<Responder> out, const GenerationRequest& r, ReplyHandle reply)
-    : out_(std::move(out), r.ping_s), stream_(r.stream), reply_(std::move(reply)) {}
+PartsAnswer::PartsAnswer(std::shared_ptr<Responder> out, const GenerationRequest& r, ReplyHandle reply,
+                         const char* call_prefix)
+    : out_(std::move(out), r.ping_s), stream_(r.stream), reply_(std::move(reply)), ids_(call_prefix) {}
 
 void PartsAnswer::begin() {
 	if (!stream_ || out_.begun()) return;
@@ -18,8 +19,9 @@ void PartsAnswer::take(const kvrun_reply_part& part) {
 	say(Part::Text, part.content);
 	const Json ended = Json::parse(part.calls);
 	auto next = ended.begin();
-	for (const Json& d : Json::parse(part.call_deltas)) {
+	for (Json d : Json::parse(part.call_deltas)) {
 		if (d.contains("id")) {
+			d["id"] = ids_.of(n_calls_, d["id"]);
 			if (in_call_) end_call(*next++);
 			close_open();
 			space_.clear();
@@ -32,7 +34,8 @@ void PartsAnswer::take(const kvrun_reply_part& part) {
 	if (next != ended.end()) end_call(*next);
 }
 
-void PartsAnswer::end_call(const Json& call) {
+void PartsAnswer::end_call(Json call) {
+	call["id"] = ids_.of(n_ended_++, call["id"]);
 	close_call(call);
 	in_call_ = false;
 }
@@ -65,11 +68,13 @@ void PartsAnswer::close_open() {
 }
 
 void PartsAnswer::end(const Ended& e) {
-	take(reply_.finish());
+	const bool cut = was_cut(e.result.reason);
+	take(reply_.finish(cut));
 	if (n_parts_ == 0) { // an empty answer gets one empty text part
 		open(open_ = Part::Text);
 		grow(space_);
 	}
+	cut_ = cut;
 	close_open();
 	out_.out().note(answer_note(e));
 	finish(e);

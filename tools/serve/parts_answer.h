@@ -8,7 +8,8 @@ namespace kvrun::serve {
 
 class PartsAnswer : public Listener {
  public:
-	PartsAnswer(std::shared_ptr<Responder> out, const GenerationRequest&, ReplyHandle);
+	// call_prefix: of the ids of calls.
+	PartsAnswer(std::shared_ptr<Responder> out, const GenerationRequest&, ReplyHandle, const char* call_prefix);
 	bool gone() const override { return failed_ || out_.out().gone(); }
 	void begin() override;
 	void reading(double done, double left) override { out_.reading(done, left); }
@@ -31,6 +32,7 @@ class PartsAnswer : public Listener {
 	virtual Json event_head(const char* type) { return {{"type", type}}; }
 	void event(const char* type, Json fields); // does nothing if the answer is not a stream
 	bool calls() const { return n_calls_ > 0; }
+	bool cut() const { return cut_; } // the part that is closed was cut off by the limit of tokens
 
 	EventStream out_;
 	const bool stream_;
@@ -39,14 +41,15 @@ class PartsAnswer : public Listener {
 	void take(const kvrun_reply_part&);
 	void say(Part, const std::string& text);
 	void grow(const std::string& text); // appends to the open part
-	void end_call(const Json& call);
+	void end_call(Json call);
 	void close_open();
 	Reply reply_;
 	Part open_ = Part::None;
 	std::string text_;  // text of the open part
 	std::string space_; // white space received between parts; dropped before a tool call
-	size_t n_calls_ = 0, n_parts_ = 0;
-	bool in_call_ = false;
+	CallIds ids_;
+	size_t n_calls_ = 0, n_ended_ = 0, n_parts_ = 0; // calls begun, calls ended, parts
+	bool in_call_ = false, cut_ = false;
 	bool failed_ = false;
 };
 

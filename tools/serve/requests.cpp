@@ -1,6 +1,5 @@
 // Parses and validates request bodies.
 #include "tools/serve/requests.h"
-#include "engine/core/json_reader.h"
 #include "tools/serve/images.h"
 #include <algorithm>
 #include <charconv>
@@ -18,39 +17,12 @@ constexpr uint32_t kCompletionTokens = 16; // default max_tokens of a completion
 constexpr std::pair<const char*, const char*> kPlain[] = {
     {"audio", "null"},
     {"function_call", "\"auto\""},
-    {"add_generation_prompt", "true"},
-    {"continue_final_message", "false"},
     {"guided_regex", "\"\""},
     {"include_stop_str_in_output", "false"},
-    {"max_tool_calls", "null"},
-    {"min_keep", "0"},
     {"min_tokens", "0"},
     {"modalities", "[\"text\"]"},
-    {"n_predict", "-1"},
-    {"reasoning_effort", "null"},
-    {"repetition_penalty", "1"},
-    {"skip_special_tokens", "true"},
-    {"tfs_z", "1"},
-    {"top_a", "0"},
     {"use_beam_search", "false"},
-    {"verbosity", "\"medium\""},
-    {"web_search_options", "null"},
 };
-
-constexpr const char* kHarmless[] = {
-    // OpenAI's API: accounts, billing, retention of requests, service tier
-    "metadata", "prediction", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier",
-    "store", "user",
-    // other servers: names, queue priority, extra output about an answer
-    "id_slot", "keep_alive", "priority", "request_id", "return_progress", "return_tokens", "timings_per_token",
-    // for beam search, which is refused
-    "early_stopping", "length_penalty"};
-
-std::string shown(const Json& value) {
-	std::string text = dump(value);
-	if (text.size() > 40) text = text.substr(0, 40) + "...";
-	return text;
-}
 
 // Refuses a field that would change the answer and is not supported. `plain`: the value that has no effect.
 void refuse_unless_plain(const Fields& f, const char* name, const Json& plain) {
@@ -80,33 +52,39 @@ std::vector<std::string> short_texts(const Fields& f, const char* name, size_t m
 	return out;
 }
 
-// Reads {"token": bias} in OpenAI's range; -100 practically bans a token.
-void read_bias(const Fields& f, Sampling& s) {
+// Reads {"token": bias} in OpenAI's range, or [[token, bias]]; -100 and false practically ban a token. A key that is
+// not a number is a text, whose tokens are meant.
+void read_bias(const Fields& f, GenerationRequest& r) {
 	const Json* bias = f.find("logit_bias");
 	if (!bias) return;
-	if (!bias->is_object()) throw ApiError(400, "logit_bias is " + shown(*bias) + ", expected an object", "logit_bias");
-	for (const auto& [name, value] : bias->items()) {
-		uint32_t token = 0;
-		const auto [end, failed] = std::from_chars(name.data(), name.data() + name.size(), token);
-		if (failed != std::errc() || end != name.data() + name.size() || name.empty())
-			throw ApiError(400, "logit_bias has the key " + shown(name) + ", expected the number of a token",
-			               "logit_bias");
-		const double x = value.is_number() ? value.get<double>() : NAN;
+	const auto add = [&](const Json& token, const Json& value) {
+		const double x = value.is_number() ? value.get<double>() : value == Json(false) ? -100 : NAN;
 		if (!(x >= -100 && x <= 100))
-			throw ApiError(
-			    400, "logit_bias of token " + name + " is " + shown(value) + ", expected a number from -100 to 100",
-			    "logit_bias");
-		s.bias.push_back({token, float(x)});
-	}
-}
-
-// -1 means as many as fit the context, as in other servers.
-std::optional<uint32_t> read_max_tokens(const Fields& f, const char* name) {
-	const std::optional<int64_t> n = f.integer(name, -1, UINT32_MAX - 1);
-	if (n == 0)
-		throw ApiError(400, std::string(name) + " is 0, expected 1 or more, or -1: as many as there is room for", name);
-	if (!n) return {};
-	return *n < 0 ? UINT32_MAX : uint32_t(*n);
+			throw ApiError(400,
+			               "logit_bias of token " + shown(token) + " is " + shown(value) +
+			                   ", expected a number from -100 to 100",
+			               "logit_bias");
+		uint32_t id = 0;
+		const std::string text = token.is_string() ? token.get<std::string>() : dump(token);
+		const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), id);
+		if (failed == std::errc() && end == text.data() + text.size())
+			r.sampling.bias.push_back({id, float(x)});
+		else if (token.is_string() && !text.empty() && text.size() <= kMaxStop)
+			r.text_bias.emplace_back(text, float(x));
+		else
+			throw ApiError(400, "logit_bias has " + shown(token) + ", expected the number or the text of a token",
+			               "logit_bias");
+	};
+	if (bias->is_object())
+		for (const auto& [token, value] : bias->items()) add(token, value);
+	else if (!bias->is_array())
+		throw ApiError(400, "logit_bias is " + shown(*bias) + ", expected an object or an array", "logit_bias");
+	else
+		for (const Json& pair : *bias) {
+			if (!pair.is_array() || pair.size() != 2)
+				throw ApiError(400, "logit_bias has " + shown(pair) + ", expected a token and its bias", "logit_bias");
+			add(pair[0], pair[1]);
+		}
 }
 
 // Checks that a message's content is a string or an array of parts, texts and images.
@@ -127,7 +105,7 @@ void check_content(const Json& content, const std::string& where) {
 	}
 }
 
-std::string read_messages(const Fields& f) {
+Json read_messages(const Fields& f) {
 	const Json* given = f.find("messages");
 	if (!given || !given->is_array() || given->empty())
 		throw ApiError(400, "messages is not an array of at least one message", "messages");
@@ -144,98 +122,45 @@ std::string read_messages(const Fields& f) {
 			               "messages");
 		if (m.contains("content")) check_content(m["content"], where + ".content");
 	}
-	return dump(messages);
+	return messages;
 }
 
 } // namespace
 
-Json parse_body(const std::string& body, const Stop& stop) {
-	Json j;
-	std::string why;
-	if (!read_json(body, {kMaxDepth, kMaxValues, kMaxKeys, stop}, j, why)) throw ApiError(400, "the body " + why);
-	if (!j.is_object()) throw ApiError(400, "the body is not a JSON object");
-	return j;
-}
-
-Json json_or_null(const std::string& text) {
-	Json j;
-	std::string why;
-	return read_json(text, {}, j, why) ? j : Json();
-}
-
-std::span<const char* const> harmless_fields() { return kHarmless; }
-
-const Json* Fields::find(const char* name) const {
-	asked_.insert(name);
-	const auto at = object_.find(name);
-	return at == object_.end() || at->is_null() ? nullptr : &*at;
-}
-
-void Fields::refuse(const char* name, const std::string& expected) const {
-	throw ApiError(400, where_ + name + " is " + shown(object_[name]) + ", expected " + expected, where_ + name);
-}
-
-void Fields::refuse_unknown(std::span<const char* const> harmless) const {
-	for (const auto& [name, value] : object_.items()) {
-		if (value.is_null() || asked_.contains(name)) continue;
-		if (std::ranges::any_of(harmless, [&name = name](const char* h) { return name == h; })) continue;
-		const std::string plain = where_ + (name.size() > 80 ? name.substr(0, 80) + "..." : name);
-		throw ApiError(400, plain + " is a field that this server does not know; leave it out", plain,
-		               "unknown_parameter");
-	}
-}
-
-std::optional<double> Fields::number(const char* name, double lowest, double highest) const {
-	const Json* v = find(name);
-	if (!v) return {};
-	const double x = v->is_number() ? v->get<double>() : NAN;
-	if (!(x >= lowest && x <= highest)) refuse(name, "a number from " + dump(lowest) + " to " + dump(highest));
-	return x;
-}
-
-std::optional<int64_t> Fields::integer(const char* name, int64_t lowest, int64_t highest) const {
-	const Json* v = find(name);
-	if (!v) return {};
-	const bool fits = v->is_number_integer() && !(v->is_number_unsigned() && v->get<uint64_t>() > uint64_t(INT64_MAX));
-	const int64_t x = fits ? v->get<int64_t>() : 0;
-	if (!fits || x < lowest || x > highest)
-		refuse(name, "an integer from " + std::to_string(lowest) + " to " + std::to_string(highest));
-	return x;
-}
-
-std::optional<std::string> Fields::text(const char* name) const {
-	const Json* v = find(name);
-	if (!v) return {};
-	if (!v->is_string()) refuse(name, "a text");
-	return v->get<std::string>();
-}
-
-bool Fields::flag(const char* name, bool fallback) const {
-	const Json* v = find(name);
-	if (!v) return fallback;
-	if (!v->is_boolean()) refuse(name, "true or false");
-	return v->get<bool>();
+static uint32_t token_of(const Json& t, const char* name) {
+	if (!t.is_number_unsigned() || t.get<uint64_t>() >= UINT32_MAX)
+		throw ApiError(400, std::string(name) + " has an element that is not a token: " + shown(t), name);
+	return t.get<uint32_t>();
 }
 
 std::vector<uint32_t> token_list(const Json& list, const char* name) {
 	std::vector<uint32_t> out;
-	for (const Json& t : list) {
-		if (!t.is_number_unsigned() || t.get<uint64_t>() >= UINT32_MAX)
-			throw ApiError(400, std::string(name) + " has an element that is not a token: " + shown(t), name);
-		out.push_back(t.get<uint32_t>());
-	}
+	for (const Json& t : list) out.push_back(token_of(t, name));
 	return out;
 }
 
 std::vector<TextPrompt> text_prompts(const Fields& f, const char* name, size_t most) {
 	const Json* given = f.find(name);
-	const auto is_tokens = [](const Json& j) { return j.is_array() && !j.empty() && j.front().is_number(); };
-	const auto one = [&](const Json& j) -> TextPrompt {
-		if (j.is_string()) return {j.get<std::string>(), {}};
-		if (is_tokens(j)) return {{}, token_list(j, name)};
-		throw ApiError(400, std::string(name) + " is not a text, an array of tokens, or an array of these", name);
+	const auto has_number = [](const Json& j) {
+		return j.is_array() && std::any_of(j.begin(), j.end(), [](const Json& e) { return e.is_number(); });
 	};
-	if (!given || !given->is_array() || given->empty() || is_tokens(*given)) return {one(given ? *given : Json())};
+	const auto one = [&](const Json& j) -> TextPrompt {
+		if (j.is_string()) return {j.get<std::string>()};
+		TextPrompt out;
+		if (j.is_array())
+			for (const Json& e : j) {
+				if (e.is_string()) {
+					out.emplace_back(e.get<std::string>());
+					continue;
+				}
+				if (out.empty() || out.back().index() == 0) out.emplace_back(std::vector<uint32_t>());
+				std::get<1>(out.back()).push_back(token_of(e, name));
+			}
+		if (out.empty())
+			throw ApiError(400, std::string(name) + " is not a text, an array of tokens, or an array of these", name);
+		return out;
+	};
+	if (!given || !given->is_array() || given->empty() || has_number(*given)) return {one(given ? *given : Json())};
 	if (given->size() > most)
 		throw ApiError(400,
 		               std::string(name) + " has " + std::to_string(given->size()) + " elements, at most " +
@@ -246,39 +171,65 @@ std::vector<TextPrompt> text_prompts(const Fields& f, const char* name, size_t m
 	return out;
 }
 
-GenerationRequest common_fields(const Fields& f, const std::string& default_kv) {
-	GenerationRequest r;
-	Sampling& s = r.sampling;
-	r.model = f.text("model").value_or("");
-	r.kv = f.text("kv").value_or(default_kv);
-	if (r.kv.empty() || r.kv.size() > kMaxPolicy || r.kv.find('\0') != std::string::npos)
-		throw ApiError(400, "kv is not the name of a policy, like \"kivi2\"", "kv");
-	r.session = f.text("session").value_or("");
+// -1 means as many as fit the context, as in other servers.
+void read_max_tokens(const Fields& f, std::initializer_list<const char*> names, uint32_t otherwise,
+                     GenerationRequest& r) {
+	std::optional<int64_t> n;
+	for (const char* name : names)
+		if (const std::optional<int64_t> given = f.integer(name, -1, UINT32_MAX - 1); given && !n) n = given;
+	r.mute = n == 0;
+	r.sampling.max_tokens = !n ? otherwise : *n < 0 ? UINT32_MAX : std::max(uint32_t(*n), 1u);
+}
+
+namespace {
+
+// Values with which other servers turn a sampler off, as the one that does it here.
+double lowest_of(const SamplingOption& o) {
+	const std::string_view field = o.field;
+	return field == "top_k" || field == "repeat_last_n" ? -1 : field == "temperature" ? -1e6 : o.lowest;
+}
+
+void read_sampling(const Fields& f, Sampling& s) {
 	for (const SamplingOption& o : sampling_options()) {
 		if (const auto* real = std::get_if<double kvrun::Sampling::*>(&o.at)) {
 			double& to = s.**real;
-			to = f.number(o.field, o.lowest, o.highest).value_or(to);
+			to = std::max(o.lowest, f.number(o.field, lowest_of(o), o.highest).value_or(to));
 		} else {
 			int64_t& to = s.*std::get<int64_t kvrun::Sampling::*>(o.at);
-			to = f.integer(o.field, int64_t(o.lowest), int64_t(o.highest)).value_or(to);
+			const std::optional<int64_t> given = f.integer(o.field, int64_t(lowest_of(o)), int64_t(o.highest));
+			if (given) to = *given < int64_t(o.lowest) && &to == &s.repeat_last ? int64_t(o.highest) : *given;
+			to = std::max(int64_t(o.lowest), to);
 		}
 	}
+	if (const std::optional<double> other = f.number("repetition_penalty", 0.01, 100)) s.repeat_penalty = *other;
 	if (f.find("dry_sequence_breakers")) s.dry_breakers = short_texts(f, "dry_sequence_breakers", kMaxStops);
+}
+
+} // namespace
+
+GenerationRequest common_fields(const Fields& f, const Defaults& d) {
+	GenerationRequest r;
+	Sampling& s = r.sampling = d.sampling;
+	r.model = f.text("model").value_or("");
+	r.kv = f.text("kv").value_or(d.kv);
+	if (r.kv.empty() || r.kv.size() > kMaxPolicy || r.kv.find('\0') != std::string::npos)
+		throw ApiError(400, "kv is not the name of a policy, like \"kivi2\"", "kv");
+	r.session = f.text("session").value_or("");
+	read_sampling(f, s);
 	s.ignore_eos = f.flag("ignore_eos", false);
 	s.draft_max = uint32_t(f.integer("speculative.n_max", 0, UINT32_MAX).value_or(s.draft_max));
 	const std::optional<int64_t> seed = f.integer("seed", INT64_MIN, INT64_MAX);
-	s.seed = seed ? uint64_t(*seed) : std::random_device()();
-	read_bias(f, s);
-	s.stops = short_texts(f, "stop", kMaxStops);
+	s.seed = seed ? uint64_t(*seed) : d.seed.value_or(std::random_device()());
+	read_bias(f, r);
+	if (const Json* stop = f.find("stop"); stop && *stop != Json("")) s.stops = short_texts(f, "stop", kMaxStops);
 	r.stream = f.flag("stream", false);
 	r.reuse = f.flag("cache_prompt", true);
 	if (const Json* o = f.find("stream_options")) {
 		if (!o->is_object()) throw ApiError(400, "stream_options is not an object", "stream_options");
-		if (!r.stream) throw ApiError(400, "stream_options is for requests with stream: true", "stream_options");
 		const Fields options(*o, "stream_options.");
 		r.include_usage = options.flag("include_usage", false);
 		constexpr const char* padding[] = {"include_obfuscation"};
-		options.refuse_unknown(padding);
+		options.check_unknown(padding, d);
 	}
 	r.n = uint32_t(f.integer("n", 1, kMaxChoices).value_or(1));
 	if (r.n > 1 && !r.session.empty())
@@ -287,46 +238,106 @@ GenerationRequest common_fields(const Fields& f, const std::string& default_kv) 
 	return r;
 }
 
-ChatRequest chat_request(const Json& j, const std::string& default_kv) {
-	const Fields f(j);
-	ChatRequest r{common_fields(f, default_kv), {}};
-	r.prompt.messages = read_messages(f);
-	r.form = read_answer_form(f, /*chat=*/true);
-	r.prompt.tools = read_tools(f, r.form);
+namespace {
+
+// What the template gets besides the conversation: the server's variables, the request's own, the effort of reasoning.
+std::string template_variables(const Fields& f, const Defaults& d) {
+	Json all = d.template_variables;
+	if (const Json* effort = f.find("reasoning_effort"); effort && effort->is_string()) {
+		all["reasoning_effort"] = *effort;
+		if (*effort == Json("none")) all["enable_thinking"] = false;
+	}
 	if (const Json* v = f.find("chat_template_kwargs")) {
 		if (!v->is_object()) throw ApiError(400, "chat_template_kwargs is not an object", "chat_template_kwargs");
-		r.prompt.variables = dump(*v);
+		all.update(*v);
 	}
-	const std::optional<uint32_t> newer = read_max_tokens(f, "max_completion_tokens");
-	const std::optional<uint32_t> older = read_max_tokens(f, "max_tokens");
-	r.sampling.max_tokens = newer.value_or(older.value_or(UINT32_MAX));
+	return all.empty() ? "" : dump(all);
+}
+
+// A last message of the assistant is the beginning of the answer, unless the request says otherwise.
+void read_end(const Fields& f, const Json& messages, ChatPrompt& p) {
+	const Json& last = messages.back();
+	const Json content = last.value("content", Json());
+	const bool text = content.is_string() || (content.is_array() && !content.empty());
+	const bool begun =
+	    last["role"] == Json("assistant") && text && (!last.contains("tool_calls") || last["tool_calls"].empty());
+	const bool turn = f.flag("add_generation_prompt", !begun),
+	           goes_on = f.flag("continue_final_message", !turn && begun);
+	if (goes_on && !begun)
+		throw ApiError(400, "continue_final_message is true, but the last message is not a text of the assistant",
+		               "continue_final_message");
+	p.goes_on = goes_on;
+	p.no_answer = !goes_on && !turn;
+}
+
+void read_chat_logprobs(const Fields& f, Sampling& s) {
 	const std::optional<int64_t> top = f.integer("top_logprobs", 0, kMostLogprobs);
-	if (f.flag("logprobs", false))
-		r.sampling.logprobs = uint32_t(top.value_or(0));
-	else if (top)
+	const std::optional<int64_t> other = f.integer("n_probs", 0, UINT32_MAX); // llama.cpp's name
+	if (f.flag("logprobs", other.value_or(0) > 0))
+		s.logprobs = uint32_t(top.value_or(std::min<int64_t>(other.value_or(0), kMostLogprobs)));
+	else if (top.value_or(0) > 0)
 		throw ApiError(400, "top_logprobs is for requests with logprobs: true", "top_logprobs");
+}
+
+} // namespace
+
+ChatRequest chat_request(const Json& j, const Defaults& d) {
+	const Fields f(j);
+	ChatRequest r{common_fields(f, d), {}};
+	const Json messages = read_messages(f);
+	r.form = read_answer_form(f, /*chat=*/true);
+	r.prompt.tools = read_tools(f, r.form, d);
+	r.prompt.variables = template_variables(f, d);
+	read_end(f, messages, r.prompt);
+	r.prompt.messages = dump(messages);
+	read_max_tokens(f, {"max_completion_tokens", "max_tokens", "n_predict"}, d.sampling.max_tokens, r);
+	read_chat_logprobs(f, r.sampling);
 	refuse_unless_plain(f, "functions", Json::array());
-	f.refuse_unknown(kHarmless);
+	f.check_unknown(harmless_fields(), d);
 	return r;
 }
 
-CompletionRequest completion_request(const Json& j, const std::string& default_kv) {
+static void read_completion_logprobs(const Fields& f, Sampling& s) {
+	const std::optional<int64_t> top = f.integer("logprobs", 0, kMostLogprobs), n = f.integer("n_probs", 0, UINT32_MAX);
+	if (top || n.value_or(0) > 0) s.logprobs = uint32_t(top.value_or(std::min<int64_t>(n.value_or(0), kMostLogprobs)));
+}
+
+CompletionRequest completion_request(const Json& j, const Defaults& d) {
 	const Fields f(j);
-	CompletionRequest r{common_fields(f, default_kv), {}, {}};
+	CompletionRequest r{common_fields(f, d), {}, {}};
 	r.form = read_answer_form(f, /*chat=*/false);
 	refuse_unless_plain(f, "response_format", {{"type", "text"}});
 	r.prompts = text_prompts(f, "prompt", kMaxChoices / r.n);
 	if (r.prompts.size() > 1 && !r.session.empty())
 		throw ApiError(400, "prompt has several elements, but a conversation with a name has one", "prompt");
-	r.sampling.max_tokens = read_max_tokens(f, "max_tokens").value_or(kCompletionTokens);
-	if (const std::optional<int64_t> top = f.integer("logprobs", 0, kMostLogprobs))
-		r.sampling.logprobs = uint32_t(*top);
-	refuse_unless_plain(f, "echo", false);
+	read_max_tokens(f, {"max_tokens", "n_predict"},
+	                d.sampling.max_tokens == UINT32_MAX ? kCompletionTokens : d.sampling.max_tokens, r);
+	read_completion_logprobs(f, r.sampling);
+	r.echo = f.flag("echo", false);
+	if (r.echo && r.sampling.logprobs)
+		throw ApiError(400, "echo with logprobs is not supported: the prompt's probabilities are not kept", "echo",
+		               "unsupported_parameter");
 	r.suffix = f.text("suffix").value_or("");
-	if (!r.suffix.empty() && std::ranges::any_of(r.prompts, [](const TextPrompt& p) { return p.tokens.has_value(); }))
+	const auto is_text = [](const TextPrompt& p) { return p.size() == 1 && p[0].index() == 0; };
+	if (!r.suffix.empty() && !std::ranges::all_of(r.prompts, is_text))
 		throw ApiError(400, "suffix is for prompts that are texts; leave it out", "suffix");
 	refuse_unless_plain(f, "best_of", r.n); // exactly n are generated and returned
-	f.refuse_unknown(kHarmless);
+	f.check_unknown(harmless_fields(), d);
+	return r;
+}
+
+CompletionRequest native_request(const Json& j, const Defaults& d) {
+	const Fields f(j);
+	CompletionRequest r{common_fields(f, d), {}, {}};
+	r.special_prompt = true;
+	r.form = read_answer_form(f, /*chat=*/false);
+	r.prompts = text_prompts(f, "prompt", kMaxChoices);
+	if (r.prompts.size() > 1 || r.n > 1)
+		throw ApiError(400, "this route gives one answer to one prompt; /v1/completions gives several", "prompt");
+	read_max_tokens(f, {"n_predict", "max_tokens"}, d.sampling.max_tokens, r);
+	read_completion_logprobs(f, r.sampling);
+	r.echo = f.flag("echo", false);
+	f.check_unknown(harmless_fields(), d);
 	return r;
 }
 

@@ -1,52 +1,26 @@
 // Parses and validates request bodies.
 #pragma once
 #include "tools/serve/answer_form.h"
+#include "tools/serve/fields.h"
 #include "tools/serve/generator.h"
-#include <optional>
-#include <set>
-#include <span>
+#include <variant>
 
 namespace kvrun::serve {
 
-constexpr size_t kMaxDepth = 64;          // nesting depth of arrays and objects
-constexpr size_t kMaxValues = 2 << 20;    // values in a body's JSON, including arrays and objects
-constexpr size_t kMaxKeys = 64 << 10;     // keys of all objects of a body
-constexpr size_t kMaxStops = 16;          // stop strings of a request
+constexpr size_t kMaxStops = 64;          // stop strings of a request
 constexpr size_t kMaxStop = 1024;         // bytes of one
 constexpr uint32_t kMaxChoices = 128;     // choices of a request, as in OpenAI's API
 constexpr size_t kMaxTokenText = 1 << 20; // bytes to tokenize, tokens to detokenize
 
-using Stop = std::function<bool()>; // true if nobody waits for the answer any more; empty if somebody always does
-
-// Takes time linear in the body's length. Throws ApiError 400 whose message says what is wrong.
-Json parse_body(const std::string& body, const Stop& = {});
-
-Json json_or_null(const std::string&); // null if the text is not valid JSON
-
-// Reads the fields of one object; a null field counts as absent. Throws ApiError 400 that names the field.
-class Fields {
- public:
-	// where: prefix of field names in messages, for example "stream_options."
-	explicit Fields(const Json& object, std::string where = {}) : object_(object), where_(std::move(where)) {}
-	const Json* find(const char* name) const; // null if absent
-	std::optional<double> number(const char* name, double lowest, double highest) const;
-	std::optional<int64_t> integer(const char* name, int64_t lowest, int64_t highest) const;
-	std::optional<std::string> text(const char* name) const;
-	bool flag(const char* name, bool fallback) const;
-	// Refuses fields that were not read and are not in `harmless`: what a client asks for is done
-	// or refused, never ignored.
-	void refuse_unknown(std::span<const char* const> harmless) const;
-
- private:
-	[[noreturn]] void refuse(const char* name, const std::string& expected) const;
-	const Json& object_;
-	const std::string where_;
-	mutable std::set<std::string_view> asked_; // names
+// What holds where a request says nothing else.
+struct Defaults : Rules {
+	Defaults(std::string kv = "fp16") : kv(std::move(kv)) {}
+	Defaults(const char* kv) : kv(kv) {}
+	std::string kv; // policy
+	Sampling sampling;
+	std::optional<uint64_t> seed;
+	Json template_variables = Json::object();
 };
-
-// Fields that do not change the answer, such as who asks, what is kept, and priority. All other fields are read or
-// refused.
-std::span<const char* const> harmless_fields();
 
 struct GenerationRequest {
 	Sampling sampling;
@@ -58,25 +32,30 @@ struct GenerationRequest {
 	bool stream = false, include_usage = false;
 	double ping_s = 10; // seconds between progress comments in a stream while its prompt is read
 	bool reuse = true;  // the beginning of the prompt may be reused from an earlier session
+	bool mute = false;  // no tokens are wanted: the prompt is read, and one token that is not shown is generated
+	std::vector<std::pair<std::string, float>> text_bias; // logit_bias of the tokens of a text
 };
 struct ChatRequest : GenerationRequest {
 	ChatPrompt prompt;
 };
-struct TextPrompt {
-	std::string text; // used if `tokens` is absent
-	std::optional<std::vector<uint32_t>> tokens;
-};
+using PromptPiece = std::variant<std::string, std::vector<uint32_t>>;
+using TextPrompt = std::vector<PromptPiece>; // in order; not empty
 struct CompletionRequest : GenerationRequest {
 	std::vector<TextPrompt> prompts;
-	std::string suffix; // text behind the answer, with texts as prompts; empty: the answer is the end
+	std::string suffix;          // text behind the answer, with texts as prompts; empty: the answer is the end
+	bool echo = false;           // the answer's text begins with the prompt
+	bool special_prompt = false; // texts of control tokens in the prompt become them
 };
 
-// default_kv: policy of requests that do not name one.
-GenerationRequest common_fields(const Fields&, const std::string& default_kv); // of all of these requests
-ChatRequest chat_request(const Json& body, const std::string& default_kv);
-CompletionRequest completion_request(const Json& body, const std::string& default_kv);
-std::vector<uint32_t> token_list(const Json&, const char* name); // throws ApiError
-// Reads a string, an array of tokens, or an array of at most `most` of these. Throws ApiError 400 that names the field.
+GenerationRequest common_fields(const Fields&, const Defaults&); // of all of these requests
+// The limit of an answer's tokens, the first of these fields that is given; else `otherwise`. 0 mutes the answer.
+void read_max_tokens(const Fields&, std::initializer_list<const char*> names, uint32_t otherwise, GenerationRequest&);
+ChatRequest chat_request(const Json& body, const Defaults&);
+CompletionRequest completion_request(const Json& body, const Defaults&);
+CompletionRequest native_request(const Json& body, const Defaults&); // of llama.cpp's /completion
+std::vector<uint32_t> token_list(const Json&, const char* name);     // throws ApiError
+// Reads a string, an array of tokens, an array of tokens and strings, or an array of at most `most` of these. Throws
+// ApiError 400 that names the field.
 std::vector<TextPrompt> text_prompts(const Fields&, const char* name, size_t most);
 
 } // namespace kvrun::serve

@@ -72,11 +72,10 @@ Json read_input(const Json& instructions, const Json& input) {
 }
 
 // Converts tools to the form of OpenAI's chats.
-Json responses_tools(const Json& tools) {
-	return chat_tools(tools, [](const Json& t) {
+Json responses_tools(const Json& tools, const Rules& rules) {
+	return chat_tools(tools, [&rules](const Json& t) -> Json {
 		const std::string type = text_in(t, "type", "an entry of tools", "tools");
-		if (type != "function")
-			unsupported("tools", " has one of type '" + type.substr(0, 40) + "'; this server has functions alone");
+		if (type != "function") return no_function(type, rules);
 		Json function = t;
 		function.erase("type");
 		return function;
@@ -84,31 +83,34 @@ Json responses_tools(const Json& tools) {
 }
 
 Json read_tool_choice(Json choice) {
-	if (!choice.is_object() || choice.value("type", Json()) != Json("function")) return choice;
+	if (!choice.is_object()) return choice;
+	if (choice.value("type", Json()) == Json("allowed_tools"))
+		return {{"type", "allowed_tools"}, {"allowed_tools", choice}};
+	if (choice.value("type", Json()) != Json("function")) return choice;
 	return {{"type", "function"}, {"function", {{"name", choice.value("name", Json())}}}};
 }
 
-// Returns response_format in the form of chats, or null. `verbosity` is copied to the body.
-Json read_text(const Json& text, Json& body) {
+// Returns response_format in the form of chats, or null.
+Json read_text(const Json& text, const Rules& rules) {
 	if (text.is_null()) return {};
 	if (!text.is_object()) throw ApiError(400, "text is not an object", "text");
 	const Fields f(text, "text.");
 	Json format = f.find("format") ? *f.find("format") : Json();
-	if (const Json* verbosity = f.find("verbosity")) body["verbosity"] = *verbosity;
-	f.refuse_unknown({});
+	constexpr const char* style[] = {"verbosity"};
+	f.check_unknown(style, rules);
 	if (!format.is_object() || !format.contains("type") || format["type"] != "json_schema") return format;
 	Json schema = std::move(format);
 	schema.erase("type");
 	return {{"type", "json_schema"}, {"json_schema", std::move(schema)}};
 }
 
-void read_reasoning(const Json& reasoning, Json& body) {
+void read_reasoning(const Json& reasoning, Json& body, const Rules& rules) {
 	if (reasoning.is_null()) return;
 	if (!reasoning.is_object()) throw ApiError(400, "reasoning is not an object", "reasoning");
 	const Fields f(reasoning, "reasoning.");
 	if (const Json* effort = f.find("effort")) body["reasoning_effort"] = *effort;
 	constexpr const char* told[] = {"summary", "generate_summary"}; // accepted: answers contain the full reasoning
-	f.refuse_unknown(told);
+	f.check_unknown(told, rules);
 }
 
 void refuse_what_needs_kept_responses(Json& body) {
@@ -116,26 +118,24 @@ void refuse_what_needs_kept_responses(Json& body) {
 		if (!take_field(body, name).is_null())
 			unsupported(name,
 			            " is not supported: this server keeps no responses; send the whole conversation as input");
-	const Json background = take_field(body, "background"), truncation = take_field(body, "truncation");
+	const Json background = take_field(body, "background");
+	take_field(body, "truncation"); // a conversation that is too long is refused, whatever it says
 	if (!background.is_null() && background != Json(false))
 		unsupported("background", " is not supported; ask for a stream instead");
-	if (!truncation.is_null() && truncation != Json("disabled"))
-		unsupported("truncation", " is not supported but as \"disabled\": this server leaves out nothing");
 }
 
 constexpr Renamed kResponsesNames[] = {{"messages", "input"},
                                        {"max_completion_tokens", "max_output_tokens"},
                                        {"response_format", "text.format"},
-                                       {"reasoning_effort", "reasoning.effort"},
-                                       {"verbosity", "text.verbosity"}};
+                                       {"reasoning_effort", "reasoning.effort"}};
 
 } // namespace
 
-ResponseRequest response_request(Json body, const std::string& default_kv) {
+ResponseRequest response_request(Json body, const Defaults& d) {
 	constexpr const char* others[] = {"messages",  "response_format", "max_tokens", "max_completion_tokens",
 	                                  "functions", "function_call",   "n",          "logprobs",
 	                                  "verbosity", "reasoning_effort"};
-	refuse_fields(body, others);
+	drop_fields(body, others, d);
 	refuse_what_needs_kept_responses(body);
 	const Json instructions = take_field(body, "instructions"), include = take_field(body, "include");
 	const Json tools = take_field(body, "tools"), text = take_field(body, "text");
@@ -147,15 +147,15 @@ ResponseRequest response_request(Json body, const std::string& default_kv) {
 		if (what == Json("message.output_text.logprobs"))
 			unsupported("include", " asks for logprobs, which chats have");
 	body["messages"] = read_input(instructions, take_field(body, "input"));
-	if (!tools.is_null()) body["tools"] = responses_tools(tools);
+	if (!tools.is_null()) body["tools"] = responses_tools(tools, d);
 	if (!choice.is_null()) body["tool_choice"] = read_tool_choice(choice);
 	if (!most.is_null()) body["max_completion_tokens"] = most;
-	if (const Json format = read_text(text, body); !format.is_null()) body["response_format"] = format;
-	read_reasoning(reasoning, body);
+	if (const Json format = read_text(text, d); !format.is_null()) body["response_format"] = format;
+	read_reasoning(reasoning, body, d);
 	const Fields f(body);
 	ResponseRequest r;
 	try {
-		r.chat = chat_request(body, default_kv);
+		r.chat = chat_request(body, d);
 	} catch (const ApiError& e) { throw renamed(e, kResponsesNames); }
 	const auto or_else = [](const Json& j, Json other) { return j.is_null() ? std::move(other) : j; };
 	const auto given = [&](const char* name) { return f.find(name) ? *f.find(name) : Json(); };
@@ -184,7 +184,7 @@ class ResponseAnswer final : public PartsAnswer {
  public:
 	ResponseAnswer(std::shared_ptr<Responder> out, const ResponseRequest& r, const std::string& model,
 	               ReplyHandle reply, std::function<size_t(const std::string&)> count)
-	    : PartsAnswer(std::move(out), r.chat, std::move(reply)), count_(std::move(count)) {
+	    : PartsAnswer(std::move(out), r.chat, std::move(reply), "call_"), count_(std::move(count)) {
 		response_ = {
 		    {"id", new_id("resp_")},   {"object", "response"}, {"created_at", unix_time()},     {"status", nullptr},
 		    {"background", false},     {"error", nullptr},     {"incomplete_details", nullptr}, {"model", model},
@@ -214,7 +214,7 @@ class ResponseAnswer final : public PartsAnswer {
 		else
 			event("response.reasoning_text.done", at({{"text", text}})), reasoning_ += text;
 		event("response.content_part.done", at({{"part", content(what, text)}}));
-		end_item(item(what, "completed", Json::array({content(what, text)})));
+		end_item(item(what, cut() ? "incomplete" : "completed", Json::array({content(what, text)})));
 	}
 	void open_call(const Json& call) override {
 		id_ = new_id("fc_");
@@ -297,8 +297,7 @@ void ResponseAnswer::close_call(const Json& call) {
 }
 
 void ResponseAnswer::finish(const Ended& e) {
-	const bool cut = e.result.reason == KVRUN_STOP_LENGTH || e.result.reason == KVRUN_STOP_CONTEXT;
-	if (cut && !calls() && !output_.empty()) output_.back()["status"] = "incomplete";
+	const bool cut = was_cut(e.result.reason);
 	Json j = response(cut ? "incomplete" : "completed");
 	if (cut) j["incomplete_details"] = {{"reason", "max_output_tokens"}};
 	const uint32_t prompt = e.reused + e.result.prompt_tokens, answer = e.result.answer_tokens;

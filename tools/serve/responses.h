@@ -9,7 +9,7 @@ struct ResponseRequest {
 	Json asked; // request fields that the response repeats
 };
 // Throws ApiError 400 that names the field.
-ResponseRequest response_request(Json body, const std::string& default_kv);
+ResponseRequest response_request(Json body, const Defaults&);
 
 // count: returns the number of tokens of a text.
 std::shared_ptr<Listener> response_answer(std::shared_ptr<Responder>, const ResponseRequest&, const std::string& model,

@@ -7,16 +7,22 @@
 
 namespace kvrun::serve {
 
+constexpr const char *kSessionPath = "/sessions/", *kModelPath = "/v1/models/", *kMessagesPath = "/v1/messages";
+constexpr size_t kShortBody = 64 << 10; // bytes
+
 struct RouterOptions {
-	std::string host;          // address the server listens on; empty for a Unix socket
-	std::string api_key;       // empty if no key is required
-	std::string cors;          // origin whose pages may use the server, or "*"; empty if none
-	std::string kv;            // policy of requests that do not name one
-	bool log = false;          // writes a line to stderr for each request
-	bool strict_model = false; // refuses requests that name another model; otherwise this one answers
-	double ping_s = 10;        // seconds between progress comments in a stream while its prompt is read
-	uint32_t embeddings = 36;  // embedding requests at once, including waiting ones; further ones are refused
-	bool tls = false;          // pages of this server have addresses that begin with https
+	std::string host;                     // address the server listens on; empty for a Unix socket
+	std::vector<std::string> api_keys;    // each of them is good; empty if no key is required
+	std::vector<std::string> cors;        // origins whose pages may use the server, or "*"; empty if none
+	std::vector<std::string> allow_hosts; // more names of this server in Host
+	Defaults defaults;                    // of requests
+	uint32_t ctx = 0, parallel = 1;       // tokens of a request, answers at once
+	std::string file;                     // name of the model's file, without its folder
+	bool log = false;                     // writes a line to stderr for each request
+	bool strict_model = false;            // refuses requests that name another model; otherwise this one answers
+	double ping_s = 10;                   // seconds between progress comments in a stream while its prompt is read
+	uint32_t embeddings = 36; // embedding requests at once, including waiting ones; further ones are refused
+	bool tls = false;         // pages of this server have addresses that begin with https
 };
 
 class Router final : public Handler {
@@ -48,7 +54,8 @@ class Router final : public Handler {
 	bool good_host(const HttpRequest&) const;
 	bool good_origin(const HttpRequest&) const;
 	bool good_key(const HttpRequest&) const;
-	void check_request(GenerationRequest&) const;                 // throws ApiError; fills in the server's settings
+	void check_request(GenerationRequest&) const; // throws ApiError; fills in the server's settings
+	Job completion_job(const HttpRequest&, const CompletionRequest&, const TextPrompt&);
 	void check_name(const std::string& name, const Model&) const; // throws ApiError if that model must not answer
 	struct Room {                                                 // of a request, whose text is
 		const Model& model;                                       // for this one
@@ -60,6 +67,8 @@ class Router final : public Handler {
 	// Throw ApiError 400 if no context can hold a text of this many bytes, or these tokens.
 	static void check_length(size_t bytes, const Room&);
 	static void check_tokens(const std::vector<uint32_t>&, const Room&);
+	// Throws ApiError if the room does not hold them. flags: as of kvrun_tokenize(), of the whole prompt.
+	static std::vector<uint32_t> prompt_tokens(const Room&, const TextPrompt&, uint32_t flags);
 	void name_conversation(Job&, const GenerationRequest&) const;
 	// Creates the listener of one of the request's choices, given its index.
 	using NewListener = std::function<std::shared_ptr<Listener>(uint32_t)>;
@@ -76,6 +85,7 @@ class Router final : public Handler {
 
 	void page(const HttpRequest&, std::shared_ptr<Responder>);
 	void health(const HttpRequest&, std::shared_ptr<Responder>);
+	void props(const HttpRequest&, std::shared_ptr<Responder>);
 	void models(const HttpRequest&, std::shared_ptr<Responder>);
 	void model(const HttpRequest&, std::shared_ptr<Responder>);
 	Json model_json(const Model&) const;
@@ -87,9 +97,13 @@ class Router final : public Handler {
 	void remove_session(const HttpRequest&, std::shared_ptr<Responder>);
 	void chat(const HttpRequest&, std::shared_ptr<Responder>);
 	void completion(const HttpRequest&, std::shared_ptr<Responder>);
+	void native_completion(const HttpRequest&, std::shared_ptr<Responder>);
 	void infill(const HttpRequest&, std::shared_ptr<Responder>);
 	void responses(const HttpRequest&, std::shared_ptr<Responder>);
 	void messages(const HttpRequest&, std::shared_ptr<Responder>);
+	void apply_template(const HttpRequest&, std::shared_ptr<Responder>);
+	void chat_tokens(const HttpRequest&, std::shared_ptr<Responder>);
+	void response_tokens(const HttpRequest&, std::shared_ptr<Responder>);
 	void count_tokens(const HttpRequest&, std::shared_ptr<Responder>);
 	void embeddings(const HttpRequest&, std::shared_ptr<Responder>);
 	void rerank(const HttpRequest&, std::shared_ptr<Responder>);
@@ -104,6 +118,8 @@ class Router final : public Handler {
 	SessionStore& store_;
 	const HttpServer& server_;
 	const RouterOptions options_;
+	Notices notices_;
+	const Defaults defaults_;
 	RequestCounts counts_;
 	std::atomic<uint32_t> embedding_ = 0; // embedding requests under way
 	Grammars grammars_;
@@ -119,5 +135,8 @@ class Router final : public Handler {
 
 // Whether two texts are equal, in a time that depends on the length of `given` only.
 bool equal_in_constant_time(std::string_view given, std::string_view secret);
+
+// Reading ends when the client has gone.
+Json body_of(const HttpRequest&, const Responder&);
 
 } // namespace kvrun::serve

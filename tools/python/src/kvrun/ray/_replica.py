@@ -150,7 +150,8 @@ class Replica:
             if name and not name.startswith("#"):
                 metrics[name] = float(value)
         kinds = ("f16_bytes", "code_bytes", "param_bytes", "overhead_bytes")
-        used = sum(float(row["kv"][kind]) for row in json.loads(await self._get("/slots")) for kind in kinds)
+        rows = json.loads(await self._get("/slots"))
+        used = sum(float(row["kv"][kind]) for row in rows if row["is_processing"] for kind in kinds)
         queued = metrics.get("kvrun_requests_queued", 0.0)
         return {"kv_share": used / max(1.0, metrics.get("kvrun_kv_budget_bytes", 1.0)),
                 "place_share": (metrics.get("kvrun_answers_active", 0.0) + queued) / self._parallel}

@@ -1,0 +1,154 @@
+#!/usr/bin/env python3
+"""kvrun serve as clients and scripts of llama.cpp's server use it: its routes, options and forms, fields that nobody
+knows, answers that the client begins. Usage: test_serve_compat.py KVRUN."""
+import json, os
+from serving import MODEL, TINY, Server, check, equal, finish
+
+CHAT, COMPLETION, NATIVE = "/v1/chat/completions", "/v1/completions", "/completion"
+HELLO = [{"role": "user", "content": "Hello"}]
+SURE = {"temperature": 0, "ignore_eos": True, "cache_prompt": False}
+TEMPLATE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tools.jinja")
+TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
+
+
+def text_of(s, body, path=CHAT):
+    r = s.post(path, {"max_tokens": 12, **SURE, **body})
+    check(f"{path} {str(body)[:60]} is answered", r.status == 200, r.body[:300])
+    c = r.json()["choices"][0]
+    return c["message"]["content"] if "message" in c else c["text"]
+
+
+def unknown(s):
+    body = {"messages": HELLO, "max_tokens": 2, "nonsense": 1, "verbosity": "low", "reasoning_effort": "high",
+            "mcp_servers": [], "stream_options": {"include_usage": True}}
+    for _ in range(2):
+        equal("unknown fields are ignored", s.post(CHAT, body).status, 200)
+    equal("also here", s.post(COMPLETION, {"prompt": "a", "max_tokens": 1, "frobnicate": {}}).status, 200)
+    equal("tools without a place", s.post(CHAT, {**body, "tools": [TOOL]}).status, 200)
+    equal("unless they are required", s.post(CHAT, {**body, "tools": [TOOL], "tool_choice": "required"}).status, 400)
+    schema = {"type": "array", "items": {"enum": [1, 2]}, "maxItems": 2, "uniqueItems": True}
+    r = s.post(CHAT, {**body, "max_tokens": 50, "json_schema": schema})
+    check("a keyword that is not enforced", r.status == 200 and
+          r.json()["choices"][0]["message"]["content"].startswith("["), r.body)
+    with Server("--strict", "--chat-template", "chatml", model=TINY) as strict:
+        r = strict.post(CHAT, {"messages": HELLO, "max_tokens": 1, "nonsense": 1})
+        check("--strict refuses them", r.status == 400 and r.json()["error"]["param"] == "nonsense", r.body)
+        r = strict.post(CHAT, {"messages": HELLO, "json_schema": schema})
+        check("and keywords", r.status == 400 and "uniqueItems" in r.error(), r.body)
+
+
+def begun(s):
+    """A conversation that ends with the assistant is continued there"""
+    start = s.post("/apply-template", {"messages": HELLO}).json()["prompt"]
+    said = text_of(s, {"messages": HELLO, "max_tokens": 16})
+    first = said[:6]
+    turn = HELLO + [{"role": "assistant", "content": first}]
+    equal("the prompt ends with its text", s.post("/apply-template", {"messages": turn}).json()["prompt"],
+          start + first)
+    equal("a whole new message", s.post("/apply-template", {"messages": turn, "add_generation_prompt": True}).json()
+          ["prompt"].count("assistant"), 2)
+    got = text_of(s, {"messages": turn, "max_tokens": 16})
+    check("the answer has the new text alone", got and not got.startswith(first), (first, got))
+    m = s.post("/v1/messages", {"messages": turn, "max_tokens": 16, **SURE}).json()
+    equal("in the Messages API, too", m["content"][0]["text"], got)
+    r = s.post("/v1/responses", {"input": turn, "max_output_tokens": 16, **SURE}).json()
+    equal("and in the Responses API", r["output"][0]["content"][0]["text"], got)
+
+
+def native(s):
+    body = {"prompt": "Once upon a time", "n_predict": 8, **SURE}
+    want = text_of(s, {"prompt": "Once upon a time", "max_tokens": 8}, COMPLETION)
+    for path in (NATIVE, "/completions"):
+        r = s.post(path, body).json()
+        equal(path, (r["content"], r["stop"], r["stop_type"], r["tokens_predicted"]), (want, True, "limit", 8))
+        check("its timings", {"prompt_n", "prompt_per_second", "predicted_n", "predicted_per_second", "cache_n"} <=
+              set(r["timings"]), r)
+    r = s.post(NATIVE, {**body, "stream": True})
+    events = [json.loads(e[6:]) for e in r.body.decode().split("\n\n") if e.startswith("data: {")]
+    equal("a stream", ("".join(e["content"] for e in events), events[-1]["stop"]), (want, True))
+    word = want[3:6]
+    r = s.post(NATIVE, {**body, "stop": [word]}).json()
+    equal("a stop", (r["stop_type"], r["stopping_word"], r["content"]), ("word", word, want[:want.find(word)]))
+    none = s.post(NATIVE, {**body, "n_predict": 0}).json()
+    equal("no tokens", (none["content"], none["tokens_predicted"]), ("", 0))
+    none = s.post(CHAT, {"messages": HELLO, "max_tokens": 0}).json()
+    equal("none of a chat", (none["choices"][0]["message"]["content"], none["usage"]["completion_tokens"],
+                             none["choices"][0]["finish_reason"]), ("", 0, "length"))
+    echo = text_of(s, {"prompt": "Once upon a time", "max_tokens": 8, "echo": True}, COMPLETION)
+    equal("echo", echo, "Once upon a time" + want)
+    mixed = s.post("/tokenize", {"content": "Once upon", "add_special": True}).json()["tokens"] + [" a time"]
+    equal("tokens and texts", s.post(COMPLETION, {"prompt": mixed, "max_tokens": 1}).status, 200)
+    equal("nothing", s.post(COMPLETION, {"prompt": "", "max_tokens": 1}).status, 200)
+    equal("n_probs", len(s.post(COMPLETION, {"prompt": "a", "max_tokens": 1, "n_probs": 3}).json()["choices"][0]
+                         ["logprobs"]["top_logprobs"][0]), 3)
+
+
+def tokens(s):
+    whole = s.post("/tokenize", {"content": "a caf\u00e9"}).json()["tokens"]
+    pieces = s.post("/tokenize", {"content": "a caf\u00e9", "with_pieces": True}).json()["tokens"]
+    equal("pieces", [p["id"] for p in pieces], whole)
+    joined = b"".join(bytes(p["piece"]) if isinstance(p["piece"], list) else p["piece"].encode() for p in pieces)
+    equal("their texts", joined.decode().strip(), "a caf\u00e9")
+    equal("a list", s.post("/tokenize", {"content": ["a", whole[-1]]}).json()["tokens"][-1], whole[-1])
+    r = s.post("/detokenize", {"tokens": [10**8]})
+    check("an unknown token", r.status == 400 and "recall-4m-f16" in r.error() and "/" not in r.error(), r.body)
+
+
+def routes(s):
+    for a, b in (("/models", "/v1/models"), ("/v1/health", "/health")):
+        equal(a, s.get(a).json(), s.get(b).json())
+    props, model = s.get("/props").json(), s.get("/v1/models").json()["data"][0]
+    equal("/props", (props["default_generation_settings"]["n_ctx"], props["total_slots"], props["model_path"],
+                     props["modalities"]["vision"]), (512, 3, os.path.basename(MODEL), False))
+    equal("the context", model["meta"]["n_ctx"], 512)
+    slots = s.get("/slots").json()
+    equal("/slots has free ones", [(x["id"], x["state"], x["is_processing"], x["n_ctx"]) for x in slots],
+          [(i, "idle", False, 512) for i in range(3)])
+    n = s.post(CHAT, {"messages": HELLO, "max_tokens": 1}).json()["usage"]["prompt_tokens"]
+    equal("tokens of a chat", s.post(CHAT + "/input_tokens", {"messages": HELLO}).json()["input_tokens"], n)
+    equal("of a response", s.post("/v1/responses/input_tokens", {"input": "Hello"}).json()["input_tokens"], n)
+    equal("a chat without /v1", s.post("/chat/completions", {"messages": HELLO, "max_tokens": 1}).status, 200)
+    e = s.post("/embedding", {"content": "a"}).json()
+    equal("llama.cpp's vectors", (len(e), e[0]["index"], e[0]["embedding"][0]),
+          (1, 0, s.post("/v1/embeddings", {"input": "a"}).json()["data"][0]["embedding"]))
+    r = s.post(CHAT, {"messages": HELLO, "max_tokens": 2, "stream": True}).events()
+    check("timings at the end of a stream", r[-1]["timings"]["predicted_n"] == 2, r[-1])
+    check("metrics", s.metric("llamacpp:tokens_predicted_total") > 0 and
+          s.metric("llamacpp:requests_processing") == 0, s.get("/metrics").body[-900:])
+
+
+def options():
+    given = ["-fa", "on", "-t", "4", "-tb", "4", "-b", "512", "--jinja", "--metrics", "--slots", "--no-webui", "-cb",
+             "--mlock", "--no-mmap", "--embeddings", "--reranking", "--pooling", "mean", "--reasoning-format", "none",
+             "--no-context-shift", "-kvu", "--cache-reuse", "256", "-v"]
+    with Server(*given, "-ctk", "q8_0", "-ctv", "q4_0", "--temp", "0", "-n", "5", "-s", "3", "-to", "60",
+                "--chat-template-file", TEMPLATE, "--chat-template-kwargs", '{"a": 1}', "--cors", "http://a.example",
+                "--cors", "http://b.example,http://c.example", "--allow-host", "host.docker.internal") as s:
+        r = s.post(NATIVE, {"prompt": "Once", "ignore_eos": True}).json()
+        equal("-n", r["tokens_predicted"], 5)
+        equal("-ctk", s.get("/v1/models").json()["data"][0]["meta"]["kv"], "rtn4,k.bits=8,v.bits=4")
+        equal("--temp", s.get("/props").json()["default_generation_settings"]["params"]["temperature"], 0)
+        for origin, status in (("http://b.example", 200), ("http://c.example", 200), ("http://d.example", 403)):
+            equal(origin, s.get("/health", Origin=origin).status, status)
+        equal("--allow-host", s.get("/health", Host="host.docker.internal:8080").status, 200)
+        r = s.get("/health", Host="other.example")
+        check("another host", r.status == 403 and "--allow-host" in r.error(), r.body)
+        equal("it ends", s.stop(), 0)
+        said = b"".join(s.log).decode()
+        check("warnings", "-fa has no effect" in said and "--cache-reuse has no effect" in said, said)
+
+
+def main():
+    with Server("--chat-template", "chatml", "-c", "512", "-np", "3") as s:
+        for part in (unknown, begun, native, tokens, routes):
+            part(s)
+            check(f"the server goes on after {part.__name__}", s.alive())
+        equal("it ends", s.stop(), 0)
+        said = b"".join(s.log).decode()
+        equal("a notice comes once", said.count("request field 'nonsense' is unknown and ignored"), 1)
+        check("and of a keyword", "'uniqueItems' of a JSON schema is not enforced" in said, said)
+    options()
+    finish()
+
+
+main()
