@@ -4,6 +4,7 @@
 #include "tools/text.h"
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 
 namespace kvrun::serve {
 
