@@ -24,10 +24,6 @@ void add_engine_options(Command& c, EngineArgs& a, bool several_policies) {
 
 std::vector<KvPolicy> cache_policies(const EngineArgs& a) { return parse_policies(a.kv.empty() ? "fp16" : a.kv); }
 
-std::string policy_of_types(const std::string& k, const std::string& v) {
-	return policy_from_types(k.empty() ? "f16" : k, v.empty() ? "f16" : v).text;
-}
-
 KvPolicy cache_policy(const EngineArgs& a) {
 	const std::vector<KvPolicy> all = cache_policies(a);
 	return all.size() == 1 ? all.front() : parse_policy(a.kv); // whose error says what is wrong with a list

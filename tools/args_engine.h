@@ -16,7 +16,6 @@ void add_engine_options(Command&, EngineArgs&, bool several_policies = false);
 // Policies of --kv. Throws Error{Invalid}; cache_policy() also for a list.
 std::vector<KvPolicy> cache_policies(const EngineArgs&);
 KvPolicy cache_policy(const EngineArgs&);
-std::string policy_of_types(const std::string& k, const std::string& v); // of -ctk and -ctv, as --kv has it
 // The environment's settings, overridden by --device and --check.
 BackendOptions backend_options(const std::string& device, bool check);
 BackendOptions backend_options(const ModelArgs&); // also --split

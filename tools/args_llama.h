@@ -13,6 +13,6 @@ std::string without_escapes(const std::string& text);
 struct Sampling;
 // --samplers: switches off those that are not in the list "top_k;top_p;..". Throws Error{Invalid} for an order that is
 // not kvrun's.
-void choose_samplers(Sampling&, const std::string& list);
+void choose_samplers(kvrun::Sampling&, const std::string& list);
 
 } // namespace kvrun

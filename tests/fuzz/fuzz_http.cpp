@@ -51,7 +51,8 @@ class Served final : public Handler { // as the router does it, without its thre
 	TempFolder folder_;
 	SessionStore store_{folder_.path.string()};
 	HttpServer server_{http_options()};
-	Router router_{model_, model_, generator_, store_, server_, {"127.0.0.1", "", "", "fp16", false, false, 10, 0}};
+	Router router_{model_, model_,  generator_,
+	               store_, server_, {.host = "127.0.0.1", .defaults = Defaults("fp16"), .embeddings = 0}};
 };
 
 } // namespace

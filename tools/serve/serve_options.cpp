@@ -1,7 +1,8 @@
 // The options of kvrun serve.
 #include "tools/serve/serve_options.h"
 #include "engine/core/system/files.h"
-#include "tools/args_engine.h"
+#include "tools/args_cache.h"
+#include "tools/args_llama.h"
 #include "tools/hub/local.h"
 #include "tools/output.h"
 #include <algorithm>
@@ -61,34 +62,26 @@ serve::Defaults defaults_of(const ServeArgs& a) {
 
 namespace {
 
-// Options of llama.cpp's server whose effect exists here in any case, or not at all.
+// Options of llama.cpp's server alone whose effect exists here in any case, or not at all.
 struct NoEffect {
 	const char *flags, *type, *why;
 	std::vector<std::string> choices = {};
 };
 void add_no_effect(Command& c) {
-	const char *always = "it is always so", *fixed = "the device's driver decides how many threads it uses";
+	const char* const always = "it is always so";
 	const NoEffect rows[] = {
-	    {"-fa,--flash-attn", "WORD", "attention is always fused", {"on", "off", "auto", "0", "1"}},
-	    {"-t,--threads", "N", fixed},
-	    {"-tb,--threads-batch", "N", fixed},
-	    {"--threads-http", "N", fixed},
-	    {"-b,--batch-size", "N", "--ubatch-size alone sets how a prompt is cut"},
+	    {"--threads-http", "N", "each connection has a thread"},
 	    {"--jinja", "", always},
 	    {"--metrics", "", always},
 	    {"--slots", "", always},
 	    {"--props", "", "/props is always there, and changes nothing"},
 	    {"--webui,--no-webui", "", "the page is always there"},
 	    {"-cb,--cont-batching", "", always},
-	    {"-kvu,--kv-unified", "", always},
-	    {"--mlock", "", "weights on the device are not swapped"},
-	    {"--mmap,--no-mmap", "", "files are always mapped"},
 	    {"--embedding,--embeddings", "", always},
 	    {"--reranking,--rerank", "", "a reranker's file says so itself"},
 	    {"--pooling", "WORD", "the model's file says it"},
 	    {"--reasoning-format", "WORD", "reasoning is always a field of its own"},
 	    {"--no-context-shift,--context-shift", "", "answers end where the context does"},
-	    {"--no-warmup,--warmup", "", "there is none"},
 	    {"--cache-reuse", "N", "common beginnings of prompts are reused, and no other parts"},
 	    {"-v,--verbose,--log-verbose", "", "--log writes a line for each request"},
 	};
@@ -100,12 +93,6 @@ void add_default_sampling(Command& c, ServeArgs& a) {
 	add_integer(c, "-n,--n-predict,--predict", a.predict, -1, UINT32_MAX - 1,
 	            "tokens of an answer whose request sets no limit; -1: as many as fit, of /v1/completions 16 [-1]")
 	    ->group(kSamplingGroup);
-}
-
-void choose_policy(ServeArgs& a, bool kv_given) {
-	if (a.type_k.empty() && a.type_v.empty()) return;
-	if (kv_given) give_up(2, "--kv " + a.kv + " and -ctk/-ctv both choose the policy; give one of them");
-	a.kv = policy_of_types(a.type_k, a.type_v);
 }
 
 void add_served_model(Command& c, ServeArgs& a) {
@@ -130,15 +117,8 @@ void add_served_model(Command& c, ServeArgs& a) {
 	         "refuse requests that name another model; else this one answers them, and its name is in the answer")
 	    ->group(kModelGroup);
 	add_draft_options(c, a.draft, kModelGroup);
-	const Option* kv =
-	    add_text(c, "--kv", a.kv, kPolicy,
-	             "policy of requests that have no field kv of their own; kvrun help plan lists them [fp16]")
-	        ->group(kCacheGroup);
-	add_text(c, "--cache-type-k,-ctk", a.type_k, "TYPE",
-	         "store keys as f16, q8, q4, q2 or q1 (or q8_0, q4_0), rounded per token; short for a policy [f16]")
-	    ->group(kCacheGroup);
-	add_text(c, "--cache-type-v,-ctv", a.type_v, "TYPE", "the same for values [f16]")->group(kCacheGroup);
-	c.before_run.push_back([kv, &a] { choose_policy(a, kv->count > 0); });
+	add_cache_policy(c, a.kv, kPolicy,
+	                 "policy of requests that have no field kv of their own; kvrun help plan lists them [fp16]");
 	add_kv_budget(c, a.kv_budget, "all KV caches");
 	add_host_memory(c, a);
 	add_text(c, "--sessions,--slot-save-path", a.sessions, kFolder,
@@ -233,6 +213,7 @@ void add_serve_options(Command& c, ServeArgs& a) {
 	add_server_options(c, a);
 	add_default_sampling(c, a);
 	add_no_effect(c);
+	add_llama_options(c);
 }
 
 std::vector<Section> serve_help() {

@@ -10,7 +10,6 @@ struct ServeArgs : ModelArgs {
 	DraftArgs draft;
 	std::string embedder; // file of the model of embeddings; empty: the model itself
 	std::string alias, chat_template, kv = "fp16", key, key_file, host = "127.0.0.1", unix_path, sessions;
-	std::string type_k, type_v;                 // llama.cpp's way to choose a policy
 	std::string template_variables;             // JSON
 	std::vector<std::string> cors, allow_hosts; // each may be a list
 	SamplingArgs sampling;                      // of requests that do not say
