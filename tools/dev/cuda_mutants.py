@@ -61,7 +61,7 @@ BUGS = [  # file, text that occurs once, its replacement, description
      "tokens share the norm of the first in a word"),
     ("pack.cu", "if (near > nearest) nearest = near,", "if (nearest < 0) nearest = near,",
      "a head's codes have the first scale, not the best"),
-    ("score.cu", "if (t > a.first + row) continue;", "if (t >= a.first + row) continue;",
+    ("score.cu", "if (t > a.first + row || !is_seen", "if (t >= a.first + row || !is_seen",
      "a row gives its own token no score"),
     ("basic.cu", "(uint64_t(t) * a.n_heads + h * share + j)", "(uint64_t(t) * a.n_heads + h + j)",
      "maxima over other kv heads' query heads"),
