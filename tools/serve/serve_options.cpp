@@ -245,35 +245,27 @@ std::vector<Section> serve_help() {
 	      {"GET /metrics", "requests, tokens, queue and KV bytes for Prometheus"}}},
 	    {"Requests",
 	     "Fields are those of OpenAI's API. A field that the server does not know is ignored, and the log names it "
-	     "once; "
-	     "--strict refuses it. A known one that would change the answer and is not provided for is refused by name. "
-	     "These "
-	     "change no answer: " +
+	     "once; --strict refuses it. A known one that would change the answer and is not provided for is refused by "
+	     "name. These change no answer: " +
 	         listed(harmless_fields()) +
 	         ". Tools that are no functions are left out, and all tools where the chat template has no place for them. "
-	         "A "
-	         "conversation that ends with a message of the assistant is continued there; add_generation_prompt true: "
+	         "A conversation that ends with a message of the assistant is continued there; add_generation_prompt true: "
 	         "it is not. n_predict, n_probs and repetition_penalty are other names of max_tokens, logprobs and "
 	         "repeat_penalty. logit_bias, frequency_penalty and presence_penalty (of the answer's tokens) are applied "
 	         "after repeat_penalty. max_tokens -1: as many as there is room for. prompt may be an array of texts or of "
 	         "arrays of tokens: choices of prompt p begin at p times n. A body's JSON may be nested 64 levels deep and "
-	         "have 2097152 values and 65536 keys. "
-	         "Beyond OpenAI's fields: kv, the cache policy of the request; session, the name under which its "
-	         "conversation "
-	         "is kept; cache_prompt, false: nothing of an earlier request "
-	         "is reused; sampling options, with the ranges of kvrun run: " +
+	         "have 2097152 values and 65536 keys. Beyond OpenAI's fields: kv, the cache policy of the request; "
+	         "session, the name under which its conversation is kept; cache_prompt, false: nothing of an earlier "
+	         "request is reused; sampling options, with the ranges of kvrun run: " +
 	         sampling_fields() +
-	         " and dry_sequence_breakers; ignore_eos; chat_template_kwargs; "
-	         "speculative.n_max, most tokens guessed for a step under --draft, 0: none. timings then have draft_n and "
-	         "draft_n_accepted; answers with logprobs are not guessed. Sampling options that a request leaves out "
-	         "have the values of the command line. n asks for several answers to one "
-	         "prompt, "
-	         "which is read once: choice i has the seed + i."},
+	         " and dry_sequence_breakers; ignore_eos; chat_template_kwargs; speculative.n_max, most tokens guessed for "
+	         "a step under --draft, 0: none. timings then have draft_n and draft_n_accepted; answers with logprobs are "
+	         "not guessed. Sampling options that a request leaves out have the values of the command line. n asks for "
+	         "several answers to one prompt, which is read once: choice i has the seed + i."},
 	    {"SIGTERM and Ctrl-C",
 	     "No new requests are taken, requests under way are given --drain seconds and then cancelled, and the exit "
-	     "code "
-	     "is 0; work that cannot be stopped is given up 5 seconds later. A second signal ends the program at once: a "
-	     "shell says 143 for SIGTERM and 130 for Ctrl-C."}};
+	     "code is 0; work that cannot be stopped is given up 5 seconds later. A second signal ends the program at "
+	     "once: a shell says 143 for SIGTERM and 130 for Ctrl-C."}};
 }
 
 } // namespace kvrun
