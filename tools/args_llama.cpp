@@ -1,6 +1,7 @@
 // Options of llama.cpp's programs that have no effect here, or one that belongs to no other group.
 #include "tools/args_llama.h"
 #include "engine/core/error.h"
+#include "engine/core/split.h"
 #include "engine/core/system/process.h"
 #include "engine/core/utf8.h"
 #include "tools/answer/sampling.h"
@@ -11,12 +12,6 @@
 
 namespace kvrun {
 namespace {
-
-struct IgnoredOption {
-	const char *flags, *type; // type: "" for a flag
-	std::vector<std::string> choices;
-	const char* why;
-};
 
 const std::vector<IgnoredOption>& ignored_options() {
 	const char* const one_place = "a cache lies on the device; --kv makes it small";
@@ -79,21 +74,21 @@ bool is_taken(const Command& c, const std::string& name) {
 // `flags` without the names that the command uses itself; "--long" comes last, messages show the first.
 std::string free_names(const Command& c, const std::string& flags) {
 	std::string out;
-	for (size_t at = 0; at < flags.size();) {
-		const size_t end = std::min(flags.find(',', at), flags.size());
-		if (const std::string name = flags.substr(at, end - at); !is_taken(c, name))
-			out += (out.empty() ? "" : ",") + name;
-		at = end + 1;
-	}
+	for (const std::string_view part : split(flags, ','))
+		if (const std::string name(part); !is_taken(c, name)) out += (out.empty() ? "" : ",") + name;
 	return out.find("--") == out.npos ? "" : out; // what a row is called
 }
 
 } // namespace
 
-void add_llama_options(Command& c) {
-	for (const IgnoredOption& o : ignored_options())
+void add_ignored(Command& c, std::span<const IgnoredOption> options) {
+	for (const IgnoredOption& o : options)
 		if (const std::string names = free_names(c, o.flags); !names.empty())
 			add_ignored(c, names, o.type, o.choices, o.why);
+}
+
+void add_llama_options(Command& c) {
+	add_ignored(c, ignored_options());
 	struct Given {
 		bool list = false, offline = false;
 	};
@@ -153,10 +148,8 @@ void choose_samplers(Sampling& s, const std::string& list) {
 	for (const Sampler& k : all) names += fmt::format("{}{}", names.empty() ? "" : ";", k.name);
 	bool used[std::size(all)] = {};
 	size_t next = 0; // the first that may follow
-	for (size_t from = 0; from < list.size();) {
-		const size_t end = std::min(list.find(';', from), list.size());
-		const std::string word = list.substr(from, end - from);
-		from = end + 1;
+	for (const std::string_view word : split(list, ';')) {
+		if (word.empty()) continue;
 		const auto* k = std::ranges::find_if(all, [&](const Sampler& x) { return word == x.name || word == x.other; });
 		if (k == std::end(all))
 			fail(Code::Invalid, "--samplers has '{}', which is none; there are {}", one_line(word), names);

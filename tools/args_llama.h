@@ -1,9 +1,17 @@
 // Options of llama.cpp's programs that have no effect here, or one that belongs to no other group.
 #pragma once
 #include "tools/args.h"
+#include <span>
 
 namespace kvrun {
 
+struct IgnoredOption {        // a row of a table: arguments of add_ignored()
+	const char *flags, *type; // type: "" for a flag
+	std::vector<std::string> choices;
+	const char* why;
+};
+// Names that the command uses itself stay its own.
+void add_ignored(Command&, std::span<const IgnoredOption>);
 // For commands that load or plan a model; called after their own options, whose names stay theirs. Also adds
 // --list-devices and --offline.
 void add_llama_options(Command&);

@@ -4,6 +4,7 @@
 #include "engine/core/json_reader.h"
 #include "engine/core/utf8.h"
 #include <utility>
+#include <xxhash.h>
 
 namespace kvrun {
 namespace {
@@ -153,8 +154,8 @@ void fit_id(Json& object, const char* field) {
 	const auto at = object.find(field);
 	if (at == object.end() || !at->is_string() || at->get_ref<const std::string&>().size() == kMistralId) return;
 	constexpr std::string_view digits = "0123456789abcdefghijklmnopqrstuvwxyz";
-	uint64_t hash = 0xcbf29ce484222325; // FNV-1a
-	for (const char c : at->get_ref<const std::string&>()) hash = (hash ^ uint8_t(c)) * 0x100000001b3;
+	const std::string& given = at->get_ref<const std::string&>();
+	uint64_t hash = XXH3_64bits(given.data(), given.size());
 	std::string id;
 	for (size_t i = 0; i < kMistralId; ++i, hash /= digits.size()) id += digits[hash % digits.size()];
 	*at = std::move(id);

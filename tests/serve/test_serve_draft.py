@@ -52,7 +52,8 @@ def timings(s):
     equal("... and the same text", texts(off), texts(r))
     few = s.post(COMPLETION, {**REQUESTS[0], "speculative.n_max": 1}).json()
     equal("speculative.n_max 1: the same text", texts(few), texts(r))
-    check("policies that cannot take back have none", "draft_n" not in s.post(COMPLETION, REQUESTS[6]).json()["timings"])
+    timings = s.post(COMPLETION, REQUESTS[6]).json()["timings"]
+    check("policies that cannot take back have none", "draft_n" not in timings)
     equal("speculative.n_max is a number", s.post(COMPLETION, {**REQUESTS[0], "speculative.n_max": "x"}).status, 400)
     events = s.post(COMPLETION, {**REQUESTS[0], "stream": True}).events()
     equal("a stream has the same text", "".join(e["choices"][0]["text"] for e in events), texts(r)[0][0])

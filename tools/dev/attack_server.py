@@ -31,7 +31,8 @@ def sound_requests():
              ("/v1/completions", {"prompt": "a", "max_tokens": 3, "temperature": 0, "logprobs": 2}),
              ("/v1/completions", {"prompt": [1, 2, 3], "max_tokens": 1, "top_p": 0.5}),
              ("/v1/embeddings", {"input": "x"}), ("/completion", {"prompt": [1, "a"], "n_predict": 2, "n_probs": 1}),
-             ("/apply-template", {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}),
+             ("/apply-template", {"messages": [{"role": "user", "content": "a"},
+                                               {"role": "assistant", "content": "b"}]}),
              ("/tokenize", {"content": "ab <s>", "add_special": True}), ("/detokenize", {"tokens": [1, 2, 300]})]
     out = [request("POST", path, json.dumps(body).encode()) for path, body in posts]
     out += [request("GET", p) for p in ("/", "/health", "/metrics", "/slots", "/sessions", "/sessions/a", "/v1/models",

@@ -1,5 +1,6 @@
 // The options of kvrun serve.
 #include "tools/serve/serve_options.h"
+#include "engine/core/split.h"
 #include "engine/core/system/files.h"
 #include "tools/args_cache.h"
 #include "tools/args_llama.h"
@@ -18,12 +19,9 @@ void give_up(int exit_code, const std::string& message) {
 std::vector<std::string> listed_values(const std::vector<std::string>& given) {
 	std::vector<std::string> out;
 	for (const std::string& list : given)
-		for (size_t at = 0; at < list.size();) {
-			const size_t end = std::min(list.find(',', at), list.size());
-			const std::string_view one = std::string_view(list).substr(at, end - at);
+		for (const std::string_view one : split(list, ',')) {
 			const size_t first = one.find_first_not_of(' '), last = one.find_last_not_of(' ');
 			if (first != one.npos) out.emplace_back(one.substr(first, last + 1 - first));
-			at = end + 1;
 		}
 	return out;
 }
@@ -63,29 +61,25 @@ serve::Defaults defaults_of(const ServeArgs& a) {
 namespace {
 
 // Options of llama.cpp's server alone whose effect exists here in any case, or not at all.
-struct NoEffect {
-	const char *flags, *type, *why;
-	std::vector<std::string> choices = {};
-};
 void add_no_effect(Command& c) {
 	const char* const always = "it is always so";
-	const NoEffect rows[] = {
-	    {"--threads-http", "N", "each connection has a thread"},
-	    {"--jinja", "", always},
-	    {"--metrics", "", always},
-	    {"--slots", "", always},
-	    {"--props", "", "/props is always there, and changes nothing"},
-	    {"--webui,--no-webui", "", "the page is always there"},
-	    {"-cb,--cont-batching", "", always},
-	    {"--embedding,--embeddings", "", always},
-	    {"--reranking,--rerank", "", "a reranker's file says so itself"},
-	    {"--pooling", "WORD", "the model's file says it"},
-	    {"--reasoning-format", "WORD", "reasoning is always a field of its own"},
-	    {"--no-context-shift,--context-shift", "", "answers end where the context does"},
-	    {"--cache-reuse", "N", "common beginnings of prompts are reused, and no other parts"},
-	    {"-v,--verbose,--log-verbose", "", "--log writes a line for each request"},
+	const IgnoredOption rows[] = {
+	    {"--threads-http", "N", {}, "each connection has a thread"},
+	    {"--jinja", "", {}, always},
+	    {"--metrics", "", {}, always},
+	    {"--slots", "", {}, always},
+	    {"--props", "", {}, "/props is always there, and changes nothing"},
+	    {"--webui,--no-webui", "", {}, "the page is always there"},
+	    {"-cb,--cont-batching", "", {}, always},
+	    {"--embedding,--embeddings", "", {}, always},
+	    {"--reranking,--rerank", "", {}, "a reranker's file says so itself"},
+	    {"--pooling", "WORD", {}, "the model's file says it"},
+	    {"--reasoning-format", "WORD", {}, "reasoning is always a field of its own"},
+	    {"--no-context-shift,--context-shift", "", {}, "answers end where the context does"},
+	    {"--cache-reuse", "N", {}, "common beginnings of prompts are reused, and no other parts"},
+	    {"-v,--verbose,--log-verbose", "", {}, "--log writes a line for each request"},
 	};
-	for (const NoEffect& o : rows) add_ignored(c, o.flags, o.type, o.choices, o.why);
+	add_ignored(c, rows);
 }
 
 void add_default_sampling(Command& c, ServeArgs& a) {

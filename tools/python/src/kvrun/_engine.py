@@ -337,7 +337,7 @@ class Engine:
         ).decode("utf-8", "replace")
 
     def form(self, gbnf: str | None, json_schema: Mapping[str, Any] | str | None, chat: Struct | None) -> Handle | None:
-        """What answers must follow: a grammar or a JSON schema, behind the reasoning of a conversation; None: nothing."""
+        """What answers must follow behind a conversation's reasoning: a grammar or a JSON schema; None: nothing."""
         import json
 
         if gbnf is not None and json_schema is not None:
