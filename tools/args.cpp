@@ -2,6 +2,7 @@
 #include "tools/args.h"
 #include "engine/core/edit_distance.h"
 #include "engine/core/error.h"
+#include "engine/core/split.h"
 #include "engine/core/utf8.h"
 #include <algorithm>
 #include <charconv>
@@ -187,6 +188,16 @@ Option* add_ignored(Command& c, const std::string& flags, const std::string& typ
 	o->choices = choices;
 	if (!choices.empty()) o->implied = choices.front();
 	return o->group(kIgnoredGroup);
+}
+
+std::vector<std::string> listed_values(const std::vector<std::string>& given) {
+	std::vector<std::string> out;
+	for (const std::string& list : given)
+		for (const std::string_view one : split(list, ',')) {
+			const size_t first = one.find_first_not_of(' '), last = one.find_last_not_of(' ');
+			if (first != one.npos) out.emplace_back(one.substr(first, last + 1 - first));
+		}
+	return out;
 }
 
 std::vector<std::string> Option::names() const {

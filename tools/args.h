@@ -104,6 +104,8 @@ Option* add_flag(Command&, const std::string& flags, bool& value, const std::str
 // `choices` are given, the value may be left out; a flag if `type` is empty.
 Option* add_ignored(Command&, const std::string& flags, const std::string& type,
                     const std::vector<std::string>& choices, const std::string& why);
+// Values of an option that takes lists, divided at commas and without spaces around them.
+std::vector<std::string> listed_values(const std::vector<std::string>&);
 // "warning: OPTION has no effect: WHY"
 void warn_no_effect(const std::string& option, const std::string& why);
 

@@ -1,6 +1,5 @@
 // The options of kvrun serve.
 #include "tools/serve/serve_options.h"
-#include "engine/core/split.h"
 #include "engine/core/system/files.h"
 #include "tools/args_cache.h"
 #include "tools/args_llama.h"
@@ -14,16 +13,6 @@ namespace kvrun {
 void give_up(int exit_code, const std::string& message) {
 	say_error(message);
 	throw Exit{exit_code};
-}
-
-std::vector<std::string> listed_values(const std::vector<std::string>& given) {
-	std::vector<std::string> out;
-	for (const std::string& list : given)
-		for (const std::string_view one : split(list, ',')) {
-			const size_t first = one.find_first_not_of(' '), last = one.find_last_not_of(' ');
-			if (first != one.npos) out.emplace_back(one.substr(first, last + 1 - first));
-		}
-	return out;
 }
 
 static void add_keys_of_file(const std::string& path, std::vector<std::string>& keys) {
@@ -64,7 +53,7 @@ namespace {
 void add_no_effect(Command& c) {
 	const char* const always = "it is always so";
 	const IgnoredOption rows[] = {
-	    {"--threads-http", "N", {}, "each connection has a thread"},
+	    {"--threads-http", "N", {}, "one thread serves all connections"},
 	    {"--jinja", "", {}, always},
 	    {"--metrics", "", {}, always},
 	    {"--slots", "", {}, always},

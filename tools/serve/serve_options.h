@@ -27,7 +27,6 @@ void add_serve_options(Command&, ServeArgs&);
 std::vector<Section> serve_help();
 // The keys of --api-key and --api-key-file. Ends the program if there are none, or bad ones.
 std::vector<std::string> api_keys(const ServeArgs&);
-std::vector<std::string> listed_values(const std::vector<std::string>&); // of an option that takes lists, divided
 serve::Defaults defaults_of(const ServeArgs&);
 
 } // namespace kvrun
