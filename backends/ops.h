@@ -187,6 +187,8 @@ struct AttendGroup { // work items whose pages share a format and the buffers th
 	View v_factors = {};               // the same for channel factors; empty unless format.v.norm is SqrtMax
 	uint32_t first_work = 0, n_work = 0;
 	uint32_t n_pages = 0; // pages its work items read, each counted once; for accounting
+	// Few of the pages' tokens are live: a device should read only those. Work items have one row.
+	bool sparse = false;
 };
 struct KvRead { // everything attention reads of the cached tokens of one layer
 	std::span<const AttendGroup> groups;

@@ -151,7 +151,8 @@ uint32_t shared_bytes(const Caps& c, const AttendCut& cut, const Format& f, uint
 	const uint32_t runs = n * std::max(1u, head_dim / run_of(f.v, head_dim)), bytes = dot_v ? runs * quads * 4 : 0;
 	const uint32_t dots = std::max(channel ? std::max(rounded, bytes) : rounded + bytes, dot_v ? sums : 0);
 	const uint32_t blocks = dot_v ? runs * quads * 2 : 0; // units of the blocks
-	return queries + work + zeros + dots + blocks + quads * (dot_v ? 2 : 16) + n * (cut.local + 8) * 4;
+	constexpr uint32_t window = 16;                       // lib/live_quads.glsl
+	return queries + work + zeros + dots + blocks + quads * (dot_v ? 2 : 16) + n * (cut.local + 8) * 4 + window * 4;
 }
 
 // On AMD, shared memory limits how many workgroups of 4 query heads a processor holds. Two lanes to a quad give twice
@@ -346,6 +347,15 @@ void check_attend_format(const Format& f, uint32_t head_dim) {
 }
 
 // Parts of a format that make no difference are set to one value, so that pipelines are shared.
+AttendChoice choose_attend_sparse(const Caps& c, uint32_t share, const Format& f, uint32_t head_dim, uint32_t page,
+                                  uint32_t flags) {
+	if (packed(f.k) && (f.k.scale == Scale::PerChannel || f.k.mean)) // a workgroup stages parameters of pages
+		return choose_attend(c, share, f, head_dim, page, /*prompt=*/false, flags | ATTEND_SKIP);
+	Caps floats = c;
+	floats.int_dot = false; // integer products of values take blocks of consecutive quads
+	return choose_attend(floats, share, f, head_dim, page, /*prompt=*/false, flags | ATTEND_GATHER);
+}
+
 AttendChoice choose_attend(const Caps& c, uint32_t share, const Format& f, uint32_t head_dim, uint32_t page,
                            bool prompt, uint32_t flags) {
 	const bool matrices = prompt && attends_by_matrices(c, head_dim);

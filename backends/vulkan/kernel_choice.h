@@ -122,6 +122,9 @@ void check_attend_format(const Format&, uint32_t head_dim); // throws Error{Unsu
 // flags: ATTEND_SOFTCAP, ATTEND_SINKS; flags of the format are added.
 AttendChoice choose_attend(const Caps&, uint32_t share, const Format&, uint32_t head_dim, uint32_t page, bool prompt,
                            uint32_t flags = 0);
+// The same where few tokens of the pages are live; a row at a time.
+AttendChoice choose_attend_sparse(const Caps&, uint32_t share, const Format&, uint32_t head_dim, uint32_t page,
+                                  uint32_t flags = 0);
 AttendChoice choose_attend_prompt(const Caps&, uint32_t share, uint32_t head_dim, uint32_t flags);
 Choice choose_attend_merge(const Caps&, uint32_t head_dim, uint32_t flags);
 // Latent attention: n_heads share one latent of `rank` channels, and a rotated key of rope_dim.

@@ -31,7 +31,7 @@ View VulkanBackend::merge_counters() {
 
 // Enqueues the partial states of all work items. merged: the output, if attend.comp merges them; else empty.
 void VulkanBackend::attend_pages(const char* label, View q, const KvRead& kv, bool prompt, View merged) {
-	const uint32_t n_heads = q.shape[1], head_dim = q.shape[2];
+	const uint32_t n_heads = q.shape[1], head_dim = q.shape[2], share = n_heads / kv.n_kv_heads;
 	bool continues = false;
 	const uint32_t flags =
 	    (kv.softmax.softcap > 0 ? ATTEND_SOFTCAP : 0) | (merged && kv.softmax.sinks ? ATTEND_SINKS : 0);
@@ -40,7 +40,8 @@ void VulkanBackend::attend_pages(const char* label, View q, const KvRead& kv, bo
 	for (const AttendGroup& g : kv.groups) {
 		check_attend_format(g.format, head_dim);
 		const AttendChoice how =
-		    choose_attend(caps(), n_heads / kv.n_kv_heads, g.format, head_dim, g.page, prompt, flags);
+		    g.sparse ? choose_attend_sparse(caps(), share, g.format, head_dim, g.page, flags)
+		             : choose_attend(caps(), share, g.format, head_dim, g.page, prompt, flags);
 		Pipeline& p = pipeline(how);
 		const double page_bytes = 4.0 * (kv_code_words(kv.n_kv_heads, head_dim, g.format.k.bits, g.page) +
 		                                 kv_code_words(kv.n_kv_heads, head_dim, g.format.v.bits, g.page));

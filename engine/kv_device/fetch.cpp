@@ -149,7 +149,7 @@ void KvFetch::store_packed(uint32_t l, const KvRows& gathered, const Buffer& wor
 
 uint32_t KvFetch::take_page(uint32_t l) {
 	const PageFormat& f = plan_.page_format(0, Tier::F16);
-	const uint32_t id = pool_.alloc(plan_.first_layer + l, f.words, uint32_t(plan_.table_bytes()));
+	const uint32_t id = pool_.alloc(plan_.first_layer + l, f.words, uint32_t(plan_.table_bytes(l)));
 	if (id == kNone)
 		fail(Code::OutOfMemory,
 		     "{} tokens to fetch need {:.1f} MiB of the cache's budget; raise --kv-budget or give a smaller fetch=",

@@ -1,6 +1,7 @@
 // The indexer's part of a decode step or a piece of a prompt.
 #include "engine/kv_device/index_step.h"
 #include <algorithm>
+#include <array>
 #include <map>
 
 namespace kvrun {
@@ -15,69 +16,83 @@ void fit(Backend& be, Buffer& b, size_t bytes, const char* label) {
 
 } // namespace
 
-IndexStep::IndexStep(Backend& be, IndexScratch& scratch, KvPool& pool, std::vector<IndexRow> rows)
-    : be_(be), scratch_(scratch), pool_(pool), rows_(std::move(rows)) {
+IndexStep::IndexStep(Backend& be, IndexScratch& scratch, KvPool& pool, std::vector<IndexRow> rows, uint32_t first_layer,
+                     uint32_t n_layers)
+    : be_(be), scratch_(scratch), pool_(pool), rows_(std::move(rows)), first_layer_(first_layer), n_layers_(n_layers) {
 	const auto any = std::ranges::find_if(rows_, [](const IndexRow& r) { return r.seq != nullptr; });
 	KV_ASSERT(any != rows_.end());
 	shape_ = any->seq->shape();
+	StepTable table;
+	for (uint32_t l = first_layer_; l < first_layer_ + n_layers_; ++l) {
+		const size_t at = table.take(rows_.size() * 2);
+		for (uint32_t i = 0; i < rows_.size(); ++i) {
+			const IndexRow& r = rows_[i];
+			uint32_t to = kSkip, chunk = kNone;
+			if (r.seq && (r.position + 1) % shape_.block == 0) {
+				const uint32_t key = r.position / shape_.block;
+				const KvPool::Addr page = r.seq->page(l, key / IndexShape::kPageKeys);
+				chunk = page.chunk, to = page.at + key % IndexShape::kPageKeys * (shape_.dim / 2);
+			}
+			std::ranges::copy(std::array{to, kSkip}, table.at(at + size_t(i) * 2, 2).begin());
+			chunks_.push_back(chunk);
+		}
+	}
+	table.upload(be_, scratch_.places);
 }
 
-KvDst IndexStep::destination(uint32_t l, uint32_t first, uint32_t& n) {
-	std::vector<uint32_t> at;
-	uint32_t chunk = kNone;
-	for (uint32_t i = first; i < rows_.size() && i < first + n; ++i) {
-		const IndexRow& r = rows_[i];
-		uint32_t to = kSkip;
-		if (r.seq && (r.position + 1) % shape_.block == 0) {
-			const uint32_t key = r.position / shape_.block;
-			const KvPool::Addr page = r.seq->page(l, key / IndexShape::kPageKeys);
-			if (chunk != kNone && chunk != page.chunk) break;
-			chunk = page.chunk, to = page.at + key % IndexShape::kPageKeys * (shape_.dim / 2);
-		}
-		at.insert(at.end(), {to, kSkip});
+KvDst IndexStep::destination(uint32_t l, uint32_t first, uint32_t& n) const {
+	const uint32_t n_rows = uint32_t(rows_.size()), of = l - first_layer_;
+	uint32_t chunk = kNone, end = first;
+	for (; end < n_rows && end < first + n; ++end) {
+		const uint32_t c = chunks_[size_t(of) * n_rows + end];
+		if (c == kNone) continue;
+		if (chunk != kNone && chunk != c) break;
+		chunk = c;
 	}
-	n = uint32_t(at.size() / 2);
+	n = end - first;
+	const size_t at = of * align_up(size_t(n_rows) * 2, size_t(64)) + size_t(first) * 2;
+	const View to = chunk == kNone ? words_of(scratch_.places) : pool_.chunk(chunk); // none is stored
+	return {to, to, table_view(scratch_.places, at, n, 1, 2), 1};
+}
+
+void IndexStep::plan(uint32_t first, uint32_t n) {
+	first_ = first, n_ = n, most_ = 1;
 	StepTable table;
-	const size_t where = table.put(at);
+	std::vector<uint32_t> seen(n);
+	for (uint32_t i = 0; i < n; ++i)
+		if (rows_[first + i].seq) most_ = std::max(most_, seen[i] = rows_[first + i].position + 1);
+	seen_at_ = table.put(seen);
+	groups_.assign(n_layers_, {});
+	for (uint32_t l = 0; l < n_layers_; ++l) {
+		std::map<uint32_t, std::vector<uint32_t>> items; // by chunk: words of work items
+		for (uint32_t i = 0, same = 1; i < n; i += same, same = 1) {
+			const IndexRow& r = rows_[first + i];
+			while (i + same < n && rows_[first + i + same].seq == r.seq) ++same; // rows of one sequence
+			const uint32_t keys = chooses(first + i + same - 1) ? shape_.keys(seen[i + same - 1]) : 0;
+			for (uint32_t key = 0; key < keys; key += kItemKeys) {
+				const KvPool::Addr page = r.seq->page(first_layer_ + l, key / IndexShape::kPageKeys);
+				const uint32_t word = page.at + key % IndexShape::kPageKeys * (shape_.dim / 2);
+				std::vector<uint32_t>& of = items[page.chunk];
+				of.insert(of.end(), {i, same, key, std::min(kItemKeys, keys - key), word, 0, 0, 0});
+			}
+		}
+		for (const auto& [chunk, words] : items)
+			groups_[l].push_back({chunk, table.put(words), uint32_t(words.size() / INDEX_WORDS)});
+	}
 	table.upload(be_, scratch_.words);
-	const View to = chunk == kNone ? words_of(scratch_.words) : pool_.chunk(chunk); // none is stored
-	return {to, to, table_view(scratch_.words, where, n, 1, 2), 1};
 }
 
 View IndexStep::choose(uint32_t l, const View& q, uint32_t first) {
 	const uint32_t n = q.shape[0];
-	std::vector<uint32_t> seen(n);
-	std::map<uint32_t, std::vector<uint32_t>> items; // by chunk: words of work items
-	uint32_t most = 1;                               // tokens that a row sees
-	for (uint32_t i = 0; i < n;) {
-		const IndexRow& r = rows_[first + i];
-		uint32_t same = 1; // rows of one sequence
-		while (i + same < n && rows_[first + i + same].seq == r.seq) ++same;
-		for (uint32_t j = i; j < i + same; ++j)
-			if (r.seq) most = std::max(most, seen[j] = rows_[first + j].position + 1);
-		const uint32_t keys = chooses(first + i + same - 1) ? shape_.keys(seen[i + same - 1]) : 0;
-		for (uint32_t key = 0; key < keys; key += kItemKeys) {
-			const KvPool::Addr page = r.seq->page(l, key / IndexShape::kPageKeys);
-			const uint32_t word = page.at + key % IndexShape::kPageKeys * (shape_.dim / 2);
-			std::vector<uint32_t>& of = items[page.chunk];
-			of.insert(of.end(), {i, same, key, std::min(kItemKeys, keys - key), word, 0, 0, 0});
-		}
-		i += same;
-	}
-	StepTable table;
-	const size_t seen_at = table.put(seen);
-	std::vector<size_t> at;
-	for (const auto& [chunk, words] : items) at.push_back(table.put(words));
-	table.upload(be_, scratch_.words);
-	const uint32_t capacity = align_up(std::max(shape_.keys(most), 1u), 4u), n_words = align_up(most, 128u) / 32;
+	if (first != first_ || n != n_) plan(first, n);
+	const uint32_t capacity = align_up(std::max(shape_.keys(most_), 1u), 4u), n_words = align_up(most_, 128u) / 32;
 	fit(be_, scratch_.score, size_t(n) * capacity * 4, "scores of an indexer");
 	fit(be_, scratch_.bits, size_t(n) * n_words * 4, "choices of an indexer");
 	const View score = view(scratch_.score, 0, DType::F32, n, capacity);
 	const View bits = view(scratch_.bits, 0, DType::U32, n, n_words);
-	for (size_t g = 0; const auto& [chunk, words] : items)
-		be_.index_score(score, q, {}, pool_.chunk(chunk),
-		                table_view(scratch_.words, at[g++], uint32_t(words.size() / INDEX_WORDS), INDEX_WORDS));
-	be_.index_pick(bits, score, table_view(scratch_.words, seen_at, n), shape_.block, shape_.most);
+	for (const Group& g : groups_[l - first_layer_])
+		be_.index_score(score, q, {}, pool_.chunk(g.chunk), table_view(scratch_.words, g.at, g.n_work, INDEX_WORDS));
+	be_.index_pick(bits, score, table_view(scratch_.words, seen_at_, n), shape_.block, shape_.most);
 	return bits;
 }
 

@@ -36,15 +36,15 @@ View chunk_of(const KvSequence& s, uint32_t chunk) { return s.pool().chunk(chunk
 
 } // namespace
 
-ReadPlan::Group& ReadPlan::group_of(const KvSequence& s, uint32_t l, const PageRun& r) {
+ReadPlan::Group& ReadPlan::group_of(const KvSequence& s, uint32_t l, const PageRun& r, bool sparse) {
 	const Format& fmt = s.plan().layers[l].tier[int(r.tier)].fmt;
 	const uint32_t page = s.plan().page[int(r.tier)];
 	for (Group& g : open_)
-		if (g.args.page == page && g.args.format == fmt && g.chunk == r.chunk) return g;
+		if (g.args.page == page && g.args.format == fmt && g.args.sparse == sparse && g.chunk == r.chunk) return g;
 	Group& g = open_.emplace_back();
 	g.chunk = r.chunk;
 	g.args.format = fmt;
-	g.args.page = page;
+	g.args.page = page, g.args.sparse = sparse;
 	g.args.k_codes = chunk_of(s, r.chunk[0]);
 	g.args.v_codes = chunk_of(s, r.chunk[1]);
 	if (fmt.k.bits < 16) g.args.k_params = chunk_of(s, r.chunk[2]);
@@ -55,7 +55,7 @@ ReadPlan::Group& ReadPlan::group_of(const KvSequence& s, uint32_t l, const PageR
 
 // Adds the pages of a run, a piece at a time; `first`: words of its first page.
 void ReadPlan::add_run(const ReadRows& r, uint32_t l, const PageRun& run, AttendWork first, uint32_t& part) {
-	Group& g = group_of(*r.seq, l, run);
+	Group& g = group_of(*r.seq, l, run, /*sparse=*/r.choice != nullptr);
 	if (r.seq->plan().layers[l].balanced) first.balance = r.seq->balance_word(l);
 	if (g.work.empty()) g.work.reserve(ceil_div(run.n, r.piece));
 	for (uint32_t at = 0; at < run.n; at += r.piece) {

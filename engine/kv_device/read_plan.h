@@ -52,11 +52,11 @@ class ReadPlan : public GroupPlan<AttendGroup> {
 		PageChunks chunk;
 		std::vector<AttendWork> work;
 	};
-	Group& group_of(const KvSequence&, uint32_t l, const PageRun&);
+	Group& group_of(const KvSequence&, uint32_t l, const PageRun&, bool sparse);
 	void add_run(const ReadRows&, uint32_t l, const PageRun&, AttendWork first, uint32_t& part);
 	void add_fetched(const ReadRows&, uint32_t l, uint32_t& part);
 
-	std::vector<Group> open_;       // by format and chunks, in the order of first use
+	std::vector<Group> open_;       // by format, chunks and sparseness, in the order of first use
 	std::vector<ShareWork> shares_; // by row
 	uint32_t n_rows_ = 0, n_parts_ = 0;
 	uint32_t item_rows_ = 1, part_step_ = 0;

@@ -65,7 +65,7 @@ void KvCache::State::all_changed() noexcept {
 
 uint32_t KvCache::State::take_page(uint32_t l, uint16_t format) {
 	const PageFormat& f = plan->formats[format];
-	return pool->alloc(plan->first_layer + l, f.words, f.page ? uint32_t(plan->table_bytes()) : 0);
+	return pool->alloc(plan->first_layer + l, f.words, f.page ? uint32_t(plan->table_bytes(l)) : 0);
 }
 
 void KvCache::State::take_pages(const KvCounts& want, uint32_t n_added) {

@@ -120,7 +120,8 @@ KvBytes bytes_of(const KvPlan& plan, const KvCounts& c) {
 	const uint32_t D = plan.shape.head_dim, V = plan.shape.v_dim();
 	KvBytes b;
 	size_t pages = 0, n_pages = 0;
-	for (const LayerPlan& L : plan.layers) {
+	for (uint32_t l = 0; l < plan.layers.size(); ++l) {
+		const LayerPlan& L = plan.layers[l];
 		for (int t = 0; t < kTiers; ++t) {
 			const TierPlan& T = L.tier[t];
 			if (T.page_format == 0xffff) continue;
@@ -128,6 +129,7 @@ KvBytes bytes_of(const KvPlan& plan, const KvCounts& c) {
 			const uint64_t n = c.packed[t];
 			pages += c.pages[t] * p.bytes();
 			n_pages += c.pages[t];
+			b.live += c.pages[t] * (plan.table_bytes(l) - 16);
 			auto codes = [&](uint32_t words, const Quant& q, uint32_t dim) {
 				return words ? n * H * kv_token_words(dim, q.bits) * 4 : 0;
 			};
@@ -150,7 +152,6 @@ KvBytes bytes_of(const KvPlan& plan, const KvCounts& c) {
 	for (const LayerPlan& L : plan.layers) b.k_params += L.balanced ? plan.balancer_bytes() : 0;
 	b.tables = n_pages * 16;
 	b.index = plan.index_token_bytes * c.n_tokens;
-	b.live = n_pages * (plan.table_bytes() - 16);
 	if (plan.fetches()) {
 		const size_t L = plan.layers.size(), n = plan.fetch_pages(c.pages),
 		             page = plan.page_format(0, Tier::F16).bytes();

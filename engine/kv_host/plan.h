@@ -76,9 +76,12 @@ struct KvPlan {
 	bool fetches() const { return policy.fetch > 0; }
 	bool speculates() const { return fetches() && !policy.fetch_sync; }
 	bool ranked() const { return ranks_by_score(policy.select.rank); }
-	// Bytes beside the pages: page table (4 words), live bits (4 words per token set) and positions (a word per token
-	// and token set) of one page of one layer.
-	size_t table_bytes() const { return 16 + (has_positions() ? 16 + 4 * 128 : 16) * size_t(n_heads); }
+	// Bytes beside one page of layer l: page table (4 words), live bits (4 words per token set); and where layers do not
+	// share them, or of the first layer that does, positions and a row's choice (a word and a bit per token and set).
+	size_t table_bytes(uint32_t l) const {
+		const size_t places = has_positions() && (n_groups > 1 || l == 0) ? 4 * 128 + 16 : 0;
+		return 16 + (16 + places) * n_heads;
+	}
 	bool has_positions() const { return chosen && !keeps_all; }
 	// Pages of a layer for fetched tokens, with this many packed pages.
 	uint32_t fetch_pages(const uint32_t (&pages)[kTiers]) const;

@@ -199,7 +199,8 @@ std::optional<IndexStep> Decoder::begin_index(KvPool& pool, std::span<const Row>
 		if (step[i].index) try {
 				step[i].index->make_room(step[i].step.draft + 1);
 			} catch (const Error& e) { throw RowError(i, e); }
-	return std::optional<IndexStep>(std::in_place, runner_.backend(), index_scratch_, pool, std::move(rows));
+	return std::optional<IndexStep>(std::in_place, runner_.backend(), index_scratch_, pool, std::move(rows), 0u,
+	                                cache_layers_.index_shape().n_layers);
 }
 
 // Stores keys of the rows' blocks, and chooses what rows attend to.

@@ -133,10 +133,11 @@ std::optional<IndexStep> Prefill::store_index(const LayerRows& r) {
 	if (!session_.index()) return std::nullopt;
 	std::vector<IndexRow> rows;
 	for (uint32_t i = 0; i < r.n; ++i) rows.push_back({session_.index(), session_.n_tokens() + at_ + i});
-	std::optional<IndexStep> index(std::in_place, e.backend(), e.index_scratch(), e.pool(), std::move(rows));
+	const uint32_t l = layers.index(layer_);
+	std::optional<IndexStep> index(std::in_place, e.backend(), e.index_scratch(), e.pool(), std::move(rows), l, 1u);
 	for (uint32_t i = 0, n; i < r.n; i += n) {
 		n = r.n - i;
-		const KvDst dst = index->destination(layers.index(layer_), i, n);
+		const KvDst dst = index->destination(l, i, n);
 		runner_.store_index_keys(layer_, r, i, n, dst);
 	}
 	return index;

@@ -74,6 +74,7 @@ layout(std430, binding = 5) readonly restrict buffer Tables { uint tables[]; };
 
 uint query_base = 0, row_first = 0, rows_here = 0, heads_here = 0, kv_head = 0;
 uint pages_at = 0, balance_at = 0; // words in tables and balance: the item's first page entry, the balancer
+uint live_at = 0, factors_at = 0;  // words in tables: live bits of the item's first page for the kv head, its factors
 uint query_at(uint j) {
 	const uint row = row_first + min(j / HEADS, max(rows_here, 1) - 1);
 	return query_base + (row * p.n_heads + min(j % HEADS, heads_here - 1)) * (HEAD_DIM / 4);
@@ -86,6 +87,7 @@ void queries_fit(uint c);
 
 #include "texel/keys.glsl"
 #include "lib/softcap.glsl"
+#include "lib/live_quads.glsl"
 
 // Word of a page's parameters where the kv head's largest norm is, or the largest (scale, zero) of n parameters in
 // bytes.
@@ -93,12 +95,35 @@ uint largest_word(const bool norms, uint n) {
 	return norms ? kv_norm_scale_word(p.n_kv_heads, kv_head, PAGE) : kv_byte_largest_word(n, kv_head);
 }
 
+// Adds a tile of quads: the lane's one, and whether the tile has it.
+void add_tile(uint quad, bool exists) {
+	const uint page = quad / PAGE_QUADS, in_page = quad % PAGE_QUADS;
+	const uint at = pages_at + page * 4, v_page = tables[at + 1];
+	const uint seen = exists ? live_word(live_at, quad) >> (in_page % 8 * 4) & 15u : 0u;
+
+	quad_scores(at, page, in_page);
+	const bvec4 blind = equal(uvec4(seen) & uvec4(1, 2, 4, 8), uvec4(0));
+	[[unroll]] for (uint j = 0; j < QUERIES; j++) score[j] = mix(scores(score[j]), vec4(NO_TOKEN), blind);
+	const uint v_word = v_page + kv_v_word(kv_head, in_page * 4, 0, HEAD_DIM, V_BITS, PAGE);
+	const uint v_param =
+	    V_BITS == 16 ? 0
+	                 : KV_AT(7) + tables[at + 3] +
+	                       (V_BOOK ? kv_norm_word(kv_head, in_page * 4, PAGE, V_BYTES ? 8u : 16u)
+	                               : kv_token_param(kv_head, 0, in_page * 4, HEAD_DIM, V_GROUP, PAGE) / (V_BYTES ? 2 : 1));
+	const uint v_largest = V_BYTES ? KV_AT(7) + tables[at + 3] +
+	                                     largest_word(V_BOOK, kv_token_param_words(p.n_kv_heads, HEAD_DIM, V_GROUP, PAGE))
+	                               : 0;
+	const uint v_factor = V_NORM ? KV_AT(8) + tables[factors_at + page] + kv_factor_word(kv_head, 0, HEAD_DIM) : 0;
+	tile_softmax(seen, v_param, v_largest);
+	tile_values(V_BITS == 16 ? KV_AT(3) / 4 + v_word / 4 : KV_AT(3) + v_word, seen, v_param, v_factor);
+}
+
 void main() {
 	const uint row_block = gl_WorkGroupID.x / p.blocks % p.row_blocks, in_item = row_block * TOKENS;
 	const uint item = KV_AT(4) + (p.first_work + gl_WorkGroupID.x / p.blocks / p.row_blocks) * ATTEND_WORDS;
 	const uint row = work[item + FIELD.row], part = work[item + FIELD.part], n_pages = work[item + FIELD.n_pages];
-	const uint live_at = KV_AT(5) + work[item + FIELD.live], live_stride = work[item + FIELD.live_stride],
-	           factors_at = KV_AT(5) + work[item + FIELD.factors];
+	factors_at = KV_AT(5) + work[item + FIELD.factors];
+	live_at = KV_AT(5) + work[item + FIELD.live] + gl_WorkGroupID.y * work[item + FIELD.live_stride];
 	pages_at = KV_AT(5) + work[item + FIELD.pages];
 	balance_at = KV_AT(9) + work[item + FIELD.balance];
 	row_first = min(row + in_item, p.n_rows - 1);
@@ -118,29 +143,17 @@ void main() {
 	if (K_TOKEN) sum_queries();
 
 	const uint n_quads = n_pages * PAGE_QUADS;
-	for (uint first = 0; first < n_quads; first += QUADS) {
-		const uint quad = min(first + LANE, n_quads - 1), page = quad / PAGE_QUADS, in_page = quad % PAGE_QUADS;
-		const uint at = pages_at + page * 4, v_page = tables[at + 1];
-		uint seen = tables[live_at + kv_head * live_stride + page * 4 + in_page / 8] >> (in_page % 8 * 4) & 15u;
-		if (first + LANE >= n_quads) seen = 0;
-
-		quad_scores(at, page, in_page);
-		const bvec4 blind = equal(uvec4(seen) & uvec4(1, 2, 4, 8), uvec4(0));
-		[[unroll]] for (uint j = 0; j < QUERIES; j++) score[j] = mix(scores(score[j]), vec4(NO_TOKEN), blind);
-		const uint v_word = v_page + kv_v_word(kv_head, in_page * 4, 0, HEAD_DIM, V_BITS, PAGE);
-		const uint v_param =
-		    V_BITS == 16
-		        ? 0
-		        : KV_AT(7) + tables[at + 3] +
-		              (V_BOOK ? kv_norm_word(kv_head, in_page * 4, PAGE, V_BYTES ? 8u : 16u)
-		                      : kv_token_param(kv_head, 0, in_page * 4, HEAD_DIM, V_GROUP, PAGE) / (V_BYTES ? 2 : 1));
-		const uint v_largest =
-		    V_BYTES ? KV_AT(7) + tables[at + 3] +
-		                  largest_word(V_BOOK, kv_token_param_words(p.n_kv_heads, HEAD_DIM, V_GROUP, PAGE))
-		            : 0;
-		const uint v_factor = V_NORM ? KV_AT(8) + tables[factors_at + page] + kv_factor_word(kv_head, 0, HEAD_DIM) : 0;
-		tile_softmax(seen, v_param, v_largest);
-		tile_values(V_BITS == 16 ? KV_AT(3) / 4 + v_word / 4 : KV_AT(3) + v_word, seen, v_param, v_factor);
+	if (GATHER) {
+		for (uint window = 0; window < n_quads; window += WINDOW_QUADS) {
+			const uint n = live_quads(live_at, window, n_quads);
+			for (uint first = 0; first < n; first += QUADS)
+				add_tile(window + live_quad(min(first + LANE, n - 1)), first + LANE < n);
+		}
+	} else {
+		for (uint first = 0; first < n_quads; first += QUADS) {
+			if (SKIP && dead_tile(live_at, first, n_quads)) continue;
+			add_tile(min(first + LANE, n_quads - 1), first + LANE < n_quads);
+		}
 	}
 	state_finish();
 	if (V_ROTATE) values_rotate_back();

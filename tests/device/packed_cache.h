@@ -33,16 +33,18 @@ struct Shape {
 	bool prompt = false;     // rows are prompt rows, and also see the prompt's tokens
 	float softcap = 0;       // as in Softmax
 	bool sinks = false;      // every head has one
+	uint32_t spread = 1;     // so many times the pages that the tokens need; more than 1: AttendGroup::sparse
 };
 struct PackedRow {
 	Shape s;
 	std::vector<TierSpec> tiers;
 	std::string text() const {
 		std::string r =
-		    fmt::format("attend: T {} heads {}:{} head_dim {}, {} splits{}{}{}{}{}", s.T, s.n_heads, s.n_kv_heads, s.D,
+		    fmt::format("attend: T {} heads {}:{} head_dim {}, {} splits{}{}{}{}{}{}", s.T, s.n_heads, s.n_kv_heads, s.D,
 		                s.splits, s.per_head ? ", live per head" : "", s.own_caches ? ", own caches" : "",
 		                s.item_rows > 1 ? fmt::format(", {} rows together", s.item_rows) : "",
-		                s.softcap > 0 ? fmt::format(", softcap {}", s.softcap) : "", s.sinks ? ", sinks" : "");
+		                s.softcap > 0 ? fmt::format(", softcap {}", s.softcap) : "", s.sinks ? ", sinks" : "",
+		                s.spread > 1 ? fmt::format(", few live in {} times the pages", s.spread) : "");
 		const auto quant = [](const Quant& q) {
 			return fmt::format("{}{}{}", q.bits,
 			                   q.bits == 16                   ? ""
@@ -120,7 +122,7 @@ class Builder {
 	double high(uint32_t at) const { return double(f16_to_f32(uint16_t(pool_[at] >> 16))); }
 
 	void add_tier(const TierSpec& t, uint32_t n, std::vector<std::vector<Token>>& out) {
-		const uint32_t H = s_.n_kv_heads, D = s_.D, n_pages = n ? (n + t.page - 1) / t.page + (n > 3) : 0;
+		const uint32_t H = s_.n_kv_heads, D = s_.D, n_pages = (n ? (n + t.page - 1) / t.page + (n > 3) : 0) * s_.spread;
 		const Quant &k = t.format.k, &v = t.format.v;
 		const bool channel = k.bits < 16 && k.scale == Scale::PerChannel;
 		uint32_t block = 0, factors = 0;
@@ -227,7 +229,7 @@ class Builder {
 				}
 			}
 			AttendGroup g;
-			g.format = r_.tiers[t].format, g.page = r_.tiers[t].page;
+			g.format = r_.tiers[t].format, g.page = r_.tiers[t].page, g.sparse = s_.spread > 1;
 			g.first_work = first_work, g.n_work = uint32_t(work.size()) - first_work;
 			if (g.n_work) c.groups.push_back(g);
 		}

@@ -62,6 +62,45 @@ TEST_CASE("attend: parameter blocks, channel factors, balanced keys") {
 	each_row(rows, run_packed);
 }
 
+TEST_CASE("attend: pages of which few tokens are live") {
+	const Quant factors = token(2, 64, Prescale::SqrtMax), balanced = token(4, 32, Prescale::Balance);
+	struct Way {
+		Format format;
+		uint32_t page, n, D, spread;
+		bool block = false;
+	};
+	std::vector<PackedRow> rows;
+	size_t i = 0;
+	for (const Way& w : std::initializer_list<Way>{
+	         {{}, 128, 40, 64, 40}, // more than two windows of lib/live_quads.glsl
+	         {{}, 32, 33, 128, 3},
+	         {{}, 64, 1, 256, 30},
+	         {{}, 128, 300, 256, 2},
+	         {{channel(2), token(2, 64)}, 32, 40, 64, 9},
+	         {{channel(4), token(4, 32)}, 128, 20, 128, 5},
+	         {{token(8, 32), token(8, 32)}, 128, 60, 128, 17},
+	         {{token(2, 64), token(2, 128)}, 64, 90, 128, 4},
+	         {{token(1, 32), bytes(token(2, 64))}, 32, 50, 64, 20},
+	         {{balanced, token(4, 128)}, 128, 70, 128, 7},
+	         {{channel(2), factors}, 32, 100, 64, 5, true},
+	         {{kF16, factors}, 64, 50, 128, 11},
+	     }) {
+		const auto& h = kHeads[i % 4];
+		rows.push_back({{.T = 1 + uint32_t(i % 2),
+		                 .n_heads = h[0],
+		                 .n_kv_heads = h[1],
+		                 .D = w.D,
+		                 .splits = 1 + uint32_t(i % 3),
+		                 .per_head = i % 4 == 1,
+		                 .own_caches = i % 2 == 1,
+		                 .spread = w.spread},
+		                {{w.format, w.page, w.n, w.block}}});
+		if (i % 4 == 0) rows.back().tiers.push_back({{}, 32, 9});
+		++i;
+	}
+	each_row(rows, run_packed);
+}
+
 TEST_CASE("attend: parameters in bytes") {
 	std::vector<PackedRow> rows;
 	size_t i = 0;

@@ -259,7 +259,8 @@ TEST_CASE("ops: index_live") {
 		for (uint32_t& w : bits) w = word();
 		std::vector<LiveWork> work;
 		for (const LiveItem& i : r.items) {
-			LiveWork w{.row = i.row, .n_pages = i.n_pages, .page = i.page, .first = i.first, .reserved = 0};
+			LiveWork w{};
+			w.row = i.row, w.n_pages = i.n_pages, w.page = i.page, w.first = i.first;
 			const auto space = [&](uint32_t n) {
 				tables.resize(tables.size() + 1 + random.below(3), 0x77777777u);
 				tables.resize(tables.size() + n, 0xffffffffu); // a page's words behind its tokens may be anything

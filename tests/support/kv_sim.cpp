@@ -90,7 +90,7 @@ uint32_t Sim::source(uint32_t l, uint32_t h, uint32_t src, uint32_t first, uint3
 void Sim::write(uint32_t l, uint32_t h, const KvMove& m, uint32_t i, uint32_t pos) {
 	SimPage& p = memory.page.at(m.page);
 	const PageFormat& f = plan.page_format(l, m.tier);
-	SIM_CHECK(p.layer == l && f.words == p.words && p.table_bytes == plan.table_bytes(), "page {} of layer {}", m.page,
+	SIM_CHECK(p.layer == l && f.words == p.words && p.table_bytes == plan.table_bytes(l), "page {} of layer {}", m.page,
 	          p.layer);
 	SIM_CHECK(p.owner == id || p.owner == SimPage::kNobody, "page {} belongs to sequence {}", m.page, p.owner);
 	SIM_CHECK(!memory.shared(m.page), "page {} is shared and written", m.page);
