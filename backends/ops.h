@@ -186,7 +186,7 @@ struct AttendGroup { // work items whose pages share a format and the buffers th
 	View k_params = {}, v_params = {}; // the same for (scale, zero) words; empty when bits is 16
 	View v_factors = {};               // the same for channel factors; empty unless format.v.norm is SqrtMax
 	uint32_t first_work = 0, n_work = 0;
-	uint32_t n_pages = 0; // pages its work items read, each counted once; for accounting
+	uint32_t n_pages = 0; // pages its work items read, each counted once; of sparse ones so many as live tokens fill
 	// Few of the pages' tokens are live: a device should read only those. Work items have one row.
 	bool sparse = false;
 };

@@ -705,7 +705,7 @@ typedef struct {
 	uint64_t prompt_bytes;       /* while a prompt of ctx tokens is read */
 	uint64_t reserve_bytes;      /* left to the driver */
 	uint64_t cache_bytes;        /* left for the cache; 0: the others take everything */
-	uint64_t kv_bytes;           /* of a cache of ctx tokens */
+	uint64_t kv_bytes;           /* most of a cache of ctx tokens, as a prompt or one by one */
 	uint64_t kv_f16_bytes;       /* of the same tokens in f16 */
 	double stored_bits;          /* per element of the cache, including parameters and f16 tokens */
 	uint64_t host_weight_bytes;  /* in host memory, read by the device over the bus */

@@ -56,7 +56,7 @@ int64_t to_integer(const std::string& name, std::string_view s, int64_t lowest, 
 	const int shift = suffix && ec == std::errc() && v >= 0 ? unit_shift(unit) : unit.empty() ? 0 : -1;
 	if (s.empty() || ec != std::errc() || shift < 0 || v < lowest || v > highest >> shift || v << shift < lowest)
 		fail(Code::Invalid, "{} is '{}', expected an integer from {} to {}{}", name, one_line(s), lowest, highest,
-		     suffix ? ", like 4096 or 32k" : "");
+		     suffix && highest >= 32768 ? ", like 4096 or 32k" : "");
 	return v << shift;
 }
 

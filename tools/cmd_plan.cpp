@@ -286,7 +286,9 @@ void add_plan(Command& root) {
 	          "95 % interval; absent where it was not measured with these options"},
 	         {"stored_bits_per_element", "everything counted"},
 	         {"code_bits_per_element", "codes alone, f16 window apart"},
-	         {"ratio, bytes, f16_bytes", "16 / stored bits; of the cache; of a plain f16 cache"},
+	         {"ratio, bytes, most_bytes, f16_bytes",
+	          "16 / stored bits; of the cache behind one prompt; at most, while tokens come one by one; of a plain f16 "
+	          "cache"},
 	         {"parts, bits_per_element", "{f16, codes, k_params, v_params, slack, tables, live}"},
 	         {"token_sets, pages", "number of token sets; pages {recent, salient, regular: {tokens, fill}}"},
 	         {"layers", "[{layer, k_codes_of, v_codes_of, recent, salient, regular: {k, v: {bits, scale, group, norm, "

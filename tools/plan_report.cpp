@@ -2,6 +2,7 @@
 #include "tools/plan_report.h"
 #include "engine/core/system/files.h"
 #include "engine/core/utf8.h"
+#include "engine/kv_host/counts.h"
 #include "tools/hub/names.h"
 #include "tools/terminal.h"
 #include <algorithm>
@@ -232,7 +233,7 @@ std::string tiers_text(const KvPlan& plan) {
 struct Ranked {
 	const Planned* policy;
 	double loss;  // to sort by: measured divergence; infinite where none was measured; evicting comes last
-	size_t bytes; // bytes of the subject's tokens
+	size_t bytes; // most bytes of the subject's tokens
 };
 
 // A row per policy of tools/dev/quality_smollm2.csv that can be planned for a context longer than what was measured.
@@ -384,6 +385,7 @@ Json plan_json(const Planned& planned, const PlanSubject& s) {
 	    {"code_bits_per_element", code_bits(plan)},
 	    {"ratio", 16 / stored},
 	    {"bytes", b.total()},
+	    {"most_bytes", most_bytes(plan, s.n_tokens)},
 	    {"f16_bytes", plan.f16_bytes(s.n_tokens)}};
 	if (measured)
 		j["measured"] = {{"model", kMeasuredModel},
@@ -430,6 +432,9 @@ void print_plan(const Planned& planned, const PlanSubject& s) {
 			out += fmt::format("  {:<22}{:>12}{:>16.3f}\n", p.what, human_bytes(double(b.*p.bytes)),
 			                   double(b.*p.bytes) * 8 / elements);
 	out += fmt::format("  {:<22}{:>12}{:>16.3f}\n", "stored", human_bytes(double(b.total())), stored);
+	if (const size_t most = most_bytes(plan, s.n_tokens); most > b.total())
+		out += fmt::format("  {:<22}{:>12}{:>16.3f}  while tokens come one by one and the window fills up\n", "at most",
+		                   human_bytes(double(most)), double(most) * 8 / elements);
 	if (plan.fetches())
 		out += fmt::format("  {:<22}{:>12}  in host memory, of which a step fetches {} tokens per layer and kv head\n",
 		                   "f16 copy", human_bytes(double(plan.f16_bytes(s.n_tokens))), plan.policy.fetch);
@@ -448,7 +453,7 @@ void print_ranking(const std::vector<Planned>& plans, const PlanSubject& s) {
 	for (const Planned& p : plans) {
 		const MeasuredQuality* m = measured_quality(p.plan.policy);
 		const double none = std::numeric_limits<double>::infinity();
-		rows.push_back({&p, p.expected >= 0 ? p.expected : m ? m->kld : none, bytes_at(p.plan, s.n_tokens).total()});
+		rows.push_back({&p, p.expected >= 0 ? p.expected : m ? m->kld : none, most_bytes(p.plan, s.n_tokens)});
 	}
 	std::stable_sort(rows.begin(), rows.end(), [](const Ranked& a, const Ranked& b) {
 		const PlanVerdict &x = a.policy->verdict, &y = b.policy->verdict;
@@ -496,11 +501,11 @@ void print_ranking(const std::vector<Planned>& plans, const PlanSubject& s) {
 	write_stdout(head + "\n");
 	print_table(table);
 	write_stdout(fmt::format(
-	    "\nKLD: KL divergence from an f16 cache, nats per token, as measured on {} with {}\n"
-	    "(tools/BENCHMARKS.md){}. -: not measured with\nthese options. forgets: evicts tokens, which cannot "
-	    "be recalled.{}\n",
+	    "\nGiB: the most that the tokens take, also while they come one by one.\n"
+	    "KLD: KL divergence from an f16 cache, nats per token, as measured on {} with {}\n(tools/BENCHMARKS.md){}.\n"
+	    "-: not measured with these options. forgets: evicts tokens, which cannot be recalled.{}\n",
 	    kMeasuredModel, kMeasuredHow,
-	    s.is_measured ? "" : "; not measured for this model, 'kvrun eval' and 'kvrun tune' do that",
+	    s.is_measured ? "" : "; not measured for this model,\n'kvrun eval' and 'kvrun tune' do that",
 	    std::ranges::any_of(plans, [](const Planned& p) { return p.expected >= 0; })
 	        ? " ~: expected for this model, by 'kvrun tune'."
 	        : ""));

@@ -3,6 +3,7 @@
 #include "backends/weight_rows.h"
 #include "engine/api/objects.h"
 #include "engine/api/weight_options.h"
+#include "engine/kv_host/counts.h"
 #include "engine/run/engine.h"
 #include "engine/run/memory_plan.h"
 #include "engine/run/tuning_file.h"
@@ -77,7 +78,7 @@ kvrun_status kvrun_plan_memory(kvrun_plan* out, const kvrun_plan_options* option
 		p.prompt_bytes = account.prompt;
 		p.reserve_bytes = account.reserve;
 		p.cache_bytes = account.cache + account.window + account.states;
-		p.kv_bytes = bytes_at(plan, p.ctx).total() + account.window + account.states;
+		p.kv_bytes = most_bytes(plan, p.ctx) + account.window + account.states;
 		p.kv_f16_bytes = kv_f16_bytes(c) * p.ctx;
 		p.fits = p.kv_bytes <= p.cache_bytes;
 		p.most_tokens = capacity(plan, model, memory).by_memory;

@@ -14,7 +14,8 @@ void RowChoices::add(const KvSequence& s, uint32_t first, uint32_t n) {
 	ranges_.reserve(ranges_.size() + 1);
 	ranges_.push_back({pool_.tables().take(n * words), n * words});
 	for (uint32_t i = 0; i < n; ++i)
-		rows_.push_back({&s, first + i, {ranges_.back().at + i * words, s.plan().n_heads == 1 ? 0 : stride}});
+		rows_.push_back(
+		    {&s, first + i, {ranges_.back().at + i * words, s.plan().n_heads == 1 ? 0 : stride, s.plan().chosen}});
 }
 
 const RowChoice* RowChoices::of(uint32_t row) const {

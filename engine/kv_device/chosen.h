@@ -9,6 +9,7 @@ namespace kvrun {
 struct RowChoice {   // of a row
 	uint32_t at;     // word of pool().tables(): (n_heads, stride); pages numbered as PageRun counts
 	uint32_t stride; // words between kv heads, 0 where they share a set
+	uint32_t most;   // tokens that it attends to
 	uint32_t live_word(uint32_t page) const { return at + page * 4; }
 };
 

@@ -5,7 +5,7 @@
 namespace kvrun {
 
 KvPlan with_index(KvPlan p, const IndexShape& index) {
-	p.chosen = index.n_layers && !p.fetches();
+	p.chosen = index.n_layers && !p.fetches() ? (index.most + 1) * index.block : 0;
 	p.index_token_bytes = p.chosen ? index.token_bytes() : 0;
 	return p;
 }

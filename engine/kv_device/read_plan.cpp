@@ -65,7 +65,7 @@ void ReadPlan::add_run(const ReadRows& r, uint32_t l, const PageRun& run, Attend
 		w.pages += at * 4, w.live += at * 4, w.factors += at;
 		g.work.push_back(w);
 	}
-	g.args.n_pages += run.n;
+	g.args.n_pages += r.choice ? std::min(run.n, ceil_div(r.choice->most, g.args.page)) : run.n;
 }
 
 void ReadPlan::add_fetched(const ReadRows& r, uint32_t l, uint32_t& part) {

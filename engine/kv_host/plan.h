@@ -65,9 +65,10 @@ struct KvPlan {
 	bool salient_stays;    // Salient is 16 bits: its tokens keep their f16 slot, and can still be demoted
 	bool empties_f16;      // a flush may leave no token in f16; then its pages are freed
 	uint32_t window = 0;   // tokens that a row sees, its own and the latest before it; 0: all that are cached
-	// An indexer chooses what rows attend to: the device has positions of tokens in slots, unless slots are in the
-	// order of positions (keeps_all); keys of the indexer take so many bytes per token.
-	bool chosen = false;
+	// Most tokens of the cache that a row attends to, which an indexer chooses; 0: all. The device then has positions
+	// of tokens in slots, unless slots are in the order of positions (keeps_all); keys of the indexer take so many
+	// bytes per token.
+	uint32_t chosen = 0;
 	size_t index_token_bytes = 0;
 	uint32_t n_groups; // token structures: 1, or n_layers if each layer judges separately
 	uint32_t n_heads;  // token sets per structure: 1, or n_kv_heads
@@ -76,13 +77,14 @@ struct KvPlan {
 	bool fetches() const { return policy.fetch > 0; }
 	bool speculates() const { return fetches() && !policy.fetch_sync; }
 	bool ranked() const { return ranks_by_score(policy.select.rank); }
-	// Bytes beside one page of layer l: page table (4 words), live bits (4 words per token set); and where layers do not
-	// share them, or of the first layer that does, positions and a row's choice (a word and a bit per token and set).
+	// Bytes beside one page of layer l: page table (4 words), live bits (4 words per token set); and where layers do
+	// not share them, or of the first layer that does, positions and a row's choice (a word and a bit per token and
+	// set).
 	size_t table_bytes(uint32_t l) const {
 		const size_t places = has_positions() && (n_groups > 1 || l == 0) ? 4 * 128 + 16 : 0;
 		return 16 + (16 + places) * n_heads;
 	}
-	bool has_positions() const { return chosen && !keeps_all; }
+	bool has_positions() const { return chosen > 0 && !keeps_all; }
 	// Pages of a layer for fetched tokens, with this many packed pages.
 	uint32_t fetch_pages(const uint32_t (&pages)[kTiers]) const;
 	uint32_t fetch_slots(const uint32_t (&pages)[kTiers]) const; // most tokens that can be fetched then

@@ -105,14 +105,14 @@ void add_tile(uint quad, bool exists) {
 	const bvec4 blind = equal(uvec4(seen) & uvec4(1, 2, 4, 8), uvec4(0));
 	[[unroll]] for (uint j = 0; j < QUERIES; j++) score[j] = mix(scores(score[j]), vec4(NO_TOKEN), blind);
 	const uint v_word = v_page + kv_v_word(kv_head, in_page * 4, 0, HEAD_DIM, V_BITS, PAGE);
-	const uint v_param =
-	    V_BITS == 16 ? 0
-	                 : KV_AT(7) + tables[at + 3] +
-	                       (V_BOOK ? kv_norm_word(kv_head, in_page * 4, PAGE, V_BYTES ? 8u : 16u)
-	                               : kv_token_param(kv_head, 0, in_page * 4, HEAD_DIM, V_GROUP, PAGE) / (V_BYTES ? 2 : 1));
-	const uint v_largest = V_BYTES ? KV_AT(7) + tables[at + 3] +
-	                                     largest_word(V_BOOK, kv_token_param_words(p.n_kv_heads, HEAD_DIM, V_GROUP, PAGE))
-	                               : 0;
+	const uint v_params_at = KV_AT(7) + tables[at + 3]; // of the page
+	uint v_param = 0;
+	if (V_BITS < 16 && V_BOOK) v_param = v_params_at + kv_norm_word(kv_head, in_page * 4, PAGE, V_BYTES ? 8u : 16u);
+	if (V_BITS < 16 && !V_BOOK)
+		v_param = v_params_at + kv_token_param(kv_head, 0, in_page * 4, HEAD_DIM, V_GROUP, PAGE) / (V_BYTES ? 2 : 1);
+	uint v_largest = 0;
+	if (V_BYTES)
+		v_largest = v_params_at + largest_word(V_BOOK, kv_token_param_words(p.n_kv_heads, HEAD_DIM, V_GROUP, PAGE));
 	const uint v_factor = V_NORM ? KV_AT(8) + tables[factors_at + page] + kv_factor_word(kv_head, 0, HEAD_DIM) : 0;
 	tile_softmax(seen, v_param, v_largest);
 	tile_values(V_BITS == 16 ? KV_AT(3) / 4 + v_word / 4 : KV_AT(3) + v_word, seen, v_param, v_factor);

@@ -24,12 +24,13 @@ inline const char* device() {
 
 struct Engine {
 	kvrun_engine* h = nullptr;
-	explicit Engine(const std::string& model = kModel) {
+	explicit Engine(const std::string& model = kModel, uint64_t kv_budget = 0) {
 		kvrun_device_options d = KVRUN_DEVICE_OPTIONS_INIT;
 		d.device = device();
 		kvrun_engine_options o = KVRUN_ENGINE_OPTIONS_INIT;
 		o.model_path = model.c_str();
 		o.device = &d;
+		o.kv_budget_bytes = kv_budget;
 		const kvrun_status s = kvrun_engine_open(&h, &o);
 		INFO(error());
 		REQUIRE(s == KVRUN_OK);

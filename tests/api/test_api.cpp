@@ -94,6 +94,32 @@ TEST_CASE("api: a memory plan needs the model's header alone") {
 	CHECK(kvrun_plan_memory(&p, &o) == KVRUN_ENOTFOUND);
 }
 
+TEST_CASE("api: a cache has room in the bytes that its plan names") {
+	constexpr uint32_t kCtx = 400;
+	for (const char* kv : {"fp16", "kivi2", "turbo2", "zipcache", "h2o", "logquant", "mikv"}) {
+		CAPTURE(kv);
+		kvrun_plan_options o = KVRUN_PLAN_OPTIONS_INIT;
+		o.model_path = kModel.c_str();
+		o.kv = kv, o.ctx = kCtx, o.memory_bytes = 64 << 20;
+		kvrun_plan p = KVRUN_PLAN_INIT;
+		REQUIRE(kvrun_plan_memory(&p, &o) == KVRUN_OK);
+		const Engine e(kModel, p.kv_bytes);
+		const Session s(e, kv, kCtx);
+		const std::vector<uint32_t> prompt(kCtx / 2, 5);
+		REQUIRE_MESSAGE(kvrun_prefill(s.h, prompt.data(), prompt.size(), nullptr, nullptr) == KVRUN_OK, error());
+		while (s.n_tokens() < kCtx)
+			REQUIRE_MESSAGE(kvrun_decode(&s.h, prompt.data(), 1, nullptr, nullptr) == KVRUN_OK, error());
+		// What the plan says of fitting goes by the same bytes.
+		for (const int more : {-1, 0}) {
+			o.memory_bytes = p.memory_bytes - p.cache_bytes + p.kv_bytes + more;
+			kvrun_plan q = KVRUN_PLAN_INIT;
+			REQUIRE(kvrun_plan_memory(&q, &o) == KVRUN_OK);
+			CHECK(q.fits == (q.cache_bytes >= q.kv_bytes));
+			CHECK((q.fits == 1) == (q.most_tokens >= kCtx));
+		}
+	}
+}
+
 TEST_CASE("api: a plan with weights in host memory") {
 	kvrun_plan_options o = KVRUN_PLAN_OPTIONS_INIT;
 	o.model_path = "synth:qwen3-30b-a3b:q4_k";

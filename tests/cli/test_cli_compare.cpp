@@ -213,6 +213,10 @@ TEST_CASE("compare: what is wrong on the command line is said before anything is
 	says({"-m", kModel, "--kv", "nothing"}, 2, "nothing");
 	says({"-m", kModel, "--baseline", "/nowhere"}, 3, "/nowhere/run.json: cannot be read");
 	says({}, 2, "-m names no model");
+	const std::string other = R"({"model": {"file": "other.gguf", "fingerprint": "00"}})";
+	std::ofstream(folder.path / "run.json") << other;
+	says({"-m", kModel, "--device", "cpu"}, 2, "has the results of other.gguf; name another folder");
+	CHECK(fs::file_size(folder.path / "run.json") == other.size());
 }
 
 TEST_CASE("compare merge: help, and what it does not take") {

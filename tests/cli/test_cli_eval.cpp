@@ -174,6 +174,9 @@ TEST_CASE("eval: a table, and the same as JSON") {
 	CHECK(t["results"][0]["policy"] == "fp16");
 	CHECK(t["results"][0]["kld_mean"] == 0);
 	CHECK(t["results"][1]["tokens"] == 8);
+	CHECK(t["results"][1]["f16_share"] > 0.9);
+	CHECK(text.err.find("rtn8 still had") != std::string::npos);
+	CHECK(text.err.find("fp16 still had") == std::string::npos);
 }
 
 TEST_CASE("eval: several texts, beside a named policy") {
@@ -203,6 +206,7 @@ TEST_CASE("eval: several texts, beside a named policy") {
 	CHECK(table.out.find("record40.txt: 1 chunks of 160 tokens") != std::string::npos);
 	CHECK(table.out.find("README.md: 1 chunks of 160 tokens") != std::string::npos);
 	CHECK(table.out.find("less that of rtn4,flush=1") != std::string::npos);
+	CHECK(table.err.find("still had") == std::string::npos);
 	args.insert(args.end(), {"--json", "--together", "2"});
 	const Ran r = run_program(args);
 	REQUIRE(r.code == 0);

@@ -187,6 +187,7 @@ TEST_CASE("plan: the parts add up, in bytes and in bits per element") {
 		for (const auto& p : j["parts"].items()) bytes += p.value().get<size_t>();
 		for (const auto& p : j["bits_per_element"].items()) bits += p.value().get<double>();
 		CHECK(bytes == j["bytes"]);
+		CHECK(j["most_bytes"] >= j["bytes"]);
 		CHECK(bits == doctest::Approx(j["stored_bits_per_element"].get<double>()).epsilon(1e-9));
 		CHECK(j["ratio"].get<double>() == doctest::Approx(double(j["f16_bytes"]) / double(j["bytes"])).epsilon(1e-9));
 		CHECK(j["f16_bytes"] == size_t(32) * 8 * 128 * 2 * 2 * 3000);

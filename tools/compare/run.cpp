@@ -101,6 +101,17 @@ void write_tokens(const Json& run, const std::string& folder) {
 	}
 }
 
+// Results of one model are not mixed with those of another.
+void check_folder(const Options& o, const Json& model) {
+	std::ifstream in(sys::path_of(o.folder + "/run.json"));
+	if (!in) return;
+	const Json before = Json::parse(in, nullptr, /*allow_exceptions=*/false);
+	const Json of = before.is_object() ? before.value("model", Json::object()) : Json::object();
+	if (of.is_object() && of.contains("fingerprint") && of["fingerprint"] != model["fingerprint"])
+		fail(Code::Invalid, "-o {}: has the results of {}; name another folder, or remove this one", one_line(o.folder),
+		     one_line(of.value("file", "another model")));
+}
+
 } // namespace
 
 const std::vector<Stage>& stages() {
@@ -134,6 +145,7 @@ Json compare_devices(const Options& o) {
 	Json run = {{"schema", kSchema}, {"version", KVRUN_VERSION}, {"commit", build_commit()}, {"time", utc_now()}};
 	run["machine"] = find_machine(o.anonymous);
 	run["model"] = describe_model(o.model);
+	check_folder(o, run["model"]);
 	run["options"] = describe_options(o);
 	run["environment"] = environment();
 	const std::vector<Device> devices = find_devices(o);

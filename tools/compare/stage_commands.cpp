@@ -38,7 +38,7 @@ Json run_speed(const Options& o, const Device& d) {
 
 Json run_quality(const Options& o, const Device& d) {
 	const uint32_t most = read_config(Gguf::open(o.model)).max_seq;
-	const std::string chunk = std::to_string(std::min<uint32_t>(o.quick ? 128 : 512, most)),
+	const std::string chunk = std::to_string(std::min<uint32_t>(o.quick ? 256 : 512, most)),
 	                  text = o.text.empty() ? o.folder + "/text.txt" : o.text;
 	const std::vector<std::string> common = {"--model", o.model, "--device", d.select, "--kv", o.kv, "--json"};
 	std::vector<std::string>

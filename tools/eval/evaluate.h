@@ -15,14 +15,16 @@ struct EvalHooks {
 };
 struct EvalCost {           // of all sequences of one policy
 	double stored_bits = 0; // per element of the cache, overhead included, mean over sequences
+	double f16_share = 0;   // of the tokens at a sequence's end, those that were still in f16; mean over sequences
 	double prefill_s = 0, decode_s = 0;
 	uint64_t prefill_tokens = 0, decode_tokens = 0;
 	double ratio() const { return stored_bits > 0 ? 16 / stored_bits : 0; } // compression relative to f16
 	void add(const EvalCost& other, uint32_t sequences,
 	         uint32_t other_sequences) { // numbers of sequences weigh the bits
-		if (other_sequences)
-			stored_bits =
-			    (stored_bits * sequences + other.stored_bits * other_sequences) / (sequences + other_sequences);
+		const auto mean = [&](double& own, double x) {
+			if (other_sequences) own = (own * sequences + x * other_sequences) / (sequences + other_sequences);
+		};
+		mean(stored_bits, other.stored_bits), mean(f16_share, other.f16_share);
 		prefill_s += other.prefill_s, decode_s += other.decode_s;
 		prefill_tokens += other.prefill_tokens, decode_tokens += other.decode_tokens;
 	}

@@ -22,20 +22,28 @@ class CostMeter {
 		return logits;
 	}
 	void end(Session& s) { // call at the end of a sequence, when its cache is largest
-		bits_ += double(s.kv_bytes().total()) * 8 / (double(s.f16_bytes()) / 2);
-		++sequences_;
+		const KvBytes b = s.kv_bytes();
+		bits_ += double(b.total()) * 8 / (double(s.f16_bytes()) / 2);
+		f16_ += double(b.f16) / double(s.f16_bytes());
+		if (++sequences_ == 1) first_ = cost_;
 	}
+	// The first sequence compiles pipelines: with others, its time does not count.
 	EvalCost cost() const {
 		EvalCost c = cost_;
+		if (sequences_ > 1) {
+			c.prefill_s -= first_.prefill_s, c.decode_s -= first_.decode_s;
+			c.prefill_tokens -= first_.prefill_tokens, c.decode_tokens -= first_.decode_tokens;
+		}
 		c.stored_bits = sequences_ ? bits_ / double(sequences_) : 0;
+		c.f16_share = sequences_ ? f16_ / double(sequences_) : 0;
 		return c;
 	}
 
  private:
 	using Clock = std::chrono::steady_clock;
 	static double since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
-	EvalCost cost_;
-	double bits_ = 0;
+	EvalCost cost_, first_;
+	double bits_ = 0, f16_ = 0;
 	uint64_t sequences_ = 0;
 };
 
