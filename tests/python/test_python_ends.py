@@ -150,6 +150,31 @@ def test_answers_begin_where_a_prompt_was_read(engine):
         engine.session().ask([])
 
 
+@pytest.mark.parametrize("read", [lambda s, t: s.prefill(t), lambda s, t: s.ask(t, max_tokens=0)])
+def test_a_refused_continuation_changes_nothing(engine, read):
+    s, tokens = engine.session(), engine.tokenize(ONCE)
+    read(s, tokens)
+    for _ in range(2):
+        with pytest.raises(kvrun.InvalidArgument, match="top_p is 7"):
+            s.ask([], top_p=7)
+        with pytest.raises(kvrun.InvalidArgument, match="top_p is 7"):
+            asyncio.run(s.aask([], top_p=7))
+    assert s.tokens.tolist() == tokens.tolist()
+    assert s.ask([], **GREEDY).text == engine.session().ask(ONCE, **GREEDY).text
+    s.truncate(len(tokens))
+    s.truncate(len(tokens) - 1) # not the end of an answer any more
+    s.prefill(tokens[-1:])
+    assert s.ask([], **GREEDY).text == engine.session().ask(ONCE, **GREEDY).text
+
+
+def test_a_cancelled_prompt_goes_on(engine):
+    tokens = engine.tokenize(ONCE * 100)
+    s, canceller = engine.session(), kvrun.Canceller()
+    answer = s.ask(tokens, canceller=canceller, progress=lambda done: canceller.cancel(), **GREEDY)
+    assert answer.stop_reason == "cancelled" and len(s) < len(tokens)
+    assert s.ask([], **GREEDY).tokens.tolist() == engine.session().ask(tokens, **GREEDY).tokens.tolist()
+
+
 def test_messages_of_the_assistant_go_on(engine):
     question = {"role": "user", "content": "Hello"}
     chat = engine.session(chat="chatml")

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import queue
 import sys
 import threading
@@ -96,6 +97,7 @@ class Scheduler:
             self._batch.add(request)
             self._active[id(request)] = stream
         except Exception as error:
+            stream.give_up()
             stream.end(error)
 
     def _step(self) -> None:
@@ -127,6 +129,11 @@ class AsyncStream:
         self._turn = self._session.turn(self._prompt)
         self.request = self._turn.request(self._sampling)
         return self.request
+
+    def give_up(self) -> None:
+        if self._turn is not None:
+            with contextlib.suppress(KvrunError):
+                self._turn.give_up()
 
     def push(self) -> None:
         text = self.request.take_text() if self.request is not None else ""

@@ -394,6 +394,8 @@ class Engine(Tokenizing):
         array, sessions = token_array(tokens), list(sessions)
         if len(array) != len(sessions):
             raise invalid(f"{len(array)} tokens for {len(sessions)} sessions")
+        for session in sessions:
+            session.end_of_answer = None
         list_ = ffi.new("kvrun_session *[]", [s.handle.pointer for s in sessions])
         logits = np.empty((len(sessions), self.info.vocab), np.float32)
         with running():

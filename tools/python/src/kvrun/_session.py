@@ -32,12 +32,20 @@ class Turn:
     """A prompt as the session's next tokens, and the change of the conversation when it is answered."""
 
     def __init__(self, session: Session, prompt: Tokens, messages: Sequence[Message] | None,
-                 goes_on: bool = False) -> None:
+                 goes_on: bool = False, taken_back: bool = False) -> None:
         self._session = session
         self.prompt = prompt
         self._messages = messages  # with the question; None: no conversation
         self._goes_on = goes_on  # the answer continues the last message, which is the assistant's
         self._first = len(session)  # position of the prompt
+        self.taken_back = taken_back  # the prompt was in the session before
+
+    def give_up(self) -> None:
+        """The answer does not begin: the session becomes what it was."""
+        if self.taken_back:
+            end = self._session.end_of_answer
+            self._session.prefill(self.prompt, logits=False)
+            self._session.end_of_answer = None if end is None else (len(self._session), self.prompt[:0])
 
     def request(self, sampling: Sampling, session: Session | None = None) -> Request:
         """The answer with these options. session: a fork of the turn's session that answers instead."""
@@ -63,11 +71,13 @@ class Turn:
                 session.messages = [*self._messages, {"role": "assistant", "content": answer.text}]
         if session.handle.closed:
             return
-        # The last token that is chosen is not read: the next answer reads it, if it continues this one.
-        held = len(session)
-        unread = self._first + len(self.prompt) + len(answer.tokens) - held
-        tail = answer.tokens[len(answer.tokens) - unread:] if 0 <= unread <= len(answer.tokens) else answer.tokens[:0]
-        session.end_of_answer(held, tail)
+        # The last token that is chosen is not read, nor is the rest of a prompt that was cancelled: the next answer reads
+        # them, if it continues this one.
+        import numpy as np
+
+        tokens, held = np.concatenate([self.prompt, answer.tokens]), len(session)
+        unread = self._first + len(tokens) - held
+        session.end_of_answer = (held, tokens[len(tokens) - unread:] if 0 <= unread <= len(tokens) else tokens[:0])
 
 
 class Stream:
@@ -147,7 +157,8 @@ class Session:
                  variables: dict[str, Any] | None, system: str | None, messages: Sequence[Message] = ()) -> None:
         self.engine = engine
         self._model: Model | None = model
-        self._end: tuple[int, Tokens] | None = None  # of the last answer: its position, and tokens not yet read
+        # Position of the end of the last answer, and its tokens that are not yet read; None: other tokens followed.
+        self.end_of_answer: tuple[int, Tokens] | None = None
         self.handle = handle
         self.chat = chat  # False: texts are plain; True: the file's template; else a template
         self.variables = variables
@@ -229,11 +240,12 @@ class Session:
             check(lib.kvrun_session_fork(out, self.handle.pointer))
         handle = Handle(out[0], lib.kvrun_session_free, "session")
         fork = Session(self.engine, self.model, handle, self.chat, self.variables, None, self.messages)
-        fork._end = self._end
+        fork.end_of_answer = self.end_of_answer
         return fork
 
     def truncate(self, n_tokens: int) -> None:
         """Removes the tokens from position n_tokens on, if that is exact; see exact_position()."""
+        self.end_of_answer = None
         check(lib.kvrun_session_truncate(self.handle.pointer, whole(n_tokens, "n_tokens")))
 
     def exact_position(self, n_tokens: int) -> int:
@@ -246,6 +258,7 @@ class Session:
         """Truncates the session to its common beginning with `tokens`, leaving at least one of them to read; returns
         how many it then holds."""
         array = token_array(tokens)
+        self.end_of_answer = None
         out = ffi.new("uint32_t *")
         check(lib.kvrun_session_keep_common(self.handle.pointer, from_array(array, "uint32_t[]"), len(array), out))
         return int(out[0])
@@ -283,20 +296,17 @@ class Session:
     def _continuation(self) -> Turn:
         """No new tokens: the answer continues the last one, or what was read."""
         held = len(self)
-        ended = self._end is not None and self._end[0] == held
-        tokens = self._end[1] if ended and self._end is not None else self.tokens[:0]
-        if not len(tokens):  # the state after the last token is that token, read again
-            if not held:
-                raise invalid("the session is empty: there is nothing to continue")
-            all_tokens = self.tokens
-            tokens = all_tokens[self.keep_common(all_tokens):]
-            if ended:
-                self.end_of_answer(held - len(tokens), tokens)  # if it is not read now, it is the next time
-        goes_on = ended and bool(self.messages) and self.messages[-1].get("role") == "assistant"
-        return Turn(self, tokens, self.messages if goes_on else None, goes_on)
-
-    def end_of_answer(self, held: int, unread: Tokens) -> None:
-        self._end = (held, unread)
+        end = self.end_of_answer
+        goes_on = end is not None and bool(self.messages) and self.messages[-1].get("role") == "assistant"
+        messages = self.messages if goes_on else None
+        if end is not None and end[0] == held and len(end[1]):
+            return Turn(self, end[1], messages, goes_on)
+        if not held:
+            raise invalid("the session is empty: there is nothing to continue")
+        tokens = self.tokens
+        tokens = tokens[self.keep_common(tokens):]  # logits come out of the last token, which is read again
+        self.end_of_answer = end
+        return Turn(self, tokens, messages, goes_on, taken_back=True)
 
     def stream(self, prompt: Prompt, **sampling: Unpack[SamplingOptions]) -> Stream:
         """Answers a prompt; iterate over the pieces of text.
@@ -307,7 +317,11 @@ class Session:
         """
         checked = Sampling(sampling)
         turn = self.turn(prompt)
-        return Stream(self.model.handle, turn, turn.request(checked))
+        try:
+            return Stream(self.model.handle, turn, turn.request(checked))
+        except BaseException:
+            turn.give_up()
+            raise
 
     def ask(self, prompt: Prompt, **sampling: Unpack[SamplingOptions]) -> Answer:
         """The whole answer; arguments as for stream()."""
@@ -338,6 +352,7 @@ class Session:
 
         array = token_array(prompt)
         out = np.empty(self.model.info.vocab, np.float32) if logits else None
+        self.end_of_answer = None
         with reading(canceller) as options:
             check(lib.kvrun_prefill(self.handle.pointer, from_array(array, "uint32_t[]"), len(array), options,
                                     NULL if out is None else from_array(out, "float[]")))
@@ -349,6 +364,7 @@ class Session:
 
         array = token_array(prompt)
         out = np.empty((len(array), self.model.info.dim), np.float32)
+        self.end_of_answer = None
         with reading() as options:
             check(lib.kvrun_hidden_states(self.handle.pointer, from_array(array, "uint32_t[]"), len(array), options,
                                           from_array(out, "float[]")))
@@ -362,6 +378,7 @@ class Session:
         how = pooling_number(pooling)
         array = token_array(prompt)
         out = np.empty(self.model.info.vector_dim, np.float32)
+        self.end_of_answer = None
         with reading() as options:
             check(lib.kvrun_embed(self.handle.pointer, from_array(array, "uint32_t[]"), len(array), how, options,
                                   from_array(out, "float[]")))

@@ -126,8 +126,8 @@ class Policy(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A finished answer. stop_reason: "length", "context", "end", "stop" or "cancelled". seed: with it the answer can be
-    repeated."""
+    """A finished answer. stop_reason: "length", "context", "end", "stop" or "cancelled". seed: that it was sampled
+    with."""
 
     text: str
     tokens: Tokens
