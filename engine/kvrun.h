@@ -181,7 +181,7 @@ typedef struct {
 	uint64_t kv_budget_bytes;           /* for the caches of all sessions; 0: the free device memory */
 	uint32_t ubatch;                    /* most prompt tokens that a layer processes together; affects speed only */
 	uint32_t prefill_block;     /* most prompt tokens that are processed layer by layer; 0: as many as memory allows */
-	uint32_t max_rows;          /* most sessions in one decode step, 1 to 64 */
+	uint32_t max_rows;          /* most sessions in one decode step, 1 to 32 */
 	kvrun_progress_cb progress; /* of loading; NULL: none */
 	void* payload;              /* of progress */
 	kvrun_canceller* canceller; /* stops loading; NULL: none */
@@ -662,7 +662,9 @@ KVRUN_API kvrun_status kvrun_batch_add(kvrun_batch* batch, kvrun_session* sessio
 KVRUN_API kvrun_status kvrun_batch_add_fork(kvrun_batch* batch, kvrun_session* session, uint32_t of,
                                             const kvrun_generate_options* options, uint32_t* out_id);
 /* Called before each token of an answer is chosen, with the logits of all tokens (vocab). It may change them: -INFINITY
- * excludes a token. It must not call any function for this engine, because the calling thread has its turn on it. */
+ * excludes a token; if none is left, or one is not a number, the answer ends with KVRUN_EINVALID. The calling thread
+ * has its turn on the engine: functions that only read the engine or a session may be called, those that need the turn
+ * give KVRUN_EBUSY. Waiting for another thread that uses the engine waits for ever. */
 typedef int (*kvrun_logits_cb)(float* logits, size_t vocab, void* payload);
 /* Sets the callback of an answer, from its next token on; NULL removes it. */
 KVRUN_API kvrun_status kvrun_batch_on_logits(kvrun_batch* batch, uint32_t id, kvrun_logits_cb cb, void* payload);

@@ -10,6 +10,10 @@ constexpr kvrun_generate_options kGenerateDefaults = KVRUN_GENERATE_OPTIONS_INIT
 
 constexpr size_t kFirstResult = offsetof(kvrun_generate_result, stop); // bytes
 
+void check_result(const kvrun_generate_result* out) {
+	check_struct_size(out->struct_size, kFirstResult, sizeof(*out), "kvrun_generate_result");
+}
+
 GenerateOptions generate_options(const kvrun_generate_options& o, EngineObject& e) {
 	GenerateOptions g;
 	const uint32_t vocab = e.engine->config().vocab;
@@ -75,7 +79,7 @@ struct Answers::Answer {
 Answers::Answers(std::shared_ptr<EngineObject> e) : engine_(std::move(e)) {}
 
 Answers::~Answers() {
-	std::lock_guard turn(engine_->turn);
+	const SharedTurn turn(engine_->turn);
 	batch_.reset();
 }
 
@@ -175,7 +179,7 @@ void Answers::on_logits(uint32_t id, kvrun_logits_cb cb, void* payload) {
 
 void Answers::take(uint32_t id, kvrun_generate_result* out) {
 	Answer& a = find(id);
-	if (out) check_struct_size(out->struct_size, kFirstResult, "kvrun_generate_result");
+	if (out) check_result(out);
 	const bool cancelled = !a.result;
 	if (cancelled) {
 		std::lock_guard turn(engine_->turn);
@@ -198,7 +202,7 @@ using namespace kvrun::api;
 static void generate(InUse session, std::span<const uint32_t> prompt, const kvrun_generate_options* options,
                      kvrun_generate_result* out) {
 	const kvrun_generate_options o = read_generate_options(options);
-	if (out) check_struct_size(out->struct_size, kFirstResult, "kvrun_generate_result");
+	if (out) check_result(out);
 	Answers one(session.object()->engine);
 	const uint32_t id = one.add(std::move(session), prompt, o);
 	while (one.step()) {}
@@ -230,7 +234,7 @@ std::vector<float> kvrun::api::read_prompt(InUse& s, std::span<const uint32_t> p
 		Turn& turn;
 		std::optional<Prefill>& prefill;
 		~End() {
-			std::lock_guard lock(turn);
+			const SharedTurn lock(turn);
 			prefill.reset();
 		}
 	} end{turn, prefill};

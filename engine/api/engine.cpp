@@ -141,7 +141,7 @@ kvrun_status kvrun_engine_get_info(kvrun_engine* engine, kvrun_engine_info* out)
 		i.weights = e.weights_text().c_str();
 		i.max_rows = e.max_rows();
 		i.device_is_cpu = object->device.is_cpu;
-		std::lock_guard turn(object->turn);
+		const SharedTurn turn(object->turn);
 		i.activation_bytes = e.activation_bytes();
 		i.encodes = c.encodes;
 		i.vector_dim = vector_dim(c);

@@ -18,7 +18,7 @@ void FairMutex::unlock() {
 }
 
 SessionObject::~SessionObject() {
-	std::lock_guard turn(engine->turn);
+	const SharedTurn turn(engine->turn);
 	session.reset();
 }
 

@@ -6,6 +6,7 @@
 #include "engine/run/batch.h"
 #include "engine/run/draft_model.h"
 #include <condition_variable>
+#include <thread>
 
 namespace kvrun::api {
 
@@ -25,19 +26,41 @@ class FairMutex {
 class Turn {
  public:
 	explicit Turn(Log& log) : log_(log) {}
+	// Throws Failure{EBUSY} if the calling thread has the turn: it is in a callback that is called during it.
 	void lock() {
+		if (is_mine()) refuse(KVRUN_EBUSY, "this thread is in a callback of the engine's work; call it after that");
 		mutex_.lock();
+		owner_ = std::this_thread::get_id();
 		scope_.emplace(log_);
 	}
 	void unlock() {
 		scope_.reset();
+		owner_ = std::thread::id();
 		mutex_.unlock();
 	}
+	bool is_mine() const { return owner_ == std::this_thread::get_id(); }
 
  private:
 	FairMutex mutex_;
+	std::atomic<std::thread::id> owner_; // of the turn; none: std::thread::id()
 	Log& log_;
 	std::optional<LogScope> scope_; // on the thread that has the turn
+};
+
+// Takes a turn unless the calling thread has it already: for what only reads, and for destructors, which callbacks of
+// the turn may run.
+class SharedTurn {
+ public:
+	explicit SharedTurn(Turn& turn) : turn_(turn.is_mine() ? nullptr : &turn) {
+		if (turn_) turn_->lock();
+	}
+	~SharedTurn() {
+		if (turn_) turn_->unlock();
+	}
+	SharedTurn(const SharedTurn&) = delete;
+
+ private:
+	Turn* turn_;
 };
 
 struct EngineObject {

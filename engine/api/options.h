@@ -11,11 +11,11 @@ namespace kvrun::api {
 
 constexpr uint32_t kMostStructBytes = 4096; // a larger struct_size was never initialised
 
-inline void check_struct_size(uint32_t given, size_t first, const char* name) {
-	if (given < first || given > kMostStructBytes)
-		refuse(KVRUN_EINVALID,
-		       "{}: struct_size is {}, expected {}; initialise it with its _INIT macro or _init function", name, given,
-		       first);
+// first: bytes of the struct in the oldest version that is accepted; now: in this version.
+inline void check_struct_size(uint32_t given, size_t first, size_t now, const char* name) {
+	if (given >= first && given <= kMostStructBytes) return;
+	refuse(KVRUN_EINVALID, "{}: struct_size is {}, expected {}{}; initialise it with its _INIT macro or _init function",
+	       name, given, now, first < now ? fmt::format(" ({} or more of an older program)", first) : "");
 }
 
 // Options in this library's version. Fields of a newer program that this library does not know must be zero. Fields
@@ -23,7 +23,7 @@ inline void check_struct_size(uint32_t given, size_t first, const char* name) {
 template <class S> S read_options(const S* given, const S& defaults, const char* name, size_t first = sizeof(S)) {
 	if (!given) return defaults;
 	const uint32_t size = given->struct_size;
-	check_struct_size(size, first, name);
+	check_struct_size(size, first, sizeof(S), name);
 	const char* bytes = reinterpret_cast<const char*>(given);
 	if (size > sizeof(S) && std::any_of(bytes + sizeof(S), bytes + size, [](char c) { return c != 0; }))
 		refuse(KVRUN_EUNSUPPORTED, "{}: a field that this version of the library does not know is set", name);
@@ -37,7 +37,7 @@ template <class S> S read_options(const S* given, const S& defaults, const char*
 template <class S> void write_result(S* out, const S& value, const char* name, size_t first = sizeof(S)) {
 	check_pointer(out, name);
 	const uint32_t size = out->struct_size;
-	check_struct_size(size, first, name);
+	check_struct_size(size, first, sizeof(S), name);
 	std::memset(out, 0, size);
 	std::memcpy(out, &value, std::min<size_t>(size, sizeof(S)));
 	out->struct_size = size;

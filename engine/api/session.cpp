@@ -8,10 +8,11 @@ namespace {
 
 kvrun_session* add_session(std::shared_ptr<SessionObject> s) { return sessions().add(std::move(s)); }
 
-// Calls `look` with a session that may be in use: a user changes the session only during its turn.
+// Calls `look` with a session that may be in use: a user changes the session only during its turn, and not in a
+// callback.
 template <class F> void look_at(kvrun_session* session, F&& look) {
 	const std::shared_ptr<SessionObject> s = sessions().get(session);
-	std::lock_guard turn(s->engine->turn);
+	const SharedTurn turn(s->engine->turn);
 	look(*s->session);
 }
 
@@ -153,7 +154,7 @@ kvrun_status kvrun_session_tiers(kvrun_session* session, uint32_t layer, uint32_
                                  size_t capacity, size_t* out_count) {
 	return guard([&] {
 		const std::shared_ptr<SessionObject> s = sessions().get(session);
-		std::lock_guard turn(s->engine->turn); // a user changes the session only during its turn
+		const SharedTurn turn(s->engine->turn); // a user changes the session only during its turn
 		const Config& c = s->session->engine().config();
 		if (layer >= c.n_layers) refuse(KVRUN_EINVALID, "layer {}: the model has {}", layer, c.n_layers);
 		if (const uint32_t n = c.layers[layer].n_kv_heads; kv_head >= n)

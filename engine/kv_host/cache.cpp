@@ -1,5 +1,6 @@
 // KvCache: slots, pages, live bits and positions of one sequence. Decides which moves are needed; does not carry them
 // out. No Backend.
+#include "engine/core/mebibytes.h"
 #include "engine/core/round.h"
 #include "engine/kv_host/cache_state.h"
 #include "engine/kv_host/classify.h"
@@ -34,9 +35,11 @@ void KvCache::State::out_of_memory(const KvCounts& want, uint32_t n_added) {
 	const size_t others = pool->used_bytes() - std::min(own, pool->used_bytes());
 	const size_t budget = pool->budget_bytes(), left = budget - std::min(budget, others);
 	const std::string fits = policy_that_fits(plan->shape, want.n_tokens, left);
+	const auto [needed, budgeted] = mebibytes_apart(need, budget);
 	fail(Code::OutOfMemory,
-	     "{} more tokens make {} in the KV cache: {} needs {}, {} are budgeted and other sequences hold {}; {}",
-	     n_added, want.n_tokens, plan->policy.text, mib(need), mib(budget), mib(others),
+	     "{} more token{} {} {} in the KV cache: {} needs {}, {} are budgeted and other sequences hold {}; {}", n_added,
+	     n_added == 1 ? "" : "s", n_added == 1 ? "makes" : "make", want.n_tokens, plan->policy.text, needed, budgeted,
+	     mib(others),
 	     fits.empty() ? std::string("no policy fits: shorten the prompt or raise --kv-budget")
 	                  : fmt::format("--kv {} would fit, or raise --kv-budget", fits));
 }

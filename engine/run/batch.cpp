@@ -3,6 +3,7 @@
 #include "engine/run/draft_lookup.h"
 #include "engine/run/stop.h"
 #include <algorithm>
+#include <cmath>
 
 namespace kvrun {
 namespace {
@@ -14,6 +15,18 @@ double seconds_since(Clock::time_point t) { return std::chrono::duration<double>
 // most twice as long as without the prompt, but not less than what keeps the device busy.
 constexpr double kLeastPromptShare = 0.002;
 constexpr uint64_t kTurns = 4; // every kTurns-th turn of prompts is the oldest prompt's
+
+// Logits that a callback has changed: a wrong one is the callback's fault, not the device's.
+void check_changed(std::span<const float> logits) {
+	bool any = false;
+	for (size_t t = 0; t < logits.size(); ++t) {
+		if (std::isnan(logits[t]) || logits[t] == INFINITY)
+			fail(Code::Invalid, "the logits callback made the logit of token {} {}", t,
+			     std::isnan(logits[t]) ? "no number" : "infinite");
+		any |= logits[t] > -INFINITY;
+	}
+	if (!any) fail(Code::Invalid, "the logits callback left no token: all {} logits are -inf", logits.size());
+}
 
 } // namespace
 
@@ -330,6 +343,7 @@ void Batch::choose(Stream& s, RowLogits logits, const std::function<std::span<co
 	if (s.on_logits && !logits.all.empty()) { // set during this step: takes effect from the next token on
 		s.changed.assign(logits.all.begin(), logits.all.end());
 		if (!s.on_logits(s.changed)) return end(s, StopReason::Cancelled);
+		check_changed(s.changed);
 		logits.all = s.changed;
 	}
 	const uint32_t token = s.sample(logits, whole_row);

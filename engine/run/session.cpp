@@ -1,6 +1,7 @@
 // One sequence of tokens under one policy.
 #include "engine/run/session.h"
 #include "engine/core/log.h"
+#include "engine/core/mebibytes.h"
 #include "engine/kv_host/classify.h"
 #include "engine/kv_host/window.h"
 #include "engine/run/tuning_file.h"
@@ -196,8 +197,9 @@ void Session::check_room(uint64_t n) const {
 	if (total > ctx() && ctx_by_budget()) {
 		const size_t budget = engine_.pool().budget_bytes();
 		const std::string fits = policy_that_fits(plan().shape, total, budget);
-		fail(Code::Context, "{} tokens need {:.1f} MiB of cache under policy '{}', {:.1f} MiB are budgeted: {}", total,
-		     double(bytes_at(plan(), total).total()) / (1 << 20), plan().policy.text, double(budget) / (1 << 20),
+		const auto [needed, budgeted] = mebibytes_apart(bytes_at(plan(), total).total(), budget);
+		fail(Code::Context, "{} tokens need {} of cache under policy '{}', {} are budgeted: {}", total, needed,
+		     plan().policy.text, budgeted,
 		     fits.empty() ? "no policy fits, shorten the prompt or raise --kv-budget"
 		                  : fmt::format("--kv {} would fit, or raise --kv-budget", fits));
 	}

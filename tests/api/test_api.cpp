@@ -279,7 +279,7 @@ TEST_CASE("T80 api: misuse is an error, never a crash") {
 	for (const uint32_t size : {0u, 4u, 0xccccccccu}) {
 		o.struct_size = size;
 		CHECK(kvrun_engine_open(&e, &o) == KVRUN_EINVALID);
-		CHECK(said("struct_size"));
+		CHECK(said("struct_size is " + std::to_string(size) + ", expected " + std::to_string(sizeof o) + " ("));
 	}
 	o = KVRUN_ENGINE_OPTIONS_INIT;
 	o.model_path = kModel.c_str();

@@ -13,6 +13,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <unistd.h>
 #include <vector>
 
@@ -425,6 +426,64 @@ TEST_CASE("api: logits are seen and changed before a token is chosen") {
 	stop.stop_at = 5;
 	CHECK(run(stop, status).size() == 4);
 	CHECK(status == KVRUN_EUSER);
+}
+
+TEST_CASE("api: a logits callback may read what it works on, and is told if it leaves no token") {
+	Engine e;
+	Session s(e), other(e);
+	struct Hook {
+		kvrun_engine* e;
+		kvrun_session *s, *other, *extra;
+		kvrun_status reads = KVRUN_EINTERNAL, works = KVRUN_EINTERNAL;
+		uint32_t n_tokens = 0;
+		float all = 0; // added to every logit
+	} hook{e.h, s.h, other.h, nullptr};
+	REQUIRE(kvrun_session_fork(&hook.extra, other.h) == KVRUN_OK);
+	const auto call = [](float* logits, size_t vocab, void* payload) -> int {
+		Hook& h = *static_cast<Hook*>(payload);
+		kvrun_session_info si = KVRUN_SESSION_INFO_INIT;
+		kvrun_engine_info ei = KVRUN_ENGINE_INFO_INIT;
+		size_t n = 0;
+		uint32_t tokens[512];
+		h.reads = kvrun_session_get_info(h.s, &si);
+		if (!h.reads) h.reads = kvrun_engine_get_info(h.e, &ei);
+		if (!h.reads) h.reads = kvrun_session_tokens(h.s, tokens, 512, &n);
+		h.n_tokens = n == si.n_tokens ? si.n_tokens : 0;
+		kvrun_session* fork = nullptr;
+		h.works = kvrun_session_fork(&fork, h.other);
+		if (h.works == KVRUN_EBUSY) h.works = kvrun_prefill(h.other, tokens, 1, nullptr, nullptr);
+		kvrun_session_free(h.extra); // takes effect at once, in the turn of this thread
+		for (size_t i = 0; i < vocab; ++i) logits[i] += h.all;
+		return 0;
+	};
+	const auto run = [&] {
+		const kvrun_generate_options o = greedy(2, nullptr);
+		const auto p = tokens_of(e, kText);
+		kvrun_batch* b = nullptr;
+		uint32_t id = 0;
+		size_t active = 1;
+		REQUIRE(kvrun_batch_new(&b, e.h) == KVRUN_OK);
+		REQUIRE(kvrun_batch_add(b, s.h, p.data(), p.size(), &o, &id) == KVRUN_OK);
+		REQUIRE(kvrun_batch_on_logits(b, id, call, &hook) == KVRUN_OK);
+		while (active) REQUIRE(kvrun_batch_step(b, &active) == KVRUN_OK);
+		const kvrun_status status = kvrun_batch_take(b, id, nullptr);
+		const std::string message = error();
+		kvrun_batch_free(b);
+		return std::pair(status, message);
+	};
+	CHECK(run().first == KVRUN_OK);
+	CHECK(hook.reads == KVRUN_OK);
+	CHECK(hook.works == KVRUN_EBUSY);
+	CHECK(hook.n_tokens == s.n_tokens());
+	CHECK(kvrun_session_truncate(other.h, 0) == KVRUN_OK); // it is not in use any more
+	hook.all = -std::numeric_limits<float>::infinity();
+	auto [none, message] = run();
+	CHECK(none == KVRUN_EINVALID);
+	CHECK(message.find("left no token") != std::string::npos);
+	hook.all = std::numeric_limits<float>::quiet_NaN();
+	std::tie(none, message) = run();
+	CHECK(none == KVRUN_EINVALID);
+	CHECK(message.find("no number") != std::string::npos);
 }
 
 TEST_CASE("T79 api: a session belongs to one thread at a time") {

@@ -3,7 +3,8 @@
 import os
 import sys
 
-FILES = {"python": ["python", "python_bindings", "python_program"], "python_ray": ["python_ray"]}
+FILES = {"python": ["python", "python_arguments", "python_bindings", "python_ends", "python_program"],
+         "python_ray": ["python_ray"]}
 
 
 def main(build, name):

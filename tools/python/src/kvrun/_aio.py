@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import queue
 import sys
 import threading
@@ -10,12 +11,13 @@ from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
 from ._errors import KvrunError, error_of
-from ._generate import Batch, Request
-from ._runtime import Canceller, Handle, at_exit
+from ._generate import Batch, Request, Sampling
+from ._runtime import Handle, at_exit, not_at_exit
+from ._types import Answer
 
 if TYPE_CHECKING:
     from ._session import Session, Turn
-    from ._types import Answer, Prompt, SamplingOptions
+    from ._types import Prompt, SamplingOptions
 
 
 class Scheduler:
@@ -41,13 +43,13 @@ class Scheduler:
             raise KvrunError("the engine is closed")
         self._queue.put(stream)
 
-    def stop(self) -> None:
+    def stop(self, wait: bool = True) -> None:
         """Cancels all answers and ends the thread."""
         self._stopping = True
         self._queue.put(None)
         for stream in list(self._active.values()):
             stream.cancel()
-        if self._thread is not threading.current_thread():
+        if wait and self._thread is not threading.current_thread():
             self._thread.join(timeout=10)
 
     def _run(self) -> None:
@@ -72,6 +74,7 @@ class Scheduler:
                 self._batch.take(stream.request)
             stream.end(error)
         self._batch.close()
+        not_at_exit(self.stop)
 
     def _receive(self) -> None:
         """Receives requests; waits only if there is nothing else to do."""
@@ -89,11 +92,12 @@ class Scheduler:
     def _begin(self, stream: AsyncStream) -> None:
         try:
             if stream.canceller.is_set:
-                raise error_of(-12, "KVRUN_ECANCELLED", "the answer was cancelled before it began")
+                return stream.end_unbegun()
             request = stream.prepare()
             self._batch.add(request)
             self._active[id(request)] = stream
         except Exception as error:
+            stream.give_up()
             stream.end(error)
 
     def _step(self) -> None:
@@ -110,13 +114,14 @@ class AsyncStream:
     def __init__(self, session: Session, prompt: Prompt, sampling: SamplingOptions) -> None:
         self._session = session
         self._prompt = prompt
-        self.canceller = sampling.get("canceller") or Canceller()
-        self._sampling: SamplingOptions = {**sampling, "canceller": self.canceller}
+        self._sampling = Sampling(sampling)
+        self.canceller = self._sampling.canceller
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pieces: asyncio.Queue[str | BaseException | None] = asyncio.Queue()
         self._turn: Turn | None = None
         self._ended = False
         self.request: Request | None = None
+        self._unbegun: Answer | None = None  # it was cancelled before it began
 
     # ---- on the scheduler's thread
 
@@ -124,6 +129,11 @@ class AsyncStream:
         self._turn = self._session.turn(self._prompt)
         self.request = self._turn.request(self._sampling)
         return self.request
+
+    def give_up(self) -> None:
+        if self._turn is not None:
+            with contextlib.suppress(KvrunError):
+                self._turn.give_up()
 
     def push(self) -> None:
         text = self.request.take_text() if self.request is not None else ""
@@ -137,8 +147,16 @@ class AsyncStream:
         cancelled = getattr(error, "status_name", "") == "KVRUN_ECANCELLED"
         self._give(None if cancelled else error)
 
+    def end_unbegun(self) -> None:
+        """Cancelled before it began: the session is unchanged."""
+        import numpy as np
+
+        self._unbegun = Answer("", np.array([], np.uint32), "cancelled", 0, 0.0, 0.0, seed=self._sampling.seed)
+        self._give(None)
+
     def _give(self, item: str | BaseException | None) -> None:
-        assert self._loop is not None
+        if self._loop is None:
+            return
         try:
             self._loop.call_soon_threadsafe(self._pieces.put_nowait, item)
         except RuntimeError:  # the event loop is closed
@@ -152,7 +170,8 @@ class AsyncStream:
     async def __anext__(self) -> str:
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
-            self._session.engine.scheduler().submit(self)
+            if not self._ended:
+                self._session.model.scheduler().submit(self)
         if self._ended:
             raise StopAsyncIteration
         try:
@@ -170,6 +189,8 @@ class AsyncStream:
     @property
     def answer(self) -> Answer:
         """The answer; if it ended with an error or was cancelled, the part that was generated."""
+        if self._unbegun is not None:
+            return self._unbegun
         if self.request is None or self.request.answer is None:
             raise error_of(-11, "KVRUN_EBUSY", "the answer has not ended; iterate over it, or await aclose()")
         return self.request.answer
@@ -180,8 +201,9 @@ class AsyncStream:
 
     async def aclose(self) -> None:
         """Ends the answer where it is, and waits until the session may be used again."""
-        if self._loop is None:
+        if self._loop is None and not self._ended:
             self._ended = True
+            self.end_unbegun()
         self.cancel()
         async for _ in self:
             pass

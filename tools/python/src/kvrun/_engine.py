@@ -2,27 +2,25 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ._errors import error_of
-from ._generate import Batch, Loading, Request, raise_lost
-from ._runtime import (NO_TOKEN, NULL, Canceller, Handle, Struct, check, encoded, ffi, fields_of, fill_array,
-                       fill_text, from_array, lib, native_file, running, text_of, token_array)
-from ._types import Answer, DeviceInfo, EngineInfo, Plan, Policy, bytes_of, made
+from ._check import bytes_of, count_of, path_of, whole
+from ._errors import KvrunError, invalid
+from ._generate import Batch, Loading, Request, Sampling, random_seed
+from ._model import Model, Tokenizing
+from ._runtime import (NULL, Canceller, Handle, Struct, check, encoded, ffi, fields_of, fill_array, fill_text,
+                       from_array, lib, native_file, running, text_of, token_array)
+from ._types import Answer, DeviceInfo, Plan, Policy, made
 from ._vectors import scores_of, vectors_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
-    from ._aio import Scheduler
     from ._runtime import Floats, Tokens
     from ._session import Session
-    from ._types import Message, Prompt, SamplingOptions
-
-NO_BOS, SPECIAL, END = 1, 2, 4  # KVRUN_TOKENS_
+    from ._types import Prompt, SamplingOptions
 
 
 _DriverFiles = dict(ffi.typeof("kvrun_device_options").fields)["set_driver_files"].type
@@ -91,11 +89,12 @@ def policies() -> list[Policy]:
 
 def weight_options(gpu_layers: int | None, cpu_moe_layers: int, weights_budget: int | str | None, fit: bool, *,
                    kv: str | None = None, ctx: int = 0) -> Struct:
-    return Struct("kvrun_weight_options", no_fit=not fit, budget_bytes=bytes_of(weights_budget), gpu_layers=gpu_layers,
-                  cpu_moe_layers=cpu_moe_layers, ctx=ctx, kv=kv)
+    return Struct("kvrun_weight_options", no_fit=not fit, gpu_layers=gpu_layers,
+                  budget_bytes=bytes_of(weights_budget, "weights_budget"), cpu_moe_layers=cpu_moe_layers,
+                  ctx=count_of(ctx, "fit_ctx"), kv=kv)
 
 
-def plan(model: str | os.PathLike[str], *, kv: str = "fp16", ctx: int = 0, memory: int | str | None = None,
+def plan(model: str | os.PathLike[str], *, kv: str = "fp16", ctx: int | str = 0, memory: int | str | None = None,
          device: str | int | None = None, split: str | None = None, backend: str | None = None, ubatch: int = 512,
          gpu_layers: int | None = None, cpu_moe_layers: int = 0, weights_budget: int | str | None = None,
          fit: bool | None = None) -> Plan:
@@ -109,8 +108,8 @@ def plan(model: str | os.PathLike[str], *, kv: str = "fp16", ctx: int = 0, memor
     placed = None
     if memory is None or gpu_layers is not None or cpu_moe_layers or weights_budget or fit is not None:
         placed = weight_options(gpu_layers, cpu_moe_layers, weights_budget, fit is not False)
-    options = Struct("kvrun_plan_options", model_path=model, kv=kv, ctx=ctx, memory_bytes=bytes_of(memory),
-                     ubatch=ubatch, device=where.p, weights=placed and placed.p)
+    options = Struct("kvrun_plan_options", model_path=path_of(model, "model"), kv=kv, ctx=count_of(ctx, "ctx"),
+                     memory_bytes=bytes_of(memory, "memory"), ubatch=ubatch, device=where.p, weights=placed and placed.p)
     out = Struct("kvrun_plan")
     with running():
         check(lib.kvrun_plan_memory(out.p, options.p))
@@ -119,11 +118,14 @@ def plan(model: str | os.PathLike[str], *, kv: str = "fp16", ctx: int = 0, memor
 
 def lora_text(loras: Iterable[str | os.PathLike[str] | tuple[str | os.PathLike[str], float]]) -> str | None:
     """kvrun_engine_options.loras: "FILE:SCALE,FILE:SCALE"."""
+    if isinstance(loras, (str, bytes, os.PathLike)):
+        raise TypeError("loras is a path; give a list of them")
     pairs = [x if isinstance(x, tuple) else (x, None) for x in loras]
-    return ",".join(os.fspath(path) + ("" if scale is None else f":{scale}") for path, scale in pairs) or None
+    return ",".join(path_of(path, "a path of loras") + ("" if scale is None else f":{scale}")
+                    for path, scale in pairs) or None
 
 
-class Engine:
+class Engine(Tokenizing):
     """A model on a device. Any number of threads may use it.
 
     model: a .gguf file, or the first part of a split one.
@@ -159,32 +161,34 @@ class Engine:
                  gpu_layers: int | None = None,
                  cpu_moe_layers: int = 0, weights_budget: int | str | None = None, fit: bool = True,
                  fit_kv: str = "fp16", fit_ctx: int = 0) -> None:
-        self.path = os.fspath(model)
-        self._scheduler: Scheduler | None = None
-        self._lock = threading.Lock()
+        self.path = path_of(model, "model")
         where = device_options(device, backend, split=split, check=check_operations, f32_matmul=f32)
-        canceller = canceller or Canceller()
+        canceller = Canceller.of(canceller)
         loading = Loading(progress)
         weights = weight_options(gpu_layers, cpu_moe_layers, weights_budget, fit, kv=fit_kv, ctx=fit_ctx)
         options = Struct("kvrun_engine_options", model_path=self.path, device=where.p, weights=weights.p,
                          max_rows=max_rows, ubatch=ubatch, prefill_block=prefill_block,
-                         kv_budget_bytes=bytes_of(kv_budget), canceller=canceller.pointer,
-                         draft_model=None if draft_model is None else os.fspath(draft_model),
-                         loras=lora_text(loras), mmproj=None if mmproj is None else os.fspath(mmproj),
+                         kv_budget_bytes=bytes_of(kv_budget, "kv_budget"), canceller=canceller.pointer,
+                         draft_model=None if draft_model is None else path_of(draft_model, "draft_model"),
+                         loras=lora_text(loras), mmproj=None if mmproj is None else path_of(mmproj, "mmproj"),
                          image_min_tokens=image_min_tokens, image_max_tokens=image_max_tokens,
                          **loading.fields)
         out = ffi.new("kvrun_engine **")
-        with running([canceller.pointer]):
-            status = lib.kvrun_engine_open(out, options.p)
-            if loading.error is None:
+        try:
+            with running([canceller.pointer]):
+                status = lib.kvrun_engine_open(out, options.p)
+                if loading.error is not None:
+                    raise loading.error
                 check(status)
-        raise_lost()
-        if loading.error is not None:
+            handle = Handle(out[0], lib.kvrun_engine_free, "engine")
+        except BaseException:
             lib.kvrun_engine_free(out[0])
-            raise loading.error
-        self._handle = Handle(out[0], lib.kvrun_engine_free, "engine")
+            raise
+        self._handle = handle
+        self._model: Model | None = Model(handle)
         if host_budget is not None or offload_dir is not None:
-            memory = Struct("kvrun_host_memory_options", budget_bytes=bytes_of(host_budget), offload_dir=offload_dir)
+            memory = Struct("kvrun_host_memory_options", budget_bytes=bytes_of(host_budget, "host_budget"),
+                            offload_dir=None if offload_dir is None else path_of(offload_dir, "offload_dir"))
             check(lib.kvrun_engine_set_host_memory(self._handle.pointer, memory.p))
 
     def __repr__(self) -> str:
@@ -198,24 +202,20 @@ class Engine:
 
     def close(self) -> None:
         """Frees the engine; its sessions stay usable until they are closed too. Asynchronous streams are cancelled."""
-        with self._lock:
-            scheduler, self._scheduler = self._scheduler, None
-        if scheduler is not None:
-            scheduler.stop()
-        self._handle.free()
+        model, self._model = self._model, None
+        self._handle = Handle(None, lib.kvrun_engine_free, "engine")
+        if model is not None:
+            model.end_answers()
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a kvrun.Engine cannot be pickled; open one in each process")
 
     @property
-    def handle(self) -> Handle:
-        return self._handle
-
-    @property
-    def info(self) -> EngineInfo:
-        out = Struct("kvrun_engine_info")
-        check(lib.kvrun_engine_get_info(self._handle.pointer, out.p))
-        fields = fields_of(out.p)
-        for name in ("bos", "eos"):
-            fields[name] = None if fields[name] == NO_TOKEN else fields[name]
-        return made(EngineInfo, fields)
+    def model(self) -> Model:
+        """What sessions share with it."""
+        if self._model is None:
+            raise KvrunError("the engine is closed")
+        return self._model
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -226,29 +226,6 @@ class Engine:
             check(lib.kvrun_metadata_get(self._handle.pointer, i, key, value))
             out[text_of(key[0])] = text_of(value[0])
         return out
-
-    # ---- tokens and templates
-
-    def tokenize(self, text: str, *, bos: bool = True, special: bool = False, end: bool = False) -> Tokens:
-        """The tokens of a text. bos: with the token that begins a text. special: control tokens written in the text
-        become tokens; do not use it for a user's text. end: with the token that the file names for texts that are
-        embedded."""
-        import numpy as np
-
-        data = text.encode("utf-8", "surrogateescape")
-        flags = (0 if bos else NO_BOS) | (SPECIAL if special else 0) | (END if end else 0)
-        tokens: Tokens = fill_array(
-            np.uint32, "uint32_t[]", len(data) + 8, lambda memory, room, count: lib.kvrun_tokenize(
-                self._handle.pointer, data, len(data), flags, memory, room, count))
-        return tokens
-
-    def detokenize(self, tokens: Sequence[int] | Tokens, *, special: bool = False) -> str:
-        """The text of tokens; control tokens are included only with `special`."""
-        array = token_array(tokens)
-        return fill_text(
-            len(array) * 8, lambda memory, room, count: lib.kvrun_detokenize(
-                self._handle.pointer, from_array(array, "uint32_t[]"), len(array), SPECIAL
-                if special else 0, memory, room, count)).decode("utf-8", "replace")
 
     # ---- vectors
 
@@ -264,7 +241,7 @@ class Engine:
 
         if isinstance(texts, str):
             raise TypeError("texts is a text; give a list of them")
-        tokens = [self.tokenize(t, end=True) if isinstance(t, str) else token_array(t) for t in texts]
+        tokens = [self.tokenize(t, end=True) if isinstance(t, str) else token_array(t) for t in list(texts)]
         out = vectors_of(self._handle, tokens, self.info.vector_dim, pooling)
         if normalise:
             length = np.linalg.norm(out, axis=1, keepdims=True)
@@ -300,57 +277,6 @@ class Engine:
                                                                count))
         return tokens
 
-    def chat_options(self, messages: Sequence[Message] | None, *, tools: Sequence[dict[str, Any]] | None = None,
-                     variables: dict[str, Any] | None = None, template: str | None = None,
-                     answer: bool = True) -> Struct:
-        """template: a name, or the text of a Jinja template; None: the file's own."""
-        import json
-
-        text = template is not None and "{" in template
-        return Struct("kvrun_chat_options", messages_json=None if messages is None else json.dumps(list(messages)),
-                      tools_json=None if tools is None else json.dumps(list(tools)),
-                      variables_json=None if variables is None else json.dumps(variables),
-                      template_text=template if text else None, template_name=None if text else template,
-                      no_answer=not answer)
-
-    def chat_tokens(self, messages: Sequence[Message], *, tools: Sequence[dict[str, Any]] | None = None,
-                    variables: dict[str, Any] | None = None, template: str | None = None,
-                    answer: bool = True) -> Tokens:
-        """The tokens of a conversation, with messages in the form of OpenAI's API. answer: with the beginning of one.
-
-        variables: for the template, such as {"enable_thinking": False}.
-        """
-        import numpy as np
-
-        o = self.chat_options(messages, tools=tools, variables=variables, template=template, answer=answer)
-        tokens: Tokens = fill_array(
-            np.uint32, "uint32_t[]", 1024,
-            lambda memory, room, count: lib.kvrun_chat_tokens(self._handle.pointer, o.p, memory, room, count))
-        return tokens
-
-    def chat_text(self, messages: Sequence[Message], *, tools: Sequence[dict[str, Any]] | None = None,
-                  variables: dict[str, Any] | None = None, template: str | None = None, answer: bool = True) -> str:
-        """The text of a conversation by its template."""
-        o = self.chat_options(messages, tools=tools, variables=variables, template=template, answer=answer)
-        return fill_text(
-            4096, lambda memory, room, count: lib.kvrun_chat_text(self._handle.pointer, o.p, memory, room, count)
-        ).decode("utf-8", "replace")
-
-    def form(self, gbnf: str | None, json_schema: Mapping[str, Any] | str | None, chat: Struct | None) -> Handle | None:
-        """What answers must follow behind a conversation's reasoning: a grammar or a JSON schema; None: nothing."""
-        import json
-
-        if gbnf is not None and json_schema is not None:
-            raise error_of(-1, "KVRUN_EINVALID", "grammar and json_schema are both given; give one of them")
-        if gbnf is None and json_schema is None:
-            return None
-        schema = json_schema if json_schema is None or isinstance(json_schema, str) else json.dumps(json_schema)
-        options = Struct("kvrun_grammar_options", gbnf=gbnf, json_schema=schema,
-                         **({} if chat is None else {"chat": chat.p}))
-        out = ffi.new("kvrun_grammar **")
-        check(lib.kvrun_grammar_new(out, self._handle.pointer, options.p))
-        return Handle(out[0], lib.kvrun_grammar_free, "grammar") if out[0] else None
-
     @property
     def chat_templates(self) -> list[str]:
         """Valid names for `template`: those in the file, then the built-in ones."""
@@ -365,12 +291,13 @@ class Engine:
 
     # ---- sessions
 
-    def session(self, *, kv: str | None = None, ctx: int = 0, chat: bool | str | None = None, system: str | None = None,
-                variables: dict[str, Any] | None = None, checkpoints: int = 4, seed: int = 1) -> Session:
+    def session(self, *, kv: str | None = None, ctx: int | str = 0, chat: bool | str | None = None,
+                system: str | None = None, variables: dict[str, Any] | None = None, checkpoints: int = 4,
+                seed: int = 1) -> Session:
         """A sequence of tokens under one KV-cache policy.
 
-        kv: the policy, as for `kvrun run --kv`; None: fp16. ctx: most tokens; 0: what fits, at most the trained
-            context.
+        kv: the policy, as for `kvrun run --kv`; None: fp16. ctx: most tokens, such as 4096 or "4k"; 0: what fits, at
+            most the trained context.
         chat: whether texts are messages of a conversation: True, a template's name or text, or False. None: True if the
             model's file has a template. system: instructions of the conversation. variables: for the template.
         checkpoints: number of states to return to under policies that compress. seed: of the policy's random choices.
@@ -378,17 +305,12 @@ class Engine:
         from ._session import Session
 
         out = ffi.new("kvrun_session **")
-        options = Struct("kvrun_session_options", kv=kv, ctx=ctx, checkpoints=checkpoints, seed=seed)
+        options = Struct("kvrun_session_options", kv=kv, ctx=count_of(ctx, "ctx"), checkpoints=checkpoints, seed=seed)
+        template = self.chat_template_of(chat)
         with running():
             check(lib.kvrun_session_open(out, self._handle.pointer, options.p))
-        return Session(self, Handle(out[0], lib.kvrun_session_free, "session"), self.chat_template_of(chat), variables,
-                       system)
-
-    def chat_template_of(self, chat: bool | str | None) -> bool | str:
-        """How a session uses texts: False: as plain text; True: as messages of the file's template; or a template."""
-        if chat is None:
-            return self.info.has_chat_template
-        return chat
+        handle = Handle(out[0], lib.kvrun_session_free, "session")
+        return Session(self, self.model, handle, template, variables, system)
 
     def restore(self, path: str | os.PathLike[str], *, checkpoints: int = 4) -> Session:
         """A session from a file of Session.save(): on the same device its next token is that of the saved session."""
@@ -397,10 +319,11 @@ class Engine:
         out = ffi.new("kvrun_session **")
         options = Struct("kvrun_restore_options", checkpoints=checkpoints)
         with running():
-            check(lib.kvrun_session_restore_with(out, self._handle.pointer, encoded(os.fspath(path)), options.p))
-        return restored(self, Handle(out[0], lib.kvrun_session_free, "session"), os.fspath(path))
+            check(lib.kvrun_session_restore_with(out, self._handle.pointer, encoded(path_of(path, "path")), options.p))
+        handle = Handle(out[0], lib.kvrun_session_free, "session")
+        return restored(self, self.model, handle, path_of(path, "path"))
 
-    def plan(self, *, kv: str = "fp16", ctx: int = 0, memory: int | str | None = None) -> Plan:
+    def plan(self, *, kv: str = "fp16", ctx: int | str = 0, memory: int | str | None = None) -> Plan:
         """Whether a context fits. memory: in total; None: the memory that this engine has for its caches."""
         if memory is not None:
             return plan(self.path, kv=kv, ctx=ctx, memory=memory)
@@ -415,17 +338,20 @@ class Engine:
 
     # ---- answers
 
-    def generate(self, prompts: Sequence[Prompt], *, n: int = 1, kv: str | None = None, ctx: int = 0,
+    def generate(self, prompts: Iterable[Prompt], *, n: int = 1, kv: str | None = None, ctx: int | str = 0,
                  chat: bool | str | None = None, system: str | None = None,
                  **sampling: Unpack[SamplingOptions]) -> list[list[Answer]]:
-        """n answers to each prompt; all are generated together, and a prompt is read once for its n answers.
+        """n answers to each prompt; all are generated together, and a prompt is read once for its n answers. Choice i
+        has seed + i, or one from a random seed of each prompt.
 
         Returns the answers per prompt. Raises the first error of any of them.
         """
         if isinstance(prompts, str):
             raise TypeError("prompts is a text; give a list of them")
-        if n < 1:
-            raise error_of(-1, "KVRUN_EINVALID", f"n is {n}, expected at least 1")
+        prompts = list(prompts)
+        if whole(n, "n") < 1:
+            raise invalid(f"n is {n}, expected at least 1")
+        Sampling(sampling)
         rows = self.info.max_rows
         batch = Batch(self._handle)
         waiting = deque(enumerate(prompts))
@@ -440,9 +366,11 @@ class Engine:
                     of: Request | None = None
                     turn = first.turn(prompt)
                     forks = [first.fork() for _ in range(n - 1)]
+                    seed = sampling.get("seed")
+                    seed = random_seed() if seed is None else seed
                     for i, session in enumerate([first, *forks]):
-                        options: SamplingOptions = {**sampling, "seed": sampling.get("seed", 0) + i}
-                        request = turn.request(options, session)
+                        options: SamplingOptions = {**sampling, "seed": (seed + i) % 2**64}
+                        request = turn.request(Sampling(options), session)
                         batch.add(request, of)
                         of = of or request
                         place[id(request)] = (at, i)
@@ -459,25 +387,18 @@ class Engine:
                 session.close()
         return [[a for a in answers if a is not None] for answers in out]
 
-    def decode(self, sessions: Sequence[Session], tokens: Sequence[int] | Tokens) -> Floats:
+    def decode(self, sessions: Iterable[Session], tokens: Sequence[int] | Tokens) -> Floats:
         """One step for callers that sample: appends tokens[i] to sessions[i]; returns logits (sessions, vocab)."""
         import numpy as np
 
-        array = token_array(tokens)
+        array, sessions = token_array(tokens), list(sessions)
         if len(array) != len(sessions):
-            raise error_of(-1, "KVRUN_EINVALID", f"{len(array)} tokens for {len(sessions)} sessions")
+            raise invalid(f"{len(array)} tokens for {len(sessions)} sessions")
+        for session in sessions:
+            session.end_of_answer = None
         list_ = ffi.new("kvrun_session *[]", [s.handle.pointer for s in sessions])
         logits = np.empty((len(sessions), self.info.vocab), np.float32)
         with running():
             check(lib.kvrun_decode(list_, from_array(array, "uint32_t[]"), len(sessions),
                                    from_array(logits, "float[]"), NULL))
         return logits
-
-    def scheduler(self) -> Scheduler:
-        """The thread shared by asynchronous answers of this engine."""
-        from ._aio import Scheduler
-
-        with self._lock:
-            if self._scheduler is None or self._scheduler.ended:
-                self._scheduler = Scheduler(self._handle, self.info.max_rows)
-            return self._scheduler

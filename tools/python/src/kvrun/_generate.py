@@ -1,39 +1,21 @@
 """Active answers: callbacks of the library, and batches of answers."""
 from __future__ import annotations
 
+import os
 import sys
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ._errors import KvrunError, error_of
-from ._runtime import (NO_TOKEN, Canceller, Handle, Struct, check, encoded, ffi, from_array, lib, running, status_name,
-                       text_of)
+from ._check import callable_or_none, real, texts, whole
+from ._errors import KvrunError
+from ._runtime import (NO_TOKEN, Canceller, Handle, Struct, callback, check, encoded, ffi, from_array, last_error, lib,
+                       running, status_name)
 from ._types import STOP_REASONS, Answer, SamplingOptions
 
 if TYPE_CHECKING:
     from ._runtime import Tokens
 
-_lost = threading.local()  # exception in a callback outside of the user's code, such as KeyboardInterrupt
-
-
-def _keep_error(kind: type[BaseException], error: BaseException, trace: object) -> None:
-    _lost.error = error
-
-
-def raise_lost() -> None:
-    error = getattr(_lost, "error", None)
-    if error is not None:
-        _lost.error = None
-        raise error
-
-
-def _callback(kind: str) -> Callable[[Callable[..., int]], Any]:
-    decorated: Callable[[Callable[..., int]], Any] = ffi.callback(kind, error=1, onerror=_keep_error)
-    return decorated
-
-
-@_callback("kvrun_token_cb")
+@callback("kvrun_token_cb")
 def _on_token(token: int, text: Any, length: int, payload: Any) -> int:
     request: Request = ffi.from_handle(payload)
     if token != NO_TOKEN:
@@ -43,13 +25,14 @@ def _on_token(token: int, text: Any, length: int, payload: Any) -> int:
     return 0
 
 
-@_callback("kvrun_progress_cb")
+@callback("kvrun_progress_cb")
 def _on_prefill(done: float, seconds_left: float, payload: Any) -> int:
     request: Request = ffi.from_handle(payload)
-    return request.guarded(lambda: request.on_progress(done))
+    report = request.on_progress
+    return 0 if report is None else request.guarded(lambda: report(done))
 
 
-@_callback("kvrun_logits_cb")
+@callback("kvrun_logits_cb")
 def _on_logits(logits: Any, vocab: int, payload: Any) -> int:
     import numpy as np
 
@@ -58,55 +41,75 @@ def _on_logits(logits: Any, vocab: int, payload: Any) -> int:
     return request.guarded(lambda: request.on_logits(array))
 
 
+class Sampling:
+    """Options of an answer, checked; those of the library are in `struct`."""
+
+    def __init__(self, options: SamplingOptions) -> None:
+        unknown = [name for name in options if name not in SamplingOptions.__annotations__]
+        if unknown:
+            raise TypeError(f"'{unknown[0]}' is no option of sampling; there are "
+                            f"{', '.join(SamplingOptions.__annotations__)}")
+        wanted: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+        self.canceller = Canceller.of(wanted.pop("canceller", None))
+        self.logits = callable_or_none(wanted.pop("logits", None), "logits")
+        self.progress = callable_or_none(wanted.pop("progress", None), "progress")
+        self.grammar = wanted.pop("grammar", None)
+        self.json_schema = wanted.pop("json_schema", None)
+        for name in ("grammar", "json_schema"):
+            given = getattr(self, name)
+            if not (given is None or isinstance(given, str) or name == "json_schema" and isinstance(given, Mapping)):
+                raise TypeError(f"{name} is {given!r}, expected a text" +
+                                (" or a dictionary" if name == "json_schema" else ""))
+        stops = texts(wanted.pop("stop", None), "stop")
+        breakers = wanted.pop("dry_sequence_breakers", None)
+        bias = wanted.pop("logit_bias", None) or {}
+        if not isinstance(bias, Mapping):
+            raise TypeError(f"logit_bias is {bias!r}, expected a dictionary of tokens and numbers")
+        self.seed = whole(wanted.pop("seed", random_seed()), "seed", 64)
+        self.struct = Struct("kvrun_generate_options", **wanted, seed=self.seed, on_token=_on_token,
+                             on_prefill=_on_prefill, canceller=self.canceller.pointer)
+        if stops:
+            self.struct.p.stops = self._texts(stops)
+            self.struct.p.n_stops = len(stops)
+        if breakers is not None:
+            breakers = texts(breakers, "dry_sequence_breakers")
+            self.struct.p.dry_breakers = self._texts(breakers)
+            self.struct.p.n_dry_breakers = len(breakers)
+        if bias:
+            rows = [(whole(t, "a token of logit_bias"), real(b, f"logit_bias of token {t}")) for t, b in bias.items()]
+            self.struct.p.bias = self.struct.keep(ffi.new("kvrun_logit_bias[]", rows))
+            self.struct.p.n_bias = len(rows)
+
+    def _texts(self, given: Sequence[str]) -> Any:
+        keep = [self.struct.keep(ffi.new("char[]", encoded(t))) for t in given]
+        return self.struct.keep(ffi.new("char *[]", keep or 1))
+
+
+def random_seed() -> int:
+    return int.from_bytes(os.urandom(4), "little")
+
+
 class Request:
     """One answer: its prompt, its options, and its text so far."""
 
-    def __init__(self, session: Handle, prompt: Tokens, options: SamplingOptions) -> None:
-        wanted = dict(options)
-        stops = wanted.pop("stop", ())
-        breakers: Any = wanted.pop("dry_sequence_breakers", None)
-        bias = wanted.pop("logit_bias", None)
-        logits = wanted.pop("logits", None)
-        progress = wanted.pop("progress", None)
-        canceller = wanted.pop("canceller", None)
-        self.canceller: Canceller = canceller if isinstance(canceller, Canceller) else Canceller()
+    def __init__(self, session: Handle, prompt: Tokens, sampling: Sampling) -> None:
+        self.canceller = sampling.canceller
         self.session = session
         self.prompt = prompt
+        self.seed = sampling.seed
         self.tokens: list[int] = []
         self.pieces: list[str] = []  # not yet taken
         self.texts: list[str] = []  # all pieces taken
         self.error: BaseException | None = None
         self.answer: Answer | None = None
-        self.has_logits = logits is not None
-        self.on_logits: Callable[[Any], object] = logits  # type: ignore[assignment]
-        self.on_progress: Callable[[float], object] = progress  # type: ignore[assignment]
+        self.has_logits = sampling.logits is not None
+        self.on_logits: Callable[[Any], object] = sampling.logits
+        self.on_progress: Callable[[float], object] | None = sampling.progress
         self.id = 0
         self.form: Handle | None = None  # its grammar
-        unknown = [name for name in wanted if name not in SamplingOptions.__annotations__]
-        if unknown:
-            raise TypeError(f"'{unknown[0]}' is no option of sampling; there are "
-                            f"{', '.join(SamplingOptions.__annotations__)}")
-        wanted = {name: value for name, value in wanted.items() if value is not None}
         self._me = ffi.new_handle(self)  # lives as long as the request
-        self.options = Struct("kvrun_generate_options", **wanted, on_token=_on_token, payload=self._me,
-                              canceller=self.canceller.pointer)
-        if progress is not None:
-            self.options.p.on_prefill = _on_prefill
-        texts = [stops] if isinstance(stops, str) else list(stops)  # type: ignore[call-overload]
-        if texts:
-            self.options.p.stops = self.texts_of(texts)
-            self.options.p.n_stops = len(texts)
-        if breakers is not None:
-            self.options.p.dry_breakers = self.texts_of(breakers)
-            self.options.p.n_dry_breakers = len(breakers)
-        if bias:
-            rows = [(t, b) for t, b in bias.items()]  # type: ignore[attr-defined]
-            self.options.p.bias = self.options.keep(ffi.new("kvrun_logit_bias[]", rows))
-            self.options.p.n_bias = len(rows)
-
-    def texts_of(self, texts: Sequence[str]) -> Any:
-        keep = [self.options.keep(ffi.new("char[]", encoded(t))) for t in texts]
-        return self.options.keep(ffi.new("char *[]", keep or 1))
+        self.options = sampling.struct
+        self.options.p.payload = self._me
 
     def guarded(self, call: Callable[[], object]) -> int:
         """Calls the user's code; an exception ends this answer, and is raised where the answer is awaited."""
@@ -139,13 +142,13 @@ class Request:
     def end(self, status: int, result: Any) -> None:
         import numpy as np
 
-        message = text_of(lib.kvrun_last_error())
+        error = last_error(status)
         r = result[0]
         self.answer = Answer(self.text(), np.array(self.tokens, np.uint32), STOP_REASONS[r.reason], r.prompt_tokens,
-                             r.prefill_seconds, r.decode_seconds, r.drafted, r.drafts_accepted)
+                             r.prefill_seconds, r.decode_seconds, r.drafted, r.drafts_accepted, self.seed)
         name = status_name(status)
         if status and self.error is None and name not in ("KVRUN_ECANCELLED", "KVRUN_EUSER"):
-            self.error = error_of(status, name, message)
+            self.error = error
 
 
 class Batch:
@@ -183,7 +186,6 @@ class Batch:
         cancellers = [r.canceller.pointer for r in self._active.values()]
         with running(cancellers):
             check(lib.kvrun_batch_step(self._handle.pointer, self._count))
-        raise_lost()
         pointer = self._handle.pointer
         ended = [r for r in self._active.values() if lib.kvrun_batch_is_done(pointer, r.id)]
         for request in ended:
@@ -216,18 +218,17 @@ class Loading:
     def __init__(self, progress: Callable[[float], object] | None) -> None:
         self.error: BaseException | None = None
         self.fields: dict[str, Any] = {}
-        self.progress = progress
-        if progress is not None:
-            self._me = ffi.new_handle(self)
-            self.fields = {"progress": _on_load, "payload": self._me}
+        self.progress = callable_or_none(progress, "progress")
+        self._me = ffi.new_handle(self)
+        self.fields = {"progress": _on_load, "payload": self._me}
 
 
-@_callback("kvrun_progress_cb")
+@callback("kvrun_progress_cb")
 def _on_load(done: float, seconds_left: float, payload: Any) -> int:
     loading: Loading = ffi.from_handle(payload)
     try:
-        assert loading.progress is not None
-        loading.progress(done)
+        if loading.progress is not None:
+            loading.progress(done)
         return 0
     except BaseException as error:
         loading.error = error

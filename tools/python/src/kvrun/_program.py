@@ -5,7 +5,8 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ._errors import ProgramError, error_of
+from ._check import path_of
+from ._errors import ProgramError, in_python, invalid, program_error
 from ._runtime import native_file
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def run(arguments: Sequence[str | os.PathLike[str]], accept: Sequence[int] = (0,
     """Runs the program; returns its stdout. Raises ProgramError for another exit code."""
     import subprocess
 
-    command = [program(), *(os.fspath(a) for a in arguments)]
+    command = [program(), *(path_of(a, "an argument") for a in arguments)]
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
     except OSError as error:
@@ -37,7 +38,7 @@ def run(arguments: Sequence[str | os.PathLike[str]], accept: Sequence[int] = (0,
         said = lines[0].removeprefix("error:").strip() if lines else "no message"
         if done.returncode < 0:
             said = f"ended by signal {-done.returncode}: {said}"
-        raise ProgramError(said, done.returncode)
+        raise program_error(in_python(said, program=True), done.returncode)
     return done.stdout
 
 
@@ -68,7 +69,7 @@ def evaluate(model: str | os.PathLike[str], *, kv: str | Sequence[str] = "fp16",
     """
     import json
 
-    texts = [files] if isinstance(files, (str, os.PathLike)) else list(files)
+    texts = [files] if isinstance(files, (str, bytes, os.PathLike)) else list(files)
     policies = kv if isinstance(kv, str) else ",".join(kv)
     command: list[str | os.PathLike[str]] = ["eval", model, "--json", "--kv", policies]
     for text in texts:
@@ -126,6 +127,7 @@ def replay(k: npt.ArrayLike, v: npt.ArrayLike, q: npt.ArrayLike | None = None, p
     kv head. dq: (n, heads, head_dim): queries of decode steps; None: the prompt's last query.
     """
     import json
+    import re
     import tempfile
 
     import numpy as np
@@ -134,12 +136,23 @@ def replay(k: npt.ArrayLike, v: npt.ArrayLike, q: npt.ArrayLike | None = None, p
     queries = keys if q is None else np.asarray(q, np.float32)
     layers = keys.ndim == 4
     if keys.ndim not in (3, 4) or values.shape != keys.shape or queries.ndim != keys.ndim:
-        raise error_of(-1, "KVRUN_EINVALID",
-                       f"k, v and q have shapes {keys.shape}, {values.shape} and {queries.shape}; "
-                       "expected (tokens, heads, head_dim) or (layers, tokens, heads, head_dim), k and v alike")
+        raise invalid(f"k, v and q have shapes {keys.shape}, {values.shape} and {queries.shape}; "
+                      "expected (tokens, heads, head_dim) or (layers, tokens, heads, head_dim), k and v alike")
+    if queries[..., 0, :].shape != keys[..., 0, :].shape:
+        raise invalid(f"q has shape {queries.shape}, expected that of k, {keys.shape}, but for the number of heads")
+    if not keys.size or not queries.size:
+        raise invalid(f"{'q' if keys.size else 'k'} is empty: shape {queries.shape if keys.size else keys.shape}")
+    if queries.shape[-2] % keys.shape[-2]:
+        raise invalid(f"q has {queries.shape[-2]} heads, expected a multiple of k's {keys.shape[-2]}")
     if not layers:
         keys, values, queries = keys[None], values[None], queries[None]
     steps = queries[-1, -1:] if dq is None else np.asarray(dq, np.float32)
+    if steps.ndim != 3 or steps.shape[1:] != queries.shape[2:]:
+        raise invalid(f"dq has shape {steps.shape}, expected (n, {queries.shape[2]}, {queries.shape[3]}), heads and "
+                      "head_dim as of q")
+    for name, array in (("k", keys), ("v", values), ("q", queries), ("dq", steps)):
+        if not np.isfinite(array).all():
+            raise invalid(f"{name} contains a number that is not finite")
     with tempfile.TemporaryDirectory(prefix="kvrun-") as folder:
         arrays: dict[str, Any] = {"q": queries, "k": keys, "v": values, "dq": steps}
         if probes is not None:
@@ -150,7 +163,11 @@ def replay(k: npt.ArrayLike, v: npt.ArrayLike, q: npt.ArrayLike | None = None, p
             path = os.path.join(folder, f"in-{name}.npy")
             np.save(path, np.ascontiguousarray(array))
             command += [f"--{name}", path]
-        run(command)
+        try:
+            run(command)
+        except ProgramError as error:  # names the arrays by files
+            said = re.sub(rf"(?:\w+= ?)?{re.escape(folder)}/in-(\w+)\.npy", r"\1", str(error))
+            raise program_error(said, error.exit_code) from None
         found: dict[str, Any] = {}
         for name in ("k_hat", "v_hat", "tier", "score", "out"):
             path = os.path.join(folder, name + ".npy")

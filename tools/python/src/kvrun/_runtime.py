@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import _cffi
-from ._errors import InternalError, KvrunError, error_of
+from ._check import real, text, whole
+from ._errors import InternalError, KvrunError, error_of, in_python, invalid
 
 if TYPE_CHECKING:
     import numpy as np
@@ -51,6 +52,48 @@ def _load() -> Any:
 
 lib = _load()
 
+# ---- callbacks
+
+_lost = threading.local()  # exception in a callback outside of the user's code, such as KeyboardInterrupt
+
+
+def keep_error(kind: type[BaseException], error: BaseException, trace: object) -> None:
+    _lost.error = error
+
+
+def raise_lost(cause: BaseException | None = None) -> None:
+    error = getattr(_lost, "error", None)
+    if error is not None:
+        _lost.error = None
+        raise error from cause
+
+
+def callback(kind: str) -> Callable[[Callable[..., int]], Any]:
+    decorated: Callable[[Callable[..., int]], Any] = ffi.callback(kind, error=1, onerror=keep_error)
+    return decorated
+
+
+@callback("kvrun_progress_cb")
+def on_piece(done: float, seconds_left: float, payload: Any) -> int:
+    """Between pieces of work: the interpreter handles signals here, and their exceptions end the call."""
+    for _ in range(2):
+        pass
+    return 0
+
+
+LOG_LEVELS = (30, 20, 10)  # logging.WARNING, INFO, DEBUG
+
+
+@ffi.callback("kvrun_log_cb", onerror=keep_error)  # type: ignore[untyped-decorator]
+def _on_log(level: int, line: Any, length: int, payload: Any) -> None:
+    import logging
+
+    said = bytes(ffi.buffer(line, length)).decode("utf-8", "replace")
+    logging.getLogger("kvrun").log(LOG_LEVELS[min(level, 2)], "%s", in_python(said.removeprefix("warning: ")))
+
+
+lib.kvrun_set_log(_on_log, 1, NULL)
+
 # ---- fork and the interpreter's end
 
 _generation = 0  # of processes: fork increments it in the child
@@ -75,6 +118,7 @@ def _after_fork() -> None:
 def _end() -> None:
     """Cancels active calls and waits for them: a thread must not return to an interpreter that has ended."""
     global _closing
+    lib.kvrun_set_log(NULL, 0, NULL)
     with _lock:
         _closing = True
         for cancellers in _running.values():
@@ -100,9 +144,14 @@ def at_exit(stop: Callable[[], None]) -> None:
     _at_exit.append(stop)
 
 
+def not_at_exit(stop: Callable[[], None]) -> None:
+    with contextlib.suppress(ValueError):
+        _at_exit.remove(stop)
+
+
 @contextlib.contextmanager
 def running(cancellers: Sequence[Any] = ()) -> Iterator[None]:
-    """Context manager around calls that may take long."""
+    """Context manager around calls that may take long. Raises what their callbacks could not."""
     global _next_call
     with _lock:
         if _closing:
@@ -112,10 +161,14 @@ def running(cancellers: Sequence[Any] = ()) -> Iterator[None]:
         _running[number] = cancellers
     try:
         yield
+    except KvrunError as error:
+        raise_lost(error)
+        raise
     finally:
         with _lock:
             _running.pop(number, None)
             _idle.notify_all()
+    raise_lost()
 
 
 class Handle:
@@ -145,6 +198,9 @@ class Handle:
     def closed(self) -> bool:
         return self._pointer is None
 
+    def __reduce__(self) -> Any:
+        raise TypeError(f"the {self.what} belongs to this process and cannot be pickled; open an engine in each process")
+
     def free(self) -> None:
         pointer, self._pointer = self._pointer, None
         if pointer is not None and self._born == _generation:
@@ -172,7 +228,26 @@ def status_name(status: int) -> str:
 
 def check(status: int) -> None:
     if status:
-        raise error_of(status, status_name(status), text_of(lib.kvrun_last_error()))
+        raise last_error(status)
+
+
+def last_error(status: int) -> KvrunError:
+    """The error of this thread's last call."""
+    return error_of(status, status_name(status), in_python(text_of(lib.kvrun_last_error())))
+
+
+ARGUMENTS = {"model_path": "model", "kv_budget_bytes": "kv_budget", "no_fit": "fit"}  # by field, if they differ
+
+
+def checked(field: Any, value: Any, name: str) -> Any:
+    """A value that the field takes. field: its type."""
+    if field.kind == "primitive" and field.cname == "double":
+        return real(value, name)
+    if field.kind in ("primitive", "enum"):
+        return whole(value, name, 8 * ffi.sizeof(field), field.cname in ("int", "int32_t", "int64_t"))
+    if field.kind == "pointer" and field.item.cname in ("char", "char const") and not isinstance(value, ffi.CData):
+        return text(value, name)
+    return value
 
 
 class Struct:
@@ -182,6 +257,7 @@ class Struct:
         self.p = ffi.new(name + " *")
         self._keep: list[Any] = []
         self.p.struct_size = ffi.sizeof(name)
+        self._types = {field: kind.type for field, kind in ffi.typeof(name).fields}
         given = {field: value for field, value in fields.items() if value is not None}
         for field, value in {**_cffi.INITIAL[name], **given}.items():
             self.set(field, value)
@@ -189,14 +265,12 @@ class Struct:
     def set(self, field: str, value: Any) -> None:
         if value is None:
             return  # stays NULL
-        if isinstance(value, (str, os.PathLike)):
-            value = self.keep(ffi.new("char[]", encoded(os.fspath(value))))
-        elif isinstance(value, bool):
-            value = int(value)
-        try:
-            setattr(self.p, field, value)
-        except OverflowError:
-            raise error_of(-1, "KVRUN_EINVALID", f"{field} is {value}, which is out of range") from None
+        if isinstance(value, os.PathLike):
+            value = os.fsdecode(value)
+        value = checked(self._types[field], value, ARGUMENTS.get(field, field))
+        if isinstance(value, str):
+            value = self.keep(ffi.new("char[]", encoded(value)))
+        setattr(self.p, field, value)
 
     def keep(self, value: Any) -> Any:
         self._keep.append(value)
@@ -206,7 +280,7 @@ class Struct:
 def encoded(text: str) -> bytes:
     data = text.encode("utf-8", "surrogateescape")
     if b"\0" in data:
-        raise error_of(-1, "KVRUN_EINVALID", "a text has a character of code 0, which kvrun's texts cannot have")
+        raise invalid("a text has a character of code 0, which kvrun's texts cannot have")
     return data
 
 
@@ -224,12 +298,18 @@ def token_array(tokens: Sequence[int] | Tokens) -> Tokens:
     """Tokens in the library's form; an array of uint32 is used without a copy."""
     import numpy as np
 
+    if tokens is None or isinstance(tokens, (str, bytes)) or not hasattr(tokens, "__len__"):
+        raise TypeError(f"{tokens!r} is no list of tokens")
     array = np.asarray(tokens)
     if array.ndim != 1:
-        raise error_of(-1, "KVRUN_EINVALID", f"tokens have shape {array.shape}, expected one dimension")
+        raise invalid(f"tokens have shape {array.shape}, expected one dimension")
     if array.dtype != np.uint32:
-        if array.size and (array.dtype.kind not in "iu" or array.min() < 0 or array.max() > NO_TOKEN):
-            raise error_of(-1, "KVRUN_EINVALID", f"tokens are of type {array.dtype}, expected whole numbers from 0")
+        if array.size and array.dtype.kind not in "iu":
+            wrong = next((t for t in array.tolist() if not isinstance(t, int) or not 0 <= t <= NO_TOKEN), array.dtype)
+            raise invalid(f"{wrong!r} is no token; tokens are whole numbers from 0")
+        if array.size and (array.min() < 0 or array.max() > NO_TOKEN):
+            wrong = array[(array < 0) | (array > NO_TOKEN)][0]
+            raise invalid(f"{wrong} is no token; tokens are whole numbers from 0")
         array = array.astype(np.uint32)
     return np.ascontiguousarray(array)
 
@@ -273,7 +353,8 @@ def fill_text(guess: int, call: Callable[[Any, int, Any], int]) -> bytes:
 
 
 class Canceller:
-    """Stops calls that received it, from any thread or signal handler: they raise Cancelled."""
+    """Stops calls that received it, from any thread or signal handler. Answers end with the stop_reason "cancelled";
+    other calls, as Engine() and Session.prefill(), raise Cancelled."""
 
     def __init__(self) -> None:
         out = ffi.new("kvrun_canceller **")
@@ -284,7 +365,17 @@ class Canceller:
     def pointer(self) -> Any:
         return self._handle.pointer
 
+    @staticmethod
+    def of(given: Canceller | None) -> Canceller:
+        """The given canceller; None: a new one."""
+        if given is None:
+            return Canceller()
+        if not isinstance(given, Canceller):
+            raise TypeError(f"canceller is {given!r}, expected a kvrun.Canceller")
+        return given
+
     def cancel(self) -> None:
+        """Stops active calls, and later ones until reset()."""
         lib.kvrun_cancel(self.pointer)
 
     def reset(self) -> None:
@@ -293,4 +384,5 @@ class Canceller:
 
     @property
     def is_set(self) -> bool:
+        """Whether cancel() was called, and not reset() after it."""
         return bool(lib.kvrun_canceller_is_set(self.pointer))

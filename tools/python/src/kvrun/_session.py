@@ -6,12 +6,13 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from ._errors import error_of
-from ._generate import Batch, Request, raise_lost
+from ._check import path_of, whole
+from ._errors import KvrunError, error_of, invalid
+from ._generate import Batch, Request, Sampling
 from ._runtime import (NULL, Canceller, Handle, Struct, check, encoded, ffi, fields_of, fill_array, fill_text,
                        from_array, lib, running, token_array)
 from ._types import Answer, FetchInfo, SessionInfo, made
-from ._vectors import pooling_number
+from ._vectors import pooling_number, reading
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from ._aio import AsyncStream
     from ._engine import Engine
+    from ._model import Model
     from ._runtime import Tokens
     from ._types import Message, Prompt, SamplingOptions
 
@@ -29,30 +31,53 @@ NOTE_FORMAT = 1  # of the note in a session's file
 class Turn:
     """A prompt as the session's next tokens, and the change of the conversation when it is answered."""
 
-    def __init__(self, session: Session, prompt: Tokens, messages: list[Message] | None) -> None:
+    def __init__(self, session: Session, prompt: Tokens, messages: Sequence[Message] | None,
+                 goes_on: bool = False, taken_back: bool = False) -> None:
         self._session = session
         self.prompt = prompt
         self._messages = messages  # with the question; None: no conversation
+        self._goes_on = goes_on  # the answer continues the last message, which is the assistant's
+        self._first = len(session)  # position of the prompt
+        self.taken_back = taken_back  # the prompt was in the session before
 
-    def request(self, sampling: SamplingOptions, session: Session | None = None) -> Request:
+    def give_up(self) -> None:
+        """The answer does not begin: the session becomes what it was."""
+        if self.taken_back:
+            end = self._session.end_of_answer
+            self._session.prefill(self.prompt, logits=False)
+            self._session.end_of_answer = None if end is None else (len(self._session), self.prompt[:0])
+
+    def request(self, sampling: Sampling, session: Session | None = None) -> Request:
         """The answer with these options. session: a fork of the turn's session that answers instead."""
         own = self._session
-        options: Any = dict(sampling)
-        gbnf, schema = options.pop("grammar", None), options.pop("json_schema", None)
         chat = None
         if self._messages is not None and own.chat is not False:
-            chat = own.engine.chat_options(self._messages, variables=own.variables,
-                                           template=None if own.chat is True else str(own.chat))
-        form = own.engine.form(gbnf, schema, chat)
+            chat = own.model.chat_options(self._messages, variables=own.variables, goes_on=self._goes_on,
+                                          template=None if own.chat is True else str(own.chat))
+        form = own.model.form(sampling.grammar, sampling.json_schema, chat)
         handle = (own if session is None else session).handle
         check(lib.kvrun_session_set_grammar(handle.pointer, NULL if form is None else form.pointer))
-        request = Request(handle, self.prompt, options)
+        request = Request(handle, self.prompt, sampling)
         request.form = form
         return request
 
     def end(self, answer: Answer) -> None:
+        session = self._session
         if self._messages is not None:
-            self._session.messages = [*self._messages, {"role": "assistant", "content": answer.text}]
+            *before, last = self._messages
+            if self._goes_on and isinstance(last.get("content"), str):
+                session.messages = [*before, {**last, "content": last["content"] + answer.text}]
+            else:
+                session.messages = [*self._messages, {"role": "assistant", "content": answer.text}]
+        if session.handle.closed:
+            return
+        # The last token that is chosen is not read, nor is the rest of a prompt that was cancelled: the next answer reads
+        # them, if it continues this one.
+        import numpy as np
+
+        tokens, held = np.concatenate([self.prompt, answer.tokens]), len(session)
+        unread = self._first + len(tokens) - held
+        session.end_of_answer = (held, tokens[len(tokens) - unread:] if 0 <= unread <= len(tokens) else tokens[:0])
 
 
 class Stream:
@@ -61,11 +86,11 @@ class Stream:
     cancel() may be called from any thread; the iteration then ends, and answer.stop_reason is "cancelled".
     """
 
-    def __init__(self, engine: Engine, turn: Turn, request: Request) -> None:
+    def __init__(self, engine: Handle, turn: Turn, request: Request) -> None:
         self._turn = turn
         self._request = request
         self._error: BaseException | None = None  # to be raised once
-        self._batch: Batch | None = Batch(engine.handle)
+        self._batch: Batch | None = Batch(engine)
         self._batch.add(request)
 
     def __iter__(self) -> Iterator[str]:
@@ -104,6 +129,7 @@ class Stream:
         return list(self._request.tokens)
 
     def cancel(self) -> None:
+        """Ends the answer, from any thread; the iteration then ends."""
         self._request.canceller.cancel()
 
     def close(self) -> None:
@@ -122,19 +148,25 @@ class Stream:
 
 
 class Session:
-    """A sequence of tokens, made by Engine.session() or Engine.restore(). One thread at a time may use it."""
+    """A sequence of tokens, made by Engine.session() or Engine.restore(). One thread at a time may use it.
 
-    def __init__(self, engine: Engine, handle: Handle, chat: bool | str, variables: dict[str, Any] | None,
-                 system: str | None, messages: Sequence[Message] = ()) -> None:
+    It stays usable when its engine is closed. messages: the conversation so far.
+    """
+
+    def __init__(self, engine: Engine, model: Model, handle: Handle, chat: bool | str,
+                 variables: dict[str, Any] | None, system: str | None, messages: Sequence[Message] = ()) -> None:
         self.engine = engine
+        self._model: Model | None = model
+        # Position of the end of the last answer, and its tokens that are not yet read; None: other tokens followed.
+        self.end_of_answer: tuple[int, Tokens] | None = None
         self.handle = handle
         self.chat = chat  # False: texts are plain; True: the file's template; else a template
         self.variables = variables
         self.messages: list[Message] = list(messages)
         if system is not None:
             if chat is False:
-                raise error_of(-1, "KVRUN_EINVALID", "system instructions need a chat template: give chat='chatml' or "
-                               "another of Engine.chat_templates")
+                raise invalid("system instructions need a chat template: give chat='chatml' or "
+                              "another of Engine.chat_templates")
             self.messages.insert(0, {"role": "system", "content": system})
 
     def __repr__(self) -> str:
@@ -147,7 +179,19 @@ class Session:
         self.close()
 
     def close(self) -> None:
+        """Frees the cache. A closed engine is freed with the last of its sessions."""
         self.handle.free()
+        self._model = None
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a kvrun.Session cannot be pickled; save() writes it to a file")
+
+    @property
+    def model(self) -> Model:
+        """What it needs of the engine."""
+        if self._model is None:
+            raise KvrunError("the session is closed")
+        return self._model
 
     # ---- what is in it
 
@@ -160,6 +204,7 @@ class Session:
 
     @property
     def fetch_info(self) -> FetchInfo:
+        """What a policy that fetches from host memory has transferred."""
         out = Struct("kvrun_fetch_info")
         check(lib.kvrun_session_get_fetch_info(self.handle.pointer, out.p))
         return made(FetchInfo, fields_of(out.p))
@@ -183,7 +228,7 @@ class Session:
 
         found: npt.NDArray[np.uint8] = fill_array(
             np.uint8, "uint8_t[]", self.info.n_tokens + 16, lambda memory, room, count: lib.kvrun_session_tiers(
-                self.handle.pointer, layer, kv_head, memory, room, count))
+                self.handle.pointer, whole(layer, "layer"), whole(kv_head, "kv_head"), memory, room, count))
         return found
 
     # ---- going back, copies, files
@@ -194,22 +239,26 @@ class Session:
         with running():
             check(lib.kvrun_session_fork(out, self.handle.pointer))
         handle = Handle(out[0], lib.kvrun_session_free, "session")
-        return Session(self.engine, handle, self.chat, self.variables, None, self.messages)
+        fork = Session(self.engine, self.model, handle, self.chat, self.variables, None, self.messages)
+        fork.end_of_answer = self.end_of_answer
+        return fork
 
     def truncate(self, n_tokens: int) -> None:
         """Removes the tokens from position n_tokens on, if that is exact; see exact_position()."""
-        check(lib.kvrun_session_truncate(self.handle.pointer, n_tokens))
+        self.end_of_answer = None
+        check(lib.kvrun_session_truncate(self.handle.pointer, whole(n_tokens, "n_tokens")))
 
     def exact_position(self, n_tokens: int) -> int:
         """The nearest position at or before n_tokens to which truncate() can go back."""
         out = ffi.new("uint32_t *")
-        check(lib.kvrun_session_exact_position(self.handle.pointer, n_tokens, out))
+        check(lib.kvrun_session_exact_position(self.handle.pointer, whole(n_tokens, "n_tokens"), out))
         return int(out[0])
 
     def keep_common(self, tokens: Sequence[int] | Tokens) -> int:
         """Truncates the session to its common beginning with `tokens`, leaving at least one of them to read; returns
         how many it then holds."""
         array = token_array(tokens)
+        self.end_of_answer = None
         out = ffi.new("uint32_t *")
         check(lib.kvrun_session_keep_common(self.handle.pointer, from_array(array, "uint32_t[]"), len(array), out))
         return int(out[0])
@@ -221,7 +270,7 @@ class Session:
         note = json.dumps({"kvrun_python": NOTE_FORMAT, "chat": self.chat, "variables": self.variables,
                            "messages": self.messages}).encode()
         with running():
-            check(lib.kvrun_session_save(self.handle.pointer, encoded(os.fspath(path)), note, len(note)))
+            check(lib.kvrun_session_save(self.handle.pointer, encoded(path_of(path, "path")), note, len(note)))
 
     # ---- answers
 
@@ -229,25 +278,50 @@ class Session:
         """The part of a prompt that the session does not hold yet."""
         if isinstance(prompt, str):
             if self.chat is False:
-                return Turn(self, self.engine.tokenize(prompt, bos=len(self) == 0), None)
+                return Turn(self, self.model.tokenize(prompt, bos=len(self) == 0), None)
             return self._conversation([*self.messages, {"role": "user", "content": prompt}])
-        if isinstance(prompt, list) and prompt and isinstance(prompt[0], Mapping):
-            return self._conversation(prompt)
-        return Turn(self, token_array(cast("Tokens", prompt)), None)
+        if isinstance(prompt, Mapping):
+            raise TypeError("the prompt is one message; give a list of messages")
+        if isinstance(prompt, Sequence) and len(prompt) and isinstance(prompt[0], Mapping):
+            return self._conversation(list(prompt))  # type: ignore[arg-type]
+        tokens = token_array(cast("Tokens", prompt))
+        return Turn(self, tokens, None) if len(tokens) else self._continuation()
 
     def _conversation(self, messages: list[Message]) -> Turn:
         template = None if isinstance(self.chat, bool) else self.chat
-        tokens = self.engine.chat_tokens(messages, template=template, variables=self.variables)
-        return Turn(self, tokens[self.keep_common(tokens):], messages)
+        goes_on = messages[-1].get("role") == "assistant"
+        tokens = self.model.chat_tokens(messages, template=template, variables=self.variables, goes_on=goes_on)
+        return Turn(self, tokens[self.keep_common(tokens):], messages, goes_on)
+
+    def _continuation(self) -> Turn:
+        """No new tokens: the answer continues the last one, or what was read."""
+        held = len(self)
+        end = self.end_of_answer
+        goes_on = end is not None and bool(self.messages) and self.messages[-1].get("role") == "assistant"
+        messages = self.messages if goes_on else None
+        if end is not None and end[0] == held and len(end[1]):
+            return Turn(self, end[1], messages, goes_on)
+        if not held:
+            raise invalid("the session is empty: there is nothing to continue")
+        tokens = self.tokens
+        tokens = tokens[self.keep_common(tokens):]  # logits come out of the last token, which is read again
+        self.end_of_answer = end
+        return Turn(self, tokens, messages, goes_on, taken_back=True)
 
     def stream(self, prompt: Prompt, **sampling: Unpack[SamplingOptions]) -> Stream:
         """Answers a prompt; iterate over the pieces of text.
 
         prompt: a text: the next message of the conversation, or plain text without a template; a list of messages: the
-            whole conversation, of which only the new part is read; tokens: appended unchanged.
+            whole conversation, of which only the new part is read, and whose last message is continued if it is the
+            assistant's; tokens: appended unchanged; no tokens, []: the last answer, or what was read, is continued.
         """
+        checked = Sampling(sampling)
         turn = self.turn(prompt)
-        return Stream(self.engine, turn, turn.request(sampling))
+        try:
+            return Stream(self.model.handle, turn, turn.request(checked))
+        except BaseException:
+            turn.give_up()
+            raise
 
     def ask(self, prompt: Prompt, **sampling: Unpack[SamplingOptions]) -> Answer:
         """The whole answer; arguments as for stream()."""
@@ -271,30 +345,28 @@ class Session:
 
     def prefill(self, prompt: Sequence[int] | Tokens, *, logits: bool = True,
                 canceller: Canceller | None = None) -> npt.NDArray[np.float32] | None:
-        """Appends tokens without generating. Returns the logits (vocab) of the last one; None without `logits`."""
+        """Appends tokens without generating. Returns the logits (vocab) of the last one; None without `logits`.
+
+        If it is interrupted or cancelled, tokens of finished blocks stay in the session (len()), the others do not."""
         import numpy as np
 
         array = token_array(prompt)
-        canceller = canceller or Canceller()
-        options = Struct("kvrun_generate_options", canceller=canceller.pointer)
-        out = np.empty(self.engine.info.vocab, np.float32) if logits else None
-        with running([canceller.pointer]):
-            check(lib.kvrun_prefill(self.handle.pointer, from_array(array, "uint32_t[]"), len(array), options.p,
+        out = np.empty(self.model.info.vocab, np.float32) if logits else None
+        self.end_of_answer = None
+        with reading(canceller) as options:
+            check(lib.kvrun_prefill(self.handle.pointer, from_array(array, "uint32_t[]"), len(array), options,
                                     NULL if out is None else from_array(out, "float[]")))
-        raise_lost()
         return out
-
 
     def hidden_states(self, prompt: Sequence[int] | Tokens) -> npt.NDArray[np.float32]:
         """Appends tokens; returns the model's last hidden state of each, after the final norm: (tokens, dim)."""
         import numpy as np
 
         array = token_array(prompt)
-        canceller = Canceller()
-        options = Struct("kvrun_generate_options", canceller=canceller.pointer)
-        out = np.empty((len(array), self.engine.info.dim), np.float32)
-        with running([canceller.pointer]):
-            check(lib.kvrun_hidden_states(self.handle.pointer, from_array(array, "uint32_t[]"), len(array), options.p,
+        out = np.empty((len(array), self.model.info.dim), np.float32)
+        self.end_of_answer = None
+        with reading() as options:
+            check(lib.kvrun_hidden_states(self.handle.pointer, from_array(array, "uint32_t[]"), len(array), options,
                                           from_array(out, "float[]")))
         return out
 
@@ -305,16 +377,15 @@ class Session:
 
         how = pooling_number(pooling)
         array = token_array(prompt)
-        canceller = Canceller()
-        options = Struct("kvrun_generate_options", canceller=canceller.pointer)
-        out = np.empty(self.engine.info.vector_dim, np.float32)
-        with running([canceller.pointer]):
-            check(lib.kvrun_embed(self.handle.pointer, from_array(array, "uint32_t[]"), len(array), how, options.p,
+        out = np.empty(self.model.info.vector_dim, np.float32)
+        self.end_of_answer = None
+        with reading() as options:
+            check(lib.kvrun_embed(self.handle.pointer, from_array(array, "uint32_t[]"), len(array), how, options,
                                   from_array(out, "float[]")))
         return out
 
 
-def restored(engine: Engine, handle: Handle, path: str) -> Session:
+def restored(engine: Engine, model: Model, handle: Handle, path: str) -> Session:
     """A session with the conversation from its file's note; files of other programs have none."""
     import json
 
@@ -325,5 +396,5 @@ def restored(engine: Engine, handle: Handle, path: str) -> Session:
     except ValueError:
         note = {}
     if not isinstance(note, dict) or note.get("kvrun_python") != NOTE_FORMAT:
-        return Session(engine, handle, False, None, None)
-    return Session(engine, handle, note["chat"], note["variables"], None, note["messages"])
+        return Session(engine, model, handle, False, None, None)
+    return Session(engine, model, handle, note["chat"], note["variables"], None, note["messages"])

@@ -3,8 +3,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar
 
-from ._errors import error_of
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -128,7 +126,8 @@ class Policy(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A finished answer. stop_reason: "length", "context", "end", "stop" or "cancelled"."""
+    """A finished answer. stop_reason: "length", "context", "end", "stop" or "cancelled". seed: that it was sampled
+    with."""
 
     text: str
     tokens: Tokens
@@ -138,10 +137,11 @@ class Answer(NamedTuple):
     decode_seconds: float
     drafted: int = 0
     drafts_accepted: int = 0
+    seed: int = 0
 
 
 class SamplingOptions(TypedDict, total=False):
-    """Keywords of all functions that generate; defaults are those of kvrun.h.
+    """Keywords of all functions that generate; defaults are those of kvrun.h, but for `seed`. None: the default.
 
     max_tokens: None: until the model ends its answer or the context is full.
     temperature: 0 is greedy. top_k, top_p, min_p: candidates. repeat_penalty over the last repeat_last_n tokens.
@@ -152,11 +152,13 @@ class SamplingOptions(TypedDict, total=False):
     mirostat: 1 or 2, in place of the other cuts, with a mean surprise of mirostat_tau bits and a rate mirostat_eta.
     adaptive_target, adaptive_decay: adaptive-p, probability that tokens should have, and weight of those before.
     logit_bias: per token, added to its logit; -inf: it is never chosen.
-    seed: the same seed on the same device gives the same tokens; of several choices, choice i has seed + i.
+    seed: the same seed on the same device gives the same tokens; of several choices, choice i has seed + i. None: a
+        random one, which Answer.seed reports.
     stop: texts that end the answer and are not part of it.
     ignore_eos: continue after tokens that end an answer. special: control tokens of the answer are shown as text.
     logits: called before each token with the logits of all tokens, an array that it may change: -inf excludes a token.
-        The array is the library's memory, valid during the call; the function must not call this engine.
+        The array is the library's memory, valid during the call. The function may read the engine and its sessions
+        (len(), tokens, info); calls that need the engine's turn raise Busy.
     draft_max: most tokens that are guessed and verified in one step, within the engine's max_rows; the answer is the
         same, and may be faster. 0: none.
     json_schema: the answer is JSON that is valid under this schema, an object or a text; {} is any JSON.
@@ -192,8 +194,8 @@ class SamplingOptions(TypedDict, total=False):
     adaptive_target: float
     adaptive_decay: float
     logit_bias: Mapping[int, float]
-    seed: int
-    stop: str | Sequence[str]
+    seed: int | None
+    stop: str | Sequence[str] | None
     ignore_eos: bool
     special: bool
     draft_max: int
@@ -212,20 +214,3 @@ def made(kind: type[T], fields: dict[str, Any]) -> T:
     flags = {n for n, t in kind.__annotations__.items() if getattr(t, "__forward_arg__", t) == "bool"}
     names: tuple[str, ...] = getattr(kind, "_fields")
     return kind(*(bool(fields[n]) if n in flags else fields[n] for n in names))
-
-
-def bytes_of(amount: int | str | None) -> int:
-    """Bytes from 8589934592, "8G" or "512M"; K, M, G and T are powers of 1024. None: 0, which means a default."""
-    if amount is None:
-        return 0
-    if isinstance(amount, int) and amount >= 0:
-        return amount
-    word = str(amount).strip().upper().removesuffix("IB").removesuffix("B")
-    power = "KMGT".find(word[-1:]) + 1 if word else 0
-    try:
-        value = float(word[:-1] if power else word) * 1024**power
-        if value < 0 or value > 2**63:
-            raise ValueError
-        return int(value)
-    except (ValueError, OverflowError):
-        raise error_of(-1, "KVRUN_EINVALID", f"{amount!r} is no amount of memory, such as 8G or 512M") from None
