@@ -146,7 +146,10 @@ function stop() {
 	if (run) run.abort.abort();
 }
 $("stop").onclick = stop;
-$("new").onclick = () => (go(add_chat()), $("text").focus());
+$("new").onclick = () => { // one empty chat at most: with what was written in it
+	const c = chats.find(c => !c.messages.length) || add_chat();
+	touch(c), go(c), $("text").focus();
+};
 $("find").oninput = draw_list;
 $("open").onclick = open_settings;
 $("menu").onclick = () => (document.body.classList.add("listing"), $("new").focus());

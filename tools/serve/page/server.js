@@ -36,20 +36,19 @@ async function show_memory() {
 	setTimeout(show_memory, document.hidden ? 5000 : running.size ? 500 : 2000);
 }
 async function show_model() {
-	try {
-		const r = await fetch("/v1/models", {headers: headers()});
-		if (locked !== (r.status === 401)) {
-			locked = !locked;
-			if (!chat.messages.length) draw();
-		}
-		if (!r.ok) return;
-		const m = (await r.json()).data[0];
-		$("model").textContent = document.title = m.id;
-		$("model").title = m.meta.device;
-		$("kv").placeholder = m.meta.kv;
-		context = m.meta.n_ctx;
-		reads_images = m.meta.reads_images;
-		$("attach").textContent = reads_images ? "Add" : "Text";
-		draw_state();
-	} catch {} // the memory's line says that it does not answer
+	const r = await fetch("/v1/models", {headers: headers()}).catch(() => null);
+	if (!r) return; // the memory's line says that the server does not answer
+	if (locked !== (r.status === 401)) {
+		locked = !locked;
+		if (!chat.messages.length) draw();
+	}
+	if (!r.ok) return;
+	const m = (await r.json()).data[0];
+	$("model").textContent = document.title = m.id;
+	$("model").title = m.meta.device;
+	$("kv").placeholder = m.meta.kv;
+	context = m.meta.n_ctx;
+	reads_images = m.meta.reads_images;
+	$("attach").textContent = reads_images ? "Add" : "Text";
+	draw_state();
 }

@@ -89,7 +89,6 @@ function save_settings() { write(local, "kvrun:settings", settings); }
 // crypto.randomUUID is for secure contexts only
 const new_id = () => Date.now().toString(36) + Math.random().toString(36).slice(2, 8);
 function add_chat(messages, title, id) {
-	chats = chats.filter(c => c.messages.length); // one empty chat at most
 	chats.unshift({id: id || new_id(), title: title || "", messages: messages || [], time: Date.now()});
 	return chats[0];
 }

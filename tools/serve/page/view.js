@@ -71,7 +71,8 @@ function versions(m, i) { // of an answer
 		b.disabled = to < 0 || to > m.others.length;
 		return b;
 	};
-	return [turn("‹", "Earlier version", m.at - 1), `${m.at + 1}/${m.others.length + 1}`,
+	return [turn("‹", "Earlier version", m.at - 1),
+		element("span", {className: "changes", textContent: `${m.at + 1}/${m.others.length + 1}`}),
 		turn("›", "Later version", m.at + 1)];
 }
 function message(m, i) {
