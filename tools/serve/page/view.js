@@ -45,7 +45,7 @@ function fill(box, m) {
 		grow_text(fold.lastChild, m.reasoning);
 		if (m.content && !fold.dataset.done) fold.dataset.done = 1, fold.open = false;
 	}
-	if (!selects(body.lastChild)) show_markdown(body, m.content);
+	if (!selects(body.lastElementChild || body.lastChild)) show_markdown(body, m.content);
 }
 function edit_box(m, i) {
 	const box = make_box(m);
