@@ -3,6 +3,7 @@
 state after a reload, the bar of KV bytes. Usage: test_page.py KVRUN. Exit code 77: there is no chromium."""
 import base64, json, os, sys, tempfile
 from browser import CHROMIUM, Browser
+from page_conversations import conversations, server_key
 from serving import Server, check, equal, finish
 
 VISION = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "golden", "vision")
@@ -26,7 +27,8 @@ def use_markdown(b):
     for what, script, expected in [
             ("tags that are not allowed", "shown.querySelectorAll('script, img, style, iframe').length", 0),
             ("a link with a script", "[...shown.querySelectorAll('a')].map(a => a.getAttribute('href'))",
-             [None, "https://example.org/"]),
+             ["https://example.org/"]),
+            ("what cannot be followed is text", "/^x$|bad good/m.test(shown.textContent)", True),
             ("HTML is text", "shown.textContent.includes('<script>window.harm = 1</script><img src=x')", True),
             ("links open elsewhere",
              "[...shown.querySelectorAll('a')].every(a => a.rel === 'noopener noreferrer' && a.target === '_blank')",
@@ -73,6 +75,24 @@ def use_right_to_left(b):
     b.value("shown.remove()")
 
 
+FORMULAS = r"""Energy \(E=mc^2\) and $a_1 * b_1 * c$, but $5 and $6 are prices, `$x$` is code.
+
+\[
+x_1 = \frac{a}{b}
+- [1]
+\]
+
+$$\{1, 2\}$$"""
+
+
+def use_formulas(b):
+    b.value("window.shown = document.createElement('div'), document.body.append(shown), show_markdown(shown, %s)" % json.dumps(FORMULAS))
+    equal("formulas stay as they were written", b.value("[...shown.querySelectorAll('.math')].map(m => m.textContent)"),
+          [r"\(E=mc^2\)", "$a_1 * b_1 * c$", "\\[\nx_1 = \\frac{a}{b}\n- [1]\n\\]", r"$$\{1, 2\}$$"])
+    check("prices are none", b.value("/but .5 and .6 are prices/.test(shown.textContent)"), b.value("shown.textContent"))
+    b.value("shown.remove()")
+
+
 def use(b, s):
     b.open(f"http://127.0.0.1:{s.port}/")
     check("the model's name", b.wait("document.getElementById('model').textContent === 'recall-4m-f16'"))
@@ -80,6 +100,7 @@ def use(b, s):
     if formats:
         use_markdown(b)
         use_right_to_left(b)
+        use_formulas(b)
     else:
         print("skipped: answers as Markdown (built without libjs-marked, node-highlight.js)")
     check("the policies can be chosen",
@@ -126,6 +147,8 @@ def use(b, s):
     b.value("[...document.querySelectorAll('.message button')].find(b => b.textContent === 'Send').click()")
     check("an edited message is answered anew", b.wait(idle % 2))
     equal("with its new text", b.value("window.sent.messages.at(-1).content"), "Something else?")
+    equal("in a copy: what was said before is kept",
+          b.value("[chats.length, JSON.stringify(chats.at(-1).messages).includes('Something else?')]"), [3, False])
 
     kept = b.value("JSON.stringify([chats.map(c => c.messages), chat.id])")
     b.call("Page.reload")
@@ -139,7 +162,7 @@ def use(b, s):
     equal("deleting asks first, and not on the button that deletes",
           b.value("[$('confirm').open, document.activeElement.value]"), [True, "no"])
     b.value("document.querySelector('#confirm .danger').click()")
-    check("it is gone", b.wait("chats.length === 1"))
+    check("it is gone", b.wait("chats.length === 2"))
     b.value("$('kv').value = 'nonsense', $('kv').oninput()")
     b.value(press % "Retry")
     check("an error is shown",
@@ -150,13 +173,13 @@ def use(b, s):
 def use_images(b, s):
     """A message with an image that is chosen, and one that is removed again; sent, edited, kept."""
     b.open(f"http://127.0.0.1:{s.port}/")
-    check("images can be added", b.wait("!$('attach').hidden"))
+    check("images can be added", b.wait("reads_images"))
     with open(os.path.join(VISION, "tile.png"), "rb") as f:
         tile = base64.b64encode(f.read()).decode()
     b.value("(() => { const f = window.fetch; window.fetch = (u, o) => "
             "{ if (o && o.body) { const j = JSON.parse(o.body); j.max_tokens = 4; "
             "window.sent = j; o = {...o, body: JSON.stringify(j)}; } return f(u, o); }; })()")
-    add = "add_images([new File([Uint8Array.from(atob('%s'), c => c.charCodeAt(0))], 'x.png', {type: 'image/png'})])"
+    add = "add_files([new File([Uint8Array.from(atob('%s'), c => c.charCodeAt(0))], 'x.png', {type: 'image/png'})])"
     b.value(add % tile)
     b.value(add % tile)
     check("they are shown", b.wait("document.querySelectorAll('#images img').length === 2"))
@@ -202,7 +225,10 @@ def main():
         browser = Browser(folder)
         try:
             use(browser, s)
-            equal("no images without an encoder", browser.value("$('attach').hidden"), True)
+            equal("no images without an encoder", browser.value("reads_images"), False)
+            conversations(browser, f"http://127.0.0.1:{s.port}/")
+            with Server("--api-key", "secret", "--chat-template", "chatml") as asks:
+                server_key(browser, f"http://127.0.0.1:{asks.port}/")
             with Server("--mmproj", os.path.join(VISION, "mlp.gguf"), "--chat-template", "chatml", "--ctx-size", "256",
                         model=os.path.join(VISION, "text.gguf")) as sees:
                 use_images(browser, sees)

@@ -59,7 +59,7 @@ def walk(b, shot, phone):
     assert b.wait(IDLE + f" && !!{ANSWER}", 300), "the edited question is not answered"
     shot("06-edited")
     press("Fork")
-    assert b.value("chats.length") == 2, "no fork"
+    assert b.value("chats.length") == 3, "no fork"
     list_of_chats()
     shot("07-fork")
     b.tab_to("/drop/.test(e.className)", not phone)
@@ -67,7 +67,7 @@ def walk(b, shot, phone):
     shot("08-delete")
     assert b.value("document.activeElement.textContent") == "Keep"
     b.key("Enter")
-    assert b.wait("!$('confirm').open") and b.value("chats.length") == 2, "Enter deleted it"
+    assert b.wait("!$('confirm').open") and b.value("chats.length") == 3, "Enter deleted it"
     fits()
     # one who has been here before
     b.value(f"onbeforeunload = null, localStorage.setItem('kvrun', {json.dumps(said())})")

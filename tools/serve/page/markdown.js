@@ -63,25 +63,60 @@ function copy_children(from, into) {
 	return into;
 }
 
+// Formulas stay as they were written: to Markdown, \( would be an escaped bracket, and _ an emphasis. A dollar begins
+// one only if no space follows, and ends one only behind no space and before no digit: prices are none.
+const in_line = /^(?:\\\([^]+?\\\)|\\\[[^]+?\\\]|\$\$[^]+?\$\$|\$(?![\s$])(?:[^$\n\\`]|\\.)*?(?<!\s)\$(?![\d$]))/;
+const in_block = /^ {0,3}(?:\\\[[^]+?\\\]|\$\$[^]+?\$\$)[ \t]*(?:\n+|$)/;
+const formula = (name, level, rule, start) => ({
+	name, level,
+	start: text => { const at = text.search(start); return at < 0 ? undefined : at; },
+	tokenizer(text) {
+		const found = rule.exec(text);
+		if (found && !/\n[ \t]*\n/.test(found[0].trim())) return {type: name, raw: found[0], text: found[0].trim()};
+	},
+	renderer: token => {
+		const code = `<code class="math">${escape_html(token.text)}</code>`;
+		return level === "block" ? `<p>${code}</p>` : code;
+	},
+});
+const signs = {"&": "&amp;", "<": "&lt;", ">": "&gt;"};
+const escape_html = text => text.replace(/[&<>]/g, c => signs[c]);
 if (typeof marked !== "undefined") { // HTML in an answer is shown, not followed
-	const signs = {"&": "&amp;", "<": "&lt;", ">": "&gt;"};
-	const escape = html => (html.text ?? html).replace(/[&<>]/g, c => signs[c]); // from marked 13 on a token
-	marked.use({gfm: true, breaks: true, mangle: false, headerIds: false, renderer: {html: escape}});
+	const escape = html => escape_html(html.text ?? html); // from marked 13 on a token
+	marked.use({gfm: true, breaks: true, mangle: false, headerIds: false, renderer: {html: escape}, extensions: [
+		formula("formulas", "block", in_block, /\n {0,3}(?:\\\[|\$\$)/),
+		formula("formula", "inline", in_line, /\\[([]|\$/)]});
+}
+
+// Adds to a text what has come since: what is selected in it stays so.
+function grow_text(into, text) {
+	const node = into.firstChild;
+	if (node && node.nodeType === Node.TEXT_NODE && !node.nextSibling && text.startsWith(node.data))
+		node.appendData(text.slice(node.length));
+	else
+		into.textContent = text;
+}
+// Gives a node these children. The first ones that are equal stay.
+function renew(into, nodes) {
+	let same = 0;
+	while (same < nodes.length && same < into.childNodes.length && into.childNodes[same].isEqualNode(nodes[same])) ++same;
+	while (into.childNodes.length > same) into.lastChild.remove();
+	into.append(...nodes.slice(same));
 }
 
 // Into `into` what `text` says.
 function show_markdown(into, text) {
 	if (typeof marked === "undefined") {
-		into.textContent = text;
 		into.style.whiteSpace = "pre-wrap";
+		grow_text(into, text);
 		return;
 	}
 	const inert = document.createElement("template"); // neither runs nor loads anything
 	inert.innerHTML = marked.parse(text + "\n"); // without a line's end it misses code that is not closed yet
 	const nodes = copy_children(inert.content, document.createDocumentFragment());
 	for (const a of nodes.querySelectorAll("a")) {
-		if (!/^(https?|mailto):/i.test(a.getAttribute("href") || "")) a.removeAttribute("href");
-		a.target = "_blank", a.rel = "noopener noreferrer";
+		if (/^(https?|mailto):/i.test(a.getAttribute("href") || "")) a.target = "_blank", a.rel = "noopener noreferrer";
+		else a.replaceWith(...a.childNodes); // what cannot be followed does not look as if it could
 	}
 	// each block begins on the side of its own script
 	for (const e of nodes.querySelectorAll("p, h1, h2, h3, h4, h5, h6, ul, ol, blockquote")) e.dir = "auto";
@@ -94,5 +129,5 @@ function show_markdown(into, text) {
 		const code = p.querySelector("code");
 		if (code) p.replaceWith(code_block(code));
 	}
-	into.replaceChildren(nodes);
+	renew(into, [...nodes.childNodes]);
 }
