@@ -251,7 +251,7 @@ void attend_uses(const Caps& c, Uses& out) {
 	for (const FormatUse& u : all_formats()) use(128, 4, u, false);
 	softmax_uses(c, out);
 	add(out, choose_attend_prompt(c, 5, 128, PROMPT_WINDOW | PROMPT_CHUNKS),
-	    "head_dim 128, 5 heads, chunks"); // Llama 4
+	    "head_dim 128, 5 heads, chunks");   // Llama 4
 	for (const uint32_t d : {128u, 256u}) { // behind an indexer
 		for (const FormatUse& u : formats_of_policies(d))
 			add(out, choose_attend_sparse(c, 8, u.fmt, d, u.page),

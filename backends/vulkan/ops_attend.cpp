@@ -39,9 +39,8 @@ void VulkanBackend::attend_pages(const char* label, View q, const KvRead& kv, bo
 	if (merged) counters_are_zero_ = false; // after an error between two groups they may not be zero
 	for (const AttendGroup& g : kv.groups) {
 		check_attend_format(g.format, head_dim);
-		const AttendChoice how =
-		    g.sparse ? choose_attend_sparse(caps(), share, g.format, head_dim, g.page, flags)
-		             : choose_attend(caps(), share, g.format, head_dim, g.page, prompt, flags);
+		const AttendChoice how = g.sparse ? choose_attend_sparse(caps(), share, g.format, head_dim, g.page, flags)
+		                                  : choose_attend(caps(), share, g.format, head_dim, g.page, prompt, flags);
 		Pipeline& p = pipeline(how);
 		const double page_bytes = 4.0 * (kv_code_words(kv.n_kv_heads, head_dim, g.format.k.bits, g.page) +
 		                                 kv_code_words(kv.n_kv_heads, head_dim, g.format.v.bits, g.page));

@@ -76,8 +76,9 @@ struct KvPlan {
 	bool fetches() const { return policy.fetch > 0; }
 	bool speculates() const { return fetches() && !policy.fetch_sync; }
 	bool ranked() const { return ranks_by_score(policy.select.rank); }
-	// Bytes beside one page of layer l: page table (4 words), live bits (4 words per token set); and where layers do not
-	// share them, or of the first layer that does, positions and a row's choice (a word and a bit per token and set).
+	// Bytes beside one page of layer l: page table (4 words), live bits (4 words per token set); and where layers do
+	// not share them, or of the first layer that does, positions and a row's choice (a word and a bit per token and
+	// set).
 	size_t table_bytes(uint32_t l) const {
 		const size_t places = has_positions() && (n_groups > 1 || l == 0) ? 4 * 128 + 16 : 0;
 		return 16 + (16 + places) * n_heads;

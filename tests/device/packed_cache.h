@@ -40,8 +40,8 @@ struct PackedRow {
 	std::vector<TierSpec> tiers;
 	std::string text() const {
 		std::string r =
-		    fmt::format("attend: T {} heads {}:{} head_dim {}, {} splits{}{}{}{}{}{}", s.T, s.n_heads, s.n_kv_heads, s.D,
-		                s.splits, s.per_head ? ", live per head" : "", s.own_caches ? ", own caches" : "",
+		    fmt::format("attend: T {} heads {}:{} head_dim {}, {} splits{}{}{}{}{}{}", s.T, s.n_heads, s.n_kv_heads,
+		                s.D, s.splits, s.per_head ? ", live per head" : "", s.own_caches ? ", own caches" : "",
 		                s.item_rows > 1 ? fmt::format(", {} rows together", s.item_rows) : "",
 		                s.softcap > 0 ? fmt::format(", softcap {}", s.softcap) : "", s.sinks ? ", sinks" : "",
 		                s.spread > 1 ? fmt::format(", few live in {} times the pages", s.spread) : "");

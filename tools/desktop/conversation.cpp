@@ -1,5 +1,6 @@
 // A conversation as a tree of messages: an edited question or another answer becomes a sibling; nothing is overwritten.
 #include "tools/desktop/conversation.h"
+#include "tools/desktop/words.h"
 #include "tools/json_text.h"
 #include "tools/text.h"
 #include <algorithm>
@@ -121,7 +122,7 @@ Conversation conversation_from_json(std::string_view json, const std::string& fi
 			if (!std::ranges::all_of(c.messages.back().images, is_image_name))
 				damaged("images has no name of an image");
 		}
-	} catch (const Json::exception& e) { damaged(e.what()); }
+	} catch (const Json::exception& e) { damaged(json_fault(e.what())); }
 	if (c.last < kNone || c.last >= int(c.messages.size()) || (c.last == kNone) != c.messages.empty())
 		damaged("last is no message");
 	return c;

@@ -54,7 +54,11 @@ struct Loaded { // facts of the model and its device
 	std::vector<std::string> templates; // names of chat templates
 };
 struct LoadFailed {
-	std::string text;
+	std::string text = {};
+	std::string model = {}; // path of the model that failed
+	std::string back = {};  // model that is in use again; empty: none
+	bool kept = false;      // that model was not given up; false: it is loaded again now
+	bool bad_file = false;  // the reason is in the model's file
 };
 struct Reading { // the prompt of an answer
 	std::string conversation;
@@ -82,7 +86,8 @@ struct Ended {
 	kvrun_stop_reason reason = KVRUN_STOP_END;
 	uint32_t prompt_tokens = 0, reused_tokens = 0, answer_tokens = 0;
 	double prefill_seconds = 0, decode_seconds = 0;
-	std::string error; // why it ended early; else empty
+	std::string error;     // why it ended early; else empty
+	bool no_model = false; // that is the reason
 	kvrun_status status = KVRUN_OK;
 };
 using Event = std::variant<Loading, Loaded, LoadFailed, Reading, Piece, Cache, Ended>;

@@ -23,7 +23,8 @@ enum class Icon {
 	Left,
 	Right,
 	Back,
-	Image
+	Image,
+	List
 };
 QIcon icon(Icon);
 QIcon icon(Icon, const QColor&);

@@ -72,8 +72,10 @@ MessageView::MessageView(int number, const MessageActions& actions) : number_(nu
 	older_ = new_tool(Icon::Left, "The version before (Alt+Left)");
 	newer_ = new_tool(Icon::Right, "The next version (Alt+Right)");
 	place_ = new QLabel;
+	place_->setTextFormat(Qt::PlainText);
 	set_role(place_, "dim");
 	note_ = new QLabel;
+	note_->setTextFormat(Qt::PlainText);
 	set_role(note_, "dim");
 	note_->setWordWrap(true);
 	connect(retry_, &QToolButton::clicked, this, [this] { actions_.retry(number_); });
@@ -185,7 +187,9 @@ QWidget* MessageView::new_code(const Part& p) {
 	column->setContentsMargins(em(0.7), em(0.2), em(0.4), em(0.6));
 	column->setSpacing(em(0.2));
 	auto* head = new QHBoxLayout;
-	auto* language = new QLabel(p.language.empty() ? "text" : text_of(p.language));
+	auto* language = new QLabel;
+	language->setTextFormat(Qt::PlainText);
+	language->setText(p.language.empty() ? "text" : text_of(p.language));
 	set_role(language, "dim");
 	head->addWidget(language);
 	head->addStretch();
@@ -249,14 +253,36 @@ void MessageView::resizeEvent(QResizeEvent* e) {
 // ---- editing a question
 
 void MessageView::begin_edit() {
+	if (editor_) return void(focus_editor());
+	open_editor(text_);
+	actions_.typed(number_, text_);
+	focus_editor();
+}
+
+bool MessageView::focus_editor() {
+	if (editor_) editor_->setFocus();
+	return editor_ != nullptr;
+}
+
+int MessageView::find_words(const QString& words) {
+	for (QTextBrowser* text : findChildren<QTextBrowser*>()) {
+		const QTextCursor at = text->document()->find(words);
+		if (at.isNull()) continue;
+		text->setTextCursor(at);
+		return text->mapTo(this, text->cursorRect(at).topLeft()).y();
+	}
+	return 0;
+}
+
+void MessageView::open_editor(const QString& begun) {
 	if (editor_) return;
 	editor_frame_ = new QFrame;
 	set_role(editor_frame_, "composer");
 	editor_frame_->setSizePolicy(QSizePolicy::Preferred, QSizePolicy::Fixed);
 	auto* column = new QVBoxLayout(editor_frame_);
-	editor_ = new QPlainTextEdit(text_);
+	editor_ = new QPlainTextEdit(begun);
 	editor_->setAccessibleName("The question, to be edited");
-	editor_->setFixedHeight(em(1 + std::clamp(int(text_.count('\n')) + 1, 2, 10)));
+	editor_->setFixedHeight(em(1 + std::clamp(int(begun.count('\n')) + 1, 2, 10)));
 	editor_->setTabChangesFocus(true);
 	editor_->installEventFilter(this);
 	column->addWidget(editor_);
@@ -273,8 +299,8 @@ void MessageView::begin_edit() {
 	all_->addWidget(editor_frame_);
 	body_->hide();
 	bar_->hide();
-	editor_->setFocus();
 	editor_->moveCursor(QTextCursor::End);
+	connect(editor_, &QPlainTextEdit::textChanged, this, [this] { actions_.typed(number_, editor_->toPlainText()); });
 }
 
 void MessageView::cancel_edit() {
@@ -285,6 +311,7 @@ void MessageView::cancel_edit() {
 	editor_ = nullptr;
 	body_->show();
 	bar_->show();
+	actions_.typed(number_, std::nullopt);
 	actions_.edited();
 }
 
