@@ -152,7 +152,8 @@ def settings_and_errors(app):
     # twice the size
     app.run(["wait loaded", "wait 0.2", "dump large", "key ctrl+-", "wait 0.2", "dump smaller",
              "key ctrl+,", "wait 0.2", "key Escape", "wait 0.2", "key F1", "wait 0.2", "key Escape", "wait 0.2",
-             "type heard", "key Return", "wait idle", "dump heard", "quit"], *CHATML, "--scale", "2", "-n", "2")
+             "type heard", "key Return", "wait idle", "dump heard", "quit"], *CHATML, "--scale", "2", "-n", "2",
+            "--width", "1600")
     assert shown(app.dump("heard"))[0] == "heard"  # the keyboard is back in the field after each dialog
     width = lambda name: app.dump(name)["regions"]["list"][2]
     assert width("large") > 1.8 * dump["regions"]["list"][2] and width("smaller") < width("large")
@@ -322,6 +323,27 @@ def small_window(app):
     assert "list" in app.dump("folded")["regions"]
 
 
+def download_goes_on(app):
+    """A download goes on while the pages are built anew, and its model is offered."""
+    folder = app.path("bin")
+    os.makedirs(folder)
+    shutil.copy(app.program, folder)
+    os.symlink(os.path.join(os.path.dirname(app.program), "kvrun-probe"), os.path.join(folder, "kvrun-probe"))
+    app.program = os.path.join(folder, os.path.basename(app.program))
+    with open(os.path.join(folder, "kvrun"), "w") as f:  # in the place of the program that fetches
+        f.write('#!/bin/sh\necho "# x: 10 % of 1 GB" >&2\n'
+                'while [ ! -e "$HOME/go.ppm" ]; do sleep 0.1; done\necho "$HOME/fetched.gguf"\n')
+    os.chmod(os.path.join(folder, "kvrun"), 0o755)
+    app.run(["wait loaded", "key ctrl+O", "wait models", "key shift+Backtab", "key shift+Backtab", "type a/b",
+             "key Return", "wait 0.5", "dump begun", "key ctrl++", "wait 0.3", "dump larger", "screenshot go.ppm",
+             "wait 1.5", "dump come", "quit"], *CHATML)
+    assert "Stop" in app.dump("begun")["buttons"], app.dump("begun")["buttons"]
+    assert "Stop" in app.dump("larger")["buttons"] and app.dump("larger")["page"] == "start"
+    come = app.dump("come")
+    assert come["offered"].endswith("fetched.gguf") and come["model"] == app.model, (come["offered"], come["model"])
+    assert "Download" in come["buttons"] and come["phase"] == "ready", come["buttons"]
+
+
 def second_start(app):
     """Someone who starts the program twice sees a window that says so."""
     first = app.start(["wait loaded", "wait 100"])
@@ -363,7 +385,8 @@ def main():
     try:
         for test in (first_user, question_and_answer, two_at_once_and_branches, long_question, stop_and_kill,
                      settings_and_errors, right_to_left, images,
-                     nothing_is_lost, models_that_fail, search_shows, small_window, second_start, refusals):
+                     nothing_is_lost, models_that_fail, search_shows, small_window, download_goes_on,
+                     second_start, refusals):
             app = Desktop(sys.argv[1], display, device="llvmpipe" if test is question_and_answer else "cpu")
             began = time.monotonic()
             try:

@@ -326,5 +326,44 @@ TEST_CASE("desktop engine: a file that is no model does not end the model in use
 	CHECK(said.find("is loaded again") != std::string::npos);
 	s.ask("and a dog");
 	wait_for([&] { return listen(), s.n_answering() == 0; });
-	CHECK(!s.current()->messages[3].text.empty());
+	const std::string text = s.current()->messages[3].text;
+	CHECK(!text.empty());
+	if (s.current()->messages[3].cut) { // by the limit of tokens
+		s.go_on(3);
+		wait_for([&] { return listen(), s.n_answering() == 0; });
+		CHECK_MESSAGE(s.problem.empty(), s.problem);
+		CHECK(s.current()->messages[3].text.starts_with(text));
+		CHECK(s.current()->messages[3].text.size() > text.size());
+	}
+}
+
+TEST_CASE("desktop state: the model is unloaded until the next question; a conversation is exported as it is shown") {
+	Rig r;
+	r.state.load(kModel);
+	r.loaded();
+	r.state.unload();
+	CHECK(r.state.phase == EnginePhase::Off);
+	CHECK(r.last<Unload>());
+	REQUIRE(r.state.ask("Who?"));
+	CHECK(r.state.phase == EnginePhase::Loading);
+	r.answer("*One*");
+	REQUIRE(r.state.retry(1));
+	r.answer("Two");
+	CHECK(to_markdown(*r.state.current()) == "# Who?\n\n## Question\n\nWho?\n\n## Answer\n\nTwo\n");
+}
+
+TEST_CASE("desktop state: an answer that was stopped goes on where it is") {
+	Rig r;
+	r.state.ask("Who?");
+	r.answer("One and", KVRUN_ECANCELLED);
+	REQUIRE(r.state.current()->messages[1].cut);
+	CHECK(conversation_from_json(to_json(*r.state.current()), "x").messages[1].cut);
+	REQUIRE(r.state.go_on(1));
+	CHECK(r.last<Answer>()->goes_on);
+	CHECK(r.last<Answer>()->messages ==
+	      R"([{"role":"user","content":"Who?"},{"role":"assistant","content":"One and"}])");
+	r.answer(" two");
+	CHECK(r.shown() == "Who?|One and two|");
+	CHECK(!r.state.go_on(1)); // it came to its own end
+	CHECK(r.state.current()->messages.size() == 2);
 }

@@ -179,6 +179,7 @@ void EngineThread::run() {
 		if (!busy && unsaved && commands.empty()) answers->save_one();
 		for (Command& c : commands) {
 			if (const auto* l = std::get_if<Load>(&c)) load(*l);
+			if (std::get_if<Unload>(&c)) answers.reset(), loaded.reset();
 			if (const auto* a = std::get_if<Answer>(&c)) answers ? answers->begin(*a) : refuse(*a);
 			if (const auto* f = std::get_if<Forget>(&c)) files.remove(f->conversation);
 			if (!answers) continue;

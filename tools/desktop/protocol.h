@@ -27,7 +27,8 @@ struct Answer {
 	std::string kv;       // policy
 	uint32_t ctx = 0;     // tokens; 0: what fits
 	Sampling sampling;
-	uint64_t seed = 0; // of this answer
+	uint64_t seed = 0;    // of this answer
+	bool goes_on = false; // `messages` ends with its text so far
 };
 struct Stop { // an answer; its text so far is kept
 	std::string conversation;
@@ -38,7 +39,8 @@ struct Forget { // the cache of a conversation
 struct Watch { // the layer and kv head whose tiers are reported
 	uint32_t layer = 0, kv_head = 0;
 };
-using Command = std::variant<Load, Answer, Stop, Forget, Watch>;
+struct Unload {}; // the model; its memory is free afterwards
+using Command = std::variant<Load, Unload, Answer, Stop, Forget, Watch>;
 
 // ---- events
 struct Loading {

@@ -58,6 +58,13 @@ void State::load(const std::string& chosen) {
 	          encoder == settings.encoders.end() ? "" : encoder->second});
 }
 
+void State::unload() {
+	if (phase != EnginePhase::Ready) return;
+	phase = EnginePhase::Off;
+	offered.clear();
+	send(Unload{}); // active answers end
+}
+
 void State::offer(const std::string& path) {
 	const bool used = phase == EnginePhase::Ready || phase == EnginePhase::Loading;
 	if (!used) return load(path);
@@ -198,13 +205,30 @@ bool State::edit(int m, const std::string& text) {
 	return true;
 }
 
-// The conversation becomes the first: `c` is another one afterwards.
+bool State::go_on(int m) {
+	Conversation* c = current();
+	if (!c || m != c->last || m < 0 || !c->messages[size_t(m)].cut || answering(c->id)) return false;
+	if (!have_model()) return false;
+	Live before;
+	before.before = c->last;
+	start(*c, m, m, before, /*goes_on=*/true);
+	return true;
+}
+
 void State::begin_answer(Conversation& c, int question, const Live& before) {
+	start(c, c.add(question, /*user=*/false, {}), question, before, /*goes_on=*/false);
+}
+
+// The conversation becomes the first: `c` is another one afterwards.
+void State::start(Conversation& c, int m, int last_message, const Live& before, bool goes_on) {
 	problem.clear();
-	const int m = c.add(question, /*user=*/false, {});
-	c.messages[size_t(m)].unfinished = true;
+	c.messages[size_t(m)].unfinished = true, c.messages[size_t(m)].cut = false;
+	c.messages[size_t(m)].note.clear();
 	c.changed = calendar();
-	Answer a{c.id, m, c.template_messages(settings.system, question, images_folder), c.kv, c.ctx, settings.sampling, 0};
+	Answer a;
+	a.conversation = c.id, a.message = m;
+	a.messages = c.template_messages(settings.system, last_message, images_folder);
+	a.kv = c.kv, a.ctx = c.ctx, a.sampling = settings.sampling, a.goes_on = goes_on;
 	a.seed = settings.sampling.seed < 0 ? std::random_device{}() : uint64_t(settings.sampling.seed) + c.answers;
 	++c.answers;
 	Live& l = live_[c.id];
@@ -351,6 +375,7 @@ void State::end_answer(const Ended& e) {
 	if (!c || e.message >= int(c->messages.size())) return;
 	Message& m = c->messages[size_t(e.message)];
 	m.unfinished = false;
+	m.cut = !m.text.empty() && (!e.error.empty() || e.status == KVRUN_ECANCELLED || e.reason != KVRUN_STOP_END);
 	m.note = speed_note(e);
 	const auto add_note = [&](const char* text) { m.note += (m.note.empty() ? "" : ", ") + std::string(text); };
 	if (e.status == KVRUN_ECANCELLED)
@@ -413,7 +438,7 @@ void State::adopt(std::vector<Conversation> saved) {
 	for (Conversation& c : conversations)
 		for (Message& m : c.messages)
 			if (std::exchange(m.unfinished, false))
-				m.note = "the program ended during this answer; retry gives another";
+				m.note = "the program ended during this answer; retry gives another", m.cut = !m.text.empty();
 	if (!conversations.empty()) current_id = conversations.front().id;
 }
 

@@ -65,6 +65,7 @@ class State {
 
 	// ---- what the user does
 	void load(const std::string& model);         // a model that was loaded becomes the first of the recent ones
+	void unload();                               // frees its memory; the next question loads it again
 	void offer(const std::string& model);        // loads it if no model is in use, else asks by `offered`
 	void forget_model(const std::string& model); // removes it from the recent models
 	void use_encoder(const std::string& file);   // a vision encoder for the current model, which is loaded again
@@ -79,6 +80,7 @@ class State {
 	bool ask(const std::string& text, const std::vector<std::string>& images = {});
 	bool retry(int message);                         // another answer beside this one
 	bool edit(int message, const std::string& text); // another question beside this one
+	bool go_on(int message);                         // continues an answer that was cut
 	void show(int message);                          // shows the branch through it
 	void stop();                                     // stops the answer of the current conversation
 	// Applies the fields in which `after` differs from `before`. Memory and length also hold for the current
@@ -121,6 +123,7 @@ class State {
  private:
 	bool have_model(); // loads the last one if there is none; false: there is none to load
 	void begin_answer(Conversation&, int question, const Live& before);
+	void start(Conversation&, int answer, int last_message, const Live& before, bool goes_on);
 	void end_answer(const Ended&);
 	void take_back(Conversation&, int answer);
 	void fail_load(const LoadFailed&);

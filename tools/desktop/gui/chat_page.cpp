@@ -9,6 +9,7 @@
 #include "tools/desktop/models_found.h"
 #include "tools/desktop/words.h"
 #include <QDir>
+#include <QFile>
 #include <QFileDialog>
 #include <QHBoxLayout>
 #include <QMenu>
@@ -41,6 +42,7 @@ ChatPage::ChatPage(State& s, Actions a) : state_(s), actions_(std::move(a)) {
 		messages_->to_end();
 		actions_.acted();
 	};
+	m.go_on = [this](int n) { state_.go_on(n), messages_->to_end(), actions_.acted(); };
 	m.show = [this](int n) { state_.show(n), actions_.acted(); };
 	m.edit = [this](int n, const QString& text) {
 		if (!state_.edit(n, text.toStdString()) && state_.last_model().empty()) {
@@ -108,10 +110,12 @@ QWidget* ChatPage::new_head() {
 	more_->setPopupMode(QToolButton::InstantPopup);
 	auto* menu = new QMenu(more_);
 	const auto entry = [&](Icon s, const char* text, const std::function<void()>& f) {
-		menu->addAction(icon(s), text, this, [f] { f(); });
+		return menu->addAction(icon(s), text, this, [f] { f(); });
 	};
 	entry(Icon::Edit, "Rename\tF2", actions_.rename);
 	entry(Icon::Fork, "Fork: go on in a copy\tCtrl+Shift+K", actions_.fork);
+	entry(Icon::Open, "Export\u2026", [this] { export_file(); });
+	unload_ = entry(Icon::Model, "Unload the model", [this] { state_.unload(), actions_.acted(); });
 	menu->addSeparator();
 	entry(Icon::Delete, "Delete\u2026\tCtrl+Shift+Delete", actions_.remove);
 	more_->setMenu(menu);
@@ -150,6 +154,22 @@ void ChatPage::add_images(const QStringList& files) {
 void ChatPage::choose_images() {
 	add_images(QFileDialog::getOpenFileNames(this, "Add images", QDir::homePath(),
 	                                         "Images (*.png *.jpg *.jpeg *.webp *.bmp *.gif);;All files (*)"));
+}
+
+void ChatPage::export_file() {
+	const Conversation* c = state_.current();
+	if (!c) return;
+	QString kind;
+	QString path =
+	    QFileDialog::getSaveFileName(this, "Export the conversation", QDir::homePath() + "/conversation.md",
+	                                 "Markdown, the shown branch (*.md);;JSON, all versions (*.json)", &kind);
+	if (path.isEmpty()) return;
+	QFile file(path);
+	const std::string text = path.endsWith(".json") || kind.startsWith("JSON") ? to_json(*c) : to_markdown(*c);
+	if (!file.open(QIODevice::WriteOnly) || file.write(text.data(), qint64(text.size())) != qint64(text.size()) ||
+	    !file.flush())
+		state_.problem = "Not exported: " + (path + ": " + file.errorString()).toStdString() + ".";
+	actions_.acted();
 }
 
 void ChatPage::ask(const QString& text) {
@@ -203,6 +223,7 @@ void ChatPage::refresh_head() {
 	                       state_.phase == EnginePhase::Ready ? "on " + text_of(state_.facts.device)
 	                                                          : QString("It is loaded with the next question."))));
 	model_->setAccessibleName("Model: " + name);
+	unload_->setEnabled(state_.phase == EnginePhase::Ready);
 	const bool loads = state_.phase == EnginePhase::Loading;
 	loading_->setVisible(loads);
 	if (loads) {

@@ -5,6 +5,7 @@
 #include <QWidget>
 #include <functional>
 
+class QAction;
 class QPushButton;
 class QProgressBar;
 class QToolButton;
@@ -35,7 +36,8 @@ class ChatPage : public QWidget {
 
  private:
 	void ask(const QString&);
-	void show_draft(); // of the current conversation
+	void export_file(); // the conversation, by a dialog
+	void show_draft();  // of the current conversation
 	void add_image(const ImageBytes&);
 	QWidget* new_head();
 	void refresh_head();
@@ -47,6 +49,7 @@ class ChatPage : public QWidget {
 	ElidedLabel* title_;
 	QPushButton* model_;
 	QToolButton* more_;
+	QAction* unload_;
 	QWidget* loading_;
 	QProgressBar* loading_bar_;
 	ElidedLabel* loading_text_;

@@ -24,7 +24,8 @@ enum class Icon {
 	Right,
 	Back,
 	Image,
-	List
+	List,
+	Play
 };
 QIcon icon(Icon);
 QIcon icon(Icon, const QColor&);

@@ -68,6 +68,7 @@ MessageView::MessageView(int number, const MessageActions& actions) : number_(nu
 	buttons->setSpacing(em(0.1));
 	copy_ = new_copy("Copy this message", [this] { return text_; });
 	retry_ = new_tool(Icon::Retry, "Another answer (Ctrl+R)");
+	go_on_ = new_tool(Icon::Play, "Continue this answer (Ctrl+G)");
 	edit_ = new_tool(Icon::Edit, "Edit this question (Ctrl+E)");
 	older_ = new_tool(Icon::Left, "The version before (Alt+Left)");
 	newer_ = new_tool(Icon::Right, "The next version (Alt+Right)");
@@ -79,6 +80,7 @@ MessageView::MessageView(int number, const MessageActions& actions) : number_(nu
 	set_role(note_, "dim");
 	note_->setWordWrap(true);
 	connect(retry_, &QToolButton::clicked, this, [this] { actions_.retry(number_); });
+	connect(go_on_, &QToolButton::clicked, this, [this] { actions_.go_on(number_); });
 	connect(edit_, &QToolButton::clicked, this, [this] { begin_edit(); });
 	const auto step = [this](int by) {
 		const auto at = std::ranges::find(siblings_, number_);
@@ -87,7 +89,7 @@ MessageView::MessageView(int number, const MessageActions& actions) : number_(nu
 	};
 	connect(older_, &QToolButton::clicked, this, [step] { step(-1); });
 	connect(newer_, &QToolButton::clicked, this, [step] { step(1); });
-	for (QWidget* w : std::initializer_list<QWidget*>{copy_, retry_, edit_, older_, place_, newer_})
+	for (QWidget* w : std::initializer_list<QWidget*>{copy_, go_on_, retry_, edit_, older_, place_, newer_})
 		buttons->addWidget(w);
 	buttons->addSpacing(em(0.5));
 	buttons->addWidget(note_, 1);
@@ -122,8 +124,21 @@ void MessageView::update_text(const Message& m) {
 			reasoning_->setStyleSheet("color: " + theme().dim.name());
 			reasoning_->setAccessibleName("What the model thought");
 			layout_->insertWidget(0, reasoning_);
+			thought_ = new QToolButton;
+			thought_->setText("What the model thought");
+			thought_->setToolButtonStyle(Qt::ToolButtonTextBesideIcon);
+			thought_->setCheckable(true);
+			thought_->setFocusPolicy(Qt::TabFocus);
+			connect(thought_, &QToolButton::toggled, this, [this](bool open) {
+				thought_->setArrowType(open ? Qt::DownArrow : Qt::RightArrow);
+				reasoning_->setVisible(open);
+			});
+			connect(thought_, &QToolButton::clicked, this, [this] { thought_chosen_ = true; });
+			thought_->setChecked(true);
+			layout_->insertWidget(0, thought_, 0, Qt::AlignLeft);
 		}
 		reasoning_->set_plain(text_of(m.reasoning));
+		if (!thought_chosen_) thought_->setChecked(m.unfinished && m.text.empty()); // the answer is what matters
 	}
 	if (!m.images.empty() && !images_) {
 		std::vector<std::string> paths;
@@ -232,6 +247,7 @@ void MessageView::update_buttons(const Conversation& c, const Message& m, bool a
 	siblings_ = c.siblings(number_);
 	bar_->setVisible(!m.unfinished && !editor_);
 	retry_->setVisible(!m.user && !answering);
+	go_on_->setVisible(m.cut && number_ == c.last && !answering);
 	edit_->setVisible(m.user && !answering);
 	const bool several = siblings_.size() > 1 && !answering;
 	for (QWidget* w : std::initializer_list<QWidget*>{older_, place_, newer_}) w->setVisible(several);

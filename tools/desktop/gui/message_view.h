@@ -18,7 +18,7 @@ namespace kvrun::desktop {
 class RichText;
 
 struct MessageActions {
-	std::function<void(int)> retry, show;
+	std::function<void(int)> retry, show, go_on;
 	std::function<void(int, const QString&)> edit;
 	std::function<void()> edited; // the editor has closed
 	// What is typed in the editor of a question; nullopt: it has closed.
@@ -59,10 +59,13 @@ class MessageView : public QFrame {
 	QFrame* body_ = nullptr;
 	QVBoxLayout *all_ = nullptr, *layout_ = nullptr;
 	RichText* reasoning_ = nullptr;
+	QToolButton* thought_ = nullptr; // shows and hides it
+	bool thought_chosen_ = false;    // by the user
 	ImageRow* images_ = nullptr;
 	QWidget* bar_ = nullptr; // of buttons
 	QLabel *note_ = nullptr, *place_ = nullptr, *progress_text_ = nullptr;
-	QToolButton *copy_ = nullptr, *retry_ = nullptr, *edit_ = nullptr, *older_ = nullptr, *newer_ = nullptr;
+	QToolButton *copy_ = nullptr, *retry_ = nullptr, *edit_ = nullptr, *go_on_ = nullptr, *older_ = nullptr,
+	            *newer_ = nullptr;
 	QWidget* progress_ = nullptr;
 	QProgressBar* progress_bar_ = nullptr;
 	QFrame* editor_frame_ = nullptr;

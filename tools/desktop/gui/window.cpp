@@ -39,6 +39,7 @@ constexpr const char* kKeys[][2] = {
     {"Ctrl+Tab, Ctrl+Shift+Tab", "next, previous conversation"},
     {"Ctrl+I", "add images to the question; they can also be pasted or dropped"},
     {"Ctrl+R", "another answer to the last question"},
+    {"Ctrl+G", "continue the last answer, if it was stopped"},
     {"Ctrl+E", "edit the last question"},
     {"Alt+Left, Alt+Right", "other versions of the last answer"},
     {"Ctrl+Shift+C", "copy the last answer"},
@@ -204,12 +205,12 @@ void Window::add_keys() {
 	add_chat_keys();
 }
 
-// Keys that act on the shown conversation do so only where it is shown.
+// Keys that act on a conversation do nothing in the settings.
 void Window::add_chat_keys() {
 	const auto key = [this](const char* keys, const std::function<void()>& f) {
 		auto* s = new QShortcut(QKeySequence(keys), this);
 		connect(s, &QShortcut::activated, this, [this, f] {
-			if (at_chat()) f();
+			if (pages_->currentWidget() != settings_) f();
 		});
 	};
 	const auto next = [this](int by) {
@@ -218,9 +219,17 @@ void Window::add_chat_keys() {
 	};
 	key("Ctrl+Tab", [next] { next(1); });
 	for (const char* k : {"Ctrl+Shift+Tab", "Ctrl+Shift+Backtab"}) key(k, [next] { next(-1); });
-	key("Ctrl+I", [this] { chat_->choose_images(); });
+	key("Ctrl+I", [this] {
+		if (at_chat()) chat_->choose_images();
+	});
 	key("Ctrl+R", [this] { retry(); });
 	key("Ctrl+E", [this] { edit(); });
+	key("Ctrl+G", [this] {
+		const Conversation* c = app_.state.current();
+		if (!c) return;
+		open_chat();
+		act([&] { app_.state.go_on(c->last); });
+	});
 	key("Alt+Left", [this] { step_sibling(-1); });
 	key("Alt+Right", [this] { step_sibling(1); });
 	key("Ctrl+Shift+C", [this] {
