@@ -308,8 +308,27 @@ def search_shows(app):
              "wait 0.5", "dump needle", "key Escape", "key ctrl+K", "type thimble", "wait 0.1", "key Return",
              "wait 0.5", "dump thimble", "quit"])
     assert 119 in app.dump("end")["in_view"] and 5 not in app.dump("end")["in_view"], app.dump("end")["in_view"]
-    assert 5 in app.dump("needle")["in_view"] and 119 not in app.dump("needle")["in_view"], app.dump("needle")["in_view"]
+    seen = app.dump("needle")["in_view"]
+    assert 5 in seen and 119 not in seen, seen
     assert 120 in app.dump("thimble")["in_view"], app.dump("thimble")["in_view"]
+
+
+def html_is_text(app):
+    """Marks of HTML in a title, a note, a code's language or a model's name are shown, not followed."""
+    folder = app.path("state/kvrun/desktop")
+    os.makedirs(folder, mode=0o700)
+    messages = [{"parent": -1, "role": "user", "content": "<b>q</b>"},
+                {"parent": 0, "role": "assistant", "content": "```<h1>x</h1>\ncode\n```", "note": "<i>note</i>"}]
+    with open(os.path.join(folder, "c1.json"), "w") as f:
+        json.dump({"kvrun_desktop": 1, "title": "<img src='/x.png'>title", "kv": "fp16", "ctx": 2048, "changed": 1000,
+                   "answers": 1, "last": 1, "messages": messages}, f)
+    shutil.copy(app.model, app.path("<b>m<b>.gguf"))
+    app.model = app.path("<b>m<b>.gguf")
+    app.run(["wait loaded", f"drop {app.path('<b>n<b>.gguf')}", "wait 0.3", "dump dump", "quit"], *CHATML)
+    dump = app.dump()
+    assert dump["page"] == "chat" and dump["offered"] and dump["rich"] == [], dump["rich"]
+    tips = [t for t in dump["tips"] if "title" in t or "m<b>" in t or "m&lt;b" in t]
+    assert len(tips) >= 2 and not any("<img" in t or "<b>" in t for t in tips), tips
 
 
 def small_window(app):
@@ -385,7 +404,7 @@ def main():
     try:
         for test in (first_user, question_and_answer, two_at_once_and_branches, long_question, stop_and_kill,
                      settings_and_errors, right_to_left, images,
-                     nothing_is_lost, models_that_fail, search_shows, small_window, download_goes_on,
+                     nothing_is_lost, models_that_fail, search_shows, html_is_text, small_window, download_goes_on,
                      second_start, refusals):
             app = Desktop(sys.argv[1], display, device="llvmpipe" if test is question_and_answer else "cpu")
             began = time.monotonic()

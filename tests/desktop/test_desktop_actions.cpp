@@ -179,6 +179,8 @@ TEST_CASE("desktop state: empty conversations are used again and not saved; the 
 	CHECK(r.changed.empty());
 	r.state.create();
 	CHECK(r.state.current_id == empty);
+	r.state.fork(empty); // nothing to go on from
+	CHECK(r.state.conversations.size() == 1);
 	r.state.ask("first");
 	r.answer("a");
 	const std::string first = r.state.current_id;

@@ -162,7 +162,7 @@ void State::remove(const std::string& id) {
 
 void State::fork(const std::string& id) {
 	const Conversation* from = find(id);
-	if (!from) return;
+	if (!from || from->messages.empty()) return;
 	Conversation c = from->fork(new_id());
 	c.changed = calendar();
 	current_id = c.id;

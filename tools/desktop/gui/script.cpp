@@ -19,6 +19,7 @@
 #include <QPainter>
 #include <QPlainTextEdit>
 #include <QScreen>
+#include <QTextDocument>
 #include <QWindow>
 #include <cstdio>
 #include <fstream>
@@ -202,6 +203,16 @@ void Script::dump(const std::string& file) const {
 		if (const auto* m = dynamic_cast<const MessageView*>(w); m && !m->visibleRegion().isEmpty())
 			in_view.push_back(m->number());
 	j["in_view"] = std::move(in_view);
+	auto rich = nlohmann::ordered_json::array(); // texts that Qt reads as HTML
+	for (const QLabel* l : window_.findChildren<QLabel*>())
+		if (l->isVisible() && l->textFormat() != Qt::PlainText && Qt::mightBeRichText(l->text()))
+			rich.push_back(l->text().toStdString());
+	j["rich"] = std::move(rich);
+	auto tips = nlohmann::ordered_json::array();
+	for (const QWidget* w : window_.findChildren<QWidget*>())
+		if (w->isVisible() && !w->toolTip().isEmpty()) tips.push_back(w->toolTip().toStdString());
+	for (int i = 0; list && i < list->count(); ++i) tips.push_back(list->item(i)->toolTip().toStdString());
+	j["tips"] = std::move(tips);
 	if (const auto* edit = dynamic_cast<const QPlainTextEdit*>(focus)) j["typed"] = edit->toPlainText().toStdString();
 	j["unnamed"] = std::move(unnamed);
 	std::ofstream(file, std::ios::binary) << j.dump(1, '\t') << "\n";
