@@ -58,7 +58,7 @@ TEST_CASE("desktop markdown: line breaks are kept") {
 TEST_CASE("desktop markdown: formulas in LaTeX are as they were written") {
 	CHECK(html("so \\(E=mc^2\\) holds") == "<p>so <code>\\(E=mc^2\\)</code> holds</p>");
 	CHECK(html("\\[a_1 * b_2 * c\\]") == "<p><code>\\[a_1 * b_2 * c\\]</code></p>");
-	CHECK(html("\\[\na < b\n\\]") == "<p><code>\\[\na &lt; b\n\\]</code></p>");
+	CHECK(html("\\[\na < b\n\\]") == "<p><code>\\[<br/>a &lt; b<br/>\\]</code></p>");
 	CHECK(html("$x*y*z$ and $$\\int x^2\\,dx$$") == "<p><code>$x*y*z$</code> and <code>$$\\int x^2\\,dx$$</code></p>");
 	CHECK(html("x^2\\,dx") == "<p>x^2\\,dx</p>");
 	CHECK(html("from $5 to $6, *both*") == "<p>from $5 to $6, <i>both</i></p>"); // money

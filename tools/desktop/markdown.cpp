@@ -153,12 +153,16 @@ class Writer {
 		default: return add_text(s);
 		}
 	}
+	static std::string in_lines(std::string html) {
+		for (size_t at = 0; (at = html.find('\n', at)) != html.npos;) html.replace(at, 1, "<br/>");
+		return html;
+	}
 	void add_text(std::string_view s) {
 		if (in_span_) return void(html_ += escaped(maths_.restored(s)));
 		while (!s.empty()) {
 			size_t length = 0;
 			if (const Maths::Formula* f = maths_.at(s, length)) {
-				html_ += f->plain ? escaped(f->source) : "<code>" + escaped(f->source) + "</code>";
+				html_ += f->plain ? escaped(f->source) : "<code>" + in_lines(escaped(f->source)) + "</code>";
 			} else {
 				for (length = 1; length < s.size() && !maths_.at(s.substr(length), mark_);) ++length;
 				html_ += escaped(s.substr(0, length));

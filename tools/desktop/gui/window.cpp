@@ -342,7 +342,7 @@ void Window::refresh() {
 	if (problem_text_->text() != text) problem_text_->setText(text), problem_text_->setAccessibleName(text);
 	offer_->setVisible(!app_.state.offered.empty());
 	offer_text_->setText(QString::fromStdString(model_name(app_.state.offered)) +
-	                     " is on this computer now. It takes the place of the model in use.");
+	                     " is on this computer now. It would take the place of the model in use.");
 	const Conversation* c = app_.state.current();
 	setWindowTitle(c ? QString::fromStdString(c->title) + " \u2013 kvrun" : QString("kvrun"));
 }
