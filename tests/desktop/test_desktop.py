@@ -152,7 +152,8 @@ def settings_and_errors(app):
     # twice the size
     app.run(["wait loaded", "wait 0.2", "dump large", "key ctrl+-", "wait 0.2", "dump smaller",
              "key ctrl+,", "wait 0.2", "key Escape", "wait 0.2", "key F1", "wait 0.2", "key Escape", "wait 0.2",
-             "type heard", "key Return", "wait idle", "dump heard", "quit"], *CHATML, "--scale", "2", "-n", "2")
+             "type heard", "key Return", "wait idle", "dump heard", "quit"], *CHATML, "--scale", "2", "-n", "2",
+            "--width", "1600")
     assert shown(app.dump("heard"))[0] == "heard"  # the keyboard is back in the field after each dialog
     width = lambda name: app.dump(name)["regions"]["list"][2]
     assert width("large") > 1.8 * dump["regions"]["list"][2] and width("smaller") < width("large")
@@ -230,6 +231,153 @@ def images(app):
     assert "neither a model" in app.dump("neither")["problem"]
 
 
+def current(dump):
+    return next(c for c in dump["conversations"] if c["id"] == dump["current"])
+
+
+def nothing_is_lost(app):
+    """What is typed and not sent: drafts, edits and settings; options of one start are not kept."""
+    app.run(["wait loaded", "type one", "key Return", "wait idle", "key ctrl+N", "type two", "key Return", "wait idle",
+             "type a draft", "key ctrl+Tab", "dump other", "key ctrl+Tab", "dump draft", "key ctrl+A", "key Delete",
+             "key ctrl+E", "type  edited", "key ctrl+Tab", "dump away", "key ctrl+Tab", "dump back",
+             "key ctrl++", "wait 0.2", "dump larger", "key Escape", "dump left",
+             "key ctrl+N", "key ctrl+N", "dump empty", "key ctrl+Tab",
+             "key ctrl+,", "wait planned", "key Tab", "key Tab", "type Be brief.", "dump typed", "key ctrl+R",
+             "key ctrl+E", "key ctrl+shift+K", "key ctrl+-", "wait 0.2", "dump smaller", "key Escape", "dump asked",
+             "key Return", "wait 0.5", "key ctrl+Return", "wait 0.2", "dump applied", "quit"], *CHATML, "-n", "3")
+    assert app.dump("other")["typed"] == "" and app.dump("draft")["typed"] == "a draft", app.dump("draft")["typed"]
+    assert app.dump("away")["focus"] == "Your question"
+    for name in ("back", "larger"):
+        assert app.dump(name)["typed"] == "two edited", (name, app.dump(name).get("typed"))
+        assert app.dump(name)["focus"] == "The question, to be edited"
+    assert app.dump("left")["focus"] == "Your question"
+    assert len(app.dump("empty")["conversations"]) == 3  # one of them without messages
+    assert app.dump("typed")["focus"] == "Instructions", app.dump("typed")["focus"]
+    smaller, applied = app.dump("smaller"), app.dump("applied")
+    assert smaller["page"] == "settings" and len(smaller["conversations"]) == 3, smaller["page"]
+    assert all(c["messages"] in (0, 2) for c in smaller["conversations"]), smaller["conversations"]
+    assert "Discard" in app.dump("asked")["dialog"] and app.dump("asked")["focus"] == "Keep"
+    assert applied["page"] == "chat" and applied["settings"]["system"] == "Be brief.", applied["settings"]
+    with open(app.path("state/kvrun/desktop/settings.json")) as f:
+        saved = json.load(f)
+    assert saved["system"] == "Be brief." and saved["chat_template"] == "" and saved["max_tokens"] == 0, saved
+    assert saved["temperature"] == 0.8 and saved["device"] == "", saved
+
+
+def models_that_fail(app):
+    """A file that is no model, and one that comes while another is in use."""
+    with open(app.path("bad.gguf"), "w") as f:
+        f.write("text")
+    shutil.copy(app.model, app.path("other.gguf"))
+    app.run(["wait loaded", "type one", "key Return", "wait idle", f"drop {app.path('other.gguf')}", "dump offered",
+             "press Not now", "dump declined", f"drop {app.path('bad.gguf')}", "press Use this model", "wait 1",
+             "wait loaded", "dump bad", "key ctrl+R", "wait idle", "dump retried",
+             f"drop {app.path('other.gguf')}", "press Use this model", "wait 0.5", "wait loaded", "dump used", "quit"],
+            *CHATML, "-n", "3")
+    assert app.dump("offered")["offered"].endswith("other.gguf") and app.dump("offered")["model"] == app.model
+    assert app.dump("declined")["offered"] == ""
+    bad = app.dump("bad")
+    assert bad["model"] == app.model and "bad.gguf" in bad["problem"], (bad["model"], bad["problem"])
+    assert bad["settings"]["recent"] == [app.model], bad["settings"]["recent"]
+    assert len(shown(app.dump("retried"))) == 2 and shown(app.dump("retried"))[1].strip()
+    assert app.dump("used")["model"].endswith("other.gguf"), app.dump("used")["model"]
+    # the model used last is gone: a retry loads the one before
+    os.remove(app.path("other.gguf"))
+    model, app.model = app.model, None
+    app.run(["wait models", "key Escape", "dump before", "key ctrl+R", "wait idle", "dump after", "quit"], *CHATML,
+            "-n", "3")
+    after = app.dump("after")
+    assert after["model"] == model and after["problem"] == "", (after["model"], after["problem"])
+    assert current(after)["messages"] == current(app.dump("before"))["messages"] + 1
+    assert shown(after)[1].strip()
+
+
+def search_shows(app):
+    """A search shows the message that has the words, also far up and in another version."""
+    folder = app.path("state/kvrun/desktop")
+    os.makedirs(folder, mode=0o700)
+    messages = [{"parent": i - 1, "role": "assistant" if i % 2 else "user", "content": f"message {i}\n\nmore\n\n" * 5}
+                for i in range(120)]
+    messages[5]["content"] += "the needle is here"
+    messages.append({"parent": 0, "role": "assistant", "content": "hidden thimble"})
+    with open(os.path.join(folder, "c1.json"), "w") as f:
+        json.dump({"kvrun_desktop": 1, "title": "long", "kv": "fp16", "ctx": 2048, "changed": 1000, "answers": 1,
+                   "last": 119, "messages": messages}, f)
+    app.model = None
+    app.run(["wait models", "key Escape", "wait 0.3", "dump end", "key ctrl+K", "type NEEDLE", "wait 0.1", "key Return",
+             "wait 0.5", "dump needle", "key Escape", "key ctrl+K", "type thimble", "wait 0.1", "key Return",
+             "wait 0.5", "dump thimble", "quit"])
+    assert 119 in app.dump("end")["in_view"] and 5 not in app.dump("end")["in_view"], app.dump("end")["in_view"]
+    seen = app.dump("needle")["in_view"]
+    assert 5 in seen and 119 not in seen, seen
+    assert 120 in app.dump("thimble")["in_view"], app.dump("thimble")["in_view"]
+
+
+def html_is_text(app):
+    """Marks of HTML in a title, a note, a code's language or a model's name are shown, not followed."""
+    folder = app.path("state/kvrun/desktop")
+    os.makedirs(folder, mode=0o700)
+    messages = [{"parent": -1, "role": "user", "content": "<b>q</b>"},
+                {"parent": 0, "role": "assistant", "content": "```<h1>x</h1>\ncode\n```", "note": "<i>note</i>"}]
+    with open(os.path.join(folder, "c1.json"), "w") as f:
+        json.dump({"kvrun_desktop": 1, "title": "<img src='/x.png'>title", "kv": "fp16", "ctx": 2048, "changed": 1000,
+                   "answers": 1, "last": 1, "messages": messages}, f)
+    shutil.copy(app.model, app.path("<b>m<b>.gguf"))
+    app.model = app.path("<b>m<b>.gguf")
+    app.run(["wait loaded", f"drop {app.path('<b>n<b>.gguf')}", "wait 0.3", "dump dump", "quit"], *CHATML)
+    dump = app.dump()
+    assert dump["page"] == "chat" and dump["offered"] and dump["rich"] == [], dump["rich"]
+    tips = [t for t in dump["tips"] if "title" in t or "m<b>" in t or "m&lt;b" in t]
+    assert len(tips) >= 2 and not any("<img" in t or "<b>" in t for t in tips), tips
+
+
+def small_window(app):
+    app.model = None
+    app.run(["wait models", "key ctrl+,", "wait planned", "wait 0.3", "dump settings", "screenshot small.ppm",
+             "key ctrl+B", "wait 0.2", "dump folded", "quit"], "--width", "480", "--height", "360")
+    settings = app.dump("settings")
+    assert "list" not in settings["regions"], settings["regions"]
+    x, _, width, _ = settings["regions"]["plan"]
+    assert x >= 0 and x + width <= 480, settings["regions"]
+    assert "list" in app.dump("folded")["regions"]
+
+
+def download_goes_on(app):
+    """A download goes on while the pages are built anew, and its model is offered."""
+    folder = app.path("bin")
+    os.makedirs(folder)
+    shutil.copy(app.program, folder)
+    os.symlink(os.path.join(os.path.dirname(app.program), "kvrun-probe"), os.path.join(folder, "kvrun-probe"))
+    app.program = os.path.join(folder, os.path.basename(app.program))
+    with open(os.path.join(folder, "kvrun"), "w") as f:  # in the place of the program that fetches
+        f.write('#!/bin/sh\necho "# x: 10 % of 1 GB" >&2\n'
+                'while [ ! -e "$HOME/go.ppm" ]; do sleep 0.1; done\necho "$HOME/fetched.gguf"\n')
+    os.chmod(os.path.join(folder, "kvrun"), 0o755)
+    app.run(["wait loaded", "key ctrl+O", "wait models", "key shift+Backtab", "key shift+Backtab", "type a/b",
+             "key Return", "wait 0.5", "dump begun", "key ctrl++", "wait 0.3", "dump larger", "screenshot go.ppm",
+             "wait 1.5", "dump come", "quit"], *CHATML)
+    assert "Stop" in app.dump("begun")["buttons"], app.dump("begun")["buttons"]
+    assert "Stop" in app.dump("larger")["buttons"] and app.dump("larger")["page"] == "start"
+    come = app.dump("come")
+    assert come["offered"].endswith("fetched.gguf") and come["model"] == app.model, (come["offered"], come["model"])
+    assert "Download" in come["buttons"] and come["phase"] == "ready", come["buttons"]
+
+
+def second_start(app):
+    """Someone who starts the program twice sees a window that says so."""
+    first = app.start(["wait loaded", "wait 100"])
+    while first.poll() is None and not os.path.exists(app.path("state/kvrun/desktop/lock")):
+        time.sleep(0.05)
+    second = app.start([], "--script", None)
+    line = second.stderr.readline()
+    assert "another kvrun-desktop" in line, line
+    time.sleep(0.5)
+    assert second.poll() is None, second.returncode  # its dialog waits
+    for process in (second, first):
+        process.kill()
+        process.communicate()
+
+
 def refusals(app):
     for options, code, words in ((("--scale", "9"), 2, "--scale"), (("--script", "nowhere"), 3, "nowhere"),
                                  (("--theme", "pink"), 2, "--theme")):
@@ -255,7 +403,9 @@ def main():
     display = Display()
     try:
         for test in (first_user, question_and_answer, two_at_once_and_branches, long_question, stop_and_kill,
-                     settings_and_errors, right_to_left, images, refusals):
+                     settings_and_errors, right_to_left, images,
+                     nothing_is_lost, models_that_fail, search_shows, html_is_text, small_window, download_goes_on,
+                     second_start, refusals):
             app = Desktop(sys.argv[1], display, device="llvmpipe" if test is question_and_answer else "cpu")
             began = time.monotonic()
             try:

@@ -28,7 +28,8 @@ TEST_CASE("desktop markdown: styles, links, strike-through, tables") {
 
 TEST_CASE("desktop markdown: an answer brings no HTML of its own and no pictures") {
 	CHECK(html("<script>x</script> & <b>") == "<p>&lt;script&gt;x&lt;/script&gt; &amp; &lt;b&gt;</p>");
-	CHECK(html("![face](file:///etc/passwd)") == "<p><a href=\"file:///etc/passwd\">face</a></p>");
+	CHECK(html("![face](file:///etc/passwd) [run](javascript:x)") == "<p>face run</p>"); // they do not look like links
+	CHECK(html("![a](HTTPS://x.org/a.png)") == "<p><a href=\"HTTPS://x.org/a.png\">a</a></p>");
 	CHECK(html("`a < b`").find("a &lt; b") != std::string::npos);
 }
 
@@ -47,5 +48,27 @@ TEST_CASE("desktop markdown: code is a part of its own, also in lists and while 
 	      "<ul><li style=\"list-style-type:none\">more</li><li style=\"list-style-type:none\">4.&nbsp; two</li></ul>");
 	for (const char* odd :
 	     {"*", "**", "`", "#", "-", "```", "> ", "1.", "\n\n", "****", "_a", "``", "|", "|-|", "[", "![", "&#0;"})
+		parse_markdown(odd);
+}
+
+TEST_CASE("desktop markdown: line breaks are kept") {
+	CHECK(html("one\ntwo\n\nthree") == "<p>one<br/>two</p><p>three</p>");
+}
+
+TEST_CASE("desktop markdown: formulas in LaTeX are as they were written") {
+	CHECK(html("so \\(E=mc^2\\) holds") == "<p>so <code>\\(E=mc^2\\)</code> holds</p>");
+	CHECK(html("\\[a_1 * b_2 * c\\]") == "<p><code>\\[a_1 * b_2 * c\\]</code></p>");
+	CHECK(html("\\[\na < b\n\\]") == "<p><code>\\[<br/>a &lt; b<br/>\\]</code></p>");
+	CHECK(html("$x*y*z$ and $$\\int x^2\\,dx$$") == "<p><code>$x*y*z$</code> and <code>$$\\int x^2\\,dx$$</code></p>");
+	CHECK(html("x^2\\,dx") == "<p>x^2\\,dx</p>");
+	CHECK(html("from $5 to $6, *both*") == "<p>from $5 to $6, <i>both</i></p>"); // money
+	CHECK(html("\\*no\\* `\\(x\\)` \\\\(y)") == "<p>*no* <code>\\(x\\)</code> \\(y)</p>");
+	CHECK(html("```\n\\(x\\) $y$\n```\n\\(z\\)") == "[:\\(x\\) $y$]<p><code>\\(z\\)</code></p>");
+	CHECK(html("> ```\n> \\,\n> ```").find("[:\\,]") != std::string::npos);
+	CHECK(html("[a](https://x.org/\\(b\\))").find("x.org") != std::string::npos);
+	for (const char* odd : {"\\", "\\(", "$", "$$", "$$$", "$$$$", "\\)", "\uf8f0",
+	                        "\uf8f0"
+	                        "0\uf8f1 $x$",
+	                        "`$x$", "\\[\n\n\\]"})
 		parse_markdown(odd);
 }

@@ -1,5 +1,6 @@
 // The desktop app without its window: conversations as trees, settings, files that survive a crash, models found,
 // answers.
+#include "tests/desktop/state_rig.h"
 #include "tests/support/temp_folder.h"
 #include "tools/desktop/engine.h"
 #include "tools/desktop/memory_choices.h"
@@ -24,46 +25,6 @@
 using namespace kvrun;
 using namespace kvrun::desktop;
 namespace fs = std::filesystem;
-
-namespace {
-
-const std::string kModel = KVRUN_SOURCE_DIR "/models/bundled/recall-4m-f16.gguf";
-
-struct Rig { // a state whose commands are kept, with a model that is ready
-	Rig() {
-		state.send = [this](kvrun::desktop::Command c) { sent.push_back(std::move(c)); };
-		state.changed = [this](const std::string& id) { changed.push_back(id); };
-		state.calendar = [this] { return ++now; };
-		state.phase = EnginePhase::Ready;
-	}
-	template <class T> const T* last() const { return sent.empty() ? nullptr : std::get_if<T>(&sent.back()); }
-	void answer(const std::string& text, kvrun_status status = KVRUN_OK, const std::string& error = "") {
-		const auto* a = last<Answer>();
-		REQUIRE(a);
-		const std::string id = a->conversation;
-		const int m = a->message;
-		state.take(Piece{id, m, text, ""});
-		Ended e;
-		e.conversation = id, e.message = m, e.status = status, e.error = error;
-		state.take(e);
-	}
-	std::string shown() const { // texts of the current branch
-		std::string out;
-		for (const int m : state.current()->branch()) out += state.current()->messages[size_t(m)].text + "|";
-		return out;
-	}
-	int64_t now = 1000;
-	State state;
-	std::vector<kvrun::desktop::Command> sent;
-	std::vector<std::string> changed;
-};
-
-void wait_for(const std::function<bool()>& done) {
-	for (int i = 0; i < 6000 && !done(); ++i) usleep(10000);
-	REQUIRE(done());
-}
-
-} // namespace
 
 TEST_CASE("desktop state: ask, answer, retry, edit: nothing is overwritten") {
 	Rig r;
@@ -134,9 +95,10 @@ TEST_CASE("desktop state: errors say what to do") {
 	CHECK(!r.state.answering(r.state.current_id));
 	r.state.take(LoadFailed{"no such file"});
 	CHECK(r.state.phase == EnginePhase::Failed);
-	r.state.ask("nobody answers"); // ends at once
-	CHECK(r.state.problem.find("no model is loaded") == 0);
+	CHECK(!r.state.ask("nobody answers"));
+	CHECK(r.state.problem.find("No model is loaded") == 0);
 	r.sent.clear();
+	r.state.model = "/models/a.gguf";
 	r.state.apply(r.state.settings); // loads again
 	CHECK(r.last<Load>());
 }
@@ -153,6 +115,7 @@ TEST_CASE("desktop state: another policy reads the conversation again") {
 	CHECK(r.last<Answer>()->kv == "kivi2");
 	CHECK(r.last<Answer>()->ctx == 4096);
 	s.device = "cpu";
+	r.state.model = "/models/a.gguf";
 	r.state.apply(s);
 	CHECK(r.last<Load>()->device == "cpu");
 }
@@ -341,12 +304,16 @@ TEST_CASE("desktop: places of the memory slider go from quality to length") {
 
 TEST_CASE("desktop: recent models are kept, the latest first, each once") {
 	Rig r;
-	for (int i = 0; i < 12; ++i) r.state.load(fmt::format("/models/{}.gguf", i % 10));
+	for (int i = 0; i < 12; ++i) {
+		r.state.load(fmt::format("/models/{}.gguf", i % 10));
+		r.loaded();
+	}
 	REQUIRE(r.state.settings.recent.size() == 8);
 	CHECK(r.state.settings.recent[0] == "/models/1.gguf");
 	r.state.load(r.state.settings.recent.back()); // a name in the list itself
 	CHECK(r.state.model == "/models/4.gguf");
 	CHECK(r.last<Load>()->model == "/models/4.gguf");
+	r.loaded();
 	r.state.forget_model("/models/4.gguf");
 	r.state.forget_model("/models/1.gguf");
 	CHECK(r.state.settings.recent[0] == "/models/0.gguf");

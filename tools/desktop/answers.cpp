@@ -148,6 +148,7 @@ std::vector<uint32_t> Answers::prompt_of(const Answer& a, ChatPrompt& chat) {
 std::unique_ptr<Answers::Active> Answers::add_to_batch(const Answer& a, uint32_t& n_prompt) {
 	kvrun_session* session = session_for(a);
 	ChatPrompt chat = chat_;
+	chat.goes_on = a.goes_on;
 	const std::vector<uint32_t> prompt = prompt_of(a, chat);
 	n_prompt = uint32_t(prompt.size());
 	ReplyHandle reply;

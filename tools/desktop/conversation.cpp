@@ -1,5 +1,6 @@
 // A conversation as a tree of messages: an edited question or another answer becomes a sibling; nothing is overwritten.
 #include "tools/desktop/conversation.h"
+#include "tools/desktop/words.h"
 #include "tools/json_text.h"
 #include "tools/text.h"
 #include <algorithm>
@@ -17,7 +18,7 @@ constexpr size_t kTitleBytes = 48;
 } // namespace
 
 int Conversation::add(int parent, bool user, std::string text, std::vector<std::string> images) {
-	messages.push_back({parent, user, std::move(text), {}, {}, false, std::move(images)});
+	messages.push_back({parent, user, std::move(text), {}, {}, false, false, std::move(images)});
 	return last = int(messages.size()) - 1;
 }
 
@@ -83,12 +84,25 @@ std::string to_json(const Conversation& c) {
 		if (!m.reasoning.empty()) messages.back()["reasoning"] = m.reasoning;
 		if (!m.note.empty()) messages.back()["note"] = m.note;
 		if (m.unfinished) messages.back()["unfinished"] = true;
+		if (m.cut) messages.back()["cut"] = true;
 		if (!m.images.empty()) messages.back()["images"] = m.images;
 	}
 	const Json out = {
 	    {kFormatKey, kFormat},  {"title", c.title},     {"kv", c.kv},     {"ctx", c.ctx},
 	    {"changed", c.changed}, {"answers", c.answers}, {"last", c.last}, {"messages", std::move(messages)}};
 	return json_lines(out);
+}
+
+std::string to_markdown(const Conversation& c) {
+	std::string out = "# " + c.title + "\n";
+	for (const int m : c.branch()) {
+		const Message& one = c.messages[size_t(m)];
+		out += one.user ? "\n## Question\n\n" : "\n## Answer\n\n";
+		for (const std::string& image : one.images) out += "(image " + image + ")\n\n";
+		out += one.text;
+		if (!one.text.ends_with('\n')) out += "\n";
+	}
+	return out;
 }
 
 Conversation conversation_from_json(std::string_view json, const std::string& file) {
@@ -116,12 +130,12 @@ Conversation conversation_from_json(std::string_view json, const std::string& fi
 			const bool after_question = parent != kNone && c.messages[size_t(parent)].user;
 			if (after_question == (role == "user")) damaged("role does not alternate");
 			c.messages.push_back({parent, role == "user", m.at("content").get<std::string>(), m.value("reasoning", ""),
-			                      m.value("note", ""), m.value("unfinished", false),
+			                      m.value("note", ""), m.value("unfinished", false), m.value("cut", false),
 			                      m.value("images", std::vector<std::string>())});
 			if (!std::ranges::all_of(c.messages.back().images, is_image_name))
 				damaged("images has no name of an image");
 		}
-	} catch (const Json::exception& e) { damaged(e.what()); }
+	} catch (const Json::exception& e) { damaged(json_fault(e.what())); }
 	if (c.last < kNone || c.last >= int(c.messages.size()) || (c.last == kNone) != c.messages.empty())
 		damaged("last is no message");
 	return c;

@@ -16,6 +16,7 @@ struct Message {
 	std::string reasoning;                // of an answer; may be empty
 	std::string note;                     // why an answer ended early, and its speed; may be empty
 	bool unfinished = false;              // the answer is active, or was when the program ended
+	bool cut = false;                     // the answer was stopped, or ended before the model ended it
 	std::vector<std::string> images = {}; // of a question, in front of its text: names of files (Store::add_image())
 };
 
@@ -41,6 +42,7 @@ struct Conversation {
 };
 
 std::string to_json(const Conversation&);
+std::string to_markdown(const Conversation&); // the shown branch
 // Throws StatusError{KVRUN_EFORMAT} that names `file` and the fault.
 Conversation conversation_from_json(std::string_view json, const std::string& file);
 

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <exception>
 #include <functional>
+#include <optional>
 #include <sys/resource.h>
 #include <utility>
 
@@ -61,6 +62,22 @@ EngineHandle open_engine(const Load& load, const std::string& encoder, kvrun_can
 	return created<EngineHandle>(kvrun_engine_open, &o);
 }
 
+bool about_file(kvrun_status s) {
+	return s == KVRUN_EFORMAT || s == KVRUN_ENOTFOUND || s == KVRUN_EUNSUPPORTED || s == KVRUN_EIO;
+}
+
+// Throws StatusError if the file is no model that can be read, by its header.
+void check_file(const std::string& model) {
+	const ApiDevice cpu("cpu");
+	kvrun_plan_options o = KVRUN_PLAN_OPTIONS_INIT;
+	o.model_path = model.c_str();
+	o.ctx = 1;
+	o.memory_bytes = uint64_t(1) << 50; // the device is not asked
+	o.device = &cpu.options;
+	kvrun_plan plan = KVRUN_PLAN_INIT;
+	if (const kvrun_status s = kvrun_plan_memory(&plan, &o); about_file(s)) check_call(s);
+}
+
 } // namespace
 
 EngineThread::EngineThread(std::string caches) : caches_(std::move(caches)) {
@@ -106,33 +123,54 @@ void EngineThread::run() {
 	};
 	const SavedCaches files(caches_);
 	std::unique_ptr<Answers> answers;
-	const auto load = [&](const Load& l) {
-		answers.reset(); // frees its memory before the next engine needs it
+	std::optional<Load> loaded; // what `answers` has
+	const auto open = [&](const Load& l) {
+		std::string encoder = l.encoder.empty() ? encoder_of(l.model) : l.encoder, no_images;
+		EngineHandle engine;
 		try {
-			std::string encoder = l.encoder.empty() ? encoder_of(l.model) : l.encoder, no_images;
-			EngineHandle engine;
-			try {
-				engine = open_engine(l, encoder, loading_, tell);
-			} catch (const StatusError& e) {
-				const bool may_be_encoder = e.status == KVRUN_EUNSUPPORTED || e.status == KVRUN_EFORMAT ||
-				                            e.status == KVRUN_ENOTFOUND || e.status == KVRUN_ENOMEM;
-				if (encoder.empty() || !may_be_encoder) throw;
-				engine = open_engine(l, "", loading_, tell); // throws if the model was the reason
-				no_images = e.what();
-			}
-			answers = std::make_unique<Answers>(std::move(engine), l.chat_template, files, tell);
-			Loaded facts = facts_of(*answers, l.model);
-			facts.no_images = std::move(no_images);
-			tell(std::move(facts));
+			engine = open_engine(l, encoder, loading_, tell);
 		} catch (const StatusError& e) {
-			answers.reset();
-			tell(LoadFailed{advice(e.status, e.what())});
-		} catch (const std::exception& e) { tell(LoadFailed{window_words(e.what())}); }
+			const bool may_be_encoder = e.status == KVRUN_EUNSUPPORTED || e.status == KVRUN_EFORMAT ||
+			                            e.status == KVRUN_ENOTFOUND || e.status == KVRUN_ENOMEM;
+			if (encoder.empty() || !may_be_encoder) throw;
+			engine = open_engine(l, "", loading_, tell); // throws if the model was the reason
+			no_images = e.what();
+		}
+		answers = std::make_unique<Answers>(std::move(engine), l.chat_template, files, tell);
+		loaded = l;
+		Loaded facts = facts_of(*answers, l.model);
+		facts.no_images = std::move(no_images);
+		tell(std::move(facts));
+	};
+	const auto load = [&](const Load& l) {
+		LoadFailed failed;
+		failed.model = l.model;
+		const std::optional<Load> before = loaded;
+		try {
+			check_file(l.model); // the current model is given up only for one that can be read
+			answers.reset();     // frees its memory before the next engine needs it
+			loaded.reset();
+			return open(l);
+		} catch (const StatusError& e) {
+			failed.text = advice(e.status, e.what());
+			failed.bad_file = about_file(e.status);
+		} catch (const std::exception& e) { failed.text = window_words(e.what()); }
+		if (!loaded) answers.reset();
+		failed.kept = loaded.has_value();
+		failed.back = before ? before->model : "";
+		tell(failed);
+		if (!before || failed.kept) return;
+		try {
+			open(*before);
+		} catch (const std::exception& e) {
+			answers.reset(), loaded.reset();
+			tell(LoadFailed{window_words(e.what()), before->model});
+		}
 	};
 	const auto refuse = [&](const Answer& a) {
 		Ended e;
 		e.conversation = a.conversation, e.message = a.message;
-		e.status = KVRUN_EINVALID, e.error = "no model is loaded";
+		e.status = KVRUN_EINVALID, e.error = "no model is loaded", e.no_model = true;
 		tell(std::move(e));
 	};
 	for (;;) {
@@ -141,6 +179,7 @@ void EngineThread::run() {
 		if (!busy && unsaved && commands.empty()) answers->save_one();
 		for (Command& c : commands) {
 			if (const auto* l = std::get_if<Load>(&c)) load(*l);
+			if (std::get_if<Unload>(&c)) answers.reset(), loaded.reset();
 			if (const auto* a = std::get_if<Answer>(&c)) answers ? answers->begin(*a) : refuse(*a);
 			if (const auto* f = std::get_if<Forget>(&c)) files.remove(f->conversation);
 			if (!answers) continue;
@@ -156,7 +195,9 @@ void EngineThread::run() {
 			if (answers && answers->busy()) answers->step();
 		} catch (const StatusError& e) { // the device is lost: the engine cannot continue
 			answers.reset();
-			tell(LoadFailed{advice(e.status, e.what())});
+			const std::string model = loaded ? loaded->model : "";
+			loaded.reset();
+			tell(LoadFailed{advice(e.status, e.what()), model});
 		}
 	}
 }

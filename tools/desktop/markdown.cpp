@@ -1,5 +1,6 @@
 // Markdown by MD4C (CommonMark and GitHub's tables, links, strike-through) as HTML for Qt's text documents.
 #include "tools/desktop/markdown.h"
+#include "tools/desktop/maths.h"
 #include "tools/html_text.h"
 #include <fmt/format.h>
 #include <md4c.h>
@@ -13,6 +14,7 @@ constexpr const char* kNoMark = " style=\"list-style-type:none\"";
 
 class Writer {
  public:
+	explicit Writer(const Maths& maths) : maths_(maths) {}
 	static int enter_block(MD_BLOCKTYPE t, void* detail, void* self) { return me(self).open_block(t, detail), 0; }
 	static int leave_block(MD_BLOCKTYPE t, void*, void* self) { return me(self).close_block(t), 0; }
 	static int enter_span(MD_SPANTYPE t, void* detail, void* self) { return me(self).span(t, detail, true), 0; }
@@ -60,7 +62,7 @@ class Writer {
 	void begin_code(const MD_BLOCK_CODE_DETAIL& d) {
 		for (size_t i = open_.size(); i-- > 0;) html_ += "</" + open_[i].tag + ">";
 		flush();
-		parts_.push_back({true, std::string(d.lang.text ? d.lang.text : "", d.lang.size), {}, depth()});
+		parts_.push_back({true, text_of(d.lang), {}, depth()});
 		in_code_ = true;
 	}
 	void end_code() {
@@ -115,9 +117,16 @@ class Writer {
 		default: return pop();
 		}
 	}
-	static std::string text_of(const MD_ATTRIBUTE& a) { return a.text ? std::string(a.text, a.size) : std::string(); }
+	std::string text_of(const MD_ATTRIBUTE& a) const {
+		return a.text ? maths_.restored({a.text, a.size}) : std::string();
+	}
+	// Only what the window opens is a link: files, pictures of the computer and scripts are plain text.
 	void link(const MD_ATTRIBUTE& target, bool enters) {
-		html_ += enters ? "<a href=\"" + escaped(text_of(target)) + "\">" : "</a>";
+		const std::string to = text_of(target);
+		std::string scheme = to.substr(0, to.find(':'));
+		for (char& c : scheme) c = char(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
+		if (scheme.size() == to.size() || (scheme != "http" && scheme != "https" && scheme != "mailto")) return;
+		html_ += enters ? "<a href=\"" + escaped(to) + "\">" : "</a>";
 	}
 	void span(MD_SPANTYPE t, void* detail, bool enters) {
 		const auto tag = [&](const char* name) { html_ += std::string(enters ? "<" : "</") + name + ">"; };
@@ -125,7 +134,7 @@ class Writer {
 		case MD_SPAN_EM: return tag("i");
 		case MD_SPAN_STRONG: return tag("b");
 		case MD_SPAN_DEL: return tag("s");
-		case MD_SPAN_CODE: return tag("code");
+		case MD_SPAN_CODE: in_span_ = enters; return tag("code");
 		case MD_SPAN_A: return link(static_cast<MD_SPAN_A_DETAIL*>(detail)->href, enters);
 		case MD_SPAN_IMG: return link(static_cast<MD_SPAN_IMG_DETAIL*>(detail)->src, enters);
 		default: return;
@@ -133,35 +142,56 @@ class Writer {
 	}
 	void add(MD_TEXTTYPE t, std::string_view s) {
 		if (in_code_) {
-			parts_.back().text += s;
+			parts_.back().text += maths_.restored(s);
 			return;
 		}
 		switch (t) {
 		case MD_TEXT_NULLCHAR: html_ += "\ufffd"; return;
 		case MD_TEXT_BR: html_ += "<br/>"; return;
-		case MD_TEXT_SOFTBR: html_ += "\n"; return;
-		case MD_TEXT_ENTITY: html_ += s; return; // as written: &amp;
-		default: html_ += escaped(s); return;
+		case MD_TEXT_SOFTBR: html_ += "<br/>"; return; // as models mean it
+		case MD_TEXT_ENTITY: html_ += s; return;       // as written: &amp;
+		default: return add_text(s);
 		}
 	}
+	static std::string in_lines(std::string html) {
+		for (size_t at = 0; (at = html.find('\n', at)) != html.npos;) html.replace(at, 1, "<br/>");
+		return html;
+	}
+	void add_text(std::string_view s) {
+		if (in_span_) return void(html_ += escaped(maths_.restored(s)));
+		while (!s.empty()) {
+			size_t length = 0;
+			if (const Maths::Formula* f = maths_.at(s, length)) {
+				html_ += f->plain ? escaped(f->source) : "<code>" + in_lines(escaped(f->source)) + "</code>";
+			} else {
+				for (length = 1; length < s.size() && !maths_.at(s.substr(length), mark_);) ++length;
+				html_ += escaped(s.substr(0, length));
+			}
+			s.remove_prefix(length);
+		}
+	}
+	const Maths& maths_;
+	size_t mark_ = 0;
 	std::vector<Part> parts_;
 	std::string html_;
 	std::vector<Open> open_;
-	bool in_code_ = false;
+	bool in_code_ = false, in_span_ = false;
 };
 
 } // namespace
 
 std::vector<Part> parse_markdown(std::string_view text) {
-	Writer w;
+	if (text.size() > kMostBytes) return {{true, {}, std::string(text), 0}};
+	const Maths maths(text);
+	const std::string& source = maths.text();
+	Writer w(maths);
 	MD_PARSER p{};
 	p.flags = MD_FLAG_TABLES | MD_FLAG_STRIKETHROUGH | MD_FLAG_TASKLISTS | MD_FLAG_PERMISSIVEURLAUTOLINKS |
 	          MD_FLAG_NOHTML | MD_FLAG_NOINDENTEDCODEBLOCKS;
 	p.enter_block = Writer::enter_block, p.leave_block = Writer::leave_block;
 	p.enter_span = Writer::enter_span, p.leave_span = Writer::leave_span;
 	p.text = Writer::text;
-	if (text.size() > kMostBytes || md_parse(text.data(), MD_SIZE(text.size()), &p, &w) != 0)
-		return {{true, {}, std::string(text), 0}};
+	if (md_parse(source.data(), MD_SIZE(source.size()), &p, &w) != 0) return {{true, {}, std::string(text), 0}};
 	return w.take();
 }
 

@@ -15,7 +15,8 @@ struct Part {
 };
 
 // Accepts any text: text without markup becomes a paragraph, HTML is shown as text, and an open fence extends to the
-// end. Images become links, so that an answer cannot make the window load anything.
+// end. Formulas in LaTeX are shown as they are written. Images become links to the web or text, so that an answer
+// cannot make the window load anything.
 std::vector<Part> parse_markdown(std::string_view text);
 
 } // namespace kvrun::desktop

@@ -69,6 +69,18 @@ std::vector<DeviceEntry> list_devices() {
 
 } // namespace
 
+std::string policy_fault(const std::string& model, const std::string& kv) {
+	PlanRequest r;
+	r.model = model, r.ctx = 1;
+	try {
+		const ApiDevice cpu("cpu");
+		constexpr uint64_t kAmple = uint64_t(1) << 50; // the device is not asked
+		const PolicyPlan plan = plan_of(r, kv, kAmple, cpu, nullptr);
+		if (plan.error.empty() || !plan_of(r, "fp16", kAmple, cpu, nullptr).error.empty()) return {};
+		return plan.error;
+	} catch (const StatusError&) { return {}; }
+}
+
 Planner::Planner() : thread_([this] { run(); }) {}
 
 Planner::~Planner() {

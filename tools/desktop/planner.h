@@ -52,6 +52,9 @@ class Planner {
 	std::thread thread_;
 };
 
+// Why a policy cannot be used with a model; empty: it can, or the model cannot be read.
+std::string policy_fault(const std::string& model, const std::string& kv);
+
 extern const std::vector<std::string> kUsualPolicies;
 
 } // namespace kvrun::desktop

@@ -27,7 +27,8 @@ struct Answer {
 	std::string kv;       // policy
 	uint32_t ctx = 0;     // tokens; 0: what fits
 	Sampling sampling;
-	uint64_t seed = 0; // of this answer
+	uint64_t seed = 0;    // of this answer
+	bool goes_on = false; // `messages` ends with its text so far
 };
 struct Stop { // an answer; its text so far is kept
 	std::string conversation;
@@ -38,7 +39,8 @@ struct Forget { // the cache of a conversation
 struct Watch { // the layer and kv head whose tiers are reported
 	uint32_t layer = 0, kv_head = 0;
 };
-using Command = std::variant<Load, Answer, Stop, Forget, Watch>;
+struct Unload {}; // the model; its memory is free afterwards
+using Command = std::variant<Load, Unload, Answer, Stop, Forget, Watch>;
 
 // ---- events
 struct Loading {
@@ -54,7 +56,11 @@ struct Loaded { // facts of the model and its device
 	std::vector<std::string> templates; // names of chat templates
 };
 struct LoadFailed {
-	std::string text;
+	std::string text = {};
+	std::string model = {}; // path of the model that failed
+	std::string back = {};  // model that is in use again; empty: none
+	bool kept = false;      // that model was not given up; false: it is loaded again now
+	bool bad_file = false;  // the reason is in the model's file
 };
 struct Reading { // the prompt of an answer
 	std::string conversation;
@@ -82,7 +88,8 @@ struct Ended {
 	kvrun_stop_reason reason = KVRUN_STOP_END;
 	uint32_t prompt_tokens = 0, reused_tokens = 0, answer_tokens = 0;
 	double prefill_seconds = 0, decode_seconds = 0;
-	std::string error; // why it ended early; else empty
+	std::string error;     // why it ended early; else empty
+	bool no_model = false; // that is the reason
 	kvrun_status status = KVRUN_OK;
 };
 using Event = std::variant<Loading, Loaded, LoadFailed, Reading, Piece, Cache, Ended>;

@@ -45,34 +45,50 @@ Store::~Store() {
 	thread_.join();
 }
 
-Store::Saved Store::read() const {
-	Saved out;
-	const auto attempt = [&](auto&& f) {
-		try {
-			f();
-		} catch (const StatusError& e) {
-			out.problem += (out.problem.empty() ? "" : "\n") + std::string(e.what()) + ". It was left as it is.";
-		}
-	};
+std::string Store::put_aside(const std::string& file) {
 	std::error_code ec;
-	for (const auto& entry : fs::directory_iterator(folder_, ec)) {
-		const fs::path& p = entry.path();
-		if (p.extension() != ".json") continue;
-		attempt([&] {
+	std::string name = file + ".damaged";
+	for (int i = 2; fs::exists(fs::symlink_status(name, ec)); ++i) name = fmt::format("{}.damaged-{}", file, i);
+	fs::rename(file, name, ec);
+	return ec ? "" : name;
+}
+
+Store::Saved Store::read() {
+	Saved out;
+	const auto report = [&](const std::string& text) { out.problem += (out.problem.empty() ? "" : "\n") + text; };
+	std::error_code ec;
+	std::vector<fs::path> files; // listed first: settings may be renamed
+	for (const auto& entry : fs::directory_iterator(folder_, ec))
+		if (entry.path().extension() == ".json") files.push_back(entry.path());
+	for (const fs::path& p : files) {
+		const bool settings = p.stem() == kSettings;
+		try {
 			const std::string text = read_private_file(p.string(), kMostBytes);
-			if (p.stem() == kSettings) {
+			if (settings) {
 				out.settings = settings_from_json(text, p.string());
 			} else {
 				out.conversations.push_back(conversation_from_json(text, p.string()));
 				out.conversations.back().id = p.stem().string();
 			}
-		});
+		} catch (const StatusError& e) {
+			const std::string said = e.what();
+			if (!settings) {
+				report(said + ". It was left as it is.");
+			} else if (const std::string name = put_aside(p.string()); !name.empty()) {
+				report(said + ". The usual settings are used. The file is now " + name + ".");
+			} else {
+				keeps_settings_ = true;
+				report(said + ". The usual settings are used. The file was left as it is, and settings are not saved.");
+			}
+		}
 	}
 	return out;
 }
 
 void Store::save(const Conversation& c) { put(path(c.id), to_json(c)); }
-void Store::save(const Settings& s) { put(path(kSettings), to_json(s)); }
+void Store::save(const Settings& s) {
+	if (!keeps_settings_) put(path(kSettings), to_json(s));
+}
 void Store::remove(const std::string& id) { put(path(id), {}); }
 
 std::string Store::add_image(std::string_view content, std::string_view extension) {

@@ -19,9 +19,9 @@ class Store {
 	struct Saved {
 		std::vector<Conversation> conversations;
 		Settings settings;
-		std::string problem; // files that could not be read; they are left unchanged
+		std::string problem; // files that could not be read; they are kept
 	};
-	Saved read() const;
+	Saved read(); // damaged settings become settings.json.damaged
 
 	// Replaces the file's content soon, atomically: a crash leaves the old content or the new one.
 	void save(const Conversation&);
@@ -42,7 +42,11 @@ class Store {
 	void put(const std::string& file, std::optional<std::string> content);
 	void run();
 
+	// Keeps a file under another name; returns the name, empty: it could not be renamed.
+	static std::string put_aside(const std::string& file);
+
 	const std::string folder_;
+	bool keeps_settings_ = false; // they are damaged and could not be put aside: nothing is saved in their place
 	std::optional<FileLock> lock_;
 	std::mutex mutex_;
 	std::condition_variable wake_, idle_;

@@ -20,6 +20,9 @@ std::string window_words(std::string text) {
 	    {"a smaller -c or a --kv with fewer bits", "a shorter conversation or less memory for conversations"},
 	    {"a smaller -c or a --kv", "a shorter conversation or another memory"},
 	    {"with a --kv with fewer bits", "with less memory for conversations"},
+	    {"; raise -c or shorten it", ""},
+	    {"; raise -c", ""},
+	    {"raise -c", "choose a greater length"},
 	    {"lower -c", "choose a shorter conversation"},
 	    {"raise --host-budget, or give --offload-dir", "choose another memory for conversations"},
 	    {"--device cpu", "the device cpu"},
@@ -34,6 +37,11 @@ std::string window_words(std::string text) {
 	for (const auto& [from, to] : kWords)
 		for (size_t at = 0; (at = text.find(from, at)) != text.npos; at += to.size()) text.replace(at, from.size(), to);
 	return text;
+}
+
+std::string json_fault(std::string what) {
+	const size_t end = what.find("] ");
+	return what.starts_with("[json.exception.") && end != what.npos ? what.substr(end + 2) : what;
 }
 
 std::string human_size(unsigned long long bytes) {

@@ -16,12 +16,12 @@ App::App(const AppOptions& o)
     : store_(o.folder.empty() ? default_folder() : o.folder), engine_(store_.caches_folder()) {
 	connect();
 	Store::Saved saved = store_.read();
-	state.settings = saved.settings;
+	stored_ = saved.settings;
+	state.settings = begun_ = with_options(saved.settings, o);
 	state.adopt(std::move(saved.conversations));
-	take_options(o);
 	state.images_folder = store_.images_folder();
 	if (!o.model.empty()) state.load(o.model);
-	state.problem = saved.problem;
+	if (!saved.problem.empty()) state.problem = saved.problem;
 	if (saved.problem.empty()) store_.keep_images_of(state.conversations);
 }
 
@@ -37,7 +37,7 @@ App::~App() {
 void App::connect() {
 	state.send = [this](Command c) { engine_.send(std::move(c)); };
 	state.changed = [this](const std::string& id) {
-		if (id.empty()) return store_.save(state.settings);
+		if (id.empty()) return store_.save(with_changes(stored_, begun_, state.settings));
 		if (const Conversation* c = state.find(id))
 			store_.save(*c);
 		else
@@ -50,8 +50,7 @@ void App::connect() {
 	};
 }
 
-void App::take_options(const AppOptions& o) {
-	Settings& s = state.settings;
+Settings App::with_options(Settings s, const AppOptions& o) {
 	if (o.device) s.device = *o.device;
 	if (o.kv) s.kv = *o.kv;
 	if (o.chat_template) s.chat_template = *o.chat_template;
@@ -61,6 +60,7 @@ void App::take_options(const AppOptions& o) {
 	if (o.max_tokens) s.sampling.max_tokens = int(*o.max_tokens);
 	if (o.seed) s.sampling.seed = *o.seed;
 	if (o.temperature) s.sampling.temperature = *o.temperature;
+	return s;
 }
 
 double App::clock() {

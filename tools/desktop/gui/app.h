@@ -41,11 +41,13 @@ class App {
 
  private:
 	void connect();
-	void take_options(const AppOptions&);
+	static Settings with_options(Settings, const AppOptions&);
 	void save_changed();
 	Store store_;
 	EngineThread engine_;
 	QTimer timer_;
+	// Settings as they were saved, and with this run's options: only what the user changes later is saved.
+	Settings stored_, begun_;
 	std::set<std::string> growing_; // conversations with text that is not saved yet
 	double saved_ = 0;              // clock of the last save
 };

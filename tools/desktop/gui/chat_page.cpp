@@ -9,9 +9,11 @@
 #include "tools/desktop/models_found.h"
 #include "tools/desktop/words.h"
 #include <QDir>
+#include <QFile>
 #include <QFileDialog>
 #include <QHBoxLayout>
 #include <QMenu>
+#include <QPlainTextEdit>
 #include <QProgressBar>
 #include <algorithm>
 
@@ -35,12 +37,26 @@ ChatPage::ChatPage(State& s, Actions a) : state_(s), actions_(std::move(a)) {
 
 	MessageActions m;
 	m.images_folder = state_.images_folder;
-	m.retry = [this](int n) { state_.retry(n), messages_->to_end(), actions_.acted(); };
-	m.show = [this](int n) { state_.show(n), actions_.acted(); };
-	m.edit = [this](int n, const QString& text) {
-		state_.edit(n, text.toStdString());
+	m.retry = [this](int n) {
+		if (!state_.retry(n) && state_.last_model().empty()) actions_.choose_model();
 		messages_->to_end();
 		actions_.acted();
+	};
+	m.go_on = [this](int n) { state_.go_on(n), messages_->to_end(), actions_.acted(); };
+	m.show = [this](int n) { state_.show(n), actions_.acted(); };
+	m.edit = [this](int n, const QString& text) {
+		if (!state_.edit(n, text.toStdString()) && state_.last_model().empty()) {
+			Draft& d = state_.drafts[state_.current_id]; // the text is kept
+			d.edited = n, d.edit_text = text.toStdString();
+			actions_.choose_model();
+		}
+		messages_->to_end();
+		actions_.acted();
+	};
+	m.typed = [this](int n, const std::optional<QString>& text) {
+		Draft& d = state_.drafts[state_.current_id];
+		d.edited = text ? n : kNone;
+		d.edit_text = text ? text->toStdString() : "";
 	};
 	m.edited = [this] { composer_->take_focus(); };
 	messages_ = new Messages(std::move(m));
@@ -55,7 +71,7 @@ ChatPage::ChatPage(State& s, Actions a) : state_(s), actions_(std::move(a)) {
 	lines->setContentsMargins(0, 0, 0, 0);
 	lines->setSpacing(em(0.3));
 	composer_ = new Composer;
-	composer_->send = [this](const QString& text) { return ask(text); };
+	composer_->send = [this](const QString& text) { ask(text); };
 	composer_->choose_images = [this] { choose_images(); };
 	composer_->add_files = [this](const QStringList& files) { add_images(files); };
 	composer_->paste = [this](const QImage& image) {
@@ -63,7 +79,7 @@ ChatPage::ChatPage(State& s, Actions a) : state_(s), actions_(std::move(a)) {
 		actions_.acted();
 	};
 	composer_->remove_image = [this](size_t i) {
-		images.erase(images.begin() + ptrdiff_t(i));
+		images_.erase(images_.begin() + ptrdiff_t(i));
 		actions_.acted();
 	};
 	composer_->stop = [this] { state_.stop(), actions_.acted(); };
@@ -94,13 +110,18 @@ QWidget* ChatPage::new_head() {
 	more_->setPopupMode(QToolButton::InstantPopup);
 	auto* menu = new QMenu(more_);
 	const auto entry = [&](Icon s, const char* text, const std::function<void()>& f) {
-		menu->addAction(icon(s), text, this, [f] { f(); });
+		return menu->addAction(icon(s), text, this, [f] { f(); });
 	};
 	entry(Icon::Edit, "Rename\tF2", actions_.rename);
 	entry(Icon::Fork, "Fork: go on in a copy\tCtrl+Shift+K", actions_.fork);
+	entry(Icon::Open, "Export\u2026", [this] { export_file(); });
+	unload_ = entry(Icon::Model, "Unload the model", [this] { state_.unload(), actions_.acted(); });
 	menu->addSeparator();
 	entry(Icon::Delete, "Delete\u2026\tCtrl+Shift+Delete", actions_.remove);
 	more_->setMenu(menu);
+	QToolButton* list = new_tool(Icon::List, "Show or hide the list of conversations (Ctrl+B)");
+	connect(list, &QToolButton::clicked, this, [this] { actions_.list(); });
+	row->addWidget(list);
 	row->addWidget(title_, 1);
 	row->addWidget(model_);
 	row->addWidget(more_);
@@ -116,7 +137,7 @@ void ChatPage::add_image(const ImageBytes& image) {
 	}
 	try {
 		const std::string name = actions_.keep_image(image.content, image.extension);
-		if (std::ranges::find(images, name) == images.end()) images.push_back(name);
+		if (std::ranges::find(images_, name) == images_.end()) images_.push_back(name);
 	} catch (const StatusError& e) { state_.problem = "The image could not be kept: " + std::string(e.what()); }
 }
 
@@ -135,19 +156,55 @@ void ChatPage::choose_images() {
 	                                         "Images (*.png *.jpg *.jpeg *.webp *.bmp *.gif);;All files (*)"));
 }
 
-bool ChatPage::ask(const QString& text) {
-	if (text.trimmed().isEmpty() && images.empty()) return false;
-	const bool no_model = state_.phase == EnginePhase::Off || state_.phase == EnginePhase::Failed;
-	if (no_model) {
-		if (state_.settings.recent.empty()) return actions_.choose_model(), false;
-		state_.load(state_.phase == EnginePhase::Failed && !state_.model.empty() ? state_.model
-		                                                                         : state_.settings.recent.front());
+void ChatPage::export_file() {
+	const Conversation* c = state_.current();
+	if (!c) return;
+	QString kind;
+	QString path =
+	    QFileDialog::getSaveFileName(this, "Export the conversation", QDir::homePath() + "/conversation.md",
+	                                 "Markdown, the shown branch (*.md);;JSON, all versions (*.json)", &kind);
+	if (path.isEmpty()) return;
+	QFile file(path);
+	const std::string text = path.endsWith(".json") || kind.startsWith("JSON") ? to_json(*c) : to_markdown(*c);
+	if (!file.open(QIODevice::WriteOnly) || file.write(text.data(), qint64(text.size())) != qint64(text.size()) ||
+	    !file.flush())
+		state_.problem = "Not exported: " + (path + ": " + file.errorString()).toStdString() + ".";
+	actions_.acted();
+}
+
+void ChatPage::ask(const QString& text) {
+	if (text.trimmed().isEmpty() && images_.empty()) return;
+	const bool asked = state_.ask(text.toStdString(), images_);
+	if (asked) {
+		images_.clear();
+		composer_->field()->clear();
+		state_.drafts.erase(drafted_);
+		drafted_ = state_.current_id; // it may be a new one
+		show_draft();
+	} else if (state_.phase == EnginePhase::Off || state_.phase == EnginePhase::Failed) {
+		return actions_.choose_model();
 	}
-	const bool asked = state_.ask(text.toStdString(), images);
-	if (asked) images.clear();
 	messages_->to_end();
 	actions_.acted();
-	return asked;
+}
+
+void ChatPage::keep_draft() {
+	if (!drafted_.empty() && !state_.find(drafted_)) return; // it was deleted
+	Draft& d = state_.drafts[drafted_];
+	d.text = composer_->field()->toPlainText().toStdString();
+	d.images = images_;
+}
+
+void ChatPage::show_draft() {
+	drafted_ = state_.current_id;
+	const Draft& d = state_.draft(drafted_);
+	composer_->field()->setPlainText(text_of(d.text));
+	composer_->field()->moveCursor(QTextCursor::End);
+	images_ = d.images;
+}
+
+void ChatPage::take_focus() {
+	if (!messages_->focus_edit()) composer_->take_focus();
 }
 
 void ChatPage::refresh_head() {
@@ -155,15 +212,18 @@ void ChatPage::refresh_head() {
 	title_->set_text(c ? text_of(c->title) : QString("New conversation"));
 	more_->setEnabled(c != nullptr);
 	const bool has = state_.phase == EnginePhase::Ready || state_.phase == EnginePhase::Loading;
-	const std::string& recent = state_.settings.recent.empty() ? state_.model : state_.settings.recent.front();
+	const std::string recent = has ? "" : state_.last_model();
 	const QString name = text_of(model_name(has ? state_.model : recent));
-	model_->setText("\u2002" + model_->fontMetrics().elidedText(name.isEmpty() ? QString("Choose a model") : name,
-	                                                            Qt::ElideMiddle, em(16)));
-	model_->setToolTip(QString("%1\n%2\nPress to choose another model (Ctrl+O).")
-	                       .arg(name.isEmpty() ? QString("No model has been chosen yet") : name,
-	                            state_.phase == EnginePhase::Ready ? "on " + text_of(state_.facts.device)
-	                                                               : QString("It is loaded with the next question.")));
+	const int room = std::min(em(16), width() / 3);
+	model_->setText("\u2002" + plain_button(model_->fontMetrics().elidedText(
+	                               name.isEmpty() ? QString("Choose a model") : name, Qt::ElideMiddle, room)));
+	model_->setToolTip(
+	    plain_tip(QString("%1\n%2\nPress to choose another model (Ctrl+O).")
+	                  .arg(name.isEmpty() ? QString("No model has been chosen yet") : name,
+	                       state_.phase == EnginePhase::Ready ? "on " + text_of(state_.facts.device)
+	                                                          : QString("It is loaded with the next question."))));
 	model_->setAccessibleName("Model: " + name);
+	unload_->setEnabled(state_.phase == EnginePhase::Ready);
 	const bool loads = state_.phase == EnginePhase::Loading;
 	loading_->setVisible(loads);
 	if (loads) {
@@ -177,9 +237,12 @@ void ChatPage::refresh_head() {
 void ChatPage::refresh_status() {
 	const Conversation* c = state_.current();
 	const Live& l = state_.live(state_.current_id);
-	const std::string& kv = c ? c->kv : state_.settings.kv;
-	const int choice = memory_choice_of(kv);
-	QString text = QString("Memory: %1").arg(choice < 0 ? text_of(kv) : text_of(memory_choices()[size_t(choice)].name));
+	const auto name_of = [](const std::string& kv) {
+		const int choice = memory_choice_of(kv);
+		return text_of(choice < 0 ? kv : memory_choices()[size_t(choice)].name);
+	};
+	QString text = "Memory: " + name_of(c ? c->kv : state_.settings.kv);
+	if (l.memory) text += QString("  \u00b7  %1 after this answer").arg(name_of(l.memory->kv));
 	const CacheView& v = l.cache;
 	if (!v.tiers.empty()) {
 		text +=
@@ -192,15 +255,19 @@ void ChatPage::refresh_status() {
 		text += "  \u00b7  read again with the next question";
 	}
 	if (l.tokens_per_second > 0) text += QString("  \u00b7  %1 tokens/s").arg(l.tokens_per_second, 0, 'f', 1);
-	status_->setText(text);
+	status_->setText(plain_button(text));
 	status_->setAccessibleName(text);
 }
 
 void ChatPage::refresh() {
+	if (drafted_ != state_.current_id) {
+		keep_draft();
+		show_draft();
+	}
 	refresh_head();
-	messages_->refresh(state_.current(), state_.live(state_.current_id));
+	messages_->refresh(state_.current(), state_.live(state_.current_id), state_.draft(state_.current_id));
 	std::vector<std::string> paths;
-	for (const std::string& name : images) paths.push_back(state_.images_folder + "/" + name);
+	for (const std::string& name : images_) paths.push_back(state_.images_folder + "/" + name);
 	composer_->set_images(paths, state_.phase == EnginePhase::Ready && state_.facts.reads_images);
 	composer_->set_answering(state_.answering(state_.current_id));
 	refresh_status();

@@ -114,9 +114,7 @@ void Composer::fit() {
 	button_->setEnabled(answering_ || has_images_ || !field_->document()->isEmpty());
 }
 
-void Composer::submit() {
-	if (send(field_->toPlainText())) field_->clear();
-}
+void Composer::submit() { send(field_->toPlainText()); }
 
 bool Composer::eventFilter(QObject* o, QEvent* e) {
 	if (e->type() == QEvent::FocusIn || e->type() == QEvent::FocusOut) {

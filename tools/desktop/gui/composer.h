@@ -12,7 +12,7 @@ namespace kvrun::desktop {
 class Composer : public QFrame {
  public:
 	Composer();
-	std::function<bool(const QString&)> send = [](const QString&) { return false; }; // true: clear the field
+	std::function<void(const QString&)> send = [](const QString&) {};
 	std::function<void()> stop = [] {};
 	std::function<void()> choose_images = [] {}; // by a dialog
 	std::function<void(const QImage&)> paste = [](const QImage&) {};

@@ -23,7 +23,9 @@ enum class Icon {
 	Left,
 	Right,
 	Back,
-	Image
+	Image,
+	List,
+	Play
 };
 QIcon icon(Icon);
 QIcon icon(Icon, const QColor&);

@@ -2,9 +2,11 @@
 #include "tools/desktop/gui/script.h"
 #include "tools/desktop/gui/theme.h"
 #include "tools/desktop/gui/window.h"
+#include "tools/desktop/words.h"
 #include "tools/help.h"
 #include "tools/text.h"
 #include <QApplication>
+#include <QMessageBox>
 #include <csignal>
 #include <cstdio>
 #include <unistd.h>
@@ -61,6 +63,18 @@ void look_for_display() {
 	fail_status(KVRUN_EDEVICE, "no window can be opened here: neither DISPLAY nor WAYLAND_DISPLAY is set");
 }
 
+// Someone who started the program from a menu sees no standard error.
+void tell(const StatusError& e) {
+	say_error(e.what());
+	const bool open = e.status == KVRUN_EBUSY;
+	QMessageBox box(open ? QMessageBox::Information : QMessageBox::Critical, "kvrun", "");
+	box.setTextFormat(Qt::PlainText);
+	box.setText((open ? QString("kvrun-desktop is open already. Its window has your conversations.\n\n")
+	                  : QString("kvrun-desktop cannot start.\n\n")) +
+	            QString::fromStdString(window_words(e.what())));
+	box.exec();
+}
+
 int show(int argc, char** argv, const AppOptions& o) {
 	look_for_display();
 	qInstallMessageHandler(hear_qt);
@@ -69,7 +83,15 @@ int show(int argc, char** argv, const AppOptions& o) {
 	QApplication::setDesktopFileName("org.kvrun.desktop");
 	QApplication qt(argc, argv);
 	remember_desktop_font();
-	App app(o);
+	std::optional<App> opened;
+	try {
+		opened.emplace(o);
+	} catch (const StatusError& e) {
+		if (!o.script.empty()) throw;
+		tell(e);
+		return exit_code_of(e.status);
+	}
+	App& app = *opened;
 	Window window(app);
 	window.resize(int(o.width), int(o.height));
 	app.changed = [&] { window.refresh(); };

@@ -44,7 +44,7 @@ class PlanRow : public QPushButton {
 		    : n.fits            ? QString("%1 for %2 tokens").arg(size_text(n.kv_bytes), count_text(n.ctx))
 		             : QString("%1 do not fit; %2 tokens would").arg(size_text(n.kv_bytes), count_text(n.most_tokens));
 		setAccessibleName(name_ + ": " + numbers_ + ", " + loss_);
-		setToolTip(QString("%1 (%2)\n%3\n%4").arg(name_, text_of(plan_.kv), numbers_, loss_));
+		setToolTip(plain_tip(QString("%1 (%2)\n%3\n%4").arg(name_, text_of(plan_.kv), numbers_, loss_)));
 		update();
 	}
 

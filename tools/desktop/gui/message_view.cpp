@@ -68,15 +68,19 @@ MessageView::MessageView(int number, const MessageActions& actions) : number_(nu
 	buttons->setSpacing(em(0.1));
 	copy_ = new_copy("Copy this message", [this] { return text_; });
 	retry_ = new_tool(Icon::Retry, "Another answer (Ctrl+R)");
+	go_on_ = new_tool(Icon::Play, "Continue this answer (Ctrl+G)");
 	edit_ = new_tool(Icon::Edit, "Edit this question (Ctrl+E)");
 	older_ = new_tool(Icon::Left, "The version before (Alt+Left)");
 	newer_ = new_tool(Icon::Right, "The next version (Alt+Right)");
 	place_ = new QLabel;
+	place_->setTextFormat(Qt::PlainText);
 	set_role(place_, "dim");
 	note_ = new QLabel;
+	note_->setTextFormat(Qt::PlainText);
 	set_role(note_, "dim");
 	note_->setWordWrap(true);
 	connect(retry_, &QToolButton::clicked, this, [this] { actions_.retry(number_); });
+	connect(go_on_, &QToolButton::clicked, this, [this] { actions_.go_on(number_); });
 	connect(edit_, &QToolButton::clicked, this, [this] { begin_edit(); });
 	const auto step = [this](int by) {
 		const auto at = std::ranges::find(siblings_, number_);
@@ -85,7 +89,7 @@ MessageView::MessageView(int number, const MessageActions& actions) : number_(nu
 	};
 	connect(older_, &QToolButton::clicked, this, [step] { step(-1); });
 	connect(newer_, &QToolButton::clicked, this, [step] { step(1); });
-	for (QWidget* w : std::initializer_list<QWidget*>{copy_, retry_, edit_, older_, place_, newer_})
+	for (QWidget* w : std::initializer_list<QWidget*>{copy_, go_on_, retry_, edit_, older_, place_, newer_})
 		buttons->addWidget(w);
 	buttons->addSpacing(em(0.5));
 	buttons->addWidget(note_, 1);
@@ -120,8 +124,21 @@ void MessageView::update_text(const Message& m) {
 			reasoning_->setStyleSheet("color: " + theme().dim.name());
 			reasoning_->setAccessibleName("What the model thought");
 			layout_->insertWidget(0, reasoning_);
+			thought_ = new QToolButton;
+			thought_->setText("What the model thought");
+			thought_->setToolButtonStyle(Qt::ToolButtonTextBesideIcon);
+			thought_->setCheckable(true);
+			thought_->setFocusPolicy(Qt::TabFocus);
+			connect(thought_, &QToolButton::toggled, this, [this](bool open) {
+				thought_->setArrowType(open ? Qt::DownArrow : Qt::RightArrow);
+				reasoning_->setVisible(open);
+			});
+			connect(thought_, &QToolButton::clicked, this, [this] { thought_chosen_ = true; });
+			thought_->setChecked(true);
+			layout_->insertWidget(0, thought_, 0, Qt::AlignLeft);
 		}
 		reasoning_->set_plain(text_of(m.reasoning));
+		if (!thought_chosen_) thought_->setChecked(m.unfinished && m.text.empty()); // the answer is what matters
 	}
 	if (!m.images.empty() && !images_) {
 		std::vector<std::string> paths;
@@ -185,7 +202,9 @@ QWidget* MessageView::new_code(const Part& p) {
 	column->setContentsMargins(em(0.7), em(0.2), em(0.4), em(0.6));
 	column->setSpacing(em(0.2));
 	auto* head = new QHBoxLayout;
-	auto* language = new QLabel(p.language.empty() ? "text" : text_of(p.language));
+	auto* language = new QLabel;
+	language->setTextFormat(Qt::PlainText);
+	language->setText(p.language.empty() ? "text" : text_of(p.language));
 	set_role(language, "dim");
 	head->addWidget(language);
 	head->addStretch();
@@ -228,6 +247,7 @@ void MessageView::update_buttons(const Conversation& c, const Message& m, bool a
 	siblings_ = c.siblings(number_);
 	bar_->setVisible(!m.unfinished && !editor_);
 	retry_->setVisible(!m.user && !answering);
+	go_on_->setVisible(m.cut && number_ == c.last && !answering);
 	edit_->setVisible(m.user && !answering);
 	const bool several = siblings_.size() > 1 && !answering;
 	for (QWidget* w : std::initializer_list<QWidget*>{older_, place_, newer_}) w->setVisible(several);
@@ -249,14 +269,36 @@ void MessageView::resizeEvent(QResizeEvent* e) {
 // ---- editing a question
 
 void MessageView::begin_edit() {
+	if (editor_) return void(focus_editor());
+	open_editor(text_);
+	actions_.typed(number_, text_);
+	focus_editor();
+}
+
+bool MessageView::focus_editor() {
+	if (editor_) editor_->setFocus();
+	return editor_ != nullptr;
+}
+
+int MessageView::find_words(const QString& words) {
+	for (QTextBrowser* text : findChildren<QTextBrowser*>()) {
+		const QTextCursor at = text->document()->find(words);
+		if (at.isNull()) continue;
+		text->setTextCursor(at);
+		return text->mapTo(this, text->cursorRect(at).topLeft()).y();
+	}
+	return 0;
+}
+
+void MessageView::open_editor(const QString& begun) {
 	if (editor_) return;
 	editor_frame_ = new QFrame;
 	set_role(editor_frame_, "composer");
 	editor_frame_->setSizePolicy(QSizePolicy::Preferred, QSizePolicy::Fixed);
 	auto* column = new QVBoxLayout(editor_frame_);
-	editor_ = new QPlainTextEdit(text_);
+	editor_ = new QPlainTextEdit(begun);
 	editor_->setAccessibleName("The question, to be edited");
-	editor_->setFixedHeight(em(1 + std::clamp(int(text_.count('\n')) + 1, 2, 10)));
+	editor_->setFixedHeight(em(1 + std::clamp(int(begun.count('\n')) + 1, 2, 10)));
 	editor_->setTabChangesFocus(true);
 	editor_->installEventFilter(this);
 	column->addWidget(editor_);
@@ -273,8 +315,8 @@ void MessageView::begin_edit() {
 	all_->addWidget(editor_frame_);
 	body_->hide();
 	bar_->hide();
-	editor_->setFocus();
 	editor_->moveCursor(QTextCursor::End);
+	connect(editor_, &QPlainTextEdit::textChanged, this, [this] { actions_.typed(number_, editor_->toPlainText()); });
 }
 
 void MessageView::cancel_edit() {
@@ -285,6 +327,7 @@ void MessageView::cancel_edit() {
 	editor_ = nullptr;
 	body_->show();
 	bar_->show();
+	actions_.typed(number_, std::nullopt);
 	actions_.edited();
 }
 

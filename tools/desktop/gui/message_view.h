@@ -5,6 +5,7 @@
 #include "tools/desktop/state.h"
 #include <QFrame>
 #include <functional>
+#include <optional>
 
 class QLabel;
 class QPlainTextEdit;
@@ -17,9 +18,11 @@ namespace kvrun::desktop {
 class RichText;
 
 struct MessageActions {
-	std::function<void(int)> retry, show;
+	std::function<void(int)> retry, show, go_on;
 	std::function<void(int, const QString&)> edit;
 	std::function<void()> edited; // the editor has closed
+	// What is typed in the editor of a question; nullopt: it has closed.
+	std::function<void(int, const std::optional<QString>&)> typed;
 	std::string images_folder;
 };
 
@@ -28,7 +31,10 @@ class MessageView : public QFrame {
 	MessageView(int number, const MessageActions&);
 	int number() const { return number_; }
 	void update(const Conversation&, const Live&); // redraws what has changed
-	void begin_edit();
+	void begin_edit();                             // with the focus in the editor
+	void open_editor(const QString& text);         // unless it is open
+	bool focus_editor();                           // false: it is not open
+	int find_words(const QString&);                // selects them; returns their y, 0: they are not found
 	void cancel_edit();
 	bool editing() const { return editor_ != nullptr; }
 
@@ -53,10 +59,13 @@ class MessageView : public QFrame {
 	QFrame* body_ = nullptr;
 	QVBoxLayout *all_ = nullptr, *layout_ = nullptr;
 	RichText* reasoning_ = nullptr;
+	QToolButton* thought_ = nullptr; // shows and hides it
+	bool thought_chosen_ = false;    // by the user
 	ImageRow* images_ = nullptr;
 	QWidget* bar_ = nullptr; // of buttons
 	QLabel *note_ = nullptr, *place_ = nullptr, *progress_text_ = nullptr;
-	QToolButton *copy_ = nullptr, *retry_ = nullptr, *edit_ = nullptr, *older_ = nullptr, *newer_ = nullptr;
+	QToolButton *copy_ = nullptr, *retry_ = nullptr, *edit_ = nullptr, *go_on_ = nullptr, *older_ = nullptr,
+	            *newer_ = nullptr;
 	QWidget* progress_ = nullptr;
 	QProgressBar* progress_bar_ = nullptr;
 	QFrame* editor_frame_ = nullptr;

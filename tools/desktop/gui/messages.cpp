@@ -6,6 +6,7 @@
 #include <QScrollBar>
 #include <QTimer>
 #include <algorithm>
+#include <utility>
 
 namespace kvrun::desktop {
 namespace {
@@ -53,8 +54,12 @@ Messages::Messages(MessageActions actions) : actions_(std::move(actions)), most_
 	});
 	QScrollBar* bar = verticalScrollBar();
 	connect(bar, &QScrollBar::rangeChanged, this, [this, bar](int, int most) {
-		if (follows_) bar->setValue(most);
+		if (target_ != kNone)
+			scroll_to_target();
+		else if (follows_)
+			bar->setValue(most);
 	});
+	connect(bar, &QScrollBar::actionTriggered, this, [this] { target_ = kNone; });
 	connect(bar, &QScrollBar::valueChanged, this, [this, bar](int at) { follows_ = at >= bar->maximum() - em(); });
 }
 
@@ -72,27 +77,61 @@ void Messages::rebuild(const std::vector<int>& branch) {
 	}
 }
 
-void Messages::refresh(const Conversation* c, const Live& live) {
+void Messages::refresh(const Conversation* c, const Live& live, const Draft& draft) {
 	const std::string id = c ? c->id : "";
 	if (id != id_) {
 		for (MessageView* v : views_) v->hide(), v->deleteLater();
 		views_.clear();
-		if (!id_.empty()) most_ = kAtOnce;
-		follows_ = true;
+		if (!id_.empty()) {
+			most_ = kAtOnce;
+			if (!finds_) target_ = kNone;
+		}
+		follows_ = target_ == kNone;
 	}
 	id_ = id;
 	const std::vector<int> branch = c ? c->branch() : std::vector<int>{};
 	nothing_->setVisible(branch.empty());
+	if (const auto at = std::ranges::find(branch, target_); std::exchange(finds_, false)) {
+		if (at == branch.end())
+			target_ = kNone;
+		else
+			most_ = std::max(most_, size_t(branch.end() - at));
+	}
 	rebuild(branch);
-	for (MessageView* v : views_) v->update(*c, live);
+	for (MessageView* v : views_) {
+		v->update(*c, live);
+		if (v->number() == draft.edited && live.answering == kNone) v->open_editor(text_of(draft.edit_text));
+	}
+}
+
+void Messages::show_words(int message, const QString& words) {
+	target_ = message, words_ = words;
+	finds_ = true, follows_ = false;
+	QTimer::singleShot(0, this, [this] { scroll_to_target(); }); // if the range stays as it is
+}
+
+void Messages::scroll_to_target() {
+	for (MessageView* v : views_) {
+		if (v->number() != target_) continue;
+		const int y = v->mapTo(widget(), QPoint(0, v->find_words(words_))).y();
+		verticalScrollBar()->setValue(y - em(2));
+		follows_ = false;
+	}
+}
+
+void Messages::wheelEvent(QWheelEvent* e) {
+	target_ = kNone;
+	QScrollArea::wheelEvent(e);
 }
 
 void Messages::to_end() {
+	target_ = kNone;
 	follows_ = true;
 	verticalScrollBar()->setValue(verticalScrollBar()->maximum());
 }
 
 void Messages::page(int by) {
+	target_ = kNone;
 	QScrollBar* bar = verticalScrollBar();
 	bar->setValue(bar->value() + by * bar->pageStep() * 9 / 10);
 }
@@ -103,6 +142,10 @@ void Messages::begin_edit(int message) {
 			v->begin_edit();
 			QTimer::singleShot(0, v, [this, v] { ensureWidgetVisible(v); });
 		}
+}
+
+bool Messages::focus_edit() {
+	return std::ranges::any_of(views_, [](MessageView* v) { return v->focus_editor(); });
 }
 
 bool Messages::cancel_edit() {

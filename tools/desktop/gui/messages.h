@@ -10,13 +10,20 @@ namespace kvrun::desktop {
 class Messages : public QScrollArea {
  public:
 	explicit Messages(MessageActions);
-	void refresh(const Conversation*, const Live&);
+	void refresh(const Conversation*, const Live&, const Draft&);
 	void to_end();
 	void page(int by);
 	void begin_edit(int message);
 	bool cancel_edit(); // false: nothing was being edited
+	bool focus_edit();  // the same
+	// Scrolls to the words in a message of the shown branch, with the next refresh().
+	void show_words(int message, const QString& words);
+
+ protected:
+	void wheelEvent(QWheelEvent*) override;
 
  private:
+	void scroll_to_target();
 	void rebuild(const std::vector<int>& branch);
 	const MessageActions actions_;
 	std::string id_;
@@ -27,6 +34,9 @@ class Messages : public QScrollArea {
 	QPushButton* earlier_;
 	QWidget* nothing_;
 	bool follows_ = true;
+	int target_ = kNone; // message that stays in view until the user scrolls
+	QString words_;      // in it
+	bool finds_ = false; // it was set since the last refresh()
 };
 
 } // namespace kvrun::desktop

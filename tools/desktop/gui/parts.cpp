@@ -5,9 +5,16 @@
 #include <QMessageBox>
 #include <QPainter>
 #include <QStyleOptionButton>
+#include <QTextDocument>
 #include <cmath>
 
 namespace kvrun::desktop {
+
+QString plain_tip(const QString& text) {
+	return Qt::mightBeRichText(text) ? "<p style=\"white-space:pre-wrap\">" + text.toHtmlEscaped() + "</p>" : text;
+}
+
+QString plain_button(QString text) { return text.replace('&', "&&"); }
 
 QToolButton* new_tool(Icon shape, const char* name) {
 	auto* b = new QToolButton;
@@ -35,7 +42,7 @@ ElidedLabel::ElidedLabel(const char* role, Qt::TextElideMode mode) : mode_(mode)
 void ElidedLabel::set_text(const QString& text) {
 	if (text == this->text()) return;
 	setText(text);
-	setToolTip(text);
+	setToolTip(plain_tip(text));
 }
 
 QSize ElidedLabel::sizeHint() const {
@@ -54,7 +61,7 @@ void ElidedLabel::paintEvent(QPaintEvent*) {
 RowButton::RowButton(const QString& line, const QString& below) : line_(line), below_(below) {
 	setProperty("row", true);
 	setAccessibleName(below.isEmpty() ? line : line + ", " + below);
-	setToolTip(below.isEmpty() ? line : line + "\n" + below);
+	setToolTip(plain_tip(below.isEmpty() ? line : line + "\n" + below));
 	setSizePolicy(QSizePolicy::Expanding, QSizePolicy::Fixed);
 }
 

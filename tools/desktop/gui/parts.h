@@ -15,6 +15,11 @@ namespace kvrun::desktop {
 inline QString text_of(const std::string& s) { return QString::fromStdString(s); }
 inline QString size_text(uint64_t bytes) { return text_of(human_size(bytes)); }
 
+// A tooltip with text of a user, a file or a model: marks of HTML in it are shown as they are.
+QString plain_tip(const QString&);
+// The same for text of a button: an ampersand is one.
+QString plain_button(QString);
+
 // A button that shows only its icon; its name is the tooltip and the text for screen readers.
 QToolButton* new_tool(Icon, const char* name);
 

@@ -1,5 +1,6 @@
 // Text in any script, as high as needed: HTML, or plain text.
 #include "tools/desktop/gui/rich_text.h"
+#include "tools/desktop/gui/parts.h"
 #include "tools/desktop/gui/theme.h"
 #include <QAbstractTextDocumentLayout>
 #include <QDesktopServices>
@@ -136,8 +137,9 @@ RichText::RichText(QWidget* parent) : QTextBrowser(parent) {
 	connect(this, &QTextBrowser::anchorClicked, this, [](const QUrl& to) {
 		if (to.scheme() == "http" || to.scheme() == "https" || to.scheme() == "mailto") QDesktopServices::openUrl(to);
 	});
-	connect(this, QOverload<const QUrl&>::of(&QTextBrowser::highlighted), this,
-	        [this](const QUrl& to) { setToolTip(to.toString()); }); // shows the target of a link before it is followed
+	connect(this, QOverload<const QUrl&>::of(&QTextBrowser::highlighted), this, [this](const QUrl& to) {
+		setToolTip(plain_tip(to.toString()));
+	}); // shows the target of a link before it is followed
 	connect(document()->documentLayout(), &QAbstractTextDocumentLayout::documentSizeChanged, this, [this] { fit(); });
 	connect(horizontalScrollBar(), &QScrollBar::rangeChanged, this, [this] { fit(); });
 }

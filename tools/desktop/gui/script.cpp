@@ -1,5 +1,6 @@
 // A script that drives the window like a user: keys and text go through Qt's event handling.
 #include "tools/desktop/gui/script.h"
+#include "tools/desktop/gui/message_view.h"
 #include "tools/desktop/gui/settings_page.h"
 #include "tools/desktop/gui/start_page.h"
 #include "tools/desktop/gui/window.h"
@@ -16,7 +17,9 @@
 #include <QMessageBox>
 #include <QMimeData>
 #include <QPainter>
+#include <QPlainTextEdit>
 #include <QScreen>
+#include <QTextDocument>
 #include <QWindow>
 #include <cstdio>
 #include <fstream>
@@ -195,6 +198,22 @@ void Script::dump(const std::string& file) const {
 			unnamed.push_back(std::string(w->metaObject()->className()));
 	}
 	j["buttons"] = std::move(buttons);
+	auto in_view = nlohmann::ordered_json::array(); // numbers of messages
+	for (const QWidget* w : window_.findChildren<QWidget*>())
+		if (const auto* m = dynamic_cast<const MessageView*>(w); m && !m->visibleRegion().isEmpty())
+			in_view.push_back(m->number());
+	j["in_view"] = std::move(in_view);
+	auto rich = nlohmann::ordered_json::array(); // texts that Qt reads as HTML
+	for (const QLabel* l : window_.findChildren<QLabel*>())
+		if (l->isVisible() && l->textFormat() != Qt::PlainText && Qt::mightBeRichText(l->text()))
+			rich.push_back(l->text().toStdString());
+	j["rich"] = std::move(rich);
+	auto tips = nlohmann::ordered_json::array();
+	for (const QWidget* w : window_.findChildren<QWidget*>())
+		if (w->isVisible() && !w->toolTip().isEmpty()) tips.push_back(w->toolTip().toStdString());
+	for (int i = 0; list && i < list->count(); ++i) tips.push_back(list->item(i)->toolTip().toStdString());
+	j["tips"] = std::move(tips);
+	if (const auto* edit = dynamic_cast<const QPlainTextEdit*>(focus)) j["typed"] = edit->toPlainText().toStdString();
 	j["unnamed"] = std::move(unnamed);
 	std::ofstream(file, std::ios::binary) << j.dump(1, '\t') << "\n";
 }

@@ -76,7 +76,9 @@ SettingsPage::SettingsPage(State& s, Planner& p) : state_(s), planner_(p) {
 	auto* all = new QVBoxLayout(this);
 	all->setContentsMargins(0, 0, 0, 0);
 	all->setSpacing(0);
-	all->addWidget(new_page("settings", new_groups(), /*width=*/46, /*above=*/0.8), 1);
+	QScrollArea* page = new_page("settings", new_groups(), /*width=*/46, /*above=*/0.8);
+	page->setHorizontalScrollBarPolicy(Qt::ScrollBarAsNeeded);
+	all->addWidget(page, 1);
 	auto* foot = new QWidget;
 	auto* buttons = new QHBoxLayout(foot);
 	buttons->setContentsMargins(em(), em(0.5), em(), em(0.6));
@@ -87,8 +89,7 @@ SettingsPage::SettingsPage(State& s, Planner& p) : state_(s), planner_(p) {
 	apply->setProperty("main", true);
 	connect(cancel, &QPushButton::clicked, this, [this] { close(false); });
 	connect(apply, &QPushButton::clicked, this, [this] { close(true); });
-	buttons->addWidget(
-	    new_label("Memory and length hold for this conversation, which is read again, and for new ones.", "dim"), 1);
+	buttons->addStretch(1);
 	buttons->addWidget(cancel);
 	buttons->addWidget(apply);
 	all->addWidget(foot);
@@ -108,7 +109,9 @@ QWidget* SettingsPage::new_groups() {
 	};
 	column->addWidget(new_group("Memory for conversations",
 	                            "What the model remembers of a conversation takes memory. Less of it per word lets "
-	                            "conversations be longer, and costs some quality.",
+	                            "conversations be longer, and costs some quality. Memory and length hold for this "
+	                            "conversation and for new ones. This conversation is read again with the next "
+	                            "question; an answer under way ends as it began.",
 	                            memory_));
 	auto* answers = new QWidget;
 	QFormLayout* form = new_form(answers);
@@ -188,9 +191,46 @@ QWidget* SettingsPage::new_expert() {
 }
 
 void SettingsPage::open() {
-	const Settings& s = state_.settings;
-	const Conversation* c = state_.current();
-	memory_->set(c ? c->kv : s.kv, c ? c->ctx : s.ctx);
+	if (!changed()) {
+		Settings s = state_.settings;
+		if (const Conversation* c = state_.current()) {
+			const Memory m = state_.live(c->id).memory.value_or(Memory{c->kv, c->ctx});
+			s.kv = m.kv, s.ctx = m.ctx;
+		}
+		fill(s);
+		opened_ = draft();
+	}
+	listed_.clear();
+	fill_devices();
+	shown_.reset();
+	poll();
+	memory_->findChild<QSlider*>()->setFocus();
+}
+
+void SettingsPage::keep(const Typed& t) {
+	Settings before = t.before, now = t.now;
+	before.scale = state_.settings.scale; // Ctrl++ has changed it
+	if (t.now.scale == t.before.scale) now.scale = before.scale;
+	fill(before);
+	opened_ = draft();
+	fill(now);
+}
+
+std::optional<SettingsPage::Typed> SettingsPage::typed() const {
+	if (!changed()) return std::nullopt;
+	return Typed{*opened_, draft()};
+}
+
+bool SettingsPage::changed() const {
+	if (!opened_) return false;
+	Settings before = *opened_;
+	const Settings now = draft();
+	before.recent = now.recent, before.encoders = now.encoders; // a load has changed them
+	return to_json(before) != to_json(now);
+}
+
+void SettingsPage::fill(const Settings& s) {
+	memory_->set(s.kv, s.ctx);
 	policy_->setEditText(text_of(memory_->kv()));
 	system_->setPlainText(text_of(s.system));
 	const Sampling& p = s.sampling;
@@ -213,17 +253,14 @@ void SettingsPage::open() {
 	for (const std::string& name : state_.facts.templates) template_->addItem(text_of(name));
 	template_->lineEdit()->setPlaceholderText("the model's own");
 	template_->setEditText(text_of(s.chat_template));
-	listed_.clear();
-	fill_devices();
-	shown_.reset();
-	poll();
-	memory_->findChild<QSlider*>()->setFocus();
+	if (device_->findData(text_of(s.device)) < 0) device_->addItem(text_of(s.device), text_of(s.device));
+	device_->setCurrentIndex(device_->findData(text_of(s.device)));
 }
 
 void SettingsPage::fill_devices() {
 	const QString now = device_->count() ? device_->currentData().toString() : text_of(state_.settings.device);
 	device_->clear();
-	device_->addItem("The best device", QString());
+	device_->addItem("The best device", QString(""));
 	for (const DeviceEntry& d : listed_) {
 		const QString name = text_of(d.name);
 		device_->addItem(d.refused.empty()
@@ -289,7 +326,20 @@ Settings SettingsPage::draft() const {
 }
 
 void SettingsPage::close(bool apply) {
-	if (apply) state_.apply(draft());
+	if (!apply && changed() &&
+	    !confirm(this, "Discard what was changed here?", "Nothing of it has been applied yet.", "Discard", "Keep"))
+		return;
+	if (apply) {
+		const Settings now = draft();
+		const PlanRequest r = request();
+		if (const std::string fault = now.kv == opened_->kv ? "" : policy_fault(r.model, now.kv); !fault.empty()) {
+			state_.problem = "Not applied: " + window_words(fault) + ".";
+			refused();
+			return;
+		}
+		state_.apply(*opened_, now);
+	}
+	opened_.reset();
 	closed(apply);
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 #include "tools/desktop/gui/memory_panel.h"
 #include "tools/desktop/state.h"
+#include <optional>
 
 class QCheckBox;
 class QComboBox;
@@ -16,19 +17,28 @@ class SettingsPage : public QWidget {
  public:
 	SettingsPage(State&, Planner&);
 	std::function<void(bool applied)> closed = [](bool) {};
-	void open();
+	std::function<void()> refused = [] {}; // Apply; the state's problem says why
+	void open();                           // what has been typed and was neither applied nor cancelled is kept
 	void close(bool apply);
-	void poll(); // shows new results of the planner
+	bool changed() const; // something is typed that was not applied
+	struct Typed {
+		Settings before, now; // as it was opened, and as it is shown
+	};
+	std::optional<Typed> typed() const; // nullopt: nothing
+	void keep(const Typed&);            // of a page that this one replaces
+	void poll();                        // shows new results of the planner
 	bool waiting() const;
 
  private:
 	QWidget* new_groups();
 	QWidget* new_expert();
 	PlanRequest request() const;
+	void fill(const Settings&);
 	Settings draft() const;
 	void fill_devices();
 	State& state_;
 	Planner& planner_;
+	std::optional<Settings> opened_; // what was shown first
 	std::vector<DeviceEntry> listed_;
 	std::optional<PlanRequest> shown_;
 	MemoryPanel* memory_;

@@ -25,15 +25,18 @@ QString time_text(int64_t ms) {
 	return QLocale().toString(t.date(), QLocale::ShortFormat);
 }
 
-// Where a conversation contains the words; nullopt: nowhere; an empty text: in its title.
-std::optional<QString> found_in(const Conversation& c, const QString& words) {
-	if (words.isEmpty() || text_of(c.title).contains(words, Qt::CaseInsensitive)) return QString();
-	for (const Message& m : c.messages) {
-		const QString text = text_of(m.text);
+// Where a conversation contains the words; the shown branch comes first.
+std::optional<Hit> found_in(const Conversation& c, const std::string& asked) {
+	const QString words = text_of(asked);
+	if (text_of(c.title).contains(words, Qt::CaseInsensitive)) return Hit{};
+	std::vector<int> order = c.branch();
+	for (int m = 0; m < int(c.messages.size()); ++m) order.push_back(m);
+	for (const int m : order) {
+		const QString text = text_of(c.messages[size_t(m)].text);
 		const qsizetype at = text.indexOf(words, 0, Qt::CaseInsensitive);
 		if (at < 0) continue;
 		const qsizetype from = std::max<qsizetype>(0, at - 12);
-		return (from ? QString("\u2026") : QString()) + text.mid(from, 80).simplified();
+		return Hit{m, ((from ? QString("\u2026") : QString()) + text.mid(from, 80).simplified()).toStdString()};
 	}
 	return std::nullopt;
 }
@@ -67,7 +70,7 @@ class RowPainter : public QStyledItemDelegate {
 
 } // namespace
 
-Sidebar::Sidebar(State& s, Actions a) : state_(s), actions_(std::move(a)) {
+Sidebar::Sidebar(State& s, Actions a) : state_(s), found_(found_in), actions_(std::move(a)) {
 	set_role(this, "side");
 	setProperty("region", "list");
 	setFixedWidth(em(14));
@@ -104,10 +107,10 @@ Sidebar::Sidebar(State& s, Actions a) : state_(s), actions_(std::move(a)) {
 
 	connect(search_, &QLineEdit::textChanged, this, [this] { refresh(); });
 	connect(list_, &QListWidget::currentItemChanged, this, [this](QListWidgetItem* item) {
-		if (!filling_ && item) actions_.select(item->data(kId).toString().toStdString());
+		if (!filling_ && item) choose(item->data(kId).toString().toStdString());
 	});
 	connect(list_, &QListWidget::itemClicked, this, [this](QListWidgetItem* item) {
-		actions_.select(item->data(kId).toString().toStdString());
+		choose(item->data(kId).toString().toStdString());
 		actions_.done();
 	});
 	connect(list_, &QListWidget::itemDoubleClicked, this, [this](QListWidgetItem*) { begin_rename(); });
@@ -133,8 +136,8 @@ void Sidebar::refresh() {
 	filling_ = true;
 	int row = 0;
 	for (const Conversation& c : state_.conversations) {
-		const std::optional<QString> found = found_in(c, words);
-		if (!found) continue;
+		const std::optional<Hit> hit = words.isEmpty() ? Hit{} : found_.in(c, words.toStdString());
+		if (!hit) continue;
 		if (row >= list_->count()) {
 			auto* item = new QListWidgetItem;
 			item->setFlags(item->flags() | Qt::ItemIsEditable);
@@ -142,21 +145,31 @@ void Sidebar::refresh() {
 		}
 		QListWidgetItem* item = list_->item(row++);
 		const QString below = state_.answering(c.id) ? QString("answering\u2026")
-		                      : found->isEmpty()     ? time_text(c.changed)
-		                                             : *found;
+		                      : hit->text.empty()    ? time_text(c.changed)
+		                                             : text_of(hit->text);
 		const auto set = [&](int role, const QString& value) {
 			if (item->data(role).toString() != value) item->setData(role, value);
 		};
 		set(kId, text_of(c.id));
 		set(kBelow, below);
 		set(Qt::DisplayRole, text_of(c.title));
-		set(Qt::ToolTipRole, text_of(c.title));
+		set(Qt::ToolTipRole, plain_tip(text_of(c.title)));
 		if (c.id == state_.current_id && list_->currentItem() != item) list_->setCurrentItem(item);
 	}
 	while (list_->count() > row) delete list_->takeItem(list_->count() - 1);
 	if (QListWidgetItem* at = list_->currentItem(); at && at->data(kId).toString().toStdString() != state_.current_id)
 		list_->setCurrentItem(nullptr);
 	filling_ = false;
+}
+
+void Sidebar::choose(const std::string& chosen) {
+	const std::string id = chosen;
+	actions_.select(id);
+	const QString words = search_->text().trimmed();
+	const Conversation* c = state_.find(id);
+	if (!c || words.isEmpty()) return;
+	const std::optional<Hit> hit = found_.in(*c, words.toStdString());
+	if (hit && hit->message != kNone) actions_.show(hit->message, words);
 }
 
 void Sidebar::begin_rename() {
@@ -186,7 +199,9 @@ bool Sidebar::eventFilter(QObject* o, QEvent* e) {
 	const int key = static_cast<QKeyEvent*>(e)->key();
 	const bool enter = key == Qt::Key_Return || key == Qt::Key_Enter;
 	if (o == search_ && (enter || key == Qt::Key_Down) && list_->count()) {
+		const bool same = list_->currentRow() == 0;
 		list_->setCurrentRow(0);
+		if (same) choose(list_->item(0)->data(kId).toString().toStdString());
 		enter ? actions_.done() : list_->setFocus();
 		return true;
 	}

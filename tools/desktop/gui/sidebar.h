@@ -1,5 +1,6 @@
 // The list of conversations with a search over all their text.
 #pragma once
+#include "tools/desktop/search.h"
 #include "tools/desktop/state.h"
 #include <QWidget>
 #include <functional>
@@ -15,6 +16,7 @@ class Sidebar : public QWidget {
 	struct Actions {
 		std::function<void()> create, settings, start, fork, remove;
 		std::function<void(const std::string&)> select;
+		std::function<void(int message, const QString& words)> show; // of the search, in the selected conversation
 		std::function<void(const std::string&, const std::string&)> rename;
 		std::function<void()> done; // the focus should return to the conversation
 	};
@@ -29,7 +31,9 @@ class Sidebar : public QWidget {
 	bool eventFilter(QObject*, QEvent*) override;
 
  private:
+	void choose(const std::string& id);
 	State& state_;
+	Search found_;
 	const Actions actions_;
 	QLineEdit* search_;
 	QListWidget* list_;

@@ -3,14 +3,11 @@
 #include "tools/desktop/gui/parts.h"
 #include "tools/desktop/gui/theme.h"
 #include "tools/desktop/words.h"
-#include <QCoreApplication>
 #include <QFileDialog>
 #include <QFileInfo>
 #include <QHBoxLayout>
 #include <QLineEdit>
 #include <QProgressBar>
-#include <QRegularExpression>
-#include <QStandardPaths>
 #include <QStyle>
 
 namespace kvrun::desktop {
@@ -22,12 +19,6 @@ QString place_of(const std::string& path) {
 	return p;
 }
 
-// Path of the program kvrun, which fetches models: beside this program, else in the system.
-QString fetcher() {
-	const QString beside = QCoreApplication::applicationDirPath() + "/kvrun";
-	return QFileInfo(beside).isExecutable() ? beside : QStandardPaths::findExecutable("kvrun");
-}
-
 void clear(QVBoxLayout* l) {
 	while (QLayoutItem* i = l->takeAt(0)) {
 		if (i->widget()) i->widget()->hide(), i->widget()->deleteLater();
@@ -37,7 +28,7 @@ void clear(QVBoxLayout* l) {
 
 } // namespace
 
-StartPage::StartPage(State& s) : state_(s) {
+StartPage::StartPage(State& s, Download& d) : state_(s), download_(d) {
 	set_role(this, "start");
 	setProperty("region", "start");
 	auto* all = new QVBoxLayout(this);
@@ -60,7 +51,7 @@ StartPage::StartPage(State& s) : state_(s) {
 	row->addWidget(open_);
 	column->addWidget(drop_);
 
-	if (!fetcher().isEmpty()) column->addWidget(new_download());
+	if (Download::possible()) column->addWidget(new_download());
 
 	recents_ = new QWidget;
 	auto* lines = new QVBoxLayout(recents_);
@@ -104,59 +95,31 @@ QWidget* StartPage::new_download() {
 	fetched_->hide(), fetch_text_->hide();
 	connect(fetch_, &QPushButton::clicked, this, [this] { download(); });
 	connect(name_, &QLineEdit::returnPressed, this, [this] { download(); });
-	connect(&process_, &QProcess::readyReadStandardError, this, [this] { hear_download(); });
-	connect(&process_, &QProcess::errorOccurred, this, [this](QProcess::ProcessError e) {
-		if (e == QProcess::FailedToStart) end_download(-1);
-	});
-	connect(&process_, &QProcess::finished, this, [this](int code) { end_download(code); });
+	connect(name_, &QLineEdit::textChanged, this, [this](const QString& text) { download_.typed = text; });
+	show_download();
 	return box;
 }
 
 // Begins a download, or stops the active one; a later download continues it.
 void StartPage::download() {
-	if (process_.state() != QProcess::NotRunning) return process_.terminate();
+	if (download_.active()) return download_.stop();
 	const QString name = name_->text().trimmed();
 	if (name.isEmpty() || name.startsWith('-')) return name_->setFocus();
-	said_.clear();
-	fetched_->setRange(0, 0); // the size is unknown so far
-	fetched_->show(), fetch_text_->show();
-	fetch_text_->setText("Asking for " + name);
-	fetch_->setText("Stop");
-	process_.start(fetcher(), {"pull", name});
+	download_.begin(name);
 }
 
-void StartPage::hear_download() {
-	const QStringList lines = QString::fromUtf8(process_.readAllStandardError()).split('\n', Qt::SkipEmptyParts);
-	for (const QString& line : lines) {
-		said_ = line.startsWith("# ") ? line.mid(2) : line;
-		static const QRegularExpression share(": (\\d+) % of ");
-		const QRegularExpressionMatch m = share.match(line);
-		if (m.hasMatch()) fetched_->setRange(0, 100), fetched_->setValue(m.captured(1).toInt());
-	}
-	fetch_text_->setText(said_);
-}
-
-void StartPage::end_download(int code) {
-	hear_download();
-	fetched_->hide();
-	fetch_->setText("Download");
-	const QString path = QString::fromUtf8(process_.readAllStandardOutput()).trimmed();
-	if (code == 0 && process_.exitStatus() == QProcess::NormalExit && !path.isEmpty()) {
-		fetch_text_->hide();
-		name_->clear();
-		return chosen(path.toStdString());
-	}
-	if (said_.startsWith("error: ")) said_ = said_.mid(7);
-	fetch_text_->setText(process_.exitStatus() == QProcess::CrashExit
-	                         ? QString("Stopped; Download goes on with what has come.")
-	                     : said_.isEmpty() ? QString("It could not be downloaded.")
-	                                       : text_of(window_words(said_.toStdString())));
+void StartPage::show_download() {
+	if (!name_) return;
+	if (name_->text() != download_.typed) name_->setText(download_.typed);
+	fetched_->setVisible(download_.active());
+	fetched_->setRange(0, download_.percent() < 0 ? 0 : 100); // 0: the size is unknown so far
+	fetched_->setValue(download_.percent());
+	fetch_text_->setText(download_.text());
+	fetch_text_->setVisible(!download_.text().isEmpty());
+	fetch_->setText(download_.active() ? "Stop" : "Download");
 }
 
 StartPage::~StartPage() {
-	process_.disconnect(this);
-	process_.terminate();
-	process_.waitForFinished(2000);
 	stop_ = true;
 	if (thread_.joinable()) thread_.join();
 }
@@ -201,7 +164,7 @@ void StartPage::fill() {
 	clear(found_);
 	const auto add = [&](QVBoxLayout* to, const std::string& path, const QString& name, const QString& below) {
 		auto* b = new RowButton(name, below);
-		b->setToolTip(name + "\n" + text_of(path));
+		b->setToolTip(plain_tip(name + "\n" + text_of(path)));
 		connect(b, &QPushButton::clicked, this, [this, path] { chosen(path); });
 		to->addWidget(b);
 		return b;

@@ -1,8 +1,8 @@
 // The page shown without a model: recent models, models of other programs on this computer, and a button for files.
 #pragma once
+#include "tools/desktop/gui/download.h"
 #include "tools/desktop/models_found.h"
 #include "tools/desktop/state.h"
-#include <QProcess>
 #include <QWidget>
 #include <atomic>
 #include <functional>
@@ -21,12 +21,13 @@ namespace kvrun::desktop {
 
 class StartPage : public QWidget {
  public:
-	explicit StartPage(State&);
+	StartPage(State&, Download&);
 	~StartPage() override;
 	std::function<void(const std::string&)> chosen = [](const std::string&) {}; // a model by path
 	std::function<void()> back = [] {};
 	void open();    // searches for models again
 	void refresh(); // shows new results of the search
+	void show_download();
 	bool searching() const { return searching_; }
 	void take_focus(); // to the first model, or to the button for files
 	void choose_file();
@@ -36,9 +37,8 @@ class StartPage : public QWidget {
 	void fill();
 	QWidget* new_download();
 	void download();
-	void hear_download(); // progress, in lines on its stderr
-	void end_download(int code);
 	State& state_;
+	Download& download_;
 	QVBoxLayout *recent_, *found_;
 	QFrame* drop_;
 	QPushButton *open_, *first_ = nullptr;
@@ -48,8 +48,6 @@ class StartPage : public QWidget {
 	QPushButton* fetch_ = nullptr;
 	QProgressBar* fetched_ = nullptr;
 	QLabel* fetch_text_ = nullptr;
-	QProcess process_; // kvrun pull
-	QString said_;     // its last line
 	std::thread thread_;
 	std::atomic<bool> stop_ = false;
 	bool searching_ = false;

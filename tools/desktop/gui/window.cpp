@@ -8,6 +8,7 @@
 #include "tools/desktop/gui/sidebar.h"
 #include "tools/desktop/gui/start_page.h"
 #include "tools/desktop/gui/theme.h"
+#include "tools/desktop/models_found.h"
 #include "tools/hub/names.h"
 #include <QAbstractButton>
 #include <QApplication>
@@ -27,15 +28,18 @@ namespace kvrun::desktop {
 namespace {
 
 constexpr double kScaleStep = 1.125;
+constexpr double kNarrowEms = 40; // a window below this width folds the list of conversations
 
 constexpr const char* kKeys[][2] = {
     {"Enter, Shift+Enter", "send; new line"},
     {"Esc", "stop the answer, leave settings, an edit or the search"},
     {"Ctrl+N", "new conversation"},
+    {"Ctrl+B", "show or hide the list of conversations"},
     {"Ctrl+K", "search the conversations"},
     {"Ctrl+Tab, Ctrl+Shift+Tab", "next, previous conversation"},
     {"Ctrl+I", "add images to the question; they can also be pasted or dropped"},
     {"Ctrl+R", "another answer to the last question"},
+    {"Ctrl+G", "continue the last answer, if it was stopped"},
     {"Ctrl+E", "edit the last question"},
     {"Alt+Left, Alt+Right", "other versions of the last answer"},
     {"Ctrl+Shift+C", "copy the last answer"},
@@ -66,6 +70,8 @@ Window::Window(App& app) : app_(app) {
 	setWindowTitle("kvrun");
 	setAcceptDrops(true);
 	setMinimumSize(480, 360);
+	download_.changed = [this] { start_->show_download(); };
+	download_.finished = [this](const std::string& path) { offer(path); };
 	build();
 	add_keys();
 	app_.state.model.empty() ? open_start() : open_chat();
@@ -74,8 +80,8 @@ Window::Window(App& app) : app_(app) {
 void Window::build() {
 	const Settings& s = app_.state.settings;
 	theme_ = s.theme, scale_ = s.scale;
-	const QString draft = chat_ ? chat_->composer().field()->toPlainText() : QString();
-	std::vector<std::string> images = chat_ ? chat_->images : std::vector<std::string>();
+	if (chat_) chat_->keep_draft();
+	const auto typed = settings_ ? settings_->typed() : std::nullopt;
 	apply_theme(theme_, scale_);
 	setWindowIcon(QIcon::fromTheme("org.kvrun.desktop", icon(Icon::Model, theme().accent)));
 	auto* all = new QWidget;
@@ -92,6 +98,7 @@ void Window::build() {
 		            if (pages_->currentWidget() != chat_) pages_->setCurrentWidget(chat_);
 		            refresh();
 	            },
+	            [this](int message, const QString& words) { show_found(message, words); },
 	            [this](const std::string& id, const std::string& title) { act([&] { app_.state.rename(id, title); }); },
 	            [this] { open_chat(); }});
 	row->addWidget(side_);
@@ -100,6 +107,33 @@ void Window::build() {
 	auto* column = new QVBoxLayout(main);
 	column->setContentsMargins(0, 0, 0, 0);
 	column->setSpacing(0);
+	column->addWidget(new_problem());
+	column->addWidget(new_offer());
+	pages_ = new QStackedWidget;
+	start_ = new StartPage(state, download_);
+	start_->chosen = [this](const std::string& path) { load(path); };
+	chat_ =
+	    new ChatPage(state, {[this] { refresh(); }, [this] { open_start(); }, [this] { open_settings(); },
+	                         [this] { rename(); }, [this] { fork(); }, [this] { remove(); }, [this] { toggle_side(); },
+	                         [this](const std::string& content, const std::string& extension) {
+		                         return app_.keep_image(content, extension);
+	                         }});
+	settings_ = new SettingsPage(state, app_.planner);
+	settings_->closed = [this](bool) { open_chat(); };
+	settings_->refused = [this] { refresh(); };
+	if (typed) settings_->keep(*typed);
+	for (QWidget* p : std::initializer_list<QWidget*>{start_, chat_, settings_}) pages_->addWidget(p);
+	column->addWidget(pages_, 1);
+	row->addWidget(main, 1);
+	if (QWidget* before = takeCentralWidget()) { // deleted later, because one of its buttons may be the caller
+		before->hide();
+		before->deleteLater();
+	}
+	setCentralWidget(all);
+	fold_side();
+}
+
+QWidget* Window::new_problem() {
 	problem_ = new QWidget;
 	auto* around = new QHBoxLayout(problem_);
 	around->setContentsMargins(em(), em(0.6), em(), 0);
@@ -115,27 +149,29 @@ void Window::build() {
 	words->addWidget(problem_text_, 1);
 	words->addWidget(dismiss, 0, Qt::AlignTop);
 	around->addWidget(box);
-	column->addWidget(problem_);
-	pages_ = new QStackedWidget;
-	start_ = new StartPage(state);
-	start_->chosen = [this](const std::string& path) { load(path); };
-	chat_ = new ChatPage(state, {[this] { refresh(); }, [this] { open_start(); }, [this] { open_settings(); },
-	                             [this] { rename(); }, [this] { fork(); }, [this] { remove(); },
-	                             [this](const std::string& content, const std::string& extension) {
-		                             return app_.keep_image(content, extension);
-	                             }});
-	chat_->composer().field()->setPlainText(draft);
-	chat_->images = std::move(images);
-	settings_ = new SettingsPage(state, app_.planner);
-	settings_->closed = [this](bool) { open_chat(); };
-	for (QWidget* p : std::initializer_list<QWidget*>{start_, chat_, settings_}) pages_->addWidget(p);
-	column->addWidget(pages_, 1);
-	row->addWidget(main, 1);
-	if (QWidget* before = takeCentralWidget()) { // deleted later, because one of its buttons may be the caller
-		before->hide();
-		before->deleteLater();
-	}
-	setCentralWidget(all);
+	return problem_;
+}
+
+// A model that has come while another is in use.
+QWidget* Window::new_offer() {
+	offer_ = new QWidget;
+	auto* around = new QHBoxLayout(offer_);
+	around->setContentsMargins(em(), em(0.6), em(), 0);
+	auto* box = new QFrame;
+	set_role(box, "card");
+	auto* words = new QHBoxLayout(box);
+	words->setContentsMargins(em(0.7), em(0.4), em(0.4), em(0.4));
+	offer_text_ = new_label("");
+	offer_use_ = new QPushButton("Use this model");
+	offer_use_->setProperty("main", true);
+	connect(offer_use_, &QPushButton::clicked, this, [this] { load(app_.state.offered); });
+	auto* later = new_tool(Icon::Close, "Not now");
+	connect(later, &QToolButton::clicked, this, [this] { act([this] { app_.state.offered.clear(); }); });
+	words->addWidget(offer_text_, 1);
+	words->addWidget(offer_use_, 0, Qt::AlignTop);
+	words->addWidget(later, 0, Qt::AlignTop);
+	around->addWidget(box);
+	return offer_;
 }
 
 void Window::add_keys() {
@@ -144,28 +180,11 @@ void Window::add_keys() {
 		connect(s, &QShortcut::activated, this, [f] { f(); });
 	};
 	key("Ctrl+N", [this] { create(); });
-	for (const char* k : {"Ctrl+K", "Ctrl+F"}) key(k, [this] { side_->find(); });
-	const auto next = [this](int by) {
-		app_.state.select_next(by);
-		open_chat();
-	};
-	key("Ctrl+Tab", [next] { next(1); });
-	for (const char* k : {"Ctrl+Shift+Tab", "Ctrl+Shift+Backtab"}) key(k, [next] { next(-1); });
-	key("Ctrl+I", [this] {
-		if (pages_->currentWidget() == chat_) chat_->choose_images();
-	});
-	key("Ctrl+R", [this] { retry(); });
-	key("Ctrl+E", [this] { edit(); });
-	key("Alt+Left", [this] { step_sibling(-1); });
-	key("Alt+Right", [this] { step_sibling(1); });
-	key("Ctrl+Shift+C", [this] {
-		const Conversation* c = app_.state.current();
-		if (c && c->last != kNone)
-			QApplication::clipboard()->setText(QString::fromStdString(c->messages[size_t(c->last)].text));
-	});
-	key("Ctrl+Shift+K", [this] { fork(); });
-	key("F2", [this] { rename(); });
-	key("Ctrl+Shift+Delete", [this] { remove(); });
+	for (const char* k : {"Ctrl+K", "Ctrl+F"})
+		key(k, [this] {
+			if (side_->isHidden()) toggle_side();
+			side_->find();
+		});
 	key("Ctrl+O", [this] { open_start(); });
 	key("Ctrl+Shift+O", [this] { start_->choose_file(); });
 	key("Ctrl+,", [this] { open_settings(); });
@@ -176,21 +195,62 @@ void Window::add_keys() {
 		});
 	}
 	key("Ctrl+L", [this] { open_chat(); });
-	key("PgUp", [this] { chat_->messages().page(-1); });
-	key("PgDown", [this] { chat_->messages().page(1); });
+	key("Ctrl+B", [this] { toggle_side(); });
 	for (const char* k : {"Ctrl++", "Ctrl+="}) key(k, [this] { rescale(kScaleStep); });
 	key("Ctrl+-", [this] { rescale(1 / kScaleStep); });
 	key("Ctrl+0", [this] { rescale(0); });
+	key("Ctrl+Q", [] { QApplication::quit(); });
+	key("F1", [this] { show_keys(); });
+	key("Esc", [this] { escape(); });
+	add_chat_keys();
+}
+
+// Keys that act on a conversation do nothing in the settings.
+void Window::add_chat_keys() {
+	const auto key = [this](const char* keys, const std::function<void()>& f) {
+		auto* s = new QShortcut(QKeySequence(keys), this);
+		connect(s, &QShortcut::activated, this, [this, f] {
+			if (pages_->currentWidget() != settings_) f();
+		});
+	};
+	const auto next = [this](int by) {
+		app_.state.select_next(by);
+		open_chat();
+	};
+	key("Ctrl+Tab", [next] { next(1); });
+	for (const char* k : {"Ctrl+Shift+Tab", "Ctrl+Shift+Backtab"}) key(k, [next] { next(-1); });
+	key("Ctrl+I", [this] {
+		if (at_chat()) chat_->choose_images();
+	});
+	key("Ctrl+R", [this] { retry(); });
+	key("Ctrl+E", [this] { edit(); });
+	key("Ctrl+G", [this] {
+		const Conversation* c = app_.state.current();
+		if (!c) return;
+		open_chat();
+		act([&] { app_.state.go_on(c->last); });
+	});
+	key("Alt+Left", [this] { step_sibling(-1); });
+	key("Alt+Right", [this] { step_sibling(1); });
+	key("Ctrl+Shift+C", [this] {
+		const Conversation* c = app_.state.current();
+		if (c && c->last != kNone)
+			QApplication::clipboard()->setText(QString::fromStdString(c->messages[size_t(c->last)].text));
+	});
+	key("Ctrl+Shift+K", [this] { fork(); });
+	key("F2", [this] { rename(); });
+	key("Ctrl+Shift+Delete", [this] { remove(); });
+	key("PgUp", [this] { chat_->messages().page(-1); });
+	key("PgDown", [this] { chat_->messages().page(1); });
 	key("Ctrl+Shift+M", [this] {
 		act([this] {
 			app_.state.settings.show_cache = !app_.state.settings.show_cache;
 			app_.state.changed("");
 		});
 	});
-	key("Ctrl+Q", [] { QApplication::quit(); });
-	key("F1", [this] { show_keys(); });
-	key("Esc", [this] { escape(); });
 }
+
+bool Window::at_chat() const { return pages_->currentWidget() == chat_; }
 
 // ---- pages
 
@@ -213,18 +273,55 @@ void Window::open_start() {
 }
 
 void Window::open_settings() {
+	app_.state.pass_hint();
 	show_page(settings_);
 	settings_->open();
 }
 
 void Window::open_chat() {
 	show_page(chat_);
-	chat_->composer().take_focus();
+	chat_->take_focus();
 }
 
-void Window::load(const std::string& model) {
+void Window::load(const std::string& chosen) {
+	const std::string model = chosen; // `chosen` may be what load() clears
+	if (app_.state.n_answering() && !confirm(this, "An answer is under way. Load the other model now?",
+	                                         "The answer ends where it is.", "Load", "Keep"))
+		return;
 	app_.state.load(model);
 	open_chat();
+}
+
+// A model that has come without a choice on the start page: by a download, or dropped on the window.
+void Window::offer(const std::string& model) {
+	const bool at_start = pages_->currentWidget() == start_;
+	app_.state.offer(model);
+	at_start&& app_.state.offered.empty() ? open_chat() : refresh();
+}
+
+void Window::show_found(int message, const QString& words) {
+	const Conversation* c = app_.state.current();
+	if (!c) return;
+	if (std::ranges::count(c->branch(), message) == 0) app_.state.show(message);
+	chat_->messages().show_words(message, words);
+	refresh();
+}
+
+void Window::fold_side() {
+	const bool narrow = width() < em(kNarrowEms);
+	if (narrow != narrow_) wants_side_.reset();
+	narrow_ = narrow;
+	side_->setVisible(wants_side_.value_or(!narrow));
+}
+
+void Window::toggle_side() {
+	wants_side_ = side_->isHidden();
+	fold_side();
+}
+
+void Window::resizeEvent(QResizeEvent* e) {
+	QMainWindow::resizeEvent(e);
+	fold_side();
 }
 
 void Window::refresh() {
@@ -243,6 +340,9 @@ void Window::refresh() {
 	problem_->setVisible(!app_.state.problem.empty());
 	const QString text = QString::fromStdString(app_.state.problem);
 	if (problem_text_->text() != text) problem_text_->setText(text), problem_text_->setAccessibleName(text);
+	offer_->setVisible(!app_.state.offered.empty());
+	offer_text_->setText(QString::fromStdString(model_name(app_.state.offered)) +
+	                     " is on this computer now. It would take the place of the model in use.");
 	const Conversation* c = app_.state.current();
 	setWindowTitle(c ? QString::fromStdString(c->title) + " \u2013 kvrun" : QString("kvrun"));
 }
@@ -256,8 +356,7 @@ void Window::act(const std::function<void()>& f) {
 }
 
 void Window::create() {
-	const Conversation* c = app_.state.current();
-	if (!c || !c->messages.empty()) app_.state.create(); // an empty conversation is already new
+	app_.state.create();
 	open_chat();
 }
 
@@ -283,6 +382,7 @@ void Window::remove() {
 void Window::rename() {
 	if (!app_.state.current()) return;
 	show_page(chat_);
+	if (side_->isHidden()) toggle_side();
 	side_->begin_rename();
 }
 
@@ -290,7 +390,9 @@ void Window::retry() {
 	const Conversation* c = app_.state.current();
 	if (!c || c->last == kNone) return;
 	open_chat();
-	act([&] { app_.state.retry(c->last); });
+	bool begun = false;
+	act([&] { begun = app_.state.retry(c->last); });
+	if (!begun && app_.state.phase != EnginePhase::Ready && app_.state.last_model().empty()) return open_start();
 	chat_->messages().to_end();
 }
 
@@ -350,7 +452,7 @@ void Window::show_keys() {
 	buttons->addWidget(close);
 	column->addLayout(buttons);
 	d.exec();
-	if (pages_->currentWidget() == chat_) chat_->composer().take_focus();
+	if (at_chat()) chat_->take_focus();
 }
 
 // ---- events
@@ -385,7 +487,7 @@ void Window::dropEvent(QDropEvent* e) {
 	e->acceptProposedAction();
 	const QString path = files.value(0);
 	if (is_encoder(path.toStdString())) return act([&] { app_.state.use_encoder(path.toStdString()); });
-	if (path.endsWith(".gguf", Qt::CaseInsensitive)) return load(path.toStdString());
+	if (path.endsWith(".gguf", Qt::CaseInsensitive)) return offer(path.toStdString());
 	if (looks_like_image(path)) {
 		if (pages_->currentWidget() != chat_) open_chat();
 		return chat_->add_images(files);

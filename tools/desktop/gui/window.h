@@ -1,9 +1,11 @@
 // The window: the list of conversations, and beside it one of the pages; keys; dropped files.
 #pragma once
 #include "tools/desktop/gui/app.h"
+#include "tools/desktop/gui/download.h"
 #include <QMainWindow>
 
 class QLabel;
+class QPushButton;
 class QStackedWidget;
 
 namespace kvrun::desktop {
@@ -28,10 +30,19 @@ class Window : public QMainWindow {
 	void dragEnterEvent(QDragEnterEvent*) override;
 	void dragLeaveEvent(QDragLeaveEvent*) override;
 	void dropEvent(QDropEvent*) override;
+	void resizeEvent(QResizeEvent*) override;
 
  private:
 	void build(); // builds all widgets in the current theme
+	QWidget* new_problem();
+	QWidget* new_offer();
 	void add_keys();
+	void add_chat_keys();
+	bool at_chat() const;
+	void fold_side(); // as the width needs it, or as the user wants it
+	void toggle_side();
+	void show_found(int message, const QString& words);
+	void offer(const std::string& model);
 	void show_page(QWidget*);
 	void open_start();
 	void open_settings();
@@ -49,6 +60,9 @@ class Window : public QMainWindow {
 	void rescale(double factor); // 0: the desktop's scale
 	void show_keys();
 	App& app_;
+	Download download_;
+	std::optional<bool> wants_side_; // the user's choice, until the window changes between narrow and wide
+	bool narrow_ = false;
 	Sidebar* side_ = nullptr;
 	QStackedWidget* pages_ = nullptr;
 	StartPage* start_ = nullptr;
@@ -56,6 +70,9 @@ class Window : public QMainWindow {
 	SettingsPage* settings_ = nullptr;
 	QWidget* problem_ = nullptr;
 	QLabel* problem_text_ = nullptr;
+	QWidget* offer_ = nullptr;
+	QLabel* offer_text_ = nullptr;
+	QPushButton* offer_use_ = nullptr;
 	std::string theme_;
 	double scale_ = 0, framed_ = 0; // clock of the last frame
 };
