@@ -107,8 +107,11 @@ TEST_CASE("api: a cache has room in the bytes that its plan names") {
 		const Session s(e, kv, kCtx);
 		const std::vector<uint32_t> prompt(kCtx / 2, 5);
 		REQUIRE_MESSAGE(kvrun_prefill(s.h, prompt.data(), prompt.size(), nullptr, nullptr) == KVRUN_OK, error());
+		kvrun_engine_info info = KVRUN_ENGINE_INFO_INIT;
+		REQUIRE(kvrun_engine_get_info(e.h, &info) == KVRUN_OK);
+		std::vector<float> logits(info.vocab);
 		while (s.n_tokens() < kCtx)
-			REQUIRE_MESSAGE(kvrun_decode(&s.h, prompt.data(), 1, nullptr, nullptr) == KVRUN_OK, error());
+			REQUIRE_MESSAGE(kvrun_decode(&s.h, prompt.data(), 1, logits.data(), nullptr) == KVRUN_OK, error());
 		// What the plan says of fitting goes by the same bytes.
 		for (const int more : {-1, 0}) {
 			o.memory_bytes = p.memory_bytes - p.cache_bytes + p.kv_bytes + more;

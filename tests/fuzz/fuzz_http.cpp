@@ -51,8 +51,12 @@ class Served final : public Handler { // as the router does it, without its thre
 	TempFolder folder_;
 	SessionStore store_{folder_.path.string()};
 	HttpServer server_{http_options()};
-	Router router_{model_, model_,  generator_,
-	               store_, server_, {.host = "127.0.0.1", .defaults = Defaults("fp16"), .embeddings = 0}};
+	static RouterOptions options() {
+		RouterOptions o{.host = "127.0.0.1", .api_keys = {}, .cors = {}, .allow_hosts = {}, .defaults = Defaults("fp16"), .file = {}};
+		o.embeddings = 0;
+		return o;
+	}
+	Router router_{model_, model_, generator_, store_, server_, options()};
 };
 
 } // namespace
