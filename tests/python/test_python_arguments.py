@@ -123,6 +123,7 @@ def test_messages_name_arguments(engine):
         kvrun.Engine(MODEL, device="cpu", split="1,3")
     for said, meant in (("--kv kivi2,recent=32 would fit, or raise --kv-budget",
                          'kv="kivi2,recent=32" would fit, or raise kv_budget='),
+                        ("--kv xquant would fit", 'kv="xquant" would fit'),
                         ("raise --host-budget, or -c 512", "raise host_budget=, or ctx=512"),
                         ("a smaller -c or a --kv with fewer bits", "a smaller ctx= or a kv= with fewer bits"),
                         ("the cache's budget of 'x'; raise --kv-budget", "the cache's budget of 'x'; raise kv_budget="),
