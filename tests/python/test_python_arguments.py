@@ -1,6 +1,7 @@
 """Arguments of the Python package: what is accepted, and errors that name what is wrong. Run by ctest `python`."""
 import asyncio
 import pickle
+import re
 from collections import deque
 
 import numpy as np
@@ -162,3 +163,12 @@ def test_options_of_answers_are_checked_before_the_session_changes(engine):
             await s.aask(" x", top_p=7)
 
     asyncio.run(main())
+
+
+def test_amounts_in_messages_differ():
+    with kvrun.Engine(MODEL, device="cpu", kv_budget="0.7M") as e:
+        s = e.session(kv="turbo2")
+        with pytest.raises(kvrun.ContextFull, match="MiB") as error:
+            s.prefill(np.full(s.info.ctx + 1, 424, np.uint32))
+        need, budget = re.findall(r"([\d.]+) MiB", str(error.value))
+        assert float(need) > float(budget)
