@@ -3,6 +3,7 @@
 #include "engine/core/log.h"
 #include "engine/core/mebibytes.h"
 #include "engine/kv_host/classify.h"
+#include "engine/kv_host/counts.h"
 #include "engine/kv_host/window.h"
 #include "engine/run/tuning_file.h"
 #include <algorithm>
@@ -195,9 +196,10 @@ void Session::check_room(uint64_t n) const {
 	check_idle();
 	const uint64_t total = n_tokens() + n;
 	if (total > ctx() && ctx_by_budget()) {
-		const size_t budget = engine_.pool().budget_bytes();
-		const std::string fits = policy_that_fits(plan().shape, total, budget);
-		const auto [needed, budgeted] = mebibytes_apart(bytes_at(plan(), total).total(), budget);
+		const size_t budget = engine_.pool().budget_bytes(),
+		             others = window_bytes(std::max(engine_.config().max_seq, 1u)) + state_bytes();
+		const std::string fits = policy_that_fits(plan().shape, total, budget - std::min(budget, others));
+		const auto [needed, budgeted] = mebibytes_apart(most_bytes(plan(), total) + others, budget);
 		fail(Code::Context, "{} tokens need {} of cache under policy '{}', {} are budgeted: {}", total, needed,
 		     plan().policy.text, budgeted,
 		     fits.empty() ? "no policy fits, shorten the prompt or raise --kv-budget"

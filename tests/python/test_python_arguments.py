@@ -1,6 +1,7 @@
 """Arguments of the Python package: what is accepted, and errors that name what is wrong. Run by ctest `python`."""
 import asyncio
 import pickle
+import re
 from collections import deque
 
 import numpy as np
@@ -123,6 +124,7 @@ def test_messages_name_arguments(engine):
         kvrun.Engine(MODEL, device="cpu", split="1,3")
     for said, meant in (("--kv kivi2,recent=32 would fit, or raise --kv-budget",
                          'kv="kivi2,recent=32" would fit, or raise kv_budget='),
+                        ("--kv xquant would fit", 'kv="xquant" would fit'),
                         ("raise --host-budget, or -c 512", "raise host_budget=, or ctx=512"),
                         ("a smaller -c or a --kv with fewer bits", "a smaller ctx= or a kv= with fewer bits"),
                         ("the cache's budget of 'x'; raise --kv-budget", "the cache's budget of 'x'; raise kv_budget="),
@@ -161,3 +163,12 @@ def test_options_of_answers_are_checked_before_the_session_changes(engine):
             await s.aask(" x", top_p=7)
 
     asyncio.run(main())
+
+
+def test_amounts_in_messages_differ():
+    with kvrun.Engine(MODEL, device="cpu", kv_budget="0.7M") as e:
+        s = e.session(kv="turbo2")
+        with pytest.raises(kvrun.ContextFull, match="MiB") as error:
+            s.prefill(np.full(s.info.ctx + 1, 424, np.uint32))
+        need, budget = re.findall(r"([\d.]+) MiB", str(error.value))
+        assert float(need) > float(budget)

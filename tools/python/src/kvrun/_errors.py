@@ -142,6 +142,7 @@ SAMPLERS = {  # what a message about a value begins with
     "target of Mirostat": "mirostat_tau", "rate of Mirostat": "mirostat_eta",
     "target of adaptive-p": "adaptive_target", "decay of adaptive-p": "adaptive_decay"}
 PHRASES = (  # first, in this order
+    (r"--kv (\S+) would fit", r'kv="\1" would fit'),
     (r"unknown option '--([\w-]+)'", r"unknown option '\1'"), (r"speculation \(--draft\)", "speculation (draft_max=)"),
     (r"--draft lookup", "draft_model=None"), (r"--cpu-moe and --n-cpu-moe", "cpu_moe_layers="),
     (r"KVRUN_CHECK=1", "Engine(check_operations=True)"),

@@ -71,8 +71,8 @@ class Turn:
                 session.messages = [*self._messages, {"role": "assistant", "content": answer.text}]
         if session.handle.closed:
             return
-        # The last token that is chosen is not read, nor is the rest of a prompt that was cancelled: the next answer reads
-        # them, if it continues this one.
+        # The last token that is chosen is not read, nor is the rest of a cancelled prompt. The next answer reads
+        # them if it continues this one.
         import numpy as np
 
         tokens, held = np.concatenate([self.prompt, answer.tokens]), len(session)
