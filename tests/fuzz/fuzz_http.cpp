@@ -52,7 +52,12 @@ class Served final : public Handler { // as the router does it, without its thre
 	SessionStore store_{folder_.path.string()};
 	HttpServer server_{http_options()};
 	static RouterOptions options() {
-		RouterOptions o{.host = "127.0.0.1", .api_keys = {}, .cors = {}, .allow_hosts = {}, .defaults = Defaults("fp16"), .file = {}};
+		RouterOptions o{.host = "127.0.0.1",
+		                .api_keys = {},
+		                .cors = {},
+		                .allow_hosts = {},
+		                .defaults = Defaults("fp16"),
+		                .file = {}};
 		o.embeddings = 0;
 		return o;
 	}
