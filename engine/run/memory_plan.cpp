@@ -120,10 +120,17 @@ Capacity capacity(const KvPlan& plan, const ModelMemory& m, uint64_t total_bytes
 	};
 	Capacity c;
 	c.evicts = evicts(plan);
-	// A longer prompt leaves less for the cache: first computes what fits beside a prompt of one token, then beside a
-	// prompt of that length.
-	c.by_memory = fit(1, m.trained_tokens ? m.trained_tokens : kMost);
-	c.by_memory = fit(c.by_memory, c.by_memory);
+	// A longer prompt leaves less for the cache: what fits beside a prompt of one token is too much, what fits beside a
+	// prompt of that length too little. Where a block of a prompt has its largest size, both are the same.
+	uint64_t high = fit(1, m.trained_tokens ? m.trained_tokens : kMost), low = fit(high, high);
+	while (low < high) {
+		const uint64_t mid = high - (high - low) / 2;
+		if (most_bytes(plan, mid) <= memory_account(m, total_bytes, mid).cache)
+			low = mid;
+		else
+			high = mid - 1;
+	}
+	c.by_memory = low;
 	c.kept = tokens_kept(plan, c.by_memory);
 	return c;
 }
