@@ -44,13 +44,15 @@ void add_cost(Json& j, const EvalCost& c) {
 	j["stored_bits_per_element"] = c.stored_bits;
 	j["ratio"] = c.ratio();
 	j["f16_share"] = c.f16_share;
-	j["decode_tok_s"] = per_second(double(c.decode_tokens), c.decode_s);
-	j["prefill_tok_s"] = per_second(double(c.prefill_tokens), c.prefill_s);
+	const EvalCost timed = c.timed();
+	j["decode_tok_s"] = per_second(double(timed.decode_tokens), timed.decode_s);
+	j["prefill_tok_s"] = per_second(double(timed.prefill_tokens), timed.prefill_s);
 }
 void add_cost(std::vector<Column>& row, const EvalCost& c) {
 	row.push_back({"bits", fmt::format("{:.2f}", c.stored_bits)});
 	row.push_back({"ratio", fmt::format("{:.2f}", c.ratio())});
-	row.push_back({"tok/s", fmt::format("{:.1f}", per_second(double(c.decode_tokens), c.decode_s))});
+	const EvalCost timed = c.timed();
+	row.push_back({"tok/s", fmt::format("{:.1f}", per_second(double(timed.decode_tokens), timed.decode_s))});
 }
 
 // Says where a policy had nothing to do yet: its quality would look like that of f16.
@@ -91,7 +93,8 @@ class Watch {
 };
 
 // The sums from which `python -m kvrun.merge` computes the results of several shards.
-Json cost_json(const EvalCost& c) {
+Json cost_json(const EvalCost& all) {
+	const EvalCost c = all.timed();
 	return {{"prefill_tokens", c.prefill_tokens},
 	        {"prefill_seconds", c.prefill_s},
 	        {"decode_tokens", c.decode_tokens},

@@ -251,16 +251,16 @@ void attend_uses(const Caps& c, Uses& out) {
 	for (const FormatUse& u : all_formats()) use(128, 4, u, false);
 	softmax_uses(c, out);
 	add(out, choose_attend_prompt(c, 5, 128, PROMPT_WINDOW | PROMPT_CHUNKS),
-	    "head_dim 128, 5 heads, chunks");   // Llama 4
-	for (const uint32_t d : {128u, 256u}) { // behind an indexer
-		for (const FormatUse& u : formats_of_policies(d))
-			add(out, choose_attend_sparse(c, 8, u.fmt, d, u.page),
-			    fmt::format("head_dim {}, 8 heads, K {}, V {}, pages of {}, few live", d, quant_text(u.fmt.k),
-			                quant_text(u.fmt.v), u.page));
+	    "head_dim 128, 5 heads, chunks"); // Llama 4
+	// Behind an indexer:
+	for (const FormatUse& u : formats_of_policies(256))
+		add(out, choose_attend_sparse(c, 8, u.fmt, 256, u.page),
+		    fmt::format("head_dim 256, 8 heads, K {}, V {}, pages of {}, few live", quant_text(u.fmt.k),
+		                quant_text(u.fmt.v), u.page));
+	for (const uint32_t d : {128u, 256u})
 		for (const uint32_t flags : {uint32_t(PROMPT_LSE), uint32_t(PROMPT_STATE)})
 			add(out, choose_attend_prompt(c, 8, d, PROMPT_SEEN | flags),
 			    fmt::format("head_dim {}, 8 heads, seen tokens{}", d, flags == PROMPT_LSE ? ", lse" : ", state"));
-	}
 }
 
 // Heads on one latent: DeepSeek V2 Lite's and V3's, GLM-4.7-Flash's.

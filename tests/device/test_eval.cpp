@@ -273,6 +273,7 @@ TEST_CASE("scores on text: f16 against itself, and more bits are better") {
 		CHECK(f16.cost.stored_bits > q8.cost.stored_bits);
 		CHECK(q8.cost.stored_bits > q4.cost.stored_bits);
 		CHECK(q4.cost.decode_tokens == 40);
+		CHECK(q4.cost.timed().decode_tokens == 20); // of two chunks
 		CHECK(q4.cost.prefill_tokens == 2 * (192 - 21));
 
 		// The same perplexity from the logits of the whole chunk as one prompt, which takes another path through the

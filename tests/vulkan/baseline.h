@@ -64,6 +64,41 @@ inline void write_baseline(std::ostream& out, const std::string& driver, const s
 			out << fmt::format("{:<11}{:<21} {:>5} {:>10} {:>6}{}{}\n", family, k.kernel, k.vector_registers, k.cycles,
 			                   k.shared_bytes, k.use.empty() ? "" : "  ", k.use);
 }
+// KVRUN_TEST_RECORD=new keeps the numbers of uses that the file has: only others are compiled.
+class KeptUses {
+ public:
+	KeptUses(const Baseline& b, std::string family) : baseline_(b), family_(std::move(family)) {}
+	static bool asked() {
+		const char* record = std::getenv("KVRUN_TEST_RECORD");
+		return record && std::string_view(record) == "new";
+	}
+	// Whether the next use has to be compiled.
+	bool wants(const std::string& kernel, const std::string& use) {
+		const auto was = baseline_.kernels.find(family_ + " " + kernel + " " + use);
+		kept_.push_back(was != baseline_.kernels.end());
+		if (!kept_.back()) return true;
+		vk::KernelReport k;
+		k.kernel = kernel, k.use = use;
+		k.vector_registers = was->second.vector_registers, k.cycles = was->second.cycles;
+		k.shared_bytes = was->second.shared_bytes;
+		reports_.push_back(k);
+		return false;
+	}
+	// All uses, in their order, with these compiled ones.
+	std::vector<vk::KernelReport> with(const std::vector<vk::KernelReport>& compiled) const {
+		std::vector<vk::KernelReport> all;
+		size_t i = 0, j = 0;
+		for (const bool kept : kept_) all.push_back(kept ? reports_[i++] : compiled.at(j++));
+		return all;
+	}
+
+ private:
+	const Baseline& baseline_;
+	std::string family_;
+	std::vector<bool> kept_;
+	std::vector<vk::KernelReport> reports_;
+};
+
 // KVRUN_TEST_RECORD=max keeps the larger of the numbers that the file has and these: for compilers whose estimates vary
 // by process. It is run several times after a first KVRUN_TEST_RECORD=1.
 inline void record_baseline(const std::string& name, const std::string& test, const std::string& driver,

@@ -43,23 +43,27 @@ TEST_CASE("compilers: every kernel compiles without spilling, with known statist
 	MESSAGE(chip << ": " << device.info.name);
 	size_t uses = 0;
 	std::set<std::string> kernels;
+	std::ifstream file(baseline_file(chip));
+	const Baseline baseline = file.good() ? read_baseline(file) : Baseline();
+	KeptUses kept(baseline, chip);
 	// By name, so that a new use does not change which others are compiled.
 	const auto wanted = [&](const std::string& kernel, const std::string& use) {
 		++uses;
 		const std::string name = kernel + " " + use;
-		return kernels.insert(kernel).second || XXH3_64bits(name.data(), name.size()) % n == 0;
+		const bool compared = kernels.insert(kernel).second || XXH3_64bits(name.data(), name.size()) % n == 0;
+		return compared && (!KeptUses::asked() || kept.wants(kernel, use));
 	};
 	const std::vector<vk::KernelReport> all = devices.compile_all(0, wanted);
 	set_log_sink({}, 0);
 	CHECK(uses > 800);
-	CHECK(!all.empty());
+	CHECK((!all.empty() || KeptUses::asked()));
 	for (const std::string& line : faults_of(chip, all, may_spill)) FAIL_CHECK(line);
 	for (const std::string& line : unknown) FAIL_CHECK(line);
 	if (n != kCompared) return;
-	if (std::getenv("KVRUN_TEST_RECORD")) return record_baseline(chip, test, device.info.driver, {{chip, all}});
-	std::ifstream file(baseline_file(chip));
-	REQUIRE_MESSAGE(file.good(), "no baseline of " << chip << "; any other KVRUN_TEST_EVERY looks for spills only");
-	const Baseline baseline = read_baseline(file);
+	if (std::getenv("KVRUN_TEST_RECORD"))
+		return record_baseline(chip, test, device.info.driver, {{chip, KeptUses::asked() ? kept.with(all) : all}});
+	REQUIRE_MESSAGE(!baseline.driver.empty(),
+	                "no baseline of " << chip << "; any other KVRUN_TEST_EVERY looks for spills only");
 	if (device.info.driver != baseline.driver) {
 		MESSAGE(chip << ": registers and cycles are not compared, only spills: the baseline is of '" << baseline.driver
 		             << "', this driver is '" << device.info.driver << "'; to compare from here on, "

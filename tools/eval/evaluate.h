@@ -18,6 +18,15 @@ struct EvalCost {           // of all sequences of one policy
 	double f16_share = 0;   // of the tokens at a sequence's end, those that were still in f16; mean over sequences
 	double prefill_s = 0, decode_s = 0;
 	uint64_t prefill_tokens = 0, decode_tokens = 0;
+	// Of these, what belongs to a first sequence with others behind it: it compiles pipelines.
+	double first_prefill_s = 0, first_decode_s = 0;
+	uint64_t first_prefill_tokens = 0, first_decode_tokens = 0;
+	EvalCost timed() const { // without those: for speeds
+		EvalCost c = *this;
+		c.prefill_s -= first_prefill_s, c.decode_s -= first_decode_s;
+		c.prefill_tokens -= first_prefill_tokens, c.decode_tokens -= first_decode_tokens;
+		return c;
+	}
 	double ratio() const { return stored_bits > 0 ? 16 / stored_bits : 0; } // compression relative to f16
 	void add(const EvalCost& other, uint32_t sequences,
 	         uint32_t other_sequences) { // numbers of sequences weigh the bits
@@ -27,6 +36,8 @@ struct EvalCost {           // of all sequences of one policy
 		mean(stored_bits, other.stored_bits), mean(f16_share, other.f16_share);
 		prefill_s += other.prefill_s, decode_s += other.decode_s;
 		prefill_tokens += other.prefill_tokens, decode_tokens += other.decode_tokens;
+		first_prefill_s += other.first_prefill_s, first_decode_s += other.first_decode_s;
+		first_prefill_tokens += other.first_prefill_tokens, first_decode_tokens += other.first_decode_tokens;
 	}
 };
 

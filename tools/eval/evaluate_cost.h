@@ -27,12 +27,11 @@ class CostMeter {
 		f16_ += double(b.f16) / double(s.f16_bytes());
 		if (++sequences_ == 1) first_ = cost_;
 	}
-	// The first sequence compiles pipelines: with others, its time does not count.
 	EvalCost cost() const {
 		EvalCost c = cost_;
 		if (sequences_ > 1) {
-			c.prefill_s -= first_.prefill_s, c.decode_s -= first_.decode_s;
-			c.prefill_tokens -= first_.prefill_tokens, c.decode_tokens -= first_.decode_tokens;
+			c.first_prefill_s = first_.prefill_s, c.first_decode_s = first_.decode_s;
+			c.first_prefill_tokens = first_.prefill_tokens, c.first_decode_tokens = first_.decode_tokens;
 		}
 		c.stored_bits = sequences_ ? bits_ / double(sequences_) : 0;
 		c.f16_share = sequences_ ? f16_ / double(sequences_) : 0;

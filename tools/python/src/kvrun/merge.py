@@ -86,14 +86,18 @@ def _mean(x: Any) -> tuple[float, float]:
 
 def _cost(rows: Sequence[dict[str, Any]], weights: Sequence[int]) -> dict[str, Any]:
     total = {name: sum(r["cost"][name] for r in rows) for name in rows[0]["cost"]}
-    bits = sum(r["stored_bits_per_element"] * w for r, w in zip(rows, weights)) / max(1, sum(weights))
+
+    def mean(name: str) -> float:
+        return float(sum(r[name] * w for r, w in zip(rows, weights)) / max(1, sum(weights)))
+
+    bits = mean("stored_bits_per_element")
 
     def speed(kind: str) -> float:
         seconds = float(total[kind + "_seconds"])
         return total[kind + "_tokens"] / seconds if seconds > 0 else 0.0
 
-    return {"stored_bits_per_element": bits, "ratio": 16 / bits if bits > 0 else 0, "decode_tok_s": speed("decode"),
-            "prefill_tok_s": speed("prefill"), "cost": total}
+    return {"stored_bits_per_element": bits, "ratio": 16 / bits if bits > 0 else 0, "f16_share": mean("f16_share"),
+            "decode_tok_s": speed("decode"), "prefill_tok_s": speed("prefill"), "cost": total}
 
 
 def _text_row(rows: Sequence[dict[str, Any]], weights: Sequence[int], scored: int) -> dict[str, Any]:
