@@ -104,4 +104,22 @@ inline std::vector<uint32_t> answer(const Engine& e, const char* kv, const std::
 
 inline const std::string kText = "Once upon a time there was a little house in the woods, and in it lived ";
 
+// An answer to kText whose logits `hook` sees: its status, and the error's text.
+inline std::pair<kvrun_status, std::string>
+answer_with(const Engine& e, const Session& s, const kvrun_generate_options& o, kvrun_logits_cb hook, void* payload) {
+	const auto prompt = tokens_of(e, kText);
+	kvrun_batch* b = nullptr;
+	uint32_t id = 0;
+	size_t active = 1;
+	REQUIRE(kvrun_batch_new(&b, e.h) == KVRUN_OK);
+	REQUIRE(kvrun_batch_add(b, s.h, prompt.data(), prompt.size(), &o, &id) == KVRUN_OK);
+	REQUIRE(kvrun_batch_on_logits(b, id, hook, payload) == KVRUN_OK);
+	CHECK(kvrun_batch_on_logits(b, id + 1, hook, payload) == KVRUN_EINVALID);
+	while (active) REQUIRE(kvrun_batch_step(b, &active) == KVRUN_OK);
+	const kvrun_status status = kvrun_batch_take(b, id, nullptr);
+	const std::string message = error();
+	kvrun_batch_free(b);
+	return {status, message};
+}
+
 } // namespace api

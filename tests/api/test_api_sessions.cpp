@@ -398,18 +398,7 @@ TEST_CASE("api: logits are seen and changed before a token is chosen") {
 	const auto run = [&](Look& l, kvrun_status& status) {
 		Session s(e);
 		Told told;
-		const kvrun_generate_options o = greedy(12, &told);
-		const auto p = tokens_of(e, kText);
-		kvrun_batch* b = nullptr;
-		uint32_t id = 0;
-		size_t active = 1;
-		REQUIRE(kvrun_batch_new(&b, e.h) == KVRUN_OK);
-		REQUIRE(kvrun_batch_add(b, s.h, p.data(), p.size(), &o, &id) == KVRUN_OK);
-		REQUIRE(kvrun_batch_on_logits(b, id, look, &l) == KVRUN_OK);
-		CHECK(kvrun_batch_on_logits(b, id + 1, look, &l) == KVRUN_EINVALID);
-		while (active) REQUIRE(kvrun_batch_step(b, &active) == KVRUN_OK);
-		status = kvrun_batch_take(b, id, nullptr);
-		kvrun_batch_free(b);
+		status = answer_with(e, s, greedy(12, &told), look, &l).first;
 		return told.tokens;
 	};
 	kvrun_status status = KVRUN_OK;
@@ -456,21 +445,7 @@ TEST_CASE("api: a logits callback may read what it works on, and is told if it l
 		for (size_t i = 0; i < vocab; ++i) logits[i] += h.all;
 		return 0;
 	};
-	const auto run = [&] {
-		const kvrun_generate_options o = greedy(2, nullptr);
-		const auto p = tokens_of(e, kText);
-		kvrun_batch* b = nullptr;
-		uint32_t id = 0;
-		size_t active = 1;
-		REQUIRE(kvrun_batch_new(&b, e.h) == KVRUN_OK);
-		REQUIRE(kvrun_batch_add(b, s.h, p.data(), p.size(), &o, &id) == KVRUN_OK);
-		REQUIRE(kvrun_batch_on_logits(b, id, call, &hook) == KVRUN_OK);
-		while (active) REQUIRE(kvrun_batch_step(b, &active) == KVRUN_OK);
-		const kvrun_status status = kvrun_batch_take(b, id, nullptr);
-		const std::string message = error();
-		kvrun_batch_free(b);
-		return std::pair(status, message);
-	};
+	const auto run = [&] { return answer_with(e, s, greedy(2, nullptr), call, &hook); };
 	CHECK(run().first == KVRUN_OK);
 	CHECK(hook.reads == KVRUN_OK);
 	CHECK(hook.works == KVRUN_EBUSY);

@@ -27,7 +27,8 @@ def test_whole_numbers(engine):
     s = engine.session(ctx="1k")
     assert s.info.ctx == 1024
     s.ask(ONCE, **GREEDY)
-    for call, name in ((lambda: s.truncate(-1), "n_tokens is -1"), (lambda: s.truncate(2**40), "n_tokens is 1099511627776"),
+    for call, name in ((lambda: s.truncate(-1), "n_tokens is -1"),
+                       (lambda: s.truncate(2**40), "n_tokens is 1099511627776"),
                        (lambda: s.exact_position(-1), "n_tokens is -1"), (lambda: s.tiers(-1, 0), "layer is -1"),
                        (lambda: s.tiers(0, -1), "kv_head is -1"),
                        (lambda: s.ask(ONCE, logit_bias={-1: 1}), "token of logit_bias is -1"),
@@ -56,7 +57,8 @@ def test_types(engine):
                        (lambda: kvrun.Engine(5), "model is 5, expected a path"),
                        (lambda: engine.tokenize(b"x"), "text is b'x', expected a text"),
                        (lambda: engine.session(chat=5), "chat is 5"), (lambda: engine.session(kv=5), "kv is 5"),
-                       (lambda: engine.session(ctx=4.5), "ctx is 4.5"), (lambda: s.ask(None), "None is no list of tokens"),
+                       (lambda: engine.session(ctx=4.5), "ctx is 4.5"),
+                       (lambda: s.ask(None), "None is no list of tokens"),
                        (lambda: s.ask({"role": "user", "content": "x"}), "list of messages"),
                        (lambda: s.astream(ONCE, bogus=1), "'bogus' is no option")):
         with pytest.raises(TypeError, match=said):

@@ -126,7 +126,8 @@ def deleting(b):
     equal("the request is aborted", b.value("one.stopped"), True)
     b.value("new Promise(done => setTimeout(done))")
     check("a deleted conversation stays deleted",
-          "To be deleted?" not in b.value(KEPT) and b.value("chats.every(c => c.messages[0]?.content !== 'To be deleted?')"))
+          "To be deleted?" not in b.value(KEPT) and
+          b.value("chats.every(c => c.messages[0]?.content !== 'To be deleted?')"))
     new_chat(b)
     ask(b, "One more?")
     say(b, "growing")
@@ -199,7 +200,8 @@ def edits(b):
     equal("an empty edit is not sent", b.value("[asked.length, chats.length]"), count)
     b.value("again(0, 'Else?')")
     answer(b, "Else.")
-    equal("an edited question is asked in a copy", b.value("[chats.length, chats.some(c => c.messages[1]?.content === 'Answer.')]"),
+    equal("an edited question is asked in a copy",
+          b.value("[chats.length, chats.some(c => c.messages[1]?.content === 'Answer.')]"),
           [count[1] + 1, True])
     b.value("$('text').value = 'a draft', $('text').oninput(), go(chats[1])")
     equal("a draft is of its conversation", b.value("$('text').value"), "")
@@ -212,7 +214,8 @@ def edits(b):
     equal("and there after a reload", b.value("$('text').value"), "a draft")
     b.value("edit(0)")
     b.value("(t => { t.value = 'changed', t.oninput(); })(document.querySelector('.edit'))")
-    b.value("document.querySelector('.edit').dispatchEvent(new KeyboardEvent('keydown', {key: 'Escape', bubbles: true}))")
+    b.value("document.querySelector('.edit').dispatchEvent("
+            "new KeyboardEvent('keydown', {key: 'Escape', bubbles: true}))")
     equal("a changed text is not discarded unasked", b.value("$('confirm').open"), True)
     b.value("document.querySelector('#confirm .danger').click()")
     check("it is discarded", b.wait("!document.querySelector('.edit')"))
@@ -267,7 +270,8 @@ def texts(b):
     n = b.value("chats.length")
     b.value("remove(chat)")
     b.value(f"import_chats(new File([{json.dumps(saved)}], 'c.json'))")
-    check("exported conversations are imported, once", b.wait("$('moved').textContent") and b.value("chats.length") == n,
+    check("exported conversations are imported, once",
+          b.wait("$('moved').textContent") and b.value("chats.length") == n,
           b.value("$('moved').textContent"))
     b.value("rename(chat), $('name').value = 'A name', document.querySelector('#naming button[value]').click()")
     check("a conversation is renamed", b.wait("document.querySelector('.chat.now .title').textContent === 'A name'"))
@@ -282,7 +286,8 @@ def old_list(b):
     load(b)
     equal("an old list is moved, in its order", b.value("[chats.map(c => c.id), 'kvrun' in localStorage]"),
           [["b", "a"], False])
-    equal("what is damaged does no harm", b.value("chats.map(c => c.messages.map(m => m.content))"), [["", "B"], ["A?"]])
+    equal("what is damaged does no harm",
+          b.value("chats.map(c => c.messages.map(m => m.content))"), [["", "B"], ["A?"]])
     equal("settings are moved", b.value("$('system').value"), "Be short.")
     b.value("$('system').value = '', $('system').oninput()")
     for text in ('{', '{"id": 3}', '{"id": "c", "messages": [{"role": "user", "content": 5}], "title": {}}'):
@@ -347,8 +352,8 @@ def two_tabs(b, url):
 
 def conversations(b, url):
     b.value(ANSWERS)
-    b.value("$('find').value = '', $('kv').value = '', $('kv').oninput(), $('system').value = '', $('system').oninput(), "
-            "$('temperature').value = '', $('temperature').oninput()")
+    b.value("$('find').value = '', $('kv').value = '', $('kv').oninput(), "
+            "$('system').value = '', $('system').oninput(), $('temperature').value = '', $('temperature').oninput()")
     for part in (failed_questions, retries, deleting, leaving, elsewhere, edits, numbers_and_limits, texts, old_list):
         part(b)
     two_tabs(b, url)

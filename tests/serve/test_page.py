@@ -86,10 +86,12 @@ $$\{1, 2\}$$"""
 
 
 def use_formulas(b):
-    b.value("window.shown = document.createElement('div'), document.body.append(shown), show_markdown(shown, %s)" % json.dumps(FORMULAS))
+    b.value("window.shown = document.createElement('div'), document.body.append(shown), "
+            "show_markdown(shown, %s)" % json.dumps(FORMULAS))
     equal("formulas stay as they were written", b.value("[...shown.querySelectorAll('.math')].map(m => m.textContent)"),
           [r"\(E=mc^2\)", "$a_1 * b_1 * c$", "\\[\nx_1 = \\frac{a}{b}\n- [1]\n\\]", r"$$\{1, 2\}$$"])
-    check("prices are none", b.value("/but .5 and .6 are prices/.test(shown.textContent)"), b.value("shown.textContent"))
+    check("prices are none", b.value("/but .5 and .6 are prices/.test(shown.textContent)"),
+          b.value("shown.textContent"))
     b.value("shown.remove()")
 
 

@@ -212,7 +212,8 @@ def keys():
         f.flush()
         for options in (("--api-key", key + ",another-key"), ("--api-key-file", f.name)):
             with Server(*options, model=TINY) as s:
-                rows = [("Bearer " + key, 200), ("Bearer another-key", 200), ("Bearer # keys", 401), ("bearer " + key, 200),
+                rows = [("Bearer " + key, 200), ("Bearer another-key", 200), ("Bearer # keys", 401),
+                        ("bearer " + key, 200),
                         ("BEARER " + key, 200), ("Bearer" + key, 401),
                         (None, 401), ("", 401), ("Bearer ", 401), ("Bearer secret-key-", 401),
                         ("Bearer secret-key-12", 401), ("Bearer secret-key-2", 401), (key, 401),
@@ -393,7 +394,8 @@ def refused_starts():
         check("a port that is taken", code == 5 and said.startswith("error: ") and str(s.port) in said, (code, said))
     rows = [(("--host", "nowhere.invalid"), 5), (("--port", "70000"), 2), (("--kv", "nonsense", "--port", "0"), 2),
             (("--parallel", "0"), 2), (("--api-key", "a", "--api-key-file", "/nonexistent"), 3),
-            (("--api-key", "a b"), 2), (("--api-key-file", "/nonexistent"), 3), (("--chat-template", "nonsense", "--port", "0"), 2),
+            (("--api-key", "a b"), 2), (("--api-key-file", "/nonexistent"), 3),
+            (("--chat-template", "nonsense", "--port", "0"), 2),
             (("--chat-template", "/nonexistent.jinja", "--port", "0"), 3),
             (("--timeout", "0"), 2), (("--max-bodies", "1M"), 2), (("--sessions-max", "5"), 2)]
     for options, code in rows:

@@ -64,6 +64,21 @@ QStringList files_in(const QMimeData* m) { // dropped ones
 	return out;
 }
 
+// A line of text above the pages, for buttons behind it: the whole, and its row.
+std::pair<QWidget*, QHBoxLayout*> new_banner(const char* role, QLabel*& text) {
+	auto* all = new QWidget;
+	auto* around = new QHBoxLayout(all);
+	around->setContentsMargins(em(), em(0.6), em(), 0);
+	auto* box = new QFrame;
+	set_role(box, role);
+	auto* row = new QHBoxLayout(box);
+	row->setContentsMargins(em(0.7), em(0.4), em(0.4), em(0.4));
+	text = new_label("");
+	row->addWidget(text, 1);
+	around->addWidget(box);
+	return {all, row};
+}
+
 } // namespace
 
 Window::Window(App& app) : app_(app) {
@@ -134,44 +149,26 @@ void Window::build() {
 }
 
 QWidget* Window::new_problem() {
-	problem_ = new QWidget;
-	auto* around = new QHBoxLayout(problem_);
-	around->setContentsMargins(em(), em(0.6), em(), 0);
-	auto* box = new QFrame;
-	set_role(box, "problem");
-	box->setProperty("region", "problem");
-	auto* words = new QHBoxLayout(box);
-	words->setContentsMargins(em(0.7), em(0.4), em(0.4), em(0.4));
-	problem_text_ = new_label("");
+	const auto [around, row] = new_banner("problem", problem_text_);
+	row->parentWidget()->setProperty("region", "problem");
 	problem_text_->setTextInteractionFlags(Qt::TextSelectableByMouse | Qt::TextSelectableByKeyboard);
 	auto* dismiss = new_tool(Icon::Close, "Close this message");
 	connect(dismiss, &QToolButton::clicked, this, [this] { act([this] { app_.state.problem.clear(); }); });
-	words->addWidget(problem_text_, 1);
-	words->addWidget(dismiss, 0, Qt::AlignTop);
-	around->addWidget(box);
-	return problem_;
+	row->addWidget(dismiss, 0, Qt::AlignTop);
+	return problem_ = around;
 }
 
 // A model that has come while another is in use.
 QWidget* Window::new_offer() {
-	offer_ = new QWidget;
-	auto* around = new QHBoxLayout(offer_);
-	around->setContentsMargins(em(), em(0.6), em(), 0);
-	auto* box = new QFrame;
-	set_role(box, "card");
-	auto* words = new QHBoxLayout(box);
-	words->setContentsMargins(em(0.7), em(0.4), em(0.4), em(0.4));
-	offer_text_ = new_label("");
+	const auto [around, row] = new_banner("card", offer_text_);
 	offer_use_ = new QPushButton("Use this model");
 	offer_use_->setProperty("main", true);
 	connect(offer_use_, &QPushButton::clicked, this, [this] { load(app_.state.offered); });
 	auto* later = new_tool(Icon::Close, "Not now");
 	connect(later, &QToolButton::clicked, this, [this] { act([this] { app_.state.offered.clear(); }); });
-	words->addWidget(offer_text_, 1);
-	words->addWidget(offer_use_, 0, Qt::AlignTop);
-	words->addWidget(later, 0, Qt::AlignTop);
-	around->addWidget(box);
-	return offer_;
+	row->addWidget(offer_use_, 0, Qt::AlignTop);
+	row->addWidget(later, 0, Qt::AlignTop);
+	return offer_ = around;
 }
 
 void Window::add_keys() {

@@ -99,8 +99,9 @@ function grow_text(into, text) {
 // Gives a node these children. The first ones that are equal stay.
 function renew(into, nodes) {
 	let same = 0;
-	while (same < nodes.length && same < into.childNodes.length && into.childNodes[same].isEqualNode(nodes[same])) ++same;
-	while (into.childNodes.length > same) into.lastChild.remove();
+	const shown = into.childNodes; // live
+	while (same < nodes.length && same < shown.length && shown[same].isEqualNode(nodes[same])) ++same;
+	while (shown.length > same) into.lastChild.remove();
 	into.append(...nodes.slice(same));
 }
 

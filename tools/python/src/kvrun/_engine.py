@@ -109,7 +109,8 @@ def plan(model: str | os.PathLike[str], *, kv: str = "fp16", ctx: int | str = 0,
     if memory is None or gpu_layers is not None or cpu_moe_layers or weights_budget or fit is not None:
         placed = weight_options(gpu_layers, cpu_moe_layers, weights_budget, fit is not False)
     options = Struct("kvrun_plan_options", model_path=path_of(model, "model"), kv=kv, ctx=count_of(ctx, "ctx"),
-                     memory_bytes=bytes_of(memory, "memory"), ubatch=ubatch, device=where.p, weights=placed and placed.p)
+                     memory_bytes=bytes_of(memory, "memory"), ubatch=ubatch, device=where.p,
+                     weights=placed and placed.p)
     out = Struct("kvrun_plan")
     with running():
         check(lib.kvrun_plan_memory(out.p, options.p))

@@ -73,7 +73,8 @@ class Tokenizing:
         for message in messages or ():
             if not isinstance(message, Mapping):
                 raise TypeError(f"a message is {message!r}, expected a dictionary")
-        return Struct("kvrun_chat_options", messages_json=None if messages is None else json.dumps([*map(dict, messages)]),
+        return Struct("kvrun_chat_options",
+                      messages_json=None if messages is None else json.dumps([*map(dict, messages)]),
                       tools_json=None if tools is None else json.dumps(list(tools)),
                       variables_json=None if variables is None else json.dumps(variables),
                       template_text=template if text else None, template_name=None if text else template,

@@ -199,7 +199,8 @@ class Handle:
         return self._pointer is None
 
     def __reduce__(self) -> Any:
-        raise TypeError(f"the {self.what} belongs to this process and cannot be pickled; open an engine in each process")
+        raise TypeError(f"the {self.what} belongs to this process and cannot be pickled; "
+                        "open an engine in each process")
 
     def free(self) -> None:
         pointer, self._pointer = self._pointer, None
