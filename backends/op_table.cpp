@@ -75,7 +75,7 @@ void check_rows(const KvRows& rows, uint32_t n) {
 
 void check_seen(const KvRows& kv, uint32_t n) {
 	if (!kv.seen) return;
-	KV_ASSERT(!kv.window && !kv.softmax.q_rope && !kv.ahead);
+	KV_ASSERT(!kv.window && !kv.ahead);
 	KV_ASSERT(uint64_t(kv.seen_at) + kv.first + n <= uint64_t(kv.seen.shape[1]) * 32);
 }
 

@@ -158,7 +158,7 @@ struct KvRows {         // keys and values of one layer outside of pages: a prom
 	// all of them, whatever the window, as well as what it sees before them.
 	uint32_t ahead = 0;
 	// attend_prompt(), score_prompt(): (T, words) u32; a row only sees tokens of k and v whose bit is set: bit (seen_at
-	// + i) % 32 of word (seen_at + i) / 32 for token i. No window, no latent attention. Empty: it sees all of them.
+	// + i) % 32 of word (seen_at + i) / 32 for token i. No window. Empty: it sees all of them.
 	View seen = {};
 	uint32_t seen_at = 0;
 };

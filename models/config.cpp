@@ -331,7 +331,7 @@ bool is_left_aside(std::string_view tensor, uint64_t layer, const Keys& k, const
 		for (const char* part : {".attn_k.", ".attn_v.", ".attn_k_norm."})
 			if (tensor.find(part) != tensor.npos) return true;
 	if (tensor.ends_with(".input_scale")) return true; // for activations of 4 bits
-	if (layer < c.n_layers && !c.layers[layer].indexed && tensor.find(".indexer.") != tensor.npos) return true;
+	if (layer < c.n_layers && !has_indexer(c, uint32_t(layer)) && tensor.find(".indexer.") != tensor.npos) return true;
 	return is_of_prediction(tensor, layer, k, c);
 }
 

@@ -203,11 +203,17 @@ struct NGrams {
 
 // Chooses the tokens that a token attends to in some layers (Layer::indexed): of the whole blocks of tokens up to its
 // own those with the best scores, and the tokens behind the last whole block. A block's score is the sum over the
-// indexer's heads of relu(q . k), where k is the norm of the mean of its tokens' keys, rotated as its first token.
+// indexer's heads of relu(q . k) * weight, where k is the norm of the mean of its tokens' keys, rotated as its first
+// token.
 struct Indexer {
 	uint32_t n_heads = 0, dim = 0; // heads of queries, channels of a head; keys have one
 	uint32_t block = 0;            // tokens of a block, a power of two; 0: the model has none
 	uint32_t most = 0;             // blocks that are chosen
+	bool neox = true;              // how RoPE pairs channels
+	// DeepSeek's: queries are made from the latent of attention's queries (Latent::q_rank) and have no norm, that of
+	// keys is a LayerNorm with this epsilon, and the token decides the weights of heads, which else are 1.
+	bool of_latent = false;
+	float norm_eps = 1e-6f;
 	// A token that sees no more tokens than this attends to all of them.
 	uint32_t all_up_to() const { return most * block + block - 1; }
 };
@@ -290,6 +296,7 @@ struct Layer { // what one layer computes
 	// Attention's output is multiplied by a function of a gate. In the file wq has both: per head query, then gate.
 	bool output_gate = false;
 	bool indexed = false;                           // attends to what Config::indexer chooses
+	uint32_t index_layer = 0;                       // for this layer: usually itself, else an earlier one
 	bool gate_apart = false;                        // the file has the gate in a tensor of its own, attn_gate
 	bool gate_by_head = false;                      // and it has one channel for each head
 	Activation gate_function = Activation::Sigmoid; // of the gate
@@ -372,6 +379,7 @@ inline const char* mlp_out_norm_name(const Layer& l) { return l.norms_sum ? "lay
 inline uint32_t layers_with_weights(const Config& c) { return c.n_layers / c.rounds; }
 inline bool attends(const Layer& l) { return l.mixes && (!l.recurrent.n_heads || l.recurrent.beside); }
 inline bool has_own_kv(const Config& c, uint32_t l) { return attends(c.layers[l]) && c.layers[l].kv_layer == l; }
+inline bool has_indexer(const Config& c, uint32_t l) { return c.layers[l].indexed && c.layers[l].index_layer == l; }
 // Channels of what a head makes of the tokens it attends to.
 inline uint32_t value_dim(const Layer& l) { return l.latent.rank ? l.latent.v_dim : l.head_dim; }
 // Of Layer::output_gate: channels of a token.

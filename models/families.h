@@ -28,6 +28,12 @@ enum class DraftKind : uint8_t { // of files that are no models: they draft for 
 	Block,     // models/dflash.h
 };
 
+enum class IndexerKind : uint8_t { // how files describe Config::indexer
+	None,
+	Blocks, // blocks of tokens, and queries of its own
+	Latent, // Indexer::of_latent, tokens; layers may share a choice
+};
+
 enum class MlpInputBy : uint8_t { // what decides Layer::mlp_input
 	Family,
 	KeyAndNorm,  // Parallel by key use_parallel_residual if no MLP has a norm: converters write it also for others
@@ -74,10 +80,11 @@ struct Family {
 	bool output_scales = false;   // files may have Layer::output_scale, as tensors
 	bool layer_inputs = false;    // files may have Config::layer_input_dim
 	bool streams = false;         // files have Config::streams (AltUp), Layer::laurel_rank and Layer::gate_cut
-	bool indexed = false;         // files may have Config::indexer
-	bool hyper_streams = false;   // files have Config::streams (hyper-connections), and may have Config::ngrams
-	bool mixture = false;         // files may have experts instead of the MLP; layer.experts says how they are chosen
-	bool dense_between = false;   // layers between mixtures are dense; the tensors show which
+	IndexerKind indexer = IndexerKind::None;
+	bool index_neox = false;    // RoPE pairs an indexer's channels so, whatever `neox` says
+	bool hyper_streams = false; // files have Config::streams (hyper-connections), and may have Config::ngrams
+	bool mixture = false;       // files may have experts instead of the MLP; layer.experts says how they are chosen
+	bool dense_between = false; // layers between mixtures are dense; the tensors show which
 	QkNorm optional_qk_norm = QkNorm::None; // layers have it only if the file has the tensors
 	MlpInputBy mlp_input_by = MlpInputBy::Family;
 	// A model with this number of experts has no norm of heads; GGUF has no key for it.

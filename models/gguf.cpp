@@ -294,8 +294,13 @@ std::vector<float> Gguf::floats(std::string_view key) const {
 
 std::vector<int64_t> Gguf::ints(std::string_view key) const {
 	const GgufEntry& e = entry(key);
-	if (e.type != GgufType::Array || !is_integer(e.element)) fail_type(e, "an array of integers");
+	if (e.type != GgufType::Array || !(is_integer(e.element) || e.element == GgufType::Bool))
+		fail_type(e, "an array of integers");
 	std::vector<int64_t> out(e.count);
+	if (e.element == GgufType::Bool) {
+		for (uint64_t i = 0; i < e.count; ++i) out[i] = e.bytes[i] != std::byte(0);
+		return out;
+	}
 	for (uint64_t i = 0; i < e.count; ++i) {
 		const auto v = integer(e.element, e.bytes, i);
 		if (!v)

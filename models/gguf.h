@@ -88,7 +88,7 @@ class Gguf {
 	std::string_view text(std::string_view key, std::string_view fallback) const;
 	std::vector<std::string_view> texts(std::string_view key) const; // array of strings
 	std::vector<float> floats(std::string_view key) const;           // array of F32
-	std::vector<int64_t> ints(std::string_view key) const;           // array of integers of one type
+	std::vector<int64_t> ints(std::string_view key) const;           // array of integers of one type, or of bools: 0, 1
 
 	// Reads bytes [offset, offset + dst.size()) of a tensor's data. Throws Error{Io} if the file has become shorter.
 	void read(const GgufTensor&, uint64_t offset, std::span<std::byte> dst) const;

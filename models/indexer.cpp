@@ -17,11 +17,8 @@ uint32_t in_range(const ConfigKeys& k, const char* key, uint32_t highest) {
 	return v;
 }
 
-} // namespace
-
-void read_indexer(const ConfigKeys& k, const Family& f, Config& c) {
-	if (!f.indexed) return;
-	// Tokens of a block. 0: the layer attends to all tokens.
+// Tokens of a block of each layer's. 0: the layer attends to all tokens.
+void read_blocks(const ConfigKeys& k, Config& c) {
 	const char* const key = "attention.compress_ratios";
 	const std::vector<uint32_t> blocks = k.u32_each(key, c.n_layers, k.u32("block_count"));
 	Indexer& x = c.indexer;
@@ -32,9 +29,38 @@ void read_indexer(const ConfigKeys& k, const Family& f, Config& c) {
 		if (x.block && x.block != blocks[l]) refuse(k, key, blocks[l], "blocks of one size");
 		if (c.layers[l].rope)
 			fail(Code::Unsupported, "{}: layer {} has an indexer and a RoPE of its own", k.g.name(), l);
-		x.block = blocks[l], c.layers[l].indexed = true;
+		x.block = blocks[l], c.layers[l].indexed = true, c.layers[l].index_layer = l;
 	}
+}
+
+std::string index_tensor(uint32_t l, const char* what) { return fmt::format("blk.{}.indexer.{}", l, what); }
+
+// Which layers have an indexer; the others attend to what the last one before them has chosen. Older files do not say
+// it, but have no tensors for the others.
+void read_owners(const ConfigKeys& k, Config& c) {
+	const char* const key = "attention.indexer.types";
+	std::vector<uint32_t> owns;
+	if (k.has(key)) owns = k.u32_each(key, c.n_layers, k.u32("block_count"));
+	for (uint32_t l = 0, last = 0; l < c.n_layers; ++l) {
+		const bool own = owns.empty() ? l == 0 || k.g.find_tensor(index_tensor(l, "attn_k.weight")) : owns[l] != 0;
+		if (l == 0 && !own) refuse(k, key, 0, "models whose first layer has an indexer");
+		if (own) last = l;
+		c.layers[l].indexed = true, c.layers[l].index_layer = last;
+	}
+	c.indexer.block = 1, c.indexer.of_latent = true;
+	if (!c.layers[0].latent.q_rank)
+		fail(Code::Unsupported, "{}: key {} is 0; kvrun runs its indexer on a latent of queries", k.g.name(),
+		     k.key("attention.q_lora_rank"));
+}
+
+} // namespace
+
+void read_indexer(const ConfigKeys& k, const Family& f, Config& c) {
+	if (f.indexer == IndexerKind::None) return;
+	f.indexer == IndexerKind::Blocks ? read_blocks(k, c) : read_owners(k, c);
+	Indexer& x = c.indexer;
 	if (!x.block) return;
+	x.neox = f.neox || f.index_neox;
 	x.n_heads = in_range(k, "attention.indexer.head_count", kMostIndexHeads);
 	x.dim = in_range(k, "attention.indexer.key_length", kMostIndexChannels);
 	if (x.dim % kIndexStep)
@@ -47,12 +73,16 @@ void read_indexer(const ConfigKeys& k, const Family& f, Config& c) {
 }
 
 void add_indexer_specs(std::vector<TensorSpec>& out, const Config& c, uint32_t l) {
-	if (!c.layers[l].indexed) return;
+	if (!has_indexer(c, l)) return;
 	const Indexer& x = c.indexer;
-	const auto name = [l](const char* what) { return fmt::format("blk.{}.indexer.{}.weight", l, what); };
-	out.push_back({name("q_proj"), x.n_heads * x.dim, c.dim, true});
-	out.push_back({name("k_proj"), x.dim, c.dim, true});
-	for (const char* norm : {"q_norm", "k_norm"}) out.push_back({name(norm), 1, x.dim, false});
+	const auto name = [l](const char* what) { return index_tensor(l, what); };
+	const bool of_latent = x.of_latent;
+	out.push_back({name(of_latent ? "attn_q_b.weight" : "q_proj.weight"), x.n_heads * x.dim,
+	               of_latent ? c.layers[l].latent.q_rank : c.dim, true});
+	out.push_back({name(of_latent ? "attn_k.weight" : "k_proj.weight"), x.dim, c.dim, true});
+	if (of_latent) out.push_back({name("proj.weight"), x.n_heads, c.dim, true});
+	for (const char* vector : {of_latent ? "k_norm.bias" : "q_norm.weight", "k_norm.weight"})
+		out.push_back({name(vector), 1, x.dim, false});
 }
 
 } // namespace kvrun

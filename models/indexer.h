@@ -5,7 +5,7 @@
 
 namespace kvrun {
 
-// Sets Config::indexer and Layer::indexed of families that have one; after the layers are described.
+// Sets Config::indexer, Layer::indexed and index_layer of families that have one; after the layers are described.
 void read_indexer(const ConfigKeys&, const Family&, Config&);
 void add_indexer_specs(std::vector<TensorSpec>&, const Config&, uint32_t l);
 

@@ -29,6 +29,7 @@ Config prediction_config(const Config& of) {
 	for (const Layer& l : of.layers)
 		if (attends(l)) layer = l;
 	layer.kv_layer = 0, layer.window = {}, layer.rope = 0;
+	layer.indexed = false, c.indexer = {}; // it attends to all tokens
 	c.layers.assign(1, layer);
 	return c;
 }

@@ -60,12 +60,8 @@ NormKind see_norm(const ConfigKeys& k, const Family& f) {
 // A yes or no for each layer; empty: the file does not say it.
 static std::vector<bool> flags_of_layers(const ConfigKeys& k, const char* key, uint32_t n_layers) {
 	std::vector<bool> out;
-	const GgufEntry* e = k.g.find(k.key(key));
-	if (!e) return out;
-	if (e->type == GgufType::Array && e->element == GgufType::Bool)
-		for (const std::byte b : e->bytes) out.push_back(b != std::byte(0));
-	else
-		for (const int64_t x : k.g.ints(k.key(key))) out.push_back(x != 0);
+	if (!k.has(key)) return out;
+	for (const int64_t x : k.g.ints(k.key(key))) out.push_back(x != 0);
 	if (out.size() != n_layers)
 		fail(Code::Format, "{}: key {} has {} elements, the model has {} layers; the file is damaged", k.g.name(),
 		     k.key(key), out.size(), n_layers);

@@ -410,7 +410,10 @@ LayerWeights layer_weights(const Config& c, const Layer& layer, uint32_t l, cons
 	             find("laurel_r"),           find("laurel_post_norm")};
 	w.attn_mixer = mixer_weights(c, "hc_attn", find), w.mlp_mixer = mixer_weights(c, "hc_ffn", find);
 	w.ngrams = ngram_weights(c, find);
-	w.index = {find("indexer.q_proj"), find("indexer.k_proj"), find("indexer.q_norm"), find("indexer.k_norm")};
+	const bool of_latent = c.indexer.of_latent;
+	w.index = {find(of_latent ? "indexer.attn_q_b" : "indexer.q_proj"),
+	           find(of_latent ? "indexer.attn_k" : "indexer.k_proj"), find("indexer.proj"), find("indexer.q_norm"),
+	           norm("indexer.k_norm")};
 	w.input_gate = find("inp_gate"), w.input_proj = find("proj"), w.input_norm = find("post_norm");
 	return w;
 }

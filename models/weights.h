@@ -70,9 +70,11 @@ struct NGramWeights {                     // of Config::ngrams, of the layer tha
 	View key_norm, query_norm, conv_norm; // (streams, dim) f32
 	View conv;                            // (streams * dim, NGrams::span()) f32
 };
-struct IndexWeights {    // of Layer::indexed
-	View q, k;           // (n_heads * dim, dim of the model), (dim, dim of the model)
-	View q_norm, k_norm; // (dim) f32
+struct IndexWeights {   // of layers with an indexer
+	View q, k;          // (n_heads * dim, dim of the model, or Latent::q_rank), (dim, dim of the model)
+	View heads;         // (n_heads, dim of the model), of Indexer::of_latent
+	View q_norm;        // (dim) f32, unless of_latent
+	NormWeights k_norm; // (dim) f32
 };
 struct LayerWeights { // empty where the layer (Layer) has no such tensor
 	NormWeights attn_norm;

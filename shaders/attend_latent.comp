@@ -43,7 +43,8 @@ layout(constant_id = SPEC_TILE) const uint TILE = 8;
 const uint QUERIES = HEADS * TOKENS; // query j: row j / HEADS, head j % HEADS
 const bool BOOK = (FLAGS & ATTEND_K_CODEBOOK) != 0u, MEAN = (FLAGS & ATTEND_K_MEANS) != 0u,
            ROTATE = (FLAGS & ATTEND_K_ROTATED) != 0u, BYTES = (FLAGS & ATTEND_K_BYTES) != 0u,
-           CHANNEL = (FLAGS & ATTEND_K_PER_CHANNEL) != 0u, SOFTCAP = (FLAGS & ATTEND_SOFTCAP) != 0u;
+           CHANNEL = (FLAGS & ATTEND_K_PER_CHANNEL) != 0u, SOFTCAP = (FLAGS & ATTEND_SOFTCAP) != 0u,
+           SKIP = (FLAGS & ATTEND_SKIP) != 0u; // leaves out tiles without a live token
 
 #ifdef WEIGH
 layout(push_constant) uniform Push { WeighPush p; };
@@ -125,6 +126,7 @@ void main() {
 	state_begin();
 	if (ROTATE) rotate_staged(STAGED_PIECES, false);
 	for (uint first = 0; first < n_pages * PAGE; first += TILE) {
+		if (SKIP && (live_from(first, live_at) & (2u << TILE - 1u) - 1u) == 0u) continue;
 		next_tile(first, live_at, pages_at);
 		tile_attend();
 	}

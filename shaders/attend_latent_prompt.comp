@@ -9,12 +9,14 @@
 //   4        row_parts (T, 2) u32: first part, parts of a row; unused without PROMPT_STATE
 //   5        lse       (T, n_heads) f32, written; unused without PROMPT_LSE
 //   6        q_rope    (T, n_heads, ROPE_DIM) f32
+//   7        seen      (T, p.seen_words) u32, bits; unused without PROMPT_SEEN
 //
 // Grid: x = block of TOKENS rows, y = block of up to HEADS query heads. Tiles of tokens start at multiples of TILE from
 // token 0, and a tile of which a row sees nothing changes nothing of it, so a row's bits do not depend on how the
 // prompt is cut.
 #version 450
 #extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
 #include "shared/spec.h"
 #include "shared/push.h"
 #include "shared/kv_page.h"
@@ -27,7 +29,8 @@ layout(constant_id = SPEC_HEADS) const uint HEADS = 8;
 layout(constant_id = SPEC_COLS) const uint TOKENS = 1;
 layout(constant_id = SPEC_TILE) const uint TILE = 8;
 const uint QUERIES = HEADS * TOKENS; // query j: row j / HEADS, head j % HEADS
-const bool SOFTCAP = (FLAGS & PROMPT_SOFTCAP) != 0u, PARTIAL = (FLAGS & PROMPT_STATE) != 0u;
+const bool SOFTCAP = (FLAGS & PROMPT_SOFTCAP) != 0u, PARTIAL = (FLAGS & PROMPT_STATE) != 0u,
+           SEEN = (FLAGS & PROMPT_SEEN) != 0u;
 
 layout(push_constant) uniform Push { AttendPromptPush p; };
 layout(std430, binding = 0) writeonly restrict buffer Result { vec2 result[]; };
@@ -38,12 +41,25 @@ layout(std430, binding = 4) readonly restrict buffer RowParts { uint row_parts[]
 layout(std430, binding = 5) writeonly restrict buffer Lse { float lse[]; };
 layout(std430, binding = 6) readonly restrict buffer QRope { vec4 q_rope[]; };
 #define Q_ROPE_BINDING 6
+layout(std430, binding = 7) readonly restrict buffer Seen { uint seen[]; };
+#define SEEN_AT 7
+#include "lib/seen.glsl"
 
 uint row_first = 0, head_first = 0, heads_here = 0, first = 0, n_tokens = 0;
 uint query_row(uint j) {
 	return min(row_first + j / HEADS, p.n_rows - 1u) * p.n_heads + head_first + min(j % HEADS, heads_here - 1u);
 }
-bool sees(uint j, uint t) { return first + t <= p.first + row_first + j / HEADS && first + t < n_tokens; }
+uint row_bits(uint i) { return seen_bits(min(row_first + i, p.n_rows - 1u), first); } // of the tile, of row i
+bool sees(uint j, uint t) {
+	if (SEEN && (row_bits(j / HEADS) >> t & 1u) == 0u) return false;
+	return first + t <= p.first + row_first + j / HEADS && first + t < n_tokens;
+}
+// Whether no row of the block sees a token of the tile.
+bool unseen_tile() {
+	uint any = 0u;
+	[[unroll]] for (uint i = 0; i < TOKENS; i++) any |= row_bits(i);
+	return (any & (2u << TILE - 1u) - 1u) == 0u;
+}
 
 #include "lib/latent.glsl"
 
@@ -60,6 +76,7 @@ void main() {
 	n_tokens = p.first + min(row_first + TOKENS, p.n_rows); // that the last row of the block sees
 	state_begin();
 	for (first = 0; first < n_tokens; first += TILE) {
+		if (SEEN && unseen_tile()) continue;
 		tile_load(false);
 		tile_attend();
 	}
@@ -70,7 +87,8 @@ void main() {
 		uint to = row;
 		if (PARTIAL) to = row_parts[KV_AT(4) + row * 2u] + row_parts[KV_AT(4) + row * 2u + 1u] - 1u;
 		const uint at = KV_AT(0) / 2u + (to * p.n_heads + head) * (HEAD_DIM / 2u + (PARTIAL ? 1u : 0u));
-		const float factor = PARTIAL ? 1.0 : 1.0 / total_s[j];
+		const bool none = SEEN && total_s[j] == 0.0;
+		const float factor = PARTIAL ? 1.0 : none ? 0.0 : 1.0 / total_s[j];
 		[[unroll]] for (uint o = 0; o < OWN; o++) {
 			const uint c = LANE + o * LOCAL_X;
 			if (c >= PIECES) continue;
@@ -78,7 +96,9 @@ void main() {
 			result[at + 2u * c + 1u] = acc[j * OWN + o].zw * factor;
 		}
 		if (LANE != 0) continue;
-		if ((FLAGS & PROMPT_LSE) != 0u) lse[KV_AT(5) + row * p.n_heads + head] = shrink_s[j] + log(total_s[j]);
+		if ((FLAGS & PROMPT_LSE) != 0u)
+			lse[KV_AT(5) + row * p.n_heads + head] =
+			    none ? uintBitsToFloat(MINUS_INF) : shrink_s[j] + log(total_s[j]);
 		if (PARTIAL) result[at + HEAD_DIM / 2u] = vec2(shrink_s[j], total_s[j]);
 	}
 }

@@ -10,7 +10,7 @@
 // rows (longer ones spill on some AMD chips). One invocation adds up one token's rows in order, so the result is the
 // same every time.
 // LATENT, a build for latent attention: 5 v (n_kv_heads, t_cap, ROPE_DIM) f16, rotated keys | 6 q_rope (T, n_heads,
-// ROPE_DIM) f32; a score is (q . k + q_rope . v) * scale.
+// ROPE_DIM) f32 | 7 seen; a score is (q . k + q_rope . v) * scale.
 // Needs: HEAD_DIM and ROPE_DIM multiples of 8.
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -30,11 +30,12 @@ layout(std430, binding = 4) readonly restrict buffer Rows { uint rows[]; };
 layout(constant_id = SPEC_ROPE_DIM) const uint ROPE_DIM = 64;
 layout(std430, binding = 5) readonly restrict buffer V { uvec4 v[]; };
 layout(std430, binding = 6) readonly restrict buffer QRope { vec4 q_rope[]; };
+#define SEEN_AT 7
 #else
-layout(std430, binding = 5) readonly restrict buffer Seen { uint seen[]; };
 #define SEEN_AT 5
-#include "lib/seen.glsl"
 #endif
+layout(std430, binding = SEEN_AT) readonly restrict buffer Seen { uint seen[]; };
+#include "lib/seen.glsl"
 
 #include "lib/saliency.glsl"
 
@@ -50,9 +51,7 @@ void main() {
 	for (uint i = 0; i < p.n_rows; i++) {
 		const uint r = rows[KV_AT(4) + i];
 		if (p.first + r < t) continue;
-#ifndef LATENT
 		if (SEEN && (seen_bits(r, key) & 1) == 0) continue;
-#endif
 		float mean = 0;
 		for (uint j = 0; j < share; j++) {
 			const uint head = r * p.n_heads + h * share + j, at = KV_AT(1) / 4 + head * (HEAD_DIM / 4);

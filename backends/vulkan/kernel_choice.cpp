@@ -496,11 +496,11 @@ Choice choose_score_slots(const Caps& c, uint32_t head_dim, uint32_t share, uint
 	return x;
 }
 
-ScoreChoice choose_score_latent(const Caps& c, uint32_t rank, uint32_t rope_dim, bool softcap) {
+ScoreChoice choose_score_latent(const Caps& c, uint32_t rank, uint32_t rope_dim, bool softcap, bool seen) {
 	ScoreChoice x{
 	    {Kernel::score_prompt_latent, {{SPEC_LOCAL_X, lanes(c)}, {SPEC_HEAD_DIM, rank}, {SPEC_ROPE_DIM, rope_dim}}},
 	    lanes(c)};
-	add_saliency(x, {}, softcap);
+	add_saliency(x, {}, softcap, seen);
 	return x;
 }
 

@@ -147,7 +147,7 @@ ScoreChoice choose_score_prompt(const Caps&, uint32_t head_dim, uint32_t share, 
 Choice choose_score_slots(const Caps&, uint32_t head_dim, uint32_t share, uint32_t n_rows, uint32_t page, Saliency = {},
                           bool softcap = false);
 // The same of latent attention: rank channels of a latent, rope_dim of a rotated key.
-ScoreChoice choose_score_latent(const Caps&, uint32_t rank, uint32_t rope_dim, bool softcap);
+ScoreChoice choose_score_latent(const Caps&, uint32_t rank, uint32_t rope_dim, bool softcap, bool seen = false);
 Choice choose_score_latent_slots(const Caps&, uint32_t rank, uint32_t rope_dim, uint32_t page, bool softcap);
 AttendChoice choose_weigh_latent(const Caps&, const LatentShape&, const Format&, uint32_t page, uint32_t flags);
 Choice choose_weigh(const Caps&, const Quant& k, uint32_t head_dim, uint32_t share, uint32_t page,

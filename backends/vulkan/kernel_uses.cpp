@@ -277,6 +277,9 @@ void latent_uses(const Caps& c, Uses& out) {
 					for (const bool prompt : {false, true})
 						add(out, choose_attend_latent(c, shape, f.fmt, f.page, prompt),
 						    text + (prompt ? ", rows of a prompt" : ""));
+					if (heads == 128) // behind an indexer
+						add(out, choose_attend_latent(c, shape, f.fmt, f.page, /*prompt=*/false, ATTEND_SKIP),
+						    text + ", few live");
 					if (heads == 16) add(out, choose_unpack_latent(c, kRank, kRope, f.fmt, f.page), text);
 					if (f.fmt.k.bits != 3 && f.fmt.k.scale != Scale::Codebook) // as in attend_uses()
 						add(out, choose_weigh_latent(c, shape, f.fmt, f.page, 0), text);
@@ -284,7 +287,9 @@ void latent_uses(const Caps& c, Uses& out) {
 			} catch (const Error& e) { // policies that do not apply to latents
 				if (e.code != Code::Invalid && e.code != Code::Unsupported) throw;
 			}
-		for (const uint32_t flags : {0u, PROMPT_STATE, PROMPT_LSE})
+		std::vector<uint32_t> all_flags = {0, PROMPT_STATE, PROMPT_LSE};
+		if (heads == 128) all_flags.insert(all_flags.end(), {PROMPT_SEEN | PROMPT_STATE, PROMPT_SEEN | PROMPT_LSE});
+		for (const uint32_t flags : all_flags)
 			add(out, choose_attend_latent_prompt(c, shape, flags), fmt::format("{}, flags {}", what, flags));
 	}
 	for (const uint32_t flags : {0u, PROMPT_LSE}) // the expanded form
@@ -292,7 +297,8 @@ void latent_uses(const Caps& c, Uses& out) {
 	for (const uint32_t flags : {0u, uint32_t(JOIN_B), uint32_t(JOIN_OUT_HALVES),
 	                             uint32_t(JOIN_OUT_HALVES | JOIN_B | JOIN_B_HALVES), uint32_t(JOIN_A_HALVES)})
 		add(out, choose_join_heads(flags), fmt::format("flags {}", flags));
-	add(out, choose_score_latent(c, kRank, kRope, false), "latents");
+	for (const bool seen : {false, true})
+		add(out, choose_score_latent(c, kRank, kRope, false, seen), seen ? "latents, seen tokens" : "latents");
 	for (const uint32_t page : kPages)
 		add(out, choose_score_latent_slots(c, kRank, kRope, page, false), fmt::format("latents, pages of {}", page));
 	add(out, choose_rope_store(c, /*vec4_aligned=*/false, kRope, ROPE_OF_VALUES), "latents");

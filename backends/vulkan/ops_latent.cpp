@@ -20,7 +20,8 @@ void VulkanBackend::attend_latents(const char* label, View q, const KvRead& kv, 
 	bool continues = false;
 	for (const AttendGroup& g : kv.groups) {
 		const AttendChoice how =
-		    choose_attend_latent(caps(), shape, g.format, g.page, prompt, kv.softmax.softcap > 0 ? ATTEND_SOFTCAP : 0);
+		    choose_attend_latent(caps(), shape, g.format, g.page, prompt,
+		                         (kv.softmax.softcap > 0 ? ATTEND_SOFTCAP : 0) | (g.sparse ? ATTEND_SKIP : 0));
 		Pipeline& p = pipeline(how);
 		const double page_bytes = 4.0 * (kv_code_words(1, shape.rank, g.format.k.bits, g.page) +
 		                                 kv_code_words(1, shape.rope_dim, g.format.v.bits, g.page));
@@ -108,7 +109,7 @@ void VulkanBackend::attend_own_latents(const op::AttendPrompt& o) {
 	const uint32_t flags = (older ? PROMPT_STATE
 	                        : lse ? PROMPT_LSE
 	                              : 0) |
-	                       (own.softmax.softcap > 0 ? PROMPT_SOFTCAP : 0);
+	                       (own.softmax.softcap > 0 ? PROMPT_SOFTCAP : 0) | (own.seen ? PROMPT_SEEN : 0);
 	const AttendChoice how = choose_attend_latent_prompt(caps(), shape, flags);
 	const double pairs = double(rows) * (own.first + 0.5 * (rows + 1));
 	const AttendPromptPush push{.first = own.first,
@@ -121,12 +122,12 @@ void VulkanBackend::attend_own_latents(const op::AttendPrompt& o) {
 	                            .window = 0,
 	                            .softcap = own.softmax.softcap,
 	                            .ahead = 0,
-	                            .seen_words = 0,
-	                            .seen_at = 0};
+	                            .seen_words = own.seen.shape[1],
+	                            .seen_at = own.seen_at};
 	const View result = older ? older->parts : out;
 	rec_.dispatch(pipeline(how), push,
 	              {bind(result), bind(q), bind(own.k), bind(own.v), bind(older ? older->row_parts : View()),
-	               bind(!older && lse ? lse : result), bind(q_rope)},
+	               bind(!older && lse ? lse : result), bind(q_rope), bind(own.seen)},
 	              {ceil_div(rows, how.tokens), how.blocks, 1},
 	              {.label = label,
 	               .bytes = 2.0 * (own.first + rows) * (shape.rank + shape.rope_dim) + 8.0 * double(q.elements()),

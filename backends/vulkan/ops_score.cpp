@@ -13,7 +13,7 @@ void VulkanBackend::compute(const op::ScorePrompt& o) {
 	const View& q_rope = kv.softmax.q_rope;
 	const bool softcap = kv.softmax.softcap > 0;
 	const ScoreChoice how =
-	    q_rope ? choose_score_latent(caps(), head_dim, kv.v.shape[2], softcap)
+	    q_rope ? choose_score_latent(caps(), head_dim, kv.v.shape[2], softcap, bool(kv.seen))
 	           : choose_score_prompt(caps(), head_dim, n_heads / n_kv_heads, n_rows, s, softcap, bool(kv.seen));
 	const ScorePromptPush push{.first = kv.first,
 	                           .n_tokens = n_tokens,
@@ -28,10 +28,8 @@ void VulkanBackend::compute(const op::ScorePrompt& o) {
 	                           .seen_at = kv.seen_at};
 	const double pairs = double(n_rows) * (kv.first + 0.5 * q.shape[0]);
 	std::vector<Bind> binds{bind(score), bind(q), bind(kv.k), bind(lse), bind(rows)};
-	if (q_rope)
-		binds.insert(binds.end(), {bind(kv.v), bind(q_rope)});
-	else
-		binds.push_back(bind(kv.seen));
+	if (q_rope) binds.insert(binds.end(), {bind(kv.v), bind(q_rope)});
+	binds.push_back(bind(kv.seen));
 	rec_.dispatch(pipeline(how), push, binds, {ceil_div(n_tokens, how.tokens), n_kv_heads, 1},
 	              {.label = "score_prompt",
 	               .bytes = 2.0 * n_tokens * n_kv_heads * head_dim + 4.0 * n_rows * n_heads * head_dim,

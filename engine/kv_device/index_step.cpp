@@ -82,16 +82,17 @@ void IndexStep::plan(uint32_t first, uint32_t n) {
 	table.upload(be_, scratch_.words);
 }
 
-View IndexStep::choose(uint32_t l, const View& q, uint32_t first) {
+View IndexStep::choose(uint32_t l, const View& q, const View& weights, uint32_t first, const View& to) {
 	const uint32_t n = q.shape[0];
 	if (first != first_ || n != n_) plan(first, n);
-	const uint32_t capacity = align_up(std::max(shape_.keys(most_), 1u), 4u), n_words = align_up(most_, 128u) / 32;
+	const uint32_t capacity = align_up(std::max(shape_.keys(most_), 1u), 4u), n_words = words(most_);
 	fit(be_, scratch_.score, size_t(n) * capacity * 4, "scores of an indexer");
-	fit(be_, scratch_.bits, size_t(n) * n_words * 4, "choices of an indexer");
+	if (!to) fit(be_, scratch_.bits, size_t(n) * n_words * 4, "choices of an indexer");
 	const View score = view(scratch_.score, 0, DType::F32, n, capacity);
-	const View bits = view(scratch_.bits, 0, DType::U32, n, n_words);
+	const View bits = to ? to : view(scratch_.bits, 0, DType::U32, n, n_words);
 	for (const Group& g : groups_[l - first_layer_])
-		be_.index_score(score, q, {}, pool_.chunk(g.chunk), table_view(scratch_.words, g.at, g.n_work, INDEX_WORDS));
+		be_.index_score(score, q, weights, pool_.chunk(g.chunk),
+		                table_view(scratch_.words, g.at, g.n_work, INDEX_WORDS));
 	be_.index_pick(bits, score, table_view(scratch_.words, seen_at_, n), shape_.block, shape_.most);
 	return bits;
 }

@@ -29,8 +29,10 @@ class IndexStep {
 	// store.
 	KvDst destination(uint32_t l, uint32_t first, uint32_t& n) const;
 	// Bits of the tokens that rows first .. first + q.shape[0] - 1 attend to, (rows, words) u32: op::IndexPick. The
-	// keys of all their blocks are stored. q (n, n_heads, dim).
-	View choose(uint32_t l, const View& q, uint32_t first);
+	// keys of all their blocks are stored. q (n, n_heads, dim); weights (n, n_heads), or empty. `to`: memory for the
+	// bits; empty: that of scratch, until the next call.
+	View choose(uint32_t l, const View& q, const View& weights, uint32_t first, const View& to = {});
+	static uint32_t words(uint32_t n_tokens) { return align_up(std::max(n_tokens, 1u), 128u) / 32; } // of a row's bits
 	// So many rows choose at once: of a prompt, whose last token is at this position.
 	static uint32_t most_rows(const IndexShape&, uint32_t last_position);
 

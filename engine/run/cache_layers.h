@@ -53,9 +53,12 @@ class CacheLayers {
 			ngram_layer_ = c.ngrams.layer, ngram_state_ = states_.n_layers();
 			states_.words.push_back((c.ngrams.span() - 1) * c.streams.n * c.dim);
 		}
-		for (const Layer& l : c.layers) {
-			index_numbers_.push_back(index_.n_layers);
-			index_.n_layers += l.indexed;
+		for (uint32_t l = 0; l < c.n_layers; ++l) {
+			const bool own = has_indexer(c, l);
+			index_numbers_.push_back(c.layers[l].indexed && !own ? index_numbers_[c.layers[l].index_layer]
+			                                                     : index_.n_layers);
+			index_.n_layers += own;
+			shares_index_ |= c.layers[l].indexed && !own;
 		}
 		if (index_.n_layers) index_.dim = c.indexer.dim, index_.block = c.indexer.block, index_.most = c.indexer.most;
 		first_index_state_ = states_.n_layers();
@@ -78,8 +81,8 @@ class CacheLayers {
 		for (uint32_t l = 0; l < c.n_layers; ++l) {
 			if (c.layers[l].recurrent.n_heads) r[states_.first + state(l)] = l;
 			if (has_own_kv(c, l)) r[pool_layer(places_[l])] = l;
-			if (c.layers[l].indexed) r[index_.first + index(l)] = l;
-			if (c.layers[l].indexed && index_.block > 1) r[states_.first + index_state(l)] = l;
+			if (has_indexer(c, l)) r[index_.first + index(l)] = l;
+			if (has_indexer(c, l) && index_.block > 1) r[states_.first + index_state(l)] = l;
 		}
 		if (ngram_state_) r[states_.first + *ngram_state_] = ngram_layer_;
 		return r;
@@ -95,8 +98,10 @@ class CacheLayers {
 	uint32_t state(uint32_t l) const { return state_numbers_[l]; } // number of layer l among the recurrent ones
 	// Number of the state of the layer with Config::ngrams, behind those of recurrent layers: of its convolution.
 	std::optional<uint32_t> ngram_state() const { return ngram_state_; }
-	const IndexShape& index_shape() const { return index_; }       // after states in the pool
-	uint32_t index(uint32_t l) const { return index_numbers_[l]; } // number of layer l among those with an indexer
+	const IndexShape& index_shape() const { return index_; } // after states in the pool
+	// Number of the indexer that chooses for layer l, which has Layer::indexed.
+	uint32_t index(uint32_t l) const { return index_numbers_[l]; }
+	bool shares_index() const { return shares_index_; } // some layers attend to what an earlier one has chosen
 	// Number of the state of layer l with the latest keys of tokens, which the mean of a block may need: of a short
 	// convolution. Of layers with an indexer whose blocks have several tokens.
 	uint32_t index_state(uint32_t l) const { return first_index_state_ + index(l); }
@@ -120,7 +125,7 @@ class CacheLayers {
 	IndexShape index_;
 	std::vector<uint32_t> index_numbers_; // by layer
 	uint32_t first_index_state_ = 0;
-	bool shares_ = false;
+	bool shares_ = false, shares_index_ = false;
 };
 
 } // namespace kvrun

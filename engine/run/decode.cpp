@@ -125,6 +125,7 @@ void Decoder::run(KvPool& pool, std::span<const Row> step) {
 		if (rope_[i]) be.write(*rope_[i].buf, rope_[i].at, std::as_bytes(std::span(host_rope_[i])));
 	if (recurrent) recurrent->one_row_each();
 	const View x = kvrun::rows(x_, 0, n);
+	View chosen; // by the last indexer
 	runner_.embed(x_, 0, kvrun::rows(tokens_.ids, 0, n), /*decode=*/true);
 	for (uint32_t l = 0; l < runner_.config().n_layers; ++l) {
 		be.at_layer(l);
@@ -154,9 +155,9 @@ void Decoder::run(KvPool& pool, std::span<const Row> step) {
 			i += same;
 		}
 		if (layer.indexed) {
-			if (cache_layers_.index_shape().block > 1)
+			if (cache_layers_.index_shape().block > 1) // then no layers share an indexer
 				runner_.mean_index_keys(rows, recurrent->groups(cache_layers_.index_state(l)));
-			if (index) choose(*index, l, rows, kv);
+			if (index) choose(*index, l, rows, kv, chosen);
 		}
 		if (owns)
 			kv.stored(k), kv.attend(k, rows.att, rows.q, runner_.softmax(l, rows));
@@ -203,18 +204,22 @@ std::optional<IndexStep> Decoder::begin_index(KvPool& pool, std::span<const Row>
 	                                cache_layers_.index_shape().n_layers);
 }
 
-// Stores keys of the rows' blocks, and chooses what rows attend to.
-void Decoder::choose(IndexStep& index, uint32_t l, const LayerRows& rows, KvStep& kv) {
+// Stores keys of the rows' blocks, and chooses what rows attend to; without an indexer of its own, the layer takes what
+// is chosen.
+void Decoder::choose(IndexStep& index, uint32_t l, const LayerRows& rows, KvStep& kv, View& chosen) {
 	const uint32_t k = cache_layers_.index(l);
-	const View q = runner_.index_queries(l, rows);
-	for (uint32_t i = 0, n; i < rows.n; i += n) {
-		n = rows.n - i;
-		const KvDst dst = index.destination(k, i, n);
-		runner_.store_index_keys(l, rows, i, n, dst);
-	}
 	bool any = false;
 	for (uint32_t i = 0; i < rows.n; ++i) any |= index.chooses(i);
-	if (any) kv.choose(cache_layers_[l].index, index.choose(k, q, 0));
+	if (has_indexer(runner_.config(), l)) {
+		const View q = runner_.index_queries(l, rows);
+		for (uint32_t i = 0, n; i < rows.n; i += n) {
+			n = rows.n - i;
+			const KvDst dst = index.destination(k, i, n);
+			runner_.store_index_keys(l, rows, i, n, dst);
+		}
+		if (any) chosen = index.choose(k, q, rows.index_weights, 0);
+	}
+	if (any) kv.choose(cache_layers_[l].index, chosen);
 }
 
 std::span<const float> Decoder::state(uint32_t i) {

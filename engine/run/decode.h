@@ -66,7 +66,7 @@ class Decoder {
 	// rows choose the next speculative tokens.
 	void run(KvPool&, std::span<const Row>);
 	std::optional<IndexStep> begin_index(KvPool&, std::span<const Row>);
-	void choose(IndexStep&, uint32_t l, const LayerRows&, KvStep&);
+	void choose(IndexStep&, uint32_t l, const LayerRows&, KvStep&, View& chosen);
 	void enqueue_logits(std::span<const Row> kept);
 	void read_logits(std::span<const Row> kept); // after the wait
 	void enqueue_guesses(const View& x);

@@ -3,13 +3,26 @@
 
 namespace kvrun {
 
+void LayerRunner::project_index(uint32_t l, const LayerRows& r, const View& latents, bool decode) {
+	const IndexWeights& w = weights_of(l).index;
+	const Proj queries[] = {{r.index_q, w.q, {}}}, keys[] = {{r.index_k, w.k, {}}, {r.index_weights, w.heads, {}}};
+	multiply(queries, latents, Epilogue::None, decode);
+	multiply(keys, r.h, Epilogue::None, decode);
+	be_.layer_norm(r.index_k, r.index_k, w.k_norm.w, w.k_norm.b, cfg_.indexer.norm_eps);
+}
+
+HeadNorm LayerRunner::index_norms(uint32_t l) const {
+	const IndexWeights& w = weights_of(l).index;
+	if (cfg_.indexer.of_latent) return {{}, {}, cfg_.norm_eps};
+	return {w.q_norm, w.k_norm.w, cfg_.norm_eps};
+}
+
 View LayerRunner::index_queries(uint32_t l, const LayerRows& r) {
 	const Layer& layer = cfg_.layers[l];
 	const Indexer& x = cfg_.indexer;
-	const IndexWeights& w = weights_of(l).index;
 	const Rope& rope = cfg_.ropes[layer.rope];
 	const View q = shaped(r.index_q, r.n, x.n_heads, x.dim), k = shaped(r.index_k, r.n, 1, x.dim);
-	be_.rope_store(q, k, k, {r.rope[layer.rope], rope.dim, rope.neox}, {w.q_norm, w.k_norm, cfg_.norm_eps},
+	be_.rope_store(q, k, k, {r.rope[layer.rope], rope.dim, x.neox}, index_norms(l),
 	               {nowhere_, nowhere_, shaped(nowhere_, r.n, 1, 2), 1});
 	return q;
 }
@@ -23,14 +36,13 @@ void LayerRunner::mean_index_keys(const LayerRows& r, std::span<const StateGroup
 void LayerRunner::store_index_keys(uint32_t l, const LayerRows& r, uint32_t first, uint32_t n, const KvDst& dst) {
 	const Layer& layer = cfg_.layers[l];
 	const Indexer& x = cfg_.indexer;
-	const IndexWeights& w = weights_of(l).index;
 	const Rope& rope = cfg_.ropes[layer.rope];
 	const bool single = x.block == 1;
 	const View table = r.rope[single ? layer.rope : kBlockStart];
 	const auto one_head = [&](const View& v) { return shaped(rows(v, first, n), n, 1, x.dim); };
 	const View k = one_head(single ? r.index_k : index_.mean);
 	const View q = one_head(single ? index_.mean : r.index_k); // not used: the op turns queries, too
-	be_.rope_store(q, k, k, {rows(table, first, n), rope.dim, rope.neox}, {w.q_norm, w.k_norm, cfg_.norm_eps}, dst);
+	be_.rope_store(q, k, k, {rows(table, first, n), rope.dim, x.neox}, index_norms(l), dst);
 }
 
 } // namespace kvrun

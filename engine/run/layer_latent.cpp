@@ -39,6 +39,7 @@ void LayerRunner::project_in_latent(uint32_t l, const LayerRows& r, bool decode)
 	}
 	const Proj queries[] = {{nope, w.q_nope, {}}, {r.q_rope, w.q_rope, {}}};
 	multiply(queries, from, Epilogue::None, decode);
+	if (r.index_q) project_index(l, r, from, decode);
 	if (!r.expanded) project_heads(r.q, w.k_b, r.q_nope, decode);
 }
 

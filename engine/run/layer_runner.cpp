@@ -111,7 +111,10 @@ LayerRows LayerRunner::rows_of(uint32_t l, const View& x, const TokenViews& toke
 	if (cfg_.streams.n > 1) r.streams = streams_of(x, first, n), r.x = rows(streams_.x, 0, n);
 	if (streams_.laurel) r.laurel = rows(streams_.laurel, 0, n);
 	if (streams_.inject) r.inject = rows(streams_.inject, 0, n);
-	if (layer.indexed) r.index_q = rows(index_.q, 0, n), r.index_k = rows(index_.k, 0, n);
+	if (has_indexer(cfg_, l)) {
+		r.index_q = rows(index_.q, 0, n), r.index_k = rows(index_.k, 0, n);
+		if (index_.weights) r.index_weights = rows(index_.weights, 0, n);
+	}
 	if (layer.output_gate) r.out_gate = shaped(recurrent_.out_gate, n, gate_width(layer));
 	if (recurrent_.values) r.values = rows(recurrent_.values, 0, n);
 	if (layer.latent.rank) {

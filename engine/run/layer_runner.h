@@ -51,7 +51,8 @@ struct LayerRows { // rows of one pass through a layer
 	View inject = {};                   // (n, streams) f32, of hyper-connections: factors of what is added to each
 	std::span<const float> ngrams = {}; // (n, NGrams::width()), in the layer of Config::ngrams
 	View laurel = {};                   // (n, dim) f32, of Layer::laurel_rank
-	View index_q = {}, index_k = {};    // (n, heads * channels), (n, channels) f32, of Layer::indexed
+	// (n, heads * channels), (n, channels), (n, heads) f32, of layers with an indexer.
+	View index_q = {}, index_k = {}, index_weights = {};
 };
 
 class LayerRunner {
@@ -87,9 +88,9 @@ class LayerRunner {
 	void rotate(uint32_t l, const LayerRows&, uint32_t first, uint32_t n, const KvDst&);
 	// Replaces these calls for a recurrent layer: norm, projections, update of states.
 	void recur(uint32_t l, const LayerRows&, std::span<const StateGroup>, bool decode);
-	// Of Layer::indexed, after project_in(): queries (n, heads, channels), normed and rotated; means of the latest
-	// keys, which take all rows through `states`; the keys of blocks that end with rows first .. first + n - 1, of
-	// these means.
+	// Of layers with an indexer, after project_in(): queries (n, heads, channels), normed and rotated; means of the
+	// latest keys, which take all rows through `states`; the keys of blocks that end with rows first .. first + n - 1,
+	// of these means.
 	View index_queries(uint32_t l, const LayerRows&);
 	void mean_index_keys(const LayerRows&, std::span<const StateGroup> states);
 	void store_index_keys(uint32_t l, const LayerRows&, uint32_t first, uint32_t n, const KvDst&);
@@ -155,6 +156,8 @@ class LayerRunner {
 	void limited_swiglu(const View& gate, const View& up, float limit, bool limits_gate);
 	// Latent attention, layer_latent.cpp.
 	void project_in_latent(uint32_t l, const LayerRows&, bool decode);
+	void project_index(uint32_t l, const LayerRows&, const View& latents, bool decode); // of Indexer::of_latent
+	HeadNorm index_norms(uint32_t l) const;                                         // of queries and keys, before RoPE
 	void project_heads(const View& out, const View& w, const View& x, bool decode); // a matrix for each head
 	void write_latent_tables();
 	void make_key_rows(uint32_t l);

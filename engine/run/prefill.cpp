@@ -100,29 +100,38 @@ void Prefill::write_tokens() {
 
 // Attention of rows of a layer, from row at_ of the block on.
 void Prefill::attend(KvPrefill& kv, uint32_t k, const LayerRows& r, bool owns, IndexStep* index) {
-	const Softmax softmax = runner_.softmax(layer_, r);
+	const Softmax of_rows = runner_.softmax(layer_, r);
 	const uint32_t first = n_read_ + at_;
 	const bool windowed = bool(runner_.config().layers[layer_].window);
 	const CacheLayers& layers = session_.engine().cache_layers();
+	const IndexShape& shape = layers.index_shape();
+	const bool indexed = runner_.config().layers[layer_].indexed && session_.index();
 	uint32_t choosing = 0; // the first row that attends to chosen tokens
-	while (choosing < r.n && !(index && index->chooses(choosing))) ++choosing;
-	const uint32_t most = IndexStep::most_rows(layers.index_shape(), session_.n_tokens() + at_ + r.n);
-	const View queries = choosing < r.n ? runner_.index_queries(layer_, r) : View();
+	while (choosing < r.n && !(indexed && shape.chooses(session_.n_tokens() + at_ + choosing + 1))) ++choosing;
+	const uint32_t most = IndexStep::most_rows(shape, session_.n_tokens() + at_ + r.n);
+	const View queries = index && choosing < r.n ? runner_.index_queries(layer_, r) : View();
 	for (uint32_t i = 0, n; i < r.n; i += n) {
 		const PromptImages::Part part = images_->part(first + i, first + r.n, windowed);
 		n = part.end - first - i;
 		View chosen;
-		if (i < choosing)
+		if (i < choosing) {
 			n = std::min(n, choosing - i);
-		else
-			n = std::min(n, most), chosen = index->choose(layers.index(layer_), kvrun::rows(queries, i, n), i);
+		} else {
+			n = std::min(n, most);
+			if (layers.shares_index()) chosen = memory_->choices(at_ + i, n);
+			const View weights = r.index_weights ? kvrun::rows(r.index_weights, i, n) : View();
+			if (index) chosen = index->choose(layers.index(layer_), kvrun::rows(queries, i, n), weights, i, chosen);
+		}
+		Softmax softmax = of_rows;
+		if (softmax.q_rope) softmax.q_rope = kvrun::rows(r.q_rope, i, n);
 		kv.attend(k, kvrun::rows(r.att, i, n), kvrun::rows(r.q, i, n), at_ + i, softmax, owns, part.together, chosen);
 	}
 }
 
-// Of a layer with an indexer: stores the keys of these rows' blocks. Null where rows attend to all tokens.
+// Of a layer with an indexer: stores the keys of these rows' blocks. Null where the layer has none, or rows attend to
+// all tokens.
 std::optional<IndexStep> Prefill::store_index(const LayerRows& r) {
-	if (!runner_.config().layers[layer_].indexed) return std::nullopt;
+	if (!has_indexer(runner_.config(), layer_)) return std::nullopt;
 	Engine& e = session_.engine();
 	const CacheLayers& layers = e.cache_layers();
 	if (layers.index_shape().block > 1) {
@@ -171,6 +180,8 @@ double Prefill::begin_block() {
 		const CacheLayers& layers = e.cache_layers();
 		give_up_block(); // of an earlier attempt with less room
 		if (session_.index()) session_.index()->make_room(n_);
+		if (session_.index() && layers.shares_index() && layers.index_shape().chooses(session_.n_tokens() + n_))
+			memory_->fit_choices(n_, IndexStep::words(session_.n_tokens() + n_));
 		kv_.emplace(be, e.scratch(), seq, n_, memory_->kv(false, session_.window()), layers.n_heads(false), ubatch_,
 		            std::span<const uint32_t>(), memory_->by_layer(false));
 		if (const StateOfRow s{session_.states()}; s.seq)
@@ -235,6 +246,7 @@ void Prefill::choose_form() {
 	const KvSequence& seq = session_.seq();
 	const uint32_t older = seq.n_tokens(), all = older + n_;
 	if (e.latent_form() == LatentForm::Absorbed || !runner_.expands() || hooks_.queries) return;
+	if (session_.index() && e.cache_layers().index_shape().chooses(all)) return; // heads are not masked one by one
 	if (older && all > block_) return;
 	const Latent& latent = latent_layer(runner_.config())->latent;
 	if (e.latent_form() == LatentForm::Auto && !expanding_pays(latent, n_, older, seq.plan().ranked())) return;

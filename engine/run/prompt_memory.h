@@ -79,6 +79,16 @@ class PromptMemory {
 		return bool(expanded_.k);
 	}
 	const ExpandedMemory& expanded() const { return expanded_; }
+	// Makes room for the bits of tokens that n rows attend to, (n, words) u32: choices(). Of models whose layers share
+	// an indexer.
+	void fit_choices(uint32_t n, uint32_t words) {
+		const size_t bytes = size_t(n) * words * 4;
+		if (choices_.bytes() < bytes) choices_ = {}, choices_ = be_.alloc(bytes, Mem::Device, "choices of a prompt");
+		choice_words_ = words;
+	}
+	View choices(uint32_t first, uint32_t n) const {
+		return view(choices_, size_t(first) * choice_words_ * 4, DType::U32, n, choice_words_);
+	}
 	// This block's own keys and values of one layer of a cache; of its first layer after fit_layers().
 	KvRows kv(bool in_window, Window window) const {
 		const KvMemory& own = all_kv_[in_window].empty() ? kv_[in_window] : all_kv_[in_window][0];
@@ -97,7 +107,7 @@ class PromptMemory {
 		       (layers.shares() ? own(false) + own(true) : std::max(own(false), own(true)));
 	}
 	size_t bytes() const {
-		size_t n = rows_.bytes() + own_.bytes() + heads_.bytes();
+		size_t n = rows_.bytes() + own_.bytes() + heads_.bytes() + choices_.bytes();
 		for (const Buffer& b : all_own_) n += b.bytes();
 		return n;
 	}
@@ -139,7 +149,8 @@ class PromptMemory {
 	Backend& be_;
 	const Config& cfg_;
 	const CacheLayers& layers_;
-	Buffer rows_, own_, heads_;
+	Buffer rows_, own_, heads_, choices_;
+	uint32_t choice_words_ = 0; // of a row
 	ExpandedMemory expanded_;
 	KvMemory kv_[2];                  // of a layer of the main cache; of a layer of the cache of layers with a window
 	std::vector<Buffer> all_own_;     // by layer

@@ -148,8 +148,19 @@ void complete_hyper(Config& c, uint32_t rank) {
 	g.layer = c.n_layers > 2 ? 1 : 0;
 	for (uint64_t i = 0; i < g.longest; ++i) g.factors.push_back((splitmix64(i) >> 24) | 1); // products fit 64 bits
 	c.indexer = {.n_heads = 4, .dim = 128, .block = 4, .most = 512};
-	for (Layer& l : c.layers) l.indexed = attends(l);
+	for (uint32_t l = 0; l < c.n_layers; ++l) c.layers[l].indexed = attends(c.layers[l]), c.layers[l].index_layer = l;
 	for (uint64_t i = 0; i < g.rows(); ++i) g.first.push_back(i * 2 * kRows), g.sizes.push_back(kRows + 2 * i);
+}
+
+// An indexer on the latent of queries. Of GLM-5.2's the layers 0, 1, 2, 6, 10 ... have one.
+void complete_indexer(Config& c, const SynthTraits& t) {
+	if (!t.indexer.block)
+		fail(Code::Invalid, "{} has an indexer, which the shape has not; begin with deepseek-v3.2", c.arch);
+	c.indexer = t.indexer, c.indexer.of_latent = true;
+	for (uint32_t l = 0, last = 0; l < c.n_layers; ++l) {
+		if (!t.index_period || l < 3 || (l - 2) % t.index_period == 0) last = l;
+		c.layers[l].indexed = true, c.layers[l].index_layer = last;
+	}
 }
 
 // Sizes of layers with a window, if keys have not changed those of other layers.
@@ -210,6 +221,7 @@ void complete(SynthSpec& s, const SynthRow& r) {
 	complete_mixture(s, family);
 	if (family.recurrent) complete_recurrent(s, family, r.more);
 	if (family.hyper_streams) complete_hyper(c, r.more.hyper_rank);
+	if (family.indexer == IndexerKind::Latent) complete_indexer(c, r.more);
 	if (c.n_heads % c.n_kv_heads != 0)
 		fail(Code::Invalid, "{} heads of a synthetic model do not divide into {} kv_heads", c.n_heads, c.n_kv_heads);
 	if (s.mtp && !family.predicts) fail(Code::Invalid, "{} has no prediction layer, which mtp=1 asks for", family.arch);

@@ -29,6 +29,8 @@ struct SynthTraits {         // traits of few families
 	uint64_t attending = 0;      // or except layers whose bit is set, counted from the lowest; at most 64 layers
 	const char* parts = "";      // of Family::single_parts: M state, * attention, - MLP, E experts, for each layer
 	Latent latent = {};          // in all layers; kv_heads is 1 and head_dim the rank
+	Indexer indexer = {};        // of IndexerKind::Latent
+	uint32_t index_period = 0;   // behind the third layer every so-many-th has an indexer; 0: all layers have one
 	uint32_t hyper_rank = 0;     // as Streams::rank, of four streams; then there are n-grams, too
 };
 struct SynthRow { // values from the models' own files

@@ -148,6 +148,22 @@ void add_config(Header& h, const SynthSpec& s) {
 	h.u32(key("attention.value_length_mla"), t.v_dim);
 }
 
+void add_indexer(Header& h, const Config& c) {
+	const Indexer& x = c.indexer;
+	if (!x.block) return;
+	const auto key = [&](const char* k) { return c.arch + "." + k; };
+	h.u32(key("attention.indexer.head_count"), x.n_heads);
+	h.u32(key("attention.indexer.key_length"), x.dim);
+	h.u32(key("attention.indexer.top_k"), x.most * x.block);
+	if (x.of_latent) {
+		h.array(key("attention.indexer.types"), GgufType::Bool, c.layers.size());
+		for (uint32_t l = 0; l < c.n_layers; ++l) h.raw(uint8_t(has_indexer(c, l)));
+		return;
+	}
+	h.array(key("attention.compress_ratios"), GgufType::I32, c.layers.size());
+	for (const Layer& l : c.layers) h.raw(int32_t(l.indexed ? x.block : 0));
+}
+
 void add_hyper(Header& h, const Config& c) {
 	if (!c.streams.hyper()) return;
 	const auto key = [&](const char* k) { return c.arch + "." + k; };
@@ -157,12 +173,6 @@ void add_hyper(Header& h, const Config& c) {
 	};
 	h.u32(key("hyper_connection.count"), c.streams.n);
 	h.u32(key("hyper_connection.low_rank"), c.streams.rank);
-	const Indexer& x = c.indexer;
-	h.u32(key("attention.indexer.head_count"), x.n_heads);
-	h.u32(key("attention.indexer.key_length"), x.dim);
-	h.u32(key("attention.indexer.top_k"), x.most * x.block);
-	h.array(key("attention.compress_ratios"), GgufType::I32, c.layers.size());
-	for (const Layer& l : c.layers) h.raw(int32_t(l.indexed ? x.block : 0));
 	const NGrams& g = c.ngrams;
 	h.array(key("ple.layers"), GgufType::I32, 1), h.raw(int32_t(g.layer));
 	h.u32(key("ple.ngram_size"), g.longest), h.u32(key("ple.heads_per_ngram"), g.per_length);
@@ -287,6 +297,7 @@ SynthFile::SynthFile(const SynthSpec& s) {
 	add_xielu(keys, s.config);
 	add_experts(keys, s.config.arch, s.mixture);
 	add_recurrent(keys, s.config, s.mtp);
+	add_indexer(keys, s.config);
 	add_hyper(keys, s.config);
 	add_hyper_tensors(specs, s.config);
 	add_tokenizer(keys, s);

@@ -9,11 +9,16 @@
 uint in_page = 0, live = 0; // a token in its page, and the live bits from it on
 uint k_at = 0, v_at = 0, k_params_at = 0, v_params_at = 0; // words of the page
 
+// Live bits of an item's tokens, from token `first` on, of its page.
+uint live_from(uint first, uint live_at) {
+	return tables[live_at + first / PAGE * 4u + first % PAGE / 32u] >> (first % PAGE % 32u);
+}
+
 // Looks at the page of token `first` of an item's pages. live_at, pages_at: words of `tables`, as in AttendWork.
 void go_to(uint first, uint live_at, uint pages_at) {
 	const uint page = first / PAGE;
 	in_page = first % PAGE;
-	live = tables[live_at + page * 4u + in_page / 32u] >> (in_page % 32u);
+	live = live_from(first, live_at);
 	k_at = KV_AT(2) + tables[pages_at + page * 4u];
 	v_at = KV_AT(3) + tables[pages_at + page * 4u + 1u];
 	k_params_at = KV_AT(6) + tables[pages_at + page * 4u + 2u];

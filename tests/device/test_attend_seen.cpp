@@ -26,11 +26,14 @@ struct SeenRow {
 	Format format = {}; // of these
 	float softcap = 0;
 	bool sinks = false;
+	uint32_t rope_dim = 0; // of latent attention: keys are values too, and have a rotated part of so many channels
+	uint32_t v_dim() const { return rope_dim ? rope_dim : D; }
 	std::string text() const {
 		return fmt::format("attend_prompt, score_prompt: T {} after {} heads {}:{} head_dim {}, seen {} at {}, {} "
-		                   "older tokens of {} bits{}{}",
+		                   "older tokens of {} bits{}{}{}",
 		                   T, first, n_heads, n_kv_heads, D, kMaskNames[size_t(mask)], at, older, format.v.bits,
-		                   softcap > 0 ? fmt::format(", softcap {}", softcap) : "", sinks ? ", sinks" : "");
+		                   softcap > 0 ? fmt::format(", softcap {}", softcap) : "", sinks ? ", sinks" : "",
+		                   rope_dim ? fmt::format(", latents and {} rotated channels", rope_dim) : "");
 	}
 };
 
@@ -49,7 +52,7 @@ bool sees(Mask mask, uint32_t row, uint32_t own, uint32_t t, Random& random) { /
 }
 
 struct Rows { // a prompt's own keys and values, and which of them its rows see
-	Floats q, k, v;
+	Floats q, k, v, q_rope;
 	std::vector<std::vector<bool>> seen; // [row][token up to the row's own]
 	Words bits;                          // (T, words)
 	uint32_t words;
@@ -58,14 +61,17 @@ Rows make_rows(const SeenRow& r, Random& random) {
 	const uint32_t n = r.first + r.T, capacity = n + 3;
 	Rows x{random.normals(size_t(r.T) * r.n_heads * r.D),
 	       random.normals(size_t(r.n_kv_heads) * capacity * r.D),
-	       random.normals(size_t(r.n_kv_heads) * capacity * r.D),
+	       random.normals(size_t(r.n_kv_heads) * capacity * r.v_dim()),
+	       random.normals(size_t(r.T) * r.n_heads * r.rope_dim),
 	       {},
 	       {},
 	       (r.at + n + 31) / 32};
-	for (Floats* all : {&x.k, &x.v})
-		for (size_t i = 0; i < all->size(); ++i)
-			(*all)[i] = i / r.D % capacity < n ? round_f16((*all)[i]) : NAN; // no token of the prompt
-	for (uint32_t i = 0; i < r.T * x.words; ++i)                             // bits of other tokens may be anything
+	const auto round = [&](Floats& all, uint32_t dim) {
+		for (size_t i = 0; i < all.size(); ++i)
+			all[i] = i / dim % capacity < n ? round_f16(all[i]) : NAN; // no token of the prompt
+	};
+	round(x.k, r.D), round(x.v, r.v_dim());
+	for (uint32_t i = 0; i < r.T * x.words; ++i) // bits of other tokens may be anything
 		x.bits.push_back(random.below(65536) << 16 | random.below(65536));
 	for (uint32_t t = 0; t < r.T; ++t) {
 		x.seen.emplace_back();
@@ -77,6 +83,36 @@ Rows make_rows(const SeenRow& r, Random& random) {
 		}
 	}
 	return x;
+}
+
+// q . k of a row's query head and a token, with the rotated part.
+double product(const SeenRow& r, const Rows& x, uint32_t t, uint32_t head, uint32_t token) {
+	const uint32_t capacity = r.first + r.T + 3, share = r.n_heads / r.n_kv_heads;
+	double dot = 0;
+	for (uint32_t c = 0; c < r.D; ++c)
+		dot += double(x.q[(size_t(t) * r.n_heads + head) * r.D + c]) *
+		       double(x.k[(size_t(head / share) * capacity + token) * r.D + c]);
+	for (uint32_t c = 0; c < r.rope_dim; ++c)
+		dot += double(x.q_rope[(size_t(t) * r.n_heads + head) * r.rope_dim + c]) *
+		       double(x.v[size_t(token) * r.rope_dim + c]);
+	return dot;
+}
+
+// Attention of each row over the latents that it sees.
+void expect_latents(const SeenRow& r, const Shape& s, const Rows& x, Floats& out, Floats& lse) {
+	for (uint32_t t = 0; t < r.T; ++t)
+		for (uint32_t head = 0; head < r.n_heads; ++head) {
+			double total = 0;
+			std::vector<double> y(r.D);
+			for (uint32_t i = 0; i <= r.first + t; ++i) {
+				if (!x.seen[t][i]) continue;
+				const double w = std::exp(softcapped(s, product(r, x, t, head, i)));
+				total += w;
+				for (uint32_t c = 0; c < r.D; ++c) y[c] += w * double(x.k[size_t(i) * r.D + c]);
+			}
+			for (const double v : y) out.push_back(total > 0 ? float(v / total) : 0.f);
+			lse.push_back(float(std::log(total)));
+		}
 }
 
 // Attention of each row over the older tokens, in c, and those that it sees.
@@ -108,12 +144,9 @@ void expect_scores(const SeenRow& r, const Shape& s, const Rows& x, const Words&
 		for (uint32_t head = 0; head < r.n_heads; ++head)
 			for (uint32_t i = 0; i <= r.first + t; ++i) {
 				if (!x.seen[t][i]) continue;
-				double dot = 0;
-				for (uint32_t c = 0; c < r.D; ++c)
-					dot += double(x.q[(size_t(t) * r.n_heads + head) * r.D + c]) *
-					       double(x.k[(size_t(head / share) * capacity + i) * r.D + c]);
+				const double score_of = softcapped(s, product(r, x, t, head, i));
 				score[size_t(head / share) * capacity + i] +=
-				    float(std::exp(softcapped(s, dot) - double(lse[size_t(t) * r.n_heads + head])) / share);
+				    float(std::exp(score_of - double(lse[size_t(t) * r.n_heads + head])) / share);
 			}
 }
 
@@ -147,7 +180,8 @@ void run_seen(Backend& backend, const SeenRow& r, const TestRow& row) {
 	Softmax softmax{.softcap = r.softcap};
 	if (r.sinks) c.sinks = random.normals(r.n_heads, 2.f), softmax.sinks = rig.f32(c.sinks, r.n_heads);
 	const Rows x = make_rows(r, random);
-	KvRows own{rig.f16(x.k, r.n_kv_heads, capacity, r.D), rig.f16(x.v, r.n_kv_heads, capacity, r.D), r.first};
+	KvRows own{rig.f16(x.k, r.n_kv_heads, capacity, r.D), rig.f16(x.v, r.n_kv_heads, capacity, r.v_dim()), r.first};
+	if (r.rope_dim) softmax.q_rope = rig.f32(x.q_rope, r.T, r.n_heads, r.rope_dim);
 	c.kv.softmax = own.softmax = softmax;
 	const KvRows unmasked = own;
 	own.seen = rig.u32(x.bits, r.T, x.words), own.seen_at = r.at;
@@ -169,7 +203,10 @@ void run_seen(Backend& backend, const SeenRow& r, const TestRow& row) {
 	};
 	const Results got = run(own);
 	Floats want, want_lse, want_score = before;
-	expect(r, s, c, x, want, want_lse);
+	if (r.rope_dim)
+		expect_latents(r, s, x, want, want_lse);
+	else
+		expect(r, s, c, x, want, want_lse);
 	// The device may round queries and weights over packed tokens; its scores are relative to the lse that it has.
 	expect_scores(r, s, x, listed, r.older ? got.lse : want_lse, want_score);
 	const std::string_view allowed = r.older ? attend_tolerance(backend.info(), /*prompt=*/true,
@@ -192,6 +229,9 @@ void run_seen(Backend& backend, const SeenRow& r, const TestRow& row) {
 	KvRows last = own;
 	last.first += r.T - 1;
 	last.seen = rig.u32({x.bits.end() - x.words, x.bits.end()}, 1, x.words);
+	if (r.rope_dim)
+		last.softmax.q_rope =
+		    rig.f32({x.q_rope.end() - ptrdiff_t(r.n_heads * r.rope_dim), x.q_rope.end()}, 1, r.n_heads, r.rope_dim);
 	const View out = rig.out(1, r.n_heads, r.D), lse = rig.out(1, r.n_heads);
 	backend.attend_prompt(out, lse, rig.f32({x.q.begin() + ptrdiff_t(at), x.q.end()}, 1, r.n_heads, r.D), last,
 	                      nullptr);
@@ -224,6 +264,10 @@ TEST_CASE("attend: rows that see some of a prompt's tokens") {
 	    {33, 8, 2, 64, 40, 45, Mask::Different, 33, {}, 2, true},
 	    {33, 4, 2, 256, 40, 0, Mask::Full},
 	    {70, 4, 1, 64, 10, 45, Mask::Different},
+	    {33, 4, 1, 64, 100, 45, Mask::Different, 0, {}, 0, false, 16},
+	    {33, 4, 1, 64, 100, 45, Mask::Full, 0, {}, 0, false, 16},
+	    {70, 3, 1, 512, 30, 32, Mask::Sparse, 0, {}, 0, false, 64},
+	    {5, 16, 1, 512, 0, 4096, Mask::Different, 0, {}, 1.5f, false, 64},
 	};
 	each_row(rows, run_seen);
 }

@@ -12,13 +12,13 @@ using namespace kvrun;
 namespace {
 
 // Gated attention, dense and with experts; partial RoPE with biases; latent attention, with an embedding and an output
-// of the layer's own, or with a gate; attention beside the experts, with LayerNorm.
+// of the layer's own, or with a gate; attention beside the experts, with LayerNorm; behind layers with an indexer.
 // EAGLE-3: fewer tokens than the model; a width, an embedding and a norm of states of its own; the model's embedding
 // and output, and the other residual.
 const std::vector<Case> kEagle{{"eagle/qwen3moe"}, {"eagle/gpt_oss"}, {"eagle/gemma4"}};
-const std::vector<Case> kPredicting{{"qwen35"},        {"qwen35moe"},   {"glm4moe"},    {"deepseek2_v3"},
-                                    {"hy_v3"},         {"bailingmoe3"}, {"cohere2moe"}, {"eagle/qwen3moe"},
-                                    {"eagle/gpt_oss"}, {"eagle/gemma4"}};
+const std::vector<Case> kPredicting{{"qwen35"},     {"qwen35moe"},      {"glm4moe"},       {"deepseek2_v3"},
+                                    {"deepseek32"}, {"glm_dsa"},        {"hy_v3"},         {"bailingmoe3"},
+                                    {"cohere2moe"}, {"eagle/qwen3moe"}, {"eagle/gpt_oss"}, {"eagle/gemma4"}};
 
 bool is_eagle(const std::string& name) { return name.starts_with("eagle/"); }
 std::string file_of(const std::string& name) { return kGolden + (is_eagle(name) ? "" : "prediction/") + name; }

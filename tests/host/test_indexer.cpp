@@ -4,6 +4,7 @@
 #include "engine/run/cache_layers.h"
 #include "engine/run/memory_plan.h"
 #include "engine/run/positions.h"
+#include "models/prediction.h"
 #include "tests/host/file_edits.h"
 
 using namespace kvrun;
@@ -38,6 +39,46 @@ TEST_CASE("indexer: what files say, and what they may not") {
 		other.back() = 'x';
 		check_refused(renamed(good, tensor, other), fmt::format("tensor {} is missing", tensor));
 	}
+}
+
+TEST_CASE("indexer: on attention's latent of queries, of each layer or shared by some") {
+	const Bytes good = golden("glm_dsa");
+	const Config every = config_of(golden("deepseek32")), some = config_of(good);
+	for (const Config* c : {&every, &some}) {
+		const Indexer& x = c->indexer;
+		CHECK((x.of_latent && x.n_heads == 4 && x.dim == 16 && x.block == 1 && x.most == 8 && x.all_up_to() == 8));
+	}
+	CHECK((every.indexer.neox && !every.ropes[0].neox && !some.indexer.neox));
+	CHECK((has_indexer(every, 0) && has_indexer(every, 1)));
+	CHECK((has_indexer(some, 0) && !has_indexer(some, 1) && has_indexer(some, 2) && !has_indexer(some, 3)));
+	CHECK((some.layers[1].indexed && some.layers[1].index_layer == 0 && some.layers[3].index_layer == 2));
+	const CacheLayers all(every), shared(some);
+	CHECK((all.index_shape().n_layers == 2 && !all.shares_index()));
+	CHECK((shared.index_shape().n_layers == 2 && shared.shares_index()));
+	CHECK((shared.index(0) == 0 && shared.index(1) == 0 && shared.index(2) == 1 && shared.index(3) == 1));
+	CHECK(shared.model_layers(some).back() == 2);
+
+	const std::string types = "glm-dsa.attention.indexer.types";
+	const auto with_type = [&](uint32_t layer, std::byte owns) {
+		Bytes b = good;
+		b[place_of(b, types) + types.size() + 4 + 4 + 8 + layer] = owns; // after types and length
+		return b;
+	};
+	check_refused(with_type(0, std::byte(0)), "indexer.types is 0; kvrun runs models whose first layer has an indexer");
+	check_refused(with_type(1, std::byte(1)), "tensor blk.1.indexer.attn_q_b.weight is missing");
+	std::string other = types;
+	other.back() = 'x';
+	const Config by_tensors = config_of(renamed(good, types, other)); // files of GLM-5 do not have the key
+	for (uint32_t l = 0; l < some.n_layers; ++l) CHECK(by_tensors.layers[l].index_layer == some.layers[l].index_layer);
+	for (const char* tensor :
+	     {"blk.2.indexer.attn_q_b.weight", "blk.2.indexer.attn_k.weight", "blk.2.indexer.proj.weight",
+	      "blk.2.indexer.k_norm.weight", "blk.2.indexer.k_norm.bias"}) {
+		std::string wrong = tensor;
+		wrong.back() = 'x';
+		check_refused(renamed(good, tensor, wrong), fmt::format("tensor {} is missing", tensor));
+	}
+	check_refused(with_u32(good, "glm-dsa.attention.q_lora_rank", 0), "its indexer on a latent of queries");
+	CHECK_FALSE(prediction_config(some).indexer.block);
 }
 
 TEST_CASE("indexer: its keys are counted by plans, per token, and not where a policy fetches") {

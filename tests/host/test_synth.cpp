@@ -39,6 +39,13 @@ TEST_CASE("synth: every shape in the table is a model kvrun runs") {
 		const std::string text = "Some words, 12 + 30 = 42; batako."; // any text can be decoded again
 		CHECK(m.tokenizer.decode(m.tokenizer.encode(text, {.bos = false})).ends_with(text));
 	}
+	std::vector<std::string> names = synth_names();
+	std::ranges::sort(names);
+	CHECK(std::ranges::adjacent_find(names) == names.end());
+	const Config dsa = open_model("synth:glm-5.2,layers=12,experts=16:q4_k").config;
+	const uint32_t owners[] = {0, 1, 2, 2, 2, 2, 6, 6, 6, 6, 10, 10};
+	for (uint32_t l = 0; l < dsa.n_layers; ++l)
+		CHECK((dsa.layers[l].indexed && dsa.layers[l].index_layer == owners[l]));
 	const Model hyper = open_model("synth:qwen4exp-a3b,layers=4:q4_k");
 	CHECK((hyper.config.streams.hyper() && hyper.config.ngrams.layer == 1 && hyper.config.final_norm.empty()));
 	CHECK(hyper.file.find_tensor("output_norm.weight") == nullptr); // llama.cpp refuses tensors it does not know

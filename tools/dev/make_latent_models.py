@@ -7,7 +7,8 @@ import torch
 import transformers as hf
 
 from make_expert_models import zeroed
-from make_family_models import base, each_attention, main
+from make_family_models import base, each_attention, main  # first: it says where gguf is
+from index_models import another_choice, choices, clear_choice, own_choice
 
 # Prompts are three original contexts long.
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0,
@@ -57,6 +58,7 @@ def models():
     wrong = {"latent without norm": each_attention(plain_latent), "no latent in scores": each_attention(one_part_less(True)),
              "no rotated key in scores": each_attention(one_part_less(False))}
     mixture = {"no shared expert": zeroed("shared_experts.down_proj"), "two experts": {"num_experts_per_tok": 2}}
+    index = dict(index_topk=8, index_head_dim=16, index_n_heads=4)
     scale = {"scale without YaRN": each_attention(other_scale)}
     norm = {"queries without norm": each_attention(plain_queries)}
     return {
@@ -95,6 +97,19 @@ def models():
             wrong | norm | {"embedding scale": {"scale_emb": 1}, "residual scale": {"scale_depth": 2.0},
                             "logit scale": {"dim_model_base": 32},
                             "no factors of RoPE": {"rope_parameters": MINICPM_ROPE | {"short_factor": [1.0] * 4}}}),
+        # Prompts are longer than what an indexer chooses.
+        "deepseek32": (hf.DeepseekV32Config(**base(
+            **shape, **experts, **index, q_lora_rank=40, rope_parameters=YARN | {"mscale": 1.0, "mscale_all_dim": 1.0},
+            n_group=4, topk_group=2, routed_scaling_factor=2.5, norm_topk_prob=True, scoring_func="sigmoid")),
+            wrong | mixture | norm | scale | choices | {
+                "pairs of neighbours": another_choice(pairs=True),
+                "no bias of the choice of experts": zeroed("e_score_correction_bias")}),
+        "glm_dsa": (hf.GlmMoeDsaConfig(**base(
+            **shape | {"num_hidden_layers": 4}, **experts, **index, q_lora_rank=40, n_group=1, topk_group=1,
+            routed_scaling_factor=1.8, indexer_types=["full", "shared", "full", "shared"], norm_topk_prob=True)),
+            wrong | mixture | norm | choices | {
+                "pairs of halves": another_choice(pairs=False), "no shared choice": own_choice,
+                "no bias of the choice of experts": zeroed("e_score_correction_bias")}),
         # As wide as real ones: one latent of 512, a rotated key of 64.
         "deepseek2_wide": (hf.DeepseekV3Config(**base(
             **shape | dict(num_hidden_layers=1, kv_lora_rank=512, qk_nope_head_dim=32, qk_rope_head_dim=64,
@@ -105,4 +120,5 @@ def models():
 
 if __name__ == "__main__":
     # The converter does not write how queries are scaled by position.
-    main(models, {"mistral4": {"keys": {"attention.temperature_scale": 0.5, "attention.temperature_length": 8}}})
+    main(models, {"mistral4": {"keys": {"attention.temperature_scale": 0.5, "attention.temperature_length": 8}}},
+         {"deepseek32": clear_choice(20), "glm_dsa": clear_choice(20)})

@@ -38,7 +38,8 @@ def layer_config(config):
     if one.model_type == "cohere2_moe":  # a layer with positions: one with a window that has room for the text
         kind, one.sliding_window = "sliding_attention", 256
     for key, value in (("num_hidden_layers", 1), ("layer_types", [kind]), ("first_k_dense_replace", 0),
-                       ("mlp_layer_types", ["sparse"])):
+                       ("mlp_layer_types", ["sparse"]), ("indexer_types", ["full"]),
+                       ("index_topk", 256)):  # the layer attends to all tokens
         if hasattr(one, key) and getattr(one, key) is not None:
             setattr(one, key, value)
     return one
@@ -158,7 +159,7 @@ def make(name, config, out, verbose):
     dim = config.hidden_size
     eps = -config.layer_norm_eps if config.model_type == "cohere2_moe" else config.rms_norm_eps
     shift = 1.0 if config.model_type.startswith("qwen3") else 0.0  # transformers adds 1 to weights of norms
-    own = name.startswith("deepseek2")  # published files have these tensors
+    own = name in ("deepseek2_v3", "deepseek32", "glm_dsa")  # published files have these tensors
     parts = {
         "embed": f16(rng, VOCAB, dim, scale=0.5) if own else model.model.embed_tokens.weight.detach(),
         "head": f16(rng, VOCAB, dim, scale=dim ** -0.5) if own else model.get_output_embeddings().weight.detach(),
@@ -229,7 +230,7 @@ def main():
     torch.set_num_threads(1)
     table = {n: m[n][0] for m, names in ((make_recurrent_models.models(), ("qwen35", "qwen35moe", "bailingmoe3")),
                                          (make_expert_models.models(), ("glm4moe", "hy_v3", "cohere2moe")),
-                                         (make_latent_models.models(), ("deepseek2_v3",))) for n in names}
+                                         (make_latent_models.models(), ("deepseek2_v3", "deepseek32", "glm_dsa"))) for n in names}
     for name, config in table.items():
         if args[2:] and name not in args[2:]:
             continue

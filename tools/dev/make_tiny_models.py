@@ -14,6 +14,7 @@ import math
 import os
 import sys
 import zlib
+from unittest import mock
 
 import gguf
 import numpy as np
@@ -126,6 +127,12 @@ def logits_f16_kv(model, tokens):
         forward = getattr(own, "eager_attention_forward", eager_attention_forward)
         return forward(module, query, key.half().float(), value.half().float(), attention_mask, **kwargs)
 
+    if hasattr(model.config, "index_topk"):  # these choose tokens only in the attention that is called "eager"
+        own = sys.modules[type(model).__module__]
+        plain = own.eager_attention_forward
+        with mock.patch.object(own, "eager_attention_forward", lambda module, query, key, value, *args, **kwargs: plain(
+                module, query, key.half().float(), value.half().float(), *args, **kwargs)):
+            return logits(model, tokens)
     AttentionInterface.register("f16_kv", attention)
     AttentionMaskInterface.register("f16_kv", AttentionMaskInterface()["eager"])
     model.config._attn_implementation = "f16_kv"
