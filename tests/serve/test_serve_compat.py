@@ -83,6 +83,48 @@ def native(s):
                          ["logprobs"]["top_logprobs"][0]), 3)
 
 
+def native_form(s):
+    """The fields of llama.cpp's answers, and fields of its requests"""
+    body = {"prompt": "Once upon a time", "n_predict": 8, "return_tokens": True, "stop": ["@@"], **SURE}
+    r = s.post(NATIVE, body).json()
+    equal("its fields", (r["prompt"][-16:], r["id_slot"], r["truncated"], r["has_new_line"], len(r["tokens"])),
+          ("Once upon a time", -1, False, "\n" in r["content"], 8))
+    equal("the text of its tokens", s.post("/detokenize", {"tokens": r["tokens"]}).json()["content"].strip(),
+          r["content"].strip())
+    g = r["generation_settings"]
+    equal("its settings", (g["n_predict"], g["temperature"], g["top_k"], g["stop"], g["ignore_eos"]),
+          (8, 0, 40, body["stop"], True))
+    equal("none unless they are asked for", s.post(NATIVE, {**body, "return_tokens": False}).json()["tokens"], [])
+    events = [json.loads(e[6:]) for e in s.post(NATIVE, {**body, "stream": True}).body.decode().split("\n\n") if e]
+    equal("tokens of a stream", [t for e in events for t in e["tokens"]], r["tokens"])
+    equal("counts of a stream", events[-2]["tokens_predicted"], 8)
+    few = s.post(NATIVE, {**body, "response_fields": ["content", "timings/predicted_n", "a/b"]}).json()
+    equal("only some", few, {"content": r["content"], "timings/predicted_n": 8})
+    p = s.post(NATIVE, {**body, "n_probs": 2}).json()["completion_probabilities"][0]
+    equal("ids of probable tokens", (p["id"], p["top_logprobs"][0]["id"]), (r["tokens"][0],) * 2)
+    full = s.post(NATIVE, {**body, "n_predict": -1, "response_fields": ["truncated", "stop_type"]}).json()
+    equal("a full context", full, {"truncated": True, "stop_type": "limit"})
+
+    def settings(**more):
+        return s.post(NATIVE, {**body, "n_predict": 1, **more}).json()["generation_settings"]
+    for seed in (-1, 2**32 - 1):
+        equal(f"seed {seed} is another each time", len({settings(seed=seed)["seed"] for _ in range(3)}), 3)
+    equal("seed 5", settings(seed=5)["seed"], 5)
+    hot = {"top_k": 1, "temperature": 5, "min_p": 0.1}
+    g = settings(samplers=["temperature", "top-p", "infill"], **hot)
+    equal("samplers", (g["top_k"], g["temperature"], g["min_p"]), (0, 5, 0))
+    g = settings(samplers=["top_k"], **hot)
+    equal("the others", (g["top_k"], g["temperature"]), (1, 1))
+    equal("greedy", settings(samplers=["top_k"], temperature=0)["temperature"], 0)
+    equal("no list of them", settings(samplers="kt", **hot)["top_k"], 1)
+    late = s.post(NATIVE, {**body, "n_predict": 400, "t_max_predict_ms": 1, "grammar": 'root ::= ("a\\n")+'}).json()
+    check("an answer that takes too long ends behind a line", late["tokens_predicted"] < 400 and
+          "\n" in late["content"] and late["stop_type"] == "limit", late)
+    equal("whole numbers may be written as 2.0", settings(n_predict=2.0)["n_predict"], 2)
+    r = s.post(NATIVE, {**body, "n_predict": 2.5})
+    check("2.5 is none", r.status == 400 and "n_predict is 2.5" in r.error(), r.body)
+
+
 def tokens(s):
     whole = s.post("/tokenize", {"content": "a caf\u00e9"}).json()["tokens"]
     pieces = s.post("/tokenize", {"content": "a caf\u00e9", "with_pieces": True}).json()["tokens"]
@@ -140,7 +182,7 @@ def options():
 
 def main():
     with Server("--chat-template", "chatml", "-c", "512", "-np", "3") as s:
-        for part in (unknown, begun, native, tokens, routes):
+        for part in (unknown, begun, native, native_form, tokens, routes):
             part(s)
             check(f"the server goes on after {part.__name__}", s.alive())
         equal("it ends", s.stop(), 0)

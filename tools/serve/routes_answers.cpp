@@ -218,8 +218,9 @@ void Router::native_completion(const HttpRequest& request, std::shared_ptr<Respo
 	std::vector<Job> jobs;
 	jobs.push_back(completion_job(request, r, r.prompts[0]));
 	if (out->gone()) return;
-	const std::string said = r.echo ? model_.text(jobs[0].prompt, 0) : "";
-	generate(std::move(jobs), r, [&](uint32_t) { return std::make_shared<NativeAnswer>(out, r, model_.id(), said); });
+	const std::vector<uint32_t> prompt = jobs[0].prompt;
+	generate(std::move(jobs), r,
+	         [&](uint32_t) { return std::make_shared<NativeAnswer>(out, r, model_, prompt, r.echo); });
 }
 
 void Router::infill(const HttpRequest& request, std::shared_ptr<Responder> out) {
@@ -232,7 +233,9 @@ void Router::infill(const HttpRequest& request, std::shared_ptr<Responder> out) 
 	if (out->gone()) return;
 	job.sampling = r.sampling, job.kv = r.kv, job.reuse = r.reuse, job.body = request.held;
 	name_conversation(job, r);
-	generate(std::move(jobs), r, [&](uint32_t) { return std::make_shared<NativeAnswer>(out, r, model_.id(), ""); });
+	const std::vector<uint32_t> prompt = job.prompt;
+	generate(std::move(jobs), r,
+	         [&](uint32_t) { return std::make_shared<NativeAnswer>(out, r, model_, prompt, false); });
 }
 
 } // namespace kvrun::serve

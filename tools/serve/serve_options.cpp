@@ -241,10 +241,15 @@ std::vector<Section> serve_help() {
 	         "session, the name under which its conversation is kept; cache_prompt, false: nothing of an earlier "
 	         "request is reused; sampling options, with the ranges of kvrun run: " +
 	         sampling_fields() +
-	         " and dry_sequence_breakers; ignore_eos; chat_template_kwargs; speculative.n_max, most tokens guessed for "
+	         " and dry_sequence_breakers; samplers, an array of names: the others are left out, the order is kvrun's; "
+	         "seed, -1 or 4294967295: another for each request; t_max_predict_ms: an answer with a line break ends "
+	         "after "
+	         "this time; ignore_eos; chat_template_kwargs; speculative.n_max, most tokens guessed for "
 	         "a step under --draft, 0: none. timings then have draft_n and draft_n_accepted; answers with logprobs are "
 	         "not guessed. Sampling options that a request leaves out have the values of the command line. n asks for "
-	         "several answers to one prompt, which is read once: choice i has the seed + i."},
+	         "several answers to one prompt, which is read once: choice i has the seed + i. /completion and /infill "
+	         "also take return_tokens, and response_fields: only these fields of the answer, like "
+	         "timings/predicted_n."},
 	    {"SIGTERM and Ctrl-C",
 	     "No new requests are taken, requests under way are given --drain seconds and then cancelled, and the exit "
 	     "code is 0; work that cannot be stopped is given up 5 seconds later. A second signal ends the program at "
