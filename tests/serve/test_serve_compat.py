@@ -76,6 +76,12 @@ def native(s):
                              none["choices"][0]["finish_reason"]), ("", 0, "length"))
     echo = text_of(s, {"prompt": "Once upon a time", "max_tokens": 8, "echo": True}, COMPLETION)
     equal("echo", echo, "Once upon a time" + want)
+    marked = {"content": "a<s>b</s>", "add_special": True}
+    n = len(s.post("/tokenize", marked).json()["tokens"])
+    check("control tokens are told from their texts", n < len(s.post("/tokenize", {**marked, "parse_special": False})
+                                                              .json()["tokens"]), n)
+    equal("they are control tokens in prompts", s.post(COMPLETION, {"prompt": marked["content"], "max_tokens": 1})
+          .json()["usage"]["prompt_tokens"], n)
     mixed = s.post("/tokenize", {"content": "Once upon", "add_special": True}).json()["tokens"] + [" a time"]
     equal("tokens and texts", s.post(COMPLETION, {"prompt": mixed, "max_tokens": 1}).status, 200)
     equal("nothing", s.post(COMPLETION, {"prompt": "", "max_tokens": 1}).status, 200)

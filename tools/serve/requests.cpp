@@ -361,7 +361,6 @@ CompletionRequest completion_request(const Json& j, const Defaults& d) {
 CompletionRequest native_request(const Json& j, const Defaults& d) {
 	const Fields f(j);
 	CompletionRequest r{common_fields(f, d), {}, {}};
-	r.special_prompt = true;
 	r.form = read_answer_form(f, /*chat=*/false);
 	r.prompts = text_prompts(f, "prompt", kMaxChoices);
 	if (r.prompts.size() > 1 || r.n > 1)

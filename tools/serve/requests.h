@@ -49,9 +49,8 @@ using PromptPiece = std::variant<std::string, std::vector<uint32_t>>;
 using TextPrompt = std::vector<PromptPiece>; // in order; not empty
 struct CompletionRequest : GenerationRequest {
 	std::vector<TextPrompt> prompts;
-	std::string suffix;          // text behind the answer, with texts as prompts; empty: the answer is the end
-	bool echo = false;           // the answer's text begins with the prompt
-	bool special_prompt = false; // texts of control tokens in the prompt become them
+	std::string suffix; // text behind the answer, with texts as prompts; empty: the answer is the end
+	bool echo = false;  // the answer's text begins with the prompt
 };
 
 GenerationRequest common_fields(const Fields&, const Defaults&); // of all of these requests

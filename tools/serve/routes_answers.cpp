@@ -182,7 +182,7 @@ static std::vector<uint32_t> nothing_said(const Model& model) {
 Job Router::completion_job(const HttpRequest& request, const CompletionRequest& r, const TextPrompt& p) {
 	Job job;
 	if (r.suffix.empty()) {
-		job.prompt = prompt_tokens(room(), p, r.special_prompt ? uint32_t(KVRUN_TOKENS_SPECIAL) : 0);
+		job.prompt = prompt_tokens(room(), p, KVRUN_TOKENS_SPECIAL); // as other servers read it
 	} else {
 		check_length(std::get<std::string>(p[0]).size() + r.suffix.size(), room());
 		job.prompt = infill_tokens(model_, markers(), {std::get<std::string>(p[0]), r.suffix, {}}, SIZE_MAX);
