@@ -38,6 +38,7 @@ void Notices::once(const std::string& text) {
 }
 
 Json parse_body(const std::string& body, const Stop& stop) {
+	if (body.empty()) throw ApiError(400, "the body is empty, expected a JSON object");
 	Json j;
 	std::string why;
 	if (!read_json(body, {kMaxDepth, kMaxValues, kMaxKeys, stop}, j, why)) throw ApiError(400, "the body " + why);

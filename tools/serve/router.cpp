@@ -157,7 +157,7 @@ Response Router::preflight(const HttpRequest& r) const {
 	return {204,
 	        "",
 	        "text/plain",
-	        {{"Access-Control-Allow-Methods", "GET, POST"},
+	        {{"Access-Control-Allow-Methods", "GET, POST, DELETE"},
 	         {"Access-Control-Allow-Headers", fields_for_page(r.asked_headers)},
 	         {"Access-Control-Max-Age", "600"}}};
 }

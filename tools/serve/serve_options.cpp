@@ -35,6 +35,15 @@ std::vector<std::string> api_keys(const ServeArgs& a) {
 	return keys;
 }
 
+std::string api_prefix(const ServeArgs& a) {
+	std::string prefix = a.prefix;
+	while (prefix.ends_with('/')) prefix.pop_back();
+	const auto bad = [](char c) { return c <= ' ' || c > '~' || c == '?' || c == '#' || c == '%'; };
+	if (!prefix.empty() && (prefix[0] != '/' || std::ranges::any_of(prefix, bad)))
+		give_up(2, "--api-prefix " + visible(a.prefix, /*lines=*/false) + " is no path like /kvrun");
+	return prefix;
+}
+
 serve::Defaults defaults_of(const ServeArgs& a) {
 	serve::Defaults d(a.kv);
 	static_cast<kvrun::Sampling&>(d.sampling) = a.sampling;
@@ -129,6 +138,9 @@ void add_server_options(Command& c, ServeArgs& a) {
 	    ->group(group);
 	add_text(c, "--unix", a.unix_path, kFile,
 	         "listen on a socket of this name in the file system, for its owner alone, and on no port")
+	    ->group(group);
+	add_text(c, "--api-prefix", a.prefix, "PATH",
+	         "put all paths below this one, like /kvrun, behind a proxy that passes it on; the page is then there, too")
 	    ->group(group);
 	add_text(
 	    c, "--api-key", a.key, "KEY",
