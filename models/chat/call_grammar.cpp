@@ -2,6 +2,7 @@
 #include "models/chat/call_grammar.h"
 #include "engine/core/error.h"
 #include "models/grammar/schema.h"
+#include "models/grammar/schema_merge.h"
 #include <algorithm>
 
 namespace kvrun {
@@ -141,9 +142,16 @@ class Writer {
 		const Json& f = t["function"];
 		return f.contains("strict") && f["strict"] == Json(true);
 	}
+	// A function that names no parameters has none, although a schema without properties allows every object.
 	static Json parameters(const Json& t) {
 		const Json& f = t["function"];
-		return f.contains("parameters") && f["parameters"].is_object() ? f["parameters"] : Json{{"type", "object"}};
+		Json out = f.contains("parameters") && f["parameters"].is_object() ? f["parameters"] : Json::object();
+		const bool none = std::ranges::all_of(out.items(), [](const auto& i) {
+			if (i.key() == "type") return i.value() == Json("object");
+			return is_annotation(i.key()) || ((i.key() == "properties" || i.key() == "required") && i.value().empty());
+		});
+		if (none) out["type"] = "object", out["additionalProperties"] = false;
+		return out;
 	}
 	static std::string where(const Json& t) { return "/tools/" + name(t) + "/parameters"; }
 

@@ -9,6 +9,7 @@
 #include "models/grammar/schema_apart.h"
 #include "models/grammar/schema_keywords.h"
 #include "models/grammar/schema_merge.h"
+#include "models/grammar/schema_patterns.h"
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -24,12 +25,6 @@ constexpr size_t kMostEnum = 10'000;
 constexpr double kMostNumber = 1e15; // largest limit of numbers: beyond it doubles have no fractions
 constexpr int64_t kMostInteger = 999'999'999'999'999'999;
 constexpr const char* kKnown[] = {"type", "enum", "const", "anyOf", "oneOf", "allOf", "$ref"};
-
-std::string escaped(std::string key) { // for a JSON pointer
-	for (size_t at = 0; (at = key.find_first_of("~/", at)) != key.npos; at += 2)
-		key.replace(at, 1, key[at] == '~' ? "~0" : "~1");
-	return key;
-}
 
 class Writer {
  public:
@@ -63,7 +58,7 @@ class Writer {
 			const std::string& key = item.key();
 			const auto known = [&](const auto& k) { return key == k.first; };
 			if (is_annotation(key) || std::ranges::count(kKnown, key) || std::ranges::any_of(kTypeOf, known)) continue;
-			refuse_schema(at + "/" + escaped(key), one_line(key, 40) + " is not supported");
+			refuse_schema(at + "/" + escaped_key(key), one_line(key, 40) + " is not supported");
 		}
 		if (const Json* u = find(s, "uniqueItems"); u && *u != Json(false))
 			refuse_schema(at + "/uniqueItems", "uniqueItems is not supported");
@@ -432,16 +427,30 @@ class Writer {
 		bool required;
 	};
 
-	std::vector<Property> read_properties(const Json& s, const std::string& at, const Json* additional) {
-		std::vector<Property> out;
+	static std::vector<std::string> required_names(const Json& s, const std::string& at) {
 		std::vector<std::string> names;
-		if (const Json* r = find(s, "required")) {
-			if (!r->is_array()) refuse_schema(at + "/required", "it is not an array of names");
-			for (const Json& n : *r) {
-				if (!n.is_string()) refuse_schema(at + "/required", "it is not an array of names");
-				if (!std::ranges::count(names, n.get<std::string>())) names.push_back(n.get<std::string>());
-			}
+		const Json* r = find(s, "required");
+		if (!r) return names;
+		if (!r->is_array()) refuse_schema(at + "/required", "it is not an array of names");
+		for (const Json& n : *r) {
+			if (!n.is_string()) refuse_schema(at + "/required", "it is not an array of names");
+			if (!std::ranges::count(names, n.get<std::string>())) names.push_back(n.get<std::string>());
 		}
+		return names;
+	}
+
+	static NamePatterns read_patterns(const Json& s, const std::string& at) {
+		std::vector<std::string> names = required_names(s, at);
+		if (const Json* p = find(s, "properties"); p && p->is_object())
+			for (const auto& item : p->items())
+				if (!std::ranges::count(names, item.key())) names.push_back(item.key());
+		return NamePatterns(find(s, "patternProperties"), names, at);
+	}
+
+	std::vector<Property> read_properties(const Json& s, const std::string& at, const Json* additional,
+	                                      const NamePatterns& patterns) {
+		std::vector<Property> out;
+		const std::vector<std::string> names = required_names(s, at);
 		std::map<std::string, bool> wanted;
 		for (const std::string& n : names) wanted[n] = true;
 		if (const Json* p = find(s, "properties")) {
@@ -454,6 +463,10 @@ class Writer {
 		}
 		for (const std::string& n : names) {
 			if (!wanted.contains(n)) continue;
+			if (!patterns.schemas_of(n).empty()) {
+				out.push_back({n, nullptr, true});
+				continue;
+			}
 			if (additional && *additional == Json(false))
 				refuse_schema(at + "/required",
 				              "'" + one_line(n, 40) + "' is required, but additionalProperties forbids it");
@@ -464,19 +477,32 @@ class Writer {
 
 	ExprId object(const Json& s, const std::string& at, int depth) {
 		const Json* additional = find(s, "additionalProperties");
-		const std::vector<Property> list = read_properties(s, at, additional);
+		const NamePatterns patterns = read_patterns(s, at);
+		const std::vector<Property> list = read_properties(s, at, additional, patterns);
 		const auto [least, most] = counts(s, "minProperties", "maxProperties", at);
 		const Json* given = find(s, "properties");
-		const bool open = additional ? *additional != Json(false) : !given || given->empty();
+		std::vector<ExprId> matching; // properties whose names match a pattern
+		for (const NamePatterns::One& p : patterns.all()) {
+			if (p.any() || *p.schema == Json(false)) continue; // else a name could come twice
+			if (json_.dialect().bare_keys) refuse_schema(p.at, "it is not supported in this form of calls");
+			matching.push_back(
+			    json_.member(quoted(pattern_text(rules_, json_, p.pattern)), schema(*p.schema, p.at, depth + 1)));
+		}
+		// with patterns there are no others: a grammar does not have the names that match none
+		const bool open = !patterns.all().empty() ? !matching.empty()
+		                  : additional            ? *additional != Json(false)
+		                                          : !given || given->empty();
 		const auto required = uint32_t(std::ranges::count_if(list, &Property::required));
 		const bool limited = least > required || (most != kNoLimit && (open || most < list.size()));
 		if (limited && !list.empty())
 			refuse_schema(at + (s.contains("minProperties") ? "/minProperties" : "/maxProperties"),
 			              "a number of properties beside names of them is not supported");
 		if (limited && !open) refuse_schema(at, "it asks for properties that it forbids");
-		if (list.empty() && open && !limited && !additional) return json_.any_object();
+		if (list.empty() && open && !limited && !additional && matching.empty()) return json_.any_object();
 		ExprId more = 0; // a property that the schema does not name
-		if (open) {
+		if (!matching.empty()) {
+			more = rules_.choice(std::move(matching));
+		} else if (open) {
 			std::vector<std::string> names;
 			for (const Property& p : list) names.push_back(p.name);
 			if (given)
@@ -490,8 +516,13 @@ class Writer {
 		}
 		std::vector<JsonText::Member> members;
 		for (const Property& p : list) {
-			const ExprId value =
-			    p.schema ? schema(*p.schema, at + "/properties/" + escaped(p.name), depth + 1) : json_.value();
+			const std::string where = at + "/properties/" + escaped_key(p.name);
+			Json all = patterns.schemas_of(p.name);
+			if (!p.required && std::ranges::count(all, Json(false))) continue;
+			if (p.schema && !all.empty()) all.push_back(*p.schema);
+			const ExprId value = !all.empty() ? schema({{"allOf", std::move(all)}}, where, depth + 1)
+			                     : p.schema   ? schema(*p.schema, where, depth + 1)
+			                                  : json_.value();
 			members.push_back({json_.member(json_.key(p.name), value), p.required});
 		}
 		ExprId tail = open ? rules_.repeat(json_.comma(more), 0, most == kNoLimit || limited ? kNoLimit : most)

@@ -10,17 +10,36 @@ inline constexpr const char* kTypes[] = {"object", "array", "string", "number", 
 
 // Keywords that imply a type if "type" is missing.
 inline constexpr std::pair<const char*, const char*> kTypeOf[] = {
-    {"properties", "object"},       {"required", "object"},         {"additionalProperties", "object"},
-    {"minProperties", "object"},    {"maxProperties", "object"},    {"items", "array"},
-    {"prefixItems", "array"},       {"minItems", "array"},          {"maxItems", "array"},
-    {"minLength", "string"},        {"maxLength", "string"},        {"pattern", "string"},
-    {"format", "string"},           {"minimum", "number"},          {"maximum", "number"},
-    {"exclusiveMinimum", "number"}, {"exclusiveMaximum", "number"}, {"uniqueItems", "array"},
+    {"patternProperties", "object"},
+    {"properties", "object"},
+    {"required", "object"},
+    {"additionalProperties", "object"},
+    {"minProperties", "object"},
+    {"maxProperties", "object"},
+    {"items", "array"},
+    {"prefixItems", "array"},
+    {"minItems", "array"},
+    {"maxItems", "array"},
+    {"minLength", "string"},
+    {"maxLength", "string"},
+    {"pattern", "string"},
+    {"format", "string"},
+    {"minimum", "number"},
+    {"maximum", "number"},
+    {"exclusiveMinimum", "number"},
+    {"exclusiveMaximum", "number"},
+    {"uniqueItems", "array"},
 };
 
 inline const Json* find(const Json& s, const char* key) {
 	const auto at = s.find(key);
 	return at == s.end() ? nullptr : &*at;
+}
+
+inline std::string escaped_key(std::string key) { // for a JSON pointer
+	for (size_t at = 0; (at = key.find_first_of("~/", at)) != key.npos; at += 2)
+		key.replace(at, 1, key[at] == '~' ? "~0" : "~1");
+	return key;
 }
 
 inline std::string type_of(const Json& v) {

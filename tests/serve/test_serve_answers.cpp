@@ -266,7 +266,6 @@ TEST_CASE("serve: keywords of schemas that cannot be enforced are left out, othe
 	      R"(not {"properties":{"a":{}}})");
 	CHECK(left_out(R"({"allOf": [{"uniqueItems": true}]})", "#/uniqueItems: uniqueItems is not supported") ==
 	      R"(uniqueItems {"allOf":[{}]})");
-	CHECK(left_out(R"({"patternProperties": {}})", "#/patternProperties: x") == "patternProperties {}");
 	CHECK(left_out(R"({"patternProperties": {"a": {}}})", "#/patternProperties: x").starts_with(" "));
 	CHECK(left_out(R"({"type": "x"})", "#/type: x").starts_with(" "));
 	CHECK(left_out(R"({"format": "email", "minLength": 1})", "#: two of pattern, format and lengths together") ==

@@ -36,10 +36,7 @@ Json* at_pointer(Json& schema, const std::string& pointer) {
 	} catch (const Json::exception&) { return nullptr; }
 }
 
-bool may_go(const std::string& keyword, const Json* value) {
-	if (keyword == "patternProperties") return value && value->empty();
-	return std::ranges::count(kLimits, keyword) > 0;
-}
+bool may_go(const std::string& keyword) { return std::ranges::count(kLimits, keyword) > 0; }
 
 } // namespace
 
@@ -61,8 +58,8 @@ std::string leave_out(Json& schema, const std::string& message) {
 	const std::string keyword = pointer.substr(slash + 1);
 	Json* parent = at_pointer(schema, pointer.substr(0, slash));
 	if (!parent || !parent->is_object() || !parent->contains(keyword)) // of a schema that was merged into another
-		return may_go(keyword, nullptr) && erase_everywhere(schema, keyword) ? keyword : "";
-	if (!may_go(keyword, &(*parent)[keyword])) return {};
+		return may_go(keyword) && erase_everywhere(schema, keyword) ? keyword : "";
+	if (!may_go(keyword)) return {};
 	parent->erase(keyword);
 	return keyword;
 }
