@@ -157,13 +157,13 @@ class Writer {
 
 	// The result of add(). If the schema is not supported and the function is not strict, the result of without().
 	template <class F, class G> ExprId supported(const Json& t, F add, G without) {
-		if (!is_strict(t)) {
-			try {
-				Rules trial;
-				add(trial);
-			} catch (const Error&) { return without(); }
-		}
-		return add(rules_);
+		if (is_strict(t)) return add(rules_, LeftOut());
+		const LeftOut quiet = [](const std::string&) {};
+		try {
+			Rules trial;
+			add(trial, quiet);
+		} catch (const Error&) { return without(); }
+		return add(rules_, quiet);
 	}
 
 	ExprId arguments(const Json& t, JsonText& json) {
@@ -171,7 +171,7 @@ class Writer {
 		if (!schema.contains("type") && !schema.contains("$ref") && !schema.contains("anyOf"))
 			schema["type"] = "object";
 		return supported(
-		    t, [&](Rules& r) { return add_schema(r, schema, where(t), schema, json.dialect()); },
+		    t, [&](Rules& r, const LeftOut& l) { return add_schema(r, schema, where(t), schema, json.dialect(), l); },
 		    [&] { return json.any_object(); });
 	}
 
@@ -202,7 +202,10 @@ class Writer {
 	ExprId value(const Json& t, const Argument& a, const Dialect& d) {
 		const Json whole = parameters(t);
 		return supported(
-		    t, [&](Rules& r) { return add_schema(r, a.schema, where(t) + "/properties/" + a.name, whole, d); },
+		    t,
+		    [&](Rules& r, const LeftOut& l) {
+			    return add_schema(r, a.schema, where(t) + "/properties/" + a.name, whole, d, l);
+		    },
 		    [&] {
 			    JsonText any(rules_, d);
 			    return *d.open ? any.value() : any.string();

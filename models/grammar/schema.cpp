@@ -28,7 +28,8 @@ constexpr const char* kKnown[] = {"type", "enum", "const", "anyOf", "oneOf", "al
 
 class Writer {
  public:
-	Writer(Rules& r, const Json& root, const Dialect& d) : rules_(r), json_(r, d), root_(root) {}
+	Writer(Rules& r, const Json& root, const Dialect& d, const LeftOut& left_out)
+	    : rules_(r), json_(r, d), root_(root), left_out_(left_out) {}
 
 	ExprId schema(const Json& s, const std::string& at, int depth = 0) {
 		if (depth > kDeepestSchemas)
@@ -38,6 +39,11 @@ class Writer {
 		if (s == Json(true)) return json_.value();
 		if (s == Json(false)) refuse_schema(at, "no value is valid (false)");
 		if (!s.is_object()) refuse_schema(at, "it is not an object, true or false");
+		if (left_out_ && std::ranges::any_of(s.items(), [](const auto& i) { return is_limit(i.key(), i.value()); })) {
+			Json kept = s;
+			take_limits(kept, at);
+			return schema(kept, at, depth);
+		}
 		check_keywords(s, at);
 		if (const Json* ref = find(s, "$ref"); ref && is_alone(s, "$ref")) return rule_of(*ref, at, depth);
 		if (s.contains("$ref") || s.contains("allOf")) return merged(s, at, depth);
@@ -51,6 +57,22 @@ class Writer {
 	// Whether the schema has only annotations beside a keyword.
 	static bool is_alone(const Json& s, const char* key) {
 		return std::ranges::all_of(s.items(), [&](const auto& i) { return i.key() == key || is_annotation(i.key()); });
+	}
+
+	// For a keyword that only limits values further: it is not in the grammar.
+	void leave_out(const std::string& at, const std::string& why) const {
+		if (!left_out_) refuse_schema(at, why);
+		left_out_(schema_fault(at, why));
+	}
+	static bool is_limit(const std::string& key, const Json& value) {
+		return std::ranges::count(kNotEnforced, key) > 0 && !(key == "uniqueItems" && value == Json(false));
+	}
+	// Takes the keywords that are never enforced out of the schema.
+	void take_limits(Json& s, const std::string& at) const {
+		std::vector<std::string> found;
+		for (const auto& item : s.items())
+			if (is_limit(item.key(), item.value())) found.push_back(item.key());
+		for (const std::string& key : found) leave_out(at + "/" + key, key + " is not supported"), s.erase(key);
 	}
 
 	static void check_keywords(const Json& s, const std::string& at) {
@@ -73,7 +95,7 @@ class Writer {
 		const Json* found = &root_;
 		for (size_t from = 2; from <= text->size();) {
 			const size_t to = std::min(text->find('/', from), text->size());
-			std::string key = decoded(text->substr(from, to - from));
+			std::string key = decoded_key(text->substr(from, to - from));
 			from = to + 1;
 			if (found->is_object() && found->contains(key)) {
 				found = &(*found)[key];
@@ -88,20 +110,6 @@ class Writer {
 		}
 		return *found;
 	}
-	static std::string decoded(const std::string& s) { // ~1, ~0 and %2F
-		std::string out;
-		for (size_t i = 0; i < s.size(); ++i) {
-			if (s[i] == '~' && i + 1 < s.size() && (s[i + 1] == '0' || s[i + 1] == '1'))
-				out += s[++i] == '0' ? '~' : '/';
-			else if (int c = 0;
-			         s[i] == '%' && i + 2 < s.size() && std::from_chars(&s[i + 1], &s[i + 3], c, 16).ptr == &s[i + 3])
-				out += char(c), i += 2;
-			else
-				out += s[i];
-		}
-		return out;
-	}
-
 	const Json& resolved(const Json& s, const std::string& at) {
 		const Json* out = &s;
 		for (int i = 0; i < 16 && out->is_object() && out->contains("$ref"); ++i) out = &target((*out)["$ref"], at);
@@ -140,6 +148,7 @@ class Writer {
 			if (!part.is_object()) return schema(part, at, depth + 1);
 			Json one = part;
 			for (const char* name : {"$defs", "definitions"}) one.erase(name);
+			if (left_out_) take_limits(one, at);
 			check_keywords(one, at);
 			rest = merge_schemas(rest, one, at);
 		}
@@ -228,7 +237,8 @@ class Writer {
 				                                              : v < want;
 				if (!good) return false;
 			} else if (v.is_object() || v.is_array() || v.is_string()) {
-				refuse_schema(where, one_line(key, 40) + " beside enum or const is not supported");
+				const std::string why = one_line(key, 40) + " beside enum or const is not supported";
+				key == "pattern" || key == "format" ? leave_out(where, why) : refuse_schema(where, why);
 			}
 		}
 		return true;
@@ -305,25 +315,33 @@ class Writer {
 		return rules_.sequence({rules_.text(json_.dialect().open), inside, rules_.text(json_.dialect().close)});
 	}
 
+	std::string_view known_format(const Json& format, const std::string& at) const { // empty: it is left out
+		const std::string* text = format.get_ptr<const std::string*>();
+		const std::string_view f = text ? format_pattern(*text) : "";
+		if (f.empty())
+			leave_out(at + "/format",
+			          "the format " + one_line(format.dump(), 40) + " is not supported; " + format_names() + " are");
+		return f;
+	}
+
 	ExprId string(const Json& s, const std::string& at) {
 		const Json *pattern = find(s, "pattern"), *format = find(s, "format");
 		const bool length = s.contains("minLength") || s.contains("maxLength");
-		if (int(pattern != nullptr) + int(format != nullptr) + int(length) > 1)
-			refuse_schema(at, "two of pattern, format and lengths together are not supported");
+		const std::string why = "two of pattern, format and lengths together are not supported";
+		const auto alone = [&](ExprId text) {
+			if (length) leave_out(at + (s.contains("minLength") ? "/minLength" : "/maxLength"), why);
+			return quoted(text);
+		};
+		if (const std::string_view f = format ? known_format(*format, at) : ""; !f.empty()) {
+			if (pattern) leave_out(at + "/pattern", why);
+			return alone(pattern_text(rules_, json_, f));
+		}
 		if (pattern) {
 			const std::string* text = pattern->get_ptr<const std::string*>();
 			if (!text) refuse_schema(at + "/pattern", "it is not a text");
 			try {
-				return quoted(pattern_text(rules_, json_, *text));
-			} catch (const Error& e) { refuse_schema(at + "/pattern", e.what()); }
-		}
-		if (format) {
-			const std::string* text = format->get_ptr<const std::string*>();
-			const std::string_view f = text ? format_pattern(*text) : "";
-			if (f.empty())
-				refuse_schema(at + "/format", "the format " + one_line(format->dump(), 40) + " is not supported; " +
-				                                  format_names() + " are");
-			return quoted(pattern_text(rules_, json_, f));
+				return alone(pattern_text(rules_, json_, *text));
+			} catch (const Error& e) { leave_out(at + "/pattern", e.what()); }
 		}
 		const auto [least, most] = counts(s, "minLength", "maxLength", at);
 		return json_.string(least, most);
@@ -479,7 +497,7 @@ class Writer {
 		const Json* additional = find(s, "additionalProperties");
 		const NamePatterns patterns = read_patterns(s, at);
 		const std::vector<Property> list = read_properties(s, at, additional, patterns);
-		const auto [least, most] = counts(s, "minProperties", "maxProperties", at);
+		auto [least, most] = counts(s, "minProperties", "maxProperties", at);
 		const Json* given = find(s, "properties");
 		std::vector<ExprId> matching; // properties whose names match a pattern
 		for (const NamePatterns::One& p : patterns.all()) {
@@ -493,10 +511,12 @@ class Writer {
 		                  : additional            ? *additional != Json(false)
 		                                          : !given || given->empty();
 		const auto required = uint32_t(std::ranges::count_if(list, &Property::required));
-		const bool limited = least > required || (most != kNoLimit && (open || most < list.size()));
-		if (limited && !list.empty())
-			refuse_schema(at + (s.contains("minProperties") ? "/minProperties" : "/maxProperties"),
-			              "a number of properties beside names of them is not supported");
+		bool limited = least > required || (most != kNoLimit && (open || most < list.size()));
+		if (limited && !list.empty()) {
+			leave_out(at + (s.contains("minProperties") ? "/minProperties" : "/maxProperties"),
+			          "a number of properties beside names of them is not supported");
+			limited = false, least = 0, most = kNoLimit;
+		}
 		if (limited && !open) refuse_schema(at, "it asks for properties that it forbids");
 		if (list.empty() && open && !limited && !additional && matching.empty()) return json_.any_object();
 		ExprId more = 0; // a property that the schema does not name
@@ -544,16 +564,20 @@ class Writer {
 	Rules& rules_;
 	JsonText json_;
 	const Json& root_;
+	const LeftOut& left_out_;
 	std::map<std::string, RuleId> rule_of_text_;
 	size_t n_schemas_ = 0, merged_bytes_ = 0;
 };
 
 } // namespace
 
-ExprId add_schema(Rules& r, const Json& schema) { return Writer(r, schema, kJsonDialect).schema(schema, ""); }
+ExprId add_schema(Rules& r, const Json& schema, const LeftOut& left_out) {
+	return Writer(r, schema, kJsonDialect, left_out).schema(schema, "");
+}
 
-ExprId add_schema(Rules& r, const Json& part, const std::string& pointer, const Json& whole, const Dialect& d) {
-	return Writer(r, whole, d).schema(part, pointer);
+ExprId add_schema(Rules& r, const Json& part, const std::string& pointer, const Json& whole, const Dialect& d,
+                  const LeftOut& left_out) {
+	return Writer(r, whole, d, left_out).schema(part, pointer);
 }
 
 Rules schema_grammar(std::string_view text) {

@@ -91,8 +91,12 @@ void merge_arrays(Json& out, const Json& a, const Json& b) {
 
 } // namespace
 
+std::string schema_fault(const std::string& pointer, const std::string& what) {
+	return "the JSON schema at #" + one_line(pointer, 200) + ": " + what;
+}
+
 void refuse_schema(const std::string& pointer, const std::string& what) {
-	fail(Code::Unsupported, "the JSON schema at #{}: {}", one_line(pointer, 200), what);
+	fail(Code::Unsupported, "{}", schema_fault(pointer, what));
 }
 
 bool is_annotation(const std::string& k) {

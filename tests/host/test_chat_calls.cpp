@@ -329,6 +329,21 @@ TEST_CASE(
 		add_calls(r, {f, tools, true, [](std::string_view s) { return std::string(s); }});
 	};
 	CHECK_NOTHROW(make());
+	const auto takes = [&](const std::string& arguments) {
+		Rules r;
+		const ExprId e = add_calls(r, {f, tools, true, [](std::string_view s) { return std::string(s); }});
+		r.set_root(r.add_rule("root"));
+		r.set_body(r.root(), e);
+		Matcher m(std::make_shared<Grammar>(r, bytes()));
+		for (const char c : "<tool_call>\n{\"name\": \"f\", \"arguments\": " + arguments + "}\n</tool_call>")
+			if (!m.accept(uint8_t(c))) return false;
+		return m.may_end();
+	};
+	tools[0]["function"]["parameters"] =
+	    Json::parse(R"({"type": "object", "properties": {"a": {"type": "integer", "multipleOf": 2}}})");
+	CHECK(takes("{\"a\": 3}")); // what is said beside it holds
+	CHECK(!takes("{\"a\": \"\"}"));
+	tools[0]["function"]["parameters"] = Json::parse(R"({"type": "object", "not": {}})");
 	tools[0]["function"]["strict"] = true;
 	CHECK_THROWS_WITH_AS(make(), doctest::Contains("/tools/f/parameters/not"), Error);
 }

@@ -260,6 +260,54 @@ TEST_CASE("schema: texts that are values, and texts that are not") {
 	}
 }
 
+TEST_CASE("schema: keywords that only limit values further can be left out, others cannot") {
+	struct Loose {
+		const char* schema;
+		std::vector<std::string> left, good, bad;
+	};
+	const Loose rows[] = {
+	    {R"({"properties": {"a/b": {"type": "integer", "not": {}, "multipleOf": 2}}, "required": ["a/b"]})",
+	     {"#/properties/a~1b/not: not is not supported", "#/properties/a~1b/multipleOf"},
+	     {"{\"a/b\":3}"},
+	     {"{\"a/b\":\"\"}"}},
+	    {R"({"allOf": [{"uniqueItems": true}, {"type": "array", "uniqueItems": false}]})",
+	     {"#/uniqueItems"},
+	     {"[1,1]"},
+	     {"1"}},
+	    {R"({"$ref": "#/$defs/x", "$defs": {"x": {"type": "null", "if": {}, "then": {}}}})",
+	     {"#/$defs/x/if", "#/$defs/x/then"},
+	     {"null"},
+	     {"1"}},
+	    {R"({"format": "phone", "pattern": "^a$"})", {"#/format: the format"}, {"\"a\""}, {"\"b\""}},
+	    {R"({"format": "date", "pattern": "^a$", "minLength": 50})",
+	     {"#/pattern: two of", "#/minLength"},
+	     {"\"2024-02-28\""},
+	     {"\"a\""}},
+	    {R"({"pattern": "(?=a)b", "maxLength": 1})", {"#/pattern: the pattern"}, {"\"b\""}, {"\"bb\""}},
+	    {R"({"enum": ["a", "b"], "pattern": "a"})",
+	     {"#/pattern: pattern beside enum", "#/pattern"},
+	     {"\"b\""},
+	     {"\"c\""}},
+	    {R"({"properties": {"a": {"type": "null"}}, "minProperties": 1})", {"#/minProperties"}, {"{}"}, {"{\"b\":1}"}},
+	};
+	for (const Loose& row : rows) {
+		INFO(row.schema);
+		std::vector<std::string> told;
+		Rules r;
+		r.set_root(r.add_rule("root"));
+		r.set_body(r.root(), add_schema(r, nlohmann::ordered_json::parse(row.schema),
+		                                [&](const std::string& line) { told.push_back(line); }));
+		const auto g = std::make_shared<Grammar>(r, bytes());
+		for (const std::string& t : row.good) CHECK_MESSAGE(takes(g, t), t);
+		for (const std::string& t : row.bad) CHECK_MESSAGE(!takes(g, t), t);
+		REQUIRE(told.size() == row.left.size());
+		for (size_t i = 0; i < told.size(); ++i)
+			CHECK_MESSAGE(told[i].starts_with("the JSON schema at " + row.left[i]), told[i]);
+	}
+	Rules r;
+	CHECK_THROWS_AS(add_schema(r, {{"type", "strin"}}, [](const std::string&) {}), Error);
+}
+
 TEST_CASE("schema: what is not supported is refused by its name and place") {
 	for (const Refused& r : kRefused) {
 		INFO(r.schema);

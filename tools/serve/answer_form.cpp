@@ -1,6 +1,5 @@
 // The form that a request demands of an answer.
 #include "tools/serve/answer_form.h"
-#include "tools/serve/loose_schema.h"
 #include "tools/serve/requests.h"
 #include <algorithm>
 
@@ -181,7 +180,13 @@ Grammar Grammars::get(const AnswerForm& form, const ChatPrompt* prompt) {
 	o.gbnf = or_null(form.gbnf), o.json_schema = or_null(form.schema), o.tool_choice = or_null(form.tool_choice);
 	o.one_call = form.one_call;
 	const char* field = form.field ? form.field : "tools";
-	known_.emplace_front(key, loose_grammar(model_, o, prompt, field, rules_));
+	if (!rules_.strict) {
+		o.payload = const_cast<Rules*>(&rules_);
+		o.on_left_out = [](const char* line, void* rules) {
+			static_cast<const Rules*>(rules)->ignored(std::string("a keyword is not enforced: ") + line);
+		};
+	}
+	known_.emplace_front(key, model_.new_grammar(o, prompt, field));
 	if (known_.size() > kMost) known_.pop_back();
 	return known_.front().second;
 }
