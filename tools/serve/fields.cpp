@@ -15,8 +15,8 @@ static constexpr const char* kHarmless[] = {
     // Anthropic's: what clients do when a conversation grows, speed, servers of tools
     "context_management", "mcp_servers", "speed",
     // other servers: names, queue priority, extra output about an answer
-    "cache_reuse", "id_slot", "keep_alive", "min_keep", "n_indent", "n_keep", "priority", "request_id",
-    "return_progress", "t_max_prompt_ms", "timings_per_token",
+    "cache_reuse", "id_slot", "keep_alive", "min_keep", "n_keep", "priority", "request_id", "return_progress",
+    "t_max_prompt_ms", "timings_per_token",
     // for beam search, which is refused
     "early_stopping", "length_penalty"};
 
@@ -76,11 +76,13 @@ void Fields::check_unknown(std::span<const char* const> harmless, const Rules& r
 	}
 }
 
-std::optional<double> Fields::number(const char* name, double lowest, double highest) const {
+std::optional<double> Fields::number(const char* name, double lowest, double highest,
+                                     std::optional<double> said) const {
 	const Json* v = find(name);
 	if (!v) return {};
 	const double x = v->is_number() ? v->get<double>() : NAN;
-	if (!(x >= lowest && x <= highest)) refuse(name, "a number from " + dump(lowest) + " to " + dump(highest));
+	if (!(x >= lowest && x <= highest))
+		refuse(name, "a number from " + dump(said.value_or(lowest)) + " to " + dump(highest));
 	return x;
 }
 

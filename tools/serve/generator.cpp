@@ -22,8 +22,9 @@ struct Generator::Active final : AnswerCallbacks {
 	kvrun_status status = KVRUN_OK;              // result of the answer
 	std::string message;                         // message of the status
 	bool cancelled = false;                      // its client had disconnected
-	bool late = false;                           // it was ended by its limit of time
+	bool over = false;                           // it was ended here, by its limit of time or of indentation
 	bool has_line = false;                       // the answer has a line break
+	std::optional<uint32_t> indent;              // of the line that begins, while there is only white space in it
 	std::chrono::steady_clock::time_point began; // when its first token was there
 	Ended ended;
 
@@ -45,7 +46,25 @@ struct Generator::Active final : AnswerCallbacks {
 		return most > 0 && has_line && std::chrono::duration<double, std::milli>(now - began).count() > most;
 	}
 
+	// The bytes of a piece before a line that begins too far to the left, or all.
+	size_t indented(std::string_view piece) {
+		for (size_t i = 0; job.sampling.indent && i < piece.size(); ++i) {
+			if (piece[i] == '\n') {
+				indent = 0;
+			} else if (indent && (piece[i] == ' ' || piece[i] == '\t')) {
+				++*indent;
+			} else if (indent) {
+				if (*indent < job.sampling.indent) return i;
+				indent.reset();
+			}
+		}
+		return piece.size();
+	}
+
 	bool token(uint32_t token, std::string_view piece) override {
+		const size_t kept = indented(piece);
+		over |= kept < piece.size();
+		piece = piece.substr(0, kept);
 		tokens += token != KVRUN_NO_TOKEN;
 		if (token != KVRUN_NO_TOKEN && tokens > job.tokens_passed_on) {
 			job.listener->chosen(token);
@@ -57,8 +76,8 @@ struct Generator::Active final : AnswerCallbacks {
 		const size_t fresh = generated - std::min(generated, job.passed_on);
 		if (fresh) job.listener->piece(piece.substr(piece.size() - std::min(piece.size(), fresh)));
 		job.passed_on = std::max(job.passed_on, generated);
-		late |= is_late(piece);
-		return !late && !job.listener->gone();
+		over |= is_late(piece);
+		return !over && !job.listener->gone();
 	}
 	bool logits(std::span<float> all) override {
 		if (probs) probs->look(all);
@@ -355,7 +374,7 @@ void Generator::finish(std::unique_ptr<Active> a, bool shared) {
 	const bool repeatable = job.passed_on == 0 || a->fresh;
 	if (a->status == KVRUN_ENOMEM && shared && repeatable) return begin_again(*a);
 	wait_for_memory_ = false;
-	if (a->late && a->status == KVRUN_EUSER && !a->cancelled)
+	if (a->over && a->status == KVRUN_EUSER && !a->cancelled)
 		a->status = KVRUN_OK, ended.result.reason = KVRUN_STOP_LENGTH;
 	// nothing can free memory: the text so far is the answer
 	const bool full = a->status == KVRUN_ENOMEM && job.passed_on;

@@ -16,7 +16,8 @@ struct Sampling : kvrun::Sampling { // the fields of kvrun_generate_options that
 	bool special = false, ignore_eos = false;
 	std::optional<uint32_t> logprobs; // number of alternatives per token; nullopt if not requested
 	uint32_t draft_max = UINT32_MAX;  // most draft tokens per step, if the server drafts
-	double most_ms = 0;               // time of the answer after which it ends behind a whole line; 0 or less: no limit
+	uint32_t indent = 0; // a line that begins with fewer spaces and tabs ends the answer before it; 0: none does
+	double most_ms = 0;  // time of the answer after which it ends behind a whole line; 0 or less: no limit
 };
 
 struct Ended { // result of an answer

@@ -210,7 +210,7 @@ void read_sampling(const Fields& f, Sampling& s, const Rules& rules) {
 	for (const SamplingOption& o : sampling_options()) {
 		if (const auto* real = std::get_if<double kvrun::Sampling::*>(&o.at)) {
 			double& to = s.**real;
-			to = std::max(o.lowest, f.number(o.field, lowest_of(o), o.highest).value_or(to));
+			to = std::max(o.lowest, f.number(o.field, lowest_of(o), o.highest, o.lowest).value_or(to));
 		} else {
 			int64_t& to = s.*std::get<int64_t kvrun::Sampling::*>(o.at);
 			const std::optional<int64_t> given = f.integer(o.field, int64_t(lowest_of(o)), int64_t(o.highest));
@@ -251,6 +251,7 @@ GenerationRequest common_fields(const Fields& f, const Defaults& d) {
 	const std::optional<int64_t> seed = f.integer("seed", INT64_MIN, INT64_MAX);
 	const bool any = seed == -1 || seed == int64_t(UINT32_MAX); // llama.cpp's words for a random one
 	s.seed = seed && !any ? uint64_t(*seed) : !any && d.seed ? *d.seed : std::random_device()();
+	s.indent = uint32_t(f.integer("n_indent", 0, UINT32_MAX).value_or(0));
 	s.most_ms = double(f.integer("t_max_predict_ms", -1, INT64_MAX).value_or(0));
 	read_bias(f, r);
 	if (const Json* stop = f.find("stop"); stop && *stop != Json("")) s.stops = short_texts(f, "stop", kMaxStops);
@@ -317,7 +318,7 @@ ChatRequest chat_request(const Json& j, const Defaults& d) {
 	const Fields f(j);
 	ChatRequest r{common_fields(f, d), {}};
 	const Json messages = read_messages(f);
-	r.form = read_answer_form(f, /*chat=*/true);
+	r.form = read_answer_form(f, /*chat=*/true, d);
 	r.prompt.tools = read_tools(f, r.form, d);
 	r.prompt.variables = template_variables(f, d);
 	read_end(f, messages, r.prompt);
@@ -337,7 +338,7 @@ static void read_completion_logprobs(const Fields& f, Sampling& s) {
 CompletionRequest completion_request(const Json& j, const Defaults& d) {
 	const Fields f(j);
 	CompletionRequest r{common_fields(f, d), {}, {}};
-	r.form = read_answer_form(f, /*chat=*/false);
+	r.form = read_answer_form(f, /*chat=*/false, d);
 	refuse_unless_plain(f, "response_format", {{"type", "text"}});
 	r.prompts = text_prompts(f, "prompt", kMaxChoices / r.n);
 	if (r.prompts.size() > 1 && !r.session.empty())
@@ -361,7 +362,7 @@ CompletionRequest completion_request(const Json& j, const Defaults& d) {
 CompletionRequest native_request(const Json& j, const Defaults& d) {
 	const Fields f(j);
 	CompletionRequest r{common_fields(f, d), {}, {}};
-	r.form = read_answer_form(f, /*chat=*/false);
+	r.form = read_answer_form(f, /*chat=*/false, d);
 	r.prompts = text_prompts(f, "prompt", kMaxChoices);
 	if (r.prompts.size() > 1 || r.n > 1)
 		throw ApiError(400, "this route gives one answer to one prompt; /v1/completions gives several", "prompt");

@@ -102,6 +102,15 @@ void Router::slots(const HttpRequest&, std::shared_ptr<Responder> out) {
 	out->respond({200, dump(list)});
 }
 
+// llama.cpp's ?action=save, restore and erase.
+void Router::slot_action(const HttpRequest&, std::shared_ptr<Responder>) {
+	throw ApiError(
+	    400,
+	    "places have no caches of their own that could be saved or erased; a request with a session (a name) "
+	    "is kept in the folder of --sessions, and DELETE /sessions/NAME removes it",
+	    "", "unsupported_parameter");
+}
+
 void Router::sessions(const HttpRequest&, std::shared_ptr<Responder> out) {
 	Json list = Json::array();
 	for (const SessionStore::Kept& k : store_.list())
