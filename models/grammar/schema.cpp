@@ -458,11 +458,12 @@ class Writer {
 	}
 
 	static NamePatterns read_patterns(const Json& s, const std::string& at) {
+		const Json *patterns = find(s, "patternProperties"), *p = find(s, "properties");
+		if (!patterns) return {};
 		std::vector<std::string> names = required_names(s, at);
-		if (const Json* p = find(s, "properties"); p && p->is_object())
-			for (const auto& item : p->items())
-				if (!std::ranges::count(names, item.key())) names.push_back(item.key());
-		return NamePatterns(find(s, "patternProperties"), names, at);
+		if (p && p->is_object())
+			for (const auto& item : p->items()) names.push_back(item.key());
+		return NamePatterns(*patterns, std::move(names), at);
 	}
 
 	std::vector<Property> read_properties(const Json& s, const std::string& at, const Json* additional,

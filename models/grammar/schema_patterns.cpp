@@ -45,20 +45,21 @@ bool begin_apart(const std::string& a, const std::string& b) { return !a.starts_
 
 } // namespace
 
-NamePatterns::NamePatterns(const Json* keyword, const std::vector<std::string>& names, const std::string& at)
-    : names_(names) {
-	if (!keyword) return;
+NamePatterns::NamePatterns(const Json& keyword, std::vector<std::string> names, const std::string& at)
+    : names_(std::move(names)) {
+	std::ranges::sort(names_);
+	names_.erase(std::ranges::unique(names_).begin(), names_.end());
 	const std::string where = at + "/patternProperties";
-	if (!keyword->is_object()) refuse_schema(where, "it is not an object");
-	if (keyword->size() > kMostPatterns)
+	if (!keyword.is_object()) refuse_schema(where, "it is not an object");
+	if (keyword.size() > kMostPatterns)
 		refuse_schema(where, "it has more than " + std::to_string(kMostPatterns) + " patterns");
-	for (const auto& [pattern, schema] : keyword->items()) {
+	for (const auto& [pattern, schema] : keyword.items()) {
 		const std::string here = where + "/" + escaped_key(pattern);
 		for (const One& other : all_)
 			if (*other.schema != schema && !begin_apart(beginning(pattern), beginning(other.pattern)))
 				refuse_schema(here, "a name may also match the pattern " + other.pattern + ", which is not supported");
 		try {
-			all_.push_back({pattern, here, &schema, which_match(pattern, names)});
+			all_.push_back({pattern, here, &schema, which_match(pattern, names_)});
 		} catch (const Error& e) { refuse_schema(here, e.what()); }
 	}
 }
@@ -67,9 +68,10 @@ bool NamePatterns::One::any() const { return std::ranges::count(matches, true) >
 
 Json NamePatterns::schemas_of(const std::string& name) const {
 	Json out = Json::array();
-	const auto n = size_t(std::ranges::find(names_, name) - names_.begin());
+	const auto at = std::ranges::lower_bound(names_, name);
+	if (at == names_.end() || *at != name) return out;
 	for (const One& one : all_)
-		if (n < names_.size() && one.matches[n]) out.push_back(*one.schema);
+		if (one.matches[size_t(at - names_.begin())]) out.push_back(*one.schema);
 	return out;
 }
 

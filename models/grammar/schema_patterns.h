@@ -7,9 +7,10 @@ namespace kvrun::grammar {
 
 class NamePatterns {
  public:
-	// keyword: the value of patternProperties, which must outlive this; null: there is none. names: those that the
-	// schema says otherwise. Throws Error{Unsupported} or Error{Format} with the place of a bad pattern.
-	NamePatterns(const nlohmann::ordered_json* keyword, const std::vector<std::string>& names, const std::string& at);
+	NamePatterns() = default; // no patterns
+	// keyword: the value of patternProperties, which must outlive this. names: those that the schema says otherwise.
+	// Throws Error{Unsupported} or Error{Format} with the place of a bad pattern.
+	NamePatterns(const nlohmann::ordered_json& keyword, std::vector<std::string> names, const std::string& at);
 
 	struct One {
 		std::string pattern, at;
@@ -22,7 +23,7 @@ class NamePatterns {
 	nlohmann::ordered_json schemas_of(const std::string& name) const;
 
  private:
-	std::vector<std::string> names_;
+	std::vector<std::string> names_; // sorted
 	std::vector<One> all_;
 };
 
