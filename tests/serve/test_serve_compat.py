@@ -111,6 +111,19 @@ def native_form(s):
     full = s.post(NATIVE, {**body, "n_predict": -1, "response_fields": ["truncated", "stop_type"]}).json()
     equal("a full context", full, {"truncated": True, "stop_type": "limit"})
 
+    many = {**body, "prompt": ["Once", "Two", [5, 6]], "n": 2, "temperature": 1, "seed": 3,
+            "response_fields": ["index", "prompt", "content", "generation_settings/seed"]}
+    r = s.post(NATIVE, many).json()
+    equal("several prompts", [(x["index"], x["generation_settings/seed"]) for x in r],
+          [(i, 3 + i % 2) for i in range(6)])
+    check("their prompts", r[0]["prompt"].endswith("Once") and r[3]["prompt"].endswith("Two"), r)
+    one = s.post(NATIVE, {**many, "prompt": "Two", "n": 1, "seed": 4}).json()
+    equal("an answer does not depend on the others", one["content"], r[3]["content"])
+    events = [json.loads(e[6:]) for e in s.post(NATIVE, {**many, "stream": True, "response_fields": []})
+              .body.decode().split("\n\n") if e]
+    equal("one stream of them", ["".join(e["content"] for e in events if e["index"] == i) for i in range(6)],
+          [x["content"] for x in r])
+
     def settings(**more):
         return s.post(NATIVE, {**body, "n_predict": 1, **more}).json()["generation_settings"]
     for seed in (-1, 2**32 - 1):

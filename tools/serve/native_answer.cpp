@@ -6,9 +6,9 @@ namespace {
 
 constexpr int kNoSlot = -1; // answers have no places of their own here
 
-Json settings_of(const GenerationRequest& r) {
+Json settings_of(const GenerationRequest& r, size_t index) {
 	Json out = sampling_json(r.sampling);
-	out["seed"] = r.sampling.seed, out["max_tokens"] = out["n_predict"];
+	out["seed"] = r.sampling.seed + index % r.n, out["max_tokens"] = out["n_predict"];
 	out["stop"] = r.sampling.stops, out["stream"] = r.stream, out["grammar"] = r.form.gbnf;
 	out["ignore_eos"] = r.sampling.ignore_eos, out["n_probs"] = r.sampling.logprobs.value_or(0);
 	return out;
@@ -32,10 +32,10 @@ Json only_fields(const Json& all, const std::vector<std::string>& fields) {
 
 } // namespace
 
-NativeAnswer::NativeAnswer(std::shared_ptr<Responder> out, const GenerationRequest& r, const Model& m,
+NativeAnswer::NativeAnswer(std::shared_ptr<NativeAnswers> all, size_t index, const GenerationRequest& r, const Model& m,
                            const std::vector<uint32_t>& prompt, bool echo)
-    : out_(std::move(out), r.ping_s), stream_(r.stream), stops_(r.sampling.stops), form_(r.native), model_(m.id()),
-      prompt_(m.text(prompt, KVRUN_TOKENS_SPECIAL)), n_prompt_(prompt.size()), settings_(settings_of(r)),
+    : all_(std::move(all)), index_(index), stream_(r.stream), stops_(r.sampling.stops), form_(r.native), model_(m.id()),
+      prompt_(m.text(prompt, KVRUN_TOKENS_SPECIAL)), n_prompt_(prompt.size()), settings_(settings_of(r, index)),
       text_(echo ? m.text(prompt, 0) : "") {}
 
 void NativeAnswer::chosen(uint32_t token) {
@@ -44,8 +44,8 @@ void NativeAnswer::chosen(uint32_t token) {
 }
 
 void NativeAnswer::begin() {
-	if (!stream_ || out_.begun()) return;
-	out_.begin();
+	if (!stream_ || std::exchange(begun_, true)) return;
+	all_->out.begin();
 	if (!text_.empty()) piece(std::exchange(text_, {}));
 }
 
@@ -60,7 +60,7 @@ void NativeAnswer::piece(std::string_view text) {
 		text_ += text;
 		return;
 	}
-	Json j{{"index", 0},
+	Json j{{"index", index_},
 	       {"content", std::string(text)},
 	       {"tokens", ids()},
 	       {"stop", false},
@@ -68,12 +68,13 @@ void NativeAnswer::piece(std::string_view text) {
 	       {"tokens_predicted", n_tokens_},
 	       {"tokens_evaluated", n_prompt_}};
 	if (Json p = std::exchange(tokens_, Json()); !p.is_null()) j["completion_probabilities"] = std::move(p);
-	out_.data(j);
+	if (!all_->failed) all_->out.data(j);
 }
 
 void NativeAnswer::end(const Ended& e) {
+	if (all_->failed) return;
 	const bool word = e.result.reason == KVRUN_STOP_STRING;
-	Json j{{"index", 0},
+	Json j{{"index", index_},
 	       {"content", text_},
 	       {"tokens", ids()},
 	       {"id_slot", kNoSlot},
@@ -94,14 +95,17 @@ void NativeAnswer::end(const Ended& e) {
 	       {"kv", kv_json(e)}};
 	if (Json p = std::exchange(tokens_, Json()); !p.is_null()) j["completion_probabilities"] = std::move(p);
 	if (!form_.fields.empty()) j = only_fields(j, form_.fields);
-	out_.out().note(answer_note(e));
-	if (!stream_) return out_.out().respond({200, dump(j)});
-	out_.data(j);
-	out_.end();
+	EventStream& out = all_->out;
+	out.out().note(answer_note(e));
+	if (stream_) out.data(j);
+	all_->whole[index_] = std::move(j);
+	if (--all_->left) return;
+	if (stream_) return out.end();
+	out.out().respond({200, dump(all_->whole.size() == 1 ? all_->whole[0] : Json(all_->whole))});
 }
 
 void NativeAnswer::fail(const ApiError& e) {
-	if (!std::exchange(failed_, true)) out_.fail(e);
+	if (!std::exchange(all_->failed, true)) all_->out.fail(e);
 }
 
 } // namespace kvrun::serve

@@ -4,14 +4,24 @@
 
 namespace kvrun::serve {
 
+// What the answers of one request share: an array, if there are several, or one stream.
+struct NativeAnswers {
+	NativeAnswers(std::shared_ptr<Responder> to, double ping_s, size_t n)
+	    : out(std::move(to), ping_s), whole(n), left(n) {}
+	EventStream out;
+	std::vector<Json> whole;
+	size_t left; // that have not ended
+	bool failed = false;
+};
+
 class NativeAnswer final : public Listener {
  public:
 	// echo: the answer begins with the prompt.
-	NativeAnswer(std::shared_ptr<Responder> out, const GenerationRequest&, const Model&,
+	NativeAnswer(std::shared_ptr<NativeAnswers>, size_t index, const GenerationRequest&, const Model&,
 	             const std::vector<uint32_t>& prompt, bool echo);
-	bool gone() const override { return failed_ || out_.out().gone(); }
+	bool gone() const override { return all_->failed || all_->out.out().gone(); }
 	void begin() override;
-	void reading(double done, double left) override { out_.reading(done, left); }
+	void reading(double done, double left) override { all_->out.reading(done, left); }
 	void chosen(uint32_t token) override;
 	void token(Json) override;
 	void piece(std::string_view text) override;
@@ -21,7 +31,8 @@ class NativeAnswer final : public Listener {
  private:
 	Json ids() { return std::exchange(ids_, Json::array()); }
 
-	EventStream out_;
+	const std::shared_ptr<NativeAnswers> all_;
+	const size_t index_;
 	const bool stream_;
 	const std::vector<std::string> stops_;
 	const NativeForm form_;
@@ -32,8 +43,7 @@ class NativeAnswer final : public Listener {
 	Json tokens_;              // of which the client has no log probabilities yet; null: none
 	Json ids_ = Json::array(); // of tokens that the client does not have yet
 	uint32_t n_tokens_ = 0;
-	bool has_line_ = false; // the answer has a line break
-	bool failed_ = false;
+	bool begun_ = false, has_line_ = false; // the stream has begun; the answer has a line break
 };
 
 } // namespace kvrun::serve

@@ -335,14 +335,18 @@ static void read_completion_logprobs(const Fields& f, Sampling& s) {
 	if (top || n.value_or(0) > 0) s.logprobs = uint32_t(top.value_or(std::min<int64_t>(n.value_or(0), kMostLogprobs)));
 }
 
+static void read_prompts(const Fields& f, CompletionRequest& r) {
+	r.prompts = text_prompts(f, "prompt", kMaxChoices / r.n);
+	if (r.prompts.size() > 1 && !r.session.empty())
+		throw ApiError(400, "prompt has several elements, but a conversation with a name has one", "prompt");
+}
+
 CompletionRequest completion_request(const Json& j, const Defaults& d) {
 	const Fields f(j);
 	CompletionRequest r{common_fields(f, d), {}, {}};
 	r.form = read_answer_form(f, /*chat=*/false, d);
 	refuse_unless_plain(f, "response_format", {{"type", "text"}});
-	r.prompts = text_prompts(f, "prompt", kMaxChoices / r.n);
-	if (r.prompts.size() > 1 && !r.session.empty())
-		throw ApiError(400, "prompt has several elements, but a conversation with a name has one", "prompt");
+	read_prompts(f, r);
 	read_max_tokens(f, {"max_tokens", "n_predict"},
 	                d.sampling.max_tokens == UINT32_MAX ? kCompletionTokens : d.sampling.max_tokens, r);
 	read_completion_logprobs(f, r.sampling);
@@ -363,9 +367,7 @@ CompletionRequest native_request(const Json& j, const Defaults& d) {
 	const Fields f(j);
 	CompletionRequest r{common_fields(f, d), {}, {}};
 	r.form = read_answer_form(f, /*chat=*/false, d);
-	r.prompts = text_prompts(f, "prompt", kMaxChoices);
-	if (r.prompts.size() > 1 || r.n > 1)
-		throw ApiError(400, "this route gives one answer to one prompt; /v1/completions gives several", "prompt");
+	read_prompts(f, r);
 	read_max_tokens(f, {"n_predict", "max_tokens"}, d.sampling.max_tokens, r);
 	read_completion_logprobs(f, r.sampling);
 	r.echo = f.flag("echo", false);

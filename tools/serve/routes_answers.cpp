@@ -216,11 +216,15 @@ void Router::native_completion(const HttpRequest& request, std::shared_ptr<Respo
 	CompletionRequest r = native_request(body_of(request, *out), defaults_);
 	check_request(r);
 	std::vector<Job> jobs;
-	jobs.push_back(completion_job(request, r, r.prompts[0]));
-	if (out->gone()) return;
-	const std::vector<uint32_t> prompt = jobs[0].prompt;
+	std::vector<std::vector<uint32_t>> prompts;
+	for (const TextPrompt& p : r.prompts) {
+		jobs.push_back(completion_job(request, r, p));
+		prompts.push_back(jobs.back().prompt);
+		if (out->gone()) return;
+	}
+	const auto all = std::make_shared<NativeAnswers>(out, r.ping_s, jobs.size() * r.n);
 	generate(std::move(jobs), r,
-	         [&](uint32_t) { return std::make_shared<NativeAnswer>(out, r, model_, prompt, r.echo); });
+	         [&](uint32_t i) { return std::make_shared<NativeAnswer>(all, i, r, model_, prompts[i / r.n], r.echo); });
 }
 
 void Router::infill(const HttpRequest& request, std::shared_ptr<Responder> out) {
@@ -234,8 +238,9 @@ void Router::infill(const HttpRequest& request, std::shared_ptr<Responder> out) 
 	job.sampling = r.sampling, job.kv = r.kv, job.reuse = r.reuse, job.body = request.held;
 	name_conversation(job, r);
 	const std::vector<uint32_t> prompt = job.prompt;
+	const auto all = std::make_shared<NativeAnswers>(out, r.ping_s, 1);
 	generate(std::move(jobs), r,
-	         [&](uint32_t) { return std::make_shared<NativeAnswer>(out, r, model_, prompt, false); });
+	         [&](uint32_t) { return std::make_shared<NativeAnswer>(all, 0, r, model_, prompt, false); });
 }
 
 } // namespace kvrun::serve
