@@ -491,12 +491,16 @@ typedef struct {
 	const char* tool_choice; /* "auto" or NULL: tools may be called; "required": at least one must be called; "none"; or
 	                            the name of the tool that must be called */
 	int one_call;            /* 1: at most one call in an answer */
+	/* Called with a line about each keyword of json_schema that only limits values further and that a grammar cannot
+	 * enforce, such as multipleOf: it is left out. NULL: the schema is refused. */
+	void (*on_left_out)(const char* line, void* payload);
+	void* payload;
 } kvrun_grammar_options;
 #define KVRUN_GRAMMAR_OPTIONS_INIT                                                                                     \
-	{ sizeof(kvrun_grammar_options), NULL, NULL, NULL, NULL, 0 }
+	{ sizeof(kvrun_grammar_options), NULL, NULL, NULL, NULL, 0, NULL, NULL }
 /* One grammar serves any number of answers of its engine; what it computes for one answer speeds up later ones. If the
  * options restrict nothing, *out is NULL and the result KVRUN_OK. The message of KVRUN_EUNSUPPORTED and KVRUN_EFORMAT
- * names the line and column, or the JSON pointer, of what is wrong; no feature of a schema is ignored. */
+ * names the line and column, or the JSON pointer, of what is wrong. */
 KVRUN_API kvrun_status kvrun_grammar_new(kvrun_grammar** out, kvrun_engine* engine,
                                          const kvrun_grammar_options* options);
 KVRUN_API void kvrun_grammar_free(kvrun_grammar* grammar);

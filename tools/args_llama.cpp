@@ -126,40 +126,23 @@ std::string without_escapes(const std::string& text) {
 }
 
 void choose_samplers(Sampling& s, const std::string& list) {
-	struct Sampler {
-		const char* name;
-		const char* other; // another name
-		void (*off)(Sampling&);
-	};
-	// in the order in which they are applied
-	static const Sampler all[] = {
-	    {"penalties", "penalties",
-	     [](Sampling& x) { x.repeat_penalty = 1, x.presence_penalty = 0, x.frequency_penalty = 0; }},
-	    {"dry", "dry", [](Sampling& x) { x.dry_multiplier = 0; }},
-	    {"top_n_sigma", "top-n-sigma", [](Sampling& x) { x.top_n_sigma = 0; }},
-	    {"top_k", "top-k", [](Sampling& x) { x.top_k = 0; }},
-	    {"typ_p", "typical", [](Sampling& x) { x.typical_p = 1; }},
-	    {"top_p", "top-p", [](Sampling& x) { x.top_p = 1; }},
-	    {"min_p", "min-p", [](Sampling& x) { x.min_p = 0; }},
-	    {"xtc", "xtc", [](Sampling& x) { x.xtc_probability = 0; }},
-	    {"temperature", "temp", [](Sampling& x) { x.temperature = 1, x.dynatemp_range = 0; }},
-	};
+	const std::span<const SamplingStep> all = sampling_steps();
 	std::string names;
-	for (const Sampler& k : all) names += fmt::format("{}{}", names.empty() ? "" : ";", k.name);
-	bool used[std::size(all)] = {};
+	for (const SamplingStep& k : all) names += fmt::format("{}{}", names.empty() ? "" : ";", k.name);
+	std::vector<bool> used(all.size());
 	size_t next = 0; // the first that may follow
 	for (const std::string_view word : split(list, ';')) {
 		if (word.empty()) continue;
-		const auto* k = std::ranges::find_if(all, [&](const Sampler& x) { return word == x.name || word == x.other; });
-		if (k == std::end(all))
+		const auto k = std::ranges::find_if(all, [&](const SamplingStep& x) { return x.is_called(word); });
+		if (k == all.end())
 			fail(Code::Invalid, "--samplers has '{}', which is none; there are {}", one_line(word), names);
-		const size_t i = size_t(k - all);
+		const size_t i = size_t(k - all.begin());
 		if (i < next)
 			fail(Code::Invalid, "--samplers {}: kvrun applies them in one order, {}; some may be left out",
 			     one_line(list), names);
 		used[i] = true, next = i + 1;
 	}
-	for (size_t i = 0; i < std::size(all); ++i)
+	for (size_t i = 0; i < all.size(); ++i)
 		if (!used[i]) all[i].off(s);
 }
 

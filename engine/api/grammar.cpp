@@ -19,6 +19,7 @@ kvrun_status kvrun_grammar_new(kvrun_grammar** out, kvrun_engine* engine, const 
 		if (o.json_schema) {
 			r.schema = parse_json(o.json_schema, "json_schema");
 			if (r.schema.is_null()) refuse(KVRUN_EINVALID, "json_schema is null, expected an object");
+			if (o.on_left_out) r.left_out = [&o](const std::string& line) { o.on_left_out(line.c_str(), o.payload); };
 		}
 		r.tool_choice = text_or_empty(o.tool_choice);
 		r.one_call = o.one_call;

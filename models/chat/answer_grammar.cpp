@@ -4,7 +4,6 @@
 #include "engine/core/utf8.h"
 #include "models/chat/call_grammar.h"
 #include "models/grammar/gbnf.h"
-#include "models/grammar/schema.h"
 #include "models/tokenizer.h"
 #include <algorithm>
 
@@ -66,7 +65,7 @@ std::shared_ptr<Grammar> answer_grammar(const AnswerRules& a, const Tokenizer& t
 		parts.push_back(harmony ? r.sequence({r.text(marker("<|channel|>final<|message|>")), e}) : e);
 	};
 	if (!a.gbnf.empty()) add_text(r.rule(r.root()));
-	if (!a.schema.is_null()) add_text(add_schema(r, a.schema));
+	if (!a.schema.is_null()) add_text(add_schema(r, a.schema, a.left_out));
 	if (!tools.empty()) parts.push_back(add_calls(r, {f, tools, a.one_call, marker}));
 
 	Begin begin;

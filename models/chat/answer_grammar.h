@@ -3,6 +3,7 @@
 #pragma once
 #include "models/chat/features.h"
 #include "models/grammar/grammar.h"
+#include "models/grammar/schema.h"
 
 namespace kvrun {
 
@@ -11,6 +12,7 @@ class Tokenizer;
 struct AnswerRules {
 	std::string gbnf;          // grammar of the text; empty: none
 	Json schema;               // schema of the text as JSON; null: none
+	grammar::LeftOut left_out; // of that schema, as of add_schema()
 	Json tools;                // as in ChatInput; null: none
 	std::string tool_choice;   // "auto" or "", "required", "none", or a function's name
 	bool one_call = false;     // at most one call

@@ -2,6 +2,7 @@
 #include "models/chat/call_grammar.h"
 #include "engine/core/error.h"
 #include "models/grammar/schema.h"
+#include "models/grammar/schema_merge.h"
 #include <algorithm>
 
 namespace kvrun {
@@ -141,21 +142,28 @@ class Writer {
 		const Json& f = t["function"];
 		return f.contains("strict") && f["strict"] == Json(true);
 	}
+	// A function that names no parameters has none, although a schema without properties allows every object.
 	static Json parameters(const Json& t) {
 		const Json& f = t["function"];
-		return f.contains("parameters") && f["parameters"].is_object() ? f["parameters"] : Json{{"type", "object"}};
+		Json out = f.contains("parameters") && f["parameters"].is_object() ? f["parameters"] : Json::object();
+		const bool none = std::ranges::all_of(out.items(), [](const auto& i) {
+			if (i.key() == "type") return i.value() == Json("object");
+			return is_annotation(i.key()) || ((i.key() == "properties" || i.key() == "required") && i.value().empty());
+		});
+		if (none) out["type"] = "object", out["additionalProperties"] = false;
+		return out;
 	}
 	static std::string where(const Json& t) { return "/tools/" + name(t) + "/parameters"; }
 
 	// The result of add(). If the schema is not supported and the function is not strict, the result of without().
 	template <class F, class G> ExprId supported(const Json& t, F add, G without) {
-		if (!is_strict(t)) {
-			try {
-				Rules trial;
-				add(trial);
-			} catch (const Error&) { return without(); }
-		}
-		return add(rules_);
+		if (is_strict(t)) return add(rules_, LeftOut());
+		const LeftOut quiet = [](const std::string&) {};
+		try {
+			Rules trial;
+			add(trial, quiet);
+		} catch (const Error&) { return without(); }
+		return add(rules_, quiet);
 	}
 
 	ExprId arguments(const Json& t, JsonText& json) {
@@ -163,7 +171,7 @@ class Writer {
 		if (!schema.contains("type") && !schema.contains("$ref") && !schema.contains("anyOf"))
 			schema["type"] = "object";
 		return supported(
-		    t, [&](Rules& r) { return add_schema(r, schema, where(t), schema, json.dialect()); },
+		    t, [&](Rules& r, const LeftOut& l) { return add_schema(r, schema, where(t), schema, json.dialect(), l); },
 		    [&] { return json.any_object(); });
 	}
 
@@ -194,7 +202,10 @@ class Writer {
 	ExprId value(const Json& t, const Argument& a, const Dialect& d) {
 		const Json whole = parameters(t);
 		return supported(
-		    t, [&](Rules& r) { return add_schema(r, a.schema, where(t) + "/properties/" + a.name, whole, d); },
+		    t,
+		    [&](Rules& r, const LeftOut& l) {
+			    return add_schema(r, a.schema, where(t) + "/properties/" + a.name, whole, d, l);
+		    },
 		    [&] {
 			    JsonText any(rules_, d);
 			    return *d.open ? any.value() : any.string();

@@ -9,6 +9,7 @@
 #include "models/grammar/schema_apart.h"
 #include "models/grammar/schema_keywords.h"
 #include "models/grammar/schema_merge.h"
+#include "models/grammar/schema_patterns.h"
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -25,15 +26,10 @@ constexpr double kMostNumber = 1e15; // largest limit of numbers: beyond it doub
 constexpr int64_t kMostInteger = 999'999'999'999'999'999;
 constexpr const char* kKnown[] = {"type", "enum", "const", "anyOf", "oneOf", "allOf", "$ref"};
 
-std::string escaped(std::string key) { // for a JSON pointer
-	for (size_t at = 0; (at = key.find_first_of("~/", at)) != key.npos; at += 2)
-		key.replace(at, 1, key[at] == '~' ? "~0" : "~1");
-	return key;
-}
-
 class Writer {
  public:
-	Writer(Rules& r, const Json& root, const Dialect& d) : rules_(r), json_(r, d), root_(root) {}
+	Writer(Rules& r, const Json& root, const Dialect& d, const LeftOut& left_out)
+	    : rules_(r), json_(r, d), root_(root), left_out_(left_out) {}
 
 	ExprId schema(const Json& s, const std::string& at, int depth = 0) {
 		if (depth > kDeepestSchemas)
@@ -43,6 +39,11 @@ class Writer {
 		if (s == Json(true)) return json_.value();
 		if (s == Json(false)) refuse_schema(at, "no value is valid (false)");
 		if (!s.is_object()) refuse_schema(at, "it is not an object, true or false");
+		if (left_out_ && std::ranges::any_of(s.items(), [](const auto& i) { return is_limit(i.key(), i.value()); })) {
+			Json kept = s;
+			take_limits(kept, at);
+			return schema(kept, at, depth);
+		}
 		check_keywords(s, at);
 		if (const Json* ref = find(s, "$ref"); ref && is_alone(s, "$ref")) return rule_of(*ref, at, depth);
 		if (s.contains("$ref") || s.contains("allOf")) return merged(s, at, depth);
@@ -58,12 +59,28 @@ class Writer {
 		return std::ranges::all_of(s.items(), [&](const auto& i) { return i.key() == key || is_annotation(i.key()); });
 	}
 
+	// For a keyword that only limits values further: it is not in the grammar.
+	void leave_out(const std::string& at, const std::string& why) const {
+		if (!left_out_) refuse_schema(at, why);
+		left_out_(schema_fault(at, why));
+	}
+	static bool is_limit(const std::string& key, const Json& value) {
+		return std::ranges::count(kNotEnforced, key) > 0 && !(key == "uniqueItems" && value == Json(false));
+	}
+	// Takes the keywords that are never enforced out of the schema.
+	void take_limits(Json& s, const std::string& at) const {
+		std::vector<std::string> found;
+		for (const auto& item : s.items())
+			if (is_limit(item.key(), item.value())) found.push_back(item.key());
+		for (const std::string& key : found) leave_out(at + "/" + key, key + " is not supported"), s.erase(key);
+	}
+
 	static void check_keywords(const Json& s, const std::string& at) {
 		for (const auto& item : s.items()) {
 			const std::string& key = item.key();
 			const auto known = [&](const auto& k) { return key == k.first; };
 			if (is_annotation(key) || std::ranges::count(kKnown, key) || std::ranges::any_of(kTypeOf, known)) continue;
-			refuse_schema(at + "/" + escaped(key), one_line(key, 40) + " is not supported");
+			refuse_schema(at + "/" + escaped_key(key), one_line(key, 40) + " is not supported");
 		}
 		if (const Json* u = find(s, "uniqueItems"); u && *u != Json(false))
 			refuse_schema(at + "/uniqueItems", "uniqueItems is not supported");
@@ -78,7 +95,7 @@ class Writer {
 		const Json* found = &root_;
 		for (size_t from = 2; from <= text->size();) {
 			const size_t to = std::min(text->find('/', from), text->size());
-			std::string key = decoded(text->substr(from, to - from));
+			std::string key = decoded_key(text->substr(from, to - from));
 			from = to + 1;
 			if (found->is_object() && found->contains(key)) {
 				found = &(*found)[key];
@@ -93,20 +110,6 @@ class Writer {
 		}
 		return *found;
 	}
-	static std::string decoded(const std::string& s) { // ~1, ~0 and %2F
-		std::string out;
-		for (size_t i = 0; i < s.size(); ++i) {
-			if (s[i] == '~' && i + 1 < s.size() && (s[i + 1] == '0' || s[i + 1] == '1'))
-				out += s[++i] == '0' ? '~' : '/';
-			else if (int c = 0;
-			         s[i] == '%' && i + 2 < s.size() && std::from_chars(&s[i + 1], &s[i + 3], c, 16).ptr == &s[i + 3])
-				out += char(c), i += 2;
-			else
-				out += s[i];
-		}
-		return out;
-	}
-
 	const Json& resolved(const Json& s, const std::string& at) {
 		const Json* out = &s;
 		for (int i = 0; i < 16 && out->is_object() && out->contains("$ref"); ++i) out = &target((*out)["$ref"], at);
@@ -145,6 +148,7 @@ class Writer {
 			if (!part.is_object()) return schema(part, at, depth + 1);
 			Json one = part;
 			for (const char* name : {"$defs", "definitions"}) one.erase(name);
+			if (left_out_) take_limits(one, at);
 			check_keywords(one, at);
 			rest = merge_schemas(rest, one, at);
 		}
@@ -233,7 +237,8 @@ class Writer {
 				                                              : v < want;
 				if (!good) return false;
 			} else if (v.is_object() || v.is_array() || v.is_string()) {
-				refuse_schema(where, one_line(key, 40) + " beside enum or const is not supported");
+				const std::string why = one_line(key, 40) + " beside enum or const is not supported";
+				key == "pattern" || key == "format" ? leave_out(where, why) : refuse_schema(where, why);
 			}
 		}
 		return true;
@@ -310,25 +315,33 @@ class Writer {
 		return rules_.sequence({rules_.text(json_.dialect().open), inside, rules_.text(json_.dialect().close)});
 	}
 
+	std::string_view known_format(const Json& format, const std::string& at) const { // empty: it is left out
+		const std::string* text = format.get_ptr<const std::string*>();
+		const std::string_view f = text ? format_pattern(*text) : "";
+		if (f.empty())
+			leave_out(at + "/format",
+			          "the format " + one_line(format.dump(), 40) + " is not supported; " + format_names() + " are");
+		return f;
+	}
+
 	ExprId string(const Json& s, const std::string& at) {
 		const Json *pattern = find(s, "pattern"), *format = find(s, "format");
 		const bool length = s.contains("minLength") || s.contains("maxLength");
-		if (int(pattern != nullptr) + int(format != nullptr) + int(length) > 1)
-			refuse_schema(at, "two of pattern, format and lengths together are not supported");
+		const std::string why = "two of pattern, format and lengths together are not supported";
+		const auto alone = [&](ExprId text) {
+			if (length) leave_out(at + (s.contains("minLength") ? "/minLength" : "/maxLength"), why);
+			return quoted(text);
+		};
+		if (const std::string_view f = format ? known_format(*format, at) : ""; !f.empty()) {
+			if (pattern) leave_out(at + "/pattern", why);
+			return alone(pattern_text(rules_, json_, f));
+		}
 		if (pattern) {
 			const std::string* text = pattern->get_ptr<const std::string*>();
 			if (!text) refuse_schema(at + "/pattern", "it is not a text");
 			try {
-				return quoted(pattern_text(rules_, json_, *text));
-			} catch (const Error& e) { refuse_schema(at + "/pattern", e.what()); }
-		}
-		if (format) {
-			const std::string* text = format->get_ptr<const std::string*>();
-			const std::string_view f = text ? format_pattern(*text) : "";
-			if (f.empty())
-				refuse_schema(at + "/format", "the format " + one_line(format->dump(), 40) + " is not supported; " +
-				                                  format_names() + " are");
-			return quoted(pattern_text(rules_, json_, f));
+				return alone(pattern_text(rules_, json_, *text));
+			} catch (const Error& e) { leave_out(at + "/pattern", e.what()); }
 		}
 		const auto [least, most] = counts(s, "minLength", "maxLength", at);
 		return json_.string(least, most);
@@ -432,16 +445,31 @@ class Writer {
 		bool required;
 	};
 
-	std::vector<Property> read_properties(const Json& s, const std::string& at, const Json* additional) {
-		std::vector<Property> out;
+	static std::vector<std::string> required_names(const Json& s, const std::string& at) {
 		std::vector<std::string> names;
-		if (const Json* r = find(s, "required")) {
-			if (!r->is_array()) refuse_schema(at + "/required", "it is not an array of names");
-			for (const Json& n : *r) {
-				if (!n.is_string()) refuse_schema(at + "/required", "it is not an array of names");
-				if (!std::ranges::count(names, n.get<std::string>())) names.push_back(n.get<std::string>());
-			}
+		const Json* r = find(s, "required");
+		if (!r) return names;
+		if (!r->is_array()) refuse_schema(at + "/required", "it is not an array of names");
+		for (const Json& n : *r) {
+			if (!n.is_string()) refuse_schema(at + "/required", "it is not an array of names");
+			if (!std::ranges::count(names, n.get<std::string>())) names.push_back(n.get<std::string>());
 		}
+		return names;
+	}
+
+	static NamePatterns read_patterns(const Json& s, const std::string& at) {
+		const Json *patterns = find(s, "patternProperties"), *p = find(s, "properties");
+		if (!patterns) return {};
+		std::vector<std::string> names = required_names(s, at);
+		if (p && p->is_object())
+			for (const auto& item : p->items()) names.push_back(item.key());
+		return NamePatterns(*patterns, std::move(names), at);
+	}
+
+	std::vector<Property> read_properties(const Json& s, const std::string& at, const Json* additional,
+	                                      const NamePatterns& patterns) {
+		std::vector<Property> out;
+		const std::vector<std::string> names = required_names(s, at);
 		std::map<std::string, bool> wanted;
 		for (const std::string& n : names) wanted[n] = true;
 		if (const Json* p = find(s, "properties")) {
@@ -454,6 +482,10 @@ class Writer {
 		}
 		for (const std::string& n : names) {
 			if (!wanted.contains(n)) continue;
+			if (!patterns.schemas_of(n).empty()) {
+				out.push_back({n, nullptr, true});
+				continue;
+			}
 			if (additional && *additional == Json(false))
 				refuse_schema(at + "/required",
 				              "'" + one_line(n, 40) + "' is required, but additionalProperties forbids it");
@@ -464,19 +496,34 @@ class Writer {
 
 	ExprId object(const Json& s, const std::string& at, int depth) {
 		const Json* additional = find(s, "additionalProperties");
-		const std::vector<Property> list = read_properties(s, at, additional);
-		const auto [least, most] = counts(s, "minProperties", "maxProperties", at);
+		const NamePatterns patterns = read_patterns(s, at);
+		const std::vector<Property> list = read_properties(s, at, additional, patterns);
+		auto [least, most] = counts(s, "minProperties", "maxProperties", at);
 		const Json* given = find(s, "properties");
-		const bool open = additional ? *additional != Json(false) : !given || given->empty();
+		std::vector<ExprId> matching; // properties whose names match a pattern
+		for (const NamePatterns::One& p : patterns.all()) {
+			if (p.any() || *p.schema == Json(false)) continue; // else a name could come twice
+			if (json_.dialect().bare_keys) refuse_schema(p.at, "it is not supported in this form of calls");
+			matching.push_back(
+			    json_.member(quoted(pattern_text(rules_, json_, p.pattern)), schema(*p.schema, p.at, depth + 1)));
+		}
+		// with patterns there are no others: a grammar does not have the names that match none
+		const bool open = !patterns.all().empty() ? !matching.empty()
+		                  : additional            ? *additional != Json(false)
+		                                          : !given || given->empty();
 		const auto required = uint32_t(std::ranges::count_if(list, &Property::required));
-		const bool limited = least > required || (most != kNoLimit && (open || most < list.size()));
-		if (limited && !list.empty())
-			refuse_schema(at + (s.contains("minProperties") ? "/minProperties" : "/maxProperties"),
-			              "a number of properties beside names of them is not supported");
+		bool limited = least > required || (most != kNoLimit && (open || most < list.size()));
+		if (limited && !list.empty()) {
+			leave_out(at + (s.contains("minProperties") ? "/minProperties" : "/maxProperties"),
+			          "a number of properties beside names of them is not supported");
+			limited = false, least = 0, most = kNoLimit;
+		}
 		if (limited && !open) refuse_schema(at, "it asks for properties that it forbids");
-		if (list.empty() && open && !limited && !additional) return json_.any_object();
+		if (list.empty() && open && !limited && !additional && matching.empty()) return json_.any_object();
 		ExprId more = 0; // a property that the schema does not name
-		if (open) {
+		if (!matching.empty()) {
+			more = rules_.choice(std::move(matching));
+		} else if (open) {
 			std::vector<std::string> names;
 			for (const Property& p : list) names.push_back(p.name);
 			if (given)
@@ -490,8 +537,13 @@ class Writer {
 		}
 		std::vector<JsonText::Member> members;
 		for (const Property& p : list) {
-			const ExprId value =
-			    p.schema ? schema(*p.schema, at + "/properties/" + escaped(p.name), depth + 1) : json_.value();
+			const std::string where = at + "/properties/" + escaped_key(p.name);
+			Json all = patterns.schemas_of(p.name);
+			if (!p.required && std::ranges::count(all, Json(false))) continue;
+			if (p.schema && !all.empty()) all.push_back(*p.schema);
+			const ExprId value = !all.empty() ? schema({{"allOf", std::move(all)}}, where, depth + 1)
+			                     : p.schema   ? schema(*p.schema, where, depth + 1)
+			                                  : json_.value();
 			members.push_back({json_.member(json_.key(p.name), value), p.required});
 		}
 		ExprId tail = open ? rules_.repeat(json_.comma(more), 0, most == kNoLimit || limited ? kNoLimit : most)
@@ -513,16 +565,20 @@ class Writer {
 	Rules& rules_;
 	JsonText json_;
 	const Json& root_;
+	const LeftOut& left_out_;
 	std::map<std::string, RuleId> rule_of_text_;
 	size_t n_schemas_ = 0, merged_bytes_ = 0;
 };
 
 } // namespace
 
-ExprId add_schema(Rules& r, const Json& schema) { return Writer(r, schema, kJsonDialect).schema(schema, ""); }
+ExprId add_schema(Rules& r, const Json& schema, const LeftOut& left_out) {
+	return Writer(r, schema, kJsonDialect, left_out).schema(schema, "");
+}
 
-ExprId add_schema(Rules& r, const Json& part, const std::string& pointer, const Json& whole, const Dialect& d) {
-	return Writer(r, whole, d).schema(part, pointer);
+ExprId add_schema(Rules& r, const Json& part, const std::string& pointer, const Json& whole, const Dialect& d,
+                  const LeftOut& left_out) {
+	return Writer(r, whole, d, left_out).schema(part, pointer);
 }
 
 Rules schema_grammar(std::string_view text) {

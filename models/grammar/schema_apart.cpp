@@ -48,9 +48,9 @@ bool are_apart(const Json& a, const Json& b, const Resolve& resolved) {
 	const auto excludes = [&](const Json& s, const Json& other) { // one requires what the other forbids
 		const Json* x = find(other, "additionalProperties");
 		const Json *p = find(other, "properties"), *r = find(s, "required");
-		return x && *x == Json(false) && r && r->is_array() && std::ranges::any_of(*r, [&](const Json& n) {
-			       return n.is_string() && !p->contains(n.get<std::string>());
-		       });
+		return x && *x == Json(false) && !other.contains("patternProperties") && r && r->is_array() &&
+		       std::ranges::any_of(*r,
+		                           [&](const Json& n) { return n.is_string() && !p->contains(n.get<std::string>()); });
 	};
 	return excludes(a, b) || excludes(b, a);
 }

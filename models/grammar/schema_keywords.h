@@ -1,6 +1,7 @@
 // Keywords of JSON schemas, and what they say about values.
 #pragma once
 #include "models/grammar/schema_merge.h"
+#include <charconv>
 #include <string>
 #include <utility>
 
@@ -10,17 +11,68 @@ inline constexpr const char* kTypes[] = {"object", "array", "string", "number", 
 
 // Keywords that imply a type if "type" is missing.
 inline constexpr std::pair<const char*, const char*> kTypeOf[] = {
-    {"properties", "object"},       {"required", "object"},         {"additionalProperties", "object"},
-    {"minProperties", "object"},    {"maxProperties", "object"},    {"items", "array"},
-    {"prefixItems", "array"},       {"minItems", "array"},          {"maxItems", "array"},
-    {"minLength", "string"},        {"maxLength", "string"},        {"pattern", "string"},
-    {"format", "string"},           {"minimum", "number"},          {"maximum", "number"},
-    {"exclusiveMinimum", "number"}, {"exclusiveMaximum", "number"}, {"uniqueItems", "array"},
+    {"patternProperties", "object"},
+    {"properties", "object"},
+    {"required", "object"},
+    {"additionalProperties", "object"},
+    {"minProperties", "object"},
+    {"maxProperties", "object"},
+    {"items", "array"},
+    {"prefixItems", "array"},
+    {"minItems", "array"},
+    {"maxItems", "array"},
+    {"minLength", "string"},
+    {"maxLength", "string"},
+    {"pattern", "string"},
+    {"format", "string"},
+    {"minimum", "number"},
+    {"maximum", "number"},
+    {"exclusiveMinimum", "number"},
+    {"exclusiveMaximum", "number"},
+    {"uniqueItems", "array"},
 };
+
+// Keywords that limit the values further and that grammars never enforce: without them a grammar has more texts, but
+// none that is of another kind.
+inline constexpr const char* kNotEnforced[] = {"contains",
+                                               "dependencies",
+                                               "dependentRequired",
+                                               "dependentSchemas",
+                                               "else",
+                                               "if",
+                                               "maxContains",
+                                               "minContains",
+                                               "multipleOf",
+                                               "not",
+                                               "propertyNames",
+                                               "then",
+                                               "unevaluatedItems",
+                                               "unevaluatedProperties",
+                                               "uniqueItems"};
 
 inline const Json* find(const Json& s, const char* key) {
 	const auto at = s.find(key);
 	return at == s.end() ? nullptr : &*at;
+}
+
+inline std::string escaped_key(std::string key) { // for a JSON pointer
+	for (size_t at = 0; (at = key.find_first_of("~/", at)) != key.npos; at += 2)
+		key.replace(at, 1, key[at] == '~' ? "~0" : "~1");
+	return key;
+}
+
+inline std::string decoded_key(const std::string& s) { // ~1, ~0 and %2F
+	std::string out;
+	for (size_t i = 0; i < s.size(); ++i) {
+		if (s[i] == '~' && i + 1 < s.size() && (s[i + 1] == '0' || s[i + 1] == '1'))
+			out += s[++i] == '0' ? '~' : '/';
+		else if (int c = 0;
+		         s[i] == '%' && i + 2 < s.size() && std::from_chars(&s[i + 1], &s[i + 3], c, 16).ptr == &s[i + 3])
+			out += char(c), i += 2;
+		else
+			out += s[i];
+	}
+	return out;
 }
 
 inline std::string type_of(const Json& v) {

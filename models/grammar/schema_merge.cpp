@@ -34,11 +34,16 @@ const Json* find(const Json& s, const char* key) {
 }
 
 // A property that only one side names must also satisfy the other side's additionalProperties.
-void merge_objects(Json& out, const Json& a, const Json& b) {
+void merge_objects(Json& out, const Json& a, const Json& b, const std::string& pointer) {
 	const Json none = Json::object(), all = true;
 	const Json *pa = find(a, "properties"), *pb = find(b, "properties");
 	const Json *xa = find(a, "additionalProperties"), *xb = find(b, "additionalProperties");
 	if (!pa && !pb && !xa && !xb) return;
+	const Json *na = find(a, "patternProperties"), *nb = find(b, "patternProperties");
+	const auto limits = [](const Json* x) { return x && *x != Json(true); };
+	if ((na && limits(xb) && (!nb || *na != *nb)) || (nb && limits(xa) && (!na || *na != *nb)))
+		refuse_schema(pointer + "/patternProperties",
+		              "additionalProperties of another schema that holds here is not supported beside it");
 	const Json &props_a = pa ? *pa : none, &props_b = pb ? *pb : none;
 	Json props = Json::object();
 	const auto add = [&](const Json& from, const Json& other, const Json* additional) {
@@ -86,8 +91,12 @@ void merge_arrays(Json& out, const Json& a, const Json& b) {
 
 } // namespace
 
+std::string schema_fault(const std::string& pointer, const std::string& what) {
+	return "the JSON schema at #" + one_line(pointer, 200) + ": " + what;
+}
+
 void refuse_schema(const std::string& pointer, const std::string& what) {
-	fail(Code::Unsupported, "the JSON schema at #{}: {}", one_line(pointer, 200), what);
+	fail(Code::Unsupported, "{}", schema_fault(pointer, what));
 }
 
 bool is_annotation(const std::string& k) {
@@ -143,7 +152,7 @@ Json merge_schemas(const Json& a, const Json& b, const std::string& pointer) {
 			              "two values of " + one_line(key, 40) + " hold here, which is not supported");
 		}
 	}
-	merge_objects(out, a, b);
+	merge_objects(out, a, b, pointer);
 	merge_arrays(out, a, b);
 	return out;
 }

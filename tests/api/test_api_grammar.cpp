@@ -75,6 +75,12 @@ TEST_CASE("api: grammars that are wrong, foreign or ask for nothing") {
 	o.gbnf = nullptr;
 	o.json_schema = "{\"not\": {}}";
 	refused(o, KVRUN_EUNSUPPORTED, "#/not");
+	std::string told;
+	o.payload = &told;
+	o.on_left_out = [](const char* line, void* to) { static_cast<std::string*>(to)->append(line); };
+	const Grammar loose(e, o);
+	CHECK(told == "the JSON schema at #/not: not is not supported");
+	o.on_left_out = nullptr;
 	o.json_schema = "{";
 	refused(o, KVRUN_EINVALID, "json_schema");
 	o.json_schema = nullptr;

@@ -329,6 +329,49 @@ TEST_CASE(
 		add_calls(r, {f, tools, true, [](std::string_view s) { return std::string(s); }});
 	};
 	CHECK_NOTHROW(make());
+	const auto takes = [&](const std::string& arguments) {
+		Rules r;
+		const ExprId e = add_calls(r, {f, tools, true, [](std::string_view s) { return std::string(s); }});
+		r.set_root(r.add_rule("root"));
+		r.set_body(r.root(), e);
+		Matcher m(std::make_shared<Grammar>(r, bytes()));
+		for (const char c : "<tool_call>\n{\"name\": \"f\", \"arguments\": " + arguments + "}\n</tool_call>")
+			if (!m.accept(uint8_t(c))) return false;
+		return m.may_end();
+	};
+	tools[0]["function"]["parameters"] =
+	    Json::parse(R"({"type": "object", "properties": {"a": {"type": "integer", "multipleOf": 2}}})");
+	CHECK(takes("{\"a\": 3}")); // what is said beside it holds
+	CHECK(!takes("{\"a\": \"\"}"));
+	tools[0]["function"]["parameters"] = Json::parse(R"({"type": "object", "not": {}})");
 	tools[0]["function"]["strict"] = true;
 	CHECK_THROWS_WITH_AS(make(), doctest::Contains("/tools/f/parameters/not"), Error);
+}
+
+TEST_CASE("calls: a function that names no parameters is called with none") {
+	ChatFeatures f;
+	f.tool_format = ToolFormat::Hermes;
+	for (const auto& [parameters, takes_some] :
+	     {std::pair(R"(null)", false), std::pair(R"({"type": "object", "properties": {}, "required": []})", false),
+	      std::pair(R"({"description": "d"})", false),
+	      std::pair(R"({"type": "object", "additionalProperties": {}})", true),
+	      std::pair(R"({"type": "object", "properties": {"a": {}}})", true)}) {
+		INFO(parameters);
+		const Json tools = Json::array(
+		    {{{"type", "function"}, {"function", {{"name", "f"}, {"parameters", Json::parse(parameters)}}}}});
+		Rules r;
+		const ExprId e = add_calls(r, {f, tools, true, [](std::string_view s) { return std::string(s); }});
+		r.set_root(r.add_rule("root"));
+		r.set_body(r.root(), e);
+		const auto g = std::make_shared<Grammar>(r, bytes());
+		const auto takes = [&](const std::string& arguments) {
+			Matcher m(g);
+			bool good = true;
+			for (const char c : "<tool_call>\n{\"name\": \"f\", \"arguments\": " + arguments + "}\n</tool_call>")
+				good = good && m.accept(uint8_t(c));
+			return good && m.may_end();
+		};
+		CHECK(takes("{}"));
+		CHECK(takes("{\"a\": 1}") == takes_some);
+	}
 }

@@ -54,6 +54,25 @@ const Row kRows[] = {
     {R"({"type": "object", "additionalProperties": {"type": "integer"}, "minProperties": 1, "maxProperties": 2})",
      {"{\"a\":1}", "{\"a\":1,\"b\":2}"},
      {"{}", "{\"a\":1,\"b\":2,\"c\":3}", "{\"a\":null}"}},
+    {R"({"patternProperties": {"^s_": {"type": "string"}, "^i_[0-9]+$": {"type": "integer"}},
+        "additionalProperties": false})",
+     {"{}", "{\"s_\":\"\"}", "{\"i_1\":1,\"s_x\":\"\",\"i_22\":2}"},
+     {"{\"a\":1}", "{\"s_\":1}", "{\"i_\":1}", "{\"i_1\":\"\"}", "{\"\\u0073_\":1}"}},
+    {R"({"patternProperties": {"^a": {"maximum": 5}}, "properties": {"ab": {"type": "integer"}, "b": {"type": "null"}},
+        "required": ["ab", "ac"]})",
+     {"{\"ab\":5,\"ac\":1.5}", "{\"ab\":1,\"b\":null,\"ac\":5}"},
+     {"{\"ab\":6,\"ac\":1}", "{\"ab\":1,\"ac\":6}", "{\"ab\":1}", "{\"ab\":1,\"ac\":1,\"ad\":6}",
+      "{\"ab\":1,\"ac\":1,\"ab\":6}"}},
+    {R"({"type": "object", "patternProperties": {"x": {"type": "null"}}, "minProperties": 1})",
+     {"{\"axb\":null}", "{\"x\":null,\"xx\":null}"},
+     {"{}", "{\"a\":null}", "{\"x\":1}"}},
+    {R"({"patternProperties": {"^a": false}, "properties": {"ab": {}, "b": {}}})", {"{}", "{\"b\":1}"}, {"{\"ab\":1}"}},
+    {R"({"oneOf": [
+        {"type": "object", "properties": {"a": {"type": "null"}}, "required": ["a"], "additionalProperties": false},
+        {"type": "object", "properties": {"b": {"type": "null"}}, "required": ["b"], "additionalProperties": false}]})",
+     {"{\"a\":null}", "{\"b\":null}"},
+     {"{}"}},
+    {R"({"type": "object", "patternProperties": {}})", {"{}", "{\"a\":1}"}, {"1"}},
     {R"({"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 3})",
      {"[1]", "[1, 2, 3]"},
      {"[]", "[1,2,3,4]", "[1,]", "[null]"}},
@@ -135,7 +154,18 @@ struct Refused {
 	const char *schema, *message;
 };
 const Refused kRefused[] = {
-    {R"({"type": "object", "patternProperties": {}})", "#/patternProperties: patternProperties is not supported"},
+    {R"({"patternProperties": {"^a": {}, "b$": {"type": "null"}}})",
+     "#/patternProperties/b$: a name may also match the pattern ^a"},
+    {R"({"patternProperties": {"(": {}}})", "#/patternProperties/(: the pattern '(' is wrong"},
+    {R"({"oneOf": [{"type": "object", "properties": {"a": {}}, "required": ["a"]},
+        {"type": "object", "properties": {"b": {}}, "required": ["b"], "patternProperties": {"^a": {}},
+         "additionalProperties": false}]})",
+     "#/oneOf: schemas 0 and 1"},
+    {R"({"patternProperties": 1})", "#/patternProperties: it is not an object"},
+    {R"({"properties": {"x": {}}, "required": ["x"], "additionalProperties": false,
+        "allOf": [{"patternProperties": {"^a": {}}}]})",
+     "#/patternProperties: additionalProperties of another schema"},
+    {R"({"patternProperties": {"^a": false}, "properties": {"ab": {}}, "required": ["ab"]})", "no value is valid"},
     {R"({"type": "object", "properties": {"a/b": {"not": {}}}})", "#/properties/a~1b/not: not is not supported"},
     {R"({"if": {}})", "#/if"},
     {R"({"type": "array", "uniqueItems": true})", "uniqueItems"},
@@ -228,6 +258,54 @@ TEST_CASE("schema: texts that are values, and texts that are not") {
 		for (const std::string& t : row.good) CHECK_MESSAGE(takes(g, t), t);
 		for (const std::string& t : row.bad) CHECK_MESSAGE(!takes(g, t), t);
 	}
+}
+
+TEST_CASE("schema: keywords that only limit values further can be left out, others cannot") {
+	struct Loose {
+		const char* schema;
+		std::vector<std::string> left, good, bad;
+	};
+	const Loose rows[] = {
+	    {R"({"properties": {"a/b": {"type": "integer", "not": {}, "multipleOf": 2}}, "required": ["a/b"]})",
+	     {"#/properties/a~1b/not: not is not supported", "#/properties/a~1b/multipleOf"},
+	     {"{\"a/b\":3}"},
+	     {"{\"a/b\":\"\"}"}},
+	    {R"({"allOf": [{"uniqueItems": true}, {"type": "array", "uniqueItems": false}]})",
+	     {"#/uniqueItems"},
+	     {"[1,1]"},
+	     {"1"}},
+	    {R"({"$ref": "#/$defs/x", "$defs": {"x": {"type": "null", "if": {}, "then": {}}}})",
+	     {"#/$defs/x/if", "#/$defs/x/then"},
+	     {"null"},
+	     {"1"}},
+	    {R"({"format": "phone", "pattern": "^a$"})", {"#/format: the format"}, {"\"a\""}, {"\"b\""}},
+	    {R"({"format": "date", "pattern": "^a$", "minLength": 50})",
+	     {"#/pattern: two of", "#/minLength"},
+	     {"\"2024-02-28\""},
+	     {"\"a\""}},
+	    {R"({"pattern": "(?=a)b", "maxLength": 1})", {"#/pattern: the pattern"}, {"\"b\""}, {"\"bb\""}},
+	    {R"({"enum": ["a", "b"], "pattern": "a"})",
+	     {"#/pattern: pattern beside enum", "#/pattern"},
+	     {"\"b\""},
+	     {"\"c\""}},
+	    {R"({"properties": {"a": {"type": "null"}}, "minProperties": 1})", {"#/minProperties"}, {"{}"}, {"{\"b\":1}"}},
+	};
+	for (const Loose& row : rows) {
+		INFO(row.schema);
+		std::vector<std::string> told;
+		Rules r;
+		r.set_root(r.add_rule("root"));
+		r.set_body(r.root(), add_schema(r, nlohmann::ordered_json::parse(row.schema),
+		                                [&](const std::string& line) { told.push_back(line); }));
+		const auto g = std::make_shared<Grammar>(r, bytes());
+		for (const std::string& t : row.good) CHECK_MESSAGE(takes(g, t), t);
+		for (const std::string& t : row.bad) CHECK_MESSAGE(!takes(g, t), t);
+		REQUIRE(told.size() == row.left.size());
+		for (size_t i = 0; i < told.size(); ++i)
+			CHECK_MESSAGE(told[i].starts_with("the JSON schema at " + row.left[i]), told[i]);
+	}
+	Rules r;
+	CHECK_THROWS_AS(add_schema(r, {{"type", "strin"}}, [](const std::string&) {}), Error);
 }
 
 TEST_CASE("schema: what is not supported is refused by its name and place") {

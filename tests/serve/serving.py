@@ -90,7 +90,7 @@ class Server:
                                         stderr=subprocess.PIPE,
                                         env={**os.environ, **(env or {})})
         line = self.process.stdout.readline().decode()
-        found = re.search(rf"listening on (?:{scheme}://127\.0\.0\.1:(\d+)|unix:(.+))$", line)
+        found = re.search(rf"listening on (?:{scheme}://127\.0\.0\.1:(\d+)(?:/\S+)?|unix:(.+))$", line)
         if not found or (found.group(2) or None) != unix:
             raise RuntimeError(f"{command} said {line!r} {self.process.stderr.read().decode()!r}")
         self.port, self.unix = int(found.group(1) or 0), unix

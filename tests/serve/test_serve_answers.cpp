@@ -1,7 +1,6 @@
 // Answers of kvrun serve to texts that a model might write: content, reasoning, tool calls; and the check of the API
 // key.
 #include "tests/serve/answer_client.h"
-#include "tools/serve/loose_schema.h"
 #include "tools/serve/router.h"
 #include <random>
 
@@ -254,23 +253,6 @@ TEST_CASE("serve: log probabilities of a completion: characters, bytes of parts 
 	CHECK(p["tokens"][1] == "bytes:\\xe2\\x82");
 	CHECK(p["top_logprobs"][0] == Json{{"b", -0.5}, {"\u00e9", -1.0}});
 	CHECK(p["top_logprobs"][1].size() == 3);
-}
-
-TEST_CASE("serve: keywords of schemas that cannot be enforced are left out, others are not") {
-	const auto left_out = [](const char* schema, const char* message) {
-		Json s = Json::parse(schema);
-		const std::string what = leave_out(s, std::string("the JSON schema at ") + message);
-		return what + " " + dump(s);
-	};
-	CHECK(left_out(R"({"properties": {"a": {"not": {}}}})", "#/properties/a/not: not is not supported") ==
-	      R"(not {"properties":{"a":{}}})");
-	CHECK(left_out(R"({"allOf": [{"uniqueItems": true}]})", "#/uniqueItems: uniqueItems is not supported") ==
-	      R"(uniqueItems {"allOf":[{}]})");
-	CHECK(left_out(R"({"patternProperties": {}})", "#/patternProperties: x") == "patternProperties {}");
-	CHECK(left_out(R"({"patternProperties": {"a": {}}})", "#/patternProperties: x").starts_with(" "));
-	CHECK(left_out(R"({"type": "x"})", "#/type: x").starts_with(" "));
-	CHECK(left_out(R"({"format": "email", "minLength": 1})", "#: two of pattern, format and lengths together") ==
-	      R"(minLength and maxLength {"format":"email"})");
 }
 
 TEST_CASE("serve: bytes that are not UTF-8 become U+FFFD") {

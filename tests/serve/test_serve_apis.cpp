@@ -149,6 +149,47 @@ TEST_CASE("serve: input of a response as a conversation") {
 	CHECK(Json::parse(r.chat.prompt.messages) == want);
 }
 
+TEST_CASE("serve: what tools of other servers said is left out of a conversation, and other results are read") {
+	const auto items = [](const Defaults& d) {
+		return Json::parse(response_request(parse_body(R"({"input": [{"role": "user", "content": "a"},
+	    {"type": "web_search_call", "id": "w", "status": "completed", "action": {}}, {"type": "mcp_list_tools"},
+	    {"type": "computer_call_output", "call_id": "c", "output": {}},
+	    {"type": "custom_tool_call", "call_id": "c1", "name": "patch", "input": "x\"y"},
+	    {"type": "custom_tool_call_output", "call_id": "c1", "output": "ok"}]})"),
+		                                    d)
+		                       .chat.prompt.messages);
+	};
+	CHECK(items("fp16") == Json::parse(R"([{"role": "user", "content": "a"},
+	    {"role": "assistant", "content": null, "tool_calls": [
+	        {"id": "c1", "type": "function", "function": {"name": "patch", "arguments": "{\"input\":\"x\\\"y\"}"}}]},
+	    {"role": "tool", "tool_call_id": "c1", "content": "ok"}])"));
+	CHECK(refusal([&] { items(strict()); }).first.find("'web_search_call'") != std::string::npos);
+	CHECK(refusal([] { response_request(parse_body(R"({"input": [{"type": "frob"}]})"), "fp16"); }).second == "input");
+	const auto blocks = [](const Defaults& d) {
+		return Json::parse(messages_request(parse_body(R"({"max_tokens": 1, "messages": [
+	    {"role": "assistant", "content": [{"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}},
+	        {"type": "web_search_tool_result", "tool_use_id": "s", "content": []}, {"type": "text", "text": "a"},
+	        {"type": "tool_use", "id": "t", "name": "f", "input": {}},
+	        {"type": "tool_use", "id": "u", "name": "f", "input": {}}]},
+	    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": [
+	        {"type": "text", "text": "see"}, {"type": "image", "source":
+	            {"type": "base64", "media_type": "image/png", "data": "AA=="}}]},
+	        {"type": "tool_result", "tool_use_id": "u", "content": [{"type": "tool_reference", "tool_name": "g"}]},
+	        {"type": "text", "text": "so?"}]}]})"),
+		                                    d, false)
+		                       .chat.prompt.messages);
+	};
+	const Json got = blocks("fp16");
+	REQUIRE(got.size() == 4);
+	CHECK(got[0]["content"] == "a");
+	CHECK(got[1] == Json{{"role", "tool"}, {"tool_call_id", "t"}, {"content", "see"}});
+	CHECK(got[2] == Json{{"role", "tool"}, {"tool_call_id", "u"}, {"content", "g"}});
+	CHECK(got[3]["role"] == "user");
+	CHECK(got[3]["content"][0]["image_url"]["url"] == "data:image/png;base64,AA==");
+	CHECK(got[3]["content"][1]["text"] == "so?");
+	CHECK(refusal([&] { blocks(strict()); }).first.find("'server_tool_use'") != std::string::npos);
+}
+
 TEST_CASE("serve: fields of the Responses API that are refused, by name") {
 	const auto param = [](const std::string& fields) {
 		const auto [message, param] =

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """kvrun serve as clients expect it: names of models, ids of requests, penalties, several prompts, keep-alive comments,
 embeddings, a model that is unloaded and loaded again. Usage: test_serve_contract.py KVRUN."""
-import base64, json, math, os, struct
+import base64, json, math, os, struct, subprocess, sys
 from serving import MODEL, TINY, Server, check, equal, finish, until
 
 CHAT, COMPLETION, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
@@ -55,6 +55,22 @@ def preflight():
               "x-stainless-retry-count", "x-api-key", "anthropic-version"]))
         r = s.get("/health", Origin="http://a.example")
         check("a page may read the id", "x-request-id" in r.headers["Access-Control-Expose-Headers"])
+
+
+def prefixed():
+    with Server("--api-prefix", "/a/kv/") as s:
+        for path, status in (("/a/kv/health", 200), ("/a/kv/v1/models?x=1", 200), ("/a/kv", 200), ("/a/kv/", 200),
+                             ("/health", 404), ("/a/kvx/health", 404), ("/", 404), ("/a/kv/a/kv/health", 404)):
+            equal(f"{path} below a prefix", s.get(path).status, status)
+        equal("an answer", s.post("/a/kv" + COMPLETION, PLAIN).status, 200)
+        check("the page asks there", b"location.pathname" in s.get("/a/kv/").body)
+        rest = b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        r = s.raw(b"GET http://127.0.0.1/a/kv/health" + rest)
+        check("a whole address", r.startswith(b"HTTP/1.1 200"), r)
+        r = s.raw(b"POST /a/kv/tokenize" + rest)
+        check("an empty body", b"the body is empty, expected a JSON object" in r, r)
+    r = subprocess.run([sys.argv[1], "serve", TINY, "--api-prefix", "kv"], capture_output=True, text=True)
+    check("no path", r.returncode == 2 and "--api-prefix kv is no path like /kvrun" in r.stderr, r)
 
 
 def choosing(s):
@@ -224,7 +240,7 @@ def main():
             part(s)
             check(f"the server goes on after {part.__name__}", s.alive())
         equal("it ends", s.stop(), 0)
-    for part in (preflight, pings, starts, unloading):
+    for part in (preflight, prefixed, pings, starts, unloading):
         part()
     finish()
 

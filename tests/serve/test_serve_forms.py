@@ -73,7 +73,7 @@ def refused(s):
             ({"grammar": "root ::= root"}, "grammar", "never ends"),
             ({"grammar": "root ::= <|nothing|>"}, "grammar", "<|nothing|>"),
             ({"grammar": 'root ::= (("a"{1,99999}){1,99999}){1,99999}'}, "grammar", "too large"),
-            ({"json_schema": {"type": "object", "patternProperties": {"a": {}}}}, "json_schema",
+            ({"json_schema": {"type": "object", "patternProperties": {"a": {}, "b": {"type": "null"}}}}, "json_schema",
              "#/patternProperties"),
             ({"response_format": {"type": "json_schema",
                                   "json_schema": {"name": "x", "schema": {"type": "strin"}}}}, "response_format",

@@ -81,4 +81,24 @@ std::span<const SamplingOption> sampling_options() {
 	return all;
 }
 
+std::span<const SamplingStep> sampling_steps() {
+	static constexpr SamplingStep all[] = {
+	    {"penalties", "penalties",
+	     [](Sampling& x) { x.repeat_penalty = 1, x.presence_penalty = 0, x.frequency_penalty = 0; }},
+	    {"dry", "dry", [](Sampling& x) { x.dry_multiplier = 0; }},
+	    {"top_n_sigma", "top-n-sigma", [](Sampling& x) { x.top_n_sigma = 0; }},
+	    {"top_k", "top-k", [](Sampling& x) { x.top_k = 0; }},
+	    {"typ_p", "typical", [](Sampling& x) { x.typical_p = 1; }},
+	    {"top_p", "top-p", [](Sampling& x) { x.top_p = 1; }},
+	    {"min_p", "min-p", [](Sampling& x) { x.min_p = 0; }},
+	    {"xtc", "xtc", [](Sampling& x) { x.xtc_probability = 0; }},
+	    {"temperature", "temp",
+	     [](Sampling& x) {
+		     if (x.temperature > 0) x.temperature = 1; // 0 is greedy, whatever samplers there are
+		     x.dynatemp_range = 0;
+	     }},
+	};
+	return all;
+}
+
 } // namespace kvrun

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -31,5 +32,13 @@ struct SamplingOption {
 	bool also_minus_one = false; // where people type it: -1 is llama.cpp's word for all, or for the whole context
 };
 std::span<const SamplingOption> sampling_options();
+
+struct SamplingStep { // a step of sampling, by the names of llama.cpp
+	const char* name;
+	const char* other; // another name
+	void (*off)(Sampling&);
+	bool is_called(std::string_view word) const { return word == name || word == other; }
+};
+std::span<const SamplingStep> sampling_steps(); // in the order in which they are applied
 
 } // namespace kvrun

@@ -1,6 +1,5 @@
 // The form that a request demands of an answer.
 #include "tools/serve/answer_form.h"
-#include "tools/serve/loose_schema.h"
 #include "tools/serve/requests.h"
 #include <algorithm>
 
@@ -54,9 +53,35 @@ void read_response_format(const Json& format, const auto& give) {
 	give(field, "", schema_of(*schema, field));
 }
 
+// One of these texts, as a grammar.
+std::string choice_grammar(const Json& list, const char* field) {
+	std::string out = "root ::=";
+	if (!list.is_array() || list.empty()) refuse(field, "is not an array of texts");
+	for (const Json& text : list) {
+		if (!text.is_string() || text == Json("")) refuse(field, "has " + shown(text) + ", expected a text");
+		out += (out.back() == '=' ? " " : " | ") + dump(text);
+	}
+	return out;
+}
+
+// vLLM's: one of json, json_object, choice and grammar.
+void read_structured_outputs(const Json& given, const auto& give, const Rules& rules) {
+	const char* field = "structured_outputs";
+	if (!given.is_object()) refuse(field, "is not an object");
+	const Fields f(given, "structured_outputs.");
+	if (const Json* schema = f.find("json")) give(field, "", schema_of(*schema, field));
+	if (f.flag("json_object", false)) give(field, "", R"({"type": "object"})");
+	if (const Json* list = f.find("choice")) give(field, choice_grammar(*list, field), "");
+	if (const auto text = f.text("grammar")) give(field, *text, "");
+	for (const char* name : {"regex", "structural_tag"})
+		if (f.find(name))
+			throw ApiError(400, std::string(field) + "." + name + " is not supported", field, kUnsupported);
+	f.check_unknown({}, rules);
+}
+
 } // namespace
 
-AnswerForm read_answer_form(const Fields& f, bool chat) {
+AnswerForm read_answer_form(const Fields& f, bool chat, const Rules& rules) {
 	AnswerForm form;
 	const auto give = [&](const char* field, const std::string& gbnf, const std::string& schema) {
 		if (form.field)
@@ -71,6 +96,8 @@ AnswerForm read_answer_form(const Fields& f, bool chat) {
 		}
 	for (const char* field : {"json_schema", "guided_json"})
 		if (const Json* schema = f.find(field)) give(field, "", schema_of(*schema, field));
+	if (const Json* list = f.find("guided_choice")) give("guided_choice", choice_grammar(*list, "guided_choice"), "");
+	if (const Json* given = f.find("structured_outputs")) read_structured_outputs(*given, give, rules);
 	if (const Json* format = chat ? f.find("response_format") : nullptr) read_response_format(*format, give);
 	return form;
 }
@@ -181,7 +208,13 @@ Grammar Grammars::get(const AnswerForm& form, const ChatPrompt* prompt) {
 	o.gbnf = or_null(form.gbnf), o.json_schema = or_null(form.schema), o.tool_choice = or_null(form.tool_choice);
 	o.one_call = form.one_call;
 	const char* field = form.field ? form.field : "tools";
-	known_.emplace_front(key, loose_grammar(model_, o, prompt, field, rules_));
+	if (!rules_.strict) {
+		o.payload = const_cast<Rules*>(&rules_);
+		o.on_left_out = [](const char* line, void* rules) {
+			static_cast<const Rules*>(rules)->ignored(std::string("a keyword is not enforced: ") + line);
+		};
+	}
+	known_.emplace_front(key, model_.new_grammar(o, prompt, field));
 	if (known_.size() > kMost) known_.pop_back();
 	return known_.front().second;
 }

@@ -21,7 +21,7 @@ struct AnswerForm {
 };
 
 // Reads grammar, json_schema, guided_json, guided_grammar; if `chat`, also response_format. Throws ApiError 400.
-AnswerForm read_answer_form(const Fields&, bool chat);
+AnswerForm read_answer_form(const Fields&, bool chat, const Rules&);
 // Reads tools, tool_choice, parallel_tool_calls. Returns the tools that the model is shown, as JSON; empty if none.
 // Tools that are no functions are left out.
 std::string read_tools(const Fields&, AnswerForm&, const Rules&);

@@ -144,7 +144,8 @@ struct Service { // what the server needs to answer, created after the model is 
 std::string address(const ServeArgs& a, const HttpServer& server) {
 	if (!a.unix_path.empty()) return "unix:" + a.unix_path;
 	const std::string host = a.host.find(':') == std::string::npos ? a.host : "[" + a.host + "]";
-	return (a.certificate.empty() ? "http://" : "https://") + host + ":" + std::to_string(server.port());
+	return (a.certificate.empty() ? "http://" : "https://") + host + ":" + std::to_string(server.port()) +
+	       api_prefix(a);
 }
 
 constexpr uint64_t kLeastBytes = 64 << 10; // --sessions-max: a smaller number is a number of conversations
@@ -190,6 +191,7 @@ void serve_model(const ServeArgs& a) {
 	const std::optional<StoreLimit> limit = store_limit(a);
 	HttpOptions http;
 	http.host = a.host, http.port = uint16_t(a.port), http.unix_path = a.unix_path;
+	http.prefix = api_prefix(a);
 	http.certificate = a.certificate, http.private_key = a.private_key;
 	http.max_body = a.max_body, http.max_bodies = a.max_bodies, http.max_connections = size_t(a.connections);
 	http.timeout_s = a.timeout, http.drain_s = a.drain;

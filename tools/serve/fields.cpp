@@ -14,10 +14,9 @@ static constexpr const char* kHarmless[] = {
     "safety_identifier", "service_tier", "store", "user", "verbosity", "web_search_options",
     // Anthropic's: what clients do when a conversation grows, speed, servers of tools
     "context_management", "mcp_servers", "speed",
-    // other servers: names, queue priority, order of samplers, limits of time, extra output about an answer
-    "cache_reuse", "id_slot", "keep_alive", "min_keep", "n_indent", "n_keep", "priority", "request_id",
-    "response_fields", "return_progress", "return_tokens", "samplers", "t_max_predict_ms", "t_max_prompt_ms",
-    "timings_per_token",
+    // other servers: names, queue priority, extra output about an answer
+    "cache_reuse", "id_slot", "keep_alive", "min_keep", "n_keep", "priority", "request_id", "return_progress",
+    "t_max_prompt_ms", "timings_per_token",
     // for beam search, which is refused
     "early_stopping", "length_penalty"};
 
@@ -39,6 +38,7 @@ void Notices::once(const std::string& text) {
 }
 
 Json parse_body(const std::string& body, const Stop& stop) {
+	if (body.empty()) throw ApiError(400, "the body is empty, expected a JSON object");
 	Json j;
 	std::string why;
 	if (!read_json(body, {kMaxDepth, kMaxValues, kMaxKeys, stop}, j, why)) throw ApiError(400, "the body " + why);
@@ -76,18 +76,24 @@ void Fields::check_unknown(std::span<const char* const> harmless, const Rules& r
 	}
 }
 
-std::optional<double> Fields::number(const char* name, double lowest, double highest) const {
+std::optional<double> Fields::number(const char* name, double lowest, double highest,
+                                     std::optional<double> said) const {
 	const Json* v = find(name);
 	if (!v) return {};
 	const double x = v->is_number() ? v->get<double>() : NAN;
-	if (!(x >= lowest && x <= highest)) refuse(name, "a number from " + dump(lowest) + " to " + dump(highest));
+	if (!(x >= lowest && x <= highest))
+		refuse(name, "a number from " + dump(said.value_or(lowest)) + " to " + dump(highest));
 	return x;
 }
 
 std::optional<int64_t> Fields::integer(const char* name, int64_t lowest, int64_t highest) const {
 	const Json* v = find(name);
 	if (!v) return {};
-	const bool fits = v->is_number_integer() && !(v->is_number_unsigned() && v->get<uint64_t>() > uint64_t(INT64_MAX));
+	constexpr double kExact = 1ll << 53; // clients whose numbers are all doubles write 5 as 5.0
+	const bool whole = v->is_number_float() && std::abs(v->get<double>()) <= kExact &&
+	                   v->get<double>() == std::trunc(v->get<double>());
+	const bool fits =
+	    whole || (v->is_number_integer() && !(v->is_number_unsigned() && v->get<uint64_t>() > uint64_t(INT64_MAX)));
 	const int64_t x = fits ? v->get<int64_t>() : 0;
 	if (!fits || x < lowest || x > highest)
 		refuse(name, "an integer from " + std::to_string(lowest) + " to " + std::to_string(highest));

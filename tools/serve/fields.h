@@ -47,7 +47,9 @@ class Fields {
 	// where: prefix of field names in messages, for example "stream_options."
 	explicit Fields(const Json& object, std::string where = {}) : object_(object), where_(std::move(where)) {}
 	const Json* find(const char* name) const; // null if absent
-	std::optional<double> number(const char* name, double lowest, double highest) const;
+	// said: the lowest number in messages, if others than it have a meaning here
+	std::optional<double> number(const char* name, double lowest, double highest,
+	                             std::optional<double> said = {}) const;
 	std::optional<int64_t> integer(const char* name, int64_t lowest, int64_t highest) const;
 	std::optional<std::string> text(const char* name) const;
 	bool flag(const char* name, bool fallback) const;

@@ -19,9 +19,13 @@ struct Generator::Active final : AnswerCallbacks {
 	std::string text;                 // of the answer, if its conversation is named
 	std::optional<Logprobs> probs;    // if requested
 	const Model* model = nullptr;
-	kvrun_status status = KVRUN_OK; // result of the answer
-	std::string message;            // message of the status
-	bool cancelled = false;         // its client had disconnected
+	kvrun_status status = KVRUN_OK;              // result of the answer
+	std::string message;                         // message of the status
+	bool cancelled = false;                      // its client had disconnected
+	bool over = false;                           // it was ended here, by its limit of time or of indentation
+	bool has_line = false;                       // the answer has a line break
+	std::optional<uint32_t> indent;              // of the line that begins, while there is only white space in it
+	std::chrono::steady_clock::time_point began; // when its first token was there
 	Ended ended;
 
 	bool has_session() const { return status == KVRUN_OK || cancelled; } // the session can be continued
@@ -33,17 +37,47 @@ struct Generator::Active final : AnswerCallbacks {
 		} catch (const std::exception& e) { ended.not_kept = e.what(); }
 	}
 
+	// As in llama.cpp's server, which editors ask for completions: only an answer that has a whole line is ended.
+	bool is_late(std::string_view piece) {
+		const auto now = std::chrono::steady_clock::now();
+		if (tokens <= 1) began = now;
+		has_line |= piece.find('\n') != piece.npos;
+		const double most = job.sampling.most_ms;
+		return most > 0 && has_line && std::chrono::duration<double, std::milli>(now - began).count() > most;
+	}
+
+	// The bytes of a piece before a line that begins too far to the left, or all.
+	size_t indented(std::string_view piece) {
+		for (size_t i = 0; job.sampling.indent && i < piece.size(); ++i) {
+			if (piece[i] == '\n') {
+				indent = 0;
+			} else if (indent && (piece[i] == ' ' || piece[i] == '\t')) {
+				++*indent;
+			} else if (indent) {
+				if (*indent < job.sampling.indent) return i;
+				indent.reset();
+			}
+		}
+		return piece.size();
+	}
+
 	bool token(uint32_t token, std::string_view piece) override {
+		const size_t kept = indented(piece);
+		over |= kept < piece.size();
+		piece = piece.substr(0, kept);
 		tokens += token != KVRUN_NO_TOKEN;
-		if (probs && token != KVRUN_NO_TOKEN && tokens > job.tokens_passed_on)
-			job.listener->token(probs->chosen(*model, token));
+		if (token != KVRUN_NO_TOKEN && tokens > job.tokens_passed_on) {
+			job.listener->chosen(token);
+			if (probs) job.listener->token(probs->chosen(*model, token));
+		}
 		job.tokens_passed_on = std::max(job.tokens_passed_on, tokens);
 		if (job.named) text += piece;
 		generated += piece.size();
 		const size_t fresh = generated - std::min(generated, job.passed_on);
 		if (fresh) job.listener->piece(piece.substr(piece.size() - std::min(piece.size(), fresh)));
 		job.passed_on = std::max(job.passed_on, generated);
-		return !job.listener->gone();
+		over |= is_late(piece);
+		return !over && !job.listener->gone();
 	}
 	bool logits(std::span<float> all) override {
 		if (probs) probs->look(all);
@@ -340,6 +374,8 @@ void Generator::finish(std::unique_ptr<Active> a, bool shared) {
 	const bool repeatable = job.passed_on == 0 || a->fresh;
 	if (a->status == KVRUN_ENOMEM && shared && repeatable) return begin_again(*a);
 	wait_for_memory_ = false;
+	if (a->over && a->status == KVRUN_EUSER && !a->cancelled)
+		a->status = KVRUN_OK, ended.result.reason = KVRUN_STOP_LENGTH;
 	// nothing can free memory: the text so far is the answer
 	const bool full = a->status == KVRUN_ENOMEM && job.passed_on;
 	if (full) a->status = KVRUN_OK, ended.result.reason = KVRUN_STOP_CONTEXT;

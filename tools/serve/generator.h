@@ -16,6 +16,8 @@ struct Sampling : kvrun::Sampling { // the fields of kvrun_generate_options that
 	bool special = false, ignore_eos = false;
 	std::optional<uint32_t> logprobs; // number of alternatives per token; nullopt if not requested
 	uint32_t draft_max = UINT32_MAX;  // most draft tokens per step, if the server drafts
+	uint32_t indent = 0; // a line that begins with fewer spaces and tabs ends the answer before it; 0: none does
+	double most_ms = 0;  // time of the answer after which it ends behind a whole line; 0 or less: no limit
 };
 
 struct Ended { // result of an answer
@@ -35,6 +37,7 @@ class Listener {
 	virtual void begin() = 0;      // the prompt is accepted; called again if lack of memory restarts the answer
 	// Progress of the prompt: the share that was read, and the estimated seconds left.
 	virtual void reading(double /*done*/, double /*seconds_left*/) {}
+	virtual void chosen(uint32_t /*token*/) {} // called before its piece
 	virtual void token(Json) {} // as returned by Logprobs; called before its piece, if logprobs are requested
 	virtual void piece(std::string_view text) = 0;
 	virtual void end(const Ended&) = 0;

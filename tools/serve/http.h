@@ -95,6 +95,7 @@ class Handler {
 struct HttpOptions {
 	std::string host = "127.0.0.1";
 	uint16_t port = 8080;         // 0: any free port
+	std::string prefix;           // of all paths, like "/kvrun"; empty if none
 	std::string unix_path;        // Unix socket in the file system, used instead of host and port; empty if not used
 	std::string certificate;      // file in PEM form, the server's first: connections use TLS; empty: they do not
 	std::string private_key;      // its file, in PEM form

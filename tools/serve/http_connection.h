@@ -205,8 +205,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 		const auto& m = parser_->get();
 		const auto field = [&](http::field f) { return std::string(m[f]); };
 		request_.method = std::string(m.method_string());
-		const std::string target(m.target());
-		request_.path = target.substr(0, target.find('?'));
+		request_.path = path_of(std::string(m.target()));
 		request_.host = field(http::field::host), request_.origin = field(http::field::origin);
 		request_.authorization = field(http::field::authorization);
 		request_.content_encoding = field(http::field::content_encoding);
@@ -215,6 +214,23 @@ class Connection : public std::enable_shared_from_this<Connection> {
 		if (std::string id(m["X-Request-Id"]); good_id(id)) request_.id = std::move(id);
 		version_ = m.version();
 		keep_alive_ = m.keep_alive();
+	}
+
+	// The path behind --api-prefix and without the query; empty if the target is not below the prefix. The target may
+	// be a whole address (RFC 9112).
+	std::string path_of(const std::string& whole) const {
+		std::string_view target = whole;
+		for (const std::string_view scheme : {"http://", "https://"})
+			if (target.starts_with(scheme)) {
+				const size_t end = target.find('/', scheme.size());
+				target = end == target.npos ? "/" : target.substr(end);
+			}
+		target = target.substr(0, target.find('?'));
+		const std::string_view prefix = shared_.options.prefix;
+		if (!target.starts_with(prefix)) return {};
+		target.remove_prefix(prefix.size());
+		if (target.empty()) return "/";
+		return target[0] == '/' ? std::string(target) : std::string();
 	}
 
 	// Restricts X-Request-Id, because it is sent back and written to the log.

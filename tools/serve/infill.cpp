@@ -65,6 +65,7 @@ InfillRequest infill_request(Json body, const Defaults& d) {
 	          std::move(files)};
 	read_max_tokens(f, {"n_predict"}, d.sampling.max_tokens, r);
 	if (r.n > 1) throw ApiError(400, "n is " + std::to_string(r.n) + ", but /infill has one answer", "n");
+	r.native = native_form(f);
 	f.check_unknown(harmless_fields(), d);
 	return r;
 }

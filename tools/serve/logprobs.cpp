@@ -21,7 +21,7 @@ Json Logprobs::entry(const Model& model, uint32_t token) const {
 	Json bytes = Json::array();
 	for (const char c : text) bytes.push_back(uint8_t(c));
 	const double p = double(logits_[token]) - log_sum_;
-	return {{"token", text}, {"logprob", std::isfinite(p) ? p : kImpossible}, {"bytes", bytes}};
+	return {{"id", token}, {"token", text}, {"logprob", std::isfinite(p) ? p : kImpossible}, {"bytes", bytes}};
 }
 
 Json Logprobs::chosen(const Model& model, uint32_t token) const {

@@ -11,7 +11,7 @@ class Logprobs {
  public:
 	explicit Logprobs(uint32_t alternatives) : alternatives_(alternatives) {}
 	void look(std::span<const float> logits); // (vocab) call before a token is chosen
-	// {"token", "logprob", "bytes", "top_logprobs": [{"token", "logprob", "bytes"}]} of the chosen token.
+	// {"id", "token", "logprob", "bytes", "top_logprobs": [{"id", "token", "logprob", "bytes"}]} of the chosen token.
 	Json chosen(const Model&, uint32_t token) const;
 
  private:

@@ -4,6 +4,7 @@
 #include "tools/serve/conversation.h"
 #include "tools/serve/images.h"
 #include "tools/serve/parts_answer.h"
+#include <algorithm>
 
 namespace kvrun::serve {
 namespace {
@@ -35,9 +36,28 @@ std::string document_text(const Json& block, const std::string& where) {
 	return title.is_string() ? title.get<std::string>() + "\n" + text : text;
 }
 
-// What the user says goes to `said`, an array of blocks.
-void read_user_block(const Json& block, const std::string& type, const std::string& where, Conversation& c,
-                     Json& said) {
+// The text of a tool's result. Its images go to `images`, because templates have results that are texts.
+std::string result_text(const Json& content, const std::string& where, Json& images) {
+	if (content.is_null()) return {};
+	if (!content.is_array()) return text_of(content, where, "messages", kText);
+	Json texts = Json::array();
+	for (const Json& block : content) {
+		const Json type = block.is_object() ? block.value("type", Json()) : Json();
+		if (type == Json("image"))
+			images.push_back(block);
+		else if (type == Json("document"))
+			texts.push_back({{"type", "text"}, {"text", document_text(block, where)}});
+		else if (type == Json("tool_reference"))
+			texts.push_back({{"type", "text"}, {"text", text_in(block, "tool_name", where, "messages")}});
+		else
+			texts.push_back(block);
+	}
+	return text_of(texts, where, "messages", kText);
+}
+
+// What the user says goes to `said`, an array of blocks, and those of results to `images`.
+void read_user_block(const Json& block, const std::string& type, const std::string& where, Conversation& c, Json& said,
+                     Json& images) {
 	constexpr const char* field = "messages";
 	if (type == "text" || type == "image") {
 		said.push_back(block);
@@ -54,18 +74,25 @@ void read_user_block(const Json& block, const std::string& type, const std::stri
 		               field, "unsupported_parameter");
 	if (!said.empty()) c.say("user", content_of(std::exchange(said, Json::array()), where, field, kText, block_image));
 	const auto content = block.find("content");
-	std::string result = content == block.end() || content->is_null()
-	                         ? std::string()
-	                         : text_of(*content, where + ".content", field, kText);
+	std::string result = content == block.end() ? "" : result_text(*content, where + ".content", images);
 	if (block.value("is_error", Json()) == Json(true)) result = "Error: " + result;
 	c.result(text_in(block, "tool_use_id", where, field), std::move(result));
 }
 
-void read_assistant_block(const Json& block, const std::string& type, const std::string& where, Conversation& c) {
+// A block of a tool that another server ran.
+bool is_other_block(std::string_view type) {
+	constexpr const char* others[] = {"server_tool_use", "mcp_tool_use", "container_upload"};
+	return type.ends_with("_tool_result") || std::ranges::count(others, type) > 0;
+}
+
+void read_assistant_block(const Json& block, const std::string& type, const std::string& where, Conversation& c,
+                          const Rules& rules) {
 	constexpr const char* field = "messages";
 	if (type == "text") return c.answer(text_in(block, "text", where, field));
 	if (type == "thinking") return c.think(text_in(block, "thinking", where, field));
 	if (type == "redacted_thinking") return; // encrypted by another server, which alone can read it
+	if (is_other_block(type) && !rules.strict)
+		return rules.ignored("blocks of type " + shown(type) + " are left out: this server has functions alone");
 	if (type != "tool_use")
 		throw ApiError(400,
 		               where + " is a block of type '" + type.substr(0, 40) +
@@ -76,7 +103,7 @@ void read_assistant_block(const Json& block, const std::string& type, const std:
 	c.call(text_in(block, "id", where, field), text_in(block, "name", where, field), dump(*input));
 }
 
-void read_message(const Json& m, const std::string& where, Conversation& c) {
+void read_message(const Json& m, const std::string& where, Conversation& c, const Rules& rules) {
 	constexpr const char* field = "messages";
 	if (!m.is_object()) throw ApiError(400, where + " is not an object", field);
 	const std::string& role = text_in(m, "role", where, field);
@@ -91,26 +118,28 @@ void read_message(const Json& m, const std::string& where, Conversation& c) {
 		const std::string& text = content->get_ref<const std::string&>();
 		return user ? c.say("user", text) : c.answer(text);
 	}
-	Json said = Json::array();
+	Json said = Json::array(), images = Json::array();
 	for (size_t i = 0; i < content->size(); ++i) {
 		const Json& block = (*content)[i];
 		const std::string at = where + ".content[" + std::to_string(i) + "]";
 		if (!block.is_object()) throw ApiError(400, at + " is not an object", field);
 		const std::string& type = text_in(block, "type", at, field);
 		if (user)
-			read_user_block(block, type, at, c, said);
+			read_user_block(block, type, at, c, said, images);
 		else
-			read_assistant_block(block, type, at, c);
+			read_assistant_block(block, type, at, c, rules);
 	}
-	if (!said.empty()) c.say("user", content_of(said, where + ".content", field, kText, block_image));
+	images.insert(images.end(), said.begin(), said.end());
+	if (!images.empty()) c.say("user", content_of(images, where + ".content", field, kText, block_image));
 }
 
-Json read_messages(const Json& system, const Json& messages) {
+Json read_messages(const Json& system, const Json& messages, const Rules& rules) {
 	Conversation c;
 	if (!system.is_null()) c.say("system", text_of(system, "system", "system", kText));
 	if (!messages.is_array() || messages.empty())
 		throw ApiError(400, "messages is not an array of at least one message", "messages");
-	for (size_t i = 0; i < messages.size(); ++i) read_message(messages[i], "messages[" + std::to_string(i) + "]", c);
+	for (size_t i = 0; i < messages.size(); ++i)
+		read_message(messages[i], "messages[" + std::to_string(i) + "]", c, rules);
 	return c.take();
 }
 
@@ -202,7 +231,7 @@ MessagesRequest messages_request(Json body, const Defaults& d, bool counting) {
 	read_thinking(take_field(body, "thinking"), body, d);
 	read_output(take_field(body, "output_config"), body, d);
 	const Json messages = take_field(body, "messages");
-	body["messages"] = read_messages(system, messages);
+	body["messages"] = read_messages(system, messages, d);
 	if (!stops.is_null() && !stops.is_array()) throw ApiError(400, "stop_sequences is not an array", "stop_sequences");
 	if (!stops.is_null()) body["stop"] = stops;
 	if (!tools.is_null()) body["tools"] = messages_tools(tools, d);

@@ -4,27 +4,46 @@
 
 namespace kvrun::serve {
 
+// What the answers of one request share: an array, if there are several, or one stream.
+struct NativeAnswers {
+	NativeAnswers(std::shared_ptr<Responder> to, double ping_s, size_t n)
+	    : out(std::move(to), ping_s), whole(n), left(n) {}
+	EventStream out;
+	std::vector<Json> whole;
+	size_t left; // that have not ended
+	bool failed = false;
+};
+
 class NativeAnswer final : public Listener {
  public:
-	NativeAnswer(std::shared_ptr<Responder> out, const GenerationRequest& r, std::string model, std::string prompt)
-	    : out_(std::move(out), r.ping_s), stream_(r.stream), stops_(r.sampling.stops), model_(std::move(model)),
-	      text_(std::move(prompt)) {}
-	bool gone() const override { return failed_ || out_.out().gone(); }
+	// echo: the answer begins with the prompt.
+	NativeAnswer(std::shared_ptr<NativeAnswers>, size_t index, const GenerationRequest&, const Model&,
+	             const std::vector<uint32_t>& prompt, bool echo);
+	bool gone() const override { return all_->failed || all_->out.out().gone(); }
 	void begin() override;
-	void reading(double done, double left) override { out_.reading(done, left); }
+	void reading(double done, double left) override { all_->out.reading(done, left); }
+	void chosen(uint32_t token) override;
 	void token(Json) override;
 	void piece(std::string_view text) override;
 	void end(const Ended&) override;
 	void fail(const ApiError&) override;
 
  private:
-	EventStream out_;
+	Json ids() { return std::exchange(ids_, Json::array()); }
+
+	const std::shared_ptr<NativeAnswers> all_;
+	const size_t index_;
 	const bool stream_;
 	const std::vector<std::string> stops_;
-	const std::string model_;
-	std::string text_; // so far, behind the prompt if it is repeated; empty for a stream
-	Json tokens_;      // of which the client has no log probabilities yet; null: none
-	bool failed_ = false;
+	const NativeForm form_;
+	const std::string model_, prompt_;
+	const size_t n_prompt_; // tokens
+	Json settings_;
+	std::string text_;         // so far, behind the prompt if it is repeated; empty for a stream
+	Json tokens_;              // of which the client has no log probabilities yet; null: none
+	Json ids_ = Json::array(); // of tokens that the client does not have yet
+	uint32_t n_tokens_ = 0;
+	bool begun_ = false, has_line_ = false; // the stream has begun; the answer has a line break
 };
 
 } // namespace kvrun::serve

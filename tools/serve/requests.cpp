@@ -10,6 +10,7 @@ namespace kvrun::serve {
 namespace {
 
 constexpr size_t kMaxPolicy = 256;         // bytes of a policy's name and options
+constexpr size_t kMaxFields = 256;         // response_fields
 constexpr uint32_t kCompletionTokens = 16; // default max_tokens of a completion, as in OpenAI's API
 
 // Fields of OpenAI's API and of other servers that would change the answer and are not supported, with the value
@@ -189,11 +190,27 @@ double lowest_of(const SamplingOption& o) {
 	return field == "top_k" || field == "repeat_last_n" ? -1 : field == "temperature" ? -1e6 : o.lowest;
 }
 
-void read_sampling(const Fields& f, Sampling& s) {
+// The samplers that the request names are used, in the order that they have here.
+void read_samplers(const Fields& f, Sampling& s, const Rules& rules) {
+	const Json* list = f.find("samplers");
+	if (!list) return;
+	const auto named = [](const Json& word, const SamplingStep& k) {
+		return word.is_string() && k.is_called(word.get_ref<const std::string&>());
+	};
+	if (!list->is_array() || list->empty())
+		return rules.ignored("samplers is " + shown(*list) + ", which is ignored: it is no array of names");
+	for (const Json& word : *list)
+		if (std::ranges::none_of(sampling_steps(), [&](const SamplingStep& k) { return named(word, k); }))
+			rules.ignored("samplers has " + shown(word) + ", which is ignored: there is no such sampler here");
+	for (const SamplingStep& k : sampling_steps())
+		if (std::none_of(list->begin(), list->end(), [&](const Json& word) { return named(word, k); })) k.off(s);
+}
+
+void read_sampling(const Fields& f, Sampling& s, const Rules& rules) {
 	for (const SamplingOption& o : sampling_options()) {
 		if (const auto* real = std::get_if<double kvrun::Sampling::*>(&o.at)) {
 			double& to = s.**real;
-			to = std::max(o.lowest, f.number(o.field, lowest_of(o), o.highest).value_or(to));
+			to = std::max(o.lowest, f.number(o.field, lowest_of(o), o.highest, o.lowest).value_or(to));
 		} else {
 			int64_t& to = s.*std::get<int64_t kvrun::Sampling::*>(o.at);
 			const std::optional<int64_t> given = f.integer(o.field, int64_t(lowest_of(o)), int64_t(o.highest));
@@ -203,9 +220,22 @@ void read_sampling(const Fields& f, Sampling& s) {
 	}
 	if (const std::optional<double> other = f.number("repetition_penalty", 0.01, 100)) s.repeat_penalty = *other;
 	if (f.find("dry_sequence_breakers")) s.dry_breakers = short_texts(f, "dry_sequence_breakers", kMaxStops);
+	read_samplers(f, s, rules);
 }
 
 } // namespace
+
+NativeForm native_form(const Fields& f) {
+	return {f.flag("return_tokens", false), short_texts(f, "response_fields", kMaxFields)};
+}
+
+Json sampling_json(const Sampling& s) {
+	Json out = Json::object();
+	for (const SamplingOption& o : sampling_options()) std::visit([&](auto at) { out[o.field] = s.*at; }, o.at);
+	out["dry_sequence_breakers"] = s.dry_breakers;
+	out["n_predict"] = s.max_tokens == UINT32_MAX ? int64_t(-1) : int64_t(s.max_tokens);
+	return out;
+}
 
 GenerationRequest common_fields(const Fields& f, const Defaults& d) {
 	GenerationRequest r;
@@ -215,11 +245,14 @@ GenerationRequest common_fields(const Fields& f, const Defaults& d) {
 	if (r.kv.empty() || r.kv.size() > kMaxPolicy || r.kv.find('\0') != std::string::npos)
 		throw ApiError(400, "kv is not the name of a policy, like \"kivi2\"", "kv");
 	r.session = f.text("session").value_or("");
-	read_sampling(f, s);
+	read_sampling(f, s, d);
 	s.ignore_eos = f.flag("ignore_eos", false);
 	s.draft_max = uint32_t(f.integer("speculative.n_max", 0, UINT32_MAX).value_or(s.draft_max));
 	const std::optional<int64_t> seed = f.integer("seed", INT64_MIN, INT64_MAX);
-	s.seed = seed ? uint64_t(*seed) : d.seed.value_or(std::random_device()());
+	const bool any = seed == -1 || seed == int64_t(UINT32_MAX); // llama.cpp's words for a random one
+	s.seed = seed && !any ? uint64_t(*seed) : !any && d.seed ? *d.seed : std::random_device()();
+	s.indent = uint32_t(f.integer("n_indent", 0, UINT32_MAX).value_or(0));
+	s.most_ms = double(f.integer("t_max_predict_ms", -1, INT64_MAX).value_or(0));
 	read_bias(f, r);
 	if (const Json* stop = f.find("stop"); stop && *stop != Json("")) s.stops = short_texts(f, "stop", kMaxStops);
 	r.stream = f.flag("stream", false);
@@ -285,7 +318,7 @@ ChatRequest chat_request(const Json& j, const Defaults& d) {
 	const Fields f(j);
 	ChatRequest r{common_fields(f, d), {}};
 	const Json messages = read_messages(f);
-	r.form = read_answer_form(f, /*chat=*/true);
+	r.form = read_answer_form(f, /*chat=*/true, d);
 	r.prompt.tools = read_tools(f, r.form, d);
 	r.prompt.variables = template_variables(f, d);
 	read_end(f, messages, r.prompt);
@@ -302,14 +335,18 @@ static void read_completion_logprobs(const Fields& f, Sampling& s) {
 	if (top || n.value_or(0) > 0) s.logprobs = uint32_t(top.value_or(std::min<int64_t>(n.value_or(0), kMostLogprobs)));
 }
 
-CompletionRequest completion_request(const Json& j, const Defaults& d) {
-	const Fields f(j);
-	CompletionRequest r{common_fields(f, d), {}, {}};
-	r.form = read_answer_form(f, /*chat=*/false);
-	refuse_unless_plain(f, "response_format", {{"type", "text"}});
+static void read_prompts(const Fields& f, CompletionRequest& r) {
 	r.prompts = text_prompts(f, "prompt", kMaxChoices / r.n);
 	if (r.prompts.size() > 1 && !r.session.empty())
 		throw ApiError(400, "prompt has several elements, but a conversation with a name has one", "prompt");
+}
+
+CompletionRequest completion_request(const Json& j, const Defaults& d) {
+	const Fields f(j);
+	CompletionRequest r{common_fields(f, d), {}, {}};
+	r.form = read_answer_form(f, /*chat=*/false, d);
+	refuse_unless_plain(f, "response_format", {{"type", "text"}});
+	read_prompts(f, r);
 	read_max_tokens(f, {"max_tokens", "n_predict"},
 	                d.sampling.max_tokens == UINT32_MAX ? kCompletionTokens : d.sampling.max_tokens, r);
 	read_completion_logprobs(f, r.sampling);
@@ -329,14 +366,12 @@ CompletionRequest completion_request(const Json& j, const Defaults& d) {
 CompletionRequest native_request(const Json& j, const Defaults& d) {
 	const Fields f(j);
 	CompletionRequest r{common_fields(f, d), {}, {}};
-	r.special_prompt = true;
-	r.form = read_answer_form(f, /*chat=*/false);
-	r.prompts = text_prompts(f, "prompt", kMaxChoices);
-	if (r.prompts.size() > 1 || r.n > 1)
-		throw ApiError(400, "this route gives one answer to one prompt; /v1/completions gives several", "prompt");
+	r.form = read_answer_form(f, /*chat=*/false, d);
+	read_prompts(f, r);
 	read_max_tokens(f, {"n_predict", "max_tokens"}, d.sampling.max_tokens, r);
 	read_completion_logprobs(f, r.sampling);
 	r.echo = f.flag("echo", false);
+	r.native = native_form(f);
 	f.check_unknown(harmless_fields(), d);
 	return r;
 }

@@ -22,6 +22,12 @@ struct Defaults : Rules {
 	Json template_variables = Json::object();
 };
 
+// What the answers of llama.cpp's own routes hold beside the text.
+struct NativeForm {
+	bool tokens = false;             // the answer's tokens, too
+	std::vector<std::string> fields; // these alone, as "timings/predicted_n"; empty: all
+};
+
 struct GenerationRequest {
 	Sampling sampling;
 	std::string kv;      // policy
@@ -34,6 +40,7 @@ struct GenerationRequest {
 	bool reuse = true;  // the beginning of the prompt may be reused from an earlier session
 	bool mute = false;  // no tokens are wanted: the prompt is read, and one token that is not shown is generated
 	std::vector<std::pair<std::string, float>> text_bias; // logit_bias of the tokens of a text
+	NativeForm native;
 };
 struct ChatRequest : GenerationRequest {
 	ChatPrompt prompt;
@@ -42,14 +49,15 @@ using PromptPiece = std::variant<std::string, std::vector<uint32_t>>;
 using TextPrompt = std::vector<PromptPiece>; // in order; not empty
 struct CompletionRequest : GenerationRequest {
 	std::vector<TextPrompt> prompts;
-	std::string suffix;          // text behind the answer, with texts as prompts; empty: the answer is the end
-	bool echo = false;           // the answer's text begins with the prompt
-	bool special_prompt = false; // texts of control tokens in the prompt become them
+	std::string suffix; // text behind the answer, with texts as prompts; empty: the answer is the end
+	bool echo = false;  // the answer's text begins with the prompt
 };
 
 GenerationRequest common_fields(const Fields&, const Defaults&); // of all of these requests
 // The limit of an answer's tokens, the first of these fields that is given; else `otherwise`. 0 mutes the answer.
 void read_max_tokens(const Fields&, std::initializer_list<const char*> names, uint32_t otherwise, GenerationRequest&);
+NativeForm native_form(const Fields&);
+Json sampling_json(const Sampling&); // by the fields of requests
 ChatRequest chat_request(const Json& body, const Defaults&);
 CompletionRequest completion_request(const Json& body, const Defaults&);
 CompletionRequest native_request(const Json& body, const Defaults&); // of llama.cpp's /completion

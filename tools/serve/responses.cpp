@@ -17,7 +17,14 @@ Json item_image(const Json& part, const std::string& where) {
 	return image_part(text_in(part, "image_url", where, "input"));
 }
 
-void read_item(const Json& item, const std::string& where, Conversation& c) {
+// An item of a tool that another server ran, or that this server has not.
+bool is_other_item(std::string_view type) {
+	constexpr const char* others[] = {"mcp_list_tools", "mcp_approval_request", "mcp_approval_response", "compaction",
+	                                  "compaction_trigger"};
+	return type.ends_with("_call") || type.ends_with("_call_output") || std::ranges::count(others, type) > 0;
+}
+
+void read_item(const Json& item, const std::string& where, Conversation& c, const Rules& rules) {
 	constexpr const char* input = "input";
 	if (!item.is_object()) throw ApiError(400, where + " is not an object", input);
 	const std::string type = item.contains("type") ? text_in(item, "type", where, input) : "message";
@@ -35,7 +42,10 @@ void read_item(const Json& item, const std::string& where, Conversation& c) {
 	if (type == "function_call")
 		return c.call(text_in(item, "call_id", where, input), text_in(item, "name", where, input),
 		              text_in(item, "arguments", where, input));
-	if (type == "function_call_output")
+	if (type == "custom_tool_call") // its input is a text, not JSON
+		return c.call(text_in(item, "call_id", where, input), text_in(item, "name", where, input),
+		              dump({{"input", text_in(item, "input", where, input)}}));
+	if (type == "function_call_output" || type == "custom_tool_call_output")
 		return c.result(
 		    text_in(item, "call_id", where, input),
 		    text_of(item.contains("output") ? item["output"] : Json(), where + ".output", input, kTextParts));
@@ -51,11 +61,14 @@ void read_item(const Json& item, const std::string& where, Conversation& c) {
 		throw ApiError(
 		    400, where + " refers to an item of an earlier response; this server keeps none, send the item itself",
 		    input, "unsupported_parameter");
+	if (is_other_item(type) && !rules.strict)
+		return rules.ignored("items of type " + shown(type) +
+		                     " are left out of the input: this server has functions alone");
 	throw ApiError(400, where + " is of type '" + type.substr(0, 40) + "', which is not supported", input,
 	               "unsupported_parameter");
 }
 
-Json read_input(const Json& instructions, const Json& input) {
+Json read_input(const Json& instructions, const Json& input, const Rules& rules) {
 	Conversation c;
 	if (instructions.is_string())
 		c.say("system", instructions.get<std::string>());
@@ -66,7 +79,7 @@ Json read_input(const Json& instructions, const Json& input) {
 	else if (!input.is_array() || input.empty())
 		throw ApiError(400, "input is not a text or an array of at least one item", "input");
 	else
-		for (size_t i = 0; i < input.size(); ++i) read_item(input[i], "input[" + std::to_string(i) + "]", c);
+		for (size_t i = 0; i < input.size(); ++i) read_item(input[i], "input[" + std::to_string(i) + "]", c, rules);
 	if (c.empty()) throw ApiError(400, "input says nothing", "input");
 	return c.take();
 }
@@ -146,7 +159,7 @@ ResponseRequest response_request(Json body, const Defaults& d) {
 	for (const Json& what : include) // mostly output of built-in tools, which do not exist here
 		if (what == Json("message.output_text.logprobs"))
 			unsupported("include", " asks for logprobs, which chats have");
-	body["messages"] = read_input(instructions, take_field(body, "input"));
+	body["messages"] = read_input(instructions, take_field(body, "input"), d);
 	if (!tools.is_null()) body["tools"] = responses_tools(tools, d);
 	if (!choice.is_null()) body["tool_choice"] = read_tool_choice(choice);
 	if (!most.is_null()) body["max_completion_tokens"] = most;

@@ -16,6 +16,7 @@ const Router::Route Router::kRoutes[] = {
     {"GET", "/props", false, &Router::props, Needs::Model},
     {"GET", "/metrics", false, &Router::metrics},
     {"GET", "/slots", false, &Router::slots},
+    {"POST", kSlotPath, false, &Router::slot_action},
     {"GET", "/sessions", false, &Router::sessions},
     {"GET", kSessionPath, false, &Router::session},
     {"POST", kSessionPath, false, &Router::pin_session},
@@ -152,12 +153,13 @@ static Response error_for(const HttpRequest& r, const ApiError& e) {
 }
 
 Response Router::preflight(const HttpRequest& r) const {
+	if (r.origin.empty()) return {204, "", "text/plain", {{"Allow", "GET, POST, DELETE"}}}; // no page asks
 	if (options_.cors.empty() || !good_origin(r))
 		return error_response(ApiError(403, "pages of other sites may not use this server; --cors allows one"));
 	return {204,
 	        "",
 	        "text/plain",
-	        {{"Access-Control-Allow-Methods", "GET, POST"},
+	        {{"Access-Control-Allow-Methods", "GET, POST, DELETE"},
 	         {"Access-Control-Allow-Headers", fields_for_page(r.asked_headers)},
 	         {"Access-Control-Max-Age", "600"}}};
 }

@@ -7,7 +7,8 @@
 
 namespace kvrun::serve {
 
-constexpr const char *kSessionPath = "/sessions/", *kModelPath = "/v1/models/", *kMessagesPath = "/v1/messages";
+constexpr const char *kSessionPath = "/sessions/", *kSlotPath = "/slots/", *kModelPath = "/v1/models/",
+                     *kMessagesPath = "/v1/messages";
 constexpr size_t kShortBody = 64 << 10; // bytes
 
 struct RouterOptions {
@@ -91,6 +92,7 @@ class Router final : public Handler {
 	Json model_json(const Model&) const;
 	void metrics(const HttpRequest&, std::shared_ptr<Responder>);
 	void slots(const HttpRequest&, std::shared_ptr<Responder>);
+	void slot_action(const HttpRequest&, std::shared_ptr<Responder>);
 	void sessions(const HttpRequest&, std::shared_ptr<Responder>);
 	void session(const HttpRequest&, std::shared_ptr<Responder>);
 	void pin_session(const HttpRequest&, std::shared_ptr<Responder>);

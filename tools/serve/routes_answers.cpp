@@ -182,7 +182,7 @@ static std::vector<uint32_t> nothing_said(const Model& model) {
 Job Router::completion_job(const HttpRequest& request, const CompletionRequest& r, const TextPrompt& p) {
 	Job job;
 	if (r.suffix.empty()) {
-		job.prompt = prompt_tokens(room(), p, r.special_prompt ? uint32_t(KVRUN_TOKENS_SPECIAL) : 0);
+		job.prompt = prompt_tokens(room(), p, KVRUN_TOKENS_SPECIAL); // as other servers read it
 	} else {
 		check_length(std::get<std::string>(p[0]).size() + r.suffix.size(), room());
 		job.prompt = infill_tokens(model_, markers(), {std::get<std::string>(p[0]), r.suffix, {}}, SIZE_MAX);
@@ -216,10 +216,15 @@ void Router::native_completion(const HttpRequest& request, std::shared_ptr<Respo
 	CompletionRequest r = native_request(body_of(request, *out), defaults_);
 	check_request(r);
 	std::vector<Job> jobs;
-	jobs.push_back(completion_job(request, r, r.prompts[0]));
-	if (out->gone()) return;
-	const std::string said = r.echo ? model_.text(jobs[0].prompt, 0) : "";
-	generate(std::move(jobs), r, [&](uint32_t) { return std::make_shared<NativeAnswer>(out, r, model_.id(), said); });
+	std::vector<std::vector<uint32_t>> prompts;
+	for (const TextPrompt& p : r.prompts) {
+		jobs.push_back(completion_job(request, r, p));
+		prompts.push_back(jobs.back().prompt);
+		if (out->gone()) return;
+	}
+	const auto all = std::make_shared<NativeAnswers>(out, r.ping_s, jobs.size() * r.n);
+	generate(std::move(jobs), r,
+	         [&](uint32_t i) { return std::make_shared<NativeAnswer>(all, i, r, model_, prompts[i / r.n], r.echo); });
 }
 
 void Router::infill(const HttpRequest& request, std::shared_ptr<Responder> out) {
@@ -232,7 +237,10 @@ void Router::infill(const HttpRequest& request, std::shared_ptr<Responder> out) 
 	if (out->gone()) return;
 	job.sampling = r.sampling, job.kv = r.kv, job.reuse = r.reuse, job.body = request.held;
 	name_conversation(job, r);
-	generate(std::move(jobs), r, [&](uint32_t) { return std::make_shared<NativeAnswer>(out, r, model_.id(), ""); });
+	const std::vector<uint32_t> prompt = job.prompt;
+	const auto all = std::make_shared<NativeAnswers>(out, r.ping_s, 1);
+	generate(std::move(jobs), r,
+	         [&](uint32_t) { return std::make_shared<NativeAnswer>(all, 0, r, model_, prompt, false); });
 }
 
 } // namespace kvrun::serve

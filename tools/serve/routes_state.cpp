@@ -63,12 +63,8 @@ static Json fetch_json(const kvrun_fetch_info& f) {
 // As llama.cpp's server has them, where it asks for things that exist here; without the folder of the model's file.
 void Router::props(const HttpRequest&, std::shared_ptr<Responder> out) {
 	const kvrun_engine_info i = model_.info();
-	Json sampling = Json::object();
-	for (const SamplingOption& o : sampling_options())
-		std::visit([&](auto at) { sampling[o.field] = defaults_.sampling.*at; }, o.at);
+	Json sampling = sampling_json(defaults_.sampling);
 	if (defaults_.seed) sampling["seed"] = *defaults_.seed;
-	sampling["n_predict"] =
-	    defaults_.sampling.max_tokens == UINT32_MAX ? int64_t(-1) : int64_t(defaults_.sampling.max_tokens);
 	out->respond(
 	    {200, dump({{"default_generation_settings", {{"n_ctx", options_.ctx}, {"params", std::move(sampling)}}},
 	                {"total_slots", options_.parallel},
@@ -104,6 +100,15 @@ void Router::slots(const HttpRequest&, std::shared_ptr<Responder> out) {
 		list.push_back(std::move(one));
 	}
 	out->respond({200, dump(list)});
+}
+
+// llama.cpp's ?action=save, restore and erase.
+void Router::slot_action(const HttpRequest&, std::shared_ptr<Responder>) {
+	throw ApiError(
+	    400,
+	    "places have no caches of their own that could be saved or erased; a request with a session (a name) "
+	    "is kept in the folder of --sessions, and DELETE /sessions/NAME removes it",
+	    "", "unsupported_parameter");
 }
 
 void Router::sessions(const HttpRequest&, std::shared_ptr<Responder> out) {

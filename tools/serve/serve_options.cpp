@@ -35,6 +35,15 @@ std::vector<std::string> api_keys(const ServeArgs& a) {
 	return keys;
 }
 
+std::string api_prefix(const ServeArgs& a) {
+	std::string prefix = a.prefix;
+	while (prefix.ends_with('/')) prefix.pop_back();
+	const auto bad = [](char c) { return c <= ' ' || c > '~' || c == '?' || c == '#' || c == '%'; };
+	if (!prefix.empty() && (prefix[0] != '/' || std::ranges::any_of(prefix, bad)))
+		give_up(2, "--api-prefix " + visible(a.prefix, /*lines=*/false) + " is no path like /kvrun");
+	return prefix;
+}
+
 serve::Defaults defaults_of(const ServeArgs& a) {
 	serve::Defaults d(a.kv);
 	static_cast<kvrun::Sampling&>(d.sampling) = a.sampling;
@@ -129,6 +138,9 @@ void add_server_options(Command& c, ServeArgs& a) {
 	    ->group(group);
 	add_text(c, "--unix", a.unix_path, kFile,
 	         "listen on a socket of this name in the file system, for its owner alone, and on no port")
+	    ->group(group);
+	add_text(c, "--api-prefix", a.prefix, "PATH",
+	         "put all paths below this one, like /kvrun, behind a proxy that passes it on; the page is then there, too")
 	    ->group(group);
 	add_text(
 	    c, "--api-key", a.key, "KEY",
@@ -241,10 +253,16 @@ std::vector<Section> serve_help() {
 	         "session, the name under which its conversation is kept; cache_prompt, false: nothing of an earlier "
 	         "request is reused; sampling options, with the ranges of kvrun run: " +
 	         sampling_fields() +
-	         " and dry_sequence_breakers; ignore_eos; chat_template_kwargs; speculative.n_max, most tokens guessed for "
+	         " and dry_sequence_breakers; samplers, an array of names: the others are left out, the order is kvrun's; "
+	         "seed, -1 or 4294967295: another for each request; t_max_predict_ms: an answer with a line break ends "
+	         "after "
+	         "this time; n_indent: it ends before a line with fewer spaces and tabs at its beginning; ignore_eos; "
+	         "chat_template_kwargs; speculative.n_max, most tokens guessed for "
 	         "a step under --draft, 0: none. timings then have draft_n and draft_n_accepted; answers with logprobs are "
 	         "not guessed. Sampling options that a request leaves out have the values of the command line. n asks for "
-	         "several answers to one prompt, which is read once: choice i has the seed + i."},
+	         "several answers to one prompt, which is read once: choice i has the seed + i. /completion and /infill "
+	         "also take return_tokens, and response_fields: only these fields of the answer, like "
+	         "timings/predicted_n."},
 	    {"SIGTERM and Ctrl-C",
 	     "No new requests are taken, requests under way are given --drain seconds and then cancelled, and the exit "
 	     "code is 0; work that cannot be stopped is given up 5 seconds later. A second signal ends the program at "

@@ -9,7 +9,7 @@ namespace kvrun {
 struct ServeArgs : ModelArgs {
 	DraftArgs draft;
 	std::string embedder; // file of the model of embeddings; empty: the model itself
-	std::string alias, chat_template, kv = "fp16", key, key_file, host = "127.0.0.1", unix_path, sessions;
+	std::string alias, chat_template, kv = "fp16", key, key_file, host = "127.0.0.1", prefix, unix_path, sessions;
 	std::string template_variables;             // JSON
 	std::vector<std::string> cors, allow_hosts; // each may be a list
 	SamplingArgs sampling;                      // of requests that do not say
@@ -27,6 +27,7 @@ void add_serve_options(Command&, ServeArgs&);
 std::vector<Section> serve_help();
 // The keys of --api-key and --api-key-file. Ends the program if there are none, or bad ones.
 std::vector<std::string> api_keys(const ServeArgs&);
+std::string api_prefix(const ServeArgs&); // without a slash at its end; ends the program if it is no path
 serve::Defaults defaults_of(const ServeArgs&);
 
 } // namespace kvrun

@@ -110,7 +110,7 @@ async function answer(c, at, go_on) {
 	};
 	let stopped = false;
 	try {
-		const r = await fetch("/v1/chat/completions",
+		const r = await fetch(address("/v1/chat/completions"),
 			{method: "POST", headers: headers(), body: JSON.stringify(sent), signal: run.abort.signal});
 		if (!r.ok) throw await refusal(r);
 		await read_events(r, take);

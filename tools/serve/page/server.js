@@ -27,16 +27,20 @@ function draw_memory(text) {
 		return element("span", {}, square, `${kinds[k]} ${bytes(n)}`);
 	}));
 }
+// Of a route: the page may be below a path, by --api-prefix or by a proxy.
+function address(route) {
+	return location.pathname.replace(/\/+$/, "") + route;
+}
 async function show_memory() {
 	try {
-		const r = await fetch("/metrics", {headers: headers()});
+		const r = await fetch(address("/metrics"), {headers: headers()});
 		if (r.ok) draw_memory(await r.text());
 		else $("legend").textContent = r.status === 401 ? "The server asks for its key." : "The server does not tell.";
 	} catch { $("legend").textContent = "The server does not answer."; }
 	setTimeout(show_memory, document.hidden ? 5000 : running.size ? 500 : 2000);
 }
 async function show_model() {
-	const r = await fetch("/v1/models", {headers: headers()}).catch(() => null);
+	const r = await fetch(address("/v1/models"), {headers: headers()}).catch(() => null);
 	if (!r) return; // the memory's line says that the server does not answer
 	if (locked !== (r.status === 401)) {
 		locked = !locked;
