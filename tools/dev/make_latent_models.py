@@ -58,7 +58,8 @@ def models():
     wrong = {"latent without norm": each_attention(plain_latent), "no latent in scores": each_attention(one_part_less(True)),
              "no rotated key in scores": each_attention(one_part_less(False))}
     mixture = {"no shared expert": zeroed("shared_experts.down_proj"), "two experts": {"num_experts_per_tok": 2}}
-    index = dict(index_topk=8, index_head_dim=16, index_n_heads=4)
+    # llama.cpp turns 64 channels of an indexer at a time.
+    index = dict(index_topk=8, index_head_dim=64, index_n_heads=4)
     scale = {"scale without YaRN": each_attention(other_scale)}
     norm = {"queries without norm": each_attention(plain_queries)}
     return {
@@ -105,8 +106,9 @@ def models():
                 "pairs of neighbours": another_choice(pairs=True),
                 "no bias of the choice of experts": zeroed("e_score_correction_bias")}),
         "glm_dsa": (hf.GlmMoeDsaConfig(**base(
-            **shape | {"num_hidden_layers": 4}, **experts, **index, q_lora_rank=40, n_group=1, topk_group=1,
-            routed_scaling_factor=1.8, indexer_types=["full", "shared", "full", "shared"], norm_topk_prob=True)),
+            **shape | {"num_hidden_layers": 4}, **experts, **index | {"index_n_heads": 8}, q_lora_rank=40, n_group=1,
+            topk_group=1, routed_scaling_factor=1.8, indexer_types=["full", "shared", "full", "shared"],
+            norm_topk_prob=True)),
             wrong | mixture | norm | choices | {
                 "pairs of halves": another_choice(pairs=False), "no shared choice": own_choice,
                 "no bias of the choice of experts": zeroed("e_score_correction_bias")}),
@@ -121,4 +123,4 @@ def models():
 if __name__ == "__main__":
     # The converter does not write how queries are scaled by position.
     main(models, {"mistral4": {"keys": {"attention.temperature_scale": 0.5, "attention.temperature_length": 8}}},
-         {"deepseek32": clear_choice(20), "glm_dsa": clear_choice(20)})
+         {"deepseek32": clear_choice(20), "glm_dsa": clear_choice(20, 1000)})
