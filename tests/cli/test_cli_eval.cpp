@@ -1,5 +1,6 @@
 // The program's replay and eval as a user sees them: files and tables that they write, and refusals.
 #include "engine/core/npy.h"
+#include "tests/cli/checks.h"
 #include "tests/cli/program.h"
 #include <algorithm>
 #include <doctest/doctest.h>
@@ -103,6 +104,7 @@ TEST_CASE("tune writes what auto and tuned:BITS go by, and only for its own mode
 	CAPTURE(r.err);
 	REQUIRE(r.code == 0);
 	CHECK(r.out.find("| 1     |   V |") != std::string::npos);
+	check_mode(tuning);
 	CHECK(r.out.find("tuned:2.00: at least") != std::string::npos); // heads of 8 channels
 	std::ifstream file(tuning);
 	const nlohmann::json j = nlohmann::json::parse(file);
