@@ -399,10 +399,10 @@ void add_run(Command& root) {
 	        ->group(prompt),
 	    add_flag(c, "--no-think", a->no_think, "with --chat: answer without reasoning, where the template knows how")
 	        ->group(prompt)};
-	// not needs(): the settings file may say chat = true
+	// not needs(): the settings file may say chat = true, and what it says of a conversation is for kvrun chat, too
 	c.before_run.push_back([a, of_chat = std::to_array(of_chat)] {
 		for (const Option* o : of_chat)
-			if (o->count && !a->chat) fail(Code::Invalid, "{} needs --chat: run continues raw text", o->shown());
+			if (o->typed() && !a->chat) fail(Code::Invalid, "{} needs --chat: run continues raw text", o->shown());
 	});
 	add_mmproj(c, a->engine.vision);
 	Option* images = add_texts(c, "--image", a->images, kFile,

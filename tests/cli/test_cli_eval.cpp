@@ -88,6 +88,14 @@ TEST_CASE("replay and eval refuse in one line") {
 	refused({"eval", "-m", kModel, "--device", "cpu", "--task", "sums"}, 2, "recall or needle");
 	refused({"eval", "-m", kModel, "--device", "cpu", "--task", "recall", "--kv", "kivi3"}, 2, "kivi3");
 	refused({"eval", "-m", kModel, "--device", "cpu", "--task", "recall", "--against", "kivi2"}, 2, "--against");
+	const std::vector<std::string> text = {"eval", "-m", kModel, "--device", "cpu", "-f", kSmall + "q.npy"};
+	for (const char* option : {"--lines", "--turns", "--sentences", "--samples"}) {
+		std::vector<std::string> args = text;
+		args.insert(args.end(), {option, "3"});
+		refused(args, 2, std::string(option) + " is for questions (--task)");
+	}
+	for (const char* option : {"--score", "--chunks"})
+		refused({"eval", "-m", kModel, "--device", "cpu", "--task", "recall", option, "3"}, 2, "is for texts (-f)");
 	refused({"eval", "-m", kModel, "--device", "cpu", "--task", kModel}, 3, "not a JSON object");
 	refused({"eval", "-m", kModel, "--device", "cpu", "-f", kSmall + "q.npy", "--against", "kivi3"}, 2, "kivi3");
 }

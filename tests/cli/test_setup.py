@@ -103,6 +103,14 @@ def test_one_name_for_two_options():
         check("--fit is on", h.origins("run")["fit"] == ("true", "default"))
 
 
+def test_settings_of_a_conversation():
+    with Setup('[defaults]\nsystem = "Be brief."\nno-think = true\ndevice = "cpu"\n') as h:
+        r = h.run("run", MODEL, "-p", "Hello", "-n", "2", "-q")
+        check("settings of a conversation do not hinder run", r.returncode == 0, r)
+        r = h.run("run", MODEL, "-p", "Hello", "-n", "2", "-sys", "Be brief.")
+        check("those of its command line do", r.returncode == 2 and "--system needs --chat" in r.stderr, r)
+
+
 def test_folders_without_permission():
     with Setup() as h:
         # where no folder can be made, whoever asks
