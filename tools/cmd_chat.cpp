@@ -125,33 +125,36 @@ void say_commands();
 
 const std::vector<ChatCommand>& commands() {
 	using S = const std::string&;
-	const auto quiet = [](auto&& f) {
+	const auto no_answer = [](auto&& f) {
 		return [f](Chat& chat, S rest) {
+			const Loud loud; // what a user asked for is a result, also with -q
 			f(chat, rest);
 			return true;
 		};
 	};
 	static const std::vector<ChatCommand> all = {
-	    {"help", "", "list these commands", quiet([](Chat&, S) { say_commands(); })},
+	    {"help", "", "list these commands", no_answer([](Chat&, S) { say_commands(); })},
 	    {"set", "[NAME VALUE]", "show or change temp and other sampling options, max-tokens, seed, think, on-full",
-	     quiet(set)},
+	     no_answer(set)},
 	    {"system", "[TEXT]", "instruct the model; no TEXT: without instructions",
-	     quiet([](Chat& c, S rest) { c.set_system(rest); })},
+	     no_answer([](Chat& c, S rest) { c.set_system(rest); })},
 	    {"file", "PATH", "put a text file in front of the next message",
-	     quiet([](Chat& c, S rest) { c.attach(rest); })},
+	     no_answer([](Chat& c, S rest) { c.attach(rest); })},
 	    {"image", "PATH", "put an image in front of the next message, for models with --mmproj",
-	     quiet([](Chat& c, S rest) { c.attach_image(rest); })},
+	     no_answer([](Chat& c, S rest) { c.attach_image(rest); })},
 	    {"edit", "[TEXT]", "write the message in the editor of $VISUAL or $EDITOR", edit_message},
-	    {"save", "[NAME]", "keep this chat under a name, from now on", quiet([](Chat& c, S rest) { c.save(rest); })},
-	    {"load", "[NAME]", "go on with a saved chat; no NAME: list them", quiet([](Chat& c, S rest) { c.load(rest); })},
+	    {"save", "[NAME]", "keep this chat under a name, from now on",
+	     no_answer([](Chat& c, S rest) { c.save(rest); })},
+	    {"load", "[NAME]", "go on with a saved chat; no NAME: list them",
+	     no_answer([](Chat& c, S rest) { c.load(rest); })},
 	    {"fork", "NAME", "go on under another name, and keep the chat so far",
-	     quiet([](Chat& c, S rest) { c.fork(rest); })},
-	    {"undo", "", "take back the last message and its answer", quiet([](Chat& c, S) { c.undo(); })},
+	     no_answer([](Chat& c, S rest) { c.fork(rest); })},
+	    {"undo", "", "take back the last message and its answer", no_answer([](Chat& c, S) { c.undo(); })},
 	    {"retry", "", "answer the last message again", [](Chat& c, S) { return c.retry(); }},
-	    {"clear", "", "begin a new conversation", quiet([](Chat& c, S) { c.clear(); })},
-	    {"stats", "", "show tokens, speeds, context and cache", quiet([](Chat& c, S) { say_lines(c.stats()); })},
+	    {"clear", "", "begin a new conversation", no_answer([](Chat& c, S) { c.clear(); })},
+	    {"stats", "", "show tokens, speeds, context and cache", no_answer([](Chat& c, S) { say_lines(c.stats()); })},
 	    {"kv", "POLICY [N]", "change the cache policy, and the context to N tokens; the conversation is read again",
-	     quiet(change_policy)},
+	     no_answer(change_policy)},
 	    {"exit", "", "leave; so does Ctrl-D", nullptr},
 	};
 	return all;
@@ -176,7 +179,7 @@ const ChatCommand* find_command(std::string& entry) {
 		names.push_back(c.name);
 	}
 	const std::string similar = nearest(name, names);
-	fail_status(KVRUN_EINVALID, "unknown command '/{}'{}; /help lists them", name,
+	fail_status(KVRUN_EINVALID, "unknown command '/{}'{}; /help lists them, // begins a message with a slash", name,
 	            similar.empty() ? "" : fmt::format(", did you mean '/{}'?", similar));
 }
 

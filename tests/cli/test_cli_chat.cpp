@@ -409,6 +409,7 @@ TEST_CASE("T61 chat: links in the place of its files are named and not followed"
 TEST_CASE("chat: wrong commands and settings end a pipe, with what was meant") {
 	const State state;
 	const std::vector<std::array<std::string, 2>> bad = {{"/hlp", "did you mean '/help'?"},
+	                                                     {"/home/me", "// begins a message with a slash"},
 	                                                     {"/set temp hot", "temp is 'hot', expected a number from 0"},
 	                                                     {"/set top-k 1.5", "an integer"},
 	                                                     {"/set xtc-probability 2", "expected a number from 0 to 1"},
@@ -433,7 +434,7 @@ TEST_CASE("chat: wrong commands and settings end a pipe, with what was meant") {
 	CHECK(contains(shown.err, "min-p 0.05, dry-multiplier 0.5, max-tokens"));
 	CHECK(state.run(kGreedy, "/file " + kModel + "\n").code == 2); // not a text file
 	CHECK(state.run(kGreedy, "/file /nowhere\n").code == 3);
-	const Ran help = state.run(kGreedy, "/help\n/exit\nHello\n");
+	const Ran help = state.run(with(kGreedy, {"-q"}), "/help\n/exit\nHello\n"); // -q is of what nobody asked for
 	CHECK(help.out == "");
 	for (const char* name : {"/help", "/set", "/system", "/file", "/save", "/load", "/fork", "/undo", "/retry",
 	                         "/clear", "/stats", "/kv", "/exit"})
@@ -518,10 +519,16 @@ TEST_CASE("T77 chat: Ctrl-C ends the answer, twice it ends the program; at the p
 	const Ran left = type(state.spec(kGreedy), {{"> ", "half a line\003"}, {"Ctrl-C again", ""}, {"> ", "\003"}});
 	CHECK(left.code == 0);
 
-	// The second Ctrl-C comes before the answer has ended, while a piece of a long prompt is read. A busy machine may
-	// need several attempts.
 	std::string instructions;
 	for (int i = 0; i < 150; ++i) instructions += "The dog ran to the tree. ";
+	const Ran unread = type(state.spec(with(endless, {"--system", instructions})),
+	                        {{"> ", "Hello\r"}, {"reading ", "\003"}, {"> ", "/stats\r"}, {"> ", "\004"}});
+	const std::string says = "# last answer: ";
+	if (const size_t at = unread.out.find(says); contains(unread.out, "taken back") && at != std::string::npos)
+		CHECK(std::stoi(unread.out.substr(at + says.size())) < 1000); // not the whole prompt
+
+	// The second Ctrl-C comes before the answer has ended, while a piece of a long prompt is read. A busy machine may
+	// need several attempts.
 	RunSpec slow = state.spec(with(endless, {"--system", instructions}));
 	slow.timeout_s = 10; // the prompt may come before the second key; then nothing follows
 	Ran twice;
