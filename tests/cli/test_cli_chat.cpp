@@ -246,6 +246,26 @@ TEST_CASE("chat: --system of a saved chat, --stop, --ignore-eos, and a name that
 	CHECK(contains(state.run(with(kGreedy, {"-v"}), "Hello\n").err, "# last answer: "));
 }
 
+TEST_CASE("chat: the first message on the command line, and one alone") {
+	const State state;
+	const std::string one = state.answers(kGreedy, "Hello\n"), two = state.answers(kGreedy, "Hello\nAgain\n");
+	CHECK(two.starts_with(one));
+	CHECK(two.size() > one.size());
+	CHECK(state.answers(with(kGreedy, {"-p", "Hello"}), "") == one);
+	CHECK(state.answers(with(kGreedy, {"-p", "Hello"}), "Again\n") == two);
+	CHECK(state.answers(with(kGreedy, {"-p", "Hello", "-st"}), "Again\n") == one);
+	CHECK(state.answers(with(kGreedy, {"-st"}), "/stats\nHello\nAgain\n") == one);
+	write_file(state.path + "/hello.txt", "Hello\n");
+	CHECK(state.answers(with(kGreedy, {"-f", state.path + "/hello.txt"}), "Again\n") == two);
+	state.answers(with(kGreedy, {"-p", "/help\\n1", "--chat", "slash", "-sysf", state.path + "/hello.txt"}), "");
+	CHECK(state.chat("slash")["messages"][0]["content"] == "/help\n1"); // a message, whatever it begins with
+	CHECK(state.chat("slash")["system"] == "Hello");
+	state.answers(with(kGreedy, {"-p", "a\\n1", "--no-escape", "--chat", "plain"}), "");
+	CHECK(state.chat("plain")["messages"][0]["content"] == "a\\n1");
+	CHECK(state.run(with(kGreedy, {"-f", "/nowhere"}), "").code == 3);
+	CHECK(contains(state.run(with(kGreedy, {"-p", "a", "-f", "b"}), "").err, "both given"));
+}
+
 TEST_CASE("chat: kill -9 during an answer loses that answer alone") {
 	const State state;
 	const std::string hello = state.answers(kWarm, "Hello\n/save x\n");
