@@ -135,6 +135,14 @@ def test_doctor():
         check("and with 4 where none does", r.returncode == 4 and "cannot run models" in r.stdout.splitlines()[-1], r)
 
 
+def test_no_home():
+    with Setup() as h:
+        r = h.run("doctor", "--json", HOME="", KVRUN_DEVICE="cpu")
+        found = {f["about"]: f["text"] for f in json.loads(r.stdout)["findings"]}
+        check("without HOME doctor says so of the settings", "HOME is set" in found["settings"], found)
+        check("and of models", "none can be fetched" in found["models"], found)
+
+
 def test_run():
     with Setup() as h:
         words = ["run", "-m", MODEL, "--device", "cpu", "--temp", "0", "-n", "3"]
