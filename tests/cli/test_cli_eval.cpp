@@ -125,6 +125,9 @@ TEST_CASE("tune writes what auto and tuned:BITS go by, and only for its own mode
 	refused({"tune", model, "--device", "cpu", "-c", "128"}, 2, "give -c 256");
 	refused({"tune", model, "--device", "cpu", "-c", "256", "-f", kSmall + "none.txt"}, 3, "none.txt");
 	refused({"tune", model, "--device", "cpu", "-c", "256", "--kv", "kivi2"}, 2, "--kv");
+	const Ran no_place = run_program({"tune", model, "--device", "cpu", "-c", "256", "-o", "/nowhere/x.json", "-v"});
+	CHECK(no_place.code == 3);
+	CHECK(no_place.err.find("-o FILE names another place") != std::string::npos);
 	const Ran chosen = run_program(plan);
 	CHECK(chosen.err.find("(measured)") != std::string::npos);
 	CHECK(chosen.out.find("turbo") != std::string::npos);
