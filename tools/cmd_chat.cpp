@@ -107,6 +107,7 @@ void change_setting(Chat& chat, const std::string& name, const std::string& valu
 
 void set(Chat& chat, std::string rest) {
 	const std::string name = take_word(rest);
+	if (!name.empty() && rest.empty()) fail_status(KVRUN_EINVALID, "/set {0} needs a value: /set {0} VALUE", name);
 	if (!name.empty()) change_setting(chat, name, rest);
 	say(shown_settings(chat.settings()));
 }
@@ -139,8 +140,10 @@ const std::vector<ChatCommand>& commands() {
 	    {"help", "", "list these commands", no_answer([](Chat&, S) { say_commands(); })},
 	    {"set", "[NAME VALUE]", "show or change temp and other sampling options, max-tokens, seed, think, on-full",
 	     no_answer(set)},
-	    {"system", "[TEXT]", "instruct the model; no TEXT: without instructions",
-	     no_answer([](Chat& c, S rest) { c.set_system(rest); })},
+	    {"system", "[TEXT]", "instruct the model; no TEXT: without instructions", no_answer([](Chat& c, S rest) {
+		     c.set_system(rest);
+		     say(rest.empty() ? "no instructions" : "the next answer follows these instructions");
+	     })},
 	    {"file", "PATH", "put a text file in front of the next message",
 	     no_answer([](Chat& c, S rest) { c.attach(rest); })},
 	    {"image", "PATH", "put an image in front of the next message, for models with --mmproj",

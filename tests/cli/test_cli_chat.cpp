@@ -432,6 +432,7 @@ TEST_CASE("chat: wrong commands and settings end a pipe, with what was meant") {
 	                                                     {"/home/me", "// begins a message with a slash"},
 	                                                     {"/set temp hot", "temp is 'hot', expected a number from 0"},
 	                                                     {"/set top-k 1.5", "an integer"},
+	                                                     {"/set top-k", "/set top-k VALUE"},
 	                                                     {"/set xtc-probability 2", "expected a number from 0 to 1"},
 	                                                     {"/set colour red", "'colour' cannot be set"},
 	                                                     {"/set think maybe", "on or off"},
@@ -449,6 +450,7 @@ TEST_CASE("chat: wrong commands and settings end a pipe, with what was meant") {
 		CHECK(contains(r.err, says));
 		CHECK(r.out == "");
 	}
+	CHECK(contains(state.run(kGreedy, "/system Be brief.\n").err, "# the next answer follows these instructions"));
 	const Ran shown = state.run(kGreedy, "/set dry-multiplier 0.5\n");
 	CHECK(shown.code == 0);
 	CHECK(contains(shown.err, "min-p 0.05, dry-multiplier 0.5, max-tokens"));

@@ -75,7 +75,8 @@ TEST_CASE("compat: options without effect, in every command that loads or plans 
 		CHECK(contains(r.err, "warning: --no-warmup has no effect") == (command[0] != "bench")); // bench has its own
 		CHECK(r.err.find("-tb has no") == r.err.rfind("-tb has no"));
 	}
-	CHECK(run_program({"run", "--list-devices"}).out == run_program({"devices"}).out);
+	const auto first_line = [](const std::string& text) { return text.substr(0, text.find('\n')); }; // no free memory
+	CHECK(first_line(run_program({"run", "--list-devices"}).out) == first_line(run_program({"devices"}).out));
 	check_error({"run", "-hf", "nobody/nothing-here", "-p", "x", "--offline"}, 5, {"HF_HUB_OFFLINE"});
 	check_error({"run", kModel, "-hff", "x.gguf", "-p", "x"}, 2, {"--hf-"});
 }
@@ -135,6 +136,7 @@ TEST_CASE("compat: a command line without a command, and an empty file name of a
 	check_error({"-m", kModel, "-p", "x"}, 2, {"'-m' in front of a command", "kvrun run"});
 	check_error({kModel}, 2, {"kvrun chat " + kModel});
 	check_error(with(kRun, {"-f", ""}), 2, {"--file is empty"});
+	check_error({"run", kModel, "-p", "x", "-r"}, 2, {"--stop needs a value; see kvrun run --help"});
 	const Ran bench = run_program({"bench", kModel, "--device", "cpu", "-p", "4", "-n", "0", "-r", "1", "--json"});
 	CHECK(nlohmann::json::parse(bench.out)["results"].size() == 1);
 }
