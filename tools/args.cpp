@@ -104,7 +104,12 @@ Option* add_real(Command& c, const std::string& flags, double& value, double low
 
 Option* add_text(Command& c, const std::string& flags, std::string& value, const std::string& type,
                  const std::string& help) {
-	return add_value(c, flags, type, help, [&value](const std::string&, const std::string& s) { value = s; });
+	return add_value(c, flags, type, help,
+	                 [&value, file = type == kFile](const std::string& name, const std::string& s) {
+		                 if (file && s.empty())
+			                 fail(Code::Invalid, "{} is empty, expected the name of a file", name); // of a variable
+		                 value = s;
+	                 });
 }
 
 Option* add_texts(Command& c, const std::string& flags, std::vector<std::string>& values, const std::string& type,

@@ -36,13 +36,16 @@ struct Option {
 	const Option* needed = nullptr;            // this option is refused without that one
 	const Option* other = nullptr;             // alternative that may be given instead of this one
 	size_t count = 0;                          // how often it was given
+	bool of_settings = false;                  // in the settings file, for whichever command it suits
 	std::function<void(const std::vector<std::string>&)> take; // gets all values in order; a flag gets true or false
 
 	Option* group(const std::string& name) { return group_name = name, this; }
 	Option* required() { return is_required = true, this; }
 	Option* needs(const Option* other) { return needed = other, this; }
-	std::vector<std::string> names() const; // as typed, in the order in which they are listed
-	std::string shown() const;              // name used in messages: the first long one
+	Option* switched() { return choices = {"on", "off"}, this; } // a flag behind which on or off may follow
+	std::vector<std::string> names() const;                      // as typed, in the order in which they are listed
+	std::string shown() const;                                   // name used in messages: the first long one
+	bool typed() const { return count > 0 && !of_settings; }     // on the command line
 };
 
 // A command: its options, its subcommands, and further text for help, man pages and completions.
@@ -122,6 +125,8 @@ Parsed parse(Command& root, int argc, char** argv);
 // argv as CLI11 reads it: names of one dash and several letters become long ones, and an option whose value may be left
 // out gets one. Throws Error{Invalid}, naming the whole word, on one dash and several letters that are not an option.
 std::vector<std::string> plain_words(const Command& root, int argc, char** argv);
+// Of an option of llama.cpp's programs that kvrun has under another name, or not at all; empty: nothing is known.
+std::string llama_advice(std::string_view option);
 // "unknown option '--modle', did you mean '--model'?; see kvrun run --help"
 std::string unknown_word(const Command& where, const std::string& word);
 

@@ -17,13 +17,13 @@ bool DraftArgs::is_of_model() const { return has_model() && draft_kind(Gguf::ope
 
 void add_draft_options(Command& c, DraftArgs& a, const char* group) {
 	const Option* draft =
-	    add_text(c, "--draft,-md,--model-draft", a.what, "lookup|mtp|MODEL",
+	    add_text(c, "--draft,-md,--model-draft,--spec-draft-model", a.what, "lookup|mtp|MODEL",
 	             "guess tokens and verify several in one step, which changes speed and no token: from where the text "
 	             "had the latest tokens before (lookup), by the model's own prediction layer (mtp), by a file made for "
 	             "the model (EAGLE-3, DFlash, DSpark, an assistant), or by a small model of the same vocabulary")
 	        ->group(group);
-	const Option* most = add_integer(c, "--draft-max,--draft-n,--draft-n-max", a.most, 1, kMostRows - 1,
-	                                 "most tokens guessed for a step [7]")
+	const Option* most = add_integer(c, "--draft-max,--draft-n,--draft-n-max,--spec-draft-n-max", a.most, 1,
+	                                 kMostRows - 1, "most tokens guessed for a step [7]")
 	                         ->group(group);
 	c.before_run.push_back([draft, most, &a] {
 		if (most->count && !a.given()) warn_no_effect(most->shown(), "nothing is guessed without --draft");

@@ -6,6 +6,7 @@
 #include "engine/core/utf8.h"
 #include "tools/answer/sampling.h"
 #include "tools/commands.h"
+#include "tools/user_files.h"
 #include <algorithm>
 #include <cctype>
 #include <fmt/ranges.h>
@@ -17,6 +18,9 @@ const std::vector<IgnoredOption>& ignored_options() {
 	const char* const one_place = "a cache lies on the device; --kv makes it small";
 	const char* const threads = "the device's driver decides how many threads it uses";
 	const char* const talks = "kvrun chat converses, kvrun run answers once";
+	const char* const guesses = "a step verifies whatever was guessed";
+	const char* const small = "a draft model lies beside the model";
+	const char* const plain = "messages are plain text on stderr";
 	static const std::vector<IgnoredOption> all = {
 	    {"-fa,--flash-attn", "WORD", {"on", "off", "auto", "0", "1"}, "attention is always fused"},
 	    {"-t,--threads", "N", {}, threads},
@@ -42,8 +46,15 @@ const std::vector<IgnoredOption>& ignored_options() {
 	    {"-if,--interactive-first", "", {}, talks},
 	    {"--no-jinja", "", {}, "chat templates are always Jinja"},
 	    {"--no-context-shift", "", {}, "a full context ends the answer"},
-	    {"--draft-min,--draft-n-min", "N", {}, "a step verifies whatever was guessed"},
-	    {"--draft-p-min", "X", {}, "a step verifies whatever was guessed"},
+	    {"--draft-min,--draft-n-min,--spec-draft-n-min", "N", {}, guesses},
+	    {"--draft-p-min,--spec-draft-p-min", "X", {}, guesses},
+	    {"--draft-p-split,--spec-draft-p-split", "X", {}, guesses},
+	    {"-ngld,--gpu-layers-draft,--n-gpu-layers-draft,--spec-draft-ngl", "N", {}, small},
+	    {"-devd,--device-draft,--spec-draft-device", "NAME", {}, small},
+	    {"-ctkd,--cache-type-k-draft,--spec-draft-type-k", "TYPE", {}, "the cache of a draft model is f16"},
+	    {"-ctvd,--cache-type-v-draft,--spec-draft-type-v", "TYPE", {}, "the cache of a draft model is f16"},
+	    {"-td,--threads-draft,--spec-draft-threads", "N", {}, threads},
+	    {"-tbd,--threads-batch-draft,--spec-draft-threads-batch", "N", {}, threads},
 	    {"--escape,-e", "", {}, "what is typed is taken as it is"},
 	    {"--no-escape", "", {}, "what is typed is taken as it is"},
 	    {"--keep", "N", {}, "--on-full says what a chat leaves out"},
@@ -51,13 +62,45 @@ const std::vector<IgnoredOption>& ignored_options() {
 	    {"-c,--ctx-size", "N", {}, "a text is read whole"},
 	    {"-ub,--ubatch-size", "N", {}, "a text is read whole"},
 	    {"-ngl,--gpu-layers,--n-gpu-layers", "N", {}, "all layers are on the device"},
-	    {"--no-repack", "", {}, "weights are used in the form of the file"},
+	    {"--no-repack,-nr", "", {}, "weights are used in the form of the file"},
+	    {"--repack", "", {}, "weights are used in the form of the file"},
+	    {"--no-host", "", {}, "weights are used in the form of the file"},
 	    {"--no-op-offload", "", {}, "all operations run on the device"},
+	    {"--op-offload", "", {}, "all operations run on the device"},
+	    {"--mmproj-offload", "", {}, "all operations run on the device"},
+	    {"--no-mmproj-offload", "", {}, "all operations run on the device"},
+	    {"--mmproj-auto", "", {}, "the encoder of a repository is always taken"},
+	    {"-bs,--backend-sampling", "", {}, "kvrun decides where tokens are chosen"},
+	    {"-dt,--defrag-thold", "X", {}, "pages of a cache need not lie side by side"},
+	    {"-cb,--cont-batching", "", {}, "several sequences are always computed together"},
+	    {"-cram,--cache-ram", "N", {}, "kvrun chat --chat NAME and kvrun serve --sessions keep caches"},
+	    {"-ctxcp,--ctx-checkpoints,--swa-checkpoints", "N", {}, "kvrun decides which states of a session it keeps"},
+	    {"-mli,--multiline-input", "", {}, "\"\"\" begins and ends a message of several lines"},
+	    {"-lm,--load-mode", "WORD", {}, "files are read in the way that suits the device"},
+	    {"-lzm,--lazy-mode", "WORD", {}, "files are read in the way that suits the device"},
+	    {"--reasoning-format", "WORD", {}, "kvrun chat dims reasoning, kvrun run prints it as it comes"},
+	    {"--skip-chat-parsing", "", {}, "the text is printed as the model writes it"},
 	    {"--swa-full", "", {}, "caches of sliding windows have their size"},
 	    {"--numa", "WORD", {}, threads},
 	    {"--prio", "N", {}, threads},
+	    {"--prio-batch", "N", {}, threads},
+	    {"--poll", "N", {}, threads},
+	    {"--poll-batch", "N", {}, threads},
+	    {"-C,--cpu-mask", "MASK", {}, threads},
+	    {"-Cb,--cpu-mask-batch", "MASK", {}, threads},
+	    {"-Cr,--cpu-range", "N-N", {}, threads},
+	    {"-Crb,--cpu-range-batch", "N-N", {}, threads},
+	    {"--cpu-strict", "N", {}, threads},
+	    {"--cpu-strict-batch", "N", {}, threads},
 	    {"--perf", "", {}, "statistics are printed unless -q is given"},
 	    {"--no-perf", "", {}, "statistics are printed unless -q is given"},
+	    {"--show-timings", "", {}, "statistics are printed unless -q is given"},
+	    {"--no-show-timings", "", {}, "statistics are printed unless -q is given"},
+	    {"--log-colors", "WORD", {"auto", "on", "off"}, plain},
+	    {"--log-prefix", "", {}, plain},
+	    {"--no-log-prefix", "", {}, plain},
+	    {"--log-timestamps", "", {}, plain},
+	    {"--no-log-timestamps", "", {}, plain},
 	    {"--simple-io", "", {}, "output to a pipe is plain text"},
 	    {"--log-disable", "", {}, "-q leaves progress and statistics out"},
 	};
@@ -100,6 +143,20 @@ void add_llama_options(Command& c) {
 		if (given->list) throw Exit{run_words({"devices"})};
 		if (given->offline) sys::set_variable("HF_HUB_OFFLINE", "1");
 	});
+}
+
+std::array<const Option*, 2> add_system(Command& c, std::string& system, const std::string& help, const char* group) {
+	constexpr size_t kMost = size_t(1) << 20; // bytes
+	const auto path = std::make_shared<std::string>();
+	const Option* text = add_text(c, "--system,-sys,--system-prompt", system, "TEXT", help)->group(group);
+	const Option* file = add_text(c, "--system-prompt-file,-sysf", *path, kFile, "the same, from a file")->group(group);
+	c.before_run.push_back([text, file, path, &system] {
+		if (!file->count) return;
+		if (text->typed()) fail(Code::Invalid, "--system and --system-prompt-file are both given; give one of them");
+		system = read_text_file(*path, kMost);
+		if (system.ends_with('\n')) system.pop_back();
+	});
+	return {text, file};
 }
 
 std::string without_escapes(const std::string& text) {

@@ -1,6 +1,7 @@
 // Options of llama.cpp's programs that have no effect here, or one that belongs to no other group.
 #pragma once
 #include "tools/args.h"
+#include <array>
 #include <span>
 
 namespace kvrun {
@@ -15,6 +16,8 @@ void add_ignored(Command&, std::span<const IgnoredOption>);
 // For commands that load or plan a model; called after their own options, whose names stay theirs. Also adds
 // --list-devices and --offline.
 void add_llama_options(Command&);
+// --system and --system-prompt-file, whose text replaces `system`.
+std::array<const Option*, 2> add_system(Command&, std::string& system, const std::string& help, const char* group);
 // \n \r \t \\ \' \" \xNN in `text`, as llama.cpp reads them; other backslashes stay.
 std::string without_escapes(const std::string& text);
 

@@ -95,10 +95,14 @@ void add_weight_options(Command& c, WeightArgs& a) {
 	    ->group(group);
 	add_flag(c, "--cpu-moe,-cmoe", a.cpu_moe, "experts of all layers lie in host memory")->group(group);
 	add_integer(c, "--n-cpu-moe,-ncmoe", a.n_cpu_moe, 0, 100000, "experts of the first N layers do [0]")->group(group);
-	add_flag(c, "--fit", a.fit, "as much more leaves the device as the context needs: the default")->group(group);
+	const Option* fit = add_flag(c, "--fit,-fit", a.fit,
+	                             "as much more leaves the device as the context needs: the default; off: as --no-fit")
+	                        ->switched()
+	                        ->group(group);
 	add_flag(c, "--no-fit", a.no_fit, "nothing more leaves the device than these options say")->group(group);
-	c.before_run.push_back([&a] {
-		if (a.fit && a.no_fit) fail(Code::Invalid, "--fit and --no-fit are both given; give one of them");
+	c.before_run.push_back([&a, fit] {
+		if (fit->count && a.fit && a.no_fit) fail(Code::Invalid, "--fit and --no-fit are both given; give one of them");
+		a.no_fit = a.no_fit || !a.fit;
 		if (a.cpu_moe && a.n_cpu_moe) fail(Code::Invalid, "--cpu-moe and --n-cpu-moe are both given; give one of them");
 		(void)a.layers();
 	});

@@ -13,7 +13,7 @@ struct WeightArgs {         // which weights lie in host memory
 	uint64_t budget = 0;    // most bytes of weights on the device; 0: no limit
 	std::string gpu_layers; // a number, auto or all; empty: auto
 	int64_t n_cpu_moe = 0;  // layers whose experts lie in host memory
-	bool cpu_moe = false, fit = false, no_fit = false;
+	bool cpu_moe = false, fit = true, no_fit = false;
 	double host_share = 0; // of all bytes in host memory, at least
 
 	std::optional<uint32_t> layers() const; // layers that stay on the device; nullopt: all. Throws Error{Invalid}

@@ -81,6 +81,10 @@ Parsed parse(Command& root, int argc, char** argv) {
 		// a mistyped --model is also reported as missing: report the unknown word, which is more helpful
 		if (!extras.empty()) fail(Code::Invalid, "{}", unknown_word(named(root, app), extras.front()));
 		if (no_command) fail(Code::Invalid, "no command given; see {} --help", root.name);
+		if (dynamic_cast<const CLI::ArgumentMismatch*>(&e)) { // "--stop: 1 required TEXT missing"
+			const std::string what = e.what();
+			fail(Code::Invalid, "{} needs a value; see kvrun {} --help", what.substr(0, what.find(':')), at.name);
+		}
 		fail(Code::Invalid, "{}", e.what());
 	}
 	return {&named(root, app), false, false};

@@ -39,15 +39,15 @@ class Reader {
 	void take_long(const std::string& word) {
 		const size_t equals = word.find('=');
 		const Option* o = where_->find_option(word.substr(0, equals));
+		const bool choice = o && at_ + 1 < in_.size() && std::ranges::count(o->choices, in_[at_ + 1]);
+		if (o && o->type.empty() && choice && equals == std::string::npos)
+			return out_.push_back(word + "=" + (in_[++at_] == "on" ? "true" : "false"));
 		if (!takes_value(o) || equals != std::string::npos) return out_.push_back(word);
 		if (o->implied.empty()) {
 			value_follows_ = true;
 			return out_.push_back(word);
 		}
-		if (at_ + 1 < in_.size() && std::ranges::count(o->choices, in_[at_ + 1]))
-			out_.push_back(word + "=" + in_[++at_]);
-		else
-			out_.push_back(word + "=" + o->implied);
+		out_.push_back(word + "=" + (choice ? in_[++at_] : o->implied));
 	}
 
 	void take_short(const std::string& word) {
@@ -109,6 +109,18 @@ std::string unknown_word(const Command& where, const std::string& typed) {
 	} else if (root) {
 		for (const auto& c : where.commands) known.push_back(c->name);
 	}
+	if (const std::string advice = flag ? llama_advice(word) : ""; !advice.empty())
+		return fmt::format("unknown option '{}': {}; see kvrun {}--help", word, advice, root ? "" : where.name + " ");
+	const auto has = [&](const auto& c) {
+		return std::ranges::any_of(c->options, [&](const Option& o) { return std::ranges::count(o.names(), word); });
+	};
+	if (root && flag && std::ranges::any_of(where.commands, has))
+		return fmt::format("unknown option '{}' in front of a command: kvrun run, kvrun chat and others take it "
+		                   "behind their name; see kvrun --help",
+		                   word);
+	if (root && !flag && word.ends_with(".gguf"))
+		return fmt::format("unknown command '{0}': a model follows a command, as kvrun chat {0}; see kvrun --help",
+		                   one_line(word));
 	const std::string similar = flag ? similar_option(word, known) : nearest(word, known);
 	return fmt::format("unknown {} '{}'{}; see kvrun {}--help",
 	                   flag   ? "option"

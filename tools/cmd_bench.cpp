@@ -31,6 +31,7 @@ struct BenchArgs {
 	std::vector<int64_t> sequences = {1};                               // generated at once
 	int64_t repeat = 5;                                                 // timed runs of each test
 	std::string output = "md";                                          // md or json
+	bool json = false;                                                  // output is json
 	bool fill = false;                                                  // depth: fill with noise, not with a prompt
 	bool ops = false;                                                   // device time per op
 	int64_t peak = 0;                                                   // GB/s of device memory; 0: ask the drivers
@@ -414,6 +415,7 @@ void add_bench(Command& root) {
 	    "same speed after it")
 	    ->group(tests);
 	add_choice(c, "-o,--output", a->output, {"md", "json"}, "write this format [md]")->group(report);
+	add_flag(c, "--json", a->json, "the same as -o json")->group(report);
 	add_flag(c, "--ops", a->ops,
 	         "also list every operation, from device timestamps of one more run: calls, ms, bytes, GB/s, kernels")
 	    ->group(report);
@@ -464,7 +466,10 @@ void add_bench(Command& root) {
 	          "draft_n, draft_n_accepted (of one answer), tokens_equal}]"},
 	         {"with --ops", "ops [{op, calls, calls_per_layer (of a decode step; 0 for prompts), ms, bytes, "
 	                        "bytes_per_s, kernels [..]}]"}})};
-	c.run = [a] { bench(*a); };
+	c.run = [a] {
+		if (a->json) a->output = "json";
+		bench(*a);
+	};
 }
 
 } // namespace kvrun

@@ -11,9 +11,12 @@
 #include <algorithm>
 #include <charconv>
 #include <functional>
+#include <utility>
 
 namespace kvrun {
 namespace {
+
+constexpr size_t kLongestFirst = size_t(64) << 20; // bytes of a first message
 
 struct ChatCommand {
 	const char *name, *operands, *help;
@@ -104,6 +107,7 @@ void change_setting(Chat& chat, const std::string& name, const std::string& valu
 
 void set(Chat& chat, std::string rest) {
 	const std::string name = take_word(rest);
+	if (!name.empty() && rest.empty()) fail_status(KVRUN_EINVALID, "/set {0} needs a value: /set {0} VALUE", name);
 	if (!name.empty()) change_setting(chat, name, rest);
 	say(shown_settings(chat.settings()));
 }
@@ -125,33 +129,38 @@ void say_commands();
 
 const std::vector<ChatCommand>& commands() {
 	using S = const std::string&;
-	const auto quiet = [](auto&& f) {
+	const auto no_answer = [](auto&& f) {
 		return [f](Chat& chat, S rest) {
+			const Loud loud; // what a user asked for is a result, also with -q
 			f(chat, rest);
 			return true;
 		};
 	};
 	static const std::vector<ChatCommand> all = {
-	    {"help", "", "list these commands", quiet([](Chat&, S) { say_commands(); })},
+	    {"help", "", "list these commands", no_answer([](Chat&, S) { say_commands(); })},
 	    {"set", "[NAME VALUE]", "show or change temp and other sampling options, max-tokens, seed, think, on-full",
-	     quiet(set)},
-	    {"system", "[TEXT]", "instruct the model; no TEXT: without instructions",
-	     quiet([](Chat& c, S rest) { c.set_system(rest); })},
+	     no_answer(set)},
+	    {"system", "[TEXT]", "instruct the model; no TEXT: without instructions", no_answer([](Chat& c, S rest) {
+		     c.set_system(rest);
+		     say(rest.empty() ? "no instructions" : "the next answer follows these instructions");
+	     })},
 	    {"file", "PATH", "put a text file in front of the next message",
-	     quiet([](Chat& c, S rest) { c.attach(rest); })},
+	     no_answer([](Chat& c, S rest) { c.attach(rest); })},
 	    {"image", "PATH", "put an image in front of the next message, for models with --mmproj",
-	     quiet([](Chat& c, S rest) { c.attach_image(rest); })},
+	     no_answer([](Chat& c, S rest) { c.attach_image(rest); })},
 	    {"edit", "[TEXT]", "write the message in the editor of $VISUAL or $EDITOR", edit_message},
-	    {"save", "[NAME]", "keep this chat under a name, from now on", quiet([](Chat& c, S rest) { c.save(rest); })},
-	    {"load", "[NAME]", "go on with a saved chat; no NAME: list them", quiet([](Chat& c, S rest) { c.load(rest); })},
+	    {"save", "[NAME]", "keep this chat under a name, from now on",
+	     no_answer([](Chat& c, S rest) { c.save(rest); })},
+	    {"load", "[NAME]", "go on with a saved chat; no NAME: list them",
+	     no_answer([](Chat& c, S rest) { c.load(rest); })},
 	    {"fork", "NAME", "go on under another name, and keep the chat so far",
-	     quiet([](Chat& c, S rest) { c.fork(rest); })},
-	    {"undo", "", "take back the last message and its answer", quiet([](Chat& c, S) { c.undo(); })},
+	     no_answer([](Chat& c, S rest) { c.fork(rest); })},
+	    {"undo", "", "take back the last message and its answer", no_answer([](Chat& c, S) { c.undo(); })},
 	    {"retry", "", "answer the last message again", [](Chat& c, S) { return c.retry(); }},
-	    {"clear", "", "begin a new conversation", quiet([](Chat& c, S) { c.clear(); })},
-	    {"stats", "", "show tokens, speeds, context and cache", quiet([](Chat& c, S) { say_lines(c.stats()); })},
+	    {"clear", "", "begin a new conversation", no_answer([](Chat& c, S) { c.clear(); })},
+	    {"stats", "", "show tokens, speeds, context and cache", no_answer([](Chat& c, S) { say_lines(c.stats()); })},
 	    {"kv", "POLICY [N]", "change the cache policy, and the context to N tokens; the conversation is read again",
-	     quiet(change_policy)},
+	     no_answer(change_policy)},
 	    {"exit", "", "leave; so does Ctrl-D", nullptr},
 	};
 	return all;
@@ -176,32 +185,34 @@ const ChatCommand* find_command(std::string& entry) {
 		names.push_back(c.name);
 	}
 	const std::string similar = nearest(name, names);
-	fail_status(KVRUN_EINVALID, "unknown command '/{}'{}; /help lists them", name,
+	fail_status(KVRUN_EINVALID, "unknown command '/{}'{}; /help lists them, // begins a message with a slash", name,
 	            similar.empty() ? "" : fmt::format(", did you mean '/{}'?", similar));
 }
 
-// Handles one message or command. Returns false to leave the chat.
-bool take_entry(Chat& chat, std::string entry, bool terminal) {
-	const ChatCommand* command = find_command(entry);
+// Handles one message or command. Returns false to leave the chat. message: it is one, whatever it begins with.
+bool take_entry(Chat& chat, std::string entry, bool terminal, bool message) {
+	const ChatCommand* command = message ? nullptr : find_command(entry);
 	if (command && !command->run) return false;
 	if (!command && entry.find_first_not_of(" \t\r\n") == std::string::npos) return true;
 	const bool whole = command ? command->run(chat, entry) : chat.ask(std::move(entry));
-	if (whole || terminal) return true;
+	if (whole || terminal) return command || !chat.settings().single;
 	chat.close();
 	throw Exit{kInterrupted}; // without a terminal there is no user to continue
 }
 
-void converse(Chat& chat, LineInput& input, bool terminal) {
+// first: a message that the command line gives; may be empty.
+void converse(Chat& chat, LineInput& input, bool terminal, std::string first) {
 	bool warned = false; // by the previous line
 	for (;;) {
 		try {
+			if (!first.empty() && !take_entry(chat, std::exchange(first, ""), terminal, /*message=*/true)) break;
 			std::string entry;
 			const LineInput::Got got = read_entry(input, entry);
 			if (got == LineInput::Got::End || (got == LineInput::Got::Interrupt && warned)) break;
 			warned = got == LineInput::Got::Interrupt;
 			if (warned)
 				say("Ctrl-C again, Ctrl-D or /exit leaves");
-			else if (!take_entry(chat, entry, terminal))
+			else if (!take_entry(chat, entry, terminal, /*message=*/false))
 				break;
 		} catch (const StatusError& e) {
 			if (!terminal || e.status == KVRUN_EINTERNAL) throw;
@@ -228,8 +239,13 @@ void run_chat(const ChatArgs& given) {
 	install_interrupt();
 	const bool saved = !a.name.empty() && chat_exists(a.name); // a bad name or folder is found before the model is read
 	check_template_file(a.chat_template);
-	for (std::string& s : a.stops) s = without_escapes(s);
-	for (std::string& s : a.dry_breakers) s = without_escapes(s);
+	if (!a.file.empty()) a.prompt = read_text_file(a.file, kLongestFirst);
+	if (!a.file.empty() && a.prompt.ends_with('\n')) a.prompt.pop_back();
+	if (!a.no_escape) {
+		if (a.file.empty()) a.prompt = without_escapes(a.prompt);
+		for (std::string& s : a.stops) s = without_escapes(s);
+		for (std::string& s : a.dry_breakers) s = without_escapes(s);
+	}
 	const ChatModel model(a);
 	Chat chat(a, model, stdout_is_terminal());
 	if (a.no_think) chat.set_thinking(false);
@@ -242,7 +258,7 @@ void run_chat(const ChatArgs& given) {
 	for (const std::string& path : a.images) chat.attach_image(path);
 	const auto input = terminal ? editor_input(history_file(a)) : plain_input();
 	if (terminal) say("/help lists the commands; Ctrl-C ends an answer, Ctrl-D leaves");
-	converse(chat, *input, terminal);
+	converse(chat, *input, terminal, a.prompt);
 }
 
 void add_options(Command& c, ChatArgs& a) {
@@ -259,9 +275,19 @@ void add_options(Command& c, ChatArgs& a) {
 	add_text(c, "--chat-template,--chat-template-file", a.chat_template, "NAME|FILE",
 	         "chat template: a name, like chatml, or a file in Jinja [the model's own]")
 	    ->group(chat);
-	add_text(c, "--system,-sys,--system-prompt", a.system, "TEXT",
-	         "instructions for the model, in front of the conversation; of a saved chat where it has no messages")
+	add_system(c, a.system,
+	           "instructions for the model, in front of the conversation; of a saved chat where it has no messages",
+	           chat);
+	Option* text = add_text(c, "-p,--prompt", a.prompt, "TEXT", "the first message, with escapes (\\n)");
+	Option* file =
+	    add_text(c, "-f,--file", a.file, kFile, "the first message is this file, without one newline at its end");
+	text->group(chat), file->group(chat);
+	c.before_run.push_back([text, file] {
+		if (text->count && file->count) fail_status(KVRUN_EINVALID, "--prompt and --file are both given; give one");
+	});
+	add_flag(c, "--no-escape", a.no_escape, "take backslashes of -p, --stop and --dry-sequence-breaker as they are")
 	    ->group(chat);
+	add_flag(c, "-st,--single-turn", a.single, "leave after one message and its answer")->group(chat);
 	add_mmproj(c, a.vision);
 	add_texts(
 	    c, "--image", a.images, kFile,
@@ -294,6 +320,7 @@ void add_chat(Command& root) {
 	c.examples = {{"kvrun chat model.gguf", "a conversation on the terminal; /help lists its commands"},
 	              {"kvrun chat model.gguf --chat work --kv kivi2",
 	               "go on with the chat 'work', with a cache of 2 bits per value"},
+	              {"kvrun chat model.gguf -p \"What is a quine?\"", "a conversation that begins with this message"},
 	              {"kvrun chat model.gguf --temp 0 < questions.txt > answers.txt", "each line is a message"}};
 	add_options(c, *a);
 	Section list{"Commands", "Lines that begin with a slash:", {}};

@@ -142,7 +142,7 @@ void write_assembly(const ShaderRun& run, const std::string& folder) {
 	for (const vk::KernelReport& k : run.kernels) {
 		if (k.assembly.empty()) continue;
 		const std::string text = fmt::format("; {}: {}, {}\n{}", run.device, k.kernel, k.use, k.assembly);
-		NewFile file(fmt::format("{}/{}-{:04}.s", folder, k.kernel, ++n));
+		NewFile file(fmt::format("{}/{}-{:04}.s", folder, k.kernel, ++n), Readers::ByUmask);
 		file.write(std::as_bytes(std::span(text)));
 		file.commit();
 	}

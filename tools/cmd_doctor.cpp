@@ -145,7 +145,10 @@ void look_at_cache(Checkup& f) {
 void look_at_settings(Checkup& f, const Command& root) {
 	try {
 		const ConfigFile file = ConfigFile::read(root);
-		f.ok("settings", config_path() + (file.exists() ? "" : ": not there, which is fine"));
+		if (config_path().empty())
+			f.note("settings", "neither XDG_CONFIG_HOME nor HOME is set: no settings file is read");
+		else
+			f.ok("settings", config_path() + (file.exists() ? "" : ": not there, which is fine"));
 	} catch (const Error& e) { f.bad("settings", e.what()); }
 	for (const EnvInfo& e : env_table())
 		if (const char* v = std::getenv(e.name); v && *v)
@@ -164,7 +167,10 @@ size_t look_at_models(Checkup& f) {
 	const std::string room = ec ? "" : fmt::format(", {} free there", human_bytes(double(space.available)));
 	const std::string text = fmt::format("{} here, {}; fetched into {}{}", models.size(), human_bytes(double(bytes)),
 	                                     one_line(hub.string()), room);
-	if (hub.empty() || !can_write_below(hub))
+	if (hub.empty())
+		f.note("models", fmt::format("{} here; none can be fetched: neither HF_HUB_CACHE, HF_HOME nor HOME is set",
+		                             models.size()));
+	else if (!can_write_below(hub))
 		f.note("models", text + ", which you may not write: HF_HUB_CACHE names another folder");
 	else
 		f.ok("models", text);

@@ -289,9 +289,8 @@ void run_eval(const EvalArgs& a) {
 	const std::vector<KvPolicy> policies = with_base(a, cache_policies(a.engine), base);
 	if (a.files.empty() == a.task.empty())
 		fail(Code::Invalid, "give one of -f FILE (text) and --task (recall, needle or a file of questions)");
-	if (!a.against.empty() && a.files.empty()) fail(Code::Invalid, "--against is for texts (-f)");
-	if (!a.shard.empty() && !a.json) fail(Code::Invalid, "--shard is of use with --json alone; add that");
 	if (a.turns && a.task != "recall") fail(Code::Invalid, "--turns is for --task recall");
+	if (!a.shard.empty() && !a.json) fail(Code::Invalid, "--shard is of use with --json alone; add that");
 	if (!a.task.empty() && is_file(a.task) && !std::filesystem::exists(sys::path_of(a.task)))
 		fail(a.task.find_first_of("/.") == std::string::npos ? Code::Invalid : Code::NotFound,
 		     "--task is '{}': neither recall or needle nor a file of questions", a.task);
@@ -320,6 +319,7 @@ void add_eval(Command& root) {
 	add_texts(c, "-f,--file", a->files, kFile,
 	          "score this text: perplexity, KL divergence from the f16 cache; may be given several times")
 	    ->group(text);
+	const size_t of_text = c.options.size(); // the first option that is of use with -f alone
 	add_text(c, "--against", a->against, kPolicy,
 	         "add the difference of each policy's KL divergence from this one's, token by token")
 	    ->group(text);
@@ -327,6 +327,7 @@ void add_eval(Command& root) {
 	    ->group(text);
 	add_integer(c, "--chunks", a->chunks, 0, 1 << 24, "use at most this many chunks of each text; 0: all [0]")
 	    ->group(text);
+	const size_t of_task = c.options.size();
 	add_text(c, "--task", a->task, kFile,
 	         "ask questions instead of scoring a text: recall, needle, or those of this file, JSON lines")
 	    ->group(task);
@@ -338,6 +339,14 @@ void add_eval(Command& root) {
 	add_integer(c, "--samples", a->samples, 1, 1 << 20, "number of questions; of a file, at most [100]")->group(task);
 	add_choice(c, "--ask", a->ask, {"prompt", "later"}, "ask in the prompt, or by decode steps after it [prompt]")
 	    ->group(task);
+	const size_t rest = c.options.size();
+	c.before_run.push_back([a, &c, of_text, of_task, rest] {
+		if (a->files.empty() == a->task.empty()) return; // run_eval() says which to give
+		const bool text_given = !a->files.empty();
+		for (size_t i = text_given ? of_task : of_text; i < (text_given ? rest : of_task); ++i)
+			if (const Option& o = c.options[i]; o.typed())
+				fail(Code::Invalid, "{} is for {}", o.shown(), text_given ? "questions (--task)" : "texts (-f)");
+	});
 	add_integer(
 	    c, "--together", a->together, 1, LayerRunner::kLogitRows,
 	    "decode this many policies (-f) or questions about one context (--task, --ask later) in one step, which "

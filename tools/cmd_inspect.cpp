@@ -182,7 +182,7 @@ std::string token_text(const Json& t) {
 	return t.is_null() ? "none" : fmt::format("{} {}", t["id"].get<uint32_t>(), shown(t["text"]));
 }
 
-std::string as_text(const Json& d, bool tensors) {
+std::string as_text(const Json& d, bool tensors, bool checked) {
 	std::string out;
 	auto line = [&](const char* what, const std::string& text) { out += fmt::format("{:<14}{}\n", what, text); };
 	line("file", fmt::format("{}, {}, GGUF v{}{}", shown(d["file"]), human_bytes(d["bytes"].get<double>()),
@@ -209,6 +209,7 @@ std::string as_text(const Json& d, bool tensors) {
 	for (const auto& [type, sum] : d["types"].items())
 		line("type", fmt::format("{:<5} {} tensors, {}", type, sum["tensors"].get<uint64_t>(),
 		                         human_bytes(sum["bytes"].get<double>())));
+	if (checked) line("weights", "all are read and finite");
 	line("runs", d["runs"].get<bool>() ? "yes" : fmt::format("no: {}", shown(d["refused"])));
 
 	out += "\n";
@@ -273,7 +274,7 @@ void inspect(const InspectArgs& a) {
 	if (a.json)
 		print_json(d);
 	else
-		write_stdout(as_text(d, a.tensors));
+		write_stdout(as_text(d, a.tensors, a.check));
 }
 
 } // namespace

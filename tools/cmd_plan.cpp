@@ -22,6 +22,7 @@
 #include "tools/terminal.h"
 #include <algorithm>
 #include <charconv>
+#include <set>
 
 namespace kvrun {
 namespace {
@@ -177,7 +178,9 @@ PlanSubject divided(const PlanArgs& a, PlanSubject s, const KvPolicy& p) {
 std::vector<Planned> plans_of(const PlanArgs& a, const PlanSubject& s, std::vector<std::string>& refused) {
 	const bool all = a.kv == "all";
 	std::vector<Planned> plans;
+	std::set<std::string> seen; // a policy that is named twice has one row
 	for (const KvPolicy& p : all ? every_policy(a, s) : parse_policies(a.kv)) try {
+			if (!seen.insert(p.text).second) continue;
 			PlanSubject own = divided(a, s, p);
 			const Choice choice = chosen(a, own, p);
 			if (!all && !choice.why.empty()) say_stats(fmt::format("{}: {}", one_line(p.text), one_line(choice.why)));

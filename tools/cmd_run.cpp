@@ -391,18 +391,18 @@ void add_run(Command& root) {
 	add_flag(c, "--chat,-st,--single-turn", a->chat,
 	         "the prompt is a message: give it to the model by its chat template")
 	    ->group(prompt);
+	const auto system = add_system(c, a->system, "with --chat: instructions for the model", prompt);
 	const Option* of_chat[] = {
-	    add_text(c, "--system,-sys,--system-prompt", a->system, "TEXT", "with --chat: instructions for the model")
-	        ->group(prompt),
+	    system[0], system[1],
 	    add_text(c, "--chat-template,--chat-template-file", a->chat_template, "NAME|FILE",
 	             "with --chat: a template by name, or a file in Jinja [the model's own]")
 	        ->group(prompt),
 	    add_flag(c, "--no-think", a->no_think, "with --chat: answer without reasoning, where the template knows how")
 	        ->group(prompt)};
-	// not needs(): the settings file may say chat = true
+	// not needs(): the settings file may say chat = true, and what it says of a conversation is for kvrun chat, too
 	c.before_run.push_back([a, of_chat = std::to_array(of_chat)] {
 		for (const Option* o : of_chat)
-			if (o->count && !a->chat) fail(Code::Invalid, "{} needs --chat: run continues raw text", o->shown());
+			if (o->typed() && !a->chat) fail(Code::Invalid, "{} needs --chat: run continues raw text", o->shown());
 	});
 	add_mmproj(c, a->engine.vision);
 	Option* images = add_texts(c, "--image", a->images, kFile,
@@ -414,7 +414,7 @@ void add_run(Command& root) {
 			fail(Code::Invalid, "--image needs --mmproj with the model's vision encoder");
 	});
 	add_flag(c, "--no-bos", a->no_bos, "do not prepend the model's begin-of-text token")->group(prompt);
-	add_flag(c, "--special", a->special, "parse control tokens in the prompt text, and print those of the answer")
+	add_flag(c, "--special,-sp", a->special, "parse control tokens in the prompt text, and print those of the answer")
 	    ->group(prompt);
 	add_flag(c, "--truncate", a->truncate, "drop the oldest tokens of a prompt that is longer than --ctx-size")
 	    ->group(prompt);

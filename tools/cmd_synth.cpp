@@ -44,7 +44,7 @@ void synth(const SynthArgs& a) {
 	if (!a.force && sys::stat_file(a.out, /*follow_link=*/true, there) && there.regular())
 		fail(Code::Invalid, "{} is there already; --force writes over it", one_line(a.out));
 	check_space(a.out, model.bytes());
-	NewFile file(a.out);
+	NewFile file(a.out, Readers::ByUmask);
 	Interrupt interrupt;
 	Progress progress;
 	const auto start = std::chrono::steady_clock::now();

@@ -1,4 +1,4 @@
-// kvrun tokenize: text on stdin to token IDs on stdout, or back.
+// kvrun tokenize: text to token IDs on stdout, or back.
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"
 #include "models/tokenizer.h"
@@ -13,7 +13,8 @@ namespace kvrun {
 namespace {
 
 struct TokenizeArgs {
-	std::string model;
+	std::string model, text, file; // at most one of text and file; stdin if neither is
+	bool has_text = false;
 	bool no_bos = false, eos = false, special = false, decode = false;
 };
 
@@ -35,7 +36,9 @@ std::vector<uint32_t> parse_ids(const std::string& text) {
 
 void tokenize(const TokenizeArgs& a) {
 	const Tokenizer t(Gguf::open(a.model));
-	const std::string input = read_stdin(Tokenizer::kMaxText);
+	const std::string input = a.has_text        ? a.text
+	                          : !a.file.empty() ? read_text_file(a.file, Tokenizer::kMaxText)
+	                                            : read_stdin(Tokenizer::kMaxText);
 	if (a.decode) {
 		const std::string text = t.decode(parse_ids(input), a.special);
 		TerminalText shown;
@@ -51,17 +54,22 @@ void tokenize(const TokenizeArgs& a) {
 
 void add_tokenize(Command& root) {
 	auto a = std::make_shared<TokenizeArgs>();
-	Command& c =
-	    add_command(root, "tokenize", "Converts the text on standard input to token IDs on one line, or back.");
-	c.examples = {{"echo -n \"Once upon a time\" | kvrun tokenize model.gguf", "prints IDs separated by spaces"},
+	Command& c = add_command(root, "tokenize", "Converts a text to token IDs on one line, or back.");
+	c.examples = {{"kvrun tokenize model.gguf -p \"Once upon a time\"", "prints IDs separated by spaces"},
 	              {"echo 1 2 3 | kvrun tokenize model.gguf --decode", "prints the text of these tokens"}};
 	add_model(c, a->model, kOtherGroup)->required()->help =
 	    "take the tokenizer of this .gguf file, which may hold a vocabulary only, or of a name of kvrun list";
+	Option* text = add_text(c, "-p,--prompt", a->text, "TEXT", "convert this, as it is");
+	Option* file = add_text(c, "-f,--file", a->file, kFile, "convert what is in this file [standard input]");
+	c.before_run.push_back([a, text, file] {
+		if (text->count && file->count) fail(Code::Invalid, "--prompt and --file are both given; give one of them");
+		a->has_text = text->count > 0;
+	});
 	add_flag(c, "--no-bos", a->no_bos, "do not prepend the model's begin-of-text token");
 	add_flag(c, "--eos", a->eos,
 	         "end with the token that the model's file names for texts that are embedded, if it does");
 	add_flag(c, "--special", a->special, "parse control tokens written in the text; with --decode: print them");
-	add_flag(c, "--decode", a->decode, "convert token IDs on standard input to text");
+	add_flag(c, "--decode", a->decode, "convert token IDs to text");
 	c.run = [a] { tokenize(*a); };
 }
 

@@ -1,5 +1,6 @@
 // kvrun tune: measures the error of each layer's keys and values in each format, for --kv auto and tuned:BITS; with
 // --kernels, which kernels are fastest on a device.
+#include "engine/core/new_file.h"
 #include "engine/core/utf8.h"
 #include "engine/run/tuning_file.h"
 #include "tools/args_engine.h"
@@ -77,6 +78,13 @@ void print_tuning(const Screened& r, bool of_latent) {
 		                               b.policy, b.measured, b.expected));
 }
 
+// Measuring takes minutes: a folder that takes no file is said before.
+void check_place(const std::string& path) {
+	try {
+		NewFile{path, Readers::ByUmask}; // removed again
+	} catch (const Error& e) { fail(e.code, "{}; -o FILE names another place", e.what()); }
+}
+
 void run_tune(const TuneArgs& a) {
 	if (a.kernels) return tune_kernels({a.engine.device, a.engine.model, a.forget, a.as_json});
 	if (a.engine.model.empty())
@@ -93,6 +101,8 @@ void run_tune(const TuneArgs& a) {
 	std::vector<std::string> contents;
 	for (const std::string& file : a.files) contents.push_back(read_text_file(file));
 	const auto engine = open_engine(a.engine, 1);
+	const std::string path = a.out.empty() ? tuning_path(engine->file()) : a.out;
+	check_place(path);
 	const SessionOptions session = session_options(a.engine, parse_policy("fp16"), 1);
 	const uint32_t chunk =
 	    check_chunk(std::min(a.engine.ctx ? uint32_t(a.engine.ctx) : kChunk, Session(*engine, session).ctx()));
@@ -108,7 +118,6 @@ void run_tune(const TuneArgs& a) {
 	if (r.chunks == 0 || Interrupt::requested()) throw Exit{kInterrupted}; // the file is left unchanged
 	std::string texts = a.files.empty() ? "records" : "";
 	for (const std::string& file : a.files) texts += (texts.empty() ? "" : ", ") + one_line(file);
-	const std::string path = a.out.empty() ? tuning_path(engine->file()) : a.out;
 	write_tuning(
 	    path, engine->file(), r.tuning,
 	    fmt::format("KL divergence from f16 on {}, {} chunks of {} tokens, the last {} of each scored: error of "

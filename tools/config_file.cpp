@@ -221,6 +221,7 @@ std::vector<Origin> apply_config(const Command& root, Command& c, const std::str
 			o->take(s.values);
 		} catch (const Error& e) { fail(e.code, "{}: {}", s.where, e.what()); }
 		o->count = is_flag && s.values[0] == "false" ? 0 : s.values.size();
+		o->of_settings = true;
 		from[o] = {o, fmt::format("{}", fmt::join(s.values, " ")), s.where};
 	};
 	// the model may also come from the file; its name selects the sections

@@ -48,7 +48,8 @@ std::string entry(const std::string& term, const std::string& text, size_t colum
 std::string term_of(const Option& o) {
 	const std::string term = fmt::format("{}", fmt::join(o.names(), ", "));
 	if (term.empty()) return o.type; // positional
-	return o.type.empty() ? term : term + " " + value_name(o);
+	if (o.type.empty()) return o.choices.empty() ? term : term + " [" + value_name(o) + "]";
+	return term + " " + value_name(o);
 }
 
 std::string section_text(const Section& s, size_t columns) {

@@ -89,10 +89,11 @@ std::string typed_model(const Command& c, int argc, char** argv) {
 			continue;
 		}
 		const Option* o = named(name);
-		if (!o || o->type.empty()) continue;
-		const bool joined = name.size() < word.size();
+		if (!o) continue;
+		const bool joined = name.size() < word.size(), flag = o->type.empty();
+		if (flag && o->choices.empty()) continue;
 		if (o == model || o == hub) return joined ? word.substr(name.size() + 1) : i + 1 < argc ? argv[i + 1] : "";
-		const bool optional = !o->implied.empty();
+		const bool optional = flag || !o->implied.empty();
 		if (!joined && (!optional || (i + 1 < argc && std::ranges::count(o->choices, argv[i + 1])))) ++i;
 	}
 	return {};

@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <system_error>
+#include <utility>
 
 namespace kvrun {
 namespace {
@@ -81,9 +82,12 @@ std::string TerminalText::rest() {
 	return open ? "\xef\xbf\xbd" : "";
 }
 
-static bool quiet = false; // set once, before any thread begins
+static bool quiet = false; // changed by the main thread alone, while no other prints
 
 void be_quiet() { quiet = true; }
+
+Loud::Loud() : was_quiet_(std::exchange(quiet, false)) {}
+Loud::~Loud() { quiet = was_quiet_; }
 
 void say_stats(std::string_view line) {
 	if (!quiet) write_stderr(fmt::format("# {}\n", line));

@@ -169,7 +169,7 @@ kvrun_status kvrun_session_save(kvrun_session* session, const char* path, const 
 		check_pointer(path, "path");
 		if (note_length) check_pointer(note, "note");
 		InUse s(session);
-		NewFile file(path);
+		NewFile file(path, Readers::Owner);
 		{
 			std::lock_guard turn(s.engine().turn);
 			write_session(*s, file, {static_cast<const std::byte*>(note), note_length});

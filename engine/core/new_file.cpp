@@ -32,7 +32,7 @@ void NewFile::fail_io(const char* what) const {
 	fail(code, "{}: {}: {}", one_line(path_), what, sys::error_text(error));
 }
 
-NewFile::NewFile(std::string path) : path_(std::move(path)) {
+NewFile::NewFile(std::string path, Readers readers) : path_(std::move(path)), readers_(readers) {
 	sys::FileInfo info;
 	if (sys::stat_file(path_, /*follow_link=*/true, info) && !info.regular())
 		fail(Code::Io, "{}: not a regular file; give another name", one_line(path_));
@@ -58,6 +58,7 @@ void NewFile::write_at(uint64_t at, std::span<const std::byte> from) {
 }
 
 void NewFile::commit() {
+	if (readers_ == Readers::ByUmask) sys::share_file(fd_); // not every file system keeps modes
 	if (!sys::sync_file(fd_)) fail_io("writing failed");
 	const int fd = std::exchange(fd_, -1);
 	if (!sys::close_file(fd)) fail_io("writing failed");

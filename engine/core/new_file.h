@@ -12,10 +12,15 @@ namespace kvrun {
 // looks ended: it loses one save.
 void remove_leftovers(const std::filesystem::path&);
 
+enum class Readers { // who may read it
+	Owner,           // mode 0600: conversations, keys
+	ByUmask          // as other programs' files: reports, tuning, models
+};
+
 class NewFile {
  public:
-	// A temporary file, mode 0600, in the folder of `path`. Throws Error{Io, NotFound} naming the path.
-	explicit NewFile(std::string path);
+	// A temporary file in the folder of `path`. Throws Error{Io, NotFound} naming the path.
+	NewFile(std::string path, Readers readers);
 	~NewFile(); // without commit() the file is removed
 	NewFile(const NewFile&) = delete;
 
@@ -27,6 +32,7 @@ class NewFile {
  private:
 	[[noreturn]] void fail_io(const char* what) const;
 	std::string path_, temporary_;
+	Readers readers_;
 	int fd_ = -1;
 	uint64_t bytes_ = 0;
 };

@@ -114,14 +114,17 @@ static Quant rope_quant(const KvPolicy& p, uint32_t l, const Quant& latent) {
 // Formats of every layer, with groups resolved, and the owners of their codes.
 static void resolve_layers(KvPlan& plan, const KvPolicy& p) {
 	const KvShape& s = plan.shape;
-	const auto check_layer = [&](uint32_t layer, uint32_t typed) {
-		if (typed > 0 && layer >= s.n_layers)
+	const auto check_layer = [&](uint32_t layer, uint32_t typed) { // where none attends, any may be named
+		if (s.n_layers && layer >= s.n_layers)
 			fail(Code::Invalid, "{}: there is no layer {}; the model has layers 0 to {}", p.text, typed,
 			     s.n_layers - 1);
 	};
-	// A rule for layers beyond the model is an error unless its range is open-ended.
-	for (const LayerRule& r : p.layers) check_layer(scaled_layer(p, r.first, s.n_layers, r.scales), r.first);
-	for (const RopeRule& r : p.rope_layers) check_layer(r.first, r.first);
+	// A rule that names layers beyond the model is an error; a boundary of layers (kq, vq) may lie there.
+	for (const LayerRule& r : p.layers) {
+		check_layer(scaled_layer(p, r.first, s.n_layers, r.scales), r.first);
+		if (!r.scales) check_layer(r.last - 1u, r.last - 1u);
+	}
+	for (const RopeRule& r : p.rope_layers) check_layer(r.last - 1u, r.last - 1u);
 	const uint16_t k_first = scaled_layer(p, p.share.k_first, s.n_layers),
 	               v_first = scaled_layer(p, p.share.v_first, s.n_layers);
 	for (uint32_t l = 0; l < s.n_layers; ++l) {

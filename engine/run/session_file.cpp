@@ -237,7 +237,7 @@ void write_session(Session& s, NewFile& file, std::span<const std::byte> note) {
 }
 
 void save_session(Session& s, const std::string& path, std::span<const std::byte> note) {
-	NewFile file(path);
+	NewFile file(path, Readers::Owner);
 	write_session(s, file, note);
 	file.commit();
 }

@@ -84,7 +84,7 @@ void write_tuning(const std::string& path, const Gguf& g, const Tuning& t, const
 		    {{side_name(true, latent), costs_json(c.k)}, {side_name(false, latent), costs_json(c.v)}});
 	}
 	const std::string text = j.dump(1, '\t') + "\n";
-	NewFile file(path);
+	NewFile file(path, Readers::ByUmask);
 	file.write(std::as_bytes(std::span(text)));
 	file.commit();
 }

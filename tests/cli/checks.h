@@ -3,6 +3,8 @@
 #include "tests/cli/program.h"
 #include <algorithm>
 #include <doctest/doctest.h>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -16,6 +18,14 @@ inline std::string unaligned(const std::string& table) {
 	for (const char c : table)
 		if (c != ' ' || !out.ends_with(' ')) out += c;
 	return out;
+}
+
+// The file has the mode of any new file there, by the umask.
+inline void check_mode(const std::filesystem::path& file) {
+	const std::filesystem::path beside = file.string() + ".beside";
+	std::ofstream(beside) << "new";
+	CHECK(int(std::filesystem::status(file).permissions()) == int(std::filesystem::status(beside).permissions()));
+	std::filesystem::remove(beside);
 }
 
 // Without the line that Mesa 25's RADV itself prints for each GPU that is only named (`devices --shaders --family`).

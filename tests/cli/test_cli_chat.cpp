@@ -246,6 +246,26 @@ TEST_CASE("chat: --system of a saved chat, --stop, --ignore-eos, and a name that
 	CHECK(contains(state.run(with(kGreedy, {"-v"}), "Hello\n").err, "# last answer: "));
 }
 
+TEST_CASE("chat: the first message on the command line, and one alone") {
+	const State state;
+	const std::string one = state.answers(kGreedy, "Hello\n"), two = state.answers(kGreedy, "Hello\nAgain\n");
+	CHECK(two.starts_with(one));
+	CHECK(two.size() > one.size());
+	CHECK(state.answers(with(kGreedy, {"-p", "Hello"}), "") == one);
+	CHECK(state.answers(with(kGreedy, {"-p", "Hello"}), "Again\n") == two);
+	CHECK(state.answers(with(kGreedy, {"-p", "Hello", "-st"}), "Again\n") == one);
+	CHECK(state.answers(with(kGreedy, {"-st"}), "/stats\nHello\nAgain\n") == one);
+	write_file(state.path + "/hello.txt", "Hello\n");
+	CHECK(state.answers(with(kGreedy, {"-f", state.path + "/hello.txt"}), "Again\n") == two);
+	state.answers(with(kGreedy, {"-p", "/help\\n1", "--chat", "slash", "-sysf", state.path + "/hello.txt"}), "");
+	CHECK(state.chat("slash")["messages"][0]["content"] == "/help\n1"); // a message, whatever it begins with
+	CHECK(state.chat("slash")["system"] == "Hello");
+	state.answers(with(kGreedy, {"-p", "a\\n1", "--no-escape", "--chat", "plain"}), "");
+	CHECK(state.chat("plain")["messages"][0]["content"] == "a\\n1");
+	CHECK(state.run(with(kGreedy, {"-f", "/nowhere"}), "").code == 3);
+	CHECK(contains(state.run(with(kGreedy, {"-p", "a", "-f", "b"}), "").err, "both given"));
+}
+
 TEST_CASE("chat: kill -9 during an answer loses that answer alone") {
 	const State state;
 	const std::string hello = state.answers(kWarm, "Hello\n/save x\n");
@@ -409,8 +429,10 @@ TEST_CASE("T61 chat: links in the place of its files are named and not followed"
 TEST_CASE("chat: wrong commands and settings end a pipe, with what was meant") {
 	const State state;
 	const std::vector<std::array<std::string, 2>> bad = {{"/hlp", "did you mean '/help'?"},
+	                                                     {"/home/me", "// begins a message with a slash"},
 	                                                     {"/set temp hot", "temp is 'hot', expected a number from 0"},
 	                                                     {"/set top-k 1.5", "an integer"},
+	                                                     {"/set top-k", "/set top-k VALUE"},
 	                                                     {"/set xtc-probability 2", "expected a number from 0 to 1"},
 	                                                     {"/set colour red", "'colour' cannot be set"},
 	                                                     {"/set think maybe", "on or off"},
@@ -428,12 +450,13 @@ TEST_CASE("chat: wrong commands and settings end a pipe, with what was meant") {
 		CHECK(contains(r.err, says));
 		CHECK(r.out == "");
 	}
+	CHECK(contains(state.run(kGreedy, "/system Be brief.\n").err, "# the next answer follows these instructions"));
 	const Ran shown = state.run(kGreedy, "/set dry-multiplier 0.5\n");
 	CHECK(shown.code == 0);
 	CHECK(contains(shown.err, "min-p 0.05, dry-multiplier 0.5, max-tokens"));
 	CHECK(state.run(kGreedy, "/file " + kModel + "\n").code == 2); // not a text file
 	CHECK(state.run(kGreedy, "/file /nowhere\n").code == 3);
-	const Ran help = state.run(kGreedy, "/help\n/exit\nHello\n");
+	const Ran help = state.run(with(kGreedy, {"-q"}), "/help\n/exit\nHello\n"); // -q is of what nobody asked for
 	CHECK(help.out == "");
 	for (const char* name : {"/help", "/set", "/system", "/file", "/save", "/load", "/fork", "/undo", "/retry",
 	                         "/clear", "/stats", "/kv", "/exit"})
@@ -518,10 +541,16 @@ TEST_CASE("T77 chat: Ctrl-C ends the answer, twice it ends the program; at the p
 	const Ran left = type(state.spec(kGreedy), {{"> ", "half a line\003"}, {"Ctrl-C again", ""}, {"> ", "\003"}});
 	CHECK(left.code == 0);
 
-	// The second Ctrl-C comes before the answer has ended, while a piece of a long prompt is read. A busy machine may
-	// need several attempts.
 	std::string instructions;
 	for (int i = 0; i < 150; ++i) instructions += "The dog ran to the tree. ";
+	const Ran unread = type(state.spec(with(endless, {"--system", instructions})),
+	                        {{"> ", "Hello\r"}, {"reading ", "\003"}, {"> ", "/stats\r"}, {"> ", "\004"}});
+	const std::string says = "# last answer: ";
+	if (const size_t at = unread.out.find(says); contains(unread.out, "taken back") && at != std::string::npos)
+		CHECK(std::stoi(unread.out.substr(at + says.size())) < 1000); // not the whole prompt
+
+	// The second Ctrl-C comes before the answer has ended, while a piece of a long prompt is read. A busy machine may
+	// need several attempts.
 	RunSpec slow = state.spec(with(endless, {"--system", instructions}));
 	slow.timeout_s = 10; // the prompt may come before the second key; then nothing follows
 	Ran twice;

@@ -1,4 +1,5 @@
 // kvrun compare and synth as a user sees them: agreement, a faulty shader, resumed runs, baselines, merging.
+#include "tests/cli/checks.h"
 #include "tests/cli/program.h"
 #include "tests/support/temp_folder.h"
 #include <cstdint>
@@ -77,6 +78,7 @@ TEST_CASE("compare: lavapipe and cpu agree; a second start measures nothing agai
 			CHECK_MESSAGE(!d["stages"].at(stage).contains("error"), stage);
 	CHECK(run["devices"][0]["stages"]["ops"]["ops"].size() >= 10);
 	CHECK(fs::exists(folder.path / "tokens" / "llvmpipe.kivi2.txt"));
+	for (const char* file : {"report.html", "run.json", "tokens/llvmpipe.kivi2.txt"}) check_mode(folder.path / file);
 	const std::string html = text_of(folder.path / "report.html");
 	CHECK(html.size() < 1'000'000);
 	CHECK(html.find("<svg") != std::string::npos);
@@ -247,6 +249,7 @@ TEST_CASE("synth writes the file that synth: names, and nothing when it cannot")
 	    run_program({"synth", "--like", "qwen3-0.6b", "--shape", shape, "--type", "q4_k", "-s", "7", "-o", file});
 	CAPTURE(r.err);
 	REQUIRE(r.code == 0);
+	check_mode(file);
 	const auto text = [](const std::string& model) {
 		return run_program({"run", model, "-p", "some words", "-n", "8", "--temp", "0", "--device", "cpu"}).out;
 	};

@@ -1,5 +1,6 @@
 // The program's replay and eval as a user sees them: files and tables that they write, and refusals.
 #include "engine/core/npy.h"
+#include "tests/cli/checks.h"
 #include "tests/cli/program.h"
 #include <algorithm>
 #include <doctest/doctest.h>
@@ -87,6 +88,14 @@ TEST_CASE("replay and eval refuse in one line") {
 	refused({"eval", "-m", kModel, "--device", "cpu", "--task", "sums"}, 2, "recall or needle");
 	refused({"eval", "-m", kModel, "--device", "cpu", "--task", "recall", "--kv", "kivi3"}, 2, "kivi3");
 	refused({"eval", "-m", kModel, "--device", "cpu", "--task", "recall", "--against", "kivi2"}, 2, "--against");
+	const std::vector<std::string> text = {"eval", "-m", kModel, "--device", "cpu", "-f", kSmall + "q.npy"};
+	for (const char* option : {"--lines", "--turns", "--sentences", "--samples"}) {
+		std::vector<std::string> args = text;
+		args.insert(args.end(), {option, "3"});
+		refused(args, 2, std::string(option) + " is for questions (--task)");
+	}
+	for (const char* option : {"--score", "--chunks"})
+		refused({"eval", "-m", kModel, "--device", "cpu", "--task", "recall", option, "3"}, 2, "is for texts (-f)");
 	refused({"eval", "-m", kModel, "--device", "cpu", "--task", kModel}, 3, "not a JSON object");
 	refused({"eval", "-m", kModel, "--device", "cpu", "-f", kSmall + "q.npy", "--against", "kivi3"}, 2, "kivi3");
 }
@@ -103,6 +112,7 @@ TEST_CASE("tune writes what auto and tuned:BITS go by, and only for its own mode
 	CAPTURE(r.err);
 	REQUIRE(r.code == 0);
 	CHECK(r.out.find("| 1     |   V |") != std::string::npos);
+	check_mode(tuning);
 	CHECK(r.out.find("tuned:2.00: at least") != std::string::npos); // heads of 8 channels
 	std::ifstream file(tuning);
 	const nlohmann::json j = nlohmann::json::parse(file);
@@ -115,6 +125,9 @@ TEST_CASE("tune writes what auto and tuned:BITS go by, and only for its own mode
 	refused({"tune", model, "--device", "cpu", "-c", "128"}, 2, "give -c 256");
 	refused({"tune", model, "--device", "cpu", "-c", "256", "-f", kSmall + "none.txt"}, 3, "none.txt");
 	refused({"tune", model, "--device", "cpu", "-c", "256", "--kv", "kivi2"}, 2, "--kv");
+	const Ran no_place = run_program({"tune", model, "--device", "cpu", "-c", "256", "-o", "/nowhere/x.json", "-v"});
+	CHECK(no_place.code == 3);
+	CHECK(no_place.err.find("-o FILE names another place") != std::string::npos);
 	const Ran chosen = run_program(plan);
 	CHECK(chosen.err.find("(measured)") != std::string::npos);
 	CHECK(chosen.out.find("turbo") != std::string::npos);

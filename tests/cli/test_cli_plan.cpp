@@ -352,6 +352,16 @@ TEST_CASE("plan: policies that evict say so and are never counted as holding wha
 	CHECK(r.out.starts_with("does NOT fit: 20000 tokens requested, streaming keeps 1024 and evicts the rest\n"));
 }
 
+TEST_CASE("plan: a policy that is named twice has one row; one for layers that the model has not is refused") {
+	CHECK(plan({"--shape", "4x2x64", "--kv", "fp16,kivi2,fp16"}).size() == 2);
+	const std::string kv = "kivi2,k.bits@0-99=4", says = "no layer 99; the model has layers 0 to 3";
+	check_refused({"--shape", "4x2x64", "--kv", kv}, {says});
+	const Ran r = run_program(
+	    {"run", KVRUN_SOURCE_DIR "/models/bundled/recall-4m-f16.gguf", "--kv", kv, "-p", "x", "--device", "cpu", "-q"});
+	CHECK(r.code == 2);
+	CHECK(r.err.find(says) != std::string::npos);
+}
+
 TEST_CASE("plan: several policies give one table, what fits first, then quality, then size") {
 	const std::vector<std::string> base = {"plan", "--shape", "32x8x128", "--memory", "8G", "-c", "65536", "--kv"};
 	std::vector<std::string> args = base;

@@ -3,6 +3,7 @@
 #include "tests/cli/program.h"
 #include "tests/support/assets.h"
 #include "tests/support/mixture_builder.h"
+#include "tests/support/temp_folder.h"
 #include <cmath>
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -144,7 +145,9 @@ TEST_CASE("T04 inspect: a header of 32 MiB with as many keys and tensors as can 
 
 TEST_CASE("T15: --check refuses a file with NaN or infinity in weights, scales or norms") {
 	const TempFile good(tiny_model().bytes());
-	CHECK(run_program({"inspect", good.path, "--check"}).code == 0);
+	const Ran sound = run_program({"inspect", good.path, "--check"});
+	CHECK(sound.code == 0);
+	CHECK(contains(sound.out, "\nweights       all are read and finite\n"));
 	for (float bad : {NAN, INFINITY, -INFINITY}) {
 		GgufBuilder b = tiny_model();
 		std::memcpy(b.find("blk.0.ffn_norm.weight").data.data() + 12, &bad, 4);
@@ -222,6 +225,19 @@ TEST_CASE("tokenize: ids on one line, and back, byte for byte") {
 		CHECK(contains(e.err, "is not a token ID"));
 	}
 	CHECK(contains(ids({"--decode"}, "2048").err, "token 2048 does not exist"));
+}
+
+TEST_CASE("tokenize: the text of an option or a file is that of standard input") {
+	const TempFolder folder;
+	const std::string file = (folder.path / "t").string(), text = "One\\n two";
+	std::ofstream(file) << text;
+	const std::string ids = run_program(RunSpec{.args = {"tokenize", kModel}, .input = text}).out;
+	REQUIRE(!ids.empty());
+	CHECK(run_program({"tokenize", kModel, "-p", text}).out == ids);
+	CHECK(run_program({"tokenize", kModel, "-f", file}).out == ids);
+	CHECK(run_program({"tokenize", kModel, "--decode", "--special", "-p", ids}).out.ends_with("One\\n two"));
+	check_error({"tokenize", kModel, "-f", file + "x"}, 3, {"No such file"});
+	check_error({"tokenize", kModel, "-f", file, "-p", text}, 2, {"both given"});
 }
 
 TEST_CASE("tokenize: vocabulary-only files") {

@@ -103,6 +103,14 @@ def test_one_name_for_two_options():
         check("--fit is on", h.origins("run")["fit"] == ("true", "default"))
 
 
+def test_settings_of_a_conversation():
+    with Setup('[defaults]\nsystem = "Be brief."\nno-think = true\ndevice = "cpu"\n') as h:
+        r = h.run("run", MODEL, "-p", "Hello", "-n", "2", "-q")
+        check("settings of a conversation do not hinder run", r.returncode == 0, r)
+        r = h.run("run", MODEL, "-p", "Hello", "-n", "2", "-sys", "Be brief.")
+        check("those of its command line do", r.returncode == 2 and "--system needs --chat" in r.stderr, r)
+
+
 def test_folders_without_permission():
     with Setup() as h:
         # where no folder can be made, whoever asks
@@ -125,6 +133,14 @@ def test_doctor():
         check("without a model it says where one comes from", "kvrun pull" in r.stdout.splitlines()[-1], r.stdout)
         r = h.run("doctor", KVRUN_DEVICE="no such device")
         check("and with 4 where none does", r.returncode == 4 and "cannot run models" in r.stdout.splitlines()[-1], r)
+
+
+def test_no_home():
+    with Setup() as h:
+        r = h.run("doctor", "--json", HOME="", KVRUN_DEVICE="cpu")
+        found = {f["about"]: f["text"] for f in json.loads(r.stdout)["findings"]}
+        check("without HOME doctor says so of the settings", "HOME is set" in found["settings"], found)
+        check("and of models", "none can be fetched" in found["models"], found)
 
 
 def test_run():

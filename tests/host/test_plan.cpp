@@ -185,7 +185,10 @@ TEST_CASE("plan: what cannot be stored is refused in one line") {
 	    {"shared codes need equal bits", "layer 3 has 1-bit keys, layer 2, whose codes it reads, 2-bit", "kq"});
 	check_refused("xquant,vq=5,vm=4", kMistral, {"1-bit values"});
 	check_refused("kivi2,bits@40=4", kMistral, {"no layer 40", "layers 0 to 31"});
-	CHECK_NOTHROW(plan("kivi2,bits@0-40=4"));
+	check_refused("kivi2,k.bits@0-40=4", kMistral, {"no layer 40", "layers 0 to 31"});
+	check_refused("kivi2,group@30-32=32", kMistral, {"no layer 32"});
+	CHECK_NOTHROW(plan("kivi2,bits@0-31=4"));
+	CHECK_NOTHROW(plan("asymkv40/0")); // a boundary, not a layer
 	check_refused("mikv,km=0", kMistral, {"shared codes need the same tokens"});
 	check_refused("zipcache,per_head=on", kMistral, {"per_head=off or group=head"});
 	check_refused("kivi2,v.prescale=sqrtmax", kMistral, {"k.group=all"});

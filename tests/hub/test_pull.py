@@ -125,6 +125,10 @@ def test_choice():
               all(s in r.stderr for s in ("Q4_0", "largest", "free", "cache of")), r)
         r = p.pull(":Q8_0")
         check("a quant that is named is taken", r.stdout.strip().endswith("Tiny-Q8_0.gguf"), r)
+        for address in ("https://huggingface.co/%s/blob/main/Tiny-Q8_0.gguf",
+                        "hf.co/%s/resolve/main/Tiny-Q8_0.gguf?download=true"):
+            again = p.run("pull", address % p.name)
+            check("the address of a file names it", again.returncode == 0 and again.stdout == r.stdout, again)
         r = p.run("inspect", "tiny-chat")
         check("a name of two models is refused with both",
               r.returncode == 2 and "Q4_0" in r.stderr and "Q8_0" in r.stderr, r)

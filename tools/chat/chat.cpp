@@ -270,8 +270,8 @@ std::string Chat::stats() const {
 	std::string out = fmt::format("context: {} of {} tokens ({:.0f} %), {} messages", i.n_tokens, i.ctx,
 	                              100. * i.n_tokens / std::max(i.ctx, 1u), conversation_.messages.size());
 	if (conversation_.left_out) out += fmt::format(", {} left out", conversation_.left_out);
-	out += fmt::format("\nlast answer: {} tok read {:.1f} tok/s, {} tok {:.1f} tok/s", last_.prompt_tokens,
-	                   per_second(last_.prompt_tokens, last_.prefill_seconds), last_.answer_tokens,
+	out += fmt::format("\nlast answer: {} tok read {:.1f} tok/s, {} tok {:.1f} tok/s", last_.prompt_cached,
+	                   per_second(last_.prompt_cached, last_.prefill_seconds), last_.answer_tokens,
 	                   per_second(last_.answer_tokens, last_.decode_seconds));
 	if (args_.draft.given()) out += ", " + draft_text(last_.drafted, last_.drafts_accepted);
 	out += fmt::format("\nall answers: {} tok {:.1f} tok/s", answer_tokens_,

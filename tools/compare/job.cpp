@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 void write_json(const std::string& path, const Json& j) {
 	const std::string text = json_lines(j);
-	NewFile file(path);
+	NewFile file(path, Readers::ByUmask);
 	file.write(std::as_bytes(std::span(text)));
 	file.commit();
 }

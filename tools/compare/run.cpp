@@ -84,7 +84,7 @@ std::vector<PlannedUnit> plan(const Options& o, const std::vector<Device>& devic
 }
 
 void write_text(const std::string& path, const std::string& text) {
-	NewFile file(path);
+	NewFile file(path, Readers::ByUmask);
 	file.write(std::as_bytes(std::span(text)));
 	file.commit();
 }

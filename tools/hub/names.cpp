@@ -65,8 +65,18 @@ std::optional<RepoName> as_repo(std::string_view text) {
 	return out;
 }
 
+// The address of a file's page or of the file itself, as USER/REPO:FILE.
+static std::string without_address(std::string_view text) {
+	for (const std::string_view kind : {"/blob/main/", "/resolve/main/"})
+		if (const size_t at = text.find(kind); at != text.npos) {
+			const std::string_view file = text.substr(at + kind.size());
+			return fmt::format("{}:{}", text.substr(0, at), file.substr(0, file.find('?')));
+		}
+	return std::string(text);
+}
+
 RepoName parse_repo(std::string_view text) {
-	if (auto r = as_repo(text)) return *r;
+	if (auto r = as_repo(without_address(text))) return *r;
 	fail(Code::Invalid, "'{}' is no USER/REPO[:QUANT], like unsloth/Qwen3-0.6B-GGUF:Q4_K_M", one_line(text));
 }
 

@@ -46,6 +46,7 @@ int open_file(const std::string& path, Open);
 int create_unique(std::string& name, int ending = 0);
 // Without a name; closing it removes it. name: one by which this process can open it meanwhile.
 int create_unnamed(const std::string& folder, std::string* name = nullptr);
+bool share_file(int fd); // gives it the mode of new files, 0666 without the bits of the umask
 bool close_file(int fd);
 int copy_descriptor(int fd); // another descriptor of the same open file; -1: there is none
 bool replace_descriptor(int from, int to);

@@ -66,6 +66,12 @@ int open_file(const std::string& path, Open how) {
 }
 int create_unique(std::string& name, int ending) { return ::mkostemps(name.data(), ending, O_CLOEXEC); }
 
+bool share_file(int fd) {
+	const mode_t mask = ::umask(077); // it can only be read by setting one; other threads' files are private meanwhile
+	::umask(mask);
+	return ::fchmod(fd, 0666 & ~mask) == 0;
+}
+
 static int open_unnamed(const std::string& folder) {
 #ifdef O_TMPFILE
 	const int fd = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC | O_EXCL, 0600);
