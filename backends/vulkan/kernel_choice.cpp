@@ -382,10 +382,11 @@ uint32_t latent_bytes(const LatentShape& s, uint32_t queries, uint32_t local) {
 	return kLatentTile * (pieces | 1) * 8 + queries * (pieces * 16 + local * 4 + kLatentTile * 4 + 8);
 }
 
-AttendChoice latent_choice(const Caps& c, Kernel kernel, const LatentShape& s, bool rows, std::vector<SpecValue> spec) {
+AttendChoice latent_choice(const Caps& c, Kernel kernel, const LatentShape& s, bool rows, std::vector<SpecValue> spec,
+                           uint32_t more_bytes = 0) {
 	const uint32_t local = std::clamp(std::bit_ceil(s.rank / 4), 32u, kLocal);
 	uint32_t most = c.vendor == kIntel ? 4 : 8; // queries: a lane sums 4 channels of each
-	while (most > 1 && latent_bytes(s, most, local) > c.shared_bytes) most /= 2;
+	while (most > 1 && latent_bytes(s, most, local) + more_bytes > c.shared_bytes) most /= 2;
 	AttendCut cut;
 	cut_heads(cut, s.n_heads, most);
 	if (!rows) cut.tokens = 1;
@@ -411,7 +412,9 @@ static std::vector<SpecValue> latent_format(const LatentShape& s, const Format& 
 
 AttendChoice choose_attend_latent(const Caps& c, const LatentShape& s, const Format& f, uint32_t page, bool prompt,
                                   uint32_t flags) {
-	return latent_choice(c, Kernel::attend_latent, s, prompt, latent_format(s, f, page, flags));
+	constexpr uint32_t kWindowBytes = (64 + 65) * 4; // of lib/live_tokens.glsl
+	return latent_choice(c, Kernel::attend_latent, s, prompt, latent_format(s, f, page, flags),
+	                     flags & ATTEND_GATHER ? kWindowBytes : 0);
 }
 
 AttendChoice choose_weigh_latent(const Caps& c, const LatentShape& s, const Format& f, uint32_t page, uint32_t flags) {

@@ -21,7 +21,7 @@ void VulkanBackend::attend_latents(const char* label, View q, const KvRead& kv, 
 	for (const AttendGroup& g : kv.groups) {
 		const AttendChoice how =
 		    choose_attend_latent(caps(), shape, g.format, g.page, prompt,
-		                         (kv.softmax.softcap > 0 ? ATTEND_SOFTCAP : 0) | (g.sparse ? ATTEND_SKIP : 0));
+		                         (kv.softmax.softcap > 0 ? ATTEND_SOFTCAP : 0) | (g.sparse ? ATTEND_GATHER : 0));
 		Pipeline& p = pipeline(how);
 		const double page_bytes = 4.0 * (kv_code_words(1, shape.rank, g.format.k.bits, g.page) +
 		                                 kv_code_words(1, shape.rope_dim, g.format.v.bits, g.page));

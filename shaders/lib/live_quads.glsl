@@ -4,6 +4,7 @@
 // live_quads() counts those of a window of pages, live_quad() finds the i-th. Formats whose parameters a workgroup
 // stages page by page cannot take quads of many pages into a tile: ATTEND_SKIP then leaves out tiles, dead_tile().
 // After lib/queries.glsl or texel/queries.glsl; the including file has FLAGS, tables and PAGE_QUADS.
+#include "lib/nth_bit.glsl"
 const bool GATHER = (FLAGS & ATTEND_GATHER) != 0u, SKIP = (FLAGS & ATTEND_SKIP) != 0u;
 const uint WINDOW_WORDS = 16u, WINDOW_QUADS = WINDOW_WORDS * 32u;
 shared uint window_s[GATHER ? WINDOW_WORDS : 1u]; // bit i: quad i of the window has live tokens
@@ -44,16 +45,7 @@ uint live_quad(uint i) {
 		if (n <= i && i < next) before = n, word = w, bits = x;
 		n = next;
 	}
-	i -= before;
-	uint at = 0u;
-	[[dont_unroll]] for (uint half_ = 16u; half_ > 0u; half_ /= 2u) {
-		const uint low = bitCount(bits & ((1u << half_) - 1u));
-		const bool above = i >= low;
-		i -= above ? low : 0u;
-		at += above ? half_ : 0u;
-		bits = above ? bits >> half_ : bits;
-	}
-	return word * 32u + at;
+	return word * 32u + nth_bit(bits, i - before);
 }
 // Whether no token of the tile that begins with quad `first` is live.
 bool dead_tile(uint live, uint first, uint n_quads) {
