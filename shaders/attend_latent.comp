@@ -11,7 +11,10 @@
 //   6        k_params  pool words, of any kind that keys have but balancers
 //   7        v_params  pool words: (scale, zero) per token and run of V_GROUP channels
 //   8        q_rope    (T, n_heads, ROPE_DIM) f32
-// FLAGS: ATTEND_*. With ATTEND_GATHER tiles consist of live tokens.
+// FLAGS: ATTEND_*.
+//
+// GATHER builds attend_latent_gather, whose tiles consist of live tokens (lib/live_tokens.glsl); a lane loads the same
+// one of each tile, as it does without.
 //
 // WEIGH builds weigh_latent, which writes what the tokens receive from one row, as weigh.comp does: binding 0 is weight
 // (f32 words), binding 4 has WeighWork, binding 9 is lse (T, n_heads) f32. Grid: x = work item; blocks of HEADS query
@@ -43,8 +46,7 @@ layout(constant_id = SPEC_TILE) const uint TILE = 8;
 const uint QUERIES = HEADS * TOKENS; // query j: row j / HEADS, head j % HEADS
 const bool BOOK = (FLAGS & ATTEND_K_CODEBOOK) != 0u, MEAN = (FLAGS & ATTEND_K_MEANS) != 0u,
            ROTATE = (FLAGS & ATTEND_K_ROTATED) != 0u, BYTES = (FLAGS & ATTEND_K_BYTES) != 0u,
-           CHANNEL = (FLAGS & ATTEND_K_PER_CHANNEL) != 0u, SOFTCAP = (FLAGS & ATTEND_SOFTCAP) != 0u,
-           GATHER = (FLAGS & ATTEND_GATHER) != 0u;
+           CHANNEL = (FLAGS & ATTEND_K_PER_CHANNEL) != 0u, SOFTCAP = (FLAGS & ATTEND_SOFTCAP) != 0u;
 
 #ifdef WEIGH
 layout(push_constant) uniform Push { WeighPush p; };
@@ -68,22 +70,26 @@ layout(std430, binding = 8) readonly restrict buffer QRope { vec4 q_rope[]; };
 
 uint row_first = 0, rows_here = 0, head_first = 0, heads_here = 0;
 #include "lib/latent_pages.glsl"
-#include "lib/live_tokens.glsl"
 
 uint query_row(uint j) {
 	return (row_first + min(j / HEADS, max(rows_here, 1u) - 1u)) * p.n_heads + head_first +
 	       min(j % HEADS, heads_here - 1u);
 }
-// Of GATHER: live tokens of the window, and how many of them are before the tile. A lane loads one token of each tile,
-// to which in_page and the addresses then belong.
-uint n_live = 0, gathered = 0;
-bool is_live(uint t) { return GATHER ? gathered + t < n_live : (live >> t & 1u) != 0u; }
+#ifdef GATHER
+#include "lib/live_tokens.glsl"
+uint n_live = 0, gathered = 0; // live tokens of the window, and how many of them are before the tile
+bool is_live(uint t) { return gathered + t < n_live; }
+uint place(uint in_tile) { return in_page; } // of the lane's own token, to which in_page and the addresses belong
+#else
+bool is_live(uint t) { return (live >> t & 1u) != 0u; }
+uint place(uint in_tile) { return in_page + in_tile; }
+#endif
 bool sees(uint j, uint t) { return is_live(t); }
 
 #include "lib/latent.glsl"
 
 uvec2 tile_piece(uint in_tile, uint c) {
-	const uint t = GATHER ? in_page : in_page + in_tile;
+	const uint t = place(in_tile);
 	if (!is_live(in_tile)) return uvec2(0); // its memory may hold anything
 	if (c < PIECES) return latent_halves(t, c);
 	return rope_halves(t, c - PIECES);
@@ -130,17 +136,20 @@ void main() {
 	heads_here = min(HEADS, p.n_heads - head_first);
 	state_begin();
 	if (ROTATE) rotate_staged(STAGED_PIECES, false);
-	for (uint window = 0; GATHER && window < n_pages * PAGE; window += WINDOW_TOKENS) {
+#ifdef GATHER
+	for (uint window = 0; window < n_pages * PAGE; window += WINDOW_TOKENS) {
 		n_live = live_tokens(window, live_at, n_pages * PAGE);
 		for (gathered = 0; gathered < n_live; gathered += TILE) {
 			next_tile(window + live_token(min(gathered + LANE % TILE, n_live - 1u)), live_at, pages_at);
 			tile_attend();
 		}
 	}
-	for (uint first = 0; !GATHER && first < n_pages * PAGE; first += TILE) {
+#else
+	for (uint first = 0; first < n_pages * PAGE; first += TILE) {
 		next_tile(first, live_at, pages_at);
 		tile_attend();
 	}
+#endif
 	state_finish(ROTATE);
 	[[unroll]] for (uint j = 0; j < QUERIES; j++) {
 		if (j / HEADS >= rows_here || j % HEADS >= heads_here) continue;

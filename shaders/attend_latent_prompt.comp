@@ -54,11 +54,15 @@ bool sees(uint j, uint t) {
 	if (SEEN && (row_bits(j / HEADS) >> t & 1u) == 0u) return false;
 	return first + t <= p.first + row_first + j / HEADS && first + t < n_tokens;
 }
-// Whether no row of the block sees a token of the tile.
-bool unseen_tile() {
+// The tile from `first` on of which a row of the block sees a token. Not a branch around a tile's work: lavapipe of Mesa
+// 26.1 has wrong results behind barriers in one, if a workgroup has several subgroups.
+void go_to_seen() {
 	uint any = 0u;
-	[[unroll]] for (uint i = 0; i < TOKENS; i++) any |= row_bits(i);
-	return (any & (2u << TILE - 1u) - 1u) == 0u;
+	while (SEEN && any == 0u && first < n_tokens) {
+		[[unroll]] for (uint i = 0; i < TOKENS; i++) any |= row_bits(i);
+		any &= (2u << TILE - 1u) - 1u;
+		first += any == 0u ? TILE : 0u;
+	}
 }
 
 #include "lib/latent.glsl"
@@ -75,8 +79,7 @@ void main() {
 	row_first = gl_WorkGroupID.x * TOKENS;
 	n_tokens = p.first + min(row_first + TOKENS, p.n_rows); // that the last row of the block sees
 	state_begin();
-	for (first = 0; first < n_tokens; first += TILE) {
-		if (SEEN && unseen_tile()) continue;
+	for (go_to_seen(); first < n_tokens; first += TILE, go_to_seen()) {
 		tile_load(false);
 		tile_attend();
 	}

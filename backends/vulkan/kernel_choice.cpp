@@ -411,10 +411,10 @@ static std::vector<SpecValue> latent_format(const LatentShape& s, const Format& 
 }
 
 AttendChoice choose_attend_latent(const Caps& c, const LatentShape& s, const Format& f, uint32_t page, bool prompt,
-                                  uint32_t flags) {
+                                  bool sparse, uint32_t flags) {
 	constexpr uint32_t kWindowBytes = (64 + 65) * 4; // of lib/live_tokens.glsl
-	return latent_choice(c, Kernel::attend_latent, s, prompt, latent_format(s, f, page, flags),
-	                     flags & ATTEND_GATHER ? kWindowBytes : 0);
+	return latent_choice(c, sparse ? Kernel::attend_latent_gather : Kernel::attend_latent, s, prompt,
+	                     latent_format(s, f, page, flags), sparse ? kWindowBytes : 0);
 }
 
 AttendChoice choose_weigh_latent(const Caps& c, const LatentShape& s, const Format& f, uint32_t page, uint32_t flags) {

@@ -132,7 +132,7 @@ struct LatentShape {
 	uint32_t n_heads, rank, rope_dim;
 };
 AttendChoice choose_attend_latent(const Caps&, const LatentShape&, const Format&, uint32_t page, bool prompt,
-                                  uint32_t flags = 0);
+                                  bool sparse = false, uint32_t flags = 0);
 AttendChoice choose_attend_latent_prompt(const Caps&, const LatentShape&, uint32_t flags);
 Choice choose_unpack_latent(const Caps&, uint32_t rank, uint32_t rope_dim, const Format&, uint32_t page);
 

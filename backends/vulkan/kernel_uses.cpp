@@ -278,8 +278,8 @@ void latent_uses(const Caps& c, Uses& out) {
 						add(out, choose_attend_latent(c, shape, f.fmt, f.page, prompt),
 						    text + (prompt ? ", rows of a prompt" : ""));
 					if (heads == 128) // behind an indexer
-						add(out, choose_attend_latent(c, shape, f.fmt, f.page, /*prompt=*/false, ATTEND_GATHER),
-						    text + ", few live");
+						add(out, choose_attend_latent(c, shape, f.fmt, f.page, /*prompt=*/false, /*sparse=*/true),
+						    text);
 					if (heads == 16) add(out, choose_unpack_latent(c, kRank, kRope, f.fmt, f.page), text);
 					if (f.fmt.k.bits != 3 && f.fmt.k.scale != Scale::Codebook) // as in attend_uses()
 						add(out, choose_weigh_latent(c, shape, f.fmt, f.page, 0), text);

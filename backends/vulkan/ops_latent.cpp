@@ -19,9 +19,8 @@ void VulkanBackend::attend_latents(const char* label, View q, const KvRead& kv, 
 	const LatentShape shape = shape_of(q, q_rope);
 	bool continues = false;
 	for (const AttendGroup& g : kv.groups) {
-		const AttendChoice how =
-		    choose_attend_latent(caps(), shape, g.format, g.page, prompt,
-		                         (kv.softmax.softcap > 0 ? ATTEND_SOFTCAP : 0) | (g.sparse ? ATTEND_GATHER : 0));
+		const AttendChoice how = choose_attend_latent(caps(), shape, g.format, g.page, prompt, g.sparse,
+		                                              kv.softmax.softcap > 0 ? ATTEND_SOFTCAP : 0);
 		Pipeline& p = pipeline(how);
 		const double page_bytes = 4.0 * (kv_code_words(1, shape.rank, g.format.k.bits, g.page) +
 		                                 kv_code_words(1, shape.rope_dim, g.format.v.bits, g.page));

@@ -2,11 +2,11 @@
 // their order, from pages as far apart as they are. live_tokens() counts those of a window of an item's pages,
 // live_token() finds the i-th.
 //
-// The including file defines GATHER and LOCAL_X, and has lib/latent_pages.glsl.
+// The including file defines LOCAL_X, and has lib/latent_pages.glsl.
 #include "lib/nth_bit.glsl"
 const uint WINDOW_WORDS = 64u, WINDOW_TOKENS = WINDOW_WORDS * 32u;
-shared uint live_s[GATHER ? WINDOW_WORDS : 1u];        // bit i % 32 of word i / 32: whether token i is live
-shared uint before_s[GATHER ? WINDOW_WORDS + 1u : 1u]; // live tokens of the words before
+shared uint live_s[WINDOW_WORDS];        // bit i % 32 of word i / 32: whether token i is live
+shared uint before_s[WINDOW_WORDS + 1u]; // live tokens of the words before
 
 // All lanes: live tokens of the window that begins with token `first` of n.
 uint live_tokens(uint first, uint live_at, uint n) {

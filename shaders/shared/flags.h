@@ -43,7 +43,7 @@
 #define ATTEND_LOAD_AHEAD 8192u   // registers suffice to load keys ahead
 #define ATTEND_SOFTCAP 16384u     // scores have a cap
 #define ATTEND_SINKS 32768u       // heads have sinks, which a kernel that merges adds
-#define ATTEND_GATHER 65536u      // few tokens are live: tiles consist of the quads that have some, or of live latents
+#define ATTEND_GATHER 65536u      // few tokens are live: tiles consist of the quads that have some
 #define ATTEND_SKIP 131072u       // few tokens are live: tiles without any are skipped
 
 // short_conv
