@@ -54,8 +54,8 @@ bool sees(uint j, uint t) {
 	if (SEEN && (row_bits(j / HEADS) >> t & 1u) == 0u) return false;
 	return first + t <= p.first + row_first + j / HEADS && first + t < n_tokens;
 }
-// The tile from `first` on of which a row of the block sees a token. Not a branch around a tile's work: lavapipe of Mesa
-// 26.1 has wrong results behind barriers in one, if a workgroup has several subgroups.
+// Goes to the next tile, from `first` on, of which a row of the block sees a token. Not a branch around a tile's work:
+// lavapipe of Mesa 26.1 has wrong results behind barriers in one, if a workgroup has several subgroups.
 void go_to_seen() {
 	uint any = 0u;
 	while (SEEN && any == 0u && first < n_tokens) {
