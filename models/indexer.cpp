@@ -35,8 +35,8 @@ void read_blocks(const ConfigKeys& k, Config& c) {
 
 std::string index_tensor(uint32_t l, const char* what) { return fmt::format("blk.{}.indexer.{}", l, what); }
 
-// Which layers have an indexer; the others attend to what the last one before them has chosen. Older files do not say
-// it, but have no tensors for the others.
+// Which layers have an indexer; the others attend to what the last indexer before them has chosen. In older files,
+// without the key, layers without an indexer are those without its tensors.
 void read_owners(const ConfigKeys& k, Config& c) {
 	const char* const key = "attention.indexer.types";
 	std::vector<uint32_t> owns;

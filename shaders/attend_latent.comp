@@ -13,8 +13,8 @@
 //   8        q_rope    (T, n_heads, ROPE_DIM) f32
 // FLAGS: ATTEND_*.
 //
-// GATHER builds attend_latent_gather, whose tiles consist of live tokens (lib/live_tokens.glsl); a lane loads the same
-// one of each tile, as it does without.
+// GATHER builds attend_latent_gather, whose tiles consist of live tokens (lib/live_tokens.glsl): a lane loads from one
+// token of each tile, so it needs the address of that one alone.
 //
 // WEIGH builds weigh_latent, which writes what the tokens receive from one row, as weigh.comp does: binding 0 is weight
 // (f32 words), binding 4 has WeighWork, binding 9 is lse (T, n_heads) f32. Grid: x = work item; blocks of HEADS query
@@ -95,7 +95,7 @@ uvec2 tile_piece(uint in_tile, uint c) {
 	return rope_halves(t, c - PIECES);
 }
 
-// The tile that begins with token `first` of the item's pages, or to which the lane brings that token.
+// The tile that begins with token `first` of the item's pages. With GATHER `first` is the lane's own token.
 void next_tile(uint first, uint live_at, uint pages_at) {
 	go_to(first, live_at, pages_at);
 	tile_load(true);

@@ -19,6 +19,7 @@ const std::vector<Advice>& all_advice() {
 	const char* const keeps = "kvrun chat --chat NAME keeps a conversation with its cache";
 	const char* const around = "--chat-template FILE says what stands around a message";
 	const char* const reasoning = "--no-think turns reasoning off, where the template knows how";
+	const char* const longer = "self-extend is not supported; -c N may exceed the trained context";
 	const char* const control = "control vectors are not supported; --lora adds adapters";
 	static const std::vector<Advice> all = {
 	    {{"--rope-scaling", "--rope-scale", "--rope-freq-base", "--rope-freq-scale", "--yarn-orig-ctx",
@@ -45,9 +46,7 @@ const std::vector<Advice>& all_advice() {
 	    {{"--in-prefix", "--in-suffix", "--in-prefix-bos"}, around},
 	    {{"--chat-template-kwargs", "--reasoning", "-rea", "--reasoning-effort", "--reasoning-budget"}, reasoning},
 	    {{"--context-shift"}, "a full context ends the answer; kvrun chat --on-full drop-oldest leaves out messages"},
-	    {{"-gan", "--grp-attn-n", "-gaw", "--grp-attn-w"},
-	     "self-extend is not supported; -c N may exceed the trained "
-	     "context"},
+	    {{"-gan", "--grp-attn-n", "-gaw", "--grp-attn-w"}, longer},
 	    {{"--sampler-seq", "--sampling-seq"}, "--samplers NAME;NAME.. names them"},
 	    {{"--cfg-scale", "--cfg-negative-prompt"}, "classifier-free guidance is not supported"},
 	    {{"--audio", "--video"}, "models read texts and images (--image) here"},

@@ -78,7 +78,7 @@ void print_tuning(const Screened& r, bool of_latent) {
 		                               b.policy, b.measured, b.expected));
 }
 
-// Measuring takes minutes: a folder that takes no file is said before.
+// Measuring takes minutes, so a folder that cannot be written to is reported before it begins.
 void check_place(const std::string& path) {
 	try {
 		NewFile{path, Readers::ByUmask}; // removed again

@@ -246,6 +246,7 @@ device_test(encoder.lavapipe26 encoder KVRUN_TEST_DEVICES=lavapipe26 KVRUN_TEST_
 device_test(encoder.lavapipe.sync encoder KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=sync KVRUN_TEST_ONE_IN=4)
 device_test(dflash.cudahost dflash KVRUN_TEST_DEVICES=cuda-host KVRUN_TEST_ONE_IN=6)
 device_test(dflash.swiftshader dflash KVRUN_TEST_DEVICES=swiftshader KVRUN_TEST_ONE_IN=7)
+device_test(indexer.lavapipe26 indexer KVRUN_TEST_DEVICES=lavapipe26 KVRUN_TEST_ONE_IN=4)
 device_test(indexer.cudahost indexer KVRUN_TEST_DEVICES=cuda-host KVRUN_TEST_ONE_IN=4)
 device_test(indexer.lavapipe.sync indexer KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=sync KVRUN_TEST_ONE_IN=4)
 device_test(indexer.swiftshader indexer KVRUN_TEST_DEVICES=swiftshader KVRUN_TEST_ONE_IN=7)

@@ -228,9 +228,10 @@ def main():
     if len(args) < 2 or args[0].startswith("-"):
         sys.exit(__doc__.strip())
     torch.set_num_threads(1)
-    table = {n: m[n][0] for m, names in ((make_recurrent_models.models(), ("qwen35", "qwen35moe", "bailingmoe3")),
-                                         (make_expert_models.models(), ("glm4moe", "hy_v3", "cohere2moe")),
-                                         (make_latent_models.models(), ("deepseek2_v3", "deepseek32", "glm_dsa"))) for n in names}
+    sources = ((make_recurrent_models.models(), ("qwen35", "qwen35moe", "bailingmoe3")),
+               (make_expert_models.models(), ("glm4moe", "hy_v3", "cohere2moe")),
+               (make_latent_models.models(), ("deepseek2_v3", "deepseek32", "glm_dsa")))
+    table = {n: m[n][0] for m, names in sources for n in names}
     for name, config in table.items():
         if args[2:] and name not in args[2:]:
             continue

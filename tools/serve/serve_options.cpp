@@ -254,10 +254,9 @@ std::vector<Section> serve_help() {
 	         "request is reused; sampling options, with the ranges of kvrun run: " +
 	         sampling_fields() +
 	         " and dry_sequence_breakers; samplers, an array of names: the others are left out, the order is kvrun's; "
-	         "seed, -1 or 4294967295: another for each request; t_max_predict_ms: an answer with a line break ends "
-	         "after "
-	         "this time; n_indent: it ends before a line with fewer spaces and tabs at its beginning; ignore_eos; "
-	         "chat_template_kwargs; speculative.n_max, most tokens guessed for "
+	         "seed, -1 or 4294967295: a random one for each request; t_max_predict_ms: an answer that has a line break "
+	         "ends after this time; n_indent: it ends before a line with fewer spaces and tabs at its beginning; "
+	         "ignore_eos; chat_template_kwargs; speculative.n_max, most tokens guessed for "
 	         "a step under --draft, 0: none. timings then have draft_n and draft_n_accepted; answers with logprobs are "
 	         "not guessed. Sampling options that a request leaves out have the values of the command line. n asks for "
 	         "several answers to one prompt, which is read once: choice i has the seed + i. /completion and /infill "
