@@ -49,6 +49,9 @@ const char* eps_key(const Keys& k, const Config& c) {
 void read_layer_count(const Keys& k, const Family& f, Config& c) {
 	c.n_layers = k.u32("block_count");
 	if (c.n_layers == 0) fail(Code::Format, "{}: key {} is 0; the file is damaged", k.g.name(), k.key("block_count"));
+	if (f.alibi_layers == c.n_layers)
+		fail(Code::Unsupported, "{}: key {} is {}: models of {} of this size have ALiBi, which kvrun does not run",
+		     k.g.name(), k.key("block_count"), c.n_layers, f.arch);
 	// draft layers behind the model's own; ignored
 	const uint32_t extra = f.drafts != DraftKind::None ? 0 : k.u32("nextn_predict_layers", 0);
 	if (extra != 0 && extra >= c.n_layers)
@@ -82,6 +85,8 @@ void read_sizes(const Keys& k, const Family& f, Config& c, uint32_t full, LayerS
 	const bool experts_only = !k.has("feed_forward_length") && k.has("expert_feed_forward_length");
 	sizes.hidden_dim = of_layers(experts_only ? "expert_feed_forward_length" : "feed_forward_length",
 	                             f.single_parts || f.skips_parts, f.single_parts ? c.dim : 0);
+	if (f.hidden_halved)
+		for (uint32_t& n : sizes.hidden_dim) n /= 2;
 	sizes.n_heads = of_layers("attention.head_count", f.skips_parts);
 	sizes.n_kv_heads = k.has("attention.head_count_kv")
 	                       ? of_layers("attention.head_count_kv", attends_by_kv_heads(f) || f.skips_parts)
@@ -281,6 +286,7 @@ void read_scales(const Keys& k, const Family& f, Config& c, Layer& layer) {
 	c.logit_softcap = read_softcap(k, "final_logit_softcapping", f.logit_softcap);
 	layer.residual_scale = k.positive("residual_scale", residual);
 	if (k.has("attention.scale")) layer.attention_scale = k.positive("attention.scale", 1);
+	if (k.f32("attention.clamp_kqv", 0) != 0) layer.qkv_limit = k.positive("attention.clamp_kqv", 1);
 	layer.score_softcap = read_softcap(k, "attn_logit_softcapping", f.score_softcap);
 	for (const char* key : {"attention.temperature_scale", "residual_softcap"})
 		if (k.has(key) && k.f32(key, 0) != 0 && !(f.tempered && key == std::string_view("attention.temperature_scale")))
@@ -447,7 +453,7 @@ Config read_config(const Gguf& g, const Config* drafts_for) {
 	read_window_sizes(k, f, c, windows, sizes);
 	check_sizes(k, f, c);
 	c.tied_embedding = c.encodes || !g.find_tensor("output.weight");
-	read_text_input(k, c);
+	read_text_input(k, f, c);
 	read_text_head(k, c);
 	if (f.drafts == DraftKind::Assistant) c.target_dim = k.u32("embedding_length_out");
 	Layer layer = f.layer;

@@ -55,6 +55,7 @@ enum class NormKind : uint8_t {
 	Rms,
 	Layer,       // LayerNorm without bias
 	LayerBiased, // LayerNorm with bias
+	LayerBare,   // LayerNorm without weights and bias
 };
 enum class QkNorm : uint8_t { // of q and k before RoPE; RMS norms except the last
 	None,
@@ -247,11 +248,12 @@ struct DraftBlock {
 	bool from_anchor = false; // the first guess is the output at the known token
 };
 
-// What the row of a token is made of beside its embedding, in encoders of texts.
+// What the row of a token is made of beside its embedding.
 struct TextInput {
 	uint32_t positions = 0; // rows of a table, of which that of the token's position is added; 0: none
-	uint32_t types = 0;     // rows of a table, of which that of the token's part of the text is added; 0: none
-	bool normed = false;    // then a norm with weights follows
+	// Of encoders.
+	uint32_t types = 0;  // rows of a table, of which that of the token's part of the text is added; 0: none
+	bool normed = false; // then a norm with weights follows
 };
 
 enum class Pooling : uint8_t { Mean = 1, First, Last }; // of the states of a text's tokens; the values of pooling_type
@@ -289,6 +291,7 @@ struct Layer { // what one layer computes
 	const char* attn_norm_name = "attn_norm"; // in the file
 	bool attn_out_norm = false;               // a norm between attention and the residual stream
 	bool qkv_bias = false;                    // wq, wk, wv have biases
+	float qkv_limit = kUnlimited;             // q, k and v are taken as at most this far from 0, before RoPE
 	bool out_bias = false;                    // wo has a bias
 	bool v_norm = false;                      // each head of v is divided by its RMS
 	bool v_is_k = false;                      // there is no wv: v is k before its norm
@@ -364,7 +367,7 @@ struct Config {
 	// Tokens see all others of their text, not only earlier ones: texts become vectors, and none are generated. A
 	// window has equally many tokens on both sides.
 	bool encodes = false;
-	TextInput text_input; // of encoders
+	TextInput text_input;
 	TextHead text_head;
 	// Of a file that drafts for a model: channels of that model's residual stream; 0: a model.
 	uint32_t target_dim = 0;

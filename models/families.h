@@ -63,6 +63,7 @@ struct Family {
 	bool output_bias = false;
 	// In the file, unless that has output_norm, which other programs write for all families; empty: there is none.
 	const char* final_norm = "output_norm";
+	bool positions = false;      // files have a table of positions (TextInput::positions)
 	bool encodes = false;        // Config::encodes, unless the file says otherwise
 	bool first_unnormed = false; // the first layer may lack the norm between the residual stream and attention
 	SecondRope second_rope = SecondRope::None;
@@ -89,6 +90,9 @@ struct Family {
 	MlpInputBy mlp_input_by = MlpInputBy::Family;
 	// A model with this number of experts has no norm of heads; GGUF has no key for it.
 	uint32_t unnormed_experts = 0;
+	// A model with this number of layers has ALiBi in place of RoPE, which kvrun does not run; GGUF has no key for it.
+	uint32_t alibi_layers = 0;
+	bool hidden_halved = false; // the file's number of channels inside the MLP is that of gate and up together
 	// A model with this number of layers scales q . k by 1 / sqrt(dim / n_heads); GGUF has no key for it.
 	uint32_t wide_scale_layers = 0;
 	bool latent = false;   // layers have latent attention (Layer::latent)

@@ -97,6 +97,7 @@ std::vector<TensorSpec> tensor_specs(const Config& c) {
 	};
 	auto vector = [&](std::string name, uint32_t n) { out.push_back({std::move(name), 1, n, false}); };
 	auto norm_vectors = [&](const std::string& name) {
+		if (c.norm == NormKind::LayerBare) return;
 		vector(name + ".weight", c.dim);
 		if (c.norm == NormKind::LayerBiased) vector(name + ".bias", c.dim);
 	};

@@ -32,14 +32,16 @@ void read_encodes(const ConfigKeys& k, const Family& f, Config& c) {
 	c.encodes = !k.flag("attention.causal", !f.encodes);
 }
 
-void read_text_input(const ConfigKeys& k, Config& c) {
-	if (!c.encodes) return;
+void read_text_input(const ConfigKeys& k, const Family& f, Config& c) {
 	c.text_input.positions = rows_of(k.g, kPositionTable, 1 << 24);
-	c.text_input.types = rows_of(k.g, kTypeTable, 1 << 16);
-	c.text_input.normed = k.g.find_tensor(fmt::format("{}.weight", kEmbeddingNorm)) != nullptr;
+	if (f.positions && !c.text_input.positions)
+		fail(Code::Format, "{}: tensor {} is missing; get the file again", k.g.name(), kPositionTable);
 	if (c.text_input.positions && c.text_input.positions < c.max_seq)
 		fail(Code::Format, "{}: tensor {} has {} rows, key {} is {}; wrong or damaged file", k.g.name(), kPositionTable,
 		     c.text_input.positions, k.key("context_length"), c.max_seq);
+	if (!c.encodes) return;
+	c.text_input.types = rows_of(k.g, kTypeTable, 1 << 16);
+	c.text_input.normed = k.g.find_tensor(fmt::format("{}.weight", kEmbeddingNorm)) != nullptr;
 }
 
 void read_text_head(const ConfigKeys& k, Config& c) {

@@ -8,8 +8,8 @@ namespace kvrun {
 
 // Sets Config::encodes: a family's files say it, or key attention.causal.
 void read_encodes(const ConfigKeys&, const Family&, Config&);
-// Of an encoder: sets Config::text_input by the file's tensors. Needs the vocabulary and the trained context.
-void read_text_input(const ConfigKeys&, Config&);
+// Sets Config::text_input by the file's tensors. Needs the vocabulary and the trained context.
+void read_text_input(const ConfigKeys&, const Family&, Config&);
 // Of any model: sets Config::text_head by keys and tensors.
 void read_text_head(const ConfigKeys&, Config&);
 // Refuses layers that cannot see tokens behind their own: those with states, latents or other residual streams.

@@ -12,7 +12,7 @@
 namespace kvrun {
 
 struct NormWeights {
-	View w, b; // (dim) f32; b is empty without NormKind::LayerBiased
+	View w, b; // (dim) f32; b is empty without NormKind::LayerBiased, w with NormKind::LayerBare
 };
 struct ExpertWeights {                        // empty where the layer (Experts) has no such tensor
 	View router;                              // (n, dim)

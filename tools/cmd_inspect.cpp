@@ -58,7 +58,8 @@ Json value_of(const GgufEntry& e) {
 
 Json config_json(const Config& c) {
 	const Rope& r = c.ropes[0];
-	Json rope = {{"rotary_dim", r.dim},
+	Json rope = {{"rotates", r.rotates},
+	             {"rotary_dim", r.dim},
 	             {"theta", real(r.theta)},
 	             {"pairs", r.neox ? "halves" : "neighbours"},
 	             {"scaling", rope_scaling_name(r.scaling)},
@@ -92,6 +93,7 @@ Json config_json(const Config& c) {
 	        {"head_dim", c.head_dim},
 	        {"vocab", c.vocab},
 	        {"context", c.max_seq},
+	        {"positions", c.text_input.positions},
 	        {"sliding_window", windowed == c.layers.end() ? 0 : windowed->window.tokens},
 	        {"norm_eps", real(c.norm_eps)},
 	        {"tied_embedding", c.tied_embedding},

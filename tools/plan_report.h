@@ -23,7 +23,10 @@ struct PlanSubject {  // the model or shape that policies are planned for
 	double bus = 0, bandwidth = 0;          // bytes per second of bus and device memory; 0 if unknown
 	bool is_measured = false;               // it is the model of measured_quality()
 
-	bool beyond_training() const { return model.trained_tokens && n_tokens > model.trained_tokens; }
+	// No token has a position behind the last one of a table.
+	bool beyond_training() const {
+		return model.trained_tokens && n_tokens > model.trained_tokens && !model.positions_end;
+	}
 };
 
 struct PlanVerdict {

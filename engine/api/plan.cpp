@@ -80,7 +80,7 @@ kvrun_status kvrun_plan_memory(kvrun_plan* out, const kvrun_plan_options* option
 		p.cache_bytes = account.cache + account.window + account.states;
 		p.kv_bytes = most_bytes(plan, p.ctx) + account.window + account.states;
 		p.kv_f16_bytes = kv_f16_bytes(c) * p.ctx;
-		p.fits = p.kv_bytes <= p.cache_bytes;
+		p.fits = p.kv_bytes <= p.cache_bytes && (!c.text_input.positions || p.ctx <= c.text_input.positions);
 		p.most_tokens = capacity(plan, model, memory).by_memory;
 		p.kept_tokens = tokens_kept(plan, p.ctx);
 		p.evicts = evicts(plan);

@@ -65,7 +65,7 @@ std::vector<uint32_t> Assistant::Round::guess(std::span<const uint32_t> tokens) 
 	LayerRunner& runner = *a_.runner_;
 	runner.write_tokens(a_.tokens_, tokens);
 	for (uint32_t i = 0; i < n; ++i) {
-		a_.model_->runner().embed(a_.both_, 2 * i, rows(a_.tokens_.ids, i, 1), /*decode=*/true);
+		a_.model_->runner().embed(a_.both_, 2 * i, a_.tokens_.part(i, 1), /*decode=*/true);
 		be.activate(rows(a_.both_, 2 * i + 1, 1), rows(a_.states_, i, 1), {}, {.scale = 1});
 	}
 	const View x = rows(a_.x_, 0, n);

@@ -107,7 +107,7 @@ void BlockLayers::guess_together(std::span<const DraftGuess> texts, uint32_t n) 
 	Steps steps;
 	begin(steps, step, b.causal);
 	place(positions, tokens);
-	runner_->embed(x_, 0, rows(tokens_.ids, 0, n_rows), /*decode=*/true);
+	runner_->embed(x_, 0, tokens_.part(0, n_rows), /*decode=*/true);
 	for (uint32_t l = 0; l < cfg_.n_layers; ++l) {
 		be_.at_layer(l);
 		KvStep& kv = steps.of(layers_[l]);

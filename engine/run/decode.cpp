@@ -19,6 +19,7 @@ Decoder::Decoder(LayerRunner& runner, const CacheLayers& layers, KvScratch& scra
 		x_ = take_streams(a, cfg, 2 * most_rows);
 		tokens_.ids = a.take(DType::U32, 2 * most_rows);
 		if (cfg.layer_input_dim) tokens_.inputs = a.take(DType::U32, 2 * most_rows);
+		if (cfg.text_input.positions) tokens_.places = a.take(DType::U32, 2 * most_rows);
 		for (size_t i = 0; i < cfg.ropes.size(); ++i)
 			rope_[i] = a.take(DType::F32, 2 * most_rows, cfg.ropes[i].dim / 2, 2);
 		if (cfg.temperature.scale != 0) rope_[kTemperature] = a.take(DType::F32, 2 * most_rows);
@@ -96,13 +97,13 @@ void Decoder::run(KvPool& pool, std::span<const Row> step) {
 	const uint32_t n = uint32_t(step.size());
 	const uint32_t kept = uint32_t(std::ranges::count_if(step, [](const Row& r) { return r.step.keep; }));
 	Backend& be = runner_.backend();
-	std::vector<uint32_t> tokens;
+	std::vector<uint32_t> tokens, positions;
 	std::vector<StepRow> kv_rows, window_rows;
 	const size_t n_ropes = runner_.config().ropes.size();
 	for (std::vector<float>& rope : host_rope_) rope.clear();
 	std::optional<IndexStep> index = begin_index(pool, step);
 	for (const Row& r : step) {
-		tokens.push_back(r.token);
+		tokens.push_back(r.token), positions.push_back(r.position);
 		kv_rows.push_back(r.step);
 		kv_rows.back().chooses = index && index->chooses(uint32_t(&r - step.data()));
 		if (r.window_seq) window_rows.push_back({r.window_seq, true, r.step.draft});
@@ -120,13 +121,13 @@ void Decoder::run(KvPool& pool, std::span<const Row> step) {
 	std::optional<KvStep> window; // all rows or none: there are no speculative ones then
 	KV_ASSERT(window_rows.empty() || window_rows.size() == kv_rows.size());
 	if (!window_rows.empty()) window.emplace(be, window_scratch_, pool, window_rows, cache_layers_.n_heads(true));
-	runner_.write_tokens(tokens_, tokens);
+	runner_.write_tokens(tokens_, tokens, positions);
 	for (size_t i = 0; i < host_rope_.size(); ++i)
 		if (rope_[i]) be.write(*rope_[i].buf, rope_[i].at, std::as_bytes(std::span(host_rope_[i])));
 	if (recurrent) recurrent->one_row_each();
 	const View x = kvrun::rows(x_, 0, n);
 	View chosen; // by the last indexer
-	runner_.embed(x_, 0, kvrun::rows(tokens_.ids, 0, n), /*decode=*/true);
+	runner_.embed(x_, 0, tokens_.part(0, n), /*decode=*/true);
 	for (uint32_t l = 0; l < runner_.config().n_layers; ++l) {
 		be.at_layer(l);
 		if (kept && std::ranges::find(state_layers_, l) != state_layers_.end())

@@ -29,7 +29,8 @@ static uint32_t unit_norms(const Config& cfg) {
 			n = std::max(n, l.head_dim);
 		else if (l.recurrent.step_norm == StepNorm::Unit)
 			n = std::max({n, l.recurrent.rank, l.recurrent.k_dim});
-	return (cfg.streams.n > 1 && !cfg.streams.hyper()) || cfg.embedding_norm ? std::max(n, cfg.dim) : n;
+	const bool of_rows = (cfg.streams.n > 1 && !cfg.streams.hyper()) || cfg.embedding_norm;
+	return of_rows || cfg.norm == NormKind::LayerBare ? std::max(n, cfg.dim) : n;
 }
 
 LayerRunner::LayerRunner(Backend& be, const Config& cfg, const Weights& w, uint32_t most_rows, const Loras* loras)
@@ -105,8 +106,7 @@ LayerRows LayerRunner::rows_of(uint32_t l, const View& x, const TokenViews& toke
 	            rows(mlp_.gate, 0, n),
 	            rows(mlp_.up, 0, n),
 	            {}};
-	r.tokens.ids = rows(tokens.ids, first, n);
-	if (tokens.inputs) r.tokens.inputs = rows(tokens.inputs, first, n);
+	r.tokens = tokens.part(first, n);
 	if (branch_) r.branch = rows(branch_, 0, n);
 	if (cfg_.streams.n > 1) r.streams = streams_of(x, first, n), r.x = rows(streams_.x, 0, n);
 	if (streams_.laurel) r.laurel = rows(streams_.laurel, 0, n);
@@ -131,29 +131,41 @@ LayerRows LayerRunner::rows_of(uint32_t l, const View& x, const TokenViews& toke
 LayerRows LayerRunner::last_row(const LayerRows& r) {
 	LayerRows out = r;
 	out.n = 1;
-	for (View* v :
-	     {&out.x, &out.h, &out.q, &out.att, &out.k, &out.v, &out.gate, &out.up, &out.branch, &out.out_gate, &out.values,
-	      &out.laurel, &out.inject, &out.tokens.ids, &out.tokens.inputs, &out.rope[0], &out.rope[1]})
+	for (View* v : {&out.x, &out.h, &out.q, &out.att, &out.k, &out.v, &out.gate, &out.up, &out.branch, &out.out_gate,
+	                &out.values, &out.laurel, &out.inject, &out.rope[0], &out.rope[1]})
 		if (*v) *v = rows(*v, r.n - 1, 1);
+	out.tokens = r.tokens.part(r.n - 1, 1);
 	out.streams.first += r.n - 1;
 	return out;
 }
 
-void LayerRunner::write_tokens(const TokenViews& to, std::span<const uint32_t> tokens) {
+void LayerRunner::write_tokens(const TokenViews& to, std::span<const uint32_t> tokens,
+                               std::span<const uint32_t> positions) {
 	be_.write(*to.ids.buf, to.ids.at, std::as_bytes(tokens));
+	if (to.places) {
+		KV_ASSERT(positions.size() == tokens.size());
+		std::vector<uint32_t> places(positions.begin(), positions.end());
+		for (uint32_t& p : places) p = std::min(p, cfg_.text_input.positions - 1); // guesses behind the last position
+		be_.write(*to.places.buf, to.places.at, std::as_bytes(std::span(places)));
+	}
 	if (!to.inputs) return;
 	std::vector<uint32_t> inputs(tokens.begin(), tokens.end());
 	for (uint32_t& x : inputs) x *= cfg_.n_layers;
 	be_.write(*to.inputs.buf, to.inputs.at, std::as_bytes(std::span(inputs)));
 }
 
-void LayerRunner::embed(const View& x, uint32_t first, const View& tokens, bool decode,
+void LayerRunner::embed(const View& x, uint32_t first, const TokenViews& tokens, bool decode,
                         const std::function<void(const View&)>& replace) {
-	const uint32_t n = tokens.shape[0];
+	const uint32_t n = tokens.ids.shape[0];
 	const View to = cfg_.streams.hyper() ? rows(h_, 0, n) : rows(x, first, n);
-	be_.embed(to, w_.embed, tokens);
+	be_.embed(to, w_.embed, tokens.ids);
 	if (cfg_.embedding_scale != 1) be_.activate(to, to, {}, {.scale = cfg_.embedding_scale});
 	if (cfg_.embedding_norm) be_.rmsnorm(to, to, rows(ones_, 0, cfg_.dim), cfg_.norm_eps);
+	if (tokens.places) {
+		const View added = rows(h_, 0, n);
+		be_.embed(added, w_.text.positions, tokens.places);
+		be_.activate(to, added, {}, {.add = true});
+	}
 	if (replace) replace(to);
 	if (cfg_.streams.n > 1) spread(x, first, n, decode);
 }
@@ -167,6 +179,8 @@ View LayerRunner::part(const View& w, uint32_t first, uint32_t n) const {
 void LayerRunner::norm(const View& out, const View& x, const NormWeights& w, float eps) {
 	if (cfg_.norm == NormKind::Rms)
 		be_.rmsnorm(out, x, w.w, eps);
+	else if (cfg_.norm == NormKind::LayerBare)
+		be_.layer_norm(out, x, rows(ones_, 0, cfg_.dim), {}, eps);
 	else
 		be_.layer_norm(out, x, w.w, w.b, eps);
 }
@@ -239,6 +253,7 @@ void LayerRunner::project_in(uint32_t l, const LayerRows& r, bool decode) {
 	} else {
 		norm_matmul(qkv, r.h, r.x, L.attn_norm, Epilogue::None, decode);
 	}
+	limit(layer, {r.q, r.k, r.v});
 	if (owns && layer.v_norm) norm_values(layer, r);
 	if (layer.qk_norm == QkNorm::HeadLayer) {
 		const View q = shaped(r.q, r.n * layer.n_heads, layer.head_dim),
@@ -252,6 +267,12 @@ void LayerRunner::project_in(uint32_t l, const LayerRows& r, bool decode) {
 	}
 }
 
+void LayerRunner::limit(const Layer& layer, std::initializer_list<View> of) {
+	if (layer.qkv_limit == kUnlimited) return;
+	for (const View& v : of)
+		be_.activate(v, v, {}, {.function = Activation::Clamp, .range = {-layer.qkv_limit, layer.qkv_limit}});
+}
+
 void LayerRunner::norm_values(const Layer& layer, const LayerRows& r) {
 	const auto heads = [&](const View& v) { return shaped(v, r.n * layer.n_kv_heads, layer.head_dim); };
 	be_.rmsnorm(heads(r.v), heads(layer.v_is_k ? r.k : r.v), rows(ones_, 0, layer.head_dim), cfg_.norm_eps);
@@ -262,6 +283,7 @@ void LayerRunner::project_kv(uint32_t l, const LayerRows& r, const View& x, bool
 	const LayerWeights& L = weights_of(l);
 	const Proj all[] = {{r.k, L.wk, L.bk}, {r.v, L.wv, L.bv}};
 	multiply(std::span(all).first(layer.v_is_k ? 1 : 2), x, Epilogue::None, decode);
+	limit(layer, {r.k, r.v});
 	if (layer.v_norm) norm_values(layer, r);
 }
 
@@ -439,8 +461,8 @@ void LayerRunner::read_rows(const View& x, std::vector<float>& out) {
 void LayerRunner::read_states(const View& x, std::vector<float>& out) {
 	KV_ASSERT(x.shape[0] <= kLogitRows);
 	const View states = rows(final_, 0, x.shape[0]);
-	if (w_.final_norm.w) norm(states, x, w_.final_norm);
-	read_rows(w_.final_norm.w ? states : x, out);
+	if (has_final_norm()) norm(states, x, w_.final_norm);
+	read_rows(has_final_norm() ? states : x, out);
 }
 
 void LayerRunner::logits(const View& x, bool decode) {
@@ -448,7 +470,7 @@ void LayerRunner::logits(const View& x, bool decode) {
 	KV_ASSERT(n <= kLogitRows);
 	const View out = rows(logits_, 0, n);
 	const Proj head[] = {{out, w_.lm_head, w_.lm_head_b}};
-	if (!w_.final_norm.w)
+	if (!has_final_norm())
 		multiply(head, x, Epilogue::None, decode);
 	else
 		norm_matmul(head, rows(final_, 0, n), x, w_.final_norm, Epilogue::None, decode);

@@ -27,6 +27,11 @@ using RopeViews = std::array<View, kPositionTables>;
 struct TokenViews {   // of rows
 	View ids = {};    // (n) u32
 	View inputs = {}; // (n) u32, ids * layers: rows of Weights::input_table; empty without Config::layer_input_dim
+	View places = {}; // (n) u32, positions: rows of TextWeights::positions; empty without TextInput::positions
+	TokenViews part(uint32_t first, uint32_t n) const {
+		const auto of = [&](const View& v) { return v ? rows(v, first, n) : View(); };
+		return {of(ids), of(inputs), of(places)};
+	}
 };
 
 struct LayerRows { // rows of one pass through a layer
@@ -70,11 +75,12 @@ class LayerRunner {
 	                  uint32_t n) const;
 	static LayerRows last_row(const LayerRows&);
 
-	void write_tokens(const TokenViews& to, std::span<const uint32_t> tokens);
+	// positions: of the tokens; may be empty where TokenViews::places are.
+	void write_tokens(const TokenViews& to, std::span<const uint32_t> tokens, std::span<const uint32_t> positions = {});
 	// decode: as in Backend::matmul().
-	// Embeds tokens (n) u32 into rows from `first` on of x, the residual stream, or all streams. replace: as in
-	// LayerRows; may be empty.
-	void embed(const View& x, uint32_t first, const View& tokens, bool decode,
+	// Embeds tokens into rows from `first` on of x, the residual stream, or all streams. replace: as in LayerRows; may
+	// be empty.
+	void embed(const View& x, uint32_t first, const TokenViews& tokens, bool decode,
 	           const std::function<void(const View&)>& replace = {});
 	// Before recur() and project_in(): what a layer reads of several residual streams. gram_states: of the convolution
 	// of n-grams, in the layer of Config::ngrams.
@@ -135,6 +141,10 @@ class LayerRunner {
  private:
 	const LayerWeights& weights_of(uint32_t l) const { return copied_ && copied_layer_ == l ? *copied_ : w_.layers[l]; }
 	void norm(const View& out, const View& x, const NormWeights&, float eps);
+	bool has_final_norm() const {
+		return w_.final_norm.w || (cfg_.norm == NormKind::LayerBare && !cfg_.final_norm.empty());
+	}
+	void limit(const Layer&, std::initializer_list<View>); // Layer::qkv_limit
 	// What attention or the state of a layer reads: the norm of x, in h, or x.
 	const View& input(uint32_t l, const LayerRows&);
 	float out_norm_eps() const { return cfg_.out_norm_eps ? cfg_.out_norm_eps : cfg_.norm_eps; }

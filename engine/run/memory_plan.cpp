@@ -31,7 +31,7 @@ ModelMemory model_memory(const Config& c, uint64_t weight_bytes, uint32_t ubatch
 	ModelMemory m;
 	m.weight_bytes = weight_bytes;
 	m.fixed_bytes = activation_bytes(c, ubatch);
-	m.trained_tokens = c.max_seq;
+	m.trained_tokens = c.max_seq, m.positions_end = c.text_input.positions != 0;
 	const CacheLayers layers(c);
 	m.row_bytes = PromptMemory::row_bytes(c, layers);
 	m.state_bytes = 2 * layers.states().bytes();

@@ -20,6 +20,7 @@ struct ModelMemory {           // memory of a model besides its cache; all 0 for
 	// Layers with a cache that draft, each of which gets as much as one of the model's cached layers; 0: none.
 	uint32_t draft_layers = 0, cached_layers = 0;
 	uint32_t trained_tokens = 0; // context length the model was trained for; 0: unknown
+	bool positions_end = false;  // a table of positions has no more
 
 	uint64_t beside_bytes() const {
 		return lora_bytes + vision_bytes + image_bytes + draft_bytes;

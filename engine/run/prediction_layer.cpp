@@ -70,7 +70,7 @@ void PredictionLayer::join(const LayerRows& r, std::span<const float> of_rows, b
 	const uint32_t n = r.n;
 	const View states = rows(pairs_, kRows, n);
 	be_.write(*states.buf, states.at, std::as_bytes(of_rows));
-	runner_->embed(x_, 0, r.tokens.ids, /*decode=*/true);
+	runner_->embed(x_, 0, r.tokens, /*decode=*/true);
 	runner_->norm(states, states, (own ? w_ : model_).final_norm);
 	const View both = side_by_side(r.x, w_.prediction.embed_norm, states, w_.prediction.state_norm);
 	const Proj into[] = {{r.x, w_.prediction.join, {}}};

@@ -92,10 +92,12 @@ double Prefill::piece(double room, bool must) {
 }
 
 // Rows of images are embedded as token 0, and then written over.
-void Prefill::write_tokens() {
+void Prefill::write_tokens(std::span<const Position> positions) {
 	std::vector<uint32_t> tokens(tokens_.begin() + n_read_, tokens_.begin() + n_read_ + n_);
 	std::ranges::replace_if(tokens, is_image_row, 0u);
-	runner_.write_tokens(memory_->tokens, tokens);
+	std::vector<uint32_t> places;
+	for (const Position& p : positions) places.push_back(p.time);
+	runner_.write_tokens(memory_->tokens, tokens, places);
 }
 
 // Attention of rows of a layer, from row at_ of the block on.
@@ -159,9 +161,9 @@ double Prefill::begin_block() {
 	choose_form();
 	const bool by_layer = begin_lanes();
 	session_.engine().note_prompt_bytes(memory_->bytes());
-	write_tokens();
-	std::vector<float> rope;
 	const std::vector<Position> positions = session_.positions(std::span(tokens_).subspan(n_read_, n_));
+	write_tokens(positions);
+	std::vector<float> rope;
 	for (size_t i = 0; i < runner_.config().ropes.size(); ++i, rope.clear()) {
 		for (const Position& at : positions) session_.rope()[i].append(at, rope);
 		be.write(*memory_->rope[i].buf, memory_->rope[i].at, std::as_bytes(std::span(rope)));
@@ -192,7 +194,7 @@ double Prefill::begin_block() {
 	});
 	for (uint32_t at = 0; at < n_; at += ubatch_) {
 		const uint32_t m = std::min(ubatch_, n_ - at);
-		runner_.embed(memory_->x, at, kvrun::rows(memory_->tokens.ids, at, m), /*decode=*/false,
+		runner_.embed(memory_->x, at, memory_->tokens.part(at, m), /*decode=*/false,
 		              images_->writer(be, n_read_ + at, m));
 	}
 	std::vector<bool> whole(layers_);

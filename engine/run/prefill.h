@@ -79,7 +79,7 @@ class Prefill {
 	// is larger. `must`: enqueues a piece of any size.
 	double piece(double room, bool must);
 	double begin_block();
-	void write_tokens();
+	void write_tokens(std::span<const Position>);
 	void attend(KvPrefill& kv, uint32_t k, const LayerRows& r, bool owns, IndexStep* index);
 	std::optional<IndexStep> store_index(const LayerRows&);
 	double rows(double room, bool must);

@@ -102,8 +102,8 @@ class PromptMemory {
 			const KvShape& s = layers.shape(window);
 			return s.n_layers ? 2 * s.token_channels() : 0;
 		};
-		return uint64_t(c.dim) * c.streams.n * 4 + (c.layer_input_dim ? 8 : 4) + uint64_t(rope_width(c)) * 4 +
-		       ExpandedMemory::row_bytes(c) +
+		return uint64_t(c.dim) * c.streams.n * 4 + (c.layer_input_dim || c.text_input.positions ? 8 : 4) +
+		       uint64_t(rope_width(c)) * 4 + ExpandedMemory::row_bytes(c) +
 		       (layers.shares() ? own(false) + own(true) : std::max(own(false), own(true)));
 	}
 	size_t bytes() const {
@@ -127,6 +127,7 @@ class PromptMemory {
 				x = take_streams(a, cfg_, n_rows);
 				tokens.ids = a.take(DType::U32, n_rows);
 				if (cfg_.layer_input_dim) tokens.inputs = a.take(DType::U32, n_rows);
+				if (cfg_.text_input.positions) tokens.places = a.take(DType::U32, n_rows);
 				for (size_t i = 0; i < cfg_.ropes.size(); ++i)
 					rope[i] = a.take(DType::F32, n_rows, cfg_.ropes[i].dim / 2, 2);
 				if (cfg_.temperature.scale != 0) rope[kTemperature] = a.take(DType::F32, n_rows);

@@ -41,6 +41,10 @@ Session::Session(Engine& e, const SessionOptions& options)
 	options_.kv = policy_of(e, options);
 	const SessionOptions& opt = options_;
 	const uint32_t trained = std::max(e.config().max_seq, 1u), longest = opt.ctx ? opt.ctx : trained;
+	if (const uint32_t n = e.config().text_input.positions; n && longest > n)
+		fail(Code::Context,
+		     "the context is {} tokens, the model has a table of {} positions and none behind them; give -c {} or less",
+		     longest, n, n);
 	plan_ = std::make_shared<const KvPlan>(make_device_plan(opt.kv, e.kv_shape()));
 	const CacheLayers& layers = e.cache_layers();
 	if (layers.both_kinds()) {

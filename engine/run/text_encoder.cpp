@@ -68,7 +68,7 @@ void TextEncoder::embed(RowEncoder& rows, std::span<const EncoderText> texts) {
 	for (size_t r = 0; r < config_.ropes.size(); ++r) write_view(be_, rows.rope(r), ropes[r]);
 	write_view(be_, rows.ids(), ids);
 	be_.at_layer(0);
-	rows.runner().embed(rows.x(), 0, rows.ids(), /*decode=*/false);
+	rows.runner().embed(rows.x(), 0, {rows.ids()}, /*decode=*/false);
 	const TextWeights& w = weights_.text;
 	const View added = shaped(rows.att(), rows.n(), config_.dim);
 	const auto add = [&](const View& table, const std::vector<uint32_t>& numbers) {

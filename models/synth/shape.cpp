@@ -187,6 +187,7 @@ void complete(SynthSpec& s, const SynthRow& r) {
 	c.embedding_scale = r.more.embedding_scale    ? r.more.embedding_scale
 	                    : family.scales_embedding ? std::sqrt(float(c.dim))
 	                                              : 1;
+	if (family.positions) c.text_input.positions = c.max_seq;
 	c.logit_scale = r.more.logit_scale, layer.residual_scale = r.more.residual_scale;
 	if (r.more.attention_scale != 0) layer.attention_scale = r.more.attention_scale;
 	layer.score_softcap = family.score_softcap, c.logit_softcap = family.logit_softcap;

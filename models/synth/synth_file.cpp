@@ -106,7 +106,7 @@ void add_config(Header& h, const SynthSpec& s) {
 		h.array(key("feed_forward_length"), GgufType::U32, c.layers.size());
 		for (const Layer& l : c.layers) h.raw(l.mixes ? 0u : c.hidden_dim);
 	} else {
-		h.u32(key("feed_forward_length"), c.hidden_dim);
+		h.u32(key("feed_forward_length"), c.hidden_dim * (find_family(c.arch)->hidden_halved ? 2 : 1));
 	}
 	add_heads(h, c);
 	add_kv_heads(h, c);

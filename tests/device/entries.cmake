@@ -49,12 +49,12 @@ endfunction()
 # SwiftShader, which takes ten times as long as the others, and where engines share an open device
 # (support/kept_devices.h). tools/dev/nightly.sh lavapipe lavapipe26 swiftshader run all rows.
 set(rows_swiftshader KVRUN_TEST_ONE_IN=17)
-foreach(row attend=83 images=5 models=61 ops=89 policies=41 session=3)
+foreach(row attend=131 images=7 models=89 ops=113 policies=61 session=5)
 	string(REGEX MATCH "^[a-z]+" suite ${row})
 	string(REPLACE ${suite} KVRUN_TEST_ONE_IN rows_${suite}_swiftshader ${row})
 endforeach()
-foreach(row attend=7 draft=5 fetch=11 host_weights=9 images=5 lora=37 models=9 ops=29 pack=7 policies=13 recurrent=13
-		split=47 windows=7)
+foreach(row attend=9 draft=7 fetch=13 host_weights=11 images=7 lora=37 models=13 ops=37 pack=7 policies=17 recurrent=17
+		split=61 windows=7)
 	string(REGEX MATCH "^[a-z_]+" suite ${row})
 	string(REPLACE ${suite} KVRUN_TEST_EVERY rows_${suite}_lavapipe ${row})
 endforeach()
@@ -166,7 +166,7 @@ device_test(policies.lavapipe26.matrices policies KVRUN_TEST_DEVICES=lavapipe26 
 # products, which these drivers have but do not report as fast.
 set(as_gpu "KVRUN_TEST_CAPS=texel_range=0,cpu=0,int_dot=2,vendor=") # PCI ids: AMD 4098, NVIDIA 4318, Intel 32902
 device_test(ops.lavapipe.int8.validate ops KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=1 ${as_gpu}4098
-	KVRUN_TEST_ONE_IN=43)
+	KVRUN_TEST_ONE_IN=61)
 device_test(attend.lavapipe26.int8 attend KVRUN_TEST_DEVICES=lavapipe26 ${as_gpu}32902 KVRUN_TEST_ONE_IN=41)
 device_test(attend.lavapipe.int8 attend KVRUN_TEST_DEVICES=lavapipe ${as_gpu}4318 KVRUN_TEST_ONE_IN=61)
 device_test(attend.lavapipe.int8.validate attend KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=1 ${as_gpu}4098
@@ -179,7 +179,7 @@ device_test(latent.lavapipe.int8 latent KVRUN_TEST_DEVICES=lavapipe ${as_gpu}409
 device_test(latent.lavapipe.validate latent KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=1 KVRUN_TEST_ONE_IN=14)
 device_test(latent.swiftshader latent KVRUN_TEST_DEVICES=swiftshader KVRUN_TEST_ONE_IN=17
 	EXCEPT "*expanded form*,*pack latents*,*attn_kv_b*,*rows of one step*")
-device_test(images.lavapipe.int8 images KVRUN_TEST_DEVICES=lavapipe ${as_gpu}4098 KVRUN_TEST_ONE_IN=9
+device_test(images.lavapipe.int8 images KVRUN_TEST_DEVICES=lavapipe ${as_gpu}4098 KVRUN_TEST_ONE_IN=13
 	${except_positions})
 device_test(models.lavapipe.int8 models KVRUN_TEST_DEVICES=lavapipe ${as_gpu}4098 KVRUN_TEST_ONE_IN=47 ${only_logits})
 # Choices of kvrun tune --kernels, other ones than kvrun's own: results within tolerances, and rows with the same bits
@@ -207,7 +207,7 @@ set(gpu_assisted KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=gpu)
 # The longest kernels of their kind are left out: with the layer's code in them the compiler takes minutes.
 set(gpu_assisted ${gpu_assisted} EXCEPT "*wide heads*,*softcaps*,*partial states*,*a row of matmul*")
 device_test(ops.lavapipe.gpu ops ${as_gpu}4098,robust=0 KVRUN_TEST_ONE_IN=199 ${gpu_assisted})
-device_test(attend.lavapipe.gpu attend ${as_gpu}4318,robust=0 KVRUN_TEST_ONE_IN=97 ${gpu_assisted})
+device_test(attend.lavapipe.gpu attend ${as_gpu}4318,robust=0 KVRUN_TEST_ONE_IN=151 ${gpu_assisted})
 # SwiftShader's subgroups have 4 lanes.
 device_test(ops.swiftshader.int8 ops KVRUN_TEST_DEVICES=swiftshader KVRUN_TEST_CAPS=int_dot=2 KVRUN_TEST_ONE_IN=127)
 device_test(attend.swiftshader.int8 attend KVRUN_TEST_DEVICES=swiftshader KVRUN_TEST_CAPS=int_dot=2
@@ -220,44 +220,44 @@ device_test(policies.lavapipe.minimum policies KVRUN_TEST_DEVICES=lavapipe ${min
 device_test(session.lavapipe.validate session KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=1 KVRUN_TEST_EVERY=4)
 device_test(session.lavapipe.sync session KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=sync KVRUN_TEST_EVERY=2)
 device_test(pack.lavapipe.validate pack KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=1 ${rows_pack_lavapipe})
-device_test(policies.lavapipe.sync policies KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=sync KVRUN_TEST_EVERY=52)
+device_test(policies.lavapipe.sync policies KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=sync KVRUN_TEST_EVERY=68)
 
 # The CUDA sources without a GPU: on the host, and compiled to PTX. Fibers are slow: whole tables of packing and
 # attention, and a part of the others. tools/dev/nightly.sh cuda-host runs all.
 set(rows_ops_cudahost KVRUN_TEST_EVERY=5)
-set(rows_models_cudahost KVRUN_TEST_EVERY=17)
-set(rows_session_cudahost KVRUN_TEST_EVERY=9)
+set(rows_models_cudahost KVRUN_TEST_EVERY=23)
+set(rows_session_cudahost KVRUN_TEST_EVERY=13)
 set(except_models_cudahost EXCEPT "*stories260K*")
 set(rows_latent_cudahost KVRUN_TEST_ONE_IN=9)
-set(rows_host_weights_cudahost KVRUN_TEST_EVERY=7)
-set(rows_images_cudahost KVRUN_TEST_EVERY=4)
+set(rows_host_weights_cudahost KVRUN_TEST_EVERY=11)
+set(rows_images_cudahost KVRUN_TEST_EVERY=6)
 set(except_host_weights_cudahost EXCEPT "*three times as large*,*cross the bus once*")
 foreach(suite attend host_weights images latent models ops pack replay session)
 	device_test(${suite}.cudahost ${suite} KVRUN_TEST_DEVICES=cuda-host ${rows_${suite}_cudahost}
 		${except_${suite}_cudahost})
 endforeach()
-device_test(split.cudahost split KVRUN_TEST_DEVICES=cuda-host KVRUN_TEST_EVERY=41
+device_test(split.cudahost split KVRUN_TEST_DEVICES=cuda-host KVRUN_TEST_EVERY=59
 	EXCEPT "*under every kind of policy*,*every policy has the bits*")
 device_test(assistant.cudahost assistant KVRUN_TEST_DEVICES=cuda-host KVRUN_TEST_ONE_IN=6)
-device_test(assistant.swiftshader assistant KVRUN_TEST_DEVICES=swiftshader KVRUN_TEST_ONE_IN=5)
+device_test(assistant.swiftshader assistant KVRUN_TEST_DEVICES=swiftshader KVRUN_TEST_ONE_IN=7)
 device_test(encoder.cudahost encoder KVRUN_TEST_DEVICES=cuda-host KVRUN_TEST_ONE_IN=4)
 device_test(encoder.swiftshader encoder KVRUN_TEST_DEVICES=swiftshader KVRUN_TEST_ONE_IN=6)
 device_test(encoder.lavapipe26 encoder KVRUN_TEST_DEVICES=lavapipe26 KVRUN_TEST_ONE_IN=3)
 device_test(encoder.lavapipe.sync encoder KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=sync KVRUN_TEST_ONE_IN=4)
 device_test(dflash.cudahost dflash KVRUN_TEST_DEVICES=cuda-host KVRUN_TEST_ONE_IN=6)
-device_test(dflash.swiftshader dflash KVRUN_TEST_DEVICES=swiftshader KVRUN_TEST_ONE_IN=7)
+device_test(dflash.swiftshader dflash KVRUN_TEST_DEVICES=swiftshader KVRUN_TEST_ONE_IN=11)
 device_test(indexer.lavapipe26 indexer KVRUN_TEST_DEVICES=lavapipe26 KVRUN_TEST_ONE_IN=4)
-device_test(indexer.cudahost indexer KVRUN_TEST_DEVICES=cuda-host KVRUN_TEST_ONE_IN=4)
+device_test(indexer.cudahost indexer KVRUN_TEST_DEVICES=cuda-host KVRUN_TEST_ONE_IN=7)
 device_test(indexer.lavapipe.sync indexer KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=sync KVRUN_TEST_ONE_IN=4)
-device_test(indexer.swiftshader indexer KVRUN_TEST_DEVICES=swiftshader KVRUN_TEST_ONE_IN=7)
-device_test(prediction.cudahost prediction KVRUN_TEST_DEVICES=cuda-host KVRUN_TEST_EVERY=11
+device_test(indexer.swiftshader indexer KVRUN_TEST_DEVICES=swiftshader KVRUN_TEST_ONE_IN=11)
+device_test(prediction.cudahost prediction KVRUN_TEST_DEVICES=cuda-host KVRUN_TEST_EVERY=17
 	EXCEPT "*has no room*,*a layer that is right*")
 add_test(NAME policies.cudahost COMMAND kvrun_device_tests --no-version --source-file=*test_policies.cpp
 	"--test-case=*every policy on a model of every family*,*fp16 has the bits*,*first step after a prompt*")
 add_test(NAME batch.cudahost COMMAND kvrun_device_tests --no-version --source-file=*test_batch.cpp
 	"--test-case=*logits of rows of any policies*,*a stream's own*")
 set_tests_properties(policies.cudahost batch.cudahost PROPERTIES TIMEOUT ${device_limit} SKIP_RETURN_CODE 77
-	ENVIRONMENT "KVRUN_TEST_DEVICES=cuda-host;KVRUN_TEST_EVERY=17" FAIL_REGULAR_EXPRESSION "${ran_nothing}")
+	ENVIRONMENT "KVRUN_TEST_DEVICES=cuda-host;KVRUN_TEST_EVERY=29" FAIL_REGULAR_EXPRESSION "${ran_nothing}")
 add_test(NAME draft.swiftshader COMMAND kvrun_device_tests --no-version --source-file=*test_draft.cpp
 	"--test-case=*rows of one sequence*,*refuse by name*")
 foreach(name draft.cudahost draft.lavapipe.int8)

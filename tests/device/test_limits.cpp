@@ -2,6 +2,7 @@
 #include "engine/run/batch.h"
 #include "engine/run/session_file.h"
 #include "tests/device/sequences.h"
+#include "tests/support/errors.h"
 #include "tests/support/session_header.h"
 #include "tests/support/temp_folder.h"
 #include <cstring>
@@ -200,6 +201,31 @@ TEST_CASE("T34, T36 limits: contexts of 1, of a prompt's length, and of one toke
 			CHECK(r.tokens.size() == 2); // the last one is chosen but not stored
 			CHECK(g.n_tokens() == n + 1);
 		}
+	});
+}
+
+TEST_CASE("T34 limits: a table of positions ends the context, and each row of a step has its own position") {
+	each_row(std::vector<Case>{{"gpt2"}, {"starcoder"}}, [](Backend&, const Case& c, const TestRow& row) {
+		const auto engine = open_engine(row.device, fmt::format("{}tiny/{}.gguf", kGolden, c.name));
+		Code code = Code::Invalid;
+		CHECK(error_of([&] { Session s(*engine, with("fp16", 257)); }, &code) ==
+		      "the context is 257 tokens, the model has a table of 256 positions and none behind them; give -c 256 or "
+		      "less");
+		CHECK(code == Code::Context);
+		const uint32_t vocab = engine->config().vocab;
+		const Tokens prompt = random_tokens(250, vocab, 7), next = random_tokens(6, vocab, 8);
+		Session plain(*engine, with("fp16", 256)), fast(*engine, with("fp16", 256));
+		plain.prefill(prompt), fast.prefill(prompt);
+		Floats want;
+		for (const uint32_t t : next) {
+			const Floats logits = keep(plain.decode(t));
+			want.insert(want.end(), logits.begin(), logits.end());
+		}
+		CHECK(plain.n_tokens() == 256);
+		const SessionRow r{&fast, next[0], 0, std::span(next).subspan(1)};
+		Floats got;
+		for (const RowLogits& l : decode_step({&r, 1})) got.insert(got.end(), l.all.begin(), l.all.end());
+		check_same_bits(row, got, want);
 	});
 }
 

@@ -116,13 +116,13 @@ size_t f16_tokens(const KvCache& c, uint32_t l, uint32_t h) {
 
 } // namespace
 
-TEST_CASE("cache: 20000 decoded tokens per policy are where the references say, and nowhere else") {
+TEST_CASE("cache: 6000 decoded tokens per policy are where the references say, and nowhere else") {
 	for (const char* text : kPolicies) {
 		CAPTURE(text);
 		const KvPlan plan = make_plan(parse_policy(text), {2, 2, 64});
 		SimMemory memory(plan);
 		Pair p(memory, 7);
-		for (uint32_t n = 0; n < 20000;) { // every state near the first flushes, later only some
+		for (uint32_t n = 0; n < 6000;) { // every state near the first flushes, later only some
 			const uint32_t step = n < 300 ? 1 : 997;
 			p.decode(step);
 			n += step;

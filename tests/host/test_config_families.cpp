@@ -257,6 +257,32 @@ TEST_CASE("config: MLPs beside attention: by a key (gptneox), by tensors (falcon
 	}
 }
 
+TEST_CASE("config: families of 2019 to 2024: tables of positions, norms without weights, limits, ALiBi, halves") {
+	const auto golden = [](const char* name, const char* arch) {
+		return GgufBuilder::copy_as(Gguf::open(fmt::format("{}/tests/golden/tiny/{}.gguf", KVRUN_SOURCE_DIR, name)),
+		                            arch);
+	};
+	GgufBuilder b = golden("gpt2", "gpt2");
+	Config c = config_of(b);
+	CHECK((c.text_input.positions == 256 && !c.ropes[0].rotates && c.norm == NormKind::LayerBiased));
+	b.u32("gpt2.context_length", 257);
+	has(refusal(b), "tensor position_embd.weight has 256 rows, key gpt2.context_length is 257; wrong or damaged file");
+	b.erase_tensor("position_embd.weight");
+	has(refusal(b), "tensor position_embd.weight is missing; get the file again");
+	b = golden("olmo", "olmo");
+	c = config_of(b);
+	CHECK((c.norm == NormKind::LayerBare && c.layers[1].qkv_limit == 0.5f));
+	b.f32("olmo.attention.clamp_kqv", -1);
+	has(refusal(b), "key olmo.attention.clamp_kqv is -1");
+	CHECK(config_of(golden("olmo_unlimited", "olmo")).layers[0].qkv_limit == kUnlimited);
+	CHECK(std::string(config_of(golden("dbrx", "dbrx")).layers[0].mlp_norm_name) == "attn_output_norm");
+	CHECK(config_of(golden("qwen", "qwen")).hidden_dim == 40);
+	b = golden("baichuan", "baichuan");
+	CHECK(config_of(b).ropes[0].rotates);
+	b.u32("baichuan.block_count", 40);
+	has(refusal(b), "key baichuan.block_count is 40: models of baichuan of this size have ALiBi");
+}
+
 TEST_CASE("config: smallthinker: layers without a window come first and have no positions, if others have one") {
 	GgufBuilder b = GgufBuilder::copy_as(
 	    Gguf::open(std::string(KVRUN_SOURCE_DIR) + "/tests/golden/tiny/smallthinker.gguf"), "smallthinker");

@@ -377,7 +377,7 @@ def shifted(config, name):
 
 
 def is_norm(parameter):
-    return "norm" in parameter or ".ln_" in parameter
+    return "norm" in parameter.replace("norm_attn_norm", "") or ".ln_" in parameter  # the former is a block of DBRX
 
 
 def untrained(config):
@@ -423,7 +423,7 @@ def build(config, seed):
                 a = 1 + 0.4 * rng.standard_normal(p.shape)
             elif name.endswith("bias"):
                 a = 0.3 * rng.standard_normal(p.shape)
-            elif "embed_tokens" in name:
+            elif "embed_tokens" in name or ".wte." in name or ".wpe." in name:
                 a = 0.4 / scales * rng.standard_normal(p.shape)
             elif "lm_head" in name:
                 a = rng.standard_normal(p.shape) / p.shape[-1] ** 0.5
