@@ -34,6 +34,9 @@ ModelMemory model_memory(const Config& c, uint64_t weight_bytes, uint32_t ubatch
 	m.trained_tokens = c.max_seq, m.positions_end = c.text_input.positions != 0;
 	const CacheLayers layers(c);
 	m.row_bytes = PromptMemory::row_bytes(c, layers);
+	if (layers.shares_index())
+		m.fixed_bytes +=
+		    std::min(uint64_t(PromptMemory::kChoiceBytes), 4 * uint64_t(IndexStep::words(c.max_seq)) * c.max_seq);
 	m.state_bytes = 2 * layers.states().bytes();
 	if (layers.both_kinds())
 		m.window_bytes = window_bytes(make_window_plan(layers.window_shape(), layers.window()), m.trained_tokens);

@@ -158,6 +158,8 @@ double Prefill::begin_block() {
 	Backend& be = runner_.backend();
 	KvSequence& seq = session_.seq();
 	n_ = images_->whole(n_read_, n_read_ + std::min(block_, n_tokens() - n_read_)) - n_read_;
+	if (session_.index() && session_.engine().cache_layers().shares_index())
+		n_ = std::min(n_, PromptMemory::rows_that_choose(IndexStep::words(session_.n_tokens() + n_)));
 	choose_form();
 	const bool by_layer = begin_lanes();
 	session_.engine().note_prompt_bytes(memory_->bytes());

@@ -86,6 +86,9 @@ class PromptMemory {
 		if (choices_.bytes() < bytes) choices_ = {}, choices_ = be_.alloc(bytes, Mem::Device, "choices of a prompt");
 		choice_words_ = words;
 	}
+	// Rows of a block whose bits, of so many words, have room: a block of a long text has fewer rows.
+	static uint32_t rows_that_choose(uint32_t words) { return uint32_t(kChoiceBytes / 4 / words); }
+	static constexpr size_t kChoiceBytes = 64 << 20;
 	View choices(uint32_t first, uint32_t n) const {
 		return view(choices_, size_t(first) * choice_words_ * 4, DType::U32, n, choice_words_);
 	}

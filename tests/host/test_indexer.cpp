@@ -1,9 +1,12 @@
 // The indexer of sparse attention: keys and tensors of files, pages of its keys, which rows choose.
 #include "backends/cpu/open_cpu.h"
 #include "engine/kv_device/index.h"
+#include "engine/kv_device/index_step.h"
 #include "engine/run/cache_layers.h"
 #include "engine/run/memory_plan.h"
 #include "engine/run/positions.h"
+#include "engine/run/prompt_memory.h"
+#include "models/model.h"
 #include "models/prediction.h"
 #include "tests/host/file_edits.h"
 
@@ -174,6 +177,18 @@ TEST_CASE("indexer: a budget without room for its keys leaves the sequence as it
 	CHECK(a.n_tokens() == 4);
 	a.truncate(4); // gives back what make_room() took
 	CHECK(pool.used_bytes() == 2 * page);
+}
+
+TEST_CASE("indexer: choices of a prompt that layers share are counted by plans, and bound the rows of a block") {
+	const auto fixed = [](const char* name) {
+		return model_memory(open_model(std::string("synth:") + name).config, 0, 64).fixed_bytes;
+	};
+	// layers 3 to 5 attend to what layer 2 has chosen
+	const uint64_t shared = fixed("glm-5.2,layers=8,experts=8,used=2:q4_k"),
+	               apart = fixed("glm-5.2,layers=3,experts=8,used=2:q4_k");
+	CHECK(shared == apart + PromptMemory::kChoiceBytes);
+	CHECK(PromptMemory::rows_that_choose(IndexStep::words(1 << 20)) == 512);
+	CHECK(PromptMemory::rows_that_choose(IndexStep::words(4096)) == 131072);
 }
 
 TEST_CASE("indexer: positions of the latest tokens of a text, around images") {
