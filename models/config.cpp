@@ -42,7 +42,7 @@ using Keys = ConfigKeys;
 
 const char* eps_key(const Keys& k, const Config& c) {
 	const char *rms = "attention.layer_norm_rms_epsilon", *other = "attention.layer_norm_epsilon";
-	if (c.norm != NormKind::Rms) std::swap(rms, other);
+	if (!is_rms(c.norm)) std::swap(rms, other);
 	return k.has(rms) || !k.has(other) ? rms : other;
 }
 
@@ -294,7 +294,18 @@ void read_scales(const Keys& k, const Family& f, Config& c, Layer& layer) {
 			     f.arch);
 }
 
-// Traits that only tensors show: whether values are keys (as in the first layer of the same kind), and output_scale.
+// The only element of a tensor.
+float read_number(const Gguf& g, const std::string& tensor) {
+	const GgufTensor* t = g.find_tensor(tensor);
+	if (!t) fail(Code::Format, "{}: tensor {} is missing; get the file again", g.name(), tensor);
+	float x = NAN;
+	if (t->type == DType::F32 && t->rows() * t->cols() == 1) g.read(*t, 0, std::as_writable_bytes(std::span(&x, 1)));
+	if (!std::isfinite(x))
+		fail(Code::Format, "{}: tensor {} is not a finite number in F32; wrong or damaged file", g.name(), tensor);
+	return x;
+}
+
+// Traits that only tensors show: whether values are keys (as in the first layer of the same kind), and factors.
 void look_at_layers(const Gguf& g, const Family& f, Config& c) {
 	const auto tensor = [](uint32_t l, const char* what) { return fmt::format("blk.{}.{}.weight", l, what); };
 	const Layer* first[2] = {};
@@ -307,6 +318,11 @@ void look_at_layers(const Gguf& g, const Family& f, Config& c) {
 		}
 		layer.v_is_k = of_kind->v_is_k;
 		if (f.first_unnormed && l == 0) layer.attn_norm = g.find_tensor(tensor(l, "attn_norm")) != nullptr;
+		if (f.gains) {
+			layer.attn_gain = read_number(g, fmt::format("blk.{}.attn_output.scale", l));
+			layer.mlp_gain = read_number(g, fmt::format("blk.{}.ffn_down.scale", l));
+			layer.embedding_gain = read_number(g, tensor(l, "layer_output_scale"));
+		}
 		if (!f.output_scales) continue;
 		const std::vector<float> scale = read_factors(g, tensor(l, "layer_output_scale").c_str(), 2);
 		if (!scale.empty()) layer.output_scale = scale[0];
@@ -356,8 +372,9 @@ void check_extra_tensors(const Keys& k, const std::vector<TensorSpec>& specs, co
 	const Family& family = *find_family(c.arch);
 	if (const FusedFormat* fused = fused_format(family.drafts)) used.insert(fused->unused.begin(), fused->unused.end());
 	const auto is_used = [&](std::string_view name) {
-		return used.contains(name) || (family.output_scales && name.ends_with(".layer_output_scale.weight") &&
-		                               layer_of_tensor(name) < c.n_layers);
+		const bool gain = family.gains && (name.ends_with(".attn_output.scale") || name.ends_with(".ffn_down.scale"));
+		const bool scale = (family.gains || family.output_scales) && name.ends_with(".layer_output_scale.weight");
+		return used.contains(name) || ((gain || scale) && layer_of_tensor(name) < c.n_layers);
 	};
 	std::string_view first;
 	size_t n = 0;

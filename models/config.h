@@ -56,12 +56,16 @@ enum class NormKind : uint8_t {
 	Layer,       // LayerNorm without bias
 	LayerBiased, // LayerNorm with bias
 	LayerBare,   // LayerNorm without weights and bias
+	RmsBare,     // RMS norm without weights
 };
+inline bool is_rms(NormKind n) { return n == NormKind::Rms || n == NormKind::RmsBare; }
+inline bool is_bare(NormKind n) { return n == NormKind::LayerBare || n == NormKind::RmsBare; }
 enum class QkNorm : uint8_t { // of q and k before RoPE; RMS norms except the last
 	None,
 	Head,      // each head by itself, the same weights for all heads
 	HeadLast,  // the same after RoPE
 	HeadUnit,  // each head by itself, without weights; after RoPE it would be the same
+	HeadGain,  // the same, and each head of q times a factor of its own
 	Row,       // all heads of a token together
 	HeadLayer, // LayerNorm of each head by itself, each head with weights of its own
 };
@@ -327,9 +331,11 @@ struct Layer { // what one layer computes
 	// Attention's sum with the stream becomes (sum + h + norm(right(left(h)))) / sqrt(2), h: what attention reads
 	// (Laurel). So many channels between left and right; 0: none.
 	uint32_t laurel_rank = 0;
-	float output_scale = 1;   // factor of the residual stream after the layer
-	float residual_scale = 1; // factor of the outputs of attention and MLP, before they are added
-	bool ends_round = false;  // behind the layer the residual stream passes the model's final norm
+	float output_scale = 1;            // factor of the residual stream after the layer
+	float residual_scale = 1;          // factor of the outputs of attention and MLP, before they are added
+	float attn_gain = 1, mlp_gain = 1; // factors of their own, of what the last matrix of each reads
+	float embedding_gain = 0;          // behind the layer the embedding, times this, is added to the residual stream
+	bool ends_round = false;           // behind the layer the residual stream passes the model's final norm
 };
 
 struct Config {

@@ -584,6 +584,12 @@ constexpr Family kFamilies[] = {
      .mixture = true,
      .limits_mlp = true,
      .layer = {.qk_norm = QkNorm::Head, .output_gate = true, .gate_apart = true, .experts = kSigmoid}},
+    {.arch = "talkie",
+     .neox = true,
+     .norm = NormKind::RmsBare,
+     .norms_embedding = true,
+     .gains = true,
+     .layer = {.qk_norm = QkNorm::HeadGain}},
     {.arch = "xverse"},
 };
 

@@ -79,6 +79,7 @@ struct Family {
 	Temperature temperature = {}; // default for files without the keys
 	bool shares_kv = false;       // the last layers may attend to keys and values of an earlier one (Layer::kv_layer)
 	bool output_scales = false;   // files may have Layer::output_scale, as tensors
+	bool gains = false;           // files have Layer::attn_gain, mlp_gain and embedding_gain, as tensors
 	bool layer_inputs = false;    // files may have Config::layer_input_dim
 	bool streams = false;         // files have Config::streams (AltUp), Layer::laurel_rank and Layer::gate_cut
 	IndexerKind indexer = IndexerKind::None;

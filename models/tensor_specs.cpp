@@ -64,7 +64,10 @@ void add_attention_specs(std::vector<TensorSpec>& out, const Layer& layer, uint3
 		vector(name("attn_k.bias"), kv);
 		vector(name("attn_v.bias"), kv);
 	}
-	if (layer.qk_norm != QkNorm::None && layer.qk_norm != QkNorm::HeadUnit) {
+	if (layer.qk_norm == QkNorm::HeadGain) {
+		vector(name("attn_q_norm.weight"), layer.n_heads);
+		out.back().depth = layer.n_heads;
+	} else if (layer.qk_norm != QkNorm::None && layer.qk_norm != QkNorm::HeadUnit) {
 		const bool all = layer.qk_norm == QkNorm::Row || layer.qk_norm == QkNorm::HeadLayer;
 		vector(name("attn_q_norm.weight"), all ? q : layer.head_dim);
 		if (layer.qk_norm == QkNorm::HeadLayer) out.back().depth = layer.n_heads;
@@ -97,7 +100,7 @@ std::vector<TensorSpec> tensor_specs(const Config& c) {
 	};
 	auto vector = [&](std::string name, uint32_t n) { out.push_back({std::move(name), 1, n, false}); };
 	auto norm_vectors = [&](const std::string& name) {
-		if (c.norm == NormKind::LayerBare) return;
+		if (is_bare(c.norm)) return;
 		vector(name + ".weight", c.dim);
 		if (c.norm == NormKind::LayerBiased) vector(name + ".bias", c.dim);
 	};

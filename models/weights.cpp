@@ -484,7 +484,7 @@ Weights load_weights(const Gguf& g, const Config& c, Backend& backend, const Loa
 		return w;
 	}
 	w.embed = views.at("token_embd.weight");
-	if (!c.final_norm.empty() && c.norm != NormKind::LayerBare) {
+	if (!c.final_norm.empty() && !is_bare(c.norm)) {
 		w.final_norm.w = views.at(c.final_norm + ".weight");
 		if (c.norm == NormKind::LayerBiased) w.final_norm.b = views.at(c.final_norm + ".bias");
 	}

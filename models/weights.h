@@ -12,7 +12,7 @@
 namespace kvrun {
 
 struct NormWeights {
-	View w, b; // (dim) f32; b is empty without NormKind::LayerBiased, w with NormKind::LayerBare
+	View w, b; // (dim) f32; b is empty without NormKind::LayerBiased, w of bare norms
 };
 struct ExpertWeights {                        // empty where the layer (Experts) has no such tensor
 	View router;                              // (n, dim)
@@ -82,7 +82,8 @@ struct LayerWeights { // empty where the layer (Layer) has no such tensor
 	View wq_gate;    // the same, for Layer::output_gate; of Layer::gate_by_head (n_heads, dim)
 	View wk, wv;     // (n_kv_heads * head_dim, dim)
 	View bq, bk, bv; // (n_heads * head_dim), (n_kv_heads * head_dim) f32
-	// QkNorm::Head: (head_dim) f32; QkNorm::Row, HeadLayer: (n_heads * head_dim), (n_kv_heads * head_dim)
+	// QkNorm::HeadGain: q_norm (n_heads) f32, its factors; QkNorm::Head: (head_dim) f32; QkNorm::Row, HeadLayer:
+	// (n_heads * head_dim), (n_kv_heads * head_dim)
 	View q_norm, k_norm;
 	View sinks; // (n_heads) f32
 	View wo;    // (dim, n_heads * head_dim); latent: (dim, n_heads * v_dim)

@@ -25,12 +25,19 @@ static uint32_t widest_input(const Config& cfg) {
 static uint32_t unit_norms(const Config& cfg) {
 	uint32_t n = 0;
 	for (const Layer& l : cfg.layers)
-		if (l.v_norm || l.qk_norm == QkNorm::HeadUnit)
+		if (l.v_norm || l.qk_norm == QkNorm::HeadUnit || l.qk_norm == QkNorm::HeadGain)
 			n = std::max(n, l.head_dim);
 		else if (l.recurrent.step_norm == StepNorm::Unit)
 			n = std::max({n, l.recurrent.rank, l.recurrent.k_dim});
 	const bool of_rows = (cfg.streams.n > 1 && !cfg.streams.hyper()) || cfg.embedding_norm;
-	return of_rows || cfg.norm == NormKind::LayerBare ? std::max(n, cfg.dim) : n;
+	return of_rows || is_bare(cfg.norm) ? std::max(n, cfg.dim) : n;
+}
+
+static uint32_t heads_with_gains(const Config& cfg) {
+	uint32_t n = 0;
+	for (const Layer& l : cfg.layers)
+		if (l.qk_norm == QkNorm::HeadGain) n = std::max(n, l.n_heads);
+	return n;
 }
 
 LayerRunner::LayerRunner(Backend& be, const Config& cfg, const Weights& w, uint32_t most_rows, const Loras* loras)
@@ -51,6 +58,8 @@ LayerRunner::LayerRunner(Backend& be, const Config& cfg, const Weights& w, uint3
 		if (!w.limits.empty()) within_ = a.take(DType::F32, most_rows, widest_input(cfg));
 		if (has_branch_rows(cfg)) branch_ = a.take(DType::F32, most_rows, cfg.dim);
 		if (const uint32_t n = unit_norms(cfg)) ones_ = a.take(DType::F32, n);
+		if (const uint32_t n = heads_with_gains(cfg))
+			gains_ = a.take(DType::F32, most_rows, n), zeros_ = a.take(DType::U32, most_rows);
 		if (const uint32_t n = skipped_heads(cfg)) nowhere_ = a.take(DType::U32, most_rows, n, 2);
 		if (cfg.encodes) return;
 		final_ = a.take(DType::F32, kLogitRows, cfg.dim);
@@ -67,6 +76,7 @@ LayerRunner::LayerRunner(Backend& be, const Config& cfg, const Weights& w, uint3
 	};
 	fill(nowhere_, kSkip);
 	fill(ones_, 1.f);
+	fill(zeros_, 0u);
 	fill(index_.shares, 1 / float(std::max(cfg.indexer.block, 1u)));
 	if (streams_.others) {
 		std::vector<float> others(streams_.others.elements(), 1);
@@ -177,12 +187,11 @@ View LayerRunner::part(const View& w, uint32_t first, uint32_t n) const {
 }
 
 void LayerRunner::norm(const View& out, const View& x, const NormWeights& w, float eps) {
-	if (cfg_.norm == NormKind::Rms)
-		be_.rmsnorm(out, x, w.w, eps);
-	else if (cfg_.norm == NormKind::LayerBare)
-		be_.layer_norm(out, x, rows(ones_, 0, cfg_.dim), {}, eps);
+	const View weights = is_bare(cfg_.norm) ? rows(ones_, 0, cfg_.dim) : w.w;
+	if (is_rms(cfg_.norm))
+		be_.rmsnorm(out, x, weights, eps);
 	else
-		be_.layer_norm(out, x, w.w, w.b, eps);
+		be_.layer_norm(out, x, weights, w.b, eps);
 }
 
 const View& LayerRunner::input(uint32_t l, const LayerRows& r) {
@@ -302,11 +311,17 @@ void LayerRunner::rotate(uint32_t l, const LayerRows& r, uint32_t first, uint32_
 	const View q = rows(r.expanded ? r.q_nope : r.q, first, n);
 	HeadNorm head_norm{{}, {}, cfg_.norm_eps, layer.qk_norm == QkNorm::HeadLast};
 	if (layer.qk_norm == QkNorm::Head || head_norm.weigh_last) head_norm.q = L.q_norm, head_norm.k = L.k_norm;
-	if (layer.qk_norm == QkNorm::HeadUnit) head_norm.q = head_norm.k = rows(ones_, 0, layer.head_dim);
+	const bool gains = layer.qk_norm == QkNorm::HeadGain;
+	if (layer.qk_norm == QkNorm::HeadUnit || gains) head_norm.q = head_norm.k = rows(ones_, 0, layer.head_dim);
 	const bool latent = layer.latent.rank != 0;
 	const View rotated = latent ? rows(r.q_rope, first, n) : q;
 	be_.rope_store(rotated, rows(r.k, first, n), rows(r.v, first, n),
 	               {rows(r.rope[layer.rope], first, n), rope.dim, rope.neox, latent}, head_norm, dst);
+	if (gains) {
+		const View each = shaped(gains_, n, layer.n_heads);
+		be_.embed(each, shaped(L.q_norm, 1, layer.n_heads), rows(zeros_, 0, n));
+		be_.activate(q, each, q, {.each = layer.head_dim});
+	}
 	// attention multiplies by 1 / sqrt(head_dim)
 	const uint32_t head_dim = r.expanded ? expanded_width(layer.latent) : layer.head_dim;
 	const float scale = layer.attention_scale * std::sqrt(float(head_dim));
@@ -359,6 +374,7 @@ void LayerRunner::project_out(uint32_t l, const LayerRows& r, bool decode) {
 	if (layer.output_gate)
 		be_.activate(attended, r.out_gate, attended,
 		             {.function = layer.gate_function, .each = layer.gate_by_head ? value_dim(layer) : 1});
+	if (layer.attn_gain != 1) be_.activate(attended, attended, {}, {.scale = layer.attn_gain});
 	const bool mlp_first = layer.mlp_input == MlpInput::Beside; // it reads what attention has not been added to
 	if (mlp_first) run_mlp_part(l, r, decode);
 	const NormWeights* out_norm = layer.attn_out_norm ? &L.attn_out_norm : nullptr;
@@ -371,6 +387,10 @@ void LayerRunner::project_out(uint32_t l, const LayerRows& r, bool decode) {
 	if (cfg_.streams.n > 1 && !cfg_.streams.hyper()) correct_streams(l, r, decode);
 	if (cfg_.layer_input_dim) add_layer_input(l, r, decode);
 	if (layer.output_scale != 1) be_.activate(r.x, r.x, {}, {.scale = layer.output_scale});
+	if (layer.embedding_gain != 0) {
+		embed(r.h, 0, r.tokens, decode);
+		be_.activate(r.x, r.h, {}, {.scale = layer.embedding_gain, .add = true});
+	}
 	if (layer.ends_round) norm(r.x, r.x, w_.final_norm, cfg_.norm_eps);
 }
 
@@ -389,6 +409,7 @@ void LayerRunner::run_dense(const Layer& layer, const LayerWeights& L, const Lay
 	const View hidden =
 	    run_mlp(layer, {{{gate, L.w_gate, L.b_gate}, {up, L.w_up, L.b_up}}},
 	            layer.mlp_input == MlpInput::Parallel ? r.h : r.x, normed ? &L.mlp_norm : nullptr, r.h, decode);
+	if (layer.mlp_gain != 1) be_.activate(hidden, hidden, {}, {.scale = layer.mlp_gain});
 	add(layer, r, {{}, L.w_down, L.b_down}, hidden, layer.mlp_out_norm ? &L.mlp_out_norm : nullptr, decode);
 }
 

@@ -141,9 +141,7 @@ class LayerRunner {
  private:
 	const LayerWeights& weights_of(uint32_t l) const { return copied_ && copied_layer_ == l ? *copied_ : w_.layers[l]; }
 	void norm(const View& out, const View& x, const NormWeights&, float eps);
-	bool has_final_norm() const {
-		return w_.final_norm.w || (cfg_.norm == NormKind::LayerBare && !cfg_.final_norm.empty());
-	}
+	bool has_final_norm() const { return w_.final_norm.w || (is_bare(cfg_.norm) && !cfg_.final_norm.empty()); }
 	void limit(const Layer&, std::initializer_list<View>); // Layer::qkv_limit
 	// What attention or the state of a layer reads: the norm of x, in h, or x.
 	const View& input(uint32_t l, const LayerRows&);
@@ -221,7 +219,8 @@ class LayerRunner {
 	IndexMemory index_;                   // of most_rows
 	View branch_;                         // (most_rows, dim) f32, or empty
 	View within_;                         // (most_rows, elements of the widest input) f32, or empty
-	View ones_;                           // (channels of a head) f32, or empty
+	View ones_;                           // (channels of the widest norm without weights) f32, or empty
+	View gains_, zeros_;                  // (most_rows, n_heads) f32, (most_rows) u32, of QkNorm::HeadGain
 	View nowhere_;                // (most_rows, KV heads, 2) u32, kSkip; empty where all layers store keys and values
 	View logits_, final_;         // (kLogitRows, vocab), (kLogitRows, dim) f32
 	View block_max_, candidates_; // (kLogitRows, blocks of logits), (kLogitRows, KV_CANDIDATE_WORDS) u32

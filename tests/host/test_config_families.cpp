@@ -277,6 +277,15 @@ TEST_CASE("config: families of 2019 to 2024: tables of positions, norms without 
 	CHECK(config_of(golden("olmo_unlimited", "olmo")).layers[0].qkv_limit == kUnlimited);
 	CHECK(std::string(config_of(golden("dbrx", "dbrx")).layers[0].mlp_norm_name) == "attn_output_norm");
 	CHECK(config_of(golden("qwen", "qwen")).hidden_dim == 40);
+	b = golden("talkie", "talkie");
+	c = config_of(b);
+	CHECK((c.norm == NormKind::RmsBare && c.embedding_norm && c.layers[0].qk_norm == QkNorm::HeadGain));
+	CHECK((c.layers[0].attn_gain != c.layers[1].attn_gain && c.layers[0].mlp_gain != c.layers[1].mlp_gain));
+	CHECK(c.layers[0].embedding_gain != c.layers[1].embedding_gain);
+	b.erase_tensor("blk.1.ffn_down.scale");
+	has(refusal(b), "tensor blk.1.ffn_down.scale is missing; get the file again");
+	b.tensor_f32("blk.1.ffn_down.scale", {1}, {INFINITY});
+	has(refusal(b), "tensor blk.1.ffn_down.scale is not a finite number in F32; wrong or damaged file");
 	b = golden("baichuan", "baichuan");
 	CHECK(config_of(b).ropes[0].rotates);
 	b.u32("baichuan.block_count", 40);

@@ -443,6 +443,8 @@ def build(config, seed):
                 a = 1 + 0.4 * rng.standard_normal(p.shape)
             elif name.endswith("modality_router.weight"):  # its output is divided by the number of channels
                 a = rng.standard_normal(p.shape) * p.shape[-1] ** 0.5
+            if name.endswith(("_gain", "skip")):  # Talkie
+                a = (3 if "head" in name else 1) * (1 + 0.4 * rng.standard_normal(p.shape))
             if name.endswith("sinks"):
                 a = 1.0 + rng.standard_normal(p.shape)
             elif name.endswith("gate_up_proj_bias"):  # clamped SwiGLU: some values exceed its limits
