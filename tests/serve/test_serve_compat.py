@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """kvrun serve as clients and scripts of llama.cpp's server use it: its routes, options and forms, fields that nobody
 knows, answers that the client begins. Usage: test_serve_compat.py KVRUN."""
-import json, os
+import json, os, subprocess, sys
 from serving import MODEL, TINY, Server, check, equal, finish
 
 CHAT, COMPLETION, NATIVE = "/v1/chat/completions", "/v1/completions", "/completion"
@@ -183,6 +183,11 @@ def routes(s):
     equal("/props", (props["default_generation_settings"]["n_ctx"], props["total_slots"], props["model_path"],
                      props["modalities"]["vision"]), (512, 3, os.path.basename(MODEL), False))
     equal("the context", model["meta"]["n_ctx"], 512)
+    facts = json.loads(subprocess.run([sys.argv[1], "inspect", "--json", MODEL], capture_output=True, check=True).stdout)
+    equal("its size", {k: model["meta"][k] for k in ("n_params", "size", "n_vocab", "n_embd", "n_ctx_train")},
+          {"n_params": facts["parameters"], "size": sum(t["bytes"] for t in facts["tensors"]),
+           "n_vocab": facts["config"]["vocab"], "n_embd": facts["config"]["dim"],
+           "n_ctx_train": facts["config"]["context"]})
     slots = s.get("/slots").json()
     equal("/slots has free ones", [(x["id"], x["state"], x["is_processing"], x["n_ctx"]) for x in slots],
           [(i, "idle", False, 512) for i in range(3)])
