@@ -11,18 +11,32 @@ namespace {
 
 constexpr const char* kTools = R"("tools": [{"type": "function", "function": {"name": "add", "parameters": {}}}])";
 
-// The client's result when the model writes `text`, a byte at a time.
-std::shared_ptr<Client> answer(const std::string& fields, const std::string& text,
-                               kvrun_stop_reason reason = KVRUN_STOP_END) {
-	const ChatRequest r =
-	    chat_request(parse_body(R"({"messages": [{"role": "user", "content": "1 + 1?"}], )" + fields + "}"), "fp16");
-	const auto client = std::make_shared<Client>();
-	ChatAnswer a(std::make_shared<Choices>(client, r, "m", kChatObject), 0, model().new_reply(r.prompt));
+ChatRequest chat(const std::string& fields) {
+	return chat_request(parse_body(R"({"messages": [{"role": "user", "content": "1 + 1?"}], )" + fields + "}"), "fp16");
+}
+
+Ended ended(kvrun_stop_reason reason, uint32_t tokens = 0) {
 	Ended e;
-	e.result.reason = reason;
+	e.result.reason = reason, e.result.answer_tokens = tokens;
+	return e;
+}
+
+// The client's result when the model writes `text`, a byte at a time.
+std::shared_ptr<Client> answer(const ChatRequest& r, const std::string& text, const Ended& e) {
+	const auto client = std::make_shared<Client>();
+	ChatAnswer a(std::make_shared<Choices>(client, r, "m", kChatObject), 0, model().new_reply(r.prompt),
+	             [](const std::string& text) { return text.size(); });
 	say(a, text, e);
 	return client;
 }
+std::shared_ptr<Client> answer(const std::string& fields, const std::string& text,
+                               kvrun_stop_reason reason = KVRUN_STOP_END) {
+	return answer(chat(fields), text, ended(reason));
+}
+
+// A template of a model that reasons.
+constexpr const char* kThinks =
+    "{% for m in messages %}{{ m.role }}: {{ m.content.split('</think>')[-1] }}\n{% endfor %}<think>";
 
 } // namespace
 
@@ -97,6 +111,20 @@ TEST_CASE("serve: why an answer ended") {
 	CHECK(reason(KVRUN_STOP_CONTEXT) == "length");
 	CHECK(reason(KVRUN_STOP_END) == "stop");
 	CHECK(reason(KVRUN_STOP_STRING) == "stop");
+}
+
+TEST_CASE("serve: tokens of reasoning") {
+	for (const char* stream : {"", R"("stream": true, "stream_options": {"include_usage": true}, )"}) {
+		ChatRequest r = chat(std::string(stream) + R"("n": 1)");
+		r.prompt.template_text = kThinks;
+		const auto usage = [&](const std::string& text, uint32_t tokens) {
+			const auto client = answer(r, text, ended(KVRUN_STOP_END, tokens));
+			return (*stream ? client->events().back() : client->whole)["usage"];
+		};
+		CHECK(usage("Hmm</think>2", 9)["completion_tokens_details"]["reasoning_tokens"] == 3);
+		CHECK(usage("Hmm</think>2", 2)["completion_tokens_details"]["reasoning_tokens"] == 2); // of 2 tokens in all
+		CHECK_FALSE(usage("</think>2", 9).contains("completion_tokens_details"));
+	}
 }
 
 TEST_CASE("serve: choices of one request") {
@@ -186,9 +214,6 @@ TEST_CASE("serve: tools and choices of tools that are read") {
 }
 
 TEST_CASE("serve: fields by the names of other servers, and the values with which they turn samplers off") {
-	const auto chat = [](const std::string& fields) {
-		return chat_request(parse_body(R"({"messages": [{"role": "user", "content": "x"}], )" + fields + "}"), "fp16");
-	};
 	CHECK(chat(R"("n_predict": 7)").sampling.max_tokens == 7);
 	CHECK(chat(R"("n_probs": 3)").sampling.logprobs == 3);
 	CHECK(chat(R"("top_k": -1, "temperature": -1)").sampling.top_k == 0);

@@ -88,18 +88,21 @@ uint32_t Choices::cached_tokens() const {
 
 // A prompt is counted once, however many choices answer it.
 Json Choices::usage_json() const {
-	return {{"prompt_tokens", prompt_tokens()},
-	        {"completion_tokens", answer_tokens_},
-	        {"total_tokens", prompt_tokens() + answer_tokens_},
-	        {"prompt_tokens_details", {{"cached_tokens", cached_tokens()}}}};
+	Json j{{"prompt_tokens", prompt_tokens()},
+	       {"completion_tokens", answer_tokens_},
+	       {"total_tokens", prompt_tokens() + answer_tokens_},
+	       {"prompt_tokens_details", {{"cached_tokens", cached_tokens()}}}};
+	if (reasoning_tokens_) j["completion_tokens_details"] = {{"reasoning_tokens", reasoning_tokens_}};
+	return j;
 }
 
-void Choices::end(size_t index, const Json& choice, const Ended& e) {
+void Choices::end(size_t index, const Json& choice, const Ended& e, size_t reasoning) {
 	if (failed_) return;
 	Prompt& prompt = prompts_[index / (choices_.size() / prompts_.size())];
 	prompt.tokens = e.reused + e.result.prompt_tokens;
 	prompt.cached = std::min(prompt.cached, e.reused);
 	answer_tokens_ += e.result.answer_tokens;
+	reasoning_tokens_ += uint32_t(std::min<size_t>(reasoning, e.result.answer_tokens)); // counted as a text of its own
 	--left_;
 	const Json timings = timings_json(e);
 	if (stream_) send(Json::array({choice}), nullptr, kv_json(e), timings);
@@ -154,7 +157,7 @@ const char* Answer::finish_reason() const { return was_cut(reason_) ? "length" :
 void Answer::end(const Ended& e) {
 	reason_ = e.result.reason;
 	show_rest();
-	all_->end(index_, stream_ ? last_choice() : whole_choice(), e);
+	all_->end(index_, stream_ ? last_choice() : whole_choice(), e, reasoning_tokens());
 }
 
 // ---- chat
@@ -170,7 +173,8 @@ void ChatAnswer::take(const kvrun_reply_part& part) {
 		       {"logprobs", take_logprobs()},
 		       {"finish_reason", nullptr}});
 	};
-	if (!stream_) content_ += part.content, reasoning_ += part.reasoning;
+	reasoning_ += part.reasoning;
+	if (!stream_) content_ += part.content;
 	if (stream_ && *part.reasoning) delta("reasoning_content", part.reasoning);
 	if (stream_ && *part.content) delta("content", part.content);
 	if (stream_)

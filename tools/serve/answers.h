@@ -33,8 +33,9 @@ class Choices {
 	bool streams() const { return stream_; }
 	void begin(); // a choice has begun
 	void reading(double done, double left) { out_.reading(done, left); }
-	void event(const Json& choice);                               // into the stream
-	void end(size_t index, const Json& choice, const Ended& how); // choice: the whole choice, or that of the last event
+	void event(const Json& choice); // into the stream
+	// choice: the whole choice, or that of the last event. reasoning: tokens of the answer that are reasoning.
+	void end(size_t index, const Json& choice, const Ended& how, size_t reasoning = 0);
 	void fail(const ApiError&);
 
  private:
@@ -54,7 +55,7 @@ class Choices {
 		uint32_t tokens = 0, cached = UINT32_MAX;
 	};
 	std::vector<Prompt> prompts_;
-	uint32_t answer_tokens_ = 0;
+	uint32_t answer_tokens_ = 0, reasoning_tokens_ = 0;
 	bool failed_ = false;
 };
 
@@ -78,6 +79,7 @@ class Answer : public Listener {
 	virtual Json whole_choice() = 0;
 	virtual Json last_choice() = 0;
 	virtual const char* finish_reason() const; // derived from the answer's stop reason
+	virtual size_t reasoning_tokens() const { return 0; }
 	// "logprobs" of tokens, as Logprobs has them.
 	virtual Json logprobs_json(const Json& tokens) = 0;
 	Json take_logprobs(); // of the tokens since the last call; null if there are none or not requested
@@ -93,10 +95,12 @@ class Answer : public Listener {
 	bool begun_ = false;
 };
 
+using CountTokens = std::function<size_t(const std::string&)>; // of a text
+
 class ChatAnswer final : public Answer {
  public:
-	ChatAnswer(std::shared_ptr<Choices> all, size_t index, ReplyHandle reply)
-	    : Answer(std::move(all), index), reply_(std::move(reply)) {}
+	ChatAnswer(std::shared_ptr<Choices> all, size_t index, ReplyHandle reply, CountTokens count)
+	    : Answer(std::move(all), index), reply_(std::move(reply)), count_(std::move(count)) {}
 
  private:
 	void show(std::string_view text) override { take(reply_.push(text)); }
@@ -105,12 +109,14 @@ class ChatAnswer final : public Answer {
 	Json whole_choice() override;
 	Json last_choice() override;
 	const char* finish_reason() const override;
+	size_t reasoning_tokens() const override { return reasoning_.empty() ? 0 : count_(reasoning_); }
 	Json logprobs_json(const Json& tokens) override;
 	void take(const kvrun_reply_part&);
 
 	Reply reply_;
+	const CountTokens count_;
 	CallIds ids_{"call_"};
-	std::string content_, reasoning_; // the answer so far; empty for a stream
+	std::string content_, reasoning_; // the answer so far; no content for a stream
 	Json calls_ = Json::array();
 };
 

@@ -196,7 +196,7 @@ namespace {
 class ResponseAnswer final : public PartsAnswer {
  public:
 	ResponseAnswer(std::shared_ptr<Responder> out, const ResponseRequest& r, const std::string& model,
-	               ReplyHandle reply, std::function<size_t(const std::string&)> count)
+	               ReplyHandle reply, CountTokens count)
 	    : PartsAnswer(std::move(out), r.chat, std::move(reply), "call_"), count_(std::move(count)) {
 		response_ = {
 		    {"id", new_id("resp_")},   {"object", "response"}, {"created_at", unix_time()},     {"status", nullptr},
@@ -271,7 +271,7 @@ class ResponseAnswer final : public PartsAnswer {
 	}
 
 	Json response_; // without the fields that are known only at its end
-	const std::function<size_t(const std::string&)> count_;
+	const CountTokens count_;
 	std::string id_, reasoning_; // ID of the current item; reasoning of all items
 	Json output_ = Json::array();
 	uint64_t n_events_ = 0;
@@ -335,8 +335,7 @@ void ResponseAnswer::break_off(const ApiError& e) {
 } // namespace
 
 std::shared_ptr<Listener> response_answer(std::shared_ptr<Responder> out, const ResponseRequest& r,
-                                          const std::string& model, ReplyHandle reply,
-                                          std::function<size_t(const std::string&)> count) {
+                                          const std::string& model, ReplyHandle reply, CountTokens count) {
 	return std::make_shared<ResponseAnswer>(std::move(out), r, model, std::move(reply), std::move(count));
 }
 

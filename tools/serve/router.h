@@ -55,6 +55,7 @@ class Router final : public Handler {
 	bool good_host(const HttpRequest&) const;
 	bool good_origin(const HttpRequest&) const;
 	bool good_key(const HttpRequest&) const;
+	CountTokens counter() const;                  // of the model's tokens
 	void check_request(GenerationRequest&) const; // throws ApiError; fills in the server's settings
 	Job completion_job(const HttpRequest&, const CompletionRequest&, const TextPrompt&);
 	void check_name(const std::string& name, const Model&) const; // throws ApiError if that model must not answer
