@@ -127,6 +127,38 @@ TEST_CASE("serve: tokens of reasoning") {
 	}
 }
 
+TEST_CASE("serve: progress of a prompt, and timings while an answer is generated") {
+	const auto events = [](const std::string& fields, uint32_t cached) {
+		const ChatRequest r = chat(fields + R"("stream": true, "n": 1)");
+		const auto client = std::make_shared<Client>();
+		ChatAnswer a(std::make_shared<Choices>(client, r, "m", kChatObject), 0, model().new_reply(r.prompt), {});
+		a.start(100, cached);
+		a.begin();
+		a.reading(0.5, 1), a.reading(1, 0);
+		a.chosen(5), a.piece("a");
+		a.end(ended(KVRUN_STOP_END, 1));
+		return client->events();
+	};
+	const std::vector<Json> plain = events("", 20);
+	REQUIRE(plain.size() == 3); // the role, the text, the end
+	CHECK_FALSE(plain[1].contains("timings"));
+	const std::vector<Json> told = events(R"("return_progress": true, "timings_per_token": true, )", 20);
+	REQUIRE(told.size() == 6);
+	for (const auto& [event, read] : {std::pair(1, 20), std::pair(2, 60), std::pair(3, 100)}) {
+		const Json& p = told[size_t(event)]["prompt_progress"];
+		CHECK(p["total"] == 100);
+		CHECK(p["cache"] == 20);
+		CHECK(p["processed"] == read);
+		CHECK(p["time_ms"].is_number_unsigned());
+		CHECK(told[size_t(event)]["choices"][0]["delta"].empty());
+	}
+	CHECK_FALSE(told[3].contains("timings"));
+	CHECK(told[4]["timings"]["predicted_n"] == 1);
+	CHECK(told[4]["timings"]["prompt_n"] == 80);
+	CHECK(told[4]["timings"]["cache_n"] == 20);
+	CHECK(events(R"("return_progress": true, )", 100).size() == 5); // one whose prompt another choice reads
+}
+
 TEST_CASE("serve: choices of one request") {
 	const auto ask = [](const std::string& fields, const std::shared_ptr<Client>& client) {
 		const CompletionRequest r = completion_request(parse_body(R"({"prompt": "x", "n": 2)" + fields + "}"), "fp16");

@@ -165,6 +165,27 @@ def choices(s):
         check(said, r.status == 400 and said in r.error(), r.body)
 
 
+def live(s):
+    """How far a prompt is read, and how fast an answer is, while it is made"""
+    asked = {"stream": True, "return_progress": True, "timings_per_token": True, "n_predict": 4, **SURE}
+    words = "Once upon a time there was a small house. " * 20
+    for path, body in ((NATIVE, {"prompt": words}), (COMPLETION, {"prompt": words}),
+                       (CHAT, {"messages": [{"role": "user", "content": words}]})):
+        r = s.post(path, {**body, **asked})
+        events = [json.loads(e[6:]) for e in r.body.decode().split("\n\n") if e.startswith("data: {")]
+        seen = [e["prompt_progress"] for e in events if "prompt_progress" in e]
+        check(f"{path}: progress", len(seen) >= 2 and all(set(p) == {"total", "cache", "processed", "time_ms"}
+                                                          for p in seen), seen)
+        equal(f"{path}: from nothing to all", (seen[0]["processed"], seen[-1]["processed"], seen[0]["cache"]),
+              (0, seen[0]["total"], 0))
+        check(f"{path}: it grows", seen == sorted(seen, key=lambda p: (p["processed"], p["time_ms"])), seen)
+        counts = [e["timings"]["predicted_n"] for e in events if "timings" in e]
+        check(f"{path}: timings", len(counts) >= 4 and counts == sorted(counts) and counts[-1] == 4, counts)
+        equal(f"{path}: of its prompt", events[-1]["timings"]["prompt_n"], seen[0]["total"])
+    r = s.post(CHAT, {"messages": HELLO, "max_tokens": 2, "return_progress": True})
+    check("whole answers have none", r.status == 200 and "prompt_progress" not in r.json(), r.body)
+
+
 def tokens(s):
     whole = s.post("/tokenize", {"content": "a caf\u00e9"}).json()["tokens"]
     pieces = s.post("/tokenize", {"content": "a caf\u00e9", "with_pieces": True}).json()["tokens"]
@@ -230,7 +251,7 @@ def options():
 
 def main():
     with Server("--chat-template", "chatml", "-c", "512", "-np", "3") as s:
-        for part in (unknown, begun, native, native_form, choices, tokens, routes):
+        for part in (unknown, begun, native, native_form, live, choices, tokens, routes):
             part(s)
             check(f"the server goes on after {part.__name__}", s.alive())
         equal("it ends", s.stop(), 0)

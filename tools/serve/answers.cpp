@@ -2,6 +2,7 @@
 #include "tools/serve/answers.h"
 #include "tools/text.h"
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 namespace kvrun::serve {
@@ -31,6 +32,32 @@ Json timings_json(const Ended& e) {
 	return j;
 }
 
+void Pace::start(uint32_t prompt, uint32_t cached) {
+	prompt_ = prompt, cached_ = std::min(cached, prompt);
+	began_ = first_ = Clock::now();
+}
+
+void Pace::token() {
+	if (++tokens_ == 1) first_ = Clock::now();
+}
+
+Json Pace::timings() const {
+	const auto seconds = [](Clock::duration d) { return std::chrono::duration<double>(d).count(); };
+	Ended e;
+	e.reused = cached_, e.result.prompt_tokens = prompt_ - cached_, e.result.answer_tokens = tokens_;
+	e.result.prefill_seconds = seconds(first_ - began_), e.result.decode_seconds = seconds(Clock::now() - first_);
+	return timings_json(e);
+}
+
+Json Pace::progress(double done) const {
+	const double fresh = prompt_ - cached_;
+	const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - began_).count();
+	return {{"total", prompt_},
+	        {"cache", cached_},
+	        {"processed", cached_ + uint32_t(std::lround(fresh * std::clamp(done, 0., 1.)))},
+	        {"time_ms", ms}};
+}
+
 Json kv_json(const Ended& e) {
 	Json j = kv_json(e.policy, e.kv);
 	if (e.session.empty()) return j;
@@ -53,24 +80,23 @@ std::string answer_note(const Ended& e) {
 
 Choices::Choices(std::shared_ptr<Responder> out, const GenerationRequest& r, const std::string& model,
                  const ObjectNames& names, size_t prompts)
-    : out_(std::move(out), r.ping_s), stream_(r.stream), include_usage_(r.include_usage), model_(model),
-      id_(new_id(names.id_prefix)), names_(names), created_(unix_time()), choices_(r.n * prompts),
-      left_(choices_.size()), prompts_(prompts) {}
+    : out_(std::move(out), r.ping_s), stream_(r.stream), include_usage_(r.include_usage), progress_(r.progress),
+      live_timings_(r.live_timings), model_(model), id_(new_id(names.id_prefix)), names_(names), created_(unix_time()),
+      choices_(r.n * prompts), left_(choices_.size()), prompts_(prompts) {}
 
 Json Choices::head(bool chunk) const {
 	return {{"id", id_}, {"object", chunk ? names_.chunk : names_.whole}, {"created", created_}, {"model", model_}};
 }
 
-void Choices::send(const Json& choices, const Json& usage, const Json& kv, const Json& timings) {
+void Choices::send(const Json& choices, const Json& usage, const Json& more) {
 	Json j = head(/*chunk=*/true);
 	j["choices"] = choices;
 	if (include_usage_) j["usage"] = usage;
-	if (!kv.is_null()) j["kv"] = kv;
-	if (!timings.is_null()) j["timings"] = timings;
+	j.update(more);
 	out_.data(j);
 }
-void Choices::event(const Json& choice) {
-	if (!failed_) send(Json::array({choice}), nullptr, nullptr);
+void Choices::event(const Json& choice, const Json& more) {
+	if (!failed_) send(Json::array({choice}), nullptr, more);
 }
 
 void Choices::begin() {
@@ -105,7 +131,7 @@ void Choices::end(size_t index, const Json& choice, const Ended& e, size_t reaso
 	reasoning_tokens_ += uint32_t(std::min<size_t>(reasoning, e.result.answer_tokens)); // counted as a text of its own
 	--left_;
 	const Json timings = timings_json(e);
-	if (stream_) send(Json::array({choice}), nullptr, kv_json(e), timings);
+	if (stream_) send(Json::array({choice}), nullptr, {{"kv", kv_json(e)}, {"timings", timings}});
 	choices_[index] = choice;
 	if (choices_.size() > 1) {
 		choices_[index]["kv"] = kv_json(e);
@@ -115,7 +141,7 @@ void Choices::end(size_t index, const Json& choice, const Ended& e, size_t reaso
 	out_.out().note(answer_note(e.policy, prompt_tokens(), cached_tokens(), answer_tokens_) +
 	                (choices_.size() > 1 ? " n=" + std::to_string(choices_.size()) : ""));
 	if (stream_) {
-		if (include_usage_) send(Json::array(), usage_json(), nullptr);
+		if (include_usage_) send(Json::array(), usage_json());
 		out_.done();
 		return out_.end();
 	}
@@ -140,6 +166,18 @@ void Answer::begin() {
 	begun_ = true;
 	all_->begin();
 	start_stream();
+	if (all_->shows_progress() && pace_.reads()) show_progress(0);
+}
+
+void Answer::reading(double done, double left) {
+	if (all_->shows_progress())
+		show_progress(done);
+	else
+		all_->reading(done, left);
+}
+
+void Answer::event(const Json& choice) {
+	all_->event(choice, all_->live_timings() && pace_.answers() ? Json{{"timings", pace_.timings()}} : Json::object());
 }
 
 void Answer::token(Json t) {
@@ -230,6 +268,8 @@ Json ChatAnswer::last_choice() {
 	        {"finish_reason", finish_reason()}};
 }
 
+Json ChatAnswer::no_news() const { return {{"index", index_}, {"delta", Json::object()}, {"finish_reason", nullptr}}; }
+
 // ---- completions
 
 void CompletionAnswer::start_stream() {
@@ -277,5 +317,9 @@ Json CompletionAnswer::whole_choice() {
 }
 
 Json CompletionAnswer::last_choice() { return whole_choice(); }
+
+Json CompletionAnswer::no_news() const {
+	return {{"text", ""}, {"index", index_}, {"logprobs", nullptr}, {"finish_reason", nullptr}};
+}
 
 } // namespace kvrun::serve

@@ -257,6 +257,7 @@ GenerationRequest common_fields(const Fields& f, const Defaults& d) {
 	if (const Json* stop = f.find("stop"); stop && *stop != Json("")) s.stops = short_texts(f, "stop", kMaxStops);
 	r.stream = f.flag("stream", false);
 	r.reuse = f.flag("cache_prompt", true);
+	r.progress = f.flag("return_progress", false), r.live_timings = f.flag("timings_per_token", false);
 	if (const Json* o = f.find("stream_options")) {
 		if (!o->is_object()) throw ApiError(400, "stream_options is not an object", "stream_options");
 		const Fields options(*o, "stream_options.");

@@ -36,6 +36,7 @@ struct GenerationRequest {
 	AnswerForm form;
 	uint32_t n = 1; // choices for each prompt; choice i uses seed + i
 	bool stream = false, include_usage = false;
+	bool progress = false, live_timings = false; // a stream says how far the prompt is read, and its speed so far
 	double ping_s = 10; // seconds between progress comments in a stream while its prompt is read
 	bool reuse = true;  // the beginning of the prompt may be reused from an earlier session
 	bool mute = false;  // no tokens are wanted: the prompt is read, and one token that is not shown is generated

@@ -217,7 +217,7 @@ std::vector<Section> serve_help() {
 	     "",
 	     {{"GET /", "a page to chat in"},
 	      {"GET /health", "{\"status\": \"ok\", \"model\": \"loaded\"}; 503 while it is loaded at the start"},
-	      {"GET /v1/models, /v1/models/NAME", "the model, with the context of a request (meta.n_ctx)"},
+	      {"GET /v1/models, /v1/models/NAME", "the model: its size, and the context of a request (meta.n_ctx)"},
 	      {"GET /props", "settings of requests, places, chat template, modalities, as llama.cpp's server has them"},
 	      {"POST /v1/chat/completions", "the next message of a conversation, with tools, whole or as a stream"},
 	      {"POST /v1/completions", "continues a text, or several; fills in the middle before a suffix"},
@@ -259,8 +259,10 @@ std::vector<Section> serve_help() {
 	         "ignore_eos; chat_template_kwargs; speculative.n_max, most tokens guessed for "
 	         "a step under --draft, 0: none. timings then have draft_n and draft_n_accepted; answers with logprobs are "
 	         "not guessed. Sampling options that a request leaves out have the values of the command line. n asks for "
-	         "several answers to one prompt, which is read once: choice i has the seed + i. /completion and /infill "
-	         "also take return_tokens, and response_fields: only these fields of the answer, like "
+	         "several answers to one prompt, which is read once: choice i has the seed + i. return_progress: a "
+	         "stream says how far its prompt is read, in prompt_progress; timings_per_token: its events have timings. "
+	         "/completion and /infill also take return_tokens, and response_fields: only these fields of the answer, "
+	         "like "
 	         "timings/predicted_n."},
 	    {"SIGTERM and Ctrl-C",
 	     "No new requests are taken, requests under way are given --drain seconds and then cancelled, and the exit "
