@@ -159,6 +159,37 @@ TEST_CASE("serve: progress of a prompt, and timings while an answer is generated
 	CHECK(events(R"("return_progress": true, )", 100).size() == 5); // one whose prompt another choice reads
 }
 
+TEST_CASE("serve: reasoning_format") {
+	const auto raw = [](const std::string& fields, const Defaults& d = {}) {
+		return chat_request(parse_body(R"({"messages": [{"role": "user", "content": "x"}])" + fields + "}"), d)
+		    .raw_reasoning;
+	};
+	CHECK_FALSE(raw(""));
+	CHECK(raw(R"(, "reasoning_format": "none")"));
+	CHECK_FALSE(raw(R"(, "reasoning_format": "auto")"));
+	Defaults server;
+	server.raw_reasoning = true;
+	CHECK(raw("", server));
+	CHECK_FALSE(raw(R"(, "reasoning_format": "deepseek")", server));
+	CHECK_FALSE(raw(", " + std::string(kTools), server)); // calls of tools are parsed
+	for (const std::string& bad : {std::string(R"("x")"), std::string(R"("none", )") + kTools})
+		CHECK_THROWS_AS(raw(R"(, "reasoning_format": )" + bad), ApiError);
+
+	const std::string text = "<think>Hmm</think>\n2";
+	for (const char* stream : {"", R"("stream": true, )"}) {
+		const ChatRequest r = chat(std::string(stream) + R"("reasoning_format": "none")");
+		const auto client = std::make_shared<Client>();
+		ChatAnswer a(std::make_shared<Choices>(client, r, "m", kChatObject), 0, nullptr, {});
+		say(a, text, ended(KVRUN_STOP_END, 5));
+		std::string content;
+		if (*stream)
+			for (const Json& e : client->events()) content += e["choices"][0]["delta"].value("content", "");
+		else
+			content = client->whole["choices"][0]["message"]["content"];
+		CHECK(content == text);
+	}
+}
+
 TEST_CASE("serve: choices of one request") {
 	const auto ask = [](const std::string& fields, const std::shared_ptr<Client>& client) {
 		const CompletionRequest r = completion_request(parse_body(R"({"prompt": "x", "n": 2)" + fields + "}"), "fp16");

@@ -204,6 +204,12 @@ void ChatAnswer::start_stream() {
 	event({{"index", index_}, {"delta", {{"role", "assistant"}, {"content", ""}}}, {"finish_reason", nullptr}});
 }
 
+void ChatAnswer::show(std::string_view text) {
+	if (!raw_) return take(reply_.push(text));
+	const std::string own(text);
+	take({sizeof(kvrun_reply_part), own.c_str(), "", "[]", "[]", 0});
+}
+
 void ChatAnswer::take(const kvrun_reply_part& part) {
 	const auto delta = [&](const char* name, Json value) {
 		event({{"index", index_},

@@ -123,13 +123,16 @@ using CountTokens = std::function<size_t(const std::string&)>; // of a text
 
 class ChatAnswer final : public Answer {
  public:
+	// reply: null if the text is passed on as the model writes it.
 	ChatAnswer(std::shared_ptr<Choices> all, size_t index, ReplyHandle reply, CountTokens count)
-	    : Answer(std::move(all), index), reply_(std::move(reply)), count_(std::move(count)) {}
+	    : Answer(std::move(all), index), raw_(!reply), reply_(std::move(reply)), count_(std::move(count)) {}
 
  private:
-	void show(std::string_view text) override { take(reply_.push(text)); }
+	void show(std::string_view text) override;
 	void start_stream() override;
-	void show_rest() override { take(reply_.finish(was_cut(reason_))); }
+	void show_rest() override {
+		if (!raw_) take(reply_.finish(was_cut(reason_)));
+	}
 	Json whole_choice() override;
 	Json last_choice() override;
 	Json no_news() const override;
@@ -138,6 +141,7 @@ class ChatAnswer final : public Answer {
 	Json logprobs_json(const Json& tokens) override;
 	void take(const kvrun_reply_part&);
 
+	const bool raw_;
 	Reply reply_;
 	const CountTokens count_;
 	CallIds ids_{"call_"};

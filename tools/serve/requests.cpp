@@ -304,6 +304,20 @@ void read_end(const Fields& f, const Json& messages, ChatPrompt& p) {
 	p.no_answer = !goes_on && !turn;
 }
 
+// By llama.cpp's names. With tools the text is parsed in any case.
+bool read_reasoning_format(const Fields& f, const ChatRequest& r, const Defaults& d) {
+	const std::optional<std::string> format = f.text("reasoning_format");
+	if (!format || *format == "auto") return r.prompt.tools.empty() && d.raw_reasoning;
+	if (*format == "deepseek") return false;
+	if (*format != "none")
+		throw ApiError(400, "reasoning_format is " + shown(*format) + ", expected none, deepseek or auto",
+		               "reasoning_format");
+	if (!r.prompt.tools.empty())
+		throw ApiError(400, "reasoning_format is none, which is not supported with tools; leave it out",
+		               "reasoning_format", "unsupported_parameter");
+	return true;
+}
+
 void read_chat_logprobs(const Fields& f, Sampling& s) {
 	const std::optional<int64_t> top = f.integer("top_logprobs", 0, kMostLogprobs);
 	const std::optional<int64_t> other = f.integer("n_probs", 0, UINT32_MAX); // llama.cpp's name
@@ -322,6 +336,7 @@ ChatRequest chat_request(const Json& j, const Defaults& d) {
 	r.form = read_answer_form(f, /*chat=*/true, d);
 	r.prompt.tools = read_tools(f, r.form, d);
 	r.prompt.variables = template_variables(f, d);
+	r.raw_reasoning = read_reasoning_format(f, r, d);
 	read_end(f, messages, r.prompt);
 	r.prompt.messages = dump(messages);
 	read_max_tokens(f, {"max_completion_tokens", "max_tokens", "n_predict"}, d.sampling.max_tokens, r);

@@ -20,6 +20,7 @@ struct Defaults : Rules {
 	Sampling sampling;
 	std::optional<uint64_t> seed;
 	Json template_variables = Json::object();
+	bool raw_reasoning = false; // of chats
 };
 
 // What the answers of llama.cpp's own routes hold beside the text.
@@ -45,6 +46,7 @@ struct GenerationRequest {
 };
 struct ChatRequest : GenerationRequest {
 	ChatPrompt prompt;
+	bool raw_reasoning = false; // the answer's text is all that the model writes, reasoning and its markers too
 };
 using PromptPiece = std::variant<std::string, std::vector<uint32_t>>;
 using TextPrompt = std::vector<PromptPiece>; // in order; not empty

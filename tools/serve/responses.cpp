@@ -145,9 +145,9 @@ constexpr Renamed kResponsesNames[] = {{"messages", "input"},
 } // namespace
 
 ResponseRequest response_request(Json body, const Defaults& d) {
-	constexpr const char* others[] = {"messages",  "response_format", "max_tokens", "max_completion_tokens",
-	                                  "functions", "function_call",   "n",          "logprobs",
-	                                  "verbosity", "reasoning_effort"};
+	constexpr const char* others[] = {
+	    "messages", "response_format", "max_tokens", "max_completion_tokens", "functions",       "function_call",
+	    "n",        "logprobs",        "verbosity",  "reasoning_effort",      "reasoning_format"};
 	drop_fields(body, others, d);
 	refuse_what_needs_kept_responses(body);
 	const Json instructions = take_field(body, "instructions"), include = take_field(body, "include");

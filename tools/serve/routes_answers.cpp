@@ -75,6 +75,7 @@ void Router::generate(std::vector<Job> jobs, const GenerationRequest& r, const N
 void Router::check_chat(ChatRequest& r) {
 	check_request(r);
 	r.sampling.special = has_channels();
+	if (r.raw_reasoning) r.sampling.special |= model_.features(r.prompt).special_markers != 0;
 	model_.take_images(r.prompt);
 	if (r.prompt.tools.empty()) return;
 	const kvrun_chat_features f = model_.features(r.prompt);
@@ -127,8 +128,10 @@ void Router::chat(const HttpRequest& request, std::shared_ptr<Responder> out) {
 	check_chat(r);
 	const auto all = std::make_shared<Choices>(out, r, model_.id(), kChatObject);
 	if (all->gone()) return;
-	converse(request, r, conversation_tokens(r),
-	         [&](uint32_t i) { return std::make_shared<ChatAnswer>(all, i, model_.new_reply(r.prompt), counter()); });
+	converse(request, r, conversation_tokens(r), [&](uint32_t i) {
+		ReplyHandle reply = r.raw_reasoning ? ReplyHandle() : model_.new_reply(r.prompt);
+		return std::make_shared<ChatAnswer>(all, i, std::move(reply), counter());
+	});
 }
 
 void Router::responses(const HttpRequest& request, std::shared_ptr<Responder> out) {
