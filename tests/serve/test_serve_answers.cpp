@@ -24,8 +24,9 @@ Ended ended(kvrun_stop_reason reason, uint32_t tokens = 0) {
 // The client's result when the model writes `text`, a byte at a time.
 std::shared_ptr<Client> answer(const ChatRequest& r, const std::string& text, const Ended& e) {
 	const auto client = std::make_shared<Client>();
-	ChatAnswer a(std::make_shared<Choices>(client, r, "m", kChatObject), 0, model().new_reply(r.prompt),
-	             [](const std::string& text) { return text.size(); });
+	ChatAnswer a(
+	    std::make_shared<Choices>(client, r, "m", kChatObject), 0, model().new_reply(r.prompt),
+	    [](const std::string& text) { return text.size(); }, r.old_functions);
 	say(a, text, e);
 	return client;
 }
@@ -101,6 +102,54 @@ TEST_CASE("serve: without tools the same text is content") {
 	CHECK(choice["message"]["content"] == kCall);
 	CHECK(choice["finish_reason"] == "stop");
 	CHECK_FALSE(choice["message"].contains("tool_calls"));
+}
+
+TEST_CASE("serve: functions as they were before tools") {
+	constexpr const char* functions = R"("functions": [{"name": "add", "parameters": {}}])";
+	const Json choice = answer(functions, kCall)->whole["choices"][0];
+	CHECK(choice["finish_reason"] == "function_call");
+	CHECK(choice["message"]["content"] == "Let me see.");
+	CHECK_FALSE(choice["message"].contains("tool_calls"));
+	const Json& call = choice["message"]["function_call"];
+	CHECK(call["name"] == "add");
+	CHECK(Json::parse(call["arguments"].get<std::string>()) == Json{{"a", 1}});
+
+	std::string name, arguments;
+	const std::string two = std::string(kCall) + "\n<tool_call>\n{\"name\": \"add\", \"arguments\": {}}\n</tool_call>";
+	const std::vector<Json> events = answer(std::string(functions) + R"(, "stream": true)", two)->events();
+	for (const Json& e : events) {
+		const Json& delta = e["choices"][0]["delta"];
+		CHECK_FALSE(delta.contains("tool_calls"));
+		if (!delta.contains("function_call")) continue;
+		name += delta["function_call"].value("name", "");
+		arguments += delta["function_call"].value("arguments", "");
+	}
+	CHECK(name == "add");
+	CHECK(Json::parse(arguments) == Json{{"a", 1}}); // of the first call alone
+	CHECK(events.back()["choices"][0]["finish_reason"] == "function_call");
+
+	const auto read = [&](const std::string& fields) { return chat(functions + (", " + fields)); };
+	CHECK(read(R"("function_call": "auto")").form.tool_choice == "auto");
+	CHECK(read(R"("function_call": "none")").prompt.tools.empty());
+	CHECK(read(R"("function_call": {"name": "add"})").form.tool_choice == "add");
+	const auto param = [&](const std::string& fields) {
+		try {
+			read(fields);
+		} catch (const ApiError& e) { return e.param; }
+		return std::string();
+	};
+	CHECK(param(R"("function_call": {"name": "sub"})") == "function_call");
+	CHECK(param(R"("function_call": "required")") == "function_call");
+	CHECK(param(kTools) == "functions");
+	const ChatRequest told = chat_request(parse_body(R"({"messages": [{"role": "user", "content": "1 + 1?"},
+	    {"role": "assistant", "content": null, "function_call": {"name": "add", "arguments": "{}"}},
+	    {"role": "function", "name": "add", "content": "2"}]})"),
+	                                      "fp16");
+	const Json said = Json::parse(told.prompt.messages);
+	CHECK(said[1]["tool_calls"][0]["function"]["name"] == "add");
+	CHECK(said[2]["role"] == "tool");
+	CHECK(said[2]["tool_call_id"] == said[1]["tool_calls"][0]["id"]);
+	CHECK_FALSE(told.old_functions);
 }
 
 TEST_CASE("serve: why an answer ended") {

@@ -1,5 +1,6 @@
 // Answers in the form of OpenAI's API, whole or as a stream of events.
 #include "tools/serve/answers.h"
+#include "tools/serve/old_functions.h"
 #include "tools/text.h"
 #include <algorithm>
 #include <cmath>
@@ -224,7 +225,10 @@ void ChatAnswer::take(const kvrun_reply_part& part) {
 	if (stream_)
 		for (Json call : Json::parse(part.call_deltas)) {
 			if (call.contains("id")) call["id"] = ids_.of(call["index"], call["id"]);
-			delta("tool_calls", Json::array({std::move(call)}));
+			if (!old_functions_)
+				delta("tool_calls", Json::array({std::move(call)}));
+			else if (call["index"] == 0)
+				delta("function_call", std::move(call["function"]));
 		}
 	for (Json call : Json::parse(part.calls)) {
 		call["id"] = ids_.of(calls_.size(), call["id"]);
@@ -235,7 +239,8 @@ void ChatAnswer::take(const kvrun_reply_part& part) {
 // If the token limit cut off a tool call, its arguments must not be used: the reason is then not "tool_calls".
 const char* ChatAnswer::finish_reason() const {
 	const char* reason = Answer::finish_reason();
-	return calls_.empty() || reason == std::string_view("length") ? reason : "tool_calls";
+	if (calls_.empty() || reason == std::string_view("length")) return reason;
+	return old_functions_ ? "function_call" : "tool_calls";
 }
 
 Json ChatAnswer::logprobs_json(const Json& tokens) { return {{"content", tokens}, {"refusal", nullptr}}; }
@@ -248,8 +253,10 @@ static Json message_json(const std::string& content, const std::string& reasonin
 }
 
 Json ChatAnswer::whole_choice() {
+	Json message = message_json(content_, reasoning_, calls_);
+	if (old_functions_) message = with_function_call(std::move(message));
 	return {{"index", index_},
-	        {"message", message_json(content_, reasoning_, calls_)},
+	        {"message", std::move(message)},
 	        {"logprobs", take_logprobs()},
 	        {"finish_reason", finish_reason()}};
 }

@@ -124,8 +124,10 @@ using CountTokens = std::function<size_t(const std::string&)>; // of a text
 class ChatAnswer final : public Answer {
  public:
 	// reply: null if the text is passed on as the model writes it.
-	ChatAnswer(std::shared_ptr<Choices> all, size_t index, ReplyHandle reply, CountTokens count)
-	    : Answer(std::move(all), index), raw_(!reply), reply_(std::move(reply)), count_(std::move(count)) {}
+	ChatAnswer(std::shared_ptr<Choices> all, size_t index, ReplyHandle reply, CountTokens count,
+	           bool old_functions = false)
+	    : Answer(std::move(all), index), raw_(!reply), old_functions_(old_functions), reply_(std::move(reply)),
+	      count_(std::move(count)) {}
 
  private:
 	void show(std::string_view text) override;
@@ -141,7 +143,7 @@ class ChatAnswer final : public Answer {
 	Json logprobs_json(const Json& tokens) override;
 	void take(const kvrun_reply_part&);
 
-	const bool raw_;
+	const bool raw_, old_functions_;
 	Reply reply_;
 	const CountTokens count_;
 	CallIds ids_{"call_"};

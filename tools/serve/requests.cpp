@@ -1,6 +1,7 @@
 // Parses and validates request bodies.
 #include "tools/serve/requests.h"
 #include "tools/serve/images.h"
+#include "tools/serve/old_functions.h"
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -16,13 +17,8 @@ constexpr uint32_t kCompletionTokens = 16; // default max_tokens of a completion
 // Fields of OpenAI's API and of other servers that would change the answer and are not supported, with the value
 // that has no effect.
 constexpr std::pair<const char*, const char*> kPlain[] = {
-    {"audio", "null"},
-    {"function_call", "\"auto\""},
-    {"guided_regex", "\"\""},
-    {"include_stop_str_in_output", "false"},
-    {"min_tokens", "0"},
-    {"modalities", "[\"text\"]"},
-    {"use_beam_search", "false"},
+    {"audio", "null"},   {"guided_regex", "\"\""},     {"include_stop_str_in_output", "false"},
+    {"min_tokens", "0"}, {"modalities", "[\"text\"]"}, {"use_beam_search", "false"},
 };
 
 // Refuses a field that would change the answer and is not supported. `plain`: the value that has no effect.
@@ -329,7 +325,7 @@ void read_chat_logprobs(const Fields& f, Sampling& s) {
 
 } // namespace
 
-ChatRequest chat_request(const Json& j, const Defaults& d) {
+static ChatRequest read_chat(const Json& j, const Defaults& d) {
 	const Fields f(j);
 	ChatRequest r{common_fields(f, d), {}};
 	const Json messages = read_messages(f);
@@ -341,9 +337,21 @@ ChatRequest chat_request(const Json& j, const Defaults& d) {
 	r.prompt.messages = dump(messages);
 	read_max_tokens(f, {"max_completion_tokens", "max_tokens", "n_predict"}, d.sampling.max_tokens, r);
 	read_chat_logprobs(f, r.sampling);
-	refuse_unless_plain(f, "functions", Json::array());
 	f.check_unknown(harmless_fields(), d);
 	return r;
+}
+
+ChatRequest chat_request(const Json& j, const Defaults& d) {
+	try {
+		const std::optional<Json> other = with_tools(j);
+		if (!other) return read_chat(j, d);
+		ChatRequest r = read_chat(*other, d);
+		r.old_functions = j.contains("functions");
+		return r;
+	} catch (const ApiError& e) {
+		if (!j.contains("functions") && !j.contains("function_call")) throw;
+		throw of_functions(e);
+	}
 }
 
 static void read_completion_logprobs(const Fields& f, Sampling& s) {

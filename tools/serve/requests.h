@@ -46,6 +46,7 @@ struct GenerationRequest {
 };
 struct ChatRequest : GenerationRequest {
 	ChatPrompt prompt;
+	bool old_functions = false; // calls are function_call, and only the first one is passed on
 	bool raw_reasoning = false; // the answer's text is all that the model writes, reasoning and its markers too
 };
 using PromptPiece = std::variant<std::string, std::vector<uint32_t>>;

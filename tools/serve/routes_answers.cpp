@@ -130,7 +130,7 @@ void Router::chat(const HttpRequest& request, std::shared_ptr<Responder> out) {
 	if (all->gone()) return;
 	converse(request, r, conversation_tokens(r), [&](uint32_t i) {
 		ReplyHandle reply = r.raw_reasoning ? ReplyHandle() : model_.new_reply(r.prompt);
-		return std::make_shared<ChatAnswer>(all, i, std::move(reply), counter());
+		return std::make_shared<ChatAnswer>(all, i, std::move(reply), counter(), r.old_functions);
 	});
 }
 
