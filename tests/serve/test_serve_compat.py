@@ -2,7 +2,7 @@
 """kvrun serve as clients and scripts of llama.cpp's server use it: its routes, options and forms, fields that nobody
 knows, answers that the client begins. Usage: test_serve_compat.py KVRUN."""
 import json, os, subprocess, sys
-from serving import MODEL, TINY, Server, check, equal, finish
+from serving import MODEL, ROOT, TINY, Server, check, equal, finish
 
 CHAT, COMPLETION, NATIVE = "/v1/chat/completions", "/v1/completions", "/completion"
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -249,6 +249,23 @@ def options():
         check("warnings", "-fa has no effect" in said and "--cache-reuse has no effect" in said, said)
 
 
+def adapters():
+    """Adapters have the scales that the server was started with"""
+    lora = os.path.join(ROOT, "tests", "golden", "lora", "llama.gguf")
+    with Server("--lora", f"{lora}:0.1,{lora}", "-c", "64", model=os.path.join(os.path.dirname(TINY), "llama.gguf")) as s:
+        own = [{"id": 0, "scale": 0.1}, {"id": 1, "scale": 1}]
+        equal("its adapters", s.get("/lora-adapters").json(),
+              [{"id": i, "path": "llama.gguf", "scale": own[i]["scale"]} for i in range(2)])
+        equal("their scales may be said", s.post("/lora-adapters", own).json(), {"success": True})
+        for scales, said in ((own[:1], "adapter 1 has the scale 1.0"), ([{"id": 2, "scale": 1}], "no adapter 2"),
+                             ([{"id": 0}], "no scale"), ({}, "not an array"), ([5], "not an object")):
+            r = s.post("/lora-adapters", scales)
+            check(f"not {scales}", r.status == 400 and said in r.error(), r.body)
+        for scales, status in ((own, 200), ([], 200), (own[1:], 400)):
+            r = s.post(NATIVE, {"prompt": "a", "n_predict": 1, "lora": scales})
+            equal(f"of a request: {scales}", r.status, status)
+
+
 def main():
     with Server("--chat-template", "chatml", "-c", "512", "-np", "3") as s:
         for part in (unknown, begun, native, native_form, live, choices, tokens, routes):
@@ -260,6 +277,7 @@ def main():
         left = "a keyword is not enforced: the JSON schema at #/uniqueItems: uniqueItems is not supported"
         check("and of a keyword", left in said, said)
     options()
+    adapters()
     finish()
 
 

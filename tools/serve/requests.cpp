@@ -17,8 +17,13 @@ constexpr uint32_t kCompletionTokens = 16; // default max_tokens of a completion
 // Fields of OpenAI's API and of other servers that would change the answer and are not supported, with the value
 // that has no effect.
 constexpr std::pair<const char*, const char*> kPlain[] = {
-    {"audio", "null"},   {"guided_regex", "\"\""},     {"include_stop_str_in_output", "false"},
-    {"min_tokens", "0"}, {"modalities", "[\"text\"]"}, {"use_beam_search", "false"},
+    {"audio", "null"},
+    {"guided_regex", "\"\""},
+    {"include_stop_str_in_output", "false"},
+    {"min_tokens", "0"},
+    {"modalities", "[\"text\"]"},
+    {"post_sampling_probs", "false"},
+    {"use_beam_search", "false"},
 };
 
 // Refuses a field that would change the answer and is not supported. `plain`: the value that has no effect.
@@ -221,6 +226,28 @@ void read_sampling(const Fields& f, Sampling& s, const Rules& rules) {
 
 } // namespace
 
+void check_adapters(const Json& scales, const Defaults& d) {
+	std::vector<double> wanted(d.adapters.size());
+	if (!scales.is_array()) throw ApiError(400, "the scales of adapters are not an array", "lora");
+	for (const Json& one : scales) {
+		if (!one.is_object()) throw ApiError(400, "an adapter is not an object with an id and a scale", "lora");
+		const Fields f(one, "lora.");
+		const std::optional<int64_t> id = f.integer("id", 0, INT64_MAX);
+		const std::optional<double> scale = f.number("scale", -1e6, 1e6);
+		if (!id || !scale) throw ApiError(400, "an adapter has no id or no scale", "lora");
+		if (size_t(*id) >= wanted.size())
+			throw ApiError(400, "there is no adapter " + std::to_string(*id) + "; GET /lora-adapters lists them",
+			               "lora");
+		wanted[size_t(*id)] = *scale;
+	}
+	for (size_t i = 0; i < wanted.size(); ++i)
+		if (wanted[i] != d.adapters[i].scale)
+			throw ApiError(400,
+			               "adapter " + std::to_string(i) + " has the scale " + dump(d.adapters[i].scale) +
+			                   " while the server runs; start it with --lora FILE:SCALE for another",
+			               "lora", "unsupported_parameter");
+}
+
 NativeForm native_form(const Fields& f) {
 	return {f.flag("return_tokens", false), short_texts(f, "response_fields", kMaxFields)};
 }
@@ -249,6 +276,7 @@ GenerationRequest common_fields(const Fields& f, const Defaults& d) {
 	s.seed = seed && !any ? uint64_t(*seed) : !any && d.seed ? *d.seed : std::random_device()();
 	s.indent = uint32_t(f.integer("n_indent", 0, UINT32_MAX).value_or(0));
 	s.most_ms = double(f.integer("t_max_predict_ms", -1, INT64_MAX).value_or(0));
+	if (const Json* scales = f.find("lora"); scales && !scales->empty()) check_adapters(*scales, d);
 	read_bias(f, r);
 	if (const Json* stop = f.find("stop"); stop && *stop != Json("")) s.stops = short_texts(f, "stop", kMaxStops);
 	r.stream = f.flag("stream", false);

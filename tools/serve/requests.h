@@ -20,7 +20,8 @@ struct Defaults : Rules {
 	Sampling sampling;
 	std::optional<uint64_t> seed;
 	Json template_variables = Json::object();
-	bool raw_reasoning = false; // of chats
+	bool raw_reasoning = false;         // of chats
+	std::vector<AdapterFacts> adapters; // of the model, numbered from 0
 };
 
 // What the answers of llama.cpp's own routes hold beside the text.
@@ -60,6 +61,8 @@ struct CompletionRequest : GenerationRequest {
 GenerationRequest common_fields(const Fields&, const Defaults&); // of all of these requests
 // The limit of an answer's tokens, the first of these fields that is given; else `otherwise`. 0 mutes the answer.
 void read_max_tokens(const Fields&, std::initializer_list<const char*> names, uint32_t otherwise, GenerationRequest&);
+// Scales of adapters, [{"id", "scale"}], those that are left out 0: they must be the server's. Throws ApiError 400.
+void check_adapters(const Json& scales, const Defaults&);
 NativeForm native_form(const Fields&);
 Json sampling_json(const Sampling&); // by the fields of requests
 ChatRequest chat_request(const Json& body, const Defaults&);

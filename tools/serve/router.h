@@ -93,6 +93,8 @@ class Router final : public Handler {
 	Json model_json(const Model&) const;
 	void metrics(const HttpRequest&, std::shared_ptr<Responder>);
 	void slots(const HttpRequest&, std::shared_ptr<Responder>);
+	void adapters(const HttpRequest&, std::shared_ptr<Responder>);
+	void set_adapters(const HttpRequest&, std::shared_ptr<Responder>);
 	void slot_action(const HttpRequest&, std::shared_ptr<Responder>);
 	void sessions(const HttpRequest&, std::shared_ptr<Responder>);
 	void session(const HttpRequest&, std::shared_ptr<Responder>);

@@ -80,6 +80,18 @@ void Router::props(const HttpRequest&, std::shared_ptr<Responder> out) {
 	                {"build_info", std::string("kvrun ") + kvrun_version()}})});
 }
 
+void Router::adapters(const HttpRequest&, std::shared_ptr<Responder> out) {
+	Json list = Json::array();
+	for (const AdapterFacts& a : defaults_.adapters)
+		list.push_back({{"id", list.size()}, {"path", a.file}, {"scale", a.scale}});
+	out->respond({200, dump(list)});
+}
+
+void Router::set_adapters(const HttpRequest& request, std::shared_ptr<Responder> out) {
+	check_adapters(json_or_null(request.body), defaults_);
+	out->respond({200, dump({{"success", true}})});
+}
+
 static Json slot_json(const SlotInfo& s) {
 	Json one{{"state", s.saving          ? "saving"
 	                   : s.answer_tokens ? "answering"

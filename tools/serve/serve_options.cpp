@@ -49,6 +49,7 @@ serve::Defaults defaults_of(const ServeArgs& a) {
 	static_cast<kvrun::Sampling&>(d.sampling) = a.sampling;
 	if (a.predict >= 0) d.sampling.max_tokens = uint32_t(std::max<int64_t>(a.predict, 1));
 	if (a.sampling.seed >= 0) d.seed = uint64_t(a.sampling.seed);
+	d.adapters = adapter_facts(a.loras);
 	d.strict = a.strict, d.raw_reasoning = a.reasoning == "none";
 	if (a.template_variables.empty()) return d;
 	d.template_variables = serve::json_or_null(a.template_variables);
@@ -222,6 +223,8 @@ std::vector<Section> serve_help() {
 	      {"GET /health", "{\"status\": \"ok\", \"model\": \"loaded\"}; 503 while it is loaded at the start"},
 	      {"GET /v1/models, /v1/models/NAME", "the model: its size, and the context of a request (meta.n_ctx)"},
 	      {"GET /props", "settings of requests, places, chat template, modalities, as llama.cpp's server has them"},
+	      {"GET /lora-adapters",
+	       "the adapters of --lora; their scales are those of the start, also in requests (lora)"},
 	      {"POST /v1/chat/completions", "the next message of a conversation, with tools, whole or as a stream"},
 	      {"POST /v1/completions", "continues a text, or several; fills in the middle before a suffix"},
 	      {"POST /completion", "continues a text in llama.cpp's own form"},
