@@ -48,7 +48,9 @@ std::optional<Json> with_tools(const Json& body) {
 			throw ApiError(400, "functions and tools are both given; give tools, with tool_choice", "functions");
 		out["tools"] = chat_tools(*functions, [](const Json& function) { return function; });
 	}
-	if (call && (functions || call->is_object())) out["tool_choice"] = choice_of(*call);
+	if (!call) return out;
+	Json choice = choice_of(*call);
+	if (functions || call->is_object()) out["tool_choice"] = std::move(choice);
 	return out;
 }
 
