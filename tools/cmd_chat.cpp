@@ -284,6 +284,7 @@ void add_options(Command& c, ChatArgs& a) {
 	add_text(c, "--chat-template,--chat-template-file", a.chat_template, "NAME|FILE",
 	         "chat template: a name, like chatml, or a file in Jinja [the model's own]")
 	    ->group(chat);
+	add_template_variables(c, a.template_variables, "", chat);
 	add_system(c, a.system,
 	           "instructions for the model, in front of the conversation; of a saved chat where it has no messages",
 	           chat);
