@@ -36,6 +36,7 @@ Json timings_json(const Ended& e) {
 void Pace::start(uint32_t prompt, uint32_t cached) {
 	prompt_ = prompt, cached_ = std::min(cached, prompt);
 	began_ = first_ = Clock::now();
+	told_.reset();
 }
 
 void Pace::token() {
@@ -50,13 +51,11 @@ Json Pace::timings() const {
 	return timings_json(e);
 }
 
-Json Pace::progress(double done) const {
-	const double fresh = prompt_ - cached_;
+Json Pace::progress(double done) {
+	const uint32_t read = cached_ + uint32_t(std::lround((prompt_ - cached_) * std::clamp(done, 0., 1.)));
+	if (std::exchange(told_, read) == read) return {};
 	const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - began_).count();
-	return {{"total", prompt_},
-	        {"cache", cached_},
-	        {"processed", cached_ + uint32_t(std::lround(fresh * std::clamp(done, 0., 1.)))},
-	        {"time_ms", ms}};
+	return {{"total", prompt_}, {"cache", cached_}, {"processed", read}, {"time_ms", ms}};
 }
 
 Json kv_json(const Ended& e) {
@@ -175,6 +174,10 @@ void Answer::reading(double done, double left) {
 		show_progress(done);
 	else
 		all_->reading(done, left);
+}
+
+void Answer::show_progress(double done) {
+	if (const Json p = pace_.progress(done); !p.is_null()) all_->event(no_news(), {{"prompt_progress", p}});
 }
 
 void Answer::event(const Json& choice) {

@@ -18,12 +18,13 @@ class Pace {
 	void token();
 	bool reads() const { return prompt_ > cached_; } // a part of the prompt, itself
 	bool answers() const { return tokens_ > 0; }
-	Json timings() const;             // so far
-	Json progress(double done) const; // done: share of the tokens that are read
+	Json timings() const;       // so far
+	Json progress(double done); // done: share of the tokens that are read; null if it is as at the last call
 
  private:
 	using Clock = std::chrono::steady_clock;
 	uint32_t prompt_ = 0, cached_ = 0, tokens_ = 0;
+	std::optional<uint32_t> told_;    // tokens of the prompt
 	Clock::time_point began_, first_; // when the prompt and the answer began
 };
 
@@ -112,7 +113,7 @@ class Answer : public Listener {
 	kvrun_stop_reason reason_ = KVRUN_STOP_LENGTH;
 
  private:
-	void show_progress(double done) { all_->event(no_news(), {{"prompt_progress", pace_.progress(done)}}); }
+	void show_progress(double done);
 	const std::shared_ptr<Choices> all_;
 	Pace pace_;
 	Json tokens_; // logprobs of tokens that have not been sent yet

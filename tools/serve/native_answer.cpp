@@ -60,9 +60,11 @@ void NativeAnswer::reading(double done, double left) {
 }
 
 void NativeAnswer::show_progress(double done) {
+	Json p = pace_.progress(done);
+	if (p.is_null() || all_->failed) return;
 	Json j = part("");
-	j["prompt_progress"] = pace_.progress(done);
-	if (!all_->failed) all_->out.data(j);
+	j["prompt_progress"] = std::move(p);
+	all_->out.data(j);
 }
 
 Json NativeAnswer::part(std::string_view text) {
