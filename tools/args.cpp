@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdio>
 #include <fmt/ranges.h>
 
 namespace kvrun {
@@ -33,9 +34,13 @@ Option* add_values(Command& c, const std::string& flags, const std::string& type
 Option* add_value(Command& c, const std::string& flags, const std::string& type, const std::string& help,
                   std::function<void(const std::string& name, const std::string&)> take) {
 	Option* o = add_values(c, flags, type, help, {});
-	o->take = [name = o->shown(), take = std::move(take)](const std::vector<std::string>& given) {
-		if (given.size() != 1) fail(Code::Invalid, "{} is given {} times; give it once", name, given.size());
-		take(name, given[0]);
+	const bool free = !o->positional.empty(); // also without its name: which one counts would be a guess
+	o->take = [name = o->shown(), free, take = std::move(take)](const std::vector<std::string>& given) {
+		if (given.size() > 1 && free) fail(Code::Invalid, "{} is given {} times; give it once", name, given.size());
+		if (given.size() > 1)
+			std::fputs(fmt::format("warning: {} is given {} times; the last one counts\n", name, given.size()).c_str(),
+			           stderr);
+		take(name, given.back());
 	};
 	return o;
 }

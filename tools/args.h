@@ -74,8 +74,9 @@ Command& add_command(Command& parent, const std::string& name, const std::string
 // The entry of `words` that is most similar to `word`; empty if none is close.
 std::string nearest(std::string_view word, const std::vector<std::string>& words);
 
-// Each adds one option that may be given once. `flags` are its names, comma-separated; messages use the first long one,
-// and names of one dash and several letters (-ngl) are allowed. A bad value throws Error{Invalid}: `-n is 'x', expected
+// Each adds one option; if it is given several times, the last value counts, with a warning. `flags` are its names,
+// comma-separated; messages use the first long one, and names of one dash and several letters (-ngl) are allowed. A bad
+// value throws Error{Invalid}: `-n is 'x', expected
 // ...`. `value` keeps its content when the option is absent.
 Option* add_integer(Command&, const std::string& flags, int64_t& value, int64_t lowest, int64_t highest,
                     const std::string& help);

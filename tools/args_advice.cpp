@@ -47,7 +47,6 @@ const std::vector<Advice>& all_advice() {
 	    {{"--chat-template-kwargs", "--reasoning", "-rea", "--reasoning-effort", "--reasoning-budget"}, reasoning},
 	    {{"--context-shift"}, "a full context ends the answer; kvrun chat --on-full drop-oldest leaves out messages"},
 	    {{"-gan", "--grp-attn-n", "-gaw", "--grp-attn-w"}, longer},
-	    {{"--sampler-seq", "--sampling-seq"}, "--samplers NAME;NAME.. names them"},
 	    {{"--cfg-scale", "--cfg-negative-prompt"}, "classifier-free guidance is not supported"},
 	    {{"--audio", "--video"}, "models read texts and images (--image) here"},
 	    {{"--spec-type", "--spec-default", "-hfd", "-hfrd", "--hf-repo-draft", "--spec-draft-hf"}, draft},

@@ -1,6 +1,7 @@
 // Options of llama.cpp's programs that have no effect here, or one that belongs to no other group.
 #include "tools/args_llama.h"
 #include "engine/core/error.h"
+#include "engine/core/json_reader.h"
 #include "engine/core/split.h"
 #include "engine/core/system/process.h"
 #include "engine/core/utf8.h"
@@ -159,6 +160,19 @@ std::array<const Option*, 2> add_system(Command& c, std::string& system, const s
 	return {text, file};
 }
 
+const Option* add_template_variables(Command& c, std::string& variables, const std::string& when, const char* group) {
+	c.before_run.push_back([&variables] {
+		if (variables.empty()) return;
+		nlohmann::ordered_json read;
+		std::string why;
+		if (!read_json(variables, {}, read, why)) fail(Code::Invalid, "--chat-template-kwargs {}", why);
+		if (!read.is_object()) fail(Code::Invalid, "--chat-template-kwargs is not a JSON object");
+	});
+	return add_text(c, "--chat-template-kwargs", variables, "JSON",
+	                when + "more variables of the template, like '{\"enable_thinking\": false}'")
+	    ->group(group);
+}
+
 std::string without_escapes(const std::string& text) {
 	std::string out;
 	for (size_t i = 0; i < text.size(); ++i) {
@@ -178,6 +192,21 @@ std::string without_escapes(const std::string& text) {
 		} else {
 			out += '\\';
 		}
+	}
+	return out;
+}
+
+std::string samplers_of(const std::string& letters) {
+	constexpr std::string_view all = "edskypmxt"; // sampling_steps()
+	std::string out;
+	for (const char c : letters) {
+		const size_t at = all.find(c);
+		if (at != all.npos)
+			out += fmt::format("{}{}", out.empty() ? "" : ";", sampling_steps()[at].name);
+		else if (c == 'a' || c == 'i') // --adaptive-target alone says whether it is used; infill
+			warn_no_effect(fmt::format("'{}' in --sampler-seq", c), "kvrun has it not among the steps");
+		else
+			fail(Code::Invalid, "--sampler-seq is '{}', expected letters of {}", one_line(letters), all);
 	}
 	return out;
 }

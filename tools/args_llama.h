@@ -18,9 +18,13 @@ void add_ignored(Command&, std::span<const IgnoredOption>);
 void add_llama_options(Command&);
 // --system and --system-prompt-file, whose text replaces `system`.
 std::array<const Option*, 2> add_system(Command&, std::string& system, const std::string& help, const char* group);
+// --chat-template-kwargs: a JSON object, which is checked before the command runs. when: the beginning of its help.
+const Option* add_template_variables(Command&, std::string& variables, const std::string& when, const char* group);
 // \n \r \t \\ \' \" \xNN in `text`, as llama.cpp reads them; other backslashes stay.
 std::string without_escapes(const std::string& text);
 
+// The list of --samplers that the letters of --sampler-seq mean. Throws Error{Invalid}.
+std::string samplers_of(const std::string& letters);
 struct Sampling;
 // --samplers: switches off those that are not in the list "top_k;top_p;..". Throws Error{Invalid} for an order that is
 // not kvrun's.

@@ -1,6 +1,7 @@
 // Options shared by several commands, with the engine or the C API: model and device, cache budget, sampling.
 #include "tools/args_model.h"
 #include "engine/core/error.h"
+#include "engine/core/split.h"
 #include "engine/core/utf8.h"
 #include "tools/args_llama.h"
 #include "tools/hub/local.h"
@@ -8,6 +9,7 @@
 #include "tools/terminal.h"
 #include <algorithm>
 #include <charconv>
+#include <fmt/ranges.h>
 #include <limits>
 
 namespace kvrun {
@@ -58,10 +60,26 @@ Option* add_model(Command& c, std::string& model, const char* group, VisionArgs*
 	return o;
 }
 
+// By llama.cpp's names: none, Vulkan0, CUDA1.
+static std::string device_of(const std::string& name) {
+	if (name == "none") return "cpu";
+	for (const std::string_view backend : {"Vulkan", "CUDA"}) {
+		const std::string_view rest = std::string_view(name).substr(std::min(backend.size(), name.size()));
+		if (!name.starts_with(backend) || rest.empty() || rest.find_first_not_of("0123456789") != rest.npos) continue;
+		return (backend == "CUDA" ? "cuda:" : "vulkan:") + std::string(rest);
+	}
+	return name;
+}
+
 void add_device(Command& c, std::string& device) {
+	c.before_run.insert(c.before_run.begin(), [&device] {
+		std::vector<std::string> names;
+		for (const std::string_view name : split(device, ',')) names.push_back(device_of(std::string(name)));
+		device = fmt::format("{}", fmt::join(names, ","));
+	});
 	add_text(c, "--device,-dev", device, "NAME",
 	         "device to run on: an index or part of a name from kvrun devices, or cpu; several, separated by commas, "
-	         "divide the layers [best; a CPU only if there is no GPU]")
+	         "divide the layers. none is cpu, Vulkan0 the first Vulkan device [best; a CPU only if there is no GPU]")
 	    ->group(kModelGroup);
 }
 
@@ -230,13 +248,19 @@ void add_sampling(Command& c, SamplingArgs& a, const std::string& seed_help) {
 	    c, "--samplers", *samplers, "NAME;NAME..",
 	    "use only these, in kvrun's order: penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature [all]")
 	    ->group(group);
+	const auto letters = std::make_shared<std::string>();
+	add_text(c, "--sampler-seq,--sampling-seq", *letters, "LETTERS", "the same by letters, all of them: edskypmxt")
+	    ->group(group);
 	add_integer(c, "-s,--seed", a.seed, -1, INT64_MAX, seed_help)->group(group);
-	c.before_run.push_back([&c, &a, samplers] {
+	c.before_run.push_back([&c, &a, samplers, letters] {
 		if (a.mirostat)
 			for (const Option& o : c.options)
 				if (o.count && is_replaced_by_mirostat(o.shown()))
 					warn_no_effect(o.shown(), "--mirostat decides alone what is kept");
 		if (a.dry_breakers == std::vector<std::string>{"none"}) a.dry_breakers.clear();
+		if (!samplers->empty() && !letters->empty())
+			fail(Code::Invalid, "--samplers and --sampler-seq are both given; give one of them");
+		if (!letters->empty()) *samplers = samplers_of(*letters);
 		if (!samplers->empty()) choose_samplers(a, *samplers);
 		if (a.seed == UINT32_MAX) a.seed = -1; // llama.cpp's word for a random one
 	});

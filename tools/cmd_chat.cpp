@@ -1,4 +1,5 @@
 // kvrun chat: a conversation with a model, on a terminal or through pipes.
+#include "engine/core/system/terminal.h"
 #include "tools/args_cache.h"
 #include "tools/args_llama.h"
 #include "tools/args_says.h"
@@ -195,7 +196,7 @@ bool take_entry(Chat& chat, std::string entry, bool terminal, bool message) {
 	if (command && !command->run) return false;
 	if (!command && entry.find_first_not_of(" \t\r\n") == std::string::npos) return true;
 	const bool whole = command ? command->run(chat, entry) : chat.ask(std::move(entry));
-	if (whole || terminal) return command || !chat.settings().single;
+	if (whole || terminal || asked_to_end()) return command || !chat.settings().single;
 	chat.close();
 	throw Exit{kInterrupted}; // without a terminal there is no user to continue
 }
@@ -203,9 +204,16 @@ bool take_entry(Chat& chat, std::string entry, bool terminal, bool message) {
 // first: a message that the command line gives; may be empty.
 void converse(Chat& chat, LineInput& input, bool terminal, std::string first) {
 	bool warned = false; // by the previous line
+	const auto end_if_asked = [&] {
+		if (!asked_to_end()) return;
+		chat.close();
+		sys::end_as_asked();
+	};
 	for (;;) {
 		try {
+			end_if_asked();
 			if (!first.empty() && !take_entry(chat, std::exchange(first, ""), terminal, /*message=*/true)) break;
+			end_if_asked();
 			std::string entry;
 			const LineInput::Got got = read_entry(input, entry);
 			if (got == LineInput::Got::End || (got == LineInput::Got::Interrupt && warned)) break;
@@ -215,11 +223,12 @@ void converse(Chat& chat, LineInput& input, bool terminal, std::string first) {
 			else if (!take_entry(chat, entry, terminal, /*message=*/false))
 				break;
 		} catch (const StatusError& e) {
-			if (!terminal || e.status == KVRUN_EINTERNAL) throw;
+			if (!terminal || asked_to_end() || e.status == KVRUN_EINTERNAL) throw;
 			say_error(e.what());
 		}
 	}
 	chat.close();
+	end_if_asked();
 }
 
 std::string history_file(const ChatArgs& a) {
@@ -275,6 +284,7 @@ void add_options(Command& c, ChatArgs& a) {
 	add_text(c, "--chat-template,--chat-template-file", a.chat_template, "NAME|FILE",
 	         "chat template: a name, like chatml, or a file in Jinja [the model's own]")
 	    ->group(chat);
+	add_template_variables(c, a.template_variables, "", chat);
 	add_system(c, a.system,
 	           "instructions for the model, in front of the conversation; of a saved chat where it has no messages",
 	           chat);
@@ -332,7 +342,9 @@ void add_chat(Command& root) {
 	     "a paste may have several, and /edit opens an editor. Without a terminal, lines come from standard input, "
 	     "only answers go "
 	     "to standard output, and the first error ends the program."},
-	    {"Ctrl-C", "Ends the answer, which is kept as far as it came; twice ends the program. Ctrl-D leaves."},
+	    {"Ctrl-C",
+	     "Ends the answer, which is kept as far as it came; twice ends the program. Ctrl-D leaves. SIGTERM ends the "
+	     "program, and an answer is kept as far as it came; so is one whose output fails."},
 	    {"Saved chats", "Files in $XDG_STATE_HOME/kvrun/chats, or ~/.local/state/kvrun/chats, which only their owner "
 	                    "can read: NAME.json is the conversation, written with every message and answer, NAME.kv the "
 	                    "packed cache. A terminal's chat without a name is kept as 'last', until the next one."}};

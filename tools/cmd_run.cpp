@@ -48,6 +48,7 @@ struct RunArgs : SamplingArgs {
 	std::vector<std::string> stops;    // texts that end the answer
 	bool chat = false;                 // -p is a message, from which the model's template makes a prompt
 	std::string system, chat_template; // with --chat; the template by its name or file
+	std::string template_variables;    // with --chat, JSON
 	bool no_think = false;             // with --chat
 	int64_t keep = 0;                  // with --truncate: first tokens of the prompt that stay
 	bool escape = false, no_escape = false;
@@ -128,10 +129,11 @@ std::vector<uint32_t> message_tokens(const RunArgs& a, const Engine& e, const Ch
 	in.messages.push_back({{"role", "user"}, {"content", std::move(content)}});
 	mark_images(in.messages);
 	set_token_texts(in, e.tokenizer());
+	if (!a.template_variables.empty()) in.variables = Json::parse(a.template_variables);
 	if (a.no_think && !chat.reads("enable_thinking"))
 		say_stats("--no-think has no effect: the chat template does not know it");
 	else if (a.no_think)
-		in.variables = {{"enable_thinking", false}};
+		in.variables["enable_thinking"] = false;
 	in.messages = fit_messages(chat_features(chat), std::move(in.messages));
 	return encode_chat(e.tokenizer(), chat.render(in), [&](uint64_t id) { return e.images()->tokens(id); });
 }
@@ -397,6 +399,7 @@ void add_run(Command& root) {
 	    add_text(c, "--chat-template,--chat-template-file", a->chat_template, "NAME|FILE",
 	             "with --chat: a template by name, or a file in Jinja [the model's own]")
 	        ->group(prompt),
+	    add_template_variables(c, a->template_variables, "with --chat: ", prompt),
 	    add_flag(c, "--no-think", a->no_think, "with --chat: answer without reasoning, where the template knows how")
 	        ->group(prompt)};
 	// not needs(): the settings file may say chat = true, and what it says of a conversation is for kvrun chat, too

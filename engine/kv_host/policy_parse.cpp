@@ -212,7 +212,13 @@ std::string policy_names() {
 	return out + " auto tuned:BITS";
 }
 
-[[noreturn]] void unknown_name(std::string_view name) {
+[[noreturn]] void unknown_name(std::string_view typed) {
+	std::string small(typed.substr(0, 64));
+	for (char& c : small) c = c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c;
+	for (const KvPolicy& p : all_policies())
+		if (small == p.name && small != typed)
+			fail(Code::Invalid, "no KV policy '{}'; did you mean {}?", typed, p.name);
+	const std::string_view name = typed;
 	if (name.find_first_of(" ;:=") != std::string_view::npos)
 		fail(Code::Invalid, "no KV policy '{}': options follow the name after commas, as in NAME,group=64,flush=64",
 		     name);
@@ -226,7 +232,7 @@ std::string policy_names() {
 		fail(Code::Invalid, "no KV policy '{}'; available are{}, or bits=1, 2, 4 or 8 after the name", name, bits);
 	std::vector<std::string> names;
 	for (const KvPolicy& p : all_policies()) names.push_back(p.name);
-	const std::string similar = nearest(name, names);
+	const std::string similar = nearest(small, names);
 	fail(Code::Invalid, "no KV policy '{}'{} Available are {}", name, similar.empty() ? "." : similar, policy_names());
 }
 

@@ -1,4 +1,5 @@
 // kvrun chat through pipes and on a terminal, with the bundled model, which tells stories and has no chat template.
+#include "tests/cli/chat_state.h"
 #include "tests/cli/checks.h"
 #include "tests/cli/program.h"
 #include "tests/support/assets.h"
@@ -21,11 +22,6 @@ using namespace kvrun;
 
 namespace {
 
-const std::string kRoot = KVRUN_SOURCE_DIR;
-const std::string kModel = kRoot + "/models/bundled/recall-4m-f16.gguf";
-const std::vector<std::string> kGreedy = {"--temp", "0", "-n", "16"};
-const std::vector<std::string> kWarm = {"--temp", "1.3", "--seed", "5", "-n", "16"}; // varying answers
-
 size_t count(const std::string& text, const std::string& part) {
 	size_t n = 0;
 	for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;
@@ -37,43 +33,6 @@ void write_file(const std::string& path, const std::string& content) {
 mode_t mode_of(const std::string& path) {
 	struct stat st {};
 	return stat(path.c_str(), &st) == 0 ? st.st_mode & 0777 : 0;
-}
-
-class State { // a folder for chats of one test
-	const TempFolder folder_;
-
- public:
-	State() { unsetenv("XDG_STATE_HOME"); } // the program gets the one of RunSpec
-	std::string file(const std::string& name) const { return path + "/kvrun/" + name; }
-	nlohmann::json chat(const std::string& name) const {
-		return nlohmann::json::parse(file_text(file("chats/" + name + ".json")), nullptr, false);
-	}
-	RunSpec spec(const std::vector<std::string>& more, std::string input = "") const {
-		RunSpec s;
-		s.args = {"chat", kModel, "--device", "cpu"};
-		const auto is_template = [](const std::string& o) { return o.starts_with("--chat-template"); };
-		if (std::ranges::none_of(more, is_template)) s.args.insert(s.args.end(), {"--chat-template", "chatml"});
-		s.args.insert(s.args.end(), more.begin(), more.end());
-		s.input = std::move(input);
-		s.env = {{"XDG_STATE_HOME", path}};
-		return s;
-	}
-	Ran run(const std::vector<std::string>& more, std::string input) const { return run_program(spec(more, input)); }
-	// Runs it to its end without an error, and returns the answers.
-	std::string answers(const std::vector<std::string>& more, std::string input) const {
-		const Ran r = run(more, input);
-		CAPTURE(input);
-		CAPTURE(r.err);
-		CHECK(r.code == 0);
-		CHECK(!contains(r.err, "error:"));
-		return r.out;
-	}
-	const std::string path = folder_.path;
-};
-
-std::vector<std::string> with(std::vector<std::string> a, const std::vector<std::string>& b) {
-	a.insert(a.end(), b.begin(), b.end());
-	return a;
 }
 
 struct Key { // typed when the output since the previous key contains `after`

@@ -6,6 +6,7 @@
 #include <array>
 #include <doctest/doctest.h>
 #include <fmt/format.h>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 using namespace kvrun;
@@ -197,6 +198,56 @@ TEST_CASE("compat: --logit-bias and --samplers") {
 	CHECK(said({"--samplers", "min_p;temp"}) == said({"--top-k", "0", "--top-p", "1"}));
 	check_error(with(kRun, {"-p", "x", "--samplers", "temperature;top_k"}), 2, {"one order", "penalties;dry;"});
 	check_error(with(kRun, {"-p", "x", "--samplers", "top_x"}), 2, {"'top_x'", "top_k"});
+	CHECK(said({"--sampler-seq", "kt", "--top-k", "3"}) == said({"--samplers", "top_k;temperature", "--top-k", "3"}));
+	CHECK(said({"--sampler-seq", "edskypmxt"}) == said({}));
+	check_error(with(kRun, {"-p", "x", "--sampler-seq", "tk"}), 2, {"one order"});
+	check_error(with(kRun, {"-p", "x", "--sampler-seq", "kz"}), 2, {"'kz'", "edskypmxt"});
+	check_error(with(kRun, {"-p", "x", "--sampler-seq", "k", "--samplers", "top_k"}), 2, {"both given"});
+}
+
+TEST_CASE("compat: of an option that is given twice the last value counts; devices by llama.cpp's names") {
+	const Ran twice = run({"-p", "Once", "-n", "3", "-n", "4", "--json"});
+	CHECK(nlohmann::json::parse(twice.out)["tokens"].size() == 4);
+	CHECK(contains(twice.err, "warning: --predict is given 3 times; the last one counts")); // kRun has one, too
+	check_error({"run", "-m", kModel, "-m", kModel, "-p", "x"}, 2, {"--model is given 2 times"});
+
+	const nlohmann::json none =
+	    nlohmann::json::parse(run_program({"run", kModel, "-dev", "none", "-p", "x", "-n", "1", "--json"}).out);
+	CHECK(none["device"]["name"] == answer({"-p", "x", "-n", "1"})["device"]["name"]);
+	check_error({"run", kModel, "-p", "x", "-dev", "Vulkan99"}, 4, {"vulkan:99"});
+	check_error({"run", kModel, "-p", "x", "--kv", "KIVI2"}, 2, {"no KV policy 'KIVI2'; did you mean kivi2?"});
+}
+
+TEST_CASE("compat: --chat-template-kwargs") {
+	const TempFolder folder;
+	const std::string file = (folder.path / "t.jinja").string();
+	std::ofstream(file) << "{{ word }}{% for m in messages %}{{ m.content }}{% endfor %}{{ enable_thinking }}";
+	const std::vector<std::string> chat = {"-p", "x", "--chat", "--chat-template", file};
+	const auto tokens = [&](const std::vector<std::string>& more) {
+		return answer(with(chat, more))["prompt_tokens"].get<size_t>();
+	};
+	CHECK(tokens({"--chat-template-kwargs", R"({"word": "a b c d e f"})"}) > tokens({}) + 3);
+	CHECK(tokens({"--chat-template-kwargs", R"({"word": "a"})", "--no-think"}) > // "False" as well
+	      tokens({"--chat-template-kwargs", R"({"word": "a"})"}));
+	for (const char* bad : {"{", "[1]", "x"})
+		check_error(with(kRun, with(chat, {"--chat-template-kwargs", bad})), 2, {"--chat-template-kwargs"});
+	check_error(with(kRun, {"-p", "x", "--chat-template-kwargs", "{}"}), 2, {"--chat-template-kwargs needs --chat"});
+
+	RunSpec talk;
+	talk.args = {"chat", kModel, "--device", "cpu", "--temp", "0", "-n", "4", "--chat-template", file, "-v"};
+	talk.env = {{"XDG_STATE_HOME", folder.path.string()}};
+	talk.input = "x\n";
+	const std::string plain = run_program(talk).err;
+	talk.args.insert(talk.args.end(), {"--chat-template-kwargs", R"({"word": "a b c d e f"})"});
+	const Ran more = run_program(talk);
+	CHECK(more.code == 0);
+	const auto read = [](const std::string& said) { // "last answer: N tok read"
+		const std::string_view before = "last answer: ";
+		const size_t at = said.find(before);
+		return at == said.npos ? 0 : std::stoul(said.substr(at + before.size()));
+	};
+	CHECK(read(plain) > 0);
+	CHECK(read(more.err) > read(plain) + 3);
 }
 
 TEST_CASE("compat: --keep, and options that say that they change nothing") {

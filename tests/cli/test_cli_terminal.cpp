@@ -1,8 +1,10 @@
 // kvrun on a terminal: the progress bar, and Ctrl-C twice. Skipped if no terminal can be created.
 #include "tests/cli/checks.h"
 #include "tests/cli/program.h"
+#include "tests/support/temp_folder.h"
 #include <csignal>
 #include <doctest/doctest.h>
+#include <filesystem>
 #include <fmt/format.h>
 #include <fstream>
 #include <sys/ioctl.h>
@@ -115,4 +117,23 @@ TEST_CASE("T77 cli: Ctrl-C twice ends the program") {
 		CHECK(!r.killed);
 	}
 	CHECK(r.code == 130);
+}
+
+TEST_CASE("tune: Ctrl-C ends it while the model reads a chunk, and nothing is written") {
+	if (no_terminal()) return;
+	const TempFolder folder;
+	const std::string out = (folder.path / "tuning.json").string();
+	RunSpec spec{.args = {"tune", kRoot + "/models/bundled/recall-4m-f16.gguf", "--device", "cpu", "-c", "512",
+	                      "--chunks", "1", "-o", out}};
+	spec.terminal = Terminal{};
+	spec.input = std::nullopt;
+	bool sent = false;
+	spec.watch = [&](int pid, int, const std::string& shown) {
+		if (!sent && contains(shown, "measuring")) sent = kill(pid, SIGINT) == 0;
+	};
+	const Ran r = run_program(spec);
+	CAPTURE(r.out);
+	CHECK(r.code == 130);
+	CHECK(contains(r.out, "  0%")); // before the first step
+	CHECK(!std::filesystem::exists(out));
 }

@@ -11,18 +11,33 @@ namespace {
 
 constexpr const char* kTools = R"("tools": [{"type": "function", "function": {"name": "add", "parameters": {}}}])";
 
-// The client's result when the model writes `text`, a byte at a time.
-std::shared_ptr<Client> answer(const std::string& fields, const std::string& text,
-                               kvrun_stop_reason reason = KVRUN_STOP_END) {
-	const ChatRequest r =
-	    chat_request(parse_body(R"({"messages": [{"role": "user", "content": "1 + 1?"}], )" + fields + "}"), "fp16");
-	const auto client = std::make_shared<Client>();
-	ChatAnswer a(std::make_shared<Choices>(client, r, "m", kChatObject), 0, model().new_reply(r.prompt));
+ChatRequest chat(const std::string& fields) {
+	return chat_request(parse_body(R"({"messages": [{"role": "user", "content": "1 + 1?"}], )" + fields + "}"), "fp16");
+}
+
+Ended ended(kvrun_stop_reason reason, uint32_t tokens = 0) {
 	Ended e;
-	e.result.reason = reason;
+	e.result.reason = reason, e.result.answer_tokens = tokens;
+	return e;
+}
+
+// The client's result when the model writes `text`, a byte at a time.
+std::shared_ptr<Client> answer(const ChatRequest& r, const std::string& text, const Ended& e) {
+	const auto client = std::make_shared<Client>();
+	ChatAnswer a(
+	    std::make_shared<Choices>(client, r, "m", kChatObject), 0, model().new_reply(r.prompt),
+	    [](const std::string& text) { return text.size(); }, r.old_functions);
 	say(a, text, e);
 	return client;
 }
+std::shared_ptr<Client> answer(const std::string& fields, const std::string& text,
+                               kvrun_stop_reason reason = KVRUN_STOP_END) {
+	return answer(chat(fields), text, ended(reason));
+}
+
+// A template of a model that reasons.
+constexpr const char* kThinks =
+    "{% for m in messages %}{{ m.role }}: {{ m.content.split('</think>')[-1] }}\n{% endfor %}<think>";
 
 } // namespace
 
@@ -89,6 +104,54 @@ TEST_CASE("serve: without tools the same text is content") {
 	CHECK_FALSE(choice["message"].contains("tool_calls"));
 }
 
+TEST_CASE("serve: functions as they were before tools") {
+	constexpr const char* functions = R"("functions": [{"name": "add", "parameters": {}}])";
+	const Json choice = answer(functions, kCall)->whole["choices"][0];
+	CHECK(choice["finish_reason"] == "function_call");
+	CHECK(choice["message"]["content"] == "Let me see.");
+	CHECK_FALSE(choice["message"].contains("tool_calls"));
+	const Json& call = choice["message"]["function_call"];
+	CHECK(call["name"] == "add");
+	CHECK(Json::parse(call["arguments"].get<std::string>()) == Json{{"a", 1}});
+
+	std::string name, arguments;
+	const std::string two = std::string(kCall) + "\n<tool_call>\n{\"name\": \"add\", \"arguments\": {}}\n</tool_call>";
+	const std::vector<Json> events = answer(std::string(functions) + R"(, "stream": true)", two)->events();
+	for (const Json& e : events) {
+		const Json& delta = e["choices"][0]["delta"];
+		CHECK_FALSE(delta.contains("tool_calls"));
+		if (!delta.contains("function_call")) continue;
+		name += delta["function_call"].value("name", "");
+		arguments += delta["function_call"].value("arguments", "");
+	}
+	CHECK(name == "add");
+	CHECK(Json::parse(arguments) == Json{{"a", 1}}); // of the first call alone
+	CHECK(events.back()["choices"][0]["finish_reason"] == "function_call");
+
+	const auto read = [&](const std::string& fields) { return chat(functions + (", " + fields)); };
+	CHECK(read(R"("function_call": "auto")").form.tool_choice == "auto");
+	CHECK(read(R"("function_call": "none")").prompt.tools.empty());
+	CHECK(read(R"("function_call": {"name": "add"})").form.tool_choice == "add");
+	const auto param = [&](const std::string& fields) {
+		try {
+			read(fields);
+		} catch (const ApiError& e) { return e.param; }
+		return std::string();
+	};
+	CHECK(param(R"("function_call": {"name": "sub"})") == "function_call");
+	CHECK(param(R"("function_call": "required")") == "function_call");
+	CHECK(param(kTools) == "functions");
+	const ChatRequest told = chat_request(parse_body(R"({"messages": [{"role": "user", "content": "1 + 1?"},
+	    {"role": "assistant", "content": null, "function_call": {"name": "add", "arguments": "{}"}},
+	    {"role": "function", "name": "add", "content": "2"}]})"),
+	                                      "fp16");
+	const Json said = Json::parse(told.prompt.messages);
+	CHECK(said[1]["tool_calls"][0]["function"]["name"] == "add");
+	CHECK(said[2]["role"] == "tool");
+	CHECK(said[2]["tool_call_id"] == said[1]["tool_calls"][0]["id"]);
+	CHECK_FALSE(told.old_functions);
+}
+
 TEST_CASE("serve: why an answer ended") {
 	const auto reason = [](kvrun_stop_reason r) {
 		return answer(R"("n": 1)", "2", r)->whole["choices"][0]["finish_reason"].get<std::string>();
@@ -97,6 +160,83 @@ TEST_CASE("serve: why an answer ended") {
 	CHECK(reason(KVRUN_STOP_CONTEXT) == "length");
 	CHECK(reason(KVRUN_STOP_END) == "stop");
 	CHECK(reason(KVRUN_STOP_STRING) == "stop");
+}
+
+TEST_CASE("serve: tokens of reasoning") {
+	for (const char* stream : {"", R"("stream": true, "stream_options": {"include_usage": true}, )"}) {
+		ChatRequest r = chat(std::string(stream) + R"("n": 1)");
+		r.prompt.template_text = kThinks;
+		const auto usage = [&](const std::string& text, uint32_t tokens) {
+			const auto client = answer(r, text, ended(KVRUN_STOP_END, tokens));
+			return (*stream ? client->events().back() : client->whole)["usage"];
+		};
+		CHECK(usage("Hmm</think>2", 9)["completion_tokens_details"]["reasoning_tokens"] == 3);
+		CHECK(usage("Hmm</think>2", 2)["completion_tokens_details"]["reasoning_tokens"] == 2); // of 2 tokens in all
+		CHECK_FALSE(usage("</think>2", 9).contains("completion_tokens_details"));
+	}
+}
+
+TEST_CASE("serve: progress of a prompt, and timings while an answer is generated") {
+	const auto events = [](const std::string& fields, uint32_t cached) {
+		const ChatRequest r = chat(fields + R"("stream": true, "n": 1)");
+		const auto client = std::make_shared<Client>();
+		ChatAnswer a(std::make_shared<Choices>(client, r, "m", kChatObject), 0, model().new_reply(r.prompt), {});
+		a.start(100, cached);
+		a.begin();
+		for (const double done : {0., 0.5, 0.5, 1.}) a.reading(done, 0); // what does not change is not repeated
+		a.chosen(5), a.piece("a");
+		a.end(ended(KVRUN_STOP_END, 1));
+		return client->events();
+	};
+	const std::vector<Json> plain = events("", 20);
+	REQUIRE(plain.size() == 3); // the role, the text, the end
+	CHECK_FALSE(plain[1].contains("timings"));
+	const std::vector<Json> told = events(R"("return_progress": true, "timings_per_token": true, )", 20);
+	REQUIRE(told.size() == 6);
+	for (const auto& [event, read] : {std::pair(1, 20), std::pair(2, 60), std::pair(3, 100)}) {
+		const Json& p = told[size_t(event)]["prompt_progress"];
+		CHECK(p["total"] == 100);
+		CHECK(p["cache"] == 20);
+		CHECK(p["processed"] == read);
+		CHECK(p["time_ms"].is_number_unsigned());
+		CHECK(told[size_t(event)]["choices"][0]["delta"].empty());
+	}
+	CHECK_FALSE(told[3].contains("timings"));
+	CHECK(told[4]["timings"]["predicted_n"] == 1);
+	CHECK(told[4]["timings"]["prompt_n"] == 80);
+	CHECK(told[4]["timings"]["cache_n"] == 20);
+	CHECK(events(R"("return_progress": true, )", 100).size() == 4); // nothing is read: it is said once
+}
+
+TEST_CASE("serve: reasoning_format") {
+	const auto raw = [](const std::string& fields, const Defaults& d = {}) {
+		return chat_request(parse_body(R"({"messages": [{"role": "user", "content": "x"}])" + fields + "}"), d)
+		    .raw_reasoning;
+	};
+	CHECK_FALSE(raw(""));
+	CHECK(raw(R"(, "reasoning_format": "none")"));
+	CHECK_FALSE(raw(R"(, "reasoning_format": "auto")"));
+	Defaults server;
+	server.raw_reasoning = true;
+	CHECK(raw("", server));
+	CHECK_FALSE(raw(R"(, "reasoning_format": "deepseek")", server));
+	CHECK_FALSE(raw(", " + std::string(kTools), server)); // calls of tools are parsed
+	for (const std::string& bad : {std::string(R"("x")"), std::string(R"("none", )") + kTools})
+		CHECK_THROWS_AS(raw(R"(, "reasoning_format": )" + bad), ApiError);
+
+	const std::string text = "<think>Hmm</think>\n2";
+	for (const char* stream : {"", R"("stream": true, )"}) {
+		const ChatRequest r = chat(std::string(stream) + R"("reasoning_format": "none")");
+		const auto client = std::make_shared<Client>();
+		ChatAnswer a(std::make_shared<Choices>(client, r, "m", kChatObject), 0, nullptr, {});
+		say(a, text, ended(KVRUN_STOP_END, 5));
+		std::string content;
+		if (*stream)
+			for (const Json& e : client->events()) content += e["choices"][0]["delta"].value("content", "");
+		else
+			content = client->whole["choices"][0]["message"]["content"];
+		CHECK(content == text);
+	}
 }
 
 TEST_CASE("serve: choices of one request") {
@@ -186,9 +326,6 @@ TEST_CASE("serve: tools and choices of tools that are read") {
 }
 
 TEST_CASE("serve: fields by the names of other servers, and the values with which they turn samplers off") {
-	const auto chat = [](const std::string& fields) {
-		return chat_request(parse_body(R"({"messages": [{"role": "user", "content": "x"}], )" + fields + "}"), "fp16");
-	};
 	CHECK(chat(R"("n_predict": 7)").sampling.max_tokens == 7);
 	CHECK(chat(R"("n_probs": 3)").sampling.logprobs == 3);
 	CHECK(chat(R"("top_k": -1, "temperature": -1)").sampling.top_k == 0);

@@ -35,6 +35,20 @@ def responses(s):
     again = s.post(RESPONSES, {**body, "input": turn}).json()
     check("a conversation that goes on is not read again", again["usage"]["input_tokens_details"]["cached_tokens"] >
           r["usage"]["input_tokens"] - 2, again["usage"])
+    probs = {**body, "include": ["message.output_text.logprobs"], "top_logprobs": 2, "cache_prompt": False}
+    content = s.post(RESPONSES, probs).json()["output"][0]["content"][0]
+    want = chat(s, [{"role": "system", "content": "Be short."}, {"role": "user", "content": ASK}], logprobs=True,
+                top_logprobs=2, cache_prompt=False)["choices"][0]["logprobs"]["content"]
+
+    def shown(tokens):
+        return [(t["token"], round(t["logprob"], 3), [x["token"] for x in t["top_logprobs"]]) for t in tokens]
+    equal("log probabilities as in a chat", shown(content["logprobs"]), shown(want))
+    events = s.post(RESPONSES, {**probs, "stream": True}).named_events()
+    equal("in a stream", shown(sum((e["logprobs"] for e in events if e["type"] == "response.output_text.delta"), [])),
+          shown(want))
+    equal("at the end of the text", shown(next(e for e in events if e["type"] == "response.output_text.done")
+                                          ["logprobs"]), shown(want))
+    equal("none unless they are asked for", s.post(RESPONSES, body).json()["output"][0]["content"][0]["logprobs"], [])
     r = s.post(RESPONSES, {**body, "previous_response_id": "resp_1"})
     check("what needs kept responses", r.status == 400 and r.json()["error"]["param"] == "previous_response_id", r.body)
     r = s.post(RESPONSES, {**body, "input": "word " * 5000})

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """kvrun serve as clients and scripts of llama.cpp's server use it: its routes, options and forms, fields that nobody
 knows, answers that the client begins. Usage: test_serve_compat.py KVRUN."""
-import json, os
-from serving import MODEL, TINY, Server, check, equal, finish
+import json, os, subprocess, sys
+from serving import MODEL, ROOT, TINY, Server, check, equal, finish
 
 CHAT, COMPLETION, NATIVE = "/v1/chat/completions", "/v1/completions", "/completion"
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -165,6 +165,27 @@ def choices(s):
         check(said, r.status == 400 and said in r.error(), r.body)
 
 
+def live(s):
+    """How far a prompt is read, and how fast an answer is, while it is made"""
+    asked = {"stream": True, "return_progress": True, "timings_per_token": True, "n_predict": 4, **SURE}
+    words = "Once upon a time there was a small house. " * 20
+    for path, body in ((NATIVE, {"prompt": words}), (COMPLETION, {"prompt": words}),
+                       (CHAT, {"messages": [{"role": "user", "content": words}]})):
+        r = s.post(path, {**body, **asked})
+        events = [json.loads(e[6:]) for e in r.body.decode().split("\n\n") if e.startswith("data: {")]
+        seen = [e["prompt_progress"] for e in events if "prompt_progress" in e]
+        check(f"{path}: progress", len(seen) >= 2 and all(set(p) == {"total", "cache", "processed", "time_ms"}
+                                                          for p in seen), seen)
+        equal(f"{path}: from nothing to all", (seen[0]["processed"], seen[-1]["processed"], seen[0]["cache"]),
+              (0, seen[0]["total"], 0))
+        check(f"{path}: it grows", seen == sorted(seen, key=lambda p: (p["processed"], p["time_ms"])), seen)
+        counts = [e["timings"]["predicted_n"] for e in events if "timings" in e]
+        check(f"{path}: timings", len(counts) >= 4 and counts == sorted(counts) and counts[-1] == 4, counts)
+        equal(f"{path}: of its prompt", events[-1]["timings"]["prompt_n"], seen[0]["total"])
+    r = s.post(CHAT, {"messages": HELLO, "max_tokens": 2, "return_progress": True})
+    check("whole answers have none", r.status == 200 and "prompt_progress" not in r.json(), r.body)
+
+
 def tokens(s):
     whole = s.post("/tokenize", {"content": "a caf\u00e9"}).json()["tokens"]
     pieces = s.post("/tokenize", {"content": "a caf\u00e9", "with_pieces": True}).json()["tokens"]
@@ -183,6 +204,11 @@ def routes(s):
     equal("/props", (props["default_generation_settings"]["n_ctx"], props["total_slots"], props["model_path"],
                      props["modalities"]["vision"]), (512, 3, os.path.basename(MODEL), False))
     equal("the context", model["meta"]["n_ctx"], 512)
+    facts = json.loads(subprocess.run([sys.argv[1], "inspect", "--json", MODEL], capture_output=True, check=True).stdout)
+    equal("its size", {k: model["meta"][k] for k in ("n_params", "size", "n_vocab", "n_embd", "n_ctx_train")},
+          {"n_params": facts["parameters"], "size": sum(t["bytes"] for t in facts["tensors"]),
+           "n_vocab": facts["config"]["vocab"], "n_embd": facts["config"]["dim"],
+           "n_ctx_train": facts["config"]["context"]})
     slots = s.get("/slots").json()
     equal("/slots has free ones", [(x["id"], x["state"], x["is_processing"], x["n_ctx"]) for x in slots],
           [(i, "idle", False, 512) for i in range(3)])
@@ -223,9 +249,26 @@ def options():
         check("warnings", "-fa has no effect" in said and "--cache-reuse has no effect" in said, said)
 
 
+def adapters():
+    """Adapters have the scales that the server was started with"""
+    lora = os.path.join(ROOT, "tests", "golden", "lora", "llama.gguf")
+    with Server("--lora", f"{lora}:0.1,{lora}", "-c", "64", model=os.path.join(os.path.dirname(TINY), "llama.gguf")) as s:
+        own = [{"id": 0, "scale": 0.1}, {"id": 1, "scale": 1}]
+        equal("its adapters", s.get("/lora-adapters").json(),
+              [{"id": i, "path": "llama.gguf", "scale": own[i]["scale"]} for i in range(2)])
+        equal("their scales may be said", s.post("/lora-adapters", own).json(), {"success": True})
+        for scales, said in ((own[:1], "adapter 1 has the scale 1.0"), ([{"id": 2, "scale": 1}], "no adapter 2"),
+                             ([{"id": 0}], "no scale"), ({}, "not an array"), ([5], "not an object")):
+            r = s.post("/lora-adapters", scales)
+            check(f"not {scales}", r.status == 400 and said in r.error(), r.body)
+        for scales, status in ((own, 200), ([], 200), (own[1:], 400)):
+            r = s.post(NATIVE, {"prompt": "a", "n_predict": 1, "lora": scales})
+            equal(f"of a request: {scales}", r.status, status)
+
+
 def main():
     with Server("--chat-template", "chatml", "-c", "512", "-np", "3") as s:
-        for part in (unknown, begun, native, native_form, choices, tokens, routes):
+        for part in (unknown, begun, native, native_form, live, choices, tokens, routes):
             part(s)
             check(f"the server goes on after {part.__name__}", s.alive())
         equal("it ends", s.stop(), 0)
@@ -234,6 +277,7 @@ def main():
         left = "a keyword is not enforced: the JSON schema at #/uniqueItems: uniqueItems is not supported"
         check("and of a keyword", left in said, said)
     options()
+    adapters()
     finish()
 
 

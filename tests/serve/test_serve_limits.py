@@ -136,7 +136,7 @@ def bad_fields(s):
         ("session", 3),
         ("response_format", {"type": "json_schema", "json_schema": {}}), ("response_format", "json_object"),
         ("tools", {}), ("tools", [{}]), ("tool_choice", "required"),
-        ("chat_template_kwargs", "x"), ("cache_prompt", 1), ("functions", [{"name": "f"}]), ("grammar", "root ::= x"),
+        ("chat_template_kwargs", "x"), ("cache_prompt", 1), ("function_call", "f"), ("grammar", "root ::= x"),
         ("json_schema", {"not": {}}), ("json_schema", "{"), ("n_predict", "x"), ("parallel_tool_calls", "no"),
         ("modalities", ["audio"]),
         ("guided_json", {"type": "x"}), ("tool_choice", "any"),

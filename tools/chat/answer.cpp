@@ -19,13 +19,15 @@ class AnswerStream final : public ShownAnswer {
 		const char* none = std::getenv("NO_COLOR");
 		dims_ = terminal && !(none && *none);
 	}
-	// Returns the answer; rethrows the exception of a callback.
-	ChatMessage finish() {
+	// Returns the answer as far as it came. lost: why it could not be printed to its end, or null.
+	ChatMessage finish(std::exception_ptr& lost) {
 		bar_.clear();
-		rethrow();
-		show_rest();
-		dim(false);
-		if (written_ && !line_end_) write_stdout("\n");
+		try {
+			rethrow();
+			show_rest();
+			dim(false);
+			if (written_ && !line_end_) write_stdout("\n");
+		} catch (...) { lost = std::current_exception(); }
 		return std::move(message_);
 	}
 	bool started() const { return written_; }
@@ -177,39 +179,42 @@ std::string Chat::make_room(size_t prompt) {
 
 bool Chat::answer(const Conversation& before) {
 	const AnswerInterrupt interrupt(canceller_.get());
+	ChatMessage message;
+	kvrun_status status = KVRUN_OK;
+	std::exception_ptr lost;
 	try {
 		keep(); // a later crash loses the answer, but not the question
-		ChatMessage message;
-		kvrun_status status = KVRUN_OK;
 		for (;;) {
 			const std::vector<uint32_t> prompt = prompt_tokens(/*answer=*/true);
 			if (!too_long(prompt.size())) {
-				status = generate(prompt, message);
+				status = generate(prompt, message, lost);
 				if (!is_full(status)) break;
 			}
 			say(make_room(prompt.size()));
 		}
-		if (status == KVRUN_ECANCELLED && message.text.empty()) {
-			say("stopped; the question is taken back");
-			conversation_ = before;
-		} else {
-			conversation_.messages.push_back(std::move(message));
-		}
-		++conversation_.answers;
-		keep();
-		if (last_.reason == KVRUN_STOP_CONTEXT)
-			say("the answer ends here: " + full_line(session_info(session_.get()).n_tokens));
-		if (is_verbose()) say_lines(stats());
-		return status == KVRUN_OK;
 	} catch (...) {
 		conversation_ = before;
 		keep();
 		throw;
 	}
+	if (!message.text.empty() || status == KVRUN_OK) {
+		conversation_.messages.push_back(std::move(message));
+	} else if (!asked_to_end() && !lost) { // else the question stays, for /retry
+		say("stopped; the question is taken back");
+		conversation_ = before;
+	}
+	++conversation_.answers;
+	keep(); // if that fails, the answer is still here, and is written with the next one
+	if (lost) std::rethrow_exception(lost);
+	if (last_.reason == KVRUN_STOP_CONTEXT)
+		say("the answer ends here: " + full_line(session_info(session_.get()).n_tokens));
+	if (is_verbose()) say_lines(stats());
+	return status == KVRUN_OK;
 }
 
 // On KVRUN_OK and KVRUN_ECANCELLED, `out` is the answer so far. Other results: context or memory is exhausted.
-kvrun_status Chat::generate(const std::vector<uint32_t>& prompt, ChatMessage& out) {
+// lost: why the answer could not be printed, which cancels it; or null.
+kvrun_status Chat::generate(const std::vector<uint32_t>& prompt, ChatMessage& out, std::exception_ptr& lost) {
 	const uint32_t kept = keep_common(prompt);
 	const ChatPrompt chat = chat_prompt();
 	ReplyHandle reply;
@@ -238,10 +243,11 @@ kvrun_status Chat::generate(const std::vector<uint32_t>& prompt, ChatMessage& ou
 	kvrun_generate_result result = KVRUN_GENERATE_RESULT_INIT;
 	const kvrun_status status = kvrun_generate(session_.get(), prompt.data() + kept, prompt.size() - kept, &o, &result);
 	const std::string error = kvrun_last_error();
-	out = stream.finish();
+	out = stream.finish(lost);
 	last_ = result;
 	answer_tokens_ += result.answer_tokens;
 	decode_seconds_ += result.decode_seconds;
+	if (lost) return KVRUN_ECANCELLED;
 	if (status != KVRUN_OK && status != KVRUN_ECANCELLED && !is_full(status)) throw StatusError(status, error);
 	// the context filled up after the answer began: the text that was shown is kept
 	return is_full(status) && stream.started() ? KVRUN_OK : status;

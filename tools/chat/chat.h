@@ -12,7 +12,8 @@ class Chat {
 	Chat(const ChatArgs&, const ChatModel&, bool terminal);
 
 	// Each throws StatusError on failure and then leaves the conversation unchanged. An answer that was cancelled
-	// is kept as far as it was generated; the functions then return false.
+	// is kept as far as it was generated; the functions then return false. So is one that could not be printed or
+	// saved, which throws.
 	bool ask(std::string text);
 	bool retry(); // asks the last question again and replaces its answer
 	void undo();  // removes the last question and its answer
@@ -33,7 +34,7 @@ class Chat {
 
  private:
 	bool answer(const Conversation& before);
-	kvrun_status generate(const std::vector<uint32_t>& prompt, ChatMessage& out);
+	kvrun_status generate(const std::vector<uint32_t>& prompt, ChatMessage& out, std::exception_ptr& lost);
 	ChatPrompt chat_prompt() const { return model_.prompt(conversation_.messages_json(), args_.think); }
 	std::vector<uint32_t> prompt_tokens(bool answer) const;
 	uint32_t keep_common(const std::vector<uint32_t>& prompt);

@@ -28,8 +28,9 @@ bool is_interactive();
 
 // Sets handlers. Ctrl-C ends the answer under way, see AnswerInterrupt; while a line is edited, gives Got::Interrupt;
 // at any other time, or twice during an answer, ends the program with 130. SIGTERM and SIGHUP leave the terminal as it
-// was.
+// was; during an answer they cancel it, and asked_to_end() becomes true.
 void install_interrupt();
+bool asked_to_end(); // the program must write its files and call sys::end_as_asked()
 // While one lives, the first Ctrl-C cancels calls that use the canceller, and the second ends the program.
 class AnswerInterrupt {
  public:

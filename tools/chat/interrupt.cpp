@@ -13,7 +13,7 @@ namespace {
 static_assert(std::atomic<kvrun_canceller*>::is_always_lock_free); // so that a signal handler may use them
 std::atomic<kvrun_canceller*> answer = nullptr;                    // canceller of the answer under way
 std::atomic<bool> cancelled = false;                               // that answer was cancelled
-std::atomic<bool> editing = false, interrupted = false;
+std::atomic<bool> editing = false, interrupted = false, ending = false;
 bool terminal_known = false;
 
 void on_chat_interrupt() {
@@ -28,8 +28,14 @@ void on_chat_interrupt() {
 	std::_Exit(kInterrupted);
 }
 
-void on_chat_end() {
+// An answer is cancelled, so that the chat can be written to its files before the program ends.
+bool on_chat_end() {
 	if (editing && terminal_known) sys::restore_terminal_state();
+	kvrun_canceller* c = answer;
+	if (!c) return true;
+	ending = true;
+	kvrun_cancel(c);
+	return false;
 }
 
 } // namespace
@@ -53,5 +59,7 @@ EditingInterrupt::EditingInterrupt() {
 }
 EditingInterrupt::~EditingInterrupt() { editing = false; }
 bool EditingInterrupt::happened() { return interrupted; }
+
+bool asked_to_end() { return ending; }
 
 } // namespace kvrun

@@ -3,6 +3,7 @@
 #include "tools/api_model.h"
 #include "tools/output.h"
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 namespace kvrun {
 namespace {
@@ -17,6 +18,7 @@ ChatModel::ChatModel(const ChatArgs& a) : path_(a.model), gbnf_(a.form.gbnf()), 
 	if (engine_info(engine()).encodes) created<SessionHandle>(kvrun_session_open, engine(), nullptr); // says why not
 	new_grammar(nullptr); // reports a bad grammar before the first question
 	choose_template(prompt_, engine(), a.chat_template);
+	prompt_.variables = a.template_variables;
 	const kvrun_status known = chat_features(engine(), prompt_, features_);
 	if (known == KVRUN_ENOTFOUND) fail_status(known, "{} (--chat-template NAME|FILE)", kvrun_last_error());
 	check_call(known);
@@ -28,7 +30,11 @@ ChatModel::ChatModel(const ChatArgs& a) : path_(a.model), gbnf_(a.form.gbnf()), 
 ChatPrompt ChatModel::prompt(std::string messages_json, std::optional<bool> think) const {
 	ChatPrompt p = prompt_;
 	p.messages = std::move(messages_json);
-	if (think) p.variables = *think ? R"({"enable_thinking": true})" : R"({"enable_thinking": false})";
+	if (!think) return p;
+	nlohmann::ordered_json all = nlohmann::ordered_json::object();
+	if (!p.variables.empty()) all = nlohmann::ordered_json::parse(p.variables);
+	all["enable_thinking"] = *think;
+	p.variables = all.dump();
 	return p;
 }
 

@@ -15,7 +15,8 @@ namespace kvrun {
 struct ChatArgs : ModelArgs, SamplingArgs { // options of the command; /set changes the sampling ones
 	std::string kv;                         // policy; empty for that of a saved chat, or fp16
 	std::string chat_template, system, name;
-	std::string prompt, file; // at most one: the first message, or a file that holds it
+	std::string template_variables; // JSON
+	std::string prompt, file;       // at most one: the first message, or a file that holds it
 	bool no_escape = false, single = false;
 	std::vector<std::string> images; // files, for the first message
 	bool no_think = false, no_history = false;
@@ -55,7 +56,7 @@ class ChatModel {
 
 	std::string path_, gbnf_, schema_;
 	EngineHandle engine_;
-	ChatPrompt prompt_; // the template
+	ChatPrompt prompt_; // the template and its variables
 	kvrun_chat_features features_ = KVRUN_CHAT_FEATURES_INIT;
 };
 

@@ -19,12 +19,12 @@ constexpr double kLeastError = 1e-12;
 } // namespace
 
 CapturedPrompt::CapturedPrompt(Engine& e, const SessionOptions& session, std::span<const uint32_t> tokens,
-                               uint32_t scored)
-    : e_(e), options_(session), behind_(tokens.end() - scored, tokens.end()) {
+                               uint32_t scored, std::function<bool()> goes_on)
+    : e_(e), goes_on_(std::move(goes_on)), options_(session), behind_(tokens.end() - scored, tokens.end()) {
 	KV_ASSERT(scored >= kQueries && tokens.size() > scored);
 	options_.kv = parse_policy("fp16");
 	prompt_ = std::make_unique<Session>(e, options_);
-	prompt_->prefill(tokens.first(tokens.size() - scored));
+	read(*prompt_, tokens.first(tokens.size() - scored));
 	all_ = prompt_->fork();
 	log_prob_.resize(size_t(scored) * e.config().vocab);
 	go_on(
@@ -37,6 +37,13 @@ CapturedPrompt::CapturedPrompt(Engine& e, const SessionOptions& session, std::sp
 }
 
 CapturedPrompt::~CapturedPrompt() = default;
+
+void CapturedPrompt::read(Session& s, std::span<const uint32_t> tokens, PrefillHooks hooks) const {
+	bool stopped = false;
+	if (goes_on_) hooks.progress = [&](const Prefill&) { return !(stopped = !goes_on_()); };
+	s.prefill(tokens, hooks);
+	if (stopped) throw Stopped();
+}
 
 void CapturedPrompt::go_on(Session& s, const std::function<void(uint32_t, std::span<const float>)>& row,
                            std::vector<LayerQueries>* queries) {
@@ -58,7 +65,7 @@ void CapturedPrompt::go_on(Session& s, const std::function<void(uint32_t, std::s
 				to.q.insert(to.q.end(), r.q.begin(), r.q.end());
 				to.rope.insert(to.rope.end(), r.rope.begin(), r.rope.end());
 			};
-		s.prefill(std::span(behind_).subspan(at, std::min<size_t>(kQueries, behind_.size() - at)), hooks);
+		read(s, std::span(behind_).subspan(at, std::min<size_t>(kQueries, behind_.size() - at)), hooks);
 	}
 }
 
@@ -195,17 +202,18 @@ std::vector<Budget> budgets_of(const Tuning& t, const KvShape& shape, std::span<
 
 } // namespace
 
-Screened screen_formats(Engine& e, const SessionOptions& session, std::span<const std::vector<uint32_t>> chunks,
-                        const ScreenOptions& opt, const EvalHooks& hooks) {
+static Screened screen_all(Engine& e, const SessionOptions& session, std::span<const std::vector<uint32_t>> chunks,
+                           const ScreenOptions& opt, const EvalHooks& hooks) {
 	const KvShape shape = e.kv_shape();
 	Screen screen(shape);
 	const uint32_t n = uint32_t(chunks.size()), per_chunk = screen.steps();
 	const double all = double(n) * (per_chunk + double(opt.budgets.size()));
 	double done = 0;
 	const std::function<bool()> step = [&] { return !hooks.progress || hooks.progress(++done / all); };
+	const std::function<bool()> goes_on = [&] { return !hooks.progress || hooks.progress(done / all); };
 	std::vector<std::unique_ptr<CapturedPrompt>> prompts;
 	for (const std::vector<uint32_t>& chunk : chunks) {
-		prompts.push_back(std::make_unique<CapturedPrompt>(e, session, chunk, opt.scored));
+		prompts.push_back(std::make_unique<CapturedPrompt>(e, session, chunk, opt.scored, goes_on));
 		if (!screen.add(*prompts.back(), step)) return {};
 	}
 	Screened out;
@@ -230,6 +238,13 @@ Screened screen_formats(Engine& e, const SessionOptions& session, std::span<cons
 			for (double& x : *cost) x *= ratio;
 	for (Budget& b : out.budgets) b.expected *= ratio;
 	return out;
+}
+
+Screened screen_formats(Engine& e, const SessionOptions& session, std::span<const std::vector<uint32_t>> chunks,
+                        const ScreenOptions& opt, const EvalHooks& hooks) {
+	try {
+		return screen_all(e, session, chunks, opt, hooks);
+	} catch (const CapturedPrompt::Stopped&) { return {}; }
 }
 
 } // namespace kvrun

@@ -5,6 +5,7 @@
 #include "engine/run/session.h"
 #include "engine/run/store_as.h"
 #include "tools/eval/evaluate.h"
+#include <functional>
 #include <memory>
 
 namespace kvrun {
@@ -12,8 +13,10 @@ namespace kvrun {
 // One chunk of text: a prompt, which the model reads once under an f16 cache, and the tokens after it.
 class CapturedPrompt {
  public:
-	// session: options of every sequence, except the policy. The last `scored` tokens follow the prompt.
-	CapturedPrompt(Engine&, const SessionOptions& session, std::span<const uint32_t> tokens, uint32_t scored);
+	// session: options of every sequence, except the policy. The last `scored` tokens follow the prompt. goes_on: asked
+	// after every piece of a prompt; where it returns false, this and the functions below throw Stopped.
+	CapturedPrompt(Engine&, const SessionOptions& session, std::span<const uint32_t> tokens, uint32_t scored,
+	               std::function<bool()> goes_on = {});
 	~CapturedPrompt();
 
 	// Error of attention's output for the first kQueries tokens after the prompt, which the policy has packed: squared
@@ -24,14 +27,17 @@ class CapturedPrompt {
 	// the model in pieces of kQueries tokens; attention inside a piece is exact.
 	double kld(const KvPolicy&);
 	static constexpr uint32_t kQueries = 64;
+	struct Stopped {};
 
  private:
+	void read(Session&, std::span<const uint32_t> tokens, PrefillHooks = {}) const;
 	std::unique_ptr<Session> stored(const KvPolicy&);
 	// Logits of all tokens after the prompt; queries of the first kQueries if requested.
 	void go_on(Session&, const std::function<void(uint32_t row, std::span<const float> log_prob)>&,
 	           std::vector<LayerQueries>* queries = nullptr);
 
 	Engine& e_;
+	const std::function<bool()> goes_on_;
 	SessionOptions options_;
 	std::vector<uint32_t> behind_;
 	std::unique_ptr<Session> prompt_, all_; // f16: the prompt alone; all tokens

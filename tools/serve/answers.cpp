@@ -1,7 +1,9 @@
 // Answers in the form of OpenAI's API, whole or as a stream of events.
 #include "tools/serve/answers.h"
+#include "tools/serve/old_functions.h"
 #include "tools/text.h"
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 namespace kvrun::serve {
@@ -31,6 +33,31 @@ Json timings_json(const Ended& e) {
 	return j;
 }
 
+void Pace::start(uint32_t prompt, uint32_t cached) {
+	prompt_ = prompt, cached_ = std::min(cached, prompt);
+	began_ = first_ = Clock::now();
+	told_.reset();
+}
+
+void Pace::token() {
+	if (++tokens_ == 1) first_ = Clock::now();
+}
+
+Json Pace::timings() const {
+	const auto seconds = [](Clock::duration d) { return std::chrono::duration<double>(d).count(); };
+	Ended e;
+	e.reused = cached_, e.result.prompt_tokens = prompt_ - cached_, e.result.answer_tokens = tokens_;
+	e.result.prefill_seconds = seconds(first_ - began_), e.result.decode_seconds = seconds(Clock::now() - first_);
+	return timings_json(e);
+}
+
+Json Pace::progress(double done) {
+	const uint32_t read = cached_ + uint32_t(std::lround((prompt_ - cached_) * std::clamp(done, 0., 1.)));
+	if (std::exchange(told_, read) == read) return {};
+	const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - began_).count();
+	return {{"total", prompt_}, {"cache", cached_}, {"processed", read}, {"time_ms", ms}};
+}
+
 Json kv_json(const Ended& e) {
 	Json j = kv_json(e.policy, e.kv);
 	if (e.session.empty()) return j;
@@ -53,24 +80,23 @@ std::string answer_note(const Ended& e) {
 
 Choices::Choices(std::shared_ptr<Responder> out, const GenerationRequest& r, const std::string& model,
                  const ObjectNames& names, size_t prompts)
-    : out_(std::move(out), r.ping_s), stream_(r.stream), include_usage_(r.include_usage), model_(model),
-      id_(new_id(names.id_prefix)), names_(names), created_(unix_time()), choices_(r.n * prompts),
-      left_(choices_.size()), prompts_(prompts) {}
+    : out_(std::move(out), r.ping_s), stream_(r.stream), include_usage_(r.include_usage), progress_(r.progress),
+      live_timings_(r.live_timings), model_(model), id_(new_id(names.id_prefix)), names_(names), created_(unix_time()),
+      choices_(r.n * prompts), left_(choices_.size()), prompts_(prompts) {}
 
 Json Choices::head(bool chunk) const {
 	return {{"id", id_}, {"object", chunk ? names_.chunk : names_.whole}, {"created", created_}, {"model", model_}};
 }
 
-void Choices::send(const Json& choices, const Json& usage, const Json& kv, const Json& timings) {
+void Choices::send(const Json& choices, const Json& usage, const Json& more) {
 	Json j = head(/*chunk=*/true);
 	j["choices"] = choices;
 	if (include_usage_) j["usage"] = usage;
-	if (!kv.is_null()) j["kv"] = kv;
-	if (!timings.is_null()) j["timings"] = timings;
+	j.update(more);
 	out_.data(j);
 }
-void Choices::event(const Json& choice) {
-	if (!failed_) send(Json::array({choice}), nullptr, nullptr);
+void Choices::event(const Json& choice, const Json& more) {
+	if (!failed_) send(Json::array({choice}), nullptr, more);
 }
 
 void Choices::begin() {
@@ -88,21 +114,24 @@ uint32_t Choices::cached_tokens() const {
 
 // A prompt is counted once, however many choices answer it.
 Json Choices::usage_json() const {
-	return {{"prompt_tokens", prompt_tokens()},
-	        {"completion_tokens", answer_tokens_},
-	        {"total_tokens", prompt_tokens() + answer_tokens_},
-	        {"prompt_tokens_details", {{"cached_tokens", cached_tokens()}}}};
+	Json j{{"prompt_tokens", prompt_tokens()},
+	       {"completion_tokens", answer_tokens_},
+	       {"total_tokens", prompt_tokens() + answer_tokens_},
+	       {"prompt_tokens_details", {{"cached_tokens", cached_tokens()}}}};
+	if (reasoning_tokens_) j["completion_tokens_details"] = {{"reasoning_tokens", reasoning_tokens_}};
+	return j;
 }
 
-void Choices::end(size_t index, const Json& choice, const Ended& e) {
+void Choices::end(size_t index, const Json& choice, const Ended& e, size_t reasoning) {
 	if (failed_) return;
 	Prompt& prompt = prompts_[index / (choices_.size() / prompts_.size())];
 	prompt.tokens = e.reused + e.result.prompt_tokens;
 	prompt.cached = std::min(prompt.cached, e.reused);
 	answer_tokens_ += e.result.answer_tokens;
+	reasoning_tokens_ += uint32_t(std::min<size_t>(reasoning, e.result.answer_tokens)); // counted as a text of its own
 	--left_;
 	const Json timings = timings_json(e);
-	if (stream_) send(Json::array({choice}), nullptr, kv_json(e), timings);
+	if (stream_) send(Json::array({choice}), nullptr, {{"kv", kv_json(e)}, {"timings", timings}});
 	choices_[index] = choice;
 	if (choices_.size() > 1) {
 		choices_[index]["kv"] = kv_json(e);
@@ -112,7 +141,7 @@ void Choices::end(size_t index, const Json& choice, const Ended& e) {
 	out_.out().note(answer_note(e.policy, prompt_tokens(), cached_tokens(), answer_tokens_) +
 	                (choices_.size() > 1 ? " n=" + std::to_string(choices_.size()) : ""));
 	if (stream_) {
-		if (include_usage_) send(Json::array(), usage_json(), nullptr);
+		if (include_usage_) send(Json::array(), usage_json());
 		out_.done();
 		return out_.end();
 	}
@@ -137,6 +166,22 @@ void Answer::begin() {
 	begun_ = true;
 	all_->begin();
 	start_stream();
+	if (all_->shows_progress() && pace_.reads()) show_progress(0);
+}
+
+void Answer::reading(double done, double left) {
+	if (all_->shows_progress())
+		show_progress(done);
+	else
+		all_->reading(done, left);
+}
+
+void Answer::show_progress(double done) {
+	if (const Json p = pace_.progress(done); !p.is_null()) all_->event(no_news(), {{"prompt_progress", p}});
+}
+
+void Answer::event(const Json& choice) {
+	all_->event(choice, all_->live_timings() && pace_.answers() ? Json{{"timings", pace_.timings()}} : Json::object());
 }
 
 void Answer::token(Json t) {
@@ -154,13 +199,19 @@ const char* Answer::finish_reason() const { return was_cut(reason_) ? "length" :
 void Answer::end(const Ended& e) {
 	reason_ = e.result.reason;
 	show_rest();
-	all_->end(index_, stream_ ? last_choice() : whole_choice(), e);
+	all_->end(index_, stream_ ? last_choice() : whole_choice(), e, reasoning_tokens());
 }
 
 // ---- chat
 
 void ChatAnswer::start_stream() {
 	event({{"index", index_}, {"delta", {{"role", "assistant"}, {"content", ""}}}, {"finish_reason", nullptr}});
+}
+
+void ChatAnswer::show(std::string_view text) {
+	if (!raw_) return take(reply_.push(text));
+	const std::string own(text);
+	take({sizeof(kvrun_reply_part), own.c_str(), "", "[]", "[]", 0});
 }
 
 void ChatAnswer::take(const kvrun_reply_part& part) {
@@ -170,13 +221,17 @@ void ChatAnswer::take(const kvrun_reply_part& part) {
 		       {"logprobs", take_logprobs()},
 		       {"finish_reason", nullptr}});
 	};
-	if (!stream_) content_ += part.content, reasoning_ += part.reasoning;
+	reasoning_ += part.reasoning;
+	if (!stream_) content_ += part.content;
 	if (stream_ && *part.reasoning) delta("reasoning_content", part.reasoning);
 	if (stream_ && *part.content) delta("content", part.content);
 	if (stream_)
 		for (Json call : Json::parse(part.call_deltas)) {
 			if (call.contains("id")) call["id"] = ids_.of(call["index"], call["id"]);
-			delta("tool_calls", Json::array({std::move(call)}));
+			if (!old_functions_)
+				delta("tool_calls", Json::array({std::move(call)}));
+			else if (call["index"] == 0)
+				delta("function_call", std::move(call["function"]));
 		}
 	for (Json call : Json::parse(part.calls)) {
 		call["id"] = ids_.of(calls_.size(), call["id"]);
@@ -187,7 +242,8 @@ void ChatAnswer::take(const kvrun_reply_part& part) {
 // If the token limit cut off a tool call, its arguments must not be used: the reason is then not "tool_calls".
 const char* ChatAnswer::finish_reason() const {
 	const char* reason = Answer::finish_reason();
-	return calls_.empty() || reason == std::string_view("length") ? reason : "tool_calls";
+	if (calls_.empty() || reason == std::string_view("length")) return reason;
+	return old_functions_ ? "function_call" : "tool_calls";
 }
 
 Json ChatAnswer::logprobs_json(const Json& tokens) { return {{"content", tokens}, {"refusal", nullptr}}; }
@@ -200,8 +256,10 @@ static Json message_json(const std::string& content, const std::string& reasonin
 }
 
 Json ChatAnswer::whole_choice() {
+	Json message = message_json(content_, reasoning_, calls_);
+	if (old_functions_) message = with_function_call(std::move(message));
 	return {{"index", index_},
-	        {"message", message_json(content_, reasoning_, calls_)},
+	        {"message", std::move(message)},
 	        {"logprobs", take_logprobs()},
 	        {"finish_reason", finish_reason()}};
 }
@@ -225,6 +283,8 @@ Json ChatAnswer::last_choice() {
 	        {"logprobs", take_logprobs()},
 	        {"finish_reason", finish_reason()}};
 }
+
+Json ChatAnswer::no_news() const { return {{"index", index_}, {"delta", Json::object()}, {"finish_reason", nullptr}}; }
 
 // ---- completions
 
@@ -273,5 +333,9 @@ Json CompletionAnswer::whole_choice() {
 }
 
 Json CompletionAnswer::last_choice() { return whole_choice(); }
+
+Json CompletionAnswer::no_news() const {
+	return {{"text", ""}, {"index", index_}, {"logprobs", nullptr}, {"finish_reason", nullptr}};
+}
 
 } // namespace kvrun::serve

@@ -336,7 +336,11 @@ bool Generator::start(Job& job) {
 				group[i]->job = std::move(i ? forks[i - 1] : job);
 				active_.push_back(std::move(group[i]));
 			}
-			for (size_t i = active_.size() - group.size(); i < active_.size(); ++i) active_[i]->job.listener->begin();
+			for (size_t i = active_.size() - group.size(); i < active_.size(); ++i) {
+				Listener& to = *active_[i]->job.listener;
+				to.start(uint32_t(active_[i]->job.prompt.size()), active_[i]->reused);
+				to.begin();
+			}
 			return true;
 		}
 		take_back();

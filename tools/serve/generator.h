@@ -29,12 +29,13 @@ struct Ended { // result of an answer
 	std::string session, not_kept; // name of the conversation, or empty; why it could not be saved, or empty
 };
 
-// Called by the generation thread as an answer proceeds: begin(), any number of piece(), and end() or fail().
+// Called by the generation thread as an answer proceeds: start(), begin(), any number of piece(), and end() or fail().
 class Listener {
  public:
 	virtual ~Listener() = default;
 	virtual bool gone() const = 0; // the client has disconnected: the answer is cancelled within a step
-	virtual void begin() = 0;      // the prompt is accepted; called again if lack of memory restarts the answer
+	virtual void start(uint32_t /*prompt*/, uint32_t /*cached*/) {} // tokens of the prompt, and those that are not read
+	virtual void begin() = 0; // the prompt is accepted; called again if lack of memory restarts the answer
 	// Progress of the prompt: the share that was read, and the estimated seconds left.
 	virtual void reading(double /*done*/, double /*seconds_left*/) {}
 	virtual void chosen(uint32_t /*token*/) {} // called before its piece

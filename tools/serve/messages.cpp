@@ -220,6 +220,7 @@ MessagesRequest messages_request(Json body, const Defaults& d, bool counting) {
 	                                  "n",
 	                                  "functions",
 	                                  "function_call",
+	                                  "reasoning_format",
 	                                  "parallel_tool_calls",
 	                                  "logprobs",
 	                                  "top_logprobs",

@@ -8,6 +8,7 @@ class Mute final : public Listener {
  public:
 	explicit Mute(std::shared_ptr<Listener> to) : to_(std::move(to)) {}
 	bool gone() const override { return to_->gone(); }
+	void start(uint32_t prompt, uint32_t cached) override { to_->start(prompt, cached); }
 	void begin() override { to_->begin(); }
 	void reading(double done, double left) override { to_->reading(done, left); }
 	void piece(std::string_view) override {}

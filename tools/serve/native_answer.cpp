@@ -34,12 +34,14 @@ Json only_fields(const Json& all, const std::vector<std::string>& fields) {
 
 NativeAnswer::NativeAnswer(std::shared_ptr<NativeAnswers> all, size_t index, const GenerationRequest& r, const Model& m,
                            const std::vector<uint32_t>& prompt, bool echo)
-    : all_(std::move(all)), index_(index), stream_(r.stream), stops_(r.sampling.stops), form_(r.native), model_(m.id()),
+    : all_(std::move(all)), index_(index), stream_(r.stream), progress_(r.stream && r.progress),
+      live_timings_(r.live_timings), stops_(r.sampling.stops), form_(r.native), model_(m.id()),
       prompt_(m.text(prompt, KVRUN_TOKENS_SPECIAL)), n_prompt_(prompt.size()), settings_(settings_of(r, index)),
       text_(echo ? m.text(prompt, 0) : "") {}
 
 void NativeAnswer::chosen(uint32_t token) {
 	++n_tokens_;
+	pace_.token();
 	if (form_.tokens) ids_.push_back(token);
 }
 
@@ -47,6 +49,32 @@ void NativeAnswer::begin() {
 	if (!stream_ || std::exchange(begun_, true)) return;
 	all_->out.begin();
 	if (!text_.empty()) piece(std::exchange(text_, {}));
+	if (progress_ && pace_.reads()) show_progress(0);
+}
+
+void NativeAnswer::reading(double done, double left) {
+	if (progress_)
+		show_progress(done);
+	else
+		all_->out.reading(done, left);
+}
+
+void NativeAnswer::show_progress(double done) {
+	Json p = pace_.progress(done);
+	if (p.is_null() || all_->failed) return;
+	Json j = part("");
+	j["prompt_progress"] = std::move(p);
+	all_->out.data(j);
+}
+
+Json NativeAnswer::part(std::string_view text) {
+	return {{"index", index_},
+	        {"content", std::string(text)},
+	        {"tokens", ids()},
+	        {"stop", false},
+	        {"id_slot", kNoSlot},
+	        {"tokens_predicted", n_tokens_},
+	        {"tokens_evaluated", n_prompt_}};
 }
 
 void NativeAnswer::token(Json t) {
@@ -60,14 +88,9 @@ void NativeAnswer::piece(std::string_view text) {
 		text_ += text;
 		return;
 	}
-	Json j{{"index", index_},
-	       {"content", std::string(text)},
-	       {"tokens", ids()},
-	       {"stop", false},
-	       {"id_slot", kNoSlot},
-	       {"tokens_predicted", n_tokens_},
-	       {"tokens_evaluated", n_prompt_}};
+	Json j = part(text);
 	if (Json p = std::exchange(tokens_, Json()); !p.is_null()) j["completion_probabilities"] = std::move(p);
+	if (live_timings_ && pace_.answers()) j["timings"] = pace_.timings();
 	if (!all_->failed) all_->out.data(j);
 }
 

@@ -20,8 +20,9 @@ class NativeAnswer final : public Listener {
 	NativeAnswer(std::shared_ptr<NativeAnswers>, size_t index, const GenerationRequest&, const Model&,
 	             const std::vector<uint32_t>& prompt, bool echo);
 	bool gone() const override { return all_->failed || all_->out.out().gone(); }
+	void start(uint32_t prompt, uint32_t cached) override { pace_.start(prompt, cached); }
 	void begin() override;
-	void reading(double done, double left) override { all_->out.reading(done, left); }
+	void reading(double done, double left) override;
 	void chosen(uint32_t token) override;
 	void token(Json) override;
 	void piece(std::string_view text) override;
@@ -30,10 +31,12 @@ class NativeAnswer final : public Listener {
 
  private:
 	Json ids() { return std::exchange(ids_, Json::array()); }
+	Json part(std::string_view text); // of the answer, as an event
+	void show_progress(double done);
 
 	const std::shared_ptr<NativeAnswers> all_;
 	const size_t index_;
-	const bool stream_;
+	const bool stream_, progress_, live_timings_;
 	const std::vector<std::string> stops_;
 	const NativeForm form_;
 	const std::string model_, prompt_;
@@ -43,6 +46,7 @@ class NativeAnswer final : public Listener {
 	Json tokens_;              // of which the client has no log probabilities yet; null: none
 	Json ids_ = Json::array(); // of tokens that the client does not have yet
 	uint32_t n_tokens_ = 0;
+	Pace pace_;
 	bool begun_ = false, has_line_ = false; // the stream has begun; the answer has a line break
 };
 

@@ -1,6 +1,7 @@
 // Parses and validates request bodies.
 #include "tools/serve/requests.h"
 #include "tools/serve/images.h"
+#include "tools/serve/old_functions.h"
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -17,11 +18,11 @@ constexpr uint32_t kCompletionTokens = 16; // default max_tokens of a completion
 // that has no effect.
 constexpr std::pair<const char*, const char*> kPlain[] = {
     {"audio", "null"},
-    {"function_call", "\"auto\""},
     {"guided_regex", "\"\""},
     {"include_stop_str_in_output", "false"},
     {"min_tokens", "0"},
     {"modalities", "[\"text\"]"},
+    {"post_sampling_probs", "false"},
     {"use_beam_search", "false"},
 };
 
@@ -225,6 +226,28 @@ void read_sampling(const Fields& f, Sampling& s, const Rules& rules) {
 
 } // namespace
 
+void check_adapters(const Json& scales, const Defaults& d) {
+	std::vector<double> wanted(d.adapters.size());
+	if (!scales.is_array()) throw ApiError(400, "the scales of adapters are not an array", "lora");
+	for (const Json& one : scales) {
+		if (!one.is_object()) throw ApiError(400, "an adapter is not an object with an id and a scale", "lora");
+		const Fields f(one, "lora.");
+		const std::optional<int64_t> id = f.integer("id", 0, INT64_MAX);
+		const std::optional<double> scale = f.number("scale", -1e6, 1e6);
+		if (!id || !scale) throw ApiError(400, "an adapter has no id or no scale", "lora");
+		if (size_t(*id) >= wanted.size())
+			throw ApiError(400, "there is no adapter " + std::to_string(*id) + "; GET /lora-adapters lists them",
+			               "lora");
+		wanted[size_t(*id)] = *scale;
+	}
+	for (size_t i = 0; i < wanted.size(); ++i)
+		if (wanted[i] != d.adapters[i].scale)
+			throw ApiError(400,
+			               "adapter " + std::to_string(i) + " has the scale " + dump(d.adapters[i].scale) +
+			                   " while the server runs; start it with --lora FILE:SCALE for another",
+			               "lora", "unsupported_parameter");
+}
+
 NativeForm native_form(const Fields& f) {
 	return {f.flag("return_tokens", false), short_texts(f, "response_fields", kMaxFields)};
 }
@@ -253,10 +276,12 @@ GenerationRequest common_fields(const Fields& f, const Defaults& d) {
 	s.seed = seed && !any ? uint64_t(*seed) : !any && d.seed ? *d.seed : std::random_device()();
 	s.indent = uint32_t(f.integer("n_indent", 0, UINT32_MAX).value_or(0));
 	s.most_ms = double(f.integer("t_max_predict_ms", -1, INT64_MAX).value_or(0));
+	if (const Json* scales = f.find("lora"); scales && !scales->empty()) check_adapters(*scales, d);
 	read_bias(f, r);
 	if (const Json* stop = f.find("stop"); stop && *stop != Json("")) s.stops = short_texts(f, "stop", kMaxStops);
 	r.stream = f.flag("stream", false);
 	r.reuse = f.flag("cache_prompt", true);
+	r.progress = f.flag("return_progress", false), r.live_timings = f.flag("timings_per_token", false);
 	if (const Json* o = f.find("stream_options")) {
 		if (!o->is_object()) throw ApiError(400, "stream_options is not an object", "stream_options");
 		const Fields options(*o, "stream_options.");
@@ -303,6 +328,20 @@ void read_end(const Fields& f, const Json& messages, ChatPrompt& p) {
 	p.no_answer = !goes_on && !turn;
 }
 
+// By llama.cpp's names. With tools the text is parsed in any case.
+bool read_reasoning_format(const Fields& f, const ChatRequest& r, const Defaults& d) {
+	const std::optional<std::string> format = f.text("reasoning_format");
+	if (!format || *format == "auto") return r.prompt.tools.empty() && d.raw_reasoning;
+	if (*format == "deepseek") return false;
+	if (*format != "none")
+		throw ApiError(400, "reasoning_format is " + shown(*format) + ", expected none, deepseek or auto",
+		               "reasoning_format");
+	if (!r.prompt.tools.empty())
+		throw ApiError(400, "reasoning_format is none, which is not supported with tools; leave it out",
+		               "reasoning_format", "unsupported_parameter");
+	return true;
+}
+
 void read_chat_logprobs(const Fields& f, Sampling& s) {
 	const std::optional<int64_t> top = f.integer("top_logprobs", 0, kMostLogprobs);
 	const std::optional<int64_t> other = f.integer("n_probs", 0, UINT32_MAX); // llama.cpp's name
@@ -314,20 +353,33 @@ void read_chat_logprobs(const Fields& f, Sampling& s) {
 
 } // namespace
 
-ChatRequest chat_request(const Json& j, const Defaults& d) {
+static ChatRequest read_chat(const Json& j, const Defaults& d) {
 	const Fields f(j);
 	ChatRequest r{common_fields(f, d), {}};
 	const Json messages = read_messages(f);
 	r.form = read_answer_form(f, /*chat=*/true, d);
 	r.prompt.tools = read_tools(f, r.form, d);
 	r.prompt.variables = template_variables(f, d);
+	r.raw_reasoning = read_reasoning_format(f, r, d);
 	read_end(f, messages, r.prompt);
 	r.prompt.messages = dump(messages);
 	read_max_tokens(f, {"max_completion_tokens", "max_tokens", "n_predict"}, d.sampling.max_tokens, r);
 	read_chat_logprobs(f, r.sampling);
-	refuse_unless_plain(f, "functions", Json::array());
 	f.check_unknown(harmless_fields(), d);
 	return r;
+}
+
+ChatRequest chat_request(const Json& j, const Defaults& d) {
+	try {
+		const std::optional<Json> other = with_tools(j);
+		if (!other) return read_chat(j, d);
+		ChatRequest r = read_chat(*other, d);
+		r.old_functions = j.contains("functions");
+		return r;
+	} catch (const ApiError& e) {
+		if (!j.contains("functions") && !j.contains("function_call")) throw;
+		throw of_functions(e);
+	}
 }
 
 static void read_completion_logprobs(const Fields& f, Sampling& s) {

@@ -20,6 +20,8 @@ struct Defaults : Rules {
 	Sampling sampling;
 	std::optional<uint64_t> seed;
 	Json template_variables = Json::object();
+	bool raw_reasoning = false;         // of chats
+	std::vector<AdapterFacts> adapters; // of the model, numbered from 0
 };
 
 // What the answers of llama.cpp's own routes hold beside the text.
@@ -36,6 +38,7 @@ struct GenerationRequest {
 	AnswerForm form;
 	uint32_t n = 1; // choices for each prompt; choice i uses seed + i
 	bool stream = false, include_usage = false;
+	bool progress = false, live_timings = false; // a stream says how far the prompt is read, and its speed so far
 	double ping_s = 10; // seconds between progress comments in a stream while its prompt is read
 	bool reuse = true;  // the beginning of the prompt may be reused from an earlier session
 	bool mute = false;  // no tokens are wanted: the prompt is read, and one token that is not shown is generated
@@ -44,6 +47,8 @@ struct GenerationRequest {
 };
 struct ChatRequest : GenerationRequest {
 	ChatPrompt prompt;
+	bool old_functions = false; // calls are function_call, and only the first one is passed on
+	bool raw_reasoning = false; // the answer's text is all that the model writes, reasoning and its markers too
 };
 using PromptPiece = std::variant<std::string, std::vector<uint32_t>>;
 using TextPrompt = std::vector<PromptPiece>; // in order; not empty
@@ -56,6 +61,8 @@ struct CompletionRequest : GenerationRequest {
 GenerationRequest common_fields(const Fields&, const Defaults&); // of all of these requests
 // The limit of an answer's tokens, the first of these fields that is given; else `otherwise`. 0 mutes the answer.
 void read_max_tokens(const Fields&, std::initializer_list<const char*> names, uint32_t otherwise, GenerationRequest&);
+// Scales of adapters, [{"id", "scale"}], those that are left out 0: they must be the server's. Throws ApiError 400.
+void check_adapters(const Json& scales, const Defaults&);
 NativeForm native_form(const Fields&);
 Json sampling_json(const Sampling&); // by the fields of requests
 ChatRequest chat_request(const Json& body, const Defaults&);

@@ -145,20 +145,20 @@ constexpr Renamed kResponsesNames[] = {{"messages", "input"},
 } // namespace
 
 ResponseRequest response_request(Json body, const Defaults& d) {
-	constexpr const char* others[] = {"messages",  "response_format", "max_tokens", "max_completion_tokens",
-	                                  "functions", "function_call",   "n",          "logprobs",
-	                                  "verbosity", "reasoning_effort"};
+	constexpr const char* others[] = {
+	    "messages", "response_format", "max_tokens", "max_completion_tokens", "functions",       "function_call",
+	    "n",        "logprobs",        "verbosity",  "reasoning_effort",      "reasoning_format"};
 	drop_fields(body, others, d);
 	refuse_what_needs_kept_responses(body);
 	const Json instructions = take_field(body, "instructions"), include = take_field(body, "include");
 	const Json tools = take_field(body, "tools"), text = take_field(body, "text");
 	const Json most = take_field(body, "max_output_tokens"), top = take_field(body, "top_logprobs");
 	const Json choice = take_field(body, "tool_choice"), reasoning = take_field(body, "reasoning");
-	if (!top.is_null() && top != Json(0)) unsupported("top_logprobs", " is not supported here; chats have it");
+	if (!top.is_null()) body["top_logprobs"] = top;
 	if (!include.is_null() && !include.is_array()) throw ApiError(400, "include is not an array", "include");
 	for (const Json& what : include) // mostly output of built-in tools, which do not exist here
-		if (what == Json("message.output_text.logprobs"))
-			unsupported("include", " asks for logprobs, which chats have");
+		if (what == Json("message.output_text.logprobs")) body["logprobs"] = true;
+	if (top.is_number() && top > Json(0)) body["logprobs"] = true;
 	body["messages"] = read_input(instructions, take_field(body, "input"), d);
 	if (!tools.is_null()) body["tools"] = responses_tools(tools, d);
 	if (!choice.is_null()) body["tool_choice"] = read_tool_choice(choice);
@@ -183,6 +183,7 @@ ResponseRequest response_request(Json body, const Defaults& d) {
 	           {"text", or_else(text, {{"format", {{"type", "text"}}}})},
 	           {"tool_choice", or_else(choice, "auto")},
 	           {"tools", or_else(tools, Json::array())},
+	           {"top_logprobs", or_else(top, 0)},
 	           {"top_p", r.chat.sampling.top_p},
 	           {"truncation", "disabled"},
 	           {"user", given("user")}};
@@ -196,7 +197,7 @@ namespace {
 class ResponseAnswer final : public PartsAnswer {
  public:
 	ResponseAnswer(std::shared_ptr<Responder> out, const ResponseRequest& r, const std::string& model,
-	               ReplyHandle reply, std::function<size_t(const std::string&)> count)
+	               ReplyHandle reply, CountTokens count)
 	    : PartsAnswer(std::move(out), r.chat, std::move(reply), "call_"), count_(std::move(count)) {
 		response_ = {
 		    {"id", new_id("resp_")},   {"object", "response"}, {"created_at", unix_time()},     {"status", nullptr},
@@ -210,22 +211,28 @@ class ResponseAnswer final : public PartsAnswer {
 		for (const char* type : {"response.created", "response.in_progress"})
 			event(type, {{"response", response("in_progress")}});
 	}
+	void token(Json t) override {
+		t.erase("id");
+		for (Json& other : t["top_logprobs"]) other.erase("id");
+		fresh_.push_back(std::move(t));
+	}
 	void open(Part what) override {
 		id_ = new_id(what == Part::Reasoning ? "rs_" : "msg_");
+		logprobs_ = Json::array();
 		add_item(item(what, "in_progress", Json::array()));
 		event("response.content_part.added", at({{"part", content(what, "")}}));
 	}
 	void add(Part what, const std::string& text) override {
 		if (what == Part::Text)
-			event("response.output_text.delta", at({{"delta", text}, {"logprobs", Json::array()}}));
+			event("response.output_text.delta", at({{"delta", text}, {"logprobs", take_logprobs()}}));
 		else
 			event("response.reasoning_text.delta", at({{"delta", text}}));
 	}
 	void close(Part what, const std::string& text) override {
 		if (what == Part::Text)
-			event("response.output_text.done", at({{"text", text}, {"logprobs", Json::array()}}));
+			take_logprobs(), event("response.output_text.done", at({{"text", text}, {"logprobs", logprobs_}}));
 		else
-			event("response.reasoning_text.done", at({{"text", text}})), reasoning_ += text;
+			fresh_.clear(), event("response.reasoning_text.done", at({{"text", text}})), reasoning_ += text;
 		event("response.content_part.done", at({{"part", content(what, text)}}));
 		end_item(item(what, cut() ? "incomplete" : "completed", Json::array({content(what, text)})));
 	}
@@ -260,9 +267,14 @@ class ResponseAnswer final : public PartsAnswer {
 		output_.back() = item;
 		event("response.output_item.done", {{"output_index", output_.size() - 1}, {"item", std::move(item)}});
 	}
+	// Of the tokens since the last call, which become those of the open part.
+	Json take_logprobs() {
+		logprobs_.insert(logprobs_.end(), fresh_.begin(), fresh_.end());
+		return std::exchange(fresh_, Json::array());
+	}
 	Json item(Part, const char* status, Json content) const;
 	Json call_item(const Json& call, const char* status, const std::string& arguments) const;
-	static Json content(Part, const std::string& text);
+	Json content(Part, const std::string& text) const;
 	Json response(const char* status) const {
 		Json j = response_;
 		j["status"] = status;
@@ -271,15 +283,17 @@ class ResponseAnswer final : public PartsAnswer {
 	}
 
 	Json response_; // without the fields that are known only at its end
-	const std::function<size_t(const std::string&)> count_;
+	const CountTokens count_;
 	std::string id_, reasoning_; // ID of the current item; reasoning of all items
+	// Log probabilities of tokens: of those that were passed on in the open part, of those that were not
+	Json logprobs_ = Json::array(), fresh_ = Json::array();
 	Json output_ = Json::array();
 	uint64_t n_events_ = 0;
 };
 
-Json ResponseAnswer::content(Part what, const std::string& text) {
+Json ResponseAnswer::content(Part what, const std::string& text) const {
 	if (what == Part::Reasoning) return {{"type", "reasoning_text"}, {"text", text}};
-	return {{"type", "output_text"}, {"text", text}, {"annotations", Json::array()}, {"logprobs", Json::array()}};
+	return {{"type", "output_text"}, {"text", text}, {"annotations", Json::array()}, {"logprobs", logprobs_}};
 }
 
 Json ResponseAnswer::item(Part what, const char* status, Json content) const {
@@ -303,6 +317,7 @@ Json ResponseAnswer::call_item(const Json& call, const char* status, const std::
 }
 
 void ResponseAnswer::close_call(const Json& call) {
+	fresh_.clear();
 	const std::string arguments = call["function"]["arguments"];
 	event("response.function_call_arguments.done",
 	      at_call({{"arguments", arguments}, {"name", call["function"]["name"]}}));
@@ -335,8 +350,7 @@ void ResponseAnswer::break_off(const ApiError& e) {
 } // namespace
 
 std::shared_ptr<Listener> response_answer(std::shared_ptr<Responder> out, const ResponseRequest& r,
-                                          const std::string& model, ReplyHandle reply,
-                                          std::function<size_t(const std::string&)> count) {
+                                          const std::string& model, ReplyHandle reply, CountTokens count) {
 	return std::make_shared<ResponseAnswer>(std::move(out), r, model, std::move(reply), std::move(count));
 }
 

@@ -1,6 +1,6 @@
 // OpenAI's Responses API: converts its requests to conversations, and answers to its items and events.
 #pragma once
-#include "tools/serve/requests.h"
+#include "tools/serve/answers.h"
 
 namespace kvrun::serve {
 
@@ -11,8 +11,7 @@ struct ResponseRequest {
 // Throws ApiError 400 that names the field.
 ResponseRequest response_request(Json body, const Defaults&);
 
-// count: returns the number of tokens of a text.
 std::shared_ptr<Listener> response_answer(std::shared_ptr<Responder>, const ResponseRequest&, const std::string& model,
-                                          ReplyHandle, std::function<size_t(const std::string&)> count);
+                                          ReplyHandle, CountTokens);
 
 } // namespace kvrun::serve

@@ -16,6 +16,8 @@ const Router::Route Router::kRoutes[] = {
     {"GET", "/props", false, &Router::props, Needs::Model},
     {"GET", "/metrics", false, &Router::metrics},
     {"GET", "/slots", false, &Router::slots},
+    {"GET", "/lora-adapters", false, &Router::adapters},
+    {"POST", "/lora-adapters", false, &Router::set_adapters},
     {"POST", kSlotPath, false, &Router::slot_action},
     {"GET", "/sessions", false, &Router::sessions},
     {"GET", kSessionPath, false, &Router::session},

@@ -55,6 +55,7 @@ class Router final : public Handler {
 	bool good_host(const HttpRequest&) const;
 	bool good_origin(const HttpRequest&) const;
 	bool good_key(const HttpRequest&) const;
+	CountTokens counter() const;                  // of the model's tokens
 	void check_request(GenerationRequest&) const; // throws ApiError; fills in the server's settings
 	Job completion_job(const HttpRequest&, const CompletionRequest&, const TextPrompt&);
 	void check_name(const std::string& name, const Model&) const; // throws ApiError if that model must not answer
@@ -92,6 +93,8 @@ class Router final : public Handler {
 	Json model_json(const Model&) const;
 	void metrics(const HttpRequest&, std::shared_ptr<Responder>);
 	void slots(const HttpRequest&, std::shared_ptr<Responder>);
+	void adapters(const HttpRequest&, std::shared_ptr<Responder>);
+	void set_adapters(const HttpRequest&, std::shared_ptr<Responder>);
 	void slot_action(const HttpRequest&, std::shared_ptr<Responder>);
 	void sessions(const HttpRequest&, std::shared_ptr<Responder>);
 	void session(const HttpRequest&, std::shared_ptr<Responder>);

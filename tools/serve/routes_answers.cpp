@@ -75,6 +75,7 @@ void Router::generate(std::vector<Job> jobs, const GenerationRequest& r, const N
 void Router::check_chat(ChatRequest& r) {
 	check_request(r);
 	r.sampling.special = has_channels();
+	if (r.raw_reasoning) r.sampling.special |= model_.features(r.prompt).special_markers != 0;
 	model_.take_images(r.prompt);
 	if (r.prompt.tools.empty()) return;
 	const kvrun_chat_features f = model_.features(r.prompt);
@@ -118,22 +119,28 @@ void Router::converse(const HttpRequest& request, const ChatRequest& r, std::vec
 	generate(std::move(jobs), r, listener);
 }
 
+CountTokens Router::counter() const {
+	return [this](const std::string& text) { return model_.tokens(text, KVRUN_TOKENS_NO_BOS).size(); };
+}
+
 void Router::chat(const HttpRequest& request, std::shared_ptr<Responder> out) {
 	ChatRequest r = chat_request(body_of(request, *out), defaults_);
 	check_chat(r);
 	const auto all = std::make_shared<Choices>(out, r, model_.id(), kChatObject);
 	if (all->gone()) return;
-	converse(request, r, conversation_tokens(r),
-	         [&](uint32_t i) { return std::make_shared<ChatAnswer>(all, i, model_.new_reply(r.prompt)); });
+	converse(request, r, conversation_tokens(r), [&](uint32_t i) {
+		ReplyHandle reply = r.raw_reasoning ? ReplyHandle() : model_.new_reply(r.prompt);
+		return std::make_shared<ChatAnswer>(all, i, std::move(reply), counter(), r.old_functions);
+	});
 }
 
 void Router::responses(const HttpRequest& request, std::shared_ptr<Responder> out) {
 	ResponseRequest r = response_request(body_of(request, *out), defaults_);
 	check_chat(r.chat);
 	if (out->gone()) return;
-	const auto count = [this](const std::string& text) { return model_.tokens(text, KVRUN_TOKENS_NO_BOS).size(); };
-	converse(request, r.chat, conversation_tokens(r.chat),
-	         [&](uint32_t) { return response_answer(out, r, model_.id(), model_.new_reply(r.chat.prompt), count); });
+	converse(request, r.chat, conversation_tokens(r.chat), [&](uint32_t) {
+		return response_answer(out, r, model_.id(), model_.new_reply(r.chat.prompt), counter());
+	});
 }
 
 void Router::messages(const HttpRequest& request, std::shared_ptr<Responder> out) {

@@ -13,12 +13,15 @@ void Router::health(const HttpRequest&, std::shared_ptr<Responder> out) {
 
 Json Router::model_json(const Model& model) const {
 	const kvrun_engine_info i = model.info();
+	const auto known = [](uint64_t n) { return n ? Json(n) : Json(); };
 	return {{"id", model.id()},
 	        {"object", "model"},
 	        {"created", model.created()},
 	        {"owned_by", "kvrun"},
 	        {"meta",
 	         {{"architecture", i.architecture},
+	          {"n_params", known(model.file().n_params)},
+	          {"size", known(model.file().tensor_bytes)},
 	          {"n_ctx", &model == &model_ ? options_.ctx : i.ctx_train},
 	          {"n_ctx_train", i.ctx_train},
 	          {"n_vocab", i.vocab},
@@ -75,6 +78,18 @@ void Router::props(const HttpRequest&, std::shared_ptr<Responder> out) {
 	                {"bos_token", model_.marker("tokenizer.ggml.bos_token_id")},
 	                {"eos_token", model_.marker("tokenizer.ggml.eos_token_id")},
 	                {"build_info", std::string("kvrun ") + kvrun_version()}})});
+}
+
+void Router::adapters(const HttpRequest&, std::shared_ptr<Responder> out) {
+	Json list = Json::array();
+	for (const AdapterFacts& a : defaults_.adapters)
+		list.push_back({{"id", list.size()}, {"path", a.file}, {"scale", a.scale}});
+	out->respond({200, dump(list)});
+}
+
+void Router::set_adapters(const HttpRequest& request, std::shared_ptr<Responder> out) {
+	check_adapters(json_or_null(request.body), defaults_);
+	out->respond({200, dump({{"success", true}})});
 }
 
 static Json slot_json(const SlotInfo& s) {

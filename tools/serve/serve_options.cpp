@@ -49,7 +49,8 @@ serve::Defaults defaults_of(const ServeArgs& a) {
 	static_cast<kvrun::Sampling&>(d.sampling) = a.sampling;
 	if (a.predict >= 0) d.sampling.max_tokens = uint32_t(std::max<int64_t>(a.predict, 1));
 	if (a.sampling.seed >= 0) d.seed = uint64_t(a.sampling.seed);
-	d.strict = a.strict;
+	d.adapters = adapter_facts(a.loras);
+	d.strict = a.strict, d.raw_reasoning = a.reasoning == "none";
 	if (a.template_variables.empty()) return d;
 	d.template_variables = serve::json_or_null(a.template_variables);
 	if (!d.template_variables.is_object()) give_up(2, "--chat-template-kwargs is not a JSON object");
@@ -72,7 +73,6 @@ void add_no_effect(Command& c) {
 	    {"--embedding,--embeddings", "", {}, always},
 	    {"--reranking,--rerank", "", {}, "a reranker's file says so itself"},
 	    {"--pooling", "WORD", {}, "the model's file says it"},
-	    {"--reasoning-format", "WORD", {}, "reasoning is always a field of its own"},
 	    {"--no-context-shift,--context-shift", "", {}, "answers end where the context does"},
 	    {"--cache-reuse", "N", {}, "common beginnings of prompts are reused, and no other parts"},
 	    {"-v,--verbose,--log-verbose", "", {}, "--log writes a line for each request"},
@@ -95,6 +95,10 @@ void add_served_model(Command& c, ServeArgs& a) {
 	    ->group(kModelGroup);
 	add_text(c, "--chat-template-kwargs", a.template_variables, "JSON",
 	         "more variables of the template, like '{\"enable_thinking\": false}'; those of a request come first")
+	    ->group(kModelGroup);
+	add_choice(c, "--reasoning-format", a.reasoning, {"auto", "none", "deepseek"},
+	           "of chats whose request does not say: none leaves reasoning and its markers in the text; else it is a "
+	           "field of its own [auto]")
 	    ->group(kModelGroup);
 	add_text(c, "-a,--alias", a.alias, "NAME", "what requests call the model [the file's name without .gguf]")
 	    ->group(kModelGroup);
@@ -217,8 +221,10 @@ std::vector<Section> serve_help() {
 	     "",
 	     {{"GET /", "a page to chat in"},
 	      {"GET /health", "{\"status\": \"ok\", \"model\": \"loaded\"}; 503 while it is loaded at the start"},
-	      {"GET /v1/models, /v1/models/NAME", "the model, with the context of a request (meta.n_ctx)"},
+	      {"GET /v1/models, /v1/models/NAME", "the model: its size, and the context of a request (meta.n_ctx)"},
 	      {"GET /props", "settings of requests, places, chat template, modalities, as llama.cpp's server has them"},
+	      {"GET /lora-adapters",
+	       "the adapters of --lora; their scales are those of the start, also in requests (lora)"},
 	      {"POST /v1/chat/completions", "the next message of a conversation, with tools, whole or as a stream"},
 	      {"POST /v1/completions", "continues a text, or several; fills in the middle before a suffix"},
 	      {"POST /completion", "continues a text in llama.cpp's own form"},
@@ -256,11 +262,14 @@ std::vector<Section> serve_help() {
 	         " and dry_sequence_breakers; samplers, an array of names: the others are left out, the order is kvrun's; "
 	         "seed, -1 or 4294967295: a random one for each request; t_max_predict_ms: an answer that has a line break "
 	         "ends after this time; n_indent: it ends before a line with fewer spaces and tabs at its beginning; "
-	         "ignore_eos; chat_template_kwargs; speculative.n_max, most tokens guessed for "
+	         "ignore_eos; chat_template_kwargs; reasoning_format, none: "
+	         "a chat's answer is all that the model writes; speculative.n_max, most tokens guessed for "
 	         "a step under --draft, 0: none. timings then have draft_n and draft_n_accepted; answers with logprobs are "
 	         "not guessed. Sampling options that a request leaves out have the values of the command line. n asks for "
-	         "several answers to one prompt, which is read once: choice i has the seed + i. /completion and /infill "
-	         "also take return_tokens, and response_fields: only these fields of the answer, like "
+	         "several answers to one prompt, which is read once: choice i has the seed + i. return_progress: a "
+	         "stream says how far its prompt is read, in prompt_progress; timings_per_token: its events have timings. "
+	         "/completion and /infill also take return_tokens, and response_fields: only these fields of the answer, "
+	         "like "
 	         "timings/predicted_n."},
 	    {"SIGTERM and Ctrl-C",
 	     "No new requests are taken, requests under way are given --drain seconds and then cancelled, and the exit "

@@ -11,6 +11,7 @@ struct ServeArgs : ModelArgs {
 	std::string embedder; // file of the model of embeddings; empty: the model itself
 	std::string alias, chat_template, kv = "fp16", key, key_file, host = "127.0.0.1", prefix, unix_path, sessions;
 	std::string template_variables;             // JSON
+	std::string reasoning = "auto";             // --reasoning-format
 	std::vector<std::string> cors, allow_hosts; // each may be a list
 	SamplingArgs sampling;                      // of requests that do not say
 	int64_t predict = -1;                       // tokens; -1: as many as fit

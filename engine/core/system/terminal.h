@@ -13,8 +13,10 @@ bool terminal_has_cursor();    // a terminal would obey cursor movements: TERM i
 // Calls the handler at each Ctrl-C; a call that waits for a key then returns. The handler runs as a signal handler, on
 // Windows on a separate thread: it may use atomics, write to descriptors, and end the program.
 void on_interrupt(void (*handler)());
-// Calls `last` once when the program is asked to end (SIGTERM, SIGHUP, a closed console); then the program ends.
-void on_end(void (*last)());
+// Calls `last` once when the program is asked to end (SIGTERM, SIGHUP, a closed console), as a handler of Ctrl-C. Then
+// the program ends; if `last` returns false, it goes on until it calls end_as_asked(), at most until it is asked again.
+void on_end(bool (*last)());
+[[noreturn]] void end_as_asked();
 // The state of the terminal behind standard input; restored from a signal handler too.
 bool keep_terminal_state();
 void restore_terminal_state();

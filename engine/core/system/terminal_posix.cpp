@@ -16,14 +16,16 @@
 namespace kvrun::sys {
 namespace {
 
-std::atomic<void (*)()> interrupt_handler, end_handler;
+std::atomic<void (*)()> interrupt_handler;
+std::atomic<bool (*)()> end_handler;
+std::atomic<int> end_signal = SIGTERM;
 static_assert(std::atomic<void (*)()>::is_always_lock_free); // so that a signal handler may use them
 termios state_before;
 
 extern "C" void pass_interrupt(int) { interrupt_handler.load()(); }
 extern "C" void pass_end(int signal) {
-	end_handler.load()();
-	raise(signal); // the default action is restored (SA_RESETHAND)
+	end_signal = signal;
+	if (end_handler.load()()) raise(signal); // the default action is restored (SA_RESETHAND)
 }
 
 } // namespace
@@ -44,12 +46,16 @@ void on_interrupt(void (*handler)()) {
 	act.sa_handler = pass_interrupt; // without SA_RESTART: a call that waits for a key returns
 	sigaction(SIGINT, &act, nullptr);
 }
-void on_end(void (*last)()) {
+void on_end(bool (*last)()) {
 	end_handler = last;
 	struct sigaction act = {};
 	act.sa_handler = pass_end;
 	act.sa_flags = int(SA_RESETHAND);
 	for (const int s : {SIGTERM, SIGHUP}) sigaction(s, &act, nullptr);
+}
+void end_as_asked() {
+	raise(end_signal); // the default action is restored
+	std::_Exit(128 + end_signal);
 }
 bool keep_terminal_state() { return tcgetattr(STDIN_FILENO, &state_before) == 0; }
 void restore_terminal_state() { tcsetattr(STDIN_FILENO, TCSANOW, &state_before); }

@@ -2,13 +2,15 @@
 #include "engine/core/system/terminal.h"
 #include "engine/core/system/wide.h"
 #include <atomic>
+#include <cstdlib>
 #include <mutex>
 #include <optional>
 
 namespace kvrun::sys {
 namespace {
 
-std::atomic<void (*)()> interrupt_handler, end_handler;
+std::atomic<void (*)()> interrupt_handler;
+std::atomic<bool (*)()> end_handler;
 std::mutex first_mutex;
 std::function<void()> first; // of a FirstSignal, until it has been called
 DWORD state_before;
@@ -24,7 +26,8 @@ BOOL WINAPI on_event(DWORD event) {
 		const auto handler = interrupt_handler.load();
 		return handler ? (handler(), TRUE) : FALSE;
 	}
-	if (const auto last = end_handler.load()) last();
+	constexpr DWORD kPatience = 5000; // ms, as long as Windows waits
+	if (const auto last = end_handler.load(); last && !last()) Sleep(kPatience);
 	return FALSE; // Windows ends the program
 }
 void listen() {
@@ -46,7 +49,8 @@ size_t columns_of(int stream) {
 bool terminal_has_cursor() { return true; }
 
 void on_interrupt(void (*handler)()) { interrupt_handler = handler, listen(); }
-void on_end(void (*last)()) { end_handler = last, listen(); }
+void on_end(bool (*last)()) { end_handler = last, listen(); }
+void end_as_asked() { std::_Exit(143); } // as after SIGTERM elsewhere
 bool keep_terminal_state() { return GetConsoleMode(handle_of(0), &state_before); }
 void restore_terminal_state() { SetConsoleMode(handle_of(0), state_before); }
 
