@@ -137,6 +137,26 @@ TEST_CASE("chat: a conversation is the same after /save, a new start and /load")
 		}
 }
 
+TEST_CASE("chat: under a policy that fetches, the conversation is saved without its cache, and read again") {
+	const State state;
+	CHECK(state.run(kGreedy, "Hello\n/save x\n").code == 0); // a cache that the policy below has no use for
+	CHECK(std::filesystem::exists(state.file("chats/x.kv")));
+	const std::vector<std::string> fetching = with(kGreedy, {"--kv", "kivi2,fetch=4,recent_keep=8,flush=32"});
+	const Ran first = state.run(with(fetching, {"--chat", "x"}), "Once upon a time\n/save\n/fork y\nMore\n");
+	CAPTURE(first.err);
+	CHECK(first.code == 0);
+	CHECK(contains(first.err, "saved as 'x': 4 messages, without the cache, as policy kivi2,fetch=4"));
+	CHECK(!std::filesystem::exists(state.file("chats/x.kv")));
+	CHECK(!std::filesystem::exists(state.file("chats/y.kv")));
+	CHECK(state.chat("y")["messages"].size() == 6);
+	const Ran again = state.run(with(kGreedy, {"--chat", "y"}), "And?\n");
+	CAPTURE(again.err);
+	CHECK(again.code == 0);
+	CHECK(!contains(again.err, "not used"));
+	CHECK(contains(again.err, "chat 'y': 6 messages"));
+	CHECK(state.chat("y")["messages"].size() == 8);
+}
+
 TEST_CASE("chat: /undo, /retry and /kv lead to what the same messages give without them") {
 	const State state;
 	const std::string plain = state.answers(kWarm, "Hello\n/set seed 3\nOnce upon a time\n");
