@@ -327,7 +327,8 @@ TEST_CASE("chat: a full context is said with counts and choices, or the oldest m
 	CHECK(state.chat("y")["left_out"] >= 2);
 	const Ran large = state.run(with(kGreedy, {"-c", "64", "--on-full", "drop-oldest"}),
 	                            fmt::format("/file {}/models/bundled/record40.txt\nWhat?\n", kRoot));
-	CHECK(large.code == 6); // one message alone is too long
+	CHECK(large.code == 6);                                                           // one message alone is too long
+	CHECK(contains(large.err, "/undo, /clear, or begin with -c N or --kv POLICY\n")); // not what is set already
 	const Ran cut = state.run({"--temp", "0", "-c", "48"}, "Hello\n");
 	CHECK(contains(cut.err, "the answer ends here: context full"));
 }
