@@ -372,6 +372,7 @@ TEST_CASE("T43 chat: a damaged chat is refused by name and left alone; a damaged
 	    {changed("\"kvrun_chat\": 1", "\"kvrun_chat\": 2"), "kvrun_chat is 2"},
 	    {changed("\"kvrun_chat\"", "\"x\""), "kvrun_chat is missing"},
 	    {changed("\"system\": \"\"", "\"system\": 1"), "system is no text"},
+	    {changed("\"kv\": \"fp16\"", "\"kv\": \"fp17\""), "damaged chat: kv: no KV policy 'fp17'"},
 	    {changed("\"role\": \"user\"", "\"role\": \"root\""), "role is neither"},
 	    {changed("\"role\": \"assistant\"", "\"role\": \"user\""), "role does not alternate"},
 	    {changed("\"left_out\": 0", "\"left_out\": 9"), "left_out is 9"},

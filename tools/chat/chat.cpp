@@ -225,7 +225,13 @@ void Chat::load(const std::string& name) {
 	SavedChat saved = chat_from_json(read_private_file(files.conversation(), kLongestText), files.conversation());
 	read_images(saved.conversation);
 	const std::string kv = policy_given_ ? args_.kv : saved.kv;
-	model_.session(kv, args_.ctx, seed_); // a bad policy changes nothing
+	try {
+		model_.session(kv, args_.ctx, seed_); // a bad policy changes nothing
+	} catch (const StatusError& e) {
+		if (policy_given_ || e.status != KVRUN_EINVALID) throw;
+		fail_status(KVRUN_EFORMAT, "{}: damaged chat: kv: {}; --kv takes another policy", files.conversation(),
+		            e.what());
+	}
 	close();
 	files_ = std::move(files);
 	named_ = true;
