@@ -124,7 +124,15 @@ void Gguf::add_split_parts(const std::string& path) {
 	const GgufEntry* arch = find("general.architecture");
 	for (uint32_t i = 1; i < n; ++i) {
 		const std::string part_path = fmt::format("{}-{:05}-of-{:05}.gguf", stem, i + 1, n);
-		const Part& p = add_part(std::make_unique<Part>(part_path, i));
+		const auto open_part = [&] {
+			try {
+				return std::make_unique<Part>(part_path, i);
+			} catch (const Error& e) {
+				if (e.code != Code::NotFound) throw;
+				fail(Code::NotFound, "{}; the model has {} parts, which belong into one folder", e.what(), n);
+			}
+		};
+		const Part& p = add_part(open_part());
 		if (split_number(p, "split.no") != i || split_number(p, "split.count") != n)
 			fail(Code::Format, "{}: says it is part {} of {}, expected part {} of {}; the parts are not of one model",
 			     p.file.name(), split_number(p, "split.no") + 1, split_number(p, "split.count"), i + 1, n);

@@ -15,6 +15,19 @@ static_assert(std::endian::native == std::endian::little, "GGUF numbers are read
 constexpr uint32_t kMagic = 0x46554747; // "GGUF"
 constexpr uint64_t kTypes = 13;         // GgufType
 
+// What people have in the place of a model, and what to do; `head`: the file's first bytes.
+const char* other_file(std::string_view head) {
+	const auto has = [&](size_t at, std::string_view text) {
+		return head.substr(std::min(at, head.size())).starts_with(text);
+	};
+	if (has(0, "version https://git-lfs")) return ": it is a pointer of Git LFS; 'git lfs pull' gets the file itself";
+	if (has(0, "<!") || has(0, "<html"))
+		return ": it is a web page; get the file by its download link, or by 'kvrun pull'";
+	if (has(8, "{\"")) return ": it looks like safetensors; convert it with llama.cpp's convert_hf_to_gguf.py";
+	if (has(0, "\x1f\x8b") || has(0, "PK\3\4")) return ": it is an archive; unpack it";
+	return "; kvrun reads GGUF versions 2 and 3";
+}
+
 // Bytes of a value; for strings, of the shortest.
 constexpr uint32_t value_bytes(GgufType t) {
 	constexpr uint8_t table[kTypes] = {1, 1, 2, 2, 4, 4, 4, 1, 8, 12, 8, 8, 8};
@@ -133,7 +146,7 @@ uint64_t Parser::count(const char* what, uint64_t most, uint64_t min_bytes) {
 
 void Parser::check_start() {
 	if (number<uint32_t>("the magic 'GGUF'") != kMagic)
-		fail(Code::Format, "{}: does not begin with 'GGUF'; kvrun reads GGUF versions 2 and 3", name());
+		fail(Code::Format, "{}: does not begin with 'GGUF'{}", name(), other_file(view({0, header_.size()})));
 	version_ = number<uint32_t>("the version");
 	if (version_ == 0x02000000 || version_ == 0x03000000)
 		fail(Code::Unsupported, "{}: is a big-endian GGUF file; kvrun reads little-endian versions 2 and 3, convert it",

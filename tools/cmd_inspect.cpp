@@ -167,9 +167,9 @@ Json describe(const Gguf& g) {
 }
 
 // A JSON value on one line, strings without quotes.
-std::string shown(const Json& v) {
+std::string shown(const Json& v, size_t most = 100) {
 	const std::string s = v.is_string() ? v.get<std::string>() : json_line(v);
-	return one_line(s, 100);
+	return one_line(s, most);
 }
 
 std::string fields(const Json& object) {
@@ -212,7 +212,7 @@ std::string as_text(const Json& d, bool tensors, bool checked) {
 		line("type", fmt::format("{:<5} {} tensors, {}", type, sum["tensors"].get<uint64_t>(),
 		                         human_bytes(sum["bytes"].get<double>())));
 	if (checked) line("weights", "all are read and finite");
-	line("runs", d["runs"].get<bool>() ? "yes" : fmt::format("no: {}", shown(d["refused"])));
+	line("runs", d["runs"].get<bool>() ? "yes" : fmt::format("no: {}", shown(d["refused"], std::string::npos)));
 
 	out += "\n";
 	for (const auto& [key, value] : d["metadata"].items()) out += fmt::format("{} = {}\n", one_line(key), shown(value));

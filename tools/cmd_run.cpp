@@ -172,7 +172,15 @@ std::vector<uint32_t> prompt_tokens(const RunArgs& a, const Session& s, const st
 // Prompt tokens processed, including those of a cancelled block, which are not cached.
 double tokens_worked(const GenerateResult& r) { return r.prompt_work * r.prompt_tokens; }
 
-std::string stats_line(const RunArgs& a, const Session& s, const GenerateResult& r, uint64_t seed, const char* end) {
+// "context (896 tok, all that the cache's budget holds)"
+std::string end_text(const Session& s, StopReason reason) {
+	std::string end = stop_reason_name(reason);
+	if (reason == StopReason::Context)
+		end += fmt::format(" ({} tok{})", s.ctx(), s.ctx_by_budget() ? ", all that the cache's budget holds" : "");
+	return end;
+}
+
+std::string stats_line(const RunArgs& a, const Session& s, const GenerateResult& r, uint64_t seed, bool lost) {
 	// an answer that was stopped early has no speed
 	const std::string speed = r.decode_steps
 	                              ? fmt::format("  {:.1f} tok/s  {:.1f} ms/tok", per_second(r.decode_steps, r.decode_s),
@@ -195,7 +203,8 @@ std::string stats_line(const RunArgs& a, const Session& s, const GenerateResult&
 	}
 	if (a.draft.given()) line += "  " + draft_text(r.draft.drafted, r.draft.accepted);
 	if (a.temperature > kGreedyTemperature) line += fmt::format("  seed {}", seed);
-	return line + fmt::format("  end: {}  device {}", end, one_line(s.engine().backend().info().name));
+	return line + fmt::format("  end: {}  device {}", lost ? "output failed" : end_text(s, r.reason),
+	                          one_line(s.engine().backend().info().name));
 }
 
 Json json_answer(const RunArgs& a, const Session& s, const GenerateResult& r, const std::string& text, uint64_t seed,
@@ -358,7 +367,7 @@ void run(RunArgs a) {
 	if (a.json)
 		print_json(json_answer(a, session, r, text, seed, load_s));
 	else
-		say_stats(stats_line(a, session, r, seed, lost ? "output failed" : stop_reason_name(r.reason)));
+		say_stats(stats_line(a, session, r, seed, lost != nullptr));
 	if (lost) std::rethrow_exception(lost);
 	if (r.reason == StopReason::Cancelled) throw Exit{kInterrupted};
 }

@@ -105,17 +105,18 @@ void ReadPlan::build(uint32_t l, std::span<const ReadRows> rows, uint32_t extra,
 		KV_ASSERT(r.n == 1 || rows.size() == 1);
 		uint32_t part = n_parts_; // first part of its first row
 		uint32_t f16_parts = 0;
-		bool fetched = r.fetched == Fetched::None;
-		const auto add_fetched_once = [&] { // behind the f16 tier
-			if (!fetched) add_fetched(r, l, part);
-			fetched = true;
+		bool f16_ends = false;
+		const auto end_f16 = [&] { // once, behind the f16 tier: what is fetched is in f16, too
+			if (f16_ends) return;
+			f16_ends = true;
+			if (r.fetched != Fetched::None) add_fetched(r, l, part);
 			f16_parts = part - n_parts_;
 		};
 		for (PageRun run : r.seq->runs(l)) {
 			run.n = pages_seen(run, r.mask);
 			if (!run.n) continue;
 			const bool by_row = r.mask && run.tier == Tier::F16;
-			if (run.tier != Tier::F16 && !f16_parts) add_fetched_once();
+			if (run.tier != Tier::F16) end_f16();
 			const bool masked = run.tier != Tier::F16 && r.fetched != Fetched::None && r.seq->fetch()->n_fetched();
 			const uint32_t page = run.first - r.seq->tier_first(run.tier);
 			add_run(r, l, run,
@@ -135,7 +136,7 @@ void ReadPlan::build(uint32_t l, std::span<const ReadRows> rows, uint32_t extra,
 			         .balance = 0},
 			        part);
 		}
-		add_fetched_once();
+		end_f16();
 		const uint32_t of_row = part - n_parts_ + extra;
 		most_parts_ = std::max(most_parts_, of_row);
 		all_have = all_have && of_row;

@@ -65,11 +65,15 @@ Session::Session(Engine& e, const SessionOptions& options)
 		                      "the model was trained to read only those that its indexer chooses; give fetch=0",
 		                      opt.kv.text, e.config().indexer.all_up_to()));
 	check_split();
-	const size_t all = e.pool().budget_bytes(), budget = all - std::min(all, window_bytes(longest) + state_bytes());
+	const size_t all = e.pool().budget_bytes(), others = window_bytes(longest) + state_bytes(),
+	             budget = all - std::min(all, others);
 	const uint64_t fits = tokens_that_fit(plan(), budget, longest);
-	if (fits == 0)
-		fail(Code::OutOfMemory, "a cache budget of {} bytes holds no token of policy '{}'; raise --kv-budget", budget,
-		     opt.kv.text);
+	if (fits == 0) {
+		const auto [needed, budgeted] = mebibytes_apart(most_bytes(plan(), 1) + others, all);
+		fail(Code::OutOfMemory,
+		     "a cache budget of {} holds no token: the first ones take {} under policy '{}'; raise --kv-budget",
+		     budgeted, needed, opt.kv.text);
+	}
 	ctx_ = opt.ctx ? opt.ctx : uint32_t(fits);
 	ctx_by_budget_ = !opt.ctx && fits < trained;
 	if (plan().fetches()) fit_host_copy();

@@ -111,8 +111,8 @@ TEST_CASE("api: what a session fetches, and the host memory it may take for it")
 		want = ask(s);
 		const kvrun_fetch_info i = fetched(s);
 		CHECK(i.steps == 19); // no step reads the logits after the last token
-		CHECK(i.f16_share > 0);
-		CHECK(i.f16_share <= 1.001);
+		CHECK(i.f16_share > 0.02);
+		CHECK(i.f16_share < 0.7); // at most 52 of some 210 tokens, to which this model attends about equally
 		CHECK(i.hidden_seconds + i.open_seconds > 0);
 		kvrun_engine_info info = KVRUN_ENGINE_INFO_INIT;
 		REQUIRE(kvrun_engine_get_info(e.h, &info) == KVRUN_OK);

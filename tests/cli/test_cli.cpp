@@ -249,6 +249,12 @@ TEST_CASE("cli: llama.cpp's names mean the same; an option without effect says s
 	check_error({"run", kModel, "-p", "x", "-c", "17M"}, 2, {"'17M'"});
 	check_error({"run", kModel, "-p", "x", "--kv-budget", "8GB"}, 2, {"'8GB'", "8GiB"});
 	CHECK(run_program({"run", kModel, "--device", "cpu", "-p", "x", "-n", "1", "--kv-budget", "1GiB"}).code == 0);
+	const Ran none = run_program({"run", kModel, "--device", "cpu", "-p", "x", "--kv-budget", "1K"});
+	CHECK(none.code == 4);
+	CHECK(contains(none.err, "a cache budget of 0.0 MiB holds no token: the first ones take "));
+	const Ran full = run_program({"run", kModel, "--device", "cpu", "-p", "x", "--ignore-eos", "--kv-budget", "300K"});
+	CHECK(full.code == 0);
+	CHECK(contains(full.err, " tok, all that the cache's budget holds)  device ")); // and not the -c of anybody
 	const std::vector<std::string> fetches = {"run",
 	                                          kModel,
 	                                          "--device",

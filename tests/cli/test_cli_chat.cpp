@@ -96,6 +96,26 @@ TEST_CASE("chat: a conversation is the same after /save, a new start and /load")
 		}
 }
 
+TEST_CASE("chat: under a policy that fetches, the conversation is saved without its cache, and read again") {
+	const State state;
+	CHECK(state.run(kGreedy, "Hello\n/save x\n").code == 0); // a cache that the policy below has no use for
+	CHECK(std::filesystem::exists(state.file("chats/x.kv")));
+	const std::vector<std::string> fetching = with(kGreedy, {"--kv", "kivi2,fetch=4,recent_keep=8,flush=32"});
+	const Ran first = state.run(with(fetching, {"--chat", "x"}), "Once upon a time\n/save\n/fork y\nMore\n");
+	CAPTURE(first.err);
+	CHECK(first.code == 0);
+	CHECK(contains(first.err, "saved as 'x': 4 messages, without the cache, as policy kivi2,fetch=4"));
+	CHECK(!std::filesystem::exists(state.file("chats/x.kv")));
+	CHECK(!std::filesystem::exists(state.file("chats/y.kv")));
+	CHECK(state.chat("y")["messages"].size() == 6);
+	const Ran again = state.run(with(kGreedy, {"--chat", "y"}), "And?\n");
+	CAPTURE(again.err);
+	CHECK(again.code == 0);
+	CHECK(!contains(again.err, "not used"));
+	CHECK(contains(again.err, "chat 'y': 6 messages"));
+	CHECK(state.chat("y")["messages"].size() == 8);
+}
+
 TEST_CASE("chat: /undo, /retry and /kv lead to what the same messages give without them") {
 	const State state;
 	const std::string plain = state.answers(kWarm, "Hello\n/set seed 3\nOnce upon a time\n");
@@ -266,7 +286,8 @@ TEST_CASE("chat: a full context is said with counts and choices, or the oldest m
 	CHECK(state.chat("y")["left_out"] >= 2);
 	const Ran large = state.run(with(kGreedy, {"-c", "64", "--on-full", "drop-oldest"}),
 	                            fmt::format("/file {}/models/bundled/record40.txt\nWhat?\n", kRoot));
-	CHECK(large.code == 6); // one message alone is too long
+	CHECK(large.code == 6);                                                           // one message alone is too long
+	CHECK(contains(large.err, "/undo, /clear, or begin with -c N or --kv POLICY\n")); // not what is set already
 	const Ran cut = state.run({"--temp", "0", "-c", "48"}, "Hello\n");
 	CHECK(contains(cut.err, "the answer ends here: context full"));
 }
@@ -310,6 +331,7 @@ TEST_CASE("T43 chat: a damaged chat is refused by name and left alone; a damaged
 	    {changed("\"kvrun_chat\": 1", "\"kvrun_chat\": 2"), "kvrun_chat is 2"},
 	    {changed("\"kvrun_chat\"", "\"x\""), "kvrun_chat is missing"},
 	    {changed("\"system\": \"\"", "\"system\": 1"), "system is no text"},
+	    {changed("\"kv\": \"fp16\"", "\"kv\": \"fp17\""), "damaged chat: kv: no KV policy 'fp17'"},
 	    {changed("\"role\": \"user\"", "\"role\": \"root\""), "role is neither"},
 	    {changed("\"role\": \"assistant\"", "\"role\": \"user\""), "role does not alternate"},
 	    {changed("\"left_out\": 0", "\"left_out\": 9"), "left_out is 9"},

@@ -175,7 +175,7 @@ TEST_CASE("compat: numbers that llama.cpp reads in its own way") {
 		CHECK(answer(with({"-p", "Once upon a time"}, more))["tokens"] == plain["tokens"]);
 	CHECK(answer({"-p", "x", "-s", "4294967295"})["seed"] != answer({"-p", "x", "-s", "4294967295"})["seed"]);
 	const std::vector<std::string> full = {"run", kModel, "--device", "cpu", "-p", "a b c", "-c", "24", "--ignore-eos"};
-	for (const char* n : {"-1", "-2"}) CHECK(contains(run_program(with(full, {"-n", n})).err, "end: context"));
+	for (const char* n : {"-1", "-2"}) CHECK(contains(run_program(with(full, {"-n", n})).err, "end: context (24 tok)"));
 }
 
 TEST_CASE("compat: --logit-bias and --samplers") {

@@ -250,4 +250,6 @@ TEST_CASE("tokenize: vocabulary-only files") {
 	CHECK(i.code == 0);
 	CHECK(contains(i.out, "bpe gpt-2, 50257 tokens"));
 	CHECK(contains(i.out, "runs          no: "));
+	const Json d = Json::parse(run_program({"inspect", path, "--json"}).out);
+	CHECK(contains(i.out, "runs          no: " + d["refused"].get<std::string>() + "\n")); // also its end: what to do
 }

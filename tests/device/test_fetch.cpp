@@ -342,6 +342,11 @@ TEST_CASE("fetch: a policy that fetches every packed token computes what an f16 
 		const FetchStats& stats = all.seq().fetch()->stats();
 		CHECK(stats.steps == tokens.size());
 		CHECK(stats.share / double(stats.steps) == doctest::Approx(1).epsilon(1e-3));
+		Session few(*engine, with(c.name + ",fetch=4"));
+		follow(few, prompt, tokens);
+		const FetchStats& of_few = few.seq().fetch()->stats();
+		CHECK(of_few.share / double(of_few.steps) > 0.05);
+		CHECK(of_few.share / double(of_few.steps) < 0.8); // the rest went to packed tokens
 	});
 }
 

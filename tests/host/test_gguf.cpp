@@ -115,9 +115,23 @@ TEST_CASE("T01: every truncation of a tiny model is refused") {
 
 TEST_CASE("T02: bad magic, big-endian files and unknown versions are refused") {
 	GgufBuilder b = small();
-	for (const char* magic : {"GGML", "FUGG", "\0\0\0\0", "PK\3\4"}) {
+	for (const char* magic : {"GGML", "FUGG", "\0\0\0\0", "<gg>"}) {
 		b.magic = std::string(magic, 4);
 		CHECK_REFUSED(b, "does not begin with 'GGUF'; kvrun reads GGUF versions 2 and 3");
+	}
+	const std::vector<std::array<std::string, 2>> others = {
+	    {"version https://git-lfs.github.com/spec/v1\n", "it is a pointer of Git LFS; 'git lfs pull' gets"},
+	    {"<!doctype html>", "it is a web page; get the file by its download link"},
+	    {"<html>", "it is a web page"},
+	    {std::string("\x50\0\0\0\0\0\0\0{\"a\":", 13), "it looks like safetensors; convert it"},
+	    {"\x1f\x8b\b\b", "it is an archive; unpack it"},
+	    {"PK\3\4", "it is an archive; unpack it"}};
+	for (const auto& [head, says] : others) {
+		std::vector<std::byte> bytes(head.size());
+		std::memcpy(bytes.data(), head.data(), head.size());
+		const std::string said = gguf_refusal(bytes);
+		INFO(said);
+		CHECK(said.find("does not begin with 'GGUF': " + says) != said.npos);
 	}
 	b.magic = "GGUF";
 	for (uint32_t v : {0u, 1u, 4u, 99u, UINT32_MAX}) {

@@ -135,7 +135,8 @@ TEST_CASE("T14: split models with a part missing, renamed, or of another model a
 		const std::string path = s.write();
 		std::filesystem::remove(s.folder.path / s.name(1));
 		Code code{};
-		has(error_of([&] { open_model(path); }, &code), "m-00002-of-00003.gguf: no such file");
+		has(error_of([&] { open_model(path); }, &code),
+		    "m-00002-of-00003.gguf: no such file; the model has 3 parts, which belong into one folder");
 		CHECK(code == Code::NotFound);
 		has(error_of([&] { open_model(s.folder.path / s.name(2)); }), "is part 3 of 3; name the first part");
 		std::filesystem::rename(path, s.folder.path / "renamed.gguf");

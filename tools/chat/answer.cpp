@@ -155,8 +155,12 @@ bool Chat::too_long(size_t prompt) const {
 std::string Chat::full_line(size_t prompt) const {
 	const kvrun_session_info i = session_info(session_.get());
 	std::vector<std::string> choices = model_.larger_contexts(i.kv, i.ctx, prompt);
-	for (const char* c : {"/undo", "/clear", "/set on-full drop-oldest"}) choices.push_back(c);
-	if (!is_interactive()) choices.push_back("or begin with -c N, --kv POLICY or --on-full drop-oldest");
+	const bool drops = args_.drops_oldest();
+	for (const char* c : {"/undo", "/clear"}) choices.push_back(c);
+	if (!drops) choices.push_back("/set on-full drop-oldest");
+	if (!is_interactive())
+		choices.push_back(drops ? "or begin with -c N or --kv POLICY"
+		                        : "or begin with -c N, --kv POLICY or --on-full drop-oldest");
 	return fmt::format("context full: the conversation has {} tokens, the context {} ({}); choose {}", prompt, i.ctx,
 	                   i.kv, fmt::join(choices, ", "));
 }

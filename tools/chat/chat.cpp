@@ -166,7 +166,11 @@ void Chat::keep() {
 	}
 }
 
+// A session that fetches is part copy in host memory, which files do not hold: its chat keeps the conversation alone.
+bool Chat::keeps_cache() const { return !fetch_info(session_.get()).fetch; }
+
 void Chat::save_cache() {
+	if (!keeps_cache()) return files_->drop_cache();
 	const std::string note = json();
 	check_call(kvrun_session_save(session_.get(), files_->cache().c_str(), note.data(), note.size()));
 }
@@ -190,8 +194,11 @@ void Chat::save(const std::string& name) {
 		take_files(ChatFiles(name));
 	}
 	close();
-	say(fmt::format("saved as '{}': {} messages, {} tokens in the cache", files_->name(), conversation_.messages.size(),
-	                session_info(session_.get()).n_tokens));
+	const kvrun_session_info i = session_info(session_.get());
+	const std::string cache =
+	    keeps_cache() ? fmt::format("{} tokens in the cache", i.n_tokens)
+	                  : fmt::format("without the cache, as policy {} fetches; /load reads the messages again", i.kv);
+	say(fmt::format("saved as '{}': {} messages, {}", files_->name(), conversation_.messages.size(), cache));
 }
 
 void Chat::fork(const std::string& name) {
@@ -218,7 +225,13 @@ void Chat::load(const std::string& name) {
 	SavedChat saved = chat_from_json(read_private_file(files.conversation(), kLongestText), files.conversation());
 	read_images(saved.conversation);
 	const std::string kv = policy_given_ ? args_.kv : saved.kv;
-	model_.session(kv, args_.ctx, seed_); // a bad policy changes nothing
+	try {
+		model_.session(kv, args_.ctx, seed_); // a bad policy changes nothing
+	} catch (const StatusError& e) {
+		if (policy_given_ || e.status != KVRUN_EINVALID) throw;
+		fail_status(KVRUN_EFORMAT, "{}: damaged chat: kv: {}; --kv takes another policy", files.conversation(),
+		            e.what());
+	}
 	close();
 	files_ = std::move(files);
 	named_ = true;

@@ -28,7 +28,7 @@ class Chat {
 	void save(const std::string& name);                     // empty: keeps its current name
 	void load(const std::string& name);
 	void fork(const std::string& name); // continues under another name; the chat stays saved under the old one
-	void close();                       // writes the cache of a chat that has a name
+	void close();                       // writes the files of a chat that has a name
 	std::string stats() const;          // lines
 	ChatArgs& settings() { return args_; }
 
@@ -46,6 +46,7 @@ class Chat {
 	void read_again();
 	void restore(const std::string& name);
 	void keep();
+	bool keeps_cache() const;
 	void save_cache();
 	std::string json() const;
 	void take_files(ChatFiles files);

@@ -45,6 +45,12 @@ ChatFiles::ChatFiles(const std::string& name)
 
 std::string ChatFiles::conversation() const { return chats_folder() + name_ + kConversation; }
 std::string ChatFiles::cache() const { return chats_folder() + name_ + kCache; }
+void ChatFiles::drop_cache() const {
+	std::error_code ec;
+	const std::filesystem::path path = sys::path_of(cache());
+	if (std::filesystem::is_regular_file(std::filesystem::symlink_status(path, ec))) std::filesystem::remove(path, ec);
+}
+
 bool chat_exists(const std::string& name) {
 	check_chat_name(name);
 	const std::string path = chats_folder() + name + kConversation;

@@ -14,6 +14,7 @@ class ChatFiles {
 	const std::string& name() const { return name_; }
 	std::string conversation() const; // path of the JSON file
 	std::string cache() const;        // path of the packed cache
+	void drop_cache() const;          // deletes that file, if it is a file
 
  private:
 	std::string name_;
