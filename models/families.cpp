@@ -16,6 +16,12 @@ constexpr Layer plain(Layer l) {
 	return l;
 }
 constexpr Layer kPostNorm = plain(kGatedPostNorm);
+constexpr Layer kBiased = {
+    .qkv_bias = true, .out_bias = true, .mlp = MlpKind::Plain, .activation = Activation::GeluTanh, .mlp_bias = true};
+constexpr Layer fused(Layer l) {
+	l.fused_qkv = true;
+	return l;
+}
 constexpr Layer with_experts(Layer l, Experts e) {
 	l.experts = e;
 	return l;
@@ -69,14 +75,7 @@ constexpr Family kFamilies[] = {
      .encodes = true,
      .layer = kPostNorm},
     {.arch = "chatglm", .partial_rotary = true, .layer = {.fused_gate_up = true}},
-    {.arch = "codeshell",
-     .neox = true,
-     .norm = NormKind::LayerBiased,
-     .layer = {.qkv_bias = true,
-               .out_bias = true,
-               .mlp = MlpKind::Plain,
-               .activation = Activation::GeluTanh,
-               .mlp_bias = true}},
+    {.arch = "codeshell", .neox = true, .norm = NormKind::LayerBiased, .layer = kBiased},
     {.arch = "command-r", .norm = NormKind::Layer, .layer = {.mlp_input = MlpInput::Parallel}},
     {.arch = "cohere2",
      .norm = NormKind::Layer,
@@ -233,12 +232,7 @@ constexpr Family kFamilies[] = {
      .norm = NormKind::LayerBiased,
      .rope_use = RopeUse::Never,
      .positions = true,
-     .layer = {.qkv_bias = true,
-               .out_bias = true,
-               .fused_qkv = true,
-               .mlp = MlpKind::Plain,
-               .activation = Activation::GeluTanh,
-               .mlp_bias = true}},
+     .layer = fused(kBiased)},
     {.arch = "gpt-oss",
      .neox = true,
      .yarn_rounded = false,
@@ -562,20 +556,8 @@ constexpr Family kFamilies[] = {
      .norm = NormKind::LayerBiased,
      .rope_use = RopeUse::Never,
      .positions = true,
-     .layer = {.qkv_bias = true,
-               .out_bias = true,
-               .fused_qkv = true,
-               .mlp = MlpKind::Plain,
-               .activation = Activation::GeluTanh,
-               .mlp_bias = true}},
-    {.arch = "starcoder2",
-     .neox = true,
-     .norm = NormKind::LayerBiased,
-     .layer = {.qkv_bias = true,
-               .out_bias = true,
-               .mlp = MlpKind::Plain,
-               .activation = Activation::GeluTanh,
-               .mlp_bias = true}},
+     .layer = fused(kBiased)},
+    {.arch = "starcoder2", .neox = true, .norm = NormKind::LayerBiased, .layer = kBiased},
     {.arch = "step35",
      .neox = true,
      .partial_rotary = true,
