@@ -84,7 +84,8 @@ inline GgufBuilder merged(const Gguf& model,
 		if (!is_projection(t) || !all.front().first.contains(std::string(t.name))) continue;
 		std::vector<float> w = tensor_values(model, t);
 		const std::string name(t.name), factor_name = name.substr(0, name.rfind('.')) + ".scale"; // of NVFP4
-		if (const GgufTensor* scale = model.find_tensor(factor_name); scale && t.n_dims == 2) {   // not of experts
+		const GgufTensor* scale = has_row_factor(t.type) ? model.find_tensor(factor_name) : nullptr;
+		if (scale && t.n_dims == 2) { // not of experts
 			const float by = tensor_values(model, *scale).front();
 			for (float& x : w) x *= by;
 			m.erase_tensor(factor_name);
