@@ -9,9 +9,9 @@
 #include "tools/args_engine.h"
 #include "tools/commands.h"
 #include "tools/output.h"
+#include "tools/shortest.h"
 #include "tools/terminal.h"
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstring>
 
@@ -29,14 +29,6 @@ template <class T> T load(std::span<const std::byte> b) {
 	return v;
 }
 
-// The shortest decimal that reads back as this float, not the digits of its double.
-Json real(float v) {
-	const std::string digits = fmt::format("{}", v);
-	double d = 0;
-	std::from_chars(digits.data(), digits.data() + digits.size(), d);
-	return d;
-}
-
 Json value_of(const GgufEntry& e) {
 	switch (e.type) {
 	case GgufType::U8: return load<uint8_t>(e.bytes);
@@ -45,7 +37,7 @@ Json value_of(const GgufEntry& e) {
 	case GgufType::I16: return load<int16_t>(e.bytes);
 	case GgufType::U32: return load<uint32_t>(e.bytes);
 	case GgufType::I32: return load<int32_t>(e.bytes);
-	case GgufType::F32: return real(load<float>(e.bytes));
+	case GgufType::F32: return shortest(load<float>(e.bytes));
 	case GgufType::Bool: return e.bytes[0] != std::byte(0);
 	case GgufType::String: return std::string(reinterpret_cast<const char*>(e.bytes.data()), e.bytes.size());
 	case GgufType::U64: return load<uint64_t>(e.bytes);
@@ -60,13 +52,13 @@ Json config_json(const Config& c) {
 	const Rope& r = c.ropes[0];
 	Json rope = {{"rotates", r.rotates},
 	             {"rotary_dim", r.dim},
-	             {"theta", real(r.theta)},
+	             {"theta", shortest(r.theta)},
 	             {"pairs", r.neox ? "halves" : "neighbours"},
 	             {"scaling", rope_scaling_name(r.scaling)},
-	             {"factor", real(r.factor)},
+	             {"factor", shortest(r.factor)},
 	             {"original_context", r.original_ctx},
 	             {"frequency_factors", !r.freqs.empty() || !r.long_freqs.empty()},
-	             {"attention_scale", real(rope_attention_scale(r))}};
+	             {"attention_scale", shortest(rope_attention_scale(r))}};
 	const auto mixes = [](const Layer& l) { return l.experts.n != 0; };
 	const auto first = std::ranges::find_if(c.layers, mixes);
 	Json experts;
@@ -79,7 +71,7 @@ Json config_json(const Config& c) {
 		           {"shared_dim", e.shared_dim},
 		           {"gating", e.gating == Gating::Sigmoid ? "sigmoid" : "softmax"},
 		           {"normalised", e.normalise},
-		           {"scale", real(e.scale)},
+		           {"scale", shortest(e.scale)},
 		           {"groups", e.n_groups},
 		           {"used_groups", e.used_groups}};
 	}
@@ -95,7 +87,7 @@ Json config_json(const Config& c) {
 	        {"context", c.max_seq},
 	        {"positions", c.text_input.positions},
 	        {"sliding_window", windowed == c.layers.end() ? 0 : windowed->window.tokens},
-	        {"norm_eps", real(c.norm_eps)},
+	        {"norm_eps", shortest(c.norm_eps)},
 	        {"tied_embedding", c.tied_embedding},
 	        {"qkv_bias", c.layers[0].qkv_bias},
 	        {"qk_norm", c.layers[0].qk_norm != QkNorm::None},

@@ -4,8 +4,8 @@
 #include "models/gguf.h"
 #include "models/lora.h"
 #include "tools/args_model.h"
+#include "tools/shortest.h"
 #include <filesystem>
-#include <fmt/format.h>
 
 namespace kvrun {
 
@@ -22,7 +22,7 @@ FileFacts file_facts(const std::string& path) {
 std::vector<AdapterFacts> adapter_facts(const std::vector<std::string>& loras) {
 	std::vector<AdapterFacts> out;
 	for (const LoraOption& o : parse_loras(lora_text(loras)))
-		out.push_back({sys::path_of(o.path).filename().string(), std::stod(fmt::format("{}", o.scale))});
+		out.push_back({sys::path_of(o.path).filename().string(), shortest(o.scale)});
 	return out;
 }
 

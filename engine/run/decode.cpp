@@ -103,7 +103,8 @@ void Decoder::run(KvPool& pool, std::span<const Row> step) {
 	for (std::vector<float>& rope : host_rope_) rope.clear();
 	std::optional<IndexStep> index = begin_index(pool, step);
 	for (const Row& r : step) {
-		tokens.push_back(r.token), positions.push_back(r.position);
+		tokens.push_back(r.token);
+		if (tokens_.places) positions.push_back(r.position);
 		kv_rows.push_back(r.step);
 		kv_rows.back().chooses = index && index->chooses(uint32_t(&r - step.data()));
 		if (r.window_seq) window_rows.push_back({r.window_seq, true, r.step.draft});

@@ -96,7 +96,8 @@ void Prefill::write_tokens(std::span<const Position> positions) {
 	std::vector<uint32_t> tokens(tokens_.begin() + n_read_, tokens_.begin() + n_read_ + n_);
 	std::ranges::replace_if(tokens, is_image_row, 0u);
 	std::vector<uint32_t> places;
-	for (const Position& p : positions) places.push_back(p.time);
+	if (memory_->tokens.places)
+		for (const Position& p : positions) places.push_back(p.time);
 	runner_.write_tokens(memory_->tokens, tokens, places);
 }
 

@@ -11,6 +11,11 @@
 
 using namespace kvrun;
 
+// A file of tests/golden/tiny, whose architecture is `arch`.
+static GgufBuilder golden_file(const char* name, const char* arch) {
+	return GgufBuilder::copy_as(Gguf::open(fmt::format("{}/tests/golden/tiny/{}.gguf", KVRUN_SOURCE_DIR, name)), arch);
+}
+
 TEST_CASE("config: gemma4, as far as kvrun runs it") {
 	TinyShape s;
 	s.arch = "gemma4";
@@ -120,8 +125,7 @@ TEST_CASE("config: several residual streams, and gates cut in some layers") {
 }
 
 TEST_CASE("config: minicpm: files of 2024 have no scales; they are those of the published models") {
-	GgufBuilder b =
-	    GgufBuilder::copy_as(Gguf::open(std::string(KVRUN_SOURCE_DIR) + "/tests/golden/tiny/minicpm.gguf"), "minicpm");
+	GgufBuilder b = golden_file("minicpm", "minicpm");
 	for (const char* key : {"minicpm.embedding_scale", "minicpm.residual_scale", "minicpm.logit_scale"}) b.erase(key);
 	const Config c = config_of(b);
 	CHECK(c.embedding_scale == 12);
@@ -132,8 +136,7 @@ TEST_CASE("config: minicpm: files of 2024 have no scales; they are those of the 
 }
 
 TEST_CASE("config: deci: layers lack attention, the MLP, or both") {
-	const GgufBuilder good =
-	    GgufBuilder::copy_as(Gguf::open(std::string(KVRUN_SOURCE_DIR) + "/tests/golden/tiny/deci.gguf"), "deci");
+	const GgufBuilder good = golden_file("deci", "deci");
 	const Config c = config_of(good);
 	const auto parts = [](const Config& of) {
 		std::string out;
@@ -159,10 +162,7 @@ TEST_CASE("config: deci: layers lack attention, the MLP, or both") {
 }
 
 TEST_CASE("config: layers without positions by key, and a shared expert whose gate and up are one tensor") {
-	const auto golden = [](const char* name) {
-		return GgufBuilder::copy_as(Gguf::open(fmt::format("{}/tests/golden/tiny/{}.gguf", KVRUN_SOURCE_DIR, name)),
-		                            "granite_swa");
-	};
+	const auto golden = [](const char* name) { return golden_file(name, "granite_swa"); };
 	GgufBuilder b = golden("granite_swa");
 	Config c = config_of(b);
 	CHECK((c.layers[0].sinks && !c.layers[0].window && c.layers[1].window.tokens == 8));
@@ -183,10 +183,7 @@ TEST_CASE("config: layers without positions by key, and a shared expert whose ga
 }
 
 TEST_CASE("config: layers that run several times have keys and values of their own each time") {
-	const auto golden = [](const char* name) {
-		return GgufBuilder::copy_as(Gguf::open(fmt::format("{}/tests/golden/tiny/{}.gguf", KVRUN_SOURCE_DIR, name)),
-		                            "nanbeige");
-	};
+	const auto golden = [](const char* name) { return golden_file(name, "nanbeige"); };
 	GgufBuilder b = golden("nanbeige");
 	b.u32("nanbeige.num_loops", 3);
 	Config c = config_of(b);
@@ -212,11 +209,7 @@ TEST_CASE("config: layers that run several times have keys and values of their o
 }
 
 TEST_CASE("config: gates of attention, of heads or of channels, with q, k and v in one tensor or in three") {
-	const auto golden = [](const char* name, const char* arch) {
-		return GgufBuilder::copy_as(Gguf::open(fmt::format("{}/tests/golden/tiny/{}.gguf", KVRUN_SOURCE_DIR, name)),
-		                            arch);
-	};
-	GgufBuilder b = golden("laguna", "laguna");
+	GgufBuilder b = golden_file("laguna", "laguna");
 	Config c = config_of(b);
 	CHECK((c.layers[0].gate_by_head && c.layers[0].gate_function == Activation::Softplus));
 	CHECK((c.layers[0].n_heads == 4 && c.layers[1].n_heads == 8 && !c.layers[0].window && c.layers[3].window));
@@ -224,11 +217,11 @@ TEST_CASE("config: gates of attention, of heads or of channels, with q, k and v 
 	CHECK((c.ropes[0].scaling == RopeScaling::Yarn && c.ropes[1].scaling == RopeScaling::None));
 	b.find("blk.2.attn_gate.weight").dims = {64, 4};
 	has(refusal(b), "tensor blk.2.attn_gate.weight is (4, 64), the config says (8, 32)");
-	CHECK(!config_of(golden("laguna_channels", "laguna")).layers[0].gate_by_head);
-	c = config_of(golden("spark2_5", "spark2_5"));
+	CHECK(!config_of(golden_file("laguna_channels", "laguna")).layers[0].gate_by_head);
+	c = config_of(golden_file("spark2_5", "spark2_5"));
 	CHECK((c.layers[0].fused_qkv && c.layers[0].gate_by_head && c.layers[0].gate_function == Activation::Sigmoid));
 	CHECK((c.layers[0].window && !c.layers[1].window && c.layers[2].window));
-	b = golden("muse_glimmer", "muse-glimmer");
+	b = golden_file("muse_glimmer", "muse-glimmer");
 	c = config_of(b);
 	CHECK((c.embedding_norm && c.out_norm_eps == 1e-8f && c.layers[0].output_gate && !c.layers[0].gate_by_head));
 	b.erase_tensor("blk.1.attn_gate.weight");
@@ -236,21 +229,17 @@ TEST_CASE("config: gates of attention, of heads or of channels, with q, k and v 
 }
 
 TEST_CASE("config: MLPs beside attention: by a key (gptneox), by tensors (falcon); limits of gates (maple)") {
-	const auto golden = [](const char* name, const char* arch) {
-		return GgufBuilder::copy_as(Gguf::open(fmt::format("{}/tests/golden/tiny/{}.gguf", KVRUN_SOURCE_DIR, name)),
-		                            arch);
-	};
-	CHECK(config_of(golden("gptneox", "gptneox")).layers[0].mlp_input == MlpInput::Beside);
-	CHECK(config_of(golden("gptneox_behind", "gptneox")).layers[0].mlp_input == MlpInput::Normed);
-	const Layer one = config_of(golden("falcon", "falcon")).layers[0];
+	CHECK(config_of(golden_file("gptneox", "gptneox")).layers[0].mlp_input == MlpInput::Beside);
+	CHECK(config_of(golden_file("gptneox_behind", "gptneox")).layers[0].mlp_input == MlpInput::Normed);
+	const Layer one = config_of(golden_file("falcon", "falcon")).layers[0];
 	CHECK((one.mlp_input == MlpInput::Parallel && std::string(one.attn_norm_name) == "attn_norm"));
-	GgufBuilder b = golden("falcon_two_norms", "falcon");
+	GgufBuilder b = golden_file("falcon_two_norms", "falcon");
 	const Layer two = config_of(b).layers[1];
 	CHECK((two.mlp_input == MlpInput::Beside && std::string(two.attn_norm_name) == "attn_norm_2"));
 	CHECK(std::string(two.mlp_norm_name) == "attn_norm");
 	b.erase_tensor("blk.1.attn_norm_2.bias");
 	has(refusal(b), "tensor blk.1.attn_norm_2.bias is missing");
-	const Config maple = config_of(golden("maple", "maple"));
+	const Config maple = config_of(golden_file("maple", "maple"));
 	for (uint32_t l = 0; l < 4; ++l) {
 		CHECK((maple.layers[l].experts.limit == 1 && maple.layers[l].limits_gate));
 		CHECK(maple.ropes[maple.layers[l].rope].rotates == bool(maple.layers[l].window));
@@ -258,26 +247,22 @@ TEST_CASE("config: MLPs beside attention: by a key (gptneox), by tensors (falcon
 }
 
 TEST_CASE("config: families of 2019 to 2024: tables of positions, norms without weights, limits, ALiBi, halves") {
-	const auto golden = [](const char* name, const char* arch) {
-		return GgufBuilder::copy_as(Gguf::open(fmt::format("{}/tests/golden/tiny/{}.gguf", KVRUN_SOURCE_DIR, name)),
-		                            arch);
-	};
-	GgufBuilder b = golden("gpt2", "gpt2");
+	GgufBuilder b = golden_file("gpt2", "gpt2");
 	Config c = config_of(b);
 	CHECK((c.text_input.positions == 256 && !c.ropes[0].rotates && c.norm == NormKind::LayerBiased));
 	b.u32("gpt2.context_length", 257);
 	has(refusal(b), "tensor position_embd.weight has 256 rows, key gpt2.context_length is 257; wrong or damaged file");
 	b.erase_tensor("position_embd.weight");
 	has(refusal(b), "tensor position_embd.weight is missing; get the file again");
-	b = golden("olmo", "olmo");
+	b = golden_file("olmo", "olmo");
 	c = config_of(b);
 	CHECK((c.norm == NormKind::LayerBare && c.layers[1].qkv_limit == 0.5f));
 	b.f32("olmo.attention.clamp_kqv", -1);
 	has(refusal(b), "key olmo.attention.clamp_kqv is -1");
-	CHECK(config_of(golden("olmo_unlimited", "olmo")).layers[0].qkv_limit == kUnlimited);
-	CHECK(std::string(config_of(golden("dbrx", "dbrx")).layers[0].mlp_norm_name) == "attn_output_norm");
-	CHECK(config_of(golden("qwen", "qwen")).hidden_dim == 40);
-	b = golden("talkie", "talkie");
+	CHECK(config_of(golden_file("olmo_unlimited", "olmo")).layers[0].qkv_limit == kUnlimited);
+	CHECK(std::string(config_of(golden_file("dbrx", "dbrx")).layers[0].mlp_norm_name) == "attn_output_norm");
+	CHECK(config_of(golden_file("qwen", "qwen")).hidden_dim == 40);
+	b = golden_file("talkie", "talkie");
 	c = config_of(b);
 	CHECK((c.norm == NormKind::RmsBare && c.embedding_norm && c.layers[0].qk_norm == QkNorm::HeadGain));
 	CHECK((c.layers[0].attn_gain != c.layers[1].attn_gain && c.layers[0].mlp_gain != c.layers[1].mlp_gain));
@@ -286,15 +271,14 @@ TEST_CASE("config: families of 2019 to 2024: tables of positions, norms without 
 	has(refusal(b), "tensor blk.1.ffn_down.scale is missing; get the file again");
 	b.tensor_f32("blk.1.ffn_down.scale", {1}, {INFINITY});
 	has(refusal(b), "tensor blk.1.ffn_down.scale is not a finite number in F32; wrong or damaged file");
-	b = golden("baichuan", "baichuan");
+	b = golden_file("baichuan", "baichuan");
 	CHECK(config_of(b).ropes[0].rotates);
 	b.u32("baichuan.block_count", 40);
 	has(refusal(b), "key baichuan.block_count is 40: models of baichuan of this size have ALiBi");
 }
 
 TEST_CASE("config: smallthinker: layers without a window come first and have no positions, if others have one") {
-	GgufBuilder b = GgufBuilder::copy_as(
-	    Gguf::open(std::string(KVRUN_SOURCE_DIR) + "/tests/golden/tiny/smallthinker.gguf"), "smallthinker");
+	GgufBuilder b = golden_file("smallthinker", "smallthinker");
 	Config c = config_of(b);
 	for (uint32_t l = 0; l < 5; ++l) {
 		CHECK(bool(c.layers[l].window) == (l % 4 != 0));
@@ -307,8 +291,7 @@ TEST_CASE("config: smallthinker: layers without a window come first and have no 
 }
 
 TEST_CASE("config: step35: limits of SwiGLU of each layer, and RoPE over half of the channels that the file says") {
-	const GgufBuilder good =
-	    GgufBuilder::copy_as(Gguf::open(std::string(KVRUN_SOURCE_DIR) + "/tests/golden/tiny/step35.gguf"), "step35");
+	const GgufBuilder good = golden_file("step35", "step35");
 	Config c = config_of(good);
 	CHECK((c.ropes[0].dim == 8 && c.ropes[1].dim == 16 && c.ropes[1].theta == 1e2f));
 	CHECK((c.layers[1].experts.limit == kUnlimited && c.layers[2].experts.limit == 0.05f));
@@ -327,10 +310,7 @@ TEST_CASE("config: step35: limits of SwiGLU of each layer, and RoPE over half of
 }
 
 TEST_CASE("config: stablelm in parallel is what the file's key and all its layers say") {
-	const auto golden = [](const char* name) {
-		return GgufBuilder::copy_as(Gguf::open(fmt::format("{}/tests/golden/tiny/{}.gguf", KVRUN_SOURCE_DIR, name)),
-		                            "stablelm");
-	};
+	const auto golden = [](const char* name) { return golden_file(name, "stablelm"); };
 	const auto is_parallel = [](const GgufBuilder& b) {
 		return config_of(b).layers[0].mlp_input == MlpInput::Parallel;
 	};
@@ -372,8 +352,7 @@ TEST_CASE("config: stablelm in parallel is what the file's key and all its layer
 }
 
 TEST_CASE("config: factors of xIELU, of each layer or of all") {
-	const GgufBuilder good =
-	    GgufBuilder::copy_as(Gguf::open(std::string(KVRUN_SOURCE_DIR) + "/tests/golden/tiny/apertus.gguf"), "apertus");
+	const GgufBuilder good = golden_file("apertus", "apertus");
 	const auto numbers = [](GgufBuilder& b, const char* key, std::vector<float> v) {
 		b.numbers(key, GgufType::F32, v);
 	};

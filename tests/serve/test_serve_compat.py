@@ -204,7 +204,8 @@ def routes(s):
     equal("/props", (props["default_generation_settings"]["n_ctx"], props["total_slots"], props["model_path"],
                      props["modalities"]["vision"]), (512, 3, os.path.basename(MODEL), False))
     equal("the context", model["meta"]["n_ctx"], 512)
-    facts = json.loads(subprocess.run([sys.argv[1], "inspect", "--json", MODEL], capture_output=True, check=True).stdout)
+    inspected = subprocess.run([sys.argv[1], "inspect", "--json", MODEL], capture_output=True, check=True).stdout
+    facts = json.loads(inspected)
     equal("its size", {k: model["meta"][k] for k in ("n_params", "size", "n_vocab", "n_embd", "n_ctx_train")},
           {"n_params": facts["parameters"], "size": sum(t["bytes"] for t in facts["tensors"]),
            "n_vocab": facts["config"]["vocab"], "n_embd": facts["config"]["dim"],
@@ -252,7 +253,8 @@ def options():
 def adapters():
     """Adapters have the scales that the server was started with"""
     lora = os.path.join(ROOT, "tests", "golden", "lora", "llama.gguf")
-    with Server("--lora", f"{lora}:0.1,{lora}", "-c", "64", model=os.path.join(os.path.dirname(TINY), "llama.gguf")) as s:
+    llama = os.path.join(os.path.dirname(TINY), "llama.gguf")
+    with Server("--lora", f"{lora}:0.1,{lora}", "-c", "64", model=llama) as s:
         own = [{"id": 0, "scale": 0.1}, {"id": 1, "scale": 1}]
         equal("its adapters", s.get("/lora-adapters").json(),
               [{"id": i, "path": "llama.gguf", "scale": own[i]["scale"]} for i in range(2)])
