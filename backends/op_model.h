@@ -132,6 +132,38 @@ struct StreamMix {
 	}
 };
 
+// Coefficients of hyper-connections between m streams. Of each token, with s = scale[k] * x + base in part k of x:
+//   pre (T, m) = sigmoid(s) + eps                 of the first m
+//   post (T, m) = post_scale * sigmoid(s) + post_eps  of the next m
+//   mix (T, m, m)[to][from]: exp of the last m * m, by `from`, then by `to`, divided by its row's sum (of all `to`),
+//   plus
+//     eps; then columns and rows are divided by their sums plus eps, in turns: `rounds` times columns, rows between.
+// post and mix may be empty; x and base end with the last part that there is.
+struct StreamCoefs {
+	View pre, post, mix;
+	View x;           // (T, m), (T, 2 * m) or (T, 2 * m + m * m) f32
+	View scale, base; // (parts), as a row of x
+	ConnectArgs how;
+
+	const char* name() const { return "stream_coefs"; }
+	std::string text() const { return fmt::format("{} of {}", shape_text(x), pre.shape[1]); }
+	uint32_t streams() const { return pre.shape[1]; }
+	void check() const {
+		KV_ASSERT(streams() >= 1 && streams() <= kMostStreams && how.eps >= 0 && how.rounds <= 1000);
+		KV_ASSERT((post || !mix) && (!mix || how.rounds >= 1));
+	}
+	static void views(auto& o, auto& f) {
+		const uint64_t T = o.x.shape[0], m = o.pre.shape[1], parts = 1 + bool(o.post) + bool(o.mix);
+		const uint64_t n = (parts < 3 ? parts : 2 + m) * m;
+		f(output("pre", F32, {T, m}, "stream_coefs"), o.pre);
+		f(output("post", F32, {T, m}, "stream_coefs").optional(), o.post);
+		f(output("mix", F32, {T, m, m}, "stream_coefs").optional(), o.mix);
+		f(input("x", F32, {T, n}), o.x);
+		f(input("scale", F32, {parts}).undumped(), o.scale);
+		f(input("base", F32, {n}).undumped(), o.base);
+	}
+};
+
 // out (T, m, dim): out[t][i] = sigmoid(root(s)) * value[t], s = key[t][i] . query[t][i] / sqrt(dim), root(s) = sign(s)
 // * sqrt(max(|s|, KV_GATE_LEAST)), 0 of 0. key, query (T, m, dim), value (T, dim); out may be key.
 struct StreamGate {

@@ -24,15 +24,17 @@ std::vector<WrittenWords> written_states(const StateRows& rows, uint32_t words, 
 static double state_bytes(const StateRows& rows, uint32_t words) { return 8. * rows.work.shape[0] * words; }
 
 std::string ShortConv::text() const {
-	return fmt::format("x {} taps {}{}{}", shape_text(x), w.shape[1], how.bias ? " bias" : "",
-	                   how.silu ? "" : " linear");
+	return fmt::format("x {} taps {}{}{}", shape_text(x), taps(), how.bias ? " bias" : "",
+	                   how.gates  ? " gates"
+	                   : how.silu ? ""
+	                              : " linear");
 }
 void ShortConv::check() const {
-	KV_ASSERT(x.shape[0] >= 1 && w.shape[1] >= 2 && w.shape[1] <= kMostTaps);
+	KV_ASSERT(x.shape[0] >= 1 && taps() >= 2 && taps() <= kMostTaps && !(how.gates && (how.bias || how.silu)));
 	check_state_rows(rows, state_words());
 }
 double ShortConv::bytes() const {
-	return 4. * double(2 * x.elements() + w.elements()) + state_bytes(rows, state_words());
+	return 4. * double((how.gates ? 3 : 2) * x.elements() + w.elements()) + state_bytes(rows, state_words());
 }
 
 std::string DeltaRule::text() const {

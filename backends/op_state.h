@@ -18,6 +18,8 @@ void state_views(auto& rows, auto& f) {
 
 // out (T, channels) = f(bias[c] + sum over j < taps of w[c][j] * x[t - (taps - 1) + j][c]), w (channels, taps); f is
 // silu or nothing. The rows before a sequence's first row are its state: (taps - 1, channels), the oldest row first.
+// With gates: out[t][c] = sum over j of softmax_j(gates[t - (taps - 1) + j][c] + w[j][c]) * x[t - (taps - 1) + j][c], w
+// (taps, channels); the state then has as many rows of gates behind those of x.
 struct ShortConv {
 	View out, x, w;
 	StateRows rows;
@@ -27,15 +29,20 @@ struct ShortConv {
 	std::string text() const;
 	void check() const;
 	double bytes() const;
-	uint32_t state_words() const { return (w.shape[1] - 1) * w.shape[0]; }
+	uint32_t channels() const { return w.shape[how.gates ? 1 : 0]; }
+	uint32_t taps() const { return w.shape[how.gates ? 0 : 1]; }
+	uint32_t state_words() const { return (taps() - 1) * channels() * (how.gates ? 2 : 1); }
 	std::vector<WrittenWords> written(const WordReader& r) const {
 		return written_states(rows, state_words(), "short_conv", r);
 	}
 	static void views(auto& o, auto& f) {
 		const uint64_t T = o.x.shape[0], channels = o.x.row_elements();
 		f(input("x", F32, {T, channels}), o.x);
-		f(input("w", F32, {channels, o.w.shape[1]}).uploaded().undumped(), o.w);
+		const ViewRow w =
+		    o.how.gates ? input("w", F32, {o.w.shape[0], channels}) : input("w", F32, {channels, o.w.shape[1]});
+		f(w.uploaded().undumped(), o.w);
 		f(input("bias", F32, {channels}).optional().undumped(), o.how.bias);
+		f(input("gates", F32, {T, channels}).optional(), o.how.gates);
 		state_views(o.rows, f);
 		f(output("out", F32, {T, channels}, "short_conv").slots(), o.out);
 	}

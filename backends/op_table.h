@@ -38,6 +38,7 @@ namespace op {
 	X(StreamSum) \
 	X(StreamMix) \
 	X(StreamGate) \
+	X(StreamCoefs) \
 	X(Activate) \
 	X(Matmul) \
 	X(NormMatmul) \
@@ -98,6 +99,9 @@ class OpCalls {
 	}
 	void stream_mix(View out, View x, View gate) { run(op::StreamMix{out, x, gate}); }
 	void stream_gate(View out, View key, View query, View value) { run(op::StreamGate{out, key, query, value}); }
+	void stream_coefs(View pre, View post, View mix, View x, View scale, View base, const ConnectArgs& how) {
+		run(op::StreamCoefs{pre, post, mix, x, scale, base, how});
+	}
 	void activate(View out, View x, View y, const Elementwise& how) { run(op::Activate{out, x, y, how}); }
 	void matmul(std::span<const Proj> projs, View x, Epilogue epilogue, bool decode) {
 		run(op::Matmul{projs, x, epilogue, decode});

@@ -82,9 +82,16 @@ struct StateRows { // which rows belong to which sequence, and where its state i
 	View work;     // (n, 4) u32, StateWork; rows of different items are different ones
 	View from, to; // f32 words of pool memory; the same where a state is replaced in its place
 };
+struct ConnectArgs { // of op::StreamCoefs
+	float eps, post_scale, post_eps;
+	uint32_t rounds;
+};
 struct ConvArgs {     // what a short convolution does with its sums
 	View bias = {};   // (channels) f32, added; empty for none
 	bool silu = true; // then silu
+	// (T, channels) f32: weights of a channel's rows are a softmax over gates, with neither bias nor silu; empty for
+	// none
+	View gates = {};
 };
 struct DeltaGates {
 	View beta, alpha; // (T, n_heads), before the functions below; by_channel: alpha (T, n_heads * k_dim)

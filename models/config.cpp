@@ -198,12 +198,12 @@ std::vector<float> read_factors(const Gguf& g, const char* tensor, uint32_t rope
 	return out;
 }
 
-void read_rope(const Keys& k, const Family& f, Config& c) {
+void read_rope(const Keys& k, const Family& f, const Latent& latent, Config& c) {
 	c.ropes = {
 	    {.dim = k.u32("rope.dimension_count", c.head_dim), .theta = k.f32("rope.freq_base", 10000), .neox = f.neox}};
 	if (f.half_rotary) c.ropes[0].dim /= 2;
 	if (f.rope_use == RopeUse::Never) c.ropes[0].rotates = false;
-	if (f.rope_use == RopeUse::Never && !f.latent) c.ropes[0].dim = c.head_dim;
+	if (f.rope_use == RopeUse::Never) c.ropes[0].dim = f.latent ? latent.rope_dim : c.head_dim;
 	if (f.rope_use == RopeUse::IfFinetuned) c.ropes[0].rotates = k.flag("rope.scaling.finetuned", true);
 	read_axes(k, f, c.ropes[0]);
 }
@@ -466,7 +466,7 @@ Config read_config(const Gguf& g, const Config* drafts_for) {
 	LayerSizes sizes;
 	read_sizes(k, f, c, first_full(f, windows, c.n_layers), sizes);
 	const Latent latent = read_latent(k, f, c, sizes);
-	read_rope(k, f, c);
+	read_rope(k, f, latent, c);
 	read_window_sizes(k, f, c, windows, sizes);
 	check_sizes(k, f, c);
 	c.tied_embedding = c.encodes || !g.find_tensor("output.weight");
@@ -487,7 +487,7 @@ Config read_config(const Gguf& g, const Config* drafts_for) {
 	for (const Layer& l : c.layers) check_layer(k, f, c, l);
 	look_at_layers(g, f, c);
 	read_xielu(k, c);
-	if (!f.hyper_streams) read_layer_inputs(k, f.layer_inputs, c); // their key means rows of n-grams
+	if (f.streams != StreamKind::Gated) read_layer_inputs(k, f.layer_inputs, c); // their key means rows of n-grams
 	read_streams(k, f, c);
 	read_hyper_streams(k, f, c);
 	place_experts(c, read_mixture(k, f, c));

@@ -173,20 +173,33 @@ struct Latent {
 	uint32_t nope_dim = 0; // of the other part of a query, before it meets the latent
 	uint32_t v_dim = 0;    // of what a head makes of the latents it attends to
 	uint32_t q_rank = 0;   // queries are made of a vector of so many channels, behind a norm; 0: of the stream itself
+	bool no_rope = false;  // the file has no rotated key; kvrun's is zeros, as few as its caches can have
 	bool operator==(const Latent&) const = default;
 };
 
-// Several residual streams per token, of one of two kinds.
+enum class StreamKind : uint8_t { None, AltUp, Gated, Manifold };
+
+// Several residual streams per token.
 // AltUp: a layer predicts all of them from all, computes on the active one, and corrects all by what the active one
 // turned out to be. The first is the embedding, the others are projections of it; the model's output is the mean of the
 // first and of projections of the others, each as large as the first.
-// Hyper-connections (arXiv:2409.19606, with gates of low rank): all begin as the embedding. Attention and MLP each read
-// the mean of the normed streams, times gates that are made of all of them; their output is added to every stream with
-// a factor of its own. The model's output is such a mean.
+// Gated: hyper-connections (arXiv:2409.19606) with gates of low rank. All streams begin as the embedding. Attention and
+// MLP each read the mean of the normed streams, times gates that are made of all of them; their output is added to
+// every stream with a factor of its own. The model's output is such a mean. Manifold: hyper-connections with a matrix
+// whose rows and columns have sums of 1 (arXiv:2512.24880). Attention and MLP each read a sum of the streams with
+// factors, the matrix then mixes the streams, and their output is added to every stream with a factor of its own;
+// factors and matrix are made of all streams (op::StreamCoefs). The model's output is such a sum, or the mean.
 struct Streams {
 	uint32_t n = 1, active = 0;
-	uint32_t rank = 0; // hyper-connections: channels that the gates are made of; 0: AltUp
-	bool hyper() const { return rank != 0; }
+	StreamKind kind = StreamKind::None;
+	uint32_t rank = 0; // Gated: channels that the gates are made of
+	// Manifold: rounds of op::StreamCoefs, 0: no matrix mixes the streams; the rest is ConnectArgs'.
+	uint32_t rounds = 0;
+	float eps = 0, post_scale = 2, post_eps = 0;
+	bool weighs_output = false;
+	bool hyper() const { return kind == StreamKind::Gated || kind == StreamKind::Manifold; }
+	// Manifold: rows of the matrix that makes factors, and the elements of the mixing matrix.
+	uint32_t coefs() const { return (rounds ? 2 + n : 2) * n; }
 };
 
 // N-grams of tokens that a layer with hyper-connections adds to the streams: hashes of a token and those before it
@@ -218,7 +231,11 @@ struct Indexer {
 	// DeepSeek's: queries are made from the latent of attention's queries (Latent::q_rank) and have no norm, that of
 	// keys is a LayerNorm with this epsilon, and the token decides the weights of heads, which else are 1.
 	bool of_latent = false;
+	// Of latents and blocks: a block's key is the sum of its tokens' keys, normed, with a share for each channel: the
+	// softmax of what the tokens' gates and their places in the block say (ConvArgs::gates).
+	bool gated = false;
 	float norm_eps = 1e-6f;
+	bool rope_last = false; // RoPE turns the last channels; on the device they are the first
 	// A token that sees no more tokens than this attends to all of them.
 	uint32_t all_up_to() const { return most * block + block - 1; }
 };
@@ -413,6 +430,7 @@ struct TensorSpec {
 	bool flat = false; // the file has all of them in one matrix
 	uint32_t together = 1; // rows that form one row of the file
 	uint32_t first = 0;    // halves: rows of the first matrix; 0: as many as of the second
+	bool swapped = false;  // halves: instead the first one follows the second one in each matrix
 	float factor = 1;      // of the elements of a vector, on the device
 	// On the device the elements of each of `depth` vectors are so far apart, with zeros between them.
 	uint32_t apart = 1;

@@ -30,8 +30,9 @@ enum class DraftKind : uint8_t { // of files that are no models: they draft for 
 
 enum class IndexerKind : uint8_t { // how files describe Config::indexer
 	None,
-	Blocks, // blocks of tokens, and queries of its own
-	Latent, // Indexer::of_latent, tokens; layers may share a choice
+	Blocks,         // blocks of tokens, and queries of its own
+	Latent,         // Indexer::of_latent, tokens or gated blocks; layers may share a choice
+	LatentRopeLast, // as Latent, with Indexer::rope_last and the model's epsilon in the norm of keys
 };
 
 enum class MlpInputBy : uint8_t { // what decides Layer::mlp_input
@@ -81,10 +82,11 @@ struct Family {
 	bool output_scales = false;   // files may have Layer::output_scale, as tensors
 	bool gains = false;           // files have Layer::attn_gain, mlp_gain and embedding_gain, as tensors
 	bool layer_inputs = false;    // files may have Config::layer_input_dim
-	bool streams = false;         // files have Config::streams (AltUp), Layer::laurel_rank and Layer::gate_cut
+	// Files have Config::streams of this kind: AltUp with Layer::laurel_rank and Layer::gate_cut; Gated, perhaps with
+	// Config::ngrams.
+	StreamKind streams = StreamKind::None;
 	IndexerKind indexer = IndexerKind::None;
 	bool index_neox = false;    // RoPE pairs an indexer's channels so, whatever `neox` says
-	bool hyper_streams = false; // files have Config::streams (hyper-connections), and may have Config::ngrams
 	bool mixture = false;       // files may have experts instead of the MLP; layer.experts says how they are chosen
 	bool dense_between = false; // layers between mixtures are dense; the tensors show which
 	QkNorm optional_qk_norm = QkNorm::None; // layers have it only if the file has the tensors

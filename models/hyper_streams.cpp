@@ -65,15 +65,27 @@ void read_ngrams(const ConfigKeys& k, Config& c) {
 	check_table(k, g);
 }
 
+// Files without a matrix add epsilon to the factors of outputs, too.
+void read_manifold(const ConfigKeys& k, Streams& s) {
+	const char* const rounds = "hyper_connection.sinkhorn_iterations";
+	if (k.has(rounds)) s.rounds = in_range(k, rounds, 1, 1000);
+	s.eps = k.positive("hyper_connection.epsilon", 1e-6f);
+	s.post_scale = k.positive("hyper_connection.magnitude", s.post_scale);
+	s.post_eps = s.rounds ? 0 : s.eps;
+	s.weighs_output = k.g.find_tensor("output_hc_fn.weight") != nullptr;
+}
+
 } // namespace
 
 void read_hyper_streams(const ConfigKeys& k, const Family& f, Config& c) {
-	if (!f.hyper_streams) return;
+	c.streams.kind = f.streams;
+	if (!c.streams.hyper()) return;
 	c.streams.n = in_range(k, "hyper_connection.count", 2, kMostStreams);
-	c.streams.rank = in_range(k, "hyper_connection.low_rank", 1, 1 << 16);
 	if (uint64_t(c.dim) * c.streams.n > UINT32_MAX / 4)
 		fail(Code::Format, "{}: {} residual streams of {} channels: too large; the file is damaged", k.g.name(),
 		     c.streams.n, c.dim);
+	if (f.streams == StreamKind::Manifold) return read_manifold(k, c.streams);
+	c.streams.rank = in_range(k, "hyper_connection.low_rank", 1, 1 << 16);
 	read_ngrams(k, c);
 }
 
@@ -89,13 +101,26 @@ static void add_mixer(std::vector<TensorSpec>& out, const Config& c, const std::
 	if (injects) out.push_back({name + "_inject.weight", c.streams.n, all, true});
 }
 
+static void add_connection(std::vector<TensorSpec>& out, const Config& c, const std::string& name, uint32_t coefs,
+                           uint32_t parts) {
+	out.push_back({name + "_fn.weight", coefs, c.streams.n * c.dim, true});
+	out.push_back({name + "_base.weight", 1, coefs, false});
+	out.push_back({name + "_scale.weight", 1, parts, false});
+}
+
 void add_hyper_specs(std::vector<TensorSpec>& out, const Config& c) {
-	if (c.streams.hyper()) add_mixer(out, c, "output_hc", false);
+	if (c.streams.kind == StreamKind::Gated) add_mixer(out, c, "output_hc", false);
+	if (c.streams.weighs_output) add_connection(out, c, "output_hc", c.streams.n, 1);
 }
 
 void add_hyper_specs(std::vector<TensorSpec>& out, const Config& c, uint32_t l) {
 	if (!c.streams.hyper()) return;
 	const auto name = [l](const char* what) { return fmt::format("blk.{}.{}", l, what); };
+	if (c.streams.kind == StreamKind::Manifold) {
+		for (const char* part : {"hc_attn", "hc_ffn"})
+			add_connection(out, c, name(part), c.streams.coefs(), c.streams.rounds ? 3 : 2);
+		return;
+	}
 	add_mixer(out, c, name("hc_attn"), true);
 	add_mixer(out, c, name("hc_ffn"), true);
 	const NGrams& g = c.ngrams;

@@ -1,6 +1,7 @@
 // The indexer of sparse attention: its metadata and tensors.
 #include "models/indexer.h"
 #include <algorithm>
+#include <optional>
 
 namespace kvrun {
 namespace {
@@ -35,30 +36,44 @@ void read_blocks(const ConfigKeys& k, Config& c) {
 
 std::string index_tensor(uint32_t l, const char* what) { return fmt::format("blk.{}.indexer.{}", l, what); }
 
-// Which layers have an indexer; the others attend to what the last indexer before them has chosen. In older files,
-// without the key, layers without an indexer are those without its tensors.
+// Which layers that attend have an indexer; the others attend to what the last indexer before them has chosen. In older
+// files, without the key, layers without an indexer are those without its tensors.
 void read_owners(const ConfigKeys& k, Config& c) {
 	const char* const key = "attention.indexer.types";
 	std::vector<uint32_t> owns;
 	if (k.has(key)) owns = k.u32_each(key, c.n_layers, k.u32("block_count"));
-	for (uint32_t l = 0, last = 0; l < c.n_layers; ++l) {
-		const bool own = owns.empty() ? l == 0 || k.g.find_tensor(index_tensor(l, "attn_k.weight")) : owns[l] != 0;
-		if (l == 0 && !own) refuse(k, key, 0, "models whose first layer has an indexer");
+	std::optional<uint32_t> last;
+	for (uint32_t l = 0; l < c.n_layers; ++l) {
+		if (!attends(c.layers[l])) continue;
+		const bool own = owns.empty() ? !last || k.g.find_tensor(index_tensor(l, "attn_k.weight")) : owns[l] != 0;
+		if (!last && !own) refuse(k, key, 0, "models whose first layer with attention has an indexer");
 		if (own) last = l;
-		c.layers[l].indexed = true, c.layers[l].index_layer = last;
+		c.layers[l].indexed = true, c.layers[l].index_layer = *last;
+		if (!c.layers[l].latent.q_rank)
+			fail(Code::Unsupported, "{}: key {} is 0; kvrun runs its indexer on a latent of queries", k.g.name(),
+			     k.key("attention.q_lora_rank"));
 	}
 	c.indexer.block = 1, c.indexer.of_latent = true;
-	if (!c.layers[0].latent.q_rank)
-		fail(Code::Unsupported, "{}: key {} is 0; kvrun runs its indexer on a latent of queries", k.g.name(),
-		     k.key("attention.q_lora_rank"));
+	if (k.has("attention.indexer.kpool")) {
+		const uint32_t block = in_range(k, "attention.indexer.kpool", kMostBlockTokens);
+		if (block < 2 || kMostBlockTokens % block)
+			refuse(k, "attention.indexer.kpool", block, fmt::format("powers of two from 2 to {}", kMostBlockTokens));
+		if (!k.flag("attention.indexer.kpool_select_tail", true))
+			fail(Code::Unsupported, "{}: key {} is false; kvrun always reads the tokens behind the last block",
+			     k.g.name(), k.key("attention.indexer.kpool_select_tail"));
+		c.indexer.block = block, c.indexer.gated = true;
+	}
 }
 
 } // namespace
 
 void read_indexer(const ConfigKeys& k, const Family& f, Config& c) {
 	if (f.indexer == IndexerKind::None) return;
-	f.indexer == IndexerKind::Blocks ? read_blocks(k, c) : read_owners(k, c);
+	const bool of_latent = f.indexer != IndexerKind::Blocks;
+	if (of_latent && !k.has("attention.indexer.top_k") && !k.g.find_tensor(index_tensor(0, "attn_k.weight"))) return;
+	of_latent ? read_owners(k, c) : read_blocks(k, c);
 	Indexer& x = c.indexer;
+	if (f.indexer == IndexerKind::LatentRopeLast) x.rope_last = true, x.norm_eps = c.norm_eps;
 	if (!x.block) return;
 	x.neox = f.neox || f.index_neox;
 	x.n_heads = in_range(k, "attention.indexer.head_count", kMostIndexHeads);
@@ -77,12 +92,21 @@ void add_indexer_specs(std::vector<TensorSpec>& out, const Config& c, uint32_t l
 	const Indexer& x = c.indexer;
 	const auto name = [l](const char* what) { return index_tensor(l, what); };
 	const bool of_latent = x.of_latent;
-	out.push_back({name(of_latent ? "attn_q_b.weight" : "q_proj.weight"), x.n_heads * x.dim,
-	               of_latent ? c.layers[l].latent.q_rank : c.dim, true});
-	out.push_back({name(of_latent ? "attn_k.weight" : "k_proj.weight"), x.dim, c.dim, true});
+	const auto add = [&](const char* what, uint32_t rows, uint32_t cols, uint32_t depth) {
+		TensorSpec spec{name(what), rows, cols, rows > 1, depth};
+		if (x.rope_last) spec.halves = spec.swapped = spec.flat = true, spec.first = x.dim - c.ropes[0].dim;
+		if (!x.rope_last) spec.depth = 1;
+		out.push_back(spec);
+	};
+	add(of_latent ? "attn_q_b.weight" : "q_proj.weight", x.n_heads * x.dim,
+	    of_latent ? c.layers[l].latent.q_rank : c.dim, x.n_heads);
+	add(of_latent ? "attn_k.weight" : "k_proj.weight", x.dim, c.dim, 1);
 	if (of_latent) out.push_back({name("proj.weight"), x.n_heads, c.dim, true});
-	for (const char* vector : {of_latent ? "k_norm.bias" : "q_norm.weight", "k_norm.weight"})
-		out.push_back({name(vector), 1, x.dim, false});
+	if (x.gated) {
+		out.push_back({fmt::format("blk.{}.indexer_compressor_gate.weight", l), x.dim, c.dim, true});
+		out.push_back({fmt::format("blk.{}.indexer_compressor_ape.weight", l), 1, x.dim * x.block, false, x.block});
+	}
+	for (const char* vector : {of_latent ? "k_norm.bias" : "q_norm.weight", "k_norm.weight"}) add(vector, 1, x.dim, 1);
 }
 
 } // namespace kvrun

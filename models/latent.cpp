@@ -28,13 +28,15 @@ Latent read_latent(const ConfigKeys& k, const Family& f, Config& c, LayerSizes& 
 		     k.g.name(), k.key("attention.key_length_mla"));
 	Latent t;
 	t.rank = channels(k, "attention.kv_lora_rank", k.u32("attention.kv_lora_rank"));
-	t.rope_dim = channels(k, "rope.dimension_count", k.u32("rope.dimension_count"), 128);
+	const uint32_t rotated = k.u32("rope.dimension_count");
+	t.no_rope = rotated == 0 && f.rope_use == RopeUse::Never;
+	t.rope_dim = t.no_rope ? kStep : channels(k, "rope.dimension_count", rotated, 128);
 	t.v_dim = channels(k, value_length, k.u32(value_length, old ? c.dim / c.n_heads : 0));
 	const uint32_t key = k.u32(key_length);
-	if (key <= t.rope_dim)
+	if (key <= rotated)
 		fail(Code::Format, "{}: key {} is {}, of which RoPE takes {}; the file is damaged", k.g.name(),
-		     k.key(key_length), key, t.rope_dim);
-	t.nope_dim = channels(k, key_length, key - t.rope_dim);
+		     k.key(key_length), key, rotated);
+	t.nope_dim = channels(k, key_length, key - rotated);
 	if (t.rope_dim > t.rank)
 		fail(Code::Unsupported, "{}: a rotated key of {} channels beside a latent of {}; kvrun runs at most as many",
 		     k.g.name(), t.rope_dim, t.rank);
@@ -52,7 +54,7 @@ Latent read_latent(const ConfigKeys& k, const Family& f, Config& c, LayerSizes& 
 }
 
 float latent_scale(const ConfigKeys& k, const Latent& t, Rope& rope) {
-	const float plain = 1 / std::sqrt(float(t.nope_dim + t.rope_dim));
+	const float plain = 1 / std::sqrt(float(t.nope_dim + (t.no_rope ? 0 : t.rope_dim)));
 	if (rope.scaling != RopeScaling::Yarn || !(rope.factor > 1)) return plain;
 	const float log_factor = std::log(rope.factor);
 	const float m = 1 + k.f32("rope.scaling.yarn_log_multiplier", 0) * log_factor; // the file's includes YaRN's 0.1
@@ -62,24 +64,24 @@ float latent_scale(const ConfigKeys& k, const Latent& t, Rope& rope) {
 
 void add_latent_specs(std::vector<TensorSpec>& out, const Layer& layer, uint32_t l, uint32_t dim) {
 	const Latent& t = layer.latent;
-	const uint32_t n = layer.n_heads;
+	const uint32_t n = layer.n_heads, rotated = t.no_rope ? 0 : t.rope_dim;
 	const auto name = [l](const char* what) { return fmt::format("blk.{}.{}.weight", l, what); };
 	if (t.q_rank) {
 		out.push_back({name("attn_q_a"), t.q_rank, dim, true});
 		out.push_back({name("attn_q_a_norm"), 1, t.q_rank, false});
 	}
-	TensorSpec q{name(t.q_rank ? "attn_q_b" : "attn_q"),
-	             n * (t.nope_dim + t.rope_dim),
-	             t.q_rank ? t.q_rank : dim,
-	             true,
-	             n,
-	             true};
-	q.flat = true, q.first = t.nope_dim;
+	TensorSpec q{
+	    name(t.q_rank ? "attn_q_b" : "attn_q"), n * (t.nope_dim + rotated), t.q_rank ? t.q_rank : dim, true, n, true};
+	if (t.no_rope)
+		q.depth = 1, q.halves = false;
+	else
+		q.flat = true, q.first = t.nope_dim;
 	out.push_back(q);
-	out.push_back({name("attn_kv_a_mqa"), t.rank + t.rope_dim, dim, true});
+	out.push_back({name("attn_kv_a_mqa"), t.rank + rotated, dim, true});
 	out.push_back({name("attn_kv_a_norm"), 1, t.rank, false});
 	out.push_back({name("attn_k_b"), n * t.rank, t.nope_dim, true, n});
 	out.push_back({name("attn_v_b"), n * t.v_dim, t.rank, true, n});
+	if (layer.sinks) out.push_back({name("attn_sinks"), 1, n, false});
 	if (layer.output_gate) out.push_back({name("attn_gate"), layer.gate_by_head ? n : n * t.v_dim, dim, true});
 	out.push_back({name("attn_output"), dim, n * t.v_dim, true});
 }

@@ -76,10 +76,10 @@ RecurrentLayers read_recurrent(const ConfigKeys& k, const Family& f, const Confi
 			     "{}: recurrent layers have {} heads of {} channels; kvrun runs multiples of 8, and "
 			     "up to {} heads",
 			     k.g.name(), c.n_heads, r.shape.k_dim, kMostHeads);
-		if (r.shape.full_gates) {
-			if (!k.flag("kda.safe_gate", true))
-				fail(Code::Unsupported, "{}: key {} is false; kvrun runs {} with bounded decays", k.g.name(),
-				     k.key("kda.safe_gate"), k.arch);
+		if (r.shape.full_gates && !k.flag("kda.safe_gate", true))
+			fail(Code::Unsupported, "{}: key {} is false; kvrun runs {} with bounded decays", k.g.name(),
+			     k.key("kda.safe_gate"), k.arch);
+		if (r.shape.full_gates || k.has("kda.gate_lower_bound")) {
 			r.shape.bound = k.f32("kda.gate_lower_bound", 0);
 			if (!(r.shape.bound < 0))
 				fail(Code::Format, "{}: key {} is {}, expected less than 0; the file is damaged", k.g.name(),
@@ -205,6 +205,7 @@ void add_recurrent_specs(std::vector<TensorSpec>& out, const Recurrent& r, uint3
 		}
 		matrix("ssm_beta.weight", r.n_heads, dim);
 		vector("ssm_a", r.n_heads, r.n_heads);
+		if (r.bound < 0 && !r.full_gates) out.back().factor = -1; // files of bailingmoe3 have these rates above 0
 		vector("ssm_dt.bias", r.decays());
 		vector("ssm_norm.weight", r.v_dim);
 		matrix("attn_output.weight", dim, r.values());

@@ -26,8 +26,9 @@ static void read_cuts(const ConfigKeys& k, Config& c) {
 }
 
 void read_streams(const ConfigKeys& k, const Family& f, Config& c) {
-	if (!f.streams) return;
+	if (f.streams != StreamKind::AltUp) return;
 	Streams& s = c.streams;
+	s.kind = f.streams;
 	s.n = k.u32("altup.num_inputs", kMostStreams);
 	if (s.n < 2 || s.n > kMostStreams)
 		fail(Code::Unsupported, "{}: key {} is {}; kvrun runs 2 to {} residual streams", k.g.name(),

@@ -87,7 +87,8 @@ void check_tensor(const Gguf& g, const TensorSpec& s) {
 	const uint32_t depth = s.flat ? 1 : s.depth;
 	uint64_t want[] = {uint64_t(s.cols) * s.together, s.rows / depth / s.together, depth, 1};
 	if (!s.matrix) want[0] = s.cols / s.depth, want[1] = s.depth, want[2] = 1;
-	const bool between = !s.matrix && t->shape[0] == want[0] && t->shape[1] == 1; // (depth, 1, cols): as good
+	if (!s.matrix && want[0] == 1 && t->shape[1] == 1) std::swap(want[0], want[1]); // numbers in one row: as good
+	const bool between = !s.matrix && t->shape[0] == want[0] && t->shape[1] == 1;   // (depth, 1, cols): as good
 	if (!std::equal(want + (between ? 1 : 0), want + (between ? 3 : 4), t->shape + (between ? 2 : 0)))
 		fail(Code::Format, "{}: tensor {} is {}, the config says {}; wrong or damaged file", g.name(), s.name,
 		     shape_text(t->shape), shape_text(want));

@@ -20,6 +20,8 @@ namespace kvrun {
 RowPlace row_place(const TensorSpec& s, uint32_t n, uint32_t row) {
 	if (!s.halves) return {row, n - row};
 	const uint32_t all = n / s.depth, first = s.first ? s.first : all / 2, of = row / all, at = row % all;
+	if (s.swapped && at < first) return {of * all + all - first + at, first - at};
+	if (s.swapped) return {of * all + at - first, all - at};
 	if (at < first) return {of * first + at, first - at};
 	return {s.depth * first + of * (all - first) + at - first, all - at};
 }
@@ -329,8 +331,11 @@ template <class Find> LatentWeights latent_weights(const Layer& layer, Find find
 	const View q = find(t.q_rank ? "attn_q_b" : "attn_q"), kv = find("attn_kv_a_mqa");
 	if (t.q_rank) w.q_a = find("attn_q_a"), w.q_a_norm = find("attn_q_a_norm");
 	const uint32_t nope = layer.n_heads * t.nope_dim;
-	w.q_nope = matrix_rows(b, q, 0, nope), w.q_rope = matrix_rows(b, q, nope, layer.n_heads * t.rope_dim);
-	w.kv_a = matrix_rows(b, kv, 0, t.rank), w.k_rope = matrix_rows(b, kv, t.rank, t.rope_dim);
+	w.q_nope = matrix_rows(b, q, 0, nope), w.kv_a = matrix_rows(b, kv, 0, t.rank);
+	if (!t.no_rope) {
+		w.q_rope = matrix_rows(b, q, nope, layer.n_heads * t.rope_dim);
+		w.k_rope = matrix_rows(b, kv, t.rank, t.rope_dim);
+	}
 	w.kv_norm = find("attn_kv_a_norm");
 	w.k_b = find("attn_k_b"), w.v_b = find("attn_v_b");
 	return w;
@@ -338,7 +343,8 @@ template <class Find> LatentWeights latent_weights(const Layer& layer, Find find
 
 // find: of names without ".weight"
 template <class Find> MixerWeights mixer_weights(const Config& c, const std::string& name, Find find) {
-	MixerWeights w{find(name + "_norm"), find(name + "_down"), find(name + "_up"), find(name + "_inject")};
+	MixerWeights w{find(name + "_norm"), find(name + "_down"), find(name + "_up"),   find(name + "_inject"),
+	               find(name + "_fn"),   find(name + "_base"), find(name + "_scale")};
 	if (w.norm) w.norm.shape[0] = c.streams.n, w.norm.shape[1] = c.dim;
 	return w;
 }
@@ -412,8 +418,13 @@ LayerWeights layer_weights(const Config& c, const Layer& layer, uint32_t l, cons
 	w.ngrams = ngram_weights(c, find);
 	const bool of_latent = c.indexer.of_latent;
 	w.index = {find(of_latent ? "indexer.attn_q_b" : "indexer.q_proj"),
-	           find(of_latent ? "indexer.attn_k" : "indexer.k_proj"), find("indexer.proj"), find("indexer.q_norm"),
+	           find(of_latent ? "indexer.attn_k" : "indexer.k_proj"),
+	           find("indexer.proj"),
+	           find("indexer_compressor_gate"),
+	           find("indexer_compressor_ape"),
+	           find("indexer.q_norm"),
 	           norm("indexer.k_norm")};
+	if (View& v = w.index.places) v.shape[0] = c.indexer.block, v.shape[1] = c.indexer.dim;
 	w.input_gate = find("inp_gate"), w.input_proj = find("proj"), w.input_norm = find("post_norm");
 	return w;
 }

@@ -49,8 +49,8 @@ struct RecurrentWeights {
 };
 struct LatentWeights {
 	View q_a, q_a_norm;  // (q_rank, dim), (q_rank) f32; empty without Latent::q_rank
-	View q_nope, q_rope; // (n_heads * nope_dim, dim or q_rank), (n_heads * rope_dim, the same)
-	View kv_a, k_rope;   // (rank, dim), (rope_dim, dim)
+	View q_nope, q_rope; // (n_heads * nope_dim, dim or q_rank), (n_heads * rope_dim, the same) or empty
+	View kv_a, k_rope;   // (rank, dim), (rope_dim, dim) or empty
 	View kv_norm;        // (rank) f32
 	View k_b, v_b;       // (n_heads * rank, nope_dim), (n_heads * v_dim, rank), head after head
 };
@@ -64,6 +64,8 @@ struct MixerWeights { // of hyper-connections
 	View norm;        // (streams, dim) f32, divided by the number of streams
 	View down, up;    // (rank, streams * dim), (streams * dim, rank)
 	View inject;      // (streams, streams * dim); empty for the model's output
+	View coefs;       // (Streams::coefs(), streams * dim), of StreamKind::Manifold; the model's output: (streams, ..)
+	View coef_base, scale; // (Streams::coefs()), (parts of op::StreamCoefs) f32
 };
 struct NGramWeights {                     // of Config::ngrams, of the layer that adds them
 	View key, value;                      // (streams * dim, width), (dim, width)
@@ -73,6 +75,7 @@ struct NGramWeights {                     // of Config::ngrams, of the layer tha
 struct IndexWeights {   // of layers with an indexer
 	View q, k;          // (n_heads * dim, dim of the model, or Latent::q_rank), (dim, dim of the model)
 	View heads;         // (n_heads, dim of the model), of Indexer::of_latent
+	View gate, places;  // (dim, dim of the model), (block, dim) f32, of Indexer::gated
 	View q_norm;        // (dim) f32, unless of_latent
 	NormWeights k_norm; // (dim) f32
 };

@@ -10,6 +10,7 @@
 //   5        lse       (T, n_heads) f32, written; unused without PROMPT_LSE
 //   6        q_rope    (T, n_heads, ROPE_DIM) f32
 //   7        seen      (T, p.seen_words) u32, bits; unused without PROMPT_SEEN
+//   8        sinks     (n_heads) f32; unused without PROMPT_SINKS
 //
 // Grid: x = block of TOKENS rows, y = block of up to HEADS query heads. Tiles of tokens start at multiples of TILE from
 // token 0, and a tile of which a row sees nothing changes nothing of it, so a row's bits do not depend on how the
@@ -30,7 +31,7 @@ layout(constant_id = SPEC_COLS) const uint TOKENS = 1;
 layout(constant_id = SPEC_TILE) const uint TILE = 8;
 const uint QUERIES = HEADS * TOKENS; // query j: row j / HEADS, head j % HEADS
 const bool SOFTCAP = (FLAGS & PROMPT_SOFTCAP) != 0u, PARTIAL = (FLAGS & PROMPT_STATE) != 0u,
-           SEEN = (FLAGS & PROMPT_SEEN) != 0u;
+           SEEN = (FLAGS & PROMPT_SEEN) != 0u, SINKS = (FLAGS & PROMPT_SINKS) != 0u;
 
 layout(push_constant) uniform Push { AttendPromptPush p; };
 layout(std430, binding = 0) writeonly restrict buffer Result { vec2 result[]; };
@@ -43,6 +44,7 @@ layout(std430, binding = 6) readonly restrict buffer QRope { vec4 q_rope[]; };
 #define Q_ROPE_BINDING 6
 layout(std430, binding = 7) readonly restrict buffer Seen { uint seen[]; };
 #define SEEN_AT 7
+layout(std430, binding = 8) readonly restrict buffer Sinks { float sinks[]; };
 #include "lib/seen.glsl"
 
 uint row_first = 0, head_first = 0, heads_here = 0, first = 0, n_tokens = 0;
@@ -90,8 +92,12 @@ void main() {
 		uint to = row;
 		if (PARTIAL) to = row_parts[KV_AT(4) + row * 2u] + row_parts[KV_AT(4) + row * 2u + 1u] - 1u;
 		const uint at = KV_AT(0) / 2u + (to * p.n_heads + head) * (HEAD_DIM / 2u + (PARTIAL ? 1u : 0u));
-		const bool none = SEEN && total_s[j] == 0.0;
-		const float factor = PARTIAL ? 1.0 : none ? 0.0 : 1.0 / total_s[j];
+		const float sink = SINKS ? sinks[KV_AT(8) + head] : shrink_s[j];
+		const float most = SINKS ? max(shrink_s[j], sink) : shrink_s[j];
+		const float shrink = SINKS ? exp(shrink_s[j] - most) : 1.0; // factor for what has been summed
+		const float all = SINKS ? total_s[j] * shrink + exp(sink - most) : total_s[j];
+		const bool none = SEEN && all == 0.0;
+		const float factor = PARTIAL ? 1.0 : none ? 0.0 : shrink / all;
 		[[unroll]] for (uint o = 0; o < OWN; o++) {
 			const uint c = LANE + o * LOCAL_X;
 			if (c >= PIECES) continue;
@@ -100,8 +106,7 @@ void main() {
 		}
 		if (LANE != 0) continue;
 		if ((FLAGS & PROMPT_LSE) != 0u)
-			lse[KV_AT(5) + row * p.n_heads + head] =
-			    none ? uintBitsToFloat(MINUS_INF) : shrink_s[j] + log(total_s[j]);
+			lse[KV_AT(5) + row * p.n_heads + head] = none ? uintBitsToFloat(MINUS_INF) : most + log(all);
 		if (PARTIAL) result[at + HEAD_DIM / 2u] = vec2(shrink_s[j], total_s[j]);
 	}
 }

@@ -1,12 +1,14 @@
 // out[t][c] = f(bias[c] + sum_j w[c][j] * x[t - (TAPS - 1) + j][c]): a causal convolution of each channel over TAPS
-// tokens; f is silu or nothing.
+// tokens; f is silu or nothing. With gates (CONV_GATES) the weights of a channel's sum are softmax_j(gate[t - (TAPS -
+// 1) + j][c] + w[j][c]).
 //
-// The TAPS - 1 rows of x before an item's first row are its state, the oldest first. The item's latest rows replace
-// them. A workgroup takes TILE rows, unless the state is replaced in its place: then the first one takes all, so that
-// no other writes what it reads.
+// The TAPS - 1 rows of x before an item's first row are its state, the oldest first, then those of gates. The item's
+// latest rows replace them. A workgroup takes TILE rows, unless the state is replaced in its place: then the first one
+// takes all, so that no other writes what it reads.
 //
-// dims     out, x (rows, channels) f32; w (channels, TAPS), bias (channels) f32; without bias, w is bound in its place;
-//          work (items) StateWork; from, to f32 words
+// dims     out, x (rows, channels) f32; w (channels, TAPS), of gates (TAPS, channels), f32; bias (channels) f32, or
+//          gates (rows, channels) f32; without either, w is bound in their place; work (items) StateWork; from, to f32
+//          words
 // grid     x: channels, y: items, z: blocks of TILE rows
 // FLAGS    CONV_*
 #version 450
@@ -25,7 +27,8 @@ layout(std430, binding = 2) readonly buffer W { float w[]; };
 layout(std430, binding = 3) readonly buffer Work { uint work[]; };
 layout(std430, binding = 4) readonly buffer From { float from[]; };
 layout(std430, binding = 5) writeonly buffer To { float to[]; }; // may be the same memory as From
-layout(std430, binding = 6) readonly buffer Bias { float bias[]; };
+layout(std430, binding = 6) readonly buffer Bias { float bias[]; }; // or gates
+const bool GATES = (FLAGS & CONV_GATES) != 0;
 
 void main() {
 	const uint c = gl_WorkGroupID.x * gl_WorkGroupSize.x + gl_LocalInvocationID.x;
@@ -35,18 +38,36 @@ void main() {
 	const bool whole = TILE == 0 || from_at == to_at;
 	const uint first = gl_WorkGroupID.z * TILE, end = whole || n - first < TILE ? n : first + TILE;
 	if (first > 0 && (whole || first >= n)) return;
-	float weight[TAPS], seen[TAPS]; // x of the current row, last, and of those before
+	float weight[TAPS], seen[TAPS], gate[TAPS]; // x and gates of the current row, last, and of those before
+	const uint gates_from = (TAPS - 1) * p.channels;
 	for (uint j = 0; j < TAPS; ++j) {
-		weight[j] = w[KV_AT(2) + c * TAPS + j];
-		seen[j] = 0.0;
-		if (TILE != 0 && first + j >= TAPS)
-			seen[j] = x[KV_AT(1) + (row + first + j - TAPS) * p.channels + c];
-		else if (j > 0 && from_at != STATE_ZERO)
-			seen[j] = from[KV_AT(4) + from_at + (first + j - 1) * p.channels + c];
+		weight[j] = w[KV_AT(2) + (GATES ? j * p.channels + c : c * TAPS + j)];
+		seen[j] = gate[j] = 0.0;
+		if (TILE != 0 && first + j >= TAPS) {
+			const uint at = (row + first + j - TAPS) * p.channels + c;
+			seen[j] = x[KV_AT(1) + at];
+			if (GATES) gate[j] = bias[KV_AT(6) + at];
+		} else if (j > 0 && from_at != STATE_ZERO) {
+			const uint at = KV_AT(4) + from_at + (first + j - 1) * p.channels + c;
+			seen[j] = from[at];
+			if (GATES) gate[j] = from[at + gates_from];
+		}
 	}
 	const float shift = (FLAGS & CONV_BIAS) != 0 ? bias[KV_AT(6) + c] : 0.0;
 	for (uint t = first; t < end; ++t) {
 		const uint at = (row + t) * p.channels + c;
+		if (GATES) {
+			for (uint j = 0; j + 1 < TAPS; ++j) seen[j] = seen[j + 1], gate[j] = gate[j + 1];
+			seen[TAPS - 1] = x[KV_AT(1) + at], gate[TAPS - 1] = bias[KV_AT(6) + at];
+			float most = gate[0] + weight[0], shares = 0.0, pooled = 0.0;
+			for (uint j = 1; j < TAPS; ++j) most = max(most, gate[j] + weight[j]);
+			for (uint j = 0; j < TAPS; ++j) {
+				const float share = exp(gate[j] + weight[j] - most);
+				shares += share, pooled += share * seen[j];
+			}
+			out_x[KV_AT(0) + at] = pooled / shares;
+			continue;
+		}
 		float sum = 0.0;
 		for (uint j = 0; j + 1 < TAPS; ++j) {
 			seen[j] = seen[j + 1];
@@ -58,5 +79,9 @@ void main() {
 		out_x[KV_AT(0) + at] = (FLAGS & CONV_SILU) != 0 ? sum / (1.0 + exp(-sum)) : sum;
 	}
 	if (end < n) return;
-	for (uint j = 1; j < TAPS; ++j) to[KV_AT(5) + to_at + (j - 1) * p.channels + c] = seen[j];
+	for (uint j = 1; j < TAPS; ++j) {
+		const uint at = KV_AT(5) + to_at + (j - 1) * p.channels + c;
+		to[at] = seen[j];
+		if (GATES) to[at + gates_from] = gate[j];
+	}
 }

@@ -142,6 +142,46 @@ void CpuBackend::compute(const op::StreamGate& o) {
 	}
 }
 
+void CpuBackend::compute(const op::StreamCoefs& o) {
+	const size_t T = o.x.shape[0], m = o.streams(), n = o.x.row_elements();
+	const double eps = double(o.how.eps);
+	const float *scale = data<float>(o.scale), *base = data<float>(o.base);
+	for (size_t t = 0; t < T; ++t) {
+		const float* x = data<float>(o.x) + t * n;
+		const auto at = [&](size_t i) {
+			return double(scale[std::min(i / m, size_t(2))]) * double(x[i]) + double(base[i]);
+		};
+		for (size_t i = 0; i < m; ++i) {
+			data<float>(o.pre)[t * m + i] = float(sigmoid(at(i)) + eps);
+			if (o.post)
+				data<float>(o.post)[t * m + i] =
+				    float(double(o.how.post_scale) * sigmoid(at(m + i)) + double(o.how.post_eps));
+		}
+		if (!o.mix) continue;
+		double mix[kMostStreams][kMostStreams]; // by `from`, then by `to`
+		for (size_t from = 0; from < m; ++from) {
+			double most = -INFINITY, sum = 0;
+			for (size_t to = 0; to < m; ++to) most = std::max(most, mix[from][to] = at((2 + from) * m + to));
+			for (size_t to = 0; to < m; ++to) sum += mix[from][to] = std::exp(mix[from][to] - most);
+			for (size_t to = 0; to < m; ++to) mix[from][to] = mix[from][to] / sum + eps;
+		}
+		for (uint32_t round = 0; round < o.how.rounds; ++round) {
+			for (size_t from = 0; round && from < m; ++from) {
+				double sum = eps;
+				for (size_t to = 0; to < m; ++to) sum += mix[from][to];
+				for (size_t to = 0; to < m; ++to) mix[from][to] /= sum;
+			}
+			for (size_t to = 0; to < m; ++to) {
+				double sum = eps;
+				for (size_t from = 0; from < m; ++from) sum += mix[from][to];
+				for (size_t from = 0; from < m; ++from) mix[from][to] /= sum;
+			}
+		}
+		for (size_t to = 0; to < m; ++to)
+			for (size_t from = 0; from < m; ++from) data<float>(o.mix)[(t * m + to) * m + from] = float(mix[from][to]);
+	}
+}
+
 static double xielu(const Xielu& f, double x) {
 	if (x > 0) return x * (double(f.positive) * x + double(f.linear));
 	return double(f.negative) * (std::expm1(std::min(x, double(f.limit))) - x) + double(f.linear) * x;

@@ -2,29 +2,53 @@
 #include "backends/cpu/cpu_backend.h"
 
 namespace kvrun {
+
+// softmax_j(gates[j][c] + w[j][c]) . x[j][c], of rows j < taps from x and gates on
+static float pooled(const float* x, const float* gates, const float* w, uint32_t taps, uint32_t channels) {
+	double most = -INFINITY, shares = 0, sum = 0;
+	for (uint32_t j = 0; j < taps; ++j)
+		most = std::max(most, double(gates[size_t(j) * channels]) + double(w[size_t(j) * channels]));
+	for (uint32_t j = 0; j < taps; ++j) {
+		const size_t at = size_t(j) * channels;
+		const double share = std::exp(double(gates[at]) + double(w[at]) - most);
+		shares += share, sum += share * double(x[at]);
+	}
+	return float(sum / shares);
+}
+
 void CpuBackend::compute(const op::ShortConv& o) {
-	const uint32_t channels = o.w.shape[0], taps = o.w.shape[1], before = taps - 1, words = o.state_words();
+	const uint32_t channels = o.channels(), taps = o.taps(), before = taps - 1, words = o.state_words();
+	const uint32_t parts = o.how.gates ? 2 : 1, own = words / parts; // of the state: of x, then of gates
 	const uint32_t* work = data<uint32_t>(o.rows.work);
 	const float *x = data<float>(o.x), *w = data<float>(o.w), *from = data<float>(o.rows.from),
 	            *bias = o.how.bias ? data<float>(o.how.bias) : nullptr;
 	float *out = data<float>(o.out), *to = data<float>(o.rows.to);
-	std::vector<float> seen; // the state, then the item's rows
+	const float* inputs[] = {x, o.how.gates ? data<float>(o.how.gates) : nullptr};
+	std::vector<float> seen[2]; // the state, then the item's rows
 	for (uint32_t i = 0; i < o.rows.work.shape[0]; ++i) {
 		const StateWork s = work_item<StateWork>(work, i);
 		KV_ASSERT(uint64_t(s.row) + s.n <= o.x.shape[0] && uint64_t(s.to) + words <= o.rows.to.elements());
 		KV_ASSERT(s.from == STATE_ZERO || uint64_t(s.from) + words <= o.rows.from.elements());
-		seen.assign(size_t(before + s.n) * channels, 0);
-		if (s.from != STATE_ZERO) std::copy_n(from + s.from, words, seen.begin());
-		std::copy_n(x + size_t(s.row) * channels, size_t(s.n) * channels, seen.begin() + words);
+		for (uint32_t i = 0; i < parts; ++i) {
+			seen[i].assign(size_t(before + s.n) * channels, 0);
+			if (s.from != STATE_ZERO) std::copy_n(from + s.from + size_t(i) * own, own, seen[i].begin());
+			std::copy_n(inputs[i] + size_t(s.row) * channels, size_t(s.n) * channels, seen[i].begin() + own);
+		}
 		for (uint32_t t = 0; t < s.n; ++t)
 			for (uint32_t c = 0; c < channels; ++c) {
+				const size_t at = size_t(t) * channels + c;
+				float& y = out[size_t(s.row) * channels + at];
+				if (o.how.gates) {
+					y = pooled(&seen[0][at], &seen[1][at], w + c, taps, channels);
+					continue;
+				}
 				float sum = 0;
-				for (uint32_t j = 0; j < taps; ++j) sum += w[size_t(c) * taps + j] * seen[size_t(t + j) * channels + c];
+				for (uint32_t j = 0; j < taps; ++j) sum += w[size_t(c) * taps + j] * seen[0][at + size_t(j) * channels];
 				if (bias) sum += bias[c];
 				if (o.how.silu) sum = float(double(sum) / (1 + std::exp(-double(sum))));
-				out[size_t(s.row + t) * channels + c] = sum;
+				y = sum;
 			}
-		std::copy_n(seen.end() - words, words, to + s.to);
+		for (uint32_t i = 0; i < parts; ++i) std::copy_n(seen[i].end() - own, own, to + s.to + size_t(i) * own);
 	}
 }
 

@@ -167,6 +167,12 @@ struct StreamGateArgs {
 	const float* value;       // (tokens, dim)
 	uint32_t dim, m;
 };
+struct StreamCoefsArgs {
+	float *pre, *post, *mix;       // (tokens, m), (tokens, m) or null, (tokens, m, m) or null
+	const float *x, *scale, *base; // (tokens, n), (parts), (n)
+	uint32_t tokens, m, n, rounds;
+	float eps, post_scale, post_eps;
+};
 struct ExpertSumArgs {
 	float* x;                 // (rows, dim), added to
 	const float *y, *weights; // (rows, used, dim), (rows, used)
@@ -182,6 +188,7 @@ struct ShortConvArgs {
 	float* out;         // (rows, channels)
 	const float *x, *w; // (rows, channels), (channels, taps)
 	const float* bias;  // (channels) or null
+	const float* gates; // (rows, channels) or null; then w is (taps, channels)
 	StatePlaces rows;
 	uint32_t channels, taps;
 	uint32_t silu; // 1: of the sums
@@ -429,6 +436,7 @@ struct Kernels {
 	Kernel<StreamSumArgs> stream_sum;
 	Kernel<StreamMixArgs> stream_mix;
 	Kernel<StreamGateArgs> stream_gate;
+	Kernel<StreamCoefsArgs> stream_coefs;
 	Kernel<ActivateArgs> activate;
 	Kernel<MatmulArgs> matvec, matvec_row, matmul, matmul_wide;
 	Kernel<ExpertMatmulArgs> expert_matvec, expert_matvec_row, expert_matmul;

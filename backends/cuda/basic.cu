@@ -130,6 +130,45 @@ __global__ void stream_gate_kernel(StreamGateArgs a) {
 	for (uint32_t c = threadIdx.x; c < a.dim; c += blockDim.x) out[c] = share * value[c];
 }
 
+// Coefficients of hyper-connections (op::StreamCoefs). Grid: a thread per token.
+__global__ void stream_coefs_kernel(StreamCoefsArgs a) {
+	const uint32_t t = blockIdx.x * blockDim.x + threadIdx.x, m = a.m;
+	if (t >= a.tokens) return;
+	const float* x = a.x + uint64_t(t) * a.n;
+	for (uint32_t i = 0; i < m; ++i) {
+		a.pre[uint64_t(t) * m + i] = 1 / (1 + expf(-(a.scale[0] * x[i] + a.base[i]))) + a.eps;
+		if (a.post)
+			a.post[uint64_t(t) * m + i] =
+			    a.post_scale / (1 + expf(-(a.scale[1] * x[m + i] + a.base[m + i]))) + a.post_eps;
+	}
+	if (!a.mix) return;
+	float c[KV_MOST_STREAMS][KV_MOST_STREAMS]; // by `from`, then by `to`
+	for (uint32_t from = 0; from < m; ++from) {
+		float most = 0, sum = 0;
+		for (uint32_t to = 0; to < m; ++to) {
+			const uint32_t i = (2 + from) * m + to;
+			c[from][to] = a.scale[2] * x[i] + a.base[i];
+			most = to == 0 ? c[from][to] : fmaxf(most, c[from][to]);
+		}
+		for (uint32_t to = 0; to < m; ++to) sum += c[from][to] = expf(c[from][to] - most);
+		for (uint32_t to = 0; to < m; ++to) c[from][to] = c[from][to] / sum + a.eps;
+	}
+	for (uint32_t round = 0; round < a.rounds; ++round) {
+		for (uint32_t from = 0; round && from < m; ++from) {
+			float sum = a.eps;
+			for (uint32_t to = 0; to < m; ++to) sum += c[from][to];
+			for (uint32_t to = 0; to < m; ++to) c[from][to] /= sum;
+		}
+		for (uint32_t to = 0; to < m; ++to) {
+			float sum = a.eps;
+			for (uint32_t from = 0; from < m; ++from) sum += c[from][to];
+			for (uint32_t from = 0; from < m; ++from) c[from][to] /= sum;
+		}
+	}
+	for (uint32_t to = 0; to < m; ++to)
+		for (uint32_t from = 0; from < m; ++from) a.mix[(uint64_t(t) * m + to) * m + from] = c[from][to];
+}
+
 // The functions of backends/activation.h.
 __device__ inline float activation(const ActivateArgs& a, float x) {
 	switch (a.function) {
@@ -201,6 +240,7 @@ void add_basic(Kernels& k) {
 	k.gaussian_top_k = {{KV_KERNEL(gaussian_top_k, GaussianTopKArgs)}};
 	k.stream_sum = {{KV_KERNEL(stream_sum, StreamSumArgs)}};
 	k.stream_mix = {{KV_KERNEL(stream_mix, StreamMixArgs)}};
+	k.stream_coefs = {{KV_KERNEL(stream_coefs, StreamCoefsArgs)}};
 	k.stream_gate = {{KV_KERNEL(stream_gate, StreamGateArgs)}};
 	k.activate = {{KV_KERNEL(activate, ActivateArgs)}};
 	k.channel_max = {{KV_KERNEL(channel_max, ChannelMaxArgs)}};

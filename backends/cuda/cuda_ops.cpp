@@ -88,6 +88,15 @@ void CudaBackend::compute(const op::StreamGate& o) {
 	       {"stream_gate", 4. * double(3 * key.elements() + value.elements())});
 }
 
+void CudaBackend::compute(const op::StreamCoefs& o) {
+	const uint32_t tokens = o.x.shape[0];
+	launch(kernels_.stream_coefs, {groups(tokens, kThreads), 1, 1}, kThreads,
+	       StreamCoefsArgs{data<float>(o.pre), data<float>(o.post), data<float>(o.mix), data<float>(o.x),
+	                       data<float>(o.scale), data<float>(o.base), tokens, o.streams(), uint32_t(o.x.row_elements()),
+	                       o.how.rounds, o.how.eps, o.how.post_scale, o.how.post_eps},
+	       {"stream_coefs", double(2 * o.x.bytes())});
+}
+
 void CudaBackend::compute(const op::Activate& o) {
 	const auto& [out, x, y, e] = o;
 	const uint64_t n = out.elements();

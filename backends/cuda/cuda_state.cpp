@@ -12,11 +12,11 @@ StatePlaces CudaBackend::places(const StateRows& r) {
 }
 
 void CudaBackend::compute(const op::ShortConv& o) {
-	const uint32_t channels = o.w.shape[0];
+	const uint32_t channels = o.channels();
 	launch(kernels_.short_conv, {groups(channels, kThreads), o.rows.work.shape[0], groups(o.x.shape[0], kConvTile)},
 	       kThreads,
 	       ShortConvArgs{data<float>(o.out), data<float>(o.x), data<float>(o.w), data<float>(o.how.bias),
-	                     places(o.rows), channels, o.w.shape[1], o.how.silu},
+	                     data<float>(o.how.gates), places(o.rows), channels, o.taps(), o.how.silu},
 	       {"short_conv", o.bytes()});
 }
 

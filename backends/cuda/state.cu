@@ -4,6 +4,37 @@
 
 namespace kvrun::cuda::KV_CUDA_BUILD {
 
+// Rows first .. end - 1 of n, whose gates weigh them.
+__device__ inline void pool_rows(const ShortConvArgs& a, uint32_t c, uint32_t row, uint32_t first, uint32_t end,
+                                 uint32_t n, uint32_t from, uint32_t to) {
+	const uint64_t gates_from = uint64_t(a.taps - 1) * a.channels;
+	float seen[kMostTaps] = {}, gate[kMostTaps] = {}; // of the current row, last, and of those before
+	for (uint32_t j = 1; j < a.taps; ++j)
+		if (first + j >= a.taps) {
+			const uint64_t at = uint64_t(row + first + j - a.taps) * a.channels + c;
+			seen[j] = a.x[at], gate[j] = a.gates[at];
+		} else if (from != STATE_ZERO) {
+			const uint64_t at = from + uint64_t(first + j - 1) * a.channels + c;
+			seen[j] = a.rows.from[at], gate[j] = a.rows.from[at + gates_from];
+		}
+	for (uint32_t t = row + first; t < row + end; ++t) {
+		const uint64_t at = uint64_t(t) * a.channels + c;
+		for (uint32_t j = 0; j + 1 < a.taps; ++j) seen[j] = seen[j + 1], gate[j] = gate[j + 1];
+		seen[a.taps - 1] = a.x[at], gate[a.taps - 1] = a.gates[at];
+		float most = gate[0] + a.w[c], shares = 0, sum = 0;
+		for (uint32_t j = 1; j < a.taps; ++j) most = fmaxf(most, gate[j] + a.w[j * a.channels + c]);
+		for (uint32_t j = 0; j < a.taps; ++j) {
+			const float share = expf(gate[j] + a.w[j * a.channels + c] - most);
+			shares += share, sum += share * seen[j];
+		}
+		a.out[at] = sum / shares;
+	}
+	for (uint32_t j = 1; j < a.taps && end == n; ++j) {
+		const uint64_t at = to + uint64_t(j - 1) * a.channels + c;
+		a.rows.to[at] = seen[j], a.rows.to[at + gates_from] = gate[j];
+	}
+}
+
 // Grid: channels in x, items in y, blocks of kConvTile rows in z.
 __global__ void short_conv_kernel(ShortConvArgs a) {
 	const uint32_t c = blockIdx.x * blockDim.x + threadIdx.x;
@@ -13,6 +44,7 @@ __global__ void short_conv_kernel(ShortConvArgs a) {
 	const bool whole = from == to;
 	const uint32_t first = blockIdx.z * kConvTile, end = whole || n - first < kConvTile ? n : first + kConvTile;
 	if (first > 0 && (whole || first >= n)) return;
+	if (a.gates) return pool_rows(a, c, row, first, end, n, from, to);
 	float seen[kMostTaps] = {}; // x of the current row, last, and of those before
 	for (uint32_t j = 1; j < a.taps; ++j)
 		if (first + j >= a.taps)

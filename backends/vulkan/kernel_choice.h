@@ -33,6 +33,7 @@ Choice choose_gaussian_top_k(const Caps&);
 Choice choose_stream_sum(const Caps&);
 Choice choose_stream_mix(const Caps&);
 Choice choose_stream_gate(const Caps&);
+Choice choose_stream_coefs(const Caps&);
 constexpr uint32_t kActivateLocal = 128; // times 4 elements
 Choice choose_activate(uint32_t flags);  // ACTIVATE_*
 Choice choose_rope_store(const Caps&, bool vec4_aligned, uint32_t head_dim, uint32_t flags);
@@ -88,7 +89,7 @@ constexpr uint32_t kShortConvLocal = 64;
 struct ConvChoice : Choice {
 	uint32_t rows; // of a workgroup; 0: all
 };
-ConvChoice choose_short_conv(const Caps&, uint32_t taps, bool silu, bool bias);
+ConvChoice choose_short_conv(const Caps&, uint32_t taps, uint32_t flags); // CONV_*
 struct StateChoice : Choice {
 	uint32_t cols; // columns of a state in one workgroup
 };

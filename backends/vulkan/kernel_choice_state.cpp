@@ -5,8 +5,7 @@
 
 namespace kvrun::vk {
 
-ConvChoice choose_short_conv(const Caps& c, uint32_t taps, bool silu, bool bias) {
-	const uint32_t flags = (silu ? CONV_SILU : 0) | (bias ? CONV_BIAS : 0);
+ConvChoice choose_short_conv(const Caps& c, uint32_t taps, uint32_t flags) {
 	const uint32_t tile = c.is_cpu ? 0 : 16; // cores have enough to do, and the rows before a tile are read twice
 	return {{Kernel::short_conv,
 	         {{SPEC_LOCAL_X, kShortConvLocal}, {SPEC_TAPS, taps}, {SPEC_TILE, tile}, {SPEC_FLAGS, flags}}},

@@ -24,7 +24,7 @@ void basic_uses(const Caps& c, Uses& out) {
 	for (const bool vec4_aligned : {false, true}) add(out, choose_rmsnorm(c, vec4_aligned), "");
 	for (const bool biased : {false, true}) add(out, choose_layer_norm(c, biased), biased ? "bias" : "");
 	for (const Choice& how : {choose_match_rms(c), choose_gaussian_top_k(c), choose_stream_sum(c), choose_stream_mix(c),
-	                          choose_stream_gate(c)})
+	                          choose_stream_gate(c), choose_stream_coefs(c)})
 		add(out, how, "");
 	for (const auto& [flags, what] : {std::pair{ACTIVATE_GELU_TANH | ACTIVATE_TIMES, "gelu, times"},
 	                                  {ACTIVATE_RELU2, "relu2"},
@@ -133,10 +133,11 @@ void expert_uses(const Caps& c, Uses& out) {
 }
 
 void state_uses(const Caps& c, Uses& out) {
-	add(out, choose_short_conv(c, 4, true, false), "4 taps");
-	add(out, choose_short_conv(c, 4, true, true), "4 taps, bias");
-	add(out, choose_short_conv(c, 3, false, false), "3 taps, linear");
-	add(out, choose_short_conv(c, 10, true, false), "10 taps");
+	add(out, choose_short_conv(c, 4, CONV_SILU), "4 taps");
+	add(out, choose_short_conv(c, 4, CONV_SILU | CONV_BIAS), "4 taps, bias");
+	add(out, choose_short_conv(c, 3, 0), "3 taps, linear");
+	add(out, choose_short_conv(c, 4, CONV_GATES), "4 taps, gates");
+	add(out, choose_short_conv(c, 10, CONV_SILU), "10 taps");
 	for (const uint32_t d : {64u, 128u})
 		add(out, choose_delta_rule(c, d, d, false, false), fmt::format("states of {} x {}", d, d));
 	for (const bool bounded : {false, true})
@@ -292,6 +293,9 @@ void latent_uses(const Caps& c, Uses& out) {
 		for (const uint32_t flags : all_flags)
 			add(out, choose_attend_latent_prompt(c, shape, flags), fmt::format("{}, flags {}", what, flags));
 	}
+	const LatentShape hunyuan{32, kRank, kRope};
+	add(out, choose_attend_latent_prompt(c, hunyuan, PROMPT_SINKS | PROMPT_LSE), "latents, 32 heads, sinks");
+	add(out, choose_attend_merge(c, kRank, MERGE_SINKS), "latents, sinks");
 	for (const uint32_t flags : {0u, PROMPT_LSE}) // the expanded form
 		add(out, choose_attend_prompt(c, 1, 128 + kRope, flags), fmt::format("heads of latents, flags {}", flags));
 	for (const uint32_t flags : {0u, uint32_t(JOIN_B), uint32_t(JOIN_OUT_HALVES),

@@ -115,6 +115,24 @@ void VulkanBackend::compute(const op::StreamGate& o) {
 	              {.label = "stream_gate", .bytes = 4.0 * double(3 * key.elements() + value.elements())});
 }
 
+void VulkanBackend::compute(const op::StreamCoefs& o) {
+	const Choice how = choose_stream_coefs(caps());
+	const uint32_t rows = o.x.shape[0], local = how.spec[0].value, across = std::min(rows, kMostRows * local);
+	const StreamCoefsPush push{.m = o.streams(),
+	                           .n = uint32_t(o.x.row_elements()),
+	                           .rows = rows,
+	                           .row_stride = across,
+	                           .eps = o.how.eps,
+	                           .post_scale = o.how.post_scale,
+	                           .post_eps = o.how.post_eps,
+	                           .rounds = o.how.rounds};
+	rec_.dispatch(pipeline(how), push,
+	              {bind(o.pre), bind(o.post ? o.post : o.pre), bind(o.mix ? o.mix : o.pre), bind(o.x), bind(o.scale),
+	               bind(o.base)},
+	              {ceil_div(across, local), ceil_div(rows, across), 1},
+	              {.label = "stream_coefs", .bytes = double(2 * o.x.bytes())});
+}
+
 void VulkanBackend::compute(const op::Activate& o) {
 	const auto& [out, x, y, e] = o;
 	KV_ASSERT(out.elements() <= UINT32_MAX / 2);

@@ -102,13 +102,13 @@ void VulkanBackend::attend_own_latents(const op::AttendPrompt& o) {
 	const View& q_rope = own.softmax.q_rope;
 	const LatentShape shape = shape_of(q, q_rope);
 	const uint32_t rows = q.shape[0];
-	if (own.window || own.softmax.sinks)
-		fail(Code::Unsupported, "Vulkan has no latent attention with windows or sinks; use --device cpu");
+	if (own.window) fail(Code::Unsupported, "Vulkan has no latent attention with windows; use --device cpu");
 	if (older) attend_latents(label, q, *older, /*prompt=*/true);
 	const uint32_t flags = (older ? PROMPT_STATE
 	                        : lse ? PROMPT_LSE
 	                              : 0) |
-	                       (own.softmax.softcap > 0 ? PROMPT_SOFTCAP : 0) | (own.seen ? PROMPT_SEEN : 0);
+	                       (own.softmax.softcap > 0 ? PROMPT_SOFTCAP : 0) | (own.seen ? PROMPT_SEEN : 0) |
+	                       (own.softmax.sinks && !older ? PROMPT_SINKS : 0);
 	const AttendChoice how = choose_attend_latent_prompt(caps(), shape, flags);
 	const double pairs = double(rows) * (own.first + 0.5 * (rows + 1));
 	const AttendPromptPush push{.first = own.first,
@@ -126,7 +126,8 @@ void VulkanBackend::attend_own_latents(const op::AttendPrompt& o) {
 	const View result = older ? older->parts : out;
 	rec_.dispatch(pipeline(how), push,
 	              {bind(result), bind(q), bind(own.k), bind(own.v), bind(older ? older->row_parts : View()),
-	               bind(!older && lse ? lse : result), bind(q_rope), bind(own.seen)},
+	               bind(!older && lse ? lse : result), bind(q_rope), bind(own.seen),
+	               bind(older ? View() : own.softmax.sinks)},
 	              {ceil_div(rows, how.tokens), how.blocks, 1},
 	              {.label = label,
 	               .bytes = 2.0 * (own.first + rows) * (shape.rank + shape.rope_dim) + 8.0 * double(q.elements()),

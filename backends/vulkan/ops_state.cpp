@@ -7,13 +7,16 @@
 namespace kvrun::vk {
 
 void VulkanBackend::compute(const op::ShortConv& o) {
-	const uint32_t channels = o.w.shape[0], taps = o.w.shape[1];
-	const ConvChoice how = choose_short_conv(caps(), taps, o.how.silu, bool(o.how.bias));
+	const uint32_t channels = o.channels(), taps = o.taps();
+	const uint32_t flags = (o.how.silu ? CONV_SILU : 0) | (o.how.bias ? CONV_BIAS : 0) | (o.how.gates ? CONV_GATES : 0);
+	const ConvChoice how = choose_short_conv(caps(), taps, flags);
 	const ShortConvPush push{.channels = channels};
 	rec_.dispatch(
 	    pipeline(how), push,
 	    {bind(o.out), bind(o.x), bind(o.w), bind(o.rows.work), bind(o.rows.from), bind(o.rows.to),
-	     bind(o.how.bias ? o.how.bias : o.w)},
+	     bind(o.how.bias    ? o.how.bias
+	          : o.how.gates ? o.how.gates
+	                        : o.w)},
 	    {ceil_div(channels, kShortConvLocal), o.rows.work.shape[0], how.rows ? ceil_div(o.x.shape[0], how.rows) : 1},
 	    {.label = "short_conv", .bytes = o.bytes(), .flops = 2. * taps * double(o.x.elements())});
 }

@@ -63,7 +63,8 @@ class CacheLayers {
 		if (index_.n_layers) index_.dim = c.indexer.dim, index_.block = c.indexer.block, index_.most = c.indexer.most;
 		first_index_state_ = states_.n_layers();
 		if (index_.block > 1)
-			states_.words.resize(first_index_state_ + index_.n_layers, (index_.block - 1) * index_.dim);
+			states_.words.resize(first_index_state_ + index_.n_layers,
+			                     (index_.block - 1) * index_.dim * (c.indexer.gated ? 2 : 1));
 		index_.first = states_.first + states_.n_layers();
 		if (!states_.first) kinds_[0] = {{0, 1, 8}, 1}; // a cache that only counts tokens
 	}

@@ -157,8 +157,8 @@ void Decoder::run(KvPool& pool, std::span<const Row> step) {
 			i += same;
 		}
 		if (layer.indexed) {
-			if (cache_layers_.index_shape().block > 1) // then no layers share an indexer
-				runner_.mean_index_keys(rows, recurrent->groups(cache_layers_.index_state(l)));
+			if (cache_layers_.index_shape().block > 1 && has_indexer(runner_.config(), l))
+				runner_.mean_index_keys(l, rows, recurrent->groups(cache_layers_.index_state(l)));
 			if (index) choose(*index, l, rows, kv, chosen);
 		}
 		if (owns)

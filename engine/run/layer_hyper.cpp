@@ -8,7 +8,12 @@ void LayerRunner::enter(uint32_t l, const LayerRows& r, std::span<const StateGro
 	if (cfg_.streams.n < 2) return;
 	if (!cfg_.streams.hyper()) return predict_streams(l, r, decode);
 	if (cfg_.ngrams.longest && cfg_.ngrams.layer == l) add_ngrams(l, r, gram_states, decode);
-	mix_streams(r.x, r.inject, all_rows(r), weights_of(l).attn_mixer, decode);
+	connect(r, weights_of(l).attn_mixer, decode);
+}
+
+void LayerRunner::connect(const LayerRows& r, const MixerWeights& w, bool decode) {
+	if (cfg_.streams.kind == StreamKind::Manifold) return sum_streams(r.x, r.inject, r.streams, w, decode);
+	mix_streams(r.x, r.inject, all_rows(r), w, decode);
 }
 
 // (n, streams * dim) of rows inside a layer.
@@ -32,13 +37,43 @@ void LayerRunner::mix_streams(const View& out, const View& inject, const View& x
 	if (w.inject) be_.activate(inject, inject, {}, {.function = Activation::Sigmoid, .scale = 2});
 }
 
+// out = sum of the streams with factors; then the streams are mixed. The model's output has no `inject`, and its
+// streams stay as they are.
+void LayerRunner::sum_streams(const View& out, const View& inject, const StreamRows& streams, const MixerWeights& w,
+                              bool decode) {
+	const Streams& s = cfg_.streams;
+	const uint32_t n = out.shape[0], coefs = inject ? s.coefs() : s.n;
+	const StreamRows one{shaped(out, 1, n, cfg_.dim)};
+	const View normed = shaped(rows(streams_.normed, 0, n), n, s.n * cfg_.dim), factors = rows(streams_.factors, 0, n);
+	const View made = shaped(streams_.coefs, n, coefs), mix = inject && s.rounds ? rows(streams_.mix, 0, n) : View();
+	be_.rmsnorm(normed, shaped(streams.v, n, s.n * cfg_.dim), rows(ones_, 0, s.n * cfg_.dim), cfg_.norm_eps);
+	const Proj proj[] = {{made, w.coefs, {}}};
+	multiply(proj, normed, Epilogue::None, decode);
+	be_.stream_coefs(factors, inject, mix, made, w.scale, w.coef_base, {s.eps, s.post_scale, s.post_eps, s.rounds});
+	be_.stream_sum(one, streams, shaped(factors, n, 1, s.n), /*adds=*/false);
+	if (mix) be_.stream_sum(streams, streams, mix, /*adds=*/false);
+}
+
 // The model's output (n, dim), written over x (n, streams * dim), whose rows are wider.
 View LayerRunner::mix_output(const View& x, bool decode) {
 	const uint32_t n = x.shape[0];
 	const View all = shaped(x, n * cfg_.streams.n, cfg_.dim);
 	for (uint32_t at = 0; at < n; at += most_rows_) {
-		const uint32_t some = std::min(most_rows_, n - at);
-		mix_streams(rows(all, at, some), {}, rows(x, at, some), w_.out_mixer, decode);
+		const uint32_t some = std::min(most_rows_, n - at), m = cfg_.streams.n;
+		const View from = rows(x, at, some), to = rows(all, at, some), sum = rows(h_, 0, some);
+		const StreamRows streams{shaped(from, some, m, cfg_.dim), 0, true};
+		if (cfg_.streams.kind == StreamKind::Gated) {
+			mix_streams(to, {}, from, w_.out_mixer, decode);
+			continue;
+		}
+		if (cfg_.streams.weighs_output) {
+			sum_streams(sum, {}, streams, w_.out_mixer, decode);
+		} else {
+			be_.stream_sum({shaped(sum, 1, some, cfg_.dim)}, streams,
+			               shaped(rows(streams_.others, 0, some), some, 1, m), /*adds=*/false);
+			be_.activate(sum, sum, {}, {.scale = 1 / float(m)});
+		}
+		be_.copy(to, sum); // rows of `to` lie where the first of `from` do
 	}
 	return rows(all, 0, n);
 }

@@ -5,9 +5,10 @@ namespace kvrun {
 
 void LayerRunner::project_index(uint32_t l, const LayerRows& r, const View& latents, bool decode) {
 	const IndexWeights& w = weights_of(l).index;
-	const Proj queries[] = {{r.index_q, w.q, {}}}, keys[] = {{r.index_k, w.k, {}}, {r.index_weights, w.heads, {}}};
+	const Proj queries[] = {{r.index_q, w.q, {}}},
+	           keys[] = {{r.index_k, w.k, {}}, {r.index_weights, w.heads, {}}, {r.index_gates, w.gate, {}}};
 	multiply(queries, latents, Epilogue::None, decode);
-	multiply(keys, r.h, Epilogue::None, decode);
+	multiply(std::span(keys).first(w.gate ? 3 : 2), r.h, Epilogue::None, decode);
 	be_.layer_norm(r.index_k, r.index_k, w.k_norm.w, w.k_norm.b, cfg_.indexer.norm_eps);
 }
 
@@ -27,10 +28,11 @@ View LayerRunner::index_queries(uint32_t l, const LayerRows& r) {
 	return q;
 }
 
-void LayerRunner::mean_index_keys(const LayerRows& r, std::span<const StateGroup> states) {
+void LayerRunner::mean_index_keys(uint32_t l, const LayerRows& r, std::span<const StateGroup> states) {
 	if (cfg_.indexer.block == 1) return;
+	const View& weights = cfg_.indexer.gated ? weights_of(l).index.places : index_.shares;
 	for (const StateGroup& g : states)
-		be_.short_conv(rows(index_.mean, 0, r.n), r.index_k, index_.shares, g.conv, {.silu = false});
+		be_.short_conv(rows(index_.mean, 0, r.n), r.index_k, weights, g.conv, {.silu = false, .gates = r.index_gates});
 }
 
 void LayerRunner::store_index_keys(uint32_t l, const LayerRows& r, uint32_t first, uint32_t n, const KvDst& dst) {

@@ -25,7 +25,7 @@ void LayerRunner::project_in_latent(uint32_t l, const LayerRows& r, bool decode)
 	const LatentWeights& w = L.latent;
 	norm(r.h, r.x, L.attn_norm);
 	const Proj keys[] = {{r.k, w.kv_a, {}}, {r.v, w.k_rope, {}}};
-	multiply(keys, r.h, Epilogue::None, decode);
+	multiply(std::span(keys).first(t.no_rope ? 1 : 2), r.h, Epilogue::None, decode);
 	const Proj gate[] = {{r.out_gate, L.wq_gate, {}}};
 	if (layer.output_gate) multiply(gate, r.h, Epilogue::None, decode);
 	be_.rmsnorm(shaped(r.k, r.n, t.rank), shaped(r.k, r.n, t.rank), w.kv_norm, cfg_.norm_eps);
@@ -38,7 +38,7 @@ void LayerRunner::project_in_latent(uint32_t l, const LayerRows& r, bool decode)
 		be_.rmsnorm(from, from, w.q_a_norm, cfg_.norm_eps);
 	}
 	const Proj queries[] = {{nope, w.q_nope, {}}, {r.q_rope, w.q_rope, {}}};
-	multiply(queries, from, Epilogue::None, decode);
+	multiply(std::span(queries).first(t.no_rope ? 1 : 2), from, Epilogue::None, decode);
 	if (r.index_q) project_index(l, r, from, decode);
 	if (!r.expanded) project_heads(r.q, w.k_b, r.q_nope, decode);
 }

@@ -29,7 +29,8 @@ static uint32_t unit_norms(const Config& cfg) {
 			n = std::max(n, l.head_dim);
 		else if (l.recurrent.step_norm == StepNorm::Unit)
 			n = std::max({n, l.recurrent.rank, l.recurrent.k_dim});
-	const bool of_rows = (cfg.streams.n > 1 && !cfg.streams.hyper()) || cfg.embedding_norm;
+	if (cfg.streams.kind == StreamKind::Manifold) n = cfg.streams.n * cfg.dim;
+	const bool of_rows = cfg.streams.kind == StreamKind::AltUp || cfg.embedding_norm;
 	return of_rows || is_bare(cfg.norm) ? std::max(n, cfg.dim) : n;
 }
 
@@ -77,6 +78,7 @@ LayerRunner::LayerRunner(Backend& be, const Config& cfg, const Weights& w, uint3
 	fill(nowhere_, kSkip);
 	fill(ones_, 1.f);
 	fill(zeros_, 0u);
+	fill(latent_.none, 0.f);
 	fill(index_.shares, 1 / float(std::max(cfg.indexer.block, 1u)));
 	if (streams_.others) {
 		std::vector<float> others(streams_.others.elements(), 1);
@@ -112,7 +114,7 @@ LayerRows LayerRunner::rows_of(uint32_t l, const View& x, const TokenViews& toke
 	            heads(q_, layer.n_heads),
 	            heads(att_, layer.n_heads),
 	            heads(k_, layer.n_kv_heads),
-	            shaped(v_, n, layer.n_kv_heads, second_dim(layer)),
+	            shaped(layer.latent.no_rope ? latent_.none : v_, n, layer.n_kv_heads, second_dim(layer)),
 	            rows(mlp_.gate, 0, n),
 	            rows(mlp_.up, 0, n),
 	            {}};
@@ -124,11 +126,13 @@ LayerRows LayerRunner::rows_of(uint32_t l, const View& x, const TokenViews& toke
 	if (has_indexer(cfg_, l)) {
 		r.index_q = rows(index_.q, 0, n), r.index_k = rows(index_.k, 0, n);
 		if (index_.weights) r.index_weights = rows(index_.weights, 0, n);
+		if (index_.gates) r.index_gates = rows(index_.gates, 0, n);
 	}
 	if (layer.output_gate) r.out_gate = shaped(recurrent_.out_gate, n, gate_width(layer));
 	if (recurrent_.values) r.values = rows(recurrent_.values, 0, n);
 	if (layer.latent.rank) {
-		r.q_rope = shaped(latent_.q_rope, n, layer.n_heads, layer.latent.rope_dim);
+		r.q_rope =
+		    shaped(layer.latent.no_rope ? latent_.none : latent_.q_rope, n, layer.n_heads, layer.latent.rope_dim);
 		r.q_nope = shaped(latent_.q_nope, n, layer.n_heads, layer.latent.nope_dim);
 		r.values = shaped(latent_.values, n, layer.n_heads * layer.latent.v_dim);
 	}
@@ -382,7 +386,7 @@ void LayerRunner::project_out(uint32_t l, const LayerRows& r, bool decode) {
 	if (layer.recurrent.n_heads) add(layer, r, {{}, L.recurrent.out, {}}, r.values, out_norm, decode);
 
 	if (layer.laurel_rank) add_laurel(r);
-	if (cfg_.streams.hyper()) mix_streams(r.x, r.inject, all_rows(r), L.mlp_mixer, decode);
+	if (cfg_.streams.hyper()) connect(r, L.mlp_mixer, decode);
 	if (!mlp_first) run_mlp_part(l, r, decode);
 	if (cfg_.streams.n > 1 && !cfg_.streams.hyper()) correct_streams(l, r, decode);
 	if (cfg_.layer_input_dim) add_layer_input(l, r, decode);

@@ -58,6 +58,7 @@ struct LayerRows { // rows of one pass through a layer
 	View laurel = {};                   // (n, dim) f32, of Layer::laurel_rank
 	// (n, heads * channels), (n, channels), (n, heads) f32, of layers with an indexer.
 	View index_q = {}, index_k = {}, index_weights = {};
+	View index_gates = {}; // as index_k, of Indexer::gated
 };
 
 class LayerRunner {
@@ -98,7 +99,7 @@ class LayerRunner {
 	// latest keys, which take all rows through `states`; the keys of blocks that end with rows first .. first + n - 1,
 	// of these means.
 	View index_queries(uint32_t l, const LayerRows&);
-	void mean_index_keys(const LayerRows&, std::span<const StateGroup> states);
+	void mean_index_keys(uint32_t l, const LayerRows&, std::span<const StateGroup> states);
 	void store_index_keys(uint32_t l, const LayerRows&, uint32_t first, uint32_t n, const KvDst&);
 	Softmax softmax(uint32_t l, const LayerRows&) const;         // of attention, between rotate() and project_out()
 	void project_out(uint32_t l, const LayerRows&, bool decode); // attention output, MLP
@@ -184,6 +185,8 @@ class LayerRunner {
 	void project_laurel(uint32_t l, const LayerRows&, bool decode);
 	void add_laurel(const LayerRows&);
 	// Hyper-connections, layer_hyper.cpp.
+	void connect(const LayerRows&, const MixerWeights&, bool decode); // what attention or the MLP reads of the streams
+	void sum_streams(const View& out, const View& inject, const StreamRows&, const MixerWeights&, bool decode);
 	void mix_streams(const View& out, const View& inject, const View& x, const MixerWeights&, bool decode);
 	void add_ngrams(uint32_t l, const LayerRows&, std::span<const StateGroup>, bool decode);
 	View mix_output(const View& x, bool decode);

@@ -140,7 +140,7 @@ std::optional<IndexStep> Prefill::store_index(const LayerRows& r) {
 	if (layers.index_shape().block > 1) {
 		const uint32_t k = layers.index_state(layer_);
 		states_step_->piece(k, at_ == 0, r.n);
-		runner_.mean_index_keys(r, states_step_->groups(k));
+		runner_.mean_index_keys(layer_, r, states_step_->groups(k));
 	}
 	if (!session_.index()) return std::nullopt;
 	std::vector<IndexRow> rows;

@@ -10,11 +10,12 @@ struct StreamMemory { // empty without Config::streams
 	View laurel;      // (rows, dim) f32
 	View low;         // (rows, laurel_rank) f32; (rows, Streams::rank)
 	View modes;       // (rows, streams) f32: output of the router
-	View coefs;       // (rows, streams * streams) f32
+	View coefs;       // (rows, streams * streams) f32; (rows, Streams::coefs()), of StreamKind::Manifold
 	View others;      // (rows, streams) f32: 1 for all streams but the first; of hyper-connections for all
 	// Of hyper-connections: all streams of a row, normed; gates of these; what goes through the convolution of n-grams.
 	View normed, gates, grams; // (rows, streams, dim) f32
 	View inject;               // (rows, streams) f32: factors of what is added to each stream
+	View factors, mix;         // (rows, streams), (rows, streams, streams) f32, of StreamKind::Manifold
 	View table_rows;           // (rows, NGrams::width()) f32
 
 	void lay(Arena& a, const Config& c, uint32_t rows) {
@@ -22,9 +23,15 @@ struct StreamMemory { // empty without Config::streams
 		if (n < 2) return;
 		x = a.take(DType::F32, rows, c.dim);
 		if (c.streams.hyper()) {
-			normed = a.take(DType::F32, rows, n, c.dim), gates = a.take(DType::F32, rows, n, c.dim);
-			low = a.take(DType::F32, rows, c.streams.rank);
+			normed = a.take(DType::F32, rows, n, c.dim);
 			inject = a.take(DType::F32, rows, n), others = a.take(DType::F32, rows, n);
+			if (c.streams.kind == StreamKind::Manifold) {
+				coefs = a.take(DType::F32, rows, c.streams.coefs()), factors = a.take(DType::F32, rows, n);
+				if (c.streams.rounds) mix = a.take(DType::F32, rows, n, n);
+				return;
+			}
+			gates = a.take(DType::F32, rows, n, c.dim);
+			low = a.take(DType::F32, rows, c.streams.rank);
 			if (!c.ngrams.longest) return;
 			grams = a.take(DType::F32, rows, n, c.dim);
 			table_rows = a.take(DType::F32, rows, c.ngrams.width());

@@ -122,6 +122,7 @@ void complete_recurrent(SynthSpec& s, const Family& family, const SynthTraits& t
 		     family.arch);
 	shape.beside = family.recurrent_shape.beside, shape.normed = !shape.beside;
 	if (shape.kind == RecurrentKind::ShortConv) shape.v_dim = s.config.dim;
+	if (shape.kind == RecurrentKind::ChannelDelta) shape.n_heads = shape.n_key_heads = s.config.n_heads;
 	const uint32_t n = s.config.n_layers;
 	const uint64_t first = n < 64 ? attending & ((uint64_t(1) << n) - 1) : attending; // those of the first n layers
 	shape.tiled = family.recurrent_shape.tiled, shape.fused_gates = family.recurrent_shape.fused_gates;
@@ -134,15 +135,20 @@ void complete_recurrent(SynthSpec& s, const Family& family, const SynthTraits& t
 	place_recurrent(s.config, r);
 }
 
-// Four streams, and n-grams of two and three tokens: 16 rows of a small table for a token; an indexer that chooses 2048
-// tokens, in blocks of four.
-void complete_hyper(Config& c, uint32_t rank) {
-	if (!rank)
-		fail(Code::Invalid, "{} has hyper-connections, which the shape has not; begin with qwen4exp-a3b", c.arch);
+void complete_hyper(Config& c, StreamKind kind, const Streams& streams) {
+	if (streams.n < 2)
+		fail(Code::Invalid, "{} has hyper-connections, which the shape has not; begin with a shape of that arch",
+		     c.arch);
+	c.streams = streams, c.streams.kind = kind;
+}
+
+// N-grams of two and three tokens: 16 rows of a small table for a token; an indexer that chooses 2048 tokens, in blocks
+// of four.
+void complete_ngrams(Config& c) {
 	if (c.dim % 512 != 0) // rows of 32 channels
 		fail(Code::Invalid, "dim {} of a synthetic model of {} must be a multiple of 512", c.dim, c.arch);
-	constexpr uint64_t kRows = 20011;                         // and more, for each of the 16
-	c.streams = {.n = 4, .rank = rank}, c.final_norm.clear(); // a mixer takes its place
+	constexpr uint64_t kRows = 20011; // and more, for each of the 16
+	c.final_norm.clear();             // a mixer takes its place
 	NGrams& g = c.ngrams;
 	g.longest = 3, g.per_length = 8, g.taps = 4, g.dim = c.dim / g.rows();
 	g.layer = c.n_layers > 2 ? 1 : 0;
@@ -157,8 +163,11 @@ void complete_indexer(Config& c, const SynthTraits& t) {
 	if (!t.indexer.block)
 		fail(Code::Invalid, "{} has an indexer, which the shape has not; begin with deepseek-v3.2", c.arch);
 	c.indexer = t.indexer, c.indexer.of_latent = true;
+	if (find_family(c.arch)->indexer == IndexerKind::LatentRopeLast)
+		c.indexer.rope_last = true, c.indexer.norm_eps = c.norm_eps;
 	for (uint32_t l = 0, last = 0; l < c.n_layers; ++l) {
-		if (!t.index_period || l < 3 || (l - 2) % t.index_period == 0) last = l;
+		if (!attends(c.layers[l])) continue;
+		if (!t.index_period || l <= t.index_from || (l - t.index_from) % t.index_period == 0) last = l;
 		c.layers[l].indexed = true, c.layers[l].index_layer = last;
 	}
 }
@@ -209,8 +218,8 @@ void complete(SynthSpec& s, const SynthRow& r) {
 	                layer_sizes(c, family, r));
 	for (Layer& l : c.layers) l.v_is_k = r.more.v_is_k && !l.window;
 	c.layer_input_dim = r.more.layer_input_dim;
-	if (family.streams) {
-		c.streams.n = kMostStreams;
+	if (family.streams == StreamKind::AltUp) {
+		c.streams.n = kMostStreams, c.streams.kind = family.streams;
 		for (uint32_t l = 0; l < c.n_layers; ++l) {
 			c.layers[l].laurel_rank = r.more.laurel_rank;
 			if (l < r.more.cut_layers) c.layers[l].gate_cut = kGateCut;
@@ -221,8 +230,10 @@ void complete(SynthSpec& s, const SynthRow& r) {
 	}
 	complete_mixture(s, family);
 	if (family.recurrent) complete_recurrent(s, family, r.more);
-	if (family.hyper_streams) complete_hyper(c, r.more.hyper_rank);
-	if (family.indexer == IndexerKind::Latent) complete_indexer(c, r.more);
+	if (family.streams == StreamKind::Gated || family.streams == StreamKind::Manifold)
+		complete_hyper(c, family.streams, r.more.streams);
+	if (family.streams == StreamKind::Gated) complete_ngrams(c);
+	if (family.indexer != IndexerKind::None && family.indexer != IndexerKind::Blocks) complete_indexer(c, r.more);
 	if (c.n_heads % c.n_kv_heads != 0)
 		fail(Code::Invalid, "{} heads of a synthetic model do not divide into {} kv_heads", c.n_heads, c.n_kv_heads);
 	if (s.mtp && !family.predicts) fail(Code::Invalid, "{} has no prediction layer, which mtp=1 asks for", family.arch);

@@ -8,6 +8,13 @@ constexpr SynthVocab kSpm = SynthVocab::Spm, kLlama3 = SynthVocab::Llama3, kQwen
 constexpr Recurrent kDeltaNet = {.n_heads = 32, .n_key_heads = 16, .k_dim = 128, .v_dim = 128, .taps = 4};
 constexpr Recurrent kKimiDelta = {
     .n_heads = 32, .n_key_heads = 32, .k_dim = 128, .v_dim = 128, .taps = 4, .kind = RecurrentKind::ChannelDelta};
+constexpr Recurrent kGlmDelta = {.n_heads = 64,
+                                 .n_key_heads = 64,
+                                 .k_dim = 128,
+                                 .v_dim = 128,
+                                 .taps = 4,
+                                 .kind = RecurrentKind::ChannelDelta,
+                                 .bound = -5};
 constexpr Recurrent kLingDelta = {.n_heads = 32,
                                   .n_key_heads = 32,
                                   .k_dim = 128,
@@ -134,6 +141,12 @@ constexpr SynthRow kSynthRows[] = {
      {.experts = {.n = 256, .used = 8, .hidden_dim = 2048, .gating = Gating::Sigmoid, .normalise = true,
       .scale = 2.5f, .choice_bias = true, .shared_dim = 2048}, .dense_layers = 3, .latent = latent(192, 256, 2048),
       .indexer = {.n_heads = 32, .dim = 128, .block = 1, .most = 2048}, .index_period = 4}},
+    {"glm-5.3-flash", "glm5-next", 4096, 12288, 45, 64, 1, 512, 154880, 1048576, 1e4f, 1e-5f, false, kLlama3,
+     {.no_rope = true, .experts = {.n = 288, .used = 8, .hidden_dim = 2048, .gating = Gating::Sigmoid,
+      .normalise = true, .scale = 2.5f, .choice_bias = true, .shared_dim = 2048}, .dense_layers = 3,
+      .recurrent = kGlmDelta, .latent = {.rank = 512, .rope_dim = 8, .nope_dim = 256, .v_dim = 256,
+      .q_rank = 1536, .no_rope = true}, .indexer = {.n_heads = 32, .dim = 128, .block = 16, .most = 128, .gated = true},
+      .streams = {.n = 4, .rounds = 20, .eps = 1e-6f}}},
     {"gpt2", "gpt2", 768, 3072, 12, 12, 12, 64, 50272, 1024, 1e4f, 1e-5f, true, kLlama3},
     {"gpt2-xl", "gpt2", 1600, 6400, 48, 25, 25, 64, 50272, 1024, 1e4f, 1e-5f, true, kLlama3},
     {"falcon-7b", "falcon", 4544, 18176, 32, 71, 1, 64, 65024, 2048, 1e4f, 1e-5f, true, kLlama3},
@@ -245,7 +258,12 @@ constexpr SynthRow kSynthRows[] = {
     // Sizes by transformers' default config. The published table of n-grams has 1000 times as many rows.
     {"qwen4exp-a3b", "qwen4exp", 2048, 512, 40, 16, 2, 256, 248320, 262144, 1e7f, 1e-6f, false, kQwen2,
      {.rotary_dim = 64, .experts = {.n = 512, .used = 10, .hidden_dim = 512, .shared_dim = 512, .shared_gate = true},
-      .recurrent = kDeltaNet, .hyper_rank = 320}},
+      .recurrent = kDeltaNet, .streams = {.n = 4, .rank = 320}}},
+    {"hy_v4-a5b", "hy_v4", 2816, 6912, 34, 32, 1, 512, 120832, 262144, 1e4f, 1e-5f, false, kLlama3, // as qwen4exp
+     {.experts = {.n = 256, .used = 8, .hidden_dim = 768, .gating = Gating::Sigmoid, .normalise = true,
+      .scale = 2.827f, .choice_bias = true, .shared_dim = 768}, .dense_layers = 1, .latent = latent(192, 256, 1536),
+      .indexer = {.n_heads = 16, .dim = 128, .block = 1, .most = 2048}, .index_period = 4, .index_from = 1,
+      .streams = {.n = 4, .eps = 1e-6f, .post_eps = 1e-6f, .weighs_output = true}}},
     {"seed-oss-36b", "seed_oss", 5120, 27648, 64, 80, 8, 128, 155136, 524288, 1e7f, 1e-6f, false, kLlama3},
     {"smallthinker-21b", "smallthinker", 2560, 768, 52, 28, 4, 128, 151936, 16384, 1.5e6f, 1e-6f, false, kQwen2,
      {.window = 4096, .experts = {.n = 64, .used = 6, .hidden_dim = 768, .normalise = true}}},

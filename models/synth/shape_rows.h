@@ -30,8 +30,9 @@ struct SynthTraits {         // traits of few families
 	const char* parts = "";      // of Family::single_parts: M state, * attention, - MLP, E experts, for each layer
 	Latent latent = {};          // in all layers; kv_heads is 1 and head_dim the rank
 	Indexer indexer = {};        // of IndexerKind::Latent
-	uint32_t index_period = 0;   // behind the third layer every so-many-th has an indexer; 0: all layers have one
-	uint32_t hyper_rank = 0;     // as Streams::rank, of four streams; then there are n-grams, too
+	// Behind layer index_from every so-many-th has an indexer, as those up to it have; 0: all layers have one.
+	uint32_t index_period = 0, index_from = 2;
+	Streams streams = {}; // hyper-connections; of StreamKind::Gated there are n-grams, too
 };
 struct SynthRow { // values from the models' own files
 	const char *name, *arch;

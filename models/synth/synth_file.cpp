@@ -113,9 +113,10 @@ void add_config(Header& h, const SynthSpec& s) {
 	Latent t;
 	for (const Layer& l : c.layers)
 		if (l.latent.rank) t = l.latent;
-	h.u32(key("attention.key_length"), c.head_dim + t.rope_dim);
+	const uint32_t rotated = t.no_rope ? 0 : t.rope_dim;
+	h.u32(key("attention.key_length"), c.head_dim + rotated);
 	h.u32(key("attention.value_length"), c.head_dim);
-	h.u32(key("rope.dimension_count"), c.ropes[0].dim * (find_family(c.arch)->half_rotary ? 2 : 1));
+	h.u32(key("rope.dimension_count"), t.no_rope ? 0 : c.ropes[0].dim * (find_family(c.arch)->half_rotary ? 2 : 1));
 	h.f32(key("rope.freq_base"), c.ropes[0].theta);
 	h.f32(key(c.norm == NormKind::Rms ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon"),
 	      c.norm_eps);
@@ -144,7 +145,7 @@ void add_config(Header& h, const SynthSpec& s) {
 	if (!t.rank) return;
 	h.u32(key("attention.kv_lora_rank"), t.rank);
 	if (t.q_rank) h.u32(key("attention.q_lora_rank"), t.q_rank);
-	h.u32(key("attention.key_length_mla"), t.nope_dim + t.rope_dim);
+	h.u32(key("attention.key_length_mla"), t.nope_dim + rotated);
 	h.u32(key("attention.value_length_mla"), t.v_dim);
 }
 
@@ -155,6 +156,7 @@ void add_indexer(Header& h, const Config& c) {
 	h.u32(key("attention.indexer.head_count"), x.n_heads);
 	h.u32(key("attention.indexer.key_length"), x.dim);
 	h.u32(key("attention.indexer.top_k"), x.most * x.block);
+	if (x.gated) h.u32(key("attention.indexer.kpool"), x.block);
 	if (x.of_latent) {
 		h.array(key("attention.indexer.types"), GgufType::Bool, c.layers.size());
 		for (uint32_t l = 0; l < c.n_layers; ++l) h.raw(uint8_t(has_indexer(c, l)));
@@ -172,6 +174,11 @@ void add_hyper(Header& h, const Config& c) {
 		for (const uint64_t x : v) h.raw(x);
 	};
 	h.u32(key("hyper_connection.count"), c.streams.n);
+	if (c.streams.kind == StreamKind::Manifold) {
+		h.f32(key("hyper_connection.epsilon"), c.streams.eps);
+		if (c.streams.rounds) return h.u32(key("hyper_connection.sinkhorn_iterations"), c.streams.rounds);
+		return h.f32(key("hyper_connection.magnitude"), c.streams.post_scale);
+	}
 	h.u32(key("hyper_connection.low_rank"), c.streams.rank);
 	const NGrams& g = c.ngrams;
 	h.array(key("ple.layers"), GgufType::I32, 1), h.raw(int32_t(g.layer));
@@ -183,8 +190,8 @@ void add_hyper(Header& h, const Config& c) {
 }
 
 void add_hyper_tensors(std::vector<TensorSpec>& out, const Config& c) {
-	if (!c.streams.hyper()) return;
 	const NGrams& g = c.ngrams;
+	if (!g.longest) return;
 	out.push_back({kNGramTable, uint32_t(g.first.back() + g.sizes.back()), g.dim, true});
 }
 

@@ -47,8 +47,9 @@
 #define ATTEND_SKIP 131072u       // few tokens are live: tiles without any are skipped
 
 // short_conv
-#define CONV_SILU 1u // of the sums
-#define CONV_BIAS 2u // there is a bias
+#define CONV_SILU 1u  // of the sums
+#define CONV_BIAS 2u  // there is a bias
+#define CONV_GATES 4u // gates weigh the rows
 
 // delta_rule
 #define DELTA_BY_CHANNEL 1u // each channel of keys has a decay of its own, else each head

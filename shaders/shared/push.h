@@ -142,6 +142,17 @@ struct StreamGatePush {
 	uint rows;       // of all streams
 	uint row_stride; // as in RmsNormPush
 };
+struct StreamCoefsPush {
+	KV_PUSH_HEAD
+	uint m;
+	uint n; // elements of a row of x
+	uint rows;
+	uint row_stride; // row = invocation x + group y * row_stride
+	float eps;
+	float post_scale;
+	float post_eps;
+	uint rounds;
+};
 struct ActivatePush {
 	KV_PUSH_HEAD
 	uint n;          // elements

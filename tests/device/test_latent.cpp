@@ -16,8 +16,8 @@ using namespace kvrun;
 namespace {
 
 // Queries of the stream and of a vector of their own; softmax and sigmoid of experts, in groups; as wide as real ones.
-const std::vector<Case> kLatent = {{"deepseek2_lite"}, {"deepseek2_v2"}, {"deepseek2_v3"},
-                                   {"deepseek2_wide"}, {"deepseek32"},   {"glm_dsa"}};
+const std::vector<Case> kLatent = {{"deepseek2_lite"}, {"deepseek2_v2"}, {"deepseek2_v3"}, {"deepseek2_wide"},
+                                   {"deepseek32"},     {"glm_dsa"},      {"hy_v4"}};
 const std::vector<Case> kTwo = {{"deepseek2_v3"}, {"deepseek2_wide"}};
 
 // The file as programs before 2025-04 made it: attn_kv_b in place of attn_k_b and attn_v_b, lengths of heads.

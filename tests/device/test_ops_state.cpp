@@ -61,9 +61,13 @@ struct ConvRow {
 	Sequences rows;
 	uint32_t channels, taps;
 	bool bias = false, silu = true;
+	bool gates = false;
 	std::string text() const {
 		return fmt::format("short_conv: T {} channels {} taps {}{}{}", fmt::join(rows, "+"), channels, taps,
-		                   bias ? " bias" : "", silu ? "" : " linear");
+		                   bias ? " bias" : "",
+		                   gates  ? " gates"
+		                   : silu ? ""
+		                          : " linear");
 	}
 };
 
@@ -101,7 +105,9 @@ const std::vector<ConvRow> kConvRows = {{{1}, 64, 4},
                                         {{3, 66}, 40, 4, true},
                                         {{1}, 96, 2, true, false},
                                         {{3, 1, 24}, 128, 10},
-                                        {{1, 20}, 65, 16, true}};
+                                        {{1, 20}, 65, 16, true},
+                                        {{1, 3}, 65, 4, false, false, true},
+                                        {{41, 6, 18}, 128, 4, false, false, true}};
 const std::vector<DeltaRow> kDeltaRows = {{{1}, 4, 2, 128, 128, false},
                                           {{1, 1, 1}, 6, 2, 64, 64, true},
                                           {{40}, 4, 4, 16, 24, false},
@@ -361,28 +367,46 @@ TEST_CASE("ops: short_conv") {
 		const uint32_t T = sum(c.rows), before = c.taps - 1;
 		const Floats x = random.normals(size_t(T) * c.channels), w = random.normals(size_t(c.channels) * c.taps),
 		             bias = random.normals(c.channels);
+		Floats gates = random.normals(x.size(), 3.f);
+		for (size_t i = 0; i < gates.size(); i += 11) gates[i] = i % 2 ? 100 : -100; // exp() of some is not finite
 		Random same = random;
-		Pool pool(rig, c.rows, before * c.channels, random), apart(rig, c.rows, before * c.channels, same);
+		const uint32_t words = before * c.channels * (c.gates ? 2 : 1);
+		Pool pool(rig, c.rows, words, random), apart(rig, c.rows, words, same);
 		std::vector<Floats> states;
 		Floats want;
 		size_t at = 0;
 		for (size_t i = 0; i < c.rows.size(); ++i) {
-			Floats seen = pool.before[i];
-			seen.insert(seen.end(), x.begin() + ptrdiff_t(at), x.begin() + ptrdiff_t(at + c.rows[i] * c.channels));
+			const auto own = pool.before[i].begin() + ptrdiff_t(before * c.channels); // the end of the state of x
+			Floats seen(pool.before[i].begin(), own), gated(own, pool.before[i].end());
+			const ptrdiff_t from = ptrdiff_t(at), end = ptrdiff_t(at + c.rows[i] * c.channels);
+			seen.insert(seen.end(), x.begin() + from, x.begin() + end);
+			gated.insert(gated.end(), gates.begin() + from, gates.begin() + end);
 			at += c.rows[i] * c.channels;
 			for (uint32_t t = 0; t < c.rows[i]; ++t)
 				for (uint32_t ch = 0; ch < c.channels; ++ch) {
-					double v = 0;
+					double v = 0, shares = 0;
+					for (uint32_t j = 0; c.gates && j < c.taps; ++j) {
+						const size_t in = (t + j) * c.channels + ch;
+						const double share = std::exp(double(gated[in]) + double(w[j * c.channels + ch]) - 100);
+						v += share * double(seen[in]), shares += share;
+					}
+					if (c.gates) {
+						want.push_back(float(v / shares));
+						continue;
+					}
 					for (uint32_t j = 0; j < c.taps; ++j)
 						v += double(w[ch * c.taps + j]) * double(seen[(t + j) * c.channels + ch]);
 					if (c.bias) v += double(bias[ch]);
 					want.push_back(float(c.silu ? v / (1 + std::exp(-v)) : v));
 				}
-			states.emplace_back(seen.end() - ptrdiff_t(pool.words), seen.end());
+			states.emplace_back(seen.end() - ptrdiff_t(before * c.channels), seen.end());
+			if (c.gates) states[i].insert(states[i].end(), gated.end() - ptrdiff_t(before * c.channels), gated.end());
 		}
 		const View out = rig.out(T, c.channels), vx = rig.f32(x, T, c.channels);
-		backend.short_conv(out, vx, rig.f32(w, c.channels, c.taps), pool.rows(),
-		                   {c.bias ? rig.f32(bias, c.channels) : View(), c.silu});
+		const View vw = c.gates ? rig.f32(w, c.taps, c.channels) : rig.f32(w, c.channels, c.taps);
+		const ConvArgs how{c.bias ? rig.f32(bias, c.channels) : View(), c.silu,
+		                   c.gates ? rig.f32(gates, T, c.channels) : View()};
+		backend.short_conv(out, vx, vw, pool.rows(), how);
 		check_close(row, rig.get(out), want, "short_conv");
 		check_same_bits(row, rig.get(pool.view), pool.with(states));
 		check_same_bits(row, rig.get(vx), x);
@@ -391,9 +415,7 @@ TEST_CASE("ops: short_conv") {
 		Words items = rig.get_words(apart.work);
 		for (size_t i = 3; i < items.size(); i += STATE_WORDS) items[i] += kFurther;
 		const View out2 = rig.out(T, c.channels), to = rig.f32(Floats(apart.n + kFurther, 0), apart.n + kFurther);
-		backend.short_conv(out2, vx, rig.f32(w, c.channels, c.taps),
-		                   {rig.u32(items, uint32_t(c.rows.size()), STATE_WORDS), apart.view, to},
-		                   {c.bias ? rig.f32(bias, c.channels) : View(), c.silu});
+		backend.short_conv(out2, vx, vw, {rig.u32(items, uint32_t(c.rows.size()), STATE_WORDS), apart.view, to}, how);
 		check_same_bits(row, rig.get(out2), rig.get(out));
 		const Floats moved = rig.get(to);
 		for (size_t i = 0; i < states.size(); ++i) {

@@ -1,4 +1,4 @@
-// match_rms, gaussian_top_k, stream_sum, stream_mix, stream_gate against sums in double.
+// match_rms, gaussian_top_k, stream_sum, stream_mix, stream_gate, stream_coefs against sums in double.
 #include "tests/support/compare.h"
 #include "tests/support/devices.h"
 #include "tests/support/rig.h"
@@ -224,5 +224,70 @@ TEST_CASE("ops: stream_gate") {
 		const View vk = rig.f32(key, r.T, r.m, r.dim), out = r.T == 5 ? vk : rig.out(r.T, r.m, r.dim);
 		backend.stream_gate(out, vk, rig.f32(query, r.T, r.m, r.dim), rig.f32(value, r.T, r.dim));
 		check_close(row, rig.get(out), want, "stream_gate", 0.02);
+	});
+}
+
+namespace {
+
+struct CoefsCase {
+	uint32_t T, m, parts;
+	uint32_t rounds = 1;
+	std::string text() const { return fmt::format("T {}, {} streams, {} parts, {} rounds", T, m, parts, rounds); }
+};
+
+// x[i][j], by rows: each is divided by the sum of its row, or of its column, plus eps.
+void divide_by_sums(std::vector<double>& x, uint32_t m, bool rows, double eps) {
+	for (uint32_t i = 0; i < m; ++i) {
+		double sum = eps;
+		for (uint32_t j = 0; j < m; ++j) sum += rows ? x[i * m + j] : x[j * m + i];
+		for (uint32_t j = 0; j < m; ++j) (rows ? x[i * m + j] : x[j * m + i]) /= sum;
+	}
+}
+
+} // namespace
+
+TEST_CASE("ops: stream_coefs") {
+	std::vector<CoefsCase> rows;
+	for (const uint32_t m : {1u, 2u, 3u, 4u})
+		for (const uint32_t T : {1u, 7u, 200u})
+			for (const uint32_t parts : {1u, 2u}) rows.push_back({T, m, parts});
+	for (const uint32_t m : {1u, 2u, 3u, 4u})
+		for (const uint32_t rounds : {1u, 2u, 20u}) rows.push_back({m * 33, m, 3, rounds});
+	each_row(rows, [](Backend& backend, const CoefsCase& r, const TestRow& row) {
+		Random random(uint32_t(row.number) + 1);
+		Rig rig(backend);
+		const uint32_t m = r.m, n = r.parts < 3 ? r.parts * m : (2 + m) * m;
+		const ConnectArgs how{1e-3f, 1.75f, 0.25f, r.rounds};
+		Floats x = random.normals(size_t(r.T) * n, 2.f), pre, post, mix;
+		const Floats scale = random.normals(r.parts), base = random.normals(n);
+		for (size_t i = 0; i < x.size(); i += 13) x[i] = i % 2 ? 60 : -60;
+		for (uint32_t t = 0; t < r.T; ++t) {
+			const auto at = [&](uint32_t part, uint32_t i) {
+				return double(scale[part]) * double(x[size_t(t) * n + i]) + double(base[i]);
+			};
+			for (uint32_t i = 0; i < m; ++i) pre.push_back(float(sigmoid(at(0, i)) + double(how.eps)));
+			for (uint32_t i = 0; r.parts > 1 && i < m; ++i) post.push_back(float(1.75 * sigmoid(at(1, m + i)) + 0.25));
+			if (r.parts < 3) continue;
+			std::vector<double> c(size_t(m) * m); // by the stream that is read
+			for (uint32_t from = 0; from < m; ++from) {
+				double sum = 0, most = -INFINITY;
+				for (uint32_t to = 0; to < m; ++to) most = std::max(most, at(2, (2 + from) * m + to));
+				for (uint32_t to = 0; to < m; ++to)
+					sum += c[from * m + to] = std::exp(at(2, (2 + from) * m + to) - most);
+				for (uint32_t to = 0; to < m; ++to) c[from * m + to] = c[from * m + to] / sum + double(how.eps);
+			}
+			for (uint32_t round = 0; round < r.rounds; ++round) {
+				if (round) divide_by_sums(c, m, /*rows=*/true, double(how.eps));
+				divide_by_sums(c, m, /*rows=*/false, double(how.eps));
+			}
+			for (uint32_t to = 0; to < m; ++to)
+				for (uint32_t from = 0; from < m; ++from) mix.push_back(float(c[from * m + to]));
+		}
+		const View a = rig.out(r.T, m), b = r.parts > 1 ? rig.out(r.T, m) : View(),
+		           c = r.parts > 2 ? rig.out(r.T, m, m) : View();
+		backend.stream_coefs(a, b, c, rig.f32(x, r.T, n), rig.f32(scale, r.parts), rig.f32(base, n), how);
+		check_close(row, rig.get(a), pre, "stream_coefs");
+		if (b) check_close(row, rig.get(b), post, "stream_coefs");
+		if (c) check_close(row, rig.get(c), mix, "stream_coefs");
 	});
 }

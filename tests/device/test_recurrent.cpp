@@ -35,7 +35,8 @@ const std::vector<Case> kRecurrent = {{"qwen3next"},
                                       {"jamba"},
                                       {"qwen4exp"},
                                       {"qwen4exp_plain"},
-                                      {"qwen4exp_sparse"}};
+                                      {"qwen4exp_sparse"},
+                                      {"glm5_next"}};
 
 } // namespace
 

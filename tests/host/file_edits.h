@@ -2,6 +2,7 @@
 #pragma once
 #include "models/model.h"
 #include "tests/support/errors.h"
+#include <bit>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -28,6 +29,10 @@ inline size_t place_of(const Bytes& b, std::string_view text) {
 inline Bytes with_u32(Bytes b, std::string_view key, uint32_t v) {
 	std::memcpy(&b[place_of(b, key) + key.size() + 4], &v, 4); // after its type
 	return b;
+}
+
+inline Bytes with_f32(Bytes b, std::string_view key, float v) {
+	return with_u32(std::move(b), key, std::bit_cast<uint32_t>(v));
 }
 
 inline Bytes renamed(Bytes b, std::string_view from, std::string_view to) {

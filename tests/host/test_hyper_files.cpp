@@ -43,6 +43,31 @@ TEST_CASE("hyper-connections: what the converter's files say") {
 	CHECK(StreamMemory::bytes(c, 8) > StreamMemory::bytes(plain, 8));
 }
 
+TEST_CASE("hyper-connections: with a matrix between streams, and without one") {
+	const Bytes mixed = golden("glm5_next"), plain = golden("hy_v4");
+	const Config c = config_of(mixed), without = config_of(plain);
+	const Streams &a = c.streams, &b = without.streams;
+	CHECK((a.kind == StreamKind::Manifold && a.hyper() && a.n == 4 && a.rounds == 4 && a.coefs() == 24));
+	CHECK((a.eps == 1e-6f && a.post_scale == 2 && a.post_eps == 0 && !a.weighs_output));
+	CHECK((b.kind == StreamKind::Manifold && b.n == 4 && b.rounds == 0 && b.coefs() == 8));
+	CHECK((b.eps == 0.01f && b.post_scale == 1.5f && b.post_eps == b.eps && b.weighs_output));
+	CHECK(StreamMemory::bytes(c, 8) > StreamMemory::bytes(without, 8));
+	CHECK((!c.ngrams.longest && c.layer_input_dim == 0 && c.layers[0].attn_norm));
+	check_refused(with_u32(mixed, "glm5-next.hyper_connection.count", 5), "key glm5-next.hyper_connection.count is 5");
+	check_refused(with_u32(mixed, "glm5-next.hyper_connection.count", 3),
+	              "tensor blk.0.hc_attn_fn.weight is (128, 24)");
+	check_refused(with_u32(mixed, "glm5-next.hyper_connection.sinkhorn_iterations", 0),
+	              "key glm5-next.hyper_connection.sinkhorn_iterations is 0; kvrun runs 1 to 1000");
+	check_refused(with_f32(plain, "hy_v4.hyper_connection.epsilon", -1), "key hy_v4.hyper_connection.epsilon is -1");
+	check_refused(with_f32(plain, "hy_v4.hyper_connection.magnitude", 0), "key hy_v4.hyper_connection.magnitude is 0");
+	for (const char* tensor : {"blk.1.hc_ffn_fn.weight", "blk.1.hc_attn_base.weight", "blk.1.hc_attn_scale.weight",
+	                           "output_hc_base.weight", "output_hc_scale.weight"}) {
+		std::string other = tensor;
+		other[other.size() - 1] = 'x';
+		check_refused(renamed(plain, tensor, other), fmt::format("tensor {} is missing", tensor));
+	}
+}
+
 TEST_CASE("hyper-connections: what files may not say") {
 	const Bytes good = golden("qwen4exp");
 	check_refused(with_u32(good, "qwen4exp.hyper_connection.count", 1),

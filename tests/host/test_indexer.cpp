@@ -68,7 +68,8 @@ TEST_CASE("indexer: on attention's latent of queries, of each layer or shared by
 		b[place_of(b, types) + types.size() + 4 + 4 + 8 + layer] = owns; // after types and length
 		return b;
 	};
-	check_refused(with_type(0, std::byte(0)), "indexer.types is 0; kvrun runs models whose first layer has an indexer");
+	check_refused(with_type(0, std::byte(0)),
+	              "indexer.types is 0; kvrun runs models whose first layer with attention has");
 	check_refused(with_type(1, std::byte(1)), "tensor blk.1.indexer.attn_q_b.weight is missing");
 	std::string other = types;
 	other.back() = 'x';
@@ -83,6 +84,51 @@ TEST_CASE("indexer: on attention's latent of queries, of each layer or shared by
 	}
 	check_refused(with_u32(good, "glm-dsa.attention.q_lora_rank", 0), "its indexer on a latent of queries");
 	CHECK_FALSE(prediction_config(some).indexer.block);
+}
+
+TEST_CASE("indexer: of gated blocks, in layers between recurrent ones; and with RoPE on the last channels") {
+	const Bytes gated = golden("glm5_next"), last = golden("hy_v4");
+	const Config c = config_of(gated), other = config_of(last);
+	const Indexer &x = c.indexer, &y = other.indexer;
+	CHECK((x.of_latent && x.gated && x.block == 2 && x.most == 4 && !x.rope_last && x.norm_eps == 1e-6f));
+	CHECK((y.of_latent && !y.gated && y.block == 1 && y.most == 8 && y.rope_last && y.norm_eps == other.norm_eps));
+	for (uint32_t l = 0; l < 4; ++l) {
+		CHECK((attends(c.layers[l]) == (l % 2 == 1) && c.layers[l].indexed == attends(c.layers[l])));
+		CHECK(has_indexer(c, l) == (l % 2 == 1));
+		CHECK((other.layers[l].index_layer == std::min(l, 1u) && other.layers[l].sinks));
+		CHECK((c.layers[l].recurrent.bound == (l % 2 ? 0.f : -2.f) && c.layers[l].limits_gate));
+	}
+	// The file has no rotated key; kvrun's has the fewest channels that a cache can have.
+	const Latent& t = c.layers[1].latent;
+	CHECK((t.no_rope && t.rope_dim == 8 && t.nope_dim == 16 && !c.ropes[0].rotates));
+	CHECK(c.layers[1].attention_scale == 0.25f);
+	CHECK_FALSE(other.layers[1].latent.no_rope);
+	// The state behind the last block has keys and gates.
+	const CacheLayers layers(c);
+	CHECK((layers.index_shape().n_layers == 2 && layers.index_shape().block == 2));
+	CHECK(layers.states().words[layers.index_state(3)] == 2 * 64);
+	check_refused(with_u32(gated, "glm5-next.attention.indexer.kpool", 3),
+	              "key glm5-next.attention.indexer.kpool is 3; kvrun runs powers of two from 2 to 32");
+	check_refused(with_u32(gated, "glm5-next.attention.indexer.kpool", 4),
+	              "tensor blk.1.indexer_compressor_ape.weight is (64, 2)");
+	check_refused(with_u32(gated, "glm5-next.attention.indexer.top_k", 1), "at least one block of 2");
+	for (const char* tensor : {"blk.3.indexer_compressor_gate.weight", "blk.3.indexer_compressor_ape.weight"}) {
+		std::string wrong = tensor;
+		wrong.back() = 'x';
+		check_refused(renamed(gated, tensor, wrong), fmt::format("tensor {} is missing", tensor));
+	}
+	const std::string tail = "glm5-next.attention.indexer.kpool_select_tail";
+	Bytes headless = gated;
+	headless[place_of(headless, tail) + tail.size() + 4] = std::byte(0); // behind the type
+	check_refused(headless, "kpool_select_tail is false; kvrun always reads the tokens behind the last block");
+}
+
+TEST_CASE("indexer: heads whose last channels RoPE turns have these first on the device") {
+	TensorSpec q{"q", 2 * 12, 4, true, 2};
+	q.halves = q.swapped = q.flat = true, q.first = 8;
+	const auto at = [&](uint32_t row) { return std::pair(row_place(q, 24, row).to, row_place(q, 24, row).n); };
+	CHECK((at(0) == std::pair(4u, 8u) && at(7) == std::pair(11u, 1u) && at(8) == std::pair(0u, 4u)));
+	CHECK((at(12) == std::pair(16u, 8u) && at(20) == std::pair(12u, 4u) && at(23) == std::pair(15u, 1u)));
 }
 
 TEST_CASE("indexer: its keys are counted by plans, per token, and not where a policy fetches") {

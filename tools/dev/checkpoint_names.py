@@ -127,6 +127,23 @@ def stacked_norms(tensors):
 
 
 # Families that transformers computes under another name: name -> (what config.json says, names of tensors).
+def neighbours(rows, n_heads, rotated):
+    """Rows of heads whose last `rotated` ones pair with the other half's, so that neighbours pair."""
+    heads = rows.unflatten(0, (n_heads, -1)).clone()
+    heads[:, -rotated:] = heads[:, -rotated:].unflatten(1, (2, -1)).transpose(1, 2).flatten(1, 2)
+    return heads.flatten(0, 1)
+
+
+def hunyuan_rows(tensors):
+    """llama.cpp turns neighbours, transformers the halves of a head."""
+    parts = {"q_b_proj.weight": 4, "kv_a_proj_with_mqa.weight": 1, "indexer.wq_b.weight": 4, "indexer.wk.weight": 1,
+             "indexer.k_norm.weight": 1, "indexer.k_norm.bias": 1}
+    published = {name: re.sub(r"(hc_(attn|mlp)_layer)\.", r"\1.hc_pre.", re.sub(
+        r"(mlp|shared_experts)\.linear_gate", r"\1.gate_proj", name.replace(".hc_pre", ""))) for name in tensors}
+    return {published[name]: next((neighbours(t, heads, 8) for part, heads in parts.items()
+                                   if name.endswith("." + part)), t) for name, t in tensors.items()}
+
+
 CHECKPOINTS = {
     "minicpm": ({"architectures": ["MiniCPMForCausalLM"], "scale_emb": 6.0, "scale_depth": 0.5 * 2 ** 0.5,
                  "dim_model_base": 8}, lambda tensors: tensors),
@@ -139,6 +156,11 @@ CHECKPOINTS = {
     "internlm2": ({"architectures": ["InternLM2ForCausalLM"]}, internlm_names),
     "deepseek": ({"architectures": ["DeepseekForCausalLM"], "n_routed_experts": 6, "n_shared_experts": 2,
                   "first_k_dense_replace": 1}, lambda t: renamed(t, {"shared_expert.": "shared_experts."})),
+    "glm5_next": ({"architectures": ["Glm5NextForConditionalGeneration"], "mla_use_nope": True,
+                   "first_k_dense_replace": 1, "linear_attn_config": {
+                       "num_heads": 4, "head_dim": 16, "short_conv_kernel_size": 4, "gate_lower_bound": -2.0}},
+                  lambda tensors: tensors),
+    "hy_v4": ({}, hunyuan_rows),
     "gptneox": ({"rotary_pct": 0.5}, lambda tensors: tensors),
     "gptneox_behind": ({"rotary_pct": 0.5}, lambda tensors: tensors),
     "falcon": ({"num_kv_heads": 1}, lambda tensors: tensors),

@@ -7,8 +7,11 @@ from make_tiny_models import TOLERANCE, logits, logits_f16_kv, prompt, relative
 from stream_models import each
 
 
-def turned(x, cos, sin, pairs):
-    """The first channels rotated: channel i with its neighbour, or with that of the other half."""
+def turned(x, cos, sin, pairs, last=False):
+    """The first or last channels rotated: channel i with its neighbour, or with that of the other half."""
+    if last:
+        rotated = turned(x[..., -cos.shape[-1]:], cos, sin, pairs)
+        return torch.cat([x[..., :-cos.shape[-1]], rotated], dim=-1)
     half, width = cos.shape[-1] // 2, cos.shape[-1]
     c, s = cos[:, None, :half], sin[:, None, :half]
     a, b = (x[..., 0:width:2], x[..., 1:width:2]) if pairs else (x[..., :half], x[..., half:width])
@@ -16,17 +19,18 @@ def turned(x, cos, sin, pairs):
 
 
 def scores(m, hidden, latents, positions, relu=True, weighs=True, norm=True, bias=True, pairs=None, rotates=True,
-           heads=None):
+           heads=None, last=None):
     """(tokens, tokens) f32: how much a token wants to attend to another. The parameters make wrong programs."""
     cos, sin = (t[0] for t in positions)
-    if pairs is None:
-        pairs = type(m).__name__.startswith("Glm")
+    hunyuan = type(m).__name__.startswith("HYV4")
+    pairs = type(m).__name__.startswith("Glm") if pairs is None else pairs
+    last = hunyuan if last is None else last
     q = m.wq_b(latents[0]).unflatten(-1, (m.n_heads, m.head_dim))
     k = m.wk(hidden[0])
     if norm:
         k = m.k_norm(k) - (0 if bias else m.k_norm.bias)
     if rotates:
-        q, k = turned(q, cos, sin, pairs), turned(k[:, None], cos, sin, pairs)[:, 0]
+        q, k = turned(q, cos, sin, pairs, last), turned(k[:, None], cos, sin, pairs, last)[:, 0]
     products = torch.einsum("thd,bd->thb", q, k)
     weights = m.weights_proj(hidden[0]) if weighs else torch.ones(hidden.shape[1], m.n_heads)
     return ((products.relu() if relu else products) * weights[..., None])[:, :heads].sum(dim=1)
@@ -67,19 +71,24 @@ choices = {
 }
 
 
-def gap_of(model, tokens):
-    """The smallest gap, relative to the largest score, between a token that is chosen and one that is not."""
+def token_gaps(m, args, kw, out):
+    """The gaps between the scores of the last token that is chosen and the first one that is not."""
+    given = args[:3] if len(args) > 2 else (kw["hidden_states"], kw["q_resid"], kw["position_embeddings"])
+    s = scores(m, *given)
+    for t in range(m.index_topk, len(s)):
+        ranks = s[t, :t + 1].sort(descending=True)
+        gap = float((ranks.values[m.index_topk - 1] - ranks.values[m.index_topk]) / s.abs().max())
+        same = set(ranks.indices[:m.index_topk].tolist()) == set(out[0, t].tolist())
+        assert gap < 1e-6 or same, "not what transformers chooses"
+        yield gap
+
+
+def gap_of(model, tokens, of):
+    """The smallest gap, relative to the largest score, between what is chosen and what is not."""
     gaps = []
 
     def look(m, args, kw, out):
-        given = args[:3] if len(args) > 2 else (kw["hidden_states"], kw["q_resid"], kw["position_embeddings"])
-        s = scores(m, *given)
-        for t in range(m.index_topk, len(tokens)):
-            ranks = s[t, :t + 1].sort(descending=True)
-            gap = float((ranks.values[m.index_topk - 1] - ranks.values[m.index_topk]) / s.abs().max())
-            same = set(ranks.indices[:m.index_topk].tolist()) == set(out[0, t].tolist())
-            assert gap < 1e-6 or same, "not what transformers chooses"
-            gaps.append(gap)
+        gaps.extend(of(m, args, kw, out))
     hooks = [m.register_forward_hook(look, with_kwargs=True) for m in model.modules() if hasattr(m, "wq_b")]
     logits(model, tokens)
     for hook in hooks:
@@ -87,14 +96,14 @@ def gap_of(model, tokens):
     return min(gaps)
 
 
-def clear_choice(n, tries=400, least=0.002):
+def clear_choice(n, tries=400, least=0.002, gaps=token_gaps):
     """Of several prompts of n tokens the one whose tokens are chosen by the clearest scores, and whose choices do not
     depend on f16."""
     def best(model, seed):
         found = []
         for i in range(tries):
             tokens = prompt(n, seed + i)
-            found.append((gap_of(model, tokens), i, tokens))
+            found.append((gap_of(model, tokens, gaps), i, tokens))
         for gap, i, tokens in sorted(found, key=lambda f: -f[0]):
             if gap > least and relative(logits_f16_kv(model, tokens), logits(model, tokens)) < 0.3 * TOLERANCE:
                 print(f"tokens are chosen by a gap of {gap:.1e}")

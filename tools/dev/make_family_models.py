@@ -419,6 +419,11 @@ def build(config, seed):
                 a = wide * (1 + 0.3 * rng.standard_normal(p.shape)) - (1.0 if shifted(config, name) else 0.0)
             elif name.endswith("A_log"):
                 a = np.log(rng.uniform(0.05, 1.5, p.shape))
+            elif name.endswith(("hc.base", "hc_base", "hc.scale", "hc_scale")):  # streams: factors that differ
+                a = (1.5 if name.endswith("scale") else 0.0) + (0.3 if name.endswith("scale") else 2.0) * \
+                    rng.standard_normal(p.shape)
+            elif name.endswith("compress_ape"):
+                a = 2.0 * rng.standard_normal(p.shape)
             elif name.endswith(".D"):
                 a = 1 + 0.4 * rng.standard_normal(p.shape)
             elif name.endswith("bias"):

@@ -170,8 +170,13 @@ EDITS = {"parts": without_parts, "sigmoid_gates": with_sigmoid_gates, "moe_num_p
          "plain_shared_expert": with_plain_shared, "num_loops": looped, "expert_limit": with_limits}
 
 
+MAKERS = {}  # model_type -> class of text models that transformers has as a part of others alone
+
+
 def from_config(config):
     """A model whose layers or head transformers does not have as they are; None: it has them."""
+    if make := MAKERS.get(config.model_type):
+        return make._from_config(config, attn_implementation="eager").float().eval()
     if getattr(config, "text_alone", False):
         return Alone(config).float().eval()
     edits = [edit for key, edit in EDITS.items() if hasattr(config, key)]
