@@ -13,12 +13,12 @@ void LayerRunner::enter(uint32_t l, const LayerRows& r, std::span<const StateGro
 
 void LayerRunner::connect(const LayerRows& r, const MixerWeights& w, bool decode) {
 	if (cfg_.streams.kind == StreamKind::Manifold) return sum_streams(r.x, r.inject, r.streams, w, decode);
-	mix_streams(r.x, r.inject, all_rows(r), w, decode);
+	mix_streams(r.x, r.inject, all_rows(r.streams, r.n), w, decode);
 }
 
 // (n, streams * dim) of rows inside a layer.
-View LayerRunner::all_rows(const LayerRows& r) const {
-	return rows(shaped(r.streams.v, r.streams.v.shape[0], cfg_.streams.n * cfg_.dim), r.streams.first, r.n);
+View LayerRunner::all_rows(const StreamRows& s, uint32_t n) const {
+	return rows(shaped(s.v, s.v.shape[0], cfg_.streams.n * cfg_.dim), s.first, n);
 }
 
 // x (n, streams * dim), s: norm of each stream over their number, by weights of its own.
@@ -46,7 +46,7 @@ void LayerRunner::sum_streams(const View& out, const View& inject, const StreamR
 	const StreamRows one{shaped(out, 1, n, cfg_.dim)};
 	const View normed = shaped(rows(streams_.normed, 0, n), n, s.n * cfg_.dim), factors = rows(streams_.factors, 0, n);
 	const View made = shaped(streams_.coefs, n, coefs), mix = inject && s.rounds ? rows(streams_.mix, 0, n) : View();
-	be_.rmsnorm(normed, shaped(streams.v, n, s.n * cfg_.dim), rows(ones_, 0, s.n * cfg_.dim), cfg_.norm_eps);
+	be_.rmsnorm(normed, all_rows(streams, n), rows(ones_, 0, s.n * cfg_.dim), cfg_.norm_eps);
 	const Proj proj[] = {{made, w.coefs, {}}};
 	multiply(proj, normed, Epilogue::None, decode);
 	be_.stream_coefs(factors, inject, mix, made, w.scale, w.coef_base, {s.eps, s.post_scale, s.post_eps, s.rounds});
@@ -85,7 +85,7 @@ void LayerRunner::add_ngrams(uint32_t l, const LayerRows& r, std::span<const Sta
 	const uint32_t n = r.n, m = cfg_.streams.n, dim = cfg_.dim;
 	KV_ASSERT(r.ngrams.size() == size_t(n) * cfg_.ngrams.width());
 	const View table_rows = rows(streams_.table_rows, 0, n), grams = rows(streams_.grams, 0, n),
-	           keys = rows(streams_.gates, 0, n), queries = rows(streams_.normed, 0, n), x = all_rows(r);
+	           keys = rows(streams_.gates, 0, n), queries = rows(streams_.normed, 0, n), x = all_rows(r.streams, r.n);
 	const auto norm = [&](const View& out, const View& in, const View& weights) {
 		be_.rmsnorm(shaped(out, n * m, dim), shaped(in, n * m, dim), weights, cfg_.norm_eps);
 	};

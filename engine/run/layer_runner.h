@@ -190,7 +190,7 @@ class LayerRunner {
 	void mix_streams(const View& out, const View& inject, const View& x, const MixerWeights&, bool decode);
 	void add_ngrams(uint32_t l, const LayerRows&, std::span<const StateGroup>, bool decode);
 	View mix_output(const View& x, bool decode);
-	View all_rows(const LayerRows&) const;
+	View all_rows(const StreamRows&, uint32_t n) const;
 	View part(const View& w, uint32_t first, uint32_t n) const;                            // rows of weights
 	void convolve(uint32_t l, const LayerRows&, std::span<const StateGroup>, bool decode); // layer_recurrent.cpp
 	void recur_by_channel(uint32_t l, const LayerRows&, std::span<const StateGroup>, bool decode);

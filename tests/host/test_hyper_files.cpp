@@ -55,7 +55,7 @@ TEST_CASE("hyper-connections: with a matrix between streams, and without one") {
 	CHECK((!c.ngrams.longest && c.layer_input_dim == 0 && c.layers[0].attn_norm));
 	check_refused(with_u32(mixed, "glm5-next.hyper_connection.count", 5), "key glm5-next.hyper_connection.count is 5");
 	check_refused(with_u32(mixed, "glm5-next.hyper_connection.count", 3),
-	              "tensor blk.0.hc_attn_fn.weight is (128, 24)");
+	              "tensor blk.0.hc_attn_fn.weight is (24, 128)");
 	check_refused(with_u32(mixed, "glm5-next.hyper_connection.sinkhorn_iterations", 0),
 	              "key glm5-next.hyper_connection.sinkhorn_iterations is 0; kvrun runs 1 to 1000");
 	check_refused(with_f32(plain, "hy_v4.hyper_connection.epsilon", -1), "key hy_v4.hyper_connection.epsilon is -1");

@@ -110,7 +110,7 @@ TEST_CASE("indexer: of gated blocks, in layers between recurrent ones; and with 
 	check_refused(with_u32(gated, "glm5-next.attention.indexer.kpool", 3),
 	              "key glm5-next.attention.indexer.kpool is 3; kvrun runs powers of two from 2 to 32");
 	check_refused(with_u32(gated, "glm5-next.attention.indexer.kpool", 4),
-	              "tensor blk.1.indexer_compressor_ape.weight is (64, 2)");
+	              "tensor blk.1.indexer_compressor_ape.weight is (2, 64)");
 	check_refused(with_u32(gated, "glm5-next.attention.indexer.top_k", 1), "at least one block of 2");
 	for (const char* tensor : {"blk.3.indexer_compressor_gate.weight", "blk.3.indexer_compressor_ape.weight"}) {
 		std::string wrong = tensor;
