@@ -55,7 +55,7 @@ void CpuBackend::compute(const op::ScorePrompt& o) {
 	const float* q_rope = kv.softmax.q_rope ? data<float>(kv.softmax.q_rope) : nullptr;
 	if (q_rope) rope.R = kv.v.shape[2], v.resize(size_t(n) * rope.R), rope.keys = v.data();
 	const uint32_t* seen = kv.seen ? data<uint32_t>(kv.seen) : nullptr;
-	const auto sees = [&](uint32_t row_of, uint32_t t) {
+	const auto sees = [&, &kv = kv](uint32_t row_of, uint32_t t) { // Clang 14 captures no names of a decomposition
 		const uint32_t at = kv.seen_at + t;
 		return !seen || seen[row_of * kv.seen.shape[1] + at / 32] >> at % 32 & 1;
 	};

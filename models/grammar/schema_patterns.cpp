@@ -48,7 +48,7 @@ bool begin_apart(const std::string& a, const std::string& b) { return !a.starts_
 NamePatterns::NamePatterns(const Json& keyword, std::vector<std::string> names, const std::string& at)
     : names_(std::move(names)) {
 	std::ranges::sort(names_);
-	names_.erase(std::ranges::unique(names_).begin(), names_.end());
+	names_.erase(std::unique(names_.begin(), names_.end()), names_.end()); // as Generator::step(): not std::ranges
 	const std::string where = at + "/patternProperties";
 	if (!keyword.is_object()) refuse_schema(where, "it is not an object");
 	if (keyword.size() > kMostPatterns)

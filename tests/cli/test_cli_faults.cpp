@@ -156,14 +156,14 @@ TEST_CASE("T74 cli: memory that ends for good, at any allocation, is one line an
 	std::map<std::string, long> total;
 	counts >> total["KVRUN_SHIM_NEW"] >> total["KVRUN_SHIM_MALLOC"];
 	REQUIRE(total["KVRUN_SHIM_NEW"] > 1000);
-	for (const auto& [variable, n_calls] : total)
+	for (const auto& allocator : total)
 		for (const int sign : {1, -1}) {
 			long step = 1;
-			for (long n = 1; n <= n_calls; n += step) {
+			for (long n = 1; n <= allocator.second; n += step) {
 				step = std::max<long>(1, n / 80); // all of the first ones, then a sample
-				CAPTURE(variable);
+				CAPTURE(allocator.first);
 				CAPTURE(n * sign);
-				const Ran r = run_with(variable.c_str(), n * sign);
+				const Ran r = run_with(allocator.first.c_str(), n * sign);
 				CAPTURE(r.err);
 				REQUIRE(!r.killed);
 				REQUIRE((r.code == 4 || (sign < 0 && r.code >= 0 && r.code <= 6) || r.code == whole.code));
@@ -366,12 +366,12 @@ TEST_CASE("T30 cli: a flag is stronger than the environment, and a bad variable 
 	                                                   {"KVRUN_LOG", "\xef\xbb\xbf"
 	                                                                 "1"},
 	                                                   {"KVRUN_CHECK", "1\r"}};
-	for (const auto& [name, value] : bad) {
-		CAPTURE(std::string(name));
-		spec.env = {{"KVRUN_DEVICE", "cpu"}, {name, value}};
+	for (const auto& setting : bad) {
+		CAPTURE(std::string(setting.first));
+		spec.env = {{"KVRUN_DEVICE", "cpu"}, setting};
 		r = run_program(spec);
 		CHECK(r.code == 2);
-		CHECK(contains(r.err, name));
+		CHECK(contains(r.err, setting.first));
 		CHECK(std::count(r.err.begin(), r.err.end(), '\n') == 1);
 	}
 }

@@ -210,11 +210,11 @@ TEST_CASE("cuda faults: devices that cannot be used are refused with the reason"
 	const std::pair<int, const char*> rows[] = {{cuda::kErrorOldDriver, "no NVIDIA driver"},
 	                                            {cuda::kErrorNoDevice, "found no device"},
 	                                            {kUnknown, "cudaErrorUnknown"}};
-	for (const auto& [result, text] : rows) {
-		f.fail_calls("device_count", 1, kAll, result);
+	for (const auto& row : rows) {
+		f.fail_calls("device_count", 1, kAll, row.first);
 		const auto set = cuda::find_devices(cuda::host_runtime(), cuda::host_kernels(), "cuda-host", {});
 		REQUIRE(set->reports().size() == 1);
-		CHECK_MESSAGE(has(set->reports()[0].refused, text), set->reports()[0].refused);
+		CHECK_MESSAGE(has(set->reports()[0].refused, row.second), set->reports()[0].refused);
 		CHECK_THROWS_AS((void)set->open(0), Error);
 	}
 	f.fail_calls("properties", 1, kAll, kUnknown);

@@ -240,7 +240,8 @@ TEST_CASE("images: rows of an image see each other in Gemma's models, however th
 	const auto run = [&](const std::string& device, const std::string& name, uint32_t n) {
 		CAPTURE(name);
 		const NpyArray want = golden(name + ".logits");
-		for (const auto& [ubatch, block] : {std::pair(16u, 0u), {n, 0u}, {16u, n + 3}, {n + 1, n + 2}}) {
+		for (const auto& sizes : {std::pair(16u, 0u), {n, 0u}, {16u, n + 3}, {n + 1, n + 2}}) {
+			const uint32_t ubatch = sizes.first, block = sizes.second;
 			CAPTURE(ubatch);
 			CAPTURE(block);
 			EngineOptions o;
@@ -391,7 +392,9 @@ TEST_CASE("images: prompts and answers are those of llama.cpp for images of all 
 	const std::string device = test_devices().front().name;
 	const TempFolder folder;
 	size_t number = 0;
-	for (const auto& [name, rows] : peer.items()) {
+	for (const auto& entry : peer.items()) {
+		const std::string& name = entry.key();
+		const Json& rows = entry.value();
 		if (!rows.is_array() || !row_wanted(number++)) continue; // no array: llama.cpp's version
 		CAPTURE(name);
 		const bool lines = std::ranges::count(kWithLines, name, &WithLines::encoder) > 0;

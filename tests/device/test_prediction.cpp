@@ -170,7 +170,7 @@ TEST_CASE("prediction: a drafter gets the hidden states of as many of a prompt's
 			Session s(*engine, with("fp16", 64));
 			std::vector<uint32_t> got;
 			GenerateOptions answer = answer_of(2, 3);
-			answer.drafter = [&] { return std::make_unique<Listener>(got, wanted); };
+			answer.drafter = [&, w = wanted] { return std::make_unique<Listener>(got, w); };
 			generate(s, prompt, answer);
 			REQUIRE(!got.empty());
 			CHECK(got.front() == first);

@@ -5,8 +5,9 @@
 using namespace kvrun;
 
 TEST_CASE("assistants: layers attend to the model's last layers of their kind that have keys and values") {
-	for (const auto& [name, full, window] : {std::tuple("gemma4", 3u, 2u), {"gemma4_shared", 1u, 0u}}) {
-		CAPTURE(name);
+	for (const auto& row : {std::tuple("gemma4", 3u, 2u), {"gemma4_shared", 1u, 0u}}) {
+		const auto& [name, full, window] = row;
+		CAPTURE(std::get<0>(row));
 		const Config of = config_of(golden(name));
 		const Config c = read_assistant(Gguf::parse("a", golden("../assistant/" + std::string(name))), of);
 		CHECK(c.target_dim == of.dim);

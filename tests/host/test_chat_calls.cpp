@@ -351,14 +351,14 @@ TEST_CASE(
 TEST_CASE("calls: a function that names no parameters is called with none") {
 	ChatFeatures f;
 	f.tool_format = ToolFormat::Hermes;
-	for (const auto& [parameters, takes_some] :
+	for (const auto& row :
 	     {std::pair(R"(null)", false), std::pair(R"({"type": "object", "properties": {}, "required": []})", false),
 	      std::pair(R"({"description": "d"})", false),
 	      std::pair(R"({"type": "object", "additionalProperties": {}})", true),
 	      std::pair(R"({"type": "object", "properties": {"a": {}}})", true)}) {
-		INFO(parameters);
+		INFO(row.first);
 		const Json tools = Json::array(
-		    {{{"type", "function"}, {"function", {{"name", "f"}, {"parameters", Json::parse(parameters)}}}}});
+		    {{{"type", "function"}, {"function", {{"name", "f"}, {"parameters", Json::parse(row.first)}}}}});
 		Rules r;
 		const ExprId e = add_calls(r, {f, tools, true, [](std::string_view s) { return std::string(s); }});
 		r.set_root(r.add_rule("root"));
@@ -372,6 +372,6 @@ TEST_CASE("calls: a function that names no parameters is called with none") {
 			return good && m.may_end();
 		};
 		CHECK(takes("{}"));
-		CHECK(takes("{\"a\": 1}") == takes_some);
+		CHECK(takes("{\"a\": 1}") == row.second);
 	}
 }

@@ -25,11 +25,12 @@ Image test_image(uint32_t width, uint32_t height) {
 TEST_CASE("image: another size gives the bits of Pillow") {
 	const std::pair<const char*, Resample> all[] = {
 	    {"bilinear", Resample::Bilinear}, {"bicubic", Resample::Bicubic}, {"lanczos", Resample::Lanczos}};
-	for (const auto& [name, how] : all) {
+	for (const auto& filter : all) {
+		const char* name = filter.first;
 		CAPTURE(name);
 		const NpyArray want = npy_read(std::filesystem::path(test_root()) / "tests" / "golden" / "vision" /
 		                               (std::string("resize.") + name + ".npy"));
-		const Image got = resized(test_image(37, 23), uint32_t(want.shape[1]), uint32_t(want.shape[0]), how);
+		const Image got = resized(test_image(37, 23), uint32_t(want.shape[1]), uint32_t(want.shape[0]), filter.second);
 		CHECK(std::ranges::equal(got.rgb, want.as<uint8_t>()));
 	}
 }
@@ -53,9 +54,9 @@ TEST_CASE("image: tiles of every encoder have sizes it takes, for images of any 
 		VisionConfig v;
 		v.projector = &p, v.image_size = v.square = 32, v.patch = 4, v.merge = 2, v.longest_edge = 100;
 		v.least_rows = p.least_rows, v.most_rows = p.most_rows;
-		for (const auto& [w, h] :
-		     {std::pair(1u, 1u), {1u, 3000u}, {3000u, 1u}, {31u, 33u}, {500u, 700u}, {2000u, 90u}}) {
+		for (const auto& size : {std::pair(1u, 1u), {1u, 3000u}, {3000u, 1u}, {31u, 33u}, {500u, 700u}, {2000u, 90u}}) {
 			CAPTURE(p.name);
+			const uint32_t w = size.first, h = size.second;
 			CAPTURE(w);
 			CAPTURE(h);
 			const TiledImage t = tile_image(v, test_image(w, h));

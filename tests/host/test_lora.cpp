@@ -165,9 +165,10 @@ TEST_CASE("lora: tensors that kvrun does not change are refused by name") {
 			b.tensor_f32(name + ".lora_b", {1, rows}, std::vector<float>(rows));
 		};
 	};
-	for (const auto& [model, name] : {std::pair{"qwen2", "token_embd.weight"},
-	                                  {"gpt_oss", "blk.0.ffn_down_exps.weight"},
-	                                  {"qwen2", "blk.0.attn_norm.weight"}}) {
+	for (const auto& row : {std::pair{"qwen2", "token_embd.weight"},
+	                        {"gpt_oss", "blk.0.ffn_down_exps.weight"},
+	                        {"qwen2", "blk.0.attn_norm.weight"}}) {
+		const char *model = row.first, *name = row.second;
 		CAPTURE(name);
 		const Gguf g = tiny(model);
 		const GgufTensor* t = g.find_tensor(name);

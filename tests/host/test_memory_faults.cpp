@@ -31,11 +31,21 @@ void release(void* p) noexcept {
 	if (p) held -= malloc_usable_size(p);
 	std::free(p);
 }
+void* allocate_or_null(size_t bytes) noexcept {
+	try {
+		return allocate(bytes);
+	} catch (const std::bad_alloc&) { return nullptr; }
+}
 
 } // namespace
 
+// All of a kind: AddressSanitizer has forms of its own for those that are not replaced.
 void* operator new(size_t n) { return allocate(n); }
 void* operator new[](size_t n) { return allocate(n); }
+void* operator new(size_t n, const std::nothrow_t&) noexcept { return allocate_or_null(n); }
+void* operator new[](size_t n, const std::nothrow_t&) noexcept { return allocate_or_null(n); }
+void operator delete(void* p, const std::nothrow_t&) noexcept { release(p); }
+void operator delete[](void* p, const std::nothrow_t&) noexcept { release(p); }
 void operator delete(void* p) noexcept { release(p); }
 void operator delete[](void* p) noexcept { release(p); }
 void operator delete(void* p, size_t) noexcept { release(p); }

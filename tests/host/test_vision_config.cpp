@@ -140,8 +140,9 @@ TEST_CASE("vision files: Gemma 4's images take the most rows they may") {
 	v.table_edge = 0; // this file's table is for smaller images
 	const uint32_t sizes[][4] = {{640, 480, 19, 14}, {36, 24, 20, 13},   {1000, 10, 167, 1},  {3, 1200, 1, 280},
 	                             {500, 500, 16, 16}, {20000, 7, 280, 1}, {4000, 3000, 19, 14}};
-	for (const auto& [width, height, columns, rows] : sizes) {
-		CAPTURE(width);
+	for (const auto& size : sizes) {
+		const auto& [width, height, columns, rows] = size;
+		CAPTURE(size[0]);
 		const TiledImage t = tile_image(v, Image(width, height));
 		CHECK(t.tiles[0].pixels.width == columns * 12);
 		CHECK(t.tiles[0].pixels.height == rows * 12);
@@ -160,8 +161,9 @@ TEST_CASE("vision files: pages of LightOnOCR have no edge longer than the encode
 	v.patch = 14, v.image_size = v.square = 1540; // as published
 	const uint32_t sizes[][4] = {
 	    {1654, 2339, 39, 55}, {28, 28, 1, 1}, {29, 10, 2, 1}, {5000, 100, 55, 2}, {1540, 1540, 55, 55}};
-	for (const auto& [width, height, columns, rows] : sizes) {
-		CAPTURE(width);
+	for (const auto& size : sizes) {
+		const auto& [width, height, columns, rows] = size;
+		CAPTURE(size[0]);
 		const TiledImage t = tile_image(v, Image(width, height));
 		CHECK(t.tiles[0].pixels.width == columns * 28);
 		CHECK(t.tiles[0].pixels.height == rows * 28);
