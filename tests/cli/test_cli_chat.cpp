@@ -431,6 +431,10 @@ TEST_CASE("chat: wrong commands and settings end a pipe, with what was meant") {
 		CHECK(contains(r.err, says));
 		CHECK(r.out == "");
 	}
+	const Ran open = state.run(with(kGreedy, {"--chat", "x"}), "/load x\nHello\n"); // nothing is to be done
+	CHECK(open.code == 0);
+	CHECK(contains(open.err, "# chat 'x' is the one that is open"));
+	CHECK(state.chat("x")["messages"].size() == 2);
 	CHECK(contains(state.run(kGreedy, "/system Be brief.\n").err, "# the next answer follows these instructions"));
 	const Ran shown = state.run(kGreedy, "/set dry-multiplier 0.5\n");
 	CHECK(shown.code == 0);

@@ -218,7 +218,7 @@ void Chat::load(const std::string& name) {
 		const std::vector<std::string> names = saved_chats();
 		return say(names.empty() ? "no saved chats" : fmt::format("saved chats: {}", fmt::join(names, ", ")));
 	}
-	if (files_ && files_->name() == name) fail_status(KVRUN_EINVALID, "chat '{}' is the one that is open", name);
+	if (files_ && files_->name() == name) return say(fmt::format("chat '{}' is the one that is open", name));
 	if (!chat_exists(name)) {
 		const std::vector<std::string> names = saved_chats();
 		fail_status(KVRUN_ENOTFOUND, "there is no chat '{}'{}{}", name, names.empty() ? "" : "; there are ",
