@@ -265,7 +265,7 @@ void run_chat(const ChatArgs& given) {
 		chat.save(a.name);
 	}
 	for (const std::string& path : a.images) chat.attach_image(path);
-	const auto input = terminal ? editor_input(history_file(a)) : plain_input();
+	const auto input = edits_lines() ? editor_input(history_file(a)) : plain_input();
 	if (terminal) say("/help lists the commands; Ctrl-C ends an answer, Ctrl-D leaves");
 	converse(chat, *input, terminal, a.prompt);
 }

@@ -1,4 +1,5 @@
 // Answers of a chat: prompts that reuse cached tokens, streaming, and handling of a full context.
+#include "engine/core/system/terminal.h"
 #include "tools/answer/reply.h"
 #include "tools/args_says.h"
 #include "tools/chat/chat.h"
@@ -17,7 +18,7 @@ class AnswerStream final : public ShownAnswer {
  public:
 	AnswerStream(ReplyHandle reply, bool terminal) : ShownAnswer(std::move(reply)), terminal_(terminal) {
 		const char* none = std::getenv("NO_COLOR");
-		dims_ = terminal && !(none && *none);
+		dims_ = terminal && sys::terminal_has_cursor() && !(none && *none);
 	}
 	// Returns the answer as far as it came. lost: why it could not be printed to its end, or null.
 	ChatMessage finish(std::exception_ptr& lost) {
