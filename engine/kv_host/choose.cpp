@@ -334,6 +334,20 @@ std::vector<CacheStep> auto_steps(const KvPolicy& asked, const KvShape& shape, c
 
 bool is_choice(const KvPolicy& p) { return p.name == kAuto || p.name == kTuned; }
 
+// Options apply to the policy that is chosen. What is wrong with them is said about the choice.
+static KvPolicy chosen_with(const std::string& options, const KvPolicy& choice) {
+	const std::string one = "turbo2/1" + options;
+	try {
+		return parse_policy(one);
+	} catch (const Error& e) {
+		std::string what = e.what();
+		const std::string names[][2] = {{one, choice.text}, {"policy turbo ", "policy " + choice.name + " "}};
+		for (const auto& [own, given] : names)
+			if (const size_t at = what.find(own); at != what.npos) what.replace(at, own.size(), given);
+		throw Error(e.code, what);
+	}
+}
+
 std::optional<KvPolicy> parse_choice(std::string_view text) {
 	const std::string_view name = text.substr(0, text.find(','));
 	KvPolicy p{.name = kAuto, .text = std::string(text)};
@@ -343,8 +357,12 @@ std::optional<KvPolicy> parse_choice(std::string_view text) {
 	} else if (name != kAuto) {
 		return {};
 	}
-	const std::string options = options_of(p);
-	const KvPolicy chosen = parse_policy("turbo2/1" + options); // options apply to the chosen policy
+	const KvPolicy chosen = chosen_with(options_of(p), p);
+	if (chosen.fetch)
+		fail(Code::Invalid,
+		     "{}: fetch={} is not there for codebooks, which {} chooses; name a policy with scale and zero point, as "
+		     "kivi2,fetch={}",
+		     p.text, chosen.fetch, p.name, chosen.fetch);
 	if (chosen.regular.k.bits != 2 || chosen.regular.v.bits != 1 || !chosen.layers.empty() || chosen.rope_bits ||
 	    !chosen.rope_layers.empty())
 		fail(Code::Invalid, "{}: bits and layers are what {} chooses; name a policy to give them, as turbo3/2", p.text,

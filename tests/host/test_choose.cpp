@@ -288,6 +288,10 @@ TEST_CASE("choose: names and options that cannot be are refused") {
 		CAPTURE(text);
 		CHECK_THROWS_AS(parse_policy(text), Error);
 	}
+	for (const auto& [text, says] : {std::pair("auto,fetch=16", "auto,fetch=16: fetch=16 is not there for codebooks"),
+	                                 std::pair("auto,ratio=0.5", "auto,ratio=0.5: ratio and budget need"),
+	                                 std::pair("auto,grup=4", "KV policy auto has no option 'grup'")})
+		CHECK_THROWS_WITH_AS(parse_policy(text), doctest::Contains(says), Error); // by what was given
 	CHECK(is_choice(parse_policy("auto,recent=64,flush=64")));
 	CHECK(parse_policies("kivi2,tuned:2.3,auto").size() == 3);
 	CHECK_THROWS_WITH_AS(make_plan(parse_policy("auto"), kShape), doctest::Contains("memory"), Error);
