@@ -415,6 +415,8 @@ TEST_CASE("plan: several policies give one table, what fits first, then quality,
 		CHECK_MESSAGE(all.out.find(name) != std::string::npos, name);
 	args = {"plan", "--shape", "32x8x128", "--memory", "64M", "-c", "65536", "--kv", "all"};
 	CHECK(run_program(args).code == 6);
+	for (const char* label : {"| GiB at most |", "| bits on average |"}) CHECK(contains(unaligned(all.out), label));
+	for (const char* meaning : {"\nGiB at most: ", "\nbits on average: "}) CHECK(contains(all.out, meaning));
 }
 
 TEST_CASE("plan: measured quality is that of quality_smollm2.csv, with the model's name, and nothing else") {
