@@ -232,13 +232,15 @@ typedef struct {
 	/* 1: the model encodes texts: its tokens see each other, kvrun_embed_texts() makes vectors of texts, and there are
 	 * no sessions (KVRUN_EUNSUPPORTED) */
 	int encodes;
-	uint32_t vector_dim; /* channels of the vectors that kvrun_embed() and kvrun_embed_texts() make */
-	uint32_t n_scores;   /* scores of the model's classifier, for kvrun_score_texts(); 0: it has none */
+	uint32_t vector_dim;   /* channels of the vectors that kvrun_embed() and kvrun_embed_texts() make */
+	uint32_t n_scores;     /* scores of the model's classifier, for kvrun_score_texts(); 0: it has none */
+	uint64_t n_params;     /* numbers of all tensors of the model's file */
+	uint64_t tensor_bytes; /* bytes of all tensors in the file */
 } kvrun_engine_info;
 #define KVRUN_ENGINE_INFO_INIT                                                                                         \
 	{                                                                                                                  \
 		sizeof(kvrun_engine_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, \
-		    NULL, 0, 0, 0, 0                                                                                           \
+		    NULL, 0, 0, 0, 0, 0, 0                                                                                     \
 	}
 KVRUN_API kvrun_status kvrun_engine_get_info(kvrun_engine* engine, kvrun_engine_info* out);
 

@@ -63,6 +63,8 @@ class EngineInfo(NamedTuple):
     encodes: bool
     vector_dim: int
     n_scores: int
+    n_params: int
+    tensor_bytes: int
 
 
 class SessionInfo(NamedTuple):
