@@ -575,12 +575,14 @@ typedef struct {
 	/* Adaptive-p: of what is kept, tokens near this probability become the likeliest, and the target of each token
 	 * makes up for those before, of which about 1 / (1 - decay) count. Negative: off. No effect with mirostat. */
 	double adaptive_target, adaptive_decay;
+	uint32_t min_keep; /* typical_p, top_p, min_p and XTC each leave at least this many tokens; 0: one. No effect with
+	                      mirostat */
 } kvrun_generate_options;
 #define KVRUN_GENERATE_OPTIONS_INIT                                                                                    \
 	{                                                                                                                  \
 		sizeof(kvrun_generate_options), UINT32_MAX, 0.8, 40, 0.95, 0.05, 1.0, 64, 0, NULL, 0, 0, 0, NULL, NULL, NULL,  \
 		    NULL, 0.0, 0.0, NULL, 0, 0, 0.0, 1.0, 0.0, 0.1, 0.0, 1.0, 0.0, 1.75, 2, UINT32_MAX, NULL, 0, 0, 5.0, 0.1,  \
-		    -1.0, 0.9                                                                                                  \
+		    -1.0, 0.9, 0                                                                                               \
 	}
 
 typedef enum KVRUN_INT_ENUM {

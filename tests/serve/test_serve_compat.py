@@ -136,6 +136,11 @@ def native_form(s):
     equal("the others", (g["top_k"], g["temperature"]), (1, 1))
     equal("greedy", settings(samplers=["top_k"], temperature=0)["temperature"], 0)
     equal("no list of them", settings(samplers="kt", **hot)["top_k"], 1)
+    equal("min_keep", (settings()["min_keep"], settings(min_keep=5)["min_keep"]), (0, 5))
+    r = s.post(NATIVE, {**body, "min_keep": -1})
+    check("no fewer than none", r.status == 400 and "min_keep is -1" in r.error(), r.body)
+    for slot in (-1, 1, 2):
+        equal(f"id_slot {slot}", s.post(NATIVE, {**body, "n_predict": 1, "id_slot": slot}).json()["id_slot"], -1)
     late = s.post(NATIVE, {**body, "n_predict": 400, "t_max_predict_ms": 1, "grammar": 'root ::= ("a\\n")+'}).json()
     check("an answer that takes too long ends behind a line", late["tokens_predicted"] < 400 and
           "\n" in late["content"] and late["stop_type"] == "limit", late)
