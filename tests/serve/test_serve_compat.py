@@ -286,6 +286,7 @@ def main():
         equal("it ends", s.stop(), 0)
         said = b"".join(s.log).decode()
         equal("a notice comes once", said.count("request field 'nonsense' is unknown and ignored"), 1)
+        equal("that places are not chosen, once", said.count("id_slot is ignored: "), 1)
         left = "a keyword is not enforced: the JSON schema at #/uniqueItems: uniqueItems is not supported"
         check("and of a keyword", left in said, said)
     options()
