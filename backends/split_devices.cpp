@@ -45,7 +45,8 @@ std::vector<uint32_t> layers_of_split(const std::string& numbers, size_t n_devic
 		shares.push_back(share);
 	}
 	if (shares.size() != n_devices)
-		fail(Code::Invalid, "--split has {} numbers for {} devices", shares.size(), n_devices);
+		fail(Code::Invalid, "--split has {} number{} for {} devices", shares.size(), shares.size() == 1 ? "" : "s",
+		     n_devices);
 	const double all = std::accumulate(shares.begin(), shares.end(), 0.0);
 	std::vector<uint32_t> layers(n_devices);
 	double sum = 0;

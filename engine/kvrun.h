@@ -232,13 +232,15 @@ typedef struct {
 	/* 1: the model encodes texts: its tokens see each other, kvrun_embed_texts() makes vectors of texts, and there are
 	 * no sessions (KVRUN_EUNSUPPORTED) */
 	int encodes;
-	uint32_t vector_dim; /* channels of the vectors that kvrun_embed() and kvrun_embed_texts() make */
-	uint32_t n_scores;   /* scores of the model's classifier, for kvrun_score_texts(); 0: it has none */
+	uint32_t vector_dim;   /* channels of the vectors that kvrun_embed() and kvrun_embed_texts() make */
+	uint32_t n_scores;     /* scores of the model's classifier, for kvrun_score_texts(); 0: it has none */
+	uint64_t n_params;     /* numbers of all tensors of the model's file */
+	uint64_t tensor_bytes; /* bytes of all tensors in the file */
 } kvrun_engine_info;
 #define KVRUN_ENGINE_INFO_INIT                                                                                         \
 	{                                                                                                                  \
 		sizeof(kvrun_engine_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, \
-		    NULL, 0, 0, 0, 0                                                                                           \
+		    NULL, 0, 0, 0, 0, 0, 0                                                                                     \
 	}
 KVRUN_API kvrun_status kvrun_engine_get_info(kvrun_engine* engine, kvrun_engine_info* out);
 
@@ -573,12 +575,14 @@ typedef struct {
 	/* Adaptive-p: of what is kept, tokens near this probability become the likeliest, and the target of each token
 	 * makes up for those before, of which about 1 / (1 - decay) count. Negative: off. No effect with mirostat. */
 	double adaptive_target, adaptive_decay;
+	uint32_t min_keep; /* typical_p, top_p, min_p and XTC each leave at least this many tokens; 0: one. No effect with
+	                      mirostat */
 } kvrun_generate_options;
 #define KVRUN_GENERATE_OPTIONS_INIT                                                                                    \
 	{                                                                                                                  \
 		sizeof(kvrun_generate_options), UINT32_MAX, 0.8, 40, 0.95, 0.05, 1.0, 64, 0, NULL, 0, 0, 0, NULL, NULL, NULL,  \
 		    NULL, 0.0, 0.0, NULL, 0, 0, 0.0, 1.0, 0.0, 0.1, 0.0, 1.0, 0.0, 1.75, 2, UINT32_MAX, NULL, 0, 0, 5.0, 0.1,  \
-		    -1.0, 0.9                                                                                                  \
+		    -1.0, 0.9, 0                                                                                               \
 	}
 
 typedef enum KVRUN_INT_ENUM {

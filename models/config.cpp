@@ -22,6 +22,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <set>
 #include <unordered_set>
 
 namespace kvrun {
@@ -357,6 +358,23 @@ bool is_left_aside(std::string_view tensor, uint64_t layer, const Keys& k, const
 	return is_of_prediction(tensor, layer, k, c);
 }
 
+// A number of layers that is not that of the tensors; else each of them would be named as missing, or as not known.
+void check_layer_count(const Keys& k, const std::vector<TensorSpec>& specs, const Config& c) {
+	const uint32_t said = k.u32("block_count");
+	std::set<uint64_t> layers = {0};
+	for (const GgufTensor& t : k.g.tensors())
+		if (t.name.find(".nextn.") == t.name.npos) layers.insert(layer_of_tensor(t.name));
+	const uint64_t last = *layers.rbegin();
+	uint64_t next = said; // not of one tensor with a wrong name
+	while (layers.contains(next)) ++next;
+	const bool more = last >= said && next > last;
+	const bool fewer = last < c.n_layers - 1 &&
+	                   std::ranges::any_of(specs, [&](const TensorSpec& s) { return layer_of_tensor(s.name) > last; });
+	if (more || fewer)
+		fail(Code::Format, "{}: key {} is {}, and the file has tensors of {} layers; wrong or damaged file", k.g.name(),
+		     k.key("block_count"), said, last + 1);
+}
+
 // Tensors that the config does not list: harmless ones are logged once; one that would change the result is refused.
 void check_extra_tensors(const Keys& k, const std::vector<TensorSpec>& specs, const Config& c) {
 	const Gguf& g = k.g;
@@ -497,6 +515,7 @@ Config read_config(const Gguf& g, const Config* drafts_for) {
 	read_indexer(k, f, c);
 	if (f.single_parts) place_single_parts(c, read_mlp_layers(k, c));
 	const std::vector<TensorSpec> specs = tensor_specs(c);
+	check_layer_count(k, specs, c);
 	for (const TensorSpec& s : specs) check_tensor(g, s);
 	check_extra_tensors(k, specs, c);
 	repeat_layers(k, f, c);

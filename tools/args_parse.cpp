@@ -85,6 +85,10 @@ Parsed parse(Command& root, int argc, char** argv) {
 			const std::string what = e.what();
 			fail(Code::Invalid, "{} needs a value; see kvrun {} --help", what.substr(0, what.find(':')), at.name);
 		}
+		if (dynamic_cast<const CLI::RequiredError*>(&e)) // "name is required"
+			for (const Option& o : at.options)
+				if (!o.positional.empty() && e.what() == o.positional + " is required")
+					fail(Code::Invalid, "kvrun {} needs {}: {}", at.name, o.type, o.help);
 		fail(Code::Invalid, "{}", e.what());
 	}
 	return {&named(root, app), false, false};

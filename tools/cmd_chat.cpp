@@ -265,7 +265,7 @@ void run_chat(const ChatArgs& given) {
 		chat.save(a.name);
 	}
 	for (const std::string& path : a.images) chat.attach_image(path);
-	const auto input = terminal ? editor_input(history_file(a)) : plain_input();
+	const auto input = edits_lines() ? editor_input(history_file(a)) : plain_input();
 	if (terminal) say("/help lists the commands; Ctrl-C ends an answer, Ctrl-D leaves");
 	converse(chat, *input, terminal, a.prompt);
 }
@@ -344,7 +344,7 @@ void add_chat(Command& root) {
 	     "to standard output, and the first error ends the program."},
 	    {"Ctrl-C",
 	     "Ends the answer, which is kept as far as it came; twice ends the program. Ctrl-D leaves. SIGTERM ends the "
-	     "program, and an answer is kept as far as it came; so is one whose output fails."},
+	     "program, and an answer is kept as far as it came; so is one whose output or device fails."},
 	    {"Saved chats", "Files in $XDG_STATE_HOME/kvrun/chats, or ~/.local/state/kvrun/chats, which only their owner "
 	                    "can read: NAME.json is the conversation, written with every message and answer, NAME.kv the "
 	                    "packed cache. A terminal's chat without a name is kept as 'last', until the next one."}};

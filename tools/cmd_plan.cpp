@@ -84,9 +84,12 @@ Choice chosen(const PlanArgs& a, const PlanSubject& s, const KvPolicy& p) {
 	if (!is_choice(p) && a.model.empty()) return {p, "", -1};
 	if (s.where.empty() && p.text.starts_with("auto"))
 		fail(Code::Invalid, "{} is chosen for a memory, and no device was found; give --memory", one_line(p.text));
+	if (const std::string why = is_auto(p) ? why_no_cache(s) : ""; !why.empty())
+		fail(Code::OutOfMemory, "{}: {}", one_line(p.text), why);
 	const uint64_t budget = memory_account(s.model, s.total_bytes, s.n_tokens).cache;
-	return a.model.empty() ? choose_policy(p, s.shape, nullptr, s.n_tokens, budget)
-	                       : choose_policy(p, s.shape, Gguf::open(a.model), s.n_tokens, budget);
+	const bool or_fewer = !s.requested;
+	return a.model.empty() ? choose_policy(p, s.shape, nullptr, s.n_tokens, budget, or_fewer)
+	                       : choose_policy(p, s.shape, Gguf::open(a.model), s.n_tokens, budget, or_fewer);
 }
 
 // What --kv all ranks: the methods, the ways to write `turbo` that README recommends, and of a model that was tuned
@@ -273,7 +276,8 @@ void add_plan(Command& root) {
 	     "A policy that evicts holds only the tokens it keeps. With -c the exit code is 6 if no policy fits."},
 	    {"Chosen policies",
 	     "auto takes the policy that loses least among those whose cache of -c tokens fits: f16, 8 bits, or each "
-	     "layer's keys and values as codebooks or uniform codes of 1 to 8 bits. tuned:BITS spreads that many bits per "
+	     "layer's keys and values as codebooks or uniform codes of 1 to 8 bits. Without -c, where the trained context "
+	     "fits under none, it is for the longest context that fits. tuned:BITS spreads that many bits per "
 	     "element, parameters included. Both go by what 'kvrun tune' measured of the model; where it did not, they "
 	     "leave uniform codes of 1 to 4 bits out. Neither evicts. Where f16 would move weights to host memory, auto "
 	     "weighs bits of the cache against weights on the device: the expected time of a token, by --bus and "

@@ -107,7 +107,7 @@ void add_rm(Command& root) {
 	Command& c = add_command(root, "rm", "Deletes models from the hub's cache or from kvrun's own folder.");
 	c.examples = {{"kvrun rm unsloth/Qwen3-0.6B-GGUF:Q4_K_M", "one model, by its name as 'kvrun list' prints it"},
 	              {"kvrun rm unsloth/Qwen3-0.6B-GGUF", "all models of a repository, and parts of interrupted fetches"}};
-	add_positionals(c, "name", *names, "NAME", "names as 'kvrun list' prints them, or beginnings that mean one model");
+	add_positionals(c, "name", *names, "NAME", "names that 'kvrun list' prints, or beginnings that mean one model");
 	c.sections = {
 	    {"Other programs",
 	     "What Ollama, LM Studio or llama.cpp keeps is left alone. Programs that use huggingface_hub share its "

@@ -320,7 +320,6 @@ void run(RunArgs a) {
 	Progress progress;
 	std::string text;
 	std::exception_ptr lost; // why writing to stdout failed
-	TerminalText shown;
 	const bool filtered = stdout_is_terminal() && !a.raw;
 	GenerateHooks hooks;
 	hooks.prefill = [&](const Prefill& p) {
@@ -340,10 +339,7 @@ void run(RunArgs a) {
 		text += piece;
 		if (a.json || lost) return !lost;
 		try {
-			if (filtered)
-				write_stdout(shown.pass(piece));
-			else
-				write_stdout(piece);
+			write_stdout(filtered ? visible(piece, /*lines=*/true) : std::string(piece));
 		} catch (...) {
 			lost = std::current_exception(); // rethrown after the statistics are printed
 		}
@@ -358,7 +354,6 @@ void run(RunArgs a) {
 	GenerateResult r;
 	try {
 		r = generate(session, ids, opt, hooks);
-		if (filtered && !lost) write_stdout(shown.rest());
 	} catch (...) {
 		end_line();
 		throw;

@@ -41,8 +41,7 @@ void tokenize(const TokenizeArgs& a) {
 	                                            : read_stdin(Tokenizer::kMaxText);
 	if (a.decode) {
 		const std::string text = t.decode(parse_ids(input), a.special);
-		TerminalText shown;
-		return write_stdout(stdout_is_terminal() ? shown.pass(text) + shown.rest() : text);
+		return write_stdout(stdout_is_terminal() ? visible(text, /*lines=*/true) : text);
 	}
 	std::string line;
 	for (uint32_t id : t.encode(input, {.bos = !a.no_bos, .eos = a.eos, .special = a.special}))

@@ -489,9 +489,9 @@ void print_ranking(const std::vector<Planned>& plans, const PlanSubject& s) {
 		             : v.fits              ? "yes"
 		             : v.kept < s.n_tokens ? fmt::format("keeps {}", v.kept)
 		                                   : "no"},
-		    {"GiB", fmt::format("{:.3f}", double(r.bytes) / double(1 << 30))},
+		    {"GiB at most", fmt::format("{:.3f}", double(r.bytes) / double(1 << 30))},
 		    {"most tokens", known ? fmt::format("{}{}", v.capacity.kept, v.capacity.evicts ? " (evicts)" : "") : "-"},
-		    {"stored bits", fmt::format("{:.2f}", stored_bits(plan, s.n_tokens))},
+		    {"bits on average", fmt::format("{:.2f}", stored_bits(plan, s.n_tokens))},
 		    {fmt::format("KLD on {}", kMeasuredModel), quality_cell(*r.policy)}};
 		if (!some_in_host) continue;
 		row.push_back({"weights over the bus", own.weights ? human_bytes(double(own.weights->host_bytes())) : "none"});
@@ -501,7 +501,8 @@ void print_ranking(const std::vector<Planned>& plans, const PlanSubject& s) {
 	write_stdout(head + "\n");
 	print_table(table);
 	write_stdout(fmt::format(
-	    "\nGiB: the most that the tokens take, also while they come one by one.\n"
+	    "\nGiB at most: what the tokens take while they come one by one and the f16 window is full.\n"
+	    "bits on average: stored per element behind one prompt of the tokens.\n"
 	    "KLD: KL divergence from an f16 cache, nats per token, as measured on {} with {}\n(tools/BENCHMARKS.md){}.\n"
 	    "-: not measured with these options. forgets: evicts tokens, which cannot be recalled.{}\n",
 	    kMeasuredModel, kMeasuredHow,

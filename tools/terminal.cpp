@@ -68,20 +68,6 @@ std::string visible(std::string_view text, bool lines) {
 	return out;
 }
 
-std::string TerminalText::pass(std::string_view piece) {
-	held_ += piece;
-	const size_t whole = held_.size() - utf8_unfinished(held_);
-	const std::string out = visible(std::string_view(held_).substr(0, whole), /*lines=*/true);
-	held_.erase(0, whole);
-	return out;
-}
-
-std::string TerminalText::rest() {
-	const bool open = !held_.empty();
-	held_.clear();
-	return open ? "\xef\xbf\xbd" : "";
-}
-
 static bool quiet = false; // changed by the main thread alone, while no other prints
 
 void be_quiet() { quiet = true; }

@@ -15,15 +15,6 @@ void write_stdout(std::string_view bytes);
 // Text for a terminal: control characters, which could move the cursor, write the clipboard or answer for the user,
 // become \xNN, bytes that are not UTF-8 U+FFFD. Tabs stay, and line ends where `lines`; else they become \n.
 std::string visible(std::string_view text, bool lines);
-// The same, keeping line ends, for text in pieces that may split a character.
-class TerminalText {
- public:
-	std::string pass(std::string_view piece); // the text that can be shown so far
-	std::string rest();                       // the bytes of an unfinished character
-
- private:
-	std::string held_; // the beginning of a character
-};
 // Prints a line that begins with "# " to stderr.
 void say_stats(std::string_view line);
 

@@ -146,6 +146,8 @@ kvrun_status kvrun_engine_get_info(kvrun_engine* engine, kvrun_engine_info* out)
 		i.encodes = c.encodes;
 		i.vector_dim = vector_dim(c);
 		i.n_scores = c.text_head.labels;
+		for (const GgufTensor& tensor : e.file().tensors()) i.n_params += tensor.rows() * tensor.cols();
+		i.tensor_bytes = e.file().tensor_bytes();
 		if (!c.encodes) i.kv_budget_bytes = e.pool().budget_bytes(), i.kv_used_bytes = e.pool().used_bytes();
 		write_result(out, i, "kvrun_engine_info", offsetof(kvrun_engine_info, host_weight_bytes));
 	});

@@ -15,6 +15,7 @@ SamplerOptions sampler_options(const kvrun_generate_options& o) {
 	s.dry.allowed = o.dry_allowed_length, s.dry.last = o.dry_penalty_last_n;
 	s.mirostat = {o.mirostat, o.mirostat_tau, o.mirostat_eta};
 	s.adaptive = {o.adaptive_target, o.adaptive_decay};
+	s.min_keep = o.min_keep;
 	if (o.dry_breakers) s.dry.breakers.clear();
 	for (size_t i = 0; i < o.n_dry_breakers; ++i) {
 		check_pointer(o.dry_breakers, "dry_breakers");

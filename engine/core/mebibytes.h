@@ -6,6 +6,7 @@
 
 namespace kvrun {
 
+inline std::string mebibytes(size_t bytes) { return fmt::format("{:.1f} MiB", double(bytes) / (1 << 20)); }
 // What is needed and what is there, in MiB, with as many digits as show that they differ.
 inline std::pair<std::string, std::string> mebibytes_apart(size_t need, size_t have) {
 	for (int digits = 1; digits <= 4; ++digits) {

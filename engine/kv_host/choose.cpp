@@ -2,6 +2,7 @@
 // layer's keys and values.
 #include "engine/kv_host/choose.h"
 #include "engine/core/error.h"
+#include "engine/core/mebibytes.h"
 #include "engine/kv_host/counts.h"
 #include "engine/kv_host/policy_fields.h"
 #include <algorithm>
@@ -217,7 +218,6 @@ std::string text_of(const Sides& sides, const std::string& options, bool of_late
 	return fmt::format("turbo{}/{}", k, v) + exceptions(keys, k, true) + exceptions(values, v, false) + options;
 }
 
-std::string mebibytes(size_t bytes) { return fmt::format("{:.1f} MiB", double(bytes) / (1 << 20)); }
 std::string expected(double kld) { return kld < 0 ? "" : fmt::format(", expected KL divergence {:.5f}", kld); }
 
 struct Fit { // one candidate of `auto`
@@ -234,12 +234,25 @@ class Auto {
 	    : options_(options_of(asked)), shape_(shape), tuning_(t), sizes_(sizes_of(shape, options_)),
 	      measured_(measured), n_tokens_(n_tokens), budget_(budget) {}
 
-	Choice choose(const std::string& asked) const {
+	// or_fewer: where n_tokens do not fit, choose for as many as do.
+	Choice choose(const std::string& asked, bool or_fewer) const {
 		const Fit f16 = look("fp16", measured_ ? 0 : -1);
 		if (f16.fits) return choice(f16, nullptr);
 		uint64_t room = words_of(ends_of(tuning_, sizes_, 2, false)),
 		         over = words_of(ends_of(tuning_, sizes_, 2, true));
 		Fit best = with_room(room), better = with_room(over);
+		if (!best.fits && or_fewer) {
+			Auto fewer = *this;
+			fewer.n_tokens_ = std::max<uint64_t>(tokens_that_fit(best.plan, budget_, n_tokens_), 1);
+			return fewer.choose(asked, false);
+		}
+		if (!best.fits && n_tokens_ == 1) {
+			const auto [needed, there] = mebibytes_apart(best.bytes, budget_);
+			fail(
+			    Code::OutOfMemory,
+			    "{}: the first tokens take {} with keys at 2 bits and values at 1, and {} are there; raise --kv-budget",
+			    asked, needed, there);
+		}
 		if (!best.fits)
 			fail(Code::OutOfMemory,
 			     "{}: {} tokens take {} with keys at 2 bits and values at 1, and {} are there; raise --kv-budget, "
@@ -321,6 +334,20 @@ std::vector<CacheStep> auto_steps(const KvPolicy& asked, const KvShape& shape, c
 
 bool is_choice(const KvPolicy& p) { return p.name == kAuto || p.name == kTuned; }
 
+// Options apply to the policy that is chosen. What is wrong with them is said about the choice.
+static KvPolicy chosen_with(const std::string& options, const KvPolicy& choice) {
+	const std::string one = "turbo2/1" + options;
+	try {
+		return parse_policy(one);
+	} catch (const Error& e) {
+		std::string what = e.what();
+		const std::string names[][2] = {{one, choice.text}, {"policy turbo ", "policy " + choice.name + " "}};
+		for (const auto& [own, given] : names)
+			if (const size_t at = what.find(own); at != what.npos) what.replace(at, own.size(), given);
+		throw Error(e.code, what);
+	}
+}
+
 std::optional<KvPolicy> parse_choice(std::string_view text) {
 	const std::string_view name = text.substr(0, text.find(','));
 	KvPolicy p{.name = kAuto, .text = std::string(text)};
@@ -330,8 +357,12 @@ std::optional<KvPolicy> parse_choice(std::string_view text) {
 	} else if (name != kAuto) {
 		return {};
 	}
-	const std::string options = options_of(p);
-	const KvPolicy chosen = parse_policy("turbo2/1" + options); // options apply to the chosen policy
+	const KvPolicy chosen = chosen_with(options_of(p), p);
+	if (chosen.fetch)
+		fail(Code::Invalid,
+		     "{}: fetch={} is not there for codebooks, which {} chooses; name a policy with scale and zero point, as "
+		     "kivi2,fetch={}",
+		     p.text, chosen.fetch, p.name, chosen.fetch);
 	if (chosen.regular.k.bits != 2 || chosen.regular.v.bits != 1 || !chosen.layers.empty() || chosen.rope_bits ||
 	    !chosen.rope_layers.empty())
 		fail(Code::Invalid, "{}: bits and layers are what {} chooses; name a policy to give them, as turbo3/2", p.text,
@@ -368,11 +399,12 @@ std::string assign_bits(const Tuning& t, const KvShape& shape, double bits, cons
 }
 
 Choice choose_policy(const KvPolicy& asked, const KvShape& shape, const Tuning* tuning, uint64_t n_tokens,
-                     size_t budget_bytes) {
+                     size_t budget_bytes, bool or_fewer) {
 	if (!is_choice(asked)) return {asked, {}};
 	if (!shape.n_layers) return {parse_policy("fp16"), "no layer attends"};
 	const Tuning t = tuning ? *tuning : guessed_tuning(shape.n_layers, shape.rope_dim != 0);
-	if (asked.name == kAuto) return Auto(asked, shape, t, tuning != nullptr, n_tokens, budget_bytes).choose(asked.text);
+	if (asked.name == kAuto)
+		return Auto(asked, shape, t, tuning != nullptr, n_tokens, budget_bytes).choose(asked.text, or_fewer);
 	const std::string_view name = std::string_view(asked.text).substr(0, asked.text.find(','));
 	const std::string options = options_of(asked);
 	const Sides sides = assign_bits_of(t, shape, number("tuned", name.substr(6), 1, kMostBits), options);

@@ -51,8 +51,10 @@ struct Choice {
 	double kld = -1; // expected KL divergence from an f16 cache, in nats per token; below 0: not measured
 };
 // tuning: null for the guess. `auto` is for n_tokens in budget_bytes and never evicts; throws Error{OutOfMemory} if
-// nothing fits. A policy that is not a choice is returned unchanged.
-Choice choose_policy(const KvPolicy&, const KvShape&, const Tuning* tuning, uint64_t n_tokens, size_t budget_bytes);
+// nothing fits. or_fewer: it is then for as many tokens as fit, and throws if none does. A policy that is not a choice
+// is returned unchanged.
+Choice choose_policy(const KvPolicy&, const KvShape&, const Tuning* tuning, uint64_t n_tokens, size_t budget_bytes,
+                     bool or_fewer = false);
 
 // Caches that `auto` chooses among where a larger one moves weights to host memory, from f16 to the fewest bits.
 struct CacheStep {

@@ -125,6 +125,7 @@ std::optional<double> Sampler::gather(std::span<const float> logits) {
 			bound = mass.bound, all = mass.sum;
 		}
 		if (options_.min_p > 0) bound = std::max(bound, float(double(blocks_.max()) + std::log(options_.min_p) - 1e-3));
+		if (options_.min_keep > 1) bound = std::min(bound, blocks_.bound(options_.min_keep));
 	}
 	blocks_.at_least(bound, [&](size_t id, float logit) {
 		if (logit != -INFINITY) candidates_.push_back({logit, uint32_t(id), 0});
@@ -187,10 +188,10 @@ void Sampler::cut(std::optional<double> all) {
 	} else {
 		std::iter_swap(c.begin(), std::min_element(c.begin(), c.end(), likelier));
 	}
-	if (typical) keep_typical(c, o.typical_p);
-	if (top_p) keep_top_p(c, o.top_p, all);
-	if (min_p) keep_min_p(c, o.min_p);
-	if (exclude) exclude_top(c, o.xtc_threshold);
+	if (typical) keep_typical(c, o.typical_p, o.min_keep);
+	if (top_p) keep_top_p(c, o.top_p, all, o.min_keep);
+	if (min_p) keep_min_p(c, o.min_p, o.min_keep);
+	if (exclude) exclude_top(c, o.xtc_threshold, o.min_keep);
 }
 
 std::span<const float> Sampler::scanned(std::span<const float> logits) {

@@ -35,6 +35,7 @@ struct SamplerOptions {
 	double typical_p = 1;       // keep_typical(); 1: off
 	double xtc_probability = 0; // of exclude_top() at a token; 0: off
 	double xtc_threshold = 0.1; // more than 0.5: off, because two tokens cannot be as probable
+	uint32_t min_keep = 0;      // typical, top-p, min-p and XTC each leave at least this many of what they get; 0: one
 	double dynatemp_range = 0, dynatemp_exponent = 1; // dynamic_temperature(); range 0: off
 	DryOptions dry = {};
 	MirostatOptions mirostat = {};

@@ -28,7 +28,7 @@ double share_of(float logit, float max, double temperature) {
 	return logit == max ? 1 : std::exp((double(logit) - double(max)) / temperature);
 }
 
-void keep_typical(std::vector<Candidate>& c, double p) {
+void keep_typical(std::vector<Candidate>& c, double p, size_t least) {
 	const double sum = sum_of_shares(c), entropy = entropy_of(c, sum);
 	std::vector<double> away(c.size());
 	for (size_t i = 0; i < c.size(); ++i)
@@ -38,9 +38,11 @@ void keep_typical(std::vector<Candidate>& c, double p) {
 	std::ranges::stable_sort(order, {}, [&](size_t i) { return away[i]; });
 	std::vector<bool> kept(c.size());
 	double have = 0;
+	size_t taken = 0;
 	for (const size_t i : order) {
 		kept[i] = true;
-		if ((have += share_of(c[i].logit, c[0].logit, 1)) > p * sum) break;
+		have += share_of(c[i].logit, c[0].logit, 1);
+		if (++taken >= least && have > p * sum) break;
 	}
 	size_t n = 0;
 	for (size_t i = 0; i < c.size(); ++i)
@@ -48,25 +50,26 @@ void keep_typical(std::vector<Candidate>& c, double p) {
 	c.resize(n);
 }
 
-void keep_top_p(std::vector<Candidate>& c, double p, std::optional<double> all) {
+void keep_top_p(std::vector<Candidate>& c, double p, std::optional<double> all, size_t least) {
 	const double of_all = all ? *all : sum_of_shares(c);
 	double have = 0;
 	size_t n = 0;
-	while (n == 0 || (n < c.size() && have < p * of_all)) have += share_of(c[n++].logit, c[0].logit, 1);
+	least = std::clamp<size_t>(least, 1, c.size());
+	while (n < least || (n < c.size() && have < p * of_all)) have += share_of(c[n++].logit, c[0].logit, 1);
 	c.resize(n);
 }
 
-void keep_min_p(std::vector<Candidate>& c, double p) {
+void keep_min_p(std::vector<Candidate>& c, double p, size_t least) {
 	const float max = c[0].logit;
 	const auto rare = [&](const Candidate& x) { return share_of(x.logit, max, 1) < p; };
-	c.erase(std::find_if(c.begin(), c.end(), rare), c.end());
+	c.erase(std::find_if(c.begin() + ptrdiff_t(std::min(least, c.size())), c.end(), rare), c.end());
 }
 
-void exclude_top(std::vector<Candidate>& c, double threshold) {
-	const double least = threshold * sum_of_shares(c);
+void exclude_top(std::vector<Candidate>& c, double threshold, size_t least) {
+	const double share = threshold * sum_of_shares(c);
 	size_t n = 0; // at least this probable
-	while (n < c.size() && share_of(c[n].logit, c[0].logit, 1) >= least) ++n;
-	if (n > 1) c.erase(c.begin(), c.begin() + ptrdiff_t(n - 1));
+	while (n < c.size() && share_of(c[n].logit, c[0].logit, 1) >= share) ++n;
+	if (n > 1 && c.size() - (n - 1) >= least) c.erase(c.begin(), c.begin() + ptrdiff_t(n - 1));
 }
 
 double dynamic_temperature(const std::vector<Candidate>& c, double temperature, double range, double exponent) {

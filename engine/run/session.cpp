@@ -13,7 +13,7 @@ namespace kvrun {
 // The policy itself, or the one that it resolves to under this engine's budget.
 static KvPolicy policy_of(Engine& e, const SessionOptions& opt) {
 	const uint32_t n = opt.ctx ? opt.ctx : std::max(e.config().max_seq, 1u);
-	const Choice c = choose_policy(opt.kv, e.kv_shape(), e.file(), n, e.pool().budget_bytes());
+	const Choice c = choose_policy(opt.kv, e.kv_shape(), e.file(), n, e.pool().budget_bytes(), /*or_fewer=*/!opt.ctx);
 	if (!c.why.empty()) log_at(1, "{}: {}", opt.kv.text, c.why);
 	KvPolicy p = c.policy;
 	const CacheLayers& layers = e.cache_layers();
@@ -76,6 +76,10 @@ Session::Session(Engine& e, const SessionOptions& options)
 	}
 	ctx_ = opt.ctx ? opt.ctx : uint32_t(fits);
 	ctx_by_budget_ = !opt.ctx && fits < trained;
+	if (ctx_by_budget_ && is_auto(options.kv))
+		warn_once(fmt::format("policy '{}': the context is {} tokens, the most that the cache budget of {} holds; the "
+		                      "model was trained for {}",
+		                      options.kv.text, ctx_, mebibytes(all), trained));
 	if (plan().fetches()) fit_host_copy();
 	if (opt.ctx && fits < opt.ctx)
 		warn_once(fmt::format("the cache of {} tokens with policy '{}' may not fit: the budget has room for {}",

@@ -245,9 +245,16 @@ void save_session(Session& s, const std::string& path, std::span<const std::byte
 std::unique_ptr<Session> restore_session(Engine& e, const std::string& path, uint32_t checkpoints) {
 	const SessionFile file(path);
 	const Facts f = read_facts(file);
-	if (f.model != hex(e.fingerprint()))
-		fail(Code::Invalid, "{}: a session of another model, or of other adapters ('{}', this is '{}'); open those",
-		     file.name(), one_line(f.model_name), one_line(e.config().name));
+	if (f.model != hex(e.fingerprint())) {
+		if (f.model_name == e.config().name)
+			fail(
+			    Code::Invalid,
+			    "{}: a session of another model with the same name, '{}', as one of another seed or quant, or of other "
+			    "adapters; open those",
+			    file.name(), one_line(f.model_name));
+		fail(Code::Invalid, "{}: a session of another model ('{}', this is '{}'); open that one", file.name(),
+		     one_line(f.model_name), one_line(e.config().name));
+	}
 	if (f.ctx == 0) file.damaged("facts: 'ctx' is 0");
 	const std::vector<std::byte> tokens = file.section(kTokens, size_t(f.n_tokens) * 4);
 	if (tokens.size() != size_t(f.n_tokens) * 4)

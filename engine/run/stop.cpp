@@ -7,6 +7,11 @@
 
 namespace kvrun {
 
+static std::string whole_characters(std::string text) {
+	text.resize(text.size() - utf8_unfinished(text));
+	return text;
+}
+
 StopStream::StopStream(std::vector<std::string> stops) {
 	if (stops.size() > kMaxStops) fail(Code::Invalid, "{} stop strings, at most {} are taken", stops.size(), kMaxStops);
 	for (std::string& text : stops) {
@@ -39,7 +44,7 @@ std::string StopStream::feed(std::string_view bytes) {
 		}
 		if (stopped()) {
 			held_.resize(held_.size() - stopped_by().size());
-			return std::exchange(held_, {});
+			return whole_characters(std::exchange(held_, {}));
 		}
 	}
 	size_t hold = utf8_unfinished(held_);
@@ -52,6 +57,6 @@ std::string StopStream::feed(std::string_view bytes) {
 	return out;
 }
 
-std::string StopStream::finish() { return std::exchange(held_, {}); }
+std::string StopStream::finish() { return whole_characters(std::exchange(held_, {})); }
 
 } // namespace kvrun

@@ -20,7 +20,8 @@ class StopStream {
 	// Returns the text that can be shown after these bytes. Everything from the first completed stop string on is
 	// dropped; of several completed by the same byte the longest counts.
 	std::string feed(std::string_view bytes);
-	// Call at the end of the text: returns what was held back in case a stop string or a character would be completed.
+	// Call at the end of the text: returns what was held back in case a stop string would be completed. The beginning
+	// of a character that was not completed is dropped: a reader of UTF-8 could not read the text with it.
 	std::string finish();
 
 	bool stopped() const { return hit_ >= 0; }

@@ -109,10 +109,11 @@ std::optional<Tuning> read_tuning(const Gguf& g, const KvShape& shape) {
 	return read_layers(j, shape, one_line(path));
 }
 
-Choice choose_policy(const KvPolicy& p, const KvShape& shape, const Gguf& g, uint64_t n_tokens, size_t budget_bytes) {
+Choice choose_policy(const KvPolicy& p, const KvShape& shape, const Gguf& g, uint64_t n_tokens, size_t budget_bytes,
+                     bool or_fewer) {
 	if (!is_choice(p)) return suit_to_keys(p, g);
 	const std::optional<Tuning> tuning = read_tuning(g, shape);
-	Choice c = choose_policy(p, shape, tuning ? &*tuning : nullptr, n_tokens, budget_bytes);
+	Choice c = choose_policy(p, shape, tuning ? &*tuning : nullptr, n_tokens, budget_bytes, or_fewer);
 	c.why += tuning ? " (measured)" : " (not measured on this model: kvrun tune does)";
 	if (tuning) return c;
 	const Choice suited = suit_to_keys(c.policy, g);

@@ -15,7 +15,8 @@ std::optional<Tuning> read_tuning(const Gguf&, const KvShape&);
 
 // choose_policy() by the file beside the model, or by the default guess without one. Policies that are not a choice
 // and do not rotate the keys of a model with large key biases (key_biases.h) are returned unchanged.
-Choice choose_policy(const KvPolicy&, const KvShape&, const Gguf&, uint64_t n_tokens, size_t budget_bytes);
+Choice choose_policy(const KvPolicy&, const KvShape&, const Gguf&, uint64_t n_tokens, size_t budget_bytes,
+                     bool or_fewer = false);
 
 std::vector<CacheStep> auto_steps(const KvPolicy&, const KvShape&, const Gguf&);
 

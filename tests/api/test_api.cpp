@@ -169,6 +169,14 @@ TEST_CASE("api: the model, its metadata and its tokens") {
 	CHECK(i.vocab > 100);
 	CHECK(i.n_layers == 4);
 	CHECK(i.weight_bytes > 1 << 20);
+	CHECK(i.n_params > i.vocab * i.dim);
+	CHECK(i.tensor_bytes >= 2 * i.n_params); // f16, and some f32
+	CHECK(i.tensor_bytes < 3 * i.n_params);
+	kvrun_engine_info older = KVRUN_ENGINE_INFO_INIT; // of a program that does not know them
+	older.struct_size = offsetof(kvrun_engine_info, n_params), older.n_params = 7;
+	REQUIRE(kvrun_engine_get_info(e.h, &older) == KVRUN_OK);
+	CHECK(older.n_params == 7);
+	CHECK(older.vocab == i.vocab);
 	bool found = false;
 	for (size_t k = 0; k < kvrun_metadata_count(e.h); ++k) {
 		const char *key = nullptr, *value = nullptr;

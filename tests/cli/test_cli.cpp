@@ -159,6 +159,11 @@ TEST_CASE("T29 cli: wrong words and numbers end with 2, name what was wrong and 
 	check_error({"bench", "-m", kModel, "-p", "0", "-n", "0"}, 2, {"nothing to measure"});
 }
 
+TEST_CASE("cli: a command without the value that it needs says which") {
+	check_error({"rm"}, 2, {"kvrun rm needs NAME", "names that 'kvrun list' prints"});
+	check_error({"pull"}, 2, {"kvrun pull needs USER/REPO[:QUANT]: the repository"});
+}
+
 TEST_CASE("cli: devices --shaders compiles the kernels and uses that are chosen") {
 	std::vector<std::string> args = {"devices", "--shaders", "--family", "navi21", "--kernel", "attend", "--use"};
 	const std::string use = "head_dim 128, 4 heads, K f16, V f16, pages of 32";

@@ -40,7 +40,7 @@ struct Key { // typed when the output since the previous key contains `after`
 };
 // Types on the chat's terminal. whole: it may not end before the last key.
 Ran type(RunSpec spec, std::vector<Key> script, bool whole = true) {
-	spec.terminal = Terminal{};
+	if (!spec.terminal) spec.terminal = Terminal{};
 	spec.input = std::nullopt;
 	size_t next = 0, seen = 0;
 	spec.watch = [&](int, int fd, const std::string& out) {
@@ -50,7 +50,9 @@ Ran type(RunSpec spec, std::vector<Key> script, bool whole = true) {
 			seen = at + script[next].after.size();
 			// the editor sets the keyboard mode after it has written its prompt
 			termios mode{};
-			for (int i = 0; i < 500 && script[next].after.ends_with(' ') && script[next].after != "reading "; ++i) {
+			for (int i = 0; i < 500 && spec.terminal->term != "dumb" && script[next].after.ends_with(' ') &&
+			                script[next].after != "reading ";
+			     ++i) {
 				if (tcgetattr(fd, &mode) == 0 && !(mode.c_lflag & ICANON)) break;
 				usleep(10000);
 			}
@@ -431,6 +433,10 @@ TEST_CASE("chat: wrong commands and settings end a pipe, with what was meant") {
 		CHECK(contains(r.err, says));
 		CHECK(r.out == "");
 	}
+	const Ran open = state.run(with(kGreedy, {"--chat", "x"}), "/load x\nHello\n"); // nothing is to be done
+	CHECK(open.code == 0);
+	CHECK(contains(open.err, "# chat 'x' is the one that is open"));
+	CHECK(state.chat("x")["messages"].size() == 2);
 	CHECK(contains(state.run(kGreedy, "/system Be brief.\n").err, "# the next answer follows these instructions"));
 	const Ran shown = state.run(kGreedy, "/set dry-multiplier 0.5\n");
 	CHECK(shown.code == 0);
@@ -476,6 +482,26 @@ TEST_CASE("chat: a terminal edits lines, keeps a private history, and takes past
 	type(none.spec(with(kGreedy, {"--no-history"})), {{prompt, "Hello\r"}, {prompt, "\004"}});
 	CHECK(!std::filesystem::exists(none.file("history")));
 	CHECK(!std::filesystem::exists(none.file("chats/last.json")));
+}
+
+TEST_CASE("chat: a terminal that moves no cursor gets prompts, and no escapes" * doctest::test_suite("terminal")) {
+	if (no_terminal()) return;
+	const State state;
+	RunSpec spec = state.spec(kGreedy);
+	spec.terminal = Terminal{80, "dumb"};
+	const Ran r = type(spec, {{"\n> ", "Hello\r"},
+	                          {"\n> ", "/hlp\r"},
+	                          {"did you mean", ""}, // and the chat goes on
+	                          {"\n> ", "\"\"\"x\r"},
+	                          {"... ", "y\"\"\"\r"},
+	                          {"\n> ", "\004"}});
+	CAPTURE(r.out);
+	CHECK(r.code == 0);
+	CHECK(!contains(r.out, "\033"));
+	const nlohmann::json messages = state.chat("last")["messages"];
+	REQUIRE(messages.size() == 4);
+	CHECK(messages[0]["content"] == "Hello");
+	CHECK(messages[2]["content"] == "x\ny");
 }
 
 TEST_CASE("chat: /edit sends what an editor leaves, and nothing where it fails" * doctest::test_suite("terminal")) {

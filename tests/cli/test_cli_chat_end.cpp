@@ -1,5 +1,6 @@
 // kvrun chat when it is ended, or its output or disk fails, during an answer.
 #include "tests/cli/chat_state.h"
+#include "tests/support/gguf_builder.h"
 #include <csignal>
 #include <filesystem>
 #include <sys/resource.h>
@@ -47,6 +48,46 @@ TEST_CASE("chat: an answer that cannot be written to standard output is in the c
 	const nlohmann::json messages = state.chat("full")["messages"];
 	REQUIRE(messages.size() == 2);
 	CHECK(!messages[1]["content"].get<std::string>().empty());
+}
+
+TEST_CASE("chat: where the device fails, the question and the answer so far are kept") {
+	const State state;
+	TinyShape shape;
+	shape.ctx = 512;
+	GgufBuilder b = tiny_model(shape);
+	const size_t row = shape.dim * sizeof(float), z = (3 + 'Z') * row; // the token of this byte
+	for (GgufBuilder::Tensor& t : b.tensors)
+		if (t.name == "token_embd.weight") std::fill_n(t.data.begin() + ptrdiff_t(z), row, '\xff'); // NaN
+	const std::vector<std::byte> bytes = b.bytes();
+	const std::string model = state.path + "/model.gguf";
+	std::ofstream(model, std::ios::binary).write(reinterpret_cast<const char*>(bytes.data()), ptrdiff_t(bytes.size()));
+	const auto run = [&](const std::string& input, const std::string& answer) {
+		RunSpec spec = state.spec({"--chat", "x", "--grammar", "root ::= \"" + answer + "\""}, input);
+		spec.args[1] = model;
+		return run_program(spec);
+	};
+	CHECK(run("one\n", "ab").code == 0);
+	const Ran failed = run("two\n", "abZab");
+	CAPTURE(failed.err);
+	CHECK(failed.code == 4);
+	CHECK(failed.out == "abZ\n");
+	nlohmann::json m = state.chat("x")["messages"];
+	REQUIRE(m.size() == 4);
+	CHECK(m[2]["content"] == "two");
+	CHECK(m[3]["content"] == "abZ");
+
+	CHECK(run("/undo\n/undo\nthe Z\n", "ab").code == 4); // while it reads the question
+	m = state.chat("x")["messages"];
+	REQUIRE(m.size() == 1);
+	CHECK(m[0]["content"] == "the Z");
+	const Ran opened = run("/undo\nthree\n", "ab"); // though the question is there, which cannot be read
+	CHECK(opened.code == 0);
+	CHECK(contains(opened.err, "; the rest is read with the next message"));
+	CHECK(contains(opened.err, "the last question has no answer"));
+	m = state.chat("x")["messages"];
+	CHECK(m.size() == 2);
+	CHECK(run("/retry\n", "Zab").code == 4); // the answer is replaced as far as it came
+	CHECK(state.chat("x")["messages"][1]["content"] == "Z");
 }
 
 TEST_CASE("chat: a disk that is full during an answer leaves the saved chat as it was") {

@@ -216,6 +216,25 @@ TEST_CASE("T33 cli: an answer in a pipe has its bytes as they are") {
 	CHECK(contains(piped.out, "\x1b]52;c;aGk=\x07"));
 }
 
+TEST_CASE("T59 cli: an answer that -n ends inside a character is written without the beginning of it") {
+	const TempFolder folder;
+	const std::string model = folder.path / "bytes.gguf";
+	const std::vector<std::byte> bytes = tiny_model().bytes(); // each byte of the character is a token
+	std::ofstream(model, std::ios::binary).write(reinterpret_cast<const char*>(bytes.data()), ptrdiff_t(bytes.size()));
+	for (const char* n : {"1", "2", "3", "4"}) {
+		RunSpec spec{
+		    .args = {"run", model, "--device", "cpu", "-p", "", "--grammar", "root ::= \"a\xe2\x82\xac\"", "-n", n}};
+		const Ran r = run_program(spec);
+		CAPTURE(r.err);
+		REQUIRE(r.code == 0);
+		CHECK(r.out == (*n == '4' ? "a\xe2\x82\xac" : "a"));
+		spec.args.push_back("--json");
+		const nlohmann::json j = nlohmann::json::parse(run_program(spec).out);
+		CHECK(j["text"] == r.out);
+		CHECK(j["tokens"].size() == size_t(*n - '0')); // all are there
+	}
+}
+
 TEST_CASE("T33 cli: control characters of an answer do not reach a terminal, unless asked for" *
           doctest::test_suite("terminal")) {
 	if (no_terminal()) return;

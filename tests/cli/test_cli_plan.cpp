@@ -1,5 +1,7 @@
 // kvrun plan as a user sees it: JSON, the account of every byte, and refusals.
+#include "tests/cli/checks.h"
 #include "tests/cli/program.h"
+#include "tests/support/assets.h"
 #include "tests/support/temp_folder.h"
 #include <cmath>
 #include <doctest/doctest.h>
@@ -288,6 +290,35 @@ TEST_CASE("plan: the first line says whether a given context fits, and the exit 
 	r = run_program({"plan", "--shape", "32x8x128", "--memory", "64M"});
 	CHECK(r.code == 0);
 	CHECK(first_line(r).starts_with("does NOT fit: 4096 tokens, "));
+	r = run_program({"plan", "--shape", "32x8x128", "--memory", "24M", "--kv", "auto"}); // for as many as fit
+	CHECK(r.code == 0);
+	CHECK(first_line(r).starts_with("does NOT fit: 4096 tokens, "));
+	CHECK(contains(r.err, " tokens take at most "));
+	check_error({"plan", "--shape", "32x8x128", "--memory", "24M", "--kv", "auto", "-c", "4k"}, 4, {"lower -c"});
+	check_error({"plan", "synth:qwen3-8b:q4_k", "--memory", "1G", "--kv", "auto"}, 4, {"auto: weights ", "do not fit"});
+}
+
+TEST_CASE("cli: --kv auto in a small budget holds the longest context that fits, and says so") {
+	const std::string model = test_root() + "/models/bundled/recall-4m-f16.gguf";
+	const auto run = [&](std::vector<std::string> more) {
+		more.insert(more.begin(), {"run", "-m", model, "--device", "cpu", "--kv", "auto", "--kv-budget", "512K", "-p",
+		                           "a", "-n", "1", "--json"});
+		return run_program(more);
+	};
+	const Ran r = run({});
+	CAPTURE(r.err);
+	REQUIRE(r.code == 0);
+	const json j = json::parse(r.out);
+	const uint64_t ctx = j["model"]["ctx"];
+	CHECK(ctx < 2048); // what it was trained for
+	CHECK(j["kv"]["policy"].get<std::string>().starts_with("turbo"));
+	CHECK(contains(r.err, fmt::format("the context is {} tokens, the most that the cache budget of ", ctx)));
+	CHECK(lines(r.err.substr(r.err.find("warning:"))) == 1);
+	const Ran all = run({"-c", std::to_string(ctx)}), more = run({"-c", std::to_string(ctx + 256)});
+	CHECK(all.code == 0);
+	CHECK(json::parse(all.out)["kv"]["policy"] == j["kv"]["policy"]);
+	CHECK(!contains(all.err, "warning:"));
+	CHECK(more.code == 4); // what is asked for is not made smaller
 }
 
 TEST_CASE("plan: a model's memory is accounted for alike for a device and for --memory, to the byte") {
@@ -384,6 +415,8 @@ TEST_CASE("plan: several policies give one table, what fits first, then quality,
 		CHECK_MESSAGE(all.out.find(name) != std::string::npos, name);
 	args = {"plan", "--shape", "32x8x128", "--memory", "64M", "-c", "65536", "--kv", "all"};
 	CHECK(run_program(args).code == 6);
+	for (const char* label : {"| GiB at most |", "| bits on average |"}) CHECK(contains(unaligned(all.out), label));
+	for (const char* meaning : {"\nGiB at most: ", "\nbits on average: "}) CHECK(contains(all.out, meaning));
 }
 
 TEST_CASE("plan: measured quality is that of quality_smollm2.csv, with the model's name, and nothing else") {

@@ -364,10 +364,15 @@ def download_goes_on(app):
 
 
 def second_start(app):
-    """Someone who starts the program twice sees a window that says so."""
-    first = app.start(["wait loaded", "wait 100"])
-    while first.poll() is None and not os.path.exists(app.path("state/kvrun/desktop/lock")):
+    """Someone who starts the program twice sees the first window; if that does not answer, one that says so."""
+    first = app.start(["wait loaded", "dump open", "wait 100"])
+    while first.poll() is None and not os.path.exists(app.path("open")):
         time.sleep(0.05)
+    again = app.start([], "--script", None)
+    out, err = again.communicate(timeout=60)
+    assert again.returncode == 0 and "its window is shown" in err, (again.returncode, out, err)
+    assert not os.path.exists(app.path("state/kvrun/desktop/call"))
+    first.send_signal(signal.SIGSTOP)
     second = app.start([], "--script", None)
     line = second.stderr.readline()
     assert "another kvrun-desktop" in line, line

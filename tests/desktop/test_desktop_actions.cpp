@@ -8,6 +8,7 @@
 #include "tools/desktop/words.h"
 #include <doctest/doctest.h>
 #include <fstream>
+#include <thread>
 
 using namespace kvrun;
 using namespace kvrun::desktop;
@@ -227,6 +228,20 @@ TEST_CASE("desktop state: beyond the trained context a greater length is not adv
 	CHECK(window_words("the prompt has 9 tokens, the context has room for 4 of 8; raise -c or shorten it") ==
 	      "the prompt has 9 tokens, the context has room for 4 of 8");
 	CHECK(window_words("the context of 8 tokens is full; raise -c") == "the context of 8 tokens is full");
+}
+
+TEST_CASE("desktop: a second start of the program calls the window of the first one") {
+	TempFolder folder;
+	Store store(folder.path);
+	CHECK(!store.take_call());
+	bool shown = false;
+	std::thread second([&] { shown = call_window(folder.path, 60); });
+	while (!store.take_call()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+	second.join();
+	CHECK(shown);
+	CHECK(!store.take_call());
+	CHECK(!call_window(folder.path, 0)); // nobody answers
+	CHECK(!store.take_call());           // and nothing is left of it
 }
 
 TEST_CASE("desktop: damaged settings are put aside, and values are in their ranges") {

@@ -204,6 +204,7 @@ TEST_CASE("split: wrong lists and codes shared across devices are refused in one
 		says(device, "1,1", "--split 1,1 needs several devices: --device A,B");
 		if (row.device != "cpu") {
 			says(device + ",cpu", "1,2,3", "--split has 3 numbers for 2 devices");
+			says(device + ",cpu", "1", "--split has 1 number for 2 devices");
 			says(device + ",cpu", "1,-2", "expected auto, or a number above 0 for each device");
 			says(device + ",cpu", "1,x", "expected auto, or a number above 0 for each device");
 			says(device + ",cpu", "1000,1", "leaves device 1 without one of the");

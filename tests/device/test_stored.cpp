@@ -112,6 +112,16 @@ TEST_CASE("T44, T45 session file: of another model, of a newer version, no sessi
 		} catch (const Error& error) { return std::string(error.what()); }
 	};
 	CHECK(refusal(*other).find("session of another model") != std::string::npos);
+	const auto seed = [](const char* n) {
+		return open_engine("cpu", std::string("synth:llama-3.1-8b,layers=1,dim=512,hidden=512,vocab=1024:f16:") + n);
+	};
+	const auto first = seed("1"), second = seed("2"); // of one name
+	Session named(*first, with("fp16", 64));
+	named.prefill(random_tokens(4, first->config().vocab, 5));
+	save_session(named, path, {});
+	CHECK(refusal(*second).find("another model with the same name, '" + first->config().name + "'") !=
+	      std::string::npos);
+	save_session(s, path, {});
 	std::vector<std::byte> bytes = read_file(path);
 	bytes[8] = std::byte(2);
 	seal(bytes);

@@ -1,6 +1,7 @@
 // `auto` and `tuned:BITS`: bits go where they gain most, budgets are kept, impossible requests are refused.
 #include "engine/core/error.h"
 #include "engine/kv_host/choose.h"
+#include "engine/kv_host/counts.h"
 #include <algorithm>
 #include <cmath>
 #include <doctest/doctest.h>
@@ -123,6 +124,25 @@ TEST_CASE("choose: auto takes the best that fits, never evicts, and names what w
 	CHECK(c.kld < 0); // a guess is not a measurement
 	CHECK_THROWS_WITH_AS(choose("auto", n, 1000), doctest::Contains("raise --kv-budget"), Error);
 	CHECK(choose("kivi2", n, 0).policy.text == "kivi2"); // not a choice: unchanged
+}
+
+TEST_CASE("choose: auto for as many tokens as fit, where that is asked for") {
+	const uint64_t n = 16384;
+	const auto fewer = [](uint64_t tokens, size_t budget) {
+		return choose_policy(parse_policy("auto"), kShape, nullptr, tokens, budget, /*or_fewer=*/true);
+	};
+	const size_t enough = bytes_of("fp16", n);
+	CHECK(fewer(n, enough).policy.name == "fp16");
+	CHECK(fewer(n, enough - 1).policy.text == choose("auto", n, enough - 1).policy.text); // all of them fit
+	const size_t half = most_bytes(make_plan(parse_policy("turbo2/1"), kShape), n / 2);
+	CHECK_THROWS_AS(choose("auto", n, half), Error);
+	const Choice c = fewer(n, half);
+	CHECK(bits_of(c.policy.text) == bits_of("turbo2/1"));
+	const uint64_t fit = tokens_that_fit(make_plan(c.policy, kShape), half, n);
+	CHECK(fit >= n / 2);
+	CHECK(fit < n / 2 + 256); // a page's tokens more may fit
+	CHECK(c.why.find(fmt::format("{} tokens take at most", fit)) != std::string::npos);
+	CHECK_THROWS_WITH_AS(fewer(n, 1000), doctest::Contains("the first tokens take"), Error);
 }
 
 TEST_CASE("choose: between 4 and 8 bits there are sides of 4 and of 8") {
@@ -268,6 +288,10 @@ TEST_CASE("choose: names and options that cannot be are refused") {
 		CAPTURE(text);
 		CHECK_THROWS_AS(parse_policy(text), Error);
 	}
+	for (const auto& [text, says] : {std::pair("auto,fetch=16", "auto,fetch=16: fetch=16 is not there for codebooks"),
+	                                 std::pair("auto,ratio=0.5", "auto,ratio=0.5: ratio and budget need"),
+	                                 std::pair("auto,grup=4", "KV policy auto has no option 'grup'")})
+		CHECK_THROWS_WITH_AS(parse_policy(text), doctest::Contains(says), Error); // by what was given
 	CHECK(is_choice(parse_policy("auto,recent=64,flush=64")));
 	CHECK(parse_policies("kivi2,tuned:2.3,auto").size() == 3);
 	CHECK_THROWS_WITH_AS(make_plan(parse_policy("auto"), kShape), doctest::Contains("memory"), Error);

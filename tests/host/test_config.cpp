@@ -354,7 +354,17 @@ TEST_CASE("T14: an extra tensor is taken, unless it would change the result") {
 	has(refusal(b), "tensor blk.0.ffn_gate.bias is missing");
 	b = tiny_model();
 	b.tensor_f32("blk.1.attn_q.weight", {4}, {1, 2, 3, 4});
-	has(refusal(b), "belongs to a layer beyond the 1 the config says");
+	has(refusal(b), "key llama.block_count is 1, and the file has tensors of 2 layers");
+	b = tiny_model(); // one alone is no other number of layers
+	b.tensor_f32("blk.7.attn_q.weight", {4}, {1, 2, 3, 4});
+	has(refusal(b), "tensor blk.7.attn_q.weight belongs to a layer beyond the 1 the config says");
+	for (const uint32_t said : {1, 3}) { // of a model with two layers
+		TinyShape two;
+		two.n_layers = 2;
+		b = tiny_model(two);
+		b.u32("llama.block_count", said);
+		has(refusal(b), fmt::format("key llama.block_count is {}, and the file has tensors of 2 layers", said));
+	}
 	b = tiny_model(); // llama with q, k, v biases is supported
 	b.tensor_f32("blk.0.attn_q.bias", {16}, std::vector<float>(16))
 	    .tensor_f32("blk.0.attn_k.bias", {8}, std::vector<float>(8));

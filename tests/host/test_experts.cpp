@@ -246,7 +246,7 @@ TEST_CASE("T14: tensors of experts that nobody asked for are refused by name, pa
 	has(warnings_of(b), "3 tensors are not used, the first is blk.2.nextn.eh_proj.weight");
 	CHECK(config_of(b).n_layers == 2);
 	b.tensor_f32("blk.3.attn_norm.weight", {16}, std::vector<float>(16));
-	has(refusal(b, Code::Unsupported), "tensor blk.3.attn_norm.weight");
+	has(refusal(b, Code::Format), "key llama.block_count is 3, and the file has tensors of 4 layers");
 }
 
 TEST_CASE("experts: cohere2moe: which layers have windows and positions, which norm, the mean with shared experts") {

@@ -229,6 +229,33 @@ TEST_CASE("sampler: the cuts keep what their definitions say") {
 	CHECK(kept(o, logits) == std::set<uint32_t>{1, 2, 3});
 }
 
+TEST_CASE("sampler: each cut behind top-k leaves at least min-keep candidates, in any number of logits") {
+	for (const size_t n : {3, 128, 5000}) {
+		const std::vector<float> logits = some_logits(n, n);
+		std::vector<uint32_t> order(n);
+		std::iota(order.begin(), order.end(), 0u);
+		std::ranges::sort(order, [&](uint32_t a, uint32_t b) { return logits[a] > logits[b]; });
+		for (const uint32_t least : {1u, 2u, 30u, 10000u})
+			for (const bool by_p : {true, false}) {
+				SamplerOptions o = all_off();
+				(by_p ? o.top_p : o.min_p) = by_p ? 0 : 1;
+				o.min_keep = least;
+				const size_t keep = std::min<size_t>(least, n);
+				CHECK(kept(o, logits) == std::set<uint32_t>(order.begin(), order.begin() + ptrdiff_t(keep)));
+				o.top_k = 2; // what comes before is not undone
+				CHECK(kept(o, logits).size() == std::min<size_t>(keep, 2));
+				o.temperature = 0;
+				CHECK(kept(o, logits).size() == 1);
+			}
+	}
+	SamplerOptions o = all_off();
+	o.xtc_probability = 1, o.xtc_threshold = 0.2;
+	const std::vector<float> logits = {std::log(0.4f), std::log(0.3f), std::log(0.3f)};
+	CHECK(kept(o, logits) == std::set<uint32_t>{2});
+	o.min_keep = 2; // one would be left
+	CHECK(kept(o, logits).size() == 3);
+}
+
 TEST_CASE("sampler: the top k of any logits are those of a full sort, in its order; the likeliest is its first") {
 	const auto order = [](const std::vector<float>& x) {
 		std::vector<uint32_t> ids;

@@ -25,7 +25,7 @@ SamplerOptions options_of(const Json& j) {
 	read("dynatemp_range", o.dynatemp_range), read("dynatemp_exponent", o.dynatemp_exponent);
 	read("dry_multiplier", o.dry.multiplier), read("dry_base", o.dry.base);
 	read("dry_allowed_length", o.dry.allowed), read("dry_penalty_last_n", o.dry.last);
-	read("xtc_threshold", o.xtc_threshold);
+	read("xtc_threshold", o.xtc_threshold), read("min_keep", o.min_keep);
 	o.xtc_probability = j.contains("xtc_threshold") ? 1 : 0;
 	return o;
 }

@@ -203,6 +203,7 @@ TEST_CASE("serve: progress of a prompt, and timings while an answer is generated
 	}
 	CHECK_FALSE(told[3].contains("timings"));
 	CHECK(told[4]["timings"]["predicted_n"] == 1);
+	CHECK(told[4]["timings"]["predicted_per_second"] == 0); // no step lies between tokens yet
 	CHECK(told[4]["timings"]["prompt_n"] == 80);
 	CHECK(told[4]["timings"]["cache_n"] == 20);
 	CHECK(events(R"("return_progress": true, )", 100).size() == 4); // nothing is read: it is said once

@@ -136,6 +136,11 @@ def native_form(s):
     equal("the others", (g["top_k"], g["temperature"]), (1, 1))
     equal("greedy", settings(samplers=["top_k"], temperature=0)["temperature"], 0)
     equal("no list of them", settings(samplers="kt", **hot)["top_k"], 1)
+    equal("min_keep", (settings()["min_keep"], settings(min_keep=5)["min_keep"]), (0, 5))
+    r = s.post(NATIVE, {**body, "min_keep": -1})
+    check("no fewer than none", r.status == 400 and "min_keep is -1" in r.error(), r.body)
+    for slot in (-1, 1, 2):
+        equal(f"id_slot {slot}", s.post(NATIVE, {**body, "n_predict": 1, "id_slot": slot}).json()["id_slot"], -1)
     late = s.post(NATIVE, {**body, "n_predict": 400, "t_max_predict_ms": 1, "grammar": 'root ::= ("a\\n")+'}).json()
     check("an answer that takes too long ends behind a line", late["tokens_predicted"] < 400 and
           "\n" in late["content"] and late["stop_type"] == "limit", late)
@@ -181,6 +186,11 @@ def live(s):
         check(f"{path}: it grows", seen == sorted(seen, key=lambda p: (p["processed"], p["time_ms"])), seen)
         counts = [e["timings"]["predicted_n"] for e in events if "timings" in e]
         check(f"{path}: timings", len(counts) >= 4 and counts == sorted(counts) and counts[-1] == 4, counts)
+        first = next(e["timings"] for e in events if "timings" in e)
+        equal(f"{path}: one token has no speed", (first["predicted_n"], first["predicted_per_second"]), (1, 0))
+        last = events[-1]["timings"]  # of the steps between the tokens, as llama.cpp counts them
+        check(f"{path}: the speed at the end", abs(last["predicted_per_second"] * last["predicted_ms"] / 3000 - 1) < 1e-6,
+              last)
         equal(f"{path}: of its prompt", events[-1]["timings"]["prompt_n"], seen[0]["total"])
     r = s.post(CHAT, {"messages": HELLO, "max_tokens": 2, "return_progress": True})
     check("whole answers have none", r.status == 200 and "prompt_progress" not in r.json(), r.body)
@@ -276,6 +286,7 @@ def main():
         equal("it ends", s.stop(), 0)
         said = b"".join(s.log).decode()
         equal("a notice comes once", said.count("request field 'nonsense' is unknown and ignored"), 1)
+        equal("that places are not chosen, once", said.count("id_slot is ignored: "), 1)
         left = "a keyword is not enforced: the JSON schema at #/uniqueItems: uniqueItems is not supported"
         check("and of a keyword", left in said, said)
     options()

@@ -90,7 +90,7 @@ def choosing(s):
     chosen = {json.dumps(more): s.post(COMPLETION, {**likely, **more}).json()["choices"][0]["text"]
               for more in ({}, {"xtc_probability": 1, "xtc_threshold": 0.02}, {"typical_p": 0.2}, {"top_n_sigma": 0.1},
                            {"dynatemp_range": 1.5, "dynatemp_exponent": 0.1}, {"mirostat": 2, "mirostat_tau": 0.5},
-                           {"adaptive_target": 0.05})}
+                           {"adaptive_target": 0.05}, {"top_p": 0}, {"top_p": 0, "min_keep": 40})}
     check("samplers choose other tokens", len(set(chosen.values())) == len(chosen), chosen)
     r = s.post(COMPLETION, {**PLAIN, "logit_bias": {str(rare): 100}}).json()
     text = s.post("/detokenize", {"tokens": [rare] * 12}).json()["content"]

@@ -20,6 +20,7 @@ kvrun_generate_options Sampling::options(uint64_t seed, std::vector<const char*>
 	o.dry_penalty_last_n = dry_last < 0 ? UINT32_MAX : uint32_t(dry_last);
 	o.mirostat = uint32_t(mirostat), o.mirostat_tau = mirostat_tau, o.mirostat_eta = mirostat_eta;
 	o.adaptive_target = adaptive_target, o.adaptive_decay = adaptive_decay;
+	o.min_keep = uint32_t(min_keep);
 	breakers.clear();
 	for (const std::string& b : dry_breakers) breakers.push_back(b.c_str());
 	breakers.push_back(nullptr); // a pointer to none is not null
@@ -54,6 +55,8 @@ std::span<const SamplingOption> sampling_options() {
 	     "at how many tokens XTC excludes the top choices: all tokens above --xtc-threshold but the least likely [0]"},
 	    {"--xtc-threshold", "xtc_threshold", &S::xtc_threshold, 0, 1,
 	     "probability from which on a token is a top choice; above 0.5: off [0.1]"},
+	    {"--min-keep", "min_keep", &S::min_keep, 0, kMost,
+	     "top-p, min-p, typical-p and XTC each leave at least this many tokens; 0: one [0]"},
 	    {"--dynatemp-range", "dynatemp_range", &S::dynatemp_range, 0, 1e6,
 	     "the temperature is up to this much higher where many tokens are likely, and lower where few are; 0: off [0]"},
 	    {"--dynatemp-exp", "dynatemp_exponent", &S::dynatemp_exponent, 0, 100,

@@ -15,7 +15,8 @@ struct Sampling { // as in kvrun_generate_options
 	double frequency_penalty = 0, top_n_sigma = 0, typical_p = 1, xtc_probability = 0, xtc_threshold = 0.1;
 	double dynatemp_range = 0, dynatemp_exponent = 1, dry_multiplier = 0, dry_base = 1.75;
 	double mirostat_tau = 5, mirostat_eta = 0.1, adaptive_target = -1, adaptive_decay = 0.9;
-	int64_t top_k = 40, repeat_last = 64, mirostat = 0, dry_allowed_length = 2, dry_last = -1; // dry_last -1: all
+	int64_t top_k = 40, min_keep = 0, repeat_last = 64, mirostat = 0, dry_allowed_length = 2,
+	        dry_last = -1; // dry_last -1: all
 	std::vector<std::string> dry_breakers = {"\n", ":", "\"", "*"};
 
 	// `breakers` must live as long as the options are used, and this struct.

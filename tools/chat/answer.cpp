@@ -1,4 +1,5 @@
 // Answers of a chat: prompts that reuse cached tokens, streaming, and handling of a full context.
+#include "engine/core/system/terminal.h"
 #include "tools/answer/reply.h"
 #include "tools/args_says.h"
 #include "tools/chat/chat.h"
@@ -17,7 +18,7 @@ class AnswerStream final : public ShownAnswer {
  public:
 	AnswerStream(ReplyHandle reply, bool terminal) : ShownAnswer(std::move(reply)), terminal_(terminal) {
 		const char* none = std::getenv("NO_COLOR");
-		dims_ = terminal && !(none && *none);
+		dims_ = terminal && sys::terminal_has_cursor() && !(none && *none);
 	}
 	// Returns the answer as far as it came. lost: why it could not be printed to its end, or null.
 	ChatMessage finish(std::exception_ptr& lost) {
@@ -203,6 +204,9 @@ bool Chat::answer(const Conversation& before) {
 	}
 	if (!message.text.empty() || status == KVRUN_OK) {
 		conversation_.messages.push_back(std::move(message));
+	} else if (before.messages.size() > conversation_.messages.size()) {
+		if (!asked_to_end() && !lost) say("stopped; the answer before stays");
+		conversation_ = before;
 	} else if (!asked_to_end() && !lost) { // else the question stays, for /retry
 		say("stopped; the question is taken back");
 		conversation_ = before;
@@ -217,7 +221,8 @@ bool Chat::answer(const Conversation& before) {
 }
 
 // On KVRUN_OK and KVRUN_ECANCELLED, `out` is the answer so far. Other results: context or memory is exhausted.
-// lost: why the answer could not be printed, which cancels it; or null.
+// lost: why the answer ended before its end, which is not for the user to mend: it could not be printed, or the device
+// failed; or null.
 kvrun_status Chat::generate(const std::vector<uint32_t>& prompt, ChatMessage& out, std::exception_ptr& lost) {
 	const uint32_t kept = keep_common(prompt);
 	const ChatPrompt chat = chat_prompt();
@@ -252,7 +257,12 @@ kvrun_status Chat::generate(const std::vector<uint32_t>& prompt, ChatMessage& ou
 	answer_tokens_ += result.answer_tokens;
 	decode_seconds_ += result.decode_seconds;
 	if (lost) return KVRUN_ECANCELLED;
-	if (status != KVRUN_OK && status != KVRUN_ECANCELLED && !is_full(status)) throw StatusError(status, error);
+	if (status != KVRUN_OK && status != KVRUN_ECANCELLED && !is_full(status)) {
+		if (status != KVRUN_EDEVICE && status != KVRUN_EIO && status != KVRUN_EINTERNAL)
+			throw StatusError(status, error);
+		lost = std::make_exception_ptr(StatusError(status, error));
+		return KVRUN_ECANCELLED;
+	}
 	// the context filled up after the answer began: the text that was shown is kept
 	return is_full(status) && stream.started() ? KVRUN_OK : status;
 }

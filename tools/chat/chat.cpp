@@ -128,7 +128,8 @@ void Chat::change_policy(const std::string& kv, int64_t ctx) {
 	keep();
 }
 
-// Reads the conversation into an empty session; what does not fit or was cancelled is read with the next question.
+// Reads the conversation into an empty session; what does not fit, was cancelled or failed is read with the next
+// question.
 void Chat::read_again() {
 	if (conversation_.left_out >= conversation_.messages.size()) return;
 	const AnswerInterrupt interrupt(canceller_.get());
@@ -141,10 +142,12 @@ void Chat::read_again() {
 	o.payload = &bar;
 	o.canceller = canceller_.get();
 	const kvrun_status s = kvrun_prefill(session_.get(), tokens.data() + kept, tokens.size() - kept, &o, nullptr);
+	const std::string error = kvrun_last_error();
 	bar.clear();
 	if (s == KVRUN_ECANCELLED) return say("stopped; the rest is read with the next message");
 	if (s == KVRUN_ENOMEM || s == KVRUN_ECONTEXT) return say(full_line(tokens.size()));
-	check_call(s);
+	// the chat can be opened all the same, and /undo takes back what the device cannot read
+	if (s != KVRUN_OK) say(error + "; the rest is read with the next message");
 }
 
 // ---- files
@@ -215,7 +218,7 @@ void Chat::load(const std::string& name) {
 		const std::vector<std::string> names = saved_chats();
 		return say(names.empty() ? "no saved chats" : fmt::format("saved chats: {}", fmt::join(names, ", ")));
 	}
-	if (files_ && files_->name() == name) fail_status(KVRUN_EINVALID, "chat '{}' is the one that is open", name);
+	if (files_ && files_->name() == name) return say(fmt::format("chat '{}' is the one that is open", name));
 	if (!chat_exists(name)) {
 		const std::vector<std::string> names = saved_chats();
 		fail_status(KVRUN_ENOTFOUND, "there is no chat '{}'{}{}", name, names.empty() ? "" : "; there are ",

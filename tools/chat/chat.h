@@ -13,7 +13,7 @@ class Chat {
 
 	// Each throws StatusError on failure and then leaves the conversation unchanged. An answer that was cancelled
 	// is kept as far as it was generated; the functions then return false. So is one that could not be printed or
-	// saved, which throws.
+	// saved, or in which the device failed, which throws.
 	bool ask(std::string text);
 	bool retry(); // asks the last question again and replaces its answer
 	void undo();  // removes the last question and its answer

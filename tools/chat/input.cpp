@@ -2,6 +2,7 @@
 #include "tools/chat/input.h"
 #include "engine/core/system/files.h"
 #include "engine/core/system/terminal.h"
+#include "tools/terminal.h"
 #include "tools/text.h"
 #include <algorithm>
 #include <cerrno>
@@ -22,7 +23,9 @@ void check_length(size_t bytes) {
 
 class PlainInput : public LineInput {
  public:
-	Got read(const char*, std::string& line) override {
+	Got read(const char* prompt, std::string& line) override {
+		const bool interactive = is_interactive();
+		if (interactive) write_stdout(prompt);
 		for (size_t looked = 0;;) {
 			const size_t end = held_.find('\n', looked);
 			if (end != std::string::npos) return take(end, end + 1, line);
@@ -31,7 +34,9 @@ class PlainInput : public LineInput {
 			char piece[65536];
 			const ptrdiff_t n = sys::read_file(0, piece);
 			if (n < 0) fail_status(KVRUN_EIO, "standard input: {}", std::generic_category().message(errno));
-			if (n == 0) return held_.empty() ? Got::End : take(held_.size(), held_.size(), line);
+			if (n == 0 && !held_.empty()) return take(held_.size(), held_.size(), line);
+			if (n == 0 && interactive) write_stdout("\n");
+			if (n == 0) return Got::End;
 			held_.append(piece, size_t(n));
 		}
 	}
@@ -73,6 +78,7 @@ LineInput::Got read_entry(LineInput& input, std::string& entry) {
 	return LineInput::Got::Line;
 }
 
-bool is_interactive() { return sys::is_terminal(0) && sys::is_terminal(1) && sys::terminal_has_cursor(); }
+bool is_interactive() { return sys::is_terminal(0) && sys::is_terminal(1); }
+bool edits_lines() { return is_interactive() && sys::terminal_has_cursor(); }
 
 } // namespace kvrun

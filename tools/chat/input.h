@@ -15,7 +15,7 @@ class LineInput {
 	// Adds an entry to the history that the arrow keys recall.
 	virtual void remember(const std::string&) {}
 };
-// Reads lines of standard input, terminal or not.
+// Reads lines of standard input; on a terminal behind a prompt.
 std::unique_ptr<LineInput> plain_input();
 // A line editor on the terminal. history: file with mode 0600 that stores typed lines; empty for none.
 std::unique_ptr<LineInput> editor_input(const std::string& history);
@@ -23,8 +23,8 @@ std::unique_ptr<LineInput> editor_input(const std::string& history);
 // Reads the next message or command; a line that begins with """ continues to a line that ends with """.
 LineInput::Got read_entry(LineInput&, std::string& entry);
 
-// Standard input and output are one terminal on which lines can be edited.
-bool is_interactive();
+bool is_interactive(); // standard input and output are terminals
+bool edits_lines();    // which can move a cursor: editor_input() is for them
 
 // Sets handlers. Ctrl-C ends the answer under way, see AnswerInterrupt; while a line is edited, gives Got::Interrupt;
 // at any other time, or twice during an answer, ends the program with 130. SIGTERM and SIGHUP leave the terminal as it

@@ -41,7 +41,7 @@ bool on_chat_end() {
 } // namespace
 
 void install_interrupt() {
-	terminal_known = is_interactive() && sys::keep_terminal_state();
+	terminal_known = edits_lines() && sys::keep_terminal_state();
 	sys::on_interrupt(on_chat_interrupt);
 	sys::on_end(on_chat_end);
 }

@@ -1,6 +1,7 @@
 // The app's files: one per conversation and one for settings, written by a separate thread so that no frame waits.
 #include "tools/desktop/store.h"
 #include "tools/text.h"
+#include <chrono>
 #include <filesystem>
 #include <set>
 #include <system_error>
@@ -15,7 +16,22 @@ namespace fs = std::filesystem;
 constexpr const char* kSettings = "settings";    // name of their file
 constexpr size_t kMostBytes = size_t(256) << 20; // of a conversation
 
+// A file that a second start of the program writes, and the first one removes when it shows its window.
+fs::path call_file(const std::string& folder) { return fs::path(folder) / "call"; }
+
 } // namespace
+
+bool call_window(const std::string& folder, double seconds) {
+	const fs::path file = call_file(folder);
+	write_private_file(file.string(), "");
+	std::error_code ec;
+	const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+	while (std::chrono::steady_clock::now() < end) {
+		if (!fs::exists(file, ec)) return true;
+		std::this_thread::sleep_for(std::chrono::milliseconds(20));
+	}
+	return !fs::remove(file, ec); // gone: at the last moment
+}
 
 std::string default_folder() {
 	const std::string state = state_folder();
@@ -30,6 +46,7 @@ Store::Store(std::string folder) : folder_(std::move(folder)) {
 	if (!lock_->held())
 		fail_status(KVRUN_EBUSY,
 		            "{}: another kvrun-desktop has these conversations open; use that one, or --state FOLDER", folder_);
+	take_call();                                                  // of a program that has ended
 	for (const auto& entry : fs::directory_iterator(folder_, ec)) // removes files of a killed program
 		if (entry.path().filename().string().find(std::string(".json") + kUnfinished) != std::string::npos)
 			fs::remove(entry.path(), ec);
@@ -43,6 +60,11 @@ Store::~Store() {
 	}
 	wake_.notify_all();
 	thread_.join();
+}
+
+bool Store::take_call() const {
+	std::error_code ec;
+	return fs::remove(call_file(folder_), ec);
 }
 
 std::string Store::put_aside(const std::string& file) {

@@ -36,6 +36,7 @@ class Store {
 	void keep_images_of(const std::vector<Conversation>&) const;
 	void flush();               // waits until everything is written
 	std::string take_problem(); // error of writing since the last call; empty: none
+	bool take_call() const;     // since the last call, another start of the program has used call_window()
 
  private:
 	std::string path(const std::string& id) const { return folder_ + "/" + id + ".json"; }
@@ -58,5 +59,8 @@ class Store {
 
 // $XDG_STATE_HOME/kvrun/desktop, or its default in HOME. Throws StatusError if neither variable is set.
 std::string default_folder();
+
+// Asks the program that has the folder open to show its window. False: it did not answer within `seconds`.
+bool call_window(const std::string& folder, double seconds = 3);
 
 } // namespace kvrun::desktop

@@ -21,7 +21,7 @@ BREAKS = 13, 45, 2006, 2023  # of the vocabulary: a line break, an asterisk, a c
 LIKELIEST = 40
 OFF = {"dry_multiplier": 0, "dry_base": 1.75, "dry_allowed_length": 2, "dry_penalty_last_n": 4096, "top_n_sigma": 0,
        "top_k": 0, "typical_p": 1, "top_p": 1, "min_p": 0, "xtc_threshold": 1, "temperature": 1, "dynatemp_range": 0,
-       "dynatemp_exponent": 1}
+       "dynatemp_exponent": 1, "min_keep": 1}
 DRY = {"dry_multiplier": 0.8, "temperature": 0.75}
 
 
@@ -62,6 +62,10 @@ def cases(sets):
               {"top_k": 40, "top_p": 0.95, "min_p": 0.05, "xtc_threshold": 0.08, "temperature": 0.8},
               {"top_n_sigma": 1.5, "top_k": 10, "typical_p": 0.9, "top_p": 0.9, "min_p": 0.1, "xtc_threshold": 0.1},
               {"top_n_sigma": 1, "top_p": 0.5}]
+    plain += [{"min_keep": 7, **cut} for cut in
+              ({"top_p": 0.1}, {"min_p": 0.9}, {"typical_p": 0.05}, {"top_p": 0.1, "min_p": 0.9}, {"top_p": 0.95},
+               {"top_k": 20, "top_p": 0.1}, {"top_k": 5, "min_p": 0.9}, {"top_k": 9, "xtc_threshold": 0.03},
+               {"top_k": 40, "xtc_threshold": 0.03}) for _ in range(2)]
     for i, options in enumerate(plain):
         yield options, names[i % len(names)], []
     likely = sorted(range(N_VOCAB), key=lambda t: -sets["normal"][t])[:40]

@@ -1,7 +1,8 @@
 /* What llama.cpp's samplers keep of given logits: built by make_sampling_golden.py against the peer's libllama.
  * peer_sampling MODEL < cases. A case is numbers separated by white space: DRY's multiplier, base, allowed length, last
  * n; top-n-sigma, top-k, typical-p, top-p, min-p, XTC's threshold (1: off), temperature, range and exponent of its
- * dynamic form; the number of tokens before, and these; a logit for each token of the vocabulary.
+ * dynamic form; tokens that each cut keeps at least; the number of tokens before, and these; a logit for each token of
+ * the vocabulary.
  * stdout: a line for each case, the kept tokens with their probabilities.
  * peer_sampling MODEL steps < cases. A case: 1 or 2 Mirostat's version, 3 adaptive-p; target; rate or decay;
  * temperature, seed, number of steps, logits.
@@ -26,6 +27,7 @@ enum {
 	TEMP,
 	RANGE,
 	EXPONENT,
+	MIN_KEEP,
 	N_OPTIONS
 };
 
@@ -78,15 +80,16 @@ int main(int argc, char** argv) {
 	while (scanf("%lf", &o[0]) == 1) {
 		for (int i = 1; i < N_OPTIONS; ++i)
 			if (scanf("%lf", &o[i]) != 1) return 2;
+		const size_t least = (size_t)o[MIN_KEEP];
 		struct llama_sampler* chain = llama_sampler_chain_init(llama_sampler_chain_default_params());
 		llama_sampler_chain_add(chain, llama_sampler_init_dry(vocab, (float)o[DRY_MULTIPLIER], (float)o[DRY_BASE],
 															  (int)o[DRY_ALLOWED], (int)o[DRY_LAST], breakers, 4));
 		llama_sampler_chain_add(chain, llama_sampler_init_top_n_sigma((float)o[SIGMA]));
 		llama_sampler_chain_add(chain, llama_sampler_init_top_k((int)o[TOP_K]));
-		llama_sampler_chain_add(chain, llama_sampler_init_typical((float)o[TYPICAL], 1));
-		llama_sampler_chain_add(chain, llama_sampler_init_top_p((float)o[TOP_P], 1));
-		llama_sampler_chain_add(chain, llama_sampler_init_min_p((float)o[MIN_P], 1));
-		llama_sampler_chain_add(chain, llama_sampler_init_xtc(1, (float)o[XTC], 1, 0));
+		llama_sampler_chain_add(chain, llama_sampler_init_typical((float)o[TYPICAL], least));
+		llama_sampler_chain_add(chain, llama_sampler_init_top_p((float)o[TOP_P], least));
+		llama_sampler_chain_add(chain, llama_sampler_init_min_p((float)o[MIN_P], least));
+		llama_sampler_chain_add(chain, llama_sampler_init_xtc(1, (float)o[XTC], least, 0));
 		llama_sampler_chain_add(chain,
 								llama_sampler_init_temp_ext((float)o[TEMP], (float)o[RANGE], (float)o[EXPONENT]));
 		int n_before;

@@ -20,6 +20,7 @@ Json timings_json(const Ended& e) {
 	const kvrun_generate_result& r = e.result;
 	const auto per_second = [](uint32_t n, double s) { return s > 0 ? n / s : 0; };
 	const auto per_token = [](uint32_t n, double s) { return n > 0 ? s * 1e3 / n : 0; };
+	const uint32_t steps = std::max(r.answer_tokens, 1u) - 1; // the first token is the prompt's
 	Json j{{"cache_n", e.reused},
 	       {"prompt_n", r.prompt_tokens},
 	       {"prompt_ms", r.prefill_seconds * 1e3},
@@ -27,8 +28,8 @@ Json timings_json(const Ended& e) {
 	       {"prompt_per_second", per_second(r.prompt_tokens, r.prefill_seconds)},
 	       {"predicted_n", r.answer_tokens},
 	       {"predicted_ms", r.decode_seconds * 1e3},
-	       {"predicted_per_token_ms", per_token(r.answer_tokens, r.decode_seconds)},
-	       {"predicted_per_second", per_second(r.answer_tokens, r.decode_seconds)}};
+	       {"predicted_per_token_ms", per_token(steps, r.decode_seconds)},
+	       {"predicted_per_second", per_second(steps, r.decode_seconds)}};
 	if (e.drafts) j["draft_n"] = r.drafted, j["draft_n_accepted"] = r.drafts_accepted;
 	return j;
 }

@@ -49,7 +49,6 @@ std::unique_ptr<serve::Model> open_embedder(const ServeArgs& a, kvrun_canceller*
 	must(s);
 	auto model = std::make_unique<serve::Model>(std::move(opened), sys::path_of(a.embedder).stem().string(), "");
 	model->set_created(file_time(a.embedder));
-	model->set_file(file_facts(a.embedder));
 	return model;
 }
 
@@ -118,7 +117,6 @@ struct Service { // what the server needs to answer, created after the model is 
 			give_up(exit_code_of(e.status), e.what());
 		}
 		model->set_created(file_time(a.model));
-		model->set_file(file_facts(a.model));
 		say_what_runs(a, *model, embedder.get(), ctx);
 		model->residency().reload_with([&a, canceller] { return reopen_engine(a, canceller); });
 		const GeneratorOptions o{uint32_t(a.parallel),

@@ -15,7 +15,7 @@ static constexpr const char* kHarmless[] = {
     // Anthropic's: what clients do when a conversation grows, speed, servers of tools
     "context_management", "mcp_servers", "speed",
     // other servers: names, queue priority, extra output about an answer
-    "cache_reuse", "id_slot", "keep_alive", "min_keep", "n_keep", "priority", "request_id", "t_max_prompt_ms",
+    "cache_reuse", "keep_alive", "n_keep", "priority", "request_id", "t_max_prompt_ms",
     // for beam search, which is refused
     "early_stopping", "length_penalty"};
 

@@ -1,7 +1,6 @@
 // The model that is served: tokenization, chat prompts, and its name.
 #pragma once
 #include "tools/answer/prompt.h"
-#include "tools/file_facts.h"
 #include "tools/serve/residency.h"
 #include <mutex>
 #include <optional>
@@ -21,8 +20,6 @@ class Model {
 	bool can_chat() const { return can_chat_; }  // the model has a chat template
 	int64_t created() const { return created_; } // modification time of its file, Unix seconds
 	void set_created(int64_t t) { created_ = t; }
-	const FileFacts& file() const { return file_; }
-	void set_file(const FileFacts& f) { file_ = f; }
 	kvrun_engine_info info() const; // if the model is unloaded, the last known values
 	// Of these, what never changes; does not wait for work on the device.
 	bool encodes() const { return facts_.info.encodes != 0; }
@@ -59,7 +56,6 @@ class Model {
 	};
 	const Facts facts_;
 	int64_t created_ = 0;
-	FileFacts file_;
 	bool can_chat_ = true;
 	std::string id_;
 	ChatPrompt chat_;              // the template

@@ -1,5 +1,6 @@
 // Parses and validates request bodies.
 #pragma once
+#include "tools/adapter_facts.h"
 #include "tools/serve/answer_form.h"
 #include "tools/serve/fields.h"
 #include "tools/serve/generator.h"

@@ -13,15 +13,14 @@ void Router::health(const HttpRequest&, std::shared_ptr<Responder> out) {
 
 Json Router::model_json(const Model& model) const {
 	const kvrun_engine_info i = model.info();
-	const auto known = [](uint64_t n) { return n ? Json(n) : Json(); };
 	return {{"id", model.id()},
 	        {"object", "model"},
 	        {"created", model.created()},
 	        {"owned_by", "kvrun"},
 	        {"meta",
 	         {{"architecture", i.architecture},
-	          {"n_params", known(model.file().n_params)},
-	          {"size", known(model.file().tensor_bytes)},
+	          {"n_params", i.n_params},
+	          {"size", i.tensor_bytes},
 	          {"n_ctx", &model == &model_ ? options_.ctx : i.ctx_train},
 	          {"n_ctx_train", i.ctx_train},
 	          {"n_vocab", i.vocab},

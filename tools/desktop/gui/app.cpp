@@ -80,6 +80,7 @@ void App::listen() {
 		if (const auto* p = std::get_if<Piece>(&e)) growing_.insert(p->conversation);
 	}
 	save_changed();
+	if (store_.take_call()) called();
 	const std::string problem = store_.take_problem();
 	if (!problem.empty()) state.problem = problem;
 	const bool waiting = waits();

@@ -34,6 +34,7 @@ class App {
 	// Called when the state may have changed, at most once per frame: draw it.
 	std::function<void()> changed = [] {};
 	std::function<bool()> waits = [] { return false; }; // whether the window waits for threads of its own
+	std::function<void()> called = [] {};               // the program was started again: show the window
 	void begin();                                       // begins to poll
 	void listen();                                      // handles events of the engine and the files
 	static double clock();                              // seconds

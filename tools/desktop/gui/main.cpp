@@ -75,6 +75,15 @@ void tell(const StatusError& e) {
 	box.exec();
 }
 
+// In front of other windows, as far as the desktop permits that; else its entry in the task bar asks for attention.
+void show_again(QWidget& window) {
+	window.setWindowState((window.windowState() & ~Qt::WindowMinimized) | Qt::WindowActive);
+	window.show();
+	window.raise();
+	window.activateWindow();
+	QApplication::alert(&window);
+}
+
 int show(int argc, char** argv, const AppOptions& o) {
 	look_for_display();
 	qInstallMessageHandler(hear_qt);
@@ -88,6 +97,10 @@ int show(int argc, char** argv, const AppOptions& o) {
 		opened.emplace(o);
 	} catch (const StatusError& e) {
 		if (!o.script.empty()) throw;
+		if (e.status == KVRUN_EBUSY && call_window(o.folder.empty() ? default_folder() : o.folder)) {
+			say("kvrun-desktop is open already: its window is shown");
+			return 0;
+		}
 		tell(e);
 		return exit_code_of(e.status);
 	}
@@ -96,6 +109,7 @@ int show(int argc, char** argv, const AppOptions& o) {
 	window.resize(int(o.width), int(o.height));
 	app.changed = [&] { window.refresh(); };
 	app.waits = [&] { return window.waiting(); };
+	app.called = [&] { show_again(window); };
 	std::optional<Script> script;
 	if (!o.script.empty()) script.emplace(o.script, app, window);
 	window.show();

@@ -63,6 +63,8 @@ class EngineInfo(NamedTuple):
     encodes: bool
     vector_dim: int
     n_scores: int
+    n_params: int
+    tensor_bytes: int
 
 
 class SessionInfo(NamedTuple):
@@ -150,6 +152,7 @@ class SamplingOptions(TypedDict, total=False):
     dry_multiplier, dry_base, dry_allowed_length, dry_penalty_last_n: penalty of tokens that lengthen a repetition; it
         ends at one of the texts dry_sequence_breakers.
     mirostat: 1 or 2, in place of the other cuts, with a mean surprise of mirostat_tau bits and a rate mirostat_eta.
+    min_keep: typical_p, top_p, min_p and XTC each leave at least this many tokens.
     adaptive_target, adaptive_decay: adaptive-p, probability that tokens should have, and weight of those before.
     logit_bias: per token, added to its logit; -inf: it is never chosen.
     seed: the same seed on the same device gives the same tokens; of several choices, choice i has seed + i. None: a
@@ -191,6 +194,7 @@ class SamplingOptions(TypedDict, total=False):
     mirostat: int
     mirostat_tau: float
     mirostat_eta: float
+    min_keep: int
     adaptive_target: float
     adaptive_decay: float
     logit_bias: Mapping[int, float]
