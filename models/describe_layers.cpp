@@ -5,6 +5,22 @@
 
 namespace kvrun {
 
+const Family* find_family(std::string_view arch) {
+	for (const Family& f : families())
+		if (arch == f.arch) return &f;
+	return nullptr;
+}
+
+std::string family_names(std::string_view between) {
+	std::string out;
+	for (const Family& f : families()) {
+		if (f.drafts != DraftKind::None) continue;
+		if (!out.empty()) out += between;
+		out += f.arch;
+	}
+	return out;
+}
+
 bool has_window(const Family& f, const Windows& w, uint32_t l) {
 	const bool by_period = f.window_period == 0 || (l + !f.full_first) % f.window_period != 0;
 	return w.tokens && (w.layers.empty() ? by_period : w.layers[l]);

@@ -5,6 +5,7 @@ namespace kvrun {
 namespace {
 
 constexpr Experts kSigmoid = {.gating = Gating::Sigmoid};
+constexpr Experts kSigmoidShares = {.gating = Gating::Sigmoid, .normalise = true};
 
 constexpr Layer kGatedAttention = {
     .qk_norm = QkNorm::Head, .output_gate = true, .mlp_norm_name = "post_attention_norm"};
@@ -20,6 +21,11 @@ constexpr Layer kBiased = {
     .qkv_bias = true, .out_bias = true, .mlp = MlpKind::Plain, .activation = Activation::GeluTanh, .mlp_bias = true};
 constexpr Layer fused(Layer l) {
 	l.fused_qkv = true;
+	return l;
+}
+constexpr Layer normed_behind(QkNorm heads) {
+	Layer l = kGatedPostNorm;
+	l.qk_norm = heads, l.norms_sum = false;
 	return l;
 }
 constexpr Layer with_experts(Layer l, Experts e) {
@@ -47,7 +53,7 @@ constexpr Family kFamilies[] = {
                .output_gate = true,
                .gate_apart = true,
                .mlp_out_norm = true,
-               .experts = {.gating = Gating::Sigmoid, .normalise = true}}},
+               .experts = kSigmoidShares}},
     {.arch = "apertus",
      .neox = true,
      .layer = {.qk_norm = QkNorm::Head, .mlp = MlpKind::Plain, .activation = Activation::Xielu}},
@@ -122,11 +128,7 @@ constexpr Family kFamilies[] = {
      .neox = true,
      .second_rope = SecondRope::NoneInFull,
      .window_period = 4,
-     .layer = {.qk_norm = QkNorm::Head,
-               .attn_norm = false,
-               .attn_out_norm = true,
-               .mlp_input = MlpInput::Raw,
-               .mlp_out_norm = true}},
+     .layer = normed_behind(QkNorm::Head)},
     {.arch = "exaone", .neox = true},
     {.arch = "exaone-moe",
      .neox = true,
@@ -297,7 +299,7 @@ constexpr Family kFamilies[] = {
      .neox = true,
      .mixture = true,
      .predicts = true,
-     .layer = {.qk_norm = QkNorm::Head, .experts = {.gating = Gating::Sigmoid, .normalise = true}}},
+     .layer = {.qk_norm = QkNorm::Head, .experts = kSigmoidShares}},
     {.arch = "hy_v4",
      .partial_rotary = true,
      .streams = StreamKind::Manifold,
@@ -324,7 +326,7 @@ constexpr Family kFamilies[] = {
      .latent = true,
      .recurrent = true,
      .recurrent_shape = {.kind = RecurrentKind::ChannelDelta},
-     .layer = {.experts = {.gating = Gating::Sigmoid, .normalise = true}}},
+     .layer = {.experts = kSigmoidShares}},
     {.arch = "jina-bert-v3",
      .neox = true,
      .norm = NormKind::LayerBiased,
@@ -342,7 +344,7 @@ constexpr Family kFamilies[] = {
                .output_gate = true,
                .gate_apart = true,
                .gate_function = Activation::Softplus,
-               .experts = {.gating = Gating::Sigmoid, .normalise = true}}},
+               .experts = kSigmoidShares}},
     {.arch = "lfm2",
      .neox = true,
      .final_norm = "token_embd_norm",
@@ -355,7 +357,7 @@ constexpr Family kFamilies[] = {
      .mixture = true,
      .recurrent = true,
      .recurrent_shape = {.kind = RecurrentKind::ShortConv},
-     .layer = {.qk_norm = QkNorm::Head, .experts = {.gating = Gating::Sigmoid, .normalise = true}}},
+     .layer = {.qk_norm = QkNorm::Head, .experts = kSigmoidShares}},
     {.arch = "llama4",
      .second_rope = SecondRope::NoneInFull,
      .window_period = 4,
@@ -404,7 +406,7 @@ constexpr Family kFamilies[] = {
      .neox = true,
      .partial_rotary = true,
      .mixture = true,
-     .layer = {.qk_norm = QkNorm::Row, .experts = {.gating = Gating::Sigmoid, .normalise = true}}},
+     .layer = {.qk_norm = QkNorm::Row, .experts = kSigmoidShares}},
     {.arch = "mistral3", .tempered = true},
     {.arch = "mistral4", .partial_rotary = true, .tempered = true, .mixture = true, .latent = true},
     {.arch = "modern-bert",
@@ -468,11 +470,7 @@ constexpr Family kFamilies[] = {
      .neox = true,
      .second_rope = SecondRope::UnscaledInWindow,
      .window_period = 4,
-     .layer = {.qk_norm = QkNorm::Row,
-               .attn_norm = false,
-               .attn_out_norm = true,
-               .mlp_input = MlpInput::Raw,
-               .mlp_out_norm = true}},
+     .layer = normed_behind(QkNorm::Row)},
     {.arch = "olmoe", .neox = true, .mixture = true, .layer = {.qk_norm = QkNorm::Row}},
     {.arch = "orion", .neox = true, .norm = NormKind::LayerBiased},
     {.arch = "paddleocr"},
@@ -597,21 +595,5 @@ constexpr Family kFamilies[] = {
 } // namespace
 
 std::span<const Family> families() { return kFamilies; }
-
-const Family* find_family(std::string_view arch) {
-	for (const Family& f : kFamilies)
-		if (arch == f.arch) return &f;
-	return nullptr;
-}
-
-std::string family_names(std::string_view between) {
-	std::string out;
-	for (const Family& f : kFamilies) {
-		if (f.drafts != DraftKind::None) continue;
-		if (!out.empty()) out += between;
-		out += f.arch;
-	}
-	return out;
-}
 
 } // namespace kvrun

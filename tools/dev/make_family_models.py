@@ -27,17 +27,13 @@ sys.path[:0] = [str(LLAMA_CPP), str(LLAMA_CPP / "gguf-py")]  # before make_tiny_
 
 from checkpoint_names import CHECKPOINTS, kimi_checkpoint, publish
 from make_tiny_models import LLAMA3, TOLERANCE, VOCAB, check_rounding, logits, prompt, relative, vocabulary
+from stream_models import loud_weights, loudness
 from text_models import alone, from_config
 
 PROMPT = 24
 # Published models have the names of layer types that the converter reads: model type -> transformers' name -> theirs
 LAYER_NAMES = {"granitemoehybrid": {"full_attention": "attention", "linear_attention": "mamba"},
                "qwen4_exp_text": {"indexed_attention": "full_attention"}}
-# Weights of Qwen4-Exp: gates of streams that differ, rows of n-grams, what attention gives. Sums of the first two are
-# divided by the number of streams.
-LOUD = {"input_mix_weight_down": 2.0, "block_inject_weight": 1.5, "input_mix_weight_up": 3.0, "ngram_embedding": 4.0,
-        "self_attn.o_proj": 3.0}
-
 
 def base(**changes):
     """The common shape; eps is large relative to the embeddings, so that a wrong eps shows."""
@@ -419,11 +415,8 @@ def build(config, seed):
                 a = wide * (1 + 0.3 * rng.standard_normal(p.shape)) - (1.0 if shifted(config, name) else 0.0)
             elif name.endswith("A_log"):
                 a = np.log(rng.uniform(0.05, 1.5, p.shape))
-            elif name.endswith(("hc.base", "hc_base", "hc.scale", "hc_scale")):  # streams: factors that differ
-                a = (1.5 if name.endswith("scale") else 0.0) + (0.3 if name.endswith("scale") else 2.0) * \
-                    rng.standard_normal(p.shape)
-            elif name.endswith("compress_ape"):
-                a = 2.0 * rng.standard_normal(p.shape)
+            elif loud := loud_weights(name):
+                a = loud[0] + loud[1] * rng.standard_normal(p.shape)
             elif name.endswith(".D"):
                 a = 1 + 0.4 * rng.standard_normal(p.shape)
             elif name.endswith("bias"):
@@ -437,9 +430,8 @@ def build(config, seed):
                 a = (0.4 if out else 0.7) * rng.standard_normal(p.shape) / p.shape[-1] ** 0.5
             if name.endswith(("gate.weight", "gate.wg.weight")) or "router" in name:  # routers: clear choices
                 a = 3.0 * rng.standard_normal(p.shape) / p.shape[-1] ** 0.5
-            for part, factor in LOUD.items() if config.model_type == "qwen4_exp_text" else ():
-                if name.endswith(part + ".weight"):
-                    a *= factor * (config.hc_count if part in ("input_mix_weight_down", "block_inject_weight") else 1)
+            if config.model_type == "qwen4_exp_text":
+                a *= loudness(name, config.hc_count)
             if name.endswith(("router.scale", "per_expert_scale")):
                 a = (1 + 0.4 * rng.standard_normal(p.shape)) * (p.shape[0] ** 0.5 if "router.scale" in name else 1)
             elif "embed_tokens_per_layer" in name:

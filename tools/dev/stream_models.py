@@ -9,6 +9,25 @@ from torch.nn import functional as F
 from make_tiny_models import prompt
 
 EOS = 2
+# Gates of Qwen4-Exp's streams that differ, rows of n-grams, what attention gives. Sums of the first two are divided by
+# the number of streams.
+LOUD = {"input_mix_weight_down": 2.0, "block_inject_weight": 1.5, "input_mix_weight_up": 3.0, "ngram_embedding": 4.0,
+        "self_attn.o_proj": 3.0}
+
+
+def loudness(name, streams):
+    """Factor of random weights."""
+    for part, factor in LOUD.items():
+        if name.endswith(part + ".weight"):
+            return factor * (streams if part in ("input_mix_weight_down", "block_inject_weight") else 1)
+    return 1.0
+
+
+def loud_weights(name):
+    """Mean and deviation of random weights where others would leave no effect: factors of streams, places in pools."""
+    if name.endswith(("hc.base", "hc_base", "compress_ape")):
+        return 0.0, 2.0
+    return (1.5, 0.3) if name.endswith(("hc.scale", "hc_scale")) else None
 
 
 def each(has, change):
