@@ -1,8 +1,8 @@
 // Coefficients of hyper-connections between m streams (op::StreamCoefs): of each row sigmoids, and a matrix whose rows
 // and columns have sums of about 1 (Sinkhorn and Knopp).
 //
-// 0 pre (rows, m) f32 | 1 post (rows, m) f32 | 2 mix (rows, m, m) f32 | 3 x (rows, n) f32 | 4 scale f32 | 5 base (n) f32;
-// post and mix are written where x has their parts
+// 0 pre (rows, m) f32 | 1 post (rows, m) f32 | 2 mix (rows, m, m) f32 | 3 x (rows, n) f32 | 4 scale f32 | 5 base (n)
+// f32; post and mix are written where x has their parts
 // grid     a row for each invocation, row = x + y * row_stride
 #version 450
 #extension GL_GOOGLE_include_directive : require
