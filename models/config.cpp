@@ -138,7 +138,8 @@ void check_sizes(const Keys& k, const Family& f, const Config& c) {
 	const uint32_t value_dim = k.u32("attention.value_length", c.head_dim);
 	// Of files with attn_kv_b it is the length of heads, which read_latent() checked; of kimi-linear nothing reads it.
 	const bool other = f.latent && (f.recurrent || (k.g.splits_latents() && !k.has("attention.key_length_mla")));
-	if (value_dim != c.head_dim && !other)
+	const bool narrow = f.narrow_values && value_dim % kHeadDimStep == 0 && value_dim && value_dim < c.head_dim;
+	if (value_dim != c.head_dim && !other && !narrow)
 		fail(Code::Unsupported, "{}: keys have {} channels per head, values {}; kvrun runs models where they are equal",
 		     name, c.head_dim, value_dim);
 	if (!(c.norm_eps >= 0 && c.norm_eps < 1))
@@ -287,6 +288,7 @@ void read_scales(const Keys& k, const Family& f, Config& c, Layer& layer) {
 	c.logit_softcap = read_softcap(k, "final_logit_softcapping", f.logit_softcap);
 	layer.residual_scale = k.positive("residual_scale", residual);
 	if (k.has("attention.scale")) layer.attention_scale = k.positive("attention.scale", 1);
+	if (f.narrow_values) layer.attn_gain = k.positive("attention.value_scale", 1);
 	if (k.f32("attention.clamp_kqv", 0) != 0) layer.qkv_limit = k.positive("attention.clamp_kqv", 1);
 	layer.score_softcap = read_softcap(k, "attn_logit_softcapping", f.score_softcap);
 	for (const char* key : {"attention.temperature_scale", "residual_softcap"})
@@ -501,6 +503,7 @@ Config read_config(const Gguf& g, const Config* drafts_for) {
 		     k.key("rope.scaling.type"), rope_scaling_name(c.ropes[0].scaling), f.arch);
 	read_temperature(k, f, c);
 	if (f.latent) layer.latent = latent, layer.attention_scale = latent_scale(k, latent, c.ropes[0]);
+	if (const uint32_t v = k.u32("attention.value_length", 0); f.narrow_values && v < c.head_dim) layer.narrow_v = v;
 	describe_layers(c, f, layer, windows, sizes);
 	for (const Layer& l : c.layers) check_layer(k, f, c, l);
 	look_at_layers(g, f, c);

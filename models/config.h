@@ -298,6 +298,7 @@ constexpr uint32_t kOfTarget = UINT32_MAX;
 struct Layer { // what one layer computes
 	// attention
 	uint32_t n_heads = 0, n_kv_heads = 0, head_dim = 0;
+	uint32_t narrow_v = 0; // channels of a head of v where they are fewer than head_dim: in caches zeros follow them
 	// Attends to the keys and values of this layer: usually itself, else an earlier one; kOfTarget: of another model.
 	uint32_t kv_layer = 0;
 	Window window = {};        // tokens it attends to
@@ -407,7 +408,9 @@ inline bool attends(const Layer& l) { return l.mixes && (!l.recurrent.n_heads ||
 inline bool has_own_kv(const Config& c, uint32_t l) { return attends(c.layers[l]) && c.layers[l].kv_layer == l; }
 inline bool has_indexer(const Config& c, uint32_t l) { return c.layers[l].indexed && c.layers[l].index_layer == l; }
 // Channels of what a head makes of the tokens it attends to.
-inline uint32_t value_dim(const Layer& l) { return l.latent.rank ? l.latent.v_dim : l.head_dim; }
+inline uint32_t value_dim(const Layer& l) {
+	return l.latent.rank ? l.latent.v_dim : l.narrow_v ? l.narrow_v : l.head_dim;
+}
 // Of Layer::output_gate: channels of a token.
 inline uint32_t gate_width(const Layer& l) { return l.n_heads * (l.gate_by_head ? 1 : value_dim(l)); }
 // Channels of what is stored beside a head's keys: values, or the rotated key of a latent.

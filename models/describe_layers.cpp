@@ -57,6 +57,7 @@ void describe_layers(Config& c, const Family& f, Layer layer, const Windows& win
 	for (uint32_t l = 0; l < c.n_layers; ++l) {
 		if (has_window(f, windows, l)) c.layers[l].window = {windows.tokens, f.chunks};
 		const bool window = bool(c.layers[l].window);
+		c.layers[l].sinks &= window || !f.window_sinks;
 		switch (f.second_rope) {
 		case SecondRope::None: break;
 		case SecondRope::NoneEveryFourth: c.layers[l].rope = l % 4 == 3; break;

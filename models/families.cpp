@@ -1,37 +1,8 @@
 // Model families: one row per architecture that files name.
-#include "models/families.h"
+#include "models/family_layers.h"
 
 namespace kvrun {
 namespace {
-
-constexpr Experts kSigmoid = {.gating = Gating::Sigmoid};
-constexpr Experts kSigmoidShares = {.gating = Gating::Sigmoid, .normalise = true};
-
-constexpr Layer kGatedAttention = {
-    .qk_norm = QkNorm::Head, .output_gate = true, .mlp_norm_name = "post_attention_norm"};
-// Of encoders: norms come behind attention and MLP, of the residual stream itself.
-constexpr Layer kGatedPostNorm = {
-    .attn_norm = false, .attn_out_norm = true, .mlp_input = MlpInput::Raw, .mlp_out_norm = true, .norms_sum = true};
-constexpr Layer plain(Layer l) {
-	l.mlp = MlpKind::Plain, l.activation = Activation::Gelu;
-	return l;
-}
-constexpr Layer kPostNorm = plain(kGatedPostNorm);
-constexpr Layer kBiased = {
-    .qkv_bias = true, .out_bias = true, .mlp = MlpKind::Plain, .activation = Activation::GeluTanh, .mlp_bias = true};
-constexpr Layer fused(Layer l) {
-	l.fused_qkv = true;
-	return l;
-}
-constexpr Layer normed_behind(QkNorm heads) {
-	Layer l = kGatedPostNorm;
-	l.qk_norm = heads, l.norms_sum = false;
-	return l;
-}
-constexpr Layer with_experts(Layer l, Experts e) {
-	l.experts = e;
-	return l;
-}
 
 constexpr Family kFamilies[] = {
     {.arch = "llama", .mixture = true, .layer = {.experts = {.normalise = true}}},
@@ -395,6 +366,14 @@ constexpr Family kFamilies[] = {
      .window_period = 4,
      .mixture = true,
      .layer = {.qk_norm = QkNorm::Head, .experts = {.normalise = true}}},
+    {.arch = "mimo2",
+     .neox = true,
+     .partial_rotary = true,
+     .second_rope = SecondRope::OwnInWindow,
+     .window_sinks = true,
+     .narrow_values = true,
+     .mixture = true,
+     .layer = {.sinks = true, .experts = kSigmoidShares}},
     {.arch = "minicpm", .minicpm_scales = true, .divides_logits = true},
     {.arch = "minicpm3",
      .neox = true,

@@ -73,6 +73,8 @@ struct Family {
 	bool full_first = false;    // the first of so many has none, not the last
 	bool dense_rotated = false; // the first dense layers of a mixture have positions, with or without a window
 	bool chunks = false;        // windows are chunks
+	bool window_sinks = false;  // layers without a window have no sinks
+	bool narrow_values = false; // files may have Layer::narrow_v
 	// Defaults for files without the keys; 0: none.
 	uint32_t window = 0;
 	float score_softcap = 0, logit_softcap = 0;

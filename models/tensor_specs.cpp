@@ -37,7 +37,8 @@ void add_mlp_specs(std::vector<TensorSpec>& out, const Layer& layer, uint32_t l,
 }
 
 void add_attention_specs(std::vector<TensorSpec>& out, const Layer& layer, uint32_t l, uint32_t dim, bool owns) {
-	const uint32_t q = layer.n_heads * layer.head_dim, kv = layer.n_kv_heads * layer.head_dim;
+	const uint32_t q = layer.n_heads * layer.head_dim, kv = layer.n_kv_heads * layer.head_dim,
+	               v = layer.n_kv_heads * value_dim(layer);
 	const uint32_t in = layer.reads_pair ? 2 * dim : dim;
 	auto name = [l](const char* what) { return fmt::format("blk.{}.{}", l, what); };
 	auto matrix = [&](std::string tensor, uint64_t rows, uint32_t cols) {
@@ -46,8 +47,8 @@ void add_attention_specs(std::vector<TensorSpec>& out, const Layer& layer, uint3
 	auto vector = [&](std::string tensor, uint32_t n) { out.push_back({std::move(tensor), 1, n, false}); };
 	if (layer.gate_apart) matrix(name("attn_gate.weight"), layer.gate_by_head ? layer.n_heads : q, dim);
 	if (layer.fused_qkv) {
-		matrix(name("attn_qkv.weight"), uint64_t(q) + 2 * uint64_t(kv), dim);
-		if (layer.qkv_bias) vector(name("attn_qkv.bias"), q + 2 * kv);
+		matrix(name("attn_qkv.weight"), uint64_t(q) + uint64_t(kv) + v, dim);
+		if (layer.qkv_bias) vector(name("attn_qkv.bias"), q + kv + v);
 	} else {
 		if (layer.output_gate && !layer.gate_apart) {
 			TensorSpec both{name("attn_q.weight"), 2 * q, dim, true, layer.n_heads, true};
@@ -57,12 +58,12 @@ void add_attention_specs(std::vector<TensorSpec>& out, const Layer& layer, uint3
 			matrix(name("attn_q.weight"), q, in);
 		}
 		if (owns) matrix(name("attn_k.weight"), kv, in);
-		if (owns && !layer.v_is_k) matrix(name("attn_v.weight"), kv, in);
+		if (owns && !layer.v_is_k) matrix(name("attn_v.weight"), v, in);
 		if (layer.qkv_bias) vector(name("attn_q.bias"), q);
 	}
 	if (layer.qkv_bias && owns && !layer.fused_qkv) {
 		vector(name("attn_k.bias"), kv);
-		vector(name("attn_v.bias"), kv);
+		vector(name("attn_v.bias"), v);
 	}
 	if (layer.qk_norm == QkNorm::HeadGain) {
 		vector(name("attn_q_norm.weight"), layer.n_heads);
@@ -75,7 +76,7 @@ void add_attention_specs(std::vector<TensorSpec>& out, const Layer& layer, uint3
 		if (owns && layer.qk_norm == QkNorm::HeadLayer) out.back().depth = layer.n_kv_heads;
 	}
 	if (layer.sinks) vector(name("attn_sinks.weight"), layer.n_heads);
-	matrix(name("attn_output.weight"), dim, q);
+	matrix(name("attn_output.weight"), dim, layer.n_heads * value_dim(layer));
 	if (layer.out_bias) vector(name("attn_output.bias"), dim);
 }
 

@@ -367,7 +367,7 @@ LayerWeights layer_weights(const Config& c, const Layer& layer, uint32_t l, cons
 	auto bias = [&](const char* what) { return optional(what, "bias"); };
 	auto norm = [&](const char* what) { return NormWeights{find(what), bias(what)}; };
 	const uint32_t q = layer.n_heads * layer.head_dim, kv = layer.n_kv_heads * layer.head_dim,
-	               hidden = layer.hidden_dim;
+	               v = layer.n_kv_heads * value_dim(layer), hidden = layer.hidden_dim;
 	LayerWeights w;
 	if (layer.attn_norm) w.attn_norm = norm(layer.attn_norm_name);
 	if (layer.recurrent.n_heads) {
@@ -380,9 +380,9 @@ LayerWeights layer_weights(const Config& c, const Layer& layer, uint32_t l, cons
 		const View all = find("attn_qkv");
 		w.wq = matrix_rows(b, all, 0, q);
 		w.wk = matrix_rows(b, all, q, kv);
-		w.wv = matrix_rows(b, all, q + kv, kv);
+		w.wv = matrix_rows(b, all, q + kv, v);
 		const View biases = bias("attn_qkv");
-		w.bq = elements(biases, 0, q), w.bk = elements(biases, q, kv), w.bv = elements(biases, q + kv, kv);
+		w.bq = elements(biases, 0, q), w.bk = elements(biases, q, kv), w.bv = elements(biases, q + kv, v);
 	} else {
 		w.wq = find("attn_q"), w.wk = find("attn_k"), w.wv = find("attn_v");
 		if (layer.output_gate && !layer.gate_apart)

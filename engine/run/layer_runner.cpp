@@ -34,6 +34,12 @@ static uint32_t unit_norms(const Config& cfg) {
 	return of_rows || is_bare(cfg.norm) ? std::max(n, cfg.dim) : n;
 }
 
+static uint32_t narrow_values(const Config& cfg) {
+	uint32_t n = 0;
+	for (const Layer& l : cfg.layers) n = std::max(n, l.n_heads * l.narrow_v);
+	return n;
+}
+
 static uint32_t heads_with_gains(const Config& cfg) {
 	uint32_t n = 0;
 	for (const Layer& l : cfg.layers)
@@ -57,6 +63,7 @@ LayerRunner::LayerRunner(Backend& be, const Config& cfg, const Weights& w, uint3
 		streams_.lay(a, cfg, most_rows);
 		index_.lay(a, cfg, most_rows);
 		if (!w.limits.empty()) within_ = a.take(DType::F32, most_rows, widest_input(cfg));
+		if (const uint32_t n = narrow_values(cfg)) narrow_ = a.take(DType::F32, most_rows, n);
 		if (has_branch_rows(cfg)) branch_ = a.take(DType::F32, most_rows, cfg.dim);
 		if (const uint32_t n = unit_norms(cfg)) ones_ = a.take(DType::F32, n);
 		if (const uint32_t n = heads_with_gains(cfg))
@@ -252,7 +259,7 @@ void LayerRunner::project_in(uint32_t l, const LayerRows& r, bool decode) {
 	const Layer& layer = cfg_.layers[l];
 	if (layer.latent.rank) return project_in_latent(l, r, decode);
 	const LayerWeights& L = weights_of(l);
-	const Proj all[] = {{r.q, L.wq, L.bq}, {r.k, L.wk, L.bk}, {r.v, L.wv, L.bv}};
+	const Proj all[] = {{r.q, L.wq, L.bq}, {r.k, L.wk, L.bk}, {made_values(layer, r), L.wv, L.bv}};
 	const bool owns = has_own_kv(cfg_, l);
 	const std::span<const Proj> qkv = std::span(all).first(!owns ? 1 : layer.v_is_k ? 2 : 3);
 	if (layer.mlp_input == MlpInput::Parallel || layer.output_gate || layer.laurel_rank) { // others read it, too
@@ -266,6 +273,7 @@ void LayerRunner::project_in(uint32_t l, const LayerRows& r, bool decode) {
 	} else {
 		norm_matmul(qkv, r.h, r.x, L.attn_norm, Epilogue::None, decode);
 	}
+	if (owns) place_values(layer, r);
 	limit(layer, {r.q, r.k, r.v});
 	if (owns && layer.v_norm) norm_values(layer, r);
 	if (layer.qk_norm == QkNorm::HeadLayer) {
@@ -286,6 +294,16 @@ void LayerRunner::limit(const Layer& layer, std::initializer_list<View> of) {
 		be_.activate(v, v, {}, {.function = Activation::Clamp, .range = {-layer.qkv_limit, layer.qkv_limit}});
 }
 
+View LayerRunner::made_values(const Layer& layer, const LayerRows& r) {
+	return layer.narrow_v ? shaped(narrow_, r.n, layer.n_kv_heads * layer.narrow_v) : r.v;
+}
+
+void LayerRunner::place_values(const Layer& layer, const LayerRows& r) {
+	if (!layer.narrow_v) return;
+	const uint32_t n = layer.n_kv_heads;
+	be_.join_heads({shaped(r.v, r.n, n, layer.head_dim)}, {shaped(narrow_, r.n, n, layer.narrow_v)}, {}, r.n);
+}
+
 void LayerRunner::norm_values(const Layer& layer, const LayerRows& r) {
 	const auto heads = [&](const View& v) { return shaped(v, r.n * layer.n_kv_heads, layer.head_dim); };
 	be_.rmsnorm(heads(r.v), heads(layer.v_is_k ? r.k : r.v), rows(ones_, 0, layer.head_dim), cfg_.norm_eps);
@@ -294,8 +312,9 @@ void LayerRunner::norm_values(const Layer& layer, const LayerRows& r) {
 void LayerRunner::project_kv(uint32_t l, const LayerRows& r, const View& x, bool decode) {
 	const Layer& layer = cfg_.layers[l];
 	const LayerWeights& L = weights_of(l);
-	const Proj all[] = {{r.k, L.wk, L.bk}, {r.v, L.wv, L.bv}};
+	const Proj all[] = {{r.k, L.wk, L.bk}, {made_values(layer, r), L.wv, L.bv}};
 	multiply(std::span(all).first(layer.v_is_k ? 1 : 2), x, Epilogue::None, decode);
+	place_values(layer, r);
 	limit(layer, {r.k, r.v});
 	if (layer.v_norm) norm_values(layer, r);
 }
@@ -374,7 +393,12 @@ void LayerRunner::project_out(uint32_t l, const LayerRows& r, bool decode) {
 	const Latent& latent = layer.latent;
 	if (latent.rank && !r.expanded)
 		project_heads(shaped(r.values, r.n, layer.n_heads, latent.v_dim), L.latent.v_b, r.att, decode);
-	const View& attended = latent.rank ? r.values : r.att;
+	View attended = latent.rank ? r.values : r.att;
+	if (layer.narrow_v) {
+		const View narrow = shaped(narrow_, r.n, layer.n_heads, layer.narrow_v);
+		be_.join_heads({narrow}, {r.att}, {}, r.n);
+		attended = shaped(narrow, r.n, layer.n_heads * layer.narrow_v);
+	}
 	if (layer.output_gate)
 		be_.activate(attended, r.out_gate, attended,
 		             {.function = layer.gate_function, .each = layer.gate_by_head ? value_dim(layer) : 1});

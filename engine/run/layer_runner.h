@@ -148,6 +148,9 @@ class LayerRunner {
 	const View& input(uint32_t l, const LayerRows&);
 	float out_norm_eps() const { return cfg_.out_norm_eps ? cfg_.out_norm_eps : cfg_.norm_eps; }
 	void norm_values(const Layer&, const LayerRows&); // Layer::v_norm
+	// Layer::narrow_v: where v is made, as rows of its channels alone, and what puts it in its place; else v itself.
+	View made_values(const Layer&, const LayerRows&);
+	void place_values(const Layer&, const LayerRows&);
 	// Backend::matmul() with what adapters and limits of weights change.
 	void multiply(std::span<const Proj>, const View& x, Epilogue, bool decode);
 	void multiply_within_limits(std::span<const Proj>, const View& x, bool decode);
@@ -221,6 +224,7 @@ class LayerRunner {
 	StreamMemory streams_;                // of most_rows
 	IndexMemory index_;                   // of most_rows
 	View branch_;                         // (most_rows, dim) f32, or empty
+	View narrow_;                         // (most_rows, n_heads * narrow_v) f32, or empty
 	View within_;                         // (most_rows, elements of the widest input) f32, or empty
 	View ones_;                           // (channels of the widest norm without weights) f32, or empty
 	View gains_, zeros_;                  // (most_rows, n_heads) f32, (most_rows) u32, of QkNorm::HeadGain

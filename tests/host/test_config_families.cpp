@@ -228,6 +228,27 @@ TEST_CASE("config: gates of attention, of heads or of channels, with q, k and v 
 	has(refusal(b), "tensor blk.1.attn_gate.weight is missing");
 }
 
+TEST_CASE("config: values narrower than keys, sinks in layers with a window alone (mimo2)") {
+	GgufBuilder b = golden_file("mimo2", "mimo2");
+	const Config c = config_of(b);
+	for (uint32_t l = 0; l < 4; ++l) {
+		const Layer& layer = c.layers[l];
+		const bool window = l == 1 || l == 2;
+		CHECK((layer.head_dim == 24 && layer.narrow_v == 16 && value_dim(layer) == 16 && second_dim(layer) == 24));
+		CHECK((bool(layer.window) == window && layer.sinks == window && layer.n_kv_heads == (window ? 2u : 1u)));
+		CHECK((layer.attn_gain == 0.6f && (l == 0) == (layer.experts.n == 0)));
+	}
+	CHECK((c.ropes[0].theta == 50000 && c.ropes[1].theta == 1000 && c.ropes[1].dim == 8));
+	GgufBuilder bad = b;
+	has(refusal(bad.u32("mimo2.attention.value_length", 12)), "keys have 24 channels per head, values 12");
+	bad = b;
+	has(refusal(bad.u32("mimo2.attention.value_length", 8)), "tensor blk.0.attn_v.weight is");
+	bad = b;
+	has(refusal(bad.f32("mimo2.attention.value_scale", 0)), "key mimo2.attention.value_scale is 0");
+	bad = b;
+	has(refusal(bad.erase_tensor("blk.1.attn_sinks.weight")), "tensor blk.1.attn_sinks.weight is missing");
+}
+
 TEST_CASE("config: MLPs beside attention: by a key (gptneox), by tensors (falcon); limits of gates (maple)") {
 	CHECK(config_of(golden_file("gptneox", "gptneox")).layers[0].mlp_input == MlpInput::Beside);
 	CHECK(config_of(golden_file("gptneox_behind", "gptneox")).layers[0].mlp_input == MlpInput::Normed);

@@ -157,6 +157,12 @@ def silu_experts(layer):
         expert.act_fn = torch.nn.SiLU()
 
 
+def two_ropes(theta):
+    """Of layers without and with a window, whose base is theta."""
+    return {kind: {"rope_type": "default", "rope_theta": base, "partial_rotary_factor": 1 / 3}
+            for kind, base in (("full_attention", 50000.0), ("sliding_attention", theta))}
+
+
 def models():
     half = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
     granite = dict(embedding_multiplier=6.0, residual_multiplier=0.4, logits_scaling=4.0, attention_multiplier=0.5,
@@ -297,6 +303,18 @@ def models():
              "scale of weights": {"routed_scaling_factor": 1.0}, "weights as they are": {"norm_topk_prob": False},
              "no bias of the choice": zeroed("e_score_correction_bias"),
              "no shared expert": zeroed("shared_experts.down_proj")}),
+        # Values of a head have fewer channels than keys; layers with a window have twice the KV heads.
+        "mimo2": (hf.MiMoV2FlashConfig(**base(
+            num_hidden_layers=4, head_dim=24, v_head_dim=16, num_attention_heads=4, num_key_value_heads=1,
+            n_routed_experts=6, num_experts_per_tok=3, moe_intermediate_size=16, sliding_window=WINDOW,
+            attention_value_scale=0.6, layer_types=["full_attention"] + ["sliding_attention"] * 2 + ["full_attention"],
+            mlp_layer_types=["dense"] + ["sparse"] * 3, tie_word_embeddings=False,
+            rope_parameters=two_ropes(1000.0))),
+            {"no window": {"sliding_window": 256}, "one expert": {"num_experts_per_tok": 1},
+             "weights as they are": {"norm_topk_prob": False}, "scale of values": {"attention_value_scale": 1.0},
+             "no bias of the choice": zeroed("e_score_correction_bias"),
+             "no sinks": lambda m: [a.sinks.fill_(-40.0) for a in m.modules() if getattr(a, "sinks", None) is not None],
+             "one base of RoPE": {"rope_parameters": two_ropes(50000.0)}}),
         "minimax_m2": (hf.MiniMaxM2Config(**base(
             num_hidden_layers=3, head_dim=16, rope_parameters=half, rotary_dim=8, scoring_func="sigmoid",
             num_local_experts=8, num_experts_per_tok=3, intermediate_size=16, tie_word_embeddings=False)),
