@@ -48,6 +48,47 @@ Json value_of(const GgufEntry& e) {
 	return nullptr;
 }
 
+// Of parts that few families have; null: the model has none. Sizes are those of the first layer with the part.
+Json latent_json(const Config& c) {
+	const auto has = [](const Layer& l) { return l.latent.rank != 0; };
+	const auto first = std::ranges::find_if(c.layers, has);
+	if (first == c.layers.end()) return nullptr;
+	const Latent& t = first->latent;
+	return {{"layers", std::ranges::count_if(c.layers, has)},
+	        {"rank", t.rank},
+	        {"rotated_key", t.no_rope ? 0 : t.rope_dim},
+	        {"query_rank", t.q_rank},
+	        {"v_dim", t.v_dim}};
+}
+
+Json states_json(const Config& c) {
+	const auto has = [](const Layer& l) { return l.recurrent.n_heads != 0; };
+	const auto first = std::ranges::find_if(c.layers, has);
+	if (first == c.layers.end()) return nullptr;
+	const Recurrent& r = first->recurrent;
+	return {{"layers", std::ranges::count_if(c.layers, has)},
+	        {"heads", r.n_heads},
+	        {"k_dim", r.k_dim},
+	        {"v_dim", r.v_dim},
+	        {"convolution", r.taps},
+	        {"beside_attention", r.beside}};
+}
+
+Json indexer_json(const Config& c) {
+	const Indexer& x = c.indexer;
+	if (!x.block) return nullptr;
+	uint32_t own = 0;
+	for (uint32_t l = 0; l < c.n_layers; ++l) own += has_indexer(c, l);
+	return {{"layers", own}, {"heads", x.n_heads}, {"dim", x.dim}, {"block", x.block}, {"tokens", x.most * x.block}};
+}
+
+Json streams_json(const Config& c) {
+	const Streams& s = c.streams;
+	if (s.n < 2) return nullptr;
+	const char* kind = s.kind == StreamKind::AltUp ? "altup" : s.kind == StreamKind::Gated ? "gated" : "manifold";
+	return {{"streams", s.n}, {"kind", kind}, {"rank", s.rank}, {"rounds", s.rounds}};
+}
+
 Json config_json(const Config& c) {
 	const Rope& r = c.ropes[0];
 	Json rope = {{"rotates", r.rotates},
@@ -93,6 +134,10 @@ Json config_json(const Config& c) {
 	        {"qk_norm", c.layers[0].qk_norm != QkNorm::None},
 	        {"rope", rope},
 	        {"experts", experts},
+	        {"latents", latent_json(c)},
+	        {"states", states_json(c)},
+	        {"indexer", indexer_json(c)},
+	        {"streams", streams_json(c)},
 	        {"encodes", c.encodes},
 	        {"vector_dim", vector_dim(c)},
 	        {"scores", c.text_head.labels},
@@ -188,7 +233,8 @@ std::string as_text(const Json& d, bool tensors, bool checked) {
 	if (const Json& c = d["config"]; !c.is_null()) {
 		line("config", fields(c));
 		line("rope", fields(c["rope"]));
-		if (!c["experts"].is_null()) line("experts", fields(c["experts"]));
+		for (const char* part : {"experts", "latents", "states", "indexer", "streams"})
+			if (!c[part].is_null()) line(part, fields(c[part]));
 	}
 	if (const Json& t = d["tokenizer"]; !t.is_null()) {
 		std::string ends;

@@ -80,6 +80,29 @@ TEST_CASE("inspect: experts of a mixture; a file whose experts contradict its te
 	            "tensor blk.1.ffn_up_exps.weight is missing");
 }
 
+TEST_CASE("inspect: latents, recurrent states, an indexer and several residual streams") {
+	const auto config = [](const char* name) {
+		const std::string file = fmt::format("{}/tests/golden/tiny/{}.gguf", KVRUN_SOURCE_DIR, name);
+		return Json::parse(run_program({"inspect", file, "--json"}).out)["config"];
+	};
+	const Json glm = config("glm5_next"), plain = config("llama");
+	const Json latents = {{"layers", 2}, {"rank", 32}, {"rotated_key", 0}, {"query_rank", 40}, {"v_dim", 24}};
+	const Json states = {{"layers", 2}, {"heads", 4},       {"k_dim", 16},
+	                     {"v_dim", 16}, {"convolution", 4}, {"beside_attention", false}};
+	const Json indexer = {{"layers", 2}, {"heads", 4}, {"dim", 64}, {"block", 2}, {"tokens", 8}};
+	const Json streams = {{"streams", 4}, {"kind", "manifold"}, {"rank", 0}, {"rounds", 4}};
+	CHECK(glm["latents"] == latents);
+	CHECK(glm["states"] == states);
+	CHECK(glm["indexer"] == indexer);
+	CHECK(glm["streams"] == streams);
+	for (const char* part : {"latents", "states", "indexer", "streams"}) CHECK(plain[part].is_null());
+	CHECK(config("gemma3n")["streams"]["kind"] == "altup");
+	CHECK(config("qwen4exp")["streams"]["rank"] == 16);
+	CHECK(config("hy_v4")["indexer"]["layers"] == 2);
+	const Ran text = run_program({"inspect", std::string(KVRUN_SOURCE_DIR) + "/tests/golden/tiny/glm5_next.gguf"});
+	CHECK(contains(text.out, "indexer       layers 2, heads 4, dim 64, block 2, tokens 8"));
+}
+
 TEST_CASE("inspect: the bundled model as text and as JSON") {
 	const Ran text = run_program({"inspect", kModel});
 	CHECK(text.code == 0);
