@@ -30,7 +30,9 @@ double projection_work(const Config& c, const Layer& l, double n, bool all, bool
 		kv += double(l.n_kv_heads) * (l.head_dim + second_dim(l)) / 2;
 	}
 	const double rows = cold ? std::max(n, double(kMatmulRows)) : n;
-	const double mixers = c.streams.hyper() ? 4. * c.streams.n * dim * (2. * c.streams.rank + c.streams.n) : 0; // two
+	const Streams& s = c.streams;
+	const double coefs = s.kind == StreamKind::Manifold ? s.coefs() : 2. * s.rank + s.n; // of a row of all streams
+	const double mixers = s.hyper() ? 4. * s.n * dim * coefs : 0;                        // two
 	const double work = rows * (2 * dim * (q + 2 * kv) + mixers);
 	return all ? work + rows * dim * 2 * q + mlp_work(c, l, n, cold) : work;
 }
