@@ -92,6 +92,7 @@ TEST_CASE("indexer: of gated blocks, in layers between recurrent ones; and with 
 	const Indexer &x = c.indexer, &y = other.indexer;
 	CHECK((x.of_latent && x.gated && x.block == 2 && x.most == 4 && !x.rope_last && x.norm_eps == 1e-6f));
 	CHECK((y.of_latent && !y.gated && y.block == 1 && y.most == 8 && y.rope_last && y.norm_eps == other.norm_eps));
+	CHECK(config_of(with_f32(last, "hy_v4.attention.layer_norm_rms_epsilon", 0.25f)).indexer.norm_eps == 0.25f);
 	for (uint32_t l = 0; l < 4; ++l) {
 		CHECK((attends(c.layers[l]) == (l % 2 == 1) && c.layers[l].indexed == attends(c.layers[l])));
 		CHECK(has_indexer(c, l) == (l % 2 == 1));
