@@ -535,7 +535,8 @@ def convert(model, path, keys={}, unused={}, mask=None, **options):
             publish(Path(folder), Path(path).stem)
         # what transformers would make of these lacks keys
         kind = model.config.model_type
-        if kind in ("step3p5", "bailing_hybrid", "gpt_neox", "qwen4_exp_text", "mimo_v2_flash") or hasattr(model.config, "expert_limit"):
+        plain = ("step3p5", "bailing_hybrid", "gpt_neox", "qwen4_exp_text", "mimo_v2_flash")
+        if kind in plain or hasattr(model.config, "expert_limit"):
             options["hparams"] = json.loads(Path(folder, "config.json").read_text())
         n_tokens = model.config.get_text_config().vocab_size
         vocab = {f"t{i}": i for i in range(n_tokens)}  # Gemma's converter needs their number

@@ -97,7 +97,8 @@ def models():
                "mixed the other way": another_connection(lambda m, post, comb, x: (post, comb.transpose(-1, -2), x)),
                "half of the outputs": another_connection(lambda m, post, comb, x: (post / 2, comb, x)),
                "the first stream at the end": first_at_the_end}
-    gates = {"no epsilon": connections(other_eps), "mean at the end": mean_at_the_end, "no sinks": each_attention(no_sinks),
+    gates = {"no epsilon": connections(other_eps), "mean at the end": mean_at_the_end,
+             "no sinks": each_attention(no_sinks),
              "another magnitude": each("hc_post_magnitude", lambda m: setattr(m, "hc_post_magnitude", 2.0)),
              "no gate of attention": each_attention(lambda a: a.gate_proj.weight.zero_())}
     index = dict(index_topk=8, index_head_dim=64, index_n_heads=4)
