@@ -93,9 +93,11 @@ void add_indexer_specs(std::vector<TensorSpec>& out, const Config& c, uint32_t l
 	const auto name = [l](const char* what) { return index_tensor(l, what); };
 	const bool of_latent = x.of_latent;
 	const auto add = [&](const char* what, uint32_t rows, uint32_t cols, uint32_t depth) {
-		TensorSpec spec{name(what), rows, cols, rows > 1, depth};
-		if (x.rope_last) spec.halves = spec.swapped = spec.flat = true, spec.first = x.dim - c.ropes[0].dim;
-		if (!x.rope_last) spec.depth = 1;
+		TensorSpec spec{name(what), rows, cols, rows > 1};
+		if (x.rope_last) {
+			spec.depth = depth, spec.halves = spec.swapped = spec.flat = true;
+			spec.first = x.dim - c.ropes[0].dim;
+		}
 		out.push_back(spec);
 	};
 	add(of_latent ? "attn_q_b.weight" : "q_proj.weight", x.n_heads * x.dim,

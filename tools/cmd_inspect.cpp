@@ -48,30 +48,55 @@ Json value_of(const GgufEntry& e) {
 	return nullptr;
 }
 
-// Of parts that few families have; null: the model has none. Sizes are those of the first layer with the part.
-Json latent_json(const Config& c) {
-	const auto has = [](const Layer& l) { return l.latent.rank != 0; };
+// Sizes of a part of layers, in the first layer that has it, and the number of those layers; null: no layer has it.
+Json part_json(const Config& c, auto&& has, auto&& sizes) {
 	const auto first = std::ranges::find_if(c.layers, has);
 	if (first == c.layers.end()) return nullptr;
-	const Latent& t = first->latent;
-	return {{"layers", std::ranges::count_if(c.layers, has)},
-	        {"rank", t.rank},
-	        {"rotated_key", t.no_rope ? 0 : t.rope_dim},
-	        {"query_rank", t.q_rank},
-	        {"v_dim", t.v_dim}};
+	Json out = {{"layers", std::ranges::count_if(c.layers, has)}};
+	out.update(sizes(*first));
+	return out;
+}
+
+Json experts_json(const Config& c) {
+	return part_json(
+	    c, [](const Layer& l) { return l.experts.n != 0; },
+	    [](const Layer& l) -> Json {
+		    const Experts& e = l.experts;
+		    return {{"experts", e.n},
+		            {"used", e.used},
+		            {"hidden_dim", e.hidden_dim},
+		            {"shared_dim", e.shared_dim},
+		            {"gating", e.gating == Gating::Sigmoid ? "sigmoid" : "softmax"},
+		            {"normalised", e.normalise},
+		            {"scale", shortest(e.scale)},
+		            {"groups", e.n_groups},
+		            {"used_groups", e.used_groups}};
+	    });
+}
+
+Json latents_json(const Config& c) {
+	return part_json(
+	    c, [](const Layer& l) { return l.latent.rank != 0; },
+	    [](const Layer& l) -> Json {
+		    const Latent& t = l.latent;
+		    return {{"rank", t.rank},
+		            {"rotated_key", t.no_rope ? 0 : t.rope_dim},
+		            {"query_rank", t.q_rank},
+		            {"v_dim", t.v_dim}};
+	    });
 }
 
 Json states_json(const Config& c) {
-	const auto has = [](const Layer& l) { return l.recurrent.n_heads != 0; };
-	const auto first = std::ranges::find_if(c.layers, has);
-	if (first == c.layers.end()) return nullptr;
-	const Recurrent& r = first->recurrent;
-	return {{"layers", std::ranges::count_if(c.layers, has)},
-	        {"heads", r.n_heads},
-	        {"k_dim", r.k_dim},
-	        {"v_dim", r.v_dim},
-	        {"convolution", r.taps},
-	        {"beside_attention", r.beside}};
+	return part_json(
+	    c, [](const Layer& l) { return l.recurrent.n_heads != 0; },
+	    [](const Layer& l) -> Json {
+		    const Recurrent& r = l.recurrent;
+		    return {{"heads", r.n_heads},
+		            {"k_dim", r.k_dim},
+		            {"v_dim", r.v_dim},
+		            {"convolution", r.taps},
+		            {"beside_attention", r.beside}};
+	    });
 }
 
 Json indexer_json(const Config& c) {
@@ -100,22 +125,6 @@ Json config_json(const Config& c) {
 	             {"original_context", r.original_ctx},
 	             {"frequency_factors", !r.freqs.empty() || !r.long_freqs.empty()},
 	             {"attention_scale", shortest(rope_attention_scale(r))}};
-	const auto mixes = [](const Layer& l) { return l.experts.n != 0; };
-	const auto first = std::ranges::find_if(c.layers, mixes);
-	Json experts;
-	if (first != c.layers.end()) {
-		const Experts& e = first->experts;
-		experts = {{"layers", std::ranges::count_if(c.layers, mixes)},
-		           {"experts", e.n},
-		           {"used", e.used},
-		           {"hidden_dim", e.hidden_dim},
-		           {"shared_dim", e.shared_dim},
-		           {"gating", e.gating == Gating::Sigmoid ? "sigmoid" : "softmax"},
-		           {"normalised", e.normalise},
-		           {"scale", shortest(e.scale)},
-		           {"groups", e.n_groups},
-		           {"used_groups", e.used_groups}};
-	}
 	const auto windowed = std::ranges::find_if(c.layers, [](const Layer& l) { return bool(l.window); });
 	return {{"dim", c.dim},
 	        {"hidden_dim", c.hidden_dim},
@@ -133,8 +142,8 @@ Json config_json(const Config& c) {
 	        {"qkv_bias", c.layers[0].qkv_bias},
 	        {"qk_norm", c.layers[0].qk_norm != QkNorm::None},
 	        {"rope", rope},
-	        {"experts", experts},
-	        {"latents", latent_json(c)},
+	        {"experts", experts_json(c)},
+	        {"latents", latents_json(c)},
 	        {"states", states_json(c)},
 	        {"indexer", indexer_json(c)},
 	        {"streams", streams_json(c)},

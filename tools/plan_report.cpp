@@ -501,8 +501,8 @@ void print_ranking(const std::vector<Planned>& plans, const PlanSubject& s) {
 	write_stdout(head + "\n");
 	print_table(table);
 	write_stdout(fmt::format(
-	    "\nGiB at most: what the tokens take while they come one by one and the f16 window is full.\n"
-	    "bits on average: stored per element behind one prompt of the tokens.\n"
+	    "\nGiB at most: largest size of the cache while tokens are added one at a time.\n"
+	    "bits on average: bits stored per element after a prompt of that many tokens.\n"
 	    "KLD: KL divergence from an f16 cache, nats per token, as measured on {} with {}\n(tools/BENCHMARKS.md){}.\n"
 	    "-: not measured with these options. forgets: evicts tokens, which cannot be recalled.{}\n",
 	    kMeasuredModel, kMeasuredHow,

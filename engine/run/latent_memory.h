@@ -7,8 +7,8 @@ namespace kvrun {
 struct LatentMemory { // all layers that have one have the same shape; empty without Layer::latent
 	View q_a;         // (rows, q_rank) f32; empty without Latent::q_rank
 	View q_nope;      // (rows, n_heads * nope_dim) f32
-	View q_rope;      // (rows, n_heads * rope_dim) f32; empty with Latent::no_rope
-	View none;        // (rows, n_heads * rope_dim) f32, zeros in its place
+	View q_rope;      // (rows, n_heads * rope_dim) f32; with Latent::no_rope zeros
+	View no_key;      // (rows, rope_dim) f32, of Latent::no_rope: zeros in place of rotated keys
 	View values;      // (rows, n_heads * v_dim) f32
 	View heads;       // (rows, n_heads) u32: numbers of heads, in the place of experts
 	View tiles;       // (tiles, KV_TILE_WORDS) u32, of rows of a prompt: heads sorted
@@ -26,7 +26,8 @@ struct LatentMemory { // all layers that have one have the same shape; empty wit
 		const uint32_t n = c.n_heads;
 		if (t.q_rank) q_a = a.take(DType::F32, rows, t.q_rank);
 		q_nope = a.take(DType::F32, rows, n * t.nope_dim);
-		(t.no_rope ? none : q_rope) = a.take(DType::F32, rows, n * t.rope_dim);
+		q_rope = a.take(DType::F32, rows, n * t.rope_dim);
+		if (t.no_rope) no_key = a.take(DType::F32, rows, t.rope_dim);
 		values = a.take(DType::F32, rows, n * t.v_dim);
 		heads = a.take(DType::U32, rows, n);
 		tiles = a.take(DType::U32, expert_tiles(rows * n, n), KV_TILE_WORDS);

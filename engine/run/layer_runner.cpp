@@ -34,18 +34,13 @@ static uint32_t unit_norms(const Config& cfg) {
 	return of_rows || is_bare(cfg.norm) ? std::max(n, cfg.dim) : n;
 }
 
-static uint32_t narrow_values(const Config& cfg) {
+static uint32_t most_of_layers(const Config& cfg, auto&& of) {
 	uint32_t n = 0;
-	for (const Layer& l : cfg.layers) n = std::max(n, l.n_heads * l.narrow_v);
+	for (const Layer& l : cfg.layers) n = std::max(n, of(l));
 	return n;
 }
-
-static uint32_t heads_with_gains(const Config& cfg) {
-	uint32_t n = 0;
-	for (const Layer& l : cfg.layers)
-		if (l.qk_norm == QkNorm::HeadGain) n = std::max(n, l.n_heads);
-	return n;
-}
+static uint32_t narrow_values(const Layer& l) { return l.n_heads * l.narrow_v; }
+static uint32_t heads_with_gains(const Layer& l) { return l.qk_norm == QkNorm::HeadGain ? l.n_heads : 0; }
 
 LayerRunner::LayerRunner(Backend& be, const Config& cfg, const Weights& w, uint32_t most_rows, const Loras* loras)
     : be_(be), cfg_(cfg), w_(w), most_rows_(most_rows), loras_(be, cfg, w, loras, most_rows) {
@@ -63,10 +58,10 @@ LayerRunner::LayerRunner(Backend& be, const Config& cfg, const Weights& w, uint3
 		streams_.lay(a, cfg, most_rows);
 		index_.lay(a, cfg, most_rows);
 		if (!w.limits.empty()) within_ = a.take(DType::F32, most_rows, widest_input(cfg));
-		if (const uint32_t n = narrow_values(cfg)) narrow_ = a.take(DType::F32, most_rows, n);
+		if (const uint32_t n = most_of_layers(cfg, narrow_values)) narrow_ = a.take(DType::F32, most_rows, n);
 		if (has_branch_rows(cfg)) branch_ = a.take(DType::F32, most_rows, cfg.dim);
 		if (const uint32_t n = unit_norms(cfg)) ones_ = a.take(DType::F32, n);
-		if (const uint32_t n = heads_with_gains(cfg))
+		if (const uint32_t n = most_of_layers(cfg, heads_with_gains))
 			gains_ = a.take(DType::F32, most_rows, n), zeros_ = a.take(DType::U32, most_rows);
 		if (const uint32_t n = skipped_heads(cfg)) nowhere_ = a.take(DType::U32, most_rows, n, 2);
 		if (cfg.encodes) return;
@@ -85,7 +80,8 @@ LayerRunner::LayerRunner(Backend& be, const Config& cfg, const Weights& w, uint3
 	fill(nowhere_, kSkip);
 	fill(ones_, 1.f);
 	fill(zeros_, 0u);
-	fill(latent_.none, 0.f);
+	fill(latent_.no_key, 0.f);
+	if (latent_.no_key) fill(latent_.q_rope, 0.f);
 	fill(index_.shares, 1 / float(std::max(cfg.indexer.block, 1u)));
 	if (streams_.others) {
 		std::vector<float> others(streams_.others.elements(), 1);
@@ -121,7 +117,7 @@ LayerRows LayerRunner::rows_of(uint32_t l, const View& x, const TokenViews& toke
 	            heads(q_, layer.n_heads),
 	            heads(att_, layer.n_heads),
 	            heads(k_, layer.n_kv_heads),
-	            shaped(layer.latent.no_rope ? latent_.none : v_, n, layer.n_kv_heads, second_dim(layer)),
+	            shaped(layer.latent.no_rope ? latent_.no_key : v_, n, layer.n_kv_heads, second_dim(layer)),
 	            rows(mlp_.gate, 0, n),
 	            rows(mlp_.up, 0, n),
 	            {}};
@@ -138,8 +134,7 @@ LayerRows LayerRunner::rows_of(uint32_t l, const View& x, const TokenViews& toke
 	if (layer.output_gate) r.out_gate = shaped(recurrent_.out_gate, n, gate_width(layer));
 	if (recurrent_.values) r.values = rows(recurrent_.values, 0, n);
 	if (layer.latent.rank) {
-		r.q_rope =
-		    shaped(layer.latent.no_rope ? latent_.none : latent_.q_rope, n, layer.n_heads, layer.latent.rope_dim);
+		r.q_rope = shaped(latent_.q_rope, n, layer.n_heads, layer.latent.rope_dim);
 		r.q_nope = shaped(latent_.q_nope, n, layer.n_heads, layer.latent.nope_dim);
 		r.values = shaped(latent_.values, n, layer.n_heads * layer.latent.v_dim);
 	}

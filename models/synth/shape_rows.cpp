@@ -6,23 +6,16 @@ namespace {
 
 constexpr SynthVocab kSpm = SynthVocab::Spm, kLlama3 = SynthVocab::Llama3, kQwen2 = SynthVocab::Qwen2;
 constexpr Recurrent kDeltaNet = {.n_heads = 32, .n_key_heads = 16, .k_dim = 128, .v_dim = 128, .taps = 4};
-constexpr Recurrent kKimiDelta = {
-    .n_heads = 32, .n_key_heads = 32, .k_dim = 128, .v_dim = 128, .taps = 4, .kind = RecurrentKind::ChannelDelta};
-constexpr Recurrent kGlmDelta = {.n_heads = 64,
-                                 .n_key_heads = 64,
-                                 .k_dim = 128,
-                                 .v_dim = 128,
-                                 .taps = 4,
-                                 .kind = RecurrentKind::ChannelDelta,
-                                 .bound = -5};
-constexpr Recurrent kLingDelta = {.n_heads = 32,
-                                  .n_key_heads = 32,
-                                  .k_dim = 128,
-                                  .v_dim = 128,
-                                  .taps = 4,
-                                  .kind = RecurrentKind::ChannelDelta,
-                                  .full_gates = true,
-                                  .bound = -5};
+constexpr Recurrent channel_delta(uint32_t n_heads, float bound = 0, bool full_gates = false) {
+	return {.n_heads = n_heads,
+	        .n_key_heads = n_heads,
+	        .k_dim = 128,
+	        .v_dim = 128,
+	        .taps = 4,
+	        .kind = RecurrentKind::ChannelDelta,
+	        .full_gates = full_gates,
+	        .bound = bound};
+}
 constexpr Recurrent kConv = {.n_heads = 1, .v_dim = 2048, .taps = 3, .kind = RecurrentKind::ShortConv};
 constexpr Recurrent mamba(uint32_t n_heads, uint32_t v_dim, uint32_t n_groups, uint32_t k_dim = 128) {
 	return {.n_heads = n_heads,
@@ -99,8 +92,9 @@ constexpr SynthRow kSynthRows[] = {
       .experts = {.n = 256, .used = 8, .hidden_dim = 512, .choice_bias = true, .shared_dim = 512}, .dense_layers = 1}},
     {"ling-3.0-flash", "bailingmoe3", 2560, 6144, 42, 32, 1, 512, 157184, 262144, 6e6f, 1e-6f, false, kLlama3,
      {.experts = {.n = 512, .used = 8, .hidden_dim = 768, .normalise = true, .scale = 2.5f, .n_groups = 8,
-      .used_groups = 4, .choice_bias = true, .shared_dim = 768}, .dense_layers = 2, .recurrent = kLingDelta,
-      .attending = bits({5, 11, 17, 23, 29, 35, 41}), .latent = latent(128, 128, 0)}},
+      .used_groups = 4, .choice_bias = true, .shared_dim = 768}, .dense_layers = 2,
+      .recurrent = channel_delta(32, -5, true), .attending = bits({5, 11, 17, 23, 29, 35, 41}),
+      .latent = latent(128, 128, 0)}},
     {"ling-lite", "bailingmoe", 2048, 5632, 28, 16, 4, 128, 126464, 16384, 6e5f, 1e-6f, false, kLlama3,
      {.experts = {.n = 64, .used = 6, .hidden_dim = 1408, .normalise = true, .shared_dim = 2816}}},
     {"minicpm3-4b", "minicpm3", 2560, 6400, 62, 40, 1, 256, 73448, 32768, 1e4f, 1e-5f, true, kSpm,
@@ -144,7 +138,7 @@ constexpr SynthRow kSynthRows[] = {
     {"glm-5.3-flash", "glm5-next", 4096, 12288, 45, 64, 1, 512, 154880, 1048576, 1e4f, 1e-5f, false, kLlama3,
      {.no_rope = true, .experts = {.n = 288, .used = 8, .hidden_dim = 2048, .gating = Gating::Sigmoid,
       .normalise = true, .scale = 2.5f, .choice_bias = true, .shared_dim = 2048}, .dense_layers = 3,
-      .recurrent = kGlmDelta, .latent = {.rank = 512, .rope_dim = 8, .nope_dim = 256, .v_dim = 256,
+      .recurrent = channel_delta(64, -5), .latent = {.rank = 512, .rope_dim = 8, .nope_dim = 256, .v_dim = 256,
       .q_rank = 1536, .no_rope = true}, .indexer = {.n_heads = 32, .dim = 128, .block = 16, .most = 128, .gated = true},
       .streams = {.n = 4, .rounds = 20, .eps = 1e-6f}}},
     {"gpt2", "gpt2", 768, 3072, 12, 12, 12, 64, 50272, 1024, 1e4f, 1e-5f, true, kLlama3},
@@ -188,7 +182,7 @@ constexpr SynthRow kSynthRows[] = {
       1536)}},
     {"kimi-linear-48b-a3b", "kimi-linear", 2304, 9216, 27, 32, 1, 512, 163840, 1048576, 1e4f, 1e-5f, false, kLlama3,
      {.no_rope = true, .experts = {.n = 256, .used = 8, .hidden_dim = 1024, .scale = 2.446f, .choice_bias = true,
-      .shared_dim = 1024}, .dense_layers = 1, .recurrent = kKimiDelta, .latent = latent(128, 128, 0)}},
+      .shared_dim = 1024}, .dense_layers = 1, .recurrent = channel_delta(32), .latent = latent(128, 128, 0)}},
     {"lfm2-1.2b", "lfm2", 2048, 8192, 16, 32, 8, 64, 65536, 128000, 1e6f, 1e-5f, true, kLlama3,
      {.recurrent = kConv, .attending = bits({2, 5, 8, 10, 12, 14})}},
     {"lfm2-8b-a1b", "lfm2moe", 2048, 7168, 24, 32, 8, 64, 65536, 128000, 1e6f, 1e-5f, true, kLlama3,

@@ -278,8 +278,9 @@ GenerationRequest common_fields(const Fields& f, const Defaults& d) {
 	s.most_ms = double(f.integer("t_max_predict_ms", -1, INT64_MAX).value_or(0));
 	if (const Json* scales = f.find("lora"); scales && !scales->empty()) check_adapters(*scales, d);
 	if (const Json* slot = f.find("id_slot"); slot && *slot != Json(-1)) // -1: any
-		d.ignored("id_slot is ignored: places have no caches of their own, and common beginnings of prompts are found "
-		          "whichever place reads them; a session (a name) keeps a conversation");
+		d.ignored(
+		    "id_slot is ignored: prompts that begin alike share their cache in any case; a session (a name) keeps "
+		    "the cache of a conversation");
 	read_bias(f, r);
 	if (const Json* stop = f.find("stop"); stop && *stop != Json("")) s.stops = short_texts(f, "stop", kMaxStops);
 	r.stream = f.flag("stream", false);
