@@ -14,15 +14,19 @@
 namespace kvrun::sys {
 namespace {
 
-// Value of the first line "key : value" or "key=value" of a file; empty if there is none.
-std::string line_of(const char* file, std::string_view key, char between) {
+// Value of the first line "key : value" or "key=value" of a file; empty if there is none. Throws std::bad_alloc, which
+// streams otherwise take for an end of the file.
+std::string line_of(const char* file, std::string_view key, char between) try {
 	std::ifstream in(file);
+	in.exceptions(std::ios::badbit);
 	for (std::string line; std::getline(in, line);) {
 		const size_t at = line.find(between);
 		if (!line.starts_with(key) || at == line.npos) continue;
 		const size_t from = line.find_first_not_of(" \t", at + 1);
 		return from == line.npos ? "" : line.substr(from);
 	}
+	return {};
+} catch (const std::ios::failure&) { // it cannot be read
 	return {};
 }
 size_t kilobytes_of(const char* file, std::string_view key) { // lines read "MemTotal:  1234 kB"
