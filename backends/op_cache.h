@@ -192,6 +192,7 @@ struct AttendPrompt {
 		f(q_rope_row(o.own.softmax, T, n_heads), o.own.softmax.q_rope);
 		row_views(o.own, f);
 		f(seen_row(o.own, T), o.own.seen);
+		f(input("slopes", F32, {n_heads}).optional(), o.own.slopes);
 		for (auto& kv : f.items(o.older)) {
 			read_views(kv, f, o.q, /*dumped=*/false);
 			f(q_rope_row(kv.softmax, T, n_heads).undumped(), kv.softmax.q_rope); // the same rows

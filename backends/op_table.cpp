@@ -249,11 +249,11 @@ void Attend::check() const { check_read(q, kv); }
 double Attend::bytes() const { return 8. * double(q.elements()) + page_bytes(q, kv); }
 
 std::string AttendPrompt::text() const {
-	return fmt::format("q {} after {} of {}{}{}", shape_text(q), own.first, shape_text(own.k),
+	return fmt::format("q {} after {} of {}{}{}{}", shape_text(q), own.first, shape_text(own.k),
 	                   !own.ahead              ? ""
 	                   : own.ahead == kAllRows ? ", together"
 	                                           : fmt::format(", {} ahead", own.ahead),
-	                   older ? fmt::format(" and {} pieces", older->work.shape[0]) : "");
+	                   own.slopes ? ", slopes" : "", older ? fmt::format(" and {} pieces", older->work.shape[0]) : "");
 }
 void AttendPrompt::check() const {
 	check_rows(own, q.shape[0]);
@@ -262,6 +262,8 @@ void AttendPrompt::check() const {
 	KV_ASSERT(own.v.shape[2] == v_dim(q, own.softmax));
 	KV_ASSERT(!(own.ahead && (own.window.chunked || own.softmax.q_rope)));
 	check_seen(own, q.shape[0]);
+	KV_ASSERT(!own.slopes || (own.slopes.elements() == q.shape[1] && !older && !own.softmax.sinks &&
+	                          !own.softmax.q_rope && own.softmax.softcap == 0));
 	if (!older) return;
 	KV_ASSERT(bool(older->softmax.q_rope) == bool(own.softmax.q_rope));
 	KV_ASSERT(older->softmax.softcap == own.softmax.softcap && bool(older->softmax.sinks) == bool(own.softmax.sinks));

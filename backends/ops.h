@@ -168,6 +168,9 @@ struct KvRows {         // keys and values of one layer outside of pages: a prom
 	// + i) % 32 of word (seen_at + i) / 32 for token i. No window. Empty: it sees all of them.
 	View seen = {};
 	uint32_t seen_at = 0;
+	// attend_prompt() without older tokens, sinks and a rotated key: (n_heads) f32; a query head's score loses so much
+	// for each token from the row to the token (ALiBi, arXiv 2108.12409; both directions). Empty: nothing.
+	View slopes = {};
 };
 
 // Channels of heads of consecutive tokens: (T, n_heads, channels) f32, or as KvRows (n_heads, capacity, channels) f16,

@@ -354,6 +354,13 @@ struct Layer { // what one layer computes
 	float attn_gain = 1, mlp_gain = 1; // factors of their own, of what the last matrix of each reads
 	float embedding_gain = 0;          // behind the layer the embedding, times this, is added to the residual stream
 	bool ends_round = false;           // behind the layer the residual stream passes the model's final norm
+	// Of encoders: scores fall with the distance of the two tokens, in each head by its slope (ALiBi, alibi_slopes()).
+	bool alibi = false;
+	bool qk_norm_bias = false; // the norms of q and k are LayerNorm, with biases
+	bool in_bias = true;       // with mlp_bias: w_gate and w_up have biases, too
+	bool up_first = false;     // with fused_gate_up: up comes first
+	// With norms_sum: the stream before attention is added once more, and the sum passes a norm attn_norm_2.
+	bool sums_twice = false;
 };
 
 struct Config {
@@ -401,6 +408,7 @@ struct Config {
 inline const char* attn_out_norm_name(const Layer& l) {
 	return l.norms_sum ? "attn_output_norm" : "post_attention_norm";
 }
+constexpr const char* kSecondNorm = "attn_norm_2"; // of Layer::sums_twice
 inline const char* mlp_out_norm_name(const Layer& l) { return l.norms_sum ? "layer_output_norm" : "post_ffw_norm"; }
 // Layers of the file; layer l has the weights of l % this.
 inline uint32_t layers_with_weights(const Config& c) { return c.n_layers / c.rounds; }

@@ -17,6 +17,11 @@ constexpr Layer plain(Layer l) {
 	return l;
 }
 constexpr Layer kPostNorm = plain(kGatedPostNorm);
+constexpr Layer with_alibi(Layer l) {
+	l.alibi = true, l.activation = Activation::Gelu;
+	return l;
+}
+constexpr Layer kAlibi = with_alibi(kGatedPostNorm);
 constexpr Layer kBiased = {
     .qkv_bias = true, .out_bias = true, .mlp = MlpKind::Plain, .activation = Activation::GeluTanh, .mlp_bias = true};
 constexpr Layer fused(Layer l) {

@@ -64,7 +64,8 @@ namespace {
 
 constexpr PrePatterns kPatterns[] = {
     {"default", {"[\\p{P}$+<=>^~|]+", GPT2, "\\p{N}+", "[0-9][0-9][0-9]"}, false, false},
-    {"gpt-2 mpt olmo jais trillion granite-docling phi-2 gigachat a.x-4.0 mellum exaone4 roberta-bpe",
+    {"gpt-2 mpt olmo jais trillion granite-docling phi-2 gigachat a.x-4.0 mellum exaone4 roberta-bpe jina-v1-en "
+     "jina-v2-de jina-v2-es jina-v2-code jina-de jina-es",
      {GPT2},
      false,
      false},

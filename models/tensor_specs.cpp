@@ -27,12 +27,13 @@ void add_mlp_specs(std::vector<TensorSpec>& out, const Layer& layer, uint32_t l,
 	auto matrix = [&](const char* what, uint64_t rows, uint32_t cols) {
 		out.push_back({fmt::format("blk.{}.{}.weight", l, what), uint32_t(rows), cols, true});
 	};
-	auto bias = [&](const char* what, uint32_t n) {
-		if (layer.mlp_bias) out.push_back({fmt::format("blk.{}.{}.bias", l, what), 1, n, false});
+	auto bias = [&](const char* what, uint32_t n, bool has = true) {
+		if (layer.mlp_bias && has) out.push_back({fmt::format("blk.{}.{}.bias", l, what), 1, n, false});
 	};
-	if (layer.mlp == MlpKind::Gated && !layer.fused_gate_up) matrix("ffn_gate", hidden, dim), bias("ffn_gate", hidden);
+	if (layer.mlp == MlpKind::Gated && !layer.fused_gate_up)
+		matrix("ffn_gate", hidden, dim), bias("ffn_gate", hidden, layer.in_bias);
 	const uint32_t up = layer.fused_gate_up ? 2 * hidden : hidden;
-	matrix("ffn_up", up, dim), bias("ffn_up", up);
+	matrix("ffn_up", up, dim), bias("ffn_up", up, layer.in_bias);
 	matrix("ffn_down", dim, hidden), bias("ffn_down", dim);
 }
 
@@ -72,7 +73,9 @@ void add_attention_specs(std::vector<TensorSpec>& out, const Layer& layer, uint3
 		const bool all = layer.qk_norm == QkNorm::Row || layer.qk_norm == QkNorm::HeadLayer;
 		vector(name("attn_q_norm.weight"), all ? q : layer.head_dim);
 		if (layer.qk_norm == QkNorm::HeadLayer) out.back().depth = layer.n_heads;
+		if (layer.qk_norm_bias) vector(name("attn_q_norm.bias"), q);
 		if (owns) vector(name("attn_k_norm.weight"), all ? kv : layer.head_dim);
+		if (owns && layer.qk_norm_bias) vector(name("attn_k_norm.bias"), kv);
 		if (owns && layer.qk_norm == QkNorm::HeadLayer) out.back().depth = layer.n_kv_heads;
 	}
 	if (layer.sinks) vector(name("attn_sinks.weight"), layer.n_heads);
@@ -130,6 +133,7 @@ std::vector<TensorSpec> tensor_specs(const Config& c) {
 		else if (attends(layer))
 			add_attention_specs(out, layer, l, c.dim, has_own_kv(c, i));
 		if (layer.attn_out_norm) norm(attn_out_norm_name(layer));
+		if (layer.sums_twice) norm(kSecondNorm);
 		if (layer.mlp_norm_bare)
 			vector(name(layer.mlp_norm_name), c.dim);
 		else if (has_mlp_norm(layer.mlp_input))

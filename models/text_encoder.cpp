@@ -2,6 +2,8 @@
 #include "models/text_encoder.h"
 #include "engine/core/utf8.h"
 #include <algorithm>
+#include <bit>
+#include <cmath>
 
 namespace kvrun {
 namespace {
@@ -68,6 +70,9 @@ void read_text_head(const ConfigKeys& k, Config& c) {
 }
 
 void check_encoder(const ConfigKeys& k, const Config& c) {
+	if (!c.encodes && std::ranges::any_of(c.layers, &Layer::alibi))
+		fail(Code::Unsupported, "{}: key {} is true; kvrun runs {} only as an encoder", k.g.name(),
+		     k.key("attention.causal"), c.arch);
 	if (!c.encodes) return;
 	for (uint32_t l = 0; l < c.n_layers; ++l) {
 		const Layer& layer = c.layers[l];
@@ -76,6 +81,14 @@ void check_encoder(const ConfigKeys& k, const Config& c) {
 			fail(Code::Unsupported, "{}: key {} is false; kvrun runs {} only as a model that generates text",
 			     k.g.name(), k.key("attention.causal"), c.arch);
 	}
+}
+
+std::vector<float> alibi_slopes(uint32_t n_heads) {
+	const uint32_t n = std::bit_floor(n_heads);
+	std::vector<float> out(n_heads);
+	for (uint32_t h = 0; h < n_heads; ++h)
+		out[h] = float(h < n ? std::exp2(-8. * (h + 1) / n) : std::exp2(-4. * (2 * (h - n) + 1) / n));
+	return out;
 }
 
 void add_text_input_specs(std::vector<TensorSpec>& out, const Config& c) {

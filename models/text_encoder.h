@@ -14,6 +14,9 @@ void read_text_input(const ConfigKeys&, const Family&, Config&);
 void read_text_head(const ConfigKeys&, Config&);
 // Refuses layers that cannot see tokens behind their own: those with states, latents or other residual streams.
 void check_encoder(const ConfigKeys&, const Config&);
+// (n_heads): slopes of Layer::alibi, 2^(-8 i / n) for i = 1 .. n if n_heads is a power of two n; else n is the largest
+// power of two below, and further heads have those of 2 n for i = 1, 3, 5 ..
+std::vector<float> alibi_slopes(uint32_t n_heads);
 void add_text_input_specs(std::vector<TensorSpec>&, const Config&);
 void add_text_head_specs(std::vector<TensorSpec>&, const Config&);
 

@@ -37,6 +37,18 @@ static void see_activation(const ConfigKeys& k, Layer& layer) {
 		     k.key("hidden_activation"), one_line(name));
 }
 
+// Files of Jina's second embedding models differ: gate and up are in one tensor or in two, or there is no gate. The
+// model for code has norms of queries and keys and a second norm behind attention, and in its tensor up comes first.
+static void see_jina(const ConfigKeys& k, Layer& layer) {
+	const auto has = [&](const char* tensor) { return k.g.find_tensor(tensor) != nullptr; };
+	const GgufTensor *up = k.g.find_tensor("blk.0.ffn_up.weight"), *down = k.g.find_tensor("blk.0.ffn_down.weight");
+	if (!has("blk.0.ffn_gate.weight") && up && down && up->rows() == down->cols()) layer.mlp = MlpKind::Plain;
+	layer.fused_gate_up = !has("blk.0.ffn_gate.weight") && layer.mlp == MlpKind::Gated;
+	layer.in_bias = has("blk.0.ffn_up.bias");
+	layer.qk_norm_bias = layer.qk_norm != QkNorm::None && has("blk.0.attn_q_norm.bias");
+	layer.sums_twice = layer.up_first = has("blk.0.attn_norm_2.weight");
+}
+
 void see_traits(const ConfigKeys& k, const Family& f, Layer& layer) {
 	const auto has = [&](const char* tensor) { return k.g.find_tensor(tensor) != nullptr; };
 	if (!f.recurrent && !f.latent) // files of any family have q, k and v in one tensor or in three, since 2026
@@ -49,6 +61,7 @@ void see_traits(const ConfigKeys& k, const Family& f, Layer& layer) {
 	layer.mlp_bias |= has("blk.0.ffn_down.bias");
 	if (f.optional_qk_norm != QkNorm::None && has("blk.0.attn_q_norm.weight")) layer.qk_norm = f.optional_qk_norm;
 	if (f.encodes) see_activation(k, layer);
+	if (layer.alibi) see_jina(k, layer);
 	see_mlp_input(k, f, layer);
 	if (f.unnormed_experts && k.u32("expert_count", 0) == f.unnormed_experts) layer.qk_norm = QkNorm::None;
 }

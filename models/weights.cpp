@@ -394,17 +394,19 @@ LayerWeights layer_weights(const Config& c, const Layer& layer, uint32_t l, cons
 	if (layer.experts.n) w.experts = expert_weights(layer.experts, find, bias, scale, b);
 	if (layer.experts.choice_bias_bare) w.experts.choice_bias = views.at(fmt::format("blk.{}.exp_probs_b", l));
 	w.q_norm = find("attn_q_norm"), w.k_norm = find("attn_k_norm");
+	w.q_norm_b = bias("attn_q_norm"), w.k_norm_b = bias("attn_k_norm");
 	if (layer.sinks) w.sinks = find("attn_sinks");
 	w.wo = find("attn_output"), w.bo = bias("attn_output");
 	if (layer.attn_out_norm) w.attn_out_norm = norm(attn_out_norm_name(layer));
+	if (layer.sums_twice) w.attn_second_norm = norm(kSecondNorm);
 	if (layer.mlp_norm_bare)
 		w.mlp_norm = {views.at(fmt::format("blk.{}.{}", l, layer.mlp_norm_name)), {}};
 	else if (has_mlp_norm(layer.mlp_input))
 		w.mlp_norm = norm(layer.mlp_norm_name);
 	if (layer.fused_gate_up && !layer.experts.n) {
 		const View all = find("ffn_up");
-		w.w_gate = matrix_rows(b, all, 0, hidden);
-		w.w_up = matrix_rows(b, all, hidden, hidden);
+		w.w_gate = matrix_rows(b, all, layer.up_first ? hidden : 0, hidden);
+		w.w_up = matrix_rows(b, all, layer.up_first ? 0 : hidden, hidden);
 	} else {
 		w.w_gate = find("ffn_gate"), w.b_gate = bias("ffn_gate");
 		w.w_up = find("ffn_up"), w.b_up = bias("ffn_up");

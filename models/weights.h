@@ -105,6 +105,8 @@ struct LayerWeights { // empty where the layer (Layer) has no such tensor
 	MixerWeights attn_mixer, mlp_mixer;
 	NGramWeights ngrams;
 	IndexWeights index;
+	View q_norm_b, k_norm_b;      // of Layer::qk_norm_bias, as q_norm and k_norm
+	NormWeights attn_second_norm; // of Layer::sums_twice
 };
 // All views of a layer's weights, in the order of the members.
 using LayerViews = std::array<View, sizeof(LayerWeights) / sizeof(View)>;

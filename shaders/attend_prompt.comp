@@ -5,7 +5,7 @@
 // With PROMPT_STATE the state (sum_t w_t v_t, max, sum_t w_t) goes to the row's last part instead of the result to out.
 // With PROMPT_LSE, lse gets max + log(sum_t w_t). With PROMPT_WINDOW a row sees only its latest `window` tokens, or
 // with PROMPT_CHUNKS too those since the last multiple of `window`. With PROMPT_SINKS the divisor also has exp(sink -
-// max). With PROMPT_SEEN a row sees only tokens whose bit is set, maybe none: its result is 0 then, its lse -inf. Tiles
+// max). With PROMPT_SLOPES, s_t -= slope |t - first - row|. With PROMPT_SEEN a row sees only tokens whose bit is set, maybe none: its result is 0 then, its lse -inf. Tiles
 // of tokens start at multiples of 4 * LOCAL_X from token 0. A tile of which a row sees nothing leaves the
 // row's state unchanged. So a row's bits do not depend on how the prompt is cut.
 //
@@ -16,7 +16,7 @@
 //   3        v_codes   (n_kv_heads, t_cap, HEAD_DIM) f16
 //   4        row_parts (T, 2) u32: first part, parts of a row; unused without PROMPT_STATE
 //   5        lse       (T, n_heads) f32, written; unused without PROMPT_LSE
-//   6        sinks     (n_heads) f32; unused without PROMPT_SINKS
+//   6        of_heads  (n_heads) f32: sinks with PROMPT_SINKS, slopes with PROMPT_SLOPES, else unused
 //   7        seen      (T, p.seen_words) u32, bits; unused without PROMPT_SEEN
 //
 // Grid: x = block of TOKENS rows, y = kv head * blocks + block of up to HEADS of its query heads.
@@ -38,6 +38,7 @@ layout(constant_id = SPEC_COLS) const uint TOKENS = 8;
 const bool IN_CHUNKS = (FLAGS & PROMPT_CHUNKS) != 0;
 const bool WINDOW = (FLAGS & PROMPT_WINDOW) != 0, SOFTCAP = (FLAGS & PROMPT_SOFTCAP) != 0;
 const bool SINKS = (FLAGS & PROMPT_SINKS) != 0, SEEN = (FLAGS & PROMPT_SEEN) != 0;
+const bool SLOPES = (FLAGS & PROMPT_SLOPES) != 0;
 const uint QUERIES = HEADS * TOKENS; // query j: row j / HEADS, head j % HEADS
 const uint V_BITS = 16, V_GROUP = 1, PAGE = 1, SCALES = 0, QUAD_LANES = 1;
 const bool V_NORM = false, K_STAGED = false;
@@ -49,7 +50,7 @@ INPUT_WORDS(2, KCodes, k_codes);
 INPUT_WORDS(3, VCodes, v_codes);
 layout(std430, binding = 4) readonly restrict buffer RowParts { uint row_parts[]; };
 layout(std430, binding = 5) writeonly restrict buffer Lse { float lse[]; };
-layout(std430, binding = 6) readonly restrict buffer Sinks { float sinks[]; };
+layout(std430, binding = 6) readonly restrict buffer OfHeads { float of_heads[]; };
 layout(std430, binding = 7) readonly restrict buffer Seen { uint seen[]; };
 #define SEEN_AT 7
 #include "lib/seen.glsl"
@@ -77,6 +78,8 @@ uint first_seen(uint own) { // first token that the row of this token sees
 	const uint first = own < p.window ? 0 : own - p.window + 1;
 	return p.ahead >= p.n_rows ? min(first, p.first) : first;
 }
+
+float of_head(uint head, uint j) { return of_heads[KV_AT(6) + head + min(j % HEADS, n_heads_here - 1)]; }
 
 void main() {
 	const uint kv_head = gl_WorkGroupID.y / p.blocks, share = p.n_heads / p.n_kv_heads;
@@ -124,7 +127,9 @@ void main() {
 				const uint bits = seen_bits(min(row_first + j / HEADS, p.n_rows - 1), token);
 				blind = bvec4(uvec4(blind) | (uvec4(~bits) & uvec4(1, 2, 4, 8)));
 			}
-			score[j] = mix(scores(score[j]), vec4(NO_TOKEN), blind);
+			vec4 s = scores(score[j]);
+			if (SLOPES) s -= of_head(head, j) * abs(vec4(token + uvec4(0, 1, 2, 3)) - float(own));
+			score[j] = mix(s, vec4(NO_TOKEN), blind);
 		}
 		tile_softmax(stored, 0, 0);
 		tile_values(v_head + (stored == 0 ? 0 : token * PIECES), stored, 0, 0);
@@ -140,7 +145,7 @@ void main() {
 		uint to = row;
 		if (partial && mine) to = row_parts[KV_AT(4) + row * 2] + row_parts[KV_AT(4) + row * 2 + 1] - 1;
 		const uint result_at = KV_AT(0) + (to * p.n_heads + head + j % HEADS) * stride;
-		const float sink = SINKS ? sinks[KV_AT(6) + head + min(j % HEADS, n_heads_here - 1)] : NO_TOKEN;
+		const float sink = SINKS ? of_head(head, j) : NO_TOKEN;
 		const float most = SINKS ? max(top[j], sink) : top[j];
 		const float shrink = SINKS ? exp(top[j] - most) : 1.0; // factor for what has been summed
 		const float all = SINKS ? total[j] * shrink + exp(sink - most) : total[j];

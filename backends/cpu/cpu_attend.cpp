@@ -332,6 +332,7 @@ void CpuBackend::compute(const op::AttendPrompt& o) {
 	const float* sinks = own.softmax.sinks ? data<float>(own.softmax.sinks) : nullptr;
 	const View& q_rope = own.softmax.q_rope;
 	const float* qr = q_rope ? data<float>(q_rope) : nullptr;
+	const float* slopes = own.slopes ? data<float>(own.slopes) : nullptr;
 	const uint32_t v_dim = own.v.shape[2];
 	const uint32_t *seen_bits = own.seen ? data<uint32_t>(own.seen) : nullptr, seen_words = own.seen.shape[1];
 	std::vector<float> k(size_t(n) * D), v(size_t(n) * v_dim), score(n), state(D + 2);
@@ -353,6 +354,9 @@ void CpuBackend::compute(const op::AttendPrompt& o) {
 				for (uint32_t i = lost; i < seen; ++i)
 					score[i] = score_of(dot(qs + row, k.data() + size_t(i) * D, D) +
 					                    (r ? dot(r, v.data() + size_t(i) * v_dim, v_dim) : 0));
+				if (slopes)
+					for (uint32_t i = lost; i < seen; ++i)
+						score[i] -= slopes[head] * std::abs(float(i) - float(own.first + t));
 				clear_state(state.data(), D);
 				if (older)
 					merge_parts(state.data(), D, parts, older->parts.shape[0], row_parts + t * 2, 1, n_heads, head);

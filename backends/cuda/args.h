@@ -303,6 +303,7 @@ struct AttendPromptArgs {
 	uint32_t rope_dim;
 	uint32_t ahead; // rows behind its own that a row also sees; n_rows: all, whatever the window
 	SeenTokens seen;
+	const float* slopes; // (n_heads): what a score loses per token of distance; or null
 };
 struct AttendMergeArgs {
 	float *out, *lse; // (rows, n_heads, head_dim), (rows, n_heads) or null

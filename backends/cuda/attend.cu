@@ -322,6 +322,12 @@ template <uint32_t kMostChannels, bool kLatent> __device__ inline void attend_ro
 			add_dots(s, dot, keys, threadIdx.x);
 			if (kLatent) add_dots(s, dot, values, threadIdx.x, D);
 		}
+		if (a.slopes) {
+			const auto far = [&](uint32_t j) { return fabsf(float(t) - float(a.first + row_of(j))); };
+#pragma unroll
+			for (uint32_t j = 0; j < kQueries; ++j)
+				if (j < n) dot[j] -= a.slopes[head_of(j)] * far(j) / a.scores.scale; // there is no cap
+		}
 		add_scores(s, dot, a.scores, sees);
 		keep_sums(s, sum);
 		add_values(s, sum, lane, kLatent ? keys : values, 0, seen - t0 < kThreads ? seen - t0 : kThreads);

@@ -560,7 +560,8 @@ void CudaBackend::compute(const op::AttendPrompt& o) {
 	                            data<float>(own.softmax.q_rope),
 	                            own.softmax.q_rope ? own.v.shape[2] : 0,
 	                            std::min(own.ahead, rows),
-	                            {data<uint32_t>(own.seen), own.seen.shape[1], own.seen_at}};
+	                            {data<uint32_t>(own.seen), own.seen.shape[1], own.seen_at},
+	                            data<float>(own.slopes)};
 	const uint32_t queries = rows * (n_heads / n_kv_heads);
 	const auto& kernel = own.softmax.q_rope ? kernels_.attend_latent_prompt
 	                     : D <= kThreads    ? kernels_.attend_prompt_narrow

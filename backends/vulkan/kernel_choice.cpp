@@ -437,7 +437,7 @@ Choice choose_unpack_latent(const Caps& c, uint32_t rank, uint32_t rope_dim, con
 }
 
 AttendChoice choose_attend_prompt(const Caps& c, uint32_t share, uint32_t head_dim, uint32_t flags) {
-	const bool matrices = attends_by_matrices(c, head_dim);
+	const bool matrices = attends_by_matrices(c, head_dim) && !(flags & PROMPT_SLOPES);
 	const AttendCut cut = matrices ? matrix_cut(c, share, attend_tile(c, head_dim)) : attend_cut(c, share, head_dim);
 	return attend_choice(c, Kernel::attend_prompt, matrices, false, head_dim, cut, {{SPEC_FLAGS, flags}});
 }

@@ -252,7 +252,8 @@ void attend_uses(const Caps& c, Uses& out) {
 	for (const FormatUse& u : all_formats()) use(128, 4, u, false);
 	softmax_uses(c, out);
 	add(out, choose_attend_prompt(c, 5, 128, PROMPT_WINDOW | PROMPT_CHUNKS),
-	    "head_dim 128, 5 heads, chunks"); // Llama 4
+	    "head_dim 128, 5 heads, chunks");                                           // Llama 4
+	add(out, choose_attend_prompt(c, 1, 64, PROMPT_SLOPES), "head_dim 64, slopes"); // Jina Embeddings v2
 	// Behind an indexer:
 	for (const FormatUse& u : formats_of_policies(256))
 		add(out, choose_attend_sparse(c, 8, u.fmt, 256, u.page),

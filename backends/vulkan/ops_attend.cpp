@@ -119,7 +119,8 @@ void VulkanBackend::compute(const op::AttendPrompt& o) {
 	                              : 0) |
 	                       (own.window ? PROMPT_WINDOW : 0) | (own.window.chunked ? PROMPT_CHUNKS : 0) |
 	                       (own.softmax.softcap > 0 ? PROMPT_SOFTCAP : 0) |
-	                       (own.softmax.sinks && !older ? PROMPT_SINKS : 0) | (own.seen ? PROMPT_SEEN : 0);
+	                       (own.softmax.sinks && !older ? PROMPT_SINKS : 0) | (own.seen ? PROMPT_SEEN : 0) |
+	                       (own.slopes ? PROMPT_SLOPES : 0);
 	const AttendChoice how = choose_attend_prompt(caps(), n_heads / n_kv_heads, head_dim, flags);
 	const double all = own.first + rows, window = own.window ? own.window.tokens : all;
 	const double tokens = std::min(all, rows + window),
@@ -141,7 +142,11 @@ void VulkanBackend::compute(const op::AttendPrompt& o) {
 	const View result = older ? older->parts : out;
 	rec_.dispatch(pipeline(how), push,
 	              {bind(result), bind(q), bind(own.k), bind(own.v), bind(older ? older->row_parts : View()),
-	               bind(!older && lse ? lse : result), bind(older ? View() : own.softmax.sinks), bind(own.seen)},
+	               bind(!older && lse ? lse : result),
+	               bind(older        ? View()
+	                    : own.slopes ? own.slopes
+	                                 : own.softmax.sinks),
+	               bind(own.seen)},
 	              {ceil_div(rows, how.tokens), n_kv_heads * how.blocks, 1},
 	              {.label = label,
 	               .bytes = 4.0 * tokens * n_kv_heads * head_dim + 8.0 * double(q.elements()),

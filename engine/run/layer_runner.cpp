@@ -102,7 +102,9 @@ static bool adds_plainly(const Layer& layer, bool norm) {
 bool LayerRunner::has_branch_rows(const Config& cfg) {
 	if (cfg.streams.hyper()) return true;
 	for (const Layer& l : cfg.layers)
-		if (!adds_plainly(l, l.attn_out_norm) || !adds_plainly(l, l.mlp_out_norm) || l.experts.weigh_input) return true;
+		if (!adds_plainly(l, l.attn_out_norm) || !adds_plainly(l, l.mlp_out_norm) || l.experts.weigh_input ||
+		    l.sums_twice)
+			return true;
 	return false;
 }
 
@@ -277,7 +279,10 @@ void LayerRunner::project_in(uint32_t l, const LayerRows& r, bool decode) {
 		be_.layer_norm(q, q, L.q_norm, {}, cfg_.norm_eps);
 		if (owns) be_.layer_norm(k, k, L.k_norm, {}, cfg_.norm_eps);
 	}
-	if (layer.qk_norm == QkNorm::Row) {
+	if (layer.qk_norm == QkNorm::Row && layer.qk_norm_bias) {
+		be_.layer_norm(r.q, r.q, L.q_norm, L.q_norm_b, cfg_.norm_eps);
+		if (owns) be_.layer_norm(r.k, r.k, L.k_norm, L.k_norm_b, cfg_.norm_eps);
+	} else if (layer.qk_norm == QkNorm::Row) {
 		be_.rmsnorm(r.q, r.q, L.q_norm, cfg_.norm_eps);
 		if (owns) be_.rmsnorm(r.k, r.k, L.k_norm, cfg_.norm_eps);
 	}
@@ -401,7 +406,12 @@ void LayerRunner::project_out(uint32_t l, const LayerRows& r, bool decode) {
 	const bool mlp_first = layer.mlp_input == MlpInput::Beside; // it reads what attention has not been added to
 	if (mlp_first) run_mlp_part(l, r, decode);
 	const NormWeights* out_norm = layer.attn_out_norm ? &L.attn_out_norm : nullptr;
+	if (layer.sums_twice) be_.copy(r.branch, r.x);
 	if (attends(layer)) add(layer, r, {{}, L.wo, L.bo}, attended, out_norm, decode);
+	if (layer.sums_twice) {
+		be_.activate(r.x, r.branch, {}, {.add = true});
+		norm(r.x, r.x, L.attn_second_norm);
+	}
 	if (layer.recurrent.n_heads) add(layer, r, {{}, L.recurrent.out, {}}, r.values, out_norm, decode);
 
 	if (layer.laurel_rank) add_laurel(r);

@@ -2,9 +2,12 @@
 #include "engine/run/row_encoder.h"
 #include "engine/run/arena.h"
 #include "engine/run/memory_plan.h"
+#include "models/text_encoder.h"
 #include <algorithm>
 
 namespace kvrun {
+
+static bool has_slopes(const Config& c) { return std::ranges::any_of(c.layers, &Layer::alibi); }
 
 std::vector<float> read_view(Backend& be, const View& from) {
 	std::vector<float> out(from.elements());
@@ -28,7 +31,9 @@ RowEncoder::RowEncoder(Backend& be, const Config& c, const Weights& w, uint32_t 
 		k_ = a.take(DType::F16, c.n_kv_heads, n, c.head_dim);
 		v_ = a.take(DType::F16, c.n_kv_heads, n, c.head_dim);
 		for (View& p : places_) p = a.take(DType::U32, n, c.n_kv_heads, 2);
+		if (has_slopes(c)) slopes_ = a.take(DType::F32, c.n_heads);
 	});
+	if (slopes_) write_view(be, slopes_, alibi_slopes(c.n_heads));
 }
 
 uint64_t RowEncoder::bytes(const Config& config, uint64_t n, uint32_t room, uint32_t groupings) {
@@ -37,7 +42,7 @@ uint64_t RowEncoder::bytes(const Config& config, uint64_t n, uint32_t room, uint
 	const uint64_t row =
 	    4 * (c.dim + 2 * uint64_t(room) + rope_width(c) + 1) + 2 * 2 * kv + groupings * 8ull * c.n_kv_heads;
 	c.max_seq = uint32_t(std::min<uint64_t>(n, kRows));
-	return n * row + activation_bytes(c, c.max_seq);
+	return n * row + activation_bytes(c, c.max_seq) + (has_slopes(c) ? 4ull * c.n_heads : 0);
 }
 
 // Keys and values of a group lie one head after the other.
@@ -83,6 +88,7 @@ void RowEncoder::run(uint32_t l, const RowGroups& groups) {
 		const bool windowed = layer.window && m > side + 1;
 		KvRows own{part(k_), part(v_), 0, {windowed ? side + 1 : 0}, {}, windowed ? side : kAllRows};
 		own.softmax = runner_.softmax(l, {});
+		if (layer.alibi) own.slopes = slopes_;
 		be_.attend_prompt(rows(att, from, m), {}, rows(q, from, m), own, nullptr);
 	}
 	for (uint32_t first = 0; first < n_; first += most_rows_)

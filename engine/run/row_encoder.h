@@ -42,7 +42,7 @@ class RowEncoder {
 	const uint32_t n_, most_rows_;
 	LayerRunner runner_;
 	Buffer memory_;
-	View x_, q_, att_, ids_, k_, v_;
+	View x_, q_, att_, ids_, k_, v_, slopes_;
 	RopeViews ropes_;
 	std::vector<View> places_; // of groupings; those from given_ on are free
 	size_t given_ = 0;

@@ -81,13 +81,14 @@
 #define JOIN_B 8u // there is b
 
 // attend_prompt kernels
-#define PROMPT_STATE 1u   // the state goes to the row's last part, instead of the result to out
-#define PROMPT_LSE 2u     // lse is written
-#define PROMPT_WINDOW 4u  // a row sees only its latest `window` tokens
-#define PROMPT_SOFTCAP 8u // scores have a cap
-#define PROMPT_SINKS 16u  // heads have sinks; without PROMPT_STATE
-#define PROMPT_CHUNKS 32u // with PROMPT_WINDOW: a row sees the tokens since the last multiple of `window`
-#define PROMPT_SEEN 64u   // of its tokens a row sees those whose bits are set
+#define PROMPT_STATE 1u    // the state goes to the row's last part, instead of the result to out
+#define PROMPT_LSE 2u      // lse is written
+#define PROMPT_WINDOW 4u   // a row sees only its latest `window` tokens
+#define PROMPT_SOFTCAP 8u  // scores have a cap
+#define PROMPT_SINKS 16u   // heads have sinks; without PROMPT_STATE
+#define PROMPT_CHUNKS 32u  // with PROMPT_WINDOW: a row sees the tokens since the last multiple of `window`
+#define PROMPT_SEEN 64u    // of its tokens a row sees those whose bits are set
+#define PROMPT_SLOPES 128u // scores fall with the distance of row and token; without PROMPT_SINKS, PROMPT_SOFTCAP
 
 #define MERGE_LSE 1u   // attend_merge: lse is written
 #define MERGE_SINKS 2u // heads have sinks

@@ -233,15 +233,17 @@ struct AttendRow {
 	uint32_t window = 0;    // attend_prompt: latest tokens that a row sees
 	bool chunked = false;   // or those since the last multiple of window
 	uint32_t ahead = 0;     // attend_prompt: rows behind its own that a row sees
+	bool slopes = false;    // scores fall with the distance of row and token
 	std::string text() const {
-		return fmt::format("{}: T {} heads {}:{} head_dim {} {} tokens in pages of {}, {} splits{}{}{}{}{}",
+		return fmt::format("{}: T {} heads {}:{} head_dim {} {} tokens in pages of {}, {} splits{}{}{}{}{}{}",
 		                   prompt ? "attend_prompt" : "attend", T, n_heads, n_kv_heads, D, n_old, page, splits,
 		                   per_head ? ", live per head" : "", prompt ? fmt::format(", prompt from {}", prompt - 1) : "",
 		                   item_rows > 1 ? fmt::format(", {} rows together", item_rows) : "",
 		                   window ? fmt::format(", {} {}", chunked ? "chunks of" : "window", window) : "",
 		                   ahead == kAllRows ? ", together"
 		                   : ahead           ? fmt::format(", {} ahead", ahead)
-		                                     : "");
+		                                     : "",
+		                   slopes ? ", slopes" : "");
 	}
 };
 
@@ -311,18 +313,20 @@ void make_cache(Cache& c, Rig& rig, const AttendRow& r, Random& random) {
 }
 
 // Attention of one query head over the live old tokens and tokens [lost, seen) of the prompt's k, v of its kv head.
+// With a slope, scores of the prompt's tokens fall with their distance from token `own`.
 void attend_reference(const Cache& c, uint32_t h, const float* q, uint32_t D, const float* k, const float* v,
-                      uint32_t lost, uint32_t seen, float* out) {
+                      uint32_t lost, uint32_t seen, float* out, double slope = 0, uint32_t own = 0) {
 	std::vector<double> score, y(D);
 	std::vector<const float*> values;
-	const auto add = [&](const float* key, const float* value) {
+	const auto add = [&](const float* key, const float* value, double bias = 0) {
 		double s = 0;
 		for (uint32_t i = 0; i < D; ++i) s += double(q[i]) * double(key[i]);
-		score.push_back(s / std::sqrt(double(D))), values.push_back(value);
+		score.push_back(s / std::sqrt(double(D)) + bias), values.push_back(value);
 	};
 	for (uint32_t s = 0; s < c.slots; ++s)
 		if (const size_t i = size_t(h) * c.slots + s; c.live[i]) add(&c.k[i * D], &c.v[i * D]);
-	for (uint32_t t = lost; t < seen; ++t) add(k + size_t(t) * D, v + size_t(t) * D);
+	for (uint32_t t = lost; t < seen; ++t)
+		add(k + size_t(t) * D, v + size_t(t) * D, -slope * std::abs(double(t) - double(own)));
 	const double max = score.empty() ? 0 : *std::max_element(score.begin(), score.end());
 	double sum = 0;
 	for (size_t i = 0; i < score.size(); ++i) {
@@ -346,7 +350,8 @@ void run_attend(Backend& backend, const AttendRow& r, const TestRow& row) {
 	const Floats k = rounded(random.normals(size_t(r.n_kv_heads) * T_cap * r.D)), v = rounded(random.normals(k.size()));
 	Cache c;
 	make_cache(c, rig, r, random);
-	Floats want(q.size());
+	Floats want(q.size()), slopes(r.slopes ? r.n_heads : 0);
+	for (float& s : slopes) s = random.uniform(0.003f, 0.5f);
 	for (uint32_t t = 0; t < r.T; ++t)
 		for (uint32_t head = 0; head < r.n_heads; ++head) {
 			const size_t at = (size_t(t) * r.n_heads + head) * r.D;
@@ -354,7 +359,8 @@ void run_attend(Backend& backend, const AttendRow& r, const TestRow& row) {
 			const uint32_t lost = first_seen(r, first + t);
 			attend_reference(c, h, &q[at], r.D, &k[size_t(h) * T_cap * r.D], &v[size_t(h) * T_cap * r.D],
 			                 r.ahead == kAllRows ? std::min(lost, first) : lost,
-			                 r.prompt ? std::min<uint64_t>(n, first + t + 1 + uint64_t(r.ahead)) : 0, &want[at]);
+			                 r.prompt ? std::min<uint64_t>(n, first + t + 1 + uint64_t(r.ahead)) : 0, &want[at],
+			                 r.slopes ? double(slopes[head]) : 0, first + t);
 		}
 	const View out = rig.out(r.T, r.n_heads, r.D), vq = rig.f32(q, r.T, r.n_heads, r.D);
 	if (r.prompt) {
@@ -363,7 +369,10 @@ void run_attend(Backend& backend, const AttendRow& r, const TestRow& row) {
 		                 first,
 		                 Window{r.window, r.chunked},
 		                 {},
-		                 r.ahead};
+		                 r.ahead,
+		                 {},
+		                 0,
+		                 r.slopes ? rig.f32(slopes, r.n_heads) : View()};
 		backend.attend_prompt(out, {}, vq, own, r.n_old ? &c.kv : nullptr);
 	} else {
 		backend.attend(out, {}, vq, c.kv);
@@ -547,6 +556,19 @@ TEST_CASE("ops: attend_prompt with windows on both sides of a row") {
 	rows.push_back({150, 4, 2, 64, 0, 32, 1, false, 1, 1, 9, false, 40}); // more ahead than behind
 	rows.push_back({150, 4, 2, 64, 0, 32, 1, false, 1, 1, 40, false, 9});
 	rows.push_back({1, 4, 2, 64, 0, 32, 1, false, 1, 1, 9, false, 8});
+	each_row(rows, run_attend);
+}
+
+TEST_CASE("ops: attend_prompt with scores that fall with distance") {
+	std::vector<AttendRow> rows;
+	for (const uint32_t D : {64u, 32u, 16u, 256u})
+		for (const uint32_t T : {1u, 70u, 150u, 300u})
+			for (const uint32_t ahead : {0u, kAllRows})
+				rows.push_back(
+				    {T, D == 64 ? 12u : 3u, D == 64 ? 12u : 1u, D, 0, 32, 1, false, 1, 1, 0, false, ahead, true});
+	rows.push_back({40, 4, 2, 64, 0, 32, 1, false, 100, 1, 0, false, 0, true});        // behind tokens of its prompt
+	rows.push_back({150, 4, 2, 64, 0, 32, 1, false, 1, 1, 17, false, 16, true});       // windows on both sides
+	rows.push_back({1200, 2, 2, 64, 0, 32, 1, false, 1, 1, 0, false, kAllRows, true}); // weights of 0
 	each_row(rows, run_attend);
 }
 

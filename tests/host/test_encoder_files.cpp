@@ -33,6 +33,17 @@ TEST_CASE("encoder: a file says which layers have windows, what rows are made of
 		CHECK((c.text_head.labels == 0 && vector_dim(c) == c.dim));
 	}
 	CHECK(read("bert").text_input.types == 2);
+	for (const char* name : {"jina_v2", "jina_v2_code", "jina_v2_plain"}) {
+		const Config c = read(name);
+		CAPTURE(name);
+		const bool code = std::string_view(name) == "jina_v2_code", plain = std::string_view(name) == "jina_v2_plain";
+		const Layer& l = c.layers[1];
+		CHECK((c.encodes && l.alibi && !c.ropes[0].rotates && !c.text_input.positions && c.text_input.types == 2));
+		CHECK((l.sums_twice == code && l.up_first == code && l.qk_norm_bias == code));
+		CHECK(l.qk_norm == (code ? QkNorm::Row : QkNorm::None));
+		CHECK(l.mlp == (plain ? MlpKind::Plain : MlpKind::Gated));
+		CHECK((l.fused_gate_up == !plain && l.in_bias == plain && l.mlp_bias && l.activation == Activation::Gelu));
+	}
 	const Config moe = read("nomic_bert_moe"), modern = read("modernbert"), gemma = read("gemma_embedding");
 	for (uint32_t l = 0; l < 4; ++l) CHECK(moe.layers[l].experts.n == (l % 2 ? 4 : 0));
 	CHECK((moe.layers[1].experts.used == 2 && !moe.layers[1].experts.normalise));
@@ -64,6 +75,20 @@ TEST_CASE("encoder: any file may say that tokens see each other, or only earlier
 	CHECK(config_of(b).encodes);
 	b[place_of(b, key) + key.size() + 4] = std::byte(1);
 	CHECK(!config_of(b).encodes);
+}
+
+TEST_CASE("encoder: slopes of ALiBi are powers of two, between which those of further heads lie") {
+	const auto close = [](uint32_t n, std::initializer_list<double> want) {
+		const std::vector<float> got = alibi_slopes(n);
+		REQUIRE(got.size() == n);
+		size_t i = 0;
+		for (const double w : want) CHECK(double(got[i++]) == doctest::Approx(w));
+	};
+	close(8, {0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625, 0.0078125, 0.00390625});
+	close(1, {1. / 256});
+	close(12, {0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625, 0.0078125, 0.00390625, 0.70710678, 0.35355339, 0.17677670,
+	           0.08838835});
+	close(3, {1. / 16, 1. / 256, 0.25});
 }
 
 TEST_CASE("encoder: texts have the tokens of transformers") {
@@ -116,5 +141,15 @@ TEST_CASE("T13: encoders that are damaged, or of kinds that kvrun does not run, 
 	              "tensor blk.1.attn_norm.weight is missing");
 	check_refused(renamed(xlmr, "cls.weight", "clx.weight"), "tensor cls.weight is missing beside cls.bias");
 	check_refused(renamed(xlmr, "cls.output.weight", "clx.output.weight"), "tensor cls.output.weight is missing");
+	const Bytes jina = file_of("jina_v2_code");
+	Bytes causal = jina;
+	const std::string key = "jina-bert-v2.attention.causal";
+	causal[place_of(causal, key) + key.size() + 4] = std::byte(1);
+	check_refused(causal, "key jina-bert-v2.attention.causal is true; kvrun runs jina-bert-v2 only as an encoder");
+	for (const char* name : {"blk.1.attn_norm_2.bias", "blk.1.attn_k_norm.bias", "blk.0.attn_k_norm.weight"}) {
+		std::string other = name;
+		other[4] = '9';
+		check_refused(renamed(jina, name, other), "tensor " + std::string(name) + " is missing");
+	}
 	check_refused(renamed(gemma, "dense_2.weight", "dense_9.weight"), "tensor dense_3.weight is (32, 48)");
 }

@@ -144,6 +144,88 @@ class NeoBert(torch.nn.Module):
         return SimpleNamespace(last_hidden_state=self.layer_norm(x))
 
 
+# ---- Jina Embeddings v2, by their paper (arXiv 2310.19923) and the names of published tensors
+
+def slopes(heads, most=8):
+    """ALiBi's factor of the distance of two tokens, for each head."""
+    n = 1 << (heads.bit_length() - 1)
+    first = [2 ** (-most * (i + 1) / n) for i in range(n)]
+    between = [2 ** (-most * (i + 1) / (2 * n)) for i in range(0, 2 * n, 2)]
+    return torch.tensor((first + between)[:heads])
+
+
+class JinaBertLayer(torch.nn.Module):
+    """config.code: as the model for code has it, with norms of queries and keys and a second sum behind attention.
+    config.gated: a gate in the MLP."""
+    def __init__(self, c):
+        super().__init__()
+        self.config, d, n = c, c.hidden_size, c.intermediate_size
+        linear, norm = torch.nn.Linear, lambda: torch.nn.LayerNorm(d, c.layer_norm_eps)
+        own = {part: linear(d, d) for part in ("query", "key", "value")}
+        own |= {"layer_norm_q": norm(), "layer_norm_k": norm()} if c.code else {}
+        self.attention = torch.nn.ModuleDict({
+            "self": torch.nn.ModuleDict(own),
+            "output": torch.nn.ModuleDict({"dense": linear(d, d), "LayerNorm": norm()})})
+        if c.code:
+            self.layer_norm_1, self.layer_norm_2 = norm(), norm()
+        names = ("up_gated_layer", "down_layer") if c.code else ("gated_layers", "wo")
+        if c.gated:
+            self.mlp = torch.nn.ModuleDict({names[0]: linear(d, 2 * n, bias=False), names[1]: linear(n, d)})
+            if not c.code:
+                self.mlp["layernorm"] = norm()
+        else:
+            self.intermediate = torch.nn.ModuleDict({"dense": linear(d, n)})
+            self.output = torch.nn.ModuleDict({"dense": linear(n, d), "LayerNorm": norm()})
+
+    def attend(self, x):
+        own, n = self.attention["self"], self.config.num_attention_heads
+        q, k, v = (own[part](x) for part in ("query", "key", "value"))
+        if self.config.code and self.config.norms_heads:
+            q, k = own["layer_norm_q"](q), own["layer_norm_k"](k)
+        q, k, v = (part.unflatten(-1, (n, -1)).transpose(1, 2) for part in (q, k, v))
+        t = torch.arange(x.shape[1])
+        apart = t[None, :] - t[:, None]
+        away = torch.where(apart > 0, apart * self.config.ahead, -apart) * slopes(n, self.config.bias)[:, None, None]
+        scores = q @ k.transpose(2, 3) * q.shape[-1] ** -0.5 - away * self.config.far
+        scores = scores.masked_fill(apart > (0 if self.config.causal else len(t)), -1e30)
+        return (scores.softmax(dim=-1) @ v).transpose(1, 2).flatten(2)
+
+    def forward(self, x):
+        c, out, act = self.config, self.attention["output"], hf.activations.ACT2FN[self.config.hidden_act]
+        attended = out["LayerNorm"](x + out["dense"](self.attend(x)))
+        if c.code:
+            attended = self.layer_norm_1(attended + x) if c.sums_twice else self.layer_norm_1(attended)
+        if not c.gated:
+            back = self.output["dense"](act(self.intermediate["dense"](attended)))
+            return self.output["LayerNorm"](attended + back)
+        into, back = (self.mlp[name] for name in list(self.mlp)[:2])
+        gate, up = into(attended).chunk(2, dim=-1)
+        if c.code != c.swapped:
+            gate, up = up, gate
+        x = attended + back(act(gate) * up)
+        return self.layer_norm_2(x) if c.code else self.mlp["layernorm"](x)
+
+
+class JinaBert(torch.nn.Module):
+    def __init__(self, c):
+        super().__init__()
+        self.config = c
+        self.embeddings = torch.nn.ModuleDict({
+            "word_embeddings": torch.nn.Embedding(c.vocab_size, c.hidden_size),
+            "token_type_embeddings": torch.nn.Embedding(2, c.hidden_size),
+            "LayerNorm": torch.nn.LayerNorm(c.hidden_size, c.layer_norm_eps)})
+        self.encoder = torch.nn.ModuleDict({
+            "layer": torch.nn.ModuleList(JinaBertLayer(c) for _ in range(c.num_hidden_layers))})
+
+    def forward(self, input_ids, token_type_ids=None):
+        e = self.embeddings
+        types = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
+        x = e["LayerNorm"](e["word_embeddings"](input_ids) + e["token_type_embeddings"](types))
+        for layer in self.encoder["layer"]:
+            x = layer(x)
+        return SimpleNamespace(last_hidden_state=x)
+
+
 # ---- checkpoints
 
 def save(folder, tensors, config):
@@ -214,6 +296,15 @@ def as_neobert(folder, encoder):
     keys = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size", "norm_eps")
     save(folder, {"model." + n: t for n, t in encoder.model.state_dict().items()},
          {k: getattr(c, k) for k in keys} | {"architectures": ["NeoBERT"], "model_type": "neobert", "max_length": 128})
+
+
+def as_jina_bert(folder, encoder):
+    c = encoder.model.config
+    keys = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size",
+            "layer_norm_eps", "max_position_embeddings", "type_vocab_size")
+    save(folder, dict(encoder.model.state_dict()), {k: getattr(c, k) for k in keys} | {
+        "architectures": ["JinaBertModel"], "model_type": "bert", "position_embedding_type": "alibi",
+        "feed_forward_type": "geglu" if c.gated else "original"})
 
 
 def as_llama_embed(folder, encoder):

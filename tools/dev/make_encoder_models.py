@@ -151,6 +151,8 @@ WINDOWS = {"no window": {"local_attention": 4 * WINDOW * 4}, "twice the window":
            "RoPE of windows as elsewhere": {"rope_parameters": two_ropes(1000.0, 1000.0)},
            "RoPE elsewhere as in windows": {"rope_parameters": two_ropes(10.0, 10.0)},
            "gate and up exchanged": halves_exchanged("mlp.Wi"), "epsilon": {"norm_eps": 1e-6}}
+ALIBI = {"no slopes": {"far": 0}, "half the slopes": {"far": 0.5}, "slopes from 2^-4": {"bias": 4},
+         "tokens ahead without slopes": {"ahead": 0}, "causal attention": {"causal": True}}
 ROPE = {"another base of RoPE": one_rope(500.0)}
 # Keys of published configs that transformers does not write.
 PUBLISHED = {"global_attn_every_n_layers": 3, "layer_norm_eps": 0.03}
@@ -160,9 +162,19 @@ GEMMA_LAYERS = ["sliding_attention"] * 5 + ["full_attention"]
 BY_HEADS = "q, k and v of a head together"
 
 
+OWN = (parts.NeoBert, parts.JinaBert)  # not of transformers: masks are their own
+
+
 def neobert_config():
     return SimpleNamespace(hidden_size=SMALL, num_hidden_layers=2, num_attention_heads=2, intermediate_size=48,
                            norm_eps=0.03, rope_theta=10000.0, pairs="neighbours", swapped=False, thirds="matrix")
+
+
+def jina_bert(dim, heads, **changes):
+    """From bias on: what mistakes change."""
+    return SimpleNamespace(**bert(dim, num_attention_heads=heads, intermediate_size=64, type_vocab_size=2,
+                                  max_position_embeddings=128, hidden_act="gelu", code=False, gated=True, bias=8,
+                                  far=1, ahead=1, causal=False, swapped=False, norms_heads=True, sums_twice=True) | changes)
 
 
 def rows():
@@ -176,6 +188,7 @@ def rows():
     no_pool = dict(add_pooling_layer=False)
     pieces, modern = dict(vocabulary="wordpiece", pre="bert-bge"), dict(vocabulary="modern", pre="modern-bert")
     other_types = {"no types": filled("token_type", 0.0), "types of the second sentence": other_type}
+    swapped = {"gate and up exchanged": {"swapped": True}}
     gelu = {"GELU": {"hidden_act": "gelu"}}
     ln_eps, rms_eps = {"epsilon": {"layer_norm_eps": 1e-6}}, {"epsilon": {"rms_norm_eps": 1e-6}}
     return {
@@ -229,6 +242,17 @@ def rows():
             vocabulary="unigram_plain", pooling="mean", make=lambda c: hf.JinaEmbeddingsV3Model(c, **no_pool),
             config=hf.JinaEmbeddingsV3Config(**xlmr(hidden_size=WIDE, num_attention_heads=4), **one_rope(20000.0)),
             save=parts.as_jina, raw=True, f16=True, mistakes=ROPE | BERT | {"no types": filled("token_type", 0.0)}),
+        "jina_v2": dict(
+            **pieces, config=jina_bert(48, 3), make=parts.JinaBert, pooling="mean", save=parts.as_jina_bert, raw=True,
+            f16=True, mistakes=ALIBI | BERT | other_types | swapped),
+        "jina_v2_plain": dict(
+            **pieces, config=jina_bert(48, 3, gated=False), make=parts.JinaBert, pooling="mean",
+            save=parts.as_jina_bert, raw=True, mistakes=ALIBI | BERT | other_types),
+        "jina_v2_code": dict(
+            **pieces, config=jina_bert(WIDE, 4, code=True), make=parts.JinaBert, pooling="mean",
+            save=parts.as_jina_bert, raw=True,
+            mistakes=ALIBI | BERT | other_types | swapped | {"queries and keys without norms": {"norms_heads": False},
+                                                   "one sum behind attention": {"sums_twice": False}}),
         "eurobert": dict(
             vocabulary="euro", pre="llama-bpe", make=hf.EuroBertModel, pooling="mean", f16=True,
             config=hf.EuroBertConfig(**causal(WIDE, pad_token_id=0, bos_token_id=1, eos_token_id=2, mask_token_id=3)),
@@ -326,14 +350,15 @@ def mutants(row, encoder):
     for what in sorted({kind(n) for n in names if is_norm(n) and n.endswith("weight")}):
         of = [n for n in names if kind(n) == what and n.endswith("weight")]
         yield f"{what} without weight", changed(lambda m: [m.get_parameter(n).fill_(shift) for n in of])
-    for what in sorted({kind(n) for n in names if n.endswith("bias")} - {"key", "k_proj"}):  # keys: no or little effect
+    of_keys = {"key", "k_proj", "layer_norm_k"}  # no or little effect
+    for what in sorted({kind(n) for n in names if n.endswith("bias")} - of_keys):
         of = [n for n in names if kind(n) == what and n.endswith("bias")]
         yield f"{what} without bias", changed(lambda m: [m.get_parameter(n).zero_() for n in of])
     for other in set(parts.POOLING) - {row["pooling"]} if row["pooling"] in parts.POOLING else ():
         yield f"pooling by {other}", changed(lambda m: setattr(m, "pooling", other))
     decoder = type(encoder.model).__name__.startswith("Qwen3")
     mask = {"attention to all tokens": seeing("all")} if decoder else {"causal attention": seeing("earlier")}
-    for what, change in (row["mistakes"] | (mask if row["make"] is not parts.NeoBert else {})).items():
+    for what, change in (row["mistakes"] | (mask if row["make"] not in OWN else {})).items():
         if callable(change):
             yield what, changed(change)
             continue

@@ -28,6 +28,9 @@ REMARKS = {(name, "scores" if "reranker" in name else "embeddings"): GELU
     ("gemma_embedding", "embeddings"): "the tanh form is the model's, but llama.cpp has it from a table of F16 values",
     ("llama_embed", "embeddings"): "llama.cpp 0.7.0 attends causally, as the file has no attention.causal; with it "
                                    "(false) the difference is 3e-7",
+    ("jina_v2", "embeddings"): GELU,
+    ("jina_v2_code", "embeddings"): "llama.cpp 0.7.0 applies GELU to the half that comes first in the file, which is "
+                                    "up; of a file with the halves exchanged the difference is 1.0e-4",
     ("bert", "tokens"): "llama.cpp keeps words of more than 100 characters, and drops marks of category Me like "
                         "those of Mn",
     ("xlmr", "tokens"): "a control character is unknown to sentencepiece and llama.cpp, and dropped by "
