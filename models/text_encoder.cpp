@@ -32,6 +32,9 @@ Pooling pooling_of(const ConfigKeys& k, const char* key, Pooling fallback) {
 
 void read_encodes(const ConfigKeys& k, const Family& f, Config& c) {
 	c.encodes = !k.flag("attention.causal", !f.encodes);
+	if (f.layer.alibi && !c.encodes)
+		fail(Code::Unsupported, "{}: key {} is true; kvrun runs {} only as an encoder", k.g.name(),
+		     k.key("attention.causal"), f.arch);
 }
 
 void read_text_input(const ConfigKeys& k, const Family& f, Config& c) {
@@ -70,9 +73,6 @@ void read_text_head(const ConfigKeys& k, Config& c) {
 }
 
 void check_encoder(const ConfigKeys& k, const Config& c) {
-	if (!c.encodes && std::ranges::any_of(c.layers, &Layer::alibi))
-		fail(Code::Unsupported, "{}: key {} is true; kvrun runs {} only as an encoder", k.g.name(),
-		     k.key("attention.causal"), c.arch);
 	if (!c.encodes) return;
 	for (uint32_t l = 0; l < c.n_layers; ++l) {
 		const Layer& layer = c.layers[l];

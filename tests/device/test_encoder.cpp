@@ -12,9 +12,10 @@ using Json = nlohmann::json;
 
 namespace {
 
-const std::vector<Case> kEncoders{{"bert"},        {"xlmr"},           {"modernbert"}, {"gemma_embedding"},
-                                  {"nomic_bert"},  {"jina_v3"},        {"eurobert"},   {"neobert"},
-                                  {"llama_embed"}, {"nomic_bert_moe"}, {"jina_v2"},    {"jina_v2_code"}};
+const std::vector<Case> kEncoders{{"bert"},         {"xlmr"},           {"modernbert"}, {"gemma_embedding"},
+                                  {"nomic_bert"},   {"jina_v3"},        {"eurobert"},   {"neobert"},
+                                  {"llama_embed"},  {"nomic_bert_moe"}, {"jina_v2"},    {"jina_v2_code"},
+                                  {"jina_v2_plain"}};
 const std::vector<Case> kRerankers{{"xlmr_reranker"}, {"bert_reranker"}, {"modernbert_reranker"}};
 const std::vector<Case> kCausal{{"qwen3_embedding"}, {"qwen3_reranker"}};
 
