@@ -53,7 +53,7 @@ foreach(row attend=131 images=7 models=89 ops=113 policies=61 session=5)
 	string(REGEX MATCH "^[a-z]+" suite ${row})
 	string(REPLACE ${suite} KVRUN_TEST_ONE_IN rows_${suite}_swiftshader ${row})
 endforeach()
-foreach(row attend=9 draft=7 fetch=13 host_weights=11 images=7 lora=37 models=13 ops=37 pack=7 policies=17 recurrent=17
+foreach(row attend=9 draft=7 fetch=13 host_weights=11 images=7 lora=37 models=13 ops=53 pack=7 policies=17 recurrent=17
 		split=61 windows=7)
 	string(REGEX MATCH "^[a-z_]+" suite ${row})
 	string(REPLACE ${suite} KVRUN_TEST_EVERY rows_${suite}_lavapipe ${row})
@@ -70,19 +70,20 @@ set(left_out batch.swiftshader forks.lavapipe26 forks.swiftshader replay.swiftsh
 set(except_fetch_swiftshader EXCEPT
 	"*a fork goes on*,*alone and beside sessions*,*latents: the same bits*,*begins anew*,*latents: a policy*"
 	"*windows*,*KVRUN_CHECK*,*poisoned*")
-set(except_session_swiftshader EXCEPT "*budget is spent*,*in two turns*,*few partial states*")
+set(except_session_swiftshader EXCEPT
+	"*budget is spent*,*in two turns*,*few partial states*,*does not fit*,*KVRUN_CHECK*")
 # of whole models, the logits
 set(only_logits EXCEPT "*stories260K*,*greedy tokens*,*also read images*,*one tensor in the file*")
 set(except_models_lavapipe26 ${only_logits})
 set(except_models_swiftshader ${only_logits})
 set(except_policies_swiftshader EXCEPT "*with softcaps*,*cancelled prompt*,*in every run*,*bundled model*,*first step*")
 # many test cases with tables of few rows
-set(rows_encoder_lavapipe KVRUN_TEST_ONE_IN=2)
+set(rows_encoder_lavapipe KVRUN_TEST_ONE_IN=5)
 set(rows_forks_lavapipe KVRUN_TEST_ONE_IN=2)
 set(rows_format_screen_lavapipe KVRUN_TEST_ONE_IN=3)
-set(rows_indexer_lavapipe KVRUN_TEST_ONE_IN=3)
+set(rows_indexer_lavapipe KVRUN_TEST_ONE_IN=5)
 set(rows_latent_lavapipe KVRUN_TEST_ONE_IN=7)
-set(rows_prediction_lavapipe KVRUN_TEST_ONE_IN=2)
+set(rows_prediction_lavapipe KVRUN_TEST_ONE_IN=3)
 set(except_format_screen_lavapipe EXCEPT "*screen: latents*")
 foreach(suite ${device_tests})
 	foreach(device ${test_devices})
@@ -246,9 +247,9 @@ device_test(encoder.lavapipe26 encoder KVRUN_TEST_DEVICES=lavapipe26 KVRUN_TEST_
 device_test(encoder.lavapipe.sync encoder KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=sync KVRUN_TEST_ONE_IN=4)
 device_test(dflash.cudahost dflash KVRUN_TEST_DEVICES=cuda-host KVRUN_TEST_ONE_IN=6)
 device_test(dflash.swiftshader dflash KVRUN_TEST_DEVICES=swiftshader KVRUN_TEST_ONE_IN=11)
-device_test(indexer.lavapipe26 indexer KVRUN_TEST_DEVICES=lavapipe26 KVRUN_TEST_ONE_IN=4)
+device_test(indexer.lavapipe26 indexer KVRUN_TEST_DEVICES=lavapipe26 KVRUN_TEST_ONE_IN=6)
 device_test(indexer.cudahost indexer KVRUN_TEST_DEVICES=cuda-host KVRUN_TEST_ONE_IN=7)
-device_test(indexer.lavapipe.sync indexer KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=sync KVRUN_TEST_ONE_IN=4)
+device_test(indexer.lavapipe.sync indexer KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=sync KVRUN_TEST_ONE_IN=10)
 device_test(indexer.swiftshader indexer KVRUN_TEST_DEVICES=swiftshader KVRUN_TEST_ONE_IN=11)
 device_test(prediction.cudahost prediction KVRUN_TEST_DEVICES=cuda-host KVRUN_TEST_EVERY=17
 	EXCEPT "*has no room*,*a layer that is right*")
