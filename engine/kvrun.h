@@ -194,7 +194,8 @@ typedef struct {
 	                            or KVRUN_DRAFT_MTP; NULL: guesses are looked up in the text. Its weights and caches
 	                            take memory of the same device, in addition to this engine's */
 	const char* loras;  /* LoRA adapters of the model, .gguf files: "FILE[:SCALE]", several separated by commas; NULL:
-	                       none. Sessions saved with them are restored with the same ones only */
+	                       none. Sessions saved with them are restored with the same ones only.
+	                       kvrun_engine_set_lora_scales() changes the scales */
 	const char* mmproj; /* the model's vision encoder, a .gguf file (mmproj-...); NULL: the model reads no images */
 	/* Tokens of an image, where its size decides: it is made smaller or larger for them. 0: the encoder's limits. */
 	uint32_t image_min_tokens, image_max_tokens;
@@ -255,6 +256,12 @@ typedef struct {
  * on. Without offload_dir a session whose context does not fit the budget is not opened. With it, a full or failing
  * disk ends a call with KVRUN_EIO; the answer so far is kept. No effect on a model that encodes texts. */
 KVRUN_API kvrun_status kvrun_engine_set_host_memory(kvrun_engine* engine, const kvrun_host_memory_options* options);
+
+/* Sets the scales of the adapters of kvrun_engine_options.loras, in their order, for all that is computed from now on.
+ * A session that holds tokens goes on only with the scales that these were read with: with others, KVRUN_EINVALID until
+ * it is reset or the scales are set back. Reads the adapters' files again. KVRUN_EINVALID for another number of
+ * scales. */
+KVRUN_API kvrun_status kvrun_engine_set_lora_scales(kvrun_engine* engine, const float* scales, size_t count);
 
 /* Metadata of the model's file, in file order. value: numbers and flags in decimal, text unchanged, an array as its
  * type and length: "[string x 32000]". */

@@ -118,25 +118,35 @@ std::map<std::string, Joined> joined(const std::vector<LoraFile>& files) {
 	return out;
 }
 
-// a (rank, n) and b (d, rank) of all parts, of experts for each of them; rows of b where the tensor's rows are on the
-// device.
-void upload(Backend& be, const Joined& j, const TensorSpec& s, const LoraWeights& to) {
+// a (rank, n) of all parts, of experts for each of them.
+void upload_a(Backend& be, const Joined& j, const TensorSpec& s, const LoraWeights& to) {
 	const uint32_t rank = to.b.shape[1], experts = of_experts(s) ? s.depth : 1;
-	std::vector<float> a(size_t(experts) * rank * s.cols), b(size_t(s.rows) * rank);
+	std::vector<float> a(size_t(experts) * rank * s.cols);
 	uint32_t first = 0;
 	for (const auto& [f, m] : j.parts) {
-		const std::vector<float> from_a = tensor_values(f->file, *m.a), from_b = tensor_values(f->file, *m.b);
+		const std::vector<float> from = tensor_values(f->file, *m.a);
 		for (size_t e = 0; e < experts; ++e)
-			std::copy_n(from_a.begin() + ptrdiff_t(e * m.rank * s.cols), size_t(m.rank) * s.cols,
+			std::copy_n(from.begin() + ptrdiff_t(e * m.rank * s.cols), size_t(m.rank) * s.cols,
 			            a.begin() + ptrdiff_t((e * rank + first) * s.cols));
-		const float factor = f->factor(m);
-		for (uint32_t row = 0; row < s.rows; ++row) {
-			float* out = &b[size_t(row_place(s, s.rows, row).to) * rank + first];
-			for (uint32_t i = 0; i < m.rank; ++i) out[i] = factor * from_b[size_t(row) * m.rank + i];
-		}
 		first += m.rank;
 	}
 	write_values(be, to.a, a);
+}
+
+// b (d, rank) of all parts with their scales, rows where the tensor's rows are on the device.
+void upload_b(Backend& be, const Joined& j, const TensorSpec& s, const LoraWeights& to) {
+	const uint32_t rank = to.b.shape[1];
+	std::vector<float> b(size_t(s.rows) * rank);
+	uint32_t first = 0;
+	for (const auto& [f, m] : j.parts) {
+		const std::vector<float> from = tensor_values(f->file, *m.b);
+		const float factor = f->factor(m);
+		for (uint32_t row = 0; row < s.rows; ++row) {
+			float* out = &b[size_t(row_place(s, s.rows, row).to) * rank + first];
+			for (uint32_t i = 0; i < m.rank; ++i) out[i] = factor * from[size_t(row) * m.rank + i];
+		}
+		first += m.rank;
+	}
 	write_values(be, to.b, b);
 }
 
@@ -179,10 +189,11 @@ std::vector<LoraFile> open_loras(const std::vector<LoraOption>& options, const G
 	return out;
 }
 
-uint64_t fingerprint(const Gguf& model, const std::vector<LoraFile>& files) {
+uint64_t fingerprint(const Gguf& model, const std::vector<LoraFile>& files, std::span<const float> scales) {
 	uint64_t all = fingerprint(model);
-	for (const LoraFile& f : files) // order counts: sums are rounded
-		all = std::rotl(all, 17) * 0x9e3779b97f4a7c15u ^ fingerprint(f.file) ^ std::bit_cast<uint32_t>(f.scale);
+	for (size_t i = 0; i < files.size(); ++i) // order counts: sums are rounded
+		all =
+		    std::rotl(all, 17) * 0x9e3779b97f4a7c15u ^ fingerprint(files[i].file) ^ std::bit_cast<uint32_t>(scales[i]);
 	return all;
 }
 
@@ -215,7 +226,8 @@ Loras load_loras(const std::vector<LoraFile>& files, const Config& c, const Weig
 		out.bytes += buffer.bytes();
 		const LoraWeights both{view(buffer, 0, j.type(), a_rows, s.cols),
 		                       view(buffer, a_bytes, j.type(), s.rows, rank)};
-		upload(be, j, s, both);
+		upload_a(be, j, s, both), upload_b(be, j, s, both);
+		out.whole.emplace(name, both);
 		out.rank = std::max(out.rank, rank), out.experts |= of_experts(s);
 		if (!in_layer) {
 			out.output = both;
@@ -228,6 +240,13 @@ Loras load_loras(const std::vector<LoraFile>& files, const Config& c, const Weig
 	}
 	be.wait();
 	return out;
+}
+
+void write_scales(const std::vector<LoraFile>& files, const Config& c, const Loras& loras, Backend& be) {
+	const auto specs = specs_by_name(c);
+	for (const auto& [name, j] : joined(files)) upload_b(be, j, specs.at(name), loras.whole.at(name));
+	be.submit();
+	be.wait();
 }
 
 } // namespace kvrun

@@ -6,6 +6,7 @@
 #pragma once
 #include "models/weights.h"
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,8 +38,8 @@ struct LoraFile {
 // Error{Io, Format}; Unsupported if a file is not a LoRA adapter, is of another architecture, or changes another
 // tensor.
 std::vector<LoraFile> open_loras(const std::vector<LoraOption>&, const Gguf& model, const Config&);
-// Identifies a model with its adapters and their scales; without adapters it is the model's own fingerprint.
-uint64_t fingerprint(const Gguf& model, const std::vector<LoraFile>&);
+// Identifies a model with its adapters at these scales; without adapters it is the model's own fingerprint.
+uint64_t fingerprint(const Gguf& model, const std::vector<LoraFile>&, std::span<const float> scales);
 
 struct LoraWeights { // of one matrix of all adapters together: y += b . (a . x)
 	View a;          // (rank, n); of experts, one after the other, (experts * rank, n)
@@ -50,10 +51,11 @@ struct Loras {
 		size_t view; // index among the views of LayerWeights
 		LoraWeights weights;
 	};
-	std::vector<std::vector<Entry>> layers; // of layers_with_weights()
-	LoraWeights output;                     // empty: it is not changed
-	uint32_t rank = 0;                      // widest
-	bool experts = false;                   // some change matrices of experts
+	std::vector<std::vector<Entry>> layers;   // of layers_with_weights()
+	LoraWeights output;                       // empty: it is not changed
+	uint32_t rank = 0;                        // widest
+	bool experts = false;                     // some change matrices of experts
+	std::map<std::string, LoraWeights> whole; // by name of the model's tensor
 	std::deque<Buffer> buffers;
 	size_t bytes = 0;
 	explicit operator bool() const { return rank != 0; }
@@ -61,5 +63,7 @@ struct Loras {
 // Device memory that load_loras() will take, without rounding of buffers.
 uint64_t lora_bytes(const std::vector<LoraFile>&, const Config&);
 Loras load_loras(const std::vector<LoraFile>&, const Config&, const Weights&, Backend&);
+// Writes the matrices B anew, with the scales that the files have now. Reads the files.
+void write_scales(const std::vector<LoraFile>&, const Config&, const Loras&, Backend&);
 
 } // namespace kvrun

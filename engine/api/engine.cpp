@@ -166,6 +166,15 @@ kvrun_status kvrun_engine_set_host_memory(kvrun_engine* engine, const kvrun_host
 	});
 }
 
+kvrun_status kvrun_engine_set_lora_scales(kvrun_engine* engine, const float* scales, size_t count) {
+	return guard([&] {
+		if (count) check_pointer(scales, "scales");
+		const auto object = engines().get(engine);
+		std::lock_guard turn(object->turn);
+		object->engine->set_lora_scales({scales, count});
+	});
+}
+
 size_t kvrun_metadata_count(kvrun_engine* engine) {
 	size_t n = 0;
 	quietly([&] { n = engines().get(engine)->metadata.size(); });

@@ -9,6 +9,7 @@
 #include "models/fingerprint.h"
 #include "models/prediction.h"
 #include <algorithm>
+#include <cmath>
 
 namespace kvrun {
 namespace {
@@ -65,6 +66,7 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 	    open_devices(opt.backend, n_layers, fit_bytes(model.file, model.config, goal) / std::max(n_layers, 1u));
 	std::unique_ptr<Engine> e(new Engine(std::move(model), std::move(devices.backend)));
 	e->lora_files_ = std::move(lora_files);
+	for (const LoraFile& f : e->lora_files_) e->lora_scales_.push_back(f.scale);
 	const Config& cfg = e->config();
 	DeviceInfo empty = e->backend_->info();
 	empty.free_bytes -= std::min<uint64_t>(lora_bytes(e->lora_files_, cfg), empty.free_bytes);
@@ -169,6 +171,18 @@ std::vector<uint32_t> Engine::state_layers() const {
 std::unique_ptr<Drafter> Engine::drafter(Session& s) {
 	if (assistant_) return assistant_drafts_->drafter(s);
 	return state_drafts_ ? state_drafts_->drafter() : nullptr;
+}
+
+void Engine::set_lora_scales(std::span<const float> scales) {
+	if (scales.size() != lora_files_.size())
+		fail(Code::Invalid, "{} scales for {} adapters", scales.size(), lora_files_.size());
+	for (const float s : scales)
+		if (!std::isfinite(s)) fail(Code::Invalid, "the scale of an adapter is not finite");
+	if (std::ranges::equal(scales, lora_scales_)) return;
+	lora_scales_.clear(); // no session goes on if writing fails
+	for (size_t i = 0; i < scales.size(); ++i) lora_files_[i].scale = scales[i];
+	write_scales(lora_files_, config(), loras_, backend());
+	lora_scales_.assign(scales.begin(), scales.end());
 }
 
 size_t Engine::activation_bytes() const {

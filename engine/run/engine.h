@@ -60,7 +60,16 @@ class Engine {
 	const Config& config() const { return model_.config; }
 	const Tokenizer& tokenizer() const { return model_.tokenizer; }
 	const Gguf& file() const { return model_.file; }
-	uint64_t fingerprint() const { return kvrun::fingerprint(file(), lora_files_); } // of the model with its adapters
+	// Of the model with its adapters at these scales.
+	uint64_t fingerprint(std::span<const float> scales) const {
+		return kvrun::fingerprint(file(), lora_files_, scales);
+	}
+	// Of the adapters (EngineOptions::loras), in their order. Sessions that hold tokens go on only with the scales that
+	// these were read with.
+	const std::vector<float>& lora_scales() const { return lora_scales_; }
+	// Throws Error{Invalid} on another number of scales, or one that is not finite; Device, after which no session goes
+	// on until they are set again.
+	void set_lora_scales(std::span<const float>);
 	std::shared_ptr<const grammar::TokenTrie> token_trie() const; // created on first use; any thread may call it
 	Backend& backend() { return *backend_; }
 	const CacheLayers& cache_layers() const { return cache_layers_; }
@@ -113,6 +122,7 @@ class Engine {
 	std::optional<NGramTable> ngram_table_;
 	Weights weights_;
 	std::vector<LoraFile> lora_files_;
+	std::vector<float> lora_scales_;
 	Loras loras_;
 	std::unique_ptr<StateDrafts> state_drafts_; // views into weights_
 	std::unique_ptr<Assistant> assistant_;

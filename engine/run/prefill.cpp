@@ -19,6 +19,7 @@ Prefill::Prefill(Session& s, std::span<const uint32_t> tokens, PrefillHooks hook
     : session_(s), runner_(s.engine().runner()), tokens_(tokens.begin(), tokens.end()), hooks_(std::move(hooks)),
       layers_(s.engine().config().n_layers), ubatch_(s.engine().ubatch()), block_(s.engine().prefill_block()) {
 	s.check_room(tokens);
+	s.hold_scales();
 	if (!hooks_.states.layers.empty()) for_drafter_.emplace(runner_, hooks_.states);
 	images_.emplace(s.engine().images(), tokens, std::min(ubatch_, block_), ubatch_ <= block_);
 	if (tokens.size() > block_)
@@ -56,6 +57,7 @@ bool Prefill::finish() {
 
 bool Prefill::step(double seconds) {
 	if (done()) return true;
+	session_.check_scales();
 	const auto start = Clock::now();
 	double& pace = session_.engine().pace(); // work per second of the last piece; 0: unknown
 	const double room = pace * seconds;

@@ -3,6 +3,7 @@
 #include "engine/kv_device/index_step.h"
 #include "engine/kv_device/prefill.h"
 #include "engine/run/layer_runner.h"
+#include "engine/run/positions.h"
 #include "engine/run/prompt_images.h"
 #include "engine/run/prompt_memory.h"
 #include "engine/run/prompt_states.h"

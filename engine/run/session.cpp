@@ -177,7 +177,7 @@ void Session::fit_host_copy() {
 Session::Session(const Session& s, Sequences seqs)
     : engine_(s.engine_), options_(s.options_), plan_(s.plan_), window_plan_(s.window_plan_), window_(s.window_),
       rope_(s.rope_), ctx_(s.ctx_), ctx_by_budget_(s.ctx_by_budget_), seqs_(std::move(seqs)), history_(s.history_),
-      positions_(s.positions_) {}
+      lora_scales_(s.lora_scales_), positions_(s.positions_) {}
 
 std::vector<Position> Session::positions(std::span<const uint32_t> tokens) {
 	std::vector<Position> out;
@@ -202,6 +202,17 @@ Session::~Session() = default;
 
 void Session::check_idle() const {
 	if (reading_) fail(Code::Invalid, "the session is still reading a prompt");
+}
+
+void Session::check_scales() const {
+	if (lora_scales_ != engine_.lora_scales())
+		fail(Code::Invalid, "the adapters have other scales than when the session's tokens were read; reset it, or set "
+		                    "those scales again");
+}
+
+void Session::hold_scales() {
+	if (n_tokens() == 0) lora_scales_ = engine_.lora_scales();
+	check_scales();
 }
 
 void Session::check_room(uint64_t n) const {
@@ -280,6 +291,9 @@ std::span<const RowLogits> decode_step(std::span<const SessionRow> rows) {
 		KV_ASSERT(&s.engine() == &e);
 		const auto refuse = [&](Code c, const std::string& why) { throw RowError(i, Error(c, why)); };
 		if (s.reading_) refuse(Code::Invalid, "the session is still reading a prompt");
+		try {
+			s.hold_scales();
+		} catch (const Error& error) { refuse(error.code, error.what()); }
 		if (s.n_tokens() + rows[i].drafts.size() >= s.ctx())
 			refuse(Code::Context, fmt::format("the context of {} tokens is full; raise -c", s.ctx()));
 		const auto check_token = [&](uint32_t token) {
@@ -380,6 +394,7 @@ void Session::restore(std::span<const std::byte> books, std::span<const std::byt
 	}
 	seqs_ = std::move(seqs);
 	history_ = std::move(history);
+	lora_scales_ = engine_.lora_scales();
 }
 
 void Session::keep_drafts() {
@@ -410,6 +425,7 @@ void Session::take_fork(Session& other) {
 	std::vector<uint32_t> history = other.history_;
 	seqs_ = other.seqs_.fork();
 	history_ = std::move(history);
+	lora_scales_ = other.lora_scales_;
 	positions_.forget();
 	checkpoints_.clear();
 }

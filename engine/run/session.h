@@ -75,6 +75,9 @@ class Session {
 	KvSequence* window_seq() const { return seqs_.window.get(); } // of layers with a window; null: no such cache
 	IndexSequence* index() const { return seqs_.index.get(); }    // null: the model has no indexer, or it is not used
 	StateSequence* states() const { return seqs_.states.get(); }  // of recurrent layers; null if the model has none
+	// Of the engine's adapters, with which its tokens were read.
+	std::span<const float> lora_scales() const { return n_tokens() ? lora_scales_ : engine_.lora_scales(); }
+	void check_scales() const;                // throws Error{Invalid} if the engine has others now
 	Window window() const { return window_; } // of the main cache's layers, if the context is longer
 	uint32_t prompt_rows() const;             // rows of keys and values that a prompt needs in addition to its own
 	void reserve_hint(uint32_t n_new);        // KvCache::reserve_hint() of all caches
@@ -123,8 +126,9 @@ class Session {
 	void fit_host_copy();
 	std::exception_ptr fault_of(uint32_t token); // token: just appended by a decode step that got no usable logits
 	bool sync_history() noexcept;                // after a failure: whether the sequence has become shorter
-	void history_room(uint32_t n);               // makes append_history() of n tokens one that does not fail
-	void prompt_read();                          // call when a prompt is complete: makes a checkpoint
+	void hold_scales(); // before tokens are read: those of the engine, of which the session must have no others
+	void history_room(uint32_t n); // makes append_history() of n tokens one that does not fail
+	void prompt_read();            // call when a prompt is complete: makes a checkpoint
 	const Sequences* checkpoint_at(uint32_t n) const;
 	bool drop_checkpoint(); // the oldest one; false if there is none
 	// Runs `f`, which must change nothing when it throws OutOfMemory; checkpoints are dropped to make room for it.
@@ -146,6 +150,7 @@ class Session {
 	bool reading_ = false; // a Prefill lives
 	Sequences seqs_;
 	std::vector<uint32_t> history_;
+	std::vector<float> lora_scales_;
 	TextPositions positions_;            // behind history_
 	std::vector<Sequences> checkpoints_; // by length
 	std::vector<float> logits_;          // (vocab) of the latest prompt

@@ -88,7 +88,7 @@ uint64_t layout_of(const Session& s) {
 Json facts_of(const Session& s, size_t window_books) {
 	const DeviceInfo device = s.engine().backend().info();
 	Json facts = {{"kvrun", KVRUN_VERSION},
-	              {"model", hex(s.engine().fingerprint())},
+	              {"model", hex(s.engine().fingerprint(s.lora_scales()))},
 	              {"model_name", one_line(s.engine().config().name)},
 	              {"policy", s.policy_text()},
 	              {"layout", hex(layout_of(s))},
@@ -245,7 +245,7 @@ void save_session(Session& s, const std::string& path, std::span<const std::byte
 std::unique_ptr<Session> restore_session(Engine& e, const std::string& path, uint32_t checkpoints) {
 	const SessionFile file(path);
 	const Facts f = read_facts(file);
-	if (f.model != hex(e.fingerprint())) {
+	if (f.model != hex(e.fingerprint(e.lora_scales()))) {
 		if (f.model_name == e.config().name)
 			fail(
 			    Code::Invalid,

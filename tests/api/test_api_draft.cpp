@@ -88,7 +88,7 @@ TEST_CASE("api: a draft model of the same vocabulary drafts, another one is refu
 TEST_CASE("api: adapters change the answer; a file that is none, and a bad scale, are refused") {
 	const std::string model = KVRUN_SOURCE_DIR "/tests/golden/tiny/llama.gguf",
 	                  adapter = KVRUN_SOURCE_DIR "/tests/golden/lora/llama.gguf";
-	const auto tokens = [&](const char* loras) {
+	const auto tokens = [&](const char* loras, std::vector<float> scales = {}) {
 		kvrun_device_options d = KVRUN_DEVICE_OPTIONS_INIT;
 		d.device = device();
 		kvrun_engine_options o = KVRUN_ENGINE_OPTIONS_INIT;
@@ -97,6 +97,13 @@ TEST_CASE("api: adapters change the answer; a file that is none, and a bad scale
 		const kvrun_status opened = kvrun_engine_open(&h, &o);
 		std::vector<uint32_t> out = {uint32_t(opened)};
 		if (opened != KVRUN_OK) return out;
+		if (!scales.empty()) {
+			CHECK(kvrun_engine_set_lora_scales(h, scales.data(), scales.size() + 1) == KVRUN_EINVALID);
+			CHECK_MESSAGE(said("scales for"), error());
+			CHECK(kvrun_engine_set_lora_scales(h, nullptr, scales.size()) == KVRUN_EINVALID);
+			CHECK(kvrun_engine_set_lora_scales(nullptr, scales.data(), scales.size()) == KVRUN_EINVALID);
+			CHECK(kvrun_engine_set_lora_scales(h, scales.data(), scales.size()) == KVRUN_OK);
+		}
 		kvrun_session_options so = KVRUN_SESSION_OPTIONS_INIT;
 		so.ctx = 64;
 		kvrun_session* session = nullptr;
@@ -117,6 +124,9 @@ TEST_CASE("api: adapters change the answer; a file that is none, and a bad scale
 	CHECK(tokens("") == plain);
 	CHECK(tokens((adapter + ":0").c_str()) == plain);
 	CHECK(tokens((adapter + ":0.5," + adapter + ":0.5").c_str()) == with);
+	CHECK(tokens((adapter + ":0").c_str(), {1}) == with);
+	CHECK(tokens((adapter + ":3," + adapter).c_str(), {1, 0}) == with);
+	CHECK(tokens(adapter.c_str(), {0}) == plain);
 	CHECK(tokens(model.c_str()) == std::vector<uint32_t>{uint32_t(KVRUN_EUNSUPPORTED)});
 	CHECK_MESSAGE(said("is no adapter"), error());
 	CHECK(tokens((adapter + ":inf").c_str()) == std::vector<uint32_t>{uint32_t(KVRUN_EINVALID)});

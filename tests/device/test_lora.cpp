@@ -122,8 +122,8 @@ TEST_CASE("lora: adapters add up, each with its own rank and scale; a scale of 0
 		const auto none = Engine::open(options_of(device, kModel, {{first, 0}}));
 		const auto plain = Engine::open(options_of(device, kModel));
 		CHECK(relative_difference(logits_of(*none, 12).decode, logits_of(*plain, 12).decode) < 1e-5);
-		CHECK(none->fingerprint() != plain->fingerprint());
-		CHECK(none->fingerprint() != both->fingerprint());
+		CHECK(none->fingerprint(none->lora_scales()) != plain->fingerprint({}));
+		CHECK(none->fingerprint(none->lora_scales()) != both->fingerprint(both->lora_scales()));
 	});
 }
 
@@ -173,6 +173,61 @@ TEST_CASE("lora: a session is restored with the same adapters only") {
 		for (const auto& loras : {std::vector<LoraOption>{}, {{adapter, 0.5f}}, {{adapter, 1}, {adapter, 1}}}) {
 			const auto other = Engine::open(options_of(device, kModel, loras));
 			CHECK(error_of([&] { restore_session(*other, file); }).find("or of other adapters") != std::string::npos);
+		}
+	});
+}
+
+TEST_CASE("lora: scales that are set later are those of an engine that was opened with them") {
+	const std::string experts = (fs::path(test_root()) / "tests" / "golden" / "tiny" / "olmoe.gguf").string();
+	const std::string parts = (fs::path(test_root()) / "tests" / "golden" / "tiny" / "qwen35.gguf").string();
+	on_every_device([&](const std::string& device) {
+		for (const std::string& path : {kModel, experts, parts}) {
+			CAPTURE(path);
+			const Gguf model = Gguf::open(path);
+			const TempFolder folder;
+			const std::string one = write(folder.path / "one.gguf", lora_file(model, random_pairs(model, 3, 1), 3)),
+			                  two = write(folder.path / "two.gguf", lora_file(model, random_pairs(model, 7, 2), 0));
+			const auto e = Engine::open(options_of(device, path, {{one, 1}, {two, 0}}));
+			const auto other = Engine::open(options_of(device, path, {{one, 0.25f}, {two, -0.5f}}));
+			const Logits before = logits_of(*e, 12), want = logits_of(*other, 12);
+			const std::vector<float> scales = {0.25f, -0.5f}, former = e->lora_scales();
+			const uint64_t id = e->fingerprint(former);
+			Session s(*e, {.ctx = 64}), empty(*e, {.ctx = 64});
+			s.prefill(std::vector<uint32_t>{1, 2, 3});
+			const auto fork = s.fork();
+
+			e->set_lora_scales(scales);
+			CHECK(e->lora_scales() == scales);
+			CHECK(e->fingerprint(e->lora_scales()) == other->fingerprint(scales));
+			CHECK(e->fingerprint(s.lora_scales()) == id);
+			const Logits got = logits_of(*e, 12);
+			CHECK(got.prompt == want.prompt);
+			CHECK(got.decode == want.decode);
+			for (Session* old : {&s, fork.get()}) {
+				CHECK(error_of([&] { old->decode(4); }).find("other scales") != std::string::npos);
+				CHECK(error_of([&] {
+					      old->prefill(std::vector<uint32_t>{4, 5});
+				      }).find("other scales") != std::string::npos);
+			}
+			empty.prefill(std::vector<uint32_t>{1, 2, 3});
+			const std::string file = (folder.path / "s.kv").string();
+			save_session(s, file, {}); // with the scales that its tokens were read with
+			CHECK(error_of([&] { restore_session(*e, file); }).find("or of other adapters") != std::string::npos);
+
+			e->set_lora_scales(former);
+			CHECK(logits_of(*e, 12).decode == before.decode);
+			CHECK(restore_session(*e, file)->n_tokens() == 3);
+			s.decode(4), fork->decode(4);
+			CHECK(error_of([&] { empty.decode(4); }).find("other scales") != std::string::npos);
+			empty.reset();
+			empty.decode(4);
+			Prefill half(empty, std::vector<uint32_t>(40, 7));
+			half.step(0);
+			e->set_lora_scales(scales);
+			CHECK(error_of([&] { half.step(0); }).find("other scales") != std::string::npos);
+			for (const std::vector<float>& wrong : {std::vector<float>{1}, {1, NAN}, {1, 2, 3}})
+				CHECK(error_of([&] { e->set_lora_scales(wrong); }) != "");
+			CHECK(e->lora_scales() == scales);
 		}
 	});
 }

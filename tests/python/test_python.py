@@ -249,6 +249,17 @@ def test_adapters_give_the_tokens_of_llama_cpp():
             assert e.session(ctx=64).ask(peer["prompt"], **options).tokens.tolist() == peer["tokens"][:12]
     with kvrun.Engine(model, device="cpu") as e:
         assert e.session(ctx=64).ask(peer["prompt"], **options).tokens.tolist() != peer["tokens"][:12]
+    with kvrun.Engine(model, device="cpu", loras=[(adapter, 0)]) as e:
+        s = e.session(ctx=64)
+        assert s.ask(peer["prompt"], **options).tokens.tolist() != peer["tokens"][:12]
+        e.set_lora_scales([peer["scale"]])
+        with pytest.raises(kvrun.InvalidArgument, match="other scales"):
+            s.ask(peer["prompt"], **options)
+        s.reset()
+        assert s.ask(peer["prompt"], **options).tokens.tolist() == peer["tokens"][:12]
+        for wrong in ([], [1, 1], [float("nan")]):
+            with pytest.raises(kvrun.InvalidArgument):
+                e.set_lora_scales(wrong)
     with pytest.raises(kvrun.Unsupported, match="no adapter"):
         kvrun.Engine(model, device="cpu", loras=[model])
     with pytest.raises(kvrun.InvalidArgument, match="FILE:SCALE"):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """kvrun serve as clients and scripts of llama.cpp's server use it: its routes, options and forms, fields that nobody
 knows, answers that the client begins. Usage: test_serve_compat.py KVRUN."""
-import json, os, subprocess, sys
+import json, os, subprocess, sys, threading, time
 from serving import MODEL, ROOT, TINY, Server, check, equal, finish
 
 CHAT, COMPLETION, NATIVE = "/v1/chat/completions", "/v1/completions", "/completion"
@@ -261,22 +261,75 @@ def options():
         check("warnings", "-fa has no effect" in said and "--cache-reuse has no effect" in said, said)
 
 
+def scales(*values):
+    return [{"id": i, "scale": v} for i, v in enumerate(values)]
+
+
+def made(s, **more):
+    """What depends on the adapters: tokens of an answer, and how many of its prompt's were not read again"""
+    r = s.post(NATIVE, {"prompt": "a b c d e f", "n_predict": 12, "temperature": 0, "ignore_eos": True,
+                        "return_tokens": True, **more})
+    check("it is answered", r.status == 200, r.body[:300])
+    return r.json()["tokens"], r.json()["timings"]["cache_n"]
+
+
+def vector(s):
+    return s.post("/v1/embeddings", {"input": "a b c"}).json()["data"][0]["embedding"]
+
+
 def adapters():
-    """Adapters have the scales that the server was started with"""
+    """Scales of adapters, of the server and of a request, are those of a server that was started with them"""
     lora = os.path.join(ROOT, "tests", "golden", "lora", "llama.gguf")
     llama = os.path.join(os.path.dirname(TINY), "llama.gguf")
-    with Server("--lora", f"{lora}:0.1,{lora}", "-c", "64", model=llama) as s:
-        own = [{"id": 0, "scale": 0.1}, {"id": 1, "scale": 1}]
-        equal("its adapters", s.get("/lora-adapters").json(),
-              [{"id": i, "path": "llama.gguf", "scale": own[i]["scale"]} for i in range(2)])
-        equal("their scales may be said", s.post("/lora-adapters", own).json(), {"success": True})
-        for scales, said in ((own[:1], "adapter 1 has the scale 1.0"), ([{"id": 2, "scale": 1}], "no adapter 2"),
-                             ([{"id": 0}], "no scale"), ({}, "not an array"), ([5], "not an object")):
-            r = s.post("/lora-adapters", scales)
-            check(f"not {scales}", r.status == 400 and said in r.error(), r.body)
-        for scales, status in ((own, 200), ([], 200), (own[1:], 400)):
-            r = s.post(NATIVE, {"prompt": "a", "n_predict": 1, "lora": scales})
-            equal(f"of a request: {scales}", r.status, status)
+    all_scales, want, vectors = [(0.1, 1), (2, 0), (0, 0)], {}, {}
+    for a, b in all_scales:
+        with Server("--lora", f"{lora}:{a},{lora}:{b}", "-c", "64", model=llama) as s:
+            want[a, b], vectors[a, b] = made(s)[0], vector(s)
+    equal("they change answers", len({str(w) for w in want.values()}), 3)
+    equal("and vectors", len({str(v) for v in vectors.values()}), 3)
+    with Server("--lora", f"{lora}:0.1,{lora}", "-c", "64", "-np", "4", "--idle-unload", "0.005", model=llama) as s:
+        listed = lambda *values: [{"id": i, "path": "llama.gguf", "scale": v} for i, v in enumerate(values)]
+        equal("its adapters", s.get("/lora-adapters").json(), listed(0.1, 1))
+        equal("of the start", made(s), (want[0.1, 1], 0))
+        for own in all_scales[1:] + all_scales[:1]:
+            again = own == (0.1, 1)
+            tokens, cached = made(s, lora=scales(*own))
+            equal(f"of a request: {own}", tokens, want[own])
+            check("a cache of other scales is not reused", (cached > 0) == again, cached)
+        equal("those left out are 0", made(s, lora=scales(2))[0], want[2, 0])
+        equal("an empty list says nothing", made(s, lora=[])[0], want[0.1, 1])
+
+        results = {}
+        def ask(i):
+            results[i] = vector(s) if i % 4 == 3 else made(s, lora=scales(*all_scales[i % 4]), cache_prompt=i < 8)[0]
+        threads = [threading.Thread(target=ask, args=(i,)) for i in range(16)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        for i in range(16):
+            equal(f"request {i} among others", results[i],
+                  vectors[0.1, 1] if i % 4 == 3 else want[all_scales[i % 4]])
+
+        equal("others for all requests", s.post("/lora-adapters", scales(2, 0)).json(), {"success": True})
+        equal("are shown", s.get("/lora-adapters").json(), listed(2, 0))
+        equal("in answers", made(s)[0], want[2, 0])
+        equal("in vectors", vector(s), vectors[2, 0])
+        for _ in range(200):
+            if s.get("/health").json()["model"] == "unloaded":
+                break
+            time.sleep(0.05)
+        equal("also when the model was unloaded", made(s)[0], want[2, 0])
+        for bad, said in ((scales(1, 1, 1), "no adapter 2"), ([{"id": 0}], "no scale"), ({}, "not an array"),
+                          ([5], "not an object"), ([{"id": 0, "scale": 1e60}], "scale")):
+            for r in (s.post("/lora-adapters", bad), s.post(NATIVE, {"prompt": "a", "n_predict": 1, "lora": bad})):
+                check(f"not {bad}", r.status == 400 or bad == {} and r.status == 200, r.body)
+                check("it is said", said in r.error() if r.status == 400 else True, r.body)
+        equal("nothing has changed", s.get("/lora-adapters").json(), listed(2, 0))
+    with Server("--lora", lora, "--lora-init-without-apply", "-c", "64", model=llama) as s:
+        equal("loaded, and not applied", s.get("/lora-adapters").json(), listed(0))
+        equal("as without", made(s)[0], want[0, 0])
+        equal("until a request wants it", made(s, lora=scales(2))[0], want[2, 0])
 
 
 def main():

@@ -117,6 +117,8 @@ struct Service { // what the server needs to answer, created after the model is 
 			give_up(exit_code_of(e.status), e.what());
 		}
 		model->set_created(file_time(a.model));
+		model->adapters().start_with(adapter_facts(a.loras));
+		if (a.loras_unapplied) model->adapters().set_usual(Scales(model->adapters().files().size()));
 		say_what_runs(a, *model, embedder.get(), ctx);
 		model->residency().reload_with([&a, canceller] { return reopen_engine(a, canceller); });
 		const GeneratorOptions o{uint32_t(a.parallel),

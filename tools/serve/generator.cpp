@@ -95,6 +95,13 @@ Generator::Generator(const Model& model, const GeneratorOptions& o)
 	// reserved, so that nothing can fail after the batch has accepted an answer, nor when an answer ends
 	for (auto* list : {&active_, &saving_}) list->reserve(o.parallel);
 	saved_.reserve(o.parallel);
+	model_.adapters().on_free([this] {
+		{
+			std::lock_guard lock(mutex_);
+			wait_for_scales_ = false;
+		}
+		wake_.notify_all();
+	});
 	thread_ = std::thread([this] { run(); });
 }
 
@@ -182,6 +189,7 @@ void Generator::run() {
 }
 
 bool Generator::wait_for_work() {
+	if (active_.empty()) scales_use_.reset();
 	const auto work = [this] { return ending_ || drop_idle_ || !saved_.empty() || !active_.empty() || can_admit(); };
 	const auto idle = std::chrono::duration_cast<Residency::Clock::duration>(options_.idle_unload);
 	std::unique_lock lock(mutex_);
@@ -214,6 +222,7 @@ void Generator::drop_idle() {
 }
 
 bool Generator::can_admit() const {
+	if (wait_for_scales_) return false;
 	if (queue_.empty() || saving_.empty()) return !queue_.empty();
 	return !wait_for_memory_ && n_under_way() + queue_.front().answers() <= options_.parallel;
 }
@@ -233,6 +242,27 @@ void Generator::drop_gone() {
 	stats_.queued = uint32_t(n_waiting());
 }
 
+bool Generator::may_run(const Scales& wanted) {
+	Adapters& adapters = model_.adapters();
+	if (active_.empty()) scales_use_.reset();
+	if (scales_use_) return scales_ == wanted && !adapters.others_wait(wanted);
+	const auto wait = [this](bool w) {
+		std::lock_guard lock(mutex_);
+		wait_for_scales_ = w;
+	};
+	wait(true); // first: others may end their use now
+	try {
+		scales_use_ = adapters.try_use(wanted);
+	} catch (...) {
+		wait(false);
+		throw;
+	}
+	if (!scales_use_) return false;
+	scales_ = wanted;
+	wait(false);
+	return true;
+}
+
 void Generator::admit() {
 	while (n_under_way() < options_.parallel && !(wait_for_memory_ && n_under_way() > 0)) {
 		Job job;
@@ -249,6 +279,11 @@ void Generator::admit() {
 			stats_.failed += job.answers();
 		};
 		try {
+			if (!may_run(job.scales)) {
+				std::lock_guard lock(mutex_);
+				queue_.push_front(std::move(job));
+				return;
+			}
 			if (start(job)) continue;
 		} catch (const ApiError& e) {
 			refuse(e);
@@ -311,7 +346,8 @@ kvrun_status Generator::add_to_batch(const Job& job, SessionPool::Lease& lease, 
 bool Generator::start(Job& job) {
 	if (!batch_) check(create(batch_, kvrun_batch_new, model_.engine()));
 	for (;;) {
-		SessionPool::Lease lease = pool_.take(job.kv, job.prompt, job.reuse && job.passed_on == 0, job.named.get());
+		SessionPool::Lease lease =
+		    pool_.take({job.kv, job.scales}, job.prompt, job.reuse && job.passed_on == 0, job.named.get());
 		kvrun_status status = lease.status;
 		std::string message = lease.error;
 		const char* param = "kv";
@@ -422,7 +458,7 @@ void Generator::settle_saved() {
 void Generator::settle(Active& a) {
 	Job& job = a.job;
 	pool_.prompt_was_read(a.ended.result.prompt_cached, a.ended.result.prefill_seconds);
-	if (a.has_session()) pool_.put(job.kv, std::move(a.session), job.named.get());
+	if (a.has_session()) pool_.put({job.kv, job.scales}, std::move(a.session), job.named.get());
 	{
 		std::lock_guard lock(mutex_);
 		stats_.prompt_tokens += a.ended.result.prompt_cached;

@@ -50,6 +50,7 @@ struct Job {
 	std::vector<uint32_t> prompt;
 	Sampling sampling;
 	std::string kv; // policy
+	Scales scales;  // of the adapters
 	std::shared_ptr<Listener> listener;
 	bool reuse = true;                          // may reuse a session that holds the beginning of the prompt
 	size_t passed_on = 0, tokens_passed_on = 0; // bytes and tokens of the answer its listener already has, if lack of
@@ -110,7 +111,8 @@ class Generator {
 	void run();
 	bool wait_for_work(); // false if the generator is ending
 	void admit();
-	bool start(Job&); // false if there is not enough memory now
+	bool may_run(const Scales&); // false while answers, or embeddings, with other scales of adapters are under way
+	bool start(Job&);            // false if there is not enough memory now
 	kvrun_status add_to_batch(const Job&, SessionPool::Lease&, Group&);
 	kvrun_status add_one(const Job&, const Job& first, uint32_t kept, Active&, const Active& reader);
 	size_t n_waiting() const;                         // answers in the queue; the mutex is held
@@ -136,6 +138,7 @@ class Generator {
 	std::vector<Active*> saved_; // entries of saving_ that are to be settled
 	GeneratorStats stats_;
 	bool ending_ = false, drop_idle_ = false;
+	bool wait_for_scales_ = false; // the next in the queue starts after others have ended the use of other scales
 
 	// used only by the generation thread
 	SessionPool pool_;
@@ -143,7 +146,9 @@ class Generator {
 	std::vector<std::unique_ptr<Active>> active_;
 	std::vector<std::unique_ptr<Active>> saving_; // owned by the saver until they are in saved_
 	bool wait_for_memory_ = false;                // the next in the queue starts after an answer has ended
-	Worker saver_;                                // writes conversations to their files
+	Adapters::Use scales_use_;                    // of scales_, while answers are under way
+	Scales scales_;
+	Worker saver_; // writes conversations to their files
 	std::thread thread_;
 };
 

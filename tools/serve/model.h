@@ -1,7 +1,7 @@
 // The model that is served: tokenization, chat prompts, and its name.
 #pragma once
 #include "tools/answer/prompt.h"
-#include "tools/serve/residency.h"
+#include "tools/serve/adapters.h"
 #include <mutex>
 #include <optional>
 #include <string>
@@ -16,6 +16,7 @@ class Model {
 
 	kvrun_engine* engine() const { return residency_.engine(); }
 	Residency& residency() const { return residency_; }
+	Adapters& adapters() const { return adapters_; }
 	const std::string& id() const { return id_; }
 	bool can_chat() const { return can_chat_; }  // the model has a chat template
 	int64_t created() const { return created_; } // modification time of its file, Unix seconds
@@ -49,6 +50,7 @@ class Model {
  private:
 	ChatPrompt with_template(ChatPrompt) const; // the model's template where the prompt has none
 	mutable Residency residency_;
+	mutable Adapters adapters_{residency_};
 	struct Facts { // copy of the engine's info that owns its strings
 		explicit Facts(kvrun_engine*);
 		kvrun_engine_info info;

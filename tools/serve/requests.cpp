@@ -226,8 +226,8 @@ void read_sampling(const Fields& f, Sampling& s, const Rules& rules) {
 
 } // namespace
 
-void check_adapters(const Json& scales, const Defaults& d) {
-	std::vector<double> wanted(d.adapters.size());
+Scales adapter_scales(const Json& scales, const Defaults& d) {
+	Scales out(d.n_adapters);
 	if (!scales.is_array()) throw ApiError(400, "the scales of adapters are not an array", "lora");
 	for (const Json& one : scales) {
 		if (!one.is_object()) throw ApiError(400, "an adapter is not an object with an id and a scale", "lora");
@@ -235,17 +235,12 @@ void check_adapters(const Json& scales, const Defaults& d) {
 		const std::optional<int64_t> id = f.integer("id", 0, INT64_MAX);
 		const std::optional<double> scale = f.number("scale", -1e6, 1e6);
 		if (!id || !scale) throw ApiError(400, "an adapter has no id or no scale", "lora");
-		if (size_t(*id) >= wanted.size())
+		if (size_t(*id) >= out.size())
 			throw ApiError(400, "there is no adapter " + std::to_string(*id) + "; GET /lora-adapters lists them",
 			               "lora");
-		wanted[size_t(*id)] = *scale;
+		out[size_t(*id)] = float(*scale);
 	}
-	for (size_t i = 0; i < wanted.size(); ++i)
-		if (wanted[i] != d.adapters[i].scale)
-			throw ApiError(400,
-			               "adapter " + std::to_string(i) + " has the scale " + dump(d.adapters[i].scale) +
-			                   " while the server runs; start it with --lora FILE:SCALE for another",
-			               "lora", "unsupported_parameter");
+	return out;
 }
 
 NativeForm native_form(const Fields& f) {
@@ -276,7 +271,7 @@ GenerationRequest common_fields(const Fields& f, const Defaults& d) {
 	s.seed = seed && !any ? uint64_t(*seed) : !any && d.seed ? *d.seed : std::random_device()();
 	s.indent = uint32_t(f.integer("n_indent", 0, UINT32_MAX).value_or(0));
 	s.most_ms = double(f.integer("t_max_predict_ms", -1, INT64_MAX).value_or(0));
-	if (const Json* scales = f.find("lora"); scales && !scales->empty()) check_adapters(*scales, d);
+	if (const Json* scales = f.find("lora"); scales && !scales->empty()) r.adapters = adapter_scales(*scales, d);
 	if (const Json* slot = f.find("id_slot"); slot && *slot != Json(-1)) // -1: any
 		d.ignored(
 		    "id_slot is ignored: prompts that begin alike share their cache in any case; a session (a name) keeps "

@@ -1,6 +1,5 @@
 // Parses and validates request bodies.
 #pragma once
-#include "tools/adapter_facts.h"
 #include "tools/serve/answer_form.h"
 #include "tools/serve/fields.h"
 #include "tools/serve/generator.h"
@@ -21,8 +20,8 @@ struct Defaults : Rules {
 	Sampling sampling;
 	std::optional<uint64_t> seed;
 	Json template_variables = Json::object();
-	bool raw_reasoning = false;         // of chats
-	std::vector<AdapterFacts> adapters; // of the model, numbered from 0
+	bool raw_reasoning = false; // of chats
+	size_t n_adapters = 0;      // of the model, numbered from 0
 };
 
 // What the answers of llama.cpp's own routes hold beside the text.
@@ -43,6 +42,7 @@ struct GenerationRequest {
 	double ping_s = 10; // seconds between progress comments in a stream while its prompt is read
 	bool reuse = true;  // the beginning of the prompt may be reused from an earlier session
 	bool mute = false;  // no tokens are wanted: the prompt is read, and one token that is not shown is generated
+	std::optional<Scales> adapters;                       // nullopt: those of the server
 	std::vector<std::pair<std::string, float>> text_bias; // logit_bias of the tokens of a text
 	NativeForm native;
 };
@@ -62,8 +62,8 @@ struct CompletionRequest : GenerationRequest {
 GenerationRequest common_fields(const Fields&, const Defaults&); // of all of these requests
 // The limit of an answer's tokens, the first of these fields that is given; else `otherwise`. 0 mutes the answer.
 void read_max_tokens(const Fields&, std::initializer_list<const char*> names, uint32_t otherwise, GenerationRequest&);
-// Scales of adapters, [{"id", "scale"}], those that are left out 0: they must be the server's. Throws ApiError 400.
-void check_adapters(const Json& scales, const Defaults&);
+// [{"id", "scale"}]; adapters that are left out have the scale 0. Throws ApiError 400.
+Scales adapter_scales(const Json&, const Defaults&);
 NativeForm native_form(const Fields&);
 Json sampling_json(const Sampling&); // by the fields of requests
 ChatRequest chat_request(const Json& body, const Defaults&);

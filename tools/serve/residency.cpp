@@ -18,6 +18,7 @@ Residency::Use Residency::use() {
 			}
 			std::lock_guard handle(handle_);
 			engine_ = std::move(opened);
+			++loads_;
 			state_ = State::Loaded;
 		}
 		++uses_;

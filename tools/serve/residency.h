@@ -37,6 +37,7 @@ class Residency {
 	// Time until the model may be unloaded; always positive.
 	Clock::duration idle_left(Clock::duration idle) const;
 	State state() const { return state_; }
+	uint64_t loads() const { return loads_; } // times that the model was loaded again
 
  private:
 	void note_use() { last_use_ = Clock::now().time_since_epoch().count(); }
@@ -45,6 +46,7 @@ class Residency {
 	EngineHandle engine_;
 	Open open_;
 	std::atomic<size_t> uses_ = 0;
+	std::atomic<uint64_t> loads_ = 0;
 	std::atomic<Clock::rep> last_use_ = 0;
 	std::atomic<State> state_ = State::Loaded;
 };

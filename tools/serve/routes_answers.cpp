@@ -56,8 +56,10 @@ void Router::generate(std::vector<Job> jobs, const GenerationRequest& r, const N
 		if (!r.mute) return to;
 		return std::make_shared<Mute>(std::move(to));
 	};
+	const Scales scales = r.adapters ? *r.adapters : model_.adapters().usual();
 	for (Job& job : jobs) {
 		job.use = model_.residency().use();
+		job.scales = scales;
 		job.listener = next_listener();
 		for (uint32_t i = 1; i < r.n; ++i) {
 			if (job.listener->gone()) return;

@@ -1,6 +1,7 @@
 // Routes that say what the server is and does: health, models, properties, counters, kept conversations.
 #include "tools/serve/page/page.h"
 #include "tools/serve/router.h"
+#include "tools/shortest.h"
 
 namespace kvrun::serve {
 
@@ -81,13 +82,14 @@ void Router::props(const HttpRequest&, std::shared_ptr<Responder> out) {
 
 void Router::adapters(const HttpRequest&, std::shared_ptr<Responder> out) {
 	Json list = Json::array();
-	for (const AdapterFacts& a : defaults_.adapters)
-		list.push_back({{"id", list.size()}, {"path", a.file}, {"scale", a.scale}});
+	const Scales scales = model_.adapters().usual();
+	for (const AdapterFacts& a : model_.adapters().files())
+		list.push_back({{"id", list.size()}, {"path", a.file}, {"scale", shortest(scales[list.size()])}});
 	out->respond({200, dump(list)});
 }
 
 void Router::set_adapters(const HttpRequest& request, std::shared_ptr<Responder> out) {
-	check_adapters(json_or_null(request.body), defaults_);
+	model_.adapters().set_usual(adapter_scales(json_or_null(request.body), defaults_));
 	out->respond({200, dump({{"success", true}})});
 }
 

@@ -103,10 +103,12 @@ void Router::post_embedding(const HttpRequest& request, std::shared_ptr<Responde
 		throw ApiError(429, "the queue is full: other embeddings are under way; try again later", "", "queue_full");
 	++embedding_;
 	const std::shared_ptr<void> counted(nullptr, [this](void*) { --embedding_; });
-	auto run = [out, counted, compute = std::move(compute), held = request.held,
+	auto run = [this, out, counted, compute = std::move(compute), held = request.held,
 	            use = embedder_model_.residency().use()] {
 		try {
-			compute();
+			Adapters& adapters = embedder_model_.adapters();
+			const auto scales = adapters.use(adapters.usual(), [&] { return out->gone(); });
+			if (scales) compute();
 		} catch (const ApiError& e) { out->respond(error_response(e)); } catch (const std::exception& e) {
 			out->respond(error_response(ApiError(500, e.what())));
 		}

@@ -3,8 +3,11 @@
 #include "engine/core/system/files.h"
 #include "tools/args_cache.h"
 #include "tools/args_llama.h"
+#include "tools/commands.h"
 #include "tools/hub/local.h"
 #include "tools/output.h"
+#include "tools/terminal.h"
+#include "tools/text.h"
 #include <algorithm>
 #include <fstream>
 
@@ -49,7 +52,7 @@ serve::Defaults defaults_of(const ServeArgs& a) {
 	static_cast<kvrun::Sampling&>(d.sampling) = a.sampling;
 	if (a.predict >= 0) d.sampling.max_tokens = uint32_t(std::max<int64_t>(a.predict, 1));
 	if (a.sampling.seed >= 0) d.seed = uint64_t(a.sampling.seed);
-	d.adapters = adapter_facts(a.loras);
+	d.n_adapters = adapter_facts(a.loras).size();
 	d.strict = a.strict, d.raw_reasoning = a.reasoning == "none";
 	if (a.template_variables.empty()) return d;
 	d.template_variables = serve::json_or_null(a.template_variables);
@@ -89,6 +92,9 @@ void add_default_sampling(Command& c, ServeArgs& a) {
 
 void add_served_model(Command& c, ServeArgs& a) {
 	add_model_options(c, a, "the longest prompt and answer of one request, in tokens");
+	add_flag(c, "--lora-init-without-apply", a.loras_unapplied,
+	         "load the adapters with the scale 0: requests (lora), or POST /lora-adapters, give another")
+	    ->group(kModelGroup);
 	add_mmproj(c, a.vision);
 	add_text(c, "--chat-template,--chat-template-file", a.chat_template, "NAME|FILE",
 	         "chat template: a name, like chatml, or a file in Jinja [the model's own]")
@@ -223,8 +229,9 @@ std::vector<Section> serve_help() {
 	      {"GET /health", "{\"status\": \"ok\", \"model\": \"loaded\"}; 503 while it is loaded at the start"},
 	      {"GET /v1/models, /v1/models/NAME", "the model: its size, and the context of a request (meta.n_ctx)"},
 	      {"GET /props", "settings of requests, places, chat template, modalities, as llama.cpp's server has them"},
-	      {"GET /lora-adapters",
-	       "the adapters of --lora; their scales are those of the start, also in requests (lora)"},
+	      {"GET, POST /lora-adapters",
+	       "the adapters of --lora and their scales, for requests that give none (lora); requests with other scales "
+	       "wait until answers under way have ended"},
 	      {"POST /v1/chat/completions", "the next message of a conversation, with tools, whole or as a stream"},
 	      {"POST /v1/completions", "continues a text, or several; fills in the middle before a suffix"},
 	      {"POST /completion", "continues a text in llama.cpp's own form"},
@@ -248,7 +255,7 @@ std::vector<Section> serve_help() {
 	     "Fields are those of OpenAI's API. A field that the server does not know is ignored, and the log names it "
 	     "once; --strict refuses it. A known one that would change the answer and is not provided for is refused by "
 	     "name. These change no answer: " +
-	         listed(harmless_fields()) +
+	         listed(serve::harmless_fields()) +
 	         ". Tools that are no functions are left out, and all tools where the chat template has no place for them. "
 	         "A conversation that ends with a message of the assistant is continued there; add_generation_prompt true: "
 	         "it is not. n_predict, n_probs and repetition_penalty are other names of max_tokens, logprobs and "

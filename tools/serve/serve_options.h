@@ -21,6 +21,7 @@ struct ServeArgs : ModelArgs {
 	uint64_t sessions_max = 0; // 0 if not given
 	double timeout = 30, drain = 30, ping = 10, idle_unload = 0;
 	bool log = false, strict_model = false, strict = false;
+	bool loras_unapplied = false; // adapters are loaded, and have the scale 0
 };
 
 [[noreturn]] void give_up(int exit_code, const std::string& message);

@@ -19,13 +19,14 @@ static size_t common_length(const std::vector<uint32_t>& a, const std::vector<ui
 	return size_t(std::ranges::mismatch(a, b).in1 - a.begin());
 }
 
-// The conversation's session from memory or from its file; null if its policy or context differs, or if reading the
+// The conversation's session from memory or from its file; null if its kind or context differs, or if reading the
 // prompt is faster than restoring the file.
-SessionHandle SessionPool::named_session(const std::string& kv, size_t prompt_tokens, const SessionStore::Hold& named) {
+SessionHandle SessionPool::named_session(const Kind& kind, size_t prompt_tokens, const SessionStore::Hold& named) {
 	SessionHandle out;
 	if (const auto i = std::ranges::find(idle_, named.name(), &Idle::name); i != idle_.end()) {
-		out = std::move(i->session);
+		if (i->kind.scales == kind.scales) out = std::move(i->session);
 		idle_.erase(i);
+		if (!out) return out;
 	} else {
 		const uint64_t bytes = named.bytes();
 		if (!choice_.restores(bytes, prompt_tokens)) return {};
@@ -37,14 +38,14 @@ SessionHandle SessionPool::named_session(const std::string& kv, size_t prompt_to
 		choice_.restored(bytes, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
 	}
 	const kvrun_session_info i = session_info(out.get());
-	return kv == i.kv && (!ctx_ || i.ctx == ctx_) ? std::move(out) : SessionHandle();
+	return kind.kv == i.kv && (!ctx_ || i.ctx == ctx_) ? std::move(out) : SessionHandle();
 }
 
-SessionHandle SessionPool::similar_session(const std::string& kv, const std::vector<uint32_t>& prompt) {
+SessionHandle SessionPool::similar_session(const Kind& kind, const std::vector<uint32_t>& prompt) {
 	auto best = idle_.end();
 	size_t common = 0;
 	for (auto i = idle_.begin(); i != idle_.end(); ++i) {
-		const size_t n = i->kv == kv ? common_length(i->tokens, prompt) : 0;
+		const size_t n = i->kind == kind ? common_length(i->tokens, prompt) : 0;
 		if (n > common) best = i, common = n;
 	}
 	SessionHandle out;
@@ -69,7 +70,7 @@ void SessionPool::fresh_session(const std::string& kv, Lease& lease) const {
 	lease.error = kvrun_last_error();
 }
 
-SessionPool::Lease SessionPool::take(const std::string& kv, const std::vector<uint32_t>& prompt, bool reuse,
+SessionPool::Lease SessionPool::take(const Kind& kind, const std::vector<uint32_t>& prompt, bool reuse,
                                      const SessionStore::Hold* named) {
 	Lease lease;
 	const auto holds_some = [&] { // truncates the session to what it shares with the prompt
@@ -77,15 +78,15 @@ SessionPool::Lease SessionPool::take(const std::string& kv, const std::vector<ui
 		       kvrun_session_keep_common(lease.session.get(), prompt.data(), prompt.size(), &lease.kept) == KVRUN_OK;
 	};
 	if (reuse && named) {
-		lease.session = named_session(kv, prompt.size(), *named);
+		lease.session = named_session(kind, prompt.size(), *named);
 		if (holds_some() && lease.kept > 0) return lease;
 	}
-	if (reuse) lease.session = similar_session(kv, prompt);
-	if (!holds_some()) fresh_session(kv, lease);
+	if (reuse) lease.session = similar_session(kind, prompt);
+	if (!holds_some()) fresh_session(kind.kv, lease);
 	return lease;
 }
 
-void SessionPool::put(const std::string& kv, SessionHandle session, const SessionStore::Hold* named) {
+void SessionPool::put(const Kind& kind, SessionHandle session, const SessionStore::Hold* named) {
 	std::vector<uint32_t> tokens;
 	const kvrun_status s = fill(tokens, 0, [&](uint32_t* to, size_t room, size_t* n) {
 		return kvrun_session_tokens(session.get(), to, room, n);
@@ -93,7 +94,7 @@ void SessionPool::put(const std::string& kv, SessionHandle session, const Sessio
 	const std::string name = named ? named->name() : "";
 	if (named) idle_.remove_if([&](const Idle& i) { return i.name == name; });
 	if (s != KVRUN_OK || tokens.empty() || most_ == 0) return;
-	idle_.push_front({kv, std::move(session), std::move(tokens), name});
+	idle_.push_front({kind, std::move(session), std::move(tokens), name});
 	if (idle_.size() > most_) drop_oldest();
 }
 

@@ -25,10 +25,15 @@ class SessionPool {
 		kvrun_status status = KVRUN_OK;
 		std::string error = {}; // why there is no session, if status is an error
 	};
-	// A session under this policy for the prompt: if `reuse`, that of the named conversation or one that holds the
-	// beginning of the prompt; otherwise a new one.
-	Lease take(const std::string& kv, const std::vector<uint32_t>& prompt, bool reuse, const SessionStore::Hold* named);
-	void put(const std::string& kv, SessionHandle, const SessionStore::Hold* named);
+	struct Kind {       // of sessions that can take each other's place
+		std::string kv; // policy
+		Scales scales;  // the engine's, when its tokens were read
+		bool operator==(const Kind&) const = default;
+	};
+	// A session of this kind for the prompt: if `reuse`, that of the named conversation or one that holds the beginning
+	// of the prompt; otherwise a new one. The engine has the kind's scales.
+	Lease take(const Kind&, const std::vector<uint32_t>& prompt, bool reuse, const SessionStore::Hold* named);
+	void put(const Kind&, SessionHandle, const SessionStore::Hold* named);
 	void prompt_was_read(uint64_t tokens, double seconds) { choice_.read(tokens, seconds); }
 	bool drop_oldest(); // false if there is none
 	size_t size() const { return idle_.size(); }
@@ -36,13 +41,13 @@ class SessionPool {
 
  private:
 	struct Idle {
-		std::string kv;
+		Kind kind;
 		SessionHandle session;
 		std::vector<uint32_t> tokens; // tokens in its cache
 		std::string name;             // of its conversation; empty if none
 	};
-	SessionHandle named_session(const std::string& kv, size_t prompt_tokens, const SessionStore::Hold&);
-	SessionHandle similar_session(const std::string& kv, const std::vector<uint32_t>& prompt);
+	SessionHandle named_session(const Kind&, size_t prompt_tokens, const SessionStore::Hold&);
+	SessionHandle similar_session(const Kind&, const std::vector<uint32_t>& prompt);
 	void fresh_session(const std::string& kv, Lease&) const;
 	static constexpr uint32_t kCheckpoints = 2; // the ends of the last two prompts
 	static constexpr size_t kWorthFork = 16;    // least number of common tokens to fork a session

@@ -228,6 +228,14 @@ class Engine(Tokenizing):
             out[text_of(key[0])] = text_of(value[0])
         return out
 
+    def set_lora_scales(self, scales: Sequence[float]) -> None:
+        """Sets the scales of the adapters (loras), in their order, for all that is computed from now on.
+
+        A session that holds tokens goes on only with the scales that these were read with: reset it, or set those back.
+        """
+        values = [float(s) for s in scales]
+        check(lib.kvrun_engine_set_lora_scales(self._handle.pointer, values, len(values)))
+
     # ---- vectors
 
     def embed(self, texts: Sequence[str | Sequence[int] | Tokens], *, pooling: str = "model",
