@@ -32,15 +32,32 @@ std::vector<float> pooled_prompt(InUse& s, std::span<const uint32_t> prompt, Poo
 	return out;
 }
 
+// The adapters' scales while vectors of one call are computed: another thread may change them in between.
+class SameScales {
+ public:
+	explicit SameScales(const Engine& e) : engine_(e), scales_(e.lora_scales()) { e.check_scales(); }
+	void check() const {
+		if (engine_.lora_scales() != scales_)
+			refuse(KVRUN_EINVALID, "the scales of the adapters were changed while texts were read; read them again");
+	}
+
+ private:
+	const Engine& engine_;
+	const std::vector<float> scales_;
+};
+
 // The same of texts on their own, with a model that generates: each gets a session of its own.
 std::vector<float> pooled_prompts(const std::shared_ptr<EngineObject>& e, std::span<const EncoderText> texts,
                                   Pooling how, const kvrun_generate_options* options) {
 	std::vector<float> out;
+	std::optional<SameScales> scales;
 	for (const EncoderText& t : texts) {
 		if (t.tokens.empty()) refuse(KVRUN_EINVALID, "a text has no tokens");
 		auto session = std::make_shared<SessionObject>(e);
 		{
 			std::lock_guard turn(e->turn);
+			if (!scales) scales.emplace(*e->engine);
+			scales->check();
 			session->session = std::make_unique<Session>(*e->engine, SessionOptions{.ctx = uint32_t(t.tokens.size())});
 		}
 		InUse used(std::move(session));
@@ -56,6 +73,7 @@ std::vector<float> encode(EngineObject& e, std::span<const EncoderText> texts, P
 	const kvrun_generate_options o = read_generate_options(options);
 	const auto start = std::chrono::steady_clock::now();
 	std::unique_lock turn(e.turn);
+	const SameScales scales(*e.engine);
 	const auto go_on = [&](double share) {
 		turn.unlock(); // others get theirs between two layers, as between pieces of a prompt
 		const double spent = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -64,6 +82,7 @@ std::vector<float> encode(EngineObject& e, std::span<const EncoderText> texts, P
 		turn.lock(); // what an error frees is freed during this thread's turn
 		if (kvrun_canceller_is_set(o.canceller)) refuse(KVRUN_ECANCELLED, "the texts were cancelled");
 		if (stopped) refuse(KVRUN_EUSER, "a callback stopped the texts");
+		scales.check();
 		return true;
 	};
 	return e.engine->text_encoder()->encode(texts, how, go_on);

@@ -10,6 +10,7 @@
 #include "models/prediction.h"
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace kvrun {
 namespace {
@@ -173,13 +174,18 @@ std::unique_ptr<Drafter> Engine::drafter(Session& s) {
 	return state_drafts_ ? state_drafts_->drafter() : nullptr;
 }
 
+void Engine::check_scales() const {
+	if (std::ranges::any_of(lora_scales_, [](float s) { return std::isnan(s); }))
+		fail(Code::Invalid, "the scales of the adapters could not be written; set them again");
+}
+
 void Engine::set_lora_scales(std::span<const float> scales) {
 	if (scales.size() != lora_files_.size())
 		fail(Code::Invalid, "{} scales for {} adapters", scales.size(), lora_files_.size());
 	for (const float s : scales)
 		if (!std::isfinite(s)) fail(Code::Invalid, "the scale of an adapter is not finite");
 	if (std::ranges::equal(scales, lora_scales_)) return;
-	lora_scales_.clear(); // no session goes on if writing fails
+	std::ranges::fill(lora_scales_, std::numeric_limits<float>::quiet_NaN()); // until all are written
 	for (size_t i = 0; i < scales.size(); ++i) lora_files_[i].scale = scales[i];
 	write_scales(lora_files_, config(), loras_, backend());
 	lora_scales_.assign(scales.begin(), scales.end());

@@ -67,9 +67,10 @@ class Engine {
 	// Of the adapters (EngineOptions::loras), in their order. Sessions that hold tokens go on only with the scales that
 	// these were read with.
 	const std::vector<float>& lora_scales() const { return lora_scales_; }
-	// Throws Error{Invalid} on another number of scales, or one that is not finite; Device, after which no session goes
-	// on until they are set again.
+	// Throws Error{Invalid} on another number of scales, or one that is not finite. After any other error all scales
+	// are NaN, and nothing is computed until they are set again.
 	void set_lora_scales(std::span<const float>);
+	void check_scales() const;                                    // throws Error{Invalid} if they are NaN
 	std::shared_ptr<const grammar::TokenTrie> token_trie() const; // created on first use; any thread may call it
 	Backend& backend() { return *backend_; }
 	const CacheLayers& cache_layers() const { return cache_layers_; }

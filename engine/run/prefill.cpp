@@ -548,6 +548,7 @@ void Prefill::end_block() {
 
 void fill_with_noise(Session& s, uint32_t n) {
 	s.check_room(n);
+	s.hold_scales();
 	Engine& e = s.engine();
 	Backend& be = e.backend();
 	s.reserve_hint(n);

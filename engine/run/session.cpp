@@ -205,6 +205,7 @@ void Session::check_idle() const {
 }
 
 void Session::check_scales() const {
+	engine_.check_scales();
 	if (lora_scales_ != engine_.lora_scales())
 		fail(Code::Invalid, "the adapters have other scales than when the session's tokens were read; reset it, or set "
 		                    "those scales again");

@@ -39,6 +39,7 @@ void store_as(Session& to, Session& from) {
 	KV_ASSERT(&from.engine() == &e && to.n_tokens() == 0);
 	check_f16(from);
 	to.check_room(from.history());
+	to.lora_scales_ = from.lora_scales_;
 	const KvPlan& plan = to.plan();
 	if (!can_store_as(to))
 		fail(Code::Invalid, "{} depends on queries of the prompt, or fetches; it has to read the prompt itself",

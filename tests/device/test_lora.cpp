@@ -1,5 +1,6 @@
 // Models with adapters on every device, beside the same models with the adapters merged into their weights.
 #include "engine/run/session_file.h"
+#include "engine/run/store_as.h"
 #include "tests/support/assets.h"
 #include "tests/support/compare.h"
 #include "tests/support/devices.h"
@@ -221,6 +222,13 @@ TEST_CASE("lora: scales that are set later are those of an engine that was opene
 			CHECK(error_of([&] { empty.decode(4); }).find("other scales") != std::string::npos);
 			empty.reset();
 			empty.decode(4);
+			Session noise(*e, {.ctx = 64}), packed(*e, {.kv = parse_policy("rtn8"), .ctx = 64});
+			fill_with_noise(noise, 8);
+			noise.decode(4);
+			if (can_store_as(packed) && !packed.states()) {
+				store_as(packed, s);
+				packed.decode(4);
+			}
 			Prefill half(empty, std::vector<uint32_t>(40, 7));
 			half.step(0);
 			e->set_lora_scales(scales);

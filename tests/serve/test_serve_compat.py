@@ -297,6 +297,9 @@ def adapters():
             equal(f"of a request: {own}", tokens, want[own])
             check("a cache of other scales is not reused", (cached > 0) == again, cached)
         equal("those left out are 0", made(s, lora=scales(2))[0], want[2, 0])
+        both = s.post("/v1/completions", {"prompt": "a b c d e f", "max_tokens": 12, "temperature": 0, "n": 2,
+                                          "lora": scales(2, 0)}).json()["choices"]
+        equal("both choices have the same", both[0]["text"], both[1]["text"])
         equal("an empty list says nothing", made(s, lora=[])[0], want[0.1, 1])
 
         results = {}

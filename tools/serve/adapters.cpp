@@ -9,7 +9,7 @@ constexpr std::chrono::milliseconds kLook{100}; // time between looks whether wo
 void Adapters::start_with(std::vector<AdapterFacts> files) {
 	files_ = std::move(files);
 	for (const AdapterFacts& f : files_) start_.push_back(float(f.scale));
-	usual_ = current_ = start_;
+	usual_ = start_, current_ = start_;
 }
 
 Scales Adapters::usual() const {
@@ -22,50 +22,86 @@ void Adapters::set_usual(Scales s) {
 	usual_ = std::move(s);
 }
 
-bool Adapters::others_wait(const Scales& s) const {
-	std::lock_guard lock(mutex_);
+bool Adapters::other_waits(const Scales& s) const {
 	return std::ranges::any_of(waiting_, [&](const Scales* w) { return *w != s; });
 }
 
-Adapters::Use Adapters::take(const Scales& s) {
+bool Adapters::others_wait(const Scales& s) const {
+	std::lock_guard lock(mutex_);
+	return other_waits(s);
+}
+
+void Adapters::take(const Scales& s, Held& held) {
 	if (loads_ != model_.loads()) loads_ = model_.loads(), current_ = start_; // the model has been loaded again
 	if (current_ != s) {
-		current_.clear(); // unknown if the call fails
+		current_.reset();
 		check(kvrun_engine_set_lora_scales(model_.engine(), s.data(), s.size()));
 		current_ = s;
 	}
 	++uses_;
-	return Use(this, [this](const void*) {
-		{
-			std::lock_guard lock(mutex_);
-			if (--uses_) return;
-		}
-		free_.notify_all();
-		if (on_free_) on_free_();
-	});
+	held.of = this;
+}
+
+void Adapters::end() {
+	{
+		std::lock_guard lock(mutex_);
+		if (--uses_) return;
+	}
+	free_.notify_all();
+	on_free_();
 }
 
 Adapters::Use Adapters::try_use(const Scales& s) {
-	std::lock_guard lock(mutex_);
-	const auto other = [&](const Scales* w) { return *w != s; };
-	if ((uses_ && current_ != s) || std::ranges::any_of(waiting_, other)) return nullptr;
-	return take(s);
+	auto held = std::make_shared<Held>();
+	{
+		std::lock_guard lock(mutex_);
+		const bool mine = answers_ && answers_next_;
+		if (in_use_with_others(s) || (!mine && other_waits(s))) {
+			if (!answers_) answers_next_ = waiting_.empty();
+			answers_ = s;
+			return nullptr;
+		}
+		answers_.reset();
+		take(s, *held);
+	}
+	free_.notify_all(); // those that let answers go first, with the same scales
+	return held;
+}
+
+void Adapters::forget() {
+	{
+		std::lock_guard lock(mutex_);
+		if (!answers_) return;
+		answers_.reset();
+	}
+	free_.notify_all();
 }
 
 Adapters::Use Adapters::use(const Scales& s, const std::function<bool()>& unwanted) {
+	auto held = std::make_shared<Held>();
 	std::unique_lock lock(mutex_);
 	waiting_.push_back(&s);
-	const auto leave = [&] { waiting_.erase(std::ranges::find(waiting_, &s)); };
-	while (uses_ && current_ != s) {
-		free_.wait_for(lock, kLook);
-		if (!unwanted()) continue;
-		leave();
+	try {
+		bool gone = false;
+		while (!gone && (in_use_with_others(s) || (answers_ && answers_next_ && answers_ != s))) {
+			free_.wait_for(lock, kLook);
+			gone = unwanted();
+		}
+		std::erase(waiting_, &s);
+		answers_next_ = true; // before further ones
+		if (!gone) {
+			take(s, *held);
+			return held;
+		}
+	} catch (...) {
+		std::erase(waiting_, &s);
 		lock.unlock();
-		if (on_free_) on_free_(); // others may have been kept back for this one
-		return nullptr;
+		on_free_(); // answers may have waited for this
+		throw;
 	}
-	leave();
-	return take(s);
+	lock.unlock();
+	on_free_();
+	return nullptr;
 }
 
 } // namespace kvrun::serve

@@ -229,7 +229,17 @@ bool Generator::can_admit() const {
 
 void Generator::drop_gone() {
 	std::deque<Job> dropped; // destroyed after the lock is released
-	std::lock_guard lock(mutex_);
+	{
+		std::lock_guard lock(mutex_);
+		take_gone(dropped);
+		if (dropped.empty()) return;
+		wait_for_scales_ = false; // the next in the queue may be another
+		if (queue_.empty()) model_.adapters().forget();
+	}
+	wake_.notify_all();
+}
+
+void Generator::take_gone(std::deque<Job>& dropped) {
 	for (size_t i = 0; i < queue_.size();) {
 		if (!queue_[i].listener->gone()) {
 			++i;
@@ -503,8 +513,10 @@ void Generator::fail_all(const ApiError& e) {
 	{
 		std::lock_guard lock(mutex_);
 		queue.swap(queue_);
+		wait_for_scales_ = false;
 	}
 	for (const Job& j : queue) j.listener->fail(e);
+	model_.adapters().forget();
 	publish();
 }
 

@@ -118,6 +118,7 @@ class Generator {
 	size_t n_waiting() const;                         // answers in the queue; the mutex is held
 	void room_for(size_t jobs, size_t answers) const; // as check_room(); the mutex is held
 	void queue_for(size_t answers) const;             // as check_queue(); the mutex is held
+	void take_gone(std::deque<Job>& dropped);         // from the queue; the mutex is held
 	size_t n_under_way() const { return active_.size() + saving_.size(); }
 	bool can_admit() const; // whether a queued job may start while others are saved; the mutex is held
 	void step();

@@ -65,7 +65,7 @@ void Router::generate(std::vector<Job> jobs, const GenerationRequest& r, const N
 			if (job.listener->gone()) return;
 			Job fork;
 			fork.use = job.use, fork.prompt = job.prompt, fork.sampling = job.sampling, fork.kv = job.kv;
-			fork.listener = next_listener(), fork.reuse = job.reuse;
+			fork.scales = scales, fork.listener = next_listener(), fork.reuse = job.reuse;
 			fork.sampling.seed += i;
 			fork.grammar = job.grammar;
 			job.forks.push_back(std::move(fork));
