@@ -149,6 +149,45 @@ TEST_CASE("serve: input of a response as a conversation") {
 	CHECK(Json::parse(r.chat.prompt.messages) == want);
 }
 
+TEST_CASE("serve: images that functions of a response return come behind the results, from the user") {
+	const auto messages = [](const char* output) {
+		const std::string body = std::string(R"({"input": [{"role": "user", "content": "a"},
+	    {"type": "function_call", "call_id": "c1", "name": "view", "arguments": "{}"},
+	    {"type": "function_call", "call_id": "c2", "name": "view", "arguments": "{}"},
+	    {"type": "function_call_output", "call_id": "c1", "output": )") +
+		                         output + R"(}, {"type": "function_call_output", "call_id": "c2", "output": "2"},
+	    {"role": "user", "content": "b"}]})";
+		Json all = Json::parse(response_request(parse_body(body), "fp16").chat.prompt.messages);
+		all.erase(all.begin(), all.begin() + 2);
+		return all;
+	};
+	CHECK(messages(R"([{"type": "input_text", "text": "see"},
+	    {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}])") == Json::parse(R"([
+	    {"role": "tool", "tool_call_id": "c1", "content": "see"}, {"role": "tool", "tool_call_id": "c2", "content": "2"},
+	    {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]},
+	    {"role": "user", "content": "b"}])"));
+	CHECK(messages(R"([{"type": "input_image", "image_url": "data:image/png;base64,AAAA"}])")[0] ==
+	      Json::parse(R"({"role": "tool", "tool_call_id": "c1", "content": ""})"));
+	CHECK(messages("\"1\"").size() == 3);
+	const auto wrong = refusal([&] { messages(R"([{"type": "input_file", "file_id": "f"}])"); });
+	CHECK(wrong.first.find("input[3].output has a part of type 'input_file'") != std::string::npos);
+}
+
+TEST_CASE("serve: a stamp in a client's system prompt is no part of it") {
+	const auto system = [](const Json& given) {
+		Json body{{"max_tokens", 1}, {"system", given}, {"messages", {{{"role", "user"}, {"content", "a"}}}}};
+		const MessagesRequest r = messages_request(body, "fp16", /*counting=*/false);
+		return Json::parse(r.chat.prompt.messages)[0]["content"].get<std::string>();
+	};
+	const std::string line = "x-anthropic-billing-header: cc_version=2.1; cc_entrypoint=cli; ";
+	CHECK(system({{{"type", "text"}, {"text", line + "cch=a5145;"}}, {{"type", "text"}, {"text", "You are"}}}) ==
+	      line + "\nYou are");
+	CHECK(system(line + "cch=0f;You are") == line + "You are");
+	for (const std::string& same : {line + "You are", line + "\ncch=a5145;", line + "cch=longer than a stamp is;",
+	                                line + "cch=a5145", std::string("cch=a5145; You are"), std::string()})
+		CHECK(system(same) == same);
+}
+
 TEST_CASE("serve: what tools of other servers said is left out of a conversation, and other results are read") {
 	const auto items = [](const Defaults& d) {
 		return Json::parse(response_request(parse_body(R"({"input": [{"role": "user", "content": "a"},

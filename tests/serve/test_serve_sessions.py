@@ -38,6 +38,9 @@ def kept_conversations(folder):
             equal(f"{kv}: it is answered as without a restart", second["choices"][0]["message"],
                   want["choices"][0]["message"])
             equal(f"{kv}: both turns are kept", len(s.get("/sessions/" + name).json()["messages"]), 4)
+            read = s.post(CHAT, chat([ASK], session="read" + name, max_tokens=0))
+            equal("a prompt that is only read", (read.status, s.get("/sessions/read" + name).json()["messages"]),
+                  (200, [ASK]))
             equal("one that is removed", (s.ask("DELETE", "/sessions/" + name).status, os.path.exists(path)),
                   (200, False))
             equal("is no more", s.get("/sessions/" + name).status, 404)
@@ -218,6 +221,17 @@ def logprobs(s):
                                "min_p": 0}).json()["choices"][0]
     check("chosen and likeliest differ where it is hot", any(own < max(top.values()) for own, top in zip(
         wide["logprobs"]["token_logprobs"], wide["logprobs"]["top_logprobs"])), wide)
+    whole = s.post(COMPLETION, {**body, "max_tokens": 24}).json()["choices"][0]["text"]
+    for length in (1, 2, 4):  # a stop string in the middle of the answer, of one token or of several
+        at = len(whole) // 2
+        asked = {**body, "max_tokens": 24, "stop": [whole[at:at + length]]}
+        c = s.post(COMPLETION, asked).json()["choices"][0]
+        tokens = c["logprobs"]["tokens"] if c["logprobs"] else []
+        check("the tokens are those of the text", "".join(tokens).startswith(c["text"]), (tokens, c["text"]))
+        check("and none of the stop string", not tokens or len("".join(tokens[:-1])) < len(c["text"]), (tokens, c))
+        events = s.post(COMPLETION, {**asked, "stream": True}).events()
+        streamed = [t for v in events for e in v["choices"] for t in ((e.get("logprobs") or {}).get("tokens") or [])]
+        equal("also of a stream", streamed, tokens)
     wanted = {"logprobs": True, "top_logprobs": 2,
               "cache_prompt": False}  # reading one token of a prompt again has other rounding
     whole = s.post(CHAT, chat([ASK], **wanted)).json()["choices"][0]

@@ -61,6 +61,16 @@ struct Generator::Active final : AnswerCallbacks {
 		return piece.size();
 	}
 
+	void hold(uint32_t token) {
+		job.held.push_back({probs->chosen(*model, token), job.token_bytes});
+		job.token_bytes += model->token_text(token, job.sampling.special).size();
+	}
+	// Passes on tokens that begin before so many bytes of the answer. Those of a stop string are left out, as its text.
+	void show_tokens(size_t bytes) {
+		for (; !job.held.empty() && job.held.front().at < bytes; job.held.pop_front())
+			job.listener->token(std::move(job.held.front().entry));
+	}
+
 	bool token(uint32_t token, std::string_view piece) override {
 		const size_t kept = indented(piece);
 		over |= kept < piece.size();
@@ -68,12 +78,13 @@ struct Generator::Active final : AnswerCallbacks {
 		tokens += token != KVRUN_NO_TOKEN;
 		if (token != KVRUN_NO_TOKEN && tokens > job.tokens_passed_on) {
 			job.listener->chosen(token);
-			if (probs) job.listener->token(probs->chosen(*model, token));
+			if (probs) hold(token);
 		}
 		job.tokens_passed_on = std::max(job.tokens_passed_on, tokens);
 		if (job.named) text += piece;
 		generated += piece.size();
 		const size_t fresh = generated - std::min(generated, job.passed_on);
+		show_tokens(std::max(job.passed_on, generated));
 		if (fresh) job.listener->piece(piece.substr(piece.size() - std::min(piece.size(), fresh)));
 		job.passed_on = std::max(job.passed_on, generated);
 		over |= is_late(piece);
@@ -486,6 +497,7 @@ void Generator::settle(Active& a) {
 			a.rethrow();
 			throw engine_error(a.status == KVRUN_ENOMEM ? KVRUN_ECONTEXT : a.status, a.message);
 		}
+		if (!a.over && a.ended.result.reason != KVRUN_STOP_STRING) a.show_tokens(SIZE_MAX);
 		job.listener->end(a.ended);
 	} catch (const ApiError& e) { job.listener->fail(e); } catch (const StatusError& e) {
 		job.listener->fail(engine_error(e.status, e.what()));

@@ -45,6 +45,11 @@ class Listener {
 	virtual void fail(const ApiError&) = 0;
 };
 
+struct HeldToken { // with log probabilities; the client gets it with its text
+	Json entry;
+	size_t at; // bytes of the answer before it
+};
+
 struct Job {
 	Residency::Use use = nullptr; // keeps the model loaded; destroyed last
 	std::vector<uint32_t> prompt;
@@ -55,6 +60,8 @@ struct Job {
 	bool reuse = true;                          // may reuse a session that holds the beginning of the prompt
 	size_t passed_on = 0, tokens_passed_on = 0; // bytes and tokens of the answer its listener already has, if lack of
 	                                            // memory restarts the answer
+	std::deque<HeldToken> held = {};            // not passed on
+	size_t token_bytes = 0;                     // of all tokens so far
 	std::shared_ptr<SessionStore::Hold> named = nullptr;    // its named conversation; null if none
 	Grammar grammar = nullptr;                              // constrains the answer; null if none
 	std::function<std::string(std::string_view)> note = {}; // returns the conversation's note, with this answer

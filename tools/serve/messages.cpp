@@ -133,9 +133,21 @@ void read_message(const Json& m, const std::string& where, Conversation& c, cons
 	if (!images.empty()) c.say("user", content_of(images, where + ".content", field, kText, block_image));
 }
 
+// Claude Code begins its system prompt with a line of its own, in which "cch=...;" is another in each request. It is no
+// part of what the model is told, and behind it no cached prompt could be used again.
+std::string without_stamp(std::string system) {
+	constexpr std::string_view kLine = "x-anthropic-billing-header:", kStamp = "cch=";
+	constexpr size_t kLongest = 16;
+	if (!system.starts_with(kLine)) return system;
+	const size_t line = std::min(system.find('\n'), system.size()), from = system.find(kStamp),
+	             to = system.find(';', from);
+	if (from < line && to < line && to - from <= kLongest) system.erase(from, to + 1 - from);
+	return system;
+}
+
 Json read_messages(const Json& system, const Json& messages, const Rules& rules) {
 	Conversation c;
-	if (!system.is_null()) c.say("system", text_of(system, "system", "system", kText));
+	if (!system.is_null()) c.say("system", without_stamp(text_of(system, "system", "system", kText)));
 	if (!messages.is_array() || messages.empty())
 		throw ApiError(400, "messages is not an array of at least one message", "messages");
 	for (size_t i = 0; i < messages.size(); ++i)

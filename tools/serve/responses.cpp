@@ -24,7 +24,19 @@ bool is_other_item(std::string_view type) {
 	return type.ends_with("_call") || type.ends_with("_call_output") || std::ranges::count(others, type) > 0;
 }
 
-void read_item(const Json& item, const std::string& where, Conversation& c, const Rules& rules) {
+// The output of a call. Its images go to `images`, because templates have results that are texts.
+void read_output(const Json& item, const std::string& where, Conversation& c, Json& images) {
+	constexpr const char* input = "input";
+	const Json output = item.contains("output") ? item["output"] : Json();
+	Json texts = output.is_array() ? Json::array() : output;
+	if (output.is_array())
+		for (const Json& part : output)
+			(part.is_object() && !item_image(part, where).is_null() ? images : texts).push_back(part);
+	c.result(text_in(item, "call_id", where, input), text_of(texts, where, input, kTextParts));
+}
+
+// images: of the outputs of calls that come one behind the other, for the user's message behind them.
+void read_item(const Json& item, const std::string& where, Conversation& c, Json& images, const Rules& rules) {
 	constexpr const char* input = "input";
 	if (!item.is_object()) throw ApiError(400, where + " is not an object", input);
 	const std::string type = item.contains("type") ? text_in(item, "type", where, input) : "message";
@@ -46,9 +58,7 @@ void read_item(const Json& item, const std::string& where, Conversation& c, cons
 		return c.call(text_in(item, "call_id", where, input), text_in(item, "name", where, input),
 		              dump({{"input", text_in(item, "input", where, input)}}));
 	if (type == "function_call_output" || type == "custom_tool_call_output")
-		return c.result(
-		    text_in(item, "call_id", where, input),
-		    text_of(item.contains("output") ? item["output"] : Json(), where + ".output", input, kTextParts));
+		return read_output(item, where + ".output", c, images);
 	if (type == "reasoning") { // of an earlier answer; encrypted content comes from another server
 		for (const char* name : {"content", "summary"}) {
 			const auto text = item.find(name);
@@ -68,6 +78,24 @@ void read_item(const Json& item, const std::string& where, Conversation& c, cons
 	               "unsupported_parameter");
 }
 
+bool is_output(const Json& item) {
+	const Json type = item.is_object() ? item.value("type", Json()) : Json();
+	return type == Json("function_call_output") || type == Json("custom_tool_call_output");
+}
+
+void read_items(const Json& items, Conversation& c, const Rules& rules) {
+	Json images = Json::array();
+	const auto show = [&] {
+		if (!images.empty()) c.say("user", content_of(images, "input", "input", kTextParts, item_image));
+		images = Json::array();
+	};
+	for (size_t i = 0; i < items.size(); ++i) {
+		if (!is_output(items[i])) show();
+		read_item(items[i], "input[" + std::to_string(i) + "]", c, images, rules);
+	}
+	show();
+}
+
 Json read_input(const Json& instructions, const Json& input, const Rules& rules) {
 	Conversation c;
 	if (instructions.is_string())
@@ -79,7 +107,7 @@ Json read_input(const Json& instructions, const Json& input, const Rules& rules)
 	else if (!input.is_array() || input.empty())
 		throw ApiError(400, "input is not a text or an array of at least one item", "input");
 	else
-		for (size_t i = 0; i < input.size(); ++i) read_item(input[i], "input[" + std::to_string(i) + "]", c, rules);
+		read_items(input, c, rules);
 	if (c.empty()) throw ApiError(400, "input says nothing", "input");
 	return c.take();
 }
