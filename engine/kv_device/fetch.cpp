@@ -49,6 +49,11 @@ void KvFetch::forget() {
 	stale_ = false;
 }
 
+void KvFetch::truncate(uint32_t n) {
+	forget();
+	prompt_end_ = std::min(prompt_end_, n);
+}
+
 void KvFetch::reset() {
 	forget();
 	masks_valid_ = false; // they hide slots of pages that are gone

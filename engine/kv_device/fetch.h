@@ -36,8 +36,9 @@ class KvFetch {
 	bool ready() const { return token_ != kNone; }
 	uint32_t token() const { return token_; }
 	void speculate(uint32_t token) { token_ = token, decoded_ = true; }
-	void forget(); // the sequence changed; drops the set and the speculative token
-	void reset();  // the sequence is empty
+	void forget();             // the sequence changed; drops the set and the speculative token
+	void truncate(uint32_t n); // the sequence has n tokens left
+	void reset();              // the sequence is empty
 	void prompt_read(uint32_t first, uint32_t n);
 	// The nearest position at or before n that the cache can return to and at which nothing was fetched yet.
 	uint32_t exact_position(const KvCache&, uint32_t n) const;
@@ -53,7 +54,7 @@ class KvFetch {
 	// Takes the picks (n_kv_heads, n_picks()) of layer l, and begins to fetch them.
 	void choose(const KvSequence&, uint32_t l, std::span<const uint32_t> picks);
 	void mask_layer(const KvSequence&, uint32_t l, std::vector<uint32_t>& edits); // after choose() in the same step
-	void step_failed(bool running);
+	void step_failed(bool running);                                               // in which prepare() was called
 
 	const FetchSet& set() const { return set_; }
 	const PackedSlots& packed() const { return packed_; }                        // of this step

@@ -38,6 +38,7 @@ void KvPrefill::prepare(uint32_t first_token) {
 	seq_.sync(); // tables of what is older
 	probes_.assign(seq_.cache().probe_rows().begin(), seq_.cache().probe_rows().end());
 	for (const LayerPlan& L : plan.layers) balances_ |= first_token == 0 && L.balanced;
+	if (balances_) seq_.begin_balance(n_new_);
 	if (first_token > 0 && !plan.keeps_all) undo_.begin(be_, seq_);
 
 	StepTable table;

@@ -46,15 +46,18 @@ std::unique_ptr<KvSequence> KvSequence::fork() {
 	if (balanced_)
 		be_.copy(pool_.balances().view(other->balance_at_, balance_words()),
 		         pool_.balances().view(balance_at_, balance_words()));
+	other->balance_exact_from_ = balance_exact_from_;
 	other->cache_ = cache_.fork();
 	if (fetch_) other->fetch_->fork_from(*fetch_);
 	std::copy_n(tier_pages_, kTiers, other->tier_pages_);
 	if (sum_slots_) {
 		other->fit_sums();
-		const uint32_t n = uint32_t(layers_.size()) * plan_.shape.n_kv_heads;
-		for (uint32_t r = 0; r < n; ++r) // the fork's sums have room for the existing slots
-			be_.copy(pool_.sums().view(other->sums_at_ + r * other->sum_slots_, cache_.n_f16_slots()),
-			         pool_.sums().view(sums_at_ + r * sum_slots_, cache_.n_f16_slots()));
+		// The fork's sums have room for all slots; behind a prompt this sequence may have slots without sums yet.
+		const uint32_t n = uint32_t(layers_.size()) * plan_.shape.n_kv_heads,
+		               slots = std::min(sum_slots_, cache_.n_f16_slots());
+		for (uint32_t r = 0; r < n; ++r)
+			be_.copy(pool_.sums().view(other->sums_at_ + r * other->sum_slots_, slots),
+			         pool_.sums().view(sums_at_ + r * sum_slots_, slots));
 	}
 	return other;
 }
@@ -66,15 +69,17 @@ size_t KvSequence::table_bytes() const {
 void KvSequence::reset() {
 	cache_.reset();
 	if (fetch_) fetch_->reset();
+	balance_exact_from_ = 0;
 	give_sums(); // not cleared: reset() must also work on a lost device
 }
 
 uint32_t KvSequence::exact_position(uint32_t n) const {
-	return fetch_ ? fetch_->exact_position(cache_, n) : cache_.exact_position(n);
+	const uint32_t p = fetch_ ? fetch_->exact_position(cache_, n) : cache_.exact_position(n);
+	return p < balance_exact_from_ ? 0 : p;
 }
 
 void KvSequence::truncate(uint32_t n) {
-	if (fetch_ && n < n_tokens()) fetch_->forget();
+	if (fetch_ && n < n_tokens()) fetch_->truncate(n);
 	cache_.truncate(n);
 }
 
@@ -93,6 +98,14 @@ uint32_t KvSequence::position_word(uint32_t l, uint32_t head, uint32_t row) cons
 	if (!plan_.has_positions()) return LIVE_IN_ORDER;
 	const uint32_t group = plan_.n_groups == 1 ? 0 : l;
 	return positions_at() + ((group * plan_.n_heads + head) * table_pages_ + row) * LIVE_POSITIONS;
+}
+
+void KvSequence::begin_balance(uint32_t n) {
+	if (!balanced_) return;
+	balance_exact_from_ = n;
+	if (n) return;
+	const std::vector<uint32_t> ones(balance_words(), 0x3c003c00u); // two halves each
+	be_.write(pool_.balances().buffer(), size_t(balance_at_) * 4, std::as_bytes(std::span(ones)));
 }
 
 View KvSequence::balance(uint32_t l) const {
@@ -151,8 +164,8 @@ void KvSequence::write_changed(std::vector<uint32_t>& mirror, size_t at, std::sp
 	while (first < last && mirror[at + first] == now[first]) ++first;
 	while (last > first && mirror[at + last - 1] == now[last - 1]) --last;
 	if (first == last) return;
-	std::copy(now.begin() + ptrdiff_t(first), now.begin() + ptrdiff_t(last), mirror.begin() + ptrdiff_t(at + first));
 	be_.write(pool_.tables().buffer(), (device_word + first) * 4, std::as_bytes(now.subspan(first, last - first)));
+	std::copy(now.begin() + ptrdiff_t(first), now.begin() + ptrdiff_t(last), mirror.begin() + ptrdiff_t(at + first));
 }
 
 // Table rows and runs of a tier's pages from logical page `from` on.

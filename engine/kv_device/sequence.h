@@ -39,7 +39,7 @@ class KvSequence {
 	// A sequence of the same plan from its books and those pieces; `source` fills the span it is given. Throws
 	// Error{Format, OutOfMemory} as KvCache::load_books() does.
 	static std::unique_ptr<KvSequence> restore(Backend&, const KvPlan&, KvPool&, uint64_t seed,
-	                                           std::span<const std::byte> books,
+	                                           std::span<const std::byte> books, uint32_t n_tokens,
 	                                           const std::function<void(std::span<std::byte>)>& source);
 
 	uint32_t n_tokens() const { return cache_.n_tokens(); }
@@ -76,6 +76,7 @@ class KvSequence {
 	// First word of layer l's channel balancer in pool().balances(), and the balancer; only if the layer has
 	// one.
 	uint32_t balance_word(uint32_t l) const { return balance_at_ + l * uint32_t(plan_.balancer_bytes() / 4); }
+	void begin_balance(uint32_t n); // before the first tokens: n of a prompt that computes them; 0: they are all 1
 	View balance(uint32_t l) const; // (n_kv_heads, head_dim) f16; empty if the layer has none
 
 	// Chunk and first words of K and V of one kv head in one slot of an f16 page.
@@ -144,6 +145,7 @@ class KvSequence {
 	std::vector<uint32_t> positions_;      // (n_groups, n_heads, table_pages, LIVE_POSITIONS) likewise; or empty
 	std::vector<uint32_t> live_;           // (n_groups, n_heads, table_pages, 4) copy of the device's words
 	uint32_t sums_at_ = 0, sum_slots_ = 0; // (n_layers, n_kv_heads, sum_slots) words of pool_.sums(); 0 slots: none yet
+	uint32_t balance_exact_from_ = 0;      // tokens that made the balancers: the first prompt's
 	uint32_t balance_at_ = kNone;          // (n_layers, n_kv_heads, head_dim) f16 in pool_.balances()
 };
 

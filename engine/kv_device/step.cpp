@@ -62,7 +62,7 @@ void KvStep::cancel() noexcept {
 			be_.submit();
 			be_.wait();
 		} catch (...) {} // the device is lost: no work is running
-	for (KvSequence* s : fetching_) s->fetch()->step_failed(running_);
+	for (KvSequence* s : std::span(fetching_).first(n_prepared_)) s->fetch()->step_failed(running_);
 	for (KvSequence* s : seqs_) {
 		if (!s->cache().in_token()) continue;
 		bool whole = !running_ || (!s->cache().flushed() && !s->cache().token_scores());
@@ -90,6 +90,7 @@ void KvStep::begin_tokens() {
 		KvSequence& s = *seqs_[i];
 		const bool judged = s.cache().wants_scores();
 		try {
+			if (s.n_tokens() == 0) s.begin_balance(0);
 			if (s.fetch() && s.cache().flush_due()) s.fetch()->reserve_host(s.cache(), s.n_tokens() + 1);
 			s.cache().begin_token(judged ? s.sums_of(sums_[i]) : std::vector<float>(), n_tokens_[i]);
 		} catch (const Error& e) { throw RowError(i, e); }
@@ -224,6 +225,7 @@ void KvStep::plan_fetch() {
 		if (rows_[r].keep == rows_[r].seq->plan().policy.fetch_sync) choosers_.push_back({r, rows_[r].seq, 0, 0});
 	}
 	for (KvSequence* s : fetching_) {
+		++n_prepared_;
 		try {
 			s->fetch()->prepare(*s, s->plan().policy.fetch_sync, edits);
 		} catch (const Error& e) {

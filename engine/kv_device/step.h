@@ -103,6 +103,7 @@ class KvStep {
 
 	// ---- for sequences that fetch
 	std::vector<KvSequence*> fetching_;
+	size_t n_prepared_ = 0; // of them
 	std::vector<Chooser> choosers_;
 	std::vector<uint32_t> sharers_; // kept rows whose share on f16 tokens is measured
 	size_t top_at_ = 0, edits_at_ = 0;

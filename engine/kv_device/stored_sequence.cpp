@@ -58,10 +58,11 @@ void KvSequence::save_device(const std::function<void(std::span<const std::byte>
 }
 
 std::unique_ptr<KvSequence> KvSequence::restore(Backend& be, const KvPlan& plan, KvPool& pool, uint64_t seed,
-                                                std::span<const std::byte> books,
+                                                std::span<const std::byte> books, uint32_t n_tokens,
                                                 const std::function<void(std::span<std::byte>)>& source) {
 	auto s = std::make_unique<KvSequence>(be, plan, pool, 0, seed);
-	s->cache_ = KvCache::load_books(plan, pool, seed, books);
+	s->cache_ = KvCache::load_books(plan, pool, seed, books, n_tokens);
+	s->balance_exact_from_ = n_tokens; // which of them are the first prompt's is not known
 	std::vector<std::byte> bytes;
 	size_t waiting = 0;
 	for (const Stored& to : s->stored()) {

@@ -66,6 +66,10 @@ void KvCache::State::all_changed() noexcept {
 	++pages_version;
 }
 
+template <class T> static void make_room(std::vector<T>& list, size_t n) {
+	if (list.capacity() < n) list.reserve(std::max(n, 2 * list.capacity()));
+}
+
 uint32_t KvCache::State::take_page(uint32_t l, uint16_t format) {
 	const PageFormat& f = plan->formats[format];
 	return pool->alloc(plan->first_layer + l, f.words, f.page ? uint32_t(plan->table_bytes(l)) : 0);
@@ -76,12 +80,14 @@ void KvCache::State::take_pages(const KvCounts& want, uint32_t n_added) {
 		for (int t = 0; t < kTiers; ++t) {
 			const TierPlan& T = plan->layers[l].tier[t];
 			for (auto [list, n, format] : {std::tuple{&ids[l].pages[t], want.pages[t], T.page_format},
-			                               std::tuple{&ids[l].blocks[t], want.blocks[t], T.block_format}})
+			                               std::tuple{&ids[l].blocks[t], want.blocks[t], T.block_format}}) {
+				make_room(*list, n); // first: a page is never without an owner
 				while (list->size() < n) {
 					const uint32_t id = take_page(l, format);
 					if (id == kNone) out_of_memory(want, n_added);
 					list->push_back(id);
 				}
+			}
 		}
 }
 
@@ -98,6 +104,7 @@ void KvCache::State::unshare(const KvCounts& want, uint32_t n_added) {
 				const uint32_t from = ids[l].pages[t][p];
 				if (!pool->shared(from)) continue;
 				const uint16_t format = plan->layers[l].tier[t].page_format;
+				make_room(copies, copies.size() + 1);
 				const uint32_t to = take_page(l, format);
 				if (to == kNone) out_of_memory(want, n_added);
 				copies.push_back({l, from, to, plan->formats[format].words});
@@ -378,6 +385,7 @@ void KvCache::cancel_prompt() {
 	KV_ASSERT(s.in_prompt);
 	s.in_prompt = false;
 	s.next_sets.clear();
+	s.all_changed(); // tables may have been written in part
 	s.trim(s.counts);
 }
 

@@ -102,8 +102,9 @@ class KvCache {
 	// ---- in a file: everything except the contents of pages. Not while a prompt or a token is in progress.
 	std::vector<std::byte> save_books() const;
 	// A cache from books that a cache of the same plan has saved, in new pages, which the caller fills. The bytes may
-	// be arbitrary: throws Error{Format} naming the error in them, Error{OutOfMemory} if the pages do not fit.
-	static KvCache load_books(const KvPlan&, PagePool&, uint64_t seed, std::span<const std::byte>);
+	// be arbitrary: throws Error{Format} naming the error in them, also if they are not of n_tokens tokens;
+	// Error{OutOfMemory} if the pages do not fit.
+	static KvCache load_books(const KvPlan&, PagePool&, uint64_t seed, std::span<const std::byte>, uint32_t n_tokens);
 
  private:
 	struct State;

@@ -29,13 +29,15 @@ Decoder::Decoder(LayerRunner& runner, const CacheLayers& layers, KvScratch& scra
 
 std::span<RowLogits> Decoder::decode(KvPool& pool, std::span<const DecodeRow> step) {
 	std::vector<Row> first, rows, ahead;
+	std::vector<size_t> of_first; // rows of the step
 	for (const DecodeRow& r : step) {
 		KvFetch* f = r.seq->fetch();
 		rows.push_back({{r.seq, true}, r.window_seq, r.states, r.rope, r.token, r.position, r.top});
 		rows.back().index = r.index;
 		if (!r.starts.empty()) rows.back().start = r.starts[0];
 		if (f && r.seq->plan().speculates() && !f->ready())
-			first.push_back({{r.seq, false}, nullptr, nullptr, r.rope, r.token, r.position});
+			first.push_back({{r.seq, false}, nullptr, nullptr, r.rope, r.token, r.position}),
+			    of_first.push_back(rows.size() - 1);
 	}
 	for (const DecodeRow& r : step)
 		for (uint32_t i = 0; i < r.drafts.size(); ++i) {
@@ -47,7 +49,9 @@ std::span<RowLogits> Decoder::decode(KvPool& pool, std::span<const DecodeRow> st
 	KV_ASSERT(!rows.empty() && rows.size() <= most_rows_);
 	if (grams_) read_grams(step);
 	try {
-		if (!first.empty()) run(pool, first);
+		if (!first.empty()) try {
+				run(pool, first);
+			} catch (const RowError& e) { throw RowError(of_first[e.row], e); }
 		for (const DecodeRow& r : step) {
 			if (r.seq->fetch() && r.seq->fetch()->ready())
 				ahead.push_back({{r.seq, false}, nullptr, nullptr, r.rope, r.seq->fetch()->token(), r.position + 1});
@@ -56,9 +60,11 @@ std::span<RowLogits> Decoder::decode(KvPool& pool, std::span<const DecodeRow> st
 		run(pool, rows);
 	} catch (...) {
 		for (const Row& r : first) r.step.seq->fetch()->forget(); // as if the step had not happened
-		for (const DecodeRow& r : step) {                         // a sequence whose state is lost is reset
-			if (!r.states || r.states->n_tokens() == r.seq->n_tokens()) continue;
-			r.states->reset(), r.seq->reset();
+		for (const DecodeRow& r : step) { // where one of a session's caches has lost its tokens, the others are reset
+			const auto lost = [&](const auto* s) { return s && s->n_tokens() != r.seq->n_tokens(); };
+			if (!lost(r.states) && !lost(r.window_seq)) continue;
+			r.seq->reset();
+			if (r.states) r.states->reset();
 			if (r.window_seq) r.window_seq->reset();
 		}
 		for (const DecodeRow& r : step)

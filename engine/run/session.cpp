@@ -362,6 +362,7 @@ std::exception_ptr Session::fault_of(uint32_t token) {
 }
 
 bool Session::sync_history() noexcept {
+	if (!seqs_.together()) seqs_.reset(); // one of them has lost its tokens, as its older ones could not be put back
 	if (history_.size() <= n_tokens()) return false;
 	history_.resize(n_tokens());
 	if (seqs_.index) seqs_.index->truncate(n_tokens());
@@ -377,10 +378,8 @@ void Session::restore(std::span<const std::byte> books, std::span<const std::byt
                       std::vector<uint32_t> history, const std::function<void(std::span<std::byte>)>& source) {
 	KV_ASSERT(n_tokens() == 0 && !reading_ && (!window_books.empty()) == bool(window_plan_));
 	const auto read = [&](const KvPlan& p, std::span<const std::byte> b) {
-		auto seq = KvSequence::restore(engine_.backend(), p, engine_.pool(), options_.seed, b, source);
-		if (seq->n_tokens() != history.size())
-			fail(Code::Format, "n_tokens is {}, expected {}", seq->n_tokens(), history.size());
-		return seq;
+		return KvSequence::restore(engine_.backend(), p, engine_.pool(), options_.seed, b, uint32_t(history.size()),
+		                           source);
 	};
 	Sequences seqs{read(plan(), books), nullptr};
 	if (window_plan_) seqs.window = read(*window_plan_, window_books);
@@ -406,10 +405,19 @@ void Session::reset() {
 	KV_ASSERT(!reading_);
 	checkpoints_.clear();
 	history_.clear();
-	seqs_.main->reset();
-	if (seqs_.window) seqs_.window->reset();
-	if (seqs_.states) seqs_.states->reset();
-	if (seqs_.index) seqs_.index->reset();
+	seqs_.reset();
+}
+
+void Session::Sequences::reset() {
+	main->reset();
+	if (window) window->reset();
+	if (states) states->reset();
+	if (index) index->reset();
+}
+
+bool Session::Sequences::together() const {
+	const auto same = [this](const auto& s) { return !s || s->n_tokens() == main->n_tokens(); };
+	return same(window) && same(states);
 }
 
 // ---- forks and checkpoints

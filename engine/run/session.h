@@ -115,6 +115,8 @@ class Session {
 			        index ? index->fork() : nullptr};
 		}
 		uint32_t exact_position(uint32_t n) const; // that all of them can go back to
+		void reset();
+		bool together() const; // caches and states have equally many tokens
 	};
 	Session(const Session&, Sequences);
 	size_t window_bytes(uint64_t n_tokens) const; // of the cache of layers with a window

@@ -50,6 +50,65 @@ TEST_CASE("fetch: a fork goes on with the same bits, and positions inside an ans
 	});
 }
 
+TEST_CASE("fetch: behind a truncation into the prompt, positions inside the answer are not exact") {
+	each_row(std::vector<Case>{{"specache2,fetch=12"}}, [](Backend&, const Case& c, const TestRow& row) {
+		const auto engine = open_engine(row.device, kModel);
+		const uint32_t vocab = engine->config().vocab;
+		Session s(*engine, with(c.name + kWindow));
+		s.prefill(random_tokens(100, vocab, 3));
+		const uint32_t back = s.exact_position(99);
+		REQUIRE(back == 99);
+		s.truncate(back);
+		for (const uint32_t t : random_tokens(6, vocab, 4)) s.decode(t);
+		CHECK(s.exact_position(103) <= back);
+	});
+}
+
+TEST_CASE("fetch: a step that fails because of another row leaves the set of fetched tokens") {
+	each_row(std::vector<Case>{{"kivi2,recent_keep=8,flush=32,fetch=40"}},
+	         [](Backend&, const Case& c, const TestRow& row) {
+		         const auto engine = open_engine(row.device, kModel);
+		         const uint32_t vocab = engine->config().vocab;
+		         const Tokens prompt = random_tokens(70, vocab, 3), tokens = random_tokens(12, vocab, 4);
+		         Session s(*engine, with(c.name)), alone(*engine, with(c.name)), full(*engine, with("fp16", 8));
+		         for (Session* one : {&s, &alone}) one->prefill(prompt);
+		         full.prefill(random_tokens(7, vocab, 5));
+		         full.decode(1);
+		         for (const uint32_t t : tokens) {
+			         const SessionRow rows[] = {{&full, 1}, {&s, t}}; // the context of the first one is full
+			         CHECK_THROWS_AS(decode(rows), RowError);
+			         check_same_bits(row, keep(s.decode(t)), keep(alone.decode(t)));
+		         }
+	         });
+}
+
+TEST_CASE("fetch: where a step's speculative token finds no memory, its own row is named") {
+	each_row(std::vector<Case>{{"specache2,fetch=12"}}, [](Backend&, const Case& c, const TestRow& row) {
+		bool named = false;
+		for (size_t budget = 64 << 10; !named && budget < 4 << 20; budget += 16 << 10) {
+			EngineOptions o;
+			o.model = kModel, o.backend = select_test_device(row.device), o.kv_budget = budget;
+			const auto engine = Engine::open(o);
+			try {
+				Session plain(*engine, with("fp16", 60)), s(*engine, with(c.name + kWindow, 200));
+				plain.prefill(random_tokens(20, engine->config().vocab, 3));
+				s.prefill(random_tokens(100, engine->config().vocab, 4));
+				const SessionRow rows[] = {{&plain, 1}, {&s, 2}};
+				try {
+					decode(rows);
+					break; // there is room for everything
+				} catch (const RowError& e) {
+					CHECK(e.code == Code::OutOfMemory);
+					CHECK(e.row == 1);
+					named = true;
+				}
+			} catch (const RowError&) { throw; } catch (const Error&) {
+			} // the sessions do not fit
+		}
+		CHECK(named);
+	});
+}
+
 TEST_CASE("fetch: a session that begins anew with fewer tokens has the bits of a fresh one") {
 	const std::vector<Case> policies = {{"specache1,fetch=12"}, {"kivi2,fetch=7"}};
 	each_row(policies, [](Backend&, const Case& c, const TestRow& row) {

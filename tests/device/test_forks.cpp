@@ -67,6 +67,25 @@ TEST_CASE("forks: both go on with the bits they would have had alone, and share 
 	});
 }
 
+TEST_CASE("forks: behind a prompt that follows few tokens, a fork has the attention that its tokens received") {
+	each_row(std::vector<Case>{{"h2o,recent_keep=8,flush=120,budget=24"}, {"mikv,recent_keep=8,flush=120"}},
+	         [](Backend&, const Case& c, const TestRow& row) {
+		         const auto engine = open_engine(row.device, kModel);
+		         const uint32_t vocab = engine->config().vocab;
+		         const Tokens first = random_tokens(10, vocab, 1), second = random_tokens(90, vocab, 2),
+		                      more = random_tokens(60, vocab, 3);
+		         Session s(*engine, with(c.name, 300)), other(*engine, with(c.name, 300));
+		         for (Session* one : {&s, &other}) { // the other's sums lie behind
+			         one->prefill(first);
+			         one->decode(3);
+		         }
+		         fed(other, random_tokens(20, vocab, 4));
+		         s.prefill(second);
+		         const auto fork = s.fork();
+		         check_same_bits(row, fed(*fork, more), fed(s, more)); // beyond the next flush
+	         });
+}
+
 TEST_CASE("forks: a session goes back where the policy can, says where it can, and to checkpoints") {
 	each_row(std::vector<Case>{{"back"}}, [](Backend&, const Case&, const TestRow& row) {
 		const bool slow = row.device == "swiftshader";

@@ -62,6 +62,26 @@ std::string tiny(const Case& c) { return kGolden + "tiny/" + c.name + ".gguf"; }
 
 } // namespace
 
+TEST_CASE("policies: keys are balanced by the first prompt, and not at all without one") {
+	const std::vector<Case> some{{"mikv,recent_keep=8,flush=16"}, {"rtn4,recent_keep=8,flush=16,balance=on"}};
+	each_row(some, [](Backend&, const Case& c, const TestRow& row) {
+		const auto engine = open_engine(row.device, kGolden + "tiny/" + kPolicyModel + ".gguf");
+		const uint32_t vocab = engine->config().vocab;
+		const Tokens tokens = random_tokens(40, vocab, 1), prompt = random_tokens(80, vocab, 2);
+		Session fresh(*engine, with(c.name, 200));
+		const Floats want = fed(fresh, tokens);
+		CHECK(std::ranges::all_of(want, [](float x) { return std::isfinite(x); }));
+		Session used(*engine, with(c.name, 200));
+		used.prefill(prompt);
+		used.reset();
+		check_same_bits(row, fed(used, tokens), want); // not by the prompt that is gone
+		used.reset();
+		used.prefill(std::span(prompt).first(12));
+		CHECK(used.exact_position(5) == 0); // the other tokens have had their part in the balance
+		CHECK(used.exact_position(12) == 12);
+	});
+}
+
 TEST_CASE("policies: every policy has the same bits in any chunking of a prompt, and in every run") {
 	each_row(policy_cases(), [](Backend&, const Case& c, const TestRow& row) {
 		Floats want;

@@ -81,6 +81,22 @@ TEST_CASE("session file: a restored session goes on with the bits of one that ne
 	});
 }
 
+TEST_CASE("session file: saved behind a prompt that was judged to its last token") {
+	const TempFolder folder;
+	each_row(std::vector<Case>{{"zipcache"}, {"h2o,recent_keep=0,flush=16,budget=24"}},
+	         [&](Backend&, const Case& c, const TestRow& row) {
+		         const std::string path = (folder.path / (row.device + ".kvs")).string();
+		         const auto engine = open_engine(row.device, kModel);
+		         const uint32_t vocab = engine->config().vocab;
+		         Session s(*engine, with(c.name, 400));
+		         s.prefill(random_tokens(150, vocab, 1));
+		         save_session(s, path, {});
+		         const auto restored = restore_session(*engine, path);
+		         const Tokens more = random_tokens(110, vocab, 2); // beyond the next flush
+		         check_same_bits(row, fed(*restored, more), fed(s, more));
+	         });
+}
+
 TEST_CASE("T49 session file: an empty session, and one saved again after it was restored") {
 	const TempFolder folder;
 	const std::string path = (folder.path / "s.kvs").string(), again = (folder.path / "t.kvs").string();

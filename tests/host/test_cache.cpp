@@ -563,25 +563,3 @@ TEST_CASE("cache: f16 pages that a flush empties go back when the flush is done"
 	advance(bundled, counts, 512, /*prompt=*/false, nullptr);
 	CHECK(16.0 * double(bytes_of(bundled, counts).total()) / double(bundled.f16_bytes(1024)) < 4.7);
 }
-
-TEST_CASE("cache: books that name a token twice are refused") {
-	const KvPlan plan = make_plan(parse_policy("fp16"), {1, 1, 64});
-	SimMemory memory(plan);
-	Pair p(memory, 1);
-	p.decode(2);
-	std::vector<std::byte> books = p.sim.cache.save_books();
-	CHECK(KvCache::load_books(plan, memory, 1, books).n_tokens() == 2);
-	// They end with position and slot of each token, as differences, stored doubled: 0 0, 1 1.
-	const std::byte two{2}, zero{0};
-	REQUIRE(books.size() > 4);
-	const std::span<std::byte> tokens = std::span(books).last(4);
-	REQUIRE((tokens[0] == zero && tokens[1] == zero && tokens[2] == two && tokens[3] == two));
-	tokens[0] = two, tokens[2] = zero; // position 1 twice
-	try {
-		KvCache::load_books(plan, memory, 1, books);
-		FAIL("was read without an error");
-	} catch (const Error& e) {
-		CHECK(e.code == Code::Format);
-		CHECK(std::string_view(e.what()) == "token 1 is there twice");
-	}
-}
