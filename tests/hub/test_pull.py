@@ -401,6 +401,27 @@ def test_refusals():
         p.refused("no GGUF file", p.pull(), 3, "no GGUF file")
 
 
+def test_long_errors():
+    """The status of an error counts, however long the page is that comes with it."""
+    page = b"<p>no such page</p>" * 1000
+    answers = ((404, 3, "no such thing as the repository"), (401, 5, "set HF_TOKEN"), (403, 5, "accept its terms"),
+               (500, 5, "error 500"))
+    for status, code, says in answers:
+        for size in (4095, 4096, 4097, len(page)):
+            with Place() as p:
+                p.repo.answer = (status, page[:size])
+                p.refused(f"status {status} of the repository, {size} bytes", p.pull(), code, says)
+    for status, code, says in ((404, 3, "no such thing as the file"), (401, 5, "set HF_TOKEN")):
+        with Place() as p:
+            p.repo.fail, p.repo.says = [status] * 9, page
+            p.refused(f"status {status} of the file", p.pull(), code, says)
+            check(f"status {status} is not tried again", len(p.hub.transfers()) == 1, p.hub.transfers())
+    with Place() as p:
+        p.repo.fail, p.repo.says = [503, 429, 500], page
+        r = p.pull()
+        check("errors that pass are waited for, with a long page too", r.returncode == 0 and content(r) == SMALL, r)
+
+
 def test_hostile_names():
     names = ["../../../x.gguf", "/etc/x.gguf", "a/../../x.gguf", "a\\..\\x.gguf", "a//b.gguf", "x\n.gguf", ".",
              "\x1b[2J.gguf", "c:x.gguf", "n" * 300 + ".gguf"]
