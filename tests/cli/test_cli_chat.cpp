@@ -571,3 +571,32 @@ TEST_CASE("T77 chat: Ctrl-C ends the answer, twice it ends the program; at the p
 	};
 	CHECK(run_program(pipe).code == 130);
 }
+
+TEST_CASE("chat: what was attached waits again where Ctrl-C takes its question back" *
+          doctest::test_suite("terminal")) {
+	if (no_terminal()) return;
+	const std::string prompt = "\033[?2004h> ";
+	std::string text;
+	for (int i = 0; i < 150; ++i) text += "The dog ran to the tree. ";
+	// On a busy machine the answer may begin before Ctrl-C comes.
+	for (int attempt = 0; attempt < 10; ++attempt) {
+		const State state;
+		write_file(state.path + "/text.txt", text);
+		const Ran r = type(state.spec({"--temp", "0", "-n", "4"}), {{prompt, "/file " + state.path + "/text.txt\r"},
+		                                                            {prompt, "Hello\r"},
+		                                                            {"reading ", "\003"},
+		                                                            {prompt, "Again\r"},
+		                                                            {prompt, "More\r"},
+		                                                            {prompt, "\004"}});
+		CAPTURE(r.out);
+		CHECK(r.code == 0);
+		if (!contains(r.out, "question is taken back")) continue;
+		CHECK(contains(r.out, "; what was attached waits for the next message"));
+		const nlohmann::json messages = state.chat("last")["messages"];
+		REQUIRE(messages.size() == 4);
+		CHECK(messages[0]["content"] == text + "\n\nAgain");
+		CHECK(messages[2]["content"] == "More"); // it is sent once
+		return;
+	}
+	FAIL("no Ctrl-C came while the prompt was read");
+}

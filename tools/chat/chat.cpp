@@ -62,8 +62,7 @@ void Chat::clear() {
 	Conversation next;
 	next.system = conversation_.system;
 	conversation_ = std::move(next);
-	attached_.clear();
-	images_.clear();
+	attached_ = {};
 	new_session();
 	say(left.empty() ? "a new conversation"
 	                 : fmt::format("a new conversation without a name (/save NAME); '{}' stays as it is", left));
@@ -98,7 +97,7 @@ void Chat::set_seed(int64_t seed) {
 void Chat::attach(const std::string& path) {
 	const std::string text = read_text_file(path, kLongestText);
 	if (well_formed(text) != text) fail_status(KVRUN_EINVALID, "{} is no UTF-8 text", path);
-	attached_ += text + "\n\n";
+	attached_.text += text + "\n\n";
 	say(fmt::format("{}: {} go in front of the next message", path, human_bytes(double(text.size()))));
 }
 
@@ -107,7 +106,7 @@ void Chat::attach_image(const std::string& path) {
 		fail_status(KVRUN_EUNSUPPORTED,
 		            "this model reads no images: its vision encoder was not given; start again with --mmproj FILE");
 	const Pixels pixels = read_image(path);
-	images_.push_back({path, add_image(model_.engine(), pixels)});
+	attached_.images.push_back({path, add_image(model_.engine(), pixels)});
 	say(fmt::format("{}: {} x {} pixels go in front of the next message", path, pixels.width, pixels.height));
 }
 
@@ -239,8 +238,7 @@ void Chat::load(const std::string& name) {
 	files_ = std::move(files);
 	named_ = true;
 	conversation_ = std::move(saved.conversation);
-	attached_.clear();
-	images_.clear();
+	attached_ = {};
 	args_.kv = kv;
 	restore(name);
 	const kvrun_session_info i = session_info(session_.get());
