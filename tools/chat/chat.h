@@ -52,6 +52,7 @@ class Chat {
 	bool too_long(size_t prompt) const;
 	std::string full_line(size_t prompt) const;
 	std::string make_room(size_t prompt);
+	void check_reads_images() const;
 	void read_images(Conversation&) const;
 	void new_session();
 	void read_again();
