@@ -106,7 +106,7 @@ void add_rm(Command& root) {
 	auto names = std::make_shared<std::vector<std::string>>();
 	Command& c = add_command(root, "rm", "Deletes models from the hub's cache or from kvrun's own folder.");
 	c.examples = {{"kvrun rm unsloth/Qwen3-0.6B-GGUF:Q4_K_M", "one model, by its name as 'kvrun list' prints it"},
-	              {"kvrun rm unsloth/Qwen3-0.6B-GGUF", "all models of a repository, and parts of interrupted fetches"}};
+	              {"kvrun rm unsloth/Qwen3-0.6B-GGUF", "all files of a repository, and parts of interrupted fetches"}};
 	add_positionals(c, "name", *names, "NAME", "names that 'kvrun list' prints, or beginnings that mean one model");
 	c.sections = {
 	    {"Other programs",

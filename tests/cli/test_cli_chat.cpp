@@ -169,41 +169,6 @@ TEST_CASE("chat: /fork goes on under another name, and names that exist are not 
 	}
 }
 
-TEST_CASE("chat: /image and --image; a chat with images is the same after /load") {
-	const std::string vision = kRoot + "/tests/golden/vision/";
-	const auto chat = [&](const State& state, std::vector<std::string> more, const std::string& input) {
-		RunSpec s = state.spec(kGreedy, input);
-		s.args[1] = vision + "text.gguf";
-		s.args.insert(s.args.end(), more.begin(), more.end());
-		return run_program(s);
-	};
-	const std::vector<std::string> mlp = {"--mmproj", vision + "mlp.gguf"};
-	const State state;
-	const Ran typed = chat(state, mlp, "/image " + vision + "tile.png\na b\n/save one\n");
-	REQUIRE_MESSAGE(typed.code == 0, typed.err);
-	CHECK(typed.err.find("16 x 16 pixels go in front of the next message") != std::string::npos);
-	CHECK(state.chat("one")["messages"][0]["images"][0] == vision + "tile.png");
-	std::vector<std::string> given = mlp;
-	given.insert(given.end(), {"--image", vision + "tile.webp"});
-	CHECK(chat(State(), given, "a b\n").out == typed.out);
-	const Ran plain = chat(State(), mlp, "a b\n");
-	CHECK(plain.out != typed.out);
-
-	const State other; // the last answer again, from the files
-	const Ran whole = chat(other, mlp, "/image " + vision + "tile.png\na b\n/save two\nc d\n");
-	const Ran first = chat(State(), mlp, "/image " + vision + "tile.png\na b\n/save two\n");
-	const Ran resumed = chat(state, mlp, "/load one\nc d\n");
-	REQUIRE_MESSAGE(resumed.code == 0, resumed.err);
-	CHECK(whole.out == first.out + resumed.out);
-	// Another image in the place of one: none of the first one's tokens is kept.
-	const Ran changed =
-	    chat(State(), mlp, "/image " + vision + "tile.png\na b\n/undo\n/image " + vision + "tile.jpg\na b\n");
-	const Ran jpg = chat(State(), mlp, "/image " + vision + "tile.jpg\na b\n");
-	CHECK(changed.out.ends_with(jpg.out));
-	CHECK(chat(State(), {}, "/image " + vision + "tile.png\n").err.find("start again with --mmproj") !=
-	      std::string::npos);
-}
-
 TEST_CASE("chat: --system of a saved chat, --stop, --ignore-eos, and a name that /clear leaves") {
 	const State state;
 	state.answers(with(kGreedy, {"--chat", "new", "--system", "A"}), "");
@@ -570,4 +535,33 @@ TEST_CASE("T77 chat: Ctrl-C ends the answer, twice it ends the program; at the p
 		if (!contains(out, "#")) kill(pid, SIGINT);
 	};
 	CHECK(run_program(pipe).code == 130);
+}
+
+TEST_CASE("chat: what was attached waits again where Ctrl-C takes its question back" *
+          doctest::test_suite("terminal")) {
+	if (no_terminal()) return;
+	const std::string prompt = "\033[?2004h> ";
+	std::string text;
+	for (int i = 0; i < 150; ++i) text += "The dog ran to the tree. ";
+	// On a busy machine the answer may begin before Ctrl-C comes.
+	for (int attempt = 0; attempt < 10; ++attempt) {
+		const State state;
+		write_file(state.path + "/text.txt", text);
+		const Ran r = type(state.spec({"--temp", "0", "-n", "4"}), {{prompt, "/file " + state.path + "/text.txt\r"},
+		                                                            {prompt, "Hello\r"},
+		                                                            {"reading ", "\003"},
+		                                                            {prompt, "Again\r"},
+		                                                            {prompt, "More\r"},
+		                                                            {prompt, "\004"}});
+		CAPTURE(r.out);
+		CHECK(r.code == 0);
+		if (!contains(r.out, "question is taken back")) continue;
+		CHECK(contains(r.out, "; what was attached waits for the next message"));
+		const nlohmann::json messages = state.chat("last")["messages"];
+		REQUIRE(messages.size() == 4);
+		CHECK(messages[0]["content"] == text + "\n\nAgain");
+		CHECK(messages[2]["content"] == "More"); // it is sent once
+		return;
+	}
+	FAIL("no Ctrl-C came while the prompt was read");
 }

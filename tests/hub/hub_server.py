@@ -1,5 +1,5 @@
 """A model hub on 127.0.0.1: the routes of huggingface.co's API that kvrun and huggingface_hub use, with faults."""
-import hashlib, http.server, json, os, re, threading, urllib.parse
+import contextlib, hashlib, http.server, json, os, re, threading, urllib.parse
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -15,6 +15,7 @@ class Repo:
         self.whole = False  # ranges are ignored
         self.stall = []  # bytes after which each next transfer stays open and silent
         self.fail = []  # statuses of the next transfers of files
+        self.says = b"later"  # text of these
         self.elsewhere = None  # files are redirected to this server
         self.page = 1000  # files of a page of the tree
         self.answer = None  # (status, body) of every request of the API
@@ -47,6 +48,10 @@ class Hub:
 
             def log_message(self, *_):
                 pass
+
+            def handle(self):
+                with contextlib.suppress(ConnectionError):  # the client ends what it does not want any more
+                    super().handle()
 
             def do_HEAD(self):
                 hub.answer(self, body=False)
@@ -116,7 +121,7 @@ class Hub:
             where = f"{repo.elsewhere.address}{to.path}"
             return self.send(to, 302, b"", [("Location", where)], body)
         if body and repo.fail:
-            return self.send(to, repo.fail.pop(0), b"later")
+            return self.send(to, repo.fail.pop(0), repo.says)
         content = repo.files[path]
         tag = repo.sha256(path)
         headers = [("X-Repo-Commit", COMMIT), ("ETag", f'"{tag}"'), ("X-Linked-Etag", f'"{tag}"'),

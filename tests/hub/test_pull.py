@@ -161,6 +161,62 @@ def test_split():
         p.refused("a part that is missing", p.pull(), 3, "no GGUF file")
 
 
+def test_remove_split():
+    """No part is left of a split model, also of one whose fetch was interrupted."""
+    half = len(SMALL) // 2
+    parts = {f"Tiny-Q4_0-{i + 1:05}-of-00002.gguf": part for i, part in enumerate([SMALL[:half], SMALL[half:]])}
+
+    def interrupted(p):
+        p.repo.cut = [len(SMALL), 100] + [0] * 20  # the first part is whole
+        r = p.pull(":Q4_0")
+        first = list(p.folder.glob("snapshots/*/*"))
+        check("the first part has its name", r.returncode == 5 and len(first) == 1 and
+              first[0].read_bytes() == SMALL[:half] and list(p.folder.glob("blobs/*.incomplete")), (r, p.files()))
+        return first[0]
+
+    for address in ("", "hf.co/"):
+        with Place(parts) as p:
+            interrupted(p)
+            r = p.run("rm", address + p.name)
+            check("rm of the repository takes the part that is whole", r.returncode == 0 and
+                  f"removed {address}{p.name}, " in r.stderr and p.files() == [], (r, p.files()))
+    with Place(parts) as p:
+        interrupted(p).unlink()
+        check("and one that has no name yet", p.run("rm", p.name).returncode == 0 and p.files() == [], p.files())
+    with Place({**parts, "Tiny-Q8_0.gguf": LARGE}) as p:
+        check("another model is here", p.pull(":Q8_0").returncode == 0)
+        (p.folder / "snapshots" / COMMIT / "README.md").write_bytes(b"# Tiny")
+        p.repo.cut = [len(SMALL), 100] + [0] * 20
+        p.pull(":Q4_0")
+        r = p.run("rm", p.name + ":Q8_0")
+        left = sorted(q.name for q in p.folder.glob("snapshots/*/*"))
+        check("rm of one model leaves the part", r.returncode == 0 and left ==
+              ["README.md", "Tiny-Q4_0-00001-of-00002.gguf"], (r, left))
+        p.repo.cut = []
+        check("it is fetched again", p.pull(":Q8_0").returncode == 0)
+        check("rm of the repository takes all", p.run("rm", p.name).returncode == 0 and p.files() == [], p.files())
+    with Place() as p:
+        other = p.folder / "snapshots" / COMMIT / "model.safetensors"
+        other.parent.mkdir(parents=True)
+        other.write_bytes(b"x")
+        r = p.run("rm", p.name)
+        check("a repository without GGUF files is left alone", r.returncode == 3 and "no GGUF file" in r.stderr and
+              other.exists(), (r, p.files()))
+    with Place() as p:
+        own = p.home / ".cache/kvrun/models"
+        (own / "more").mkdir(parents=True)
+        for name, part in parts.items():
+            (own / "more" / name).write_bytes(part)
+            (own / "more" / (name + ".sha256")).write_bytes(b"")
+        (own / "Other-Q4_0.gguf").write_bytes(SMALL)
+        whole = p.run("rm", "Other-Q4_0").stderr
+        (own / "Other-Q4_0.gguf").write_bytes(SMALL)
+        r = p.run("rm", "Tiny-Q4_0")
+        check("rm takes all parts from kvrun's own folder", r.returncode == 0 and
+              [q.name for q in own.rglob("*") if not q.is_dir()] == ["Other-Q4_0.gguf"], (r, p.files()))
+        check("and counts them", r.stderr.replace("Tiny", "Other") == whole, (r.stderr, whole))
+
+
 def test_encoder():
     """A repository's vision encoder comes with its models, is used with them and goes with the last one."""
     vision = ROOT / "tests" / "golden" / "vision"
@@ -343,6 +399,27 @@ def test_refusals():
             check(f"the answer {answer[:20]} is refused", r.returncode in (3, 5) and r.stderr.startswith("error: "), r)
     with Place({"README.md": b"x"}) as p:
         p.refused("no GGUF file", p.pull(), 3, "no GGUF file")
+
+
+def test_long_errors():
+    """The status of an error counts, however long the page is that comes with it."""
+    page = b"<p>no such page</p>" * 1000
+    answers = ((404, 3, "no such thing as the repository"), (401, 5, "set HF_TOKEN"), (403, 5, "accept its terms"),
+               (500, 5, "error 500"))
+    for status, code, says in answers:
+        for size in (4095, 4096, 4097, len(page)):
+            with Place() as p:
+                p.repo.answer = (status, page[:size])
+                p.refused(f"status {status} of the repository, {size} bytes", p.pull(), code, says)
+    for status, code, says in ((404, 3, "no such thing as the file"), (401, 5, "set HF_TOKEN")):
+        with Place() as p:
+            p.repo.fail, p.repo.says = [status] * 9, page
+            p.refused(f"status {status} of the file", p.pull(), code, says)
+            check(f"status {status} is not tried again", len(p.hub.transfers()) == 1, p.hub.transfers())
+    with Place() as p:
+        p.repo.fail, p.repo.says = [503, 429, 500], page
+        r = p.pull()
+        check("errors that pass are waited for, with a long page too", r.returncode == 0 and content(r) == SMALL, r)
 
 
 def test_hostile_names():

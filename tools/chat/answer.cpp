@@ -82,23 +82,21 @@ std::vector<size_t> text_ends(const ChatModel& model, std::span<const uint32_t> 
 } // namespace
 
 bool Chat::ask(std::string text) {
-	const Conversation before = conversation_;
-	text = well_formed(attached_ + text);
+	const Before before = now();
+	text = well_formed(attached_.text + text);
 	if (conversation_.open()) // templates do not accept two questions in a row
 		conversation_.messages.back().text += "\n\n" + text;
 	else
 		conversation_.messages.push_back({/*user=*/true, std::move(text), {}, {}});
 	std::vector<ChatImage>& images = conversation_.messages.back().images;
-	images.insert(images.end(), images_.begin(), images_.end());
-	const bool done = answer(before);
-	attached_.clear();
-	images_.clear();
-	return done;
+	images.insert(images.end(), attached_.images.begin(), attached_.images.end());
+	attached_ = {}; // waits again if the question is taken back
+	return answer(before);
 }
 
 bool Chat::retry() {
 	if (conversation_.messages.empty()) fail_status(KVRUN_EINVALID, "there is no question to answer again");
-	const Conversation before = conversation_;
+	const Before before = now();
 	if (!conversation_.open()) conversation_.messages.pop_back();
 	return answer(before);
 }
@@ -182,7 +180,7 @@ std::string Chat::make_room(size_t prompt) {
 	                   prompt);
 }
 
-bool Chat::answer(const Conversation& before) {
+bool Chat::answer(const Before& before) {
 	const AnswerInterrupt interrupt(canceller_.get());
 	ChatMessage message;
 	kvrun_status status = KVRUN_OK;
@@ -198,18 +196,19 @@ bool Chat::answer(const Conversation& before) {
 			say(make_room(prompt.size()));
 		}
 	} catch (...) {
-		conversation_ = before;
+		go_back(before);
 		keep();
 		throw;
 	}
 	if (!message.text.empty() || status == KVRUN_OK) {
 		conversation_.messages.push_back(std::move(message));
-	} else if (before.messages.size() > conversation_.messages.size()) {
+	} else if (before.conversation.messages.size() > conversation_.messages.size()) {
 		if (!asked_to_end() && !lost) say("stopped; the answer before stays");
-		conversation_ = before;
+		go_back(before);
 	} else if (!asked_to_end() && !lost) { // else the question stays, for /retry
-		say("stopped; the question is taken back");
-		conversation_ = before;
+		go_back(before);
+		say(attached_.empty() ? "stopped; the question is taken back"
+		                      : "stopped; the question is taken back; what was attached waits for the next message");
 	}
 	++conversation_.answers;
 	keep(); // if that fails, the answer is still here, and is written with the next one

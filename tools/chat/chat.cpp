@@ -1,18 +1,28 @@
 // One chat: a conversation, the session that holds its tokens, and the files it is kept in.
 #include "tools/chat/chat.h"
+#include "engine/core/system/files.h"
 #include "tools/chat/input.h"
 #include "tools/image/image_file.h"
 #include "tools/output.h"
 #include "tools/terminal.h"
 #include "tools/user_files.h"
 #include <algorithm>
+#include <filesystem>
 #include <fmt/ranges.h>
 #include <random>
+#include <set>
 
 namespace kvrun {
 namespace {
 
 constexpr size_t kLongestText = size_t(64) << 20; // bytes of a file that is attached, and of a chat's
+
+// The path from every folder; as it is if this one is gone.
+std::string absolute_path(const std::string& path) {
+	std::error_code ec;
+	const std::filesystem::path p = std::filesystem::absolute(sys::path_of(path), ec);
+	return ec ? path : p.string();
+}
 
 int show_reading(double done, double seconds_left, void* payload) {
 	static_cast<Progress*>(payload)->show("reading", done, seconds_left);
@@ -62,8 +72,7 @@ void Chat::clear() {
 	Conversation next;
 	next.system = conversation_.system;
 	conversation_ = std::move(next);
-	attached_.clear();
-	images_.clear();
+	attached_ = {};
 	new_session();
 	say(left.empty() ? "a new conversation"
 	                 : fmt::format("a new conversation without a name (/save NAME); '{}' stays as it is", left));
@@ -98,23 +107,39 @@ void Chat::set_seed(int64_t seed) {
 void Chat::attach(const std::string& path) {
 	const std::string text = read_text_file(path, kLongestText);
 	if (well_formed(text) != text) fail_status(KVRUN_EINVALID, "{} is no UTF-8 text", path);
-	attached_ += text + "\n\n";
+	attached_.text += text + "\n\n";
 	say(fmt::format("{}: {} go in front of the next message", path, human_bytes(double(text.size()))));
 }
 
-void Chat::attach_image(const std::string& path) {
+void Chat::check_reads_images() const {
 	if (!engine_info(model_.engine()).reads_images)
 		fail_status(KVRUN_EUNSUPPORTED,
 		            "this model reads no images: its vision encoder was not given; start again with --mmproj FILE");
+}
+
+void Chat::attach_image(const std::string& path) {
+	check_reads_images();
 	const Pixels pixels = read_image(path);
-	images_.push_back({path, add_image(model_.engine(), pixels)});
+	attached_.images.push_back({absolute_path(path), add_image(model_.engine(), pixels)});
 	say(fmt::format("{}: {} x {} pixels go in front of the next message", path, pixels.width, pixels.height));
 }
 
-// Images of a chat that was loaded are read from their files again.
+// Images of a chat that was loaded are read from their files again. The path of one that cannot be read stays in the
+// chat, so that it is there again when its file is.
 void Chat::read_images(Conversation& c) const {
+	std::set<std::string> missing; // each is said once
 	for (ChatMessage& m : c.messages)
-		for (ChatImage& image : m.images) image.id = add_image(model_.engine(), read_image(image.path));
+		for (ChatImage& image : m.images) {
+			check_reads_images();
+			try {
+				image.id = add_image(model_.engine(), read_image(image.path));
+			} catch (const StatusError& e) {
+				if (!missing.insert(image.path).second) continue;
+				std::string why = e.what();
+				if (const std::string named = image.path + ": "; why.starts_with(named)) why.erase(0, named.size());
+				say(fmt::format("{}: the chat goes on without this image: {}", image.path, why));
+			}
+		}
 }
 
 void Chat::change_policy(const std::string& kv, int64_t ctx) {
@@ -239,8 +264,7 @@ void Chat::load(const std::string& name) {
 	files_ = std::move(files);
 	named_ = true;
 	conversation_ = std::move(saved.conversation);
-	attached_.clear();
-	images_.clear();
+	attached_ = {};
 	args_.kv = kv;
 	restore(name);
 	const kvrun_session_info i = session_info(session_.get());

@@ -33,7 +33,18 @@ class Chat {
 	ChatArgs& settings() { return args_; }
 
  private:
-	bool answer(const Conversation& before);
+	struct Attached { // goes in front of the next question
+		std::string text;
+		std::vector<ChatImage> images;
+		bool empty() const { return text.empty() && images.empty(); }
+	};
+	struct Before { // what a question that is taken back leaves
+		Conversation conversation;
+		Attached attached;
+	};
+	Before now() const { return {conversation_, attached_}; }
+	void go_back(const Before& b) { conversation_ = b.conversation, attached_ = b.attached; }
+	bool answer(const Before&);
 	kvrun_status generate(const std::vector<uint32_t>& prompt, ChatMessage& out, std::exception_ptr& lost);
 	ChatPrompt chat_prompt() const { return model_.prompt(conversation_.messages_json(), args_.think); }
 	std::vector<uint32_t> prompt_tokens(bool answer) const;
@@ -41,6 +52,7 @@ class Chat {
 	bool too_long(size_t prompt) const;
 	std::string full_line(size_t prompt) const;
 	std::string make_room(size_t prompt);
+	void check_reads_images() const;
 	void read_images(Conversation&) const;
 	void new_session();
 	void read_again();
@@ -59,8 +71,7 @@ class Chat {
 	CancellerHandle canceller_;
 	SessionHandle session_;
 	Conversation conversation_;
-	std::string attached_;           // text for the next question
-	std::vector<ChatImage> images_;  // for the next question
+	Attached attached_;
 	std::optional<ChatFiles> files_; // nullopt if the chat is not saved
 	bool named_ = false;             // the user gave a name; otherwise kLastChat
 	bool last_tried_ = false;        // saving an unnamed chat was attempted

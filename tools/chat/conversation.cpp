@@ -56,9 +56,10 @@ std::string Conversation::messages_json() const {
 		const ChatMessage& m = messages[i];
 		out.push_back(message_json(m.user ? "user" : "assistant", m.text));
 		if (!m.reasoning.empty()) out.back()["reasoning_content"] = m.reasoning;
-		if (m.images.empty()) continue;
 		Json parts = Json::array();
-		for (const ChatImage& image : m.images) parts.push_back({{"type", "image"}, {"id", image.id}});
+		for (const ChatImage& image : m.images)
+			if (!image.id.empty()) parts.push_back({{"type", "image"}, {"id", image.id}});
+		if (parts.empty()) continue;
 		parts.push_back({{"type", "text"}, {"text", m.text}});
 		out.back()["content"] = std::move(parts);
 	}

@@ -9,7 +9,7 @@ namespace kvrun {
 
 struct ChatImage {
 	std::string path; // of its file
-	std::string id;   // of the engine
+	std::string id;   // of the engine; empty: the file cannot be read, and prompts leave it out
 };
 struct ChatMessage {
 	bool user = false;                  // otherwise the model's answer

@@ -10,7 +10,6 @@ namespace kvrun {
 namespace {
 
 constexpr size_t kLongestBody = size_t(32) << 20;
-constexpr size_t kLongestErrorBody = 4096;
 constexpr long kRedirects = 10;
 
 struct Closer {
@@ -49,9 +48,12 @@ size_t take_data(char* bytes, size_t size, size_t n, void* payload) {
 	const size_t count = size * n;
 	long status = 0;
 	curl_easy_getinfo(t.curl, CURLINFO_RESPONSE_CODE, &status);
-	if (!t.range || status >= 300) {
-		const size_t most = t.range || status >= 300 ? kLongestErrorBody : kLongestBody;
-		if (t.reply.body.size() + count > most) return t.refused = true, 0;
+	if (status >= 300) { // its status counts, however long its text is
+		t.stopped = !add_error_text(t.reply.body, {bytes, count});
+		return t.stopped ? 0 : count;
+	}
+	if (!t.range) {
+		if (t.reply.body.size() + count > kLongestBody) return t.refused = true, 0;
 		t.reply.body.append(bytes, count);
 		return count;
 	}

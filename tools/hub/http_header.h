@@ -1,8 +1,10 @@
-// Values of HTTP headers.
+// Parts of HTTP answers.
 #pragma once
+#include <algorithm>
 #include <charconv>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace kvrun {
 
@@ -19,6 +21,13 @@ inline uint64_t first_of_range(const std::string& value) {
 	uint64_t first = 0;
 	if (value.starts_with("bytes ")) std::from_chars(value.data() + 6, value.data() + value.size(), first);
 	return first;
+}
+
+// Adds a piece to the text of an error, of which the beginning is kept; false: nothing more is needed.
+inline bool add_error_text(std::string& body, std::string_view piece) {
+	constexpr size_t kLongest = 4096;
+	body += piece.substr(0, kLongest - std::min(kLongest, body.size()));
+	return body.size() < kLongest;
 }
 
 } // namespace kvrun

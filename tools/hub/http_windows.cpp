@@ -13,7 +13,7 @@
 namespace kvrun {
 namespace {
 
-constexpr size_t kLongestText = size_t(32) << 20, kLongestErrorText = 4096;
+constexpr size_t kLongestText = size_t(32) << 20;
 constexpr int kMostRedirects = 10;
 
 struct HttpHandle {
@@ -135,7 +135,7 @@ HttpReply ask(std::string& url, const std::string& token, const RangeRequest* ra
 	}
 	reply.next = next_link(header_of(h, WINHTTP_QUERY_LINK));
 	reply.first = status == 206 ? first_of_range(header_of(h, WINHTTP_QUERY_CONTENT_RANGE)) : 0;
-	const bool is_data = range && status < 300;
+	const bool is_error = status >= 300, is_data = range && !is_error;
 	if (is_data && status == 206 && reply.first != range->from)
 		return reply.error = "the answer is not what was asked for", reply;
 	std::array<char, 65536> buffer;
@@ -146,8 +146,12 @@ HttpReply ask(std::string& url, const std::string& token, const RangeRequest* ra
 			return watch.end() ? reply : failed(error);
 		}
 		if (n == 0) return reply;
+		if (is_error) { // its status counts, however long its text is
+			if (!add_error_text(reply.body, {buffer.data(), n})) return reply;
+			continue;
+		}
 		if (!is_data) {
-			if (reply.body.size() + n > (status < 300 ? kLongestText : kLongestErrorText))
+			if (reply.body.size() + n > kLongestText)
 				return reply.error = "the answer is not what was asked for", reply;
 			reply.body.append(buffer.data(), n);
 			continue;

@@ -121,6 +121,16 @@ std::optional<SplitName> split_name(std::string_view path) {
 	return SplitName{std::string(name.substr(0, name.size() - kTail)), n, of};
 }
 
+std::vector<std::string> part_names(const std::string& path) {
+	const auto split = split_name(path);
+	if (!split) return {path};
+	const std::string ending = path.substr(path.size() - 5);
+	std::vector<std::string> out;
+	for (uint32_t i = 1; i <= split->count; ++i)
+		out.push_back(fmt::format("{}-{:05}-of-{:05}{}", split->stem, i, split->count, ending));
+	return out;
+}
+
 std::string quant_of(std::string_view path) {
 	const auto split = split_name(path);
 	std::string_view name = split ? std::string_view(split->stem) : without_end(path);

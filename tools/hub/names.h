@@ -28,6 +28,8 @@ struct SplitName {
 	uint32_t number, count;
 };
 std::optional<SplitName> split_name(std::string_view path);
+// The files of the model whose only file, or whose first part, is at `path`.
+std::vector<std::string> part_names(const std::string& path);
 
 // "Q4_K_M" of "folder/SmolLM2-135M-Instruct-Q4_K_M.gguf"; empty: the name has none.
 std::string quant_of(std::string_view path);

@@ -13,9 +13,13 @@ namespace kvrun {
 namespace fs = std::filesystem;
 namespace {
 
-void remove_file(const fs::path& p) {
+// Removes a file, if it is there. Returns the bytes that are free then: none if it is a link or has another name.
+uint64_t remove_file(const fs::path& p) {
 	std::error_code ec;
+	const bool frees = fs::is_regular_file(fs::symlink_status(p, ec)) && fs::hard_link_count(p, ec) == 1;
+	const uint64_t bytes = frees ? fs::file_size(p, ec) : 0;
 	if (!fs::remove(p, ec) && ec) fail(Code::Io, "{}: {}", one_line(p.string()), ec.message());
+	return bytes;
 }
 
 std::vector<fs::path> below(const fs::path& folder) { // all entries, the innermost first
@@ -34,8 +38,13 @@ void remove_empty_folders(const fs::path& folder) {
 	fs::remove(folder, ec);
 }
 
-// Removes blobs of `named` that no snapshot refers to any more and, if `parts`, rests of interrupted fetches.
-uint64_t remove_blobs(const fs::path& repo, const std::set<fs::path>& named, bool parts) {
+void remove_locks(const fs::path& repo) { // of fetches
+	std::error_code ec;
+	fs::remove_all(repo.parent_path() / ".locks" / repo.filename(), ec);
+}
+
+// Removes blobs of `named` that no snapshot refers to any more.
+uint64_t remove_blobs(const fs::path& repo, const std::set<fs::path>& named) {
 	std::error_code ec;
 	std::set<fs::path> used;
 	for (const fs::path& p : below(repo / "snapshots"))
@@ -43,15 +52,13 @@ uint64_t remove_blobs(const fs::path& repo, const std::set<fs::path>& named, boo
 	uint64_t freed = 0;
 	for (const fs::path& p : below(repo / "blobs")) {
 		const fs::path real = fs::weakly_canonical(p, ec);
-		if (!(named.count(real) && !used.count(real)) && !(parts && p.extension() == ".incomplete")) continue;
-		freed += fs::file_size(p, ec);
-		remove_file(p);
+		if (named.count(real) && !used.count(real)) freed += remove_file(p);
 	}
 	return freed;
 }
 
 // Removes the files of models in all snapshots of their repository, and vision encoders that no other model has.
-uint64_t remove_from_hub(const std::vector<LocalModel>& models, const fs::path& repo, bool parts) {
+uint64_t remove_from_hub(const std::vector<LocalModel>& models, const fs::path& repo) {
 	std::error_code ec;
 	std::set<std::string> quants;
 	for (const LocalModel& m : models) quants.insert(m.name.substr(m.name.find(':') + 1));
@@ -73,21 +80,51 @@ uint64_t remove_from_hub(const std::vector<LocalModel>& models, const fs::path& 
 			if (kept.count(path)) continue;
 			const fs::path p = s->path() / sys::path_of(path);
 			std::error_code e;
-			if (fs::is_symlink(p, e))
-				named.insert(fs::weakly_canonical(p, e));
-			else
-				freed += fs::file_size(p, e);
-			remove_file(p);
+			if (fs::is_symlink(p, e)) named.insert(fs::weakly_canonical(p, e));
+			freed += remove_file(p);
 		}
 	}
-	freed += remove_blobs(repo, named, parts);
+	freed += remove_blobs(repo, named);
 	remove_empty_folders(repo / "snapshots");
 	remove_empty_folders(repo / "blobs");
 	if (!fs::exists(repo / "snapshots", ec) && !fs::exists(repo / "blobs", ec)) {
 		fs::remove_all(repo / "refs", ec);
-		fs::remove_all(repo.parent_path() / ".locks" / repo.filename(), ec);
+		remove_locks(repo);
 		fs::remove(repo, ec);
 	}
+	return freed;
+}
+
+// Whether files of the repository have names, none of which is a model's: another program has fetched something else.
+bool is_foreign(const fs::path& repo) {
+	bool named = false;
+	for (const fs::path& p : below(repo / "snapshots")) {
+		std::error_code ec;
+		if (fs::is_directory(fs::symlink_status(p, ec))) continue;
+		if (is_gguf(p.string())) return false;
+		named = true;
+	}
+	return named;
+}
+
+// Removes all files of a repository. Models are not looked for, because an interrupted fetch leaves parts of split ones
+// and files that have no name yet. Of another program only such rests are removed.
+uint64_t remove_repo(const fs::path& repo) {
+	const std::string path = one_line(repo.string());
+	const bool foreign = is_foreign(repo);
+	uint64_t freed = 0, removed = 0;
+	std::error_code ec;
+	for (const fs::path& p : below(repo)) {
+		if (fs::is_directory(fs::symlink_status(p, ec)) || (foreign && p.extension() != ".incomplete")) continue;
+		freed += remove_file(p);
+		++removed;
+	}
+	if (foreign && !removed)
+		fail(Code::NotFound, "{} has no GGUF file; what another program fetched is removed with that one", path);
+	if (foreign) return freed;
+	remove_empty_folders(repo);
+	remove_locks(repo);
+	if (fs::exists(repo, ec)) fail(Code::Io, "{} has files that cannot be removed", path);
 	return freed;
 }
 
@@ -117,11 +154,11 @@ RemovedModel remove_model(const std::string& given) {
 			fail(Code::Invalid, "{} belongs to {}, which knows what else uses it; remove it there ({})",
 			     one_line(m.name), m.owner, one_line(m.path));
 		} else {
-			freed += m.bytes;
-			for (const fs::path& p : {sys::path_of(m.path), sys::path_of(m.path + ".sha256")}) remove_file(p);
+			for (const std::string& part : part_names(m.path))
+				for (const char* ending : {"", ".sha256"}) freed += remove_file(sys::path_of(part + ending));
 		}
 	}
-	if (!repo.empty()) freed += remove_from_hub(of_hub, repo, whole);
+	if (!repo.empty()) freed += whole ? remove_repo(repo) : remove_from_hub(of_hub, repo);
 	return {found.size() == 1 ? found[0].name : given, freed};
 }
 
