@@ -167,6 +167,84 @@ TEST_CASE("fit_messages: parts to text, arguments to objects or text, null or em
 	      R"([{"role":"user","content":[{"type":"image"}]}])");
 }
 
+namespace {
+
+// Takes no system message, and wants the user and the assistant in turn.
+constexpr const char* kNoSystem = "{% for m in messages %}{% if m.role != ('assistant' if loop.index0 % 2 else 'user') "
+                                  "%}{{ raise_exception('turn') }}"
+                                  "{% endif %}<{{ m.role }}>{{ m.content }}{% endfor %}";
+// Takes one system message, at the beginning.
+constexpr const char* kOneSystem =
+    "{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('not first') }}{% endif %}"
+    "<{{ m.role }}>{{ m.content }}{% endfor %}";
+// Drops system messages that are not the first one.
+constexpr const char* kDropsSystem = "{% for m in messages %}{% if m.role != 'system' or loop.first %}<{{ m.role }}>{{ "
+                                     "m.content }}{% endif %}{% endfor %}";
+// Takes any roles.
+constexpr const char* kAnySystem = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}";
+// Takes parts only, and no system message.
+constexpr const char* kPartsOnly =
+    "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no') }}{% endif %}<{{ m.role }}>"
+    "{% for p in m.content %}{% if p.type == 'text' %}{{ p.text }}{% else %}({{ p.type }}){% endif %}{% endfor %}"
+    "{% endfor %}";
+
+// What a template makes of a conversation, given as alternating roles and texts.
+std::string fitted_text(const char* text, const std::vector<const char*>& chat) {
+	const ChatTemplate t(text);
+	ChatInput in;
+	in.messages = Json::array();
+	for (size_t i = 0; i < chat.size(); i += 2) in.messages.push_back(message(chat[i], chat[i + 1]));
+	in.messages = fit_messages(chat_features(t), std::move(in.messages));
+	return t.render(in).text();
+}
+
+} // namespace
+
+TEST_CASE("features: whether a template takes a system message, and several") {
+	const auto takes = [](const char* text) {
+		const ChatFeatures f = chat_features(ChatTemplate(text));
+		return std::pair(f.system_role, f.several_system);
+	};
+	CHECK(takes(kNoSystem) == std::pair(false, false));
+	CHECK(takes(kOneSystem) == std::pair(true, false));
+	CHECK(takes(kDropsSystem) == std::pair(true, false));
+	CHECK(takes(kAnySystem) == std::pair(true, true));
+}
+
+TEST_CASE("fit_messages: a system message where the template takes none stands before the user's first message") {
+	CHECK(fitted_text(kNoSystem, {"system", "S", "user", "U", "assistant", "A", "user", "V"}) ==
+	      "<user>S\n\nU<assistant>A<user>V");
+	CHECK(fitted_text(kNoSystem, {"system", "S", "system", "T", "user", "U"}) == "<user>S\n\nT\n\nU");
+	CHECK(fitted_text(kNoSystem, {"system", "S"}) == "<user>S");
+	CHECK(fitted_text(kNoSystem, {"system", "S", "assistant", "A"}) == "<user>S<assistant>A");
+	CHECK(fitted_text(kNoSystem, {"system", "", "user", "U"}) == "<user>U");
+	CHECK(fitted_text(kNoSystem, {"user", "U"}) == "<user>U");
+	CHECK(fitted_text(kPartsOnly, {"system", "S", "user", "U"}) == "<user>S\n\nU");
+	CHECK(fitted_text(kPartsOnly, {"system", "", "user", "U"}) == "<user>U");
+
+	ChatFeatures f;
+	f.text_content = f.part_content = true;
+	const Json parts = Json::parse(R"([{"role":"system","content":"S"},{"role":"user","content":[{"type":"image"},
+		{"type":"text","text":"U"}]}])");
+	CHECK(
+	    fit_messages(f, parts).dump() ==
+	    R"([{"role":"user","content":[{"type":"text","text":"S\n\n"},{"type":"image"},{"type":"text","text":"U"}]}])");
+	const ChatFeatures none; // a template that refuses everything says why
+	CHECK(fit_messages(none, Json::array({message("system", "S")}))[0]["role"] == "system");
+}
+
+TEST_CASE("fit_messages: system messages at the beginning become one only where the template does not take them") {
+	const std::vector<const char*> chat{"system", "S", "system", "T", "user", "U"};
+	CHECK(fitted_text(kOneSystem, chat) == "<system>S\n\nT<user>U");
+	CHECK(fitted_text(kDropsSystem, chat) == "<system>S\n\nT<user>U");
+	CHECK(fitted_text(kAnySystem, chat) == "<system>S<system>T<user>U");
+	CHECK(fitted_text(kOneSystem, {"system", "S", "user", "U"}) == "<system>S<user>U");
+	CHECK(fitted_text(kOneSystem, {"system", "S", "system", "T"}) == "<system>S\n\nT");
+	CHECK_THROWS_AS(fitted_text(kOneSystem, {"system", "S", "user", "U", "system", "T"}), Error);
+	for (const char* name : {"chatml", "llama3"})
+		CHECK(chat_features(ChatTemplate(std::string(builtin_chat_template(name)))).several_system);
+}
+
 TEST_CASE("fit_messages: a conversation in OpenAI's form goes through every real template that knows calls") {
 	const Json chat = Json::parse(R"([{"role":"user","content":[{"type":"text","text":"Weather?"}]},
 		{"role":"assistant","content":null,"tool_calls":[{"id":"abcdef123","type":"function",
