@@ -370,6 +370,62 @@ TEST_CASE("reply: calls in Mistral's formats") {
 		expect(o, text, std::string("c=") + text + " r=");
 }
 
+TEST_CASE("reply: Qwen3-Coder's calls without their first marker") {
+	auto o = options(ToolFormat::QwenXml);
+	o.definitions = Json::parse(R"([{"function": {"name": "read"}}, {"function": {"name": "ls"}}])");
+	const std::string read = "<function=read>\n<parameter=path>\na\n</parameter>\n</function>", end = "\n</tool_call>";
+	expect(o, read + end, "c= r= call00000:read{\"path\":\"a\"}");
+	expect(o, "I look.\n\n" + read + end + "\nDone.", "c=I look.Done. r= call00000:read{\"path\":\"a\"}");
+	expect(o, "<function=ls>\n</function>" + end, "c= r= call00000:ls{}");
+	expect(o, read, "c= r= call00000:read{\"path\":\"a\"}"); // ended by the end-of-turn token
+	expect(o, read + end + "\n<tool_call>\n" + read + end + read + end,
+	       "c= r= call00000:read{\"path\":\"a\"} call00001:read{\"path\":\"a\"} call00002:read{\"path\":\"a\"}");
+	for (const char* text : {"Call `<function=read>` to read.", "<function=read>", "<function=read>\n<par",
+	                         "a <function=re", "<function=", "#include <functional>",
+	                         "<function=write>\n<parameter=path>\na\n</parameter>\n</function>\n</tool_call>"})
+		expect(o, text, std::string("c=") + text + " r=");
+	ReplyParser held(o);
+	CHECK(held.push("Yes <function=re").content == "Yes");
+	CHECK(held.push("st>").content == " <function=rest>");
+	CHECK(held.push("\n<function=read>\n").content == "");
+	CHECK(held.push("<parameter=path>\na\n</parameter>").deltas.size() == 1); // before the call has ended
+	// without tools, and in other forms, it is text
+	for (const ToolFormat f : {ToolFormat::None, ToolFormat::Hermes, ToolFormat::Glm}) {
+		o.tools = f;
+		expect(o, read + end, "c=" + read + end + " r=");
+	}
+	o.tools = ToolFormat::QwenXml, o.definitions = nullptr;
+	expect(o, read + end, "c=" + read + end + " r=");
+}
+
+TEST_CASE("reply: Qwen3-Coder's calls inside reasoning that has no end") {
+	auto o = options(ToolFormat::QwenXml, true, true);
+	o.definitions = Json::parse(R"([{"function": {"name": "read"}}])");
+	const auto call = [](const std::string& name) {
+		return "<tool_call>\n<function=" + name + ">\n<parameter=path>\na\n</parameter>\n</function>\n</tool_call>";
+	};
+	expect(o, "I look.\n" + call("read"), "c= r=I look. call00000:read{\"path\":\"a\"}");
+	expect(o, "I look.\n" + call("read") + "\n" + call("read") + "ok",
+	       "c=ok r=I look. call00000:read{\"path\":\"a\"} call00001:read{\"path\":\"a\"}");
+	expect(o, "hm</think>\n" + call("read"), "c= r=hm call00000:read{\"path\":\"a\"}");
+	expect(o, "With <tool_call> I\ncall.</think>\n" + call("read"),
+	       "c= r=With <tool_call> I\ncall. call00000:read{\"path\":\"a\"}");
+	expect(o, call("write") + "</think>x", "c=x r=" + call("write")); // no such function
+	expect(o, "It is <tool_call>\n<function=read>...</function>.</think>x",
+	       "c=x r=It is <tool_call>\n<function=read>...</function>."); // no argument
+	expect(o, "hm <tool_call>\n<function=read>\n</function>\n</tool_call>", "c= r=hm call00000:read{}");
+	expect(o, "hm <tool_call>", "c= r=hm <tool_call>");
+	expect(o, "hm <tool_", "c= r=hm <tool_");
+	o.definitions = nullptr;
+	expect(o, call("read") + "</think>x", "c=x r=" + call("read"));
+	o.tools = ToolFormat::None;
+	expect(o, call("read") + "</think>x", "c=x r=" + call("read"));
+	o = options(ToolFormat::Hermes, true, true); // may speak of its marker
+	o.definitions = Json::parse(R"([{"function": {"name": "read"}}])");
+	const std::string json = "<tool_call>\n{\"name\": \"read\", \"arguments\": {}}\n</tool_call>";
+	expect(o, json + "</think>x", "c=x r=" + json);
+}
+
 TEST_CASE("reply: calls in DeepSeek's formats") {
 	const auto o = options(ToolFormat::DeepSeek, true, true);
 	const std::string begin = "<｜tool▁calls▁begin｜>", end = "<｜tool▁calls▁end｜>";
