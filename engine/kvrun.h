@@ -337,7 +337,8 @@ KVRUN_API kvrun_status kvrun_chat_template_name(kvrun_engine* engine, size_t ind
 
 typedef struct {
 	uint32_t struct_size;
-	int system_role;     /* a system message reaches the prompt */
+	int system_role;     /* the template has a place for a system message; else its text goes in front of the user's
+	                        first message */
 	int tools;           /* definitions of tools reach the prompt */
 	int thinking_switch; /* the template reads the variable enable_thinking */
 	int special_markers; /* 1: control tokens mark calls of tools: generate with special = 1 if there are tools;

@@ -1,6 +1,7 @@
 // Calls of tools as rules of a grammar.
 #include "models/chat/call_grammar.h"
 #include "engine/core/error.h"
+#include "models/chat/calls.h"
 #include "models/grammar/schema.h"
 #include "models/grammar/schema_merge.h"
 #include <algorithm>
@@ -215,9 +216,9 @@ class Writer {
 	ExprId pairs(const Json& t, const char* begin, const char* middle, const char* end) {
 		std::vector<ExprId> parts;
 		for (const Argument& a : argument_list(t)) {
-			const bool text = a.schema.is_object() && a.schema.contains("type") && a.schema["type"] == Json("string");
+			const bool bare = bare_strings(allowed_types(a.schema, parameters(t)));
 			const ExprId one = rules_.sequence(
-			    {mark(begin + a.name + middle), value(t, a, text ? kBareDialect : kJsonDialect), mark(end)});
+			    {mark(begin + a.name + middle), value(t, a, bare ? kBareDialect : kJsonDialect), mark(end)});
 			parts.push_back(a.required ? one : rules_.optional(one));
 		}
 		return rules_.sequence(std::move(parts));

@@ -47,6 +47,8 @@ Json parsed_json(std::string_view s) { return Json::parse(s, nullptr, /*allow_ex
 
 namespace {
 
+using namespace grammar;
+
 // Reads the arguments that begin at `at` by `read`, which uses Literals. The call is reported even if they are
 // incomplete.
 template <class F>
@@ -376,35 +378,59 @@ const Json* member(const Json* of, const std::string& key) {
 	return found == of->end() ? nullptr : &*found;
 }
 
-// The definition of a function: an element of the array, or the element's member "function"; null if there is none.
-// Definitions are not copied, because this runs for every piece of an answer.
+// The definition of a function: the element of the array, or the element's member "function".
+const Json* function_of(const Json& element) {
+	const Json* inner = member(&element, "function");
+	return inner ? inner : &element;
+}
+const std::string* name_of(const Json& element) { // null: it has none
+	const Json* n = member(function_of(element), "name");
+	return n ? n->get_ptr<const std::string*>() : nullptr;
+}
+
+// Null if there is none. Definitions are not copied, because this runs for every piece of an answer.
 const Json* find_function(const Json& definitions, std::string_view name) {
 	if (!definitions.is_array()) return nullptr;
-	for (const Json& t : definitions) {
-		const Json* inner = member(&t, "function");
-		const Json* f = inner ? inner : &t;
-		const Json* n = member(f, "name");
-		if (n && n->is_string() && n->get_ref<const std::string&>() == name) return f;
-	}
+	for (const Json& t : definitions)
+		if (const std::string* n = name_of(t); n && *n == name) return function_of(t);
 	return nullptr;
 }
 
-// Whether the function's schema declares the argument as a string.
-bool says_text(const Json& definitions, const std::string& function, const std::string& argument) {
+// The types that the function's schema allows for the argument.
+Types argument_types(const Json& definitions, const std::string& function, const std::string& argument) {
 	const Json* parameters = member(find_function(definitions, function), "parameters");
-	const Json* type = member(member(member(parameters, "properties"), argument), "type");
-	return type && type->is_string() && type->get_ref<const std::string&>() == "string";
+	const Json* schema = member(member(parameters, "properties"), argument);
+	return schema ? allowed_types(*schema, *parameters) : kAllTypes;
 }
+
+// Whether the text begins like JSON of one of the types, apart from strings.
+bool may_be_json(Types types, std::string_view text) {
+	text.remove_prefix(skip_spaces(text, 0));
+	if (text.empty()) return types & ~kStrings;
+	const auto word = [&](std::string_view w) { return w.starts_with(text.substr(0, w.size())); };
+	switch (text[0]) {
+	case '{': return types & kObjects;
+	case '[': return types & kArrays;
+	case 'n': return (types & kNulls) && word("null");
+	case 't': return (types & kBooleans) && word("true");
+	case 'f': return (types & kBooleans) && word("false");
+	default: return (types & (kIntegers | kFractions)) && (text[0] == '-' || (text[0] >= '0' && text[0] <= '9'));
+	}
+}
+bool is_surely_text(Types types, std::string_view begin) { return bare_strings(types) && !may_be_json(types, begin); }
 
 std::string text_json(std::string_view text) { return open_text_json(text) + '"'; }
 
 // Strings are written without quotes, other values as JSON.
-std::string value_json(bool is_text, std::string_view text) {
-	const Json value = is_text ? Json() : parsed_json(text);
-	return is_text || value.is_discarded() ? text_json(text) : value.dump();
+std::string value_json(Types types, std::string_view text) {
+	if (is_surely_text(types, text)) return text_json(text);
+	const Json value = parsed_json(text);
+	const bool is_text = value.is_discarded() || (bare_strings(types) && !has_type(value, types & ~kStrings));
+	return is_text ? text_json(text) : value.dump();
 }
 
-// Markers around a name, then pairs of a key and a value.
+// Markers around a name, then pairs of a key and a value. The first marker of all may be missing before a name that has
+// a marker of its own; what follows the name must then show that this is a call.
 struct PairForm {
 	std::string_view name_begin, name_end, key_begin, key_end, value_begin, value_end, end;
 };
@@ -412,7 +438,8 @@ size_t read_pairs(const CallForm& form, const PairForm& f, std::string_view text
                   std::vector<FoundCall>& out) {
 	bool more = false;
 	size_t at = 0;
-	if (!take_marker(text, at, "<tool_call>", more)) return more ? kMoreText : kNoCall;
+	const bool lone = !f.name_begin.empty() && text.starts_with(f.name_begin);
+	if (!lone && !take_marker(text, at, "<tool_call>", more)) return more ? kMoreText : kNoCall;
 	at = skip_spaces(text, at);
 	if (at == text.size()) return kMoreText;
 	if (!f.name_begin.empty() && !take_marker(text, at, f.name_begin, more)) return more ? kMoreText : kNoCall;
@@ -421,7 +448,7 @@ size_t read_pairs(const CallForm& form, const PairForm& f, std::string_view text
 	FoundCall call;
 	call.name = text.substr(at, name_end - at);
 	call.name.erase(call.name.find_last_not_of(kCallSpaces) + 1);
-	call.opened = true;
+	call.opened = !lone;
 	call.arguments.assign(1, '{');
 	at = name_end + f.name_end.size();
 	const auto not_whole = [&](size_t why) {
@@ -437,6 +464,7 @@ size_t read_pairs(const CallForm& form, const PairForm& f, std::string_view text
 		if (more && !(last && at == text.size())) return not_whole(kMoreText);
 		if (last && at == text.size()) return not_whole(kNoCall);
 		if (!take_marker(text, at, f.key_begin, more)) return unless_more();
+		call.opened = true;
 		const size_t key_end = text.find(f.key_end, at);
 		if (key_end == text.npos) return not_whole(kMoreText);
 		const std::string key(text.substr(at, key_end - at));
@@ -452,9 +480,9 @@ size_t read_pairs(const CallForm& form, const PairForm& f, std::string_view text
 		const std::string front = fmt::format("{}{}:", call.arguments.size() > 1 ? "," : "", text_json(key));
 		const std::string_view rest = text.substr(at);
 		const size_t n = rest.find(f.value_end);
-		const bool is_text = says_text(form.definitions, call.name, key);
+		const Types types = argument_types(form.definitions, call.name, key);
 		if (n == rest.npos) {
-			if (is_text) {
+			if (is_surely_text(types, rest)) {
 				std::string end = f.value_begin.empty() ? "\n" : "";
 				end += f.value_end;
 				const size_t held = std::max(begun(rest, end), begun(rest, f.value_end));
@@ -466,11 +494,11 @@ size_t read_pairs(const CallForm& form, const PairForm& f, std::string_view text
 		}
 		std::string_view value = rest.substr(0, n);
 		if (f.value_begin.empty() && value.ends_with('\n')) value.remove_suffix(1);
-		call.arguments += front + value_json(is_text, value);
+		call.arguments += front + value_json(types, value);
 		at += n + f.value_end.size();
 	}
 	call.arguments += '}';
-	call.whole = true;
+	call.whole = call.opened = true;
 	call.end = at;
 	out.push_back(std::move(call));
 	if (f.end == "</tool_call>") return at;
@@ -483,6 +511,16 @@ size_t read_pairs(const CallForm& form, const PairForm& f, std::string_view text
 } // namespace
 
 bool defines(const Json& definitions, std::string_view function) { return find_function(definitions, function); }
+
+bool bare_strings(Types types) { return types != kAllTypes && (types & kStrings); }
+
+std::vector<std::string> lone_beginnings(const CallForm& form) {
+	std::vector<std::string> out;
+	if (form.format != ToolFormat::QwenXml || !form.definitions.is_array()) return out;
+	for (const Json& t : form.definitions)
+		if (const std::string* name = name_of(t)) out.push_back("<function=" + *name + ">");
+	return out;
+}
 
 size_t read_calls(const CallForm& form, std::string_view text, bool last, std::vector<FoundCall>& out) {
 	switch (form.format) {

@@ -1,6 +1,7 @@
 // Calls of tools in the text of an answer, in the forms of the families.
 #pragma once
 #include "models/chat/features.h"
+#include "models/grammar/schema_types.h"
 #include <string>
 #include <string_view>
 #include <vector>
@@ -35,8 +36,13 @@ size_t json_end(std::string_view s, size_t at);
 bool take_marker(std::string_view s, size_t& at, std::string_view marker, bool& more);
 Json parsed_json(std::string_view); // is_discarded(): the text is not JSON
 
+// Whether forms that write strings without quotes do so for arguments of these types. A value is then text unless it is
+// JSON of another one of the types. It is not so where nothing is known: there a value is text unless it is JSON.
+bool bare_strings(grammar::Types);
 // Whether the definitions have a tool of this name.
 bool defines(const Json& definitions, std::string_view function);
+// Beginnings of calls without the marker in front, which some models leave out at times.
+std::vector<std::string> lone_beginnings(const CallForm&);
 // Number of bytes at the end of `s` that may be the beginning of `marker`.
 size_t begun(std::string_view s, std::string_view marker);
 

@@ -3,13 +3,15 @@
 #include "engine/core/error.h"
 #include "engine/core/json_reader.h"
 #include "engine/core/utf8.h"
+#include <algorithm>
 #include <utility>
 #include <xxhash.h>
 
 namespace kvrun {
 namespace {
 
-constexpr const char *kProbe = "kvrun-probe", *kCallId = "probe1234"; // Mistral's ids have nine characters
+constexpr const char *kProbe = "kvrun-probe", *kOther = "kvrun-second";
+constexpr const char* kCallId = "probe1234"; // Mistral's ids have nine characters
 
 // The rendered text; empty if the template refuses the conversation.
 std::string try_render(const ChatTemplate& t, Json messages, Json tools = nullptr) {
@@ -38,8 +40,10 @@ void probe_content(const ChatTemplate& t, ChatFeatures& f) {
 	f.part_content = shows(with_parts, kProbe) && !shows(with_parts, "'text'") && !shows(with_parts, "\"text\"");
 	const bool parts = !f.text_content && f.part_content;
 	const auto content = [&](const char* s) { return parts ? part(s) : Json(s); };
-	f.system_role =
-	    shows(try_render(t, Json::array({message("system", content(kProbe)), message("user", content("x"))})), kProbe);
+	const Json first = message("system", content(kProbe)), user = message("user", content("x"));
+	f.system_role = shows(try_render(t, Json::array({first, user})), kProbe);
+	const std::string two = try_render(t, Json::array({first, message("system", content(kOther)), user}));
+	f.several_system = shows(two, kProbe) && shows(two, kOther);
 }
 
 Json call_probe(const Json& content, const Json& arguments) {
@@ -161,6 +165,53 @@ void fit_id(Json& object, const char* field) {
 	*at = std::move(id);
 }
 
+bool has_role(const Json& message, const char* role) { return message.value("role", Json()) == Json(role); }
+
+std::string* text_of(Json& part) { // null: it has none
+	return part.is_object() && part.contains("text") ? part["text"].get_ptr<std::string*>() : nullptr;
+}
+
+void make_parts(Json& content) {
+	if (content.is_string()) content = part(content.get<std::string>());
+}
+
+// Adds the content of the message that follows, behind a blank line.
+void append_content(Json& content, Json next) {
+	if (content.is_string() && next.is_string()) {
+		std::string& text = content.get_ref<std::string&>();
+		const std::string& more = next.get_ref<const std::string&>();
+		text.append(text.empty() || more.empty() ? "" : "\n\n").append(more);
+		return;
+	}
+	make_parts(content), make_parts(next);
+	if (std::string* last = content.empty() ? nullptr : text_of(content.back()); last && !last->empty())
+		*last += "\n\n";
+	for (Json& p : next) content.push_back(std::move(p));
+}
+
+// Gives the system messages at the beginning the place and number that the template has for them.
+void fit_system(const ChatFeatures& f, Json& messages) {
+	if (!f.text_content && !f.part_content) return; // the template refused every probe
+	const auto takes = [](const Json& m) { return m["content"].is_string() || m["content"].is_array(); };
+	const auto is_system = [&](const Json& m) { return has_role(m, "system") && takes(m); };
+	const auto begin = messages.begin(), behind = std::find_if_not(begin, messages.end(), is_system);
+	if (behind == begin) return;
+	auto kept = behind;
+	if (!f.system_role || !f.several_system) {
+		kept = begin + 1;
+		for (auto m = kept; m != behind; ++m) append_content((*begin)["content"], std::move((*m)["content"]));
+	}
+	if (!f.system_role) {
+		(*begin)["role"] = "user";
+		if (behind != messages.end() && has_role(*behind, "user") && takes(*behind)) {
+			append_content((*begin)["content"], std::move((*behind)["content"]));
+			(*behind)["content"] = std::move((*begin)["content"]);
+			kept = begin;
+		}
+	}
+	messages.erase(kept, behind);
+}
+
 void fit_calls(const ChatFeatures& f, Json& message) {
 	for (Json& call : message["tool_calls"]) {
 		if (!call.is_object()) continue;
@@ -197,6 +248,7 @@ Json fit_messages(const ChatFeatures& f, Json messages) {
 		if (calls && f.tool_calls) fit_calls(f, m);
 		if (f.nine_letter_ids) fit_id(m, "tool_call_id");
 	}
+	fit_system(f, messages);
 	return messages;
 }
 

@@ -30,6 +30,7 @@ const char* tool_format_name(ToolFormat);
 
 struct ChatFeatures {
 	bool system_role = false;      // a system message reaches the prompt
+	bool several_system = false;   // so do two at the beginning
 	bool tools = false;            // definitions of tools reach the prompt
 	bool tool_calls = false;       // calls in earlier answers reach the prompt
 	bool text_content = false;     // content may be a string
@@ -46,8 +47,9 @@ struct ChatFeatures {
 ChatFeatures chat_features(const ChatTemplate&);
 
 // Converts messages to the template's form: parts of text to one string (joined by newlines) or a string to parts,
-// arguments to objects or strings, missing content to null or "", ids of calls to nine letters and digits. Throws
-// Error{Invalid} if a part is not text and the template accepts only strings.
+// arguments to objects or strings, missing content to null or "", ids of calls to nine letters and digits. Several
+// system messages at the beginning become one if the template does not take them; if it takes none, their text goes in
+// front of the user's first message. Throws Error{Invalid} if a part is not text and the template accepts only strings.
 Json fit_messages(const ChatFeatures&, Json messages);
 
 // Whether the prompt ends inside the model's reasoning, so that the answer begins there.

@@ -55,9 +55,11 @@ ReplyParser::ReplyParser(Options options)
 	trim_ = state_ == State::Reasoning;
 	ChatFeatures f;
 	f.tool_format = options_.tools, f.tool_begin = options_.tool_begin, f.tool_variant = options_.tool_variant;
-	if (options_.tools != ToolFormat::Harmony) open_ = call_marker(f);
 	form_ = {options_.tools, options_.tool_begin, options_.tool_end, options_.tool_variant,
 	         std::move(options_.definitions)};
+	opens_ = lone_beginnings(form_);
+	if (const std::string marker = call_marker(f); options_.tools != ToolFormat::Harmony && !marker.empty())
+		opens_.insert(opens_.begin(), marker);
 }
 
 ReplyParser::Part ReplyParser::push(std::string_view text) {
@@ -115,7 +117,7 @@ bool ReplyParser::holds_call() const {
 	const auto begins = [&](std::string_view marker) {
 		return !text.empty() && text.substr(0, marker.size()) == marker.substr(0, text.size());
 	};
-	if (!open_.empty()) return begins(open_);
+	if (!opens_.empty()) return std::ranges::any_of(opens_, begins);
 	if (begins("<|python_tag|>") || begins("<|python_start|>")) return true;
 	if (text.empty() || (text[0] != '{' && text[0] != '[')) return false;
 	// An answer may also be such a value. A call is an object that begins with its name, or a list of names.
@@ -129,6 +131,12 @@ bool ReplyParser::holds_call() const {
 bool ReplyParser::step(Part& part, bool last) {
 	if (buffer_.empty()) return false;
 	return state_ == State::Reasoning ? step_reasoning(part, last) : step_content(part, last);
+}
+
+void ReplyParser::enter(State s) {
+	state_ = s;
+	spaces_.clear();
+	trim_ = true;
 }
 
 // Adds text to the part of the current state, except white space at its end.
@@ -148,18 +156,33 @@ void ReplyParser::show(Part& part, std::string_view text) {
 }
 
 bool ReplyParser::step_reasoning(Part& part, bool last) {
-	const size_t at = buffer_.find(options_.think_end);
-	if (at == buffer_.npos) {
-		const size_t n = buffer_.size() - (last ? 0 : begun(buffer_, options_.think_end));
-		show(part, std::string_view(buffer_).substr(0, n));
-		buffer_.erase(0, n);
-		return false;
+	const bool calls = options_.tools == ToolFormat::QwenXml; // they may end the reasoning
+	const size_t call = calls ? buffer_.find(opens_[0]) : buffer_.npos, end = buffer_.find(options_.think_end);
+	const bool marked = call != buffer_.npos || end != buffer_.npos;
+	const size_t held = last ? 0 : std::max(begun(buffer_, options_.think_end), calls ? begun(buffer_, opens_[0]) : 0);
+	const size_t n = marked ? std::min(call, end) : buffer_.size() - held;
+	show(part, std::string_view(buffer_).substr(0, n));
+	buffer_.erase(0, n);
+	if (!marked) return false;
+	if (call < end) return step_reasoning_call(part, last);
+	buffer_.erase(0, options_.think_end.size());
+	enter(State::Content);
+	return true;
+}
+
+// The buffer begins with the marker of calls. Reasoning may mention it, but a call of a function that is defined, with
+// an argument or its end, ends the reasoning, because models leave out the marker for that.
+bool ReplyParser::step_reasoning_call(Part& part, bool last) {
+	std::vector<FoundCall> found;
+	const bool more = read_calls(form_, buffer_, last, found) == kMoreText && !last;
+	const bool defined = !found.empty() && told_early(found[0]);
+	if (defined && (found[0].whole || found[0].arguments != "{")) {
+		enter(State::Content);
+		return true;
 	}
-	show(part, std::string_view(buffer_).substr(0, at));
-	buffer_.erase(0, at + options_.think_end.size());
-	spaces_.clear();
-	state_ = State::Content;
-	trim_ = true;
+	if (more && (found.empty() || defined)) return false;
+	show(part, opens_[0]);
+	buffer_.erase(0, opens_[0].size());
 	return true;
 }
 
@@ -168,7 +191,7 @@ bool ReplyParser::step_content(Part& part, bool last) {
 	// reasoning, and calls without a marker, must come first
 	const size_t front = skip_spaces(all, 0);
 	const bool at_front =
-	    open_.empty() && (options_.tools == ToolFormat::Llama3 || options_.tools == ToolFormat::Pythonic);
+	    opens_.empty() && (options_.tools == ToolFormat::Llama3 || options_.tools == ToolFormat::Pythonic);
 	if (at_front && n_calls_ > 0 && !shown_) // behind a call
 		for (const std::string_view behind : {";", "<|python_end|>"}) {
 			bool more = false;
@@ -184,9 +207,7 @@ bool ReplyParser::step_content(Part& part, bool last) {
 		size_t at = front;
 		if (take_marker(all, at, options_.think_begin, more)) {
 			buffer_.erase(0, at);
-			spaces_.clear();
-			state_ = State::Reasoning;
-			trim_ = true;
+			enter(State::Reasoning);
 			return true;
 		}
 		if (more && !last) return false;
@@ -206,14 +227,15 @@ bool ReplyParser::step_content(Part& part, bool last) {
 			return step_call(part, last);
 		if (more && !last) return false;
 	}
-	const size_t at = open_.empty() ? all.npos : all.find(open_);
+	size_t at = all.npos, held = 0;
+	for (const std::string& open : opens_) at = std::min(at, all.find(open)), held = std::max(held, begun(all, open));
 	if (at == 0) return step_call(part, last);
 	if (at != all.npos) {
 		show(part, all.substr(0, at));
 		buffer_.erase(0, at);
 		return true;
 	}
-	const size_t n = all.size() - (last || open_.empty() ? 0 : begun(all, open_));
+	const size_t n = all.size() - (last ? 0 : held);
 	show(part, all.substr(0, n));
 	buffer_.erase(0, n);
 	return false;
@@ -248,7 +270,8 @@ bool ReplyParser::step_call(Part& part, bool last) {
 	waits_ = end == kMoreText && !last;
 	if (waits_ && !early) return false;
 	if (!all && !early) { // not a call: the marker or the first character is text, and so is what follows
-		const size_t n = std::max<size_t>(open_.size(), 1);
+		const auto open = std::ranges::find_if(opens_, [&](const std::string& o) { return buffer_.starts_with(o); });
+		const size_t n = open == opens_.end() ? 1 : open->size();
 		show(part, std::string_view(buffer_).substr(0, n));
 		shown_ = true;
 		buffer_.erase(0, n);

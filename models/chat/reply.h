@@ -51,8 +51,10 @@ class ReplyParser {
 	bool step(Part&, bool last); // false: more text is needed
 	bool holds_call() const;     // the buffer is the beginning of a marker or of a call
 	bool step_reasoning(Part&, bool last);
+	bool step_reasoning_call(Part&, bool last);
 	bool step_content(Part&, bool last);
 	bool step_call(Part&, bool last);
+	void enter(State);
 	void show(Part&, std::string_view text);
 	bool told_early(const FoundCall&) const;
 	void tell(Part&, const FoundCall&, bool ended);
@@ -61,9 +63,9 @@ class ReplyParser {
 	Options options_;
 	CallForm form_;
 	HarmonyStream harmony_;
-	std::string open_;   // marker before calls; empty: calls begin at the start of the answer
-	std::string buffer_; // text whose meaning is still open
-	std::string spaces_; // white space after the shown text: dropped if a call follows
+	std::vector<std::string> opens_; // texts with which calls begin; empty: they begin at the start of the answer
+	std::string buffer_;             // text whose meaning is still open
+	std::string spaces_;             // white space after the shown text: dropped if a call follows
 	State state_;
 	bool waits_ = false; // the buffer begins with an unfinished call
 	size_t look_at_ = 0; // size of the buffer at which such a call is parsed again

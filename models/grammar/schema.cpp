@@ -14,6 +14,7 @@
 #include <charconv>
 #include <cmath>
 #include <map>
+#include <memory>
 
 namespace kvrun::grammar {
 namespace {
@@ -92,22 +93,8 @@ class Writer {
 		if (*text == "#") return root_;
 		if (!text->starts_with("#/"))
 			refuse_schema(at + "/$ref", "'" + one_line(*text, 60) + "' is not in this schema; #/... is");
-		const Json* found = &root_;
-		for (size_t from = 2; from <= text->size();) {
-			const size_t to = std::min(text->find('/', from), text->size());
-			std::string key = decoded_key(text->substr(from, to - from));
-			from = to + 1;
-			if (found->is_object() && found->contains(key)) {
-				found = &(*found)[key];
-			} else if (size_t index = 0;
-			           found->is_array() && !key.empty() && key.size() < 9 &&
-			           std::all_of(key.begin(), key.end(), [](char c) { return c >= '0' && c <= '9'; }) &&
-			           (index = std::stoul(key)) < found->size()) {
-				found = &(*found)[index];
-			} else {
-				refuse_schema(at + "/$ref", "'" + one_line(*text, 60) + "' is not there");
-			}
-		}
+		const Json* found = find_part(root_, *text);
+		if (!found) refuse_schema(at + "/$ref", "'" + one_line(*text, 60) + "' is not there");
 		return *found;
 	}
 	const Json& resolved(const Json& s, const std::string& at) {
@@ -270,9 +257,9 @@ class Writer {
 		std::vector<ExprId> parts;
 		for (const std::string& t : types) {
 			if (t == "object")
-				parts.push_back(object(s, at, depth));
+				parts.push_back(inside().object(s, at, depth));
 			else if (t == "array")
-				parts.push_back(array(s, at, depth));
+				parts.push_back(inside().array(s, at, depth));
 			else if (t == "string")
 				parts.push_back(string(s, at));
 			else if (t == "boolean")
@@ -285,6 +272,13 @@ class Writer {
 				parts.push_back(number(s, at));
 		}
 		return rules_.choice(std::move(parts));
+	}
+
+	// Strings in arrays and objects are JSON, also where the outermost one has no quotes.
+	Writer& inside() {
+		if (*json_.dialect().open) return *this;
+		if (!inside_) inside_ = std::make_unique<Writer>(rules_, root_, kJsonDialect, left_out_);
+		return *inside_;
 	}
 
 	static uint64_t count(const Json& v, const std::string& at) {
@@ -568,6 +562,7 @@ class Writer {
 	const LeftOut& left_out_;
 	std::map<std::string, RuleId> rule_of_text_;
 	size_t n_schemas_ = 0, merged_bytes_ = 0;
+	std::unique_ptr<Writer> inside_;
 };
 
 } // namespace

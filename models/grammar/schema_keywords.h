@@ -1,6 +1,7 @@
 // Keywords of JSON schemas, and what they say about values.
 #pragma once
 #include "models/grammar/schema_merge.h"
+#include <algorithm>
 #include <charconv>
 #include <string>
 #include <utility>
@@ -73,6 +74,24 @@ inline std::string decoded_key(const std::string& s) { // ~1, ~0 and %2F
 			out += s[i];
 	}
 	return out;
+}
+
+// The part of a document that a JSON pointer (#/...) names; null: there is none.
+inline const Json* find_part(const Json& document, const std::string& pointer) {
+	const Json* found = &document;
+	for (size_t from = 2; from <= pointer.size();) {
+		const size_t to = std::min(pointer.find('/', from), pointer.size());
+		const std::string key = decoded_key(pointer.substr(from, to - from));
+		from = to + 1;
+		const bool number = !key.empty() && key.size() < 9 && key.find_first_not_of("0123456789") == key.npos;
+		if (found->is_object() && found->contains(key))
+			found = &(*found)[key];
+		else if (found->is_array() && number && std::stoul(key) < found->size())
+			found = &(*found)[std::stoul(key)];
+		else
+			return nullptr;
+	}
+	return found;
 }
 
 inline std::string type_of(const Json& v) {

@@ -167,6 +167,84 @@ TEST_CASE("fit_messages: parts to text, arguments to objects or text, null or em
 	      R"([{"role":"user","content":[{"type":"image"}]}])");
 }
 
+namespace {
+
+// Takes no system message, and wants the user and the assistant in turn.
+constexpr const char* kNoSystem = "{% for m in messages %}{% if m.role != ('assistant' if loop.index0 % 2 else 'user') "
+                                  "%}{{ raise_exception('turn') }}"
+                                  "{% endif %}<{{ m.role }}>{{ m.content }}{% endfor %}";
+// Takes one system message, at the beginning.
+constexpr const char* kOneSystem =
+    "{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('not first') }}{% endif %}"
+    "<{{ m.role }}>{{ m.content }}{% endfor %}";
+// Drops system messages that are not the first one.
+constexpr const char* kDropsSystem = "{% for m in messages %}{% if m.role != 'system' or loop.first %}<{{ m.role }}>{{ "
+                                     "m.content }}{% endif %}{% endfor %}";
+// Takes any roles.
+constexpr const char* kAnySystem = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}";
+// Takes parts only, and no system message.
+constexpr const char* kPartsOnly =
+    "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no') }}{% endif %}<{{ m.role }}>"
+    "{% for p in m.content %}{% if p.type == 'text' %}{{ p.text }}{% else %}({{ p.type }}){% endif %}{% endfor %}"
+    "{% endfor %}";
+
+// What a template makes of a conversation, given as alternating roles and texts.
+std::string fitted_text(const char* text, const std::vector<const char*>& chat) {
+	const ChatTemplate t(text);
+	ChatInput in;
+	in.messages = Json::array();
+	for (size_t i = 0; i < chat.size(); i += 2) in.messages.push_back(message(chat[i], chat[i + 1]));
+	in.messages = fit_messages(chat_features(t), std::move(in.messages));
+	return t.render(in).text();
+}
+
+} // namespace
+
+TEST_CASE("features: whether a template takes a system message, and several") {
+	const auto takes = [](const char* text) {
+		const ChatFeatures f = chat_features(ChatTemplate(text));
+		return std::pair(f.system_role, f.several_system);
+	};
+	CHECK(takes(kNoSystem) == std::pair(false, false));
+	CHECK(takes(kOneSystem) == std::pair(true, false));
+	CHECK(takes(kDropsSystem) == std::pair(true, false));
+	CHECK(takes(kAnySystem) == std::pair(true, true));
+}
+
+TEST_CASE("fit_messages: a system message where the template takes none stands before the user's first message") {
+	CHECK(fitted_text(kNoSystem, {"system", "S", "user", "U", "assistant", "A", "user", "V"}) ==
+	      "<user>S\n\nU<assistant>A<user>V");
+	CHECK(fitted_text(kNoSystem, {"system", "S", "system", "T", "user", "U"}) == "<user>S\n\nT\n\nU");
+	CHECK(fitted_text(kNoSystem, {"system", "S"}) == "<user>S");
+	CHECK(fitted_text(kNoSystem, {"system", "S", "assistant", "A"}) == "<user>S<assistant>A");
+	CHECK(fitted_text(kNoSystem, {"system", "", "user", "U"}) == "<user>U");
+	CHECK(fitted_text(kNoSystem, {"user", "U"}) == "<user>U");
+	CHECK(fitted_text(kPartsOnly, {"system", "S", "user", "U"}) == "<user>S\n\nU");
+	CHECK(fitted_text(kPartsOnly, {"system", "", "user", "U"}) == "<user>U");
+
+	ChatFeatures f;
+	f.text_content = f.part_content = true;
+	const Json parts = Json::parse(R"([{"role":"system","content":"S"},{"role":"user","content":[{"type":"image"},
+		{"type":"text","text":"U"}]}])");
+	CHECK(
+	    fit_messages(f, parts).dump() ==
+	    R"([{"role":"user","content":[{"type":"text","text":"S\n\n"},{"type":"image"},{"type":"text","text":"U"}]}])");
+	const ChatFeatures none; // a template that refuses everything says why
+	CHECK(fit_messages(none, Json::array({message("system", "S")}))[0]["role"] == "system");
+}
+
+TEST_CASE("fit_messages: system messages at the beginning become one only where the template does not take them") {
+	const std::vector<const char*> chat{"system", "S", "system", "T", "user", "U"};
+	CHECK(fitted_text(kOneSystem, chat) == "<system>S\n\nT<user>U");
+	CHECK(fitted_text(kDropsSystem, chat) == "<system>S\n\nT<user>U");
+	CHECK(fitted_text(kAnySystem, chat) == "<system>S<system>T<user>U");
+	CHECK(fitted_text(kOneSystem, {"system", "S", "user", "U"}) == "<system>S<user>U");
+	CHECK(fitted_text(kOneSystem, {"system", "S", "system", "T"}) == "<system>S\n\nT");
+	CHECK_THROWS_AS(fitted_text(kOneSystem, {"system", "S", "user", "U", "system", "T"}), Error);
+	for (const char* name : {"chatml", "llama3"})
+		CHECK(chat_features(ChatTemplate(std::string(builtin_chat_template(name)))).several_system);
+}
+
 TEST_CASE("fit_messages: a conversation in OpenAI's form goes through every real template that knows calls") {
 	const Json chat = Json::parse(R"([{"role":"user","content":[{"type":"text","text":"Weather?"}]},
 		{"role":"assistant","content":null,"tool_calls":[{"id":"abcdef123","type":"function",
@@ -290,6 +368,62 @@ TEST_CASE("reply: calls in Mistral's formats") {
 	     {"[TOOL_CALLS]f[ARGS]{\"a\":", "[TOOL_CALLS]", "[TOOL_CALLS][]", "[TOOL_CALLS][{\"name\":\"f\"},5]", "[TOOL",
 	      "[1, 2]", "[TOOL_CALLS]f[ARGS]x", "[TOOL_CALLS]some\nwords"})
 		expect(o, text, std::string("c=") + text + " r=");
+}
+
+TEST_CASE("reply: Qwen3-Coder's calls without their first marker") {
+	auto o = options(ToolFormat::QwenXml);
+	o.definitions = Json::parse(R"([{"function": {"name": "read"}}, {"function": {"name": "ls"}}])");
+	const std::string read = "<function=read>\n<parameter=path>\na\n</parameter>\n</function>", end = "\n</tool_call>";
+	expect(o, read + end, "c= r= call00000:read{\"path\":\"a\"}");
+	expect(o, "I look.\n\n" + read + end + "\nDone.", "c=I look.Done. r= call00000:read{\"path\":\"a\"}");
+	expect(o, "<function=ls>\n</function>" + end, "c= r= call00000:ls{}");
+	expect(o, read, "c= r= call00000:read{\"path\":\"a\"}"); // ended by the end-of-turn token
+	expect(o, read + end + "\n<tool_call>\n" + read + end + read + end,
+	       "c= r= call00000:read{\"path\":\"a\"} call00001:read{\"path\":\"a\"} call00002:read{\"path\":\"a\"}");
+	for (const char* text : {"Call `<function=read>` to read.", "<function=read>", "<function=read>\n<par",
+	                         "a <function=re", "<function=", "#include <functional>",
+	                         "<function=write>\n<parameter=path>\na\n</parameter>\n</function>\n</tool_call>"})
+		expect(o, text, std::string("c=") + text + " r=");
+	ReplyParser held(o);
+	CHECK(held.push("Yes <function=re").content == "Yes");
+	CHECK(held.push("st>").content == " <function=rest>");
+	CHECK(held.push("\n<function=read>\n").content == "");
+	CHECK(held.push("<parameter=path>\na\n</parameter>").deltas.size() == 1); // before the call has ended
+	// without tools, and in other forms, it is text
+	for (const ToolFormat f : {ToolFormat::None, ToolFormat::Hermes, ToolFormat::Glm}) {
+		o.tools = f;
+		expect(o, read + end, "c=" + read + end + " r=");
+	}
+	o.tools = ToolFormat::QwenXml, o.definitions = nullptr;
+	expect(o, read + end, "c=" + read + end + " r=");
+}
+
+TEST_CASE("reply: Qwen3-Coder's calls inside reasoning that has no end") {
+	auto o = options(ToolFormat::QwenXml, true, true);
+	o.definitions = Json::parse(R"([{"function": {"name": "read"}}])");
+	const auto call = [](const std::string& name) {
+		return "<tool_call>\n<function=" + name + ">\n<parameter=path>\na\n</parameter>\n</function>\n</tool_call>";
+	};
+	expect(o, "I look.\n" + call("read"), "c= r=I look. call00000:read{\"path\":\"a\"}");
+	expect(o, "I look.\n" + call("read") + "\n" + call("read") + "ok",
+	       "c=ok r=I look. call00000:read{\"path\":\"a\"} call00001:read{\"path\":\"a\"}");
+	expect(o, "hm</think>\n" + call("read"), "c= r=hm call00000:read{\"path\":\"a\"}");
+	expect(o, "With <tool_call> I\ncall.</think>\n" + call("read"),
+	       "c= r=With <tool_call> I\ncall. call00000:read{\"path\":\"a\"}");
+	expect(o, call("write") + "</think>x", "c=x r=" + call("write")); // no such function
+	expect(o, "It is <tool_call>\n<function=read>...</function>.</think>x",
+	       "c=x r=It is <tool_call>\n<function=read>...</function>."); // no argument
+	expect(o, "hm <tool_call>\n<function=read>\n</function>\n</tool_call>", "c= r=hm call00000:read{}");
+	expect(o, "hm <tool_call>", "c= r=hm <tool_call>");
+	expect(o, "hm <tool_", "c= r=hm <tool_");
+	o.definitions = nullptr;
+	expect(o, call("read") + "</think>x", "c=x r=" + call("read"));
+	o.tools = ToolFormat::None;
+	expect(o, call("read") + "</think>x", "c=x r=" + call("read"));
+	o = options(ToolFormat::Hermes, true, true); // may speak of its marker
+	o.definitions = Json::parse(R"([{"function": {"name": "read"}}])");
+	const std::string json = "<tool_call>\n{\"name\": \"read\", \"arguments\": {}}\n</tool_call>";
+	expect(o, json + "</think>x", "c=x r=" + json);
 }
 
 TEST_CASE("reply: calls in DeepSeek's formats") {

@@ -79,8 +79,6 @@ void Chat::clear() {
 }
 
 void Chat::set_system(const std::string& text) {
-	if (!text.empty() && !model_.features().system_role)
-		fail_status(KVRUN_EUNSUPPORTED, "this model's chat template has no place for a system message");
 	conversation_.system = well_formed(text);
 	if (session_) keep();
 }
