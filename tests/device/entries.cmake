@@ -53,7 +53,7 @@ foreach(row attend=131 images=7 models=89 ops=113 policies=61 session=5)
 	string(REGEX MATCH "^[a-z]+" suite ${row})
 	string(REPLACE ${suite} KVRUN_TEST_ONE_IN rows_${suite}_swiftshader ${row})
 endforeach()
-foreach(row attend=9 draft=7 fetch=13 host_weights=11 images=7 lora=37 models=13 ops=53 pack=7 policies=17 recurrent=17
+foreach(row attend=9 draft=7 fetch=13 host_weights=11 images=7 lora=37 models=13 ops=53 pack=7 policies=23 recurrent=17
 		split=61 windows=7)
 	string(REGEX MATCH "^[a-z_]+" suite ${row})
 	string(REPLACE ${suite} KVRUN_TEST_EVERY rows_${suite}_lavapipe ${row})
@@ -227,7 +227,7 @@ device_test(policies.lavapipe.sync policies KVRUN_TEST_DEVICES=lavapipe KVRUN_VA
 # attention, and a part of the others. tools/dev/nightly.sh cuda-host runs all.
 set(rows_ops_cudahost KVRUN_TEST_EVERY=5)
 set(rows_models_cudahost KVRUN_TEST_EVERY=23)
-set(rows_session_cudahost KVRUN_TEST_EVERY=13)
+set(rows_session_cudahost KVRUN_TEST_EVERY=17)
 set(except_models_cudahost EXCEPT "*stories260K*")
 set(rows_latent_cudahost KVRUN_TEST_ONE_IN=9)
 set(rows_host_weights_cudahost KVRUN_TEST_EVERY=11)
@@ -240,25 +240,25 @@ endforeach()
 device_test(split.cudahost split KVRUN_TEST_DEVICES=cuda-host KVRUN_TEST_EVERY=59
 	EXCEPT "*under every kind of policy*,*every policy has the bits*")
 device_test(assistant.cudahost assistant KVRUN_TEST_DEVICES=cuda-host KVRUN_TEST_ONE_IN=6)
-device_test(assistant.swiftshader assistant KVRUN_TEST_DEVICES=swiftshader KVRUN_TEST_ONE_IN=7)
+device_test(assistant.swiftshader assistant KVRUN_TEST_DEVICES=swiftshader KVRUN_TEST_ONE_IN=13)
 device_test(encoder.cudahost encoder KVRUN_TEST_DEVICES=cuda-host KVRUN_TEST_ONE_IN=4)
 device_test(encoder.swiftshader encoder KVRUN_TEST_DEVICES=swiftshader KVRUN_TEST_ONE_IN=6)
 device_test(encoder.lavapipe26 encoder KVRUN_TEST_DEVICES=lavapipe26 KVRUN_TEST_ONE_IN=3)
 device_test(encoder.lavapipe.sync encoder KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=sync KVRUN_TEST_ONE_IN=4)
 device_test(dflash.cudahost dflash KVRUN_TEST_DEVICES=cuda-host KVRUN_TEST_ONE_IN=6)
-device_test(dflash.swiftshader dflash KVRUN_TEST_DEVICES=swiftshader KVRUN_TEST_ONE_IN=11)
+device_test(dflash.swiftshader dflash KVRUN_TEST_DEVICES=swiftshader KVRUN_TEST_ONE_IN=19)
 device_test(indexer.lavapipe26 indexer KVRUN_TEST_DEVICES=lavapipe26 KVRUN_TEST_ONE_IN=6)
-device_test(indexer.cudahost indexer KVRUN_TEST_DEVICES=cuda-host KVRUN_TEST_ONE_IN=7)
+device_test(indexer.cudahost indexer KVRUN_TEST_DEVICES=cuda-host KVRUN_TEST_ONE_IN=17)
 device_test(indexer.lavapipe.sync indexer KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=sync KVRUN_TEST_ONE_IN=10)
-device_test(indexer.swiftshader indexer KVRUN_TEST_DEVICES=swiftshader KVRUN_TEST_ONE_IN=11)
-device_test(prediction.cudahost prediction KVRUN_TEST_DEVICES=cuda-host KVRUN_TEST_EVERY=17
+device_test(indexer.swiftshader indexer KVRUN_TEST_DEVICES=swiftshader KVRUN_TEST_ONE_IN=23)
+device_test(prediction.cudahost prediction KVRUN_TEST_DEVICES=cuda-host KVRUN_TEST_EVERY=29
 	EXCEPT "*has no room*,*a layer that is right*")
 add_test(NAME policies.cudahost COMMAND kvrun_device_tests --no-version --source-file=*test_policies.cpp
 	"--test-case=*every policy on a model of every family*,*fp16 has the bits*,*first step after a prompt*")
 add_test(NAME batch.cudahost COMMAND kvrun_device_tests --no-version --source-file=*test_batch.cpp
 	"--test-case=*logits of rows of any policies*,*a stream's own*")
 set_tests_properties(policies.cudahost batch.cudahost PROPERTIES TIMEOUT ${device_limit} SKIP_RETURN_CODE 77
-	ENVIRONMENT "KVRUN_TEST_DEVICES=cuda-host;KVRUN_TEST_EVERY=29" FAIL_REGULAR_EXPRESSION "${ran_nothing}")
+	ENVIRONMENT "KVRUN_TEST_DEVICES=cuda-host;KVRUN_TEST_EVERY=61" FAIL_REGULAR_EXPRESSION "${ran_nothing}")
 add_test(NAME draft.swiftshader COMMAND kvrun_device_tests --no-version --source-file=*test_draft.cpp
 	"--test-case=*rows of one sequence*,*refuse by name*")
 foreach(name draft.cudahost draft.lavapipe.int8)

@@ -172,7 +172,8 @@ TEST_CASE("faults: T67 any call that fails is one error, and leaves nothing behi
 	for (const auto& call : calls) {
 		const std::string& function = call.first;
 		const uint64_t n_calls = call.second;
-		std::vector<uint64_t> ns = {1, 2, (n_calls + 1) / 2, n_calls};
+		std::vector<uint64_t> ns = {1, (n_calls + 1) / 2};
+		if (test_every() == 1) ns.insert(ns.end(), {2, n_calls});
 		std::sort(ns.begin(), ns.end());
 		ns.erase(std::unique(ns.begin(), ns.end()), ns.end());
 		size_t i = 0;
