@@ -64,15 +64,17 @@ namespace {
 
 constexpr PrePatterns kPatterns[] = {
     {"default", {"[\\p{P}$+<=>^~|]+", GPT2, "\\p{N}+", "[0-9][0-9][0-9]"}, false, false},
-    {"gpt-2 mpt olmo jais trillion granite-docling phi-2 gigachat a.x-4.0 mellum exaone4 roberta-bpe jina-v1-en "
-     "jina-v2-de jina-v2-es jina-v2-code jina-de jina-es",
+    {"gpt-2 mpt olmo jais trillion granite-docling phi-2 gigachat a.x-4.0 mellum exaone4 jina-v2-de jina-v2-es jina-de "
+     "jina-es",
      {GPT2},
      false,
      false},
+    {"roberta-bpe jina-v1-en jina-v2-code", {GPT2}, false, false, false, true},
     {"modern-bert", {GPT2}, false, false, true},
-    {"llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2", {LLAMA3}, true, true},
-    {"dbrx smaug-bpe smollm3 chatglm-bpe glm4 glm5", {LLAMA3}, false, false},
-    {"qwen2 stablelm2 hunyuan solar-open deepseek-r1-qwen kormo megrez grok-2", {QWEN2}, false, false},
+    {"llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano", {LLAMA3}, true, true},
+    {"dbrx smaug-bpe smollm3 chatglm-bpe", {LLAMA3}, false, false},
+    {"glm4 glm5", {LLAMA3}, true, false},
+    {"qwen2 stablelm2 hunyuan solar-open deepseek-r1-qwen kormo megrez grok-2 f2llmv2", {QWEN2}, false, false},
     {"qwen35", // marks belong to the word
      {CONTRACTION "|" LEAD "[\\p{L}\\p{M}]+|\\p{N}| ?[^" SPACE "\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" LINES "|" SPACES},
      false,

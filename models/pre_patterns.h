@@ -12,6 +12,7 @@ struct PrePatterns {
 	const char* patterns[kMaxPrePatterns]; // PCRE2, applied in order; nullptr ends the list
 	bool whole_words, adds_bos;            // as in PreTokenizer
 	bool composes = false;                 // characters are composed first (NFC)
+	bool parts_pairs = false;              // files without the key put a separator between the texts of a pair
 };
 
 const PrePatterns* find_pre_patterns(std::string_view name); // nullptr: unknown

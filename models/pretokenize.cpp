@@ -128,6 +128,7 @@ PreTokenizer::PreTokenizer(std::string_view name, const std::string& file) {
 		if (p) patterns_.push_back(std::make_unique<Pattern>(p));
 	whole_words_ = row->whole_words;
 	adds_bos_ = row->adds_bos;
+	parts_pairs_ = row->parts_pairs;
 	composes_ = row->composes;
 }
 PreTokenizer::PreTokenizer(PreTokenizer&&) noexcept = default;

@@ -73,6 +73,7 @@ struct Tokenizer::Model {
 
 	void read_ends(const Gguf& g) {
 		adds_bos = g.flag("tokenizer.ggml.add_bos_token", ugm ? false : bpe ? bpe->pre().adds_bos() : true);
+		if (merges && vocab.bos != kNoToken) adds_bos = true; // files of Gemma 4 from before April 2026 say false
 		if (adds_bos && vocab.bos == kNoToken) {
 			if (g.find("tokenizer.ggml.add_bos_token"))
 				fail(Code::Format,
@@ -84,7 +85,7 @@ struct Tokenizer::Model {
 		}
 		adds_eos = g.flag("tokenizer.ggml.add_eos_token", wpm || ugm);
 		// of BERT's files some say only that a separator ends a text; others mean by false that none parts two texts
-		adds_sep = g.flag("tokenizer.ggml.add_sep_token", false);
+		adds_sep = g.flag("tokenizer.ggml.add_sep_token", bpe && bpe->pre().parts_pairs());
 		if (wpm) adds_eos |= std::exchange(adds_sep, false);
 		if (adds_eos && end() == kNoToken) {
 			if (wpm || ugm)
@@ -262,7 +263,11 @@ bool Tokenizer::adds_bos() const { return model_->adds_bos; }
 std::optional<uint32_t> Tokenizer::text_end() const {
 	return model_->adds_eos ? std::optional(model_->end()) : std::nullopt;
 }
-std::optional<uint32_t> Tokenizer::between_pairs() const { return model_->adds_sep ? sep() : std::nullopt; }
+std::optional<uint32_t> Tokenizer::between_pairs() const {
+	if (!model_->adds_sep) return std::nullopt;
+	return sep() ? sep() : eos(); // files from before 2025 name EOS alone
+}
+std::span<const uint32_t> Tokenizer::suppressed() const { return model_->vocab.suppressed; }
 bool Tokenizer::is_end(uint32_t id) const {
 	return std::binary_search(model_->vocab.ends.begin(), model_->vocab.ends.end(), id);
 }

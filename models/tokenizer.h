@@ -56,9 +56,10 @@ class Tokenizer {
 	// What ends texts to embed, if something does: EOS, or SEP in a WordPiece vocabulary; and what stands behind that
 	// between the two texts of a pair.
 	std::optional<uint32_t> text_end() const, between_pairs() const;
-	bool is_end(uint32_t id) const;         // ends an answer: EOS, and the end-of-turn tokens
-	std::vector<uint32_t> end_ids() const;  // ascending
-	std::string_view chat_template() const; // Jinja source; empty if the file has none
+	std::span<const uint32_t> suppressed() const; // tokens that the file says are never to be chosen
+	bool is_end(uint32_t id) const;               // ends an answer: EOS, and the end-of-turn tokens
+	std::vector<uint32_t> end_ids() const;        // ascending
+	std::string_view chat_template() const;       // Jinja source; empty if the file has none
 
  private:
 	struct Model;

@@ -24,6 +24,8 @@ constexpr std::string_view kEndTexts[] = {"<|eot_id|>",
                                           "<|tool_response>",
                                           "<|return|>",
                                           "<|call|>",
+                                          "<|calls|>", // Solar Open's
+                                          "<|flush|>",
                                           "<|fim_pad|>", // the rest of a project behind an answer in its middle
                                           "<fim-pad>",
                                           "<fim_pad>",
@@ -33,7 +35,12 @@ constexpr std::string_view kEndTexts[] = {"<|eot_id|>",
                                           "<reponame>",
                                           "<|file_sep|>",
                                           "[EOT]",
-                                          "[EOS]"};
+                                          "[EOS]",
+                                          "[e~[",
+                                          "<EOT>",
+                                          "_<EOT>"};
+// The same where they are control tokens: elsewhere they are markup.
+constexpr std::string_view kControlEnds[] = {"</s>", "<eos>"};
 
 int hex_digit(char c) {
 	if (c >= '0' && c <= '9') return c - '0';
@@ -182,6 +189,17 @@ void Vocab::usual_ids(const Gguf& g) {
 	}
 }
 
+void Vocab::read_suppressed(const Gguf& g) {
+	constexpr const char* key = "tokenizer.ggml.suppress_tokens";
+	constexpr size_t kMost = 1024;
+	if (!g.find(key)) return;
+	for (const int64_t id : g.ints(key))
+		if (id >= 0 && uint64_t(id) < size()) suppressed.push_back(uint32_t(id));
+	if (suppressed.size() > kMost)
+		fail(Code::Format, "{}: key {} has {} tokens, at most {} are accepted; the file is damaged", file, key,
+		     suppressed.size(), kMost);
+}
+
 void Vocab::read_named(const Gguf& g) {
 	bos = read_id(g, "tokenizer.ggml.bos_token_id");
 	eos = read_id(g, "tokenizer.ggml.eos_token_id");
@@ -195,8 +213,14 @@ void Vocab::read_named(const Gguf& g) {
 		kinds[id] = TokenKind::Control;
 		ends.push_back(id);
 	}
-	// In gpt-oss's answers <|end|> ends a message, for example of reasoning, and others follow.
-	if (find("<|return|>") != kNoToken && find("<|call|>") != kNoToken) std::erase(ends, find("<|end|>"));
+	const auto has = [&](const char* text) { return find(text) != kNoToken; };
+	for (std::string_view t : kControlEnds)
+		if (const uint32_t id = find(t); id != kNoToken && kinds[id] == TokenKind::Control && !has("<|tool_response>"))
+			ends.push_back(id);
+	// In answers of gpt-oss and Solar Open <|end|> ends a message, for example of reasoning, and others follow.
+	if ((has("<|return|>") && has("<|call|>")) || (has("<|calls|>") && has("<|flush|>")))
+		std::erase(ends, find("<|end|>"));
+	read_suppressed(g);
 	std::sort(ends.begin(), ends.end());
 	ends.erase(std::unique(ends.begin(), ends.end()), ends.end());
 	if (ends.back() == kNoToken) ends.pop_back(); // kNoToken sorts last

@@ -52,6 +52,7 @@ struct Vocab {
 	uint32_t bos = kNoToken, eos = kNoToken, sep = kNoToken, unknown = kNoToken; // WordPiece: CLS is bos
 	// ascending: tokens that end an answer
 	std::vector<uint32_t> ends;
+	std::vector<uint32_t> suppressed; // tokens that an answer never has
 	VocabModel model = VocabModel::Bpe;
 
  private:
@@ -60,6 +61,7 @@ struct Vocab {
 	void read_scores(const Gguf&);
 	void read_bytes();
 	void read_named(const Gguf&);
+	void read_suppressed(const Gguf&);
 	void usual_ids(const Gguf&);
 	uint32_t read_id(const Gguf&, const char* key) const;
 };

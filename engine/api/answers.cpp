@@ -26,6 +26,8 @@ GenerateOptions generate_options(const kvrun_generate_options& o, EngineObject& 
 		if (b.token >= vocab) refuse(KVRUN_EINVALID, "bias of token {}: the vocabulary has {} tokens", b.token, vocab);
 		g.sampling.bias.emplace_back(b.token, b.bias);
 	}
+	const std::span<const uint32_t> never = e.engine->tokenizer().suppressed();
+	g.sampling.never.assign(never.begin(), never.end());
 	check_sampler(g.sampling);
 	for (size_t i = 0; i < o.n_stops; ++i) {
 		check_pointer(o.stops, "stops");

@@ -83,7 +83,8 @@ void Sampler::penalise_recent() {
 
 // Additions follow divisions, so that a bias has the same effect whatever the other options.
 std::span<const float> Sampler::changed(std::span<const float> logits) {
-	if (recent_.empty() && counts_.empty() && options_.bias.empty() && !dry_.on()) return logits;
+	if (recent_.empty() && counts_.empty() && options_.bias.empty() && options_.never.empty() && !dry_.on())
+		return logits;
 	changed_.assign(logits.begin(), logits.end());
 	penalise_recent();
 	dry_.penalise(changed_);
@@ -93,6 +94,8 @@ std::span<const float> Sampler::changed(std::span<const float> logits) {
 	for (const auto& [t, x] : options_.bias)
 		if (t < changed_.size() && std::isfinite(changed_[t]))
 			changed_[t] = x == -INFINITY ? x : finite(double(changed_[t]) + x);
+	for (const uint32_t t : options_.never)
+		if (t < changed_.size() && std::isfinite(changed_[t])) changed_[t] = -INFINITY;
 	return changed_;
 }
 
@@ -218,19 +221,25 @@ uint32_t Sampler::sample(std::span<const float> logits) {
 }
 
 // One more than top-k, as in gather(): cut() then sorts them and decides ties by id.
-uint32_t Sampler::wanted() const {
+uint32_t Sampler::needed() const {
 	constexpr uint32_t most = KV_CANDIDATES / 4; // longer lists overflow more often
 	if (!recent_.empty() || !counts_.empty() || !options_.bias.empty() || dry_.on()) return 0;
 	if (greedy()) return 1;
 	if (options_.top_n_sigma > 0) return 0; // standard deviation of all
-	return options_.top_k == 0 || options_.top_k >= most ? 0 : options_.top_k + 1;
+	return options_.top_k == 0 || options_.top_k + options_.never.size() >= most ? 0 : options_.top_k + 1;
+}
+
+uint32_t Sampler::wanted() const {
+	const uint32_t n = needed();
+	return n ? n + uint32_t(options_.never.size()) : 0;
 }
 
 uint32_t Sampler::sample(const RowLogits& logits) {
 	if (!logits.all.empty()) return sample(logits.all);
 	KV_ASSERT(wanted() > 0 && logits.top.size() >= wanted());
 	candidates_.clear();
-	for (const Logit& l : logits.top) candidates_.push_back({l.value, l.id, 0});
+	for (const Logit& l : logits.top)
+		if (!is_never(l.id)) candidates_.push_back({l.value, l.id, 0});
 	if (!greedy()) return draw({});
 	const Candidate best = *std::ranges::min_element(candidates_, likelier);
 	return choose_only({best.logit, best.id, 1});
@@ -245,8 +254,8 @@ std::optional<uint32_t> Sampler::sample(const RowLogits& logits, const TokenFilt
 	if (!logits.all.empty()) return sample_allowed(logits.all, filter);
 	candidates_.clear();
 	for (const Logit& l : logits.top)
-		if (filter.allows(l.id)) candidates_.push_back({l.value, l.id, 0});
-	if (wanted() == 0 || candidates_.size() < wanted()) return {};
+		if (!is_never(l.id) && filter.allows(l.id)) candidates_.push_back({l.value, l.id, 0});
+	if (needed() == 0 || candidates_.size() < needed()) return {};
 	if (!greedy()) return draw({});
 	const Candidate best = *std::ranges::min_element(candidates_, likelier);
 	return choose_only({best.logit, best.id, 1});

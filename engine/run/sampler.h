@@ -6,6 +6,7 @@
 #include "engine/run/logits.h"
 #include "engine/run/mirostat.h"
 #include "engine/run/sampler_cuts.h"
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -40,6 +41,7 @@ struct SamplerOptions {
 	DryOptions dry = {};
 	MirostatOptions mirostat = {};
 	AdaptiveOptions adaptive = {};
+	std::vector<uint32_t> never = {}; // tokens that are not chosen; a few
 };
 constexpr double kGreedyTemperature = 1e-6;
 
@@ -89,6 +91,8 @@ class Sampler {
 	void cut_surprising(double all);
 	uint32_t choose_only(Candidate);
 	uint32_t draw(std::optional<double> all); // one of candidates_; `all` as gather() returned it
+	bool is_never(uint32_t token) const { return std::ranges::count(options_.never, token) > 0; }
+	uint32_t needed() const; // of wanted(), those that may be chosen
 	bool greedy() const { return options_.temperature <= kGreedyTemperature || options_.top_k == 1; }
 	double random(); // 0 to 1, without 1
 	SamplerOptions options_;

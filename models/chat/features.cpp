@@ -79,7 +79,7 @@ void find_format(const std::string& text, ChatFeatures& f) {
 	const auto is = [&](ToolFormat format, const char* begin = "", const char* end = "") {
 		f.tool_format = format, f.tool_begin = begin, f.tool_end = end;
 	};
-	if (shows(text, "<|channel|>") && shows(text, "to=functions.")) return is(ToolFormat::Harmony);
+	if (shows(text, "<|channel|>") && shows(text, "<|message|>")) return is(ToolFormat::Harmony);
 	if (shows(text, "<tool_call>") && shows(text, "<function=")) return is(ToolFormat::QwenXml);
 	if (shows(text, "<tool_call>") && shows(text, "<arg_key>")) return is(ToolFormat::Glm);
 	if (shows(text, "<|tool_calls_section_begin|>")) return is(ToolFormat::Kimi);

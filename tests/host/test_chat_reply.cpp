@@ -63,6 +63,16 @@ TEST_CASE("features: built-in templates take text and system messages, and no to
 	}
 }
 
+TEST_CASE("features: gpt-oss's template is known by its channels, however it writes a call") {
+	const ChatFeatures f = chat_features(ChatTemplate(
+	    "{% for m in messages %}{% if m.tool_calls %}{{ '<|start|>assistant to=' }}{{ 'functions.' + "
+	    "m.tool_calls[0].function.name + '<|channel|>commentary json<|message|>' }}{{ "
+	    "m.tool_calls[0].function.arguments|tojson }}<|call|>{% else %}{{ '<|start|>' + m.role + '<|message|>' + "
+	    "(m.content or '') + '<|end|>' }}{% endif %}{% endfor %}"));
+	CHECK(f.tool_format == ToolFormat::Harmony);
+	CHECK((f.tool_calls && f.object_arguments));
+}
+
 TEST_CASE("features: of the templates of real models") {
 	const auto features = [](const std::string& name) -> std::optional<ChatFeatures> {
 		const std::string path = shared_asset("chat_templates/" + name + ".jinja");

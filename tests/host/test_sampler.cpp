@@ -128,6 +128,46 @@ TEST_CASE("sampler: penalties of the answer's tokens and bias are added to the l
 	CHECK(s.sample(logits) == 2); // finite logits stay finite
 }
 
+TEST_CASE("sampler: tokens that are never chosen, also where the largest logits suffice") {
+	const auto logits = some_logits(500, 11);
+	std::vector<Logit> top;
+	for (uint32_t i = 0; i < logits.size(); ++i) top.push_back({i, logits[i]});
+	std::ranges::sort(
+	    top, [](const Logit& a, const Logit& b) { return a.value != b.value ? a.value > b.value : a.id < b.id; });
+	const auto largest = [&](uint32_t n) { // by id, as devices list them
+		std::vector<Logit> out(top.begin(), top.begin() + n);
+		std::ranges::sort(out, {}, &Logit::id);
+		return out;
+	};
+	const TokenFilter even{[](uint32_t t) { return t % 2 == 0; }, {}};
+	for (const double temperature : {0.0, 1.5})
+		for (uint64_t seed = 0; seed < 40; ++seed) {
+			SamplerOptions o = all_off(temperature, seed), by_bias = o;
+			o.top_k = by_bias.top_k = 8;
+			o.never = {top[0].id, top[3].id};
+			by_bias.bias = {{top[0].id, -kInf}, {top[3].id, -kInf}};
+			const uint32_t want = Sampler(by_bias).sample(logits);
+			CHECK(Sampler(o).sample(logits) == want);
+			Sampler s(o);
+			REQUIRE(s.wanted() == (temperature > 0 ? 11 : 3));
+			const std::vector<Logit> few = largest(s.wanted());
+			CHECK(s.sample(RowLogits{.top = few}) == want);
+			Sampler filtered(o), all(by_bias);
+			const std::vector<Logit> more = largest(filtered.wanted_to_filter());
+			const RowLogits whole{.all = logits};
+			const std::optional<uint32_t> got = filtered.sample(RowLogits{.top = more}, even);
+			REQUIRE(got);
+			CHECK(*got == all.sample(whole, even));
+		}
+	SamplerOptions o = all_off(0);
+	o.never = {1, 2};
+	Sampler s(o);
+	s.count(5);
+	CHECK(s.wanted() == 3);
+	o.bias = {{1, 1}};
+	CHECK(Sampler(o).wanted() == 0);
+}
+
 TEST_CASE("sampler: what changes logits needs all of them") {
 	SamplerOptions o = all_off(0);
 	CHECK(Sampler(o).wanted() == 1);

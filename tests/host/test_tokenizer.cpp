@@ -98,6 +98,7 @@ TEST_CASE("gemma4: merges apply in the order of their list, to characters; space
 	const Tokenizer t = make(with({"a b", "\xe2\x96\x81 a", "a a", "\n \n"}));
 	CHECK(std::string(t.model()) == "spm");
 	CHECK(t.encode("ab", {.bos = true}) == Ids{1, kAb});
+	CHECK(make(with({"a b"}).flag("tokenizer.ggml.add_bos_token", false)).encode("ab") == Ids{1, kAb}); // older files
 	CHECK(t.encode(" ab a", {.bos = false}) == Ids{kSpace, kAb, kSpaceA});
 	CHECK(t.encode("aab", {.bos = false}) == Ids{kA, kAb});
 	CHECK(t.encode("aaa", {.bos = false}) == Ids{kAa, kA});
@@ -215,9 +216,32 @@ TEST_CASE("special tokens: an end-of-turn marker listed as a word is a control t
 	const Tokenizer harmony = make(gpt_oss);
 	CHECK(harmony.end_ids() == Ids{2, *harmony.find("<|call|>"), *harmony.find("<|return|>")});
 	CHECK(harmony.kind(*harmony.find("<|end|>")) == TokenKind::Control);
+	const Tokenizer solar = make(spm({"<|end|>", "<|calls|>", "<|flush|>"}, {3, 3, 3}));
+	CHECK(solar.end_ids() == Ids{2, *solar.find("<|calls|>"), *solar.find("<|flush|>")});
 	GgufBuilder b = spm();
 	b.u32("tokenizer.ggml.eot_token_id", kA).u32("tokenizer.ggml.eom_token_id", kB);
 	CHECK(make(b).end_ids() == Ids{2, kA, kB});
+	b = spm();
+	b.u32("tokenizer.ggml.eos_token_id", kA); // of a model that was trained further: </s> ends its answers, too
+	CHECK(make(b).end_ids() == Ids{2, kA});
+	b = spm({"<|tool_response>"}, {3});
+	b.u32("tokenizer.ggml.eos_token_id", kA);
+	CHECK(make(b).end_ids() == Ids{kA, *make(b).find("<|tool_response>")});
+	const Tokenizer markup = make(spm({"<eos>"}, {1}));
+	CHECK(!markup.is_end(*markup.find("<eos>")));
+}
+
+TEST_CASE("special tokens: those that a file says are never chosen") {
+	CHECK(make(spm()).suppressed().empty());
+	GgufBuilder b = spm();
+	const auto never = [&](const std::vector<int32_t>& ids) {
+		b.numbers("tokenizer.ggml.suppress_tokens", GgufType::I32, ids);
+	};
+	never({int32_t(kB), int32_t(kA), 1 << 30, -1});
+	const Tokenizer t = make(b);
+	CHECK(std::ranges::equal(t.suppressed(), Ids{kB, kA}));
+	never(std::vector<int32_t>(1025, 1));
+	has(refusal(b), "suppress_tokens has 1025 tokens, at most 1024 are accepted");
 }
 
 TEST_CASE("special tokens: user text cannot be joined into a control or byte token") {
