@@ -80,6 +80,7 @@ const std::string* DriverMemory::find(const std::string& name, const std::string
 
 void DriverMemory::add(const std::string& name, const std::string& build, const std::string& why) {
 	if (path_.empty()) return;
+	std::erase_if(entries_, [&](const Entry& e) { return e.name == name && e.build == build; });
 	if (entries_.size() >= kMostEntries) entries_.erase(entries_.begin());
 	entries_.push_back({name, build, why});
 	changed_ = true;

@@ -522,7 +522,10 @@ Choice choose_kv_balance(const Caps& c) { return {Kernel::kv_balance, {{SPEC_LOC
 
 Choice choose_weigh(const Caps& c, const Quant& k, uint32_t head_dim, uint32_t share, uint32_t page, uint32_t flags) {
 	const Format keys{k, {}};
-	const AttendCut cut = attend_cut(c, share, keys, head_dim, page, /*prompt=*/false); // weigh needs no more
+	AttendCut cut = attend_cut(c, share, keys, head_dim, page, /*prompt=*/false); // weigh needs no more
+	AttendCut wide = cut; // but each of its lanes has 4 tokens, so that its tiles are longer
+	wide.quad_lanes = 1;
+	if (shared_bytes(c, wide, keys, head_dim, page) > c.shared_bytes) cut.local /= cut.quad_lanes;
 	const uint32_t dots = dot_flags(c, keys);
 	return {build_of(Kernel::weigh, texels_of(c) | (dots ? need::int8 : 0)),
 	        {{SPEC_LOCAL_X, cut.local},

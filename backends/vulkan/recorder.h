@@ -58,7 +58,8 @@ class Recorder {
 	uint64_t mark();                // submits; the number of the last submission
 	void wait_until(uint64_t mark); // waits until that one is done; fills the reads in it and in earlier ones
 	bool done(uint64_t mark) { return mark <= completed_ || mark <= completed(); }
-	void collect(); // destroys retired buffers whose submissions are done
+	bool holds_retired() const { return !retired_.empty(); } // buffers that work under way still uses
+	void collect();                                          // destroys retired buffers whose submissions are done
 	void time_dispatches(bool on);
 	std::vector<OpTime> op_times(bool reset);
 	bool idle(uint32_t buffer); // no recorded or running work uses it

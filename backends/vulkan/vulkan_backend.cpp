@@ -40,7 +40,14 @@ void VulkanBackend::run(const Op& op) {
 
 Buffer VulkanBackend::alloc(size_t bytes, Mem m, const char* label) {
 	rec_.collect();
-	const uint32_t id = mem_.create(bytes, m, label);
+	uint32_t id;
+	try {
+		id = mem_.create(bytes, m, label);
+	} catch (const Error& e) { // buffers that work under way still reads have been given up: then they are free
+		if (e.code != Code::OutOfMemory || !rec_.holds_retired()) throw;
+		rec_.wait();
+		id = mem_.create(bytes, m, label);
+	}
 	Buffer out = made(id, bytes, m);
 	const uint32_t word = poison_ ? kPoison : 0;
 	BufferRec& b = mem_.at(id);

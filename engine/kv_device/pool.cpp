@@ -7,7 +7,8 @@ namespace kvrun {
 KvPool::KvPool(Backend& be, uint32_t n_layers, size_t budget_bytes, std::vector<uint32_t> parts)
     : be_(be), device_(be.info()), budget_(budget_bytes), layers_(n_layers), tables_(be, "kv tables"),
       sums_(be, "attention sums"), balances_(be, "channel balancers"), host_(be) {
-	most_words_ = std::min<uint64_t>({device_.max_view_bytes, device_.max_buffer_bytes, uint64_t(UINT32_MAX)}) / 4;
+	const uint64_t most = std::min<uint64_t>({device_.max_view_bytes, device_.max_buffer_bytes, UINT32_MAX});
+	most_words_ = most / 16 * 4; // arenas round sizes up to 4 words
 	for (uint32_t l = 0; l < parts.size(); ++l) layers_.at(l).part = parts[l];
 }
 

@@ -1,5 +1,6 @@
 // KvCache: slots, pages, live bits and positions of one sequence. Decides which moves are needed; does not carry them
 // out. No Backend.
+#include "engine/core/make_room.h"
 #include "engine/core/mebibytes.h"
 #include "engine/core/round.h"
 #include "engine/kv_host/cache_state.h"
@@ -66,10 +67,6 @@ void KvCache::State::all_changed() noexcept {
 	++pages_version;
 }
 
-template <class T> static void make_room(std::vector<T>& list, size_t n) {
-	if (list.capacity() < n) list.reserve(std::max(n, 2 * list.capacity()));
-}
-
 uint32_t KvCache::State::take_page(uint32_t l, uint16_t format) {
 	const PageFormat& f = plan->formats[format];
 	return pool->alloc(plan->first_layer + l, f.words, f.page ? uint32_t(plan->table_bytes(l)) : 0);
@@ -81,7 +78,7 @@ void KvCache::State::take_pages(const KvCounts& want, uint32_t n_added) {
 			const TierPlan& T = plan->layers[l].tier[t];
 			for (auto [list, n, format] : {std::tuple{&ids[l].pages[t], want.pages[t], T.page_format},
 			                               std::tuple{&ids[l].blocks[t], want.blocks[t], T.block_format}}) {
-				make_room(*list, n); // first: a page is never without an owner
+				make_room(*list, n - std::min<size_t>(n, list->size())); // first: a page has always an owner
 				while (list->size() < n) {
 					const uint32_t id = take_page(l, format);
 					if (id == kNone) out_of_memory(want, n_added);
@@ -104,7 +101,7 @@ void KvCache::State::unshare(const KvCounts& want, uint32_t n_added) {
 				const uint32_t from = ids[l].pages[t][p];
 				if (!pool->shared(from)) continue;
 				const uint16_t format = plan->layers[l].tier[t].page_format;
-				make_room(copies, copies.size() + 1);
+				make_room(copies, 1);
 				const uint32_t to = take_page(l, format);
 				if (to == kNone) out_of_memory(want, n_added);
 				copies.push_back({l, from, to, plan->formats[format].words});
