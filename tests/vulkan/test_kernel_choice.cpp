@@ -406,6 +406,35 @@ TEST_CASE("kernel choice: T65 kernels fit the limits of chips on Arm boards, or 
 	}
 }
 
+TEST_CASE("kernel choice: weights of fetched tokens fit shared memory, whatever keys and heads") {
+	struct Gpu {
+		uint32_t vendor, shared, subgroup;
+	};
+	for (const Gpu& gpu :
+	     {Gpu{0x10de, 48 << 10, 32}, {0x1002, 32 << 10, 32}, {0x1002, 64 << 10, 64}, {0x8086, 64 << 10, 16}})
+		for (const uint32_t head_dim : {64u, 128u, 192u, 256u, 512u})
+			for (const uint32_t share : {1u, 2u, 4u, 6u, 8u, 16u})
+				for (const uint32_t bits : {1u, 2u, 4u, 8u})
+					for (const Scale scale : {Scale::PerChannel, Scale::PerToken}) {
+						vk::Caps c;
+						c.vendor = gpu.vendor, c.shared_bytes = gpu.shared;
+						c.workgroup = 1024, c.subgroup = c.subgroup_min = c.subgroup_max = gpu.subgroup;
+						c.subgroup_ops = c.int_dot = true;
+						Quant k;
+						k.bits = uint8_t(bits), k.scale = scale, k.group = scale == Scale::PerChannel ? 32 : head_dim;
+						const vk::Choice how = vk::choose_weigh(c, k, head_dim, share, 32);
+						CAPTURE(gpu.shared);
+						CAPTURE(head_dim);
+						CAPTURE(share);
+						CAPTURE(bits);
+						const KernelBlob& blob = kernel_blobs()[size_t(how.kernel)];
+						std::vector<vk::SpecValue> spec = how.spec;
+						spec.push_back({SPEC_SUBGROUP, c.subgroup});
+						CHECK(vk::footprint(blob.spirv, vk::reflect(blob.spirv, blob.name), spec).shared_bytes <=
+						      c.shared_bytes);
+					}
+}
+
 // Otherwise choose_expert_matmul() could choose a build without the list of experts, or one of two equal builds by
 // their order.
 TEST_CASE(
