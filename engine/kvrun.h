@@ -688,6 +688,7 @@ KVRUN_API kvrun_status kvrun_batch_on_logits(kvrun_batch* batch, uint32_t id, kv
  * it returns. *out_active: number of unfinished answers. An error of one answer ends only that answer;
  * kvrun_batch_take() returns the error. */
 KVRUN_API kvrun_status kvrun_batch_step(kvrun_batch* batch, size_t* out_active);
+/* 1: the answer has ended, or does not exist; 0: it has not, or the batch is in use by another call. */
 KVRUN_API int kvrun_batch_is_done(const kvrun_batch* batch, uint32_t id);
 /* Removes an answer from the batch, cancelling it if it is unfinished, and releases its session. Returns what
  * kvrun_generate() would have returned. */

@@ -17,6 +17,12 @@ const PartOps kPartOps[kAttentionParts] = {
     {"packing", {"kv_load", "kv_block", "kv_pack", "kv_store"}},
 };
 
+// The first row of the same test with the same share of the weights in host memory.
+const BenchRow& first_like(const std::vector<BenchRow>& all, const BenchRow& m) {
+	return *std::ranges::find_if(
+	    all, [&](const BenchRow& r) { return r.test.name() == m.test.name() && r.host_share == m.host_share; });
+}
+
 std::string of_peak(double rate, double peak) { return peak > 0 ? fmt::format("{:.1f} %", rate / peak * 100) : "-"; }
 
 } // namespace
@@ -94,17 +100,14 @@ void print_bench_speeds(const std::vector<BenchRow>& all, const std::string& mod
 	std::vector<std::vector<Column>> table;
 	const bool bus = std::ranges::any_of(all, [](const BenchRow& m) { return m.bus_bytes > 0; });
 	const bool shares = std::ranges::any_of(all, [](const BenchRow& m) { return m.host_share >= 0; });
-	double first = 0; // of the test
-	for (size_t i = 0; i < all.size(); ++i) {
-		const BenchRow& m = all[i];
-		if (i == 0 || m.test.name() != all[i - 1].test.name()) first = m.median();
+	for (const BenchRow& m : all) {
 		auto& row = table.emplace_back();
 		row = {{"test", m.test.name()},
 		       {"kv", one_line(m.policy)},
 		       {"tok/s median", fmt::format("{:.2f}", m.median())},
 		       {"min", fmt::format("{:.2f}", m.min())},
 		       {"max", fmt::format("{:.2f}", m.max())}};
-		if (ratio) row.push_back({"of the first", fmt::format("{:.2f}", m.median() / first)});
+		if (ratio) row.push_back({"of the first", fmt::format("{:.2f}", m.median() / first_like(all, m).median())});
 		row.push_back({"kv bytes", human_bytes(double(m.kv_bytes))});
 		if (bus || shares) row.push_back({"weights in host memory", human_bytes(double(m.host_bytes))});
 		if (bus || shares) row.push_back({"bus bytes per token", human_bytes(m.bus_bytes)});

@@ -62,7 +62,7 @@ struct BenchRow {
 };
 
 Json bench_row_json(const BenchRow&, bool ops);
-// ratio: also print each row's speed as a share of the test's first one.
+// ratio: also print each row's speed as a share of that of the first row of its test and host_share.
 void print_bench_speeds(const std::vector<BenchRow>&, const std::string& model, const std::string& device, bool ratio);
 void print_bench_cache(const std::vector<BenchRow>&); // what the cache costs each policy, in device time of one run
 void print_bench_ops(const BenchRow&);

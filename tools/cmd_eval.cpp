@@ -55,10 +55,11 @@ void add_cost(std::vector<Column>& row, const EvalCost& c) {
 	row.push_back({"tok/s", fmt::format("{:.1f}", per_second(double(timed.decode_tokens), timed.decode_s))});
 }
 
-// Says where a policy had nothing to do yet: its quality would look like that of f16.
-void note_unpacked(const std::string& policy, const EvalCost& c, const char* longer) {
+// Says where a policy had nothing to do yet: its quality would look like that of f16. Where no layer attends, longer
+// texts give it nothing to do either.
+void note_unpacked(const Engine& e, const std::string& policy, const EvalCost& c, const char* longer) {
 	constexpr double kMost = 0.9;
-	if (policy != "fp16" && c.f16_share > kMost)
+	if (policy != "fp16" && c.f16_share > kMost && e.kv_shape().n_layers)
 		say_stats(fmt::format("note: {} still had {:.0f} % of the tokens in f16, so this says little about it; {}",
 		                      one_line(policy), c.f16_share * 100, longer));
 }
@@ -169,7 +170,7 @@ void run_text(const EvalArgs& a, Engine& e, const std::vector<KvPolicy>& policie
 	if (results.empty()) throw Exit{kInterrupted};
 	const TextResult r = pooled(results);
 	const TextScore* against = score_of(r, base); // null if --against is not given
-	for (const TextScore& s : r.scores) note_unpacked(s.policy, s.cost, "give longer chunks with -c");
+	for (const TextScore& s : r.scores) note_unpacked(e, s.policy, s.cost, "give longer chunks with -c");
 	if (a.json) {
 		Json j = header(a, e, ctx);
 		j["chunk"] = opt.chunk, j["scored"] = opt.scored, j["chunks"] = r.chunks;
@@ -238,7 +239,7 @@ void run_task(const EvalArgs& a, Engine& e, const std::vector<KvPolicy>& policie
 	              watch.hooks());
 	watch.end();
 	for (const TaskScore& s : scores)
-		note_unpacked(s.policy, s.cost, "ask about longer texts with --lines or --sentences");
+		note_unpacked(e, s.policy, s.cost, "ask about longer texts with --lines or --sentences");
 	if (a.json) {
 		Json j = header(a, e, ctx);
 		j["task"] = a.task, j["ask"] = a.ask, j["seed"] = a.seed, j["samples"] = questions.size();

@@ -310,8 +310,10 @@ PlanVerdict verdict_of(const KvPlan& plan, const PlanSubject& s) {
 std::string why_no_cache(const PlanSubject& s) {
 	const MemoryAccount m = memory_account(s.model, s.total_bytes, /*n_tokens=*/1);
 	if (s.where.empty() || m.cache > 0 || !m.weights) return {};
-	return fmt::format("weights {} + {} activations do not fit {}; the cache is not the problem",
-	                   human_bytes(double(m.weights)), human_bytes(double(m.activations + m.prompt)),
+	const std::string states =
+	    m.states ? fmt::format(" + {} recurrent states", human_bytes(double(m.states))) : std::string();
+	return fmt::format("weights {}{} + {} activations do not fit {}; the cache is not the problem",
+	                   human_bytes(double(m.weights)), states, human_bytes(double(m.activations + m.prompt)),
 	                   human_bytes(double(s.total_bytes)));
 }
 

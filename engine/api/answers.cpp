@@ -383,9 +383,11 @@ kvrun_status kvrun_batch_on_logits(kvrun_batch* batch, uint32_t id, kvrun_logits
 }
 
 int kvrun_batch_is_done(const kvrun_batch* batch, uint32_t id) {
-	bool done = true; // also of a batch or an answer that does not exist
-	quietly([&] { done = UsedBatch(const_cast<kvrun_batch*>(batch))->done(id); });
-	return done;
+	try {
+		return UsedBatch(const_cast<kvrun_batch*>(batch))->done(id);
+	} catch (const Failure& f) {
+		return f.status != KVRUN_EBUSY; // a batch or an answer that does not exist has ended
+	} catch (...) { return 1; }
 }
 
 kvrun_status kvrun_batch_take(kvrun_batch* batch, uint32_t id, kvrun_generate_result* out) {

@@ -46,13 +46,49 @@ class SameScales {
 	const std::vector<float> scales_;
 };
 
+// Tells a caller how much of the work on all texts of a call is done.
+class TextsProgress {
+ public:
+	explicit TextsProgress(const kvrun_generate_options& o) : options_(o) {}
+	bool stops(double share) const { // whether the caller wants the call to stop
+		const double spent = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+		const double left = share > 0 ? spent * (1 - share) / share : 0;
+		return options_.on_prefill && options_.on_prefill(share, left, options_.payload);
+	}
+	const kvrun_generate_options& options() const { return options_; }
+
+ private:
+	const kvrun_generate_options options_;
+	const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+constexpr const char* kStopped = "a callback stopped the texts";
+
+// Progress of the prompt of one text, as that of all texts. It remembers a stop: a prompt that ends in the step in
+// which it is stopped is complete, but the texts behind it are not to be read.
+struct TextProgress {
+	const TextsProgress& together;
+	double all = 0, before = 0, own = 0; // tokens: of all texts, of those that are read, of this one
+	bool stopped = false;
+	static int tell(double done, double, void* payload) {
+		TextProgress& t = *static_cast<TextProgress*>(payload);
+		return t.stopped = t.together.stops((t.before + done * t.own) / t.all);
+	}
+};
+
 // The same of texts on their own, with a model that generates: each gets a session of its own.
 std::vector<float> pooled_prompts(const std::shared_ptr<EngineObject>& e, std::span<const EncoderText> texts,
                                   Pooling how, const kvrun_generate_options* options) {
+	const TextsProgress together(read_generate_options(options));
+	TextProgress progress{together};
+	for (const EncoderText& t : texts) progress.all += double(t.tokens.size());
+	kvrun_generate_options own = together.options();
+	own.on_prefill = TextProgress::tell, own.payload = &progress;
 	std::vector<float> out;
 	std::optional<SameScales> scales;
 	for (const EncoderText& t : texts) {
+		if (progress.stopped) refuse(KVRUN_EUSER, kStopped);
 		if (t.tokens.empty()) refuse(KVRUN_EINVALID, "a text has no tokens");
+		progress.own = double(t.tokens.size());
 		auto session = std::make_shared<SessionObject>(e);
 		{
 			std::lock_guard turn(e->turn);
@@ -61,8 +97,9 @@ std::vector<float> pooled_prompts(const std::shared_ptr<EngineObject>& e, std::s
 			session->session = std::make_unique<Session>(*e->engine, SessionOptions{.ctx = uint32_t(t.tokens.size())});
 		}
 		InUse used(std::move(session));
-		const std::vector<float> pooled = pooled_prompt(used, t.tokens, how, options);
+		const std::vector<float> pooled = pooled_prompt(used, t.tokens, how, &own);
 		out.insert(out.end(), pooled.begin(), pooled.end());
+		progress.before += progress.own;
 	}
 	return out;
 }
@@ -70,18 +107,15 @@ std::vector<float> pooled_prompts(const std::shared_ptr<EngineObject>& e, std::s
 // The same with a model that encodes.
 std::vector<float> encode(EngineObject& e, std::span<const EncoderText> texts, Pooling how,
                           const kvrun_generate_options* options) {
-	const kvrun_generate_options o = read_generate_options(options);
-	const auto start = std::chrono::steady_clock::now();
+	const TextsProgress progress(read_generate_options(options));
 	std::unique_lock turn(e.turn);
 	const SameScales scales(*e.engine);
 	const auto go_on = [&](double share) {
 		turn.unlock(); // others get theirs between two layers, as between pieces of a prompt
-		const double spent = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-		const double left = share > 0 ? spent * (1 - share) / share : 0;
-		const bool stopped = o.on_prefill && o.on_prefill(share, left, o.payload);
+		const bool stopped = progress.stops(share);
 		turn.lock(); // what an error frees is freed during this thread's turn
-		if (kvrun_canceller_is_set(o.canceller)) refuse(KVRUN_ECANCELLED, "the texts were cancelled");
-		if (stopped) refuse(KVRUN_EUSER, "a callback stopped the texts");
+		if (kvrun_canceller_is_set(progress.options().canceller)) refuse(KVRUN_ECANCELLED, "the texts were cancelled");
+		if (stopped) refuse(KVRUN_EUSER, kStopped);
 		scales.check();
 		return true;
 	};

@@ -78,7 +78,7 @@ kvrun_status kvrun_plan_memory(kvrun_plan* out, const kvrun_plan_options* option
 		p.activation_bytes = account.activations;
 		p.prompt_bytes = account.prompt;
 		p.reserve_bytes = account.reserve;
-		p.cache_bytes = account.cache + account.window + account.states;
+		p.cache_bytes = account.exceeded ? 0 : account.cache + account.window + account.states;
 		p.kv_bytes = most_bytes(plan, p.ctx) + account.window + account.states;
 		p.kv_f16_bytes = kv_f16_bytes(c) * p.ctx;
 		p.fits = p.kv_bytes <= p.cache_bytes && (!c.text_input.positions || p.ctx <= c.text_input.positions);

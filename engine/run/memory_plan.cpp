@@ -68,6 +68,7 @@ MemoryAccount memory_account(const ModelMemory& m, uint64_t total_bytes, uint64_
 	a.total = total_bytes;
 	uint64_t left = total_bytes;
 	const auto take = [&](uint64_t bytes) {
+		a.exceeded |= bytes > left;
 		left -= std::min(left, bytes);
 		return bytes;
 	};
@@ -119,7 +120,8 @@ static uint64_t most_that_fit(const KvPlan& plan, uint64_t bytes, uint64_t most)
 Capacity capacity(const KvPlan& plan, const ModelMemory& m, uint64_t total_bytes) {
 	constexpr uint64_t kMost = 1 << 24; // largest context in tokens
 	const auto fit = [&](uint64_t prompt, uint64_t most) {
-		return most_that_fit(plan, memory_account(m, total_bytes, prompt).cache, most);
+		const MemoryAccount a = memory_account(m, total_bytes, prompt);
+		return a.exceeded ? 0 : most_that_fit(plan, a.cache, most);
 	};
 	Capacity c;
 	c.evicts = evicts(plan);
@@ -128,7 +130,8 @@ Capacity capacity(const KvPlan& plan, const ModelMemory& m, uint64_t total_bytes
 	uint64_t high = fit(1, m.trained_tokens ? m.trained_tokens : kMost), low = fit(high, high);
 	while (low < high) {
 		const uint64_t mid = high - (high - low) / 2;
-		if (most_bytes(plan, mid) <= memory_account(m, total_bytes, mid).cache)
+		const MemoryAccount a = memory_account(m, total_bytes, mid);
+		if (!a.exceeded && most_bytes(plan, mid) <= a.cache)
 			low = mid;
 		else
 			high = mid - 1;

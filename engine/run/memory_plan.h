@@ -43,6 +43,7 @@ struct MemoryAccount { // of one context; the parts and the cache's share add up
 	uint64_t draft = 0;       // of prediction layer or assistant
 	uint64_t draft_cache = 0; // of layers that draft, f16
 	uint64_t cache = 0;       // left for the cache of layers that attend to all tokens
+	bool exceeded = false;    // the parts are larger than the total: nothing fits, not even a cache of no bytes
 };
 // total_bytes: free device memory. Assumes a prompt as long as the context. If the parts exceed the total, cache is 0.
 MemoryAccount memory_account(const ModelMemory&, uint64_t total_bytes, uint64_t n_tokens);

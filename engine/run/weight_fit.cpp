@@ -49,7 +49,7 @@ class Fit {
 	bool has_room(const WeightPlan& plan) const {
 		const ModelMemory m = model_memory(config_, plan, goal_.ubatch);
 		const MemoryAccount account = memory_account(m, fit_bytes_, tokens_);
-		return std::ranges::all_of(goal_.kv, [&](const KvPolicy& p) {
+		return !account.exceeded && std::ranges::all_of(goal_.kv, [&](const KvPolicy& p) {
 			return account.cache >= (goal_.kv_budget ? goal_.kv_budget : bytes_within(p, account.cache));
 		});
 	}

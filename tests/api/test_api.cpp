@@ -123,6 +123,26 @@ TEST_CASE("api: a cache has room in the bytes that its plan names") {
 	}
 }
 
+TEST_CASE("api: a model without a cache fits only where its weights do") {
+	kvrun_plan_options o = KVRUN_PLAN_OPTIONS_INIT;
+	o.model_path = "synth:falcon-mamba-7b:q4_k";
+	o.ctx = 4096;
+	o.memory_bytes = uint64_t(1) << 30;
+	kvrun_plan p = KVRUN_PLAN_INIT;
+	REQUIRE(kvrun_plan_memory(&p, &o) == KVRUN_OK);
+	CHECK(p.weight_bytes > o.memory_bytes);
+	CHECK(p.fits == 0);
+	CHECK(p.most_tokens == 0);
+	CHECK(p.cache_bytes == 0);
+	o.memory_bytes = uint64_t(8) << 30;
+	REQUIRE(kvrun_plan_memory(&p, &o) == KVRUN_OK);
+	CHECK(p.fits == 1);
+	CHECK(p.most_tokens == p.ctx_train);
+	CHECK(p.kv_f16_bytes == 0);
+	CHECK(p.kv_bytes > 0); // its states
+	CHECK(p.kv_bytes <= p.cache_bytes);
+}
+
 TEST_CASE("api: a plan with weights in host memory") {
 	kvrun_plan_options o = KVRUN_PLAN_OPTIONS_INIT;
 	o.model_path = "synth:qwen3-30b-a3b:q4_k";

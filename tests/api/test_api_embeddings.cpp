@@ -166,7 +166,7 @@ TEST_CASE("api: texts that cannot be embedded, and callers who stop, get an erro
 		o.on_prefill = [](double, double, void*) { return 1; };
 		Texts two = good;
 		two.add(some_tokens(7, 2));
-		if (i.encodes) CHECK(embed(e, two, out, KVRUN_POOL_MODEL, &o) == KVRUN_EUSER);
+		CHECK(embed(e, two, out, KVRUN_POOL_MODEL, &o) == KVRUN_EUSER);
 		kvrun_canceller* c = nullptr;
 		REQUIRE(kvrun_canceller_new(&c) == KVRUN_OK);
 		kvrun_cancel(c);
@@ -176,4 +176,49 @@ TEST_CASE("api: texts that cannot be embedded, and callers who stop, get an erro
 		kvrun_canceller_free(c);
 		CHECK(embed(e, two, out) == KVRUN_OK);
 	}
+}
+
+TEST_CASE("api: many texts have one progress, and a stop between two of them ends the call") {
+	struct Seen {
+		double stop_at; // a share; 2: never
+		std::vector<double> done = {};
+	};
+	const auto options = [](Seen& seen) {
+		kvrun_generate_options o = KVRUN_GENERATE_OPTIONS_INIT;
+		o.payload = &seen;
+		o.on_prefill = [](double done, double left, void* payload) -> int {
+			CHECK(left >= 0);
+			Seen& s = *static_cast<Seen*>(payload);
+			s.done.push_back(done);
+			return done >= s.stop_at;
+		};
+		return o;
+	};
+	const auto has = [](const Seen& s, double share) { return std::ranges::count(s.done, share) > 0; };
+	Engine e;
+	Texts texts;
+	for (uint32_t n : {5u, 7u, 4u}) texts.add(some_tokens(n, n));
+	Vector want, out;
+	REQUIRE(embed(e, texts, want) == KVRUN_OK);
+	Seen all{2};
+	kvrun_generate_options o = options(all);
+	REQUIRE(embed(e, texts, out, KVRUN_POOL_MODEL, &o) == KVRUN_OK);
+	CHECK(std::ranges::is_sorted(all.done));
+	for (const double share : {5 / 16., 12 / 16., 1.}) CHECK(has(all, share));
+	// short texts are read in one step each: the stop comes when there is nothing left of the text to be stopped
+	Seen first{5 / 16.};
+	o = options(first);
+	CHECK(embed(e, texts, out, KVRUN_POOL_MODEL, &o) == KVRUN_EUSER);
+	CHECK(has(first, 5 / 16.));
+	CHECK(first.done.back() == 5 / 16.);
+	Seen last{1}; // all is done
+	o = options(last);
+	CHECK(embed(e, texts, out, KVRUN_POOL_MODEL, &o) == KVRUN_OK);
+	CHECK(out == want);
+	Seen none{0};
+	o = options(none);
+	Engine reranker(kEncoders + "qwen3_reranker.gguf");
+	Vector scores(4);
+	CHECK(kvrun_score_texts(reranker.h, "hello", kDocuments, 4, &o, scores.data(), nullptr) == KVRUN_EUSER);
+	CHECK(none.done.size() == 1);
 }

@@ -302,6 +302,34 @@ TEST_CASE("api: a batch gives each session the tokens it has alone") {
 	CHECK(kvrun_batch_step(b, nullptr) == KVRUN_EINVALID);
 }
 
+TEST_CASE("api: an answer of a batch in use is not said to have ended") {
+	struct Asking {
+		kvrun_batch* batch = nullptr;
+		uint32_t id = 0, calls = 0, done = 0;
+	} asking;
+	Engine e;
+	Session s(e);
+	const auto p = tokens_of(e, kText);
+	kvrun_generate_options o = greedy(3, nullptr);
+	o.payload = &asking;
+	o.on_token = [](uint32_t, const char*, size_t, void* payload) {
+		Asking& a = *static_cast<Asking*>(payload);
+		++a.calls;
+		a.done += uint32_t(kvrun_batch_is_done(a.batch, a.id));
+		return 0;
+	};
+	REQUIRE(kvrun_batch_new(&asking.batch, e.h) == KVRUN_OK);
+	REQUIRE(kvrun_batch_add(asking.batch, s.h, p.data(), p.size(), &o, &asking.id) == KVRUN_OK);
+	CHECK(kvrun_batch_is_done(asking.batch, asking.id) == 0);
+	CHECK(kvrun_batch_is_done(asking.batch, asking.id + 1) == 1); // there is none
+	for (size_t active = 1; active;) REQUIRE(kvrun_batch_step(asking.batch, &active) == KVRUN_OK);
+	CHECK(asking.calls >= 3);
+	CHECK(asking.done == 0);
+	CHECK(kvrun_batch_is_done(asking.batch, asking.id) == 1);
+	kvrun_batch_free(asking.batch);
+	CHECK(kvrun_batch_is_done(asking.batch, asking.id) == 1);
+}
+
 TEST_CASE("api: answers to one prompt, which is read once") {
 	Engine e;
 	const auto p = tokens_of(e, kText);

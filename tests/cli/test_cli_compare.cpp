@@ -215,6 +215,14 @@ TEST_CASE("compare: what is wrong on the command line is said before anything is
 	says({"-m", kModel, "--kv", "nothing"}, 2, "nothing");
 	says({"-m", kModel, "--baseline", "/nowhere"}, 3, "/nowhere/run.json: cannot be read");
 	says({}, 2, "-m names no model");
+	const TempFolder before;
+	for (const char* model : {R"({"fingerprint": "00"})", "{}"}) {
+		std::ofstream(before.path / "run.json") << R"({"schema": 1, "devices": [], "model": )" << model << "}";
+		says({"-m", kModel, "--device", "cpu", "--quick", "--baseline", before.path.string()}, 2,
+		     "was measured with another model");
+	}
+	CHECK(fs::is_empty(folder.path / "parts"));
+	CHECK(!fs::exists(folder.path / "run.json"));
 	const std::string other = R"({"model": {"file": "other.gguf", "fingerprint": "00"}})";
 	std::ofstream(folder.path / "run.json") << other;
 	says({"-m", kModel, "--device", "cpu"}, 2, "has the results of other.gguf; name another folder");

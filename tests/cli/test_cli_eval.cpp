@@ -193,6 +193,23 @@ TEST_CASE("eval: a table, and the same as JSON") {
 	CHECK(table.err.find("kivi2,group=32 still had 100 %") != std::string::npos);
 }
 
+TEST_CASE("eval: a model without a cache has 16 bits under every policy, and numbers alone in its JSON") {
+	const Ran r = run_program({"eval", "-m", KVRUN_SOURCE_DIR "/tests/golden/tiny/falcon_mamba.gguf", "--device", "cpu",
+	                           "-f", KVRUN_SOURCE_DIR "/models/bundled/record40.txt", "-c", "96", "--score", "8",
+	                           "--chunks", "2", "--kv", "rtn8", "--shard", "0/2", "--json"});
+	CAPTURE(r.err);
+	REQUIRE(r.code == 0);
+	CHECK(!contains(r.out, "null"));
+	CHECK(!contains(r.err, "longer chunks")); // which would change nothing
+	const nlohmann::json j = nlohmann::json::parse(r.out);
+	REQUIRE(j["results"].size() == 2);
+	for (const nlohmann::json& x : j["results"]) {
+		CHECK(x["stored_bits_per_element"] == 16);
+		CHECK(x["ratio"] == 1);
+		CHECK(x["f16_share"] == 1);
+	}
+}
+
 TEST_CASE("eval: several texts, beside a named policy") {
 	const std::string a = KVRUN_SOURCE_DIR "/models/bundled/record40.txt", b = KVRUN_SOURCE_DIR "/README.md";
 	std::vector<std::string> args = {"eval",

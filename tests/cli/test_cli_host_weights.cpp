@@ -3,6 +3,8 @@
 #include "tests/cli/checks.h"
 #include "tests/cli/program.h"
 #include "tests/support/temp_folder.h"
+#include <cmath>
+#include <cstdio>
 #include <doctest/doctest.h>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -80,6 +82,28 @@ TEST_CASE("cli: bench --host-share measures with parts of the weights in host me
 		CHECK(contains(table.out, "weights in host memory"));
 		CHECK(contains(table.out, "bus bytes per token"));
 	}
+}
+
+TEST_CASE("cli: bench --host-share compares policies with the first one at the same share" *
+          doctest::test_suite("lavapipe")) {
+	if (lavapipe_is_missing()) return;
+	const Ran r = on_card(kHost, {"bench", kRecall, "-p", "0", "-n", "3", "-r", "1", "--no-warmup", "--kv",
+	                              "fp16,kivi2", "--host-share", "0,50,90"});
+	CAPTURE(r.err);
+	REQUIRE(r.code == 0);
+	const std::string table = unaligned(r.out.substr(0, r.out.find("\nThe cache's part")));
+	CAPTURE(table);
+	double first = 0;
+	size_t rows = 0;
+	for (size_t at = 0; (at = table.find("| tg3 |", at)) != table.npos; ++at, ++rows) {
+		char kv[16] = "";
+		double median = 0, ratio = 0;
+		REQUIRE(std::sscanf(table.c_str() + at, "| tg3 | %15s | %lf | %*f | %*f | %lf |", kv, &median, &ratio) == 3);
+		REQUIRE(std::string(kv) == (rows % 2 ? "kivi2" : "fp16"));
+		if (rows % 2 == 0) first = median;
+		CHECK(std::abs(ratio - median / first) < 0.0051 + 0.01 * (1 + ratio) / first); // both numbers are rounded
+	}
+	CHECK(rows == 6);
 }
 
 TEST_CASE("cli: bench --host-share is refused where no weights can leave the device, and for what is no percentage") {

@@ -298,6 +298,27 @@ TEST_CASE("plan: the first line says whether a given context fits, and the exit 
 	check_error({"plan", "synth:qwen3-8b:q4_k", "--memory", "1G", "--kv", "auto"}, 4, {"auto: weights ", "do not fit"});
 }
 
+TEST_CASE("plan: a model without a cache fits only where its weights do") {
+	const std::vector<std::string> args = {"plan", "synth:falcon-mamba-7b:q4_k", "-c", "4k", "--memory"};
+	const auto judged = [&](const char* memory, std::vector<std::string> more = {}) {
+		more.insert(more.begin(), memory);
+		more.insert(more.begin(), args.begin(), args.end());
+		return run_program(more);
+	};
+	const Ran small = judged("1G"), large = judged("8G"), ranked = judged("1G", {"--kv", "fp16,kivi2"});
+	CHECK(small.code == 6);
+	CHECK(small.out.starts_with("does NOT fit: weights 3."));
+	CHECK(contains(small.out.substr(0, small.out.find('\n')), " recurrent states + "));
+	CHECK(large.code == 0);
+	CHECK(large.out.starts_with("fits: 4096 tokens requested, "));
+	CHECK(ranked.code == 6);
+	CHECK(ranked.out.starts_with("does NOT fit: 0 of 2 policies hold 4096 tokens"));
+	// over a bus, the card reads what does not fit
+	const Ran bus = judged("1G", {"--bus", "12G/s"});
+	CHECK(bus.code == 0);
+	CHECK(contains(bus.out, "in host memory, read over the bus"));
+}
+
 TEST_CASE("cli: --kv auto in a small budget holds the longest context that fits, and says so") {
 	const std::string model = test_root() + "/models/bundled/recall-4m-f16.gguf";
 	const auto run = [&](std::vector<std::string> more) {

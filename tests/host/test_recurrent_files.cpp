@@ -1,4 +1,5 @@
 // Recurrent layers in files: keys and tensors, and their errors.
+#include "engine/kv_host/counts.h"
 #include "engine/run/memory_plan.h"
 #include "models/prediction.h"
 #include "models/recurrent.h"
@@ -284,4 +285,23 @@ TEST_CASE("recurrent layers: plans count states, and tokens of the layers that a
 	const MemoryAccount a = memory_account(m, uint64_t(24) << 30, 4096);
 	CHECK(a.states == m.state_bytes);
 	CHECK(a.weights + a.window + a.states + a.activations + a.prompt + a.reserve + a.cache == a.total);
+}
+
+TEST_CASE("recurrent layers alone: no context fits where weights, states and activations do not") {
+	const Config c = parse_synth("falcon-mamba-7b:q4_k").config;
+	const ModelMemory m = model_memory(c, uint64_t(4) << 30, 512);
+	const KvPlan plan = plan_of_model(CacheLayers(c), parse_policy("fp16"), 4096);
+	REQUIRE(most_bytes(plan, 4096) == 0);
+	for (const uint64_t total : {uint64_t(1) << 30, m.weight_bytes, m.weight_bytes + m.state_bytes,
+	                             m.weight_bytes + m.state_bytes + m.fixed_bytes}) {
+		CAPTURE(total);
+		const MemoryAccount a = memory_account(m, total, 4096);
+		CHECK(a.exceeded);
+		CHECK(a.cache == 0);
+		CHECK(capacity(plan, m, total).by_memory == 0);
+	}
+	const uint64_t enough = uint64_t(8) << 30;
+	CHECK_FALSE(memory_account(m, enough, 4096).exceeded);
+	CHECK(capacity(plan, m, enough).by_memory == c.max_seq);
+	CHECK(capacity(plan, m, enough).kept == c.max_seq);
 }

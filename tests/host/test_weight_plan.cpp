@@ -166,6 +166,15 @@ TEST_CASE("weight fit: as much leaves as the asked context under the asked polic
 	CHECK(mixture().fitted(18 * kGiB, {{parse_policy("auto")}, 65536}).host_bytes() == 0);
 	CHECK(mixture().fitted(18 * kGiB, {{parse_policy("fp16")}, 65536}).host_bytes() > 0);
 	CHECK(mixture().fitted(8 * kGiB, f16, {.fit = false}).host_bytes() == 0);
+	// without a cache, the weights alone decide
+	const Shape scans("synth:falcon-mamba-7b:q4_k");
+	for (const char* kv : {"fp16", "auto"}) {
+		const FitGoal goal{{parse_policy(kv)}, 4096};
+		CHECK(scans.fitted(8 * kGiB, goal).host_bytes() == 0);
+		const WeightPlan part = scans.fitted(2 * kGiB, goal);
+		CHECK(part.host_bytes() > 0);
+		CHECK(part.device_bytes() < 2 * kGiB);
+	}
 }
 
 TEST_CASE(

@@ -144,6 +144,20 @@ def test_choice():
         check("-hf and -m together are refused", r.returncode == 2 and "give one" in r.stderr, r)
 
 
+def test_choice_without_cache():
+    """Of a model whose layers have states alone, nothing is chosen for a card that is too small for it."""
+    scans = (TINY / "falcon_mamba.gguf").read_bytes()
+    with Place({"Tiny-Q4_0.gguf": scans, "Tiny-Q8_0.gguf": scans + b"\0"}) as p:
+        card = {"KVRUN_DEVICE": "llvmpipe", "XDG_RUNTIME_DIR": "/tmp"}
+        if "llvmpipe" not in p.run("devices", **card).stdout:
+            return print("left out: there is no lavapipe (package mesa-vulkan-drivers)")
+        for heap in (1 << 16, 1 << 20):  # too small for the weights, and for the activations beside them
+            p.refused(f"a card of {heap} bytes", p.pull(KVRUN_TEST_CAPS=f"heap={heap}", **card), 6, "do not fit",
+                      ":QUANT fetches one nevertheless")
+        r = p.pull(KVRUN_TEST_CAPS="heap=134217728", **card)
+        check("a larger one has room", r.returncode == 0 and "that fits" in r.stderr, r)
+
+
 def test_split():
     third = len(SMALL) // 3
     parts = [SMALL[:third], SMALL[third:2 * third], SMALL[2 * third:]]

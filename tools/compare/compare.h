@@ -84,8 +84,9 @@ Json run_command(const std::vector<std::string>& words);
 // ---- a run as a whole
 
 std::vector<Device> find_devices(const Options&);
-Json find_machine(bool anonymous);          // processor, system, GPUs as reported by the kernel
-Json compare_devices(const Options&);       // all stages on all devices
+Json find_machine(bool anonymous); // processor, system, GPUs as reported by the kernel
+// All stages on all devices. A baseline (null: none) of another model is refused before the first stage.
+Json compare_devices(const Options&, const Json* baseline);
 int judge(Json& run, const Json* baseline); // adds "findings"; returns the exit code
 Json merge(const std::vector<std::string>& folders, const std::string& base);
 Json read_run(const std::string& folder); // throws Error{Format} naming the file

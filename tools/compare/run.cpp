@@ -112,6 +112,12 @@ void check_folder(const Options& o, const Json& model) {
 		     one_line(of.value("file", "another model")));
 }
 
+// Nor compared with them.
+void check_baseline(const Options& o, const Json& baseline, const Json& model) {
+	if (baseline["model"].value("fingerprint", Json()) != model["fingerprint"])
+		fail(Code::Invalid, "--baseline {}: was measured with another model", one_line(o.baseline));
+}
+
 } // namespace
 
 const std::vector<Stage>& stages() {
@@ -137,7 +143,7 @@ double parameter_count(const Config& c) {
 	return sum;
 }
 
-Json compare_devices(const Options& o) {
+Json compare_devices(const Options& o, const Json* baseline) {
 	std::error_code error;
 	std::filesystem::create_directories(sys::path_of(o.folder + "/parts"), error);
 	if (error) fail(Code::Io, "-o {}: {}; name a folder that can be made", one_line(o.folder), error.message());
@@ -146,6 +152,7 @@ Json compare_devices(const Options& o) {
 	run["machine"] = find_machine(o.anonymous);
 	run["model"] = describe_model(o.model);
 	check_folder(o, run["model"]);
+	if (baseline) check_baseline(o, *baseline, run["model"]);
 	run["options"] = describe_options(o);
 	run["environment"] = environment();
 	const std::vector<Device> devices = find_devices(o);

@@ -23,8 +23,9 @@ class CostMeter {
 	}
 	void end(Session& s) { // call at the end of a sequence, when its cache is largest
 		const KvBytes b = s.kv_bytes();
-		bits_ += double(b.total()) * 8 / (double(s.f16_bytes()) / 2);
-		f16_ += double(b.f16) / double(s.f16_bytes());
+		const double f16 = double(s.f16_bytes()); // 0 where no layer attends: as stored_bits(), nothing is all f16
+		bits_ += f16 > 0 ? 16 * double(b.total()) / f16 : 16;
+		f16_ += f16 > 0 ? double(b.f16) / f16 : 1;
 		if (++sequences_ == 1) first_ = cost_;
 	}
 	EvalCost cost() const {
