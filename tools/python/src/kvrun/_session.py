@@ -159,6 +159,7 @@ class Session:
         self._model: Model | None = model
         # Position of the end of the last answer, and its tokens that are not yet read; None: other tokens followed.
         self.end_of_answer: tuple[int, Tokens] | None = None
+        self.unfinished: Turn | None = None  # of an asynchronous answer: its thread has yet to call end()
         self.handle = handle
         self.chat = chat  # False: texts are plain; True: the file's template; else a template
         self.variables = variables
@@ -276,6 +277,8 @@ class Session:
 
     def turn(self, prompt: Prompt) -> Turn:
         """The part of a prompt that the session does not hold yet."""
+        if self.unfinished is not None:
+            raise error_of(-11, "KVRUN_EBUSY", "an asynchronous answer of the session has not ended")
         if isinstance(prompt, str):
             if self.chat is False:
                 return Turn(self, self.model.tokenize(prompt, bos=len(self) == 0), None)
@@ -331,7 +334,11 @@ class Session:
         return stream.answer
 
     def astream(self, prompt: Prompt, **sampling: Unpack[SamplingOptions]) -> AsyncStream:
-        """Like stream(), for `async for`. Streams of one engine are generated together, on a separate thread."""
+        """Like stream(), for `async for`. Streams of one engine are generated together, on a separate thread.
+
+        `async for text in session.astream(...)` ends the answer where the loop is left, and the session is usable again
+        soon after. A stream that a variable holds needs `await stream.aclose()`, which waits for that.
+        """
         from ._aio import AsyncStream
 
         return AsyncStream(self, prompt, sampling)
