@@ -615,7 +615,11 @@ typedef struct {
 
 /* Appends a prompt to the session and generates an answer. out may be NULL. If it is cancelled or
  * stopped, the answer so far is in the session, and *out describes it although the status is not KVRUN_OK. The same
- * holds for KVRUN_ENOMEM, if the cache budget has no room for another token. */
+ * holds for KVRUN_ENOMEM, if the cache budget has no room for another token.
+ *
+ * The last token of an answer that ended by a limit is not read, nor is that of one which its grammar, a stop string
+ * or a cancellation ended once it was chosen: kvrun_session_tokens() does not have it. Begin the next prompt with it,
+ * unless it belongs to a stop string. */
 KVRUN_API kvrun_status kvrun_generate(kvrun_session* session, const uint32_t* prompt, size_t count,
                                       const kvrun_generate_options* options, kvrun_generate_result* out);
 /* The same for text. It is tokenised with bos if the session is empty and the model uses bos. */

@@ -3,7 +3,8 @@
 import os
 import sys
 
-FILES = {"python": ["python", "python_arguments", "python_bindings", "python_ends", "python_program"],
+FILES = {"python": ["python", "python_arguments", "python_async", "python_bindings", "python_ends",
+                    "python_program"],
          "python_ray": ["python_ray"]}
 
 

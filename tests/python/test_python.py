@@ -255,7 +255,7 @@ def test_adapters_give_the_tokens_of_llama_cpp():
         e.set_lora_scales([peer["scale"]])
         with pytest.raises(kvrun.InvalidArgument, match="other scales"):
             s.ask(peer["prompt"], **options)
-        s.reset()
+        s.truncate(0)
         assert s.ask(peer["prompt"], **options).tokens.tolist() == peer["tokens"][:12]
         for wrong in ([], [1, 1], [float("nan")]):
             with pytest.raises(kvrun.InvalidArgument):

@@ -141,6 +141,81 @@ def test_answers_go_on(engine, kv):
     assert fork.ask((), temperature=0, max_tokens=8, ignore_eos=True).tokens.tolist() == parts[1].tokens.tolist()
 
 
+def plain_texts(engine, first, **options):
+    """A session that answered, the tokens of that, and those of a text that follows."""
+    s = engine.session()
+    answer = s.ask(first, temperature=0, ignore_eos=True, **options)
+    return s, engine.tokenize(first).tolist(), answer, engine.tokenize(" and", bos=False).tolist()
+
+
+def test_texts_follow_the_whole_answer(engine):
+    s, prompt, answer, text = plain_texts(engine, ONCE, max_tokens=8)
+    fork = s.fork()
+    again = s.ask(" and", **GREEDY)
+    whole = prompt + answer.tokens.tolist() + text
+    assert s.tokens.tolist() == whole + again.tokens.tolist()[:-1]
+    assert again.tokens.tolist() == engine.session().ask(whole, **GREEDY).tokens.tolist()
+    assert fork.ask(" and", **GREEDY).text == again.text
+    s.ask(" and", **GREEDY)
+    assert s.tokens.tolist()[:len(whole) + 12 + len(text)] == whole + again.tokens.tolist() + text
+
+
+def test_texts_follow_a_cancelled_answer(engine):
+    s, prompt = engine.session(), engine.tokenize(ONCE).tolist()
+    stream = s.stream(ONCE, temperature=0, ignore_eos=True)
+    for _ in range(4):
+        next(stream)
+    stream.cancel()
+    list(stream)
+    s.ask(" and", **GREEDY)
+    whole = prompt + stream.answer.tokens.tolist() + engine.tokenize(" and", bos=False).tolist()
+    assert s.tokens.tolist()[:len(whole)] == whole
+
+
+def test_texts_follow_a_form(engine):
+    s, prompt, answer, text = plain_texts(engine, ONCE, grammar='root ::= "yes!"')
+    assert (answer.text, answer.stop_reason) == ("yes!", "end")
+    s.ask(" and", **GREEDY)
+    whole = prompt + answer.tokens.tolist() + text
+    assert s.tokens.tolist()[:len(whole)] == whole
+
+
+def test_texts_do_not_follow_a_stop_string_or_a_cancelled_prompt(engine):
+    whole = engine.session().ask(ONCE, temperature=0, max_tokens=20).text
+    s, prompt, answer, text = plain_texts(engine, ONCE, max_tokens=20, stop=[whole[8:12]])
+    assert answer.stop_reason == "stop"
+    s.ask(" and", **GREEDY)
+    read = prompt + answer.tokens.tolist()[:-1] + text
+    assert s.tokens.tolist()[:len(read)] == read
+    s, canceller = engine.session(), kvrun.Canceller()
+    s.prefill(engine.tokenize(ONCE))
+    s.ask(ONCE * 100, canceller=canceller, progress=lambda done: canceller.cancel())
+    held = s.tokens.tolist()
+    s.ask(" and", **GREEDY)
+    assert len(held) < 100 and s.tokens.tolist()[:len(held) + len(text)] == held + text
+
+
+def test_texts_follow_only_the_last_answer(engine):
+    """Tokens that are appended follow what the session holds, and then nothing of the answer is missing."""
+    s, prompt, answer, text = plain_texts(engine, ONCE, max_tokens=8)
+    refused, other = s.fork(), s.fork()
+    with pytest.raises(kvrun.InvalidArgument, match="top_p is 7"):
+        refused.ask(" and", top_p=7)
+    assert refused.ask(" and", **GREEDY).text == s.ask(" and", **GREEDY).text
+    other.prefill(text)
+    other.ask(" and", **GREEDY)
+    read = prompt + answer.tokens.tolist()[:-1] + text + text
+    assert other.tokens.tolist()[:len(read)] == read
+
+
+def test_texts_follow_the_answer_of_a_saved_session(engine, tmp_path):
+    s, prompt, answer, text = plain_texts(engine, ONCE, max_tokens=8)
+    s.save(tmp_path / "x.kv")
+    for continued in (" and", []):
+        other = engine.restore(tmp_path / "x.kv")
+        assert other.ask(continued, **GREEDY).tokens.tolist() == s.fork().ask(continued, **GREEDY).tokens.tolist()
+
+
 def test_answers_begin_where_a_prompt_was_read(engine):
     s = engine.session()
     s.prefill(engine.tokenize(ONCE))

@@ -1,12 +1,14 @@
 """What the Python package does by the program: replay, eval, parts of them, lm_eval. Run by ctest `python`."""
+import importlib
 import json
 import os
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
-from samples import MODEL, ROOT, record
+from samples import MODEL, ONCE, ROOT, record
 
 import kvrun
 
@@ -112,6 +114,48 @@ def test_lm_eval_model(engine):
     assert lm.generate_until(ask("generate_until", (prompt, {"until": [">"], "max_gen_toks": 12}))) == [value]
     rolling = lm.loglikelihood_rolling(ask("loglikelihood_rolling", ("Once upon a time", )))
     assert -40 < rolling[0] < 0
+
+
+@pytest.fixture
+def harness(monkeypatch):
+    """The module of the harness's model; what it takes from the harness is replaced where that is not installed."""
+    try:
+        import lm_eval.api.model  # noqa: F401
+    except ImportError:
+        for name in ("lm_eval", "lm_eval.api", "lm_eval.api.model", "lm_eval.api.registry"):
+            monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+        sys.modules["lm_eval.api.model"].TemplateLM = object
+        sys.modules["lm_eval.api.registry"].register_model = lambda name: lambda made: made
+        monkeypatch.delitem(sys.modules, "kvrun.lm_eval", raising=False)
+        yield importlib.import_module("kvrun.lm_eval")
+        sys.modules.pop("kvrun.lm_eval")
+    else:
+        yield importlib.import_module("kvrun.lm_eval")
+
+
+WITH_BOS = "{{ bos_token }}{% for m in messages %}[{{ m.content }}]{% endfor %}"
+
+
+@pytest.mark.parametrize("template", [WITH_BOS, WITH_BOS.replace("{{ bos_token }}", ""), "chatml"])
+def test_lm_eval_prompts_have_one_bos(engine, harness, monkeypatch, template):
+    lm = harness.KvrunLM(path=MODEL, device="cpu", chat=template)
+    seen, ask = [], kvrun._session.Session.ask
+    monkeypatch.setattr(kvrun._session.Session, "ask", lambda s, given, **o: seen.append(given) or ask(s, given, **o))
+    messages, bos = [{"role": "user", "content": ONCE}], engine.info.bos
+    prompt = lm.apply_chat_template(messages)
+    assert prompt.startswith("<s>") == ("bos_token" in template)
+    asked = [types.SimpleNamespace(args=(text, {"until": [], "max_gen_toks": 4})) for text in (prompt, ONCE)]
+    out = lm.generate_until(asked)
+    assert seen[0] == engine.chat_tokens(messages, template=template).tolist()
+    assert [tokens.count(bos) for tokens in seen] == [1, 1] and [tokens[0] for tokens in seen] == [bos, bos]
+    assert out[1] == engine.session().ask(ONCE, temperature=0, max_tokens=4).text
+    # Contexts and their continuations are encoded without more tokens than the text has.
+    context, whole = lm.tok_encode(prompt), lm.tok_encode(prompt + " and")
+    assert context.count(bos) == ("bos_token" in template) and whole[:len(context)] == context
+    assert lm.tok_encode(ONCE) == engine.tokenize(ONCE, bos=False).tolist()
+    rolling = types.SimpleNamespace(args=(ONCE, ))
+    [(total, _)] = lm._loglikelihood_tokens([(None, [bos], lm.tok_encode(ONCE))])
+    assert lm.loglikelihood_rolling([rolling]) == [pytest.approx(total)]
 
 
 def test_module_is_the_program():

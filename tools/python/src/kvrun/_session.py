@@ -4,7 +4,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from ._check import path_of, whole
 from ._errors import KvrunError, error_of, invalid
@@ -28,6 +28,14 @@ if TYPE_CHECKING:
 NOTE_FORMAT = 1  # of the note in a session's file
 
 
+class EndOfAnswer(NamedTuple):
+    """Where the last answer ended, valid while no other tokens have followed."""
+
+    position: int
+    unread: Tokens  # of its prompt and its tokens; an answer that continues it reads them
+    owed: Tokens  # those that belong before a text that follows
+
+
 class Turn:
     """A prompt as the session's next tokens, and the change of the conversation when it is answered."""
 
@@ -43,9 +51,9 @@ class Turn:
     def give_up(self) -> None:
         """The answer does not begin: the session becomes what it was."""
         if self.taken_back:
-            end = self._session.end_of_answer
+            end, none = self._session.end_of_answer, self.prompt[:0]
             self._session.prefill(self.prompt, logits=False)
-            self._session.end_of_answer = None if end is None else (len(self._session), self.prompt[:0])
+            self._session.end_of_answer = None if end is None else EndOfAnswer(len(self._session), none, none)
 
     def request(self, sampling: Sampling, session: Session | None = None) -> Request:
         """The answer with these options. session: a fork of the turn's session that answers instead."""
@@ -72,12 +80,15 @@ class Turn:
         if session.handle.closed:
             return
         # The last token that is chosen is not read, nor is the rest of a cancelled prompt. The next answer reads
-        # them if it continues this one.
+        # them if it continues this one. A text that follows comes behind all of the answer's text: not behind a stop
+        # string, which the answer does not have, nor behind a prompt that was cancelled.
         import numpy as np
 
         tokens, held = np.concatenate([self.prompt, answer.tokens]), len(session)
-        unread = self._first + len(tokens) - held
-        session.end_of_answer = (held, tokens[len(tokens) - unread:] if 0 <= unread <= len(tokens) else tokens[:0])
+        count = self._first + len(tokens) - held
+        unread = tokens[len(tokens) - count:] if 0 <= count <= len(tokens) else tokens[:0]
+        owed = unread if len(answer.tokens) and answer.stop_reason != "stop" else unread[:0]
+        session.end_of_answer = EndOfAnswer(held, unread, owed)
 
 
 class Stream:
@@ -157,8 +168,8 @@ class Session:
                  variables: dict[str, Any] | None, system: str | None, messages: Sequence[Message] = ()) -> None:
         self.engine = engine
         self._model: Model | None = model
-        # Position of the end of the last answer, and its tokens that are not yet read; None: other tokens followed.
-        self.end_of_answer: tuple[int, Tokens] | None = None
+        self.end_of_answer: EndOfAnswer | None = None  # None: there was none, or other tokens followed
+        self.unfinished: Turn | None = None  # of an asynchronous answer: its thread has yet to call end()
         self.handle = handle
         self.chat = chat  # False: texts are plain; True: the file's template; else a template
         self.variables = variables
@@ -268,7 +279,7 @@ class Session:
         import json
 
         note = json.dumps({"kvrun_python": NOTE_FORMAT, "chat": self.chat, "variables": self.variables,
-                           "messages": self.messages}).encode()
+                           "messages": self.messages, "owed": [int(t) for t in self._owed()]}).encode()
         with running():
             check(lib.kvrun_session_save(self.handle.pointer, encoded(path_of(path, "path")), note, len(note)))
 
@@ -276,9 +287,11 @@ class Session:
 
     def turn(self, prompt: Prompt) -> Turn:
         """The part of a prompt that the session does not hold yet."""
+        if self.unfinished is not None:
+            raise error_of(-11, "KVRUN_EBUSY", "an asynchronous answer of the session has not ended")
         if isinstance(prompt, str):
             if self.chat is False:
-                return Turn(self, self.model.tokenize(prompt, bos=len(self) == 0), None)
+                return self._text(prompt)
             return self._conversation([*self.messages, {"role": "user", "content": prompt}])
         if isinstance(prompt, Mapping):
             raise TypeError("the prompt is one message; give a list of messages")
@@ -286,6 +299,18 @@ class Session:
             return self._conversation(list(prompt))  # type: ignore[arg-type]
         tokens = token_array(cast("Tokens", prompt))
         return Turn(self, tokens, None) if len(tokens) else self._continuation()
+
+    def _text(self, text: str) -> Turn:
+        import numpy as np
+
+        owed = self._owed()
+        tokens = self.model.tokenize(text, bos=len(self) + len(owed) == 0)
+        return Turn(self, np.concatenate([owed, tokens]) if len(tokens) else tokens, None)
+
+    def _owed(self) -> Tokens:
+        """Tokens of the last answer that belong before a text that follows now."""
+        end = self.end_of_answer
+        return token_array([]) if end is None or end.position != len(self) else end.owed
 
     def _conversation(self, messages: list[Message]) -> Turn:
         template = None if isinstance(self.chat, bool) else self.chat
@@ -299,8 +324,8 @@ class Session:
         end = self.end_of_answer
         goes_on = end is not None and bool(self.messages) and self.messages[-1].get("role") == "assistant"
         messages = self.messages if goes_on else None
-        if end is not None and end[0] == held and len(end[1]):
-            return Turn(self, end[1], messages, goes_on)
+        if end is not None and end.position == held and len(end.unread):
+            return Turn(self, end.unread, messages, goes_on)
         if not held:
             raise invalid("the session is empty: there is nothing to continue")
         tokens = self.tokens
@@ -311,9 +336,10 @@ class Session:
     def stream(self, prompt: Prompt, **sampling: Unpack[SamplingOptions]) -> Stream:
         """Answers a prompt; iterate over the pieces of text.
 
-        prompt: a text: the next message of the conversation, or plain text without a template; a list of messages: the
-            whole conversation, of which only the new part is read, and whose last message is continued if it is the
-            assistant's; tokens: appended unchanged; no tokens, []: the last answer, or what was read, is continued.
+        prompt: a text: the next message of the conversation, or without a template plain text that follows the last
+            answer's; a list of messages: the whole conversation, of which only the new part is read, and whose last
+            message is continued if it is the assistant's; tokens: appended unchanged to `tokens`, which lacks the last
+            token of an answer that ended by a limit; no tokens, []: the last answer, or what was read, is continued.
         """
         checked = Sampling(sampling)
         turn = self.turn(prompt)
@@ -331,7 +357,11 @@ class Session:
         return stream.answer
 
     def astream(self, prompt: Prompt, **sampling: Unpack[SamplingOptions]) -> AsyncStream:
-        """Like stream(), for `async for`. Streams of one engine are generated together, on a separate thread."""
+        """Like stream(), for `async for`. Streams of one engine are generated together, on a separate thread.
+
+        `async for text in session.astream(...)` ends the answer where the loop is left, and the session is usable again
+        soon after. A stream that a variable holds needs `await stream.aclose()`, which waits for that.
+        """
         from ._aio import AsyncStream
 
         return AsyncStream(self, prompt, sampling)
@@ -397,4 +427,7 @@ def restored(engine: Engine, model: Model, handle: Handle, path: str) -> Session
         note = {}
     if not isinstance(note, dict) or note.get("kvrun_python") != NOTE_FORMAT:
         return Session(engine, model, handle, False, None, None)
-    return Session(engine, model, handle, note["chat"], note["variables"], None, note["messages"])
+    session = Session(engine, model, handle, note["chat"], note["variables"], None, note["messages"])
+    owed = token_array(note.get("owed", []))
+    session.end_of_answer = EndOfAnswer(len(session), owed, owed) if len(owed) else None
+    return session

@@ -64,8 +64,11 @@ class KvrunLM(TemplateLM):  # type: ignore[misc,unused-ignore]
         return self.engine.chat_text(chat_history, template=self.chat, answer=add_generation_prompt)
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **unused: Any) -> list[int]:
-        """In texts of a chat template control tokens are written out and become tokens."""
-        return [int(t) for t in self.engine.tokenize(string, bos=bool(add_special_tokens), special=True)]
+        """In texts of a chat template control tokens are written out and become tokens: where the template begins a
+        text with BOS, none is added."""
+        tokens = [int(t) for t in self.engine.tokenize(string, bos=bool(add_special_tokens), special=True)]
+        bos = self.engine.info.bos
+        return tokens[1:] if add_special_tokens and bos is not None and tokens[:2] == [bos, bos] else tokens
 
     def _session(self) -> Session:
         return self.engine.session(kv=self.kv, ctx=self._ctx, chat=False, checkpoints=0)
