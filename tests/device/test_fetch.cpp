@@ -85,7 +85,7 @@ TEST_CASE("fetch: a step that fails because of another row leaves the set of fet
 TEST_CASE("fetch: where a step's speculative token finds no memory, its own row is named") {
 	each_row(std::vector<Case>{{"specache2,fetch=12"}}, [](Backend&, const Case& c, const TestRow& row) {
 		bool named = false;
-		for (size_t budget = 64 << 10; !named && budget < 4 << 20; budget += 16 << 10) {
+		for (size_t budget = 16 << 10; !named && budget < 4 << 20; budget += 1 << 10) {
 			EngineOptions o;
 			o.model = kModel, o.backend = select_test_device(row.device), o.kv_budget = budget;
 			const auto engine = Engine::open(o);

@@ -267,7 +267,7 @@ def scales(*values):
 
 def made(s, **more):
     """What depends on the adapters: tokens of an answer, and how many of its prompt's were not read again"""
-    r = s.post(NATIVE, {"prompt": "a b c d e f", "n_predict": 12, "temperature": 0, "ignore_eos": True,
+    r = s.post(NATIVE, {"prompt": "a b c d e f " * 3, "n_predict": 12, "temperature": 0, "ignore_eos": True,
                         "return_tokens": True, **more})
     check("it is answered", r.status == 200, r.body[:300])
     return r.json()["tokens"], r.json()["timings"]["cache_n"]

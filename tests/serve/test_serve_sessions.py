@@ -41,6 +41,7 @@ def kept_conversations(folder):
             read = s.post(CHAT, chat([ASK], session="read" + name, max_tokens=0))
             equal("a prompt that is only read", (read.status, s.get("/sessions/read" + name).json()["messages"]),
                   (200, [ASK]))
+            s.ask("DELETE", "/sessions/read" + name)
             equal("one that is removed", (s.ask("DELETE", "/sessions/" + name).status, os.path.exists(path)),
                   (200, False))
             equal("is no more", s.get("/sessions/" + name).status, 404)
