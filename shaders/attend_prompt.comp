@@ -5,9 +5,10 @@
 // With PROMPT_STATE the state (sum_t w_t v_t, max, sum_t w_t) goes to the row's last part instead of the result to out.
 // With PROMPT_LSE, lse gets max + log(sum_t w_t). With PROMPT_WINDOW a row sees only its latest `window` tokens, or
 // with PROMPT_CHUNKS too those since the last multiple of `window`. With PROMPT_SINKS the divisor also has exp(sink -
-// max). With PROMPT_SLOPES, s_t -= slope |t - first - row|. With PROMPT_SEEN a row sees only tokens whose bit is set, maybe none: its result is 0 then, its lse -inf. Tiles
-// of tokens start at multiples of 4 * LOCAL_X from token 0. A tile of which a row sees nothing leaves the
-// row's state unchanged. So a row's bits do not depend on how the prompt is cut.
+// max). With PROMPT_SLOPES, s_t -= slope |t - first - row|. With PROMPT_SEEN a row sees only tokens whose bit is set,
+// maybe none: its result is 0 then, its lse -inf. Tiles of tokens start at multiples of 4 * LOCAL_X from token 0. A
+// tile of which a row sees nothing leaves the row's state unchanged. So a row's bits do not depend on how the prompt is
+// cut.
 //
 //   binding  name      shape
 //   0        result    out (T, n_heads, HEAD_DIM) f32, or parts (n_parts, n_heads, HEAD_DIM + 2) f32; written

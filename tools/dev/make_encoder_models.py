@@ -174,7 +174,8 @@ def jina_bert(dim, heads, **changes):
     """From bias on: what mistakes change."""
     return SimpleNamespace(**bert(dim, num_attention_heads=heads, intermediate_size=64, type_vocab_size=2,
                                   max_position_embeddings=128, hidden_act="gelu", code=False, gated=True, bias=8,
-                                  far=1, ahead=1, causal=False, swapped=False, norms_heads=True, sums_twice=True) | changes)
+                                  far=1, ahead=1, causal=False, swapped=False, norms_heads=True,
+                                  sums_twice=True) | changes)
 
 
 def rows():
