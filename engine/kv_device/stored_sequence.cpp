@@ -62,7 +62,7 @@ std::unique_ptr<KvSequence> KvSequence::restore(Backend& be, const KvPlan& plan,
                                                 const std::function<void(std::span<std::byte>)>& source) {
 	auto s = std::make_unique<KvSequence>(be, plan, pool, 0, seed);
 	s->cache_ = KvCache::load_books(plan, pool, seed, books, n_tokens);
-	s->balance_exact_from_ = n_tokens; // which of them are the first prompt's is not known
+	if (s->balanced_) s->balance_exact_from_ = n_tokens; // which of them are the first prompt's is not known
 	std::vector<std::byte> bytes;
 	size_t waiting = 0;
 	for (const Stored& to : s->stored()) {

@@ -224,6 +224,7 @@ uint32_t Sampler::sample(std::span<const float> logits) {
 uint32_t Sampler::needed() const {
 	constexpr uint32_t most = KV_CANDIDATES / 4; // longer lists overflow more often
 	if (!recent_.empty() || !counts_.empty() || !options_.bias.empty() || dry_.on()) return 0;
+	if (options_.never.size() >= most) return 0;
 	if (greedy()) return 1;
 	if (options_.top_n_sigma > 0) return 0; // standard deviation of all
 	return options_.top_k == 0 || options_.top_k + options_.never.size() >= most ? 0 : options_.top_k + 1;

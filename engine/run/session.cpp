@@ -365,6 +365,7 @@ bool Session::sync_history() noexcept {
 	if (!seqs_.together()) seqs_.reset(); // one of them has lost its tokens, as its older ones could not be put back
 	if (history_.size() <= n_tokens()) return false;
 	history_.resize(n_tokens());
+	std::erase_if(checkpoints_, [&](const Sequences& c) { return c.main->n_tokens() > n_tokens(); });
 	if (seqs_.index) seqs_.index->truncate(n_tokens());
 	return true;
 }

@@ -26,6 +26,7 @@ struct Faults {
 	uint64_t late = 0, lost = 0; // number of late and lost transfers so far
 	uint64_t alloc_first = UINT64_MAX, alloc_last = 0, allocs = 0;
 	uint64_t dies_at = UINT64_MAX, calls = 0;
+	uint64_t fails_at = UINT64_MAX, operations = 0; // one operation fails, once
 	std::mt19937 draw;
 };
 Faults faults;
@@ -65,6 +66,7 @@ class FaultyBackend final : public CpuBackend {
 	void wait_for(uint64_t) override { meet_loss(), CpuBackend::wait(); }
 	uint64_t mark() override { return meet_loss(), 0; }
 	void run(const Op& op) override {
+		if (++faults.operations == faults.fails_at) fail(Code::Device, "an operation failed");
 		if (std::holds_alternative<op::Scatter>(op) || std::holds_alternative<op::TopK>(op)) meet_loss();
 		CpuBackend::run(op);
 	}
@@ -163,6 +165,31 @@ TEST_CASE("T76 fetch: transfers that are late, reordered or lost change no bit")
 		if (!seed) want = got;
 		CHECK(got == want);
 		if (seed) CHECK((faults.late > 0 && faults.lost > 0));
+	}
+}
+
+TEST_CASE("fetch: where a failed step empties a session, no checkpoint of its text is left") {
+	if (elsewhere()) return;
+	const auto engine = open_faulty();
+	const uint32_t vocab = engine->config().vocab;
+	SessionOptions o = with(kPolicy);
+	o.checkpoints = 2;
+	bool emptied = false;
+	for (uint64_t n = 1; !emptied; n += 5) {
+		CAPTURE(n);
+		Session s(*engine, o);
+		s.prefill(random_tokens(70, vocab, 3));
+		faults = {};
+		faults.fails_at = n;
+		const Outcome failed = outcome_of([&] {
+			for (const uint32_t t : random_tokens(40, vocab, 4)) s.decode(t);
+		});
+		faults = {};
+		REQUIRE(failed.threw); // some step compresses tokens, and fails there
+		emptied = s.n_tokens() == 0;
+		if (!emptied) continue;
+		s.prefill(random_tokens(100, vocab, 5));
+		CHECK(s.exact_position(80) == 0); // and not the 70 of the text before
 	}
 }
 

@@ -167,6 +167,9 @@ TEST_CASE("sampler: tokens that are never chosen, also where the largest logits 
 	CHECK(s.wanted() == 3);
 	o.bias = {{1, 1}};
 	CHECK(Sampler(o).wanted() == 0);
+	o.bias.clear();
+	o.never.resize(200); // more than a device's list of candidates has room for
+	CHECK(Sampler(o).wanted() == 0);
 }
 
 TEST_CASE("sampler: what changes logits needs all of them") {

@@ -132,7 +132,7 @@ def test_choice():
         r = p.run("inspect", "tiny-chat")
         check("a name of two models is refused with both",
               r.returncode == 2 and "Q4_0" in r.stderr and "Q8_0" in r.stderr, r)
-        r = p.run("rm", "Some-User/Tiny-Chat-GGUF:Q4_0")
+        r = p.run("rm", "Some-User/Tiny-Chat-GGUF-Q4_0")
         rows = json.loads(p.run("list", "--json").stdout)
         check("rm leaves the other", [m["name"][-4:] for m in rows] == ["Q8_0"], r)
     with Place(files) as p:

@@ -287,7 +287,7 @@ def adapters():
             want[a, b], vectors[a, b] = made(s)[0], vector(s)
     equal("they change answers", len({str(w) for w in want.values()}), 3)
     equal("and vectors", len({str(v) for v in vectors.values()}), 3)
-    with Server("--lora", f"{lora}:0.1,{lora}", "-c", "64", "-np", "4", "--idle-unload", "0.005", model=llama) as s:
+    with Server("--lora", f"{lora}:0.1,{lora}", "-c", "64", "-np", "4", "--idle-unload", "0.05", model=llama) as s:
         listed = lambda *values: [{"id": i, "path": "llama.gguf", "scale": v} for i, v in enumerate(values)]
         equal("its adapters", s.get("/lora-adapters").json(), listed(0.1, 1))
         equal("of the start", made(s), (want[0.1, 1], 0))

@@ -233,6 +233,15 @@ def logprobs(s):
         events = s.post(COMPLETION, {**asked, "stream": True}).events()
         streamed = [t for v in events for e in v["choices"] for t in ((e.get("logprobs") or {}).get("tokens") or [])]
         equal("also of a stream", streamed, tokens)
+    first = {**body, "prompt": "", "max_tokens": 40}  # the answer's first token adds no space
+    c = s.post(COMPLETION, first).json()["choices"][0]
+    tokens = c["logprobs"]["tokens"]
+    ends = [len("".join(tokens[:i + 1]).lstrip()) for i, t in enumerate(tokens[:-1]) if len(t) == 1]
+    check("there are tokens of one byte", ends, tokens)
+    for end in ends:
+        part = s.post(COMPLETION, {**first, "stop": [c["text"].lstrip()[end:end + 8]]}).json()["choices"][0]
+        said = "".join(part["logprobs"]["tokens"]).lstrip()
+        check("no token is missing before a stop string", said.startswith(part["text"].lstrip()), (said, part["text"]))
     wanted = {"logprobs": True, "top_logprobs": 2,
               "cache_prompt": False}  # reading one token of a prompt again has other rounding
     whole = s.post(CHAT, chat([ASK], **wanted)).json()["choices"][0]

@@ -133,7 +133,7 @@ uint64_t remove_repo(const fs::path& repo) {
 RemovedModel remove_model(const std::string& given) {
 	const std::string name = lower_case(given);
 	const auto asked = as_repo(given);
-	const bool whole = asked && asked->want.empty();
+	bool whole = asked && asked->want.empty();
 	std::vector<LocalModel> found;
 	const std::vector<LocalModel> all = local_models();
 	for (const LocalModel& m : all) {
@@ -143,7 +143,10 @@ RemovedModel remove_model(const std::string& given) {
 	std::error_code ec;
 	fs::path repo = whole ? repo_folder(asked->repo) : fs::path();
 	if (whole && !fs::exists(repo, ec)) repo.clear();
-	if (found.empty() && repo.empty()) found.push_back(one_local(all, given));
+	if (found.empty() && repo.empty()) { // not a repository: a shorter form of one model's name
+		found.push_back(one_local(all, given));
+		whole = false;
+	}
 	std::vector<LocalModel> of_hub;
 	uint64_t freed = 0;
 	for (const LocalModel& m : found) {

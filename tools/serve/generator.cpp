@@ -15,6 +15,7 @@ struct Generator::Active final : AnswerCallbacks {
 	SessionHandle session;
 	uint32_t reused = 0;              // prompt tokens reused from another session
 	bool fresh = true;                // the prompt was read from its beginning, by this answer or the one it forks
+	std::optional<uint32_t> last;     // token of the answer
 	size_t generated = 0, tokens = 0; // bytes and tokens of the answer; counted from 0 again after a restart
 	std::string text;                 // of the answer, if its conversation is named
 	std::optional<Logprobs> probs;    // if requested
@@ -61,9 +62,13 @@ struct Generator::Active final : AnswerCallbacks {
 		return piece.size();
 	}
 
+	std::vector<uint32_t> before() const { // the token that decides whether the next one begins with a space
+		const uint32_t t = last ? *last : job.prompt.empty() ? KVRUN_NO_TOKEN : job.prompt.back();
+		return t < model->info().vocab ? std::vector{t} : std::vector<uint32_t>(); // none behind an image
+	}
 	void hold(uint32_t token) {
 		job.held.push_back({probs->chosen(*model, token), job.token_bytes});
-		job.token_bytes += model->token_text(token, job.sampling.special).size();
+		job.token_bytes += model->token_text(before(), token, job.sampling.special).size();
 	}
 	// Passes on tokens that begin before so many bytes of the answer. Those of a stop string are left out, as its text.
 	void show_tokens(size_t bytes) {
@@ -81,6 +86,7 @@ struct Generator::Active final : AnswerCallbacks {
 			if (probs) hold(token);
 		}
 		job.tokens_passed_on = std::max(job.tokens_passed_on, tokens);
+		if (token != KVRUN_NO_TOKEN) last = token;
 		if (job.named) text += piece;
 		generated += piece.size();
 		const size_t fresh = generated - std::min(generated, job.passed_on);

@@ -52,12 +52,13 @@ std::string Model::text(const std::vector<uint32_t>& tokens, uint32_t flags) con
 }
 
 // A token's text depends on whether the text begins with it.
-std::string Model::token_text(uint32_t token, bool special) const {
+std::string Model::token_text(uint32_t token, bool special) const { return token_text(before_, token, special); }
+
+std::string Model::token_text(std::vector<uint32_t> before, uint32_t token, bool special) const {
 	const uint32_t flags = special ? KVRUN_TOKENS_SPECIAL : 0;
-	std::vector<uint32_t> both = before_;
-	const size_t n = both.empty() ? 0 : text(both, flags).size();
-	both.push_back(token);
-	const std::string all = text(both, flags);
+	const size_t n = before.empty() ? 0 : text(before, flags).size();
+	before.push_back(token);
+	const std::string all = text(before, flags);
 	return all.substr(std::min(n, all.size()));
 }
 

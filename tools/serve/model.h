@@ -33,6 +33,7 @@ class Model {
 	std::string text(const std::vector<uint32_t>& tokens, uint32_t flags) const;
 	// The bytes that a token adds to a text. special: control tokens are written out; otherwise they add no bytes.
 	std::string token_text(uint32_t token, bool special) const;
+	std::string token_text(std::vector<uint32_t> before, uint32_t token, bool special) const; // behind these
 	std::string metadata(const char* key) const; // a value of the model's file as text; empty if it has none
 	// The text of the token whose id is a value of the model's file; empty if it has none.
 	std::string marker(const char* key) const;

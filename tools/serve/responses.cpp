@@ -27,12 +27,13 @@ bool is_other_item(std::string_view type) {
 // The output of a call. Its images go to `images`, because templates have results that are texts.
 void read_output(const Json& item, const std::string& where, Conversation& c, Json& images) {
 	constexpr const char* input = "input";
+	const std::string at = where + ".output";
 	const Json output = item.contains("output") ? item["output"] : Json();
 	Json texts = output.is_array() ? Json::array() : output;
 	if (output.is_array())
 		for (const Json& part : output)
-			(part.is_object() && !item_image(part, where).is_null() ? images : texts).push_back(part);
-	c.result(text_in(item, "call_id", where, input), text_of(texts, where, input, kTextParts));
+			(part.is_object() && !item_image(part, at).is_null() ? images : texts).push_back(part);
+	c.result(text_in(item, "call_id", where, input), text_of(texts, at, input, kTextParts));
 }
 
 // images: of the outputs of calls that come one behind the other, for the user's message behind them.
@@ -57,8 +58,7 @@ void read_item(const Json& item, const std::string& where, Conversation& c, Json
 	if (type == "custom_tool_call") // its input is a text, not JSON
 		return c.call(text_in(item, "call_id", where, input), text_in(item, "name", where, input),
 		              dump({{"input", text_in(item, "input", where, input)}}));
-	if (type == "function_call_output" || type == "custom_tool_call_output")
-		return read_output(item, where + ".output", c, images);
+	if (type == "function_call_output" || type == "custom_tool_call_output") return read_output(item, where, c, images);
 	if (type == "reasoning") { // of an earlier answer; encrypted content comes from another server
 		for (const char* name : {"content", "summary"}) {
 			const auto text = item.find(name);
@@ -78,9 +78,11 @@ void read_item(const Json& item, const std::string& where, Conversation& c, Json
 	               "unsupported_parameter");
 }
 
-bool is_output(const Json& item) {
+// Whether images of outputs before the item stay behind the next output: it is one too, or adds no message.
+bool keeps_images(const Json& item) {
 	const Json type = item.is_object() ? item.value("type", Json()) : Json();
-	return type == Json("function_call_output") || type == Json("custom_tool_call_output");
+	return type.is_string() && type != "function_call" && type != "custom_tool_call" &&
+	       is_other_item(type.get_ref<const std::string&>()); // an output too
 }
 
 void read_items(const Json& items, Conversation& c, const Rules& rules) {
@@ -90,7 +92,7 @@ void read_items(const Json& items, Conversation& c, const Rules& rules) {
 		images = Json::array();
 	};
 	for (size_t i = 0; i < items.size(); ++i) {
-		if (!is_output(items[i])) show();
+		if (!keeps_images(items[i])) show();
 		read_item(items[i], "input[" + std::to_string(i) + "]", c, images, rules);
 	}
 	show();
