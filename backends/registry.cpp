@@ -144,9 +144,12 @@ struct Found { // the devices of all backends, one list
 			if (index < all.size()) return all[index];
 			fail_absent(o.device);
 		}
-		for (const bool usable : {true, false})
-			for (const Entry& e : all)
-				if (e.usable() == usable && lower(e.report().info.name).find(want) != std::string::npos) return e;
+		for (const bool whole : {true, false}) // "RTX 3080" is not "RTX 3080 Ti" where both are there
+			for (const bool usable : {true, false})
+				for (const Entry& e : all) {
+					const std::string name = lower(e.report().info.name);
+					if (e.usable() == usable && (whole ? name == want : name.find(want) != name.npos)) return e;
+				}
 		const std::string why = refusals();
 		fail(Code::Device, "no device is called '{}'; there are {}{}{}", o.device, names(),
 		     why.empty() ? "" : "; refused: ", why);

@@ -340,9 +340,9 @@ void limit_rows(const Gguf& g, VisionConfig& v, const ImageRows& rows) {
 		     "{}: an encoder of type {} makes the same number of tokens of every tile; leave the limits "
 		     "of an image's tokens out",
 		     g.name(), p.name);
-	const uint32_t area = v.align() * v.align(); // pixels of a row
-	const uint32_t least = g.u32("clip.vision.image_min_pixels", 0) / area,
-	               most = g.u32("clip.vision.image_max_pixels", 0) / area;
+	const uint64_t area = uint64_t(v.align()) * v.align(); // pixels of a row
+	const auto rows_of = [&](const char* key) { return uint32_t(g.u32(key, 0) / area); };
+	const uint32_t least = rows_of("clip.vision.image_min_pixels"), most = rows_of("clip.vision.image_max_pixels");
 	v.most_rows = rows.most ? rows.most : std::max(most ? most : p.most_rows, rows.least);
 	v.least_rows = rows.least ? rows.least : std::min(least ? least : p.least_rows, v.most_rows);
 	if (v.least_rows > v.most_rows)

@@ -239,9 +239,12 @@ void print_results(const BenchArgs& a, Engine& e, const Results& r, bool several
 	if (r.all.empty()) return;
 	print_bench_speeds(r.all, fmt::format("{} ({})", one_line(a.engine.model), human_bytes(double(e.weight_bytes()))),
 	                   fmt::format("{} ({})", one_line(d.name), one_line(d.driver)), several);
-	if (a.ops || several) print_bench_cache(r.all);
+	std::vector<BenchRow> timed = r.all;
+	if (r.cancelled) std::erase_if(timed, [](const BenchRow& m) { return m.ops.empty(); }); // the last run of a test
+	if (timed.empty()) return;
+	if (a.ops || several) print_bench_cache(timed);
 	if (a.ops)
-		for (const BenchRow& m : r.all) print_bench_ops(m);
+		for (const BenchRow& m : timed) print_bench_ops(m);
 }
 
 // --draft: runs the generation tests as answers to a text.

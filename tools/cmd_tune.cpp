@@ -98,6 +98,9 @@ void run_tune(const TuneArgs& a) {
 		return chunk;
 	};
 	if (a.engine.ctx) check_chunk(uint32_t(a.engine.ctx));
+	if (a.engine.ubatch < CapturedPrompt::kQueries)
+		fail(Code::Invalid, "-ub {}: the last {} tokens of a chunk are read together; give {} or more", a.engine.ubatch,
+		     CapturedPrompt::kQueries, CapturedPrompt::kQueries);
 	std::vector<std::string> contents;
 	for (const std::string& file : a.files) contents.push_back(read_text_file(file));
 	const auto engine = open_engine(a.engine, 1);

@@ -111,6 +111,11 @@ TEST_CASE("compare: lavapipe and cpu agree; a second start measures nothing agai
 	};
 	CHECK(merge().code == 0);
 	CHECK(run_of(both.path)["devices"].size() == 4);
+	const TempFolder all; // a merged run is merged with another
+	CHECK(run_program({"compare", "merge", both.path.string(), folder.path.string(), "-o", all.path.string()}).code ==
+	      0);
+	CHECK(run_of(all.path)["devices"].size() == 6);
+	CHECK(run_of(all.path)["machines"].size() == 3);
 	faster["version"] = "0.0.0";
 	std::ofstream(before.path / "run.json") << faster.dump();
 	CHECK(merge().code == 0);

@@ -123,6 +123,7 @@ TEST_CASE("tune writes what auto and tuned:BITS go by, and only for its own mode
 	for (const char* kind : {"codebook", "uniform"}) CHECK(k[kind][0].get<double>() > k[kind][3].get<double>());
 	CHECK(j["measured"].get<std::string>().find("1 chunks of 256 tokens") != std::string::npos);
 	refused({"tune", model, "--device", "cpu", "-c", "128"}, 2, "give -c 256");
+	refused({"tune", model, "--device", "cpu", "-c", "256", "-ub", "16"}, 2, "-ub 16");
 	refused({"tune", model, "--device", "cpu", "-c", "256", "-f", kSmall + "none.txt"}, 3, "none.txt");
 	refused({"tune", model, "--device", "cpu", "-c", "256", "--kv", "kivi2"}, 2, "--kv");
 	const Ran no_place = run_program({"tune", model, "--device", "cpu", "-c", "256", "-o", "/nowhere/x.json", "-v"});

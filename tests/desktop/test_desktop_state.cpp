@@ -43,6 +43,9 @@ TEST_CASE("desktop state: ask, answer, retry, edit: nothing is overwritten") {
 	CHECK(r.shown() == "What is it?\nTell me.|one|");
 	CHECK(r.state.current()->siblings(1) == std::vector<int>{1, 2});
 	REQUIRE(r.state.ask("and then?"));
+	r.state.problem.clear();
+	CHECK(!r.state.edit(0, "Who?")); // while the answer is under way
+	CHECK(r.state.problem.find("Esc") != std::string::npos);
 	r.answer("three");
 	REQUIRE(r.state.edit(0, "Who?"));
 	CHECK(r.last<Answer>()->messages == R"([{"role":"user","content":"Who?"}])");
@@ -101,6 +104,28 @@ TEST_CASE("desktop state: errors say what to do") {
 	r.state.model = "/models/a.gguf";
 	r.state.apply(r.state.settings); // loads again
 	CHECK(r.last<Load>());
+}
+
+TEST_CASE("desktop state: another model is chosen while one loads") {
+	Rig r;
+	const auto loaded = [](const char* model) {
+		Loaded e;
+		e.model = model;
+		return e;
+	};
+	r.state.load("/models/a.gguf"), r.state.load("/models/b.gguf");
+	r.state.take(loaded("/models/a.gguf"));
+	CHECK(r.state.phase == EnginePhase::Loading);
+	CHECK(r.state.model == "/models/b.gguf");
+	CHECK(r.state.settings.recent.front() == "/models/a.gguf");
+	r.state.take(loaded("/models/b.gguf"));
+	CHECK(r.state.phase == EnginePhase::Ready);
+	CHECK(r.state.facts.model == "/models/b.gguf");
+	r.state.load("/models/c.gguf"), r.state.load("/models/a.gguf");
+	r.state.take(LoadFailed{.text = "no such file", .model = "/models/c.gguf", .back = "/models/b.gguf"});
+	CHECK(r.state.phase == EnginePhase::Loading);
+	CHECK(r.state.model == "/models/a.gguf");
+	CHECK(r.state.problem == "no such file");
 }
 
 TEST_CASE("desktop state: another policy reads the conversation again") {

@@ -253,6 +253,9 @@ TEST_CASE("vision files: hostile sizes are refused by name, before memory is tak
 			CHECK(!with_u32("internvl", key, x).empty());
 		}
 	has(with_u32("internvl", "image_size", 8192), "pixels in all");
+	GgufBuilder wide = encoder("gemma4v"); // pixels of a row: 2^32
+	wide.u32("clip.vision.image_size", 8192).u32("clip.vision.patch_size", 8192);
+	CHECK(!refusal(wide.u32("clip.vision.projector.scale_factor", 8), text_model("gemma4v")).empty());
 	has(with_u32("idefics3", "preproc_image_size", 8000), "tiles of");
 	has(with_u32("idefics3", "preproc_image_size", 1 << 20), "preproc_image_size");
 	has(with_u32("pixtral", "spatial_merge_size", 16), "patches");

@@ -229,6 +229,10 @@ def test_remove_split():
         check("rm takes all parts from kvrun's own folder", r.returncode == 0 and
               [q.name for q in own.rglob("*") if not q.is_dir()] == ["Other-Q4_0.gguf"], (r, p.files()))
         check("and counts them", r.stderr.replace("Tiny", "Other") == whole, (r.stderr, whole))
+        (own / "more" / "Other-Q4_0.gguf").write_bytes(LARGE)
+        r = p.run("rm", "Other-Q4_0")
+        check("a name of two models is refused", r.returncode == 2 and "means 2 models" in r.stderr and
+              len(list(own.rglob("Other-Q4_0.gguf"))) == 2, (r, p.files()))
 
 
 def test_encoder():

@@ -70,8 +70,9 @@ bool wanted(const Options& o, const Json& report) {
 	if (o.devices == "all") return true;
 	for (const std::string& word : split(o.devices, ',')) {
 		const std::string w = lower(word);
+		const bool index = !w.empty() && w.find_first_not_of("0123456789") == w.npos;
 		if (w == std::to_string(report["index"].get<int>()) || w == report["backend"].get<std::string>()) return true;
-		if (lower(report["name"]).find(w) != std::string::npos) return true;
+		if (!index && lower(report["name"]).find(w) != std::string::npos) return true;
 	}
 	return false;
 }

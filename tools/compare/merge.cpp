@@ -4,6 +4,21 @@
 
 namespace kvrun::comparison {
 
+namespace {
+
+// Results of llama.cpp of every run are listed, one machine's behind the other's.
+void add_peer_of(const Json& run, Json& all) {
+	const auto peer = run.find("peer");
+	if (peer == run.end()) return;
+	if (!all.contains("peer")) {
+		all["peer"] = *peer;
+		return;
+	}
+	for (const Json& r : peer->value("results", Json::array())) all["peer"]["results"].push_back(r);
+}
+
+} // namespace
+
 Json merge(const std::vector<std::string>& folders, const std::string& base) {
 	Json all;
 	std::string notes;
@@ -12,18 +27,20 @@ Json merge(const std::vector<std::string>& folders, const std::string& base) {
 		if (all.is_null()) {
 			all = run;
 			all["devices"] = Json::array(), all["machines"] = Json::array(), all["static"] = Json::array();
-			all.erase("machine");
+			all.erase("machine"), all.erase("peer");
 		}
 		const auto text = [](const Json& j, const char* key) { return j.value(key, std::string()); };
 		if (run["model"]["fingerprint"] != all["model"]["fingerprint"])
 			fail(Code::Invalid, "{}: was measured with another model ({}, {}) than {} ({}, {}); measure the same file",
 			     one_line(folder), text(run["model"], "name"), text(run["model"], "fingerprint"), one_line(folders[0]),
 			     text(all["model"], "name"), text(all["model"], "fingerprint"));
-		if (run["version"] != all["version"] || run["commit"] != all["commit"])
+		if (text(run, "version") != text(all, "version") || text(run, "commit") != text(all, "commit"))
 			notes += fmt::format("{}: was measured with version {} ({}), {} with {} ({}). ", one_line(folder),
 			                     text(run, "version"), text(run, "commit"), one_line(folders[0]), text(all, "version"),
 			                     text(all, "commit"));
-		all["machines"].push_back(run["machine"]);
+		if (run.contains("machine")) all["machines"].push_back(run["machine"]);
+		for (const Json& m : run.value("machines", Json::array())) all["machines"].push_back(m); // itself merged
+		add_peer_of(run, all);
 		for (Json d : run["devices"]) {
 			const std::string label = d["label"];
 			for (const Json& other : all["devices"])

@@ -22,6 +22,7 @@ struct AxisScale { // maps a value to a pixel
 
 // Round numbers inside the scale.
 std::vector<double> ticks(const AxisScale& s) {
+	if (s.high <= s.low) return {s.low};
 	std::vector<double> out;
 	if (s.log) {
 		for (double power = std::pow(10, std::floor(std::log10(s.low))); power <= s.high; power *= 10)

@@ -57,8 +57,13 @@ std::string model_of_shape(const std::string& path) {
 	const Gguf g = Gguf::open(path);
 	const Config c = read_config(g);
 	if (parameter_count(c) <= kRealWeights) return path;
-	const DType type = g.find_tensor("blk.0.ffn_down.weight")->type;
-	std::string name = dtype_info(type).name;
+	const GgufTensor* weight = nullptr; // of a mixture, the experts'
+	for (const char* part : {"ffn_down", "ffn_down_exps", "attn_output"})
+		if (!weight) weight = g.find_tensor(fmt::format("blk.0.{}.weight", part));
+	if (!weight)
+		fail(Code::Unsupported, "{}: its first layer is not one that a synthetic model of its shape has; leave out ops",
+		     g.name());
+	std::string name = dtype_info(weight->type).name;
 	std::ranges::transform(name, name.begin(), [](char x) { return char(x >= 'A' && x <= 'Z' ? x + 32 : x); });
 	return fmt::format("synth:{},arch={},dim={},hidden={},layers=1,heads={},kv_heads={},head_dim={},vocab=2048:{}",
 	                   "llama-2-7b", c.arch, c.dim, c.hidden_dim, c.n_heads, c.n_kv_heads, c.head_dim, name);

@@ -79,9 +79,11 @@ std::string summary(const Json& run) {
 	                              : "The devices agree.";
 	if (n["slower"]) s += fmt::format(" {} tests are slower than the baseline by more than the spread.", n["slower"]);
 	if (n["note"]) s += fmt::format(" {} notes.", n["note"]);
+	const double parameters = number(run["model"]["parameters"]);
 	return s + fmt::format(" {} of {} parameters, kvrun {} ({}), {}.", text(run["model"], "architecture"),
-	                       human_bytes(number(run["model"]["parameters"])).substr(0, 5), text(run, "version"),
-	                       text(run, "commit"), text(run, "time"));
+	                       parameters >= 1e9 ? fmt::format("{:.1f}B", parameters / 1e9)
+	                                         : fmt::format("{:.0f}M", parameters / 1e6),
+	                       text(run, "version"), text(run, "commit"), text(run, "time"));
 }
 
 Table devices_table(const Json& run) {

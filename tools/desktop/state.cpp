@@ -196,7 +196,8 @@ bool State::retry(int m) {
 
 bool State::edit(int m, const std::string& text) {
 	Conversation* c = current();
-	if (!c || m < 0 || m >= int(c->messages.size()) || !c->messages[size_t(m)].user || answering(c->id)) return false;
+	if (!c || m < 0 || m >= int(c->messages.size()) || !c->messages[size_t(m)].user) return false;
+	if (answering(c->id)) return problem = kBusy, false;
 	if (!have_model()) return false;
 	const Message old = c->messages[size_t(m)];
 	Live before;
@@ -312,9 +313,11 @@ void State::watch(uint32_t layer, uint32_t kv_head) {
 void State::take(const Event& event) {
 	if (const auto* e = std::get_if<Loading>(&event)) load_share = e->share;
 	if (const auto* e = std::get_if<Loaded>(&event)) {
-		phase = EnginePhase::Ready;
-		facts = *e;
-		model = e->model;
+		if (!loads_another(e->model)) {
+			phase = EnginePhase::Ready;
+			facts = *e;
+			model = e->model;
+		}
 		std::erase(settings.recent, e->model);
 		settings.recent.insert(settings.recent.begin(), e->model);
 		if (settings.recent.size() > kMostRecent) settings.recent.resize(kMostRecent);
@@ -355,12 +358,18 @@ void State::take(const Event& event) {
 	if (const auto* e = std::get_if<Ended>(&event)) end_answer(*e);
 }
 
+// Whether another model was chosen meanwhile, which is loaded next.
+bool State::loads_another(const std::string& path) const {
+	return phase == EnginePhase::Loading && !path.empty() && path != model;
+}
+
 void State::fail_load(const LoadFailed& e) {
 	problem = e.text;
 	if (const auto at = std::ranges::find(settings.recent, e.model); e.bad_file && at != settings.recent.end()) {
 		std::rotate(at, at + 1, settings.recent.end()); // others are tried before it
 		changed("");
 	}
+	if (loads_another(e.model)) return;
 	phase = EnginePhase::Failed;
 	if (e.back.empty()) return;
 	phase = e.kept ? EnginePhase::Ready : EnginePhase::Loading;

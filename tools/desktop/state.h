@@ -126,6 +126,7 @@ class State {
 	void start(Conversation&, int answer, int last_message, const Live& before, bool goes_on);
 	void end_answer(const Ended&);
 	void take_back(Conversation&, int answer);
+	bool loads_another(const std::string& path) const;
 	void fail_load(const LoadFailed&);
 	void change_memory(Conversation&, const Memory&);
 	void bring_first(const std::string& id);

@@ -147,6 +147,7 @@ RemovedModel remove_model(const std::string& given) {
 		found.push_back(one_local(all, given));
 		whole = false;
 	}
+	if (!whole && found.size() > 1) found = {one_local(all, given)}; // one model, by its name
 	std::vector<LocalModel> of_hub;
 	uint64_t freed = 0;
 	for (const LocalModel& m : found) {

@@ -45,10 +45,10 @@ ChatPage::ChatPage(State& s, Actions a) : state_(s), actions_(std::move(a)) {
 	m.go_on = [this](int n) { state_.go_on(n), messages_->to_end(), actions_.acted(); };
 	m.show = [this](int n) { state_.show(n), actions_.acted(); };
 	m.edit = [this](int n, const QString& text) {
-		if (!state_.edit(n, text.toStdString()) && state_.last_model().empty()) {
+		if (!state_.edit(n, text.toStdString())) {
 			Draft& d = state_.drafts[state_.current_id]; // the text is kept
 			d.edited = n, d.edit_text = text.toStdString();
-			actions_.choose_model();
+			if (state_.last_model().empty()) actions_.choose_model();
 		}
 		messages_->to_end();
 		actions_.acted();
@@ -58,6 +58,7 @@ ChatPage::ChatPage(State& s, Actions a) : state_(s), actions_(std::move(a)) {
 		d.edited = text ? n : kNone;
 		d.edit_text = text ? text->toStdString() : "";
 	};
+	m.earlier = [this] { actions_.acted(); };
 	m.edited = [this] { composer_->take_focus(); };
 	messages_ = new Messages(std::move(m));
 	column->addWidget(messages_, 1);

@@ -20,7 +20,8 @@ class RichText;
 struct MessageActions {
 	std::function<void(int)> retry, show, go_on;
 	std::function<void(int, const QString&)> edit;
-	std::function<void()> edited; // the editor has closed
+	std::function<void()> edited;  // the editor has closed
+	std::function<void()> earlier; // earlier messages are to be shown
 	// What is typed in the editor of a question; nullopt: it has closed.
 	std::function<void(int, const std::optional<QString>&)> typed;
 	std::string images_folder;

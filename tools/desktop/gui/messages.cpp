@@ -50,7 +50,8 @@ Messages::Messages(MessageActions actions) : actions_(std::move(actions)), most_
 	setWidget(page);
 	connect(earlier_, &QPushButton::clicked, this, [this] {
 		most_ += kAtOnce;
-		id_.clear();
+		follows_ = false;
+		actions_.earlier();
 	});
 	QScrollBar* bar = verticalScrollBar();
 	connect(bar, &QScrollBar::rangeChanged, this, [this, bar](int, int most) {

@@ -52,7 +52,7 @@ function measures(usage, kv, seconds) {
 	if (usage)
 		parts.push(`${usage.prompt_tokens} + ${usage.completion_tokens} tokens, ` +
 			`${(usage.prompt_tokens_details || {}).cached_tokens || 0} not read again, ` +
-			(usage.completion_tokens / Math.max(.001, seconds)).toFixed(1) + " tokens/s");
+			(seconds > 0 ? (usage.completion_tokens / Math.max(.001, seconds)).toFixed(1) + " tokens/s" : "no speed"));
 	if (kv)
 		parts.push(`${kv.policy}: ` + [["f16", kv.f16_bytes], ["codes", kv.code_bytes], ["scales", kv.param_bytes],
 			["overhead", kv.overhead_bytes]].filter(([, n]) => n).map(([k, n]) => `${k} ${bytes(n)}`).join(", "));
@@ -124,7 +124,7 @@ async function answer(c, at, go_on) {
 	if (!chats.includes(c)) return; // it was deleted
 	if (run.begun) {
 		m.note = [...stopped ? ["stopped"] : failed ? ["broken off"] : reason === "length" ? [cut_words(usage)] : [],
-			...measures(usage, kv, (performance.now() - started) / 1000)].join("; ");
+			...measures(usage, kv, started ? (performance.now() - started) / 1000 : 0)].join("; ");
 		if (usage) m.tokens = usage.total_tokens;
 		if (!stopped && !failed && reason !== "length") delete m.partial;
 	}

@@ -22,8 +22,16 @@ async function as_text(file) {
 	if (text.includes("\0") || text.includes("\ufffd")) throw new Error("is neither a text nor an image.");
 	return text;
 }
-async function add_files(files) {
-	const mine = chat;
+const reads = new Map(); // chat -> promise: its files are being read; its message waits for them
+function add_files(files) {
+	const mine = chat, before = reads.get(mine);
+	const all = (async () => (await before, read_files(mine, files)))().finally(() => {
+		if (reads.get(mine) === all) reads.delete(mine);
+	});
+	reads.set(mine, all);
+	return all;
+}
+async function read_files(mine, files) {
 	for (const file of files) {
 		const name = file.name || "That";
 		const to = mine === chat ? {images, texts} : draft_files.get(mine.id) || {images: [], texts: []};

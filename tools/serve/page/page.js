@@ -102,6 +102,8 @@ function show_version(i, to) {
 	save(chat), draw();
 }
 function send() {
+	const mine = chat;
+	if (reads.has(mine)) return void reads.get(mine).then(() => mine === chat && send());
 	const text = with_texts($("text").value.trim());
 	if (!text && !images.length || running.has(chat)) return;
 	chat.messages.push({role: "user", content: text, ...images.length && {images}});
