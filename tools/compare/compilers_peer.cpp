@@ -88,7 +88,7 @@ void add_peer(Json& run, const Options& o) {
 	const auto work = [&] {
 		std::string model =
 		    std::filesystem::absolute(sys::path_of(o.model)).string(); // the peer may run in another folder
-		if (is_synth(model)) { // written to a file, so that the peer can read it
+		if (is_synth(o.model)) { // written to a file, so that the peer can read it
 			model = std::filesystem::absolute(sys::path_of(o.folder + "/model.gguf")).string();
 			const std::vector<std::string> parts = split(o.model.substr(kSynthPrefix.size()), ':');
 			const size_t comma = parts[0].find(',');

@@ -52,6 +52,14 @@ Json describe_options(const Options& o) {
 	        {"generate", o.generate}, {"rounds", o.rounds}, {"tokens", o.tokens},       {"quick", o.quick}};
 }
 
+// Changes with a file's content; null without a file.
+Json stamp_of(const std::string& path) {
+	std::error_code error;
+	const auto time = std::filesystem::last_write_time(sys::path_of(path), error);
+	if (path.empty() || error) return nullptr;
+	return {std::filesystem::file_size(sys::path_of(path), error), time.time_since_epoch().count()};
+}
+
 // Environment variables that change what devices compute.
 Json environment() {
 	Json j = Json::object();
@@ -172,7 +180,8 @@ Json compare_devices(const Options& o, const Json* baseline) {
 		                  {"commit", run["commit"]},
 		                  {"model", run["model"]["fingerprint"]},
 		                  {"options", run["options"]},
-		                  {"text", o.text},
+		                  {"text", {o.text, stamp_of(o.text)}},
+		                  {"tuned", {stamp_of(o.model + ".kv.json"), d.report.value("tuned", Json())}},
 		                  {"environment", run["environment"]},
 		                  {"device", {d.report["name"], d.report["driver"], d.report["uuid"]}}};
 		const double seconds = seconds_since(start);
