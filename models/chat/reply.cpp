@@ -178,6 +178,7 @@ bool ReplyParser::step_reasoning_call(Part& part, bool last) {
 	const bool defined = !found.empty() && told_early(found[0]);
 	if (defined && (found[0].whole || found[0].arguments != "{")) {
 		enter(State::Content);
+		thinks_on_ = true;
 		return true;
 	}
 	if (more && (found.empty() || defined)) return false;
@@ -230,6 +231,16 @@ bool ReplyParser::step_content(Part& part, bool last) {
 	size_t at = all.npos, held = 0;
 	for (const std::string& open : opens_) at = std::min(at, all.find(open)), held = std::max(held, begun(all, open));
 	if (at == 0) return step_call(part, last);
+	if (thinks_on_) { // the marker is no content
+		if (const size_t end = all.find(options_.think_end); end < at) {
+			thinks_on_ = false;
+			show(part, all.substr(0, end));
+			buffer_.erase(0, end + options_.think_end.size());
+			trim_ |= !shown_;
+			return true;
+		}
+		held = std::max(held, begun(all, options_.think_end));
+	}
 	if (at != all.npos) {
 		show(part, all.substr(0, at));
 		buffer_.erase(0, at);

@@ -67,12 +67,13 @@ class ReplyParser {
 	std::string buffer_;             // text whose meaning is still open
 	std::string spaces_;             // white space after the shown text: dropped if a call follows
 	State state_;
-	bool waits_ = false; // the buffer begins with an unfinished call
-	size_t look_at_ = 0; // size of the buffer at which such a call is parsed again
-	size_t n_ended_ = 0; // calls at the front of the buffer that were reported as finished
-	size_t n_told_ = 0;  // bytes of the next call's arguments that were reported
-	bool shown_ = false; // some content has been shown
-	bool trim_ = false;  // white space at the start of the next text is dropped
+	bool waits_ = false;     // the buffer begins with an unfinished call
+	size_t look_at_ = 0;     // size of the buffer at which such a call is parsed again
+	size_t n_ended_ = 0;     // calls at the front of the buffer that were reported as finished
+	size_t n_told_ = 0;      // bytes of the next call's arguments that were reported
+	bool shown_ = false;     // some content has been shown
+	bool thinks_on_ = false; // a call ended the reasoning, whose marker may still come
+	bool trim_ = false;      // white space at the start of the next text is dropped
 	uint32_t n_calls_ = 0;
 };
 

@@ -417,6 +417,7 @@ TEST_CASE("reply: Qwen3-Coder's calls inside reasoning that has no end") {
 	expect(o, "I look.\n" + call("read"), "c= r=I look. call00000:read{\"path\":\"a\"}");
 	expect(o, "I look.\n" + call("read") + "\n" + call("read") + "ok",
 	       "c=ok r=I look. call00000:read{\"path\":\"a\"} call00001:read{\"path\":\"a\"}");
+	expect(o, "hm " + call("read") + "\n</think>\nok", "c=ok r=hm call00000:read{\"path\":\"a\"}");
 	expect(o, "hm</think>\n" + call("read"), "c= r=hm call00000:read{\"path\":\"a\"}");
 	expect(o, "With <tool_call> I\ncall.</think>\n" + call("read"),
 	       "c= r=With <tool_call> I\ncall. call00000:read{\"path\":\"a\"}");
