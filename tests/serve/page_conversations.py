@@ -264,6 +264,10 @@ def texts(b):
     check("and is folded then", b.wait("document.querySelector('.reasoning').open === false"))
     b.value(f"{LAST}.end()")
     check("it ends", b.wait(IDLE))
+    b.value("add_files([new File(['late'], 'late.txt')]), $('text').value = 'And this?', void send()")
+    check("a message waits for its files", b.wait(f"{LAST}.body.messages.at(-1).content.includes('late.txt')"))
+    answer(b, "Late.")
+    check("it ends, too", b.wait(IDLE))
     equal("images without an encoder are refused", b.value(
         "add_files([new File(['x'], 'x.png', {type: 'image/png'})]).then(() => images.length)"), 0)
     saved = b.value("JSON.stringify({conversations: chats})")
