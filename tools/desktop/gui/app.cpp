@@ -2,6 +2,7 @@
 #include "tools/desktop/gui/app.h"
 #include "tools/text.h"
 #include <chrono>
+#include <filesystem>
 
 namespace kvrun::desktop {
 namespace {
