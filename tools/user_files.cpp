@@ -56,6 +56,12 @@ void fail_file(const std::string& path) {
 	fail_status(s, "{}: {}", path, std::generic_category().message(errno));
 }
 
+std::string absolute_path(const std::string& path) {
+	std::error_code ec;
+	const std::filesystem::path p = std::filesystem::absolute(sys::path_of(path), ec);
+	return ec ? path : p.string();
+}
+
 std::string state_folder() {
 	std::string folder = sys::state_folder();
 	if (folder.empty()) return folder;

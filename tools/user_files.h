@@ -9,6 +9,9 @@ namespace kvrun {
 // $XDG_STATE_HOME/kvrun or ~/.local/state/kvrun, created if missing; empty if neither variable is set.
 std::string state_folder();
 
+// The path without reference to the current folder; unchanged if that folder is gone.
+std::string absolute_path(const std::string& path);
+
 // Creates the folder with mode 0700 if missing. Throws StatusError if it is a symbolic link or belongs to another user.
 void make_private_folder(const std::string& path);
 

@@ -19,7 +19,8 @@ const Json kTools = Json::parse(R"([
 		"required": ["city"], "additionalProperties": false}}},
 	{"type": "function", "function": {"name": "set-mode", "parameters": {"type": "object", "properties": {
 		"on": {"type": "boolean"}, "level": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
-		"mode": {"enum": ["a", "b"]}, "note": {"type": ["string", "null"], "maxLength": 20}, "list": {"type": "array", "items": {"type": "string"}, "maxItems": 2}},
+		"mode": {"enum": ["a", "b"]}, "note": {"type": ["string", "null"], "maxLength": 20},
+		"list": {"type": "array", "items": {"type": "string"}, "maxItems": 2}},
 		"required": ["on", "mode"], "additionalProperties": false}}}])");
 
 struct Form {

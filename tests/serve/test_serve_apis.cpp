@@ -163,7 +163,8 @@ TEST_CASE("serve: images that functions of a response return come behind the res
 	};
 	CHECK(messages(R"([{"type": "input_text", "text": "see"},
 	    {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}])") == Json::parse(R"([
-	    {"role": "tool", "tool_call_id": "c1", "content": "see"}, {"role": "tool", "tool_call_id": "c2", "content": "2"},
+	    {"role": "tool", "tool_call_id": "c1", "content": "see"},
+	    {"role": "tool", "tool_call_id": "c2", "content": "2"},
 	    {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]},
 	    {"role": "user", "content": "b"}])"));
 	CHECK(messages(R"([{"type": "input_image", "image_url": "data:image/png;base64,AAAA"}])")[0] ==

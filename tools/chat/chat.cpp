@@ -1,13 +1,11 @@
 // One chat: a conversation, the session that holds its tokens, and the files it is kept in.
 #include "tools/chat/chat.h"
-#include "engine/core/system/files.h"
 #include "tools/chat/input.h"
 #include "tools/image/image_file.h"
 #include "tools/output.h"
 #include "tools/terminal.h"
 #include "tools/user_files.h"
 #include <algorithm>
-#include <filesystem>
 #include <fmt/ranges.h>
 #include <random>
 #include <set>
@@ -16,13 +14,6 @@ namespace kvrun {
 namespace {
 
 constexpr size_t kLongestText = size_t(64) << 20; // bytes of a file that is attached, and of a chat's
-
-// The path from every folder; as it is if this one is gone.
-std::string absolute_path(const std::string& path) {
-	std::error_code ec;
-	const std::filesystem::path p = std::filesystem::absolute(sys::path_of(path), ec);
-	return ec ? path : p.string();
-}
 
 int show_reading(double done, double seconds_left, void* payload) {
 	static_cast<Progress*>(payload)->show("reading", done, seconds_left);

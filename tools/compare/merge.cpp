@@ -6,7 +6,7 @@ namespace kvrun::comparison {
 
 namespace {
 
-// Results of llama.cpp of every run are listed, one machine's behind the other's.
+// Appends the run's results of llama.cpp to those of the runs before it.
 void add_peer_of(const Json& run, Json& all) {
 	const auto peer = run.find("peer");
 	if (peer == run.end()) return;

@@ -120,7 +120,7 @@ void check_folder(const Options& o, const Json& model) {
 		     one_line(of.value("file", "another model")));
 }
 
-// Nor compared with them.
+// Nor are results of two models compared.
 void check_baseline(const Options& o, const Json& baseline, const Json& model) {
 	if (baseline["model"].value("fingerprint", Json()) != model["fingerprint"])
 		fail(Code::Invalid, "--baseline {}: was measured with another model", one_line(o.baseline));

@@ -1,6 +1,7 @@
 // The app without its widgets: state, engine and files, and the timer that reports their changes to the window.
 #include "tools/desktop/gui/app.h"
 #include "tools/text.h"
+#include "tools/user_files.h"
 #include <chrono>
 #include <filesystem>
 
@@ -10,13 +11,6 @@ namespace {
 constexpr double kSaveEvery = 1; // seconds between saves of a growing answer
 constexpr int kFrameMs = 16;     // between polls of the threads while something is active
 constexpr int kRestMs = 250;     // between polls otherwise
-
-// The path of a file that is given relative to the folder of this start.
-std::string from_anywhere(const std::string& path) {
-	std::error_code error;
-	const std::filesystem::path whole = std::filesystem::absolute(path, error).lexically_normal();
-	return !error && std::filesystem::exists(whole, error) ? whole.string() : path;
-}
 
 } // namespace
 
@@ -28,7 +22,10 @@ App::App(const AppOptions& o)
 	state.settings = begun_ = with_options(saved.settings, o);
 	state.adopt(std::move(saved.conversations));
 	state.images_folder = store_.images_folder();
-	if (!o.model.empty()) state.load(from_anywhere(o.model));
+	if (std::error_code error; std::filesystem::exists(o.model, error))
+		state.load(std::filesystem::path(absolute_path(o.model)).lexically_normal().string()); // as in `recent`
+	else if (!o.model.empty())
+		state.load(o.model);
 	if (!saved.problem.empty()) state.problem = saved.problem;
 	if (saved.problem.empty()) store_.keep_images_of(state.conversations);
 }
