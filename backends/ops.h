@@ -226,6 +226,7 @@ struct ScoreGroup { // work items whose pages lie in the same buffer and are sco
 	uint32_t n_pages = 0; // as in AttendGroup
 	Saliency saliency = {};
 	View v_codes = {}; // the same, where ScoreArgs::q_rope is given
+	bool apart = true; // it adds to none of the sums of groups before it
 };
 struct ScoreArgs {
 	std::span<const ScoreGroup> groups;

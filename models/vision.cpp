@@ -9,263 +9,17 @@
 namespace kvrun {
 namespace {
 
-constexpr Steps mlp(const char* in, const char* out) {
-	return {{{Step::Matrix, in}, {Step::Gelu}, {Step::Matrix, out}}};
-}
-
-constexpr Projector qwen(const char* name, NormKind norm, PositionTable table) {
-	return {.name = name,
-	        .tiling = Tiling::Free,
-	        .resample = Resample::Bicubic,
-	        .norm = norm,
-	        .table = table,
-	        .rotation = {.pairs = PatchRotation::Halves},
-	        .swapped_mlp = true,
-	        .merge = Merge::Patches,
-	        .steps = mlp("mm.0", "mm.2"),
-	        .least_rows = 8,
-	        .most_rows = 4096,
-	        .stretched = true,
-	        .lines = true,
-	        .begin = "<|vision_start|>",
-	        .end = "<|vision_end|>"};
-}
-
-constexpr Projector pixtral(std::string_view name) {
-	Projector p = {.name = name.data(),
-	               .tiling = Tiling::Free,
-	               .resample = Resample::Bicubic,
-	               .norm = NormKind::Rms,
-	               .table = PositionTable::None,
-	               .rotation = {.pairs = PatchRotation::Neighbours, .odd = true},
-	               .merge = Merge::Channels,
-	               .merge_default = 1,
-	               .patch_norm = "mm.input_norm",
-	               .steps = {{{Step::Matrix, "mm.patch_merger", /*optional=*/true},
-	                          {Step::Matrix, "mm.1"},
-	                          {Step::Gelu},
-	                          {Step::Matrix, "mm.2"},
-	                          {Step::Between, "v.token_embd.img_break", /*optional=*/true}}},
-	               .least_rows = 8,
-	               .most_rows = 1024};
-	if (name == "pixtral") {
-		p.end = "[IMG_END]";
-	} else { // pages
-		p.steps[4] = {};
-		p.within = p.stretched = true;
-		p.least_rows = 1, p.most_rows = 4096;
-		p.begin = "<|im_start|>", p.end = "<|im_end|>";
-	}
-	return p;
-}
-
-// The encoder MoonViT, whose pairs of channels are in another order in files of the second kind.
-constexpr Projector moon(const char* name, PatchRotation::By by, uint32_t most_rows, const char* begin,
-                         const char* end) {
-	return {.name = name,
-	        .tiling = Tiling::Free,
-	        .resample = Resample::Bicubic,
-	        .norm = NormKind::LayerBiased,
-	        .table = PositionTable::Bicubic,
-	        .rotation = {.pairs = PatchRotation::Neighbours, .by = by},
-	        .merge = Merge::Patches,
-	        .patch_norm = "mm.input_norm",
-	        .steps = mlp("mm.1", "mm.2"),
-	        .least_rows = 2,
-	        .most_rows = most_rows,
-	        .begin = begin,
-	        .end = end};
-}
-
-// PaddleOCR-VL: Qwen's sizes of tiles and positions, but SigLIP's layers.
-constexpr Projector paddle() {
-	Projector p = qwen("paddleocr", NormKind::LayerBiased, PositionTable::Bilinear);
-	p.swapped_mlp = false;
-	p.patch_norm = "mm.input_norm", p.patch_norm_eps = 1e-5f;
-	p.steps = mlp("mm.1", "mm.2");
-	p.least_rows = 188, p.most_rows = 3009;
-	p.begin = "<|IMAGE_START|>", p.end = "<|IMAGE_END|>";
-	return p;
-}
-
-// Hunyuan-VL: Qwen's sizes of tiles; rows that end lines, and around all.
-constexpr Projector hunyuan() {
-	Projector p = qwen("hunyuanvl", NormKind::LayerBiased, PositionTable::BilinearTenth);
-	p.rotation = {}, p.swapped_mlp = false;
-	p.merge = Merge::Channels;
-	p.patch_norm = "mm.pre_norm", p.patch_norm_rms = true;
-	p.steps = {{{Step::Matrix, "mm.0"},
-	            {Step::Gelu},
-	            {Step::Matrix, "mm.2"},
-	            {Step::Behind, "v.image_newline"},
-	            {Step::Matrix, "mm.model.fc"},
-	            {Step::First, "mm.image_begin"},
-	            {Step::Last, "mm.image_end"},
-	            {Step::RmsNorm, "mm.post_norm"}}};
-	p.least_rows = 256;
-	p.begin = "<｜hy_place▁holder▁no▁100｜>";
-	p.end = "<｜hy_place▁holder▁no▁101｜>";
-	return p;
-}
-
-constexpr Projector kProjectors[] = {
-    // LLaVA 1.5
-    {.name = "mlp",
-     .tiling = Tiling::Square,
-     .resample = Resample::Bicubic,
-     .norm = NormKind::LayerBiased,
-     .table = PositionTable::Square,
-     .unused_layers = 1,
-     .swapped_mlp = true,
-     .steps = mlp("mm.0", "mm.2"),
-     .border = {122, 116, 104}},
-    // Idefics 3, SmolVLM, SmolVLM2, Granite-Docling
-    {.name = "idefics3",
-     .tiling = Tiling::GridByEdge,
-     .resample = Resample::Lanczos,
-     .norm = NormKind::LayerBiased,
-     .table = PositionTable::Square,
-     .swapped_mlp = true,
-     .merge = Merge::Patches,
-     .steps = {{{Step::Matrix, "mm.model.fc"}}},
-     .tile = "<fake_token_around_image><row_{row}_col_{column}>",
-     .tile_row_end = "\n",
-     .overview = "\n\n<fake_token_around_image><global-img>",
-     .overview_end = "<fake_token_around_image>"},
-    pixtral("pixtral"),    // Pixtral, Mistral Small 3.1 and 3.2, Ministral 3
-    pixtral("lightonocr"), // LightOnOCR
-    // Gemma 3
-    {.name = "gemma3",
-     .tiling = Tiling::Square,
-     .resample = Resample::Bilinear,
-     .norm = NormKind::LayerBiased,
-     .table = PositionTable::Square,
-     .swapped_mlp = true,
-     .merge = Merge::Mean,
-     .merge_default = 4,
-     .steps = {{{Step::RmsNorm, "mm.soft_emb_norm"}, {Step::Turned, "mm.input_projection"}}},
-     .stretched = true,
-     .scaled = false,
-     .sight = Sight::All,
-     .begin = "\n\n<start_of_image>",
-     .end = "<end_of_image>\n\n"},
-    // Gemma 4
-    {.name = "gemma4v",
-     .tiling = Tiling::Free,
-     .resample = Resample::Bicubic,
-     .norm = NormKind::Rms,
-     .table = PositionTable::ColumnAndLine,
-     .rotation = {.pairs = PatchRotation::Quarters, .by = PatchRotation::ColumnThenLine, .theta = 100},
-     .activation = Activation::GeluTanh,
-     .attention_scale = 1,
-     .unit_values = true,
-     .merge = Merge::Mean,
-     .merge_default = 3,
-     .mean_scaled = true,
-     .steps = {{{Step::UnitNorm}, {Step::Matrix, "mm.input_projection"}}},
-     .least_rows = 1,
-     .most_rows = 280,
-     .stretched = true,
-     .scaled = false,
-     .signed_pixels = true,
-     .filled = true,
-     .sight = Sight::AllInWindows,
-     .begin = "<|image>",
-     .end = "<image|>"},
-    // LFM2-VL, LFM2.5-VL
-    {.name = "lfm2",
-     .tiling = Tiling::GridByShape,
-     .resample = Resample::Bilinear,
-     .norm = NormKind::LayerBiased,
-     .table = PositionTable::Antialiased,
-     .merge = Merge::Patches,
-     .steps = {{{Step::LayerNorm, "mm.input_norm", /*optional=*/true},
-                {Step::Matrix, "mm.1"},
-                {Step::Gelu},
-                {Step::Matrix, "mm.2"}}},
-     .least_rows = 64,
-     .most_rows = 256,
-     .square = 512,
-     .least_tiles = 2,
-     .most_tiles = 10,
-     .stretched = true,
-     .begin = "<|image_start|>",
-     .end = "<|image_end|>",
-     .tile = "<|img_row_{row}_col_{column}|>",
-     .overview = "<|img_thumbnail|>"},
-    // Llama 4
-    {.name = "llama4",
-     .tiling = Tiling::GridByFit,
-     .resample = Resample::Bilinear,
-     .norm = NormKind::LayerBiased,
-     .table = PositionTable::SquareThenClass,
-     .rotation = {.pairs = PatchRotation::Neighbours, .by = PatchRotation::ColumnThenLine, .first = 1},
-     .merge = Merge::Patches,
-     .steps = {{{Step::Matrix, "mm.model.mlp.1"},
-                {Step::Gelu},
-                {Step::Matrix, "mm.model.mlp.2"},
-                {Step::Gelu},
-                {Step::Matrix, "mm.model.fc"}}},
-     .most_tiles = 16,
-     .begin = "<|image_start|>",
-     .end = "<|image_end|>",
-     .tile_between = "<|tile_x_separator|>",
-     .tile_row_end = "<|tile_y_separator|>",
-     .overview = "<|tile_y_separator|><|image|>",
-     .alone = "<|image|>"},
-    // InternVL 2.5, 3 and 3.5
-    {.name = "internvl",
-     .tiling = Tiling::GridByArea,
-     .resample = Resample::Bicubic,
-     .norm = NormKind::LayerBiased,
-     .table = PositionTable::Square,
-     .merge = Merge::Patches,
-     .steps = {{{Step::LayerNorm, "mm.model.mlp.0"},
-                {Step::Matrix, "mm.model.mlp.1"},
-                {Step::Gelu},
-                {Step::Matrix, "mm.model.mlp.3"}}},
-     .begin = "<img>",
-     .end = "</img>"},
-    moon("kimivl", PatchRotation::ColumnAndLine, 1024, "<|media_start|>image<|media_content|>",
-         "<|media_end|>"), // Kimi-VL
-    moon("kimik25", PatchRotation::ColumnThenLine, 4096, "<|media_begin|>image<|media_content|>",
-         "<|media_end|>"),                                                 // Kimi K2.5
-    qwen("qwen2vl_merger", NormKind::LayerBiased, PositionTable::None),    // Qwen2-VL
-    qwen("qwen2.5vl_merger", NormKind::Rms, PositionTable::None),          // Qwen2.5-VL
-    qwen("qwen3vl_merger", NormKind::LayerBiased, PositionTable::Corners), // Qwen3-VL, Qwen3.5
-    paddle(),                                                              // PaddleOCR-VL
-    hunyuan(),                                                             // HunyuanOCR, Hunyuan-VL
-    // GLM-4.1V, GLM-4.5V, GLM-4.6V
-    {.name = "glm4v",
-     .tiling = Tiling::Free,
-     .resample = Resample::Bicubic,
-     .norm = NormKind::Rms,
-     .table = PositionTable::Bicubic,
-     .rotation = {.pairs = PatchRotation::Halves},
-     .merge = Merge::Channels,
-     .steps = {{{Step::Matrix, "mm.patch_merger"},
-                {Step::Matrix, "mm.model.fc"},
-                {Step::LayerNorm, "mm.post_norm"},
-                {Step::Gelu},
-                {Step::GatedMlp, "mm."}}},
-     .least_rows = 8,
-     .most_rows = 4096,
-     .stretched = true,
-     .lines = true,
-     .begin = "<|begin_of_image|>",
-     .end = "<|end_of_image|>"},
-};
-
 std::string projector_names() {
 	std::string all;
-	for (const Projector& p : kProjectors) all += fmt::format("{}{}", all.empty() ? "" : ", ", p.name);
+	for (const Projector& p : projectors()) all += fmt::format("{}{}", all.empty() ? "" : ", ", p.name);
 	return all;
 }
 
 const Projector& projector_of(const Gguf& g) {
 	const std::string_view type = g.text("clip.projector_type", g.text("clip.vision.projector_type", ""));
-	const auto p = std::ranges::find(kProjectors, type, [](const Projector& x) { return std::string_view(x.name); });
-	if (p == std::end(kProjectors))
+	const std::span<const Projector> all = projectors();
+	const auto p = std::ranges::find(all, type, [](const Projector& x) { return std::string_view(x.name); });
+	if (p == all.end())
 		fail(Code::Unsupported, "{}: projector '{}' is not supported; kvrun runs {}", g.name(), one_line(type),
 		     projector_names());
 	return *p;
@@ -288,15 +42,29 @@ void read_colours(const Gguf& g, const char* key, bool positive, float (&out)[3]
 	std::copy_n(v.begin(), 3, out);
 }
 
-constexpr uint32_t kWindowEdge = 112; // pixels; files do not say
+constexpr uint32_t kWindowEdge = 112; // pixels, of files that do not say
 constexpr uint32_t kMostDim = 1 << 16, kMostLayers = 256, kMostEdge = 1 << 13, kMostHeadDim = 512;
 
 Config transformer_of(const Gguf& g, const Projector& p) {
 	Config c;
 	c.arch = "clip", c.encodes = true;
 	c.dim = sized(g, "clip.vision.embedding_length", kMostDim);
+	c.norm = p.norm, c.norm_eps = g.f32("clip.vision.attention.layer_norm_epsilon");
+	if (c.norm_eps < 0 || c.norm_eps > 1)
+		fail(Code::Format,
+		     "{}: key clip.vision.attention.layer_norm_epsilon is {}, expected 0 to 1; the file is damaged", g.name(),
+		     c.norm_eps);
+	if (p.bare) { // the least that heads may be, which nothing reads
+		c.n_heads = c.n_kv_heads = 1, c.head_dim = 8;
+		c.ropes = {{.dim = c.head_dim}};
+		return c;
+	}
 	const uint32_t layers = sized(g, "clip.vision.block_count", kMostLayers);
-	c.n_heads = c.n_kv_heads = sized(g, "clip.vision.attention.head_count", 1024);
+	c.n_heads = sized(g, "clip.vision.attention.head_count", 1024);
+	c.n_kv_heads = g.u32("clip.vision.attention.head_count_kv", c.n_heads);
+	if (c.n_kv_heads == 0 || c.n_heads % c.n_kv_heads != 0)
+		fail(Code::Format, "{}: {} heads share {} heads of keys and values; the file is damaged", g.name(), c.n_heads,
+		     c.n_kv_heads);
 	c.head_dim = g.u32("clip.vision.attention.head_dim", c.dim / c.n_heads);
 	// Files of Qwen2-VL have other numbers under the key.
 	const GgufTensor* up = p.lines ? g.find_tensor("v.blk.0.ffn_up.weight") : nullptr;
@@ -310,11 +78,6 @@ Config transformer_of(const Gguf& g, const Projector& p) {
 		     "of 4, and in heads multiples of 8 up to {}",
 		     g.name(), layers, c.dim, c.hidden_dim, c.head_dim, p.unused_layers + 1, kMostHeadDim);
 	c.n_layers = layers - p.unused_layers;
-	c.norm = p.norm, c.norm_eps = g.f32("clip.vision.attention.layer_norm_epsilon");
-	if (c.norm_eps < 0 || c.norm_eps > 1)
-		fail(Code::Format,
-		     "{}: key clip.vision.attention.layer_norm_epsilon is {}, expected 0 to 1; the file is damaged", g.name(),
-		     c.norm_eps);
 	c.ropes = {{.dim = c.head_dim, .neox = p.rotation.pairs != PatchRotation::Neighbours}};
 	const bool gelu = g.flag("clip.use_gelu", false), silu = g.flag("clip.use_silu", false);
 	Layer layer;
@@ -323,6 +86,14 @@ Config transformer_of(const Gguf& g, const Projector& p) {
 	layer.mlp = g.find_tensor("v.blk.0.ffn_gate.weight") ? MlpKind::Gated : MlpKind::Plain;
 	layer.activation = gelu ? Activation::GeluTanh : silu ? Activation::Silu : p.activation;
 	layer.attention_scale = p.attention_scale, layer.v_norm = p.unit_values;
+	if (g.find("clip.vision.swiglu_clamp")) {
+		layer.mlp_limit = g.f32("clip.vision.swiglu_clamp"), layer.limits_gate = true;
+		if (!(layer.mlp_limit > 0) || layer.mlp != MlpKind::Gated || layer.activation != Activation::Silu)
+			fail(Code::Format,
+			     "{}: key clip.vision.swiglu_clamp is {}, expected more than 0 and an MLP with SwiGLU; the file is "
+			     "damaged",
+			     g.name(), layer.mlp_limit);
+	}
 	if (g.find_tensor("v.blk.0.attn_q_norm.weight")) layer.qk_norm = QkNorm::Head;
 	layer.attn_out_norm = g.find_tensor("v.blk.0.attn_post_norm.weight") != nullptr;
 	layer.mlp_out_norm = g.find_tensor("v.blk.0.ffn_post_norm.weight") != nullptr;
@@ -382,19 +153,24 @@ void check_sizes(const Gguf& g, const VisionConfig& v) {
 }
 
 // Whether the file's table may have another size than its image_size says.
-bool own_side(PositionTable t) { return t == PositionTable::Bilinear || t == PositionTable::BilinearTenth; }
+bool own_side(PositionTable t) {
+	return t == PositionTable::Bilinear || t == PositionTable::BilinearTenth || t == PositionTable::BilinearAcross;
+}
 
 // How an image becomes tiles, and their pixels.
 void read_tiles(const Gguf& g, const ImageRows& rows, VisionConfig& v) {
 	const Projector& p = *v.projector;
-	v.image_size = sized(g, "clip.vision.image_size", kMostEdge);
-	v.patch = sized(g, "clip.vision.patch_size", v.image_size);
-	if (p.merge != Merge::None)
+	const bool any_size = p.tiling == Tiling::Free && p.table == PositionTable::None && p.sizing != Sizing::Within;
+	v.image_size = any_size ? g.u32("clip.vision.image_size", 0) : sized(g, "clip.vision.image_size", kMostEdge);
+	v.patch = sized(g, "clip.vision.patch_size", any_size ? kMostEdge : v.image_size);
+	if (p.merge != Merge::None || p.bare)
 		v.merge = g.u32("clip.vision.projector.scale_factor", g.u32("clip.vision.spatial_merge_size", p.merge_default));
-	const bool sizes = p.table != PositionTable::ColumnAndLine && !own_side(p.table); // it is of use
+	// it is of use
+	const bool sizes = !any_size && p.table != PositionTable::ColumnAndLine && !own_side(p.table);
 	if (v.merge == 0 || v.merge > 16 || (sizes && v.image_size % v.align() != 0))
 		fail(Code::Unsupported, "{}: tiles of {} pixels are no multiple of {} x {} patches of {}", g.name(),
 		     v.image_size, v.merge, v.merge, v.patch);
+	if (p.bare) v.patch *= v.merge, v.merge = 1;
 	v.square = p.square ? p.square : v.image_size;
 	if (p.square && v.square % v.align() != 0)
 		fail(Code::Unsupported, "{}: squares of {} pixels are no multiple of {} x {} patches of {}", g.name(), v.square,
@@ -422,24 +198,26 @@ void read_layers(const Gguf& g, VisionConfig& v) {
 		v.last_line_ends |= s.kind == Step::Behind;
 		v.line_ends |= s.kind == Step::Between || s.kind == Step::Behind;
 	}
-	v.window_period = g.u32("clip.vision.n_wa_pattern", 0);
-	if (v.class_token && v.window_period)
-		fail(Code::Unsupported, "{}: it has windows and a class token, which is in none of them", g.name());
-	v.window = v.window_period ? kWindowEdge / v.align() * v.merge : 0;
-	if (v.window_period && v.window == 0)
-		fail(Code::Unsupported, "{}: windows of {} pixels hold no {} x {} patches of {}", g.name(), kWindowEdge,
-		     v.merge, v.merge, v.patch);
 	for (uint32_t l = 0; l < v.transformer.n_layers; ++l)
 		if (g.find_tensor(fmt::format("v.deepstack.{}.fc1.weight", l))) v.deep.push_back(l);
 	v.table_side = v.image_size / v.patch;
 	if (const GgufTensor* t = g.find_tensor("v.position_embd.weight"); t && own_side(p.table))
 		v.table_side = uint32_t(std::sqrt(double(std::min<uint64_t>(t->rows(), kMostPatches))));
+	v.window_period = g.u32("clip.vision.n_wa_pattern", p.window_period);
+	if (v.class_token && v.window_period)
+		fail(Code::Unsupported, "{}: it has windows and a class token, which is in none of them", g.name());
+	const uint32_t edge = g.u32("clip.vision.window_size", kWindowEdge);
+	v.window = !v.window_period ? 0 : p.window_period ? v.table_side : edge / v.align() * v.merge;
+	if (v.window_period && v.window == 0)
+		fail(Code::Unsupported, "{}: windows of {} pixels hold no {} x {} patches of {}", g.name(), edge, v.merge,
+		     v.merge, v.patch);
 	if (const GgufTensor* t = g.find_tensor("v.position_embd.weight"); t && p.table == PositionTable::ColumnAndLine)
 		v.table_edge = uint32_t(std::min<uint64_t>(t->rows() / 2, kMostPatches));
 	if (p.table == PositionTable::ColumnAndLine && v.table_edge < v.merge)
 		fail(Code::Format, "{}: tensor v.position_embd.weight is missing or has too few rows; get the file again",
 		     g.name());
 	v.limited = g.find_tensor("v.blk.0.attn_q.input_min") != nullptr;
+	if (p.bare) return;
 	const Layer& layer = v.transformer.layers[0];
 	if (v.limited && !(layer.attn_out_norm && layer.mlp_out_norm))
 		fail(Code::Unsupported,
@@ -480,8 +258,6 @@ void check_model(const Gguf& g, const Config& model, VisionConfig& v) {
 }
 
 } // namespace
-
-std::span<const Projector> projectors() { return kProjectors; }
 
 VisionConfig read_vision(const Gguf& g, const Config& model, const ImageRows& rows) {
 	if (g.text("general.architecture", "") != "clip" || !g.flag("clip.has_vision_encoder", false))

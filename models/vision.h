@@ -39,6 +39,9 @@ enum class PositionTable : uint8_t {
 	Bicubic,       // a = -0.75, without averaging
 	Bilinear,      // without averaging; the file's table may have another size than image_size says
 	BilinearTenth, // the same, as if the tile had a tenth of a patch more in each direction
+	// Bilinear, zeros around the table. Patch i of h lines of w columns takes place i of w lines of h columns: the
+	// models were trained so.
+	BilinearAcross,
 	ColumnAndLine, // two tables: a row of the first by the patch's column, and one of the second by its line
 };
 // Rotation of a head's channels by the patch's line and column. Of `pairs` pairs of channels, pair k of each half has
@@ -70,7 +73,7 @@ struct Step {
 		LayerNorm,
 		RmsNorm,
 		UnitNorm, // RMS norm without weights
-		Gelu,
+		Activate, // by `function`
 		GatedMlp, // down(silu(gate) * up); the names of the three matrices begin with `tensor`
 		// Rows that join those of patches and pass the steps behind this one; `tensor` is the whole name.
 		Between, // one behind each line of rows but the last
@@ -80,6 +83,7 @@ struct Step {
 	} kind = End;
 	const char* tensor = ""; // in the file, without ".weight"
 	bool optional = false;   // left out where the file has no such tensor
+	Activation function = Activation::GeluTanh;
 	bool joins() const { return kind >= Between; }
 };
 using Steps = std::array<Step, 9>;
@@ -89,6 +93,15 @@ enum class Sight : uint8_t {
 	Before,
 	All,          // all of them, also across a window
 	AllInWindows, // in layers with a window all of them; not in models with layer inputs (Config::layer_input_dim)
+};
+
+// The size of a tile of Tiling::Free: multiples of VisionConfig::align().
+enum class Sizing : uint8_t {
+	Nearest, // that of the image, rounded
+	Within,  // the same, no edge longer than clip.vision.image_size
+	Filled,  // as many rows as there may be, in the image's shape
+	Shape,   // of the sizes around the image's, or of the most rows, the one whose shape is nearest to the image's
+	Canvas,  // rounded up; the image, which is made smaller where it must be, lies in its first corner
 };
 
 constexpr uint32_t kMostGridEdge = 16; // squares along an edge of Tiling::GridByEdge
@@ -101,6 +114,12 @@ struct Projector {
 	NormKind norm; // of the transformer
 	PositionTable table;
 	PatchRotation rotation = {};
+	bool bare = false;           // no transformer; a patch has the pixels of `merge` x `merge`
+	const char* pixel_norm = ""; // LayerNorm of a patch's pixels; "": none
+	// Norms, as the transformer's, if the file has them: of patches before their positions are added, and behind.
+	const char *embedded_norm = "v.norm_embd", *pre_norm = "v.pre_ln";
+	float embedding_eps = 0;                       // of these two; 0: the transformer's
+	const char* post_norm = "v.post_ln";           // behind the layers
 	Activation activation = Activation::GeluQuick; // of files that name none
 	float attention_scale = 0;                     // as in Layer
 	bool unit_values = false;                      // each head of v is divided by its RMS
@@ -108,10 +127,10 @@ struct Projector {
 	bool swapped_mlp = false; // old files have the names of ffn_up and ffn_down the wrong way round
 	Merge merge = Merge::None;
 	uint32_t merge_default = 2;  // patches in each direction, of files that do not say
-	const char* patch_norm = ""; // of patches before they are merged, as the transformer's norms; if the file has it
-	float patch_norm_eps = 0;    // 0: the transformer's
-	bool patch_norm_rms = false; // it is an RMS norm, whatever the transformer's
-	bool mean_scaled = false;    // means are multiplied by sqrt(channels), and then standardised if the file says how
+	const char* patch_norm = ""; // of patches before they are merged, if the file has it
+	NormKind patch_norm_kind = NormKind::LayerBiased;
+	float patch_norm_eps = 0; // 0: the transformer's
+	bool mean_scaled = false; // means are multiplied by sqrt(channels), and then standardised if the file says how
 	Steps steps = {};
 	uint32_t least_rows = 0, most_rows = 0;    // of the model, of a tile of any size; a user may change them
 	uint32_t square = 0;                       // pixels: edge of a square of a grid; 0: clip.vision.image_size
@@ -120,10 +139,10 @@ struct Projector {
 	bool stretched = false;     // the image takes the shape of the tile, without a border
 	bool scaled = true;         // rows are multiplied by Config::embedding_scale, as embeddings are
 	bool signed_pixels = false; // after mean and deviation pixels in 0 .. 1 become -1 .. 1
-	bool within = false;        // Tiling::Free: no edge is longer than clip.vision.image_size
-	bool filled = false;        // Tiling::Free: the image takes the most rows it may
+	Sizing sizing = Sizing::Nearest;
 	Sight sight = Sight::Before;
-	bool lines = false; // in the model, rows have positions in two directions (Rope::axes)
+	uint32_t window_period = 0; // VisionConfig::window_period of files that do not say, windows as large as the table
+	bool lines = false;         // in the model, rows have positions in two directions (Rope::axes)
 	// Texts around tiles, with control tokens; {row} and {column} count from 1.
 	const char *begin = "", *end = "";             // of the image
 	const char* tile = "";                         // before each square of a grid
@@ -160,7 +179,8 @@ struct VisionConfig {
 	uint32_t table_edge = 0;   // lines and columns that PositionTable::ColumnAndLine has
 	uint32_t table_side = 0;   // the same of square tables
 	bool layer_scales = false; // outputs of attention and MLP have a factor per channel
-	// Patches see those of their window, window x window patches; every so-many-th layer has none. 0: all see all.
+	// Patches see those of their window, window x window patches; every so-many-th layer has none, nor the last one
+	// where the projector has windows as large as the table. 0: all see all.
 	uint32_t window = 0, window_period = 0;
 	// Layers whose output also becomes rows, by projectors of their own; the first ones are added behind layer 0 of the
 	// model, and so on (DeepStack, arXiv:2406.04334).
@@ -174,7 +194,10 @@ struct VisionConfig {
 		const uint32_t side = projector->tiling == Tiling::Free ? 0 : square / patch;
 		return std::max(side * side, most_rows * merge * merge);
 	}
-	bool windowed(uint32_t layer) const { return window_period && (layer + 1) % window_period != 0; }
+	bool windowed(uint32_t layer) const {
+		const bool last = projector->window_period && layer + 1 == transformer.n_layers;
+		return window_period && (layer + 1) % window_period != 0 && !last;
+	}
 	uint32_t deep_layers() const { return uint32_t(deep.size()); }
 	// Rows of the model that a tile becomes; its size is one that tiles have.
 	uint32_t rows(uint32_t width, uint32_t height) const {

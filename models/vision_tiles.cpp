@@ -11,12 +11,14 @@ struct Size {
 	uint64_t area() const { return uint64_t(width) * height; }
 };
 
-// Multiples of align(), within limits of the area; the shape changes as little as that allows.
-Size free_size(const VisionConfig& v, const Image& image) {
-	const uint64_t row_area = uint64_t(v.align()) * v.align();
-	const uint64_t least = v.least_rows * row_area, most = v.most_rows * row_area;
+uint64_t row_area(const VisionConfig& v) { return uint64_t(v.align()) * v.align(); }
+
+// Sizing::Nearest, and Within.
+Size nearest_size(const VisionConfig& v, const Image& image) {
+	const uint64_t least = v.least_rows * row_area(v), most = v.most_rows * row_area(v);
+	const bool within = v.projector->sizing == Sizing::Within;
 	const float longest_edge = float(std::max(image.width, image.height));
-	const float by_edge = v.projector->within ? std::min(float(v.image_size) / longest_edge, 1.f) : 1;
+	const float by_edge = within ? std::min(float(v.image_size) / longest_edge, 1.f) : 1;
 	const float step = float(v.align()), width = float(image.width) * by_edge, height = float(image.height) * by_edge;
 	const auto edge = [&](float pixels, auto rounded) {
 		return std::max(uint32_t(rounded(pixels / step)), 1u) * v.align();
@@ -25,24 +27,99 @@ Size free_size(const VisionConfig& v, const Image& image) {
 	const auto nearest = [&](float x) { return v.projector->stretched ? std::nearbyint(x) : std::round(x); };
 	const auto down = [](float x) { return std::floor(x); };
 	const auto up = [](float x) { return std::ceil(x); };
-	Size s = v.projector->within ? Size{edge(std::floor(width), up), edge(std::floor(height), up)}
-	                             : Size{edge(width, nearest), edge(height, nearest)};
-	if (v.projector->filled) {
-		const double by = std::sqrt(double(most) / (double(image.height) * image.width));
-		uint32_t columns = uint32_t(image.width * by / step), rows = uint32_t(image.height * by / step);
-		if (!rows) rows = 1, columns = std::min(image.width / image.height, v.most_rows);
-		if (!columns) columns = 1, rows = std::min(image.height / image.width, v.most_rows);
-		s = {columns * v.align(), rows * v.align()};
-	} else if (s.area() > most) {
+	const Size s = within ? Size{edge(std::floor(width), up), edge(std::floor(height), up)}
+	                      : Size{edge(width, nearest), edge(height, nearest)};
+	if (s.area() > most) {
 		const float by = std::sqrt(height * width / float(most));
-		s = {edge(width / by, down), edge(height / by, down)};
-	} else if (s.area() < least) {
-		const float by = std::sqrt(float(least) / (height * width));
-		s = {edge(width * by, up), edge(height * by, up)};
+		return {edge(width / by, down), edge(height / by, down)};
 	}
+	if (s.area() < least) {
+		const float by = std::sqrt(float(least) / (height * width));
+		const Size larger{edge(width * by, up), edge(height * by, up)};
+		if (larger.area() <= most) return larger; // memory is planned for that much
+		return {edge(width * by, down), edge(height * by, down)};
+	}
+	return s;
+}
+
+Size filled_size(const VisionConfig& v, const Image& image) {
+	const double most = double(v.most_rows * row_area(v)), step = v.align();
+	const double by = std::sqrt(most / (double(image.height) * image.width));
+	uint32_t columns = uint32_t(image.width * by / step), rows = uint32_t(image.height * by / step);
+	if (!rows) rows = 1, columns = std::min(image.width / image.height, v.most_rows);
+	if (!columns) columns = 1, rows = std::min(image.height / image.width, v.most_rows);
+	return {columns * v.align(), rows * v.align()};
+}
+
+// Of sizes whose shapes are equally near the larger one.
+Size shaped_size(const VisionConfig& v, const Image& image) {
+	const double shape = double(image.height) / image.width, step = v.align();
+	double columns = image.width / step, rows = image.height / step;
+	if (columns * rows > v.most_rows) rows = std::sqrt(v.most_rows * shape), columns = rows / shape;
+	Size best{};
+	double least = INFINITY;
+	for (const double y : {std::floor(rows), std::ceil(rows)})
+		for (const double x : {std::floor(columns), std::ceil(columns)}) {
+			if (x < 1 || y < 1 || x * y > v.most_rows) continue;
+			const double far = std::abs(y / x - shape);
+			const Size s{uint32_t(x) * v.align(), uint32_t(y) * v.align()};
+			if (far < least || (far == least && s.area() > best.area())) best = s, least = far;
+		}
+	if (best.area()) return best;
+	const auto rounded = [&](double n) { return uint32_t(std::clamp(std::nearbyint(n), 1., double(v.most_rows))); };
+	return {rounded(columns) * v.align(), rounded(rows) * v.align()};
+}
+
+Size canvas_size(const VisionConfig& v, const Image& image) {
+	const uint64_t least = v.least_rows * row_area(v), most = v.most_rows * row_area(v), step = v.align();
+	const auto up = [&](double pixels) { return uint32_t((uint64_t(std::max(pixels, 1.)) + step - 1) / step * step); };
+	Size s{up(image.width), up(image.height)};
+	if (s.area() < least) {
+		const double by = std::sqrt(double(least) / (double(image.width) * image.height));
+		s = {up(std::ceil(image.width * by)), up(std::ceil(image.height * by))};
+	}
+	if (s.area() <= most) return s;
+	s = {v.align(), v.align()};
+	for (uint32_t low = 1, high = image.height; low <= high;) { // the height of what the canvas holds
+		const uint32_t height = low + (high - low) / 2;
+		const Size larger{up(double(uint64_t(image.width) * height / image.height)), up(height)};
+		if (larger.area() <= most)
+			s = larger, low = height + 1;
+		else
+			high = height - 1;
+	}
+	return s;
+}
+
+Size free_size(const VisionConfig& v, const Image& image) {
+	const auto size = [&]() -> Size {
+		switch (v.projector->sizing) {
+		case Sizing::Filled: return filled_size(v, image);
+		case Sizing::Shape: return shaped_size(v, image);
+		case Sizing::Canvas: return canvas_size(v, image);
+		case Sizing::Nearest:
+		case Sizing::Within: break;
+		}
+		return nearest_size(v, image);
+	};
+	const Size s = size();
 	// an image far from a square has edges of at least one step
 	const uint32_t longest = std::min(v.most_rows, v.table_edge ? v.table_edge / v.merge : v.most_rows) * v.align();
 	return {std::min(s.width, longest), std::min(s.height, longest)};
+}
+
+Image free_tile(const VisionConfig& v, const Image& image) {
+	const Projector& p = *v.projector;
+	const Size s = free_size(v, image);
+	if (p.stretched) return resized(image, s.width, s.height, p.resample);
+	if (p.sizing != Sizing::Canvas) return fitted(image, s.width, s.height, p.resample, p.border);
+	double by = std::min(double(s.width) / image.width, double(s.height) / image.height);
+	if (uint64_t(image.width) * image.height >= v.least_rows * row_area(v)) by = std::min(by, 1.);
+	const auto part = [&](uint32_t pixels, uint32_t most) {
+		return std::clamp(uint32_t(std::floor(pixels * by)), 1u, most);
+	};
+	const Size in{part(image.width, s.width), part(image.height, s.height)};
+	return extended(resized(image, in.width, in.height, p.resample), s.width, s.height, p.border);
 }
 
 std::string numbered(std::string text, uint32_t row, uint32_t column) {
@@ -173,12 +250,7 @@ TiledImage tile_image(const VisionConfig& v, const Image& image) {
 		out.tiles = {{"", p.stretched ? resized(image, v.image_size, v.image_size, p.resample)
 		                              : fitted(image, v.image_size, v.image_size, p.resample, p.border)}};
 		break;
-	case Tiling::Free: {
-		const Size s = free_size(v, image);
-		out.tiles = {{"", p.stretched ? resized(image, s.width, s.height, p.resample)
-		                              : fitted(image, s.width, s.height, p.resample, p.border)}};
-		break;
-	}
+	case Tiling::Free: out.tiles = {{"", free_tile(v, image)}}; break;
 	case Tiling::GridByEdge: tile_by_edge(v, image, out); break;
 	case Tiling::GridByArea: tile_by_area(v, image, out); break;
 	case Tiling::GridByShape: tile_by_shape(v, image, out); break;

@@ -65,17 +65,17 @@ class Group {
 		for (size_t i = 0; i < factors.size(); ++i) v[i] *= factors[i];
 		vector(to, ordered(v, order));
 	}
-	// Three matrices or biases that the file has as one.
-	void thirds(const std::array<View*, 3>& to, const GgufTensor& t) {
-		const auto n = uint32_t(t.rows() / 3);
-		for (uint32_t i = 0; i < 3; ++i) items_.push_back({to[i], t.type, n, uint32_t(t.cols()), &t, {}, i * n});
+	// Matrices of q, k and v, or biases, that the file has as one.
+	void parts(const std::array<View*, 3>& to, const GgufTensor& t, const std::array<uint32_t, 3>& rows) {
+		for (uint32_t i = 0, first = 0; i < 3; first += rows[i++])
+			items_.push_back({to[i], t.type, rows[i], uint32_t(t.cols()), &t, {}, first});
 	}
-	void thirds_of_bias(const std::array<View*, 3>& to, const std::string& name, uint64_t n) {
-		const GgufTensor* t = find(name, 1, 3 * n);
+	void parts_of_bias(const std::array<View*, 3>& to, const std::string& name, const std::array<uint32_t, 3>& rows) {
+		const GgufTensor* t = find(name, 1, uint64_t(rows[0]) + rows[1] + rows[2]);
 		if (!t) return;
 		const std::vector<float> v = values(*t);
-		for (size_t i = 0; i < 3; ++i)
-			vector(*to[i], {v.begin() + ptrdiff_t(i * n), v.begin() + ptrdiff_t((i + 1) * n)});
+		auto from = v.begin();
+		for (size_t i = 0; i < 3; from += rows[i++]) vector(*to[i], {from, from + rows[i]});
 	}
 	// Limits of a matrix, in four tensors of one value beside it.
 	void limits(const View& w, const std::string& name) {
@@ -157,7 +157,8 @@ std::vector<float> factors_of(const Group& g, const VisionConfig& v, const std::
 
 void load_layer(Group& g, const Gguf& file, const VisionConfig& v, uint32_t l, LayerWeights& to) {
 	const Config& c = v.transformer;
-	const uint64_t dim = c.dim, heads = uint64_t(c.n_heads) * c.head_dim, hidden = c.hidden_dim;
+	const uint64_t dim = c.dim, hidden = c.hidden_dim;
+	const uint32_t heads = c.n_heads * c.head_dim, kv = c.n_kv_heads * c.head_dim;
 	const auto name = [&](const char* what) { return fmt::format("v.blk.{}.{}", l, what); };
 	g.norm(to.attn_norm, name("ln1"), dim);
 	const auto project = [&](View& w, View& b, const char* what, uint64_t rows, uint64_t cols,
@@ -169,12 +170,13 @@ void load_layer(Group& g, const Gguf& file, const VisionConfig& v, uint32_t l, L
 	const bool quarters = v.projector->rotation.pairs == PatchRotation::Quarters;
 	const auto order = [&](uint32_t n) { return quarters ? paired_quarters(n, c.head_dim) : std::vector<uint32_t>(); };
 	if (!quarters && file.find_tensor(name("attn_qkv.weight"))) {
-		g.thirds({&to.wq, &to.wk, &to.wv}, g.need(name("attn_qkv.weight"), 3 * heads, dim));
-		g.thirds_of_bias({&to.bq, &to.bk, &to.bv}, name("attn_qkv.bias"), heads);
+		const std::array<uint32_t, 3> rows = {heads, kv, kv};
+		g.parts({&to.wq, &to.wk, &to.wv}, g.need(name("attn_qkv.weight"), heads + 2 * kv, dim), rows);
+		g.parts_of_bias({&to.bq, &to.bk, &to.bv}, name("attn_qkv.bias"), rows);
 	} else {
 		project(to.wq, to.bq, "attn_q", heads, dim, {}, order(c.n_heads));
-		project(to.wk, to.bk, "attn_k", heads, dim, {}, order(c.n_heads));
-		project(to.wv, to.bv, "attn_v", heads, dim);
+		project(to.wk, to.bk, "attn_k", kv, dim, {}, order(c.n_kv_heads));
+		project(to.wv, to.bv, "attn_v", kv, dim);
 	}
 	if (c.layers[l].qk_norm != QkNorm::None) {
 		g.weights(to.q_norm, name("attn_q_norm"), c.head_dim, order(1));
@@ -207,6 +209,7 @@ std::vector<StepWeights> load_steps(Group& g, std::span<const Step> steps, uint3
 		if (s.optional && !g.find(weight, kAny, kAny)) continue;
 		StepWeights& to = out.emplace_back(StepWeights{.kind = s.kind, .rows = columns});
 		to.norm_eps = s.kind == Step::LayerNorm ? layer_norm_eps : rms_eps;
+		to.function = s.function;
 		switch (s.kind) {
 		case Step::Matrix: {
 			const GgufTensor& t = g.need_matrix(weight, columns);
@@ -241,7 +244,7 @@ std::vector<StepWeights> load_steps(Group& g, std::span<const Step> steps, uint3
 		case Step::Behind:
 		case Step::First:
 		case Step::Last: to.row = g.values(g.need(name, 1, columns)); break;
-		case Step::Gelu:
+		case Step::Activate:
 		case Step::End: break;
 		}
 		columns = to.rows;
@@ -255,7 +258,8 @@ void load_projector(Group& g, const VisionConfig& v, VisionWeights& out) {
 	const float eps = v.transformer.norm_eps;
 	if (*p.patch_norm) g.norm(out.patch_norm, p.patch_norm, dim, false);
 	out.projector = load_steps(g, p.steps, v.merged_dim(), kLayerNormEps, eps);
-	constexpr Step kDeep[] = {{Step::LayerNorm, "norm"}, {Step::Matrix, "fc1"}, {Step::Gelu}, {Step::Matrix, "fc2"}};
+	constexpr Step kDeep[] = {
+	    {Step::LayerNorm, "norm"}, {Step::Matrix, "fc1"}, {Step::Activate}, {Step::Matrix, "fc2"}};
 	for (const uint32_t l : v.deep)
 		out.deep.push_back(load_steps(g, kDeep, v.merged_dim(), eps, eps, fmt::format("v.deepstack.{}.", l)));
 	if (!p.mean_scaled) return;
@@ -302,9 +306,16 @@ VisionWeights load_vision(const Gguf& file, const VisionConfig& v, Backend& be) 
 		if (const GgufTensor* t = g.find("v.position_embd.weight", n, c.dim); t || needed)
 			out.positions = g.values(g.need("v.position_embd.weight", n, c.dim));
 	}
-	g.norm(out.embedded, "v.norm_embd", c.dim, false);
-	g.norm(out.pre, "v.pre_ln", c.dim, false);
-	g.norm(out.post, "v.post_ln", c.dim, false);
+	const Projector& p = *v.projector;
+	if (*p.pixel_norm) {
+		const std::string name = p.pixel_norm;
+		const uint64_t n = uint64_t(3) * v.patch * v.patch;
+		out.pixel_norm = g.values(g.need(name + ".weight", 1, n));
+		out.pixel_bias = g.values(g.need(name + ".bias", 1, n));
+	}
+	g.norm(out.embedded, p.embedded_norm, c.dim, p.bare);
+	g.norm(out.pre, p.pre_norm, c.dim, p.bare);
+	g.norm(out.post, p.post_norm, c.dim, false);
 	load_projector(g, v, out);
 	g.upload();
 	out.transformer.layers.resize(c.n_layers);

@@ -9,17 +9,19 @@ struct StepWeights { // of a Step
 	Step::Kind kind = Step::End;
 	NormWeights norm = {}; // (columns) f32
 	float norm_eps = 0;
+	Activation function = Activation::None;
 	View w = {}, bias = {};      // (rows, columns), (rows) f32; of a gated MLP its last matrix
 	View gate = {}, up = {};     // (hidden, columns)
 	uint32_t rows = 0;           // columns of the result
 	std::vector<float> row = {}; // (rows) on the host, of Step::joins()
 };
-struct VisionWeights {      // empty where the file has no such tensor
-	View patch, patch_bias; // (dim, patch_columns()), (dim) f32
-	NormWeights embedded;   // (dim) f32: of patches before their positions are added
-	NormWeights pre, post;  // around the layers
-	Weights transformer;    // its layers alone
-	NormWeights patch_norm; // (dim) f32
+struct VisionWeights {                         // empty where the file has no such tensor
+	View patch, patch_bias;                    // (dim, patch_columns()), (dim) f32
+	std::vector<float> pixel_norm, pixel_bias; // on the host: (3 * patch^2), of Projector::pixel_norm
+	NormWeights embedded;                      // (dim) f32: of patches before their positions are added
+	NormWeights pre, post;                     // around the layers
+	Weights transformer;                       // its layers alone
+	NormWeights patch_norm;                    // (dim) f32
 	std::vector<StepWeights> projector;
 	std::vector<std::vector<StepWeights>> deep; // of VisionConfig::deep
 	// On the host: (n, dim), (dim).

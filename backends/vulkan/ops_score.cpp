@@ -40,7 +40,7 @@ void VulkanBackend::compute(const op::ScoreSlots& o) {
 	const auto& [q, lse, a] = o;
 	const uint32_t n_heads = q.shape[1], head_dim = q.shape[2], n_rows = uint32_t(a.rows.elements());
 	check_head_dim(head_dim);
-	bool continues = false; // work items score different slots
+	bool first = true;
 	for (const ScoreGroup& g : a.groups) {
 		const bool softcap = a.softcap > 0;
 		const Choice how = a.q_rope ? choose_score_latent_slots(caps(), head_dim, a.q_rope.shape[2], g.page, softcap)
@@ -59,8 +59,8 @@ void VulkanBackend::compute(const op::ScoreSlots& o) {
 		              {.label = "score_slots",
 		               .bytes = 2.0 * tokens * a.n_kv_heads * head_dim,
 		               .flops = 2.0 * tokens * n_rows * n_heads * head_dim,
-		               .continues = continues});
-		continues = true;
+		               .continues = !first && g.apart}); // work items score different slots
+		first = false;
 	}
 }
 

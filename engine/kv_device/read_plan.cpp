@@ -192,6 +192,11 @@ void ScorePlan::build(uint32_t l, std::span<const ScoreRows> rows, StepTable& ta
 		ScoreGroup args;
 		uint32_t chunk, rope_chunk; // of latents or keys; of rotated keys, else 0
 		std::vector<ScoreWork> work;
+		std::vector<std::pair<const KvSequence*, const RowChoice*>> added;
+		// Rows with choices of their own add to the same sums, which items of a group must not.
+		bool has_other(const ScoreRows& r) const {
+			return std::ranges::any_of(added, [&](const auto& a) { return a.first == r.seq && a.second != r.choice; });
+		}
 	};
 	std::vector<Group> open;
 	for (const ScoreRows& r : rows)
@@ -202,9 +207,13 @@ void ScorePlan::build(uint32_t l, std::span<const ScoreRows> rows, StepTable& ta
 			const Saliency saliency = r.seq->plan().policy.select.saliency();
 			const bool latent = r.seq->plan().shape.rope_dim != 0;
 			const uint32_t rope_chunk = latent ? run.chunk[1] : 0;
+			bool apart = true;
 			auto g = std::ranges::find_if(open, [&](const Group& o) {
-				return o.chunk == run.chunk[0] && o.rope_chunk == rope_chunk && o.args.page == page &&
-				       o.args.saliency == saliency;
+				const bool same = o.chunk == run.chunk[0] && o.rope_chunk == rope_chunk && o.args.page == page &&
+				                  o.args.saliency == saliency;
+				const bool other = same && o.has_other(r);
+				apart &= !other;
+				return same && !other;
 			});
 			if (g == open.end()) {
 				open.push_back({{.page = page,
@@ -212,12 +221,15 @@ void ScorePlan::build(uint32_t l, std::span<const ScoreRows> rows, StepTable& ta
 				                 .first_work = 0,
 				                 .n_work = 0,
 				                 .saliency = saliency,
-				                 .v_codes = latent ? chunk_of(*r.seq, rope_chunk) : View()},
+				                 .v_codes = latent ? chunk_of(*r.seq, rope_chunk) : View(),
+				                 .apart = apart},
 				                run.chunk[0],
 				                rope_chunk,
+				                {},
 				                {}});
 				g = open.end() - 1;
 			}
+			g->added.push_back({r.seq, r.choice});
 			for (uint32_t at = 0; at < run.n; at += r.piece) // f16 pages come first in a table
 				g->work.push_back({.first = r.first,
 				                   .n = r.n,

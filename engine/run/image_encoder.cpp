@@ -54,6 +54,8 @@ std::vector<float> ImageEncoder::merged(const std::vector<float>& patches, Patch
 std::vector<float> ImageEncoder::project(std::span<const StepWeights> steps, const std::vector<float>& from,
                                          uint32_t cols) {
 	const uint32_t n = uint32_t(from.size() / cols);
+	const Config& c = config_.transformer;
+	const float limit = c.layers.empty() ? kUnlimited : c.layers[0].mlp_limit; // the projector's is the layers'
 	uint32_t widest = cols, hidden = 0;
 	for (const StepWeights& s : steps) {
 		widest = std::max(widest, s.rows);
@@ -82,11 +84,13 @@ std::vector<float> ImageEncoder::project(std::span<const StepWeights> steps, con
 		case Step::LayerNorm: norm_rows(be_, x, s.norm, NormKind::LayerBiased, s.norm_eps); break;
 		case Step::RmsNorm:
 		case Step::UnitNorm: norm_rows(be_, x, s.norm, NormKind::Rms, s.norm_eps); break;
-		case Step::Gelu: be_.activate(x, x, {}, {.function = Activation::GeluTanh}); break;
+		case Step::Activate: be_.activate(x, x, {}, {.function = s.function}); break;
 		case Step::GatedMlp: {
-			const View g = shaped(gate, n, s.gate.shape[0]);
-			const Proj both[] = {{g, s.gate, {}}, {shaped(up, n, s.gate.shape[0]), s.up, {}}};
-			be_.matmul(both, x, Epilogue::SwiGLU, /*decode=*/false);
+			const View g = shaped(gate, n, s.gate.shape[0]), u = shaped(up, n, s.gate.shape[0]);
+			const Proj both[] = {{g, s.gate, {}}, {u, s.up, {}}};
+			const bool limited = limit != kUnlimited;
+			be_.matmul(both, x, limited ? Epilogue::None : Epilogue::SwiGLU, /*decode=*/false);
+			if (limited) limited_swiglu(be_, g, u, limit, /*limits_gate=*/true);
 			multiply(g, s);
 			break;
 		}

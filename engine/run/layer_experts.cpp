@@ -35,7 +35,7 @@ void LayerRunner::run_experts(const Layer& layer, const ExpertWeights& w, const 
 			               shaped(mlp_.weights, all, 1));
 		}
 		if (e.limit != kUnlimited)
-			limited_swiglu(gate, up, e.limit, layer.limits_gate);
+			limited_swiglu(be_, gate, up, e.limit, layer.limits_gate);
 		else
 			be_.activate(gate, from, gated ? up : View(), {.function = layer.activation});
 	}

@@ -493,18 +493,18 @@ View LayerRunner::run_mlp(const Layer& layer, const std::array<Proj, 2>& gate_up
 	const View &gate = gate_up[0].out, &up = gate_up[1].out, &hidden = gated ? gate : up;
 	if (std::isfinite(layer.gate_cut)) be_.gaussian_top_k(gate, gate, layer.gate_cut);
 	if (limited)
-		limited_swiglu(gate, up, layer.mlp_limit, layer.limits_gate);
+		limited_swiglu(be_, gate, up, layer.mlp_limit, layer.limits_gate);
 	else if (!swiglu)
 		be_.activate(hidden, hidden, gated ? up : View(), {.function = layer.activation, .xielu = layer.xielu});
 	return hidden;
 }
 
-void LayerRunner::limited_swiglu(const View& gate, const View& up, float limit, bool limits_gate) {
+void limited_swiglu(Backend& be, const View& gate, const View& up, float limit, bool limits_gate) {
 	const Elementwise silu{.function = Activation::Silu},
 	    least{.function = Activation::Clamp, .range = {-kUnlimited, limit}};
-	be_.activate(gate, gate, {}, limits_gate ? least : silu);
-	be_.activate(up, up, {}, {.function = Activation::Clamp, .range = {-limit, limit}});
-	be_.activate(gate, gate, up, limits_gate ? silu : least);
+	be.activate(gate, gate, {}, limits_gate ? least : silu);
+	be.activate(up, up, {}, {.function = Activation::Clamp, .range = {-limit, limit}});
+	be.activate(gate, gate, up, limits_gate ? silu : least);
 }
 
 void LayerRunner::read_rows(const View& x, std::vector<float>& out) {

@@ -163,9 +163,6 @@ class LayerRunner {
 	// gate_up of x, or of its norm, which is stored in h; then the function between them and the projection out.
 	View run_mlp(const Layer&, const std::array<Proj, 2>& gate_up, const View& x, const NormWeights*, const View& h,
 	             bool decode);
-	// gate = min(silu(gate), limit) * clamp(up, -limit, limit), or of Layer::limits_gate silu(min(gate, limit)) * the
-	// same; changes up.
-	void limited_swiglu(const View& gate, const View& up, float limit, bool limits_gate);
 	// Latent attention, layer_latent.cpp.
 	void project_in_latent(uint32_t l, const LayerRows&, bool decode);
 	void project_index(uint32_t l, const LayerRows&, const View& latents, bool decode); // of Indexer::of_latent
@@ -232,5 +229,9 @@ class LayerRunner {
 	View logits_, final_;         // (kLogitRows, vocab), (kLogitRows, dim) f32
 	View block_max_, candidates_; // (kLogitRows, blocks of logits), (kLogitRows, KV_CANDIDATE_WORDS) u32
 };
+
+// gate = min(silu(gate), limit) * clamp(up, -limit, limit), or of Layer::limits_gate silu(min(gate, limit)) * the same;
+// changes up.
+void limited_swiglu(Backend&, const View& gate, const View& up, float limit, bool limits_gate);
 
 } // namespace kvrun

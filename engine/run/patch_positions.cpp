@@ -26,6 +26,15 @@ Taps bilinear(uint32_t i, float n, uint32_t side) {
 	return between(std::max((float(i) + 0.5f) * float(side) / n - 0.5f, 0.f), side);
 }
 
+// With zeros around the table.
+Taps zero_edged(uint32_t i, uint32_t n, uint32_t side) {
+	const float at = (float(i) + 0.5f) * float(side) / float(n) - 0.5f, low = std::floor(at), share = at - low;
+	Taps out;
+	if (low >= 0) out.push_back({uint32_t(low), 1 - share});
+	if (low + 1 < float(side)) out.push_back({uint32_t(low + 1), share});
+	return out;
+}
+
 Taps antialiased(uint32_t i, uint32_t n, uint32_t side) {
 	const float scale = float(side) / float(n), support = std::max(scale, 1.f);
 	const float centre = (float(i) + 0.5f) * scale - 0.5f;
@@ -57,6 +66,7 @@ Taps taps(PositionTable table, uint32_t i, uint32_t n, uint32_t side) {
 	case PositionTable::Bicubic: return bicubic(i, n, side);
 	case PositionTable::Bilinear: return bilinear(i, float(n), side);
 	case PositionTable::BilinearTenth: return bilinear(i, float(n) + 0.1f, side);
+	case PositionTable::BilinearAcross: return zero_edged(i, n, side);
 	default: return {{i, 1}};
 	}
 }
@@ -75,6 +85,7 @@ std::vector<float> position_rows(const VisionConfig& c, std::span<const float> t
 		return out;
 	}
 	const uint32_t side = c.table_side, first = kind == PositionTable::Square && c.class_token ? 1 : 0;
+	if (kind == PositionTable::BilinearAcross) std::swap(g.columns, g.rows);
 	std::vector<Taps> across, down;
 	for (uint32_t x = 0; x < g.columns; ++x) across.push_back(taps(kind, x, g.columns, side));
 	for (uint32_t y = 0; y < g.rows; ++y) down.push_back(taps(kind, y, g.rows, side));

@@ -1,6 +1,7 @@
 // Runs a tile of an image through the layers of a vision encoder.
 #include "engine/run/tile_encoder.h"
 #include <algorithm>
+#include <cmath>
 
 namespace kvrun {
 
@@ -34,6 +35,7 @@ TileEncoder::TileEncoder(Backend& be, const VisionConfig& config, const VisionWe
 	all_rows_ = rows_.write_groups({0, all_});
 	if (config.window_period) windows_ = rows_.write_groups(order_.begins);
 	embed(pixels(tile));
+	if (done()) finish();
 }
 
 uint64_t TileEncoder::bytes(const VisionConfig& v, uint32_t patches) {
@@ -72,8 +74,21 @@ std::vector<float> TileEncoder::pixels(const Image& tile) const {
 					const size_t at = size_t(i / g.columns * edge + y) * tile.width + i % g.columns * edge + x;
 					*row++ = (float(tile.rgb[at * 3 + c]) / 255 - config_.mean[c]) / config_.deviation[c];
 				}
+		if (!weights_.pixel_norm.empty()) norm_pixels(std::span(out).subspan(size_t(t) * columns, columns));
 	}
 	return out;
+}
+
+// LayerNorm. On the host, because rows of pixels are longer than what is normed.
+void TileEncoder::norm_pixels(std::span<float> values) const {
+	const size_t n = weights_.pixel_norm.size();
+	double sum = 0, squares = 0;
+	for (size_t i = 0; i < n; ++i) sum += values[i];
+	const double mean = sum / double(n);
+	for (size_t i = 0; i < n; ++i) squares += (values[i] - mean) * (values[i] - mean);
+	const double by = 1 / std::sqrt(squares / double(n) + config_.projector->embedding_eps);
+	for (size_t i = 0; i < n; ++i)
+		values[i] = float((values[i] - mean) * by) * weights_.pixel_norm[i] + weights_.pixel_bias[i];
 }
 
 // (patches, dim), and the class token behind them, with what the table has for it.
@@ -101,10 +116,11 @@ void TileEncoder::embed(const std::vector<float>& values) {
 	be_.at_layer(0); // of a split the first device has the encoder
 	const Proj embed[] = {{patches, weights_.patch, weights_.patch_bias}};
 	be_.matmul(embed, pixels, Epilogue::None, /*decode=*/false);
-	norm_rows(be_, patches, weights_.embedded, c.norm, c.norm_eps);
+	const float own = config_.projector->embedding_eps, eps = own > 0 ? own : c.norm_eps;
+	norm_rows(be_, patches, weights_.embedded, c.norm, eps);
 	be_.activate(patches, rows(positions, 0, n_), {}, {.add = true});
 	if (all_ > n_) be_.copy(rows(x, n_, 1), rows(positions, n_, 1));
-	norm_rows(be_, x, weights_.pre, c.norm, c.norm_eps);
+	norm_rows(be_, x, weights_.pre, c.norm, eps);
 }
 
 std::vector<float> TileEncoder::read_patches() {
@@ -117,15 +133,18 @@ std::vector<float> TileEncoder::read_patches() {
 
 void TileEncoder::step() {
 	KV_ASSERT(!done());
-	const Config& c = config_.transformer;
 	const uint32_t l = layer_++;
 	rows_.run(l, config_.windowed(l) ? windows_ : all_rows_);
 	if (std::ranges::binary_search(config_.deep, l)) deep_.push_back(read_patches());
-	if (!done()) return;
-	norm_rows(be_, rows_.x(), weights_.post, c.norm, c.norm_eps);
+	if (done()) finish();
+}
+
+void TileEncoder::finish() {
+	const Config& c = config_.transformer;
 	const Projector& p = *config_.projector;
-	norm_rows(be_, rows(rows_.x(), 0, n_), weights_.patch_norm, p.patch_norm_rms ? NormKind::Rms : c.norm,
-	          p.patch_norm_eps ? p.patch_norm_eps : c.norm_eps);
+	norm_rows(be_, rows_.x(), weights_.post, c.norm, c.norm_eps);
+	norm_rows(be_, rows(rows_.x(), 0, n_), weights_.patch_norm, p.patch_norm_kind,
+	          p.patch_norm_eps > 0 ? p.patch_norm_eps : c.norm_eps);
 	patches_ = read_patches();
 }
 

@@ -34,7 +34,9 @@ class TileEncoder {
 	std::vector<float> pixels(const Image&) const;
 	std::vector<float> added_rows() const;
 	void embed(const std::vector<float>& pixels);
+	void norm_pixels(std::span<float> of_patch) const;
 	std::vector<float> read_patches();
+	void finish();
 
 	Backend& be_;
 	const VisionConfig& config_;

@@ -113,6 +113,7 @@ void tile_load(const bool by_token) {
 
 // Afterwards shrink_s and total_s have maximum and sum of weights of each query.
 void state_finish(const bool rotated) {
+	barrier(); // all lanes have read the factors of the last tile
 	if (LANE < QUERIES) {
 		shrink_s[LANE] = top;
 		total_s[LANE] = total;

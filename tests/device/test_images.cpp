@@ -95,7 +95,8 @@ std::string model_of(const WithLines& w, const TempFolder& folder, bool for_peer
 
 std::string model_of(const std::string& encoder, const TempFolder& folder, bool for_peer = false) {
 	if (encoder.starts_with("gemma"))
-		return (kGolden / "tiny" / ((encoder == "gemma4v" ? "gemma4" : encoder) + ".gguf")).string();
+		return (kGolden / "tiny" / ((encoder.starts_with("gemma4_") ? encoder : encoder.substr(0, 6)) + ".gguf"))
+		    .string();
 	const auto w = std::ranges::find(kWithLines, encoder, &WithLines::encoder);
 	return w == kWithLines.end() ? kModel : model_of(*w, folder, for_peer);
 }
@@ -277,6 +278,7 @@ TEST_CASE("images: rows of an image see each other in Gemma's models, however th
 		if (row_wanted(0)) run(device, "gemma3", 4);
 		if (row_wanted(1)) run(device, "gemma4v", 6);
 		if (row_wanted(2)) run(device, "gemma4_layer_inputs", 6);
+		if (row_wanted(3)) run(device, "gemma4uv", 6);
 		EngineOptions o;
 		o.model = (kGolden / "tiny" / "gemma3.gguf").string();
 		o.backend = select_test_device(device);

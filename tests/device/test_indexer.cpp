@@ -125,6 +125,36 @@ TEST_CASE("indexer: a policy that fetches attends to all tokens") {
 	});
 }
 
+// What they give a token is added to one sum, and work items of a dispatch do not wait for each other.
+TEST_CASE("indexer: rows that chose different tokens add to sums one after the other") {
+	each_row(std::vector<Case>{{"h2o,recent_keep=16,flush=64,budget=100"}},
+	         [](Backend&, const Case& c, const TestRow& row) {
+		         const auto engine = open_engine(row.device, path_of("deepseek32"), 32);
+		         Session one(*engine, with(c.name, 256)), two(*engine, with(c.name, 256));
+		         for (Session* s : {&one, &two}) s->prefill(random_tokens(40, engine->config().vocab, 5));
+		         const RowChoice a{0, 0, 40}, b{16, 0, 40};
+		         const KvSequence &first = one.seq(), &second = two.seq();
+		         const ScoreRows rows[] = {{&first, 0, 1, 1, nullptr, &a},
+		                                   {&first, 1, 1, 1, nullptr, &b},
+		                                   {&second, 2, 1, 1, nullptr, &a},
+		                                   {&first, 3, 1, 1, nullptr, &a},
+		                                   {&first, 4, 1, 1, nullptr, &b}};
+		         StepTable table;
+		         ScorePlan plan;
+		         const Buffer none;
+		         const auto groups = [&](std::span<const ScoreRows> of) {
+			         plan.build(0, of, table);
+			         return plan.read(one.seq().pool(), none, View(), 1).groups;
+		         };
+		         const uint32_t n_items = groups(std::span(rows).first(1))[0].n_work; // of a row
+		         REQUIRE(groups(rows).size() == 2);
+		         CHECK(groups(rows)[0].apart);
+		         CHECK(!groups(rows)[1].apart);
+		         CHECK(groups(rows)[0].n_work + groups(rows)[1].n_work == 5 * n_items);
+		         CHECK(groups(std::span(rows).subspan(1, 2)).size() == 1); // sequences have sums of their own
+	         });
+}
+
 TEST_CASE("indexer: drafts that are taken back leave no keys") {
 	each_row(of_models(std::vector<Case>{{"fp16"}, {"rtn8,recent_keep=8,flush=64"}}),
 	         [](Backend&, const Case& c, const TestRow& row) {

@@ -52,21 +52,24 @@ TEST_CASE("vision files: what the golden encoders are") {
 		CAPTURE(p.name);
 		const Config& model = text_model(p.name);
 		const VisionConfig v = read_vision(Gguf::open(file_of(p.name)), model);
-		const bool windows = std::string(p.name) == "qwen2.5vl_merger", deep = std::string(p.name) == "qwen3vl_merger";
-		const bool framed = std::string(p.name) == "hunyuanvl";
+		const std::string name = p.name;
+		const bool wide = name == "qwen2.5vl_merger", exaone = name == "exaone4_5", muse = name == "muse-glimmer",
+		           deep = name == "qwen3vl_merger", windows = wide || exaone || muse, framed = name == "hunyuanvl";
 		CHECK(v.projector == &p);
-		CHECK(v.patch == (windows ? 14 : 4));
-		CHECK(v.window == (windows ? 8 : 0));
+		CHECK(v.patch == (wide ? 14 : p.bare ? 6 : 4));
+		CHECK(v.window == (wide ? 8 : exaone ? 4 : muse ? 3 : 0)); // 112 and 16 pixels; the table's edge
 		CHECK(v.windowed(0) == windows);
-		CHECK(!v.windowed(1));
+		CHECK(v.windowed(1) == muse);
+		CHECK(v.windowed(2) == windows);
+		CHECK(!v.windowed(muse ? 4 : 3)); // Muse's last layer has none
 		CHECK(v.deep == (deep ? std::vector<uint32_t>{1} : std::vector<uint32_t>()));
 		CHECK(v.out_dim == model.dim);
-		CHECK(v.transformer.layers.size() == (windows || deep ? 3 : 2));
+		CHECK(v.transformer.layers.size() == (p.bare ? 0 : muse ? 5 : wide || exaone || deep ? 3 : 2));
+		CHECK(v.transformer.n_kv_heads == (p.bare || exaone ? 1 : wide ? 2 : 3));
 		CHECK(v.transformer.head_dim == 8);
-		CHECK(v.class_token ==
-		      (std::string(p.name) == "mlp" || std::string(p.name) == "internvl" || std::string(p.name) == "llama4"));
-		CHECK(v.layer_scales == (std::string(p.name) == "internvl"));
-		CHECK(v.line_ends == (std::string(p.name) == "pixtral" || framed));
+		CHECK(v.class_token == (name == "mlp" || name == "internvl" || name == "llama4"));
+		CHECK(v.layer_scales == (name == "internvl"));
+		CHECK(v.line_ends == (name == "pixtral" || framed));
 		CHECK(v.last_line_ends == framed);
 		CHECK(v.framed == framed);
 		CHECK(refusal(encoder(p.name), model).empty());
@@ -120,6 +123,7 @@ TEST_CASE("vision files: limits of the rows of an image whose size decides") {
 	CHECK(rows_of("qwen2vl_merger", {0, 1}, 80, 40) == 1);
 	CHECK(rows_of("qwen2vl_merger", {100, 0}, 80, 40) >= 100);
 	CHECK(rows_of("qwen2vl_merger", {5000, 0}, 80, 40) >= 5000); // above the projector's upper limit
+	CHECK(rows_of("qwen2vl_merger", {7, 7}, 16, 8) == 3);        // 8 would be more than memory is planned for
 	CHECK(rows_of("pixtral", {0, 4}, 16, 16) == 5);              // with a row end
 	CHECK(rows_of("pixtral", {}, 16, 16) == 11);
 	CHECK(rows_of("hunyuanvl", {}, 80, 40) == 5 * 11 + 2);
@@ -167,6 +171,48 @@ TEST_CASE("vision files: pages of LightOnOCR have no edge longer than the encode
 		const TiledImage t = tile_image(v, Image(width, height));
 		CHECK(t.tiles[0].pixels.width == columns * 28);
 		CHECK(t.tiles[0].pixels.height == rows * 28);
+	}
+}
+
+// smart_resize() of transformers 5.24.
+TEST_CASE("vision files: Muse Glimmer's images take the shape that is nearest to theirs") {
+	VisionConfig v = read_vision(Gguf::open(file_of("muse-glimmer")), text_model());
+	v.patch = 14; // as published
+	const uint32_t sizes[][4] = {{640, 480, 23, 17}, {28, 28, 1, 1},       {1, 1, 1, 1},
+	                             {29, 10, 2, 1},     {5000, 100, 179, 4},  {100, 5000, 4, 179},
+	                             {40, 1000, 2, 36},  {8000, 6000, 73, 55}, {20000, 7, 715, 1}};
+	for (const auto& size : sizes) {
+		const auto& [width, height, columns, rows] = size;
+		CAPTURE(width);
+		CAPTURE(height);
+		const TiledImage t = tile_image(v, Image(width, height));
+		CHECK(t.tiles[0].pixels.width == columns * 28);
+		CHECK(t.tiles[0].pixels.height == rows * 28);
+	}
+}
+
+TEST_CASE("vision files: GLM-5.3's images lie in the first corner of a black tile") {
+	VisionConfig v = read_vision(Gguf::open(file_of("glm5v")), text_model(), {16, 1000});
+	v.patch = 14; // as published
+	struct Row {
+		uint32_t width, height, columns, rows, inner_width, inner_height; // of the image in the tile
+	};
+	for (const Row& r : {Row{640, 480, 23, 18, 640, 480},
+	                     {28, 28, 4, 4, 112, 112},
+	                     {29, 10, 7, 3, 196, 67},
+	                     {5000, 100, 179, 4, 5000, 100},
+	                     {40, 1000, 2, 36, 40, 1000},
+	                     {4000, 3000, 36, 27, 1008, 756},
+	                     {20000, 7, 715, 1, 20000, 7}}) {
+		CAPTURE(r.width);
+		CAPTURE(r.height);
+		const Image tile = tile_image(v, Image(r.width, r.height, {255, 255, 255})).tiles[0].pixels;
+		CHECK(tile.width == r.columns * 28);
+		CHECK(tile.height == r.rows * 28);
+		const auto pixel = [&](uint32_t x, uint32_t y) { return tile.rgb[(size_t(y) * tile.width + x) * 3]; };
+		CHECK(pixel(r.inner_width - 1, r.inner_height - 1) == 255);
+		if (r.inner_width < tile.width) CHECK(pixel(r.inner_width, 0) == 0);
+		if (r.inner_height < tile.height) CHECK(pixel(0, r.inner_height) == 0);
 	}
 }
 
@@ -260,6 +306,13 @@ TEST_CASE("vision files: hostile sizes are refused by name, before memory is tak
 	has(with_u32("idefics3", "preproc_image_size", 1 << 20), "preproc_image_size");
 	has(with_u32("pixtral", "spatial_merge_size", 16), "patches");
 	has(with_u32("mlp", "patch_size", 5), "no multiple");
+	has(with_u32("exaone4_5", "attention.head_count_kv", 2), "3 heads share 2 heads of keys and values");
+	has(with_u32("exaone4_5", "attention.head_count_kv", 0), "3 heads share 0 heads of keys and values");
+	has(with_u32("exaone4_5", "window_size", 7), "windows of 7 pixels hold no 2 x 2 patches of 4");
+	for (const float limit : {0.f, -1.f, NAN}) {
+		GgufBuilder b = encoder("glm5v");
+		has(refusal(b.f32("clip.vision.swiglu_clamp", limit)), "swiglu_clamp");
+	}
 	has(with_u32("mlp", "attention.head_count", 2), "in heads multiples of 8");
 	has(with_u32("internvl", "preproc_min_tiles", 7), "preproc_min_tiles");
 	GgufBuilder b = encoder("mlp");

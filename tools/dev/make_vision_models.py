@@ -29,11 +29,12 @@ from PIL import Image
 import make_tiny_models as tiny
 import vision_encoders_clip as clip
 import vision_encoders_free as free
+import vision_encoders_new as new
 import vision_encoders_qwen as qwen
 from vision_encoder import AFTER, BEFORE, DEVIATION, MEAN, TOLERANCE, difference
 
 SIZE = 37, 23  # width and height of the image that is resized
-ENCODERS = [*clip.ENCODERS, *qwen.ENCODERS, *free.ENCODERS]
+ENCODERS = [*clip.ENCODERS, *qwen.ENCODERS, *free.ENCODERS, *new.ENCODERS]
 
 
 def pixel_values(pixels):

@@ -71,12 +71,16 @@ class Encoder:
         w.add_array("clip.vision.image_std", DEVIATION)
         for key in self.flags:
             w.add_bool(key, True)
+        self.more_keys(w)
         for name, tensor in self.tensors():
             w.add_tensor(name, np.ascontiguousarray(tensor.detach().numpy().astype(np.float32)))
         w.write_header_to_file()
         w.write_kv_data_to_file()
         w.write_tensors_to_file()
         w.close()
+
+    def more_keys(self, writer):
+        """Of other types."""
 
     def dim(self):
         return DIM
