@@ -201,8 +201,9 @@ std::vector<float> read_factors(const Gguf& g, const char* tensor, uint32_t rope
 }
 
 void read_rope(const Keys& k, const Family& f, const Latent& latent, Config& c) {
-	c.ropes = {
-	    {.dim = k.u32("rope.dimension_count", c.head_dim), .theta = k.f32("rope.freq_base", 10000), .neox = f.neox}};
+	c.ropes = {{.dim = k.u32("rope.dimension_count", c.head_dim),
+	            .theta = k.f32("rope.freq_base", k.f32("rope.global.freq_base", 10000)),
+	            .neox = f.neox}};
 	if (f.half_rotary) c.ropes[0].dim /= 2;
 	if (f.rope_use == RopeUse::Never) c.ropes[0].rotates = false;
 	if (f.rope_use == RopeUse::Never) c.ropes[0].dim = f.latent ? latent.rope_dim : c.head_dim;
@@ -251,7 +252,10 @@ void read_rope_scaling(const Keys& k, const Family& f, Config& c) {
 		r.ramp_rounded = f.yarn_rounded;
 		r.beta_fast = k.positive("rope.scaling.yarn_beta_fast", r.beta_fast);
 		r.beta_slow = k.positive("rope.scaling.yarn_beta_slow", r.beta_slow);
-		r.attn_factor = k.positive("rope.scaling.attn_factor", 1) * k.positive("rope.scaling.yarn_attn_factor", 1);
+		// Converters write attention_factor of config.json under either key, which YaRN's own factor is a part of.
+		const float own = r.factor > 1 ? 1 + 0.1f * std::log(r.factor) : 1;
+		for (const char* key : {"rope.scaling.attn_factor", "rope.scaling.yarn_attn_factor"})
+			if (const float x = k.positive(key, 1); std::abs(x - own) > 1e-3f * own) r.attn_factor *= x;
 		const float log_multiplier = k.f32("rope.scaling.yarn_log_multiplier", 0); // reduces YaRN's own factor
 		if (log_multiplier != 0 && r.factor > 1)
 			r.attn_factor /= 1 + 0.1f * k.positive("rope.scaling.yarn_log_multiplier", 1) * std::log(r.factor);

@@ -81,14 +81,14 @@ void look_at_tensors(const ConfigKeys& k, MlpKind mlp, uint32_t l, Experts& e) {
 Mixture read_mixture(const ConfigKeys& k, const Family& f, const Config& c) {
 	Mixture m;
 	const uint32_t n = k.u32("expert_count", 0);
-	if (n == 0) return m;
+	if (n == 0 || (n == 1 && !f.mixture)) return m; // older files of dense models say 1
 	if (!f.mixture)
 		fail(Code::Unsupported, "{}: is a mixture of {} experts; kvrun runs dense models of {}", k.g.name(), n, f.arch);
 	if (n > KV_MOST_EXPERTS)
 		fail(Code::Unsupported, "{}: is a mixture of {} experts; kvrun runs up to {}", k.g.name(), n, KV_MOST_EXPERTS);
 	Experts& e = m.experts = f.layer.experts;
 	e.n = n;
-	e.used = within(k, "expert_used_count", k.u32("expert_used_count"), 1, std::min(n, KV_MOST_USED), " experts");
+	e.used = within(k, "expert_used_count", k.u32_same("expert_used_count"), 1, std::min(n, KV_MOST_USED), " experts");
 	if (k.has("expert_feed_forward_length")) e.hidden_dim = k.u32_same("expert_feed_forward_length");
 	if (e.hidden_dim == 0) e.hidden_dim = c.hidden_dim;
 	m.first = within(k, "leading_dense_block_count", k.u32("leading_dense_block_count", 0), 0, c.n_layers, " layers");

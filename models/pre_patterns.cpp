@@ -106,6 +106,7 @@ constexpr PrePatterns kPatterns[] = {
     {"viking", {BLOOM, "\\p{N}"}, false, false},
     {"tekken", {CASED(UPPER, LOWER, "") "|\\p{N}|" PATH_TAIL}, true, true},
     {"gpt-4o llama4 kanana2 talkie minimax-m2", {GPT4O}, false, false},
+    {"granite-embed-multi-97m", {GPT4O}, true, false},
     {"tiny_aya cohere2moe", {GROUPS("\\d", "*+", "\\b"), GPT4O}, false, false},
     {"kimi-k2",
      {"\\p{sc:Han}+|" CASED(UPPER_NOT_HAN, LOWER_NOT_HAN, "(?:" CONTRACTION ")?") "|\\p{N}{1,3}|" TAIL},

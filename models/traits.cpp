@@ -84,7 +84,7 @@ static std::vector<bool> flags_of_layers(const ConfigKeys& k, const char* key, u
 Windows read_windows(const ConfigKeys& k, const Family& f, uint32_t n_layers) {
 	Windows w;
 	w.tokens = k.u32("attention.sliding_window", f.window);
-	w.theta = k.f32("rope.freq_base_swa", w.theta);
+	w.theta = k.f32("rope.freq_base_swa", k.f32("rope.local.freq_base", w.theta)); // Ollama's files have the second
 	const char* pattern = "attention.sliding_window_pattern";
 	const GgufEntry* e = k.g.find(k.key(pattern));
 	if (f.second_rope == SecondRope::NoneByKey) w.positions = flags_of_layers(k, "attention.rope_pattern", n_layers);

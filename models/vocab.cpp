@@ -154,9 +154,9 @@ void Vocab::read_bytes() {
 uint32_t Vocab::read_id(const Gguf& g, const char* key) const {
 	if (!g.find(key)) return kNoToken;
 	const uint32_t id = g.u32(key);
-	if (id >= size())
-		fail(Code::Format, "{}: key {} is {}, there are {} tokens; the file is damaged", file, key, id, size());
-	return id;
+	if (id < size()) return id;
+	warn_once(fmt::format("{}: key {} is {}, there are {} tokens; it is ignored", file, key, id, size()));
+	return kNoToken;
 }
 
 // Ids that the file does not name.

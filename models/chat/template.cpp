@@ -38,8 +38,8 @@ Value to_value(Run& run, const Json& j, const char* where) {
 	case Json::value_t::boolean: return given(jinja::boolean(j.get<bool>()));
 	case Json::value_t::number_integer: return jinja::integer(j.get<int64_t>(), true);
 	case Json::value_t::number_unsigned:
-		if (j.get<uint64_t>() > uint64_t(INT64_MAX))
-			run.fail("{} has the number {}, which has more than 64 bits", where, j.get<uint64_t>());
+		if (j.get<uint64_t>() > uint64_t(INT64_MAX)) // limits of a schema, where nobody counts the last digits
+			return jinja::number(double(j.get<uint64_t>()), true);
 		return jinja::integer(j.get<int64_t>(), true);
 	case Json::value_t::number_float: return jinja::number(j.get<double>(), true);
 	case Json::value_t::string: return text_value(run, j.get_ref<const std::string&>(), where);

@@ -108,6 +108,8 @@ class Parser : TextReader {
 			at_ = close + 1;
 			return rules_.text(token_(token));
 		}
+		if (take("!<"))
+			fail(Code::Unsupported, "the grammar has !<..>, any other token, which is not supported; write [^<] or .");
 		if (take("(")) {
 			if (depth >= kDeepestGroup)
 				fail(Code::Unsupported, "the grammar has more than {} groups inside each other", kDeepestGroup);

@@ -66,21 +66,28 @@ class Writer {
 		left_out_(schema_fault(at, why));
 	}
 	static bool is_limit(const std::string& key, const Json& value) {
-		return std::ranges::count(kNotEnforced, key) > 0 && !(key == "uniqueItems" && value == Json(false));
+		if (std::ranges::count(kNotEnforced, key) > 0) return !(key == "uniqueItems" && value == Json(false));
+		return !is_known(key) && !std::ranges::count(kOtherMeaning, key);
 	}
-	// Takes the keywords that are never enforced out of the schema.
+	static bool is_known(const std::string& key) {
+		const auto implies = [&](const auto& k) { return key == k.first; };
+		return is_annotation(key) || std::ranges::count(kKnown, key) || std::ranges::any_of(kTypeOf, implies);
+	}
+	// Takes the keywords that are never enforced, and unknown ones, out of the schema.
 	void take_limits(Json& s, const std::string& at) const {
 		std::vector<std::string> found;
 		for (const auto& item : s.items())
 			if (is_limit(item.key(), item.value())) found.push_back(item.key());
-		for (const std::string& key : found) leave_out(at + "/" + key, key + " is not supported"), s.erase(key);
+		for (const std::string& key : found) {
+			leave_out(at + "/" + escaped_key(key), one_line(key, 40) + " is not supported");
+			s.erase(key);
+		}
 	}
 
 	static void check_keywords(const Json& s, const std::string& at) {
 		for (const auto& item : s.items()) {
 			const std::string& key = item.key();
-			const auto known = [&](const auto& k) { return key == k.first; };
-			if (is_annotation(key) || std::ranges::count(kKnown, key) || std::ranges::any_of(kTypeOf, known)) continue;
+			if (is_known(key)) continue;
 			refuse_schema(at + "/" + escaped_key(key), one_line(key, 40) + " is not supported");
 		}
 		if (const Json* u = find(s, "uniqueItems"); u && *u != Json(false))

@@ -51,6 +51,9 @@ inline constexpr const char* kNotEnforced[] = {"contains",
                                                "unevaluatedProperties",
                                                "uniqueItems"};
 
+// Keywords that stand for another schema, or change what others mean: without them a grammar would have other texts.
+inline constexpr const char* kOtherMeaning[] = {"$dynamicRef", "$recursiveRef", "additionalItems"};
+
 inline const Json* find(const Json& s, const char* key) {
 	const auto at = s.find(key);
 	return at == s.end() ? nullptr : &*at;

@@ -108,6 +108,13 @@ TEST_CASE("rope: yarn stretches slow pairs, keeps fast ones and scales attention
 		CHECK(close(f[i], freq * (1 - stretched) + freq / 4 * stretched));
 	}
 	CHECK(close(rope_attention_scale(c.ropes[0]), 0.1 * std::log(4.) + 1));
+	for (const char* key : {"attn_factor", "yarn_attn_factor"}) { // the whole factor, under either key
+		GgufBuilder whole = b;
+		whole.f32(fmt::format("qwen2.rope.scaling.{}", key), 1.1386294f);
+		CHECK(rope_attention_scale(config_of(whole).ropes[0]) == rope_attention_scale(c.ropes[0]));
+		whole.f32(fmt::format("qwen2.rope.scaling.{}", key), 0.5f); // another one
+		CHECK(close(rope_attention_scale(config_of(whole).ropes[0]), 0.5 * (0.1 * std::log(4.) + 1)));
+	}
 	b.f32("qwen2.rope.scaling.yarn_log_multiplier", 0.5f); // reduces it again in part
 	const double part = (1 + 0.1 * std::log(4.)) / (1 + 0.05 * std::log(4.));
 	CHECK(double(rope_attention_scale(config_of(b).ropes[0])) == doctest::Approx(part).epsilon(1e-6));

@@ -144,6 +144,20 @@ TEST_CASE("experts: what only tensors say, and what a file may leave out") {
 	CHECK(config_of(b).layers[0].experts.normalise);
 }
 
+TEST_CASE("experts: one expert is a dense model, a number for each layer is one number") {
+	GgufBuilder b = tiny_model();
+	CHECK(refusal(b.u32("llama.expert_count", 0)) == "");
+	GgufBuilder dense =
+	    GgufBuilder::copy_as(Gguf::open(std::string(KVRUN_SOURCE_DIR) + "/tests/golden/tiny/qwen3.gguf"), "qwen3");
+	CHECK(config_of(dense.u32("qwen3.expert_count", 1)).layers[0].experts.n == 0);
+	has(refusal(dense.u32("qwen3.expert_count", 2)), "is a mixture of 2 experts; kvrun runs dense models of qwen3");
+	b = tiny_mixture();
+	b.numbers("llama.expert_used_count", GgufType::U32, std::vector<uint32_t>{2, 2});
+	CHECK(config_of(b).layers[0].experts.used == 2);
+	b.numbers("llama.expert_used_count", GgufType::U32, std::vector<uint32_t>{2, 1});
+	has(refusal(b), "llama.expert_used_count");
+}
+
 TEST_CASE("T13: numbers of experts that contradict each other or the tensors are refused") {
 	struct Bad {
 		const char* key;

@@ -288,6 +288,14 @@ TEST_CASE("schema: keywords that only limit values further can be left out, othe
 	     {"#/pattern: pattern beside enum", "#/pattern"},
 	     {"\"b\""},
 	     {"\"c\""}},
+	    {R"({"type": "string", "nullable": true, "a/b": {}})",
+	     {"#/nullable: nullable is not supported", "#/a~1b"},
+	     {"\"a\""},
+	     {"1", "null"}},
+	    {R"({"$ref": "#/$defs/x", "propertyOrdering": [], "$defs": {"x": {"type": "null"}}})",
+	     {"#/propertyOrdering"},
+	     {"null"},
+	     {"1"}},
 	    {R"({"properties": {"a": {"type": "null"}}, "minProperties": 1})", {"#/minProperties"}, {"{}"}, {"{\"b\":1}"}},
 	};
 	for (const Loose& row : rows) {

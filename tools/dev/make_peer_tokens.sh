@@ -27,7 +27,7 @@ root, peer, work, vocab, mode, file = sys.argv[1:]
 NAMES = \
 	"""default gpt-2 llama-bpe dbrx qwen2 qwen35 deepseek-llm deepseek-coder deepseek-v3 spark2_5 youtu falcon smollm
 bloom viking tekken gpt-4o glm4 roberta-bpe tiny_aya kimi-k2 k2-horizon chameleon superbpe bailingmoe seed-coder
-ufakzeka laguna minicpm5 exaone-moe afmoe jais-2""".split()
+ufakzeka laguna minicpm5 exaone-moe afmoe jais-2 granite-embed-multi-97m""".split()
 MARK = b"\n__ggml_vocab_test__\n"
 
 
