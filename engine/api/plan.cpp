@@ -70,8 +70,9 @@ kvrun_status kvrun_plan_memory(kvrun_plan* out, const kvrun_plan_options* option
 		                        : model_memory(c, file.tensor_bytes() - prediction_tensor_bytes(file, c), o.ubatch);
 		const MemoryAccount account = memory_account(model, memory, p.ctx);
 		const CacheLayers layers(c);
-		const Choice choice =
-		    choose_policy(asked, layers.main_shape(), file, p.ctx, account.cache, /*or_fewer=*/!o.ctx);
+		const uint64_t index = index_bytes(layers, p.ctx);
+		const Choice choice = choose_policy(asked, layers.main_shape(), file, p.ctx,
+		                                    account.cache - std::min(account.cache, index), /*or_fewer=*/!o.ctx);
 		const KvPlan plan = plan_of_model(layers, choice.policy, p.ctx);
 		p.memory_bytes = account.total;
 		p.weight_bytes = account.weights;

@@ -31,16 +31,17 @@ void KvCache::State::give_back() noexcept {
 
 void KvCache::State::out_of_memory(const KvCounts& want, uint32_t n_added) {
 	give_back();
-	auto mib = [](size_t bytes) { return fmt::format("{:.1f} MiB", double(bytes) / (1 << 20)); };
 	const size_t own = bytes_of(*plan, counts).total(), need = bytes_of(*plan, want).total();
 	const size_t others = pool->used_bytes() - std::min(own, pool->used_bytes());
 	const size_t budget = pool->budget_bytes(), left = budget - std::min(budget, others);
 	const std::string fits = policy_that_fits(plan->shape, want.n_tokens, left);
 	const auto [needed, budgeted] = mebibytes_apart(need, budget);
 	fail(Code::OutOfMemory,
-	     "{} more token{} {} {} in the KV cache: {} needs {}, {} are budgeted and other sequences hold {}; {}", n_added,
-	     n_added == 1 ? "" : "s", n_added == 1 ? "makes" : "make", want.n_tokens, plan->policy.text, needed, budgeted,
-	     mib(others),
+	     "{} more token{} {} {} in the KV cache: {} needs {}, {} are budgeted, of which other caches (of windows, "
+	     "states "
+	     "or sequences) hold {}; {}",
+	     n_added, n_added == 1 ? "" : "s", n_added == 1 ? "makes" : "make", want.n_tokens, plan->policy.text, needed,
+	     budgeted, mebibytes(others),
 	     fits.empty() ? std::string("no policy fits: shorten the prompt or raise --kv-budget")
 	                  : fmt::format("--kv {} would fit, or raise --kv-budget", fits));
 }

@@ -293,12 +293,14 @@ void Batch::decode_rows(std::span<Stream* const> streams) {
 			return;
 		} catch (const Error& e) {
 			const RowError* const row = dynamic_cast<const RowError*>(&e);
-			if (drafts && e.code == Code::OutOfMemory) { // one token each may still fit
+			// A step that failed behind its first changes leaves sequences empty: nothing to continue.
+			const bool lost = std::ranges::any_of(left, [](const Stream* s) { return s->session.n_tokens() == 0; });
+			if (drafts && !lost && e.code == Code::OutOfMemory) { // one token each may still fit
 				for (Stream* s : left) {
 					if (!s->drafts.empty()) s->draft_length.verified(uint32_t(s->drafts.size()), 0); // drafts rest
 					s->drafts.clear();
 				}
-			} else if (row) { // the others continue without it
+			} else if (row && row->row < left.size()) { // not of a draft: the others continue without it
 				end_with_error(*left[row->row]);
 				left.erase(left.begin() + ptrdiff_t(row->row));
 			} else {

@@ -34,7 +34,8 @@ void LookupDrafter::add(uint32_t token) {
 	const size_t end = text_.size();
 	for (uint32_t n = kShortest; n <= kLongest && n <= end; ++n) {
 		uint32_t& last = place(n, end);
-		if (last && same(n, last, end)) match_[n] = last;
+		// A run of another length may have left this very end there.
+		if (last && last != end && same(n, last, end)) match_[n] = last;
 		last = uint32_t(end);
 	}
 }

@@ -99,6 +99,12 @@ KvPlan plan_of_model(const CacheLayers& layers, const KvPolicy& policy, uint64_t
 	                  layers.index_shape());
 }
 
+uint64_t index_bytes(const CacheLayers& layers, uint64_t n_tokens) {
+	if (!layers.index_shape().n_layers) return 0;
+	const KvPlan f16 = make_device_plan(parse_policy("fp16"), layers.main_shape());
+	return most_bytes(with_index(f16, layers.index_shape()), n_tokens) - most_bytes(f16, n_tokens);
+}
+
 bool evicts(const KvPlan& plan) { return !plan.keeps_all && plan.fill[int(Tier::Regular)] == Fill::None; }
 
 uint64_t tokens_kept(const KvPlan& plan, uint64_t n) {

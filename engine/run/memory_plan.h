@@ -28,6 +28,8 @@ struct ModelMemory {           // memory of a model besides its cache; all 0 for
 };
 // The main cache of a context of n_tokens (Session::plan()).
 KvPlan plan_of_model(const CacheLayers&, const KvPolicy&, uint64_t n_tokens);
+// Of it, the keys of an indexer, which no policy packs.
+uint64_t index_bytes(const CacheLayers&, uint64_t n_tokens);
 uint64_t activation_bytes(const Config&, uint32_t ubatch); // ModelMemory::fixed_bytes without a ring
 ModelMemory model_memory(const Config&, uint64_t weight_bytes, uint32_t ubatch);
 // With the weights of the plan that lie on the device, and its ring.

@@ -5,6 +5,7 @@
 #include "engine/kv_host/classify.h"
 #include "engine/kv_host/counts.h"
 #include "engine/kv_host/window.h"
+#include "engine/run/memory_plan.h"
 #include "engine/run/tuning_file.h"
 #include <algorithm>
 
@@ -13,10 +14,13 @@ namespace kvrun {
 // The policy itself, or the one that it resolves to under this engine's budget.
 static KvPolicy policy_of(Engine& e, const SessionOptions& opt) {
 	const uint32_t n = opt.ctx ? opt.ctx : std::max(e.config().max_seq, 1u);
-	const Choice c = choose_policy(opt.kv, e.kv_shape(), e.file(), n, e.pool().budget_bytes(), /*or_fewer=*/!opt.ctx);
+	const CacheLayers& layers = e.cache_layers();
+	size_t others = 2 * layers.states().bytes() + index_bytes(layers, n);
+	if (layers.both_kinds()) others += window_bytes(make_window_plan(layers.window_shape(), layers.window()), n);
+	const size_t all = e.pool().budget_bytes(), budget = all - std::min(all, others);
+	const Choice c = choose_policy(opt.kv, e.kv_shape(), e.file(), n, budget, /*or_fewer=*/!opt.ctx);
 	if (!c.why.empty()) log_at(1, "{}: {}", opt.kv.text, c.why);
 	KvPolicy p = c.policy;
-	const CacheLayers& layers = e.cache_layers();
 	if (p.fetch && layers.shares())
 		fail(Code::Unsupported,
 		     "policy '{}' fetches tokens, which kvrun does not do for models whose layers share keys and values; give "
@@ -105,6 +109,10 @@ void Session::check_split() const {
 				     "policy '{}' shares the codes of layers {} and {}, which lie on different devices; choose another "
 				     "--split",
 				     options_.kv.text, owner, l);
+}
+
+bool Session::flush_due() const {
+	return seqs_.main->cache().flush_due() || (seqs_.window && seqs_.window->cache().flush_due());
 }
 
 size_t Session::state_bytes() const { return 2 * engine_.cache_layers().states().bytes(); }
@@ -448,10 +456,14 @@ void Session::prompt_read() {
 		if (e.code != Code::OutOfMemory) throw;
 		return; // no room for another checkpoint; it is optional
 	}
-	if (checkpoints_.size() > options_.checkpoints) drop_checkpoint();
+	if (checkpoints_.size() <= options_.checkpoints) return;
+	if (options_.checkpoints == 1)
+		checkpoints_.erase(checkpoints_.begin());
+	else
+		drop_checkpoint();
 }
 
-// The first checkpoint is dropped last, because it is the beginning of a conversation.
+// The first of several is dropped last, because it is the beginning of a conversation.
 bool Session::drop_checkpoint() {
 	if (checkpoints_.empty()) return false;
 	checkpoints_.erase(checkpoints_.begin() + (checkpoints_.size() > 1 ? 1 : 0));

@@ -67,6 +67,7 @@ class Session {
 	size_t f16_bytes() const;
 	// KvCache::tiers() of a layer of the model, by position.
 	std::vector<uint8_t> tiers(uint32_t layer, uint32_t kv_head) const;
+	bool flush_due() const; // the next token makes a cache flush, which no truncate() takes back
 	// Device memory allocated for the cache: the pool's, which serves all sessions, tables included.
 	size_t kv_device_bytes() const { return engine_.pool().allocated_bytes(); }
 	Engine& engine() const { return engine_; }

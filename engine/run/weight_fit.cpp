@@ -58,7 +58,8 @@ class Fit {
 	// Bytes of a cache of the goal's tokens; UINT64_MAX: the policy cannot be resolved within the budget.
 	uint64_t bytes_within(const KvPolicy& p, uint64_t budget) const {
 		try {
-			return cache_bytes(choose_policy(p, layers_.main_shape(), file_, tokens_, budget).policy);
+			const uint64_t left = budget - std::min(budget, index_bytes(layers_, tokens_));
+			return cache_bytes(choose_policy(p, layers_.main_shape(), file_, tokens_, left).policy);
 		} catch (const Error& e) {
 			if (e.code != Code::OutOfMemory) throw;
 			return UINT64_MAX;

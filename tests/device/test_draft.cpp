@@ -3,6 +3,7 @@
 #include "engine/run/batch.h"
 #include "engine/run/draft_model.h"
 #include "tests/device/sequences.h"
+#include "tests/support/gguf_builder.h"
 #include "tests/support/temp_folder.h"
 #include <deque>
 #include <doctest/doctest.h>
@@ -295,6 +296,50 @@ TEST_CASE("draft: where memory has room for a token and none for drafts, an answ
 		CHECK(r.error);
 		CHECK(r.tokens == want.tokens);
 		CHECK(std::ranges::equal(s.history(), held));
+	});
+}
+
+// A draft that makes its cache flush could not be taken back.
+TEST_CASE("draft: a small model with shorter windows than the large one's goes on drafting") {
+	each_row(std::vector<Case>{{"gemma3"}}, [](Backend&, const Case& c, const TestRow& row) {
+		const TempFolder folder;
+		const std::string target = kGolden + "tiny/" + c.name + ".gguf",
+		                  small_path = (folder.path / "small.gguf").string();
+		GgufBuilder b = GgufBuilder::copy_as(Gguf::open(target), c.name);
+		const std::vector<std::byte> file = b.u32(c.name + ".attention.sliding_window", 32).bytes();
+		std::ofstream(small_path, std::ios::binary)
+		    .write(reinterpret_cast<const char*>(file.data()), std::streamsize(file.size()));
+		const std::string large_path = (folder.path / "large.gguf").string();
+		const std::vector<std::byte> wide = b.u32(c.name + ".attention.sliding_window", 128).bytes();
+		std::ofstream(large_path, std::ios::binary)
+		    .write(reinterpret_cast<const char*>(wide.data()), std::streamsize(wide.size()));
+		const auto engine = open_engine(row.device, large_path);
+		EngineOptions eo;
+		eo.model = small_path, eo.backend = select_test_device(row.device);
+		eo.max_rows = DraftModel::kRows, eo.ubatch = 64;
+		DraftModel small(eo, engine->tokenizer(), 250);
+		const Tokens prompt = random_tokens(12, engine->config().vocab, 5);
+		GenerateOptions o = options(200, 0.15);
+		Session alone(*engine, with("fp16", 250)), s(*engine, with("fp16", 250));
+		const GenerateResult want = generate(alone, prompt, o);
+		uint32_t late = 0; // drafts that were asked of it behind the first flushes
+		struct Counted final : Drafter {
+			std::unique_ptr<Drafter> of;
+			uint32_t& late;
+			uint32_t n = 0;
+			Counted(std::unique_ptr<Drafter> d, uint32_t& counter) : of(std::move(d)), late(counter) {}
+			void accept(std::span<const uint32_t> tokens) override { n += uint32_t(tokens.size()), of->accept(tokens); }
+			std::span<const uint32_t> draft(uint32_t most) override {
+				const auto out = of->draft(most);
+				if (n > 110) late += uint32_t(out.size());
+				return out;
+			}
+		};
+		o.draft_max = 5;
+		o.drafter = [&] { return std::make_unique<Counted>(small.drafter(), late); };
+		const GenerateResult r = generate(s, prompt, o);
+		CHECK(r.tokens == want.tokens);
+		CHECK(late > 0);
 	});
 }
 

@@ -141,6 +141,21 @@ TEST_CASE("recurrent: a sequence goes back to checkpoints and to its beginning, 
 	});
 }
 
+TEST_CASE("recurrent: a single checkpoint is the end of the latest prompt") {
+	each_row(std::vector<Case>{kRecurrent[0]}, [](Backend&, const Case& c, const TestRow& row) {
+		const Golden g(c.name);
+		const auto engine = open_engine(row.device, g.model, 16);
+		for (const uint32_t n : {1u, 2u}) {
+			SessionOptions o = with("fp16", 64);
+			o.checkpoints = n;
+			Session s(*engine, o);
+			for (uint32_t prompt = 0; prompt < 3; ++prompt) s.prefill(g.part(0, 5)), s.decode(3);
+			CHECK(s.exact_position(s.n_tokens() - 1) == 17);
+			CHECK(s.exact_position(12) == (n == 1 ? 0 : 5)); // with more, the first prompt is kept, too
+		}
+	});
+}
+
 TEST_CASE("recurrent: a prompt that is cancelled leaves the state as it was") {
 	each_row(kRecurrent, [](Backend&, const Case& c, const TestRow& row) {
 		const Golden g(c.name);

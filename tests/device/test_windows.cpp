@@ -150,3 +150,26 @@ TEST_CASE("windows: a layer keeps a window and a few tokens more, whatever the p
 		                     Error);
 	});
 }
+
+TEST_CASE("windows: auto chooses for the memory that windows and states leave") {
+	each_row(std::vector<Case>{{"gemma3"}, {"qwen35"}}, [](Backend&, const Case& c, const TestRow& row) {
+		EngineOptions o;
+		o.model = kGolden + "tiny/" + c.name + ".gguf";
+		o.backend = select_test_device(row.device);
+		const auto budget_of = [&](const std::string& kv) { // of a context of 256 tokens
+			const auto engine = Engine::open(o);
+			Session s(*engine, with(kv, 256));
+			s.prefill(random_tokens(250, engine->config().vocab, 5));
+			return engine->pool().used_bytes();
+		};
+		o.kv_budget = (budget_of("fp16") + budget_of("turbo4")) / 2;
+		const auto engine = Engine::open(o);
+		for (const uint32_t ctx : {0u, 256u}) {
+			Session s(*engine, with("auto", ctx));
+			CHECK(s.ctx() == 256);
+			CHECK(s.policy_text() != "fp16");
+			s.prefill(random_tokens(250, engine->config().vocab, 5));
+			CHECK(s.n_tokens() == 250);
+		}
+	});
+}
