@@ -43,6 +43,7 @@ void read_colours(const Gguf& g, const char* key, bool positive, float (&out)[3]
 }
 
 constexpr uint32_t kWindowEdge = 112; // pixels, of files that do not say
+constexpr uint32_t kMostClassTokens = 64;
 constexpr uint32_t kMostDim = 1 << 16, kMostLayers = 256, kMostEdge = 1 << 13, kMostHeadDim = 512;
 
 Config transformer_of(const Gguf& g, const Projector& p) {
@@ -166,7 +167,8 @@ void read_tiles(const Gguf& g, const ImageRows& rows, VisionConfig& v) {
 	if (p.merge != Merge::None || p.bare)
 		v.merge = g.u32("clip.vision.projector.scale_factor", g.u32("clip.vision.spatial_merge_size", p.merge_default));
 	// it is of use
-	const bool sizes = !any_size && p.table != PositionTable::ColumnAndLine && !own_side(p.table);
+	const bool sizes =
+	    !any_size && p.table != PositionTable::ColumnAndLine && (!own_side(p.table) || p.tiling != Tiling::Free);
 	if (v.merge == 0 || v.merge > 16 || (sizes && v.image_size % v.align() != 0))
 		fail(Code::Unsupported, "{}: tiles of {} pixels are no multiple of {} x {} patches of {}", g.name(),
 		     v.image_size, v.merge, v.merge, v.patch);
@@ -191,7 +193,11 @@ void read_tiles(const Gguf& g, const ImageRows& rows, VisionConfig& v) {
 // What the file's tensors tell of the layers.
 void read_layers(const Gguf& g, VisionConfig& v) {
 	const Projector& p = *v.projector;
-	v.class_token = g.find_tensor("v.class_embd") != nullptr;
+	if (const GgufTensor* t = g.find_tensor("v.class_embd"))
+		v.class_tokens = uint32_t(std::clamp<uint64_t>(t->rows(), 1, kMostClassTokens + 1));
+	if (v.class_tokens > kMostClassTokens || v.table_class_rows() > 1)
+		fail(Code::Unsupported, "{}: tensor v.class_embd has {} rows; kvrun runs up to {}", g.name(), v.class_tokens,
+		     v.table_class_rows() ? 1 : kMostClassTokens);
 	for (const Step& s : p.steps) {
 		if (!s.joins() || (s.optional && !g.find_tensor(s.tensor))) continue;
 		v.framed |= s.kind == Step::First;
@@ -204,7 +210,7 @@ void read_layers(const Gguf& g, VisionConfig& v) {
 	if (const GgufTensor* t = g.find_tensor("v.position_embd.weight"); t && own_side(p.table))
 		v.table_side = uint32_t(std::sqrt(double(std::min<uint64_t>(t->rows(), kMostPatches))));
 	v.window_period = g.u32("clip.vision.n_wa_pattern", p.window_period);
-	if (v.class_token && v.window_period)
+	if (v.class_tokens && v.window_period)
 		fail(Code::Unsupported, "{}: it has windows and a class token, which is in none of them", g.name());
 	const uint32_t edge = g.u32("clip.vision.window_size", kWindowEdge);
 	v.window = !v.window_period ? 0 : p.window_period ? v.table_side : edge / v.align() * v.merge;

@@ -17,6 +17,8 @@ enum class Tiling : uint8_t {
 	// Squares in the arrangement whose shape is nearest to the image's; then the whole image as Free. Images of less
 	// than twice the most pixels of Free: it alone.
 	GridByShape,
+	// The same of images of any size; then the whole image as one square, where there are several.
+	GridByRatio,
 	// Squares in the arrangement that changes the size least, with a border; then the whole image, stretched. What fits
 	// into one square: it alone, with a border.
 	GridByFit,
@@ -28,12 +30,12 @@ enum class Merge : uint8_t {
 	Channels, // first channels of all patches, second channels, ..
 	Mean,     // their mean
 };
-// What is added to a patch for its place. A class token, which is behind the patches, has a row of its own.
+// What is added to a patch for its place. Class tokens are behind the patches.
 enum class PositionTable : uint8_t {
 	None,
 	Square,          // a row for each patch of the square tile; with a class token the first row is its
 	SquareThenClass, // the same, but the last row is the class token's
-	// The same without a class token, resized to the tile:
+	// The same without rows for class tokens, resized to the tile:
 	Corners,       // bilinear, corners on corners
 	Antialiased,   // bilinear, as an image is resized
 	Bicubic,       // a = -0.75, without averaging
@@ -132,6 +134,7 @@ struct Projector {
 	float patch_norm_eps = 0; // 0: the transformer's
 	bool mean_scaled = false; // means are multiplied by sqrt(channels), and then standardised if the file says how
 	Steps steps = {};
+	float step_eps = 0;                        // of RMS norms among them; 0: the transformer's
 	uint32_t least_rows = 0, most_rows = 0;    // of the model, of a tile of any size; a user may change them
 	uint32_t square = 0;                       // pixels: edge of a square of a grid; 0: clip.vision.image_size
 	uint32_t least_tiles = 1, most_tiles = 12; // of grids, of files that do not say
@@ -169,7 +172,7 @@ struct VisionConfig {
 	uint32_t least_rows = 0, most_rows = 0;    // of the model, of a tile of any size
 	float mean[3] = {}, deviation[3] = {};     // of pixels in 0 .. 1
 	uint32_t out_dim = 0;                      // channels of the model
-	bool class_token = false;                  // one more row, whose output is not used
+	uint32_t class_tokens = 0;                 // more rows, whose output is not used
 	Config transformer;                        // its layers, as LayerRunner runs them; no vocabulary
 	bool limited = false;                      // projections have limits (Weights::limits)
 	bool line_ends = false;                    // there is a row of the model behind each line of rows
@@ -186,6 +189,10 @@ struct VisionConfig {
 	// model, and so on (DeepStack, arXiv:2406.04334).
 	std::vector<uint32_t> deep = {};
 
+	uint32_t table_class_rows() const { // of the table of positions
+		const PositionTable t = projector->table;
+		return t == PositionTable::Square || t == PositionTable::SquareThenClass ? class_tokens : 0;
+	}
 	uint32_t merged_dim() const { // channels of what the projector reads
 		return transformer.dim * (projector->merge == Merge::Mean ? 1 : merge * merge);
 	}

@@ -187,27 +187,35 @@ void tile_by_area(const VisionConfig& v, const Image& image, TiledImage& out) {
 	add_overview(v, image, out);
 }
 
-// Of arrangements of the same shape the larger one, if the image has more than half of its pixels.
+// The arrangement whose shape is nearest; of the same shape the larger one, if the image has more than half of its
+// pixels.
+void add_shaped_grid(const VisionConfig& v, const Image& image, TiledImage& out) {
+	const uint32_t edge = v.square;
+	const double shape = double(image.width) / image.height, area = double(image.width) * image.height;
+	Size best{1, 1};
+	double least = INFINITY;
+	for (uint32_t n = v.least_tiles; n <= v.most_tiles; ++n)
+		for (uint32_t x = 1; x <= n; ++x) {
+			if (n % x != 0) continue;
+			const double difference = std::abs(shape - double(x) / (n / x));
+			if (difference < least || (difference == least && area > 0.5 * edge * edge * n))
+				best = {x, n / x}, least = difference;
+		}
+	add_grid(v, resized(image, best.width * edge, best.height * edge, v.projector->resample), out);
+}
+
+void tile_by_ratio(const VisionConfig& v, const Image& image, TiledImage& out) {
+	add_shaped_grid(v, image, out);
+	if (out.tiles.size() > 1) add_overview(v, image, out);
+}
+
 void tile_by_shape(const VisionConfig& v, const Image& image, TiledImage& out) {
 	const double step = v.align();
 	const auto rounded = [&](uint32_t pixels) {
 		return std::max<double>(std::nearbyint(pixels / step) * step, v.patch);
 	};
 	const double most = double(v.most_rows) * step * step;
-	if (v.most_tiles > 1 && rounded(image.width) * rounded(image.height) > 2 * most) {
-		const uint32_t edge = v.square;
-		const double shape = double(image.width) / image.height, area = double(image.width) * image.height;
-		Size best{1, 1};
-		double least = INFINITY;
-		for (uint32_t n = v.least_tiles; n <= v.most_tiles; ++n)
-			for (uint32_t x = 1; x <= n; ++x) {
-				if (n % x != 0) continue;
-				const double difference = std::abs(shape - double(x) / (n / x));
-				if (difference < least || (difference == least && area > 0.5 * edge * edge * n))
-					best = {x, n / x}, least = difference;
-			}
-		add_grid(v, resized(image, best.width * edge, best.height * edge, v.projector->resample), out);
-	}
+	if (v.most_tiles > 1 && rounded(image.width) * rounded(image.height) > 2 * most) add_shaped_grid(v, image, out);
 	add_overview(v, image, out);
 }
 
@@ -254,6 +262,7 @@ TiledImage tile_image(const VisionConfig& v, const Image& image) {
 	case Tiling::GridByEdge: tile_by_edge(v, image, out); break;
 	case Tiling::GridByArea: tile_by_area(v, image, out); break;
 	case Tiling::GridByShape: tile_by_shape(v, image, out); break;
+	case Tiling::GridByRatio: tile_by_ratio(v, image, out); break;
 	case Tiling::GridByFit: tile_by_fit(v, image, out); break;
 	}
 	out.tiles[0].before.insert(0, p.begin);

@@ -257,7 +257,7 @@ void load_projector(Group& g, const VisionConfig& v, VisionWeights& out) {
 	const uint32_t dim = v.transformer.dim;
 	const float eps = v.transformer.norm_eps;
 	if (*p.patch_norm) g.norm(out.patch_norm, p.patch_norm, dim, false);
-	out.projector = load_steps(g, p.steps, v.merged_dim(), kLayerNormEps, eps);
+	out.projector = load_steps(g, p.steps, v.merged_dim(), kLayerNormEps, p.step_eps > 0 ? p.step_eps : eps);
 	constexpr Step kDeep[] = {
 	    {Step::LayerNorm, "norm"}, {Step::Matrix, "fc1"}, {Step::Activate}, {Step::Matrix, "fc2"}};
 	for (const uint32_t l : v.deep)
@@ -297,10 +297,10 @@ VisionWeights load_vision(const Gguf& file, const VisionConfig& v, Backend& be) 
 		g.matrix(out.patch, c.dim, uint32_t(columns), std::move(rows));
 	}
 	g.bias(out.patch_bias, "v.patch_embd.bias", c.dim);
-	if (v.class_token) out.class_token = g.values(g.need("v.class_embd", 1, c.dim));
+	if (v.class_tokens) out.class_tokens = g.values(g.need("v.class_embd", v.class_tokens, c.dim));
 	if (v.projector->table != PositionTable::None) {
 		const uint64_t side = v.table_side;
-		const uint64_t n = v.table_edge ? 2 * v.table_edge : side * side + (v.class_token ? 1 : 0);
+		const uint64_t n = v.table_edge ? 2 * v.table_edge : side * side + v.table_class_rows();
 		// GLM-OCR has none
 		const bool needed = v.projector->table != PositionTable::Bicubic;
 		if (const GgufTensor* t = g.find("v.position_embd.weight", n, c.dim); t || needed)

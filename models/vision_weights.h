@@ -24,8 +24,8 @@ struct VisionWeights {                         // empty where the file has no su
 	NormWeights patch_norm;                    // (dim) f32
 	std::vector<StepWeights> projector;
 	std::vector<std::vector<StepWeights>> deep; // of VisionConfig::deep
-	// On the host: (n, dim), (dim).
-	std::vector<float> positions, class_token;
+	// On the host: (n, dim).
+	std::vector<float> positions, class_tokens;
 	std::vector<float> mean_bias, mean_scale; // (dim) of Projector::mean_scaled: (mean - bias) * scale
 	std::deque<Buffer> buffers;
 	size_t bytes = 0;

@@ -84,7 +84,7 @@ std::vector<float> position_rows(const VisionConfig& c, std::span<const float> t
 		for (uint32_t i = 0; i < g.n(); ++i) add(i, i % g.columns, 1), add(i, c.table_edge + i / g.columns, 1);
 		return out;
 	}
-	const uint32_t side = c.table_side, first = kind == PositionTable::Square && c.class_token ? 1 : 0;
+	const uint32_t side = c.table_side, first = kind == PositionTable::Square ? c.class_tokens : 0;
 	if (kind == PositionTable::BilinearAcross) std::swap(g.columns, g.rows);
 	std::vector<Taps> across, down;
 	for (uint32_t x = 0; x < g.columns; ++x) across.push_back(taps(kind, x, g.columns, side));
@@ -97,7 +97,7 @@ std::vector<float> position_rows(const VisionConfig& c, std::span<const float> t
 }
 
 std::vector<float> patch_rotations(const VisionConfig& c, PatchGrid g, std::span<const uint32_t> order) {
-	const uint32_t pairs = c.transformer.head_dim / 2, n = g.n() + (c.class_token ? 1 : 0);
+	const uint32_t pairs = c.transformer.head_dim / 2, n = g.n() + c.class_tokens;
 	const PatchRotation& r = c.projector->rotation;
 	std::vector<float> out(size_t(n) * pairs * 2);
 	for (uint32_t t = 0; t < n; ++t)

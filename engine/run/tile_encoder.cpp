@@ -29,7 +29,7 @@ static uint32_t groupings(const VisionConfig& v) { return v.window_period ? 2 : 
 TileEncoder::TileEncoder(Backend& be, const VisionConfig& config, const VisionWeights& weights, const Image& tile,
                          uint32_t most_rows)
     : be_(be), config_(config), weights_(weights), grid_(grid_of(config, tile)), n_(grid_.n()),
-      all_(n_ + (config.class_token ? 1 : 0)), order_(order_of()),
+      all_(n_ + config.class_tokens), order_(order_of()),
       rows_(be, config.transformer, weights.transformer, all_, row_room(config), groupings(config), most_rows) {
 	write_view(be, rows_.rope(0), patch_rotations(config, grid_, order_.patches));
 	all_rows_ = rows_.write_groups({0, all_});
@@ -39,7 +39,7 @@ TileEncoder::TileEncoder(Backend& be, const VisionConfig& config, const VisionWe
 }
 
 uint64_t TileEncoder::bytes(const VisionConfig& v, uint32_t patches) {
-	const uint64_t all = patches + (v.class_token ? 1 : 0);
+	const uint64_t all = patches + v.class_tokens;
 	const uint32_t room = row_room(v);
 	return RowEncoder::bytes(v.transformer, all, room, groupings(v)) +
 	       (v.limited ? std::min<uint64_t>(all, RowEncoder::kRows) * 4 * room : 0);
@@ -91,7 +91,7 @@ void TileEncoder::norm_pixels(std::span<float> values) const {
 		values[i] = float((values[i] - mean) * by) * weights_.pixel_norm[i] + weights_.pixel_bias[i];
 }
 
-// (patches, dim), and the class token behind them, with what the table has for it.
+// (patches, dim), and the class tokens behind them, with what the table has for them.
 std::vector<float> TileEncoder::added_rows() const {
 	const PatchGrid g = grid_;
 	const size_t dim = config_.transformer.dim;
@@ -101,9 +101,10 @@ std::vector<float> TileEncoder::added_rows() const {
 		const std::vector<float> rows = position_rows(config_, table, g);
 		for (size_t t = 0; t < g.n(); ++t) std::copy_n(&rows[order_.patches[t] * dim], dim, &out[t * dim]);
 	}
-	if (!config_.class_token) return out;
+	const std::vector<float>& more = weights_.class_tokens;
 	const size_t own = config_.projector->table == PositionTable::SquareThenClass ? g.n() * dim : 0;
-	for (size_t i = 0; i < dim; ++i) out.push_back(weights_.class_token[i] + (table.empty() ? 0 : table[own + i]));
+	const bool placed = config_.table_class_rows() && !table.empty();
+	for (size_t i = 0; i < more.size(); ++i) out.push_back(more[i] + (placed ? table[own + i] : 0));
 	return out;
 }
 
@@ -119,7 +120,7 @@ void TileEncoder::embed(const std::vector<float>& values) {
 	const float own = config_.projector->embedding_eps, eps = own > 0 ? own : c.norm_eps;
 	norm_rows(be_, patches, weights_.embedded, c.norm, eps);
 	be_.activate(patches, rows(positions, 0, n_), {}, {.add = true});
-	if (all_ > n_) be_.copy(rows(x, n_, 1), rows(positions, n_, 1));
+	if (all_ > n_) be_.copy(rows(x, n_, all_ - n_), rows(positions, n_, all_ - n_));
 	norm_rows(be_, x, weights_.pre, c.norm, eps);
 }
 

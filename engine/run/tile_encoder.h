@@ -42,7 +42,7 @@ class TileEncoder {
 	const VisionConfig& config_;
 	const VisionWeights& weights_;
 	const PatchGrid grid_;
-	const uint32_t n_, all_; // patches; with the class token
+	const uint32_t n_, all_; // patches; with the class tokens
 	const Order order_;
 	RowEncoder rows_;
 	RowGroups all_rows_, windows_; // windows_: with VisionConfig::window_period

@@ -67,7 +67,8 @@ TEST_CASE("vision files: what the golden encoders are") {
 		CHECK(v.transformer.layers.size() == (p.bare ? 0 : muse ? 5 : wide || exaone || deep ? 3 : 2));
 		CHECK(v.transformer.n_kv_heads == (p.bare || exaone ? 1 : wide ? 2 : 3));
 		CHECK(v.transformer.head_dim == 8);
-		CHECK(v.class_token == (name == "mlp" || name == "internvl" || name == "llama4"));
+		const bool one = name == "mlp" || name == "internvl" || name == "llama4";
+		CHECK(v.class_tokens == (one ? 1 : name == "nemotron_v2_vl" ? 3 : 0));
 		CHECK(v.layer_scales == (name == "internvl"));
 		CHECK(v.line_ends == (name == "pixtral" || framed));
 		CHECK(v.last_line_ends == framed);
@@ -248,6 +249,28 @@ TEST_CASE("vision files: LFM2's images become squares of the nearest shape, and 
 		CHECK(t.tiles[t.tiles.size() - 2].before == fmt::format("<|img_row_{}_col_{}|>", r.rows, r.columns));
 		CHECK(t.tiles[0].pixels.width == 512);
 	}
+}
+
+// image_processing of NVIDIA-Nemotron-Nano-12B-v2-VL, as in vLLM: InternVL's rule.
+TEST_CASE(
+    "vision files: Nemotron's images become squares of the nearest shape, and the whole where there are several") {
+	const VisionConfig v = read_vision(Gguf::open(file_of("nemotron_v2_vl")), text_model());
+	struct Row {
+		uint32_t width, height, columns, rows;
+	};
+	for (const Row& r : {Row{16, 16, 1, 1}, Row{3, 5, 2, 3}, Row{32, 16, 2, 1}, Row{100, 100, 3, 3}, Row{23, 23, 2, 2},
+	                     Row{200, 10, 12, 1}, Row{64, 48, 4, 3}, Row{10, 40, 1, 4}}) {
+		CAPTURE(r.width);
+		CAPTURE(r.height);
+		const TiledImage t = tile_image(v, Image(r.width, r.height));
+		const uint32_t n = r.columns * r.rows;
+		CHECK(t.tiles.size() == n + (n > 1));
+		CHECK(t.tiles.back().pixels.width == 16);
+		CHECK(t.tiles.back().pixels.height == 16);
+		CHECK(t.tiles[0].before == "<img>");
+		CHECK(t.end == "</img>");
+	}
+	has(with_u32("nemotron_v2_vl", "image_size", 20), "no multiple of 2 x 2 patches of 4");
 }
 
 TEST_CASE("vision files: Llama 4's images become squares that change their size least, and the whole") {

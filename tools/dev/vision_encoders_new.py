@@ -1,16 +1,15 @@
 """Encoders of 2025 and 2026 whose rows have positions as text in the model. See make_vision_models.py."""
-import copy
 import types
-import zlib
 
 import torch
 import transformers as hf
 from transformers.models.gemma4_unified import modeling_gemma4_unified as unified
 from transformers.models.muse_glimmer import modeling_muse_glimmer as muse
+from transformers.models.nemotron_h_omni import modeling_nemotron_h_omni as nemotron
+from transformers.models.radio import modeling_radio as radio
 
 import make_family_models as families
-import make_tiny_models as tiny
-from vision_encoder import DIM, GELU, Encoder, fill, permuted, with_tanh
+from vision_encoder import DIM, GELU, Encoder, permuted, with_tanh
 from vision_encoders_free import Gemma4, Lfm2, patches_of
 from vision_encoders_qwen import Qwen
 
@@ -269,4 +268,55 @@ class Glm5(Qwen):
         return self.model.visual(*self.patches(pixels)).pooler_output
 
 
-ENCODERS = [Gemma4Unified, Phi4, Muse, Exaone, Dots, Glm5]
+class NemotronModel(torch.nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.vision_model = radio.RadioModel(config.vision_config)
+        self.projector = nemotron.NemotronH_Omni_Reasoning_V3MultiModalProjector(96, 40, DIM)
+        self.projector.layer_norm.variance_epsilon = config.projector_norm
+
+
+class Nemotron(Encoder):
+    """RADIO with class tokens and registers, which have no positions; its table as the converter cuts it."""
+    name, eps, size, flags, keys = "nemotron_v2_vl", 1e-2, (16, 16), ["clip.use_gelu"], {"projector.scale_factor": 2}
+    layer = {"norm1": "ln1", "norm2": "ln2", "attention.q_proj": "attn_q", "attention.k_proj": "attn_k",
+             "attention.v_proj": "attn_v", "attention.o_proj": "attn_out", "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down"}
+    names = {"vision_model.embeddings.cls_register_token": "v.class_embd",
+             "vision_model.embeddings.patch_projection": "v.patch_embd",
+             "vision_model.embeddings.position_embedding": "v.position_embd.weight",
+             "vision_model.encoder.layer.": "{}", "projector.layer_norm": "mm.model.mlp.0",
+             "projector.linear_1": "mm.model.mlp.1", "projector.linear_2": "mm.model.mlp.3"}
+
+    @staticmethod
+    def configs():
+        vision = hf.RadioConfig(hidden_size=24, num_hidden_layers=2, num_attention_heads=3, mlp_ratio=1.5,
+                                layer_norm_eps=1e-2, patch_size=4, image_size=16, max_img_size=16, num_cls_tokens=1,
+                                num_registers=2, summary_idxs=[0], hidden_act=GELU)
+        vision.intermediate_size = 36
+        vision._attn_implementation = "eager"
+        config = types.SimpleNamespace(vision_config=vision, projector_norm=1e-5)
+        return config, {"registers": lambda c: setattr(c.vision_config, "num_registers", 1),
+                        "gelu": lambda c: setattr(c.vision_config, "hidden_act", "silu"),
+                        "epsilon": lambda c: setattr(c.vision_config, "layer_norm_eps", 1.0)}
+
+    @classmethod
+    def make(cls, config):
+        model = NemotronModel(config)
+        model.vision_model.make_preprocessor_external()
+        return model
+
+    def tensor_name(self, name):
+        return None if "layer_scale" in name else super().tensor_name(name)  # they are 1
+
+    def value(self, name, tensor):
+        return tensor.reshape(-1, 3, 4, 4) if "patch_projection" in name else \
+            tensor[0] if "position_embedding" in name else tensor
+
+    def rows(self, pixels):
+        for layer in self.model.vision_model.encoder.layer:
+            layer.layer_scale1.lambda1.fill_(1), layer.layer_scale2.lambda1.fill_(1)
+        x = self.model.vision_model(pixels).features.reshape(2, 2, 2, 2, 24).permute(0, 2, 1, 3, 4)
+        return self.model.projector(x.reshape(4, 96))
+
+
+ENCODERS = [Nemotron, Gemma4Unified, Phi4, Muse, Exaone, Dots, Glm5]
