@@ -47,7 +47,7 @@ double PromptImages::encode_next() {
 			tile_of_ = image.get(), tile_number_ = image->encoded;
 		}
 		const double work = encoder.work(pixels) / encoder.config().transformer.n_layers;
-		tile_->step();
+		if (!tile_->done()) tile_->step(); // an encoder may have no layers
 		if (!tile_->done()) return work;
 		store_->add_rows(*image, encoder.finish(*tile_));
 		tile_.reset(), tile_of_ = nullptr;

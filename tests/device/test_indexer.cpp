@@ -131,7 +131,7 @@ TEST_CASE("indexer: rows that chose different tokens add to sums one after the o
 	         [](Backend&, const Case& c, const TestRow& row) {
 		         const auto engine = open_engine(row.device, path_of("deepseek32"), 32);
 		         Session one(*engine, with(c.name, 256)), two(*engine, with(c.name, 256));
-		         for (Session* s : {&one, &two}) s->prefill(random_tokens(40, engine->config().vocab, 5));
+		         for (Session* s : {&one, &two}) s->prefill(random_tokens(40, engine->config().vocab, 5)), s->decode(3);
 		         const RowChoice a{0, 0, 40}, b{16, 0, 40};
 		         const KvSequence &first = one.seq(), &second = two.seq();
 		         const ScoreRows rows[] = {{&first, 0, 1, 1, nullptr, &a},
