@@ -22,7 +22,8 @@ ImageEncoder::ImageEncoder(Backend& be, const Gguf& file, VisionConfig config)
 double ImageEncoder::work(const Image& tile) const {
 	const Config& c = config_.transformer;
 	const double n = grid_of(config_, tile).n(), dim = c.dim, heads = double(c.n_heads) * c.head_dim;
-	return c.n_layers * n * (2 * dim * (4 * heads + 3. * c.hidden_dim) + 4 * heads * n);
+	return n * 2 * dim * patch_columns(config_) +
+	       c.n_layers * n * (2 * dim * (4 * heads + 3. * c.hidden_dim) + 4 * heads * n);
 }
 
 // (rows, merged_dim()): each row is a square of patches.

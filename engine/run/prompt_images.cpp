@@ -46,7 +46,7 @@ double PromptImages::encode_next() {
 			tile_ = encoder.begin(pixels);
 			tile_of_ = image.get(), tile_number_ = image->encoded;
 		}
-		const double work = encoder.work(pixels) / encoder.config().transformer.n_layers;
+		const double work = encoder.work(pixels) / std::max(encoder.config().transformer.n_layers, 1u);
 		if (!tile_->done()) tile_->step(); // an encoder may have no layers
 		if (!tile_->done()) return work;
 		store_->add_rows(*image, encoder.finish(*tile_));
