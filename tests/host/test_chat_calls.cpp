@@ -102,6 +102,9 @@ const Form kForms[] = {
     {"gpt-oss, the recipient in the role", ToolFormat::Harmony, "", "", false,
      "<|start|>assistant to=functions.get_weather<|channel|>commentary json<|message|>{\"city\": \"Ulm\"}<|call|>",
      " | get_weather {\"city\":\"Ulm\"}"},
+    {"gpt-oss, the recipient first", ToolFormat::Harmony, "", "", false,
+     " to=functions.get_weather<|channel|>commentary json<|message|>{\"city\": \"Ulm\"}<|call|>",
+     " | get_weather {\"city\":\"Ulm\"}"},
     {"Command R7B, Command A", ToolFormat::CommandR, "", "", false,
      "<|START_ACTION|>[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"get_weather\", \"parameters\": {\"city\": "
      "\"York\"}}\n]<|END_ACTION|>",

@@ -463,6 +463,22 @@ TEST_CASE("reply: calls in Llama 3's format are the whole answer") {
 		expect(o, text, std::string("c=") + text + " r=");
 }
 
+TEST_CASE("reply: text of gpt-oss that may become a recipient") {
+	const auto o = options(ToolFormat::Harmony);
+	for (const char* text : {"to", " today is", "t", "to=", " to=5 and more", "to be", "to\n", "to=functions.f"})
+		expect(o, text, std::string("c=") + text + " r=");
+	expect(o, " ", "c= r=");
+	expect(o, "to<|return|>", "c=to r=");
+	expect(o, "to=f<|end|><|start|>assistant<|channel|>final<|message|>x", "c=to=fx r=");
+	expect(o, "to<|channel|>final<|message|>x", "c=tox r=");
+	expect(o, "to=functions.f<|message|>{}", "c= r= call00000:f{}");
+	ReplyParser cut(o); // by the token limit: nothing to show
+	CHECK(cut.push(" to=functions.get_wea").content == "");
+	const ReplyParser::Part end = cut.finish();
+	CHECK(end.unfinished == end.content.size());
+	CHECK(end.unfinished > 0);
+}
+
 TEST_CASE("reply: calls have OpenAI's form") {
 	CHECK(ToolCall{"id1", "f", "{\"a\":1}"}.json().dump() ==
 	      R"({"id":"id1","type":"function","function":{"name":"f","arguments":"{\"a\":1}"}})");
