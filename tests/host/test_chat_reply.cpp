@@ -352,6 +352,41 @@ TEST_CASE("reply: the end of an answer that was cut off inside a call is told fr
 	CHECK(shown(ToolFormat::Pythonic, "[1, 2") == "[1, 2");
 }
 
+TEST_CASE("fit_messages: reasoning goes into the field that the template reads") {
+	// as gpt-oss's, which shows it beside calls alone, and refuses a text there
+	const char* thinking =
+	    "{% for m in messages %}{% if m.tool_calls %}{% if m.content and m.thinking %}{{ raise_exception('both') }}"
+	    "{% endif %}{{ m.content or '(' ~ m.thinking ~ ')' }}{{ m.tool_calls[0].function.name }}"
+	    "{{ m.tool_calls[0].function.arguments|tojson }}{% else %}{{ m.content }}{% endif %};{% endfor %}";
+	const char* reasoning = "{% for m in messages %}{% if m.reasoning %}({{ m.reasoning }}){% endif %}{{ m.content }};"
+	                        "{% endfor %}";
+	const char* usual = "{% for m in messages %}{{ m.thinking or '' }}{% if m.reasoning_content %}"
+	                    "({{ m.reasoning_content }}){% endif %}{{ m.content }};{% endfor %}";
+	const auto shown = [](const char* text, const char* answer) {
+		const ChatTemplate t(text);
+		ChatInput in;
+		in.messages = Json::array({message("user", "U"), Json::parse(answer)});
+		in.messages = fit_messages(chat_features(t), std::move(in.messages));
+		return t.render(in).text();
+	};
+	const auto call = [](const std::string& fields) {
+		return R"({"role":"assistant",)" + fields +
+		       R"(,"tool_calls":[{"id":"a","type":"function","function":{"name":"f","arguments":"{}"}}]})";
+	};
+	CHECK(chat_features(ChatTemplate(thinking)).reasoning_field == "thinking");
+	CHECK(chat_features(ChatTemplate(reasoning)).reasoning_field == "reasoning");
+	CHECK(chat_features(ChatTemplate(usual)).reasoning_field == "reasoning_content");
+	CHECK(chat_features(ChatTemplate(kAnySystem)).reasoning_field == "");
+	CHECK(shown(thinking, call(R"("content":null,"reasoning_content":"R")").c_str()) == "U;(R)f{};");
+	CHECK(shown(thinking, call(R"("content":"C","reasoning_content":"R")").c_str()) == "U;Cf{};");
+	CHECK(shown(thinking, call(R"("content":"","reasoning_content":"R","thinking":"T")").c_str()) == "U;(T)f{};");
+	CHECK(shown(thinking, R"({"role":"assistant","content":"C","reasoning_content":"R"})") == "U;C;");
+	CHECK(shown(reasoning, R"({"role":"assistant","content":"C","reasoning_content":"R"})") == "U;(R)C;");
+	CHECK(shown(reasoning, R"({"role":"assistant","content":"C","reasoning_content":""})") == "U;C;");
+	CHECK(shown(reasoning, R"({"role":"assistant","content":"C","reasoning_content":null})") == "U;C;");
+	CHECK(shown(usual, R"({"role":"assistant","content":"C","reasoning_content":"R"})") == "U;(R)C;");
+}
+
 TEST_CASE("fit_messages: ids of calls for templates that want nine letters") {
 	ChatFeatures f;
 	f.text_content = f.tool_calls = f.nine_letter_ids = true;
