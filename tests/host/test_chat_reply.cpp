@@ -287,6 +287,18 @@ TEST_CASE("opens_reasoning: the prompt ends behind the marker") {
 	CHECK(!opens("<think>"));
 }
 
+TEST_CASE("may_reason: the prompt has neither opened reasoning nor closed it") {
+	ChatFeatures f;
+	f.think_begin = "<think>", f.think_end = "</think>";
+	const auto may = [&](const char* end) { return may_reason(f, Rendered{{{"x", false}, {end, true}}}); };
+	CHECK(may("<|im_start|>assistant\n"));
+	CHECK(may("<think>a</think>b<|im_end|>\n<|im_start|>assistant\n"));
+	CHECK(!may("<think>\n"));
+	CHECK(!may("<think>\n\n</think>\n\n"));
+	f.think_begin.clear(), f.think_end.clear();
+	CHECK(!may("<|im_start|>assistant\n"));
+}
+
 TEST_CASE("reply: reasoning is told from the answer") {
 	const auto o = options(ToolFormat::None, true);
 	expect(o, "plain", "c=plain r=");
