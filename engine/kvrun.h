@@ -496,7 +496,8 @@ typedef struct {
 	const char* gbnf;        /* a grammar in llama.cpp's notation; its rule `root` is the answer; NULL: none */
 	const char* json_schema; /* a JSON schema (draft 2020-12) that the answer satisfies; "{}": any JSON; NULL: none */
 	/* The conversation that is answered. The grammar then applies after the template's reasoning, and allows calls of
-	 * its tools in the template's form. NULL: the grammar applies from the beginning, and there are no calls. */
+	 * its tools in the template's form; if that form is not known, tools restrict nothing unless one must be called,
+	 * which is KVRUN_EUNSUPPORTED. NULL: the grammar applies from the beginning, and there are no calls. */
 	const kvrun_chat_options* chat;
 	const char* tool_choice; /* "auto" or NULL: tools may be called; "required": at least one must be called; "none"; or
 	                            the name of the tool that must be called */

@@ -138,8 +138,14 @@ Json parse_json(const char* text, const char* name) {
 ChatFacts chat_facts(const Engine& engine, const kvrun_chat_options* given) {
 	const kvrun_chat_options o = read_chat_options(given);
 	const ChatTemplate t = template_of(engine, o);
-	ChatFacts f{chat_features(t), false, parse_json(o.tools_json, "tools_json")};
-	f.in_reasoning = opens_reasoning(f.features, render_chat(engine, o, t));
+	ChatFacts f;
+	f.features = chat_features(t);
+	f.tools = parse_json(o.tools_json, "tools_json");
+	const Rendered prompt = render_chat(engine, o, t);
+	f.in_reasoning = opens_reasoning(f.features, prompt);
+	const Json variables = parse_json(o.variables_json, "variables_json");
+	const bool off = variables.is_object() && variables.value("enable_thinking", Json()) == Json(false);
+	f.may_reason = !off && !o.no_answer && may_reason(f.features, prompt);
 	// the answer goes on in a message whose channel is known: it does not begin with one
 	if (o.no_answer == kContinue && f.features.tool_format == ToolFormat::Harmony)
 		f.features.tool_format = ToolFormat::None;

@@ -8,6 +8,7 @@ namespace kvrun::api {
 struct ChatFacts {
 	ChatFeatures features;
 	bool in_reasoning = false; // the prompt ends inside the reasoning
+	bool may_reason = false;   // the answer may begin with reasoning
 	Json tools;                // null: none
 };
 ChatFacts chat_facts(const Engine&, const kvrun_chat_options*);

@@ -25,7 +25,8 @@ kvrun_status kvrun_grammar_new(kvrun_grammar** out, kvrun_engine* engine, const 
 		r.one_call = o.one_call;
 		if (o.chat) {
 			ChatFacts f = chat_facts(*e->engine, o.chat);
-			r.features = std::move(f.features), r.in_reasoning = f.in_reasoning, r.tools = std::move(f.tools);
+			r.features = std::move(f.features), r.tools = std::move(f.tools);
+			r.in_reasoning = f.in_reasoning, r.may_reason = f.may_reason;
 		}
 		auto grammar = answer_grammar(r, e->engine->tokenizer(), e->engine->token_trie());
 		if (grammar) *out = grammars().add(std::make_shared<GrammarObject>(e, std::move(grammar)));

@@ -6,6 +6,7 @@
 #include "models/grammar/gbnf.h"
 #include "models/tokenizer.h"
 #include <algorithm>
+#include <set>
 
 namespace kvrun {
 namespace {
@@ -41,15 +42,41 @@ Json chosen_tools(const AnswerRules& a) {
 	return out;
 }
 
+// Text up to the first `end`, with it. marker: `end` with control tokens, at which the text ends, too.
+ExprId up_to(Rules& r, const std::string& end, const std::string& marker) {
+	std::vector<RuleId> states; // by the number of bytes of `end` that the text ends with
+	for (size_t i = 0; i < end.size(); ++i) states.push_back(r.add_rule("reasoning"));
+	const auto then = [&](ExprId e, size_t state) { return r.sequence({e, r.rule(states[state])}); };
+	for (size_t i = 0; i < end.size(); ++i) {
+		std::vector<CharRange> own;
+		std::vector<ExprId> parts;
+		for (const char c : std::set<char>(end.begin(), end.end())) {
+			const std::string read = end.substr(0, i) + c;
+			size_t n = read.size();
+			while (!read.ends_with(std::string_view(end).substr(0, n))) --n;
+			own.push_back({uint8_t(c), uint8_t(c)});
+			const ExprId one = r.text({&c, 1});
+			parts.push_back(n == end.size() ? one : then(one, n));
+		}
+		parts.push_back(then(r.chars(own, /*inverted=*/true), 0));
+		if (marker != end) parts.push_back(r.text(marker));
+		r.set_body(states[i], r.choice(std::move(parts)));
+	}
+	return r.rule(states[0]);
+}
+
+ExprId behind_reasoning(Rules& r) { return r.repeat(r.chars({{'\n', '\n'}, {' ', ' '}}), 0, 4); }
+
 bool is_strict(const Json& t) { return t["function"].contains("strict") && t["function"]["strict"] == Json(true); }
 
 } // namespace
 
 std::shared_ptr<Grammar> answer_grammar(const AnswerRules& a, const Tokenizer& tok,
                                         std::shared_ptr<const TokenTrie> trie) {
-	const Json tools = chosen_tools(a);
+	Json tools = chosen_tools(a);
 	const ChatFeatures& f = a.features;
 	const bool must_call = !tools.empty() && !a.tool_choice.empty() && a.tool_choice != "auto";
+	if (!must_call && f.tool_format == ToolFormat::None) tools.clear(); // calls are text, because their form is unknown
 	const bool has_text = !a.gbnf.empty() || !a.schema.is_null();
 	const bool harmony = f.tool_format == ToolFormat::Harmony;
 	const bool strict = a.one_call || std::ranges::any_of(tools, is_strict);
@@ -87,7 +114,10 @@ std::shared_ptr<Grammar> answer_grammar(const AnswerRules& a, const Tokenizer& t
 	} else if (a.in_reasoning && begin.markers.empty()) {
 		begin = {{marker(f.think_end)}, /*with_marker=*/false, /*may_end=*/false};
 		if (begin.markers[0] != f.think_end) begin.markers.push_back(f.think_end); // as ordinary text
-		body = r.sequence({r.repeat(r.chars({{'\n', '\n'}, {' ', ' '}}), 0, 4), body});
+		body = r.sequence({behind_reasoning(r), body});
+	} else if (a.may_reason && (must_call || has_text)) {
+		const ExprId thought = r.sequence({r.text(marker(f.think_begin)), up_to(r, f.think_end, marker(f.think_end))});
+		body = r.sequence({r.optional(r.sequence({thought, behind_reasoning(r)})), body});
 	}
 	const RuleId root = r.add_rule("answer");
 	r.set_body(root, body);

@@ -18,6 +18,7 @@ struct AnswerRules {
 	bool one_call = false;     // at most one call
 	ChatFeatures features;     // of the template; defaults for a grammar without a conversation
 	bool in_reasoning = false; // the prompt ends inside the reasoning
+	bool may_reason = false;   // the answer may begin with reasoning, between the template's markers
 };
 
 // Null: every answer is allowed. Throws Error{Invalid} if tools and tool_choice contradict each other, and what

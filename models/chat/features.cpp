@@ -64,8 +64,11 @@ void probe_tools(const ChatTemplate& t, ChatFeatures& f) {
 		const Json content = null_content ? Json(nullptr) : Json("");
 		const auto takes = [&](const Json& as) {
 			const std::string text = try_render(t, call_probe(content, as));
-			// JSON's quotes: neither escaped ones inside a string, nor Python's
-			return shows(text, kProbe) && shows(text, "\"probe_key\"");
+			if (!shows(text, kProbe)) return false;
+			if (shows(text, "\"probe_key\"")) return true;
+			// a key in the family's own notation; not JSON inside a string, nor Python's
+			return as.is_object() && shows(text, "probe_key") && shows(text, "probe_value") &&
+			       !shows(text, "\\\"probe_key") && !shows(text, "'probe_key'");
 		};
 		const bool object = takes(arguments), text = takes(arguments.dump());
 		if (f.tool_calls || (!object && !text)) continue;
@@ -73,6 +76,28 @@ void probe_tools(const ChatTemplate& t, ChatFeatures& f) {
 		f.object_arguments = object;
 		f.null_content = null_content;
 	}
+}
+
+// Some templates show the reasoning of answers with calls alone. gpt-oss's refuses it beside their text.
+void probe_reasoning(const ChatTemplate& t, ChatFeatures& f) {
+	const bool parts = !f.text_content && f.part_content;
+	const auto content = [&](const char* s) { return parts ? part(s) : Json(s); };
+	const Json object = Json::object({{"a", 1}}), arguments = f.object_arguments ? object : Json(object.dump());
+	const auto rendered = [&](const char* field, const Json& said, bool calls) {
+		Json messages = call_probe(said, arguments);
+		messages[0]["content"] = content("x");
+		if (!calls) messages[1].erase("tool_calls");
+		messages[1][field] = kOther;
+		return try_render(t, std::move(messages));
+	};
+	for (const char* field : {"reasoning_content", "thinking", "reasoning"})
+		for (const bool calls : {true, false}) {
+			const Json none = f.null_content ? Json(nullptr) : Json("");
+			if (!shows(rendered(field, calls ? none : content("y"), calls), kOther)) continue;
+			f.reasoning_field = field;
+			f.reasoning_beside_text = !rendered(field, content("y"), /*calls=*/true).empty();
+			return;
+		}
 }
 
 void find_format(const std::string& text, ChatFeatures& f) {
@@ -121,6 +146,7 @@ ChatFeatures chat_features(const ChatTemplate& t) {
 	ChatFeatures f;
 	probe_content(t, f);
 	probe_tools(t, f);
+	probe_reasoning(t, f);
 	f.thinking_switch = t.reads("enable_thinking");
 	f.nine_letter_ids = shows(t.text(), "length != 9") || shows(t.text(), "length!=9");
 	find_format(t.text(), f);
@@ -220,14 +246,24 @@ void fit_calls(const ChatFeatures& f, Json& message) {
 		if (!function.is_object() || !function.contains("arguments")) continue;
 		Json& arguments = function["arguments"];
 		if (f.object_arguments && arguments.is_string()) {
-			Json parsed;
+			const std::string& text = arguments.get_ref<const std::string&>();
+			Json parsed = Json::object(); // of an empty text, which some clients send for a call without arguments
 			std::string why;
-			if (read_json(arguments.get_ref<const std::string&>(), {}, parsed, why) && parsed.is_object())
-				arguments = std::move(parsed);
+			const bool empty = text.find_first_not_of(" \t\r\n") == text.npos;
+			if (empty || (read_json(text, {}, parsed, why) && parsed.is_object())) arguments = std::move(parsed);
 		} else if (!f.object_arguments && arguments.is_object()) {
 			arguments = arguments.dump(-1, ' ', false, Json::error_handler_t::replace);
 		}
 	}
+}
+
+// Clients send the reasoning of earlier answers as reasoning_content.
+void fit_reasoning(const ChatFeatures& f, Json& message, bool calls) {
+	if (f.reasoning_field.empty() || message.contains(f.reasoning_field)) return;
+	const Json given = message.value("reasoning_content", Json()), &content = message["content"];
+	if (!given.is_string() || given == Json("")) return;
+	const bool text = !content.is_null() && content != Json("");
+	if (!calls || !text || f.reasoning_beside_text) message[f.reasoning_field] = given;
 }
 
 } // namespace
@@ -246,17 +282,25 @@ Json fit_messages(const ChatFeatures& f, Json messages) {
 		if (calls && f.null_content && content.is_string() && content.get_ref<const std::string&>().empty())
 			content = nullptr;
 		if (calls && f.tool_calls) fit_calls(f, m);
+		fit_reasoning(f, m, calls);
 		if (f.nine_letter_ids) fit_id(m, "tool_call_id");
 	}
 	fit_system(f, messages);
 	return messages;
 }
 
-bool opens_reasoning(const ChatFeatures& f, const Rendered& prompt) {
-	if (f.think_begin.empty()) return false;
+static bool ends_with(const Rendered& prompt, const std::string& marker) {
 	std::string text = prompt.text();
 	text.erase(text.find_last_not_of(" \t\r\n") + 1);
-	return text.ends_with(f.think_begin);
+	return text.ends_with(marker);
+}
+
+bool opens_reasoning(const ChatFeatures& f, const Rendered& prompt) {
+	return !f.think_begin.empty() && ends_with(prompt, f.think_begin);
+}
+
+bool may_reason(const ChatFeatures& f, const Rendered& prompt) {
+	return !f.think_begin.empty() && !ends_with(prompt, f.think_begin) && !ends_with(prompt, f.think_end);
 }
 
 } // namespace kvrun

@@ -43,16 +43,21 @@ struct ChatFeatures {
 	std::string tool_begin, tool_end;   // markers around all calls, if the format has several; empty: none
 	bool tool_variant = false;          // Mistral: with [ARGS]; DeepSeek: with the word "function" and a fence
 	std::string think_begin, think_end; // around the model's reasoning: <think>, </think>; empty: unknown
+	std::string reasoning_field;        // of an answer, whose text reaches the prompt as its reasoning; empty: none
+	bool reasoning_beside_text = false; // also if the answer has calls and a text
 };
 ChatFeatures chat_features(const ChatTemplate&);
 
 // Converts messages to the template's form: parts of text to one string (joined by newlines) or a string to parts,
-// arguments to objects or strings, missing content to null or "", ids of calls to nine letters and digits. Several
-// system messages at the beginning become one if the template does not take them; if it takes none, their text goes in
-// front of the user's first message. Throws Error{Invalid} if a part is not text and the template accepts only strings.
+// arguments to objects or strings, missing content to null or "", ids of calls to nine letters and digits.
+// reasoning_content also becomes the field that the template reads. Several system messages at the beginning become one
+// if the template does not take them; if it takes none, their text goes in front of the user's first message. Throws
+// Error{Invalid} if a part is not text and the template accepts only strings.
 Json fit_messages(const ChatFeatures&, Json messages);
 
 // Whether the prompt ends inside the model's reasoning, so that the answer begins there.
 bool opens_reasoning(const ChatFeatures&, const Rendered& prompt);
+// Whether an answer may begin with reasoning: the prompt has neither opened nor closed it.
+bool may_reason(const ChatFeatures&, const Rendered& prompt);
 
 } // namespace kvrun

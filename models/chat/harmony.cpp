@@ -21,6 +21,7 @@ std::vector<HarmonyStream::Piece> HarmonyStream::push(std::string_view text) {
 std::vector<HarmonyStream::Piece> HarmonyStream::finish() {
 	std::vector<Piece> out;
 	step(out, /*last=*/true);
+	if (in_header_ && !begun_) show_header(out);
 	if (!in_header_) end_message(out);
 	return out;
 }
@@ -44,6 +45,8 @@ void HarmonyStream::step(std::vector<Piece>& out, bool last) {
 		const std::string text = buffer_.substr(0, at);
 		buffer_.erase(0, at + marker.size());
 		add_text(out, text);
+		const bool goes_on = marker == "<|channel|>" || marker == "<|constrain|>" || marker == kMessage;
+		if (in_header_ && !begun_ && !(goes_on && header_.find(kTo) != header_.npos)) show_header(out);
 		if (!in_header_) {
 			if (marker == "<|constrain|>") continue;
 			end_message(out);
@@ -74,18 +77,30 @@ void HarmonyStream::read_header() {
 	        : header_.substr(channel + 11, header_.find_first_of(" <\n", channel + 11) - channel - 11);
 	kind_ = name == "analysis" ? Piece::Kind::Reasoning : Piece::Kind::Content;
 	recipient_.clear();
-	if (const size_t to = header_.find("to="); to != header_.npos) {
+	if (const size_t to = header_.find(kTo); to != header_.npos) {
 		recipient_ = header_.substr(to + 3, header_.find_first_of(" <\n", to) - to - 3);
 		if (recipient_.starts_with("functions.")) recipient_.erase(0, 10);
 		if (!recipient_.empty()) kind_ = Piece::Kind::Call;
 	}
 }
 
-// Text before any channel is content.
+// Whether the text before any channel may name a recipient: " to=functions.f<|channel|>commentary json<|message|>".
+bool HarmonyStream::may_be_recipient() const {
+	std::string_view text = header_;
+	text.remove_prefix(std::min(text.find_first_not_of(" \n"), text.size()));
+	text = text.substr(0, text.find_last_not_of(" \n") + 1);
+	return text.substr(0, kTo.size()) == kTo.substr(0, text.size()) && text.find_first_of(" \n") == text.npos;
+}
+
+// Text before any channel is content, unless it names a recipient.
 void HarmonyStream::add_text(std::vector<Piece>& out, const std::string& text) {
 	if (!in_header_) return show(out, text);
 	header_ += text;
-	if (begun_ || header_.find_first_not_of(" \n") == header_.npos) return;
+	if (!begun_ && !may_be_recipient()) show_header(out);
+}
+
+void HarmonyStream::show_header(std::vector<Piece>& out) {
+	if (header_.find_first_not_of(" \n") == header_.npos) return;
 	in_header_ = false;
 	begun_ = true;
 	show(out, std::exchange(header_, {}));

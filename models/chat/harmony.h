@@ -21,12 +21,16 @@ class HarmonyStream {
 	std::vector<Piece> finish();
 	// The unfinished call: its function, and the arguments received so far.
 	bool in_call() const { return !in_header_ && kind_ == Piece::Kind::Call; }
+	bool holds_call() const { return in_call() || (in_header_ && !begun_ && header_.find(kTo) != header_.npos); }
 	const std::string& recipient() const { return recipient_; }
 	const std::string& arguments() const { return arguments_; }
 
  private:
+	static constexpr std::string_view kTo = "to=";
 	void step(std::vector<Piece>&, bool last);
+	bool may_be_recipient() const;
 	void add_text(std::vector<Piece>&, const std::string& text);
+	void show_header(std::vector<Piece>&);
 	void show(std::vector<Piece>&, std::string_view text);
 	void end_message(std::vector<Piece>&);
 	void read_header();

@@ -112,7 +112,7 @@ ReplyParser::Part ReplyParser::finish() {
 
 bool ReplyParser::holds_call() const {
 	if (options_.tools == ToolFormat::None || state_ != State::Content) return false;
-	if (options_.tools == ToolFormat::Harmony) return harmony_.in_call();
+	if (options_.tools == ToolFormat::Harmony) return harmony_.holds_call();
 	const std::string_view text = std::string_view(buffer_).substr(skip_spaces(buffer_, 0));
 	const auto begins = [&](std::string_view marker) {
 		return !text.empty() && text.substr(0, marker.size()) == marker.substr(0, text.size());

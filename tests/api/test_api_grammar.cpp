@@ -59,6 +59,35 @@ TEST_CASE("api: answers of a session follow its grammar until it has none") {
 	CHECK(answer(s.h, "Once", 1).size() > 8);
 }
 
+// The model would always write <: whether the grammar lets it begin its reasoning.
+TEST_CASE("api: a form may follow reasoning, unless the prompt has closed it or the request turns it off") {
+	const Engine e;
+	const auto begins = [&](const char* end, const char* variables, int no_answer = 0) {
+		kvrun_chat_options chat = KVRUN_CHAT_OPTIONS_INIT;
+		chat.messages_json = R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])";
+		const std::string text =
+		    "{% for m in messages %}{{ m.content }}{% endfor %}{% set x = '<think>' %}{{ '" + std::string(end) + "' }}";
+		chat.template_text = text.c_str(), chat.variables_json = variables, chat.no_answer = no_answer;
+		kvrun_grammar_options o = KVRUN_GRAMMAR_OPTIONS_INIT;
+		o.gbnf = "root ::= \"{}\"", o.chat = &chat;
+		const Grammar g(e, o);
+		const Session s(e);
+		REQUIRE(kvrun_session_set_grammar(s.h, g.h) == KVRUN_OK);
+		const kvrun_logit_bias less{tokens_of(e, "<").back(), 1000};
+		Told told;
+		kvrun_generate_options how = greedy(2, &told);
+		how.ignore_eos = 0, how.bias = &less, how.n_bias = 1;
+		REQUIRE(kvrun_generate_text(s.h, "Once", &how, nullptr) == KVRUN_OK);
+		return told.text.substr(0, 1);
+	};
+	CHECK(begins("</think>:", nullptr) == "<");
+	CHECK(begins("</think>:", R"({"enable_thinking": true})") == "<");
+	CHECK(begins("</think>:", R"({"enable_thinking": false})") == "{");
+	CHECK(begins("<think></think>", nullptr) == "{");
+	CHECK(begins("</think>:", nullptr, /*no_answer=*/2) == "{");
+	CHECK(begins("no reasoning", nullptr) == "{");
+}
+
 TEST_CASE("api: grammars that are wrong, foreign or ask for nothing") {
 	const Engine e, other;
 	const auto refused = [&](kvrun_grammar_options o, kvrun_status status, const char* message) {

@@ -36,7 +36,9 @@ class Served final : public Handler { // as the router does it, without its thre
  public:
 	std::optional<Response> refuse(const HttpRequest& r) override { return router_.refuse(r); }
 	void handle(HttpRequest r, std::shared_ptr<Responder> out) override { router_.answer(r, out); }
-	Response failure(int status, std::string_view why) override { return router_.failure(status, why); }
+	Response failure(const HttpRequest& r, int status, std::string_view why) override {
+		return router_.failure(r, status, why);
+	}
 	std::vector<std::pair<std::string, std::string>> headers(const HttpRequest& r) override {
 		return router_.headers(r);
 	}

@@ -102,6 +102,9 @@ const Form kForms[] = {
     {"gpt-oss, the recipient in the role", ToolFormat::Harmony, "", "", false,
      "<|start|>assistant to=functions.get_weather<|channel|>commentary json<|message|>{\"city\": \"Ulm\"}<|call|>",
      " | get_weather {\"city\":\"Ulm\"}"},
+    {"gpt-oss, the recipient first", ToolFormat::Harmony, "", "", false,
+     " to=functions.get_weather<|channel|>commentary json<|message|>{\"city\": \"Ulm\"}<|call|>",
+     " | get_weather {\"city\":\"Ulm\"}"},
     {"Command R7B, Command A", ToolFormat::CommandR, "", "", false,
      "<|START_ACTION|>[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"get_weather\", \"parameters\": {\"city\": "
      "\"York\"}}\n]<|END_ACTION|>",
@@ -502,4 +505,63 @@ TEST_CASE("calls: a function that names no parameters is called with none") {
 		CHECK(takes("{}"));
 		CHECK(takes("{\"a\": 1}") == row.second);
 	}
+}
+
+namespace {
+
+// The forms in which families write calls, whose keys have no quotes: each refuses arguments that are a text, or copies
+// them.
+constexpr const char* kQwenXml =
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% for c in m.tool_calls or [] %}{{ '\n<tool_call>\n"
+    "<function=' + c.function.name + '>\n' }}{% for key, value in c.function.arguments|items %}{{ '<parameter=' + key "
+    "+ '>\n' }}{{ value if value is string else value|tojson }}{{ '\n</parameter>\n' }}{% endfor %}{{ '</function>\n"
+    "</tool_call>' }}{% endfor %}<|end|>{% endfor %}";
+constexpr const char* kGlm =
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% for c in m.tool_calls or [] %}{{ '\n<tool_call>' + "
+    "c.function.name }}{% for key, value in c.function.arguments.items() %}{{ '\n<arg_key>' + key + '</arg_key>\n"
+    "<arg_value>' }}{{ value if value is string else value|tojson }}</arg_value>{% endfor %}{{ '\n</tool_call>' }}"
+    "{% endfor %}<|end|>{% endfor %}";
+constexpr const char* kGemma4 =
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% for c in m.tool_calls or [] %}{% set a = "
+    "c.function.arguments %}{{ '<|tool_call>call:' + c.function.name + '{' }}{% if a is mapping %}{% for key, value in "
+    "a|items %}{{ ',' if not loop.first }}{{ key }}:{% if value is string %}{{ '<|\"|>' + value + '<|\"|>' }}"
+    "{% else %}{{ value }}{% endif %}{% endfor %}{% else %}{{ a }}{% endif %}{{ '}<tool_call|>' }}{% endfor %}<|end|>"
+    "{% endfor %}";
+constexpr const char* kPythonic =
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% for c in m.tool_calls or [] %}{{ '<|tool_call_start|>[' +"
+    " c.function.name + '(' }}{% for key, value in c.function.arguments.items() %}{{ ', ' if not loop.first }}{{ key }}"
+    "={{ \"'\" + value + \"'\" if value is string else value }}{% endfor %}{{ ')]<|tool_call_end|>' }}{% endfor %}"
+    "<|end|>{% endfor %}";
+
+} // namespace
+
+TEST_CASE("calls: those whose keys have no quotes reach the prompt, and are read back as they were") {
+	for (const auto& row : {std::pair(kQwenXml, ToolFormat::QwenXml), std::pair(kGlm, ToolFormat::Glm),
+	                        std::pair(kGemma4, ToolFormat::Gemma), std::pair(kPythonic, ToolFormat::Pythonic)}) {
+		INFO(row.first);
+		const ChatTemplate t(row.first);
+		const ChatFeatures f = chat_features(t);
+		CHECK(f.tool_format == row.second);
+		CHECK((f.tool_calls && f.object_arguments));
+		const auto rendered = [&](const char* arguments) {
+			ChatInput in;
+			in.messages = Json::parse(R"([{"role":"user","content":"x"},{"role":"assistant","content":"","tool_calls":[
+				{"id":"a","type":"function","function":{"name":"get_weather"}}]}])");
+			in.messages[1]["tool_calls"][0]["function"]["arguments"] = arguments;
+			in.messages = fit_messages(f, std::move(in.messages));
+			std::string text = t.render(in).text();
+			text = text.substr(text.find("<|assistant|>") + 13);
+			return text.substr(0, text.rfind("<|end|>"));
+		};
+		const Form form{"", f.tool_format, f.tool_begin.c_str(), f.tool_end.c_str(), f.tool_variant, "", ""};
+		const std::string call = R"({"city":"Paris","days":2})";
+		CHECK(shown(parse(form, rendered(call.c_str()), 1000)) == " | get_weather " + call);
+		for (const char* empty : {"", " \n", "{}"})
+			CHECK(shown(parse(form, rendered(empty), 1000)) == " | get_weather {}");
+	}
+	// Python's notation is no family's
+	const ChatFeatures f = chat_features(
+	    ChatTemplate("{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function.name }}{{ "
+	                 "c.function.arguments }}{% endfor %}{% endfor %}"));
+	CHECK((f.tool_calls && !f.object_arguments));
 }

@@ -287,6 +287,18 @@ TEST_CASE("opens_reasoning: the prompt ends behind the marker") {
 	CHECK(!opens("<think>"));
 }
 
+TEST_CASE("may_reason: the prompt has neither opened reasoning nor closed it") {
+	ChatFeatures f;
+	f.think_begin = "<think>", f.think_end = "</think>";
+	const auto may = [&](const char* end) { return may_reason(f, Rendered{{{"x", false}, {end, true}}}); };
+	CHECK(may("<|im_start|>assistant\n"));
+	CHECK(may("<think>a</think>b<|im_end|>\n<|im_start|>assistant\n"));
+	CHECK(!may("<think>\n"));
+	CHECK(!may("<think>\n\n</think>\n\n"));
+	f.think_begin.clear(), f.think_end.clear();
+	CHECK(!may("<|im_start|>assistant\n"));
+}
+
 TEST_CASE("reply: reasoning is told from the answer") {
 	const auto o = options(ToolFormat::None, true);
 	expect(o, "plain", "c=plain r=");
@@ -350,6 +362,41 @@ TEST_CASE("reply: the end of an answer that was cut off inside a call is told fr
 	CHECK(shown(ToolFormat::Llama3, "{\"city\": \"Os") == "{\"city\": \"Os"); // the value of a schema
 	CHECK(shown(ToolFormat::Pythonic, "[get_w") == "");
 	CHECK(shown(ToolFormat::Pythonic, "[1, 2") == "[1, 2");
+}
+
+TEST_CASE("fit_messages: reasoning goes into the field that the template reads") {
+	// as gpt-oss's, which shows it beside calls alone, and refuses a text there
+	const char* thinking =
+	    "{% for m in messages %}{% if m.tool_calls %}{% if m.content and m.thinking %}{{ raise_exception('both') }}"
+	    "{% endif %}{{ m.content or '(' ~ m.thinking ~ ')' }}{{ m.tool_calls[0].function.name }}"
+	    "{{ m.tool_calls[0].function.arguments|tojson }}{% else %}{{ m.content }}{% endif %};{% endfor %}";
+	const char* reasoning = "{% for m in messages %}{% if m.reasoning %}({{ m.reasoning }}){% endif %}{{ m.content }};"
+	                        "{% endfor %}";
+	const char* usual = "{% for m in messages %}{{ m.thinking or '' }}{% if m.reasoning_content %}"
+	                    "({{ m.reasoning_content }}){% endif %}{{ m.content }};{% endfor %}";
+	const auto shown = [](const char* text, const char* answer) {
+		const ChatTemplate t(text);
+		ChatInput in;
+		in.messages = Json::array({message("user", "U"), Json::parse(answer)});
+		in.messages = fit_messages(chat_features(t), std::move(in.messages));
+		return t.render(in).text();
+	};
+	const auto call = [](const std::string& fields) {
+		return R"({"role":"assistant",)" + fields +
+		       R"(,"tool_calls":[{"id":"a","type":"function","function":{"name":"f","arguments":"{}"}}]})";
+	};
+	CHECK(chat_features(ChatTemplate(thinking)).reasoning_field == "thinking");
+	CHECK(chat_features(ChatTemplate(reasoning)).reasoning_field == "reasoning");
+	CHECK(chat_features(ChatTemplate(usual)).reasoning_field == "reasoning_content");
+	CHECK(chat_features(ChatTemplate(kAnySystem)).reasoning_field == "");
+	CHECK(shown(thinking, call(R"("content":null,"reasoning_content":"R")").c_str()) == "U;(R)f{};");
+	CHECK(shown(thinking, call(R"("content":"C","reasoning_content":"R")").c_str()) == "U;Cf{};");
+	CHECK(shown(thinking, call(R"("content":"","reasoning_content":"R","thinking":"T")").c_str()) == "U;(T)f{};");
+	CHECK(shown(thinking, R"({"role":"assistant","content":"C","reasoning_content":"R"})") == "U;C;");
+	CHECK(shown(reasoning, R"({"role":"assistant","content":"C","reasoning_content":"R"})") == "U;(R)C;");
+	CHECK(shown(reasoning, R"({"role":"assistant","content":"C","reasoning_content":""})") == "U;C;");
+	CHECK(shown(reasoning, R"({"role":"assistant","content":"C","reasoning_content":null})") == "U;C;");
+	CHECK(shown(usual, R"({"role":"assistant","content":"C","reasoning_content":"R"})") == "U;(R)C;");
 }
 
 TEST_CASE("fit_messages: ids of calls for templates that want nine letters") {
@@ -461,6 +508,22 @@ TEST_CASE("reply: calls in Llama 3's format are the whole answer") {
 	for (const char* text :
 	     {"{\"a\": 1}", "{ is a brace", "The object {\"name\": \"f\", \"parameters\": {}}", "<|python", "{", "{}", ""})
 		expect(o, text, std::string("c=") + text + " r=");
+}
+
+TEST_CASE("reply: text of gpt-oss that may become a recipient") {
+	const auto o = options(ToolFormat::Harmony);
+	for (const char* text : {"to", " today is", "t", "to=", " to=5 and more", "to be", "to\n", "to=functions.f"})
+		expect(o, text, std::string("c=") + text + " r=");
+	expect(o, " ", "c= r=");
+	expect(o, "to<|return|>", "c=to r=");
+	expect(o, "to=f<|end|><|start|>assistant<|channel|>final<|message|>x", "c=to=fx r=");
+	expect(o, "to<|channel|>final<|message|>x", "c=tox r=");
+	expect(o, "to=functions.f<|message|>{}", "c= r= call00000:f{}");
+	ReplyParser cut(o); // by the token limit: nothing to show
+	CHECK(cut.push(" to=functions.get_wea").content == "");
+	const ReplyParser::Part end = cut.finish();
+	CHECK(end.unfinished == end.content.size());
+	CHECK(end.unfinished > 0);
 }
 
 TEST_CASE("reply: calls have OpenAI's form") {

@@ -281,6 +281,49 @@ def texts(b):
     check("a conversation is renamed", b.wait("document.querySelector('.chat.now .title').textContent === 'A name'"))
 
 
+def nested(b):
+    """An answer that is nested deeper than Markdown can be read is shown as its text."""
+    deep = ">" * 6000 + " deep"
+    new_chat(b)
+    ask(b, "Deep?")
+    answer(b, deep)
+    equal("it is shown", b.value(SHOWN), ["Deep?", deep])
+    load(b)
+    equal("also after a reload", b.value(SHOWN), ["Deep?", deep])
+    ask(b, "And now?")
+    answer(b, "Plain.")
+    equal("the conversation goes on", b.value(SHOWN)[2:], ["And now?", "Plain."])
+    equal("text is wrapped as text, and Markdown is not",
+          b.value("['> > a', '%s'].map(t => { const e = document.createElement('div'); show_markdown(e, t);"
+                  "return e.style.whiteSpace === 'pre-wrap'; })" % deep), [not b.value("typeof marked !== 'undefined'"),
+                                                                          True])
+
+
+def composing(b):
+    """Keys of an input method are its own. Safari's last one comes behind the composition, with the code 229."""
+    new_chat(b)
+    n = b.value("asked.length")
+    b.value("window.key = (at, key, more) => { const e = new KeyboardEvent('keydown', {key, bubbles: true, "
+            "cancelable: true, ...more}); at.dispatchEvent(e); return e.defaultPrevented; }")
+    b.value("$('text').value = 'kana'")
+    for more in ("{isComposing: true}", "{keyCode: 229}"):
+        equal(f"Enter does not send {more}", b.value(f"[key($('text'), 'Enter', {more}), $('text').value]"),
+              [False, "kana"])
+    equal("nothing is asked", b.value("asked.length"), n)
+    equal("Enter sends", b.value("key($('text'), 'Enter', {})"), True)
+    check("it is asked", b.wait(f"asked.length === {n + 1}"))
+    for more in ("{isComposing: true}", "{keyCode: 229}"):
+        b.value(f"key($('text'), 'Escape', {more})")
+        equal(f"Esc does not stop {more}", b.value("[!!asked.at(-1).stopped, $('stop').hidden]"), [False, False])
+    answer(b, "Yes.")
+    b.value("edit(0)")
+    for more in ("{isComposing: true}", "{keyCode: 229}"):
+        b.value(f"key(document.querySelector('.edit'), 'Escape', {more})")
+        check(f"nor does it end an edit {more}", b.value("!!document.querySelector('.edit')"))
+    b.value("key(document.querySelector('.edit'), 'Escape', {})")
+    check("Esc ends it", b.wait("!document.querySelector('.edit')"))
+
+
 def old_list(b):
     """What earlier versions of the page have kept, with a damaged message."""
     chats = [{"id": "b", "title": "", "time": 1, "messages": [{"role": "user"}, {"role": "assistant", "content": "B"}]},
@@ -358,7 +401,8 @@ def conversations(b, url):
     b.value(ANSWERS)
     b.value("$('find').value = '', $('kv').value = '', $('kv').oninput(), "
             "$('system').value = '', $('system').oninput(), $('temperature').value = '', $('temperature').oninput()")
-    for part in (failed_questions, retries, deleting, leaving, elsewhere, edits, numbers_and_limits, texts, old_list):
+    for part in (failed_questions, retries, deleting, leaving, elsewhere, edits, numbers_and_limits, texts, nested,
+                 composing, old_list):
         part(b)
     two_tabs(b, url)
     equal("no script failed in conversations", b.errors, [])

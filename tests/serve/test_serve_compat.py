@@ -26,6 +26,12 @@ def unknown(s):
     equal("also here", s.post(COMPLETION, {"prompt": "a", "max_tokens": 1, "frobnicate": {}}).status, 200)
     equal("tools without a place", s.post(CHAT, {**body, "tools": [TOOL]}).status, 200)
     equal("unless they are required", s.post(CHAT, {**body, "tools": [TOOL], "tool_choice": "required"}).status, 400)
+    equal("by name, too", s.post(CHAT, {**body, "tools": [TOOL], "tool_choice": {"type": "function", "function":
+                                                                                 {"name": "add"}}}).status, 400)
+    equal("one call at a time", s.post(CHAT, {**body, "tools": [TOOL], "parallel_tool_calls": False}).status, 200)
+    equal("of the Messages API", s.post("/v1/messages", {
+        "messages": HELLO, "max_tokens": 2, "tools": [{"name": "add", "input_schema": {"type": "object"}}],
+        "tool_choice": {"type": "auto", "disable_parallel_tool_use": True}}).status, 200)
     schema = {"type": "array", "items": {"enum": [1, 2]}, "maxItems": 2, "uniqueItems": True}
     r = s.post(CHAT, {**body, "max_tokens": 50, "json_schema": schema})
     check("a keyword that is not enforced", r.status == 200 and
@@ -48,6 +54,10 @@ def begun(s):
     equal("a whole new message", s.post("/apply-template", {"messages": turn, "add_generation_prompt": True}).json()
           ["prompt"].count("assistant"), 2)
     got = text_of(s, {"messages": turn, "max_tokens": 16})
+    equal("or so", s.post("/apply-template", {"messages": turn, "continue_final_message": False}).json()["prompt"],
+          s.post("/apply-template", {"messages": turn, "add_generation_prompt": True}).json()["prompt"])
+    r = s.post("/apply-template", {"messages": turn, "continue_final_message": False, "add_generation_prompt": False})
+    equal("none of both", r.json()["prompt"].count("assistant"), 1)
     check("the answer has the new text alone", got and not got.startswith(first), (first, got))
     m = s.post("/v1/messages", {"messages": turn, "max_tokens": 16, **SURE}).json()
     equal("in the Messages API, too", m["content"][0]["text"], got)

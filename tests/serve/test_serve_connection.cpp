@@ -36,7 +36,9 @@ class Served final : public Handler {
 	void handle(HttpRequest r, std::shared_ptr<Responder> out) override {
 		request = std::move(r), responder = std::move(out), ++handled;
 	}
-	Response failure(int status, std::string_view why) override { return {status, std::string(why)}; }
+	Response failure(const HttpRequest& r, int status, std::string_view why) override {
+		return {status, r.path + ": " + std::string(why)};
+	}
 	std::vector<std::pair<std::string, std::string>> headers(const HttpRequest&) override { return {}; }
 	void finished(const HttpRequest&, int status, double, const std::string&) override { last_status = status; }
 
@@ -136,8 +138,16 @@ TEST_CASE("T51 serve: bodies share one limit, from the first byte to the request
 		BodyMemory::Held other(s.shared.bodies);
 		REQUIRE(other.grow(1000));
 		s.send(post(501));
-		CHECK(s.receive().starts_with("HTTP/1.1 429 "));
+		const std::string answer = s.receive();
+		CHECK(answer.starts_with("HTTP/1.1 429 "));
+		CHECK(answer.find("\r\n\r\n/: the bodies") != answer.npos); // what refuses it knows the request
 		CHECK(s.handled == 0);
+	}
+	SUBCASE("refused because it is longer than any may be") {
+		s.send("POST /long?x HTTP/1.1\r\nHost: a\r\nContent-Length: 1001\r\n\r\n");
+		const std::string answer = s.receive();
+		CHECK(answer.starts_with("HTTP/1.1 413 "));
+		CHECK(answer.find("\r\n\r\n/long: the body") != answer.npos);
 	}
 	SUBCASE("refused where it has no length and grows too long") {
 		BodyMemory::Held other(s.shared.bodies);

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """kvrun serve: answers that follow a grammar, a JSON schema, or the form of tool calls. Usage: test_serve_forms.py
 KVRUN. Uses the clients openai and langchain-openai if installed, and names those that are not."""
-import json, os
+import json, os, tempfile
 from serving import Server, check, equal, finish
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
@@ -124,6 +124,24 @@ def calls(s):
           isinstance(json.loads(m["content"]), dict), both)
 
 
+def unknown_form():
+    """Where the form of a template's calls is not known, only a required call is refused"""
+    text = ("{% for t in tools or [] %}{{ t | tojson }}\n{% endfor %}"
+            "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:")
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "unknown.jinja")
+        with open(path, "w") as f:
+            f.write(text)
+        with Server("--chat-template", path, "--ctx-size", "2048") as s:
+            for more in ({}, {"parallel_tool_calls": False}, {"tool_choice": "auto"}):
+                r = s.post(CHAT, chat(tools=TOOLS, max_tokens=5, **more))
+                equal(f"strict functions {more}", (r.status, r.json().get("object")), (200, "chat.completion"))
+            r = s.post(CHAT, chat(tools=TOOLS, tool_choice="required"))
+            check("a required call", r.status == 400 and "is not known" in r.error(), r.body)
+            text, _ = content(s, tools=TOOLS, json_schema={"enum": ["red", "green"]})
+            check("a form beside them", json.loads(text) in ("red", "green"), text)
+
+
 def openai_client(url):
     try:
         import openai, pydantic
@@ -174,6 +192,7 @@ def main():
             test(s)
         for client in (openai_client, langchain_client):
             client(f"http://127.0.0.1:{s.port}/v1")
+    unknown_form()
     finish()
 
 

@@ -41,6 +41,17 @@ def malformed_http(s):
         check(f"{what}: an error object", b'{"error":{"message":' in out, out[-200:])
         equal(f"{what}: the server goes on",
               status_of(s.raw(ok.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))), 200)
+    for what, rest, status, kind in (
+            ("a long length", b"Content-Length: 99999999999\r\n\r\n", 413, "request_too_large"),
+            ("chunks", b"Transfer-Encoding: chunked\r\n\r\n" + (b"100000\r\n" + b" " * (1 << 20) + b"\r\n") * 10, 413,
+             "request_too_large"),
+            ("another encoding", b"Transfer-Encoding: xchunked\r\n\r\n", 501, "api_error")):
+        out = s.raw(b"POST /v1/messages HTTP/1.1\r\n" + rest, seconds=20)
+        if what == "chunks" and not out:
+            continue  # the connection was reset while they were sent
+        equal(f"the Messages API, {what}: status", status_of(out), status)
+        e = json.loads(out.split(b"\r\n\r\n", 1)[1])
+        equal(f"the Messages API, {what}: its form", (e.get("type"), e["error"]["type"]), ("error", kind))
     out = s.raw(ok + ok + ok.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
     equal("three requests in one piece", out.count(b"HTTP/1.1 200 OK"), 3)
     out = s.raw(b"POST /tokenize HTTP/1.1\r\nExpect: 100-continue\r\nConnection: close\r\nContent-Length: 15\r\n\r\n{\"content\": \"\"}")
@@ -176,6 +187,9 @@ def routes(s):
         r = s.ask(method, path, body="{}" if method == "POST" else None)
         check(f"{method} {path}", r.status == status and r.error(), (r.status, r.body))
     equal("what a path takes", s.get(COMPLETION).headers["Allow"], "POST")
+    r = s.ask("PUT", "/sessions/a", body="{}")
+    equal("several methods", (r.status, r.headers["Allow"]), (405, "GET, POST, DELETE"))
+    equal("of a path without a name", s.ask("DELETE", "/lora-adapters").headers["Allow"], "GET, POST")
     equal("a compressed body", s.ask("POST", "/tokenize", b"\x1f\x8b", {"Content-Encoding": "gzip"}).status, 415)
     equal("a query", s.get("/health?x=1").status, 200)
 
@@ -187,7 +201,9 @@ def origins(s):
             ({"Host": f"127.0.0.1:{s.port}"}, 200), ({"Host": f"[::1]:{s.port}"}, 200),
             ({"Host": "127.0.0.1.evil.example"}, 403),
             ({"Host": own, "Origin": f"http://{own}"}, 200), ({"Host": own, "Origin": "http://evil.example"}, 403),
-            ({"Host": own, "Origin": "null"}, 403)]
+            # a proxy in front of the server ends TLS
+            ({"Host": own, "Origin": f"https://{own}"}, 200), ({"Host": own, "Origin": "https://evil.example"}, 403),
+            ({"Host": own, "Origin": "https://localhost"}, 403), ({"Host": own, "Origin": "null"}, 403)]
     for headers, status in rows:
         r = s.get("/health", **headers)
         equal(f"{headers}", r.status, status)

@@ -1,5 +1,6 @@
 // Bodies of requests to kvrun serve: JSON within its limits, and work that no client waits for.
 #include "engine/core/json_reader.h"
+#include "tools/serve/gate.h"
 #include "tools/serve/requests.h"
 #include "tools/serve/restore_choice.h"
 #include "tools/serve/worker.h"
@@ -114,6 +115,26 @@ TEST_CASE("T52 serve: bodies have these limits") {
 	const auto keys = [&](size_t n) { return fmt::format("{{{}\"x\":0}}", repeated("\"x\":0,", n - 1)); };
 	CHECK(why(keys(65536)) == "");
 	CHECK(why(keys(65537)) == "the body has more than 65536 keys");
+}
+
+TEST_CASE("serve: errors before the model is loaded have the form of the requested API") {
+	Gate gate;
+	const auto type = [](const Response& r) { return Json::parse(r.body).value("type", ""); };
+	const auto kind = [](const Response& r) { return Json::parse(r.body)["error"]["type"].get<std::string>(); };
+	HttpRequest r;
+	for (const char* path : {"/v1/messages", "/v1/messages/count_tokens"}) {
+		r.path = path;
+		CHECK(type(*gate.refuse(r)) == "error");
+		CHECK(kind(*gate.refuse(r)) == "overloaded_error");
+		CHECK(type(gate.failure(r, 413, "long")) == "error");
+		CHECK(kind(gate.failure(r, 413, "long")) == "request_too_large");
+	}
+	for (const char* path : {"", "/", "/v1/chat/completions"}) {
+		r.path = path;
+		CHECK(type(*gate.refuse(r)) == "");
+		CHECK(kind(*gate.refuse(r)) == "server_error");
+		CHECK(kind(gate.failure(r, 413, "long")) == "invalid_request_error");
+	}
 }
 
 TEST_CASE("T56 serve: reading a body ends once its client has gone") {

@@ -192,9 +192,10 @@ std::string read_tools(const Fields& f, AnswerForm& form, const Rules& rules) {
 Grammar Grammars::get(const AnswerForm& form, const ChatPrompt* prompt) {
 	if (!form.asks()) return nullptr;
 	std::string key = form.gbnf + '\0' + form.schema + '\0' + form.tool_choice + (form.one_call ? "1" : "0");
-	if (prompt) { // only the end of the conversation matters: whether reasoning is open there
+	if (prompt) { // only the end of the conversation matters: whether reasoning is open there, or may begin
 		const std::string text = model_.chat_text(*prompt);
-		key += '\0' + prompt->tools + '\0' + text.substr(text.size() - std::min<size_t>(text.size(), 64));
+		key += '\0' + prompt->tools + '\0' + prompt->variables + '\0';
+		key += text.substr(text.size() - std::min<size_t>(text.size(), 64));
 	}
 	std::lock_guard lock(mutex_);
 	if (engine_ != model_.engine()) known_.clear();

@@ -1,6 +1,6 @@
 // Handles requests while the model is being loaded: every request gets 503 until open() is called.
 #pragma once
-#include "tools/serve/error.h"
+#include "tools/serve/messages.h"
 
 namespace kvrun::serve {
 
@@ -10,14 +10,14 @@ class Gate final : public Handler {
 
 	std::optional<Response> refuse(const HttpRequest& r) override {
 		if (Handler* h = routes_) return h->refuse(r);
-		return error_response(ApiError(503, "the model is being loaded; try again later", "", "loading"));
+		return error_for(r, ApiError(503, "the model is being loaded; try again later", "", "loading"));
 	}
 	void handle(HttpRequest r, std::shared_ptr<Responder> out) override {
 		Handler* h = routes_; // refuse() let it through
 		h->handle(std::move(r), std::move(out));
 	}
-	Response failure(int status, std::string_view why) override {
-		return error_response(ApiError(status, std::string(why)));
+	Response failure(const HttpRequest& r, int status, std::string_view why) override {
+		return error_for(r, ApiError(status, std::string(why)));
 	}
 	std::vector<std::pair<std::string, std::string>> headers(const HttpRequest& r) override {
 		Handler* h = routes_;

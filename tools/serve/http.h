@@ -84,8 +84,9 @@ class Handler {
 	// Checks a request before its body is read. If it returns a response, the body is not read and the connection ends.
 	virtual std::optional<Response> refuse(const HttpRequest&) = 0;
 	virtual void handle(HttpRequest, std::shared_ptr<Responder>) = 0;
-	// The response to a request that is not well-formed, or that comes when the server cannot take it.
-	virtual Response failure(int status, std::string_view why) = 0;
+	// The response to a request that is not well-formed, or that comes when the server cannot take it. Its fields are
+	// empty if its header was not read.
+	virtual Response failure(const HttpRequest&, int status, std::string_view why) = 0;
 	// Headers of every response to a request.
 	virtual std::vector<std::pair<std::string, std::string>> headers(const HttpRequest&) = 0;
 	// Called after a request was answered; status 499 if the client had disconnected.

@@ -151,8 +151,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
 	void on_header(ErrorCode ec) {
 		if (!reading()) return;
 		start_ = Clock::now();
+		if (!parser_->get().target().empty()) take_header(); // errors have the form of the API that the path belongs to
 		if (ec) return read_failed(ec);
-		take_header();
 		if (parser_->get().count(http::field::host) > 1)
 			return answer_and_close(failure(400, "the request has more than one Host field"));
 		if (!known_encoding()) return unknown_encoding();
@@ -281,7 +281,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
 	// ---- writing
 
-	Response failure(int status, std::string_view why) { return shared_.handler->failure(status, why); }
+	Response failure(int status, std::string_view why) { return shared_.handler->failure(request_, status, why); }
 	static std::string fmt_bytes(const char* what, size_t n) { return what + std::to_string(n) + " bytes"; }
 
 	// Status line and header fields. length: of the body; nullopt if the body is sent in pieces.

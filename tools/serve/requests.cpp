@@ -318,7 +318,8 @@ void read_end(const Fields& f, const Json& messages, ChatPrompt& p) {
 	const bool text = content.is_string() || (content.is_array() && !content.empty());
 	const bool begun =
 	    last["role"] == Json("assistant") && text && (!last.contains("tool_calls") || last["tool_calls"].empty());
-	const bool turn = f.flag("add_generation_prompt", !begun),
+	const Json* given = f.find("continue_final_message");
+	const bool turn = f.flag("add_generation_prompt", !begun || (given && *given == Json(false))),
 	           goes_on = f.flag("continue_final_message", !turn && begun);
 	if (goes_on && !begun)
 		throw ApiError(400, "continue_final_message is true, but the last message is not a text of the assistant",

@@ -59,17 +59,28 @@ Router::Router(const Model& model, const Model& embedder, Generator& generator, 
       }()),
       grammars_(model, defaults_) {}
 
+bool Router::is_path_of(const Route& r, const HttpRequest& request) {
+	const std::string_view path = r.path;
+	const bool named =
+	    path.size() > 1 && path.ends_with('/') && request.path.size() > path.size() && request.path.starts_with(path);
+	return named || request.path == path;
+}
+
 const Router::Route* Router::find_route(const HttpRequest& request) {
 	const Route* other = nullptr;
 	for (const Route& r : kRoutes) {
-		const std::string_view path = r.path;
-		const bool named = path.size() > 1 && path.ends_with('/') && request.path.size() > path.size() &&
-		                   request.path.starts_with(path);
-		if (!named && request.path != path) continue;
+		if (!is_path_of(r, request)) continue;
 		if (request.method == r.method) return &r;
 		if (!other) other = &r;
 	}
 	return other;
+}
+
+std::string Router::methods_for(const HttpRequest& request) {
+	std::string out;
+	for (const Route& r : kRoutes)
+		if (is_path_of(r, request)) out.append(out.empty() ? "" : ", ").append(r.method);
+	return out;
 }
 
 bool equal_in_constant_time(std::string_view given, std::string_view secret) {
@@ -98,9 +109,10 @@ bool Router::good_host(const HttpRequest& r) const {
 	       allows(options_.allow_hosts, name);
 }
 
+// The page's own requests come from https:// also where a proxy in front of this server ends TLS.
 bool Router::good_origin(const HttpRequest& r) const {
 	return r.origin.empty() || allows(options_.cors, "*") || allows(options_.cors, r.origin) ||
-	       r.origin == (options_.tls ? "https://" : "http://") + r.host;
+	       r.origin == "https://" + r.host || (!options_.tls && r.origin == "http://" + r.host);
 }
 
 static char lower(char c) { return c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c; }
@@ -149,11 +161,6 @@ static std::string fields_for_page(std::string_view asked) {
 	return out;
 }
 
-// An error in the form of the API that the path belongs to.
-static Response error_for(const HttpRequest& r, const ApiError& e) {
-	return r.path.starts_with(kMessagesPath) ? messages_error(e) : error_response(e);
-}
-
 Response Router::preflight(const HttpRequest& r) const {
 	if (r.origin.empty()) return {204, "", "text/plain", {{"Allow", "GET, POST, DELETE"}}}; // no page asks
 	if (options_.cors.empty() || !good_origin(r))
@@ -178,8 +185,9 @@ std::optional<Response> Router::refuse(const HttpRequest& r) {
 		return error_for(r, ApiError(401, "give the server's key: Authorization: Bearer KEY", "", "invalid_api_key"));
 	if (!route) return error_for(r, ApiError(404, "there is no such path"));
 	if (r.method != route->method && !(r.method == "HEAD" && route->method == std::string_view("GET"))) {
-		Response no = error_for(r, ApiError(405, std::string("this path takes ") + route->method));
-		no.headers.emplace_back("Allow", route->method);
+		const std::string methods = methods_for(r);
+		Response no = error_for(r, ApiError(405, "this path takes " + methods));
+		no.headers.emplace_back("Allow", methods);
 		return no;
 	}
 	if (!r.content_encoding.empty() && r.content_encoding != "identity")
@@ -199,8 +207,8 @@ std::vector<std::pair<std::string, std::string>> Router::headers(const HttpReque
 	return out;
 }
 
-Response Router::failure(int status, std::string_view why) {
-	return error_response(ApiError(status, std::string(why)));
+Response Router::failure(const HttpRequest& r, int status, std::string_view why) {
+	return error_for(r, ApiError(status, std::string(why)));
 }
 
 void Router::finished(const HttpRequest& r, int status, double seconds, const std::string& note) {

@@ -7,8 +7,7 @@
 
 namespace kvrun::serve {
 
-constexpr const char *kSessionPath = "/sessions/", *kSlotPath = "/slots/", *kModelPath = "/v1/models/",
-                     *kMessagesPath = "/v1/messages";
+constexpr const char *kSessionPath = "/sessions/", *kSlotPath = "/slots/", *kModelPath = "/v1/models/";
 constexpr size_t kShortBody = 64 << 10; // bytes
 
 struct RouterOptions {
@@ -23,7 +22,7 @@ struct RouterOptions {
 	bool strict_model = false;            // refuses requests that name another model; otherwise this one answers
 	double ping_s = 10;                   // seconds between progress comments in a stream while its prompt is read
 	uint32_t embeddings = 36; // embedding requests at once, including waiting ones; further ones are refused
-	bool tls = false;         // pages of this server have addresses that begin with https
+	bool tls = false;         // pages of this server have addresses that begin with https, also without a proxy
 };
 
 class Router final : public Handler {
@@ -34,7 +33,7 @@ class Router final : public Handler {
 	std::optional<Response> refuse(const HttpRequest&) override;
 	void handle(HttpRequest, std::shared_ptr<Responder>) override;
 	void answer(const HttpRequest&, const std::shared_ptr<Responder>&); // like handle(), but on the calling thread
-	Response failure(int status, std::string_view why) override;
+	Response failure(const HttpRequest&, int status, std::string_view why) override;
 	std::vector<std::pair<std::string, std::string>> headers(const HttpRequest&) override;
 	void finished(const HttpRequest&, int status, double seconds, const std::string& note) override;
 
@@ -49,8 +48,10 @@ class Router final : public Handler {
 		Needs needs = Needs::Nothing;
 	};
 	static const Route kRoutes[];
+	static bool is_path_of(const Route&, const HttpRequest&);
 	// The route for this method, or else any route for this path; null if there is none.
 	static const Route* find_route(const HttpRequest&);
+	static std::string methods_for(const HttpRequest&); // of the routes for this path, divided by commas
 
 	bool good_host(const HttpRequest&) const;
 	bool good_origin(const HttpRequest&) const;

@@ -82,11 +82,11 @@ void Router::check_chat(ChatRequest& r) {
 	if (r.prompt.tools.empty()) return;
 	const kvrun_chat_features f = model_.features(r.prompt);
 	if (!f.tools) {
-		if (r.form.one_call || !(r.form.tool_choice.empty() || r.form.tool_choice == "auto"))
+		if (!r.form.tool_choice.empty() && r.form.tool_choice != "auto")
 			throw ApiError(400, "the chat template has no place for tools; leave them out", "tools");
 		defaults_.ignored("tools are ignored: the model's chat template has no place for them");
 		r.prompt.tools.clear();
-		r.form.strict_tools = false;
+		r.form.strict_tools = r.form.one_call = false;
 		return;
 	}
 	r.sampling.special |= f.special_markers != 0;

@@ -105,13 +105,8 @@ function renew(into, nodes) {
 	into.append(...nodes.slice(same));
 }
 
-// Into `into` what `text` says.
-function show_markdown(into, text) {
-	if (typeof marked === "undefined") {
-		into.style.whiteSpace = "pre-wrap";
-		grow_text(into, text);
-		return;
-	}
+// What `text` says, as nodes. Throws where it is nested too deeply.
+function markdown(text) {
 	const inert = document.createElement("template"); // neither runs nor loads anything
 	inert.innerHTML = marked.parse(text + "\n"); // without a line's end it misses code that is not closed yet
 	const nodes = copy_children(inert.content, document.createDocumentFragment());
@@ -130,5 +125,16 @@ function show_markdown(into, text) {
 		const code = p.querySelector("code");
 		if (code) p.replaceWith(code_block(code));
 	}
-	renew(into, [...nodes.childNodes]);
+	return nodes;
+}
+
+// Into `into` what `text` says; the text itself where it cannot be read.
+function show_markdown(into, text) {
+	let nodes = null;
+	if (typeof marked !== "undefined") try {
+		nodes = markdown(text);
+	} catch {}
+	into.style.whiteSpace = nodes ? "" : "pre-wrap";
+	if (nodes) renew(into, [...nodes.childNodes]);
+	else grow_text(into, text);
 }

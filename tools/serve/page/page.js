@@ -178,10 +178,10 @@ document.ondrop = e => {
 };
 $("text").oninput = () => (grow(), keep_draft());
 $("text").onkeydown = e => {
-	if (e.key === "Enter" && !e.shiftKey && !e.isComposing) e.preventDefault(), send();
+	if (e.key === "Enter" && !e.shiftKey && !composes(e)) e.preventDefault(), send();
 };
 document.onkeydown = e => {
-	if (e.key !== "Escape" || document.querySelector("dialog[open]")) return;
+	if (e.key !== "Escape" || composes(e) || document.querySelector("dialog[open]")) return;
 	stop();
 	document.body.classList.remove("listing");
 };

@@ -13,6 +13,8 @@ function tool(name, action, className = "") {
 }
 const at_end = () => $("log").scrollHeight - $("log").scrollTop - $("log").clientHeight < 80;
 function to_end() { $("log").scrollTop = $("log").scrollHeight; }
+// Whether a key belongs to the input method that composes characters: Safari sends the last one behind the composition.
+const composes = e => e.isComposing || e.keyCode === 229;
 function selects(node) { // whether text in it is selected
 	const s = getSelection();
 	return !!node && !!s && !s.isCollapsed && s.containsNode(node, true);
@@ -55,6 +57,7 @@ function edit_box(m, i) {
 	const leave = () => edited === m.content ? edit(-1) : ask("Discard the changed text?", () => edit(-1), "Discard");
 	text.oninput = () => edited = text.value;
 	text.onkeydown = e => {
+		if (composes(e)) return;
 		if (e.key === "Escape") e.stopPropagation(), e.preventDefault(), leave();
 		if (e.key === "Enter" && (e.ctrlKey || e.metaKey)) again(i, text.value);
 	};
