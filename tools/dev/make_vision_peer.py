@@ -33,7 +33,9 @@ SIZES = {"mlp": [(16, 16), (40, 17), (9, 30)], "idefics3": [(16, 16), (50, 20), 
          "qwen3vl_merger": [(40, 16), (64, 24), (16, 8), (8, 64)],
          "lfm2": [(64, 64), (80, 64), (40, 144)], "glm4v": [(40, 16), (64, 24), (16, 32)],
          "glm_ocr": [(40, 16), (64, 24), (16, 32)], "paddleocr": [(40, 16), (64, 24), (16, 32)],
-         "hunyuanvl": [(40, 16), (64, 24), (16, 32), (40, 8)]}
+         "hunyuanvl": [(40, 16), (64, 24), (16, 32), (40, 8)],
+         "dots_ocr": [(40, 16), (64, 24), (16, 32)], "exaone4_5": [(40, 16), (64, 24), (24, 40)],
+         "glm5v": [(40, 16), (64, 24), (16, 32)], "phi4": [(40, 12), (64, 24), (16, 32)]}
 # As in tests/device/test_images.cpp: the text model of golden/tiny, its new architecture, axes of positions.
 WITH_LINES = {"qwen2vl_merger": ("qwen2", "qwen2vl", [2, 1, 1, 0]),
               "qwen2.5vl_merger": ("qwen2", "qwen2vl", [2, 1, 1, 0]),
