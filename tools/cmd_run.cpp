@@ -114,9 +114,9 @@ ChatTemplate chosen_template(const RunArgs& a) {
 	return ChatTemplate(std::move(text), given);
 }
 
-// The prompt as a message of a conversation.
+// The prompt as a message of a conversation. form: learns what the template says about the answer.
 std::vector<uint32_t> message_tokens(const RunArgs& a, const Engine& e, const ChatTemplate& chat,
-                                     const std::string& text, std::span<const uint64_t> images) {
+                                     const std::string& text, std::span<const uint64_t> images, AnswerRules& form) {
 	ChatInput in;
 	in.messages = Json::array();
 	if (!a.system.empty()) in.messages.push_back({{"role", "system"}, {"content", a.system}});
@@ -134,15 +134,20 @@ std::vector<uint32_t> message_tokens(const RunArgs& a, const Engine& e, const Ch
 		say_stats("--no-think has no effect: the chat template does not know it");
 	else if (a.no_think)
 		in.variables["enable_thinking"] = false;
-	in.messages = fit_messages(chat_features(chat), std::move(in.messages));
-	return encode_chat(e.tokenizer(), chat.render(in), [&](uint64_t id) { return e.images()->tokens(id); });
+	form.features = chat_features(chat);
+	in.messages = fit_messages(form.features, std::move(in.messages));
+	const Rendered prompt = chat.render(in);
+	const bool off = in.variables.is_object() && in.variables.value("enable_thinking", Json()) == Json(false);
+	form.in_reasoning = opens_reasoning(form.features, prompt);
+	form.may_reason = !off && may_reason(form.features, prompt);
+	return encode_chat(e.tokenizer(), prompt, [&](uint64_t id) { return e.images()->tokens(id); });
 }
 
 // Token IDs of the prompt, cut to the context with --truncate.
 std::vector<uint32_t> prompt_tokens(const RunArgs& a, const Session& s, const std::optional<ChatTemplate>& chat,
-                                    const std::string& text, std::span<const uint64_t> images) {
+                                    const std::string& text, std::span<const uint64_t> images, AnswerRules& form) {
 	const Tokenizer& tok = s.engine().tokenizer();
-	if (chat) return message_tokens(a, s.engine(), *chat, text, images);
+	if (chat) return message_tokens(a, s.engine(), *chat, text, images, form);
 	std::vector<uint32_t> ids = tok.encode(text, {.bos = !a.no_bos, .special = a.special});
 	size_t at = !ids.empty() && tok.bos() && ids.front() == *tok.bos() ? 1 : 0;
 	for (const uint64_t id : images) {
@@ -311,7 +316,8 @@ void run(RunArgs a) {
 	Session session(*engine, session_options(a.engine, policy, seed));
 	const double load_s = seconds_since(start);
 	log_session(session);
-	const std::vector<uint32_t> ids = prompt_tokens(a, session, chat, prompt, add_images(*engine, std::move(pixels)));
+	const std::vector<uint32_t> ids =
+	    prompt_tokens(a, session, chat, prompt, add_images(*engine, std::move(pixels)), form);
 	log_at(1, "# prompt: {} tokens of {} characters{}", ids.size(), prompt.size(),
 	       a.images.empty() ? "" : fmt::format(", {} images", a.images.size()));
 	if (a.form.given()) opt.grammar = answer_grammar(form, engine->tokenizer(), engine->token_trie());

@@ -119,6 +119,16 @@ TEST_CASE("cli: answers of a form") {
 	                         R"({"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2})"});
 	CHECK(j.code == 0);
 	CHECK(nlohmann::json::parse(j.out, nullptr, false).size() == 2);
+	// the form is that of the answer behind the reasoning, in which the prompt ends
+	const TempFile thinking("{% for m in messages %}[{{ m.role }}]{% if m.reasoning_content %}<think>"
+	                        "{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}{% endfor %}"
+	                        "{% if add_generation_prompt %}[assistant]<think>{% endif %}");
+	for (const bool thinks : {false, true}) {
+		const Ran c = run_model({"-p", "Once", "--chat", "--grammar", grammar.path, "-n", "8", "--chat-template",
+		                         thinks ? thinking.path : "chatml"});
+		CHECK(c.code == 0);
+		CHECK((c.out.starts_with("yes!!") || c.out.starts_with("no!!")) == !thinks);
+	}
 	const std::vector<std::string> run = {"run", "-m", kModel, "--device", "cpu", "-p", "x"};
 	const auto with = [&](std::vector<std::string> more) {
 		more.insert(more.begin(), run.begin(), run.end());
