@@ -403,11 +403,11 @@ class Engine(Tokenizing):
         array, sessions = token_array(tokens), list(sessions)
         if len(array) != len(sessions):
             raise invalid(f"{len(array)} tokens for {len(sessions)} sessions")
-        for session in sessions:
-            session.end_of_answer = None
         list_ = ffi.new("kvrun_session *[]", [s.handle.pointer for s in sessions])
         logits = np.empty((len(sessions), self.info.vocab), np.float32)
         with running():
             check(lib.kvrun_decode(list_, from_array(array, "uint32_t[]"), len(sessions),
                                    from_array(logits, "float[]"), NULL))
+        for session in sessions:
+            session.end_of_answer = None
         return logits
