@@ -108,7 +108,7 @@ paths)
 	other="$work/a build"
 	quietly cmake -S "$source" -B "$other" -G "$(cached CMAKE_GENERATOR)" -DKVRUN_BUILD_TESTS=OFF -DKVRUN_CUDA=OFF \
 		-DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX=/opt/prefix -DCMAKE_INSTALL_LIBDIR=/opt/libraries \
-		-DCMAKE_INSTALL_LIBEXECDIR=lib/kvrun
+		-DCMAKE_INSTALL_LIBEXECDIR=lib/kvrun -DSKBUILD=ON -DSKBUILD_METADATA_DIR=/metadata
 	grep -q 'KVRUN_PROBE_FOLDER=[^ ]*\.\./lib/kvrun[\\"]' "$other/compile_commands.json" ||
 		{ say "failed: kvrun looks for kvrun-probe elsewhere"; exit 1; }
 	got=$(PKG_CONFIG_PATH=$other pkg-config --cflags --libs kvrun | xargs)
@@ -117,11 +117,16 @@ paths)
 		say "failed: kvrun-desktop looks for the library there"
 		exit 1
 	fi
+	wheel=$other/tools/python/cmake_install.cmake
+	if [ -e "$wheel" ] && grep -q _native "$wheel" && ! grep -q '"/metadata/licenses".*LICENSE' "$wheel"; then
+		say "failed: a wheel has no licence"
+		exit 1
+	fi
 	# Every file that is looked for is there, so installation begins at once.
 	sed -n 's/.*foreach(file IN ITEMS "\(.*\)").*/\1/p' "$other/cmake_install.cmake" | sed 's/" "/\n/g' >"$work/files"
-	[ "$(wc -l <"$work/files")" -ge 4 ]
+	[ "$(wc -l <"$work/files")" -ge 4 ] || { say "failed: files of '$other' are not quoted"; exit 1; }
 	while read -r file; do mkdir -p "$(dirname "$file")" && : >"$file"; done <"$work/files"
-	timeout 60 cmake --install "$other" --prefix "$work/prefix" >"$work/log" 2>&1 || true # the files are empty
+	DESTDIR=$work/root timeout 60 cmake --install "$other" >"$work/log" 2>&1 || true # the files are empty
 	if grep -q 'is missing' "$work/log"; then
 		say "failed: installation from '$other' builds: $(head -n 1 "$work/log")"
 		exit 1
