@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from ._check import path_of, whole
 from ._errors import KvrunError, error_of, invalid
 from ._generate import Batch, Request, Sampling
-from ._runtime import (NULL, Canceller, Handle, Struct, check, encoded, ffi, fields_of, fill_array, fill_text,
+from ._runtime import (NULL, Canceller, Handle, Struct, check, encoded_path, ffi, fields_of, fill_array, fill_text,
                        from_array, lib, running, token_array)
 from ._types import Answer, FetchInfo, SessionInfo, made
 from ._vectors import pooling_number, reading
@@ -281,7 +281,7 @@ class Session:
         note = json.dumps({"kvrun_python": NOTE_FORMAT, "chat": self.chat, "variables": self.variables,
                            "messages": self.messages, "owed": [int(t) for t in self._owed()]}).encode()
         with running():
-            check(lib.kvrun_session_save(self.handle.pointer, encoded(path_of(path, "path")), note, len(note)))
+            check(lib.kvrun_session_save(self.handle.pointer, encoded_path(path_of(path, "path")), note, len(note)))
 
     # ---- answers
 
@@ -422,7 +422,7 @@ def restored(engine: Engine, model: Model, handle: Handle, path: str) -> Session
     import json
 
     data = fill_text(
-        4096, lambda memory, room, count: lib.kvrun_session_read_note(encoded(path), memory, room, count))
+        4096, lambda memory, room, count: lib.kvrun_session_read_note(encoded_path(path), memory, room, count))
     try:
         note = json.loads(data) if data else {}
     except ValueError:
