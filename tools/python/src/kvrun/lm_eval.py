@@ -151,11 +151,13 @@ class KvrunLM(TemplateLM):  # type: ignore[misc,unused-ignore]
         for request in requests:
             prompt, options = request.args
             until = options.get("until") or []
-            n = int(_first(options, *LENGTHS, otherwise=256))
+            sampling = _sampling(options)
+            sampling["max_tokens"] = n = int(_first(options, *LENGTHS, otherwise=256))
+            sampling["stop"] = [until] if isinstance(until, str) else list(until)
+            sampling["repeat_last_n"] = self._ctx
             tokens = self.tok_encode(prompt, add_special_tokens=self.engine.info.adds_bos)[-max(1, self._ctx - n):]
             with self._session() as session:
-                answer = session.ask(tokens, max_tokens=n, stop=[until] if isinstance(until, str) else list(until),
-                                     repeat_last_n=self._ctx, **_sampling(options))
+                answer = session.ask(tokens, **sampling)
             out.append(answer.text)
         return out
 
