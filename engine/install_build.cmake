@@ -10,12 +10,15 @@ list(TRANSFORM install_targets REPLACE "(.+)" "$<TARGET_FILE:\\1>" OUTPUT_VARIAB
 if(install_share)
 	list(APPEND install_files ${PROJECT_BINARY_DIR}/tools/share/completion.fish)
 endif()
+list(TRANSFORM install_files REPLACE "(.+)" "\"\\1\"") # there may be spaces in paths
+list(JOIN install_files " " install_files)
 install(CODE "
 	foreach(file IN ITEMS ${install_files})
 		if(NOT EXISTS \"\${file}\")
 			message(STATUS \"building what is installed: \${file} is missing\")
-			execute_process(COMMAND \"${CMAKE_COMMAND}\" --build \"${PROJECT_BINARY_DIR}\" --target
-				${install_targets} ${install_share} COMMAND_ERROR_IS_FATAL ANY)
+			execute_process(COMMAND \"${CMAKE_COMMAND}\" --build \"${PROJECT_BINARY_DIR}\"
+				--config \"\${CMAKE_INSTALL_CONFIG_NAME}\" --target ${install_targets} ${install_share}
+				COMMAND_ERROR_IS_FATAL ANY)
 			break()
 		endif()
 	endforeach()" ALL_COMPONENTS)

@@ -163,7 +163,7 @@ typedef struct {
 	uint64_t budget_bytes;   /* most bytes of weights on the device; 0: no limit */
 	uint32_t gpu_layers;     /* this many layers stay on the device, the last ones; n_layers + 1: also the output */
 	uint32_t cpu_moe_layers; /* the experts of this many layers, the first ones, lie in host memory */
-	uint32_t ctx;            /* tokens; 0: 8192, at most the trained context */
+	uint32_t ctx;            /* tokens, at most 16777216; 0: 8192, at most the trained context */
 	const char* kv;          /* policies, comma-separated; NULL: fp16 */
 } kvrun_weight_options;
 #define KVRUN_WEIGHT_OPTIONS_INIT                                                                                      \
@@ -396,7 +396,7 @@ typedef struct kvrun_session kvrun_session;
 typedef struct {
 	uint32_t struct_size;
 	const char* kv; /* KV-cache policy, as of `kvrun run --kv`: "fp16", "kivi2", "zipcache,ratio=0.4"; NULL: fp16 */
-	uint32_t ctx;   /* longest sequence in tokens; 0: as many as fit, at most the trained context */
+	uint32_t ctx;   /* longest sequence in tokens, at most 16777216; 0: as many as fit, at most the trained context */
 	uint32_t checkpoints; /* most states that kvrun_session_truncate() can return to, one at the end of each prompt */
 	uint64_t seed;        /* of the policy's random choices */
 } kvrun_session_options;
@@ -706,7 +706,7 @@ typedef struct {
 	uint32_t struct_size;
 	const char* model_path;              /* only its header is read */
 	const char* kv;                      /* policy; NULL: fp16 */
-	uint32_t ctx;                        /* tokens; 0: the trained context */
+	uint32_t ctx;                        /* tokens, at most 16777216; 0: the trained context */
 	uint64_t memory_bytes;               /* for everything; 0: the free device memory */
 	uint32_t ubatch;                     /* as in kvrun_engine_options */
 	const kvrun_device_options* device;  /* NULL: defaults */

@@ -1,6 +1,7 @@
 // Options shared by several commands, with the engine or the C API: model and device, cache budget, sampling.
 #include "tools/args_model.h"
 #include "engine/core/error.h"
+#include "engine/core/limits.h"
 #include "engine/core/split.h"
 #include "engine/core/utf8.h"
 #include "tools/args_llama.h"
@@ -162,10 +163,10 @@ void add_model_options(Command& c, ModelArgs& a, const std::string& longest) {
 	add_lora(c, a.loras);
 	add_device(c, a.device);
 	add_split(c, a.split);
-	add_tokens(c, "-c,--ctx-size", a.ctx, 0, 1 << 24,
+	add_tokens(c, "-c,--ctx-size", a.ctx, 0, kMaxContext,
 	           "context: " + longest + "; 0: what fits, at most the trained context [0]")
 	    ->group(kModelGroup);
-	add_tokens(c, "--ubatch-size,-ub", a.ubatch, 1, 65536,
+	add_tokens(c, "--ubatch-size,-ub", a.ubatch, 1, kMaxUbatch,
 	           "prompt tokens that go through a layer at a time; changes speed only [512]")
 	    ->group(kModelGroup);
 	add_weight_options(c, a.weights);

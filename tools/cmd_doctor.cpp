@@ -41,6 +41,15 @@ void look_at_drivers(Checkup& f) {
 	}
 }
 
+// An installation may lack it. KVRUN_PROBE has a line of its own, with the other variables.
+void look_at_probe(Checkup& f) {
+	if (!env_text(Env::Probe).empty()) return;
+	if (const std::string probe = probe_program(); !probe.empty()) return f.ok("driver probe", one_line(probe));
+	f.note("driver probe",
+	       "there is no kvrun-probe beside kvrun, so a driver that crashes ends kvrun, too; install it, "
+	       "or name it in KVRUN_PROBE");
+}
+
 // Time limits after which the system resets a GPU, whose work is then lost.
 void look_at_watchdog(Checkup& f) {
 	const double submit = env_number(Env::SubmitMs, 100);
@@ -189,6 +198,7 @@ void examine(const Command& root, bool as_json) {
 	f.ok("kvrun", fmt::format("{}, commit {}; {}; {}", KVRUN_VERSION, build_commit(), os_name(), processor_name()));
 	look_at_loader(f);
 	look_at_drivers(f);
+	look_at_probe(f);
 	look_at_layers(f);
 	look_at_permissions(f);
 	const Chosen device = look_at_devices(f);

@@ -3,6 +3,7 @@
 #include "backends/split_devices.h"
 #include "backends/weight_rows.h"
 #include "engine/core/error.h"
+#include "engine/core/limits.h"
 #include "engine/core/utf8.h"
 #include "engine/run/engine.h"
 #include "engine/run/tile_encoder.h"
@@ -245,7 +246,7 @@ void add_plan(Command& root) {
 	add_model(c, a->model, kOtherGroup, &a->vision)->help =
 	    "plan for this .gguf file, or name of kvrun list; only its header is read";
 	add_text(c, "--shape", a->shape, "LxHxD", "plan for this many layers, KV heads and channels per head, as 32x8x128");
-	add_tokens(c, "-c,--ctx-size", a->ctx, 0, 1 << 24,
+	add_tokens(c, "-c,--ctx-size", a->ctx, 0, kMaxContext,
 	           "judge this many tokens, given as one prompt; 0: the trained context, or 4096 for a shape [0]");
 	add_text(
 	    c, "--device,-dev", a->device, "NAME",
@@ -253,7 +254,8 @@ void add_plan(Command& root) {
 	add_split(c, a->split);
 	add_bytes(c, "--memory", a->memory,
 	          "plan for this much free device memory, weights included, instead of a device's");
-	add_tokens(c, "--ubatch-size,-ub", a->ubatch, 1, 65536, "prompt tokens that go through a layer at a time [512]");
+	add_tokens(c, "--ubatch-size,-ub", a->ubatch, 1, kMaxUbatch,
+	           "prompt tokens that go through a layer at a time [512]");
 	add_rate(c, "--bus", a->bus,
 	         "plan for a card that reads host memory at this rate, like 12G/s, and put there what does not fit");
 	add_rate(c, "--bandwidth", a->bandwidth, "rate of the card's own memory, for the estimate of tokens per second");

@@ -30,7 +30,8 @@ constexpr EnvInfo kTable[] = {
      "folder of the pipeline cache and of what is known of drivers; default $XDG_CACHE_HOME/kvrun or ~/.cache/kvrun; "
      "`off` for none"},
     {"KVRUN_PROBE", "",
-     "program that tries Vulkan drivers first; default kvrun-probe beside kvrun or in ../libexec; `off` for none"},
+     "program that tries Vulkan drivers first; default kvrun-probe beside kvrun or in " KVRUN_PROBE_FOLDER
+     "; `off` for none"},
 };
 static_assert(std::size(kTable) == size_t(Env::Count));
 } // namespace
@@ -70,7 +71,7 @@ std::string probe_program() {
 	if (own == "off") return {};
 	if (!own.empty()) return own;
 	const std::filesystem::path self = sys::path_of(sys::program_path()), here = self.parent_path();
-	for (const char* place : {"kvrun-probe", "../libexec/kvrun-probe"}) {
+	for (const char* place : {"kvrun-probe", KVRUN_PROBE_FOLDER "/kvrun-probe"}) {
 		const std::string probe = (here / place).string() + self.extension().string(); // .exe on Windows
 		if (!self.empty() && sys::may_execute(probe)) return probe;
 	}

@@ -44,6 +44,6 @@ mv "$work/$name.zip" "$build/"
 (cd "$stage" && find . -type f -printf 'Delete "$INSTDIR\\%P"\n' &&
 	find . -depth -mindepth 1 -type d -printf 'RMDir "$INSTDIR\\%P"\n') |
 	sed 's|/|\\|g' >"$work/list.nsh"
-makensis -V2 -DVERSION="$version" -DSTAGE="$stage" -DLIST="$work/list.nsh" -DOUT="$PWD/$build/$name-setup.exe" \
-	tools/windows/kvrun.nsi
+makensis -V2 -DVERSION="$version" -DSTAGE="$stage" -DLIST="$work/list.nsh" \
+	-DOUT="$(realpath "$build")/$name-setup.exe" tools/windows/kvrun.nsi
 (cd "$build" && du -h --apparent-size "$name.zip" "$name-setup.exe")

@@ -1,5 +1,6 @@
 // Vulkan's functions, loaded at run time; VK_TRY turns every failing call into an Error that names call and result.
 #pragma once
+#include "backends/vulkan/volk_names.inc" // made by backends/CMakeLists.txt; before volk's own header
 #include "engine/core/error.h"
 #include <string>
 #include <volk.h>

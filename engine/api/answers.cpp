@@ -290,11 +290,13 @@ kvrun_status kvrun_decode(kvrun_session* const* list, const uint32_t* tokens, si
 		std::vector<InUse> used;
 		std::vector<SessionRow> rows;
 		for (size_t i = 0; i < count; ++i) {
+			if (out_row) *out_row = i; // if it cannot be used
 			used.emplace_back(list[i]);
 			rows.push_back({&*used.back(), tokens[i]});
 			if (&used.back().engine() != &used.front().engine())
 				refuse(KVRUN_EINVALID, "session {} belongs to another engine than session 0", i);
 		}
+		if (out_row) *out_row = count;
 		EngineObject& e = used.front().engine();
 		if (count > e.engine->max_rows())
 			refuse(KVRUN_EINVALID, "{} sessions in a decode step, this engine takes {}; raise max_rows", count,

@@ -2,13 +2,21 @@
 #include "backends/split_devices.h"
 #include "engine/api/objects.h"
 #include "engine/api/weight_options.h"
+#include "engine/core/limits.h"
 #include "models/draft_file.h"
 #include "models/text_encoder.h"
 
 namespace kvrun::api {
-namespace {
 
-constexpr uint32_t kMaxUbatch = 65536; // rows
+void check_ctx(uint32_t ctx) {
+	if (ctx > kMaxContext) refuse(KVRUN_EINVALID, "ctx is {}, expected 0 to {}", ctx, kMaxContext);
+}
+
+void check_ubatch(uint32_t ubatch) {
+	if (ubatch < 1 || ubatch > kMaxUbatch) refuse(KVRUN_EINVALID, "ubatch is {}, expected 1 to {}", ubatch, kMaxUbatch);
+}
+
+namespace {
 
 // A metadata value as text; of an array its type and length.
 std::string metadata_text(const GgufEntry& e) {
@@ -61,8 +69,7 @@ std::shared_ptr<EngineObject> open_engine(const kvrun_engine_options* given) {
 	const kvrun_engine_options o =
 	    read_options(given, defaults, "kvrun_engine_options", offsetof(kvrun_engine_options, log));
 	check_pointer(o.model_path, "model_path");
-	if (o.ubatch < 1 || o.ubatch > kMaxUbatch)
-		refuse(KVRUN_EINVALID, "ubatch is {}, expected 1 to {}", o.ubatch, kMaxUbatch);
+	check_ubatch(o.ubatch);
 	EngineOptions e;
 	e.model = o.model_path;
 	e.encoders = true;
@@ -75,6 +82,7 @@ std::shared_ptr<EngineObject> open_engine(const kvrun_engine_options* given) {
 	e.max_rows = o.max_rows;
 	e.kv_budget = o.kv_budget_bytes;
 	const kvrun_weight_options weights = read_weight_options(o.weights);
+	check_ctx(weights.ctx);
 	e.weights = placement_of(weights), e.fit_ctx = weights.ctx;
 	e.fit_kv = parse_policies(weights.kv ? weights.kv : "fp16");
 	auto object = std::make_shared<EngineObject>();

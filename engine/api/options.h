@@ -43,6 +43,10 @@ template <class S> void write_result(S* out, const S& value, const char* name, s
 	out->struct_size = size;
 }
 
+// Refuse numbers that are out of range.
+void check_ctx(uint32_t ctx);
+void check_ubatch(uint32_t ubatch);
+
 inline std::string text_or_empty(const char* s) { return s ? s : ""; }
 
 BackendOptions backend_options(const kvrun_device_options*);

@@ -3,6 +3,7 @@
 #include "backends/weight_rows.h"
 #include "engine/api/objects.h"
 #include "engine/api/weight_options.h"
+#include "engine/core/limits.h"
 #include "engine/kv_host/counts.h"
 #include "engine/run/engine.h"
 #include "engine/run/memory_plan.h"
@@ -51,6 +52,8 @@ kvrun_status kvrun_plan_memory(kvrun_plan* out, const kvrun_plan_options* option
 		const kvrun_plan_options o =
 		    read_options(options, defaults, "kvrun_plan_options", offsetof(kvrun_plan_options, weights));
 		check_pointer(o.model_path, "model_path");
+		check_ctx(o.ctx);
+		check_ubatch(o.ubatch);
 		const Gguf file = Gguf::open(o.model_path);
 		const Config c = read_config(file);
 		if (c.encodes) fail_encoder(file.name());
@@ -58,7 +61,7 @@ kvrun_status kvrun_plan_memory(kvrun_plan* out, const kvrun_plan_options* option
 		const uint64_t memory = room.free_bytes;
 		kvrun_plan p = KVRUN_PLAN_INIT;
 		p.ctx_train = std::max(c.max_seq, 1u);
-		p.ctx = o.ctx ? o.ctx : p.ctx_train;
+		p.ctx = o.ctx ? o.ctx : std::min(p.ctx_train, kMaxContext);
 		const KvPolicy asked = parse_policy(o.kv ? o.kv : "fp16");
 		const WeightPlan weights =
 		    place_weights(file, c, device_row_bytes, placement_of(read_weight_options(o.weights)),

@@ -70,6 +70,7 @@ kvrun_status kvrun_session_open(kvrun_session** out, kvrun_engine* engine, const
 		check_pointer(out, "out");
 		constexpr kvrun_session_options defaults = KVRUN_SESSION_OPTIONS_INIT;
 		const kvrun_session_options o = read_options(options, defaults, "kvrun_session_options");
+		check_ctx(o.ctx);
 		auto s = std::make_shared<SessionObject>(with_sessions(engines().get(engine)));
 		SessionOptions so;
 		so.kv = parse_policy(o.kv ? o.kv : "fp16");

@@ -1,5 +1,6 @@
 // Device memory of a model before it is loaded: how each byte would be used, and how many tokens of a cache fit.
 #include "engine/run/memory_plan.h"
+#include "engine/core/limits.h"
 #include "engine/core/round.h"
 #include "engine/kv_host/counts.h"
 #include "engine/kv_host/window.h"
@@ -124,7 +125,6 @@ static uint64_t most_that_fit(const KvPlan& plan, uint64_t bytes, uint64_t most)
 }
 
 Capacity capacity(const KvPlan& plan, const ModelMemory& m, uint64_t total_bytes) {
-	constexpr uint64_t kMost = 1 << 24; // largest context in tokens
 	const auto fit = [&](uint64_t prompt, uint64_t most) {
 		const MemoryAccount a = memory_account(m, total_bytes, prompt);
 		return a.exceeded ? 0 : most_that_fit(plan, a.cache, most);
@@ -133,7 +133,7 @@ Capacity capacity(const KvPlan& plan, const ModelMemory& m, uint64_t total_bytes
 	c.evicts = evicts(plan);
 	// A longer prompt leaves less for the cache: what fits beside a prompt of one token is too much, what fits beside a
 	// prompt of that length too little. Where a block of a prompt has its largest size, both are the same.
-	uint64_t high = fit(1, m.trained_tokens ? m.trained_tokens : kMost), low = fit(high, high);
+	uint64_t high = fit(1, m.trained_tokens ? m.trained_tokens : kMaxContext), low = fit(high, high);
 	while (low < high) {
 		const uint64_t mid = high - (high - low) / 2;
 		const MemoryAccount a = memory_account(m, total_bytes, mid);

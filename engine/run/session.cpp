@@ -1,5 +1,6 @@
 // One sequence of tokens under one policy.
 #include "engine/run/session.h"
+#include "engine/core/limits.h"
 #include "engine/core/log.h"
 #include "engine/core/mebibytes.h"
 #include "engine/kv_host/classify.h"
@@ -11,9 +12,11 @@
 
 namespace kvrun {
 
+static uint32_t trained_context(Engine& e) { return std::clamp(e.config().max_seq, 1u, kMaxContext); }
+
 // The policy itself, or the one that it resolves to under this engine's budget.
 static KvPolicy policy_of(Engine& e, const SessionOptions& opt) {
-	const uint32_t n = opt.ctx ? opt.ctx : std::max(e.config().max_seq, 1u);
+	const uint32_t n = opt.ctx ? opt.ctx : trained_context(e);
 	const CacheLayers& layers = e.cache_layers();
 	size_t others = 2 * layers.states().bytes() + index_bytes(layers, n);
 	if (layers.both_kinds()) others += window_bytes(make_window_plan(layers.window_shape(), layers.window()), n);
@@ -44,7 +47,7 @@ Session::Session(Engine& e, const SessionOptions& options)
 	if (e.text_encoder()) fail_encoder(e.file().name());
 	options_.kv = policy_of(e, options);
 	const SessionOptions& opt = options_;
-	const uint32_t trained = std::max(e.config().max_seq, 1u), longest = opt.ctx ? opt.ctx : trained;
+	const uint32_t trained = trained_context(e), longest = opt.ctx ? opt.ctx : trained;
 	if (const uint32_t n = e.config().text_input.positions; n && longest > n)
 		fail(Code::Context,
 		     "the context is {} tokens, the model has a table of {} positions and none behind them; give -c {} or less",

@@ -1,5 +1,6 @@
 // A session in a file.
 #include "engine/run/session_file.h"
+#include "engine/core/limits.h"
 #include "engine/core/regular_file.h"
 #include "engine/core/utf8.h"
 #include <algorithm>
@@ -182,7 +183,7 @@ Facts read_facts(const SessionFile& file) {
 	f.model_name = field("model_name", false).get<std::string>();
 	f.policy = field("policy", false).get<std::string>();
 	f.layout = field("layout", false).get<std::string>();
-	f.ctx = uint32_t(number("ctx", 1u << 24));
+	f.ctx = uint32_t(number("ctx", kMaxContext));
 	f.n_tokens = uint32_t(number("n_tokens", f.ctx));
 	f.seed = number("seed", UINT64_MAX);
 	if (j.contains("window_books")) f.window_books = size_t(number("window_books", UINT32_MAX));

@@ -109,7 +109,15 @@ TEST_CASE("api: prefill and decode for callers that sample themselves; fork, tru
 	CHECK(kvrun_decode(both, bad, 2, logits.data(), &row) == KVRUN_EINVALID);
 	CHECK(row == 1);
 	kvrun_session* twice[] = {s.h, s.h};
+	row = 0;
 	CHECK(kvrun_decode(twice, bad, 2, logits.data(), &row) == KVRUN_EBUSY);
+	CHECK(row == 1);
+	kvrun_session* gone = nullptr;
+	REQUIRE(kvrun_session_fork(&gone, s.h) == KVRUN_OK);
+	kvrun_session_free(gone);
+	kvrun_session* freed[] = {s.h, gone};
+	CHECK(kvrun_decode(freed, bad, 2, logits.data(), &row) == KVRUN_EINVALID);
+	CHECK(row == 1);
 	CHECK(s.n_tokens() == prompt.size() + 8);
 	uint32_t at = 0;
 	REQUIRE(kvrun_session_exact_position(s.h, uint32_t(prompt.size()), &at) == KVRUN_OK);

@@ -60,6 +60,44 @@ TEST_CASE("api: _init functions give what the _INIT macros give") {
 	CHECK_INIT(kvrun_plan, KVRUN_PLAN_INIT);
 }
 
+TEST_CASE("api: contexts that session files cannot have are refused") {
+	constexpr uint32_t kMost = 16777216;
+	const Engine e(kTiny);
+	for (const uint32_t ctx : {kMost + 1, UINT32_MAX}) {
+		CAPTURE(ctx);
+		kvrun_session_options so = KVRUN_SESSION_OPTIONS_INIT;
+		so.ctx = ctx;
+		kvrun_session* s = nullptr;
+		CHECK(kvrun_session_open(&s, e.h, &so) == KVRUN_EINVALID);
+		CHECK(s == nullptr);
+		CHECK(error() == "ctx is " + std::to_string(ctx) + ", expected 0 to 16777216");
+		kvrun_plan_options po = KVRUN_PLAN_OPTIONS_INIT;
+		po.model_path = kTiny.c_str(), po.memory_bytes = 64 << 20, po.ctx = ctx;
+		kvrun_plan p = KVRUN_PLAN_INIT;
+		CHECK(kvrun_plan_memory(&p, &po) == KVRUN_EINVALID);
+		CHECK(said("16777216"));
+		kvrun_device_options d = KVRUN_DEVICE_OPTIONS_INIT;
+		d.device = device();
+		kvrun_weight_options w = KVRUN_WEIGHT_OPTIONS_INIT;
+		w.ctx = ctx;
+		kvrun_engine_options eo = KVRUN_ENGINE_OPTIONS_INIT;
+		eo.model_path = kTiny.c_str(), eo.device = &d, eo.weights = &w;
+		kvrun_engine* other = nullptr;
+		CHECK(kvrun_engine_open(&other, &eo) == KVRUN_EINVALID);
+		CHECK(said("16777216"));
+	}
+	kvrun_plan_options o = KVRUN_PLAN_OPTIONS_INIT;
+	o.model_path = kTiny.c_str(), o.memory_bytes = 64 << 20, o.ctx = kMost;
+	kvrun_plan p = KVRUN_PLAN_INIT;
+	CHECK_MESSAGE(kvrun_plan_memory(&p, &o) == KVRUN_OK, error());
+	CHECK(p.kv_bytes >= kMost);
+	for (const uint32_t ubatch : {0u, 65537u}) {
+		o.ubatch = ubatch;
+		CHECK(kvrun_plan_memory(&p, &o) == KVRUN_EINVALID);
+		CHECK(said("ubatch is " + std::to_string(ubatch)));
+	}
+}
+
 namespace {
 struct Lines {
 	std::vector<std::pair<int, std::string>> all;

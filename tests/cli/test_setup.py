@@ -3,7 +3,7 @@
 
 Usage: test_setup.py KVRUN
 """
-import json, pathlib, sys
+import json, pathlib, shutil, subprocess, sys
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 from checks import Home, check, finish
@@ -128,11 +128,17 @@ def test_doctor():
         check("doctor ends well where a device runs", r.returncode == 0, r)
         last = r.stdout.splitlines()[-1]
         check("its last line is the verdict", last.startswith("runs models, on the processor alone"), r)
-        for about in ("kvrun", "Vulkan loader", "device", "cache", "chats", "settings", "models", "limits", "watchdog"):
+        for about in ("kvrun", "Vulkan loader", "device", "cache", "chats", "settings", "models", "limits", "watchdog",
+                      "driver probe"):
             check(f"doctor looks at {about}", any(about in l for l in r.stdout.splitlines()), r.stdout)
         check("without a model it says where one comes from", "kvrun pull" in r.stdout.splitlines()[-1], r.stdout)
         r = h.run("doctor", KVRUN_DEVICE="no such device")
         check("and with 4 where none does", r.returncode == 4 and "cannot run models" in r.stdout.splitlines()[-1], r)
+        alone = shutil.copy(sys.argv[1], h.home / "kvrun")
+        r = subprocess.run([alone, "doctor", "--json"], env=h.env | {"KVRUN_DEVICE": "cpu"}, text=True,
+                           stdout=subprocess.PIPE)
+        probe = next(f for f in json.loads(r.stdout)["findings"] if f["about"] == "driver probe")
+        check("without kvrun-probe doctor says so", probe["state"] == "note", probe)
 
 
 def test_no_home():

@@ -1,7 +1,11 @@
 """Arguments of the Python package: what is accepted, and errors that name what is wrong. Run by ctest `python`."""
 import asyncio
+import os
 import pickle
 import re
+import shutil
+import subprocess
+import sys
 from collections import deque
 
 import numpy as np
@@ -56,6 +60,7 @@ def test_types(engine):
                        (lambda: kvrun.Engine(MODEL, device="cpu", progress=1), "progress is 1"),
                        (lambda: kvrun.Engine(5), "model is 5, expected a path"),
                        (lambda: engine.tokenize(b"x"), "text is b'x', expected a text"),
+                       (lambda: engine.image(np.ones((4, 4, 3)) / 2), "type float64, expected uint8"),
                        (lambda: engine.session(chat=5), "chat is 5"), (lambda: engine.session(kv=5), "kv is 5"),
                        (lambda: engine.session(ctx=4.5), "ctx is 4.5"),
                        (lambda: s.ask(None), "None is no list of tokens"),
@@ -68,6 +73,36 @@ def test_types(engine):
     for thing in (engine, s, kvrun.Canceller()):
         with pytest.raises(TypeError, match="cannot be pickled"):
             pickle.dumps(thing)
+
+
+IN_LATIN = """
+import os, sys, kvrun
+folder, model = sys.argv[1:]
+name = os.path.join(folder, "caf\\u00e9")
+with open(model, "rb") as f, open(name + ".gguf", "wb") as out:
+    out.write(f.read())
+with kvrun.Engine(name + ".gguf", device="cpu") as e:
+    s = e.session(ctx=256)
+    s.prefill([1, 2, 3])
+    s.save(name + ".kv")
+    for path in (name + ".kv", os.fsencode(name) + b".kv"):
+        assert e.restore(path).tokens.tolist() == [1, 2, 3]
+    assert e.plan(ctx=256).fits and e.path == name + ".gguf"
+assert sorted(os.listdir(os.fsencode(folder))) == [b"caf\\xe9.gguf", b"caf\\xe9.kv"], os.listdir(folder)
+"""
+
+
+def test_paths_are_in_the_encoding_of_the_locale(tmp_path):
+    made = tmp_path / "locales" / "latin"
+    made.parent.mkdir()
+    if shutil.which("localedef") is None or subprocess.run(
+            ["localedef", "-i", "en_US", "-f", "ISO-8859-1", made], capture_output=True).returncode:
+        pytest.skip("localedef makes no locales (package locales)")
+    files = tmp_path / "files"
+    files.mkdir()
+    done = subprocess.run([sys.executable, "-B", "-c", IN_LATIN, files, MODEL], capture_output=True, errors="replace",
+                          env={**os.environ, "LOCPATH": str(made.parent), "LC_ALL": "latin", "PYTHONUTF8": "0"})
+    assert done.returncode == 0, done.stderr
 
 
 def test_none_is_the_default(engine):

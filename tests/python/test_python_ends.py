@@ -208,6 +208,44 @@ def test_texts_follow_only_the_last_answer(engine):
     assert other.tokens.tolist()[:len(read)] == read
 
 
+@pytest.mark.parametrize("call", [lambda e, s: s.truncate(10**6), lambda e, s: s.prefill([10**6]),
+                                  lambda e, s: s.hidden_states([10**6]), lambda e, s: s.embed([10**6]),
+                                  lambda e, s: e.decode([s], [10**6])])
+def test_texts_follow_the_answer_after_a_call_that_fails(engine, call):
+    s, prompt, answer, text = plain_texts(engine, ONCE, max_tokens=5)
+    want = s.fork()
+    with pytest.raises(kvrun.KvrunError):
+        call(engine, s)
+    there = s.ask(" there", **GREEDY)
+    assert ONCE + answer.text in engine.detokenize(s.tokens)
+    assert there.tokens.tolist() == want.ask(" there", **GREEDY).tokens.tolist()
+
+
+def test_tokens_of_a_cancelled_prompt_follow_the_answer():
+    """The answer's message does not go on behind them."""
+    engine = kvrun.Engine(MODEL, device="cpu", ubatch=64, prefill_block=64)
+    s, canceller = engine.session(chat="chatml"), kvrun.Canceller()
+    s.ask("Hello", **GREEDY)
+    messages, held = list(s.messages), len(s)
+
+    def cancel():
+        while len(s) == held and not done.wait(0.001):
+            pass
+        canceller.cancel()
+
+    done, thread = threading.Event(), threading.Thread(target=cancel)
+    thread.start()
+    try:
+        with pytest.raises(kvrun.Cancelled):
+            s.prefill(np.full(1800, 424, np.uint32), canceller=canceller)
+    finally:
+        done.set()
+        thread.join()
+    assert held < len(s) < held + 1800
+    s.ask([], **GREEDY)
+    assert s.messages == messages
+
+
 def test_texts_follow_the_answer_of_a_saved_session(engine, tmp_path):
     s, prompt, answer, text = plain_texts(engine, ONCE, max_tokens=8)
     s.save(tmp_path / "x.kv")

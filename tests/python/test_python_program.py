@@ -158,6 +158,33 @@ def test_lm_eval_prompts_have_one_bos(engine, harness, monkeypatch, template):
     assert lm.loglikelihood_rolling([rolling]) == [pytest.approx(total)]
 
 
+def test_lm_eval_goes_on_with_a_message(engine, harness):
+    lm = harness.KvrunLM(path=MODEL, device="cpu", chat="chatml")
+    question, prefix = {"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Once upon"}
+    assert lm.apply_chat_template([question, prefix], add_generation_prompt=False).endswith("\nOnce upon")
+    closed = lm.apply_chat_template([question], add_generation_prompt=False)
+    assert closed.endswith("<|im_end|>\n") and lm.apply_chat_template([question]).startswith(closed)
+
+
+NEUTRAL = {"top_k": 0, "top_p": 1, "min_p": 0, "repeat_penalty": 1, "seed": None}
+
+
+@pytest.mark.parametrize("given, taken", [
+    ({}, {"max_tokens": 256, "temperature": 0}),
+    ({"max_new_tokens": 3, "max_tokens": 5}, {"max_tokens": 3, "temperature": 0}),
+    ({"max_completion_tokens": 4, "temperature": 0.5}, {"max_tokens": 4, "temperature": 0.5}),
+    ({"max_tokens": 5, "do_sample": False, "temperature": 0.5}, {"max_tokens": 5, "temperature": 0}),
+    ({"max_gen_toks": 6, "do_sample": True}, {"max_tokens": 6, "temperature": 1}),
+    ({"temperature": 0.7, "top_k": 5, "top_p": 0.9, "min_p": 0.1, "repetition_penalty": 1.2, "seed": 7},
+     {"temperature": 0.7, "top_k": 5, "top_p": 0.9, "min_p": 0.1, "repeat_penalty": 1.2, "seed": 7}),
+    ({"top_k": -1, "temperature": 1}, {"top_k": 0, "temperature": 1})])
+def test_lm_eval_takes_options_of_generation(harness, monkeypatch, given, taken):
+    lm, seen, ask = harness.KvrunLM(path=MODEL, device="cpu"), [], kvrun._session.Session.ask
+    monkeypatch.setattr(kvrun._session.Session, "ask", lambda s, given, **o: seen.append(o) or ask(s, given, **o))
+    lm.generate_until([types.SimpleNamespace(args=(ONCE, {"until": ["."], **given}))])
+    assert {name: seen[0].get(name) for name in {**NEUTRAL, **taken}} == {**NEUTRAL, **taken}
+
+
 def test_module_is_the_program():
     done = subprocess.run([sys.executable, "-B", "-m", "kvrun", "--version"], capture_output=True, text=True)
     assert done.returncode == 0 and kvrun.__version__ in done.stdout

@@ -1,9 +1,12 @@
 """kvrun.ray: which replica a request belongs to, and an application on a cluster of three nodes on this machine, a head
 and two with a device, all of it bound to 127.0.0.1. Run by ctest `python_ray`."""
+import asyncio
 import concurrent.futures
+import io
 import json
 import os
 import signal
+import tarfile
 import urllib.error
 import urllib.request
 
@@ -14,6 +17,7 @@ import kvrun
 import kvrun.merge
 import kvrun.ray as kr
 from kvrun.ray._keys import BLOCK, keys_of
+from kvrun.ray._replica import Ask, Replica, key_of
 from kvrun.ray._scaling import replicas_wanted
 
 
@@ -49,6 +53,51 @@ def test_replicas_by_memory():
     assert replicas_wanted([0.6, 0.6], now=2, queued=0, per_replica=8) == 2
     assert replicas_wanted([0.6, 0.6], now=2, queued=24, per_replica=8) == 5
     assert replicas_wanted([], now=1, queued=0, per_replica=8) == 1
+
+
+def test_a_key_of_the_server(tmp_path):
+    file = tmp_path / "keys"
+    file.write_text("# ours\n\nfirst\nsecond\n")
+    assert key_of(["--kv", "kivi2"]) is None
+    assert key_of(["--api-key", "a,b"]) == "a" and key_of(["--kv", "kivi2", "--api-key=c"]) == "c"
+    assert key_of(["--api-key-file", str(file)]) == "first" == key_of([f"--api-key-file={file}"])
+
+
+def test_a_replica_with_a_key():
+    async def main():
+        load = await replica.kv_load()
+        statuses = []
+        for headers in ({}, {"X-Api-Key": "secret"}, {"Authorization": "Bearer secret"}):
+            answer = replica.answer(Ask("GET", "/v1/models", headers, b"", None))
+            statuses.append((await anext(answer))[0])
+            await answer.aclose()
+        return load, statuses
+
+    replica = Replica(MODEL, "cpu", None, 2, ["--api-key", "secret"])
+    try:
+        load, statuses = asyncio.run(main())
+    finally:
+        replica.__del__()  # as Ray ends it
+    assert load == {"kv_share": 0, "place_share": 0} and statuses == [401, 200, 200]
+
+
+@pytest.mark.parametrize("filters", [True, False])
+def test_results_of_a_machine_are_unpacked(tmp_path, monkeypatch, filters):
+    """Also by a Python whose tarfile has no filters."""
+    if filters and not hasattr(tarfile, "data_filter"):
+        pytest.skip("this Python has none")
+    if not filters:
+        extract = tarfile.TarFile.extractall
+        monkeypatch.delattr(tarfile, "data_filter", raising=False)
+        monkeypatch.setattr(tarfile.TarFile, "extractall", lambda self, path: extract(self, path))
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as tar:
+        member = tarfile.TarInfo("./report.json")
+        member.size = 2
+        tar.addfile(member, io.BytesIO(b"{}"))
+    [job] = kr.compare_jobs(MODEL, ["here"])
+    kvrun.ray._sweep._keep(str(tmp_path), job, data.getvalue())
+    assert (tmp_path / "compare-here" / "report.json").read_text() == "{}"
 
 
 # ---- on a cluster
@@ -91,8 +140,8 @@ def test_streams_errors_and_other_routes(url, alone):
     deltas = [json.loads(e[6:])["choices"][0]["delta"].get("content") or "" for e in events[:-2]]
     assert "".join(deltas) == alone(messages) and len(events) > 4
     with pytest.raises(urllib.error.HTTPError) as e:
-        ask(url, {"messages": messages, "temperature": -1})
-    assert e.value.code == 400 and "temperature" in json.loads(e.value.read())["error"]["message"]
+        ask(url, {"messages": messages, "top_p": 7})
+    assert e.value.code == 400 and "top_p" in json.loads(e.value.read())["error"]["message"]
     with urllib.request.urlopen(url + "/v1/models", timeout=60) as r:
         assert json.loads(r.read())["data"][0]["id"] == "recall-4m-f16"
 

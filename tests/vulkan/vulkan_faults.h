@@ -1,10 +1,10 @@
 // Makes Vulkan calls of this process fail on purpose: the n-th call of one function or of all. Can also miscompile a
 // shader.
 #pragma once
+#include "backends/vulkan/vk.h"
 #include <cstdint>
 #include <map>
 #include <string>
-#include <volk.h>
 
 namespace kvrun {
 

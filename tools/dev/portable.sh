@@ -5,6 +5,7 @@
 #   tools/dev/portable.sh [BUILD] [OUT]       (build, kvrun-portable-x86_64.tar.xz)
 # On the other machine: tar xf ... && kvrun-portable/run
 set -euo pipefail
+PATH=$PATH:/usr/sbin:/sbin # ldconfig, which Debian's users do not have in theirs
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 build=$(realpath "${1:-$root/build}") out=$(realpath -m "${2:-kvrun-portable-x86_64.tar.xz}")
 [ "$(uname -m)" = x86_64 ] || { echo "portable: this is $(uname -m); the bundle is for x86_64" >&2; exit 1; }

@@ -22,8 +22,8 @@ std::atomic<int> end_signal = SIGTERM;
 static_assert(std::atomic<void (*)()>::is_always_lock_free); // so that a signal handler may use them
 termios state_before;
 
-extern "C" void pass_interrupt(int) { interrupt_handler.load()(); }
-extern "C" void pass_end(int signal) {
+void pass_interrupt(int) { interrupt_handler.load()(); } // not extern "C", whose names are global even here
+void pass_end(int signal) {
 	end_signal = signal;
 	if (end_handler.load()()) raise(signal); // the default action is restored (SA_RESETHAND)
 }

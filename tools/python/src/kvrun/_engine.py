@@ -10,7 +10,7 @@ from ._check import bytes_of, count_of, path_of, whole
 from ._errors import KvrunError, invalid
 from ._generate import Batch, Loading, Request, Sampling, random_seed
 from ._model import Model, Tokenizing
-from ._runtime import (NULL, Canceller, Handle, Struct, check, encoded, ffi, fields_of, fill_array, fill_text,
+from ._runtime import (NULL, Canceller, Handle, Struct, check, encoded_path, ffi, fields_of, fill_array, fill_text,
                        from_array, lib, native_file, running, text_of, token_array)
 from ._types import Answer, DeviceInfo, Plan, Policy, made
 from ._vectors import scores_of, vectors_of
@@ -28,7 +28,7 @@ _DriverFiles = dict(ffi.typeof("kvrun_device_options").fields)["set_driver_files
 
 @ffi.callback(_DriverFiles)  # type: ignore[untyped-decorator]
 def _set_driver_files(files: Any, payload: Any) -> None:
-    os.environ["VK_DRIVER_FILES"] = os.environ["VK_ICD_FILENAMES"] = text_of(files)
+    os.environ["VK_DRIVER_FILES"] = os.environ["VK_ICD_FILENAMES"] = os.fsdecode(ffi.string(files))
 
 
 def _cache_folder() -> str | None:
@@ -268,9 +268,11 @@ class Engine(Tokenizing):
         and blue, such as numpy.asarray(PIL.Image.open(file).convert("RGB"))."""
         import numpy as np
 
-        array = np.ascontiguousarray(pixels, dtype=np.uint8)
+        array = np.ascontiguousarray(pixels)
         if array.ndim != 3 or array.shape[2] != 3:
             raise ValueError(f"pixels have the shape {array.shape}, expected (height, width, 3)")
+        if array.dtype != np.uint8:  # numbers from 0 to 1 would be black
+            raise TypeError(f"pixels have the type {array.dtype}, expected uint8")
         out = ffi.new("uint64_t *")
         check(lib.kvrun_image_add(self._handle.pointer, from_array(array.reshape(-1), "uint8_t[]"), array.shape[1],
                                   array.shape[0], out))
@@ -328,7 +330,8 @@ class Engine(Tokenizing):
         out = ffi.new("kvrun_session **")
         options = Struct("kvrun_restore_options", checkpoints=checkpoints)
         with running():
-            check(lib.kvrun_session_restore_with(out, self._handle.pointer, encoded(path_of(path, "path")), options.p))
+            check(lib.kvrun_session_restore_with(out, self._handle.pointer, encoded_path(path_of(path, "path")),
+                                                 options.p))
         handle = Handle(out[0], lib.kvrun_session_free, "session")
         return restored(self, self.model, handle, path_of(path, "path"))
 
@@ -403,11 +406,11 @@ class Engine(Tokenizing):
         array, sessions = token_array(tokens), list(sessions)
         if len(array) != len(sessions):
             raise invalid(f"{len(array)} tokens for {len(sessions)} sessions")
-        for session in sessions:
-            session.end_of_answer = None
         list_ = ffi.new("kvrun_session *[]", [s.handle.pointer for s in sessions])
         logits = np.empty((len(sessions), self.info.vocab), np.float32)
         with running():
             check(lib.kvrun_decode(list_, from_array(array, "uint32_t[]"), len(sessions),
                                    from_array(logits, "float[]"), NULL))
+        for session in sessions:
+            session.end_of_answer = None
         return logits

@@ -98,9 +98,11 @@ class Tokenizing:
         return tokens
 
     def chat_text(self, messages: Sequence[Message], *, tools: Sequence[dict[str, Any]] | None = None,
-                  variables: dict[str, Any] | None = None, template: str | None = None, answer: bool = True) -> str:
-        """The text of a conversation by its template."""
-        o = self.chat_options(messages, tools=tools, variables=variables, template=template, answer=answer)
+                  variables: dict[str, Any] | None = None, template: str | None = None, answer: bool = True,
+                  goes_on: bool = False) -> str:
+        """The text of a conversation by its template; arguments as for chat_tokens()."""
+        o = self.chat_options(messages, tools=tools, variables=variables, template=template, answer=answer,
+                              goes_on=goes_on)
         return fill_text(
             4096, lambda memory, room, count: lib.kvrun_chat_text(self._handle.pointer, o.p, memory, room, count)
         ).decode("utf-8", "replace")

@@ -29,7 +29,8 @@ def run(arguments: Sequence[str | os.PathLike[str]], accept: Sequence[int] = (0,
 
     command = [program(), *(path_of(a, "an argument") for a in arguments)]
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8",
+                              errors="replace")
     except OSError as error:
         raise ProgramError(f"kvrun's program cannot be started: {error}", MODEL_FAULT) from None
     if done.returncode not in accept:

@@ -238,6 +238,7 @@ def last_error(status: int) -> KvrunError:
 
 
 ARGUMENTS = {"model_path": "model", "kv_budget_bytes": "kv_budget", "no_fit": "fit"}  # by field, if they differ
+PATHS = {"model_path", "draft_model", "mmproj", "loras", "offload_dir", "cache_dir", "probe"}  # names of files
 
 
 def checked(field: Any, value: Any, name: str) -> Any:
@@ -270,7 +271,7 @@ class Struct:
             value = os.fsdecode(value)
         value = checked(self._types[field], value, ARGUMENTS.get(field, field))
         if isinstance(value, str):
-            value = self.keep(ffi.new("char[]", encoded(value)))
+            value = self.keep(ffi.new("char[]", encoded_path(value) if field in PATHS else encoded(value)))
         setattr(self.p, field, value)
 
     def keep(self, value: Any) -> Any:
@@ -279,7 +280,15 @@ class Struct:
 
 
 def encoded(text: str) -> bytes:
-    data = text.encode("utf-8", "surrogateescape")
+    return without_zero(text.encode("utf-8", "surrogateescape"))
+
+
+def encoded_path(path: str) -> bytes:
+    """As Python's own functions name files: in the encoding of the locale."""
+    return without_zero(os.fsencode(path))
+
+
+def without_zero(data: bytes) -> bytes:
     if b"\0" in data:
         raise invalid("a text has a character of code 0, which kvrun's texts cannot have")
     return data

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from ._check import path_of, whole
 from ._errors import KvrunError, error_of, invalid
 from ._generate import Batch, Request, Sampling
-from ._runtime import (NULL, Canceller, Handle, Struct, check, encoded, ffi, fields_of, fill_array, fill_text,
+from ._runtime import (NULL, Canceller, Handle, Struct, check, encoded_path, ffi, fields_of, fill_array, fill_text,
                        from_array, lib, running, token_array)
 from ._types import Answer, FetchInfo, SessionInfo, made
 from ._vectors import pooling_number, reading
@@ -256,8 +256,8 @@ class Session:
 
     def truncate(self, n_tokens: int) -> None:
         """Removes the tokens from position n_tokens on, if that is exact; see exact_position()."""
-        self.end_of_answer = None
         check(lib.kvrun_session_truncate(self.handle.pointer, whole(n_tokens, "n_tokens")))
+        self.end_of_answer = None
 
     def exact_position(self, n_tokens: int) -> int:
         """The nearest position at or before n_tokens to which truncate() can go back."""
@@ -269,9 +269,9 @@ class Session:
         """Truncates the session to its common beginning with `tokens`, leaving at least one of them to read; returns
         how many it then holds."""
         array = token_array(tokens)
-        self.end_of_answer = None
         out = ffi.new("uint32_t *")
         check(lib.kvrun_session_keep_common(self.handle.pointer, from_array(array, "uint32_t[]"), len(array), out))
+        self.end_of_answer = None
         return int(out[0])
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -281,7 +281,7 @@ class Session:
         note = json.dumps({"kvrun_python": NOTE_FORMAT, "chat": self.chat, "variables": self.variables,
                            "messages": self.messages, "owed": [int(t) for t in self._owed()]}).encode()
         with running():
-            check(lib.kvrun_session_save(self.handle.pointer, encoded(path_of(path, "path")), note, len(note)))
+            check(lib.kvrun_session_save(self.handle.pointer, encoded_path(path_of(path, "path")), note, len(note)))
 
     # ---- answers
 
@@ -322,9 +322,11 @@ class Session:
         """No new tokens: the answer continues the last one, or what was read."""
         held = len(self)
         end = self.end_of_answer
+        if end is not None and end.position != held:  # of a call that failed, the part before has followed
+            end = None
         goes_on = end is not None and bool(self.messages) and self.messages[-1].get("role") == "assistant"
         messages = self.messages if goes_on else None
-        if end is not None and end.position == held and len(end.unread):
+        if end is not None and len(end.unread):
             return Turn(self, end.unread, messages, goes_on)
         if not held:
             raise invalid("the session is empty: there is nothing to continue")
@@ -382,10 +384,10 @@ class Session:
 
         array = token_array(prompt)
         out = np.empty(self.model.info.vocab, np.float32) if logits else None
-        self.end_of_answer = None
         with reading(canceller) as options:
             check(lib.kvrun_prefill(self.handle.pointer, from_array(array, "uint32_t[]"), len(array), options,
                                     NULL if out is None else from_array(out, "float[]")))
+        self.end_of_answer = None
         return out
 
     def hidden_states(self, prompt: Sequence[int] | Tokens) -> npt.NDArray[np.float32]:
@@ -394,10 +396,10 @@ class Session:
 
         array = token_array(prompt)
         out = np.empty((len(array), self.model.info.dim), np.float32)
-        self.end_of_answer = None
         with reading() as options:
             check(lib.kvrun_hidden_states(self.handle.pointer, from_array(array, "uint32_t[]"), len(array), options,
                                           from_array(out, "float[]")))
+        self.end_of_answer = None
         return out
 
     def embed(self, prompt: Sequence[int] | Tokens, pooling: str = "model") -> npt.NDArray[np.float32]:
@@ -408,10 +410,10 @@ class Session:
         how = pooling_number(pooling)
         array = token_array(prompt)
         out = np.empty(self.model.info.vector_dim, np.float32)
-        self.end_of_answer = None
         with reading() as options:
             check(lib.kvrun_embed(self.handle.pointer, from_array(array, "uint32_t[]"), len(array), how, options,
                                   from_array(out, "float[]")))
+        self.end_of_answer = None
         return out
 
 
@@ -420,7 +422,7 @@ def restored(engine: Engine, model: Model, handle: Handle, path: str) -> Session
     import json
 
     data = fill_text(
-        4096, lambda memory, room, count: lib.kvrun_session_read_note(encoded(path), memory, room, count))
+        4096, lambda memory, room, count: lib.kvrun_session_read_note(encoded_path(path), memory, room, count))
     try:
         note = json.loads(data) if data else {}
     except ValueError:

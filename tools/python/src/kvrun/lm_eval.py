@@ -19,6 +19,7 @@ from ._engine import Engine
 if TYPE_CHECKING:
     from ._runtime import Floats
     from ._session import Session
+    from ._types import SamplingOptions
 
 Scored = tuple[float, bool]  # log likelihood of a continuation; whether greedy sampling gives it
 
@@ -28,6 +29,24 @@ def _scores(logits: Floats, tokens: Sequence[int]) -> list[tuple[float, bool]]:
     top = logits.max(axis=1, keepdims=True)
     norm = np.log(np.exp((logits - top).astype(np.float64)).sum(axis=1)) + top[:, 0]
     return [(float(row[t] - n), int(row.argmax()) == t) for row, n, t in zip(logits, norm, tokens)]
+
+
+LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")  # names of one option
+
+
+def _first(options: dict[str, Any], *names: str, otherwise: Any) -> Any:
+    return next((options[name] for name in names if options.get(name) is not None), otherwise)
+
+
+def _sampling(options: dict[str, Any]) -> SamplingOptions:
+    """Of generation_kwargs, as other models of the harness take them: what is not given has no effect."""
+    temperature = float(_first(options, "temperature", otherwise=1 if options.get("do_sample") else 0))
+    return {"temperature": temperature if _first(options, "do_sample", otherwise=True) else 0.0,
+            "top_k": max(0, int(_first(options, "top_k", otherwise=0))),  # of some models -1: all
+            "top_p": float(_first(options, "top_p", otherwise=1)),
+            "min_p": float(_first(options, "min_p", otherwise=0)),
+            "repeat_penalty": float(_first(options, "repetition_penalty", otherwise=1)),
+            "seed": options.get("seed")}
 
 
 @register_model("kvrun")  # type: ignore[untyped-decorator,misc,unused-ignore]
@@ -61,7 +80,9 @@ class KvrunLM(TemplateLM):  # type: ignore[misc,unused-ignore]
         return self._name.replace("/", "__")
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        return self.engine.chat_text(chat_history, template=self.chat, answer=add_generation_prompt)
+        """Without the beginning of an answer, the harness continues a last message of the assistant."""
+        goes_on = not add_generation_prompt and chat_history[-1].get("role") == "assistant"
+        return self.engine.chat_text(chat_history, template=self.chat, answer=add_generation_prompt, goes_on=goes_on)
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **unused: Any) -> list[int]:
         """In texts of a chat template control tokens are written out and become tokens: where the template begins a
@@ -130,12 +151,13 @@ class KvrunLM(TemplateLM):  # type: ignore[misc,unused-ignore]
         for request in requests:
             prompt, options = request.args
             until = options.get("until") or []
-            n = int(options.get("max_gen_toks") or options.get("max_tokens") or 256)
+            sampling = _sampling(options)
+            sampling["max_tokens"] = n = int(_first(options, *LENGTHS, otherwise=256))
+            sampling["stop"] = [until] if isinstance(until, str) else list(until)
+            sampling["repeat_last_n"] = self._ctx
             tokens = self.tok_encode(prompt, add_special_tokens=self.engine.info.adds_bos)[-max(1, self._ctx - n):]
-            sampled = bool(options.get("do_sample")) and float(options.get("temperature") or 0) > 0
             with self._session() as session:
-                answer = session.ask(tokens, max_tokens=n, stop=[until] if isinstance(until, str) else list(until),
-                                     temperature=float(options["temperature"]) if sampled else 0.0)
+                answer = session.ask(tokens, **sampling)
             out.append(answer.text)
         return out
 

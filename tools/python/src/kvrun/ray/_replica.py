@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, NamedTuple
 
 import aiohttp
@@ -22,7 +22,7 @@ from .._program import program
 from ._keys import Keys
 
 START_SECONDS = 600  # enough for a large model on a slow disk
-PASSED = ("authorization", "content-type", "accept")  # request headers passed on
+PASSED = ("authorization", "x-api-key", "content-type", "accept")  # request headers passed on
 GIVEN = ("content-type", "retry-after")  # response headers passed back
 PR_SET_PDEATHSIG = 1
 
@@ -55,6 +55,20 @@ def claim_device(folder: str) -> tuple[str, int]:
                       "vulkan_device resources as there are GPUs, or name a device")
 
 
+def key_of(options: Sequence[str]) -> str | None:
+    """A key that a server with these options takes; None: it asks for none."""
+    given: dict[str, str] = {}
+    for i, word in enumerate(options):
+        name, equals, value = word.partition("=")
+        if name in ("--api-key", "--api-key-file"):
+            given[name] = value if equals else "".join(options[i + 1:i + 2])
+    keys = [key.strip() for key in given.get("--api-key", "").split(",")]
+    if given.get("--api-key-file"):
+        with open(given["--api-key-file"], encoding="utf-8", errors="surrogateescape") as file:
+            keys += [line.rstrip("\r\n") for line in file if not line.startswith("#")]
+    return next((key for key in keys if key), None)
+
+
 class Replica:
     """options: of `kvrun serve`, such as ["--kv", "kivi2"]. device: as for --device; None: a free GPU."""
 
@@ -76,6 +90,8 @@ class Replica:
         self._stopping = False
         self._http: aiohttp.ClientSession | None = None
         self._wait_until_ready()
+        key = key_of(options)
+        self._headers = {} if key is None else {"authorization": f"Bearer {key}"}  # of its own requests
         threading.Thread(target=self._end_with_server, daemon=True).start()
 
     def _end_with_server(self) -> None:
@@ -134,8 +150,10 @@ class Replica:
                 yield chunk
 
     async def _get(self, path: str) -> bytes:
-        async with self._session().get(path) as response:
+        async with self._session().get(path, headers=self._headers) as response:
             data: bytes = await response.read()
+            if response.status != 200:
+                raise RuntimeError(f"kvrun serve answers {path} with {response.status}")
             return data
 
     def pids(self) -> tuple[int, int]:

@@ -73,7 +73,10 @@ def _keep(folder: str, job: Job, data: bytes) -> None:
         return
     shutil.rmtree(path + ".new", ignore_errors=True)
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
-        tar.extractall(path + ".new", filter="data")
+        if hasattr(tarfile, "data_filter"):  # not before Python 3.11.4
+            tar.extractall(path + ".new", filter="data")
+        else:
+            tar.extractall(path + ".new")
     os.replace(path + ".new", path)
 
 
