@@ -156,13 +156,8 @@ TEST_CASE("windows: auto chooses for the memory that windows and states leave") 
 		EngineOptions o;
 		o.model = kGolden + "tiny/" + c.name + ".gguf";
 		o.backend = select_test_device(row.device);
-		const auto budget_of = [&](const std::string& kv) { // of a context of 256 tokens
-			const auto engine = Engine::open(o);
-			Session s(*engine, with(kv, 256));
-			s.prefill(random_tokens(250, engine->config().vocab, 5));
-			return engine->pool().used_bytes();
-		};
-		o.kv_budget = (budget_of("fp16") + budget_of("turbo4")) / 2;
+		// of 256 tokens less than f16, windows and states take, and more than f16 alone
+		o.kv_budget = c.name == "gemma3" ? 50 << 10 : 60 << 10;
 		const auto engine = Engine::open(o);
 		for (const uint32_t ctx : {0u, 256u}) {
 			Session s(*engine, with("auto", ctx));

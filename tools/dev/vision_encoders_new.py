@@ -196,7 +196,7 @@ class Dots(Exaone):
     of queries, norms behind the first matrix and behind the layers, and LayerNorm of patches before they are joined."""
     name, text, image_size = "dots_ocr", "qwen2", 0
     eps, keys = 1e-5, {"projector.scale_factor": 2, "image_min_pixels": 2 * 64, "image_max_pixels": 256 * 64}
-    names = {"model.visual.patch_embed.norm": "v.norm_embd", "model.visual.patch_embed.proj": "v.patch_embd",
+    names = {"model.visual.patch_embed.norm": "v.pre_ln", "model.visual.patch_embed.proj": "v.patch_embd",
              "model.visual.blocks.": "{}", "model.visual.merger.ln_q.0": "mm.post_norm",
              "model.visual.merger.ln_q.1": "mm.input_norm", "model.visual.merger.mlp.0": "mm.0",
              "model.visual.merger.mlp.2": "mm.2"}
