@@ -98,13 +98,14 @@ Json run_job(const Options& o, const Job& u, double done, double seconds_left) {
 	return made["result"];
 }
 
-// Standard output goes to a file meanwhile.
+// Standard output goes to a file meanwhile. The user's settings are for commands that the user starts: what is compared
+// depends on the options of kvrun compare alone, which are part of a job's key.
 Json run_command(const std::vector<std::string>& words) {
 	std::fflush(stdout);
 	const int out = sys::create_unnamed(fs::temp_directory_path().string()), before = sys::copy_descriptor(1);
 	if (out < 0 || before < 0) fail(Code::Io, "no temporary file can be made: {}", sys::error_text(errno));
 	sys::replace_descriptor(out, 1);
-	const int code = run_words(words);
+	const int code = run_words(words, /*settings=*/false);
 	std::fflush(stdout);
 	sys::replace_descriptor(before, 1);
 	sys::close_file(before);
