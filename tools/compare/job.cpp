@@ -120,7 +120,8 @@ Json run_command(const std::vector<std::string>& words) {
 	if (code == kInterrupted) throw Exit{code};
 	if (code == 0 && text.empty()) return {}; // a command that writes files
 	Json j = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-	if (code != 0 && (j.is_discarded() || j.empty())) throw Exit{code}; // it printed the reason on stderr
+	// it printed the reason on stderr; what it finished before an error is no result of a stage
+	if (code != 0 && (j.is_discarded() || j.empty() || j.contains("error"))) throw Exit{code};
 	if (j.is_discarded()) fail(Code::Internal, "kvrun {} printed no JSON", words.empty() ? "" : words[0]);
 	return j;
 }
