@@ -127,9 +127,20 @@ TEST_CASE("tune writes what auto and tuned:BITS go by, and only for its own mode
 	refused({"tune", model, "--device", "cpu", "-c", "256", "-ub", "16"}, 2, "-ub 16");
 	refused({"tune", model, "--device", "cpu", "-c", "256", "-f", kSmall + "none.txt"}, 3, "none.txt");
 	refused({"tune", model, "--device", "cpu", "-c", "256", "--kv", "kivi2"}, 2, "--kv");
+	const Ran no_cache = run_program(
+	    {"tune", golden + "mamba.gguf", "--device", "cpu", "-c", "256", "-o", (folder / "none.json").string()});
+	CHECK(no_cache.code == 3);
+	CHECK(no_cache.err.find("error: no layer of this model attends") != std::string::npos);
+	CHECK(!fs::exists(folder / "none.json"));
 	const Ran no_place = run_program({"tune", model, "--device", "cpu", "-c", "256", "-o", "/nowhere/x.json", "-v"});
 	CHECK(no_place.code == 3);
 	CHECK(no_place.err.find("-o FILE names another place") != std::string::npos);
+	// The policy of other commands does not stand in the way.
+	fs::create_directories(folder / "kvrun");
+	std::ofstream(folder / "kvrun" / "config.toml") << "[defaults]\nkv = \"kivi2\"\n";
+	RunSpec set{.args = {"tune", model, "--device", "cpu", "-c", "256", "--chunks", "1"}};
+	set.env = {{"XDG_CONFIG_HOME", folder.string()}};
+	CHECK(run_program(set).code == 0);
 	const Ran chosen = run_program(plan);
 	CHECK(chosen.err.find("(measured)") != std::string::npos);
 	CHECK(chosen.out.find("turbo") != std::string::npos);
