@@ -41,9 +41,8 @@ std::vector<uint32_t> prompt_of(const Engine& e, const std::string& text, uint32
 
 } // namespace
 
-std::vector<DraftMeasured> bench_drafts(Engine& e, DraftModel* small, const DraftBench& b,
-                                        const std::function<void(const std::string&, double)>& progress) {
-	std::vector<DraftMeasured> all;
+void bench_drafts(Engine& e, DraftModel* small, const DraftBench& b, std::vector<DraftMeasured>& all,
+                  const std::function<void(const std::string&, double)>& progress) {
 	const double turns = double(b.policies.size() * b.generate.size() * b.depth.size()) * (b.repeat + b.warm_up) * 2;
 	double done = 0;
 	for (const uint32_t depth : b.depth)
@@ -65,7 +64,7 @@ std::vector<DraftMeasured> bench_drafts(Engine& e, DraftModel* small, const Draf
 						const GenerateResult r = generate(s, prompt, o);
 						if (r.reason == StopReason::Cancelled) {
 							if (!m.drafted.empty()) all.push_back(m);
-							return all;
+							return;
 						}
 						if (drafts)
 							m.same = m.same && r.tokens == plain, m.draft_n = r.draft.drafted,
@@ -77,7 +76,6 @@ std::vector<DraftMeasured> bench_drafts(Engine& e, DraftModel* small, const Draf
 					}
 				all.push_back(std::move(m));
 			}
-	return all;
 }
 
 void print_drafts(const std::vector<DraftMeasured>& all) {

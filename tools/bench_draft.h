@@ -22,9 +22,10 @@ struct DraftMeasured {
 	uint64_t draft_n = 0, accepted = 0; // tokens of one run
 	bool same = true;                   // both gave the same tokens in every run
 };
-// Measures greedy answers. After Ctrl-C, returns the finished results. `progress`: current test and share done.
-std::vector<DraftMeasured> bench_drafts(Engine&, DraftModel* small, const DraftBench&,
-                                        const std::function<void(const std::string&, double)>& progress);
+// Measures greedy answers. `all`: gets the finished results, also where Ctrl-C or an Error ends it. `progress`: current
+// test and share done.
+void bench_drafts(Engine&, DraftModel* small, const DraftBench&, std::vector<DraftMeasured>& all,
+                  const std::function<void(const std::string&, double)>& progress);
 void print_drafts(const std::vector<DraftMeasured>&);
 Json drafts_json(const std::vector<DraftMeasured>&);
 

@@ -19,6 +19,7 @@
 #include <deque>
 #include <fmt/chrono.h>
 #include <functional>
+#include <optional>
 #include <random>
 #include <thread>
 
@@ -205,14 +206,13 @@ Json circumstances(const DeviceInfo& d, const BackendOptions& backend, double lo
 	return j;
 }
 
-Json head_json(const BenchArgs& a, const Engine& e, Json j) {
-	j["model"] = {{"file", a.engine.model},
-	              {"architecture", e.config().arch},
-	              {"name", e.config().name},
-	              {"weight_bytes", e.weight_bytes()},
-	              {"host_weight_bytes", e.host_weight_bytes()},
-	              {"weights", e.weights_text()}};
-	return j;
+Json model_json(const BenchArgs& a, const Engine& e) {
+	return {{"file", a.engine.model},
+	        {"architecture", e.config().arch},
+	        {"name", e.config().name},
+	        {"weight_bytes", e.weight_bytes()},
+	        {"host_weight_bytes", e.host_weight_bytes()},
+	        {"weights", e.weights_text()}};
 }
 
 struct Results {
@@ -220,25 +220,40 @@ struct Results {
 	double load_s = 0;
 	double peak = 0; // bytes per second of the device, 0: unknown
 	bool cancelled = false;
+	std::optional<Error> error; // that ended the measurement behind finished tests
+	// of the latest engine, which may be closed
+	DeviceInfo device;
+	Json model;
+	size_t weight_bytes = 0, prompt_bytes = 0;
 };
 
-void print_results(const BenchArgs& a, Engine& e, const Results& r, bool several) {
-	DeviceInfo d = e.backend().info();
-	d.peak_bytes_per_s = r.peak;
+void note_engine(const BenchArgs& a, Engine& e, Results& r) {
+	r.device = e.backend().info();
+	r.device.peak_bytes_per_s = r.peak;
+	r.model = model_json(a, e);
+	r.weight_bytes = e.weight_bytes(), r.prompt_bytes = e.prompt_peak_bytes();
+}
+
+void say_interrupted(bool some_results) {
+	say_stats(some_results ? "interrupted; the results below cover the runs that were finished" : "interrupted");
+}
+
+void print_results(const BenchArgs& a, const Results& r, bool several) {
 	if (a.output == "json") {
-		Json j = circumstances(d, backend_options(a.engine.device, /*check=*/false), r.load_s);
-		j = head_json(a, e, std::move(j));
+		Json j = circumstances(r.device, backend_options(a.engine.device, /*check=*/false), r.load_s);
+		j["model"] = r.model;
 		j["ubatch"] = a.engine.ubatch;
-		j["prompt_bytes"] = e.prompt_peak_bytes();
+		j["prompt_bytes"] = r.prompt_bytes;
 		j["resident_peak_bytes"] = sys::resident_bytes(/*most_so_far=*/true);
 		j["cancelled"] = r.cancelled;
+		if (r.error) j["error"] = r.error->what();
 		j["results"] = Json::array();
 		for (const BenchRow& m : r.all) j["results"].push_back(bench_row_json(m, a.ops));
 		return print_json(j);
 	}
 	if (r.all.empty()) return;
-	print_bench_speeds(r.all, fmt::format("{} ({})", one_line(a.engine.model), human_bytes(double(e.weight_bytes()))),
-	                   fmt::format("{} ({})", one_line(d.name), one_line(d.driver)), several);
+	print_bench_speeds(r.all, fmt::format("{} ({})", one_line(a.engine.model), human_bytes(double(r.weight_bytes))),
+	                   fmt::format("{} ({})", one_line(r.device.name), one_line(r.device.driver)), several);
 	std::vector<BenchRow> timed = r.all;
 	if (r.cancelled) std::erase_if(timed, [](const BenchRow& m) { return m.ops.empty(); }); // the last run of a test
 	if (timed.empty()) return;
@@ -272,19 +287,25 @@ void bench_with_drafts(BenchArgs a) {
 	const auto engine = open_engine(a.engine, a.draft.rows(1), a.draft);
 	const double load_s = seconds_since(start);
 	std::vector<DraftMeasured> all;
-	{
+	std::optional<Error> error; // behind finished tests
+	try {
 		Interrupt interrupt;
 		Progress progress;
-		all = bench_drafts(*engine, small.get(), b,
-		                   [&](const std::string& what, double done) { progress.show(what, done); });
-		progress.clear();
+		bench_drafts(*engine, small.get(), b, all,
+		             [&](const std::string& what, double done) { progress.show(what, done); });
+	} catch (const Error& e) {
+		if (all.empty()) throw;
+		error = e;
 	}
+	if (Interrupt::requested()) say_interrupted(!all.empty());
 	const DeviceInfo d = engine->backend().info();
 	if (a.output == "json") {
-		Json j = head_json(a, *engine, circumstances(d, backend_options(a.engine.device, /*check=*/false), load_s));
+		Json j = circumstances(d, backend_options(a.engine.device, /*check=*/false), load_s);
+		j["model"] = model_json(a, *engine);
 		j["draft"] = a.draft.what;
 		j["draft_max"] = a.draft.draft_max();
 		j["cancelled"] = Interrupt::requested().load();
+		if (error) j["error"] = error->what();
 		j["results"] = drafts_json(all);
 		print_json(j);
 	} else {
@@ -292,6 +313,7 @@ void bench_with_drafts(BenchArgs a) {
 		                         one_line(a.draft.what), a.draft.draft_max()));
 		print_drafts(all);
 	}
+	if (error) throw *error;
 	if (std::ranges::any_of(all, [](const DraftMeasured& m) { return !m.same; }))
 		fail(Code::Internal, "answers with drafts differ from those without");
 	if (Interrupt::requested()) throw Exit{kInterrupted};
@@ -366,14 +388,21 @@ void bench(BenchArgs a) {
 	if (shares.empty()) shares = {-1};
 	Results results;
 	std::unique_ptr<Engine> engine;
-	for (size_t i = 0; i < shares.size() && !results.cancelled; ++i) {
-		engine.reset(); // its memory is needed
-		engine = open_with_share(a, shares[i], most_rows, results);
-		run_tests(*engine, a, {tests, policies, shares[i], double(i) / double(shares.size()), double(shares.size())},
-		          results);
+	for (size_t i = 0; i < shares.size() && !results.cancelled && !results.error; ++i) {
+		try {
+			engine.reset(); // its memory is needed
+			engine = open_with_share(a, shares[i], most_rows, results);
+			run_tests(*engine, a,
+			          {tests, policies, shares[i], double(i) / double(shares.size()), double(shares.size())}, results);
+		} catch (const Error& e) {
+			if (results.all.empty()) throw;
+			results.error = e;
+		}
+		if (engine) note_engine(a, *engine, results);
 	}
-	if (results.cancelled) say_stats("interrupted; the results below cover the runs that were finished");
-	print_results(a, *engine, results, policies.size() > 1);
+	if (results.cancelled) say_interrupted(!results.all.empty());
+	print_results(a, results, policies.size() > 1);
+	if (results.error) throw *results.error;
 	if (results.cancelled) throw Exit{kInterrupted};
 }
 
@@ -454,6 +483,7 @@ void add_bench(Command& root) {
 	          "{file, architecture, name, weight_bytes, host_weight_bytes (of them, read over the bus), weights (one "
 	          "line on what lies where)}"},
 	         {"load_s, ubatch, cancelled", "seconds to open the model; --ubatch-size; whether Ctrl-C ended it"},
+	         {"error", "of the test that failed behind those in the results; absent if none did"},
 	         {"prompt_bytes", "most device memory a prompt took while it was read"},
 	         {"resident_peak_bytes", "of the process; 0: unknown"},
 	         {"results",
@@ -469,6 +499,11 @@ void add_bench(Command& root) {
 	          "draft_n, draft_n_accepted (of one answer), tokens_equal}]"},
 	         {"with --ops", "ops [{op, calls, calls_per_layer (of a decode step; 0 for prompts), ms, bytes, "
 	                        "bytes_per_s, kernels [..]}]"}})};
+	c.before_run.push_back([a, &c] {
+		for (const char* o : {"--sequences", "--fill", "--ops", "--peak"})
+			if (a->draft.given() && c.find_option(o)->typed())
+				fail(Code::Invalid, "{} is for tests without --draft; leave one of them out", o);
+	});
 	c.run = [a] {
 		if (a->json) a->output = "json";
 		bench(*a);

@@ -38,23 +38,21 @@ void finish(Json& run, const std::string& folder, const Json* baseline) {
 	if (code) throw Exit{code};
 }
 
-void quicken(Options& o) { // shortens the settings that the command line left at their defaults
-	const Options usual;
-	const auto set = [](auto& value, const auto& before, auto after) {
-		if (value == before) value = after;
+void quicken(const Command& c, Options& o) { // shortens what was not given
+	const auto set = [&](const char* option, auto& value, auto after) {
+		if (c.find_option(option)->count == 0) value = after;
 	};
-	set(o.prompt, usual.prompt, 16);
-	set(o.generate, usual.generate, 4);
-	set(o.rounds, usual.rounds, 2);
-	set(o.tokens, usual.tokens, 6);
-	set(o.sequences, usual.sequences, std::vector<int64_t>{1});
+	set("--n-prompt", o.prompt, 16);
+	set("--n-gen", o.generate, 4);
+	set("--repetitions", o.rounds, 2);
+	set("--tokens", o.tokens, 6);
+	set("--sequences", o.sequences, std::vector<int64_t>{1});
 }
 
 void run_compare(Options o, const std::vector<std::string>& icd, bool default_depths, bool default_kv) {
 	if (o.model.empty()) fail(Code::Invalid, "-m names no model");
 	if (o.folder.empty()) fail(Code::Invalid, "-o names no folder for the results");
 	if (default_kv) o.kv = o.quick ? "fp16,kivi2" : "fp16,kivi4,kivi2,zipcache";
-	if (o.quick) quicken(o);
 	if (default_depths) o.depths = o.quick ? std::vector<int64_t>{0, 256} : std::vector<int64_t>{0, 8192, 32768};
 	std::string files;
 	for (const std::string& file : icd) {
@@ -161,8 +159,9 @@ void add_compare(Command& root) {
 	      {"8", "slower than --baseline by more than the spread"},
 	      {"4", "a stage failed"}}}};
 	add_merge(c);
-	c.run = [o, icd, kv, depths] {
+	c.run = [&c, o, icd, kv, depths] {
 		if (!o->text.empty()) RegularFile(o->text, "name a text"); // stages that read it come late
+		if (o->quick) quicken(c, *o);
 		run_compare(*o, *icd, depths->count == 0, kv->count == 0);
 	};
 }

@@ -40,26 +40,31 @@ Shard shard_of(const std::string& text) {
 	return s;
 }
 
-void add_cost(Json& j, const EvalCost& c) {
+// timed_alone: false with --together: steps and prompts of several policies or questions have no speed of one.
+void add_cost(Json& j, const EvalCost& c, bool timed_alone) {
 	j["stored_bits_per_element"] = c.stored_bits;
 	j["ratio"] = c.ratio();
 	j["f16_share"] = c.f16_share;
 	const EvalCost timed = c.timed();
-	j["decode_tok_s"] = per_second(double(timed.decode_tokens), timed.decode_s);
-	j["prefill_tok_s"] = per_second(double(timed.prefill_tokens), timed.prefill_s);
+	const auto speed = [&](uint64_t tokens, double s) {
+		return timed_alone ? Json(per_second(double(tokens), s)) : Json();
+	};
+	j["decode_tok_s"] = speed(timed.decode_tokens, timed.decode_s);
+	j["prefill_tok_s"] = speed(timed.prefill_tokens, timed.prefill_s);
 }
-void add_cost(std::vector<Column>& row, const EvalCost& c) {
+void add_cost(std::vector<Column>& row, const EvalCost& c, bool timed_alone) {
 	row.push_back({"bits", fmt::format("{:.2f}", c.stored_bits)});
 	row.push_back({"ratio", fmt::format("{:.2f}", c.ratio())});
 	const EvalCost timed = c.timed();
-	row.push_back({"tok/s", fmt::format("{:.1f}", per_second(double(timed.decode_tokens), timed.decode_s))});
+	const double speed = per_second(double(timed.decode_tokens), timed.decode_s);
+	row.push_back({"tok/s", timed_alone ? fmt::format("{:.1f}", speed) : "-"});
 }
 
 // Says where a policy had nothing to do yet: its quality would look like that of f16. Where no layer attends, longer
 // texts give it nothing to do either.
 void note_unpacked(const Engine& e, const std::string& policy, const EvalCost& c, const char* longer) {
 	constexpr double kMost = 0.9;
-	if (policy != "fp16" && c.f16_share > kMost && e.kv_shape().n_layers)
+	if (policy != "fp16" && policy != "f16" && c.f16_share > kMost && e.kv_shape().n_layers)
 		say_stats(fmt::format("note: {} still had {:.0f} % of the tokens in f16, so this says little about it; {}",
 		                      one_line(policy), c.f16_share * 100, longer));
 }
@@ -78,13 +83,16 @@ class Watch {
 	explicit Watch(size_t n = 1) : n_(double(n)) {}
 	EvalHooks hooks(size_t at = 0) {
 		return {[this, at](double done) {
-			progress_.show("evaluating", (double(at) + done) / n_);
-			return !Interrupt::requested();
-		}};
+			        progress_.show("evaluating", (double(at) + done) / n_);
+			        return !Interrupt::requested();
+		        },
+		        [] { return !Interrupt::requested(); }};
 	}
-	void end() {
+	void end(bool some_results) { // without any after Ctrl-C, the command ends here
 		progress_.clear();
-		if (Interrupt::requested()) say_stats("interrupted; the results below cover what was finished");
+		if (!Interrupt::requested()) return;
+		say_stats(some_results ? "interrupted; the results below cover what was finished" : "interrupted");
+		if (!some_results) throw Exit{kInterrupted};
 	}
 
  private:
@@ -102,7 +110,10 @@ Json cost_json(const EvalCost& all) {
 	        {"decode_seconds", c.decode_s}};
 }
 
-Json text_json(const TextResult& r, const TextScore* base, bool tokens, bool shard = false) {
+struct RowParts { // of text_json()
+	bool timed, tokens = false, shard = false;
+};
+Json text_json(const TextResult& r, const TextScore* base, RowParts with) {
 	Json rows = Json::array();
 	for (const TextScore& s : r.scores) {
 		Json row = {{"policy", s.policy},
@@ -122,9 +133,9 @@ Json text_json(const TextResult& r, const TextScore* base, bool tokens, bool sha
 			const KldDifference d = kld_difference(s, *base, r.scored);
 			row["difference"] = {{"mean", d.mean}, {"low", d.low}, {"high", d.high}};
 		}
-		add_cost(row, s.cost);
-		if (tokens) row["klds"] = s.kld;
-		if (shard) row["nlls"] = s.nll, row["agreed"] = s.agreed, row["cost"] = cost_json(s.cost);
+		add_cost(row, s.cost, with.timed);
+		if (with.tokens) row["klds"] = s.kld;
+		if (with.shard) row["nlls"] = s.nll, row["agreed"] = s.agreed, row["cost"] = cost_json(s.cost);
 		rows.push_back(row);
 	}
 	return rows;
@@ -156,32 +167,38 @@ void run_text(const EvalArgs& a, Engine& e, const std::vector<KvPolicy>& policie
 	opt.shard = shard_of(a.shard);
 	std::vector<std::vector<uint32_t>> texts;
 	for (const std::string& file : a.files) texts.push_back(e.tokenizer().encode(read_text_file(file), {.bos = false}));
-	Watch watch(texts.size());
-	std::vector<TextResult> results; // of texts that have results
-	for (size_t i = 0; i < texts.size() && !Interrupt::requested(); ++i) {
+	const auto named = [&](size_t i, const auto& work) {
 		try {
-			results.push_back(eval_text(e, session, texts[i], policies, opt, watch.hooks(i)));
+			work();
 		} catch (const Error& error) {
 			throw Error(error.code, fmt::format("{}: {}", one_line(a.files[i]), error.what()));
 		}
+	};
+	for (size_t i = 0; i < texts.size(); ++i) // before the first is measured, which may take hours
+		named(i, [&] { (void)chunks_of_text(e, texts[i].size(), opt); });
+	Watch watch(texts.size());
+	std::vector<TextResult> results; // of texts that have results
+	for (size_t i = 0; i < texts.size() && !Interrupt::requested(); ++i) {
+		named(i, [&] { results.push_back(eval_text(e, session, texts[i], policies, opt, watch.hooks(i))); });
 		if (results.back().chunks == 0) results.pop_back(); // interrupted
 	}
-	watch.end();
-	if (results.empty()) throw Exit{kInterrupted};
+	watch.end(!results.empty());
 	const TextResult r = pooled(results);
 	const TextScore* against = score_of(r, base); // null if --against is not given
+	const bool timed = a.together == 1;
 	for (const TextScore& s : r.scores) note_unpacked(e, s.policy, s.cost, "give longer chunks with -c");
 	if (a.json) {
 		Json j = header(a, e, ctx);
 		j["chunk"] = opt.chunk, j["scored"] = opt.scored, j["chunks"] = r.chunks;
+		j["cancelled"] = Interrupt::requested().load();
 		if (against) j["against"] = base;
 		if (!a.shard.empty()) j["shard"] = {{"index", opt.shard.index}, {"of", opt.shard.of}};
 		for (size_t i = 0; i < results.size(); ++i)
 			j["texts"].push_back(
 			    {{"file", a.files[i]},
 			     {"chunks", results[i].chunks},
-			     {"results", text_json(results[i], score_of(results[i], base), true, !a.shard.empty())}});
-		j["results"] = text_json(r, against, false);
+			     {"results", text_json(results[i], score_of(results[i], base), {timed, true, !a.shard.empty()})}});
+		j["results"] = text_json(r, against, {timed});
 		print_json(j);
 		return;
 	}
@@ -207,7 +224,7 @@ void run_text(const EvalArgs& a, Engine& e, const std::vector<KvPolicy>& policie
 		row.push_back({"99.9 %", fmt::format("{:.5f}", s.kld_p999)});
 		row.push_back({"worst", fmt::format("{:.5f}", s.kld_worst)});
 		row.push_back({"top-1", fmt::format("{:.2f} %", s.top1 * 100)});
-		add_cost(row, s.cost);
+		add_cost(row, s.cost, timed);
 	}
 	print_table(table);
 }
@@ -237,12 +254,13 @@ void run_task(const EvalArgs& a, Engine& e, const std::vector<KvPolicy>& policie
 	const std::vector<TaskScore> scores =
 	    eval_task(e, session, questions, policies, a.ask == "later" ? Ask::Later : Ask::Prompt, uint32_t(a.together),
 	              watch.hooks());
-	watch.end();
+	watch.end(!scores.empty());
 	for (const TaskScore& s : scores)
 		note_unpacked(e, s.policy, s.cost, "ask about longer texts with --lines or --sentences");
 	if (a.json) {
 		Json j = header(a, e, ctx);
 		j["task"] = a.task, j["ask"] = a.ask, j["seed"] = a.seed, j["samples"] = questions.size();
+		j["cancelled"] = Interrupt::requested().load();
 		if (a.task == "recall")
 			j["lines"] = a.lines, j["turns"] = a.turns;
 		else if (a.task == "needle")
@@ -257,7 +275,7 @@ void run_task(const EvalArgs& a, Engine& e, const std::vector<KvPolicy>& policie
 			    {"loss", s.loss_mean}, {"loss_error", s.loss_error},
 			    {"longest", s.longest}};
 			row["answers"] = s.right, row["losses"] = s.loss;
-			add_cost(row, s.cost);
+			add_cost(row, s.cost, a.together == 1);
 			if (!a.shard.empty()) row["cost"] = cost_json(s.cost);
 			j["results"].push_back(row);
 		}
@@ -280,7 +298,7 @@ void run_task(const EvalArgs& a, Engine& e, const std::vector<KvPolicy>& policie
 		       {"loss", fmt::format("{:.4f}", s.loss_mean)},
 		       {"+-", fmt::format("{:.4f}", s.loss_error)},
 		       {"tokens", std::to_string(s.longest)}};
-		add_cost(row, s.cost);
+		add_cost(row, s.cost, a.together == 1);
 	}
 	print_table(table);
 }
@@ -393,7 +411,7 @@ void add_eval(Command& root) {
 	     "at once."},
 	    json_section(
 	        {{"model, device", "{file, architecture, name}, {name, driver, type, cpu}"},
-	         {"ctx", "context in tokens"},
+	         {"ctx, cancelled", "context in tokens; whether Ctrl-C ended it"},
 	         {"chunk, scored, chunks", "tokens of a chunk, scored tokens of each, number of chunks of all texts"},
 	         {"against", "the policy that --against names"},
 	         {"shard", "--shard: {index, of}; the results then have cost {prefill_tokens, prefill_seconds, "
@@ -406,7 +424,7 @@ void add_eval(Command& root) {
 	          "of all texts: [{policy, tokens, ppl, ppl_error, kld_mean, kld_error, kld_low, kld_high, "
 	          "kld_median, kld_p99, kld_p999, kld_worst, top1, difference {mean, low, high}, "
 	          "stored_bits_per_element, ratio, f16_share (of the tokens at the end of a chunk), decode_tok_s, "
-	          "prefill_tok_s}]"},
+	          "prefill_tok_s (both null with --together)}]"},
 	         {"results (questions)",
 	          "[{policy, n, right, share, low, high, loss, loss_error, longest, answers "
 	          "[0, 1, ..], losses [..], stored_bits_per_element, ratio, f16_share, decode_tok_s, "

@@ -89,8 +89,6 @@ void run_tune(const TuneArgs& a) {
 	if (a.kernels) return tune_kernels({a.engine.device, a.engine.model, a.forget, a.as_json});
 	if (a.engine.model.empty())
 		fail(Code::Invalid, "--model is required, or --hf-repo; or --kernels, which measures a device");
-	if (!a.engine.kv.empty())
-		fail(Code::Invalid, "kvrun tune measures every layer in every format; leave --kv, -ctk and -ctv out");
 	const auto check_chunk = [](uint32_t chunk) {
 		if (chunk < kLeast)
 			fail(Code::Invalid, "chunks of {} tokens, of which hardly any would be packed; give -c {} or more", chunk,
@@ -182,6 +180,12 @@ void add_tune(Command& root) {
 	         {"choices[].values[]", "speed as a factor of kvrun's own; agrees: results are right; per load: ms, "
 	                                "speed, fault"},
 	         {"file, seconds, forgotten", "where choices are kept; how long it took; with --forget"}})};
+	c.before_run.push_back([a, &c] {
+		for (const char* o : {"--kv", "--cache-type-k", "--cache-type-v"})
+			if (!a->kernels && c.find_option(o)->typed())
+				fail(Code::Invalid, "kvrun tune measures every layer in every format; leave --kv, -ctk and -ctv out");
+		a->engine.kv.clear(); // one in the settings file is for other commands
+	});
 	c.run = [a] { run_tune(*a); };
 }
 

@@ -7,8 +7,9 @@ namespace kvrun {
 struct Exit { // thrown by a command to end the program after it has printed its messages
 	int code; // exit code
 };
-// Runs another command of this program in this process; prints errors and returns the exit code.
-int run_words(const std::vector<std::string>& words);
+// Runs another command of this program in this process; prints errors and returns the exit code. settings: options that
+// are not among the words may come from the settings file.
+int run_words(const std::vector<std::string>& words, bool settings = true);
 constexpr int kInterrupted = 130; // exit code after Ctrl-C; a command prints what it has done so far
 
 // In the order of --help; every one is called from kvrun.cpp.

@@ -99,7 +99,7 @@ std::string typed_model(const Command& c, int argc, char** argv) {
 	return {};
 }
 
-int run(int argc, char** argv) {
+int run(int argc, char** argv, bool settings) {
 	log_to_stderr();
 	Command app("kvrun", "Runs large language models from GGUF files, with a packed KV cache.");
 	app.add_version(std::string("kvrun ") + KVRUN_VERSION);
@@ -132,7 +132,7 @@ int run(int argc, char** argv) {
 	else if (asked.version)
 		write_stdout(app.version + "\n");
 	else {
-		if (asked.command->parent == &app && !is_setup(*asked.command))
+		if (settings && asked.command->parent == &app && !is_setup(*asked.command))
 			apply_config(app, const_cast<Command&>(*asked.command), typed_model(*asked.command, argc, argv));
 		for (const auto& prepare : asked.command->before_run) prepare();
 		asked.command->run();
@@ -149,9 +149,9 @@ int close_stdout(int code) {
 	return code == 0 ? 5 : code;
 }
 
-int guarded(int argc, char** argv) {
+int guarded(int argc, char** argv, bool settings) {
 	try {
-		return run(argc, argv);
+		return run(argc, argv, settings);
 	} catch (const Exit& e) { return e.code; } catch (const Error& e) {
 		return say(exit_code(e.code), e.what());
 	} catch (const StatusError& e) {
@@ -166,17 +166,17 @@ int guarded(int argc, char** argv) {
 
 } // namespace
 
-static int run_whole(std::vector<std::string>& words) { // the program's name included
+static int run_whole(std::vector<std::string>& words, bool settings = true) { // the program's name included
 	std::vector<char*> argv;
 	for (std::string& w : words) argv.push_back(w.data());
 	argv.push_back(nullptr);
-	return guarded(int(words.size()), argv.data());
+	return guarded(int(words.size()), argv.data(), settings);
 }
 
-int run_words(const std::vector<std::string>& words) {
+int run_words(const std::vector<std::string>& words, bool settings) {
 	std::vector<std::string> all = words;
 	all.insert(all.begin(), "kvrun");
-	return run_whole(all);
+	return run_whole(all, settings);
 }
 
 // Returns large blocks to the system when they are freed. glibc would raise this limit with the first such block, and

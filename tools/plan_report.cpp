@@ -473,6 +473,8 @@ void print_ranking(const std::vector<Planned>& plans, const PlanSubject& s) {
 		                   n_fit, rows.size(), s.n_tokens, human_bytes(double(s.total_bytes)), one_line(s.where)) +
 		       head;
 	std::string why = why_no_cache(s);
+	for (const Planned& p : plans) // with fewer weights on the device there may be room
+		if (!why.empty()) why = why_no_cache(p.subject);
 	if (why.empty() && s.beyond_training())
 		why = fmt::format("note: the model was trained for {} tokens; answers beyond them may be poor",
 		                  s.model.trained_tokens);

@@ -80,6 +80,39 @@ TEST_CASE("T77 cli: Ctrl-C during bench keeps the runs that were finished and en
 	CHECK(contains(r.err, "interrupted"));
 }
 
+TEST_CASE("cli: bench keeps the tests that were finished when a later one fails, and says why") {
+	const std::vector<std::string> failing = {"bench", kModel, "--device", "cpu", "-p",     "0",           "-n",
+	                                          "2",     "-r",   "1",        "-d",  "0,4000", "--kv-budget", "2M"};
+	const Ran table = run_program(failing);
+	CAPTURE(table.err);
+	CHECK(table.code == 4);
+	CHECK(contains(unaligned(table.out), "| tg2 |"));
+	CHECK(contains(table.err, "error: "));
+	std::vector<std::string> args = failing;
+	args.insert(args.end(), {"-o", "json"});
+	const Ran r = run_program(args);
+	CHECK(r.code == 4);
+	const auto j = nlohmann::json::parse(r.out);
+	REQUIRE(j["results"].size() == 1);
+	CHECK(j["results"][0]["test"] == "tg2");
+	CHECK(j["cancelled"] == false);
+	CHECK(contains(r.err, "error: " + j["error"].get<std::string>() + "\n"));
+	args[11] = "4000"; // nothing is finished
+	const Ran none = run_program(args);
+	CHECK(none.code == 4);
+	CHECK(none.out == "");
+
+	// No engine is left: of the second share no weights can leave the device.
+	const Ran share = run_program(
+	    {"bench", kModel, "--device", "cpu", "-p", "8", "-n", "0", "-r", "1", "--host-share", "0,50", "-o", "json"});
+	CAPTURE(share.err);
+	CHECK(share.code == 3);
+	const auto s = nlohmann::json::parse(share.out);
+	CHECK(s["results"].size() == 1);
+	CHECK(s["model"]["file"] == kModel);
+	CHECK(contains(s["error"].get<std::string>(), "--host-share 50"));
+}
+
 TEST_CASE("cli: bench --fill: a long context without its prompt, in memory that fits it") {
 	std::map<std::string, double> device;
 	const Ran r = run_program({"bench", "-m",     kModel, "--device",        "cpu", "-p",    "0",

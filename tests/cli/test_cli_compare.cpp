@@ -203,6 +203,75 @@ echo '[{"n_prompt": 0, "n_gen": 4, "n_depth": 256, "gpu_info": "G", "avg_ts": 12
 	CHECK(r.err.find("failed: none: static: ") != std::string::npos);
 	CHECK(html.find("class=bad title=\"2 uses, 1 spill\"") != std::string::npos);
 	CHECK(report.find("| G | tg4 | 256 | q4_0 | 12.50 | 2 |") != std::string::npos);
+
+	// A synthetic model is written to a file, over that of an earlier run.
+	for (const char* n : {"2", "3"}) {
+		const Ran synth = run_program({"compare", "-m", kModel, "--device", "cpu", "--stages", "codes", "--quick", "-n",
+		                               n, "--peer", peer.string(), "-o", (folder.path / "synth").string()});
+		CAPTURE(synth.err);
+		CHECK(synth.code == 0);
+		CHECK(run_of(folder.path / "synth")["peer"]["results"].size() == 2);
+	}
+}
+
+TEST_CASE("compare: operations of a large model run on a few layers of its shape, one of each kind") {
+	const auto ops = [](const char* model) {
+		const TempFolder folder;
+		const Ran r = run_program({"compare", "-m", model, "--device", "cpu", "--stages", "ops", "--quick", "--kv",
+		                           "kivi2", "-o", folder.path.string()});
+		CAPTURE(r.err);
+		REQUIRE(r.code == 0);
+		const Json j = run_of(folder.path)["devices"][0]["stages"]["ops"];
+		std::string names = j["model"].get<std::string>() + ":";
+		for (const Json& op : j["ops"]) names += " " + op["op"].get<std::string>() + " ";
+		return names;
+	};
+	// latent attention, and a mixture with some of its 64 experts
+	const std::string mixture = ops("synth:deepseek-v2-lite:q4_k");
+	CHECK(contains(mixture, ",experts=12,used=6,expert_hidden=1408,shared=2816,layers=1:q4_k:"));
+	for (const char* op : {" expert_matmul ", " expert_matvec ", " route ", " attend ", " kv_pack "})
+		CHECK_MESSAGE(contains(mixture, op), mixture);
+	const std::string convolution = ops("synth:lfm2-1.2b:q4_k"); // most layers do not attend
+	for (const char* op : {" short_conv ", " attend ", " kv_pack "})
+		CHECK_MESSAGE(contains(convolution, op), convolution);
+	const std::string state = ops("synth:mamba-2.8b:q4_k"); // none does
+	CHECK_MESSAGE(contains(state, " selective_scan "), state);
+}
+
+TEST_CASE("compare: --quick shortens what was not given; stages do not read the settings file") {
+	const TempFolder folder, home;
+	fs::create_directory(home.path / "kvrun");
+	std::ofstream(home.path / "kvrun" / "config.toml") << "[defaults]\nctx-size = 256\n";
+	RunSpec s;
+	s.args = {"compare", "-m",   kModel, "--device", "cpu",      "--stages", "speed", "--quick",
+	          "--kv",    "fp16", "-n",   "32",       "--depths", "0,512",    "-o",    folder.path.string()};
+	s.env = {{"XDG_CONFIG_HOME", home.path.string()}};
+	const Ran r = run_program(s);
+	CAPTURE(r.err);
+	REQUIRE(r.code == 0);
+	const Json run = run_of(folder.path);
+	CHECK(run["options"]["generate"] == 32); // also where it equals the default
+	CHECK(run["options"]["prompt"] == 16);
+	CHECK(run["devices"][0]["stages"]["speed"]["results"].size() == 4);
+}
+
+TEST_CASE("compare: the table marks the stored codes that are found wrong") {
+	const TempFolder folder, merged;
+	const Ran r = run_program({"compare", "-m", kModel, "--device", "cpu", "--stages", "codes", "--quick", "--kv",
+	                           "kivi2", "-o", folder.path.string()});
+	CAPTURE(r.err);
+	REQUIRE(r.code == 0);
+	Json run = run_of(folder.path);
+	Json& codes = run["devices"][0]["stages"]["codes"]["policies"]["kivi2"];
+	const uint64_t n = codes["elements"];
+	const auto with = [&](uint64_t k, uint64_t v) {
+		codes["k_differs"] = k, codes["v_differs"] = v;
+		std::ofstream(folder.path / "run.json") << run.dump();
+		const int code = run_program({"compare", "merge", folder.path.string(), "-o", merged.path.string()}).code;
+		return std::pair(code, text_of(merged.path / "report.html").find("class=bad") != std::string::npos);
+	};
+	CHECK(with(n * 7 / 1000, 0) == std::pair(7, true));
+	CHECK(with(n * 4 / 1000, n * 4 / 1000) == std::pair(0, false));
 }
 
 TEST_CASE("compare: what is wrong on the command line is said before anything is measured") {
@@ -216,6 +285,7 @@ TEST_CASE("compare: what is wrong on the command line is said before anything is
 	};
 	says({"-m", kModel, "--stages", "opps", "--device", "cpu"}, 2, "--stages has no 'opps'");
 	says({"-m", kModel, "--device", "no such device"}, 4, "no usable device");
+	says({"-m", kModel, "--device", "cpu,nosuch"}, 4, "--device nosuch: no usable device");
 	says({"-m", kModel, "--icd", "/nowhere.json"}, 3, "/nowhere.json: no such file");
 	says({"-m", kModel, "--kv", "nothing"}, 2, "nothing");
 	says({"-m", kModel, "--baseline", "/nowhere"}, 3, "/nowhere/run.json: cannot be read");

@@ -1,6 +1,7 @@
 // --draft as a user sees it: run, chat and bench give the same answers, report the drafts, and refuse invalid options.
 #include "tests/cli/checks.h"
 #include "tests/cli/program.h"
+#include <csignal>
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
@@ -145,6 +146,34 @@ TEST_CASE("cli: bench --draft has both speeds, and tokens that are equal") {
 	    run_program({"bench", kModel, "--device", "cpu", "-n", "2", "-d", "999", "--draft", "lookup", "-f", shorter});
 	CHECK(refused.code == 2);
 	CHECK((contains(refused.err, "error: --file has") && contains(refused.err, "999")));
+	const std::string record = std::string(KVRUN_SOURCE_DIR) + "/models/bundled/record40.txt";
+	const Ran later = run_program({"bench", kModel, "--device", "cpu", "-n", "2", "-r", "1", "-d", "16,9999", "--draft",
+	                               "lookup", "-f", record, "-o", "json"}); // the second test fails
+	CHECK(later.code == 2);
+	const auto kept = nlohmann::json::parse(later.out);
+	CHECK(kept["results"].size() == 1);
+	CHECK(contains(kept["error"].get<std::string>(), "a depth of 9999"));
+	for (const std::vector<std::string>& other :
+	     {std::vector<std::string>{"--sequences", "2"}, {"--fill"}, {"--ops"}, {"--peak", "100"}}) {
+		std::vector<std::string> with = base;
+		with.insert(with.end(), other.begin(), other.end());
+		check_error(with, 2, {other[0], "--draft"});
+	}
+}
+
+TEST_CASE("cli: Ctrl-C during bench --draft says that it was interrupted, and keeps what was finished") {
+	Ran r;
+	for (int wait_ms = 200; wait_ms <= 25600; wait_ms *= 2) { // until the first test is done
+		RunSpec spec{.args = {"bench", kModel, "--device", "cpu", "-n", "4,1000", "-r", "20", "--draft", "lookup", "-o",
+		                      "json"}};
+		spec.signal = SIGINT, spec.signal_after_ms = wait_ms;
+		r = run_program(spec);
+		CAPTURE(r.err);
+		REQUIRE(r.code == 130);
+		if (!r.out.empty() && !nlohmann::json::parse(r.out)["results"].empty()) break;
+	}
+	CHECK(contains(r.err, "interrupted; the results below cover"));
+	CHECK(nlohmann::json::parse(r.out)["cancelled"] == true);
 }
 
 TEST_CASE("cli: chat --draft answers as chat does, and /stats says what was guessed") {

@@ -3,6 +3,7 @@
 #include "tests/cli/checks.h"
 #include "tests/cli/program.h"
 #include <algorithm>
+#include <csignal>
 #include <doctest/doctest.h>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -126,9 +127,20 @@ TEST_CASE("tune writes what auto and tuned:BITS go by, and only for its own mode
 	refused({"tune", model, "--device", "cpu", "-c", "256", "-ub", "16"}, 2, "-ub 16");
 	refused({"tune", model, "--device", "cpu", "-c", "256", "-f", kSmall + "none.txt"}, 3, "none.txt");
 	refused({"tune", model, "--device", "cpu", "-c", "256", "--kv", "kivi2"}, 2, "--kv");
+	const Ran no_cache = run_program(
+	    {"tune", golden + "mamba.gguf", "--device", "cpu", "-c", "256", "-o", (folder / "none.json").string()});
+	CHECK(no_cache.code == 3);
+	CHECK(no_cache.err.find("error: no layer of this model attends") != std::string::npos);
+	CHECK(!fs::exists(folder / "none.json"));
 	const Ran no_place = run_program({"tune", model, "--device", "cpu", "-c", "256", "-o", "/nowhere/x.json", "-v"});
 	CHECK(no_place.code == 3);
 	CHECK(no_place.err.find("-o FILE names another place") != std::string::npos);
+	// The policy of other commands does not stand in the way.
+	fs::create_directories(folder / "kvrun");
+	std::ofstream(folder / "kvrun" / "config.toml") << "[defaults]\nkv = \"kivi2\"\n";
+	RunSpec set{.args = {"tune", model, "--device", "cpu", "-c", "256", "--chunks", "1"}};
+	set.env = {{"XDG_CONFIG_HOME", folder.string()}};
+	CHECK(run_program(set).code == 0);
 	const Ran chosen = run_program(plan);
 	CHECK(chosen.err.find("(measured)") != std::string::npos);
 	CHECK(chosen.out.find("turbo") != std::string::npos);
@@ -192,6 +204,15 @@ TEST_CASE("eval: a table, and the same as JSON") {
 	CHECK(t["results"][1]["f16_share"] < 0.5);
 	CHECK(text.err.find("still had") == std::string::npos);
 	CHECK(table.err.find("kivi2,group=32 still had 100 %") != std::string::npos);
+	CHECK(j["cancelled"] == false);
+	CHECK(j["results"][1]["decode_tok_s"].get<double>() > 0);
+	auto together = args;
+	together.insert(together.end(), {"--ask", "later", "--together", "2"});
+	const std::string rows = unaligned(run_program(together).out);
+	CHECK(contains(rows, "| tok/s |"));
+	size_t unmeasured = 0;
+	for (size_t at = 0; (at = rows.find(" | - |\n", at)) != std::string::npos; ++at) ++unmeasured;
+	CHECK(unmeasured == 2);
 }
 
 TEST_CASE("eval: a model without a cache has 16 bits under every policy, and numbers alone in its JSON") {
@@ -209,6 +230,42 @@ TEST_CASE("eval: a model without a cache has 16 bits under every policy, and num
 		CHECK(x["ratio"] == 1);
 		CHECK(x["f16_share"] == 1);
 	}
+}
+
+TEST_CASE("eval: all texts are looked at before the first one is measured") {
+	const fs::path brief = fs::temp_directory_path() / ("kvrun-cli-brief-" + std::to_string(getpid()) + ".txt");
+	std::ofstream(brief) << "a short text";
+	// The first text would run out of its cache's budget.
+	const Ran r = run_program({"eval", kModel, "--device", "cpu", "-f", KVRUN_SOURCE_DIR "/models/bundled/record40.txt",
+	                           "-f", brief.string(), "-c", "256", "--kv", "rtn8", "--kv-budget", "256K"});
+	fs::remove(brief);
+	CAPTURE(r.err);
+	CHECK(r.code == 2);
+	CHECK(contains(r.err, "error: " + brief.string() + ": the text has "));
+}
+
+TEST_CASE("eval: an f16 cache under both names has nothing to pack") {
+	const Ran r = run_program({"eval", kModel, "--device", "cpu", "--task", "recall", "--lines", "4", "--samples", "1",
+	                           "--kv", "f16,fp16,rtn4,recent=256"});
+	CAPTURE(r.err);
+	REQUIRE(r.code == 0);
+	CHECK(contains(r.err, "note: rtn4,recent=256 still had"));
+	CHECK(!contains(r.err, "f16 still had"));
+}
+
+TEST_CASE("eval: Ctrl-C ends a prompt, and no results are announced where there are none") {
+	Ran r;
+	for (int wait_ms = 200; wait_ms <= 12800; wait_ms *= 2) { // until the prompt is under way, which takes minutes
+		RunSpec spec{.args = {"eval", kModel, "--device", "cpu", "-c", "32k", "--task", "recall", "--lines", "1000",
+		                      "--samples", "1", "--json"}};
+		spec.signal = SIGINT, spec.signal_after_ms = wait_ms;
+		r = run_program(spec);
+		CAPTURE(r.err);
+		REQUIRE(r.code == 130);
+		if (contains(r.err, "interrupted")) break;
+	}
+	CHECK(contains(r.err, "interrupted\n"));
+	CHECK(r.out == "");
 }
 
 TEST_CASE("eval: several texts, beside a named policy") {
@@ -245,6 +302,7 @@ TEST_CASE("eval: several texts, beside a named policy") {
 	const nlohmann::json j = nlohmann::json::parse(r.out);
 	CHECK(j["chunks"] == 2);
 	CHECK(j["against"] == "rtn4,flush=1");
+	CHECK(j["cancelled"] == false);
 	REQUIRE(j["texts"].size() == 2);
 	REQUIRE(j["results"].size() == 4); // fp16, the two policies, and the one that they are compared with
 	const nlohmann::json &more = j["results"][1], &less = j["results"][2], &base = j["results"][3];
@@ -253,6 +311,7 @@ TEST_CASE("eval: several texts, beside a named policy") {
 	CHECK(base["difference"]["mean"] == 0);
 	for (const nlohmann::json& x : j["results"]) {
 		CHECK(x["tokens"] == 48);
+		for (const char* speed : {"decode_tok_s", "prefill_tok_s"}) CHECK(x[speed].is_null()); // of several together
 		CHECK(x["kld_low"] <= x["kld_mean"]);
 		CHECK(x["kld_mean"] <= x["kld_high"]);
 		CHECK(x["kld_p99"] <= x["kld_p999"]);

@@ -173,6 +173,17 @@ TEST_CASE("plan: what of a model lies in host memory beside a described card, an
 	CHECK(plan({"synth:qwen3-30b-a3b:q4_k", "-c", "16k"})["fits"] == false); // no line about a bus
 	CHECK(plan({"synth:qwen3-30b-a3b:q4_k", "-c", "16k", "-ngl", "40", "--no-fit"}, "24G")["weights"]["host"] ==
 	      "embedding, experts of 8 layers, attention of 8 layers, output");
+	// Several policies: that the weights alone are too large is said only where they stay on the card.
+	const auto ranked = [&](std::vector<std::string> more) {
+		more.insert(more.begin(), card.begin(), card.end());
+		more.insert(more.begin(), "plan");
+		more.insert(more.end(), {"--memory", "8G", "--kv", "fp16,kivi2"});
+		return run_program(more).out;
+	};
+	const char* const no_cache = "the cache is not the problem";
+	CHECK(ranked({}).starts_with("fits: 2 of 2 policies"));
+	CHECK_FALSE(contains(ranked({}), no_cache));
+	CHECK(contains(ranked({"--no-fit"}), no_cache));
 	check_refused({"synth:qwen3-30b-a3b:q4_k", "--memory", "8G", "--bus", "fast"}, {"--bus is 'fast'", "12G/s"});
 	check_refused({"synth:qwen3-30b-a3b:q4_k", "--memory", "8G", "--bus", "12G/s", "--weights-budget", "1M"},
 	              {"a weights budget of 1048576 bytes"});

@@ -357,6 +357,37 @@ TEST_CASE("an evaluation that is stopped keeps whole chunks only; what cannot be
 		REQUIRE(r.scores.size() == 2);
 		CHECK(r.scores[0].kld.size() == 4);
 		CHECK(r.scores[1].kld.size() == 4);
+		// also between the pieces of a prompt, and the tokens of a question
+		uint32_t asks = 0, finished = 0;
+		const auto ask_until = [&](uint32_t most_finished) {
+			asks = finished = 0;
+			return EvalHooks{[&](double) { return ++finished > 0; },
+			                 [&, most_finished] { return ++asks > 0 && finished < most_finished; }};
+		};
+		const TextEvalOptions one{.chunk = 64, .scored = 4, .chunks = 1};
+		CHECK(eval_text(*e, {.ctx = 64}, text, q4, one, ask_until(0)).chunks == 0);
+		CHECK(asks == 1);
+		CHECK(eval_text(*e, {.ctx = 64}, text, q4, one, ask_until(1000)).chunks == 1);
+		const std::vector<Question> two = {recall_question(4, 1, 0), recall_question(4, 1, 1)};
+		for (const uint32_t together : {1u, 2u}) {
+			const auto until = [&](uint32_t most_finished) {
+				return eval_task(*e, {.ctx = 256}, two, q4, Ask::Later, together, ask_until(most_finished));
+			};
+			CHECK(until(0).empty());
+			const std::vector<TaskScore> first = until(1), both = until(1000);
+			REQUIRE(first.size() == 1);
+			CHECK(first[0].right.size() == 1);
+			CHECK(first[0].loss.size() == 1);
+			CHECK(both.at(0).right.size() == 2);
+		}
+		try { // predictions of so many tokens, which no host has room for
+			(void)chunks_of_text(*e, SIZE_MAX, {.chunk = 1u << 31, .scored = (1u << 31) - 2});
+			FAIL("accepted");
+		} catch (const Error& error) {
+			CHECK(error.code == Code::OutOfMemory);
+			CHECK(std::string(error.what()).find("--score") != std::string::npos);
+		}
+		CHECK(chunks_of_text(*e, text.size(), {.chunk = 64, .scored = 4, .chunks = 3, .shard = {1, 2}}).first == 1);
 		CHECK_THROWS_AS(eval_text(*e, {.ctx = 64}, text, q4, {.chunk = 65, .scored = 4}),
 		                Error); // longer than the context
 		CHECK_THROWS_AS(eval_text(*e, {.ctx = 64}, text, q4, {.chunk = 8, .scored = 7}), Error); // no token before it

@@ -61,7 +61,8 @@ def test_parts_of_a_task_make_one():
                 assert a[name] == (pytest.approx(value, rel=1e-5) if isinstance(value, float) else value), name
     assert merged["samples"] == 5 and merged["merged"] == 2
     for wrong, said in ((parts[:1], "part 1 is missing"), (parts + parts[:1], "twice"), ([{}], "no field 'shard'"),
-                        ([parts[0], {**parts[1], "seed": 7}], "differ in 'seed'")):
+                        ([parts[0], {**parts[1], "seed": 7}], "differ in 'seed'"),
+                        ([parts[0], {**parts[1], "cancelled": True}], "part 1 was interrupted")):
         with pytest.raises(kvrun.FormatError, match=said):
             merge(wrong)
 
@@ -85,6 +86,21 @@ def test_parts_of_a_text_make_one(tmp_path):
                 elif not name.endswith("tok_s"):
                     exact = isinstance(value, (str, int))
                     assert a[name] == (value if exact else pytest.approx(value, rel=1e-5, abs=1e-9)), name
+    # differences from one policy, and policies that decode together, whose speed is not measured
+    options = {**options, "kv": "rtn4,recent=32,rtn2,recent=32", "against": "rtn4,recent=32", "together": 3}
+    parts = shards(2, **options)
+    whole, merged = kvrun.eval(MODEL, device="cpu", **options), merge(parts)
+    assert merged["against"] == "rtn4,recent=32" and merged["cancelled"] is False
+    for rows, others in [(merged["results"], whole["results"]), (merged["texts"][1]["results"],
+                                                                 whole["texts"][1]["results"])]:
+        for a, b in zip(rows, others):
+            assert set(a) == set(b) and a["decode_tok_s"] is a["prefill_tok_s"] is b["decode_tok_s"] is None
+            assert a["difference"]["mean"] == pytest.approx(b["difference"]["mean"], rel=1e-5, abs=1e-9)
+            assert a["difference"]["high"] == pytest.approx(b["difference"]["high"], rel=0.2, abs=1e-9)
+    assert merged["results"][2]["difference"]["low"] > 0
+    del parts[1]["against"]
+    with pytest.raises(kvrun.FormatError, match="differ in 'against'"):
+        merge(parts)
     with pytest.raises(kvrun.ProgramError, match="only 2 chunks"):
         kvrun.eval(MODEL, device="cpu", shard="0/8", **options)
     with pytest.raises(kvrun.ProgramError, match="expected INDEX/PARTS"):

@@ -88,6 +88,8 @@ Json find_machine(bool anonymous); // processor, system, GPUs as reported by the
 // All stages on all devices. A baseline (null: none) of another model is refused before the first stage.
 Json compare_devices(const Options&, const Json* baseline);
 int judge(Json& run, const Json* baseline); // adds "findings"; returns the exit code
+// Whether more of a policy's stored keys or values differ from the cpu backend's than rounding explains.
+bool codes_wrong(const Json& policy);
 Json merge(const std::vector<std::string>& folders, const std::string& base);
 Json read_run(const std::string& folder); // throws Error{Format} naming the file
 void write_reports(const Json& run, const std::string& folder);

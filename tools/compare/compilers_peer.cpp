@@ -92,8 +92,8 @@ void add_peer(Json& run, const Options& o) {
 			model = std::filesystem::absolute(sys::path_of(o.folder + "/model.gguf")).string();
 			const std::vector<std::string> parts = split(o.model.substr(kSynthPrefix.size()), ':');
 			const size_t comma = parts[0].find(',');
-			std::vector<std::string> words = {"synth", "--like", parts[0].substr(0, comma), "--type", parts.at(1),
-			                                  "-o",    model};
+			std::vector<std::string> words = {"synth", "--like", parts[0].substr(0, comma), "--type", parts.at(1), "-o",
+			                                  model,   "--force"};
 			if (comma != std::string::npos) words.insert(words.end(), {"--shape", parts[0].substr(comma + 1)});
 			if (parts.size() > 2) words.insert(words.end(), {"--seed", parts[2]});
 			run_command(words);

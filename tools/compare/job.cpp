@@ -98,13 +98,14 @@ Json run_job(const Options& o, const Job& u, double done, double seconds_left) {
 	return made["result"];
 }
 
-// Standard output goes to a file meanwhile.
+// Standard output goes to a file meanwhile. The user's settings are for commands that the user starts: what is compared
+// depends on the options of kvrun compare alone, which are part of a job's key.
 Json run_command(const std::vector<std::string>& words) {
 	std::fflush(stdout);
 	const int out = sys::create_unnamed(fs::temp_directory_path().string()), before = sys::copy_descriptor(1);
 	if (out < 0 || before < 0) fail(Code::Io, "no temporary file can be made: {}", sys::error_text(errno));
 	sys::replace_descriptor(out, 1);
-	const int code = run_words(words);
+	const int code = run_words(words, /*settings=*/false);
 	std::fflush(stdout);
 	sys::replace_descriptor(before, 1);
 	sys::close_file(before);
@@ -119,7 +120,8 @@ Json run_command(const std::vector<std::string>& words) {
 	if (code == kInterrupted) throw Exit{code};
 	if (code == 0 && text.empty()) return {}; // a command that writes files
 	Json j = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-	if (code != 0 && (j.is_discarded() || j.empty())) throw Exit{code}; // it printed the reason on stderr
+	// it printed the reason on stderr; what it finished before an error is no result of a stage
+	if (code != 0 && (j.is_discarded() || j.empty() || j.contains("error"))) throw Exit{code};
 	if (j.is_discarded()) fail(Code::Internal, "kvrun {} printed no JSON", words.empty() ? "" : words[0]);
 	return j;
 }

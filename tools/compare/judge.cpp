@@ -50,9 +50,7 @@ void judge_codes(Findings& f, Json& d) {
 	for (const auto& [policy, c] : (*r)["policies"].items()) {
 		const uint64_t n = c["elements"], k = c["k_differs"], v = c["v_differs"], tiers = c["tier_differs"];
 		if (k + v + tiers == 0) continue;
-		const double share = double(std::max(k, v)) / double(std::max<uint64_t>(n, 1));
-		const bool wrong = share > kCodesShare && tiers == 0;
-		f.add(wrong ? "wrong" : "note", d, "codes",
+		f.add(codes_wrong(c) ? "wrong" : "note", d, "codes",
 		      fmt::format("{}: {} keys and {} values of {} stored with other bits than by the cpu backend, {} of {} "
 		                  "tokens in another tier",
 		                  policy, k, v, n, tiers, c["tokens"].get<uint64_t>()));
@@ -165,6 +163,11 @@ const Json& reference_of(const Json& run) {
 }
 
 } // namespace
+
+bool codes_wrong(const Json& c) {
+	const uint64_t n = c["elements"], k = c["k_differs"], v = c["v_differs"], tiers = c["tier_differs"];
+	return double(std::max(k, v)) > kCodesShare * double(n) && tiers == 0;
+}
 
 int judge(Json& run, const Json* baseline) {
 	const Json reference = reference_of(run);

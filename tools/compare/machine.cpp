@@ -65,16 +65,12 @@ std::string lower(std::string s) {
 	return s;
 }
 
-// Whether --device selects it: all, an index, a backend, or a part of the name.
-bool wanted(const Options& o, const Json& report) {
-	if (o.devices == "all") return true;
-	for (const std::string& word : split(o.devices, ',')) {
-		const std::string w = lower(word);
-		const bool index = !w.empty() && w.find_first_not_of("0123456789") == w.npos;
-		if (w == std::to_string(report["index"].get<int>()) || w == report["backend"].get<std::string>()) return true;
-		if (!index && lower(report["name"]).find(w) != std::string::npos) return true;
-	}
-	return false;
+// Whether a word of --device names it: an index, a backend, or a part of the name.
+bool selects(const std::string& word, const Json& report) {
+	const std::string w = lower(word);
+	if (w == std::to_string(report["index"].get<int>()) || w == report["backend"].get<std::string>()) return true;
+	const bool index = w.find_first_not_of("0123456789") == w.npos;
+	return !index && lower(report["name"]).find(w) != std::string::npos;
 }
 
 } // namespace
@@ -100,8 +96,14 @@ std::vector<Device> find_devices(const Options& o) {
 	if (list.contains("error")) fail(Code::Device, "{}", list["error"].get<std::string>());
 	std::vector<Device> out;
 	std::set<std::string> taken;
+	const std::vector<std::string> words = o.devices == "all" ? std::vector<std::string>() : split(o.devices, ',');
+	std::set<std::string> unknown(words.begin(), words.end()); // words that name no usable device
 	for (const Json& report : list["devices"]) {
-		if (!report["usable"].get<bool>() || !wanted(o, report)) continue;
+		if (!report["usable"].get<bool>()) continue;
+		bool wanted = o.devices == "all";
+		for (const std::string& word : words)
+			if (selects(word, report)) wanted = true, unknown.erase(word);
+		if (!wanted) continue;
 		Device d;
 		d.label = short_name(report);
 		if (!taken.insert(d.label).second) taken.insert(d.label += fmt::format(" #{}", report["index"].get<int>()));
@@ -110,7 +112,9 @@ std::vector<Device> find_devices(const Options& o) {
 		d.report = report;
 		out.push_back(std::move(d));
 	}
-	if (out.empty()) fail(Code::Device, "--device {}: no usable device; kvrun devices lists them", one_line(o.devices));
+	if (out.empty() || !unknown.empty())
+		fail(Code::Device, "--device {}: no usable device; kvrun devices lists them",
+		     one_line(unknown.empty() ? o.devices : *unknown.begin()));
 	return out;
 }
 

@@ -1,5 +1,5 @@
 // Stage `ops`: every operation of a prompt and of decode steps, at the model's shapes, compared with the cpu backend.
-#include "models/synth/shape.h"
+#include "models/synth/shape_rows.h"
 #include "tools/args_engine.h"
 #include "tools/compare/compare.h"
 #include "tools/compare/sequences.h"
@@ -11,7 +11,9 @@ namespace kvrun::comparison {
 namespace {
 
 constexpr size_t kUlpBins = 9;               // 0, 1, 2..3, 4..7, 8..15, 16..63, 64..1023, 1024..65535, more
-constexpr double kRealWeights = 50e6;        // parameters; for larger models ops run on one layer of their shape
+constexpr double kRealWeights = 50e6;        // parameters; for larger models ops run on a few layers of their shape
+constexpr double kExpertWeights = 100e6;     // parameters of the experts of such a layer
+constexpr uint32_t kMostLayers = 6;          // of those, as many as it takes to have one of each kind
 constexpr uint32_t kFirst = 160, kMore = 33; // tokens of the prompts: longer than the f16 windows of most policies
 
 struct Tally {
@@ -52,21 +54,76 @@ void add(Tally& t, const OpComparison& c) {
 		t.max_share = std::max(share, t.max_share), t.worst = c.output, t.shape = c.shape;
 }
 
-// The model itself if it is small; else one layer of its shape, with random weights and a small vocabulary.
+// Of the table of synthetic models: of the same family, with the most sizes that are equal; else the first one.
+const SynthRow& nearest_row(const Config& c, const Experts& e) {
+	const auto likeness = [&](const SynthRow& r) {
+		if (r.arch != c.arch) return 0;
+		return 1 + 4 * ((r.more.experts.n > 0) == (e.n > 0)) + 2 * (r.dim == c.dim) + (r.heads == c.n_heads);
+	};
+	return *std::ranges::max_element(synth_rows(), {}, likeness);
+}
+
+// Kinds of layers that there are: each has operations that the others have not.
+uint32_t kinds_of(const Config& c) {
+	uint32_t kinds = 0;
+	for (const Layer& l : c.layers) {
+		if (attends(l)) kinds |= l.window ? 1 : 2;
+		if (l.recurrent.n_heads) kinds |= 4;
+		if (!l.mixes) kinds |= 8;
+		if (l.experts.n) kinds |= 16;
+	}
+	return kinds;
+}
+
+// As many experts as kExpertWeights has room for, and at least twice those of a token, so that there is a choice.
+std::string experts_text(const Config& c, const Experts& e, const Experts& of_row) {
+	const uint32_t groups = of_row.n_groups, per_group = (e.used + of_row.used_groups - 1) / of_row.used_groups,
+	               least = groups * std::max({per_group, (2 * e.used + groups - 1) / groups, 2u});
+	const auto room = uint32_t(kExpertWeights / (3. * c.dim * e.hidden_dim));
+	const uint32_t n = std::min(std::max(room - room % groups, least), e.n);
+	std::string text = fmt::format(",experts={},used={},expert_hidden={}", n, e.used, e.hidden_dim);
+	if (e.shared_dim) text += fmt::format(",shared={}", e.shared_dim);
+	return text;
+}
+
+// The type of its largest matrices: those of experts, else of the MLP, else of attention or state.
+DType weight_type(const Gguf& g, const Config& c) {
+	for (const char* part : {"ffn_up_exps", "ffn_down_exps", "ffn_down", "attn_output", "ssm_out"})
+		for (uint32_t l = 0; l < c.n_layers; ++l)
+			if (const GgufTensor* t = g.find_tensor(fmt::format("blk.{}.{}.weight", l, part))) return t->type;
+	fail(Code::Unsupported, "{}: its layers are not ones that a synthetic model of its shape has; leave out ops",
+	     g.name());
+}
+
+// The model itself if it is small; else a few layers of its shape, one of each kind among them, with random weights and
+// a small vocabulary.
 std::string model_of_shape(const std::string& path) {
 	const Gguf g = Gguf::open(path);
 	const Config c = read_config(g);
 	if (parameter_count(c) <= kRealWeights) return path;
-	const GgufTensor* weight = nullptr; // of a mixture, the experts'
-	for (const char* part : {"ffn_down", "ffn_down_exps", "attn_output"})
-		if (!weight) weight = g.find_tensor(fmt::format("blk.0.{}.weight", part));
-	if (!weight)
-		fail(Code::Unsupported, "{}: its first layer is not one that a synthetic model of its shape has; leave out ops",
-		     g.name());
-	std::string name = dtype_info(weight->type).name;
-	std::ranges::transform(name, name.begin(), [](char x) { return char(x >= 'A' && x <= 'Z' ? x + 32 : x); });
-	return fmt::format("synth:{},arch={},dim={},hidden={},layers=1,heads={},kv_heads={},head_dim={},vocab=2048:{}",
-	                   "llama-2-7b", c.arch, c.dim, c.hidden_dim, c.n_heads, c.n_kv_heads, c.head_dim, name);
+	std::string type = dtype_info(weight_type(g, c)).name;
+	std::ranges::transform(type, type.begin(), [](char x) { return char(x >= 'A' && x <= 'Z' ? x + 32 : x); });
+	const auto mixture = std::ranges::find_if(c.layers, [](const Layer& l) { return l.experts.n > 0; });
+	const Experts experts = mixture == c.layers.end() ? Experts() : mixture->experts;
+	const SynthRow& row = nearest_row(c, experts);
+	std::string shape = fmt::format("synth:{},arch={},vocab=2048", row.name, c.arch);
+	for (const auto& [key, value] : {std::pair("dim", c.dim),
+	                                 {"hidden", c.hidden_dim},
+	                                 {"heads", c.n_heads},
+	                                 {"kv_heads", c.n_kv_heads},
+	                                 {"head_dim", c.head_dim}})
+		if (value) shape += fmt::format(",{}={}", key, value); // else the file has none, and the row's stays
+	if (experts.n) shape += experts_text(c, experts, row.more.experts);
+	const auto with = [&](uint32_t layers) { return fmt::format("{},layers={}:{}", shape, layers, type); };
+	const auto kinds = [&](uint32_t layers) {
+		return kinds_of(parse_synth(with(layers).substr(kSynthPrefix.size())).config);
+	};
+	try {
+		const uint32_t all = kinds(std::min(c.n_layers, kMostLayers));
+		uint32_t layers = 1;
+		while (kinds(layers) != all) ++layers;
+		return with(layers);
+	} catch (const Error& e) { fail(Code::Unsupported, "{}: {}; leave out ops", g.name(), e.what()); }
 }
 
 Json to_json(const std::string& op, const Tally& t) {

@@ -37,8 +37,7 @@ Cell codes_cell(const Json& d, const std::string& policy) {
 	const Json& c = (*r)["policies"][policy];
 	const uint64_t n = c["k_differs"].get<uint64_t>() + c["v_differs"].get<uint64_t>(), tiers = c["tier_differs"];
 	if (n + tiers == 0) return {"same bits", Mark::Good, text(c, "hash")};
-	const bool wrong = n > c["elements"].get<uint64_t>() / 100 && tiers == 0;
-	return {fmt::format("{} differ", n + tiers), wrong ? Mark::Bad : Mark::Note};
+	return {fmt::format("{} differ", n + tiers), codes_wrong(c) ? Mark::Bad : Mark::Note};
 }
 
 Cell tokens_cell(const Json& d, const std::string& policy, const Json& run) {

@@ -1,5 +1,6 @@
 // Perplexity and KL divergence of cache policies on text, through decode steps that read the stored cache.
 #include "tools/eval/evaluate.h"
+#include "engine/core/system/machine.h"
 #include "engine/run/store_as.h"
 #include "tools/eval/evaluate_cost.h"
 #include "tools/eval/log_softmax.h"
@@ -10,6 +11,8 @@
 
 namespace kvrun {
 namespace {
+
+constexpr double kGiB = 1 << 30;
 
 struct Tally { // of one policy
 	SessionOptions session;
@@ -91,28 +94,42 @@ bool run_chunk(Engine& e, std::span<const uint32_t> tokens, uint32_t scored, std
 
 } // namespace
 
-TextResult eval_text(Engine& e, const SessionOptions& session, std::span<const uint32_t> tokens,
-                     std::span<const KvPolicy> policies, const TextEvalOptions& opt, const EvalHooks& hooks) {
-	const bool bos = e.tokenizer().adds_bos() && e.tokenizer().bos();
+static bool begins_with_bos(const Engine& e) { return e.tokenizer().adds_bos() && e.tokenizer().bos(); }
+
+TextChunks chunks_of_text(const Engine& e, size_t n_tokens, const TextEvalOptions& opt) {
 	if (opt.scored < 1 || opt.chunk < opt.scored + 2)
 		fail(Code::Invalid, "{} of {} tokens of a chunk are scored; at least two come before them", opt.scored,
 		     opt.chunk);
-	const uint32_t own = opt.chunk - bos; // tokens of text in a chunk
-	if (tokens.size() < own)
-		fail(Code::Invalid, "the text has {} tokens, one chunk takes {}; give more text or a smaller -c", tokens.size(),
+	const uint32_t own = opt.chunk - begins_with_bos(e); // tokens of text in a chunk
+	if (n_tokens < own)
+		fail(Code::Invalid, "the text has {} tokens, one chunk takes {}; give more text or a smaller -c", n_tokens,
 		     own);
-	uint32_t n_chunks = uint32_t(std::min<size_t>(tokens.size() / own, UINT32_MAX));
+	uint32_t n_chunks = uint32_t(std::min<size_t>(n_tokens / own, UINT32_MAX));
 	if (opt.chunks) n_chunks = std::min(n_chunks, opt.chunks);
 	const uint32_t first = uint32_t(opt.shard.begin(n_chunks));
 	const uint32_t n_own = uint32_t(opt.shard.end(n_chunks)) - first;
 	if (n_own == 0)
 		fail(Code::Invalid, "shard {} of {}: there are only {} chunks; give fewer shards", opt.shard.index,
 		     opt.shard.of, n_chunks);
-	n_chunks = n_own;
+	const double bytes = double(opt.scored) * e.config().vocab * sizeof(float), free = double(sys::memory_free_bytes());
+	if (bytes > free)
+		fail(Code::OutOfMemory,
+		     "what the model predicts for {} scored tokens takes {:.1f} GiB of host memory, {:.1f} GiB are free; score "
+		     "fewer with --score",
+		     opt.scored, bytes / kGiB, free / kGiB);
+	return {first, n_own};
+}
 
+TextResult eval_text(Engine& e, const SessionOptions& session, std::span<const uint32_t> tokens,
+                     std::span<const KvPolicy> policies, const TextEvalOptions& opt, const EvalHooks& hooks) {
+	const auto [first, n_own] = chunks_of_text(e, tokens.size(), opt);
+	uint32_t n_chunks = n_own;
+	const bool bos = begins_with_bos(e);
+	const uint32_t own = opt.chunk - bos;
 	std::vector<Tally> tallies(1);
 	tallies[0].session = session;
 	tallies[0].session.kv = parse_policy("fp16");
+	tallies[0].cost = CostMeter(hooks.goes_on);
 	for (const KvPolicy& p : policies)
 		if (p.text != "fp16" && p.text != "f16") {
 			tallies.push_back(tallies[0]);
@@ -147,7 +164,7 @@ TextResult eval_text(Engine& e, const SessionOptions& session, std::span<const u
 				together = 1, n = 0; // again, one policy at a time
 				ref.prompt.reset(), ref.keeps_prompt = false;
 				continue;
-			}
+			} catch (const CostMeter::Stopped&) {}
 			tallies = std::move(before);
 			n_chunks = r.chunks; // ends the loop without counting this one
 			break;

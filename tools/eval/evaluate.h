@@ -12,6 +12,8 @@ namespace kvrun {
 
 struct EvalHooks {
 	std::function<bool(double done)> progress = {}; // 0 .. 1; false stops: the result then has what is complete
+	// Asked between the pieces of a prompt and the tokens of a question, where `done` does not grow; false stops, too.
+	std::function<bool()> goes_on = {};
 };
 struct EvalCost {           // of all sequences of one policy
 	double stored_bits = 0; // per element of the cache, overhead included, mean over sequences
@@ -86,8 +88,15 @@ struct KldDifference {
 };
 KldDifference kld_difference(const TextScore&, const TextScore& base, uint32_t scored);
 
-// tokens: without BOS. session: options of every sequence, except the policy. Throws Error{Invalid} if there are too
-// few tokens for one chunk, Context if a chunk is too long.
+struct TextChunks {
+	uint32_t first = 0, n = 0; // of the text; how many
+};
+// What eval_text() measures of a text of so many tokens. Throws Error{Invalid} if they are too few for one chunk, or
+// for one of this shard, OutOfMemory if the host has no room for the predictions of all scored tokens of a chunk.
+TextChunks chunks_of_text(const Engine&, size_t n_tokens, const TextEvalOptions&);
+
+// tokens: without BOS. session: options of every sequence, except the policy. Throws as chunks_of_text(), and
+// Error{Context} if a chunk is too long.
 TextResult eval_text(Engine&, const SessionOptions& session, std::span<const uint32_t> tokens,
                      std::span<const KvPolicy>, const TextEvalOptions&, const EvalHooks& = {});
 

@@ -7,14 +7,23 @@ namespace kvrun {
 
 class CostMeter {
  public:
+	struct Stopped {}; // thrown if goes_on() returned false
+	explicit CostMeter(std::function<bool()> goes_on = {}) : goes_on_(std::move(goes_on)) {}
+	void ask() const { // whether to go on
+		if (goes_on_ && !goes_on_()) throw Stopped();
+	}
+	CostMeter apart() const { return CostMeter(goes_on_); } // that counts something else
 	std::span<const float> prefill(Session& s, std::span<const uint32_t> tokens) {
 		const auto start = Clock::now();
-		const std::span<const float> logits = s.prefill(tokens);
+		const std::span<const float> logits =
+		    s.prefill(tokens, {.progress = [this](const Prefill&) { return !goes_on_ || goes_on_(); }});
+		if (logits.empty()) throw Stopped();
 		cost_.prefill_s += since(start);
 		cost_.prefill_tokens += tokens.size();
 		return logits;
 	}
 	std::span<const float> decode(Session& s, uint32_t token) {
+		ask();
 		const auto start = Clock::now();
 		const std::span<const float> logits = s.decode(token);
 		cost_.decode_s += since(start);
@@ -42,6 +51,7 @@ class CostMeter {
  private:
 	using Clock = std::chrono::steady_clock;
 	static double since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
+	std::function<bool()> goes_on_;
 	EvalCost cost_, first_;
 	double bits_ = 0, f16_ = 0;
 	uint64_t sequences_ = 0;

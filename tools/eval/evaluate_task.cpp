@@ -189,7 +189,7 @@ class Prompts {
 			cost.prefill(*kept_, prompt);
 			return;
 		}
-		CostMeter of_all; // of no single policy
+		CostMeter of_all = cost.apart(); // of no single policy
 		f16_->hold(prompt, of_all);
 		store_as(*kept_, *f16_->kept_);
 	}
@@ -272,6 +272,7 @@ std::vector<Outcome> ask_all(Prompts& prompts, std::span<const Question> questio
 		for (Asking& a : all)
 			if (!a.done()) open.push_back(&a), rows.push_back({a.session.get(), a.token(a.at)});
 		if (open.empty()) break;
+		cost.ask();
 		const std::span<const float> logits =
 		    all.size() == 1 ? cost.decode(*rows[0].session, rows[0].token) : decode(rows);
 		const size_t vocab = logits.size() / rows.size();
@@ -302,7 +303,7 @@ std::vector<TaskScore> eval_task(Engine& e, const SessionOptions& session, std::
 	options.kv = parse_policy("fp16");
 	Prompts f16(e, options);
 	std::vector<std::unique_ptr<Prompts>> prompts(policies.size()); // of policies whose turn has come
-	std::vector<CostMeter> costs(policies.size());
+	std::vector<CostMeter> costs(policies.size(), CostMeter(hooks.goes_on));
 	std::vector<TaskScore> out(policies.size());
 	for (size_t p = 0; p < policies.size(); ++p) out[p].policy = policies[p].text;
 	std::vector<Asked> asked;
@@ -327,12 +328,14 @@ std::vector<TaskScore> eval_task(Engine& e, const SessionOptions& session, std::
 			options.kv = policies[p];
 			prompts[p] = std::make_unique<Prompts>(e, options, together > 1 ? &f16 : nullptr);
 		}
-		for (const Outcome& o : ask_all(*prompts[p], questions.subspan(first, count),
-		                                std::span(asked).subspan(first, count), costs[p], t.longest)) {
-			t.right.push_back(o.right);
-			t.loss.push_back(float(o.loss));
-			t.n_right += o.right;
-		}
+		try {
+			for (const Outcome& o : ask_all(*prompts[p], questions.subspan(first, count),
+			                                std::span(asked).subspan(first, count), costs[p], t.longest)) {
+				t.right.push_back(o.right);
+				t.loss.push_back(float(o.loss));
+				t.n_right += o.right;
+			}
+		} catch (const CostMeter::Stopped&) { break; }
 		go_on = !hooks.progress || hooks.progress(double(i + 1) / double(n));
 	}
 	std::erase_if(out, [](const TaskScore& t) { return t.right.empty(); }); // stopped before any question

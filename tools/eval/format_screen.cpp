@@ -205,6 +205,7 @@ std::vector<Budget> budgets_of(const Tuning& t, const KvShape& shape, std::span<
 static Screened screen_all(Engine& e, const SessionOptions& session, std::span<const std::vector<uint32_t>> chunks,
                            const ScreenOptions& opt, const EvalHooks& hooks) {
 	const KvShape shape = e.kv_shape();
+	if (!shape.n_layers) fail(Code::Unsupported, "no layer of this model attends, so it has no cache to tune");
 	Screen screen(shape);
 	const uint32_t n = uint32_t(chunks.size()), per_chunk = screen.steps();
 	const double all = double(n) * (per_chunk + double(opt.budgets.size()));

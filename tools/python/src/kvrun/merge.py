@@ -2,8 +2,8 @@
 
     python -m kvrun.merge PART.json .. [-o FILE]
 
-The result equals the output of one run, except for the 95 % interval of KL divergences, whose bootstrap draws other
-blocks.
+The result equals the output of one run, except for the 95 % interval of KL divergences and of their differences, whose
+bootstrap draws other blocks. Parts that Ctrl-C ended are refused.
 """
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 from ._errors import FormatError, error_of
 
-SAME = ("model", "ctx", "chunk", "scored", "task", "ask", "seed", "lines", "turns", "sentences")
+SAME = ("model", "ctx", "chunk", "scored", "against", "task", "ask", "seed", "lines", "turns", "sentences")
 BLOCK, DRAWS = 16, 2000  # of the bootstrap, as in `kvrun eval`
 
 
@@ -39,6 +39,9 @@ def _in_order(parts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         raise _damaged(f"{len(parts)} parts of {of}" + (f": part {', '.join(missing)} is missing" if missing else
                                                        "; a part is there twice, or of another run"))
     ordered = [found[i] for i in range(of)]
+    cancelled = [str(i) for i, p in enumerate(ordered) if p.get("cancelled")]
+    if cancelled:
+        raise _damaged(f"part {', '.join(cancelled)} was interrupted and is not whole; measure it again")
     for field in SAME:
         values = [p.get(field) for p in ordered]
         if any(v != values[0] for v in values):
@@ -92,7 +95,9 @@ def _cost(rows: Sequence[dict[str, Any]], weights: Sequence[int]) -> dict[str, A
 
     bits = mean("stored_bits_per_element")
 
-    def speed(kind: str) -> float:
+    def speed(kind: str) -> float | None:
+        if any(r[kind + "_tok_s"] is None for r in rows):  # with --together
+            return None
         seconds = float(total[kind + "_seconds"])
         return total[kind + "_tokens"] / seconds if seconds > 0 else 0.0
 
@@ -117,6 +122,19 @@ def _text_row(rows: Sequence[dict[str, Any]], weights: Sequence[int], scored: in
             "klds": kld.tolist(), "nlls": nll.tolist(), "agreed": agreed.tolist()}
 
 
+def _add_differences(rows: list[dict[str, Any]], against: str | None, scored: int) -> None:
+    """--against: of each policy's KL divergence from that of one policy, token by token."""
+    import numpy as np
+
+    base = next((r for r in rows if r["policy"] == against), None)
+    if base is None:
+        return
+    for row in rows:
+        d = np.asarray(row["klds"], np.float32) - np.asarray(base["klds"], np.float32)
+        low, high = _interval(d, scored)
+        row["difference"] = {"mean": _mean(d)[0], "low": low, "high": high}
+
+
 def _text(parts: list[dict[str, Any]], out: dict[str, Any]) -> None:
     scored, raw = int(parts[0]["scored"]), ("klds", "nlls", "agreed", "cost")
     files = [t["file"] for t in parts[0]["texts"]]
@@ -128,9 +146,11 @@ def _text(parts: list[dict[str, Any]], out: dict[str, Any]) -> None:
         texts = [p["texts"][i] for p in parts]
         chunks = [int(t["chunks"]) for t in texts]
         rows = [_text_row([t["results"][k] for t in texts], chunks, scored) for k in policies]
+        _add_differences(rows, parts[0].get("against"), scored)
         out["texts"].append({"file": file, "chunks": sum(chunks), "results": rows})
     chunks = [t["chunks"] for t in out["texts"]]
     rows = [_text_row([t["results"][k] for t in out["texts"]], chunks, scored) for k in policies]
+    _add_differences(rows, parts[0].get("against"), scored)
     for text in out["texts"]:
         text["results"] = [{n: v for n, v in r.items() if n not in raw or n == "klds"} for r in text["results"]]
     out["chunks"] = sum(chunks)
@@ -157,7 +177,7 @@ def _task(parts: list[dict[str, Any]], out: dict[str, Any]) -> None:
 def merge(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Merges the dictionaries of all parts, in any order, into that of one run."""
     ordered = _in_order(parts)
-    of_parts = ("shard", "results", "texts", "chunks", "samples", "against")
+    of_parts = ("shard", "results", "texts", "chunks", "samples")
     out = {n: v for n, v in ordered[0].items() if n not in of_parts}
     out["merged"] = len(ordered)
     (_text if "texts" in ordered[0] else _task)(ordered, out)
