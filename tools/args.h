@@ -5,6 +5,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -83,6 +84,8 @@ Option* add_integer(Command&, const std::string& flags, int64_t& value, int64_t 
 // A number of tokens, which may be written as 32k or 1M (powers of 1024).
 Option* add_tokens(Command&, const std::string& flags, int64_t& value, int64_t lowest, int64_t highest,
                    const std::string& help);
+// Such a number; nullopt if the text is none.
+std::optional<int64_t> token_count(std::string_view text, int64_t lowest, int64_t highest);
 Option* add_real(Command&, const std::string& flags, double& value, double lowest, double highest,
                  const std::string& help);
 Option* add_text(Command&, const std::string& flags, std::string& value, const std::string& type,
