@@ -249,6 +249,8 @@ const Option* Command::find_option(std::string_view flag) const {
 	return nullptr;
 }
 
+std::string Command::path() const { return parent && parent->parent ? parent->path() + " " + name : name; }
+
 Command& add_command(Command& parent, const std::string& name, const std::string& summary) {
 	Command& c = *parent.commands.emplace_back(std::make_unique<Command>(name, summary));
 	c.parent = &parent;

@@ -57,6 +57,7 @@ struct Command {
 	void add_version(const std::string& text);                // --version prints it
 	const Command* find_command(std::string_view name) const; // null if absent
 	const Option* find_option(std::string_view flag) const;   // "-n" or "--predict"; null if absent
+	std::string path() const;                                 // its words on the command line: "config show"
 
 	std::string name, summary;
 	const Command* parent = nullptr;
@@ -129,8 +130,9 @@ Parsed parse(Command& root, int argc, char** argv);
 // argv as CLI11 reads it: names of one dash and several letters become long ones, and an option whose value may be left
 // out gets one. Throws Error{Invalid}, naming the whole word, on one dash and several letters that are not an option.
 std::vector<std::string> plain_words(const Command& root, int argc, char** argv);
-// Of an option of llama.cpp's programs that kvrun has under another name, or not at all; empty: nothing is known.
-std::string llama_advice(std::string_view option);
+// Of an option of llama.cpp's programs that kvrun has under another name, or not at all; empty: nothing is known that
+// helps with this command.
+std::string llama_advice(const Command& where, std::string_view option);
 // "unknown option '--modle', did you mean '--model'?; see kvrun run --help"
 std::string unknown_word(const Command& where, const std::string& word);
 

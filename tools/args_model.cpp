@@ -133,7 +133,8 @@ void add_mmproj(Command& c, VisionArgs& a, const char* group) {
 	    "the model's vision encoder, a .gguf file whose name begins with mmproj: the model reads images [the one in "
 	    "the repository of a model of -hf or kvrun list]")
 	    ->group(group);
-	add_flag(c, "--no-mmproj", a.none, "no vision encoder, even if the model's repository has one")->group(group);
+	add_flag(c, "--no-mmproj,--no-mmproj-auto", a.none, "no vision encoder, even if the model's repository has one")
+	    ->group(group);
 	add_integer(c, "--image-min-tokens", a.least_tokens, 0, kMostImageTokens,
 	            "an image becomes at least so many tokens, where its size decides; 0: the encoder's limit [0]")
 	    ->group(group);
