@@ -8,6 +8,7 @@
 #include "tools/chat/external_editor.h"
 #include "tools/chat/input.h"
 #include "tools/commands.h"
+#include "tools/config_file.h"
 #include "tools/terminal.h"
 #include "tools/user_files.h"
 #include <algorithm>
@@ -379,7 +380,7 @@ void add_chat(Command& root) {
 		try {
 			run_chat(*a);
 		} catch (const StatusError& e) {
-			say_error(e.what());
+			say_error(with_place(e.what()));
 			throw Exit{exit_code_of(e.status)};
 		}
 	};

@@ -78,7 +78,7 @@ TEST_CASE("compat: options without effect, in every command that loads or plans 
 	}
 	const auto first_line = [](const std::string& text) { return text.substr(0, text.find('\n')); }; // no free memory
 	CHECK(first_line(run_program({"run", "--list-devices"}).out) == first_line(run_program({"devices"}).out));
-	check_error({"run", "-hf", "nobody/nothing-here", "-p", "x", "--offline"}, 5, {"HF_HUB_OFFLINE"});
+	check_error({"run", "-hf", "nobody/nothing-here", "-p", "x", "--offline"}, 5, {"--offline", "HF_HUB_OFFLINE"});
 	check_error({"run", kModel, "-hff", "x.gguf", "-p", "x"}, 2, {"--hf-"});
 }
 
