@@ -34,6 +34,7 @@ struct Option {
 	std::vector<std::string> choices;          // allowed values; empty if not a choice
 	std::string implied;                       // value used if none of `choices` follows; empty if a value is required
 	bool is_required = false, is_list = false; // is_list: several values may follow
+	bool names_model = false;                  // its value may be a name of kvrun list; completions offer them
 	const Option* needed = nullptr;            // this option is refused without that one
 	const Option* other = nullptr;             // alternative that may be given instead of this one
 	size_t count = 0;                          // how often it was given
@@ -43,6 +44,7 @@ struct Option {
 	Option* group(const std::string& name) { return group_name = name, this; }
 	Option* required() { return is_required = true, this; }
 	Option* needs(const Option* other) { return needed = other, this; }
+	Option* of_models() { return names_model = true, this; }
 	Option* switched() { return choices = {"on", "off"}, this; } // a flag behind which on or off may follow
 	std::vector<std::string> names() const;                      // as typed, in the order in which they are listed
 	std::string shown() const;                                   // name used in messages: the first long one

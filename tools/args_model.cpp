@@ -32,7 +32,7 @@ void add_hub(Command& c, Option* option, std::string& model, VisionArgs* vision)
 	const Option* hub = add_text(c, "--hf-repo,-hf,-hfr", *name, kHubModel,
 	                             "a model of huggingface.co, which is fetched unless it is here (kvrun help pull)")
 	                        ->group(option->group_name);
-	option->other = hub;
+	option->other = hub, option->names_model = true;
 	add_text(c, "--hf-file,-hff", *file, kFile, "with -hf USER/REPO: this file of the repository")
 	    ->needs(hub)
 	    ->group(option->group_name);

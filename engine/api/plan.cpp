@@ -51,7 +51,8 @@ kvrun_status kvrun_plan_memory(kvrun_plan* out, const kvrun_plan_options* option
 		const kvrun_plan_options o =
 		    read_options(options, defaults, "kvrun_plan_options", offsetof(kvrun_plan_options, weights));
 		check_pointer(o.model_path, "model_path");
-		const Gguf file = Gguf::open(o.model_path);
+		Gguf file = Gguf::open(o.model_path);
+		file.set_cache_folder(backend_options(o.device).cache_dir);
 		const Config c = read_config(file);
 		if (c.encodes) fail_encoder(file.name());
 		const DeviceRoom room = room_of_plan(o, c.n_layers);

@@ -89,6 +89,8 @@ def test_layout():
         rows = json.loads(p.run("list", "--json").stdout)
         check("list has it", [(m["name"], m["owner"], m["bytes"]) for m in rows] ==
               [("Some-User/Tiny-Chat-GGUF:Q4_0", "hub", len(SMALL))], rows)
+        r = p.run("list", "--names")
+        check("its name alone", r.stdout == "Some-User/Tiny-Chat-GGUF:Q4_0\n" and not r.stderr, r)
         for command in ("rm", "list"):
             r = p.run(command, "teny-chat")
             check(f"{command} says what is not here, and what is", r.returncode == 3 and

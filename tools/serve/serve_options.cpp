@@ -121,6 +121,7 @@ void add_served_model(Command& c, ServeArgs& a) {
 	const Option* embedder = add_text(c, "--embedding-model", a.embedder, kModelFile,
 	                                  "answer /v1/embeddings and /v1/rerank with this model, a file or a name of kvrun "
 	                                  "list, on the same device [the model itself]")
+	                             ->of_models()
 	                             ->group(kModelGroup);
 	c.before_run.push_back([embedder, &a] {
 		if (embedder->count) a.embedder = resolve_model(a.embedder).path;
