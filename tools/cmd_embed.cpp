@@ -84,7 +84,8 @@ class Embedder {
 		if (!query.empty()) add(query);
 		n_tokens_ = tokens.size();
 		const auto pooling = kvrun_pooling(std::ranges::find(kPoolings, args_.pooling) - kPoolings.begin());
-		size_t before = 0; // tokens of the texts that are encoded
+		const Interrupt interrupt; // also while vectors are written, of which none is cut
+		size_t before = 0;         // tokens of the texts that are encoded
 		for (size_t first = 0; first < counts.size(); first += slice) {
 			const size_t n = std::min(slice, counts.size() - first);
 			const size_t own = std::accumulate(&counts[first], &counts[first] + n, size_t(0));
@@ -112,6 +113,7 @@ class Embedder {
 		std::vector<const char*> documents;
 		for (const std::string& t : whole) documents.push_back(t.c_str());
 		std::vector<float> out(texts.size());
+		const Interrupt interrupt;
 		run(0, 1, 1, [&](const kvrun_generate_options& o) {
 			return kvrun_score_texts(engine_.get(), query.c_str(), documents.data(), documents.size(), &o, out.data(),
 			                         &n_tokens_);
@@ -177,7 +179,6 @@ class Embedder {
 		return Interrupt::requested();
 	}
 	template <class F> void run(double before, double own, double all, F call) {
-		Interrupt interrupt;
 		Shown shown{{}, before, own, all};
 		kvrun_generate_options o = KVRUN_GENERATE_OPTIONS_INIT;
 		o.on_prefill = show, o.payload = &shown;
