@@ -128,7 +128,9 @@ struct Found { // the devices of all backends, one list
 				               e.report().info.free_bytes > best->report().info.free_bytes)))
 					best = &e;
 			if (best) return *best;
-			fail(Code::Device, "no usable Vulkan device: {}; `--device cpu` runs the slow reference", refusals());
+			const std::string why = refusals();
+			fail(Code::Device, "no usable {} device{}{}; `--device cpu` runs the slow reference",
+			     o.backend == "cuda" ? "CUDA" : "Vulkan", why.empty() ? "" : ": ", why);
 		}
 		const std::string want = lower(o.device);
 		const size_t colon = want.find(':');

@@ -99,9 +99,10 @@ typedef struct {
 	const char* device;    /* index in the list of devices, part of a name, or a backend's name; NULL: the best GPU, a
 	                          device on the host's processor only if there is no GPU. Several, separated by commas,
 	                          divide the layers of a model among them */
-	const char* cache_dir; /* folder for compiled shaders and for the results of self-tests: when a driver is used for
-	                          the first time, a few operations are compared with the cpu backend. NULL: no folder;
-	                          shaders are compiled each time and there is no self-test */
+	const char* cache_dir; /* folder for compiled shaders, for what kvrun tune measured, and for the results of
+	                          self-tests: when a driver is used for the first time, a few operations are compared with
+	                          the cpu backend. NULL: no folder; shaders are compiled each time and there is no
+	                          self-test */
 	const char* probe;    /* path of the program kvrun-probe, which loads drivers in a separate process first, so that a
 	                         driver    that crashes is refused; NULL: drivers are loaded without a probe */
 	const char* validate; /* Vulkan validation layer: "1", "sync", "gpu"; any message is an error. NULL: off */

@@ -64,6 +64,9 @@ class Gguf {
 	~Gguf();
 
 	const std::string& name() const { return name_; } // path as given, made printable for messages
+	// Folder for files about this one, for where none can lie beside it; empty: there is none.
+	const std::string& cache_folder() const { return cache_folder_; }
+	void set_cache_folder(const std::string& folder) { cache_folder_ = folder; }
 	uint32_t version() const { return version_; }
 	uint32_t n_parts() const;
 	uint64_t file_bytes() const;                                     // all parts together
@@ -102,7 +105,7 @@ class Gguf {
 	uint64_t split_number(const Part&, std::string_view key) const;
 	const GgufEntry& entry(std::string_view key) const;
 	[[noreturn]] void fail_type(const GgufEntry&, const char* want) const;
-	std::string name_;
+	std::string name_, cache_folder_;
 	uint32_t version_ = 0;
 	std::vector<std::unique_ptr<Part>> parts_;
 	std::vector<GgufEntry> entries_;

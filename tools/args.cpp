@@ -53,16 +53,21 @@ int unit_shift(std::string_view unit) {
 	return i == std::string_view::npos ? -1 : 10 * int(i % 3 + 1);
 }
 
-int64_t to_integer(const std::string& name, std::string_view s, int64_t lowest, int64_t highest, bool suffix = false) {
+std::optional<int64_t> read_integer(std::string_view s, int64_t lowest, int64_t highest, bool suffix) {
 	int64_t v = 0;
 	const auto [end, ec] = std::from_chars(s.data(), s.data() + s.size(), v);
 	std::string_view unit(end, size_t(s.data() + s.size() - end));
 	if (unit.size() > 1) unit = "?"; // 128k, but not 128kiB
 	const int shift = suffix && ec == std::errc() && v >= 0 ? unit_shift(unit) : unit.empty() ? 0 : -1;
 	if (s.empty() || ec != std::errc() || shift < 0 || v < lowest || v > highest >> shift || v << shift < lowest)
-		fail(Code::Invalid, "{} is '{}', expected an integer from {} to {}{}", name, one_line(s), lowest, highest,
-		     suffix && highest >= 32768 ? ", like 4096 or 32k" : "");
+		return {};
 	return v << shift;
+}
+
+int64_t to_integer(const std::string& name, std::string_view s, int64_t lowest, int64_t highest, bool suffix = false) {
+	if (const auto v = read_integer(s, lowest, highest, suffix)) return *v;
+	fail(Code::Invalid, "{} is '{}', expected an integer from {} to {}{}", name, one_line(s), lowest, highest,
+	     suffix && highest >= 32768 ? ", like 4096 or 32k" : "");
 }
 
 } // namespace
@@ -85,6 +90,10 @@ Option* add_integer(Command& c, const std::string& flags, int64_t& value, int64_
 	return add_value(c, flags, "N", help, [&value, lowest, highest](const std::string& name, const std::string& s) {
 		value = to_integer(name, s, lowest, highest);
 	});
+}
+
+std::optional<int64_t> token_count(std::string_view text, int64_t lowest, int64_t highest) {
+	return read_integer(text, lowest, highest, /*suffix=*/true);
 }
 
 Option* add_tokens(Command& c, const std::string& flags, int64_t& value, int64_t lowest, int64_t highest,
@@ -239,6 +248,8 @@ const Option* Command::find_option(std::string_view flag) const {
 		if (std::ranges::count(o.longs, flag) || std::ranges::count(o.shorts, flag)) return &o;
 	return nullptr;
 }
+
+std::string Command::path() const { return parent && parent->parent ? parent->path() + " " + name : name; }
 
 Command& add_command(Command& parent, const std::string& name, const std::string& summary) {
 	Command& c = *parent.commands.emplace_back(std::make_unique<Command>(name, summary));

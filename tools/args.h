@@ -5,6 +5,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,6 +34,7 @@ struct Option {
 	std::vector<std::string> choices;          // allowed values; empty if not a choice
 	std::string implied;                       // value used if none of `choices` follows; empty if a value is required
 	bool is_required = false, is_list = false; // is_list: several values may follow
+	bool names_model = false;                  // its value may be a name of kvrun list; completions offer them
 	const Option* needed = nullptr;            // this option is refused without that one
 	const Option* other = nullptr;             // alternative that may be given instead of this one
 	size_t count = 0;                          // how often it was given
@@ -42,6 +44,7 @@ struct Option {
 	Option* group(const std::string& name) { return group_name = name, this; }
 	Option* required() { return is_required = true, this; }
 	Option* needs(const Option* other) { return needed = other, this; }
+	Option* of_models() { return names_model = true, this; }
 	Option* switched() { return choices = {"on", "off"}, this; } // a flag behind which on or off may follow
 	std::vector<std::string> names() const;                      // as typed, in the order in which they are listed
 	std::string shown() const;                                   // name used in messages: the first long one
@@ -56,6 +59,7 @@ struct Command {
 	void add_version(const std::string& text);                // --version prints it
 	const Command* find_command(std::string_view name) const; // null if absent
 	const Option* find_option(std::string_view flag) const;   // "-n" or "--predict"; null if absent
+	std::string path() const;                                 // its words on the command line: "config show"
 
 	std::string name, summary;
 	const Command* parent = nullptr;
@@ -83,6 +87,8 @@ Option* add_integer(Command&, const std::string& flags, int64_t& value, int64_t 
 // A number of tokens, which may be written as 32k or 1M (powers of 1024).
 Option* add_tokens(Command&, const std::string& flags, int64_t& value, int64_t lowest, int64_t highest,
                    const std::string& help);
+// Such a number; nullopt if the text is none.
+std::optional<int64_t> token_count(std::string_view text, int64_t lowest, int64_t highest);
 Option* add_real(Command&, const std::string& flags, double& value, double lowest, double highest,
                  const std::string& help);
 Option* add_text(Command&, const std::string& flags, std::string& value, const std::string& type,
@@ -126,8 +132,9 @@ Parsed parse(Command& root, int argc, char** argv);
 // argv as CLI11 reads it: names of one dash and several letters become long ones, and an option whose value may be left
 // out gets one. Throws Error{Invalid}, naming the whole word, on one dash and several letters that are not an option.
 std::vector<std::string> plain_words(const Command& root, int argc, char** argv);
-// Of an option of llama.cpp's programs that kvrun has under another name, or not at all; empty: nothing is known.
-std::string llama_advice(std::string_view option);
+// Of an option of llama.cpp's programs that kvrun has under another name, or not at all; empty: nothing is known that
+// helps with this command.
+std::string llama_advice(const Command& where, std::string_view option);
 // "unknown option '--modle', did you mean '--model'?; see kvrun run --help"
 std::string unknown_word(const Command& where, const std::string& word);
 

@@ -21,6 +21,7 @@ void add_draft_options(Command& c, DraftArgs& a, const char* group) {
 	             "guess tokens and verify several in one step, which changes speed and no token: from where the text "
 	             "had the latest tokens before (lookup), by the model's own prediction layer (mtp), by a file made for "
 	             "the model (EAGLE-3, DFlash, DSpark, an assistant), or by a small model of the same vocabulary")
+	        ->of_models()
 	        ->group(group);
 	const Option* most = add_integer(c, "--draft-max,--draft-n,--draft-n-max,--spec-draft-n-max", a.most, 1,
 	                                 kMostRows - 1, "most tokens guessed for a step [7]")

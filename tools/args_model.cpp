@@ -33,7 +33,7 @@ void add_hub(Command& c, Option* option, std::string& model, VisionArgs* vision)
 	const Option* hub = add_text(c, "--hf-repo,-hf,-hfr", *name, kHubModel,
 	                             "a model of huggingface.co, which is fetched unless it is here (kvrun help pull)")
 	                        ->group(option->group_name);
-	option->other = hub;
+	option->other = hub, option->names_model = true;
 	add_text(c, "--hf-file,-hff", *file, kFile, "with -hf USER/REPO: this file of the repository")
 	    ->needs(hub)
 	    ->group(option->group_name);
@@ -134,7 +134,8 @@ void add_mmproj(Command& c, VisionArgs& a, const char* group) {
 	    "the model's vision encoder, a .gguf file whose name begins with mmproj: the model reads images [the one in "
 	    "the repository of a model of -hf or kvrun list]")
 	    ->group(group);
-	add_flag(c, "--no-mmproj", a.none, "no vision encoder, even if the model's repository has one")->group(group);
+	add_flag(c, "--no-mmproj,--no-mmproj-auto", a.none, "no vision encoder, even if the model's repository has one")
+	    ->group(group);
 	add_integer(c, "--image-min-tokens", a.least_tokens, 0, kMostImageTokens,
 	            "an image becomes at least so many tokens, where its size decides; 0: the encoder's limit [0]")
 	    ->group(group);

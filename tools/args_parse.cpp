@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <map>
+#include <stdexcept>
 
 namespace kvrun {
 namespace {
@@ -83,12 +84,14 @@ Parsed parse(Command& root, int argc, char** argv) {
 		if (no_command) fail(Code::Invalid, "no command given; see {} --help", root.name);
 		if (dynamic_cast<const CLI::ArgumentMismatch*>(&e)) { // "--stop: 1 required TEXT missing"
 			const std::string what = e.what();
-			fail(Code::Invalid, "{} needs a value; see kvrun {} --help", what.substr(0, what.find(':')), at.name);
+			fail(Code::Invalid, "{} needs a value; see kvrun {} --help", what.substr(0, what.find(':')), at.path());
 		}
 		if (dynamic_cast<const CLI::RequiredError*>(&e)) // "name is required"
 			for (const Option& o : at.options)
 				if (!o.positional.empty() && e.what() == o.positional + " is required")
-					fail(Code::Invalid, "kvrun {} needs {}: {}", at.name, o.type, o.help);
+					fail(Code::Invalid, "kvrun {} needs {}: {}", at.path(), o.type, o.help);
+		fail(Code::Invalid, "{}", e.what());
+	} catch (const std::logic_error& e) { // of the standard library's conversions
 		fail(Code::Invalid, "{}", e.what());
 	}
 	return {&named(root, app), false, false};

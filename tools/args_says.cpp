@@ -9,7 +9,7 @@ void add_says(Command& c) {
 		bool quiet = false, verbose = false, ignored = false;
 	};
 	const auto says = std::make_shared<Says>();
-	add_flag(c, "-q,--quiet", says->quiet, "print the result and errors alone: no statistics, no progress");
+	add_flag(c, "-q,--quiet", says->quiet, "print the result, warnings and errors alone: no statistics, no progress");
 	add_flag(c, "-v,--verbose", says->verbose,
 	         "print what is loaded and where it lies, the cache, and statistics; KVRUN_LOG=2 and 3: more");
 	add_flag(c, "--jinja", says->ignored, "chat templates are always Jinja")->group(kIgnoredGroup);

@@ -13,7 +13,7 @@ bool takes_value(const Option* o) { return o && !o->type.empty(); }
 // Reads the words from left to right, as CLI11 will.
 class Reader {
  public:
-	Reader(const Command& root, std::vector<std::string> words) : root_(root), in_(std::move(words)) {}
+	Reader(const Command& root, std::vector<std::string> words) : where_(&root), in_(std::move(words)) {}
 
 	std::vector<std::string> read() {
 		for (; at_ < in_.size(); ++at_) take(in_[at_]);
@@ -27,8 +27,7 @@ class Reader {
 			return out_.push_back(word);
 		}
 		if (word.size() < 2 || word[0] != '-') {
-			if (where_ == &root_)
-				if (const Command* c = root_.find_command(word)) where_ = c;
+			if (const Command* c = where_->find_command(word)) where_ = c;
 			return out_.push_back(word);
 		}
 		literal_ = word == "--";
@@ -42,12 +41,22 @@ class Reader {
 		const bool choice = o && at_ + 1 < in_.size() && std::ranges::count(o->choices, in_[at_ + 1]);
 		if (o && o->type.empty() && choice && equals == std::string::npos)
 			return out_.push_back(word + "=" + (in_[++at_] == "on" ? "true" : "false"));
+		if (o && o->type.empty() && o->take && equals != std::string::npos)
+			return out_.push_back(word.substr(0, equals) + (truth(*o, word.substr(equals + 1)) ? "=true" : "=false"));
 		if (!takes_value(o) || equals != std::string::npos) return out_.push_back(word);
 		if (o->implied.empty()) {
 			value_follows_ = true;
 			return out_.push_back(word);
 		}
 		out_.push_back(word + "=" + (choice ? in_[++at_] : o->implied));
+	}
+
+	static bool truth(const Option& flag, const std::string& value) {
+		for (const char* word : {"true", "on", "1"})
+			if (value == word) return true;
+		for (const char* word : {"false", "off", "0"})
+			if (value == word) return false;
+		fail(Code::Invalid, "{} is '{}', expected true or false", flag.shown(), one_line(value));
 	}
 
 	void take_short(const std::string& word) {
@@ -70,8 +79,7 @@ class Reader {
 		fail(Code::Invalid, "{}", unknown_word(*where_, word));
 	}
 
-	const Command& root_;
-	const Command* where_ = &root_; // whose options the words are
+	const Command* where_; // whose options the words are
 	std::vector<std::string> in_, out_;
 	size_t at_ = 0;
 	bool value_follows_ = false, literal_ = false; // next word is an option's value; all are positional
@@ -101,6 +109,8 @@ static std::string similar_option(const std::string& word, const std::vector<std
 std::string unknown_word(const Command& where, const std::string& typed) {
 	const std::string word = typed.substr(0, typed.find('='));
 	const bool flag = word.size() > 1 && word[0] == '-', root = !where.parent;
+	const std::string path = root ? "" : where.path() + " ";
+	const bool prompt = !flag && where.find_option("--prompt");
 	std::vector<std::string> known;
 	if (flag) {
 		for (const Option& o : where.options)
@@ -109,8 +119,8 @@ std::string unknown_word(const Command& where, const std::string& typed) {
 	} else if (root) {
 		for (const auto& c : where.commands) known.push_back(c->name);
 	}
-	if (const std::string advice = flag ? llama_advice(word) : ""; !advice.empty())
-		return fmt::format("unknown option '{}': {}; see kvrun {}--help", word, advice, root ? "" : where.name + " ");
+	if (const std::string advice = flag ? llama_advice(where, word) : ""; !advice.empty())
+		return fmt::format("unknown option '{}': {}; see kvrun {}--help", word, advice, path);
 	const auto has = [&](const auto& c) {
 		return std::ranges::any_of(c->options, [&](const Option& o) { return std::ranges::count(o.names(), word); });
 	};
@@ -122,12 +132,12 @@ std::string unknown_word(const Command& where, const std::string& typed) {
 		return fmt::format("unknown command '{0}': a model follows a command, as kvrun chat {0}; see kvrun --help",
 		                   one_line(word));
 	const std::string similar = flag ? similar_option(word, known) : nearest(word, known);
-	return fmt::format("unknown {} '{}'{}; see kvrun {}--help",
+	return fmt::format("unknown {} '{}'{}{}; see kvrun {}--help",
 	                   flag   ? "option"
 	                   : root ? "command"
 	                          : "argument",
 	                   one_line(word), similar.empty() ? "" : ", did you mean '" + similar + "'?",
-	                   root ? "" : where.name + " ");
+	                   prompt ? "; a prompt follows -p" : "", path);
 }
 
 } // namespace kvrun

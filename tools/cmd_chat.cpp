@@ -1,4 +1,5 @@
 // kvrun chat: a conversation with a model, on a terminal or through pipes.
+#include "engine/core/system/machine.h"
 #include "engine/core/system/terminal.h"
 #include "tools/args_cache.h"
 #include "tools/args_llama.h"
@@ -7,11 +8,13 @@
 #include "tools/chat/external_editor.h"
 #include "tools/chat/input.h"
 #include "tools/commands.h"
+#include "tools/config_file.h"
 #include "tools/terminal.h"
 #include "tools/user_files.h"
 #include <algorithm>
 #include <charconv>
 #include <functional>
+#include <optional>
 #include <utility>
 
 namespace kvrun {
@@ -114,9 +117,19 @@ void set(Chat& chat, std::string rest) {
 }
 
 void change_policy(Chat& chat, std::string rest) {
+	constexpr int64_t kLongest = 1 << 24; // as of --ctx-size
 	const std::string kv = take_word(rest);
 	if (kv.empty()) fail_status(KVRUN_EINVALID, "/kv needs a policy; kvrun help plan lists them");
-	chat.change_policy(kv, rest.empty() ? 0 : int64_t(number_of("context", rest, 1, 1 << 24, /*whole=*/true)));
+	const std::optional<int64_t> ctx = rest.empty() ? 0 : token_count(rest, 1, kLongest);
+	if (!ctx)
+		fail_status(KVRUN_EINVALID, "context is '{}', expected an integer from 1 to {}, like 4096 or 32k", rest,
+		            kLongest);
+	chat.change_policy(kv, *ctx);
+}
+
+// The shell does not see what is typed here.
+std::string path_of_home(const std::string& path) {
+	return path.starts_with("~/") ? sys::home_folder() + path.substr(1) : path;
 }
 
 bool edit_message(Chat& chat, const std::string& text) {
@@ -146,9 +159,9 @@ const std::vector<ChatCommand>& commands() {
 		     say(rest.empty() ? "no instructions" : "the next answer follows these instructions");
 	     })},
 	    {"file", "PATH", "put a text file in front of the next message",
-	     no_answer([](Chat& c, S rest) { c.attach(rest); })},
+	     no_answer([](Chat& c, S rest) { c.attach(path_of_home(rest)); })},
 	    {"image", "PATH", "put an image in front of the next message, for models with --mmproj",
-	     no_answer([](Chat& c, S rest) { c.attach_image(rest); })},
+	     no_answer([](Chat& c, S rest) { c.attach_image(path_of_home(rest)); })},
 	    {"edit", "[TEXT]", "write the message in the editor of $VISUAL or $EDITOR", edit_message},
 	    {"save", "[NAME]", "keep this chat under a name, from now on",
 	     no_answer([](Chat& c, S rest) { c.save(rest); })},
@@ -156,13 +169,14 @@ const std::vector<ChatCommand>& commands() {
 	     no_answer([](Chat& c, S rest) { c.load(rest); })},
 	    {"fork", "NAME", "go on under another name, and keep the chat so far",
 	     no_answer([](Chat& c, S rest) { c.fork(rest); })},
+	    {"delete", "NAME", "delete a saved chat and its cache", no_answer([](Chat& c, S rest) { c.remove(rest); })},
 	    {"undo", "", "take back the last message and its answer", no_answer([](Chat& c, S) { c.undo(); })},
 	    {"retry", "", "answer the last message again", [](Chat& c, S) { return c.retry(); }},
 	    {"clear", "", "begin a new conversation", no_answer([](Chat& c, S) { c.clear(); })},
 	    {"stats", "", "show tokens, speeds, context and cache", no_answer([](Chat& c, S) { say_lines(c.stats()); })},
 	    {"kv", "POLICY [N]", "change the cache policy, and the context to N tokens; the conversation is read again",
 	     no_answer(change_policy)},
-	    {"exit", "", "leave; so does Ctrl-D", nullptr},
+	    {"exit", "", "leave; so do /quit, /bye and Ctrl-D", nullptr},
 	};
 	return all;
 }
@@ -179,7 +193,8 @@ const ChatCommand* find_command(std::string& entry) {
 	if (!entry.starts_with('/')) return nullptr;
 	entry.erase(0, 1);
 	if (entry.starts_with('/')) return nullptr;
-	const std::string name = take_word(entry);
+	std::string name = take_word(entry);
+	if (name == "quit" || name == "bye") name = "exit";
 	std::vector<std::string> names;
 	for (const ChatCommand& c : commands()) {
 		if (name == c.name) return &c;
@@ -190,9 +205,19 @@ const ChatCommand* find_command(std::string& entry) {
 	            similar.empty() ? "" : fmt::format(", did you mean '/{}'?", similar));
 }
 
+// rest: what follows the command's name.
+void check_operands(const ChatCommand& c, const std::string& rest) {
+	const std::string_view operands = c.operands;
+	if (operands.empty() && !rest.empty())
+		fail_status(KVRUN_EINVALID, "/{} takes nothing behind it, and '{}' follows", c.name, rest);
+	const bool required = !operands.empty() && operands.find('[') == operands.npos;
+	if (required && rest.empty()) fail_status(KVRUN_EINVALID, "/{0} needs a {1}: /{0} {1}", c.name, operands);
+}
+
 // Handles one message or command. Returns false to leave the chat. message: it is one, whatever it begins with.
 bool take_entry(Chat& chat, std::string entry, bool terminal, bool message) {
 	const ChatCommand* command = message ? nullptr : find_command(entry);
+	if (command) check_operands(*command, entry);
 	if (command && !command->run) return false;
 	if (!command && entry.find_first_not_of(" \t\r\n") == std::string::npos) return true;
 	const bool whole = command ? command->run(chat, entry) : chat.ask(std::move(entry));
@@ -266,7 +291,10 @@ void run_chat(const ChatArgs& given) {
 	}
 	for (const std::string& path : a.images) chat.attach_image(path);
 	const auto input = edits_lines() ? editor_input(history_file(a)) : plain_input();
-	if (terminal) say("/help lists the commands; Ctrl-C ends an answer, Ctrl-D leaves");
+	if (terminal)
+		say("/help lists the commands; Ctrl-C ends an answer, Ctrl-D leaves");
+	else if (sys::is_terminal(0))
+		say("type messages, a line each; Ctrl-D ends");
 	converse(chat, *input, terminal, a.prompt);
 }
 
@@ -340,8 +368,8 @@ void add_chat(Command& root) {
 	    {"Messages",
 	     "A line is a message. \"\"\" begins and ends one of several lines; so does Alt-Enter between them, "
 	     "a paste may have several, and /edit opens an editor. Without a terminal, lines come from standard input, "
-	     "only answers go "
-	     "to standard output, and the first error ends the program."},
+	     "only answers go to standard output, and the first error ends the program; prompts for lines that are typed "
+	     "all the same go to standard error."},
 	    {"Ctrl-C",
 	     "Ends the answer, which is kept as far as it came; twice ends the program. Ctrl-D leaves. SIGTERM ends the "
 	     "program, and an answer is kept as far as it came; so is one whose output or device fails."},
@@ -352,7 +380,7 @@ void add_chat(Command& root) {
 		try {
 			run_chat(*a);
 		} catch (const StatusError& e) {
-			say_error(e.what());
+			say_error(with_place(e.what()));
 			throw Exit{exit_code_of(e.status)};
 		}
 	};

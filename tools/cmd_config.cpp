@@ -67,7 +67,7 @@ void add_config(Command& root) {
 	s.examples = {{"kvrun config show", "what the file and the environment set for kvrun run"},
 	              {"kvrun config show chat -m smollm2 --origin", "all options of kvrun chat with this model"}};
 	add_text(s, "command", a->command, "COMMAND", "whose options [run]");
-	add_text(s, "-m,--model", a->model, "MODEL", "with the sections of this model");
+	add_text(s, "-m,--model", a->model, "MODEL", "with the sections of this model")->of_models();
 	add_flag(s, "--origin", a->origin, "all options, and where each value comes from");
 	add_flag(s, "--json", a->json, "print a JSON array");
 	s.sections = {json_section(

@@ -77,7 +77,8 @@ void print_devices(const std::vector<DeviceReport>& all, bool verbose) {
 	if (first != SIZE_MAX)
 		fmt::print("* is used when no --device is given\n");
 	else
-		fmt::print("no usable Vulkan device; --device cpu runs the slow reference\n");
+		fmt::print("no usable {} device; --device cpu runs the slow reference\n",
+		           env_text(Env::Backend) == "cuda" ? "CUDA" : "Vulkan");
 	if (!verbose) return;
 	fmt::print("\nenvironment\n");
 	for (size_t i = 0; i < env_table().size(); ++i) {

@@ -334,6 +334,9 @@ void add_eval(Command& root) {
 	    {"kvrun eval model.gguf -f a.txt -f b.txt --kv turbo2,kivi2 --against kivi2", "the difference of two policies"},
 	    {"kvrun eval model.gguf --task needle --sentences 200 --kv fp16,streaming", "find one line in a long context"}};
 	add_engine_options(c, a->engine, /*several_policies=*/true);
+	for (Option& o : c.options)
+		if (o.shown() == "--ctx-size")
+			o.help = "tokens of a text's chunk [512]; with --task the longest sequence, 0: what fits [0]";
 	const char *text = "Text", *task = "Questions";
 	add_texts(c, "-f,--file", a->files, kFile,
 	          "score this text: perplexity, KL divergence from the f16 cache; may be given several times")

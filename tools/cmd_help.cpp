@@ -28,7 +28,7 @@ void add_help(Command& root) {
 void add_completion(Command& root) {
 	auto shell = std::make_shared<std::string>();
 	Command& c = add_command(root, "completion", "Prints a completion script for bash, zsh or fish.");
-	c.examples = {{"source <(kvrun completion bash)", "complete kvrun's commands and options in this shell"}};
+	c.examples = {{"source <(kvrun completion bash)", "complete commands, options and names of models in this shell"}};
 	add_choice(c, "shell", *shell, {"bash", "zsh", "fish"}, "write the script for this shell")->required();
 	c.run = [shell, &root] { write_stdout(completion_script(root, *shell)); };
 }

@@ -80,6 +80,12 @@ void find_memory(const PlanArgs& a, uint32_t n_layers, uint64_t layer_bytes, Pla
 	}
 }
 
+Gguf model_file(const PlanArgs& a) {
+	Gguf file = Gguf::open(a.model);
+	file.set_cache_folder(pipeline_cache_folder()); // for what kvrun tune measured
+	return file;
+}
+
 // Resolves `auto` and `tuned:BITS` for this subject.
 Choice chosen(const PlanArgs& a, const PlanSubject& s, const KvPolicy& p) {
 	if (!is_choice(p) && a.model.empty()) return {p, "", -1};
@@ -90,7 +96,7 @@ Choice chosen(const PlanArgs& a, const PlanSubject& s, const KvPolicy& p) {
 	const uint64_t budget = memory_account(s.model, s.total_bytes, s.n_tokens).cache;
 	const bool or_fewer = !s.requested;
 	return a.model.empty() ? choose_policy(p, s.shape, nullptr, s.n_tokens, budget, or_fewer)
-	                       : choose_policy(p, s.shape, Gguf::open(a.model), s.n_tokens, budget, or_fewer);
+	                       : choose_policy(p, s.shape, model_file(a), s.n_tokens, budget, or_fewer);
 }
 
 // What --kv all ranks: the methods, the ways to write `turbo` that README recommends, and of a model that was tuned
@@ -100,7 +106,7 @@ std::vector<KvPolicy> every_policy(const PlanArgs& a, const PlanSubject& s) {
 	for (const KvPolicy& p : all_policies())
 		if (p.name != "turbo") out.push_back(p);
 	for (const char* kv : {"turbo4", "turbo3", "turbo3/2", "turbo2", "turbo2/1"}) out.push_back(parse_policy(kv));
-	if (a.model.empty() || !read_tuning(Gguf::open(a.model), s.shape)) return out;
+	if (a.model.empty() || !read_tuning(model_file(a), s.shape)) return out;
 	for (const char* kv : {"tuned:4.24", "tuned:3.24", "tuned:2.74", "tuned:2.24", "tuned:1.74"})
 		out.push_back(parse_policy(kv));
 	return out;
@@ -129,7 +135,7 @@ PlanSubject subject_of(const PlanArgs& a) {
 		n_layers = s.shape.n_layers;
 		s.n_tokens = 4096;
 	} else {
-		const Gguf file = Gguf::open(a.model);
+		const Gguf file = model_file(a);
 		const Config c = read_config(file);
 		if (c.encodes) fail_encoder(file.name());
 		s.name = c.name.empty() ? a.model : c.name;
@@ -162,7 +168,7 @@ PlanSubject subject_of(const PlanArgs& a) {
 
 // Places weights so that the context fits under a policy; without -c, the context that a run would make room for.
 WeightPlan placed(const PlanArgs& a, const PlanSubject& s, const KvPolicy& p) {
-	const Gguf file = Gguf::open(a.model);
+	const Gguf file = model_file(a);
 	const FitGoal goal{{p}, s.requested ? uint32_t(s.n_tokens) : 0, 0, uint32_t(a.ubatch), s.bus, s.bandwidth};
 	return place_weights(file, read_config(file), device_row_bytes, weight_options(a.weights), goal, s.room);
 }

@@ -12,7 +12,7 @@ namespace {
 
 struct ListArgs {
 	std::string name;
-	bool json = false;
+	bool json = false, names = false;
 };
 
 void list_models(const ListArgs& a) {
@@ -32,6 +32,11 @@ void list_models(const ListArgs& a) {
 			               {"path", m.path},
 			               {"mmproj", m.encoder.empty() ? Json() : Json(m.encoder)}});
 		return print_json(out);
+	}
+	if (a.names) {
+		std::string lines;
+		for (const LocalModel& m : models) lines += one_line(m.name) + "\n";
+		return write_stdout(lines);
 	}
 	if (models.empty()) {
 		std::string folders;
@@ -89,7 +94,8 @@ void add_list(Command& root) {
 	Command& c = add_command(root, "list", "Lists the models on this machine: kvrun's, and those of other programs.");
 	c.examples = {{"kvrun list", "names, which every command with a model takes, or their beginnings"},
 	              {"kvrun list qwen3 --json", "those that the name 'qwen3' means"}};
-	add_text(c, "name", a->name, "NAME", "only those that this name means");
+	add_text(c, "name", a->name, "NAME", "only those that this name means")->of_models();
+	add_flag(c, "--names", a->names, "print their names alone, a line each");
 	add_flag(c, "--json", a->json, "print a JSON array");
 	c.sections = {
 	    {"Folders",
@@ -107,7 +113,8 @@ void add_rm(Command& root) {
 	Command& c = add_command(root, "rm", "Deletes models from the hub's cache or from kvrun's own folder.");
 	c.examples = {{"kvrun rm unsloth/Qwen3-0.6B-GGUF:Q4_K_M", "one model, by its name as 'kvrun list' prints it"},
 	              {"kvrun rm unsloth/Qwen3-0.6B-GGUF", "all files of a repository, and parts of interrupted fetches"}};
-	add_positionals(c, "name", *names, "NAME", "names that 'kvrun list' prints, or beginnings that mean one model");
+	add_positionals(c, "name", *names, "NAME", "names that 'kvrun list' prints, or beginnings that mean one model")
+	    ->of_models();
 	c.sections = {
 	    {"Other programs",
 	     "What Ollama, LM Studio or llama.cpp keeps is left alone. Programs that use huggingface_hub share its "

@@ -79,9 +79,11 @@ void print_tuning(const Screened& r, bool of_latent) {
 }
 
 // Measuring takes minutes, so a folder that cannot be written to is reported before it begins.
-void check_place(const std::string& path) {
+std::string place_of(const TuneArgs& a, const Gguf& model) {
 	try {
-		NewFile{path, Readers::ByUmask}; // removed again
+		if (a.out.empty()) return new_tuning_path(model);
+		NewFile{a.out, Readers::ByUmask}; // removed again
+		return a.out;
 	} catch (const Error& e) { fail(e.code, "{}; -o FILE names another place", e.what()); }
 }
 
@@ -102,8 +104,7 @@ void run_tune(const TuneArgs& a) {
 	std::vector<std::string> contents;
 	for (const std::string& file : a.files) contents.push_back(read_text_file(file));
 	const auto engine = open_engine(a.engine, 1);
-	const std::string path = a.out.empty() ? tuning_path(engine->file()) : a.out;
-	check_place(path);
+	const std::string path = place_of(a, engine->file());
 	const SessionOptions session = session_options(a.engine, parse_policy("fp16"), 1);
 	const uint32_t chunk =
 	    check_chunk(std::min(a.engine.ctx ? uint32_t(a.engine.ctx) : kChunk, Session(*engine, session).ctx()));
@@ -140,8 +141,10 @@ void add_tune(Command& root) {
 	              {"kvrun tune --kernels", "measure which kernels are fastest on this device, and remember it"},
 	              {"kvrun tune --kernels --forget", "forget it"}};
 	add_engine_options(c, a->engine, /*several_policies=*/false);
-	for (Option& o : c.options)
+	for (Option& o : c.options) {
 		if (o.shown() == "--model") o.is_required = false; // run_tune() checks
+		if (o.shown() == "--ctx-size") o.help = "tokens of a chunk [1024]";
+	}
 	Option* kernels =
 	    add_flag(c, "--kernels", a->kernels,
 	             "measure the device, not the model: which of its kernels are fastest, at the sizes of -m "
@@ -150,7 +153,9 @@ void add_tune(Command& root) {
 	add_flag(c, "--json", a->as_json, "with --kernels: print JSON")->needs(kernels);
 	add_texts(c, "-f,--file", a->files, kFile,
 	          "measure on this text instead of records with questions about them; may be given several times");
-	add_text(c, "-o,--output", a->out, kFile, "write to this file instead of MODEL.kv.json, where the policies look");
+	add_text(c, "-o,--output", a->out, kFile,
+	         "write to this file instead of MODEL.kv.json, where the policies look [beside the model, or in the cache "
+	         "folder]");
 	add_integer(c, "--chunks", a->chunks, 0, 1 << 16,
 	            "chunks of -c tokens [1024], from the texts in turns; 0: three, or one of each text [0]");
 	add_says(c);
@@ -165,7 +170,10 @@ void add_tune(Command& root) {
 	     "layer at 2 bits at a time, the others at 8. With latent attention the two sides are the latent, stored as "
 	     "keys are, and the rotated key (rope), in 4 or 8 bits, and measured at 4. So are tuned:2, 2.5, 3 and 4 in the "
 	     "end, and costs are scaled by "
-	     "what they gave. The file holds the costs with the model's fingerprint: for another model it is refused."},
+	     "what they gave. The file holds the costs with the model's fingerprint: for another model it is refused. It "
+	     "is "
+	     "written beside the model, or where that cannot be done into the folder tuning of kvrun's cache "
+	     "(KVRUN_CACHE_DIR), in which the policies look first."},
 	    {"--kernels",
 	     "Where kvrun has two designs for the same, the device's own speed decides: matrix units, products of bytes, "
 	     "texel buffers, rows and tiles of a workgroup, pieces of attention. Each value runs in turns with kvrun's "

@@ -1,9 +1,11 @@
 // The settings file, parsed with toml++.
 #include "tools/config_file.h"
 #include "engine/core/error.h"
+#include "engine/core/split.h"
 #include "engine/core/system/files.h"
 #include "engine/core/system/machine.h"
 #include "engine/core/utf8.h"
+#include "engine/kv_host/policy.h"
 #include "tools/hub/names.h"
 #include <algorithm>
 #include <cctype>
@@ -29,7 +31,9 @@ const std::map<std::string, const char*> kVariables = {{"device", "KVRUN_DEVICE"
 const std::vector<std::vector<std::string>> kSame = {{"kv", "cache-type-k", "cache-type-v"},
                                                      {"api-key", "api-key-file"},
                                                      {"prompt", "file"},
-                                                     {"model", "hf-repo"},
+                                                     {"model", "hf-repo", "shape"},
+                                                     {"grammar", "json-schema"},
+                                                     {"quiet", "verbose"},
                                                      {"escape", "no-escape"},
                                                      {"fit", "no-fit"}};
 
@@ -71,8 +75,8 @@ Setting setting_of(const std::string& key, const toml::node& n, const std::strin
 	return s;
 }
 
-// Advice for a line like kv = turbo4, which is not TOML.
-std::string unquoted_text(const std::string& file, size_t line) {
+// Advice for a line like kv = turbo4 or json = yes, which is not TOML.
+std::string unquoted_text(const Command& root, const std::string& file, size_t line) {
 	std::istringstream in(file);
 	std::string text;
 	for (size_t i = 0; i < line; ++i) std::getline(in, text);
@@ -81,7 +85,16 @@ std::string unquoted_text(const std::string& file, size_t line) {
 	if (from == text.npos || std::string_view("\"'[{#+-.").find(text[from]) != std::string_view::npos) return "";
 	const std::string value = text.substr(from, text.find_first_of(" \t#\r", from) - from);
 	if (value == "true" || value == "false") return "";
-	return fmt::format("; texts are in quotes: {}= \"{}\"", one_line(text.substr(0, equals)), one_line(value));
+	const size_t begin = text.find_first_not_of(" \t"), end = text.find_last_not_of(" \t", equals - 1);
+	const std::string key = begin < equals ? text.substr(begin, end + 1 - begin) : "", word = lower_case(value);
+	const bool flag = std::ranges::any_of(root.commands, [&](const std::unique_ptr<Command>& c) {
+		const Option* o = find_option(*c, key);
+		return o && o->type.empty();
+	});
+	for (const auto& [truth, words] : {std::pair("true", "true yes on"), std::pair("false", "false no off")})
+		for (const std::string_view w : split(words, ' '))
+			if (flag && word == w) return fmt::format("; write true or false: {} = {}", one_line(key), truth);
+	return fmt::format("; texts are in quotes: {} = \"{}\"", one_line(key), one_line(value));
 }
 
 [[noreturn]] void fail_unknown(const toml::node& n, const std::string& what, const std::string& word,
@@ -91,7 +104,21 @@ std::string unquoted_text(const std::string& file, size_t line) {
 	     similar.empty() ? "" : fmt::format(", did you mean '{}'?", similar));
 }
 
+// A policy that does not exist is found when a model is opened, where its place is not known.
+void check_policies(const Option& o, const Setting& s) {
+	if (o.type != kPolicy && o.type != kPolicies) return;
+	for (const std::string& v : s.values)
+		if (!v.empty() && v != "all") (void)parse_policies(v);
+}
+
+std::string device_place; // of the file, or a variable's name; empty: the command line, or kvrun's choice
+
 } // namespace
+
+std::string with_place(const std::string& message) {
+	const bool is_name = message.starts_with("no device is called") || message.starts_with("there is no device");
+	return is_name && !device_place.empty() ? device_place + ": " + message : message;
+}
 
 std::string config_path() {
 	const std::string folder = sys::config_folder();
@@ -115,7 +142,7 @@ ConfigFile ConfigFile::read(const Command& root) {
 		file = toml::parse(text.str(), path);
 	} catch (const toml::parse_error& e) {
 		fail(Code::Invalid, "{}:{}: {}{}", one_line(path), e.source().begin.line, one_line(e.description()),
-		     unquoted_text(text.str(), e.source().begin.line));
+		     unquoted_text(root, text.str(), e.source().begin.line));
 	}
 	out.exists_ = true;
 
@@ -218,6 +245,7 @@ std::vector<Origin> apply_config(const Command& root, Command& c, const std::str
 		const bool truth = s.values.size() == 1 && (s.values[0] == "true" || s.values[0] == "false");
 		try {
 			if (is_flag && !truth) fail(Code::Invalid, "{} must be true or false", s.option);
+			check_policies(*o, s);
 			o->take(s.values);
 		} catch (const Error& e) { fail(e.code, "{}: {}", s.where, e.what()); }
 		o->count = is_flag && s.values[0] == "false" ? 0 : s.values.size();
@@ -244,6 +272,7 @@ std::vector<Origin> apply_config(const Command& root, Command& c, const std::str
 			out.push_back({&o, text, v->second});
 		else
 			out.push_back({&o, "", ""});
+		if (long_name(o) == "device") device_place = typed[&o] ? "" : out.back().where;
 	}
 	return out;
 }

@@ -45,5 +45,7 @@ struct Origin {
 // Gives options of the command that neither the command line nor an environment variable sets the values of the
 // file; returns where each came from. model: as given on the command line, or empty.
 std::vector<Origin> apply_config(const Command& root, Command&, const std::string& model);
+// The message of an error; where no device has the name of the file or of a variable, it begins with that place.
+std::string with_place(const std::string& message);
 
 } // namespace kvrun

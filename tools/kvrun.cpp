@@ -153,9 +153,9 @@ int guarded(int argc, char** argv, bool settings) {
 	try {
 		return run(argc, argv, settings);
 	} catch (const Exit& e) { return e.code; } catch (const Error& e) {
-		return say(exit_code(e.code), e.what());
+		return say(exit_code(e.code), with_place(e.what()));
 	} catch (const StatusError& e) {
-		return say(exit_code_of(e.status), e.what());
+		return say(exit_code_of(e.status), with_place(e.what()));
 	} catch (const std::system_error& e) { // from fmt::print, when writing fails
 		return e.code().value() == EPIPE ? 5 : say(5, e.what());
 	} catch (const std::bad_alloc&) {

@@ -54,7 +54,8 @@ kvrun_status kvrun_plan_memory(kvrun_plan* out, const kvrun_plan_options* option
 		check_pointer(o.model_path, "model_path");
 		check_ctx(o.ctx);
 		check_ubatch(o.ubatch);
-		const Gguf file = Gguf::open(o.model_path);
+		Gguf file = Gguf::open(o.model_path);
+		file.set_cache_folder(backend_options(o.device).cache_dir);
 		const Config c = read_config(file);
 		if (c.encodes) fail_encoder(file.name());
 		const DeviceRoom room = room_of_plan(o, c.n_layers);

@@ -41,6 +41,7 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 		fail(Code::Invalid, "{} sequences in a decode step, 1 to {} are possible", opt.max_rows,
 		     LayerRunner::kLogitRows);
 	Model model = open_model(opt.model);
+	model.file.set_cache_folder(opt.backend.cache_dir);
 	const uint32_t n_layers = model.config.n_layers;
 	if (model.config.encodes && !opt.encoders) fail_encoder(model.file.name());
 	if (const bool drafts = opt.mtp || !opt.draft_file.empty(); model.config.encodes && (drafts || !opt.mmproj.empty()))

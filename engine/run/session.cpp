@@ -46,6 +46,10 @@ Session::Session(Engine& e, const SessionOptions& options)
     : engine_(e), options_(options), positions_(e.config().ropes[0].axes) {
 	if (e.text_encoder()) fail_encoder(e.file().name());
 	options_.kv = policy_of(e, options);
+	const bool tuned = is_choice(options.kv) && !is_auto(options.kv) && e.kv_shape().n_layers;
+	if (tuned && !read_tuning(e.file(), e.kv_shape()))
+		warn_once(fmt::format("{} is {} by a guess: this model was not measured, which 'kvrun tune' does",
+		                      options.kv.text, options_.kv.text));
 	const SessionOptions& opt = options_;
 	const uint32_t trained = trained_context(e), longest = opt.ctx ? opt.ctx : trained;
 	if (const uint32_t n = e.config().text_input.positions; n && longest > n)

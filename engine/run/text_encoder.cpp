@@ -43,9 +43,11 @@ TextEncoder::TextEncoder(Backend& be, const Config& c, const Weights& w, const L
 
 void TextEncoder::check(std::span<const EncoderText> texts) const {
 	for (const EncoderText& t : texts) {
-		if (t.tokens.empty()) fail(Code::Invalid, "a text has no tokens");
+		const size_t number = size_t(&t - texts.data()) + 1;
+		const std::string name = texts.size() == 1 ? "a text" : fmt::format("text {} of {}", number, texts.size());
+		if (t.tokens.empty()) fail(Code::Invalid, "{} has no tokens", name);
 		if (t.tokens.size() > config_.max_seq)
-			fail(Code::Context, "a text has {} tokens, the model takes {}; shorten or divide it", t.tokens.size(),
+			fail(Code::Context, "{} has {} tokens, the model takes {}; shorten or divide it", name, t.tokens.size(),
 			     config_.max_seq);
 		for (const uint32_t token : t.tokens)
 			if (token >= config_.vocab)

@@ -1,5 +1,5 @@
-// MODEL.kv.json: measurements of `kvrun tune` for a model, and the policy that `auto` and `tuned:BITS` derive from
-// them.
+// MODEL.kv.json, beside the model or in the cache folder: measurements of `kvrun tune`, and the policy that `auto` and
+// `tuned:BITS` derive from them.
 #include "engine/run/tuning_file.h"
 #include "engine/core/error.h"
 #include "engine/core/new_file.h"
@@ -8,10 +8,12 @@
 #include "engine/core/utf8.h"
 #include "engine/run/key_biases.h"
 #include "models/fingerprint.h"
+#include <cctype>
 #include <cmath>
 #include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <xxhash.h>
 
 namespace kvrun {
 namespace {
@@ -72,9 +74,42 @@ Tuning read_layers(const Json& j, const KvShape& shape, const std::string& path)
 	return t;
 }
 
+namespace fs = std::filesystem;
+
+// In the cache folder, for the model at this place; empty if there is no folder.
+std::string cached_path(const Gguf& g) {
+	constexpr size_t kLongest = 64; // characters of the model's name
+	std::error_code error;
+	const fs::path model = fs::absolute(sys::path_of(g.name()), error).lexically_normal();
+	if (g.cache_folder().empty() || error) return {};
+	std::string name;
+	for (const char c : model.stem().string().substr(0, kLongest))
+		name += std::isalnum(uint8_t(c)) || c == '-' || c == '.' ? c : '_';
+	const std::string place = model.string();
+	return fmt::format("{}/tuning/{}-{:016x}.kv.json", g.cache_folder(), name, XXH3_64bits(place.data(), place.size()));
+}
+
+bool exists(const std::string& path) {
+	std::error_code error;
+	return !path.empty() && fs::exists(sys::path_of(path), error);
+}
+
 } // namespace
 
 std::string tuning_path(const Gguf& g) { return g.name() + ".kv.json"; }
+
+std::string new_tuning_path(const Gguf& g) {
+	const std::string beside = tuning_path(g), cached = cached_path(g);
+	try {
+		NewFile{beside, Readers::ByUmask}; // removed again
+		return beside;
+	} catch (const Error&) {
+		if (cached.empty()) throw;
+	}
+	std::error_code error;
+	fs::create_directories(sys::path_of(cached).parent_path(), error);
+	return cached;
+}
 
 void write_tuning(const std::string& path, const Gguf& g, const Tuning& t, const std::string& how) {
 	Json j = {{"format", kFormat}, {"model", model_of(g)}, {"measured", how}, {"layers", Json::array()}};
@@ -87,12 +122,14 @@ void write_tuning(const std::string& path, const Gguf& g, const Tuning& t, const
 	NewFile file(path, Readers::ByUmask);
 	file.write(std::as_bytes(std::span(text)));
 	file.commit();
+	std::error_code error;
+	if (const std::string cached = cached_path(g); path == tuning_path(g) && exists(cached))
+		fs::remove(sys::path_of(cached), error);
 }
 
 std::optional<Tuning> read_tuning(const Gguf& g, const KvShape& shape) {
-	const std::string path = tuning_path(g);
-	std::error_code error;
-	if (!std::filesystem::exists(sys::path_of(path), error)) return {};
+	const std::string cached = cached_path(g), path = exists(cached) ? cached : tuning_path(g);
+	if (!exists(path)) return {};
 	const RegularFile file(path, "it is what kvrun tune writes");
 	if (file.bytes() > kMostBytes)
 		fail(Code::Format, "{} has {} bytes, more than {}; remove it or run kvrun tune again", one_line(path),

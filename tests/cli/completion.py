@@ -35,7 +35,7 @@ def bash_line(completion, typed, folder):
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(folder)
-        env = {"PATH": os.environ["PATH"], "TERM": "dumb", "PS1": "", "HOME": folder, "INPUTRC": "/dev/null"}
+        env = {"PATH": folder + "/.bin:" + os.environ["PATH"], "TERM": "dumb", "PS1": "", "HOME": folder, "INPUTRC": "/dev/null"}
         os.execve(shutil.which("bash"), ["bash", "--norc", "--noprofile", "-i"], env)
     os.write(terminal, f"PS1='>'; bind 'set enable-bracketed-paste off'; source {completion}; echo rea''dy\n".encode())
     read_until(terminal, rb"ready\r\n.*>$")
@@ -61,7 +61,31 @@ def test_bash(folder):
         return
     open(os.path.join(folder, "story model.gguf"), "w").close()
     open(os.path.join(folder, "story.txt"), "w").close()
+    os.mkdir(os.path.join(folder, ".bin"))
+    os.symlink(program, os.path.join(folder, ".bin", "kvrun"))
+    snapshot = os.path.join(folder, ".cache/huggingface/hub/models--Some-User--Tiny-GGUF/snapshots/main")
+    own = os.path.join(folder, ".cache/kvrun/models")
+    for model in (f"{snapshot}/Tiny-Q4_0.gguf", f"{snapshot}/Tiny-Q8_0.gguf", f"{own}/Talky 1$(touch x).gguf"):
+        os.makedirs(os.path.dirname(model), exist_ok=True)
+        open(model, "w").close()
     for typed, want in {
+        "kvrun run Some": "kvrun|run|Some-User/Tiny-GGUF:Q|",
+        "kvrun run Some-User/Tiny-GGUF:Q8": "kvrun|run|Some-User/Tiny-GGUF:Q8_0|",
+        "kvrun chat -m Some-User/Tiny-GGUF:Q4": "kvrun|chat|-m|Some-User/Tiny-GGUF:Q4_0|",
+        "kvrun bench --model=Some-User/Tiny-GGUF:Q4": "kvrun|bench|--model=Some-User/Tiny-GGUF:Q4_0|",
+        "kvrun rm Tal": "kvrun|rm|Talky 1$(touch x)|",
+        "kvrun list Tal": "kvrun|list|Talky 1$(touch x)|",
+        "kvrun run --draft loo": "kvrun|run|--draft|lookup|",
+        "kvrun run --draft story": "kvrun|run|--draft|story model.gguf|",
+        "kvrun run --lora story.t": "kvrun|run|--lora|story.txt|",
+        "kvrun run --grammar story.t": "kvrun|run|--grammar|story.txt|",
+        "kvrun chat --json-schema story.t": "kvrun|chat|--json-schema|story.txt|",
+        "kvrun serve --chat-template story.t": "kvrun|serve|--chat-template|story.txt|",
+        "kvrun run --kv tun": "kvrun|run|--kv|tuned:|",
+        "kvrun run --kv au": "kvrun|run|--kv|auto|",
+        "kvrun config sh": "kvrun|config|show|",
+        "kvrun config show --ori": "kvrun|config|show|--origin|",
+        "kvrun compare mer": "kvrun|compare|merge|",
         "kvrun ben": "kvrun|bench|",
         "kvrun help tok": "kvrun|help|tokenize|",
         "kvrun run --temper": "kvrun|run|--temperature|",
@@ -76,6 +100,10 @@ def test_bash(folder):
     }.items():
         got = bash_line(path, typed, folder)
         check(f"bash: Tab after '{typed}'", got == want, got)
+    check("names of models are no commands", not os.path.exists(os.path.join(folder, "x")))
+    start = time.monotonic()
+    subprocess.run([program, "list", "--names"], env={"HOME": folder}, capture_output=True)
+    check("names come at once", time.monotonic() - start < 1, time.monotonic() - start)
 
 
 def test_zsh(folder):

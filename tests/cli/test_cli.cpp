@@ -147,7 +147,7 @@ TEST_CASE("T29 cli: wrong words and numbers end with 2, name what was wrong and 
 	check_error({"frobnicate", "--help"}, 2, {"unknown command 'frobnicate'"});
 	check_error({"run", "--modle", kModel}, 2, {"'--modle'", "'--model'"});
 	check_error({"run", "-m", kModel, "-p", "x", "--temprature", "0"}, 2, {"'--temprature'", "'--temperature'"});
-	check_error({"run", "-m", kModel, "-p", "x", "surplus"}, 2, {"argument 'surplus'"});
+	check_error({"run", "-m", kModel, "-p", "x", "surplus"}, 2, {"argument 'surplus'", "a prompt follows -p"});
 	check_error({"run", "-p", "x"}, 2, {"--model", "required"});
 	check_error({"run", "-m"}, 2, {"--model"});
 	check_error({"run", "-m", kModel, "-p", "x", "-f", kRecord}, 2, {"--prompt", "--file"});

@@ -1,4 +1,5 @@
 // kvrun chat through pipes and on a terminal, with the bundled model, which tells stories and has no chat template.
+#include "tests/cli/chat_keys.h"
 #include "tests/cli/chat_state.h"
 #include "tests/cli/checks.h"
 #include "tests/cli/program.h"
@@ -15,7 +16,6 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <sys/stat.h>
-#include <termios.h>
 #include <unistd.h>
 
 using namespace kvrun;
@@ -33,37 +33,6 @@ void write_file(const std::string& path, const std::string& content) {
 mode_t mode_of(const std::string& path) {
 	struct stat st {};
 	return stat(path.c_str(), &st) == 0 ? st.st_mode & 0777 : 0;
-}
-
-struct Key { // typed when the output since the previous key contains `after`
-	std::string after, keys;
-};
-// Types on the chat's terminal. whole: it may not end before the last key.
-Ran type(RunSpec spec, std::vector<Key> script, bool whole = true) {
-	if (!spec.terminal) spec.terminal = Terminal{};
-	spec.input = std::nullopt;
-	size_t next = 0, seen = 0;
-	spec.watch = [&](int, int fd, const std::string& out) {
-		while (next < script.size()) {
-			const size_t at = out.find(script[next].after, seen);
-			if (at == std::string::npos) return;
-			seen = at + script[next].after.size();
-			// the editor sets the keyboard mode after it has written its prompt
-			termios mode{};
-			for (int i = 0; i < 500 && spec.terminal->term != "dumb" && script[next].after.ends_with(' ') &&
-			                script[next].after != "reading ";
-			     ++i) {
-				if (tcgetattr(fd, &mode) == 0 && !(mode.c_lflag & ICANON)) break;
-				usleep(10000);
-			}
-			const std::string& keys = script[next++].keys;
-			CHECK(write(fd, keys.data(), keys.size()) == ssize_t(keys.size()));
-		}
-	};
-	const Ran r = run_program(spec);
-	CAPTURE(r.out);
-	CHECK_MESSAGE((next == script.size() || !whole), "keys that were typed: " << next);
-	return r;
 }
 
 } // namespace

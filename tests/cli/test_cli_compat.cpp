@@ -78,7 +78,7 @@ TEST_CASE("compat: options without effect, in every command that loads or plans 
 	}
 	const auto first_line = [](const std::string& text) { return text.substr(0, text.find('\n')); }; // no free memory
 	CHECK(first_line(run_program({"run", "--list-devices"}).out) == first_line(run_program({"devices"}).out));
-	check_error({"run", "-hf", "nobody/nothing-here", "-p", "x", "--offline"}, 5, {"HF_HUB_OFFLINE"});
+	check_error({"run", "-hf", "nobody/nothing-here", "-p", "x", "--offline"}, 5, {"--offline", "HF_HUB_OFFLINE"});
 	check_error({"run", kModel, "-hff", "x.gguf", "-p", "x"}, 2, {"--hf-"});
 }
 
@@ -121,13 +121,20 @@ TEST_CASE("compat: options that kvrun has not are refused with what does the sam
 	                   "-cram",
 	                   "100",
 	                   "--no-mmproj-offload",
+	                   "-nocb",
+	                   "-no-kvu",
 	                   "--spec-draft-n-min",
 	                   "1"});
 	CAPTURE(r.err);
 	CHECK(r.code == 0);
-	CHECK(size_t(std::count(r.err.begin(), r.err.end(), '\n')) >= 12);
-	for (const std::vector<std::string>& fit : std::vector<std::vector<std::string>>{
-	         {"-fit", "on"}, {"--fit", "off"}, {"-fit"}, {"--fit=on"}, {"-sp"}, {"--spec-draft-n-max", "4"}})
+	CHECK(size_t(std::count(r.err.begin(), r.err.end(), '\n')) >= 14);
+	for (const std::vector<std::string>& fit : std::vector<std::vector<std::string>>{{"-fit", "on"},
+	                                                                                 {"--fit", "off"},
+	                                                                                 {"--no-mmproj-auto"},
+	                                                                                 {"-fit"},
+	                                                                                 {"--fit=on"},
+	                                                                                 {"-sp"},
+	                                                                                 {"--spec-draft-n-max", "4"}})
 		CHECK(run(with({"-p", "x"}, fit)).code == 0);
 	check_error(with(kRun, {"-p", "x", "-fit", "on", "--no-fit"}), 2, {"--fit and --no-fit are both given"});
 	check_error(with(kRun, {"-p", "x", "--fit", "off", "-fitt", "1"}), 2, {"-fitt"});
@@ -140,6 +147,11 @@ TEST_CASE("compat: a command line without a command, and an empty file name of a
 	check_error({"run", kModel, "-p", "x", "-r"}, 2, {"--stop needs a value; see kvrun run --help"});
 	const Ran bench = run_program({"bench", kModel, "--device", "cpu", "-p", "4", "-n", "0", "-r", "1", "--json"});
 	CHECK(nlohmann::json::parse(bench.out)["results"].size() == 1);
+}
+
+TEST_CASE("compat: serve does not start where its key is empty") {
+	for (const char* key : {"", " ", ",", " , "})
+		check_error({"serve", kModel, "--device", "cpu", "--port", "0", "--api-key", key}, 2, {"--api-key has no key"});
 }
 
 TEST_CASE("compat: nothing of another meaning is suggested") {

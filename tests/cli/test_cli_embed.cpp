@@ -3,6 +3,7 @@
 #include "tests/cli/program.h"
 #include "tests/support/temp_folder.h"
 #include <cmath>
+#include <csignal>
 #include <doctest/doctest.h>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -83,6 +84,70 @@ TEST_CASE("cli: embed takes lines of a file or of standard input") {
 	CHECK(piped({}).out == each.out);
 	CHECK(piped({"-f", "-"}).out == each.out);
 	CHECK(lines(run_program(embed_args(model, {"-p", "x", "-f", file})).out) == 4);
+}
+
+TEST_CASE("cli: embed names a text that is too long before any is encoded, or cuts it off") {
+	const TempFolder folder;
+	const std::string file = (folder.path / "lines.txt").string(), model = kEncoders + "bert.gguf"; // 64 tokens
+	const auto words = [](size_t n) {
+		std::string text;
+		for (size_t i = 0; i < n; ++i) text += "a ";
+		return text;
+	};
+	std::ofstream(file) << "hello world\n\n" << words(100) << "\nlast\n";
+	for (const char* form : {"--raw", "--json"}) {
+		const Ran r = run_program(embed_args(model, {"-f", file, form}));
+		CAPTURE(r.err);
+		CHECK(r.code == 6);
+		CHECK(r.out == "");
+		CHECK(contains(r.err, "error: line 3 of " + file + " has 102 tokens, the model takes 64;"));
+		CHECK(contains(r.err, "--truncate"));
+	}
+	CHECK(contains(run_program(embed_args(model, {"-p", "a", "-p", words(100)})).err, "error: text 2 has 102 tokens"));
+	CHECK(contains(run_program(embed_args(model, {"-p", "a", "--query", words(100)})).err, "the query has 102 tokens"));
+	const Ran cut = run_program(embed_args(model, {"-f", file, "--truncate"}));
+	CHECK(cut.code == 0);
+	const auto rows = numbers(cut.out), whole = numbers(run_program(embed_args(model, {"-p", words(62)})).out);
+	REQUIRE(rows.size() == 3);
+	for (size_t i = 0; i < whole[0].size(); ++i) CHECK(std::abs(rows[1][i] - whole[0][i]) < 1e-6);
+
+	const std::vector<std::string> ask = {"-p", "a", "-p", words(100), "--query", "hello world"};
+	std::vector<std::string> args = embed_args(kEncoders + "bert_reranker.gguf", ask);
+	const Ran refused = run_program(args);
+	CHECK(refused.code == 6);
+	CHECK(contains(refused.err, "text 2 of 2 has "));
+	args.push_back("--truncate");
+	CHECK(lines(run_program(args).out) == 2);
+}
+
+TEST_CASE("cli: embed writes vectors as they come, and keeps them at Ctrl-C") {
+	const TempFolder folder;
+	const std::string file = (folder.path / "lines.txt").string(), model = kEncoders + "bert.gguf";
+	std::ofstream out(file);
+	for (int i = 0; i < 300; ++i) out << (i % 2 ? "hello world\n" : "a house\n");
+	out.flush();
+	const auto rows = numbers(run_program(embed_args(model, {"-f", file})).out);
+	const Json all = Json::parse(run_program(embed_args(model, {"-f", file, "--json"})).out);
+	REQUIRE(rows.size() == 300);
+	REQUIRE(all["embeddings"].size() == 300);
+	for (size_t i = 0; i < 300; ++i) CHECK(std::abs(rows[i][0] - all["embeddings"][i][0].get<double>()) < 1e-6);
+
+	if (needs_posix("SIGINT while it writes")) return;
+	for (int i = 0; i < 4000; ++i) { // takes much longer than the first ones
+		for (int w = 0; w < 60; ++w) out << "a ";
+		out << "\n";
+	}
+	out.close();
+	RunSpec spec{.args = embed_args(model, {"-f", file, "-q"})};
+	bool sent = false;
+	spec.watch = [&](int pid, int, const std::string& shown) {
+		if (!sent && !shown.empty()) sent = kill(pid, SIGINT) == 0;
+	};
+	const Ran r = run_program(spec);
+	CHECK(r.code == 130);
+	CHECK(lines(r.out) >= 256);
+	CHECK(lines(r.out) % 256 == 0);
+	CHECK(lines(r.out) < 4300);
 }
 
 TEST_CASE("cli: embed --query prints the texts that answer best first") {

@@ -2,6 +2,7 @@
 #include "engine/core/npy.h"
 #include "tests/cli/checks.h"
 #include "tests/cli/program.h"
+#include "tests/support/temp_folder.h"
 #include <algorithm>
 #include <csignal>
 #include <doctest/doctest.h>
@@ -99,6 +100,44 @@ TEST_CASE("replay and eval refuse in one line") {
 		refused({"eval", "-m", kModel, "--device", "cpu", "--task", "recall", option, "3"}, 2, "is for texts (-f)");
 	refused({"eval", "-m", kModel, "--device", "cpu", "--task", kModel}, 3, "not a JSON object");
 	refused({"eval", "-m", kModel, "--device", "cpu", "-f", kSmall + "q.npy", "--against", "kivi3"}, 2, "kivi3");
+}
+
+TEST_CASE("tune writes into the cache folder where nothing can be written beside the model") {
+	const TempFolder folder;
+	const fs::path model = folder.path / "model.gguf", beside = model.string() + ".kv.json";
+	fs::copy_file(KVRUN_SOURCE_DIR "/tests/golden/tiny/llama.gguf", model);
+	const std::string cache = (folder.path / "cache").string();
+	const auto run = [&](std::vector<std::string> args, const std::string& cached) {
+		args.insert(args.begin() + 1, model.string());
+		RunSpec spec{.args = std::move(args)};
+		spec.env = {{"KVRUN_CACHE_DIR", cached}};
+		return run_program(spec);
+	};
+	const std::vector<std::string> tune = {"tune", "--device", "cpu", "-c", "256", "--chunks", "1"};
+	const std::vector<std::string> ask = {"run", "--device", "cpu", "-p", "x", "-n", "1", "--kv", "tuned:6"};
+	const char* guess = "warning: tuned:6 is turbo";
+	const Ran before = run(ask, cache);
+	CAPTURE(before.err);
+	CHECK(before.code == 0);
+	CHECK(contains(before.err, guess));
+	CHECK(contains(before.err, "'kvrun tune'"));
+	fs::create_directory(beside); // no file can have this name, whoever writes it
+	const Ran none = run(tune, "off");
+	CHECK(none.code == 5);
+	CHECK(contains(none.err, "-o FILE names another place"));
+	const Ran tuned = run(tune, cache);
+	CAPTURE(tuned.err);
+	REQUIRE(tuned.code == 0);
+	CHECK(contains(tuned.out, "written to " + cache + "/tuning/model-"));
+	fs::remove(beside);
+	CHECK(!contains(run(ask, cache).err, guess));
+	CHECK(contains(run(ask, "off").err, guess));
+	const std::vector<std::string> plan = {"plan", "--kv", "tuned:6", "-c", "200", "--memory", "1G"};
+	CHECK(contains(run(plan, cache).err, "(measured)"));
+	// Measured beside the model, it replaces the one in the cache folder.
+	CHECK(contains(run(tune, cache).out, "written to " + beside.string()));
+	CHECK(fs::is_empty(cache + "/tuning"));
+	CHECK(!contains(run(ask, "off").err, guess));
 }
 
 TEST_CASE("tune writes what auto and tuned:BITS go by, and only for its own model") {

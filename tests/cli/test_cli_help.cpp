@@ -44,6 +44,37 @@ std::set<std::string> options_in(const std::string& help) {
 	return out;
 }
 
+// All commands that the program lists, and those below them.
+std::vector<std::vector<std::string>> all_commands() {
+	std::vector<std::vector<std::string>> out = {{"config", "show"}, {"compare", "merge"}};
+	bool listed = false;
+	for (const std::string& line : lines_of(output({"--help"}))) {
+		if (listed && line.empty()) break;
+		if (listed && line.starts_with("  ") && line[2] != ' ') out.push_back({line.substr(2, line.find(' ', 2) - 2)});
+		listed |= line == "Commands:";
+	}
+	return out;
+}
+
+// Long names of flags in a help text: lines whose left column has nothing but names.
+std::set<std::string> flags_in(const std::string& help) {
+	std::set<std::string> out;
+	for (const std::string& line : lines_of(help.substr(0, help.find("\nAccepted from llama.cpp")))) {
+		if (!line.starts_with("  -")) continue;
+		std::istringstream words(line.substr(0, line.find("  ", 3)));
+		std::set<std::string> names;
+		bool flag = true;
+		for (std::string word; words >> word;) {
+			if (word.ends_with(',')) word.pop_back();
+			flag &= word[0] == '-';
+			if (word.starts_with("--")) names.insert(word);
+		}
+		if (flag) out.merge(names);
+	}
+	out.erase("--help");
+	return out;
+}
+
 std::string plain_dashes(const std::string& roff) { // "\\-" is "-"
 	std::string out;
 	for (size_t i = 0; i < roff.size(); ++i)
@@ -135,4 +166,90 @@ TEST_CASE("help: man pages and completions have every option of every command") 
 	const Ran r = run_program({"completion", "tcsh"});
 	CHECK(r.code == 2);
 	CHECK(contains(r.err, "expected bash or zsh or fish"));
+}
+
+TEST_CASE("help: a flag takes true and false, and no other word") {
+	for (std::vector<std::string> args : all_commands()) {
+		args.push_back("--help");
+		const std::string help = output(args);
+		for (const std::string& flag : flags_in(help)) {
+			args.back() = flag + "=word";
+			const Ran r = run_program(args);
+			CAPTURE(args.front());
+			CAPTURE(args.back());
+			CHECK(r.code == 2);
+			CHECK(contains(r.err, " is 'word', expected true or false\n"));
+		}
+	}
+	for (const char* value : {"", "99999999999999999999", "2", "yes"})
+		check_error({"run", fmt::format("--quiet={}", value)}, 2, {fmt::format("--quiet is '{}'", value)});
+	check_error({"config", "show", "--json=x"}, 2, {"--json is 'x'"});
+	check_error({"run", "--mlock=x"}, 2, {"--mlock is 'x'"});
+	CHECK(run_program({"list", "--json=maybe"}).code == 2);
+	for (const char* yes : {"true", "on", "1"})
+		CHECK(run_program({"list", fmt::format("--json={}", yes)}).out.starts_with("["));
+	for (const char* no : {"false", "off", "0"})
+		CHECK(!run_program({"list", fmt::format("--json={}", no)}).out.starts_with("["));
+	check_error({"compare", "merge"}, 2, {"kvrun compare merge needs FOLDER"});
+}
+
+TEST_CASE("help: advice on an option of llama.cpp names options that the command has") {
+	const std::vector<std::string> of_llama = {"--rope-scaling",
+	                                           "--override-kv",
+	                                           "-ot",
+	                                           "-fitt",
+	                                           "--rpc",
+	                                           "--check-tensors",
+	                                           "--control-vector",
+	                                           "-mu",
+	                                           "-hft",
+	                                           "-cl",
+	                                           "--completion-bash",
+	                                           "--usage",
+	                                           "--log-file",
+	                                           "--output-file",
+	                                           "-bf",
+	                                           "-lv",
+	                                           "--verbose-prompt",
+	                                           "--prompt-cache",
+	                                           "-ins",
+	                                           "--in-prefix",
+	                                           "--reasoning-budget",
+	                                           "--chat-template-kwargs",
+	                                           "--context-shift",
+	                                           "-gan",
+	                                           "--cfg-scale",
+	                                           "--audio",
+	                                           "--spec-type",
+	                                           "--sleep-idle-seconds",
+	                                           "--cors-origins",
+	                                           "--metrics",
+	                                           "--embeddings",
+	                                           "--perplexity"};
+	size_t advised = 0;
+	for (const std::vector<std::string>& command : all_commands()) {
+		std::vector<std::string> args = command;
+		args.push_back("--help");
+		const std::string help = output(args);
+		const std::set<std::string> own = options_in(help.substr(0, help.find("\nAccepted from llama.cpp")));
+		for (const std::string& option : of_llama) {
+			args.back() = option;
+			const Ran r = run_program(args);
+			const std::string before = fmt::format("error: unknown option '{}': ", option);
+			if (!r.err.starts_with(before)) continue;
+			CAPTURE(r.err);
+			++advised;
+			std::istringstream words(r.err.substr(before.size(), r.err.rfind("; see kvrun ") - before.size()));
+			for (std::string word; words >> word && word != "kvrun";) {
+				word.erase(0, word.find_first_not_of('('));
+				word.resize(std::min(word.find_first_of(",;:)"), word.size()));
+				if (word.starts_with('-')) CHECK_MESSAGE(own.contains(word), word);
+			}
+		}
+	}
+	CHECK(advised > 200);
+	check_error({"serve", "--reasoning-budget", "0"}, 2, {"--no-think turns reasoning off"});
+	check_error({"bench", "--reasoning-budget", "0"}, 2, {"kvrun chat --no-think turns reasoning off"});
+	check_error({"serve", "--sleep-idle-seconds", "60"}, 2, {"--idle-unload"});
+	check_error({"run", "--cors-origins", "x"}, 2, {"it belongs to kvrun serve"});
 }

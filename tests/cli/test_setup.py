@@ -78,6 +78,11 @@ def test_wrong_settings():
                         ("[defaults]\nkv = turbo4", ["config.toml:2", 'in quotes: kv = "turbo4"']),
                         ("[run]\nctx-size = 32k", ["config.toml:2", 'in quotes: ctx-size = "32k"']),
                         ('kv = "turbo4"', ["config.toml:1", "'kv' stands outside a section", "[defaults]"]),
+                        ("[run]\njson = yes", ["config.toml:2", "write true or false: json = true"]),
+                        ("[run]\n\n  quiet = Off", ["config.toml:3", "write true or false: quiet = false"]),
+                        ("[run]\nsystem = on", ["config.toml:2", 'in quotes: system = "on"']),
+                        ('[defaults]\nkv = "kivvi2"', ["config.toml:2, [defaults]", "'kivvi2'", "kivi2"]),
+                        ('[run]\n\nkv = "kivi2,groop=4"', ["config.toml:3, [run]", "'groop'"]),
                         ("[run]\nport = 1", ["'port'"]), ("[run]\njson = 3", ["true or false"]),
                         ("[run]\nkv = {a = 1}", ["config.toml:2", "text"]), ("defaults = 3", ["section"])):
         with Setup(text) as h:
@@ -89,7 +94,7 @@ def test_wrong_settings():
             d = h.run("doctor", "--json", KVRUN_DEVICE="cpu")
             bad = [f for f in json.loads(d.stdout)["findings"] if f["about"] == "settings"]
             check(f"{text!r}: doctor says so and goes on", [f["state"] for f in bad][:1] == ["bad"] or "port" in text or
-                  "json" in text or '"x"' in text, bad)
+                  "json = 3" in text or '"x"' in text or 'kv = "ki' in text, bad)
 
 
 def test_one_name_for_two_options():
@@ -101,6 +106,37 @@ def test_one_name_for_two_options():
         check("and no name of a chat", r.returncode == 0 and "'true'" not in r.stderr, r)
         check("kvrun config lists what may follow", "origin" in h.run("config").stdout)
         check("--fit is on", h.origins("run")["fit"] == ("true", "default"))
+
+
+def test_one_of_two():
+    """What the command line says overrides what the file says of its opposite."""
+    settings = f'[defaults]\nverbose = true\ndevice = "cpu"\nmodel = "{MODEL}"\n[run]\ngrammar = "root ::= [a]"\n'
+    with Setup(settings) as h:
+        r = h.run("run", "-p", "Hello", "-n", "2", "-q")
+        check("-q counts more than verbose = true", r.returncode == 0 and not r.stderr, r)
+        check("which counts else", "# loaded in " in h.run("run", "-p", "Hello", "-n", "2").stderr)
+        r = h.run("run", "-p", "Hello", "-n", "8", "--json-schema", '{"type": "integer"}', "-q")
+        check("--json-schema counts more than grammar", r.returncode == 0 and r.stdout.strip("-\n").isdigit(), r)
+        check("which counts else", h.run("run", "-p", "Hello", "-n", "8", "-q").stdout == "a")
+        r = h.run("plan", "--shape", "2x2x64", "--memory", "1G")
+        check("--shape counts more than model", r.returncode == 0, r)
+
+
+def test_place_of_a_device():
+    with Setup('[defaults]\n\ndevice = "foo"\n') as h:
+        for words in (("run", "-p", "x"), ("chat", "--chat-template", "chatml"), ("serve", "--port", "0"),
+                      ("embed", "-p", "x")):
+            r = h.run(*words, MODEL)
+            check(f"{words[0]}: the device's line is named", r.returncode == 4 and
+                  f"error: {h.file}:3, [defaults]: no device is called 'foo'" in r.stderr, r)
+            r = h.run(*words, MODEL, KVRUN_DEVICE="bar")
+            check(f"{words[0]}: or its variable", "error: KVRUN_DEVICE: no device is called 'bar'" in r.stderr, r)
+            r = h.run(*words, MODEL, "--device", "baz", KVRUN_DEVICE="bar")
+            check(f"{words[0]}: not of the command line", "error: no device is called 'baz'" in r.stderr, r)
+    with Setup() as h:
+        r = h.run("run", MODEL, "-p", "x", "-n", "1", KVRUN_BACKEND="cuda")
+        check("a backend without a device has its own name", r.returncode in (0, 2) or
+              r.returncode == 4 and "no usable CUDA device" in r.stderr, r)
 
 
 def test_settings_of_a_conversation():

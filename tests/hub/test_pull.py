@@ -71,12 +71,26 @@ def test_layout():
         check("what is here is not fetched again", r.returncode == 0 and len(p.hub.transfers()) == n, p.hub.requests)
         check("nor asked for by -hf", p.run("inspect", "-hf", p.name, HF_ENDPOINT="http://127.0.0.1:1").returncode == 0)
         for name in ("tiny", "Tiny-Chat", "some-user/tiny-chat-gguf", "Some-User/Tiny-Chat-GGUF:Q4_0",
-                     "tiny-chat-q4_0"):
+                     "tiny-chat-q4_0", "hf.co/Some-User/Tiny-Chat-GGUF", "hf.co/some-user/tiny-chat-gguf:q4_0",
+                     "https://huggingface.co/Some-User/Tiny-Chat-GGUF"):
             r = p.run("inspect", name, "--json")
             check(f"the name {name} is known", r.returncode == 0 and json.loads(r.stdout)["bytes"] == len(SMALL), r)
+        r = p.run("run", "hf.co/some/other", stdin="x")
+        check("an address of what is not here", r.returncode == 3 and "'kvrun pull hf.co/some/other'" in r.stderr, r)
+        for folder in ("tiny", "some-user/tiny-chat-gguf", "other"):
+            (p.home / folder).mkdir(parents=True)
+            for given in (folder, "./" + folder, folder + "/"):
+                r = subprocess.run([KVRUN, "inspect", given, "--json"], cwd=p.home, env=p.env, capture_output=True,
+                                   text=True)
+                known = given == folder and folder != "other"
+                check(f"a folder {given} hides no model", r.returncode == 0 if known else "is a folder" in r.stderr, r)
+            (p.home / folder).rmdir()
+        (p.home / "some-user").rmdir()
         rows = json.loads(p.run("list", "--json").stdout)
         check("list has it", [(m["name"], m["owner"], m["bytes"]) for m in rows] ==
               [("Some-User/Tiny-Chat-GGUF:Q4_0", "hub", len(SMALL))], rows)
+        r = p.run("list", "--names")
+        check("its name alone", r.stdout == "Some-User/Tiny-Chat-GGUF:Q4_0\n" and not r.stderr, r)
         for command in ("rm", "list"):
             r = p.run(command, "teny-chat")
             check(f"{command} says what is not here, and what is", r.returncode == 3 and

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """kvrun serve as clients and scripts of llama.cpp's server use it: its routes, options and forms, fields that nobody
 knows, answers that the client begins. Usage: test_serve_compat.py KVRUN."""
-import json, os, subprocess, sys, threading, time
+import json, os, subprocess, sys, tempfile, threading, time
 from serving import MODEL, ROOT, TINY, Server, check, equal, finish
 
 CHAT, COMPLETION, NATIVE = "/v1/chat/completions", "/v1/completions", "/completion"
@@ -253,7 +253,8 @@ def routes(s):
 def options():
     given = ["-fa", "on", "-t", "4", "-tb", "4", "-b", "512", "--jinja", "--metrics", "--slots", "--no-webui", "-cb",
              "--mlock", "--no-mmap", "--embeddings", "--reranking", "--pooling", "mean", "--reasoning-format", "none",
-             "--no-context-shift", "-kvu", "--cache-reuse", "256", "-v"]
+             "--no-context-shift", "-kvu", "--cache-reuse", "256", "-v", "--no-slots", "-nocb", "-no-kvu",
+             "--cache-prompt", "--no-cache-prompt", "-sps", "0.5", "--no-mmproj-auto", "--reuse-port", "--no-ui"]
     with Server(*given, "-ctk", "q8_0", "-ctv", "q4_0", "--temp", "0", "-n", "5", "-s", "3", "-to", "60",
                 "--chat-template-file", TEMPLATE, "--chat-template-kwargs", '{"a": 1}', "--cors", "http://a.example",
                 "--cors", "http://b.example,http://c.example", "--allow-host", "host.docker.internal") as s:
@@ -269,6 +270,19 @@ def options():
         equal("it ends", s.stop(), 0)
         said = b"".join(s.log).decode()
         check("warnings", "-fa has no effect" in said and "--cache-reuse has no effect" in said, said)
+
+
+def thinking():
+    """--no-think is a variable of the template, which a request may set"""
+    with tempfile.NamedTemporaryFile("w", suffix=".jinja") as f:
+        f.write("{{ a }} {{ enable_thinking }}{% for m in messages %}{{ m.content }}{% endfor %}")
+        f.flush()
+        text = lambda **more: s.post("/apply-template", {"messages": HELLO, **more}).json()["prompt"]
+        with Server("--no-think", "--chat-template", f.name, "--chat-template-kwargs",
+                    '{"a": "b", "enable_thinking": true}') as s:
+            check("--no-think", text().startswith("b False"), text())
+            own = text(chat_template_kwargs={"enable_thinking": True})
+            check("a request says otherwise", own.startswith("b True"), own)
 
 
 def scales(*values):
@@ -357,6 +371,7 @@ def main():
         left = "a keyword is not enforced: the JSON schema at #/uniqueItems: uniqueItems is not supported"
         check("and of a keyword", left in said, said)
     options()
+    thinking()
     adapters()
     finish()
 

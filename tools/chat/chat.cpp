@@ -20,6 +20,13 @@ int show_reading(double done, double seconds_left, void* payload) {
 	return 0;
 }
 
+void require_chat(const std::string& name) {
+	if (chat_exists(name)) return;
+	const std::vector<std::string> names = saved_chats();
+	fail_status(KVRUN_ENOTFOUND, "there is no chat '{}'{}{}", name, names.empty() ? "" : "; there are ",
+	            fmt::join(names, ", "));
+}
+
 } // namespace
 
 void say_lines(const std::string& text) {
@@ -227,17 +234,21 @@ void Chat::fork(const std::string& name) {
 	say(fmt::format("goes on as '{}'", name));
 }
 
+void Chat::remove(const std::string& name) {
+	if (files_ && files_->name() == name)
+		fail_status(KVRUN_EINVALID, "chat '{}' is the one that is open; /clear leaves it", name);
+	require_chat(name);
+	ChatFiles(name).remove();
+	say(fmt::format("chat '{}' is deleted", name));
+}
+
 void Chat::load(const std::string& name) {
 	if (name.empty()) {
 		const std::vector<std::string> names = saved_chats();
 		return say(names.empty() ? "no saved chats" : fmt::format("saved chats: {}", fmt::join(names, ", ")));
 	}
 	if (files_ && files_->name() == name) return say(fmt::format("chat '{}' is the one that is open", name));
-	if (!chat_exists(name)) {
-		const std::vector<std::string> names = saved_chats();
-		fail_status(KVRUN_ENOTFOUND, "there is no chat '{}'{}{}", name, names.empty() ? "" : "; there are ",
-		            fmt::join(names, ", "));
-	}
+	require_chat(name);
 	ChatFiles files(name);
 	SavedChat saved = chat_from_json(read_private_file(files.conversation(), kLongestText), files.conversation());
 	read_images(saved.conversation);

@@ -27,9 +27,10 @@ class Chat {
 	void change_policy(const std::string& kv, int64_t ctx); // ctx 0: unchanged
 	void save(const std::string& name);                     // empty: keeps its current name
 	void load(const std::string& name);
-	void fork(const std::string& name); // continues under another name; the chat stays saved under the old one
-	void close();                       // writes the files of a chat that has a name
-	std::string stats() const;          // lines
+	void remove(const std::string& name); // deletes the files of another chat
+	void fork(const std::string& name);   // continues under another name; the chat stays saved under the old one
+	void close();                         // writes the files of a chat that has a name
+	std::string stats() const;            // lines
 	ChatArgs& settings() { return args_; }
 
  private:

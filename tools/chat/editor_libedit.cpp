@@ -36,6 +36,31 @@ unsigned char insert_paste(EditLine* el, int) {
 	return text.empty() || el_winsertstr(el, text.c_str()) == 0 ? CC_REFRESH : CC_ERROR;
 }
 
+unsigned char ignore_key(EditLine*, int) { return CC_NORM; }
+
+// Keys of xterm, rxvt and the Linux console that libedit has not: it would drop the beginning of their sequence and
+// insert the rest. With the modifier M (2 to 16) a sequence is ESC [ 1 ; M LETTER or ESC [ NUMBER ; M ~.
+void bind_keys(EditLine* el) {
+	const auto bind = [el](const std::string& keys, const char* to) { el_set(el, EL_BIND, keys.c_str(), to, nullptr); };
+	constexpr const char* nothing = "kvrun-nothing";
+	constexpr int first = 1, last = 34; // numbers of keys: Home, Insert, Delete, End, pages, F1 to F20
+	for (int n = first; n <= last; ++n) bind(fmt::format("\033[{}~", n), nothing);
+	for (int modifier = 2; modifier <= 16; ++modifier) {
+		for (const char letter : std::string_view("ABCDEFHPQRS"))
+			bind(fmt::format("\033[1;{}{}", modifier, letter), nothing);
+		for (int n = first; n <= last; ++n) bind(fmt::format("\033[{};{}~", n, modifier), nothing);
+	}
+	for (const char letter : std::string_view("PQRS")) bind(fmt::format("\033O{}", letter), nothing); // F1 to F4
+	for (const char letter : std::string_view("ABCDE")) bind(fmt::format("\033[[{}", letter), nothing);
+	for (const char* keys : {"\033x", "\033X"}) bind(keys, nothing); // libedit's own command line
+	for (const char* keys : {"\033[1;5D", "\033[1;3D", "\033Od"}) bind(keys, "ed-prev-word"); // Ctrl-Left, Alt-Left
+	for (const char* keys : {"\033[1;5C", "\033[1;3C", "\033Oc"}) bind(keys, "em-next-word");
+	for (const char* keys : {"\033[1~", "\033[7~"}) bind(keys, "ed-move-to-beg");
+	for (const char* keys : {"\033[4~", "\033[8~"}) bind(keys, "ed-move-to-end");
+	bind("\033[3~", "ed-delete-next-char");
+	bind("\033[3;5~", "em-delete-next-word"); // Ctrl-Delete
+}
+
 class EditorInput : public LineInput {
  public:
 	explicit EditorInput(const std::string& history_file) : file_(history_file) {
@@ -62,6 +87,8 @@ class EditorInput : public LineInput {
 		el_set(el_, EL_HIST, history, history_);
 		el_set(el_, EL_ADDFN, "kvrun-newline", "Insert a newline", insert_newline);
 		el_set(el_, EL_ADDFN, "kvrun-paste", "Insert a bracketed paste", insert_paste);
+		el_set(el_, EL_ADDFN, "kvrun-nothing", "Do nothing", ignore_key);
+		bind_keys(el_);
 		for (const char* keys : {"\033\r", "\033\n"}) el_set(el_, EL_BIND, keys, "kvrun-newline", nullptr);
 		el_set(el_, EL_BIND, "\033[200~", "kvrun-paste", nullptr);
 		el_set(el_, EL_BIND, "^R", "em-inc-search-prev", nullptr);

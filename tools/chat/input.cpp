@@ -24,8 +24,12 @@ void check_length(size_t bytes) {
 class PlainInput : public LineInput {
  public:
 	Got read(const char* prompt, std::string& line) override {
-		const bool interactive = is_interactive();
-		if (interactive) write_stdout(prompt);
+		const bool typed = sys::is_terminal(0);
+		const auto show = [typed](std::string_view text) { // not between answers that go to a file
+			if (typed && sys::is_terminal(1)) return write_stdout(text);
+			if (typed) std::fwrite(text.data(), 1, text.size(), stderr);
+		};
+		show(prompt);
 		for (size_t looked = 0;;) {
 			const size_t end = held_.find('\n', looked);
 			if (end != std::string::npos) return take(end, end + 1, line);
@@ -35,8 +39,7 @@ class PlainInput : public LineInput {
 			const ptrdiff_t n = sys::read_file(0, piece);
 			if (n < 0) fail_status(KVRUN_EIO, "standard input: {}", std::generic_category().message(errno));
 			if (n == 0 && !held_.empty()) return take(held_.size(), held_.size(), line);
-			if (n == 0 && interactive) write_stdout("\n");
-			if (n == 0) return Got::End;
+			if (n == 0) return show("\n"), Got::End;
 			held_.append(piece, size_t(n));
 		}
 	}

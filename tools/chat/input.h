@@ -15,7 +15,7 @@ class LineInput {
 	// Adds an entry to the history that the arrow keys recall.
 	virtual void remember(const std::string&) {}
 };
-// Reads lines of standard input; on a terminal behind a prompt.
+// Reads lines of standard input; on a terminal behind a prompt, on stderr where stdout is none.
 std::unique_ptr<LineInput> plain_input();
 // A line editor on the terminal. history: file with mode 0600 that stores typed lines; empty for none.
 std::unique_ptr<LineInput> editor_input(const std::string& history);

@@ -30,7 +30,11 @@ void on_chat_interrupt() {
 
 // An answer is cancelled, so that the chat can be written to its files before the program ends.
 bool on_chat_end() {
-	if (editing && terminal_known) sys::restore_terminal_state();
+	if (editing && terminal_known) {
+		constexpr std::string_view plain_paste = "\033[?2004l"; // the shell would get pastes with marks around them
+		(void)sys::write_file(1, std::as_bytes(std::span(plain_paste)));
+		sys::restore_terminal_state();
+	}
 	kvrun_canceller* c = answer;
 	if (!c) return true;
 	ending = true;

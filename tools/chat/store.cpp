@@ -51,6 +51,14 @@ void ChatFiles::drop_cache() const {
 	if (std::filesystem::is_regular_file(std::filesystem::symlink_status(path, ec))) std::filesystem::remove(path, ec);
 }
 
+void ChatFiles::remove() const {
+	drop_cache();
+	std::error_code ec;
+	if (!std::filesystem::remove(sys::path_of(conversation()), ec) && ec)
+		fail_status(KVRUN_EIO, "{}: {}", conversation(), ec.message());
+	std::filesystem::remove(sys::path_of(chats_folder() + name_ + kLock), ec); // held until the object ends
+}
+
 bool chat_exists(const std::string& name) {
 	check_chat_name(name);
 	const std::string path = chats_folder() + name + kConversation;

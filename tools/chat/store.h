@@ -15,6 +15,7 @@ class ChatFiles {
 	std::string conversation() const; // path of the JSON file
 	std::string cache() const;        // path of the packed cache
 	void drop_cache() const;          // deletes that file, if it is a file
+	void remove() const;              // deletes all of them
 
  private:
 	std::string name_;

@@ -28,7 +28,8 @@ std::vector<LocalModel> local_models(
     const std::vector<ModelFolder>& folders = model_folders(),
     const std::function<bool()>& stop = [] { return false; });
 
-// Models with the full name `name`; else those whose names begin with it. Case and punctuation are ignored.
+// Models with the full name `name`, or the address of its page; else those whose names begin with it. Case and
+// punctuation are ignored.
 std::vector<LocalModel> find_local(const std::vector<LocalModel>&, const std::string& name);
 
 // Throws Error{NotFound}: no model of `all` is called so, and which are similar.

@@ -100,7 +100,9 @@ std::string file_url(const RemoteRepo& r, const HubFile& f) {
 RemoteRepo read_repo(const std::string& repo) {
 	if (*why_no_http()) fail(Code::Unsupported, "{}; copy a .gguf file here and give its path", why_no_http());
 	if (hub_is_offline())
-		fail(Code::Io, "HF_HUB_OFFLINE is set and {} is not here; copy a .gguf file here and give its path",
+		fail(Code::Io,
+		     "no hub is asked (--offline, or HF_HUB_OFFLINE is set), and {} is not here; copy a .gguf file here and "
+		     "give its path",
 		     one_line(repo));
 	const std::string api = hub_endpoint() + "/api/models/" + repo, what = "the repository " + repo;
 	RemoteRepo out{repo, text_of(ask(api + "/revision/main", what), "sha"), {}};

@@ -28,7 +28,14 @@ std::vector<std::string> names_of(const LocalModel& m) {
 
 } // namespace
 
-std::vector<LocalModel> find_local(const std::vector<LocalModel>& all, const std::string& given) {
+// The name without the address of its page: hf.co/USER/REPO:QUANT is USER/REPO:QUANT.
+static std::string without_host(const std::string& given) {
+	const auto repo = as_repo(given);
+	return !repo ? given : repo->want.empty() ? repo->repo : repo->repo + ":" + repo->want;
+}
+
+std::vector<LocalModel> find_local(const std::vector<LocalModel>& all, const std::string& typed) {
+	const std::string given = without_host(typed);
 	const std::string name = lower_case(given), begins = bare_name(given);
 	std::vector<LocalModel> exact, similar;
 	for (const LocalModel& m : all) {
@@ -107,13 +114,16 @@ std::string what_is_here(const std::vector<LocalModel>& all, const std::string& 
 
 ModelPath resolve_model(const std::string& given) {
 	std::error_code ec;
-	if (given.empty() || given.find('\0') != given.npos || is_synth(given) || fs::exists(sys::path_of(given), ec) || ec)
-		return {given, ""}; // opening the file reports what is wrong
+	if (given.empty() || given.find('\0') != given.npos || is_synth(given)) return {given, ""};
+	const fs::file_status here = fs::status(sys::path_of(given), ec);
 	const bool path = is_gguf(given) || given.starts_with("/") || given.starts_with("./") || given.starts_with("../") ||
 	                  given.starts_with("~");
-	if (path) return {given, ""};
+	const bool folder = fs::is_directory(here) && !given.ends_with("/"); // is no model, and may be called as one
+	if (path || here.type() == fs::file_type::none || (fs::exists(here) && !folder))
+		return {given, ""}; // opening the file reports what is wrong
 	const std::vector<LocalModel> all = local_models();
 	const std::vector<LocalModel> found = find_local(all, given);
+	if (found.empty() && folder) return {given, ""};
 	if (found.empty()) fail_unknown(all, given);
 	if (found.size() == 1) return {found[0].path, found[0].encoder};
 	fail_several(found, given);

@@ -2,6 +2,7 @@
 #include "engine/core/system/files.h"
 #include "tools/api_model.h"
 #include "tools/commands.h"
+#include "tools/config_file.h"
 #include "tools/hub/local.h"
 #include "tools/output.h"
 #include "tools/serve/gate.h"
@@ -22,7 +23,7 @@ namespace {
 using namespace serve;
 
 void must(kvrun_status s) {
-	if (s != KVRUN_OK) give_up(exit_code_of(s), kvrun_last_error());
+	if (s != KVRUN_OK) give_up(exit_code_of(s), with_place(kvrun_last_error()));
 }
 
 EngineHandle open_engine(const ServeArgs& a, kvrun_canceller* canceller) {

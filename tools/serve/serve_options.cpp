@@ -54,9 +54,9 @@ serve::Defaults defaults_of(const ServeArgs& a) {
 	if (a.sampling.seed >= 0) d.seed = uint64_t(a.sampling.seed);
 	d.n_adapters = adapter_facts(a.loras).size();
 	d.strict = a.strict, d.raw_reasoning = a.reasoning == "none";
-	if (a.template_variables.empty()) return d;
-	d.template_variables = serve::json_or_null(a.template_variables);
+	if (!a.template_variables.empty()) d.template_variables = serve::json_or_null(a.template_variables);
 	if (!d.template_variables.is_object()) give_up(2, "--chat-template-kwargs is not a JSON object");
+	if (a.no_think) d.template_variables["enable_thinking"] = false;
 	return d;
 }
 
@@ -70,14 +70,20 @@ void add_no_effect(Command& c) {
 	    {"--jinja", "", {}, always},
 	    {"--metrics", "", {}, always},
 	    {"--slots", "", {}, always},
+	    {"--no-slots", "", {}, "/slots is always there"},
 	    {"--props", "", {}, "/props is always there, and changes nothing"},
 	    {"--webui,--no-webui", "", {}, "the page is always there"},
+	    {"--ui,--no-ui", "", {}, "the page is always there"},
 	    {"-cb,--cont-batching", "", {}, always},
 	    {"--embedding,--embeddings", "", {}, always},
 	    {"--reranking,--rerank", "", {}, "a reranker's file says so itself"},
 	    {"--pooling", "WORD", {}, "the model's file says it"},
 	    {"--no-context-shift,--context-shift", "", {}, "answers end where the context does"},
 	    {"--cache-reuse", "N", {}, "common beginnings of prompts are reused, and no other parts"},
+	    {"--cache-prompt", "", {}, always},
+	    {"--no-cache-prompt", "", {}, "a request says it: cache_prompt false"},
+	    {"-sps,--slot-prompt-similarity", "X", {}, "the longest common beginning of prompts is reused"},
+	    {"--reuse-port", "", {}, "one server listens on a port"},
 	    {"-v,--verbose,--log-verbose", "", {}, "--log writes a line for each request"},
 	};
 	add_ignored(c, rows);
@@ -102,6 +108,10 @@ void add_served_model(Command& c, ServeArgs& a) {
 	add_text(c, "--chat-template-kwargs", a.template_variables, "JSON",
 	         "more variables of the template, like '{\"enable_thinking\": false}'; those of a request come first")
 	    ->group(kModelGroup);
+	add_flag(c, "--no-think", a.no_think,
+	         "answer without reasoning, where the template knows how and the request does not say "
+	         "(chat_template_kwargs, thinking)")
+	    ->group(kModelGroup);
 	add_choice(c, "--reasoning-format", a.reasoning, {"auto", "none", "deepseek"},
 	           "of chats whose request does not say: none leaves reasoning and its markers in the text; else it is a "
 	           "field of its own [auto]")
@@ -111,6 +121,7 @@ void add_served_model(Command& c, ServeArgs& a) {
 	const Option* embedder = add_text(c, "--embedding-model", a.embedder, kModelFile,
 	                                  "answer /v1/embeddings and /v1/rerank with this model, a file or a name of kvrun "
 	                                  "list, on the same device [the model itself]")
+	                             ->of_models()
 	                             ->group(kModelGroup);
 	c.before_run.push_back([embedder, &a] {
 		if (embedder->count) a.embedder = resolve_model(a.embedder).path;
@@ -152,11 +163,15 @@ void add_server_options(Command& c, ServeArgs& a) {
 	add_text(c, "--api-prefix", a.prefix, "PATH",
 	         "put all paths below this one, like /kvrun, behind a proxy that passes it on; the page is then there, too")
 	    ->group(group);
-	add_text(
-	    c, "--api-key", a.key, "KEY",
-	    "key that requests must give, as Authorization: Bearer KEY or X-Api-Key: KEY, or several, divided by commas; "
-	    "the page and /health need none")
-	    ->group(group);
+	const Option* key =
+	    add_text(c, "--api-key", a.key, "KEY",
+	             "key that requests must give, as Authorization: Bearer KEY or X-Api-Key: KEY, or several, divided by "
+	             "commas; the page and /health need none")
+	        ->group(group);
+	c.before_run.push_back([key, &a] { // of a variable that is not set, without which anyone could use the server
+		if (key->count && listed_values({a.key}).empty())
+			give_up(2, "--api-key has no key; give one, or leave the option out");
+	});
 	add_text(c, "--api-key-file", a.key_file, kFile,
 	         "the same, one in each line of a file; empty lines and those that begin with # are left out")
 	    ->group(group);

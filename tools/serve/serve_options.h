@@ -20,7 +20,7 @@ struct ServeArgs : ModelArgs {
 	uint64_t max_body = 8 << 20, max_bodies = 64 << 20;
 	uint64_t sessions_max = 0; // 0 if not given
 	double timeout = 30, drain = 30, ping = 10, idle_unload = 0;
-	bool log = false, strict_model = false, strict = false;
+	bool log = false, strict_model = false, strict = false, no_think = false;
 	bool loras_unapplied = false; // adapters are loaded, and have the scale 0
 };
 
