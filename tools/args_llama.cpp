@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cctype>
 #include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 
 namespace kvrun {
 namespace {

@@ -98,6 +98,12 @@ bool exists(const std::string& path) {
 
 std::string tuning_path(const Gguf& g) { return g.name() + ".kv.json"; }
 
+std::string found_tuning_path(const Gguf& g) {
+	for (const std::string& path : {cached_path(g), tuning_path(g)})
+		if (exists(path)) return path;
+	return {};
+}
+
 std::string new_tuning_path(const Gguf& g) {
 	const std::string beside = tuning_path(g), cached = cached_path(g);
 	try {
@@ -128,8 +134,8 @@ void write_tuning(const std::string& path, const Gguf& g, const Tuning& t, const
 }
 
 std::optional<Tuning> read_tuning(const Gguf& g, const KvShape& shape) {
-	const std::string cached = cached_path(g), path = exists(cached) ? cached : tuning_path(g);
-	if (!exists(path)) return {};
+	const std::string path = found_tuning_path(g);
+	if (path.empty()) return {};
 	const RegularFile file(path, "it is what kvrun tune writes");
 	if (file.bytes() > kMostBytes)
 		fail(Code::Format, "{} has {} bytes, more than {}; remove it or run kvrun tune again", one_line(path),

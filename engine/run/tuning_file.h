@@ -7,7 +7,8 @@
 
 namespace kvrun {
 
-std::string tuning_path(const Gguf&); // beside the model
+std::string tuning_path(const Gguf&);       // beside the model
+std::string found_tuning_path(const Gguf&); // which file read_tuning() reads; empty: there is none
 // Where the file can be written: beside the model, else in its cache_folder(), which is created. Throws Error{Io,
 // NotFound} as NewFile does, about the first place.
 std::string new_tuning_path(const Gguf&);

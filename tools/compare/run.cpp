@@ -2,12 +2,14 @@
 #include "engine/core/new_file.h"
 #include "engine/core/system/files.h"
 #include "engine/core/utf8.h"
+#include "engine/run/tuning_file.h"
 #include "models/fingerprint.h"
 #include "models/model.h"
 #include "models/synth/shape.h"
 #include "tools/commands.h"
 #include "tools/compare/compare.h"
 #include "tools/compare/compilers_peer.h"
+#include "tools/env.h"
 #include "tools/host.h"
 #include "tools/terminal.h"
 #include <algorithm>
@@ -58,6 +60,14 @@ Json stamp_of(const std::string& path) {
 	const auto time = std::filesystem::last_write_time(sys::path_of(path), error);
 	if (path.empty() || error) return nullptr;
 	return {std::filesystem::file_size(sys::path_of(path), error), time.time_since_epoch().count()};
+}
+
+// The measurements of kvrun tune that policies take.
+Json tuning_stamp(const std::string& model) {
+	if (is_synth(model)) return nullptr;
+	Gguf file = Gguf::open(model);
+	file.set_cache_folder(pipeline_cache_folder());
+	return stamp_of(found_tuning_path(file));
 }
 
 // Environment variables that change what devices compute.
@@ -172,6 +182,7 @@ Json compare_devices(const Options& o, const Json* baseline) {
 		                          {"report", d.report},
 		                          {"stages", Json::object()}});
 	const std::vector<PlannedUnit> all = plan(o, devices, run["model"]["parameters"]);
+	const Json tuned = tuning_stamp(o.model);
 	const auto start = std::chrono::steady_clock::now();
 	for (size_t i = 0; i < all.size(); ++i) {
 		const Device& d = devices[all[i].device];
@@ -181,7 +192,7 @@ Json compare_devices(const Options& o, const Json* baseline) {
 		                  {"model", run["model"]["fingerprint"]},
 		                  {"options", run["options"]},
 		                  {"text", {o.text, stamp_of(o.text)}},
-		                  {"tuned", {stamp_of(o.model + ".kv.json"), d.report.value("tuned", Json())}},
+		                  {"tuned", {tuned, d.report.value("tuned", Json())}},
 		                  {"environment", run["environment"]},
 		                  {"device", {d.report["name"], d.report["driver"], d.report["uuid"]}}};
 		const double seconds = seconds_since(start);
