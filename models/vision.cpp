@@ -15,16 +15,6 @@ std::string projector_names() {
 	return all;
 }
 
-const Projector& projector_of(const Gguf& g) {
-	const std::string_view type = g.text("clip.projector_type", g.text("clip.vision.projector_type", ""));
-	const std::span<const Projector> all = projectors();
-	const auto p = std::ranges::find(all, type, [](const Projector& x) { return std::string_view(x.name); });
-	if (p == all.end())
-		fail(Code::Unsupported, "{}: projector '{}' is not supported; kvrun runs {}", g.name(), one_line(type),
-		     projector_names());
-	return *p;
-}
-
 // A size in 1 .. most.
 uint32_t sized(const Gguf& g, const char* key, uint32_t value, uint32_t most) {
 	if (value == 0 || value > most)
@@ -265,12 +255,22 @@ void check_model(const Gguf& g, const Config& model, VisionConfig& v) {
 
 } // namespace
 
-VisionConfig read_vision(const Gguf& g, const Config& model, const ImageRows& rows) {
+const Projector& projector_of(const Gguf& g) {
 	if (g.text("general.architecture", "") != "clip" || !g.flag("clip.has_vision_encoder", false))
 		fail(Code::Unsupported,
 		     "{}: it is no vision encoder (general.architecture is '{}', clip.has_vision_encoder is not set); give the "
 		     "file whose name begins with mmproj",
 		     g.name(), one_line(g.text("general.architecture", "")));
+	const std::string_view type = g.text("clip.projector_type", g.text("clip.vision.projector_type", ""));
+	const std::span<const Projector> all = projectors();
+	const auto p = std::ranges::find(all, type, [](const Projector& x) { return std::string_view(x.name); });
+	if (p == all.end())
+		fail(Code::Unsupported, "{}: projector '{}' is not supported; kvrun runs {}", g.name(), one_line(type),
+		     projector_names());
+	return *p;
+}
+
+VisionConfig read_vision(const Gguf& g, const Config& model, const ImageRows& rows) {
 	const Projector& p = projector_of(g);
 	if (model.streams.n > 1 && !model.streams.hyper())
 		fail(Code::Unsupported, "{}: kvrun reads no images for models of architecture '{}'", g.name(),

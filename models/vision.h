@@ -212,8 +212,10 @@ struct VisionConfig {
 		return x * y + (line_ends ? y - !last_line_ends : 0) + (framed ? 2 : 0);
 	}
 };
-// Throws Error{Unsupported} if the file is no vision encoder or kvrun does not run it, Format if it is damaged or of
-// another model; Invalid for limits that cannot be.
+// That of a file. Throws Error{Unsupported} if the file is no vision encoder or kvrun does not run its kind.
+const Projector& projector_of(const Gguf&);
+// Throws as projector_of(), Error{Format} if the file is damaged or of another model; Invalid for limits that cannot
+// be.
 VisionConfig read_vision(const Gguf&, const Config& model, const ImageRows& = {});
 
 // A whole image as the encoder reads it.

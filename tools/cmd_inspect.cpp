@@ -6,6 +6,7 @@
 #include "models/model.h"
 #include "models/prediction.h"
 #include "models/text_encoder.h"
+#include "models/vision.h"
 #include "tools/args_engine.h"
 #include "tools/commands.h"
 #include "tools/output.h"
@@ -165,17 +166,23 @@ Json tokenizer_json(const Tokenizer& t) {
 	        {"adds_bos", t.adds_bos()}, {"chat_template", std::string(t.chat_template())}};
 }
 
+bool encodes_images(const Gguf& g) { return g.text("general.architecture", "") == "clip"; }
+
 // Describes a file; if kvrun cannot run it, as far as it can be read.
 Json describe(const Gguf& g) {
 	std::string refused;
 	Json config, tokenizer;
 	try {
-		const Tokenizer t(g);
-		tokenizer = tokenizer_json(t);
-		const Config c = read_config(g);
-		config = config_json(c);
-		config["prediction_layers"] = prediction_layers(g, c); // which --draft mtp uses
-		check_model(g, c, t);
+		if (encodes_images(g)) {
+			projector_of(g);
+		} else {
+			const Tokenizer t(g);
+			tokenizer = tokenizer_json(t);
+			const Config c = read_config(g);
+			config = config_json(c);
+			config["prediction_layers"] = prediction_layers(g, c); // which --draft mtp uses
+			check_model(g, c, t);
+		}
 	} catch (const Error& e) { refused = e.what(); }
 	Json tensors = Json::array(), types = Json::object(), metadata = Json::object();
 	uint64_t elements = 0;
@@ -259,7 +266,8 @@ std::string as_text(const Json& d, bool tensors, bool checked) {
 		line("type", fmt::format("{:<5} {} tensors, {}", type, sum["tensors"].get<uint64_t>(),
 		                         human_bytes(sum["bytes"].get<double>())));
 	if (checked) line("weights", "all are read and finite");
-	line("runs", d["runs"].get<bool>() ? "yes" : fmt::format("no: {}", shown(d["refused"], std::string::npos)));
+	const char* yes = d["architecture"] == Json("clip") ? "yes, beside its model: --mmproj" : "yes";
+	line("runs", d["runs"].get<bool>() ? yes : fmt::format("no: {}", shown(d["refused"], std::string::npos)));
 
 	out += "\n";
 	for (const auto& [key, value] : d["metadata"].items()) out += fmt::format("{} = {}\n", one_line(key), shown(value));

@@ -134,6 +134,19 @@ TEST_CASE("inspect: layers that run several times are counted each time") {
 	CHECK_MESSAGE(contains(r.out, "n_layers 4, rounds 2,"), r.out);
 }
 
+TEST_CASE("inspect: a vision encoder runs beside its model, if its projector is known") {
+	const std::string path = std::string(KVRUN_SOURCE_DIR) + "/tests/golden/vision/gemma4uv.gguf";
+	const Ran r = run_program({"inspect", path, "--check"});
+	CHECK(r.code == 0);
+	CHECK(r.out.find("yes, beside its model: --mmproj") != std::string::npos);
+	CHECK(Json::parse(run_program({"inspect", path, "--json"}).out)["runs"] == true);
+	GgufBuilder b = GgufBuilder::copy_as(Gguf::open(path), "clip");
+	const TempFile other(b.text("clip.projector_type", "resampler").bytes());
+	const Ran no = run_program({"inspect", other.path});
+	CHECK(no.code == 0);
+	CHECK(no.out.find("projector 'resampler' is not supported") != std::string::npos);
+}
+
 TEST_CASE("inspect: a file kvrun does not run is described, and says why") {
 	GgufBuilder b = tiny_model();
 	b.text("general.architecture", "bloom").text("general.name", "odd \xff\n name");
