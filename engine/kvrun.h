@@ -398,7 +398,8 @@ typedef struct {
 	uint32_t struct_size;
 	const char* kv; /* KV-cache policy, as of `kvrun run --kv`: "fp16", "kivi2", "zipcache,ratio=0.4"; NULL: fp16 */
 	uint32_t ctx;   /* longest sequence in tokens, at most 16777216; 0: as many as fit, at most the trained context */
-	uint32_t checkpoints; /* most states that kvrun_session_truncate() can return to, one at the end of each prompt */
+	uint32_t checkpoints; /* most states that kvrun_session_truncate() can return to, one at the end of each prompt: the
+	                         first and the newest ones, or the newest alone */
 	uint64_t seed;        /* of the policy's random choices */
 } kvrun_session_options;
 #define KVRUN_SESSION_OPTIONS_INIT                                                                                     \
