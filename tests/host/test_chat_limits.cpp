@@ -257,7 +257,7 @@ TEST_CASE("T26: arithmetic that has no result is an error of the template") {
 	CHECK(render("{{ '12345678901234567890' }}").text == "12345678901234567890");
 	Json big = chat(Json::array());
 	big["variables"] = {{"n", uint64_t(INT64_MAX) + 1}};
-	has(render("{{ n }}", big).error, "64 bits");
+	CHECK(render("{{ n }}", big).text == "9.223372036854776e+18"); // limits of schemas may be this large
 }
 
 TEST_CASE("T27: an error names the line and what is unknown") {
