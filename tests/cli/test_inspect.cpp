@@ -7,6 +7,7 @@
 #include <cmath>
 #include <doctest/doctest.h>
 #include <fmt/format.h>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -140,11 +141,14 @@ TEST_CASE("inspect: a vision encoder runs beside its model, if its projector is 
 	CHECK(r.code == 0);
 	CHECK(r.out.find("yes, beside its model: --mmproj") != std::string::npos);
 	CHECK(Json::parse(run_program({"inspect", path, "--json"}).out)["runs"] == true);
-	GgufBuilder b = GgufBuilder::copy_as(Gguf::open(path), "clip");
-	const TempFile other(b.text("clip.projector_type", "resampler").bytes());
+	std::ifstream in(path, std::ios::binary);
+	std::string bytes{std::istreambuf_iterator<char>(in), {}};
+	bytes.replace(bytes.find("gemma4uv"), 8, "gemma9xx");
+	const auto raw = std::as_bytes(std::span(bytes));
+	const TempFile other(std::vector<std::byte>(raw.begin(), raw.end()));
 	const Ran no = run_program({"inspect", other.path});
 	CHECK(no.code == 0);
-	CHECK(no.out.find("projector 'resampler' is not supported") != std::string::npos);
+	CHECK(no.out.find("projector 'gemma9xx' is not supported") != std::string::npos);
 }
 
 TEST_CASE("inspect: a file kvrun does not run is described, and says why") {
