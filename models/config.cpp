@@ -252,7 +252,7 @@ void read_rope_scaling(const Keys& k, const Family& f, Config& c) {
 		r.ramp_rounded = f.yarn_rounded;
 		r.beta_fast = k.positive("rope.scaling.yarn_beta_fast", r.beta_fast);
 		r.beta_slow = k.positive("rope.scaling.yarn_beta_slow", r.beta_slow);
-		// Converters write attention_factor of config.json under either key, which YaRN's own factor is a part of.
+		// Converters write attention_factor of config.json under either key; it already contains YaRN's own factor.
 		const float own = r.factor > 1 ? 1 + 0.1f * std::log(r.factor) : 1;
 		for (const char* key : {"rope.scaling.attn_factor", "rope.scaling.yarn_attn_factor"})
 			if (const float x = k.positive(key, 1); std::abs(x - own) > 1e-3f * own) r.attn_factor *= x;

@@ -118,7 +118,7 @@ struct Projector {
 	PatchRotation rotation = {};
 	bool bare = false;           // no transformer; a patch has the pixels of `merge` x `merge`
 	const char* pixel_norm = ""; // LayerNorm of a patch's pixels; "": none
-	// Norms, as the transformer's, if the file has them: of patches before their positions are added, and behind.
+	// Norms of the transformer's kind, if the file has them: of patches before and after their positions are added.
 	const char *embedded_norm = "v.norm_embd", *pre_norm = "v.pre_ln";
 	float embedding_eps = 0;                       // of these two; 0: the transformer's
 	const char* post_norm = "v.post_ln";           // behind the layers

@@ -137,9 +137,8 @@ std::vector<uint32_t> message_tokens(const RunArgs& a, const Engine& e, const Ch
 	form.features = chat_features(chat);
 	in.messages = fit_messages(form.features, std::move(in.messages));
 	const Rendered prompt = chat.render(in);
-	const bool off = in.variables.is_object() && in.variables.value("enable_thinking", Json()) == Json(false);
 	form.in_reasoning = opens_reasoning(form.features, prompt);
-	form.may_reason = !off && may_reason(form.features, prompt);
+	form.may_reason = may_reason(form.features, prompt, in.variables);
 	return encode_chat(e.tokenizer(), prompt, [&](uint64_t id) { return e.images()->tokens(id); });
 }
 

@@ -171,8 +171,7 @@ void add_tune(Command& root) {
 	     "keys are, and the rotated key (rope), in 4 or 8 bits, and measured at 4. So are tuned:2, 2.5, 3 and 4 in the "
 	     "end, and costs are scaled by "
 	     "what they gave. The file holds the costs with the model's fingerprint: for another model it is refused. It "
-	     "is "
-	     "written beside the model, or where that cannot be done into the folder tuning of kvrun's cache "
+	     "is written beside the model, or where that cannot be done into the folder tuning of kvrun's cache "
 	     "(KVRUN_CACHE_DIR), in which the policies look first."},
 	    {"--kernels",
 	     "Where kvrun has two designs for the same, the device's own speed decides: matrix units, products of bytes, "

@@ -143,9 +143,7 @@ ChatFacts chat_facts(const Engine& engine, const kvrun_chat_options* given) {
 	f.tools = parse_json(o.tools_json, "tools_json");
 	const Rendered prompt = render_chat(engine, o, t);
 	f.in_reasoning = opens_reasoning(f.features, prompt);
-	const Json variables = parse_json(o.variables_json, "variables_json");
-	const bool off = variables.is_object() && variables.value("enable_thinking", Json()) == Json(false);
-	f.may_reason = !off && !o.no_answer && may_reason(f.features, prompt);
+	f.may_reason = !o.no_answer && may_reason(f.features, prompt, parse_json(o.variables_json, "variables_json"));
 	// the answer goes on in a message whose channel is known: it does not begin with one
 	if (o.no_answer == kContinue && f.features.tool_format == ToolFormat::Harmony)
 		f.features.tool_format = ToolFormat::None;

@@ -38,8 +38,7 @@ void KvCache::State::out_of_memory(const KvCounts& want, uint32_t n_added) {
 	const auto [needed, budgeted] = mebibytes_apart(need, budget);
 	fail(Code::OutOfMemory,
 	     "{} more token{} {} {} in the KV cache: {} needs {}, {} are budgeted, of which other caches (of windows, "
-	     "states "
-	     "or sequences) hold {}; {}",
+	     "states or sequences) hold {}; {}",
 	     n_added, n_added == 1 ? "" : "s", n_added == 1 ? "makes" : "make", want.n_tokens, plan->policy.text, needed,
 	     budgeted, mebibytes(others),
 	     fits.empty() ? std::string("no policy fits: shorten the prompt or raise --kv-budget")

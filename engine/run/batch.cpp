@@ -293,7 +293,7 @@ void Batch::decode_rows(std::span<Stream* const> streams) {
 			return;
 		} catch (const Error& e) {
 			const RowError* const row = dynamic_cast<const RowError*>(&e);
-			// A step that failed behind its first changes leaves sequences empty: nothing to continue.
+			// A step that fails after it has changed sequences leaves them empty: there is nothing to continue.
 			const bool lost = std::ranges::any_of(left, [](const Stream* s) { return s->session.n_tokens() == 0; });
 			if (drafts && !lost && e.code == Code::OutOfMemory) { // one token each may still fit
 				for (Stream* s : left) {

@@ -34,7 +34,7 @@ void LookupDrafter::add(uint32_t token) {
 	const size_t end = text_.size();
 	for (uint32_t n = kShortest; n <= kLongest && n <= end; ++n) {
 		uint32_t& last = place(n, end);
-		// A run of another length may have left this very end there.
+		// A run of another length may have stored this end in the same entry.
 		if (last && last != end && same(n, last, end)) match_[n] = last;
 		last = uint32_t(end);
 	}

@@ -25,7 +25,7 @@ class ModelDrafter final : public Drafter {
 			for (;;) {
 				drafted_.push_back(likeliest_);
 				if (drafted_.size() == most || session_.n_tokens() >= session_.ctx()) return drafted_;
-				if (session_.flush_due()) return drafted_; // what a flush removes does not come back with a wrong draft
+				if (session_.flush_due()) return drafted_; // a flush cannot be undone if the draft is wrong
 				step({&drafted_.back(), 1});
 			}
 		} catch (const Error& e) { give_up(e.what()); }

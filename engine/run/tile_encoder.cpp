@@ -79,7 +79,7 @@ std::vector<float> TileEncoder::pixels(const Image& tile) const {
 	return out;
 }
 
-// LayerNorm. On the host, because rows of pixels are longer than what is normed.
+// LayerNorm, on the host, because on the device rows of pixels are padded (patch_columns()).
 void TileEncoder::norm_pixels(std::span<float> values) const {
 	const size_t n = weights_.pixel_norm.size();
 	double sum = 0, squares = 0;

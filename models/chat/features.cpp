@@ -299,7 +299,8 @@ bool opens_reasoning(const ChatFeatures& f, const Rendered& prompt) {
 	return !f.think_begin.empty() && ends_with(prompt, f.think_begin);
 }
 
-bool may_reason(const ChatFeatures& f, const Rendered& prompt) {
+bool may_reason(const ChatFeatures& f, const Rendered& prompt, const Json& variables) {
+	if (variables.is_object() && variables.value("enable_thinking", Json()) == Json(false)) return false;
 	return !f.think_begin.empty() && !ends_with(prompt, f.think_begin) && !ends_with(prompt, f.think_end);
 }
 

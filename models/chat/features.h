@@ -57,7 +57,8 @@ Json fit_messages(const ChatFeatures&, Json messages);
 
 // Whether the prompt ends inside the model's reasoning, so that the answer begins there.
 bool opens_reasoning(const ChatFeatures&, const Rendered& prompt);
-// Whether an answer may begin with reasoning: the prompt has neither opened nor closed it.
-bool may_reason(const ChatFeatures&, const Rendered& prompt);
+// Whether an answer may begin with reasoning: the prompt has neither opened nor closed it, and the variables that the
+// template was given do not switch it off (enable_thinking false).
+bool may_reason(const ChatFeatures&, const Rendered& prompt, const Json& variables = {});
 
 } // namespace kvrun

@@ -35,7 +35,8 @@ def bash_line(completion, typed, folder):
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(folder)
-        env = {"PATH": folder + "/.bin:" + os.environ["PATH"], "TERM": "dumb", "PS1": "", "HOME": folder, "INPUTRC": "/dev/null"}
+        env = {"PATH": folder + "/.bin:" + os.environ["PATH"], "TERM": "dumb", "PS1": "", "HOME": folder,
+               "INPUTRC": "/dev/null"}
         os.execve(shutil.which("bash"), ["bash", "--norc", "--noprofile", "-i"], env)
     os.write(terminal, f"PS1='>'; bind 'set enable-bracketed-paste off'; source {completion}; echo rea''dy\n".encode())
     read_until(terminal, rb"ready\r\n.*>$")

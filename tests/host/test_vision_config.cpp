@@ -45,6 +45,21 @@ std::string with_u32(const std::string& encoder_name, const std::string& key, ui
 	return refusal(b, text_model(encoder_name));
 }
 
+// Of an image in pixels, and of its tile in rows of the model.
+struct SizeOfTile {
+	uint32_t width, height, columns, rows;
+};
+// edge: of a row, in pixels.
+void check_tiles(const VisionConfig& v, std::span<const SizeOfTile> sizes, uint32_t edge) {
+	for (const SizeOfTile& s : sizes) {
+		CAPTURE(s.width);
+		CAPTURE(s.height);
+		const Image tile = tile_image(v, Image(s.width, s.height)).tiles[0].pixels;
+		CHECK(tile.width == s.columns * edge);
+		CHECK(tile.height == s.rows * edge);
+	}
+}
+
 } // namespace
 
 TEST_CASE("vision files: what the golden encoders are") {
@@ -143,15 +158,9 @@ TEST_CASE("vision files: Gemma 4's images take the most rows they may") {
 	VisionConfig v = read_vision(Gguf::open(file_of("gemma4v")), text_model());
 	CHECK(v.table_edge == 12);
 	v.table_edge = 0; // this file's table is for smaller images
-	const uint32_t sizes[][4] = {{640, 480, 19, 14}, {36, 24, 20, 13},   {1000, 10, 167, 1},  {3, 1200, 1, 280},
-	                             {500, 500, 16, 16}, {20000, 7, 280, 1}, {4000, 3000, 19, 14}};
-	for (const auto& size : sizes) {
-		const auto& [width, height, columns, rows] = size;
-		CAPTURE(size[0]);
-		const TiledImage t = tile_image(v, Image(width, height));
-		CHECK(t.tiles[0].pixels.width == columns * 12);
-		CHECK(t.tiles[0].pixels.height == rows * 12);
-	}
+	const SizeOfTile sizes[] = {{640, 480, 19, 14}, {36, 24, 20, 13},   {1000, 10, 167, 1},  {3, 1200, 1, 280},
+	                            {500, 500, 16, 16}, {20000, 7, 280, 1}, {4000, 3000, 19, 14}};
+	check_tiles(v, sizes, 12);
 	Config windows = text_model(); // rows that see each other are in one window
 	windows.layers[0].window.tokens = 50;
 	CHECK(read_vision(Gguf::open(file_of("gemma4v")), windows).most_rows == 50);
@@ -164,32 +173,19 @@ TEST_CASE("vision files: Gemma 4's images take the most rows they may") {
 TEST_CASE("vision files: pages of LightOnOCR have no edge longer than the encoder's square") {
 	VisionConfig v = read_vision(Gguf::open(file_of("lightonocr")), text_model());
 	v.patch = 14, v.image_size = v.square = 1540; // as published
-	const uint32_t sizes[][4] = {
+	const SizeOfTile sizes[] = {
 	    {1654, 2339, 39, 55}, {28, 28, 1, 1}, {29, 10, 2, 1}, {5000, 100, 55, 2}, {1540, 1540, 55, 55}};
-	for (const auto& size : sizes) {
-		const auto& [width, height, columns, rows] = size;
-		CAPTURE(size[0]);
-		const TiledImage t = tile_image(v, Image(width, height));
-		CHECK(t.tiles[0].pixels.width == columns * 28);
-		CHECK(t.tiles[0].pixels.height == rows * 28);
-	}
+	check_tiles(v, sizes, 28);
 }
 
 // smart_resize() of transformers 5.24.
 TEST_CASE("vision files: Muse Glimmer's images take the shape that is nearest to theirs") {
 	VisionConfig v = read_vision(Gguf::open(file_of("muse-glimmer")), text_model());
 	v.patch = 14; // as published
-	const uint32_t sizes[][4] = {{640, 480, 23, 17}, {28, 28, 1, 1},       {1, 1, 1, 1},
-	                             {29, 10, 2, 1},     {5000, 100, 179, 4},  {100, 5000, 4, 179},
-	                             {40, 1000, 2, 36},  {8000, 6000, 73, 55}, {20000, 7, 715, 1}};
-	for (const auto& size : sizes) {
-		const auto& [width, height, columns, rows] = size;
-		CAPTURE(width);
-		CAPTURE(height);
-		const TiledImage t = tile_image(v, Image(width, height));
-		CHECK(t.tiles[0].pixels.width == columns * 28);
-		CHECK(t.tiles[0].pixels.height == rows * 28);
-	}
+	const SizeOfTile sizes[] = {{640, 480, 23, 17}, {28, 28, 1, 1},       {1, 1, 1, 1},
+	                            {29, 10, 2, 1},     {5000, 100, 179, 4},  {100, 5000, 4, 179},
+	                            {40, 1000, 2, 36},  {8000, 6000, 73, 55}, {20000, 7, 715, 1}};
+	check_tiles(v, sizes, 28);
 }
 
 TEST_CASE("vision files: GLM-5.3's images lie in the first corner of a black tile") {
