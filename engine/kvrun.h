@@ -197,7 +197,8 @@ typedef struct {
 	const char* loras;  /* LoRA adapters of the model, .gguf files: "FILE[:SCALE]", several separated by commas; NULL:
 	                       none. Sessions saved with them are restored with the same ones only.
 	                       kvrun_engine_set_lora_scales() changes the scales */
-	const char* mmproj; /* the model's vision encoder, a .gguf file (mmproj-...); NULL: the model reads no images */
+	const char* mmproj; /* the model's encoder of images or sounds, or both, a .gguf file (mmproj-...); NULL: it reads
+	                       text alone */
 	/* Tokens of an image, where its size decides: it is made smaller or larger for them. 0: the encoder's limits. */
 	uint32_t image_min_tokens, image_max_tokens;
 } kvrun_engine_options;
@@ -238,11 +239,12 @@ typedef struct {
 	uint32_t n_scores;     /* scores of the model's classifier, for kvrun_score_texts(); 0: it has none */
 	uint64_t n_params;     /* numbers of all tensors of the model's file */
 	uint64_t tensor_bytes; /* bytes of all tensors in the file */
+	uint32_t audio_rate;   /* samples per second that kvrun_audio_add() takes; 0: it has no audio encoder */
 } kvrun_engine_info;
 #define KVRUN_ENGINE_INFO_INIT                                                                                         \
 	{                                                                                                                  \
 		sizeof(kvrun_engine_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, \
-		    NULL, 0, 0, 0, 0, 0, 0                                                                                     \
+		    NULL, 0, 0, 0, 0, 0, 0, 0                                                                                  \
 	}
 KVRUN_API kvrun_status kvrun_engine_get_info(kvrun_engine* engine, kvrun_engine_info* out);
 
@@ -288,9 +290,9 @@ KVRUN_API kvrun_status kvrun_tokenize(kvrun_engine* engine, const char* text, si
 KVRUN_API kvrun_status kvrun_detokenize(kvrun_engine* engine, const uint32_t* tokens, size_t count, uint32_t flags,
                                         char* out, size_t capacity, size_t* out_length);
 
-/* ---- images, for models with a vision encoder (kvrun_engine_options.mmproj) */
+/* ---- images and sounds, for models with an encoder (kvrun_engine_options.mmproj) */
 
-/* In a list of tokens, from this number up to KVRUN_NO_TOKEN - 1: a row that the encoder made of an image. */
+/* In a list of tokens, from this number up to KVRUN_NO_TOKEN - 1: a row that an encoder made of an image or a sound. */
 #define KVRUN_FIRST_IMAGE_ROW 0x80000000u
 
 /* Adds an image: rgb holds height rows of width pixels of 3 bytes (red, green, blue), the top row first. Equal images
@@ -298,8 +300,11 @@ KVRUN_API kvrun_status kvrun_detokenize(kvrun_engine* engine, const uint32_t* to
  * without an encoder. */
 KVRUN_API kvrun_status kvrun_image_add(kvrun_engine* engine, const uint8_t* rgb, uint32_t width, uint32_t height,
                                        uint64_t* out_id);
-/* The tokens of an image, for a prompt; buffers as in kvrun_tokenize(). Rows of images have no text. The encoder runs
- * when the prompt is read. KVRUN_ENOTFOUND if the image is no longer held, also of a prompt: add it again. */
+/* The same of a sound: samples of one channel in -1 .. 1, kvrun_engine_info.audio_rate in a second. KVRUN_EINVALID for
+ * samples that are not finite, and for a sound that is too short for the encoder. */
+KVRUN_API kvrun_status kvrun_audio_add(kvrun_engine* engine, const float* samples, size_t n_samples, uint64_t* out_id);
+/* The tokens of an image or a sound, for a prompt; buffers as in kvrun_tokenize(). Their rows have no text. The encoder
+ * runs when the prompt is read. KVRUN_ENOTFOUND if it is no longer held, also of a prompt: add it again. */
 KVRUN_API kvrun_status kvrun_image_tokens(kvrun_engine* engine, uint64_t id, uint32_t* out, size_t capacity,
                                           size_t* out_count);
 
@@ -314,7 +319,8 @@ typedef struct {
 	const kvrun_message* messages; /* (n_messages); NULL if messages_json is given */
 	size_t n_messages;
 	const char* messages_json;  /* array of messages in the form of OpenAI's API, with content, tool_calls... An
-	                               image is a part {"type": "image", "id": "0123456789abcdef"}, kvrun_image_add() */
+	                               image is a part {"type": "image", "id": "0123456789abcdef"}, kvrun_image_add(), and
+	                               a sound one of type "audio", kvrun_audio_add() */
 	const char* tools_json;     /* array of tool definitions; NULL: none */
 	const char* variables_json; /* object of more template variables: {"enable_thinking": false}; NULL: none */
 	const char* template_name;  /* name of a template in the file or of a built-in one; NULL: the file's default */
@@ -328,7 +334,7 @@ typedef struct {
  * the file has no template, none is assumed: the message of KVRUN_ENOTFOUND lists the names that can be given. */
 KVRUN_API kvrun_status kvrun_chat_tokens(kvrun_engine* engine, const kvrun_chat_options* options, uint32_t* out,
                                          size_t capacity, size_t* out_count);
-/* The same as text: *out_length bytes and a terminating zero. An image is "[image]". */
+/* The same as text: *out_length bytes and a terminating zero. An image is "[image]", a sound "[audio]". */
 KVRUN_API kvrun_status kvrun_chat_text(kvrun_engine* engine, const kvrun_chat_options* options, char* out,
                                        size_t capacity, size_t* out_length);
 

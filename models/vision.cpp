@@ -255,8 +255,12 @@ void check_model(const Gguf& g, const Config& model, VisionConfig& v) {
 
 } // namespace
 
+bool has_vision(const Gguf& g) {
+	return g.text("general.architecture", "") == "clip" && g.flag("clip.has_vision_encoder", false);
+}
+
 const Projector& projector_of(const Gguf& g) {
-	if (g.text("general.architecture", "") != "clip" || !g.flag("clip.has_vision_encoder", false))
+	if (!has_vision(g))
 		fail(Code::Unsupported,
 		     "{}: it is no vision encoder (general.architecture is '{}', clip.has_vision_encoder is not set); give the "
 		     "file whose name begins with mmproj",

@@ -3,8 +3,8 @@
 #pragma once
 #include "engine/core/image.h"
 #include "models/config.h"
+#include "models/projection.h"
 #include <algorithm>
-#include <array>
 
 namespace kvrun {
 
@@ -65,30 +65,6 @@ struct PatchRotation {
 	float theta = 10000;
 	uint32_t first = 0; // number of the first line and column; a class token has 0
 };
-
-// From merged patches to rows of the model.
-struct Step {
-	enum Kind : uint8_t {
-		End,
-		Matrix, // and a bias, if the file has one
-		Turned, // a matrix that lies transposed in the file
-		LayerNorm,
-		RmsNorm,
-		UnitNorm, // RMS norm without weights
-		Activate, // by `function`
-		GatedMlp, // down(silu(gate) * up); the names of the three matrices begin with `tensor`
-		// Rows that join those of patches and pass the steps behind this one; `tensor` is the whole name.
-		Between, // one behind each line of rows but the last
-		Behind,  // one behind each line of rows
-		First,   // one before all others
-		Last,    // one behind all others
-	} kind = End;
-	const char* tensor = ""; // in the file, without ".weight"
-	bool optional = false;   // left out where the file has no such tensor
-	Activation function = Activation::GeluTanh;
-	bool joins() const { return kind >= Between; }
-};
-using Steps = std::array<Step, 9>;
 
 // Which rows of its image a row sees in the model, besides those before it.
 enum class Sight : uint8_t {
@@ -212,6 +188,7 @@ struct VisionConfig {
 		return x * y + (line_ends ? y - !last_line_ends : 0) + (framed ? 2 : 0);
 	}
 };
+bool has_vision(const Gguf&);
 // That of a file. Throws Error{Unsupported} if the file is no vision encoder or kvrun does not run its kind.
 const Projector& projector_of(const Gguf&);
 // Throws as projector_of(), Error{Format} if the file is damaged or of another model; Invalid for limits that cannot

@@ -171,7 +171,7 @@ kvrun_status kvrun_chat_text(kvrun_engine* engine, const kvrun_chat_options* opt
 		const auto e = engines().get(engine);
 		std::string text;
 		for (const ChatPiece& piece : split_at_images(render_chat(*e->engine, options)))
-			text += piece.text.text() + (piece.image ? "[image]" : "");
+			text += piece.text.text() + (!piece.image ? "" : piece.audio ? "[audio]" : "[image]");
 		fill_text(text, out, capacity, out_length);
 	});
 }

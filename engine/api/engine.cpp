@@ -143,7 +143,8 @@ kvrun_status kvrun_engine_get_info(kvrun_engine* engine, kvrun_engine_info* out)
 		i.device_name = object->device.name.c_str();
 		i.device_driver = object->device.driver.c_str();
 		i.backend = e.backend().name();
-		i.reads_images = e.images() != nullptr;
+		i.reads_images = e.images() && e.images()->reads_images();
+		i.audio_rate = e.images() && e.images()->reads_audio() ? kSampleRate : 0;
 		i.weight_bytes = e.weight_bytes() - e.host_weight_bytes();
 		i.host_weight_bytes = e.host_weight_bytes();
 		i.weights = e.weights_text().c_str();

@@ -1,11 +1,13 @@
-// Images in the C API.
+// Images and sounds in the C API.
 #include "engine/api/images.h"
+#include <algorithm>
+#include <cmath>
 
 namespace kvrun::api {
 
 ImageStore& images_of(const EngineObject& e) {
 	if (!e.engine->images())
-		refuse(KVRUN_EUNSUPPORTED, "this model reads no images: its vision encoder was not given (mmproj)");
+		refuse(KVRUN_EUNSUPPORTED, "this model reads no images and no sounds: its encoder was not given (mmproj)");
 	return *e.engine->images();
 }
 
@@ -20,11 +22,27 @@ kvrun_status kvrun_image_add(kvrun_engine* engine, const uint8_t* rgb, uint32_t 
 		check_pointer(rgb, "rgb");
 		check_pointer(out_id, "out_id");
 		const auto e = engines().get(engine);
+		if (!e->engine->images() || !e->engine->images()->reads_images())
+			refuse(KVRUN_EUNSUPPORTED, "this model reads no images: its vision encoder was not given (mmproj)");
 		ImageStore& images = images_of(*e);
 		images.check_size(width, height);
 		Image image(width, height);
 		std::copy_n(rgb, image.rgb.size(), image.rgb.begin());
 		*out_id = images.add(image);
+	});
+}
+
+kvrun_status kvrun_audio_add(kvrun_engine* engine, const float* samples, size_t n_samples, uint64_t* out_id) {
+	return guard([&] {
+		check_pointer(samples, "samples");
+		check_pointer(out_id, "out_id");
+		const auto e = engines().get(engine);
+		if (!e->engine->images() || !e->engine->images()->reads_audio())
+			refuse(KVRUN_EUNSUPPORTED, "this model reads no sounds: its audio encoder was not given (mmproj)");
+		const std::span<const float> sound(samples, n_samples);
+		if (!std::ranges::all_of(sound, [](float v) { return std::isfinite(v); }))
+			refuse(KVRUN_EINVALID, "samples holds a number that is not finite");
+		*out_id = e->engine->images()->add(sound);
 	});
 }
 

@@ -59,9 +59,11 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 	std::vector<LoraFile> lora_files = open_loras(opt.loras, model.file, model.config);
 	std::optional<Gguf> vision_file;
 	std::optional<VisionConfig> vision;
+	std::optional<AudioConfig> audio;
 	if (!opt.mmproj.empty()) {
 		vision_file = Gguf::open(opt.mmproj);
-		vision = read_vision(*vision_file, model.config, opt.image_rows);
+		if (has_audio(*vision_file)) audio = read_audio(*vision_file, model.config);
+		if (!audio || has_vision(*vision_file)) vision = read_vision(*vision_file, model.config, opt.image_rows);
 	}
 	FitGoal goal{opt.fit_kv, opt.fit_ctx, opt.kv_budget, opt.ubatch};
 	OpenedDevices devices =
@@ -72,8 +74,10 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 	const Config& cfg = e->config();
 	DeviceInfo empty = e->backend_->info();
 	empty.free_bytes -= std::min<uint64_t>(lora_bytes(e->lora_files_, cfg), empty.free_bytes);
-	const uint64_t image_bytes = vision ? TileEncoder::bytes(*vision, vision->most_patches()) : 0;
-	if (vision) empty.free_bytes -= std::min<uint64_t>(vision_file->tensor_bytes() + image_bytes, empty.free_bytes);
+	const uint64_t image_bytes = std::max(vision ? TileEncoder::bytes(*vision, vision->most_patches()) : 0,
+	                                      audio ? AudioEncoder::bytes(*audio) : 0);
+	if (vision_file)
+		empty.free_bytes -= std::min<uint64_t>(vision_file->tensor_bytes() + image_bytes, empty.free_bytes);
 	if (cfg.encodes && empty.parts > 1)
 		fail(Code::Unsupported, "{}: encodes texts; kvrun runs such models on one device, choose one",
 		     e->file().name());
@@ -120,9 +124,12 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 		return e;
 	}
 	const float scale = vision && vision->projector->scaled ? cfg.embedding_scale : 1;
-	if (vision) // other limits make other rows, so other ids
-		e->images_ = std::make_unique<ImageStore>(std::make_unique<ImageEncoder>(be, *vision_file, std::move(*vision)),
-		                                          e->tokenizer(),
+	std::unique_ptr<ImageEncoder> images;
+	if (vision) images = std::make_unique<ImageEncoder>(be, *vision_file, std::move(*vision));
+	std::unique_ptr<AudioEncoder> sounds;
+	if (audio) sounds = std::make_unique<AudioEncoder>(be, *vision_file, std::move(*audio));
+	if (vision_file) // other limits make other rows, so other ids
+		e->images_ = std::make_unique<ImageStore>(std::move(images), std::move(sounds), e->tokenizer(),
 		                                          kvrun::fingerprint(*vision_file) ^ opt.image_rows.bits(), scale);
 	e->ring_ = std::make_unique<WeightRing>(be, cfg, e->weights_, e->weight_plan_->ring());
 	std::unique_ptr<DraftLayers> layers;
@@ -194,7 +201,7 @@ void Engine::set_lora_scales(std::span<const float> scales) {
 
 size_t Engine::activation_bytes() const {
 	if (text_encoder_) return loras_.bytes;
-	return loras_.bytes + (images_ ? images_->encoder().weight_bytes() : 0) +
+	return loras_.bytes + (images_ ? images_->weight_bytes() : 0) +
 	       (state_drafts_ ? state_drafts_->layers().bytes() : 0) + (assistant_ ? assistant_->bytes() : 0) +
 	       ring_->bytes() + runner_->bytes() + decoder_->bytes() + scratch_.bytes() + window_scratch_.bytes() +
 	       index_scratch_.bytes() + (spare_ ? spare_->bytes() : 0);

@@ -1,7 +1,6 @@
 // Runs a vision encoder on a backend.
 #include "engine/run/image_encoder.h"
-#include "engine/run/arena.h"
-#include "engine/run/mlp_memory.h"
+#include "engine/run/step_rows.h"
 #include <algorithm>
 #include <cmath>
 
@@ -53,60 +52,9 @@ std::vector<float> ImageEncoder::merged(const std::vector<float>& patches, Patch
 }
 
 std::vector<float> ImageEncoder::project(std::span<const StepWeights> steps, const std::vector<float>& from,
-                                         uint32_t cols) {
-	const uint32_t n = uint32_t(from.size() / cols);
+                                         uint32_t columns) {
 	const Config& c = config_.transformer;
-	const float limit = c.layers.empty() ? kUnlimited : c.layers[0].mlp_limit; // the projector's is the layers'
-	uint32_t widest = cols, hidden = 0;
-	for (const StepWeights& s : steps) {
-		widest = std::max(widest, s.rows);
-		if (s.gate) hidden = std::max(hidden, s.gate.shape[0]);
-	}
-	Buffer memory;
-	View now, next, gate, up; // x is in `now`, the result of a matrix goes to `next`
-	allocate(be_, memory, "rows of an image", [&](Arena& a) {
-		now = a.take(DType::F32, n, widest);
-		next = a.take(DType::F32, n, widest);
-		if (hidden) gate = a.take(DType::F32, n, hidden), up = a.take(DType::F32, n, hidden);
-	});
-	View x = shaped(now, n, cols);
-	write_view(be_, x, from);
-	be_.at_layer(0);
-	const auto multiply = [&](const View& by, const StepWeights& s) {
-		x = shaped(next, n, s.rows);
-		const Proj p[] = {{x, s.w, s.bias}};
-		be_.matmul(p, by, Epilogue::None, /*decode=*/false);
-		std::swap(now, next);
-	};
-	for (const StepWeights& s : steps) {
-		switch (s.kind) {
-		case Step::Matrix:
-		case Step::Turned: multiply(View(x), s); break;
-		case Step::LayerNorm: norm_rows(be_, x, s.norm, NormKind::LayerBiased, s.norm_eps); break;
-		case Step::RmsNorm:
-		case Step::UnitNorm: norm_rows(be_, x, s.norm, NormKind::Rms, s.norm_eps); break;
-		case Step::Activate: be_.activate(x, x, {}, {.function = s.function}); break;
-		case Step::GatedMlp: {
-			const View g = shaped(gate, n, s.gate.shape[0]), u = shaped(up, n, s.gate.shape[0]);
-			const Proj both[] = {{g, s.gate, {}}, {u, s.up, {}}};
-			const bool limited = limit != kUnlimited;
-			be_.matmul(both, x, limited ? Epilogue::None : Epilogue::SwiGLU, /*decode=*/false);
-			if (limited) limited_swiglu(be_, g, u, limit, /*limits_gate=*/true);
-			multiply(g, s);
-			break;
-		}
-		case Step::Between:
-		case Step::Behind:
-		case Step::First:
-		case Step::Last:
-		case Step::End: break;
-		}
-	}
-	std::vector<float> result = read_view(be_, x);
-	if (std::ranges::any_of(result, [](float v) { return !std::isfinite(v); }))
-		fail(Code::Device, "the vision encoder's result is not finite; check its file with kvrun inspect --check, or "
-		                   "try --device cpu");
-	return result;
+	return step_rows(be_, steps, from, columns, c.layers.empty() ? kUnlimited : c.layers[0].mlp_limit);
 }
 
 std::unique_ptr<TileEncoder> ImageEncoder::begin(const Image& tile, uint32_t most_rows) {

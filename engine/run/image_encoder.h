@@ -1,14 +1,10 @@
 // Runs a vision encoder (models/vision.h) on a backend: a tile of an image becomes rows of the model's residual stream.
 #pragma once
+#include "engine/run/encoder_run.h"
 #include "engine/run/tile_encoder.h"
 #include <memory>
 
 namespace kvrun {
-
-struct TileRows {
-	std::vector<float> rows;              // (config().rows(), out_dim)
-	std::vector<std::vector<float>> deep; // the same for VisionConfig::deep
-};
 
 class ImageEncoder {
  public:

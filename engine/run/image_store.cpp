@@ -1,15 +1,15 @@
-// Images that prompts refer to.
+// Images and sounds that prompts refer to.
 #include "engine/run/image_store.h"
 #include <algorithm>
 
 namespace kvrun {
 namespace {
 
-constexpr uint32_t kMostEdge = 1 << 15; // pixels
-constexpr uint32_t kIds = kLineMark - 1;
+constexpr uint32_t kMostEdge = 1 << 15;   // pixels
+constexpr uint32_t kIds = kAudioMark - 1; // of images, and of sounds
 
 [[noreturn]] void gone(const char* what) {
-	fail(Code::NotFound, "{} is of an image that is no longer held; give the image again", what);
+	fail(Code::NotFound, "{} is of an image or a sound that is no longer held; give it again", what);
 }
 
 // Whether row i of n has kLineMark, where lines have so many rows of patches.
@@ -18,18 +18,39 @@ bool marked(const VisionConfig& c, uint32_t i, uint32_t n, uint32_t line) {
 	return c.framed ? i % (line + 1) == 0 || i + 1 == n : i % line == 0;
 }
 
+// A tile of an image on its way through the encoder.
+class TileRun : public EncoderRun {
+ public:
+	TileRun(ImageEncoder& e, const Image& tile) : encoder_(e), tile_(e.begin(tile)) {}
+	bool done() const override { return tile_->done(); }
+	void step() override { tile_->step(); }
+	TileRows finish() override { return encoder_.finish(*tile_); }
+
+ private:
+	ImageEncoder& encoder_;
+	std::unique_ptr<TileEncoder> tile_;
+};
+
 } // namespace
 
 size_t StoredImage::bytes() const {
 	size_t n = rows.capacity() * sizeof(float);
 	for (const std::vector<float>& d : deep) n += d.capacity() * sizeof(float);
-	for (const Image& t : tiles) n += t.rgb.size();
+	for (const EncoderInput& t : tiles) {
+		const Image* image = std::get_if<Image>(&t);
+		n += image ? image->rgb.size() : std::get<AudioPiece>(t).bytes();
+	}
 	return n;
 }
 
 void ImageStore::check_size(uint32_t width, uint32_t height) {
 	if (width == 0 || height == 0 || width > kMostEdge || height > kMostEdge)
 		fail(Code::Invalid, "an image of {} x {} pixels; edges may have 1 to {}", width, height, kMostEdge);
+}
+
+void ImageStore::append(StoredImage& to, const std::string& text) const {
+	const std::vector<uint32_t> more = tokenizer_.encode(text, {.bos = false, .special = true});
+	to.tokens.insert(to.tokens.end(), more.begin(), more.end());
 }
 
 uint64_t ImageStore::add(const Image& image) {
@@ -39,24 +60,42 @@ uint64_t ImageStore::add(const Image& image) {
 	const VisionConfig& c = encoder_->config();
 	TiledImage tiled = tile_image(c, image);
 	auto stored = std::make_shared<StoredImage>();
-	stored->id = id;
+	stored->id = id, stored->sight = c.sight;
 	for (const TiledImage::Tile& t : tiled.tiles) stored->n_rows += c.rows(t.pixels.width, t.pixels.height);
 	std::lock_guard lock(mutex_);
 	if (find_held(id)) return id; // another thread has added it meanwhile
-	stored->first = free_ids(uint32_t(id % (kIds - stored->n_rows)), stored->n_rows);
+	stored->first = free_ids(kFirstImageRow, id, stored->n_rows);
 	uint32_t next = stored->first;
-	const auto text = [&](const std::string& t) {
-		const std::vector<uint32_t> more = tokenizer_.encode(t, {.bos = false, .special = true});
-		stored->tokens.insert(stored->tokens.end(), more.begin(), more.end());
-	};
 	for (TiledImage::Tile& t : tiled.tiles) {
-		text(t.before);
+		append(*stored, t.before);
 		const uint32_t n = c.rows(t.pixels.width, t.pixels.height), line = t.pixels.width / c.align();
 		for (uint32_t i = 0; i < n; ++i, ++next)
 			stored->tokens.push_back(marked(c, i, n, line) ? next | kLineMark : next);
 		stored->tiles.push_back(std::move(t.pixels));
 	}
-	text(tiled.end);
+	append(*stored, tiled.end);
+	images_[stored->first] = {stored, ++now_};
+	forget_oldest();
+	return id;
+}
+
+uint64_t ImageStore::add(std::span<const float> samples) {
+	const uint64_t id = audio_hash(samples, fingerprint_);
+	if (find(id)) return id;
+	const AudioConfig& c = audio_->config();
+	std::vector<AudioPiece> pieces = cut_audio(c, samples);
+	auto stored = std::make_shared<StoredImage>();
+	stored->id = id;
+	for (AudioPiece& p : pieces) {
+		stored->n_rows += c.rows(p.frames);
+		stored->tiles.push_back(std::move(p));
+	}
+	std::lock_guard lock(mutex_);
+	if (find_held(id)) return id; // another thread has added it meanwhile
+	stored->first = free_ids(kFirstImageRow | kAudioMark, id, stored->n_rows);
+	append(*stored, c.projector->begin);
+	for (uint32_t i = 0; i < stored->n_rows; ++i) stored->tokens.push_back(stored->first + i);
+	append(*stored, c.projector->end);
 	images_[stored->first] = {stored, ++now_};
 	forget_oldest();
 	return id;
@@ -75,16 +114,17 @@ std::shared_ptr<StoredImage> ImageStore::find(uint64_t id) {
 	return find_held(id);
 }
 
-// The first ids from this place on that no other image has.
-uint32_t ImageStore::free_ids(uint32_t place, uint32_t n) const {
-	for (uint32_t first = kFirstImageRow + place;;) {
+// The first ids behind `begin` from this place on that nothing else has.
+uint32_t ImageStore::free_ids(uint32_t begin, uint64_t place, uint32_t n) const {
+	for (;;) {
+		place %= kIds - n;
+		const uint32_t first = begin + uint32_t(place);
 		const auto next = images_.lower_bound(first);
 		const bool hits_next = next != images_.end() && next->first - first < n;
 		const bool hits_last =
 		    next != images_.begin() && first - std::prev(next)->first < std::prev(next)->second.image->n_rows;
 		if (!hits_next && !hits_last) return first;
-		place = uint32_t((uint64_t(place) + 0x9e3779b9u) % (kIds - n));
-		first = kFirstImageRow + place;
+		place += 0x9e3779b9u;
 	}
 }
 
@@ -131,10 +171,30 @@ std::vector<std::shared_ptr<StoredImage>> ImageStore::of(std::span<const uint32_
 	return out;
 }
 
+size_t ImageStore::weight_bytes() const {
+	return (encoder_ ? encoder_->weight_bytes() : 0) + (audio_ ? audio_->weight_bytes() : 0);
+}
+
+double ImageStore::work(const EncoderInput& input) const {
+	const Image* image = std::get_if<Image>(&input);
+	return image ? encoder_->work(*image) : audio_->work(std::get<AudioPiece>(input));
+}
+
+double ImageStore::layer_work(const EncoderInput& input) const {
+	const Config& c =
+	    std::holds_alternative<Image>(input) ? encoder_->config().transformer : audio_->config().transformer;
+	return work(input) / std::max(c.n_layers, 1u);
+}
+
 double ImageStore::work_left(const StoredImage& image) const {
-	double work = 0;
-	for (size_t i = image.encoded; i < image.tiles.size(); ++i) work += encoder_->work(image.tiles[i]);
-	return work;
+	double all = 0;
+	for (size_t i = image.encoded; i < image.tiles.size(); ++i) all += work(image.tiles[i]);
+	return all;
+}
+
+std::unique_ptr<EncoderRun> ImageStore::begin(const EncoderInput& input) {
+	if (const Image* image = std::get_if<Image>(&input)) return std::make_unique<TileRun>(*encoder_, *image);
+	return audio_->begin(std::get<AudioPiece>(input));
 }
 
 void ImageStore::add_rows(StoredImage& image, TileRows add) {

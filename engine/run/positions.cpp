@@ -5,7 +5,7 @@ namespace kvrun {
 
 Position PositionCounter::take(uint32_t token) {
 	if (numbered_) return take_numbered(token);
-	if (!is_image_row(token)) {
+	if (!is_image_row(token) || is_audio_row(token)) {
 		const uint32_t at = next();
 		*this = {};
 		begin_ = at + 1;
@@ -27,7 +27,7 @@ Position PositionCounter::take(uint32_t token) {
 
 Position PositionCounter::take_numbered(uint32_t token) {
 	const uint32_t at = begin_++;
-	if (!is_image_row(token)) {
+	if (!is_image_row(token) || is_audio_row(token)) {
 		last_ = 0;
 		return {at, at, at, at};
 	}

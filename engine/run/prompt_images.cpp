@@ -1,4 +1,4 @@
-// The rows of images in a prompt.
+// The rows of images and sounds in a prompt.
 #include "engine/run/prompt_images.h"
 #include <algorithm>
 
@@ -21,10 +21,9 @@ PromptImages::PromptImages(ImageStore* store, std::span<const uint32_t> tokens, 
 		    std::ranges::find_if(images_, [&](const auto& x) { return row >= x->first && row - x->first < x->n_rows; });
 		runs_.push_back({i, i + 1, image->get(), row - (*image)->first});
 	}
-	deep_layers_ = store->encoder().config().deep_layers();
-	sight_ = store->encoder().config().sight;
+	deep_layers_ = store->deep_layers();
 	for (const Run& r : runs_)
-		if (together() && r.end - r.begin > most_rows)
+		if (together(r) && r.end - r.begin > most_rows)
 			fail(Code::Invalid, "rows of an image see each other, so its {} rows are read together, but {} is {}; {}",
 			     r.end - r.begin, ubatch_limits ? "--ubatch-size" : "the longest block of a prompt", most_rows,
 			     ubatch_limits ? "raise it" : "free device memory, or take a smaller cache");
@@ -39,17 +38,16 @@ double PromptImages::work_left() const {
 double PromptImages::encode_next() {
 	for (const auto& image : images_) {
 		if (image->encoded == image->tiles.size()) continue;
-		const Image& pixels = image->tiles[image->encoded];
-		ImageEncoder& encoder = store_->encoder();
+		const EncoderInput& tile = image->tiles[image->encoded];
 		if (tile_of_ != image.get() || tile_number_ != image->encoded) { // another prompt may have finished the tile
 			tile_.reset();
-			tile_ = encoder.begin(pixels);
+			tile_ = store_->begin(tile);
 			tile_of_ = image.get(), tile_number_ = image->encoded;
 		}
-		const double work = encoder.work(pixels) / std::max(encoder.config().transformer.n_layers, 1u);
+		const double work = store_->layer_work(tile);
 		if (!tile_->done()) tile_->step(); // an encoder may have no layers
 		if (!tile_->done()) return work;
-		store_->add_rows(*image, encoder.finish(*tile_));
+		store_->add_rows(*image, tile_->finish());
 		tile_.reset(), tile_of_ = nullptr;
 		return work;
 	}
@@ -69,6 +67,7 @@ void PromptImages::each_run(const View& x, uint32_t first, uint32_t n, auto valu
 		const uint32_t begin = std::max(r->begin, first), end = std::min(r->end, first + n);
 		if (begin >= end) return;
 		const std::span<const float> values(values_of(*r->image));
+		if (values.empty()) continue;
 		f(rows(x, begin - first, end - begin),
 		  std::as_bytes(values.subspan((r->row + begin - r->begin) * dim, (end - begin) * dim)));
 	}
@@ -76,7 +75,7 @@ void PromptImages::each_run(const View& x, uint32_t first, uint32_t n, auto valu
 
 void PromptImages::write(Backend& be, const View& x, uint32_t first, uint32_t n) const {
 	each_run(
-	    x, first, n, [](const StoredImage& i) -> auto& { return i.rows; },
+	    x, first, n, [](const StoredImage& i) { return std::span(i.rows); },
 	    [&](const View& to, std::span<const std::byte> values) { be.write(*to.buf, to.at, values); });
 }
 
@@ -89,7 +88,8 @@ void PromptImages::add_deep(Backend& be, uint32_t l, const View& x, const View& 
                             uint32_t n) const {
 	if (l >= deep_layers_) return;
 	each_run(
-	    x, first, n, [l](const StoredImage& i) -> auto& { return i.deep[l]; },
+	    x, first, n,
+	    [l](const StoredImage& i) { return l < i.deep.size() ? std::span(i.deep[l]) : std::span<const float>(); },
 	    [&](const View& to, std::span<const std::byte> values) {
 		    const View from = rows(room, 0, to.shape[0]);
 		    be.write(*from.buf, from.at, values);
@@ -98,14 +98,17 @@ void PromptImages::add_deep(Backend& be, uint32_t l, const View& x, const View& 
 }
 
 uint32_t PromptImages::whole(uint32_t from, uint32_t end) const {
-	const Run* r = together() && end > from ? run_behind(end - 1) : nullptr;
-	if (!r || r->begin >= end) return end;
+	const Run* r = end > from ? run_behind(end - 1) : nullptr;
+	if (!r || !together(*r) || r->begin >= end) return end;
 	return r->end == end ? end : r->begin > from ? r->begin : r->end;
 }
 
 PromptImages::Part PromptImages::part(uint32_t from, uint32_t end, bool windowed) const {
-	const bool sees = sight_ == Sight::All || (sight_ == Sight::AllInWindows && windowed);
-	const Run* r = sees ? run_behind(from) : nullptr;
+	const auto sees = [&](const Run& x) {
+		return x.image->sight == Sight::All || (x.image->sight == Sight::AllInWindows && windowed);
+	};
+	const Run* r = run_behind(from);
+	while (r && r->begin < end && !sees(*r)) r = run_behind(r->end);
 	if (!r || r->begin >= end) return {end, false};
 	if (r->begin > from) return {r->begin, false};
 	return {std::min(r->end, end), true};

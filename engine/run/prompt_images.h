@@ -1,6 +1,7 @@
-// The rows of images in a prompt: where they are, and where a prompt may be cut.
+// The rows of images and sounds in a prompt: where they are, and where a prompt may be cut.
 #pragma once
 #include "engine/run/image_store.h"
+#include <algorithm>
 #include <functional>
 #include <optional>
 
@@ -12,10 +13,13 @@ class PromptImages {
 	// see each other are more than most_rows, which are read together; ubatch_limits: --ubatch-size sets most_rows.
 	PromptImages(ImageStore* store, std::span<const uint32_t> tokens, uint32_t most_rows, bool ubatch_limits);
 
-	double work_left() const; // of the vision encoder
-	// Takes the next tile through a layer of the encoder, and returns the work it took; 0 if all tiles have their rows.
+	double work_left() const; // of the encoders
+	// Takes the next tile through a layer of its encoder, and returns the work it took; 0 if all tiles have their rows.
 	double encode_next();
-	bool together() const { return sight_ != Sight::Before; } // whether rows of an image see each other in any layer
+	// Whether rows of an image see each other in any layer.
+	bool together() const {
+		return std::ranges::any_of(runs_, [](const Run& r) { return together(r); });
+	}
 	// Row i of x (n, dim) f32 is token first + i of the prompt: writes the rows of images.
 	void write(Backend&, const View& x, uint32_t first, uint32_t n) const;
 	// Calls write() for any x; empty if the prompt has no images. The backend and this must outlive it.
@@ -40,16 +44,16 @@ class PromptImages {
 		const StoredImage* image;
 		uint32_t row; // of the image
 	};
+	static bool together(const Run& r) { return r.image->sight != Sight::Before; }
 	const Run* run_behind(uint32_t token) const; // the first that ends behind it; null: none
 	void each_run(const View& x, uint32_t first, uint32_t n, auto values_of, auto f) const;
 
 	ImageStore* store_;
 	std::vector<std::shared_ptr<StoredImage>> images_;
-	std::unique_ptr<TileEncoder> tile_;    // that is being encoded; null: none
+	std::unique_ptr<EncoderRun> tile_;     // that is being encoded; null: none
 	const StoredImage* tile_of_ = nullptr; // its image
 	uint32_t tile_number_ = 0;             // in the image
 	std::vector<Run> runs_;                // in order
-	Sight sight_ = Sight::Before;
 	uint32_t deep_layers_ = 0;
 };
 

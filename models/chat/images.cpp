@@ -1,4 +1,4 @@
-// Images in conversations.
+// Images and sounds in conversations.
 #include "models/chat/images.h"
 #include "engine/core/error.h"
 #include <charconv>
@@ -24,7 +24,11 @@ std::optional<uint64_t> id_of(std::string_view text) {
 	return id;
 }
 
-bool is_image(const Json& part) { return part.is_object() && part.value("type", Json()) == Json("image"); }
+// Or a sound; the rest is the same.
+bool is_image(const Json& part) {
+	const Json type = part.is_object() ? part.value("type", Json()) : Json();
+	return type == Json("image") || type == Json("audio");
+}
 
 // Texts beside an image are joined with it, others stay parts of their own.
 Json marked(const Json& parts, size_t message) {
@@ -43,9 +47,10 @@ Json marked(const Json& parts, size_t message) {
 		}
 		const auto id = part.find("id");
 		if (id == part.end() || !id->is_string() || !id_of(id->get_ref<const std::string&>()))
-			fail(Code::Invalid, "messages[{}]: a part of type image needs an id of {} hexadecimal digits", message,
-			     kDigits);
-		const std::string mark = mark_begin() + id->get<std::string>() + "]";
+			fail(Code::Invalid, "messages[{}]: a part of type {} needs an id of {} hexadecimal digits", message,
+			     part["type"].get<std::string>(), kDigits);
+		// the first letter says what it is
+		const std::string mark = mark_begin() + part["type"].get<std::string>()[0] + id->get<std::string>() + "]";
 		const bool joins = !out.empty() && out.back().is_object() && out.back().contains("text");
 		if (joins)
 			out.back()["text"].get_ref<std::string&>() += mark;
@@ -77,12 +82,12 @@ std::vector<ChatPiece> split_at_images(const Rendered& r) {
 	for (const Rendered::Segment& s : r.segments) {
 		std::string_view rest = s.text;
 		while (!s.from_template) {
-			const size_t at = rest.find(mark_begin()), number = at + mark_begin().size();
+			const size_t at = rest.find(mark_begin()), number = at + mark_begin().size() + 1;
 			if (at == rest.npos || number + kDigits >= rest.size()) break;
 			const auto id = id_of(rest.substr(number, kDigits));
 			if (!id) break;
 			add(rest.substr(0, at), false);
-			out.back().image = id;
+			out.back().image = id, out.back().audio = rest[number - 1] == 'a';
 			out.emplace_back();
 			rest.remove_prefix(number + kDigits + 1);
 		}

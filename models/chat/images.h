@@ -1,5 +1,5 @@
-// Images in conversations: parts {"type": "image", "id": "..."} of messages. A template sees a mark in their place, in
-// the text of the message; behind it, the mark is where the image's tokens go.
+// Images and sounds in conversations: parts {"type": "image", "id": "..."} of messages, or of type "audio". A template
+// sees a mark in their place, in the text of the message; behind it, the mark is where their tokens go.
 #pragma once
 #include "models/chat/template.h"
 #include <functional>
@@ -13,7 +13,8 @@ void mark_images(Json& messages);
 using ImageTokens = std::function<std::vector<uint32_t>(uint64_t id)>;
 struct ChatPiece { // of a rendered conversation: text, then an image
 	Rendered text;
-	std::optional<uint64_t> image; // none behind the last piece
+	std::optional<uint64_t> image; // or sound; none behind the last piece
+	bool audio = false;            // it is a sound
 };
 std::vector<ChatPiece> split_at_images(const Rendered&);
 

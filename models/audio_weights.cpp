@@ -1,0 +1,165 @@
+// Weights of an audio encoder on a backend.
+#include "models/audio_weights.h"
+#include <cmath>
+
+namespace kvrun {
+namespace {
+
+// A convolution whose weights in the file are (out, in, places).
+void load_convolution(EncoderTensors& g, const std::string& name, uint32_t in, ConvolutionWeights& to) {
+	const uint32_t inner = 3, outer = to.plane ? 3 : 1;
+	const GgufTensor& t = g.need(name + ".weight", kAnySize, inner);
+	to.in = in, to.out = uint32_t(t.rows() / (uint64_t(in) * outer));
+	g.need(name + ".weight", uint64_t(to.out) * in * outer, inner);
+	const std::vector<float> from = g.values(t);
+	const size_t n = size_t(in) * to.places(), columns = to.columns();
+	std::vector<float> rows(columns * to.out);
+	for (size_t i = 0; i < to.out; ++i) std::copy_n(&from[i * n], n, &rows[i * columns]);
+	g.matrix(to.w, to.out, uint32_t(columns), std::move(rows), t.type == DType::F32 ? DType::F32 : DType::F16);
+	if (const GgufTensor* bias = g.find(name + ".bias", kAnySize, kAnySize)) {
+		std::vector<float> values = g.values(*bias); // as a column
+		g.check(values.size() == to.out, name + ".bias");
+		g.vector(to.bias, std::move(values));
+	}
+}
+
+void load_convolutions(EncoderTensors& g, AudioConfig& c, AudioWeights& out) {
+	const Convolutions kind = c.projector->convolutions;
+	const bool planes = kind == Convolutions::Planes, normed = kind == Convolutions::Normed;
+	if (kind == Convolutions::None) return;
+	const uint32_t n = planes ? 3 : 2, dim = c.transformer.dim;
+	out.convolutions.resize(n);
+	uint32_t in = planes || normed ? 1 : c.bins, bins = c.bins;
+	for (uint32_t i = 0; i < n; ++i) {
+		ConvolutionWeights& to = out.convolutions[i];
+		to.plane = planes || normed, to.across = planes;
+		to.step = to.plane || i > 0 ? 2 : 1;
+		const std::string name = fmt::format("a.conv{}d.{}", planes ? 2 : 1, i + !normed);
+		load_convolution(g, name, in, to);
+		if (normed) {
+			g.weights(to.norm.w, name + ".norm", to.out);
+			g.vector(to.norm.b, std::vector<float>(to.out));
+		}
+		in = to.out, bins = (bins + 1) / 2;
+	}
+	if (!planes && !normed) {
+		g.check(in == dim, "a.conv1d.2.weight");
+		return;
+	}
+	const std::string name = planes ? "a.conv_out" : "a.input_projection";
+	const GgufTensor& t = g.need(name + ".weight", dim, uint64_t(bins) * in);
+	g.bias(out.in_bias, name + ".bias", dim);
+	if (!planes) return g.matrix(out.in, t);
+	const std::vector<float> from = g.values(t); // columns are channel, frequency; ours are frequency, channel
+	std::vector<float> turned(from.size());
+	for (size_t r = 0; r < dim; ++r)
+		for (size_t ch = 0; ch < in; ++ch)
+			for (size_t f = 0; f < bins; ++f) turned[(r * bins + f) * in + ch] = from[(r * in + ch) * bins + f];
+	g.matrix(out.in, dim, bins * in, std::move(turned), t.type == DType::F32 ? DType::F32 : DType::F16);
+}
+
+void load_layer(EncoderTensors& g, const AudioConfig& a, uint32_t l, LayerWeights& to) {
+	const Config& c = a.transformer;
+	const auto name = [&](const char* what) { return fmt::format("a.blk.{}.{}", l, what); };
+	const auto project = [&](View& w, View& b, const char* what, uint64_t rows, uint64_t cols) {
+		g.matrix(w, g.need(name(what) + ".weight", rows, cols));
+		g.bias(b, name(what) + ".bias", rows);
+	};
+	g.norm(to.attn_norm, name("ln1"), c.dim);
+	project(to.wq, to.bq, "attn_q", c.dim, c.dim);
+	project(to.wk, to.bk, "attn_k", c.dim, c.dim);
+	project(to.wv, to.bv, "attn_v", c.dim, c.dim);
+	project(to.wo, to.bo, "attn_out", c.dim, c.dim);
+	g.norm(to.mlp_norm, name("ln2"), c.dim);
+	project(to.w_up, to.b_up, "ffn_up", c.hidden_dim, c.dim);
+	project(to.w_down, to.b_down, "ffn_down", c.dim, c.hidden_dim);
+}
+
+constexpr uint32_t kDistances = 13;
+
+// Keys of distances, of the matrix (dim, dim) times their sines and cosines.
+std::vector<float> distance_keys(const std::vector<float>& w, uint32_t dim) {
+	std::vector<float> out(size_t(kDistances) * dim), place(dim);
+	const uint32_t half = dim / 2;
+	for (uint32_t d = 0; d < kDistances; ++d) {
+		for (uint32_t i = 0; i < half; ++i) {
+			const double angle = d * std::exp(-std::log(10000.) * i / std::max(half - 1, 1u));
+			place[i] = float(std::sin(angle)), place[half + i] = float(std::cos(angle));
+		}
+		for (uint32_t r = 0; r < dim; ++r) {
+			double sum = 0;
+			for (uint32_t i = 0; i < dim; ++i) sum += double(w[size_t(r) * dim + i]) * place[i];
+			out[size_t(d) * dim + r] = float(sum);
+		}
+	}
+	return out;
+}
+
+void load_conformer(EncoderTensors& g, AudioConfig& a, uint32_t l, ConformerWeights& to) {
+	const Config& c = a.transformer;
+	const uint32_t dim = c.dim;
+	const auto name = [&](const char* what) { return fmt::format("a.blk.{}.{}", l, what); };
+	const auto matrix = [&](View& w, const char* what, uint64_t rows, uint64_t cols) {
+		g.matrix(w, g.need(name(what) + ".weight", rows, cols));
+		if (a.limited) g.limits(w, name(what));
+	};
+	const auto mlp = [&](ConformerMlp& m, const std::string& number) {
+		g.norm(m.norm, name(("ffn_norm" + number).c_str()), dim);
+		matrix(m.up, ("ffn_up" + number).c_str(), c.hidden_dim, dim);
+		matrix(m.down, ("ffn_down" + number).c_str(), dim, c.hidden_dim);
+		g.norm(m.post_norm, name(("ffn_post_norm" + number).c_str()), dim);
+	};
+	mlp(to.first, ""), mlp(to.second, "_1");
+	g.norm(to.attn_norm, name("attn_pre_norm"), dim);
+	matrix(to.q, "attn_q", dim, dim);
+	matrix(to.k, "attn_k", dim, dim);
+	matrix(to.v, "attn_v", dim, dim);
+	matrix(to.out, "attn_out", dim, dim);
+	g.norm(to.attn_post_norm, name("attn_post_norm"), dim);
+	g.norm(to.conv_norm, name("norm_conv"), dim);
+	matrix(to.widen, "conv_pw1", 2 * dim, dim);
+	const GgufTensor& kernel = g.need(name("conv_dw.weight"), dim, kAnySize);
+	a.kernel = uint32_t(kernel.cols());
+	g.check(a.kernel > 0 && a.kernel <= 64, name("conv_dw.weight"));
+	to.kernel = g.values(kernel);
+	g.norm(to.conv_post_norm, name("conv_norm"), dim);
+	matrix(to.narrow, "conv_pw2", dim, dim);
+	g.norm(to.out_norm, name("ln2"), dim);
+	to.scale = g.values(g.need(name("per_dim_scale.weight"), 1, c.head_dim));
+	to.places = distance_keys(g.values(g.need(name("attn_k_rel.weight"), dim, dim)), dim);
+}
+
+} // namespace
+
+AudioWeights load_audio(const Gguf& file, AudioConfig& a, Backend& be) {
+	AudioWeights out;
+	EncoderTensors g(file, be, out);
+	const Config& c = a.transformer;
+	const AudioProjector& p = *a.projector;
+	load_convolutions(g, a, out);
+	if (p.layers == AudioLayers::Attention) {
+		const GgufTensor& t = g.need("a.position_embd.weight", kAnySize, c.dim);
+		g.check(t.rows() >= a.shortened(a.part()), "a.position_embd.weight");
+		out.positions = g.values(t);
+	}
+	const float eps = p.step_eps > 0 ? p.step_eps : c.norm_eps;
+	const auto stack = std::ranges::find(p.steps, Step::Stack, &Step::kind);
+	const bool stacked = stack != p.steps.end();
+	if (stacked) out.before = g.steps({p.steps.begin(), stack}, c.dim, kLayerNormEps, eps);
+	out.projector =
+	    g.steps(stacked ? std::span(stack + 1, p.steps.end()) : std::span(p.steps), a.joined_dim(), kLayerNormEps, eps);
+	g.upload();
+	if (p.layers == AudioLayers::Conformer) out.conformer.resize(c.n_layers);
+	if (p.layers == AudioLayers::Attention) out.transformer.layers.resize(c.n_layers);
+	for (uint32_t l = 0; l < c.n_layers; ++l) {
+		if (p.layers == AudioLayers::Conformer)
+			load_conformer(g, a, l, out.conformer[l]);
+		else
+			load_layer(g, a, l, out.transformer.layers[l]);
+		g.upload();
+	}
+	be.wait();
+	return out;
+}
+
+} // namespace kvrun
