@@ -1,5 +1,6 @@
 // Audio encoders as llama.cpp's mmproj files describe them.
 #include "models/audio.h"
+#include "engine/core/round.h"
 #include "engine/core/utf8.h"
 #include <algorithm>
 #include <array>
@@ -24,6 +25,7 @@ constexpr AudioProjector kProjectors[] = {
      .begin = "[BEGIN_AUDIO]"},
     {.name = "ultravox",
      .apart = true,
+     .bare = true,
      .steps = {{{Step::LayerNorm, "a.post_ln"},
                 {Step::Stack},
                 {Step::RmsNorm, "mm.a.norm_pre"},
@@ -191,18 +193,18 @@ std::vector<AudioPiece> cut_audio(const AudioConfig& c, std::span<const float> s
 	const uint64_t step = p.features == Features::Samples ? c.bins : kFrameStep;
 	// Convolutions read so many frames behind those of the sound.
 	constexpr uint32_t kBehind = 4;
-	const bool behind = p.convolutions == Convolutions::Lines && !p.part;
+	const bool behind = p.convolutions == Convolutions::Lines && !p.part && !p.bare;
 	std::vector<AudioPiece> out;
 	const auto add = [&](std::span<const float> part, uint32_t frames) {
 		const uint32_t n = p.whole ? p.piece : behind ? std::min(frames + kBehind, p.piece) : frames;
 		if (c.rows(p.whole ? n : frames) > 0)
-			out.push_back({spectrogram(p.features, part, c.bins, n), p.whole ? n : frames});
+			out.push_back({spectrogram(p.features, part, c.bins, n, p.bare), p.whole ? n : frames});
 	};
 	if (p.apart) {
 		for (size_t at = 0; at < samples.size(); at += p.piece * step) {
 			const std::span<const float> part =
 			    samples.subspan(at, std::min<size_t>(p.piece * step, samples.size() - at));
-			add(part, frames_of(p.features, part.size(), c.bins));
+			add(part, p.bare ? uint32_t(part.size() / kFrameStep) : frames_of(p.features, part.size(), c.bins));
 		}
 	} else {
 		const uint32_t frames = frames_of(p.features, samples.size(), c.bins);
@@ -211,7 +213,12 @@ std::vector<AudioPiece> cut_audio(const AudioConfig& c, std::span<const float> s
 			const uint32_t n = std::min(p.piece, frames - at);
 			if (c.rows(n) == 0) break;
 			const auto from = all.values.begin() + ptrdiff_t(size_t(at) * c.bins);
-			out.push_back({{n, c.bins, {from, from + ptrdiff_t(size_t(n) * c.bins)}}, n});
+			AudioPiece piece{{n, c.bins, {from, from + ptrdiff_t(size_t(n) * c.bins)}}, n};
+			if (p.alike && frames > p.part) {
+				piece.spectrogram.frames = align_up(n, p.part);
+				piece.spectrogram.values.resize(size_t(piece.spectrogram.frames) * c.bins);
+			}
+			out.push_back(std::move(piece));
 		}
 	}
 	if (out.empty())

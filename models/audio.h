@@ -19,7 +19,7 @@ enum class Convolutions : uint8_t {
 enum class AudioLayers : uint8_t {
 	None,
 	Attention, // as a vision encoder's
-	Conformer, // Gemma's: half an MLP, attention to the 12 rows before, a convolution, half an MLP
+	Conformer, // Gemma's: half an MLP, attention to a row and the 11 before it, a convolution, half an MLP
 };
 
 // What a projector type of the files means: a row of the table in audio.cpp.
@@ -31,6 +31,7 @@ struct AudioProjector {
 	uint32_t piece = 3000; // frames that the encoder takes at once; longer sounds are cut
 	bool apart = false;    // pieces have spectrograms as if they were sounds of their own
 	bool whole = false;    // silence behind the sound fills its last piece, and becomes rows
+	bool bare = false;     // there are only frames within the sound, whose end is mirrored
 	// Frames whose convolutions and positions begin anew; 0: those of a piece. Silence fills the last part if `alike`.
 	uint32_t part = 0;
 	bool alike = false;

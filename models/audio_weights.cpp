@@ -75,7 +75,7 @@ void load_layer(EncoderTensors& g, const AudioConfig& a, uint32_t l, LayerWeight
 	project(to.w_down, to.b_down, "ffn_down", c.dim, c.hidden_dim);
 }
 
-constexpr uint32_t kDistances = 13;
+constexpr uint32_t kDistances = 12;
 
 // Keys of distances, of the matrix (dim, dim) times their sines and cosines.
 std::vector<float> distance_keys(const std::vector<float>& w, uint32_t dim) {

@@ -26,7 +26,7 @@ struct ConformerWeights { // of a layer
 	View widen, narrow;        // (2 * dim, dim), (dim, dim), around the convolution
 	std::vector<float> kernel; // (dim, AudioConfig::kernel), on the host
 	std::vector<float> scale;  // (head_dim): of queries, likewise
-	std::vector<float> places; // (13, dim): keys of distances 0 .. 12, likewise
+	std::vector<float> places; // (12, dim): keys of distances 0 .. 11, likewise
 };
 struct AudioWeights : EncoderWeights {
 	std::vector<ConvolutionWeights> convolutions;

@@ -108,7 +108,7 @@ uint32_t frames_of(Features f, uint64_t samples, uint32_t bins) {
 	return samples < least ? 0 : uint32_t((samples - least) / kFrameStep + 1);
 }
 
-Spectrogram spectrogram(Features f, std::span<const float> samples, uint32_t bins, uint32_t frames) {
+Spectrogram spectrogram(Features f, std::span<const float> samples, uint32_t bins, uint32_t frames, bool mirrored_end) {
 	Spectrogram out{frames, bins, std::vector<float>(size_t(frames) * bins)};
 	if (f == Features::Samples) {
 		std::copy_n(samples.begin(), std::min(samples.size(), out.values.size()), out.values.begin());
@@ -116,6 +116,7 @@ Spectrogram spectrogram(Features f, std::span<const float> samples, uint32_t bin
 	}
 	const Shape s = shape_of(f);
 	const bool mirrored = f == Features::Log10Mel;
+	const int64_t n = int64_t(samples.size());
 	const Transform transform(s.fft);
 	const std::vector<Band> bands = mel_bands(s, bins);
 	const std::vector<float> window = hann(s.window);
@@ -125,7 +126,8 @@ Spectrogram spectrogram(Features f, std::span<const float> samples, uint32_t bin
 		for (uint32_t i = 0; i < s.window; ++i) {
 			int64_t at = begin + i;
 			if (at < 0 && mirrored) at = -at;
-			x[i] = at >= 0 && at < int64_t(samples.size()) ? window[i] * samples[size_t(at)] : 0;
+			if (at >= n && mirrored_end) at = 2 * (n - 1) - at;
+			x[i] = at >= 0 && at < n ? window[i] * samples[size_t(at)] : 0;
 		}
 		transform.run(x.data(), re.data(), im.data());
 		for (size_t k = 0; k < re.size(); ++k) {

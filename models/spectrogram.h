@@ -29,7 +29,9 @@ constexpr uint32_t kFrameStep = 160;    // samples from a frame to the next, but
 
 // Frames that hold a sound of so many samples.
 uint32_t frames_of(Features, uint64_t samples, uint32_t bins);
-// The first `frames` frames, which may reach behind the sound.
-Spectrogram spectrogram(Features, std::span<const float> samples, uint32_t bins, uint32_t frames);
+// The first `frames` frames, which may reach behind the sound. mirrored_end: of Log10Mel, behind it is its mirror
+// image.
+Spectrogram spectrogram(Features, std::span<const float> samples, uint32_t bins, uint32_t frames,
+                        bool mirrored_end = false);
 
 } // namespace kvrun

@@ -10,10 +10,10 @@
 namespace kvrun {
 namespace {
 
-constexpr uint32_t kSeen = 13; // rows that a row sees: itself and those before it
+constexpr uint32_t kSeen = 12; // rows that a row sees: itself and those before it
 constexpr float kCap = 50;     // of scores
 
-// On the host: a row sees 13, which is little beside the projections around it.
+// On the host: a row sees 12, which is little beside the projections around it.
 // q, k, v: (n, heads * head_dim). places: keys of distances. out: as q.
 std::vector<float> attend_near(const std::vector<float>& q, const std::vector<float>& k, const std::vector<float>& v,
                                const std::vector<float>& places, uint32_t n, uint32_t heads, uint32_t head_dim) {
