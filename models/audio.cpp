@@ -190,6 +190,9 @@ AudioConfig read_audio(const Gguf& g, const Config& model) {
 
 std::vector<AudioPiece> cut_audio(const AudioConfig& c, std::span<const float> samples) {
 	const AudioProjector& p = *c.projector;
+	if (samples.size() > kMostSamples)
+		fail(Code::Invalid, "a sound of {} s; kvrun reads up to {} s", samples.size() / kSampleRate,
+		     kMostSamples / kSampleRate);
 	const uint64_t step = p.features == Features::Samples ? c.bins : kFrameStep;
 	// Convolutions read so many frames behind those of the sound.
 	constexpr uint32_t kBehind = 4;

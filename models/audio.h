@@ -71,7 +71,8 @@ struct AudioPiece {
 	uint32_t frames = 0;          // of the sound
 	size_t bytes() const { return spectrogram.values.size() * sizeof(float); }
 };
-// samples: of kSampleRate, one channel. Throws Error{Invalid} if they are too few for a row.
+constexpr uint64_t kMostSamples = 2ull * 3600 * kSampleRate; // two hours
+// samples: of kSampleRate, one channel. Throws Error{Invalid} if they are too few for a row or too many.
 std::vector<AudioPiece> cut_audio(const AudioConfig&, std::span<const float> samples);
 // Identifies a sound for an encoder.
 uint64_t audio_hash(std::span<const float> samples, uint64_t encoder);

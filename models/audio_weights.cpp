@@ -10,7 +10,7 @@ void load_convolution(EncoderTensors& g, const std::string& name, uint32_t in, C
 	const uint32_t inner = 3, outer = to.plane ? 3 : 1;
 	const GgufTensor& t = g.need(name + ".weight", kAnySize, inner);
 	to.in = in, to.out = uint32_t(t.rows() / (uint64_t(in) * outer));
-	g.need(name + ".weight", uint64_t(to.out) * in * outer, inner);
+	g.check(to.out > 0 && t.rows() == uint64_t(to.out) * in * outer, name + ".weight");
 	const std::vector<float> from = g.values(t);
 	const size_t n = size_t(in) * to.places(), columns = to.columns();
 	std::vector<float> rows(columns * to.out);

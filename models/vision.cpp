@@ -265,7 +265,8 @@ const Projector& projector_of(const Gguf& g) {
 		     "{}: it is no vision encoder (general.architecture is '{}', clip.has_vision_encoder is not set); give the "
 		     "file whose name begins with mmproj",
 		     g.name(), one_line(g.text("general.architecture", "")));
-	const std::string_view type = g.text("clip.projector_type", g.text("clip.vision.projector_type", ""));
+	std::string_view type = g.text("clip.projector_type", g.text("clip.vision.projector_type", ""));
+	if (type == "qwen2.5o") type = "qwen2.5vl_merger"; // of a file whose sounds have the same type
 	const std::span<const Projector> all = projectors();
 	const auto p = std::ranges::find(all, type, [](const Projector& x) { return std::string_view(x.name); });
 	if (p == all.end())

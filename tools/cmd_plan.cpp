@@ -6,12 +6,11 @@
 #include "engine/core/limits.h"
 #include "engine/core/utf8.h"
 #include "engine/run/engine.h"
-#include "engine/run/tile_encoder.h"
+#include "engine/run/image_store.h"
 #include "engine/run/tuning_file.h"
 #include "models/draft_file.h"
 #include "models/lora.h"
 #include "models/prediction.h"
-#include "models/vision.h"
 #include "tools/args_cache.h"
 #include "tools/args_engine.h"
 #include "tools/args_llama.h"
@@ -151,9 +150,8 @@ PlanSubject subject_of(const PlanArgs& a) {
 		if (!a.loras.empty()) s.model.lora_bytes = lora_bytes(open_loras(parse_loras(lora_text(a.loras)), file, c), c);
 		if (!a.vision.mmproj.empty()) {
 			const Gguf encoder = Gguf::open(a.vision.mmproj);
-			const VisionConfig v = read_vision(encoder, c, a.vision.rows());
 			s.model.vision_bytes = encoder.tensor_bytes();
-			s.model.image_bytes = TileEncoder::bytes(v, v.most_patches());
+			s.model.image_bytes = read_encoders(encoder, c, a.vision.rows()).bytes();
 		}
 		const FitGoal goal{a.kv == "all" ? std::vector<KvPolicy>() : parse_policies(a.kv), uint32_t(a.ctx)};
 		layer_bytes = fit_bytes(file, c, goal) / std::max(n_layers, 1u);
@@ -311,9 +309,9 @@ void add_plan(Command& root) {
 	         {"memory",
 	          "{device, total_bytes, weight_bytes, activation_bytes, window_bytes, state_bytes, prompt_bytes, "
 	          "reserve_bytes, bytes (left "
-	          "for the cache), tokens_that_fit; lora_bytes, mmproj_bytes, image_bytes of adapters, the vision encoder "
-	          "and the "
-	          "largest image while it is encoded; with --draft draft_bytes (layers that draft) "
+	          "for the cache), tokens_that_fit; lora_bytes, mmproj_bytes, image_bytes of adapters, the encoder of "
+	          "images or "
+	          "sounds, and what it takes while it encodes the largest; with --draft draft_bytes (layers that draft) "
 	          "and draft_cache_bytes}; else, where the file has a prediction layer, prediction_bytes, which are not "
 	          "counted"},
 	         {"weights", "where some lie in host memory: {bytes, device_bytes, host_bytes, host (of what), ring_bytes "

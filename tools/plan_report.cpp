@@ -186,7 +186,7 @@ std::string memory_text(const PlanSubject& s, const PlanVerdict& v) {
 	if (s.model.trained_tokens) {
 		line("weights", m.weights);
 		if (m.loras) line("adapters", m.loras);
-		if (m.vision) line("vision encoder", m.vision), line("an image, encoded", m.image);
+		if (m.vision) line("encoder (mmproj)", m.vision), line("while it encodes", m.image);
 		if (m.draft) line(m.draft_cache ? "layers that draft" : "assistant", m.draft);
 		if (m.draft_cache) line("their cache, f16", m.draft_cache);
 		if (m.window) line("sliding windows", m.window);

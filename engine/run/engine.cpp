@@ -57,13 +57,11 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 		check_same_vocabulary(Tokenizer(*draft_file), model.tokenizer, opt.draft_file);
 	}
 	std::vector<LoraFile> lora_files = open_loras(opt.loras, model.file, model.config);
-	std::optional<Gguf> vision_file;
-	std::optional<VisionConfig> vision;
-	std::optional<AudioConfig> audio;
+	std::optional<Gguf> encoder_file;
+	EncoderConfigs encoders;
 	if (!opt.mmproj.empty()) {
-		vision_file = Gguf::open(opt.mmproj);
-		if (has_audio(*vision_file)) audio = read_audio(*vision_file, model.config);
-		if (!audio || has_vision(*vision_file)) vision = read_vision(*vision_file, model.config, opt.image_rows);
+		encoder_file = Gguf::open(opt.mmproj);
+		encoders = read_encoders(*encoder_file, model.config, opt.image_rows);
 	}
 	FitGoal goal{opt.fit_kv, opt.fit_ctx, opt.kv_budget, opt.ubatch};
 	OpenedDevices devices =
@@ -74,10 +72,9 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 	const Config& cfg = e->config();
 	DeviceInfo empty = e->backend_->info();
 	empty.free_bytes -= std::min<uint64_t>(lora_bytes(e->lora_files_, cfg), empty.free_bytes);
-	const uint64_t image_bytes = std::max(vision ? TileEncoder::bytes(*vision, vision->most_patches()) : 0,
-	                                      audio ? AudioEncoder::bytes(*audio) : 0);
-	if (vision_file)
-		empty.free_bytes -= std::min<uint64_t>(vision_file->tensor_bytes() + image_bytes, empty.free_bytes);
+	const uint64_t image_bytes = encoders.bytes();
+	if (encoder_file)
+		empty.free_bytes -= std::min<uint64_t>(encoder_file->tensor_bytes() + image_bytes, empty.free_bytes);
 	if (cfg.encodes && empty.parts > 1)
 		fail(Code::Unsupported, "{}: encodes texts; kvrun runs such models on one device, choose one",
 		     e->file().name());
@@ -123,14 +120,14 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 		e->text_encoder_ = std::make_unique<TextEncoder>(be, cfg, e->weights_, &e->loras_);
 		return e;
 	}
-	const float scale = vision && vision->projector->scaled ? cfg.embedding_scale : 1;
+	const float scale = encoders.vision && encoders.vision->projector->scaled ? cfg.embedding_scale : 1;
 	std::unique_ptr<ImageEncoder> images;
-	if (vision) images = std::make_unique<ImageEncoder>(be, *vision_file, std::move(*vision));
+	if (encoders.vision) images = std::make_unique<ImageEncoder>(be, *encoder_file, std::move(*encoders.vision));
 	std::unique_ptr<AudioEncoder> sounds;
-	if (audio) sounds = std::make_unique<AudioEncoder>(be, *vision_file, std::move(*audio));
-	if (vision_file) // other limits make other rows, so other ids
+	if (encoders.audio) sounds = std::make_unique<AudioEncoder>(be, *encoder_file, std::move(*encoders.audio));
+	if (encoder_file) // other limits make other rows, so other ids
 		e->images_ = std::make_unique<ImageStore>(std::move(images), std::move(sounds), e->tokenizer(),
-		                                          kvrun::fingerprint(*vision_file) ^ opt.image_rows.bits(), scale);
+		                                          kvrun::fingerprint(*encoder_file) ^ opt.image_rows.bits(), scale);
 	e->ring_ = std::make_unique<WeightRing>(be, cfg, e->weights_, e->weight_plan_->ring());
 	std::unique_ptr<DraftLayers> layers;
 	if (drafting) layers = make_draft_layers(be, drafts_from, std::move(*drafting), e->weights_);

@@ -33,6 +33,18 @@ class TileRun : public EncoderRun {
 
 } // namespace
 
+uint64_t EncoderConfigs::bytes() const {
+	return std::max(vision ? TileEncoder::bytes(*vision, vision->most_patches()) : 0,
+	                audio ? AudioEncoder::bytes(*audio) : 0);
+}
+
+EncoderConfigs read_encoders(const Gguf& g, const Config& model, const ImageRows& rows) {
+	EncoderConfigs out;
+	if (has_audio(g)) out.audio = read_audio(g, model);
+	if (!out.audio || has_vision(g)) out.vision = read_vision(g, model, rows);
+	return out;
+}
+
 size_t StoredImage::bytes() const {
 	size_t n = rows.capacity() * sizeof(float);
 	for (const std::vector<float>& d : deep) n += d.capacity() * sizeof(float);
@@ -198,7 +210,8 @@ std::unique_ptr<EncoderRun> ImageStore::begin(const EncoderInput& input) {
 }
 
 void ImageStore::add_rows(StoredImage& image, TileRows add) {
-	for (float& x : add.rows) x *= scale_;
+	for (float& x : add.rows)
+		if (!is_audio_row(image.first)) x *= scale_;
 	std::lock_guard lock(mutex_); // bytes() reads both
 	image.rows.insert(image.rows.end(), add.rows.begin(), add.rows.end());
 	image.deep.resize(add.deep.size());

@@ -9,9 +9,19 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <variant>
 
 namespace kvrun {
+
+// What a file of encoders holds: at least one.
+struct EncoderConfigs {
+	std::optional<VisionConfig> vision = {};
+	std::optional<AudioConfig> audio = {};
+	uint64_t bytes() const; // of device memory that the largest tile or piece takes while it is encoded
+};
+// Throws as read_vision() and read_audio() do.
+EncoderConfigs read_encoders(const Gguf&, const Config& model, const ImageRows& = {});
 
 using EncoderInput = std::variant<Image, AudioPiece>; // what an encoder takes at once
 

@@ -14,8 +14,8 @@ struct ModelMemory {           // memory of a model besides its cache; all 0 for
 	uint64_t state_bytes = 0;  // of recurrent layers: a state, and the next one while a prompt is read
 	uint64_t row_bytes = 0;    // of a prompt's scratch memory, per token
 	uint64_t lora_bytes = 0;   // of adapters
-	uint64_t vision_bytes = 0; // weights of the vision encoder
-	uint64_t image_bytes = 0;  // that its largest tile takes while it is encoded
+	uint64_t vision_bytes = 0; // weights of the encoders of images and sounds
+	uint64_t image_bytes = 0;  // that the largest tile or piece takes while it is encoded
 	uint64_t draft_bytes = 0;  // weights and activations of what drafts: prediction layer or assistant
 	// Layers with a cache that draft, each of which gets as much as one of the model's cached layers; 0: none.
 	uint32_t draft_layers = 0, cached_layers = 0;

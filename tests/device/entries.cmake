@@ -111,6 +111,7 @@ foreach(device cpu lavapipe lavapipe26 swiftshader)
 endforeach()
 device_test(images.lavapipe.sync images KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=sync KVRUN_TEST_EVERY=10
 	${except_positions})
+set(rows_audio_swiftshader KVRUN_TEST_ONE_IN=5)
 foreach(device cpu lavapipe swiftshader)
 	device_test(audio.${device} audio KVRUN_TEST_DEVICES=${device} ${rows_audio_${device}})
 endforeach()

@@ -381,7 +381,7 @@ TEST_CASE("images: other pixels are another image; sessions keep, save and resto
 		restored->reset();
 		Code code{};
 		CHECK(error_of([&] { restored->prefill(one); }, &code) ==
-		      "a token is of an image that is no longer held; give the image again");
+		      "a token is of an image or a sound that is no longer held; give it again");
 		CHECK(code == Code::NotFound);
 		CHECK(restored->n_tokens() == 0);
 	});

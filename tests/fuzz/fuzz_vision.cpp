@@ -1,5 +1,6 @@
-// libFuzzer target: any bytes as the file of a vision encoder for four tiny models, and a small image through it.
+// libFuzzer target: any bytes as the file of an encoder for four tiny models, and a small image or sound through it.
 #include "backends/registry.h"
+#include "engine/run/audio_encoder.h"
 #include "engine/run/image_encoder.h"
 #include "tests/fuzz/expect.h"
 
@@ -26,6 +27,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 	for (const Config& m : models)
 		expect_errors_only([&] {
 			const Gguf g = Gguf::parse("fuzz", std::as_bytes(std::span(data, size)));
+			if (has_audio(g)) {
+				AudioEncoder encoder(*cpu, g, read_audio(g, m));
+				const AudioConfig& a = encoder.config();
+				const AudioPiece piece = cut_audio(a, std::vector<float>(4000, 0.5f))[0];
+				if (encoder.encode(piece).rows.size() != size_t(a.rows(piece.frames)) * a.out_dim) std::abort();
+				return;
+			}
 			const VisionConfig v = read_vision(g, m);
 			(void)TileEncoder::bytes(v, v.most_patches());
 			const TiledImage tiles = tile_image(v, Image(v.patch, 2 * v.patch, {200, 100, 50}));
