@@ -298,8 +298,9 @@ KVRUN_API kvrun_status kvrun_detokenize(kvrun_engine* engine, const uint32_t* to
  * without an encoder. */
 KVRUN_API kvrun_status kvrun_image_add(kvrun_engine* engine, const uint8_t* rgb, uint32_t width, uint32_t height,
                                        uint64_t* out_id);
-/* The tokens of an image, for a prompt; buffers as in kvrun_tokenize(). Rows of images have no text. The encoder runs
- * when the prompt is read. KVRUN_ENOTFOUND if the image is no longer held, also of a prompt: add it again. */
+/* The tokens of an image, for a prompt; buffers as in kvrun_tokenize(). Rows of images have no text. MiniCPM-V's images
+ * have their number in front, which is 0 here; kvrun_chat_tokens() counts them. The encoder runs when the prompt is
+ * read. KVRUN_ENOTFOUND if the image is no longer held, also of a prompt: add it again. */
 KVRUN_API kvrun_status kvrun_image_tokens(kvrun_engine* engine, uint64_t id, uint32_t* out, size_t capacity,
                                           size_t* out_count);
 

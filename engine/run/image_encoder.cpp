@@ -1,7 +1,6 @@
 // Runs a vision encoder on a backend.
 #include "engine/run/image_encoder.h"
-#include "engine/run/arena.h"
-#include "engine/run/mlp_memory.h"
+#include "engine/run/row_steps.h"
 #include <algorithm>
 #include <cmath>
 
@@ -15,7 +14,7 @@ ImageEncoder::ImageEncoder(Backend& be, const Gguf& file, VisionConfig config)
 		std::vector<float>& to = steps[i].kind == Step::First  ? first_
 		                         : steps[i].kind == Step::Last ? last_
 		                                                       : line_end_;
-		to = project(steps.subspan(i + 1), steps[i].row, steps[i].rows);
+		to = run_steps(be_, config_, steps.subspan(i + 1), steps[i].row, steps[i].rows);
 	}
 }
 
@@ -28,7 +27,7 @@ double ImageEncoder::work(const Image& tile) const {
 
 // (rows, merged_dim()): each row is a square of patches.
 std::vector<float> ImageEncoder::merged(const std::vector<float>& patches, PatchGrid g) const {
-	const uint32_t m = config_.merge, dim = config_.transformer.dim;
+	const uint32_t m = config_.last_merge(), dim = config_.transformer.dim;
 	if (m == 1 && !config_.projector->mean_scaled) return patches;
 	std::vector<float> out(size_t(g.n() / (m * m)) * config_.merged_dim());
 	float* to = out.data();
@@ -52,63 +51,6 @@ std::vector<float> ImageEncoder::merged(const std::vector<float>& patches, Patch
 	return out;
 }
 
-std::vector<float> ImageEncoder::project(std::span<const StepWeights> steps, const std::vector<float>& from,
-                                         uint32_t cols) {
-	const uint32_t n = uint32_t(from.size() / cols);
-	const Config& c = config_.transformer;
-	const float limit = c.layers.empty() ? kUnlimited : c.layers[0].mlp_limit; // the projector's is the layers'
-	uint32_t widest = cols, hidden = 0;
-	for (const StepWeights& s : steps) {
-		widest = std::max(widest, s.rows);
-		if (s.gate) hidden = std::max(hidden, s.gate.shape[0]);
-	}
-	Buffer memory;
-	View now, next, gate, up; // x is in `now`, the result of a matrix goes to `next`
-	allocate(be_, memory, "rows of an image", [&](Arena& a) {
-		now = a.take(DType::F32, n, widest);
-		next = a.take(DType::F32, n, widest);
-		if (hidden) gate = a.take(DType::F32, n, hidden), up = a.take(DType::F32, n, hidden);
-	});
-	View x = shaped(now, n, cols);
-	write_view(be_, x, from);
-	be_.at_layer(0);
-	const auto multiply = [&](const View& by, const StepWeights& s) {
-		x = shaped(next, n, s.rows);
-		const Proj p[] = {{x, s.w, s.bias}};
-		be_.matmul(p, by, Epilogue::None, /*decode=*/false);
-		std::swap(now, next);
-	};
-	for (const StepWeights& s : steps) {
-		switch (s.kind) {
-		case Step::Matrix:
-		case Step::Turned: multiply(View(x), s); break;
-		case Step::LayerNorm: norm_rows(be_, x, s.norm, NormKind::LayerBiased, s.norm_eps); break;
-		case Step::RmsNorm:
-		case Step::UnitNorm: norm_rows(be_, x, s.norm, NormKind::Rms, s.norm_eps); break;
-		case Step::Activate: be_.activate(x, x, {}, {.function = s.function}); break;
-		case Step::GatedMlp: {
-			const View g = shaped(gate, n, s.gate.shape[0]), u = shaped(up, n, s.gate.shape[0]);
-			const Proj both[] = {{g, s.gate, {}}, {u, s.up, {}}};
-			const bool limited = limit != kUnlimited;
-			be_.matmul(both, x, limited ? Epilogue::None : Epilogue::SwiGLU, /*decode=*/false);
-			if (limited) limited_swiglu(be_, g, u, limit, /*limits_gate=*/true);
-			multiply(g, s);
-			break;
-		}
-		case Step::Between:
-		case Step::Behind:
-		case Step::First:
-		case Step::Last:
-		case Step::End: break;
-		}
-	}
-	std::vector<float> result = read_view(be_, x);
-	if (std::ranges::any_of(result, [](float v) { return !std::isfinite(v); }))
-		fail(Code::Device, "the vision encoder's result is not finite; check its file with kvrun inspect --check, or "
-		                   "try --device cpu");
-	return result;
-}
-
 std::unique_ptr<TileEncoder> ImageEncoder::begin(const Image& tile, uint32_t most_rows) {
 	return std::make_unique<TileEncoder>(be_, config_, weights_, tile, most_rows);
 }
@@ -117,9 +59,9 @@ TileRows ImageEncoder::finish(const TileEncoder& tile) {
 	const PatchGrid g = tile.grid();
 	TileRows out;
 	for (size_t i = 0; i < tile.deep().size(); ++i)
-		out.deep.push_back(project(weights_.deep[i], merged(tile.deep()[i], g), config_.merged_dim()));
-	out.rows = project(weights_.projector, merged(tile.patches(), g), config_.merged_dim());
-	if (config_.line_ends || config_.framed) out.rows = joined(out.rows, g.columns / config_.merge);
+		out.deep.push_back(run_steps(be_, config_, weights_.deep[i], merged(tile.deep()[i], g), config_.merged_dim()));
+	out.rows = run_steps(be_, config_, weights_.projector, merged(tile.patches(), g), config_.merged_dim(), g);
+	if (config_.line_ends || config_.framed) out.rows = joined(out.rows, g.columns / config_.last_merge());
 	return out;
 }
 

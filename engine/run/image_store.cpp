@@ -46,7 +46,7 @@ uint64_t ImageStore::add(const Image& image) {
 	stored->first = free_ids(uint32_t(id % (kIds - stored->n_rows)), stored->n_rows);
 	uint32_t next = stored->first;
 	const auto text = [&](const std::string& t) {
-		const std::vector<uint32_t> more = tokenizer_.encode(t, {.bos = false, .special = true});
+		const std::vector<uint32_t> more = encoded(t);
 		stored->tokens.insert(stored->tokens.end(), more.begin(), more.end());
 	};
 	for (TiledImage::Tile& t : tiled.tiles) {
@@ -102,10 +102,16 @@ void ImageStore::forget_oldest() {
 	}
 }
 
-std::vector<uint32_t> ImageStore::tokens(uint64_t id) {
+std::vector<uint32_t> ImageStore::encoded(const std::string& text) const {
+	return tokenizer_.encode(text, {.bos = false, .special = true});
+}
+
+std::vector<uint32_t> ImageStore::tokens(uint64_t id, uint32_t number) {
 	const auto image = find(id);
 	if (!image) gone("the id");
-	return image->tokens;
+	std::vector<uint32_t> all = encoded(numbered(encoder_->config().projector->number, {{"image", number}}));
+	all.insert(all.end(), image->tokens.begin(), image->tokens.end());
+	return all;
 }
 
 ImageStore::Rows ImageStore::rows(uint64_t id) {

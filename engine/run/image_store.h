@@ -13,7 +13,7 @@ namespace kvrun {
 
 struct StoredImage {
 	uint64_t id = 0;
-	std::vector<uint32_t> tokens;         // all of them
+	std::vector<uint32_t> tokens;         // all of them but Projector::number
 	uint32_t first = 0, n_rows = 0;       // image_row() of its ids: first .. first + n_rows - 1
 	std::vector<Image> tiles;             // emptied once their rows are there
 	std::vector<float> rows;              // (n_rows, dim), tile after tile
@@ -33,8 +33,8 @@ class ImageStore {
 	// first where there are too many. Throws Error{Invalid} for an image that no tile can be made of.
 	uint64_t add(const Image&);
 	static void check_size(uint32_t width, uint32_t height); // throws Error{Invalid}
-	// Of an image of add(). Throws Error{NotFound} if it is no longer there.
-	std::vector<uint32_t> tokens(uint64_t id);
+	// Of an image of add(), the number-th of its prompt from 0. Throws Error{NotFound} if it is no longer there.
+	std::vector<uint32_t> tokens(uint64_t id, uint32_t number = 0);
 	struct Rows {
 		uint32_t first, n; // image_row() of the first id
 	};
@@ -51,6 +51,7 @@ class ImageStore {
 
  private:
 	std::shared_ptr<StoredImage> find(uint64_t id); // null: it is not held
+	std::vector<uint32_t> encoded(const std::string&) const;
 	// With mutex_ held.
 	std::shared_ptr<StoredImage> find_held(uint64_t id);
 	uint32_t free_ids(uint32_t place, uint32_t n) const;
