@@ -303,8 +303,9 @@ KVRUN_API kvrun_status kvrun_image_add(kvrun_engine* engine, const uint8_t* rgb,
 /* The same of a sound: samples of one channel in -1 .. 1, kvrun_engine_info.audio_rate in a second. KVRUN_EINVALID for
  * samples that are not finite, and for a sound that is too short for the encoder. */
 KVRUN_API kvrun_status kvrun_audio_add(kvrun_engine* engine, const float* samples, size_t n_samples, uint64_t* out_id);
-/* The tokens of an image or a sound, for a prompt; buffers as in kvrun_tokenize(). Their rows have no text. The encoder
- * runs when the prompt is read. KVRUN_ENOTFOUND if it is no longer held, also of a prompt: add it again. */
+/* The tokens of an image or a sound, for a prompt; buffers as in kvrun_tokenize(). Their rows have no text. MiniCPM-V's
+ * images have their number in front, which is 0 here; kvrun_chat_tokens() counts them. The encoder runs when the prompt
+ * is read. KVRUN_ENOTFOUND if it is no longer held, also of a prompt: add it again. */
 KVRUN_API kvrun_status kvrun_image_tokens(kvrun_engine* engine, uint64_t id, uint32_t* out, size_t capacity,
                                           size_t* out_count);
 

@@ -136,10 +136,13 @@ std::vector<StepWeights> EncoderTensors::steps(std::span<const Step> steps, uint
 	for (const Step& s : steps) {
 		if (s.kind == Step::End) break;
 		const std::string name = prefix + s.tensor;
-		const std::string weight = name + (s.kind == Step::GatedMlp ? "gate.weight" : s.joins() ? "" : ".weight");
+		const std::string weight = name + (s.kind == Step::GatedMlp  ? "gate.weight"
+		                                   : s.kind == Step::Queries ? "query"
+		                                   : s.joins()               ? ""
+		                                                             : ".weight");
 		if (s.optional && !find(weight, kAnySize, kAnySize)) continue;
 		StepWeights& to = out.emplace_back(StepWeights{.kind = s.kind, .rows = columns});
-		to.norm_eps = s.kind == Step::LayerNorm ? layer_norm_eps : rms_eps;
+		to.norm_eps = s.kind == Step::LayerNorm || s.kind == Step::Queries ? layer_norm_eps : rms_eps;
 		to.function = s.function;
 		switch (s.kind) {
 		case Step::Matrix: {
@@ -176,6 +179,17 @@ std::vector<StepWeights> EncoderTensors::steps(std::span<const Step> steps, uint
 			to.rows = uint32_t(t.rows() / 2);
 			part(to.up, t, 0, to.rows);
 			part(to.gate, t, to.rows, to.rows);
+			break;
+		}
+		case Step::Queries: {
+			to.row = values(need(weight, kAnySize, columns));
+			norm(to.norm, name + "ln_q", columns);
+			const auto project = [&](View& w, View& b, const char* what) {
+				matrix(w, need(fmt::format("{}attn.{}.weight", name, what), columns, columns));
+				bias(b, fmt::format("{}attn.{}.bias", name, what), columns);
+			};
+			project(to.wq, to.bq, "q"), project(to.wk, to.bk, "k"), project(to.wv, to.bv, "v");
+			project(to.w, to.bias, "out");
 			break;
 		}
 		case Step::Between:

@@ -14,7 +14,9 @@ struct StepWeights { // of a Step
 	View w = {}, bias = {};      // (rows, columns), (rows) f32; of a gated MLP its last matrix
 	View gate = {}, up = {};     // (hidden, columns)
 	uint32_t rows = 0;           // columns of the result
-	std::vector<float> row = {}; // (rows) on the host, of Step::joins()
+	std::vector<float> row = {}; // (rows) on the host, of Step::joins(); (queries, columns) of Step::Queries
+	// Of Step::Queries, whose last matrix is w: (columns, columns), (columns) f32.
+	View wq = {}, bq = {}, wk = {}, bk = {}, wv = {}, bv = {};
 };
 struct EncoderWeights {
 	Weights transformer; // its layers alone

@@ -18,6 +18,9 @@ struct Step {
 		GatedMlp, // down(silu(gate) * up); the names of the three matrices begin with `tensor`
 		Halves,   // a matrix whose result becomes first half * silu(second half)
 		Stack,    // neighbouring rows become one (AudioConfig::stack)
+		// Attention of learned queries to the rows, in heads of kQueryHead channels; keys have sines and cosines of
+		// their places. There are as many rows behind it as queries. Names of tensors begin with `tensor`.
+		Queries,
 		// Rows that join those of patches and pass the steps behind this one; `tensor` is the whole name.
 		Between, // one behind each line of rows but the last
 		Behind,  // one behind each line of rows
@@ -30,5 +33,6 @@ struct Step {
 	bool joins() const { return kind >= Between; }
 };
 using Steps = std::array<Step, 9>;
+constexpr uint32_t kQueryHead = 128;
 
 } // namespace kvrun

@@ -155,6 +155,49 @@ constexpr Projector glm(std::string_view name) {
 	return p;
 }
 
+// MiniCPM-V 4.6: SigLIP whose patches are merged twice.
+constexpr Projector minicpm() {
+	return {.name = "minicpmv4_6",
+	        .tiling = Tiling::Slices,
+	        .resample = Resample::Bicubic,
+	        .norm = NormKind::LayerBiased,
+	        .table = PositionTable::Nearest,
+	        .merge = Merge::Patches,
+	        .merge_default = 4,
+	        .inner_merger = "v.vit_merger.",
+	        .steps = {{{Step::LayerNorm, "mm.input_norm"},
+	                   {Step::Matrix, "mm.up"},
+	                   exact_gelu(),
+	                   {Step::Matrix, "mm.down"}}},
+	        .step_eps = 1e-6f,
+	        .most_tiles = 9,
+	        .tile = "<slice>",
+	        .tile_end = "</slice>",
+	        .tile_row_end = "\n",
+	        .overview = "<image>",
+	        .overview_end = "</image>",
+	        .number = "<image_id>{image}</image_id>"};
+}
+
+// MiniCPM-V and MiniCPM-o 2.5 to 4.5: SigLIP and a resampler. Up to version 2: MiniCPM-Llama3-V 2.5.
+constexpr Projector resampler(uint32_t last_version) {
+	Projector p = minicpm();
+	p.name = "resampler", p.last_version = last_version;
+	p.swapped_mlp = true;
+	p.merge = Merge::None, p.inner_merger = "";
+	p.steps = {{{Step::Matrix, "resampler.kv"},
+	            {Step::LayerNorm, "resampler.ln_kv"},
+	            {Step::Queries, "resampler."},
+	            {Step::LayerNorm, "resampler.ln_post"},
+	            {Step::Matrix, "resampler.proj"}}};
+	if (last_version) {
+		p.tile = "<image>", p.tile_end = "</image>";
+		p.grid_begin = "<slice>", p.grid_end = "</slice>";
+		p.number = "";
+	}
+	return p;
+}
+
 constexpr Projector kProjectors[] = {
     // LLaVA 1.5
     {.name = "mlp",
@@ -331,6 +374,9 @@ constexpr Projector kProjectors[] = {
      .least_rows = 256,
      .most_rows = 3600,
      .stretched = true},
+    minicpm(),    // MiniCPM-V 4.6
+    resampler(2), // MiniCPM-Llama3-V 2.5
+    resampler(0), // MiniCPM-V 2.6, 4.0, 4.5; MiniCPM-o 2.6, 4.5
     // Muse Glimmer
     {.name = "muse-glimmer",
      .tiling = Tiling::Free,

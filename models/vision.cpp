@@ -4,6 +4,7 @@
 #include "models/config_keys.h"
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <xxhash.h>
 
 namespace kvrun {
@@ -11,7 +12,8 @@ namespace {
 
 std::string projector_names() {
 	std::string all;
-	for (const Projector& p : projectors()) all += fmt::format("{}{}", all.empty() ? "" : ", ", p.name);
+	for (const Projector& p : projectors())
+		if (!p.last_version) all += fmt::format("{}{}", all.empty() ? "" : ", ", p.name);
 	return all;
 }
 
@@ -33,7 +35,7 @@ void read_colours(const Gguf& g, const char* key, bool positive, float (&out)[3]
 }
 
 constexpr uint32_t kWindowEdge = 112; // pixels, of files that do not say
-constexpr uint32_t kMostClassTokens = 64;
+constexpr uint32_t kMostClassTokens = 64, kMostQueries = 1024;
 constexpr uint32_t kMostDim = 1 << 16, kMostLayers = 256, kMostEdge = 1 << 13, kMostHeadDim = 512;
 
 Config transformer_of(const Gguf& g, const Projector& p) {
@@ -133,7 +135,10 @@ void check_sizes(const Gguf& g, const VisionConfig& v) {
 	const uint64_t across = v.longest_edge ? (v.longest_edge + edge - 1) / edge : kMostGridEdge;
 	const bool free = p.tiling == Tiling::Free, grid = !free && p.tiling != Tiling::Square;
 	const uint64_t tiles = p.tiling == Tiling::GridByEdge ? across * across + 1 : grid ? v.most_tiles + 1 : 1;
-	const uint64_t any = uint64_t(v.most_rows) * v.merge * v.merge, patches = free ? any : std::max(any, side * side);
+	const uint64_t any = uint64_t(v.most_rows) * v.merge * v.merge, patches = free ? any
+	                                                                          : p.tiling == Tiling::Slices
+	                                                                              ? 2 * side * side
+	                                                                              : std::max(any, side * side);
 	const uint64_t pixels = free ? patches * v.patch * v.patch : tiles * std::max(edge * edge, any * v.patch * v.patch);
 	if (across <= kMostGridEdge && patches <= kMostPatches && pixels <= kMostPixels &&
 	    tiles * patches / (v.merge * v.merge) <= kMostRows)
@@ -145,7 +150,8 @@ void check_sizes(const Gguf& g, const VisionConfig& v) {
 
 // Whether the file's table may have another size than its image_size says.
 bool own_side(PositionTable t) {
-	return t == PositionTable::Bilinear || t == PositionTable::BilinearTenth || t == PositionTable::BilinearAcross;
+	return t == PositionTable::Bilinear || t == PositionTable::BilinearTenth || t == PositionTable::BilinearAcross ||
+	       t == PositionTable::Nearest;
 }
 
 // How an image becomes tiles, and their pixels.
@@ -170,7 +176,8 @@ void read_tiles(const Gguf& g, const ImageRows& rows, VisionConfig& v) {
 	v.longest_edge = g.u32("clip.vision.preproc_image_size", 0);
 	if (v.longest_edge) sized(g, "clip.vision.preproc_image_size", v.longest_edge, kMostEdge);
 	v.least_tiles = g.u32("clip.vision.preproc_min_tiles", p.least_tiles);
-	v.most_tiles = g.u32("clip.vision.preproc_max_tiles", std::max(v.least_tiles, p.most_tiles));
+	v.most_tiles = g.u32("clip.vision.preproc_max_tiles",
+	                     g.u32("clip.vision.max_slice_nums", std::max(v.least_tiles, p.most_tiles)));
 	sized(g, "clip.vision.preproc_max_tiles", v.most_tiles, 64);
 	sized(g, "clip.vision.preproc_min_tiles", v.least_tiles, v.most_tiles);
 	limit_rows(g, v, rows);
@@ -178,6 +185,48 @@ void read_tiles(const Gguf& g, const ImageRows& rows, VisionConfig& v) {
 	read_colours(g, "clip.vision.image_mean", false, v.mean);
 	read_colours(g, "clip.vision.image_std", true, v.deviation);
 	for (size_t c = 0; c < 3 && p.signed_pixels; ++c) v.deviation[c] /= 2, v.mean[c] += v.deviation[c];
+}
+
+// The layer whose attention is that of Projector::inner_merger.
+void add_inner_merger(const Gguf& g, VisionConfig& v) {
+	constexpr const char* kKey = "clip.vision.wa_layer_indexes";
+	constexpr int64_t kUsual = 6; // of files without the key
+	Config& c = v.transformer;
+	const std::vector<int64_t> behind = g.find(kKey) ? g.ints(kKey) : std::vector<int64_t>{kUsual};
+	if (behind.empty() || behind[0] < 0 || behind[0] >= c.n_layers)
+		fail(Code::Format, "{}: key {} is {}, expected 0 to {}; the file is damaged", g.name(), kKey,
+		     behind.empty() ? "empty" : std::to_string(behind[0]), c.n_layers - 1);
+	v.inner_merge = 2, v.inner_layer = uint32_t(behind[0]) + 1;
+	Layer layer = c.layers[0];
+	layer.mlp = MlpKind::None, layer.mlp_input = MlpInput::Raw;
+	c.layers.insert(c.layers.begin() + v.inner_layer, layer);
+	c.n_layers = uint32_t(c.layers.size());
+	for (uint32_t l = 0; l < c.n_layers; ++l) c.layers[l].kv_layer = l;
+}
+
+// The number of learned queries, in heads of kQueryHead channels.
+uint32_t query_rows(const Gguf& g, const Step& s) {
+	const std::string name = std::string(s.tensor) + "query";
+	const GgufTensor* t = g.find_tensor(name);
+	if (!t) fail(Code::Format, "{}: tensor {} is missing; get the file again", g.name(), name);
+	if (t->rows() == 0 || t->rows() > kMostQueries || t->cols() % kQueryHead != 0 || t->cols() > kMostDim)
+		fail(Code::Unsupported, "{}: tensor {} is {} x {}; kvrun runs up to {} rows of heads of {}", g.name(), name,
+		     t->rows(), t->cols(), kMostQueries, kQueryHead);
+	return uint32_t(t->rows());
+}
+
+// 0: the file has none. llama.cpp's converter writes it with a sign.
+uint32_t minicpm_version(const Gguf& g) {
+	constexpr const char* kKey = "clip.minicpmv_version";
+	const GgufEntry* e = g.find(kKey);
+	uint32_t version = 0;
+	if (e && e->type == GgufType::I32)
+		std::memcpy(&version, e->bytes.data(), sizeof version);
+	else
+		version = g.u32(kKey, 0);
+	if (version == 1)
+		fail(Code::Unsupported, "{}: key {} is 1, MiniCPM-V 2.0; kvrun runs those from 2.5 on", g.name(), kKey);
+	return version;
 }
 
 // What the file's tensors tell of the layers.
@@ -194,16 +243,22 @@ void read_layers(const Gguf& g, VisionConfig& v) {
 		v.last_line_ends |= s.kind == Step::Behind;
 		v.line_ends |= s.kind == Step::Between || s.kind == Step::Behind;
 	}
+	for (const Step& s : p.steps)
+		if (s.kind == Step::Queries) v.queries = query_rows(g, s);
 	for (uint32_t l = 0; l < v.transformer.n_layers; ++l)
 		if (g.find_tensor(fmt::format("v.deepstack.{}.fc1.weight", l))) v.deep.push_back(l);
 	v.table_side = v.image_size / v.patch;
 	if (const GgufTensor* t = g.find_tensor("v.position_embd.weight"); t && own_side(p.table))
 		v.table_side = uint32_t(std::sqrt(double(std::min<uint64_t>(t->rows(), kMostPatches))));
+	if (*p.inner_merger && v.merge == 4) add_inner_merger(g, v);
 	v.window_period = g.u32("clip.vision.n_wa_pattern", p.window_period);
-	if (v.class_tokens && v.window_period)
+	if (v.class_tokens && (v.window_period || v.inner_merge > 1))
 		fail(Code::Unsupported, "{}: it has windows and a class token, which is in none of them", g.name());
 	const uint32_t edge = g.u32("clip.vision.window_size", kWindowEdge);
-	v.window = !v.window_period ? 0 : p.window_period ? v.table_side : edge / v.align() * v.merge;
+	v.window = v.inner_merge > 1  ? v.inner_merge
+	           : !v.window_period ? 0
+	           : p.window_period  ? v.table_side
+	                              : edge / v.align() * v.merge;
 	if (v.window_period && v.window == 0)
 		fail(Code::Unsupported, "{}: windows of {} pixels hold no {} x {} patches of {}", g.name(), edge, v.merge,
 		     v.merge, v.patch);
@@ -268,7 +323,9 @@ const Projector& projector_of(const Gguf& g) {
 	std::string_view type = g.text("clip.projector_type", g.text("clip.vision.projector_type", ""));
 	if (type == "qwen2.5o") type = "qwen2.5vl_merger"; // of a file whose sounds have the same type
 	const std::span<const Projector> all = projectors();
-	const auto p = std::ranges::find(all, type, [](const Projector& x) { return std::string_view(x.name); });
+	const uint32_t version = minicpm_version(g);
+	const auto p = std::ranges::find_if(
+	    all, [&](const Projector& x) { return x.name == type && (!x.last_version || version <= x.last_version); });
 	if (p == all.end())
 		fail(Code::Unsupported, "{}: projector '{}' is not supported; kvrun runs {}", g.name(), one_line(type),
 		     projector_names());

@@ -22,6 +22,9 @@ enum class Tiling : uint8_t {
 	// Squares in the arrangement that changes the size least, with a border; then the whole image, stretched. What fits
 	// into one square: it alone, with a border.
 	GridByFit,
+	// The whole image with as many pixels as a square, in its shape; then parts of such sizes in the arrangement whose
+	// logarithm of the shape is nearest to the image's. Images of no more pixels than a square: the whole alone.
+	Slices,
 };
 // How neighbouring patches, merge x merge, become one row of the projector.
 enum class Merge : uint8_t {
@@ -44,6 +47,7 @@ enum class PositionTable : uint8_t {
 	// Bilinear, zeros around the table. Patch i of h lines of w columns takes place i of w lines of h columns: the
 	// models were trained so.
 	BilinearAcross,
+	Nearest,       // the file's table may have another size than image_size says
 	ColumnAndLine, // two tables: a row of the first by the patch's column, and one of the second by its line
 };
 // Rotation of a head's channels by the patch's line and column. Of `pairs` pairs of channels, pair k of each half has
@@ -86,7 +90,8 @@ constexpr uint32_t kMostGridEdge = 16; // squares along an edge of Tiling::GridB
 
 // What a projector type of the files means: a row of the table in vision.cpp.
 struct Projector {
-	const char* name; // clip.projector_type
+	const char* name;          // clip.projector_type
+	uint32_t last_version = 0; // clip.minicpmv_version is no larger; 0: it is any that no row before takes
 	Tiling tiling;
 	Resample resample;
 	NormKind norm; // of the transformer
@@ -104,13 +109,16 @@ struct Projector {
 	uint32_t unused_layers = 0;                    // last layers of the file whose output nothing reads
 	bool swapped_mlp = false; // old files have the names of ffn_up and ffn_down the wrong way round
 	Merge merge = Merge::None;
-	uint32_t merge_default = 2;  // patches in each direction, of files that do not say
+	uint32_t merge_default = 2; // patches in each direction, of files that do not say
+	// Attention in squares of 2 x 2 patches, which then become one, among the layers; names of its tensors begin so.
+	// Files whose merge is 4 have it.
+	const char* inner_merger = "";
 	const char* patch_norm = ""; // of patches before they are merged, if the file has it
 	NormKind patch_norm_kind = NormKind::LayerBiased;
 	float patch_norm_eps = 0; // 0: the transformer's
 	bool mean_scaled = false; // means are multiplied by sqrt(channels), and then standardised if the file says how
 	Steps steps = {};
-	float step_eps = 0;                        // of RMS norms among them; 0: the transformer's
+	float step_eps = 0; // of norms among them; 0: 1e-5 of LayerNorms, the transformer's of RMS norms
 	uint32_t least_rows = 0, most_rows = 0;    // of the model, of a tile of any size; a user may change them
 	uint32_t square = 0;                       // pixels: edge of a square of a grid; 0: clip.vision.image_size
 	uint32_t least_tiles = 1, most_tiles = 12; // of grids, of files that do not say
@@ -125,10 +133,13 @@ struct Projector {
 	// Texts around tiles, with control tokens; {row} and {column} count from 1.
 	const char *begin = "", *end = "";             // of the image
 	const char* tile = "";                         // before each square of a grid
+	const char* tile_end = "";                     // behind each
 	const char* tile_between = "";                 // between the squares of a row
 	const char* tile_row_end = "";                 // behind each row of squares but the last
+	const char *grid_begin = "", *grid_end = "";   // around all squares
 	const char *overview = "", *overview_end = ""; // around the whole image of a grid
 	const char* alone = "";                        // before an image without a grid
+	const char* number = "";                       // before all; {image} counts the images of a prompt from 0
 };
 std::span<const Projector> projectors();
 
@@ -143,6 +154,8 @@ struct VisionConfig {
 	uint32_t image_size = 0, patch = 0;        // pixels: edge of a square tile, edge of a patch
 	uint32_t square = 0;                       // pixels: edge of a square of a grid
 	uint32_t merge = 1;                        // patches in each direction that become one row
+	uint32_t inner_merge = 1;                  // of these, by Projector::inner_merger
+	uint32_t inner_layer = 0;                  // the layer that is its attention; counts as one of the transformer's
 	uint32_t longest_edge = 0;                 // pixels, of Tiling::GridByEdge; 0: that of the image
 	uint32_t least_tiles = 1, most_tiles = 12; // of grids
 	uint32_t least_rows = 0, most_rows = 0;    // of the model, of a tile of any size
@@ -159,31 +172,37 @@ struct VisionConfig {
 	uint32_t table_side = 0;   // the same of square tables
 	bool layer_scales = false; // outputs of attention and MLP have a factor per channel
 	// Patches see those of their window, window x window patches; every so-many-th layer has none, nor the last one
-	// where the projector has windows as large as the table. 0: all see all.
+	// where the projector has windows as large as the table. 0: all see all. With inner_merge that layer's.
 	uint32_t window = 0, window_period = 0;
+	uint32_t queries = 0; // of Step::Queries: rows of the model that each tile becomes
 	// Layers whose output also becomes rows, by projectors of their own; the first ones are added behind layer 0 of the
 	// model, and so on (DeepStack, arXiv:2406.04334).
 	std::vector<uint32_t> deep = {};
 
+	float mlp_limit() const { return transformer.layers.empty() ? kUnlimited : transformer.layers[0].mlp_limit; }
 	uint32_t table_class_rows() const { // of the table of positions
 		const PositionTable t = projector->table;
 		return t == PositionTable::Square || t == PositionTable::SquareThenClass ? class_tokens : 0;
 	}
 	uint32_t merged_dim() const { // channels of what the projector reads
-		return transformer.dim * (projector->merge == Merge::Mean ? 1 : merge * merge);
+		return transformer.dim * (projector->merge == Merge::Mean ? 1 : last_merge() * last_merge());
 	}
-	uint32_t align() const { return patch * merge; } // edges of tiles are multiples
-	uint32_t most_patches() const {                  // of a tile
+	uint32_t last_merge() const { return merge / inner_merge; } // by Projector::merge
+	uint32_t align() const { return patch * merge; }            // edges of tiles are multiples
+	uint32_t most_patches() const {                             // of a tile
 		const uint32_t side = projector->tiling == Tiling::Free ? 0 : square / patch;
-		return std::max(side * side, most_rows * merge * merge);
+		const uint32_t rounding = projector->tiling == Tiling::Slices ? 2 : 1; // of sizes far from a square
+		return std::max(rounding * side * side, most_rows * merge * merge);
 	}
 	bool windowed(uint32_t layer) const {
+		if (inner_merge > 1) return layer == inner_layer;
 		const bool last = projector->window_period && layer + 1 == transformer.n_layers;
 		return window_period && (layer + 1) % window_period != 0 && !last;
 	}
 	uint32_t deep_layers() const { return uint32_t(deep.size()); }
 	// Rows of the model that a tile becomes; its size is one that tiles have.
 	uint32_t rows(uint32_t width, uint32_t height) const {
+		if (queries) return queries;
 		const uint32_t x = width / align(), y = height / align();
 		return x * y + (line_ends ? y - !last_line_ends : 0) + (framed ? 2 : 0);
 	}
@@ -205,6 +224,8 @@ struct TiledImage {
 	std::string end; // text behind the last one
 };
 TiledImage tile_image(const VisionConfig&, const Image&);
+// A text with numbers in place of names in braces, such as Projector::number.
+std::string numbered(std::string text, std::initializer_list<std::pair<std::string_view, uint32_t>> names);
 // Identifies an image for an encoder.
 uint64_t image_hash(const Image&, uint64_t encoder);
 

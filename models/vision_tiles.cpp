@@ -122,24 +122,22 @@ Image free_tile(const VisionConfig& v, const Image& image) {
 	return extended(resized(image, in.width, in.height, p.resample), s.width, s.height, p.border);
 }
 
-std::string numbered(std::string text, uint32_t row, uint32_t column) {
-	for (const auto& [name, n] : {std::pair("{row}", row), std::pair("{column}", column)})
-		if (const size_t at = text.find(name); at != text.npos)
-			text.replace(at, std::string_view(name).size(), std::to_string(n));
-	return text;
-}
-
-// Squares of an image whose edges are multiples of theirs.
-void add_grid(const VisionConfig& v, const Image& image, TiledImage& out) {
+// Parts of an image whose edges are multiples of theirs.
+void add_parts(const VisionConfig& v, const Image& image, Size part, TiledImage& out) {
 	const Projector& p = *v.projector;
-	const uint32_t edge = v.square, rows = image.height / edge, columns = image.width / edge;
+	const uint32_t rows = image.height / part.height, columns = image.width / part.width;
 	for (uint32_t y = 0; y < rows; ++y)
 		for (uint32_t x = 0; x < columns; ++x) {
-			std::string before = numbered(p.tile, y + 1, x + 1);
+			std::string before = numbered(p.tile, {{"row", y + 1}, {"column", x + 1}});
 			if (x > 0) before.insert(0, p.tile_between);
 			if (x == 0 && y > 0) before.insert(0, p.tile_row_end);
-			out.tiles.push_back({std::move(before), cropped(image, x * edge, y * edge, edge, edge)});
+			before.insert(0, x + y > 0 ? p.tile_end : p.grid_begin);
+			out.tiles.push_back(
+			    {std::move(before), cropped(image, x * part.width, y * part.height, part.width, part.height)});
 		}
+}
+void add_grid(const VisionConfig& v, const Image& image, TiledImage& out) {
+	add_parts(v, image, {v.square, v.square}, out);
 }
 void add_overview(const VisionConfig& v, const Image& from, TiledImage& out) {
 	const bool alone = out.tiles.empty();
@@ -248,7 +246,59 @@ void tile_by_fit(const VisionConfig& v, const Image& image, TiledImage& out) {
 	add_overview(v, image, out);
 }
 
+// Of as many pixels as a square.
+Size slice_size(const VisionConfig& v, Size of) {
+	const double shape = double(of.width) / of.height;
+	const auto height = double(uint32_t(v.square / std::sqrt(shape))), width = double(uint32_t(height * shape));
+	const auto edge = [&](double pixels) { return std::max(uint32_t(std::nearbyint(pixels / v.align())), 1u); };
+	const uint32_t across = edge(width), down = edge(height);
+	const uint32_t most = v.most_patches() / (v.merge * v.merge); // memory is planned for that much
+	return {std::min(across, std::max(most / down, 1u)) * v.align(),
+	        std::min(down, std::max(most / across, 1u)) * v.align()};
+}
+
+// get_sliced_grid() of MiniCPM-V's processors; {1, 1}: there is none.
+Size slice_grid(const VisionConfig& v, const Image& image) {
+	const double shape = std::log(double(image.width) / image.height);
+	const double squares = double(uint64_t(image.width) * image.height) / (double(v.square) * v.square);
+	const uint32_t n = uint32_t(std::min(std::ceil(squares), double(v.most_tiles)));
+	Size best{1, 1};
+	double least = INFINITY;
+	for (uint32_t parts = n - 1; n > 1 && parts <= std::min(n + 1, v.most_tiles); ++parts)
+		for (uint32_t rows = 1; rows <= parts; ++rows) {
+			if (parts == 1 || parts % rows != 0) continue;
+			const double error = std::abs(shape - std::log(double(parts / rows) / rows));
+			if (error < least || (error == least && rows > best.height)) best = {parts / rows, rows}, least = error;
+		}
+	return best;
+}
+
+void tile_by_slices(const VisionConfig& v, const Image& image, TiledImage& out) {
+	const Projector& p = *v.projector;
+	const Size whole = slice_size(v, {image.width, image.height}), grid = slice_grid(v, image);
+	out.tiles = {{p.overview, resized(image, whole.width, whole.height, p.resample)}};
+	if (grid.area() > 1) {
+		const auto part_of = [](uint32_t pixels, uint32_t parts) {
+			return std::max(uint32_t(std::nearbyint(double(pixels) / parts)), 1u);
+		};
+		const Size part = slice_size(v, {part_of(image.width, grid.width), part_of(image.height, grid.height)});
+		const Image larger = resized(image, part.width * grid.width, part.height * grid.height, p.resample);
+		add_parts(v, larger, part, out);
+		out.tiles[1].before.insert(0, p.overview_end);
+		out.end = std::string(p.tile_end) + p.grid_end;
+	} else {
+		out.end = p.overview_end;
+	}
+}
+
 } // namespace
+
+std::string numbered(std::string text, std::initializer_list<std::pair<std::string_view, uint32_t>> names) {
+	for (const auto& [name, n] : names)
+		if (const size_t at = text.find(fmt::format("{{{}}}", name)); at != text.npos)
+			text.replace(at, name.size() + 2, std::to_string(n));
+	return text;
+}
 
 TiledImage tile_image(const VisionConfig& v, const Image& image) {
 	const Projector& p = *v.projector;
@@ -264,6 +314,7 @@ TiledImage tile_image(const VisionConfig& v, const Image& image) {
 	case Tiling::GridByShape: tile_by_shape(v, image, out); break;
 	case Tiling::GridByRatio: tile_by_ratio(v, image, out); break;
 	case Tiling::GridByFit: tile_by_fit(v, image, out); break;
+	case Tiling::Slices: tile_by_slices(v, image, out); break;
 	}
 	out.tiles[0].before.insert(0, p.begin);
 	out.end += p.end;

@@ -26,7 +26,10 @@ void load_layer(EncoderTensors& g, const Gguf& file, const VisionConfig& v, uint
 	const Config& c = v.transformer;
 	const uint64_t dim = c.dim, hidden = c.hidden_dim;
 	const uint32_t heads = c.n_heads * c.head_dim, kv = c.n_kv_heads * c.head_dim;
-	const auto name = [&](const char* what) { return fmt::format("v.blk.{}.{}", l, what); };
+	const bool inner = v.inner_merge > 1 && l == v.inner_layer;
+	const uint32_t in_file = v.inner_merge > 1 && l > v.inner_layer ? l - 1 : l;
+	const std::string prefix = inner ? v.projector->inner_merger : fmt::format("v.blk.{}.", in_file);
+	const auto name = [&](const char* what) { return prefix + what; };
 	g.norm(to.attn_norm, name("ln1"), dim);
 	const auto project = [&](View& w, View& b, const char* what, uint64_t rows, uint64_t cols,
 	                         const std::vector<float>& factors = {}, const std::vector<uint32_t>& order = {}) {
@@ -51,6 +54,7 @@ void load_layer(EncoderTensors& g, const Gguf& file, const VisionConfig& v, uint
 	}
 	project(to.wo, to.bo, "attn_out", dim, heads, factors_of(g, v, name("ls1.weight")));
 	if (c.layers[l].attn_out_norm) g.norm(to.attn_out_norm, name("attn_post_norm"), dim);
+	if (inner) return;
 	g.norm(to.mlp_norm, name("ln2"), dim);
 	if (c.layers[l].mlp_out_norm) g.norm(to.mlp_out_norm, name("ffn_post_norm"), dim);
 	const char *up = "ffn_up", *down = "ffn_down";
@@ -67,9 +71,13 @@ void load_projector(EncoderTensors& g, const VisionConfig& v, VisionWeights& out
 	const uint32_t dim = v.transformer.dim;
 	const float eps = v.transformer.norm_eps;
 	if (*p.patch_norm) g.norm(out.patch_norm, p.patch_norm, dim, false);
-	out.projector = g.steps(p.steps, v.merged_dim(), kLayerNormEps, p.step_eps > 0 ? p.step_eps : eps);
+	const auto step_eps = [&](float usual) { return p.step_eps > 0 ? p.step_eps : usual; };
+	out.projector = g.steps(p.steps, v.merged_dim(), step_eps(kLayerNormEps), step_eps(eps));
 	constexpr Step kDeep[] = {
 	    {Step::LayerNorm, "norm"}, {Step::Matrix, "fc1"}, {Step::Activate}, {Step::Matrix, "fc2"}};
+	constexpr Step kInner[] = {
+	    {Step::LayerNorm, "ds_ln"}, {Step::Matrix, "ds_ffn_up"}, {Step::Activate}, {Step::Matrix, "ds_ffn_down"}};
+	if (v.inner_merge > 1) out.inner = g.steps(kInner, dim * v.inner_merge * v.inner_merge, eps, eps, p.inner_merger);
 	for (const uint32_t l : v.deep)
 		out.deep.push_back(g.steps(kDeep, v.merged_dim(), eps, eps, fmt::format("v.deepstack.{}.", l)));
 	if (!p.mean_scaled) return;

@@ -11,6 +11,7 @@ struct VisionWeights : EncoderWeights {         // empty where the file has no s
 	NormWeights embedded;                       // (dim) f32: of patches before their positions are added
 	NormWeights pre, post;                      // around the layers
 	NormWeights patch_norm;                     // (dim) f32
+	std::vector<StepWeights> inner;             // of Projector::inner_merger, behind its attention
 	std::vector<std::vector<StepWeights>> deep; // of VisionConfig::deep
 	// On the host: (n, dim).
 	std::vector<float> positions, class_tokens;

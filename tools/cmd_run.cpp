@@ -139,7 +139,7 @@ std::vector<uint32_t> message_tokens(const RunArgs& a, const Engine& e, const Ch
 	const Rendered prompt = chat.render(in);
 	form.in_reasoning = opens_reasoning(form.features, prompt);
 	form.may_reason = may_reason(form.features, prompt, in.variables);
-	return encode_chat(e.tokenizer(), prompt, [&](uint64_t id) { return e.images()->tokens(id); });
+	return encode_chat(e.tokenizer(), prompt, [&, n = 0u](uint64_t id) mutable { return e.images()->tokens(id, n++); });
 }
 
 // Token IDs of the prompt, cut to the context with --truncate.
@@ -149,8 +149,8 @@ std::vector<uint32_t> prompt_tokens(const RunArgs& a, const Session& s, const st
 	if (chat) return message_tokens(a, s.engine(), *chat, text, images, form);
 	std::vector<uint32_t> ids = tok.encode(text, {.bos = !a.no_bos, .special = a.special});
 	size_t at = !ids.empty() && tok.bos() && ids.front() == *tok.bos() ? 1 : 0;
-	for (const uint64_t id : images) {
-		const std::vector<uint32_t> image = s.engine().images()->tokens(id);
+	for (uint32_t n = 0; const uint64_t id : images) {
+		const std::vector<uint32_t> image = s.engine().images()->tokens(id, n++);
 		ids.insert(ids.begin() + ptrdiff_t(at), image.begin(), image.end());
 		at += image.size();
 	}

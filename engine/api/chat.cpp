@@ -159,8 +159,9 @@ kvrun_status kvrun_chat_tokens(kvrun_engine* engine, const kvrun_chat_options* o
                                size_t* out_count) {
 	return guard([&] {
 		const auto e = engines().get(engine);
-		const std::vector<uint32_t> tokens = encode_chat(e->engine->tokenizer(), render_chat(*e->engine, options),
-		                                                 [&](uint64_t id) { return images_of(*e).tokens(id); });
+		const std::vector<uint32_t> tokens =
+		    encode_chat(e->engine->tokenizer(), render_chat(*e->engine, options),
+		                [&, n = 0u](uint64_t id) mutable { return images_of(*e).tokens(id, n++); });
 		fill_buffer(tokens.data(), tokens.size(), out, capacity, out_count, "tokens");
 	});
 }

@@ -4,7 +4,7 @@
 #include "engine/run/conformer.h"
 #include "engine/run/convolve.h"
 #include "engine/run/row_encoder.h"
-#include "engine/run/step_rows.h"
+#include "engine/run/row_steps.h"
 #include <algorithm>
 
 namespace kvrun {
@@ -97,7 +97,7 @@ std::vector<float> AudioEncoder::embedded(const AudioPiece& piece) {
 		x.values.resize(size_t(rows) * x.bins * x.channels);
 		if (weights_.in) {
 			const StepWeights in{.kind = Step::Matrix, .w = weights_.in, .bias = weights_.in_bias, .rows = dim};
-			x.values = step_rows(be_, {&in, 1}, x.values, x.bins * x.channels, kUnlimited);
+			x.values = run_steps(be_, {&in, 1}, x.values, x.bins * x.channels, kUnlimited);
 		}
 		for (size_t i = 0; i < x.values.size() && !weights_.positions.empty(); ++i)
 			x.values[i] += weights_.positions[i];
@@ -109,9 +109,9 @@ std::vector<float> AudioEncoder::embedded(const AudioPiece& piece) {
 TileRows AudioEncoder::projected(std::vector<float> rows) {
 	const uint32_t dim = config_.transformer.dim;
 	rows = means(rows, dim, config_.projector->mean);
-	if (!weights_.before.empty()) rows = step_rows(be_, weights_.before, rows, dim, kUnlimited);
+	if (!weights_.before.empty()) rows = run_steps(be_, weights_.before, rows, dim, kUnlimited);
 	rows.resize(align_up(rows.size(), size_t(config_.joined_dim())));
-	return {step_rows(be_, weights_.projector, rows, config_.joined_dim(), kUnlimited)};
+	return {run_steps(be_, weights_.projector, rows, config_.joined_dim(), kUnlimited)};
 }
 
 std::unique_ptr<EncoderRun> AudioEncoder::begin(const AudioPiece& piece) {

@@ -1,6 +1,6 @@
 // Runs a vision encoder on a backend.
 #include "engine/run/image_encoder.h"
-#include "engine/run/step_rows.h"
+#include "engine/run/row_steps.h"
 #include <algorithm>
 #include <cmath>
 
@@ -10,11 +10,11 @@ ImageEncoder::ImageEncoder(Backend& be, const Gguf& file, VisionConfig config)
     : be_(be), config_(std::move(config)), weights_(load_vision(file, config_, be)) {
 	const std::span<const StepWeights> steps = weights_.projector;
 	for (size_t i = 0; i < steps.size(); ++i) {
-		if (steps[i].row.empty()) continue;
+		if (steps[i].kind < Step::Between) continue;
 		std::vector<float>& to = steps[i].kind == Step::First  ? first_
 		                         : steps[i].kind == Step::Last ? last_
 		                                                       : line_end_;
-		to = project(steps.subspan(i + 1), steps[i].row, steps[i].rows);
+		to = run_steps(be_, steps.subspan(i + 1), steps[i].row, steps[i].rows, config_.mlp_limit());
 	}
 }
 
@@ -27,7 +27,7 @@ double ImageEncoder::work(const Image& tile) const {
 
 // (rows, merged_dim()): each row is a square of patches.
 std::vector<float> ImageEncoder::merged(const std::vector<float>& patches, PatchGrid g) const {
-	const uint32_t m = config_.merge, dim = config_.transformer.dim;
+	const uint32_t m = config_.last_merge(), dim = config_.transformer.dim;
 	if (m == 1 && !config_.projector->mean_scaled) return patches;
 	std::vector<float> out(size_t(g.n() / (m * m)) * config_.merged_dim());
 	float* to = out.data();
@@ -51,12 +51,6 @@ std::vector<float> ImageEncoder::merged(const std::vector<float>& patches, Patch
 	return out;
 }
 
-std::vector<float> ImageEncoder::project(std::span<const StepWeights> steps, const std::vector<float>& from,
-                                         uint32_t columns) {
-	const Config& c = config_.transformer;
-	return step_rows(be_, steps, from, columns, c.layers.empty() ? kUnlimited : c.layers[0].mlp_limit);
-}
-
 std::unique_ptr<TileEncoder> ImageEncoder::begin(const Image& tile, uint32_t most_rows) {
 	return std::make_unique<TileEncoder>(be_, config_, weights_, tile, most_rows);
 }
@@ -65,9 +59,11 @@ TileRows ImageEncoder::finish(const TileEncoder& tile) {
 	const PatchGrid g = tile.grid();
 	TileRows out;
 	for (size_t i = 0; i < tile.deep().size(); ++i)
-		out.deep.push_back(project(weights_.deep[i], merged(tile.deep()[i], g), config_.merged_dim()));
-	out.rows = project(weights_.projector, merged(tile.patches(), g), config_.merged_dim());
-	if (config_.line_ends || config_.framed) out.rows = joined(out.rows, g.columns / config_.merge);
+		out.deep.push_back(
+		    run_steps(be_, weights_.deep[i], merged(tile.deep()[i], g), config_.merged_dim(), config_.mlp_limit()));
+	out.rows =
+	    run_steps(be_, weights_.projector, merged(tile.patches(), g), config_.merged_dim(), config_.mlp_limit(), g);
+	if (config_.line_ends || config_.framed) out.rows = joined(out.rows, g.columns / config_.last_merge());
 	return out;
 }
 

@@ -23,8 +23,6 @@ class ImageEncoder {
 
  private:
 	std::vector<float> merged(const std::vector<float>& patches, PatchGrid) const;
-	// Rows (n, columns) through the steps, but for rows that join them.
-	std::vector<float> project(std::span<const StepWeights>, const std::vector<float>& rows, uint32_t columns);
 	// Projected rows (n, out_dim) of so many per line, with those that join them.
 	std::vector<float> joined(const std::vector<float>& rows, uint32_t line) const;
 

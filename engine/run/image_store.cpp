@@ -61,7 +61,7 @@ void ImageStore::check_size(uint32_t width, uint32_t height) {
 }
 
 void ImageStore::append(StoredImage& to, const std::string& text) const {
-	const std::vector<uint32_t> more = tokenizer_.encode(text, {.bos = false, .special = true});
+	const std::vector<uint32_t> more = encoded(text);
 	to.tokens.insert(to.tokens.end(), more.begin(), more.end());
 }
 
@@ -154,10 +154,17 @@ void ImageStore::forget_oldest() {
 	}
 }
 
-std::vector<uint32_t> ImageStore::tokens(uint64_t id) {
+std::vector<uint32_t> ImageStore::encoded(const std::string& text) const {
+	return tokenizer_.encode(text, {.bos = false, .special = true});
+}
+
+std::vector<uint32_t> ImageStore::tokens(uint64_t id, uint32_t number) {
 	const auto image = find(id);
 	if (!image) gone("the id");
-	return image->tokens;
+	std::vector<uint32_t> all;
+	if (!is_audio_row(image->first)) all = encoded(numbered(encoder_->config().projector->number, {{"image", number}}));
+	all.insert(all.end(), image->tokens.begin(), image->tokens.end());
+	return all;
 }
 
 ImageStore::Rows ImageStore::rows(uint64_t id) {

@@ -27,7 +27,7 @@ using EncoderInput = std::variant<Image, AudioPiece>; // what an encoder takes a
 
 struct StoredImage { // or sound
 	uint64_t id = 0;
-	std::vector<uint32_t> tokens;         // all of them
+	std::vector<uint32_t> tokens;         // all of them but Projector::number
 	uint32_t first = 0, n_rows = 0;       // image_row() of its ids: first .. first + n_rows - 1
 	std::vector<EncoderInput> tiles;      // emptied once their rows are there
 	std::vector<float> rows;              // (n_rows, dim), tile after tile
@@ -54,8 +54,8 @@ class ImageStore {
 	// too short for a row.
 	uint64_t add(std::span<const float> samples);
 	static void check_size(uint32_t width, uint32_t height); // throws Error{Invalid}
-	// Of an image of add(). Throws Error{NotFound} if it is no longer there.
-	std::vector<uint32_t> tokens(uint64_t id);
+	// Of an image of add(), the number-th of its prompt from 0. Throws Error{NotFound} if it is no longer there.
+	std::vector<uint32_t> tokens(uint64_t id, uint32_t number = 0);
 	struct Rows {
 		uint32_t first, n; // image_row() of the first id
 	};
@@ -80,6 +80,7 @@ class ImageStore {
 
  private:
 	std::shared_ptr<StoredImage> find(uint64_t id); // null: it is not held
+	std::vector<uint32_t> encoded(const std::string&) const;
 	// With mutex_ held.
 	std::shared_ptr<StoredImage> find_held(uint64_t id);
 	uint32_t free_ids(uint32_t begin, uint64_t place, uint32_t n) const;

@@ -67,6 +67,7 @@ Taps taps(PositionTable table, uint32_t i, uint32_t n, uint32_t side) {
 	case PositionTable::Bilinear: return bilinear(i, float(n), side);
 	case PositionTable::BilinearTenth: return bilinear(i, float(n) + 0.1f, side);
 	case PositionTable::BilinearAcross: return zero_edged(i, n, side);
+	case PositionTable::Nearest: return {{uint32_t(uint64_t(i) * side / n), 1}};
 	default: return {{i, 1}};
 	}
 }
@@ -114,6 +115,18 @@ std::vector<float> patch_rotations(const VisionConfig& c, PatchGrid g, std::span
 			}
 			out[(size_t(t) * pairs + i) * 2] = float(std::cos(angle));
 			out[(size_t(t) * pairs + i) * 2 + 1] = float(std::sin(angle));
+		}
+	return out;
+}
+
+std::vector<float> sine_positions(PatchGrid g, uint32_t dim) {
+	const uint32_t quarter = dim / 4;
+	std::vector<float> out(size_t(g.n()) * dim);
+	for (uint32_t t = 0; t < g.n(); ++t)
+		for (uint32_t i = 0; i < dim; ++i) {
+			const uint32_t at = i < dim / 2 ? t % g.columns : t / g.columns, k = i % (dim / 2);
+			const double angle = at * std::pow(10000., -double(k % quarter) / quarter);
+			out[size_t(t) * dim + i] = float(k < quarter ? std::sin(angle) : std::cos(angle));
 		}
 	return out;
 }

@@ -15,4 +15,7 @@ std::vector<float> position_rows(const VisionConfig&, std::span<const float> tab
 // (patches, and the class token behind them; head_dim / 2, 2): cos and sin, of patches in this order.
 std::vector<float> patch_rotations(const VisionConfig&, PatchGrid, std::span<const uint32_t> order);
 
+// (patches, dim): the first half of a row tells the column, the second the line, each as sines, then cosines.
+std::vector<float> sine_positions(PatchGrid, uint32_t dim);
+
 } // namespace kvrun

@@ -1,5 +1,6 @@
 // Runs a tile of an image through the layers of a vision encoder.
 #include "engine/run/tile_encoder.h"
+#include "engine/run/row_steps.h"
 #include <algorithm>
 #include <cmath>
 
@@ -24,16 +25,18 @@ static uint32_t row_room(const VisionConfig& v) {
 	return std::max({c.n_heads * c.head_dim, c.dim, patch_columns(v)});
 }
 
-static uint32_t groupings(const VisionConfig& v) { return v.window_period ? 2 : 1; }
+static uint32_t groupings(const VisionConfig& v) { return v.window ? 2 : 1; }
 
 TileEncoder::TileEncoder(Backend& be, const VisionConfig& config, const VisionWeights& weights, const Image& tile,
                          uint32_t most_rows)
     : be_(be), config_(config), weights_(weights), grid_(grid_of(config, tile)), n_(grid_.n()),
       all_(n_ + config.class_tokens), order_(order_of()),
-      rows_(be, config.transformer, weights.transformer, all_, row_room(config), groupings(config), most_rows) {
-	write_view(be, rows_.rope(0), patch_rotations(config, grid_, order_.patches));
-	all_rows_ = rows_.write_groups({0, all_});
-	if (config.window_period) windows_ = rows_.write_groups(order_.begins);
+      rows_(std::make_unique<RowEncoder>(be, config.transformer, weights.transformer, all_, row_room(config),
+                                         groupings(config), most_rows)),
+      most_rows_(most_rows) {
+	write_view(be, rows_->rope(0), patch_rotations(config, grid_, order_.patches));
+	all_rows_ = rows_->write_groups({0, all_});
+	if (config.window) windows_ = rows_->write_groups(order_.begins);
 	embed(pixels(tile));
 	if (done()) finish();
 }
@@ -48,7 +51,7 @@ uint64_t TileEncoder::bytes(const VisionConfig& v, uint32_t patches) {
 TileEncoder::Order TileEncoder::order_of() const {
 	const PatchGrid g = grid_;
 	Order out;
-	const uint32_t edge = config_.window_period ? config_.window : std::max(g.columns, g.rows);
+	const uint32_t edge = config_.window ? config_.window : std::max(g.columns, g.rows);
 	for (uint32_t top = 0; top < g.rows; top += edge)
 		for (uint32_t left = 0; left < g.columns; left += edge) {
 			out.begins.push_back(uint32_t(out.patches.size()));
@@ -110,8 +113,8 @@ std::vector<float> TileEncoder::added_rows() const {
 
 void TileEncoder::embed(const std::vector<float>& values) {
 	const Config& c = config_.transformer;
-	const View &x = rows_.x(), patches = rows(x, 0, n_);
-	const View pixels = shaped(rows_.q(), n_, patch_columns(config_)), positions = shaped(rows_.att(), all_, c.dim);
+	const View &x = rows_->x(), patches = rows(x, 0, n_);
+	const View pixels = shaped(rows_->q(), n_, patch_columns(config_)), positions = shaped(rows_->att(), all_, c.dim);
 	write_view(be_, pixels, values);
 	write_view(be_, positions, added_rows());
 	be_.at_layer(0); // of a split the first device has the encoder
@@ -126,16 +129,35 @@ void TileEncoder::embed(const std::vector<float>& values) {
 
 std::vector<float> TileEncoder::read_patches() {
 	const size_t dim = config_.transformer.dim;
-	const std::vector<float> values = read_view(be_, rows(rows_.x(), 0, n_));
+	const std::vector<float> values = read_view(be_, rows(rows_->x(), 0, n_));
 	std::vector<float> out(values.size());
 	for (size_t t = 0; t < n_; ++t) std::copy_n(&values[t * dim], dim, &out[size_t(order_.patches[t]) * dim]);
 	return out;
 }
 
+// The patches of each window become one: their mean, and what the merger makes of their channels.
+void TileEncoder::merge_inner() {
+	const uint32_t dim = config_.transformer.dim, m = config_.inner_merge, many = m * m;
+	const std::vector<float> patches = read_view(be_, rows_->x()); // windows one after the other
+	std::vector<float> rows = run_steps(be_, weights_.inner, patches, many * dim, config_.mlp_limit());
+	for (size_t i = 0; i < patches.size(); ++i) rows[i / (many * dim) * dim + i % dim] += patches[i] / float(many);
+	grid_ = {grid_.columns / m, grid_.rows / m};
+	n_ = all_ = grid_.n();
+	order_ = {};
+	for (uint32_t i = 0; i < n_; ++i) order_.patches.push_back(i);
+	rows_.reset(); // before more memory is taken
+	rows_ = std::make_unique<RowEncoder>(be_, config_.transformer, weights_.transformer, n_, row_room(config_), 1,
+	                                     most_rows_);
+	write_view(be_, rows_->rope(0), patch_rotations(config_, grid_, order_.patches));
+	all_rows_ = rows_->write_groups({0, n_});
+	write_view(be_, rows_->x(), rows);
+}
+
 void TileEncoder::step() {
 	KV_ASSERT(!done());
 	const uint32_t l = layer_++;
-	rows_.run(l, config_.windowed(l) ? windows_ : all_rows_);
+	rows_->run(l, config_.windowed(l) ? windows_ : all_rows_);
+	if (config_.inner_merge > 1 && l == config_.inner_layer) merge_inner();
 	if (std::ranges::binary_search(config_.deep, l)) deep_.push_back(read_patches());
 	if (done()) finish();
 }
@@ -143,8 +165,8 @@ void TileEncoder::step() {
 void TileEncoder::finish() {
 	const Config& c = config_.transformer;
 	const Projector& p = *config_.projector;
-	norm_rows(be_, rows_.x(), weights_.post, c.norm, c.norm_eps);
-	norm_rows(be_, rows(rows_.x(), 0, n_), weights_.patch_norm, p.patch_norm_kind,
+	norm_rows(be_, rows_->x(), weights_.post, c.norm, c.norm_eps);
+	norm_rows(be_, rows(rows_->x(), 0, n_), weights_.patch_norm, p.patch_norm_kind,
 	          p.patch_norm_eps > 0 ? p.patch_norm_eps : c.norm_eps);
 	patches_ = read_patches();
 }

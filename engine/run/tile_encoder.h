@@ -3,6 +3,7 @@
 #include "engine/run/patch_positions.h"
 #include "engine/run/row_encoder.h"
 #include "models/vision_weights.h"
+#include <memory>
 
 namespace kvrun {
 
@@ -13,10 +14,10 @@ class TileEncoder {
 	            uint32_t most_rows = RowEncoder::kRows);
 	// Of device memory: 16 bytes per patch and channel, and activations of RowEncoder::kRows patches.
 	static uint64_t bytes(const VisionConfig&, uint32_t patches);
-	size_t bytes() const { return rows_.bytes(); }
+	size_t bytes() const { return rows_->bytes(); }
 	TileEncoder(const TileEncoder&) = delete; // views look at the buffer
 
-	PatchGrid grid() const { return grid_; }
+	PatchGrid grid() const { return grid_; } // of what the next layer reads
 	bool done() const { return layer_ == config_.transformer.n_layers; }
 	// Runs the next layer. Waits for the device behind the last one, and behind layers of VisionConfig::deep.
 	void step();
@@ -36,15 +37,17 @@ class TileEncoder {
 	void embed(const std::vector<float>& pixels);
 	void norm_pixels(std::span<float> of_patch) const;
 	std::vector<float> read_patches();
+	void merge_inner();
 	void finish();
 
 	Backend& be_;
 	const VisionConfig& config_;
 	const VisionWeights& weights_;
-	const PatchGrid grid_;
-	const uint32_t n_, all_; // patches; with the class tokens
-	const Order order_;
-	RowEncoder rows_;
+	PatchGrid grid_;
+	uint32_t n_, all_; // patches; with the class tokens
+	Order order_;
+	std::unique_ptr<RowEncoder> rows_;
+	uint32_t most_rows_;
 	RowGroups all_rows_, windows_; // windows_: with VisionConfig::window_period
 	uint32_t layer_ = 0;           // the next
 	std::vector<float> patches_;

@@ -27,7 +27,9 @@ const Config& text_model(const std::string& encoder = "mlp") {
 	                    ernie = with_axes("ernie4_5.gguf");
 	static const Config hunyuan =
 	    read_config(Gguf::open((std::filesystem::path(test_root()) / "tests/golden/tiny/hunyuan_vl.gguf").string()));
+	static const Config wide = read_config(Gguf::open(file_of("text256")));
 	if (encoder == "hunyuanvl") return hunyuan;
+	if (encoder == "resampler") return wide;
 	if (encoder == "glm4v") return glm4;
 	if (encoder == "paddleocr") return ernie;
 	return encoder.starts_with("qwen2") ? qwen2 : encoder.starts_with("qwen3") ? qwen3 : llama;
@@ -64,23 +66,27 @@ void check_tiles(const VisionConfig& v, std::span<const SizeOfTile> sizes, uint3
 
 TEST_CASE("vision files: what the golden encoders are") {
 	for (const Projector& p : projectors()) {
+		if (p.last_version) continue; // as the row without a version, but for texts
 		CAPTURE(p.name);
 		const Config& model = text_model(p.name);
 		const VisionConfig v = read_vision(Gguf::open(file_of(p.name)), model);
 		const std::string name = p.name;
 		const bool wide = name == "qwen2.5vl_merger", exaone = name == "exaone4_5", muse = name == "muse-glimmer",
-		           deep = name == "qwen3vl_merger", windows = wide || exaone || muse, framed = name == "hunyuanvl";
+		           deep = name == "qwen3vl_merger", windows = wide || exaone || muse, framed = name == "hunyuanvl",
+		           twice = name == "minicpmv4_6", small = twice || name == "resampler";
 		CHECK(v.projector == &p);
 		CHECK(v.patch == (wide ? 14 : p.bare ? 6 : 4));
-		CHECK(v.window == (wide ? 8 : exaone ? 4 : muse ? 3 : 0)); // 112 and 16 pixels; the table's edge
+		// 112 and 16 pixels; the table's edge; what becomes one patch behind layer 0
+		CHECK(v.window == (wide ? 8 : exaone ? 4 : muse ? 3 : twice ? 2 : 0));
 		CHECK(v.windowed(0) == windows);
-		CHECK(v.windowed(1) == muse);
+		CHECK(v.windowed(1) == (muse || twice));
 		CHECK(v.windowed(2) == windows);
 		CHECK(!v.windowed(muse ? 4 : 3)); // Muse's last layer has none
 		CHECK(v.deep == (deep ? std::vector<uint32_t>{1} : std::vector<uint32_t>()));
 		CHECK(v.out_dim == model.dim);
-		CHECK(v.transformer.layers.size() == (p.bare ? 0 : muse ? 5 : wide || exaone || deep ? 3 : 2));
-		CHECK(v.transformer.n_kv_heads == (p.bare || exaone ? 1 : wide ? 2 : 3));
+		CHECK(v.transformer.layers.size() == (p.bare ? 0 : muse ? 5 : wide || exaone || deep || twice ? 3 : 2));
+		CHECK(v.transformer.n_kv_heads == (p.bare || exaone ? 1 : wide || small ? 2 : 3));
+		CHECK(v.queries == (name == "resampler" ? 20 : 0));
 		CHECK(v.transformer.head_dim == 8);
 		const bool one = name == "mlp" || name == "internvl" || name == "llama4";
 		CHECK(v.class_tokens == (one ? 1 : name == "nemotron_v2_vl" ? 3 : 0));
@@ -269,6 +275,82 @@ TEST_CASE(
 	has(with_u32("nemotron_v2_vl", "image_size", 20), "no multiple of 2 x 2 patches of 4");
 }
 
+// The expected numbers are those of get_sliced_grid(), find_best_resize() and get_refine_size() of transformers 5.24.
+TEST_CASE("vision files: MiniCPM-V's images become the whole and slices of as many pixels as a square") {
+	struct Row {
+		uint32_t width, height, columns, rows;
+		Image whole, part; // sizes, in pixels
+	};
+	const auto check = [](const char* name, uint32_t version, std::initializer_list<Row> rows) {
+		GgufBuilder b = encoder(name);
+		if (version) b.u32("clip.minicpmv_version", version);
+		const std::vector<std::byte> bytes = b.bytes();
+		VisionConfig v = read_vision(Gguf::parse("test.gguf", bytes), text_model(name));
+		v.patch = 14, v.image_size = v.square = 448; // as published
+		for (const Row& r : rows) {
+			CAPTURE(r.width);
+			CAPTURE(r.height);
+			const TiledImage t = tile_image(v, Image(r.width, r.height));
+			REQUIRE(t.tiles.size() == 1 + r.columns * r.rows);
+			const auto sized = [](const Image& x, const Image& y) {
+				return x.width == y.width && x.height == y.height;
+			};
+			CHECK(sized(t.tiles[0].pixels, r.whole));
+			CHECK(t.tiles[0].before == "<image>");
+			CHECK(t.end == (!r.rows ? "</image>" : version == 2 ? "</image></slice>" : "</slice>"));
+			const std::string open = version == 2 ? "<image>" : "<slice>",
+			                  close = version == 2 ? "</image>" : "</slice>";
+			for (uint32_t i = 1; i < t.tiles.size(); ++i) {
+				CHECK(sized(t.tiles[i].pixels, r.part));
+				const std::string first = version == 2 ? "</image><slice>" : "</image>";
+				CHECK(t.tiles[i].before == (i == 1                     ? first + open
+				                            : (i - 1) % r.columns == 0 ? close + "\n" + open
+				                                                       : close + open));
+			}
+		}
+	};
+	const std::initializer_list<Row> single = {
+	    {448, 448, 0, 0, Image(448, 448), Image(1, 1)},       {200, 100, 0, 0, Image(630, 322), Image(1, 1)},
+	    {449, 448, 2, 1, Image(448, 448), Image(322, 630)},   {640, 480, 2, 1, Image(518, 392), Image(364, 546)},
+	    {600, 600, 1, 2, Image(448, 448), Image(630, 322)},   {700, 700, 2, 2, Image(448, 448), Image(448, 448)},
+	    {1920, 1080, 4, 2, Image(602, 336), Image(420, 476)}, {3000, 400, 7, 1, Image(1218, 168), Image(462, 434)},
+	    {400, 3000, 1, 7, Image(168, 1232), Image(434, 462)}, {4000, 3000, 3, 3, Image(518, 392), Image(518, 392)},
+	    {1000, 10, 0, 0, Image(4396, 42), Image(1, 1)},       {500, 300, 0, 0, Image(574, 350), Image(1, 1)},
+	    {1344, 896, 3, 2, Image(546, 364), Image(448, 448)}};
+	check("resampler", 0, single), check("resampler", 2, single);
+	check("minicpmv4_6", 0,
+	      {{200, 100, 0, 0, Image(616, 336), Image(1, 1)},
+	       {640, 480, 2, 1, Image(504, 392), Image(392, 560)},
+	       {1920, 1080, 4, 2, Image(616, 336), Image(448, 448)},
+	       {3000, 400, 7, 1, Image(1232, 168), Image(448, 448)},
+	       {1000, 10, 0, 0, Image(4424, 56), Image(1, 1)}});
+	const VisionConfig v = read_vision(Gguf::open(file_of("minicpmv4_6")), text_model());
+	for (const auto& [width, height] : {std::pair(1u, 32768u), {32768u, 1u}, {1u, 1u}, {32768u, 32768u}})
+		for (const TiledImage::Tile& t : tile_image(v, Image(width, height)).tiles)
+			CHECK(t.pixels.width / v.patch * (t.pixels.height / v.patch) <= v.most_patches());
+	CHECK(numbered("<{image}>", {{"image", 12}}) == "<12>");
+}
+
+TEST_CASE("vision files: MiniCPM-V's learned queries and its merger among the layers") {
+	GgufBuilder b = encoder("resampler");
+	const auto query = std::ranges::find(b.tensors, "resampler.query", [](const auto& t) { return t.name; });
+	REQUIRE(query != b.tensors.end());
+	query->dims = {64, 80};
+	has(refusal(b, text_model("resampler")),
+	    "tensor resampler.query is 80 x 64; kvrun runs up to 1024 rows of heads of 128");
+	query->dims = {2, 2560};
+	has(refusal(b, text_model("resampler")), "tensor resampler.query is 2560 x 2");
+	b = encoder("resampler");
+	b.u32("clip.minicpmv_version", 1);
+	has(refusal(b, text_model("resampler")), "key clip.minicpmv_version is 1, MiniCPM-V 2.0");
+	b = encoder("minicpmv4_6");
+	b.numbers("clip.vision.wa_layer_indexes", GgufType::I32, std::vector<int32_t>{2});
+	has(refusal(b), "key clip.vision.wa_layer_indexes is 2, expected 0 to 1");
+	b = encoder("minicpmv4_6");
+	b.u32("clip.vision.projector.scale_factor", 2); // of files without the merger
+	CHECK(refusal(b) == "");
+}
+
 TEST_CASE("vision files: Llama 4's images become squares that change their size least, and the whole") {
 	VisionConfig v = read_vision(Gguf::open(file_of("llama4")), text_model());
 	v.patch = 14, v.image_size = v.square = 336; // as published
@@ -351,6 +433,7 @@ TEST_CASE("vision files: tensors that are missing or have another shape are refu
 	o.device = "cpu";
 	const std::unique_ptr<Backend> cpu = open_backend(o);
 	for (const Projector& p : projectors()) {
+		if (p.last_version) continue;
 		CAPTURE(p.name);
 		const GgufBuilder whole = encoder(p.name);
 		for (size_t i = 0; i < whole.tensors.size(); ++i) {
@@ -369,7 +452,7 @@ TEST_CASE("vision files: tensors that are missing or have another shape are refu
 			shorter.tensors[i].dims[0] /= 2;
 			shorter.tensors[i].data.resize(shorter.tensors[i].data.size() / 2);
 			const std::string wrong = load(shorter);
-			const bool unused = name.starts_with("v.blk.2."); // by mlp
+			const bool unused = name.starts_with("v.blk.2.") || name == "resampler.pos_embed_k"; // the first by mlp
 			CHECK((!wrong.empty() || unused));
 		}
 	}

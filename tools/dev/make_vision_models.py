@@ -13,7 +13,8 @@ the rows by less than five times that.
 GELU is its approximation with tanh everywhere, as in llama.cpp; transformers takes the exact one where a published
 config says "gelu".
 
-text.gguf is the same model with control tokens around images in its vocabulary, for make_vision_peer.py.
+text.gguf is the same model with control tokens around images in its vocabulary, for make_vision_peer.py; text256.gguf
+another one with a residual stream of 256 channels.
 resize.FILTER.npy (n, m, 3) u8: the test image of SIZE with another size, by Pillow, which takes the horizontal
 direction first for these; before version 13 it always did. tile.png, tile.webp, tile.jpg: mlp.pixels.npy as a file,
 the first two without loss.
@@ -24,17 +25,20 @@ import zlib
 
 import numpy as np
 import torch
+import transformers as hf
 from PIL import Image
 
 import make_tiny_models as tiny
 import vision_encoders_clip as clip
 import vision_encoders_free as free
+import vision_encoders_minicpm as minicpm
 import vision_encoders_new as new
 import vision_encoders_qwen as qwen
 from vision_encoder import AFTER, BEFORE, DEVIATION, MEAN, TOLERANCE, difference
 
+SLICE_TOKENS = ["<image>", "</image>", "<slice>", "</slice>", "<image_id>", "</image_id>"]  # of MiniCPM-V
 SIZE = 37, 23  # width and height of the image that is resized
-ENCODERS = [*clip.ENCODERS, *qwen.ENCODERS, *free.ENCODERS, *new.ENCODERS]
+ENCODERS = [*clip.ENCODERS, *qwen.ENCODERS, *free.ENCODERS, *new.ENCODERS, *minicpm.ENCODERS]
 
 
 def pixel_values(pixels):
@@ -53,10 +57,30 @@ def write_text_model(path):
     names += [f"<row_{r}_col_{c}>" for r in (1, 2) for c in (1, 2)]
     for at, (name, kind) in enumerate([(n, 3) for n in names] + [("\n\n", 4)], tiny.VOCAB - 15):
         tokens[at], scores[at], types[at] = name.encode(), 0.0, kind
+    for at, name in zip([262, *range(tiny.VOCAB - 5, tiny.VOCAB)], SLICE_TOKENS):
+        tokens[at], scores[at], types[at] = name.encode(), 0.0, 3
+    write_text(path, tokens, scores, types, text_model())
+
+
+def wide_text_model():
+    """For encoders whose rows have heads of 128 channels."""
+    config = hf.LlamaConfig(**tiny.base(hidden_size=256, intermediate_size=32, num_hidden_layers=1,
+                                        num_attention_heads=4, num_key_value_heads=1, head_dim=16))
+    return tiny.build(config, zlib.crc32(b"text256"))
+
+
+def write_wide_text_model(path):
+    tokens, scores, types = tiny.vocabulary()
+    for at, name in enumerate(SLICE_TOKENS, tiny.VOCAB - 15):
+        tokens[at], scores[at], types[at] = name.encode(), 0.0, 3
+    write_text(path, tokens, scores, types, wide_text_model())
+
+
+def write_text(path, tokens, scores, types, model):
     newline = tokens.index(b"<0x0A>")  # as a token that is found in any text, as in vocabularies of byte-level BPE
     tokens[newline], types[newline] = b"\n", 4
     original, tiny.vocabulary = tiny.vocabulary, lambda: (tokens, scores, types)
-    tiny.write_gguf(path, "llama", text_model())
+    tiny.write_gguf(path, "llama", model)
     tiny.vocabulary = original
 
 
@@ -89,6 +113,7 @@ def main():
     torch.set_num_threads(1)
     if not wanted:
         write_text_model(f"{out}/text.gguf")
+        write_wide_text_model(f"{out}/text256.gguf")
         write_resized(out)
     for kind in ENCODERS:
         if wanted and kind.name not in wanted:

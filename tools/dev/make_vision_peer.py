@@ -7,8 +7,9 @@ pillow and gguf. For each encoder of tests/golden/vision and each size of an ima
 (image, then "abc"), and the likeliest tokens behind it with their log probabilities, of llama-server on the CPU with an
 f32 cache. mlp and internvl have no probabilities: llama.cpp 0.7.0 puts their class token behind the patches, but keeps
 its position in front, so each patch has the position of its neighbour; kvrun's rows are those of transformers. Images
-for Qwen's encoders keep their shape: llama.cpp adds a border where Qwen's own processor stretches. kimik25 is left out:
-llama.cpp leaves out a part of the text before an image; without it, the probabilities were the same.
+for Qwen's encoders keep their shape: llama.cpp adds a border where Qwen's own processor stretches. Those for resampler
+do, too, and have no numbers. kimik25 is left out: llama.cpp leaves out a part of the text before an image; without it,
+the probabilities were the same.
 """
 import base64
 import io
@@ -35,7 +36,9 @@ SIZES = {"mlp": [(16, 16), (40, 17), (9, 30)], "idefics3": [(16, 16), (50, 20), 
          "glm_ocr": [(40, 16), (64, 24), (16, 32)], "paddleocr": [(40, 16), (64, 24), (16, 32)],
          "hunyuanvl": [(40, 16), (64, 24), (16, 32), (40, 8)],
          "dots_ocr": [(40, 16), (64, 24), (16, 32)], "exaone4_5": [(40, 16), (64, 24), (24, 40)],
-         "glm5v": [(40, 16), (64, 24), (16, 32)], "phi4": [(40, 12), (64, 24), (16, 32)]}
+         "glm5v": [(40, 16), (64, 24), (16, 32)], "phi4": [(40, 12), (64, 24), (16, 32)],
+         "resampler": [(16, 16), (33, 33), (100, 30)],
+         "minicpmv4_6": [(16, 16), (9, 14), (40, 20), (20, 50), (33, 33), (100, 30)]}
 # As in tests/device/test_images.cpp: the text model of golden/tiny, its new architecture, axes of positions.
 WITH_LINES = {"qwen2vl_merger": ("qwen2", "qwen2vl", [2, 1, 1, 0]),
               "qwen2.5vl_merger": ("qwen2", "qwen2vl", [2, 1, 1, 0]),
@@ -49,6 +52,7 @@ PADDLE_CONTROLS = {285: "<|IMAGE_START|>", 286: "<|IMAGE_END|>"}
 GLM_CONTROLS = {285: "<|begin_of_image|>", 286: "<|end_of_image|>"}
 HUNYUAN_CONTROLS = {285: "<｜hy_place▁holder▁no▁100｜>", 286: "<｜hy_place▁holder▁no▁101｜>"}
 CLASS_TOKEN = "mlp", "internvl"
+WIDE = ("resampler",)
 PORT, LIKELIEST = 8099, 10
 # The token that is sampled, which changes no probabilities: its text is whole characters, and probabilities of tokens
 # whose text is not are left out.
@@ -93,7 +97,7 @@ def write_text_model(path, text, arch, axes):
 
 
 def answers(peer, folder, name):
-    model = f"{folder}/text.gguf"
+    model = f"{folder}/text256.gguf" if name in WIDE else f"{folder}/text.gguf"
     if name in WITH_LINES:
         model = f"{folder}/text-of-{name}.gguf"
         write_text_model(peer + model, *WITH_LINES[name])

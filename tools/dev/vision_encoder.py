@@ -73,7 +73,7 @@ class Encoder:
             w.add_bool(key, True)
         self.more_keys(w)
         for name, tensor in self.tensors():
-            w.add_tensor(name, np.ascontiguousarray(tensor.detach().numpy().astype(np.float32)))
+            w.add_tensor(name, np.ascontiguousarray(tensor.detach().numpy().astype(self.type_of(name))))
         w.write_header_to_file()
         w.write_kv_data_to_file()
         w.write_tensors_to_file()
@@ -81,6 +81,9 @@ class Encoder:
 
     def more_keys(self, writer):
         """Of other types."""
+
+    def type_of(self, name):
+        return np.float32
 
     def dim(self):
         return DIM
