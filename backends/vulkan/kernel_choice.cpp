@@ -306,7 +306,9 @@ uint32_t attend_quads(const Caps& c) { return c.is_cpu ? 8 : c.vendor == kAmd ||
 bool attends_in_int8(const Caps& c) {
 	return c.int_dot && c.knobs[Knob::AttendInt8] && c.subgroup_ops && c.subgroup >= 4 && !reads_texels(c);
 }
-bool attend_merges(const Caps& c) { return !reads_texels(c); }
+// Metal orders one workgroup's memory before another's only since its version 3.2. MoltenVK, and Venus on top of it,
+// did not before (MoltenVK issue 2497): attend.comp would merge states that are still under way.
+bool attend_merges(const Caps& c) { return !reads_texels(c) && c.vendor != kApple; }
 
 // Independent of the number of rows, so that a row has the same bits in any chunk of its prompt.
 bool attends_by_matrices(const Caps& c, uint32_t head_dim) {

@@ -6,7 +6,7 @@
 namespace kvrun::vk {
 
 constexpr uint32_t kLocal = 128; // invocations of a workgroup: every device allows them
-constexpr uint32_t kAmd = 0x1002, kIntel = 0x8086, kNvidia = 0x10de;
+constexpr uint32_t kAmd = 0x1002, kApple = 0x106b, kIntel = 0x8086, kNvidia = 0x10de;
 
 // The build of a kernel with the most needs that all hold in `have` (need::*); shaders/CMakeLists.txt lists the builds.
 Kernel build_of(Kernel, uint32_t have);

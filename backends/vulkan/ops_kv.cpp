@@ -62,19 +62,24 @@ void VulkanBackend::compute(const op::KvStore& o) {
 
 void VulkanBackend::compute(const op::KvLoad& o) {
 	const auto& [dst, n, src] = o;
-	const uint32_t n_kv_heads = dst.k.shape[0], k_dim = dst.k.shape[2], v_dim = dst.v.shape[2];
+	const uint32_t n_kv_heads = dst.k.shape[0], k_words = dst.k.shape[2] / 2, v_words = dst.v.shape[2] / 2;
 	const Choice how = choose_kv_load();
-	const KvStorePush push{.n_kv_heads = n_kv_heads,
-	                       .k_words = k_dim / 2,
-	                       .v_words = v_dim / 2,
-	                       .t_cap = dst.k.shape[1],
-	                       .first = dst.first,
-	                       .n = n,
-	                       .k_word_stride = src.k_word_stride};
-	rec_.dispatch(
-	    pipeline(how), push, {bind(dst.k), bind(dst.v), bind(src.k), bind(src.v), bind(src.at)},
-	    {uint32_t(ceil_div(uint64_t(n) * std::max(push.k_words, push.v_words), how.spec[0].value)), n_kv_heads, 2},
-	    {.label = "kv_load", .bytes = 4.0 * n * n_kv_heads * (k_dim + v_dim)});
+	const uint32_t local = how.spec[0].value, words = std::max(k_words, v_words);
+	const uint32_t most = caps().groups[0] / ceil_div(words, local); // rows of a dispatch
+	for (uint32_t first = 0; first < n; first += most) {
+		const uint32_t some = std::min(most, n - first);
+		const KvStorePush push{.n_kv_heads = n_kv_heads,
+		                       .k_words = k_words,
+		                       .v_words = v_words,
+		                       .t_cap = dst.k.shape[1],
+		                       .first = dst.first + first,
+		                       .n = some,
+		                       .k_word_stride = src.k_word_stride};
+		rec_.dispatch(
+		    pipeline(how), push, {bind(dst.k), bind(dst.v), bind(src.k), bind(src.v), bind(rows(src.at, first, some))},
+		    {uint32_t(ceil_div(uint64_t(some) * words, local)), n_kv_heads, 2},
+		    {.label = "kv_load", .bytes = 8.0 * some * n_kv_heads * (k_words + v_words), .continues = first > 0});
+	}
 }
 
 void VulkanBackend::compute(const op::JoinHeads& o) {

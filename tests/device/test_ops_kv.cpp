@@ -209,6 +209,33 @@ void run_kv_store(Backend& backend, const StoreRow& r, const TestRow& row) {
 	check_same_bits(row, halves(rig.get_words(v_back)), want_vb);
 }
 
+// ---- kv_load of more words of a head than one dispatch of 65535 workgroups copies
+
+struct LoadRow {
+	uint32_t n, k_words; // V is left out
+	std::string text() const { return fmt::format("kv_load: tokens {} words of K {}", n, k_words); }
+};
+
+void run_long_load(Backend& backend, const LoadRow& r, const TestRow&) {
+	Rig rig(backend);
+	Words pool(r.k_words + 5), at, want;
+	for (uint32_t i = 0; i < pool.size(); ++i) pool[i] = i * 2654435761u;
+	for (uint32_t t = 0; t < r.n; ++t) {
+		const uint32_t from = t % 7 == 6 ? kSkip : t % 5;
+		at.push_back(from), at.push_back(kSkip);
+		for (uint32_t w = 0; w < r.k_words; ++w) want.push_back(from == kSkip ? kUnwritten : pool[from + w]);
+	}
+	const auto unwritten = [&](uint32_t words) { // (1, n, words) of a head's rows
+		View v = rig.u32(Words(size_t(r.n) * words, kUnwritten), 1, r.n, words);
+		v.type = DType::F16, v.shape[2] *= 2;
+		return v;
+	};
+	const View k = unwritten(r.k_words), v = unwritten(2), from = rig.u32(pool, uint32_t(pool.size()));
+	backend.kv_load({k, v, 0}, r.n, {from, from, rig.u32(at, r.n, 1, 2), 1});
+	CHECK(rig.get_words(k) == want);
+	CHECK(rig.get_words(v) == Words(size_t(r.n) * 2, kUnwritten));
+}
+
 // ---- join_heads
 
 struct JoinRow {
@@ -269,6 +296,10 @@ TEST_CASE("ops: kv_store and kv_load") {
 	                              {128, 1, 129, 2, 128, 128},    {5, 3, 9, 3, 80, 32},   {2, 0, 64, 8, 96, 64},
 	                              {40, 10, 50, 2, 64, 32, true}, {70, 0, 70, 1, 128, 0}};
 	each_row(rows, run_kv_store);
+}
+
+TEST_CASE("ops: kv_load of rows for more than one dispatch") {
+	each_row(std::vector<LoadRow>{{33000, 256}}, run_long_load);
 }
 
 TEST_CASE("ops: join_heads") {

@@ -362,6 +362,43 @@ TEST_CASE("kernel choice: projections by integer dot products cover all rows, wi
 	}
 }
 
+TEST_CASE("kernel choice: projections of decode steps have no more workgroups than every device allows") {
+	for (const uint32_t subgroup : {16u, 32u, 64u, 128u})
+		for (const uint32_t vendor : {0x1002u, 0x10deu, 0x5143u})
+			for (const bool int_dot : {false, true})
+				for (const char* each : {"auto", "1"}) {
+					vk::Caps c;
+					c.vendor = vendor, c.workgroup = 1024, c.shared_bytes = 32 << 10;
+					c.subgroup = c.subgroup_min = c.subgroup_max = subgroup;
+					c.subgroup_ops = c.subgroup_pin = true, c.int_dot = int_dot;
+					REQUIRE(vk::set_knob(c.knobs, "matvec_rows", each));
+					for (const uint32_t rows : {4096u, 262144u})
+						for (uint32_t tokens = 1; tokens <= 16; ++tokens)
+							for (const DType type : {DType::Q4_K, DType::F16, DType::F32}) {
+								INFO("vendor " << vendor << ", subgroups of " << subgroup << ", rows " << rows << ", "
+								               << tokens << " tokens, " << dtype_info(type).name);
+								const vk::MatmulChoice how =
+								    vk::choose_matmul(c, type, rows, 2560, tokens, MATMUL_STORE, true);
+								std::map<uint32_t, uint32_t> spec;
+								for (const vk::SpecValue& s : how.spec) spec[s.id] = s.value;
+								const uint32_t taken = spec[SPEC_LOCAL_X] / spec[SPEC_SUBGROUP] * spec[SPEC_ROWS];
+								CHECK(how.groups.x <= 65535);
+								CHECK(uint64_t(how.groups.x) * taken >= rows);
+							}
+				}
+}
+
+TEST_CASE(
+    "kernel choice: states of attention are merged in the same dispatch where memory is ordered between workgroups") {
+	vk::Caps c;
+	for (const uint32_t vendor : {0x1002u, 0x10deu, 0x5143u, 0x8086u}) {
+		c.vendor = vendor;
+		CHECK(vk::attend_merges(c));
+	}
+	c.vendor = 0x106b; // Apple's, by Metal
+	CHECK_FALSE(vk::attend_merges(c));
+}
+
 // GPUs of Arm boards as Mesa's drivers describe them (tools/arm.md): subgroups of 8 to 128 lanes.
 TEST_CASE("kernel choice: T65 kernels fit the limits of chips on Arm boards, or their device is refused") {
 	struct Chip {
