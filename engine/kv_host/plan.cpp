@@ -64,7 +64,11 @@ static Quant resolve(const KvPolicy& p, Quant q, const KvShape& s, bool is_k) {
 		     "{}: V group {}: with param_bits=8 a group lies in one head of {} channels; give v.group=head", p.text,
 		     q.group, s.head_dim);
 	if (!packed(q)) q = {.bits = q.bits}; // the other fields have no meaning
-	if (q.eta == kEtaByBits) q.eta = q.scale == Scale::Codebook ? 0 : eta_of_bits(q.bits);
+	const bool of_block = per_channel(q) && q.group == kGroupAll;
+	if (q.eta == kEtaByBits) q.eta = q.scale == Scale::Codebook || of_block ? 0 : eta_of_bits(q.bits);
+	if (of_block && q.eta > 0)
+		fail(Code::Invalid, "{}: eta moves the ends of groups of 32, 64 or 128 tokens; with k.group=all give k.eta=0",
+		     p.text);
 	return q;
 }
 

@@ -521,6 +521,7 @@ KvPolicy parse_policy(std::string_view text) {
 			if (l.path.ends_with("bits") == bits) apply_layered(d.p, l);
 	set_eta(d);
 	finish_window(d);
+	d.p.fetch_sync &= d.p.fetch > 0; // else its sessions take steps like all others
 	if (entry->takes_bits) d.p.summary = summary_with_bits(*entry, d.p);
 	check(d.p);
 	check_use(d);

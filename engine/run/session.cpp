@@ -449,6 +449,7 @@ void Session::take_fork(Session& other) {
 	if (plan_ != other.plan_) fail(Code::Invalid, "the sessions are not forks of each other");
 	std::vector<uint32_t> history = other.history_;
 	seqs_ = other.seqs_.fork();
+	window_plan_ = other.window_plan_; // of store_as()
 	history_ = std::move(history);
 	lora_scales_ = other.lora_scales_;
 	positions_.forget();

@@ -63,7 +63,7 @@ void store_as(Session& to, Session& from) {
 		}
 		block.end();
 	}
-	if (from.seqs_.window) to.seqs_.window = from.seqs_.window->fork();
+	if (from.seqs_.window) to.seqs_.window = from.seqs_.window->fork(), to.window_plan_ = from.window_plan_;
 	if (from.seqs_.states) to.seqs_.states = from.seqs_.states->fork();
 	if (to.seqs_.index && from.seqs_.index) to.seqs_.index = from.seqs_.index->fork();
 	to.append_history(from.history());

@@ -59,6 +59,7 @@ TEST_CASE("store_as: a prompt taken over from an f16 cache is the prompt the mod
 			CHECK(std::ranges::equal(taken.history(), read.history()));
 			CHECK(taken.kv_bytes().total() == read.kv_bytes().total());
 			CHECK(fed(taken, rest) == fed(read, rest));
+			CHECK(taken.window_plan() == from.window_plan()); // its tokens stay when `from` ends
 		}
 		CHECK(from.n_tokens() == n);
 		Session ranked(*e, with("zipcache", 256));

@@ -196,6 +196,11 @@ TEST_CASE("plan: what cannot be stored is refused in one line") {
 	check_refused("kivi2,bits@3=0", kMistral, {"evicted in all layers or in none"});
 	check_refused("kivi2,k.group@3=64", kMistral, {"by 32 and by 64"});
 	check_refused("kivi2,k.group@3=all", kMistral, {"all layers"});
+	check_refused("xquant,k.group=all", kMistral, {"k.group=all", "give k.eta=0"});
+	check_refused("zipcache,eta=0.1", kMistral, {"give k.eta=0"});
+	CHECK_NOTHROW(plan("zipcache,v.eta=0.1"));
+	CHECK_NOTHROW(plan("xquant,k.group=all,k.eta=0"));
+	CHECK(plan("mixed2,group=all").layers[0].tier[R].fmt.k.eta == 0); // a default, not what was asked for
 	CHECK_NOTHROW(plan("zipcache,per_head=on,v.group=head"));
 	CHECK_NOTHROW(plan("kivi2,km=0,vm=16"));
 }

@@ -186,6 +186,8 @@ TEST_CASE("policy: every option takes effect, whatever the entry's own layers sa
 	CHECK(parse_policy("kivi2,k.scale@1=norm,k.group=64").layers ==
 	      parse_policy("kivi2,k.scale@1=codebook,k.group=64").layers);
 	CHECK(parse_policy("zipcache").select.saliency() == Saliency{});
+	CHECK(parse_policy("specache2,fetch_mode=sync").fetch_sync);
+	CHECK_FALSE(parse_policy("specache2,fetch_mode=sync,fetch=0").fetch_sync); // shares steps with other policies
 	check_refused("kivi2,stride=4", {"stride has no effect", "km or vm"});
 	check_refused("fp16,eta=0.1", {"eta has no effect", "packed"});
 	check_refused("streaming,group=32", {"group has no effect"});
