@@ -111,8 +111,10 @@ def native_form(s):
     equal("its settings", (g["n_predict"], g["temperature"], g["top_k"], g["stop"], g["ignore_eos"]),
           (8, 0, 40, body["stop"], True))
     equal("none unless they are asked for", s.post(NATIVE, {**body, "return_tokens": False}).json()["tokens"], [])
-    events = [json.loads(e[6:]) for e in s.post(NATIVE, {**body, "stream": True}).body.decode().split("\n\n") if e]
-    equal("tokens of a stream", [t for e in events for t in e["tokens"]], r["tokens"])
+    for asked in (True, False):
+        events = [json.loads(e[6:]) for e in s.post(NATIVE, {**body, "stream": True, "return_tokens": asked})
+                  .body.decode().split("\n\n") if e]
+        equal("tokens of a stream", [t for e in events for t in e["tokens"]], r["tokens"])
     equal("counts of a stream", events[-2]["tokens_predicted"], 8)
     few = s.post(NATIVE, {**body, "response_fields": ["content", "timings/predicted_n", "a/b"]}).json()
     equal("only some", few, {"content": r["content"], "timings/predicted_n": 8})
@@ -138,7 +140,8 @@ def native_form(s):
         return s.post(NATIVE, {**body, "n_predict": 1, **more}).json()["generation_settings"]
     for seed in (-1, 2**32 - 1):
         equal(f"seed {seed} is another each time", len({settings(seed=seed)["seed"] for _ in range(3)}), 3)
-    equal("seed 5", settings(seed=5)["seed"], 5)
+    for seed in (5, 2**63, 2**64 - 2):
+        equal(f"seed {seed}", settings(seed=seed)["seed"], seed)
     hot = {"top_k": 1, "temperature": 5, "min_p": 0.1}
     g = settings(samplers=["temperature", "top-p", "infill"], **hot)
     equal("samplers", (g["top_k"], g["temperature"], g["min_p"]), (0, 5, 0))

@@ -135,7 +135,7 @@ def bad_fields(s):
         ("top_p", -0.1),
         ("max_tokens", -2), ("max_tokens", 1.5), ("max_tokens", 1 << 64),
         ("max_completion_tokens", "all"),
-        ("seed", 1.5), ("seed", 1 << 63), ("seed", "x"), ("n", 129), ("n", 0), ("n", 1 << 62), ("stop", 5),
+        ("seed", 1.5), ("seed", 1 << 64), ("seed", "x"), ("n", 129), ("n", 0), ("n", 1 << 62), ("stop", 5),
         ("stop", [""]),
         ("stop", ["a\0b"]), ("stop", ["x"] * 65), ("stop", "x" * 2000), ("stream", "yes"),
         ("kv", "nonsense"), ("kv", ""), ("kv", 7), ("kv", "x" * 300), ("kv", "kivi2\0"), ("kv", "kivi2,group=-1"),

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """kvrun serve: conversations kept by name across restarts, its Unix socket, logprobs, slots.
 Usage: test_serve_sessions.py KVRUN [LIBRARY WITH A BLOCKING fsync()]."""
-import json, math, os, shutil, signal, socket, stat, subprocess, sys, tempfile, threading, time
-from serving import END, MODEL, WINDOWS, Server, check, equal, finish, posix, until
+import contextlib, http.client, json, math, os, shutil, signal, socket, stat, subprocess, sys, tempfile, threading, time
+from serving import END, MODEL, SLOW, WINDOWS, Server, check, equal, finish, posix, until
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 ASK = {"role": "user", "content": "The code of Anna is 4711. The code of Ben is 1234. What is the code of Anna?"}
@@ -188,6 +188,33 @@ def slow_disk(folder):
         equal("the slot is free", s.slots(), [])
 
 
+def ended_while_saving(folder):
+    """SIGTERM while a conversation is saved and another waits for that: both are kept"""
+    fifo, kept = os.path.join(folder, "fifo2"), os.path.join(folder, "kept2")
+    os.mkfifo(fifo)
+    options = ("--chat-template", "chatml", "--sessions", kept, "--parallel", "2", "--drain", "0")
+    with Server(*options, env={"LD_PRELOAD": os.path.abspath(sys.argv[2]), "KVRUN_TEST_FSYNC": fifo}) as s:
+        def ask(name):
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                s.post(CHAT, chat([ASK], session=name))
+
+        threads = [threading.Thread(target=ask, args=(name,)) for name in ("a", "b")]
+        for t in threads:
+            t.start()
+        check("one is saved, one waits for that", until(lambda: [a["state"] for a in s.slots()] == ["saving"] * 2))
+        s.process.send_signal(END)
+        for t in threads:
+            t.join()
+        time.sleep(1)  # what answers requests is gone by now
+        with open(fifo, "wb", buffering=0) as f:
+            f.write(b"x" * 64)
+            equal("it ends", s.process.wait(60 * SLOW), 0)
+    with Server(*options) as s:
+        for name in ("a", "b"):
+            said = s.get("/sessions/" + name).json().get("messages", [])
+            equal(f"conversation {name} is kept", [m["role"] for m in said], ["user", "assistant"])
+
+
 def unix_socket(folder):
     path = os.path.join(folder, "kvrun.sock")
     with Server("--chat-template", "chatml", unix=path) as s:
@@ -305,6 +332,7 @@ def main():
         if len(sys.argv) > 2:
             os.mkdir(os.path.join(folder, "e"))
             posix(slow_disk, os.path.join(folder, "e"))
+            posix(ended_while_saving, os.path.join(folder, "e"))
         else:
             print("skipped: a slow disk; no library was given")
         posix(unix_socket, folder)

@@ -42,7 +42,7 @@ NativeAnswer::NativeAnswer(std::shared_ptr<NativeAnswers> all, size_t index, con
 void NativeAnswer::chosen(uint32_t token) {
 	++n_tokens_;
 	pace_.token();
-	if (form_.tokens) ids_.push_back(token);
+	if (form_.tokens || stream_) ids_.push_back(token); // as llama.cpp does
 }
 
 void NativeAnswer::begin() {

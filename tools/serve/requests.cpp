@@ -266,9 +266,14 @@ GenerationRequest common_fields(const Fields& f, const Defaults& d) {
 	read_sampling(f, s, d);
 	s.ignore_eos = f.flag("ignore_eos", false);
 	s.draft_max = uint32_t(f.integer("speculative.n_max", 0, UINT32_MAX).value_or(s.draft_max));
-	const std::optional<int64_t> seed = f.integer("seed", INT64_MIN, INT64_MAX);
-	const bool any = seed == -1 || seed == int64_t(UINT32_MAX); // llama.cpp's words for a random one
-	s.seed = seed && !any ? uint64_t(*seed) : !any && d.seed ? *d.seed : std::random_device()();
+	const Json* number = f.find("seed");
+	std::optional<uint64_t> seed; // all 64 bits, which some clients choose from
+	if (number && number->is_number_unsigned())
+		seed = number->get<uint64_t>();
+	else if (number)
+		seed = uint64_t(*f.integer("seed", INT64_MIN, INT64_MAX));
+	const bool any = seed == UINT64_MAX || seed == UINT32_MAX; // -1, and llama.cpp's word: a random one
+	s.seed = seed && !any ? *seed : !any && d.seed ? *d.seed : std::random_device()();
 	s.indent = uint32_t(f.integer("n_indent", 0, UINT32_MAX).value_or(0));
 	s.most_ms = double(f.integer("t_max_predict_ms", -1, INT64_MAX).value_or(0));
 	if (const Json* scales = f.find("lora"); scales && !scales->empty()) r.adapters = adapter_scales(*scales, d);

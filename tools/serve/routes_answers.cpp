@@ -107,9 +107,9 @@ void Router::converse(const HttpRequest& request, const ChatRequest& r, std::vec
 	job.grammar = grammars_.get(r.form, &r.prompt);
 	name_conversation(job, r);
 	if (job.named)
-		job.note = [this, prompt = r.prompt, mute = r.mute](std::string_view answer) {
+		job.note = [&model = model_, prompt = r.prompt, mute = r.mute](std::string_view answer) {
 			if (mute) return dump({{"messages", json_or_null(prompt.messages)}}); // the token is not shown, nor kept
-			Json messages = json_or_null(prompt.messages), said = answer_message(model_.new_reply(prompt), answer);
+			Json messages = json_or_null(prompt.messages), said = answer_message(model.new_reply(prompt), answer);
 			if (prompt.goes_on && messages.back()["content"].is_string() && said["content"].is_string()) {
 				said["content"] = messages.back()["content"].get<std::string>() + said["content"].get<std::string>();
 				messages.erase(messages.size() - 1);
@@ -123,7 +123,7 @@ void Router::converse(const HttpRequest& request, const ChatRequest& r, std::vec
 }
 
 CountTokens Router::counter() const {
-	return [this](const std::string& text) { return model_.tokens(text, KVRUN_TOKENS_NO_BOS).size(); };
+	return [&model = model_](const std::string& text) { return model.tokens(text, KVRUN_TOKENS_NO_BOS).size(); };
 }
 
 void Router::chat(const HttpRequest& request, std::shared_ptr<Responder> out) {
