@@ -110,7 +110,7 @@ TEST_CASE("chat: operands of commands are those that the help names") {
 	CHECK(folder.code == 3);
 	CHECK(contains(folder.err, state.path + " is a folder"));
 	for (const char* seed : {"-1", "4294967295"}) // both mean a random one, as in --seed
-		CHECK(contains(state.run(kShort, fmt::format("/set seed {}\n", seed)).err, ", seed -1, "));
+		CHECK(contains(state.run(kShort, std::string("/set seed ") + seed + "\n").err, ", seed -1, "));
 	CHECK(contains(state.run(kShort, "/set seed 4294967294\n").err, ", seed 4294967294, "));
 	CHECK(state.run(kShort, "/set seed -2\n").code == 2);
 	for (const char* leave : {"/exit", "/quit", "/bye "})

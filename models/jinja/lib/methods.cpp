@@ -1,4 +1,5 @@
-// Methods of texts, lists, dicts and loops, as in Python. Of those that change a value there is append() alone.
+// Methods of texts, lists, dicts and loops, as in Python. Of those that change a value a list has append() and pop()
+// alone.
 #include "models/jinja/lib/print.h"
 #include "models/jinja/lib/tables.h"
 #include "models/jinja/lib/text.h"
@@ -182,7 +183,7 @@ Value list_copy(Run& run, const Value& l, const Args& args) {
 	no_arguments(run, args);
 	return run.make_list(l.items->all());
 }
-// transformers refuses it; llama.cpp does not, and some of its templates (Kimi K2) need it.
+// transformers refuses this and pop(); llama.cpp does not, and some of its templates (Kimi K2) need them.
 Value list_append(Run& run, const Value& l, const Args& args) {
 	const auto [what] = bind(run, args, {"object"}, 1);
 	Items& items = const_cast<Items&>(*l.items); // it is of this rendering, as all lists are
@@ -194,6 +195,19 @@ Value list_append(Run& run, const Value& l, const Args& args) {
 	}
 	const_cast<Value&>(items.at[items.n++]) = *what;
 	return none();
+}
+Value list_pop(Run& run, const Value& l, const Args& args) {
+	const auto [index] = bind(run, args, {"index"});
+	Items& items = const_cast<Items&>(*l.items);
+	int64_t i = int_argument(run, args, index, -1);
+	if (i < 0) i += int64_t(items.n);
+	if (i < 0 || i >= int64_t(items.n)) run.fail("pop: the list has no such item");
+	run.spend(items.n - size_t(i));
+	Value* at = const_cast<Value*>(items.at) + i;
+	const Value out = *at;
+	std::copy(at + 1, at + (items.n - size_t(i)), at);
+	--items.n;
+	return out;
 }
 Value same_value(Run& run, const Value& v, const Args& args) { // a copy: dicts are immutable
 	no_arguments(run, args);
@@ -281,7 +295,7 @@ constexpr Builtin kTextMethods[] = {
     {"zfill", text_zfill},
 };
 constexpr Builtin kListMethods[] = {
-    {"append", list_append}, {"copy", list_copy}, {"count", list_count}, {"index", list_index}};
+    {"append", list_append}, {"copy", list_copy}, {"count", list_count}, {"index", list_index}, {"pop", list_pop}};
 constexpr Builtin kTupleMethods[] = {{"count", list_count}, {"index", list_index}};
 constexpr Builtin kDictMethods[] = {{"copy", same_value},
                                     {"get", dict_get},
