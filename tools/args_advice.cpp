@@ -37,6 +37,7 @@ const std::vector<Advice>& all_advice() {
 	    {{"--check-tensors"}, {"kvrun inspect FILE --check reads all weights"}},
 	    {{"--control-vector", "--control-vector-scaled", "--control-vector-layer-range"}, {control, vectors}},
 	    {{"-mu", "--model-url", "-dr", "--docker-repo", "-mmu", "--mmproj-url"}, {fetch, pull}},
+	    {{"-hf", "-hfr", "--hf-repo"}, {pull}},
 	    {{"-hft", "--hf-token"}, {"the variable HF_TOKEN gives a token, which a command line would show to others"}},
 	    {{"-cl", "--cache-list"}, {"kvrun list does that"}},
 	    {{"--completion-bash"}, {"kvrun completion bash does that"}},

@@ -44,9 +44,14 @@ void add_grammar_options(Command& c, GrammarArgs& a, const char* group) {
 	add_text(c, "--grammar,--grammar-file", a.grammar, "FILE|TEXT",
 	         "hold the answer to this grammar, in GBNF; its rule root is the answer")
 	    ->group(group);
-	add_text(c, "--json-schema,-j,--json-schema-file,-jf", a.json_schema, "FILE|TEXT",
-	         "the answer is JSON that is valid under this schema (draft 2020-12); {} is any JSON")
-	    ->group(group);
+	const Option* schema =
+	    add_text(c, "--json-schema,-j,--json-schema-file,-jf", a.json_schema, "FILE|TEXT",
+	             "the answer is JSON that is valid under this schema (draft 2020-12); {} is any JSON")
+	        ->group(group);
+	c.before_run.push_back([schema, &a] { // of a variable: the answer would be no JSON
+		if (schema->typed() && a.json_schema.empty())
+			fail(Code::Invalid, "--json-schema is empty, expected a file or a schema, like {{}}");
+	});
 }
 
 } // namespace kvrun

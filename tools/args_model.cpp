@@ -6,6 +6,7 @@
 #include "engine/core/utf8.h"
 #include "tools/args_llama.h"
 #include "tools/hub/local.h"
+#include "tools/hub/names.h"
 #include "tools/hub/pull.h"
 #include "tools/terminal.h"
 #include <algorithm>
@@ -45,7 +46,8 @@ void add_hub(Command& c, Option* option, std::string& model, VisionArgs* vision)
 		if (vision && vision->none && !vision->mmproj.empty())
 			fail(Code::Invalid, "--mmproj and --no-mmproj are both given; give one");
 		const bool encoder = vision && vision->read && !vision->none && vision->mmproj.empty();
-		const std::string wanted = file->empty() ? *name : *name + ":" + *file;
+		const auto repo = as_repo(*name); // as in llama.cpp, the file counts where a quant is given, too
+		const std::string wanted = file->empty() ? *name : (repo ? repo->repo : *name) + ":" + *file;
 		const ModelPath found = hub->count ? model_of_hub(wanted, encoder) : resolve_model(model);
 		model = found.path;
 		if (encoder) vision->mmproj = usable_encoder(found);
@@ -159,12 +161,14 @@ void add_lora(Command& c, std::vector<std::string>& loras, const char* group) {
 
 std::string lora_text(const std::vector<std::string>& loras) { return fmt::format("{}", fmt::join(loras, ",")); }
 
+int64_t longest_context() { return kMaxContext; }
+
 void add_model_options(Command& c, ModelArgs& a, const std::string& longest) {
 	add_model(c, a.model, kModelGroup, &a.vision)->required();
 	add_lora(c, a.loras);
 	add_device(c, a.device);
 	add_split(c, a.split);
-	add_tokens(c, "-c,--ctx-size", a.ctx, 0, kMaxContext,
+	add_tokens(c, "-c,--ctx-size", a.ctx, 0, longest_context(),
 	           "context: " + longest + "; 0: what fits, at most the trained context [0]")
 	    ->group(kModelGroup);
 	add_tokens(c, "--ubatch-size,-ub", a.ubatch, 1, kMaxUbatch,

@@ -55,6 +55,7 @@ void add_split(Command&, std::string& split);
 // Model, device, context, ubatch and weight placement. longest: describes the context, e.g. "the longest sequence in
 // tokens".
 void add_model_options(Command&, ModelArgs&, const std::string& longest);
+int64_t longest_context(); // that --ctx-size takes, in tokens
 // Of the model for whose option add_model() got the same VisionArgs.
 void add_mmproj(Command&, VisionArgs&, const char* group = kModelGroup);
 void add_lora(Command&, std::vector<std::string>& loras, const char* group = kModelGroup);

@@ -7,6 +7,7 @@
 #include "tools/chat/chat.h"
 #include "tools/chat/external_editor.h"
 #include "tools/chat/input.h"
+#include "tools/chat/store.h"
 #include "tools/commands.h"
 #include "tools/config_file.h"
 #include "tools/terminal.h"
@@ -97,7 +98,7 @@ void change_setting(Chat& chat, const std::string& name, const std::string& valu
 	if (name == "max-tokens")
 		a.predict = whole(-2, INT32_MAX);
 	else if (name == "seed")
-		chat.set_seed(whole(0, INT32_MAX));
+		chat.set_seed(whole(-1, UINT32_MAX)); // a random one has 32 bits
 	else if (name == "think")
 		chat.set_thinking(on_or_off(name, value));
 	else if (name == "on-full" && (value == "stop" || value == "drop-oldest"))
@@ -117,13 +118,12 @@ void set(Chat& chat, std::string rest) {
 }
 
 void change_policy(Chat& chat, std::string rest) {
-	constexpr int64_t kLongest = 1 << 24; // as of --ctx-size
 	const std::string kv = take_word(rest);
 	if (kv.empty()) fail_status(KVRUN_EINVALID, "/kv needs a policy; kvrun help plan lists them");
-	const std::optional<int64_t> ctx = rest.empty() ? 0 : token_count(rest, 1, kLongest);
+	const std::optional<int64_t> ctx = rest.empty() ? 0 : token_count(rest, 1, longest_context());
 	if (!ctx)
 		fail_status(KVRUN_EINVALID, "context is '{}', expected an integer from 1 to {}, like 4096 or 32k", rest,
-		            kLongest);
+		            longest_context());
 	chat.change_policy(kv, *ctx);
 }
 
@@ -194,6 +194,7 @@ const ChatCommand* find_command(std::string& entry) {
 	entry.erase(0, 1);
 	if (entry.starts_with('/')) return nullptr;
 	std::string name = take_word(entry);
+	entry.erase(entry.find_last_not_of(" \t\n") + 1);
 	if (name == "quit" || name == "bye") name = "exit";
 	std::vector<std::string> names;
 	for (const ChatCommand& c : commands()) {
@@ -203,6 +204,37 @@ const ChatCommand* find_command(std::string& entry) {
 	const std::string similar = nearest(name, names);
 	fail_status(KVRUN_EINVALID, "unknown command '/{}'{}; /help lists them, // begins a message with a slash", name,
 	            similar.empty() ? "" : fmt::format(", did you mean '/{}'?", similar));
+}
+
+std::vector<std::string> policy_names() {
+	std::vector<std::string> out = {"auto", "tuned:"};
+	for (size_t i = 0; i < kvrun_policy_count(); ++i) {
+		kvrun_policy_info p = KVRUN_POLICY_INFO_INIT;
+		if (kvrun_policy_get(i, &p) == KVRUN_OK) out.push_back(p.name);
+	}
+	return out;
+}
+
+// Tab completes commands and what can follow them.
+Completion complete(std::string_view typed) {
+	if (!typed.starts_with('/') || typed.starts_with("//")) return {};
+	const size_t end = typed.find(' ');
+	std::vector<std::string> names;
+	if (end == typed.npos) {
+		for (const ChatCommand& c : commands()) names.push_back(fmt::format("/{}{}", c.name, *c.operands ? " " : ""));
+		return {0, beginning_with(typed, std::move(names))};
+	}
+	const std::string_view command = typed.substr(1, end - 1);
+	const size_t from = std::min(typed.find_first_not_of(' ', end), typed.size());
+	const std::string_view word = typed.substr(from);
+	if (command == "file" || command == "image") return {from, paths_beginning(std::string(word), sys::home_folder())};
+	if (command == "load" || command == "delete") names = saved_chats();
+	if (command == "kv") names = policy_names();
+	if (command == "set") {
+		names = {"max-tokens ", "seed ", "think ", "on-full "};
+		for (const SamplingOption& o : sampling_options()) names.push_back(setting_name(o) + " ");
+	}
+	return {from, beginning_with(word, std::move(names))};
 }
 
 // rest: what follows the command's name.
@@ -290,7 +322,7 @@ void run_chat(const ChatArgs& given) {
 		chat.save(a.name);
 	}
 	for (const std::string& path : a.images) chat.attach_image(path);
-	const auto input = edits_lines() ? editor_input(history_file(a)) : plain_input();
+	const auto input = edits_lines() ? editor_input(history_file(a), complete) : plain_input();
 	if (terminal)
 		say("/help lists the commands; Ctrl-C ends an answer, Ctrl-D leaves");
 	else if (sys::is_terminal(0))

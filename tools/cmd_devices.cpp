@@ -293,6 +293,13 @@ void add_devices(Command& root) {
 	         "devices have a folder each in it")
 	    ->needs(shaders);
 	add_flag(c, "--retry", o->retry, "try drivers again that failed, and test devices again whose results were wrong");
+	c.sections = {json_section(
+	    {{"devices", "[{index, backend, name, driver, type, is_cpu, uuid, same_gpu_as (index of the same card under "
+	                 "another backend, or null), memory_bytes, free_bytes, max_buffer_bytes, max_view_bytes, usable, "
+	                 "default (used without --device), refused (why; else empty), tunable, tuned (what tune --kernels "
+	                 "chose, or null), limits {as printed}}]"},
+	     {"environment", "with -v: of each variable {value, default, help}"},
+	     {"with --shaders", "an array instead: [{device, measured, failed, spilling, kernels [..]}]"}})};
 	c.run = [o] {
 		if (o->retry) DriverMemory::forget(options_from_environment().cache_dir);
 		if (o->shaders) return run_shaders(*o);

@@ -266,7 +266,11 @@ void add_embed(Command& root) {
 	add_texts(c, "-p,--prompt", a->texts, "TEXT", "a text; can be given several times");
 	add_text(c, "-f,--file", a->file, kFile,
 	         "take each line of this file that is not empty as a text; -: of standard input, as without -p and -f");
-	add_text(c, "--query", a->query, "TEXT", "print the texts with their scores for this query, the best first");
+	const Option* query =
+	    add_text(c, "--query", a->query, "TEXT", "print the texts with their scores for this query, the best first");
+	c.before_run.push_back([a, query] { // of a variable
+		if (query->count && a->query.empty()) fail_status(KVRUN_EINVALID, "--query is empty, expected a text");
+	});
 	add_integer(c, "-n,--top", a->top, 1, INT32_MAX, "most texts that --query prints [all]");
 	add_choice(c, "--pooling", a->pooling, kPoolings,
 	           "what becomes of the states of a text's tokens: their mean, or the state of the first or last token; "

@@ -422,7 +422,7 @@ void add_eval(Command& root) {
 	                   "scored token"},
 	         {"texts",
 	          "[{file, chunks, results}]: of each text; results as below, and klds [..], of each scored token"},
-	         {"task, ask, seed, samples", "of questions"},
+	         {"task, ask, seed, samples, lines, turns, sentences", "of questions; recall has lines, needle sentences"},
 	         {"results (text)",
 	          "of all texts: [{policy, tokens, ppl, ppl_error, kld_mean, kld_error, kld_low, kld_high, "
 	          "kld_median, kld_p99, kld_p999, kld_worst, top1, difference {mean, low, high}, "

@@ -182,6 +182,13 @@ PlanSubject divided(const PlanArgs& a, PlanSubject s, const KvPolicy& p) {
 	return s;
 }
 
+// Where auto finds nothing that fits, that is plan's answer, and no device has failed.
+[[noreturn]] void fail_fit(std::string why) {
+	constexpr std::string_view of_run = "raise --kv-budget";
+	if (const size_t at = why.find(of_run); at != why.npos) why.replace(at, of_run.size(), "take more memory");
+	fail(Code::Context, "{}", why);
+}
+
 // Plans of the policies. With --kv all, policies that this shape cannot use are added to `refused` with the reason.
 std::vector<Planned> plans_of(const PlanArgs& a, const PlanSubject& s, std::vector<std::string>& refused) {
 	const bool all = a.kv == "all";
@@ -198,6 +205,7 @@ std::vector<Planned> plans_of(const PlanArgs& a, const PlanSubject& s, std::vect
 			    s.layers ? plan_of_model(*s.layers, policy, s.n_tokens) : make_device_plan(policy, s.shape);
 			plans.push_back({plan, verdict_of(plan, own), own, p.text, is_choice(p) ? choice.kld : -1});
 		} catch (const Error& e) {
+			if (!all && e.code == Code::OutOfMemory) fail_fit(e.what());
 			if (!all) throw;
 			refused.push_back(e.what());
 		}
@@ -302,10 +310,10 @@ void add_plan(Command& root) {
 	         {"ratio, bytes, most_bytes, f16_bytes",
 	          "16 / stored bits; of the cache behind one prompt; at most, while tokens come one by one; of a plain f16 "
 	          "cache"},
-	         {"parts, bits_per_element", "{f16, codes, k_params, v_params, slack, tables, live}"},
+	         {"parts, bits_per_element", "{f16, codes, k_params, v_params, slack, tables, live, fetch, states, index}"},
 	         {"token_sets, pages", "number of token sets; pages {recent, salient, regular: {tokens, fill}}"},
-	         {"layers", "[{layer, k_codes_of, v_codes_of, recent, salient, regular: {k, v: {bits, scale, group, norm, "
-	                    "eta}, page_bytes, block_bytes}}]"},
+	         {"layers", "[{layer, k_codes_of, v_codes_of, recent, salient, regular: {k, v: {bits, scale, group, eta, "
+	                    "param_bits, rotate, mean, prescale}, page_bytes, block_bytes}}]"},
 	         {"memory",
 	          "{device, total_bytes, weight_bytes, activation_bytes, window_bytes, state_bytes, prompt_bytes, "
 	          "reserve_bytes, bytes (left "

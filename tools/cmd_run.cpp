@@ -87,6 +87,9 @@ std::string read_prompt(const RunArgs& a) {
 		int fd;
 		~Closer() { sys::close_file(fd); }
 	} closer{fd};
+	sys::FileInfo info;
+	if (sys::stat_file(fd, info) && info.kind == sys::FileKind::Folder)
+		fail(Code::Format, "{} is a folder; name a file", a.file);
 	return read_all(fd, a.file);
 }
 

@@ -2,8 +2,10 @@
 #include "tools/user_files.h"
 #include "engine/core/system/files.h"
 #include "engine/core/system/machine.h"
+#include "engine/core/system/terminal.h"
 #include "tools/text.h"
 #include <cerrno>
+#include <cstdio>
 #include <filesystem>
 #include <span>
 #include <system_error>
@@ -32,11 +34,14 @@ std::string read_all(int fd, const std::string& name, size_t most) {
 	}
 }
 
-std::string read_file(const std::string& path, size_t most, sys::Open how) {
+// pipe: it may be one, such as <(command) of a shell, which is read to its end.
+std::string read_file(const std::string& path, size_t most, sys::Open how, bool pipe = false) {
 	const Fd f{sys::open_file(path, how)};
 	sys::FileInfo info;
 	if (f.fd < 0 || !sys::stat_file(f.fd, info)) fail_file(path);
-	if (!info.regular()) fail_status(KVRUN_EINVALID, "{} is no regular file", path);
+	if (info.kind == sys::FileKind::Folder) fail_status(KVRUN_EFORMAT, "{} is a folder; name a file", path);
+	if (!info.regular() && !(pipe && info.kind == sys::FileKind::Fifo))
+		fail_status(KVRUN_EFORMAT, "{} is no regular file", path);
 	return read_all(f.fd, path, most);
 }
 
@@ -70,9 +75,14 @@ std::string state_folder() {
 	return folder;
 }
 
-std::string read_text_file(const std::string& path, size_t most) { return read_file(path, most, sys::Open::Read); }
+std::string read_text_file(const std::string& path, size_t most) {
+	return read_file(path, most, sys::Open::ReadWaiting, /*pipe=*/true);
+}
 
-std::string read_stdin(size_t most) { return read_all(0, "standard input", most); }
+std::string read_stdin(size_t most) {
+	if (sys::is_terminal(0)) std::fputs("reading the text from the terminal; end it with Ctrl-D\n", stderr);
+	return read_all(0, "standard input", most);
+}
 
 std::string read_private_file(const std::string& path, size_t most) {
 	if (const std::string why = foreign_file(path); !why.empty()) fail_status(KVRUN_EFORMAT, "{}: {}", path, why);

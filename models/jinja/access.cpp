@@ -75,7 +75,8 @@ std::optional<Value> own_attribute(Run& run, const Value& object, std::string_vi
 		return v;
 	}
 	if (changes_its_object(object.kind, name)) {
-		Value v = run.undefined_because("lists and dicts cannot be changed; put a new one together with + or set");
+		Value v = run.undefined_because(
+		    "lists have append() and pop() alone of what changes them; put a new value together with + or set");
 		return v;
 	}
 	if (name.size() > 4 && name.starts_with("__") && name.ends_with("__"))

@@ -21,7 +21,7 @@ enum class Kind : uint8_t {
 	View, // keys(), values() or items() of a Dict
 	Range,
 	Iterator,  // result of map, select, reverse and others; can be read once
-	Namespace, // the only mutable values
+	Namespace, // its attributes can be set
 	Macro,
 	Function, // built-in: range, namespace, ...
 	Method,   // a bound method of a value
@@ -128,6 +128,7 @@ struct Items { // of a List or Tuple
 	const Value* at;
 	size_t n;
 	bool group = false; // a pair from the filter groupby, with attributes grouper and list
+	size_t room = 0;    // values that append() has memory for; less than n before its first call
 	std::span<const Value> all() const { return {at, n}; }
 };
 struct Dict {

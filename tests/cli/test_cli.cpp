@@ -137,6 +137,7 @@ TEST_CASE("cli: answers of a form") {
 	check_error(with({"--grammar", "root ::= x"}), 3, {"rule x"});
 	check_error(with({"--grammar", "/nowhere/x.gbnf"}), 3, {"/nowhere/x.gbnf", "neither a file"});
 	check_error(with({"--json-schema", "{\"not\": {}}"}), 3, {"#/not"});
+	check_error(with({"--json-schema", ""}), 2, {"--json-schema is empty"});
 	check_error(with({"--json-schema", "{}", "--grammar", "root ::= \"a\""}), 2, {"give one of them"});
 }
 

@@ -34,6 +34,27 @@ TEST_CASE("chat: keys of terminals move and delete, and no part of their sequenc
 	CHECK(messages[4]["content"] == "x twoy");
 }
 
+TEST_CASE("chat: Tab completes commands and what follows them" * doctest::test_suite("terminal")) {
+	if (no_terminal()) return;
+	const State state;
+	std::filesystem::create_directory(state.path + "/texts");
+	std::ofstream(state.path + "/texts/of mine.txt") << "one";
+	const Ran r = type(state.spec(kShort), {{kPrompt, "/fi\t" + state.path + "/te\tof\t\r"}, // a folder, a file in it
+	                                        {"of mine.txt: 3 B go in front", ""},
+	                                        {kPrompt, "/s\t"}, // several: listed
+	                                        {"/save   /set   /stats  /system ", "ta\t\r"},
+	                                        {"# cache: ", ""},
+	                                        {kPrompt, "/kv ziPC\t\025/kv zipc\t,recent=32\r"},
+	                                        {"policy zipcache,recent=32", ""},
+	                                        {kPrompt, "/set top-n\t1 \r"}, // blanks behind a value are none of it
+	                                        {"top-nsigma 1", ""},
+	                                        {kPrompt, "a\tb\r"}, // in a message it does nothing
+	                                        {kPrompt, "\004"}});
+	CAPTURE(r.out);
+	CHECK(r.code == 0);
+	CHECK(contains(state.chat("last")["messages"][0]["content"].get<std::string>(), "ab"));
+}
+
 TEST_CASE("chat: a signal that ends it at the prompt leaves the terminal as it was" * doctest::test_suite("terminal")) {
 	if (no_terminal()) return;
 	for (const int signal : {SIGTERM, SIGHUP}) {
@@ -85,6 +106,13 @@ TEST_CASE("chat: operands of commands are those that the help names") {
 		CHECK(r.out == "");
 	}
 	CHECK(contains(state.run(kShort, "/kv kivi2 1k\n").err, " of 1024 tokens"));
+	const Ran folder = state.run(kShort, "/file " + state.path + " \n"); // blanks behind an operand are none of it
+	CHECK(folder.code == 3);
+	CHECK(contains(folder.err, state.path + " is a folder"));
+	for (const char* seed : {"-1", "4294967295"}) // both mean a random one, as in --seed
+		CHECK(contains(state.run(kShort, std::string("/set seed ") + seed + "\n").err, ", seed -1, "));
+	CHECK(contains(state.run(kShort, "/set seed 4294967294\n").err, ", seed 4294967294, "));
+	CHECK(state.run(kShort, "/set seed -2\n").code == 2);
 	for (const char* leave : {"/exit", "/quit", "/bye "})
 		CHECK(state.answers(kShort, std::string(leave) + "\nHello\n") == "");
 }

@@ -105,6 +105,7 @@ TEST_CASE("cli: embed names a text that is too long before any is encoded, or cu
 	}
 	CHECK(contains(run_program(embed_args(model, {"-p", "a", "-p", words(100)})).err, "error: text 2 has 102 tokens"));
 	CHECK(contains(run_program(embed_args(model, {"-p", "a", "--query", words(100)})).err, "the query has 102 tokens"));
+	check_error(embed_args(model, {"-p", "a", "--query", ""}), 2, {"--query is empty"});
 	const Ran cut = run_program(embed_args(model, {"-f", file, "--truncate"}));
 	CHECK(cut.code == 0);
 	const auto rows = numbers(cut.out), whole = numbers(run_program(embed_args(model, {"-p", words(62)})).out);

@@ -305,8 +305,9 @@ TEST_CASE("plan: the first line says whether a given context fits, and the exit 
 	CHECK(r.code == 0);
 	CHECK(first_line(r).starts_with("does NOT fit: 4096 tokens, "));
 	CHECK(contains(r.err, " tokens take at most "));
-	check_error({"plan", "--shape", "32x8x128", "--memory", "24M", "--kv", "auto", "-c", "4k"}, 4, {"lower -c"});
-	check_error({"plan", "synth:qwen3-8b:q4_k", "--memory", "1G", "--kv", "auto"}, 4, {"auto: weights ", "do not fit"});
+	check_error({"plan", "--shape", "32x8x128", "--memory", "24M", "--kv", "auto", "-c", "4k"}, 6,
+	            {"; take more memory, lower -c"}); // plan has no --kv-budget
+	check_error({"plan", "synth:qwen3-8b:q4_k", "--memory", "1G", "--kv", "auto"}, 6, {"auto: weights ", "do not fit"});
 }
 
 TEST_CASE("plan: a model without a cache fits only where its weights do") {

@@ -278,6 +278,12 @@ TEST_CASE("tokenize: the text of an option or a file is that of standard input")
 	CHECK(run_program({"tokenize", kModel, "--decode", "--special", "-p", ids}).out.ends_with("One\\n two"));
 	check_error({"tokenize", kModel, "-f", file + "x"}, 3, {"No such file"});
 	check_error({"tokenize", kModel, "-f", file, "-p", text}, 2, {"both given"});
+	for (const char* command : {"tokenize", "run"})
+		check_error({command, kModel, "-f", folder.path.string()}, 3, {" is a folder; name a file"});
+	if (windows_program()) return;
+	// a pipe, as <(command) of a shell is one
+	CHECK(run_program(RunSpec{.args = {"tokenize", kModel, "-f", "/dev/stdin"}, .input = text}).out == ids);
+	check_error({"tokenize", kModel, "-f", "/dev/zero"}, 3, {"no regular file"});
 }
 
 TEST_CASE("tokenize: vocabulary-only files") {

@@ -143,6 +143,12 @@ def test_choice():
                         "hf.co/%s/resolve/main/Tiny-Q8_0.gguf?download=true"):
             again = p.run("pull", address % p.name)
             check("the address of a file names it", again.returncode == 0 and again.stdout == r.stdout, again)
+        for page in ("/", "/tree/main", "?library=gguf"):
+            again = p.run("pull", f"https://huggingface.co/{p.name}{page}")
+            check("the address of a page names its repository",
+                  again.returncode == 0 and "Tiny-Q4_0.gguf" in again.stdout, again)
+        r = p.run("pull", "-hf", p.name)
+        check("-hf of pull says what pull takes", r.returncode == 2 and "kvrun pull USER/REPO" in r.stderr, r)
         r = p.run("inspect", "tiny-chat")
         check("a name of two models is refused with both",
               r.returncode == 2 and "Q4_0" in r.stderr and "Q8_0" in r.stderr, r)
@@ -154,8 +160,27 @@ def test_choice():
         r = p.run("tokenize", "-hf", p.name + ":Tiny-Q8_0.gguf", stdin="a")
         check("-hf fetches a file by its name",
               r.returncode == 0 and list(p.folder.glob("snapshots/*/Tiny-Q8_0.gguf")), r)
+        r = p.run("tokenize", "-hf", p.name + ":Q4_0", "-hff", "Tiny-Q8_0.gguf", stdin="a")
+        check("a file counts where a quant is named, too", r.returncode == 0 and r.stdout, r)
         r = p.run("tokenize", "-hf", p.name, "-m", "x", stdin="a")
         check("-hf and -m together are refused", r.returncode == 2 and "give one" in r.stderr, r)
+
+
+def test_ends_of_names():
+    """UD-Q4_K_XL and others are how the name of a file ends; of NAME-Q4_0 and NAME-UD-Q4_0 the first is Q4_0."""
+    files = {"Tiny-Q4_0.gguf": SMALL, "Tiny-UD-Q4_0.gguf": SMALL, "Tiny-UD-Q8_K_XL.gguf": LARGE,
+             "Big-Q5_K.gguf": LARGE, "Tiny-Q5_K.gguf": LARGE}
+    with Place(files) as p:
+        for want, file in (("UD-Q8_K_XL", "Tiny-UD-Q8_K_XL"), ("ud-q4_0", "Tiny-UD-Q4_0"), ("Q4_0", "Tiny-Q4_0")):
+            r = p.pull(":" + want)
+            check(f"{want} is {file}", r.returncode == 0 and r.stdout.strip().endswith(f"/{file}.gguf"), r)
+        for command in (["-hf", f"{p.name}:UD-Q8_K_XL"], [f"{p.name}:UD-Q8_K_XL"], ["-hf", f"{p.name}:Q4_0"]):
+            r = p.run("tokenize", *command, stdin="a", HF_HUB_OFFLINE="1")
+            check(f"{command} is the model that is here", r.returncode == 0, r)
+        r = p.pull(":Q5_K")
+        check("a quant of two models is refused", r.returncode == 3 and "Big-Q5_K (" in r.stderr, r)
+        r = p.pull(":_K_XL")
+        check("an end within a word is none", r.returncode == 3, r)
 
 
 def test_choice_without_cache():

@@ -96,8 +96,8 @@ void Chat::set_thinking(bool on) {
 }
 
 void Chat::set_seed(int64_t seed) {
-	args_.seed = seed;
-	seed_ = uint64_t(seed) - conversation_.answers;
+	args_.seed = seed == UINT32_MAX ? -1 : seed; // llama.cpp's word for a random one
+	seed_ = (args_.seed >= 0 ? uint64_t(seed) : std::random_device()()) - conversation_.answers;
 }
 
 void Chat::attach(const std::string& path) {

@@ -22,6 +22,6 @@ class ConsoleInput : public LineInput {
 
 } // namespace
 
-std::unique_ptr<LineInput> editor_input(const std::string&) { return std::make_unique<ConsoleInput>(); }
+std::unique_ptr<LineInput> editor_input(const std::string&, Completer) { return std::make_unique<ConsoleInput>(); }
 
 } // namespace kvrun

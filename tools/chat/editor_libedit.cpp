@@ -2,6 +2,7 @@
 #include "tools/chat/input.h"
 #include "tools/text.h"
 #include "tools/user_files.h"
+#include <algorithm>
 #include <cerrno>
 #include <clocale>
 #include <cstdio>
@@ -11,6 +12,7 @@
 #include <string_view>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <utility>
 
 namespace kvrun {
 namespace {
@@ -34,6 +36,29 @@ unsigned char insert_paste(EditLine* el, int) {
 	text.resize(text.size() - end.size());
 	std::erase_if(text, [](wchar_t c) { return (c < 0x20 && c != L'\n' && c != L'\t') || c == 0x7f; });
 	return text.empty() || el_winsertstr(el, text.c_str()) == 0 ? CC_REFRESH : CC_ERROR;
+}
+
+constexpr size_t kMostShown = 100; // words
+
+// The Tab key: adds what all possible words have in common; lists them where there is nothing to add.
+unsigned char insert_completion(EditLine* el, int) {
+	const Completer* complete = nullptr;
+	const LineInfo* line = el_line(el);
+	if (el_get(el, EL_CLIENTDATA, &complete) != 0 || !*complete) return CC_NORM;
+	const std::string_view typed(line->buffer, size_t(line->cursor - line->buffer));
+	Completion c;
+	try {
+		c = (*complete)(typed);
+	} catch (const std::exception&) { return CC_NORM; } // libedit is C
+	std::string added = common_beginning(c.words);
+	added.erase(0, typed.size() - c.from);
+	if (!added.empty()) return el_insertstr(el, added.c_str()) == 0 ? CC_REFRESH : CC_ERROR;
+	if (c.words.size() < 2) return CC_NORM;
+	std::string list;
+	for (size_t i = 0; i < std::min(c.words.size(), kMostShown); ++i) list += c.words[i] + "  ";
+	if (c.words.size() > kMostShown) list += fmt::format(".. ({})", c.words.size());
+	std::fprintf(stdout, "\n%s\n", list.c_str()), std::fflush(stdout);
+	return CC_REDISPLAY;
 }
 
 unsigned char ignore_key(EditLine*, int) { return CC_NORM; }
@@ -63,7 +88,8 @@ void bind_keys(EditLine* el) {
 
 class EditorInput : public LineInput {
  public:
-	explicit EditorInput(const std::string& history_file) : file_(history_file) {
+	EditorInput(const std::string& history_file, Completer complete)
+	    : file_(history_file), complete_(std::move(complete)) {
 		std::setlocale(LC_CTYPE, "");
 		if (std::string_view(nl_langinfo(CODESET)) != "UTF-8") std::setlocale(LC_CTYPE, "C.UTF-8");
 		el_ = el_init("kvrun", stdin, stdout, stderr);
@@ -81,17 +107,20 @@ class EditorInput : public LineInput {
 			}
 			if (fd >= 0) close(fd);
 		}
+		el_set(el_, EL_CLIENTDATA, &complete_);
 		el_set(el_, EL_PROMPT, prompt_text);
 		el_set(el_, EL_EDITOR, "emacs");
 		el_set(el_, EL_SIGNAL, 0);
 		el_set(el_, EL_HIST, history, history_);
 		el_set(el_, EL_ADDFN, "kvrun-newline", "Insert a newline", insert_newline);
 		el_set(el_, EL_ADDFN, "kvrun-paste", "Insert a bracketed paste", insert_paste);
+		el_set(el_, EL_ADDFN, "kvrun-complete", "Complete a word", insert_completion);
 		el_set(el_, EL_ADDFN, "kvrun-nothing", "Do nothing", ignore_key);
 		bind_keys(el_);
 		for (const char* keys : {"\033\r", "\033\n"}) el_set(el_, EL_BIND, keys, "kvrun-newline", nullptr);
 		el_set(el_, EL_BIND, "\033[200~", "kvrun-paste", nullptr);
 		el_set(el_, EL_BIND, "^R", "em-inc-search-prev", nullptr);
+		el_set(el_, EL_BIND, "^I", "kvrun-complete", nullptr);
 	}
 	~EditorInput() override {
 		el_end(el_);
@@ -134,12 +163,15 @@ class EditorInput : public LineInput {
 
  private:
 	std::string file_;
+	Completer complete_;
 	EditLine* el_ = nullptr;
 	History* history_ = nullptr;
 };
 
 } // namespace
 
-std::unique_ptr<LineInput> editor_input(const std::string& history) { return std::make_unique<EditorInput>(history); }
+std::unique_ptr<LineInput> editor_input(const std::string& history, Completer complete) {
+	return std::make_unique<EditorInput>(history, std::move(complete));
+}
 
 } // namespace kvrun

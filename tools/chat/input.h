@@ -1,6 +1,7 @@
 // What the user types: messages of one or several lines, and Ctrl-C.
 #pragma once
 #include "engine/kvrun.h"
+#include "tools/chat/completion.h"
 #include <memory>
 #include <string>
 
@@ -17,8 +18,9 @@ class LineInput {
 };
 // Reads lines of standard input; on a terminal behind a prompt, on stderr where stdout is none.
 std::unique_ptr<LineInput> plain_input();
-// A line editor on the terminal. history: file with mode 0600 that stores typed lines; empty for none.
-std::unique_ptr<LineInput> editor_input(const std::string& history);
+// A line editor on the terminal. history: file with mode 0600 that stores typed lines; empty for none. complete: for
+// the Tab key.
+std::unique_ptr<LineInput> editor_input(const std::string& history, Completer complete);
 
 // Reads the next message or command; a line that begins with """ continues to a line that ends with """.
 LineInput::Got read_entry(LineInput&, std::string& entry);

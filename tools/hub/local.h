@@ -1,6 +1,7 @@
 // Models on this machine: found in the folders of kvrun and of other programs, and by name.
 #pragma once
 #include "tools/hub/folders.h"
+#include "tools/hub/names.h"
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -31,6 +32,9 @@ std::vector<LocalModel> local_models(
 // Models with the full name `name`, or the address of its page; else those whose names begin with it. Case and
 // punctuation are ignored.
 std::vector<LocalModel> find_local(const std::vector<LocalModel>&, const std::string& name);
+
+// The model of a repository that `asked.want` means by its file, see find_path().
+std::optional<LocalModel> local_of_repo(const std::vector<LocalModel>& all, const RepoName& asked);
 
 // Throws Error{NotFound}: no model of `all` is called so, and which are similar.
 [[noreturn]] void fail_no_local(const std::vector<LocalModel>& all, const std::string& given);

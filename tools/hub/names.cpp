@@ -65,14 +65,14 @@ std::optional<RepoName> as_repo(std::string_view text) {
 	return out;
 }
 
-// The address of a file's page or of the file itself, as USER/REPO:FILE.
+// The address of a page of a repository, or of one of its files, as USER/REPO[:FILE].
 static std::string without_address(std::string_view text) {
+	text = text.substr(0, text.find('?'));
 	for (const std::string_view kind : {"/blob/main/", "/resolve/main/"})
-		if (const size_t at = text.find(kind); at != text.npos) {
-			const std::string_view file = text.substr(at + kind.size());
-			return fmt::format("{}:{}", text.substr(0, at), file.substr(0, file.find('?')));
-		}
-	return std::string(text);
+		if (const size_t at = text.find(kind); at != text.npos)
+			return fmt::format("{}:{}", text.substr(0, at), text.substr(at + kind.size()));
+	text = text.substr(0, text.find("/tree/main"));
+	return std::string(text.ends_with('/') ? text.substr(0, text.size() - 1) : text);
 }
 
 RepoName parse_repo(std::string_view text) {
@@ -197,18 +197,46 @@ std::vector<HubModel> models_of(std::vector<HubFile> files) {
 	return out;
 }
 
+// The path without its extension and number of a part, in lower case.
+static std::string stem_of(const std::string& path) {
+	const auto split = split_name(path);
+	return lower_case(split ? std::string_view(split->stem) : without_end(path));
+}
+
+std::optional<size_t> find_path(const std::vector<std::string>& paths, const std::string& want) {
+	const std::string w = lower_case(want);
+	std::vector<std::string> stems;
+	for (const std::string& p : paths) stems.push_back(stem_of(p));
+	for (size_t i = 0; i < paths.size(); ++i)
+		if (lower_case(paths[i]) == w || lower_case(file_name(paths[i])) == w || stems[i] == w ||
+		    file_name(stems[i]) == w)
+			return i;
+	const auto ends_so = [&w](std::string_view stem) {
+		if (w.empty() || stem.size() <= w.size() || !stem.ends_with(w)) return false;
+		const char before = stem[stem.size() - w.size() - 1];
+		return before == '-' || before == '.' || before == '/';
+	};
+	std::optional<size_t> best;
+	for (size_t i = 0; i < paths.size(); ++i)
+		if (ends_so(stems[i]) && (!best || stems[i].size() < stems[*best].size())) best = i;
+	if (!best) return {};
+	// of NAME-Q4_K_M and NAME-UD-Q4_K_M the first is meant; of two names none is
+	const std::string_view front = std::string_view(stems[*best]).substr(0, stems[*best].size() - w.size());
+	const bool one =
+	    std::ranges::all_of(stems, [&](const std::string& s) { return !ends_so(s) || s.starts_with(front); });
+	return one ? best : std::nullopt;
+}
+
 const HubModel* find_model(const std::vector<HubModel>& models, const std::string& want) {
 	const std::string w = lower_case(want);
 	for (const HubModel& m : models)
 		if (lower_case(m.quant) == w) return &m;
-	for (const HubModel& m : models) {
+	for (const HubModel& m : models) // also a later part of a split model
 		if (std::ranges::any_of(m.files, [&](const HubFile& f) { return lower_case(f.path) == w; })) return &m;
-		const std::string& path = m.files.front().path;
-		const auto split = split_name(path);
-		const std::string stem = lower_case(split ? std::string_view(split->stem) : without_end(path));
-		if (stem == w || lower_case(file_name(stem)) == w) return &m;
-	}
-	return nullptr;
+	std::vector<std::string> paths;
+	for (const HubModel& m : models) paths.push_back(m.files.front().path);
+	const auto found = find_path(paths, want);
+	return found ? &models[*found] : nullptr;
 }
 
 } // namespace kvrun

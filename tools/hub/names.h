@@ -53,6 +53,9 @@ struct HubModel {
 // A vision encoder (mmproj-F16.gguf) belongs to the models in its folder and below; of several, the one in f16 is
 // taken, else in bf16, 8 bits, f32.
 std::vector<HubModel> models_of(std::vector<HubFile> files);
+// Which of the models' files `want` means, ignoring case: by its path, its name, or how that ends, as UD-Q4_K_XL.
+// nullopt: none, or several.
+std::optional<size_t> find_path(const std::vector<std::string>& paths, const std::string& want);
 // The model that `want` names, a quant or a file, ignoring case; null: none.
 const HubModel* find_model(const std::vector<HubModel>&, const std::string& want);
 

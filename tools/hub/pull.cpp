@@ -186,13 +186,15 @@ ModelPath pull_model(const std::string& name, bool must_run, bool encoder) {
 ModelPath model_of_hub(const std::string& name, bool encoder) {
 	const RepoName asked = parse_repo(name);
 	std::vector<LocalModel> found;
-	for (const LocalModel& m : local_models()) {
+	const std::vector<LocalModel> all = local_models();
+	for (const LocalModel& m : all) {
 		if (lower_case(m.repo) != lower_case(asked.repo)) continue;
 		const std::string quant = m.name.substr(m.name.find(':') + 1);
 		const bool named = lower_case(quant) == lower_case(asked.want) ||
 		                   sys::path_of(m.path).generic_string().ends_with("/" + asked.want);
 		if (asked.want.empty() || named) found.push_back(m);
 	}
+	if (const auto m = local_of_repo(all, asked); found.empty() && m) found.push_back(*m);
 	if (found.empty()) return pull_model(name, /*must_run=*/true, encoder);
 	if (found.size() == 1) return {found.front().path, found.front().encoder};
 	std::vector<std::string> names;

@@ -34,6 +34,18 @@ static std::string without_host(const std::string& given) {
 	return !repo ? given : repo->want.empty() ? repo->repo : repo->repo + ":" + repo->want;
 }
 
+std::optional<LocalModel> local_of_repo(const std::vector<LocalModel>& all, const RepoName& asked) {
+	std::vector<std::string> paths;
+	std::vector<const LocalModel*> models;
+	for (const LocalModel& m : all) {
+		if (lower_case(m.repo) != lower_case(asked.repo)) continue;
+		paths.push_back(sys::path_of(m.path).generic_string());
+		models.push_back(&m);
+	}
+	const auto at = find_path(paths, asked.want);
+	return at ? std::optional(*models[*at]) : std::nullopt;
+}
+
 std::vector<LocalModel> find_local(const std::vector<LocalModel>& all, const std::string& typed) {
 	const std::string given = without_host(typed);
 	const std::string name = lower_case(given), begins = bare_name(given);
@@ -46,6 +58,8 @@ std::vector<LocalModel> find_local(const std::vector<LocalModel>& all, const std
 		         std::ranges::any_of(names, [&](const std::string& n) { return bare_name(n).starts_with(begins); }))
 			similar.push_back(m);
 	}
+	if (const auto repo = as_repo(given); exact.empty() && repo)
+		if (auto m = local_of_repo(all, *repo)) exact.push_back(std::move(*m));
 	std::vector<LocalModel>& found = exact.empty() ? similar : exact;
 	if (found.size() > 1 && std::ranges::count(found, given, &LocalModel::name) == 1)
 		std::erase_if(found, [&](const LocalModel& m) { return m.name != given; });

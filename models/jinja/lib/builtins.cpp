@@ -22,9 +22,8 @@ const Builtin* find_function(std::string_view name) { return find_in(functions()
 const Builtin* find_method(Kind kind, std::string_view name) { return find_in(methods(kind), name); }
 
 bool changes_its_object(Kind kind, std::string_view name) {
-	const bool list =
-	    kind == Kind::List && (name == "append" || name == "clear" || name == "extend" || name == "insert" ||
-	                           name == "pop" || name == "remove" || name == "reverse" || name == "sort");
+	const bool list = kind == Kind::List && (name == "clear" || name == "extend" || name == "insert" || name == "pop" ||
+	                                         name == "remove" || name == "reverse" || name == "sort");
 	const bool dict = kind == Kind::Dict && (name == "clear" || name == "fromkeys" || name == "pop" ||
 	                                         name == "popitem" || name == "setdefault" || name == "update");
 	return list || dict;

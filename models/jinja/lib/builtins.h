@@ -31,7 +31,7 @@ const Builtin* find_filter(std::string_view name);
 const Builtin* find_test(std::string_view name);
 const Builtin* find_function(std::string_view name);
 const Builtin* find_method(Kind, std::string_view name);
-bool changes_its_object(Kind, std::string_view name); // a method of Python that is refused: values are immutable
+bool changes_its_object(Kind, std::string_view name); // a method of Python that is refused
 
 Value call_filter(Run&, std::string_view name, const Value& self, const Args&);
 bool call_test(Run&, std::string_view name, const Value& self, const Args&);

@@ -1,4 +1,5 @@
-// Methods of texts, lists, dicts and loops, as in Python, except those that change a value.
+// Methods of texts, lists, dicts and loops, as in Python. Of those that change a value a list has append() and pop()
+// alone.
 #include "models/jinja/lib/print.h"
 #include "models/jinja/lib/tables.h"
 #include "models/jinja/lib/text.h"
@@ -178,7 +179,37 @@ Value list_count(Run& run, const Value& l, const Args& args) {
 	for (const Value& each : l.items->all()) n += equal(run, each, *what);
 	return integer(n);
 }
-Value same_value(Run& run, const Value& v, const Args& args) { // a copy: values are immutable
+Value list_copy(Run& run, const Value& l, const Args& args) {
+	no_arguments(run, args);
+	return run.make_list(l.items->all());
+}
+// transformers refuses this and pop(); llama.cpp does not, and some of its templates (Kimi K2) need them.
+Value list_append(Run& run, const Value& l, const Args& args) {
+	const auto [what] = bind(run, args, {"object"}, 1);
+	Items& items = const_cast<Items&>(*l.items); // it is of this rendering, as all lists are
+	if (items.n >= items.room) {
+		items.room = std::max<size_t>(4, 2 * items.n);
+		Value* at = run.array<Value>(items.room);
+		std::copy_n(items.at, items.n, at); // the old ones stay in memory: filters may go through them
+		items.at = at;
+	}
+	const_cast<Value&>(items.at[items.n++]) = *what;
+	return none();
+}
+Value list_pop(Run& run, const Value& l, const Args& args) {
+	const auto [index] = bind(run, args, {"index"});
+	Items& items = const_cast<Items&>(*l.items);
+	int64_t i = int_argument(run, args, index, -1);
+	if (i < 0) i += int64_t(items.n);
+	if (i < 0 || i >= int64_t(items.n)) run.fail("pop: the list has no such item");
+	run.spend(items.n - size_t(i));
+	Value* at = const_cast<Value*>(items.at) + i;
+	const Value out = *at;
+	std::copy(at + 1, at + (items.n - size_t(i)), at);
+	--items.n;
+	return out;
+}
+Value same_value(Run& run, const Value& v, const Args& args) { // a copy: dicts are immutable
 	no_arguments(run, args);
 	return v;
 }
@@ -263,7 +294,8 @@ constexpr Builtin kTextMethods[] = {
     {"upper", plain<to_upper>},
     {"zfill", text_zfill},
 };
-constexpr Builtin kListMethods[] = {{"copy", same_value}, {"count", list_count}, {"index", list_index}};
+constexpr Builtin kListMethods[] = {
+    {"append", list_append}, {"copy", list_copy}, {"count", list_count}, {"index", list_index}, {"pop", list_pop}};
 constexpr Builtin kTupleMethods[] = {{"count", list_count}, {"index", list_index}};
 constexpr Builtin kDictMethods[] = {{"copy", same_value},
                                     {"get", dict_get},
