@@ -206,6 +206,43 @@ TEST_CASE("api: images, as tokens of prompts and as parts of messages") {
 	CHECK_MESSAGE(said("is no vision encoder"), error());
 }
 
+TEST_CASE("api: MiniCPM-V's images are counted in a conversation") {
+	const std::string vision = KVRUN_SOURCE_DIR "/tests/golden/vision/", model = vision + "text.gguf",
+	                  encoder = vision + "minicpmv4_6.gguf";
+	kvrun_device_options d = KVRUN_DEVICE_OPTIONS_INIT;
+	d.device = device();
+	kvrun_engine_options o = KVRUN_ENGINE_OPTIONS_INIT;
+	o.model_path = model.c_str(), o.device = &d, o.mmproj = encoder.c_str();
+	kvrun_engine* h = nullptr;
+	REQUIRE_MESSAGE(kvrun_engine_open(&h, &o) == KVRUN_OK, error());
+	const std::vector<uint8_t> rgb(16 * 16 * 3, 77);
+	uint64_t id = 0;
+	REQUIRE(kvrun_image_add(h, rgb.data(), 16, 16, &id) == KVRUN_OK);
+	char image[64], messages[300];
+	std::snprintf(image, sizeof image, "{\"type\":\"image\",\"id\":\"%016llx\"}", (unsigned long long)id);
+	std::snprintf(messages, sizeof messages, "[{\"role\":\"user\",\"content\":[%s,%s]}]", image, image);
+	kvrun_chat_options c = KVRUN_CHAT_OPTIONS_INIT;
+	c.messages_json = messages, c.template_name = "chatml";
+	uint32_t tokens[256] = {};
+	char text[400];
+	const auto count = [&](const std::string& part) {
+		const std::string all = text;
+		int n = 0;
+		for (size_t at = all.find(part); at != all.npos; at = all.find(part, at + 1)) ++n;
+		return n;
+	};
+	size_t n = 0;
+	REQUIRE_MESSAGE(kvrun_chat_tokens(h, &c, tokens, 256, &n) == KVRUN_OK, error());
+	REQUIRE(kvrun_detokenize(h, tokens, n, KVRUN_TOKENS_SPECIAL, text, sizeof text, &n) == KVRUN_OK);
+	CHECK_MESSAGE(count("<image></image>") == 2, text);
+	CHECK_MESSAGE(count("0</image_id>") == 1, text);
+	CHECK_MESSAGE(count("1</image_id>") == 1, text);
+	REQUIRE(kvrun_image_tokens(h, id, tokens, 256, &n) == KVRUN_OK);
+	REQUIRE(kvrun_detokenize(h, tokens, n, KVRUN_TOKENS_SPECIAL, text, sizeof text, &n) == KVRUN_OK);
+	CHECK_MESSAGE(count("0</image_id>") == 1, text);
+	kvrun_engine_free(h);
+}
+
 TEST_CASE("api: a model's own prediction layer drafts, and a file without one is refused") {
 	const std::string right = KVRUN_SOURCE_DIR "/tests/golden/prediction/right.gguf";
 	kvrun_device_options d = KVRUN_DEVICE_OPTIONS_INIT;
