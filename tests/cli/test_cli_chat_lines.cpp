@@ -44,8 +44,8 @@ TEST_CASE("chat: Tab completes commands and what follows them" * doctest::test_s
 	                                        {kPrompt, "/s\t"}, // several: listed
 	                                        {"/save   /set   /stats  /system ", "ta\t\r"},
 	                                        {"# cache: ", ""},
-	                                        {kPrompt, "/kv ziPC\t\025/kv zipc\t,recent=32\r"},
-	                                        {"policy zipcache,recent=32", ""},
+	                                        {kPrompt, "/kv ziPC\t\025/kv zipc\t\r"},
+	                                        {"policy zipcache: 0 of", ""},
 	                                        {kPrompt, "/set top-n\t1 \r"}, // blanks behind a value are none of it
 	                                        {"top-nsigma 1", ""},
 	                                        {kPrompt, "a\tb\r"}, // in a message it does nothing

@@ -46,6 +46,10 @@ def vectors(name):
             some = [(t, i) for t, i in zip(strings["strings"], strings["ids"]) if 2 < len(i) < 40][:8]
             of_texts, of_tokens = (s.post(EMBEDDINGS, {"input": [pair[k] for pair in some]}).json() for k in (0, 1))
             equal("texts have the tokens of transformers", of_texts["data"], of_tokens["data"])
+            ids = [s.post("/tokenize", {"content": t, "add_special": True}).json()["tokens"] for t, _ in some]
+            equal("/tokenize has the tokens around them", ids, [i for _, i in some])
+            ids = [s.post("/tokenize", {"content": t}).json()["tokens"] for t, _ in some]
+            check("if they are asked for", all(len(i) < len(j) for i, (_, j) in zip(ids, some)), ids)
         meta = s.get("/v1/models").json()["data"][0]["meta"]
         equal("/v1/models says what it is", meta["encodes"], True)
         r = s.post(EMBEDDINGS, {"input": "word " * 5000})

@@ -133,10 +133,13 @@ void Router::tokenize(const HttpRequest& request, std::shared_ptr<Responder> out
 		               "content is not a text, or an array of texts and tokens, of at most " +
 		                   std::to_string(kMaxTokenText) + " bytes",
 		               "content");
-	uint32_t flags = f.flag("add_special", false) ? 0 : uint32_t(KVRUN_TOKENS_NO_BOS);
+	const bool whole = f.flag("add_special", false);
+	uint32_t flags = whole ? 0 : uint32_t(KVRUN_TOKENS_NO_BOS);
 	if (f.flag("parse_special", true)) flags |= KVRUN_TOKENS_SPECIAL;
+	const Json pieces = content->is_array() ? *content : Json::array({*content});
 	std::vector<uint32_t> tokens;
-	for (const Json& piece : content->is_array() ? *content : Json::array({*content})) {
+	for (const Json& piece : pieces) {
+		if (whole && &piece == &pieces.back()) flags |= KVRUN_TOKENS_END;
 		const std::vector<uint32_t> more = piece.is_string() ? model_.tokens(piece.get<std::string>(), flags)
 		                                                     : token_list(Json::array({piece}), "content");
 		tokens.insert(tokens.end(), more.begin(), more.end());
