@@ -356,7 +356,6 @@ TEST_CASE("chat: wrong commands and settings end a pipe, with what was meant") {
 	                                                     {"/set on-full never", "stop or drop-oldest"},
 	                                                     {"/undo", "nothing to take back"},
 	                                                     {"/retry", "no question"},
-	                                                     {"/file /dev/zero", "no regular file"},
 	                                                     {"/save", "has no name yet"},
 	                                                     {"/kv", "needs a policy"},
 	                                                     {"\"\"\"", "has no end"}};
@@ -367,6 +366,9 @@ TEST_CASE("chat: wrong commands and settings end a pipe, with what was meant") {
 		CHECK(contains(r.err, says));
 		CHECK(r.out == "");
 	}
+	const Ran zero = state.run(kGreedy, "/file /dev/zero\nHello\n");
+	CHECK(zero.code == 3);
+	CHECK(contains(zero.err, "no regular file"));
 	const Ran open = state.run(with(kGreedy, {"--chat", "x"}), "/load x\nHello\n"); // nothing is to be done
 	CHECK(open.code == 0);
 	CHECK(contains(open.err, "# chat 'x' is the one that is open"));
