@@ -158,15 +158,19 @@ bool has_audio(const Gguf& g) {
 	return g.text("general.architecture", "") == "clip" && g.flag("clip.has_audio_encoder", false);
 }
 
-AudioConfig read_audio(const Gguf& g, const Config& model) {
+const AudioProjector& audio_projector_of(const Gguf& g) {
 	const std::string_view type = g.text("clip.audio.projector_type", g.text("clip.projector_type", ""));
 	const auto p =
 	    std::ranges::find(kProjectors, type, [](const AudioProjector& x) { return std::string_view(x.name); });
 	if (p == std::end(kProjectors))
 		fail(Code::Unsupported, "{}: audio projector '{}' is not supported; kvrun runs {}", g.name(), one_line(type),
 		     projector_names());
+	return *p;
+}
+
+AudioConfig read_audio(const Gguf& g, const Config& model) {
 	AudioConfig a;
-	a.projector = p;
+	const AudioProjector* p = a.projector = &audio_projector_of(g);
 	a.transformer = transformer_of(g, *p);
 	a.bins = p->features == Features::Samples ? a.transformer.dim : sized(g, "clip.audio.num_mel_bins", kMostBins);
 	if (p->steps[1].kind == Step::Stack) {

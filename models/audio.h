@@ -62,7 +62,9 @@ struct AudioConfig {
 	uint32_t part() const { return projector->part ? projector->part : projector->piece; }
 };
 bool has_audio(const Gguf&);
-// Throws Error{Unsupported} if kvrun does not run the file's kind; Format if the file is damaged or of another model.
+// The file's kind. Throws Error{Unsupported} if kvrun does not run it.
+const AudioProjector& audio_projector_of(const Gguf&);
+// Throws as audio_projector_of(); Error{Format} if the file is damaged or of another model.
 AudioConfig read_audio(const Gguf&, const Config& model);
 
 // What the encoder takes at once.

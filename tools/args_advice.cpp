@@ -19,6 +19,7 @@ const std::vector<Advice>& all_advice() {
 	const char* const pull = "kvrun pull USER/REPO[:QUANT] fetches a model";
 	const char* const draft = "--draft lookup guesses from the text, --draft FILE by a model";
 	const char* const serve = "it belongs to kvrun serve";
+	const char* const run = "kvrun run and kvrun chat take it";
 	const char* const keeps = "kvrun chat --chat NAME keeps a conversation with its cache";
 	const char* const around = "--chat-template FILE says what stands around a message";
 	const char* const reasoning = "--no-think turns reasoning off, where the template knows how";
@@ -56,7 +57,8 @@ const std::vector<Advice>& all_advice() {
 	    {{"--context-shift"}, {"a full context ends the answer; kvrun chat --on-full drop-oldest leaves out messages"}},
 	    {{"-gan", "--grp-attn-n", "-gaw", "--grp-attn-w"}, {longer, extend}},
 	    {{"--cfg-scale", "--cfg-negative-prompt"}, {"classifier-free guidance is not supported"}},
-	    {{"--audio", "--video"}, {"models read texts and images (--image) here", "models read texts and images here"}},
+	    {{"--audio"}, {run}},
+	    {{"--video"}, {"models read texts, images (--image) and sounds (--audio) here", "models read no videos here"}},
 	    {{"--spec-type", "--spec-default", "-hfd", "-hfrd", "--hf-repo-draft", "--spec-draft-hf"}, {draft}},
 	    {{"--sleep-idle-seconds"}, {"--idle-unload MINUTES does that", serve}},
 	    {{"--cors-origins"}, {"--cors ORIGIN does that", serve}},

@@ -4,6 +4,7 @@
 #include "engine/core/limits.h"
 #include "engine/core/split.h"
 #include "engine/core/utf8.h"
+#include "models/encoder_file.h"
 #include "tools/args_llama.h"
 #include "tools/hub/local.h"
 #include "tools/hub/names.h"
@@ -21,10 +22,10 @@ constexpr int64_t kMostImageTokens = 65536;
 static std::string usable_encoder(const ModelPath& m) {
 	if (m.encoder.empty()) return "";
 	try {
-		read_vision(Gguf::open(m.encoder), read_config(Gguf::open(m.path)));
+		read_encoders(Gguf::open(m.encoder), read_config(Gguf::open(m.path)));
 		return m.encoder;
 	} catch (const Error& e) {
-		say_stats(fmt::format("images are not read: {}", one_line(e.what())));
+		say_stats(fmt::format("its encoder is not used: {}", one_line(e.what())));
 		return "";
 	}
 }
@@ -133,10 +134,10 @@ void add_mmproj(Command& c, VisionArgs& a, const char* group) {
 	a.read = true;
 	add_text(
 	    c, "--mmproj,-mm", a.mmproj, kModelFile,
-	    "the model's vision encoder, a .gguf file whose name begins with mmproj: the model reads images [the one in "
-	    "the repository of a model of -hf or kvrun list]")
+	    "the model's encoder of images or sounds, a .gguf file whose name begins with mmproj: the model reads them "
+	    "[the one in the repository of a model of -hf or kvrun list]")
 	    ->group(group);
-	add_flag(c, "--no-mmproj,--no-mmproj-auto", a.none, "no vision encoder, even if the model's repository has one")
+	add_flag(c, "--no-mmproj,--no-mmproj-auto", a.none, "no encoder, even if the model's repository has one")
 	    ->group(group);
 	add_integer(c, "--image-min-tokens", a.least_tokens, 0, kMostImageTokens,
 	            "an image becomes at least so many tokens, where its size decides; 0: the encoder's limit [0]")
@@ -149,6 +150,12 @@ void add_mmproj(Command& c, VisionArgs& a, const char* group) {
 			fail(Code::Invalid,
 			     "--image-min-tokens and --image-max-tokens are of a vision encoder; give --mmproj FILE");
 	});
+}
+
+void add_media(Command& c, MediaArgs& a, const std::string& where, const char* group) {
+	const std::string end = ", in front of " + where + "; needs --mmproj; the option is repeated for several";
+	add_texts(c, "--image", a.images, kFile, "an image: a PNG, JPEG or WebP file" + end)->group(group);
+	add_texts(c, "--audio", a.sounds, kFile, "a sound: a WAV, FLAC, Ogg or MP3 file" + end)->group(group);
 }
 
 void add_lora(Command& c, std::vector<std::string>& loras, const char* group) {

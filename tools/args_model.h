@@ -20,12 +20,16 @@ struct WeightArgs {         // which weights lie in host memory
 	uint32_t moe_layers() const { return cpu_moe ? UINT32_MAX : uint32_t(n_cpu_moe); }
 };
 
-struct VisionArgs {     // the model's vision encoder
+struct VisionArgs {     // the model's encoder of images or sounds
 	std::string mmproj; // file; empty: none. Before the command runs: that of the model's repository, if any
 	bool none = false;  // not even that
 	int64_t least_tokens = 0, most_tokens = 0; // of an image; 0: the encoder's limits
 	ImageRows rows() const { return {uint32_t(least_tokens), uint32_t(most_tokens)}; }
 	bool read = false; // the command reads images: it has these options
+};
+struct MediaArgs {
+	std::vector<std::string> images, sounds; // files
+	bool empty() const { return images.empty() && sounds.empty(); }
 };
 
 struct ModelArgs {
@@ -58,6 +62,7 @@ void add_model_options(Command&, ModelArgs&, const std::string& longest);
 int64_t longest_context(); // that --ctx-size takes, in tokens
 // Of the model for whose option add_model() got the same VisionArgs.
 void add_mmproj(Command&, VisionArgs&, const char* group = kModelGroup);
+void add_media(Command&, MediaArgs&, const std::string& where, const char* group); // --image, --audio
 void add_lora(Command&, std::vector<std::string>& loras, const char* group = kModelGroup);
 std::string lora_text(const std::vector<std::string>& loras); // all of them, for parse_loras(); empty: none
 void add_weight_options(Command&, WeightArgs&);

@@ -10,7 +10,7 @@ root=${1:-$PWD/build-arm64-sysroot}
 packages=(libc6-dev libstdc++-12-dev
 	libfmt-dev nlohmann-json3-dev libcli11-dev doctest-dev libpcre2-dev libutf8proc-dev libxxhash-dev libboost-dev
 	libboost-context-dev libedit-dev libcurl4-openssl-dev libssl-dev libtomlplusplus-dev libpng-dev libturbojpeg0-dev
-	libwebp-dev
+	libwebp-dev libsndfile1-dev libsamplerate0-dev
 	libvulkan-dev libvulkan-volk-dev libvulkan1 mesa-vulkan-drivers)
 gcc=$(aarch64-linux-gnu-g++ -dumpversion)
 packages=("${packages[@]/libstdc++-12-dev/libstdc++-${gcc%%.*}-dev}")
@@ -19,7 +19,7 @@ if [ $# -gt 1 ]; then
 	release="s/$(. /etc/os-release && echo "${VERSION_CODENAME:?}")/$2/; "
 	packages=("${@:3}")
 fi
-stamp=$root/complete-2 # another number for other packages
+stamp=$root/complete-3 # another number for other packages
 if [ -e "$stamp" ]; then exit 0; fi
 
 work=$(mktemp -d)

@@ -161,7 +161,9 @@ const std::vector<ChatCommand>& commands() {
 	    {"file", "PATH", "put a text file in front of the next message",
 	     no_answer([](Chat& c, S rest) { c.attach(path_of_home(rest)); })},
 	    {"image", "PATH", "put an image in front of the next message, for models with --mmproj",
-	     no_answer([](Chat& c, S rest) { c.attach_image(path_of_home(rest)); })},
+	     no_answer([](Chat& c, S rest) { c.attach(MediaKind::Image, path_of_home(rest)); })},
+	    {"audio", "PATH", "put a sound in front of the next message, for models with --mmproj",
+	     no_answer([](Chat& c, S rest) { c.attach(MediaKind::Audio, path_of_home(rest)); })},
 	    {"edit", "[TEXT]", "write the message in the editor of $VISUAL or $EDITOR", edit_message},
 	    {"save", "[NAME]", "keep this chat under a name, from now on",
 	     no_answer([](Chat& c, S rest) { c.save(rest); })},
@@ -321,7 +323,8 @@ void run_chat(const ChatArgs& given) {
 	} else if (!a.name.empty()) {
 		chat.save(a.name);
 	}
-	for (const std::string& path : a.images) chat.attach_image(path);
+	for (const std::string& path : a.media.images) chat.attach(MediaKind::Image, path);
+	for (const std::string& path : a.media.sounds) chat.attach(MediaKind::Audio, path);
 	const auto input = edits_lines() ? editor_input(history_file(a), complete) : plain_input();
 	if (terminal)
 		say("/help lists the commands; Ctrl-C ends an answer, Ctrl-D leaves");
@@ -359,11 +362,7 @@ void add_options(Command& c, ChatArgs& a) {
 	    ->group(chat);
 	add_flag(c, "-st,--single-turn", a.single, "leave after one message and its answer")->group(chat);
 	add_mmproj(c, a.vision);
-	add_texts(
-	    c, "--image", a.images, kFile,
-	    "an image in front of the first message: a PNG, JPEG or WebP file; needs --mmproj; the option is repeated "
-	    "for several")
-	    ->group(chat);
+	add_media(c, a.media, "the first message", chat);
 	add_text(c, "--chat", a.name, "NAME", "go on with the saved chat of this name, or begin it")->group(chat);
 	add_flag(c, "--no-think", a.no_think, "answer without reasoning, where the template knows how")->group(chat);
 	add_flag(c, "--no-history", a.no_history, "keep neither the lines that are typed nor a chat without a name")

@@ -2,11 +2,11 @@
 #include "engine/core/block_quant.h"
 #include "engine/core/error.h"
 #include "engine/core/utf8.h"
+#include "models/encoder_file.h"
 #include "models/finite.h"
 #include "models/model.h"
 #include "models/prediction.h"
 #include "models/text_encoder.h"
-#include "models/vision.h"
 #include "tools/args_engine.h"
 #include "tools/commands.h"
 #include "tools/output.h"
@@ -166,15 +166,23 @@ Json tokenizer_json(const Tokenizer& t) {
 	        {"adds_bos", t.adds_bos()}, {"chat_template", std::string(t.chat_template())}};
 }
 
-bool encodes_images(const Gguf& g) { return g.text("general.architecture", "") == "clip"; }
+bool is_encoder_file(const Gguf& g) { return g.text("general.architecture", "") == "clip"; }
+
+// What its encoders read, by the names of their projectors.
+Json encoders_json(const Gguf& g) {
+	Json out = Json::object();
+	if (has_audio(g)) out["audio"] = audio_projector_of(g).name;
+	if (out.empty() || has_vision(g)) out["images"] = projector_of(g).name;
+	return out;
+}
 
 // Describes a file; if kvrun cannot run it, as far as it can be read.
 Json describe(const Gguf& g) {
 	std::string refused;
-	Json config, tokenizer;
+	Json config, tokenizer, encoders;
 	try {
-		if (encodes_images(g)) {
-			projector_of(g);
+		if (is_encoder_file(g)) {
+			encoders = encoders_json(g);
 		} else {
 			const Tokenizer t(g);
 			tokenizer = tokenizer_json(t);
@@ -214,6 +222,7 @@ Json describe(const Gguf& g) {
 	        {"refused", refused.empty() ? Json(nullptr) : Json(refused)},
 	        {"config", config},
 	        {"tokenizer", tokenizer},
+	        {"encoders", encoders},
 	        {"types", types},
 	        {"tensors", tensors},
 	        {"metadata", metadata}};
@@ -265,6 +274,7 @@ std::string as_text(const Json& d, bool tensors, bool checked) {
 	for (const auto& [type, sum] : d["types"].items())
 		line("type", fmt::format("{:<5} {} tensors, {}", type, sum["tensors"].get<uint64_t>(),
 		                         human_bytes(sum["bytes"].get<double>())));
+	if (!d["encoders"].is_null()) line("encodes", fields(d["encoders"]));
 	if (checked) line("weights", "all are read and finite");
 	const char* yes = d["architecture"] == Json("clip") ? "yes, beside its model: --mmproj" : "yes";
 	line("runs", d["runs"].get<bool>() ? yes : fmt::format("no: {}", shown(d["refused"], std::string::npos)));
@@ -354,6 +364,7 @@ void add_inspect(Command& root) {
 	                  {"name, architecture, parameters", "general.name, general.architecture, number of weights"},
 	                  {"runs, refused", "whether kvrun runs the model, and why not (else null)"},
 	                  {"config, tokenizer", "null where the file has none that kvrun knows"},
+	                  {"encoders", "of an mmproj file: audio, images, by the names of their projectors; else null"},
 	                  {"types", "tensors and bytes of each type"},
 	                  {"tensors", "[{name, type, shape (outermost first), bytes}]"},
 	                  {"metadata", "every key of the file; arrays as their length and type"}})};

@@ -19,6 +19,7 @@
 #include "tools/args_grammar.h"
 #include "tools/args_llama.h"
 #include "tools/args_says.h"
+#include "tools/audio/audio_file.h"
 #include "tools/commands.h"
 #include "tools/image/image_file.h"
 #include "tools/output.h"
@@ -52,7 +53,7 @@ struct RunArgs : SamplingArgs {
 	bool no_think = false;             // with --chat
 	int64_t keep = 0;                  // with --truncate: first tokens of the prompt that stay
 	bool escape = false, no_escape = false;
-	std::vector<std::string> images; // files, in front of the prompt
+	MediaArgs media; // in front of the prompt
 	bool special = false, no_bos = false, ignore_eos = false, truncate = false, json = false, raw = false;
 };
 
@@ -93,13 +94,35 @@ std::string read_prompt(const RunArgs& a) {
 	return read_all(fd, a.file);
 }
 
-std::vector<uint64_t> add_images(Engine& e, std::vector<Pixels> pixels) {
-	std::vector<uint64_t> ids;
-	for (Pixels& p : pixels) {
+struct Media {
+	std::vector<Pixels> images;
+	std::vector<std::vector<float>> sounds;
+};
+
+Media read_media(const MediaArgs& a) {
+	Media out;
+	for (const std::string& file : a.images) out.images.push_back(read_image(file));
+	for (const std::string& file : a.sounds) out.sounds.push_back(read_audio_file(file, kSampleRate));
+	return out;
+}
+
+struct MediaId {
+	const char* part; // the type of a part of a message
+	uint64_t id;
+};
+
+std::vector<MediaId> add_media(Engine& e, Media media) {
+	std::vector<MediaId> ids;
+	if (!media.images.empty() && !e.images()->reads_images())
+		fail(Code::Unsupported, "--image: this model reads no images: --mmproj has no vision encoder");
+	if (!media.sounds.empty() && !e.images()->reads_audio())
+		fail(Code::Unsupported, "--audio: this model reads no sounds: --mmproj has no audio encoder");
+	for (Pixels& p : media.images) {
 		Image image;
 		image.width = p.width, image.height = p.height, image.rgb = std::move(p.rgb);
-		ids.push_back(e.images()->add(image));
+		ids.push_back({"image", e.images()->add(image)});
 	}
+	for (const std::vector<float>& sound : media.sounds) ids.push_back({"audio", e.images()->add(sound)});
 	return ids;
 }
 
@@ -119,14 +142,14 @@ ChatTemplate chosen_template(const RunArgs& a) {
 
 // The prompt as a message of a conversation. form: learns what the template says about the answer.
 std::vector<uint32_t> message_tokens(const RunArgs& a, const Engine& e, const ChatTemplate& chat,
-                                     const std::string& text, std::span<const uint64_t> images, AnswerRules& form) {
+                                     const std::string& text, std::span<const MediaId> media, AnswerRules& form) {
 	ChatInput in;
 	in.messages = Json::array();
 	if (!a.system.empty()) in.messages.push_back({{"role", "system"}, {"content", a.system}});
 	Json content = text;
-	if (!images.empty()) {
+	if (!media.empty()) {
 		content = Json::array();
-		for (const uint64_t id : images) content.push_back({{"type", "image"}, {"id", image_id_text(id)}});
+		for (const MediaId& m : media) content.push_back({{"type", m.part}, {"id", image_id_text(m.id)}});
 		content.push_back({{"type", "text"}, {"text", text}});
 	}
 	in.messages.push_back({{"role", "user"}, {"content", std::move(content)}});
@@ -147,15 +170,15 @@ std::vector<uint32_t> message_tokens(const RunArgs& a, const Engine& e, const Ch
 
 // Token IDs of the prompt, cut to the context with --truncate.
 std::vector<uint32_t> prompt_tokens(const RunArgs& a, const Session& s, const std::optional<ChatTemplate>& chat,
-                                    const std::string& text, std::span<const uint64_t> images, AnswerRules& form) {
+                                    const std::string& text, std::span<const MediaId> media, AnswerRules& form) {
 	const Tokenizer& tok = s.engine().tokenizer();
-	if (chat) return message_tokens(a, s.engine(), *chat, text, images, form);
+	if (chat) return message_tokens(a, s.engine(), *chat, text, media, form);
 	std::vector<uint32_t> ids = tok.encode(text, {.bos = !a.no_bos, .special = a.special});
 	size_t at = !ids.empty() && tok.bos() && ids.front() == *tok.bos() ? 1 : 0;
-	for (uint32_t n = 0; const uint64_t id : images) {
-		const std::vector<uint32_t> image = s.engine().images()->tokens(id, n++);
-		ids.insert(ids.begin() + ptrdiff_t(at), image.begin(), image.end());
-		at += image.size();
+	for (uint32_t n = 0; const MediaId& m : media) {
+		const std::vector<uint32_t> rows = s.engine().images()->tokens(m.id, n++);
+		ids.insert(ids.begin() + ptrdiff_t(at), rows.begin(), rows.end());
+		at += rows.size();
 	}
 	if (ids.empty())
 		fail(Code::Invalid, "the prompt has no tokens and {}; give it some text",
@@ -299,8 +322,7 @@ void run(RunArgs a) {
 	if (const std::string schema = a.form.schema(); !schema.empty()) form.schema = read_schema(schema);
 	check_form(form); // before a model is loaded
 	const std::string prompt = read_prompt(a);
-	std::vector<Pixels> pixels;
-	for (const std::string& file : a.images) pixels.push_back(read_image(file));
+	Media media = read_media(a.media);
 	std::optional<ChatTemplate> chat;
 	if (a.chat) chat = chosen_template(a);
 
@@ -319,9 +341,9 @@ void run(RunArgs a) {
 	const double load_s = seconds_since(start);
 	log_session(session);
 	const std::vector<uint32_t> ids =
-	    prompt_tokens(a, session, chat, prompt, add_images(*engine, std::move(pixels)), form);
+	    prompt_tokens(a, session, chat, prompt, add_media(*engine, std::move(media)), form);
 	log_at(1, "# prompt: {} tokens of {} characters{}", ids.size(), prompt.size(),
-	       a.images.empty() ? "" : fmt::format(", {} images", a.images.size()));
+	       a.media.empty() ? "" : fmt::format(", {} images, {} sounds", a.media.images.size(), a.media.sounds.size()));
 	if (a.form.given()) opt.grammar = answer_grammar(form, engine->tokenizer(), engine->token_trie());
 
 	Interrupt interrupt;
@@ -385,6 +407,8 @@ void add_run(Command& root) {
 	    {"kvrun run model.gguf -f report.txt --temp 0 --kv kivi2", "greedy, with a cache of 2 bits per value"},
 	    {"kvrun run model.gguf --mmproj mmproj.gguf --image photo.jpg --chat -p \"What is this?\"",
 	     "ask about an image"},
+	    {"kvrun run model.gguf --mmproj mmproj.gguf --audio talk.mp3 --chat -p \"Write down what is said.\"",
+	     "ask about a sound"},
 	    {"kvrun run model.gguf -f code.py --draft lookup", "several tokens in a step where the text repeats itself"},
 	    {"kvrun run model.gguf -p \"A person: \" --json-schema person.json", "JSON that is valid under a schema"},
 	    {"echo \"The capital of France is\" | kvrun run model.gguf -n 8 --json", "prompt from a pipe, result as JSON"}};
@@ -420,13 +444,11 @@ void add_run(Command& root) {
 			if (o->typed() && !a->chat) fail(Code::Invalid, "{} needs --chat: run continues raw text", o->shown());
 	});
 	add_mmproj(c, a->engine.vision);
-	Option* images = add_texts(c, "--image", a->images, kFile,
-	                           "an image in front of the prompt: a PNG, JPEG or WebP file; needs --mmproj; the option "
-	                           "is repeated for several");
-	images->group(prompt);
+	add_media(c, a->media, "the prompt", prompt);
 	c.before_run.push_back([a] {
-		if (!a->images.empty() && a->engine.vision.mmproj.empty())
-			fail(Code::Invalid, "--image needs --mmproj with the model's vision encoder");
+		if (!a->engine.vision.mmproj.empty()) return;
+		if (!a->media.images.empty()) fail(Code::Invalid, "--image needs --mmproj with the model's vision encoder");
+		if (!a->media.sounds.empty()) fail(Code::Invalid, "--audio needs --mmproj with the model's audio encoder");
 	});
 	add_flag(c, "--no-bos", a->no_bos, "do not prepend the model's begin-of-text token")->group(prompt);
 	add_flag(c, "--special,-sp", a->special, "parse control tokens in the prompt text, and print those of the answer")

@@ -20,7 +20,8 @@ done
 packages=(g++ make cmake ninja-build pkg-config
 	libfmt-dev nlohmann-json3-dev libcli11-dev doctest-dev libpcre2-dev libutf8proc-dev libxxhash-dev libboost-dev
 	libedit-dev
-	libcurl4-openssl-dev libssl-dev libtomlplusplus-dev libpng-dev libturbojpeg0-dev libwebp-dev
+	libcurl4-openssl-dev libssl-dev libtomlplusplus-dev libpng-dev libturbojpeg0-dev libwebp-dev libsndfile1-dev
+	libsamplerate0-dev
 	libvulkan-dev libvulkan-volk-dev glslang-tools spirv-tools
 	libjs-marked node-highlight.js
 	libvulkan1 mesa-vulkan-drivers)

@@ -1,6 +1,7 @@
 // Speculation through the C API: the same answers with fewer steps, a draft model, refused requests.
 #include "objects.h"
 #include <algorithm>
+#include <limits>
 
 using namespace api;
 
@@ -240,6 +241,74 @@ TEST_CASE("api: MiniCPM-V's images are counted in a conversation") {
 	REQUIRE(kvrun_image_tokens(h, id, tokens, 256, &n) == KVRUN_OK);
 	REQUIRE(kvrun_detokenize(h, tokens, n, KVRUN_TOKENS_SPECIAL, text, sizeof text, &n) == KVRUN_OK);
 	CHECK_MESSAGE(count("0</image_id>") == 1, text);
+	kvrun_engine_free(h);
+}
+
+TEST_CASE("api: sounds, as tokens of prompts and as parts of messages") {
+	const std::string golden = KVRUN_SOURCE_DIR "/tests/golden/", model = golden + "vision/text.gguf",
+	                  hears = golden + "audio/qwen2a.gguf", sees = golden + "vision/mlp.gguf";
+	kvrun_device_options d = KVRUN_DEVICE_OPTIONS_INIT;
+	d.device = device();
+	kvrun_engine_options o = KVRUN_ENGINE_OPTIONS_INIT;
+	o.model_path = model.c_str(), o.device = &d, o.mmproj = hears.c_str();
+	kvrun_engine* h = nullptr;
+	REQUIRE_MESSAGE(kvrun_engine_open(&h, &o) == KVRUN_OK, error());
+	kvrun_engine_info info = KVRUN_ENGINE_INFO_INIT;
+	CHECK(kvrun_engine_get_info(h, &info) == KVRUN_OK);
+	CHECK(info.audio_rate == 16000);
+	CHECK(info.reads_images == 0);
+	std::vector<float> samples(8000);
+	for (size_t i = 0; i < samples.size(); ++i) samples[i] = float(i % 50) / 50 - 0.5f;
+	uint64_t id = 0, same = 0;
+	REQUIRE_MESSAGE(kvrun_audio_add(h, samples.data(), samples.size(), &id) == KVRUN_OK, error());
+	CHECK(kvrun_audio_add(h, samples.data(), samples.size(), &same) == KVRUN_OK);
+	CHECK(id == same);
+	CHECK(kvrun_audio_add(h, samples.data(), samples.size() - 1, &same) == KVRUN_OK);
+	CHECK(id != same);
+	size_t n = 0;
+	CHECK(kvrun_image_tokens(h, id, nullptr, 0, &n) == KVRUN_EBUFFER);
+	std::vector<uint32_t> rows(n);
+	CHECK(kvrun_image_tokens(h, id, rows.data(), n, &n) == KVRUN_OK);
+	CHECK(std::count_if(rows.begin(), rows.end(), [](uint32_t t) { return t >= KVRUN_FIRST_IMAGE_ROW; }) > 5);
+
+	char messages[200];
+	std::snprintf(messages, sizeof messages,
+	              "[{\"role\":\"user\",\"content\":[{\"type\":\"audio\",\"id\":\"%016llx\"},"
+	              "{\"type\":\"text\",\"text\":\"ab\"}]}]",
+	              (unsigned long long)id);
+	kvrun_chat_options c = KVRUN_CHAT_OPTIONS_INIT;
+	c.messages_json = messages, c.template_name = "chatml";
+	std::vector<uint32_t> chat(1024);
+	REQUIRE_MESSAGE(kvrun_chat_tokens(h, &c, chat.data(), chat.size(), &n) == KVRUN_OK, error());
+	CHECK(std::search(chat.data(), chat.data() + n, rows.begin(), rows.end()) != chat.data() + n);
+	char shown[200];
+	CHECK(kvrun_chat_text(h, &c, shown, sizeof shown, &n) == KVRUN_OK);
+	CHECK_MESSAGE(std::strstr(shown, "[audio]ab"), shown);
+
+	kvrun_session* session = nullptr;
+	kvrun_session_options so = KVRUN_SESSION_OPTIONS_INIT;
+	so.ctx = 256;
+	REQUIRE(kvrun_session_open(&session, h, &so) == KVRUN_OK);
+	kvrun_generate_options g = KVRUN_GENERATE_OPTIONS_INIT;
+	kvrun_generate_result r = KVRUN_GENERATE_RESULT_INIT;
+	g.max_tokens = 4, g.temperature = 0, g.ignore_eos = 1;
+	CHECK_MESSAGE(kvrun_generate(session, rows.data(), rows.size(), &g, &r) == KVRUN_OK, error());
+	CHECK(r.prompt_tokens == rows.size());
+	kvrun_session_free(session);
+	CHECK(kvrun_audio_add(h, nullptr, 5, &id) == KVRUN_EINVALID);
+	CHECK(kvrun_audio_add(h, samples.data(), 0, &id) == KVRUN_EINVALID);
+	CHECK_MESSAGE(said("too short"), error());
+	samples[7] = std::numeric_limits<float>::infinity();
+	CHECK(kvrun_audio_add(h, samples.data(), samples.size(), &id) == KVRUN_EINVALID);
+	CHECK_MESSAGE(said("not finite"), error());
+	samples[7] = 0;
+	const uint8_t pixel[3] = {};
+	CHECK(kvrun_image_add(h, pixel, 1, 1, &id) == KVRUN_EUNSUPPORTED);
+	kvrun_engine_free(h);
+	o.mmproj = sees.c_str();
+	REQUIRE(kvrun_engine_open(&h, &o) == KVRUN_OK);
+	CHECK(kvrun_audio_add(h, samples.data(), samples.size(), &id) == KVRUN_EUNSUPPORTED);
+	CHECK_MESSAGE(said("audio encoder"), error());
 	kvrun_engine_free(h);
 }
 

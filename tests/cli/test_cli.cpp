@@ -110,6 +110,46 @@ TEST_CASE("cli: images in front of a prompt and in a message; files that are non
 	refused(run_model({"-p", "x", "--mmproj", vision + "mlp.gguf"}), 3, "take the mmproj file of this model");
 }
 
+TEST_CASE("cli: sounds in front of a prompt and in a message; files that are none") {
+	const std::string vision = kRoot + "/tests/golden/vision/", audio = kRoot + "/tests/golden/audio/";
+	const auto run = [&](std::vector<std::string> more) {
+		more.insert(more.begin(),
+		            {"run", "-m", vision + "text.gguf", "--device", "cpu", "--temp", "0", "-p", "a b c", "-n", "12"});
+		return run_program(RunSpec{.args = more});
+	};
+	const auto with = [&](std::vector<std::string> more) {
+		more.insert(more.end(), {"--mmproj", audio + "qwen2a.gguf"});
+		return run(more);
+	};
+	const auto n_prompt = [&](std::vector<std::string> more) {
+		more.push_back("--json");
+		const Ran r = with(more);
+		REQUIRE_MESSAGE(r.code == 0, r.err);
+		return nlohmann::json::parse(r.out)["prompt_tokens"].get<int>();
+	};
+	const Ran plain = run({}), sound = with({"--audio", audio + "tone.wav"});
+	REQUIRE_MESSAGE(sound.code == 0, sound.err);
+	CHECK(with({}).out == plain.out);
+	CHECK(sound.out != plain.out);
+	const int none = n_prompt({}), one = n_prompt({"--audio", audio + "tone.wav"});
+	CHECK(one > none + 5);
+	CHECK(n_prompt({"--audio", audio + "tone.flac", "--audio", audio + "tone.wav"}) == none + 2 * (one - none));
+	CHECK(n_prompt({"--audio", audio + "tone.wav", "--chat", "--chat-template", "chatml"}) > one);
+
+	const auto refused = [](const Ran& r, int code, const std::string& why) {
+		CHECK(r.code == code);
+		CHECK_MESSAGE(r.err.find(why) != std::string::npos, r.err);
+	};
+	refused(run({"--audio", audio + "tone.wav"}), 2, "--audio needs --mmproj");
+	refused(with({"--audio", audio + "qwen2a.gguf"}), 3, "neither WAV, FLAC, Ogg nor MP3");
+	refused(with({"--audio", "/nowhere.wav"}), 3, "/nowhere.wav");
+	refused(with({"--audio", vision + "tile.png"}), 3, "it is an image (PNG), no sound; give it as an image");
+	refused(with({"--image", audio + "tone.mp3"}), 3, "it is a sound (MP3), no image; give it as audio");
+	refused(with({"--image", vision + "tile.png"}), 3, "--image: this model reads no images");
+	refused(run({"--audio", audio + "tone.wav", "--mmproj", vision + "mlp.gguf"}), 3,
+	        "--audio: this model reads no sounds");
+}
+
 TEST_CASE("cli: answers of a form") {
 	const TempFile grammar("root ::= (\"yes\" | \"no\") \"!\"{2}\n");
 	const Ran r = run_model({"-p", "Is it?", "--grammar", grammar.path});

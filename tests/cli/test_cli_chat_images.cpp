@@ -1,4 +1,4 @@
-// kvrun chat with images.
+// kvrun chat with images and sounds.
 #include "tests/cli/chat_state.h"
 #include <filesystem>
 
@@ -106,4 +106,26 @@ TEST_CASE("chat: an image is found again from any folder; a chat opens without o
 	CHECK(back.code == 0);
 	CHECK(!left_out(back));
 	CHECK(back.out == first.out);
+}
+
+TEST_CASE("chat: /audio and --audio; a chat with sounds is the same after /load") {
+	const std::string audio = kRoot + "/tests/golden/audio/";
+	const std::vector<std::string> hears = {"--mmproj", audio + "qwen2a.gguf"};
+	const State state, other;
+	const Ran typed = chat(state, hears, "/audio " + audio + "tone.wav\na b\n/save one\n");
+	REQUIRE_MESSAGE(typed.code == 0, typed.err);
+	CHECK(contains(typed.err, "tone.wav: 0.5 seconds of sound go in front of the next message"));
+	const nlohmann::json saved = state.chat("one")["messages"][0];
+	CHECK(saved["audio"].size() == 1);
+	CHECK(!saved.contains("images"));
+	CHECK(chat(State(), with(hears, {"--audio", audio + "tone.wav"}), "a b\n").out == typed.out);
+	CHECK(chat(State(), hears, "a b\n").out != typed.out);
+	const Ran whole = chat(other, hears, "/audio " + audio + "tone.wav\na b\nc d\n");
+	const Ran resumed = chat(state, hears, "/load one\nc d\n");
+	REQUIRE_MESSAGE(resumed.code == 0, resumed.err);
+	CHECK(whole.out == typed.out + resumed.out);
+	const Ran deaf = chat(State(), mlp, "/audio " + audio + "tone.wav\n");
+	CHECK_MESSAGE(contains(deaf.err, "reads no sounds: its audio encoder was not given; start again with --mmproj"),
+	              deaf.err);
+	CHECK(contains(chat(State(), hears, "/image " + audio + "tone.wav\n").err, "this model reads no images"));
 }

@@ -219,7 +219,7 @@ TEST_CASE("help: advice on an option of llama.cpp names options that the command
 	                                           "--context-shift",
 	                                           "-gan",
 	                                           "--cfg-scale",
-	                                           "--audio",
+	                                           "--video",
 	                                           "--spec-type",
 	                                           "--sleep-idle-seconds",
 	                                           "--cors-origins",

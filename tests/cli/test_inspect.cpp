@@ -140,7 +140,12 @@ TEST_CASE("inspect: a vision encoder runs beside its model, if its projector is 
 	const Ran r = run_program({"inspect", path, "--check"});
 	CHECK(r.code == 0);
 	CHECK(r.out.find("yes, beside its model: --mmproj") != std::string::npos);
+	CHECK(contains(r.out, "encodes       images gemma4uv\n"));
 	CHECK(Json::parse(run_program({"inspect", path, "--json"}).out)["runs"] == true);
+	const std::string hears = std::string(KVRUN_SOURCE_DIR) + "/tests/golden/audio/qwen2a.gguf";
+	const Json heard = Json::parse(run_program({"inspect", hears, "--json"}).out);
+	CHECK(heard["runs"] == true);
+	CHECK(heard["encoders"] == Json{{"audio", "qwen2a"}});
 	std::ifstream in(path, std::ios::binary);
 	std::string bytes{std::istreambuf_iterator<char>(in), {}};
 	bytes.replace(bytes.find("gemma4uv"), 8, "gemma9xx");

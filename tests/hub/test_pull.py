@@ -326,11 +326,11 @@ def test_encoder():
     with Place({"Sees-Q4_0.gguf": SMALL, "mmproj-Sees-f16.gguf": encoder}) as p:
         r = p.pull()
         check("an encoder of another model is not fetched", names(p) == ["Sees-Q4_0.gguf"] and
-              "without its vision encoder mmproj-Sees-f16.gguf: " in r.stderr, r)
+              "without its encoder mmproj-Sees-f16.gguf: " in r.stderr, r)
         link = next(p.folder.glob("snapshots/*/*")).parent / "mmproj-Sees-f16.gguf"
         link.write_bytes(encoder)
         r = p.run("run", "-hf", p.name, "-p", "a", "-n", "1", "--json")
-        check("nor used", r.returncode == 0 and "images are not read: " in r.stderr, r)
+        check("nor used", r.returncode == 0 and "its encoder is not used: " in r.stderr, r)
 
 
 def test_assistant():

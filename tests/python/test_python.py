@@ -288,6 +288,29 @@ def test_images_have_the_logits_of_transformers():
         e.image(pixels)
 
 
+def test_sounds():
+    golden = os.path.join(ROOT, "tests", "golden")
+    text = os.path.join(golden, "vision", "text.gguf")
+    sound = np.sin(np.arange(8000) * 0.2) / 2
+    with kvrun.Engine(text, device="cpu", mmproj=os.path.join(golden, "audio", "qwen2a.gguf")) as e:
+        assert e.info.audio_rate == 16000 and not e.info.reads_images
+        audio = e.audio(sound)
+        assert audio == e.audio(sound.astype(np.float32)) != e.audio(sound[::-1])
+        rows = e.image_tokens(audio).tolist()
+        message = {"role": "user", "content": [audio, {"type": "text", "text": "ab"}]}
+        tokens = e.chat_tokens([message], template="chatml").tolist()
+        assert any(tokens[i:i + len(rows)] == rows for i in range(len(tokens)))
+        assert np.isfinite(e.session(ctx=256).prefill(rows)).all()
+        with pytest.raises(ValueError, match="expected one channel"):
+            e.audio(np.zeros((2, 4)))
+        with pytest.raises(TypeError, match="expected floats"):
+            e.audio(np.zeros(8000, np.int16))
+        with pytest.raises(kvrun.InvalidArgument, match="too short"):
+            e.audio([])
+    with kvrun.Engine(text, device="cpu") as e, pytest.raises(kvrun.Unsupported, match="audio encoder"):
+        e.audio(sound)
+
+
 def test_hidden_states_and_embeddings(engine):
     tokens = engine.tokenize(ONCE)
     states = engine.session().hidden_states(tokens)

@@ -7,6 +7,7 @@ from page_conversations import conversations, server_key
 from serving import Server, check, equal, finish
 
 VISION = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "golden", "vision")
+AUDIO = os.path.join(VISION, "..", "audio")
 HOSTILE = """# Title
 <script>window.harm = 1</script><img src=x onerror="window.harm = 2"><a href="javascript:window.harm=3">x</a>
 [bad](javascript:alert(1)) [good](https://example.org/) ![picture](https://example.org/p.png) **bold** ~~gone~~
@@ -208,6 +209,33 @@ def use_images(b, s):
     equal("no script failed and no rule of the page was broken", b.errors, [])
 
 
+def use_sounds(b, s):
+    """A message with a sound that is chosen; sent and kept."""
+    b.open(f"http://127.0.0.1:{s.port}/")
+    check("sounds can be added", b.wait("reads_audio"))
+    with open(os.path.join(AUDIO, "tone.mp3"), "rb") as f:
+        tone = base64.b64encode(f.read()).decode()
+    b.value("(() => { const f = window.fetch; window.fetch = (u, o) => "
+            "{ if (o && o.body) { const j = JSON.parse(o.body); j.max_tokens = 4; "
+            "window.sent = j; o = {...o, body: JSON.stringify(j)}; } return f(u, o); }; })()")
+    add = "add_files([new File([Uint8Array.from(atob('%s'), c => c.charCodeAt(0))], '%s', {type: '%s'})])"
+    b.value(add % (tone, "x.png", "image/png"))
+    check("images are refused", b.wait("/x.png is an image, and this model reads none/.test($('log').textContent)"))
+    b.value(add % (tone, "tone.mp3", ""))
+    check("it is shown", b.wait("document.querySelectorAll('#images audio').length === 1"))
+    check("and can be heard", b.wait("document.querySelector('#images audio').duration > 0.4"))
+    b.value("$('text').value = 'abc', $('send').click()")
+    check("it is answered", b.wait("$('stop').hidden && chat.messages.length === 2"), b.value("$('log').textContent"))
+    equal("the sound comes before the text", b.value("window.sent.messages.at(-1).content"),
+          [{"type": "input_audio", "input_audio": {"data": tone, "format": "mp3"}}, {"type": "text", "text": "abc"}])
+    check("it is shown in the conversation", b.value("!!document.querySelector('.message.user audio')"))
+    kept = b.value("JSON.stringify(chats.map(c => c.messages))")
+    b.call("Page.reload")
+    check("after a reload", b.wait("typeof chats !== 'undefined' && document.readyState === 'complete'"))
+    equal("the sound is there", b.value("JSON.stringify(chats.map(c => c.messages))"), kept)
+    equal("no script failed and no rule of the page was broken", b.errors, [])
+
+
 def check_size(s):
     page = s.get("/")
     check("the page is small", len(page.body) < 210000, len(page.body))
@@ -234,6 +262,9 @@ def main():
             with Server("--mmproj", os.path.join(VISION, "mlp.gguf"), "--chat-template", "chatml", "--ctx-size", "256",
                         model=os.path.join(VISION, "text.gguf")) as sees:
                 use_images(browser, sees)
+            with Server("--mmproj", os.path.join(AUDIO, "qwen2a.gguf"), "--chat-template", "chatml", "--ctx-size",
+                        "256", model=os.path.join(VISION, "text.gguf")) as hears:
+                use_sounds(browser, hears)
         finally:
             browser.end()
     finish()

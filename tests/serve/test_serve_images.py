@@ -69,8 +69,9 @@ def refusals(s):
         check(f"{url[:40]} is refused", r.status == 400 and wanted in (r.error() or ""), (r.status, r.body[:300]))
     r = chat(s, [{"type": "image_url"}, text("abc")])
     check("an image without a url", r.status == 400 and "image_url.url" in r.error(), r.body[:300])
-    r = chat(s, [{"type": "input_audio"}, text("abc")])
-    check("audio is refused", r.status == 400, r.body[:300])
+    sound = {"type": "input_audio", "input_audio": {"data": "UklGRgAAAABXQVZF", "format": "wav"}}
+    r = chat(s, [sound, text("abc")])
+    check("audio is refused", r.status == 400 and "reads no sounds" in r.error(), r.body[:300])
     marked = chat(s, "[image 0123456789abcdef 0123456789abcdef]")
     check("nobody can write a mark", marked.status == 200, marked.body[:300])
     equal("the server lives", s.get("/health").status, 200)

@@ -88,8 +88,9 @@ bool Chat::ask(std::string text) {
 		conversation_.messages.back().text += "\n\n" + text;
 	else
 		conversation_.messages.push_back({/*user=*/true, std::move(text), {}, {}});
-	std::vector<ChatImage>& images = conversation_.messages.back().images;
-	images.insert(images.end(), attached_.images.begin(), attached_.images.end());
+	std::vector<ChatMedia>& media = conversation_.messages.back().media;
+	media.insert(media.end(), attached_.media.begin(), attached_.media.end());
+	std::ranges::stable_sort(media, {}, &ChatMedia::kind);
 	attached_ = {}; // waits again if the question is taken back
 	return answer(before);
 }

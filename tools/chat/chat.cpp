@@ -1,5 +1,6 @@
 // One chat: a conversation, the session that holds its tokens, and the files it is kept in.
 #include "tools/chat/chat.h"
+#include "tools/audio/audio_file.h"
 #include "tools/chat/input.h"
 #include "tools/image/image_file.h"
 #include "tools/output.h"
@@ -107,33 +108,49 @@ void Chat::attach(const std::string& path) {
 	say(fmt::format("{}: {} go in front of the next message", path, human_bytes(double(text.size()))));
 }
 
-void Chat::check_reads_images() const {
-	if (!engine_info(model_.engine()).reads_images)
-		fail_status(KVRUN_EUNSUPPORTED,
-		            "this model reads no images: its vision encoder was not given; start again with --mmproj FILE");
+void Chat::check_reads(MediaKind kind) const {
+	const kvrun_engine_info i = engine_info(model_.engine());
+	if (kind == MediaKind::Image ? i.reads_images != 0 : i.audio_rate != 0) return;
+	fail_status(KVRUN_EUNSUPPORTED,
+	            "this model reads no {}: its {} encoder was not given; start again with --mmproj FILE",
+	            words_of(kind).all, kind == MediaKind::Image ? "vision" : "audio");
 }
 
-void Chat::attach_image(const std::string& path) {
-	check_reads_images();
-	const Pixels pixels = read_image(path);
-	attached_.images.push_back({absolute_path(path), add_image(model_.engine(), pixels)});
-	say(fmt::format("{}: {} x {} pixels go in front of the next message", path, pixels.width, pixels.height));
+// The id of what a file holds; size: in words.
+std::string Chat::add(MediaKind kind, const std::string& path, std::string* size) const {
+	if (kind == MediaKind::Image) {
+		const Pixels pixels = read_image(path);
+		if (size) *size = fmt::format("{} x {} pixels", pixels.width, pixels.height);
+		return add_image(model_.engine(), pixels);
+	}
+	const uint32_t rate = engine_info(model_.engine()).audio_rate;
+	const std::vector<float> samples = read_audio_file(path, rate);
+	if (size) *size = fmt::format("{:.1f} seconds of sound", double(samples.size()) / rate);
+	return add_audio(model_.engine(), samples);
 }
 
-// Images of a chat that was loaded are read from their files again. The path of one that cannot be read stays in the
-// chat, so that it is there again when its file is.
-void Chat::read_images(Conversation& c) const {
+void Chat::attach(MediaKind kind, const std::string& path) {
+	check_reads(kind);
+	std::string size;
+	const std::string id = add(kind, path, &size);
+	attached_.media.push_back({kind, absolute_path(path), id});
+	say(fmt::format("{}: {} go in front of the next message", path, size));
+}
+
+// Images and sounds of a chat that was loaded are read from their files again. The path of one that cannot be read
+// stays in the chat, so that it is there again when its file is.
+void Chat::read_media(Conversation& c) const {
 	std::set<std::string> missing; // each is said once
 	for (ChatMessage& m : c.messages)
-		for (ChatImage& image : m.images) {
-			check_reads_images();
+		for (ChatMedia& one : m.media) {
+			check_reads(one.kind);
 			try {
-				image.id = add_image(model_.engine(), read_image(image.path));
+				one.id = add(one.kind, one.path);
 			} catch (const StatusError& e) {
-				if (!missing.insert(image.path).second) continue;
+				if (!missing.insert(one.path).second) continue;
 				std::string why = e.what();
-				if (const std::string named = image.path + ": "; why.starts_with(named)) why.erase(0, named.size());
-				say(fmt::format("{}: the chat goes on without this image: {}", image.path, why));
+				if (const std::string named = one.path + ": "; why.starts_with(named)) why.erase(0, named.size());
+				say(fmt::format("{}: the chat goes on without this {}: {}", one.path, words_of(one.kind).name, why));
 			}
 		}
 }
@@ -251,7 +268,7 @@ void Chat::load(const std::string& name) {
 	require_chat(name);
 	ChatFiles files(name);
 	SavedChat saved = chat_from_json(read_private_file(files.conversation(), kLongestText), files.conversation());
-	read_images(saved.conversation);
+	read_media(saved.conversation);
 	const std::string kv = policy_given_ ? args_.kv : saved.kv;
 	try {
 		model_.session(kv, args_.ctx, seed_); // a bad policy changes nothing

@@ -23,7 +23,7 @@ class Chat {
 	void set_thinking(bool on);                             // if the template supports it
 	void set_seed(int64_t seed);                            // seed of the next answer
 	void attach(const std::string& path);                   // puts the file's text in front of the next question
-	void attach_image(const std::string& path);             // likewise; the model must read images
+	void attach(MediaKind, const std::string& path);        // likewise; the model must read images, or sounds
 	void change_policy(const std::string& kv, int64_t ctx); // ctx 0: unchanged
 	void save(const std::string& name);                     // empty: keeps its current name
 	void load(const std::string& name);
@@ -36,8 +36,8 @@ class Chat {
  private:
 	struct Attached { // goes in front of the next question
 		std::string text;
-		std::vector<ChatImage> images;
-		bool empty() const { return text.empty() && images.empty(); }
+		std::vector<ChatMedia> media;
+		bool empty() const { return text.empty() && media.empty(); }
 	};
 	struct Before { // what a question that is taken back leaves
 		Conversation conversation;
@@ -53,8 +53,9 @@ class Chat {
 	bool too_long(size_t prompt) const;
 	std::string full_line(size_t prompt) const;
 	std::string make_room(size_t prompt);
-	void check_reads_images() const;
-	void read_images(Conversation&) const;
+	void check_reads(MediaKind) const;
+	std::string add(MediaKind, const std::string& path, std::string* size = nullptr) const;
+	void read_media(Conversation&) const;
 	void new_session();
 	void read_again();
 	void restore(const std::string& name);

@@ -57,8 +57,8 @@ std::string Conversation::messages_json() const {
 		out.push_back(message_json(m.user ? "user" : "assistant", m.text));
 		if (!m.reasoning.empty()) out.back()["reasoning_content"] = m.reasoning;
 		Json parts = Json::array();
-		for (const ChatImage& image : m.images)
-			if (!image.id.empty()) parts.push_back({{"type", "image"}, {"id", image.id}});
+		for (const ChatMedia& one : m.media)
+			if (!one.id.empty()) parts.push_back({{"type", words_of(one.kind).part}, {"id", one.id}});
 		if (parts.empty()) continue;
 		parts.push_back({{"type", "text"}, {"text", m.text}});
 		out.back()["content"] = std::move(parts);
@@ -78,7 +78,7 @@ std::string chat_to_json(const SavedChat& chat) {
 	for (const ChatMessage& m : c.messages) {
 		messages.push_back(message_json(m.user ? "user" : "assistant", m.text));
 		if (!m.reasoning.empty()) messages.back()["reasoning"] = m.reasoning;
-		for (const ChatImage& image : m.images) messages.back()["images"].push_back(image.path);
+		for (const ChatMedia& one : m.media) messages.back()[words_of(one.kind).list].push_back(one.path);
 	}
 	const Json out = {{kFormatKey, kFormat},    {"kv", chat.kv},        {"system", c.system},
 	                  {"left_out", c.left_out}, {"answers", c.answers}, {"messages", std::move(messages)}};
@@ -105,11 +105,14 @@ SavedChat chat_from_json(std::string_view json, const std::string& file) {
 		if (role != "user" && role != "assistant") f.bad("role", "is neither user nor assistant");
 		if ((role == "user") == c.open()) f.bad("role", "does not alternate");
 		c.messages.push_back({role == "user", f.text("content"), f.text("reasoning", /*optional=*/true), {}});
-		if (!m.contains("images")) continue;
-		if (!m["images"].is_array()) f.bad("images", "is no array");
-		for (const Json& path : m["images"]) {
-			if (!path.is_string()) f.bad("images", "has an entry that is no text");
-			c.messages.back().images.push_back({path.get<std::string>(), {}});
+		for (const MediaKind kind : {MediaKind::Image, MediaKind::Audio}) {
+			const char* list = words_of(kind).list;
+			if (!m.contains(list)) continue;
+			if (!m[list].is_array()) f.bad(list, "is no array");
+			for (const Json& path : m[list]) {
+				if (!path.is_string()) f.bad(list, "has an entry that is no text");
+				c.messages.back().media.push_back({kind, path.get<std::string>(), {}});
+			}
 		}
 	}
 	c.answers = fields.number("answers", kMostAnswers);

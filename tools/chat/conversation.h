@@ -7,15 +7,24 @@
 
 namespace kvrun {
 
-struct ChatImage {
+enum class MediaKind : uint8_t { Image, Audio };
+struct MediaWords {          // in the order of a message's parts
+	const char *part, *list; // the type of a part of a message; the list in a chat's file
+	const char *name, *all;  // for messages
+};
+constexpr MediaWords kMediaWords[] = {{"image", "images", "image", "images"}, {"audio", "audio", "sound", "sounds"}};
+inline const MediaWords& words_of(MediaKind k) { return kMediaWords[size_t(k)]; }
+
+struct ChatMedia {
+	MediaKind kind = MediaKind::Image;
 	std::string path; // of its file
 	std::string id;   // of the engine; empty: the file cannot be read, and prompts leave it out
 };
 struct ChatMessage {
-	bool user = false;                  // otherwise the model's answer
-	std::string text;                   // UTF-8
-	std::string reasoning;              // of an answer; may be empty
-	std::vector<ChatImage> images = {}; // of a question, in front of its text
+	bool user = false;                 // otherwise the model's answer
+	std::string text;                  // UTF-8
+	std::string reasoning;             // of an answer; may be empty
+	std::vector<ChatMedia> media = {}; // of a question, in front of its text; images first
 };
 
 struct Conversation {

@@ -18,7 +18,7 @@ struct ChatArgs : ModelArgs, SamplingArgs { // options of the command; /set chan
 	std::string template_variables; // JSON
 	std::string prompt, file;       // at most one: the first message, or a file that holds it
 	bool no_escape = false, single = false;
-	std::vector<std::string> images; // files, for the first message
+	MediaArgs media; // for the first message
 	bool no_think = false, no_history = false;
 	std::string on_full = "stop";   // or drop-oldest
 	int64_t predict = -1;           // tokens of an answer; below 0: until the model ends it or the context is full

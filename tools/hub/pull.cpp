@@ -4,8 +4,8 @@
 #include "engine/core/system/files.h"
 #include "engine/core/utf8.h"
 #include "models/draft_file.h"
+#include "models/encoder_file.h"
 #include "models/model.h"
-#include "models/vision.h"
 #include "tools/args_engine.h"
 #include "tools/hub/fetch.h"
 #include "tools/hub/fit.h"
@@ -68,7 +68,7 @@ std::string encoder_refused(const RemoteRepo& r, const HubFile& f, const Config&
 	const std::string path = beginning.path();
 	if (path.empty()) return "";
 	try {
-		read_vision(Gguf::open(path), model);
+		read_encoders(Gguf::open(path), model);
 		return "";
 	} catch (const Error& e) { return reason(e.what(), path); }
 }
@@ -165,8 +165,7 @@ ModelPath pull_model(const std::string& name, bool must_run, bool encoder) {
 	if (model.encoder)
 		if (const Look look = look_at(repo, model); look.config)
 			if (const std::string why = encoder_refused(repo, *model.encoder, *look.config); !why.empty()) {
-				say_stats(
-				    fmt::format("without its vision encoder {}: {}", one_line(model.encoder->path), one_line(why)));
+				say_stats(fmt::format("without its encoder {}: {}", one_line(model.encoder->path), one_line(why)));
 				model.encoder.reset();
 			}
 	std::vector<HubFile> files = model.files;

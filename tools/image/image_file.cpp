@@ -1,6 +1,7 @@
 // Image files in memory.
 #include "tools/image/image_file.h"
 #include "tools/api_call.h"
+#include "tools/audio/audio_file.h"
 #include "tools/image/formats.h"
 #include "tools/text.h"
 #include "tools/user_files.h"
@@ -41,6 +42,12 @@ void damaged_image(const std::string& name, std::string_view why) {
 	fail_status(KVRUN_EFORMAT, "{}: damaged image: {}", name, why);
 }
 
+const char* image_format(std::span<const std::byte> file) {
+	for (const Format& f : kFormats)
+		if (f.begins(file)) return f.name;
+	return nullptr;
+}
+
 Pixels decode_image(std::span<const std::byte> file, const std::string& name) {
 	for (const Format& f : kFormats) {
 		if (!f.begins(file)) continue;
@@ -49,6 +56,8 @@ Pixels decode_image(std::span<const std::byte> file, const std::string& name) {
 			            f.name);
 		return f.decode(file, name);
 	}
+	if (const char* sound = audio_format(file))
+		fail_status(KVRUN_EUNSUPPORTED, "{}: it is a sound ({}), no image; give it as audio", name, sound);
 	fail_status(KVRUN_EUNSUPPORTED, "{}: it is neither PNG, JPEG nor WebP; convert the image to one of these", name);
 }
 

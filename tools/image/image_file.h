@@ -15,6 +15,8 @@ struct Pixels {
 constexpr size_t kMostImageBytes = size_t(64) << 20;  // of a file
 constexpr uint64_t kMostPixels = uint64_t(100) << 20; // of an image
 
+// The name of the format that a file begins like; null: of none of these.
+const char* image_format(std::span<const std::byte> file);
 // Transparent pixels are drawn on white, JPEG images turned as their camera says. name: for messages. Throws
 // StatusError{KVRUN_EFORMAT} if the file is damaged, EUNSUPPORTED for another format, a format whose library was
 // absent, and an image that is too large.

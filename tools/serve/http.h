@@ -50,6 +50,7 @@ struct HttpRequest {
 	std::string id;            // the client's X-Request-Id, or one made here
 	std::string asked_headers; // of a preflight: Access-Control-Request-Headers
 	std::string api_key;       // X-Api-Key
+	std::string content_type = {};
 	std::string body;
 	std::shared_ptr<BodyMemory::Held> held = {}; // share of the body; keep it as long as data read from the body
 };

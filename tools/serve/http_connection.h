@@ -209,6 +209,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 		request_.host = field(http::field::host), request_.origin = field(http::field::origin);
 		request_.authorization = field(http::field::authorization);
 		request_.content_encoding = field(http::field::content_encoding);
+		request_.content_type = field(http::field::content_type);
 		request_.asked_headers = field(http::field::access_control_request_headers);
 		request_.api_key = std::string(m["X-Api-Key"]);
 		if (std::string id(m["X-Request-Id"]); good_id(id)) request_.id = std::move(id);

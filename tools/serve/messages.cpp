@@ -2,7 +2,7 @@
 #include "tools/serve/messages.h"
 #include "tools/serve/answers.h"
 #include "tools/serve/conversation.h"
-#include "tools/serve/images.h"
+#include "tools/serve/media.h"
 #include "tools/serve/parts_answer.h"
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 // The model that is served: tokenization, chat prompts, and its name.
 #include "tools/serve/model.h"
-#include "tools/serve/images.h"
+#include "tools/serve/media.h"
 #include <algorithm>
 #include <charconv>
 
@@ -97,7 +97,17 @@ ChatPrompt Model::with_template(ChatPrompt p) const {
 	return p;
 }
 
-void Model::take_images(ChatPrompt& p) const { p.messages = serve::take_images(engine(), std::move(p.messages)); }
+std::string Model::add_sound(std::string_view file, const char* field) const {
+	return take_sound(engine(), file, field);
+}
+size_t Model::sound_tokens(const std::string& id) const {
+	size_t n = 0;
+	const kvrun_status s = kvrun_image_tokens(engine(), std::stoull(id, nullptr, 16), nullptr, 0, &n);
+	if (s != KVRUN_EBUFFER) check(s);
+	return n;
+}
+
+void Model::take_media(ChatPrompt& p) const { p.messages = serve::take_media(engine(), std::move(p.messages)); }
 
 std::vector<uint32_t> Model::chat_tokens(ChatPrompt p) const {
 	std::vector<uint32_t> out;

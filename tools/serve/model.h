@@ -38,8 +38,10 @@ class Model {
 	// The text of the token whose id is a value of the model's file; empty if it has none.
 	std::string marker(const char* key) const;
 	std::optional<uint32_t> marker_id(const char* key) const;
-	std::string template_text() const;   // the chat template, or its name if it is a built-in one
-	void take_images(ChatPrompt&) const; // those of its messages become the engine's (serve/images.h)
+	std::string template_text() const; // the chat template, or its name if it is a built-in one
+	std::string add_sound(std::string_view file, const char* field) const; // its id (serve/media.h)
+	size_t sound_tokens(const std::string& id) const;
+	void take_media(ChatPrompt&) const; // images and sounds of its messages become the engine's (serve/media.h)
 	std::vector<uint32_t> chat_tokens(ChatPrompt) const;
 	std::string chat_text(ChatPrompt) const; // the text that chat_tokens() tokenizes
 	size_t longest_token() const;            // in bytes, at least 1

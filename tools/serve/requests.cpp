@@ -1,6 +1,6 @@
 // Parses and validates request bodies.
 #include "tools/serve/requests.h"
-#include "tools/serve/images.h"
+#include "tools/serve/media.h"
 #include "tools/serve/old_functions.h"
 #include <algorithm>
 #include <charconv>
@@ -89,21 +89,20 @@ void read_bias(const Fields& f, GenerationRequest& r) {
 		}
 }
 
-// Checks that a message's content is a string or an array of parts, texts and images.
+// Checks that a message's content is a string or an array of parts: texts, images and sounds.
 void check_content(const Json& content, const std::string& where) {
 	if (content.is_string() || content.is_null()) return;
 	if (!content.is_array()) throw ApiError(400, where + " is not a text or an array of parts", "messages");
 	for (const Json& part : content) {
-		if (part.is_object() && part.value("type", Json()) == Json("image_url")) {
-			check_image_part(part, where, "messages");
-			continue;
-		}
+		if (is_media_part(part, where, "messages")) continue;
 		const bool text = part.is_object() && part.value("type", Json()) == Json("text") && part.contains("text") &&
 		                  part["text"].is_string();
 		if (!text)
-			throw ApiError(400,
-			               where + " has a part that is neither {\"type\": \"text\", \"text\": ...} nor an image_url",
-			               "messages");
+			throw ApiError(
+			    400,
+			    where +
+			        " has a part that is neither {\"type\": \"text\", \"text\": ...} nor an image_url or input_audio",
+			    "messages");
 	}
 }
 

@@ -2,7 +2,7 @@
 #include "tools/serve/responses.h"
 #include "tools/serve/answers.h"
 #include "tools/serve/conversation.h"
-#include "tools/serve/images.h"
+#include "tools/serve/media.h"
 #include "tools/serve/parts_answer.h"
 #include <algorithm>
 
@@ -12,7 +12,9 @@ namespace {
 constexpr const char* kTextParts[] = {"input_text", "output_text", "text", "refusal"};
 constexpr const char* kThoughts[] = {"reasoning_text", "summary_text", "text"};
 
+// Or a sound, whose form is that of chats.
 Json item_image(const Json& part, const std::string& where) {
+	if (part.value("type", Json()) == Json("input_audio") && is_media_part(part, where, "input")) return part;
 	if (part.value("type", Json()) != Json("input_image")) return {};
 	return image_part(text_in(part, "image_url", where, "input"));
 }

@@ -38,6 +38,7 @@ const Router::Route Router::kRoutes[] = {
     {"POST", "/v1/responses/input_tokens", false, &Router::response_tokens, Needs::Model},
     {"POST", kMessagesPath, false, &Router::messages, Needs::Queue},
     {"POST", "/v1/messages/count_tokens", false, &Router::count_tokens, Needs::Model},
+    {"POST", "/v1/audio/transcriptions", false, &Router::transcribe, Needs::Queue},
     {"POST", "/v1/embeddings", false, &Router::embeddings, Needs::Embedder},
     {"POST", "/embeddings", false, &Router::embeddings, Needs::Embedder},
     {"POST", "/embedding", false, &Router::embeddings, Needs::Embedder},

@@ -107,6 +107,7 @@ class Router final : public Handler {
 	void infill(const HttpRequest&, std::shared_ptr<Responder>);
 	void responses(const HttpRequest&, std::shared_ptr<Responder>);
 	void messages(const HttpRequest&, std::shared_ptr<Responder>);
+	void transcribe(const HttpRequest&, std::shared_ptr<Responder>);
 	void apply_template(const HttpRequest&, std::shared_ptr<Responder>);
 	void chat_tokens(const HttpRequest&, std::shared_ptr<Responder>);
 	void response_tokens(const HttpRequest&, std::shared_ptr<Responder>);

@@ -4,6 +4,7 @@
 #include "tools/serve/native_answer.h"
 #include "tools/serve/responses.h"
 #include "tools/serve/router.h"
+#include "tools/serve/transcription.h"
 
 namespace kvrun::serve {
 
@@ -78,7 +79,7 @@ void Router::check_chat(ChatRequest& r) {
 	check_request(r);
 	r.sampling.special = has_channels();
 	if (r.raw_reasoning) r.sampling.special |= model_.features(r.prompt).special_markers != 0;
-	model_.take_images(r.prompt);
+	model_.take_media(r.prompt);
 	if (r.prompt.tools.empty()) return;
 	const kvrun_chat_features f = model_.features(r.prompt);
 	if (!f.tools) {
@@ -154,6 +155,18 @@ void Router::messages(const HttpRequest& request, std::shared_ptr<Responder> out
 	const uint32_t n = uint32_t(tokens.size());
 	converse(request, r.chat, std::move(tokens),
 	         [&](uint32_t) { return messages_answer(out, r, model_.id(), model_.new_reply(r.chat.prompt), n); });
+}
+
+void Router::transcribe(const HttpRequest& request, std::shared_ptr<Responder> out) {
+	TranscriptionRequest r = transcription_request(request.content_type, request.body, defaults_);
+	const std::string sound = model_.add_sound(r.file, "file");
+	r.add_sound(sound);
+	check_chat(r.chat);
+	if (out->gone()) return;
+	converse(request, r.chat, conversation_tokens(r.chat), [&](uint32_t) {
+		return std::make_shared<TranscriptionAnswer>(out, r, model_.new_reply(r.chat.prompt),
+		                                             model_.sound_tokens(sound));
+	});
 }
 
 void Router::count_tokens(const HttpRequest& request, std::shared_ptr<Responder> out) {

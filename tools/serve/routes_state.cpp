@@ -29,6 +29,7 @@ Json Router::model_json(const Model& model) const {
 	          {"weight_bytes", i.weight_bytes},
 	          {"device", i.device_name},
 	          {"reads_images", bool(i.reads_images)},
+	          {"reads_audio", i.audio_rate != 0},
 	          {"encodes", bool(i.encodes)},
 	          {"loaded", model.residency().state() == Residency::State::Loaded},
 	          {"kv", defaults_.kv}}}};
@@ -73,7 +74,7 @@ void Router::props(const HttpRequest&, std::shared_ptr<Responder> out) {
 	                {"total_slots", options_.parallel},
 	                {"model_alias", model_.id()},
 	                {"model_path", options_.file},
-	                {"modalities", {{"vision", bool(i.reads_images)}, {"audio", false}}},
+	                {"modalities", {{"vision", bool(i.reads_images)}, {"audio", i.audio_rate != 0}}},
 	                {"chat_template", model_.template_text()},
 	                {"bos_token", model_.marker("tokenizer.ggml.bos_token_id")},
 	                {"eos_token", model_.marker("tokenizer.ggml.eos_token_id")},

@@ -253,6 +253,7 @@ std::vector<Section> serve_help() {
 	      {"POST /infill", "fills in the middle, as llama.cpp's server does for editors"},
 	      {"POST /v1/responses", "the same as conversations, in the form of OpenAI's Responses API"},
 	      {"POST /v1/messages", "the same in the form of Anthropic's Messages API; /count_tokens below it"},
+	      {"POST /v1/audio/transcriptions", "what is said in a sound, which a form holds; with an audio encoder"},
 	      {"POST /v1/embeddings", "a vector of length 1 for each text: the mean of the last hidden states, or what the "
 	                              "model's file says"},
 	      {"POST /v1/rerank",

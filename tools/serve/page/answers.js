@@ -15,9 +15,13 @@ async function read_events(response, on_event) {
 			if (e.startsWith("data: ") && e !== "data: [DONE]") on_event(JSON.parse(e.slice(6)));
 	}
 }
+const media_part = url => url.startsWith("data:audio/") ?
+	{type: "input_audio",
+		input_audio: {data: url.slice(url.indexOf(",") + 1), format: url.slice(11, url.indexOf(";"))}} :
+	{type: "image_url", image_url: {url}};
 function request(said) {
 	const messages = said.filter((m, i) => !left_out(said, i)).map(m => ({role: m.role, content: !m.images ? m.content :
-		[...m.images.map(url => ({type: "image_url", image_url: {url}})),
+		[...m.images.map(media_part),
 			...m.content ? [{type: "text", text: m.content}] : []]}));
 	if (settings.system) messages.unshift({role: "system", content: settings.system});
 	const body = {messages, stream: true, stream_options: {include_usage: true}};

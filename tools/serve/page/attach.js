@@ -1,10 +1,13 @@
-// Files for the next message: images, which are made smaller, and texts, which are sent as part of the message.
+// Files for the next message: images, which are made smaller, sounds, and texts, which are sent as part of the
+// message.
 "use strict";
-let images = [], texts = []; // of the next message: addresses that hold images (data:); {name, text}
+let images = [], texts = []; // of the next message: addresses that hold images and sounds (data:); {name, text}
 
 // Models read images of about this many pixels along an edge, and the browser keeps little.
 const longest_edge = 1280;
 const longest_text = 1 << 20;
+const longest_sound = 5 << 20; // in base64 it fits into a request
+const is_sound = file => file.type.startsWith("audio/") || /\.(wav|flac|ogg|opus|mp3)$/i.test(file.name);
 async function as_address(file) {
 	const image = await createImageBitmap(file);
 	const scale = Math.min(1, longest_edge / Math.max(image.width, image.height));
@@ -16,10 +19,20 @@ async function as_address(file) {
 	pen.drawImage(image, 0, 0, canvas.width, canvas.height);
 	return canvas.toDataURL("image/jpeg", .9);
 }
+async function as_sound(file) {
+	if (file.size > longest_sound) throw new Error(`is larger than ${bytes(longest_sound)}.`);
+	const kind = file.type.startsWith("audio/") ? file.type : "audio/" + file.name.replace(/.*\./, "").toLowerCase();
+	const address = await new Promise((resolve, reject) => {
+		const reader = new FileReader();
+		reader.onload = () => resolve(reader.result), reader.onerror = () => reject(new Error("cannot be read."));
+		reader.readAsDataURL(file);
+	});
+	return address.replace(/^[^,]*/, `data:${kind};base64`);
+}
 async function as_text(file) {
 	if (file.size > longest_text) throw new Error(`is larger than ${bytes(longest_text)}.`);
 	const text = await file.text();
-	if (text.includes("\0") || text.includes("\ufffd")) throw new Error("is neither a text nor an image.");
+	if (text.includes("\0") || text.includes("\ufffd")) throw new Error("is neither a text, an image nor a sound.");
 	return text;
 }
 const reads = new Map(); // chat -> promise: its files are being read; its message waits for them
@@ -36,7 +49,11 @@ async function read_files(mine, files) {
 		const name = file.name || "That";
 		const to = mine === chat ? {images, texts} : draft_files.get(mine.id) || {images: [], texts: []};
 		try {
-			if (!file.type.startsWith("image/") || file.type === "image/svg+xml")
+			if (is_sound(file) && !reads_audio)
+				fail({text: `${name} is a sound, and this model reads none.`});
+			else if (is_sound(file))
+				to.images.push(await as_sound(file));
+			else if (!file.type.startsWith("image/") || file.type === "image/svg+xml")
 				to.texts.push({name, text: await as_text(file)});
 			else if (!reads_images)
 				fail({text: `${name} is an image, and this model reads none.`});
@@ -54,7 +71,7 @@ function draw_files() {
 		drop.setAttribute("aria-label", "Remove this file");
 		return element("span", {}, face(one), drop);
 	});
-	$("images").replaceChildren(...shown(images, picture),
+	$("images").replaceChildren(...shown(images, medium),
 		...shown(texts, t => element("span", {className: "file", textContent: t.name, title: bytes(t.text.length)})));
 }
 // A message with its texts, each between fences that it does not contain.

@@ -34,13 +34,14 @@ Response page_response() {
 	const std::string nonce = fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
 	Response r{200, page, "text/html; charset=utf-8"};
 	put(r.body, "@nonce@", nonce);
-	r.headers = {{"Content-Security-Policy",
-	              fmt::format("default-src 'none'; style-src 'nonce-{0}'; script-src 'nonce-{0}'; connect-src 'self'; "
-	                          "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-	                          nonce)},
-	             {"X-Content-Type-Options", "nosniff"},
-	             {"Referrer-Policy", "no-referrer"},
-	             {"Cache-Control", "no-store"}};
+	r.headers = {
+	    {"Content-Security-Policy",
+	     fmt::format("default-src 'none'; style-src 'nonce-{0}'; script-src 'nonce-{0}'; connect-src 'self'; "
+	                 "img-src data:; media-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+	                 nonce)},
+	    {"X-Content-Type-Options", "nosniff"},
+	    {"Referrer-Policy", "no-referrer"},
+	    {"Cache-Control", "no-store"}};
 	return r;
 }
 

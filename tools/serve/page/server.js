@@ -1,7 +1,8 @@
 // What the server says of itself: its model, and the memory of conversations.
 "use strict";
 const kinds = {f16: "f16", codes: "codes", params: "scales", overhead: "overhead", unused: "free in pages"};
-let context = 0, reads_images = false, locked = false; // locked: it asks for a key that the page does not have
+let context = 0, reads_images = false, reads_audio = false;
+let locked = false; // it asks for a key that the page does not have
 
 function headers() {
 	const h = {"Content-Type": "application/json"};
@@ -52,7 +53,7 @@ async function show_model() {
 	$("model").title = m.meta.device;
 	$("kv").placeholder = m.meta.kv;
 	context = m.meta.n_ctx;
-	reads_images = m.meta.reads_images;
-	$("attach").textContent = reads_images ? "Add" : "Text";
+	reads_images = m.meta.reads_images, reads_audio = m.meta.reads_audio;
+	$("attach").textContent = reads_images || reads_audio ? "Add" : "Text";
 	draw_state();
 }

@@ -27,7 +27,8 @@ function sane_message(m) { // none, or one that has what the page reads
 	for (const name of ["reasoning", "note"])
 		if (name in sane) sane[name] = string_of(sane[name]);
 	if ("images" in sane) {
-		sane.images = Array.isArray(sane.images) ? sane.images.filter(i => string_of(i).startsWith("data:image/")) : [];
+		const list = Array.isArray(sane.images) ? sane.images : []; // and sounds
+		sane.images = list.filter(i => /^data:(image|audio)\//.test(string_of(i)));
 		if (!sane.images.length) delete sane.images;
 	}
 	if ("others" in sane) {

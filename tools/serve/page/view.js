@@ -20,7 +20,8 @@ function selects(node) { // whether text in it is selected
 	return !!node && !!s && !s.isCollapsed && s.containsNode(node, true);
 }
 
-const picture = src => element("img", {src, alt: "Image"});
+const medium = src => src.startsWith("data:audio/") ? element("audio", {src, controls: true, title: "Sound"}) :
+	element("img", {src, alt: "Image"});
 // A question that was left without an answer is not sent with a later one: templates want roles to alternate.
 const left_out = (messages, i) => messages[i].role === "user" && !!messages[i + 1] && messages[i + 1].role === "user";
 
@@ -33,7 +34,7 @@ function make_box(m) {
 function fill(box, m) {
 	const body = box.querySelector(".body");
 	if (m.role === "user") {
-		body.replaceChildren(...(m.images || []).map(picture), m.content);
+		body.replaceChildren(...(m.images || []).map(medium), m.content);
 		return;
 	}
 	let fold = box.querySelector(".reasoning");

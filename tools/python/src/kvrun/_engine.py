@@ -141,7 +141,8 @@ class Engine(Tokenizing):
         (EAGLE-3, DFlash, DSpark, an assistant), or "mtp": the prediction layer of the model itself; None: tokens are
         looked up in the text.
     loras: LoRA adapters of the model, .gguf files, or pairs of a file and a scale.
-    mmproj: the model's vision encoder, a .gguf file: the model reads images (image(), image_tokens()).
+    mmproj: the model's encoder of images or sounds, or both, a .gguf file: the model reads them (image(), audio(),
+        image_tokens()).
         image_min_tokens, image_max_tokens: limits of an image's tokens where its size decides; 0: the encoder's.
     gpu_layers: the weights of this many layers, the last ones, lie on the device, which reads the others in host
         memory; None: all that fit. cpu_moe_layers: the experts of this many layers, the first ones, lie in host memory.
@@ -261,7 +262,7 @@ class Engine(Tokenizing):
         """How well documents answer a query, by a reranker's classifier: (documents), the larger the better."""
         return scores_of(self._handle, query, documents)
 
-    # ---- images
+    # ---- images and sounds
 
     def image(self, pixels: Any) -> dict[str, str]:
         """A part of a message that is an image: {"type": "image", "id": ...}. pixels: (height, width, 3) u8, red, green
@@ -278,8 +279,23 @@ class Engine(Tokenizing):
                                   array.shape[0], out))
         return {"type": "image", "id": f"{out[0]:016x}"}
 
+    def audio(self, samples: Any) -> dict[str, str]:
+        """A part of a message that is a sound: {"type": "audio", "id": ...}. samples: one channel of floats in -1 .. 1,
+        info.audio_rate in a second, such as librosa.load(file, sr=engine.info.audio_rate)[0]."""
+        import numpy as np
+
+        array = np.asarray(samples)
+        if array.ndim != 1:
+            raise ValueError(f"samples have the shape {array.shape}, expected one channel: (samples,)")
+        if array.dtype.kind != "f":  # whole numbers are not in -1 .. 1
+            raise TypeError(f"samples have the type {array.dtype}, expected floats")
+        array = np.ascontiguousarray(array, np.float32)
+        out = ffi.new("uint64_t *")
+        check(lib.kvrun_audio_add(self._handle.pointer, from_array(array, "float[]"), array.size, out))
+        return {"type": "audio", "id": f"{out[0]:016x}"}
+
     def image_tokens(self, image: dict[str, str]) -> Tokens:
-        """The tokens of an image of image(), for a prompt that is no conversation."""
+        """The tokens of an image of image(), or a sound of audio(), for a prompt that is no conversation."""
         import numpy as np
 
         tokens: Tokens = fill_array(

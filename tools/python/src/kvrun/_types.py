@@ -65,6 +65,7 @@ class EngineInfo(NamedTuple):
     n_scores: int
     n_params: int
     tensor_bytes: int
+    audio_rate: int
 
 
 class SessionInfo(NamedTuple):
