@@ -226,9 +226,28 @@ def images(app):
              "dump neither", "quit"], *CHATML, "-n", "4")
     assert set(os.listdir(folder)) == {name, second}, os.listdir(folder)
     assert app.dump("again")["reads_images"] and app.dump("retried")["problem"] == "", app.dump("retried")["problem"]
-    assert "Images are not read" in app.dump("wrong")["problem"], app.dump("wrong")["problem"]
+    assert "sounds is not used" in app.dump("wrong")["problem"], app.dump("wrong")["problem"]
     assert not app.dump("wrong")["reads_images"]
     assert "neither a model" in app.dump("neither")["problem"]
+
+
+def sounds(app):
+    golden = os.path.join(ROOT, "tests/golden")
+    app.model = os.path.join(golden, "vision", "text.gguf")
+    shutil.copy(os.path.join(golden, "audio", "qwen2a.gguf"), app.path("mmproj-hears.gguf"))
+    tone, photo = os.path.join(golden, "audio", "tone.mp3"), os.path.join(golden, "vision", "tile.png")
+    app.run(["wait loaded", f"drop {tone}", "dump without", f"drop {app.path('mmproj-hears.gguf')}", "wait loaded",
+             "type a", "key Return", "wait idle", "key ctrl+N", f"drop {tone}", "dump attached", "key Return",
+             "wait idle", "dump asked", f"drop {photo}", "dump refused", "quit"], *CHATML, "-n", "4")
+    assert "reads no sounds" in app.dump("without")["problem"], app.dump("without")["problem"]
+    assert app.dump("attached")["reads_audio"] and "Remove image 1" in app.dump("attached")["buttons"]
+    asked = app.dump("asked")
+    assert asked["problem"] == "", asked["problem"]
+    [c] = [c for c in asked["conversations"] if c["id"] == asked["current"]]
+    [name] = c["shown"][0]["images"]
+    assert c["title"] == "A sound" and name.endswith(".mp3") and sum(c["tiers"]) > 12, c
+    assert name in os.listdir(app.path("state/kvrun/desktop/images"))
+    assert "reads no images" in app.dump("refused")["problem"], app.dump("refused")["problem"]
 
 
 def current(dump):
@@ -408,7 +427,7 @@ def main():
     display = Display()
     try:
         for test in (first_user, question_and_answer, two_at_once_and_branches, long_question, stop_and_kill,
-                     settings_and_errors, right_to_left, images,
+                     settings_and_errors, right_to_left, images, sounds,
                      nothing_is_lost, models_that_fail, search_shows, html_is_text, small_window, download_goes_on,
                      second_start, refusals):
             app = Desktop(sys.argv[1], display, device="llvmpipe" if test is question_and_answer else "cpu")

@@ -64,7 +64,8 @@ TEST_CASE("serve: forms that are none are refused in one line") {
 	has(refusal(good, "multipart/form-data; boundary=" + std::string(71, 'x')), "no boundary");
 	has(refusal("x" + good), "does not begin with its boundary");
 	has(refusal(good, "multipart/form-data; boundary=other"), "does not begin with its boundary");
-	has(refusal(part("name=\"a\"", "1")), "has no line end");
+	has(refusal(part("name=\"a\"", "1")), "its last boundary is missing");
+	has(refusal("--xYzq\r\n" + good), "has no line end");
 	has(refusal("--xYz\r\nContent-Disposition: form-data; name=a\r\n\r\n1"), "its last boundary is missing");
 	has(refusal("--xYz\r\nno colon\r\n\r\n1\r\n" + kEnd), "without a colon");
 	has(refusal("--xYz\r\n\r\n1\r\n" + kEnd), "has no name");

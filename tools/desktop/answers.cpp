@@ -1,8 +1,10 @@
 // Active answers on one engine: sessions by conversation, one batch for all, events for the window.
 #include "tools/desktop/answers.h"
 #include "tools/answer/reply.h"
+#include "tools/audio/audio_file.h"
 #include "tools/image/image_file.h"
 #include "tools/json_text.h"
+#include "tools/text.h"
 #include <algorithm>
 
 namespace kvrun::desktop {
@@ -120,14 +122,21 @@ void Answers::make_room(const Answer& a, const std::function<kvrun_status()>& ca
 }
 
 std::string Answers::add_images(const std::string& messages) {
-	if (messages.find("\"image\"") == messages.npos) return messages;
+	if (messages.find("\"image\"") == messages.npos && messages.find("\"audio\"") == messages.npos) return messages;
+	const uint32_t rate = engine_info(engine_.get()).audio_rate;
 	auto all = nlohmann::ordered_json::parse(messages);
 	for (auto& m : all) {
 		if (!m["content"].is_array()) continue;
 		for (auto& part : m["content"]) {
-			if (part["type"] != "image") continue;
-			std::string& id = images_[part["id"].get<std::string>()];
-			if (id.empty()) id = add_image(engine_.get(), read_image(part["id"].get<std::string>()));
+			const bool sound = part["type"] == "audio";
+			if (part["type"] != "image" && !sound) continue;
+			const std::string path = part["id"].get<std::string>();
+			std::string& id = images_[path];
+			if (id.empty() && sound && !rate)
+				fail_status(KVRUN_EUNSUPPORTED, "this model reads no sounds: it has no audio encoder");
+			if (id.empty())
+				id = sound ? add_audio(engine_.get(), read_audio_file(path, rate))
+				           : add_image(engine_.get(), read_image(path));
 			part["id"] = id;
 		}
 	}

@@ -41,7 +41,7 @@ class Answers {
 	void make_room(const Answer&, const std::function<kvrun_status()>& call);
 	bool drop_oldest(const std::string& but); // false: none to drop
 	std::unique_ptr<Active> add_to_batch(const Answer&, uint32_t& n_prompt);
-	// The conversation with images of the engine in place of files.
+	// The conversation with images and sounds of the engine in place of files.
 	std::string add_images(const std::string& messages);
 	std::vector<uint32_t> prompt_of(const Answer&, ChatPrompt&);
 	void finish(Active&);

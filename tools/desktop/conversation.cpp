@@ -51,7 +51,8 @@ std::string Conversation::template_messages(const std::string& system, int last_
 		if (!one.images.empty()) {
 			Json parts = Json::array();
 			for (const std::string& name : one.images)
-				parts.push_back({{"type", "image"}, {"id", images_folder + "/" + name}});
+				parts.push_back(
+				    {{"type", is_sound_name(name) ? "audio" : "image"}, {"id", images_folder + "/" + name}});
 			parts.push_back({{"type", "text"}, {"text", one.text}});
 			out.back()["content"] = std::move(parts);
 		}
@@ -98,7 +99,8 @@ std::string to_markdown(const Conversation& c) {
 	for (const int m : c.branch()) {
 		const Message& one = c.messages[size_t(m)];
 		out += one.user ? "\n## Question\n\n" : "\n## Answer\n\n";
-		for (const std::string& image : one.images) out += "(image " + image + ")\n\n";
+		for (const std::string& name : one.images)
+			out += (is_sound_name(name) ? "(sound " : "(image ") + name + ")\n\n";
 		out += one.text;
 		if (!one.text.ends_with('\n')) out += "\n";
 	}
@@ -141,12 +143,18 @@ Conversation conversation_from_json(std::string_view json, const std::string& fi
 	return c;
 }
 
+static bool is_sound_end(std::string_view end) {
+	return end == ".wav" || end == ".flac" || end == ".ogg" || end == ".mp3";
+}
+
 bool is_image_name(std::string_view name) {
 	constexpr size_t kDigits = 16;
 	const std::string_view digits = name.substr(0, kDigits), rest = name.substr(digits.size());
 	return digits.size() == kDigits && digits.find_first_not_of("0123456789abcdef") == digits.npos &&
-	       (rest == ".png" || rest == ".jpg" || rest == ".webp");
+	       (rest == ".png" || rest == ".jpg" || rest == ".webp" || is_sound_end(rest));
 }
+
+bool is_sound_name(std::string_view name) { return is_sound_end(name.substr(std::min(name.rfind('.'), name.size()))); }
 
 std::string title_of(const std::string& text) {
 	std::string out = text.substr(0, text.find('\n'));

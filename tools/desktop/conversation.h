@@ -17,7 +17,7 @@ struct Message {
 	std::string note;                     // why an answer ended early, and its speed; may be empty
 	bool unfinished = false;              // the answer is active, or was when the program ended
 	bool cut = false;                     // the answer was stopped, or ended before the model ended it
-	std::vector<std::string> images = {}; // of a question, in front of its text: names of files (Store::add_image())
+	std::vector<std::string> images = {}; // and sounds of a question, in front of its text: names (Store::add_image())
 };
 
 struct Conversation {
@@ -35,7 +35,8 @@ struct Conversation {
 	std::vector<int> branch() const;        // messages from the first to `last`
 	std::vector<int> siblings(int m) const; // messages with the parent of m, including m, oldest first
 	void show(int m);                       // shows the branch through m, continued to the newest message after it
-	// JSON array for chat templates; images are parts {"type": "image", "id": path in the folder}.
+	// JSON array for chat templates; images are parts {"type": "image", "id": path in the folder}, and
+	// sounds parts of type "audio".
 	std::string template_messages(const std::string& system, int last_message, const std::string& images_folder) const;
 	// A copy of the shown branch, without other branches.
 	Conversation fork(std::string new_id) const;
@@ -46,8 +47,10 @@ std::string to_markdown(const Conversation&); // the shown branch
 // Throws StatusError{KVRUN_EFORMAT} that names `file` and the fault.
 Conversation conversation_from_json(std::string_view json, const std::string& file);
 
-// Whether it is a name that Store::add_image() gives: 16 hexadecimal digits, and png, jpg or webp.
+// Whether it is a name that Store::add_image() gives: 16 hexadecimal digits, and png, jpg or webp; wav, flac, ogg or
+// mp3 of a sound.
 bool is_image_name(std::string_view);
+bool is_sound_name(std::string_view); // by its end
 
 // The first words of a text, for a title.
 std::string title_of(const std::string& text);

@@ -31,7 +31,7 @@ Loaded facts_of(const Answers& answers, const std::string& model) {
 	f.weight_bytes = i.weight_bytes + i.host_weight_bytes; // as in plans
 	f.activation_bytes = i.activation_bytes, f.kv_budget_bytes = i.kv_budget_bytes;
 	f.has_template = answers.has_template();
-	f.reads_images = i.reads_images;
+	f.reads_images = i.reads_images, f.reads_audio = i.audio_rate != 0;
 	f.templates = template_names(answers.engine());
 	return f;
 }

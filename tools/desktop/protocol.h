@@ -51,8 +51,8 @@ struct Loaded { // facts of the model and its device
 	uint32_t n_layers = 0, n_kv_heads = 0, ctx_train = 0;
 	uint64_t weight_bytes = 0, activation_bytes = 0, kv_budget_bytes = 0;
 	bool has_template = true;
-	bool reads_images = false;
-	std::string no_images;              // why the vision encoder is not used; empty: it is, or there is none
+	bool reads_images = false, reads_audio = false;
+	std::string no_images;              // why the encoder is not used; empty: it is, or there is none
 	std::vector<std::string> templates; // names of chat templates
 };
 struct LoadFailed {

@@ -177,7 +177,8 @@ bool State::ask(const std::string& text, const std::vector<std::string>& images)
 	if (!have_model()) return false;
 	Conversation& c = current() ? *current() : create();
 	if (c.messages.empty() && c.title == kNewTitle)
-		c.title = first == std::string::npos ? "An image" : title_of(well_formed(text.substr(first)));
+		c.title = first == std::string::npos ? is_sound_name(images[0]) ? "A sound" : "An image"
+		                                     : title_of(well_formed(text.substr(first)));
 	Live before;
 	before.before = c.last;
 	begin_answer(c, c.add(c.last, /*user=*/true, well_formed(text), images), before);
@@ -323,7 +324,7 @@ void State::take(const Event& event) {
 		if (settings.recent.size() > kMostRecent) settings.recent.resize(kMostRecent);
 		changed("");
 		if (!e->no_images.empty()) {
-			problem = "Images are not read: " + window_words(e->no_images);
+			problem = "The encoder of images and sounds is not used: " + window_words(e->no_images);
 			if (settings.encoders.erase(e->model)) changed("");
 		}
 		if (!e->has_template)

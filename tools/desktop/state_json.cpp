@@ -116,6 +116,7 @@ std::string State::dump() const {
 	                   {"phase", kPhases[int(phase)]},
 	                   {"device", facts.device},
 	                   {"reads_images", phase == EnginePhase::Ready && facts.reads_images},
+	                   {"reads_audio", phase == EnginePhase::Ready && facts.reads_audio},
 	                   {"current", current_id},
 	                   {"problem", problem},
 	                   {"offered", offered},

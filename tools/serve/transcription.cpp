@@ -1,6 +1,5 @@
 // OpenAI's transcriptions: a form with a sound becomes a conversation that asks for its text.
 #include "tools/serve/transcription.h"
-#include "engine/core/utf8.h"
 #include "tools/serve/answers.h"
 #include "tools/text.h"
 
@@ -37,10 +36,9 @@ TranscriptionRequest transcription_request(std::string_view content_type, std::s
 			language = text;
 		} else if (p.name == "response_format") {
 			if (text != "json" && text != "text")
-				throw ApiError(400,
-				               "response_format is '" + one_line(text, 40) +
-				                   "', expected json or text: the model says no times",
-				               p.name, "unsupported_parameter");
+				throw ApiError(
+				    400, "response_format is " + shown(Json(text)) + ", expected json or text: the model says no times",
+				    p.name, "unsupported_parameter");
 			out.plain = text == "text";
 		} else {
 			fields[p.name] = p.name == "model" ? Json(text) : value_of(text);

@@ -130,16 +130,17 @@ QWidget* ChatPage::new_head() {
 }
 
 void ChatPage::add_image(const ImageBytes& image) {
-	if (state_.phase == EnginePhase::Ready && !state_.facts.reads_images) {
-		state_.problem =
-		    "This model reads no images. Models with a vision encoder do: fetch one from its repository, or "
-		    "drop its file mmproj-….gguf on the window.";
+	const bool sound = is_sound_name("." + image.extension);
+	if (state_.phase == EnginePhase::Ready && !(sound ? state_.facts.reads_audio : state_.facts.reads_images)) {
+		state_.problem = std::string("This model reads no ") + (sound ? "sounds" : "images") + ". Models with " +
+		                 (sound ? "an audio" : "a vision") +
+		                 " encoder do: fetch one from its repository, or drop its file mmproj-….gguf on the window.";
 		return;
 	}
 	try {
 		const std::string name = actions_.keep_image(image.content, image.extension);
 		if (std::ranges::find(images_, name) == images_.end()) images_.push_back(name);
-	} catch (const StatusError& e) { state_.problem = "The image could not be kept: " + std::string(e.what()); }
+	} catch (const StatusError& e) { state_.problem = "The file could not be kept: " + std::string(e.what()); }
 }
 
 void ChatPage::add_images(const QStringList& files) {
@@ -147,14 +148,15 @@ void ChatPage::add_images(const QStringList& files) {
 		if (const auto image = image_bytes(file))
 			add_image(*image);
 		else
-			state_.problem = file.toStdString() + " is no image that can be read.";
+			state_.problem = file.toStdString() + " is no image and no sound that can be read.";
 	actions_.acted();
 	composer_->take_focus();
 }
 
 void ChatPage::choose_images() {
-	add_images(QFileDialog::getOpenFileNames(this, "Add images", QDir::homePath(),
-	                                         "Images (*.png *.jpg *.jpeg *.webp *.bmp *.gif);;All files (*)"));
+	add_images(QFileDialog::getOpenFileNames(this, "Add images and sounds", QDir::homePath(),
+	                                         "Images and sounds (*.png *.jpg *.jpeg *.webp *.bmp *.gif *.wav *.flac "
+	                                         "*.ogg *.opus *.mp3);;All files (*)"));
 }
 
 void ChatPage::export_file() {
@@ -269,7 +271,8 @@ void ChatPage::refresh() {
 	messages_->refresh(state_.current(), state_.live(state_.current_id), state_.draft(state_.current_id));
 	std::vector<std::string> paths;
 	for (const std::string& name : images_) paths.push_back(state_.images_folder + "/" + name);
-	composer_->set_images(paths, state_.phase == EnginePhase::Ready && state_.facts.reads_images);
+	composer_->set_images(paths, state_.phase == EnginePhase::Ready &&
+	                                 (state_.facts.reads_images || state_.facts.reads_audio));
 	composer_->set_answering(state_.answering(state_.current_id));
 	refresh_status();
 	const bool shows = state_.settings.show_cache;

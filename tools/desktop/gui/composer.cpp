@@ -53,12 +53,12 @@ Composer::Composer() {
 	auto* column = new QVBoxLayout(this);
 	column->setContentsMargins(em(0.6), em(0.3), em(0.3), em(0.3));
 	column->setSpacing(em(0.3));
-	images_ = new ImageRow(4, "Remove image %1", "Press to leave this image out");
+	images_ = new ImageRow(4, "Remove image %1", "Press to leave this out");
 	images_->pressed = [this](size_t i) { remove_image(i); };
 	column->addWidget(images_);
 	auto* row = new QHBoxLayout;
 	column->addLayout(row);
-	attach_ = new_tool(Icon::Image, "Add images to the question (Ctrl+I)");
+	attach_ = new_tool(Icon::Image, "Add images and sounds to the question (Ctrl+I)");
 	attach_->hide();
 	connect(attach_, &QToolButton::clicked, this, [this] { choose_images(); });
 	row->addWidget(attach_, 0, Qt::AlignBottom);
@@ -94,8 +94,8 @@ void Composer::set_hint(const QString& hint) {
 	if (field_->placeholderText() != hint) field_->setPlaceholderText(hint);
 }
 
-void Composer::set_images(const std::vector<std::string>& paths, bool reads_images) {
-	attach_->setVisible(reads_images || !paths.empty());
+void Composer::set_images(const std::vector<std::string>& paths, bool reads_any) {
+	attach_->setVisible(reads_any || !paths.empty());
 	images_->show_files(paths);
 	if (has_images_ == !paths.empty()) return;
 	has_images_ = !paths.empty();

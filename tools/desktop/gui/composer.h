@@ -22,7 +22,7 @@ class Composer : public QFrame {
 
 	void set_answering(bool);
 	void set_hint(const QString&); // text in the empty field
-	void set_images(const std::vector<std::string>& paths, bool reads_images);
+	void set_images(const std::vector<std::string>& paths, bool reads_any);
 	void take_focus();
 	QPlainTextEdit* field() { return field_; }
 

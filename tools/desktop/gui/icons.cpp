@@ -35,6 +35,8 @@ const char* drawing(Icon s) {
 	case Icon::Left: return "M 10 3 L 5 8 L 10 13";
 	case Icon::Right: return "M 6 3 L 11 8 L 6 13";
 	case Icon::Image: return "R 2.5 3 11 10 C 6 6.3 1.1 M 2.5 11.5 L 6 9 L 8 10.5 L 10.5 7.5 L 13.5 10.5";
+	case Icon::Sound:
+		return "M 3 6 L 5.5 6 L 9 3 L 9 13 L 5.5 10 L 3 10 L 3 6 M 11 6 L 12 8 L 11 10 M 13 4.5 L 14.3 8 L 13 11.5";
 	case Icon::Play: return "M 5 3 L 13 8 L 5 13 L 5 3";
 	case Icon::List: return "R 2 3 12 10 M 6 3 L 6 13";
 	case Icon::Back: return "M 13 8 L 3 8 M 7 4 L 3 8 L 7 12";

@@ -24,6 +24,7 @@ enum class Icon {
 	Right,
 	Back,
 	Image,
+	Sound,
 	List,
 	Play
 };

@@ -1,5 +1,7 @@
-// Images of questions: their files, and small pictures of them.
+// Images and sounds of questions: their files, and small pictures of them.
 #include "tools/desktop/gui/images.h"
+#include "tools/audio/audio_file.h"
+#include "tools/desktop/conversation.h"
 #include "tools/desktop/gui/theme.h"
 #include "tools/image/image_file.h"
 #include <QBuffer>
@@ -7,6 +9,7 @@
 #include <QFileInfo>
 #include <QHBoxLayout>
 #include <QImageReader>
+#include <span>
 
 namespace kvrun::desktop {
 namespace {
@@ -16,7 +19,8 @@ std::string extension_of(const QByteArray& content) {
 	if (content.startsWith("\x89PNG\r\n\x1a\n")) return "png";
 	if (content.startsWith("\xff\xd8\xff")) return "jpg";
 	if (content.startsWith("RIFF") && content.mid(8, 4) == "WEBP") return "webp";
-	return "";
+	const char* sound = audio_format(std::as_bytes(std::span(content.data(), size_t(content.size()))));
+	return QByteArray(sound ? sound : "").toLower().toStdString();
 }
 
 QPixmap small_picture(const QString& path, int height) {
@@ -57,7 +61,8 @@ std::optional<ImageBytes> image_bytes(const QString& file) {
 
 bool looks_like_image(const QString& file) {
 	const QByteArray extension = QFileInfo(file).suffix().toLower().toLatin1();
-	return extension == "webp" || extension == "jpg" || QImageReader::supportedImageFormats().contains(extension);
+	return extension == "webp" || extension == "jpg" || extension == "opus" ||
+	       is_sound_name(("." + extension).toStdString()) || QImageReader::supportedImageFormats().contains(extension);
 }
 
 ImageRow::ImageRow(double height_ems, const char* what, const char* tip)
@@ -78,10 +83,11 @@ void ImageRow::show_files(const std::vector<std::string>& paths) {
 	const double pixels = devicePixelRatioF();
 	for (size_t i = 0; i < paths.size(); ++i) {
 		auto* b = new QToolButton;
-		QPixmap picture = small_picture(text_of(paths[i]), int(height_ * pixels));
+		const bool sound = is_sound_name(paths[i]);
+		QPixmap picture = sound ? QPixmap() : small_picture(text_of(paths[i]), int(height_ * pixels));
 		picture.setDevicePixelRatio(pixels);
 		if (picture.isNull())
-			b->setIcon(icon(Icon::Image)), b->setIconSize({height_, height_});
+			b->setIcon(icon(sound ? Icon::Sound : Icon::Image)), b->setIconSize({height_, height_});
 		else
 			b->setIcon(QIcon(picture)), b->setIconSize(picture.deviceIndependentSize().toSize());
 		b->setAccessibleName(what_.arg(i + 1));

@@ -1,4 +1,4 @@
-// Images of questions: their files, and small pictures of them.
+// Images and sounds of questions: their files, and small pictures of them.
 #pragma once
 #include "tools/desktop/gui/parts.h"
 #include <QImage>
@@ -9,12 +9,12 @@
 namespace kvrun::desktop {
 
 struct ImageBytes {                 // of a file
-	std::string content, extension; // png, jpg or webp
+	std::string content, extension; // png, jpg or webp; wav, flac, ogg or mp3 of a sound
 };
-// An image file as it is, or as PNG if it is of another format that Qt reads; nullopt: it is none.
+// An image or sound file as it is, or as PNG if it is of another format that Qt reads; nullopt: it is none.
 std::optional<ImageBytes> image_bytes(const QString& file);
 ImageBytes image_bytes(const QImage&);
-// Whether the name has the extension of an image.
+// Whether the name has the extension of an image or a sound.
 bool looks_like_image(const QString& file);
 
 // Small pictures in a row. Pressing one calls pressed() with its number.

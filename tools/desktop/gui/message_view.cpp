@@ -143,7 +143,7 @@ void MessageView::update_text(const Message& m) {
 	if (!m.images.empty() && !images_) {
 		std::vector<std::string> paths;
 		for (const std::string& name : m.images) paths.push_back(actions_.images_folder + "/" + name);
-		images_ = new ImageRow(8, "Image %1", "Press to open this image");
+		images_ = new ImageRow(8, "Image %1", "Press to open this file");
 		images_->pressed = [paths](size_t i) { QDesktopServices::openUrl(QUrl::fromLocalFile(text_of(paths[i]))); };
 		images_->show_files(paths);
 		layout_->insertWidget(0, images_);

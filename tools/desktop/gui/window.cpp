@@ -37,7 +37,7 @@ constexpr const char* kKeys[][2] = {
     {"Ctrl+B", "show or hide the list of conversations"},
     {"Ctrl+K", "search the conversations"},
     {"Ctrl+Tab, Ctrl+Shift+Tab", "next, previous conversation"},
-    {"Ctrl+I", "add images to the question; they can also be pasted or dropped"},
+    {"Ctrl+I", "add images and sounds to the question; they can also be pasted or dropped"},
     {"Ctrl+R", "another answer to the last question"},
     {"Ctrl+G", "continue the last answer, if it was stopped"},
     {"Ctrl+E", "edit the last question"},
@@ -490,7 +490,8 @@ void Window::dropEvent(QDropEvent* e) {
 		return chat_->add_images(files);
 	}
 	act([&] {
-		app_.state.problem = path.toStdString() + " is neither a model, a file that ends in .gguf, nor an image.";
+		app_.state.problem =
+		    path.toStdString() + " is neither a model, a file that ends in .gguf, nor an image or a sound.";
 	});
 }
 
