@@ -7,8 +7,8 @@
 namespace kvrun {
 
 struct EncoderConfigs { // at least one
-	std::optional<VisionConfig> vision;
-	std::optional<AudioConfig> audio;
+	std::optional<VisionConfig> vision = {};
+	std::optional<AudioConfig> audio = {};
 };
 // Throws as read_vision() and read_audio().
 inline EncoderConfigs read_encoders(const Gguf& g, const Config& model, const ImageRows& rows = {}) {

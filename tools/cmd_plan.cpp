@@ -151,7 +151,7 @@ PlanSubject subject_of(const PlanArgs& a) {
 		if (!a.vision.mmproj.empty()) {
 			const Gguf encoder = Gguf::open(a.vision.mmproj);
 			s.model.vision_bytes = encoder.tensor_bytes();
-			s.model.image_bytes = read_encoders(encoder, c, a.vision.rows()).bytes();
+			s.model.image_bytes = encoding_bytes(read_encoders(encoder, c, a.vision.rows()));
 		}
 		const FitGoal goal{a.kv == "all" ? std::vector<KvPolicy>() : parse_policies(a.kv), uint32_t(a.ctx)};
 		layer_bytes = fit_bytes(file, c, goal) / std::max(n_layers, 1u);

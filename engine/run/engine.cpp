@@ -72,7 +72,7 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 	const Config& cfg = e->config();
 	DeviceInfo empty = e->backend_->info();
 	empty.free_bytes -= std::min<uint64_t>(lora_bytes(e->lora_files_, cfg), empty.free_bytes);
-	const uint64_t image_bytes = encoders.bytes();
+	const uint64_t image_bytes = encoding_bytes(encoders);
 	if (encoder_file)
 		empty.free_bytes -= std::min<uint64_t>(encoder_file->tensor_bytes() + image_bytes, empty.free_bytes);
 	if (cfg.encodes && empty.parts > 1)

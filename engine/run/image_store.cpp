@@ -33,16 +33,9 @@ class TileRun : public EncoderRun {
 
 } // namespace
 
-uint64_t EncoderConfigs::bytes() const {
-	return std::max(vision ? TileEncoder::bytes(*vision, vision->most_patches()) : 0,
-	                audio ? AudioEncoder::bytes(*audio) : 0);
-}
-
-EncoderConfigs read_encoders(const Gguf& g, const Config& model, const ImageRows& rows) {
-	EncoderConfigs out;
-	if (has_audio(g)) out.audio = read_audio(g, model);
-	if (!out.audio || has_vision(g)) out.vision = read_vision(g, model, rows);
-	return out;
+uint64_t encoding_bytes(const EncoderConfigs& e) {
+	return std::max(e.vision ? TileEncoder::bytes(*e.vision, e.vision->most_patches()) : 0,
+	                e.audio ? AudioEncoder::bytes(*e.audio) : 0);
 }
 
 size_t StoredImage::bytes() const {

@@ -5,23 +5,17 @@
 #include "engine/run/audio_encoder.h"
 #include "engine/run/image_encoder.h"
 #include "engine/run/image_rows.h"
+#include "models/encoder_file.h"
 #include "models/tokenizer.h"
 #include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <variant>
 
 namespace kvrun {
 
-// What a file of encoders holds: at least one.
-struct EncoderConfigs {
-	std::optional<VisionConfig> vision = {};
-	std::optional<AudioConfig> audio = {};
-	uint64_t bytes() const; // of device memory that the largest tile or piece takes while it is encoded
-};
-// Throws as read_vision() and read_audio() do.
-EncoderConfigs read_encoders(const Gguf&, const Config& model, const ImageRows& = {});
+// Device memory that the largest tile or piece takes while it is encoded.
+uint64_t encoding_bytes(const EncoderConfigs&);
 
 using EncoderInput = std::variant<Image, AudioPiece>; // what an encoder takes at once
 

@@ -104,7 +104,7 @@ TEST_CASE("audio files: one with both encoders, and what is neither") {
 	CHECK(e.audio.has_value());
 	REQUIRE(e.vision.has_value());
 	CHECK(std::string_view(e.vision->projector->name) == "mlp");
-	CHECK(e.bytes() >= AudioEncoder::bytes(*e.audio));
+	CHECK(encoding_bytes(e) >= AudioEncoder::bytes(*e.audio));
 	check_has(refusal(GgufBuilder::copy_as(Gguf::open((kGolden / "tiny" / "llama.gguf").string()), "llama")),
 	          "it is no vision encoder");
 }
