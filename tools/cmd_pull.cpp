@@ -64,7 +64,7 @@ void add_pull(Command& root) {
 	add_text(c, "name", *name, "USER/REPO[:QUANT]",
 	         "the repository, and which of its GGUF files: a quant, or a file's name")
 	    ->required();
-	add_flag(c, "--no-mmproj", *no_mmproj, "without the repository's vision encoder");
+	add_flag(c, "--no-mmproj", *no_mmproj, "without the repository's encoder of images and sounds");
 	c.sections = {
 	    {"Choice",
 	     "Without QUANT the largest file is taken whose weights leave room on the device (KVRUN_DEVICE, else the best) "
@@ -104,7 +104,7 @@ void add_list(Command& root) {
 	     "where they lie."},
 	    json_section({{"name, owner", "what commands take; hub, kvrun, ollama, lmstudio or llama.cpp"},
 	                  {"bytes, parts, path", "of the model; files it is split into; the first of them"},
-	                  {"mmproj", "file of the repository's vision encoder, which the model gets; null: none"}})};
+	                  {"mmproj", "file of the repository's encoder of images or sounds, which the model gets; null: none"}})};
 	c.run = [a] { list_models(*a); };
 }
 
