@@ -485,7 +485,7 @@ TEST_CASE("T31 cli: the prompt from stdin, whatever is behind it") {
 	CHECK(huge.code == 6);
 	CHECK(contains(huge.err, "67108864 bytes"));
 
-	check_error({"run", "-m", kModel, "-f", kRoot}, 5, {"directory"});
+	check_error({"run", "-m", kModel, "-f", kRoot}, 3, {"is a folder"});
 }
 
 TEST_CASE("T32 cli: a stdout that is gone, full or closed ends with 5 and keeps the statistics") {
