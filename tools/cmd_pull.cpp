@@ -102,9 +102,10 @@ void add_list(Command& root) {
 	     "GGUF files in the cache of huggingface_hub (hub), in $KVRUN_MODELS or ~/.cache/kvrun/models (kvrun), and in "
 	     "those of Ollama (OLLAMA_MODELS), LM Studio and llama.cpp (LLAMA_CACHE). Those of other programs are used "
 	     "where they lie."},
-	    json_section({{"name, owner", "what commands take; hub, kvrun, ollama, lmstudio or llama.cpp"},
-	                  {"bytes, parts, path", "of the model; files it is split into; the first of them"},
-	                  {"mmproj", "file of the repository's encoder of images or sounds, which the model gets; null: none"}})};
+	    json_section(
+	        {{"name, owner", "what commands take; hub, kvrun, ollama, lmstudio or llama.cpp"},
+	         {"bytes, parts, path", "of the model; files it is split into; the first of them"},
+	         {"mmproj", "file of the repository's encoder of images or sounds, which the model gets; null: none"}})};
 	c.run = [a] { list_models(*a); };
 }
 

@@ -14,8 +14,8 @@ constexpr uint32_t kVecLocal = 128;  // workgroup of matvec.comp
 constexpr uint32_t kInt8Local = 256; // of matvec_int8.comp, on most devices
 // Its most shared memory: 40 bytes for a block, and sums of squares
 constexpr uint32_t kInt8Shared = KV_RESIDENT_BLOCKS * 40 + 1024;
-constexpr uint32_t kTileRows = 64;      // of matmul.comp, matmul_int8.comp
-constexpr uint32_t kMostGroups = 65535; // of a grid's dimension: every device allows them
+constexpr uint32_t kTileRows = 64;       // of matmul.comp, matmul_int8.comp
+constexpr uint32_t kLeastGroups = 65535; // of a grid: every device allows them
 
 // 4 rows per lane share the fetches and shuffles of x; 8 tokens share the unpacking of weights. Measured best on
 // lavapipe.
@@ -35,10 +35,10 @@ MatmulChoice texel_matmul(const Caps& c, DType type, uint32_t rows, uint32_t tok
 uint32_t own_rows(const Caps& c, uint32_t tokens, uint32_t rule) {
 	return tokens == 1 && c.knobs[Knob::MatvecRows] ? c.knobs[Knob::MatvecRows] : rule;
 }
-// `each` rows of a subgroup, or more where so many subgroups to a workgroup make too long a grid: with one subgroup of
-// 128 lanes, 262144 rows of a vocabulary are 65536 workgroups.
-uint32_t rows_in_grid(uint32_t rows, uint32_t subgroups, uint32_t each) {
-	while (ceil_div(rows, subgroups * each) > kMostGroups) each *= 2;
+// `each` rows of a subgroup, or more where the device does not allow so many workgroups: with one subgroup of 128
+// lanes, 262144 rows of a vocabulary are 65536.
+uint32_t rows_in_grid(const Caps& c, uint32_t rows, uint32_t subgroups, uint32_t each) {
+	while (ceil_div(rows, subgroups * each) > std::max(c.groups[0], kLeastGroups)) each *= 2;
 	return each;
 }
 
@@ -49,7 +49,7 @@ MatmulChoice matvec(const Caps& c, DType type, uint32_t rows, uint32_t tokens, u
 		each = few_registers(c) && tokens > 4 ? 1 : c.vendor == kIntel || (type == DType::F32 && tokens > 4) ? 2 : 4;
 	if ((flags & MATMUL_EPILOGUE) == MATMUL_SWIGLU) each = std::max(each, 2u);
 	const uint32_t n = c.subgroup_ops ? std::min(c.subgroup, kVecLocal) : 32;
-	each = rows_in_grid(rows, kVecLocal / n, each);
+	each = rows_in_grid(c, rows, kVecLocal / n, each);
 	return {{build_of(Kernel::matvec, grid_of(type)),
 	         {{SPEC_LOCAL_X, kVecLocal},
 	          {SPEC_SUBGROUP, c.subgroup},
@@ -95,7 +95,7 @@ MatmulChoice matvec_int8(const Caps& c, DType type, uint32_t rows, uint32_t cols
 		most = c.cores * 2;
 	}
 	if ((flags & MATMUL_EPILOGUE) == MATMUL_SWIGLU) each = std::max(each, 2u);
-	if (most > kMostGroups) each = rows_in_grid(rows, local / int8_lanes(c), each);
+	if (most == UINT32_MAX) each = rows_in_grid(c, rows, local / int8_lanes(c), each);
 	return {{build_of(Kernel::matvec, need::int8 | grid_of(type)),
 	         {{SPEC_LOCAL_X, local},
 	          {SPEC_SUBGROUP, int8_lanes(c)},

@@ -362,29 +362,32 @@ TEST_CASE("kernel choice: projections by integer dot products cover all rows, wi
 	}
 }
 
-TEST_CASE("kernel choice: projections of decode steps have no more workgroups than every device allows") {
+TEST_CASE("kernel choice: projections of decode steps have no more workgroups than the device allows") {
+	const auto check = [](const vk::Caps& c, uint32_t rows, uint32_t tokens, DType type) {
+		INFO("vendor " << c.vendor << ", subgroups of " << c.subgroup << ", rows " << rows << ", " << tokens
+		               << " tokens, " << dtype_info(type).name);
+		const vk::MatmulChoice how = vk::choose_matmul(c, type, rows, 2560, tokens, MATMUL_STORE, true);
+		std::map<uint32_t, uint32_t> spec;
+		for (const vk::SpecValue& s : how.spec) spec[s.id] = s.value;
+		CHECK(how.groups.x <= c.groups[0]);
+		CHECK(how.groups.x * spec[SPEC_LOCAL_X] / spec[SPEC_SUBGROUP] * spec[SPEC_ROWS] >= rows);
+		if (c.groups[0] > 65535 && tokens == 1) CHECK(spec[SPEC_ROWS] == 1); // as set
+	};
 	for (const uint32_t subgroup : {16u, 32u, 64u, 128u})
 		for (const uint32_t vendor : {0x1002u, 0x10deu, 0x5143u})
 			for (const bool int_dot : {false, true})
-				for (const char* each : {"auto", "1"}) {
+				for (const uint32_t groups : {65535u, 1u << 20}) {
 					vk::Caps c;
-					c.vendor = vendor, c.workgroup = 1024, c.shared_bytes = 32 << 10;
+					c.vendor = vendor, c.workgroup = 1024, c.shared_bytes = 32 << 10, c.groups[0] = groups;
 					c.subgroup = c.subgroup_min = c.subgroup_max = subgroup;
 					c.subgroup_ops = c.subgroup_pin = true, c.int_dot = int_dot;
-					REQUIRE(vk::set_knob(c.knobs, "matvec_rows", each));
-					for (const uint32_t rows : {4096u, 262144u})
-						for (uint32_t tokens = 1; tokens <= 16; ++tokens)
-							for (const DType type : {DType::Q4_K, DType::F16, DType::F32}) {
-								INFO("vendor " << vendor << ", subgroups of " << subgroup << ", rows " << rows << ", "
-								               << tokens << " tokens, " << dtype_info(type).name);
-								const vk::MatmulChoice how =
-								    vk::choose_matmul(c, type, rows, 2560, tokens, MATMUL_STORE, true);
-								std::map<uint32_t, uint32_t> spec;
-								for (const vk::SpecValue& s : how.spec) spec[s.id] = s.value;
-								const uint32_t taken = spec[SPEC_LOCAL_X] / spec[SPEC_SUBGROUP] * spec[SPEC_ROWS];
-								CHECK(how.groups.x <= 65535);
-								CHECK(uint64_t(how.groups.x) * taken >= rows);
-							}
+					for (const DType type : {DType::Q4_K, DType::F16, DType::F32}) {
+						if (groups == 65535)
+							for (uint32_t tokens = 1; tokens <= 16; ++tokens) check(c, 262144, tokens, type);
+						vk::Caps one = c;
+						REQUIRE(vk::set_knob(one.knobs, "matvec_rows", "1"));
+						check(one, 262144, 1, type);
+					}
 				}
 }
 
