@@ -118,7 +118,7 @@ TEST_CASE("audio: sounds of every length have as many rows as their pieces say")
 		                               128000u, 128001u, 480000u, 480001u, 480161u, 512000u, 512161u}) {
 			CAPTURE(samples);
 			uint32_t rows = 0;
-			const std::string error = refusal_by([&] {
+			const std::string error = error_of([&] {
 				for (const AudioPiece& piece : cut_audio(c, test_sound(samples))) {
 					CHECK(piece.frames <= piece.spectrogram.frames);
 					CHECK(piece.spectrogram.values.size() == size_t(piece.spectrogram.frames) * c.bins);
