@@ -2,6 +2,7 @@
 #include "models/audio.h"
 #include "engine/core/round.h"
 #include "engine/core/utf8.h"
+#include "models/encoder_keys.h"
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -83,40 +84,29 @@ std::string projector_names() {
 	return all;
 }
 
-constexpr uint32_t kMostDim = 1 << 16, kMostLayers = 256, kMostHeadDim = 512, kMostBins = 512;
-
-uint32_t sized(const Gguf& g, const char* key, uint32_t most) {
-	const uint32_t value = g.u32(key);
-	if (value == 0 || value > most)
-		fail(Code::Format, "{}: key {} is {}, expected 1 to {}; the file is damaged", g.name(), key, value, most);
-	return value;
-}
+constexpr uint32_t kMostBins = 512;
 
 Config transformer_of(const Gguf& g, const AudioProjector& p) {
 	Config c;
 	c.arch = "clip", c.encodes = true;
 	c.norm = p.layers == AudioLayers::Conformer ? NormKind::Rms : NormKind::LayerBiased;
-	c.norm_eps = g.f32("clip.audio.attention.layer_norm_epsilon");
-	if (c.norm_eps < 0 || c.norm_eps > 1)
-		fail(Code::Format,
-		     "{}: key clip.audio.attention.layer_norm_epsilon is {}, expected 0 to 1; the file is damaged", g.name(),
-		     c.norm_eps);
-	c.dim = sized(g, "clip.audio.embedding_length", kMostDim);
+	c.norm_eps = norm_epsilon(g, "clip.audio.attention.layer_norm_epsilon");
+	c.dim = sized(g, "clip.audio.embedding_length", kMostEncoderDim);
 	if (p.layers == AudioLayers::None) { // the least that heads may be, which nothing reads
 		c.n_heads = c.n_kv_heads = 1, c.head_dim = 8;
 		c.ropes = {{.dim = c.head_dim}};
 		return c;
 	}
-	c.n_layers = sized(g, "clip.audio.block_count", kMostLayers);
-	c.n_heads = c.n_kv_heads = sized(g, "clip.audio.attention.head_count", 1024);
+	c.n_layers = sized(g, "clip.audio.block_count", kMostEncoderLayers);
+	c.n_heads = c.n_kv_heads = sized(g, "clip.audio.attention.head_count", kMostEncoderHeads);
 	c.head_dim = c.dim / c.n_heads;
-	c.hidden_dim = sized(g, "clip.audio.feed_forward_length", kMostDim);
-	if (c.head_dim == 0 || c.head_dim % 8 != 0 || c.head_dim > kMostHeadDim || c.head_dim * c.n_heads != c.dim ||
+	c.hidden_dim = sized(g, "clip.audio.feed_forward_length", kMostEncoderDim);
+	if (c.head_dim == 0 || c.head_dim % 8 != 0 || c.head_dim > kMostEncoderHeadDim || c.head_dim * c.n_heads != c.dim ||
 	    c.hidden_dim % 4 != 0)
 		fail(Code::Unsupported,
 		     "{}: {} channels in {} heads and {} in the MLP; kvrun runs heads of multiples of 8 up to {} channels, and "
 		     "MLPs of multiples of 4",
-		     g.name(), c.dim, c.n_heads, c.hidden_dim, kMostHeadDim);
+		     g.name(), c.dim, c.n_heads, c.hidden_dim, kMostEncoderHeadDim);
 	c.ropes = {{.dim = c.head_dim, .neox = true}};
 	Layer layer;
 	layer.n_heads = layer.n_kv_heads = c.n_heads, layer.head_dim = c.head_dim, layer.hidden_dim = c.hidden_dim;
@@ -175,16 +165,16 @@ AudioConfig read_audio(const Gguf& g, const Config& model) {
 	a.bins = p->features == Features::Samples ? a.transformer.dim : sized(g, "clip.audio.num_mel_bins", kMostBins);
 	if (p->steps[1].kind == Step::Stack) {
 		a.stack = sized(g, "clip.audio.projector.stack_factor", 64);
-		if (a.joined_dim() > kMostDim)
+		if (a.joined_dim() > kMostEncoderDim)
 			fail(Code::Unsupported, "{}: {} rows of {} channels become one; kvrun runs up to {} channels", g.name(),
-			     a.stack, a.transformer.dim, kMostDim);
+			     a.stack, a.transformer.dim, kMostEncoderDim);
 	}
 	a.limited = g.find_tensor("a.blk.0.attn_q.input_min") != nullptr;
-	a.out_dim = sized(g, "clip.audio.projection_dim", kMostDim);
+	a.out_dim = sized(g, "clip.audio.projection_dim", kMostEncoderDim);
 	for (const Step& s : p->steps) // some files have other numbers under the key
 		if (s.kind == Step::Matrix)
 			if (const GgufTensor* t = g.find_tensor(std::string(s.tensor) + ".weight"))
-				a.out_dim = uint32_t(std::min<uint64_t>(t->rows(), kMostDim));
+				a.out_dim = uint32_t(std::min<uint64_t>(t->rows(), kMostEncoderDim));
 	if (a.out_dim != model.dim)
 		fail(Code::Unsupported,
 		     "{}: rows of its sounds have {} channels, the model's {}; take the mmproj file of this model", g.name(),

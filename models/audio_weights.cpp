@@ -1,5 +1,6 @@
 // Weights of an audio encoder on a backend.
 #include "models/audio_weights.h"
+#include "models/encoder_layer.h"
 #include <cmath>
 
 namespace kvrun {
@@ -56,23 +57,6 @@ void load_convolutions(EncoderTensors& g, AudioConfig& c, AudioWeights& out) {
 		for (size_t ch = 0; ch < in; ++ch)
 			for (size_t f = 0; f < bins; ++f) turned[(r * bins + f) * in + ch] = from[(r * in + ch) * bins + f];
 	g.matrix(out.in, dim, bins * in, std::move(turned), t.type == DType::F32 ? DType::F32 : DType::F16);
-}
-
-void load_layer(EncoderTensors& g, const AudioConfig& a, uint32_t l, LayerWeights& to) {
-	const Config& c = a.transformer;
-	const auto name = [&](const char* what) { return fmt::format("a.blk.{}.{}", l, what); };
-	const auto project = [&](View& w, View& b, const char* what, uint64_t rows, uint64_t cols) {
-		g.matrix(w, g.need(name(what) + ".weight", rows, cols));
-		g.bias(b, name(what) + ".bias", rows);
-	};
-	g.norm(to.attn_norm, name("ln1"), c.dim);
-	project(to.wq, to.bq, "attn_q", c.dim, c.dim);
-	project(to.wk, to.bk, "attn_k", c.dim, c.dim);
-	project(to.wv, to.bv, "attn_v", c.dim, c.dim);
-	project(to.wo, to.bo, "attn_out", c.dim, c.dim);
-	g.norm(to.mlp_norm, name("ln2"), c.dim);
-	project(to.w_up, to.b_up, "ffn_up", c.hidden_dim, c.dim);
-	project(to.w_down, to.b_down, "ffn_down", c.dim, c.hidden_dim);
 }
 
 constexpr uint32_t kDistances = 12;
@@ -155,7 +139,7 @@ AudioWeights load_audio(const Gguf& file, AudioConfig& a, Backend& be) {
 		if (p.layers == AudioLayers::Conformer)
 			load_conformer(g, a, l, out.conformer[l]);
 		else
-			load_layer(g, a, l, out.transformer.layers[l]);
+			load_encoder_layer(g, c, l, {.prefix = fmt::format("a.blk.{}.", l)}, out.transformer.layers[l]);
 		g.upload();
 	}
 	be.wait();

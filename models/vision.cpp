@@ -2,6 +2,7 @@
 #include "models/vision.h"
 #include "engine/core/utf8.h"
 #include "models/config_keys.h"
+#include "models/encoder_keys.h"
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -17,14 +18,6 @@ std::string projector_names() {
 	return all;
 }
 
-// A size in 1 .. most.
-uint32_t sized(const Gguf& g, const char* key, uint32_t value, uint32_t most) {
-	if (value == 0 || value > most)
-		fail(Code::Format, "{}: key {} is {}, expected 1 to {}; the file is damaged", g.name(), key, value, most);
-	return value;
-}
-uint32_t sized(const Gguf& g, const char* key, uint32_t most) { return sized(g, key, g.u32(key), most); }
-
 void read_colours(const Gguf& g, const char* key, bool positive, float (&out)[3]) {
 	const std::vector<float> v = g.floats(key);
 	const auto usable = [&](float x) { return std::isfinite(x) && (!positive || x > 0); };
@@ -36,24 +29,20 @@ void read_colours(const Gguf& g, const char* key, bool positive, float (&out)[3]
 
 constexpr uint32_t kWindowEdge = 112; // pixels, of files that do not say
 constexpr uint32_t kMostClassTokens = 64, kMostQueries = 1024;
-constexpr uint32_t kMostDim = 1 << 16, kMostLayers = 256, kMostEdge = 1 << 13, kMostHeadDim = 512;
+constexpr uint32_t kMostEdge = 1 << 13;
 
 Config transformer_of(const Gguf& g, const Projector& p) {
 	Config c;
 	c.arch = "clip", c.encodes = true;
-	c.dim = sized(g, "clip.vision.embedding_length", kMostDim);
-	c.norm = p.norm, c.norm_eps = g.f32("clip.vision.attention.layer_norm_epsilon");
-	if (c.norm_eps < 0 || c.norm_eps > 1)
-		fail(Code::Format,
-		     "{}: key clip.vision.attention.layer_norm_epsilon is {}, expected 0 to 1; the file is damaged", g.name(),
-		     c.norm_eps);
+	c.dim = sized(g, "clip.vision.embedding_length", kMostEncoderDim);
+	c.norm = p.norm, c.norm_eps = norm_epsilon(g, "clip.vision.attention.layer_norm_epsilon");
 	if (p.bare) { // the least that heads may be, which nothing reads
 		c.n_heads = c.n_kv_heads = 1, c.head_dim = 8;
 		c.ropes = {{.dim = c.head_dim}};
 		return c;
 	}
-	const uint32_t layers = sized(g, "clip.vision.block_count", kMostLayers);
-	c.n_heads = sized(g, "clip.vision.attention.head_count", 1024);
+	const uint32_t layers = sized(g, "clip.vision.block_count", kMostEncoderLayers);
+	c.n_heads = sized(g, "clip.vision.attention.head_count", kMostEncoderHeads);
 	c.n_kv_heads = g.u32("clip.vision.attention.head_count_kv", c.n_heads);
 	if (c.n_kv_heads == 0 || c.n_heads % c.n_kv_heads != 0)
 		fail(Code::Format, "{}: {} heads share {} heads of keys and values; the file is damaged", g.name(), c.n_heads,
@@ -62,14 +51,14 @@ Config transformer_of(const Gguf& g, const Projector& p) {
 	// Files of Qwen2-VL have other numbers under the key.
 	const GgufTensor* up = p.lines ? g.find_tensor("v.blk.0.ffn_up.weight") : nullptr;
 	const uint64_t hidden = !up ? 0 : up->cols() == c.dim ? up->rows() : up->cols();
-	c.hidden_dim =
-	    hidden ? uint32_t(std::min<uint64_t>(hidden, kMostDim)) : sized(g, "clip.vision.feed_forward_length", kMostDim);
-	if (layers <= p.unused_layers || c.head_dim == 0 || c.head_dim % 8 != 0 || c.head_dim > kMostHeadDim ||
+	c.hidden_dim = hidden ? uint32_t(std::min<uint64_t>(hidden, kMostEncoderDim))
+	                      : sized(g, "clip.vision.feed_forward_length", kMostEncoderDim);
+	if (layers <= p.unused_layers || c.head_dim == 0 || c.head_dim % 8 != 0 || c.head_dim > kMostEncoderHeadDim ||
 	    c.dim % 4 != 0 || c.hidden_dim % 4 != 0)
 		fail(Code::Unsupported,
 		     "{}: {} layers of {} channels, {} in the MLP and {} in a head; kvrun runs at least {} layers, multiples "
 		     "of 4, and in heads multiples of 8 up to {}",
-		     g.name(), layers, c.dim, c.hidden_dim, c.head_dim, p.unused_layers + 1, kMostHeadDim);
+		     g.name(), layers, c.dim, c.hidden_dim, c.head_dim, p.unused_layers + 1, kMostEncoderHeadDim);
 	c.n_layers = layers - p.unused_layers;
 	c.ropes = {{.dim = c.head_dim, .neox = p.rotation.pairs != PatchRotation::Neighbours}};
 	const bool gelu = g.flag("clip.use_gelu", false), silu = g.flag("clip.use_silu", false);
@@ -209,7 +198,7 @@ uint32_t query_rows(const Gguf& g, const Step& s) {
 	const std::string name = std::string(s.tensor) + "query";
 	const GgufTensor* t = g.find_tensor(name);
 	if (!t) fail(Code::Format, "{}: tensor {} is missing; get the file again", g.name(), name);
-	if (t->rows() == 0 || t->rows() > kMostQueries || t->cols() % kQueryHead != 0 || t->cols() > kMostDim)
+	if (t->rows() == 0 || t->rows() > kMostQueries || t->cols() % kQueryHead != 0 || t->cols() > kMostEncoderDim)
 		fail(Code::Unsupported, "{}: tensor {} is {} x {}; kvrun runs up to {} rows of heads of {}", g.name(), name,
 		     t->rows(), t->cols(), kMostQueries, kQueryHead);
 	return uint32_t(t->rows());
@@ -302,7 +291,7 @@ void check_model(const Gguf& g, const Config& model, VisionConfig& v) {
 	v.least_rows = std::min(v.least_rows, v.most_rows);
 	v.out_dim = g.u32("clip.vision.projection_dim");
 	if (const uint64_t dim = projected_dim(g, p)) // old files have other numbers under the key
-		v.out_dim = uint32_t(std::min<uint64_t>(dim, kMostDim));
+		v.out_dim = uint32_t(std::min<uint64_t>(dim, kMostEncoderDim));
 	if (v.out_dim != model.dim)
 		fail(Code::Unsupported, "{}: its rows have {} channels, the model's {}; take the mmproj file of this model",
 		     g.name(), v.out_dim, model.dim);

@@ -1,69 +1,23 @@
 // Weights of a vision encoder on a backend.
 #include "models/vision_weights.h"
 #include "engine/core/round.h"
+#include "models/encoder_layer.h"
 #include <cmath>
 
 namespace kvrun {
 namespace {
 
-// Channels of n heads of q and k in the order in which PatchRotation::Quarters pairs i and i + head_dim / 2.
-std::vector<uint32_t> paired_quarters(uint32_t n, uint32_t head_dim) {
-	std::vector<uint32_t> out;
-	const uint32_t half = head_dim / 2, quarter = head_dim / 4;
-	for (uint32_t h = 0; h < n; ++h)
-		for (uint32_t i = 0; i < head_dim; ++i) {
-			const uint32_t second = i / half, pair = i % half;
-			out.push_back(h * head_dim + pair / quarter * half + second * quarter + pair % quarter);
-		}
-	return out;
-}
-
-std::vector<float> factors_of(const EncoderTensors& g, const VisionConfig& v, const std::string& name) {
-	return v.layer_scales ? g.values(g.need(name, 1, v.transformer.dim)) : std::vector<float>();
-}
-
-void load_layer(EncoderTensors& g, const Gguf& file, const VisionConfig& v, uint32_t l, LayerWeights& to) {
-	const Config& c = v.transformer;
-	const uint64_t dim = c.dim, hidden = c.hidden_dim;
-	const uint32_t heads = c.n_heads * c.head_dim, kv = c.n_kv_heads * c.head_dim;
+void load_layer(EncoderTensors& g, const VisionConfig& v, uint32_t l, LayerWeights& to) {
 	const bool inner = v.inner_merge > 1 && l == v.inner_layer;
 	const uint32_t in_file = v.inner_merge > 1 && l > v.inner_layer ? l - 1 : l;
-	const std::string prefix = inner ? v.projector->inner_merger : fmt::format("v.blk.{}.", in_file);
-	const auto name = [&](const char* what) { return prefix + what; };
-	g.norm(to.attn_norm, name("ln1"), dim);
-	const auto project = [&](View& w, View& b, const char* what, uint64_t rows, uint64_t cols,
-	                         const std::vector<float>& factors = {}, const std::vector<uint32_t>& order = {}) {
-		g.matrix(w, g.need(name(what) + ".weight", rows, cols), factors, order);
-		g.bias(b, name(what) + ".bias", rows, factors, order);
-		if (v.limited) g.limits(w, name(what));
-	};
-	const bool quarters = v.projector->rotation.pairs == PatchRotation::Quarters;
-	const auto order = [&](uint32_t n) { return quarters ? paired_quarters(n, c.head_dim) : std::vector<uint32_t>(); };
-	if (!quarters && file.find_tensor(name("attn_qkv.weight"))) {
-		const std::array<uint32_t, 3> rows = {heads, kv, kv};
-		g.parts({&to.wq, &to.wk, &to.wv}, g.need(name("attn_qkv.weight"), heads + 2 * kv, dim), rows);
-		g.parts_of_bias({&to.bq, &to.bk, &to.bv}, name("attn_qkv.bias"), rows);
-	} else {
-		project(to.wq, to.bq, "attn_q", heads, dim, {}, order(c.n_heads));
-		project(to.wk, to.bk, "attn_k", kv, dim, {}, order(c.n_kv_heads));
-		project(to.wv, to.bv, "attn_v", kv, dim);
-	}
-	if (c.layers[l].qk_norm != QkNorm::None) {
-		g.weights(to.q_norm, name("attn_q_norm"), c.head_dim, order(1));
-		g.weights(to.k_norm, name("attn_k_norm"), c.head_dim, order(1));
-	}
-	project(to.wo, to.bo, "attn_out", dim, heads, factors_of(g, v, name("ls1.weight")));
-	if (c.layers[l].attn_out_norm) g.norm(to.attn_out_norm, name("attn_post_norm"), dim);
-	if (inner) return;
-	g.norm(to.mlp_norm, name("ln2"), dim);
-	if (c.layers[l].mlp_out_norm) g.norm(to.mlp_out_norm, name("ffn_post_norm"), dim);
-	const char *up = "ffn_up", *down = "ffn_down";
-	if (const GgufTensor* t = file.find_tensor(name("ffn_down.weight"));
-	    v.projector->swapped_mlp && t && t->cols() == dim && dim != hidden)
-		std::swap(up, down);
-	if (c.layers[l].mlp == MlpKind::Gated) project(to.w_gate, to.b_gate, "ffn_gate", hidden, dim);
-	project(to.w_up, to.b_up, up, hidden, dim);
-	project(to.w_down, to.b_down, down, dim, hidden, factors_of(g, v, name("ls2.weight")));
+	const Projector& p = *v.projector;
+	load_encoder_layer(g, v.transformer, l,
+	                   {.prefix = inner ? p.inner_merger : fmt::format("v.blk.{}.", in_file),
+	                    .limited = v.limited,
+	                    .quarters = p.rotation.pairs == PatchRotation::Quarters,
+	                    .scales = v.layer_scales,
+	                    .swapped_mlp = p.swapped_mlp},
+	                   to);
 }
 
 void load_projector(EncoderTensors& g, const VisionConfig& v, VisionWeights& out) {
@@ -138,7 +92,7 @@ VisionWeights load_vision(const Gguf& file, const VisionConfig& v, Backend& be) 
 	g.upload();
 	out.transformer.layers.resize(c.n_layers);
 	for (uint32_t l = 0; l < c.n_layers; ++l) {
-		load_layer(g, file, v, l, out.transformer.layers[l]);
+		load_layer(g, v, l, out.transformer.layers[l]);
 		g.upload();
 	}
 	be.wait();

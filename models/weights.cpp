@@ -516,4 +516,10 @@ Weights load_weights(const Gguf& g, const Config& c, Backend& backend, const Loa
 	return w;
 }
 
+const Limits* limits_of(const Weights& w, const View& v) {
+	const auto limited =
+	    std::ranges::find_if(w.limits, [&](const LimitedWeight& l) { return l.buf == v.buf && l.at == v.at; });
+	return limited == w.limits.end() ? nullptr : &limited->limits;
+}
+
 } // namespace kvrun

@@ -144,6 +144,9 @@ struct LimitedWeight {
 	Limits limits;
 };
 
+struct Weights;
+const Limits* limits_of(const Weights&, const View& w); // of a projection; null: it has none
+
 struct Weights { // immutable after load; views point into `buffers`. Of a layer that drafts, empty: what it shares.
 	View embed;  // (vocab, dim)
 	NormWeights final_norm; // empty where there is none

@@ -11,6 +11,15 @@ ImageStore& images_of(const EngineObject& e) {
 	return *e.engine->images();
 }
 
+// For adding an image or a sound.
+static ImageStore& store_of(const EngineObject& e, bool (ImageStore::*reads)() const, const char* what,
+                            const char* encoder) {
+	ImageStore* const store = e.engine->images();
+	if (!store || !(store->*reads)())
+		refuse(KVRUN_EUNSUPPORTED, "this model reads no {}: its {} encoder was not given (mmproj)", what, encoder);
+	return *store;
+}
+
 } // namespace kvrun::api
 
 using namespace kvrun;
@@ -22,9 +31,7 @@ kvrun_status kvrun_image_add(kvrun_engine* engine, const uint8_t* rgb, uint32_t 
 		check_pointer(rgb, "rgb");
 		check_pointer(out_id, "out_id");
 		const auto e = engines().get(engine);
-		if (!e->engine->images() || !e->engine->images()->reads_images())
-			refuse(KVRUN_EUNSUPPORTED, "this model reads no images: its vision encoder was not given (mmproj)");
-		ImageStore& images = images_of(*e);
+		ImageStore& images = store_of(*e, &ImageStore::reads_images, "images", "vision");
 		images.check_size(width, height);
 		Image image(width, height);
 		std::copy_n(rgb, image.rgb.size(), image.rgb.begin());
@@ -37,12 +44,11 @@ kvrun_status kvrun_audio_add(kvrun_engine* engine, const float* samples, size_t 
 		check_pointer(samples, "samples");
 		check_pointer(out_id, "out_id");
 		const auto e = engines().get(engine);
-		if (!e->engine->images() || !e->engine->images()->reads_audio())
-			refuse(KVRUN_EUNSUPPORTED, "this model reads no sounds: its audio encoder was not given (mmproj)");
+		ImageStore& sounds = store_of(*e, &ImageStore::reads_audio, "sounds", "audio");
 		const std::span<const float> sound(samples, n_samples);
 		if (!std::ranges::all_of(sound, [](float v) { return std::isfinite(v); }))
 			refuse(KVRUN_EINVALID, "samples holds a number that is not finite");
-		*out_id = e->engine->images()->add(sound);
+		*out_id = sounds.add(sound);
 	});
 }
 

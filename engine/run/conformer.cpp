@@ -70,12 +70,10 @@ ConformerRun::ConformerRun(AudioEncoder& e, const AudioPiece& piece)
 
 // Within the limits of the projection, if it has any.
 void ConformerRun::multiply(const View& out, const View& w, const View& x) {
-	const std::vector<LimitedWeight>& all = encoder_.weights().transformer.limits;
-	const auto limited =
-	    std::ranges::find_if(all, [&](const LimitedWeight& l) { return l.buf == w.buf && l.at == w.at; });
+	const Limits* limited = limits_of(encoder_.weights().transformer, w);
 	const Proj p[] = {{out, w, {}}};
-	if (limited == all.end()) return be_.matmul(p, x, Epilogue::None, /*decode=*/false);
-	const Limits& l = limited->limits;
+	if (!limited) return be_.matmul(p, x, Epilogue::None, /*decode=*/false);
+	const Limits& l = *limited;
 	const View within = shaped(within_, x.shape[0], x.shape[1]);
 	be_.activate(within, x, {}, {.function = Activation::Clamp, .range = {l.in_low, l.in_high}});
 	be_.matmul(p, within, Epilogue::None, /*decode=*/false);

@@ -210,8 +210,8 @@ std::unique_ptr<EncoderRun> ImageStore::begin(const EncoderInput& input) {
 }
 
 void ImageStore::add_rows(StoredImage& image, TileRows add) {
-	for (float& x : add.rows)
-		if (!is_audio_row(image.first)) x *= scale_;
+	if (!is_audio_row(image.first)) // whose models take rows as they are
+		for (float& x : add.rows) x *= scale_;
 	std::lock_guard lock(mutex_); // bytes() reads both
 	image.rows.insert(image.rows.end(), add.rows.begin(), add.rows.end());
 	image.deep.resize(add.deep.size());

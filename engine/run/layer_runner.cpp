@@ -236,14 +236,13 @@ void LayerRunner::multiply_within_limits(std::span<const Proj> projs, const View
 	const View within = shaped(within_, x.shape[0], uint32_t(x.row_elements()));
 	const Limits* clamped = nullptr; // `within` is x between these; q, k and v usually share them
 	for (const Proj& p : projs) {
-		const auto limited =
-		    std::ranges::find_if(w_.limits, [&](const LimitedWeight& l) { return l.buf == p.w.buf && l.at == p.w.at; });
+		const Limits* limited = limits_of(w_, p.w);
 		const std::span<const Proj> one(&p, 1);
-		if (limited == w_.limits.end()) {
+		if (!limited) {
 			be_.matmul(one, x, Epilogue::None, decode);
 			continue;
 		}
-		const Limits& l = limited->limits;
+		const Limits& l = *limited;
 		if (!clamped || clamped->in_low != l.in_low || clamped->in_high != l.in_high)
 			clamp(within, x, l.in_low, l.in_high);
 		clamped = &l;

@@ -134,15 +134,20 @@ TEST_CASE("api: adapters change the answer; a file that is none, and a bad scale
 	CHECK(tokens("/nowhere.gguf") == std::vector<uint32_t>{uint32_t(KVRUN_ENOTFOUND)});
 }
 
-TEST_CASE("api: images, as tokens of prompts and as parts of messages") {
-	const std::string vision = KVRUN_SOURCE_DIR "/tests/golden/vision/", model = vision + "text.gguf",
-	                  encoder = vision + "mlp.gguf";
+// golden/vision/text.gguf with an encoder of golden, or none.
+static kvrun_status open_with(kvrun_engine** h, const std::string& encoder) {
+	const std::string golden = KVRUN_SOURCE_DIR "/tests/golden/", model = golden + "vision/text.gguf",
+	                  mmproj = golden + encoder;
 	kvrun_device_options d = KVRUN_DEVICE_OPTIONS_INIT;
 	d.device = device();
 	kvrun_engine_options o = KVRUN_ENGINE_OPTIONS_INIT;
-	o.model_path = model.c_str(), o.device = &d, o.mmproj = encoder.c_str();
+	o.model_path = model.c_str(), o.device = &d, o.mmproj = encoder.empty() ? nullptr : mmproj.c_str();
+	return kvrun_engine_open(h, &o);
+}
+
+TEST_CASE("api: images, as tokens of prompts and as parts of messages") {
 	kvrun_engine* h = nullptr;
-	REQUIRE_MESSAGE(kvrun_engine_open(&h, &o) == KVRUN_OK, error());
+	REQUIRE_MESSAGE(open_with(&h, "vision/mlp.gguf") == KVRUN_OK, error());
 	kvrun_engine_info info = KVRUN_ENGINE_INFO_INIT;
 	CHECK(kvrun_engine_get_info(h, &info) == KVRUN_OK);
 	CHECK(info.reads_images == 1);
@@ -197,25 +202,17 @@ TEST_CASE("api: images, as tokens of prompts and as parts of messages") {
 	kvrun_session_free(session);
 	kvrun_engine_free(h);
 
-	o.mmproj = nullptr;
-	REQUIRE(kvrun_engine_open(&h, &o) == KVRUN_OK);
+	REQUIRE(open_with(&h, "") == KVRUN_OK);
 	CHECK(kvrun_image_add(h, rgb.data(), 20, 10, &id) == KVRUN_EUNSUPPORTED);
 	CHECK_MESSAGE(said("vision encoder"), error());
 	kvrun_engine_free(h);
-	o.mmproj = model.c_str();
-	CHECK(kvrun_engine_open(&h, &o) == KVRUN_EUNSUPPORTED);
+	CHECK(open_with(&h, "vision/text.gguf") == KVRUN_EUNSUPPORTED);
 	CHECK_MESSAGE(said("is no vision encoder"), error());
 }
 
 TEST_CASE("api: MiniCPM-V's images are counted in a conversation") {
-	const std::string vision = KVRUN_SOURCE_DIR "/tests/golden/vision/", model = vision + "text.gguf",
-	                  encoder = vision + "minicpmv4_6.gguf";
-	kvrun_device_options d = KVRUN_DEVICE_OPTIONS_INIT;
-	d.device = device();
-	kvrun_engine_options o = KVRUN_ENGINE_OPTIONS_INIT;
-	o.model_path = model.c_str(), o.device = &d, o.mmproj = encoder.c_str();
 	kvrun_engine* h = nullptr;
-	REQUIRE_MESSAGE(kvrun_engine_open(&h, &o) == KVRUN_OK, error());
+	REQUIRE_MESSAGE(open_with(&h, "vision/minicpmv4_6.gguf") == KVRUN_OK, error());
 	const std::vector<uint8_t> rgb(16 * 16 * 3, 77);
 	uint64_t id = 0;
 	REQUIRE(kvrun_image_add(h, rgb.data(), 16, 16, &id) == KVRUN_OK);
@@ -245,14 +242,8 @@ TEST_CASE("api: MiniCPM-V's images are counted in a conversation") {
 }
 
 TEST_CASE("api: sounds, as tokens of prompts and as parts of messages") {
-	const std::string golden = KVRUN_SOURCE_DIR "/tests/golden/", model = golden + "vision/text.gguf",
-	                  hears = golden + "audio/qwen2a.gguf", sees = golden + "vision/mlp.gguf";
-	kvrun_device_options d = KVRUN_DEVICE_OPTIONS_INIT;
-	d.device = device();
-	kvrun_engine_options o = KVRUN_ENGINE_OPTIONS_INIT;
-	o.model_path = model.c_str(), o.device = &d, o.mmproj = hears.c_str();
 	kvrun_engine* h = nullptr;
-	REQUIRE_MESSAGE(kvrun_engine_open(&h, &o) == KVRUN_OK, error());
+	REQUIRE_MESSAGE(open_with(&h, "audio/qwen2a.gguf") == KVRUN_OK, error());
 	kvrun_engine_info info = KVRUN_ENGINE_INFO_INIT;
 	CHECK(kvrun_engine_get_info(h, &info) == KVRUN_OK);
 	CHECK(info.audio_rate == 16000);
@@ -305,8 +296,7 @@ TEST_CASE("api: sounds, as tokens of prompts and as parts of messages") {
 	const uint8_t pixel[3] = {};
 	CHECK(kvrun_image_add(h, pixel, 1, 1, &id) == KVRUN_EUNSUPPORTED);
 	kvrun_engine_free(h);
-	o.mmproj = sees.c_str();
-	REQUIRE(kvrun_engine_open(&h, &o) == KVRUN_OK);
+	REQUIRE(open_with(&h, "vision/mlp.gguf") == KVRUN_OK);
 	CHECK(kvrun_audio_add(h, samples.data(), samples.size(), &id) == KVRUN_EUNSUPPORTED);
 	CHECK_MESSAGE(said("audio encoder"), error());
 	kvrun_engine_free(h);

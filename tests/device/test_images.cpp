@@ -6,6 +6,7 @@
 #include "tests/support/assets.h"
 #include "tests/support/compare.h"
 #include "tests/support/devices.h"
+#include "tests/support/each_device.h"
 #include "tests/support/errors.h"
 #include "tests/support/gguf_builder.h"
 #include "tests/support/rig.h"
@@ -113,27 +114,11 @@ std::unique_ptr<Engine> open(const std::string& device, const std::string& encod
 	return Engine::open(o);
 }
 
-void on_every_device(const auto& f) {
-	for (const TestDevice& d : test_devices()) {
-		if (!d.backend) continue;
-		INFO("device " << d.name);
-		f(d.name);
-	}
-}
-
 std::vector<uint32_t> prompt_with(const std::vector<uint32_t>& image) {
 	std::vector<uint32_t> all = kBefore;
 	all.insert(all.end(), image.begin(), image.end());
 	all.insert(all.end(), kAfter.begin(), kAfter.end());
 	return all;
-}
-
-std::vector<float> logits_of(Session& s, std::span<const uint32_t> tokens) {
-	std::vector<float> out;
-	PrefillHooks hooks;
-	hooks.all_logits = [&](uint32_t, uint32_t, std::span<const float> l) { out.insert(out.end(), l.begin(), l.end()); };
-	s.prefill(tokens, hooks);
-	return out;
 }
 
 } // namespace

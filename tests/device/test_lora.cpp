@@ -4,6 +4,7 @@
 #include "tests/support/assets.h"
 #include "tests/support/compare.h"
 #include "tests/support/devices.h"
+#include "tests/support/each_device.h"
 #include "tests/support/errors.h"
 #include "tests/support/lora_builder.h"
 #include "tests/support/rig.h"
@@ -63,14 +64,6 @@ EngineOptions options_of(const std::string& device, const std::string& model, st
 	o.ubatch = 16;
 	o.loras = std::move(loras);
 	return o;
-}
-
-void on_every_device(const std::function<void(const std::string&)>& f) {
-	for (const TestDevice& d : test_devices()) {
-		if (!d.backend) continue;
-		INFO("device " << d.name);
-		f(d.name);
-	}
 }
 
 const std::string kModel = (fs::path(test_root()) / "tests" / "golden" / "tiny" / "qwen2.gguf").string();

@@ -5,6 +5,7 @@
 #include "tests/support/assets.h"
 #include "tests/support/compare.h"
 #include "tests/support/devices.h"
+#include "tests/support/each_device.h"
 #include "tests/support/gguf_builder.h"
 #include "tests/support/rig.h"
 #include "tests/support/temp_folder.h"
@@ -31,14 +32,6 @@ std::unique_ptr<Engine> open_engine(const std::string& device, const fs::path& m
 	o.backend = select_test_device(device);
 	o.ubatch = ubatch;
 	return Engine::open(o);
-}
-
-template <class F> void on_every_device(F&& f) {
-	for (const TestDevice& d : test_devices()) {
-		if (!d.backend) continue;
-		INFO("device " << d.name);
-		f(d.name);
-	}
 }
 
 struct Expected {

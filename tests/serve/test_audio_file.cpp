@@ -23,13 +23,6 @@ const fs::path kGolden = fs::path(test_root()) / "tests" / "golden" / "audio";
 const char* const kTones[] = {"tone.wav", "tone.flac", "tone.ogg", "tone.opus", "tone.mp3"};
 using File = std::vector<std::byte>;
 
-File bytes_of(const fs::path& path) {
-	std::ifstream in(path, std::ios::binary);
-	const std::string all{std::istreambuf_iterator<char>(in), {}};
-	const auto bytes = std::as_bytes(std::span(all));
-	return {bytes.begin(), bytes.end()};
-}
-
 // The status of what reading it throws; OK if nothing.
 kvrun_status status_of(std::span<const std::byte> file, std::string* why = nullptr) {
 	try {
@@ -46,7 +39,7 @@ kvrun_status status_of(std::span<const std::byte> file, std::string* why = nullp
 // Whether the libraries were there when kvrun was built.
 bool reads() {
 	std::string why;
-	if (status_of(bytes_of(kGolden / "tone.wav"), &why) != KVRUN_EUNSUPPORTED) return true;
+	if (status_of(file_bytes(kGolden / "tone.wav"), &why) != KVRUN_EUNSUPPORTED) return true;
 	MESSAGE("skipped: " << why);
 	return false;
 }
@@ -129,7 +122,7 @@ TEST_CASE("sound files: damaged ones and other formats are refused in one line")
 	if (reads())
 		for (const char* name : kTones) {
 			CAPTURE(name);
-			const File whole = bytes_of(kGolden / name);
+			const File whole = file_bytes(kGolden / name);
 			for (size_t n = 0; n < whole.size(); n += 1 + n / 16) status_of(std::span(whole).first(n));
 			uint32_t random = 1;
 			for (int i = 0; i < 100; ++i) {
@@ -149,7 +142,7 @@ TEST_CASE("sound files: damaged ones and other formats are refused in one line")
 	CHECK(status_of({}) == KVRUN_EUNSUPPORTED);
 	CHECK(status_of(text("\x89PNG\r\n\x1a\n"), &why) == KVRUN_EUNSUPPORTED);
 	CHECK(why == "x.wav: it is an image (PNG), no sound; give it as an image");
-	CHECK_THROWS_WITH(decode_image(bytes_of(kGolden / "tone.mp3"), "x.png"),
+	CHECK_THROWS_WITH(decode_image(file_bytes(kGolden / "tone.mp3"), "x.png"),
 	                  "x.png: it is a sound (MP3), no image; give it as audio");
 	CHECK_THROWS_AS(read_audio_file("/nowhere.wav", kRate), StatusError);
 }

@@ -18,13 +18,6 @@ namespace {
 
 const fs::path kGolden = fs::path(test_root()) / "tests" / "golden" / "vision";
 
-std::vector<std::byte> bytes_of(const fs::path& path) {
-	std::ifstream in(path, std::ios::binary);
-	const std::string all{std::istreambuf_iterator<char>(in), {}};
-	const auto bytes = std::as_bytes(std::span(all));
-	return {bytes.begin(), bytes.end()};
-}
-
 // The status of what reading it throws; OK if nothing.
 kvrun_status status_of(std::span<const std::byte> file, std::string* why = nullptr) {
 	try {
@@ -40,7 +33,7 @@ kvrun_status status_of(std::span<const std::byte> file, std::string* why = nullp
 // Whether the library of this format was there when kvrun was built.
 bool reads(const std::string& name) {
 	std::string why;
-	if (status_of(bytes_of(kGolden / name), &why) != KVRUN_EUNSUPPORTED) return true;
+	if (status_of(file_bytes(kGolden / name), &why) != KVRUN_EUNSUPPORTED) return true;
 	MESSAGE("skipped: " << why);
 	return false;
 }
@@ -97,7 +90,7 @@ TEST_CASE("image files: the orientation of a JPEG file, and hostile ones") {
 			}
 	}
 	if (!reads("tile.jpg")) return;
-	const std::vector<std::byte> file = bytes_of(kGolden / "tile.jpg");
+	const std::vector<std::byte> file = file_bytes(kGolden / "tile.jpg");
 	const std::string turn = exif(big);
 	std::vector<std::byte> turned(file.begin(), file.begin() + 2);
 	for (const char c : turn) turned.push_back(std::byte(c));
@@ -126,7 +119,7 @@ TEST_CASE("image files: PNG, WebP and JPEG have their pixels") {
 TEST_CASE("image files: damaged ones, other formats and those that are too large are refused in one line") {
 	for (const char* name : {"tile.png", "tile.webp", "tile.jpg"}) {
 		CAPTURE(name);
-		const std::vector<std::byte> whole = bytes_of(kGolden / name);
+		const std::vector<std::byte> whole = file_bytes(kGolden / name);
 		for (size_t n = 0; n < whole.size(); n += 1 + n / 16) status_of(std::span(whole).first(n));
 		uint32_t random = 1;
 		for (int i = 0; i < 400; ++i) {
@@ -140,7 +133,7 @@ TEST_CASE("image files: damaged ones, other formats and those that are too large
 		}
 	}
 	std::string why;
-	std::vector<std::byte> png = bytes_of(kGolden / "tile.png");
+	std::vector<std::byte> png = file_bytes(kGolden / "tile.png");
 	if (reads("tile.png")) {
 		CHECK(status_of(std::span(png).first(40), &why) == KVRUN_EFORMAT);
 		CHECK(why.starts_with("x.png: damaged image: "));

@@ -173,15 +173,20 @@ def use(b, s):
     equal("no script failed and no rule of the page was broken", b.errors, [])
 
 
+def record_requests(b):
+    """window.sent becomes the body of the latest request, whose answer has four tokens."""
+    b.value("(() => { const f = window.fetch; window.fetch = (u, o) => "
+            "{ if (o && o.body) { const j = JSON.parse(o.body); j.max_tokens = 4; "
+            "window.sent = j; o = {...o, body: JSON.stringify(j)}; } return f(u, o); }; })()")
+
+
 def use_images(b, s):
     """A message with an image that is chosen, and one that is removed again; sent, edited, kept."""
     b.open(f"http://127.0.0.1:{s.port}/")
     check("images can be added", b.wait("reads_images"))
     with open(os.path.join(VISION, "tile.png"), "rb") as f:
         tile = base64.b64encode(f.read()).decode()
-    b.value("(() => { const f = window.fetch; window.fetch = (u, o) => "
-            "{ if (o && o.body) { const j = JSON.parse(o.body); j.max_tokens = 4; "
-            "window.sent = j; o = {...o, body: JSON.stringify(j)}; } return f(u, o); }; })()")
+    record_requests(b)
     add = "add_files([new File([Uint8Array.from(atob('%s'), c => c.charCodeAt(0))], 'x.png', {type: 'image/png'})])"
     b.value(add % tile)
     b.value(add % tile)
@@ -215,9 +220,7 @@ def use_sounds(b, s):
     check("sounds can be added", b.wait("reads_audio"))
     with open(os.path.join(AUDIO, "tone.mp3"), "rb") as f:
         tone = base64.b64encode(f.read()).decode()
-    b.value("(() => { const f = window.fetch; window.fetch = (u, o) => "
-            "{ if (o && o.body) { const j = JSON.parse(o.body); j.max_tokens = 4; "
-            "window.sent = j; o = {...o, body: JSON.stringify(j)}; } return f(u, o); }; })()")
+    record_requests(b)
     add = "add_files([new File([Uint8Array.from(atob('%s'), c => c.charCodeAt(0))], '%s', {type: '%s'})])"
     b.value(add % (tone, "x.png", "image/png"))
     check("images are refused", b.wait("/x.png is an image, and this model reads none/.test($('log').textContent)"))

@@ -60,7 +60,8 @@ def answers(s):
     check("a cached beginning", again["usage"]["prompt_tokens_details"]["cached_tokens"] >= rows, again["usage"])
     for name in ("tone.flac", "tone.ogg", "tone.opus", "tone.mp3"):
         other = chat(s, [audio(base(name)), text("abc")])
-        check(f"{name} is read", other.status == 200 and other.json()["usage"]["prompt_tokens"] > plain, other.body[:300])
+        check(f"{name} is read", other.status == 200 and other.json()["usage"]["prompt_tokens"] > plain,
+              other.body[:300])
     two = chat(s, [audio(base("tone.wav")), text("a"), audio(base("tone.wav")), text("bc")]).json()
     check("two sounds", two["usage"]["prompt_tokens"] >= plain + 2 * rows, two["usage"])
     items = [{"role": "user", "content": [audio(base("tone.wav"), format="wav"),
@@ -94,7 +95,8 @@ def transcriptions(s):
     equal("of text and sound", sum(details.values()), j["usage"]["input_tokens"])
     check("tokens of the sound", details["audio_tokens"] > 5, details)
     r = transcribe(s, wav, ("max_tokens", "6"), ("response_format", "text"))
-    equal("as a text", (r.body.decode(errors="replace"), r.headers["Content-Type"].split(";")[0]), (wanted + "\n", "text/plain"))
+    equal("as a text", (r.body.decode(errors="replace"), r.headers["Content-Type"].split(";")[0]),
+          (wanted + "\n", "text/plain"))
     events = transcribe(s, ("max_tokens", "6"), ("stream", "true"), wav).events()
     equal("a stream", "".join(e.get("delta", "") for e in events), wanted)
     equal("its last event", (events[-1]["type"], events[-1]["text"]), ("transcript.text.done", wanted))

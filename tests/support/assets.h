@@ -2,11 +2,14 @@
 // not part of the repository.
 #pragma once
 #include "tests/support/skip.h"
+#include <cstddef>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <span>
 #include <string>
+#include <vector>
 
 namespace kvrun {
 
@@ -32,6 +35,12 @@ inline std::string shared_asset(const std::string& name) { return shared_file("a
 inline std::string file_text(const std::string& path) {
 	std::ifstream in(path, std::ios::binary);
 	return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+inline std::vector<std::byte> file_bytes(const std::string& path) {
+	const std::string text = file_text(path);
+	const auto bytes = std::as_bytes(std::span(text));
+	return {bytes.begin(), bytes.end()};
 }
 
 } // namespace kvrun

@@ -1,4 +1,5 @@
-// Forms as bodies of requests: multipart/form-data (RFC 7578).
+// Forms as bodies of requests: multipart/form-data (RFC 7578). Boost.Beast has no parser of them, and those of other
+// libraries in Debian come with servers of their own.
 #pragma once
 #include "tools/serve/error.h"
 #include <optional>
