@@ -1,5 +1,6 @@
 #!/bin/sh
-# The script `run` of tools/dev/portable.sh's bundle: what it adds to the options of `run compare`.
+# The script `run` of tools/dev/portable.sh's bundle: what it adds to the options of `run compare`, and where the tests
+# find their data.
 #   tests/cli/portable.sh SOURCE_FOLDER
 set -eu
 work=$(mktemp -d)
@@ -30,4 +31,17 @@ for given in "-m x.gguf" "-mx.gguf" "--model x.gguf" "--model=x.gguf" "-hf a/b" 
 	check "$given $out" $given
 done
 check "merge here there -o all" merge here there -o all
+
+printf '#!/bin/sh\necho "$KVRUN_TEST_ROOT"\n' >"$work/bin/kvrun_device_tests"
+chmod +x "$work/bin/kvrun_device_tests"
+root_is() { # CODE WANTED [KVRUN_TEST_ROOT]
+	code=0
+	got=$(VK_ADD_DRIVER_FILES=none KVRUN_TEST_ROOT="${3:-}" "$work/run" test cpu 2>&1) || code=$?
+	case $code:$got in "$1":*"$2"*) ;; *) echo "FAILED: run test: '$got', exit code $code"; failed=1 ;; esac
+}
+root_is 3 kvrun-portable-x86_64-tests.tar.xz
+root_is 3 kvrun-portable-x86_64-tests.tar.xz "$work"
+root_is 0 "$1" "$1"
+mkdir -p "$work/tests/golden"
+root_is 0 "$work" "$1"
 exit $failed

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Makes kvrun-portable-x86_64.tar.xz from a build folder: kvrun, its device tests with their data, the Vulkan loader,
-# the validation layer where this system has it, the libraries they need, the bundled model and the scripts of
-# portable/, for any x86-64 Linux with glibc 2.31 or newer; no root, no network there.
+# Makes kvrun-portable-x86_64.tar.xz from a build folder: kvrun, its device tests, the Vulkan loader, the validation
+# layer where this system has it, the libraries they need, the bundled model and the scripts of portable/, for any
+# x86-64 Linux with glibc 2.31 or newer; no root, no network there. A second archive beside it has the data of the
+# tests, whole models, which hardly compress: kvrun-portable-x86_64-tests.tar.xz.
 #   tools/dev/portable.sh [BUILD] [OUT]       (build, kvrun-portable-x86_64.tar.xz)
-# On the other machine: tar xf ... && kvrun-portable/run
+# On the other machine: tar xf ... && kvrun-portable/run; for the tests, both archives in one folder.
 set -euo pipefail
 PATH=$PATH:/usr/sbin:/sbin # ldconfig, which Debian's users do not have in theirs
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -15,11 +16,10 @@ done
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 p=$work/kvrun-portable
-mkdir -p "$p"/{bin,lib,libc,newest,glvnd,models/bundled,tests}
+mkdir -p "$p"/{bin,lib,libc,newest,glvnd,models/bundled}
 cp "$build/kvrun" "$build/kvrun-probe" "$build/tests/kvrun_device_tests" "$p/bin/"
 strip "$p"/bin/*
 cp "$root"/models/bundled/{recall-4m-f16.gguf,record40.*,words.py} "$p/models/bundled/"
-cp -r "$root/tests/golden" "$p/tests/" # what the tests of whole models compare with
 cp "$root/LICENSE" "$p/"
 
 # Libraries by how portable/run chooses them: glibc; those that a driver may need newer; those that only kvrun uses.
@@ -68,7 +68,17 @@ ldd --version | awk 'NR == 1 { print $NF }' >"$p/libc/version"
 strings "$p/newest/libstdc++.so.6" | grep -E '^GLIBCXX_3\.4\.[0-9]+$' | sort -uV | tail -n 1 | sed 's/.*\.//' >"$p/newest/version"
 
 cp "$root"/tools/dev/portable/{run,probe,measure,README.md} "$p/"
-tar -C "$work" -cf - kvrun-portable | xz -T0 -6e >"$out"
-bytes=$(stat -c %s "$out")
-echo "$out: $((bytes / 1048576)) MiB; glibc $(cat "$p/libc/version")"
-[ "$bytes" -lt $((48 * 1048576)) ] || { echo "portable: larger than 48 MiB" >&2; exit 1; }
+# Archives that are larger than this do not reach every rented machine.
+most=48
+pack() { # ARCHIVE PATH: the path of the working folder, as an archive
+	tar -C "$work" -cf - "$2" | xz -T0 -6e >"$1"
+	local bytes
+	bytes=$(stat -c %s "$1")
+	echo "$1: $((bytes / 1048576)) MiB"
+	[ "$bytes" -lt $((most * 1048576)) ] || { echo "portable: $1 is larger than $most MiB" >&2; exit 1; }
+}
+echo "glibc $(cat "$p/libc/version")"
+pack "$out" kvrun-portable
+mkdir "$p/tests"
+cp -r "$root/tests/golden" "$p/tests/" # what the tests of whole models compare with
+pack "${out%.tar.xz}-tests.tar.xz" kvrun-portable/tests
