@@ -520,6 +520,7 @@ Config read_config(const Gguf& g, const Config* drafts_for) {
 	read_streams(k, f, c);
 	read_hyper_streams(k, f, c);
 	place_experts(c, read_mixture(k, f, c));
+	place_value_experts(k, f, c);
 	read_limits(k, f, c);
 	if (f.skips_parts) skip_parts(k, c);
 	place_recurrent(c, read_recurrent(k, f, c));

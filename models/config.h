@@ -318,8 +318,10 @@ struct Layer { // what one layer computes
 	float qkv_limit = kUnlimited;             // q, k and v are taken as at most this far from 0, before RoPE
 	bool out_bias = false;                    // wo has a bias
 	bool v_norm = false;                      // each head of v is divided by its RMS
-	bool v_is_k = false;                      // there is no wv: v is k before its norm
-	bool fused_qkv = false;                   // the file has q, k, v in one tensor, rows in that order
+	// v is the weighted sum of silu(w x) of the chosen experts, which have hidden_dim rows each.
+	Experts value_experts = {};
+	bool v_is_k = false;    // there is no wv: v is k before its norm
+	bool fused_qkv = false; // the file has q, k, v in one tensor, rows in that order
 	// Attention's output is multiplied by a function of a gate. In the file wq has both: per head query, then gate.
 	bool output_gate = false;
 	bool indexed = false;                           // attends to what Config::indexer chooses

@@ -311,6 +311,7 @@ constexpr Family kFamilies[] = {
      .partial_rotary = true,
      .mixture = true,
      .optional_qk_norm = QkNorm::HeadOwn,
+     .value_experts = true,
      .optional_gate = true,
      .norm_groups = true,
      .layer = kSoftGate},

@@ -94,6 +94,7 @@ struct Family {
 	bool dense_between = false; // layers between mixtures are dense; the tensors show which
 	QkNorm optional_qk_norm = QkNorm::None; // layers have it only if the file has the tensors
 	MlpInputBy mlp_input_by = MlpInputBy::Family;
+	bool value_experts = false;     // files may have Layer::value_experts in layers that are mixtures
 	bool optional_gate = false;     // layers have a gate of attention only if the file has the tensors
 	bool norm_groups = false;       // files may have Config::norm_groups
 	bool activation_by_key = false; // of a decoder's MLP; encoders always have it so

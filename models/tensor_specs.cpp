@@ -60,7 +60,13 @@ void add_attention_specs(std::vector<TensorSpec>& out, const Layer& layer, uint3
 			matrix(name("attn_q.weight"), q, in);
 		}
 		if (owns) matrix(name("attn_k.weight"), kv, in);
-		if (owns && !layer.v_is_k) matrix(name("attn_v.weight"), v, in);
+		if (const Experts& e = layer.value_experts; e.n) {
+			matrix(name("attn_v_gate.weight"), e.n, dim);
+			if (e.choice_bias) vector(name("attn_v_gate.bias"), e.n);
+			out.push_back({name("attn_v_exps.weight"), e.n * e.hidden_dim, dim, true, e.n});
+		} else if (owns && !layer.v_is_k) {
+			matrix(name("attn_v.weight"), v, in);
+		}
 		if (layer.qkv_bias) vector(name("attn_q.bias"), q);
 	}
 	if (layer.qkv_bias && owns && !layer.fused_qkv) {

@@ -66,7 +66,7 @@ void see_traits(const ConfigKeys& k, const Family& f, Layer& layer) {
 	if (f.encodes || f.activation_by_key) see_activation(k, layer);
 	if (layer.alibi) see_jina(k, layer);
 	see_mlp_input(k, f, layer);
-	if (const char* key = "attention.value_expert_count"; k.u32(key, 0))
+	if (const char* key = "attention.value_expert_count"; !f.value_experts && k.u32(key, 0))
 		fail(Code::Unsupported, "{}: key {} is {}; kvrun runs {} without experts of values", k.g.name(), k.key(key),
 		     k.u32(key), f.arch);
 	if (f.unnormed_experts && k.u32("expert_count", 0) == f.unnormed_experts) layer.qk_norm = QkNorm::None;

@@ -392,6 +392,8 @@ LayerWeights layer_weights(const Config& c, const Layer& layer, uint32_t l, cons
 		w.bq = bias("attn_q"), w.bk = bias("attn_k"), w.bv = bias("attn_v");
 	}
 	if (layer.gate_apart) w.wq_gate = find("attn_gate");
+	w.value_experts.router = find("attn_v_gate"), w.value_experts.choice_bias = bias("attn_v_gate");
+	w.value_experts.w_up = find("attn_v_exps");
 	const auto scale = [&](const char* what) { return optional(what, "scale"); };
 	if (layer.experts.n) w.experts = expert_weights(layer.experts, find, bias, scale, b);
 	if (layer.experts.choice_bias_bare) w.experts.choice_bias = views.at(fmt::format("blk.{}.exp_probs_b", l));

@@ -110,6 +110,7 @@ struct LayerWeights { // empty where the layer (Layer) has no such tensor
 	NormWeights attn_second_norm; // of Layer::sums_twice
 	// Of Layer::sub_norms: (n_heads * value_dim()), (hidden_dim) f32
 	View attn_sub_norm, mlp_sub_norm;
+	ExpertWeights value_experts; // of Layer::value_experts: router, choice_bias and w_up
 };
 // All views of a layer's weights, in the order of the members.
 using LayerViews = std::array<View, sizeof(LayerWeights) / sizeof(View)>;

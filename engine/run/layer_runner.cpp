@@ -259,10 +259,12 @@ void LayerRunner::project_in(uint32_t l, const LayerRows& r, bool decode) {
 	const LayerWeights& L = weights_of(l);
 	const Proj all[] = {{r.q, L.wq, L.bq}, {r.k, L.wk, L.bk}, {made_values(layer, r), L.wv, L.bv}};
 	const bool owns = has_own_kv(cfg_, l);
-	const std::span<const Proj> qkv = std::span(all).first(!owns ? 1 : layer.v_is_k ? 2 : 3);
-	if (layer.mlp_input == MlpInput::Parallel || layer.output_gate || layer.laurel_rank) { // others read it, too
+	const std::span<const Proj> qkv = std::span(all).first(!owns ? 1 : layer.v_is_k || layer.value_experts.n ? 2 : 3);
+	if (layer.mlp_input == MlpInput::Parallel || layer.output_gate || layer.laurel_rank ||
+	    layer.value_experts.n) { // others read it, too
 		const View& h = input(l, r);
 		multiply(qkv, h, Epilogue::None, decode);
+		if (layer.value_experts.n) mix_values(layer, L.value_experts, h, r, decode);
 		const Proj more[] = {{r.out_gate, L.wq_gate, {}}, {r.index_q, L.index.q, {}}, {r.index_k, L.index.k, {}}};
 		if (layer.output_gate) multiply(std::span(more).first(layer.indexed ? 3 : 1), h, Epilogue::None, decode);
 		if (layer.laurel_rank) project_laurel(l, r, decode);
@@ -395,7 +397,7 @@ void LayerRunner::project_out(uint32_t l, const LayerRows& r, bool decode) {
 	const Layer& layer = cfg_.layers[l];
 	if (!layer.mixes) return run_mlp_part(l, r, decode);
 	const LayerWeights& L = weights_of(l);
-	if (layer.experts.early) choose(layer, L.experts, r.x, 1, expert_scale(layer), decode);
+	if (layer.experts.early) choose(layer.experts, L.experts, r.x, 1, expert_scale(layer), decode);
 	const Latent& latent = layer.latent;
 	if (latent.rank && !r.expanded)
 		project_heads(shaped(r.values, r.n, layer.n_heads, latent.v_dim), L.latent.v_b, r.att, decode);

@@ -284,10 +284,25 @@ TEST_CASE("config: norms of groups of channels, gates and norms of heads where t
 		has(refusal(bad.u32("k2-horizon.attention.group_norm_groups", groups)),
 		    fmt::format("key k2-horizon.attention.group_norm_groups is {}, rows have 32 channels", groups));
 	bad = b;
-	has(refusal(bad.u32("k2-horizon.attention.value_expert_count", 4)),
-	    "key k2-horizon.attention.value_expert_count is 4; kvrun runs k2-horizon without experts of values");
-	bad = b;
 	has(refusal(bad.erase_tensor("blk.1.attn_gate.weight")), "tensor blk.1.attn_gate.weight is missing");
+}
+
+TEST_CASE("config: experts of values (k2-horizon)") {
+	GgufBuilder b = golden_file("k2_horizon_values", "k2-horizon");
+	const Config c = config_of(b);
+	const Experts& e = c.layers[1].value_experts;
+	CHECK((c.layers[0].value_experts.n == 0 && e.n == 6 && e.used == 2 && e.hidden_dim == 32 && e.scale == 1.5f));
+	CHECK((e.gating == Gating::Sigmoid && e.normalise && e.choice_bias && !c.layers[1].output_gate));
+	GgufBuilder bad = b;
+	has(refusal(bad.u32("k2-horizon.attention.value_expert_used_count", 7)),
+	    "key k2-horizon.attention.value_expert_used_count is 7, expected 1 to 6 experts");
+	bad = b;
+	has(refusal(bad.u32("k2-horizon.attention.value_expert_count", 5)), "tensor blk.1.attn_v_gate.weight is (6, 32)");
+	bad = b;
+	has(refusal(bad.erase("k2-horizon.attention.value_expert_count")), "tensor blk.1.attn_v.weight is missing");
+	bad = golden_file("qwen3", "qwen3");
+	has(refusal(bad.u32("qwen3.attention.value_expert_count", 4)),
+	    "key qwen3.attention.value_expert_count is 4; kvrun runs qwen3 without experts of values");
 }
 
 TEST_CASE("config: norms whose names have nothing behind them (plamo3); latents and MLPs without gate (plm)") {

@@ -9,7 +9,8 @@ import own_files
 MODEL = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output"}
 LAYER = {"input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
          "self_attn.v_proj": "attn_v", "self_attn.g_proj": "attn_gate", "self_attn.o_proj": "attn_output",
-         "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm", "post_attention_layernorm": "ffn_norm",
+         "self_attn.v_proj.router": "attn_v_gate", "self_attn.v_proj.bias": "attn_v_gate.bias",
+         "self_attn.v_proj.experts": "attn_v_exps", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm", "post_attention_layernorm": "ffn_norm",
          "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "mlp.gate": "ffn_gate_inp",
          "mlp.gate.e_score_correction_bias": "exp_probs_b.bias", "mlp.experts.gate_proj": "ffn_gate_exps",
          "mlp.experts.up_proj": "ffn_up_exps", "mlp.experts.down_proj": "ffn_down_exps",
@@ -39,6 +40,30 @@ class HeadNorm(torch.nn.Module):
         return normed * self.weight.view(-1, x.shape[-1])
 
 
+class ValueExperts(torch.nn.Module):
+    """In place of the matrix of values: the weighted sum of silu(w x) of the chosen ones."""
+    def __init__(self, config):
+        super().__init__()
+        c, rows = config, config.num_key_value_heads * config.head_dim
+        self.config, n = c, c.value_experts
+        self.router = torch.nn.Linear(c.hidden_size, n, bias=False)
+        self.bias = torch.nn.Parameter(torch.zeros(n))
+        self.experts = torch.nn.Parameter(torch.zeros(n, rows, c.hidden_size))
+
+    def forward(self, x):
+        c = self.config
+        weights = self.router(x).sigmoid()
+        chosen = (weights + self.bias).topk(c.value_experts_used, dim=-1).indices
+        best = weights.gather(-1, chosen)
+        if c.norm_values:
+            best = best / best.sum(dim=-1, keepdim=True)
+        made = torch.einsum("btd,end->bten", x, self.experts)
+        if c.value_silu:
+            made = torch.nn.functional.silu(made)
+        made = made.gather(-2, chosen[..., None].expand(*chosen.shape, made.shape[-1]))
+        return (best[..., None] * made).sum(dim=-2) * c.routed_scaling_factor
+
+
 class GatedOut(torch.nn.Module):
     """What follows attention: a gate of what attention reads, then the last matrix."""
     def __init__(self, attention, matrix):
@@ -50,11 +75,12 @@ class GatedOut(torch.nn.Module):
         return self.matrix(x * torch.nn.functional.softplus(gate, self.attention[0].softness))
 
 
-def horizon(groups, heads=True, gate=True, **shape):
-    """A config; shape: of dots.llm1."""
+def horizon(groups, heads=True, gate=True, values=0, **shape):
+    """A config; values: experts of values. shape: of dots.llm1."""
     config = hf.Dots1Config(**shape)
     config.norm_groups, config.own_heads, config.gated = groups, heads, gate
     config.softness = 0.6931471805599453
+    config.value_experts, config.value_experts_used, config.norm_values, config.value_silu = values, 2, True, True
     return config
 
 
@@ -65,11 +91,13 @@ def with_groups(model):
 
     def keep(attention, args, more):
         attention.stream = args[0] if args else more["hidden_states"]
-    for layer in model.model.layers:
+    for l, layer in enumerate(model.model.layers):
         layer.input_layernorm, layer.post_attention_layernorm = norm(), norm()
         a = layer.self_attn
         head = lambda n: HeadNorm(n, c.head_dim, c.rms_norm_eps) if c.own_heads else torch.nn.Identity()
         a.q_norm, a.k_norm = head(c.num_attention_heads), head(c.num_key_value_heads)
+        if c.value_experts and l >= c.first_k_dense_replace:
+            a.v_proj = ValueExperts(c)
         if c.gated:
             a.softness = c.softness
             a.g_proj = torch.nn.Linear(c.hidden_size, c.num_attention_heads * c.head_dim, bias=False)
@@ -95,6 +123,9 @@ def write_file(path, model, vocabulary):
                  "expert_shared_count": c.n_shared_experts, "leading_dense_block_count": c.first_k_dense_replace,
                  "expert_weights_norm": c.norm_topk_prob, "expert_weights_scale": c.routed_scaling_factor,
                  "expert_gating_func": 2, "moe_every_n_layers": 1}
+    if c.value_experts:
+        keys |= {"attention.value_expert_count": c.value_experts,
+                 "attention.value_expert_used_count": c.value_experts_used}
     tensors = {name.replace("o_proj.matrix", "o_proj"): t for name, t in model.state_dict().items()}
     for name in [n for n in tensors if n.endswith("experts.gate_up_proj")]:
         both = tensors.pop(name)

@@ -96,12 +96,13 @@ def models():
         "bitnet": (hf.BitNetConfig(**base(hidden_act="silu")), bitnet_flips | {"ReLU^2": {"hidden_act": "relu2"}}),
         "bitnet_relu2": (hf.BitNetConfig(**base(hidden_act="relu2", num_key_value_heads=1)),
                          bitnet_flips | {"SiLU": {"hidden_act": "silu"}}),
-        "k2_horizon": (horizon(4, **base(
-            head_dim=16, n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=16,
-            n_shared_experts=1, first_k_dense_replace=1, routed_scaling_factor=1.5, norm_topk_prob=True, n_group=1,
-            topk_group=1, tie_word_embeddings=False)),
-            {"rows as one group": {"norm_groups": 1}, "softplus by e": {"softness": 1.0},
-             "weights of the first head": each_attention(first_head_norm)}),
+        "k2_horizon": (horizon(4, **horizon_shape),
+                       horizon_flips | {"softplus by e": {"softness": 1.0},
+                                        "weights of the first head": each_attention(first_head_norm)}),
+        "k2_horizon_values": (horizon(2, gate=False, values=6, **horizon_shape),
+                              horizon_flips | {
+                                  "one expert of values": {"value_experts_used": 1}, "plain values": {"value_silu": False},
+                                  "weights of values as they are": {"norm_values": False}}),
         "k2_horizon_dense": (horizon(1, heads=False, gate=False, **base(head_dim=16, first_k_dense_replace=2)),
                              {"groups": {"norm_groups": 2}}),
         # Prompts are three windows long. Gemma 3 with SiLU and an embedding that is not scaled.
@@ -294,6 +295,13 @@ bitnet_flips = {"attention's norm left out": each_layer(plain_attention),
 def first_head_norm(a):
     for norm in (a.q_norm, a.k_norm):
         norm.weight.copy_(norm.weight[:a.head_dim].repeat(norm.weight.numel() // a.head_dim))
+
+
+horizon_shape = base(head_dim=16, n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=16,
+                     n_shared_experts=1, first_k_dense_replace=1, routed_scaling_factor=1.5, norm_topk_prob=True,
+                     n_group=1, topk_group=1, tie_word_embeddings=False)
+horizon_flips = {"rows as one group": {"norm_groups": 1}, "two experts": {"num_experts_per_tok": 2},
+                 "scale of weights": {"routed_scaling_factor": 1.0}}
 
 
 def each_block(change):
@@ -669,4 +677,5 @@ if __name__ == "__main__":
               for name, shape in (("attn_k", (32, 32)), ("attn_v", (32, 32)), ("attn_k_norm", (16,)))}
     # The converter does not write BitNet's activation.
     main(models, {"gemma3n": {"unused": unused}, "bitnet_relu2": {"keys": {"hidden_activation": "relu2"}},
-                 "k2_horizon": {"write": write_horizon}, "k2_horizon_dense": {"write": write_horizon}})
+                 "k2_horizon": {"write": write_horizon}, "k2_horizon_dense": {"write": write_horizon},
+                 "k2_horizon_values": {"write": write_horizon}})

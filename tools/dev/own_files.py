@@ -1,5 +1,5 @@
-"""GGUF files of families that the converter of make_family_models.py's llama.cpp does not know, by the names of keys and
-tensors that llama.cpp 0.7.0 reads."""
+"""GGUF files of families that the converter of make_family_models.py does not know, by the names of keys and tensors
+that llama.cpp 0.7.0 reads."""
 import numpy as np
 
 
