@@ -145,6 +145,9 @@ void check_sizes(const Keys& k, const Family& f, const Config& c) {
 	if (!(c.norm_eps >= 0 && c.norm_eps < 1))
 		fail(Code::Format, "{}: key {} is {}, expected 0 to 1; the file is damaged", name, k.key(eps_key(k, c)),
 		     c.norm_eps);
+	if (c.norm_groups == 0 || c.norm_groups > c.dim || c.dim % c.norm_groups != 0)
+		fail(Code::Format, "{}: key {} is {}, rows have {} channels; the file is damaged", name,
+		     k.key("attention.group_norm_groups"), c.norm_groups, c.dim);
 	if (!(c.ropes[0].theta > 1))
 		fail(Code::Format, "{}: key {} is {}, expected more than 1; the file is damaged", name, k.key("rope.freq_base"),
 		     c.ropes[0].theta);
@@ -477,7 +480,8 @@ Config read_config(const Gguf& g, const Config* drafts_for) {
 	const Keys k{g, f.arch};
 	Config c;
 	c.arch = f.arch, c.name = g.text("general.name", "");
-	c.norm = see_norm(k, f), c.output_bias = f.output_bias;
+	c.norm = see_norm(k, f), c.norm_groups = f.norm_groups ? k.u32("attention.group_norm_groups", 1) : 1;
+	c.output_bias = f.output_bias;
 	if (!g.find_tensor("output_norm.weight")) c.final_norm = f.final_norm;
 	const FusedFormat* const fused = fused_format(f.drafts);
 	if (fused)
@@ -495,7 +499,7 @@ Config read_config(const Gguf& g, const Config* drafts_for) {
 	check_sizes(k, f, c);
 	c.tied_embedding = c.encodes || !g.find_tensor("output.weight");
 	read_text_input(k, f, c);
-	read_text_head(k, c);
+	read_text_head(k, f, c);
 	if (f.drafts == DraftKind::Assistant) c.target_dim = k.u32("embedding_length_out");
 	Layer layer = f.layer;
 	see_traits(k, f, layer);
@@ -512,10 +516,11 @@ Config read_config(const Gguf& g, const Config* drafts_for) {
 	for (const Layer& l : c.layers) check_layer(k, f, c, l);
 	look_at_layers(g, f, c);
 	read_xielu(k, c);
-	if (f.streams != StreamKind::Gated) read_layer_inputs(k, f.layer_inputs, c); // their key means rows of n-grams
+	if (f.streams != StreamKind::Gated) read_layer_inputs(k, f, c); // their key means rows of n-grams
 	read_streams(k, f, c);
 	read_hyper_streams(k, f, c);
 	place_experts(c, read_mixture(k, f, c));
+	place_value_experts(k, f, c);
 	read_limits(k, f, c);
 	if (f.skips_parts) skip_parts(k, c);
 	place_recurrent(c, read_recurrent(k, f, c));

@@ -67,6 +67,7 @@ enum class QkNorm : uint8_t { // of q and k before RoPE; RMS norms except the la
 	HeadUnit,  // each head by itself, without weights; after RoPE it would be the same
 	HeadGain,  // the same, and each head of q times a factor of its own
 	Row,       // all heads of a token together
+	HeadOwn,   // each head by itself, each head with weights of its own
 	HeadLayer, // LayerNorm of each head by itself, each head with weights of its own
 };
 enum class MlpKind : uint8_t {
@@ -282,7 +283,8 @@ enum class Pooling : uint8_t { Mean = 1, First, Last }; // of the states of a te
 // What follows the pooled states of a text.
 struct TextHead {
 	Pooling pooling = Pooling::Mean;
-	uint32_t dense[2] = {}; // rows of matrices through which a vector passes, one behind the other; 0: none
+	uint32_t dense[2] = {};       // rows of matrices through which a vector passes, one behind the other; 0: none
+	bool dense_is_output = false; // the first of them is output.weight in the file
 	// Classifier: scores = w . norm(function(hidden . pooled state + bias)) + bias.
 	uint32_t labels = 0; // its scores; 0: there is none
 	Pooling label_pooling = Pooling::First;
@@ -316,8 +318,10 @@ struct Layer { // what one layer computes
 	float qkv_limit = kUnlimited;             // q, k and v are taken as at most this far from 0, before RoPE
 	bool out_bias = false;                    // wo has a bias
 	bool v_norm = false;                      // each head of v is divided by its RMS
-	bool v_is_k = false;                      // there is no wv: v is k before its norm
-	bool fused_qkv = false;                   // the file has q, k, v in one tensor, rows in that order
+	// v is the weighted sum of silu(w x) of the chosen experts, which have hidden_dim rows each.
+	Experts value_experts = {};
+	bool v_is_k = false;    // there is no wv: v is k before its norm
+	bool fused_qkv = false; // the file has q, k, v in one tensor, rows in that order
 	// Attention's output is multiplied by a function of a gate. In the file wq has both: per head query, then gate.
 	bool output_gate = false;
 	bool indexed = false;                           // attends to what Config::indexer chooses
@@ -325,6 +329,7 @@ struct Layer { // what one layer computes
 	bool gate_apart = false;                        // the file has the gate in a tensor of its own, attn_gate
 	bool gate_by_head = false;                      // and it has one channel for each head
 	Activation gate_function = Activation::Sigmoid; // of the gate
+	float gate_scale = 1;                           // of the gate, before that
 	Recurrent recurrent = {};                       // replaces attention, unless it is beside it
 	bool mixes = true;                              // false: no attention and no state, the layer is its MLP alone
 	Latent latent = {};                             // n_kv_heads is 1, head_dim its rank
@@ -336,6 +341,7 @@ struct Layer { // what one layer computes
 	const char* mlp_norm_name = "ffn_norm"; // in the file
 	bool mlp_norm_bare = false;             // the name has no ".weight" behind it
 	bool mlp_out_norm = false;              // a norm between MLP and the residual stream
+	bool out_norms_bare = false;            // the names of both have no ".weight" behind them
 	bool norms_sum = false;     // these norms are of the stream itself, after attention or MLP has been added (post-LN)
 	bool mlp_bias = false;      // w_gate, w_up and w_down have biases
 	bool fused_gate_up = false; // the file has gate and up in one tensor, gate first
@@ -356,6 +362,7 @@ struct Layer { // what one layer computes
 	bool ends_round = false;           // behind the layer the residual stream passes the model's final norm
 	// Of encoders: scores fall with the distance of the two tokens, in each head by its slope (ALiBi, alibi_slopes()).
 	bool alibi = false;
+	bool sub_norms = false;    // what the last matrices of attention and MLP read passes a norm
 	bool qk_norm_bias = false; // the norms of q and k are LayerNorm, with biases
 	bool in_bias = true;       // with mlp_bias: w_gate and w_up have biases, too
 	bool up_first = false;     // with fused_gate_up: up comes first
@@ -375,12 +382,14 @@ struct Config {
 	uint32_t vocab = 0; // rows of the embedding
 	// Channels of a layer's input that depends on the token alone, beside the residual stream; 0: no such input.
 	uint32_t layer_input_dim = 0;
+	bool inputs_projected = false; // it is a projection of the embedding, without a table of tokens
 	Streams streams;
 	NGrams ngrams;
 	uint32_t max_seq = 0; // trained context length, in tokens
 	Indexer indexer;
 	NormKind norm = NormKind::Rms;
 	float norm_eps = 0;
+	uint32_t norm_groups = 1;               // parts of the residual stream's rows that norms divide each by its RMS
 	float out_norm_eps = 0;                 // of norms behind attention and MLP; 0: norm_eps
 	float embedding_scale = 1;              // factor of the embedding's rows
 	bool embedding_norm = false;            // the embedding's rows are divided by their RMS
@@ -408,7 +417,8 @@ struct Config {
 inline const char* attn_out_norm_name(const Layer& l) {
 	return l.norms_sum ? "attn_output_norm" : "post_attention_norm";
 }
-constexpr const char* kSecondNorm = "attn_norm_2"; // of Layer::sums_twice
+constexpr const char* kSecondNorm = "attn_norm_2";                                   // of Layer::sums_twice
+constexpr const char *kAttnSubNorm = "attn_sub_norm", *kMlpSubNorm = "ffn_sub_norm"; // of Layer::sub_norms
 inline const char* mlp_out_norm_name(const Layer& l) { return l.norms_sum ? "layer_output_norm" : "post_ffw_norm"; }
 // Layers of the file; layer l has the weights of l % this.
 inline uint32_t layers_with_weights(const Config& c) { return c.n_layers / c.rounds; }

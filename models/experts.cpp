@@ -133,6 +133,29 @@ void place_experts(Config& c, const Mixture& m) {
 	for (uint32_t l = 0; l < c.n_layers; ++l) c.layers[l].experts = m.has(l) ? m.experts : Experts{};
 }
 
+void place_value_experts(const ConfigKeys& k, const Family& f, Config& c) {
+	const char *key = "attention.value_expert_count", *used = "attention.value_expert_used_count";
+	const uint32_t n = f.value_experts ? k.u32(key, 0) : 0;
+	if (n == 0) return;
+	within(k, key, n, 1, KV_MOST_EXPERTS, " experts");
+	const uint32_t chosen = within(k, used, k.u32(used), 1, std::min(n, KV_MOST_USED), " experts");
+	for (uint32_t l = 0; l < c.n_layers; ++l) {
+		Layer& layer = c.layers[l];
+		const Experts& e = layer.experts;
+		if (!e.n) continue;
+		layer.value_experts = {.n = n,
+		                       .used = chosen,
+		                       .hidden_dim = layer.n_kv_heads * layer.head_dim,
+		                       .gating = e.gating,
+		                       .normalise = e.normalise,
+		                       .scale = e.scale};
+		layer.value_experts.choice_bias = k.g.find_tensor(tensor_name(l, "attn_v_gate", "bias")) != nullptr;
+		if (uint64_t(n) * layer.value_experts.hidden_dim > UINT32_MAX / 4)
+			fail(Code::Format, "{}: {} experts of {} values: too large; the file is damaged", k.g.name(), n,
+			     layer.value_experts.hidden_dim);
+	}
+}
+
 void add_expert_specs(std::vector<TensorSpec>& out, const Layer& layer, uint32_t l, uint32_t dim) {
 	const Experts& e = layer.experts;
 	auto matrix = [&](const char* what, uint32_t rows, uint32_t cols) {

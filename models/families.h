@@ -78,12 +78,13 @@ struct Family {
 	// Defaults for files without the keys; 0: none.
 	uint32_t window = 0;
 	float score_softcap = 0, logit_softcap = 0;
-	bool tempered = false;        // files may have Config::temperature; its length is the context before extension
-	Temperature temperature = {}; // default for files without the keys
-	bool shares_kv = false;       // the last layers may attend to keys and values of an earlier one (Layer::kv_layer)
-	bool output_scales = false;   // files may have Layer::output_scale, as tensors
-	bool gains = false;           // files have Layer::attn_gain, mlp_gain and embedding_gain, as tensors
-	bool layer_inputs = false;    // files may have Config::layer_input_dim
+	bool tempered = false;         // files may have Config::temperature; its length is the context before extension
+	Temperature temperature = {};  // default for files without the keys
+	bool shares_kv = false;        // the last layers may attend to keys and values of an earlier one (Layer::kv_layer)
+	bool output_scales = false;    // files may have Layer::output_scale, as tensors
+	bool gains = false;            // files have Layer::attn_gain, mlp_gain and embedding_gain, as tensors
+	bool layer_inputs = false;     // files may have Config::layer_input_dim
+	bool inputs_projected = false; // Config::inputs_projected; an encoder whose vectors pass output.weight
 	// Files have Config::streams of this kind: AltUp with Layer::laurel_rank and Layer::gate_cut; Gated, perhaps with
 	// Config::ngrams.
 	StreamKind streams = StreamKind::None;
@@ -93,6 +94,10 @@ struct Family {
 	bool dense_between = false; // layers between mixtures are dense; the tensors show which
 	QkNorm optional_qk_norm = QkNorm::None; // layers have it only if the file has the tensors
 	MlpInputBy mlp_input_by = MlpInputBy::Family;
+	bool value_experts = false;     // files may have Layer::value_experts in layers that are mixtures
+	bool optional_gate = false;     // layers have a gate of attention only if the file has the tensors
+	bool norm_groups = false;       // files may have Config::norm_groups
+	bool activation_by_key = false; // of a decoder's MLP; encoders always have it so
 	// A model with this number of experts has no norm of heads; GGUF has no key for it.
 	uint32_t unnormed_experts = 0;
 	// A model with this number of layers has ALiBi in place of RoPE, which kvrun does not run; GGUF has no key for it.

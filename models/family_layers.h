@@ -33,6 +33,14 @@ constexpr Layer normed_behind(QkNorm heads) {
 	l.qk_norm = heads, l.norms_sum = false;
 	return l;
 }
+// A gate log2(1 + 2^x): softplus of x ln 2, divided by ln 2.
+constexpr float kLn2 = 0.69314718f;
+constexpr Layer kSoftGate = {.output_gate = true,
+                             .gate_apart = true,
+                             .gate_function = Activation::Softplus,
+                             .gate_scale = kLn2,
+                             .experts = kSigmoid,
+                             .attn_gain = 1 / kLn2};
 constexpr Layer with_experts(Layer l, Experts e) {
 	l.experts = e;
 	return l;

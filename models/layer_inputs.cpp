@@ -6,18 +6,19 @@ namespace kvrun {
 
 constexpr const char* kTable = "per_layer_token_embd.weight";
 
-void read_layer_inputs(const ConfigKeys& k, bool of_family, Config& c) {
+void read_layer_inputs(const ConfigKeys& k, const Family& f, Config& c) {
 	const char* key = "embedding_length_per_layer_input";
 	const uint32_t n = k.u32(key, 0);
 	if (n == 0) return;
-	if (!of_family)
+	if (!f.layer_inputs)
 		fail(Code::Unsupported, "{}: key {} is {}; kvrun runs {} without inputs of layers", k.g.name(), k.key(key), n,
 		     c.arch);
 	constexpr uint64_t kMost = UINT32_MAX / 4; // rows of the table, and sums of a few such counts, stay in 32 bits
 	if (uint64_t(c.vocab) * c.n_layers > kMost || uint64_t(n) * c.n_layers > kMost)
 		fail(Code::Format, "{}: {} tokens with {} channels for each of {} layers: too large; the file is damaged",
 		     k.g.name(), c.vocab, n, c.n_layers);
-	c.layer_input_dim = n;
+	c.layer_input_dim = n, c.inputs_projected = f.inputs_projected;
+	if (c.inputs_projected) return;
 	const GgufTensor* table = k.g.find_tensor(kTable);
 	if (!table) return; // check_tensor() reports it
 	if (const uint32_t block = dtype_info(table->type).block; n % block != 0)
@@ -30,9 +31,11 @@ void read_layer_inputs(const ConfigKeys& k, bool of_family, Config& c) {
 void add_layer_input_specs(std::vector<TensorSpec>& out, const Config& c) {
 	const uint32_t n = c.layer_input_dim;
 	if (n == 0) return;
-	TensorSpec table{kTable, c.vocab * c.n_layers, n, true};
-	table.together = c.n_layers;
-	out.push_back(table);
+	if (!c.inputs_projected) {
+		TensorSpec table{kTable, c.vocab * c.n_layers, n, true};
+		table.together = c.n_layers;
+		out.push_back(table);
+	}
 	out.push_back({"per_layer_model_proj.weight", c.n_layers * n, c.dim, true});
 	out.push_back({"per_layer_proj_norm.weight", 1, n, false});
 }

@@ -35,7 +35,7 @@ constexpr uint32_t kNeverJoined = UINT32_MAX; // rank of a token that joins must
 } // namespace
 
 void push_byte_tokens(const Vocab& v, std::string_view bytes, std::vector<uint32_t>& out) {
-	if (bytes == kSpaceMark) bytes = " ";
+	if (v.has_marks() && bytes == kSpaceMark) bytes = " ";
 	for (char c : bytes) {
 		const uint32_t byte = v.byte_tokens[uint8_t(c)];
 		if (byte == kNoToken && v.unknown == kNoToken)

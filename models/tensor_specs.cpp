@@ -34,6 +34,7 @@ void add_mlp_specs(std::vector<TensorSpec>& out, const Layer& layer, uint32_t l,
 		matrix("ffn_gate", hidden, dim), bias("ffn_gate", hidden, layer.in_bias);
 	const uint32_t up = layer.fused_gate_up ? 2 * hidden : hidden;
 	matrix("ffn_up", up, dim), bias("ffn_up", up, layer.in_bias);
+	if (layer.sub_norms) out.push_back({fmt::format("blk.{}.{}.weight", l, kMlpSubNorm), 1, hidden, false});
 	matrix("ffn_down", dim, hidden), bias("ffn_down", dim);
 }
 
@@ -59,7 +60,13 @@ void add_attention_specs(std::vector<TensorSpec>& out, const Layer& layer, uint3
 			matrix(name("attn_q.weight"), q, in);
 		}
 		if (owns) matrix(name("attn_k.weight"), kv, in);
-		if (owns && !layer.v_is_k) matrix(name("attn_v.weight"), v, in);
+		if (const Experts& e = layer.value_experts; e.n) {
+			matrix(name("attn_v_gate.weight"), e.n, dim);
+			if (e.choice_bias) vector(name("attn_v_gate.bias"), e.n);
+			out.push_back({name("attn_v_exps.weight"), e.n * e.hidden_dim, dim, true, e.n});
+		} else if (owns && !layer.v_is_k) {
+			matrix(name("attn_v.weight"), v, in);
+		}
 		if (layer.qkv_bias) vector(name("attn_q.bias"), q);
 	}
 	if (layer.qkv_bias && owns && !layer.fused_qkv) {
@@ -70,7 +77,7 @@ void add_attention_specs(std::vector<TensorSpec>& out, const Layer& layer, uint3
 		vector(name("attn_q_norm.weight"), layer.n_heads);
 		out.back().depth = layer.n_heads;
 	} else if (layer.qk_norm != QkNorm::None && layer.qk_norm != QkNorm::HeadUnit) {
-		const bool all = layer.qk_norm == QkNorm::Row || layer.qk_norm == QkNorm::HeadLayer;
+		const bool all = layer.qk_norm != QkNorm::Head && layer.qk_norm != QkNorm::HeadLast;
 		vector(name("attn_q_norm.weight"), all ? q : layer.head_dim);
 		if (layer.qk_norm == QkNorm::HeadLayer) out.back().depth = layer.n_heads;
 		if (layer.qk_norm_bias) vector(name("attn_q_norm.bias"), q);
@@ -79,6 +86,7 @@ void add_attention_specs(std::vector<TensorSpec>& out, const Layer& layer, uint3
 		if (owns && layer.qk_norm == QkNorm::HeadLayer) out.back().depth = layer.n_kv_heads;
 	}
 	if (layer.sinks) vector(name("attn_sinks.weight"), layer.n_heads);
+	if (layer.sub_norms) vector(name(kAttnSubNorm) + ".weight", layer.n_heads * value_dim(layer));
 	matrix(name("attn_output.weight"), dim, layer.n_heads * value_dim(layer));
 	if (layer.out_bias) vector(name("attn_output.bias"), dim);
 }
@@ -132,7 +140,8 @@ std::vector<TensorSpec> tensor_specs(const Config& c) {
 			add_latent_specs(out, layer, l, c.dim);
 		else if (attends(layer))
 			add_attention_specs(out, layer, l, c.dim, has_own_kv(c, i));
-		if (layer.attn_out_norm) norm(attn_out_norm_name(layer));
+		const auto out_norm = [&](const char* what) { layer.out_norms_bare ? vector(name(what), c.dim) : norm(what); };
+		if (layer.attn_out_norm) out_norm(attn_out_norm_name(layer));
 		if (layer.sums_twice) norm(kSecondNorm);
 		if (layer.mlp_norm_bare)
 			vector(name(layer.mlp_norm_name), c.dim);
@@ -141,7 +150,7 @@ std::vector<TensorSpec> tensor_specs(const Config& c) {
 		if (layer.experts.n) add_expert_specs(out, layer, l, c.dim);
 		if (layer.mlp != MlpKind::None && (!layer.experts.n || layer.experts.beside_mlp))
 			add_mlp_specs(out, layer, l, c.dim);
-		if (layer.mlp_out_norm) norm(mlp_out_norm_name(layer));
+		if (layer.mlp_out_norm) out_norm(mlp_out_norm_name(layer));
 		if (c.prediction.block) continue;
 		add_layer_input_specs(out, c, l);
 		add_stream_specs(out, c, l);

@@ -32,7 +32,7 @@ Pooling pooling_of(const ConfigKeys& k, const char* key, Pooling fallback) {
 
 void read_encodes(const ConfigKeys& k, const Family& f, Config& c) {
 	c.encodes = !k.flag("attention.causal", !f.encodes);
-	if (f.layer.alibi && !c.encodes)
+	if ((f.layer.alibi || f.inputs_projected) && !c.encodes)
 		fail(Code::Unsupported, "{}: key {} is true; kvrun runs {} only as an encoder", k.g.name(),
 		     k.key("attention.causal"), f.arch);
 }
@@ -49,11 +49,14 @@ void read_text_input(const ConfigKeys& k, const Family& f, Config& c) {
 	c.text_input.normed = k.g.find_tensor(fmt::format("{}.weight", kEmbeddingNorm)) != nullptr;
 }
 
-void read_text_head(const ConfigKeys& k, Config& c) {
+void read_text_head(const ConfigKeys& k, const Family& f, Config& c) {
 	const Gguf& g = k.g;
 	TextHead& h = c.text_head;
 	h.pooling = pooling_of(k, "pooling_type", Pooling::Mean);
-	for (size_t i = 0; i < 2; ++i) h.dense[i] = rows_of(g, kDense[i], kMostDense);
+	h.dense_is_output = f.inputs_projected;
+	for (size_t i = 0; i < 2; ++i) h.dense[i] = rows_of(g, dense_name(h, i), kMostDense);
+	if (h.dense_is_output && !h.dense[0])
+		fail(Code::Format, "{}: tensor {} is missing; get the file again", g.name(), dense_name(h, 0));
 	h.hidden = g.find_tensor("cls.weight") != nullptr;
 	h.hidden_bias = g.find_tensor("cls.bias") != nullptr;
 	h.normed = g.find_tensor(kHiddenNorm) != nullptr;
@@ -77,7 +80,7 @@ void check_encoder(const ConfigKeys& k, const Config& c) {
 	for (uint32_t l = 0; l < c.n_layers; ++l) {
 		const Layer& layer = c.layers[l];
 		if (!attends(layer) || !has_own_kv(c, l) || layer.recurrent.n_heads || layer.latent.rank ||
-		    layer.window.chunked || c.streams.n > 1 || c.rounds > 1 || c.layer_input_dim)
+		    layer.window.chunked || c.streams.n > 1 || c.rounds > 1 || (c.layer_input_dim && !c.inputs_projected))
 			fail(Code::Unsupported, "{}: key {} is false; kvrun runs {} only as a model that generates text",
 			     k.g.name(), k.key("attention.causal"), c.arch);
 	}
@@ -104,7 +107,7 @@ void add_text_head_specs(std::vector<TensorSpec>& out, const Config& c) {
 	const TextHead& h = c.text_head;
 	uint32_t from = c.dim;
 	for (size_t i = 0; i < 2; ++i)
-		if (h.dense[i]) out.push_back({kDense[i], h.dense[i], from, true}), from = h.dense[i];
+		if (h.dense[i]) out.push_back({dense_name(h, i), h.dense[i], from, true}), from = h.dense[i];
 	if (h.hidden) out.push_back({"cls.weight", c.dim, c.dim, true});
 	if (h.hidden_bias) out.push_back({"cls.bias", 1, c.dim, false});
 	if (h.normed) out.push_back({kHiddenNorm, 1, c.dim, false});

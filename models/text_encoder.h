@@ -11,7 +11,7 @@ void read_encodes(const ConfigKeys&, const Family&, Config&);
 // Sets Config::text_input by the file's tensors. Needs the vocabulary and the trained context.
 void read_text_input(const ConfigKeys&, const Family&, Config&);
 // Of any model: sets Config::text_head by keys and tensors.
-void read_text_head(const ConfigKeys&, Config&);
+void read_text_head(const ConfigKeys&, const Family&, Config&);
 // Refuses layers that cannot see tokens behind their own: those with states, latents or other residual streams.
 void check_encoder(const ConfigKeys&, const Config&);
 // (n_heads): slopes of Layer::alibi, 2^(-8 i / n) for i = 1 .. n if n_heads is a power of two n; else n is the largest
@@ -23,7 +23,9 @@ void add_text_head_specs(std::vector<TensorSpec>&, const Config&);
 // Names in the file.
 constexpr const char *kPositionTable = "position_embd.weight", *kTypeTable = "token_types.weight",
                      *kEmbeddingNorm = "token_embd_norm", *kHiddenNorm = "cls.norm.weight";
-constexpr const char* kDense[2] = {"dense_2.weight", "dense_3.weight"};
+inline const char* dense_name(const TextHead& h, size_t i) {
+	return i == 1 ? "dense_3.weight" : h.dense_is_output ? "output.weight" : "dense_2.weight";
+}
 
 // Channels of a text's vector.
 inline uint32_t vector_dim(const Config& c) {

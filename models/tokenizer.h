@@ -46,7 +46,7 @@ class Tokenizer {
 	std::string decode_one(std::optional<uint32_t> prev, uint32_t id, bool special = false) const;
 
 	uint32_t vocab() const;                   // number of tokens
-	const char* model() const;                // "spm", "bpe", "wpm" or "ugm"
+	const char* model() const;                // "spm", "bpe", "wpm", "ugm" or "plamo2"
 	std::string_view pre() const;             // pre-tokenizer of a bpe vocabulary; empty for others
 	std::string_view text(uint32_t id) const; // as stored in the file
 	TokenKind kind(uint32_t id) const;

@@ -27,13 +27,15 @@ static void see_mlp_input(const ConfigKeys& k, const Family& f, Layer& layer) {
 
 static void see_activation(const ConfigKeys& k, Layer& layer) {
 	const std::string_view name = k.g.text(k.key("hidden_activation"), "");
-	constexpr std::pair<std::string_view, Activation> kNames[] = {
-	    {"gelu", Activation::Gelu}, {"silu", Activation::Silu}, {"gelu_pytorch_tanh", Activation::GeluTanh}};
+	constexpr std::pair<std::string_view, Activation> kNames[] = {{"gelu", Activation::Gelu},
+	                                                              {"silu", Activation::Silu},
+	                                                              {"gelu_pytorch_tanh", Activation::GeluTanh},
+	                                                              {"relu2", Activation::Relu2}};
 	const auto* known = std::ranges::find(kNames, name, [](const auto& x) { return x.first; });
 	if (known != std::end(kNames))
 		layer.activation = known->second;
 	else if (!name.empty())
-		fail(Code::Unsupported, "{}: key {} is {}; kvrun knows gelu silu gelu_pytorch_tanh", k.g.name(),
+		fail(Code::Unsupported, "{}: key {} is {}; kvrun knows gelu silu gelu_pytorch_tanh relu2", k.g.name(),
 		     k.key("hidden_activation"), one_line(name));
 }
 
@@ -57,12 +59,16 @@ void see_traits(const ConfigKeys& k, const Family& f, Layer& layer) {
 	const GgufTensor *gate = k.g.find_tensor("blk.0.attn_gate.weight"),
 	                 *out = k.g.find_tensor("blk.0.attn_output.weight");
 	layer.gate_by_head |= layer.gate_apart && gate && out && gate->rows() < out->cols();
+	if (f.optional_gate && !gate) layer.output_gate = layer.gate_apart = false, layer.attn_gain = 1;
 	layer.out_bias |= has("blk.0.attn_output.bias");
 	layer.mlp_bias |= has("blk.0.ffn_down.bias");
 	if (f.optional_qk_norm != QkNorm::None && has("blk.0.attn_q_norm.weight")) layer.qk_norm = f.optional_qk_norm;
-	if (f.encodes) see_activation(k, layer);
+	if (f.encodes || f.activation_by_key) see_activation(k, layer);
 	if (layer.alibi) see_jina(k, layer);
 	see_mlp_input(k, f, layer);
+	if (const char* key = "attention.value_expert_count"; !f.value_experts && k.u32(key, 0))
+		fail(Code::Unsupported, "{}: key {} is {}; kvrun runs {} without experts of values", k.g.name(), k.key(key),
+		     k.u32(key), f.arch);
 	if (f.unnormed_experts && k.u32("expert_count", 0) == f.unnormed_experts) layer.qk_norm = QkNorm::None;
 }
 

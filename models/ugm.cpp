@@ -17,6 +17,8 @@ bool is_unigram(const Vocab& v, uint32_t id) {
 	return v.kinds[id] == TokenKind::Normal || v.kinds[id] == TokenKind::UserDefined;
 }
 
+} // namespace
+
 std::vector<PieceTrie::Piece> unigrams_of(const Vocab& v) {
 	std::vector<PieceTrie::Piece> out;
 	for (uint32_t id = 0; id < v.size(); ++id) {
@@ -30,8 +32,6 @@ std::vector<PieceTrie::Piece> unigrams_of(const Vocab& v) {
 	}
 	return out;
 }
-
-} // namespace
 
 Ugm::Ugm(const Gguf& g, const Vocab& v) : charsmap_(g), trie_(unigrams_of(v)) {
 	strips_ = g.flag("tokenizer.ggml.remove_extra_whitespaces", false);

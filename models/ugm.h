@@ -7,6 +7,9 @@
 
 namespace kvrun {
 
+// Tokens of a text in a unigram vocabulary. Throws if one is too long.
+std::vector<PieceTrie::Piece> unigrams_of(const Vocab&);
+
 class Ugm {
  public:
 	Ugm(const Gguf&, const Vocab&);

@@ -59,23 +59,21 @@ int byte_of(std::string_view t) {
 } // namespace
 
 Vocab::Vocab(const Gguf& g) : file(g.name()) {
-	constexpr std::pair<std::string_view, VocabModel> kModels[] = {{"llama", VocabModel::Spm},
-	                                                               {"gemma4", VocabModel::SpmMerges},
-	                                                               {"gpt2", VocabModel::Bpe},
-	                                                               {"bert", VocabModel::Wpm},
-	                                                               {"t5", VocabModel::Ugm}};
+	constexpr std::pair<std::string_view, VocabModel> kModels[] = {
+	    {"llama", VocabModel::Spm}, {"gemma4", VocabModel::SpmMerges}, {"gpt2", VocabModel::Bpe},
+	    {"bert", VocabModel::Wpm},  {"t5", VocabModel::Ugm},           {"plamo2", VocabModel::Plamo}};
 	const std::string_view name = g.text("tokenizer.ggml.model");
 	const auto known = std::find_if(std::begin(kModels), std::end(kModels), [&](auto& m) { return m.first == name; });
 	if (known == std::end(kModels))
 		fail(Code::Unsupported,
 		     "{}: tokenizer is {}; kvrun knows llama (SentencePiece-style), gemma4 (the same with merges), gpt2 "
-		     "(byte-level BPE), bert (WordPiece) and t5 (unigrams)",
+		     "(byte-level BPE), bert (WordPiece), t5 (unigrams) and plamo2 (PLaMo's)",
 		     file, one_line(name));
 	model = known->second;
 	read_texts(g);
 	read_kinds(g);
-	if (model == VocabModel::Spm || model == VocabModel::Ugm) read_scores(g);
-	if (has_marks()) read_bytes();
+	if (model == VocabModel::Spm || model == VocabModel::Ugm || model == VocabModel::Plamo) read_scores(g);
+	if (has_bytes()) read_bytes();
 	read_named(g);
 }
 
@@ -170,6 +168,7 @@ void Vocab::usual_ids(const Gguf& g) {
 	};
 	switch (model) {
 	case VocabModel::Spm: // SentencePiece's defaults
+	case VocabModel::Plamo:
 		at_place(unknown, 0, TokenKind::Unknown);
 		at_place(bos, 1, TokenKind::Control);
 		at_place(eos, 2, TokenKind::Control);

@@ -18,6 +18,7 @@ enum class VocabModel : uint8_t {
 	Bpe,       // byte-level BPE
 	Wpm,       // WordPiece
 	Ugm,       // SentencePiece's unigrams
+	Plamo,     // unigrams with whole scores (PLaMo 2 and 3)
 };
 
 // Three faults of files are repaired, and each is logged once: an empty text is never matched; of tokens with equal
@@ -31,10 +32,12 @@ struct Vocab {
 	uint32_t find(std::string_view text) const; // kNoToken if there is none
 	// The same without control, unknown and byte tokens.
 	uint32_t find_word(std::string_view text) const;
-	// Spaces are U+2581 in texts of tokens, and tokens <0x00> to <0xFF> stand for bytes.
+	// Spaces are U+2581 in texts of tokens.
 	bool has_marks() const {
 		return model == VocabModel::Spm || model == VocabModel::SpmMerges || model == VocabModel::Ugm;
 	}
+	// Tokens <0x00> to <0xFF> stand for bytes.
+	bool has_bytes() const { return has_marks() || model == VocabModel::Plamo; }
 	bool is_special(uint32_t id) const {
 		return kinds[id] == TokenKind::Control || kinds[id] == TokenKind::Unknown ||
 		       kinds[id] == TokenKind::UserDefined;
@@ -47,7 +50,7 @@ struct Vocab {
 	std::vector<TokenKind> kinds;        // (vocab)
 	std::vector<float> scores;           // (vocab), empty without a use for them
 	std::unordered_map<std::string_view, uint32_t, TextHash> by_text;
-	std::array<uint32_t, 256> byte_tokens; // token of each single byte (has_marks()), or kNoToken
+	std::array<uint32_t, 256> byte_tokens; // token of each single byte (has_bytes()), or kNoToken
 	std::vector<int16_t> byte_values;      // (vocab) the byte of a Byte token, else -1; empty when there are none
 	uint32_t bos = kNoToken, eos = kNoToken, sep = kNoToken, unknown = kNoToken; // WordPiece: CLS is bos
 	// ascending: tokens that end an answer

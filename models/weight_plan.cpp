@@ -36,7 +36,11 @@ uint64_t token_bytes(const TensorSpec& s, DType type, std::optional<WeightPart> 
 	if (s.together > 1) return row * s.together;                                 // a row for each layer
 	const uint64_t looked_up = row * (1 + (c.layer_input_dim ? c.n_layers : 0)); // each layer reads it again
 	if (part == WeightPart::Embedding) return looked_up;
-	if (part == WeightPart::Experts) return row * s.rows / s.depth * c.layers[layer_of_tensor(s.name)].experts.used;
+	if (part == WeightPart::Experts) {
+		const Layer& layer = c.layers[layer_of_tensor(s.name)];
+		const bool of_values = s.name.find("attn_v_exps") != s.name.npos;
+		return row * s.rows / s.depth * (of_values ? layer.value_experts : layer.experts).used;
+	}
 	// an embedding that is also the output projection is also looked up
 	return row * s.rows + (s.name == "token_embd.weight" ? looked_up : 0);
 }

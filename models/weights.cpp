@@ -366,6 +366,8 @@ LayerWeights layer_weights(const Config& c, const Layer& layer, uint32_t l, cons
 	auto find = [&](std::string_view what) { return optional(what, "weight"); };
 	auto bias = [&](const char* what) { return optional(what, "bias"); };
 	auto norm = [&](const char* what) { return NormWeights{find(what), bias(what)}; };
+	auto bare = [&](const char* what) { return NormWeights{views.at(fmt::format("blk.{}.{}", l, what)), {}}; };
+	auto out_norm = [&](const char* what) { return layer.out_norms_bare ? bare(what) : norm(what); };
 	const uint32_t q = layer.n_heads * layer.head_dim, kv = layer.n_kv_heads * layer.head_dim,
 	               v = layer.n_kv_heads * value_dim(layer), hidden = layer.hidden_dim;
 	LayerWeights w;
@@ -390,6 +392,8 @@ LayerWeights layer_weights(const Config& c, const Layer& layer, uint32_t l, cons
 		w.bq = bias("attn_q"), w.bk = bias("attn_k"), w.bv = bias("attn_v");
 	}
 	if (layer.gate_apart) w.wq_gate = find("attn_gate");
+	w.value_experts.router = find("attn_v_gate"), w.value_experts.choice_bias = bias("attn_v_gate");
+	w.value_experts.w_up = find("attn_v_exps");
 	const auto scale = [&](const char* what) { return optional(what, "scale"); };
 	if (layer.experts.n) w.experts = expert_weights(layer.experts, find, bias, scale, b);
 	if (layer.experts.choice_bias_bare) w.experts.choice_bias = views.at(fmt::format("blk.{}.exp_probs_b", l));
@@ -397,10 +401,11 @@ LayerWeights layer_weights(const Config& c, const Layer& layer, uint32_t l, cons
 	w.q_norm_b = bias("attn_q_norm"), w.k_norm_b = bias("attn_k_norm");
 	if (layer.sinks) w.sinks = find("attn_sinks");
 	w.wo = find("attn_output"), w.bo = bias("attn_output");
-	if (layer.attn_out_norm) w.attn_out_norm = norm(attn_out_norm_name(layer));
+	if (layer.attn_out_norm) w.attn_out_norm = out_norm(attn_out_norm_name(layer));
 	if (layer.sums_twice) w.attn_second_norm = norm(kSecondNorm);
+	w.attn_sub_norm = find(kAttnSubNorm), w.mlp_sub_norm = find(kMlpSubNorm);
 	if (layer.mlp_norm_bare)
-		w.mlp_norm = {views.at(fmt::format("blk.{}.{}", l, layer.mlp_norm_name)), {}};
+		w.mlp_norm = bare(layer.mlp_norm_name);
 	else if (has_mlp_norm(layer.mlp_input))
 		w.mlp_norm = norm(layer.mlp_norm_name);
 	if (layer.fused_gate_up && !layer.experts.n) {
@@ -412,7 +417,7 @@ LayerWeights layer_weights(const Config& c, const Layer& layer, uint32_t l, cons
 		w.w_up = find("ffn_up"), w.b_up = bias("ffn_up");
 	}
 	w.w_down = find("ffn_down"), w.b_down = bias("ffn_down");
-	if (layer.mlp_out_norm) w.mlp_out_norm = norm(mlp_out_norm_name(layer));
+	if (layer.mlp_out_norm) w.mlp_out_norm = out_norm(mlp_out_norm_name(layer));
 	w.streams = {find("altup_router"),       find("altup_router_norm"),   find("altup_predict_coef"),
 	             find("altup_correct_coef"), find("altup_correct_scale"), find("laurel_l"),
 	             find("laurel_r"),           find("laurel_post_norm")};
@@ -436,7 +441,8 @@ template <class Find> TextWeights text_weights(const Config& c, Find find) {
 	w.positions = find(kPositionTable), w.types = find(kTypeTable);
 	const std::string norm = kEmbeddingNorm;
 	if (c.text_input.normed) w.norm = {find(norm + ".weight"), find(norm + ".bias")};
-	for (size_t i = 0; i < 2; ++i) w.dense[i] = find(kDense[i]);
+	for (size_t i = 0; i < 2; ++i)
+		if (c.text_head.dense[i]) w.dense[i] = find(dense_name(c.text_head, i));
 	w.hidden = find("cls.weight"), w.hidden_b = find("cls.bias"), w.hidden_norm = find(kHiddenNorm);
 	w.classifier = find("cls.output.weight"), w.classifier_b = find("cls.output.bias");
 	return w;
@@ -506,7 +512,7 @@ Weights load_weights(const Gguf& g, const Config& c, Backend& backend, const Loa
 	w.lm_head = c.tied_embedding ? w.embed : views.at("output.weight");
 	if (c.target_dim) w.assistant = {views.at(kAssistantIn), views.at(kAssistantOut)};
 	if (c.layer_input_dim) {
-		w.input_table = views.at("per_layer_token_embd.weight");
+		w.input_table = found("per_layer_token_embd.weight");
 		w.input_model_proj = views.at("per_layer_model_proj.weight");
 		w.input_proj_norm = views.at("per_layer_proj_norm.weight");
 	}

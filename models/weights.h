@@ -85,7 +85,8 @@ struct LayerWeights { // empty where the layer (Layer) has no such tensor
 	View wq_gate;    // the same, for Layer::output_gate; of Layer::gate_by_head (n_heads, dim)
 	View wk, wv;     // (n_kv_heads * head_dim, dim)
 	View bq, bk, bv; // (n_heads * head_dim), (n_kv_heads * head_dim) f32
-	// QkNorm::HeadGain: q_norm (n_heads) f32, its factors; QkNorm::Head: (head_dim) f32; QkNorm::Row, HeadLayer:
+	// QkNorm::HeadGain: q_norm (n_heads) f32, its factors; QkNorm::Head: (head_dim) f32; QkNorm::Row, HeadLayer,
+	// HeadOwn:
 	// (n_heads * head_dim), (n_kv_heads * head_dim)
 	View q_norm, k_norm;
 	View sinks; // (n_heads) f32
@@ -107,6 +108,9 @@ struct LayerWeights { // empty where the layer (Layer) has no such tensor
 	IndexWeights index;
 	View q_norm_b, k_norm_b;      // of Layer::qk_norm_bias, as q_norm and k_norm
 	NormWeights attn_second_norm; // of Layer::sums_twice
+	// Of Layer::sub_norms: (n_heads * value_dim()), (hidden_dim) f32
+	View attn_sub_norm, mlp_sub_norm;
+	ExpertWeights value_experts; // of Layer::value_experts: router, choice_bias and w_up
 };
 // All views of a layer's weights, in the order of the members.
 using LayerViews = std::array<View, sizeof(LayerWeights) / sizeof(View)>;

@@ -4,15 +4,36 @@
 
 namespace kvrun {
 
+ExpertRows LayerRunner::sorted(const Experts& e, const View& ids, bool decode) {
+	ExpertRows slots{e.n, ids};
+	if (decode) return slots;
+	slots.tiles = rows(mlp_.tiles, 0, expert_tiles(ids.shape[0] * e.used, e.n));
+	be_.sort_slots(slots.tiles, ids, e.n);
+	return slots;
+}
+
+// v = the weighted sum of silu(w h) of the experts that each row of h (n, dim) chooses.
+void LayerRunner::mix_values(const Layer& layer, const ExpertWeights& w, const View& h, const LayerRows& r,
+                             bool decode) {
+	const Experts& e = layer.value_experts;
+	const uint32_t n = r.n, width = e.hidden_dim;
+	choose(e, w, h, 1, 1, decode);
+	const View ids = shaped(mlp_.ids, n, e.used), weights = shaped(mlp_.weights, n, e.used),
+	           made = shaped(mlp_.slot_gate, n, e.used, width), v = shaped(r.v, n, width);
+	const ExpertRows slots = sorted(e, ids, decode);
+	const Proj of_slots[] = {{made, w.w_up, {}}};
+	be_.expert_matmul(of_slots, h, slots, Epilogue::None, decode);
+	loras_.add_experts(of_slots, h, slots, decode);
+	be_.activate(made, made, {}, {.function = Activation::Silu});
+	be_.activate(v, shaped(made, n, width), {}, {.scale = 0});
+	be_.expert_sum(v, made, weights);
+}
+
 // Runs on h (n, dim) the expert of each slot of `ids`; writes mlp_.slot_out (n, used, dim).
 void LayerRunner::run_experts(const Layer& layer, const ExpertWeights& w, const View& h, const View& ids, bool decode) {
 	const Experts& e = layer.experts;
 	const uint32_t n = h.shape[0];
-	ExpertRows slots{e.n, ids};
-	if (!decode) {
-		slots.tiles = rows(mlp_.tiles, 0, expert_tiles(n * e.used, e.n));
-		be_.sort_slots(slots.tiles, ids, e.n);
-	}
+	const ExpertRows slots = sorted(e, ids, decode);
 	const View gate = shaped(mlp_.slot_gate, n, e.used, e.hidden_dim);
 	const bool gated = layer.mlp == MlpKind::Gated;
 	const View& room = mlp_.slot_up ? mlp_.slot_up : loras_.slot_up();
@@ -51,9 +72,8 @@ float LayerRunner::expert_scale(const Layer& layer) {
 }
 
 // Chooses experts for h (n, dim); writes mlp_.ids and mlp_.weights.
-void LayerRunner::choose(const Layer& layer, const ExpertWeights& w, const View& h, float logit_scale, float scale,
+void LayerRunner::choose(const Experts& e, const ExpertWeights& w, const View& h, float logit_scale, float scale,
                          bool decode) {
-	const Experts& e = layer.experts;
 	const uint32_t n = h.shape[0];
 	const View logits = shaped(mlp_.logits, n, e.n);
 	const Proj router[] = {{logits, w.router, w.router_bias}};
@@ -75,7 +95,7 @@ void LayerRunner::mix_beside_mlp(const Layer& layer, const LayerWeights& L, cons
 	multiply(down, hidden, Epilogue::None, decode);
 	norm(r.branch, r.branch, w.mlp_out_norm);
 	be_.rmsnorm(r.h, r.x, w.router_norm, cfg_.norm_eps);
-	choose(layer, w, r.h, 1 / std::sqrt(float(cfg_.dim)), 1, decode);
+	choose(e, w, r.h, 1 / std::sqrt(float(cfg_.dim)), 1, decode);
 	norm(r.h, r.x, w.norm);
 	const View ids = shaped(mlp_.ids, n, e.used), weights = shaped(mlp_.weights, n, e.used);
 	run_experts(layer, w, r.h, ids, decode);
@@ -100,7 +120,7 @@ void LayerRunner::mix(const Layer& layer, const LayerWeights& L, const LayerRows
 	const uint32_t n = r.n;
 	const View ids = shaped(mlp_.ids, n, e.used), weights = shaped(mlp_.weights, n, e.used);
 	const float scale = expert_scale(layer);
-	if (!e.early) choose(layer, w, h, 1, scale, decode);
+	if (!e.early) choose(e, w, h, 1, scale, decode);
 	View sum = r.x;
 	KV_ASSERT(!e.weigh_input || (scale == 1 && !layer.mlp_out_norm));
 	if (e.weigh_input && e.used == 1) {

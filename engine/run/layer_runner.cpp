@@ -196,8 +196,10 @@ View LayerRunner::part(const View& w, uint32_t first, uint32_t n) const {
 
 void LayerRunner::norm(const View& out, const View& x, const NormWeights& w, float eps) {
 	const View weights = is_bare(cfg_.norm) ? rows(ones_, 0, cfg_.dim) : w.w;
+	const uint32_t n = cfg_.norm_groups;
+	const auto parts = [&](const View& v) { return n == 1 ? v : shaped(v, x.shape[0] * n, cfg_.dim / n); };
 	if (is_rms(cfg_.norm))
-		be_.rmsnorm(out, x, weights, eps);
+		be_.rmsnorm(parts(out), parts(x), weights, eps);
 	else
 		be_.layer_norm(out, x, weights, w.b, eps);
 }
@@ -210,7 +212,7 @@ const View& LayerRunner::input(uint32_t l, const LayerRows& r) {
 
 void LayerRunner::norm_matmul(std::span<const Proj> projs, const View& h, const View& x, const NormWeights& w,
                               Epilogue epilogue, bool decode) {
-	if (cfg_.norm == NormKind::Rms && !loras_.change(projs) && !within_)
+	if (cfg_.norm == NormKind::Rms && cfg_.norm_groups == 1 && !loras_.change(projs) && !within_)
 		return be_.norm_matmul(projs, h, x, w.w, cfg_.norm_eps, epilogue, decode);
 	norm(h, x, w);
 	multiply(projs, h, epilogue, decode);
@@ -257,10 +259,12 @@ void LayerRunner::project_in(uint32_t l, const LayerRows& r, bool decode) {
 	const LayerWeights& L = weights_of(l);
 	const Proj all[] = {{r.q, L.wq, L.bq}, {r.k, L.wk, L.bk}, {made_values(layer, r), L.wv, L.bv}};
 	const bool owns = has_own_kv(cfg_, l);
-	const std::span<const Proj> qkv = std::span(all).first(!owns ? 1 : layer.v_is_k ? 2 : 3);
-	if (layer.mlp_input == MlpInput::Parallel || layer.output_gate || layer.laurel_rank) { // others read it, too
+	const std::span<const Proj> qkv = std::span(all).first(!owns ? 1 : layer.v_is_k || layer.value_experts.n ? 2 : 3);
+	if (layer.mlp_input == MlpInput::Parallel || layer.output_gate || layer.laurel_rank ||
+	    layer.value_experts.n) { // others read it, too
 		const View& h = input(l, r);
 		multiply(qkv, h, Epilogue::None, decode);
+		if (layer.value_experts.n) mix_values(layer, L.value_experts, h, r, decode);
 		const Proj more[] = {{r.out_gate, L.wq_gate, {}}, {r.index_q, L.index.q, {}}, {r.index_k, L.index.k, {}}};
 		if (layer.output_gate) multiply(std::span(more).first(layer.indexed ? 3 : 1), h, Epilogue::None, decode);
 		if (layer.laurel_rank) project_laurel(l, r, decode);
@@ -272,11 +276,16 @@ void LayerRunner::project_in(uint32_t l, const LayerRows& r, bool decode) {
 	if (owns) place_values(layer, r);
 	limit(layer, {r.q, r.k, r.v});
 	if (owns && layer.v_norm) norm_values(layer, r);
-	if (layer.qk_norm == QkNorm::HeadLayer) {
-		const View q = shaped(r.q, r.n * layer.n_heads, layer.head_dim),
-		           k = shaped(r.k, r.n * layer.n_kv_heads, layer.head_dim);
-		be_.layer_norm(q, q, L.q_norm, {}, cfg_.norm_eps);
-		if (owns) be_.layer_norm(k, k, L.k_norm, {}, cfg_.norm_eps);
+	if (layer.qk_norm == QkNorm::HeadLayer || layer.qk_norm == QkNorm::HeadOwn) {
+		const auto norm_heads = [&](const View& x, uint32_t n_heads, const View& weights) {
+			const View heads = shaped(x, r.n * n_heads, layer.head_dim);
+			if (layer.qk_norm == QkNorm::HeadOwn)
+				be_.rmsnorm(heads, heads, weights, cfg_.norm_eps);
+			else
+				be_.layer_norm(heads, heads, weights, {}, cfg_.norm_eps);
+		};
+		norm_heads(r.q, layer.n_heads, L.q_norm);
+		if (owns) norm_heads(r.k, layer.n_kv_heads, L.k_norm);
 	}
 	if (layer.qk_norm == QkNorm::Row && layer.qk_norm_bias) {
 		be_.layer_norm(r.q, r.q, L.q_norm, L.q_norm_b, cfg_.norm_eps);
@@ -388,7 +397,7 @@ void LayerRunner::project_out(uint32_t l, const LayerRows& r, bool decode) {
 	const Layer& layer = cfg_.layers[l];
 	if (!layer.mixes) return run_mlp_part(l, r, decode);
 	const LayerWeights& L = weights_of(l);
-	if (layer.experts.early) choose(layer, L.experts, r.x, 1, expert_scale(layer), decode);
+	if (layer.experts.early) choose(layer.experts, L.experts, r.x, 1, expert_scale(layer), decode);
 	const Latent& latent = layer.latent;
 	if (latent.rank && !r.expanded)
 		project_heads(shaped(r.values, r.n, layer.n_heads, latent.v_dim), L.latent.v_b, r.att, decode);
@@ -398,10 +407,13 @@ void LayerRunner::project_out(uint32_t l, const LayerRows& r, bool decode) {
 		be_.join_heads({narrow}, {r.att}, {}, r.n);
 		attended = shaped(narrow, r.n, layer.n_heads * layer.narrow_v);
 	}
-	if (layer.output_gate)
+	if (layer.output_gate) {
+		if (layer.gate_scale != 1) be_.activate(r.out_gate, r.out_gate, {}, {.scale = layer.gate_scale});
 		be_.activate(attended, r.out_gate, attended,
 		             {.function = layer.gate_function, .each = layer.gate_by_head ? value_dim(layer) : 1});
+	}
 	if (layer.attn_gain != 1) be_.activate(attended, attended, {}, {.scale = layer.attn_gain});
+	if (layer.sub_norms) be_.rmsnorm(attended, attended, L.attn_sub_norm, cfg_.norm_eps);
 	const bool mlp_first = layer.mlp_input == MlpInput::Beside; // it reads what attention has not been added to
 	if (mlp_first) run_mlp_part(l, r, decode);
 	const NormWeights* out_norm = layer.attn_out_norm ? &L.attn_out_norm : nullptr;
@@ -442,12 +454,13 @@ void LayerRunner::run_dense(const Layer& layer, const LayerWeights& L, const Lay
 	    run_mlp(layer, {{{gate, L.w_gate, L.b_gate}, {up, L.w_up, L.b_up}}},
 	            layer.mlp_input == MlpInput::Parallel ? r.h : r.x, normed ? &L.mlp_norm : nullptr, r.h, decode);
 	if (layer.mlp_gain != 1) be_.activate(hidden, hidden, {}, {.scale = layer.mlp_gain});
+	if (layer.sub_norms) be_.rmsnorm(hidden, hidden, L.mlp_sub_norm, cfg_.norm_eps);
 	add(layer, r, {{}, L.w_down, L.b_down}, hidden, layer.mlp_out_norm ? &L.mlp_out_norm : nullptr, decode);
 }
 
-// x += norm(proj(activation(gate of x) * input)). The layer input depends on the token alone: a row of a table plus the
-// layer's part of a projection of the embedding. Each layer computes its own: kept for all layers, the inputs of a
-// prompt would take more memory than its residual stream.
+// x += norm(proj(activation(gate of x) * input)). The layer input depends on the token alone: the layer's part of a
+// projection of the embedding, plus a row of a table where there is one. Each layer computes its own: kept for all
+// layers, the inputs of a prompt would take more memory than its residual stream.
 void LayerRunner::add_layer_input(uint32_t l, const LayerRows& r, bool decode) {
 	const uint32_t n = r.n, dim = cfg_.layer_input_dim;
 	const LayerWeights& L = weights_of(l);
@@ -467,11 +480,14 @@ void LayerRunner::add_layer_input(uint32_t l, const LayerRows& r, bool decode) {
 	const Proj own[] = {{input, part(w_.input_model_proj, l * dim, dim), {}}};
 	multiply(own, r.h, Epilogue::None, decode);
 	be_.rmsnorm(input, input, w_.input_proj_norm, cfg_.norm_eps);
-	be_.embed(other, part(w_.input_table, l, (cfg_.vocab - 1) * cfg_.n_layers + 1), r.tokens.inputs);
-	be_.activate(input, other, {}, {.scale = std::sqrt(float(dim)), .add = true});
+	if (!cfg_.inputs_projected) {
+		be_.embed(other, part(w_.input_table, l, (cfg_.vocab - 1) * cfg_.n_layers + 1), r.tokens.inputs);
+		be_.activate(input, other, {}, {.scale = std::sqrt(float(dim)), .add = true});
+	}
 	const Proj gate[] = {{other, L.input_gate, {}}};
 	multiply(gate, r.x, Epilogue::None, decode);
-	be_.activate(other, other, input, {.function = cfg_.layers[l].activation, .scale = std::sqrt(0.5f)});
+	be_.activate(other, other, input,
+	             {.function = cfg_.layers[l].activation, .scale = cfg_.inputs_projected ? 1 : std::sqrt(0.5f)});
 	const Proj out[] = {{r.branch, L.input_proj, {}}};
 	multiply(out, other, Epilogue::None, decode);
 	be_.rmsnorm(r.branch, r.branch, L.input_norm, cfg_.norm_eps);

@@ -200,7 +200,9 @@ class LayerRunner {
 	void mix(const Layer&, const LayerWeights&, const LayerRows&, bool decode);
 	void mix_beside_mlp(const Layer&, const LayerWeights&, const LayerRows&, bool decode);
 	static float expert_scale(const Layer&); // of their outputs
-	void choose(const Layer&, const ExpertWeights&, const View& h, float logit_scale, float scale, bool decode);
+	void choose(const Experts&, const ExpertWeights&, const View& h, float logit_scale, float scale, bool decode);
+	ExpertRows sorted(const Experts&, const View& ids, bool decode); // slots of a step, by their experts
+	void mix_values(const Layer&, const ExpertWeights&, const View& h, const LayerRows&, bool decode);
 	void run_experts(const Layer&, const ExpertWeights&, const View& h, const View& ids, bool decode);
 	void add_shared(const Layer&, const ExpertWeights&, const LayerRows&, const View& h, const View& sum, float scale,
 	                bool decode);

@@ -31,12 +31,12 @@ LoraProducts::LoraProducts(Backend& be, const Config& c, const Weights& w, const
 // Returns the most experts of a token.
 uint32_t LoraProducts::lay_slots(const Config& c) {
 	uint32_t used = 0, widest = 0, inside = 0;
-	for (const Layer& l : c.layers) {
-		const Experts& e = l.experts;
-		if (!e.n) continue;
-		used = std::max(used, e.used), widest = std::max(widest, e.used * std::max(e.hidden_dim, c.dim));
-		inside = std::max(inside, e.used * e.hidden_dim);
-	}
+	for (const Layer& l : c.layers)
+		for (const Experts* e : {&l.experts, &l.value_experts}) {
+			if (!e->n) continue;
+			used = std::max(used, e->used), widest = std::max(widest, e->used * std::max(e->hidden_dim, c.dim));
+			inside = std::max(inside, e->used * e->hidden_dim);
+		}
 	const size_t change = align_up(size_t(most_rows_) * widest * 4, size_t(kBufferAlign));
 	slots_ = be_.alloc(change + size_t(most_rows_) * inside * 4, Mem::Device, "outputs of adapters of experts");
 	change_ = view(slots_, 0, DType::F32, most_rows_, widest);

@@ -21,6 +21,11 @@ void MlpMemory::lay(Arena& a, const Config& c, uint32_t rows) {
 		if (!experts_fuse_gates(l)) inside_apart = std::max(inside_apart, e.used * e.hidden_dim);
 		if (experts_weigh_gates(l)) weighed = std::max(weighed, e.used * e.hidden_dim);
 		most_tiles = std::max(most_tiles, expert_tiles(rows * e.used, e.n));
+		const Experts& v = l.value_experts;
+		if (!v.n) continue;
+		experts = std::max(experts, v.n), used = std::max(used, v.used);
+		inside = std::max(inside, v.used * v.hidden_dim);
+		most_tiles = std::max(most_tiles, expert_tiles(rows * v.used, v.n));
 	}
 	gate = a.take(DType::F32, rows, dense);
 	up = a.take(DType::F32, rows, dense);

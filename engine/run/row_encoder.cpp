@@ -9,6 +9,21 @@ namespace kvrun {
 
 static bool has_slopes(const Config& c) { return std::ranges::any_of(c.layers, &Layer::alibi); }
 
+// The first layer without a window, or with one, which all of its kind are like; null: there is none.
+static const Layer* layer_of_kind(const Config& c, bool windowed) {
+	for (const Layer& l : c.layers)
+		if (bool(l.window) == windowed) return &l;
+	return nullptr;
+}
+
+// Of two kinds of layers, if their keys and values differ; else null.
+static const Layer* other_kind(const Config& c) {
+	const Layer *full = layer_of_kind(c, false), *windowed = layer_of_kind(c, true);
+	const bool both = full && windowed;
+	return both && (full->n_kv_heads != windowed->n_kv_heads || full->head_dim != windowed->head_dim) ? windowed
+	                                                                                                  : nullptr;
+}
+
 std::vector<float> read_view(Backend& be, const View& from) {
 	std::vector<float> out(from.elements());
 	be.read(*from.buf, from.at, std::as_writable_bytes(std::span(out)));
@@ -28,9 +43,12 @@ RowEncoder::RowEncoder(Backend& be, const Config& c, const Weights& w, uint32_t 
 		att_ = a.take(DType::F32, n, room);
 		ids_ = a.take(DType::U32, n);
 		for (size_t i = 0; i < c.ropes.size(); ++i) ropes_[i] = a.take(DType::F32, n, c.ropes[i].dim / 2, 2);
-		k_ = a.take(DType::F16, c.n_kv_heads, n, c.head_dim);
-		v_ = a.take(DType::F16, c.n_kv_heads, n, c.head_dim);
-		for (View& p : places_) p = a.take(DType::U32, n, c.n_kv_heads, 2);
+		k_ = a.take(DType::F16, n, widest(c).kv);
+		v_ = a.take(DType::F16, n, widest(c).kv);
+		for (auto& [full, windowed] : places_) {
+			full = a.take(DType::U32, n, c.n_kv_heads, 2);
+			if (const Layer* other = other_kind(c)) windowed = a.take(DType::U32, n, other->n_kv_heads, 2);
+		}
 		if (has_slopes(c)) slopes_ = a.take(DType::F32, c.n_heads);
 	});
 	if (slopes_) write_view(be, slopes_, alibi_slopes(c.n_heads));
@@ -38,9 +56,9 @@ RowEncoder::RowEncoder(Backend& be, const Config& c, const Weights& w, uint32_t 
 
 uint64_t RowEncoder::bytes(const Config& config, uint64_t n, uint32_t room, uint32_t groupings) {
 	Config c = config;
-	const uint64_t kv = uint64_t(c.n_kv_heads) * c.head_dim;
-	const uint64_t row =
-	    4 * (c.dim + 2 * uint64_t(room) + rope_width(c) + 1) + 2 * 2 * kv + groupings * 8ull * c.n_kv_heads;
+	const Layer* other = other_kind(c);
+	const uint64_t kv = widest(c).kv, placed = c.n_kv_heads + (other ? other->n_kv_heads : 0);
+	const uint64_t row = 4 * (c.dim + 2 * uint64_t(room) + rope_width(c) + 1) + 2 * 2 * kv + groupings * 8ull * placed;
 	c.max_seq = uint32_t(std::min<uint64_t>(n, kRows));
 	return n * row + activation_bytes(c, c.max_seq) + (has_slopes(c) ? 4ull * c.n_heads : 0);
 }
@@ -49,21 +67,29 @@ uint64_t RowEncoder::bytes(const Config& config, uint64_t n, uint32_t room, uint
 RowGroups RowEncoder::write_groups(std::vector<uint32_t> begins) {
 	KV_ASSERT(given_ < places_.size() && begins.size() >= 2 && begins.back() == n_);
 	RowGroups out{std::move(begins), places_[given_++]};
-	std::vector<uint32_t> places;
-	for (size_t g = 0; g + 1 < out.begins.size(); ++g) {
-		const uint32_t first = out.begins[g], n = out.begins[g + 1] - first, heads = config_.n_kv_heads;
-		for (uint32_t t = 0; t < n; ++t)
-			for (uint32_t h = 0; h < heads; ++h)
-				places.insert(places.end(), 2, (heads * first + h * n + t) * (config_.head_dim / 2));
-	}
-	write_view(be_, out.places, places);
+	const auto write = [&](const View& to, uint32_t heads, uint32_t head_dim) {
+		std::vector<uint32_t> places;
+		for (size_t g = 0; g + 1 < out.begins.size(); ++g) {
+			const uint32_t first = out.begins[g], n = out.begins[g + 1] - first;
+			for (uint32_t t = 0; t < n; ++t)
+				for (uint32_t h = 0; h < heads; ++h)
+					places.insert(places.end(), 2, (heads * first + h * n + t) * (head_dim / 2));
+		}
+		write_view(be_, to, places);
+	};
+	write(out.places[0], config_.n_kv_heads, config_.head_dim);
+	if (const Layer* other = other_kind(config_))
+		write(out.places[1], other->n_kv_heads, other->head_dim);
+	else
+		out.places[1] = out.places[0];
 	return out;
 }
 
 LayerRows RowEncoder::rows_of(uint32_t layer, uint32_t first) const {
-	const uint32_t n = std::min(most_rows_, n_ - first), heads = config_.layers[layer].n_heads;
+	const Layer& l = config_.layers[layer];
+	const uint32_t n = std::min(most_rows_, n_ - first);
 	LayerRows r = runner_.rows_of(layer, x_, {ids_, {}}, ropes_, first, n);
-	const auto queries = [&](const View& v) { return rows(shaped(v, n_, heads, config_.head_dim), first, n); };
+	const auto queries = [&](const View& v) { return rows(shaped(v, n_, l.n_heads, l.head_dim), first, n); };
 	r.q = queries(q_), r.att = queries(att_);
 	return r;
 }
@@ -71,11 +97,12 @@ LayerRows RowEncoder::rows_of(uint32_t layer, uint32_t first) const {
 void RowEncoder::run(uint32_t l, const RowGroups& groups) {
 	const Config& c = config_;
 	const Layer& layer = c.layers[l];
+	const View& places = groups.places[bool(layer.window)];
 	be_.at_layer(0); // of a split the first device has the encoder
 	for (uint32_t first = 0; first < n_; first += most_rows_) {
 		const LayerRows r = rows_of(l, first);
 		runner_.project_in(l, r, /*decode=*/false);
-		runner_.rotate(l, r, 0, r.n, {as_words(k_), as_words(v_), rows(groups.places, first, r.n), 1});
+		runner_.rotate(l, r, 0, r.n, {as_words(k_), as_words(v_), rows(places, first, r.n), 1});
 	}
 	const View q = shaped(q_, n_, layer.n_heads, layer.head_dim), att = shaped(att_, n_, layer.n_heads, layer.head_dim);
 	const uint32_t side = layer.window.tokens / 2;

@@ -7,7 +7,8 @@ namespace kvrun {
 // Rows see those of their group, which are consecutive.
 struct RowGroups {
 	std::vector<uint32_t> begins; // of groups; then the number of rows
-	View places;                  // (n, n_kv_heads, 2) u32: where keys and values go
+	// (n, n_kv_heads, 2) u32: where keys and values go, of layers without and with a window
+	std::array<View, 2> places;
 };
 
 class RowEncoder {
@@ -44,7 +45,8 @@ class RowEncoder {
 	Buffer memory_;
 	View x_, q_, att_, ids_, k_, v_, slopes_;
 	RopeViews ropes_;
-	std::vector<View> places_; // of groupings; those from given_ on are free
+	// Of groupings; those from given_ on are free. The second one is empty if all layers have keys and values alike.
+	std::vector<std::array<View, 2>> places_;
 	size_t given_ = 0;
 };
 

@@ -21,7 +21,7 @@ constexpr double kExpertReads = 0.9;
 
 bool is_expert(const LayerWeights& w, const View& v) {
 	const ExpertWeights& e = w.experts;
-	return std::ranges::any_of(std::array{e.w_gate, e.w_up, e.w_down},
+	return std::ranges::any_of(std::array{e.w_gate, e.w_up, e.w_down, w.value_experts.w_up},
 	                           [&](const View& x) { return x.buf == v.buf && x.at == v.at; });
 }
 

@@ -12,10 +12,10 @@ using Json = nlohmann::json;
 
 namespace {
 
-const std::vector<Case> kEncoders{{"bert"},         {"xlmr"},           {"modernbert"}, {"gemma_embedding"},
-                                  {"nomic_bert"},   {"jina_v3"},        {"eurobert"},   {"neobert"},
-                                  {"llama_embed"},  {"nomic_bert_moe"}, {"jina_v2"},    {"jina_v2_code"},
-                                  {"jina_v2_plain"}};
+const std::vector<Case> kEncoders{
+    {"bert"},    {"xlmr"},         {"modernbert"},    {"gemma_embedding"}, {"nomic_bert"},
+    {"jina_v3"}, {"eurobert"},     {"neobert"},       {"llama_embed"},     {"nomic_bert_moe"},
+    {"jina_v2"}, {"jina_v2_code"}, {"jina_v2_plain"}, {"gemma_embedding2"}};
 const std::vector<Case> kRerankers{{"xlmr_reranker"}, {"bert_reranker"}, {"modernbert_reranker"}};
 const std::vector<Case> kCausal{{"qwen3_embedding"}, {"qwen3_reranker"}};
 
@@ -91,7 +91,8 @@ TEST_CASE("encoder: vectors and scores of texts are those of transformers") {
 }
 
 TEST_CASE("encoder: a text has the same bits alone and among others") {
-	const std::vector<Case> some{{"bert"}, {"modernbert"}, {"gemma_embedding"}, {"nomic_bert_moe"}};
+	const std::vector<Case> some{
+	    {"bert"}, {"modernbert"}, {"gemma_embedding"}, {"nomic_bert_moe"}, {"gemma_embedding2"}};
 	each_row(some, [](Backend&, const Case& c, const TestRow& row) {
 		const auto e = open_encoder(row.device, c.name);
 		const Expected want(c.name);

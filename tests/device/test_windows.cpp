@@ -15,7 +15,8 @@ const std::vector<Case> kWindowed = {
     {"gemma2"},          {"gemma3"},      {"gpt_oss"},         {"cohere2"},       {"afmoe"},
     {"exaone4_windows"}, {"phi3_window"}, {"gemma4"},          {"gemma4_shared"}, {"gemma4_layer_inputs"},
     {"gemma3n"},         {"llama4"},      {"laguna"},          {"muse_glimmer"},  {"spark2_5"},
-    {"step35"},          {"granite_swa"}, {"granite_swa_moe"}, {"maple"},         {"mimo2"}};
+    {"step35"},          {"granite_swa"}, {"granite_swa_moe"}, {"maple"},         {"mimo2"},
+    {"plamo3"}};
 constexpr uint32_t kWindow = 8;
 
 } // namespace

@@ -1,6 +1,7 @@
 // Config: what single families have, and what of it is refused.
 #include "models/config.h"
 #include "models/families.h"
+#include "models/family_layers.h"
 #include "models/streams.h"
 #include "models/traits.h"
 #include "tests/support/config_of.h"
@@ -247,6 +248,76 @@ TEST_CASE("config: values narrower than keys, sinks in layers with a window alon
 	has(refusal(bad.f32("mimo2.attention.value_scale", 0)), "key mimo2.attention.value_scale is 0");
 	bad = b;
 	has(refusal(bad.erase_tensor("blk.1.attn_sinks.weight")), "tensor blk.1.attn_sinks.weight is missing");
+}
+
+TEST_CASE("config: norms of what the last matrices read, an activation by a key (bitnet)") {
+	CHECK(config_of(golden_file("bitnet", "bitnet")).layers[1].activation == Activation::Silu);
+	GgufBuilder b = golden_file("bitnet_relu2", "bitnet");
+	const Config c = config_of(b);
+	CHECK((c.layers[1].sub_norms && c.layers[1].activation == Activation::Relu2 && c.ropes[0].neox));
+	GgufBuilder bad = b;
+	has(refusal(bad.text("bitnet.hidden_activation", "mish")),
+	    "key bitnet.hidden_activation is mish; kvrun knows gelu silu gelu_pytorch_tanh relu2");
+	for (const char* name : {"blk.1.attn_sub_norm.weight", "blk.0.ffn_sub_norm.weight"}) {
+		bad = b;
+		has(refusal(bad.erase_tensor(name)), fmt::format("tensor {} is missing", name));
+	}
+	bad = b;
+	bad.find("blk.0.ffn_sub_norm.weight").dims = {20, 2};
+	has(refusal(bad), "tensor blk.0.ffn_sub_norm.weight is (2, 20), the config says (1, 40)");
+	bad = golden_file("qwen3", "qwen3");
+	has(refusal(bad.tensor_f32("blk.0.attn_sub_norm.weight", {4}, {1, 1, 1, 1})),
+	    "tensor blk.0.attn_sub_norm.weight belongs to a variant of qwen3 that kvrun does not run");
+}
+
+TEST_CASE("config: norms of groups of channels, gates and norms of heads where the file has them (k2-horizon)") {
+	GgufBuilder b = golden_file("k2_horizon", "k2-horizon");
+	const Config c = config_of(b), plain = config_of(golden_file("k2_horizon_dense", "k2-horizon"));
+	CHECK((c.norm_groups == 4 && c.layers[0].qk_norm == QkNorm::HeadOwn && c.layers[0].output_gate));
+	CHECK(
+	    (c.layers[0].gate_scale == kLn2 && c.layers[0].attn_gain == 1 / kLn2 && c.layers[1].experts.shared_dim == 16));
+	CHECK((c.layers[0].experts.n == 0 && c.layers[1].experts.n == 8 && c.layers[1].experts.gating == Gating::Sigmoid));
+	CHECK((plain.norm_groups == 1 && plain.layers[1].qk_norm == QkNorm::None && !plain.layers[1].output_gate));
+	CHECK((plain.layers[1].attn_gain == 1 && plain.layers[1].experts.n == 0));
+	GgufBuilder bad = b;
+	for (const uint32_t groups : {0u, 5u, 64u})
+		has(refusal(bad.u32("k2-horizon.attention.group_norm_groups", groups)),
+		    fmt::format("key k2-horizon.attention.group_norm_groups is {}, rows have 32 channels", groups));
+	bad = b;
+	has(refusal(bad.erase_tensor("blk.1.attn_gate.weight")), "tensor blk.1.attn_gate.weight is missing");
+}
+
+TEST_CASE("config: experts of values (k2-horizon)") {
+	GgufBuilder b = golden_file("k2_horizon_values", "k2-horizon");
+	const Config c = config_of(b);
+	const Experts& e = c.layers[1].value_experts;
+	CHECK((c.layers[0].value_experts.n == 0 && e.n == 6 && e.used == 2 && e.hidden_dim == 32 && e.scale == 1.5f));
+	CHECK((e.gating == Gating::Sigmoid && e.normalise && e.choice_bias && !c.layers[1].output_gate));
+	GgufBuilder bad = b;
+	has(refusal(bad.u32("k2-horizon.attention.value_expert_used_count", 7)),
+	    "key k2-horizon.attention.value_expert_used_count is 7, expected 1 to 6 experts");
+	bad = b;
+	has(refusal(bad.u32("k2-horizon.attention.value_expert_count", 5)), "tensor blk.1.attn_v_gate.weight is (6, 32)");
+	bad = b;
+	has(refusal(bad.erase("k2-horizon.attention.value_expert_count")), "tensor blk.1.attn_v.weight is missing");
+	bad = golden_file("qwen3", "qwen3");
+	has(refusal(bad.u32("qwen3.attention.value_expert_count", 4)),
+	    "key qwen3.attention.value_expert_count is 4; kvrun runs qwen3 without experts of values");
+}
+
+TEST_CASE("config: norms whose names have nothing behind them (plamo3); latents and MLPs without gate (plm)") {
+	GgufBuilder b = golden_file("plamo3", "plamo3");
+	Config c = config_of(b);
+	for (uint32_t l = 0; l < 4; ++l) {
+		CHECK(c.layers[l].window.tokens == (l < 3 ? 8 : 0));
+		CHECK(c.ropes[c.layers[l].rope].theta == (l < 3 ? 100 : 1e6f));
+		CHECK((c.layers[l].out_norms_bare && c.layers[l].fused_qkv && c.layers[l].fused_gate_up));
+	}
+	b.erase_tensor("blk.2.post_ffw_norm");
+	has(refusal(b), "tensor blk.2.post_ffw_norm is missing");
+	c = read_config(Gguf::open(std::string(KVRUN_SOURCE_DIR) + "/tests/golden/tiny/plm.gguf"));
+	CHECK((c.layers[0].latent.rank == 32 && c.layers[0].latent.q_rank == 0 && c.layers[0].mlp == MlpKind::Plain));
+	CHECK((c.layers[0].activation == Activation::Relu2 && c.tied_embedding));
 }
 
 TEST_CASE("config: MLPs beside attention: by a key (gptneox), by tensors (falcon); limits of gates (maple)") {

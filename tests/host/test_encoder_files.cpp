@@ -55,6 +55,14 @@ TEST_CASE("encoder: a file says which layers have windows, what rows are made of
 	CHECK((modern.encodes && modern.final_norm == "output_norm" && modern.layers[0].activation == Activation::Gelu));
 	CHECK((gemma.encodes && gemma.layers[0].window.tokens == 16 && !gemma.layers[5].window && gemma.tied_embedding));
 	CHECK((gemma.text_head.dense[0] == 48 && gemma.text_head.dense[1] == 32 && vector_dim(gemma) == 32));
+	const Config two = read("gemma_embedding2");
+	CHECK((two.encodes && two.layer_input_dim == 24 && two.inputs_projected && vector_dim(two) == 48));
+	CHECK((two.text_head.dense_is_output && two.text_head.dense[1] == 0));
+	for (uint32_t l = 0; l < 6; ++l) {
+		const Layer& layer = two.layers[l];
+		CHECK((layer.window.tokens == (l < 5 ? 16 : 0) && layer.head_dim == (l < 5 ? 16 : 32)));
+		CHECK((layer.n_kv_heads == (l < 5 ? 2 : 1) && layer.v_norm && layer.output_scale != 1));
+	}
 	CHECK((read("llama_embed").encodes && read("eurobert").encodes && read("neobert").final_norm == "enc.output_norm"));
 	const Config qwen = read("qwen3_embedding"), yes = read("qwen3_reranker");
 	CHECK((!qwen.encodes && qwen.text_head.pooling == Pooling::Last && qwen.text_head.labels == 0));
@@ -131,6 +139,10 @@ TEST_CASE("T13: encoders that are damaged, or of kinds that kvrun does not run, 
 	check_refused(with_u32(bert, "bert.context_length", 65), "tensor position_embd.weight has 64 rows, key "
 	                                                         "bert.context_length is 65");
 	check_refused(with_u32(bert, "bert.pooling_type", 5), "key bert.pooling_type is 5; kvrun knows 0 to 4");
+	const Bytes two = file_of("gemma_embedding2");
+	const std::string length("\r\0\0\0\0\0\0\0", 8); // of the name, else another tensor's ends so
+	check_refused(renamed(two, length + "output.weight", length + "outpux.weight"), "tensor output.weight is missing");
+	check_refused(renamed(two, "per_layer_proj_norm", "per_layer_proj_norx"), "tensor per_layer_proj_norm.weight is");
 	check_refused(renamed(modern, "gelu", "gexu"), "key modern-bert.hidden_activation is gexu");
 	for (const char* name : {"blk.0.attn_output_norm.weight", "blk.1.layer_output_norm.bias", "blk.0.attn_q.weight"}) {
 		std::string other = name;
@@ -142,10 +154,12 @@ TEST_CASE("T13: encoders that are damaged, or of kinds that kvrun does not run, 
 	check_refused(renamed(xlmr, "cls.weight", "clx.weight"), "tensor cls.weight is missing beside cls.bias");
 	check_refused(renamed(xlmr, "cls.output.weight", "clx.output.weight"), "tensor cls.output.weight is missing");
 	const Bytes jina = file_of("jina_v2_code");
-	Bytes causal = jina;
-	const std::string key = "jina-bert-v2.attention.causal";
-	causal[place_of(causal, key) + key.size() + 4] = std::byte(1);
-	check_refused(causal, "key jina-bert-v2.attention.causal is true; kvrun runs jina-bert-v2 only as an encoder");
+	for (const auto& [file, arch] : {std::pair{jina, "jina-bert-v2"}, {two, "gemma-embedding2"}}) {
+		Bytes causal = file;
+		const std::string key = fmt::format("{}.attention.causal", arch);
+		causal[place_of(causal, key) + key.size() + 4] = std::byte(1);
+		check_refused(causal, fmt::format("key {} is true; kvrun runs {} only as an encoder", key, arch));
+	}
 	for (const char* name : {"blk.1.attn_norm_2.bias", "blk.1.attn_k_norm.bias", "blk.0.attn_k_norm.weight"}) {
 		std::string other = name;
 		other[4] = '9';

@@ -150,6 +150,19 @@ TEST_CASE("ugm: the ids of SentencePiece") {
 	check_all(Tokenizer(Gguf::open(golden("ugm_bytes.gguf"))), "ugm_bytes.out", {});
 }
 
+TEST_CASE("plamo2: the ids of PLaMo's own code") {
+	const Tokenizer t(Gguf::open(golden("plamo.gguf")));
+	CHECK(std::string(t.model()) == "plamo2");
+	CHECK((!t.adds_bos() && t.bos() == 1u && t.eos() == 2u && t.is_end(4)));
+	check_all(t, "plamo.out", {});
+	for (const std::string& text : golden_texts()) CHECK(t.decode(t.encode(text)) == text); // no byte is lost
+	CHECK(t.encode("<|plamo:op|>", {.special = true}) == Ids{4});
+	CHECK(t.encode("<|plamo:op|>").size() > 1);
+	std::string words; // nothing parts it: memory and time are those of its length
+	for (int i = 0; i < 20000; ++i) words += "the ";
+	CHECK(t.decode(t.encode(words)) == words);
+}
+
 // ---- roles and options
 
 TEST_CASE("wpm: words, unknown words, and tokens with a role") {

@@ -297,7 +297,7 @@ TEST_CASE("T19: vocabularies that cannot be are refused") {
 	b = spm();
 	b.text("tokenizer.ggml.model", "rwkv");
 	has(refusal(b), "tokenizer is rwkv; kvrun knows llama (SentencePiece-style), gemma4 (the same with merges), "
-	                "gpt2 (byte-level BPE), bert (WordPiece) and t5 (unigrams)");
+	                "gpt2 (byte-level BPE), bert (WordPiece), t5 (unigrams) and plamo2 (PLaMo's)");
 	b = bpe({}, {});
 	b.text("tokenizer.ggml.pre", "no-such");
 	has(refusal(b), "pre-tokenizer is no-such; kvrun knows default gpt-2 mpt");

@@ -108,6 +108,18 @@ TEST_CASE("weight plan: the table of inputs of layers leaves first; a token read
 	CHECK(p.groups().back().token_bytes == embed.bytes / embed.rows() * (embed.rows() + 43));
 }
 
+TEST_CASE("weight plan: experts of values leave with those of MLPs; a token reads its own of both") {
+	const Shape horizon(KVRUN_SOURCE_DIR "/tests/golden/tiny/k2_horizon_values.gguf");
+	const WeightPlan p = horizon.plan();
+	const auto group = std::ranges::find(p.groups(), WeightPart::Experts, &WeightGroup::part);
+	REQUIRE(group != p.groups().end());
+	uint64_t bytes = 0;
+	for (const char* what : {"ffn_gate", "ffn_up", "ffn_down"})
+		bytes += horizon.file.find_tensor(fmt::format("blk.1.{}_exps.weight", what))->bytes * 3 / 8;
+	bytes += horizon.file.find_tensor("blk.1.attn_v_exps.weight")->bytes * 2 / 6;
+	CHECK((group->tensors.size() == 4 && group->token_bytes == bytes));
+}
+
 TEST_CASE("weight plan: -ngl, --cpu-moe and --n-cpu-moe mean what they mean in llama.cpp") {
 	const WeightPlan none = dense().placed({.gpu_layers = 0});
 	CHECK(none.device_bytes() == none.fixed_bytes());

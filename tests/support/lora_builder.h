@@ -79,6 +79,7 @@ inline GgufBuilder merged(const Gguf& model,
 		const Latent latent = read_config(model).layers[0].latent;
 		m.u32(arch + ".attention.key_length_mla", latent.nope_dim + latent.rope_dim);
 		m.u32(arch + ".attention.value_length_mla", latent.v_dim);
+		m.u32(arch + ".attention.value_length", latent.rank);
 	}
 	for (const GgufTensor& t : model.tensors()) {
 		if (!is_projection(t) || !all.front().first.contains(std::string(t.name))) continue;

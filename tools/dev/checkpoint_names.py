@@ -101,6 +101,28 @@ def primary_names(tensors):
                              "down_proj": "down"})
 
 
+def bitnet_names(tensors):
+    return renamed(tensors, {"attn_sub_norm": "inner_attn_ln", "ffn_sub_norm": "ffn_layernorm"})
+
+
+def plamo_names(tensors):
+    """Tensors of Gemma 3 by the names of PLaMo 3. Norms add 1 to their weights, as Gemma's; those behind attention and
+    MLP add 1/5 and 5^(-3/2)."""
+    tensors = fused_qkv(tensors, "mixer.qkv_proj")
+    for gate in [n for n in tensors if n.endswith("mlp.gate_proj.weight")]:
+        up = tensors.pop(gate.replace("gate_proj", "up_proj"))
+        tensors[gate.replace("gate_proj", "gate_up_proj")] = torch.cat([tensors.pop(gate), up])
+    for name in tensors:
+        if "post_attention_layernorm" in name:
+            tensors[name] = tensors[name] + 1 - 1 / 5
+        elif "post_feedforward_layernorm" in name:
+            tensors[name] = tensors[name] + 1 - 5 ** -1.5
+    return renamed(tensors, {
+        "model.layers": "model.layers.layers", "self_attn": "mixer", "input_layernorm": "pre_mixer_norm",
+        "post_attention_layernorm": "post_mixer_norm", "pre_feedforward_layernorm": "pre_mlp_norm",
+        "post_feedforward_layernorm": "post_mlp_norm"})
+
+
 def step_names(tensors):
     out = {}
     for name, tensor in tensors.items():
@@ -176,6 +198,12 @@ CHECKPOINTS = {
                "norm_topk_prob": True}, split_experts),
     "nanbeige": ({"architectures": ["NanbeigeForCausalLM"]}, lambda tensors: tensors),
     "nanbeige_plain": ({"architectures": ["NanbeigeForCausalLM"]}, lambda tensors: tensors),
+    "bitnet": ({}, bitnet_names),
+    "bitnet_relu2": ({}, bitnet_names),
+    "plamo3": ({"architectures": ["Plamo3ForCausalLM"], "window_size": 8, "sliding_window_pattern": 4}, plamo_names),
+    "plm": ({"architectures": ["PLMForCausalLM"], "n_routed_experts": None, "num_experts_per_tok": None,
+             "moe_intermediate_size": None, "n_shared_experts": None, "n_group": None, "topk_group": None},
+            lambda tensors: tensors),
     "pangu": ({"architectures": ["PanguEmbeddedForCausalLM"]}, lambda tensors: tensors),
     "deci": ({"architectures": ["DeciLMForCausalLM"], "block_configs": [
         {"attention": {"n_heads_in_group": 2 if attends else None, "replace_with_linear": False},

@@ -37,6 +37,7 @@ from transformers.modeling_utils import AttentionInterface
 LLAMA_CPP = Path(next((a for a in sys.argv[1:] if not a.startswith("-")), "."))
 sys.path[:0] = [str(LLAMA_CPP), str(LLAMA_CPP / "gguf-py")]  # before gguf is imported
 
+import embedding_gemma
 import encoder_parts as parts
 import encoder_vocabularies as vocabularies
 from make_tiny_models import TOLERANCE
@@ -229,6 +230,20 @@ def rows():
                 "windows in all layers": {"layer_types": GEMMA_LAYERS[:1] * 6},
                 "scale of queries": {"query_pre_attn_scalar": 64},
                 "embedding not scaled": lambda e: e.model.embed_tokens.embed_scale.fill_(1.0)}),
+        # Layers without a window have heads and RoPE of their own; the file has the window's two sides together.
+        "gemma_embedding2": dict(
+            vocabulary="gemma", pooling="mean", make=hf.EmbeddingGemma2TextModel, write=embedding_gemma.write_file,
+            config=hf.EmbeddingGemma2TextConfig(
+                hidden_size=SMALL, intermediate_size=48, num_hidden_layers=6, num_attention_heads=2,
+                num_key_value_heads=2, head_dim=16, global_head_dim=32, num_global_key_value_heads=1,
+                max_position_embeddings=128, rms_norm_eps=0.03, sliding_window=WINDOW // 2, embedding_dim=48,
+                hidden_size_per_layer_input=24, rope_parameters=two_ropes(1000.0, 10.0)),
+            mistakes=rms_eps | {
+                "SiLU": {"hidden_activation": "silu"}, "no window": {"sliding_window": 128},
+                "twice the window": {"sliding_window": WINDOW},
+                "a window of one token less": {"sliding_window": WINDOW // 2 - 1},
+                "RoPE of windows as elsewhere": {"rope_parameters": two_ropes(1000.0, 1000.0)},
+                "RoPE elsewhere as in windows": {"rope_parameters": two_ropes(10.0, 10.0)}} | embedding_gemma.MISTAKES),
         "nomic_bert": dict(
             **pieces, config=hf.NomicBertConfig(**bert(WIDE, intermediate_size=WIDE), **one_rope(1000.0)),
             make=hf.NomicBertModel, pooling="mean", save=parts.as_nomic, raw=True, f16=True,
@@ -308,6 +323,9 @@ def build(row, size, seed):
     with torch.no_grad():
         for name, p in sorted(encoder.named_parameters()):
             p.copy_(torch.from_numpy(weights(name, p.shape, rng, c).astype(np.float16).astype(np.float32)))
+        for name, b in sorted(encoder.named_buffers()):
+            if name.endswith("layer_scalar"):
+                b.copy_(torch.from_numpy(np.float32(1 + 0.3 * rng.standard_normal(b.shape))))
     return encoder
 
 
@@ -480,10 +498,13 @@ def write_model(name, row, out, verbose):
         ids = texts(tokenizer, size, seed + 1)
         expected = results(encoder, ids)
         check_sensitivity(name, row, encoder, ids, expected, verbose)
-        row["save"](folder, encoder, **row.get("extra", {}))
-        if row["pooling"] in parts.POOLING and name != "neobert":
-            parts.pooling_files(folder, row["pooling"], len(encoder.dense))
-        convert(row, folder, f"{root}/{name}.gguf")  # beside it are adapters without tensors
+        if "write" in row:
+            row["write"](f"{root}/{name}.gguf", encoder.model)
+        else:
+            row["save"](folder, encoder, **row.get("extra", {}))
+            if row["pooling"] in parts.POOLING and name != "neobert":
+                parts.pooling_files(folder, row["pooling"], len(encoder.dense))
+            convert(row, folder, f"{root}/{name}.gguf")  # beside it are adapters without tensors
         shutil.copyfile(f"{root}/{name}.gguf", f"{out}/{name}.gguf")
         write_results(f"{out}/{name}.json", row, encoder, tokenizer, ids, expected)
         if row.get("strings"):

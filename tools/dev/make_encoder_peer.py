@@ -25,7 +25,8 @@ GELU = "GELU of llama.cpp: the tanh form from a table of F16 values; with such a
 # (name, what) -> why llama.cpp differs by more than rounding.
 REMARKS = {(name, "scores" if "reranker" in name else "embeddings"): GELU
            for name in ("bert", "bert_reranker", "xlmr", "xlmr_reranker", "jina_v3", "nomic_bert_moe")} | {
-    ("gemma_embedding", "embeddings"): "the tanh form is the model's, but llama.cpp has it from a table of F16 values",
+    **{(name, "embeddings"): "the tanh form is the model's, but llama.cpp has it from a table of F16 values"
+       for name in ("gemma_embedding", "gemma_embedding2")},
     ("llama_embed", "embeddings"): "llama.cpp 0.7.0 attends causally, as the file has no attention.causal; with it "
                                    "(false) the difference is 3e-7",
     ("jina_v2", "embeddings"): GELU,

@@ -9,6 +9,7 @@ __ggml_vocab_test__; NAME.out has a line of ids for each.
     ugm.gguf        unigrams with the normalizer nmt_nfkc; ids of SentencePiece: ugm.out; ugm_bare.out without a space
                     in front, spaces kept
     ugm_bytes.gguf  unigrams without a normalizer, unknown characters as bytes: ugm_bytes.out
+    plamo.gguf      unigrams of PLaMo 2 and 3; ids by the rules of their published code: plamo.out
 Also prints the texts whose ids differ in Hugging Face's tokenizer of XLM-RoBERTa.
 """
 import collections
@@ -280,6 +281,56 @@ def make_ugm(raw, texts, corpus):
     write_ids("ugm_bytes", [processor.encode(t) for t in raw])
 
 
+# ---- PLaMo: the best way from each character to the end; of equal ones that whose first token is longest
+
+def characters(raw):
+    """The characters of a text, with single bytes where it is no UTF-8."""
+    out = []
+    for c in raw.decode(errors="surrogateescape"):
+        out.append(bytes([ord(c) - 0xdc00]) if 0xdc80 <= ord(c) < 0xdd00 else c.encode())
+    return out
+
+
+def plamo_ids(scores, byte_ids, raw):
+    """scores: text of a token -> (id, score in steps of 0.0001)."""
+    parts, longest = characters(raw), max(map(len, scores))
+    best = [None] * len(parts) + [(0, 0, [])]  # (cost, characters of the first token, its ids)
+    for i in reversed(range(len(parts))):
+        for n in range(min(longest, len(parts) - i), 0, -1):
+            token = scores.get(b"".join(parts[i:i + n]))
+            if token and (best[i] is None or best[i + n][0] - token[1] < best[i][0]):
+                best[i] = best[i + n][0] - token[1], n, [token[0]]
+        if best[i] is None or best[i + 1][0] + 10 ** 7 < best[i][0]:
+            best[i] = best[i + 1][0] + 10 ** 7, 1, [byte_ids[b] for b in parts[i]]
+    ids, i = [], 0
+    while i < len(parts):
+        ids, i = ids + best[i][2], i + best[i][1]
+    return ids
+
+
+def make_plamo(raw, corpus):
+    pieces = pieces_of(train(corpus, vocab_size=600, normalization_rule_name="identity", character_coverage=0.98,
+                             split_by_whitespace=False, add_dummy_prefix=False, remove_extra_whitespaces=False))
+    rows = [(b"<|plamo:unk|>", 0.0, UNKNOWN), (b"<|plamo:bos|>", 0.0, CONTROL), (b"<|plamo:eos|>", 0.0, CONTROL),
+            (b"<|plamo:pad|>", 0.0, CONTROL), (b"<|plamo:op|>", 0.0, CONTROL)]
+    rows += [(f"<0x{b:02X}>".encode(), 0.0, BYTE) for b in range(256)]
+    rows += [(text.replace(SPACE.encode(), b" "), score, kind) for text, score, kind in pieces if kind == NORMAL]
+    # Scores with which several ways cost the same; one that is worth less than a character without a token.
+    rows += [(b"zq", -2.0, NORMAL), (b"z", -1.0, NORMAL), (b"q", -1.0, NORMAL), ("Ж".encode(), -1001.0, NORMAL)]
+    kept = list({text: row for row in reversed(rows) for text in [row[0]]}.values())[::-1]
+    write_gguf(OUT / "plamo.gguf", {
+        "general.architecture": "plamo2", "tokenizer.ggml.model": "plamo2", "tokenizer.ggml.pre": "default",
+        "tokenizer.ggml.tokens": [r[0] for r in kept], "tokenizer.ggml.scores": ("f", [r[1] for r in kept]),
+        "tokenizer.ggml.token_type": ("i", [r[2] for r in kept]), "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.eos_token_id": 2, "tokenizer.ggml.unknown_token_id": 0, "tokenizer.ggml.padding_token_id": 3,
+        "tokenizer.ggml.eot_token_id": 4, "tokenizer.ggml.add_space_prefix": False})
+    steps = lambda score: round(struct.unpack("f", struct.pack("f", score))[0] * 1e4)
+    scores = {text: (i, steps(score)) for i, (text, score, kind) in enumerate(kept) if kind == NORMAL}
+    byte_ids = {b: next(i for i, r in enumerate(kept) if r[0] == f"<0x{b:02X}>".encode()) for b in range(256)}
+    write_ids("plamo", [plamo_ids(scores, byte_ids, t) for t in raw])
+    print(f"plamo: {len(kept)} tokens")
+
+
 def main():
     if len(sys.argv) > 1:
         sys.exit(__doc__)
@@ -295,6 +346,7 @@ def main():
     corpus += [t for t in texts[:len(AWKWARD)] if "\x00" not in t and "<ud>" not in t and not re.search(r"(..?)\1{9}", t)]
     make_wpm(texts, corpus)
     make_ugm(raw, texts, corpus)
+    make_plamo(raw, corpus)
 
 
 if __name__ == "__main__":

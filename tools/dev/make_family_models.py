@@ -25,10 +25,11 @@ import transformers as hf
 LLAMA_CPP = Path(next((a for a in sys.argv[1:] if not a.startswith("-")), "."))
 sys.path[:0] = [str(LLAMA_CPP), str(LLAMA_CPP / "gguf-py")]  # before make_tiny_models imports gguf
 
+from horizon import horizon, write_file as write_horizon
 from checkpoint_names import CHECKPOINTS, kimi_checkpoint, publish
 from make_tiny_models import LLAMA3, TOLERANCE, VOCAB, check_rounding, logits, prompt, relative, vocabulary
 from stream_models import loud_weights, loudness
-from text_models import alone, from_config
+from text_models import alone, from_config, plain_embedding
 
 PROMPT = 24
 # Published models have the names of layer types that the converter reads: model type -> transformers' name -> theirs
@@ -91,6 +92,26 @@ def models():
                                        parts=[(True, 256), (False, 256), (False, 0), (True, 512)])),
                  {"no attention": filled("o_proj", 0.0), "no MLP": filled("down_proj", 0.0),
                   "factors of RoPE": {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}}),
+        # The converter would make three values of each matrix.
+        "bitnet": (hf.BitNetConfig(**base(hidden_act="silu")), bitnet_flips | {"ReLU^2": {"hidden_act": "relu2"}}),
+        "bitnet_relu2": (hf.BitNetConfig(**base(hidden_act="relu2", num_key_value_heads=1)),
+                         bitnet_flips | {"SiLU": {"hidden_act": "silu"}}),
+        "k2_horizon": (horizon(4, **horizon_shape),
+                       horizon_flips | {"softplus by e": {"softness": 1.0},
+                                        "weights of the first head": each_attention(first_head_norm)}),
+        "k2_horizon_values": (horizon(2, gate=False, values=6, **horizon_shape),
+                              horizon_flips | {
+                                  "one expert of values": {"value_experts_used": 1}, "plain values": {"value_silu": False},
+                                  "weights of values as they are": {"norm_values": False}}),
+        "k2_horizon_dense": (horizon(1, heads=False, gate=False, **base(head_dim=16, first_k_dense_replace=2)),
+                             {"groups": {"norm_groups": 2}}),
+        # Prompts are three windows long. Gemma 3 with SiLU and an embedding that is not scaled.
+        "plamo3": (plain_embedding(hf.Gemma3TextConfig(**base(
+            num_hidden_layers=4, head_dim=16, query_pre_attn_scalar=16, sliding_window=8, layer_types=layers(4),
+            hidden_activation="silu", rope_parameters=two_ropes(1e6, 1e2)))),
+            {"no window": {"sliding_window": 256}, "a window of one token less": {"sliding_window": 7},
+             "windows in all layers": {"layer_types": layers(5)[:4]}, "one RoPE base": {"rope_parameters": two_ropes(1e6, 1e6)},
+             "scaled embedding": lambda m: m.model.embed_tokens.embed_scale.fill_(32 ** 0.5)}),
         "seed_oss": (hf.SeedOssConfig(**base(head_dim=16, attention_bias=True, attention_out_bias=False)), {}),
         "gemma": (hf.GemmaConfig(**base(head_dim=16, hidden_activation="gelu_pytorch_tanh")),
                   {"SwiGLU": {"hidden_activation": "silu", "hidden_act": "silu"}}),
@@ -259,6 +280,30 @@ def each_layer(change):
     return lambda model: [change(layer) for layer in model.model.layers]
 
 
+def plain_attention(layer):
+    layer.self_attn.attn_sub_norm = torch.nn.Identity()
+
+
+def plain_mlp(layer):
+    layer.mlp.ffn_sub_norm = torch.nn.Identity()
+
+
+bitnet_flips = {"attention's norm left out": each_layer(plain_attention),
+                "the MLP's norm left out": each_layer(plain_mlp)}
+
+
+def first_head_norm(a):
+    for norm in (a.q_norm, a.k_norm):
+        norm.weight.copy_(norm.weight[:a.head_dim].repeat(norm.weight.numel() // a.head_dim))
+
+
+horizon_shape = base(head_dim=16, n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=16,
+                     n_shared_experts=1, first_k_dense_replace=1, routed_scaling_factor=1.5, norm_topk_prob=True,
+                     n_group=1, topk_group=1, tie_word_embeddings=False)
+horizon_flips = {"rows as one group": {"norm_groups": 1}, "two experts": {"num_experts_per_tok": 2},
+                 "scale of weights": {"routed_scaling_factor": 1.0}}
+
+
 def each_block(change):
     return lambda model: [change(layer) for layer in model.transformer.h]
 
@@ -393,14 +438,14 @@ def build(config, seed):
     model = untrained(config)
     rng = np.random.default_rng(seed)
     quiet = ["q_norm", "k_norm", "query_layernorm", "key_layernorm", "post_self_attn", "post_mlp", "post_feedforward",
-             "post_per_layer"]
+             "post_per_layer", "sub_norm"]
     names = [n for n, _ in model.named_parameters()]
     if not any("input_layernorm" in n for n in names) or any("post_feedforward" in n for n in names):
         quiet.append("post_attention_layernorm")
     if config.model_type == "qwen4_exp_text":
         quiet = []
     scales = getattr(config, "embedding_multiplier", getattr(config, "scale_emb", 1.0))
-    if config.model_type.startswith("gemma"):
+    if config.model_type.startswith("gemma") and not hasattr(config, "unscaled_embedding"):
         scales = config.hidden_size ** 0.5
     with torch.no_grad():
         for name, p in sorted(model.named_parameters()):
@@ -507,6 +552,20 @@ def check_sensitivity(name, model, flips, tokens, expected, verbose):
             sys.exit(f"{name}: '{what}' moves the logits by {moved:.2e} only; a program that gets it wrong would pass")
 
 
+def write_vocabulary(w):
+    tokens, scores, types = vocabulary()
+    w.add_tokenizer_model("llama")
+    w.add_tokenizer_pre("default")
+    w.add_token_list(tokens)
+    w.add_token_scores(scores)
+    w.add_token_types(types)
+    w.add_bos_token_id(1)
+    w.add_eos_token_id(2)
+    w.add_unk_token_id(0)
+    w.add_add_bos_token(True)
+    w.add_add_space_prefix(True)
+
+
 def convert(model, path, keys={}, unused={}, mask=None, **options):
     """Converts the checkpoint by llama.cpp's converter, with the vocabulary of make_tiny_models.py. keys: more metadata
     of the family. unused: name -> shape of tensors that files have and models do not use. mask: token in place of one
@@ -548,20 +607,9 @@ def convert(model, path, keys={}, unused={}, mask=None, **options):
         cls = getattr(cls, "Mistral4Model" if arch.startswith("Mistral4") else "Ministral3Model", cls)
 
         def set_vocab(self):
-            tokens, scores, types = vocabulary()
-            w = self.gguf_writer
-            w.add_tokenizer_model("llama")
-            w.add_tokenizer_pre("default")
-            w.add_token_list(tokens)
-            w.add_token_scores(scores)
-            w.add_token_types(types)
-            w.add_bos_token_id(1)
-            w.add_eos_token_id(2)
-            w.add_unk_token_id(0)
+            write_vocabulary(self.gguf_writer)
             if mask is not None:
-                w.add_mask_token_id(mask)
-            w.add_add_bos_token(True)
-            w.add_add_space_prefix(True)
+                self.gguf_writer.add_mask_token_id(mask)
 
         if options.get("fuse_gate_up_exps"):  # llama.cpp reads it only for newer architectures
             gguf.MODEL_TENSORS[cls.model_arch].append(gguf.MODEL_TENSOR.FFN_GATE_UP_EXP)
@@ -570,11 +618,14 @@ def convert(model, path, keys={}, unused={}, mask=None, **options):
             model_arch = cls.model_arch
             no_mtp = True  # no draft layers
 
+            def weight_quant(self, weight):
+                return weight
+
             def set_gguf_parameters(self):
                 super().set_gguf_parameters()
                 w = self.gguf_writer
                 for key, value in keys.items():
-                    kind = {float: w.add_float32, list: w.add_array}.get(type(value), w.add_uint32)
+                    kind = {float: w.add_float32, list: w.add_array, str: w.add_string}.get(type(value), w.add_uint32)
                     kind(f"{w.arch}.{key}", value)
 
             def prepare_tensors(self):
@@ -590,7 +641,7 @@ def convert(model, path, keys={}, unused={}, mask=None, **options):
 
 
 def main(models, options={}, prompts={}):
-    """options: name -> options of the converter. prompts: name -> what makes a prompt of the model and a seed."""
+    """options: name -> options of the converter, or {"write": what writes the file in its place}. prompts: name -> what makes a prompt of the model and a seed."""
     args = [a for a in sys.argv[1:] if a != "-v"]
     verbose = "-v" in sys.argv
     if len(args) < 2 or args[0].startswith("-"):
@@ -611,7 +662,10 @@ def main(models, options={}, prompts={}):
         gguf = f"{out}/{name.split('.')[0]}.gguf"
         check_sensitivity(name, model, flips, tokens, expected, verbose)
         rounding = check_rounding(name, model, tokens, expected)
-        convert(model, gguf, **options.get(name, {}))
+        if write := options.get(name, {}).get("write"):
+            write(gguf, model, write_vocabulary)
+        else:
+            convert(model, gguf, **options.get(name, {}))
         np.save(f"{out}/{name}.tokens.npy", tokens)
         np.save(f"{out}/{name}.logits.npy", expected)
         print(f"{name}: f16 KV moves the logits by {rounding:.1e}; {os.path.getsize(gguf)} bytes")
@@ -621,4 +675,7 @@ if __name__ == "__main__":
     # Published files of Gemma 3n have them.
     unused = {f"blk.{l}.{name}.weight": shape for l in (2, 3)
               for name, shape in (("attn_k", (32, 32)), ("attn_v", (32, 32)), ("attn_k_norm", (16,)))}
-    main(models, {"gemma3n": {"unused": unused}})
+    # The converter does not write BitNet's activation.
+    main(models, {"gemma3n": {"unused": unused}, "bitnet_relu2": {"keys": {"hidden_activation": "relu2"}},
+                 "k2_horizon": {"write": write_horizon}, "k2_horizon_dense": {"write": write_horizon},
+                 "k2_horizon_values": {"write": write_horizon}})

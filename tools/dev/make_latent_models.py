@@ -8,6 +8,7 @@ import transformers as hf
 
 from make_expert_models import zeroed
 from make_family_models import base, each_attention, main  # first: it says where gguf is
+from text_models import plm
 from index_models import another_choice, choices, clear_choice, own_choice
 
 # Prompts are three original contexts long.
@@ -112,6 +113,9 @@ def models():
             wrong | mixture | norm | choices | {
                 "pairs of halves": another_choice(pairs=False), "no shared choice": own_choice,
                 "no bias of the choice of experts": zeroed("e_score_correction_bias")}),
+        "plm": (plm(hf.DeepseekV2Config(**base(
+            **shape | {"v_head_dim": 16, "tie_word_embeddings": True}, q_lora_rank=None, first_k_dense_replace=2))),
+            wrong | {"SiLU": {"plain_act": "silu"}, "values and keys exchanged": each_attention(swapped)}),
         # As wide as real ones: one latent of 512, a rotated key of 64.
         "deepseek2_wide": (hf.DeepseekV3Config(**base(
             **shape | dict(num_hidden_layers=1, kv_lora_rank=512, qk_nope_head_dim=32, qk_rope_head_dim=64,

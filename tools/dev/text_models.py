@@ -8,6 +8,8 @@ from types import MethodType, SimpleNamespace
 import torch
 import transformers as hf
 
+from horizon import with_groups
+
 
 class Alone(torch.nn.Module):
     """The text part of a model that reads images too, with an output projection."""
@@ -66,6 +68,40 @@ class SigmoidGate(torch.nn.Linear):
 def spark(config):
     """Spark X2.5: Laguna's dense layers with sigmoid gates and without norms of heads."""
     config.sigmoid_gates = True
+    return config
+
+
+def plain_embedding(config):
+    """PLaMo 3: the embedding of Gemma 3 without its scale."""
+    config.unscaled_embedding = True
+    return config
+
+
+def with_plain_embedding(model):
+    model.model.embed_tokens.embed_scale.fill_(1.0)
+    return model
+
+
+class PlainMlp(torch.nn.Module):
+    """PLM: an MLP without gate in place of DeepSeek's."""
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        self.up_proj = torch.nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.down_proj = torch.nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+
+    def forward(self, x):
+        return self.down_proj(hf.activations.ACT2FN[self.config.plain_act](self.up_proj(x)))
+
+
+def with_plain_mlps(model):
+    for layer in model.model.layers:
+        layer.mlp = PlainMlp(model.config)
+    return model
+
+
+def plm(config):
+    config.plain_act = "relu2"
     return config
 
 
@@ -167,7 +203,8 @@ def looped(model):
 
 # What a config has that is not transformers' -> what it makes of the model.
 EDITS = {"parts": without_parts, "sigmoid_gates": with_sigmoid_gates, "moe_num_primary_experts": with_early_experts,
-         "plain_shared_expert": with_plain_shared, "num_loops": looped, "expert_limit": with_limits}
+         "plain_shared_expert": with_plain_shared, "num_loops": looped, "expert_limit": with_limits,
+         "unscaled_embedding": with_plain_embedding, "plain_act": with_plain_mlps, "norm_groups": with_groups}
 
 
 MAKERS = {}  # model_type -> class of text models that transformers has as a part of others alone
