@@ -29,7 +29,9 @@ void row_views(auto& kv, auto& f) {
 	f(input("v", F16, {k.shape[0], k.shape[1], kv.v.shape[2]}).undumped(), kv.v);
 	f(memory("sinks", F32).optional(), kv.softmax.sinks);
 }
-ViewRow seen_row(auto& kv, uint64_t T) { return input("seen", U32, {T, kv.seen.shape[1]}).optional(); }
+ViewRow seen_row(auto& kv, uint64_t T) {
+	return input("seen", U32, {T * kv.seen_sets(uint32_t(T)), kv.seen.shape[1]}).optional();
+}
 // Views of places in pages, for n rows that are stored there or read from there.
 void place_views(auto& place, auto& f, uint64_t n, uint64_t n_kv_heads, bool stores) {
 	f(memory("k").stores(stores), place.k);

@@ -9,12 +9,15 @@ namespace op {
 
 // Scores of keys: score[t][b] = sum over heads of relu(q[t][head] . key b) * weight[t][head], weights 1 where there are
 // none. A work item is consecutive keys and the rows that they are scored for; other scores stay as they are.
+// With `pool`, score[t][b] = the largest q[t] . key of the keys pool * b and following, without relu; there is one
+// head.
 struct IndexScore {
-	View score;   // (T, capacity) f32
-	View q;       // (T, n_heads, dim) f32; dim: a multiple of 8, at most 256
-	View weights; // (T, n_heads) f32; empty for none
-	View keys;    // u32 words of pool memory: keys (n, dim) f16
-	View work;    // (n, 8) u32, IndexWork
+	View score;    // (T, capacity) f32
+	View q;        // (T, n_heads, dim) f32; dim: a multiple of 8, at most 256
+	View weights;  // (T, n_heads) f32; empty for none
+	View keys;     // u32 words of pool memory: keys (n, dim) f16
+	View work;     // (n, 8) u32, IndexWork
+	uint32_t pool; // keys of a score, a power of two up to 256; 0: a key has a score
 
 	const char* name() const { return "index_score"; }
 	std::string text() const;
@@ -32,17 +35,22 @@ struct IndexScore {
 
 // The tokens that a row attends to, as bits: bit i % 32 of bits[t][i / 32] for token i. A row sees tokens 0 .. seen[t]
 // - 1. Of its whole blocks of `block` tokens it attends to the `most` with the largest scores, among equal ones to the
-// first, and to the tokens behind the last whole block. Bits of tokens that it does not see are 0. A difference in the
-// last bits of two scores may exchange their blocks, so bits are not compared; the scores are.
+// first, and to the tokens behind the last whole block. With `local`, it attends to the last `local` blocks that it
+// sees a token of, and to the `most` best of those before. Bits of tokens that it does not see are 0. A difference in
+// the last bits of two scores may exchange their blocks, so bits are not compared; the scores are.
 struct IndexPick {
 	View bits;  // (T, words) u32, 32 * words >= seen[t]
-	View score; // (T, capacity) f32, capacity >= seen[t] / block
+	View score; // (T, capacity) f32, capacity >= blocks(seen[t])
 	View seen;  // (T) u32
-	uint32_t block, most;
+	uint32_t block, most, local;
+	uint32_t blocks(uint32_t n_seen) const { // that it chooses from
+		const uint32_t begun = local ? (n_seen + block - 1) / block : n_seen / block;
+		return begun - (begun < local ? begun : local);
+	}
 
 	const char* name() const { return "index_pick"; }
 	std::string text() const;
-	void check() const { KV_ASSERT(block >= 1 && 32 % block == 0 && most >= 1); }
+	void check() const { KV_ASSERT(block >= 1 && (32 % block == 0 || block % 32 == 0) && most >= 1); }
 	static void views(auto& o, auto& f) {
 		const uint64_t T = o.score.shape[0];
 		f(input("score", F32, {T, o.score.shape[1]}), o.score);

@@ -153,11 +153,11 @@ class OpCalls {
 	void candidates(View list, View block_max, View x, uint32_t k) { run(op::Candidates{list, block_max, x, k}); }
 	void scatter(View words, View list) { run(op::Scatter{words, list}); }
 	void part_share(View out, View parts, View work) { run(op::PartShare{out, parts, work}); }
-	void index_score(View score, View q, View weights, View keys, View work) {
-		run(op::IndexScore{score, q, weights, keys, work});
+	void index_score(View score, View q, View weights, View keys, View work, uint32_t pool = 0) {
+		run(op::IndexScore{score, q, weights, keys, work, pool});
 	}
-	void index_pick(View bits, View score, View seen, uint32_t block, uint32_t most) {
-		run(op::IndexPick{bits, score, seen, block, most});
+	void index_pick(View bits, View score, View seen, uint32_t block, uint32_t most, uint32_t local = 0) {
+		run(op::IndexPick{bits, score, seen, block, most, local});
 	}
 	void index_live(View tables, View bits, View work) { run(op::IndexLive{tables, bits, work}); }
 

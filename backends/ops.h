@@ -165,9 +165,11 @@ struct KvRows {         // keys and values of one layer outside of pages: a prom
 	// all of them, whatever the window, as well as what it sees before them.
 	uint32_t ahead = 0;
 	// attend_prompt(), score_prompt(): (T, words) u32; a row only sees tokens of k and v whose bit is set: bit (seen_at
-	// + i) % 32 of word (seen_at + i) / 32 for token i. No window. Empty: it sees all of them.
+	// + i) % 32 of word (seen_at + i) / 32 for token i. Or (T * kv heads, words): kv head h of row t has row t * kv
+	// heads + h of bits. No window. Empty: it sees all of them.
 	View seen = {};
 	uint32_t seen_at = 0;
+	uint32_t seen_sets(uint32_t T) const { return seen && seen.shape[0] > T ? k.shape[0] : 1; } // of a row
 	// attend_prompt() without older tokens, sinks and a rotated key: (n_heads) f32; a query head's score loses so much
 	// for each token from the row to the token (ALiBi, arXiv 2108.12409; both directions). Empty: nothing.
 	View slopes = {};

@@ -237,8 +237,12 @@ struct Indexer {
 	bool gated = false;
 	float norm_eps = 1e-6f;
 	bool rope_last = false; // RoPE turns the last channels; on the device they are the first
+	// MiniMax-M3's: tokens have a key each (block is 1), and each head of queries chooses for a KV head of its own: of
+	// blocks of so many tokens those whose tokens have the largest q . k, and always the last `local` blocks up to the
+	// token's own. 0: all heads choose together, as above.
+	uint32_t pool = 0, local = 0;
 	// A token that sees no more tokens than this attends to all of them.
-	uint32_t all_up_to() const { return most * block + block - 1; }
+	uint32_t all_up_to() const { return pool ? (most + local) * pool : most * block + block - 1; }
 };
 
 // Of a config that describes the prediction layer of another one: a model of one layer whose embedding, final norm and
@@ -348,6 +352,7 @@ struct Layer { // what one layer computes
 	uint32_t hidden_dim = 0;    // channels inside the MLP
 	float mlp_limit = kUnlimited; // SwiGLU takes silu(gate) as at most this, and up as at most this far from 0
 	bool limits_gate = false;     // that limit is gate's, not silu(gate)'s; of experts, too
+	bool clamped_mlp = false;     // SwiGLU is the clamped one, as with Experts::clamped
 	// Gate channels become max(gate - (mean + cut * deviation), 0) before the activation; -infinity: unchanged.
 	float gate_cut = -kUnlimited;
 	Experts experts = {}; // with their own activation and biases

@@ -32,6 +32,7 @@ enum class IndexerKind : uint8_t { // how files describe Config::indexer
 	None,
 	Blocks,         // blocks of tokens, and queries of its own
 	Latent,         // Indexer::of_latent, tokens or gated blocks; layers may share a choice
+	Heads,          // Indexer::pool: each head of queries chooses for a KV head
 	LatentRopeLast, // as Latent, with Indexer::rope_last and the model's epsilon in the norm of keys
 };
 

@@ -7,6 +7,7 @@ namespace kvrun {
 namespace {
 
 constexpr uint32_t kMostIndexHeads = 256, kMostIndexChannels = 256, kMostBlockTokens = 32, kIndexStep = 8;
+constexpr uint32_t kMostPoolTokens = 256;
 
 [[noreturn]] void refuse(const ConfigKeys& k, const char* key, uint64_t v, const std::string& what) {
 	fail(Code::Unsupported, "{}: key {} is {}; kvrun runs {}", k.g.name(), k.key(key), v, what);
@@ -32,6 +33,19 @@ void read_blocks(const ConfigKeys& k, Config& c) {
 			fail(Code::Unsupported, "{}: layer {} has an indexer and a RoPE of its own", k.g.name(), l);
 		x.block = blocks[l], c.layers[l].indexed = true, c.layers[l].index_layer = l;
 	}
+}
+
+// Of heads that choose for KV heads of their own: layers with experts have an indexer.
+void read_pool(const ConfigKeys& k, Config& c) {
+	const char *const pool = "attention.indexer.block_size", *const local = "attention.indexer.local_blocks";
+	Indexer& x = c.indexer;
+	x.pool = in_range(k, pool, kMostPoolTokens);
+	if (x.pool < 2 || kMostPoolTokens % x.pool)
+		refuse(k, pool, x.pool, fmt::format("powers of two from 2 to {}", kMostPoolTokens));
+	x.block = 1, x.local = in_range(k, local, 1 << 16);
+	for (uint32_t l = 0; l < c.n_layers; ++l)
+		if (c.layers[l].experts.n) c.layers[l].indexed = true, c.layers[l].index_layer = l;
+	if (!c.layers.back().indexed) x.block = x.pool = 0;
 }
 
 std::string index_tensor(uint32_t l, const char* what) { return fmt::format("blk.{}.indexer.{}", l, what); }
@@ -69,9 +83,9 @@ void read_owners(const ConfigKeys& k, Config& c) {
 
 void read_indexer(const ConfigKeys& k, const Family& f, Config& c) {
 	if (f.indexer == IndexerKind::None) return;
-	const bool of_latent = f.indexer != IndexerKind::Blocks;
+	const bool pooled = f.indexer == IndexerKind::Heads, of_latent = !pooled && f.indexer != IndexerKind::Blocks;
 	if (of_latent && !k.has("attention.indexer.top_k") && !k.g.find_tensor(index_tensor(0, "attn_k.weight"))) return;
-	of_latent ? read_owners(k, c) : read_blocks(k, c);
+	of_latent ? read_owners(k, c) : pooled ? read_pool(k, c) : read_blocks(k, c);
 	Indexer& x = c.indexer;
 	if (f.indexer == IndexerKind::LatentRopeLast) x.rope_last = true, x.norm_eps = c.norm_eps;
 	if (!x.block) return;
@@ -85,6 +99,12 @@ void read_indexer(const ConfigKeys& k, const Family& f, Config& c) {
 		     k.key("attention.indexer.key_length"), x.dim, c.ropes[0].dim);
 	x.most = in_range(k, "attention.indexer.top_k", 1 << 24) / x.block;
 	if (!x.most) refuse(k, "attention.indexer.top_k", 0, fmt::format("at least one block of {}", x.block));
+	if (!pooled) return;
+	if (x.most <= x.local)
+		refuse(k, "attention.indexer.top_k", x.most, fmt::format("more than {} local blocks", x.local));
+	x.most -= x.local;
+	if (x.n_heads != c.n_kv_heads)
+		refuse(k, "attention.indexer.head_count", x.n_heads, fmt::format("one for each of {} KV heads", c.n_kv_heads));
 }
 
 void add_indexer_specs(std::vector<TensorSpec>& out, const Config& c, uint32_t l) {

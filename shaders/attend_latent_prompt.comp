@@ -9,7 +9,7 @@
 //   4        row_parts (T, 2) u32: first part, parts of a row; unused without PROMPT_STATE
 //   5        lse       (T, n_heads) f32, written; unused without PROMPT_LSE
 //   6        q_rope    (T, n_heads, ROPE_DIM) f32
-//   7        seen      (T, p.seen_words) u32, bits; unused without PROMPT_SEEN
+//   7        seen      (T * p.seen_sets, p.seen_words) u32, bits; unused without PROMPT_SEEN
 //   8        sinks     (n_heads) f32; unused without PROMPT_SINKS
 //
 // Grid: x = block of TOKENS rows, y = block of up to HEADS query heads. Tiles of tokens start at multiples of TILE from
@@ -51,7 +51,7 @@ uint row_first = 0, head_first = 0, heads_here = 0, first = 0, n_tokens = 0;
 uint query_row(uint j) {
 	return min(row_first + j / HEADS, p.n_rows - 1u) * p.n_heads + head_first + min(j % HEADS, heads_here - 1u);
 }
-uint row_bits(uint i) { return seen_bits(min(row_first + i, p.n_rows - 1u), first); } // of the tile, of row i
+uint row_bits(uint i) { return seen_bits(min(row_first + i, p.n_rows - 1u), 0u, first); } // of the tile, of row i
 bool sees(uint j, uint t) {
 	if (SEEN && (row_bits(j / HEADS) >> t & 1u) == 0u) return false;
 	return first + t <= p.first + row_first + j / HEADS && first + t < n_tokens;

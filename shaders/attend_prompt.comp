@@ -18,7 +18,7 @@
 //   4        row_parts (T, 2) u32: first part, parts of a row; unused without PROMPT_STATE
 //   5        lse       (T, n_heads) f32, written; unused without PROMPT_LSE
 //   6        of_heads  (n_heads) f32: sinks with PROMPT_SINKS, slopes with PROMPT_SLOPES, else unused
-//   7        seen      (T, p.seen_words) u32, bits; unused without PROMPT_SEEN
+//   7        seen      (T * p.seen_sets, p.seen_words) u32, bits; unused without PROMPT_SEEN
 //
 // Grid: x = block of TOKENS rows, y = kv head * blocks + block of up to HEADS of its query heads.
 // Needs: HEAD_DIM a multiple of 8, LOCAL_X a multiple of 8 (a power of two).
@@ -125,7 +125,7 @@ void main() {
 			if (WINDOW)
 				blind = bvec4(uvec4(blind) | uvec4(lessThan(token + uvec4(0, 1, 2, 3), uvec4(first_seen(own)))));
 			if (SEEN) {
-				const uint bits = seen_bits(min(row_first + j / HEADS, p.n_rows - 1), token);
+				const uint bits = seen_bits(min(row_first + j / HEADS, p.n_rows - 1), kv_head, token);
 				blind = bvec4(uvec4(blind) | (uvec4(~bits) & uvec4(1, 2, 4, 8)));
 			}
 			vec4 s = scores(score[j]);

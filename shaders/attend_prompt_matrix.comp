@@ -86,7 +86,7 @@ uint tile_live() { return 0u; }
 uint tile_seen(uint tile, uint live, uint j) {
 	const uint n_seen = min(p.first + row_of(j) + 1u + p.ahead, n_tokens), before = min(tile * KEYS, n_seen);
 	uint mask = n_seen - before >= 32u ? ~0u : (1u << (n_seen - before)) - 1u;
-	if (SEEN) mask &= seen_bits(min(row_of(j), p.n_rows - 1u), tile * KEYS);
+	if (SEEN) mask &= seen_bits(min(row_of(j), p.n_rows - 1u), gl_WorkGroupID.y / p.blocks, tile * KEYS);
 	if (!WINDOW) return mask;
 	const uint lost = unseen(p.first + row_of(j) + 1u), gone = lost - min(lost, tile * KEYS);
 	return gone >= 32u ? 0u : mask & ~0u << gone;

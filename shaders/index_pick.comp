@@ -1,5 +1,6 @@
 // The tokens that a row attends to, as bits (op::IndexPick): its `most` whole blocks with the largest scores, among
-// equal ones the first, and the tokens behind its last whole block.
+// equal ones the first, and the tokens behind its last whole block. With p.local, the last p.local blocks of which it
+// sees a token, and of those before the best.
 //
 //   0 bits (T, n_words) u32, written | 1 score (T, capacity) f32 | 2 seen (T) u32
 // Grid: x = row. First the score of the last chosen block is found (lib/kth_largest.glsl). Then invocations count the
@@ -31,19 +32,28 @@ uint rank(uint i) {
 // The lowest n bits, n at most 32.
 uint low_bits(uint n) { return n == 0 ? 0u : ~0u >> (32 - n); }
 
+// Bits of tokens first .. end - 1 in a word.
+uint tail(uint word, uint first, uint end) {
+	const uint base = word * 32;
+	return low_bits(clamp(end, base, base + 32) - base) & ~low_bits(clamp(first, base, base + 32) - base);
+}
+
 void main() {
 	const uint lane = gl_LocalInvocationIndex, row = gl_WorkGroupID.x, to = KV_AT(0) + row * p.n_words;
 	from = KV_AT(1) + row * p.capacity;
-	const uint n_seen = min(seen[KV_AT(2) + row], p.n_words * 32), n = min(n_seen / p.block, p.capacity);
-	const uint per_word = 32 / p.block, n_chosen = (n + per_word - 1) / per_word; // words with whole blocks
-	const uint share = (n_chosen + LOCAL_X - 1) / LOCAL_X, begin = min(lane * share, n_chosen),
-	           end = min(begin + share, n_chosen);
+	const uint n_seen = min(seen[KV_AT(2) + row], p.n_words * 32);
+	const uint begun = p.local == 0 ? n_seen / p.block : (n_seen + p.block - 1) / p.block;
+	const uint n = min(begun - min(begun, p.local), p.capacity), rest = n * p.block; // tokens from `rest` on are read
+	// A lane's share is a number of units: words with whole blocks, or a block of several words.
+	const uint per_unit = max(32 / p.block, 1), words = max(p.block / 32, 1), n_units = (n + per_unit - 1) / per_unit;
+	const uint share = (n_units + LOCAL_X - 1) / LOCAL_X, begin = min(lane * share, n_units),
+	           end = min(begin + share, n_units);
 	uint bound = 0, wanted = 0, before = 0; // a block above the bound is chosen, of those that equal it the first
 	if (n > p.most) {                       // uniform over all lanes
 		bound = kth_largest(n, p.most, wanted);
 		uint ties = 0;
-		const uint end_block = min(end * per_word, n);
-		for (uint first = begin * per_word; first < end_block; first += AHEAD) {
+		const uint end_block = min(end * per_unit, n);
+		for (uint first = begin * per_unit; first < end_block; first += AHEAD) {
 			uint x[AHEAD];
 			load_ranks(first, 1, end_block, x);
 			[[unroll]] for (uint i = 0; i < AHEAD; i++) ties += uint(x[i] == bound);
@@ -60,22 +70,21 @@ void main() {
 		[[dont_unroll]] for (uint g = 0; g < lane / GROUP; g++) before += group_s[g];
 		[[dont_unroll]] for (uint i = lane / GROUP * GROUP; i < lane; i++) before += ties_s[i];
 	}
-	for (uint word = begin; word < end; word++) {
-		const uint first = word * per_word, end_block = min(first + per_word, n);
-		uint x[AHEAD], of_word = 0, tokens = low_bits(p.block);
+	for (uint unit = begin; unit < end; unit++) {
+		const uint first = unit * per_unit, end_block = min(first + per_unit, n);
+		uint x[AHEAD], of_unit = 0, tokens = low_bits(min(p.block, 32));
 		for (uint b = 0; first + b < end_block; b += AHEAD) {
 			load_ranks(first + b, 1, end_block, x);
 			[[unroll]] for (uint i = 0; i < AHEAD; i++) {
 				const bool tie = bound != 0 && x[i] == bound;
-				if (x[i] > bound || (tie && before < wanted)) of_word |= tokens;
+				if (x[i] > bound || (tie && before < wanted)) of_unit |= tokens;
 				before += uint(tie);
-				tokens <<= p.block; // by 32: there is no next block
+				tokens <<= p.block & 31; // a block of words is the unit's only one
 			}
 		}
-		if (word == n_seen / 32) of_word |= low_bits(n_seen % 32) & ~low_bits(n * p.block - word * 32);
-		bits[to + word] = of_word;
+		for (uint word = unit * words; word < unit * words + words; word++)
+			bits[to + word] = of_unit | tail(word, rest, n_seen);
 	}
-	// The rest holds at most tokens behind the last whole block, in its first word.
-	for (uint word = n_chosen + lane; word < p.n_words; word += LOCAL_X)
-		bits[to + word] = word == n_seen / 32 ? low_bits(n_seen % 32) : 0;
+	for (uint word = n_units * words + lane; word < p.n_words; word += LOCAL_X)
+		bits[to + word] = tail(word, rest, n_seen);
 }

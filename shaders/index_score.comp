@@ -1,5 +1,6 @@
 // Scores of keys of blocks of tokens, of each row of a work item:
 //   score[row][b] = sum over heads of max(q[row][head] . key b, 0) * weight[row][head]
+// With FLAGS & INDEX_POOL, of the one head: the largest q[row] . key of p.pool keys, from key p.pool * b on.
 //
 //   0 score (rows, capacity) f32, written | 1 q (rows, n_heads, HEAD_DIM) f32 | 2 weight (rows, n_heads) f32, unused
 //   without FLAGS & INDEX_WEIGHTS | 3 key u32 words, halves | 4 work (n, 8) u32, IndexWork
@@ -27,6 +28,7 @@ layout(std430, binding = 2) readonly restrict buffer Weight { float weight[]; };
 layout(std430, binding = 3) readonly restrict buffer Key { uvec4 key[]; };
 layout(std430, binding = 4) readonly restrict buffer WorkTable { uint work[]; };
 const IndexWork FIELD = IndexWork(WORDS_5, uint[3](5u, 6u, 7u));
+const bool POOL = (FLAGS & INDEX_POOL) != 0;
 
 const uint PIECES = HEAD_DIM / 8;                                 // 16-byte pieces of a key
 const uint KEY_LANES = KEYS / 4, QUERY_LANES = LANES / KEY_LANES; // lanes that share a query, a key
@@ -34,6 +36,7 @@ const uint QUERIES = QUERY_LANES * 4, STEP = KEYS;                // of a tile, 
 const uint STRIDE = QUERIES + 1;                                  // so that lanes write to different banks
 shared uvec4 key_s[PIECES * KEYS];     // by piece
 shared vec4 tile_s[STEP / 4 * STRIDE]; // by quad of channels; then products, by query
+const uint OWN_ROWS = (QUERIES + LANES - 1) / LANES; // rows of a tile, of a lane
 
 #include "lib/halves.glsl"
 
@@ -72,6 +75,7 @@ void main() {
 		head_of[i] = query & span - 1;
 	}
 
+	float largest[OWN_ROWS];
 	for (uint first = 0; first < n; first += KEYS) {
 		barrier(); // the keys before these are used
 		for (uint i = lane; i < PIECES * KEYS; i += LANES) {
@@ -99,7 +103,7 @@ void main() {
 			[[unroll]] for (uint i = 0; i < 4; i++) {
 				const uint query = query_lane + i * QUERY_LANES, r = min(query >> shift, n_rows - 1);
 				const uint h = min(head + (query & span - 1), p.n_heads - 1);
-				dots[i] = max(dots[i], vec4(0));
+				if (!POOL) dots[i] = max(dots[i], vec4(0));
 				if ((FLAGS & INDEX_WEIGHTS) != 0) dots[i] *= weight[KV_AT(2) + (row0 + r) * p.n_heads + h];
 			}
 			if (shift == 0) { // uniform over all lanes
@@ -115,6 +119,23 @@ void main() {
 					for (uint h = 0; h < min(span, p.n_heads - head); h++)
 						sum[i] += tile_s[((r << shift) + h) * KEY_LANES + key_lane];
 			}
+		}
+		if (POOL) { // a lane has a score, or of more keys than KEYS what they have in common so far
+			barrier(); // the tile is used
+			[[unroll]] for (uint i = 0; i < 4; i++) tile_s[i * LANES + lane] = sum[i]; // by query, then by key_lane
+			barrier();
+			const uint of_tile = min(p.pool, KEYS), scores = KEYS / of_tile;
+			for (uint i = 0, o = lane; o < n_rows * scores; i++, o += LANES) {
+				const uint r = o / scores, from = o % scores * of_tile, column = column0 + (first + from) / p.pool;
+				float most = first % p.pool == 0 ? tile_s[r * KEY_LANES + from % KEY_LANES][from / KEY_LANES]
+				                                 : largest[min(i, OWN_ROWS - 1)];
+				for (uint k = from; k < from + of_tile; k++)
+					most = max(most, tile_s[r * KEY_LANES + k % KEY_LANES][k / KEY_LANES]);
+				largest[min(i, OWN_ROWS - 1)] = most;
+				if ((first + from + of_tile) % p.pool == 0 && first + from < n)
+					score[KV_AT(0) + (row0 + r) * p.capacity + column] = most;
+			}
+			continue;
 		}
 		[[unroll]] for (uint i = 0; i < 4; i++) {
 			const uint r = query_lane + i * QUERY_LANES;

@@ -4,8 +4,8 @@
 // (ZipCache eq. (7) and (8) on the probe rows of eq. (9); H2O and MiKV with every row.)
 //
 //   0 score (n_kv_heads, stride) f32, read and written | 1 q (T, n_heads, HEAD_DIM) f32 | 2 k (n_kv_heads, t_cap,
-//   HEAD_DIM) f16 | 3 lse (T, n_heads) f32 | 4 rows (n_rows) u32 | 5 seen (T, p.seen_words) u32, only with SCORE_SEEN:
-//   a row sees only tokens whose bit is set
+//   HEAD_DIM) f16 | 3 lse (T, n_heads) f32 | 4 rows (n_rows) u32 | 5 seen (T * p.seen_sets, p.seen_words) u32, only
+//   with SCORE_SEEN: a row sees only tokens whose bit is set
 // Grid: x = LOCAL_X tokens, one per invocation, y = kv head. A key of at most 128 channels stays in registers for all
 // rows (longer ones spill on some AMD chips). One invocation adds up one token's rows in order, so the result is the
 // same every time.
@@ -51,7 +51,7 @@ void main() {
 	for (uint i = 0; i < p.n_rows; i++) {
 		const uint r = rows[KV_AT(4) + i];
 		if (p.first + r < t) continue;
-		if (SEEN && (seen_bits(r, key) & 1) == 0) continue;
+		if (SEEN && (seen_bits(r, h, key) & 1) == 0) continue;
 		float mean = 0;
 		for (uint j = 0; j < share; j++) {
 			const uint head = r * p.n_heads + h * share + j, at = KV_AT(1) / 4 + head * (HEAD_DIM / 4);

@@ -128,7 +128,8 @@ void main() {
 				uvec4 of_tokens = uvec4(0u);
 				[[unroll]] for (uint c = 0u; c < COL_TILES; c++) {
 					const uint j = min(first + c * N + i / (TOKENS / 4u), n_queries - 1u);
-					const uint bits = seen_bits(rows[KV_AT(4) + j / HEADS], token0 + i % (TOKENS / 4u) * 4u);
+					const uint at = token0 + i % (TOKENS / 4u) * 4u;
+					const uint bits = seen_bits(rows[KV_AT(4) + j / HEADS], gl_WorkGroupID.y, at);
 					of_tokens |= (uvec4(bits) >> uvec4(0, 1, 2, 3) & 1u) << c;
 				}
 				seen_s[i] = floatBitsToUint(vec4(of_tokens));

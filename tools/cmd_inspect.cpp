@@ -105,7 +105,8 @@ Json indexer_json(const Config& c) {
 	if (!x.block) return nullptr;
 	uint32_t own = 0;
 	for (uint32_t l = 0; l < c.n_layers; ++l) own += has_indexer(c, l);
-	return {{"layers", own}, {"heads", x.n_heads}, {"dim", x.dim}, {"block", x.block}, {"tokens", x.most * x.block}};
+	const uint32_t block = x.pool ? x.pool : x.block, tokens = (x.most + x.local) * block;
+	return {{"layers", own}, {"heads", x.n_heads}, {"dim", x.dim}, {"block", block}, {"tokens", tokens}};
 }
 
 Json streams_json(const Config& c) {

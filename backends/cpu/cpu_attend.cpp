@@ -334,7 +334,8 @@ void CpuBackend::compute(const op::AttendPrompt& o) {
 	const float* qr = q_rope ? data<float>(q_rope) : nullptr;
 	const float* slopes = own.slopes ? data<float>(own.slopes) : nullptr;
 	const uint32_t v_dim = own.v.shape[2];
-	const uint32_t *seen_bits = own.seen ? data<uint32_t>(own.seen) : nullptr, seen_words = own.seen.shape[1];
+	const uint32_t *seen_bits = own.seen ? data<uint32_t>(own.seen) : nullptr, seen_words = own.seen.shape[1],
+	               seen_sets = own.seen_sets(T);
 	std::vector<float> k(size_t(n) * D), v(size_t(n) * v_dim), score(n), state(D + 2);
 	std::vector<uint32_t> tokens;
 	const std::vector<float>& values = qr ? k : v;
@@ -362,8 +363,9 @@ void CpuBackend::compute(const op::AttendPrompt& o) {
 					merge_parts(state.data(), D, parts, older->parts.shape[0], row_parts + t * 2, 1, n_heads, head);
 				if (seen_bits) {
 					tokens.clear();
+					const uint32_t* const bits = seen_bits + size_t(t * seen_sets + h % seen_sets) * seen_words;
 					for (uint32_t i = 0; i < seen; ++i)
-						if (const uint32_t at = own.seen_at + i; seen_bits[t * seen_words + at / 32] >> at % 32 & 1)
+						if (const uint32_t at = own.seen_at + i; bits[at / 32] >> at % 32 & 1)
 							score[tokens.size()] = score[i], tokens.push_back(i);
 				}
 				add_tokens(state.data(), D, score.data() + lost, seen_bits ? tokens.data() : nullptr,

@@ -7,18 +7,25 @@
 namespace kvrun {
 
 void CpuBackend::compute(const op::IndexScore& o) {
-	const auto& [score, q, weights, keys, work] = o;
+	const auto& [score, q, weights, keys, work, pool] = o;
 	const uint32_t T = q.shape[0], n_heads = q.shape[1], D = q.shape[2], capacity = score.shape[1];
 	const float *qs = data<float>(q), *weight = weights ? data<float>(weights) : nullptr;
 	float* out = data<float>(score);
 	std::vector<float> k(D);
 	for (uint32_t i = 0; i < work.shape[0]; ++i) {
 		const IndexWork w = work_item<IndexWork>(data<uint32_t>(work), i);
-		KV_ASSERT(uint64_t(w.row) + w.n_rows <= T && uint64_t(w.key) + w.n <= capacity);
+		KV_ASSERT(uint64_t(w.row) + w.n_rows <= T && uint64_t(w.key) + w.n / std::max(pool, 1u) <= capacity);
+		KV_ASSERT(!pool || w.n % pool == 0);
 		const uint16_t* key = halves(keys, w.words, w.n * D);
 		for (uint32_t b = 0; b < w.n; ++b, key += D) {
 			std::transform(key, key + D, k.begin(), f16_to_f32);
 			for (uint32_t t = w.row; t < w.row + w.n_rows; ++t) {
+				if (pool) {
+					float& best = out[size_t(t) * capacity + w.key + b / pool];
+					const float product = dot(qs + size_t(t) * D, k.data(), D);
+					best = b % pool ? std::max(best, product) : product;
+					continue;
+				}
 				float sum = 0;
 				for (uint32_t h = 0; h < n_heads; ++h) {
 					const size_t head = size_t(t) * n_heads + h;
@@ -37,7 +44,7 @@ void CpuBackend::compute(const op::IndexPick& o) {
 	std::fill(bits, bits + o.bits.elements(), 0u);
 	std::vector<uint32_t> order;
 	for (uint32_t t = 0; t < T; ++t, bits += n_words) {
-		const uint32_t n = seen[t] / block, whole = n * block;
+		const uint32_t n = o.blocks(seen[t]), whole = n * block;
 		KV_ASSERT(n <= capacity && seen[t] <= uint64_t(n_words) * 32);
 		const float* score = data<float>(o.score) + size_t(t) * capacity;
 		const auto add = [&](uint32_t token) { bits[token / 32] |= 1u << token % 32; };

@@ -55,9 +55,11 @@ void CpuBackend::compute(const op::ScorePrompt& o) {
 	const float* q_rope = kv.softmax.q_rope ? data<float>(kv.softmax.q_rope) : nullptr;
 	if (q_rope) rope.R = kv.v.shape[2], v.resize(size_t(n) * rope.R), rope.keys = v.data();
 	const uint32_t* seen = kv.seen ? data<uint32_t>(kv.seen) : nullptr;
-	const auto sees = [&, &kv = kv](uint32_t row_of, uint32_t t) { // Clang 14 captures no names of a decomposition
+	const uint32_t sets = kv.seen_sets(q.shape[0]);
+	// Clang 14 captures no names of a decomposition
+	const auto sees = [&, &kv = kv](uint32_t row_of, uint32_t h, uint32_t t) {
 		const uint32_t at = kv.seen_at + t;
-		return !seen || seen[row_of * kv.seen.shape[1] + at / 32] >> at % 32 & 1;
+		return !seen || seen[size_t(row_of * sets + h % sets) * kv.seen.shape[1] + at / 32] >> at % 32 & 1;
 	};
 	for (uint32_t h = 0; h < n_kv_heads; ++h) {
 		for (size_t i = 0; i < k.size(); ++i) k[i] = f16_to_f32(ks[size_t(h) * T_cap * D + i]);
@@ -68,7 +70,7 @@ void CpuBackend::compute(const op::ScorePrompt& o) {
 			if (q_rope) rope.q = q_rope + head * rope.R;
 			add_scores(
 			    out + size_t(h) * score.shape[1], kv.first + row[i] + 1, qs + head * D, lse + head, share, D, saliency,
-			    kv.softmax.softcap, [&](uint32_t t) { return sees(row[i], t) ? &k[size_t(t) * D] : nullptr; }, rope);
+			    kv.softmax.softcap, [&](uint32_t t) { return sees(row[i], h, t) ? &k[size_t(t) * D] : nullptr; }, rope);
 		}
 	}
 }

@@ -284,8 +284,8 @@ struct UnpackArgs {
 	uint32_t first_work, page, k_dim, v_dim, first_row;
 };
 struct SeenTokens {       // KvRows::seen
-	const uint32_t* bits; // (n_rows, row_words), or null: a row sees all tokens up to its own
-	uint32_t row_words, at;
+	const uint32_t* bits; // (n_rows * sets, row_words), or null: a row sees all tokens up to its own
+	uint32_t row_words, at, sets;
 };
 struct AttendPromptArgs {
 	float *out, *lse;          // results, where row_parts is null; lse may be null
@@ -394,16 +394,16 @@ struct PartShareArgs {
 	uint32_t n, n_heads, head_dim;
 };
 struct IndexScoreArgs {
-	float* score;                // (rows, capacity)
-	const float *q, *weights;    // (rows, n_heads, dim), (rows, n_heads) or null
-	const uint32_t *keys, *work; // words, (n, 8)
-	uint32_t n_heads, dim, capacity;
+	float* score;                          // (rows, capacity)
+	const float *q, *weights;              // (rows, n_heads, dim), (rows, n_heads) or null
+	const uint32_t *keys, *work;           // words, (n, 8)
+	uint32_t n_heads, dim, capacity, pool; // pool: op::IndexScore's
 };
 struct IndexPickArgs {
 	uint32_t* bits;       // (rows, n_words)
 	const float* score;   // (rows, capacity)
 	const uint32_t* seen; // (rows)
-	uint32_t n_words, capacity, block, most;
+	uint32_t n_words, capacity, block, most, local;
 };
 struct IndexLiveArgs {
 	uint32_t* tables;            // words

@@ -315,7 +315,7 @@ template <uint32_t kMostChannels, bool kLatent> __device__ inline void attend_ro
 		const uint32_t t = t0 + threadIdx.x;
 		const auto sees = [&](uint32_t j) {
 			return t <= a.first + row_of(j) + a.ahead && t < seen && t >= first_seen(a.first + row_of(j)) && j < n &&
-			       is_seen(a.seen, row_of(j), t);
+			       is_seen(a.seen, row_of(j), h, t);
 		};
 		float dot[kQueries] = {};
 		if (t < seen) {

@@ -4,20 +4,20 @@
 namespace kvrun::cuda {
 
 void CudaBackend::compute(const op::IndexScore& o) {
-	const auto& [score, q, weights, keys, work] = o;
+	const auto& [score, q, weights, keys, work, pool] = o;
 	const uint32_t T = q.shape[0], dim = q.shape[2];
 	launch(dim > kNarrowKey ? kernels_.index_score_wide : kernels_.index_score,
 	       {work.shape[0], groups(T, kIndexRows), 1}, kThreads,
 	       IndexScoreArgs{data<float>(score), data<float>(q), data<float>(weights), data<uint32_t>(keys),
-	                      data<uint32_t>(work), q.shape[1], dim, score.shape[1]},
+	                      data<uint32_t>(work), q.shape[1], dim, score.shape[1], pool},
 	       {"index_score", o.bytes()});
 }
 
 void CudaBackend::compute(const op::IndexPick& o) {
-	const auto& [bits, score, seen, block, most] = o;
+	const auto& [bits, score, seen, block, most, local] = o;
 	launch(kernels_.index_pick, {score.shape[0], 1, 1}, kPickThreads,
 	       IndexPickArgs{data<uint32_t>(bits), data<float>(score), data<uint32_t>(seen), bits.shape[1], score.shape[1],
-	                     block, most},
+	                     block, most, local},
 	       {"index_pick", 4. * double(score.elements() + bits.elements())});
 }
 

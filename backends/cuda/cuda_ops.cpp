@@ -338,7 +338,7 @@ void CudaBackend::compute(const op::ScorePrompt& o) {
 	const auto& [score, q, lse, rows, kv, s] = o;
 	const uint32_t n_heads = q.shape[1], D = q.shape[2], n_kv_heads = kv.k.shape[0];
 	const uint32_t n = kv.first + q.shape[0], n_rows = uint32_t(rows.elements());
-	const SeenTokens seen{data<uint32_t>(kv.seen), kv.seen.shape[1], kv.seen_at};
+	const SeenTokens seen{data<uint32_t>(kv.seen), kv.seen.shape[1], kv.seen_at, kv.seen_sets(q.shape[0])};
 	launch(kernels_.score_prompt, {groups(n, kThreads), n_kv_heads, 1}, kThreads,
 	       ScorePromptArgs{data<float>(score), data<float>(q), data<float>(lse), data<uint32_t>(rows), half_words(kv.k),
 	                       kv.first, n, n_rows, n_heads, n_kv_heads, D, kv.k.shape[1], score.shape[1],
@@ -560,7 +560,7 @@ void CudaBackend::compute(const op::AttendPrompt& o) {
 	                            data<float>(own.softmax.q_rope),
 	                            own.softmax.q_rope ? own.v.shape[2] : 0,
 	                            std::min(own.ahead, rows),
-	                            {data<uint32_t>(own.seen), own.seen.shape[1], own.seen_at},
+	                            {data<uint32_t>(own.seen), own.seen.shape[1], own.seen_at, own.seen_sets(rows)},
 	                            data<float>(own.slopes)};
 	const uint32_t queries = rows * (n_heads / n_kv_heads);
 	const auto& kernel = own.softmax.q_rope ? kernels_.attend_latent_prompt

@@ -21,7 +21,7 @@ struct FourHalves {
 };
 
 // Grid: work items in x, kIndexRows rows of them in y. The keys stay in shared memory for all queries, which pass
-// through it, kStep channels at a time.
+// through it, kStep channels at a time. With `pool` a score is the largest product of several keys.
 template <uint32_t most_dim> __device__ inline void index_score(const IndexScoreArgs& a) {
 	__shared__ Shared<uint4, kKeys * most_dim / 8> keys; // 8 halves each, by piece
 	__shared__ Shared<float, kStep * kStride> tile;      // quads of channels, by quad; then products, by query
@@ -36,6 +36,7 @@ template <uint32_t most_dim> __device__ inline void index_score(const IndexScore
 	uint32_t shift = 0;
 	while (1u << shift < a.n_heads && n_rows << (shift + 1) <= kTileQueries) ++shift;
 	const uint32_t span = 1u << shift;
+	float largest = 0; // of a score of more keys than kKeys, so far
 	for (uint32_t first = 0; first < w.n; first += kKeys) {
 		__syncthreads(); // before keys are overwritten
 		for (uint32_t i = lane; i < pieces * kKeys; i += kThreads) {
@@ -87,7 +88,7 @@ template <uint32_t most_dim> __device__ inline void index_score(const IndexScore
 				const bool weighed = a.weights && r < n_rows && h < a.n_heads;
 				const float weight = weighed ? a.weights[(row0 + r) * a.n_heads + h] : 1.f;
 #pragma unroll
-				for (uint32_t j = 0; j < 4; ++j) dots[i][j] = fmaxf(dots[i][j], 0.f) * weight;
+				for (uint32_t j = 0; j < 4; ++j) dots[i][j] = a.pool ? dots[i][j] : fmaxf(dots[i][j], 0.f) * weight;
 			}
 			if (shift == 0) {
 #pragma unroll
@@ -110,6 +111,25 @@ template <uint32_t most_dim> __device__ inline void index_score(const IndexScore
 				}
 			}
 		}
+		if (a.pool) {
+			__syncthreads(); // before products replace queries
+#pragma unroll
+			for (uint32_t i = 0; i < 4; ++i)
+				tile.set_quad((i * kThreads + lane) * 4, {sum[i][0], sum[i][1], sum[i][2], sum[i][3]});
+			__syncthreads(); // before products are read
+			const uint32_t of_tile = a.pool < kKeys ? a.pool : kKeys, scores = kKeys / of_tile;
+			for (uint32_t o = lane; o < n_rows * scores; o += kThreads) { // once, where `largest` is read
+				const uint32_t r = o / scores, at = o % scores * of_tile;
+				const auto product = [&](uint32_t k) {
+					return tile[(r * kKeyLanes + k % kKeyLanes) * 4 + k / kKeyLanes];
+				};
+				largest = first % a.pool == 0 ? product(at) : largest;
+				for (uint32_t k = at; k < at + of_tile; ++k) largest = fmaxf(largest, product(k));
+				if ((first + at + of_tile) % a.pool == 0 && first + at < w.n)
+					a.score[(row0 + r) * a.capacity + w.key + (first + at) / a.pool] = largest;
+			}
+			continue;
+		}
 #pragma unroll
 		for (uint32_t i = 0; i < 4; ++i) {
 			const uint32_t r = query_lane + i * kQueryLanes;
@@ -129,8 +149,15 @@ __global__ void __launch_bounds__(kThreads, 3) index_score_wide_kernel(IndexScor
 
 constexpr uint32_t kPickWarps = kPickThreads / kWarp, kDigits = 3; // of 2 bits, but for 0
 
+__device__ inline uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
+__device__ inline uint32_t most(uint32_t a, uint32_t b) { return a < b ? b : a; }
 // The lowest n bits, n at most 32.
 __device__ inline uint32_t low_bits(uint32_t n) { return n == 0 ? 0 : 0xffffffffu >> (32 - n); }
+// Bits of tokens first .. end - 1 in a word.
+__device__ inline uint32_t tail(uint32_t word, uint32_t first, uint32_t end) {
+	const auto inside = [&](uint32_t token) { return token < word * 32 ? 0 : least(token - word * 32, 32u); };
+	return low_bits(inside(end)) & ~low_bits(inside(first));
+}
 
 // Grid: a block per row. The score of the last chosen block is found 2 bits at a time: each digit is the largest one
 // that enough blocks reach. Then threads count the equal ones among their words, so that each knows how many come
@@ -141,11 +168,12 @@ __global__ void __launch_bounds__(kPickThreads) index_pick_kernel(IndexPickArgs 
 	const uint32_t t = threadIdx.x, warp = t / kWarp, row = blockIdx.x;
 	const float* score = a.score + uint64_t(row) * a.capacity;
 	uint32_t* bits = a.bits + uint64_t(row) * a.n_words;
-	const uint32_t seen = a.seen[row], n = seen / a.block, per_word = 32 / a.block;
-	const uint32_t n_chosen = (n + per_word - 1) / per_word; // words with whole blocks
-	const uint32_t share = (n_chosen + kPickThreads - 1) / kPickThreads;
-	const uint32_t begin = t * share < n_chosen ? t * share : n_chosen,
-	               end = begin + share < n_chosen ? begin + share : n_chosen;
+	const uint32_t seen = a.seen[row], begun = a.local ? (seen + a.block - 1) / a.block : seen / a.block;
+	const uint32_t n = begun - least(begun, a.local), rest = n * a.block; // tokens from `rest` on are read
+	// A thread's share is a number of units: words with whole blocks, or a block of several words.
+	const uint32_t per_unit = most(32 / a.block, 1u), words = most(a.block / 32, 1u);
+	const uint32_t n_units = (n + per_unit - 1) / per_unit, share = (n_units + kPickThreads - 1) / kPickThreads;
+	const uint32_t begin = least(t * share, n_units), end = least(begin + share, n_units);
 	// Blocks above the bound are chosen, and of those that equal it the first.
 	uint32_t bound = 0, wanted = 0, before = 0;
 	if (n > a.most) {
@@ -177,25 +205,24 @@ __global__ void __launch_bounds__(kPickThreads) index_pick_kernel(IndexPickArgs 
 		}
 		wanted = a.most - above;
 		uint32_t own = 0;
-		for (uint32_t i = begin * per_word; i < end * per_word && i < n; ++i) own += float_order(score[i]) == bound;
+		for (uint32_t i = begin * per_unit; i < end * per_unit && i < n; ++i) own += float_order(score[i]) == bound;
 		ties[t] = own;
 		__syncthreads(); // before ties of other threads are read
 		for (uint32_t i = 0; i < t; ++i) before += ties[i];
 	}
-	for (uint32_t word = begin; word < end; ++word) {
-		uint32_t of_word = 0;
-		for (uint32_t i = 0; i < per_word && word * per_word + i < n; ++i) {
-			const uint32_t x = float_order(score[word * per_word + i]);
+	for (uint32_t unit = begin; unit < end; ++unit) {
+		uint32_t of_unit = 0;
+		for (uint32_t i = 0; i < per_unit && unit * per_unit + i < n; ++i) {
+			const uint32_t x = float_order(score[unit * per_unit + i]);
 			const bool tie = bound && x == bound;
-			if (x > bound || (tie && before < wanted)) of_word |= low_bits(a.block) << i * a.block;
+			if (x > bound || (tie && before < wanted)) of_unit |= low_bits(least(a.block, 32u)) << i * a.block;
 			before += tie;
 		}
-		if (word == seen / 32) of_word |= low_bits(seen % 32) & ~low_bits(n * a.block - word * 32);
-		bits[word] = of_word;
+		for (uint32_t word = unit * words; word < unit * words + words; ++word)
+			bits[word] = of_unit | tail(word, rest, seen);
 	}
-	// The rest holds at most tokens behind the last whole block, in its first word.
-	for (uint32_t word = n_chosen + t; word < a.n_words; word += kPickThreads)
-		bits[word] = word == seen / 32 ? low_bits(seen % 32) : 0;
+	for (uint32_t word = n_units * words + t; word < a.n_words; word += kPickThreads)
+		bits[word] = tail(word, rest, seen);
 }
 
 // Grid: work items in x; blocks in y share the words of an item, a thread each.

@@ -7,9 +7,10 @@
 namespace kvrun::cuda::KV_CUDA_BUILD {
 
 __device__ inline bool is_live(const uint32_t* bits, uint32_t t) { return bits[t / 32] >> t % 32 & 1u; }
-// Whether a row's bits, if there are any, let it see token t.
-__device__ inline bool is_seen(const SeenTokens& s, uint32_t row, uint32_t t) {
-	return !s.bits || is_live(s.bits + uint64_t(row) * s.row_words, s.at + t);
+// Whether a row's bits, if there are any, let it see token t in a kv head.
+__device__ inline bool is_seen(const SeenTokens& s, uint32_t row, uint32_t kv_head, uint32_t t) {
+	const uint64_t of = uint64_t(row) * s.sets + (s.sets > 1 ? kv_head : 0);
+	return !s.bits || is_live(s.bits + of * s.row_words, s.at + t);
 }
 
 struct Group { // (scale, zero) of codes

@@ -15,7 +15,7 @@ __global__ void score_prompt_kernel(ScorePromptArgs a) {
 	float sum = score;
 	for (uint32_t i = 0; i < a.n_rows; ++i) {
 		const uint32_t row = a.rows[i];
-		if (t > a.first + row || !is_seen(a.seen, row, t)) continue;
+		if (t > a.first + row || !is_seen(a.seen, row, h, t)) continue;
 		const uint64_t head = uint64_t(row) * a.n_heads + h * share;
 		if (a.q_rope) {
 			const uint32_t* v = a.v + uint64_t(h) * a.t_cap * (a.rope_dim / 2);

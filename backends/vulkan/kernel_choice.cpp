@@ -550,12 +550,11 @@ Choice choose_part_share(const Caps& c) { return {Kernel::part_share, {{SPEC_LOC
 
 // ---- indexers
 
-IndexChoice choose_index_score(const Caps& c, uint32_t dim, bool weighed) {
+IndexChoice choose_index_score(const Caps& c, uint32_t dim, uint32_t flags) {
 	uint32_t keys = 64, rows = 32; // of a workgroup
 	const auto shared_bytes = [&] { return keys * dim * 2 + keys / 4 * (rows + 1) * 16; };
 	while (keys > 8 && shared_bytes() > c.shared_bytes) keys /= 2, rows *= 2;
-	return {{Kernel::index_score, {{SPEC_HEAD_DIM, dim}, {SPEC_TILE, keys}, {SPEC_FLAGS, weighed ? INDEX_WEIGHTS : 0}}},
-	        rows};
+	return {{Kernel::index_score, {{SPEC_HEAD_DIM, dim}, {SPEC_TILE, keys}, {SPEC_FLAGS, flags}}}, rows};
 }
 Choice choose_index_pick(const Caps& c) { return {Kernel::index_pick, {{SPEC_LOCAL_X, list_local(c)}}}; }
 Choice choose_index_live() { return {Kernel::index_live, {{SPEC_LOCAL_X, kLiveLocal}}}; }

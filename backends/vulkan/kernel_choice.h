@@ -161,7 +161,7 @@ Choice choose_part_share(const Caps&);
 struct IndexChoice : Choice {
 	uint32_t rows; // of a work item, of a workgroup
 };
-IndexChoice choose_index_score(const Caps&, uint32_t dim, bool weighed);
+IndexChoice choose_index_score(const Caps&, uint32_t dim, uint32_t flags);
 Choice choose_index_pick(const Caps&);
 constexpr uint32_t kLiveLocal = 64, kLiveGroups = 8; // workgroups of a work item
 Choice choose_index_live();

@@ -368,8 +368,9 @@ void score_uses(const Caps& c, Uses& out) {
 	add(out, choose_part_share(c), "");
 	add(out, choose_kv_balance(c), "");
 	for (const uint32_t d : {64u, 128u})
-		for (const bool weighed : {false, true})
-			add(out, choose_index_score(c, d, weighed), fmt::format("keys of {}{}", d, weighed ? ", weights" : ""));
+		for (const uint32_t flags : {0u, INDEX_WEIGHTS})
+			add(out, choose_index_score(c, d, flags), fmt::format("keys of {}{}", d, flags ? ", weights" : ""));
+	add(out, choose_index_score(c, 128, INDEX_POOL), "keys of 128, several to a score");
 	add(out, choose_index_pick(c), "");
 	add(out, choose_index_live(), "");
 }

@@ -137,7 +137,8 @@ void VulkanBackend::compute(const op::AttendPrompt& o) {
 	                            .softcap = own.softmax.softcap,
 	                            .ahead = std::min(own.ahead, rows),
 	                            .seen_words = own.seen.shape[1],
-	                            .seen_at = own.seen_at};
+	                            .seen_at = own.seen_at,
+	                            .seen_sets = own.seen_sets(rows)};
 	// The result is also bound in place of an unused lse: a bind for writing counts as a write.
 	const View result = older ? older->parts : out;
 	rec_.dispatch(pipeline(how), push,

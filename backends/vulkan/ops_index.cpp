@@ -6,19 +6,23 @@
 namespace kvrun::vk {
 
 void VulkanBackend::compute(const op::IndexScore& o) {
-	const auto& [score, q, weights, keys, work] = o;
+	const auto& [score, q, weights, keys, work, pool] = o;
 	const uint32_t T = q.shape[0], n_heads = q.shape[1], dim = q.shape[2], capacity = score.shape[1];
 	const uint32_t n_items = work.shape[0], across = std::min(n_items, kMostRows);
-	const IndexChoice how = choose_index_score(caps(), dim, bool(weights));
-	const IndexScorePush push{.n_heads = n_heads, .capacity = capacity, .n_items = n_items, .item_stride = across};
+	const IndexChoice how = choose_index_score(caps(), dim, weights ? INDEX_WEIGHTS : pool ? INDEX_POOL : 0);
+	const IndexScorePush push{
+	    .n_heads = n_heads, .capacity = capacity, .n_items = n_items, .item_stride = across, .pool = pool};
 	rec_.dispatch(pipeline(how), push, {bind(score), bind(q), bind(weights), bind(keys), bind(work)},
 	              {across, ceil_div(T, how.rows), ceil_div(n_items, kMostRows)},
-	              {.label = "index_score", .bytes = o.bytes(), .flops = 2.0 * double(q.elements()) * capacity});
+	              {.label = "index_score",
+	               .bytes = o.bytes(),
+	               .flops = 2.0 * double(q.elements()) * capacity * std::max(pool, 1u)});
 }
 
 void VulkanBackend::compute(const op::IndexPick& o) {
-	const auto& [bits, score, seen, block, most] = o;
-	const IndexPickPush push{.n_words = bits.shape[1], .capacity = score.shape[1], .block = block, .most = most};
+	const auto& [bits, score, seen, block, most, local] = o;
+	const IndexPickPush push{
+	    .n_words = bits.shape[1], .capacity = score.shape[1], .block = block, .most = most, .local = local};
 	rec_.dispatch(pipeline(choose_index_pick(caps())), push, {bind(bits), bind(score), bind(seen)},
 	              {score.shape[0], 1, 1},
 	              {.label = "index_pick", .bytes = 24.0 * double(score.elements()) + double(bits.bytes())});

@@ -122,7 +122,8 @@ void VulkanBackend::attend_own_latents(const op::AttendPrompt& o) {
 	                            .softcap = own.softmax.softcap,
 	                            .ahead = 0,
 	                            .seen_words = own.seen.shape[1],
-	                            .seen_at = own.seen_at};
+	                            .seen_at = own.seen_at,
+	                            .seen_sets = 1};
 	const View result = older ? older->parts : out;
 	rec_.dispatch(pipeline(how), push,
 	              {bind(result), bind(q), bind(own.k), bind(own.v), bind(older ? older->row_parts : View()),

@@ -25,7 +25,8 @@ void VulkanBackend::compute(const op::ScorePrompt& o) {
 	                           .scale = score_scale(head_dim),
 	                           .softcap = kv.softmax.softcap,
 	                           .seen_words = kv.seen.shape[1],
-	                           .seen_at = kv.seen_at};
+	                           .seen_at = kv.seen_at,
+	                           .seen_sets = kv.seen_sets(q.shape[0])};
 	const double pairs = double(n_rows) * (kv.first + 0.5 * q.shape[0]);
 	std::vector<Bind> binds{bind(score), bind(q), bind(kv.k), bind(lse), bind(rows)};
 	if (q_rope) binds.insert(binds.end(), {bind(kv.v), bind(q_rope)});

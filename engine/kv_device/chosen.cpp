@@ -4,18 +4,20 @@
 
 namespace kvrun {
 
+// Sets of tokens that a row attends to: one, or one for each KV head.
+static uint32_t sets_of(const KvSequence& s) { return std::max(s.plan().n_heads, s.plan().choices); }
+
 void RowChoices::clear() {
 	for (const Range& r : ranges_) pool_.tables().give(r.at, r.words);
 	ranges_.clear(), rows_.clear();
 }
 
 void RowChoices::add(const KvSequence& s, uint32_t first, uint32_t n) {
-	const uint32_t stride = s.table_pages() * 4, words = s.plan().n_heads * stride;
+	const uint32_t stride = s.table_pages() * 4, sets = sets_of(s), words = sets * stride;
 	ranges_.reserve(ranges_.size() + 1);
 	ranges_.push_back({pool_.tables().take(n * words), n * words});
 	for (uint32_t i = 0; i < n; ++i)
-		rows_.push_back(
-		    {&s, first + i, {ranges_.back().at + i * words, s.plan().n_heads == 1 ? 0 : stride, s.plan().chosen}});
+		rows_.push_back({&s, first + i, {ranges_.back().at + i * words, sets == 1 ? 0 : stride, s.plan().chosen}});
 }
 
 const RowChoice* RowChoices::of(uint32_t row) const {
@@ -25,16 +27,17 @@ const RowChoice* RowChoices::of(uint32_t row) const {
 
 size_t RowChoices::plan(uint32_t l, StepTable& table) {
 	std::vector<uint32_t> words;
-	for (const Row& r : rows_)
-		for (uint32_t h = 0; h < r.seq->plan().n_heads; ++h)
+	for (const Row& r : rows_) {
+		const KvPlan& of = r.seq->plan();
+		for (uint32_t h = 0; l >= of.chosen_from && h < sets_of(*r.seq); ++h)
 			for (const PageRun& run : r.seq->runs(l)) {
-				const uint32_t page = r.seq->plan().page[int(run.tier)];
-				words.insert(words.end(),
-				             {r.row, run.n, page, r.seq->live_word(l, run.first) + h * r.seq->live_stride(),
-				              r.choice.live_word(run.first) + h * r.choice.stride,
-				              r.seq->position_word(l, h, run.first), (run.first - r.seq->tier_first(run.tier)) * page,
-				              0});
+				const uint32_t page = of.page[int(run.tier)], row = r.row * of.choices + h % of.choices;
+				words.insert(words.end(), {row, run.n, page, r.seq->live_word(l, run.first) + h * r.seq->live_stride(),
+				                           r.choice.live_word(run.first) + h * r.choice.stride,
+				                           r.seq->position_word(l, h % of.n_heads, run.first),
+				                           (run.first - r.seq->tier_first(run.tier)) * page, 0});
 			}
+	}
 	n_work_ = uint32_t(words.size() / LIVE_WORDS);
 	return table.put(words);
 }

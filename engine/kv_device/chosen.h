@@ -8,7 +8,7 @@ namespace kvrun {
 
 struct RowChoice {   // of a row
 	uint32_t at;     // word of pool().tables(): (n_heads, stride); pages numbered as PageRun counts
-	uint32_t stride; // words between kv heads, 0 where they share a set
+	uint32_t stride; // words between kv heads, 0 where they share a set and a choice
 	uint32_t most;   // tokens that it attends to
 	uint32_t live_word(uint32_t page) const { return at + page * 4; }
 };
@@ -25,7 +25,7 @@ class RowChoices {
 	bool empty() const { return rows_.empty(); }
 	// Puts the work of layer l into the table; returns its first word.
 	size_t plan(uint32_t l, StepTable&);
-	// Enqueues it, before attention reads the bits. bits (rows, words): as op::IndexPick makes them.
+	// Enqueues it, before attention reads the bits. bits (rows * KvPlan::choices, words): as op::IndexPick makes them.
 	void enqueue(Backend&, const View& bits, const Buffer& words, size_t at, uint32_t n_work) const;
 	uint32_t n_work() const { return n_work_; } // of the latest plan()
 

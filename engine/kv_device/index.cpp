@@ -5,7 +5,8 @@
 namespace kvrun {
 
 KvPlan with_index(KvPlan p, const IndexShape& index) {
-	p.chosen = index.n_layers && !p.fetches() ? (index.most + 1) * index.block : 0;
+	p.chosen = index.n_layers && !p.fetches() ? (index.most + std::max(index.local, 1u)) * index.chosen_block() : 0;
+	p.choices = index.heads, p.chosen_from = index.from;
 	p.index_token_bytes = p.chosen ? index.token_bytes() : 0;
 	return p;
 }

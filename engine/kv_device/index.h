@@ -13,11 +13,20 @@ struct IndexShape {
 	uint32_t dim = 0;      // channels of a key, f16
 	uint32_t block = 1;    // tokens of a block, which has one key
 	uint32_t most = 0;     // blocks that a row attends to, beside the tokens behind the last whole one
+	// Config::indexer's: a row makes `heads` choices among blocks of `pool` tokens, beside the last `local` ones.
+	uint32_t pool = 0, local = 0, heads = 1;
+	uint32_t from = 0; // so many first layers of the cache attend to all tokens
 	static constexpr uint32_t kPageKeys = 256;
 	uint32_t page_words() const { return kPageKeys * dim / 2; }
 	uint32_t keys(uint32_t n_tokens) const { return n_tokens / block; }
+	// Tokens of what is chosen, and how many of these a row that sees so many tokens chooses from.
+	uint32_t chosen_block() const { return pool ? pool : block; }
+	uint32_t blocks(uint32_t n_tokens) const {
+		const uint32_t begun = pool ? (n_tokens + pool - 1) / pool : keys(n_tokens);
+		return begun - (begun < local ? begun : local);
+	}
 	// Whether a row that sees so many tokens attends to some of them only.
-	bool chooses(uint32_t n_tokens) const { return n_layers && keys(n_tokens) > most; }
+	bool chooses(uint32_t n_tokens) const { return n_layers && blocks(n_tokens) > most; }
 	size_t token_bytes() const { return n_layers ? (size_t(n_layers) * dim * 2 + block - 1) / block : 0; }
 };
 

@@ -7,7 +7,7 @@
 namespace kvrun {
 namespace {
 
-constexpr uint32_t kItemKeys = 64;              // of a work item
+constexpr uint32_t kItemKeys = 64;              // of a work item, or a block of more
 constexpr size_t kMostScores = size_t(4) << 20; // of a call
 
 void fit(Backend& be, Buffer& b, size_t bytes, const char* label) {
@@ -58,22 +58,27 @@ KvDst IndexStep::destination(uint32_t l, uint32_t first, uint32_t& n) const {
 void IndexStep::plan(uint32_t first, uint32_t n) {
 	first_ = first, n_ = n, most_ = 1;
 	StepTable table;
-	std::vector<uint32_t> seen(n);
-	for (uint32_t i = 0; i < n; ++i)
+	const uint32_t heads = shape_.heads, pool = std::max(shape_.pool, 1u);
+	std::vector<uint32_t> seen(n), of_choices;
+	for (uint32_t i = 0; i < n; ++i) {
 		if (rows_[first + i].seq) most_ = std::max(most_, seen[i] = rows_[first + i].position + 1);
-	seen_at_ = table.put(seen);
+		of_choices.insert(of_choices.end(), heads, seen[i]);
+	}
+	seen_at_ = table.put(of_choices);
 	groups_.assign(n_layers_, {});
+	const uint32_t item_keys = std::max(kItemKeys, pool);
 	for (uint32_t l = 0; l < n_layers_; ++l) {
 		std::map<uint32_t, std::vector<uint32_t>> items; // by chunk: words of work items
 		for (uint32_t i = 0, same = 1; i < n; i += same, same = 1) {
 			const IndexRow& r = rows_[first + i];
 			while (i + same < n && rows_[first + i + same].seq == r.seq) ++same; // rows of one sequence
-			const uint32_t keys = chooses(first + i + same - 1) ? shape_.keys(seen[i + same - 1]) : 0;
-			for (uint32_t key = 0; key < keys; key += kItemKeys) {
+			const uint32_t keys = chooses(first + i + same - 1) ? shape_.blocks(seen[i + same - 1]) * pool : 0;
+			for (uint32_t key = 0; key < keys; key += item_keys) {
 				const KvPool::Addr page = r.seq->page(first_layer_ + l, key / IndexShape::kPageKeys);
 				const uint32_t word = page.at + key % IndexShape::kPageKeys * (shape_.dim / 2);
 				std::vector<uint32_t>& of = items[page.chunk];
-				of.insert(of.end(), {i, same, key, std::min(kItemKeys, keys - key), word, 0, 0, 0});
+				of.insert(of.end(),
+				          {i * heads, same * heads, key / pool, std::min(item_keys, keys - key), word, 0, 0, 0});
 			}
 		}
 		for (const auto& [chunk, words] : items)
@@ -85,20 +90,25 @@ void IndexStep::plan(uint32_t first, uint32_t n) {
 View IndexStep::choose(uint32_t l, const View& q, const View& weights, uint32_t first, const View& to) {
 	const uint32_t n = q.shape[0];
 	if (first != first_ || n != n_) plan(first, n);
-	const uint32_t capacity = align_up(std::max(shape_.keys(most_), 1u), 4u), n_words = words(most_);
-	fit(be_, scratch_.score, size_t(n) * capacity * 4, "scores of an indexer");
-	if (!to) fit(be_, scratch_.bits, size_t(n) * n_words * 4, "choices of an indexer");
-	const View score = view(scratch_.score, 0, DType::F32, n, capacity);
-	const View bits = to ? to : view(scratch_.bits, 0, DType::U32, n, n_words);
+	const uint32_t all = n * shape_.heads; // choices
+	const uint32_t capacity = align_up(std::max(shape_.blocks(most_), 1u), 4u), n_words = words(most_);
+	fit(be_, scratch_.score, size_t(all) * capacity * 4, "scores of an indexer");
+	if (!to) fit(be_, scratch_.bits, size_t(all) * n_words * 4, "choices of an indexer");
+	const View score = view(scratch_.score, 0, DType::F32, all, capacity);
+	const View bits = to ? to : view(scratch_.bits, 0, DType::U32, all, n_words);
+	View queries = q; // each choice's
+	queries.shape[0] = all, queries.shape[1] /= shape_.heads;
 	for (const Group& g : groups_[l - first_layer_])
-		be_.index_score(score, q, weights, pool_.chunk(g.chunk),
-		                table_view(scratch_.words, g.at, g.n_work, INDEX_WORDS));
-	be_.index_pick(bits, score, table_view(scratch_.words, seen_at_, n), shape_.block, shape_.most);
+		be_.index_score(score, queries, weights, pool_.chunk(g.chunk),
+		                table_view(scratch_.words, g.at, g.n_work, INDEX_WORDS), shape_.pool);
+	be_.index_pick(bits, score, table_view(scratch_.words, seen_at_, all), shape_.chosen_block(), shape_.most,
+	               shape_.local);
 	return bits;
 }
 
 uint32_t IndexStep::most_rows(const IndexShape& shape, uint32_t last_position) {
-	return uint32_t(std::max<size_t>(kMostScores / std::max(shape.keys(last_position + 1), 1u), 1));
+	const uint32_t of_choice = std::max(shape.blocks(last_position + 1), words(last_position + 1)); // scores, bits
+	return uint32_t(std::max<size_t>(kMostScores / (size_t(of_choice) * shape.heads), 1));
 }
 
 } // namespace kvrun

@@ -13,8 +13,8 @@ struct IndexRow {
 struct IndexScratch { // device memory that steps and prompts share
 	Buffer places;    // where keys are stored
 	Buffer words;     // work lists
-	Buffer score;     // (rows, keys) f32
-	Buffer bits;      // (rows, words) u32
+	Buffer score;     // (choices, blocks) f32
+	Buffer bits;      // (choices, words) u32
 	size_t bytes() const { return places.bytes() + words.bytes() + score.bytes() + bits.bytes(); }
 };
 
@@ -28,9 +28,9 @@ class IndexStep {
 	// Where rows first .. first + n - 1 store the keys of blocks that end with them; sets n to how many rows one op can
 	// store.
 	KvDst destination(uint32_t l, uint32_t first, uint32_t& n) const;
-	// Bits of the tokens that rows first .. first + q.shape[0] - 1 attend to, (rows, words) u32: op::IndexPick. The
-	// keys of all their blocks are stored. q (n, n_heads, dim); weights (n, n_heads), or empty. `to`: memory for the
-	// bits; empty: that of scratch, until the next call.
+	// Bits of the tokens that rows first .. first + q.shape[0] - 1 attend to, (rows * IndexShape::heads, words) u32:
+	// op::IndexPick. The keys of all their blocks are stored. q (n, n_heads, dim); weights (n, n_heads), or empty.
+	// `to`: memory for the bits; empty: that of scratch, until the next call.
 	View choose(uint32_t l, const View& q, const View& weights, uint32_t first, const View& to = {});
 	static uint32_t words(uint32_t n_tokens) { return align_up(std::max(n_tokens, 1u), 128u) / 32; } // of a row's bits
 	// So many rows choose at once: of a prompt, whose last token is at this position.

@@ -42,7 +42,8 @@ class KvPrefill {
 	// out, q (n, n_heads, head_dim): exact attention of rows first .. first + n - 1 over older tokens and the block's
 	// own; adds scores where the policy asks. counts: false for a model layer without keys and values of its own: its
 	// queries change neither scores nor balancers. together: these rows see each other, else causal.
-	// chosen: (n, words) u32 bits of the tokens, by position, that rows attend to (op::IndexPick); empty: all.
+	// chosen: (n * KvPlan::choices, words) u32 bits of the tokens, by position, that rows attend to (op::IndexPick);
+	// empty: all.
 	void attend(uint32_t l, const View& out, const View& q, uint32_t first, const Softmax& = {}, bool counts = true,
 	            bool together = false, const View& chosen = {});
 	// For attention that is computed elsewhere: whether some of rows first .. first + n - 1 feed the scores; memory for

@@ -137,7 +137,7 @@ void KvStep::plan_layer(uint32_t l) {
 		const RowMask* const mask = keep ? masks_.of(s, rows_[r].draft) : nullptr;
 		const uint32_t piece = decode_piece(pool_.device(), s, l, mask);
 		const bool ahead = s.plan().speculates(); // its tokens were fetched before the step
-		const RowChoice* const choice = choices_.of(r);
+		const RowChoice* const choice = l < s.plan().chosen_from ? nullptr : choices_.of(r);
 		read.push_back({&s, r, 1, piece,
 		                !keep   ? Fetched::Speculative
 		                : ahead ? Fetched::Tokens

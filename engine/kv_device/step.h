@@ -38,7 +38,8 @@ class KvStep {
 	// Where rows first .. first + n - 1 store K and V; sets n to how many rows one op can store.
 	KvDst destination(uint32_t l, uint32_t first, uint32_t& n) const;
 	void stored(uint32_t l); // after all rows have been stored
-	// Before attend(), if some rows choose: bits (rows, words) of tokens by position, as op::IndexPick makes them.
+	// Before attend(), if some rows choose: bits (rows * KvPlan::choices, words) of tokens by position, as
+	// op::IndexPick makes them.
 	void choose(uint32_t l, const View& bits);
 	// out, q (rows, n_heads, head_dim): attention of every row over its own sequence; scores where a policy asks.
 	void attend(uint32_t l, const View& out, const View& q, const Softmax& = {});

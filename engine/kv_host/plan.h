@@ -69,6 +69,8 @@ struct KvPlan {
 	// of tokens in slots, unless slots are in the order of positions (keeps_all); keys of the indexer take so many
 	// bytes per token.
 	uint32_t chosen = 0;
+	uint32_t choices = 1;     // of a row: 1, or one for each KV head
+	uint32_t chosen_from = 0; // so many first layers attend to all tokens
 	size_t index_token_bytes = 0;
 	uint32_t n_groups; // token structures: 1, or n_layers if each layer judges separately
 	uint32_t n_heads;  // token sets per structure: 1, or n_kv_heads
@@ -81,8 +83,8 @@ struct KvPlan {
 	// not share them, or of the first layer that does, positions and a row's choice (a word and a bit per token and
 	// set).
 	size_t table_bytes(uint32_t l) const {
-		const size_t places = has_positions() && (n_groups > 1 || l == 0) ? 4 * 128 + 16 : 0;
-		return 16 + (16 + places) * n_heads;
+		const bool places = has_positions() && (n_groups > 1 || l == 0);
+		return 16 + 16 * n_heads + (places ? 4 * 128 * n_heads + 16 * std::max(n_heads, choices) : 0);
 	}
 	bool has_positions() const { return chosen > 0 && !keeps_all; }
 	// Pages of a layer for fetched tokens, with this many packed pages.

@@ -61,6 +61,10 @@ class CacheLayers {
 			shares_index_ |= c.layers[l].indexed && !own;
 		}
 		if (index_.n_layers) index_.dim = c.indexer.dim, index_.block = c.indexer.block, index_.most = c.indexer.most;
+		if (c.indexer.pool) {
+			index_.pool = c.indexer.pool, index_.local = c.indexer.local, index_.heads = c.indexer.n_heads;
+			while (!c.layers[index_.from].indexed) ++index_.from; // all layers attend, and have places in their order
+		}
 		first_index_state_ = states_.n_layers();
 		if (index_.block > 1)
 			states_.words.resize(first_index_state_ + index_.n_layers,

@@ -260,13 +260,16 @@ void LayerRunner::project_in(uint32_t l, const LayerRows& r, bool decode) {
 	const Proj all[] = {{r.q, L.wq, L.bq}, {r.k, L.wk, L.bk}, {made_values(layer, r), L.wv, L.bv}};
 	const bool owns = has_own_kv(cfg_, l);
 	const std::span<const Proj> qkv = std::span(all).first(!owns ? 1 : layer.v_is_k || layer.value_experts.n ? 2 : 3);
-	if (layer.mlp_input == MlpInput::Parallel || layer.output_gate || layer.laurel_rank ||
+	const bool parallel = layer.mlp_input == MlpInput::Parallel;
+	if (parallel || layer.output_gate || layer.indexed || layer.laurel_rank ||
 	    layer.value_experts.n) { // others read it, too
 		const View& h = input(l, r);
 		multiply(qkv, h, Epilogue::None, decode);
 		if (layer.value_experts.n) mix_values(layer, L.value_experts, h, r, decode);
 		const Proj more[] = {{r.out_gate, L.wq_gate, {}}, {r.index_q, L.index.q, {}}, {r.index_k, L.index.k, {}}};
-		if (layer.output_gate) multiply(std::span(more).first(layer.indexed ? 3 : 1), h, Epilogue::None, decode);
+		const std::span<const Proj> of_layer = std::span(more).subspan(layer.output_gate ? 0 : 1);
+		if (layer.output_gate || layer.indexed)
+			multiply(layer.indexed ? of_layer : of_layer.first(1), h, Epilogue::None, decode);
 		if (layer.laurel_rank) project_laurel(l, r, decode);
 	} else if (!layer.attn_norm) {
 		multiply(qkv, r.x, Epilogue::None, decode);
@@ -498,7 +501,7 @@ void LayerRunner::add_layer_input(uint32_t l, const LayerRows& r, bool decode) {
 View LayerRunner::run_mlp(const Layer& layer, const std::array<Proj, 2>& gate_up, const View& x,
                           const NormWeights* norm, const View& h, bool decode) {
 	const bool gated = layer.mlp == MlpKind::Gated, limited = layer.mlp_limit != kUnlimited,
-	           swiglu = gated && layer.activation == Activation::Silu && !limited;
+	           swiglu = gated && layer.activation == Activation::Silu && !limited && !layer.clamped_mlp;
 	const std::span<const Proj> in = std::span(gate_up).subspan(gated ? 0 : 1);
 	const Epilogue epilogue = swiglu ? Epilogue::SwiGLU : Epilogue::None;
 	if (norm)
@@ -509,6 +512,8 @@ View LayerRunner::run_mlp(const Layer& layer, const std::array<Proj, 2>& gate_up
 	if (std::isfinite(layer.gate_cut)) be_.gaussian_top_k(gate, gate, layer.gate_cut);
 	if (limited)
 		limited_swiglu(be_, gate, up, layer.mlp_limit, layer.limits_gate);
+	else if (layer.clamped_mlp)
+		clamped_swiglu(be_, gate, up);
 	else if (!swiglu)
 		be_.activate(hidden, hidden, gated ? up : View(), {.function = layer.activation, .xielu = layer.xielu});
 	return hidden;
@@ -520,6 +525,16 @@ void limited_swiglu(Backend& be, const View& gate, const View& up, float limit, 
 	be.activate(gate, gate, {}, limits_gate ? least : silu);
 	be.activate(up, up, {}, {.function = Activation::Clamp, .range = {-limit, limit}});
 	be.activate(gate, gate, up, limits_gate ? silu : least);
+}
+
+void clamped_swiglu(Backend& be, const View& gate, const View& up) {
+	static_assert(KV_GLU_ALPHA == 1.702f); // Activation::GeluQuick's
+	const auto clamp = [&](const View& v, float low) {
+		be.activate(v, v, {}, {.function = Activation::Clamp, .range = {low, KV_GLU_LIMIT}});
+	};
+	clamp(gate, -kUnlimited), clamp(up, -KV_GLU_LIMIT);
+	be.activate(gate, gate, {}, {.function = Activation::GeluQuick});
+	be.activate(gate, gate, up, {.add = true});
 }
 
 void LayerRunner::read_rows(const View& x, std::vector<float>& out) {

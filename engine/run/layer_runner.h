@@ -235,5 +235,7 @@ class LayerRunner {
 // gate = min(silu(gate), limit) * clamp(up, -limit, limit), or of Layer::limits_gate silu(min(gate, limit)) * the same;
 // changes up.
 void limited_swiglu(Backend&, const View& gate, const View& up, float limit, bool limits_gate);
+// The clamped SwiGLU of shaders/shared/experts.h in gate; changes up.
+void clamped_swiglu(Backend&, const View& gate, const View& up);
 
 } // namespace kvrun

@@ -59,6 +59,12 @@ class Writer {
 				                     mark("</tool_call>")});
 			                }),
 			                "\n");
+		case ToolFormat::MiniMax: {
+			const ExprId call = choice([&](const Json& t) {
+				return rules_.sequence({tag("<invoke name=\"" + name(t) + "\">"), members(t), tag("</invoke>\n")});
+			});
+			return rules_.sequence({tag("<tool_call>\n"), repeated(call, ""), tag("</tool_call>")});
+		}
 		case ToolFormat::Gemma: {
 			const std::string quote = calls_.marker(f.tool_variant ? "<|\"|>" : "<escape>");
 			JsonText json(rules_, {quote.c_str(), quote.c_str(), false, true, false});
@@ -223,6 +229,26 @@ class Writer {
 		}
 		return rules_.sequence(std::move(parts));
 	}
+	ExprId tag(const std::string& s) { return mark(kMiniMaxMark + s); }
+	// <key>value</key>: strings unquoted, lists as items between tags, other values as JSON.
+	ExprId members(const Json& t) {
+		std::vector<ExprId> parts;
+		for (const Argument& a : argument_list(t)) {
+			const ExprId one = tagged(t, a);
+			parts.push_back(a.required ? one : rules_.optional(one));
+		}
+		return rules_.sequence(std::move(parts));
+	}
+	ExprId tagged(const Json& t, const Argument& a) {
+		const Types types = allowed_types(a.schema, parameters(t));
+		ExprId inside;
+		if (types == kArrays && !is_strict(t) && a.schema.contains("items"))
+			inside = rules_.repeat(tagged(t, {"item", a.schema["items"], true}), a.schema.value("minItems", 0u),
+			                       a.schema.value("maxItems", kNoLimit));
+		else
+			inside = value(t, a, bare_strings(types) ? kBareDialect : kJsonDialect);
+		return rules_.sequence({tag("<" + a.name + ">"), inside, tag("</" + a.name + ">")});
+	}
 	ExprId keywords(const Json& t) {
 		std::vector<JsonText::Member> members;
 		for (const Argument& a : argument_list(t))
@@ -249,6 +275,7 @@ std::string call_marker(const ChatFeatures& f) {
 	case ToolFormat::Granite: return "<|tool_call|>";
 	case ToolFormat::CommandR: return "<|START_ACTION|>";
 	case ToolFormat::Kimi: return "<|tool_calls_section_begin|>";
+	case ToolFormat::MiniMax: return std::string(kMiniMaxMark) + "<tool_call>";
 	case ToolFormat::Gemma: return f.tool_variant ? "<|tool_call>" : "<start_function_call>";
 	case ToolFormat::Harmony: return "<|channel|>commentary to=";
 	case ToolFormat::Phi4:

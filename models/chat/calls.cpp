@@ -508,6 +508,111 @@ size_t read_pairs(const CallForm& form, const PairForm& f, std::string_view text
 	return last && at == text.size() ? behind : more ? kMoreText : kNoCall;
 }
 
+// A value of ToolFormat::MiniMax, as JSON: text, or members of an object or items of a list between tags. `at`: behind
+// the tag `key`. Returns where its end tag ends.
+size_t read_tagged(std::string_view text, size_t at, const std::string& key, const Json* schema, const Json& root,
+                   int depth, std::string& json) {
+	const std::string mark = kMiniMaxMark, end = mark + "</" + key + ">";
+	const Types types = schema ? allowed_types(*schema, root) : kAllTypes;
+	bool more = false;
+	std::string first = mark + "<";
+	size_t inner = at;
+	if (const bool tag = take_marker(text, inner, first, more); !tag || text.substr(inner).starts_with('/')) {
+		if (more || inner == text.size()) return kMoreText;
+		const size_t to = text.find(mark, at);
+		if (to == text.npos) return kMoreText;
+		const std::string_view value = text.substr(at, to - at);
+		at = to;
+		if (!take_marker(text, at, end, more)) return more ? kMoreText : kNoCall;
+		const bool empty = value.empty() && !(types & kStrings);
+		json = empty && (types & kArrays) ? "[]" : empty && (types & kObjects) ? "{}" : value_json(types, value);
+		return at;
+	}
+	if (depth > kMaxCallNesting) return kNoCall;
+	std::vector<std::pair<std::string, std::string>> parts;
+	const bool may_list = types & kArrays;
+	while (!take_marker(text, at, end, more)) {
+		if (more || at == text.size()) return kMoreText;
+		if (!take_marker(text, at, first, more)) return more ? kMoreText : kNoCall;
+		const size_t to = text.find('>', at);
+		if (to == text.npos) return kMoreText;
+		const std::string name(text.substr(at, to - at));
+		const Json* own = member(member(schema, "properties"), name);
+		if (!own && may_list) own = member(schema, "items");
+		std::string value;
+		at = read_tagged(text, to + 1, name, own, root, depth + 1, value);
+		if (at >= kNoCall) return at;
+		parts.emplace_back(name, std::move(value));
+	}
+	const bool items = std::ranges::all_of(parts, [](const auto& p) { return p.first == "item"; });
+	const bool list = may_list && (items || !(types & kObjects));
+	for (const auto& [name, value] : parts)
+		json += (json.empty() ? "" : ",") + (list ? value : text_json(name) + ":" + value);
+	json = (list ? "[" : "{") + json + (list ? "]" : "}");
+	return at;
+}
+
+size_t read_minimax(const CallForm& form, std::string_view text, bool last, std::vector<FoundCall>& out) {
+	const std::string mark = kMiniMaxMark;
+	bool more = false;
+	size_t at = 0;
+	if (!take_marker(text, at, mark + "<tool_call>", more)) return more ? kMoreText : kNoCall;
+	for (;;) {
+		at = skip_spaces(text, at);
+		if (!out.empty() && take_marker(text, at, mark + "</tool_call>", more)) return at;
+		if (!out.empty() && last && at == text.size()) return at;
+		if (!take_marker(text, at, mark + "<invoke name=\"", more)) return more ? kMoreText : kNoCall;
+		const size_t name_end = text.find("\">", at);
+		if (name_end == text.npos) return text.find('\n', at) == text.npos ? kMoreText : kNoCall;
+		FoundCall call;
+		call.name = text.substr(at, name_end - at);
+		call.opened = true;
+		call.arguments.assign(1, '{');
+		at = name_end + 2;
+		const Json* function = find_function(form.definitions, call.name);
+		const Json none, *parameters = member(function, "parameters");
+		size_t why = 0;
+		while (at = skip_spaces(text, at), !take_marker(text, at, mark + "</invoke>", more)) {
+			size_t tag = at;
+			const bool begins = !more && take_marker(text, tag, mark + "<", more);
+			const size_t to = begins ? text.find('>', tag) : text.npos;
+			if (to == text.npos) {
+				why = begins || more ? kMoreText : kNoCall;
+				break;
+			}
+			const std::string key(text.substr(tag, to - tag));
+			const std::string front = fmt::format("{}{}:", call.arguments.size() > 1 ? "," : "", text_json(key));
+			std::string value;
+			const size_t end = read_tagged(text, to + 1, key, member(member(parameters, "properties"), key),
+			                               parameters ? *parameters : none, 0, value);
+			if (end >= kNoCall) {
+				const std::string_view rest = text.substr(to + 1);
+				const size_t n = std::min(rest.find(mark), rest.size() - begun(rest, mark));
+				const bool text_alone = (mark + "</" + key + ">").starts_with(rest.substr(n));
+				if (end == kMoreText && text_alone &&
+				    is_surely_text(argument_types(form.definitions, call.name, key), rest.substr(0, n))) {
+					const size_t shown = whole_characters(rest.substr(0, n));
+					call.arguments += front + open_text_json(rest.substr(0, shown));
+					at = to + 1 + shown;
+				}
+				why = end;
+				break;
+			}
+			call.arguments += front + value;
+			at = end;
+		}
+		if (why) {
+			call.end = why == kMoreText ? text.size() : at;
+			call.rest = text.substr(std::min(at, call.end), call.end - std::min(at, call.end));
+			out.push_back(std::move(call));
+			return why;
+		}
+		call.arguments += '}';
+		call.whole = true, call.end = at;
+		out.push_back(std::move(call));
+	}
+}
+
 } // namespace
 
 bool defines(const Json& definitions, std::string_view function) { return find_function(definitions, function); }
@@ -532,6 +637,7 @@ size_t read_calls(const CallForm& form, std::string_view text, bool last, std::v
 	case ToolFormat::Phi4: return read_list(text, form.begin, form.end, last, out);
 	case ToolFormat::CommandR: return read_list(text, "<|START_ACTION|>", "<|END_ACTION|>", last, out);
 	case ToolFormat::Kimi: return read_kimi(text, last, out);
+	case ToolFormat::MiniMax: return read_minimax(form, text, last, out);
 	case ToolFormat::Gemma: return read_gemma(form, text, last, out);
 	case ToolFormat::Pythonic: return read_pythonic(form, text, last, out);
 	case ToolFormat::QwenXml:

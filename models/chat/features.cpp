@@ -105,6 +105,7 @@ void find_format(const std::string& text, ChatFeatures& f) {
 		f.tool_format = format, f.tool_begin = begin, f.tool_end = end;
 	};
 	if (shows(text, "<|channel|>") && shows(text, "<|message|>")) return is(ToolFormat::Harmony);
+	if (shows(text, kMiniMaxMark) && shows(text, "<invoke name=")) return is(ToolFormat::MiniMax);
 	if (shows(text, "<tool_call>") && shows(text, "<function=")) return is(ToolFormat::QwenXml);
 	if (shows(text, "<tool_call>") && shows(text, "<arg_key>")) return is(ToolFormat::Glm);
 	if (shows(text, "<|tool_calls_section_begin|>")) return is(ToolFormat::Kimi);
@@ -137,8 +138,9 @@ void find_format(const std::string& text, ChatFeatures& f) {
 } // namespace
 
 const char* tool_format_name(ToolFormat f) {
-	constexpr const char* kNames[] = {"none",  "hermes", "mistral", "deepseek", "llama3",    "qwen_xml", "pythonic",
-	                                  "gemma", "glm",    "granite", "harmony",  "command_r", "phi4",     "kimi"};
+	constexpr const char* kNames[] = {"none",     "hermes",    "mistral", "deepseek", "llama3",
+	                                  "qwen_xml", "pythonic",  "gemma",   "glm",      "granite",
+	                                  "harmony",  "command_r", "phi4",    "kimi",     "minimax"};
 	return kNames[size_t(f)];
 }
 
@@ -150,11 +152,9 @@ ChatFeatures chat_features(const ChatTemplate& t) {
 	f.thinking_switch = t.reads("enable_thinking");
 	f.nine_letter_ids = shows(t.text(), "length != 9") || shows(t.text(), "length!=9");
 	find_format(t.text(), f);
-	constexpr std::pair<const char*, const char*> kThink[] = {{"<think>", "</think>"},
-	                                                          {"[THINK]", "[/THINK]"},
-	                                                          {"<|START_THINKING|>", "<|END_THINKING|>"},
-	                                                          {"<seed:think>", "</seed:think>"},
-	                                                          {"<|channel>thought", "<channel|>"}};
+	constexpr std::pair<const char*, const char*> kThink[] = {
+	    {"<think>", "</think>"},           {"[THINK]", "[/THINK]"},       {"<|START_THINKING|>", "<|END_THINKING|>"},
+	    {"<seed:think>", "</seed:think>"}, {"<mm:think>", "</mm:think>"}, {"<|channel>thought", "<channel|>"}};
 	for (const auto& [begin, end] : kThink)
 		if (f.think_end.empty() && shows(t.text(), end)) f.think_begin = begin, f.think_end = end;
 	return f;

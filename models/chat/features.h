@@ -25,8 +25,11 @@ enum class ToolFormat : uint8_t {
 	Kimi,     // <|tool_calls_section_begin|>
 	          // <|tool_call_begin|>functions.name:0<|tool_call_argument_begin|>{...}<|tool_call_end|>
 	          // <|tool_calls_section_end|> (Kimi K2)
+	MiniMax, // <tool_call>\n<invoke name="name"><key>value</key><list><item>value</item></list></invoke>\n</tool_call>,
+	         // a token ]<]minimax[>[ in front of each tag (MiniMax-M3)
 };
 const char* tool_format_name(ToolFormat);
+constexpr const char* kMiniMaxMark = "]<]minimax[>["; // of ToolFormat::MiniMax
 
 struct ChatFeatures {
 	bool system_role = false;      // a system message reaches the prompt

@@ -212,6 +212,12 @@ bool ReplyParser::step_content(Part& part, bool last) {
 			return true;
 		}
 		if (more && !last) return false;
+		at = front;
+		if (take_marker(all, at, options_.think_end, more)) { // MiniMax-M3 begins so without reasoning
+			buffer_.erase(0, at);
+			return true;
+		}
+		if (more && !last) return false;
 	}
 	if (at_front && !shown_) {
 		const bool python = options_.tools == ToolFormat::Pythonic;

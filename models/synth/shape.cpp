@@ -158,15 +158,17 @@ void complete_ngrams(Config& c) {
 	for (uint64_t i = 0; i < g.rows(); ++i) g.first.push_back(i * 2 * kRows), g.sizes.push_back(kRows + 2 * i);
 }
 
-// An indexer on the latent of queries. Of GLM-5.2's the layers 0, 1, 2, 6, 10 ... have one.
+// An indexer on the latent of queries, or one whose heads choose for KV heads. Of GLM-5.2's the layers 0, 1, 2, 6, 10
+// ... have one.
 void complete_indexer(Config& c, const SynthTraits& t) {
 	if (!t.indexer.block)
-		fail(Code::Invalid, "{} has an indexer, which the shape has not; begin with deepseek-v3.2", c.arch);
-	c.indexer = t.indexer, c.indexer.of_latent = true;
+		fail(Code::Invalid, "{} has an indexer, which the shape has not; begin with a shape of that arch", c.arch);
+	c.indexer = t.indexer, c.indexer.of_latent = !t.indexer.pool;
+	if (c.indexer.pool) c.indexer.n_heads = c.n_kv_heads;
 	if (find_family(c.arch)->indexer == IndexerKind::LatentRopeLast)
 		c.indexer.rope_last = true, c.indexer.norm_eps = c.norm_eps;
 	for (uint32_t l = 0, last = 0; l < c.n_layers; ++l) {
-		if (!attends(c.layers[l])) continue;
+		if (!attends(c.layers[l]) || (c.indexer.pool && !c.layers[l].experts.n)) continue;
 		if (!t.index_period || l <= t.index_from || (l - t.index_from) % t.index_period == 0) last = l;
 		c.layers[l].indexed = true, c.layers[l].index_layer = last;
 	}

@@ -29,7 +29,7 @@ struct SynthTraits {         // traits of few families
 	uint64_t attending = 0;      // or except layers whose bit is set, counted from the lowest; at most 64 layers
 	const char* parts = "";      // of Family::single_parts: M state, * attention, - MLP, E experts, for each layer
 	Latent latent = {};          // in all layers; kv_heads is 1 and head_dim the rank
-	Indexer indexer = {};        // of IndexerKind::Latent
+	Indexer indexer = {};        // of IndexerKind::Latent and Heads
 	// Behind layer index_from every so-many-th has an indexer, as those up to it have; 0: all layers have one.
 	uint32_t index_period = 0, index_from = 2;
 	Streams streams = {}; // hyper-connections; of StreamKind::Gated there are n-grams, too

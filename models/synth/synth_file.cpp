@@ -155,7 +155,11 @@ void add_indexer(Header& h, const Config& c) {
 	const auto key = [&](const char* k) { return c.arch + "." + k; };
 	h.u32(key("attention.indexer.head_count"), x.n_heads);
 	h.u32(key("attention.indexer.key_length"), x.dim);
-	h.u32(key("attention.indexer.top_k"), x.most * x.block);
+	h.u32(key("attention.indexer.top_k"), x.pool ? x.most + x.local : x.most * x.block);
+	if (x.pool) {
+		h.u32(key("attention.indexer.block_size"), x.pool), h.u32(key("attention.indexer.local_blocks"), x.local);
+		return;
+	}
 	if (x.gated) h.u32(key("attention.indexer.kpool"), x.block);
 	if (x.of_latent) {
 		h.array(key("attention.indexer.types"), GgufType::Bool, c.layers.size());

@@ -101,6 +101,7 @@
 #define SCORE_SEEN 16u     // of its tokens a row sees those whose bits are set; score_prompt
 
 #define INDEX_WEIGHTS 1u // index_score: heads have weights
+#define INDEX_POOL 2u    // scores are of `pool` keys; one head, without weights
 
 // kv_pack_channels, kv_block
 #define PACK_K_BLOCK 1u   // parameters are already in the block

@@ -235,6 +235,7 @@ struct AttendPromptPush {
 	uint ahead;      // rows behind its own that a row also sees; n_rows: all, whatever the window
 	uint seen_words; // of a row's bits, with PROMPT_SEEN
 	uint seen_at;    // bit of token 0
+	uint seen_sets;  // rows of bits for a row: 1, or the KV heads
 };
 struct AttendMergePush {
 	KV_PUSH_HEAD
@@ -265,6 +266,7 @@ struct ScorePromptPush {
 	float softcap;   // unused without SCORE_SOFTCAP
 	uint seen_words; // of a row's bits, with SCORE_SEEN
 	uint seen_at;    // bit of token 0
+	uint seen_sets;  // rows of bits for a row: 1, or the KV heads
 };
 struct ScoreSlotsPush {
 	KV_PUSH_HEAD
@@ -306,13 +308,15 @@ struct IndexScorePush {
 	uint capacity; // columns of score
 	uint n_items;
 	uint item_stride; // work item = group x + group z * item_stride
+	uint pool;        // keys of a score, with INDEX_POOL: a power of two
 };
 struct IndexPickPush {
 	KV_PUSH_HEAD
 	uint n_words;  // of a row of bits
 	uint capacity; // columns of score
-	uint block;    // tokens: 1, 2, 4, 8, 16 or 32
+	uint block;    // tokens: 1, 2, 4, 8, 16 or a multiple of 32
 	uint most;     // blocks
+	uint local;    // op::IndexPick's
 };
 struct IndexLivePush {
 	KV_PUSH_HEAD

@@ -75,7 +75,7 @@ struct IndexWork { // keys of blocks of tokens, which are scored for rows
 	uint row;      // first row
 	uint n_rows;
 	uint key;   // first block: column of IndexScore::score
-	uint n;     // blocks
+	uint n;     // keys: one for each block, or IndexScore::pool
 	uint words; // word of IndexScore::keys: the first one's key
 	uint reserved[3];
 };

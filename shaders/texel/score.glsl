@@ -67,7 +67,7 @@ vec4 received(uint list, uint n_rows, uint block, uint head, uint n_heads_here, 
 #ifdef SEEN_AT
 		if (SEEN) {
 			const uint of = rows[KV_AT(ROWS_AT) + list + min(block + j / HEADS, n_rows - 1u)];
-			sees = bvec4(uvec4(sees) & uvec4(seen_bits(of, token)) >> uvec4(0, 1, 2, 3));
+			sees = bvec4(uvec4(sees) & uvec4(seen_bits(of, gl_WorkGroupID.y, token)) >> uvec4(0, 1, 2, 3));
 		}
 #endif
 		const vec4 share = BY_ATTENTION ? exp(scores(score[j]) - subgroupShuffle(norm, j)) : vec4(1);

@@ -1,8 +1,8 @@
 // score_prompt.comp for software drivers: attention that a prompt's tokens receive from chosen rows, causal.
 //
 //   0 score (n_kv_heads, stride) f32, read and written | 1 q (T, n_heads, HEAD_DIM) f32 | 2 k (n_kv_heads, t_cap,
-//   HEAD_DIM) f16 | 3 lse (T, n_heads) f32 | 4 rows (n_rows) u32 | 5 seen (T, p.seen_words) u32, only with SCORE_SEEN:
-//   a row sees only tokens whose bit is set
+//   HEAD_DIM) f16 | 3 lse (T, n_heads) f32 | 4 rows (n_rows) u32 | 5 seen (T * p.seen_sets, p.seen_words) u32, only
+//   with SCORE_SEEN: a row sees only tokens whose bit is set
 // Grid: x = LOCAL_X quads of tokens, one each lane, y = kv head. A token's rows are added up by one lane in the order
 // of the list, so the result is the same every time.
 // Needs: HEAD_DIM a multiple of 8; LOCAL_X 8, in one subgroup; HEADS * ROWS at most 8.

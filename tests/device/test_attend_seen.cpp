@@ -27,13 +27,16 @@ struct SeenRow {
 	float softcap = 0;
 	bool sinks = false;
 	uint32_t rope_dim = 0; // of latent attention: keys are values too, and have a rotated part of so many channels
+	bool by_head = false;  // each KV head sees tokens of its own
+	uint32_t sets() const { return by_head ? n_kv_heads : 1; }
 	uint32_t v_dim() const { return rope_dim ? rope_dim : D; }
 	std::string text() const {
 		return fmt::format("attend_prompt, score_prompt: T {} after {} heads {}:{} head_dim {}, seen {} at {}, {} "
-		                   "older tokens of {} bits{}{}{}",
+		                   "older tokens of {} bits{}{}{}{}",
 		                   T, first, n_heads, n_kv_heads, D, kMaskNames[size_t(mask)], at, older, format.v.bits,
 		                   softcap > 0 ? fmt::format(", softcap {}", softcap) : "", sinks ? ", sinks" : "",
-		                   rope_dim ? fmt::format(", latents and {} rotated channels", rope_dim) : "");
+		                   rope_dim ? fmt::format(", latents and {} rotated channels", rope_dim) : "",
+		                   by_head ? ", by head" : "");
 	}
 };
 
@@ -53,8 +56,8 @@ bool sees(Mask mask, uint32_t row, uint32_t own, uint32_t t, Random& random) { /
 
 struct Rows { // a prompt's own keys and values, and which of them its rows see
 	Floats q, k, v, q_rope;
-	std::vector<std::vector<bool>> seen; // [row][token up to the row's own]
-	Words bits;                          // (T, words)
+	std::vector<std::vector<bool>> seen; // [row * sets + set][token up to the row's own]
+	Words bits;                          // (T * sets, words)
 	uint32_t words;
 };
 Rows make_rows(const SeenRow& r, Random& random) {
@@ -71,13 +74,14 @@ Rows make_rows(const SeenRow& r, Random& random) {
 			all[i] = i / dim % capacity < n ? round_f16(all[i]) : NAN; // no token of the prompt
 	};
 	round(x.k, r.D), round(x.v, r.v_dim());
-	for (uint32_t i = 0; i < r.T * x.words; ++i) // bits of other tokens may be anything
+	for (uint32_t i = 0; i < r.T * r.sets() * x.words; ++i) // bits of other tokens may be anything
 		x.bits.push_back(random.below(65536) << 16 | random.below(65536));
-	for (uint32_t t = 0; t < r.T; ++t) {
+	for (uint32_t set = 0; set < r.T * r.sets(); ++set) {
+		const uint32_t t = set / r.sets();
 		x.seen.emplace_back();
 		for (uint32_t i = 0; i <= r.first + t; ++i) {
-			const bool here = sees(r.mask, t, r.first + t, i, random);
-			uint32_t& word = x.bits[size_t(t) * x.words + (r.at + i) / 32];
+			const bool here = sees(r.mask, r.by_head ? set : t, r.first + t, i, random);
+			uint32_t& word = x.bits[size_t(set) * x.words + (r.at + i) / 32];
 			word = (word & ~(1u << (r.at + i) % 32)) | uint32_t(here) << (r.at + i) % 32;
 			x.seen.back().push_back(here);
 		}
@@ -124,7 +128,7 @@ void expect(const SeenRow& r, const Shape& s, const PackedCache& c, const Rows& 
 		PackedCache all = c;
 		for (uint32_t h = 0; h < r.n_kv_heads; ++h)
 			for (uint32_t i = 0; i <= r.first + t; ++i) {
-				if (!x.seen[t][i]) continue;
+				if (!x.seen[t * r.sets() + h % r.sets()][i]) continue;
 				const ptrdiff_t at = ptrdiff_t(size_t(h * capacity + i) * r.D);
 				all.tokens[0][h].push_back(
 				    {{x.k.begin() + at, x.k.begin() + at + r.D}, {x.v.begin() + at, x.v.begin() + at + r.D}});
@@ -143,7 +147,7 @@ void expect_scores(const SeenRow& r, const Shape& s, const Rows& x, const Words&
 	for (const uint32_t t : rows)
 		for (uint32_t head = 0; head < r.n_heads; ++head)
 			for (uint32_t i = 0; i <= r.first + t; ++i) {
-				if (!x.seen[t][i]) continue;
+				if (!x.seen[t * r.sets() + head / share % r.sets()][i]) continue;
 				const double score_of = softcapped(s, product(r, x, t, head, i));
 				score[size_t(head / share) * capacity + i] +=
 				    float(std::exp(score_of - double(lse[size_t(t) * r.n_heads + head])) / share);
@@ -184,7 +188,7 @@ void run_seen(Backend& backend, const SeenRow& r, const TestRow& row) {
 	if (r.rope_dim) softmax.q_rope = rig.f32(x.q_rope, r.T, r.n_heads, r.rope_dim);
 	c.kv.softmax = own.softmax = softmax;
 	const KvRows unmasked = own;
-	own.seen = rig.u32(x.bits, r.T, x.words), own.seen_at = r.at;
+	own.seen = rig.u32(x.bits, r.T * r.sets(), x.words), own.seen_at = r.at;
 	const View q = rig.f32(x.q, r.T, r.n_heads, r.D);
 	Words listed;
 	for (uint32_t t = 0; t < r.T; ++t)
@@ -228,7 +232,7 @@ void run_seen(Backend& backend, const SeenRow& r, const TestRow& row) {
 	const size_t per_row = size_t(r.n_heads) * r.D, at = (r.T - 1) * per_row;
 	KvRows last = own;
 	last.first += r.T - 1;
-	last.seen = rig.u32({x.bits.end() - x.words, x.bits.end()}, 1, x.words);
+	last.seen = rig.u32({x.bits.end() - r.sets() * x.words, x.bits.end()}, r.sets(), x.words);
 	if (r.rope_dim)
 		last.softmax.q_rope =
 		    rig.f32({x.q_rope.end() - ptrdiff_t(r.n_heads * r.rope_dim), x.q_rope.end()}, 1, r.n_heads, r.rope_dim);
@@ -268,6 +272,10 @@ TEST_CASE("attend: rows that see some of a prompt's tokens") {
 	    {33, 4, 1, 64, 100, 45, Mask::Full, 0, {}, 0, false, 16},
 	    {70, 3, 1, 512, 30, 32, Mask::Sparse, 0, {}, 0, false, 64},
 	    {5, 16, 1, 512, 0, 4096, Mask::Different, 0, {}, 1.5f, false, 64},
+	    {33, 8, 4, 64, 300, 45, Mask::Different, 0, {}, 0, false, 0, true},
+	    {33, 4, 2, 128, 40, 0, Mask::Blocks, 33, {}, 0, false, 0, true},
+	    {5, 8, 2, 256, 70, 4096, Mask::Random, 0, {}, 0, true, 0, true},
+	    {1, 16, 4, 128, 200, 32, Mask::Different, 40, kivi2, 0, false, 0, true},
 	};
 	each_row(rows, run_seen);
 }

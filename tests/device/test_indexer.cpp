@@ -11,8 +11,9 @@ using namespace kvrun;
 namespace {
 
 // Blocks of four tokens; tokens, by an indexer on attention's latent of queries; the same, and every other layer shares
-// the choice of the one before it; gated blocks of two, between recurrent layers; RoPE on the last channels.
-constexpr const char* kModels[] = {"qwen4exp_sparse", "deepseek32", "glm_dsa", "glm5_next", "hy_v4"};
+// the choice of the one before it; gated blocks of two, between recurrent layers; RoPE on the last channels; blocks of
+// four by each KV head.
+constexpr const char* kModels[] = {"qwen4exp_sparse", "deepseek32", "glm_dsa", "glm5_next", "hy_v4", "minimax_m3"};
 std::string path_of(std::string_view model) { return fmt::format("{}tiny/{}.gguf", kGolden, model); }
 const std::string kModel = path_of(kModels[0]);
 
@@ -37,9 +38,9 @@ Floats logits_of(Engine& e, const std::string& kv, std::span<const uint32_t> tex
 	return got;
 }
 
-// The first layers of a file. What the first indexer chooses depends on no cache, and a policy of 8 bits would change
-// the choice of a later one among 140 tokens.
-void cut_layers(const std::string& from, uint32_t n, const std::string& to) {
+// n layers of a file, from one on. What the first indexer chooses depends on no cache, and a policy of 8 bits would
+// change the choice of a later one among 140 tokens.
+void cut_layers(const std::string& from, uint32_t first, uint32_t n, const std::string& to) {
 	const Gguf g = Gguf::open(from);
 	const std::string arch(g.text("general.architecture"));
 	const uint32_t all = g.u32(arch + ".block_count");
@@ -55,11 +56,15 @@ void cut_layers(const std::string& from, uint32_t n, const std::string& to) {
 		b.set(std::string(e.key), e.type, value);
 	}
 	b.u32(arch + ".block_count", n).erase(arch + ".attention.indexer.types"); // the tensors say the same
+	if (first) b.u32(arch + ".leading_dense_block_count", 0);
 	for (const GgufTensor& t : g.tensors()) {
-		if (layer_of_tensor(t.name) >= n) continue;
-		std::string data(t.bytes, 0);
+		const uint64_t l = layer_of_tensor(t.name);
+		const bool of_layer = t.name.starts_with("blk.");
+		if (of_layer && (l < first || l >= first + n)) continue;
+		std::string data(t.bytes, 0), name(t.name);
 		g.read(t, 0, std::as_writable_bytes(std::span(data)));
-		b.tensor(std::string(t.name), t.type, {t.shape, t.shape + t.n_dims}, data);
+		if (of_layer) name = fmt::format("blk.{}{}", l - first, name.substr(name.find('.', 4)));
+		b.tensor(name, t.type, {t.shape, t.shape + t.n_dims}, data);
 	}
 	const std::vector<std::byte> bytes = b.bytes();
 	std::ofstream(to, std::ios::binary)
@@ -97,7 +102,8 @@ TEST_CASE("indexer: rows attend to the same tokens wherever a policy keeps them"
 		auto [model, policy] = ModelAndPolicy(c.name);
 		if (model != kModel) {
 			const std::string whole = std::exchange(model, folder.path / (row.device + ".gguf"));
-			cut_layers(whole, whole.find("/glm") != whole.npos ? 2 : 1, model);
+			cut_layers(whole, whole.find("/minimax") != whole.npos ? 1 : 0, whole.find("/glm") != whole.npos ? 2 : 1,
+			           model);
 		}
 		EngineOptions in_blocks;
 		in_blocks.model = model, in_blocks.backend = select_test_device(row.device);

@@ -38,10 +38,11 @@ struct ScoreItem {
 struct ScoreRow {
 	uint32_t T, n_heads, dim;
 	bool weighed;
-	std::vector<ScoreItem> items; // no two score a row for the same block
+	std::vector<ScoreItem> items; // no two score a row for the same block; n: blocks
+	uint32_t pool = 0;
 	std::string text() const {
-		return fmt::format("index_score: T {}, {} heads of {}{}, {} items", T, n_heads, dim, weighed ? ", weighed" : "",
-		                   items.size());
+		return fmt::format("index_score: T {}, {} heads of {}{}, {} items{}", T, n_heads, dim,
+		                   weighed ? ", weighed" : "", items.size(), pool ? fmt::format(", pools of {}", pool) : "");
 	}
 };
 
@@ -66,6 +67,12 @@ std::vector<ScoreRow> score_rows() {
 	}
 	rows.push_back(
 	    {300, 2, 16, true, {{0, 300, 0, 150}, {1, 260, 150, 9}}}); // more keys than a workgroup takes at once
+	for (const uint32_t pool : {2u, 4u, 16u, 32u, 64u, 128u, 256u})
+		for (const uint32_t dim : {8u, 128u, 256u}) {
+			rows.push_back({3, 1, dim, false, {{0, 1, 3, 1}, {0, 1, 4, 3}, {1, 2, 0, 5}}, pool});
+			rows.push_back({70, 1, dim, false, {{0, 70, 0, 2}, {5, 65, 190, 3}, {69, 1, 7, 9}}, pool});
+			rows.push_back({300, 1, dim, false, {{0, 290, 0, 1}, {290, 10, 2, 70 / pool + 1}}, pool});
+		}
 	return rows;
 }
 
@@ -83,12 +90,13 @@ TEST_CASE("ops: index_score") {
 		const View score = rig.f32(want, r.T, kScoreColumns);
 		for (const ScoreItem& i : r.items) {
 			keys.resize(keys.size() + 4 * (1 + random.below(5)), 0x7e007e00u); // NaN
-			work.push_back({i.row, i.n_rows, i.key, i.n, uint32_t(keys.size()), {1, 2, 3}});
-			const Floats all = random.normals(size_t(i.n) * r.dim);
+			const uint32_t n_keys = i.n * std::max(r.pool, 1u);
+			work.push_back({i.row, i.n_rows, i.key, n_keys, uint32_t(keys.size()), {1, 2, 3}});
+			const Floats all = random.normals(size_t(n_keys) * r.dim);
 			for (size_t j = 0; j < all.size(); j += 2)
 				keys.push_back(f32_to_f16(all[j]) | uint32_t(f32_to_f16(all[j + 1])) << 16);
 			for (uint32_t t = i.row; t < i.row + i.n_rows; ++t)
-				for (uint32_t b = 0; b < i.n; ++b) {
+				for (uint32_t b = 0; b < n_keys; ++b) {
 					double sum = 0;
 					for (uint32_t h = 0; h < r.n_heads; ++h) {
 						const size_t head = size_t(t) * r.n_heads + h;
@@ -96,16 +104,17 @@ TEST_CASE("ops: index_score") {
 						for (uint32_t c = 0; c < r.dim; ++c)
 							s += double(q[head * r.dim + c]) *
 							     double(f16_of(keys, size_t(work.back().words) * 2 + size_t(b) * r.dim + c));
-						sum += std::max(s, 0.) * (r.weighed ? double(weights[head]) : 1.);
+						sum += r.pool ? s : std::max(s, 0.) * (r.weighed ? double(weights[head]) : 1.);
 					}
-					want[size_t(t) * kScoreColumns + i.key + b] = float(sum);
+					float& to = want[size_t(t) * kScoreColumns + i.key + b / std::max(r.pool, 1u)];
+					to = r.pool && b % r.pool ? std::max(to, float(sum)) : float(sum);
 				}
 		}
 		keys.resize(keys.size() + 3, 0x7e007e00u);
 		const View vq = rig.f32(q, r.T, r.n_heads, r.dim), vk = rig.u32(keys, uint32_t(keys.size()));
 		const View vw = r.weighed ? rig.f32(weights, r.T, r.n_heads) : View();
 		const View v_work = rig.u32(words_of(work), uint32_t(work.size()), INDEX_WORDS);
-		backend.index_score(score, vq, vw, vk, v_work);
+		backend.index_score(score, vq, vw, vk, v_work, r.pool);
 		check_close(row, rig.get(score), want, "index_score", 0.2);
 	});
 }
@@ -114,24 +123,27 @@ TEST_CASE("ops: index_score") {
 // in a piece of it and in a decode step.
 TEST_CASE("ops: index_score of a row has the same bits in every item") {
 	struct SameRow {
-		uint32_t n_heads, dim;
-		std::string text() const { return fmt::format("index_score: {} heads of {}", n_heads, dim); }
+		uint32_t n_heads, dim, pool = 0;
+		std::string text() const { return fmt::format("index_score: {} heads of {}, {}", n_heads, dim, pool); }
 	};
-	const std::vector<SameRow> rows = {{1, 64}, {3, 64}, {4, 128}, {7, 72}, {32, 128}, {64, 64}, {5, 256}};
+	const std::vector<SameRow> rows = {{1, 64},  {3, 64},  {4, 128},     {7, 72},   {32, 128},
+	                                   {64, 64}, {5, 256}, {1, 128, 64}, {1, 64, 8}};
 	each_row(rows, [](Backend& backend, const SameRow& r, const TestRow& row) {
 		constexpr uint32_t kRows = 70, kKeys = 64;
 		Random random(uint32_t(row.number) + 1);
 		Rig rig(backend);
 		const View q = rig.f32(random.normals(size_t(kRows) * r.n_heads * r.dim), kRows, r.n_heads, r.dim);
-		const View weights = rig.f32(random.normals(size_t(kRows) * r.n_heads), kRows, r.n_heads);
+		const Floats of_heads = random.normals(size_t(kRows) * r.n_heads);
+		const View weights = r.pool ? View() : rig.f32(of_heads, kRows, r.n_heads);
 		const View halves = rig.f16(random.normals(size_t(kKeys) * r.dim), kKeys, r.dim);
 		const View keys = view(*halves.buf, halves.at, DType::U32, kKeys * r.dim / 2);
 		Floats whole;
 		for (const uint32_t most : {kRows, 1u, 2u, 9u, 31u}) { // rows of an item
 			std::vector<IndexWork> work;
 			for (uint32_t t = 0; t < kRows; t += most) work.push_back({t, std::min(most, kRows - t), 0, kKeys, 0, {}});
-			const View score = rig.out(kRows, kKeys);
-			backend.index_score(score, q, weights, keys, rig.u32(words_of(work), uint32_t(work.size()), INDEX_WORDS));
+			const View score = rig.out(kRows, kKeys / std::max(r.pool, 1u));
+			backend.index_score(score, q, weights, keys, rig.u32(words_of(work), uint32_t(work.size()), INDEX_WORDS),
+			                    r.pool);
 			const Floats got = rig.get(score);
 			if (whole.empty()) whole = got;
 			check_same_bits(row, got, whole);
@@ -149,9 +161,14 @@ struct PickRow {
 	uint32_t block, most, spare; // words of a row behind the last token
 	std::vector<uint32_t> seen;
 	Scores scores = Scores::Different;
+	uint32_t local = 0;
 	std::string text() const {
-		return fmt::format("index_pick: blocks of {}, at most {}, scores {}, {} rows", block, most, int(scores),
-		                   seen.size());
+		return fmt::format("index_pick: blocks of {}, at most {}, scores {}, {} rows, {} local", block, most,
+		                   int(scores), seen.size(), local);
+	}
+	uint32_t blocks(uint32_t n_seen) const { // it chooses from
+		const uint32_t begun = (n_seen + block - 1) / block;
+		return local ? begun - std::min(begun, local) : n_seen / block;
 	}
 };
 
@@ -169,6 +186,14 @@ std::vector<PickRow> pick_rows() {
 	rows.push_back({4, 2048, 3, {4 * 20000 + 3, 4 * 2049, 4 * 2048 + 1}, Scores::Few});
 	rows.push_back({1, 512, 0, {40001, 5000, 511, 513}, Scores::Signed});
 	rows.push_back({32, 9, 70, {0, 0}}); // no token is seen
+	for (const uint32_t block : {2u, 8u, 32u, 64u, 128u, 256u})
+		for (const uint32_t local : {0u, 1u, 2u, 7u}) {
+			const std::vector<uint32_t> seen = {block * 9, block * 9 + 1, block * 10 - 1,         0,          1,
+			                                    block,     block + 1,     block * 40 + block / 2, block * 700};
+			for (const Scores scores : {Scores::Different, Scores::Few, Scores::Equal, Scores::Signed})
+				rows.push_back({block, 5, uint32_t(scores) * 3, seen, scores, local});
+			rows.push_back({block, 1, 9, seen, Scores::Few, local});
+		}
 	return rows;
 }
 
@@ -195,7 +220,7 @@ TEST_CASE("ops: index_pick") {
 		for (float& x : score) x = score_of(r.scores, random);
 		Words want(size_t(T) * n_words);
 		for (uint32_t t = 0; t < T; ++t) {
-			const uint32_t n = r.seen[t] / r.block;
+			const uint32_t n = r.blocks(r.seen[t]);
 			float* own = &score[size_t(t) * capacity];
 			for (uint32_t b = n; b < capacity; ++b) own[b] = 1e9f; // of blocks that the row does not see
 			std::vector<uint32_t> order(n);
@@ -208,7 +233,7 @@ TEST_CASE("ops: index_pick") {
 				if (i / r.block >= n || chosen[i / r.block]) want[size_t(t) * n_words + i / 32] |= 1u << i % 32;
 		}
 		const View bits = rig.u32(Words(want.size(), 0xffffffffu), T, n_words);
-		backend.index_pick(bits, rig.f32(score, T, capacity), rig.u32(r.seen, T), r.block, r.most);
+		backend.index_pick(bits, rig.f32(score, T, capacity), rig.u32(r.seen, T), r.block, r.most, r.local);
 		check_words(row, rig.get_words(bits), want);
 	});
 }

@@ -121,6 +121,14 @@ const Form kForms[] = {
      "it.<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>{\"city\": "
      "\"Xi'an\"}<|tool_call_end|><|tool_calls_section_end|>",
      "On it. | get_weather {\"city\":\"Xi'an\"}"},
+    {"MiniMax-M3", ToolFormat::MiniMax, "", "", false,
+     "On it.]<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name=\"get_weather\">]<]minimax[>[<city>12 "
+     "\"Q\"]<]minimax[>[</city>]<]minimax[>[<days>3]<]minimax[>[</days>]<]minimax[>[</invoke>\n]<]minimax[>[<invoke "
+     "name=\"set-mode\">]<]minimax[>[<on>true]<]minimax[>[</on>]<]minimax[>[<mode>a]<]minimax[>[</"
+     "mode>]<]minimax[>[<list>]<]minimax[>[<item>x]<]minimax[>[</item>]<]minimax[>[<item>2]<]minimax[>[</"
+     "item>]<]minimax[>[</list>]<]minimax[>[</invoke>\n]<]minimax[>[</tool_call>",
+     "On it. | get_weather {\"city\":\"12 \\\"Q\\\"\",\"days\":3} | set-mode "
+     "{\"on\":true,\"mode\":\"a\",\"list\":[\"x\",\"2\"]}"},
 };
 
 ReplyParser::Options options(const Form& f, const Json& tools) {
@@ -411,6 +419,10 @@ Json tools_with(const char* schema) {
 	return tools;
 }
 std::string call_of_f(ToolFormat f, const std::string& value) {
+	const std::string mark = kMiniMaxMark;
+	if (f == ToolFormat::MiniMax)
+		return mark + "<tool_call>\n" + mark + "<invoke name=\"f\">" + mark + "<a>" + value + mark + "</a>" + mark +
+		       "</invoke>\n" + mark + "</tool_call>";
 	return f == ToolFormat::Glm
 	           ? "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>" + value + "</arg_value>\n</tool_call>"
 	           : "<tool_call>\n<function=f>\n<parameter=a>\n" + value + "\n</parameter>\n</function>\n</tool_call>";
@@ -419,7 +431,7 @@ std::string call_of_f(ToolFormat f, const std::string& value) {
 } // namespace
 
 TEST_CASE("calls: values without quotes have the types of the schema") {
-	for (const ToolFormat format : {ToolFormat::QwenXml, ToolFormat::Glm})
+	for (const ToolFormat format : {ToolFormat::QwenXml, ToolFormat::Glm, ToolFormat::MiniMax})
 		for (const Typed& t : kTyped) {
 			INFO(t.schema, " ", t.text);
 			const Form f{"", format, "", "", false, "", ""};
@@ -427,6 +439,27 @@ TEST_CASE("calls: values without quotes have the types of the schema") {
 				CHECK(shown(parse(f, call_of_f(format, t.text), piece, tools_with(t.schema))) ==
 				      " | f {\"a\":" + std::string(t.json) + "}");
 		}
+}
+
+TEST_CASE("calls: lists and objects between tags") {
+	const auto read = [&](const char* schema, std::string value) {
+		for (size_t at = 0; (at = value.find('~', at)) != value.npos;) value.replace(at, 1, kMiniMaxMark);
+		const Form f{"", ToolFormat::MiniMax, "", "", false, "", ""};
+		const std::string answer = call_of_f(f.format, value), all = shown(parse(f, answer, 1000, tools_with(schema)));
+		CHECK(shown(parse(f, answer, 1, tools_with(schema))) == all);
+		return all.starts_with(" | f {\"a\":") ? all.substr(10, all.size() - 11) : all;
+	};
+	constexpr const char *kAny = "{}", *kTexts = R"({"type": "array", "items": {"type": "string"}})",
+	                     *kObject = R"({"type": "object", "properties": {"n": {"type": "string"},
+	                         "item": {"type": "integer"}}})";
+	CHECK(read(kAny, "~<item>1~</item>~<item>x~</item>") == R"([1,"x"])");
+	CHECK(read(kAny, "~<n>1~</n>~<m>~<item>2~</item>~</m>") == R"({"n":1,"m":[2]})");
+	CHECK(read(kTexts, "~<item>1~</item>") == R"(["1"])");
+	CHECK(read(kTexts, "") == "[]");
+	CHECK(read(kObject, "~<n>1~</n>~<item>7~</item>") == R"({"n":"1","item":7})");
+	CHECK(read(kObject, "~<item>7~</item>") == R"({"item":7})");
+	CHECK(read(kObject, "") == "{}");
+	CHECK(read(R"({"type": "string"})", "") == "\"\"");
 }
 
 TEST_CASE("calls: a text that may not become JSON of its types is told as it arrives") {

@@ -86,6 +86,35 @@ TEST_CASE("indexer: on attention's latent of queries, of each layer or shared by
 	CHECK_FALSE(prediction_config(some).indexer.block);
 }
 
+TEST_CASE("indexer: of heads that choose blocks for KV heads") {
+	const Bytes good = golden("minimax_m3");
+	const Config c = config_of(good);
+	const Indexer& x = c.indexer;
+	CHECK((x.n_heads == 2 && x.dim == 16 && x.block == 1 && x.pool == 4 && x.local == 1 && x.most == 2));
+	CHECK((!x.of_latent && x.neox && x.all_up_to() == 12));
+	for (uint32_t l = 0; l < c.n_layers; ++l)
+		CHECK((c.layers[l].indexed == (l > 0) && has_indexer(c, l) == (l > 0) && c.layers[l].clamped_mlp));
+	const CacheLayers layers(c);
+	const IndexShape& s = layers.index_shape();
+	CHECK((s.n_layers == 2 && s.heads == 2 && s.from == 1 && s.chosen_block() == 4 && !layers.shares_index()));
+	CHECK((s.keys(13) == 13 && s.blocks(0) == 0 && s.blocks(4) == 0 && s.blocks(5) == 1 && s.blocks(12) == 2));
+	CHECK((!s.chooses(12) && s.chooses(13)));
+	const KvPlan plan = with_index(make_plan(parse_policy("fp16"), layers.main_shape()), s);
+	CHECK((plan.chosen == 12 && plan.choices == 2 && plan.chosen_from == 1 && plan.index_token_bytes == 2 * 16 * 2));
+	const std::string key = "minimax-m3.attention.indexer.";
+	check_refused(with_u32(good, key + "block_size", 3), "block_size is 3; kvrun runs powers of two from 2 to 256");
+	check_refused(with_u32(good, key + "block_size", 512), "block_size is 512; kvrun runs 1 to 256");
+	check_refused(with_u32(good, key + "local_blocks", 0), "local_blocks is 0; kvrun runs 1 to");
+	check_refused(with_u32(good, key + "top_k", 1), "top_k is 1; kvrun runs more than 1 local blocks");
+	check_refused(with_u32(good, key + "head_count", 4), "head_count is 4; kvrun runs one for each of 2 KV heads");
+	for (const char* tensor : {"blk.1.indexer.q_proj.weight", "blk.2.indexer.k_proj.weight",
+	                           "blk.1.indexer.q_norm.weight", "blk.2.indexer.k_norm.weight"}) {
+		std::string other = tensor;
+		other.back() = 'x';
+		check_refused(renamed(good, tensor, other), fmt::format("tensor {} is missing", tensor));
+	}
+}
+
 TEST_CASE("indexer: of gated blocks, in layers between recurrent ones; and with RoPE on the last channels") {
 	const Bytes gated = golden("glm5_next"), last = golden("hy_v4");
 	const Config c = config_of(gated), other = config_of(last);

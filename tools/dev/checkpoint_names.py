@@ -166,6 +166,26 @@ def hunyuan_rows(tensors):
                                    if name.endswith("." + part)), t) for name, t in tensors.items()}
 
 
+def minimax_names(tensors):
+    """Tensors of MiniMax-M3 by their published names: gate and up apart, a tensor for each expert."""
+    out = {}
+    for name, tensor in tensors.items():
+        name = name.replace("self_attn.indexer.", "self_attn.index_")
+        if ".mlp.gate." in name or "_experts." in name or ".mlp.experts." in name:
+            name = name.replace(".mlp.", ".block_sparse_moe.").replace("gate.e_score", "e_score")
+        gate, up = name.replace("gate_up", "gate"), name.replace("gate_up", "up")
+        if ".experts." in name:
+            kinds = [("w1", "w3"), tensor.chunk(2, dim=1)] if gate != name else [("w2",), (tensor,)]
+            for kind, part in zip(*kinds):
+                for e, of_expert in enumerate(part):
+                    out[f"{name[:name.rindex('.')]}.{e}.{kind}.weight"] = of_expert.contiguous()
+        elif gate != name:
+            out[gate], out[up] = (half.contiguous() for half in tensor.chunk(2))
+        else:
+            out[name] = tensor
+    return out
+
+
 CHECKPOINTS = {
     "minicpm": ({"architectures": ["MiniCPMForCausalLM"], "scale_emb": 6.0, "scale_depth": 0.5 * 2 ** 0.5,
                  "dim_model_base": 8}, lambda tensors: tensors),
@@ -196,6 +216,10 @@ CHECKPOINTS = {
     "maincoder": ({"architectures": ["MaincoderForCausalLM"]}, neighbours),
     "maple": ({"architectures": ["MapleForCausalLM"], "num_experts": 6, "num_shared_experts": 0,
                "norm_topk_prob": True}, split_experts),
+    "minimax_m3": ({"architectures": ["MiniMaxM3SparseForCausalLM"], "n_shared_experts": 1, "scoring_func": "sigmoid",
+                    "moe_layer_freq": [0, 1, 1], "sparse_attention_config": {
+                        "sparse_num_index_heads": 2, "sparse_index_dim": 16, "sparse_topk_blocks": 3,
+                        "sparse_block_size": 4, "sparse_local_block": 1}}, minimax_names),
     "nanbeige": ({"architectures": ["NanbeigeForCausalLM"]}, lambda tensors: tensors),
     "nanbeige_plain": ({"architectures": ["NanbeigeForCausalLM"]}, lambda tensors: tensors),
     "bitnet": ({}, bitnet_names),

@@ -410,7 +410,7 @@ def shifted(config, name):
     kind = config.model_type
     if kind.startswith("muse_glimmer"):
         return name.endswith("layernorm.weight")
-    if kind.startswith("step3p"):
+    if kind.startswith(("step3p", "minimax_m3")):
         return True
     if kind.startswith(("qwen3_next", "qwen3_5", "qwen4_exp")):
         return "linear_attn" not in name
@@ -487,6 +487,8 @@ def build(config, seed):
                 a = rng.standard_normal(p.shape) * p.shape[-1] ** 0.5
             if name.endswith(("_gain", "skip")):  # Talkie
                 a = (3 if "head" in name else 1) * (1 + 0.4 * rng.standard_normal(p.shape))
+            if config.model_type.startswith("minimax_m3") and "mlp" in name and "gate." not in name:
+                a *= 4 if "gate_up" in name else 0.15  # some values exceed the limits of SwiGLU
             if name.endswith("sinks"):
                 a = 1.0 + rng.standard_normal(p.shape)
             elif name.endswith("gate_up_proj_bias"):  # clamped SwiGLU: some values exceed its limits
@@ -594,7 +596,7 @@ def convert(model, path, keys={}, unused={}, mask=None, **options):
             publish(Path(folder), Path(path).stem)
         # what transformers would make of these lacks keys
         kind = model.config.model_type
-        plain = ("step3p5", "bailing_hybrid", "gpt_neox", "qwen4_exp_text", "mimo_v2_flash")
+        plain = ("step3p5", "bailing_hybrid", "gpt_neox", "qwen4_exp_text", "mimo_v2_flash", "minimax_m3_vl_text")
         if kind in plain or hasattr(model.config, "expert_limit"):
             options["hparams"] = json.loads(Path(folder, "config.json").read_text())
         n_tokens = model.config.get_text_config().vocab_size

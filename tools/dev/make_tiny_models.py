@@ -127,7 +127,8 @@ def logits_f16_kv(model, tokens):
         forward = getattr(own, "eager_attention_forward", eager_attention_forward)
         return forward(module, query, key.half().float(), value.half().float(), attention_mask, **kwargs)
 
-    if hasattr(model.config, "index_topk"):  # these choose tokens only in the attention that is called "eager"
+    # These choose tokens only in the attention that is called "eager".
+    if any(hasattr(model.config, key) for key in ("index_topk", "index_topk_blocks")):
         own = sys.modules[type(model).__module__]
         plain = own.eager_attention_forward
         with mock.patch.object(own, "eager_attention_forward", lambda module, query, key, value, *args, **kwargs: plain(

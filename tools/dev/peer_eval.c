@@ -52,8 +52,11 @@ static struct llama_context* open_context(const char* path, int n_ctx, enum ggml
 	cp.n_ctx = (uint32_t)n_ctx;
 	cp.n_batch = cp.n_ubatch = MAX_TOKENS;
 	cp.n_threads = cp.n_threads_batch = 1;
-	/* quantised values need it */
-	cp.flash_attn_type = ggml_is_quantized(kv) ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
+	/* quantised values need it; without it blocks of tokens are not chosen */
+	char arch[64] = "";
+	llama_model_meta_val_str(*model, "general.architecture", arch, sizeof arch);
+	const int needed = ggml_is_quantized(kv) || strcmp(arch, "minimax-m3") == 0;
+	cp.flash_attn_type = needed ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
 	cp.type_k = cp.type_v = kv;
 	return llama_init_from_model(*model, cp);
 }
