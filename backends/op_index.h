@@ -50,7 +50,7 @@ struct IndexPick {
 
 	const char* name() const { return "index_pick"; }
 	std::string text() const;
-	void check() const { KV_ASSERT(block >= 1 && (32 % block == 0 || block % 32 == 0) && most >= 1); }
+	void check() const { KV_ASSERT(block >= 1 && (block & (block - 1)) == 0 && most >= 1); }
 	static void views(auto& o, auto& f) {
 		const uint64_t T = o.score.shape[0];
 		f(input("score", F32, {T, o.score.shape[1]}), o.score);

@@ -561,6 +561,7 @@ size_t read_minimax(const CallForm& form, std::string_view text, bool last, std:
 		at = skip_spaces(text, at);
 		if (!out.empty() && take_marker(text, at, mark + "</tool_call>", more)) return at;
 		if (!out.empty() && last && at == text.size()) return at;
+		if (more) return kMoreText;
 		if (!take_marker(text, at, mark + "<invoke name=\"", more)) return more ? kMoreText : kNoCall;
 		const size_t name_end = text.find("\">", at);
 		if (name_end == text.npos) return text.find('\n', at) == text.npos ? kMoreText : kNoCall;

@@ -1,5 +1,6 @@
 // Attention to the tokens that an indexer chooses, under every kind of policy. That the choice is the model's is tested
 // in models and recurrent.
+#include "engine/run/session_file.h"
 #include "tests/device/sequences.h"
 #include "tests/support/gguf_builder.h"
 #include "tests/support/temp_folder.h"
@@ -182,5 +183,39 @@ TEST_CASE("indexer: drafts that are taken back leave no keys") {
 			         CHECK(s.index()->n_tokens() == i + 1);
 		         }
 		         check_same_bits({row.device, row.number, c.name}, got, want);
+	         });
+}
+
+TEST_CASE("indexer: cuts of a prompt, rows of one step, forks and restored sessions have the same bits") {
+	const TempFolder folder;
+	each_row(of_models(std::vector<Case>{{"fp16"}, {"rtn8,recent_keep=8,flush=16"}}),
+	         [&](Backend&, const Case& c, const TestRow& row) {
+		         const auto [model, policy] = ModelAndPolicy(c.name);
+		         const auto engine = open_engine(row.device, model, 16);
+		         const auto check = [&](const char* what, const Floats& got, const Floats& want) {
+			         check_same_bits({row.device, row.number, c.name + ", " + what}, got, want);
+		         };
+		         // Latent attention has two forms, and policies pack what a prompt leaves behind.
+		         const bool cut = policy == "fp16" && !latent_layer(engine->config());
+		         std::vector<Tokens> next;
+		         std::vector<Floats> alone;
+		         std::vector<std::unique_ptr<Session>> sessions;
+		         for (uint32_t i = 0; i < 3; ++i) {
+			         const Tokens prompt = random_tokens(9 + 17 * i, engine->config().vocab, 7 + i);
+			         next.push_back(random_tokens(5, engine->config().vocab, 70 + i));
+			         Session s(*engine, with(policy, 64));
+			         s.prefill(prompt);
+			         alone.push_back(fed(s, next[i]));
+			         sessions.push_back(std::make_unique<Session>(*engine, with(policy, 64)));
+			         if (cut) sessions[i]->prefill(std::span(prompt).first(i + 5));
+			         sessions[i]->prefill(std::span(prompt).subspan(cut ? i + 5 : 0));
+		         }
+		         const auto fork = sessions[2]->fork();
+		         const std::string path = (folder.path / (row.device + std::to_string(row.number) + ".kvs")).string();
+		         save_session(*sessions[2], path, {});
+		         const std::vector<Floats> got = fed_together(sessions, next);
+		         for (uint32_t i = 0; i < 3; ++i) check("together", got[i], alone[i]);
+		         check("fork", fed(*fork, next[2]), alone[2]);
+		         check("file", fed(*restore_session(*engine, path), next[2]), alone[2]);
 	         });
 }

@@ -315,9 +315,11 @@ TEST_CASE("check: what does not fit is named with its shape and the shape that i
 	        [&] { b->index_score(rig.out(2, 6), rig.out(2, 3, 8), x, keys, item); });
 	CHECK_THROWS_AS(b->index_score(rig.out(2, 6), rig.out(2, 3, 12), {}, keys, item), Error);
 	CHECK_THROWS_AS(b->index_score(rig.out(2, 6), rig.out(2, 3, 264), {}, keys, item), Error);
+	for (const auto& [n_heads, pool] : {std::pair{3u, 4u}, {1u, 3u}, {1u, 512u}}) // pools of keys
+		CHECK_THROWS_AS(b->index_score(rig.out(2, 6), rig.out(2, n_heads, 8), {}, keys, item, pool), Error);
 	const View bits = rig.u32(Words(4), 2, 2), tokens = rig.u32(Words(2), 2);
 	b->index_pick(bits, rig.f32(Floats(12), 2, 6), tokens, 16, 1);
-	for (const auto& [block, most] : {std::pair{0u, 1u}, {12u, 1u}, {64u, 1u}, {16u, 0u}})
+	for (const auto& [block, most] : {std::pair{0u, 1u}, {12u, 1u}, {48u, 1u}, {16u, 0u}})
 		CHECK_THROWS_AS(b->index_pick(bits, rig.f32(Floats(12), 2, 6), tokens, block, most), Error);
 	refused("index_live: work is U32 (1, 7); expected U32 (any, 8)",
 	        [&] { b->index_live(keys, bits, rig.u32(Words(7), 1, 7)); });
