@@ -18,6 +18,7 @@ enum class VocabModel : uint8_t {
 	Bpe,       // byte-level BPE
 	Wpm,       // WordPiece
 	Ugm,       // SentencePiece's unigrams
+	Longest,   // the longest token at each place, of strings of bytes: RWKV's World tokenizer
 };
 
 // Three faults of files are repaired, and each is logged once: an empty text is never matched; of tokens with equal
