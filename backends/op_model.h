@@ -41,7 +41,7 @@ struct RmsNorm { // out (T, dim) = x / rms(x) * w; w is (dim), or (groups, dim):
 	}
 };
 
-// out (T, dim) = (x - mean) / sqrt(variance + eps) * w + b (dim), of each row; w as in RmsNorm, b may be empty
+// out (T, dim) = (x - mean) / sqrt(variance + eps) * w + b, of each row; w and b as in RmsNorm, b may be empty
 struct LayerNorm {
 	View out, x, w, b;
 	float eps;
@@ -54,7 +54,7 @@ struct LayerNorm {
 		f(output("out", F32, {T, dim}, "rmsnorm"), o.out);
 		f(input("x", F32, {T, dim}), o.x);
 		f(input("w", F32, {o.groups() * dim}).uploaded(), o.w);
-		f(input("b", F32, {dim}).optional(), o.b);
+		f(input("b", F32, {o.groups() * dim}).optional(), o.b);
 	}
 };
 

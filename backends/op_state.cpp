@@ -25,31 +25,37 @@ static double state_bytes(const StateRows& rows, uint32_t words) { return 8. * r
 
 std::string ShortConv::text() const {
 	return fmt::format("x {} taps {}{}{}", shape_text(x), taps(), how.bias ? " bias" : "",
-	                   how.gates  ? " gates"
-	                   : how.silu ? ""
-	                              : " linear");
+	                   how.mixes   ? fmt::format(" mixes {}", how.mixes)
+	                   : how.gates ? " gates"
+	                   : how.silu  ? ""
+	                               : " linear");
 }
 void ShortConv::check() const {
 	KV_ASSERT(x.shape[0] >= 1 && taps() >= 2 && taps() <= kMostTaps && !(how.gates && (how.bias || how.silu)));
+	KV_ASSERT(!how.mixes || (how.mixes == w.shape[0] && !how.bias && !how.gates && !how.silu));
 	check_state_rows(rows, state_words());
 }
 double ShortConv::bytes() const {
-	return 4. * double((how.gates ? 3 : 2) * x.elements() + w.elements()) + state_bytes(rows, state_words());
+	return 4. * double((how.gates ? 2 : 1) * x.elements() + out.elements() + w.elements()) +
+	       state_bytes(rows, state_words());
 }
 
 std::string DeltaRule::text() const {
 	return fmt::format("out {} key heads {} of {}{}{}{}{}", shape_text(out), how.n_key_heads, how.k_dim,
 	                   how.tiled ? " tiled" : "", how.by_channel ? " by channel" : "", how.bound < 0 ? " bounded" : "",
-	                   how.apart ? " apart" : "");
+	                   how.apart ? " apart" : "") +
+	       (gates.removal ? " with removal" : "");
 }
 void DeltaRule::check() const {
 	KV_ASSERT(x.shape[0] >= 1 && how.n_key_heads >= 1 && out.shape[1] % how.n_key_heads == 0);
 	KV_ASSERT(how.k_dim >= 8 && how.k_dim % 8 == 0 && how.k_dim <= kMostStateRows && how.eps >= 0);
 	KV_ASSERT(how.bound == 0 || (how.bound < 0 && how.by_channel));
+	KV_ASSERT(!gates.removal || (gates.taken && gates.bonus && own && how.by_channel && how.k_dim <= kMostRemovalRows));
+	KV_ASSERT(!gates.removal || (how.n_key_heads == out.shape[1] && how.eps > 0));
 	check_state_rows(rows, state_words());
 }
 double DeltaRule::bytes() const {
-	return 4. * double(x.elements() + out.elements() + gates.beta.elements() + gates.alpha.elements()) +
+	return 4. * double(x.elements() + (own ? 2 : 1) * out.elements() + gates.beta.elements() + gates.alpha.elements()) +
 	       state_bytes(rows, state_words());
 }
 

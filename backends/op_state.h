@@ -20,6 +20,7 @@ void state_views(auto& rows, auto& f) {
 // silu or nothing. The rows before a sequence's first row are its state: (taps - 1, channels), the oldest row first.
 // With gates: out[t][c] = sum over j of softmax_j(gates[t - (taps - 1) + j][c] + w[j][c]) * x[t - (taps - 1) + j][c], w
 // (taps, channels); the state then has as many rows of gates behind those of x.
+// With mixes: out (mixes, T, channels) = x[t] + w[i][c] * (x[t - 1] - x[t]), w (mixes, channels).
 struct ShortConv {
 	View out, x, w;
 	StateRows rows;
@@ -29,8 +30,8 @@ struct ShortConv {
 	std::string text() const;
 	void check() const;
 	double bytes() const;
-	uint32_t channels() const { return w.shape[how.gates ? 1 : 0]; }
-	uint32_t taps() const { return w.shape[how.gates ? 0 : 1]; }
+	uint32_t channels() const { return w.shape[how.gates || how.mixes ? 1 : 0]; }
+	uint32_t taps() const { return how.mixes ? 2 : w.shape[how.gates ? 0 : 1]; }
 	uint32_t state_words() const { return (taps() - 1) * channels() * (how.gates ? 2 : 1); }
 	std::vector<WrittenWords> written(const WordReader& r) const {
 		return written_states(rows, state_words(), "short_conv", r);
@@ -38,13 +39,14 @@ struct ShortConv {
 	static void views(auto& o, auto& f) {
 		const uint64_t T = o.x.shape[0], channels = o.x.row_elements();
 		f(input("x", F32, {T, channels}), o.x);
+		const bool across = o.how.gates || o.how.mixes;
 		const ViewRow w =
-		    o.how.gates ? input("w", F32, {o.w.shape[0], channels}) : input("w", F32, {channels, o.w.shape[1]});
+		    across ? input("w", F32, {o.w.shape[0], channels}) : input("w", F32, {channels, o.w.shape[1]});
 		f(w.uploaded().undumped(), o.w);
 		f(input("bias", F32, {channels}).optional().undumped(), o.how.bias);
 		f(input("gates", F32, {T, channels}).optional(), o.how.gates);
 		state_views(o.rows, f);
-		f(output("out", F32, {T, channels}, "short_conv").slots(), o.out);
+		f(output("out", F32, {o.how.mixes ? o.how.mixes * T : T, channels}, "short_conv").slots(), o.out);
 	}
 };
 
@@ -58,11 +60,17 @@ struct DeltaPlaces {                   // of queries, keys and values in DeltaRu
 // is (k_dim, v_dim), and each row in order:
 //   S = decay * S;  S += k (outer) sigmoid(beta) * (v - k . S);  out (T, n_heads, v_dim) = q . S
 // decay is a number per head, or (DeltaArgs::by_channel, Kimi delta attention) a number per row of S.
+// With DeltaGates::removal (RWKV-7) decay and beta (T, n_heads * k_dim) are numbers per row, q and k stay as long as
+// they are, n_key_heads is n_heads, and what is forgotten is found by a key r = k * removal, divided by its length, or
+// by eps if that is more. With a = sigmoid(beta) and k' = k * (1 + (a - 1) * taken):
+//   S = decay * S - (a * r) (outer) (r . S) + k' (outer) v;  out = q . S;  own (T, n_heads, v_dim) = (q . (k' * bonus))
+//   v
 struct DeltaRule {
 	View out, x;
 	DeltaGates gates;
 	StateRows rows;
 	DeltaArgs how;
+	View own = {};
 
 	const char* name() const { return "delta_rule"; }
 	std::string text() const;
@@ -81,13 +89,17 @@ struct DeltaRule {
 		const uint64_t T = o.x.shape[0], heads = o.out.shape[1], v_dim = o.out.shape[2];
 		const uint64_t channels = 2 * uint64_t(o.how.n_key_heads) * o.how.k_dim + heads * v_dim;
 		const uint64_t decays = o.how.by_channel ? heads * o.how.k_dim : heads;
+		const bool removes = bool(o.gates.removal);
 		f(input("x", F32, {T, channels}), o.x);
-		f(input("beta", F32, {T, heads}), o.gates.beta);
+		f(input("beta", F32, {T, removes ? decays : heads}), o.gates.beta);
 		f(input("alpha", F32, {T, decays}), o.gates.alpha);
 		f(input("rate", F32, {heads}).undumped(), o.gates.rate);
 		f(input("shift", F32, {decays}).undumped(), o.gates.shift);
+		for (auto* v : {&o.gates.removal, &o.gates.taken, &o.gates.bonus})
+			f(input("factors of keys", F32, {decays}).optional().undumped(), *v);
 		state_views(o.rows, f);
 		f(output("out", F32, {T, heads, v_dim}, "delta_rule").slots(), o.out);
+		f(output("own", F32, {T, heads, v_dim}, "delta_rule").slots().only_if(removes), o.own);
 	}
 };
 

@@ -115,8 +115,9 @@ class OpCalls {
 	void short_conv(View out, View x, View w, const StateRows& rows, const ConvArgs& how) {
 		run(op::ShortConv{out, x, w, rows, how});
 	}
-	void delta_rule(View out, View x, const DeltaGates& gates, const StateRows& rows, const DeltaArgs& how) {
-		run(op::DeltaRule{out, x, gates, rows, how});
+	void delta_rule(View out, View x, const DeltaGates& gates, const StateRows& rows, const DeltaArgs& how,
+	                View own = {}) {
+		run(op::DeltaRule{out, x, gates, rows, how, own});
 	}
 	void ssm_scan(View out, View x, const ScanGates& gates, const StateRows& rows, const ScanArgs& how) {
 		run(op::SsmScan{out, x, gates, rows, how});

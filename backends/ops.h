@@ -76,6 +76,7 @@ constexpr uint32_t expert_tiles(uint32_t n_slots, uint32_t n_experts) {
 // ---- recurrent layers: a state per sequence in place of keys and values per token
 
 constexpr uint32_t kMostTaps = 16, kMostStateRows = 256; // of a short convolution, of a state of a head
+constexpr uint32_t kMostRemovalRows = 128;               // of such a state with DeltaGates::removal
 constexpr uint32_t kMostChannelRows = 32;                // of a channel's state, see SelectiveGates
 
 struct StateRows { // which rows belong to which sequence, and where its state is
@@ -92,17 +93,21 @@ struct ConvArgs {     // what a short convolution does with its sums
 	// (T, channels) f32: weights of a channel's rows are a softmax over gates, with neither bias nor silu; empty for
 	// none
 	View gates = {};
+	// Not 0: instead so many mixes of each row with the one before it, see op::ShortConv; none of the above.
+	uint32_t mixes = 0;
 };
 struct DeltaGates {
 	View beta, alpha; // (T, n_heads), before the functions below; by_channel: alpha (T, n_heads * k_dim)
 	// (n_heads) f32: a row keeps exp(rate * softplus(alpha + shift)) of the state; rate <= 0; by_channel: shift
 	// (n_heads * k_dim)
 	View rate, shift;
+	// (n_heads * k_dim) f32 each; empty unless the state forgets along keys of its own, see op::DeltaRule
+	View removal = {}, taken = {}, bonus = {};
 };
 struct DeltaArgs {
 	uint32_t n_key_heads, k_dim; // k_dim: a multiple of 8, at most kMostStateRows
 	bool tiled;                  // head h has the key head h % n_key_heads, else h / (n_heads / n_key_heads)
-	float eps;                   // added to the squared lengths of queries and keys
+	float eps;                   // added to the squared lengths of queries and keys; DeltaGates::removal: least length
 	bool by_channel = false;     // each channel of keys has a decay of its own, else each head
 	bool apart = false;          // queries of all rows come first, then keys, then values; else row by row
 	// by_channel: < 0: the logarithm of a decay is bound * sigmoid(rate * (alpha + shift)); 0: rate * softplus(alpha +

@@ -75,8 +75,9 @@ void read_sizes(const Keys& k, const Family& f, Config& c, uint32_t full, LayerS
 			fail(Code::Format, "{}: key {} is 0; the file is damaged", k.g.name(), k.key(key));
 		return all;
 	};
-	if (f.all_recurrent) { // keys of heads and MLPs are 0; a head of the least size has no tensors
-		c.hidden_dim = c.dim, c.n_heads = c.n_kv_heads = 1, c.head_dim = kHeadDimStep;
+	if (f.all_recurrent) { // keys of heads are 0, and those of MLPs where there is none; such a head has no tensors
+		c.hidden_dim = f.layer.mlp == MlpKind::None ? c.dim : of_layers("feed_forward_length")[0];
+		c.n_heads = c.n_kv_heads = 1, c.head_dim = kHeadDimStep;
 		c.max_seq = k.u32("context_length");
 		c.norm_eps = k.g.f32(k.key(eps_key(k, c)));
 		for (const auto& [name, value] : {std::pair{"embedding_length", c.dim}, {"context_length", c.max_seq}})
@@ -406,7 +407,8 @@ void check_extra_tensors(const Keys& k, const std::vector<TensorSpec>& specs, co
 	std::string_view first;
 	size_t n = 0;
 	for (const GgufTensor& t : g.tensors()) {
-		if (is_used(t.name)) continue;
+		if (is_used(t.name) || (c.first_values && t.name.starts_with("blk.0.time_mix_v")))
+			continue;                                                                             // layer 0 has dummies
 		if (family.predicts && is_of_prediction(t.name, layer_of_tensor(t.name), k, c)) continue; // read_prediction()
 		if (!is_left_aside(t.name, layer_of_tensor(t.name), k, c)) {
 			if (t.name.ends_with(".bias") || t.name.ends_with(".scale") || is_expert_tensor(t.name) ||

@@ -131,6 +131,11 @@ enum class RecurrentKind : uint8_t {
 	// the state decay at rates of their own.
 	SelectiveScan,
 	ShortConv, // out = c * conv(b * x): a short convolution between two gates, one head of v_dim channels without keys
+	// RWKV-7: the delta rule whose state forgets along keys of its own (DeltaGates::removal), with a decay and a rate
+	// of learning for each channel of keys. All projections read mixes of a row and the one before it, in place of a
+	// convolution; those of decays, rates, the share of the first layer's values and the gate are products of two
+	// matrices. Each head of the output passes a norm, and the row's own value is added.
+	Removal,
 };
 enum class StepNorm : uint8_t { // SelectiveScan: of B, C and what steps are made of
 	None,
@@ -151,7 +156,11 @@ struct Recurrent {            // instead of attention, or beside it: a state
 	uint32_t rank = 0;       // SelectiveScan: channels that steps are made of
 	StepNorm step_norm = StepNorm::None;
 	Activation gate_function = Activation::Silu; // DeltaRule: of the output's gate
-	bool normed = true;                          // StateSpace: a norm of each group of heads behind the gate
+	bool normed = true; // StateSpace: a norm of each group of heads behind the gate; Removal: of each head before it
+	// Removal: rows between the two matrices of decays, rates, shares and the gate. No share: the layer's values are
+	// the first ones; no gate: there is none.
+	uint32_t decay_rank = 0, rate_rank = 0, share_rank = 0, gate_rank = 0;
+	uint32_t shifts = 0; // Removal: inputs whose latest rows are in the state: its own, then that of Layer::mlp_shift
 	bool beside = false; // the layer also attends: both read the same norm, and the stream gets both outputs
 	uint32_t values() const { return n_heads * v_dim; }
 	uint32_t channels() const { // convolved: q, k, v
@@ -159,9 +168,13 @@ struct Recurrent {            // instead of attention, or beside it: a state
 	}
 	uint32_t decays() const { // of a token
 		if (kind == RecurrentKind::SelectiveScan) return values();
-		return kind == RecurrentKind::ChannelDelta ? n_heads * k_dim : n_heads;
+		const bool by_channel = kind == RecurrentKind::ChannelDelta || kind == RecurrentKind::Removal;
+		return by_channel ? n_heads * k_dim : n_heads;
 	}
-	uint32_t conv_words() const { return (taps - 1) * channels(); } // of a sequence's state
+	uint32_t mixes() const { return kind == RecurrentKind::Removal ? gate_rank ? 6 : 5 : 0; }
+	uint32_t conv_words() const { // of a sequence's state
+		return kind == RecurrentKind::Removal ? shifts * values() : (taps - 1) * channels();
+	}
 	uint32_t rule_words() const { return n_heads * k_dim * v_dim; }
 	bool operator==(const Recurrent&) const = default;
 };
@@ -277,8 +290,7 @@ struct DraftBlock {
 // What the row of a token is made of beside its embedding.
 struct TextInput {
 	uint32_t positions = 0; // rows of a table, of which that of the token's position is added; 0: none
-	// Of encoders.
-	uint32_t types = 0;  // rows of a table, of which that of the token's part of the text is added; 0: none
+	uint32_t types = 0; // of encoders: rows of a table, of which that of the token's part of the text is added; 0: none
 	bool normed = false; // then a norm with weights follows
 };
 
@@ -348,6 +360,7 @@ struct Layer { // what one layer computes
 	bool out_norms_bare = false;            // the names of both have no ".weight" behind them
 	bool norms_sum = false;     // these norms are of the stream itself, after attention or MLP has been added (post-LN)
 	bool mlp_bias = false;      // w_gate, w_up and w_down have biases
+	bool mlp_shift = false;     // the MLP reads a mix of its row and the one before it, which is in the layer's state
 	bool fused_gate_up = false; // the file has gate and up in one tensor, gate first
 	uint32_t hidden_dim = 0;    // channels inside the MLP
 	float mlp_limit = kUnlimited; // SwiGLU takes silu(gate) as at most this, and up as at most this far from 0
@@ -389,6 +402,7 @@ struct Config {
 	uint32_t layer_input_dim = 0;
 	bool inputs_projected = false; // it is a projection of the embedding, without a table of tokens
 	Streams streams;
+	bool first_values = false; // later layers use the values of the first one's state (RecurrentKind::Removal)
 	NGrams ngrams;
 	uint32_t max_seq = 0; // trained context length, in tokens
 	Indexer indexer;
@@ -424,7 +438,11 @@ inline const char* attn_out_norm_name(const Layer& l) {
 }
 constexpr const char* kSecondNorm = "attn_norm_2";                                   // of Layer::sums_twice
 constexpr const char *kAttnSubNorm = "attn_sub_norm", *kMlpSubNorm = "ffn_sub_norm"; // of Layer::sub_norms
+inline const char* up_name(const Layer& l) { return l.mlp_shift ? "channel_mix_key" : "ffn_up"; }
+inline const char* down_name(const Layer& l) { return l.mlp_shift ? "channel_mix_value" : "ffn_down"; }
 inline const char* mlp_out_norm_name(const Layer& l) { return l.norms_sum ? "layer_output_norm" : "post_ffw_norm"; }
+// Rows of channels that a row has outside of layers: residual streams, and values of the first layer.
+inline uint32_t rows_per_token(const Config& c) { return c.streams.n + c.first_values; }
 // Layers of the file; layer l has the weights of l % this.
 inline uint32_t layers_with_weights(const Config& c) { return c.n_layers / c.rounds; }
 inline bool attends(const Layer& l) { return l.mixes && (!l.recurrent.n_heads || l.recurrent.beside); }

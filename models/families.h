@@ -57,6 +57,7 @@ struct Family {
 	float longrope_factor = 0;     // factor of cos and sin with LongRope, instead of the file's; 0: the file's
 	bool scales_embedding = false; // the embedding is multiplied by sqrt(dim)
 	bool norms_embedding = false;  // Config::embedding_norm
+	bool weighs_embedding = false; // TextInput::normed
 	float out_norm_eps = 0;        // of norms behind attention and MLP; 0: that of the others. GGUF has no key for it
 	// Scales of embedding, residual stream and logits of files without the keys are MiniCPM's.
 	bool minicpm_scales = false;
@@ -113,7 +114,7 @@ struct Family {
 	const char* assists = nullptr;
 	bool recurrent = false; // some layers are recurrent; the file says which, and what recurrent_shape leaves open
 	Recurrent recurrent_shape = {};
-	// All layers are a state alone: there is no attention, and no MLP.
+	// All layers are a state, and an MLP if `layer` says so: there is no attention.
 	bool all_recurrent = false;
 	// A layer is attention, a state or an MLP alone: those without KV heads and MLP are recurrent.
 	bool single_parts = false;

@@ -44,6 +44,20 @@ std::vector<bool> read_layers(const ConfigKeys& k, const Family& f, const Config
 	return out;
 }
 
+void read_removal(const ConfigKeys& k, const Family& f, const Config& c, Recurrent& r) {
+	r.k_dim = r.v_dim = read_size(k, "wkv.head_size", 8, kMostRemovalRows);
+	if (r.k_dim % 8 != 0 || c.dim % r.k_dim != 0)
+		fail(Code::Unsupported, "{}: key {} is {}; kvrun runs multiples of 8 that divide the {} channels", k.g.name(),
+		     k.key("wkv.head_size"), r.k_dim, c.dim);
+	r.n_heads = r.n_key_heads = c.dim / r.k_dim, r.taps = 2;
+	r.shifts = f.layer.mlp_shift ? 2 : 1;
+	r.decay_rank = read_size(k, "attention.decay_lora_rank", 1, c.dim);
+	r.rate_rank = read_size(k, "attention.iclr_lora_rank", 1, c.dim);
+	r.share_rank = read_size(k, "attention.value_residual_mix_lora_rank", 1, c.dim);
+	if (k.u32("attention.gate_lora_rank", 0)) r.gate_rank = read_size(k, "attention.gate_lora_rank", 1, c.dim);
+	r.normed = k.g.find_tensor("blk.0.time_mix_ln.weight") != nullptr;
+}
+
 } // namespace
 
 bool attends_by_kv_heads(const Family& f) {
@@ -64,6 +78,10 @@ RecurrentLayers read_recurrent(const ConfigKeys& k, const Family& f, const Confi
 	if (r.shape.kind == RecurrentKind::ShortConv) {
 		r.shape.taps = read_size(k, "shortconv.l_cache", 2, kMostTaps);
 		r.shape.n_heads = 1, r.shape.v_dim = c.dim;
+		return r;
+	}
+	if (r.shape.kind == RecurrentKind::Removal) {
+		read_removal(k, f, c, r.shape);
 		return r;
 	}
 	constexpr uint32_t kMostHeads = 1024;
@@ -130,6 +148,7 @@ void place_recurrent(Config& c, const RecurrentLayers& r) {
 		Layer& layer = c.layers[l];
 		if (!r.layers[l]) continue;
 		layer.recurrent = r.shape;
+		if (r.shape.kind == RecurrentKind::Removal) c.first_values |= l > 0, layer.recurrent.share_rank *= l > 0;
 		if (r.shape.beside) continue;
 		layer.window = {}, layer.latent = {};
 		layer.output_gate = false, layer.qk_norm = QkNorm::None, layer.qkv_bias = layer.out_bias = false;
@@ -161,6 +180,26 @@ void add_recurrent_specs(std::vector<TensorSpec>& out, const Recurrent& r, uint3
 		out.push_back({name("shortconv.in_proj.weight"), 3 * r.values(), dim, true});
 		vector("shortconv.conv.weight", r.channels() * r.taps, r.channels());
 		out.push_back({name("shortconv.out_proj.weight"), dim, r.values(), true});
+		return;
+	}
+	if (r.kind == RecurrentKind::Removal) {
+		const auto matrix = [&](const char* what, uint32_t rows, uint32_t cols) {
+			out.push_back({name(what), rows, cols, true});
+		};
+		const auto both = [&](char part, uint32_t rank) { // the two matrices of a product
+			if (!rank) return;
+			matrix(fmt::format("time_mix_{}1.weight", part).c_str(), rank, dim);
+			matrix(fmt::format("time_mix_{}2.weight", part).c_str(), r.values(), rank);
+			if (part != 'g') vector(fmt::format("time_mix_{}0.weight", part).c_str(), r.values());
+		};
+		vector("time_mix_lerp_fused.weight", r.mixes() * dim, r.mixes());
+		for (const char* what : {"time_mix_receptance.weight", "time_mix_key.weight", "time_mix_value.weight"})
+			matrix(what, r.values(), dim);
+		both('w', r.decay_rank), both('a', r.rate_rank), both('v', r.share_rank), both('g', r.gate_rank);
+		for (const char* what : {"time_mix_k_k.weight", "time_mix_k_a.weight", "time_mix_r_k.weight"})
+			vector(what, r.decays());
+		if (r.normed) vector("time_mix_ln.weight", r.values()), vector("time_mix_ln.bias", r.values());
+		matrix("time_mix_output.weight", dim, r.values());
 		return;
 	}
 	if (r.kind == RecurrentKind::SelectiveScan) {

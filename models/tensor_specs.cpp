@@ -33,9 +33,10 @@ void add_mlp_specs(std::vector<TensorSpec>& out, const Layer& layer, uint32_t l,
 	if (layer.mlp == MlpKind::Gated && !layer.fused_gate_up)
 		matrix("ffn_gate", hidden, dim), bias("ffn_gate", hidden, layer.in_bias);
 	const uint32_t up = layer.fused_gate_up ? 2 * hidden : hidden;
-	matrix("ffn_up", up, dim), bias("ffn_up", up, layer.in_bias);
+	matrix(up_name(layer), up, dim), bias(up_name(layer), up, layer.in_bias);
 	if (layer.sub_norms) out.push_back({fmt::format("blk.{}.{}.weight", l, kMlpSubNorm), 1, hidden, false});
-	matrix("ffn_down", dim, hidden), bias("ffn_down", dim);
+	matrix(down_name(layer), dim, hidden), bias(down_name(layer), dim);
+	if (layer.mlp_shift) out.push_back({fmt::format("blk.{}.channel_mix_lerp_k.weight", l), 1, dim, false});
 }
 
 void add_attention_specs(std::vector<TensorSpec>& out, const Layer& layer, uint32_t l, uint32_t dim, bool owns) {
@@ -100,8 +101,10 @@ void check_tensor(const Gguf& g, const TensorSpec& s) {
 	uint64_t want[] = {uint64_t(s.cols) * s.together, s.rows / depth / s.together, depth, 1};
 	if (!s.matrix) want[0] = s.cols / s.depth, want[1] = s.depth, want[2] = 1;
 	if (!s.matrix && want[0] == 1 && t->shape[1] == 1) std::swap(want[0], want[1]); // numbers in one row: as good
-	const bool between = !s.matrix && t->shape[0] == want[0] && t->shape[1] == 1;   // (depth, 1, cols): as good
-	if (!std::equal(want + (between ? 1 : 0), want + (between ? 3 : 4), t->shape + (between ? 2 : 0)))
+	uint64_t has[4];
+	std::ranges::copy(t->shape, has);
+	for (int i = 0; i < 2 && !s.matrix && has[1] == 1; ++i) std::swap(has[1], has[2 + i]); // (depth, 1, cols): as good
+	if (!std::ranges::equal(want, has))
 		fail(Code::Format, "{}: tensor {} is {}, the config says {}; wrong or damaged file", g.name(), s.name,
 		     shape_text(t->shape), shape_text(want));
 }

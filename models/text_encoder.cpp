@@ -44,6 +44,7 @@ void read_text_input(const ConfigKeys& k, const Family& f, Config& c) {
 	if (c.text_input.positions && c.text_input.positions < c.max_seq)
 		fail(Code::Format, "{}: tensor {} has {} rows, key {} is {}; wrong or damaged file", k.g.name(), kPositionTable,
 		     c.text_input.positions, k.key("context_length"), c.max_seq);
+	c.text_input.normed = f.weighs_embedding;
 	if (!c.encodes) return;
 	c.text_input.types = rows_of(k.g, kTypeTable, 1 << 16);
 	c.text_input.normed = k.g.find_tensor(fmt::format("{}.weight", kEmbeddingNorm)) != nullptr;

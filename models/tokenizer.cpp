@@ -3,6 +3,7 @@
 #include "engine/core/utf8.h"
 #include "models/bpe.h"
 #include "models/families.h"
+#include "models/longest.h"
 #include "models/plamo_tokens.h"
 #include "models/special_tokens.h"
 #include "models/spm.h"
@@ -49,6 +50,7 @@ struct Tokenizer::Model {
 	std::optional<Bpe> bpe;
 	std::optional<Wpm> wpm;
 	std::optional<Ugm> ugm;
+	std::optional<Longest> longest;
 	std::optional<PlamoTokens> plamo;
 	std::string chat_template;
 	bool adds_bos = false, adds_eos = false, adds_sep = false;
@@ -62,6 +64,7 @@ struct Tokenizer::Model {
 		case VocabModel::Bpe: bpe.emplace(g, vocab); break;
 		case VocabModel::Wpm: wpm.emplace(g, vocab); break;
 		case VocabModel::Ugm: ugm.emplace(g, vocab); break;
+		case VocabModel::Longest: longest.emplace(vocab); break;
 		case VocabModel::Plamo: plamo.emplace(vocab); break;
 		}
 		read_ends(g);
@@ -75,7 +78,8 @@ struct Tokenizer::Model {
 	uint32_t end() const { return wpm && vocab.sep != kNoToken ? vocab.sep : vocab.eos; } // of a text to embed
 
 	void read_ends(const Gguf& g) {
-		adds_bos = g.flag("tokenizer.ggml.add_bos_token", ugm || plamo ? false : bpe ? bpe->pre().adds_bos() : true);
+		const bool bare = ugm || plamo || longest;
+		adds_bos = g.flag("tokenizer.ggml.add_bos_token", bare ? false : bpe ? bpe->pre().adds_bos() : true);
 		if (merges && vocab.bos != kNoToken) adds_bos = true; // files of Gemma 4 from before April 2026 say false
 		if (adds_bos && vocab.bos == kNoToken) {
 			if (g.find("tokenizer.ggml.add_bos_token"))
@@ -100,6 +104,7 @@ struct Tokenizer::Model {
 
 	void encode_words(std::string_view text, bool prefix, std::vector<uint32_t>& out) const {
 		if (bpe) return bpe->encode(vocab, text, out);
+		if (longest) return longest->encode(vocab, text, out);
 		if (wpm) return wpm->encode(vocab, text, out);
 		if (plamo) return plamo->encode(vocab, text, out);
 		if (ugm) return ugm->encode(vocab, text, prefix && space_prefix, out);
@@ -217,6 +222,7 @@ std::string Tokenizer::decode_one(std::optional<uint32_t> prev, uint32_t id, boo
 	if (kind == TokenKind::Control || kind == TokenKind::Unknown)
 		return special ? std::string(v.texts[id]) : std::string();
 	if (kind == TokenKind::UserDefined) return std::string(v.texts[id]);
+	if (v.model == VocabModel::Longest) return std::string(v.texts[id]);
 	if (!v.has_bytes()) return Bpe::bytes_of(v.texts[id]);
 	if (v.byte_values[id] < 0 && !v.has_marks()) return std::string(v.texts[id]);
 	std::string out = v.byte_values[id] >= 0 ? std::string(1, char(v.byte_values[id])) : without_marks(v.texts[id]);
@@ -238,7 +244,12 @@ std::string Tokenizer::decode(std::span<const uint32_t> ids, bool special) const
 uint32_t Tokenizer::vocab() const { return model_->vocab.size(); }
 const char* Tokenizer::model() const {
 	const Model& m = *model_;
-	return m.bpe ? "bpe" : m.wpm ? "wpm" : m.ugm ? "ugm" : m.plamo ? "plamo2" : "spm";
+	return m.bpe       ? "bpe"
+	       : m.wpm     ? "wpm"
+	       : m.ugm     ? "ugm"
+	       : m.plamo   ? "plamo2"
+	       : m.longest ? "rwkv"
+	                   : "spm";
 }
 std::string_view Tokenizer::pre() const {
 	return model_->bpe ? std::string_view(model_->bpe->pre_name()) : std::string_view();

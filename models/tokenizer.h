@@ -1,5 +1,5 @@
-// Text <-> token ids from the metadata of a GGUF file: SentencePiece-style and byte-level BPE vocabularies, and those
-// of text encoders, WordPiece and unigrams.
+// Text <-> token ids from the metadata of a GGUF file: SentencePiece-style and byte-level BPE vocabularies, RWKV's, and
+// those of text encoders, WordPiece and unigrams.
 #pragma once
 #include "models/gguf.h"
 #include <memory>
@@ -46,9 +46,9 @@ class Tokenizer {
 	std::string decode_one(std::optional<uint32_t> prev, uint32_t id, bool special = false) const;
 
 	uint32_t vocab() const;                   // number of tokens
-	const char* model() const;                // "spm", "bpe", "wpm", "ugm" or "plamo2"
+	const char* model() const;                // "spm", "bpe", "wpm", "ugm", "plamo2" or "rwkv"
 	std::string_view pre() const;             // pre-tokenizer of a bpe vocabulary; empty for others
-	std::string_view text(uint32_t id) const; // as stored in the file
+	std::string_view text(uint32_t id) const; // as stored in the file; of a rwkv vocabulary without escapes
 	TokenKind kind(uint32_t id) const;
 	std::optional<uint32_t> find(std::string_view text) const; // id of the token stored as `text`
 	std::optional<uint32_t> bos() const, eos() const, sep() const;

@@ -2,6 +2,7 @@
 #include "models/vocab.h"
 #include "engine/core/log.h"
 #include "engine/core/utf8.h"
+#include "models/longest.h"
 #include <algorithm>
 #include <cmath>
 
@@ -61,13 +62,14 @@ int byte_of(std::string_view t) {
 Vocab::Vocab(const Gguf& g) : file(g.name()) {
 	constexpr std::pair<std::string_view, VocabModel> kModels[] = {
 	    {"llama", VocabModel::Spm}, {"gemma4", VocabModel::SpmMerges}, {"gpt2", VocabModel::Bpe},
-	    {"bert", VocabModel::Wpm},  {"t5", VocabModel::Ugm},           {"plamo2", VocabModel::Plamo}};
+	    {"bert", VocabModel::Wpm},  {"t5", VocabModel::Ugm},           {"plamo2", VocabModel::Plamo},
+	    {"rwkv", VocabModel::Longest}};
 	const std::string_view name = g.text("tokenizer.ggml.model");
 	const auto known = std::find_if(std::begin(kModels), std::end(kModels), [&](auto& m) { return m.first == name; });
 	if (known == std::end(kModels))
 		fail(Code::Unsupported,
 		     "{}: tokenizer is {}; kvrun knows llama (SentencePiece-style), gemma4 (the same with merges), gpt2 "
-		     "(byte-level BPE), bert (WordPiece), t5 (unigrams) and plamo2 (PLaMo's)",
+		     "(byte-level BPE), bert (WordPiece), t5 (unigrams), plamo2 (PLaMo's) and rwkv (the longest token)",
 		     file, one_line(name));
 	model = known->second;
 	read_texts(g);
@@ -83,7 +85,11 @@ void Vocab::read_texts(const Gguf& g) {
 	if (e && (e->count == 0 || e->count > kMaxVocab))
 		fail(Code::Format, "{}: key {} has {} tokens, expected 1 to {}; the file is damaged", file, key, e->count,
 		     kMaxVocab);
-	const std::vector<std::string_view> stored = g.texts(key);
+	std::vector<std::string_view> stored = g.texts(key);
+	std::vector<std::string> plain; // without escapes
+	for (size_t i = 0; i < stored.size() && model == VocabModel::Longest; ++i)
+		plain.push_back(unescaped_token(stored[i]));
+	std::ranges::copy(plain, stored.begin());
 	size_t bytes = 0, doubles = 0;
 	for (size_t i = 0; i < stored.size(); ++i) {
 		bytes += stored[i].size();
@@ -183,6 +189,7 @@ void Vocab::usual_ids(const Gguf& g) {
 		by_name(sep, "[SEP]");
 		by_name(unknown, "[UNK]");
 		break;
+	case VocabModel::Longest: at_place(eos, 0, TokenKind::Control); break; // ends a text
 	case VocabModel::SpmMerges:
 	case VocabModel::Bpe: break;
 	}

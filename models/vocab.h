@@ -19,6 +19,7 @@ enum class VocabModel : uint8_t {
 	Wpm,       // WordPiece
 	Ugm,       // SentencePiece's unigrams
 	Plamo,     // unigrams with whole scores (PLaMo 2 and 3)
+	Longest,   // the longest token at each place, of strings of bytes: RWKV's World tokenizer
 };
 
 // Three faults of files are repaired, and each is logged once: an empty text is never matched; of tokens with equal

@@ -293,6 +293,20 @@ RecurrentWeights recurrent_weights(const Recurrent& r, Find find, Named named, B
 		w.norm = find("ssm_norm"), w.out = find("attn_output");
 		return w;
 	}
+	if (r.kind == RecurrentKind::Removal) {
+		w.q = find("time_mix_receptance"), w.k = find("time_mix_key"), w.v = find("time_mix_value");
+		w.alpha_low = find("time_mix_w1"), w.alpha = find("time_mix_w2"), w.shift = find("time_mix_w0");
+		w.beta_low = find("time_mix_a1"), w.beta = find("time_mix_a2"), w.beta_b = find("time_mix_a0");
+		if (r.share_rank)
+			w.share_low = find("time_mix_v1"), w.share = find("time_mix_v2"), w.share_b = find("time_mix_v0");
+		w.gate_low = find("time_mix_g1"), w.gate = find("time_mix_g2");
+		w.removal = find("time_mix_k_k"), w.taken = find("time_mix_k_a"), w.bonus = find("time_mix_r_k");
+		w.norm = find("time_mix_ln"), w.out = find("time_mix_output");
+		if (r.normed) w.norm_b = named("time_mix_ln.bias");
+		w.conv = find("time_mix_lerp_fused");
+		w.conv.shape[0] = r.mixes(), w.conv.shape[1] = r.values();
+		return w;
+	}
 	w.out = find("ssm_out");
 	w.conv = find("ssm_conv1d");
 	w.conv.shape[0] = r.channels(), w.conv.shape[1] = r.taps;
@@ -414,9 +428,10 @@ LayerWeights layer_weights(const Config& c, const Layer& layer, uint32_t l, cons
 		w.w_up = matrix_rows(b, all, layer.up_first ? 0 : hidden, hidden);
 	} else {
 		w.w_gate = find("ffn_gate"), w.b_gate = bias("ffn_gate");
-		w.w_up = find("ffn_up"), w.b_up = bias("ffn_up");
+		w.w_up = find(up_name(layer)), w.b_up = bias(up_name(layer));
 	}
-	w.w_down = find("ffn_down"), w.b_down = bias("ffn_down");
+	w.w_down = find(down_name(layer)), w.b_down = bias(down_name(layer));
+	if (layer.mlp_shift) w.mlp_mix = find("channel_mix_lerp_k"), w.mlp_mix.shape[0] = 1, w.mlp_mix.shape[1] = c.dim;
 	if (layer.mlp_out_norm) w.mlp_out_norm = out_norm(mlp_out_norm_name(layer));
 	w.streams = {find("altup_router"),       find("altup_router_norm"),   find("altup_predict_coef"),
 	             find("altup_correct_coef"), find("altup_correct_scale"), find("laurel_l"),

@@ -44,6 +44,10 @@ struct RecurrentWeights {
 	View conv_bias; // (channels) f32, or empty
 	// (n_heads) f32; ChannelDelta: shift (decays); SelectiveScan: (values, k_dim), (values)
 	View rate, shift;
+	// Of RecurrentKind::Removal: q, k, v and the products with gate_low and alpha_low as of ChannelDelta; the same of
+	// rates of learning and of shares of the first layer's values; f32 biases (values) of both, factors of keys
+	// (n_heads * k_dim) and a bias of the norm, which are per head. conv is (mixes, dim).
+	View beta_low, beta_b, share_low, share, share_b, removal, taken, bonus, norm_b;
 	View skip; // (n_heads) f32, of StateSpace, whose steps alpha projects; SelectiveScan: (values)
 	View norm; // (v_dim) f32; StateSpace: (n_key_heads, values of a group)
 };
@@ -98,6 +102,7 @@ struct LayerWeights { // empty where the layer (Layer) has no such tensor
 	View w_gate, w_up; // (hidden_dim, dim)
 	View b_gate, b_up; // (hidden_dim) f32
 	View w_down;       // (dim, hidden_dim)
+	View mlp_mix;      // (1, dim) f32, of Layer::mlp_shift
 	View b_down;       // (dim) f32
 	ExpertWeights experts;
 	View input_gate, input_proj; // (layer_input_dim, dim), (dim, layer_input_dim)

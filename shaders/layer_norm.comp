@@ -1,6 +1,6 @@
-// out[r][c] = (x[r][c] - mean) / sqrt(variance + eps) * w[r % groups][c] + b[c], mean and variance of row r
+// out[r][c] = (x[r][c] - mean) / sqrt(variance + eps) * w[r % groups][c] + b[r % groups][c], mean and variance of row r
 //
-// dims     out, x (rows, dim) f32; w (groups, dim), b (dim) f32; without b, w is bound in its place
+// dims     out, x (rows, dim) f32; w, b (groups, dim) f32; without b, w is bound in its place
 // grid     one workgroup per row: row = x + y * row_stride
 // FLAGS    LAYER_NORM_BIAS
 #version 450
@@ -30,9 +30,9 @@ void main() {
 		squares += d * d;
 	}
 	const float scale = 1.0 / sqrt(workgroup_sum(squares) / float(n) + p.eps);
-	const uint weight = KV_AT(2) + (p.groups > 1 ? row % p.groups : 0) * n;
+	const uint of_group = (p.groups > 1 ? row % p.groups : 0) * n, weight = KV_AT(2) + of_group;
 	for (uint c = gl_LocalInvocationID.x; c < n; c += gl_WorkGroupSize.x) {
 		const float v = (x[from + c] - mean) * scale * w[weight + c];
-		out_x[to + c] = (FLAGS & LAYER_NORM_BIAS) != 0 ? v + b[KV_AT(3) + c] : v;
+		out_x[to + c] = (FLAGS & LAYER_NORM_BIAS) != 0 ? v + b[KV_AT(3) + of_group + c] : v;
 	}
 }

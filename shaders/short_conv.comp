@@ -1,14 +1,14 @@
 // out[t][c] = f(bias[c] + sum_j w[c][j] * x[t - (TAPS - 1) + j][c]): a causal convolution of each channel over TAPS
 // tokens; f is silu or nothing. With gates (CONV_GATES) the weights of a channel's sum are softmax_j(gate[t - (TAPS -
-// 1) + j][c] + w[j][c]).
+// 1) + j][c] + w[j][c]). With mixes (CONV_MIXES, two taps): out[i][t][c] = x[t][c] + w[i][c] * (x[t - 1][c] - x[t][c]).
 //
 // The TAPS - 1 rows of x before an item's first row are its state, the oldest first, then those of gates. The item's
 // latest rows replace them. A workgroup takes TILE rows, unless the state is replaced in its place: then the first one
 // takes all, so that no other writes what it reads.
 //
 // dims     out, x (rows, channels) f32; w (channels, TAPS), of gates (TAPS, channels), f32; bias (channels) f32, or
-//          gates (rows, channels) f32; without either, w is bound in their place; work (items) StateWork; from, to f32
-//          words
+//          gates (rows, channels) f32; without either, w is bound in their place; of mixes out (mixes, rows, channels),
+//          w (mixes, channels); work (items) StateWork; from, to f32 words
 // grid     x: channels, y: items, z: blocks of TILE rows
 // FLAGS    CONV_*
 #version 450
@@ -28,7 +28,7 @@ layout(std430, binding = 3) readonly buffer Work { uint work[]; };
 layout(std430, binding = 4) readonly buffer From { float from[]; };
 layout(std430, binding = 5) writeonly buffer To { float to[]; }; // may be the same memory as From
 layout(std430, binding = 6) readonly buffer Bias { float bias[]; }; // or gates
-const bool GATES = (FLAGS & CONV_GATES) != 0;
+const bool GATES = (FLAGS & CONV_GATES) != 0, MIXES = (FLAGS & CONV_MIXES) != 0;
 
 void main() {
 	const uint c = gl_WorkGroupID.x * gl_WorkGroupSize.x + gl_LocalInvocationID.x;
@@ -41,7 +41,7 @@ void main() {
 	float weight[TAPS], seen[TAPS], gate[TAPS]; // x and gates of the current row, last, and of those before
 	const uint gates_from = (TAPS - 1) * p.channels;
 	for (uint j = 0; j < TAPS; ++j) {
-		weight[j] = w[KV_AT(2) + (GATES ? j * p.channels + c : c * TAPS + j)];
+		if (!MIXES) weight[j] = w[KV_AT(2) + (GATES ? j * p.channels + c : c * TAPS + j)];
 		seen[j] = gate[j] = 0.0;
 		if (TILE != 0 && first + j >= TAPS) {
 			const uint at = (row + first + j - TAPS) * p.channels + c;
@@ -66,6 +66,13 @@ void main() {
 				shares += share, pooled += share * seen[j];
 			}
 			out_x[KV_AT(0) + at] = pooled / shares;
+			continue;
+		}
+		if (MIXES) {
+			const float before = seen[TAPS - 1], now = x[KV_AT(1) + at];
+			for (uint i = 0; i < p.mixes; ++i)
+				out_x[KV_AT(0) + i * p.plane + at] = now + w[KV_AT(2) + i * p.channels + c] * (before - now);
+			seen[TAPS - 1] = now;
 			continue;
 		}
 		float sum = 0.0;

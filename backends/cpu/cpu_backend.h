@@ -81,6 +81,7 @@ class CpuBackend : public Backend {
 #define KV_COMPUTES(O) void compute(const op::O&);
 	KV_EACH_OP(KV_COMPUTES)
 #undef KV_COMPUTES
+	void compute_removal(const op::DeltaRule&); // with DeltaGates::removal
 
 	std::byte* bytes_at(const Buffer& b, size_t at, size_t n) const; // asserts that the range lies in the buffer
 	// Elements of a plain view; T must be as wide as the view's element type (uint16_t for F16).

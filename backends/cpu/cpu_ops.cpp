@@ -48,7 +48,9 @@ void CpuBackend::compute(const op::LayerNorm& o) {
 		for (size_t i = 0; i < dim; ++i) squares += (double(in[i]) - mean) * (double(in[i]) - mean);
 		const double scale = 1 / std::sqrt(squares / double(dim) + double(eps));
 		const float* own = weight + t % o.groups() * dim;
-		for (size_t i = 0; i < dim; ++i) y[i] = float((double(in[i]) - mean) * scale) * own[i] + (bias ? bias[i] : 0.f);
+		const float* shift = bias ? bias + t % o.groups() * dim : nullptr;
+		for (size_t i = 0; i < dim; ++i)
+			y[i] = float((double(in[i]) - mean) * scale) * own[i] + (shift ? shift[i] : 0.f);
 	}
 }
 

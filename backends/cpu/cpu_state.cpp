@@ -38,6 +38,11 @@ void CpuBackend::compute(const op::ShortConv& o) {
 			for (uint32_t c = 0; c < channels; ++c) {
 				const size_t at = size_t(t) * channels + c;
 				float& y = out[size_t(s.row) * channels + at];
+				for (uint32_t i = 0; i < o.how.mixes; ++i) {
+					const float before = seen[0][at], now = seen[0][at + channels];
+					(&y)[size_t(i) * o.x.elements()] = now + w[size_t(i) * channels + c] * (before - now);
+				}
+				if (o.how.mixes) continue;
 				if (o.how.gates) {
 					y = pooled(&seen[0][at], &seen[1][at], w + c, taps, channels);
 					continue;
@@ -66,6 +71,7 @@ static void begin_state(const StateRows& rows, const StateWork& item, uint32_t w
 void CpuBackend::compute(const op::DeltaRule& o) {
 	const uint32_t heads = o.out.shape[1], v_dim = o.out.shape[2], k_dim = o.how.k_dim, words = o.state_words();
 	const uint32_t n_key = o.how.n_key_heads;
+	if (o.gates.removal) return compute_removal(o);
 	const uint32_t* work = data<uint32_t>(o.rows.work);
 	const float *x = data<float>(o.x), *beta = data<float>(o.gates.beta), *alpha = data<float>(o.gates.alpha),
 	            *rate = data<float>(o.gates.rate), *shift = data<float>(o.gates.shift),
@@ -109,6 +115,55 @@ void CpuBackend::compute(const op::DeltaRule& o) {
 						S[size_t(r) * v_dim + c] += k[r] * of_k * held[c];
 						y[c] += q[r] * of_q * S[size_t(r) * v_dim + c];
 					}
+			}
+	}
+}
+
+void CpuBackend::compute_removal(const op::DeltaRule& o) {
+	const uint32_t heads = o.out.shape[1], v_dim = o.out.shape[2], k_dim = o.how.k_dim, words = o.state_words();
+	const uint32_t* work = data<uint32_t>(o.rows.work);
+	const float *x = data<float>(o.x), *beta = data<float>(o.gates.beta), *alpha = data<float>(o.gates.alpha),
+	            *rate = data<float>(o.gates.rate), *shift = data<float>(o.gates.shift),
+	            *removal = data<float>(o.gates.removal), *taken = data<float>(o.gates.taken),
+	            *bonus = data<float>(o.gates.bonus), *from = data<float>(o.rows.from);
+	float *out = data<float>(o.out), *own = data<float>(o.own), *to = data<float>(o.rows.to);
+	const op::DeltaPlaces at = o.places();
+	std::vector<float> removed(k_dim), share(k_dim), kept(k_dim), written(k_dim), held(v_dim);
+	for (uint32_t i = 0; i < o.rows.work.shape[0]; ++i) {
+		const StateWork item = work_item<StateWork>(work, i);
+		begin_state(o.rows, item, words, o.x.shape[0], from, to);
+		for (uint32_t t = item.row; t < item.row + item.n; ++t)
+			for (uint32_t h = 0; h < heads; ++h) {
+				float* S = to + item.to + size_t(h) * k_dim * v_dim;
+				const float *q = x + size_t(t) * at.key_stride + size_t(h) * k_dim, *k = q + at.k,
+				            *v = x + at.v + size_t(t) * at.value_stride + size_t(h) * v_dim;
+				double weight = 0; // of the row's own value
+				for (uint32_t r = 0; r < k_dim; ++r) {
+					const size_t of = size_t(h) * k_dim + r, gate = size_t(t) * heads * k_dim + of;
+					const double a = double(alpha[gate]) + double(shift[of]), of_head = double(rate[h]);
+					const double power =
+					    o.how.bound < 0 ? double(o.how.bound) / (1 + std::exp(-of_head * a)) : of_head * softplus(a);
+					kept[r] = float(std::exp(power));
+					share[r] = 1 / (1 + std::exp(-beta[gate]));
+					removed[r] = k[r] * removal[of];
+					written[r] = k[r] * (1 + (share[r] - 1) * taken[of]);
+					weight += double(q[r]) * double(written[r]) * double(bonus[of]);
+				}
+				const float length = std::max(std::sqrt(dot(removed.data(), removed.data(), k_dim)), o.how.eps);
+				std::ranges::fill(held, 0.f);
+				for (uint32_t r = 0; r < k_dim; ++r) {
+					removed[r] /= length;
+					for (uint32_t c = 0; c < v_dim; ++c) held[c] += removed[r] * S[size_t(r) * v_dim + c];
+				}
+				const size_t row = (size_t(t) * heads + h) * v_dim;
+				std::fill_n(out + row, v_dim, 0.f);
+				for (uint32_t r = 0; r < k_dim; ++r)
+					for (uint32_t c = 0; c < v_dim; ++c) {
+						float& s = S[size_t(r) * v_dim + c];
+						s = kept[r] * s - share[r] * removed[r] * held[c] + written[r] * v[c];
+						out[row + c] += q[r] * s;
+					}
+				for (uint32_t c = 0; c < v_dim; ++c) own[row + c] = float(weight) * v[c];
 			}
 	}
 }

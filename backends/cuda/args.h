@@ -25,6 +25,7 @@ constexpr uint32_t kMaxGroups = 2048;       // (scale, zero) pairs of one kv hea
 constexpr uint32_t kPackRows = 8;           // tokens that pack_pages rotates at a time
 constexpr uint32_t kMostTaps = 16;          // taps of a short convolution
 constexpr uint32_t kMostStateRows = 256;    // rows of a head's state
+constexpr uint32_t kMostRemovalRows = 128;  // the same of delta_removal
 constexpr uint32_t kMostChannelRows = 32;   // rows of a channel's state
 constexpr uint32_t kStateRows = 16;         // rows of a column that a thread holds
 constexpr uint32_t kLaneColumns = 2;        // columns of a thread
@@ -72,7 +73,7 @@ struct RmsNormArgs {
 struct LayerNormArgs {
 	float* out;            // (rows, dim)
 	const float* x;        // (rows, dim)
-	const float *w, *bias; // (groups, dim), (dim); bias may be null
+	const float *w, *bias; // (groups, dim); bias may be null
 	uint32_t dim, groups;
 	float eps;
 };
@@ -191,7 +192,9 @@ struct ShortConvArgs {
 	const float* gates; // (rows, channels) or null; then w is (taps, channels)
 	StatePlaces rows;
 	uint32_t channels, taps;
-	uint32_t silu; // 1: of the sums
+	uint32_t silu;  // 1: of the sums
+	uint32_t mixes; // not 0: out is (mixes, rows, channels), w (mixes, channels)
+	uint32_t n_rows;
 };
 struct SsmScanArgs {
 	float* out;                       // (rows, n_heads, v_dim)
@@ -219,6 +222,9 @@ struct DeltaRuleArgs {
 	uint32_t by_channel;                           // 1: each channel of keys has a decay of its own
 	float eps, scale;
 	float bound; // by_channel: of logarithms of decays; 0: none
+	// delta_removal: (n_heads, k_dim) each, (rows, n_heads, v_dim); beta is then as alpha
+	const float *removal, *taken, *bonus;
+	float* own;
 };
 
 struct KvPlace {        // KvDst of backends/ops.h
@@ -445,7 +451,7 @@ struct Kernels {
 	Kernel<SortSlotsArgs> sort_slots;
 	Kernel<ExpertSumArgs> expert_sum;
 	Kernel<ShortConvArgs> short_conv;
-	Kernel<DeltaRuleArgs> delta_rule;
+	Kernel<DeltaRuleArgs> delta_rule, delta_removal;
 	Kernel<SsmScanArgs> ssm_scan;
 	Kernel<SelectiveScanArgs> selective_scan;
 	Kernel<RopeStoreArgs> rope_store;

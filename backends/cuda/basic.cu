@@ -42,9 +42,10 @@ __global__ void layer_norm_kernel(LayerNormArgs a) {
 		squares += d * d;
 	}
 	const double scale = 1 / sqrt(block_sum(squares, partial_squares) / double(a.dim) + double(a.eps));
-	const float* w = a.w + uint64_t(blockIdx.x % a.groups) * a.dim;
+	const uint64_t of_group = uint64_t(blockIdx.x % a.groups) * a.dim;
+	const float *w = a.w + of_group, *bias = a.bias ? a.bias + of_group : nullptr;
 	for (uint32_t c = threadIdx.x; c < a.dim; c += blockDim.x)
-		out[c] = float((double(x[c]) - mean) * scale) * w[c] + (a.bias ? a.bias[c] : 0.f);
+		out[c] = float((double(x[c]) - mean) * scale) * w[c] + (bias ? bias[c] : 0.f);
 }
 
 // out = x * w * rms(like) / rms(x). Grid: one block per row.

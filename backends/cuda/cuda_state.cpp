@@ -16,14 +16,16 @@ void CudaBackend::compute(const op::ShortConv& o) {
 	launch(kernels_.short_conv, {groups(channels, kThreads), o.rows.work.shape[0], groups(o.x.shape[0], kConvTile)},
 	       kThreads,
 	       ShortConvArgs{data<float>(o.out), data<float>(o.x), data<float>(o.w), data<float>(o.how.bias),
-	                     data<float>(o.how.gates), places(o.rows), channels, o.taps(), o.how.silu},
+	                     data<float>(o.how.gates), places(o.rows), channels, o.taps(), o.how.silu, o.how.mixes,
+	                     o.x.shape[0]},
 	       {"short_conv", o.bytes()});
 }
 
 void CudaBackend::compute(const op::DeltaRule& o) {
 	const uint32_t heads = o.out.shape[1], v_dim = o.out.shape[2], k_dim = o.how.k_dim;
 	const op::DeltaPlaces at = o.places();
-	launch(kernels_.delta_rule, {groups(v_dim, kStateColumns), heads, o.rows.work.shape[0]},
+	launch(o.gates.removal ? kernels_.delta_removal : kernels_.delta_rule,
+	       {groups(v_dim, kStateColumns), heads, o.rows.work.shape[0]},
 	       std::bit_ceil(groups(k_dim, kStateRows)) * (kStateColumns / kLaneColumns),
 	       DeltaRuleArgs{data<float>(o.out),
 	                     data<float>(o.x),
@@ -44,7 +46,11 @@ void CudaBackend::compute(const op::DeltaRule& o) {
 	                     o.how.by_channel,
 	                     o.how.eps,
 	                     1 / std::sqrt(float(k_dim)),
-	                     o.how.bound},
+	                     o.how.bound,
+	                     data<float>(o.gates.removal),
+	                     data<float>(o.gates.taken),
+	                     data<float>(o.gates.bonus),
+	                     data<float>(o.own)},
 	       {"delta_rule", o.bytes()});
 }
 

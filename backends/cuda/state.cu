@@ -52,6 +52,13 @@ __global__ void short_conv_kernel(ShortConvArgs a) {
 		else if (from != STATE_ZERO)
 			seen[j] = a.rows.from[from + uint64_t(first + j - 1) * a.channels + c];
 	for (uint32_t t = row + first; t < row + end; ++t) {
+		if (a.mixes) {
+			seen[0] = seen[1], seen[1] = a.x[uint64_t(t) * a.channels + c];
+			for (uint32_t i = 0; i < a.mixes; ++i)
+				a.out[(uint64_t(i) * a.n_rows + t) * a.channels + c] =
+				    seen[1] + a.w[uint64_t(i) * a.channels + c] * (seen[0] - seen[1]);
+			continue;
+		}
 		float sum = 0;
 		for (uint32_t j = 0; j + 1 < a.taps; ++j) {
 			seen[j] = seen[j + 1];
@@ -186,6 +193,81 @@ __global__ void delta_rule_kernel(DeltaRuleArgs a) {
 	store_state(s, a.rows, to, lane);
 }
 
+// The same with keys of what is forgotten (DELTA_REMOVAL in the shader).
+__global__ void delta_removal_kernel(DeltaRuleArgs a) {
+	constexpr uint32_t kKeys = kStateTile * kMostRemovalRows;
+	__shared__ Shared<float, kKeys> key, query, kept, removed, back; // back: removed * share
+	__shared__ Shared<float, kStateTile * kStateColumns> value;
+	// 1 / length of removed; q . back / length, q . k, the same with the bonus
+	__shared__ Shared<float, kStateTile> of_removed, of_held, of_value, of_own;
+	const uint32_t thread = threadIdx.x, head = blockIdx.y;
+	const StateLane lane(a.k_dim, a.v_dim);
+	const uint32_t* item = a.rows.work + blockIdx.z * STATE_WORDS;
+	const uint32_t row = item[0], n = item[1], from = item[2], to = item[3];
+	const uint32_t parts = blockDim.x < kWarp ? 1 : blockDim.x / kStateTile < kWarp ? blockDim.x / kStateTile : kWarp;
+	float s[kStateRows][kLaneColumns];
+	load_state(s, a.rows, from, lane);
+	for (uint32_t tile = 0; tile < n; tile += kStateTile) {
+		const uint32_t here = n - tile < kStateTile ? n - tile : kStateTile;
+		__syncthreads(); // the tile before has been read
+		for (uint32_t i = thread; i < here * lane.keys; i += blockDim.x) {
+			const uint32_t t = row + tile + i / lane.keys, k = i % lane.keys, of = head * a.k_dim + k;
+			query[i] = key[i] = kept[i] = removed[i] = back[i] = 0;
+			if (k >= a.k_dim) continue;
+			const uint64_t gate = (uint64_t(t) * a.n_heads + head) * a.k_dim + k;
+			const float* x = a.x + uint64_t(t) * a.key_stride + of;
+			const float v = a.alpha[gate] + a.shift[of], share = 1 / (1 + expf(-a.beta[gate]));
+			kept[i] = expf(a.bound < 0 ? a.bound / (1 + expf(-a.rate[head] * v)) : a.rate[head] * softplus(v));
+			query[i] = x[0];
+			removed[i] = x[a.k_at] * a.removal[of], back[i] = removed[i] * share;
+			key[i] = x[a.k_at] * (1 + (share - 1) * a.taken[of]);
+		}
+		load_values(value, a.x + a.v_at + uint64_t(row + tile) * a.value_stride + head * a.v_dim, a.value_stride, here,
+		            a.v_dim);
+		__syncthreads();
+		const uint32_t own = thread / parts, first = (own < here ? own : 0) * lane.keys;
+		float r_r = 0, q_b = 0, q_k = 0, q_own = 0;
+		for (uint32_t i = thread % parts; i < lane.keys; i += parts) {
+			const float r = removed[first + i], q = query[first + i], by = q * key[first + i];
+			r_r += r * r, q_b += q * back[first + i], q_k += by;
+			if (i < a.k_dim) q_own += by * a.bonus[head * a.k_dim + i];
+		}
+		r_r = tree_sum(r_r, parts), q_b = tree_sum(q_b, parts);
+		q_k = tree_sum(q_k, parts), q_own = tree_sum(q_own, parts);
+		if (own < here && thread % parts == 0) {
+			const float of_r = 1 / fmaxf(sqrtf(r_r), a.eps);
+			of_removed[own] = of_r, of_held[own] = q_b * of_r, of_value[own] = q_k, of_own[own] = q_own;
+		}
+		__syncthreads();
+		for (uint32_t t = 0; t < here; ++t) {
+			float r_s[kLaneColumns][4] = {}, q_s[kLaneColumns][4] = {}; // removed . S, q . S
+			for (uint32_t i = 0; i < kStateRows; ++i) {
+				const uint32_t at = t * lane.keys + lane.row(i);
+				for (uint32_t c = 0; c < kLaneColumns; ++c) {
+					r_s[c][i % 4] += removed[at] * s[i][c];
+					s[i][c] *= kept[at];
+					q_s[c][i % 4] += query[at] * s[i][c];
+				}
+			}
+			float v[kLaneColumns], loss[kLaneColumns];
+			for (uint32_t c = 0; c < kLaneColumns; ++c) {
+				const float held = of_removed[t] * tree_sum(quad_sum(r_s[c]), lane.slices),
+				            read = tree_sum(quad_sum(q_s[c]), lane.slices);
+				v[c] = value[t * kStateColumns + lane.column + c], loss[c] = of_removed[t] * held;
+				if (lane.slice != c % lane.slices || lane.col + c >= a.v_dim) continue;
+				const uint64_t at = (uint64_t(row + tile + t) * a.n_heads + head) * a.v_dim + lane.col + c;
+				a.out[at] = read - of_held[t] * held + of_value[t] * v[c];
+				a.own[at] = of_own[t] * v[c];
+			}
+			for (uint32_t i = 0; i < kStateRows; ++i) {
+				const uint32_t at = t * lane.keys + lane.row(i);
+				for (uint32_t c = 0; c < kLaneColumns; ++c) s[i][c] += key[at] * v[c] - back[at] * loss[c];
+			}
+		}
+	}
+	store_state(s, a.rows, to, lane);
+}
+
 // Grid: blocks of columns in x, heads in y, items in z. Sums are added in the order of ssm_scan.comp.
 __global__ void ssm_scan_kernel(SsmScanArgs a) {
 	constexpr uint32_t kKeys = kStateTile * kMostStateRows;
@@ -271,6 +353,7 @@ void add_state(Kernels& k) {
 	k.ssm_scan = {{KV_KERNEL(ssm_scan, SsmScanArgs)}};
 	k.selective_scan = {{KV_KERNEL(selective_scan, SelectiveScanArgs)}};
 	k.delta_rule = {{KV_KERNEL(delta_rule, DeltaRuleArgs)}};
+	k.delta_removal = {{KV_KERNEL(delta_removal, DeltaRuleArgs)}};
 }
 
 } // namespace kvrun::cuda::KV_CUDA_BUILD

@@ -93,7 +93,10 @@ ConvChoice choose_short_conv(const Caps&, uint32_t taps, uint32_t flags); // CON
 struct StateChoice : Choice {
 	uint32_t cols; // columns of a state in one workgroup
 };
-StateChoice choose_delta_rule(const Caps&, uint32_t k_dim, uint32_t v_dim, bool by_channel, bool bounded);
+struct DeltaForm { // what DeltaRule's arguments say
+	bool by_channel = false, bounded = false, removal = false;
+};
+StateChoice choose_delta_rule(const Caps&, uint32_t k_dim, uint32_t v_dim, DeltaForm);
 StateChoice choose_ssm_scan(const Caps&, uint32_t k_dim, uint32_t v_dim);
 constexpr uint32_t kSelectiveLocal = 64; // channels of a workgroup
 Choice choose_selective_scan(uint32_t k_dim);

@@ -20,8 +20,9 @@ static StateChoice choose_state_kernel(Kernel kernel, const Caps& c, uint32_t k_
 	const uint32_t subgroup = !c.subgroup_ops ? 32 : c.can_narrow() ? c.subgroup_min : c.subgroup;
 	const uint32_t slices = c.is_cpu ? 1 : std::min(std::bit_ceil(ceil_div(k_dim, 16)), subgroup);
 	const uint32_t lane_cols = c.is_cpu || few || v_dim == 1 ? 1 : 2;
-	// Keys, queries, decays by channel and values of the workgroup's columns in 16 KiB of shared memory.
-	const uint32_t tile = k_dim > 128 || (c.is_cpu && by_channel) ? 4 : 8;
+	// Keys, queries, decays by channel, what removes and values of the workgroup's columns in 16 KiB of shared memory.
+	const bool removal = kernel == Kernel::delta_removal;
+	const uint32_t tile = k_dim > (removal ? 64 : 128) || (c.is_cpu && by_channel) ? 4 : 8;
 	const uint32_t fewest = std::max(1u, tile / slices),
 	               most = std::max(fewest, std::min(kLocal, c.workgroup) / slices);
 	const uint32_t n = std::clamp(std::bit_ceil(ceil_div(v_dim, lane_cols)), fewest,
@@ -36,9 +37,10 @@ static StateChoice choose_state_kernel(Kernel kernel, const Caps& c, uint32_t k_
 	          {SPEC_AHEAD, ahead}}},
 	        n * lane_cols};
 }
-StateChoice choose_delta_rule(const Caps& c, uint32_t k_dim, uint32_t v_dim, bool by_channel, bool bounded) {
-	StateChoice how = choose_state_kernel(Kernel::delta_rule, c, k_dim, v_dim, by_channel);
-	if (by_channel) how.spec.push_back({SPEC_FLAGS, DELTA_BY_CHANNEL | (bounded ? DELTA_BOUNDED : 0)});
+StateChoice choose_delta_rule(const Caps& c, uint32_t k_dim, uint32_t v_dim, DeltaForm form) {
+	const Kernel kernel = form.removal ? Kernel::delta_removal : Kernel::delta_rule;
+	StateChoice how = choose_state_kernel(kernel, c, k_dim, v_dim, form.by_channel);
+	if (form.by_channel) how.spec.push_back({SPEC_FLAGS, DELTA_BY_CHANNEL | (form.bounded ? DELTA_BOUNDED : 0)});
 	return how;
 }
 StateChoice choose_ssm_scan(const Caps& c, uint32_t k_dim, uint32_t v_dim) {

@@ -138,11 +138,14 @@ void state_uses(const Caps& c, Uses& out) {
 	add(out, choose_short_conv(c, 3, 0), "3 taps, linear");
 	add(out, choose_short_conv(c, 4, CONV_GATES), "4 taps, gates");
 	add(out, choose_short_conv(c, 10, CONV_SILU), "10 taps");
+	add(out, choose_short_conv(c, 2, CONV_MIXES), "mixes");
 	for (const uint32_t d : {64u, 128u})
-		add(out, choose_delta_rule(c, d, d, false, false), fmt::format("states of {} x {}", d, d));
+		add(out, choose_delta_rule(c, d, d, {}), fmt::format("states of {} x {}", d, d));
 	for (const bool bounded : {false, true})
-		add(out, choose_delta_rule(c, 128, 128, true, bounded),
+		add(out, choose_delta_rule(c, 128, 128, {true, bounded}),
 		    fmt::format("states of 128 x 128, by channel{}", bounded ? ", bounded" : ""));
+	for (const uint32_t d : {64u, 128u})
+		add(out, choose_delta_rule(c, d, d, {true, true, true}), fmt::format("states of {} x {}, removal", d, d));
 	add(out, choose_ssm_scan(c, 128, 64), "states of 128 x 64");
 	add(out, choose_ssm_scan(c, 256, 64), "states of 256 x 64");
 	add(out, choose_selective_scan(16), "states of 16");

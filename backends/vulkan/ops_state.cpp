@@ -8,9 +8,10 @@ namespace kvrun::vk {
 
 void VulkanBackend::compute(const op::ShortConv& o) {
 	const uint32_t channels = o.channels(), taps = o.taps();
-	const uint32_t flags = (o.how.silu ? CONV_SILU : 0) | (o.how.bias ? CONV_BIAS : 0) | (o.how.gates ? CONV_GATES : 0);
+	const uint32_t flags = (o.how.silu ? CONV_SILU : 0) | (o.how.bias ? CONV_BIAS : 0) |
+	                       (o.how.gates ? CONV_GATES : 0) | (o.how.mixes ? CONV_MIXES : 0);
 	const ConvChoice how = choose_short_conv(caps(), taps, flags);
-	const ShortConvPush push{.channels = channels};
+	const ShortConvPush push{.channels = channels, .mixes = o.how.mixes, .plane = uint32_t(o.x.elements())};
 	rec_.dispatch(
 	    pipeline(how), push,
 	    {bind(o.out), bind(o.x), bind(o.w), bind(o.rows.work), bind(o.rows.from), bind(o.rows.to),
@@ -23,7 +24,8 @@ void VulkanBackend::compute(const op::ShortConv& o) {
 
 void VulkanBackend::compute(const op::DeltaRule& o) {
 	const uint32_t heads = o.out.shape[1], v_dim = o.out.shape[2], k_dim = o.how.k_dim;
-	const StateChoice how = choose_delta_rule(caps(), k_dim, v_dim, o.how.by_channel, o.how.bound < 0);
+	const StateChoice how =
+	    choose_delta_rule(caps(), k_dim, v_dim, {o.how.by_channel, o.how.bound < 0, bool(o.gates.removal)});
 	const op::DeltaPlaces at = o.places();
 	const DeltaRulePush push{.n_heads = heads,
 	                         .n_key_heads = o.how.n_key_heads,
@@ -36,11 +38,19 @@ void VulkanBackend::compute(const op::DeltaRule& o) {
 	                         .eps = o.how.eps,
 	                         .scale = 1 / std::sqrt(float(k_dim)),
 	                         .bound = o.how.bound};
-	rec_.dispatch(pipeline(how), push,
-	              {bind(o.out), bind(o.x), bind(o.gates.beta), bind(o.gates.alpha), bind(o.gates.rate),
-	               bind(o.gates.shift), bind(o.rows.work), bind(o.rows.from), bind(o.rows.to)},
-	              {ceil_div(v_dim, how.cols), heads, o.rows.work.shape[0]},
-	              {.label = "delta_rule", .bytes = o.bytes(), .flops = 7. * k_dim * double(o.out.elements())});
+	const Groups groups{ceil_div(v_dim, how.cols), heads, o.rows.work.shape[0]};
+	const Work cost{.label = "delta_rule", .bytes = o.bytes(), .flops = 7. * k_dim * double(o.out.elements())};
+	if (o.gates.removal)
+		rec_.dispatch(pipeline(how), push,
+		              {bind(o.out), bind(o.x), bind(o.gates.beta), bind(o.gates.alpha), bind(o.gates.rate),
+		               bind(o.gates.shift), bind(o.rows.work), bind(o.rows.from), bind(o.rows.to),
+		               bind(o.gates.removal), bind(o.gates.taken), bind(o.gates.bonus), bind(o.own)},
+		              groups, cost);
+	else
+		rec_.dispatch(pipeline(how), push,
+		              {bind(o.out), bind(o.x), bind(o.gates.beta), bind(o.gates.alpha), bind(o.gates.rate),
+		               bind(o.gates.shift), bind(o.rows.work), bind(o.rows.from), bind(o.rows.to)},
+		              groups, cost);
 }
 
 void VulkanBackend::compute(const op::SsmScan& o) {

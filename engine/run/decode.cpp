@@ -145,7 +145,10 @@ void Decoder::run(KvPool& pool, std::span<const Row> step) {
 		runner_.enter(l, rows, grams ? recurrent->groups(*grams) : std::span<const StateGroup>(), /*decode=*/true);
 		const auto [in_window, k] = cache_layers_[l]; // layer k of its cache
 		const Layer& layer = runner_.config().layers[l];
-		if (layer.recurrent.n_heads) runner_.recur(l, rows, recurrent->groups(cache_layers_.state(l)), /*decode=*/true);
+		if (layer.recurrent.n_heads) {
+			rows.states = recurrent->groups(cache_layers_.state(l));
+			runner_.recur(l, rows, /*decode=*/true);
+		}
 		if (!attends(layer)) {
 			runner_.project_out(l, rows, /*decode=*/true);
 			if (is_handed_over(l, runner_.config().n_layers)) be.submit();

@@ -29,6 +29,8 @@ static uint32_t unit_norms(const Config& cfg) {
 			n = std::max(n, l.head_dim);
 		else if (l.recurrent.step_norm == StepNorm::Unit)
 			n = std::max({n, l.recurrent.rank, l.recurrent.k_dim});
+		else if (l.recurrent.kind == RecurrentKind::Removal)
+			n = std::max(n, l.recurrent.n_heads);
 	if (cfg.streams.kind == StreamKind::Manifold) n = cfg.streams.n * cfg.dim;
 	const bool of_rows = cfg.streams.kind == StreamKind::AltUp || cfg.embedding_norm;
 	return of_rows || is_bare(cfg.norm) ? std::max(n, cfg.dim) : n;
@@ -126,6 +128,7 @@ LayerRows LayerRunner::rows_of(uint32_t l, const View& x, const TokenViews& toke
 	r.tokens = tokens.part(first, n);
 	if (branch_) r.branch = rows(branch_, 0, n);
 	if (cfg_.streams.n > 1) r.streams = streams_of(x, first, n), r.x = rows(streams_.x, 0, n);
+	if (cfg_.first_values) r.first_values = r.x, r.first_values.at += x.bytes();
 	if (streams_.laurel) r.laurel = rows(streams_.laurel, 0, n);
 	if (streams_.inject) r.inject = rows(streams_.inject, 0, n);
 	if (has_indexer(cfg_, l)) {
@@ -178,6 +181,7 @@ void LayerRunner::embed(const View& x, uint32_t first, const TokenViews& tokens,
 	const View to = cfg_.streams.hyper() ? rows(h_, 0, n) : rows(x, first, n);
 	be_.embed(to, w_.embed, tokens.ids);
 	if (cfg_.embedding_scale != 1) be_.activate(to, to, {}, {.scale = cfg_.embedding_scale});
+	if (cfg_.text_input.normed) norm(to, to, w_.text.norm);
 	if (cfg_.embedding_norm) be_.rmsnorm(to, to, rows(ones_, 0, cfg_.dim), cfg_.norm_eps);
 	if (tokens.places) {
 		const View added = rows(h_, 0, n);
@@ -452,10 +456,10 @@ void LayerRunner::run_mlp_part(uint32_t l, const LayerRows& r, bool decode) {
 
 void LayerRunner::run_dense(const Layer& layer, const LayerWeights& L, const LayerRows& r, bool decode) {
 	const View gate = shaped(r.gate, r.n, layer.hidden_dim), up = shaped(r.up, r.n, layer.hidden_dim);
-	const bool normed = has_mlp_norm(layer.mlp_input);
-	const View hidden =
-	    run_mlp(layer, {{{gate, L.w_gate, L.b_gate}, {up, L.w_up, L.b_up}}},
-	            layer.mlp_input == MlpInput::Parallel ? r.h : r.x, normed ? &L.mlp_norm : nullptr, r.h, decode);
+	const bool normed = has_mlp_norm(layer.mlp_input) && !layer.mlp_shift;
+	const View from = layer.mlp_shift ? mix_mlp_input(L, r) : layer.mlp_input == MlpInput::Parallel ? r.h : r.x;
+	const View hidden = run_mlp(layer, {{{gate, L.w_gate, L.b_gate}, {up, L.w_up, L.b_up}}}, from,
+	                            normed ? &L.mlp_norm : nullptr, r.h, decode);
 	if (layer.mlp_gain != 1) be_.activate(hidden, hidden, {}, {.scale = layer.mlp_gain});
 	if (layer.sub_norms) be_.rmsnorm(hidden, hidden, L.mlp_sub_norm, cfg_.norm_eps);
 	add(layer, r, {{}, L.w_down, L.b_down}, hidden, layer.mlp_out_norm ? &L.mlp_out_norm : nullptr, decode);

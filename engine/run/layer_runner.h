@@ -41,7 +41,9 @@ struct LayerRows { // rows of one pass through a layer
 	View k, v;     // (n, n_kv_heads, channels) f32
 	View gate, up; // (n, channels of the widest dense MLP) f32
 	RopeViews rope;
-	View out_gate = {};    // (n, n_heads * channels) f32, or (n, n_heads), of Layer::output_gate
+	View out_gate = {};                      // (n, n_heads * channels) f32, or (n, n_heads), of Layer::output_gate
+	std::span<const StateGroup> states = {}; // of a recurrent layer
+	View first_values = {};                  // (n, dim) f32, of Config::first_values
 	View values = {};      // (n, values) f32: output of a recurrent layer, or of heads that attend to latents
 	View q_rope = {};      // (n, n_heads, rope_dim) f32, of Layer::latent
 	View q_nope = {};      // (n, n_heads, nope_dim) f32, of Layer::latent
@@ -94,7 +96,7 @@ class LayerRunner {
 	// Rows [first, first + n): RoPE, store. The destination is empty for a layer without keys and values of its own.
 	void rotate(uint32_t l, const LayerRows&, uint32_t first, uint32_t n, const KvDst&);
 	// Replaces these calls for a recurrent layer: norm, projections, update of states.
-	void recur(uint32_t l, const LayerRows&, std::span<const StateGroup>, bool decode);
+	void recur(uint32_t l, const LayerRows&, bool decode);
 	// Of layers with an indexer, after project_in(): queries (n, heads, channels), normed and rotated; means of the
 	// latest keys, which take all rows through `states`; the keys of blocks that end with rows first .. first + n - 1,
 	// of these means.
@@ -172,6 +174,7 @@ class LayerRunner {
 	void make_key_rows(uint32_t l);
 	void run_mlp_part(uint32_t l, const LayerRows&, bool decode);
 	void run_dense(const Layer&, const LayerWeights&, const LayerRows&, bool decode);
+	View mix_mlp_input(const LayerWeights&, const LayerRows&); // of Layer::mlp_shift
 	void add_layer_input(uint32_t l, const LayerRows&, bool decode);
 	// Several residual streams, layer_streams.cpp.
 	View all_streams(const View& x) const;
@@ -194,6 +197,8 @@ class LayerRunner {
 	View part(const View& w, uint32_t first, uint32_t n) const;                            // rows of weights
 	void convolve(uint32_t l, const LayerRows&, std::span<const StateGroup>, bool decode); // layer_recurrent.cpp
 	void recur_by_channel(uint32_t l, const LayerRows&, std::span<const StateGroup>, bool decode);
+	void recur_with_removal(uint32_t l, const LayerRows&, bool decode);
+	void mix_values(const Recurrent&, const View& v, const LayerRows&);
 	void scan(uint32_t l, const LayerRows&, std::span<const StateGroup>, bool decode);
 	void scan_by_channel(uint32_t l, const LayerRows&, std::span<const StateGroup>, bool decode);
 	// A mixture of experts, layer_experts.cpp.

@@ -271,8 +271,8 @@ void Prefill::next_cell() {
 			if (lane_ + 1 < lanes_.size()) {
 				const View& x = memory_->x;
 				View rows = kvrun::rows(x, now.slice * slice_rows_, cell_end() - now.slice * slice_rows_);
-				const Streams& s = runner_.config().streams;
-				for (uint32_t i = 0; i < (s.hyper() ? 1 : s.n); ++i, rows.at += x.bytes())
+				const Config& c = runner_.config();
+				for (uint32_t i = 0; i < (c.streams.hyper() ? 1 : rows_per_token(c)); ++i, rows.at += x.bytes())
 					runner_.backend().hand_over(rows, runner_.backend().part_of(now.end));
 			}
 			now.layer = now.first, ++now.slice;
@@ -299,7 +299,7 @@ void Prefill::next_cell() {
 KvPrefill& Prefill::cache_of(uint32_t l) { return session_.engine().cache_layers()[l].window ? *window_kv_ : *kv_; }
 
 bool Prefill::computes_all(uint32_t l) const {
-	return wants_all() || l < session_.engine().cache_layers().last_own() ||
+	return wants_all() || runner_.config().layers[l].mlp_shift || l < session_.engine().cache_layers().last_own() ||
 	       (for_drafter_ && l < for_drafter_->last_layer());
 }
 
@@ -420,11 +420,12 @@ void Prefill::enter(LayerRows& r) {
 }
 
 // Takes rows through the layer's state, if it has one.
-void Prefill::recur(const LayerRows& r) {
+void Prefill::recur(LayerRows& r) {
 	if (!has_state(layer_)) return;
 	const uint32_t k = session_.engine().cache_layers().state(layer_);
 	states_step_->piece(k, at_ == 0, r.n);
-	runner_.recur(layer_, r, states_step_->groups(k), /*decode=*/false);
+	r.states = states_step_->groups(k);
+	runner_.recur(layer_, r, /*decode=*/false);
 }
 
 // The next m rows of a recurrent layer, whose state needs all rows, or of an MLP alone.

@@ -88,7 +88,7 @@ class Prefill {
 	double layer_rows(uint32_t m);
 	double recurrent_rows(uint32_t m);
 	void enter(LayerRows&);
-	void recur(const LayerRows&);
+	void recur(LayerRows&);
 	double moves(double room);
 	void begin_moves(uint32_t from);
 	double logits_piece();

@@ -105,7 +105,7 @@ class PromptMemory {
 			const KvShape& s = layers.shape(window);
 			return s.n_layers ? 2 * s.token_channels() : 0;
 		};
-		return uint64_t(c.dim) * c.streams.n * 4 + (c.layer_input_dim || c.text_input.positions ? 8 : 4) +
+		return uint64_t(c.dim) * rows_per_token(c) * 4 + (c.layer_input_dim || c.text_input.positions ? 8 : 4) +
 		       uint64_t(rope_width(c)) * 4 + ExpandedMemory::row_bytes(c) +
 		       (layers.shares() ? own(false) + own(true) : std::max(own(false), own(true)));
 	}

@@ -51,10 +51,10 @@ struct StreamMemory { // empty without Config::streams
 };
 
 // Rows of the residual stream. If there are several: of hyper-connections a row has all of them, side by side; others
-// follow each other, and the view has the first.
+// follow each other, and the view has the first. Values of the first layer follow, too (Config::first_values).
 inline View take_streams(Arena& a, const Config& c, uint32_t rows) {
 	if (c.streams.hyper()) return a.take(DType::F32, rows, c.streams.n * c.dim);
-	View x = a.take(DType::F32, rows * c.streams.n, c.dim);
+	View x = a.take(DType::F32, rows * rows_per_token(c), c.dim);
 	x.shape[0] = rows;
 	return x;
 }

@@ -131,6 +131,16 @@ constexpr Named kBuiltin[] = {
     {{- eos_token }}
 {%- endif %})jinja"},
 
+    {"rwkv-world", R"jinja({%- for message in messages %}
+    {%- if message['role'] not in ['system', 'user', 'assistant'] %}
+        {{- raise_exception('role ' + message['role'] + ' is not known; use system, user or assistant') }}
+    {%- endif %}
+    {{- message['role'] | capitalize + ': ' + message['content'] | trim + '\n\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- 'Assistant:' }}
+{%- endif %})jinja"},
+
     {"vicuna", R"jinja({%- for message in messages %}
     {%- if message['role'] == 'system' %}
         {{- message['content'] + '\n\n' }}
@@ -184,8 +194,11 @@ ChatTemplate choose_chat_template(const Gguf& g, std::string_view name, bool too
 	const std::string_view wanted = !name.empty()                                    ? name
 	                                : tools && g.find(key_of("tool_use")) != nullptr ? "tool_use"
 	                                                                                 : "default";
-	if (const std::string key = key_of(wanted); g.find(key))
-		return ChatTemplate(std::string(g.text(key)), fmt::format("{}: {}", g.name(), one_line(key)));
+	const std::string key = key_of(wanted);
+	const std::string_view own = g.text(key, "");
+	if (const std::string_view named = builtin_chat_template(own); !named.empty()) // files of RWKV name it
+		return ChatTemplate(std::string(named), fmt::format("chat template {}", own));
+	if (g.find(key)) return ChatTemplate(std::string(g.text(key)), fmt::format("{}: {}", g.name(), one_line(key)));
 	if (const std::string_view text = builtin_chat_template(wanted); !text.empty())
 		return ChatTemplate(std::string(text), fmt::format("chat template {}", wanted));
 	std::vector<std::string> names;

@@ -123,6 +123,12 @@ void complete_recurrent(SynthSpec& s, const Family& family, const SynthTraits& t
 	shape.beside = family.recurrent_shape.beside, shape.normed = !shape.beside;
 	if (shape.kind == RecurrentKind::ShortConv) shape.v_dim = s.config.dim;
 	if (shape.kind == RecurrentKind::ChannelDelta) shape.n_heads = shape.n_key_heads = s.config.n_heads;
+	if (shape.kind == RecurrentKind::Removal) {
+		if (s.config.dim % shape.k_dim != 0)
+			fail(Code::Invalid, "dim {} of a synthetic model of {} must be a multiple of {}", s.config.dim, family.arch,
+			     shape.k_dim);
+		shape.n_heads = shape.n_key_heads = s.config.dim / shape.k_dim;
+	}
 	const uint32_t n = s.config.n_layers;
 	const uint64_t first = n < 64 ? attending & ((uint64_t(1) << n) - 1) : attending; // those of the first n layers
 	shape.tiled = family.recurrent_shape.tiled, shape.fused_gates = family.recurrent_shape.fused_gates;
@@ -199,6 +205,7 @@ void complete(SynthSpec& s, const SynthRow& r) {
 	                    : family.scales_embedding ? std::sqrt(float(c.dim))
 	                                              : 1;
 	if (family.positions) c.text_input.positions = c.max_seq;
+	c.text_input.normed = family.weighs_embedding;
 	c.logit_scale = r.more.logit_scale, layer.residual_scale = r.more.residual_scale;
 	if (r.more.attention_scale != 0) layer.attention_scale = r.more.attention_scale;
 	layer.score_softcap = family.score_softcap, c.logit_softcap = family.logit_softcap;

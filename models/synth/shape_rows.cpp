@@ -37,6 +37,17 @@ constexpr Recurrent selective(uint32_t values, uint32_t rank, StepNorm norm) {
 	        .rank = rank,
 	        .step_norm = norm};
 }
+constexpr Recurrent kRemoval = {.n_heads = 32, // of 2048 channels
+                                .n_key_heads = 32,
+                                .k_dim = 64,
+                                .v_dim = 64,
+                                .taps = 2,
+                                .kind = RecurrentKind::Removal,
+                                .decay_rank = 96,
+                                .rate_rank = 96,
+                                .share_rank = 64,
+                                .gate_rank = 256,
+                                .shifts = 2};
 constexpr uint64_t bits(std::initializer_list<int> set) {
 	uint64_t r = 0;
 	for (const int b : set) r |= uint64_t(1) << b;
@@ -262,6 +273,8 @@ constexpr SynthRow kSynthRows[] = {
       .scale = 2.827f, .choice_bias = true, .shared_dim = 768}, .dense_layers = 1, .latent = latent(192, 256, 1536),
       .indexer = {.n_heads = 16, .dim = 128, .block = 1, .most = 2048}, .index_period = 4, .index_from = 1,
       .streams = {.n = 4, .eps = 1e-6f, .post_eps = 1e-6f, .weighs_output = true}}},
+    {"rwkv7-1.5b", "rwkv7", 2048, 8192, 24, 1, 1, 8, 65536, 1048576, 1e4f, 1e-5f, false, kSpm,
+     {.no_rope = true, .recurrent = kRemoval}},
     {"seed-oss-36b", "seed_oss", 5120, 27648, 64, 80, 8, 128, 155136, 524288, 1e7f, 1e-6f, false, kLlama3},
     {"smallthinker-21b", "smallthinker", 2560, 768, 52, 28, 4, 128, 151936, 16384, 1.5e6f, 1e-6f, false, kQwen2,
      {.window = 4096, .experts = {.n = 64, .used = 6, .hidden_dim = 768, .normalise = true}}},

@@ -224,7 +224,13 @@ void add_recurrent(Header& h, const Config& c, uint32_t more_layers) {
 		for (uint32_t l = 0; l < more_layers; ++l) h.raw(uint8_t(0));
 	}
 	if (one == c.layers.end()) return;
-	const Recurrent& r = one->recurrent;
+	const Recurrent& r = c.layers.back().recurrent.n_heads ? c.layers.back().recurrent : one->recurrent;
+	if (r.kind == RecurrentKind::Removal) {
+		h.u32(key("wkv.head_size"), r.k_dim);
+		h.u32(key("attention.decay_lora_rank"), r.decay_rank), h.u32(key("attention.iclr_lora_rank"), r.rate_rank);
+		h.u32(key("attention.value_residual_mix_lora_rank"), std::max(r.share_rank, 1u));
+		return h.u32(key("attention.gate_lora_rank"), r.gate_rank);
+	}
 	h.u32(key("ssm.conv_kernel"), r.taps);
 	if (r.kind == RecurrentKind::ChannelDelta) {
 		if (r.bound < 0) h.f32(key("kda.gate_lower_bound"), r.bound);

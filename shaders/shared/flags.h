@@ -50,6 +50,7 @@
 #define CONV_SILU 1u  // of the sums
 #define CONV_BIAS 2u  // there is a bias
 #define CONV_GATES 4u // gates weigh the rows
+#define CONV_MIXES 8u // each row is mixed with the one before it, in several ways
 
 // delta_rule
 #define DELTA_BY_CHANNEL 1u // each channel of keys has a decay of its own, else each head

@@ -339,6 +339,8 @@ struct KvBalancePush {
 struct ShortConvPush {
 	KV_PUSH_HEAD
 	uint channels;
+	uint mixes; // with CONV_MIXES
+	uint plane; // elements of a mix
 };
 struct DeltaRulePush {
 	KV_PUSH_HEAD

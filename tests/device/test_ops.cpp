@@ -209,7 +209,7 @@ TEST_CASE("ops: layer_norm") {
 		Random random(uint32_t(row.number) + 1);
 		Rig rig(backend);
 		Floats x = random.normals(size_t(n.T) * n.dim), want(x.size());
-		const Floats w = random.normals(size_t(n.groups) * n.dim), b = random.normals(n.dim);
+		const Floats w = random.normals(size_t(n.groups) * n.dim), b = random.normals(size_t(n.groups) * n.dim);
 		const float eps = 1e-2f; // large compared with the smallest rows, so that it has an effect
 		for (uint32_t t = 0; t < n.T; ++t) {
 			const float* own = w.data() + size_t(t % n.groups) * n.dim;
@@ -224,14 +224,15 @@ TEST_CASE("ops: layer_norm") {
 			for (uint32_t c = 0; c < n.dim; ++c) {
 				const size_t i = size_t(t) * n.dim + c;
 				want[i] = float((double(x[i]) - mean) / std::sqrt(squares / n.dim + double(eps)) * double(own[c]) +
-				                (n.bias ? double(b[c]) : 0));
+				                (n.bias ? double(b[t % n.groups * n.dim + c]) : 0));
 			}
 		}
 		const View out = rig.out(n.T, n.dim), vx = rig.f32(x, n.T, n.dim);
-		backend.layer_norm(out, vx, rig.f32(w, n.groups, n.dim), n.bias ? rig.f32(b, n.dim) : View(), eps);
+		backend.layer_norm(out, vx, rig.f32(w, n.groups, n.dim), n.bias ? rig.f32(b, n.groups, n.dim) : View(), eps);
 		check_close(row, rig.get(out), want, "rmsnorm");
 		check_same_bits(row, rig.get(vx), x);
-		backend.layer_norm(vx, vx, rig.f32(w, n.groups, n.dim), n.bias ? rig.f32(b, n.dim) : View(), eps); // in place
+		backend.layer_norm(vx, vx, rig.f32(w, n.groups, n.dim), n.bias ? rig.f32(b, n.groups, n.dim) : View(),
+		                   eps); // in place
 		check_close(row, rig.get(vx), want, "rmsnorm");
 	});
 }

@@ -62,12 +62,14 @@ struct ConvRow {
 	uint32_t channels, taps;
 	bool bias = false, silu = true;
 	bool gates = false;
+	uint32_t mixes = 0;
 	std::string text() const {
 		return fmt::format("short_conv: T {} channels {} taps {}{}{}", fmt::join(rows, "+"), channels, taps,
 		                   bias ? " bias" : "",
-		                   gates  ? " gates"
-		                   : silu ? ""
-		                          : " linear");
+		                   mixes   ? fmt::format(" mixes {}", mixes)
+		                   : gates ? " gates"
+		                   : silu  ? ""
+		                           : " linear");
 	}
 };
 
@@ -77,11 +79,13 @@ struct DeltaRow {
 	bool tiled;
 	bool by_channel = false, apart = false;
 	float bound = 0;
+	bool removal = false;
+	uint32_t betas() const { return removal ? heads * k_dim : heads; }     // of a token
 	uint32_t decays() const { return by_channel ? heads * k_dim : heads; } // of a token
 	std::string text() const {
-		return fmt::format("delta_rule: T {} heads {}:{} states {} x {}{}{}{}{}", fmt::join(rows, "+"), heads,
+		return fmt::format("delta_rule: T {} heads {}:{} states {} x {}{}{}{}{}{}", fmt::join(rows, "+"), heads,
 		                   key_heads, k_dim, v_dim, tiled ? " tiled" : "", by_channel ? " by channel" : "",
-		                   bound < 0 ? " bounded" : "", apart ? " apart" : "");
+		                   bound < 0 ? " bounded" : "", apart ? " apart" : "", removal ? " removal" : "");
 	}
 };
 
@@ -107,7 +111,10 @@ const std::vector<ConvRow> kConvRows = {{{1}, 64, 4},
                                         {{3, 1, 24}, 128, 10},
                                         {{1, 20}, 65, 16, true},
                                         {{1, 3}, 65, 4, false, false, true},
-                                        {{41, 6, 18}, 128, 4, false, false, true}};
+                                        {{41, 6, 18}, 128, 4, false, false, true},
+                                        {{1}, 64, 2, false, false, false, 6},
+                                        {{41, 1, 2}, 33, 2, false, false, false, 5},
+                                        {{3, 17}, 130, 2, false, false, false, 1}};
 const std::vector<DeltaRow> kDeltaRows = {{{1}, 4, 2, 128, 128, false},
                                           {{1, 1, 1}, 6, 2, 64, 64, true},
                                           {{40}, 4, 4, 16, 24, false},
@@ -122,7 +129,11 @@ const std::vector<DeltaRow> kDeltaRows = {{{1}, 4, 2, 128, 128, false},
                                           {{2, 5}, 2, 1, 256, 8, false, true},
                                           {{3, 66}, 4, 2, 8, 16, true, false, true},
                                           {{1, 1}, 2, 2, 128, 128, false, true, true, -5},
-                                          {{40, 3}, 4, 2, 24, 33, true, true, false, -0.5f}};
+                                          {{40, 3}, 4, 2, 24, 33, true, true, false, -0.5f},
+                                          {{1, 1}, 2, 2, 64, 64, false, true, true, -0.6f, true},
+                                          {{40, 3}, 3, 3, 24, 33, false, true, true, 0, true},
+                                          {{9, 70}, 1, 1, 128, 40, false, true, true, -0.6f, true},
+                                          {{5}, 4, 4, 8, 8, false, true, true, -0.6f, true}};
 
 const std::vector<ScanRow> kScanRows = {{{1}, 4, 1, 128, 64},    {{1, 1, 1}, 6, 2, 64, 64},   {{40}, 4, 4, 16, 24},
                                         {{9, 2}, 4, 2, 8, 8},    {{3, 1, 20}, 6, 3, 128, 80}, {{2}, 2, 1, 256, 72},
@@ -144,21 +155,29 @@ struct DeltaInput {
 	DeltaInput(const DeltaRow& d, Random& random) {
 		const uint32_t T = sum(d.rows), channels = 2 * d.key_heads * d.k_dim + d.heads * d.v_dim;
 		x = random.normals(size_t(T) * channels, 0.5f);
-		beta = random.normals(size_t(T) * d.heads, 2), alpha = random.normals(size_t(T) * d.decays(), 3);
+		beta = random.normals(size_t(T) * d.betas(), 2), alpha = random.normals(size_t(T) * d.decays(), 3);
 		shift = random.normals(d.decays());
 		for (uint32_t h = 0; h < d.heads; ++h) rate.push_back(-random.uniform(0.02f, 1));
 		const float extremes[] = {-100, 100, -30, 30}; // of gates, whose exp() may not be finite
 		for (size_t i = 0; i < 4 && i < beta.size(); ++i) beta[i] = extremes[i], alpha[i] = extremes[3 - i];
+		if (!d.removal) return;
+		for (Floats* v : {&removal, &taken, &bonus}) *v = random.normals(d.decays(), 0.7f);
+		// the first key is zero: its length is at least eps
+		for (uint32_t i = 0; i < d.heads * d.k_dim; ++i) x[d.heads * d.k_dim + i] = 0;
 	}
+	// own: as out, of d.removal.
 	void enqueue(Backend& b, Rig& rig, const DeltaRow& d, const View& out, const View& vx, uint32_t first, uint32_t n,
-	             const StateRows& rows) const {
+	             const StateRows& rows, const View& own = {}) const {
 		const auto part = [&](const Floats& all, uint32_t each) {
 			return rig.f32({all.begin() + ptrdiff_t(first * each), all.begin() + ptrdiff_t((first + n) * each)}, n,
 			               each);
 		};
+		const auto factors = [&](const Floats& v) { return v.empty() ? View() : rig.f32(v, d.decays()); };
 		b.delta_rule(kvrun::rows(out, first, n), kvrun::rows(vx, first, n),
-		             {part(beta, d.heads), part(alpha, d.decays()), rig.f32(rate, d.heads), rig.f32(shift, d.decays())},
-		             rows, {d.key_heads, d.k_dim, d.tiled, kEps, d.by_channel, d.apart, d.bound});
+		             {part(beta, d.betas()), part(alpha, d.decays()), rig.f32(rate, d.heads),
+		              rig.f32(shift, d.decays()), factors(removal), factors(taken), factors(bonus)},
+		             rows, {d.key_heads, d.k_dim, d.tiled, kEps, d.by_channel, d.apart, d.bound},
+		             own ? kvrun::rows(own, first, n) : View());
 	}
 	// x with queries, keys and values of all rows one behind the other.
 	Floats apart(const DeltaRow& d) const {
@@ -170,11 +189,12 @@ struct DeltaInput {
 		return all;
 	}
 	Floats x, beta, alpha, rate, shift;
+	Floats removal, taken, bonus; // of d.removal
 };
 
-// One sequence, in double; `state` becomes the state after its rows.
-std::vector<double> delta_reference(const DeltaRow& d, const DeltaInput& in, uint32_t first, uint32_t n,
-                                    Floats& state) {
+// One sequence, in double; `state` becomes the state after its rows. own: gets op::DeltaRule::own.
+std::vector<double> delta_reference(const DeltaRow& d, const DeltaInput& in, uint32_t first, uint32_t n, Floats& state,
+                                    Floats& own) {
 	const uint32_t K = d.k_dim, V = d.v_dim, channels = 2 * d.key_heads * K + d.heads * V;
 	std::vector<double> S(state.begin(), state.end()), out;
 	for (uint32_t t = first; t < first + n; ++t)
@@ -184,6 +204,7 @@ std::vector<double> delta_reference(const DeltaRow& d, const DeltaInput& in, uin
 			std::vector<double> q(row + kh * K, row + (kh + 1) * K),
 			    k(row + (d.key_heads + kh) * K, row + (d.key_heads + kh + 1) * K);
 			for (std::vector<double>* v : {&q, &k}) {
+				if (d.removal) break;
 				double squares = double(kEps);
 				for (const double e : *v) squares += e * e;
 				for (double& e : *v) e /= std::sqrt(squares);
@@ -197,12 +218,33 @@ std::vector<double> delta_reference(const DeltaRow& d, const DeltaInput& in, uin
 				                                                    : rate * (a > 40 ? a : std::log1p(std::exp(a)));
 				decay.push_back(std::exp(power));
 			}
-			const double beta = 1 / (1 + std::exp(-double(in.beta[size_t(t) * d.heads + h])));
+			const auto share = [&](size_t i) {
+				return 1 / (1 + std::exp(-double(in.beta[size_t(t) * d.betas() + i])));
+			};
+			std::vector<double> removed, rates; // of d.removal
+			double squares = 0, weight = 0;
+			for (uint32_t r = 0; r < K && d.removal; ++r) {
+				const size_t i = h * K + r;
+				rates.push_back(share(i)), removed.push_back(k[r] * double(in.removal[i]));
+				squares += removed[r] * removed[r];
+				k[r] *= 1 + (rates[r] - 1) * double(in.taken[i]);
+				weight += q[r] * k[r] * double(in.bonus[i]);
+			}
+			for (double& r : removed) r /= std::max(std::sqrt(squares), double(kEps));
+			const double beta = share(h);
 			for (uint32_t c = 0; c < V; ++c) {
 				double held = 0, y = 0;
 				const auto at = [&](uint32_t r) -> double& { return S[(size_t(h) * K + r) * V + c]; };
+				const double value = double(row[2 * d.key_heads * K + h * V + c]);
+				if (d.removal) {
+					for (uint32_t r = 0; r < K; ++r) held += removed[r] * at(r);
+					for (uint32_t r = 0; r < K; ++r)
+						y += q[r] * (at(r) = decay[r] * at(r) - rates[r] * removed[r] * held + k[r] * value);
+					out.push_back(y), own.push_back(float(weight * value));
+					continue;
+				}
 				for (uint32_t r = 0; r < K; ++r) held += k[r] * (at(r) *= decay[r]);
-				const double delta = beta * (double(row[2 * d.key_heads * K + h * V + c]) - held);
+				const double delta = beta * (value - held);
 				for (uint32_t r = 0; r < K; ++r) y += q[r] / std::sqrt(double(K)) * (at(r) += k[r] * delta);
 				out.push_back(y);
 			}
@@ -365,7 +407,8 @@ TEST_CASE("ops: short_conv") {
 		Random random(uint32_t(row.number) + 1);
 		Rig rig(backend);
 		const uint32_t T = sum(c.rows), before = c.taps - 1;
-		const Floats x = random.normals(size_t(T) * c.channels), w = random.normals(size_t(c.channels) * c.taps),
+		const uint32_t n_weights = c.mixes ? c.mixes : c.taps, n_out = std::max(c.mixes, 1u) * T;
+		const Floats x = random.normals(size_t(T) * c.channels), w = random.normals(size_t(c.channels) * n_weights),
 		             bias = random.normals(c.channels);
 		Floats gates = random.normals(x.size(), 3.f);
 		for (size_t i = 0; i < gates.size(); i += 11) gates[i] = i % 2 ? 100 : -100; // exp() of some is not finite
@@ -373,7 +416,7 @@ TEST_CASE("ops: short_conv") {
 		const uint32_t words = before * c.channels * (c.gates ? 2 : 1);
 		Pool pool(rig, c.rows, words, random), apart(rig, c.rows, words, same);
 		std::vector<Floats> states;
-		Floats want;
+		Floats want(c.mixes ? size_t(n_out) * c.channels : 0);
 		size_t at = 0;
 		for (size_t i = 0; i < c.rows.size(); ++i) {
 			const auto own = pool.before[i].begin() + ptrdiff_t(before * c.channels); // the end of the state of x
@@ -382,8 +425,16 @@ TEST_CASE("ops: short_conv") {
 			seen.insert(seen.end(), x.begin() + from, x.begin() + end);
 			gated.insert(gated.end(), gates.begin() + from, gates.begin() + end);
 			at += c.rows[i] * c.channels;
+			const size_t first = at / c.channels - c.rows[i];
 			for (uint32_t t = 0; t < c.rows[i]; ++t)
 				for (uint32_t ch = 0; ch < c.channels; ++ch) {
+					for (uint32_t m = 0; m < c.mixes; ++m) {
+						const double old = double(seen[t * c.channels + ch]),
+						             now = double(seen[(t + 1) * c.channels + ch]);
+						want[(size_t(m) * T + first + t) * c.channels + ch] =
+						    float(now + double(w[m * c.channels + ch]) * (old - now));
+					}
+					if (c.mixes) continue;
 					double v = 0, shares = 0;
 					for (uint32_t j = 0; c.gates && j < c.taps; ++j) {
 						const size_t in = (t + j) * c.channels + ch;
@@ -402,10 +453,10 @@ TEST_CASE("ops: short_conv") {
 			states.emplace_back(seen.end() - ptrdiff_t(before * c.channels), seen.end());
 			if (c.gates) states[i].insert(states[i].end(), gated.end() - ptrdiff_t(before * c.channels), gated.end());
 		}
-		const View out = rig.out(T, c.channels), vx = rig.f32(x, T, c.channels);
-		const View vw = c.gates ? rig.f32(w, c.taps, c.channels) : rig.f32(w, c.channels, c.taps);
+		const View out = rig.out(n_out, c.channels), vx = rig.f32(x, T, c.channels);
+		const View vw = c.gates || c.mixes ? rig.f32(w, n_weights, c.channels) : rig.f32(w, c.channels, c.taps);
 		const ConvArgs how{c.bias ? rig.f32(bias, c.channels) : View(), c.silu,
-		                   c.gates ? rig.f32(gates, T, c.channels) : View()};
+		                   c.gates ? rig.f32(gates, T, c.channels) : View(), c.mixes};
 		backend.short_conv(out, vx, vw, pool.rows(), how);
 		check_close(row, rig.get(out), want, "short_conv");
 		check_same_bits(row, rig.get(pool.view), pool.with(states));
@@ -414,7 +465,7 @@ TEST_CASE("ops: short_conv") {
 		constexpr uint32_t kFurther = 3;
 		Words items = rig.get_words(apart.work);
 		for (size_t i = 3; i < items.size(); i += STATE_WORDS) items[i] += kFurther;
-		const View out2 = rig.out(T, c.channels), to = rig.f32(Floats(apart.n + kFurther, 0), apart.n + kFurther);
+		const View out2 = rig.out(n_out, c.channels), to = rig.f32(Floats(apart.n + kFurther, 0), apart.n + kFurther);
 		backend.short_conv(out2, vx, vw, {rig.u32(items, uint32_t(c.rows.size()), STATE_WORDS), apart.view, to}, how);
 		check_same_bits(row, rig.get(out2), rig.get(out));
 		const Floats moved = rig.get(to);
@@ -433,15 +484,17 @@ TEST_CASE("ops: delta_rule") {
 		const DeltaInput in(d, random);
 		Pool pool(rig, d.rows, d.heads * d.k_dim * d.v_dim, random);
 		std::vector<Floats> states = pool.before;
-		Floats want;
+		Floats want, want_own;
 		uint32_t first = 0;
 		for (size_t i = 0; i < d.rows.size(); first += d.rows[i++]) {
-			const std::vector<double> y = delta_reference(d, in, first, d.rows[i], states[i]);
+			const std::vector<double> y = delta_reference(d, in, first, d.rows[i], states[i], want_own);
 			want.insert(want.end(), y.begin(), y.end());
 		}
 		const View out = rig.out(T, d.heads, d.v_dim), vx = rig.f32(d.apart ? in.apart(d) : in.x, T, channels);
-		in.enqueue(backend, rig, d, out, vx, 0, T, pool.rows());
+		const View own = d.removal ? rig.out(T, d.heads, d.v_dim) : View();
+		in.enqueue(backend, rig, d, out, vx, 0, T, pool.rows(), own);
 		check_close(row, rig.get(out), want, "delta_rule");
+		if (own) check_close(row, rig.get(own), want_own, "delta_rule");
 		check_close(row, rig.get(pool.view), pool.with(states), "delta_rule");
 	});
 }
@@ -454,11 +507,12 @@ TEST_CASE("ops: a sequence through short_conv and delta_rule has the same bits i
 		const uint32_t T = sum(d.rows), channels = 2 * d.key_heads * d.k_dim + d.heads * d.v_dim, taps = 4;
 		const DeltaInput in(d, random);
 		const Floats w = random.normals(size_t(channels) * taps);
-		const View weights = rig.f32(w, channels, taps), x = rig.f32(in.x, T, channels);
+		const View weights = rig.f32(w, channels, taps), x = rig.f32(in.x, T, channels),
+		           own = rig.out(T, d.heads, d.v_dim);
 		const auto run = [&](const View& mixed, const View& out, const Pool& conv, const Pool& delta, uint32_t first,
 		                     uint32_t n) {
 			backend.short_conv(kvrun::rows(mixed, first, n), kvrun::rows(x, first, n), weights, conv.rows(), {});
-			in.enqueue(backend, rig, d, out, mixed, first, n, delta.rows());
+			in.enqueue(backend, rig, d, out, mixed, first, n, delta.rows(), d.removal ? own : View());
 		};
 		Random of_states(77);
 		const View mixed = rig.out(T, channels), out = rig.out(T, d.heads, d.v_dim);

@@ -15,7 +15,7 @@ namespace {
 // and with experts; layers that are a state, attention or an MLP alone, without and with experts;
 // states beside attention, without and with a norm; decays by channel, with latent attention between them; no
 // attention; selective scans: without norms of steps, with norms that have no weights, with norms, attention and
-// experts.
+// experts; keys of removal, with a row of the MLP in the state, without, and without gate.
 const std::vector<Case> kRecurrent = {{"qwen3next"},
                                       {"qwen35"},
                                       {"qwen35moe"},
@@ -36,7 +36,10 @@ const std::vector<Case> kRecurrent = {{"qwen3next"},
                                       {"qwen4exp"},
                                       {"qwen4exp_plain"},
                                       {"qwen4exp_sparse"},
-                                      {"glm5_next"}};
+                                      {"glm5_next"},
+                                      {"rwkv7"},
+                                      {"arwkv7"},
+                                      {"arwkv7_plain"}};
 
 } // namespace
 

@@ -158,6 +158,16 @@ TEST_CASE("tokenizer: SentencePiece vocabularies with the options of other model
 	}
 }
 
+// The vocabulary of make_rwkv_models.py, with the ids of llama.cpp (make_peer_tokens.sh).
+TEST_CASE("tokenizer: the longest token at each place gives the ids of llama.cpp") {
+	const std::string root = std::string(KVRUN_SOURCE_DIR);
+	const Tokenizer tokenizer(Gguf::open(root + "/tests/golden/tiny/rwkv7.gguf"));
+	CHECK(std::string(tokenizer.model()) == "rwkv");
+	const Vectors v = read_vectors(kTokenize + "texts.inp", kTokenize + "rwkv/tiny.out");
+	REQUIRE(v.texts.size() == 112);
+	check_vectors(tokenizer, v);
+}
+
 // ---- pre-tokenizers
 
 namespace {

@@ -204,6 +204,52 @@ TEST_CASE("T13: layers of Kimi delta attention: what files say, and wrong ones")
 	}
 }
 
+TEST_CASE("T13: layers with keys of removal: what files say, and wrong ones") {
+	const Bytes good = golden("rwkv7");
+	const Config c = config_of(good), other = config_of(golden("arwkv7_plain"));
+	for (uint32_t l = 0; l < 3; ++l) {
+		const Recurrent& r = c.layers[l].recurrent;
+		CHECK(r.n_heads == 2);
+		CHECK(r.k_dim == 16);
+		CHECK(r.share_rank == (l ? 8 : 0)); // the first layer has dummies in the file
+		CHECK(r.gate_rank == 24);
+		CHECK(r.mixes() == 6);
+		CHECK(r.normed);
+		CHECK(r.conv_words() == 2 * 32);
+		CHECK(c.layers[l].mlp == MlpKind::Plain);
+		CHECK(c.layers[l].mlp_shift);
+		CHECK(other.layers[l].recurrent.mixes() == 5);
+		CHECK(other.layers[l].recurrent.conv_words() == 32);
+		CHECK_FALSE(other.layers[l].recurrent.normed);
+		CHECK_FALSE(other.layers[l].mlp_shift);
+	}
+	CHECK(c.hidden_dim == 40);
+	CHECK(c.first_values);
+	CHECK(c.text_input.normed);
+	CHECK_FALSE(other.text_input.normed);
+	const CacheLayers layers(c);
+	CHECK(layers.main_shape().n_layers == 0);
+	CHECK(layers.states().bytes() == 3 * (2 * 32 + 2 * 16 * 16) * 4);
+	check_refused(with_u32(good, "rwkv7.wkv.head_size", 0), "key rwkv7.wkv.head_size is 0; kvrun runs 8 to 128");
+	check_refused(with_u32(good, "rwkv7.wkv.head_size", 12), "kvrun runs multiples of 8 that divide the 32 channels");
+	check_refused(with_u32(good, "rwkv7.wkv.head_size", 24), "kvrun runs multiples of 8 that divide the 32 channels");
+	check_refused(with_u32(good, "rwkv7.attention.decay_lora_rank", 0), "key rwkv7.attention.decay_lora_rank is 0");
+	check_refused(with_u32(good, "rwkv7.attention.decay_lora_rank", 16), "tensor blk.0.time_mix_w1.weight is (8, 32)");
+	check_refused(with_u32(good, "rwkv7.attention.gate_lora_rank", 0),
+	              "tensor blk.0.time_mix_lerp_fused.weight is (6, 1, 1, 32), the config says (5, 32)");
+	check_refused(with_u32(good, "rwkv7.feed_forward_length", 0), "key rwkv7.feed_forward_length is 0");
+	for (const char* tensor :
+	     {"time_mix_lerp_fused.weight", "time_mix_receptance.weight", "time_mix_key.weight", "time_mix_value.weight",
+	      "time_mix_w0.weight", "time_mix_a1.weight", "time_mix_v2.weight", "time_mix_g1.weight", "time_mix_k_k.weight",
+	      "time_mix_k_a.weight", "time_mix_r_k.weight", "time_mix_output.weight", "channel_mix_lerp_k.weight",
+	      "channel_mix_key.weight", "channel_mix_value.weight"}) {
+		const std::string name = std::string("blk.1.") + tensor;
+		std::string renamed_to = name;
+		renamed_to[6] = 'x';
+		check_refused(renamed(good, name, renamed_to), "tensor " + name + " is missing");
+	}
+}
+
 TEST_CASE("T13: state-space layers: what files say, and wrong ones") {
 	const Bytes good = golden("granitehybrid"), moe = golden("granitehybrid_moe");
 	const Config c = config_of(good), m = config_of(moe);

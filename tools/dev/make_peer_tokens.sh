@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Token ids of llama.cpp as expectations: the GPT-2 vocabulary under the name of each pre-tokenizer, and Llama's
-# SentencePiece vocabulary with the options of other models.
-#   tools/dev/make_peer_tokens.sh PEER                  writes NAME.out, spm/NAME.out in tests/golden/tokenize
+# SentencePiece vocabulary with the options of other models; the tiny rwkv7 model's.
+#   tools/dev/make_peer_tokens.sh PEER                  writes NAME.out, spm/NAME.out, rwkv/tiny.out in
+#                                                       tests/golden/tokenize
 #   tools/dev/make_peer_tokens.sh PEER --compare FILE   compares kvrun's ids of a text with llama.cpp's, for each name
 # PEER is a folder with Debian and llama.cpp (../shared/peer/setup.sh makes one; needs root for chroot;
 # make_peer_golden.sh adds the compiler). The texts are texts.inp. The vocabulary comes from $KVRUN_SHARED or ../shared,
@@ -9,7 +10,7 @@
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 if [ $# -lt 1 ] || ! [ -e "$1/usr/include/llama.h" ]; then
-	sed -n '2,7s/^# \?//p' "$0" >&2
+	sed -n '2,8s/^# \?//p' "$0" >&2
 	exit 2
 fi
 peer=$(realpath "$1") mode=${2:-write}
@@ -93,6 +94,13 @@ def spm(name):
     return path
 
 
+def rwkv():
+    path = f"{work}/tiny.gguf"
+    with open(path, "wb") as f:
+        f.write(open(f"{root}/tests/golden/tiny/rwkv7.gguf", "rb").read())
+    return path
+
+
 def output(command, text):
     return subprocess.run(command, input=text, stdout=subprocess.PIPE, check=True).stdout
 
@@ -103,9 +111,11 @@ def of_peer(path, text, *mark):
 
 
 folder = f"{root}/tests/golden/tokenize"
-os.makedirs(f"{folder}/spm", exist_ok=True)
+for part in ("spm", "rwkv"):
+    os.makedirs(f"{folder}/{part}", exist_ok=True)
 different = 0
-for name, path in [(n, renamed(n)) for n in NAMES] + [(f"spm/{n}", spm(n)) for n in ("plain", "bare", "gemma")]:
+for name, path in [(n, renamed(n)) for n in NAMES] + [(f"spm/{n}", spm(n)) for n in ("plain", "bare", "gemma")] + \
+        [("rwkv/tiny", rwkv())]:
     if mode == "--compare":
         text = open(file, "rb").read()
         kvrun = os.environ.get("KVRUN_PROGRAM", f"{root}/build/kvrun")
