@@ -18,7 +18,7 @@ struct Mixture {
 // Needs sizes and layers in c. Refuses contradictory numbers, and mixtures in families that have none.
 Mixture read_mixture(const ConfigKeys&, const Family&, const Config& c);
 void place_experts(Config&, const Mixture&);
-void add_expert_specs(std::vector<TensorSpec>&, const Layer&, uint32_t l, uint32_t dim);
+void add_expert_specs(std::vector<TensorSpec>&, const Layer&, uint32_t l, uint32_t dim, uint32_t vocab);
 // Tensors of a mixture are never ignored.
 bool is_expert_tensor(std::string_view name);
 

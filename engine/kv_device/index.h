@@ -8,11 +8,12 @@
 namespace kvrun {
 
 struct IndexShape {
-	uint32_t n_layers = 0; // layers with an indexer; 0: the model has none
-	uint32_t first = 0;    // layer of the pool that has the pages of the first of them
-	uint32_t dim = 0;      // channels of a key, f16
-	uint32_t block = 1;    // tokens of a block, which has one key
-	uint32_t most = 0;     // blocks that a row attends to, beside the tokens behind the last whole one
+	uint32_t n_layers = 0;   // layers with an indexer; 0: the model has none
+	uint32_t first = 0;      // layer of the pool that has the pages of the first of them
+	uint32_t dim = 0;        // channels of a key, f16
+	uint32_t block = 1;      // tokens of a block, which has one key
+	uint32_t most = 0;       // blocks that a row attends to, beside the tokens behind the last whole one
+	bool of_entries = false; // what is chosen are entries of the blocks, not their tokens
 	static constexpr uint32_t kPageKeys = 256;
 	uint32_t page_words() const { return kPageKeys * dim / 2; }
 	uint32_t keys(uint32_t n_tokens) const { return n_tokens / block; }

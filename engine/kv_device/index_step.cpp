@@ -61,7 +61,9 @@ void IndexStep::plan(uint32_t first, uint32_t n) {
 	std::vector<uint32_t> seen(n);
 	for (uint32_t i = 0; i < n; ++i)
 		if (rows_[first + i].seq) most_ = std::max(most_, seen[i] = rows_[first + i].position + 1);
-	seen_at_ = table.put(seen);
+	std::vector<uint32_t> picked_from = seen;
+	for (uint32_t& x : picked_from) x = shape_.of_entries ? shape_.keys(x) : x;
+	seen_at_ = table.put(picked_from);
 	groups_.assign(n_layers_, {});
 	for (uint32_t l = 0; l < n_layers_; ++l) {
 		std::map<uint32_t, std::vector<uint32_t>> items; // by chunk: words of work items
@@ -85,7 +87,8 @@ void IndexStep::plan(uint32_t first, uint32_t n) {
 View IndexStep::choose(uint32_t l, const View& q, const View& weights, uint32_t first, const View& to) {
 	const uint32_t n = q.shape[0];
 	if (first != first_ || n != n_) plan(first, n);
-	const uint32_t capacity = align_up(std::max(shape_.keys(most_), 1u), 4u), n_words = words(most_);
+	const uint32_t capacity = align_up(std::max(shape_.keys(most_), 1u), 4u),
+	               n_words = shape_.of_entries ? words(shape_.keys(most_) + n) : words(most_);
 	fit(be_, scratch_.score, size_t(n) * capacity * 4, "scores of an indexer");
 	if (!to) fit(be_, scratch_.bits, size_t(n) * n_words * 4, "choices of an indexer");
 	const View score = view(scratch_.score, 0, DType::F32, n, capacity);
@@ -93,7 +96,8 @@ View IndexStep::choose(uint32_t l, const View& q, const View& weights, uint32_t 
 	for (const Group& g : groups_[l - first_layer_])
 		be_.index_score(score, q, weights, pool_.chunk(g.chunk),
 		                table_view(scratch_.words, g.at, g.n_work, INDEX_WORDS));
-	be_.index_pick(bits, score, table_view(scratch_.words, seen_at_, n), shape_.block, shape_.most);
+	be_.index_pick(bits, score, table_view(scratch_.words, seen_at_, n), shape_.of_entries ? 1 : shape_.block,
+	               shape_.most);
 	return bits;
 }
 

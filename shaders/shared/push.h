@@ -172,6 +172,7 @@ struct RopeStorePush {
 	uint row_stride; // row = group x + group z * row_stride
 	float eps;
 	uint k_dim; // channels of k, with ROPE_OF_VALUES
+	uint first; // channel that is rotated; rope_store_vec4 has 0
 };
 struct KvStorePush {
 	KV_PUSH_HEAD
@@ -335,6 +336,11 @@ struct KvBalancePush {
 struct ShortConvPush {
 	KV_PUSH_HEAD
 	uint channels;
+};
+struct PoolBlocksPush {
+	KV_PUSH_HEAD
+	uint dim;
+	uint block; // tokens
 };
 struct DeltaRulePush {
 	KV_PUSH_HEAD
