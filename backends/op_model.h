@@ -256,7 +256,8 @@ struct NormMatmul {
 // ---- mixtures of experts: see RouteArgs for slots. At most KV_MOST_EXPERTS experts, KV_MOST_USED of them for a row.
 
 // ids, weights (T, used) of logits (T, n_experts): the largest in descending order; among equal ones the first comes
-// first. If logits are not finite, weights may not be finite; ids are nevertheless valid and different.
+// first. With RouteArgs::of_tokens the ids are those of the row's token. If logits are not finite, weights may not be
+// finite; ids are nevertheless valid and different.
 struct Route {
 	View ids, weights, logits;
 	RouteArgs how;
@@ -274,6 +275,8 @@ struct Route {
 		f(input("logits", F32, {T, n}), o.logits);
 		f(input("bias", F32, {n}).optional().undumped(), o.how.bias);
 		f(input("expert_scale", F32, {n}).optional().undumped(), o.how.expert_scale);
+		f(input("of_tokens", U32, {o.how.of_tokens.elements()}).optional().undumped(), o.how.of_tokens);
+		f(input("tokens", U32, {T}).optional(), o.how.tokens);
 	}
 };
 

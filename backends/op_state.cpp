@@ -40,6 +40,19 @@ double ShortConv::bytes() const {
 	       state_bytes(rows, state_words());
 }
 
+std::string PoolBlocks::text() const {
+	return fmt::format("x {} of {}{}", shape_text(x), places.shape[0], overlaps() ? " overlapping" : "");
+}
+void PoolBlocks::check() const {
+	KV_ASSERT(x.shape[0] >= 1 && places.shape[0] >= 2 && places.shape[1] == x.row_elements());
+	KV_ASSERT(x.row_elements() == dim() || x.row_elements() == 2 * uint64_t(dim()));
+	check_state_rows(rows, state_words(dim(), overlaps()));
+}
+double PoolBlocks::bytes() const {
+	return 4. * double(2 * x.elements() + out.elements() + places.elements()) +
+	       state_bytes(rows, state_words(dim(), overlaps()));
+}
+
 std::string DeltaRule::text() const {
 	return fmt::format("out {} key heads {} of {}{}{}{}{}", shape_text(out), how.n_key_heads, how.k_dim,
 	                   how.tiled ? " tiled" : "", how.by_channel ? " by channel" : "", how.bound < 0 ? " bounded" : "",

@@ -50,6 +50,37 @@ struct ShortConv {
 	}
 };
 
+// Entries of blocks. The channels of a row of x (T, w) and gates (T, w) are one set, w = dim, or two, w = 2 * dim, of
+// which the first one is for the next block. Row t of a sequence is token i = t % block of a block. Of each channel:
+//   shares (of the rows of the block so far, and with two sets of all rows of the block before) = softmax of
+//     gates[t][c] + places[i][c], those of the block before by the first set
+//   out (T, dim) = sum of shares * x, by the same sets
+// So a block's last row has its entry. The state is a count of rows in the block, then sums of the block, and with two
+// sets those of the block before and of the first set: the largest gate, the sum of shares and that of x; each (dim).
+struct PoolBlocks {
+	View out, x, gates, places; // places (block, w)
+	StateRows rows;
+
+	const char* name() const { return "pool_blocks"; }
+	std::string text() const;
+	void check() const;
+	double bytes() const;
+	uint32_t dim() const { return uint32_t(out.row_elements()); }
+	bool overlaps() const { return x.row_elements() != out.row_elements(); }
+	static constexpr uint32_t state_words(uint32_t dim, bool overlaps) { return dim * (overlaps ? 10 : 4); }
+	std::vector<WrittenWords> written(const WordReader& r) const {
+		return written_states(rows, state_words(dim(), overlaps()), "pool_blocks", r);
+	}
+	static void views(auto& o, auto& f) {
+		const uint64_t T = o.x.shape[0], w = o.x.row_elements();
+		f(input("x", F32, {T, w}), o.x);
+		f(input("gates", F32, {T, w}), o.gates);
+		f(input("places", F32, {o.places.shape[0], w}).uploaded().undumped(), o.places);
+		state_views(o.rows, f);
+		f(output("out", F32, {T, o.dim()}, "pool_blocks").slots(), o.out);
+	}
+};
+
 struct DeltaPlaces {                   // of queries, keys and values in DeltaRule::x, in elements
 	uint32_t key_stride, value_stride; // from a row to the next
 	uint32_t k, v;                     // from the first row's queries to its keys and values

@@ -157,7 +157,8 @@ void Route::check() const {
 	KV_ASSERT(logits.shape[0] >= 1);
 	KV_ASSERT(used >= 1 && used <= n && used <= KV_MOST_USED && n <= KV_MOST_EXPERTS);
 	KV_ASSERT(how.used_groups >= 1 && how.used_groups <= how.n_groups && how.n_groups <= KV_MOST_GROUPS);
-	KV_ASSERT(how.gating != Gating::Near || (!how.bias && how.n_groups == 1));
+	KV_ASSERT(bool(how.of_tokens) == bool(how.tokens) && !(how.of_tokens && (how.bias || how.expert_scale)));
+	KV_ASSERT(how.gating != Gating::Near || (!how.of_tokens && !how.bias && how.n_groups == 1));
 	KV_ASSERT(n % how.n_groups == 0 && uint64_t(n / how.n_groups) * how.used_groups >= used);
 }
 
@@ -192,12 +193,14 @@ double ExpertMatmul::bytes() const { // weights of chosen experts, at most
 
 std::string RopeStore::text() const {
 	return fmt::format("q {} k {} rotary {}{}{}", shape_text(q), shape_text(k), rope.rotary_dim,
-	                   rope.neox ? " neox" : "", norm.weigh_last ? " norm last" : "");
+	                   rope.neox ? " neox" : "", norm.weigh_last ? " norm last" : "") +
+	       (rope.first ? fmt::format(" from {}", rope.first) : "") + (rope.back ? " back" : "");
 }
 void RopeStore::check() const {
 	check_heads(q, k.shape[1], v.shape[2]);
 	KV_ASSERT(rope.of_values ? !norm.q && !norm.k && k.shape[2] % 2 == 0 : k.shape[2] == v.shape[2]);
-	KV_ASSERT(rope.rotary_dim % 2 == 0 && rope.rotary_dim <= q.shape[2] && dst.k_word_stride >= 1);
+	KV_ASSERT(rope.rotary_dim % 2 == 0 && rope.first % 2 == 0 && rope.first + rope.rotary_dim <= q.shape[2]);
+	KV_ASSERT(dst.k_word_stride >= 1);
 }
 double RopeStore::bytes() const {
 	return 4. * double(2 * q.elements() + rope.table.elements()) + 6. * double(k.elements() + v.elements());

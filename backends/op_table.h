@@ -47,6 +47,7 @@ namespace op {
 	X(ExpertMatmul) \
 	X(ExpertSum) \
 	X(ShortConv) \
+	X(PoolBlocks) \
 	X(DeltaRule) \
 	X(SsmScan) \
 	X(SelectiveScan) \
@@ -114,6 +115,9 @@ class OpCalls {
 	void expert_sum(View x, View y, View weights) { run(op::ExpertSum{x, y, weights}); }
 	void short_conv(View out, View x, View w, const StateRows& rows, const ConvArgs& how) {
 		run(op::ShortConv{out, x, w, rows, how});
+	}
+	void pool_blocks(View out, View x, View gates, View places, const StateRows& rows) {
+		run(op::PoolBlocks{out, x, gates, places, rows});
 	}
 	void delta_rule(View out, View x, const DeltaGates& gates, const StateRows& rows, const DeltaArgs& how,
 	                View own = {}) {

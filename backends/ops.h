@@ -51,7 +51,8 @@ struct StreamRows { // rows of T tokens in each of m streams
 enum class Gating : uint8_t {
 	Softmax, // over all logits; normalised it is the softmax over the chosen ones
 	Sigmoid,
-	Near, // softmax over logits near the expert's own (KV_NEAR), without experts chosen before (sparse mixer)
+	SqrtSoftplus, // root of softplus of the logit
+	Near,         // softmax over logits near the expert's own (KV_NEAR), without experts chosen before (sparse mixer)
 };
 struct RouteArgs {
 	Gating gating;
@@ -61,6 +62,9 @@ struct RouteArgs {
 	uint32_t n_groups = 1, used_groups = 1; // experts are chosen only in the best groups of neighbours. A group is
 	                                        // ranked by its best expert; with a bias, by the sum of its two best
 	View expert_scale = {};                 // (n_experts) f32 factors of weights, applied last; empty for none
+	// (tokens, used) u32: the experts of each token; `tokens` (T) u32: those of the rows. Logits then only make
+	// weights. Empty: rows choose.
+	View of_tokens = {}, tokens = {};
 };
 struct ExpertRows { // which expert multiplies which row
 	uint32_t n_experts;
@@ -132,10 +136,12 @@ struct SelectiveGates {
 
 struct RopeArgs {
 	View table;          // (T, rotary_dim / 2, 2) f32: cos, sin of each row's position, attention scale included
-	uint32_t rotary_dim; // leading channels of a head that are rotated
+	uint32_t rotary_dim; // channels of a head that are rotated, the leading ones unless `first` says otherwise
 	bool neox;           // pairs are (i, i + rotary_dim / 2) [neox], or (2i, 2i + 1)
 	// Latent attention: k is a latent, which is stored as it is, and v is rotated as q is. Both have their own width.
 	bool of_values = false;
+	uint32_t first = 0; // these channels begin with this one
+	bool back = false;  // they are turned back
 };
 struct HeadNorm { // RMS norm of each head before RoPE (qwen3); both empty for none
 	View q, k;    // (head_dim) f32

@@ -47,6 +47,7 @@ Tolerance tolerance(std::string_view what) {
 	    {"stream_gate", {1e-3, 1e-5}}, // rounding decides the sign of a sum near 0, and 1e-3 of what is gated
 	    {"index_score", {1e-4, 1e-4}},
 	    {"short_conv", {1e-5, 1e-5}},
+	    {"pool_blocks", {1e-5, 1e-5}},
 	    {"ssm_scan", {1e-4, 1e-4}},
 	    {"selective_scan", {1e-4, 1e-4}},
 	    {"delta_rule", {1e-4, 1e-4}}, // sums of sums: an error of one token stays in the state

@@ -3,6 +3,7 @@
 #include "engine/core/block_quant.h"
 #include "engine/core/log.h"
 #include "engine/core/utf8.h"
+#include "models/compressed.h"
 #include "models/config_keys.h"
 #include "models/draft_file.h"
 #include "models/experts.h"
@@ -54,7 +55,9 @@ void read_layer_count(const Keys& k, const Family& f, Config& c) {
 		fail(Code::Unsupported, "{}: key {} is {}: models of {} of this size have ALiBi, which kvrun does not run",
 		     k.g.name(), k.key("block_count"), c.n_layers, f.arch);
 	// draft layers behind the model's own; ignored
-	const uint32_t extra = f.drafts != DraftKind::None ? 0 : k.u32("nextn_predict_layers", 0);
+	const uint32_t extra = f.drafts != DraftKind::None ? 0
+	                       : f.compressed              ? draft_layers(k)
+	                                                   : k.u32("nextn_predict_layers", 0);
 	if (extra != 0 && extra >= c.n_layers)
 		fail(Code::Format, "{}: key {} is {}, the model has {} layers; the file is damaged", k.g.name(),
 		     k.key("nextn_predict_layers"), extra, c.n_layers);
@@ -458,10 +461,20 @@ Widest widest(const Config& c) {
 	return w;
 }
 
+std::vector<uint32_t> block_sizes(const Config& c) {
+	std::vector<uint32_t> out;
+	for (const bool chosen : {true, false})
+		for (const Layer& l : c.layers)
+			if (l.blocks.tokens && l.blocks.chosen == chosen && std::ranges::find(out, l.blocks.tokens) == out.end())
+				out.push_back(l.blocks.tokens);
+	return out;
+}
+
 uint32_t rope_width(const Config& c) {
 	uint32_t n = c.temperature.scale != 0 ? 1 : 0;
 	for (const Rope& r : c.ropes) n += r.dim;
 	if (c.indexer.block > 1) n += c.ropes[0].dim;
+	for (const uint32_t tokens : block_sizes(c)) n += tokens != c.indexer.block ? c.ropes[0].dim : 0;
 	return n;
 }
 
@@ -469,7 +482,8 @@ uint64_t kv_f16_bytes(const Config& c) {
 	uint64_t n = 0;
 	for (uint32_t l = 0; l < c.n_layers; ++l)
 		if (has_own_kv(c, l))
-			n += uint64_t(2) * c.layers[l].n_kv_heads * (c.layers[l].head_dim + second_dim(c.layers[l]));
+			n += uint64_t(2) * c.layers[l].n_kv_heads * (c.layers[l].head_dim + second_dim(c.layers[l])) /
+			     std::max(c.layers[l].blocks.tokens, 1u); // entries of blocks; their windows do not grow
 	return n;
 }
 
@@ -527,6 +541,8 @@ Config read_config(const Gguf& g, const Config* drafts_for) {
 	if (f.skips_parts) skip_parts(k, c);
 	place_recurrent(c, read_recurrent(k, f, c));
 	read_indexer(k, f, c);
+	read_blocks(k, f, c);
+	read_token_experts(k, f, c);
 	if (f.single_parts) place_single_parts(c, read_mlp_layers(k, c));
 	const std::vector<TensorSpec> specs = tensor_specs(c);
 	check_layer_count(k, specs, c);

@@ -102,6 +102,7 @@ struct Experts {             // a mixture of experts in place of a dense MLP
 	uint32_t n_groups = 1, used_groups = 1; // experts are chosen from the best used_groups groups
 	bool choice_bias = false;               // a bias is added to weights for the choice alone
 	bool choice_bias_bare = false;          // the name has no ".bias" behind it
+	bool by_token = false;                  // a table names a token's experts (kTokenExperts); scores only weigh them
 	bool router_bias = false;               // logits of experts have a bias
 	bool bias = false;                      // matrices of experts have biases
 	bool early = false;                     // the layer's input chooses them, before attention
@@ -188,7 +189,22 @@ struct Latent {
 	uint32_t v_dim = 0;    // of what a head makes of the latents it attends to
 	uint32_t q_rank = 0;   // queries are made of a vector of so many channels, behind a norm; 0: of the stream itself
 	bool no_rope = false;  // the file has no rotated key; kvrun's is zeros, as few as its caches can have
+	// DeepSeek V4: heads of queries are as wide as the latent, and normed. So many last channels of both are rotated,
+	// and those of what a head makes of latents are turned back. Groups of heads are projected to out_rank channels
+	// each, all of which the last projection reads. 0: see above.
+	uint32_t rotated = 0, out_groups = 0, out_rank = 0;
+	uint32_t out_width() const { return out_groups * out_rank; }
 	bool operator==(const Latent&) const = default;
+};
+
+// Entries of blocks, which a layer attends to beside the tokens of its window, as if they were latents of the blocks'
+// first tokens. An entry is the norm of a sum over tokens, for each channel with shares that are a softmax of gates and
+// of places in the block (op::PoolBlocks). Blocks that overlap have a second row of sums and gates, for the next block.
+struct Blocks {
+	uint32_t tokens = 0; // of a block; 0: none
+	bool chosen = false; // blocks overlap, and Config::indexer chooses entries; else all are read
+	uint32_t width(uint32_t dim) const { return (chosen ? 2 : 1) * dim; } // of what a token adds
+	bool operator==(const Blocks&) const = default;
 };
 
 enum class StreamKind : uint8_t { None, AltUp, Gated, Manifold };
@@ -249,6 +265,8 @@ struct Indexer {
 	// softmax of what the tokens' gates and their places in the block say (ConvArgs::gates).
 	bool gated = false;
 	float norm_eps = 1e-6f;
+	// Of latents: it chooses entries of Blocks, `most` of them; keys are made as entries are.
+	bool of_entries = false;
 	bool rope_last = false; // RoPE turns the last channels; on the device they are the first
 	// MiniMax-M3's: tokens have a key each (block is 1), and each head of queries chooses for a KV head of its own: of
 	// blocks of so many tokens those whose tokens have the largest q . k, and always the last `local` blocks up to the
@@ -311,6 +329,7 @@ struct TextHead {
 
 inline bool has_mlp_norm(MlpInput i) { return i == MlpInput::Normed || i == MlpInput::Beside; }
 
+constexpr const char* kTokenExperts = "ffn_gate_tid2eid.weight"; // of Experts::by_token
 constexpr uint32_t kOfTarget = UINT32_MAX;
 
 struct Layer { // what one layer computes
@@ -349,6 +368,7 @@ struct Layer { // what one layer computes
 	Recurrent recurrent = {};                       // replaces attention, unless it is beside it
 	bool mixes = true;                              // false: no attention and no state, the layer is its MLP alone
 	Latent latent = {};                             // n_kv_heads is 1, head_dim its rank
+	Blocks blocks = {};                             // beside a window
 	// MLP
 	MlpKind mlp = MlpKind::Gated;
 	Activation activation = Activation::Silu;
@@ -460,8 +480,9 @@ struct Widest { // elements of a row, maximum over layers
 	uint32_t q = 0, kv = 0;
 };
 Widest widest(const Config&);
-uint32_t rope_width(const Config&);   // elements of a row, over all RoPE tables
-uint64_t kv_f16_bytes(const Config&); // keys and values of a token, over layers that have their own
+std::vector<uint32_t> block_sizes(const Config&); // of Layer::blocks, each once; those that are chosen first
+uint32_t rope_width(const Config&);               // elements of a row, over all RoPE tables
+uint64_t kv_f16_bytes(const Config&);             // keys and values of a token, over layers that have their own
 
 // A tensor that a model of this config must have.
 struct TensorSpec {
@@ -476,6 +497,7 @@ struct TensorSpec {
 	uint32_t first = 0;    // halves: rows of the first matrix; 0: as many as of the second
 	bool swapped = false;  // halves: instead the first one follows the second one in each matrix
 	float factor = 1;      // of the elements of a vector, on the device
+	bool words = false;    // a vector of u32, which stays so
 	// On the device the elements of each of `depth` vectors are so far apart, with zeros between them.
 	uint32_t apart = 1;
 	uint32_t device_cols() const { return ((cols / depth - 1) * apart + 1) * depth; } // of a vector

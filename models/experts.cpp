@@ -25,8 +25,11 @@ Gating read_gating(const ConfigKeys& k, Experts& e) {
 	case 1: return Gating::Softmax;
 	case 2: return Gating::Sigmoid;
 	case 3: e.normalise = true; return Gating::Softmax; // over the chosen experts
+	case 4: return Gating::SqrtSoftplus;
 	default:
-		fail(Code::Unsupported, "{}: key {} is {}; kvrun knows 1 softmax, 2 sigmoid, 3 softmax of the chosen",
+		fail(Code::Unsupported,
+		     "{}: key {} is {}; kvrun knows 1 softmax, 2 sigmoid, 3 softmax of the chosen, "
+		     "4 root of softplus",
 		     k.g.name(), k.key("expert_gating_func"), v);
 	}
 }
@@ -115,7 +118,9 @@ Mixture read_mixture(const ConfigKeys& k, const Family& f, const Config& c) {
 	e.normalise = k.flag("expert_weights_norm", e.normalise);
 	const float scale = k.f32("expert_weights_scale", 0);
 	if (scale != 0) e.scale = k.positive("expert_weights_scale", 1); // some files write 0 for "no scaling"
-	look_at_tensors(k, f.layer.mlp, first, e);
+	// the first layers may have tables in place of biases
+	const uint32_t looked_at = f.compressed ? std::min(k.u32("hash_layer_count", 0), c.n_layers - 1) : 0;
+	look_at_tensors(k, f.layer.mlp, std::max(first, looked_at), e);
 	if (e.weigh_input && (e.bias || e.factors))
 		fail(Code::Unsupported, "{}: tensor {} does not fit {}, where weights of experts multiply their inputs",
 		     k.g.name(), tensor_name(first, "ffn_down_exps", e.bias ? "bias" : "scale"), f.arch);
@@ -156,7 +161,7 @@ void place_value_experts(const ConfigKeys& k, const Family& f, Config& c) {
 	}
 }
 
-void add_expert_specs(std::vector<TensorSpec>& out, const Layer& layer, uint32_t l, uint32_t dim) {
+void add_expert_specs(std::vector<TensorSpec>& out, const Layer& layer, uint32_t l, uint32_t dim, uint32_t vocab) {
 	const Experts& e = layer.experts;
 	auto matrix = [&](const char* what, uint32_t rows, uint32_t cols) {
 		out.push_back({tensor_name(l, what), rows, cols, true});
@@ -178,6 +183,11 @@ void add_expert_specs(std::vector<TensorSpec>& out, const Layer& layer, uint32_t
 		out.push_back({fmt::format("blk.{}.exp_probs_b", l), 1, e.n, false});
 	else if (e.choice_bias)
 		vector("exp_probs_b", e.n);
+	if (e.by_token) {
+		TensorSpec table{fmt::format("blk.{}.{}", l, kTokenExperts), 1, e.used * vocab, false, vocab};
+		table.words = true;
+		out.push_back(table);
+	}
 	if (e.fused_gate_up) {
 		matrices("ffn_gate_up_exps", 2 * e.hidden_dim, dim, true);
 	} else {

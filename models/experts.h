@@ -20,7 +20,7 @@ Mixture read_mixture(const ConfigKeys&, const Family&, const Config& c);
 void place_experts(Config&, const Mixture&);
 // Needs experts placed and sizes of heads. Sets Layer::value_experts of layers that are mixtures.
 void place_value_experts(const ConfigKeys&, const Family&, Config&);
-void add_expert_specs(std::vector<TensorSpec>&, const Layer&, uint32_t l, uint32_t dim);
+void add_expert_specs(std::vector<TensorSpec>&, const Layer&, uint32_t l, uint32_t dim, uint32_t vocab);
 // Tensors of a mixture are never ignored.
 bool is_expert_tensor(std::string_view name);
 

@@ -107,8 +107,9 @@ struct Family {
 	bool hidden_halved = false; // the file's number of channels inside the MLP is that of gate and up together
 	// A model with this number of layers scales q . k by 1 / sqrt(dim / n_heads); GGUF has no key for it.
 	uint32_t wide_scale_layers = 0;
-	bool latent = false;   // layers have latent attention (Layer::latent)
-	bool predicts = false; // kvrun runs the prediction layer (models/prediction.h) that files may have
+	bool latent = false;     // layers have latent attention (Layer::latent)
+	bool compressed = false; // of the kind of Latent::out_groups; layers may have Layer::blocks and Experts::by_token
+	bool predicts = false;   // kvrun runs the prediction layer (models/prediction.h) that files may have
 	// Files of this family are no models: they draft for one. assists: for a model of this architecture.
 	DraftKind drafts = DraftKind::None;
 	const char* assists = nullptr;

@@ -35,8 +35,8 @@ size_t first_special_of(DType t, const std::byte* p, size_t n, size_t block_byte
 	case DType::F32: return first_special<uint32_t>(p, n, 0x7f800000);
 	case DType::F16: return first_special<uint16_t>(p, n, 0x7c00);
 	case DType::BF16: return first_special<uint16_t>(p, n, 0x7f80);
-	case DType::I64: return n;
-	case DType::U32: break;
+	case DType::I64:
+	case DType::U32: return n;
 	default:
 		const size_t block = dtype_info(t).block;
 		for (size_t i = 0; i < n; ++i)

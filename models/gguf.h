@@ -39,6 +39,8 @@ struct KvBPart { // of a tensor that is computed from attn_kv_b (models/kv_b.h)
 
 // The only tensor of I64 that is accepted: numbers of tokens (models/fusion.h).
 constexpr const char* kTokenTable = "d2t";
+// The only tensors of I32: numbers of experts (Experts::by_token). None is below 0, so they are read as U32.
+constexpr const char* kExpertTable = ".ffn_gate_tid2eid.weight";
 
 struct GgufTensor {
 	std::string_view name;

@@ -192,6 +192,7 @@ Parser::Entry Parser::entry() {
 
 DType Parser::tensor_type(uint32_t id, const std::string& tensor) {
 	if (id == 27 && tensor == kTokenTable) return DType::I64;
+	if (id == 26 && tensor.ends_with(kExpertTable)) return DType::U32;
 	std::string known, found = fmt::format("number {}", id);
 	for (const DType t : kTensorTypes) {
 		if (uint32_t(t) == id && gguf_number(t) == id) return t;

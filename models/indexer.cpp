@@ -108,7 +108,7 @@ void read_indexer(const ConfigKeys& k, const Family& f, Config& c) {
 }
 
 void add_indexer_specs(std::vector<TensorSpec>& out, const Config& c, uint32_t l) {
-	if (!has_indexer(c, l)) return;
+	if (!has_indexer(c, l) || c.indexer.of_entries) return; // add_block_specs()
 	const Indexer& x = c.indexer;
 	const auto name = [l](const char* what) { return index_tensor(l, what); };
 	const bool of_latent = x.of_latent;

@@ -1,5 +1,6 @@
 // Latent attention (MLA) as files describe it.
 #include "models/latent.h"
+#include "models/compressed.h"
 #include <cmath>
 
 namespace kvrun {
@@ -18,6 +19,7 @@ uint32_t channels(const ConfigKeys& k, const char* key, uint32_t v, uint32_t mos
 
 Latent read_latent(const ConfigKeys& k, const Family& f, Config& c, LayerSizes& sizes) {
 	if (!f.latent) return {};
+	if (f.compressed) return read_shared_latent(k, c, sizes);
 	// Files with attn_kv_b may have the lengths of heads where others have those of latents.
 	const bool old = k.g.splits_latents() && !k.has("attention.key_length_mla");
 	const char* key_length = old ? "attention.key_length" : "attention.key_length_mla";
@@ -54,7 +56,8 @@ Latent read_latent(const ConfigKeys& k, const Family& f, Config& c, LayerSizes& 
 }
 
 float latent_scale(const ConfigKeys& k, const Latent& t, Rope& rope) {
-	const float plain = 1 / std::sqrt(float(t.nope_dim + (t.no_rope ? 0 : t.rope_dim)));
+	// attention multiplies by the root of the latent's width itself
+	const float plain = t.out_groups ? 0 : 1 / std::sqrt(float(t.nope_dim + (t.no_rope ? 0 : t.rope_dim)));
 	if (rope.scaling != RopeScaling::Yarn || !(rope.factor > 1)) return plain;
 	const float log_factor = std::log(rope.factor);
 	const float m = 1 + k.f32("rope.scaling.yarn_log_multiplier", 0) * log_factor; // the file's includes YaRN's 0.1
@@ -64,6 +67,7 @@ float latent_scale(const ConfigKeys& k, const Latent& t, Rope& rope) {
 
 void add_latent_specs(std::vector<TensorSpec>& out, const Layer& layer, uint32_t l, uint32_t dim) {
 	const Latent& t = layer.latent;
+	if (t.out_groups) return add_shared_latent_specs(out, layer, l, dim);
 	const uint32_t n = layer.n_heads, rotated = t.no_rope ? 0 : t.rope_dim;
 	const auto name = [l](const char* what) { return fmt::format("blk.{}.{}.weight", l, what); };
 	if (t.q_rank) {

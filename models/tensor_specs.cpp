@@ -1,5 +1,6 @@
 // The tensors that a model of a config has.
 #include "models/assistant.h"
+#include "models/compressed.h"
 #include "models/experts.h"
 #include "models/fusion.h"
 #include "models/hyper_streams.h"
@@ -97,6 +98,9 @@ void add_attention_specs(std::vector<TensorSpec>& out, const Layer& layer, uint3
 void check_tensor(const Gguf& g, const TensorSpec& s) {
 	const GgufTensor* t = g.find_tensor(s.name);
 	if (!t) fail(Code::Format, "{}: tensor {} is missing; get the file again", g.name(), s.name);
+	if (s.words != (t->type == DType::U32))
+		fail(Code::Format, "{}: tensor {} is {}, expected {}; wrong or damaged file", g.name(), s.name,
+		     dtype_info(t->type).name, s.words ? "I32" : "numbers");
 	const uint32_t depth = s.flat ? 1 : s.depth;
 	uint64_t want[] = {uint64_t(s.cols) * s.together, s.rows / depth / s.together, depth, 1};
 	if (!s.matrix) want[0] = s.cols / s.depth, want[1] = s.depth, want[2] = 1;
@@ -150,7 +154,7 @@ std::vector<TensorSpec> tensor_specs(const Config& c) {
 			vector(name(layer.mlp_norm_name), c.dim);
 		else if (has_mlp_norm(layer.mlp_input))
 			norm(layer.mlp_norm_name);
-		if (layer.experts.n) add_expert_specs(out, layer, l, c.dim);
+		if (layer.experts.n) add_expert_specs(out, layer, l, c.dim, c.vocab);
 		if (layer.mlp != MlpKind::None && (!layer.experts.n || layer.experts.beside_mlp))
 			add_mlp_specs(out, layer, l, c.dim);
 		if (layer.mlp_out_norm) out_norm(mlp_out_norm_name(layer));
@@ -159,6 +163,7 @@ std::vector<TensorSpec> tensor_specs(const Config& c) {
 		add_stream_specs(out, c, l);
 		add_hyper_specs(out, c, l);
 		add_indexer_specs(out, c, l);
+		add_block_specs(out, c, l);
 	}
 	if (c.prediction.block) {
 		add_prediction_outputs(out, c);

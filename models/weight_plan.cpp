@@ -33,6 +33,7 @@ std::optional<WeightPart> part_of(const TensorSpec& s, const Config& c) {
 uint64_t token_bytes(const TensorSpec& s, DType type, std::optional<WeightPart> part, const Config& c) {
 	const uint64_t rounds = s.name.starts_with("blk.") ? c.rounds : 1;
 	const uint64_t row = rounds * (s.matrix ? dtype_row_bytes(type, s.cols) : uint64_t(s.cols) * 4);
+	if (s.words) return row / s.depth;                                           // a row for each token
 	if (s.together > 1) return row * s.together;                                 // a row for each layer
 	const uint64_t looked_up = row * (1 + (c.layer_input_dim ? c.n_layers : 0)); // each layer reads it again
 	if (part == WeightPart::Embedding) return looked_up;

@@ -73,7 +73,7 @@ std::vector<Piece> plan(const Gguf& g, const Config& c, const std::vector<Tensor
 		const bool host = !in_host.empty() && in_host[t_index];
 		const GgufTensor* t = g.find_tensor(s.name);
 		KV_ASSERT(t && t->rows() * t->cols() == uint64_t(s.rows) * s.cols); // read_config() checked it
-		Item i{&s, t, s.matrix ? t->type : DType::F32, 0, 0, 0, {}};
+		Item i{&s, t, s.matrix ? t->type : s.words ? DType::U32 : DType::F32, 0, 0, 0, {}};
 		i.bytes = s.matrix ? backend.weight_row_bytes(t->type, s.cols) * size_t(s.rows) : size_t(s.device_cols()) * 4;
 		if (limit != 0 && i.bytes > limit)
 			fail(Code::Unsupported, "{}: tensor {} takes {} bytes, a buffer of {} holds {}; choose another device",
@@ -156,6 +156,10 @@ class Uploader {
 	}
 	void vector(const Item& i, const View& v) {
 		const std::span<const std::byte> piece = next().bytes;
+		if (i.spec->words) {
+			backend_.write(*v.buf, v.at, piece);
+			return count(piece.size());
+		}
 		std::vector<float> values(i.spec->cols), placed(i.spec->cols);
 		dequantise_row(i.tensor->type, piece.data(), values.data(), values.size());
 		for (uint32_t at = 0; at < i.spec->cols;) {
@@ -187,7 +191,7 @@ class Uploader {
 	static ReadAhead::Arrange arranging(const Backend& b) {
 		return [&b](const WeightPiece& p, std::span<const std::byte> in, std::vector<std::byte>& out) {
 			const GgufTensor& t = *p.tensor;
-			if (t.rows() < 2) return false;
+			if (t.rows() < 2 || t.type == DType::U32) return false;
 			out.resize(in.size() / dtype_row_bytes(t.type, p.cols) * b.weight_row_bytes(t.type, p.cols));
 			return b.arrange_weight(t.type, p.cols, WeightRows(in, row_factors(p)), out);
 		};
@@ -250,6 +254,7 @@ ExpertWeights expert_weights(const Experts& e, Find find, Bias bias, Scale scale
 		w.w_gate = find("ffn_gate_exps"), w.b_gate = bias("ffn_gate_exps");
 		w.w_up = find("ffn_up_exps"), w.b_up = bias("ffn_up_exps");
 	}
+	if (e.by_token) w.of_tokens = find("ffn_gate_tid2eid");
 	w.w_down = find("ffn_down_exps"), w.b_down = bias("ffn_down_exps");
 	w.shared_switch = find("ffn_gate_inp_shexp");
 	if (e.factors) w.factors = scale("ffn_down_exps");
@@ -342,6 +347,11 @@ RecurrentWeights recurrent_weights(const Recurrent& r, Find find, Named named, B
 template <class Find> LatentWeights latent_weights(const Layer& layer, Find find, Backend& b) {
 	const Latent& t = layer.latent;
 	LatentWeights w;
+	if (t.out_groups) {
+		w.q_a = find("attn_q_a"), w.q_a_norm = find("attn_q_a_norm"), w.q_nope = find("attn_q_b");
+		w.kv_a = find("attn_kv"), w.kv_norm = find("attn_kv_a_norm"), w.v_b = find("attn_output_a");
+		return w;
+	}
 	const View q = find(t.q_rank ? "attn_q_b" : "attn_q"), kv = find("attn_kv_a_mqa");
 	if (t.q_rank) w.q_a = find("attn_q_a"), w.q_a_norm = find("attn_q_a_norm");
 	const uint32_t nope = layer.n_heads * t.nope_dim;
@@ -414,7 +424,7 @@ LayerWeights layer_weights(const Config& c, const Layer& layer, uint32_t l, cons
 	w.q_norm = find("attn_q_norm"), w.k_norm = find("attn_k_norm");
 	w.q_norm_b = bias("attn_q_norm"), w.k_norm_b = bias("attn_k_norm");
 	if (layer.sinks) w.sinks = find("attn_sinks");
-	w.wo = find("attn_output"), w.bo = bias("attn_output");
+	w.wo = find(layer.latent.out_groups ? "attn_output_b" : "attn_output"), w.bo = bias("attn_output");
 	if (layer.attn_out_norm) w.attn_out_norm = out_norm(attn_out_norm_name(layer));
 	if (layer.sums_twice) w.attn_second_norm = norm(kSecondNorm);
 	w.attn_sub_norm = find(kAttnSubNorm), w.mlp_sub_norm = find(kMlpSubNorm);
@@ -446,7 +456,12 @@ LayerWeights layer_weights(const Config& c, const Layer& layer, uint32_t l, cons
 	           find("indexer_compressor_ape"),
 	           find("indexer.q_norm"),
 	           norm("indexer.k_norm")};
-	if (View& v = w.index.places) v.shape[0] = c.indexer.block, v.shape[1] = c.indexer.dim;
+	if (View& v = w.index.places) v.shape[1] = v.shape[0] / c.indexer.block, v.shape[0] = c.indexer.block;
+	if (c.indexer.of_entries)
+		w.index.k = find("indexer_compressor_kv"), w.index.k_norm = norm("indexer_compressor_norm");
+	w.blocks = {find("attn_compressor_kv"), find("attn_compressor_gate"), find("attn_compressor_ape"),
+	            find("attn_compressor_norm")};
+	if (View& v = w.blocks.places) v.shape[0] = layer.blocks.tokens, v.shape[1] = layer.blocks.width(layer.head_dim);
 	w.input_gate = find("inp_gate"), w.input_proj = find("proj"), w.input_norm = find("post_norm");
 	return w;
 }

@@ -18,6 +18,7 @@ struct ExpertWeights {                        // empty where the layer (Experts)
 	View router;                              // (n, dim)
 	View router_bias;                         // (n) f32
 	View choice_bias;                         // (n) f32
+	View of_tokens;                           // (vocab * used) u32, of Experts::by_token
 	View w_gate, w_up;                        // (n * hidden_dim, dim), expert after expert
 	View b_gate, b_up;                        // (n * hidden_dim) f32
 	View w_down, b_down;                      // (n * dim, hidden_dim), (n * dim) f32
@@ -57,6 +58,8 @@ struct LatentWeights {
 	View kv_a, k_rope;   // (rank, dim), (rope_dim, dim) or empty
 	View kv_norm;        // (rank) f32
 	View k_b, v_b;       // (n_heads * rank, nope_dim), (n_heads * v_dim, rank), head after head
+	// Of Latent::out_groups q_nope is (n_heads * rank, q_rank), and v_b (out_groups * out_rank, channels of the heads
+	// of a group), group after group; there is no k_b.
 };
 struct StreamWeights {           // of Config::streams and Layer::laurel_rank
 	View router, router_norm;    // (streams, dim), (dim) f32
@@ -80,8 +83,14 @@ struct IndexWeights {   // of layers with an indexer
 	View q, k;          // (n_heads * dim, dim of the model, or Latent::q_rank), (dim, dim of the model)
 	View heads;         // (n_heads, dim of the model), of Indexer::of_latent
 	View gate, places;  // (dim, dim of the model), (block, dim) f32, of Indexer::gated
+	                    // of Indexer::of_entries they and k have 2 * dim rows or columns
 	View q_norm;        // (dim) f32, unless of_latent
 	NormWeights k_norm; // (dim) f32
+};
+struct BlockWeights { // of Layer::blocks
+	View kv, gate;    // (Blocks::width(), dim of the model)
+	View places;      // (tokens of a block, Blocks::width()) f32
+	View norm;        // (head_dim) f32
 };
 struct LayerWeights { // empty where the layer (Layer) has no such tensor
 	NormWeights attn_norm;
@@ -116,6 +125,7 @@ struct LayerWeights { // empty where the layer (Layer) has no such tensor
 	// Of Layer::sub_norms: (n_heads * value_dim()), (hidden_dim) f32
 	View attn_sub_norm, mlp_sub_norm;
 	ExpertWeights value_experts; // of Layer::value_experts: router, choice_bias and w_up
+	BlockWeights blocks;
 };
 // All views of a layer's weights, in the order of the members.
 using LayerViews = std::array<View, sizeof(LayerWeights) / sizeof(View)>;

@@ -31,7 +31,8 @@ layout(constant_id = SPEC_COLS) const uint TOKENS = 1;
 layout(constant_id = SPEC_TILE) const uint TILE = 8;
 const uint QUERIES = HEADS * TOKENS; // query j: row j / HEADS, head j % HEADS
 const bool SOFTCAP = (FLAGS & PROMPT_SOFTCAP) != 0u, PARTIAL = (FLAGS & PROMPT_STATE) != 0u,
-           SEEN = (FLAGS & PROMPT_SEEN) != 0u, SINKS = (FLAGS & PROMPT_SINKS) != 0u;
+           SEEN = (FLAGS & PROMPT_SEEN) != 0u, SINKS = (FLAGS & PROMPT_SINKS) != 0u,
+           WINDOW = (FLAGS & PROMPT_WINDOW) != 0u;
 
 layout(push_constant) uniform Push { AttendPromptPush p; };
 layout(std430, binding = 0) writeonly restrict buffer Result { vec2 result[]; };
@@ -54,7 +55,9 @@ uint query_row(uint j) {
 uint row_bits(uint i) { return seen_bits(min(row_first + i, p.n_rows - 1u), 0u, first); } // of the tile, of row i
 bool sees(uint j, uint t) {
 	if (SEEN && (row_bits(j / HEADS) >> t & 1u) == 0u) return false;
-	return first + t <= p.first + row_first + j / HEADS && first + t < n_tokens;
+	const uint own = p.first + row_first + j / HEADS;
+	if (WINDOW && first + t + p.window <= own) return false;
+	return first + t <= own && first + t < n_tokens;
 }
 // Goes to the next tile, from `first` on, of which a row of the block sees a token. Not a branch around a tile's work:
 // lavapipe of Mesa 26.1 has wrong results behind barriers in one, if a workgroup has several subgroups.
@@ -80,6 +83,8 @@ void main() {
 	heads_here = min(HEADS, p.n_heads - head_first);
 	row_first = gl_WorkGroupID.x * TOKENS;
 	n_tokens = p.first + min(row_first + TOKENS, p.n_rows); // that the last row of the block sees
+	const uint oldest = p.first + row_first + 1u; // of the first row's window, if it is full
+	if (WINDOW && oldest > p.window) first = (oldest - p.window) / TILE * TILE;
 	state_begin();
 	for (go_to_seen(); first < n_tokens; first += TILE, go_to_seen()) {
 		tile_load(false);

@@ -1,5 +1,5 @@
-// Per row t and head: RMS norm of the head (FLAGS), rotation of channel pairs by table[t], weights of the norm before
-// it or after it (FLAGS). q is changed in place; k, v go to at[t][kv head] as f16 words.
+// Per row t and head: RMS norm of the head (FLAGS), rotation of channel pairs by table[t], or back (FLAGS), weights of
+// the norm before it or after it (FLAGS). q is changed in place; k, v go to at[t][kv head] as f16 words.
 //
 // dims     q (T, n_heads, head_dim), k, v (T, n_kv_heads, head_dim) f32; table (T, rotary_dim / 2, 2): cos, sin;
 //          at (T, n_kv_heads, 2) word offsets, ~0: not stored; norm_q, norm_k (head_dim) f32
@@ -48,17 +48,18 @@ float norm_scale(float squares) { return 1.0 / sqrt(workgroup_sum(squares) / flo
 
 // Pair i of the rotated channels: its two channels, and cos, sin.
 uvec2 pair_channels(uint i) {
-	return (FLAGS & ROPE_NEOX) != 0u ? uvec2(i, i + p.rotary_dim / 2u) : uvec2(2u * i, 2u * i + 1u);
+	return p.first + ((FLAGS & ROPE_NEOX) != 0u ? uvec2(i, i + p.rotary_dim / 2u) : uvec2(2u * i, 2u * i + 1u));
 }
 vec2 pair_turn(uint row, uint i) {
 	const uint at = KV_AT(5) + (row * (p.rotary_dim / 2u) + i) * 2u;
-	return vec2(table[at], table[at + 1u]);
+	return vec2(table[at], (FLAGS & ROPE_BACK) != 0u ? -table[at + 1u] : table[at + 1u]);
 }
+bool is_turned(uint c) { return c - p.first < p.rotary_dim; }
 float rotated_k(uint row, uint from, uint c, float scale) {
-	if (c >= p.rotary_dim) return plain_k(from, c, scale);
-	const uint half_dim = p.rotary_dim / 2u;
-	const bool neox = (FLAGS & ROPE_NEOX) != 0u, second = neox ? c >= half_dim : (c & 1u) != 0u;
-	const uint i = neox ? (second ? c - half_dim : c) : c / 2u;
+	if (!is_turned(c)) return plain_k(from, c, scale);
+	const uint half_dim = p.rotary_dim / 2u, of = c - p.first;
+	const bool neox = (FLAGS & ROPE_NEOX) != 0u, second = neox ? of >= half_dim : (of & 1u) != 0u;
+	const uint i = neox ? (second ? of - half_dim : of) : of / 2u;
 	const uvec2 ch = pair_channels(i);
 	const vec2 turn = pair_turn(row, i);
 	const float x = plain_k(from, ch.x, scale), y = plain_k(from, ch.y, scale);
@@ -73,8 +74,10 @@ void store_q(uint row, uint from) {
 		for (uint c = gl_LocalInvocationID.x; c < HEAD_DIM; c += gl_WorkGroupSize.x)
 			squares += q[KV_AT(0) + from + c] * q[KV_AT(0) + from + c];
 		scale = norm_scale(squares);
-		for (uint c = p.rotary_dim + gl_LocalInvocationID.x; c < HEAD_DIM; c += gl_WorkGroupSize.x)
+		for (uint i = gl_LocalInvocationID.x; i < HEAD_DIM - p.rotary_dim; i += gl_WorkGroupSize.x) {
+			const uint c = i < p.first ? i : i + p.rotary_dim;
 			q[KV_AT(0) + from + c] = weighed_q(c, plain_q(from, c, scale));
+		}
 	}
 	for (uint i = gl_LocalInvocationID.x; i < p.rotary_dim / 2u; i += gl_WorkGroupSize.x) {
 		const uvec2 ch = pair_channels(i);

@@ -2,6 +2,7 @@
 //
 // 0 ids (T, used) u32, written | 1 weights (T, used) f32, written | 2 logits (T, n_experts) f32
 // 3 bias (n_experts) f32 | 4 expert_scale (n_experts) f32
+// 5 of_tokens (tokens, used) u32, with ROUTE_BY_TOKEN a token's experts | 6 tokens (T) u32, those of the rows
 // grid     one workgroup per row: row = x + y * row_stride
 // An expert's rank is the number of experts that come before it, so nothing is sorted and no subgroups are needed.
 // FLAGS: ROUTE_*.
@@ -20,10 +21,14 @@ layout(binding = 1) restrict writeonly buffer Weights { float weights[]; };
 layout(binding = 2) restrict readonly buffer Logits { float logits[]; };
 layout(binding = 3) restrict readonly buffer Bias { float bias[]; };
 layout(binding = 4) restrict readonly buffer ExpertScale { float expert_scale[]; };
+layout(binding = 5) restrict readonly buffer OfTokens { uint of_tokens[]; };
+layout(binding = 6) restrict readonly buffer Tokens { uint tokens[]; };
 #include "lib/float_order.glsl"
+#include "lib/softplus.glsl"
 
 const bool SIGMOID = (FLAGS & ROUTE_SIGMOID) != 0u, NORMALISED = (FLAGS & ROUTE_NORMALISED) != 0u;
 const bool BIASED = (FLAGS & ROUTE_BIAS) != 0u, NEAR = (FLAGS & ROUTE_NEAR) != 0u;
+const bool SOFTPLUS = (FLAGS & ROUTE_SOFTPLUS) != 0u, BY_TOKEN = (FLAGS & ROUTE_BY_TOKEN) != 0u;
 const bool SCALED = (FLAGS & ROUTE_EXPERT_SCALE) != 0u;
 shared float weight_s[KV_MOST_EXPERTS];
 shared float choice_s[KV_MOST_EXPERTS]; // what experts are ranked by
@@ -64,7 +69,7 @@ void main() {
 	for (uint e = lane; e < E; e += lanes) choice_s[e] = logits[KV_AT(2) + row * E + e];
 	barrier();
 	float sum = 0.0;
-	if (!SIGMOID) {
+	if (!SIGMOID && !SOFTPLUS) {
 		float top = choice_s[0];
 		for (uint e = 1u; e < E; ++e) top = max(top, choice_s[e]);
 		for (uint e = lane; e < E; e += lanes) weight_s[e] = exp(choice_s[e] - top);
@@ -74,7 +79,10 @@ void main() {
 	}
 	for (uint e = lane; e < E; e += lanes) {
 		const float logit = choice_s[e];
-		float weight = SIGMOID ? 1.0 / (1.0 + exp(-logit)) : weight_s[e] / sum;
+		float weight;
+		if (SIGMOID) weight = 1.0 / (1.0 + exp(-logit));
+		else if (SOFTPLUS) weight = sqrt(softplus(logit));
+		else weight = weight_s[e] / sum;
 		if (float_order(logit) == ~0u) weight = uintBitsToFloat(0x7fc00000u); // exp() of a NaN may be anything
 		weight_s[e] = weight;
 		// Without a bias logits decide: both functions increase with them, and logits have no further rounding.
@@ -94,7 +102,12 @@ void main() {
 		}
 		barrier();
 	}
-	for (uint e = lane; e < E; e += lanes) {
+	for (uint j = lane; BY_TOKEN && j < p.used; j += lanes) {
+		const uint e = of_tokens[KV_AT(5) + tokens[KV_AT(6) + row] * p.used + j];
+		ids[KV_AT(0) + row * p.used + j] = e;
+		chosen_s[j] = weight_s[e];
+	}
+	for (uint e = lane; !BY_TOKEN && e < E; e += lanes) {
 		const uint own = order_s[e];
 		uint before = 0u;
 		for (uint i = 0u; i < e; ++i) before += uint(order_s[i] >= own);

@@ -67,7 +67,9 @@ Json experts_json(const Config& c) {
 		            {"used", e.used},
 		            {"hidden_dim", e.hidden_dim},
 		            {"shared_dim", e.shared_dim},
-		            {"gating", e.gating == Gating::Sigmoid ? "sigmoid" : "softmax"},
+		            {"gating", e.gating == Gating::Sigmoid        ? "sigmoid"
+		                       : e.gating == Gating::SqrtSoftplus ? "sqrtsoftplus"
+		                                                          : "softmax"},
 		            {"normalised", e.normalise},
 		            {"scale", shortest(e.scale)},
 		            {"groups", e.n_groups},

@@ -94,8 +94,9 @@ Choice chosen(const PlanArgs& a, const PlanSubject& s, const KvPolicy& p) {
 		fail(Code::OutOfMemory, "{}: {}", one_line(p.text), why);
 	const uint64_t budget = memory_account(s.model, s.total_bytes, s.n_tokens).cache;
 	const bool or_fewer = !s.requested;
-	return a.model.empty() ? choose_policy(p, s.shape, nullptr, s.n_tokens, budget, or_fewer)
-	                       : choose_policy(p, s.shape, model_file(a), s.n_tokens, budget, or_fewer);
+	const uint64_t n = s.n_tokens / (s.layers ? s.layers->policy_block() : 1);
+	return a.model.empty() ? choose_policy(p, s.shape, nullptr, n, budget, or_fewer)
+	                       : choose_policy(p, s.shape, model_file(a), n, budget, or_fewer);
 }
 
 // What --kv all ranks: the methods, the ways to write `turbo` that README recommends, and of a model that was tuned
@@ -141,7 +142,7 @@ PlanSubject subject_of(const PlanArgs& a) {
 		s.is_measured = is_measured_model(a.model, c.name);
 		s.layers = CacheLayers(c);
 		n_layers = c.n_layers;
-		s.shape = s.layers->main_shape();
+		s.shape = s.layers->policy_shape();
 		s.n_tokens = std::max(c.max_seq, 1u);
 		s.prediction_bytes = prediction_tensor_bytes(file, c);
 		s.model = model_memory(c, file.tensor_bytes() - s.prediction_bytes, uint32_t(a.ubatch));

@@ -77,15 +77,23 @@ void CpuBackend::compute(const op::Route& o) {
 		const float top = *std::max_element(x, x + n);
 		float sum = 0;
 		for (uint32_t e = 0; e < n; ++e) {
-			weight[e] = a.gating == Gating::Sigmoid ? 1 / (1 + std::exp(-x[e])) : std::exp(x[e] - top);
+			weight[e] = a.gating == Gating::Sigmoid        ? 1 / (1 + std::exp(-x[e]))
+			            : a.gating == Gating::SqrtSoftplus ? float(std::sqrt(softplus(double(x[e]))))
+			                                               : std::exp(x[e] - top);
 			sum += weight[e];
 		}
 		for (uint32_t e = 0; e < n; ++e) {
 			if (a.gating == Gating::Softmax) weight[e] /= sum;
-			choice[e] = bias ? weight[e] + bias[e] : x[e]; // both functions increase with logits
+			choice[e] = bias ? weight[e] + bias[e] : x[e]; // all functions increase with logits
 		}
 		if (a.n_groups > 1) keep_groups(choice, a);
-		std::ranges::copy(n_largest(choice, used), id);
+		if (a.of_tokens) {
+			const uint64_t first = uint64_t(data<uint32_t>(a.tokens)[t]) * used;
+			KV_ASSERT(first + used <= a.of_tokens.elements());
+			std::copy_n(data<uint32_t>(a.of_tokens) + first, used, id);
+		} else {
+			std::ranges::copy(n_largest(choice, used), id);
+		}
 		for (uint32_t j = 0; j < used && a.gating == Gating::Near; ++j)
 			weight[id[j]] = near_weight({x, n}, {id, j + 1});
 		float chosen = 0;

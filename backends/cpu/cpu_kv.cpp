@@ -20,10 +20,11 @@ void multiply(float* x, const float* w, uint32_t head_dim) {
 // Rotates the pairs of one head by the angles in cs, (rotary_dim / 2, 2) cos, sin.
 void rotate_head(float* x, const float* cs, const RopeArgs& rope) {
 	const uint32_t half = rope.rotary_dim / 2;
+	x += rope.first;
 	for (uint32_t i = 0; i < half; ++i) {
 		float& a = x[rope.neox ? i : 2 * i];
 		float& b = x[rope.neox ? i + half : 2 * i + 1];
-		const float c = cs[2 * i], s = cs[2 * i + 1], a0 = a, b0 = b;
+		const float c = cs[2 * i], s = rope.back ? -cs[2 * i + 1] : cs[2 * i + 1], a0 = a, b0 = b;
 		a = a0 * c - b0 * s;
 		b = a0 * s + b0 * c;
 	}

@@ -1,4 +1,4 @@
-// Recurrent layers: short convolution, gated delta rule, scans of state spaces.
+// Recurrent layers: short convolution, entries of blocks, gated delta rule, scans of state spaces.
 #include "backends/cpu/cpu_backend.h"
 
 namespace kvrun {
@@ -54,6 +54,68 @@ void CpuBackend::compute(const op::ShortConv& o) {
 				y = sum;
 			}
 		for (uint32_t i = 0; i < parts; ++i) std::copy_n(seen[i].end() - own, own, to + s.to + size_t(i) * own);
+	}
+}
+
+namespace {
+
+struct Pool { // sums of rows with shares; a sum of 0: of none
+	float most = 0, shares = 0, pooled = 0;
+	void add(float gate, float x) {
+		if (shares == 0) {
+			*this = {gate, 1, x};
+			return;
+		}
+		const float now = std::max(most, gate), keep = std::exp(most - now), share = std::exp(gate - now);
+		*this = {now, shares * keep + share, pooled * keep + share * x};
+	}
+};
+float mean_of(const Pool& before, const Pool& own) {
+	if (before.shares == 0) return own.pooled / own.shares;
+	const float most = std::max(before.most, own.most), a = std::exp(before.most - most), b = std::exp(own.most - most);
+	return (before.pooled * a + own.pooled * b) / (before.shares * a + own.shares * b);
+}
+
+} // namespace
+
+void CpuBackend::compute(const op::PoolBlocks& o) {
+	const uint32_t dim = o.dim(), width = uint32_t(o.x.row_elements()), block = o.places.shape[0];
+	const bool overlaps = o.overlaps();
+	const uint32_t words = o.state_words(dim, overlaps), second = width - dim; // channel of the block's own set
+	const uint32_t* work = data<uint32_t>(o.rows.work);
+	const float *x = data<float>(o.x), *gates = data<float>(o.gates), *places = data<float>(o.places),
+	            *from = data<float>(o.rows.from);
+	float *out = data<float>(o.out), *to = data<float>(o.rows.to);
+	for (uint32_t i = 0; i < o.rows.work.shape[0]; ++i) {
+		const StateWork s = work_item<StateWork>(work, i);
+		KV_ASSERT(uint64_t(s.row) + s.n <= o.x.shape[0] && uint64_t(s.to) + words <= o.rows.to.elements());
+		KV_ASSERT(s.from == STATE_ZERO || uint64_t(s.from) + words <= o.rows.from.elements());
+		for (uint32_t c = 0; c < dim; ++c) {
+			const auto state = [&](uint32_t word) { return s.from == STATE_ZERO ? 0 : from[s.from + word * dim + c]; };
+			const auto pool = [&](uint32_t i) { return Pool{state(1 + 3 * i), state(2 + 3 * i), state(3 + 3 * i)}; };
+			uint32_t place = uint32_t(state(0));
+			Pool own = pool(0), before, next; // next: of the first set
+			if (overlaps) before = pool(1), next = pool(2);
+			for (uint32_t t = s.row; t < s.row + s.n; ++t) {
+				const auto add = [&](Pool& p, uint32_t channel) {
+					const size_t at = size_t(t) * width + channel;
+					p.add(gates[at] + places[size_t(place) * width + channel], x[at]);
+				};
+				add(own, second + c);
+				if (overlaps) add(next, c);
+				out[size_t(t) * dim + c] = mean_of(before, own);
+				if (++place < block) continue;
+				place = 0, own = {};
+				if (overlaps) before = std::exchange(next, {});
+			}
+			const auto put = [&](uint32_t i, const Pool& p) {
+				const float values[] = {p.most, p.shares, p.pooled};
+				for (uint32_t j = 0; j < 3; ++j) to[s.to + (1 + 3 * i + j) * dim + c] = values[j];
+			};
+			to[s.to + c] = float(place);
+			put(0, own);
+			if (overlaps) put(1, before), put(2, next);
+		}
 	}
 }
 

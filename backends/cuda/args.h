@@ -118,7 +118,10 @@ struct RouteArgs {
 	uint32_t n_experts, used, n_groups, used_groups;
 	uint32_t sigmoid, normalise; // 0 or 1
 	float scale;
-	uint32_t near; // 1: weights are softmaxes over near logits
+	uint32_t near;             // 1: weights are softmaxes over near logits
+	uint32_t softplus;         // 1: weights are roots of softplus of logits
+	const uint32_t* of_tokens; // (tokens, used): experts of each token, or null
+	const uint32_t* tokens;    // (rows)
 };
 struct SortSlotsArgs {
 	uint32_t* tiles; // (n_tiles, KV_TILE_WORDS)
@@ -196,6 +199,12 @@ struct ShortConvArgs {
 	uint32_t mixes; // not 0: out is (mixes, rows, channels), w (mixes, channels)
 	uint32_t n_rows;
 };
+struct PoolBlocksArgs {
+	float* out;                      // (rows, dim)
+	const float *x, *gates, *places; // (rows, width), the same, (block, width)
+	StatePlaces rows;
+	uint32_t dim, width, block; // width: dim, or twice that where blocks overlap
+};
 struct SsmScanArgs {
 	float* out;                       // (rows, n_heads, v_dim)
 	const float *x, *step;            // (rows, channels), (rows, n_heads)
@@ -244,6 +253,8 @@ struct RopeStoreArgs {
 	uint32_t weigh_last; // q_norm and k_norm multiply after the rotation (1) or before (0)
 	// Channels of k where it is a latent, which is stored as it is: then v is rotated. 0: k is.
 	uint32_t latent_dim;
+	uint32_t first; // channel that is rotated
+	uint32_t back;  // 1: by the negative angles
 };
 struct KvStoreArgs { // kv_store and kv_load
 	uint32_t *k, *v; // (n_kv_heads, t_cap, words) words of two halves
@@ -451,6 +462,7 @@ struct Kernels {
 	Kernel<SortSlotsArgs> sort_slots;
 	Kernel<ExpertSumArgs> expert_sum;
 	Kernel<ShortConvArgs> short_conv;
+	Kernel<PoolBlocksArgs> pool_blocks;
 	Kernel<DeltaRuleArgs> delta_rule, delta_removal;
 	Kernel<SsmScanArgs> ssm_scan;
 	Kernel<SelectiveScanArgs> selective_scan;

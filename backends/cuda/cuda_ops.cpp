@@ -163,7 +163,8 @@ void CudaBackend::compute(const op::Route& o) {
 	launch(kernels_.route, {ids.shape[0], 1, 1}, kThreads,
 	       RouteArgs{data<uint32_t>(ids), data<float>(weights), data<float>(logits), data<float>(a.bias),
 	                 data<float>(a.expert_scale), n_experts, ids.shape[1], a.n_groups, a.used_groups,
-	                 a.gating == Gating::Sigmoid, a.normalise, a.scale, a.gating == Gating::Near},
+	                 a.gating == Gating::Sigmoid, a.normalise, a.scale, a.gating == Gating::Near,
+	                 a.gating == Gating::SqrtSoftplus, data<uint32_t>(a.of_tokens), data<uint32_t>(a.tokens)},
 	       {"route", 4. * double(logits.elements() + 2 * ids.elements())});
 }
 
@@ -229,7 +230,7 @@ void CudaBackend::compute(const op::RopeStore& o) {
 	                  data<float>(norm.k),
 	                  KvPlace{data<uint32_t>(dst.k), data<uint32_t>(dst.v), data<uint32_t>(dst.at), dst.k_word_stride},
 	                  n_heads, n_kv_heads, D, rope.rotary_dim, rope.neox, norm.eps, norm.weigh_last,
-	                  rope.of_values ? k.shape[2] : 0},
+	                  rope.of_values ? k.shape[2] : 0, rope.first, rope.back},
 	    {"rope_store", o.bytes()});
 }
 

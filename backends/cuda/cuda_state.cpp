@@ -21,6 +21,13 @@ void CudaBackend::compute(const op::ShortConv& o) {
 	       {"short_conv", o.bytes()});
 }
 
+void CudaBackend::compute(const op::PoolBlocks& o) {
+	launch(kernels_.pool_blocks, {groups(o.dim(), kThreads), o.rows.work.shape[0], 1}, kThreads,
+	       PoolBlocksArgs{data<float>(o.out), data<float>(o.x), data<float>(o.gates), data<float>(o.places),
+	                      places(o.rows), o.dim(), uint32_t(o.x.row_elements()), o.places.shape[0]},
+	       {"pool_blocks", o.bytes()});
+}
+
 void CudaBackend::compute(const op::DeltaRule& o) {
 	const uint32_t heads = o.out.shape[1], v_dim = o.out.shape[2], k_dim = o.how.k_dim;
 	const op::DeltaPlaces at = o.places();

@@ -42,7 +42,7 @@ __global__ void route_kernel(RouteArgs a) {
 	for (uint32_t e = threadIdx.x; e < E; e += blockDim.x) choice[e] = a.logits[uint64_t(row) * E + e];
 	__syncthreads();
 	float sum = 0;
-	if (!a.sigmoid) {
+	if (!a.sigmoid && !a.softplus) {
 		float top = choice[0];
 		for (uint32_t e = 1; e < E; ++e) top = fmaxf(top, choice[e]);
 		for (uint32_t e = threadIdx.x; e < E; e += blockDim.x) weight[e] = expf(choice[e] - top);
@@ -51,7 +51,9 @@ __global__ void route_kernel(RouteArgs a) {
 		__syncthreads();
 	}
 	for (uint32_t e = threadIdx.x; e < E; e += blockDim.x) {
-		const float w = a.sigmoid ? 1 / (1 + expf(-choice[e])) : weight[e] / sum;
+		const float w = a.sigmoid    ? 1 / (1 + expf(-choice[e]))
+		                : a.softplus ? sqrtf(softplus(choice[e]))
+		                             : weight[e] / sum;
 		weight[e] = w;
 		if (a.bias) choice[e] = w + a.bias[e]; // without a bias logits decide: both functions increase with them
 		order[e] = float_order(choice[e]);
@@ -70,7 +72,12 @@ __global__ void route_kernel(RouteArgs a) {
 		}
 		__syncthreads();
 	}
-	for (uint32_t e = threadIdx.x; e < E; e += blockDim.x) {
+	for (uint32_t j = threadIdx.x; a.of_tokens && j < a.used; j += blockDim.x) {
+		const uint32_t e = a.of_tokens[uint64_t(a.tokens[row]) * a.used + j];
+		a.ids[uint64_t(row) * a.used + j] = e;
+		chosen[j] = weight[e], own_scale[j] = 1;
+	}
+	for (uint32_t e = threadIdx.x; !a.of_tokens && e < E; e += blockDim.x) {
 		const uint32_t own = order[e];
 		uint32_t before = 0;
 		for (uint32_t i = 0; i < E; ++i) before += i < e ? order[i] >= own : order[i] > own;

@@ -25,13 +25,13 @@ __device__ inline void prepare_head(const RopeStoreArgs& a, const float* x, cons
 	}
 	for (uint32_t c = threadIdx.x; c < a.head_dim; c += blockDim.x) {
 		in[c] = !norm ? x[c] : a.weigh_last ? x[c] * scale : x[c] * scale * norm[c];
-		if (c >= a.rotary_dim) out[c] = in[c];
+		if (c < a.first || c >= a.first + a.rotary_dim) out[c] = in[c];
 	}
 	__syncthreads();
 	const uint32_t half = a.rotary_dim / 2;
 	for (uint32_t i = threadIdx.x; i < half; i += blockDim.x) {
-		const uint32_t low = a.neox ? i : 2 * i, high = a.neox ? i + half : 2 * i + 1;
-		const float cos = cs[2 * i], sin = cs[2 * i + 1], x0 = in[low], x1 = in[high];
+		const uint32_t low = a.first + (a.neox ? i : 2 * i), high = a.first + (a.neox ? i + half : 2 * i + 1);
+		const float cos = cs[2 * i], sin = a.back ? -cs[2 * i + 1] : cs[2 * i + 1], x0 = in[low], x1 = in[high];
 		out[low] = x0 * cos - x1 * sin;
 		out[high] = x0 * sin + x1 * cos;
 	}

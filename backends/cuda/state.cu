@@ -1,4 +1,4 @@
-// short_conv, delta_rule, ssm_scan, selective_scan: defined in the shaders of these names.
+// short_conv, pool_blocks, delta_rule, ssm_scan, selective_scan: defined in the shaders of these names.
 #include "backends/cuda/device.cuh"
 #include "backends/cuda/kernels.h"
 
@@ -70,6 +70,50 @@ __global__ void short_conv_kernel(ShortConvArgs a) {
 		a.out[uint64_t(t) * a.channels + c] = a.silu ? sum / (1 + expf(-sum)) : sum;
 	}
 	for (uint32_t j = 1; j < a.taps && end == n; ++j) a.rows.to[to + uint64_t(j - 1) * a.channels + c] = seen[j];
+}
+
+struct Pool { // sums of rows with shares; a sum of 0: of none
+	float most, shares, pooled;
+};
+__device__ inline Pool pool_with(const Pool& p, float gate, float x) {
+	if (p.shares == 0) return {gate, 1, x};
+	const float now = fmaxf(p.most, gate), keep = expf(p.most - now), share = expf(gate - now);
+	return {now, p.shares * keep + share, p.pooled * keep + share * x};
+}
+__device__ inline float mean_of(const Pool& before, const Pool& own) {
+	if (before.shares == 0) return own.pooled / own.shares;
+	const float most = fmaxf(before.most, own.most), a = expf(before.most - most), b = expf(own.most - most);
+	return (before.pooled * a + own.pooled * b) / (before.shares * a + own.shares * b);
+}
+
+// Grid: channels in x, items in y.
+__global__ void pool_blocks_kernel(PoolBlocksArgs a) {
+	const uint32_t c = blockIdx.x * blockDim.x + threadIdx.x;
+	if (c >= a.dim) return;
+	const uint32_t* item = a.rows.work + blockIdx.y * STATE_WORDS;
+	const uint32_t row = item[0], n = item[1], from = item[2], to = item[3];
+	const bool overlaps = a.width != a.dim, zero = from == STATE_ZERO;
+	const auto state = [&](uint32_t word) { return zero ? 0.f : a.rows.from[from + uint64_t(word) * a.dim + c]; };
+	const auto pool = [&](uint32_t i) { return Pool{state(1 + 3 * i), state(2 + 3 * i), state(3 + 3 * i)}; };
+	const Pool none{0, 0, 0};
+	uint32_t place = uint32_t(state(0));
+	Pool own = pool(0), before = overlaps ? pool(1) : none, next = overlaps ? pool(2) : none;
+	for (uint32_t t = row; t < row + n; ++t) {
+		const uint64_t at = uint64_t(t) * a.width + c, of = uint64_t(place) * a.width + c, second = a.width - a.dim;
+		own = pool_with(own, a.gates[at + second] + a.places[of + second], a.x[at + second]);
+		if (overlaps) next = pool_with(next, a.gates[at] + a.places[of], a.x[at]);
+		a.out[uint64_t(t) * a.dim + c] = mean_of(before, own);
+		if (++place < a.block) continue;
+		place = 0, own = none;
+		if (overlaps) before = next, next = none;
+	}
+	const auto put = [&](uint32_t i, const Pool& p) {
+		float* const at = a.rows.to + to + uint64_t(1 + 3 * i) * a.dim + c;
+		at[0] = p.most, at[a.dim] = p.shares, at[uint64_t(2) * a.dim] = p.pooled;
+	};
+	a.rows.to[to + c] = float(place);
+	put(0, own);
+	if (overlaps) put(1, before), put(2, next);
 }
 
 // Where a thread's part of a head's state lies, as in shaders/lib/state_rows.glsl: neighbours share kLaneColumns
@@ -350,6 +394,7 @@ __global__ void selective_scan_kernel(SelectiveScanArgs a) {
 
 void add_state(Kernels& k) {
 	k.short_conv = {{KV_KERNEL(short_conv, ShortConvArgs)}};
+	k.pool_blocks = {{KV_KERNEL(pool_blocks, PoolBlocksArgs)}};
 	k.ssm_scan = {{KV_KERNEL(ssm_scan, SsmScanArgs)}};
 	k.selective_scan = {{KV_KERNEL(selective_scan, SelectiveScanArgs)}};
 	k.delta_rule = {{KV_KERNEL(delta_rule, DeltaRuleArgs)}};

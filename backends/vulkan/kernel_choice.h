@@ -90,6 +90,8 @@ struct ConvChoice : Choice {
 	uint32_t rows; // of a workgroup; 0: all
 };
 ConvChoice choose_short_conv(const Caps&, uint32_t taps, uint32_t flags); // CONV_*
+constexpr uint32_t kPoolLocal = 64;                                       // channels of a workgroup
+Choice choose_pool_blocks(uint32_t flags);                                // POOL_*
 struct StateChoice : Choice {
 	uint32_t cols; // columns of a state in one workgroup
 };

@@ -11,6 +11,9 @@ ConvChoice choose_short_conv(const Caps& c, uint32_t taps, uint32_t flags) {
 	         {{SPEC_LOCAL_X, kShortConvLocal}, {SPEC_TAPS, taps}, {SPEC_TILE, tile}, {SPEC_FLAGS, flags}}},
 	        tile};
 }
+Choice choose_pool_blocks(uint32_t flags) {
+	return {Kernel::pool_blocks, {{SPEC_LOCAL_X, kPoolLocal}, {SPEC_FLAGS, flags}}};
+}
 // On a software driver an invocation takes whole columns: a barrier costs more than sharing a column would save.
 // On GPUs an invocation holds 16 rows of two columns: each word of k and q that it reads from shared memory, which is
 // slower than arithmetic, then serves two columns. The invocations that share them fit a subgroup. Intel's GPUs before

@@ -103,13 +103,17 @@ void matmul_uses(const Caps& c, Uses& out) {
 
 void expert_uses(const Caps& c, Uses& out) {
 	for (const uint32_t n : {8u, 64u, 128u, 512u}) {
-		for (const uint32_t flags : {ROUTE_NORMALISED, ROUTE_SIGMOID | ROUTE_NORMALISED | ROUTE_BIAS, ROUTE_NEAR,
-		                             ROUTE_NORMALISED | ROUTE_EXPERT_SCALE})
+		for (const uint32_t flags :
+		     {ROUTE_NORMALISED, ROUTE_SIGMOID | ROUTE_NORMALISED | ROUTE_BIAS, ROUTE_NEAR,
+		      ROUTE_NORMALISED | ROUTE_EXPERT_SCALE, ROUTE_SOFTPLUS | ROUTE_NORMALISED | ROUTE_BIAS,
+		      ROUTE_SOFTPLUS | ROUTE_NORMALISED | ROUTE_BY_TOKEN})
 			add(out, choose_route(c, n, flags),
 			    fmt::format("{} experts{}", n,
 			                flags & ROUTE_SIGMOID        ? ", sigmoid, bias"
 			                : flags & ROUTE_NEAR         ? ", near"
 			                : flags & ROUTE_EXPERT_SCALE ? ", factors"
+			                : flags & ROUTE_BY_TOKEN     ? ", by token"
+			                : flags & ROUTE_SOFTPLUS     ? ", softplus, bias"
 			                                             : ""));
 		add(out, choose_sort_slots(c, n), fmt::format("{} experts", n));
 	}
@@ -139,6 +143,8 @@ void state_uses(const Caps& c, Uses& out) {
 	add(out, choose_short_conv(c, 4, CONV_GATES), "4 taps, gates");
 	add(out, choose_short_conv(c, 10, CONV_SILU), "10 taps");
 	add(out, choose_short_conv(c, 2, CONV_MIXES), "mixes");
+	add(out, choose_pool_blocks(0), "");
+	add(out, choose_pool_blocks(POOL_OVERLAP), "overlapping");
 	for (const uint32_t d : {64u, 128u})
 		add(out, choose_delta_rule(c, d, d, {}), fmt::format("states of {} x {}", d, d));
 	for (const bool bounded : {false, true})
@@ -310,6 +316,7 @@ void latent_uses(const Caps& c, Uses& out) {
 	for (const uint32_t page : kPages)
 		add(out, choose_score_latent_slots(c, kRank, kRope, page, false), fmt::format("latents, pages of {}", page));
 	add(out, choose_rope_store(c, /*vec4_aligned=*/false, kRope, ROPE_OF_VALUES), "latents");
+	add(out, choose_rope_store(c, /*vec4_aligned=*/false, 512, ROPE_BACK), "head_dim 512, back");
 	add(out, choose_kv_store(c, kRank, kRope), "latents");
 }
 

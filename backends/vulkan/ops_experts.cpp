@@ -14,7 +14,8 @@ void VulkanBackend::compute(const op::Route& o) {
 	const uint32_t rows = ids.shape[0], n_experts = logits.shape[1], across = std::min(rows, kMostRows);
 	const uint32_t flags = (a.gating == Gating::Sigmoid ? ROUTE_SIGMOID : 0) |
 	                       (a.gating == Gating::Near ? ROUTE_NEAR : 0) | (a.normalise ? ROUTE_NORMALISED : 0) |
-	                       (a.bias ? ROUTE_BIAS : 0) | (a.expert_scale ? ROUTE_EXPERT_SCALE : 0);
+	                       (a.bias ? ROUTE_BIAS : 0) | (a.expert_scale ? ROUTE_EXPERT_SCALE : 0) |
+	                       (a.gating == Gating::SqrtSoftplus ? ROUTE_SOFTPLUS : 0) | (a.of_tokens ? ROUTE_BY_TOKEN : 0);
 	const RoutePush push{.n_experts = n_experts,
 	                     .used = ids.shape[1],
 	                     .rows = rows,
@@ -22,10 +23,11 @@ void VulkanBackend::compute(const op::Route& o) {
 	                     .n_groups = a.n_groups,
 	                     .used_groups = a.used_groups,
 	                     .scale = a.scale};
-	rec_.dispatch(pipeline(choose_route(caps(), n_experts, flags)), push,
-	              {bind(ids), bind(weights), bind(logits), bind(a.bias), bind(a.expert_scale)},
-	              {across, ceil_div(rows, kMostRows), 1},
-	              {.label = "route", .bytes = 4.0 * double(logits.elements() + 2 * ids.elements())});
+	rec_.dispatch(
+	    pipeline(choose_route(caps(), n_experts, flags)), push,
+	    {bind(ids), bind(weights), bind(logits), bind(a.bias), bind(a.expert_scale), bind(a.of_tokens), bind(a.tokens)},
+	    {across, ceil_div(rows, kMostRows), 1},
+	    {.label = "route", .bytes = 4.0 * double(logits.elements() + 2 * ids.elements())});
 }
 
 void VulkanBackend::compute(const op::SortSlots& o) {

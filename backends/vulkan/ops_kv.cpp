@@ -22,8 +22,9 @@ void VulkanBackend::compute(const op::RopeStore& o) {
 	const uint32_t rows = q.shape[0], n_heads = q.shape[1], head_dim = q.shape[2], n_kv_heads = k.shape[1];
 	const uint32_t flags = (rope.neox ? ROPE_NEOX : 0) | (norm.q ? ROPE_NORM_Q : 0) | (norm.k ? ROPE_NORM_K : 0) |
 	                       (norm.weigh_last && (norm.q || norm.k) ? ROPE_WEIGH_LAST : 0) |
-	                       (rope.of_values ? ROPE_OF_VALUES : 0);
-	const bool vec4_aligned = !rope.of_values && rope_takes_vec4(head_dim, rope.rotary_dim, rope.neox) &&
+	                       (rope.of_values ? ROPE_OF_VALUES : 0) | (rope.back ? ROPE_BACK : 0);
+	const bool vec4_aligned = !rope.of_values && !rope.first && !rope.back &&
+	                          rope_takes_vec4(head_dim, rope.rotary_dim, rope.neox) &&
 	                          aligned16({q, k, v, rope.table, norm.q, norm.k});
 	Pipeline& p = pipeline(choose_rope_store(caps(), vec4_aligned, head_dim, flags));
 	const uint32_t across = std::min(rows, kMostRows);
@@ -34,7 +35,8 @@ void VulkanBackend::compute(const op::RopeStore& o) {
 	                         .rows = rows,
 	                         .row_stride = across,
 	                         .eps = norm.eps,
-	                         .k_dim = k.shape[2]};
+	                         .k_dim = k.shape[2],
+	                         .first = rope.first};
 	const Bind binds[] = {bind(q),      bind(dst.k),  bind(dst.v),  bind(k), bind(v), bind(rope.table),
 	                      bind(dst.at), bind(norm.q), bind(norm.k), bind(q)}; // the last: rope_store_vec4 reads q by it
 	rec_.dispatch(

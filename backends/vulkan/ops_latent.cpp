@@ -102,13 +102,13 @@ void VulkanBackend::attend_own_latents(const op::AttendPrompt& o) {
 	const View& q_rope = own.softmax.q_rope;
 	const LatentShape shape = shape_of(q, q_rope);
 	const uint32_t rows = q.shape[0];
-	if (own.window) fail(Code::Unsupported, "Vulkan has no latent attention with windows; use --device cpu");
+	if (own.window.chunked) fail(Code::Unsupported, "Vulkan has no latent attention with chunks; use --device cpu");
 	if (older) attend_latents(label, q, *older, /*prompt=*/true);
 	const uint32_t flags = (older ? PROMPT_STATE
 	                        : lse ? PROMPT_LSE
 	                              : 0) |
 	                       (own.softmax.softcap > 0 ? PROMPT_SOFTCAP : 0) | (own.seen ? PROMPT_SEEN : 0) |
-	                       (own.softmax.sinks && !older ? PROMPT_SINKS : 0);
+	                       (own.window ? PROMPT_WINDOW : 0) | (own.softmax.sinks && !older ? PROMPT_SINKS : 0);
 	const AttendChoice how = choose_attend_latent_prompt(caps(), shape, flags);
 	const double pairs = double(rows) * (own.first + 0.5 * (rows + 1));
 	const AttendPromptPush push{.first = own.first,
@@ -118,7 +118,7 @@ void VulkanBackend::attend_own_latents(const op::AttendPrompt& o) {
 	                            .t_cap = own.k.shape[1],
 	                            .blocks = how.blocks,
 	                            .scale = score_scale(shape.rank),
-	                            .window = 0,
+	                            .window = own.window.tokens,
 	                            .softcap = own.softmax.softcap,
 	                            .ahead = 0,
 	                            .seen_words = own.seen.shape[1],

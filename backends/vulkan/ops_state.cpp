@@ -1,4 +1,4 @@
-// short_conv, delta_rule, ssm_scan, selective_scan on Vulkan.
+// short_conv, pool_blocks, delta_rule, ssm_scan, selective_scan on Vulkan.
 #include "backends/vulkan/kernel_choice.h"
 #include "backends/vulkan/vulkan_backend.h"
 #include "shared/push.h"
@@ -20,6 +20,15 @@ void VulkanBackend::compute(const op::ShortConv& o) {
 	                        : o.w)},
 	    {ceil_div(channels, kShortConvLocal), o.rows.work.shape[0], how.rows ? ceil_div(o.x.shape[0], how.rows) : 1},
 	    {.label = "short_conv", .bytes = o.bytes(), .flops = 2. * taps * double(o.x.elements())});
+}
+
+void VulkanBackend::compute(const op::PoolBlocks& o) {
+	const PoolBlocksPush push{.dim = o.dim(), .block = o.places.shape[0]};
+	rec_.dispatch(
+	    pipeline(choose_pool_blocks(o.overlaps() ? POOL_OVERLAP : 0)), push,
+	    {bind(o.out), bind(o.x), bind(o.gates), bind(o.places), bind(o.rows.work), bind(o.rows.from), bind(o.rows.to)},
+	    {ceil_div(o.dim(), kPoolLocal), o.rows.work.shape[0]},
+	    {.label = "pool_blocks", .bytes = o.bytes(), .flops = 8. * double(o.x.elements())});
 }
 
 void VulkanBackend::compute(const op::DeltaRule& o) {

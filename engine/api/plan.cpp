@@ -75,7 +75,7 @@ kvrun_status kvrun_plan_memory(kvrun_plan* out, const kvrun_plan_options* option
 		const MemoryAccount account = memory_account(model, memory, p.ctx);
 		const CacheLayers layers(c);
 		const uint64_t index = index_bytes(layers, p.ctx);
-		const Choice choice = choose_policy(asked, layers.main_shape(), file, p.ctx,
+		const Choice choice = choose_policy(asked, layers.policy_shape(), file, p.ctx / layers.policy_block(),
 		                                    account.cache - std::min(account.cache, index), /*or_fewer=*/!o.ctx);
 		const KvPlan plan = plan_of_model(layers, choice.policy, p.ctx);
 		p.memory_bytes = account.total;

@@ -7,7 +7,7 @@
 namespace kvrun {
 
 // Types of the table have GGUF's number, or KV_SECOND_FORMAT more. The last two are for words that are not elements of
-// a model: I64 in files, for numbers of tokens; U32 on devices.
+// a model: I64 in files, for numbers of tokens; U32 on devices, and in files, for numbers of experts.
 enum class DType : uint8_t {
 #define KV_TYPE(name, id, ...) name = id,
 	KV_TENSOR_TYPES(KV_TYPE)

@@ -8,11 +8,12 @@
 namespace kvrun {
 
 struct IndexShape {
-	uint32_t n_layers = 0; // layers with an indexer; 0: the model has none
-	uint32_t first = 0;    // layer of the pool that has the pages of the first of them
-	uint32_t dim = 0;      // channels of a key, f16
-	uint32_t block = 1;    // tokens of a block, which has one key
-	uint32_t most = 0;     // blocks that a row attends to, beside the tokens behind the last whole one
+	uint32_t n_layers = 0;   // layers with an indexer; 0: the model has none
+	uint32_t first = 0;      // layer of the pool that has the pages of the first of them
+	uint32_t dim = 0;        // channels of a key, f16
+	uint32_t block = 1;      // tokens of a block, which has one key
+	uint32_t most = 0;       // blocks that a row attends to, beside the tokens behind the last whole one
+	bool of_entries = false; // what is chosen are entries of the blocks, not their tokens
 	// Config::indexer's: a row makes `heads` choices among blocks of `pool` tokens, beside the last `local` ones.
 	uint32_t pool = 0, local = 0, heads = 1;
 	uint32_t from = 0; // so many first layers of the cache attend to all tokens

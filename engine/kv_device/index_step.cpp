@@ -62,7 +62,7 @@ void IndexStep::plan(uint32_t first, uint32_t n) {
 	std::vector<uint32_t> seen(n), of_choices;
 	for (uint32_t i = 0; i < n; ++i) {
 		if (rows_[first + i].seq) most_ = std::max(most_, seen[i] = rows_[first + i].position + 1);
-		of_choices.insert(of_choices.end(), heads, seen[i]);
+		of_choices.insert(of_choices.end(), heads, shape_.of_entries ? shape_.keys(seen[i]) : seen[i]);
 	}
 	seen_at_ = table.put(of_choices);
 	groups_.assign(n_layers_, {});
@@ -91,7 +91,8 @@ View IndexStep::choose(uint32_t l, const View& q, const View& weights, uint32_t 
 	const uint32_t n = q.shape[0];
 	if (first != first_ || n != n_) plan(first, n);
 	const uint32_t all = n * shape_.heads; // choices
-	const uint32_t capacity = align_up(std::max(shape_.blocks(most_), 1u), 4u), n_words = words(most_);
+	const uint32_t capacity = align_up(std::max(shape_.blocks(most_), 1u), 4u),
+	               n_words = shape_.of_entries ? words(shape_.keys(most_) + n) : words(most_);
 	fit(be_, scratch_.score, size_t(all) * capacity * 4, "scores of an indexer");
 	if (!to) fit(be_, scratch_.bits, size_t(all) * n_words * 4, "choices of an indexer");
 	const View score = view(scratch_.score, 0, DType::F32, all, capacity);
@@ -101,8 +102,8 @@ View IndexStep::choose(uint32_t l, const View& q, const View& weights, uint32_t 
 	for (const Group& g : groups_[l - first_layer_])
 		be_.index_score(score, queries, weights, pool_.chunk(g.chunk),
 		                table_view(scratch_.words, g.at, g.n_work, INDEX_WORDS), shape_.pool);
-	be_.index_pick(bits, score, table_view(scratch_.words, seen_at_, all), shape_.chosen_block(), shape_.most,
-	               shape_.local);
+	be_.index_pick(bits, score, table_view(scratch_.words, seen_at_, all), shape_.of_entries ? 1 : shape_.chosen_block(),
+	               shape_.most, shape_.local);
 	return bits;
 }
 

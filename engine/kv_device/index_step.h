@@ -30,7 +30,8 @@ class IndexStep {
 	KvDst destination(uint32_t l, uint32_t first, uint32_t& n) const;
 	// Bits of the tokens that rows first .. first + q.shape[0] - 1 attend to, (rows * IndexShape::heads, words) u32:
 	// op::IndexPick. The keys of all their blocks are stored. q (n, n_heads, dim); weights (n, n_heads), or empty.
-	// `to`: memory for the bits; empty: that of scratch, until the next call.
+	// `to`: memory for the bits; empty: that of scratch, until the next call. Of IndexShape::of_entries the bits are
+	// those of blocks, with so many 0 bits behind as there are rows.
 	View choose(uint32_t l, const View& q, const View& weights, uint32_t first, const View& to = {});
 	static uint32_t words(uint32_t n_tokens) { return align_up(std::max(n_tokens, 1u), 128u) / 32; } // of a row's bits
 	// So many rows choose at once: of a prompt, whose last token is at this position.

@@ -20,12 +20,12 @@ KvPrefill::KvPrefill(Backend& be, KvScratch& scratch, KvSequence& seq, uint32_t 
 	const uint32_t first = seq.n_tokens();
 	if (own.window) own_.first = older_rows(seq, own.window);
 	if (KvFetch* f = seq.fetch()) f->reserve_host(seq.cache(), first + n_new);
-	seq_.cache().begin_prompt(n_new, probes);
+	if (n_new) seq_.cache().begin_prompt(n_new, probes);
 	try {
 		seq_.copy_pages();
 		prepare(first);
 	} catch (...) {
-		seq_.cache().cancel_prompt();
+		if (n_new) seq_.cache().cancel_prompt();
 		throw;
 	}
 }
@@ -36,6 +36,7 @@ void KvPrefill::prepare(uint32_t first_token) {
 	const uint32_t cap = own(0).k.shape[1]; // rows of the scratch
 	seq_.fit_sums();
 	seq_.sync(); // tables of what is older
+	if (!n_new_) return;
 	probes_.assign(seq_.cache().probe_rows().begin(), seq_.cache().probe_rows().end());
 	for (const LayerPlan& L : plan.layers) balances_ |= first_token == 0 && L.balanced;
 	if (balances_) seq_.begin_balance(n_new_);
@@ -66,7 +67,7 @@ void KvPrefill::prepare(uint32_t first_token) {
 }
 
 KvPrefill::~KvPrefill() {
-	if (done_) return;
+	if (done_ || !n_new_) return;
 	try {
 		if (seq_.fetch()) be_.submit(), be_.wait(); // copies to the host may be under way
 		undo_.restore(seq_);
@@ -169,7 +170,7 @@ const KvRead* KvPrefill::older(uint32_t l, uint32_t n_rows, const Softmax& softm
 }
 
 void KvPrefill::attend(uint32_t l, const View& out, const View& q, uint32_t first, const Softmax& softmax, bool counts,
-                       bool together, const View& chosen) {
+                       bool together, const View& chosen, const View& wanted_lse) {
 	const uint32_t n = q.shape[0];
 	KV_ASSERT(n <= most_rows_ && first + n <= n_new_);
 	const KvRead* read = own_.window ? nullptr : older(l, n, softmax, chosen);
@@ -177,10 +178,45 @@ void KvPrefill::attend(uint32_t l, const View& out, const View& q, uint32_t firs
 	KvRows kv = own(l);
 	kv.first += first, kv.softmax = softmax, kv.ahead = together ? kAllRows : 0;
 	kv.seen = chosen, kv.seen_at = seq_.n_tokens();
-	const View lse = scores ? this->lse(n) : View();
+	KV_ASSERT(!scores || !wanted_lse);
+	const View lse = scores ? this->lse(n) : wanted_lse;
 	be_.attend_prompt(out, lse, q, kv, read);
 	if (scores) score(l, q, lse, first, softmax, chosen);
 	if (counts && balances_ && seq_.plan().layers[l].balanced) be_.channel_max(q_max(l), q);
+}
+
+KvDst KvPrefill::destination_of(uint32_t l, std::span<const uint32_t> entries) {
+	const KvShape& shape = seq_.plan().shape;
+	KV_ASSERT(shape.n_kv_heads == 1);
+	StepTable table;
+	std::vector<uint32_t> at;
+	for (const uint32_t e : entries)
+		for (const uint32_t dim : {shape.head_dim, shape.v_dim()})
+			at.push_back(e == kSkip ? kSkip : (own_.first + e) * (dim / 2));
+	const size_t words = table.put(at);
+	table.upload(be_, entry_words_);
+	const KvRows to = own(l);
+	return {as_words(to.k), as_words(to.v), table_view(entry_words_, words, uint32_t(entries.size()), 1, 2), 1};
+}
+
+void KvPrefill::attend_entries(uint32_t l, const View& out, const View& lse, const View& q,
+                               std::span<const uint32_t> visible, const Softmax& softmax, const View& chosen) {
+	const uint32_t n = q.shape[0];
+	KV_ASSERT(visible.size() == n && visible.back() <= n_new_);
+	KvRows own = this->own(l);
+	own.first += visible[0], own.softmax = softmax; // row i sees tokens up to own.first + i, and so many have bits
+	own.seen = chosen, own.seen_at = seq_.n_tokens();
+	if (!chosen) {
+		const uint32_t words = (own.first + n) / 32 + 1;
+		std::vector<uint32_t> bits(size_t(n) * words);
+		for (uint32_t i = 0; i < n; ++i)
+			for (uint32_t e = 0; e < own_.first + visible[i]; ++e) bits[size_t(i) * words + e / 32] |= 1u << e % 32;
+		StepTable table;
+		const size_t at = table.put(bits);
+		table.upload(be_, entry_words_);
+		own.seen = table_view(entry_words_, at, n, words), own.seen_at = 0;
+	}
+	be_.attend_prompt(out, lse, q, own, older(l, n, softmax, chosen));
 }
 
 bool KvPrefill::scores_rows(uint32_t first, uint32_t n) const {
@@ -217,6 +253,7 @@ void KvPrefill::score(uint32_t l, const View& q, const View& lse, uint32_t first
 }
 
 void KvPrefill::plan_moves(uint32_t l) {
+	if (!n_new_) return;
 	const KvPlan& plan = seq_.plan();
 	if (balances_ && plan.layers[l].balanced) be_.kv_balance(seq_.balance(l), q_max(l), own(l), n_new_);
 	std::vector<float> slot_sums;
@@ -242,6 +279,7 @@ void KvPrefill::plan_moves(uint32_t l) {
 }
 
 bool KvPrefill::move(uint64_t most_tokens) {
+	if (!n_new_) return true;
 	const KvRows own = this->own(move_layer_);
 	if (!moves_.enqueue_some(be_, store_, own, most_tokens)) return false;
 	if (KvFetch* f = seq_.fetch()) { // the layer's own keys and values, and what it gathered
@@ -253,6 +291,7 @@ bool KvPrefill::move(uint64_t most_tokens) {
 }
 
 void KvPrefill::end() {
+	if (!n_new_) return;
 	if (KvFetch* f = seq_.fetch()) f->prompt_read(seq_.n_tokens(), n_new_);
 	seq_.cache().end_prompt();
 	seq_.clear_sums();

@@ -43,9 +43,17 @@ class KvPrefill {
 	// own; adds scores where the policy asks. counts: false for a model layer without keys and values of its own: its
 	// queries change neither scores nor balancers. together: these rows see each other, else causal.
 	// chosen: (n * KvPlan::choices, words) u32 bits of the tokens, by position, that rows attend to (op::IndexPick);
-	// empty: all.
+	// empty: all. lse: for rows' normalisers where the policy does not ask for them; may be empty.
 	void attend(uint32_t l, const View& out, const View& q, uint32_t first, const Softmax& = {}, bool counts = true,
-	            bool together = false, const View& chosen = {});
+	            bool together = false, const View& chosen = {}, const View& lse = {});
+	// Of a cache of entries of blocks, where a block may have none: stores the entries that rows say, kSkip: none, by
+	// their numbers in the block, in order.
+	KvDst destination_of(uint32_t l, std::span<const uint32_t> entries);
+	// Attention of rows that are none of the cache's, each to the entries of this block before `visible` and to all
+	// older ones; of both only to the chosen ones, if `chosen` is not empty, with as many 0 bits behind as there are
+	// rows. `own` has as many rows behind the entries, all finite. lse (n, n_heads).
+	void attend_entries(uint32_t l, const View& out, const View& lse, const View& q, std::span<const uint32_t> visible,
+	                    const Softmax&, const View& chosen);
 	// For attention that is computed elsewhere: whether some of rows first .. first + n - 1 feed the scores; memory for
 	// its lse, (n, n_heads); what the rows' tokens receive.
 	bool scores_rows(uint32_t first, uint32_t n) const;
@@ -90,6 +98,7 @@ class KvPrefill {
 	Buffer score_;                   // memory of lse_, and of sums_ and q_max_ for each layer of by_layer_
 	Buffer read_words_, slot_words_; // work lists of older tokens
 	Buffer rows_;                    // probe rows of a piece
+	Buffer entry_words_;             // destinations of entries, bits of those that rows see
 	View lse_, sums_, q_max_;        // (most_rows, n_heads), (n_kv_heads, n_new), (n_kv_heads, head_dim) f32
 	size_t layer_sums_ = 0;          // bytes from one layer's sums_ to the next one's
 	MovePlan moves_;                 // of the latest layer

@@ -17,12 +17,13 @@ KvStep::KvStep(Backend& be, KvScratch& scratch, KvPool& pool, std::span<const St
     : be_(be), scratch_(scratch), pool_(pool), rows_(rows.begin(), rows.end()), masks_(pool), choices_(pool),
       shape_(rows[0].seq->plan().shape), n_heads_(n_heads), layers_(shape_.n_layers) {
 	for (const StepRow& r : rows_) {
+		if (!r.adds) continue;
 		if (r.draft) {
 			const size_t of = size_t(std::ranges::find(seqs_, r.seq) - seqs_.begin());
 			KV_ASSERT(r.keep && of < seqs_.size() && r.draft == n_tokens_[of]);
 			++n_tokens_[of];
 		} else if (r.keep) {
-			seqs_.push_back(r.seq), n_tokens_.push_back(1);
+			seqs_.push_back(r.seq), n_tokens_.push_back(1), row_of_.push_back(uint32_t(&r - rows_.data()));
 		}
 		if (r.seq->fetch() && std::ranges::find(fetching_, r.seq) == fetching_.end()) fetching_.push_back(r.seq);
 	}
@@ -93,7 +94,7 @@ void KvStep::begin_tokens() {
 			if (s.n_tokens() == 0) s.begin_balance(0);
 			if (s.fetch() && s.cache().flush_due()) s.fetch()->reserve_host(s.cache(), s.n_tokens() + 1);
 			s.cache().begin_token(judged ? s.sums_of(sums_[i]) : std::vector<float>(), n_tokens_[i]);
-		} catch (const Error& e) { throw RowError(i, e); }
+		} catch (const Error& e) { throw RowError(row_of_[i], e); }
 		s.copy_pages();
 		if (s.cache().token_scores()) scoring_.push_back(uint32_t(i));
 	}
@@ -118,21 +119,22 @@ void KvStep::plan_layer(uint32_t l) {
 		const bool keep = rows_[r].keep;
 		const uint32_t page = s.plan().page[int(Tier::F16)];
 		std::vector<SlotCell> cells;
-		for (uint32_t h = 0; h < n_kv; ++h) {
+		const bool adds = rows_[r].adds;
+		for (uint32_t h = 0; h < n_kv && adds; ++h) {
 			const uint32_t slot = keep ? s.cache().token_slot(l, h, rows_[r].draft) : 0;
 			cells.push_back({r, h, page,
 			                 keep ? s.f16_slot(l, h, s.cache().pages(l, Tier::F16)[slot / page], slot % page)
 			                      : s.fetch()->speculative_slot(s, l, h)});
 		}
 		const bool together =
-		    std::ranges::all_of(cells, [&](const SlotCell& c) { return c.slot.chunk == cells[0].slot.chunk; });
+		    adds && std::ranges::all_of(cells, [&](const SlotCell& c) { return c.slot.chunk == cells[0].slot.chunk; });
 		L.where.push_back(together ? std::pair{cells[0].slot.chunk, page} : std::pair{kNone, 1u});
 		if (!together) scattered.insert(scattered.end(), cells.begin(), cells.end());
 		for (uint32_t h = 0; h < n_kv; ++h) {
 			const std::span<uint32_t> dst = table_.at(L.dst_at + (size_t(r) * n_kv + h) * 2, 2);
 			const uint32_t in_single = h * n_rows + r; // row
-			dst[0] = together ? cells[h].slot.k : in_single * (shape_.head_dim / 2);
-			dst[1] = together ? cells[h].slot.v : in_single * (shape_.v_dim() / 2);
+			dst[0] = !adds ? kSkip : together ? cells[h].slot.k : in_single * (shape_.head_dim / 2);
+			dst[1] = !adds ? kSkip : together ? cells[h].slot.v : in_single * (shape_.v_dim() / 2);
 		}
 		const RowMask* const mask = keep ? masks_.of(s, rows_[r].draft) : nullptr;
 		const uint32_t piece = decode_piece(pool_.device(), s, l, mask);
@@ -147,7 +149,7 @@ void KvStep::plan_layer(uint32_t l) {
 		                        !keep       ? Fetched::Speculative
 		                        : s.fetch() ? Fetched::Tokens
 		                                    : Fetched::None});
-		if (keep && !rows_[r].draft && s.cache().token_scores())
+		if (keep && adds && !rows_[r].draft && s.cache().token_scores())
 			score.push_back({&s, uint32_t(score.size()), 1, piece, mask, choice});
 	}
 	if (!scattered.empty()) L.scatter = lay_rows(pool_, scattered, n_kv, table_);
@@ -321,12 +323,13 @@ void KvStep::attend_again(uint32_t l, const View& out, const View& q, const Soft
 	be_.attend(out, {}, q, read);
 }
 
-void KvStep::attend(uint32_t l, const View& out, const View& q, const Softmax& softmax) {
+void KvStep::attend(uint32_t l, const View& out, const View& q, const Softmax& softmax, const View& lse) {
 	Layer& L = layers_[l];
 	const bool scores = !scoring_.empty();
 	KvRead read = L.read.read(pool_, scratch_.step, parts_, shape_.n_kv_heads);
 	read.softmax = softmax;
-	be_.attend(out, lse_, q, read);
+	KV_ASSERT(!lse || !lse_);
+	be_.attend(out, lse ? lse : lse_, q, read);
 	if (scores && !L.score.empty()) {
 		const View scoring = table_view(scratch_.step, scoring_at_, uint32_t(scoring_.size()));
 		ScoreArgs args = L.score.read(pool_, scratch_.step, scoring, shape_.n_kv_heads);

@@ -21,6 +21,7 @@ struct StepRow { // one token of a step
 	// truncate() can remove them. In a step such rows follow all next tokens, those of a sequence in order.
 	uint32_t draft = 0;
 	bool chooses = false; // attends to the tokens that choose() is given for it
+	bool adds = true;     // false: a kept row that adds no token, and sees those that there are
 };
 
 class KvStep {
@@ -42,7 +43,8 @@ class KvStep {
 	// op::IndexPick makes them.
 	void choose(uint32_t l, const View& bits);
 	// out, q (rows, n_heads, head_dim): attention of every row over its own sequence; scores where a policy asks.
-	void attend(uint32_t l, const View& out, const View& q, const Softmax& = {});
+	// lse: for each row's normaliser, (rows, n_heads); may be empty.
+	void attend(uint32_t l, const View& out, const View& q, const Softmax& = {}, const View& lse = {});
 	// The same after attend(), for a model layer without keys and values of its own; its queries change no
 	// scores.
 	void attend_again(uint32_t l, const View& out, const View& q, const Softmax& = {});
@@ -87,7 +89,8 @@ class KvStep {
 	KvScratch& scratch_;
 	KvPool& pool_;
 	std::vector<StepRow> rows_;
-	std::vector<KvSequence*> seqs_;  // of the kept rows that are not drafts; they come first
+	std::vector<KvSequence*> seqs_;  // of the kept rows that add a token and are not drafts; they come first
+	std::vector<uint32_t> row_of_;   // of seqs_
 	std::vector<uint32_t> n_tokens_; // of seqs_: tokens in this step
 	RowMasks masks_;                 // of sequences with drafts
 	RowChoices choices_;             // of rows that choose

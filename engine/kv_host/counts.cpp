@@ -165,7 +165,7 @@ KvBytes bytes_of(const KvPlan& plan, const KvCounts& c) {
 
 KvBytes bytes_at(const KvPlan& plan, uint64_t n_tokens) {
 	KvCounts c;
-	advance(plan, c, n_tokens, /*prompt=*/true, nullptr);
+	advance(plan, c, n_tokens / plan.block, /*prompt=*/true, nullptr);
 	return bytes_of(plan, c);
 }
 
@@ -218,10 +218,16 @@ static size_t most_bytes(const KvPlan& plan, KvCounts& c, uint64_t n) {
 
 size_t most_bytes(const KvPlan& plan, uint64_t n) {
 	KvCounts c;
-	return most_bytes(plan, c, n);
+	return most_bytes(plan, c, n / plan.block);
 }
 
 uint64_t tokens_that_fit(const KvPlan& plan, size_t budget_bytes, uint64_t limit) {
+	if (plan.block > 1) { // up to the last token that makes no entry more
+		KvPlan entries = plan;
+		entries.block = 1;
+		const uint64_t n = tokens_that_fit(entries, budget_bytes, limit / plan.block);
+		return n == limit / plan.block ? limit : (n + 1) * plan.block - 1;
+	}
 	// Counting takes time in proportion to the number of tokens, and a damaged file may give any number: counting
 	// continues from a number of tokens that is known to fit.
 	KvCounts fitting;

@@ -64,6 +64,7 @@ struct KvPlan {
 	bool keeps_all;        // no token ever leaves the f16 tier
 	bool salient_stays;    // Salient is 16 bits: its tokens keep their f16 slot, and can still be demoted
 	bool empties_f16;      // a flush may leave no token in f16; then its pages are freed
+	uint32_t block = 1;    // tokens of the model that become one of this cache (Layer::blocks)
 	uint32_t window = 0;   // tokens that a row sees, its own and the latest before it; 0: all that are cached
 	// Most tokens of the cache that a row attends to, which an indexer chooses; 0: all. The device then has positions
 	// of tokens in slots, unless slots are in the order of positions (keeps_all); keys of the indexer take so many
@@ -92,7 +93,7 @@ struct KvPlan {
 	uint32_t fetch_slots(const uint32_t (&pages)[kTiers]) const; // most tokens that can be fetched then
 	size_t balancer_bytes() const;                               // of one layer: (n_kv_heads, head_dim) f16
 	size_t f16_bytes(uint64_t n_tokens) const {                  // what plain f16 takes, without any page
-		return size_t(2) * shape.n_layers * shape.token_channels() * n_tokens;
+		return size_t(2) * shape.n_layers * shape.token_channels() * (n_tokens / block);
 	}
 };
 

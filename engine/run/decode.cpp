@@ -9,9 +9,10 @@
 namespace kvrun {
 
 Decoder::Decoder(LayerRunner& runner, const CacheLayers& layers, KvScratch& scratch, KvScratch& window_scratch,
-                 IndexScratch& index_scratch, uint32_t most_rows, const NGramTable* grams)
+                 IndexScratch& index_scratch, std::span<KvScratch> entry_scratch, uint32_t most_rows,
+                 const NGramTable* grams)
     : runner_(runner), cache_layers_(layers), scratch_(scratch), window_scratch_(window_scratch),
-      index_scratch_(index_scratch), most_rows_(most_rows), grams_(grams),
+      index_scratch_(index_scratch), entry_scratch_(entry_scratch), most_rows_(most_rows), grams_(grams),
       lists_(runner.backend().info().lists_candidates), state_layers_{runner.config().n_layers} {
 	KV_ASSERT(most_rows >= 1 && most_rows <= LayerRunner::kLogitRows && 2 * most_rows <= runner.most_rows());
 	const Config& cfg = runner.config();
@@ -23,7 +24,8 @@ Decoder::Decoder(LayerRunner& runner, const CacheLayers& layers, KvScratch& scra
 		for (size_t i = 0; i < cfg.ropes.size(); ++i)
 			rope_[i] = a.take(DType::F32, 2 * most_rows, cfg.ropes[i].dim / 2, 2);
 		if (cfg.temperature.scale != 0) rope_[kTemperature] = a.take(DType::F32, 2 * most_rows);
-		if (cfg.indexer.block > 1) rope_[kBlockStart] = a.take(DType::F32, 2 * most_rows, cfg.ropes[0].dim / 2, 2);
+		for (const size_t i : block_start_tables(cfg))
+			rope_[i] = a.take(DType::F32, 2 * most_rows, cfg.ropes[0].dim / 2, 2);
 	});
 }
 
@@ -33,7 +35,7 @@ std::span<RowLogits> Decoder::decode(KvPool& pool, std::span<const DecodeRow> st
 	for (const DecodeRow& r : step) {
 		KvFetch* f = r.seq->fetch();
 		rows.push_back({{r.seq, true}, r.window_seq, r.states, r.rope, r.token, r.position, r.top});
-		rows.back().index = r.index;
+		rows.back().index = r.index, rows.back().entries = r.entries;
 		if (!r.starts.empty()) rows.back().start = r.starts[0];
 		if (f && r.seq->plan().speculates() && !f->ready())
 			first.push_back({{r.seq, false}, nullptr, nullptr, r.rope, r.token, r.position}),
@@ -62,10 +64,13 @@ std::span<RowLogits> Decoder::decode(KvPool& pool, std::span<const DecodeRow> st
 		for (const Row& r : first) r.step.seq->fetch()->forget(); // as if the step had not happened
 		for (const DecodeRow& r : step) { // where one of a session's caches has lost its tokens, the others are reset
 			const auto lost = [&](const auto* s) { return s && s->n_tokens() != r.seq->n_tokens(); };
-			if (!lost(r.states) && !lost(r.window_seq)) continue;
+			const bool lost_entries = std::ranges::any_of(
+			    r.entries, [&](const auto& s) { return s->n_tokens() != r.seq->n_tokens() / s->plan().block; });
+			if (!lost(r.states) && !lost(r.window_seq) && !lost_entries) continue;
 			r.seq->reset();
 			if (r.states) r.states->reset();
 			if (r.window_seq) r.window_seq->reset();
+			for (const auto& s : r.entries) s->reset();
 		}
 		for (const DecodeRow& r : step)
 			if (r.index) r.index->truncate(r.seq->n_tokens());
@@ -104,7 +109,7 @@ void Decoder::run(KvPool& pool, std::span<const Row> step) {
 	const uint32_t kept = uint32_t(std::ranges::count_if(step, [](const Row& r) { return r.step.keep; }));
 	Backend& be = runner_.backend();
 	std::vector<uint32_t> tokens, positions;
-	std::vector<StepRow> kv_rows, window_rows;
+	std::vector<StepRow> kv_rows, window_rows, entry_rows[2];
 	const size_t n_ropes = runner_.config().ropes.size();
 	for (std::vector<float>& rope : host_rope_) rope.clear();
 	std::optional<IndexStep> index = begin_index(pool, step);
@@ -112,11 +117,19 @@ void Decoder::run(KvPool& pool, std::span<const Row> step) {
 		tokens.push_back(r.token);
 		if (tokens_.places) positions.push_back(r.position);
 		kv_rows.push_back(r.step);
-		kv_rows.back().chooses = index && index->chooses(uint32_t(&r - step.data()));
+		const bool chooses = index && index->chooses(uint32_t(&r - step.data()));
+		kv_rows.back().chooses = chooses && r.entries.empty();
+		for (size_t i = 0; i < r.entries.size(); ++i) {
+			KvSequence& s = *r.entries[i];
+			const bool adds = (r.step.seq->n_tokens() + 1) % s.plan().block == 0;
+			entry_rows[i].push_back({&s, true, 0, chooses && s.plan().chosen, adds});
+		}
 		if (r.window_seq) window_rows.push_back({r.window_seq, true, r.step.draft});
 		for (size_t i = 0; i < n_ropes; ++i) (*r.rope)[i].append(r.position, host_rope_[i]);
 		if (rope_[kTemperature]) r.rope->append_temperature(r.position, 1, host_rope_[kTemperature]);
 		if (rope_[kBlockStart]) (*r.rope)[0].append(r.start, host_rope_[kBlockStart]);
+		if (const uint32_t n = started_blocks(runner_.config())[1])
+			(*r.rope)[0].append(r.position - std::min(r.position, n - 1), host_rope_[kLongStart]);
 	}
 	std::vector<StateOfRow> states;
 	for (const Row& r : step)
@@ -128,6 +141,9 @@ void Decoder::run(KvPool& pool, std::span<const Row> step) {
 	std::optional<KvStep> window; // all rows or none: there are no speculative ones then
 	KV_ASSERT(window_rows.empty() || window_rows.size() == kv_rows.size());
 	if (!window_rows.empty()) window.emplace(be, window_scratch_, pool, window_rows, cache_layers_.n_heads(true));
+	std::optional<KvStep> entries[2];
+	for (size_t i = 0; i < cache_layers_.blocks().size(); ++i)
+		entries[i].emplace(be, entry_scratch_[i], pool, entry_rows[i], cache_layers_.n_heads(false));
 	runner_.write_tokens(tokens_, tokens, positions);
 	for (size_t i = 0; i < host_rope_.size(); ++i)
 		if (rope_[i]) be.write(*rope_[i].buf, rope_[i].at, std::as_bytes(std::span(host_rope_[i])));
@@ -168,9 +184,16 @@ void Decoder::run(KvPool& pool, std::span<const Row> step) {
 		if (layer.indexed) {
 			if (cache_layers_.index_shape().block > 1 && has_indexer(runner_.config(), l))
 				runner_.mean_index_keys(l, rows, recurrent->groups(cache_layers_.index_state(l)));
-			if (index) choose(*index, l, rows, kv, chosen);
+			const bool of_entries = layer.blocks.tokens != 0;
+			const CacheLayers::BlockPlace& at = cache_layers_.block(l);
+			if (index) choose(*index, l, rows, of_entries ? *entries[at.cache] : kv, of_entries ? at.index : k, chosen);
 		}
-		if (owns)
+		if (layer.blocks.tokens) {
+			const CacheLayers::BlockPlace& at = cache_layers_.block(l);
+			runner_.make_entries(l, rows, recurrent->groups(at.state), /*decode=*/true);
+			kv.stored(k);
+			attend_blocks(l, rows, kv, *entries[at.cache]);
+		} else if (owns)
 			kv.stored(k), kv.attend(k, rows.att, rows.q, runner_.softmax(l, rows));
 		else
 			kv.attend_again(k, rows.att, rows.q, runner_.softmax(l, rows));
@@ -191,6 +214,8 @@ void Decoder::run(KvPool& pool, std::span<const Row> step) {
 	if (kept) read_logits(step.first(kept));
 	main.end();
 	if (window) window->end();
+	for (std::optional<KvStep>& s : entries)
+		if (s) s->end();
 	if (recurrent) recurrent->end(1);
 	for (const Row& r : step)
 		if (r.index) r.index->append(1);
@@ -217,7 +242,7 @@ std::optional<IndexStep> Decoder::begin_index(KvPool& pool, std::span<const Row>
 
 // Stores keys of the rows' blocks, and chooses what rows attend to; without an indexer of its own, the layer takes what
 // is chosen.
-void Decoder::choose(IndexStep& index, uint32_t l, const LayerRows& rows, KvStep& kv, View& chosen) {
+void Decoder::choose(IndexStep& index, uint32_t l, const LayerRows& rows, KvStep& kv, uint32_t kv_layer, View& chosen) {
 	const uint32_t k = cache_layers_.index(l);
 	bool any = false;
 	for (uint32_t i = 0; i < rows.n; ++i) any |= index.chooses(i);
@@ -230,7 +255,24 @@ void Decoder::choose(IndexStep& index, uint32_t l, const LayerRows& rows, KvStep
 		}
 		if (any) chosen = index.choose(k, q, rows.index_weights, 0);
 	}
-	if (any) kv.choose(cache_layers_[l].index, chosen);
+	if (any) kv.choose(kv_layer, chosen);
+}
+
+// Stores entries of blocks that end with the rows, and attends to the window and to entries.
+void Decoder::attend_blocks(uint32_t l, const LayerRows& rows, KvStep& window, KvStep& entries) {
+	const uint32_t k = cache_layers_.block(l).index;
+	entries.before_layer(k);
+	for (uint32_t i = 0; i < rows.n;) {
+		uint32_t same = 1;
+		const KvDst dst = entries.destination(k, i, same);
+		runner_.store_entries(l, rows, i, same, dst);
+		i += same;
+	}
+	entries.stored(k);
+	const BlockRows b = runner_.block_rows(l, rows.n);
+	window.attend(cache_layers_[l].index, rows.att, rows.q, runner_.softmax(l, rows), b.lse);
+	entries.attend(k, b.att, rows.q, runner_.block_softmax(l, rows), b.lse_blocks);
+	runner_.join_blocks(l, rows);
 }
 
 std::span<const float> Decoder::state(uint32_t i) {

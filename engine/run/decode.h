@@ -23,14 +23,15 @@ struct DecodeRow { // the next token of one sequence
 	std::span<const uint32_t> before = {}; // tokens of the sequence; for Config::ngrams
 	IndexSequence* index = nullptr;        // of layers with an indexer; null: they attend to all tokens
 	std::vector<Position> starts = {};     // of the token and its drafts: see kBlockStart; empty where not needed
+	std::span<const std::unique_ptr<KvSequence>> entries = {}; // of blocks, by CacheLayers::blocks(); it has no drafts
 };
 
 class Decoder {
  public:
 	// most_rows: limit of one step, drafts included; at most LayerRunner::kLogitRows.
 	// grams: of models with Config::ngrams, else null.
-	Decoder(LayerRunner&, const CacheLayers&, KvScratch&, KvScratch& window_scratch, IndexScratch&, uint32_t most_rows,
-	        const NGramTable* grams = nullptr);
+	Decoder(LayerRunner&, const CacheLayers&, KvScratch&, KvScratch& window_scratch, IndexScratch&,
+	        std::span<KvScratch> entry_scratch, uint32_t most_rows, const NGramTable* grams = nullptr);
 
 	// Appends each row's token to its sequence, then its drafts, which KvCache::step_tokens() of its caches must allow.
 	// Every token's logits are bit-identical to those of a separate step. A sequence that fetches also runs a
@@ -60,13 +61,16 @@ class Decoder {
 		uint32_t top = 0;
 		IndexSequence* index = nullptr;
 		Position start = {}; // see DecodeRow::starts
+		std::span<const std::unique_ptr<KvSequence>> entries = {};
 	};
 	void read_grams(std::span<const DecodeRow>);
 	// Runs the rows through all layers. Kept rows come first; their logits go to row_logits_. The logits of the other
 	// rows choose the next speculative tokens.
 	void run(KvPool&, std::span<const Row>);
 	std::optional<IndexStep> begin_index(KvPool&, std::span<const Row>);
-	void choose(IndexStep&, uint32_t l, const LayerRows&, KvStep&, View& chosen);
+	// kv, k: the cache whose tokens are chosen, and its layer.
+	void choose(IndexStep&, uint32_t l, const LayerRows&, KvStep& kv, uint32_t k, View& chosen);
+	void attend_blocks(uint32_t l, const LayerRows&, KvStep& window, KvStep& entries);
 	void enqueue_logits(std::span<const Row> kept);
 	void read_logits(std::span<const Row> kept); // after the wait
 	void enqueue_guesses(const View& x);
@@ -76,6 +80,7 @@ class Decoder {
 	const CacheLayers& cache_layers_;
 	KvScratch &scratch_, &window_scratch_;
 	IndexScratch& index_scratch_;
+	std::span<KvScratch> entry_scratch_;
 	uint32_t most_rows_;
 	const NGramTable* grams_;
 	std::vector<float> gram_rows_; // of the step's rows, in order

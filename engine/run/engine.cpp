@@ -81,6 +81,12 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 	if (cfg.rounds > 1 && empty.parts > 1)
 		fail(Code::Unsupported, "{}: repeats its layers {} times; kvrun runs such models on one device, choose one",
 		     e->file().name(), cfg.rounds);
+	if (cfg.layers[0].latent.out_groups) {
+		const char* refused = empty.parts > 1         ? "several devices; choose one"
+		                      : opt.mtp || draft_file ? "--draft; leave it out"
+		                                              : nullptr;
+		if (refused) fail(Code::Unsupported, "{}: kvrun does not run {} with {}", e->file().name(), cfg.arch, refused);
+	}
 	const Gguf& drafts_from = draft_file ? *draft_file : e->file();
 	if (const std::optional<Config>& drafts = drafting ? drafting : assistant) {
 		if (empty.parts > 1)
@@ -154,7 +160,7 @@ std::unique_ptr<Engine> Engine::open(const EngineOptions& opt, const LoadProgres
 	e->runner_ =
 	    std::make_unique<LayerRunner>(be, cfg, e->weights_, std::max(e->ubatch_, 2 * opt.max_rows), &e->loras_);
 	e->decoder_ = std::make_unique<Decoder>(*e->runner_, e->cache_layers_, e->scratch_, e->window_scratch_,
-	                                        e->index_scratch_, opt.max_rows, e->ngram_table());
+	                                        e->index_scratch_, e->entry_scratch_, opt.max_rows, e->ngram_table());
 	e->decoder_->read_states_at(e->state_layers());
 	if (e->assistant_) {
 		e->assistant_->prepare(*e);
@@ -201,7 +207,8 @@ size_t Engine::activation_bytes() const {
 	return loras_.bytes + (images_ ? images_->weight_bytes() : 0) +
 	       (state_drafts_ ? state_drafts_->layers().bytes() : 0) + (assistant_ ? assistant_->bytes() : 0) +
 	       ring_->bytes() + runner_->bytes() + decoder_->bytes() + scratch_.bytes() + window_scratch_.bytes() +
-	       index_scratch_.bytes() + (spare_ ? spare_->bytes() : 0);
+	       entry_scratch_[0].bytes() + entry_scratch_[1].bytes() + index_scratch_.bytes() +
+	       (spare_ ? spare_->bytes() : 0);
 }
 
 std::unique_ptr<PromptMemory> Engine::take_prompt_memory() {

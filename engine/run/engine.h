@@ -74,7 +74,7 @@ class Engine {
 	std::shared_ptr<const grammar::TokenTrie> token_trie() const; // created on first use; any thread may call it
 	Backend& backend() { return *backend_; }
 	const CacheLayers& cache_layers() const { return cache_layers_; }
-	KvShape kv_shape() const { return cache_layers_.main_shape(); } // shape that a policy applies to
+	KvShape kv_shape() const { return cache_layers_.policy_shape(); } // shape that a policy applies to
 	KvPool& pool() { return *pool_; }
 	uint32_t max_rows() const { return decoder_ ? decoder_->most_rows() : 0; }
 	uint32_t ubatch() const { return ubatch_; }
@@ -108,8 +108,9 @@ class Engine {
 	Decoder& decoder() { return *decoder_; }
 	KvScratch& scratch() { return scratch_; }
 	IndexScratch& index_scratch() { return index_scratch_; }
-	KvScratch& window_scratch() { return window_scratch_; } // for steps and prompts, of layers with a window
-	double& pace() { return pace_; }                        // of prompts: Prefill::step()
+	KvScratch& entry_scratch(size_t i) { return entry_scratch_[i]; } // of CacheLayers::blocks()[i]
+	KvScratch& window_scratch() { return window_scratch_; }          // for steps and prompts, of layers with a window
+	double& pace() { return pace_; }                                 // of prompts: Prefill::step()
 	std::unique_ptr<PromptMemory> take_prompt_memory();
 	void give_prompt_memory(std::unique_ptr<PromptMemory>) noexcept; // small memory is kept for the next prompt
 	void note_prompt_bytes(size_t bytes) { prompt_peak_ = std::max(prompt_peak_, bytes); }
@@ -135,6 +136,7 @@ class Engine {
 	std::unique_ptr<WeightRing> ring_;
 	std::unique_ptr<KvPool> pool_;
 	KvScratch scratch_, window_scratch_;
+	std::array<KvScratch, 2> entry_scratch_;
 	IndexScratch index_scratch_;
 	std::unique_ptr<LayerRunner> runner_;
 	std::unique_ptr<Decoder> decoder_;

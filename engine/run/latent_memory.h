@@ -9,8 +9,8 @@ struct LatentMemory { // all layers that have one have the same shape; empty wit
 	View q_nope;      // (rows, n_heads * nope_dim) f32
 	View q_rope;      // (rows, n_heads * rope_dim) f32; with Latent::no_rope zeros
 	View no_key;      // (rows, rope_dim) f32, of Latent::no_rope: zeros in place of rotated keys
-	View values;      // (rows, n_heads * v_dim) f32
-	View heads;       // (rows, n_heads) u32: numbers of heads, in the place of experts
+	View values;      // (rows, n_heads * v_dim) f32, or (rows, Latent::out_width())
+	View heads;       // (rows, n_heads or out_groups) u32: their numbers, in the place of experts
 	View tiles;       // (tiles, KV_TILE_WORDS) u32, of rows of a prompt: heads sorted
 	// Of the expanded form, else empty: turned into columns, attn_k_b's rows make keys of latents.
 	View units;      // (n_heads * nope_dim, nope_dim) f32: of each head the unit vectors
@@ -23,12 +23,12 @@ struct LatentMemory { // all layers that have one have the same shape; empty wit
 		const Layer* layer = latent_layer(c);
 		if (!layer) return;
 		const Latent& t = layer->latent;
-		const uint32_t n = c.n_heads;
+		const uint32_t n = t.out_groups ? t.out_groups : c.n_heads; // matrices, one for each head or group
 		if (t.q_rank) q_a = a.take(DType::F32, rows, t.q_rank);
-		q_nope = a.take(DType::F32, rows, n * t.nope_dim);
-		q_rope = a.take(DType::F32, rows, n * t.rope_dim);
+		if (!t.out_groups) q_nope = a.take(DType::F32, rows, n * t.nope_dim);
+		q_rope = a.take(DType::F32, rows, c.n_heads * t.rope_dim);
 		if (t.no_rope) no_key = a.take(DType::F32, rows, t.rope_dim);
-		values = a.take(DType::F32, rows, n * t.v_dim);
+		values = a.take(DType::F32, rows, t.out_groups ? t.out_width() : n * t.v_dim);
 		heads = a.take(DType::U32, rows, n);
 		tiles = a.take(DType::U32, expert_tiles(rows * n, n), KV_TILE_WORDS);
 		if (!can_expand(t)) return;

@@ -17,7 +17,7 @@ void LayerRunner::mix_values(const Layer& layer, const ExpertWeights& w, const V
                              bool decode) {
 	const Experts& e = layer.value_experts;
 	const uint32_t n = r.n, width = e.hidden_dim;
-	choose(e, w, h, 1, 1, decode);
+	choose(e, w, h, 1, 1, r.tokens, decode);
 	const View ids = shaped(mlp_.ids, n, e.used), weights = shaped(mlp_.weights, n, e.used),
 	           made = shaped(mlp_.slot_gate, n, e.used, width), v = shaped(r.v, n, width);
 	const ExpertRows slots = sorted(e, ids, decode);
@@ -73,14 +73,15 @@ float LayerRunner::expert_scale(const Layer& layer) {
 
 // Chooses experts for h (n, dim); writes mlp_.ids and mlp_.weights.
 void LayerRunner::choose(const Experts& e, const ExpertWeights& w, const View& h, float logit_scale, float scale,
-                         bool decode) {
+                         const TokenViews& tokens, bool decode) {
 	const uint32_t n = h.shape[0];
 	const View logits = shaped(mlp_.logits, n, e.n);
 	const Proj router[] = {{logits, w.router, w.router_bias}};
 	multiply(router, h, Epilogue::None, decode);
 	if (logit_scale != 1) be_.activate(logits, logits, {}, {.scale = logit_scale});
-	be_.route(shaped(mlp_.ids, n, e.used), shaped(mlp_.weights, n, e.used), logits,
-	          {e.gating, e.normalise, e.scale * scale, w.choice_bias, e.n_groups, e.used_groups, w.factors});
+	RouteArgs how{e.gating, e.normalise, e.scale * scale, w.choice_bias, e.n_groups, e.used_groups, w.factors};
+	if (e.by_token) how.of_tokens = w.of_tokens, how.tokens = tokens.ids;
+	be_.route(shaped(mlp_.ids, n, e.used), shaped(mlp_.weights, n, e.used), logits, how);
 }
 
 // x += norm(norm(MLP of x) + norm(experts of x)). MLP, experts and router each read x through a norm of their own.
@@ -95,7 +96,7 @@ void LayerRunner::mix_beside_mlp(const Layer& layer, const LayerWeights& L, cons
 	multiply(down, hidden, Epilogue::None, decode);
 	norm(r.branch, r.branch, w.mlp_out_norm);
 	be_.rmsnorm(r.h, r.x, w.router_norm, cfg_.norm_eps);
-	choose(e, w, r.h, 1 / std::sqrt(float(cfg_.dim)), 1, decode);
+	choose(e, w, r.h, 1 / std::sqrt(float(cfg_.dim)), 1, r.tokens, decode);
 	norm(r.h, r.x, w.norm);
 	const View ids = shaped(mlp_.ids, n, e.used), weights = shaped(mlp_.weights, n, e.used);
 	run_experts(layer, w, r.h, ids, decode);
@@ -120,7 +121,7 @@ void LayerRunner::mix(const Layer& layer, const LayerWeights& L, const LayerRows
 	const uint32_t n = r.n;
 	const View ids = shaped(mlp_.ids, n, e.used), weights = shaped(mlp_.weights, n, e.used);
 	const float scale = expert_scale(layer);
-	if (!e.early) choose(e, w, h, 1, scale, decode);
+	if (!e.early) choose(e, w, h, 1, scale, r.tokens, decode);
 	View sum = r.x;
 	KV_ASSERT(!e.weigh_input || (scale == 1 && !layer.mlp_out_norm));
 	if (e.weigh_input && e.used == 1) {

@@ -10,6 +10,8 @@ namespace kvrun {
 static uint32_t skipped_heads(const Config& cfg) {
 	uint32_t n = cfg.indexer.block ? 1 : 0; // its queries are turned without keys
 	for (uint32_t l = 0; l < cfg.n_layers; ++l)
+		if (cfg.layers[l].latent.out_groups) n = 1; // so are all heads
+	for (uint32_t l = 0; l < cfg.n_layers; ++l)
 		if (attends(cfg.layers[l]) && !has_own_kv(cfg, l)) n = std::max(n, cfg.layers[l].n_kv_heads);
 	return n;
 }
@@ -32,6 +34,8 @@ static uint32_t unit_norms(const Config& cfg) {
 		else if (l.recurrent.kind == RecurrentKind::Removal)
 			n = std::max(n, l.recurrent.n_heads);
 	if (cfg.streams.kind == StreamKind::Manifold) n = cfg.streams.n * cfg.dim;
+	for (const Layer& l : cfg.layers)
+		if (l.latent.out_groups) n = std::max(n, l.head_dim);
 	const bool of_rows = cfg.streams.kind == StreamKind::AltUp || cfg.embedding_norm;
 	return of_rows || is_bare(cfg.norm) ? std::max(n, cfg.dim) : n;
 }
@@ -59,6 +63,7 @@ LayerRunner::LayerRunner(Backend& be, const Config& cfg, const Weights& w, uint3
 		latent_.lay(a, cfg, most_rows);
 		streams_.lay(a, cfg, most_rows);
 		index_.lay(a, cfg, most_rows);
+		blocks_.lay(a, cfg, most_rows);
 		if (!w.limits.empty()) within_ = a.take(DType::F32, most_rows, widest_input(cfg));
 		if (const uint32_t n = most_of_layers(cfg, narrow_values)) narrow_ = a.take(DType::F32, most_rows, n);
 		if (has_branch_rows(cfg)) branch_ = a.take(DType::F32, most_rows, cfg.dim);
@@ -140,11 +145,12 @@ LayerRows LayerRunner::rows_of(uint32_t l, const View& x, const TokenViews& toke
 	if (recurrent_.values) r.values = rows(recurrent_.values, 0, n);
 	if (layer.latent.rank) {
 		r.q_rope = shaped(latent_.q_rope, n, layer.n_heads, layer.latent.rope_dim);
-		r.q_nope = shaped(latent_.q_nope, n, layer.n_heads, layer.latent.nope_dim);
-		r.values = shaped(latent_.values, n, layer.n_heads * layer.latent.v_dim);
+		const Latent& t = layer.latent;
+		if (!t.out_groups) r.q_nope = shaped(latent_.q_nope, n, layer.n_heads, t.nope_dim);
+		r.values = shaped(latent_.values, n, t.out_groups ? t.out_width() : layer.n_heads * t.v_dim);
 	}
 	for (size_t i = 0; i < cfg_.ropes.size(); ++i) r.rope[i] = rows(rope[i], first, n);
-	for (const size_t i : {kTemperature, kBlockStart})
+	for (const size_t i : {kTemperature, kBlockStart, kLongStart})
 		if (rope[i]) r.rope[i] = rows(rope[i], first, n);
 	return r;
 }
@@ -259,6 +265,7 @@ void LayerRunner::multiply_within_limits(std::span<const Proj> projs, const View
 
 void LayerRunner::project_in(uint32_t l, const LayerRows& r, bool decode) {
 	const Layer& layer = cfg_.layers[l];
+	if (layer.latent.out_groups) return project_in_shared(l, r, decode);
 	if (layer.latent.rank) return project_in_latent(l, r, decode);
 	const LayerWeights& L = weights_of(l);
 	const Proj all[] = {{r.q, L.wq, L.bq}, {r.k, L.wk, L.bk}, {made_values(layer, r), L.wv, L.bv}};
@@ -353,6 +360,9 @@ void LayerRunner::rotate(uint32_t l, const LayerRows& r, uint32_t first, uint32_
 	if (layer.qk_norm == QkNorm::HeadUnit || gains) head_norm.q = head_norm.k = rows(ones_, 0, layer.head_dim);
 	const bool latent = layer.latent.rank != 0;
 	const View rotated = latent ? rows(r.q_rope, first, n) : q;
+	if (layer.latent.out_groups)
+		return store_latents(rotated, rows(r.k, first, n), rows(r.v, first, n), rows(r.rope[layer.rope], first, n),
+		                     dst);
 	be_.rope_store(rotated, rows(r.k, first, n), rows(r.v, first, n),
 	               {rows(r.rope[layer.rope], first, n), rope.dim, rope.neox, latent}, head_norm, dst);
 	if (gains) {
@@ -376,7 +386,8 @@ void LayerRunner::rotate(uint32_t l, const LayerRows& r, uint32_t first, uint32_
 }
 
 Softmax LayerRunner::softmax(uint32_t l, const LayerRows& r) const {
-	return {cfg_.layers[l].score_softcap, weights_of(l).sinks, r.q_rope};
+	// the sinks of a layer with blocks are those of attention to entries, which may see nothing else
+	return {cfg_.layers[l].score_softcap, cfg_.layers[l].blocks.tokens ? View() : weights_of(l).sinks, r.q_rope};
 }
 
 void LayerRunner::add(const Layer& layer, const LayerRows& r, const Proj& proj, const View& from,
@@ -404,9 +415,12 @@ void LayerRunner::project_out(uint32_t l, const LayerRows& r, bool decode) {
 	const Layer& layer = cfg_.layers[l];
 	if (!layer.mixes) return run_mlp_part(l, r, decode);
 	const LayerWeights& L = weights_of(l);
-	if (layer.experts.early) choose(layer.experts, L.experts, r.x, 1, expert_scale(layer), decode);
+	if (layer.experts.early) choose(layer.experts, L.experts, r.x, 1, expert_scale(layer), r.tokens, decode);
 	const Latent& latent = layer.latent;
-	if (latent.rank && !r.expanded)
+	if (latent.out_groups) {
+		turn(r.att, r.rope[layer.rope], cfg_.ropes[layer.rope], {}, /*back=*/true);
+		project_heads(shaped(r.values, r.n, latent.out_groups, latent.out_rank), L.latent.v_b, r.att, decode);
+	} else if (latent.rank && !r.expanded)
 		project_heads(shaped(r.values, r.n, layer.n_heads, latent.v_dim), L.latent.v_b, r.att, decode);
 	View attended = latent.rank ? r.values : r.att;
 	if (layer.narrow_v) {

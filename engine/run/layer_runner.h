@@ -2,6 +2,7 @@
 #pragma once
 #include "backends/backend.h"
 #include "engine/kv_device/states.h"
+#include "engine/run/block_memory.h"
 #include "engine/run/index_memory.h"
 #include "engine/run/latent_memory.h"
 #include "engine/run/logits.h"
@@ -20,9 +21,24 @@ namespace kvrun {
 constexpr size_t kMostRopes = 2;
 // Position tables of rows: one for each of Config::ropes, (n, rotary_dim / 2, 2) f32; then, if there is a
 // Config::temperature, the amount it adds to q as a share of q, (n, 1) f32; then, if Config::indexer has blocks of
-// several tokens, as the first of ropes, the position of the first token of the block that would end with the row.
-constexpr size_t kTemperature = kMostRopes, kBlockStart = kMostRopes + 1, kPositionTables = kMostRopes + 2;
+// several tokens, as the first of ropes, the position of the first token of the block that would end with the row; then
+// the same for Layer::blocks of another size.
+constexpr size_t kTemperature = kMostRopes, kBlockStart = kMostRopes + 1, kLongStart = kMostRopes + 2,
+                 kPositionTables = kMostRopes + 3;
 using RopeViews = std::array<View, kPositionTables>;
+// Of a model's blocks, those of an indexer and Layer::blocks: their sizes, by table from kBlockStart on; 0: none.
+inline std::array<uint32_t, 2> started_blocks(const Config& c) {
+	std::array<uint32_t, 2> n = {c.indexer.block > 1 ? c.indexer.block : 0, 0};
+	for (const uint32_t tokens : block_sizes(c))
+		if (tokens != n[0]) n[1] = tokens;
+	return n;
+}
+inline std::vector<size_t> block_start_tables(const Config& c) {
+	std::vector<size_t> tables;
+	for (size_t i = 0; i < 2; ++i)
+		if (started_blocks(c)[i]) tables.push_back(kBlockStart + i);
+	return tables;
+}
 
 struct TokenViews {   // of rows
 	View ids = {};    // (n) u32
@@ -61,6 +77,11 @@ struct LayerRows { // rows of one pass through a layer
 	// (n, heads * channels), (n, channels), (n, heads) f32, of layers with an indexer.
 	View index_q = {}, index_k = {}, index_weights = {};
 	View index_gates = {}; // as index_k, of Indexer::gated
+};
+
+struct BlockRows {        // of rows of a layer with Layer::blocks
+	View att;             // (n, n_heads, head_dim) f32: attention to entries
+	View lse, lse_blocks; // (n, n_heads) f32: normalisers of attention to the window, and to entries
 };
 
 class LayerRunner {
@@ -103,7 +124,16 @@ class LayerRunner {
 	View index_queries(uint32_t l, const LayerRows&);
 	void mean_index_keys(uint32_t l, const LayerRows&, std::span<const StateGroup> states);
 	void store_index_keys(uint32_t l, const LayerRows&, uint32_t first, uint32_t n, const KvDst&);
-	Softmax softmax(uint32_t l, const LayerRows&) const;         // of attention, between rotate() and project_out()
+	Softmax softmax(uint32_t l, const LayerRows&) const; // of attention, between rotate() and project_out()
+	// Of layers with Layer::blocks, after project_in(): entries of blocks that would end with each row, which take all
+	// rows through `states`; those of rows first .. first + n - 1 to where they are stored. Both kinds of attention,
+	// with the softmax that each has, go where block_rows() says, but the window's to LayerRows::att; then
+	// join_blocks().
+	void make_entries(uint32_t l, const LayerRows&, std::span<const StateGroup> states, bool decode);
+	void store_entries(uint32_t l, const LayerRows&, uint32_t first, uint32_t n, const KvDst&);
+	BlockRows block_rows(uint32_t l, uint32_t n) const;
+	Softmax block_softmax(uint32_t l, const LayerRows&) const;
+	void join_blocks(uint32_t l, const LayerRows&);
 	void project_out(uint32_t l, const LayerRows&, bool decode); // attention output, MLP
 	// The expanded form of latent attention (LayerRows::expanded), for rows of a prompt. n latents and rotated keys of
 	// `from`, from row from.first on, become keys and values of heads in rows first .. first + n - 1 of `to`.
@@ -168,9 +198,15 @@ class LayerRunner {
 	// Latent attention, layer_latent.cpp.
 	void project_in_latent(uint32_t l, const LayerRows&, bool decode);
 	void project_index(uint32_t l, const LayerRows&, const View& latents, bool decode); // of Indexer::of_latent
+	uint32_t first_turned() const;
 	HeadNorm index_norms(uint32_t l) const;                                         // of queries and keys, before RoPE
 	void project_heads(const View& out, const View& w, const View& x, bool decode); // a matrix for each head
 	void write_latent_tables();
+	// Latent::out_groups and Layer::blocks, layer_blocks.cpp.
+	void turn(const View& x, const View& table, const Rope&, const View& norm, bool back = false);
+	void project_in_shared(uint32_t l, const LayerRows&, bool decode);
+	const View& starts_of(const Blocks&, const LayerRows&) const;
+	void store_latents(const View& q_rope, const View& k, const View& v, const View& table, const KvDst&);
 	void make_key_rows(uint32_t l);
 	void run_mlp_part(uint32_t l, const LayerRows&, bool decode);
 	void run_dense(const Layer&, const LayerWeights&, const LayerRows&, bool decode);
@@ -205,7 +241,8 @@ class LayerRunner {
 	void mix(const Layer&, const LayerWeights&, const LayerRows&, bool decode);
 	void mix_beside_mlp(const Layer&, const LayerWeights&, const LayerRows&, bool decode);
 	static float expert_scale(const Layer&); // of their outputs
-	void choose(const Experts&, const ExpertWeights&, const View& h, float logit_scale, float scale, bool decode);
+	void choose(const Experts&, const ExpertWeights&, const View& h, float logit_scale, float scale, const TokenViews&,
+	            bool decode);
 	ExpertRows sorted(const Experts&, const View& ids, bool decode); // slots of a step, by their experts
 	void mix_values(const Layer&, const ExpertWeights&, const View& h, const LayerRows&, bool decode);
 	void run_experts(const Layer&, const ExpertWeights&, const View& h, const View& ids, bool decode);
@@ -227,6 +264,7 @@ class LayerRunner {
 	std::optional<uint32_t> key_rows_of_; // layer whose weights LatentMemory::key_rows has
 	StreamMemory streams_;                // of most_rows
 	IndexMemory index_;                   // of most_rows
+	BlockMemory blocks_;                  // of most_rows
 	View branch_;                         // (most_rows, dim) f32, or empty
 	View narrow_;                         // (most_rows, n_heads * narrow_v) f32, or empty
 	View within_;                         // (most_rows, elements of the widest input) f32, or empty

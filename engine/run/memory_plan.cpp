@@ -24,8 +24,8 @@ uint64_t activation_bytes(const Config& c, uint32_t ubatch) {
 	return rows * 4 * (c.dim * (LayerRunner::has_branch_rows(c) ? 2 : 1) + 2 * uint64_t(most.q) + 2 * most.kv) +
 	       MlpMemory::bytes(c, uint32_t(rows)) + RecurrentMemory::bytes(c, uint32_t(rows)) +
 	       LatentMemory::bytes(c, uint32_t(rows)) + StreamMemory::bytes(c, uint32_t(rows)) +
-	       IndexMemory::bytes(c, uint32_t(rows)) + (c.encodes ? 0 : LayerRunner::kLogitRows * logit_row) +
-	       uint64_t(c.dim) * rows_per_token(c) * 4 + 8 + rope_row;
+	       IndexMemory::bytes(c, uint32_t(rows)) + BlockMemory::bytes(c, uint32_t(rows)) +
+	       (c.encodes ? 0 : LayerRunner::kLogitRows * logit_row) + uint64_t(c.dim) * rows_per_token(c) * 4 + 8 + rope_row;
 }
 
 ModelMemory model_memory(const Config& c, uint64_t weight_bytes, uint32_t ubatch) {
@@ -41,6 +41,10 @@ ModelMemory model_memory(const Config& c, uint64_t weight_bytes, uint32_t ubatch
 	m.state_bytes = 2 * layers.states().bytes();
 	if (layers.both_kinds())
 		m.window_bytes = window_bytes(make_window_plan(layers.window_shape(), layers.window()), m.trained_tokens);
+	if (!layers.blocks().empty()) // longer blocks have few entries: whatever the policy, room for f16 is kept
+		m.window_bytes = window_bytes(make_window_plan(layers.main_shape(), layers.window()), m.trained_tokens);
+	for (uint32_t i = 1; i < layers.blocks().size(); ++i)
+		m.window_bytes += most_bytes(plan_of_blocks(layers, i, parse_policy("fp16")), m.trained_tokens);
 	return m;
 }
 
@@ -94,14 +98,31 @@ MemoryAccount memory_account(const ModelMemory& m, uint64_t total_bytes, uint64_
 }
 
 KvPlan plan_of_model(const CacheLayers& layers, const KvPolicy& policy, uint64_t n_tokens) {
+	if (!layers.blocks().empty()) return plan_of_blocks(layers, 0, policy);
 	const bool window = !layers.both_kinds() && layers.window() && n_tokens > layers.window().tokens;
 	return with_index(window ? make_window_plan(layers.main_shape(), layers.window())
 	                         : make_device_plan(policy, layers.main_shape()),
 	                  layers.index_shape());
 }
 
+KvPlan plan_of_blocks(const CacheLayers& layers, uint32_t i, const KvPolicy& policy) {
+	const BlockCache& b = layers.blocks()[i];
+	KvPlan p = make_device_plan(policy, b.shape);
+	if (p.fetches() || p.ranked())
+		fail(Code::Unsupported,
+		     "policy '{}' {} tokens, which kvrun does not do for entries of blocks of tokens; choose another policy{}",
+		     policy.text, p.fetches() ? "fetches" : "ranks", p.fetches() ? ", or give fetch=0" : "");
+	p.first_layer = b.first, p.block = b.tokens;
+	const IndexShape& index = layers.index_shape();
+	if (b.chosen) p.chosen = index.most, p.index_token_bytes = size_t(index.n_layers) * index.dim * 2;
+	return p;
+}
+
 uint64_t index_bytes(const CacheLayers& layers, uint64_t n_tokens) {
 	if (!layers.index_shape().n_layers) return 0;
+	if (!layers.blocks().empty())
+		return plan_of_blocks(layers, 0, parse_policy("fp16")).index_token_bytes *
+		       (n_tokens / layers.blocks()[0].tokens);
 	const KvPlan f16 = make_device_plan(parse_policy("fp16"), layers.main_shape());
 	return most_bytes(with_index(f16, layers.index_shape()), n_tokens) - most_bytes(f16, n_tokens);
 }
@@ -111,8 +132,8 @@ bool evicts(const KvPlan& plan) { return !plan.keeps_all && plan.fill[int(Tier::
 uint64_t tokens_kept(const KvPlan& plan, uint64_t n) {
 	if (!evicts(plan)) return n;
 	KvCounts c;
-	advance(plan, c, n, /*prompt=*/true, nullptr);
-	return std::min<uint64_t>(n, uint64_t(c.f16()) + c.packed[int(Tier::Salient)]);
+	advance(plan, c, n / plan.block, /*prompt=*/true, nullptr);
+	return std::min<uint64_t>(n, (uint64_t(c.f16()) + c.packed[int(Tier::Salient)]) * plan.block);
 }
 
 // The time of tokens_that_fit() is proportional to its limit, so the limit grows by steps: without a known trained

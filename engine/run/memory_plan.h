@@ -28,6 +28,9 @@ struct ModelMemory {           // memory of a model besides its cache; all 0 for
 };
 // The main cache of a context of n_tokens (Session::plan()).
 KvPlan plan_of_model(const CacheLayers&, const KvPolicy&, uint64_t n_tokens);
+// Of models with Layer::blocks: the cache of entries of CacheLayers::blocks()[i], of which plan_of_model() is the
+// first. Throws Error{Unsupported} for a policy that such a cache cannot have.
+KvPlan plan_of_blocks(const CacheLayers&, uint32_t i, const KvPolicy&);
 // Of it, the keys of an indexer, which no policy packs.
 uint64_t index_bytes(const CacheLayers&, uint64_t n_tokens);
 uint64_t activation_bytes(const Config&, uint32_t ubatch); // ModelMemory::fixed_bytes without a ring

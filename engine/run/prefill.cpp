@@ -157,6 +157,51 @@ std::optional<IndexStep> Prefill::store_index(const LayerRows& r) {
 	return index;
 }
 
+// Makes entries of the blocks that end with these rows, and stores them.
+void Prefill::store_entries(const LayerRows& r) {
+	const CacheLayers::BlockPlace& at = session_.engine().cache_layers().block(layer_);
+	KvPrefill& kv = *entries_kv_[at.cache];
+	const KvSequence& seq = *session_.entries()[at.cache];
+	const uint32_t block = seq.plan().block;
+	if (at_ == 0) kv.begin_layer(at.index);
+	states_step_->piece(at.state, at_ == 0, r.n);
+	runner_.make_entries(layer_, r, states_step_->groups(at.state), /*decode=*/false);
+	std::vector<uint32_t> numbers(r.n, kSkip);
+	bool any = false;
+	for (uint32_t i = 0; i < r.n; ++i)
+		if (const uint32_t n = session_.n_tokens() + at_ + i + 1; n % block == 0)
+			numbers[i] = n / block - 1 - seq.n_tokens(), any = true;
+	if (any) runner_.store_entries(layer_, r, 0, r.n, kv.destination_of(at.index, numbers));
+}
+
+// Attention of rows of a layer with blocks: to the window, k of its cache, and to entries.
+void Prefill::attend_blocks(KvPrefill& window, uint32_t k, const LayerRows& r, IndexStep* index) {
+	const CacheLayers& layers = session_.engine().cache_layers();
+	const CacheLayers::BlockPlace& at = layers.block(layer_);
+	KvPrefill& kv = *entries_kv_[at.cache];
+	const KvSequence& seq = *session_.entries()[at.cache];
+	const BlockRows b = runner_.block_rows(layer_, r.n);
+	window.attend(k, r.att, r.q, at_, runner_.softmax(layer_, r), true, false, {}, b.lse);
+	const IndexShape& shape = layers.index_shape();
+	uint32_t choosing = 0; // the first row that attends to chosen entries
+	while (choosing < r.n && !(index && shape.chooses(session_.n_tokens() + at_ + choosing + 1))) ++choosing;
+	const uint32_t most = IndexStep::most_rows(shape, session_.n_tokens() + at_ + r.n);
+	const View queries = choosing < r.n ? runner_.index_queries(layer_, r) : View();
+	for (uint32_t i = 0, n; i < r.n; i += n) {
+		n = i < choosing ? choosing - i : std::min(r.n - i, most);
+		const auto part = [i, n](const View& v) { return kvrun::rows(v, i, n); };
+		View chosen;
+		if (i >= choosing) chosen = index->choose(layers.index(layer_), part(queries), part(r.index_weights), i);
+		std::vector<uint32_t> visible;
+		for (uint32_t row = at_ + i; row < at_ + i + n; ++row)
+			visible.push_back((session_.n_tokens() + row + 1) / seq.plan().block - seq.n_tokens());
+		Softmax softmax = runner_.block_softmax(layer_, r);
+		softmax.q_rope = part(softmax.q_rope);
+		kv.attend_entries(at.index, part(b.att), part(b.lse_blocks), part(r.q), visible, softmax, chosen);
+	}
+	runner_.join_blocks(layer_, r);
+}
+
 double Prefill::begin_block() {
 	Backend& be = runner_.backend();
 	KvSequence& seq = session_.seq();
@@ -165,6 +210,7 @@ double Prefill::begin_block() {
 		n_ = std::min(n_, PromptMemory::rows_that_choose(IndexStep::words(session_.n_tokens() + n_)));
 	choose_form();
 	const bool by_layer = begin_lanes();
+	if (!session_.entries().empty()) memory_->fit_entries(n_, session_.entry_rows());
 	session_.engine().note_prompt_bytes(memory_->bytes());
 	const std::vector<Position> positions = session_.positions(std::span(tokens_).subspan(n_read_, n_));
 	write_tokens(positions);
@@ -175,6 +221,12 @@ double Prefill::begin_block() {
 	}
 	if (const View& t = memory_->rope[kBlockStart]) {
 		for (const Position& at : session_.block_starts(positions)) session_.rope()[0].append(at, rope);
+		be.write(*t.buf, t.at, std::as_bytes(std::span(rope)));
+		rope.clear();
+	}
+	if (const View& t = memory_->rope[kLongStart]) {
+		const uint32_t back = started_blocks(runner_.config())[1] - 1;
+		for (const Position& at : positions) session_.rope()[0].append(at.time - std::min(at.time, back), rope);
 		be.write(*t.buf, t.at, std::as_bytes(std::span(rope)));
 		rope.clear();
 	}
@@ -196,6 +248,11 @@ double Prefill::begin_block() {
 		if (KvSequence* w = session_.window_seq())
 			window_kv_.emplace(be, e.window_scratch(), *w, n_, memory_->kv(true, layers.window()), layers.n_heads(true),
 			                   ubatch_, std::span<const uint32_t>(), memory_->by_layer(true));
+		for (size_t i = 0; i < session_.entries().size(); ++i) {
+			KvSequence& s = *session_.entries()[i];
+			const uint32_t n = (session_.n_tokens() + n_) / s.plan().block - s.n_tokens();
+			entries_kv_[i].emplace(be, e.entry_scratch(i), s, n, memory_->entries(), layers.n_heads(false), ubatch_);
+		}
 	});
 	for (uint32_t at = 0; at < n_; at += ubatch_) {
 		const uint32_t m = std::min(ubatch_, n_ - at);
@@ -306,6 +363,7 @@ bool Prefill::computes_all(uint32_t l) const {
 void Prefill::give_up_block() {
 	ring_.reset();
 	states_step_.reset();
+	for (std::optional<KvPrefill>& kv : entries_kv_) kv.reset();
 	window_kv_.reset();
 	kv_.reset();
 	if (session_.index()) session_.index()->truncate(session_.n_tokens());
@@ -365,6 +423,8 @@ double Prefill::layer_rows(uint32_t m) {
 	runner_.project_in(layer_, r, /*decode=*/false);
 	runner_.rotate(layer_, r, 0, m, owns ? kv.destination(k, at_, m) : KvDst());
 	std::optional<IndexStep> index = store_index(r);
+	const bool blocks = runner_.config().layers[layer_].blocks.tokens != 0;
+	if (blocks) store_entries(r);
 	if (hooks_.queries && !looking_) {
 		Queries& read = queries_.emplace_back(Queries{layer_, n_read_ + at_, m, {}, {}});
 		runner_.read_rows(r.q, read.rows);
@@ -375,6 +435,8 @@ double Prefill::layer_rows(uint32_t m) {
 	if (all || last_rows || kv.wants_queries()) {
 		if (r.expanded)
 			attend_expanded(r, kv, from);
+		else if (blocks)
+			attend_blocks(kv, k, r, index ? &*index : nullptr);
 		else
 			attend(kv, k, r, owns, index ? &*index : nullptr);
 		if (all || last_rows) project_out(r, all);
@@ -453,7 +515,13 @@ void Prefill::begin_moves(uint32_t from) {
 double Prefill::moves(double room) {
 	const double each = move_work(runner_.config().layers[moving_]), all = each * n_;
 	runner_.backend().at_layer(moving_);
-	if (!planned_) cache_of(moving_).plan_moves(session_.engine().cache_layers()[moving_].index);
+	if (!planned_) {
+		cache_of(moving_).plan_moves(session_.engine().cache_layers()[moving_].index);
+		if (runner_.config().layers[moving_].blocks.tokens) { // a fraction of the layer's own
+			const CacheLayers::BlockPlace& at = session_.engine().cache_layers().block(moving_);
+			entries_kv_[at.cache]->end_layer(at.index);
+		}
+	}
 	planned_ = true;
 	const double most = std::clamp(room / each, 64., double(UINT32_MAX)); // tokens
 	if (!cache_of(moving_).move(uint64_t(most))) {
@@ -538,6 +606,8 @@ void Prefill::end_block() {
 	session_.history_room(n_);
 	kv_->end();
 	if (window_kv_) window_kv_->end();
+	for (std::optional<KvPrefill>& kv : entries_kv_)
+		if (kv) kv->end();
 	if (states_step_) states_step_->end(n_);
 	if (session_.index()) session_.index()->append(n_);
 	give_up_block();
@@ -570,6 +640,14 @@ void fill_with_noise(Session& s, uint32_t n) {
 		}
 		const CacheLayers& layers = e.cache_layers();
 		KvPrefill main(be, e.scratch(), s.seq(), m, memory->kv(false, s.window()), layers.n_heads(false), e.ubatch());
+		std::vector<std::unique_ptr<KvPrefill>> entries;
+		if (!s.entries().empty()) memory->fit_entries(m, s.entry_rows());
+		for (size_t i = 0; i < s.entries().size(); ++i) {
+			KvSequence& seq = *s.entries()[i];
+			const uint32_t more = (s.n_tokens() + m) / seq.plan().block - seq.n_tokens();
+			entries.push_back(std::make_unique<KvPrefill>(be, e.entry_scratch(i), seq, more, memory->entries(),
+			                                              layers.n_heads(false), e.ubatch()));
+		}
 		std::optional<KvPrefill> window;
 		if (s.window_seq())
 			window.emplace(be, e.window_scratch(), *s.window_seq(), m, memory->kv(true, layers.window()),
@@ -581,11 +659,13 @@ void fill_with_noise(Session& s, uint32_t n) {
 			be.at_layer(l);
 			kv.begin_layer(k);
 			kv.end_layer(k);
+			if (e.config().layers[l].blocks.tokens) entries[layers.block(l).cache]->end_layer(layers.block(l).index);
 			be.submit();
 			be.wait();
 		}
 		main.end();
 		if (window) window->end();
+		for (const auto& kv : entries) kv->end();
 		if (StateSequence* states = s.states()) {
 			constexpr float kNoise[] = {0.5f, -0.75f, 0.625f, -0.5f};
 			states->fill(m, kNoise);

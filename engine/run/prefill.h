@@ -83,6 +83,8 @@ class Prefill {
 	void write_tokens(std::span<const Position>);
 	void attend(KvPrefill& kv, uint32_t k, const LayerRows& r, bool owns, IndexStep* index);
 	std::optional<IndexStep> store_index(const LayerRows&);
+	void store_entries(const LayerRows&);
+	void attend_blocks(KvPrefill& window, uint32_t k, const LayerRows&, IndexStep* index);
 	double rows(double room, bool must);
 	void project_out(const LayerRows&, bool all);
 	double layer_rows(uint32_t m);
@@ -119,6 +121,7 @@ class Prefill {
 	std::optional<PromptImages> images_;
 	std::unique_ptr<PromptMemory> memory_;
 	std::optional<KvPrefill> kv_, window_kv_; // of the block, for each cache
+	std::optional<KvPrefill> entries_kv_[2];  // the same, by CacheLayers::blocks()
 	std::optional<StateStep> states_step_;    // of the block, if layers are recurrent
 	std::optional<RingPass> ring_;            // of the block
 	Stage stage_ = Stage::Block;

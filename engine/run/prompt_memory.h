@@ -79,6 +79,24 @@ class PromptMemory {
 		return bool(expanded_.k);
 	}
 	const ExpandedMemory& expanded() const { return expanded_; }
+	// Makes room for entries of blocks of n tokens, of models with Layer::blocks, and `more` additional rows. As many
+	// rows as tokens are behind them (KvPrefill::attend_entries()), so all begin as zeros.
+	void fit_entries(uint32_t n, uint32_t more) {
+		uint32_t least = n;
+		for (const BlockCache& b : layers_.blocks()) least = std::min(least, b.tokens);
+		const uint32_t n_rows = align_up(n + n / least + 1 + more, 64);
+		if (entries_.k && entries_.k.shape[1] >= n_rows) return;
+		entry_memory_ = {}, entries_ = {};
+		allocate(be_, entry_memory_, "prompt entries of blocks",
+		         [&](Arena& a) { entries_ = lay(a, layers_.blocks()[0].shape, n_rows); });
+		const std::vector<std::byte> zeros(std::min(entry_memory_.bytes(), size_t(1) << 20));
+		for (size_t at = 0; at < entry_memory_.bytes(); at += zeros.size()) {
+			be_.write(entry_memory_, at, std::span(zeros).first(std::min(zeros.size(), entry_memory_.bytes() - at)));
+			be_.submit();
+			be_.wait(); // no more staging memory
+		}
+	}
+	KvRows entries() const { return {entries_.k, entries_.v}; } // of one layer; layers use the same memory in turn
 	// Makes room for the bits of tokens that n rows attend to, (n, words) u32: choices(). Of models whose layers share
 	// an indexer.
 	void fit_choices(uint32_t n, uint32_t words) {
@@ -107,10 +125,11 @@ class PromptMemory {
 		};
 		return uint64_t(c.dim) * rows_per_token(c) * 4 + (c.layer_input_dim || c.text_input.positions ? 8 : 4) +
 		       uint64_t(rope_width(c)) * 4 + ExpandedMemory::row_bytes(c) +
-		       (layers.shares() ? own(false) + own(true) : std::max(own(false), own(true)));
+		       (layers.shares() ? own(false) + own(true) : std::max(own(false), own(true))) +
+		       (layers.blocks().empty() ? 0 : 3 * layers.policy_shape().token_channels());
 	}
 	size_t bytes() const {
-		size_t n = rows_.bytes() + own_.bytes() + heads_.bytes() + choices_.bytes();
+		size_t n = rows_.bytes() + own_.bytes() + heads_.bytes() + choices_.bytes() + entry_memory_.bytes();
 		for (const Buffer& b : all_own_) n += b.bytes();
 		return n;
 	}
@@ -134,7 +153,8 @@ class PromptMemory {
 				for (size_t i = 0; i < cfg_.ropes.size(); ++i)
 					rope[i] = a.take(DType::F32, n_rows, cfg_.ropes[i].dim / 2, 2);
 				if (cfg_.temperature.scale != 0) rope[kTemperature] = a.take(DType::F32, n_rows);
-				if (cfg_.indexer.block > 1) rope[kBlockStart] = a.take(DType::F32, n_rows, cfg_.ropes[0].dim / 2, 2);
+				for (const size_t i : block_start_tables(cfg_))
+					rope[i] = a.take(DType::F32, n_rows, cfg_.ropes[0].dim / 2, 2);
 			});
 		}
 	}
@@ -145,15 +165,16 @@ class PromptMemory {
 		lay(dry, window, n_rows);
 		return dry.bytes();
 	}
-	KvMemory lay(Arena& a, bool window, uint32_t n_rows) const {
-		const KvShape& s = layers_.shape(window);
+	KvMemory lay(Arena& a, bool window, uint32_t n_rows) const { return lay(a, layers_.shape(window), n_rows); }
+	static KvMemory lay(Arena& a, const KvShape& s, uint32_t n_rows) {
 		const View k = a.take(DType::F16, s.n_kv_heads, n_rows, s.head_dim);
 		return {k, a.take(DType::F16, s.n_kv_heads, n_rows, s.v_dim())};
 	}
 	Backend& be_;
 	const Config& cfg_;
 	const CacheLayers& layers_;
-	Buffer rows_, own_, heads_, choices_;
+	Buffer rows_, own_, heads_, choices_, entry_memory_;
+	KvMemory entries_;
 	uint32_t choice_words_ = 0; // of a row
 	ExpandedMemory expanded_;
 	KvMemory kv_[2];                  // of a layer of the main cache; of a layer of the cache of layers with a window

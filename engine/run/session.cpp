@@ -3,6 +3,7 @@
 #include "engine/core/limits.h"
 #include "engine/core/log.h"
 #include "engine/core/mebibytes.h"
+#include "engine/core/round.h"
 #include "engine/kv_host/classify.h"
 #include "engine/kv_host/counts.h"
 #include "engine/kv_host/window.h"
@@ -20,8 +21,12 @@ static KvPolicy policy_of(Engine& e, const SessionOptions& opt) {
 	const CacheLayers& layers = e.cache_layers();
 	size_t others = 2 * layers.states().bytes() + index_bytes(layers, n);
 	if (layers.both_kinds()) others += window_bytes(make_window_plan(layers.window_shape(), layers.window()), n);
+	if (!layers.blocks().empty()) others += window_bytes(make_window_plan(layers.main_shape(), layers.window()), n);
+	for (uint32_t i = 1; i < layers.blocks().size(); ++i)
+		others += most_bytes(plan_of_blocks(layers, i, parse_policy("fp16")), n);
 	const size_t all = e.pool().budget_bytes(), budget = all - std::min(all, others);
-	const Choice c = choose_policy(opt.kv, e.kv_shape(), e.file(), n, budget, /*or_fewer=*/!opt.ctx);
+	const Choice c =
+	    choose_policy(opt.kv, e.kv_shape(), e.file(), n / layers.policy_block(), budget, /*or_fewer=*/!opt.ctx);
 	if (!c.why.empty()) log_at(1, "{}: {}", opt.kv.text, c.why);
 	KvPolicy p = c.policy;
 	if (p.fetch && layers.shares())
@@ -56,9 +61,14 @@ Session::Session(Engine& e, const SessionOptions& options)
 		fail(Code::Context,
 		     "the context is {} tokens, the model has a table of {} positions and none behind them; give -c {} or less",
 		     longest, n, n);
-	plan_ = std::make_shared<const KvPlan>(make_device_plan(opt.kv, e.kv_shape()));
 	const CacheLayers& layers = e.cache_layers();
-	if (layers.both_kinds()) {
+	for (uint32_t i = 0; i < layers.blocks().size(); ++i)
+		entry_plans_.push_back(std::make_shared<const KvPlan>(plan_of_blocks(layers, i, opt.kv)));
+	if (entry_plans_.empty()) plan_ = std::make_shared<const KvPlan>(make_device_plan(opt.kv, e.kv_shape()));
+	if (!entry_plans_.empty()) {
+		window_ = layers.window();
+		plan_ = std::make_shared<const KvPlan>(make_window_plan(layers.main_shape(), window_));
+	} else if (layers.both_kinds()) {
 		KvPlan windows = make_window_plan(layers.window_shape(), layers.window());
 		windows.first_layer = layers.pool_layer({true, 0});
 		window_plan_ = std::make_shared<const KvPlan>(std::move(windows));
@@ -70,17 +80,17 @@ Session::Session(Engine& e, const SessionOptions& options)
 		window_ = layers.window();
 		plan_ = std::make_shared<const KvPlan>(make_window_plan(e.kv_shape(), window_));
 	}
-	plan_ = std::make_shared<const KvPlan>(with_index(*plan_, layers.index_shape()));
-	if (layers.index_shape().n_layers && !plan().chosen && longest > e.config().indexer.all_up_to())
+	if (entry_plans_.empty()) plan_ = std::make_shared<const KvPlan>(with_index(*plan_, layers.index_shape()));
+	if (layers.index_shape().n_layers && !policy_plan().chosen && longest > e.config().indexer.all_up_to())
 		warn_once(fmt::format("policy '{}' fetches tokens, so attention reads all of them; in contexts of more than {} "
 		                      "the model was trained to read only those that its indexer chooses; give fetch=0",
 		                      opt.kv.text, e.config().indexer.all_up_to()));
 	check_split();
 	const size_t all = e.pool().budget_bytes(), others = window_bytes(longest) + state_bytes(),
 	             budget = all - std::min(all, others);
-	const uint64_t fits = tokens_that_fit(plan(), budget, longest);
-	if (fits == 0) {
-		const auto [needed, budgeted] = mebibytes_apart(most_bytes(plan(), 1) + others, all);
+	const uint64_t fits = tokens_that_fit(policy_plan(), budget, longest);
+	if (fits == 0 || others > all) {
+		const auto [needed, budgeted] = mebibytes_apart(most_bytes(policy_plan(), 1) + others, all);
 		fail(Code::OutOfMemory,
 		     "a cache budget of {} holds no token: the first ones take {} under policy '{}'; raise --kv-budget",
 		     budgeted, needed, opt.kv.text);
@@ -103,7 +113,10 @@ Session::Session(Engine& e, const SessionOptions& options)
 		                                            std::min(ctx_, layers.window().tokens + kLag), opt.seed);
 	if (layers.states().n_layers())
 		seqs_.states = std::make_unique<StateSequence>(e.backend(), e.pool(), layers.states());
-	if (plan().chosen) seqs_.index = std::make_unique<IndexSequence>(e.backend(), e.pool(), layers.index_shape());
+	if (policy_plan().chosen)
+		seqs_.index = std::make_unique<IndexSequence>(e.backend(), e.pool(), layers.index_shape());
+	for (const auto& p : entry_plans_)
+		seqs_.entries.push_back(std::make_unique<KvSequence>(e.backend(), *p, e.pool(), ctx_ / p->block, opt.seed));
 }
 
 // Layers that share codes must lie on one device.
@@ -125,18 +138,24 @@ bool Session::flush_due() const {
 size_t Session::state_bytes() const { return 2 * engine_.cache_layers().states().bytes(); }
 
 size_t Session::window_bytes(uint64_t n_tokens) const {
-	return window_plan_ ? kvrun::window_bytes(*window_plan_, n_tokens) : 0;
+	size_t n = window_plan_ ? kvrun::window_bytes(*window_plan_, n_tokens) : 0;
+	if (!entry_plans_.empty()) n += kvrun::window_bytes(*plan_, n_tokens);
+	for (size_t i = 1; i < entry_plans_.size(); ++i) n += most_bytes(*entry_plans_[i], n_tokens);
+	return n;
 }
 
 KvBytes Session::kv_bytes() const {
 	KvBytes b = seqs_.main->bytes();
 	if (seqs_.window) b += seqs_.window->bytes();
 	if (seqs_.states) b.states += seqs_.states->bytes();
+	for (const auto& s : seqs_.entries) b += s->bytes();
 	return b;
 }
 
 size_t Session::f16_bytes() const {
-	return plan().f16_bytes(n_tokens()) + (window_plan_ ? window_plan_->f16_bytes(n_tokens()) : 0);
+	size_t n = plan().f16_bytes(n_tokens()) + (window_plan_ ? window_plan_->f16_bytes(n_tokens()) : 0);
+	for (const auto& p : entry_plans_) n += p->f16_bytes(n_tokens());
+	return n;
 }
 
 std::vector<uint8_t> Session::tiers(uint32_t layer, uint32_t kv_head) const {
@@ -156,9 +175,16 @@ uint32_t Session::prompt_rows() const {
 	return n;
 }
 
+uint32_t Session::entry_rows() const {
+	uint32_t n = 0;
+	for (const auto& s : seqs_.entries) n = std::max(n, KvPrefill::tail_rows(*s));
+	return n;
+}
+
 void Session::reserve_hint(uint32_t n_new) {
 	seqs_.main->cache().reserve_hint(n_new);
 	if (seqs_.window) seqs_.window->cache().reserve_hint(n_new);
+	for (const auto& s : seqs_.entries) s->cache().reserve_hint(ceil_div(n_new, s->plan().block));
 }
 
 // Each cache lowers the position in turn until both agree; 0 is always exact in both.
@@ -190,9 +216,9 @@ void Session::fit_host_copy() {
 }
 
 Session::Session(const Session& s, Sequences seqs)
-    : engine_(s.engine_), options_(s.options_), plan_(s.plan_), window_plan_(s.window_plan_), window_(s.window_),
-      rope_(s.rope_), ctx_(s.ctx_), ctx_by_budget_(s.ctx_by_budget_), seqs_(std::move(seqs)), history_(s.history_),
-      lora_scales_(s.lora_scales_), positions_(s.positions_) {}
+    : engine_(s.engine_), options_(s.options_), plan_(s.plan_), window_plan_(s.window_plan_),
+      entry_plans_(s.entry_plans_), window_(s.window_), rope_(s.rope_), ctx_(s.ctx_), ctx_by_budget_(s.ctx_by_budget_),
+      seqs_(std::move(seqs)), history_(s.history_), lora_scales_(s.lora_scales_), positions_(s.positions_) {}
 
 std::vector<Position> Session::positions(std::span<const uint32_t> tokens) {
 	std::vector<Position> out;
@@ -237,10 +263,11 @@ void Session::check_room(uint64_t n) const {
 	if (total > ctx() && ctx_by_budget()) {
 		const size_t budget = engine_.pool().budget_bytes(),
 		             others = window_bytes(std::max(engine_.config().max_seq, 1u)) + state_bytes();
-		const std::string fits = policy_that_fits(plan().shape, total, budget - std::min(budget, others));
-		const auto [needed, budgeted] = mebibytes_apart(most_bytes(plan(), total) + others, budget);
+		const std::string fits =
+		    policy_that_fits(policy_plan().shape, total / policy_plan().block, budget - std::min(budget, others));
+		const auto [needed, budgeted] = mebibytes_apart(most_bytes(policy_plan(), total) + others, budget);
 		fail(Code::Context, "{} tokens need {} of cache under policy '{}', {} are budgeted: {}", total, needed,
-		     plan().policy.text, budgeted,
+		     policy_plan().policy.text, budgeted,
 		     fits.empty() ? "no policy fits, shorten the prompt or raise --kv-budget"
 		                  : fmt::format("--kv {} would fit, or raise --kv-budget", fits));
 	}
@@ -276,12 +303,14 @@ std::span<const float> Session::decode(uint32_t token) {
 }
 
 uint32_t Session::step_tokens(uint32_t n) const {
+	if (!seqs_.entries.empty()) return std::min(n, 1u);
 	n = seqs_.main->cache().step_tokens(n);
 	if (seqs_.window) n = seqs_.window->cache().step_tokens(n);
 	return n;
 }
 
 std::string Session::why_one_token() const {
+	if (!seqs_.entries.empty()) return "a guess that ends a block of tokens cannot be taken back in this model";
 	if (plan().fetches()) return fmt::format("policy '{}' fetches tokens; give fetch=0", plan().policy.text);
 	if (ranks_every_row(plan().policy.select))
 		return fmt::format("policy '{}' ranks tokens by every row's attention, which cannot be taken back",
@@ -324,6 +353,7 @@ std::span<const RowLogits> decode_step(std::span<const SessionRow> rows) {
 		step.push_back({s.seqs_.main.get(), s.seqs_.window.get(), s.seqs_.states.get(), s.rope_.get(),
 		                s.next_position(), rows[i].token, rows[i].top, rows[i].drafts});
 		step.back().index = s.index();
+		step.back().entries = s.entries();
 		if (e.config().indexer.block > 1) {
 			std::vector<Position> next;
 			for (uint32_t j = 0, at = step.back().position; j <= rows[i].drafts.size(); ++j, ++at)
@@ -391,11 +421,12 @@ void Session::history_room(uint32_t n) {
 }
 
 void Session::restore(std::span<const std::byte> books, std::span<const std::byte> window_books,
-                      std::vector<uint32_t> history, const std::function<void(std::span<std::byte>)>& source) {
+                      std::span<const std::span<const std::byte>> entry_books, std::vector<uint32_t> history,
+                      const std::function<void(std::span<std::byte>)>& source) {
 	KV_ASSERT(n_tokens() == 0 && !reading_ && (!window_books.empty()) == bool(window_plan_));
 	const auto read = [&](const KvPlan& p, std::span<const std::byte> b) {
-		return KvSequence::restore(engine_.backend(), p, engine_.pool(), options_.seed, b, uint32_t(history.size()),
-		                           source);
+		return KvSequence::restore(engine_.backend(), p, engine_.pool(), options_.seed, b,
+		                           uint32_t(history.size() / p.block), source);
 	};
 	Sequences seqs{read(plan(), books), nullptr};
 	if (window_plan_) seqs.window = read(*window_plan_, window_books);
@@ -403,11 +434,12 @@ void Session::restore(std::span<const std::byte> books, std::span<const std::byt
 		seqs.states = std::make_unique<StateSequence>(engine_.backend(), engine_.pool(), states);
 		seqs.states->restore(uint32_t(history.size()), source);
 	}
-	if (plan().chosen) {
+	if (policy_plan().chosen) {
 		seqs.index =
 		    std::make_unique<IndexSequence>(engine_.backend(), engine_.pool(), engine_.cache_layers().index_shape());
 		seqs.index->restore(uint32_t(history.size()), source);
 	}
+	for (size_t i = 0; i < entry_plans_.size(); ++i) seqs.entries.push_back(read(*entry_plans_[i], entry_books[i]));
 	seqs_ = std::move(seqs);
 	history_ = std::move(history);
 	lora_scales_ = engine_.lora_scales();
@@ -429,11 +461,14 @@ void Session::Sequences::reset() {
 	if (window) window->reset();
 	if (states) states->reset();
 	if (index) index->reset();
+	for (const auto& s : entries) s->reset();
 }
 
 bool Session::Sequences::together() const {
 	const auto same = [this](const auto& s) { return !s || s->n_tokens() == main->n_tokens(); };
-	return same(window) && same(states);
+	return same(window) && same(states) && std::ranges::all_of(entries, [this](const auto& s) {
+		       return s->n_tokens() == main->n_tokens() / s->plan().block;
+	       });
 }
 
 // ---- forks and checkpoints
@@ -501,14 +536,16 @@ void Session::truncate(uint32_t n) {
 		if (seqs_.window) seqs_.window->truncate(n);
 		if (seqs_.states) seqs_.states->truncate(n);
 		if (seqs_.index) seqs_.index->truncate(n);
+		for (const auto& s : seqs_.entries) s->truncate(n / s->plan().block); // states allow no other n than their own
 	} else if (const Sequences* c = checkpoint_at(n)) {
 		seqs_ = c->fork(); // the checkpoint stays for further attempts
 	} else {
 		fail(Code::Invalid,
 		     "{} cannot go back to {} tokens exactly; the nearest position before is {}, from where the rest "
 		     "must be read again",
-		     seqs_.states ? std::string("a model with recurrent layers")
-		                  : fmt::format("policy '{}'", plan().policy.text),
+		     !seqs_.entries.empty() ? std::string("a model whose layers attend to blocks of tokens")
+		     : seqs_.states         ? std::string("a model with recurrent layers")
+		                            : fmt::format("policy '{}'", plan().policy.text),
 		     n, exact_position(n));
 	}
 	history_.resize(n);

@@ -60,6 +60,8 @@ class Session {
 	bool ctx_by_budget() const { return ctx_by_budget_; }            // whether the budget, not the model, limits ctx()
 	const KvPlan& plan() const { return *plan_; }                    // of the main cache (CacheLayers)
 	const KvPlan* window_plan() const { return window_plan_.get(); } // of the other cache; null if absent
+	// Of the cache that the policy applies to.
+	const KvPlan& policy_plan() const { return entry_plans_.empty() ? *plan_ : *entry_plans_[0]; }
 	const std::string& policy_text() const { return options_.kv.text; }
 	uint64_t seed() const { return options_.seed; }
 	KvBytes kv_bytes() const; // of this session, shared pages included
@@ -76,11 +78,14 @@ class Session {
 	KvSequence* window_seq() const { return seqs_.window.get(); } // of layers with a window; null: no such cache
 	IndexSequence* index() const { return seqs_.index.get(); }    // null: the model has no indexer, or it is not used
 	StateSequence* states() const { return seqs_.states.get(); }  // of recurrent layers; null if the model has none
+	// Of entries of blocks, by CacheLayers::blocks(); empty if the model has none.
+	std::span<const std::unique_ptr<KvSequence>> entries() const { return seqs_.entries; }
 	// Of the engine's adapters, with which its tokens were read.
 	std::span<const float> lora_scales() const { return n_tokens() ? lora_scales_ : engine_.lora_scales(); }
 	void check_scales() const;                // throws Error{Invalid} if the engine has others now
 	Window window() const { return window_; } // of the main cache's layers, if the context is longer
 	uint32_t prompt_rows() const;             // rows of keys and values that a prompt needs in addition to its own
+	uint32_t entry_rows() const;              // the same of entries of blocks
 	void reserve_hint(uint32_t n_new);        // KvCache::reserve_hint() of all caches
 	const RopeTables& rope() const { return *rope_; }
 	// Of tokens that come next: those of a prompt, or a token of the vocabulary.
@@ -93,8 +98,10 @@ class Session {
 	// ---- for session files
 	// Replaces an empty session's sequences: KvSequence::restore(). window_books: those of the cache of window_seq().
 	// Throws Error{Format} if the books do not hold the same number of tokens.
+	// entry_books: of entries().
 	void restore(std::span<const std::byte> books, std::span<const std::byte> window_books,
-	             std::vector<uint32_t> history, const std::function<void(std::span<std::byte>)>& source);
+	             std::span<const std::span<const std::byte>> entry_books, std::vector<uint32_t> history,
+	             const std::function<void(std::span<std::byte>)>& source);
 	void check_idle() const; // throws Error{Invalid} while a Prefill of this session lives
 
 	// Throws Error{Context} if these tokens, or n tokens, do not fit; Invalid on no tokens, on one outside the
@@ -111,16 +118,19 @@ class Session {
 		std::unique_ptr<KvSequence> main, window;
 		std::unique_ptr<StateSequence> states = nullptr;
 		std::unique_ptr<IndexSequence> index = nullptr;
+		std::vector<std::unique_ptr<KvSequence>> entries = {};
 		Sequences fork() const {
-			return {main->fork(), window ? window->fork() : nullptr, states ? states->fork() : nullptr,
-			        index ? index->fork() : nullptr};
+			Sequences f{main->fork(), window ? window->fork() : nullptr, states ? states->fork() : nullptr,
+			            index ? index->fork() : nullptr};
+			for (const auto& s : entries) f.entries.push_back(s->fork());
+			return f;
 		}
 		uint32_t exact_position(uint32_t n) const; // that all of them can go back to
 		void reset();
 		bool together() const; // caches and states have equally many tokens
 	};
 	Session(const Session&, Sequences);
-	size_t window_bytes(uint64_t n_tokens) const; // of the cache of layers with a window
+	size_t window_bytes(uint64_t n_tokens) const; // of caches that the policy does not apply to
 	void check_split() const;
 	size_t state_bytes() const; // of recurrent layers: a state, and the next one while a prompt is read
 	void append_history(std::span<const uint32_t> tokens) {
@@ -146,6 +156,7 @@ class Session {
 	Engine& engine_;
 	SessionOptions options_;
 	std::shared_ptr<const KvPlan> plan_, window_plan_; // shared with forks only
+	std::vector<std::shared_ptr<const KvPlan>> entry_plans_;
 	Window window_;
 	std::shared_ptr<const RopeTables> rope_;
 	uint32_t ctx_ = 0;

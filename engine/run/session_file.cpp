@@ -82,11 +82,13 @@ uint64_t layout_of(const Session& s) {
 		const uint64_t words[] = {shape.n_layers, shape.dim, shape.block, shape.kPageKeys};
 		h ^= std::rotl(hash_of(std::as_bytes(std::span(words))), 3);
 	}
+	for (const auto& entries : s.entries()) h = std::rotl(h, 5) ^ layout_of(entries->plan());
 	return h;
 }
 
-// window_books: bytes at the end of the books that belong to the cache of layers with a window.
-Json facts_of(const Session& s, size_t window_books) {
+// window_books: bytes at the end of the books that belong to the cache of layers with a window. entry_books: of those
+// behind them, of the caches of entries of blocks.
+Json facts_of(const Session& s, size_t window_books, const std::vector<size_t>& entry_books) {
 	const DeviceInfo device = s.engine().backend().info();
 	Json facts = {{"kvrun", KVRUN_VERSION},
 	              {"model", hex(s.engine().fingerprint(s.lora_scales()))},
@@ -99,6 +101,7 @@ Json facts_of(const Session& s, size_t window_books) {
 	              {"device", one_line(device.name)},
 	              {"driver", one_line(device.driver)}};
 	if (s.window_plan()) facts["window_books"] = window_books;
+	if (!entry_books.empty()) facts["entry_books"] = entry_books;
 	return facts;
 }
 
@@ -160,6 +163,7 @@ struct Facts {
 	uint32_t ctx = 0, n_tokens = 0;
 	uint64_t seed = 0;
 	size_t window_books = 0;
+	std::vector<size_t> entry_books = {};
 };
 
 Facts read_facts(const SessionFile& file) {
@@ -187,6 +191,15 @@ Facts read_facts(const SessionFile& file) {
 	f.n_tokens = uint32_t(number("n_tokens", f.ctx));
 	f.seed = number("seed", UINT64_MAX);
 	if (j.contains("window_books")) f.window_books = size_t(number("window_books", UINT32_MAX));
+	if (!j.contains("entry_books")) return f;
+	constexpr size_t kMostCaches = 8;
+	const Json& list = j["entry_books"];
+	if (!list.is_array() || list.size() > kMostCaches) file.damaged("facts: 'entry_books' is no short list");
+	for (const Json& n : list) {
+		if (!n.is_number_unsigned() || n.get<uint64_t>() > UINT32_MAX)
+			file.damaged("facts: 'entry_books' is of the wrong type");
+		f.entry_books.push_back(n.get<size_t>());
+	}
 	return f;
 }
 
@@ -208,7 +221,13 @@ void write_session(Session& s, NewFile& file, std::span<const std::byte> note) {
 		window_books = more.size();
 		books.insert(books.end(), more.begin(), more.end());
 	}
-	const std::string facts = facts_of(s, window_books).dump();
+	std::vector<size_t> entry_books;
+	for (const auto& entries : s.entries()) {
+		const std::vector<std::byte> more = entries->cache().save_books();
+		entry_books.push_back(more.size());
+		books.insert(books.end(), more.begin(), more.end());
+	}
+	const std::string facts = facts_of(s, window_books, entry_books).dump();
 	Header header{};
 	file.write(std::as_bytes(std::span(&header, 1))); // reserves its place
 	const auto add = [&](SectionKind k, std::span<const std::byte> bytes) {
@@ -228,6 +247,7 @@ void write_session(Session& s, NewFile& file, std::span<const std::byte> note) {
 	if (KvSequence* w = s.window_seq()) w->save_device(sink);
 	if (const StateSequence* states = s.states()) states->save_device(sink);
 	if (const IndexSequence* index = s.index()) index->save_device(sink);
+	for (const auto& entries : s.entries()) entries->save_device(sink);
 	header.sections[kDevice] = {file.bytes() - at, hash.value()};
 	add(kNote, note);
 	header.magic = kMagic;
@@ -275,16 +295,27 @@ std::unique_ptr<Session> restore_session(Engine& e, const std::string& path, uin
 		fail(Code::Unsupported, "{}: this version of kvrun stores policy '{}' in another way; read the text again",
 		     file.name(), one_line(f.policy));
 	// upper bound of a token's bytes in the books: counts, and its entry in every token set
-	const size_t sets = size_t(session->plan().n_groups) * session->plan().n_heads + (session->window_plan() ? 2 : 0);
+	size_t sets = size_t(session->plan().n_groups) * session->plan().n_heads + (session->window_plan() ? 2 : 0);
+	for (const auto& entries : session->entries()) sets += 1 + entries->plan().n_groups * entries->plan().n_heads;
 	const std::vector<std::byte> books = file.section(kBooks, 8192 + (size_t(f.n_tokens) + 64) * 32 * (sets + 1));
 	if (f.window_books > books.size() || (f.window_books > 0) != bool(session->window_plan()))
 		file.damaged("facts: 'window_books' is {}, section 'books' has {} bytes", f.window_books, books.size());
-	const size_t main_books = books.size() - f.window_books;
+	size_t main_books = books.size() - f.window_books;
+	std::vector<std::span<const std::byte>> entry_books;
+	if (f.entry_books.size() != session->entries().size())
+		file.damaged("facts: 'entry_books' has {} elements, expected {}", f.entry_books.size(),
+		             session->entries().size());
+	for (size_t i = f.entry_books.size(), end = books.size(); i-- > 0;) {
+		if (f.entry_books[i] > main_books)
+			file.damaged("facts: 'entry_books' has {}, section 'books' has {} bytes", f.entry_books[i], books.size());
+		main_books -= f.entry_books[i], end -= f.entry_books[i];
+		entry_books.insert(entry_books.begin(), std::span(books).subspan(end, f.entry_books[i]));
+	}
 	Hash hash;
 	uint64_t at = 0;
 	try {
-		session->restore(std::span(books).first(main_books), std::span(books).subspan(main_books), std::move(history),
-		                 [&](std::span<std::byte> piece) {
+		session->restore(std::span(books).first(main_books), std::span(books).subspan(main_books, f.window_books),
+		                 entry_books, std::move(history), [&](std::span<std::byte> piece) {
 			                 file.read(kDevice, at, piece);
 			                 hash.add(piece);
 			                 at += piece.size();

@@ -59,7 +59,8 @@ class Fit {
 	uint64_t bytes_within(const KvPolicy& p, uint64_t budget) const {
 		try {
 			const uint64_t left = budget - std::min(budget, index_bytes(layers_, tokens_));
-			return cache_bytes(choose_policy(p, layers_.main_shape(), file_, tokens_, left).policy);
+			return cache_bytes(
+			    choose_policy(p, layers_.policy_shape(), file_, tokens_ / layers_.policy_block(), left).policy);
 		} catch (const Error& e) {
 			if (e.code != Code::OutOfMemory) throw;
 			return UINT64_MAX;
@@ -84,7 +85,7 @@ WeightPlan weigh_auto(const Gguf& g, const Config& c, const WeightPlan& asked, d
 	const KvPolicy& choice = *std::ranges::find_if(goal.kv, is_auto);
 	std::optional<WeightPlan> first, best;
 	double least = 0;
-	for (const CacheStep& step : auto_steps(choice, CacheLayers(c).main_shape(), g)) {
+	for (const CacheStep& step : auto_steps(choice, CacheLayers(c).policy_shape(), g)) {
 		FitGoal own = goal;
 		std::ranges::replace_if(own.kv, is_auto, step.policy);
 		const Fit fit(g, c, own, room.free_bytes, room.parts);

@@ -18,6 +18,8 @@
 #define ROUTE_BIAS 4u
 #define ROUTE_NEAR 8u          // weights are softmaxes over near logits (KV_NEAR of experts.h)
 #define ROUTE_EXPERT_SCALE 16u // experts have factors
+#define ROUTE_SOFTPLUS 32u     // weights are roots of softplus of logits
+#define ROUTE_BY_TOKEN 64u     // a table names a row's experts
 
 // rope_store
 #define ROPE_NEOX 1u       // pairs are (i, i + rotary_dim / 2), else (2i, 2i + 1)
@@ -25,6 +27,7 @@
 #define ROPE_NORM_K 4u     // of each key head
 #define ROPE_OF_VALUES 16u // v is rotated, and k is stored as it is, with a width of its own
 #define ROPE_WEIGH_LAST 8u // the norm's weights multiply after the rotation, else before
+#define ROPE_BACK 32u      // by the negative angles
 
 // attend kernels over pages, and weigh
 #define ATTEND_K_PER_CHANNEL 1u   // K has its parameters per channel
@@ -51,6 +54,9 @@
 #define CONV_BIAS 2u  // there is a bias
 #define CONV_GATES 4u // gates weigh the rows
 #define CONV_MIXES 8u // each row is mixed with the one before it, in several ways
+
+// pool_blocks
+#define POOL_OVERLAP 1u // blocks overlap
 
 // delta_rule
 #define DELTA_BY_CHANNEL 1u // each channel of keys has a decay of its own, else each head

@@ -172,6 +172,7 @@ struct RopeStorePush {
 	uint row_stride; // row = group x + group z * row_stride
 	float eps;
 	uint k_dim; // channels of k, with ROPE_OF_VALUES
+	uint first; // channel that is rotated; rope_store_vec4 has 0
 };
 struct KvStorePush {
 	KV_PUSH_HEAD
@@ -341,6 +342,11 @@ struct ShortConvPush {
 	uint channels;
 	uint mixes; // with CONV_MIXES
 	uint plane; // elements of a mix
+};
+struct PoolBlocksPush {
+	KV_PUSH_HEAD
+	uint dim;
+	uint block; // tokens
 };
 struct DeltaRulePush {
 	KV_PUSH_HEAD

@@ -19,15 +19,18 @@ struct RouteRow {
 	bool normalise = false, bias = false;
 	float scale = 1;
 	uint32_t n_groups = 1, used_groups = 1;
-	bool ties = false;    // logits are multiples of 1/2
-	bool factors = false; // factors of experts
+	bool ties = false;     // logits are multiples of 1/2
+	bool factors = false;  // factors of experts
+	bool by_token = false; // a table names experts
 	std::string text() const {
 		return fmt::format("route: T {} {} of {} {}{}{} times {} groups {} of {}{}{}", T, used, n_experts,
-		                   gating == Gating::Sigmoid ? "sigmoid"
-		                   : gating == Gating::Near  ? "near"
-		                                             : "softmax",
+		                   gating == Gating::Sigmoid        ? "sigmoid"
+		                   : gating == Gating::SqrtSoftplus ? "root of softplus"
+		                   : gating == Gating::Near         ? "near"
+		                                                    : "softmax",
 		                   normalise ? " normalised" : "", bias ? " bias" : "", scale, used_groups, n_groups,
-		                   ties ? " ties" : "", factors ? " factors" : "");
+		                   ties ? " ties" : "", factors ? " factors" : "") +
+		       (by_token ? " by token" : "");
 	}
 };
 
@@ -37,17 +40,21 @@ struct Routed {
 };
 
 // By sorting all pairs, in double.
-Routed route_reference(const RouteRow& r, const Floats& logits, const Floats& bias, const Floats& factors) {
+// named: of each row, the experts that a table names; empty: they are chosen.
+Routed route_reference(const RouteRow& r, const Floats& logits, const Floats& bias, const Floats& factors,
+                       const Words& named) {
 	Routed out;
 	for (uint32_t t = 0; t < r.T; ++t) {
 		std::vector<double> p(r.n_experts), choice(r.n_experts);
 		double sum = 0;
 		for (uint32_t e = 0; e < r.n_experts; ++e) {
 			const double x = double(logits[size_t(t) * r.n_experts + e]);
-			sum += p[e] = r.gating == Gating::Sigmoid ? 1 / (1 + std::exp(-x)) : std::exp(x);
+			sum += p[e] = r.gating == Gating::Sigmoid        ? 1 / (1 + std::exp(-x))
+			              : r.gating == Gating::SqrtSoftplus ? std::sqrt(std::log1p(std::exp(x)))
+			                                                 : std::exp(x);
 		}
 		for (uint32_t e = 0; e < r.n_experts; ++e) {
-			if (r.gating != Gating::Sigmoid) p[e] /= sum;
+			if (r.gating != Gating::Sigmoid && r.gating != Gating::SqrtSoftplus) p[e] /= sum;
 			choice[e] = p[e] + (r.bias ? double(bias[e]) : 0);
 		}
 		const uint32_t each = r.n_experts / r.n_groups;
@@ -63,6 +70,7 @@ Routed route_reference(const RouteRow& r, const Floats& logits, const Floats& bi
 			for (uint32_t e = groups[i].second * each; e < (groups[i].second + 1) * each; ++e)
 				all.push_back({-choice[e], e});
 		std::ranges::sort(all);
+		for (uint32_t j = 0; j < r.used && r.by_token; ++j) all[j].second = named[size_t(t) * r.used + j];
 		for (uint32_t j = 0; j < r.used && r.gating == Gating::Near; ++j) { // the rest of `all` can still be chosen
 			const auto logit = [&](size_t i) { return double(logits[size_t(t) * r.n_experts + all[i].second]); };
 			double near = 0;
@@ -101,6 +109,11 @@ std::vector<RouteRow> route_rows() {
 	rows.push_back({40, 16, 3, Gating::Near, false, false, 1, 1, 1, true});
 	rows.push_back({9, 128, 8, Gating::Softmax, true, false, 1, 1, 1, false, true}); // gemma4
 	rows.push_back({3, 60, 32, Gating::Sigmoid, false, true, 2.5f, 1, 1, false, true});
+	for (const uint32_t T : {1u, 40u}) { // deepseek4
+		rows.push_back({T, 256, 6, Gating::SqrtSoftplus, true, true, 1.5f});
+		rows.push_back({T, 256, 6, Gating::SqrtSoftplus, true, false, 1.5f, 1, 1, false, false, true});
+	}
+	rows.push_back({9, 16, 5, Gating::Sigmoid, false, false, 1, 1, 1, false, false, true});
 	return rows;
 }
 
@@ -250,10 +263,27 @@ TEST_CASE("ops: route") {
 			for (float& x : logits) x = std::round(2 * x) / 2;
 		const Floats bias = random.normals(r.n_experts, 0.2f), factors = random.normals(r.n_experts);
 		const View ids = rig.u32(Words(size_t(r.T) * r.used, 12345), r.T, r.used), weights = rig.out(r.T, r.used);
-		backend.route(ids, weights, rig.f32(logits, r.T, r.n_experts),
-		              {r.gating, r.normalise, r.scale, r.bias ? rig.f32(bias, r.n_experts) : View(), r.n_groups,
-		               r.used_groups, r.factors ? rig.f32(factors, r.n_experts) : View()});
-		const Routed ref = route_reference(r, logits, bias, factors);
+		constexpr uint32_t kVocab = 50;
+		Words table, tokens, named;
+		for (uint32_t i = 0; i < kVocab && r.by_token; ++i) {
+			const Words some = shuffled(r.n_experts, random);
+			table.insert(table.end(), some.begin(), some.begin() + r.used);
+		}
+		for (uint32_t t = 0; t < r.T && r.by_token; ++t) {
+			tokens.push_back(uint32_t(random.uniform(0, float(kVocab) - 0.01f)));
+			const auto from = table.begin() + tokens.back() * r.used;
+			named.insert(named.end(), from, from + r.used);
+		}
+		RouteArgs how{r.gating,
+		              r.normalise,
+		              r.scale,
+		              r.bias ? rig.f32(bias, r.n_experts) : View(),
+		              r.n_groups,
+		              r.used_groups,
+		              r.factors ? rig.f32(factors, r.n_experts) : View()};
+		if (r.by_token) how.of_tokens = rig.u32(table, uint32_t(table.size())), how.tokens = rig.u32(tokens, r.T);
+		backend.route(ids, weights, rig.f32(logits, r.T, r.n_experts), how);
+		const Routed ref = route_reference(r, logits, bias, factors, named);
 		CHECK(rig.get_words(ids) == ref.ids);
 		check_close(row, rig.get(weights), ref.weights, "route");
 	});

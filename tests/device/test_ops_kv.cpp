@@ -26,13 +26,16 @@ struct RopeRow {
 	uint32_t page;     // 0: prompt scratch, heads contiguous
 	bool skip = false; // some heads are not stored
 	bool last = false; // weights of the norm are applied after the rotation
+	uint32_t first = 0;
+	bool back = false;
 	std::string text() const {
 		return fmt::format("rope_store: T {} heads {}:{} head_dim {} rotary {}{}{} {}{}", T, n_heads, n_kv_heads, D,
 		                   rotary_dim, neox ? " neox" : "",
 		                   last   ? " norm last"
 		                   : norm ? " norm"
 		                          : "",
-		                   page ? fmt::format("pages of {}", page) : "scratch", skip ? " skips" : "");
+		                   page ? fmt::format("pages of {}", page) : "scratch", skip ? " skips" : "") +
+		       (first ? fmt::format(" from {}", first) : "") + (back ? " back" : "");
 	}
 };
 
@@ -55,6 +58,10 @@ std::vector<RopeRow> rope_rows() {
 	rows.push_back({5, 4, 1, 512, 512, true, true, 32});
 	rows.push_back({3, 2, 1, 512, 128, true, true, 0});
 	rows.push_back({2, 3, 1, 320, 320, false, false, 64});
+	rows.push_back({3, 4, 1, 512, 64, false, true, 32, false, false, 448}); // deepseek4
+	rows.push_back({5, 2, 1, 96, 32, true, true, 0, true, true, 40});
+	rows.push_back({9, 4, 2, 64, 16, false, false, 64, false, false, 48, true});
+	rows.push_back({2, 1, 1, 128, 128, true, false, 32, false, false, 0, true});
 	return rows;
 }
 
@@ -72,11 +79,11 @@ void rope_reference(const RopeRow& r, const float* x, const Floats& norm, const 
 	for (uint32_t c = 0; c < r.D; ++c) y[c] = double(x[c]) * scale;
 	weigh(!r.last);
 	for (uint32_t p = 0; p < r.rotary_dim / 2; ++p) {
-		double& a = y[r.neox ? p : p * 2];
-		double& b = y[r.neox ? p + r.rotary_dim / 2 : p * 2 + 1];
-		const double a0 = a, b0 = b;
-		a = a0 * double(cs[p * 2]) - b0 * double(cs[p * 2 + 1]);
-		b = b0 * double(cs[p * 2]) + a0 * double(cs[p * 2 + 1]);
+		double& a = y[r.first + (r.neox ? p : p * 2)];
+		double& b = y[r.first + (r.neox ? p + r.rotary_dim / 2 : p * 2 + 1)];
+		const double a0 = a, b0 = b, sin = double(cs[p * 2 + 1]) * (r.back ? -1 : 1);
+		a = a0 * double(cs[p * 2]) - b0 * sin;
+		b = b0 * double(cs[p * 2]) + a0 * sin;
 	}
 	weigh(r.last);
 }
@@ -140,7 +147,9 @@ void run_rope_store(Backend& backend, const RopeRow& r, const TestRow& row) {
 	const KvDst dst{rig.u32(empty, places.words), rig.u32(empty, places.words),
 	                rig.u32(places.at, r.T, r.n_kv_heads, 2), places.k_stride};
 	const HeadNorm norm{r.norm ? rig.f32(q_norm, r.D) : View(), r.norm ? rig.f32(k_norm, r.D) : View(), eps, r.last};
-	backend.rope_store(vq, vk, vv, {rig.f32(table, r.T, r.rotary_dim / 2, 2), r.rotary_dim, r.neox}, norm, dst);
+	backend.rope_store(vq, vk, vv,
+	                   {rig.f32(table, r.T, r.rotary_dim / 2, 2), r.rotary_dim, r.neox, false, r.first, r.back}, norm,
+	                   dst);
 
 	check_close(row, rig.get(vq), want_q, "rope");
 	check_same_bits(row, rig.get(vk), k);
