@@ -244,12 +244,7 @@ std::string Tokenizer::decode(std::span<const uint32_t> ids, bool special) const
 uint32_t Tokenizer::vocab() const { return model_->vocab.size(); }
 const char* Tokenizer::model() const {
 	const Model& m = *model_;
-	return m.bpe       ? "bpe"
-	       : m.wpm     ? "wpm"
-	       : m.ugm     ? "ugm"
-	       : m.plamo   ? "plamo2"
-	       : m.longest ? "rwkv"
-	                   : "spm";
+	return m.bpe ? "bpe" : m.wpm ? "wpm" : m.ugm ? "ugm" : m.plamo ? "plamo2" : m.longest ? "rwkv" : "spm";
 }
 std::string_view Tokenizer::pre() const {
 	return model_->bpe ? std::string_view(model_->bpe->pre_name()) : std::string_view();

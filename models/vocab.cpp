@@ -61,8 +61,8 @@ int byte_of(std::string_view t) {
 
 Vocab::Vocab(const Gguf& g) : file(g.name()) {
 	constexpr std::pair<std::string_view, VocabModel> kModels[] = {
-	    {"llama", VocabModel::Spm}, {"gemma4", VocabModel::SpmMerges}, {"gpt2", VocabModel::Bpe},
-	    {"bert", VocabModel::Wpm},  {"t5", VocabModel::Ugm},           {"plamo2", VocabModel::Plamo},
+	    {"llama", VocabModel::Spm},   {"gemma4", VocabModel::SpmMerges}, {"gpt2", VocabModel::Bpe},
+	    {"bert", VocabModel::Wpm},    {"t5", VocabModel::Ugm},           {"plamo2", VocabModel::Plamo},
 	    {"rwkv", VocabModel::Longest}};
 	const std::string_view name = g.text("tokenizer.ggml.model");
 	const auto known = std::find_if(std::begin(kModels), std::end(kModels), [&](auto& m) { return m.first == name; });

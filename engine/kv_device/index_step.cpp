@@ -102,8 +102,8 @@ View IndexStep::choose(uint32_t l, const View& q, const View& weights, uint32_t 
 	for (const Group& g : groups_[l - first_layer_])
 		be_.index_score(score, queries, weights, pool_.chunk(g.chunk),
 		                table_view(scratch_.words, g.at, g.n_work, INDEX_WORDS), shape_.pool);
-	be_.index_pick(bits, score, table_view(scratch_.words, seen_at_, all), shape_.of_entries ? 1 : shape_.chosen_block(),
-	               shape_.most, shape_.local);
+	be_.index_pick(bits, score, table_view(scratch_.words, seen_at_, all),
+	               shape_.of_entries ? 1 : shape_.chosen_block(), shape_.most, shape_.local);
 	return bits;
 }
 

@@ -25,7 +25,8 @@ uint64_t activation_bytes(const Config& c, uint32_t ubatch) {
 	       MlpMemory::bytes(c, uint32_t(rows)) + RecurrentMemory::bytes(c, uint32_t(rows)) +
 	       LatentMemory::bytes(c, uint32_t(rows)) + StreamMemory::bytes(c, uint32_t(rows)) +
 	       IndexMemory::bytes(c, uint32_t(rows)) + BlockMemory::bytes(c, uint32_t(rows)) +
-	       (c.encodes ? 0 : LayerRunner::kLogitRows * logit_row) + uint64_t(c.dim) * rows_per_token(c) * 4 + 8 + rope_row;
+	       (c.encodes ? 0 : LayerRunner::kLogitRows * logit_row) + uint64_t(c.dim) * rows_per_token(c) * 4 + 8 +
+	       rope_row;
 }
 
 ModelMemory model_memory(const Config& c, uint64_t weight_bytes, uint32_t ubatch) {

@@ -296,8 +296,9 @@ TEST_CASE("T19: vocabularies that cannot be are refused") {
 		has(refusal(bpe({}, {bad})), fmt::format("element 0 is '{}', expected two parts", bad));
 	b = spm();
 	b.text("tokenizer.ggml.model", "wavtokenizer");
-	has(refusal(b), "tokenizer is wavtokenizer; kvrun knows llama (SentencePiece-style), gemma4 (the same with merges), "
-	                "gpt2 (byte-level BPE), bert (WordPiece), t5 (unigrams), plamo2 (PLaMo's) and rwkv (the longest token)");
+	has(refusal(b),
+	    "tokenizer is wavtokenizer; kvrun knows llama (SentencePiece-style), gemma4 (the same with merges), "
+	    "gpt2 (byte-level BPE), bert (WordPiece), t5 (unigrams), plamo2 (PLaMo's) and rwkv (the longest token)");
 	b = bpe({}, {});
 	b.text("tokenizer.ggml.pre", "no-such");
 	has(refusal(b), "pre-tokenizer is no-such; kvrun knows default gpt-2 mpt");
