@@ -4,25 +4,29 @@
 #include "engine/run/memory_plan.h"
 #include "models/text_encoder.h"
 #include <algorithm>
+#include <optional>
 
 namespace kvrun {
 
 static bool has_slopes(const Config& c) { return std::ranges::any_of(c.layers, &Layer::alibi); }
 
-// The first layer without a window, or with one, which all of its kind are like; null: there is none.
-static const Layer* layer_of_kind(const Config& c, bool windowed) {
-	for (const Layer& l : c.layers)
-		if (bool(l.window) == windowed) return &l;
-	return nullptr;
-}
-
-// Of two kinds of layers, if their keys and values differ; else null.
-static const Layer* other_kind(const Config& c) {
-	const Layer *full = layer_of_kind(c, false), *windowed = layer_of_kind(c, true);
-	const bool both = full && windowed;
-	return both && (full->n_kv_heads != windowed->n_kv_heads || full->head_dim != windowed->head_dim) ? windowed
-	                                                                                                  : nullptr;
-}
+// Keys and values of layers without a window and with one; all of a kind are alike. If both are alike, or all layers
+// are of one kind, there is no other. An encoder may have no layers.
+struct LayerKinds {
+	struct Heads {
+		uint32_t n, channels;
+		bool operator==(const Heads&) const = default;
+	};
+	Heads usual;
+	std::optional<Heads> other;
+	explicit LayerKinds(const Config& c) : usual{c.n_kv_heads, c.head_dim} {
+		std::optional<Heads> kinds[2];
+		for (const Layer& l : c.layers)
+			if (auto& kind = kinds[bool(l.window)]; !kind) kind = Heads{l.n_kv_heads, l.head_dim};
+		if (kinds[0] || kinds[1]) usual = kinds[0] ? *kinds[0] : *kinds[1];
+		if (kinds[0] && kinds[1] != kinds[0]) other = kinds[1];
+	}
+};
 
 std::vector<float> read_view(Backend& be, const View& from) {
 	std::vector<float> out(from.elements());
@@ -36,7 +40,7 @@ RowEncoder::RowEncoder(Backend& be, const Config& c, const Weights& w, uint32_t 
                        uint32_t most_rows, const Loras* loras)
     : be_(be), config_(c), n_(n), most_rows_(std::min(n, most_rows)), runner_(be, c, w, most_rows_, loras),
       places_(groupings) {
-	KV_ASSERT(n > 0 && room >= c.n_heads * c.head_dim);
+	KV_ASSERT(n > 0 && room >= widest(c).q);
 	allocate(be, memory_, "rows", [&](Arena& a) {
 		x_ = a.take(DType::F32, n, c.dim);
 		q_ = a.take(DType::F32, n, room);
@@ -45,9 +49,10 @@ RowEncoder::RowEncoder(Backend& be, const Config& c, const Weights& w, uint32_t 
 		for (size_t i = 0; i < c.ropes.size(); ++i) ropes_[i] = a.take(DType::F32, n, c.ropes[i].dim / 2, 2);
 		k_ = a.take(DType::F16, n, widest(c).kv);
 		v_ = a.take(DType::F16, n, widest(c).kv);
-		for (auto& [full, windowed] : places_) {
-			full = a.take(DType::U32, n, c.n_kv_heads, 2);
-			if (const Layer* other = other_kind(c)) windowed = a.take(DType::U32, n, other->n_kv_heads, 2);
+		const LayerKinds kinds(c);
+		for (auto& [usual, other] : places_) {
+			usual = a.take(DType::U32, n, kinds.usual.n, 2);
+			if (kinds.other) other = a.take(DType::U32, n, kinds.other->n, 2);
 		}
 		if (has_slopes(c)) slopes_ = a.take(DType::F32, c.n_heads);
 	});
@@ -56,8 +61,8 @@ RowEncoder::RowEncoder(Backend& be, const Config& c, const Weights& w, uint32_t 
 
 uint64_t RowEncoder::bytes(const Config& config, uint64_t n, uint32_t room, uint32_t groupings) {
 	Config c = config;
-	const Layer* other = other_kind(c);
-	const uint64_t kv = widest(c).kv, placed = c.n_kv_heads + (other ? other->n_kv_heads : 0);
+	const LayerKinds kinds(c);
+	const uint64_t kv = widest(c).kv, placed = kinds.usual.n + (kinds.other ? kinds.other->n : 0);
 	const uint64_t row = 4 * (c.dim + 2 * uint64_t(room) + rope_width(c) + 1) + 2 * 2 * kv + groupings * 8ull * placed;
 	c.max_seq = uint32_t(std::min<uint64_t>(n, kRows));
 	return n * row + activation_bytes(c, c.max_seq) + (has_slopes(c) ? 4ull * c.n_heads : 0);
@@ -67,19 +72,20 @@ uint64_t RowEncoder::bytes(const Config& config, uint64_t n, uint32_t room, uint
 RowGroups RowEncoder::write_groups(std::vector<uint32_t> begins) {
 	KV_ASSERT(given_ < places_.size() && begins.size() >= 2 && begins.back() == n_);
 	RowGroups out{std::move(begins), places_[given_++]};
-	const auto write = [&](const View& to, uint32_t heads, uint32_t head_dim) {
+	const auto write = [&](const View& to, const LayerKinds::Heads& heads) {
 		std::vector<uint32_t> places;
 		for (size_t g = 0; g + 1 < out.begins.size(); ++g) {
 			const uint32_t first = out.begins[g], n = out.begins[g + 1] - first;
 			for (uint32_t t = 0; t < n; ++t)
-				for (uint32_t h = 0; h < heads; ++h)
-					places.insert(places.end(), 2, (heads * first + h * n + t) * (head_dim / 2));
+				for (uint32_t h = 0; h < heads.n; ++h)
+					places.insert(places.end(), 2, (heads.n * first + h * n + t) * (heads.channels / 2));
 		}
 		write_view(be_, to, places);
 	};
-	write(out.places[0], config_.n_kv_heads, config_.head_dim);
-	if (const Layer* other = other_kind(config_))
-		write(out.places[1], other->n_kv_heads, other->head_dim);
+	const LayerKinds kinds(config_);
+	write(out.places[0], kinds.usual);
+	if (kinds.other)
+		write(out.places[1], *kinds.other);
 	else
 		out.places[1] = out.places[0];
 	return out;

@@ -4,6 +4,8 @@
 #include "models/text_encoder.h"
 #include "tests/device/outcome.h"
 #include "tests/device/sequences.h"
+#include "tests/support/gguf_builder.h"
+#include "tests/support/temp_folder.h"
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -108,6 +110,37 @@ TEST_CASE("encoder: a text has the same bits alone and among others") {
 				                {together.begin() + ptrdiff_t(at * alone.size()),
 				                 together.begin() + ptrdiff_t((at + 1) * alone.size())});
 		}
+	});
+}
+
+TEST_CASE("encoder: where all layers have a window, sizes of heads of others do not matter") {
+	const std::string arch = "gemma-embedding2";
+	const TempFolder folder;
+	const auto with_heads = [&](uint32_t channels) { // of layers without a window, of which there are none
+		const Gguf g = Gguf::open(file_of("gemma_embedding2"));
+		GgufBuilder b = GgufBuilder::copy_as(g, arch);
+		for (const GgufTensor& t : g.tensors())
+			if (t.name.starts_with("blk.5.")) b.erase_tensor(std::string(t.name));
+		b.u32(arch + ".block_count", 5);
+		b.numbers(arch + ".attention.head_count_kv", GgufType::U32, std::vector<uint32_t>(5, 2));
+		b.numbers(arch + ".attention.sliding_window_pattern", GgufType::U32, std::vector<uint32_t>(5, 1));
+		for (const char* key : {".attention.key_length", ".attention.value_length", ".rope.dimension_count"})
+			b.u32(arch + key, channels);
+		auto& inputs = b.find("per_layer_model_proj.weight");
+		inputs.data.resize(inputs.data.size() / 6 * 5), inputs.dims[1] = inputs.dims[1] / 6 * 5;
+		const std::string path = (folder.path / fmt::format("{}.gguf", channels)).string();
+		const std::vector<std::byte> bytes = b.bytes();
+		std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(bytes.data()), long(bytes.size()));
+		return path;
+	};
+	const std::string wide = with_heads(512), same = with_heads(16);
+	each_row(std::vector<Case>{{"gemma_embedding2"}}, [&](Backend&, const Case& c, const TestRow& row) {
+		const auto vectors = [&](const std::string& path) {
+			EngineOptions o;
+			o.backend = select_test_device(row.device), o.model = path, o.encoders = true;
+			return results_of(*Engine::open(o), Expected(c.name).all());
+		};
+		check_same_bits({row.device, row.number, c.name}, vectors(wide), vectors(same));
 	});
 }
 
