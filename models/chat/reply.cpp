@@ -215,6 +215,7 @@ bool ReplyParser::step_content(Part& part, bool last) {
 		at = front;
 		if (take_marker(all, at, options_.think_end, more)) { // MiniMax-M3 begins so without reasoning
 			buffer_.erase(0, at);
+			trim_ = true;
 			return true;
 		}
 		if (more && !last) return false;

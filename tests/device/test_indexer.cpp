@@ -186,29 +186,26 @@ TEST_CASE("indexer: drafts that are taken back leave no keys") {
 	         });
 }
 
-TEST_CASE("indexer: cuts of a prompt, rows of one step, forks and restored sessions have the same bits") {
+TEST_CASE("indexer: pieces of a prompt, rows of one step, forks and restored sessions have the same bits") {
 	const TempFolder folder;
 	each_row(of_models(std::vector<Case>{{"fp16"}, {"rtn8,recent_keep=8,flush=16"}}),
 	         [&](Backend&, const Case& c, const TestRow& row) {
 		         const auto [model, policy] = ModelAndPolicy(c.name);
-		         const auto engine = open_engine(row.device, model, 16);
+		         const auto engine = open_engine(row.device, model, 16), pieces = open_engine(row.device, model, 7);
 		         const auto check = [&](const char* what, const Floats& got, const Floats& want) {
 			         check_same_bits({row.device, row.number, c.name + ", " + what}, got, want);
 		         };
-		         // Latent attention has two forms, and policies pack what a prompt leaves behind.
-		         const bool cut = policy == "fp16" && !latent_layer(engine->config());
 		         std::vector<Tokens> next;
 		         std::vector<Floats> alone;
 		         std::vector<std::unique_ptr<Session>> sessions;
 		         for (uint32_t i = 0; i < 3; ++i) {
 			         const Tokens prompt = random_tokens(9 + 17 * i, engine->config().vocab, 7 + i);
 			         next.push_back(random_tokens(5, engine->config().vocab, 70 + i));
-			         Session s(*engine, with(policy, 64));
+			         Session s(*pieces, with(policy, 64));
 			         s.prefill(prompt);
 			         alone.push_back(fed(s, next[i]));
 			         sessions.push_back(std::make_unique<Session>(*engine, with(policy, 64)));
-			         if (cut) sessions[i]->prefill(std::span(prompt).first(i + 5));
-			         sessions[i]->prefill(std::span(prompt).subspan(cut ? i + 5 : 0));
+			         sessions[i]->prefill(prompt);
 		         }
 		         const auto fork = sessions[2]->fork();
 		         const std::string path = (folder.path / (row.device + std::to_string(row.number) + ".kvs")).string();

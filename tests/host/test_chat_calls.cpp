@@ -560,6 +560,11 @@ constexpr const char* kGemma4 =
     "a|items %}{{ ',' if not loop.first }}{{ key }}:{% if value is string %}{{ '<|\"|>' + value + '<|\"|>' }}"
     "{% else %}{{ value }}{% endif %}{% endfor %}{% else %}{{ a }}{% endif %}{{ '}<tool_call|>' }}{% endfor %}<|end|>"
     "{% endfor %}";
+constexpr const char* kMiniMax =
+    "{% set mark = ']<]minimax[>[' %}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% if m.tool_calls %}"
+    "{{ mark }}<tool_call>\n{% for c in m.tool_calls %}{{ mark }}<invoke name=\"{{ c.function.name }}\">"
+    "{% for key, value in c.function.arguments.items() %}{{ mark }}<{{ key }}>{{ value }}{{ mark }}</{{ key }}>"
+    "{% endfor %}{{ mark }}</invoke>\n{% endfor %}{{ mark }}</tool_call>{% endif %}<|end|>{% endfor %}";
 constexpr const char* kPythonic =
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% for c in m.tool_calls or [] %}{{ '<|tool_call_start|>[' +"
     " c.function.name + '(' }}{% for key, value in c.function.arguments.items() %}{{ ', ' if not loop.first }}{{ key }}"
@@ -570,7 +575,8 @@ constexpr const char* kPythonic =
 
 TEST_CASE("calls: those whose keys have no quotes reach the prompt, and are read back as they were") {
 	for (const auto& row : {std::pair(kQwenXml, ToolFormat::QwenXml), std::pair(kGlm, ToolFormat::Glm),
-	                        std::pair(kGemma4, ToolFormat::Gemma), std::pair(kPythonic, ToolFormat::Pythonic)}) {
+	                        std::pair(kGemma4, ToolFormat::Gemma), std::pair(kPythonic, ToolFormat::Pythonic),
+	                        std::pair(kMiniMax, ToolFormat::MiniMax)}) {
 		INFO(row.first);
 		const ChatTemplate t(row.first);
 		const ChatFeatures f = chat_features(t);

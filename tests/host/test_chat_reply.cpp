@@ -540,3 +540,12 @@ TEST_CASE("reply: text is shown as soon as it can be no marker") {
 	CHECK(p.push(" \n").content == "");
 	CHECK(p.finish().content == " \n");
 }
+
+TEST_CASE("reply: an answer without reasoning may begin with the marker of its end") {
+	const auto o = options(ToolFormat::None, true);
+	expect(o, "</think>ok", "c=ok r=");
+	expect(o, "\n</think>\nok", "c=ok r=");
+	expect(o, "ok</think>", "c=ok</think> r=");
+	expect(o, "</thin air>", "c=</thin air> r=");
+	expect(options(ToolFormat::None), "</think>ok", "c=</think>ok r=");
+}
