@@ -406,6 +406,8 @@ TEST_CASE("templates of a file: the default, a variant, one for tools, and built
 	CHECK(choose("zephyr", false) == "Z"); // the file's template comes first
 	CHECK(choose("default", true) == "D");
 	has(choose("nosuch", false), "there are default, tool_use, rag, zephyr, chatml");
+	b.text("tokenizer.chat_template", "rwkv-world"); // a name in place of a template
+	CHECK(choose("", false) == builtin_chat_template("rwkv-world"));
 	b.text("tokenizer.chat_template", "{{ x|");
 	const auto bytes = b.bytes();
 	try {

@@ -95,7 +95,7 @@ def snippets():
 
 
 def templates(shared):
-    out = dict(re.findall(r'\{"(\w+)", R"jinja\((.*?)\)jinja"\}', read(os.path.join(ROOT, "models/chat/builtin.cpp")),
+    out = dict(re.findall(r'\{"([\w-]+)", R"jinja\((.*?)\)jinja"\}', read(os.path.join(ROOT, "models/chat/builtin.cpp")),
                           re.S))
     for path in sorted(glob.glob(os.path.join(shared, "assets", "chat_templates", "*.jinja"))):
         out[os.path.basename(path)[: -len(".jinja")]] = read(path)
