@@ -55,7 +55,7 @@ def check():
         # llama.cpp chooses LongRope's factors by the context, which it rounds up to 256: the border is moved instead.
         replace = [ORIGINAL + "=256"] if stem.endswith(".short") else []
         try:
-            logits = evaluate(model, tokens, "f32", replace=replace)
+            logits = evaluate(model, tokens, "f32", n_ctx=-len(tokens) // 256 * -256, replace=replace)
         except subprocess.CalledProcessError:
             worst += 1
             print(f"FAIL {os.path.basename(stem):22} llama.cpp does not load it")
