@@ -112,11 +112,11 @@ template <uint32_t most_dim> __device__ inline void index_score(const IndexScore
 			}
 		}
 		if (a.pool) {
-			__syncthreads(); // before products replace queries
+			__syncthreads(); // before products of a block's keys replace queries
 #pragma unroll
 			for (uint32_t i = 0; i < 4; ++i)
 				tile.set_quad((i * kThreads + lane) * 4, {sum[i][0], sum[i][1], sum[i][2], sum[i][3]});
-			__syncthreads(); // before products are read
+			__syncthreads(); // before a block's products are read
 			const uint32_t of_tile = a.pool < kKeys ? a.pool : kKeys, scores = kKeys / of_tile;
 			for (uint32_t o = lane; o < n_rows * scores; o += kThreads) { // once, where `largest` is read
 				const uint32_t r = o / scores, at = o % scores * of_tile;
