@@ -16,8 +16,8 @@ constexpr const char* kModel = "deepseek4";
 // tokens in order and not.
 const std::vector<Case> kPolicies = {{"rtn8,recent_keep=8,flush=8"},
                                      {"kivi2,bits=8,group=32,recent_keep=32,flush=32"},
-                                     {"logquant,bits=8"},
-                                     {"turbo8/8"}};
+                                     {"logquant,W=10,bits=8,group=32"},
+                                     {"turbo8/8,group=32,recent_keep=8,flush=32"}};
 
 double error(const Floats& got, const Floats& want) {
 	REQUIRE(got.size() == want.size());

@@ -55,7 +55,7 @@ std::vector<Expected> tiny_models() {
 		for (const int32_t t : tokens.as<int32_t>()) e.tokens.push_back(uint32_t(t));
 		e.logits = npy_read(entry.path());
 		for (const float x : e.logits.as<float>()) e.largest = std::max(e.largest, std::abs(x));
-		e.ctx = e.name.ends_with(".short") ? 32 : 64;
+		e.ctx = std::max(e.name.ends_with(".short") ? 32u : 64u, uint32_t(e.tokens.size()));
 		REQUIRE(e.logits.shape.size() == 2);
 		REQUIRE(e.logits.shape[0] == e.tokens.size());
 		out.push_back(std::move(e));

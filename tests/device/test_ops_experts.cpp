@@ -4,6 +4,7 @@
 #include "tests/support/compare.h"
 #include "tests/support/devices.h"
 #include "tests/support/rig.h"
+#include "tests/support/shuffled.h"
 #include <algorithm>
 #include <cmath>
 #include <numeric>
