@@ -96,6 +96,7 @@ struct Experts {             // a mixture of experts in place of a dense MLP
 	uint32_t n = 0;          // 0: the MLP is dense
 	uint32_t used = 0;       // experts that a token uses
 	uint32_t hidden_dim = 0; // channels inside an expert
+	uint32_t latent_dim = 0; // a matrix makes the rows that experts read, another widens their sum; 0: neither
 	Gating gating = Gating::Softmax;
 	bool normalise = false;                 // a token's weights are divided by their sum
 	float scale = 1;                        // then weights are multiplied by this
@@ -118,6 +119,9 @@ struct Experts {             // a mixture of experts in place of a dense MLP
 	// The layer also has a dense MLP. MLP, experts and router each read the residual stream after attention through a
 	// norm of their own. The outputs of MLP and experts each pass a norm; their sum passes the layer's.
 	bool beside_mlp = false;
+
+	// Of the rows that experts read and write, in a model with rows of dim channels.
+	uint32_t width(uint32_t dim) const { return latent_dim ? latent_dim : dim; }
 };
 
 enum class RecurrentKind : uint8_t {

@@ -105,9 +105,12 @@ Mixture read_mixture(const ConfigKeys& k, const Family& f, const Config& c) {
 		m.layers = read_mlp_layers(k, c);
 	else if (f.dense_between)
 		for (uint32_t l = 0; l < c.n_layers; ++l) m.layers.push_back(!dense(l));
-	if (k.u32("moe_latent_size", 0))
-		fail(Code::Unsupported, "{}: key {} is {}; kvrun runs {} without a latent of experts", k.g.name(),
-		     k.key("moe_latent_size"), k.u32("moe_latent_size"), f.arch);
+	if (k.has("moe_latent_size")) {
+		e.latent_dim = within(k, "moe_latent_size", k.u32("moe_latent_size"), 1, c.dim, " channels");
+		if (e.beside_mlp || e.weigh_input)
+			fail(Code::Unsupported, "{}: key {} is {}; kvrun runs {} without a latent of experts", k.g.name(),
+			     k.key("moe_latent_size"), e.latent_dim, f.arch);
+	}
 	uint32_t first = 0;
 	while (first < c.n_layers && !m.has(first)) ++first;
 	if (first == c.n_layers) { // every layer is dense
@@ -169,6 +172,7 @@ void add_expert_specs(std::vector<TensorSpec>& out, const Layer& layer, uint32_t
 	auto vector = [&](const char* what, uint32_t n, const char* kind = "bias") {
 		out.push_back({tensor_name(l, what, kind), 1, n, false});
 	};
+	const uint32_t width = e.width(dim);
 	auto matrices = [&](const char* what, uint32_t rows, uint32_t cols, bool halves = false) {
 		out.push_back({tensor_name(l, what), e.n * rows, cols, true, e.n, halves});
 		if (e.bias) out.push_back({tensor_name(l, what, "bias"), 1, e.n * rows, false, e.n, halves});
@@ -188,13 +192,17 @@ void add_expert_specs(std::vector<TensorSpec>& out, const Layer& layer, uint32_t
 		table.words = true;
 		out.push_back(table);
 	}
-	if (e.fused_gate_up) {
-		matrices("ffn_gate_up_exps", 2 * e.hidden_dim, dim, true);
-	} else {
-		if (layer.mlp == MlpKind::Gated) matrices("ffn_gate_exps", e.hidden_dim, dim);
-		matrices("ffn_up_exps", e.hidden_dim, dim);
+	if (e.latent_dim) {
+		matrix("ffn_latent_down", width, dim);
+		matrix("ffn_latent_up", dim, width);
 	}
-	matrices("ffn_down_exps", dim, e.hidden_dim);
+	if (e.fused_gate_up) {
+		matrices("ffn_gate_up_exps", 2 * e.hidden_dim, width, true);
+	} else {
+		if (layer.mlp == MlpKind::Gated) matrices("ffn_gate_exps", e.hidden_dim, width);
+		matrices("ffn_up_exps", e.hidden_dim, width);
+	}
+	matrices("ffn_down_exps", width, e.hidden_dim);
 	if (e.factors) vector("ffn_down_exps", e.n, "scale");
 	if (!e.shared_dim) return;
 	if (e.shared_gate) matrix("ffn_gate_inp_shexp", 1, dim);
@@ -204,7 +212,7 @@ void add_expert_specs(std::vector<TensorSpec>& out, const Layer& layer, uint32_t
 }
 
 bool is_expert_tensor(std::string_view name) {
-	for (const char* part : {"_exps.", "_chexps.", "_shexp.", ".ffn_gate_inp", ".exp_probs_b"})
+	for (const char* part : {"_exps.", "_chexps.", "_shexp.", ".ffn_gate_inp", ".ffn_latent_", ".exp_probs_b"})
 		if (name.find(part) != name.npos) return true;
 	return false;
 }

@@ -245,6 +245,7 @@ template <class Find, class Bias, class Scale>
 ExpertWeights expert_weights(const Experts& e, Find find, Bias bias, Scale scale, Backend& b) {
 	ExpertWeights w;
 	w.router = find("ffn_gate_inp"), w.router_bias = bias("ffn_gate_inp"), w.choice_bias = bias("exp_probs_b");
+	w.latent_down = find("ffn_latent_down"), w.latent_up = find("ffn_latent_up");
 	if (e.fused_gate_up) {
 		const View all = find("ffn_gate_up_exps"), biases = bias("ffn_gate_up_exps");
 		const uint32_t half = e.n * e.hidden_dim;

@@ -19,9 +19,10 @@ struct ExpertWeights {                        // empty where the layer (Experts)
 	View router_bias;                         // (n) f32
 	View choice_bias;                         // (n) f32
 	View of_tokens;                           // (vocab * used) u32, of Experts::by_token
-	View w_gate, w_up;                        // (n * hidden_dim, dim), expert after expert
+	View latent_down, latent_up;              // (latent_dim, dim), (dim, latent_dim)
+	View w_gate, w_up;                        // (n * hidden_dim, width), expert after expert; Experts::width(dim)
 	View b_gate, b_up;                        // (n * hidden_dim) f32
-	View w_down, b_down;                      // (n * dim, hidden_dim), (n * dim) f32
+	View w_down, b_down;                      // (n * width, hidden_dim), (n * width) f32
 	View shared_switch;                       // (1, dim)
 	View shared_gate, shared_up, shared_down; // (shared_dim, dim), (dim, shared_dim)
 	View factors;                             // (n) f32

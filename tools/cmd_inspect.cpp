@@ -66,6 +66,7 @@ Json experts_json(const Config& c) {
 		    return {{"experts", e.n},
 		            {"used", e.used},
 		            {"hidden_dim", e.hidden_dim},
+		            {"latent_dim", e.latent_dim},
 		            {"shared_dim", e.shared_dim},
 		            {"gating", e.gating == Gating::Sigmoid        ? "sigmoid"
 		                       : e.gating == Gating::SqrtSoftplus ? "sqrtsoftplus"

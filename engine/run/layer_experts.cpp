@@ -29,7 +29,7 @@ void LayerRunner::mix_values(const Layer& layer, const ExpertWeights& w, const V
 	be_.expert_sum(v, made, weights);
 }
 
-// Runs on h (n, dim) the expert of each slot of `ids`; writes mlp_.slot_out (n, used, dim).
+// Runs on h (n, width) the expert of each slot of `ids`; writes mlp_.slot_out (n, used, width).
 void LayerRunner::run_experts(const Layer& layer, const ExpertWeights& w, const View& h, const View& ids, bool decode) {
 	const Experts& e = layer.experts;
 	const uint32_t n = h.shape[0];
@@ -60,7 +60,7 @@ void LayerRunner::run_experts(const Layer& layer, const ExpertWeights& w, const 
 		else
 			be_.activate(gate, from, gated ? up : View(), {.function = layer.activation});
 	}
-	const Proj down[] = {{shaped(mlp_.slot_out, n, e.used, cfg_.dim), w.w_down, w.b_down}};
+	const Proj down[] = {{shaped(mlp_.slot_out, n, e.used, h.shape[1]), w.w_down, w.b_down}};
 	const View hidden = shaped(gate, n * e.used, e.hidden_dim);
 	be_.expert_matmul(down, hidden, slots, Epilogue::None, decode);
 	loras_.add_experts(down, hidden, slots, decode);
@@ -132,15 +132,31 @@ void LayerRunner::mix(const Layer& layer, const LayerWeights& L, const LayerRows
 		if (e.shared_dim) add_shared(layer, w, r, h, sum, scale, decode);
 		return;
 	}
-	run_experts(layer, w, h, ids, decode);
-	if (apart) {
-		sum = r.branch;
-		be_.activate(sum, h, {}, {.scale = 0});
+	if (apart) sum = r.branch;
+	if (e.latent_dim) {
+		mix_latent(layer, w, h, sum, apart ? Epilogue::None : Epilogue::Add, decode);
+	} else {
+		run_experts(layer, w, h, ids, decode);
+		if (apart) be_.activate(sum, h, {}, {.scale = 0});
+		be_.expert_sum(sum, shaped(mlp_.slot_out, n, e.used, cfg_.dim), weights);
 	}
-	be_.expert_sum(sum, shaped(mlp_.slot_out, n, e.used, cfg_.dim), weights);
 	if (e.shared_dim) add_shared(layer, w, r, h, sum, scale, decode);
 	if (layer.mlp_out_norm) norm(sum, sum, L.mlp_out_norm, out_norm_eps());
 	if (apart) add_branch(layer, r);
+}
+
+// Between two matrices, experts read rows of latent_dim channels, and so wide is their weighted sum.
+void LayerRunner::mix_latent(const Layer& layer, const ExpertWeights& w, const View& h, const View& sum, Epilogue end,
+                             bool decode) {
+	const Experts& e = layer.experts;
+	const uint32_t n = h.shape[0];
+	const View latent = shaped(mlp_.latent, n, e.latent_dim);
+	const Proj narrow[] = {{latent, w.latent_down, {}}}, widen[] = {{sum, w.latent_up, {}}};
+	multiply(narrow, h, Epilogue::None, decode);
+	run_experts(layer, w, latent, shaped(mlp_.ids, n, e.used), decode);
+	be_.activate(latent, latent, {}, {.scale = 0});
+	be_.expert_sum(latent, shaped(mlp_.slot_out, n, e.used, e.latent_dim), shaped(mlp_.weights, n, e.used));
+	multiply(widen, latent, end, decode);
 }
 
 // The shared MLP: sum (n, dim) += scale * (MLP of h), times its gate if it has one.

@@ -246,6 +246,7 @@ class LayerRunner {
 	ExpertRows sorted(const Experts&, const View& ids, bool decode); // slots of a step, by their experts
 	void mix_values(const Layer&, const ExpertWeights&, const View& h, const LayerRows&, bool decode);
 	void run_experts(const Layer&, const ExpertWeights&, const View& h, const View& ids, bool decode);
+	void mix_latent(const Layer&, const ExpertWeights&, const View& h, const View& sum, Epilogue, bool decode);
 	void add_shared(const Layer&, const ExpertWeights&, const LayerRows&, const View& h, const View& sum, float scale,
 	                bool decode);
 

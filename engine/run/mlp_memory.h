@@ -15,7 +15,8 @@ struct MlpMemory {
 	View slot_gate;    // (rows, used * channels) f32
 	View slot_up;      // the same, if the activation function is a separate operation
 	View slot_weighed; // the same, for experts_weigh_gates()
-	View slot_out;     // (rows, used * dim) f32
+	View slot_out;     // (rows, used * width) f32
+	View latent;       // (rows, latent_dim) f32, with Experts::latent_dim: what experts read, then their sum
 
 	void lay(Arena&, const Config&, uint32_t rows);
 	static size_t bytes(const Config&, uint32_t rows);

@@ -86,6 +86,8 @@ void complete_mixture(SynthSpec& s, const Family& family) {
 	if (!e.n || !e.used || !e.hidden_dim)
 		fail(Code::Invalid, "a mixture needs keys experts, used and expert_hidden, all of them");
 	if (e.used > e.n) fail(Code::Invalid, "a synthetic model cannot use {} of {} experts", e.used, e.n);
+	if (family.layer.experts.beside_mlp || family.layer.experts.weigh_input || e.latent_dim >= s.config.dim)
+		e.latent_dim = 0; // another family, or other keys, than those of the row
 	if (e.hidden_dim % 32 != 0 || e.shared_dim % 32 != 0)
 		fail(Code::Invalid, "expert_hidden {} and shared {} of a synthetic model must be multiples of 32", e.hidden_dim,
 		     e.shared_dim);

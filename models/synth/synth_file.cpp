@@ -251,6 +251,7 @@ void add_experts(Header& h, const std::string& arch, const Mixture& m) {
 	h.u32(key("expert_count"), e.n);
 	h.u32(key("expert_used_count"), e.used);
 	h.u32(key("expert_feed_forward_length"), e.hidden_dim);
+	if (e.latent_dim) h.u32(key("moe_latent_size"), e.latent_dim);
 	if (e.gating != Gating::Near) h.u32(key("expert_gating_func"), e.gating == Gating::Sigmoid ? 2 : 1);
 	h.flag(key("expert_weights_norm"), e.normalise);
 	if (e.scale != 1) h.f32(key("expert_weights_scale"), e.scale);

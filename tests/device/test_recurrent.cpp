@@ -12,7 +12,7 @@ namespace {
 
 // Key heads by groups, gates in one tensor, experts; tiled heads with separate sizes; tiled heads, experts, three taps;
 // convolutions between gates, also in the last layer, without and with experts; state spaces, with two groups of heads,
-// and with experts; layers that are a state, attention or an MLP alone, without and with experts;
+// and with experts; layers that are a state, attention or an MLP alone, without and with experts, also behind a latent;
 // states beside attention, without and with a norm; decays by channel, with latent attention between them; no
 // attention; selective scans: without norms of steps, with norms that have no weights, with norms, attention and
 // experts; keys of removal, with a row of the MLP in the state, without, and without gate; windows beside entries of
@@ -26,6 +26,7 @@ const std::vector<Case> kRecurrent = {{"qwen3next"},
                                       {"granitehybrid_moe"},
                                       {"nemotron_h"},
                                       {"nemotron_h_moe"},
+                                      {"nemotron_h_latent"},
                                       {"falcon_h1"},
                                       {"falcon_h1_norm"},
                                       {"kimi_linear"},

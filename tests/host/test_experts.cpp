@@ -1,5 +1,6 @@
 // Mixtures of experts in files: keys and tensors, and every contradiction between them.
 #include "engine/core/log.h"
+#include "engine/run/mlp_memory.h"
 #include "models/experts.h"
 #include "models/model.h"
 #include "tests/support/config_of.h"
@@ -105,6 +106,39 @@ TEST_CASE("experts: weights that multiply inputs") {
 	b.tensor_f32("blk.0.ffn_down_exps.scale", {4}, {1, 1, 1, 1});
 	has(refusal(b, Code::Unsupported), "tensor blk.0.ffn_down_exps.scale does not fit llama4");
 	CHECK(open_model("synth:llama-4-maverick,layers=4:q4_k").config.layers[0].qk_norm == QkNorm::None);
+}
+
+TEST_CASE("experts: a latent between two matrices: its memory, sizes and tensors that do not fit") {
+	const GgufBuilder good = GgufBuilder::copy_as(
+	    Gguf::open(std::string(KVRUN_SOURCE_DIR) + "/tests/golden/tiny/nemotron_h_latent.gguf"), "nemotron_h_moe");
+	CHECK(config_of(good).layers[1].experts.latent_dim == 24);
+	for (const uint32_t width : {0u, 33u, UINT32_MAX}) {
+		GgufBuilder b = good;
+		b.u32("nemotron_h_moe.moe_latent_size", width);
+		has(refusal(b, Code::Format),
+		    fmt::format("key nemotron_h_moe.moe_latent_size is {}, expected 1 to 32 channels", width));
+	}
+	GgufBuilder b = good;
+	b.u32("nemotron_h_moe.moe_latent_size", 16);
+	has(refusal(b, Code::Format), "tensor blk.1.ffn_latent_down.weight is (24, 32), the config says (16, 32)");
+	for (const char* name : {"blk.1.ffn_latent_down.weight", "blk.3.ffn_latent_up.weight"}) {
+		b = good;
+		b.erase_tensor(name);
+		has(refusal(b, Code::Format), fmt::format("tensor {} is missing", name));
+	}
+	b = good;
+	b.erase("nemotron_h_moe.moe_latent_size");
+	has(refusal(b, Code::Format), "tensor blk.1.ffn_up_exps.weight is (6, 16, 24), the config says (6, 16, 32)");
+	b = tiny_mixture({.arch = "llama4"});
+	b.u32("llama4.moe_latent_size", 8);
+	has(refusal(b, Code::Unsupported),
+	    "key llama4.moe_latent_size is 8; kvrun runs llama4 without a latent of experts");
+
+	Config c = open_model("synth:nemotron-super-120b-a12b,layers=8:q4_k").config;
+	const size_t bytes = MlpMemory::bytes(c, 64);
+	CHECK(c.layers[1].experts.latent_dim == 1024);
+	for (Layer& l : c.layers) l.experts.latent_dim = 0;
+	CHECK(MlpMemory::bytes(c, 64) - bytes == size_t(64) * 4 * (22 * (4096 - 1024) - 1024));
 }
 
 TEST_CASE("experts: what only tensors say, and what a file may leave out") {
@@ -241,7 +275,7 @@ TEST_CASE("T14: a missing or misshaped tensor of a mixture is refused, whichever
 TEST_CASE("T14: tensors of experts that nobody asked for are refused by name, parts for other uses left aside") {
 	for (const char* name : {"blk.0.ffn_gate_exps.weight", "blk.0.ffn_gate_inp.weight", "blk.0.ffn_up_shexp.weight",
 	                         "blk.0.exp_probs_b.bias", "blk.1.ffn_up_exps.scale", "blk.1.ffn_norm_exps.weight",
-	                         "blk.1.ffn_gate_chexps.weight"}) {
+	                         "blk.1.ffn_gate_chexps.weight", "blk.1.ffn_latent_up.weight"}) {
 		GgufBuilder b = tiny_mixture({.dense_first = 1});
 		b.tensor_f32(name, {16}, std::vector<float>(16));
 		has(refusal(b, Code::Unsupported),

@@ -79,7 +79,7 @@ uint32_t kinds_of(const Config& c) {
 std::string experts_text(const Config& c, const Experts& e, const Experts& of_row) {
 	const uint32_t groups = of_row.n_groups, per_group = (e.used + of_row.used_groups - 1) / of_row.used_groups,
 	               least = groups * std::max({per_group, (2 * e.used + groups - 1) / groups, 2u});
-	const auto room = uint32_t(kExpertWeights / (3. * c.dim * e.hidden_dim));
+	const auto room = uint32_t(kExpertWeights / (3. * e.width(c.dim) * e.hidden_dim));
 	const uint32_t n = std::min(std::max(room - room % groups, least), e.n);
 	std::string text = fmt::format(",experts={},used={},expert_hidden={}", n, e.used, e.hidden_dim);
 	if (e.shared_dim) text += fmt::format(",shared={}", e.shared_dim);

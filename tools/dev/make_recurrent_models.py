@@ -205,6 +205,8 @@ def models():
                                       head_dim=16,
                                       conv_kernel=4, time_step_min=1e-12, tie_word_embeddings=False).items()
                 if k not in ("num_hidden_layers", "rms_norm_eps")}
+    nemotron_moe = nemotron | dict(n_routed_experts=6, num_experts_per_tok=3, moe_intermediate_size=16,
+                                   moe_shared_expert_intermediate_size=24, routed_scaling_factor=2.5)
     part = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
     falcon = base(num_hidden_layers=2, head_dim=8, mamba_d_ssm=48, mamba_n_heads=6, mamba_d_head=8, mamba_d_state=16,
                   mamba_n_groups=2, mamba_d_conv=4, tie_word_embeddings=False, lm_head_multiplier=0.5,
@@ -272,13 +274,17 @@ def models():
                                           layers_block_type=[part[p] for p in "MM-*-M-"]), scans | {
             "SiLU": {"mlp_hidden_act": "silu"}, "one norm for all groups": each_mamba(one_norm),
             "groups exchanged": rolled(128, 64, 16)}),
-        "nemotron_h_moe": (hf.NemotronHConfig(**nemotron, ssm_state_size=24, n_groups=2, n_routed_experts=6,
-                                              num_experts_per_tok=3, moe_intermediate_size=16,
-                                              moe_shared_expert_intermediate_size=24, routed_scaling_factor=2.5,
+        "nemotron_h_moe": (hf.NemotronHConfig(**nemotron_moe, ssm_state_size=24, n_groups=2,
                                               layers_block_type=[part[p] for p in "ME*EME"]), scans | {
             "SiLU": {"mlp_hidden_act": "silu"}, "one expert": {"num_experts_per_tok": 1},
             "weights unscaled": {"routed_scaling_factor": 1.0}, "weights of another sum": {"norm_topk_prob": False},
             "no bias of the choice": lambda m: [b.zero_() for n, b in m.named_buffers() if "correction_bias" in n]}),
+        "nemotron_h_latent": (hf.NemotronHConfig(**nemotron_moe, ssm_state_size=16, n_groups=2, moe_latent_size=24,
+                                                 layers_block_type=[part[p] for p in "ME*E"]), {
+            "one expert": {"num_experts_per_tok": 1}, "weights unscaled": {"routed_scaling_factor": 1.0},
+            "channels of latents exchanged": changed("fc1_latent_proj.weight", lambda p: p.copy_(p.roll(1, dims=0))),
+            "no experts": changed("fc2_latent_proj.weight", lambda p: p.zero_()),
+            "no shared expert": changed("shared_experts.down_proj.weight", lambda p: p.zero_())}),
         "granitehybrid": (hf.GraniteMoeHybridConfig(**granite | dict(
             num_local_experts=0, num_experts_per_tok=0, shared_intermediate_size=40, mamba_d_state=16,
             mamba_n_groups=2)), scans | scales | {
