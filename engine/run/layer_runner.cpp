@@ -187,7 +187,8 @@ void LayerRunner::embed(const View& x, uint32_t first, const TokenViews& tokens,
 	const View to = cfg_.streams.hyper() ? rows(h_, 0, n) : rows(x, first, n);
 	be_.embed(to, w_.embed, tokens.ids);
 	if (cfg_.embedding_scale != 1) be_.activate(to, to, {}, {.scale = cfg_.embedding_scale});
-	if (cfg_.text_input.normed) norm(to, to, w_.text.norm);
+	if (cfg_.text_input.normed && !cfg_.encodes)
+		norm(to, to, w_.text.norm); // TextEncoder adds positions and types first
 	if (cfg_.embedding_norm) be_.rmsnorm(to, to, rows(ones_, 0, cfg_.dim), cfg_.norm_eps);
 	if (tokens.places) {
 		const View added = rows(h_, 0, n);
