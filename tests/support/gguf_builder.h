@@ -35,7 +35,7 @@ struct GgufBuilder {
 
 	template <class T> static Bytes raw(T v) { return {reinterpret_cast<const char*>(&v), sizeof v}; }
 	static Bytes string(std::string_view s) { return raw(uint64_t(s.size())) + Bytes(s); }
-	static uint32_t type_number(DType t) { return t == DType::U32 ? UINT32_MAX : gguf_number(t); }
+	static uint32_t type_number(DType t) { return t == DType::U32 ? 26 : gguf_number(t); } // I32
 
 	// A model file again, as one of another architecture.
 	static GgufBuilder copy_as(const Gguf& g, const std::string& arch) {

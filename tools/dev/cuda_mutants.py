@@ -49,7 +49,7 @@ BUGS = [  # file, text that occurs once, its replacement, description
     ("page.cuh", "step *= 2) {\n\t\t__syncthreads();", "step *= 2) {", "no barrier between the steps of a rotation"),
     ("kv.cu", "to.k[uint64_t(w) * a.dst.k_word_stride] = half_pair(out", "to.k[uint64_t(w)] = half_pair(out",
      "keys are stored without their stride"),
-    ("kv.cu", "if (c >= a.rotary_dim) out[c] = in[c];", "if (c > a.rotary_dim) out[c] = in[c];",
+    ("kv.cu", "c >= a.first + a.rotary_dim) out[c]", "c > a.first + a.rotary_dim) out[c]",
      "the first channel past the rotation is left out"),
     ("pack.cu", "const uint32_t run = (h * D + c) / group - first_run;",
      "const uint32_t run = (h * D + c + 1) / group - first_run;",
