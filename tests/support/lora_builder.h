@@ -10,10 +10,11 @@
 
 namespace kvrun {
 
-// Matrices of layers that adapters usually change. Those of gpt-oss's experts cannot be changed.
+// Matrices of layers that adapters usually change. Those of experts with a clamped SwiGLU cannot be changed.
 inline bool is_projection(const GgufTensor& t) {
 	static const std::regex names(
 	    R"(blk\.\d+\.(attn_(q|k|v|qkv|output|gate|q_a|q_b|kv_a_mqa)|ffn_(gate|up|down)(_shexp)?|)"
+	    R"(time_mix_(receptance|key|value|output)|channel_mix_(key|value)|)"
 	    R"(ssm_(in|out|ba)|shortconv\.(in|out)_proj|inp_gate|proj)\.weight)");
 	static const std::regex experts(R"(blk\.\d+\.ffn_(gate|up|gate_up|down)_exps\.weight)");
 	const std::string name(t.name);
@@ -38,8 +39,10 @@ inline std::map<std::string, LoraPair> random_pairs(const Gguf& g, uint32_t rank
 	std::mt19937 rng(seed);
 	std::normal_distribution<float> normal;
 	std::map<std::string, LoraPair> out;
+	const std::string_view arch = g.text("general.architecture");
+	const bool clamped = arch == "gpt-oss" || arch == "minimax-m3";
 	for (const GgufTensor& t : g.tensors()) {
-		if (!is_projection(t) || (t.n_dims == 3 && g.text("general.architecture") == "gpt-oss")) continue;
+		if (!is_projection(t) || (t.n_dims == 3 && clamped)) continue;
 		double squares = 0;
 		for (const float x : tensor_values(g, t)) squares += double(x) * double(x);
 		const float size = float(0.5 * std::sqrt(squares / double(t.rows() * t.cols()) / rank));
