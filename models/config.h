@@ -485,8 +485,9 @@ struct Widest { // elements of a row, maximum over layers
 };
 Widest widest(const Config&);
 std::vector<uint32_t> block_sizes(const Config&); // of Layer::blocks, each once; those that are chosen first
-uint32_t rope_width(const Config&);               // elements of a row, over all RoPE tables
-uint64_t kv_f16_bytes(const Config&);             // keys and values of a token, over layers that have their own
+constexpr size_t kMostBlockSizes = 2;
+uint32_t rope_width(const Config&);   // elements of a row, over all RoPE tables
+uint64_t kv_f16_bytes(const Config&); // keys and values of a token, over layers that have their own
 
 // A tensor that a model of this config must have.
 struct TensorSpec {

@@ -45,5 +45,12 @@ constexpr Layer with_experts(Layer l, Experts e) {
 	l.experts = e;
 	return l;
 }
+constexpr Layer kGemma3 = {
+    .qk_norm = QkNorm::Head, .attn_out_norm = true, .activation = Activation::GeluTanh, .mlp_out_norm = true};
+constexpr Layer with_normed_values(Layer l) {
+	l.attention_scale = 1, l.v_norm = true;
+	return l;
+}
+constexpr Layer kGemma4 = with_normed_values(kGemma3);
 
 } // namespace kvrun

@@ -209,8 +209,12 @@ void KvPrefill::attend_entries(uint32_t l, const View& out, const View& lse, con
 	if (!chosen) {
 		const uint32_t words = (own.first + n) / 32 + 1;
 		std::vector<uint32_t> bits(size_t(n) * words);
-		for (uint32_t i = 0; i < n; ++i)
-			for (uint32_t e = 0; e < own_.first + visible[i]; ++e) bits[size_t(i) * words + e / 32] |= 1u << e % 32;
+		for (uint32_t i = 0; i < n; ++i) {
+			const uint32_t seen = own_.first + visible[i];
+			uint32_t* const row = &bits[size_t(i) * words];
+			std::fill_n(row, seen / 32, UINT32_MAX);
+			row[seen / 32] = (1u << seen % 32) - 1;
+		}
 		StepTable table;
 		const size_t at = table.put(bits);
 		table.upload(be_, entry_words_);

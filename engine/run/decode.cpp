@@ -13,6 +13,7 @@ Decoder::Decoder(LayerRunner& runner, const CacheLayers& layers, KvScratch& scra
                  const NGramTable* grams)
     : runner_(runner), cache_layers_(layers), scratch_(scratch), window_scratch_(window_scratch),
       index_scratch_(index_scratch), entry_scratch_(entry_scratch), most_rows_(most_rows), grams_(grams),
+      long_block_(started_blocks(runner.config())[1]),
       lists_(runner.backend().info().lists_candidates), state_layers_{runner.config().n_layers} {
 	KV_ASSERT(most_rows >= 1 && most_rows <= LayerRunner::kLogitRows && 2 * most_rows <= runner.most_rows());
 	const Config& cfg = runner.config();
@@ -109,7 +110,7 @@ void Decoder::run(KvPool& pool, std::span<const Row> step) {
 	const uint32_t kept = uint32_t(std::ranges::count_if(step, [](const Row& r) { return r.step.keep; }));
 	Backend& be = runner_.backend();
 	std::vector<uint32_t> tokens, positions;
-	std::vector<StepRow> kv_rows, window_rows, entry_rows[2];
+	std::vector<StepRow> kv_rows, window_rows, entry_rows[kMostBlockSizes];
 	const size_t n_ropes = runner_.config().ropes.size();
 	for (std::vector<float>& rope : host_rope_) rope.clear();
 	std::optional<IndexStep> index = begin_index(pool, step);
@@ -128,8 +129,8 @@ void Decoder::run(KvPool& pool, std::span<const Row> step) {
 		for (size_t i = 0; i < n_ropes; ++i) (*r.rope)[i].append(r.position, host_rope_[i]);
 		if (rope_[kTemperature]) r.rope->append_temperature(r.position, 1, host_rope_[kTemperature]);
 		if (rope_[kBlockStart]) (*r.rope)[0].append(r.start, host_rope_[kBlockStart]);
-		if (const uint32_t n = started_blocks(runner_.config())[1])
-			(*r.rope)[0].append(r.position - std::min(r.position, n - 1), host_rope_[kLongStart]);
+		if (rope_[kLongStart])
+			(*r.rope)[0].append(r.position - std::min(r.position, long_block_ - 1), host_rope_[kLongStart]);
 	}
 	std::vector<StateOfRow> states;
 	for (const Row& r : step)
@@ -141,7 +142,7 @@ void Decoder::run(KvPool& pool, std::span<const Row> step) {
 	std::optional<KvStep> window; // all rows or none: there are no speculative ones then
 	KV_ASSERT(window_rows.empty() || window_rows.size() == kv_rows.size());
 	if (!window_rows.empty()) window.emplace(be, window_scratch_, pool, window_rows, cache_layers_.n_heads(true));
-	std::optional<KvStep> entries[2];
+	std::optional<KvStep> entries[kMostBlockSizes];
 	for (size_t i = 0; i < cache_layers_.blocks().size(); ++i)
 		entries[i].emplace(be, entry_scratch_[i], pool, entry_rows[i], cache_layers_.n_heads(false));
 	runner_.write_tokens(tokens_, tokens, positions);

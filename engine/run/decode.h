@@ -89,7 +89,8 @@ class Decoder {
 	TokenViews tokens_; // of 2 * most_rows rows
 	RopeViews rope_;    // of 2 * most_rows rows
 	std::array<std::vector<float>, kPositionTables> host_rope_;
-	bool lists_; // the device finds the largest logits
+	uint32_t long_block_; // tokens of the blocks of kLongStart, or 0
+	bool lists_;          // the device finds the largest logits
 	CandidateLists candidates_, guessed_;
 	std::vector<float> logits_, guesses_;             // (rows, vocab), if they are read
 	std::vector<float> hidden_;                       // (rows, dim) residual stream of kept rows after the last layer

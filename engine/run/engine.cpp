@@ -203,12 +203,13 @@ void Engine::set_lora_scales(std::span<const float> scales) {
 }
 
 size_t Engine::activation_bytes() const {
+	size_t entries = 0;
+	for (const KvScratch& s : entry_scratch_) entries += s.bytes();
 	if (text_encoder_) return loras_.bytes;
 	return loras_.bytes + (images_ ? images_->weight_bytes() : 0) +
 	       (state_drafts_ ? state_drafts_->layers().bytes() : 0) + (assistant_ ? assistant_->bytes() : 0) +
 	       ring_->bytes() + runner_->bytes() + decoder_->bytes() + scratch_.bytes() + window_scratch_.bytes() +
-	       entry_scratch_[0].bytes() + entry_scratch_[1].bytes() + index_scratch_.bytes() +
-	       (spare_ ? spare_->bytes() : 0);
+	       entries + index_scratch_.bytes() + (spare_ ? spare_->bytes() : 0);
 }
 
 std::unique_ptr<PromptMemory> Engine::take_prompt_memory() {

@@ -136,7 +136,7 @@ class Engine {
 	std::unique_ptr<WeightRing> ring_;
 	std::unique_ptr<KvPool> pool_;
 	KvScratch scratch_, window_scratch_;
-	std::array<KvScratch, 2> entry_scratch_;
+	std::array<KvScratch, kMostBlockSizes> entry_scratch_;
 	IndexScratch index_scratch_;
 	std::unique_ptr<LayerRunner> runner_;
 	std::unique_ptr<Decoder> decoder_;

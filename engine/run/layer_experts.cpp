@@ -13,8 +13,8 @@ ExpertRows LayerRunner::sorted(const Experts& e, const View& ids, bool decode) {
 }
 
 // v = the weighted sum of silu(w h) of the experts that each row of h (n, dim) chooses.
-void LayerRunner::mix_values(const Layer& layer, const ExpertWeights& w, const View& h, const LayerRows& r,
-                             bool decode) {
+void LayerRunner::mix_value_experts(const Layer& layer, const ExpertWeights& w, const View& h, const LayerRows& r,
+                                    bool decode) {
 	const Experts& e = layer.value_experts;
 	const uint32_t n = r.n, width = e.hidden_dim;
 	choose(e, w, h, 1, 1, r.tokens, decode);

@@ -7,7 +7,8 @@ namespace kvrun {
 
 // For norms of q and k, and for those of StepNorm::Unit (Falcon Mamba); files have no key for them.
 constexpr float kDeltaEps = 1e-6f, kUnitStepEps = 1e-6f;
-// RWKV-7's: the least length of a key of what is forgotten, the norm of heads, the logarithm of the fastest decay.
+// Of RecurrentKind::Removal: the least length of a key of what is forgotten, the norm of heads, the logarithm of the
+// fastest decay.
 constexpr float kLeastLength = 1e-12f, kHeadNormEps = 64e-5f, kFastestDecay = -0.60653066f; // -exp(-1/2)
 
 void LayerRunner::recur(uint32_t l, const LayerRows& r, bool decode) {
@@ -115,7 +116,7 @@ void LayerRunner::recur_with_removal(uint32_t l, const LayerRows& r, bool decode
 		project({{gate, w.gate, {}}}, low(3));
 	}
 	if (how.share_rank) project({{rows(recurrent_.share, 0, n), w.share, w.share_b}}, low(2));
-	if (r.first_values) mix_values(how, third(2), r);
+	if (r.first_values) mix_first_values(how, third(2), r);
 	for (const StateGroup& g : r.states)
 		be_.delta_rule(shaped(r.values, n, how.n_heads, how.v_dim), x,
 		               {beta, alpha, rows(ones_, 0, how.n_heads), w.shift, w.removal, w.taken, w.bonus}, g.rule,
@@ -128,7 +129,7 @@ void LayerRunner::recur_with_removal(uint32_t l, const LayerRows& r, bool decode
 }
 
 // v += sigmoid(share) * (first values - v), of all layers but the first, whose values are the first ones.
-void LayerRunner::mix_values(const Recurrent& how, const View& v, const LayerRows& r) {
+void LayerRunner::mix_first_values(const Recurrent& how, const View& v, const LayerRows& r) {
 	if (!how.share_rank) return be_.copy(r.first_values, v);
 	const View share = rows(recurrent_.share, 0, r.n), part = rows(recurrent_.own, 0, r.n);
 	be_.activate(part, share, v, {.function = Activation::Sigmoid});

@@ -272,16 +272,15 @@ void LayerRunner::project_in(uint32_t l, const LayerRows& r, bool decode) {
 	const Proj all[] = {{r.q, L.wq, L.bq}, {r.k, L.wk, L.bk}, {made_values(layer, r), L.wv, L.bv}};
 	const bool owns = has_own_kv(cfg_, l);
 	const std::span<const Proj> qkv = std::span(all).first(!owns ? 1 : layer.v_is_k || layer.value_experts.n ? 2 : 3);
-	const bool parallel = layer.mlp_input == MlpInput::Parallel;
-	if (parallel || layer.output_gate || layer.indexed || layer.laurel_rank ||
-	    layer.value_experts.n) { // others read it, too
+	const bool shared = layer.mlp_input == MlpInput::Parallel || layer.output_gate || layer.indexed ||
+	                    layer.laurel_rank || layer.value_experts.n;
+	if (shared) { // others read the normed rows, too
 		const View& h = input(l, r);
 		multiply(qkv, h, Epilogue::None, decode);
-		if (layer.value_experts.n) mix_values(layer, L.value_experts, h, r, decode);
+		if (layer.value_experts.n) mix_value_experts(layer, L.value_experts, h, r, decode);
 		const Proj more[] = {{r.out_gate, L.wq_gate, {}}, {r.index_q, L.index.q, {}}, {r.index_k, L.index.k, {}}};
-		const std::span<const Proj> of_layer = std::span(more).subspan(layer.output_gate ? 0 : 1);
-		if (layer.output_gate || layer.indexed)
-			multiply(layer.indexed ? of_layer : of_layer.first(1), h, Epilogue::None, decode);
+		const size_t first = layer.output_gate ? 0 : 1, end = layer.indexed ? 3 : 1;
+		if (first < end) multiply(std::span(more).subspan(first, end - first), h, Epilogue::None, decode);
 		if (layer.laurel_rank) project_laurel(l, r, decode);
 	} else if (!layer.attn_norm) {
 		multiply(qkv, r.x, Epilogue::None, decode);
@@ -460,26 +459,6 @@ void LayerRunner::project_out(uint32_t l, const LayerRows& r, bool decode) {
 	if (layer.ends_round) norm(r.x, r.x, w_.final_norm, cfg_.norm_eps);
 }
 
-void LayerRunner::run_mlp_part(uint32_t l, const LayerRows& r, bool decode) {
-	const Layer& layer = cfg_.layers[l];
-	const LayerWeights& L = weights_of(l);
-	if (layer.experts.n)
-		mix(layer, L, r, decode);
-	else if (layer.mlp != MlpKind::None)
-		run_dense(layer, L, r, decode);
-}
-
-void LayerRunner::run_dense(const Layer& layer, const LayerWeights& L, const LayerRows& r, bool decode) {
-	const View gate = shaped(r.gate, r.n, layer.hidden_dim), up = shaped(r.up, r.n, layer.hidden_dim);
-	const bool normed = has_mlp_norm(layer.mlp_input) && !layer.mlp_shift;
-	const View from = layer.mlp_shift ? mix_mlp_input(L, r) : layer.mlp_input == MlpInput::Parallel ? r.h : r.x;
-	const View hidden = run_mlp(layer, {{{gate, L.w_gate, L.b_gate}, {up, L.w_up, L.b_up}}}, from,
-	                            normed ? &L.mlp_norm : nullptr, r.h, decode);
-	if (layer.mlp_gain != 1) be_.activate(hidden, hidden, {}, {.scale = layer.mlp_gain});
-	if (layer.sub_norms) be_.rmsnorm(hidden, hidden, L.mlp_sub_norm, cfg_.norm_eps);
-	add(layer, r, {{}, L.w_down, L.b_down}, hidden, layer.mlp_out_norm ? &L.mlp_out_norm : nullptr, decode);
-}
-
 // x += norm(proj(activation(gate of x) * input)). The layer input depends on the token alone: the layer's part of a
 // projection of the embedding, plus a row of a table where there is one. Each layer computes its own: kept for all
 // layers, the inputs of a prompt would take more memory than its residual stream.
@@ -515,45 +494,6 @@ void LayerRunner::add_layer_input(uint32_t l, const LayerRows& r, bool decode) {
 	be_.rmsnorm(r.branch, r.branch, L.input_norm, cfg_.norm_eps);
 	if (cfg_.streams.n > 1) return add_to_others(r, r.branch);
 	be_.activate(r.x, r.branch, {}, {.add = true});
-}
-
-View LayerRunner::run_mlp(const Layer& layer, const std::array<Proj, 2>& gate_up, const View& x,
-                          const NormWeights* norm, const View& h, bool decode) {
-	const bool gated = layer.mlp == MlpKind::Gated, limited = layer.mlp_limit != kUnlimited,
-	           swiglu = gated && layer.activation == Activation::Silu && !limited && !layer.clamped_mlp;
-	const std::span<const Proj> in = std::span(gate_up).subspan(gated ? 0 : 1);
-	const Epilogue epilogue = swiglu ? Epilogue::SwiGLU : Epilogue::None;
-	if (norm)
-		norm_matmul(in, h, x, *norm, epilogue, decode);
-	else
-		multiply(in, x, epilogue, decode);
-	const View &gate = gate_up[0].out, &up = gate_up[1].out, &hidden = gated ? gate : up;
-	if (std::isfinite(layer.gate_cut)) be_.gaussian_top_k(gate, gate, layer.gate_cut);
-	if (limited)
-		limited_swiglu(be_, gate, up, layer.mlp_limit, layer.limits_gate);
-	else if (layer.clamped_mlp)
-		clamped_swiglu(be_, gate, up);
-	else if (!swiglu)
-		be_.activate(hidden, hidden, gated ? up : View(), {.function = layer.activation, .xielu = layer.xielu});
-	return hidden;
-}
-
-void limited_swiglu(Backend& be, const View& gate, const View& up, float limit, bool limits_gate) {
-	const Elementwise silu{.function = Activation::Silu},
-	    least{.function = Activation::Clamp, .range = {-kUnlimited, limit}};
-	be.activate(gate, gate, {}, limits_gate ? least : silu);
-	be.activate(up, up, {}, {.function = Activation::Clamp, .range = {-limit, limit}});
-	be.activate(gate, gate, up, limits_gate ? silu : least);
-}
-
-void clamped_swiglu(Backend& be, const View& gate, const View& up) {
-	static_assert(KV_GLU_ALPHA == 1.702f); // Activation::GeluQuick's
-	const auto clamp = [&](const View& v, float low) {
-		be.activate(v, v, {}, {.function = Activation::Clamp, .range = {low, KV_GLU_LIMIT}});
-	};
-	clamp(gate, -kUnlimited), clamp(up, -KV_GLU_LIMIT);
-	be.activate(gate, gate, {}, {.function = Activation::GeluQuick});
-	be.activate(gate, gate, up, {.add = true});
 }
 
 void LayerRunner::read_rows(const View& x, std::vector<float>& out) {

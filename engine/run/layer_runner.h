@@ -27,15 +27,15 @@ constexpr size_t kTemperature = kMostRopes, kBlockStart = kMostRopes + 1, kLongS
                  kPositionTables = kMostRopes + 3;
 using RopeViews = std::array<View, kPositionTables>;
 // Of a model's blocks, those of an indexer and Layer::blocks: their sizes, by table from kBlockStart on; 0: none.
-inline std::array<uint32_t, 2> started_blocks(const Config& c) {
-	std::array<uint32_t, 2> n = {c.indexer.block > 1 ? c.indexer.block : 0, 0};
+inline std::array<uint32_t, kMostBlockSizes> started_blocks(const Config& c) {
+	std::array<uint32_t, kMostBlockSizes> n = {c.indexer.block > 1 ? c.indexer.block : 0, 0};
 	for (const uint32_t tokens : block_sizes(c))
 		if (tokens != n[0]) n[1] = tokens;
 	return n;
 }
 inline std::vector<size_t> block_start_tables(const Config& c) {
 	std::vector<size_t> tables;
-	for (size_t i = 0; i < 2; ++i)
+	for (size_t i = 0; i < kMostBlockSizes; ++i)
 		if (started_blocks(c)[i]) tables.push_back(kBlockStart + i);
 	return tables;
 }
@@ -234,7 +234,7 @@ class LayerRunner {
 	void convolve(uint32_t l, const LayerRows&, std::span<const StateGroup>, bool decode); // layer_recurrent.cpp
 	void recur_by_channel(uint32_t l, const LayerRows&, std::span<const StateGroup>, bool decode);
 	void recur_with_removal(uint32_t l, const LayerRows&, bool decode);
-	void mix_values(const Recurrent&, const View& v, const LayerRows&);
+	void mix_first_values(const Recurrent&, const View& v, const LayerRows&);
 	void scan(uint32_t l, const LayerRows&, std::span<const StateGroup>, bool decode);
 	void scan_by_channel(uint32_t l, const LayerRows&, std::span<const StateGroup>, bool decode);
 	// A mixture of experts, layer_experts.cpp.
@@ -244,7 +244,7 @@ class LayerRunner {
 	void choose(const Experts&, const ExpertWeights&, const View& h, float logit_scale, float scale, const TokenViews&,
 	            bool decode);
 	ExpertRows sorted(const Experts&, const View& ids, bool decode); // slots of a step, by their experts
-	void mix_values(const Layer&, const ExpertWeights&, const View& h, const LayerRows&, bool decode);
+	void mix_value_experts(const Layer&, const ExpertWeights&, const View& h, const LayerRows&, bool decode);
 	void run_experts(const Layer&, const ExpertWeights&, const View& h, const View& ids, bool decode);
 	void mix_latent(const Layer&, const ExpertWeights&, const View& h, const View& sum, Epilogue, bool decode);
 	void add_shared(const Layer&, const ExpertWeights&, const LayerRows&, const View& h, const View& sum, float scale,

@@ -120,10 +120,10 @@ class Prefill {
 	uint32_t layers_, ubatch_, block_;
 	std::optional<PromptImages> images_;
 	std::unique_ptr<PromptMemory> memory_;
-	std::optional<KvPrefill> kv_, window_kv_; // of the block, for each cache
-	std::optional<KvPrefill> entries_kv_[2];  // the same, by CacheLayers::blocks()
-	std::optional<StateStep> states_step_;    // of the block, if layers are recurrent
-	std::optional<RingPass> ring_;            // of the block
+	std::optional<KvPrefill> kv_, window_kv_;              // of the block, for each cache
+	std::optional<KvPrefill> entries_kv_[kMostBlockSizes]; // the same, by CacheLayers::blocks()
+	std::optional<StateStep> states_step_;                 // of the block, if layers are recurrent
+	std::optional<RingPass> ring_;                         // of the block
 	Stage stage_ = Stage::Block;
 	uint32_t n_read_ = 0;
 	uint32_t n_ = 0, layer_ = 0, at_ = 0; // of the block: tokens, current layer, current row

@@ -9,8 +9,7 @@ void check_f16(const Session& s) {
 	if (!s.entries().empty())
 		fail(Code::Unsupported,
 		     "kvrun does not store a prompt of {} under another policy, as its layers attend to entries of blocks; "
-		     "measure "
-		     "one policy at a time, without --together",
+		     "measure one policy at a time, without --together",
 		     s.engine().config().arch);
 	if (s.window())
 		fail(Code::Unsupported,

@@ -32,6 +32,7 @@ target_compile_definitions(kvrun_device_tests PRIVATE KVRUN_SOURCE_DIR="${PROJEC
 set(ran_nothing "test cases: +0 |assertions: +0 ")
 function(device_test name suite) # further arguments: the environment; EXCEPT patterns of test cases
 	cmake_parse_arguments(PARSE_ARGV 2 arg "" "" "EXCEPT")
+	set_property(GLOBAL APPEND PROPERTY device_suites ${suite})
 	string(REGEX MATCH "lavapipe26" device ${name})
 	if(arg_EXCEPT)
 		list(JOIN arg_EXCEPT "," patterns)
@@ -93,7 +94,7 @@ foreach(suite ${device_tests})
 		endif()
 	endforeach()
 endforeach()
-foreach(suite assistant dflash draft encoder eval format_screen indexer latent mixtures prediction recurrent split
+foreach(suite assistant dflash draft encoder entries eval format_screen indexer latent mixtures prediction recurrent split
 		windows)
 	device_test(${suite}.cpu ${suite} KVRUN_TEST_DEVICES=cpu)
 	device_test(${suite}.lavapipe ${suite} KVRUN_TEST_DEVICES=lavapipe ${rows_${suite}_lavapipe}
@@ -252,6 +253,10 @@ device_test(encoder.lavapipe26 encoder KVRUN_TEST_DEVICES=lavapipe26 KVRUN_TEST_
 device_test(encoder.lavapipe.sync encoder KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=sync KVRUN_TEST_ONE_IN=4)
 device_test(dflash.cudahost dflash KVRUN_TEST_DEVICES=cuda-host KVRUN_TEST_ONE_IN=6)
 device_test(dflash.swiftshader dflash KVRUN_TEST_DEVICES=swiftshader KVRUN_TEST_ONE_IN=16)
+device_test(entries.cudahost entries KVRUN_TEST_DEVICES=cuda-host KVRUN_TEST_ONE_IN=3)
+device_test(entries.lavapipe26 entries KVRUN_TEST_DEVICES=lavapipe26 KVRUN_TEST_ONE_IN=2)
+device_test(entries.lavapipe.sync entries KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=sync KVRUN_TEST_ONE_IN=2)
+device_test(entries.swiftshader entries KVRUN_TEST_DEVICES=swiftshader KVRUN_TEST_ONE_IN=3)
 device_test(indexer.lavapipe26 indexer KVRUN_TEST_DEVICES=lavapipe26 KVRUN_TEST_ONE_IN=6)
 device_test(indexer.cudahost indexer KVRUN_TEST_DEVICES=cuda-host KVRUN_TEST_ONE_IN=17)
 device_test(indexer.lavapipe.sync indexer KVRUN_TEST_DEVICES=lavapipe KVRUN_VALIDATE=sync KVRUN_TEST_ONE_IN=10)
@@ -276,6 +281,14 @@ set_tests_properties(draft.swiftshader PROPERTIES ENVIRONMENT "KVRUN_TEST_DEVICE
 set_tests_properties(draft.lavapipe.int8 PROPERTIES
 	ENVIRONMENT "KVRUN_TEST_DEVICES=lavapipe;${as_gpu}4318;KVRUN_TEST_EVERY=7")
 set_tests_properties(draft.cudahost PROPERTIES ENVIRONMENT "KVRUN_TEST_DEVICES=cuda-host;KVRUN_TEST_EVERY=4")
+# Each file of test cases runs in some entry.
+get_property(device_suites GLOBAL PROPERTY device_suites)
+list(JOIN device_suites "|" device_suites)
+foreach(source ${device_sources})
+	if(NOT ${source} MATCHES "/test_(${device_suites})[^/]*$")
+		message(FATAL_ERROR "${source} runs in no entry; tests/device/entries.cmake needs one")
+	endif()
+endforeach()
 # The same on an NVIDIA GPU; skipped without one. The program itself prints what it finds, with and without a driver.
 if(KVRUN_HAS_CUDA)
 	foreach(suite ${device_tests})

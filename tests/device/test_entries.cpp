@@ -3,6 +3,7 @@
 #include "engine/run/memory_plan.h"
 #include "engine/run/session_file.h"
 #include "tests/device/golden.h"
+#include "tests/support/compare.h"
 #include "tests/support/temp_folder.h"
 #include <doctest/doctest.h>
 
@@ -18,16 +19,6 @@ const std::vector<Case> kPolicies = {{"rtn8,recent_keep=8,flush=8"},
                                      {"kivi2,bits=8,group=32,recent_keep=32,flush=32"},
                                      {"logquant,W=10,bits=8,group=32"},
                                      {"turbo8/8,group=32,recent_keep=8,flush=32"}};
-
-double error(const Floats& got, const Floats& want) {
-	REQUIRE(got.size() == want.size());
-	double worst = 0, largest = 0;
-	for (size_t i = 0; i < got.size(); ++i) {
-		worst = std::max(worst, std::abs(double(got[i]) - double(want[i])));
-		largest = std::max(largest, std::abs(double(want[i])));
-	}
-	return worst / largest;
-}
 
 // Logits of the last row of each part of a text, and of each token behind them.
 Floats logits_of(Session& s, const Golden& g, std::span<const uint32_t> parts) {
@@ -53,7 +44,7 @@ TEST_CASE("entries: packed ones are read where a policy keeps them, in prompts a
 		Session f16(*engine, with("fp16", 300)), packed(*engine, with(c.name, 300));
 		const Floats want = logits_of(f16, g, parts);
 		INFO(row.device);
-		CHECK(error(logits_of(packed, g, parts), want) < 1e-2);
+		CHECK(relative_difference(logits_of(packed, g, parts), want) < 1e-2);
 		CHECK(packed.kv_bytes().codes > 0);
 		CHECK(packed.kv_bytes().total() < f16.kv_bytes().total());
 	});

@@ -2,6 +2,7 @@
 // in models and recurrent.
 #include "engine/run/session_file.h"
 #include "tests/device/sequences.h"
+#include "tests/support/compare.h"
 #include "tests/support/gguf_builder.h"
 #include "tests/support/temp_folder.h"
 #include <doctest/doctest.h>
@@ -85,16 +86,6 @@ struct ModelAndPolicy {
 	    : model(path_of(row.substr(0, row.find(':')))), policy(row.substr(row.find(':') + 1)) {}
 };
 
-double error(const Floats& got, const Floats& want) {
-	REQUIRE(got.size() == want.size());
-	double worst = 0, largest = 0;
-	for (size_t i = 0; i < got.size(); ++i) {
-		worst = std::max(worst, std::abs(double(got[i]) - double(want[i])));
-		largest = std::max(largest, std::abs(double(want[i])));
-	}
-	return worst / largest;
-}
-
 } // namespace
 
 TEST_CASE("indexer: rows attend to the same tokens wherever a policy keeps them") {
@@ -113,11 +104,11 @@ TEST_CASE("indexer: rows attend to the same tokens wherever a policy keeps them"
 		if (!applies(engine->config(), policy)) return;
 		const Tokens text = random_tokens(150, engine->config().vocab, 3);
 		const Floats want = logits_of(*engine, "fp16", text, 140);
-		CHECK(error(logits_of(*engine, policy, text, 140), want) < 5e-3);
-		CHECK(error(logits_of(*blocks, policy, text, 140), want) < 5e-3);
+		CHECK(relative_difference(logits_of(*engine, policy, text, 140), want) < 5e-3);
+		CHECK(relative_difference(logits_of(*blocks, policy, text, 140), want) < 5e-3);
 		Floats decoded = logits_of(*engine, policy, text, 1);
 		decoded.erase(decoded.begin(), decoded.end() - ptrdiff_t(want.size()));
-		CHECK(error(decoded, want) < 5e-3);
+		CHECK(relative_difference(decoded, want) < 5e-3);
 	});
 }
 
@@ -128,7 +119,7 @@ TEST_CASE("indexer: a policy that fetches attends to all tokens") {
 		CHECK(s.index() == nullptr);
 		const Tokens text = random_tokens(60, engine->config().vocab, 3); // nothing is packed yet
 		const Floats got = logits_of(*engine, c.name, text, 50), sparse = logits_of(*engine, "fp16", text, 50);
-		CHECK(error(got, sparse) > 2e-2); // another result, which a warning announces
+		CHECK(relative_difference(got, sparse) > 2e-2); // another result, which a warning announces
 	});
 }
 

@@ -55,4 +55,14 @@ inline void check_refused(const Bytes& b, std::string_view words) {
 	CHECK(text.find(words) != text.npos);
 }
 
+// The file is refused without any of these tensors, whose names begin so.
+inline void check_needed(const Bytes& b, const std::string& front, std::initializer_list<const char*> tensors) {
+	for (const char* tensor : tensors) {
+		const std::string name = front + tensor;
+		std::string other = name;
+		other.back() = 'x';
+		check_refused(renamed(b, name, other), "tensor " + name + " is missing");
+	}
+}
+
 } // namespace kvrun

@@ -83,27 +83,28 @@ def token_gaps(m, args, kw, out):
         yield gap
 
 
-def gap_of(model, tokens, of):
-    """The smallest gap, relative to the largest score, between what is chosen and what is not."""
+def gap_of(model, tokens, of, chooser):
+    """The smallest gap, relative to the largest score, between what is chosen and what is not. chooser: an attribute
+    that only modules that choose have."""
     gaps = []
 
     def look(m, args, kw, out):
         gaps.extend(of(m, args, kw, out))
-    hooks = [m.register_forward_hook(look, with_kwargs=True) for m in model.modules() if hasattr(m, "wq_b")]
+    hooks = [m.register_forward_hook(look, with_kwargs=True) for m in model.modules() if hasattr(m, chooser)]
     logits(model, tokens)
     for hook in hooks:
         hook.remove()
     return min(gaps)
 
 
-def clear_choice(n, tries=400, least=0.002, gaps=token_gaps):
+def clear_choice(n, tries=400, least=0.002, gaps=token_gaps, chooser="wq_b"):
     """Of several prompts of n tokens the one whose tokens are chosen by the clearest scores, and whose choices do not
     depend on f16."""
     def best(model, seed):
         found = []
         for i in range(tries):
             tokens = prompt(n, seed + i)
-            found.append((gap_of(model, tokens, gaps), i, tokens))
+            found.append((gap_of(model, tokens, gaps, chooser), i, tokens))
         for gap, i, tokens in sorted(found, key=lambda f: -f[0]):
             if gap > least and relative(logits_f16_kv(model, tokens), logits(model, tokens)) < 0.3 * TOLERANCE:
                 print(f"tokens are chosen by a gap of {gap:.1e}")

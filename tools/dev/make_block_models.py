@@ -12,8 +12,7 @@ from torch.nn import functional as F
 
 from make_expert_models import softmax, weighed, zeroed
 from make_family_models import base, main
-from index_models import gap_of, turned
-from make_tiny_models import TOLERANCE, logits, logits_f16_kv, prompt, relative
+from index_models import clear_choice, turned
 from stream_models import each
 
 
@@ -80,24 +79,6 @@ def block_gaps(m, args, kw, out):
             yield gap
 
 
-def clear_blocks(n, tries=400, least=0.002):
-    """As index_models.clear_choice(), of blocks."""
-    def best(model, seed):
-        for m in model.modules():
-            if hasattr(m, "topk_blocks"):
-                m.wq_b = None  # what gap_of() looks for
-        found = []
-        for i in range(tries):
-            tokens = prompt(n, seed + i)
-            found.append((gap_of(model, tokens, block_gaps), i, tokens))
-        for gap, i, tokens in sorted(found, key=lambda f: -f[0]):
-            if gap > least and relative(logits_f16_kv(model, tokens), logits(model, tokens)) < 0.3 * TOLERANCE:
-                print(f"blocks are chosen by a gap of {gap:.1e}")
-                return tokens
-        raise SystemExit(f"no clear choice; the largest gap is {max(found)[0]:.1e}")
-    return best
-
-
 def models():
     half = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
     gates = lambda change: each("swiglu_limit", change)
@@ -119,4 +100,4 @@ def models():
 
 
 if __name__ == "__main__":
-    main(models, {}, {"minimax_m3": clear_blocks(42)})
+    main(models, {}, {"minimax_m3": clear_choice(42, gaps=block_gaps, chooser="topk_blocks")})
