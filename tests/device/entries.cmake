@@ -94,8 +94,8 @@ foreach(suite ${device_tests})
 		endif()
 	endforeach()
 endforeach()
-foreach(suite assistant dflash draft encoder entries eval format_screen indexer latent mixtures prediction recurrent split
-		windows)
+foreach(suite assistant dflash draft encoder entries eval format_screen indexer latent mixtures prediction recurrent
+		split windows)
 	device_test(${suite}.cpu ${suite} KVRUN_TEST_DEVICES=cpu)
 	device_test(${suite}.lavapipe ${suite} KVRUN_TEST_DEVICES=lavapipe ${rows_${suite}_lavapipe}
 		${except_${suite}_lavapipe})
