@@ -350,7 +350,7 @@ typedef struct {
 	int tools;           /* definitions of tools reach the prompt */
 	int thinking_switch; /* the template reads the variable enable_thinking */
 	int special_markers; /* 1: control tokens mark calls of tools: generate with special = 1 if there are tools;
-	                        2: generate with special = 1 always, because control tokens mark channels of answers */
+	                        2: generate with special = 1 always, because control tokens mark parts of each answer */
 	int reasoning;       /* answers may contain reasoning */
 } kvrun_chat_features;
 #define KVRUN_CHAT_FEATURES_INIT                                                                                       \

@@ -5,6 +5,8 @@
 #include "models/chat/builtin.h"
 #include "models/chat/encode.h"
 #include "models/chat/reply.h"
+#include "models/grammar/token_trie.h"
+#include <array>
 #include <random>
 
 namespace kvrun::api {
@@ -99,6 +101,13 @@ bool marks_calls_by_tokens(const ChatFeatures& f) {
 	constexpr ToolFormat kPlain[] = {ToolFormat::None, ToolFormat::Hermes, ToolFormat::Llama3, ToolFormat::QwenXml,
 	                                 ToolFormat::Glm};
 	return !std::ranges::count(kPlain, f.tool_format);
+}
+
+// Whether control tokens mark parts of every answer.
+bool has_token_marks(const ChatFeatures& f, const Tokenizer& t) {
+	if (f.tool_format == ToolFormat::Harmony) return true;
+	return std::ranges::any_of(std::array{&f.think_begin, &f.think_end, &f.content_begin, &f.content_end},
+	                           [&](const std::string* s) { return grammar::marker_bytes(t, *s) != *s; });
 }
 
 // Harmony is always parsed, because each of its answers has channels.
@@ -196,7 +205,7 @@ kvrun_status kvrun_chat_get_features(kvrun_engine* engine, const kvrun_chat_opti
 		c.system_role = f.system_role;
 		c.tools = f.tools;
 		c.thinking_switch = f.thinking_switch;
-		c.special_markers = f.tool_format == ToolFormat::Harmony ? 2 : marks_calls_by_tokens(f);
+		c.special_markers = has_token_marks(f, e->engine->tokenizer()) ? 2 : marks_calls_by_tokens(f);
 		c.reasoning = !f.think_begin.empty();
 		write_result(out, c, "kvrun_chat_features");
 	});
@@ -214,6 +223,8 @@ kvrun_status kvrun_reply_new(kvrun_reply** out, kvrun_engine* engine, const kvru
 		p.tools = reply_format(c.features, c.tools.is_array());
 		p.tool_begin = c.features.tool_begin, p.tool_end = c.features.tool_end;
 		p.tool_variant = c.features.tool_variant;
+		p.shape = c.features.shape;
+		p.content_begin = c.features.content_begin, p.content_end = c.features.content_end;
 		p.definitions = c.tools;
 		p.think_begin = c.features.think_begin, p.think_end = c.features.think_end;
 		p.in_reasoning = c.in_reasoning;

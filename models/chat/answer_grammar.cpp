@@ -89,7 +89,10 @@ std::shared_ptr<Grammar> answer_grammar(const AnswerRules& a, const Tokenizer& t
 	    a.gbnf.empty() ? Rules() : parse_gbnf(a.gbnf, [&](std::string_view name) { return named_token(tok, name); });
 	std::vector<ExprId> parts;
 	const auto add_text = [&](ExprId e) {
-		parts.push_back(harmony ? r.sequence({r.text(marker("<|channel|>final<|message|>")), e}) : e);
+		if (harmony) return parts.push_back(r.sequence({r.text(marker("<|channel|>final<|message|>")), e}));
+		if (!f.content_begin.empty()) e = r.sequence({r.optional(r.text(marker(f.content_begin))), e});
+		if (!f.content_end.empty()) e = r.sequence({e, r.optional(r.text(marker(f.content_end)))});
+		parts.push_back(e);
 	};
 	if (!a.gbnf.empty()) add_text(r.rule(r.root()));
 	if (!a.schema.is_null()) add_text(add_schema(r, a.schema, a.left_out));

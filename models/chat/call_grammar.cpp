@@ -82,6 +82,7 @@ class Writer {
 			return rules_.sequence(
 			    {mark(f.tool_begin), rules_.text("["), repeated(call, ", "), rules_.text("]"), mark(f.tool_end)});
 		}
+		case ToolFormat::Shaped: return shaped(f.shape);
 		case ToolFormat::None: break;
 		}
 		fail(Code::Unsupported,
@@ -229,6 +230,40 @@ class Writer {
 		}
 		return rules_.sequence(std::move(parts));
 	}
+	ExprId shaped(const CallShape& s) {
+		const ExprId call = choice([&](const Json& t) {
+			const ExprId id = s.id_end.empty() ? rules_.sequence({}) : json_.digits(9, 9);
+			const ExprId number = s.name_close.empty() ? rules_.sequence({}) : json_.digits(1, 3);
+			std::vector<ExprId> inside;
+			if (s.by_pairs())
+				for (const Argument& a : argument_list(t)) inside.push_back(shaped_pair(t, a, s));
+			else
+				inside.push_back(arguments(t, json_));
+			return rules_.sequence({mark(s.begin), id, mark(s.id_end + name(t) + s.name_end), number,
+			                        mark(s.name_close), rules_.sequence(std::move(inside)), mark(s.end)});
+		});
+		const bool ends_turn = s.all_end.starts_with("<|"); // the token may end the answer by itself
+		const ExprId end = ends_turn ? rules_.optional(mark(s.all_end)) : mark(s.all_end);
+		return rules_.sequence({mark(s.all_begin), repeated(call, s.between.c_str()), end});
+	}
+	ExprId shaped_pair(const Json& t, const Argument& a, const CallShape& s) {
+		const Types types = allowed_types(a.schema, parameters(t));
+		const bool bare = bare_strings(types) || (s.tells_strings() && (types & kStrings));
+		std::vector<ExprId> kinds;
+		constexpr std::pair<CallShape::Kind, Types> kTypes[] = {{CallShape::Number, kFractions | kIntegers},
+		                                                        {CallShape::Boolean, kBooleans},
+		                                                        {CallShape::Array, kArrays},
+		                                                        {CallShape::Object, kObjects},
+		                                                        {CallShape::Null, kNulls}};
+		if (!s.key_close.empty() && bare) kinds.push_back(mark(s.kinds[CallShape::String]));
+		if (!s.key_close.empty() && !bare)
+			for (const auto& [kind, of] : kTypes)
+				if (types & of) kinds.push_back(mark(s.kinds[kind]));
+		const ExprId kind = kinds.empty() ? rules_.sequence({}) : rules_.choice(std::move(kinds));
+		const ExprId one = rules_.sequence({mark(s.key_begin + a.name + s.key_end), kind, mark(s.key_close),
+		                                    value(t, a, bare ? kBareDialect : kJsonDialect), mark(s.value_end)});
+		return a.required ? one : rules_.optional(one);
+	}
 	ExprId tag(const std::string& s) { return mark(kMiniMaxMark + s); }
 	// <key>value</key>: strings unquoted, lists as items between tags, other values as JSON.
 	ExprId members(const Json& t) {
@@ -276,6 +311,7 @@ std::string call_marker(const ChatFeatures& f) {
 	case ToolFormat::CommandR: return "<|START_ACTION|>";
 	case ToolFormat::Kimi: return "<|tool_calls_section_begin|>";
 	case ToolFormat::MiniMax: return std::string(kMiniMaxMark) + "<tool_call>";
+	case ToolFormat::Shaped: return f.shape.marker();
 	case ToolFormat::Gemma: return f.tool_variant ? "<|tool_call>" : "<start_function_call>";
 	case ToolFormat::Harmony: return "<|channel|>commentary to=";
 	case ToolFormat::Phi4:

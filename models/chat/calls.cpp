@@ -8,6 +8,11 @@ namespace kvrun {
 
 size_t skip_spaces(std::string_view s, size_t at) { return std::min(s.find_first_not_of(kCallSpaces, at), s.size()); }
 
+std::string_view without_spaces(std::string_view s) {
+	s.remove_prefix(skip_spaces(s, 0));
+	return s.substr(0, s.find_last_not_of(kCallSpaces) + 1);
+}
+
 size_t json_end(std::string_view s, size_t at) {
 	int depth = 0;
 	bool in_text = false;
@@ -38,10 +43,40 @@ bool take_marker(std::string_view s, size_t& at, std::string_view marker, bool& 
 	return false;
 }
 
+bool take_loosely(std::string_view s, size_t& at, std::string_view marker, bool& more) {
+	size_t to = at;
+	for (const char c : marker) {
+		if (kCallSpaces.find(c) != kCallSpaces.npos) {
+			to = skip_spaces(s, to);
+			continue;
+		}
+		more = to == s.size();
+		if (more || s[to] != c) return false;
+		++to;
+	}
+	at = to;
+	return true;
+}
+
 size_t begun(std::string_view s, std::string_view marker) {
 	for (size_t n = std::min(s.size(), marker.size() - 1); n > 0; --n)
 		if (s.ends_with(marker.substr(0, n))) return n;
 	return 0;
+}
+
+size_t read_arguments(std::string_view text, size_t at, FoundCall call, std::vector<FoundCall>& out) {
+	if (at == text.size()) return kMoreText;
+	if (text[at] != '{') return kNoCall;
+	JsonPrefix p = json_prefix(text, at);
+	const size_t end = json_end(text, at);
+	call.opened = true;
+	call.whole = p.whole && end == p.end;
+	call.arguments = std::move(p.text);
+	call.end = end == kMoreText ? text.size() : end == kNoCall ? p.end : end;
+	if (!call.whole) call.rest = text.substr(p.end, call.end - p.end);
+	const bool whole = call.whole;
+	out.push_back(std::move(call));
+	return whole || end >= kNoCall ? end : kNoCall;
 }
 
 Json parsed_json(std::string_view s) { return Json::parse(s, nullptr, /*allow_exceptions=*/false); }
@@ -150,22 +185,6 @@ size_t read_gemma(const CallForm& form, std::string_view text, bool last, std::v
 		if (take_marker(text, at, form.variant ? "<tool_call|>" : "<end_function_call>", more)) return at;
 		return last && at == text.size() ? end : more ? kMoreText : kNoCall;
 	});
-}
-
-// Reads the JSON object that begins at text[at] as arguments; returns where they end.
-size_t read_arguments(std::string_view text, size_t at, FoundCall call, std::vector<FoundCall>& out) {
-	if (at == text.size()) return kMoreText;
-	if (text[at] != '{') return kNoCall;
-	JsonPrefix p = json_prefix(text, at);
-	const size_t end = json_end(text, at);
-	call.opened = true;
-	call.whole = p.whole && end == p.end;
-	call.arguments = std::move(p.text);
-	call.end = end == kMoreText ? text.size() : end == kNoCall ? p.end : end;
-	if (!call.whole) call.rest = text.substr(p.end, call.end - p.end);
-	const bool whole = call.whole;
-	out.push_back(std::move(call));
-	return whole || end >= kNoCall ? end : kNoCall;
 }
 
 // Position after the string that begins with the quote s[at]; npos: it has not ended.
@@ -386,11 +405,13 @@ size_t read_calls(const CallForm& form, std::string_view text, bool last, std::v
 	case ToolFormat::CommandR: return read_list(text, "<|START_ACTION|>", "<|END_ACTION|>", last, out);
 	case ToolFormat::Kimi: return read_kimi(text, last, out);
 	case ToolFormat::MiniMax: return read_minimax(form, text, last, out);
+	case ToolFormat::Shaped: return read_shaped(form, text, last, out);
 	case ToolFormat::Gemma: return read_gemma(form, text, last, out);
 	case ToolFormat::Pythonic: return read_pythonic(form, text, last, out);
 	case ToolFormat::QwenXml:
-		return read_pairs(form, {"<function=", ">", "<parameter=", ">", "", "</parameter>", "</function>"}, text, last,
-		                  out);
+		return read_pairs(form,
+		                  {"<function=", ">", "<parameter=", ">", "", "</parameter>", "</function>", /*lines=*/true},
+		                  text, last, out);
 	case ToolFormat::Glm:
 		return read_pairs(form, {"", "", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "</tool_call>"},
 		                  text, last, out);

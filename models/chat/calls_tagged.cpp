@@ -1,6 +1,7 @@
 // Calls whose arguments lie between tags: strings without quotes, other values as JSON, by the types of the function's
 // schema.
 #include "models/chat/calls_tagged.h"
+#include "models/chat/call_literals.h"
 #include "models/chat/json_prefix.h"
 #include <algorithm>
 
@@ -62,6 +63,13 @@ std::string text_json(std::string_view text) { return open_text_json(text) + '"'
 std::string value_json(Types types, std::string_view text) {
 	if (is_surely_text(types, text)) return text_json(text);
 	const Json value = parsed_json(text);
+	if (value.is_discarded() && !(types & kStrings)) { // some models write Python's notation
+		try {
+			Literals l(text, 0, "");
+			l.value();
+			if (skip_spaces(text, l.at()) == text.size()) return l.said();
+		} catch (const size_t&) {}
+	}
 	const bool is_text = value.is_discarded() || (bare_strings(types) && !has_type(value, types & ~kStrings));
 	return is_text ? text_json(text) : value.dump();
 }
@@ -112,6 +120,75 @@ size_t read_tagged(std::string_view text, size_t at, const std::string& key, con
 
 } // namespace
 
+size_t read_pair_list(const CallForm& form, const PairForm& f, std::string_view text, size_t at, bool last,
+                      FoundCall call, std::vector<FoundCall>& out) {
+	bool more = false;
+	call.arguments.assign(1, '{');
+	const auto not_whole = [&](size_t why) {
+		call.end = why == kMoreText ? text.size() : at;
+		call.rest = text.substr(std::min(at, call.end), call.end - std::min(at, call.end));
+		out.push_back(std::move(call));
+		return why;
+	};
+	const auto unless_more = [&] { return not_whole(more ? kMoreText : kNoCall); };
+	for (;;) {
+		at = skip_spaces(text, at);
+		if (take_loosely(text, at, f.end, more)) break;
+		if (more && !(last && at == text.size())) return not_whole(kMoreText);
+		if (last && at == text.size()) return not_whole(kNoCall);
+		if (!take_loosely(text, at, f.key_begin, more)) return unless_more();
+		call.opened = true;
+		const size_t key_end = text.find(f.key_end, at);
+		if (key_end == text.npos) return not_whole(kMoreText);
+		const std::string key(text.substr(at, key_end - at));
+		at = key_end + f.key_end.size();
+		Types types = argument_types(form.definitions, call.name, key);
+		if (f.shape && !f.shape->key_close.empty()) {
+			const size_t to = text.find(f.shape->key_close, at);
+			if (to == text.npos) return not_whole(kMoreText);
+			if (f.shape->tells_strings())
+				types =
+				    text.substr(at, to - at) == f.shape->kinds[CallShape::String] ? kStrings : kAllTypes & ~kStrings;
+			at = to + f.shape->key_close.size();
+		}
+		if (!f.value_begin.empty()) {
+			at = skip_spaces(text, at);
+			if (!take_marker(text, at, f.value_begin, more)) return unless_more();
+		} else if (f.lines && text.substr(at).starts_with('\n')) {
+			++at;
+		} else if (at == text.size()) {
+			return not_whole(kMoreText);
+		}
+		const std::string front = fmt::format("{}{}:", call.arguments.size() > 1 ? "," : "", text_json(key));
+		const std::string_view rest = text.substr(at);
+		const bool data =
+		    f.shape && f.shape->character_data && kCharacterData.starts_with(rest.substr(0, kCharacterData.size()));
+		const size_t data_end = data ? rest.find("]]>") : 0, n = rest.find(f.value_end, data_end);
+		if (n == rest.npos) {
+			if (is_surely_text(types, rest) && !data) {
+				std::string end = f.lines ? "\n" : "";
+				end += f.value_end;
+				const size_t held = std::max(begun(rest, end), begun(rest, f.value_end));
+				const size_t shown = whole_characters(rest.substr(0, rest.size() - held));
+				call.arguments += front + open_text_json(rest.substr(0, shown));
+				at += shown;
+			}
+			return not_whole(kMoreText);
+		}
+		std::string_view value = rest.substr(0, n);
+		if (f.lines && value.ends_with('\n')) value.remove_suffix(1);
+		if (data && value.starts_with(kCharacterData))
+			value = value.substr(kCharacterData.size(), data_end - kCharacterData.size());
+		call.arguments += front + value_json(types, value);
+		at += n + f.value_end.size();
+	}
+	call.arguments += '}';
+	call.whole = call.opened = true;
+	call.end = at;
+	out.push_back(std::move(call));
+	return at;
+}
+
 size_t read_pairs(const CallForm& form, const PairForm& f, std::string_view text, bool last,
                   std::vector<FoundCall>& out) {
 	bool more = false;
@@ -127,59 +204,8 @@ size_t read_pairs(const CallForm& form, const PairForm& f, std::string_view text
 	call.name = text.substr(at, name_end - at);
 	call.name.erase(call.name.find_last_not_of(kCallSpaces) + 1);
 	call.opened = !lone;
-	call.arguments.assign(1, '{');
-	at = name_end + f.name_end.size();
-	const auto not_whole = [&](size_t why) {
-		call.end = why == kMoreText ? text.size() : at;
-		call.rest = text.substr(std::min(at, call.end), call.end - std::min(at, call.end));
-		out.push_back(std::move(call));
-		return why;
-	};
-	const auto unless_more = [&] { return not_whole(more ? kMoreText : kNoCall); };
-	for (;;) {
-		at = skip_spaces(text, at);
-		if (take_marker(text, at, f.end, more)) break;
-		if (more && !(last && at == text.size())) return not_whole(kMoreText);
-		if (last && at == text.size()) return not_whole(kNoCall);
-		if (!take_marker(text, at, f.key_begin, more)) return unless_more();
-		call.opened = true;
-		const size_t key_end = text.find(f.key_end, at);
-		if (key_end == text.npos) return not_whole(kMoreText);
-		const std::string key(text.substr(at, key_end - at));
-		at = key_end + f.key_end.size();
-		if (!f.value_begin.empty()) {
-			at = skip_spaces(text, at);
-			if (!take_marker(text, at, f.value_begin, more)) return unless_more();
-		} else if (text.substr(at).starts_with('\n')) {
-			++at; // a line break before and after the value
-		} else if (at == text.size()) {
-			return not_whole(kMoreText);
-		}
-		const std::string front = fmt::format("{}{}:", call.arguments.size() > 1 ? "," : "", text_json(key));
-		const std::string_view rest = text.substr(at);
-		const size_t n = rest.find(f.value_end);
-		const Types types = argument_types(form.definitions, call.name, key);
-		if (n == rest.npos) {
-			if (is_surely_text(types, rest)) {
-				std::string end = f.value_begin.empty() ? "\n" : "";
-				end += f.value_end;
-				const size_t held = std::max(begun(rest, end), begun(rest, f.value_end));
-				const size_t shown = whole_characters(rest.substr(0, rest.size() - held));
-				call.arguments += front + open_text_json(rest.substr(0, shown));
-				at += shown;
-			}
-			return not_whole(kMoreText);
-		}
-		std::string_view value = rest.substr(0, n);
-		if (f.value_begin.empty() && value.ends_with('\n')) value.remove_suffix(1);
-		call.arguments += front + value_json(types, value);
-		at += n + f.value_end.size();
-	}
-	call.arguments += '}';
-	call.whole = call.opened = true;
-	call.end = at;
-	out.push_back(std::move(call));
-	if (f.end == "</tool_call>") return at;
+	at = read_pair_list(form, f, text, name_end + f.name_end.size(), last, std::move(call), out);
+	if (at >= kNoCall || f.end == "</tool_call>") return at;
 	const size_t behind = at;
 	at = skip_spaces(text, at);
 	if (take_marker(text, at, "</tool_call>", more)) return at;

@@ -8,9 +8,15 @@ namespace kvrun {
 // a marker of its own; what follows the name must then show that this is a call.
 struct PairForm {
 	std::string_view name_begin, name_end, key_begin, key_end, value_begin, value_end, end;
+	bool lines = false;               // a line break in front of a value and one behind it are not part of it
+	const CallShape* shape = nullptr; // says whether types stand behind keys, and character data around values
 };
 // For read_calls(): as it says, of one form.
 size_t read_pairs(const CallForm&, const PairForm&, std::string_view text, bool last, std::vector<FoundCall>& out);
+// The pairs from text[at] on, and their end, of `call`, which is added to `out`; returns where that ends.
+size_t read_pair_list(const CallForm&, const PairForm&, std::string_view text, size_t at, bool last, FoundCall call,
+                      std::vector<FoundCall>& out);
+size_t read_shaped(const CallForm&, std::string_view text, bool last, std::vector<FoundCall>& out);
 size_t read_minimax(const CallForm&, std::string_view text, bool last, std::vector<FoundCall>& out);
 
 } // namespace kvrun

@@ -112,6 +112,8 @@ void find_format(const std::string& text, ChatFeatures& f) {
 	if (shows(text, "<|START_ACTION|>")) return is(ToolFormat::CommandR);
 	if (shows(text, "<start_function_call>")) return is(ToolFormat::Gemma);
 	if (shows(text, "<|tool_call_start|>")) return is(ToolFormat::Pythonic, "<|tool_call_start|>", "<|tool_call_end|>");
+	if (shows(text, "List of tools: ") && shows(text, "<|im_start|>")) // LFM2, whose template leaves out calls
+		return is(ToolFormat::Pythonic, "<|tool_call_start|>", "<|tool_call_end|>");
 	if (shows(text, "<function_calls>")) return is(ToolFormat::Pythonic, "<function_calls>", "</function_calls>");
 	if (shows(text, "<|tool_call>")) {
 		f.tool_variant = true;
@@ -120,6 +122,7 @@ void find_format(const std::string& text, ChatFeatures& f) {
 	if (shows(text, "<|/tool_call|>") || shows(text, "<|/tool|>"))
 		return is(ToolFormat::Phi4, "<|tool_call|>", "<|/tool_call|>");
 	if (shows(text, "<TOOLCALL>")) return is(ToolFormat::Phi4, "<TOOLCALL>", "</TOOLCALL>");
+	if (shows(text, "<tool_calls>[")) return is(ToolFormat::Phi4, "<tool_calls>", "</tool_calls>"); // Apriel
 	if (shows(text, "<|tool_call|>")) return is(ToolFormat::Granite);
 	if (shows(text, "<tool_call>")) return is(ToolFormat::Hermes);
 	if (shows(text, "[TOOL_CALLS]")) {
@@ -131,16 +134,64 @@ void find_format(const std::string& text, ChatFeatures& f) {
 		return is(ToolFormat::DeepSeek);
 	}
 	if (!shows(text, "<|eot_id|>") && !shows(text, "<|eot|>")) return; // Llama 3, Llama 4
+	if (shows(text, "<|start|>assistant to=")) return;                 // Muse Glimmer
 	if (shows(text, "\"parameters\"") && shows(text, "{\"name\"")) return is(ToolFormat::Llama3);
 	if (shows(text, "[func_name1(param")) return is(ToolFormat::Pythonic);
+}
+
+// Markers around reasoning and text, by a text of the template.
+constexpr struct {
+	const char *shown, *think_begin, *think_end, *content_begin, *content_end;
+} kMarks[] = {
+    {"</think>", "<think>", "</think>", "", ""},
+    {"[/THINK]", "[THINK]", "[/THINK]", "", ""},
+    {"<|END_THINKING|>", "<|START_THINKING|>", "<|END_THINKING|>", "", ""},
+    {"<|END_RESPONSE|>", "", "", "<|START_RESPONSE|>", "<|END_RESPONSE|>"},
+    {"<|END_TEXT|>", "", "", "<|START_TEXT|>", "<|END_TEXT|>"},
+    {"</seed:think>", "<seed:think>", "</seed:think>", "", ""},
+    {"</mm:think>", "<mm:think>", "</mm:think>", "", ""},
+    {"<|channel>thought", "<|channel>thought", "<channel|>", "", ""},
+    {"<|inner_suffix|>", "<|inner_prefix|>", "<|inner_suffix|>", "", ""}, // Apertus
+    {"[BEGIN FINAL RESPONSE]", "Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]", "", "[END FINAL RESPONSE]"},
+    {"<|begin|>assistant<|think|>", "<|think|>", "<|end|><|begin|>assistant", "<|content|>", ""}, // Solar Open
+    {"<|start|>assistant to=self<|message|>", " to=self<|message|>", "<|eom|><|start|>assistant", " to=user<|message|>",
+     ""}, // Muse Glimmer
+    {"<|end_of_msg|>", "<|open|>think<|sep|>", "<|close|>think<|sep|>", "<|open|>response<|sep|>",
+     "<|close|>response<|sep|>"}, // Kimi K3
+};
+
+// Else reasoning between tags of the same name, as the template shows that of an answer: Hunyuan 3's names vary.
+void find_tags(const ChatTemplate& t, ChatFeatures& f) {
+	Json answer = message("assistant", f.text_content ? Json("y") : part("y"));
+	answer[f.reasoning_field] = kOther;
+	const std::string text =
+	    try_render(t, Json::array({message("user", f.text_content ? Json("x") : part("x")), std::move(answer)}));
+	const size_t at = text.find(kOther);
+	if (at == text.npos) return;
+	const size_t from = text.find_first_not_of(" \n", at + std::string_view(kOther).size());
+	if (from == text.npos || text.compare(from, 2, "</") != 0) return;
+	const size_t to = text.find('>', from);
+	if (to == text.npos) return;
+	const std::string end = text.substr(from, to + 1 - from), begin = '<' + end.substr(2);
+	const std::string front = text.substr(0, text.find_last_not_of(" \n", at - 1) + 1);
+	if (front.ends_with(begin)) f.think_begin = begin, f.think_end = end;
+}
+
+void find_marks(const ChatTemplate& t, ChatFeatures& f) {
+	for (const auto& m : kMarks) {
+		if (!shows(t.text(), m.shown)) continue;
+		if (f.think_end.empty()) f.think_begin = m.think_begin, f.think_end = m.think_end;
+		if (f.content_begin.empty()) f.content_begin = m.content_begin, f.content_end = m.content_end;
+	}
+	if (f.think_end.empty() && !f.reasoning_field.empty()) find_tags(t, f);
 }
 
 } // namespace
 
 const char* tool_format_name(ToolFormat f) {
-	constexpr const char* kNames[] = {"none",     "hermes",    "mistral", "deepseek", "llama3",
-	                                  "qwen_xml", "pythonic",  "gemma",   "glm",      "granite",
-	                                  "harmony",  "command_r", "phi4",    "kimi",     "minimax"};
+	constexpr const char* kNames[] = {"none",     "hermes", "mistral", "deepseek", "llama3",  "qwen_xml",
+	                                  "pythonic", "gemma",  "glm",     "granite",  "harmony", "command_r",
+	                                  "phi4",     "kimi",   "minimax", "shaped"};
 	return kNames[size_t(f)];
 }
 
@@ -152,11 +203,15 @@ ChatFeatures chat_features(const ChatTemplate& t) {
 	f.thinking_switch = t.reads("enable_thinking");
 	f.nine_letter_ids = shows(t.text(), "length != 9") || shows(t.text(), "length!=9");
 	find_format(t.text(), f);
-	constexpr std::pair<const char*, const char*> kThink[] = {
-	    {"<think>", "</think>"},           {"[THINK]", "[/THINK]"},       {"<|START_THINKING|>", "<|END_THINKING|>"},
-	    {"<seed:think>", "</seed:think>"}, {"<mm:think>", "</mm:think>"}, {"<|channel>thought", "<channel|>"}};
-	for (const auto& [begin, end] : kThink)
-		if (f.think_end.empty() && shows(t.text(), end)) f.think_begin = begin, f.think_end = end;
+	find_marks(t, f);
+	if (f.tool_format == ToolFormat::None && f.tool_calls) {
+		f.shape = find_call_shape({t,
+		                           f.object_arguments,
+		                           f.null_content,
+		                           !f.text_content && f.part_content,
+		                           {f.think_begin, f.think_end, f.content_begin, f.content_end}});
+		if (f.shape) f.tool_format = ToolFormat::Shaped;
+	}
 	return f;
 }
 

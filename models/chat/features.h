@@ -1,6 +1,6 @@
 // Abilities of a chat template, found by rendering small conversations with it; messages converted to its form.
 #pragma once
-#include "models/chat/template.h"
+#include "models/chat/call_shape.h"
 
 namespace kvrun {
 
@@ -27,6 +27,7 @@ enum class ToolFormat : uint8_t {
 	          // <|tool_calls_section_end|> (Kimi K2)
 	MiniMax, // <tool_call>\n<invoke name="name"><key>value</key><list><item>value</item></list></invoke>\n</tool_call>,
 	         // a token ]<]minimax[>[ in front of each tag (MiniMax-M3)
+	Shaped,  // as ChatFeatures::shape says: found by rendering (MiniMax-M2, DeepSeek V3.2, Seed-OSS, ..)
 };
 const char* tool_format_name(ToolFormat);
 constexpr const char* kMiniMaxMark = "]<]minimax[>["; // of ToolFormat::MiniMax
@@ -43,11 +44,13 @@ struct ChatFeatures {
 	bool thinking_switch = false;  // reads the variable enable_thinking
 	bool nine_letter_ids = false;  // refuses ids of calls that are not nine letters and digits (Mistral)
 	ToolFormat tool_format = ToolFormat::None;
-	std::string tool_begin, tool_end;   // markers around all calls, if the format has several; empty: none
-	bool tool_variant = false;          // Mistral: with [ARGS]; DeepSeek: with the word "function" and a fence
-	std::string think_begin, think_end; // around the model's reasoning: <think>, </think>; empty: unknown
-	std::string reasoning_field;        // of an answer, whose text reaches the prompt as its reasoning; empty: none
-	bool reasoning_beside_text = false; // also if the answer has calls and a text
+	std::string tool_begin, tool_end;       // markers around all calls, if the format has several; empty: none
+	bool tool_variant = false;              // Mistral: with [ARGS]; DeepSeek: with the word "function" and a fence
+	CallShape shape;                        // of ToolFormat::Shaped
+	std::string think_begin, think_end;     // around the model's reasoning: <think>, </think>; empty: unknown
+	std::string content_begin, content_end; // around the text of an answer; empty: none
+	std::string reasoning_field;            // of an answer, whose text reaches the prompt as its reasoning; empty: none
+	bool reasoning_beside_text = false;     // also if the answer has calls and a text
 };
 ChatFeatures chat_features(const ChatTemplate&);
 

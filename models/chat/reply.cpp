@@ -53,10 +53,17 @@ ReplyParser::ReplyParser(Options options)
     : options_(std::move(options)), state_(options_.in_reasoning ? State::Reasoning : State::Content) {
 	if (options_.think_begin.empty() || options_.think_end.empty()) state_ = State::Content;
 	trim_ = state_ == State::Reasoning;
+	// white space in front of a marker is skipped with that of the text
+	for (std::string* begin : {&options_.think_begin, &options_.content_begin}) begin->erase(0, skip_spaces(*begin, 0));
 	ChatFeatures f;
 	f.tool_format = options_.tools, f.tool_begin = options_.tool_begin, f.tool_variant = options_.tool_variant;
-	form_ = {options_.tools, options_.tool_begin, options_.tool_end, options_.tool_variant,
-	         std::move(options_.definitions)};
+	f.shape = options_.shape;
+	form_ = {options_.tools,
+	         options_.tool_begin,
+	         options_.tool_end,
+	         options_.tool_variant,
+	         std::move(options_.definitions),
+	         std::move(options_.shape)};
 	opens_ = lone_beginnings(form_);
 	if (const std::string marker = call_marker(f); options_.tools != ToolFormat::Harmony && !marker.empty())
 		opens_.insert(opens_.begin(), marker);
@@ -141,6 +148,7 @@ void ReplyParser::enter(State s) {
 
 // Adds text to the part of the current state, except white space at its end.
 void ReplyParser::show(Part& part, std::string_view text) {
+	if (ended_ && state_ == State::Content) return;
 	if (trim_) text.remove_prefix(skip_spaces(text, 0));
 	if (text.empty()) return;
 	trim_ = false;
@@ -220,6 +228,16 @@ bool ReplyParser::step_content(Part& part, bool last) {
 		}
 		if (more && !last) return false;
 	}
+	if (!shown_ && n_calls_ == 0 && !options_.content_begin.empty()) {
+		bool more = false;
+		size_t at = front;
+		if (take_marker(all, at, options_.content_begin, more)) {
+			buffer_.erase(0, at);
+			trim_ = true;
+			return true;
+		}
+		if (more && !last) return false;
+	}
 	if (at_front && !shown_) {
 		const bool python = options_.tools == ToolFormat::Pythonic;
 		bool more = front == all.size();
@@ -238,6 +256,16 @@ bool ReplyParser::step_content(Part& part, bool last) {
 	size_t at = all.npos, held = 0;
 	for (const std::string& open : opens_) at = std::min(at, all.find(open)), held = std::max(held, begun(all, open));
 	if (at == 0) return step_call(part, last);
+	if (const std::string& end = options_.content_end; !end.empty() && !ended_) {
+		if (const size_t to = all.find(end); to < at) {
+			show(part, all.substr(0, to));
+			ended_ = true;
+			spaces_.clear();
+			buffer_.erase(0, to + end.size());
+			return true;
+		}
+		held = std::max(held, begun(all, end));
+	}
 	if (thinks_on_) { // the marker is no content
 		if (const size_t end = all.find(options_.think_end); end < at) {
 			thinks_on_ = false;

@@ -18,10 +18,12 @@ class ReplyParser {
 		ToolFormat tools = ToolFormat::None;
 		std::string tool_begin, tool_end; // as in ChatFeatures
 		bool tool_variant = false;
-		Json definitions = nullptr;         // of tools; they say which arguments are strings if calls do not
-		std::string think_begin, think_end; // empty: reasoning is not separated
-		bool in_reasoning = false;          // the prompt ends inside the reasoning: opens_reasoning()
-		uint32_t first_call = 0;            // number in the id of the first call, if the model gives no id
+		CallShape shape;                        // the same
+		Json definitions = nullptr;             // of tools; they say which arguments are strings if calls do not
+		std::string think_begin, think_end;     // empty: reasoning is not separated
+		std::string content_begin, content_end; // around the text; empty: none. Other text is not shown
+		bool in_reasoning = false;              // the prompt ends inside the reasoning: opens_reasoning()
+		uint32_t first_call = 0;                // number in the id of the first call, if the model gives no id
 	};
 	// A part of a call's arguments: the parts of all its deltas, concatenated, are the arguments.
 	struct CallDelta {
@@ -72,6 +74,7 @@ class ReplyParser {
 	size_t n_ended_ = 0;     // calls at the front of the buffer that were reported as finished
 	size_t n_told_ = 0;      // bytes of the next call's arguments that were reported
 	bool shown_ = false;     // some content has been shown
+	bool ended_ = false;     // the marker behind the content has come
 	bool thinks_on_ = false; // a call ended the reasoning, whose marker may still come
 	bool trim_ = false;      // white space at the start of the next text is dropped
 	uint32_t n_calls_ = 0;

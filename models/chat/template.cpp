@@ -93,7 +93,7 @@ Value list_or_none(Run& run, const Json& j, const char* name) {
 	return to_value(run, j, name);
 }
 
-std::vector<Variable> variables(Run& run, const ChatInput& in) {
+std::vector<Variable> variables(Run& run, const ChatInput& in, bool xml_tools) {
 	std::vector<Variable> out;
 	if (!in.variables.is_null() && !in.variables.is_object()) run.fail("the variables are not an object");
 	if (in.variables.is_object()) // set first: the variables below override them
@@ -101,6 +101,8 @@ std::vector<Variable> variables(Run& run, const ChatInput& in) {
 			out.push_back({text_value(run, name, "a variable").str(), to_value(run, value, "a variable")});
 	out.push_back({"messages", messages_value(run, in.messages)});
 	out.push_back({"tools", list_or_none(run, in.tools, "tools")});
+	if (xml_tools && !in.variables.contains("xml_tools"))
+		out.push_back({"xml_tools", list_or_none(run, in.tools, "tools")}); // SmolLM3's name
 	out.push_back({"documents", list_or_none(run, in.documents, "documents")});
 	out.push_back({"add_generation_prompt", jinja::boolean(in.add_generation_prompt)});
 	for (const auto& [name, token] : {std::pair("bos_token", &in.bos_token), std::pair("eos_token", &in.eos_token)}) {
@@ -133,7 +135,7 @@ Rendered ChatTemplate::render(const ChatInput& in, const ChatLimits& limits) con
 	Run run(name(), l);
 	run.now = in.now;
 	jinja::TextBuilder out(run, jinja::TextBuilder::For::Output);
-	jinja::Interp(*program_, run, variables(run, in)).run(out);
+	jinja::Interp(*program_, run, variables(run, in, reads("xml_tools") && !reads("tools"))).run(out);
 	Rendered r;
 	const std::string& bytes = out.bytes();
 	for (size_t at = 0; at < bytes.size();) {

@@ -25,11 +25,13 @@ struct Form {
 	bool variant;
 	const char* answer;   // as the family's template writes it
 	const char* expected; // "content | name arguments | ..."
+	CallShape shape = {}; // ToolFormat::Shaped
 };
 inline ReplyParser::Options options(const Form& f, const Json& tools) {
 	ReplyParser::Options o;
 	o.tools = f.format;
 	o.tool_begin = f.begin, o.tool_end = f.end, o.tool_variant = f.variant;
+	o.shape = f.shape;
 	o.definitions = tools;
 	return o;
 }

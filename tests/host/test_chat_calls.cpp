@@ -5,7 +5,7 @@
 #include "models/chat/reply.h"
 #include "models/grammar/grammar.h"
 #include "models/grammar/schema.h"
-#include "tests/host/chat_calls.h"
+#include "tests/host/chat_shapes.h"
 #include <doctest/doctest.h>
 #include <random>
 
@@ -114,10 +114,38 @@ const Form kForms[] = {
      "On it. | get_weather {\"city\":\"12 \\\"Q\\\"\",\"days\":3} | set-mode "
      "{\"on\":true,\"mode\":\"a\",\"list\":[\"x\",\"2\"]}"},
 };
+
+// These, and those that rendering finds.
+const std::vector<Form>& forms() {
+	static const std::vector<Form> all = [] {
+		std::vector<Form> out(std::begin(kForms), std::end(kForms));
+		for (const ShapedFamily& s : shaped_families()) {
+			ChatFeatures f = chat_features(ChatTemplate(s.text, s.name));
+			out.push_back({s.name, f.tool_format, "", "", false, s.answer, s.expected, std::move(f.shape)});
+		}
+		return out;
+	}();
+	return all;
+}
 } // namespace
 
+TEST_CASE("calls: the forms that rendering finds") {
+	for (const Form& f : forms()) {
+		INFO(f.name);
+		CHECK(f.format != ToolFormat::None);
+		CHECK((f.format == ToolFormat::Shaped) == bool(f.shape));
+	}
+	const auto form = [](const std::string& text) { return chat_features(ChatTemplate(text)).tool_format; };
+	const std::string call = "<call name=\"{{ f.name }}\">{{ f.arguments|tojson }}</call>";
+	CHECK(form(template_with(each_call(call))) == ToolFormat::Shaped);
+	CHECK(form(template_with(each_call("<call of=\"{{ f.name }} {{ f.name }}\">{{ f.arguments|tojson }}</call>"))) ==
+	      ToolFormat::None); // the name twice
+	CHECK(form(template_with(each_call("{{ f.name }}: {{ f.arguments|tojson }};"))) == ToolFormat::None); // no marker
+	CHECK(form(template_with("<call name=\"{{ m.tool_calls[0].function.name }}\"></call>")) == ToolFormat::None);
+}
+
 TEST_CASE("calls: the forms of families, however answers are cut into pieces") {
-	for (const Form& f : kForms) {
+	for (const Form& f : forms()) {
 		INFO(f.name);
 		for (const size_t piece : {1, 2, 3, 7, 1000}) CHECK(shown(parse(f, f.answer, piece)) == f.expected);
 	}
@@ -126,7 +154,7 @@ TEST_CASE("calls: the forms of families, however answers are cut into pieces") {
 // Arguments are reported as they arrive: all but the last few bytes, in any form.
 TEST_CASE("calls: arguments are told before they have ended") {
 	const std::string city(500, 'x');
-	for (const Form& f : kForms) {
+	for (const Form& f : forms()) {
 		const Shown whole = parse(f, f.answer, 1);
 		if (whole.calls.empty() || whole.calls[0].name != "get_weather") continue;
 		INFO(f.name);
@@ -153,7 +181,7 @@ TEST_CASE("calls: arguments are told before they have ended") {
 }
 
 TEST_CASE("calls: of functions that are not defined nothing is told before the call has ended") {
-	for (const Form& f : kForms) {
+	for (const Form& f : forms()) {
 		INFO(f.name);
 		std::string answer = f.answer;
 		for (const std::string name : {"get_weather", "set-mode"})
@@ -189,7 +217,7 @@ TEST_CASE("calls: beginnings of JSON texts") {
 }
 
 TEST_CASE("calls: what is no call stays text, and a call that is cut off before its arguments is none") {
-	for (const Form& f : kForms) {
+	for (const Form& f : forms()) {
 		INFO(f.name);
 		if (f.format == ToolFormat::Harmony) continue; // its control tokens are never text
 		const std::string answer = f.answer;
@@ -209,11 +237,12 @@ TEST_CASE("calls: what is no call stays text, and a call that is cut off before 
 // Any answer that a grammar of calls allows is parsed as calls of these tools that their schemas allow.
 TEST_CASE("calls: answers that are held to a form are read back as calls with valid arguments") {
 	const auto trie = bytes();
-	for (const Form& f : kForms) {
+	for (const Form& f : forms()) {
 		INFO(f.name);
 		ChatFeatures features;
 		features.tool_format = f.format;
 		features.tool_begin = f.begin, features.tool_end = f.end, features.tool_variant = f.variant;
+		features.shape = f.shape;
 		for (const bool one_call : {true, false}) {
 			Rules r;
 			const ExprId e =
@@ -358,9 +387,14 @@ constexpr const char* kPythonic =
 } // namespace
 
 TEST_CASE("calls: those whose keys have no quotes reach the prompt, and are read back as they were") {
-	for (const auto& row : {std::pair(kQwenXml, ToolFormat::QwenXml), std::pair(kGlm, ToolFormat::Glm),
-	                        std::pair(kGemma4, ToolFormat::Gemma), std::pair(kPythonic, ToolFormat::Pythonic),
-	                        std::pair(kMiniMax, ToolFormat::MiniMax)}) {
+	std::vector<std::pair<std::string, ToolFormat>> rows{{kQwenXml, ToolFormat::QwenXml},
+	                                                     {kGlm, ToolFormat::Glm},
+	                                                     {kGemma4, ToolFormat::Gemma},
+	                                                     {kPythonic, ToolFormat::Pythonic},
+	                                                     {kMiniMax, ToolFormat::MiniMax}};
+	for (const ShapedFamily& s : shaped_families())
+		if (s.text.find("<|end|>") != s.text.npos) rows.emplace_back(s.text, ToolFormat::Shaped);
+	for (const auto& row : rows) {
 		INFO(row.first);
 		const ChatTemplate t(row.first);
 		const ChatFeatures f = chat_features(t);
@@ -376,7 +410,7 @@ TEST_CASE("calls: those whose keys have no quotes reach the prompt, and are read
 			text = text.substr(text.find("<|assistant|>") + 13);
 			return text.substr(0, text.rfind("<|end|>"));
 		};
-		const Form form{"", f.tool_format, f.tool_begin.c_str(), f.tool_end.c_str(), f.tool_variant, "", ""};
+		const Form form{"", f.tool_format, f.tool_begin.c_str(), f.tool_end.c_str(), f.tool_variant, "", "", f.shape};
 		const std::string call = R"({"city":"Paris","days":2})";
 		CHECK(shown(parse(form, rendered(call.c_str()), 1000)) == " | get_weather " + call);
 		for (const char* empty : {"", " \n", "{}"})

@@ -549,3 +549,56 @@ TEST_CASE("reply: an answer without reasoning may begin with the marker of its e
 	expect(o, "</thin air>", "c=</thin air> r=");
 	expect(options(ToolFormat::None), "</think>ok", "c=</think>ok r=");
 }
+
+TEST_CASE("reply: markers around the text of an answer are not shown") {
+	const auto marked = [](const std::string& shown, bool in_reasoning = false) {
+		const ChatFeatures f = chat_features(ChatTemplate("{{ '" + shown + "' }}"));
+		ReplyParser::Options o = options(ToolFormat::None, false, in_reasoning);
+		o.think_begin = f.think_begin, o.think_end = f.think_end;
+		o.content_begin = f.content_begin, o.content_end = f.content_end;
+		return o;
+	};
+	const auto cohere = marked("<|END_THINKING|><|END_RESPONSE|>"), kimi = marked("<|end_of_msg|>", true);
+	expect(cohere, "<|START_THINKING|>a<|END_THINKING|><|START_RESPONSE|>b <c> <|END_RESPONSE|>", "c=b <c> r=a");
+	expect(cohere, "b <|START_RESP", "c=b <|START_RESP r=");
+	expect(cohere, "b <|END_RESPON", "c=b <|END_RESPON r=");
+	expect(marked("<|END_TEXT|>"), "\n<|START_TEXT|>b<|END_TEXT|>\n", "c=b r=");
+	expect(kimi, "a<|close|>think<|sep|><|open|>response<|sep|>b<|close|>response<|sep|><|close|>message<|sep|>",
+	       "c=b r=a");
+	expect(marked("<|begin|>assistant<|think|>"), "<|think|>a<|end|><|begin|>assistant<|content|>b", "c=b r=a");
+	expect(marked("<|start|>assistant to=self<|message|>"),
+	       " to=self<|message|>a<|eom|><|start|>assistant to=user<|message|>b", "c=b r=a");
+	expect(marked("<|start|>assistant to=self<|message|>"), " to=user<|message|>b", "c=b r=");
+	expect(marked("[BEGIN FINAL RESPONSE]", true), "a\n[BEGIN FINAL RESPONSE]\nb\n[END FINAL RESPONSE]\n", "c=b r=a");
+}
+
+TEST_CASE("reply: calls behind the marked text of an answer") {
+	ReplyParser::Options o = options(ToolFormat::CommandR);
+	o.content_begin = "<|START_RESPONSE|>", o.content_end = "<|END_RESPONSE|>";
+	expect(
+	    o,
+	    "<|START_RESPONSE|>b<|END_RESPONSE|><|START_ACTION|>[{\"tool_name\": \"f\", \"parameters\": {}}]<|END_ACTION|>",
+	    "c=b r= call00000:f{}");
+}
+
+TEST_CASE("features: reasoning between tags whose name the template puts together") {
+	const ChatFeatures f = chat_features(ChatTemplate(
+	    "{% set k = ':x' %}{% for m in messages %}<{{ m.role }}>{% if m.reasoning_content %}{{ '<think' + k + '>' }}\n"
+	    "{{ m.reasoning_content }}\n{{ '</think' + k + '>' }}{% endif %}{{ m.content }}{% endfor %}"));
+	CHECK(f.think_begin == "<think:x>");
+	CHECK(f.think_end == "</think:x>");
+	const ChatFeatures none = chat_features(ChatTemplate(
+	    "{% for m in messages %}<{{ m.role }}>{{ m.reasoning_content or '' }}</b>{{ m.content }}{% endfor %}"));
+	CHECK(none.think_end == "");
+}
+
+TEST_CASE("features: tools under SmolLM3's name reach the prompt, and LFM2's calls are known without their marker") {
+	const ChatFeatures f = chat_features(
+	    ChatTemplate("{% for t in xml_tools or [] %}{{ t|string }}{% endfor %}<tool_call>{{ messages[0].content }}"));
+	CHECK(f.tools);
+	CHECK(f.tool_format == ToolFormat::Hermes);
+	const ChatFeatures lfm = chat_features(ChatTemplate("<|im_start|>{{ 'List of tools: ' }}{{ tools|tojson }}"));
+	CHECK(lfm.tools);
+	CHECK(lfm.tool_format == ToolFormat::Pythonic);
+	CHECK(lfm.tool_begin == "<|tool_call_start|>");
+}
