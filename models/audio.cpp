@@ -34,6 +34,24 @@ constexpr AudioProjector kProjectors[] = {
                 {Step::RmsNorm, "mm.a.norm_mid"},
                 {Step::Matrix, "mm.a.mlp.2"}}},
      .step_eps = 1e-6f},
+    // GLM-ASR
+    {.name = "glma",
+     .apart = true,
+     .filled = true,
+     .rotated = true,
+     .steps = {{{Step::LayerNorm, "mm.a.norm_pre"},
+                {Step::Stack},
+                {Step::Matrix, "mm.a.mlp.1"},
+                exact_gelu(),
+                {Step::Matrix, "mm.a.mlp.2"}}},
+     .begin = "<|begin_of_audio|>",
+     .end = "<|end_of_audio|>"},
+    // Audio Flamingo 3, arXiv:2507.08128
+    {.name = "musicflamingo",
+     .apart = true,
+     .mean = 2,
+     .steps =
+         {{{Step::LayerNorm, "a.post_ln"}, {Step::Matrix, "mm.a.mlp.1"}, exact_gelu(), {Step::Matrix, "mm.a.mlp.2"}}}},
     // arXiv:2407.10759
     {.name = "qwen2a",
      .apart = true,
@@ -107,7 +125,7 @@ Config transformer_of(const Gguf& g, const AudioProjector& p) {
 		     "{}: {} channels in {} heads and {} in the MLP; kvrun runs heads of multiples of 8 up to {} channels, and "
 		     "MLPs of multiples of 4",
 		     g.name(), c.dim, c.n_heads, c.hidden_dim, kMostEncoderHeadDim);
-	c.ropes = {{.dim = c.head_dim, .neox = true}};
+	c.ropes = {{.dim = p.rotated ? c.head_dim / 2 : c.head_dim, .rotates = p.rotated, .neox = !p.rotated}};
 	Layer layer;
 	layer.n_heads = layer.n_kv_heads = c.n_heads, layer.head_dim = c.head_dim, layer.hidden_dim = c.hidden_dim;
 	layer.mlp = MlpKind::Plain;
@@ -141,7 +159,8 @@ uint32_t AudioConfig::transformer_rows(uint32_t frames) const {
 }
 
 uint32_t AudioConfig::rows(uint32_t frames) const {
-	return (transformer_rows(frames) / projector->mean + stack - 1) / stack;
+	const uint32_t n = transformer_rows(frames) / projector->mean;
+	return projector->filled ? n / stack : (n + stack - 1) / stack;
 }
 
 bool has_audio(const Gguf& g) {
@@ -193,7 +212,7 @@ std::vector<AudioPiece> cut_audio(const AudioConfig& c, std::span<const float> s
 	const bool behind = p.convolutions == Convolutions::Lines && !p.part && !p.bare;
 	std::vector<AudioPiece> out;
 	const auto add = [&](std::span<const float> part, uint32_t frames) {
-		const uint32_t n = p.whole ? p.piece : behind ? std::min(frames + kBehind, p.piece) : frames;
+		const uint32_t n = p.whole || p.filled ? p.piece : behind ? std::min(frames + kBehind, p.piece) : frames;
 		if (c.rows(p.whole ? n : frames) > 0)
 			out.push_back({spectrogram(p.features, part, c.bins, n, p.bare), p.whole ? n : frames});
 	};

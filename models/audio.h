@@ -31,6 +31,8 @@ struct AudioProjector {
 	uint32_t piece = 3000; // frames that the encoder takes at once; longer sounds are cut
 	bool apart = false;    // pieces have spectrograms as if they were sounds of their own
 	bool whole = false;    // silence behind the sound fills its last piece, and becomes rows
+	bool filled = false;   // silence behind the sound fills its last piece, and is seen; there are no rows of it
+	bool rotated = false;  // neighbouring channels of the first half of a head are rotated; no positions are added
 	bool bare = false;     // there are only frames within the sound, whose end is mirrored
 	// Frames whose convolutions and positions begin anew; 0: those of a piece. Silence fills the last part if `alike`.
 	uint32_t part = 0;
@@ -47,7 +49,7 @@ std::span<const AudioProjector> audio_projectors();
 struct AudioConfig {
 	const AudioProjector* projector = nullptr;
 	uint32_t bins = 0;     // of the spectrogram
-	uint32_t stack = 1;    // so many neighbouring rows become one, one behind the other, filled up with zeros
+	uint32_t stack = 1;    // so many neighbouring rows become one, one behind the other; zeros fill the last one up
 	uint32_t channels = 0; // of two-dimensional convolutions
 	uint32_t out_dim = 0;  // channels of the model
 	Config transformer;    // its layers, as LayerRunner runs them; no vocabulary

@@ -121,7 +121,7 @@ AudioWeights load_audio(const Gguf& file, AudioConfig& a, Backend& be) {
 	const Config& c = a.transformer;
 	const AudioProjector& p = *a.projector;
 	load_convolutions(g, a, out);
-	if (p.layers == AudioLayers::Attention) {
+	if (p.layers == AudioLayers::Attention && !p.rotated) {
 		const GgufTensor& t = g.need("a.position_embd.weight", kAnySize, c.dim);
 		g.check(t.rows() >= a.shortened(a.part()), "a.position_embd.weight");
 		out.positions = g.values(t);

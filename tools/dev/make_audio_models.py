@@ -18,8 +18,10 @@ import gguf
 import numpy as np
 import torch
 import transformers as hf
+from transformers.models.audioflamingo3 import modeling_audioflamingo3 as flamingo
 from transformers.models.gemma4 import modeling_gemma4 as gemma4
 from transformers.models.gemma4_unified import modeling_gemma4_unified as unified
+from transformers.models.glmasr import modeling_glmasr as glmasr
 from transformers.models.qwen2_5_omni import modeling_qwen2_5_omni as omni
 from transformers.models.qwen3_omni_moe import modeling_qwen3_omni_moe as omni3
 
@@ -210,6 +212,69 @@ class Qwen2Audio(WhisperKind):
         return self.model.projector(self.model.tower.layer_norm(means))[0]
 
 
+class AudioFlamingo3(WhisperKind):
+    name = "musicflamingo"
+    names = {**WhisperKind.names, "projector.linear_1.": "mm.a.mlp.1.", "projector.linear_2.": "mm.a.mlp.2."}
+
+    @classmethod
+    def configs(cls):
+        config = hf.AudioFlamingo3EncoderConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
+                                                intermediate_size=48, num_mel_bins=BINS)
+        config._attn_implementation = "eager"
+        config.encoder_ffn_dim, config.encoder_layers, config.encoder_attention_heads = 48, 2, 2
+        return config, {"mask": lambda c: setattr(c, "unmasked", True)}
+
+    def make(self, config):
+        whole = hf.AudioFlamingo3Config(audio_config=config, text_config=hf.Qwen2Config(hidden_size=DIM))
+        return parts(tower=flamingo.AudioFlamingo3Encoder(config),
+                     projector=flamingo.AudioFlamingo3MultiModalProjector(whole))
+
+    def rows(self):
+        x = whisper_features(test_sound(int(self.seconds * RATE)), "max_length")[None]
+        seen = x.shape[2] if getattr(self.config, "unmasked", False) else self.frames()
+        out = self.model.tower(x, input_features_mask=(torch.arange(x.shape[2]) < seen)[None]).last_hidden_state
+        n = self.model.tower._get_feat_extract_output_lengths(self.frames())[1]
+        return self.model.projector(out)[0][:n]
+
+
+class GlmAsr(WhisperKind):
+    name, keys = "glma", {"projector.stack_factor": 4}
+    layer = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+             "self_attn.o_proj": "attn_out", "input_layernorm": "ln1", "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down",
+             "post_attention_layernorm": "ln2"}
+    names = {"tower.conv1.": "a.conv1d.1.", "tower.conv2.": "a.conv1d.2.", "tower.layers.": "{}",
+             "tower.norm.": "mm.a.norm_pre.", "projector.linear_1.": "mm.a.mlp.1.",
+             "projector.linear_2.": "mm.a.mlp.2."}
+
+    @classmethod
+    def configs(cls):
+        config = hf.GlmAsrEncoderConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
+                                        intermediate_size=128, num_mel_bins=BINS)
+        config._attn_implementation = "eager"
+        config.encoder_ffn_dim, config.encoder_layers, config.encoder_attention_heads = 128, 2, 2
+        return config, {"rotation": lambda c: c.rope_parameters.update(rope_theta=100.0),
+                        "silence": lambda c: setattr(c, "bare", True)}
+
+    def make(self, config):
+        whole = hf.GlmAsrConfig(audio_config=config, text_config=hf.LlamaConfig(hidden_size=DIM))
+        return parts(tower=glmasr.GlmAsrEncoder(config), projector=glmasr.GlmAsrMultiModalProjector(whole))
+
+    def value(self, name, tensor):
+        if "q_proj" in name or "k_proj" in name:  # published files rotate neighbours
+            heads = tensor.reshape(2, 16, *tensor.shape[1:]).clone()
+            heads[:, 0:8:2], heads[:, 1:8:2] = heads[:, 0:4].clone(), heads[:, 4:8].clone()
+            return heads.reshape(tensor.shape)
+        return super().value(name, tensor)
+
+    def rows(self):
+        x = whisper_features(test_sound(int(self.seconds * RATE)), "max_length")[None]
+        if getattr(self.config, "bare", False):
+            x = x[:, :, :self.frames()]
+        n = ((self.frames() - 1) // 2 + 1) // 4
+        out = self.model.tower(x).last_hidden_state[0]
+        return self.model.projector(out[:4 * n].reshape(-1, 128))
+
+
 class Qwen25Omni(WhisperKind):
     name, seconds = "qwen2.5o", 5.1
     names = {"tower.conv1.": "a.conv1d.1.", "tower.conv2.": "a.conv1d.2.", "tower.layers.": "{}",
@@ -336,7 +401,7 @@ class Gemma4Unified(Encoder):
         return self.model.embed(made["input_features"][0])
 
 
-ENCODERS = [Voxtral, Ultravox, Qwen2Audio, Qwen25Omni, Qwen3Omni, Gemma4, Gemma4Unified]
+ENCODERS = [Voxtral, Ultravox, GlmAsr, AudioFlamingo3, Qwen2Audio, Qwen25Omni, Qwen3Omni, Gemma4, Gemma4Unified]
 
 
 def main():
