@@ -78,6 +78,14 @@ constexpr AudioProjector kProjectors[] = {
          {{{Step::LayerNorm, "a.post_ln"}, {Step::Matrix, "mm.a.mlp.1"}, exact_gelu(), {Step::Matrix, "mm.a.mlp.2"}}},
      .begin = "<|audio_start|>",
      .end = "<|audio_end|>"},
+    // arXiv:2505.08699
+    {.name = "granite_speech",
+     .features = Features::Log10MelPairs,
+     .convolutions = Convolutions::Matrix,
+     .layers = AudioLayers::Blocks,
+     .piece = 12000, // the convolutions of its rows end there, which those of the model do not
+     .asked = true,
+     .steps = {{{Step::Matrix, "a.proj_linear"}}}},
     {.name = "gemma4a",
      .features = Features::LogMel,
      .convolutions = Convolutions::Normed,
@@ -146,7 +154,8 @@ std::span<const AudioProjector> audio_projectors() { return kProjectors; }
 
 uint32_t AudioConfig::shortened(uint32_t frames) const {
 	switch (projector->convolutions) {
-	case Convolutions::None: break;
+	case Convolutions::None:
+	case Convolutions::Matrix: break;
 	case Convolutions::Lines: return halved(frames);
 	case Convolutions::Planes: return halved(halved(halved(frames)));
 	case Convolutions::Normed: return halved(halved(frames));
@@ -160,7 +169,33 @@ uint32_t AudioConfig::transformer_rows(uint32_t frames) const {
 
 uint32_t AudioConfig::rows(uint32_t frames) const {
 	const uint32_t n = transformer_rows(frames) / projector->mean;
+	if (window) return (n + window - 1) / window * queries;
 	return projector->filled ? n / stack : (n + stack - 1) / stack;
+}
+
+// Sizes of AudioLayers::Blocks and AudioProjector::asked.
+static void read_blocks(const Gguf& g, AudioConfig& a) {
+	constexpr uint32_t kMostBlock = 1 << 12;
+	if (a.bins % 4 != 0)
+		fail(Code::Format, "{}: key clip.audio.num_mel_bins is {}, expected a multiple of 4; the file is damaged",
+		     g.name(), a.bins);
+	if (g.find("clip.audio.feature_layer"))
+		fail(Code::Unsupported,
+		     "{}: key clip.audio.feature_layer: rows of several layers side by side (Granite Speech Plus) are not "
+		     "supported; take another model's file",
+		     g.name());
+	a.block = sized(g, "clip.audio.chunk_size", kMostBlock);
+	a.farthest = sized(g, "clip.audio.max_pos_emb", kMostEncoderDim);
+	if (a.farthest + 1 < a.block)
+		fail(Code::Format, "{}: key clip.audio.max_pos_emb is {}, but blocks have {} rows; the file is damaged",
+		     g.name(), a.farthest, a.block);
+	a.window = sized(g, "clip.audio.projector.window_size", kMostBlock);
+	a.queries = a.window / sized(g, "clip.audio.projector.downsample_rate", a.window);
+	a.query_heads = sized(g, "clip.audio.projector.head_count", kMostEncoderHeads);
+	if (a.transformer.dim % a.query_heads != 0)
+		fail(Code::Format,
+		     "{}: key clip.audio.projector.head_count is {}, no divisor of {} channels; the file is damaged", g.name(),
+		     a.query_heads, a.transformer.dim);
 }
 
 bool has_audio(const Gguf& g) {
@@ -188,6 +223,7 @@ AudioConfig read_audio(const Gguf& g, const Config& model) {
 			fail(Code::Unsupported, "{}: {} rows of {} channels become one; kvrun runs up to {} channels", g.name(),
 			     a.stack, a.transformer.dim, kMostEncoderDim);
 	}
+	if (p->layers == AudioLayers::Blocks) read_blocks(g, a);
 	a.limited = g.find_tensor("a.blk.0.attn_q.input_min") != nullptr;
 	a.out_dim = sized(g, "clip.audio.projection_dim", kMostEncoderDim);
 	for (const Step& s : p->steps) // some files have other numbers under the key

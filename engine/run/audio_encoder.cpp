@@ -6,6 +6,7 @@
 #include "engine/run/rope_table.h"
 #include "engine/run/row_encoder.h"
 #include "engine/run/row_steps.h"
+#include "engine/run/window_queries.h"
 #include <algorithm>
 
 namespace kvrun {
@@ -98,7 +99,9 @@ double AudioEncoder::work(const AudioPiece& piece) const {
 std::vector<float> AudioEncoder::embedded(const AudioPiece& piece) {
 	const Spectrogram& s = piece.spectrogram;
 	const uint32_t dim = config_.transformer.dim, part = config_.part(), frames = frames_read(config_, piece);
-	if (weights_.convolutions.empty()) return s.values;
+	const StepWeights in{.kind = Step::Matrix, .w = weights_.in, .bias = weights_.in_bias, .rows = dim};
+	if (weights_.convolutions.empty() && !weights_.in) return s.values;
+	if (weights_.convolutions.empty()) return run_steps(be_, {&in, 1}, s.values, s.bins, kUnlimited);
 	std::vector<float> out;
 	for (uint32_t first = 0; first < frames; first += part) {
 		const uint32_t n = std::min(part, s.frames - first), rows = config_.shortened(std::min(part, frames - first));
@@ -107,10 +110,7 @@ std::vector<float> AudioEncoder::embedded(const AudioPiece& piece) {
 		Plane x{n, plane ? s.bins : 1, plane ? 1 : s.bins, {from, from + ptrdiff_t(size_t(n) * s.bins)}};
 		for (const ConvolutionWeights& w : weights_.convolutions) x = convolve(be_, w, x, config_.transformer.norm_eps);
 		x.values.resize(size_t(rows) * x.bins * x.channels);
-		if (weights_.in) {
-			const StepWeights in{.kind = Step::Matrix, .w = weights_.in, .bias = weights_.in_bias, .rows = dim};
-			x.values = run_steps(be_, {&in, 1}, x.values, x.bins * x.channels, kUnlimited);
-		}
+		if (weights_.in) x.values = run_steps(be_, {&in, 1}, x.values, x.bins * x.channels, kUnlimited);
 		for (size_t i = 0; i < x.values.size() && !weights_.positions.empty(); ++i)
 			x.values[i] += weights_.positions[i];
 		out.insert(out.end(), x.values.begin(), x.values.end());
@@ -121,6 +121,7 @@ std::vector<float> AudioEncoder::embedded(const AudioPiece& piece) {
 TileRows AudioEncoder::projected(std::vector<float> rows) {
 	const uint32_t dim = config_.transformer.dim;
 	rows = means(rows, dim, config_.projector->mean);
+	if (config_.projector->asked) rows = ask_windows(be_, config_, weights_.asked, std::move(rows));
 	if (!weights_.before.empty()) rows = run_steps(be_, weights_.before, rows, dim, kUnlimited);
 	rows.resize(align_up(rows.size(), size_t(config_.joined_dim())));
 	return {run_steps(be_, weights_.projector, rows, config_.joined_dim(), kUnlimited)};
@@ -129,7 +130,8 @@ TileRows AudioEncoder::projected(std::vector<float> rows) {
 std::unique_ptr<EncoderRun> AudioEncoder::begin(const AudioPiece& piece) {
 	switch (config_.projector->layers) {
 	case AudioLayers::Attention: return std::make_unique<AttentionRun>(*this, piece);
-	case AudioLayers::Conformer: return std::make_unique<ConformerRun>(*this, piece);
+	case AudioLayers::Conformer:
+	case AudioLayers::Blocks: return std::make_unique<ConformerRun>(*this, piece);
 	case AudioLayers::None: break;
 	}
 	return std::make_unique<NoRun>(*this, piece);
