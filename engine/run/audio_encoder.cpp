@@ -87,13 +87,14 @@ AudioEncoder::AudioEncoder(Backend& be, const Gguf& file, AudioConfig config)
 double AudioEncoder::work(const AudioPiece& piece) const {
 	const Config& c = config_.transformer;
 	const double n = config_.transformer_rows(frames_read(config_, piece)), dim = c.dim;
+	const double seen = config_.block ? config_.block : n; // rows, by a row
 	double convolutions = 0,
 	       places = double(piece.frames) * (config_.projector->convolutions == Convolutions::Lines ? 1 : config_.bins);
 	for (const ConvolutionWeights& w : weights_.convolutions) {
 		places /= w.step * (w.plane ? w.step : 1);
 		convolutions += places * 2 * w.columns() * w.out;
 	}
-	return convolutions + c.n_layers * n * (2 * dim * (4 * dim + 2. * c.hidden_dim) + 4 * dim * n);
+	return convolutions + c.n_layers * n * (2 * dim * (4 * dim + 2. * c.hidden_dim) + 4 * dim * seen);
 }
 
 std::vector<float> AudioEncoder::embedded(const AudioPiece& piece) {
