@@ -34,6 +34,24 @@ constexpr AudioProjector kProjectors[] = {
                 {Step::RmsNorm, "mm.a.norm_mid"},
                 {Step::Matrix, "mm.a.mlp.2"}}},
      .step_eps = 1e-6f},
+    // GLM-ASR
+    {.name = "glma",
+     .apart = true,
+     .filled = true,
+     .rotated = true,
+     .steps = {{{Step::LayerNorm, "mm.a.norm_pre"},
+                {Step::Stack},
+                {Step::Matrix, "mm.a.mlp.1"},
+                exact_gelu(),
+                {Step::Matrix, "mm.a.mlp.2"}}},
+     .begin = "<|begin_of_audio|>",
+     .end = "<|end_of_audio|>"},
+    // Audio Flamingo 3, arXiv:2507.08128
+    {.name = "musicflamingo",
+     .apart = true,
+     .mean = 2,
+     .steps =
+         {{{Step::LayerNorm, "a.post_ln"}, {Step::Matrix, "mm.a.mlp.1"}, exact_gelu(), {Step::Matrix, "mm.a.mlp.2"}}}},
     // arXiv:2407.10759
     {.name = "qwen2a",
      .apart = true,
@@ -60,6 +78,14 @@ constexpr AudioProjector kProjectors[] = {
          {{{Step::LayerNorm, "a.post_ln"}, {Step::Matrix, "mm.a.mlp.1"}, exact_gelu(), {Step::Matrix, "mm.a.mlp.2"}}},
      .begin = "<|audio_start|>",
      .end = "<|audio_end|>"},
+    // arXiv:2505.08699
+    {.name = "granite_speech",
+     .features = Features::Log10MelPairs,
+     .convolutions = Convolutions::Matrix,
+     .layers = AudioLayers::Blocks,
+     .piece = 12000, // the convolutions of its rows end there, which those of the model do not
+     .asked = true,
+     .steps = {{{Step::Matrix, "a.proj_linear"}}}},
     {.name = "gemma4a",
      .features = Features::LogMel,
      .convolutions = Convolutions::Normed,
@@ -107,7 +133,7 @@ Config transformer_of(const Gguf& g, const AudioProjector& p) {
 		     "{}: {} channels in {} heads and {} in the MLP; kvrun runs heads of multiples of 8 up to {} channels, and "
 		     "MLPs of multiples of 4",
 		     g.name(), c.dim, c.n_heads, c.hidden_dim, kMostEncoderHeadDim);
-	c.ropes = {{.dim = c.head_dim, .neox = true}};
+	c.ropes = {{.dim = p.rotated ? c.head_dim / 2 : c.head_dim, .rotates = p.rotated, .neox = !p.rotated}};
 	Layer layer;
 	layer.n_heads = layer.n_kv_heads = c.n_heads, layer.head_dim = c.head_dim, layer.hidden_dim = c.hidden_dim;
 	layer.mlp = MlpKind::Plain;
@@ -128,7 +154,8 @@ std::span<const AudioProjector> audio_projectors() { return kProjectors; }
 
 uint32_t AudioConfig::shortened(uint32_t frames) const {
 	switch (projector->convolutions) {
-	case Convolutions::None: break;
+	case Convolutions::None:
+	case Convolutions::Matrix: break;
 	case Convolutions::Lines: return halved(frames);
 	case Convolutions::Planes: return halved(halved(halved(frames)));
 	case Convolutions::Normed: return halved(halved(frames));
@@ -141,7 +168,34 @@ uint32_t AudioConfig::transformer_rows(uint32_t frames) const {
 }
 
 uint32_t AudioConfig::rows(uint32_t frames) const {
-	return (transformer_rows(frames) / projector->mean + stack - 1) / stack;
+	const uint32_t n = transformer_rows(frames) / projector->mean;
+	if (window) return (n + window - 1) / window * queries;
+	return projector->filled ? n / stack : (n + stack - 1) / stack;
+}
+
+// Sizes of AudioLayers::Blocks and AudioProjector::asked.
+static void read_blocks(const Gguf& g, AudioConfig& a) {
+	constexpr uint32_t kMostBlock = 1 << 12;
+	if (a.bins % 4 != 0)
+		fail(Code::Format, "{}: key clip.audio.num_mel_bins is {}, expected a multiple of 4; the file is damaged",
+		     g.name(), a.bins);
+	if (g.find("clip.audio.feature_layer"))
+		fail(Code::Unsupported,
+		     "{}: key clip.audio.feature_layer: rows of several layers side by side (Granite Speech Plus) are not "
+		     "supported; take another model's file",
+		     g.name());
+	a.block = sized(g, "clip.audio.chunk_size", kMostBlock);
+	a.farthest = sized(g, "clip.audio.max_pos_emb", kMostEncoderDim);
+	if (a.farthest + 1 < a.block)
+		fail(Code::Format, "{}: key clip.audio.max_pos_emb is {}, but blocks have {} rows; the file is damaged",
+		     g.name(), a.farthest, a.block);
+	a.window = sized(g, "clip.audio.projector.window_size", kMostBlock);
+	a.queries = a.window / sized(g, "clip.audio.projector.downsample_rate", a.window);
+	a.query_heads = sized(g, "clip.audio.projector.head_count", kMostEncoderHeads);
+	if (a.transformer.dim % a.query_heads != 0)
+		fail(Code::Format,
+		     "{}: key clip.audio.projector.head_count is {}, no divisor of {} channels; the file is damaged", g.name(),
+		     a.query_heads, a.transformer.dim);
 }
 
 bool has_audio(const Gguf& g) {
@@ -169,6 +223,7 @@ AudioConfig read_audio(const Gguf& g, const Config& model) {
 			fail(Code::Unsupported, "{}: {} rows of {} channels become one; kvrun runs up to {} channels", g.name(),
 			     a.stack, a.transformer.dim, kMostEncoderDim);
 	}
+	if (p->layers == AudioLayers::Blocks) read_blocks(g, a);
 	a.limited = g.find_tensor("a.blk.0.attn_q.input_min") != nullptr;
 	a.out_dim = sized(g, "clip.audio.projection_dim", kMostEncoderDim);
 	for (const Step& s : p->steps) // some files have other numbers under the key
@@ -193,7 +248,7 @@ std::vector<AudioPiece> cut_audio(const AudioConfig& c, std::span<const float> s
 	const bool behind = p.convolutions == Convolutions::Lines && !p.part && !p.bare;
 	std::vector<AudioPiece> out;
 	const auto add = [&](std::span<const float> part, uint32_t frames) {
-		const uint32_t n = p.whole ? p.piece : behind ? std::min(frames + kBehind, p.piece) : frames;
+		const uint32_t n = p.whole || p.filled ? p.piece : behind ? std::min(frames + kBehind, p.piece) : frames;
 		if (c.rows(p.whole ? n : frames) > 0)
 			out.push_back({spectrogram(p.features, part, c.bins, n, p.bare), p.whole ? n : frames});
 	};

@@ -15,18 +15,38 @@ struct ConvolutionWeights {   // of three places along time, and along frequenci
 	uint32_t places() const { return plane ? 9 : 3; }
 	uint32_t columns() const { return (in * places() + 31) / 32 * 32; } // and zeros
 };
+struct Projection {
+	View w, bias; // (rows, columns), (rows) f32; the bias may be empty
+};
 struct ConformerMlp {
-	View up, down;
+	Projection up, down;
 	NormWeights norm, post_norm;
 };
-struct ConformerWeights { // of a layer
+struct ConformerWeights { // of a layer; norms may be empty
 	ConformerMlp first, second;
 	NormWeights attn_norm, attn_post_norm, conv_norm, conv_post_norm, out_norm;
-	View q, k, v, out;         // (dim, dim)
-	View widen, narrow;        // (2 * dim, dim), (dim, dim), around the convolution
-	std::vector<float> kernel; // (dim, AudioConfig::kernel), on the host
+	Projection q, k, v, out;   // (dim, dim)
+	Projection widen, narrow;  // (2 * wide, dim), (dim, wide), around the convolution
+	std::vector<float> kernel; // (wide, AudioConfig::kernel), on the host
+	std::vector<float> shift;  // (wide): behind the convolution, likewise; may be empty
 	std::vector<float> scale;  // (head_dim): of queries, likewise
-	std::vector<float> places; // (12, dim): keys of distances 0 .. 11, likewise
+	// Likewise, keys of distances. AudioLayers::Conformer: (12, dim), of 0 .. 11. Blocks: (head_dim, 2 * block - 1), of
+	// block - 1 rows before down to as many behind.
+	std::vector<float> places;
+};
+// Queries that see each other, then the rows of their window, then an MLP; each is followed by a norm of the sum.
+struct QueryLayer {
+	struct Attention {
+		Projection q, k, v, out;
+		NormWeights norm;
+	} among, rows;
+	Projection up, down;
+	NormWeights norm;
+};
+struct WindowQueries {          // of AudioProjector::asked
+	std::vector<float> queries; // (queries, dim) on the host
+	NormWeights norm;
+	std::vector<QueryLayer> layers;
 };
 struct AudioWeights : EncoderWeights {
 	std::vector<ConvolutionWeights> convolutions;
@@ -34,6 +54,10 @@ struct AudioWeights : EncoderWeights {
 	std::vector<float> positions;    // (n, dim) on the host
 	std::vector<StepWeights> before; // steps in front of Step::Stack; the projector's are behind it
 	std::vector<ConformerWeights> conformer;
+	// Of AudioLayers::Blocks: (characters, dim), (dim, characters), and zeros behind n_characters.
+	Projection characters, of_characters;
+	uint32_t n_characters = 0;
+	WindowQueries asked;
 };
 // Throws Error{Format} if a tensor is missing or has another shape, Io, OutOfMemory.
 AudioWeights load_audio(const Gguf&, AudioConfig&, Backend&);

@@ -15,6 +15,7 @@ struct Shape {
 };
 constexpr Shape shape_of(Features f) {
 	if (f == Features::Log10Mel) return {400, 400, true, true};
+	if (f == Features::Log10MelPairs) return {400, 512, false, true};
 	return {320, 512, false, false};
 }
 
@@ -101,6 +102,7 @@ uint32_t frames_of(Features f, uint64_t samples, uint32_t bins) {
 	switch (f) {
 	case Features::Samples: return uint32_t((samples + bins - 1) / bins);
 	case Features::Log10Mel: return uint32_t((samples + kFrameStep - 1) / kFrameStep);
+	case Features::Log10MelPairs: return uint32_t((samples / kFrameStep + 1) / 2);
 	case Features::LogMel: break;
 	}
 	// one sample more than a frame has must be there
@@ -110,12 +112,18 @@ uint32_t frames_of(Features f, uint64_t samples, uint32_t bins) {
 
 Spectrogram spectrogram(Features f, std::span<const float> samples, uint32_t bins, uint32_t frames, bool mirrored_end) {
 	Spectrogram out{frames, bins, std::vector<float>(size_t(frames) * bins)};
+	const bool pairs = f == Features::Log10MelPairs;
+	if (pairs) { // the largest value may be in the frame that is left over
+		frames = uint32_t(samples.size() / kFrameStep + 1), bins /= 2;
+		out.values.resize(std::max(out.values.size(), size_t(frames) * bins));
+		mirrored_end = true;
+	}
 	if (f == Features::Samples) {
 		std::copy_n(samples.begin(), std::min(samples.size(), out.values.size()), out.values.begin());
 		return out;
 	}
 	const Shape s = shape_of(f);
-	const bool mirrored = f == Features::Log10Mel;
+	const bool mirrored = f != Features::LogMel;
 	const int64_t n = int64_t(samples.size());
 	const Transform transform(s.fft);
 	const std::vector<Band> bands = mel_bands(s, bins);
@@ -141,10 +149,11 @@ Spectrogram spectrogram(Features f, std::span<const float> samples, uint32_t bin
 			out.values[size_t(t) * bins + b] = float(sum);
 		}
 	}
-	if (f == Features::Log10Mel)
-		log10_of_power(out.values);
-	else
+	if (f == Features::LogMel)
 		for (float& v : out.values) v = std::log(v + 1e-3f);
+	else
+		log10_of_power(out.values);
+	out.values.resize(size_t(out.frames) * out.bins);
 	return out;
 }
 

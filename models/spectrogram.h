@@ -22,6 +22,10 @@ enum class Features : uint8_t {
 	// Gemma's: frame f is 320 samples around sample 160 f, with silence in front; no frame reaches behind the sound.
 	// log of 0.001 + the magnitude in bands of HTK's mel scale, each with the peak 1.
 	LogMel,
+	// Granite's: as Log10Mel, but in bands of HTK's mel scale, each with the peak 1; behind the sound it is mirrored,
+	// too,
+	// and two frames lie side by side as one. What is left over is dropped.
+	Log10MelPairs,
 };
 
 constexpr uint32_t kSampleRate = 16000; // Hz, of all encoders
@@ -29,8 +33,8 @@ constexpr uint32_t kFrameStep = 160;    // samples from a frame to the next, but
 
 // Frames that hold a sound of so many samples.
 uint32_t frames_of(Features, uint64_t samples, uint32_t bins);
-// The first `frames` frames, which may reach behind the sound. mirrored_end: of Log10Mel, behind it is its mirror
-// image.
+// The first `frames` frames, which may reach behind the sound, but not of Log10MelPairs. mirrored_end: of Log10Mel,
+// behind it is its mirror image.
 Spectrogram spectrogram(Features, std::span<const float> samples, uint32_t bins, uint32_t frames,
                         bool mirrored_end = false);
 

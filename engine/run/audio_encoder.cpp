@@ -3,12 +3,19 @@
 #include "engine/run/arena.h"
 #include "engine/run/conformer.h"
 #include "engine/run/convolve.h"
+#include "engine/run/rope_table.h"
 #include "engine/run/row_encoder.h"
 #include "engine/run/row_steps.h"
+#include "engine/run/window_queries.h"
 #include <algorithm>
 
 namespace kvrun {
 namespace {
+
+// That the layers read.
+uint32_t frames_read(const AudioConfig& c, const AudioPiece& piece) {
+	return c.projector->filled ? piece.spectrogram.frames : piece.frames;
+}
 
 // Attention among the rows of AudioProjector::seen parts.
 class AttentionRun : public EncoderRun {
@@ -16,17 +23,23 @@ class AttentionRun : public EncoderRun {
 	AttentionRun(AudioEncoder& e, const AudioPiece& piece) : AttentionRun(e, e.embedded(piece), piece.frames) {}
 	bool done() const override { return layer_ == encoder_.config().transformer.n_layers; }
 	void step() override { rows_.run(layer_++, groups_); }
-	TileRows finish() override { return encoder_.projected(read_view(encoder_.backend(), rows_.x())); }
+	TileRows finish() override {
+		std::vector<float> rows = read_view(encoder_.backend(), rows_.x());
+		if (encoder_.config().projector->filled)
+			rows.resize(size_t(encoder_.config().rows(frames_)) * encoder_.config().joined_dim());
+		return encoder_.projected(std::move(rows));
+	}
 
  private:
 	AttentionRun(AudioEncoder& e, const std::vector<float>& x, uint32_t frames)
-	    : encoder_(e),
+	    : encoder_(e), frames_(frames),
 	      rows_(e.backend(), e.config().transformer, e.weights().transformer,
 	            uint32_t(x.size() / e.config().transformer.dim), e.config().transformer.dim, 1, RowEncoder::kRows) {
 		const Config& c = e.config().transformer;
-		std::vector<float> still(size_t(rows_.n()) * c.head_dim); // rotations by 0
-		for (size_t i = 0; i < still.size(); i += 2) still[i] = 1;
-		write_view(e.backend(), rows_.rope(0), still);
+		std::vector<float> rotations;
+		RopeTable table(c.ropes[0], rows_.n());
+		for (uint32_t i = 0; i < rows_.n(); ++i) table.append(i, rotations);
+		write_view(e.backend(), rows_.rope(0), rotations);
 		write_view(e.backend(), rows_.x(), x);
 		std::vector<uint32_t> begins = {0};
 		const uint32_t seen = e.config().projector->seen * e.config().part();
@@ -35,6 +48,7 @@ class AttentionRun : public EncoderRun {
 		groups_ = rows_.write_groups(std::move(begins));
 	}
 	AudioEncoder& encoder_;
+	uint32_t frames_; // of the sound
 	RowEncoder rows_;
 	RowGroups groups_;
 	uint32_t layer_ = 0; // the next
@@ -72,33 +86,32 @@ AudioEncoder::AudioEncoder(Backend& be, const Gguf& file, AudioConfig config)
 
 double AudioEncoder::work(const AudioPiece& piece) const {
 	const Config& c = config_.transformer;
-	const double n = config_.transformer_rows(piece.frames), dim = c.dim;
+	const double n = config_.transformer_rows(frames_read(config_, piece)), dim = c.dim;
+	const double seen = config_.block ? config_.block : n; // rows, by a row
 	double convolutions = 0,
 	       places = double(piece.frames) * (config_.projector->convolutions == Convolutions::Lines ? 1 : config_.bins);
 	for (const ConvolutionWeights& w : weights_.convolutions) {
 		places /= w.step * (w.plane ? w.step : 1);
 		convolutions += places * 2 * w.columns() * w.out;
 	}
-	return convolutions + c.n_layers * n * (2 * dim * (4 * dim + 2. * c.hidden_dim) + 4 * dim * n);
+	return convolutions + c.n_layers * n * (2 * dim * (4 * dim + 2. * c.hidden_dim) + 4 * dim * seen);
 }
 
 std::vector<float> AudioEncoder::embedded(const AudioPiece& piece) {
 	const Spectrogram& s = piece.spectrogram;
-	const uint32_t dim = config_.transformer.dim, part = config_.part();
-	if (weights_.convolutions.empty()) return s.values;
+	const uint32_t dim = config_.transformer.dim, part = config_.part(), frames = frames_read(config_, piece);
+	const StepWeights in{.kind = Step::Matrix, .w = weights_.in, .bias = weights_.in_bias, .rows = dim};
+	if (weights_.convolutions.empty() && !weights_.in) return s.values;
+	if (weights_.convolutions.empty()) return run_steps(be_, {&in, 1}, s.values, s.bins, kUnlimited);
 	std::vector<float> out;
-	for (uint32_t first = 0; first < piece.frames; first += part) {
-		const uint32_t n = std::min(part, s.frames - first),
-		               rows = config_.shortened(std::min(part, piece.frames - first));
+	for (uint32_t first = 0; first < frames; first += part) {
+		const uint32_t n = std::min(part, s.frames - first), rows = config_.shortened(std::min(part, frames - first));
 		const bool plane = weights_.convolutions[0].plane;
 		const auto from = s.values.begin() + ptrdiff_t(size_t(first) * s.bins);
 		Plane x{n, plane ? s.bins : 1, plane ? 1 : s.bins, {from, from + ptrdiff_t(size_t(n) * s.bins)}};
 		for (const ConvolutionWeights& w : weights_.convolutions) x = convolve(be_, w, x, config_.transformer.norm_eps);
 		x.values.resize(size_t(rows) * x.bins * x.channels);
-		if (weights_.in) {
-			const StepWeights in{.kind = Step::Matrix, .w = weights_.in, .bias = weights_.in_bias, .rows = dim};
-			x.values = run_steps(be_, {&in, 1}, x.values, x.bins * x.channels, kUnlimited);
-		}
+		if (weights_.in) x.values = run_steps(be_, {&in, 1}, x.values, x.bins * x.channels, kUnlimited);
 		for (size_t i = 0; i < x.values.size() && !weights_.positions.empty(); ++i)
 			x.values[i] += weights_.positions[i];
 		out.insert(out.end(), x.values.begin(), x.values.end());
@@ -109,6 +122,7 @@ std::vector<float> AudioEncoder::embedded(const AudioPiece& piece) {
 TileRows AudioEncoder::projected(std::vector<float> rows) {
 	const uint32_t dim = config_.transformer.dim;
 	rows = means(rows, dim, config_.projector->mean);
+	if (config_.projector->asked) rows = ask_windows(be_, config_, weights_.asked, std::move(rows));
 	if (!weights_.before.empty()) rows = run_steps(be_, weights_.before, rows, dim, kUnlimited);
 	rows.resize(align_up(rows.size(), size_t(config_.joined_dim())));
 	return {run_steps(be_, weights_.projector, rows, config_.joined_dim(), kUnlimited)};
@@ -117,7 +131,8 @@ TileRows AudioEncoder::projected(std::vector<float> rows) {
 std::unique_ptr<EncoderRun> AudioEncoder::begin(const AudioPiece& piece) {
 	switch (config_.projector->layers) {
 	case AudioLayers::Attention: return std::make_unique<AttentionRun>(*this, piece);
-	case AudioLayers::Conformer: return std::make_unique<ConformerRun>(*this, piece);
+	case AudioLayers::Conformer:
+	case AudioLayers::Blocks: return std::make_unique<ConformerRun>(*this, piece);
 	case AudioLayers::None: break;
 	}
 	return std::make_unique<NoRun>(*this, piece);

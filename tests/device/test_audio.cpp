@@ -23,8 +23,9 @@ struct Row {
 	const char* name;
 	double seconds;
 };
-constexpr Row kRows[] = {{"voxtral", 1.303}, {"ultravox", 1.303}, {"qwen2a", 1.303}, {"qwen2.5o", 5.1},
-                         {"qwen3a", 9.302},  {"gemma4a", 1.303},  {"gemma4ua", 0.31}};
+constexpr Row kRows[] = {{"voxtral", 1.303},       {"ultravox", 1.303},       {"qwen2a", 1.303},  {"qwen2.5o", 5.1},
+                         {"qwen3a", 9.302},        {"gemma4a", 1.303},        {"gemma4ua", 0.31}, {"glma", 1.303},
+                         {"musicflamingo", 1.303}, {"granite_speech", 21.103}};
 
 std::vector<float> sound_of(const Row& r) { return test_sound(uint32_t(r.seconds * kSampleRate)); }
 std::string encoder_file(const std::string& name) { return (kGolden / "audio" / (name + ".gguf")).string(); }
@@ -122,4 +123,18 @@ TEST_CASE("audio: long sounds are cut into pieces, sounds that are too short are
 	for (const AudioPiece& p : cut_audio(parts->images()->audio().config(), test_sound(40 * kSampleRate + 1)))
 		rows.push_back(parts->images()->audio().config().rows(p.frames));
 	CHECK(rows == std::vector<uint32_t>{32 * 13, 8 * 13 + 1});
+	const auto seen = open("cpu", "glma"); // rows of silence are left out
+	rows.clear();
+	for (const AudioPiece& p : cut_audio(seen->images()->audio().config(), test_sound(40 * kSampleRate + 1))) {
+		CHECK(p.spectrogram.frames == 3000);
+		rows.push_back(seen->images()->audio().config().rows(p.frames));
+	}
+	CHECK(rows == std::vector<uint32_t>{375, 125});
+	const auto whole = open("cpu", "granite_speech"); // frames are two of others
+	CHECK(frames_of(Features::Log10MelPairs, 480, 64) == 2);
+	CHECK(frames_of(Features::Log10MelPairs, 479, 64) == 1);
+	rows.clear();
+	for (const AudioPiece& p : cut_audio(whole->images()->audio().config(), test_sound(241 * kSampleRate)))
+		rows.push_back(whole->images()->audio().config().rows(p.frames));
+	CHECK(rows == std::vector<uint32_t>{12000 / 15 * 3, 4 * 3});
 }

@@ -44,14 +44,24 @@ TEST_CASE("audio files: sizes that cannot be are refused by their key") {
 	}
 	check_has(with_u32("voxtral", "projector.stack_factor", 0), "stack_factor");
 	check_has(with_u32("voxtral", "attention.head_count", 3), "heads of multiples of 8");
+	for (const char* key :
+	     {"chunk_size", "max_pos_emb", "projector.window_size", "projector.downsample_rate", "projector.head_count"}) {
+		CAPTURE(key);
+		check_has(with_u32("granite_speech", key, 0), key);
+	}
+	check_has(with_u32("granite_speech", "max_pos_emb", 22), "max_pos_emb is 22, but blocks have 24 rows");
+	check_has(with_u32("granite_speech", "projector.downsample_rate", 16), "downsample_rate is 16, expected 1 to 15");
+	check_has(with_u32("granite_speech", "projector.head_count", 5), "head_count is 5, no divisor of 32 channels");
+	check_has(with_u32("granite_speech", "num_mel_bins", 62), "num_mel_bins is 62, expected a multiple of 4");
+	check_has(with_u32("granite_speech", "feature_layer", 1), "feature_layer: rows of several layers");
 	for (const float eps : {-1.f, NAN, INFINITY, 2.f}) {
 		GgufBuilder b = encoder("gemma4a");
 		b.f32("clip.audio.attention.layer_norm_epsilon", eps);
 		CHECK(!refusal(b).empty());
 	}
 	GgufBuilder b = encoder("qwen3a");
-	b.text("clip.audio.projector_type", "glma\n");
-	check_has(refusal(b), "audio projector 'glma\\n' is not supported; kvrun runs voxtral, ");
+	b.text("clip.audio.projector_type", "lfm2a\n");
+	check_has(refusal(b), "audio projector 'lfm2a\\n' is not supported; kvrun runs voxtral, ");
 	Config wide = text_model();
 	wide.dim = 64;
 	const std::vector<std::byte> bytes = encoder("qwen2a").bytes();

@@ -18,8 +18,11 @@ import gguf
 import numpy as np
 import torch
 import transformers as hf
+from transformers.models.audioflamingo3 import modeling_audioflamingo3 as flamingo
 from transformers.models.gemma4 import modeling_gemma4 as gemma4
 from transformers.models.gemma4_unified import modeling_gemma4_unified as unified
+from transformers.models.glmasr import modeling_glmasr as glmasr
+from transformers.models.granite_speech import modeling_granite_speech as granite
 from transformers.models.qwen2_5_omni import modeling_qwen2_5_omni as omni
 from transformers.models.qwen3_omni_moe import modeling_qwen3_omni_moe as omni3
 
@@ -56,6 +59,8 @@ class Encoder:
                 p.data = self.sinusoids(*p.shape)
             if "q_proj.weight" in name or "k_proj.weight" in name:  # so that it matters what a row sees
                 p.data *= 2
+            if any(x in name for x in ("to_q.", "rel_pos_emb", "crossattention", "encoder.out")) and "Norm" not in name:
+                p.data *= 4
 
     @staticmethod
     def sinusoids(n, dim):
@@ -210,6 +215,69 @@ class Qwen2Audio(WhisperKind):
         return self.model.projector(self.model.tower.layer_norm(means))[0]
 
 
+class AudioFlamingo3(WhisperKind):
+    name = "musicflamingo"
+    names = {**WhisperKind.names, "projector.linear_1.": "mm.a.mlp.1.", "projector.linear_2.": "mm.a.mlp.2."}
+
+    @classmethod
+    def configs(cls):
+        config = hf.AudioFlamingo3EncoderConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
+                                                intermediate_size=48, num_mel_bins=BINS)
+        config._attn_implementation = "eager"
+        config.encoder_ffn_dim, config.encoder_layers, config.encoder_attention_heads = 48, 2, 2
+        return config, {"mask": lambda c: setattr(c, "unmasked", True)}
+
+    def make(self, config):
+        whole = hf.AudioFlamingo3Config(audio_config=config, text_config=hf.Qwen2Config(hidden_size=DIM))
+        return parts(tower=flamingo.AudioFlamingo3Encoder(config),
+                     projector=flamingo.AudioFlamingo3MultiModalProjector(whole))
+
+    def rows(self):
+        x = whisper_features(test_sound(int(self.seconds * RATE)), "max_length")[None]
+        seen = x.shape[2] if getattr(self.config, "unmasked", False) else self.frames()
+        out = self.model.tower(x, input_features_mask=(torch.arange(x.shape[2]) < seen)[None]).last_hidden_state
+        n = self.model.tower._get_feat_extract_output_lengths(self.frames())[1]
+        return self.model.projector(out)[0][:n]
+
+
+class GlmAsr(WhisperKind):
+    name, keys = "glma", {"projector.stack_factor": 4}
+    layer = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+             "self_attn.o_proj": "attn_out", "input_layernorm": "ln1", "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down",
+             "post_attention_layernorm": "ln2"}
+    names = {"tower.conv1.": "a.conv1d.1.", "tower.conv2.": "a.conv1d.2.", "tower.layers.": "{}",
+             "tower.norm.": "mm.a.norm_pre.", "projector.linear_1.": "mm.a.mlp.1.",
+             "projector.linear_2.": "mm.a.mlp.2."}
+
+    @classmethod
+    def configs(cls):
+        config = hf.GlmAsrEncoderConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
+                                        intermediate_size=128, num_mel_bins=BINS)
+        config._attn_implementation = "eager"
+        config.encoder_ffn_dim, config.encoder_layers, config.encoder_attention_heads = 128, 2, 2
+        return config, {"rotation": lambda c: c.rope_parameters.update(rope_theta=100.0),
+                        "silence": lambda c: setattr(c, "bare", True)}
+
+    def make(self, config):
+        whole = hf.GlmAsrConfig(audio_config=config, text_config=hf.LlamaConfig(hidden_size=DIM))
+        return parts(tower=glmasr.GlmAsrEncoder(config), projector=glmasr.GlmAsrMultiModalProjector(whole))
+
+    def value(self, name, tensor):
+        if "q_proj" in name or "k_proj" in name:  # published files rotate neighbours
+            heads = tensor.reshape(2, 16, *tensor.shape[1:]).clone()
+            heads[:, 0:8:2], heads[:, 1:8:2] = heads[:, 0:4].clone(), heads[:, 4:8].clone()
+            return heads.reshape(tensor.shape)
+        return super().value(name, tensor)
+
+    def rows(self):
+        x = whisper_features(test_sound(int(self.seconds * RATE)), "max_length")[None]
+        if getattr(self.config, "bare", False):
+            x = x[:, :, :self.frames()]
+        n = ((self.frames() - 1) // 2 + 1) // 4
+        out = self.model.tower(x).last_hidden_state[0]
+        return self.model.projector(out[:4 * n].reshape(-1, 128))
+
+
 class Qwen25Omni(WhisperKind):
     name, seconds = "qwen2.5o", 5.1
     names = {"tower.conv1.": "a.conv1d.1.", "tower.conv2.": "a.conv1d.2.", "tower.layers.": "{}",
@@ -336,7 +404,112 @@ class Gemma4Unified(Encoder):
         return self.model.embed(made["input_features"][0])
 
 
-ENCODERS = [Voxtral, Ultravox, Qwen2Audio, Qwen25Omni, Qwen3Omni, Gemma4, Gemma4Unified]
+class GraniteSpeech(Encoder):
+    name, seconds = "granite_speech", 21.103
+    layer = {"ff1.pre_norm": "ffn_norm", "ff1.up_proj": "ffn_up", "ff1.down_proj": "ffn_down",
+             "ff2.pre_norm": "ffn_norm_1", "ff2.up_proj": "ffn_up_1", "ff2.down_proj": "ffn_down_1",
+             "attn.pre_norm": "ln1", "attn.to_q": "attn_q", "attn.to_k": "attn_k", "attn.to_v": "attn_v",
+             "attn.to_out": "attn_out", "conv.norm": "norm_conv", "conv.up_conv": "conv_pw1",
+             "conv.down_conv": "conv_pw2", "conv.depth_conv.conv": "conv_dw", "conv.batch_norm": "conv_norm",
+             "post_norm": "ln2"}
+    asking = {"attention.attention.query": "self_attn_q", "attention.attention.key": "self_attn_k",
+              "attention.attention.value": "self_attn_v", "attention.output.dense": "self_attn_out",
+              "attention.output.LayerNorm": "self_attn_norm", "crossattention.attention.query": "cross_attn_q",
+              "crossattention.attention.key": "cross_attn_k", "crossattention.attention.value": "cross_attn_v",
+              "crossattention.output.dense": "cross_attn_out", "crossattention.output.LayerNorm": "cross_attn_norm",
+              "intermediate_query.dense": "ffn_up", "output_query.dense": "ffn_down",
+              "output_query.LayerNorm": "ffn_norm"}
+    names = {"encoder.input_linear.": "a.input_projection.", "encoder.out.": "a.enc_ctc_out.",
+             "encoder.out_mid.": "a.enc_ctc_out_mid.", "encoder.layers.": "{}", "projector.query": "a.proj_query",
+             "projector.qformer.layernorm.": "a.proj_norm.", "projector.linear.": "a.proj_linear.",
+             "projector.qformer.encoder.layer.": "queries"}
+    keys = {"chunk_size": 24, "conv_kernel_size": 15, "max_pos_emb": 30, "projector.window_size": 15,
+            "projector.downsample_rate": 5, "projector.head_count": 2}
+
+    @classmethod
+    def configs(cls):
+        sizes = dict(input_dim=2 * BINS, num_layers=2, hidden_dim=32, feedforward_mult=2, num_heads=2, output_dim=42,
+                     context_size=24, max_pos_emb=30, conv_kernel_size=15)
+        asking = dict(model_type="blip_2_qformer", hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
+                      intermediate_size=64, encoder_hidden_size=32, cross_attention_frequency=1,
+                      use_qformer_text_input=False)
+        config = hf.GraniteSpeechConfig(encoder_config=sizes, projector_config=asking,
+                                        text_config={"model_type": "granite", "hidden_size": DIM})
+        config.hidden_size = config.encoder_config.hidden_dim
+        config.projector_config._attn_implementation = "eager"
+        return config, {"blocks": lambda c: setattr(c.encoder_config, "context_size", 30),
+                        "distances": lambda c: setattr(c, "turned", True),
+                        "characters": lambda c: setattr(c, "silent", True),
+                        "windows": lambda c: setattr(c, "window_size", 10)}
+
+    def make(self, config):
+        model = parts(encoder=granite.GraniteSpeechCTCEncoder(config.encoder_config),
+                      projector=granite.GraniteSpeechEncoderProjector(config))
+        rng = np.random.default_rng(1)
+        for name, part in model.named_modules():
+            if isinstance(part, torch.nn.BatchNorm1d):
+                part.running_mean = torch.from_numpy(0.2 * rng.standard_normal(64).astype(np.float32))
+                part.running_var = torch.from_numpy(rng.uniform(0.3, 2, 64).astype(np.float32))
+        return model
+
+    def sizes(self):
+        a = self.config.encoder_config
+        return {"num_mel_bins": a.input_dim, "feed_forward_length": a.hidden_dim * a.feedforward_mult,
+                "block_count": a.num_layers, "attention.head_count": a.num_heads}
+
+    def tensors(self):
+        norms = {}
+        for name, tensor in [*self.model.named_parameters(), *self.model.named_buffers()]:
+            if name.startswith("projector.qformer.encoder.layer."):
+                number, rest = name[len("projector.qformer.encoder.layer."):].split(".", 1)
+                part, _, kind = rest.rpartition(".")
+                yield f"a.proj_blk.{number}.{self.asking[part]}.{kind}", tensor
+            elif "batch_norm" in name:  # the file has them as factors and shifts
+                norms.setdefault(name.split(".")[2], {})[name.rpartition(".")[2]] = tensor
+            elif "rel_pos_emb" in name:
+                yield f"a.blk.{name.split('.')[2]}.attn_rel_pos_emb", tensor
+            elif "to_kv" in name:
+                for part, values in zip("kv", tensor.chunk(2)):
+                    yield f"a.blk.{name.split('.')[2]}.attn_{part}.weight", values
+            elif name == "projector.query":
+                yield "a.proj_query", tensor
+            elif name.startswith("encoder.layers."):
+                number, rest = name[len("encoder.layers."):].split(".", 1)
+                part, _, kind = rest.rpartition(".")
+                yield f"a.blk.{number}.{self.layer[part]}.{kind}", self.value(name, tensor)
+            else:
+                for old, new in self.names.items():
+                    if name.startswith(old):
+                        yield new + name[len(old):], tensor
+        for number, n in norms.items():
+            by = n["weight"] / torch.sqrt(n["running_var"] + 1e-5)
+            yield f"a.blk.{number}.conv_norm.weight", by
+            yield f"a.blk.{number}.conv_norm.bias", n["bias"] - n["running_mean"] * by
+
+    def value(self, name, tensor):
+        if "depth_conv" in name:
+            return tensor[:, 0]
+        return tensor[..., 0] if tensor.dim() == 3 else tensor
+
+    def rows(self):
+        """The spectrogram is as GraniteSpeechFeatureExtractor makes it by torchaudio."""
+        encoder, c = self.model.encoder, self.config
+        sound = torch.from_numpy(test_sound(int(self.seconds * RATE)))
+        power = torch.stft(sound, 512, 160, 400, torch.hann_window(400), center=True, pad_mode="reflect",
+                           return_complex=True).abs() ** 2
+        bands = hf.audio_utils.mel_filter_bank(257, BINS, 0, RATE / 2, RATE, norm=None, mel_scale="htk")
+        x = (power.T @ torch.from_numpy(bands).float()).clip(min=1e-10).log10()
+        x = torch.maximum(x, x.amax() - 8) / 4 + 1
+        x = x[:len(x) // 2 * 2].reshape(1, -1, 2 * BINS)
+        if getattr(c, "turned", False):
+            encoder.attention_dists = 2 * c.encoder_config.max_pos_emb - encoder.attention_dists
+        if getattr(c, "silent", False):
+            encoder.out_mid.weight.data *= 0
+        return self.model.projector(encoder(x).last_hidden_state)[0]
+
+
+ENCODERS = [Voxtral, Ultravox, GlmAsr, AudioFlamingo3, Qwen2Audio, Qwen25Omni, Qwen3Omni, Gemma4, Gemma4Unified,
+            GraniteSpeech]
 
 
 def main():
