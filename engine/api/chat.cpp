@@ -216,6 +216,7 @@ kvrun_status kvrun_reply_new(kvrun_reply** out, kvrun_engine* engine, const kvru
 		p.tool_variant = c.features.tool_variant;
 		p.definitions = c.tools;
 		p.think_begin = c.features.think_begin, p.think_end = c.features.think_end;
+		p.answer_begin = c.features.answer_begin, p.answer_end = c.features.answer_end;
 		p.in_reasoning = c.in_reasoning;
 		*out = replies().add(std::make_shared<ReplyObject>(std::move(p)));
 	});

@@ -88,12 +88,21 @@ std::shared_ptr<Grammar> answer_grammar(const AnswerRules& a, const Tokenizer& t
 	Rules r =
 	    a.gbnf.empty() ? Rules() : parse_gbnf(a.gbnf, [&](std::string_view name) { return named_token(tok, name); });
 	std::vector<ExprId> parts;
+	const auto answered = [&](ExprId e) { // with the markers around the answer's text
+		if (f.answer_begin.empty()) return e;
+		const std::string begin = a.in_reasoning || a.may_reason ? marker(f.answer_begin) : "";
+		return r.sequence({r.text(begin), e, r.text(marker(f.answer_end))});
+	};
 	const auto add_text = [&](ExprId e) {
+		e = answered(e);
 		parts.push_back(harmony ? r.sequence({r.text(marker("<|channel|>final<|message|>")), e}) : e);
 	};
 	if (!a.gbnf.empty()) add_text(r.rule(r.root()));
 	if (!a.schema.is_null()) add_text(add_schema(r, a.schema, a.left_out));
-	if (!tools.empty()) parts.push_back(add_calls(r, {f, tools, a.one_call, marker}));
+	if (!tools.empty()) {
+		const ExprId calls = add_calls(r, {f, tools, a.one_call, marker});
+		parts.push_back(must_call ? r.sequence({answered(r.sequence({})), calls}) : calls);
+	}
 
 	Begin begin;
 	if (!must_call && !has_text) { // text is free; calls must have their form

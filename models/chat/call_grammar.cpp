@@ -59,6 +59,13 @@ class Writer {
 				                     mark("</tool_call>")});
 			                }),
 			                "\n");
+		case ToolFormat::Xtml: {
+			const ExprId call = choice([&](const Json& t) {
+				return rules_.sequence({mark("<|open|>call tool=\"" + name(t) + "\" index=\""), json_.digits(1, 3),
+				                        mark("\"<|sep|>"), typed(t), mark("<|close|>call<|sep|>")});
+			});
+			return rules_.sequence({mark("<|open|>tools<|sep|>"), repeated(call, ""), mark("<|close|>tools<|sep|>")});
+		}
 		case ToolFormat::MiniMax: {
 			const ExprId call = choice([&](const Json& t) {
 				return rules_.sequence({tag("<invoke name=\"" + name(t) + "\">"), members(t), tag("</invoke>\n")});
@@ -229,6 +236,52 @@ class Writer {
 		}
 		return rules_.sequence(std::move(parts));
 	}
+	static constexpr Types kNumbers = kIntegers | kFractions;
+	// What a schema allows of one kind of value, which `name` calls, where it says that itself or by alternatives.
+	static Json narrowed(Json s, const Json& root, Types kind, const char* name) {
+		bool plain = true;
+		for (const char* key : {"anyOf", "oneOf"}) {
+			if (!s.contains(key) || !s[key].is_array()) continue;
+			plain = false;
+			Json some = Json::array();
+			for (const Json& way : s[key])
+				if (const Types types = allowed_types(way, root); types & kind)
+					some.push_back(types & ~kind ? narrowed(way, root, kind, name) : way);
+			s[key] = std::move(some);
+		}
+		if (s.contains("enum") && s["enum"].is_array()) {
+			plain = false;
+			Json some = Json::array();
+			for (const Json& x : s["enum"])
+				if (has_type(x, kind)) some.push_back(x);
+			s["enum"] = std::move(some);
+		}
+		if (plain || s.contains("type"))
+			s["type"] = kind == kNumbers && !(allowed_types(s, root) & kFractions) ? "integer" : name;
+		return s;
+	}
+	// Arguments of ToolFormat::Xtml: each one with its type, or one of its types.
+	ExprId typed(const Json& t) {
+		constexpr std::pair<Types, const char*> kNames[] = {{kStrings, "string"}, {kBooleans, "boolean"},
+		                                                    {kNulls, "null"},     {kNumbers, "number"},
+		                                                    {kObjects, "object"}, {kArrays, "array"}};
+		std::vector<ExprId> parts;
+		for (const Argument& a : argument_list(t)) {
+			const Types types = allowed_types(a.schema, parameters(t));
+			std::vector<ExprId> ways;
+			for (const auto& [kind, type] : kNames) {
+				if (!(types & kind)) continue;
+				const Json schema = types & ~kind ? narrowed(a.schema, parameters(t), kind, type) : a.schema;
+				ways.push_back(rules_.sequence(
+				    {mark("<|open|>argument key=\"" + a.name + "\" type=\"" + type + "\"<|sep|>"),
+				     value(t, {a.name, schema, a.required}, kind == kStrings ? kBareDialect : kJsonDialect),
+				     mark("<|close|>argument<|sep|>")}));
+			}
+			const ExprId one = rules_.choice(std::move(ways));
+			parts.push_back(a.required ? one : rules_.optional(one));
+		}
+		return rules_.sequence(std::move(parts));
+	}
 	ExprId tag(const std::string& s) { return mark(kMiniMaxMark + s); }
 	// <key>value</key>: strings unquoted, lists as items between tags, other values as JSON.
 	ExprId members(const Json& t) {
@@ -276,6 +329,7 @@ std::string call_marker(const ChatFeatures& f) {
 	case ToolFormat::CommandR: return "<|START_ACTION|>";
 	case ToolFormat::Kimi: return "<|tool_calls_section_begin|>";
 	case ToolFormat::MiniMax: return std::string(kMiniMaxMark) + "<tool_call>";
+	case ToolFormat::Xtml: return "<|open|>tools<|sep|>";
 	case ToolFormat::Gemma: return f.tool_variant ? "<|tool_call>" : "<start_function_call>";
 	case ToolFormat::Harmony: return "<|channel|>commentary to=";
 	case ToolFormat::Phi4:

@@ -386,6 +386,7 @@ size_t read_calls(const CallForm& form, std::string_view text, bool last, std::v
 	case ToolFormat::CommandR: return read_list(text, "<|START_ACTION|>", "<|END_ACTION|>", last, out);
 	case ToolFormat::Kimi: return read_kimi(text, last, out);
 	case ToolFormat::MiniMax: return read_minimax(form, text, last, out);
+	case ToolFormat::Xtml: return read_xtml(form, text, last, out);
 	case ToolFormat::Gemma: return read_gemma(form, text, last, out);
 	case ToolFormat::Pythonic: return read_pythonic(form, text, last, out);
 	case ToolFormat::QwenXml:

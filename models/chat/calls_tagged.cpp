@@ -248,6 +248,84 @@ size_t read_minimax(const CallForm& form, std::string_view text, bool last, std:
 	}
 }
 
+// An attribute that the text begins with, without its two entities.
+static std::string attribute(std::string_view text) {
+	std::string out(text.substr(0, text.find('"')));
+	for (const auto& [entity, c] : {std::pair{"&quot;", "\""}, {"&amp;", "&"}})
+		for (size_t at = 0; (at = out.find(entity, at)) != out.npos; ++at)
+			out.replace(at, std::string_view(entity).size(), c);
+	return out;
+}
+
+// Arguments of a call of ToolFormat::Xtml, as members of call.arguments, from `at` on, up to the call's end tag.
+static size_t read_xtml_arguments(const Json& definitions, std::string_view text, size_t& at, FoundCall& call) {
+	bool more = false;
+	while (at = skip_spaces(text, at), !take_marker(text, at, "<|close|>call<|sep|>", more)) {
+		if (more || at == text.size()) return kMoreText;
+		size_t tag = at;
+		const bool whole = take_marker(text, tag, "<|open|>json ", more); // all arguments as one object
+		if (!whole && (more || !take_marker(text, tag, "<|open|>argument key=\"", more)))
+			return more ? kMoreText : kNoCall;
+		const size_t sep = text.find("<|sep|>", tag);
+		if (sep == text.npos) return kMoreText;
+		const std::string_view attributes = text.substr(tag, sep - tag), rest = text.substr(sep + 7),
+		                       end = whole ? "<|close|>json<|sep|>" : "<|close|>argument<|sep|>";
+		const std::string key = attribute(attributes);
+		const Types types =
+		    attributes.ends_with("type=\"string\"") ? kStrings : argument_types(definitions, call.name, key);
+		const std::string front =
+		    whole ? "" : fmt::format("{}{}:", call.arguments.size() > 1 ? "," : "", text_json(key));
+		const size_t n = rest.find(end);
+		if (n == rest.npos) {
+			if (whole || types != kStrings) return kMoreText;
+			const size_t shown = whole_characters(rest.substr(0, rest.size() - begun(rest, end)));
+			call.arguments += front + open_text_json(rest.substr(0, shown));
+			at = sep + 7 + shown;
+			return kMoreText;
+		}
+		if (whole) {
+			const Json all = parsed_json(rest.substr(0, n));
+			if (!all.is_object() || call.arguments.size() > 1) return kNoCall;
+			call.arguments = all.dump();
+			call.arguments.pop_back();
+		} else {
+			call.arguments +=
+			    front + (types == kStrings ? text_json(rest.substr(0, n)) : value_json(types, rest.substr(0, n)));
+		}
+		at = sep + 7 + n + end.size();
+	}
+	return 0;
+}
+
+size_t read_xtml(const CallForm& form, std::string_view text, bool last, std::vector<FoundCall>& out) {
+	bool more = false;
+	size_t at = 0;
+	if (!take_marker(text, at, "<|open|>tools<|sep|>", more)) return more ? kMoreText : kNoCall;
+	for (;;) {
+		at = skip_spaces(text, at);
+		if (!out.empty() && take_marker(text, at, "<|close|>tools<|sep|>", more)) return at;
+		if (!out.empty() && last && at == text.size()) return at;
+		if (more) return kMoreText;
+		if (!take_marker(text, at, "<|open|>call tool=\"", more)) return more ? kMoreText : kNoCall;
+		const size_t sep = text.find("<|sep|>", at);
+		if (sep == text.npos) return text.find('\n', at) == text.npos ? kMoreText : kNoCall;
+		FoundCall call;
+		call.name = attribute(text.substr(at, sep - at));
+		call.opened = true;
+		call.arguments.assign(1, '{');
+		at = sep + 7;
+		if (const size_t why = read_xtml_arguments(form.definitions, text, at, call)) {
+			call.end = why == kMoreText ? text.size() : at;
+			call.rest = text.substr(std::min(at, call.end), call.end - std::min(at, call.end));
+			out.push_back(std::move(call));
+			return why;
+		}
+		call.arguments += '}';
+		call.whole = true, call.end = at;
+		out.push_back(std::move(call));
+	}
+}
+
 bool defines(const Json& definitions, std::string_view function) { return find_function(definitions, function); }
 
 bool bare_strings(Types types) { return types != kAllTypes && (types & kStrings); }

@@ -12,5 +12,6 @@ struct PairForm {
 // For read_calls(): as it says, of one form.
 size_t read_pairs(const CallForm&, const PairForm&, std::string_view text, bool last, std::vector<FoundCall>& out);
 size_t read_minimax(const CallForm&, std::string_view text, bool last, std::vector<FoundCall>& out);
+size_t read_xtml(const CallForm&, std::string_view text, bool last, std::vector<FoundCall>& out);
 
 } // namespace kvrun

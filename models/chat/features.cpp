@@ -105,6 +105,7 @@ void find_format(const std::string& text, ChatFeatures& f) {
 		f.tool_format = format, f.tool_begin = begin, f.tool_end = end;
 	};
 	if (shows(text, "<|channel|>") && shows(text, "<|message|>")) return is(ToolFormat::Harmony);
+	if (shows(text, "<|open|>") && shows(text, "<|sep|>")) return is(ToolFormat::Xtml);
 	if (shows(text, kMiniMaxMark) && shows(text, "<invoke name=")) return is(ToolFormat::MiniMax);
 	if (shows(text, "<tool_call>") && shows(text, "<function=")) return is(ToolFormat::QwenXml);
 	if (shows(text, "<tool_call>") && shows(text, "<arg_key>")) return is(ToolFormat::Glm);
@@ -138,9 +139,9 @@ void find_format(const std::string& text, ChatFeatures& f) {
 } // namespace
 
 const char* tool_format_name(ToolFormat f) {
-	constexpr const char* kNames[] = {"none",     "hermes",    "mistral", "deepseek", "llama3",
-	                                  "qwen_xml", "pythonic",  "gemma",   "glm",      "granite",
-	                                  "harmony",  "command_r", "phi4",    "kimi",     "minimax"};
+	constexpr const char* kNames[] = {"none",     "hermes", "mistral", "deepseek", "llama3",  "qwen_xml",
+	                                  "pythonic", "gemma",  "glm",     "granite",  "harmony", "command_r",
+	                                  "phi4",     "kimi",   "minimax", "xtml"};
 	return kNames[size_t(f)];
 }
 
@@ -157,6 +158,10 @@ ChatFeatures chat_features(const ChatTemplate& t) {
 	    {"<seed:think>", "</seed:think>"}, {"<mm:think>", "</mm:think>"}, {"<|channel>thought", "<channel|>"}};
 	for (const auto& [begin, end] : kThink)
 		if (f.think_end.empty() && shows(t.text(), end)) f.think_begin = begin, f.think_end = end;
+	if (f.tool_format == ToolFormat::Xtml) { // its templates make tags by macros
+		f.think_begin = "<|open|>think<|sep|>", f.think_end = "<|close|>think<|sep|>";
+		f.answer_begin = "<|open|>response<|sep|>", f.answer_end = "<|close|>response<|sep|>";
+	}
 	return f;
 }
 
@@ -301,6 +306,7 @@ bool opens_reasoning(const ChatFeatures& f, const Rendered& prompt) {
 
 bool may_reason(const ChatFeatures& f, const Rendered& prompt, const Json& variables) {
 	if (variables.is_object() && variables.value("enable_thinking", Json()) == Json(false)) return false;
+	if (!f.answer_begin.empty() && ends_with(prompt, f.answer_begin)) return false;
 	return !f.think_begin.empty() && !ends_with(prompt, f.think_begin) && !ends_with(prompt, f.think_end);
 }
 

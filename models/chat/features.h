@@ -27,9 +27,13 @@ enum class ToolFormat : uint8_t {
 	          // <|tool_calls_section_end|> (Kimi K2)
 	MiniMax, // <tool_call>\n<invoke name="name"><key>value</key><list><item>value</item></list></invoke>\n</tool_call>,
 	         // a token ]<]minimax[>[ in front of each tag (MiniMax-M3)
+	Xtml,    // <|open|>tools<|sep|><|open|>call tool="name" index="1"<|sep|>
+	         // <|open|>argument key="key" type="number"<|sep|>3<|close|>argument<|sep|>
+	         // <|close|>call<|sep|><|close|>tools<|sep|> without line breaks (Kimi K3)
 };
 const char* tool_format_name(ToolFormat);
-constexpr const char* kMiniMaxMark = "]<]minimax[>["; // of ToolFormat::MiniMax
+constexpr const char* kMiniMaxMark = "]<]minimax[>[";       // of ToolFormat::MiniMax
+constexpr const char* kXtmlEnd = "<|close|>message<|sep|>"; // of ToolFormat::Xtml, behind an answer
 
 struct ChatFeatures {
 	bool system_role = false;      // a system message reaches the prompt
@@ -43,11 +47,12 @@ struct ChatFeatures {
 	bool thinking_switch = false;  // reads the variable enable_thinking
 	bool nine_letter_ids = false;  // refuses ids of calls that are not nine letters and digits (Mistral)
 	ToolFormat tool_format = ToolFormat::None;
-	std::string tool_begin, tool_end;   // markers around all calls, if the format has several; empty: none
-	bool tool_variant = false;          // Mistral: with [ARGS]; DeepSeek: with the word "function" and a fence
-	std::string think_begin, think_end; // around the model's reasoning: <think>, </think>; empty: unknown
-	std::string reasoning_field;        // of an answer, whose text reaches the prompt as its reasoning; empty: none
-	bool reasoning_beside_text = false; // also if the answer has calls and a text
+	std::string tool_begin, tool_end;     // markers around all calls, if the format has several; empty: none
+	bool tool_variant = false;            // Mistral: with [ARGS]; DeepSeek: with the word "function" and a fence
+	std::string think_begin, think_end;   // around the model's reasoning: <think>, </think>; empty: unknown
+	std::string answer_begin, answer_end; // around the answer's text, behind the reasoning; empty: none
+	std::string reasoning_field;          // of an answer, whose text reaches the prompt as its reasoning; empty: none
+	bool reasoning_beside_text = false;   // also if the answer has calls and a text
 };
 ChatFeatures chat_features(const ChatTemplate&);
 

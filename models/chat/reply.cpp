@@ -237,6 +237,17 @@ bool ReplyParser::step_content(Part& part, bool last) {
 	}
 	size_t at = all.npos, held = 0;
 	for (const std::string& open : opens_) at = std::min(at, all.find(open)), held = std::max(held, begun(all, open));
+	const char* const message_end = options_.tools == ToolFormat::Xtml ? kXtmlEnd : "";
+	for (const std::string_view marker : {std::string_view(options_.answer_begin),
+	                                      std::string_view(options_.answer_end), std::string_view(message_end)}) {
+		if (marker.empty()) continue;
+		if (all.starts_with(marker)) {
+			buffer_.erase(0, marker.size());
+			trim_ |= !shown_;
+			return true;
+		}
+		at = std::min(at, all.find(marker)), held = std::max(held, begun(all, marker));
+	}
 	if (at == 0) return step_call(part, last);
 	if (thinks_on_) { // the marker is no content
 		if (const size_t end = all.find(options_.think_end); end < at) {

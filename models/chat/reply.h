@@ -18,10 +18,11 @@ class ReplyParser {
 		ToolFormat tools = ToolFormat::None;
 		std::string tool_begin, tool_end; // as in ChatFeatures
 		bool tool_variant = false;
-		Json definitions = nullptr;         // of tools; they say which arguments are strings if calls do not
-		std::string think_begin, think_end; // empty: reasoning is not separated
-		bool in_reasoning = false;          // the prompt ends inside the reasoning: opens_reasoning()
-		uint32_t first_call = 0;            // number in the id of the first call, if the model gives no id
+		Json definitions = nullptr;           // of tools; they say which arguments are strings if calls do not
+		std::string think_begin, think_end;   // empty: reasoning is not separated
+		std::string answer_begin, answer_end; // as in ChatFeatures; they are no content
+		bool in_reasoning = false;            // the prompt ends inside the reasoning: opens_reasoning()
+		uint32_t first_call = 0;              // number in the id of the first call, if the model gives no id
 	};
 	// A part of a call's arguments: the parts of all its deltas, concatenated, are the arguments.
 	struct CallDelta {

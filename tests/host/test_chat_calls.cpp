@@ -113,6 +113,13 @@ const Form kForms[] = {
      "item>]<]minimax[>[</list>]<]minimax[>[</invoke>\n]<]minimax[>[</tool_call>",
      "On it. | get_weather {\"city\":\"12 \\\"Q\\\"\",\"days\":3} | set-mode "
      "{\"on\":true,\"mode\":\"a\",\"list\":[\"x\",\"2\"]}"},
+    {"Kimi K3", ToolFormat::Xtml, "", "", false,
+     "On it.<|open|>tools<|sep|><|open|>call tool=\"get_weather\" index=\"1\"<|sep|><|open|>argument key=\"city\" "
+     "type=\"string\"<|sep|>12 \"Q\"<|close|>argument<|sep|><|open|>argument key=\"days\" "
+     "type=\"number\"<|sep|>3<|close|>argument<|sep|><|close|>call<|sep|><|open|>call tool=\"set-mode\" "
+     "index=\"2\"<|sep|><|open|>json type=\"object\"<|sep|>{\"on\": true, \"mode\": "
+     "\"a\"}<|close|>json<|sep|><|close|>call<|sep|><|close|>tools<|sep|>",
+     "On it. | get_weather {\"city\":\"12 \\\"Q\\\"\",\"days\":3} | set-mode {\"on\":true,\"mode\":\"a\"}"},
 };
 } // namespace
 
@@ -349,6 +356,13 @@ constexpr const char* kMiniMax =
     "{{ mark }}<tool_call>\n{% for c in m.tool_calls %}{{ mark }}<invoke name=\"{{ c.function.name }}\">"
     "{% for key, value in c.function.arguments.items() %}{{ mark }}<{{ key }}>{{ value }}{{ mark }}</{{ key }}>"
     "{% endfor %}{{ mark }}</invoke>\n{% endfor %}{{ mark }}</tool_call>{% endif %}<|end|>{% endfor %}";
+constexpr const char* kXtml =
+    "{% macro open(t) %}<|open|>{{ t }}<|sep|>{% endmacro %}{% macro close(t) %}<|close|>{{ t }}<|sep|>{% endmacro %}"
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% if m.tool_calls %}{{ open('tools') }}"
+    "{% for c in m.tool_calls %}{{ open('call tool=\"' + c.function.name + '\" index=\"1\"') }}"
+    "{% for key, value in c.function.arguments.items() %}{{ open('argument key=\"' + key + '\" type=\"' + ('string' if"
+    " value is string else 'number') + '\"') }}{{ value }}{{ close('argument') }}{% endfor %}{{ close('call') }}"
+    "{% endfor %}{{ close('tools') }}{% endif %}<|end|>{% endfor %}";
 constexpr const char* kPythonic =
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% for c in m.tool_calls or [] %}{{ '<|tool_call_start|>[' +"
     " c.function.name + '(' }}{% for key, value in c.function.arguments.items() %}{{ ', ' if not loop.first }}{{ key }}"
@@ -360,7 +374,7 @@ constexpr const char* kPythonic =
 TEST_CASE("calls: those whose keys have no quotes reach the prompt, and are read back as they were") {
 	for (const auto& row : {std::pair(kQwenXml, ToolFormat::QwenXml), std::pair(kGlm, ToolFormat::Glm),
 	                        std::pair(kGemma4, ToolFormat::Gemma), std::pair(kPythonic, ToolFormat::Pythonic),
-	                        std::pair(kMiniMax, ToolFormat::MiniMax)}) {
+	                        std::pair(kMiniMax, ToolFormat::MiniMax), std::pair(kXtml, ToolFormat::Xtml)}) {
 		INFO(row.first);
 		const ChatTemplate t(row.first);
 		const ChatFeatures f = chat_features(t);

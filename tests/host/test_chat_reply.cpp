@@ -63,6 +63,37 @@ TEST_CASE("features: built-in templates take text and system messages, and no to
 	}
 }
 
+TEST_CASE("reply: markers around an answer's text and behind the answer are no content") {
+	const ChatFeatures f = chat_features(ChatTemplate(
+	    "{% for m in messages %}<|open|>{{ m.role }}<|sep|>{{ m.content }}<|close|>{{ m.role }}<|sep|>{% endfor %}"
+	    "{% if add_generation_prompt %}<|open|>{{ 'think' if enable_thinking else 'response' }}<|sep|>{% endif %}"));
+	CHECK(f.tool_format == ToolFormat::Xtml);
+	ReplyParser::Options o = options(ToolFormat::Xtml);
+	o.think_begin = f.think_begin, o.think_end = f.think_end, o.in_reasoning = true;
+	o.answer_begin = f.answer_begin, o.answer_end = f.answer_end;
+	const std::string answer = "<|open|>response<|sep|>Yes, 2 <| 3.\n\nSo.<|close|>response<|sep|>",
+	                  end = "<|close|>message<|sep|>",
+	                  call = "<|open|>tools<|sep|><|open|>call tool=\"f\" index=\"1\"<|sep|><|close|>call<|sep|>"
+	                         "<|close|>tools<|sep|>";
+	const auto read = [&](const std::string& text) {
+		Whole first;
+		for (const size_t piece : {size_t(1000), size_t(1), size_t(5)}) {
+			const Whole s = parse(o, text, piece);
+			if (piece == 1000) first = s;
+			CHECK(s.text() == first.text());
+		}
+		return first;
+	};
+	Whole s = read("Hm.<|close|>think<|sep|>" + answer + call + end);
+	CHECK((s.reasoning == "Hm." && s.content == "Yes, 2 <| 3.\n\nSo."));
+	CHECK((s.calls.size() == 1 && s.calls[0].name == "f" && s.calls[0].arguments == "{}"));
+	s = read("<|close|>think<|sep|><|open|>response<|sep|><|close|>response<|sep|>" + call + end);
+	CHECK((s.reasoning.empty() && s.content.empty() && s.calls.size() == 1));
+	o.in_reasoning = false; // the prompt has opened the text
+	s = read("Yes.<|close|>response<|sep|>" + end);
+	CHECK((s.content == "Yes." && s.calls.empty()));
+}
+
 TEST_CASE("features: gpt-oss's template is known by its channels, however it writes a call") {
 	const ChatFeatures f = chat_features(ChatTemplate(
 	    "{% for m in messages %}{% if m.tool_calls %}{{ '<|start|>assistant to=' }}{{ 'functions.' + "
