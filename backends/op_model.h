@@ -164,6 +164,29 @@ struct StreamCoefs {
 	}
 };
 
+// out (T, dim) = sum over streams i of share i * x[i][t], the shares a softmax of w (dim) . x[i][t] / rms, with rms =
+// sqrt(mean of the squares of x[i][t] + eps). Up to kMostAttended streams.
+struct StreamAttend {
+	View out;
+	StreamRows x;
+	View w;
+	float eps;
+
+	const char* name() const { return "stream_attend"; }
+	std::string text() const { return fmt::format("{} of {} streams", shape_text(out), x.streams()); }
+	void check() const {
+		KV_ASSERT(x.streams() >= 1 && x.streams() <= kMostAttended);
+		KV_ASSERT(uint64_t(x.first) + out.shape[0] <= x.capacity());
+	}
+	static void views(auto& o, auto& f) {
+		const uint64_t T = o.out.shape[0], dim = o.x.dim();
+		const View& x = o.x.v;
+		f(output("out", F32, {T, dim}, "stream_attend"), o.out);
+		f(input("x", F32, {x.shape[0], x.shape[1], dim}), o.x.v);
+		f(input("w", F32, {dim}).uploaded(), o.w);
+	}
+};
+
 // out (T, m, dim): out[t][i] = sigmoid(root(s)) * value[t], s = key[t][i] . query[t][i] / sqrt(dim), root(s) = sign(s)
 // * sqrt(max(|s|, KV_GATE_LEAST)), 0 of 0. key, query (T, m, dim), value (T, dim); out may be key.
 struct StreamGate {

@@ -39,6 +39,7 @@ namespace op {
 	X(StreamMix) \
 	X(StreamGate) \
 	X(StreamCoefs) \
+	X(StreamAttend) \
 	X(Activate) \
 	X(Matmul) \
 	X(NormMatmul) \
@@ -103,6 +104,7 @@ class OpCalls {
 	void stream_coefs(View pre, View post, View mix, View x, View scale, View base, const ConnectArgs& how) {
 		run(op::StreamCoefs{pre, post, mix, x, scale, base, how});
 	}
+	void stream_attend(View out, const StreamRows& x, View w, float eps) { run(op::StreamAttend{out, x, w, eps}); }
 	void activate(View out, View x, View y, const Elementwise& how) { run(op::Activate{out, x, y, how}); }
 	void matmul(std::span<const Proj> projs, View x, Epilogue epilogue, bool decode) {
 		run(op::Matmul{projs, x, epilogue, decode});

@@ -34,7 +34,7 @@ struct Elementwise { // arguments of activate()
 
 // ---- several residual streams
 
-constexpr uint32_t kMostStreams = KV_MOST_STREAMS;
+constexpr uint32_t kMostStreams = KV_MOST_STREAMS, kMostAttended = KV_MOST_ATTENDED;
 struct StreamRows { // rows of T tokens in each of m streams
 	View v;         // (m, capacity, dim) f32
 	uint32_t first = 0;

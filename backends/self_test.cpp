@@ -152,6 +152,8 @@ void SelfTestRun::norm() {
 	b_.stream_coefs(pre, post, mix, f32(numbers(3 * 8, 7), 3, 8), f32(numbers(3, 8), 3), f32(numbers(8, 9), 8),
 	                {1e-6f, 2, 0, 3});
 	for (const View& v : {pre, post, mix}) keep("stream_coefs", "stream_coefs", v);
+	b_.stream_attend(out, {by_row, 0, /*by_row=*/true}, f32(numbers(96, 5), 96), 1e-5f);
+	keep("stream_attend", "stream_attend", out);
 	b_.stream_gate(by_row, by_row, gate, f32(numbers(3 * 96, 5), 3, 96));
 	keep("stream_gate", "stream_gate", by_row);
 	b_.stream_sum({by_row, 0, /*by_row=*/true}, {streams}, f32(numbers(12, 6), 3, 2, 2), /*adds=*/false);

@@ -15,9 +15,9 @@ struct Tolerance {
 };
 // By name: embed, rmsnorm, activate, matvec (decode), matmul (prompt), swiglu, the last two also with the suffix "f16"
 // (DeviceInfo::half_matmul), matvec and swiglu with "int8" (int8_matmul), route (weights of experts), expert_sum,
-// stream_gate, stream_coefs, index_score, short_conv, pool_blocks, delta_rule, ssm_scan, selective_scan, rope, kv (K
-// and V as f16), attend, attend_prompt, "attend packed", "attend packed latents", "attend_prompt f16", "attend int8",
-// copy. Throws Error{NotFound} for other names.
+// stream_gate, stream_coefs, stream_attend, index_score, short_conv, pool_blocks, delta_rule, ssm_scan,
+// selective_scan, rope, kv (K and V as f16), attend, attend_prompt, "attend packed", "attend packed latents",
+// "attend_prompt f16", "attend int8", copy. Throws Error{NotFound} for other names.
 Tolerance tolerance(std::string_view what);
 struct DeviceInfo;
 // The tolerance's name for matmul by a weight of this type.

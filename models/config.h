@@ -92,11 +92,13 @@ struct Temperature {
 
 constexpr float kUnlimited = std::numeric_limits<float>::infinity();
 
-struct Experts {             // a mixture of experts in place of a dense MLP
-	uint32_t n = 0;          // 0: the MLP is dense
-	uint32_t used = 0;       // experts that a token uses
-	uint32_t hidden_dim = 0; // channels inside an expert
-	uint32_t latent_dim = 0; // a matrix makes the rows that experts read, another widens their sum; 0: neither
+struct Experts {              // a mixture of experts in place of a dense MLP
+	uint32_t n = 0;           // 0: the MLP is dense
+	uint32_t used = 0;        // experts that a token uses
+	uint32_t hidden_dim = 0;  // channels inside an expert
+	uint32_t latent_dim = 0;  // a matrix makes the rows that experts read, another widens their sum; 0: neither
+	bool latent_norm = false; // the sum passes a norm before that
+	const char *latent_down = "ffn_latent_down", *latent_up = "ffn_latent_up"; // in the file
 	Gating gating = Gating::Softmax;
 	bool normalise = false;                 // a token's weights are divided by their sum
 	float scale = 1;                        // then weights are multiplied by this
@@ -119,7 +121,11 @@ struct Experts {             // a mixture of experts in place of a dense MLP
 	// The layer also has a dense MLP. MLP, experts and router each read the residual stream after attention through a
 	// norm of their own. The outputs of MLP and experts each pass a norm; their sum passes the layer's.
 	bool beside_mlp = false;
+	// The layer also has a dense MLP, as wide as the model. Experts read the layer's input, before attention, through a
+	// norm of their own; outputs of attention, MLP and experts are added to the stream.
+	bool at_input = false;
 
+	bool with_mlp() const { return !n || beside_mlp || at_input; } // whether the layer has a dense MLP
 	// Of the rows that experts read and write, in a model with rows of dim channels.
 	uint32_t width(uint32_t dim) const { return latent_dim ? latent_dim : dim; }
 };
@@ -157,6 +163,7 @@ struct Recurrent {            // instead of attention, or beside it: a state
 	RecurrentKind kind = RecurrentKind::DeltaRule;
 	bool conv_bias = false;  // the convolution has a bias
 	bool full_gates = false; // ChannelDelta: decays and the gate are products with one matrix each
+	bool full_gate = false;  // the same of the gate alone
 	float bound = 0;         // ChannelDelta: as DeltaArgs::bound
 	uint32_t rank = 0;       // SelectiveScan: channels that steps are made of
 	StepNorm step_norm = StepNorm::None;
@@ -211,7 +218,7 @@ struct Blocks {
 	bool operator==(const Blocks&) const = default;
 };
 
-enum class StreamKind : uint8_t { None, AltUp, Gated, Manifold };
+enum class StreamKind : uint8_t { None, AltUp, Gated, Manifold, Attended };
 
 // Several residual streams per token.
 // AltUp: a layer predicts all of them from all, computes on the active one, and corrects all by what the active one
@@ -223,6 +230,9 @@ enum class StreamKind : uint8_t { None, AltUp, Gated, Manifold };
 // whose rows and columns have sums of 1 (arXiv:2512.24880). Attention and MLP each read a sum of the streams with
 // factors, the matrix then mixes the streams, and their output is added to every stream with a factor of its own;
 // factors and matrix are made of all streams (op::StreamCoefs). The model's output is such a sum, or the mean.
+// Attended: attention residuals. The first stream is the embedding, each other one the sum of what a block of layers
+// has made. Attention and MLP each read a mean of the streams up to their block's, weighted by op::StreamAttend; so
+// does the model's output.
 struct Streams {
 	uint32_t n = 1, active = 0;
 	StreamKind kind = StreamKind::None;
@@ -231,6 +241,12 @@ struct Streams {
 	uint32_t rounds = 0;
 	float eps = 0, post_scale = 2, post_eps = 0;
 	bool weighs_output = false;
+	uint32_t block = 0; // Attended: layers of a block
+	// Of layer l: its block's stream, which it adds to; and how many streams its attention reads, where a block begins
+	// those of earlier blocks alone.
+	uint32_t own(uint32_t l) const { return l / block + 1; }
+	uint32_t read(uint32_t l) const { return own(l) + !begins(l); }
+	bool begins(uint32_t l) const { return l % block == 0; }
 	bool hyper() const { return kind == StreamKind::Gated || kind == StreamKind::Manifold; }
 	// Manifold: rows of the matrix that makes factors, and the elements of the mixing matrix.
 	uint32_t coefs() const { return (rounds ? 2 + n : 2) * n; }
@@ -333,6 +349,7 @@ struct TextHead {
 
 inline bool has_mlp_norm(MlpInput i) { return i == MlpInput::Normed || i == MlpInput::Beside; }
 
+constexpr const char* kLatentNorm = "ffn_routed_norm";           // of Experts::latent_norm
 constexpr const char* kTokenExperts = "ffn_gate_tid2eid.weight"; // of Experts::by_token
 constexpr uint32_t kOfTarget = UINT32_MAX;
 
@@ -390,6 +407,9 @@ struct Layer { // what one layer computes
 	float mlp_limit = kUnlimited; // SwiGLU takes silu(gate) as at most this, and up as at most this far from 0
 	bool limits_gate = false;     // that limit is gate's, not silu(gate)'s; of experts, too
 	bool clamped_mlp = false;     // SwiGLU is the clamped one, as with Experts::clamped
+	// SwiGLU is cap(gate) * sigmoid(gate) * cap(up), cap(x) = c * tanh(x / c), of experts, too. 0: SwiGLU as it is; of
+	// up: it stays as it is.
+	float gate_cap = 0, up_cap = 0;
 	// Gate channels become max(gate - (mean + cut * deviation), 0) before the activation; -infinity: unchanged.
 	float gate_cut = -kUnlimited;
 	Experts experts = {}; // with their own activation and biases

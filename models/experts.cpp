@@ -67,6 +67,7 @@ void look_at_tensors(const ConfigKeys& k, MlpKind mlp, uint32_t l, Experts& e) {
 	e.bias |= find("ffn_down_exps", "bias") != nullptr;
 	e.fused_gate_up = find("ffn_gate_up_exps");
 	e.shared_gate = find("ffn_gate_inp_shexp");
+	e.latent_norm = e.latent_dim && find(kLatentNorm);
 	const GgufTensor* down = find("ffn_down_exps");
 	e.factors = find("ffn_down_exps", "scale") && !(down && has_row_factor(down->type)); // weight_factors()
 	const uint32_t said = k.u32("expert_shared_feed_forward_length", 0);
@@ -105,11 +106,12 @@ Mixture read_mixture(const ConfigKeys& k, const Family& f, const Config& c) {
 		m.layers = read_mlp_layers(k, c);
 	else if (f.dense_between)
 		for (uint32_t l = 0; l < c.n_layers; ++l) m.layers.push_back(!dense(l));
-	if (k.has("moe_latent_size")) {
-		e.latent_dim = within(k, "moe_latent_size", k.u32("moe_latent_size"), 1, c.dim, " channels");
-		if (e.beside_mlp || e.weigh_input)
+	for (const char* key : {"moe_latent_size", "expert_latent_length"}) {
+		if (!k.has(key)) continue;
+		e.latent_dim = within(k, key, k.u32(key), 1, c.dim, " channels");
+		if (e.beside_mlp || e.at_input || e.weigh_input)
 			fail(Code::Unsupported, "{}: key {} is {}; kvrun runs {} without a latent of experts", k.g.name(),
-			     k.key("moe_latent_size"), e.latent_dim, f.arch);
+			     k.key(key), e.latent_dim, f.arch);
 	}
 	uint32_t first = 0;
 	while (first < c.n_layers && !m.has(first)) ++first;
@@ -138,7 +140,10 @@ Mixture read_mixture(const ConfigKeys& k, const Family& f, const Config& c) {
 }
 
 void place_experts(Config& c, const Mixture& m) {
-	for (uint32_t l = 0; l < c.n_layers; ++l) c.layers[l].experts = m.has(l) ? m.experts : Experts{};
+	for (uint32_t l = 0; l < c.n_layers; ++l) {
+		c.layers[l].experts = m.has(l) ? m.experts : Experts{};
+		if (c.layers[l].experts.at_input) c.layers[l].hidden_dim = c.dim;
+	}
 }
 
 void place_value_experts(const ConfigKeys& k, const Family& f, Config& c) {
@@ -183,6 +188,7 @@ void add_expert_specs(std::vector<TensorSpec>& out, const Layer& layer, uint32_t
 		vector("ffn_gate_inp", dim, "scale");
 		for (const char* norm : {"pre_ffw_norm_2", "post_ffw_norm_1", "post_ffw_norm_2"}) vector(norm, dim, "weight");
 	}
+	if (e.at_input) vector("ffn_norm_exps", dim, "weight");
 	if (e.choice_bias && e.choice_bias_bare)
 		out.push_back({fmt::format("blk.{}.exp_probs_b", l), 1, e.n, false});
 	else if (e.choice_bias)
@@ -193,8 +199,9 @@ void add_expert_specs(std::vector<TensorSpec>& out, const Layer& layer, uint32_t
 		out.push_back(table);
 	}
 	if (e.latent_dim) {
-		matrix("ffn_latent_down", width, dim);
-		matrix("ffn_latent_up", dim, width);
+		matrix(e.latent_down, width, dim);
+		if (e.latent_norm) vector(kLatentNorm, width, "weight");
+		matrix(e.latent_up, dim, width);
 	}
 	if (e.fused_gate_up) {
 		matrices("ffn_gate_up_exps", 2 * e.hidden_dim, width, true);
@@ -212,7 +219,8 @@ void add_expert_specs(std::vector<TensorSpec>& out, const Layer& layer, uint32_t
 }
 
 bool is_expert_tensor(std::string_view name) {
-	for (const char* part : {"_exps.", "_chexps.", "_shexp.", ".ffn_gate_inp", ".ffn_latent_", ".exp_probs_b"})
+	for (const char* part :
+	     {"_exps.", "_chexps.", "_shexp.", ".ffn_gate_inp", ".ffn_latent_", ".ffn_routed_", ".exp_probs_b"})
 		if (name.find(part) != name.npos) return true;
 	return false;
 }

@@ -88,7 +88,7 @@ struct Family {
 	bool layer_inputs = false;     // files may have Config::layer_input_dim
 	bool inputs_projected = false; // Config::inputs_projected; an encoder whose vectors pass output.weight
 	// Files have Config::streams of this kind: AltUp with Layer::laurel_rank and Layer::gate_cut; Gated, perhaps with
-	// Config::ngrams.
+	// Config::ngrams; Attended, unless the file says otherwise.
 	StreamKind streams = StreamKind::None;
 	IndexerKind indexer = IndexerKind::None;
 	bool index_neox = false;    // RoPE pairs an indexer's channels so, whatever `neox` says
@@ -122,6 +122,7 @@ struct Family {
 	bool skips_parts = false; // layers may lack attention, the MLP or both: their number of heads or channels is 0
 	bool rounds = false;      // files may have Config::rounds
 	bool limits_mlp = false;  // files may have Layer::mlp_limit and Experts::limit
+	bool caps_mlp = false;    // files have Layer::gate_cap and up_cap
 	Layer layer = {};         // of every layer, except sizes (in the file) and what depends on the layer's number
 };
 

@@ -78,8 +78,8 @@ void read_manifold(const ConfigKeys& k, Streams& s) {
 } // namespace
 
 void read_hyper_streams(const ConfigKeys& k, const Family& f, Config& c) {
+	if (f.streams != StreamKind::Gated && f.streams != StreamKind::Manifold) return;
 	c.streams.kind = f.streams;
-	if (!c.streams.hyper()) return;
 	c.streams.n = in_range(k, "hyper_connection.count", 2, kMostStreams);
 	if (uint64_t(c.dim) * c.streams.n > UINT32_MAX / 4)
 		fail(Code::Format, "{}: {} residual streams of {} channels: too large; the file is damaged", k.g.name(),

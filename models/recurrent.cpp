@@ -240,7 +240,10 @@ void add_recurrent_specs(std::vector<TensorSpec>& out, const Recurrent& r, uint3
 			matrix("ssm_f_a.weight", r.decays(), dim), matrix("ssm_g_a.weight", r.values(), dim);
 		} else {
 			matrix("ssm_f_a.weight", r.k_dim, dim), matrix("ssm_f_b.weight", r.decays(), r.k_dim);
-			matrix("ssm_g_a.weight", r.k_dim, dim), matrix("ssm_g_b.weight", r.values(), r.k_dim);
+			if (r.full_gate)
+				matrix("ssm_g.weight", r.values(), dim);
+			else
+				matrix("ssm_g_a.weight", r.k_dim, dim), matrix("ssm_g_b.weight", r.values(), r.k_dim);
 		}
 		matrix("ssm_beta.weight", r.n_heads, dim);
 		vector("ssm_a", r.n_heads, r.n_heads);

@@ -25,7 +25,20 @@ static void read_cuts(const ConfigKeys& k, Config& c) {
 	}
 }
 
+static void read_attended(const ConfigKeys& k, Config& c) {
+	const char* key = "attn_res.block_size";
+	Streams& s = c.streams;
+	s.block = k.u32(key);
+	if (!s.block) return; // layers add to one stream
+	s.kind = StreamKind::Attended;
+	s.n = (c.n_layers - 1) / s.block + 2;
+	if (s.n > kMostAttended)
+		fail(Code::Unsupported, "{}: key {} is {}: {} layers make {} residual streams; kvrun runs up to {}", k.g.name(),
+		     k.key(key), s.block, c.n_layers, s.n, kMostAttended);
+}
+
 void read_streams(const ConfigKeys& k, const Family& f, Config& c) {
+	if (f.streams == StreamKind::Attended) read_attended(k, c);
 	if (f.streams != StreamKind::AltUp) return;
 	Streams& s = c.streams;
 	s.kind = f.streams;
@@ -49,8 +62,9 @@ void read_streams(const ConfigKeys& k, const Family& f, Config& c) {
 }
 
 void add_stream_specs(std::vector<TensorSpec>& out, const Config& c) {
+	if (c.streams.kind == StreamKind::Attended) out.push_back({"output_res_score.weight", 1, c.dim, false});
+	if (c.streams.kind != StreamKind::AltUp) return;
 	const uint32_t others = c.streams.n - 1;
-	if (!others || c.streams.hyper()) return;
 	for (const char* name : {"altup_proj.weight", "altup_unembd_proj.weight"})
 		out.push_back({name, others * c.dim, c.dim, true, others});
 }
@@ -58,7 +72,9 @@ void add_stream_specs(std::vector<TensorSpec>& out, const Config& c) {
 void add_stream_specs(std::vector<TensorSpec>& out, const Config& c, uint32_t l) {
 	const uint32_t n = c.streams.n, rank = c.layers[l].laurel_rank;
 	const auto name = [l](const char* what) { return fmt::format("blk.{}.{}.weight", l, what); };
-	if (n > 1 && !c.streams.hyper()) {
+	if (c.streams.kind == StreamKind::Attended)
+		for (const char* what : {"attn_res_score", "ffn_res_score"}) out.push_back({name(what), 1, c.dim, false});
+	if (c.streams.kind == StreamKind::AltUp) {
 		out.push_back({name("altup_router"), n, c.dim, true});
 		out.push_back({name("altup_router_norm"), 1, c.dim, false});
 		out.push_back({name("altup_predict_coef"), n * n, n, true});

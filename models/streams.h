@@ -8,7 +8,8 @@ namespace kvrun {
 
 constexpr float kGateCut = 1.6448533535f; // 95 % of a normal distribution is below it
 
-// Needs layers in c. Sets Config::streams, Layer::laurel_rank and Layer::gate_cut in families that have them.
+// Needs layers in c. Sets Config::streams of families without hyper-connections, Layer::laurel_rank and Layer::gate_cut
+// in families that have them.
 void read_streams(const ConfigKeys&, const Family&, Config& c);
 void add_stream_specs(std::vector<TensorSpec>&, const Config&);             // tensors of the model
 void add_stream_specs(std::vector<TensorSpec>&, const Config&, uint32_t l); // tensors of a layer

@@ -155,8 +155,7 @@ std::vector<TensorSpec> tensor_specs(const Config& c) {
 		else if (has_mlp_norm(layer.mlp_input))
 			norm(layer.mlp_norm_name);
 		if (layer.experts.n) add_expert_specs(out, layer, l, c.dim, c.vocab);
-		if (layer.mlp != MlpKind::None && (!layer.experts.n || layer.experts.beside_mlp))
-			add_mlp_specs(out, layer, l, c.dim);
+		if (layer.mlp != MlpKind::None && layer.experts.with_mlp()) add_mlp_specs(out, layer, l, c.dim);
 		if (layer.mlp_out_norm) out_norm(mlp_out_norm_name(layer));
 		if (c.prediction.block) continue;
 		add_layer_input_specs(out, c, l);

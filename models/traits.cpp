@@ -120,7 +120,17 @@ static std::vector<float> of_layers(const Gguf& g, const std::string& key, uint3
 	return v;
 }
 
+static void read_caps(const ConfigKeys& k, Config& c) {
+	const char *gate = "activation.situ_beta", *up = "activation.situ_linear_beta";
+	const float gate_cap = k.g.f32(k.key(gate)), up_cap = k.g.f32(k.key(up));
+	if (!(gate_cap > 0))
+		fail(Code::Format, "{}: key {} is {}, expected more than 0; the file is damaged", k.g.name(), k.key(gate),
+		     gate_cap);
+	for (Layer& l : c.layers) l.gate_cap = gate_cap, l.up_cap = std::max(up_cap, 0.f);
+}
+
 void read_limits(const ConfigKeys& k, const Family& f, Config& c) {
+	if (f.caps_mlp) read_caps(k, c);
 	if (!f.limits_mlp) return;
 	const auto read = [&](const char* key) {
 		if (!k.has(key)) return std::vector<float>(c.n_layers, kUnlimited);

@@ -10,7 +10,7 @@ void see_traits(const ConfigKeys&, const Family&, Layer&);
 NormKind see_norm(const ConfigKeys&, const Family&);
 // Which layers have a window. The key has a flag or number per layer, or a period: one layer of so many has none.
 Windows read_windows(const ConfigKeys&, const Family&, uint32_t n_layers);
-// Needs layers in c, experts placed. Sets Layer::mlp_limit and Experts::limit.
+// Needs layers in c, experts placed. Sets Layer::mlp_limit, gate_cap, up_cap and Experts::limit.
 void read_limits(const ConfigKeys&, const Family&, Config& c);
 // Of Family::skips_parts: takes attention and MLPs from layers that lack them.
 void skip_parts(const ConfigKeys&, Config& c);

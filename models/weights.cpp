@@ -245,7 +245,7 @@ template <class Find, class Bias, class Scale>
 ExpertWeights expert_weights(const Experts& e, Find find, Bias bias, Scale scale, Backend& b) {
 	ExpertWeights w;
 	w.router = find("ffn_gate_inp"), w.router_bias = bias("ffn_gate_inp"), w.choice_bias = bias("exp_probs_b");
-	w.latent_down = find("ffn_latent_down"), w.latent_up = find("ffn_latent_up");
+	w.latent_down = find(e.latent_down), w.latent_up = find(e.latent_up), w.latent_norm = find(kLatentNorm);
 	if (e.fused_gate_up) {
 		const View all = find("ffn_gate_up_exps"), biases = bias("ffn_gate_up_exps");
 		const uint32_t half = e.n * e.hidden_dim;
@@ -259,6 +259,7 @@ ExpertWeights expert_weights(const Experts& e, Find find, Bias bias, Scale scale
 	w.w_down = find("ffn_down_exps"), w.b_down = bias("ffn_down_exps");
 	w.shared_switch = find("ffn_gate_inp_shexp");
 	if (e.factors) w.factors = scale("ffn_down_exps");
+	if (e.at_input) w.norm.w = find("ffn_norm_exps");
 	if (e.beside_mlp) {
 		w.router_norm = scale("ffn_gate_inp");
 		w.norm = {find("pre_ffw_norm_2"), {}}, w.out_norm = {find("post_ffw_norm_2"), {}};
@@ -295,6 +296,7 @@ RecurrentWeights recurrent_weights(const Recurrent& r, Find find, Named named, B
 		w.alpha_low = find("ssm_f_a"), w.alpha = find("ssm_f_b");
 		w.gate_low = find("ssm_g_a"), w.gate = find("ssm_g_b");
 		if (r.full_gates) w.alpha = std::exchange(w.alpha_low, {}), w.gate = std::exchange(w.gate_low, {});
+		if (r.full_gate) w.gate = find("ssm_g");
 		w.beta = find("ssm_beta"), w.rate = named("ssm_a"), w.shift = named("ssm_dt.bias");
 		w.norm = find("ssm_norm"), w.out = find("attn_output");
 		return w;
@@ -368,8 +370,8 @@ template <class Find> LatentWeights latent_weights(const Layer& layer, Find find
 
 // find: of names without ".weight"
 template <class Find> MixerWeights mixer_weights(const Config& c, const std::string& name, Find find) {
-	MixerWeights w{find(name + "_norm"), find(name + "_down"), find(name + "_up"),   find(name + "_inject"),
-	               find(name + "_fn"),   find(name + "_base"), find(name + "_scale")};
+	MixerWeights w{find(name + "_norm"), find(name + "_down"), find(name + "_up"),    find(name + "_inject"),
+	               find(name + "_fn"),   find(name + "_base"), find(name + "_scale"), {}};
 	if (w.norm) w.norm.shape[0] = c.streams.n, w.norm.shape[1] = c.dim;
 	return w;
 }
@@ -448,6 +450,7 @@ LayerWeights layer_weights(const Config& c, const Layer& layer, uint32_t l, cons
 	             find("altup_correct_coef"), find("altup_correct_scale"), find("laurel_l"),
 	             find("laurel_r"),           find("laurel_post_norm")};
 	w.attn_mixer = mixer_weights(c, "hc_attn", find), w.mlp_mixer = mixer_weights(c, "hc_ffn", find);
+	w.attn_mixer.attend = find("attn_res_score"), w.mlp_mixer.attend = find("ffn_res_score");
 	w.ngrams = ngram_weights(c, find);
 	const bool of_latent = c.indexer.of_latent;
 	w.index = {find(of_latent ? "indexer.attn_q_b" : "indexer.q_proj"),
@@ -548,7 +551,8 @@ Weights load_weights(const Gguf& g, const Config& c, Backend& backend, const Loa
 		w.input_proj_norm = views.at("per_layer_proj_norm.weight");
 	}
 	w.out_mixer = mixer_weights(c, "output_hc", [&](const std::string& name) { return found(name + ".weight"); });
-	if (c.streams.n > 1 && !c.streams.hyper())
+	w.out_mixer.attend = found("output_res_score.weight");
+	if (c.streams.kind == StreamKind::AltUp)
 		w.streams_in = views.at("altup_proj.weight"), w.streams_out = views.at("altup_unembd_proj.weight");
 	return w;
 }

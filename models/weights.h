@@ -20,13 +20,15 @@ struct ExpertWeights {                        // empty where the layer (Experts)
 	View choice_bias;                         // (n) f32
 	View of_tokens;                           // (vocab * used) u32, of Experts::by_token
 	View latent_down, latent_up;              // (latent_dim, dim), (dim, latent_dim)
+	View latent_norm;                         // (latent_dim) f32
 	View w_gate, w_up;                        // (n * hidden_dim, width), expert after expert; Experts::width(dim)
 	View b_gate, b_up;                        // (n * hidden_dim) f32
 	View w_down, b_down;                      // (n * width, hidden_dim), (n * width) f32
 	View shared_switch;                       // (1, dim)
 	View shared_gate, shared_up, shared_down; // (shared_dim, dim), (dim, shared_dim)
 	View factors;                             // (n) f32
-	// Norms of Experts::beside_mlp, (dim) f32: before the router, before and after the experts, after the MLP.
+	// Norms of Experts::beside_mlp, (dim) f32: before the router, before and after the experts, after the MLP. norm
+	// also of Experts::at_input.
 	View router_norm;
 	NormWeights norm, out_norm, mlp_out_norm;
 };
@@ -68,12 +70,13 @@ struct StreamWeights {           // of Config::streams and Layer::laurel_rank
 	View scale;                  // (dim) f32
 	View left, right, left_norm; // (laurel_rank, dim), (dim, laurel_rank), (dim) f32
 };
-struct MixerWeights { // of hyper-connections
+struct MixerWeights { // of hyper-connections, or of StreamKind::Attended
 	View norm;        // (streams, dim) f32, divided by the number of streams
 	View down, up;    // (rank, streams * dim), (streams * dim, rank)
 	View inject;      // (streams, streams * dim); empty for the model's output
 	View coefs;       // (Streams::coefs(), streams * dim), of StreamKind::Manifold; the model's output: (streams, ..)
 	View coef_base, scale; // (Streams::coefs()), (parts of op::StreamCoefs) f32
+	View attend;           // (dim) f32, of StreamKind::Attended: op::StreamAttend
 };
 struct NGramWeights {                     // of Config::ngrams, of the layer that adds them
 	View key, value;                      // (streams * dim, width), (dim, width)

@@ -115,7 +115,8 @@ Json indexer_json(const Config& c) {
 Json streams_json(const Config& c) {
 	const Streams& s = c.streams;
 	if (s.n < 2) return nullptr;
-	const char* kind = s.kind == StreamKind::AltUp ? "altup" : s.kind == StreamKind::Gated ? "gated" : "manifold";
+	constexpr const char* kinds[] = {"none", "altup", "gated", "manifold", "attended"};
+	const char* kind = kinds[size_t(s.kind)];
 	return {{"streams", s.n}, {"kind", kind}, {"rank", s.rank}, {"rounds", s.rounds}};
 }
 

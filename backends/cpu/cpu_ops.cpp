@@ -184,6 +184,33 @@ void CpuBackend::compute(const op::StreamCoefs& o) {
 	}
 }
 
+// out[t] = sum of softmax over i of (w . x[i][t] / rms(x[i][t])) * x[i][t]
+void CpuBackend::compute(const op::StreamAttend& o) {
+	const auto& [out, x, w, eps] = o;
+	const size_t T = out.shape[0], m = x.streams(), dim = x.dim();
+	const float *from = data<float>(x.v), *weight = data<float>(w);
+	for (size_t t = 0; t < T; ++t) {
+		const auto row = [&](size_t i) {
+			return from + (i * x.stream_stride() + (x.first + t) * x.row_stride()) * dim;
+		};
+		double shares[kMostAttended], most = -INFINITY, all = 0;
+		for (size_t i = 0; i < m; ++i) {
+			double squares = 0, score = 0;
+			for (size_t c = 0; c < dim; ++c) {
+				const double v = double(row(i)[c]);
+				squares += v * v, score += v * double(weight[c]);
+			}
+			most = std::max(most, shares[i] = score / std::sqrt(squares / double(dim) + double(eps)));
+		}
+		for (size_t i = 0; i < m; ++i) all += shares[i] = std::exp(shares[i] - most);
+		for (size_t c = 0; c < dim; ++c) {
+			double sum = 0;
+			for (size_t i = 0; i < m; ++i) sum += shares[i] / all * double(row(i)[c]);
+			data<float>(out)[t * dim + c] = float(sum);
+		}
+	}
+}
+
 static double xielu(const Xielu& f, double x) {
 	if (x > 0) return x * (double(f.positive) * x + double(f.linear));
 	return double(f.negative) * (std::expm1(std::min(x, double(f.limit))) - x) + double(f.linear) * x;

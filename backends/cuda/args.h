@@ -177,6 +177,13 @@ struct StreamCoefsArgs {
 	uint32_t tokens, m, n, rounds;
 	float eps, post_scale, post_eps;
 };
+struct StreamAttendArgs {
+	float* out;         // (tokens, dim)
+	const float *x, *w; // w (dim)
+	uint32_t dim, m;
+	StreamPlaces in_x;
+	float eps;
+};
 struct ExpertSumArgs {
 	float* x;                 // (rows, dim), added to
 	const float *y, *weights; // (rows, used, dim), (rows, used)
@@ -455,6 +462,7 @@ struct Kernels {
 	Kernel<StreamMixArgs> stream_mix;
 	Kernel<StreamGateArgs> stream_gate;
 	Kernel<StreamCoefsArgs> stream_coefs;
+	Kernel<StreamAttendArgs> stream_attend;
 	Kernel<ActivateArgs> activate;
 	Kernel<MatmulArgs> matvec, matvec_row, matmul, matmul_wide;
 	Kernel<ExpertMatmulArgs> expert_matvec, expert_matvec_row, expert_matmul;

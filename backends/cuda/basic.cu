@@ -170,6 +170,32 @@ __global__ void stream_coefs_kernel(StreamCoefsArgs a) {
 		for (uint32_t from = 0; from < m; ++from) a.mix[(uint64_t(t) * m + to) * m + from] = c[from][to];
 }
 
+// out[t] = sum of softmax over i of (w . x[i][t] / rms(x[i][t])) * x[i][t]. Grid: one block per token.
+__global__ void stream_attend_kernel(StreamAttendArgs a) {
+	__shared__ Shared<double, 8> partial, partial_squares;
+	__shared__ float shares[KV_MOST_ATTENDED];
+	const auto row = [&](uint32_t i) { return a.x + start_of(a.in_x, i, blockIdx.x, a.dim); };
+	float most = 0, all = 0;
+	for (uint32_t i = 0; i < a.m; ++i) {
+		double squares = 0, sum = 0;
+		for (uint32_t c = threadIdx.x; c < a.dim; c += blockDim.x) {
+			const double v = double(row(i)[c]);
+			squares += v * v, sum += v * double(a.w[c]);
+		}
+		squares = block_sum(squares, partial_squares) / double(a.dim) + double(a.eps);
+		const float score = float(block_sum(sum, partial) / sqrt(squares));
+		most = i == 0 ? score : fmaxf(most, score);
+		if (threadIdx.x == 0) shares[i] = score;
+		__syncthreads(); // sums of the next stream reuse the memory
+	}
+	for (uint32_t i = 0; i < a.m; ++i) all += expf(shares[i] - most);
+	for (uint32_t c = threadIdx.x; c < a.dim; c += blockDim.x) {
+		float sum = 0;
+		for (uint32_t i = 0; i < a.m; ++i) sum += expf(shares[i] - most) / all * row(i)[c];
+		a.out[uint64_t(blockIdx.x) * a.dim + c] = sum;
+	}
+}
+
 // The functions of backends/activation.h.
 __device__ inline float activation(const ActivateArgs& a, float x) {
 	switch (a.function) {
@@ -242,6 +268,7 @@ void add_basic(Kernels& k) {
 	k.stream_sum = {{KV_KERNEL(stream_sum, StreamSumArgs)}};
 	k.stream_mix = {{KV_KERNEL(stream_mix, StreamMixArgs)}};
 	k.stream_coefs = {{KV_KERNEL(stream_coefs, StreamCoefsArgs)}};
+	k.stream_attend = {{KV_KERNEL(stream_attend, StreamAttendArgs)}};
 	k.stream_gate = {{KV_KERNEL(stream_gate, StreamGateArgs)}};
 	k.activate = {{KV_KERNEL(activate, ActivateArgs)}};
 	k.channel_max = {{KV_KERNEL(channel_max, ChannelMaxArgs)}};

@@ -97,6 +97,15 @@ void CudaBackend::compute(const op::StreamCoefs& o) {
 	       {"stream_coefs", double(2 * o.x.bytes())});
 }
 
+void CudaBackend::compute(const op::StreamAttend& o) {
+	const auto& [out, x, w, eps] = o;
+	const uint32_t dim = x.dim();
+	launch(
+	    kernels_.stream_attend, {out.shape[0], 1, 1}, 256,
+	    StreamAttendArgs{data<float>(out), data<float>(x.v), data<float>(w), dim, x.streams(), stream_places(x), eps},
+	    {"stream_attend", 4. * out.shape[0] * dim * (2 * x.streams() + 1)});
+}
+
 void CudaBackend::compute(const op::Activate& o) {
 	const auto& [out, x, y, e] = o;
 	const uint64_t n = out.elements();

@@ -52,6 +52,7 @@ Choice choose_stream_sum(const Caps& c) { return {Kernel::stream_sum, {{SPEC_LOC
 Choice choose_stream_mix(const Caps& c) { return {Kernel::stream_mix, {{SPEC_LOCAL_X, c.is_cpu ? 32u : 64u}}}; }
 Choice choose_stream_gate(const Caps& c) { return {Kernel::stream_gate, {{SPEC_LOCAL_X, reduce_local(c, 256)}}}; }
 Choice choose_stream_coefs(const Caps& c) { return {Kernel::stream_coefs, {{SPEC_LOCAL_X, c.is_cpu ? 8u : 64u}}}; }
+Choice choose_stream_attend(const Caps& c) { return {Kernel::stream_attend, {{SPEC_LOCAL_X, reduce_local(c, 256)}}}; }
 Choice choose_activate(uint32_t flags) {
 	static_assert(
 	    uint32_t(Activation::Silu) == ACTIVATE_SILU && uint32_t(Activation::GeluTanh) == ACTIVATE_GELU_TANH &&

@@ -34,6 +34,7 @@ Choice choose_stream_sum(const Caps&);
 Choice choose_stream_mix(const Caps&);
 Choice choose_stream_gate(const Caps&);
 Choice choose_stream_coefs(const Caps&);
+Choice choose_stream_attend(const Caps&);
 constexpr uint32_t kActivateLocal = 128; // times 4 elements
 Choice choose_activate(uint32_t flags);  // ACTIVATE_*
 Choice choose_rope_store(const Caps&, bool vec4_aligned, uint32_t head_dim, uint32_t flags);

@@ -24,7 +24,7 @@ void basic_uses(const Caps& c, Uses& out) {
 	for (const bool vec4_aligned : {false, true}) add(out, choose_rmsnorm(c, vec4_aligned), "");
 	for (const bool biased : {false, true}) add(out, choose_layer_norm(c, biased), biased ? "bias" : "");
 	for (const Choice& how : {choose_match_rms(c), choose_gaussian_top_k(c), choose_stream_sum(c), choose_stream_mix(c),
-	                          choose_stream_gate(c), choose_stream_coefs(c)})
+	                          choose_stream_gate(c), choose_stream_coefs(c), choose_stream_attend(c)})
 		add(out, how, "");
 	for (const auto& [flags, what] : {std::pair{ACTIVATE_GELU_TANH | ACTIVATE_TIMES, "gelu, times"},
 	                                  {ACTIVATE_RELU2, "relu2"},

@@ -133,6 +133,23 @@ void VulkanBackend::compute(const op::StreamCoefs& o) {
 	              {.label = "stream_coefs", .bytes = double(2 * o.x.bytes())});
 }
 
+void VulkanBackend::compute(const op::StreamAttend& o) {
+	const auto& [out, x, w, eps] = o;
+	const uint32_t rows = out.shape[0], dim = x.dim(), across = std::min(rows, kMostRows);
+	check_quads(o.name(), dim);
+	const StreamAttendPush push{.dim = dim,
+	                            .m = x.streams(),
+	                            .first = x.first,
+	                            .rows = rows,
+	                            .row_stride = across,
+	                            .x_row_stride = x.row_stride(),
+	                            .stream_stride = x.stream_stride(),
+	                            .eps = eps};
+	rec_.dispatch(pipeline(choose_stream_attend(caps())), push, {bind(out), bind(x.v), bind(w)},
+	              {across, ceil_div(rows, kMostRows), 1},
+	              {.label = "stream_attend", .bytes = 4.0 * rows * dim * (2 * x.streams() + 1)});
+}
+
 void VulkanBackend::compute(const op::Activate& o) {
 	const auto& [out, x, y, e] = o;
 	KV_ASSERT(out.elements() <= UINT32_MAX / 2);

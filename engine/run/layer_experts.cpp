@@ -57,6 +57,8 @@ void LayerRunner::run_experts(const Layer& layer, const ExpertWeights& w, const 
 		}
 		if (e.limit != kUnlimited)
 			limited_swiglu(be_, gate, up, e.limit, layer.limits_gate);
+		else if (layer.gate_cap)
+			capped_swiglu(be_, gate, up, layer);
 		else
 			be_.activate(gate, from, gated ? up : View(), {.function = layer.activation});
 	}
@@ -82,6 +84,17 @@ void LayerRunner::choose(const Experts& e, const ExpertWeights& w, const View& h
 	RouteArgs how{e.gating, e.normalise, e.scale * scale, w.choice_bias, e.n_groups, e.used_groups, w.factors};
 	if (e.by_token) how.of_tokens = w.of_tokens, how.tokens = tokens.ids;
 	be_.route(shaped(mlp_.ids, n, e.used), shaped(mlp_.weights, n, e.used), logits, how);
+}
+
+void LayerRunner::run_experts_at_input(const Layer& layer, const ExpertWeights& w, const LayerRows& r, bool decode) {
+	norm(r.h, r.x, w.norm);
+	choose(layer.experts, w, r.h, 1, expert_scale(layer), r.tokens, decode);
+	run_experts(layer, w, r.h, shaped(mlp_.ids, r.n, layer.experts.used), decode);
+}
+
+void LayerRunner::add_experts_at_input(const Layer& layer, const LayerRows& r) {
+	const uint32_t n = r.n, used = layer.experts.used;
+	be_.expert_sum(r.x, shaped(mlp_.slot_out, n, used, cfg_.dim), shaped(mlp_.weights, n, used));
 }
 
 // x += norm(norm(MLP of x) + norm(experts of x)). MLP, experts and router each read x through a norm of their own.
@@ -122,7 +135,7 @@ void LayerRunner::mix(const Layer& layer, const LayerWeights& L, const LayerRows
 	const View ids = shaped(mlp_.ids, n, e.used), weights = shaped(mlp_.weights, n, e.used);
 	const float scale = expert_scale(layer);
 	if (!e.early) choose(e, w, h, 1, scale, r.tokens, decode);
-	View sum = r.x;
+	View sum = r.sum ? r.sum : r.x;
 	KV_ASSERT(!e.weigh_input || (scale == 1 && !layer.mlp_out_norm));
 	if (e.weigh_input && e.used == 1) {
 		be_.activate(r.branch, r.h, {}, {.scale = 0});
@@ -156,6 +169,7 @@ void LayerRunner::mix_latent(const Layer& layer, const ExpertWeights& w, const V
 	run_experts(layer, w, latent, shaped(mlp_.ids, n, e.used), decode);
 	be_.activate(latent, latent, {}, {.scale = 0});
 	be_.expert_sum(latent, shaped(mlp_.slot_out, n, e.used, e.latent_dim), shaped(mlp_.weights, n, e.used));
+	if (e.latent_norm) be_.rmsnorm(latent, latent, w.latent_norm, cfg_.norm_eps);
 	multiply(widen, latent, end, decode);
 }
 

@@ -6,6 +6,11 @@ namespace kvrun {
 
 void LayerRunner::enter(uint32_t l, const LayerRows& r, std::span<const StateGroup> gram_states, bool decode) {
 	if (cfg_.streams.n < 2) return;
+	if (r.sum) {
+		attend_streams(r.x, r.streams, cfg_.streams.read(l), weights_of(l).attn_mixer);
+		if (cfg_.streams.begins(l)) be_.activate(r.sum, r.x, {}, {.scale = 0});
+		return;
+	}
 	if (!cfg_.streams.hyper()) return predict_streams(l, r, decode);
 	if (cfg_.ngrams.longest && cfg_.ngrams.layer == l) add_ngrams(l, r, gram_states, decode);
 	connect(r, weights_of(l).attn_mixer, decode);

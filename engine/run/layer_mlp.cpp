@@ -7,10 +7,11 @@ namespace kvrun {
 void LayerRunner::run_mlp_part(uint32_t l, const LayerRows& r, bool decode) {
 	const Layer& layer = cfg_.layers[l];
 	const LayerWeights& L = weights_of(l);
-	if (layer.experts.n)
+	if (layer.experts.n && !layer.experts.at_input)
 		mix(layer, L, r, decode);
 	else if (layer.mlp != MlpKind::None)
 		run_dense(layer, L, r, decode);
+	if (layer.experts.at_input) add_experts_at_input(layer, r);
 }
 
 void LayerRunner::run_dense(const Layer& layer, const LayerWeights& L, const LayerRows& r, bool decode) {
@@ -27,7 +28,8 @@ void LayerRunner::run_dense(const Layer& layer, const LayerWeights& L, const Lay
 View LayerRunner::run_mlp(const Layer& layer, const std::array<Proj, 2>& gate_up, const View& x,
                           const NormWeights* norm, const View& h, bool decode) {
 	const bool gated = layer.mlp == MlpKind::Gated, limited = layer.mlp_limit != kUnlimited,
-	           swiglu = gated && layer.activation == Activation::Silu && !limited && !layer.clamped_mlp;
+	           swiglu =
+	               gated && layer.activation == Activation::Silu && !limited && !layer.clamped_mlp && !layer.gate_cap;
 	const std::span<const Proj> in = std::span(gate_up).subspan(gated ? 0 : 1);
 	const Epilogue epilogue = swiglu ? Epilogue::SwiGLU : Epilogue::None;
 	if (norm)
@@ -40,6 +42,8 @@ View LayerRunner::run_mlp(const Layer& layer, const std::array<Proj, 2>& gate_up
 		limited_swiglu(be_, gate, up, layer.mlp_limit, layer.limits_gate);
 	else if (layer.clamped_mlp)
 		clamped_swiglu(be_, gate, up);
+	else if (layer.gate_cap)
+		capped_swiglu(be_, gate, up, layer);
 	else if (!swiglu)
 		be_.activate(hidden, hidden, gated ? up : View(), {.function = layer.activation, .xielu = layer.xielu});
 	return hidden;
@@ -61,6 +65,13 @@ void clamped_swiglu(Backend& be, const View& gate, const View& up) {
 	clamp(gate, -kUnlimited), clamp(up, -KV_GLU_LIMIT);
 	be.activate(gate, gate, {}, {.function = Activation::GeluQuick});
 	be.activate(gate, gate, up, {.add = true});
+}
+
+void capped_swiglu(Backend& be, const View& gate, const View& up, const Layer& l) {
+	if (l.up_cap) be.activate(up, up, {}, {.cap = l.up_cap});
+	be.activate(up, gate, up, {.function = Activation::Sigmoid});
+	be.activate(gate, gate, {}, {.cap = l.gate_cap});
+	be.activate(gate, gate, up, {});
 }
 
 } // namespace kvrun

@@ -64,11 +64,12 @@ void LayerRunner::recur_by_channel(uint32_t l, const LayerRows& r, std::span<con
 		const Proj all[] = {decays[0], gates[0], {beta, w.beta, {}}};
 		multiply(all, h, Epilogue::None, decode);
 	} else {
-		const View low = rows(recurrent_.low, 0, n), low_gate = rows(recurrent_.low_gate, 0, n);
-		const Proj narrow[] = {{low, w.alpha_low, {}}, {low_gate, w.gate_low, {}}, {beta, w.beta, {}}};
+		const View low = rows(recurrent_.low, 0, n), low_gate = how.full_gate ? gate : rows(recurrent_.low_gate, 0, n);
+		const Proj narrow[] = {
+		    {low, w.alpha_low, {}}, {low_gate, how.full_gate ? w.gate : w.gate_low, {}}, {beta, w.beta, {}}};
 		multiply(narrow, h, Epilogue::None, decode);
 		multiply(decays, low, Epilogue::None, decode);
-		multiply(gates, low_gate, Epilogue::None, decode);
+		if (!how.full_gate) multiply(gates, low_gate, Epilogue::None, decode);
 	}
 	const View* taps[] = {&w.conv_q, &w.conv_k, &w.conv_v};
 	for (const StateGroup& g : groups) {

@@ -133,6 +133,7 @@ LayerRows LayerRunner::rows_of(uint32_t l, const View& x, const TokenViews& toke
 	r.tokens = tokens.part(first, n);
 	if (branch_) r.branch = rows(branch_, 0, n);
 	if (cfg_.streams.n > 1) r.streams = streams_of(x, first, n), r.x = rows(streams_.x, 0, n);
+	if (cfg_.streams.kind == StreamKind::Attended) r.sum = stream(r.streams, cfg_.streams.own(l), n);
 	if (cfg_.first_values) r.first_values = r.x, r.first_values.at += x.bytes();
 	if (streams_.laurel) r.laurel = rows(streams_.laurel, 0, n);
 	if (streams_.inject) r.inject = rows(streams_.inject, 0, n);
@@ -159,7 +160,7 @@ LayerRows LayerRunner::last_row(const LayerRows& r) {
 	LayerRows out = r;
 	out.n = 1;
 	for (View* v : {&out.x, &out.h, &out.q, &out.att, &out.k, &out.v, &out.gate, &out.up, &out.branch, &out.out_gate,
-	                &out.values, &out.laurel, &out.inject, &out.rope[0], &out.rope[1]})
+	                &out.values, &out.laurel, &out.sum, &out.inject, &out.rope[0], &out.rope[1]})
 		if (*v) *v = rows(*v, r.n - 1, 1);
 	out.tokens = r.tokens.part(r.n - 1, 1);
 	out.streams.first += r.n - 1;
@@ -393,7 +394,7 @@ Softmax LayerRunner::softmax(uint32_t l, const LayerRows& r) const {
 void LayerRunner::add(const Layer& layer, const LayerRows& r, const Proj& proj, const View& from,
                       const NormWeights* out_norm, bool decode) {
 	if (adds_plainly(layer, out_norm) && !cfg_.streams.hyper()) {
-		const Proj into[] = {{r.x, proj.w, proj.bias}};
+		const Proj into[] = {{r.sum ? r.sum : r.x, proj.w, proj.bias}};
 		multiply(into, from, Epilogue::Add, decode);
 		if (out_norm) norm(r.x, r.x, *out_norm, out_norm_eps());
 		return;
@@ -416,6 +417,7 @@ void LayerRunner::project_out(uint32_t l, const LayerRows& r, bool decode) {
 	if (!layer.mixes) return run_mlp_part(l, r, decode);
 	const LayerWeights& L = weights_of(l);
 	if (layer.experts.early) choose(layer.experts, L.experts, r.x, 1, expert_scale(layer), r.tokens, decode);
+	if (layer.experts.at_input) run_experts_at_input(layer, L.experts, r, decode);
 	const Latent& latent = layer.latent;
 	if (latent.out_groups) {
 		turn(r.att, r.rope[layer.rope], cfg_.ropes[layer.rope], {}, /*back=*/true);
@@ -448,8 +450,9 @@ void LayerRunner::project_out(uint32_t l, const LayerRows& r, bool decode) {
 
 	if (layer.laurel_rank) add_laurel(r);
 	if (cfg_.streams.hyper()) connect(r, L.mlp_mixer, decode);
+	if (r.sum) attend_streams(r.x, r.streams, cfg_.streams.own(l) + 1, L.mlp_mixer);
 	if (!mlp_first) run_mlp_part(l, r, decode);
-	if (cfg_.streams.n > 1 && !cfg_.streams.hyper()) correct_streams(l, r, decode);
+	if (cfg_.streams.kind == StreamKind::AltUp) correct_streams(l, r, decode);
 	if (cfg_.layer_input_dim) add_layer_input(l, r, decode);
 	if (layer.output_scale != 1) be_.activate(r.x, r.x, {}, {.scale = layer.output_scale});
 	if (layer.embedding_gain != 0) {

@@ -71,7 +71,8 @@ struct LayerRows { // rows of one pass through a layer
 	View branch = {};
 	// Of Config::streams: all of them; x is then the active one inside the layer, or what a mixer made of all.
 	StreamRows streams = {};
-	View inject = {};                   // (n, streams) f32, of hyper-connections: factors of what is added to each
+	View sum = {};    // (n, dim) f32, of StreamKind::Attended: the stream that outputs are added to; else they are to x
+	View inject = {}; // (n, streams) f32, of hyper-connections: factors of what is added to each
 	std::span<const float> ngrams = {}; // (n, NGrams::width()), in the layer of Config::ngrams
 	View laurel = {};                   // (n, dim) f32, of Layer::laurel_rank
 	// (n, heads * channels), (n, channels), (n, heads) f32, of layers with an indexer.
@@ -223,6 +224,7 @@ class LayerRunner {
 	void add_to_others(const LayerRows&, const View& from);
 	void project_laurel(uint32_t l, const LayerRows&, bool decode);
 	void add_laurel(const LayerRows&);
+	void attend_streams(const View& out, StreamRows, uint32_t n, const MixerWeights&); // to the first n
 	// Hyper-connections, layer_hyper.cpp.
 	void connect(const LayerRows&, const MixerWeights&, bool decode); // what attention or the MLP reads of the streams
 	void sum_streams(const View& out, const View& inject, const StreamRows&, const MixerWeights&, bool decode);
@@ -239,6 +241,9 @@ class LayerRunner {
 	void scan_by_channel(uint32_t l, const LayerRows&, std::span<const StateGroup>, bool decode);
 	// A mixture of experts, layer_experts.cpp.
 	void mix(const Layer&, const LayerWeights&, const LayerRows&, bool decode);
+	// Of Experts::at_input: the experts, before attention is added; their sum, behind the MLP.
+	void run_experts_at_input(const Layer&, const ExpertWeights&, const LayerRows&, bool decode);
+	void add_experts_at_input(const Layer&, const LayerRows&);
 	void mix_beside_mlp(const Layer&, const LayerWeights&, const LayerRows&, bool decode);
 	static float expert_scale(const Layer&); // of their outputs
 	void choose(const Experts&, const ExpertWeights&, const View& h, float logit_scale, float scale, const TokenViews&,
@@ -279,6 +284,8 @@ class LayerRunner {
 // gate = min(silu(gate), limit) * clamp(up, -limit, limit), or of Layer::limits_gate silu(min(gate, limit)) * the same;
 // changes up.
 void limited_swiglu(Backend&, const View& gate, const View& up, float limit, bool limits_gate);
+// That of Layer::gate_cap in gate; changes up.
+void capped_swiglu(Backend&, const View& gate, const View& up, const Layer&);
 // The clamped SwiGLU of shaders/shared/experts.h in gate; changes up.
 void clamped_swiglu(Backend&, const View& gate, const View& up);
 

@@ -1,4 +1,4 @@
-// Several residual streams (AltUp), and the low-rank branch beside attention (Laurel).
+// Several residual streams (AltUp), the low-rank branch beside attention (Laurel), and attention residuals.
 #include "engine/run/layer_runner.h"
 #include <array>
 #include <cmath>
@@ -30,6 +30,7 @@ View LayerRunner::stream(const StreamRows& s, uint32_t i, uint32_t n) const {
 
 // All streams of the first, which is the embedding: projections of it, as large as it is.
 void LayerRunner::spread(const View& x, uint32_t first, uint32_t n, bool decode) {
+	if (cfg_.streams.kind == StreamKind::Attended) return; // the others begin with blocks
 	const StreamRows s = streams_of(x, first, n);
 	if (s.by_row) // h_ has the embedding
 		return be_.stream_sum(s, {shaped(rows(h_, 0, n), 1, n, cfg_.dim)},
@@ -46,6 +47,14 @@ View LayerRunner::merge_streams(const View& x, uint32_t first, uint32_t n, bool 
 	if (cfg_.streams.hyper()) return mix_output(rows(x, first, n), decode);
 	const View merged = rows(x, first, n);
 	if (cfg_.streams.n < 2) return merged;
+	if (cfg_.streams.kind == StreamKind::Attended) {
+		for (uint32_t at = 0, m = 0; at < n; at += m) {
+			m = std::min(most_rows_, n - at);
+			attend_streams(rows(h_, 0, m), {all_streams(x), first + at}, cfg_.streams.n, w_.out_mixer);
+			be_.copy(rows(merged, at, m), rows(h_, 0, m));
+		}
+		return merged;
+	}
 	for (; n > most_rows_; first += most_rows_, n -= most_rows_) merge_streams(x, first, most_rows_, decode);
 	const StreamRows s{all_streams(x), first};
 	const View out = stream(s, 0, n), branch = rows(branch_, 0, n);
@@ -59,6 +68,12 @@ View LayerRunner::merge_streams(const View& x, uint32_t first, uint32_t n, bool 
 	be_.activate(out, out, {}, {.scale = share});
 	for (uint32_t i = 1; i < cfg_.streams.n; ++i) be_.activate(out, stream(s, i, n), {}, {.scale = share, .add = true});
 	return merged;
+}
+
+void LayerRunner::attend_streams(const View& out, StreamRows s, uint32_t n, const MixerWeights& w) {
+	KV_ASSERT(!s.by_row && n <= s.streams());
+	s.v.shape[0] = n;
+	be_.stream_attend(out, s, w.attend, cfg_.norm_eps);
 }
 
 // What the router makes of x: (n, streams).

@@ -6,7 +6,7 @@ namespace kvrun {
 
 bool experts_weigh_gates(const Layer& l) { return l.experts.weigh_input && l.experts.used > 1; }
 bool experts_fuse_gates(const Layer& l) {
-	return !experts_weigh_gates(l) && l.mlp == MlpKind::Gated && l.experts.limit == kUnlimited &&
+	return !experts_weigh_gates(l) && l.mlp == MlpKind::Gated && l.experts.limit == kUnlimited && !l.gate_cap &&
 	       (l.experts.clamped || l.activation == Activation::Silu);
 }
 
@@ -15,7 +15,7 @@ void MlpMemory::lay(Arena& a, const Config& c, uint32_t rows) {
 	         outside = c.dim, latents = 0;
 	for (const Layer& l : c.layers) {
 		const Experts& e = l.experts;
-		dense = std::max({dense, !e.n || e.beside_mlp ? l.hidden_dim : e.shared_dim, c.layer_input_dim});
+		dense = std::max({dense, e.with_mlp() ? l.hidden_dim : e.shared_dim, c.layer_input_dim});
 		if (!e.n) continue;
 		experts = std::max(experts, e.n), used = std::max(used, e.used);
 		inside = std::max(inside, e.used * e.hidden_dim);

@@ -13,7 +13,7 @@ constexpr uint32_t kMatmulRows = 8; // rows of a projection that cost as much as
 double mlp_work(const Config& c, const Layer& l, double n, bool cold) {
 	const double dim = c.dim, rows = cold ? std::max(n, double(kMatmulRows)) : n;
 	const Experts& e = l.experts;
-	const double dense = l.mlp == MlpKind::None ? 0 : !e.n || e.beside_mlp ? l.hidden_dim : e.shared_dim;
+	const double dense = l.mlp == MlpKind::None ? 0 : e.with_mlp() ? l.hidden_dim : e.shared_dim;
 	const double work = rows * dim * (6 * dense + 2. * e.n + 4. * e.latent_dim + 6. * c.layer_input_dim);
 	// A few rows choose different experts, and each expert costs as much as for several rows.
 	const double slots = n * e.used, experts = std::min(slots, double(e.n));

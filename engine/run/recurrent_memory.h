@@ -34,7 +34,7 @@ struct RecurrentMemory { // all recurrent layers of a model have the same shape;
 		alpha = a.take(DType::F32, rows, r.decays());
 		if (r.kind == RecurrentKind::ChannelDelta && !r.full_gates) {
 			low = a.take(DType::F32, rows, r.k_dim);
-			low_gate = a.take(DType::F32, rows, r.k_dim);
+			if (!r.full_gate) low_gate = a.take(DType::F32, rows, r.k_dim);
 		}
 		if (r.kind == RecurrentKind::SelectiveScan) {
 			b = a.take(DType::F32, rows, r.k_dim), c = a.take(DType::F32, rows, r.k_dim);

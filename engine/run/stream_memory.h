@@ -22,6 +22,7 @@ struct StreamMemory { // empty without Config::streams
 		const uint32_t n = c.streams.n;
 		if (n < 2) return;
 		x = a.take(DType::F32, rows, c.dim);
+		if (c.streams.kind == StreamKind::Attended) return;
 		if (c.streams.hyper()) {
 			normed = a.take(DType::F32, rows, n, c.dim);
 			inject = a.take(DType::F32, rows, n), others = a.take(DType::F32, rows, n);

@@ -88,15 +88,20 @@ std::shared_ptr<Grammar> answer_grammar(const AnswerRules& a, const Tokenizer& t
 	Rules r =
 	    a.gbnf.empty() ? Rules() : parse_gbnf(a.gbnf, [&](std::string_view name) { return named_token(tok, name); });
 	std::vector<ExprId> parts;
+	const auto optional = [&](const std::string& m) {
+		return m.empty() ? r.sequence({}) : r.optional(r.text(marker(m)));
+	};
 	const auto add_text = [&](ExprId e) {
-		if (harmony) return parts.push_back(r.sequence({r.text(marker("<|channel|>final<|message|>")), e}));
-		if (!f.content_begin.empty()) e = r.sequence({r.optional(r.text(marker(f.content_begin))), e});
-		if (!f.content_end.empty()) e = r.sequence({e, r.optional(r.text(marker(f.content_end)))});
-		parts.push_back(e);
+		const ExprId begin = harmony ? r.text(marker("<|channel|>final<|message|>")) : optional(f.content_begin);
+		parts.push_back(r.sequence({begin, e, optional(f.content_end)}));
 	};
 	if (!a.gbnf.empty()) add_text(r.rule(r.root()));
 	if (!a.schema.is_null()) add_text(add_schema(r, a.schema, a.left_out));
-	if (!tools.empty()) parts.push_back(add_calls(r, {f, tools, a.one_call, marker}));
+	if (!tools.empty()) { // perhaps behind an empty text
+		const bool around = !f.content_begin.empty() && !f.content_end.empty();
+		const ExprId empty = around ? r.sequence({optional(f.content_begin), optional(f.content_end)}) : r.sequence({});
+		parts.push_back(r.sequence({empty, add_calls(r, {f, tools, a.one_call, marker})}));
+	}
 
 	Begin begin;
 	if (!must_call && !has_text) { // text is free; calls must have their form

@@ -5,6 +5,7 @@
 #include "models/grammar/schema.h"
 #include "models/grammar/schema_merge.h"
 #include <algorithm>
+#include <tuple>
 
 namespace kvrun {
 namespace {
@@ -246,23 +247,51 @@ class Writer {
 		const ExprId end = ends_turn ? rules_.optional(mark(s.all_end)) : mark(s.all_end);
 		return rules_.sequence({mark(s.all_begin), repeated(call, s.between.c_str()), end});
 	}
+	static constexpr Types kNumbers = kIntegers | kFractions;
+	// What a schema allows of one kind of value, which `name` calls, where it says that itself or by alternatives.
+	static Json narrowed(Json s, const Json& root, Types kind, const char* name) {
+		bool plain = true;
+		for (const char* key : {"anyOf", "oneOf"}) {
+			if (!s.contains(key) || !s[key].is_array()) continue;
+			plain = false;
+			Json some = Json::array();
+			for (const Json& way : s[key])
+				if (const Types types = allowed_types(way, root); types & kind)
+					some.push_back(types & ~kind ? narrowed(way, root, kind, name) : way);
+			s[key] = std::move(some);
+		}
+		if (s.contains("enum") && s["enum"].is_array()) {
+			plain = false;
+			Json some = Json::array();
+			for (const Json& x : s["enum"])
+				if (has_type(x, kind)) some.push_back(x);
+			s["enum"] = std::move(some);
+		}
+		if (plain || s.contains("type"))
+			s["type"] = kind == kNumbers && !(allowed_types(s, root) & kFractions) ? "integer" : name;
+		return s;
+	}
+	// A pair. Where types are written, it is one way for each type, or for strings and all others.
 	ExprId shaped_pair(const Json& t, const Argument& a, const CallShape& s) {
-		const Types types = allowed_types(a.schema, parameters(t));
-		const bool bare = bare_strings(types) || (s.tells_strings() && (types & kStrings));
-		std::vector<ExprId> kinds;
-		constexpr std::pair<CallShape::Kind, Types> kTypes[] = {{CallShape::Number, kFractions | kIntegers},
-		                                                        {CallShape::Boolean, kBooleans},
-		                                                        {CallShape::Array, kArrays},
-		                                                        {CallShape::Object, kObjects},
-		                                                        {CallShape::Null, kNulls}};
-		if (!s.key_close.empty() && bare) kinds.push_back(mark(s.kinds[CallShape::String]));
-		if (!s.key_close.empty() && !bare)
-			for (const auto& [kind, of] : kTypes)
-				if (types & of) kinds.push_back(mark(s.kinds[kind]));
-		const ExprId kind = kinds.empty() ? rules_.sequence({}) : rules_.choice(std::move(kinds));
-		const ExprId one = rules_.sequence({mark(s.key_begin + a.name + s.key_end), kind, mark(s.key_close),
-		                                    value(t, a, bare ? kBareDialect : kJsonDialect), mark(s.value_end)});
-		return a.required ? one : rules_.optional(one);
+		const Json root = parameters(t);
+		const Types types = allowed_types(a.schema, root);
+		const auto one = [&](const Json& schema, const std::string& kind, bool bare) {
+			return rules_.sequence({mark(s.key_begin + a.name + s.key_end + kind + s.key_close),
+			                        value(t, {a.name, schema, a.required}, bare ? kBareDialect : kJsonDialect),
+			                        mark(s.value_end)});
+		};
+		std::vector<ExprId> ways;
+		constexpr std::tuple<CallShape::Kind, Types, const char*> kTypes[] = {
+		    {CallShape::String, kStrings, "string"},    {CallShape::Number, kNumbers, "number"},
+		    {CallShape::Boolean, kBooleans, "boolean"}, {CallShape::Array, kArrays, "array"},
+		    {CallShape::Object, kObjects, "object"},    {CallShape::Null, kNulls, "null"}};
+		if (s.key_close.empty()) ways.push_back(one(a.schema, "", bare_strings(types)));
+		for (const auto& [kind, of, type] : kTypes)
+			if (!s.key_close.empty() && (types & of))
+				ways.push_back(one(types & ~of ? narrowed(a.schema, root, of, type) : a.schema, s.kinds[kind],
+				                   kind == CallShape::String && (s.tells_strings() || bare_strings(types))));
+		const ExprId pair = rules_.choice(std::move(ways));
+		return a.required ? pair : rules_.optional(pair);
 	}
 	ExprId tag(const std::string& s) { return mark(kMiniMaxMark + s); }
 	// <key>value</key>: strings unquoted, lists as items between tags, other values as JSON.

@@ -86,7 +86,8 @@ void complete_mixture(SynthSpec& s, const Family& family) {
 	if (!e.n || !e.used || !e.hidden_dim)
 		fail(Code::Invalid, "a mixture needs keys experts, used and expert_hidden, all of them");
 	if (e.used > e.n) fail(Code::Invalid, "a synthetic model cannot use {} of {} experts", e.used, e.n);
-	if (family.layer.experts.beside_mlp || family.layer.experts.weigh_input || e.latent_dim >= s.config.dim)
+	if (family.layer.experts.beside_mlp || family.layer.experts.at_input || family.layer.experts.weigh_input ||
+	    e.latent_dim >= s.config.dim)
 		e.latent_dim = 0; // another family, or other keys, than those of the row
 	if (e.hidden_dim % 32 != 0 || e.shared_dim % 32 != 0)
 		fail(Code::Invalid, "expert_hidden {} and shared {} of a synthetic model must be multiples of 32", e.hidden_dim,
@@ -95,6 +96,7 @@ void complete_mixture(SynthSpec& s, const Family& family) {
 	if (e.gating == Gating::Softmax) e.gating = own.gating;
 	e.normalise |= own.normalise, e.clamped = own.clamped;
 	e.router_bias |= own.router_bias, e.bias |= own.bias, e.beside_mlp = own.beside_mlp;
+	e.at_input = own.at_input;
 	e.weigh_input = own.weigh_input, e.shared_mean = own.shared_mean;
 	s.mixture.first = std::min(s.mixture.first, s.config.n_layers - 1);
 	s.mixture.period = std::min(s.mixture.period, s.config.n_layers);
@@ -241,6 +243,8 @@ void complete(SynthSpec& s, const SynthRow& r) {
 	}
 	complete_mixture(s, family);
 	if (family.recurrent) complete_recurrent(s, family, r.more);
+	if (family.streams == StreamKind::Attended)
+		fail(Code::Invalid, "{} has attention residuals, which no shape has; give another arch", c.arch);
 	if (family.streams == StreamKind::Gated || family.streams == StreamKind::Manifold)
 		complete_hyper(c, family.streams, r.more.streams);
 	if (family.streams == StreamKind::Gated) complete_ngrams(c);

@@ -128,7 +128,7 @@ void add_config(Header& h, const SynthSpec& s) {
 	for (uint32_t l = 0; l < c.n_layers; ++l) shared += c.layers[l].kv_layer != l;
 	if (shared) h.u32(key("attention.shared_kv_layers"), shared);
 	if (c.layer_input_dim) h.u32(key("embedding_length_per_layer_input"), c.layer_input_dim);
-	if (c.streams.n > 1 && !c.streams.hyper()) {
+	if (c.streams.kind == StreamKind::AltUp) {
 		h.u32(key("altup.num_inputs"), c.streams.n);
 		h.u32(key("altup.active_idx"), c.streams.active);
 		h.array(key("activation_sparsity_scale"), GgufType::F32, c.layers.size());

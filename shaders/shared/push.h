@@ -142,6 +142,17 @@ struct StreamGatePush {
 	uint rows;       // of all streams
 	uint row_stride; // as in RmsNormPush
 };
+struct StreamAttendPush {
+	KV_PUSH_HEAD
+	uint dim;
+	uint m;
+	uint first;
+	uint rows;
+	uint row_stride;    // as in RmsNormPush
+	uint x_row_stride;  // in rows of dim elements
+	uint stream_stride; // the same
+	float eps;
+};
 struct StreamCoefsPush {
 	KV_PUSH_HEAD
 	uint m;

@@ -99,6 +99,7 @@ TEST_CASE("inspect: latents, recurrent states, an indexer and several residual s
 	for (const char* part : {"latents", "states", "indexer", "streams"}) CHECK(plain[part].is_null());
 	CHECK(config("gemma3n")["streams"]["kind"] == "altup");
 	CHECK(config("qwen4exp")["streams"]["rank"] == 16);
+	CHECK(config("kimi_k3")["streams"]["kind"] == "attended");
 	CHECK(config("hy_v4")["indexer"]["layers"] == 2);
 	const Ran text = run_program({"inspect", std::string(KVRUN_SOURCE_DIR) + "/tests/golden/tiny/glm5_next.gguf"});
 	CHECK(contains(text.out, "indexer       layers 2, heads 4, dim 64, block 2, tokens 8"));

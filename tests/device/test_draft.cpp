@@ -18,9 +18,9 @@ const std::string kModel = kGolden + "tiny/" + kPolicyModel + ".gguf";
 
 // Delta rule, short convolutions, state spaces, states beside attention, decays by channel beside latent attention,
 // selective scans.
-const std::vector<Case> kRecurrentModels{{"qwen35"},      {"lfm2moe"},     {"granitehybrid"},  {"falcon_h1"},
-                                         {"kimi_linear"}, {"bailingmoe3"}, {"mamba2"},         {"jamba"},
-                                         {"rwkv7"},       {"qwen4exp"},    {"qwen4exp_sparse"}};
+const std::vector<Case> kRecurrentModels{{"qwen35"},      {"lfm2moe"},     {"granitehybrid"},   {"falcon_h1"},
+                                         {"kimi_linear"}, {"bailingmoe3"}, {"mamba2"},          {"jamba"},
+                                         {"rwkv7"},       {"qwen4exp"},    {"qwen4exp_sparse"}, {"kimi_k3"}};
 
 // Drafts given tokens: the answer itself, with some wrong tokens.
 struct Script final : Drafter {

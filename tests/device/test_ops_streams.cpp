@@ -1,4 +1,4 @@
-// match_rms, gaussian_top_k, stream_sum, stream_mix, stream_gate, stream_coefs against sums in double.
+// match_rms, gaussian_top_k, stream_sum, stream_mix, stream_gate, stream_coefs, stream_attend against sums in double.
 #include "tests/support/compare.h"
 #include "tests/support/devices.h"
 #include "tests/support/rig.h"
@@ -289,5 +289,62 @@ TEST_CASE("ops: stream_coefs") {
 		check_close(row, rig.get(a), pre, "stream_coefs");
 		if (b) check_close(row, rig.get(b), post, "stream_coefs");
 		if (c) check_close(row, rig.get(c), mix, "stream_coefs");
+	});
+}
+
+namespace {
+
+struct AttendCase {
+	uint32_t T, m, dim;
+	bool by_row = false;
+	float loud = 1;
+	uint32_t first() const { return T % 3; }
+	std::string text() const {
+		return fmt::format("T {}, {} streams, dim {}{}, scores of {}", T, m, dim, by_row ? ", by row" : "", loud);
+	}
+};
+
+} // namespace
+
+// Rows of zeros, scores that exp() of is not finite, rows around those that are read.
+TEST_CASE("ops: stream_attend") {
+	std::vector<AttendCase> rows;
+	for (const uint32_t m : {1u, 2u, 9u, 64u})
+		for (const uint32_t T : {1u, 5u})
+			for (const bool by_row : {false, true}) rows.push_back({T, m, m == 9 ? 1540u : 64u, by_row});
+	rows.push_back({7, 5, 260, false, 200});
+	rows.push_back({32771, 2, 8}); // more rows than a dimension of a grid takes
+	each_row(rows, [](Backend& backend, const AttendCase& r, const TestRow& row) {
+		if (r.T > 1000 && row.device == "cuda-host") return; // a fiber for each thread of so many blocks takes long
+		Random random(uint32_t(row.number) + 1);
+		Rig rig(backend);
+		const uint32_t all = r.first() + r.T + 2;
+		const size_t next = r.by_row ? 1 : all, step = r.by_row ? r.m : 1;
+		Floats x = random.normals(size_t(all) * r.m * r.dim), w = random.normals(r.dim), want(size_t(r.T) * r.dim);
+		for (float& v : w) v *= 2 * r.loud / std::sqrt(float(r.dim));
+		const float eps = 1e-3f;
+		for (uint32_t t = 0; t < r.T; ++t) {
+			const auto at = [&](uint32_t i) { return &x[(i * next + (r.first() + t) * step) * r.dim]; };
+			if (t % 2) std::fill_n(at(r.m / 2), r.dim, 0.f);
+			std::vector<double> shares;
+			for (uint32_t i = 0; i < r.m; ++i) {
+				double squares = 0, score = 0;
+				for (uint32_t c = 0; c < r.dim; ++c)
+					squares += double(at(i)[c]) * double(at(i)[c]), score += double(at(i)[c]) * double(w[c]);
+				shares.push_back(score / std::sqrt(squares / r.dim + double(eps)));
+			}
+			const double most = std::ranges::max(shares);
+			double sum = 0;
+			for (double& s : shares) sum += s = std::exp(s - most);
+			for (uint32_t c = 0; c < r.dim; ++c) {
+				double v = 0;
+				for (uint32_t i = 0; i < r.m; ++i) v += shares[i] / sum * double(at(i)[c]);
+				want[size_t(t) * r.dim + c] = float(v);
+			}
+		}
+		const View out = rig.out(r.T, r.dim);
+		const View v = r.by_row ? rig.f32(x, all, r.m, r.dim) : rig.f32(x, r.m, all, r.dim);
+		backend.stream_attend(out, {v, r.first(), r.by_row}, rig.f32(w, r.dim), eps);
+		check_close(row, rig.get(out), want, "stream_attend");
 	});
 }

@@ -33,12 +33,14 @@ Floats long_answer(Engine& e, const std::string& kv) {
 } // namespace
 
 TEST_CASE("split: a model divided over two devices of one kind has the bits of one device, for every kind of layer") {
-	const std::vector<Case> models = {
-	    {"llama"},       {"llama_tied"},      {"qwen3moe"},   {"gpt_oss"},      {"gemma3"},     {"gemma4_shared"},
-	    {"gemma3n"},     {"qwen35moe"},       {"llama4"},     {"deepseek2_v3"}, {"blocks"},     {"command_r"},
-	    {"phi3_window"}, {"falcon_h1"},       {"nemotron_h"}, {"mamba2"},       {"jamba"},      {"gptneox"},
-	    {"qwen4exp"},    {"qwen4exp_sparse"}, {"deepseek32"}, {"glm_dsa"},      {"glm5_next"},  {"hy_v4"},
-	    {"gpt2"},        {"talkie"},          {"mimo2"},      {"bitnet"},       {"minimax_m3"}, {"rwkv7"}};
+	const std::vector<Case> models = {{"llama"},       {"llama_tied"},    {"qwen3moe"},   {"gpt_oss"},
+	                                  {"gemma3"},      {"gemma4_shared"}, {"gemma3n"},    {"qwen35moe"},
+	                                  {"llama4"},      {"deepseek2_v3"},  {"blocks"},     {"command_r"},
+	                                  {"phi3_window"}, {"falcon_h1"},     {"nemotron_h"}, {"mamba2"},
+	                                  {"jamba"},       {"gptneox"},       {"qwen4exp"},   {"qwen4exp_sparse"},
+	                                  {"deepseek32"},  {"glm_dsa"},       {"glm5_next"},  {"hy_v4"},
+	                                  {"kimi_k3"},     {"arctic"},        {"gpt2"},       {"talkie"},
+	                                  {"mimo2"},       {"bitnet"},        {"minimax_m3"}, {"rwkv7"}};
 	each_row(models, [](Backend&, const Case& c, const TestRow& row) {
 		const std::string model = tiny(c.name);
 		const Floats want = long_answer(*open_engine(row.device, model, 32), "fp16");

@@ -57,7 +57,7 @@ TEST_CASE("split: prompts pass the devices in slices, with the bits of one devic
 	                                  {"gemma3n"},     {"qwen35moe"},       {"deepseek2_v3"}, {"gemma4_shared"},
 	                                  {"phi3_window"}, {"falcon_h1"},       {"nemotron_h"},   {"llama4"},
 	                                  {"qwen4exp"},    {"qwen4exp_sparse"}, {"deepseek32"},   {"glm_dsa"},
-	                                  {"glm5_next"},   {"hy_v4"},           {"minimax_m3"}};
+	                                  {"glm5_next"},   {"hy_v4"},           {"minimax_m3"},   {"kimi_k3"}};
 	each_row(models, [](Backend&, const Case& c, const TestRow& row) {
 		const std::string model = kGolden + "tiny/" + c.name + ".gguf";
 		const Floats want = sliced_turns(*open_engine(row.device, model, 32), "fp16");

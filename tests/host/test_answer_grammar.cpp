@@ -2,6 +2,7 @@
 #include "engine/core/error.h"
 #include "models/chat/answer_grammar.h"
 #include "models/tokenizer.h"
+#include "tests/host/chat_shapes.h"
 #include "tests/support/gguf_builder.h"
 #include <doctest/doctest.h>
 
@@ -105,6 +106,41 @@ TEST_CASE("answers: a schema and a required call follow reasoning, too; calls th
 	a.tool_choice = "auto";
 	CHECK(Answers(a).takes("<think>I call it.</think>\n\nNo"));
 	CHECK(!Answers(a).begins("<think>I call it.</think>\n\n<tool_call>x"));
+}
+
+TEST_CASE("answers: markers around the text, where the family has them") {
+	AnswerRules a = of_braces(false);
+	a.features.tool_format = ToolFormat::Shaped, a.in_reasoning = true;
+	for (const call_test::ShapedFamily& s : call_test::shaped_families())
+		if (s.name == std::string_view("Kimi K3")) a.features.shape = chat_features(ChatTemplate(s.text)).shape;
+	a.features.content_begin = "[text]", a.features.content_end = "[/text]";
+	CHECK(Answers(a).takes("Hm</think>[text]{}[/text]"));
+	CHECK(Answers(a).takes("Hm</think>[text]{}"));
+	CHECK(Answers(a).takes("Hm</think>{}"));
+	CHECK(!Answers(a).begins("Hm</think>[/text]{"));
+	a.gbnf.clear();
+	a.tools = Json::parse(R"([{"type": "function", "function": {"name": "f", "parameters": {"type": "object",
+		"properties": {"s": {"type": "string"}, "n": {"type": "integer"}, "u": {"type": ["boolean", "null"]}},
+		"required": ["s"], "additionalProperties": false}}}])");
+	a.tool_choice = "required";
+	const auto call = [](const std::string& arguments) {
+		return "Hm</think>[text][/text]<|open|>tools<|sep|><|open|>call tool=\"f\" index=\"1\"<|sep|>" + arguments +
+		       "<|close|>call<|sep|><|close|>tools<|sep|>";
+	};
+	const auto argument = [](const char* key, const char* type, const char* value) {
+		return fmt::format("<|open|>argument key=\"{}\" type=\"{}\"<|sep|>{}<|close|>argument<|sep|>", key, type,
+		                   value);
+	};
+	const std::string s = argument("s", "string", "a \"b\", 3");
+	CHECK(Answers(a).takes(call(s)));
+	CHECK(Answers(a).takes(call(s + argument("n", "number", "3") + argument("u", "null", "null"))));
+	CHECK(Answers(a).takes(call(s + argument("u", "boolean", "true"))));
+	CHECK(!Answers(a).begins(call(s + argument("u", "boolean", "null"))));
+	CHECK(!Answers(a).begins(call(s + argument("n", "string", "3"))));
+	CHECK(!Answers(a).begins(call(s + argument("n", "number", "3.5"))));
+	CHECK(!Answers(a).begins(call("")));
+	a.in_reasoning = false; // the prompt has opened the text
+	CHECK(Answers(a).takes(call(s).substr(16)));
 }
 
 TEST_CASE("answers: where the form of calls is not known, they are free unless one is required") {

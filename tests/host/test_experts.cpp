@@ -80,6 +80,10 @@ TEST_CASE("experts: what the converter's files of each family say") {
 	CHECK(e.factors);
 	CHECK(e.normalise);
 	CHECK(e.fused_gate_up);
+	e = golden("arctic");
+	CHECK(e.at_input);
+	CHECK(e.normalise);
+	CHECK(e.hidden_dim == 24);
 	e = golden("llama4");
 	CHECK(e.gating == Gating::Sigmoid);
 	CHECK(e.weigh_input);

@@ -1,4 +1,4 @@
-// Hyper-connections and n-grams in files: keys, tensors, rows of the table, and their errors.
+// Hyper-connections, attention residuals and n-grams in files: keys, tensors, rows of the table, and their errors.
 #include "engine/core/f16.h"
 #include "engine/run/cache_layers.h"
 #include "engine/run/stream_memory.h"
@@ -63,6 +63,34 @@ TEST_CASE("hyper-connections: with a matrix between streams, and without one") {
 	check_needed(plain, "",
 	             {"blk.1.hc_ffn_fn.weight", "blk.1.hc_attn_base.weight", "blk.1.hc_attn_scale.weight",
 	              "output_hc_base.weight", "output_hc_scale.weight"});
+}
+
+TEST_CASE("attention residuals: what files say, and wrong ones") {
+	const Bytes good = golden("kimi_k3");
+	const Config c = config_of(good);
+	const Streams& s = c.streams;
+	CHECK((s.kind == StreamKind::Attended && !s.hyper() && s.n == 3 && s.block == 2));
+	const uint32_t own[] = {1, 1, 2, 2}, read[] = {1, 2, 2, 3};
+	for (uint32_t l = 0; l < 4; ++l) CHECK((s.own(l) == own[l] && s.read(l) == read[l] && s.begins(l) == (l % 2 == 0)));
+	Arena dry(nullptr);
+	CHECK(take_streams(dry, c, 5).shape[0] == 5);
+	CHECK(dry.bytes() >= 5 * 3 * 32 * sizeof(float));
+	for (const Layer& l : c.layers) CHECK((l.gate_cap == 0.75f && l.up_cap == 1.25f));
+	CHECK((c.layers[0].experts.n == 0 && c.layers[1].experts.latent_dim == 24 && c.layers[1].experts.latent_norm));
+	CHECK((c.layers[1].recurrent.full_gate && !c.layers[1].recurrent.full_gates && c.layers[1].recurrent.bound == -2));
+	CHECK((c.layers[2].output_gate && !c.layers[2].gate_by_head && c.layers[2].latent.q_rank == 40));
+	CHECK(config_of(with_u32(good, "kimi-k3.attn_res.block_size", 4)).streams.n == 2);
+	CHECK(config_of(with_u32(good, "kimi-k3.attn_res.block_size", 0)).streams.kind == StreamKind::None);
+	CHECK(config_of(with_f32(good, "kimi-k3.activation.situ_linear_beta", -1)).layers[1].up_cap == 0);
+	check_refused(with_f32(good, "kimi-k3.activation.situ_beta", 0), "key kimi-k3.activation.situ_beta is 0");
+	check_refused(with_u32(good, "kimi-k3.expert_latent_length", 33), "key kimi-k3.expert_latent_length is 33");
+	check_refused(with_u32(good, "kimi-k3.expert_latent_length", 16),
+	              "tensor blk.1.ffn_routed_down.weight is (24, 32)");
+	check_refused(with_f32(good, "kimi-k3.kda.gate_lower_bound", 1), "key kimi-k3.kda.gate_lower_bound is 1");
+	check_needed(good, "",
+	             {"blk.1.attn_res_score.weight", "blk.1.ffn_res_score.weight", "output_res_score.weight",
+	              "blk.1.ffn_routed_down.weight", "blk.1.ffn_routed_up.weight", "blk.1.ssm_g.weight",
+	              "blk.1.ssm_f_b.weight", "blk.2.attn_gate.weight"});
 }
 
 TEST_CASE("hyper-connections: what files may not say") {

@@ -58,6 +58,10 @@ TEST_CASE("synth: every shape in the table is a model kvrun runs") {
 	const Model hyper = open_model("synth:qwen4exp-a3b,layers=4:q4_k");
 	CHECK((hyper.config.streams.hyper() && hyper.config.ngrams.layer == 1 && hyper.config.final_norm.empty()));
 	CHECK(hyper.file.find_tensor("output_norm.weight") == nullptr); // llama.cpp refuses tensors it does not know
+	const Config other = open_model("synth:mixtral-8x7b,layers=2,arch=arctic:q4_k").config;
+	CHECK((other.layers[0].experts.at_input && other.layers[0].hidden_dim == other.dim));
+	CHECK_THROWS_WITH_AS(open_model("synth:kimi-linear-48b-a3b,layers=4,arch=kimi-k3:q4_k"),
+	                     doctest::Contains("kimi-k3 has attention residuals, which no shape has"), Error);
 	CHECK(open_model("synth:llama-3.1-8b:q4_k").file.tensor_bytes() > (uint64_t(4) << 30));
 	const Config c = open_model("synth:glm-4.5-air,layers=3,experts=16,used=4:q4_k").config;
 	CHECK(c.layers[0].experts.n == 0);

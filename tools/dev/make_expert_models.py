@@ -8,6 +8,7 @@ import math
 import torch
 import transformers as hf
 
+from arctic import arctic, norms_exchanged, write_file as write_arctic
 from make_family_models import WINDOW, base, each_layer, layers, main, norms_first
 from make_tiny_models import LLAMA3
 
@@ -178,6 +179,10 @@ def models():
         "smallthinker_softmax": (smallthinker(no_rope_layers=[1, 1], moe_primary_router_apply_softmax=True),
                                  {"router reads what experts do": each_layer(late),
                                   "sigmoid": {"moe_primary_router_apply_softmax": False}}),
+        "arctic": (arctic(**base(num_local_experts=5, num_experts_per_tok=2, intermediate_size=24)), {
+            "one expert": {"num_experts_per_tok": 1}, "experts behind attention": {"experts_at_input": False},
+            "norms exchanged": norms_exchanged, "no MLP": zeroed("residual_mlp.down_proj"),
+            "no experts": zeroed("experts.down_proj"), "weights of another sum": weighed(softmax)}),
         "mixtral": (hf.MixtralConfig(**base(num_local_experts=5, num_experts_per_tok=2, intermediate_size=24)),
                     {"one expert": {"num_experts_per_tok": 1}, "three experts": {"num_experts_per_tok": 3},
                      "weights as they are": weighed(softmax), "sigmoid": weighed(torch.sigmoid, True)}),
@@ -363,6 +368,7 @@ def models():
 if __name__ == "__main__":
     # GGUF files of Llama 4 have no keys for these; kvrun reads them if they are there.
     main(models, {"qwen2moe": {"fuse_gate_up_exps": True},
+                  "arctic": {"write": write_arctic},
                   "maple": {"keys": {"swiglu_clamp_exp": [1.0] * 4}},
                   "llama4": {"keys": {"attention.sliding_window": WINDOW, "attention.temperature_length": WINDOW,
                                       "attention.temperature_scale": 0.5}}})

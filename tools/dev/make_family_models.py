@@ -438,7 +438,7 @@ def build(config, seed):
     model = untrained(config)
     rng = np.random.default_rng(seed)
     quiet = ["q_norm", "k_norm", "query_layernorm", "key_layernorm", "post_self_attn", "post_mlp", "post_feedforward",
-             "post_per_layer", "sub_norm"]
+             "post_per_layer", "sub_norm", "routed_norm"]
     names = [n for n, _ in model.named_parameters()]
     if not any("input_layernorm" in n for n in names) or any("post_feedforward" in n for n in names):
         quiet.append("post_attention_layernorm")

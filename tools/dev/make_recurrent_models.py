@@ -6,6 +6,7 @@ make_recurrent_models.py [-v] LLAMA_CPP_DIR OUT_DIR [NAME...]
 import torch
 import transformers as hf
 
+import kimi_k3
 from make_family_models import PROMPT, base, main
 from stream_models import choices, clear_choice, ngrams, streams, with_resets
 
@@ -266,6 +267,13 @@ def models():
         "bailingmoe3": (hf.BailingHybridConfig(**base(**ling)), bounded),
         "kimi_linear": (hf.KimiLinearConfig(**{k: v for k, v in base(**kimi).items() if k != "rope_parameters"}),
                         deltas),
+        # Two blocks of two layers.
+        "kimi_k3": (kimi_k3.kimi_k3(2, 24, **{k: v for k, v in base(**kimi | dict(
+            q_lora_rank=40, linear_head_dim=8, num_local_experts=5, num_experts_per_tok=2,
+            mlp_layer_types=["dense"] + ["sparse"] * 3)).items() if k != "rope_parameters"}),
+            {k: v for k, v in deltas.items() if k not in (
+                "no gate", "no decay", "rotated", "weights unscaled", "weights of another sum")} | kimi_k3.wrong | {
+                "no gate of states": changed("g_b_proj.weight", lambda p: p.zero_())}),
         "falcon_h1": (hf.FalconH1Config(**falcon), {k: v for k, v in scans.items() if "gate" not in k} | factors | {
             "no attention": changed("o_proj.weight", lambda p: p.zero_()), "groups exchanged": rolled(96, 32, 16)}),
         "falcon_h1_norm": (hf.FalconH1Config(**falcon, mamba_rms_norm=True, mamba_norm_before_gate=False), {
@@ -329,5 +337,5 @@ def models():
 
 
 if __name__ == "__main__":
-    main(models, prompts={"qwen4exp": with_resets(PROMPT, (6, 14, 15)),
+    main(models, {"kimi_k3": {"write": kimi_k3.write_file}}, {"qwen4exp": with_resets(PROMPT, (6, 14, 15)),
                           "qwen4exp_sparse": clear_choice(with_resets(40, (9, 20, 21, 33)))})

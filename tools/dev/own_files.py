@@ -4,8 +4,8 @@ import numpy as np
 
 
 def write(path, arch, keys, tensors, vocabulary):
-    """keys: name without the family's -> a value, or a list of them; tensors: name -> array; matrices become F16.
-    vocabulary: what writes that."""
+    """keys: name without the family's -> a value, or a list of them; tensors: name -> array; matrices become F16, taps
+    of convolutions (4 dimensions) F32. vocabulary: what writes that."""
     import gguf
 
     w = gguf.GGUFWriter(path, arch)
@@ -15,7 +15,7 @@ def write(path, arch, keys, tensors, vocabulary):
         kind(f"{arch}.{key}", value)
     vocabulary(w)
     for name, tensor in tensors.items():
-        w.add_tensor(name, tensor.astype(np.float16 if tensor.ndim > 1 else np.float32))
+        w.add_tensor(name, tensor.astype(np.float16 if tensor.ndim in (2, 3) else np.float32))
     w.write_header_to_file()
     w.write_kv_data_to_file()
     w.write_tensors_to_file()

@@ -27,6 +27,8 @@ def loud_weights(name):
     """Mean and deviation of random weights where others would leave no effect: factors of streams, places in pools."""
     if name.endswith(("hc.base", "hc_base", "compress_ape")):
         return 0.0, 2.0
+    if name.endswith("attended.weight"):
+        return 0.0, 0.2
     return (1.5, 0.3) if name.endswith(("hc.scale", "hc_scale")) else None
 
 

@@ -8,7 +8,9 @@ from types import MethodType, SimpleNamespace
 import torch
 import transformers as hf
 
+from arctic import with_residual_mlps
 from horizon import with_groups
+from kimi_k3 import with_residuals
 
 
 class Alone(torch.nn.Module):
@@ -204,7 +206,8 @@ def looped(model):
 # What a config has that is not transformers' -> what it makes of the model.
 EDITS = {"parts": without_parts, "sigmoid_gates": with_sigmoid_gates, "moe_num_primary_experts": with_early_experts,
          "plain_shared_expert": with_plain_shared, "num_loops": looped, "expert_limit": with_limits,
-         "unscaled_embedding": with_plain_embedding, "plain_act": with_plain_mlps, "norm_groups": with_groups}
+         "unscaled_embedding": with_plain_embedding, "plain_act": with_plain_mlps, "norm_groups": with_groups, "res_block": with_residuals,
+         "experts_at_input": with_residual_mlps}
 
 
 MAKERS = {}  # model_type -> class of text models that transformers has as a part of others alone
