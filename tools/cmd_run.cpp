@@ -12,7 +12,7 @@
 #include "models/chat/answer_grammar.h"
 #include "models/chat/builtin.h"
 #include "models/chat/encode.h"
-#include "models/chat/features.h"
+#include "models/chat/fit.h"
 #include "models/grammar/gbnf.h"
 #include "models/grammar/schema.h"
 #include "tools/args_engine.h"
@@ -156,12 +156,12 @@ std::vector<uint32_t> message_tokens(const RunArgs& a, const Engine& e, const Ch
 	mark_images(in.messages);
 	set_token_texts(in, e.tokenizer());
 	if (!a.template_variables.empty()) in.variables = Json::parse(a.template_variables);
-	if (a.no_think && !chat.reads("enable_thinking"))
+	form.features = chat_features(chat);
+	if (a.no_think && !form.features.thinking_switch)
 		say_stats("--no-think has no effect: the chat template does not know it");
 	else if (a.no_think)
 		in.variables["enable_thinking"] = false;
-	form.features = chat_features(chat);
-	in.messages = fit_messages(form.features, std::move(in.messages));
+	fit_input(form.features, in);
 	const Rendered prompt = chat.render(in);
 	form.in_reasoning = opens_reasoning(form.features, prompt);
 	form.may_reason = may_reason(form.features, prompt, in.variables);

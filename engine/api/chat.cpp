@@ -4,6 +4,7 @@
 #include "engine/core/json_reader.h"
 #include "models/chat/builtin.h"
 #include "models/chat/encode.h"
+#include "models/chat/fit.h"
 #include "models/chat/reply.h"
 #include "models/grammar/token_trie.h"
 #include <array>
@@ -89,7 +90,7 @@ Rendered render_chat(const Engine& engine, const kvrun_chat_options& o, const Ch
 	set_token_texts(in, engine.tokenizer());
 	const bool goes_on = o.no_answer == kContinue;
 	if (goes_on) mark_last_answer(in.messages, end_mark());
-	in.messages = fit_messages(chat_features(t), std::move(in.messages));
+	fit_input(chat_features(t), in);
 	return goes_on ? cut_at_mark(t.render(in), end_mark()) : t.render(in);
 }
 Rendered render_chat(const Engine& engine, const kvrun_chat_options* given) {
@@ -203,7 +204,7 @@ kvrun_status kvrun_chat_get_features(kvrun_engine* engine, const kvrun_chat_opti
 		const ChatFeatures f = chat_features(template_of(*e->engine, read_chat_options(options)));
 		kvrun_chat_features c = KVRUN_CHAT_FEATURES_INIT;
 		c.system_role = f.system_role;
-		c.tools = f.tools;
+		c.tools = f.tools ? 1 : f.written_tools ? 2 : 0;
 		c.thinking_switch = f.thinking_switch;
 		c.special_markers = has_token_marks(f, e->engine->tokenizer()) ? 2 : marks_calls_by_tokens(f);
 		c.reasoning = !f.think_begin.empty();

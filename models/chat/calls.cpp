@@ -259,11 +259,56 @@ size_t read_object(std::string_view text, size_t at, std::vector<FoundCall>& out
 	return end;
 }
 
-// <tool_call>{...}</tool_call>. The model's end-of-turn token may replace the end marker.
-size_t read_hermes(std::string_view text, bool last, std::vector<FoundCall>& out) {
+// Whether the object at text[at] begins with the name of a defined function; kMoreText: it may.
+size_t begins_with_name(const CallForm& form, std::string_view text, size_t at) {
 	bool more = false;
-	size_t at = 0;
-	if (!take_marker(text, at, "<tool_call>", more)) return more ? kMoreText : kNoCall;
+	for (const std::string_view part : {"{", "\"name\"", ":"}) {
+		if (!take_marker(text, at, part, more)) return more ? kMoreText : kNoCall;
+		at = skip_spaces(text, at);
+	}
+	if (at == text.size()) return kMoreText;
+	if (text[at] != '"') return kNoCall;
+	const size_t end = text_end(text, at);
+	if (end == text.npos) return text.find('\n', at) == text.npos ? kMoreText : kNoCall;
+	const Json name = parsed_json(text.substr(at, end - at));
+	return name.is_string() && defines(form.definitions, name.get_ref<const std::string&>()) ? end : kNoCall;
+}
+
+// {...} of a function that is defined: in a fence, between other tags, or alone, as small models write it.
+size_t read_unmarked(const CallForm& form, std::string_view text, bool last, std::vector<FoundCall>& out) {
+	constexpr struct {
+		std::string_view begin, end;
+	} kAround[] = {
+	    {"```json", "```"}, {"```", "```"}, {"<tools>", "</tools>"}, {"<function_call>", "</function_call>"}};
+	bool more = false, begun = false;
+	size_t at = skip_spaces(text, 0);
+	std::string_view behind;
+	for (const auto& a : kAround) {
+		if (take_marker(text, at, a.begin, more)) {
+			behind = a.end;
+			break;
+		}
+		begun |= more;
+	}
+	at = skip_spaces(text, at);
+	if (at == text.size() || begun) return kMoreText;
+	if (const size_t name = begins_with_name(form, text, at); name >= kNoCall) return name;
+	const size_t end = read_object(text, at, out);
+	if (end >= kNoCall || behind.empty()) return end;
+	at = skip_spaces(text, end);
+	more = false;
+	if (take_marker(text, at, behind, more)) return at;
+	return more && !last ? kMoreText : end;
+}
+
+// <tool_call>{...}</tool_call>. The model's end-of-turn token may replace the end marker.
+size_t read_hermes(const CallForm& form, std::string_view text, bool last, std::vector<FoundCall>& out) {
+	bool more = false;
+	size_t at = skip_spaces(text, 0);
+	if (!take_marker(text, at, "<tool_call>", more)) {
+		if (more || !form.definitions.is_array()) return more ? kMoreText : kNoCall;
+		return read_unmarked(form, text, last, out);
+	}
 	const size_t end = read_object(text, skip_spaces(text, at), out);
 	if (end >= kNoCall) return end;
 	at = skip_spaces(text, end);
@@ -396,7 +441,7 @@ size_t read_kimi(std::string_view text, bool last, std::vector<FoundCall>& out) 
 
 size_t read_calls(const CallForm& form, std::string_view text, bool last, std::vector<FoundCall>& out) {
 	switch (form.format) {
-	case ToolFormat::Hermes: return read_hermes(text, last, out);
+	case ToolFormat::Hermes: return read_hermes(form, text, last, out);
 	case ToolFormat::Mistral: return read_mistral(text, out);
 	case ToolFormat::DeepSeek: return read_deepseek(text, out);
 	case ToolFormat::Llama3: return read_llama3(text, out);

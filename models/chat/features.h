@@ -1,4 +1,4 @@
-// Abilities of a chat template, found by rendering small conversations with it; messages converted to its form.
+// Abilities of a chat template, found by rendering small conversations with it.
 #pragma once
 #include "models/chat/call_shape.h"
 
@@ -41,25 +41,21 @@ struct ChatFeatures {
 	bool part_content = false;     // content may be an array of parts
 	bool object_arguments = false; // arguments of calls must be objects; else JSON in a string
 	bool null_content = false;     // an answer that only calls tools must have content null; else ""
-	bool thinking_switch = false;  // reads the variable enable_thinking
+	bool calls_alone = false;      // calls beside a text are left out
+	bool thinking_switch = false;  // the variable enable_thinking has an effect
 	bool nine_letter_ids = false;  // refuses ids of calls that are not nine letters and digits (Mistral)
 	ToolFormat tool_format = ToolFormat::None;
 	std::string tool_begin, tool_end;       // markers around all calls, if the format has several; empty: none
 	bool tool_variant = false;              // Mistral: with [ARGS]; DeepSeek: with the word "function" and a fence
 	CallShape shape;                        // of ToolFormat::Shaped
+	bool written_calls = false;             // the template leaves out earlier calls: they become text of their answers
+	bool written_tools = false;             // it leaves out definitions: they become text of the system message
 	std::string think_begin, think_end;     // around the model's reasoning: <think>, </think>; empty: unknown
 	std::string content_begin, content_end; // around the text of an answer; empty: none
 	std::string reasoning_field;            // of an answer, whose text reaches the prompt as its reasoning; empty: none
 	bool reasoning_beside_text = false;     // also if the answer has calls and a text
 };
 ChatFeatures chat_features(const ChatTemplate&);
-
-// Converts messages to the template's form: parts of text to one string (joined by newlines) or a string to parts,
-// arguments to objects or strings, missing content to null or "", ids of calls to nine letters and digits.
-// reasoning_content also becomes the field that the template reads. Several system messages at the beginning become one
-// if the template does not take them; if it takes none, their text goes in front of the user's first message. Throws
-// Error{Invalid} if a part is not text and the template accepts only strings.
-Json fit_messages(const ChatFeatures&, Json messages);
 
 // Whether the prompt ends inside the model's reasoning, so that the answer begins there.
 bool opens_reasoning(const ChatFeatures&, const Rendered& prompt);

@@ -238,6 +238,12 @@ bool ReplyParser::step_content(Part& part, bool last) {
 		}
 		if (more && !last) return false;
 	}
+	// the tag of a call may be missing, or another one
+	if (options_.tools == ToolFormat::Hermes && form_.definitions.is_array() && !shown_) {
+		if (front == all.size() && !last) return false;
+		if (front < all.size() && std::string_view("{`<").find(all[front]) != std::string_view::npos)
+			return step_call(part, last);
+	}
 	if (at_front && !shown_) {
 		const bool python = options_.tools == ToolFormat::Pythonic;
 		bool more = front == all.size();

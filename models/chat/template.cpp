@@ -3,6 +3,8 @@
 #include "engine/core/utf8.h"
 #include "models/jinja/interp.h"
 #include <algorithm>
+#include <fmt/format.h>
+#include <random>
 #include <utility>
 
 namespace kvrun {
@@ -93,16 +95,53 @@ Value list_or_none(Run& run, const Json& j, const char* name) {
 	return to_value(run, j, name);
 }
 
-std::vector<Variable> variables(Run& run, const ChatInput& in, bool xml_tools) {
+// Where a template does not read enable_thinking, the variable that switches its reasoning, and its values.
+struct Switch {
+	const char* name;
+	const char* shown; // in the template's text; "": any
+	Json on, off;
+};
+const Switch kSwitches[] = {
+    {"thinking", "", true, false},                          // DeepSeek V3.1 and later, Granite 3.3, Kimi K3
+    {"reasoning", "", true, false},                         // North Mini Code
+    {"thinking_mode", "", "enabled", "disabled"},           // MiniMax-M3
+    {"thinking_budget", "", -1, 0},                         // Seed-OSS
+    {"reasoning_effort", "'no_think'", "high", "no_think"}, // Hunyuan 3
+    {"reasoning_effort", "\"minimal\"", "high", "minimal"}, // Solar Open
+};
+
+bool has_switch(const ChatTemplate& t, const Switch& s) {
+	return t.reads(s.name) && t.text().find(s.shown) != std::string::npos;
+}
+
+void set_unless_given(Json& variables, const char* name, const Json& value) {
+	if (!variables.contains(name)) variables[name] = value;
+}
+
+// The variables of the conversation, and those that the template knows by another name.
+Json named_variables(const ChatTemplate& t, const ChatInput& in) {
+	Json all = in.variables.is_object() ? in.variables : Json::object();
+	if (t.reads("xml_tools") && !t.reads("tools")) set_unless_given(all, "xml_tools", in.tools); // SmolLM3's name
+	const Json think = all.value("enable_thinking", Json()), effort = all.value("reasoning_effort", Json());
+	if (effort.is_string() && t.reads("thinking_effort"))
+		set_unless_given(all, "thinking_effort", effort); // Kimi K3's name
+	if (!think.is_boolean() || t.reads("enable_thinking")) return all;
+	for (const Switch& s : kSwitches) {
+		if (!has_switch(t, s)) continue;
+		if (effort == Json("none") && s.name == std::string_view("reasoning_effort")) all.erase(s.name);
+		set_unless_given(all, s.name, think.get<bool>() ? s.on : s.off);
+	}
+	return all;
+}
+
+// The values refer to the texts of `in` and `named`.
+std::vector<Variable> variables(Run& run, const ChatInput& in, const Json& named) {
 	std::vector<Variable> out;
 	if (!in.variables.is_null() && !in.variables.is_object()) run.fail("the variables are not an object");
-	if (in.variables.is_object()) // set first: the variables below override them
-		for (const auto& [name, value] : in.variables.items())
-			out.push_back({text_value(run, name, "a variable").str(), to_value(run, value, "a variable")});
+	for (const auto& [name, value] : named.items()) // set first: the variables below override them
+		out.push_back({text_value(run, name, "a variable").str(), to_value(run, value, "a variable")});
 	out.push_back({"messages", messages_value(run, in.messages)});
 	out.push_back({"tools", list_or_none(run, in.tools, "tools")});
-	if (xml_tools && !in.variables.contains("xml_tools"))
-		out.push_back({"xml_tools", list_or_none(run, in.tools, "tools")}); // SmolLM3's name
 	out.push_back({"documents", list_or_none(run, in.documents, "documents")});
 	out.push_back({"add_generation_prompt", jinja::boolean(in.add_generation_prompt)});
 	for (const auto& [name, token] : {std::pair("bos_token", &in.bos_token), std::pair("eos_token", &in.eos_token)}) {
@@ -113,7 +152,28 @@ std::vector<Variable> variables(Run& run, const ChatInput& in, bool xml_tools) {
 	return out;
 }
 
+const std::string& own_mark() {
+	static const std::string text = fmt::format("[own {:08x}{:08x}]", std::random_device()(), std::random_device()());
+	return text;
+}
+
+// Adds a piece of the rendered text, between own_mark() and the next one the template's own.
+void add_segment(std::vector<Rendered::Segment>& all, std::string_view text, bool from_template) {
+	for (bool own = from_template;; own = !own) {
+		const size_t to = from_template ? text.npos : text.find(own_mark());
+		const std::string_view piece = text.substr(0, to);
+		if (!all.empty() && all.back().from_template == own)
+			all.back().text += piece;
+		else if (!piece.empty())
+			all.push_back({std::string(piece), own});
+		if (to == text.npos) return;
+		text.remove_prefix(to + own_mark().size());
+	}
+}
+
 } // namespace
+
+std::string own_text(std::string_view text) { return fmt::format("{0}{1}{0}", own_mark(), text); }
 
 std::string Rendered::text() const {
 	std::string all;
@@ -135,14 +195,15 @@ Rendered ChatTemplate::render(const ChatInput& in, const ChatLimits& limits) con
 	Run run(name(), l);
 	run.now = in.now;
 	jinja::TextBuilder out(run, jinja::TextBuilder::For::Output);
-	jinja::Interp(*program_, run, variables(run, in, reads("xml_tools") && !reads("tools"))).run(out);
+	const Json named = named_variables(*this, in);
+	jinja::Interp(*program_, run, variables(run, in, named)).run(out);
 	Rendered r;
 	const std::string& bytes = out.bytes();
 	for (size_t at = 0; at < bytes.size();) {
 		const size_t start = at;
 		while (at < bytes.size() && out.mark_at(at) == out.mark_at(start)) ++at;
 		run.spend();
-		r.segments.push_back({bytes.substr(start, at - start), !out.mark_at(start)});
+		add_segment(r.segments, std::string_view(bytes).substr(start, at - start), !out.mark_at(start));
 	}
 	return r;
 }
@@ -151,6 +212,22 @@ bool ChatTemplate::reads(std::string_view variable) const {
 	const auto found = program_->ids.find(variable);
 	return found != program_->ids.end() && program_->loads[found->second];
 }
+
+bool ChatTemplate::switches_reasoning() const {
+	if (reads("enable_thinking")) return true;
+	if (std::none_of(std::begin(kSwitches), std::end(kSwitches), [&](const Switch& s) { return has_switch(*this, s); }))
+		return false;
+	ChatInput in;
+	in.messages = Json::array({Json::object({{"role", "user"}, {"content", "x"}})});
+	const auto prompt = [&](bool think) {
+		in.variables = Json::object({{"enable_thinking", think}});
+		return render(in).text();
+	};
+	try {
+		return prompt(true) != prompt(false);
+	} catch (const Error&) { return false; }
+}
+
 const std::string& ChatTemplate::text() const { return program_->source.text; }
 const std::string& ChatTemplate::name() const { return program_->source.name; }
 

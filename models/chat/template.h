@@ -13,7 +13,7 @@ namespace kvrun {
 
 using Json = nlohmann::ordered_json; // keeps the order of keys: the model sees it
 
-// Input of a template, passed on unchanged; fit_messages() handles differences between templates.
+// Input of a template, passed on unchanged; fit_input() handles differences between templates.
 struct ChatInput {
 	// Array of {"role": "user", "content": ...}: content is a string, null, or an array of parts such as
 	// {"type": "text", "text": "..."}. Also tool_calls, tool_call_id, reasoning_content, name, if the template reads
@@ -22,9 +22,11 @@ struct ChatInput {
 	Json tools;     // array of {"type": "function", "function": {"name", "description", "parameters"}}; null: none
 	Json documents; // array; null: none
 	bool add_generation_prompt = true; // end with the beginning of an answer
-	Json variables;                    // object; more variables, such as {"enable_thinking": false}; null: none
-	std::string bos_token, eos_token;  // their texts; empty: none
-	std::optional<std::tm> now;        // local time for strftime_now; none: the clock's
+	// Object; more variables, such as {"enable_thinking": false}; null: none. In templates that switch reasoning by
+	// another variable, enable_thinking sets that one, too, unless it is given.
+	Json variables;
+	std::string bos_token, eos_token; // their texts; empty: none
+	std::optional<std::tm> now;       // local time for strftime_now; none: the clock's
 };
 
 struct ChatLimits {
@@ -44,6 +46,10 @@ struct Rendered {
 	std::string text() const;      // all segments
 };
 
+// `text` as a part of a message's content that counts as the template's own text: for markers that the engine writes.
+// Nobody else can, because the marks around it have a number of this process.
+std::string own_text(std::string_view text);
+
 namespace jinja {
 struct Program;
 }
@@ -61,6 +67,7 @@ class ChatTemplate {
 	Rendered render(const ChatInput&, const ChatLimits& = {}) const;
 
 	bool reads(std::string_view variable) const; // the template mentions it: "enable_thinking", "tools"
+	bool switches_reasoning() const;             // enable_thinking has an effect
 	const std::string& text() const;             // the template
 	const std::string& name() const;             // for messages
 

@@ -273,6 +273,14 @@ TEST_CASE("api: answers are taken apart: reasoning, content, calls of tools") {
 	REQUIRE(kvrun_chat_get_features(e.h, &o, &f) == KVRUN_OK);
 	CHECK(f.tools == 1);
 	CHECK(f.reasoning == 1);
+	kvrun_chat_options chatml = KVRUN_CHAT_OPTIONS_INIT;
+	chatml.messages_json = o.messages_json, chatml.tools_json = o.tools_json, chatml.template_name = "chatml";
+	kvrun_chat_features written = KVRUN_CHAT_FEATURES_INIT;
+	REQUIRE(kvrun_chat_get_features(e.h, &chatml, &written) == KVRUN_OK);
+	CHECK(written.tools == 2);
+	char prompt[2000];
+	REQUIRE(kvrun_chat_text(e.h, &chatml, prompt, sizeof prompt, &n) == KVRUN_OK);
+	CHECK(std::string(prompt, n).find("\"name\": \"weather\"") != std::string::npos);
 	CHECK(f.special_markers == 0);
 	kvrun_reply* r = nullptr;
 	REQUIRE(kvrun_reply_new(&r, e.h, &o) == KVRUN_OK);

@@ -1,6 +1,7 @@
 // Tool calls in the forms of several families: parsed from answers, and answers constrained to them.
 #include "engine/core/error.h"
 #include "models/chat/call_grammar.h"
+#include "models/chat/fit.h"
 #include "models/chat/json_prefix.h"
 #include "models/chat/reply.h"
 #include "models/grammar/grammar.h"
@@ -58,6 +59,17 @@ const Form kForms[] = {
      "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n{\"city\": "
      "\"Bonn\"}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
      " | get_weather {\"city\":\"Bonn\"}"},
+    {"Hermes, two objects without tags", ToolFormat::Hermes, "", "", false,
+     "{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Oslo\"}}\n{\"name\": \"set-mode\", \"arguments\": "
+     "{\"on\": true, "
+     "\"mode\": \"a\"}}",
+     " | get_weather {\"city\":\"Oslo\"} | set-mode {\"on\":true,\"mode\":\"a\"}"},
+    {"Hermes, in a fence", ToolFormat::Hermes, "", "", false,
+     "```json\n{\n  \"name\": \"get_weather\",\n  \"arguments\": {\n    \"city\": \"Oslo\"\n  }\n}\n```",
+     " | get_weather {\"city\":\"Oslo\"}"},
+    {"Hermes, other tags", ToolFormat::Hermes, "", "", false,
+     "\n<tools>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Oslo\"}}\n</tools>",
+     " | get_weather {\"city\":\"Oslo\"}"},
     {"DeepSeek V3.1", ToolFormat::DeepSeek, "", "", false,
      "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{\"city\": "
      "\"Bonn\"}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
@@ -135,7 +147,9 @@ TEST_CASE("calls: the forms that rendering finds") {
 		CHECK(f.format != ToolFormat::None);
 		CHECK((f.format == ToolFormat::Shaped) == bool(f.shape));
 	}
-	const auto form = [](const std::string& text) { return chat_features(ChatTemplate(text)).tool_format; };
+	const auto form = [](const std::string& text) {
+		return chat_features(ChatTemplate("{% if tools %}{{ tools|tojson }}{% endif %}" + text)).tool_format;
+	};
 	const std::string call = "<call name=\"{{ f.name }}\">{{ f.arguments|tojson }}</call>";
 	CHECK(form(template_with(each_call(call))) == ToolFormat::Shaped);
 	CHECK(form(template_with(each_call("<call of=\"{{ f.name }} {{ f.name }}\">{{ f.arguments|tojson }}</call>"))) ==
@@ -421,4 +435,22 @@ TEST_CASE("calls: those whose keys have no quotes reach the prompt, and are read
 	    ChatTemplate("{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function.name }}{{ "
 	                 "c.function.arguments }}{% endfor %}{% endfor %}"));
 	CHECK((f.tool_calls && !f.object_arguments));
+}
+
+TEST_CASE("calls: answers that only look like calls without tags are text") {
+	for (const char* answer :
+	     {"{\"name\": \"Bob\", \"arguments\": {}}", "{\"city\": \"Oslo\"}", "{}", "{", "{\"name\": \"get_",
+	      "```json\n{\"a\": 1}\n```", "```python\nprint(1)\n```", "```", "<b>x</b>", "<tools>", "<to",
+	      "{\"name\": [\"get_weather\"]}", "{\"name\": \"get_weather\", 1}",
+	      "`{\"name\": \"get_weather\", \"arguments\": {}}`", "Yes: {\"name\": \"get_weather\", \"arguments\": {}}"})
+		for (const size_t piece : {1, 2, 100}) {
+			INFO(answer);
+			const Form form{"", ToolFormat::Hermes, "", "", false, "", ""};
+			const Shown shown = parse(form, answer, piece);
+			CHECK(shown.content == answer);
+			CHECK(shown.told.empty());
+		}
+	// a name that is none of a function's shows at once that this is text
+	ReplyParser parser(options({"", ToolFormat::Hermes, "", "", false, "", ""}, kTools));
+	CHECK(parser.push("{\"name\": \"Bob\", \"age\": ").content == "{\"name\": \"Bob\", \"age\":");
 }

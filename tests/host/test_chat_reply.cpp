@@ -1,6 +1,7 @@
 // Abilities of templates, messages adapted to them, and answers split into reasoning, text, tool calls.
 #include "engine/core/error.h"
 #include "models/chat/builtin.h"
+#include "models/chat/fit.h"
 #include "models/chat/reply.h"
 #include "tests/support/assets.h"
 #include "tests/support/chat.h"
@@ -49,7 +50,7 @@ ReplyParser::Options options(ToolFormat f, bool think = false, bool in_reasoning
 
 } // namespace
 
-TEST_CASE("features: built-in templates take text and system messages, and no tools") {
+TEST_CASE("features: built-in templates take text and system messages, and have no place for tools") {
 	for (std::string_view name : builtin_chat_templates()) {
 		INFO(name);
 		const ChatFeatures f = chat_features(ChatTemplate(std::string(builtin_chat_template(name))));
@@ -59,7 +60,9 @@ TEST_CASE("features: built-in templates take text and system messages, and no to
 		CHECK(!f.tools);
 		CHECK(!f.tool_calls);
 		CHECK(!f.thinking_switch);
-		CHECK(f.tool_format == ToolFormat::None);
+		CHECK(f.tool_format == ToolFormat::Hermes);
+		CHECK(f.written_tools);
+		CHECK(f.written_calls);
 	}
 }
 

@@ -87,10 +87,6 @@ def streams(s):
     seeded = [s.post(CHAT, chat(temperature=1.5, seed=n)).json()["choices"][0]["message"]["content"] for n in (1, 1, 2)]
     check("a seed", seeded[0] == seeded[1] != seeded[2], seeded)
     r = s.post(CHAT, chat(tools=TOOLS, tool_choice="none")).json()
-    equal("a template without tools", s.post(CHAT, chat(tools=TOOLS)).json()["usage"]["prompt_tokens"],
-          whole["usage"]["prompt_tokens"])
-    r2 = s.post(CHAT, chat(tools=TOOLS, tool_choice="required"))
-    check("if one must be called", r2.status == 400 and r2.json()["error"]["param"] == "tools", r2.body)
     equal("tools that are not to be called", r["usage"]["prompt_tokens"], whole["usage"]["prompt_tokens"])
 
     old = b"POST /v1/completions HTTP/1.0\r\nContent-Length: %d\r\n\r\n%s"
@@ -406,6 +402,27 @@ def tools():
               with_tools["usage"]["prompt_tokens"])
 
 
+def tools_without_a_place():
+    """A template that has no place for tools: they are described in the system message."""
+    with Server("--chat-template", "chatml", "-c", "2k") as s:
+        plain = s.post(CHAT, chat(max_tokens=4)).json()["usage"]["prompt_tokens"]
+        told = s.post(CHAT, chat(tools=TOOLS, max_tokens=4)).json()["usage"]["prompt_tokens"]
+        check("tools reach the prompt", told > plain + 60, (told, plain))
+        need = chat(tools=TOOLS, tool_choice="required", parallel_tool_calls=False, max_tokens=300)
+        first = s.post(CHAT, need).json()["choices"][0]
+        equal("a call that is required", first["finish_reason"], "tool_calls")
+        call = first["message"]["tool_calls"][0]
+        equal("its function", call["function"]["name"], "add")
+        check("its arguments", isinstance(json.loads(call["function"]["arguments"]), dict), call)
+        deltas = [d for e in s.post(CHAT, {**need, "stream": True}).events()
+                  for d in e["choices"][0]["delta"].get("tool_calls", [])]
+        equal("in a stream", "".join(d["function"].get("arguments", "") for d in deltas), call["function"]["arguments"])
+        turns = HELLO + [first["message"], {"role": "tool", "tool_call_id": call["id"], "content": "the result"}]
+        r = s.post(CHAT, chat(messages=turns, tools=TOOLS, max_tokens=4))
+        check("calls and results reach the prompt", r.json()["usage"]["prompt_tokens"] > told + 20, r.body)
+        check("the log says so once", b"".join(s.log).count(b"no place for tools") == 1)
+
+
 def no_template():
     with Server() as s:
         r = s.post(CHAT, chat())
@@ -422,7 +439,8 @@ def main():
         check("the server goes on", s.alive())
         equal("it ends", s.stop(), 0)
     posix(loading)
-    for part in (tools, together, disconnects, choices_leave, choices_without_room, the_end, no_template):
+    for part in (tools, tools_without_a_place, together, disconnects, choices_leave, choices_without_room, the_end,
+                 no_template):
         part()
     if "TSAN_OPTIONS" in os.environ:  # it runs handlers of signals only when the C library returns
         print("skipped: a second signal while the log is not read (under ThreadSanitizer)")

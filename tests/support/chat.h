@@ -1,6 +1,6 @@
 // Conversations for tests of chat templates.
 #pragma once
-#include "models/chat/template.h"
+#include "models/chat/messages.h"
 
 namespace kvrun {
 
@@ -25,13 +25,6 @@ inline ChatInput chat_input(const Json& chat) {
 	now.tm_yday = 184;
 	in.now = now;
 	return in;
-}
-
-inline Json message(const std::string& role, const std::string& content) {
-	Json m = Json::object();
-	m["role"] = role;
-	m["content"] = content;
-	return m;
 }
 
 } // namespace kvrun

@@ -77,7 +77,7 @@ class Router final : public Handler {
 	using NewListener = std::function<std::shared_ptr<Listener>(uint32_t)>;
 	// Gives each job as many answers as the request has choices, and queues them.
 	void generate(std::vector<Job>, const GenerationRequest&, const NewListener&);
-	// check_request() for a chat; also throws ApiError if its template has no place for its tools.
+	// check_request() for a chat; also throws ApiError if its template takes no conversation with tools.
 	void check_chat(ChatRequest&);
 	// Answers a conversation. check_chat() has been called.
 	void converse(const HttpRequest&, const ChatRequest&, std::vector<uint32_t> tokens, const NewListener&);

@@ -84,12 +84,14 @@ void Router::check_chat(ChatRequest& r) {
 	const kvrun_chat_features f = model_.features(r.prompt);
 	if (!f.tools) {
 		if (!r.form.tool_choice.empty() && r.form.tool_choice != "auto")
-			throw ApiError(400, "the chat template has no place for tools; leave them out", "tools");
-		defaults_.ignored("tools are ignored: the model's chat template has no place for them");
+			throw ApiError(400, "the chat template takes no conversation with tools; leave them out", "tools");
+		defaults_.ignored("tools are ignored: the model's chat template takes no conversation with them");
 		r.prompt.tools.clear();
 		r.form.strict_tools = r.form.one_call = false;
 		return;
 	}
+	if (f.tools == 2)
+		defaults_.ignored("the model's chat template has no place for tools: they are described in the system message");
 	r.sampling.special |= f.special_markers != 0;
 }
 

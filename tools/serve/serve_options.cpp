@@ -272,7 +272,9 @@ std::vector<Section> serve_help() {
 	     "once; --strict refuses it. A known one that would change the answer and is not provided for is refused by "
 	     "name. These change no answer: " +
 	         listed(serve::harmless_fields()) +
-	         ". Tools that are no functions are left out, and all tools where the chat template has no place for them. "
+	         ". Tools that are no functions are left out. Where the chat template has no place for tools, the system "
+	         "message "
+	         "describes them. "
 	         "A conversation that ends with a message of the assistant is continued there; add_generation_prompt true: "
 	         "it is not. n_predict, n_probs and repetition_penalty are other names of max_tokens, logprobs and "
 	         "repeat_penalty. logit_bias, frequency_penalty and presence_penalty (of the answer's tokens) are applied "
