@@ -26,7 +26,8 @@ const char* const kRound = R"([
 	{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Weather?"},
 	{"role": "assistant", "content": "I look.", "tool_calls": [
 		{"id": "a", "type": "function", "function": {"name": "get_weather", "arguments": "{\"city\": \"Rome\"}"}},
-		{"id": "b", "type": "function", "function": {"name": "set-mode", "arguments": ""}}]},
+		{"id": "b", "type": "function", "function": {"name": "set-mode", "arguments": ""}},
+		{"id": "c", "type": "function", "function": {"name": "set-mode", "arguments": {"on": true}}}]},
 	{"role": "tool", "tool_call_id": "a", "content": "rain"},
 	{"role": "tool", "tool_call_id": "b", "content": [{"type": "text", "text": "done"}]},
 	{"role": "user", "content": "Thanks"}])";
@@ -91,9 +92,12 @@ TEST_CASE("tools: earlier calls in the families' own markers, which nobody else 
 		const std::string& text;
 		const char *begin, *calls, *end;
 	} const forms[] = {
-	    {kLfm, "<|tool_call_start|>", R"([get_weather(city="Rome"), set-mode()])", "<|tool_call_end|>"},
+	    {kLfm, "<|tool_call_start|>", R"([get_weather(city="Rome"), set-mode(), set-mode(on=True)])",
+	     "<|tool_call_end|>"},
 	    {kGranite, "<|tool_call|>",
-	     R"([{"name": "get_weather", "arguments": {"city": "Rome"}}, {"name": "set-mode", "arguments": {}}])", ""}};
+	     R"([{"name": "get_weather", "arguments": {"city": "Rome"}}, {"name": "set-mode", "arguments": {}}, )"
+	     R"({"name": "set-mode", "arguments": {"on": true}}])",
+	     ""}};
 	for (const auto& form : forms) {
 		const ChatTemplate t(form.text);
 		const ChatFeatures f = chat_features(t);
