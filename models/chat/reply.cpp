@@ -124,15 +124,21 @@ bool ReplyParser::holds_call() const {
 	const auto begins = [&](std::string_view marker) {
 		return !text.empty() && text.substr(0, marker.size()) == marker.substr(0, text.size());
 	};
-	if (!opens_.empty()) return std::ranges::any_of(opens_, begins);
+	if (std::ranges::any_of(opens_, begins)) return true;
+	if (!opens_.empty() && !may_lack_tags()) return false;
 	if (begins("<|python_tag|>") || begins("<|python_start|>")) return true;
 	if (text.empty() || (text[0] != '{' && text[0] != '[')) return false;
 	// An answer may also be such a value. A call is an object that begins with its name, or a list of names.
 	const std::string_view in = text.substr(1 + skip_spaces(text.substr(1), 0)), name = "\"name\"", type = "\"type\"";
 	if (in.empty()) return true;
-	if (text[0] == '[') return std::isalpha(uint8_t(in[0])) != 0;
+	if (text[0] == '[') return !may_lack_tags() && std::isalpha(uint8_t(in[0])) != 0;
 	return in.substr(0, name.size()) == name.substr(0, in.size()) ||
 	       in.substr(0, type.size()) == type.substr(0, in.size());
+}
+
+// Whether an object, or a fence around it, may be a call here: read_unmarked().
+bool ReplyParser::may_lack_tags() const {
+	return options_.tools == ToolFormat::Hermes && form_.definitions.is_array() && !shown_;
 }
 
 bool ReplyParser::step(Part& part, bool last) {
@@ -238,8 +244,7 @@ bool ReplyParser::step_content(Part& part, bool last) {
 		}
 		if (more && !last) return false;
 	}
-	// the tag of a call may be missing, or another one
-	if (options_.tools == ToolFormat::Hermes && form_.definitions.is_array() && !shown_) {
+	if (may_lack_tags()) {
 		if (front == all.size() && !last) return false;
 		if (front < all.size() && std::string_view("{`<").find(all[front]) != std::string_view::npos)
 			return step_call(part, last);

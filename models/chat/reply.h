@@ -51,7 +51,8 @@ class ReplyParser {
  private:
 	enum class State : uint8_t { Content, Reasoning };
 	bool step(Part&, bool last); // false: more text is needed
-	bool holds_call() const;     // the buffer is the beginning of a marker or of a call
+	bool may_lack_tags() const;
+	bool holds_call() const; // the buffer is the beginning of a marker or of a call
 	bool step_reasoning(Part&, bool last);
 	bool step_reasoning_call(Part&, bool last);
 	bool step_content(Part&, bool last);

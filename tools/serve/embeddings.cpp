@@ -11,8 +11,9 @@ EmbeddingsRequest embeddings_request(const Json& body, uint32_t dim, const Defau
 	const Fields f(body);
 	EmbeddingsRequest r;
 	r.model = f.text("model").value_or("");
-	r.native = f.find("content") && !f.find("input");
-	r.inputs = text_prompts(f, r.native ? "content" : "input", kMaxInputs);
+	const bool native = f.find("content") && !f.find("input");
+	if (native) r.form = EmbeddingsRequest::Form::Native;
+	r.inputs = text_prompts(f, native ? "content" : "input", kMaxInputs);
 	const std::string format = f.text("encoding_format").value_or("float");
 	if (format != "float" && format != "base64")
 		throw ApiError(400, "encoding_format is '" + format.substr(0, 40) + "', expected float or base64",
@@ -111,21 +112,29 @@ void embed(const Model& model, const EmbeddingsRequest& r, const std::vector<std
 		                             vectors.data());
 	    }))
 		return;
+	using Form = EmbeddingsRequest::Form;
 	Json data = Json::array();
 	for (size_t i = 0; i < texts.size(); ++i) {
 		const std::vector<float> v = of_length_1(std::span(vectors).subspan(i * dim, dim), r.dimensions);
-		if (r.native)
-			data.push_back({{"index", i}, {"embedding", Json::array({v})}});
-		else
+		if (r.form == Form::OpenAi)
 			data.push_back(
 			    {{"object", "embedding"}, {"index", i}, {"embedding", r.base64 ? Json(base64_of(v)) : Json(v)}});
+		else if (r.form == Form::Native)
+			data.push_back({{"index", i}, {"embedding", Json::array({v})}});
+		else
+			data.push_back(v);
 	}
 	out.note("texts=" + std::to_string(texts.size()) + " prompt=" + std::to_string(tokens.size()));
-	if (r.native) return out.respond({200, dump(data)});
-	out.respond(
-	    {200,
-	     dump(
-	         {{"object", "list"}, {"data", std::move(data)}, {"model", model.id()}, {"usage", usage(tokens.size())}})});
+	const auto answer = [&]() -> Json {
+		switch (r.form) {
+		case Form::Native: return data;
+		case Form::Ollama: return {{"model", model.id()}, {"embeddings", data}, {"prompt_eval_count", tokens.size()}};
+		case Form::OllamaOne: return {{"embedding", data[0]}};
+		case Form::OpenAi: break;
+		}
+		return {{"object", "list"}, {"data", data}, {"model", model.id()}, {"usage", usage(tokens.size())}};
+	};
+	out.respond({200, dump(answer())});
 }
 
 void rerank(const Model& model, const RerankRequest& r, const std::function<void()>& make_room, Responder& out) {

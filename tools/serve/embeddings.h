@@ -11,7 +11,9 @@ struct EmbeddingsRequest {
 	std::vector<TextPrompt> inputs;
 	bool base64 = false;
 	uint32_t dimensions = 0; // channels that are kept
-	bool native = false;     // the answer has the form of llama.cpp's /embedding: an array of vectors of vectors
+	// OpenAI's; llama.cpp's /embedding, an array of vectors of vectors; Ollama's /api/embed, and for one text its older
+	// /api/embeddings
+	enum class Form : uint8_t { OpenAi, Native, Ollama, OllamaOne } form = Form::OpenAi;
 };
 // dim: length of the model's vectors. Throws ApiError 400 that names the field.
 EmbeddingsRequest embeddings_request(const Json& body, uint32_t dim, const Defaults&);

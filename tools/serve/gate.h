@@ -1,6 +1,6 @@
 // Handles requests while the model is being loaded: every request gets 503 until open() is called.
 #pragma once
-#include "tools/serve/messages.h"
+#include "tools/serve/router.h"
 
 namespace kvrun::serve {
 

@@ -275,10 +275,6 @@ Response messages_error(const ApiError& e) {
 	return r;
 }
 
-Response error_for(const HttpRequest& r, const ApiError& e) {
-	return r.path.starts_with(kMessagesPath) ? messages_error(e) : error_response(e);
-}
-
 // ---- answers
 
 namespace {

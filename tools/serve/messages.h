@@ -16,8 +16,6 @@ constexpr const char* kMessagesPath = "/v1/messages"; // paths of this API begin
 
 // An error in the form of this API: {"type": "error", "error": {"type", "message", ...}}.
 Response messages_error(const ApiError&);
-// An error in the form of the API that the request's path belongs to.
-Response error_for(const HttpRequest&, const ApiError&);
 
 // prompt_tokens: number of tokens of the conversation.
 std::shared_ptr<Listener> messages_answer(std::shared_ptr<Responder>, const MessagesRequest&, const std::string& model,

@@ -1,6 +1,7 @@
 // Routes: checks who may send a request, and dispatches it to the function that answers it.
 #include "tools/serve/router.h"
 #include "tools/serve/messages.h"
+#include "tools/serve/ollama.h"
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -46,9 +47,22 @@ const Router::Route Router::kRoutes[] = {
     {"POST", "/rerank", false, &Router::rerank, Needs::Embedder},
     {"POST", "/v1/reranking", false, &Router::rerank, Needs::Embedder},
     {"POST", "/reranking", false, &Router::rerank, Needs::Embedder},
+    {"GET", "/api/version", true, &Router::ollama_version},
+    {"GET", "/api/tags", false, &Router::ollama_tags},
+    {"GET", "/api/ps", false, &Router::ollama_tags},
+    {"POST", "/api/show", false, &Router::ollama_show, Needs::Model},
+    {"POST", "/api/chat", false, &Router::ollama_chat, Needs::Queue},
+    {"POST", "/api/generate", false, &Router::ollama_generate, Needs::Queue},
+    {"POST", "/api/embed", false, &Router::ollama_embed, Needs::Embedder},
+    {"POST", "/api/embeddings", false, &Router::ollama_embed, Needs::Embedder},
     {"POST", "/tokenize", false, &Router::tokenize, Needs::Model},
     {"POST", "/detokenize", false, &Router::detokenize, Needs::Model},
 };
+
+Response error_for(const HttpRequest& r, const ApiError& e) {
+	if (r.path.starts_with(kMessagesPath)) return messages_error(e);
+	return r.path.starts_with(kOllamaPath) ? ollama_error(e) : error_response(e);
+}
 
 Router::Router(const Model& model, const Model& embedder, Generator& generator, SessionStore& store,
                const HttpServer& server, const RouterOptions& o)

@@ -1,6 +1,7 @@
 // Routes: checks who may send a request, and dispatches it to the function that answers it.
 #pragma once
 #include "tools/serve/answers.h"
+#include "tools/serve/embeddings.h"
 #include "tools/serve/infill.h"
 #include "tools/serve/metrics.h"
 #include "tools/serve/worker.h"
@@ -9,6 +10,9 @@ namespace kvrun::serve {
 
 constexpr const char *kSessionPath = "/sessions/", *kSlotPath = "/slots/", *kModelPath = "/v1/models/";
 constexpr size_t kShortBody = 64 << 10; // bytes
+
+// An error in the form of the API that the request's path belongs to.
+Response error_for(const HttpRequest&, const ApiError&);
 
 struct RouterOptions {
 	std::string host;                     // address the server listens on; empty for a Unix socket
@@ -114,9 +118,17 @@ class Router final : public Handler {
 	void count_tokens(const HttpRequest&, std::shared_ptr<Responder>);
 	void embeddings(const HttpRequest&, std::shared_ptr<Responder>);
 	void rerank(const HttpRequest&, std::shared_ptr<Responder>);
+	// Computes vectors of the texts, and responds in the form of the request.
+	void post_vectors(const HttpRequest&, std::shared_ptr<Responder>, EmbeddingsRequest);
 	// Runs `compute` on the thread of embeddings. Throws ApiError if too many of them wait.
 	void post_embedding(const HttpRequest&, std::shared_ptr<Responder>, std::function<void()> compute);
 	void check_encodes(const Route&) const; // throws ApiError for answers of a model that generates none
+	void ollama_version(const HttpRequest&, std::shared_ptr<Responder>);
+	void ollama_tags(const HttpRequest&, std::shared_ptr<Responder>);
+	void ollama_show(const HttpRequest&, std::shared_ptr<Responder>);
+	void ollama_chat(const HttpRequest&, std::shared_ptr<Responder>);
+	void ollama_generate(const HttpRequest&, std::shared_ptr<Responder>);
+	void ollama_embed(const HttpRequest&, std::shared_ptr<Responder>);
 	void tokenize(const HttpRequest&, std::shared_ptr<Responder>);
 	void detokenize(const HttpRequest&, std::shared_ptr<Responder>);
 

@@ -51,10 +51,13 @@ std::vector<uint32_t> Router::prompt_tokens(const Room& room, const TextPrompt& 
 }
 
 void Router::embeddings(const HttpRequest& request, std::shared_ptr<Responder> out) {
-	const Model& model = embedder_model_;
-	EmbeddingsRequest r = embeddings_request(body_of(request, *out), model.vector_dim(), defaults_);
-	r.native |= request.path == "/embedding";
-	check_name(r.model, model);
+	EmbeddingsRequest r = embeddings_request(body_of(request, *out), embedder_model_.vector_dim(), defaults_);
+	if (request.path == "/embedding") r.form = EmbeddingsRequest::Form::Native;
+	post_vectors(request, std::move(out), std::move(r));
+}
+
+void Router::post_vectors(const HttpRequest& request, std::shared_ptr<Responder> out, EmbeddingsRequest r) {
+	check_name(r.model, embedder_model_);
 	std::vector<std::vector<uint32_t>> texts;
 	for (const TextPrompt& p : r.inputs) {
 		texts.push_back(prompt_tokens(embedder_room(), p, KVRUN_TOKENS_END));

@@ -253,6 +253,9 @@ std::vector<Section> serve_help() {
 	      {"POST /infill", "fills in the middle, as llama.cpp's server does for editors"},
 	      {"POST /v1/responses", "the same as conversations, in the form of OpenAI's Responses API"},
 	      {"POST /v1/messages", "the same in the form of Anthropic's Messages API; /count_tokens below it"},
+	      {"POST /api/chat",
+	       "the same in the form of Ollama's API; also /api/generate, /api/embed, /api/tags, /api/ps, /api/show and "
+	       "/api/version"},
 	      {"POST /v1/audio/transcriptions", "what is said in a sound, which a form holds; with an audio encoder"},
 	      {"POST /v1/embeddings", "a vector of length 1 for each text: the mean of the last hidden states, or what the "
 	                              "model's file says"},
@@ -273,8 +276,7 @@ std::vector<Section> serve_help() {
 	     "name. These change no answer: " +
 	         listed(serve::harmless_fields()) +
 	         ". Tools that are no functions are left out. Where the chat template has no place for tools, the system "
-	         "message "
-	         "describes them. "
+	         "message describes them. "
 	         "A conversation that ends with a message of the assistant is continued there; add_generation_prompt true: "
 	         "it is not. n_predict, n_probs and repetition_penalty are other names of max_tokens, logprobs and "
 	         "repeat_penalty. logit_bias, frequency_penalty and presence_penalty (of the answer's tokens) are applied "
