@@ -348,7 +348,8 @@ typedef struct {
 	int system_role;     /* the template has a place for a system message; else its text goes in front of the user's
 	                        first message */
 	int tools;           /* definitions of tools reach the prompt: 1 in the template's place for them, 2 in the system
-	                        message, because the template has none */
+	                        message, because the template has none,
+	                        or writes calls in a form that is not known */
 	int thinking_switch; /* the variable enable_thinking has an effect; where the template has another name for
 	                        it, the switch is passed on under that one */
 	int special_markers; /* 1: control tokens mark calls of tools: generate with special = 1 if there are tools;

@@ -200,9 +200,9 @@ void find_marks(const ChatTemplate& t, ChatFeatures& f) {
 // What the template leaves out, and how it is written.
 void choose_writing(ChatFeatures& f) {
 	if (f.tool_format == ToolFormat::Harmony || (!f.text_content && !f.part_content)) return;
+	const bool known = f.tool_format != ToolFormat::None, native = known && f.tool_calls;
 	// DeepSeek's templates have calls alone; no description is known for other forms of such templates
-	const bool native = f.tool_calls && f.tool_format != ToolFormat::None;
-	f.written_tools = !f.tools && (!native || f.tool_format == ToolFormat::DeepSeek);
+	f.written_tools = !(known && f.tools) && (!native || f.tool_format == ToolFormat::DeepSeek);
 	if (f.written_tools && !native) {
 		f.written_calls = true;
 		f.tool_format = ToolFormat::Hermes, f.tool_begin = f.tool_end = "", f.tool_variant = false;

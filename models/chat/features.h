@@ -45,11 +45,12 @@ struct ChatFeatures {
 	bool thinking_switch = false;  // the variable enable_thinking has an effect
 	bool nine_letter_ids = false;  // refuses ids of calls that are not nine letters and digits (Mistral)
 	ToolFormat tool_format = ToolFormat::None;
-	std::string tool_begin, tool_end;       // markers around all calls, if the format has several; empty: none
-	bool tool_variant = false;              // Mistral: with [ARGS]; DeepSeek: with the word "function" and a fence
-	CallShape shape;                        // of ToolFormat::Shaped
-	bool written_calls = false;             // the template leaves out earlier calls: they become text of their answers
-	bool written_tools = false;             // it leaves out definitions: they become text of the system message
+	std::string tool_begin, tool_end; // markers around all calls, if the format has several; empty: none
+	bool tool_variant = false;        // Mistral: with [ARGS]; DeepSeek: with the word "function" and a fence
+	CallShape shape;                  // of ToolFormat::Shaped
+	bool written_calls = false;       // the template leaves out earlier calls: they become text of their answers
+	// It leaves out definitions, or its form of calls is not known: they become text of the system message.
+	bool written_tools = false;
 	std::string think_begin, think_end;     // around the model's reasoning: <think>, </think>; empty: unknown
 	std::string content_begin, content_end; // around the text of an answer; empty: none
 	std::string reasoning_field;            // of an answer, whose text reaches the prompt as its reasoning; empty: none

@@ -161,7 +161,7 @@ void write_tools(const ChatFeatures& f, ChatInput& in) {
 	if (f.written_calls) in.messages = written_results(std::move(in.messages));
 	if (!in.tools.is_array() || in.tools.empty()) return;
 	const std::string text = described(in.tools, f);
-	in.tools = nullptr;
+	in.tools = f.tools ? Json::array() : Json(nullptr); // Command R+ of 2024 refuses conversations without a list
 	const bool first =
 	    !in.messages.empty() && (has_role(in.messages[0], "system") || has_role(in.messages[0], "developer"));
 	if (!first) in.messages.insert(in.messages.begin(), message("system", ""));
