@@ -6,7 +6,7 @@
 #include "engine/core/regular_file.h"
 #include "engine/core/system/files.h"
 #include "engine/core/utf8.h"
-#include "engine/run/key_biases.h"
+#include "engine/run/key_outliers.h"
 #include "models/fingerprint.h"
 #include <cctype>
 #include <cmath>

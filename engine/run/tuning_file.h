@@ -20,7 +20,7 @@ void write_tuning(const std::string& path, const Gguf&, const Tuning&, const std
 std::optional<Tuning> read_tuning(const Gguf&, const KvShape&);
 
 // choose_policy() by that file, or by the default guess without one. Policies that are not a choice
-// and do not rotate the keys of a model with large key biases (key_biases.h) are returned unchanged.
+// and do not rotate the keys of a model with outlier channels (key_outliers.h) are returned unchanged.
 Choice choose_policy(const KvPolicy&, const KvShape&, const Gguf&, uint64_t n_tokens, size_t budget_bytes,
                      bool or_fewer = false);
 

@@ -1,7 +1,6 @@
 // Conversations in OpenAI's form, converted to the form that a chat template takes.
 #include "models/chat/fit.h"
 #include "engine/core/error.h"
-#include "engine/core/json_reader.h"
 #include "engine/core/utf8.h"
 #include "models/chat/messages.h"
 #include "models/chat/write_tools.h"
@@ -70,15 +69,10 @@ void fit_calls(const ChatFeatures& f, Json& message) {
 		Json& function = call.contains("function") ? call["function"] : call;
 		if (!function.is_object() || !function.contains("arguments")) continue;
 		Json& arguments = function["arguments"];
-		if (f.object_arguments && arguments.is_string()) {
-			const std::string& text = arguments.get_ref<const std::string&>();
-			Json parsed = Json::object(); // of an empty text, which some clients send for a call without arguments
-			std::string why;
-			const bool empty = text.find_first_not_of(" \t\r\n") == text.npos;
-			if (empty || (read_json(text, {}, parsed, why) && parsed.is_object())) arguments = std::move(parsed);
-		} else if (!f.object_arguments && arguments.is_object()) {
+		if (f.object_arguments)
+			parse_arguments(arguments);
+		else if (arguments.is_object())
 			arguments = arguments.dump(-1, ' ', false, Json::error_handler_t::replace);
-		}
 	}
 }
 

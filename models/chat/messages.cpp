@@ -1,5 +1,6 @@
 // Messages of a conversation as JSON.
 #include "models/chat/messages.h"
+#include "engine/core/json_reader.h"
 #include <utility>
 
 namespace kvrun {
@@ -50,6 +51,15 @@ void append_text(Json& content, const std::string& text) {
 	} else {
 		content = (content.is_string() ? content.get<std::string>() : std::string()) + text;
 	}
+}
+
+void parse_arguments(Json& arguments) {
+	if (!arguments.is_string()) return;
+	const std::string& text = arguments.get_ref<const std::string&>();
+	Json parsed = Json::object(); // some clients send an empty text for a call without arguments
+	std::string why;
+	const bool empty = text.find_first_not_of(" \t\r\n") == text.npos;
+	if (empty || (read_json(text, {}, parsed, why) && parsed.is_object())) arguments = std::move(parsed);
 }
 
 } // namespace kvrun

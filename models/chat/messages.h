@@ -13,4 +13,7 @@ void append_content(Json& content, Json next);
 // Adds a text at the end of a content: a string, parts, or none (null).
 void append_text(Json& content, const std::string& text);
 
+// The arguments of a call: JSON in a text becomes the object, an empty text an empty one. Other texts stay.
+void parse_arguments(Json& arguments);
+
 } // namespace kvrun

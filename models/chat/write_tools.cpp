@@ -1,6 +1,5 @@
 // Calls, and tools, as text of messages: for templates that have no place for them.
 #include "models/chat/write_tools.h"
-#include "engine/core/json_reader.h"
 #include "models/chat/call_grammar.h"
 #include "models/chat/messages.h"
 #include <fmt/format.h>
@@ -42,12 +41,7 @@ Call read_call(const Json& given) {
 	if (!function.is_object()) return call;
 	if (const auto name = function.find("name"); name != function.end() && name->is_string()) call.name = *name;
 	call.arguments = function.value("arguments", Json());
-	if (!call.arguments.is_string()) return call;
-	const std::string& text = call.arguments.get_ref<const std::string&>();
-	Json parsed = Json::object(); // of an empty text, too
-	std::string why;
-	const bool empty = text.find_first_not_of(" \t\r\n") == text.npos;
-	if (empty || (read_json(text, {}, parsed, why) && parsed.is_object())) call.arguments = std::move(parsed);
+	parse_arguments(call.arguments);
 	return call;
 }
 

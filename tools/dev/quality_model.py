@@ -70,7 +70,7 @@ RECIPES = [  # options of SpeCache and MiKV
 SHORT = [  # of a larger model
     ("kivi4", None), ("kivi2", None), ("kivi2,sinks=4", "kivi2"), ("zipcache", None),
     *((f"{p},k.scale=codebook", None) for p in ("turbo4", "turbo3/2", "turbo2", "turbo2/1")),
-    ("turbo4,k.scale=channel", "turbo4,k.scale=codebook"), ("turbo2,k.scale=channel", "turbo2,k.scale=codebook"),
+    *((f"{p},k.scale=channel", f"{p},k.scale=codebook") for p in ("turbo4", "turbo3/2", "turbo2", "turbo2/1")),
     ("tuned:2.1", "turbo2,k.scale=channel"), ("tuned:2.24", "turbo2,k.scale=channel"),
     ("tuned:4.24", "turbo4,k.scale=channel"),
 ]

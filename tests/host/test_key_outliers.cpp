@@ -1,5 +1,5 @@
-// Models with large biases of keys: policies that would rotate keys store them per channel.
-#include "engine/run/key_biases.h"
+// Models whose keys have outlier channels: policies that would rotate keys store them per channel.
+#include "engine/run/key_outliers.h"
 #include "engine/run/tuning_file.h"
 #include "tests/support/gguf_builder.h"
 #include "tests/support/temp_folder.h"
@@ -19,7 +19,7 @@ static Gguf model_with(const TempFolder& folder, std::vector<float> bias) {
 	return Gguf::open(path.string());
 }
 
-TEST_CASE("key_biases: keys with large biases are stored per channel, unless the policy says how") {
+TEST_CASE("key_outliers: keys with large biases are stored per channel, unless the policy says how") {
 	const TempFolder folder;
 	const Gguf small = model_with(folder, {1, 2, -15.9f, 0});
 	CHECK(largest_key_bias(small) == 15.9f);
@@ -47,7 +47,36 @@ TEST_CASE("key_biases: keys with large biases are stored per channel, unless the
 	}
 }
 
-TEST_CASE("key_biases: sessions, plans and auto ask for the policy that suits the model") {
+static Gguf model_with_norms(const TempFolder& folder, const std::vector<float>& first,
+                             const std::vector<float>& last) {
+	const std::filesystem::path path = folder.path / "model.gguf";
+	GgufBuilder b;
+	b.text("general.architecture", "gemma3");
+	b.tensor_f32("blk.0.attn_k_norm.weight", {4}, first).tensor_f32("blk.1.attn_k_norm.weight", {4}, last);
+	b.tensor_f32("blk.1.attn_q_norm.weight", {4}, {9, 0, 0, 0}); // of queries: not looked at
+	const std::vector<std::byte> file = b.bytes();
+	std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(file.data()), long(file.size()));
+	return Gguf::open(path.string());
+}
+
+TEST_CASE("key_outliers: keys with uneven norms are stored per channel") {
+	const auto suited = [](const std::vector<float>& first, const std::vector<float>& last, float peak) {
+		const TempFolder folder;
+		const Gguf g = model_with_norms(folder, first, last);
+		CHECK(peak_of_key_norms(g) == doctest::Approx(peak));
+		CHECK(largest_key_bias(g) == 0);
+		return suit_to_keys(parse_policy("turbo2"), g);
+	};
+	CHECK(suited({1, 1, 1, 1}, {2, 2, -2, 2}, 1).policy.text == "turbo2");
+	CHECK(suited({1, 1, 1, 1}, {3, 1, 1, 1}, 3 / std::sqrt(3.f)).policy.text == "turbo2");
+	CHECK(suited({0, 0, 0, 0}, {0, 0, 0, 0}, 0).policy.text == "turbo2");
+	CHECK(suited({1, 1, 1, 1}, {NAN, 1, 1, 1}, 1).policy.text == "turbo2");
+	const Choice c = suited({0, 0, -7, 0}, {1, 1, 1, 1}, 2);
+	CHECK(c.policy.text == "turbo2,k.scale=channel");
+	CHECK(c.why.find("weights of up to 2.0 times") != c.why.npos);
+}
+
+TEST_CASE("key_outliers: sessions, plans and auto ask for the policy that suits the model") {
 	const TempFolder folder;
 	const Gguf large = model_with(folder, {1, 2, -211, 0});
 	const KvShape shape{.n_layers = 2, .n_kv_heads = 2, .head_dim = 64};
