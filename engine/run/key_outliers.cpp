@@ -11,8 +11,8 @@ namespace {
 // Keys without biases have channels of about 1 to 4. Qwen2.5-Coder-0.5B has biases of up to 211: turbo4 costs 0.085
 // nats there, and 0.0025 with keys per channel (tools/BENCHMARKS.md). Between these, nothing was measured.
 constexpr float kLargeBias = 16;
-// Gemma 3 270M has norms with peaks of 2.3 to 9.4: turbo2 costs 0.067 nats there, and 0.013 with keys per channel; each
-// layer of full attention gains, that of the lowest peak too. SmolLM2, without norms, loses: 0.029 and 0.046.
+// Gemma 3 270M has norms with peaks of 2.3 to 9.4: turbo2 costs 0.132 nats there, and 0.049 with keys per channel; each
+// layer of full attention gains, that of the lowest peak too. SmolLM2, without norms, loses (tools/BENCHMARKS.md).
 constexpr float kPeak = 2;
 
 // Calls use(values) for each tensor blk.N.`name`.

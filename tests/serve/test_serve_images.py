@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""kvrun serve reads images in messages of all three APIs. Usage: test_serve_images.py KVRUN"""
+"""kvrun serve reads images in messages of all APIs. Usage: test_serve_images.py KVRUN"""
 import base64, json, os
 from serving import ROOT, Server, check, equal, finish
 
@@ -58,6 +58,12 @@ def answers(s):
                                           {"type": "input_text", "text": "abc"}]}]
     r = s.post(RESPONSES, {"input": items, "max_output_tokens": 6, "temperature": 0}).json()
     equal("the Responses API", r["output"][0]["content"][0]["text"], one["choices"][0]["message"]["content"])
+    own = {"stream": False, "options": {"num_predict": 6, "temperature": 0}}
+    r = s.post("/api/chat", {"messages": [{"role": "user", "content": "abc", "images": [PNG]}], **own}).json()
+    equal("Ollama's API", r["message"]["content"], one["choices"][0]["message"]["content"])
+    r = s.post("/api/generate", {"prompt": "abc", "images": [PNG], **own}).json()
+    equal("its prompts", r["response"], one["choices"][0]["message"]["content"])
+    check("what it can do", "vision" in s.post("/api/show", {"model": "x"}).json()["capabilities"])
 
 
 def refusals(s):
