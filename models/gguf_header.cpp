@@ -25,6 +25,8 @@ const char* other_file(std::string_view head) {
 		return ": it is a web page; get the file by its download link, or by 'kvrun pull'";
 	if (has(8, "{\"")) return ": it looks like safetensors; convert it with llama.cpp's convert_hf_to_gguf.py";
 	if (has(0, "\x1f\x8b") || has(0, "PK\3\4")) return ": it is an archive; unpack it";
+	if (has(0, "{") || has(0, "Entry not found") || has(0, "Invalid username") || has(0, "Access to"))
+		return ": it is a text, perhaps a server's message in the place of the file; read it, and get the file again";
 	return "; kvrun reads GGUF versions 2 and 3";
 }
 

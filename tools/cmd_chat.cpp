@@ -307,7 +307,7 @@ void run_chat(const ChatArgs& given) {
 	install_interrupt();
 	const bool saved = !a.name.empty() && chat_exists(a.name); // a bad name or folder is found before the model is read
 	check_template_file(a.chat_template);
-	if (!a.file.empty()) a.prompt = read_text_file(a.file, kLongestFirst);
+	if (!a.file.empty()) check_text(a.prompt = read_text_file(a.file, kLongestFirst), a.file);
 	if (!a.file.empty() && a.prompt.ends_with('\n')) a.prompt.pop_back();
 	if (!a.no_escape) {
 		if (a.file.empty()) a.prompt = without_escapes(a.prompt);

@@ -46,6 +46,7 @@ Texts texts_of(const EmbedArgs& a) {
 	const bool from_stdin = a.file.empty() || a.file == "-";
 	if (from_stdin) out.file = "standard input";
 	const std::string all = from_stdin ? read_stdin(kMostText) : read_text_file(a.file, kMostText);
+	check_text(all, out.file);
 	for (size_t at = 0, line = 1; at < all.size(); ++line) {
 		const size_t end = std::min(all.find('\n', at), all.size());
 		const size_t last = end > at && all[end - 1] == '\r' ? end - 1 : end;

@@ -69,6 +69,7 @@ std::string read_all(int fd, const std::string& name) {
 		if (text.size() > kMaxPrompt)
 			fail(Code::Context, "{} has more than {} bytes, the longest prompt", name, kMaxPrompt);
 	}
+	check_text(text, name);
 	if (!text.empty() && text.back() == '\n') text.pop_back();
 	return text;
 }

@@ -84,6 +84,12 @@ std::string read_stdin(size_t most) {
 	return read_all(0, "standard input", most);
 }
 
+void check_text(std::string_view text, const std::string& name) {
+	if (text.find('\0') == text.npos) return;
+	fail_status(KVRUN_EFORMAT,
+	            "{} is no text: it has zero bytes, as PDF, Word and UTF-16 files do; convert it to UTF-8 text", name);
+}
+
 std::string read_private_file(const std::string& path, size_t most) {
 	if (const std::string why = foreign_file(path); !why.empty()) fail_status(KVRUN_EFORMAT, "{}: {}", path, why);
 	return read_file(path, most, sys::Open::ReadNoLink);

@@ -19,7 +19,9 @@ void make_private_folder(const std::string& path);
 std::string read_text_file(const std::string& path, size_t most);
 // All of standard input, byte for byte. The same errors.
 std::string read_stdin(size_t most);
-// The same for a file that kvrun wrote: refuses a symbolic link and another user's file.
+// Throws StatusError if what was read from `name` is no text: it would be read as one, byte for byte.
+void check_text(std::string_view text, const std::string& name);
+// As read_text_file(), for a file that kvrun wrote: refuses a symbolic link and another user's file.
 std::string read_private_file(const std::string& path, size_t most);
 // Why a file cannot have been written by kvrun: "it is a symbolic link"; empty if it can, or if it does not exist.
 std::string foreign_file(const std::string& path);

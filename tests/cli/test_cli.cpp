@@ -385,6 +385,9 @@ TEST_CASE("cli: files that are missing, no models, or have hostile names end wit
 	check_error({"run", "-m", "/nonexistent/model.gguf", "-p", "x"}, 3, {"/nonexistent/model.gguf"});
 	check_error({"run", "-m", kRecord, "-p", "x"}, 3, {"record40.txt"});
 	check_error({"run", "-m", kModel, "-f", "/nonexistent/prompt.txt"}, 3, {"/nonexistent/prompt.txt"});
+	const TempFile pdf(std::string("%PDF-1.7\n1 0 obj\0", 18));
+	for (const char* command : {"run", "chat", "embed"})
+		check_error({command, "-m", kModel, "-f", pdf.path}, 3, {pdf.path, "is no text: it has zero bytes"});
 	check_error({"run", "-m", "/nonexistent/\033[31m\nred\xff.gguf", "-p", "x"}, 3, {"\\x1b[31m", "\\xff"});
 }
 

@@ -5,6 +5,7 @@
 #include <array>
 #include <csignal>
 #include <filesystem>
+#include <sys/ioctl.h>
 
 using namespace kvrun;
 
@@ -53,6 +54,47 @@ TEST_CASE("chat: Tab completes commands and what follows them" * doctest::test_s
 	CAPTURE(r.out);
 	CHECK(r.code == 0);
 	CHECK(contains(state.chat("last")["messages"][0]["content"].get<std::string>(), "ab"));
+}
+
+TEST_CASE("chat: a line is drawn again when the terminal gets another size" * doctest::test_suite("terminal")) {
+	if (no_terminal()) return;
+	const State state;
+	const std::string line = "one two three four five six seven eight nine ten";
+	RunSpec spec = state.spec(kShort);
+	spec.terminal = Terminal{};
+	spec.input = std::nullopt;
+	spec.timeout_s = 60;
+	int step = 0;
+	size_t seen = 0;
+	const auto next = [&](int fd, const std::string& out, const std::string& after, const std::string& keys) {
+		const size_t at = out.find(after, seen);
+		if (at == out.npos) return;
+		termios mode{};
+		for (int i = 0; i < 500 && tcgetattr(fd, &mode) == 0 && (mode.c_lflag & ICANON); ++i) usleep(10000);
+		CHECK(write(fd, keys.data(), keys.size()) == ssize_t(keys.size()));
+		seen = out.size(), ++step;
+	};
+	spec.watch = [&](int, int fd, const std::string& out) {
+		switch (step) {
+		case 0: return next(fd, out, kPrompt, line);
+		case 1: {
+			if (out.find("ten", seen) == out.npos) return;
+			winsize narrow{24, 20, 0, 0};
+			CHECK(ioctl(fd, TIOCSWINSZ, &narrow) == 0);
+			seen = out.size(), ++step;
+			return;
+		}
+		// the beginning of the line is two lines up now: Home goes there
+		case 2: return next(fd, out, "> one two", "\001x");
+		case 3: return next(fd, out, "\033[2A", "\r");
+		case 4: return next(fd, out, kPrompt, "\004");
+		}
+	};
+	const Ran r = run_program(spec);
+	CAPTURE(r.out);
+	CHECK(r.code == 0);
+	CHECK(step == 5);
+	CHECK(state.chat("last")["messages"][0]["content"] == "x" + line);
 }
 
 TEST_CASE("chat: a signal that ends it at the prompt leaves the terminal as it was" * doctest::test_suite("terminal")) {

@@ -125,7 +125,9 @@ TEST_CASE("T02: bad magic, big-endian files and unknown versions are refused") {
 	    {"<html>", "it is a web page"},
 	    {std::string("\x50\0\0\0\0\0\0\0{\"a\":", 13), "it looks like safetensors; convert it"},
 	    {"\x1f\x8b\b\b", "it is an archive; unpack it"},
-	    {"PK\3\4", "it is an archive; unpack it"}};
+	    {"PK\3\4", "it is an archive; unpack it"},
+	    {"Entry not found", "it is a text, perhaps a server's message in the place of the file"},
+	    {"{\"error\":\"x\"}", "it is a text, perhaps a server's message"}};
 	for (const auto& [head, says] : others) {
 		std::vector<std::byte> bytes(head.size());
 		std::memcpy(bytes.data(), head.data(), head.size());

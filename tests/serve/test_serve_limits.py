@@ -136,7 +136,6 @@ def bad_fields(s):
         ("max_tokens", -2), ("max_tokens", 1.5), ("max_tokens", 1 << 64),
         ("max_completion_tokens", "all"),
         ("seed", 1.5), ("seed", 1 << 64), ("seed", "x"), ("n", 129), ("n", 0), ("n", 1 << 62), ("stop", 5),
-        ("stop", [""]),
         ("stop", ["a\0b"]), ("stop", ["x"] * 65), ("stop", "x" * 2000), ("stream", "yes"),
         ("kv", "nonsense"), ("kv", ""), ("kv", 7), ("kv", "x" * 300), ("kv", "kivi2\0"), ("kv", "kivi2,group=-1"),
         ("top_k", -2),
@@ -168,6 +167,9 @@ def bad_fields(s):
     equal("null and unknown fields", s.post(CHAT, {**good, **nulls, "user": "me", "metadata": {}, "nonsense": None,
                                                    "mirostat": 0,
                                                           "parallel_tool_calls": True, "logit_bias": {}}).status, 200)
+    for stop in ("", [""], ["", ""]):
+        r = s.post(CHAT, {**good, "stop": stop})
+        equal(f"stop {stop} is none", (r.status, r.json()["choices"][0]["finish_reason"]), (200, "length"))
     for prompt in (None, 5, [], [1.5], [-1], [10**9], [[]], ["x"] * 129, ["x"] * 37, {}, ""):
         r = s.post(COMPLETION, {"prompt": prompt, "max_tokens": 1})
         # a text without tokens gets the token that begins a text
@@ -186,6 +188,11 @@ def routes(s):
                                  ("POST", "/v1/models/../..", 405), ("GET", "/health%00", 404)):
         r = s.ask(method, path, body="{}" if method == "POST" else None)
         check(f"{method} {path}", r.status == status and r.error(), (r.status, r.body))
+    for path in ("//health", "/health/", "/v1//models", "//v1/models//?x=1", "///"):
+        equal(f"slashes of {path}", s.get(path).status, 200)
+    for path, says in (("/v1/v1/models", "adds /v1"), ("/api/pull", "kvrun pull"), ("/v2", "'kvrun serve --help'")):
+        r = s.post(path, {})
+        check(f"what is wrong with {path}", r.status == 404 and says.encode() in r.body, (r.status, r.body))
     equal("what a path takes", s.get(COMPLETION).headers["Allow"], "POST")
     r = s.ask("PUT", "/sessions/a", body="{}")
     equal("several methods", (r.status, r.headers["Allow"]), (405, "GET, POST, DELETE"))

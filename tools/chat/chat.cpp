@@ -103,6 +103,7 @@ void Chat::set_seed(int64_t seed) {
 
 void Chat::attach(const std::string& path) {
 	const std::string text = read_text_file(path, kLongestText);
+	check_text(text, path);
 	if (well_formed(text) != text) fail_status(KVRUN_EINVALID, "{} is no UTF-8 text", path);
 	attached_.text += text + "\n\n";
 	say(fmt::format("{}: {} go in front of the next message", path, human_bytes(double(text.size()))));

@@ -4,11 +4,15 @@
 #include "tools/user_files.h"
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <clocale>
+#include <csignal>
 #include <cstdio>
+#include <cwchar>
 #include <fcntl.h>
 #include <histedit.h>
 #include <langinfo.h>
+#include <poll.h>
 #include <string_view>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -36,6 +40,54 @@ unsigned char insert_paste(EditLine* el, int) {
 	text.resize(text.size() - end.size());
 	std::erase_if(text, [](wchar_t c) { return (c < 0x20 && c != L'\n' && c != L'\t') || c == 0x7f; });
 	return text.empty() || el_winsertstr(el, text.c_str()) == 0 ? CC_REFRESH : CC_ERROR;
+}
+
+volatile std::sig_atomic_t resized = 0;
+void on_resize(int) { resized = 1; }
+
+// Sets a handler of SIGWINCH while it exists. SA_RESTART: only poll(), which is never restarted, ends with EINTR.
+class ResizeSignal {
+ public:
+	ResizeSignal() {
+		struct sigaction now = {};
+		now.sa_handler = on_resize;
+		now.sa_flags = SA_RESTART;
+		sigaction(SIGWINCH, &now, &before_);
+	}
+	~ResizeSignal() { sigaction(SIGWINCH, &before_, nullptr); }
+
+ private:
+	struct sigaction before_ = {};
+};
+
+// Reads a character for the editor. While it waits, it draws the line again when the terminal gets another size:
+// libedit would do so only if it handled SIGINT, too, which ends an answer here.
+int read_key(EditLine* el, wchar_t* out) {
+	std::mbstate_t state{};
+	for (int tries = 0; tries < MB_LEN_MAX;) {
+		pollfd key = {STDIN_FILENO, POLLIN, 0};
+		if (std::exchange(resized, 0)) {
+			std::fputs("\r\033[J", stdout); // libedit then begins in the first column
+			el_resize(el);
+			el_set(el, EL_REFRESH);
+		}
+		if (poll(&key, 1, -1) < 0) {
+			if (errno == EINTR && !EditingInterrupt::happened()) continue;
+			return -1;
+		}
+		char c;
+		const ssize_t n = ::read(STDIN_FILENO, &c, 1);
+		if (n == 0) return 0;
+		if (n < 0) {
+			if ((errno == EINTR || errno == EAGAIN) && !EditingInterrupt::happened()) continue;
+			return -1;
+		}
+		const size_t length = std::mbrtowc(out, &c, 1, &state);
+		if (length != size_t(-1) && length != size_t(-2)) return 1; // 0: a zero byte, which is a key, too
+		if (length == size_t(-1)) state = {}, tries = 0;            // no character begins so: the byte is dropped
+		++tries;
+	}
+	return 0;
 }
 
 constexpr size_t kMostShown = 100; // words
@@ -111,6 +163,7 @@ class EditorInput : public LineInput {
 		el_set(el_, EL_PROMPT, prompt_text);
 		el_set(el_, EL_EDITOR, "emacs");
 		el_set(el_, EL_SIGNAL, 0);
+		el_set(el_, EL_GETCFN, read_key);
 		el_set(el_, EL_HIST, history, history_);
 		el_set(el_, EL_ADDFN, "kvrun-newline", "Insert a newline", insert_newline);
 		el_set(el_, EL_ADDFN, "kvrun-paste", "Insert a bracketed paste", insert_paste);
@@ -164,6 +217,7 @@ class EditorInput : public LineInput {
  private:
 	std::string file_;
 	Completer complete_;
+	ResizeSignal resize_;
 	EditLine* el_ = nullptr;
 	History* history_ = nullptr;
 };

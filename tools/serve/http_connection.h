@@ -218,7 +218,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
 	}
 
 	// The path behind --api-prefix and without the query; empty if the target is not below the prefix. The target may
-	// be a whole address (RFC 9112).
+	// be a whole address (RFC 9112). A base address that ends with a slash makes two of one, and some clients end paths
+	// with one: neither makes another path.
 	std::string path_of(const std::string& whole) const {
 		std::string_view target = whole;
 		for (const std::string_view scheme : {"http://", "https://"})
@@ -227,11 +228,15 @@ class Connection : public std::enable_shared_from_this<Connection> {
 				target = end == target.npos ? "/" : target.substr(end);
 			}
 		target = target.substr(0, target.find('?'));
+		std::string path;
+		for (const char c : target)
+			if (c != '/' || !path.ends_with('/')) path += c;
+		if (path.size() > 1 && path.ends_with('/')) path.pop_back();
 		const std::string_view prefix = shared_.options.prefix;
-		if (!target.starts_with(prefix)) return {};
-		target.remove_prefix(prefix.size());
-		if (target.empty()) return "/";
-		return target[0] == '/' ? std::string(target) : std::string();
+		if (!path.starts_with(prefix)) return {};
+		path.erase(0, prefix.size());
+		if (path.empty()) return "/";
+		return path[0] == '/' ? path : std::string();
 	}
 
 	// Restricts X-Request-Id, because it is sent back and written to the log.

@@ -35,7 +35,7 @@ void refuse_unless_plain(const Fields& f, const char* name, const Json& plain) {
 }
 
 // A text or an array of texts; none if the field is absent.
-std::vector<std::string> short_texts(const Fields& f, const char* name, size_t most) {
+std::vector<std::string> short_texts(const Fields& f, const char* name, size_t most, bool skip_empty = false) {
 	const Json* given = f.find(name);
 	if (!given) return {};
 	const Json list = given->is_array() ? *given : Json::array({*given});
@@ -44,6 +44,7 @@ std::vector<std::string> short_texts(const Fields& f, const char* name, size_t m
 	std::vector<std::string> out;
 	for (const Json& text : list) {
 		const std::string* t = text.get_ptr<const std::string*>();
+		if (skip_empty && t && t->empty()) continue;
 		if (!t || t->empty() || t->size() > kMaxStop || t->find('\0') != std::string::npos)
 			throw ApiError(400,
 			               std::string(name) + " is " + shown(text) + ", expected texts of 1 to " +
@@ -281,7 +282,7 @@ GenerationRequest common_fields(const Fields& f, const Defaults& d) {
 		    "id_slot is ignored: prompts that begin alike share their cache in any case; a session (a name) keeps "
 		    "the cache of a conversation");
 	read_bias(f, r);
-	if (const Json* stop = f.find("stop"); stop && *stop != Json("")) s.stops = short_texts(f, "stop", kMaxStops);
+	s.stops = short_texts(f, "stop", kMaxStops, /*skip_empty=*/true); // clients send "" for none, as llama.cpp allows
 	r.stream = f.flag("stream", false);
 	r.reuse = f.flag("cache_prompt", true);
 	r.progress = f.flag("return_progress", false), r.live_timings = f.flag("timings_per_token", false);

@@ -188,6 +188,18 @@ Response Router::preflight(const HttpRequest& r) const {
 	         {"Access-Control-Max-Age", "600"}}};
 }
 
+// The usual reasons are a base address that lacks /v1, or has it twice, as the client adds it itself.
+static std::string unknown_path(std::string_view path) {
+	constexpr std::string_view kTwice = "/v1/v1/";
+	constexpr size_t kMostShown = 100; // characters
+	std::string out = "there is no path " + shown(std::string(path.substr(0, kMostShown)));
+	if (path.empty()) return "there is no path outside of --api-prefix";
+	if (path.starts_with(kTwice)) return out + ": the client adds /v1 to its base address, which should not have it";
+	if (path == "/api/pull" || path == "/api/delete" || path == "/api/copy" || path == "/api/create")
+		return out + ": this server has one model, that of its command line; 'kvrun pull' fetches models";
+	return out + "; 'kvrun serve --help' lists the paths";
+}
+
 std::optional<Response> Router::refuse(const HttpRequest& r) {
 	if (!good_host(r))
 		return error_for(r, ApiError(403, "the Host field does not name this server; --allow-host NAME gives it more "
@@ -198,7 +210,7 @@ std::optional<Response> Router::refuse(const HttpRequest& r) {
 	const Route* route = find_route(r);
 	if (!(route && route->open) && !good_key(r))
 		return error_for(r, ApiError(401, "give the server's key: Authorization: Bearer KEY", "", "invalid_api_key"));
-	if (!route) return error_for(r, ApiError(404, "there is no such path"));
+	if (!route) return error_for(r, ApiError(404, unknown_path(r.path)));
 	if (r.method != route->method && !(r.method == "HEAD" && route->method == std::string_view("GET"))) {
 		const std::string methods = methods_for(r);
 		Response no = error_for(r, ApiError(405, "this path takes " + methods));
