@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """kvrun serve with requests that are wrong, too large, too slow or not allowed: each gets its status, and the server
 continues. Usage: test_serve_limits.py KVRUN."""
-import contextlib, json, os, socket, subprocess, sys, tempfile
+import contextlib, json, os, re, socket, subprocess, sys, tempfile
 from serving import MODEL, SLOW, TINY, Server, at_once, check, equal, finish, posix, until
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
@@ -122,6 +122,9 @@ def heavy_json(s):
     r = s.post(COMPLETION, {"prompt": "word " * (n // 5)})
     check("a prompt that no context holds", r.status == 400 and r.json()["error"]["code"] == "context_length_exceeded",
           r.body[:300])
+    r = s.post(COMPLETION, {"prompt": [1] * 40000})
+    check("the words that agents know", re.search("prompt is too long: 40000 tokens > [0-9]+ maximum; this model's "
+                                                  "maximum context length is [0-9]+ tokens ", r.error()), r.body[:300])
 
 
 def bad_fields(s):

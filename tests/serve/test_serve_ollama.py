@@ -149,7 +149,7 @@ def refuses(s):
             (CHAT, {"messages": [{"role": "user", "content": "a", "images": 1}]}, 400, "images"),
             (CHAT, {"messages": [{"role": "assistant", "tool_calls": [1]}]}, 400, "tool_calls"),
             (CHAT, {"messages": [{"role": "assistant", "tool_calls": 1}]}, 400, "tool_calls"),
-            (CHAT, {"messages": [{"role": "user", "content": "word " * 40000}]}, 400, "the prompt"),
+            (CHAT, {"messages": [{"role": "user", "content": "word " * 40000}]}, 400, "prompt is too long"),
             (GENERATE, {"prompt": 1}, 400, "prompt"), (GENERATE, [], 400, "object"), ("/api/pull", {"model": "x"}, 404, "path"),
             ("/api/embed", {}, 400, "input"))
     for path, body, status, word in rows:

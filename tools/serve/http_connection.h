@@ -248,7 +248,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
 		if (ec == http::error::header_limit)
 			return answer_and_close(failure(431, fmt_bytes("the header is longer than ", kMaxHeader)));
 		if (ec == http::error::body_limit)
-			return answer_and_close(failure(413, fmt_bytes("the body is longer than ", shared_.options.max_body)));
+			return answer_and_close(failure(413, fmt_bytes("the body is longer than ", shared_.options.max_body) +
+			                                         "; --max-body raises the limit"));
 		// Beast of newer Boosts refuses unknown encodings itself; all of them refuse one beside a length.
 		if (ec == http::error::bad_transfer_encoding && !parser_->get().count(http::field::content_length))
 			return unknown_encoding();

@@ -16,21 +16,25 @@ Router::Room Router::embedder_room() const {
 	return {embedder_model_, embedder_model_.ctx_train(), "shorten or divide it"};
 }
 
+// Agents shorten a conversation when they read the words of OpenAI's or Anthropic's API, so both are in the message.
+static ApiError too_long(const std::string& how_long, size_t most, const char* advice) {
+	return {400,
+	        "prompt is too long: " + how_long + "; this model's maximum context length is " + std::to_string(most) +
+	            " tokens here: " + advice,
+	        "", "context_length_exceeded"};
+}
+
 void Router::check_length(size_t bytes, const Room& room) {
 	if (bytes <= room.tokens) return; // fast path: a token has at least one byte
 	if (bytes / room.model.longest_token() <= room.tokens) return;
-	throw ApiError(400,
-	               "the prompt has " + std::to_string(bytes) + " bytes, more than " + std::to_string(room.tokens) +
-	                   " tokens can hold; " + room.advice,
-	               "", "context_length_exceeded");
+	throw too_long(std::to_string(bytes) + " bytes, more than " + std::to_string(room.tokens) + " tokens can hold",
+	               room.tokens, room.advice);
 }
 
 void Router::check_tokens(const std::vector<uint32_t>& tokens, const Room& room) {
 	if (tokens.size() <= room.tokens) return;
-	throw ApiError(400,
-	               "the prompt has " + std::to_string(tokens.size()) + " tokens, the context has room for " +
-	                   std::to_string(room.tokens) + "; " + room.advice,
-	               "", "context_length_exceeded");
+	const std::string most = std::to_string(room.tokens);
+	throw too_long(std::to_string(tokens.size()) + " tokens > " + most + " maximum", room.tokens, room.advice);
 }
 
 std::vector<uint32_t> Router::prompt_tokens(const Room& room, const TextPrompt& p, uint32_t flags) {
