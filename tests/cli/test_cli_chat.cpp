@@ -377,7 +377,7 @@ TEST_CASE("chat: wrong commands and settings end a pipe, with what was meant") {
 	const Ran shown = state.run(kGreedy, "/set dry-multiplier 0.5\n");
 	CHECK(shown.code == 0);
 	CHECK(contains(shown.err, "min-p 0.05, dry-multiplier 0.5, max-tokens"));
-	CHECK(state.run(kGreedy, "/file " + kModel + "\n").code == 2); // not a text file
+	CHECK(state.run(kGreedy, "/file " + kModel + "\n").code == 3); // not a text file
 	CHECK(state.run(kGreedy, "/file /nowhere\n").code == 3);
 	const Ran help = state.run(with(kGreedy, {"-q"}), "/help\n/exit\nHello\n"); // -q is of what nobody asked for
 	CHECK(help.out == "");

@@ -23,10 +23,13 @@ TEST_CASE("T31 cli: the prompt from stdin, whatever is behind it") {
 	CHECK(contains(r.err, "error: standard input"));
 
 	std::string binary;
-	for (int i = 0; i < 512; ++i) binary += char(i);
+	for (int i = 1; i < 256; ++i) binary += char(i);
 	const Ran b = run_model({"-n", "2"}, binary);
 	CAPTURE(b.err);
 	CHECK(b.code == 0);
+	const Ran zero = run_model({"-n", "2"}, binary + '\0');
+	CHECK(zero.code == 3);
+	CHECK(contains(zero.err, "error: standard input is no text: it has zero bytes"));
 
 	const Ran huge = run_model({"-n", "2"}, std::string(size_t(65) << 20, 'x'));
 	CHECK(huge.code == 6);
